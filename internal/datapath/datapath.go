@@ -1,0 +1,274 @@
+package datapath
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"time"
+)
+
+// Direction is the side of an endpoint on which a packet is judged.
+type Direction uint8
+
+// The two directions. The values are those stored in the kernel's policy map.
+const (
+	Ingress Direction = 0
+	Egress  Direction = 1
+)
+
+// String returns "ingress" or "egress".
+func (d Direction) String() string {
+	if d == Egress {
+		return "egress"
+	}
+	return "ingress"
+}
+
+// RuleSetID numbers a rule set on this node. Numbers are local to the node and never 0: an
+// endpoint whose row says 0 has no rules yet and drops everything that policy would judge.
+type RuleSetID uint32
+
+// PolicyKey is one row of a rule set. The zero Identity means any peer, the zero Proto any
+// protocol. PortBits says how many leading bits of Port count: 16 is one port, 0 any port;
+// a range is cut into prefixes by whoever computes the entries. For ICMP and ICMPv6 Port holds the
+// message type. If Proto is 0, PortBits must be 0.
+type PolicyKey struct {
+	Direction Direction
+	Identity  uint32
+	Proto     uint8
+	Port      uint16
+	PortBits  uint8
+}
+
+// PolicyEntry is the verdict of a PolicyKey.
+type PolicyEntry struct {
+	// Deny drops; otherwise the packet passes.
+	Deny bool
+}
+
+// RuleSet is the whole content of one rule set. Entries is owned by the RuleSet; readers must not
+// change it.
+type RuleSet struct {
+	ID RuleSetID
+	// IngressEnforced and EgressEnforced say whether a packet that no entry matches is dropped.
+	IngressEnforced bool
+	EgressEnforced  bool
+	Entries         map[PolicyKey]PolicyEntry
+}
+
+// RuleSetDelta changes entries of a rule set in place, for a peer identity that appeared, changed
+// or went. It must not change what any single packet of another identity gets.
+type RuleSetDelta struct {
+	ID      RuleSetID
+	Upserts map[PolicyKey]PolicyEntry
+	Deletes []PolicyKey
+}
+
+// Endpoint is the kernel's row of one local endpoint, found by the index of its host-side
+// interface and by each of its addresses.
+type Endpoint struct {
+	// ID is the endpoint's number on this node, 1 to 65535.
+	ID uint16
+	// IfIndex is the index of the host-side interface in the node's network namespace.
+	IfIndex int
+	// IfName is its name (lxc...); it is not stored in the kernel's row.
+	IfName string
+	// MAC is the address of the interface inside the pod, HostMAC that of the host side.
+	MAC     net.HardwareAddr
+	HostMAC net.HardwareAddr
+	// IPv4 and IPv6 are the endpoint's addresses; an invalid Addr means the family is absent.
+	IPv4 netip.Addr
+	IPv6 netip.Addr
+	// Identity is the endpoint's security identity.
+	Identity uint32
+	// RuleSet is the rule set that judges the endpoint's packets; 0 drops all of them.
+	RuleSet RuleSetID
+	// PolicyGeneration changes whenever flows admitted before must be judged again. It is never
+	// reused while such a flow could live.
+	PolicyGeneration uint32
+	// Locked drops every packet because the endpoint's rules could not be installed whole.
+	Locked bool
+}
+
+// IPCacheEntry says who is behind a prefix and how to get there.
+type IPCacheEntry struct {
+	Prefix   netip.Prefix
+	Identity uint32
+	// TunnelEndpoint is the underlay IPv4 or IPv6 address of the node that hosts the prefix; invalid
+	// when the prefix is local, outside the cluster, or reached without encapsulation.
+	TunnelEndpoint netip.Addr
+}
+
+// Config is what the programs are told at load time. Changing it replaces the programs in place.
+type Config struct {
+	// Tunnel selects VXLAN encapsulation between nodes; otherwise packets are routed natively.
+	Tunnel bool
+	// TunnelIfIndex is the VXLAN device, HostIfIndex the host's own device (hawser_host),
+	// NativeIfIndex the device towards other nodes. 0 means absent.
+	TunnelIfIndex int
+	HostIfIndex   int
+	NativeIfIndex int
+	// RouterIPv4 and RouterIPv6 are the node's own pod-network addresses, the pods' gateways.
+	RouterIPv4 netip.Addr
+	RouterIPv6 netip.Addr
+	// HostMAC is the hardware address of hawser_host.
+	HostMAC net.HardwareAddr
+	// NodeIPv4 and NodeIPv6 are the node's underlay addresses.
+	NodeIPv4 netip.Addr
+	NodeIPv6 netip.Addr
+	// CTTimeouts are the lifetimes of conntrack entries since the last packet.
+	CTTimeouts CTTimeouts
+}
+
+// CTTimeouts are the lifetimes of idle connection-tracking entries.
+type CTTimeouts struct {
+	TCP    time.Duration // established TCP
+	TCPSyn time.Duration // TCP before the handshake is done
+	TCPFin time.Duration // TCP after FIN or RST
+	Any    time.Duration // everything else
+}
+
+// CTEntry is one tracked flow, for display and garbage collection. Src is the side that opened it.
+type CTEntry struct {
+	Src, Dst       netip.AddrPort // for ICMP the port of Src is the echo id
+	Proto          uint8
+	SrcIdentity    uint32
+	DstIdentity    uint32
+	SrcGeneration  uint32        // policy generation of the local source endpoint, 0 if remote
+	DstGeneration  uint32        // policy generation of the local destination endpoint, 0 if remote
+	Expires        time.Duration // until expiry; negative when expired
+	SeenReply      bool
+	Closing        bool
+	ForwardPackets uint64
+	ReversePackets uint64
+}
+
+// Metric is one counter of packets and bytes by reason and direction, summed over processors.
+type Metric struct {
+	Reason    DropReason // ReasonForwarded for packets that passed
+	Direction Direction
+	Packets   uint64
+	Bytes     uint64
+}
+
+// Maps is the kernel's state. Implementations are safe for concurrent use. Every write is
+// idempotent; deleting what is absent is not an error.
+type Maps interface {
+	// UpsertEndpoint writes the endpoint's row under its interface and its addresses. The row
+	// under each key is replaced atomically; address rows that the previous row of the same
+	// interface had and the new one lacks are removed.
+	UpsertEndpoint(ep Endpoint) error
+	// DeleteEndpoint removes the rows of the endpoint on ifIndex: addresses first, interface last.
+	DeleteEndpoint(ifIndex int) error
+	// Endpoints lists the rows, in no order.
+	Endpoints() ([]Endpoint, error)
+
+	// InstallRuleSet makes the rule set's content exactly rs. It fails with ErrFull, leaving
+	// nothing behind if the number was new, when the map has no room.
+	InstallRuleSet(rs RuleSet) error
+	// UpdateRuleSet applies upserts, then deletes. On error the rule set holds a mixture; the
+	// caller must install it anew or lock its endpoints.
+	UpdateRuleSet(d RuleSetDelta) error
+	// DeleteRuleSet removes a rule set that no endpoint points at any more.
+	DeleteRuleSet(id RuleSetID) error
+	// RuleSets lists all rule sets with their content.
+	RuleSets() ([]RuleSet, error)
+
+	// UpsertIPCache and DeleteIPCache change entries in batches.
+	UpsertIPCache(entries []IPCacheEntry) error
+	DeleteIPCache(prefixes []netip.Prefix) error
+	IPCache() ([]IPCacheEntry, error)
+
+	// CT calls fn for each tracked flow until it returns false.
+	CT(fn func(CTEntry) bool) error
+	// CollectCT removes expired flows and returns how many are left and how many went.
+	CollectCT(ctx context.Context) (alive, removed int, err error)
+
+	// Metrics returns the packet counters.
+	Metrics() ([]Metric, error)
+	// SetMonitor switches the emission of events; drops, verdicts and traces are counted anyway.
+	SetMonitor(flags MonitorFlags) error
+}
+
+// MonitorFlags select the kinds of event that the programs emit.
+type MonitorFlags uint32
+
+// Kinds of event.
+const (
+	MonitorDrops MonitorFlags = 1 << iota
+	MonitorVerdicts
+	MonitorTraces
+)
+
+// Programs puts the verified programs on interfaces. Attach never leaves a moment without a
+// program where there was one before. Implementations are safe for concurrent use.
+type Programs interface {
+	// AttachEndpoint puts from-pod and to-pod on a host-side pod interface.
+	AttachEndpoint(ifIndex int) error
+	// Attached reports whether the current programs are on a pod interface.
+	Attached(ifIndex int) (bool, error)
+	// Configure (re)loads the programs with cfg if they differ from what is pinned, and attaches
+	// the node's own: overlay, host and native device.
+	Configure(cfg Config) error
+}
+
+// Links is the node's set of interfaces, routes and neighbours.
+type Links interface {
+	// EnsureEndpoint brings the host side of an endpoint up and installs its routes and permanent
+	// neighbours. It must be called after the programs are attached.
+	EnsureEndpoint(ep Endpoint) error
+	// DeleteEndpoint removes the interface (and with it routes, neighbours and programs), perhaps
+	// a little later together with others. The absence of the interface is not an error.
+	DeleteEndpoint(ifName string, ifIndex int) error
+	// EndpointLinks lists the host-side pod interfaces present (names starting with "lxc").
+	EndpointLinks() ([]EndpointLink, error)
+	// SetNode makes the node's devices, addresses, routes to other nodes and masquerading be as
+	// described, and returns the device facts that Config needs.
+	SetNode(n Node) (Devices, error)
+}
+
+// EndpointLink is a host-side pod interface found on the node.
+type EndpointLink struct {
+	Name    string
+	IfIndex int
+	MAC     net.HardwareAddr
+	Up      bool
+}
+
+// Node is the desired state of the node's own networking.
+type Node struct {
+	Tunnel     bool
+	TunnelPort uint16 // UDP port of VXLAN, 8472 by default
+	// Device is the interface towards other nodes; MTU its desired pod MTU, 0 to follow the device.
+	Device string
+	MTU    int
+	// RouterIPv4 and RouterIPv6 go onto hawser_host.
+	RouterIPv4, RouterIPv6 netip.Addr
+	// PodCIDRs are this node's, ClusterCIDRs everything that must not be masqueraded.
+	PodCIDRs     []netip.Prefix
+	ClusterCIDRs []netip.Prefix
+	Masquerade4  bool
+	Masquerade6  bool
+	// Peers are the other nodes.
+	Peers []Peer
+}
+
+// Peer is another node, as far as routes go.
+type Peer struct {
+	Name     string
+	IPv4     netip.Addr
+	IPv6     netip.Addr
+	PodCIDRs []netip.Prefix
+}
+
+// Devices are facts read from the node's devices after SetNode.
+type Devices struct {
+	TunnelIfIndex int
+	HostIfIndex   int
+	NativeIfIndex int
+	HostMAC       net.HardwareAddr
+	// DeviceMTU is the MTU for pod interfaces, RouteMTU that of the pods' default route (smaller
+	// when packets are encapsulated), 0 if equal.
+	DeviceMTU int
+	RouteMTU  int
+}

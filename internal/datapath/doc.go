@@ -1,0 +1,26 @@
+// Package datapath describes what a node's kernel should hold, as plain values, and the small
+// interfaces through which it is brought there.
+//
+// The values (Endpoint, RuleSet, IPCacheEntry, Config) are desired state: they name kernel
+// objects by the numbers the kernel itself uses (interface index, prefix, identity) and carry no
+// file descriptors. The interfaces Maps, Programs and Links are implemented for real by
+// datapath/maps, datapath/loader and datapath/link, and by the full-state fake in this package's
+// sub-package fake, which also injects faults. One conformance suite runs on both.
+//
+// The package is pure: it does no I/O, starts no goroutine and owns no table.
+//
+// # How a packet is judged
+//
+// Every endpoint points at a rule set by number. A rule set is a set of entries, each a
+// (direction, peer identity or any, protocol or any, port prefix) with a verdict. For a packet the
+// kernel takes the most specific entry of the peer's identity and the most specific entry of the
+// identity "any" (0); it drops if either denies, passes if either allows, and otherwise falls back
+// to the rule set's default for that direction: drop if enforced, pass if not. Whoever computes
+// the entries must therefore see to it that, within one identity, the most specific entry already
+// carries the right verdict (deny beats allow at any length): see internal/policy.
+//
+// Rule sets are replaced by number: a new rule set is written whole under a new number, then the
+// endpoint's row is overwritten with that number and a new policy generation, which is atomic for
+// the packets of that endpoint. Established flows remember the generation that admitted them and
+// are judged again when it differs.
+package datapath

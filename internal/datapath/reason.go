@@ -1,0 +1,59 @@
+package datapath
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Errors that implementations of Maps return, wrapped.
+var (
+	// ErrFull says that a kernel map has no room for an entry.
+	ErrFull = errors.New("kernel map is full")
+	// ErrUnsupported says that the running kernel lacks something the datapath needs.
+	ErrUnsupported = errors.New("not supported by this kernel")
+)
+
+// DropReason says why a packet was dropped. The numbers are those of bpf/lib/reason.h; they are
+// stable and never reused. 0 is a packet that was forwarded.
+type DropReason uint8
+
+// Drop reasons.
+const (
+	ReasonForwarded        DropReason = 0
+	ReasonPolicyDenied     DropReason = 1  // no rule allows it and the direction is enforced
+	ReasonPolicyDeny       DropReason = 2  // a deny rule matched
+	ReasonNoEndpoint       DropReason = 3  // no endpoint row for the interface or address
+	ReasonInvalidSourceMAC DropReason = 4  // spoofed hardware address
+	ReasonInvalidSourceIP  DropReason = 5  // spoofed address
+	ReasonMalformed        DropReason = 6  // truncated or inconsistent headers
+	ReasonUnknownL3        DropReason = 7  // neither IPv4, IPv6 nor ARP
+	ReasonUnknownL4        DropReason = 8  // protocol or extension header the datapath can't judge
+	ReasonFragmentUnknown  DropReason = 9  // fragment whose first part was not seen
+	ReasonTTLExceeded      DropReason = 10 // hop limit used up
+	ReasonCTFull           DropReason = 11 // the flow could not be recorded
+	ReasonEndpointLocked   DropReason = 12 // the endpoint's rules could not be installed whole
+	ReasonNoRuleSet        DropReason = 13 // the endpoint has no rules yet
+	ReasonNoTunnel         DropReason = 14 // remote pod whose node is unknown
+	ReasonEncapFailed      DropReason = 15 // the kernel refused to encapsulate or write
+	ReasonUnsupportedNDP   DropReason = 16 // neighbour discovery other than for the gateway
+	ReasonMulticast        DropReason = 17 // multicast or broadcast from or to a pod
+	ReasonUnknownRelated   DropReason = 18 // ICMP error about a flow that is not known
+	ReasonInvalidIdentity  DropReason = 19 // identity on the wire that no peer may use
+	ReasonMTUExceeded      DropReason = 20 // larger than the path allows
+)
+
+var reasonNames = [...]string{
+	"forwarded", "policy-denied", "policy-deny-rule", "no-endpoint", "invalid-source-mac",
+	"invalid-source-ip", "malformed-packet", "unknown-l3", "unknown-l4", "fragment-unknown",
+	"ttl-exceeded", "conntrack-full", "endpoint-locked", "no-rule-set", "no-tunnel-endpoint",
+	"encapsulation-failed", "unsupported-neighbour-discovery", "multicast", "unknown-related-icmp",
+	"invalid-identity", "mtu-exceeded",
+}
+
+// String returns the stable name used in metrics, events and the command line.
+func (r DropReason) String() string {
+	if int(r) < len(reasonNames) {
+		return reasonNames[r]
+	}
+	return fmt.Sprintf("reason-%d", uint8(r))
+}
