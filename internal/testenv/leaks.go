@@ -1,0 +1,147 @@
+package testenv
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"os"
+	"sort"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+// leakPatience is how long a leak check waits for what is on its way out: descriptors closed by
+// other goroutines, links that the kernel removes after their namespace.
+const leakPatience = 5 * time.Second
+
+// CheckLeaks remembers the goroutines, file descriptors, links of the current network namespace,
+// and mounted namespaces of the process, and fails the test if there are more of them when it ends.
+// Call it first in a test, so that it looks after every other cleanup has run. The test must not
+// be parallel.
+func CheckLeaks(t testing.TB) {
+	t.Helper()
+	ignore := goleak.IgnoreCurrent()
+	fds, err := openFiles()
+	if err != nil {
+		t.Fatalf("list file descriptors: %v", err)
+	}
+	machine, err := MachineState()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			return // a failed test leaves things behind: the first fault is the one to report
+		}
+		if err := goleak.Find(ignore); err != nil {
+			t.Errorf("goroutines left behind: %v", err)
+		}
+		eventually(t, "file descriptors", func() ([]string, error) {
+			now, err := openFiles()
+			return extra(fds, now), err
+		})
+		eventually(t, "links, namespaces or mounts", func() ([]string, error) {
+			now, err := MachineState()
+			return extra(machine, now), err
+		})
+	})
+}
+
+// MachineState lists, sorted, what a network test may leave on the machine: links of the current
+// namespace, mounted network namespaces and bpf file systems. Compare it before and after. Those
+// of other tests in other processes are in it, too, unless they are mounted below the system's
+// directory for temporary files.
+func MachineState() ([]string, error) {
+	var out []string
+	ifs, err := net.Interfaces()
+	if err != nil {
+		return nil, fmt.Errorf("list links: %w", err)
+	}
+	for _, i := range ifs {
+		out = append(out, "link "+i.Name)
+	}
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return nil, fmt.Errorf("list mounts: %w", err)
+	}
+	defer f.Close()
+	s := bufio.NewScanner(f)
+	for s.Scan() {
+		before, after, _ := strings.Cut(s.Text(), " - ")
+		fields, kind := strings.Fields(before), strings.Fields(after)
+		if len(fields) < 5 || len(kind) < 1 || (kind[0] != "nsfs" && kind[0] != "bpf") {
+			continue
+		}
+		if strings.HasPrefix(fields[4], os.TempDir()+"/hawser-netns-") {
+			continue // NewNetNS of a test that runs at the same time; it reports its own failures
+		}
+		out = append(out, "mount "+kind[0]+" "+fields[4])
+	}
+	sort.Strings(out)
+	return out, s.Err()
+}
+
+// openFiles describes each open descriptor by its target; sockets and pipes by their kind only,
+// because their numbers differ from one to the next.
+func openFiles() ([]string, error) {
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, e := range entries {
+		target, err := os.Readlink("/proc/self/fd/" + e.Name())
+		if err != nil {
+			continue // the descriptor of the directory being read
+		}
+		if i := strings.Index(target, ":["); i > 0 && !strings.HasPrefix(target, "net:") {
+			target = target[:i]
+		}
+		if strings.HasPrefix(target, "/proc/") && strings.HasSuffix(target, "/fd") {
+			continue
+		}
+		out = append(out, target)
+	}
+	sort.Strings(out)
+	return out, nil
+}
+
+// extra returns the items that after has more often than before.
+func extra(before, after []string) []string {
+	seen := map[string]int{}
+	for _, s := range before {
+		seen[s]++
+	}
+	var out []string
+	for _, s := range after {
+		if seen[s]--; seen[s] < 0 {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// eventually polls until left returns nothing, and reports what is still there at the end. It
+// polls because the kernel offers no notice of the end of a namespace.
+func eventually(t testing.TB, what string, left func() ([]string, error)) {
+	t.Helper()
+	deadline := time.Now().Add(leakPatience)
+	for {
+		items, err := left()
+		if err == nil && len(items) == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			if err != nil {
+				t.Errorf("%s: %v", what, err)
+			} else {
+				t.Errorf("%s left behind:\n  %s", what, strings.Join(items, "\n  "))
+			}
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}

@@ -1,0 +1,187 @@
+package testenv
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// RequireRoot skips the test unless it runs as root. The test runner of `make test` counts such a
+// skip as a failure when it is itself run by root, so a skip can't hide there.
+func RequireRoot(t testing.TB) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: creates network namespaces, links or kernel maps")
+	}
+}
+
+// NetNS is a network namespace that lives until the end of the test. It is kept by a mount of its
+// own in a private directory, so it never meets what others keep under /run/netns.
+type NetNS struct {
+	path string
+	file *os.File
+}
+
+// NewNetNS creates an empty namespace with its loopback up, and removes it when the test ends. It
+// skips the test if not run as root.
+func NewNetNS(t testing.TB) *NetNS {
+	t.Helper()
+	RequireRoot(t)
+	dir, err := os.MkdirTemp("", "hawser-netns-")
+	if err != nil {
+		t.Fatalf("namespace directory: %v", err)
+	}
+	path := filepath.Join(dir, "net")
+	// Registered first, so that a failure half way is cleaned up as well.
+	t.Cleanup(func() {
+		// A lazy unmount: a process of a failed test may still hold the namespace.
+		if err := unix.Unmount(path, unix.MNT_DETACH); err != nil && err != unix.EINVAL && err != unix.ENOENT {
+			t.Errorf("unmount %s: %v", path, err)
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			t.Errorf("remove %s: %v", dir, err)
+		}
+	})
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatalf("namespace mount point: %v", err)
+	}
+	err = onThread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("unshare: %w", err)
+		}
+		self := fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid())
+		if err := unix.Mount(self, path, "", unix.MS_BIND, ""); err != nil {
+			return fmt.Errorf("mount %s on %s: %w", self, path, err)
+		}
+		lo, err := netlink.LinkByName("lo")
+		if err != nil {
+			return fmt.Errorf("loopback: %w", err)
+		}
+		return netlink.LinkSetUp(lo)
+	})
+	if err != nil {
+		t.Fatalf("new network namespace: %v", err)
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		t.Fatalf("open namespace: %v", err)
+	}
+	t.Cleanup(func() { _ = file.Close() })
+	return &NetNS{path: path, file: file}
+}
+
+// Path returns the file that stands for the namespace, as CNI_NETNS wants it.
+func (n *NetNS) Path() string { return n.path }
+
+// Fd returns a descriptor of the namespace, valid until the test ends; the NetNS owns it.
+func (n *NetNS) Fd() int { return int(n.file.Fd()) }
+
+// Do runs fn on a thread inside the namespace and returns its error. Sockets opened and processes
+// started by fn itself belong to the namespace and may be used outside of it afterwards; goroutines
+// started by fn run outside. The thread ends with fn and is never given back to the scheduler.
+func (n *NetNS) Do(fn func() error) error {
+	return onThread(func() error {
+		if err := unix.Setns(n.Fd(), unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("enter %s: %w", n.path, err)
+		}
+		return fn()
+	})
+}
+
+// Must is Do that ends the test on an error.
+func (n *NetNS) Must(t testing.TB, fn func() error) {
+	t.Helper()
+	if err := n.Do(fn); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Netlink returns a netlink handle inside the namespace, closed when the test ends.
+func (n *NetNS) Netlink(t testing.TB) *netlink.Handle {
+	t.Helper()
+	h, err := netlink.NewHandleAt(netns.NsHandle(n.Fd()))
+	if err != nil {
+		t.Fatalf("netlink handle in %s: %v", n.path, err)
+	}
+	t.Cleanup(h.Close)
+	return h
+}
+
+// Connect joins two namespaces by a veth pair, gives each end its addresses (in CIDR notation, IPv6
+// without duplicate address detection) and brings both up. The pair goes with the namespaces.
+func Connect(t testing.TB, a *NetNS, aName string, aAddrs []string, b *NetNS, bName string, bAddrs []string) {
+	t.Helper()
+	ha, hb := a.Netlink(t), b.Netlink(t)
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = aName
+	pair := &netlink.Veth{LinkAttrs: attrs, PeerName: bName, PeerNamespace: netlink.NsFd(b.Fd())}
+	if err := ha.LinkAdd(pair); err != nil {
+		t.Fatalf("veth %s to %s: %v", aName, bName, err)
+	}
+	for _, end := range []struct {
+		h     *netlink.Handle
+		name  string
+		addrs []string
+	}{{ha, aName, aAddrs}, {hb, bName, bAddrs}} {
+		link, err := end.h.LinkByName(end.name)
+		if err != nil {
+			t.Fatalf("find %s: %v", end.name, err)
+		}
+		for _, s := range end.addrs {
+			addr, err := netlink.ParseAddr(s)
+			if err != nil {
+				t.Fatalf("address %q of %s: %v", s, end.name, err)
+			}
+			if addr.IP.To4() == nil {
+				addr.Flags = unix.IFA_F_NODAD
+			}
+			if err := end.h.AddrAdd(link, addr); err != nil {
+				t.Fatalf("address %s on %s: %v", s, end.name, err)
+			}
+		}
+		if err := end.h.LinkSetUp(link); err != nil {
+			t.Fatalf("bring %s up: %v", end.name, err)
+		}
+	}
+}
+
+// LinkNames lists the interfaces of the namespace, for before-and-after comparisons.
+func (n *NetNS) LinkNames(t testing.TB) []string {
+	t.Helper()
+	var names []string
+	n.Must(t, func() error {
+		ifs, err := net.Interfaces()
+		for _, i := range ifs {
+			names = append(names, i.Name)
+		}
+		return err
+	})
+	return names
+}
+
+// onThread runs fn on a thread of its own. The thread is not unlocked, so the runtime destroys it
+// together with whatever namespace it is in when the goroutine ends.
+func onThread(fn func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		finished := false
+		defer func() {
+			// fn may leave through runtime.Goexit (t.FailNow): the caller must not wait for ever.
+			if !finished {
+				done <- fmt.Errorf("function on a namespace thread did not return")
+			}
+		}()
+		err := fn()
+		finished = true
+		done <- err
+	}()
+	return <-done
+}
