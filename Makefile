@@ -1,0 +1,64 @@
+# Hawser. `make help` lists the targets; each does one thing and says what it does.
+SHELL := /bin/bash -euo pipefail
+.DEFAULT_GOAL := help
+
+NAME     ?= demo
+NODES    ?= 2
+PACKAGES ?= ./...
+FUZZTIME ?= 3s
+BINARIES := hawser hawser-agent hawser-cni
+VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+
+.PHONY: help sandbox sandbox-down build test test-long fuzz bench verify lint fmt generate clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+sandbox: build ## build, start two nodes with a demo on this machine and show who reaches whom (root)
+	@bin/hawser sandbox up --name $(NAME) --nodes $(NODES) --demo
+
+sandbox-down: ## remove the sandbox again, whatever state it is in (root)
+	@if [ -x bin/hawser ]; then bin/hawser sandbox down --name $(NAME); else go run ./cmd/hawser sandbox down --name $(NAME); fi
+
+build: ## compile the programs into bin/
+	@hack/need.sh go
+	@mkdir -p bin
+	@for b in $(BINARIES); do \
+	  start=$$(date +%s); \
+	  flags=; [ $$b = hawser-cni ] && flags="-s -w "; \
+	  CGO_ENABLED=0 go build -trimpath -ldflags "$${flags}-X main.version=$(VERSION)" -o bin/$$b ./cmd/$$b; \
+	  echo "built bin/$$b in $$(( $$(date +%s) - start )) s"; \
+	done
+
+test: ## all tests with the race detector, then every fuzz target for some seconds (root for all of them)
+	@hack/need.sh go gcc
+	@go run ./hack/gotest -fuzztime $(FUZZTIME) -- -race -p 2 -timeout 15m $(PACKAGES)
+
+test-long: ## the same tests at full size: minutes become hours
+	@hack/need.sh go gcc
+	@HAWSER_LONG=1 go run ./hack/gotest -fuzztime 5m -- -race -p 2 -count=1 -timeout 6h $(PACKAGES)
+
+fuzz: ## run every fuzz target for FUZZTIME (3s)
+	@hack/need.sh go
+	@go run ./hack/gotest -fuzztime $(FUZZTIME)
+
+bench: build ## measure against the baselines of this machine; a table, and JSON in bin/bench.json (root)
+	@hack/bench.sh
+
+verify: ## generated code, formatting, vet, staticcheck and the layer rules
+	@hack/need.sh go clang-19
+	@hack/verify.sh
+
+lint: ## vet and staticcheck only
+	@go vet $(PACKAGES)
+	@go tool staticcheck $(PACKAGES)
+
+fmt: ## format the Go code
+	@gofmt -s -w $$(git ls-files -co --exclude-standard '*.go')
+
+generate: ## regenerate the BPF objects and the REST code (the result is committed)
+	@hack/need.sh go clang-19
+	go generate ./...
+
+clean: ## remove what was built
+	rm -rf bin

@@ -1,0 +1,339 @@
+// Command gotest runs `go test` and says at the end, in one line, how many tests passed, failed and
+// were skipped. It exists for one rule that `go test` lacks: where everything can run (as root, with
+// CI=true) a skipped test is a failure, unless hack/skips.txt names it and says why. A test suite
+// that skips what it can't do reports success for what it did not look at.
+//
+//	gotest -- ARGS...            runs `go test -json ARGS...`
+//	gotest -fuzztime 3s -- ARGS  then runs every fuzz target of the module for that long
+//	gotest -fuzztime 3s          runs the fuzz targets only
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"sort"
+	"strings"
+	"syscall"
+	"time"
+)
+
+func main() { os.Exit(run()) }
+
+func run() int {
+	fuzz := flag.Duration("fuzztime", 0, "run the fuzz targets, each for this long, instead of the tests")
+	skips := flag.String("skips", "hack/skips.txt", "file of the tests that may be skipped")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+
+	allowed, err := readSkips(*skips)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "gotest:", err)
+		return 1
+	}
+	r := newReport(os.Stdout, allowed, os.Getenv("CI") == "true" && os.Geteuid() == 0)
+	var runErr error
+	if flag.NArg() > 0 {
+		runErr = runTests(ctx, r, flag.Args())
+	}
+	if *fuzz > 0 && ctx.Err() == nil {
+		runErr = errors.Join(runErr, runFuzz(ctx, r, *fuzz))
+	}
+	ok := r.close()
+	if runErr != nil && ok {
+		fmt.Fprintln(os.Stderr, "gotest:", runErr)
+	}
+	if runErr != nil || !ok || ctx.Err() != nil {
+		return 1
+	}
+	return 0
+}
+
+// runTests feeds r with the events of `go test`. A failing test is an error, too.
+func runTests(ctx context.Context, r *report, args []string) error {
+	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-json"}, args...)...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	r.read(out)
+	if err := cmd.Wait(); err != nil {
+		return fmt.Errorf("go test: %w", err)
+	}
+	return nil
+}
+
+// event is a line of `go test -json`; see `go doc test2json`.
+type event struct {
+	Action     string
+	Package    string
+	ImportPath string
+	Test       string
+	Elapsed    float64
+	Output     string
+}
+
+// report collects events and prints a line a package, the output of what failed, and the totals.
+type report struct {
+	w       io.Writer
+	allowed map[string]bool // "package Test" that may be skipped
+	strict  bool            // other skips are failures
+	output  map[string][]string
+	parents map[string]bool
+	results map[string]string // "package Test" -> pass, fail, skip
+	broken  []string          // packages that failed without a failing test: build, panic, time-out
+	start   time.Time
+}
+
+func newReport(w io.Writer, allowed map[string]bool, strict bool) *report {
+	return &report{
+		w: w, allowed: allowed, strict: strict, start: time.Now(),
+		output: map[string][]string{}, parents: map[string]bool{}, results: map[string]string{},
+	}
+}
+
+func (r *report) read(in io.Reader) {
+	s := bufio.NewScanner(in)
+	s.Buffer(nil, 16<<20)
+	for s.Scan() {
+		var e event
+		if err := json.Unmarshal(s.Bytes(), &e); err != nil {
+			fmt.Fprintln(r.w, s.Text()) // not an event: let it be seen
+			continue
+		}
+		r.add(e)
+	}
+}
+
+func (r *report) add(e event) {
+	if e.Package == "" {
+		e.Package = e.ImportPath
+	}
+	key := e.Package + " " + e.Test
+	switch e.Action {
+	case "output", "build-output":
+		r.output[key] = append(r.output[key], e.Output)
+	case "pass", "fail", "skip":
+		if e.Test == "" {
+			r.closePackage(e)
+			return
+		}
+		r.results[key] = e.Action
+		for i, c := range e.Test {
+			if c == '/' {
+				r.parents[e.Package+" "+e.Test[:i]] = true
+			}
+		}
+		if e.Action == "fail" {
+			for _, line := range r.output[key] {
+				fmt.Fprint(r.w, line)
+			}
+		}
+		if e.Action != "skip" {
+			delete(r.output, key)
+		}
+	case "build-fail":
+		for _, line := range r.output[key] {
+			fmt.Fprint(r.w, line)
+		}
+	}
+}
+
+func (r *report) closePackage(e event) {
+	name := short(e.Package)
+	switch e.Action {
+	case "pass":
+		fmt.Fprintf(r.w, "ok    %-40s %6.1f s\n", name, e.Elapsed)
+	case "fail":
+		fmt.Fprintf(r.w, "FAIL  %-40s %6.1f s\n", name, e.Elapsed)
+		failing := false
+		for key, result := range r.results {
+			failing = failing || (result == "fail" && strings.HasPrefix(key, e.Package+" "))
+		}
+		if !failing {
+			r.broken = append(r.broken, name)
+		}
+		// A panic or a time-out shows in the output of the package or of the test that was running.
+		for key, lines := range r.output {
+			if _, done := r.results[key]; strings.HasPrefix(key, e.Package+" ") && !done {
+				for _, line := range lines {
+					fmt.Fprint(r.w, line)
+				}
+			}
+		}
+	}
+}
+
+// close prints the totals and reports whether all is well. Only leaves are counted: a test with
+// subtests is as good as they are.
+func (r *report) close() bool {
+	var passed, failed, skipped int
+	var bad []string
+	keys := make([]string, 0, len(r.results))
+	for key := range r.results {
+		keys = append(keys, key)
+	}
+	sort.Strings(keys)
+	for _, key := range keys {
+		name := short(key)
+		if r.results[key] == "fail" {
+			bad = append(bad, "failed: "+name)
+		}
+		if r.parents[key] && r.results[key] != "skip" {
+			if r.results[key] == "fail" {
+				failed++
+			}
+			continue
+		}
+		switch r.results[key] {
+		case "pass":
+			passed++
+		case "fail":
+			failed++
+		case "skip":
+			skipped++
+			why := reason(r.output[key])
+			fmt.Fprintf(r.w, "skipped: %s: %s\n", name, why)
+			if r.strict && !r.allowed[name] && !r.allowed[topLevel(name)] {
+				bad = append(bad, "skipped where it must run: "+name+" (or name it in hack/skips.txt, with the reason)")
+			}
+		}
+	}
+	for _, p := range r.broken {
+		bad = append(bad, "did not run to its end: "+p)
+	}
+	for _, line := range bad {
+		fmt.Fprintln(r.w, line)
+	}
+	failed += len(r.broken)
+	fmt.Fprintf(r.w, "took %s\n%d passed, %d failed, %d skipped\n",
+		time.Since(r.start).Round(time.Second), passed, failed, skipped)
+	return len(bad) == 0
+}
+
+// reason is the text that a test gave to Skip: the last line that is not the runner's own.
+func reason(lines []string) string {
+	why := "no reason given"
+	for _, l := range lines {
+		l = strings.TrimSpace(l)
+		if l == "" || strings.HasPrefix(l, "===") || strings.HasPrefix(l, "---") {
+			continue
+		}
+		why = l
+	}
+	return why
+}
+
+// short cuts the module's name off a package path.
+func short(name string) string {
+	return strings.TrimPrefix(name, "github.com/hawser-net/hawser/")
+}
+
+// topLevel is "package Test" of "package Test/sub".
+func topLevel(name string) string {
+	pkg, test, _ := strings.Cut(name, " ")
+	test, _, _ = strings.Cut(test, "/")
+	return pkg + " " + test
+}
+
+// readSkips reads "package Test reason" lines; the reason must be there.
+func readSkips(file string) (map[string]bool, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]bool{}
+	for n, line := range strings.Split(string(data), "\n") {
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		f := strings.Fields(line)
+		if len(f) < 3 {
+			return nil, fmt.Errorf("%s:%d: want \"package Test reason\"", file, n+1)
+		}
+		out[f[0]+" "+f[1]] = true
+	}
+	return out, nil
+}
+
+// target is a fuzz function and the directory of its package, relative to the module.
+type target struct{ dir, name string }
+
+// fuzzTargets finds the fuzz functions by their declaration, which takes no compiler.
+func fuzzTargets(root string) ([]target, error) {
+	decl := regexp.MustCompile(`(?m)^func (Fuzz[A-Z0-9_]\w*)\(\w+ \*testing\.F\)`)
+	var out []target
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && path != root && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata") {
+			return filepath.SkipDir
+		}
+		if d.IsDir() && path != root {
+			if _, err := os.Stat(filepath.Join(path, "go.mod")); err == nil {
+				return filepath.SkipDir // a module of its own
+			}
+		}
+		if !strings.HasSuffix(path, "_test.go") {
+			return nil
+		}
+		src, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(root, filepath.Dir(path))
+		if err != nil {
+			return err
+		}
+		for _, m := range decl.FindAllSubmatch(src, -1) {
+			out = append(out, target{dir: rel, name: string(m[1])})
+		}
+		return nil
+	})
+	return out, err
+}
+
+// runFuzz runs the targets one after the other; each counts as a test of its package.
+func runFuzz(ctx context.Context, r *report, d time.Duration) error {
+	targets, err := fuzzTargets(".")
+	if err != nil {
+		return err
+	}
+	for _, t := range targets {
+		began := time.Now()
+		cmd := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-fuzz", "^"+t.name+"$",
+			"-fuzztime", d.String(), "-fuzzminimizetime", "10x", "./"+t.dir)
+		out, err := cmd.CombinedOutput()
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		verdict, result := "ok  ", "pass"
+		if err != nil {
+			verdict, result = "FAIL", "fail"
+		}
+		fmt.Fprintf(r.w, "%s  %-40s %6.1f s\n", verdict, "fuzz "+t.dir+" "+t.name, time.Since(began).Seconds())
+		if err != nil {
+			fmt.Fprintf(r.w, "%s\n", out)
+		}
+		r.results[t.dir+" fuzzing "+t.name] = result
+	}
+	return nil
+}

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const stream = `{"Action":"output","Package":"m/a","Test":"TestOK","Output":"noise\n"}
+{"Action":"pass","Package":"m/a","Test":"TestOK"}
+{"Action":"pass","Package":"m/a","Test":"TestMany/one"}
+{"Action":"pass","Package":"m/a","Test":"TestMany/two"}
+{"Action":"pass","Package":"m/a","Test":"TestMany"}
+{"Action":"output","Package":"m/a","Test":"TestRoot","Output":"    a_test.go:9: needs root\n"}
+{"Action":"output","Package":"m/a","Test":"TestRoot","Output":"--- SKIP: TestRoot (0.00s)\n"}
+{"Action":"skip","Package":"m/a","Test":"TestRoot"}
+{"Action":"pass","Package":"m/a","Elapsed":0.1}
+`
+
+func TestReport(t *testing.T) {
+	bad := stream + `{"Action":"output","Package":"m/b","Test":"TestBad","Output":"got 1, want 2\n"}
+{"Action":"fail","Package":"m/b","Test":"TestBad"}
+{"Action":"fail","Package":"m/b","Elapsed":0.1}
+`
+	broken := stream + `{"ImportPath":"m/c","Action":"build-output","Output":"undefined: x\n"}
+{"ImportPath":"m/c","Action":"build-fail"}
+{"Action":"fail","Package":"m/c","Elapsed":0}
+`
+	tests := []struct {
+		name, in string
+		strict   bool
+		allowed  map[string]bool
+		ok       bool
+		want     []string
+		last     string
+	}{
+		{"a skip is fine for people", stream, false, nil, true, []string{"skipped: m/a TestRoot: a_test.go:9: needs root"}, "3 passed, 0 failed, 1 skipped"},
+		{"a skip is a failure where all can run", stream, true, nil, false, []string{"skipped where it must run: m/a TestRoot"}, "3 passed, 0 failed, 1 skipped"},
+		{"unless it is allowed", stream, true, map[string]bool{"m/a TestRoot": true}, true, nil, "3 passed, 0 failed, 1 skipped"},
+		{"the output of a failure is shown", bad, false, nil, false, []string{"got 1, want 2", "failed: m/b TestBad"}, "3 passed, 1 failed, 1 skipped"},
+		{"a package that does not build fails", broken, false, nil, false, []string{"undefined: x", "did not run to its end: m/c"}, "3 passed, 1 failed, 1 skipped"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var out bytes.Buffer
+			r := newReport(&out, tt.allowed, tt.strict)
+			r.read(strings.NewReader(tt.in))
+			if ok := r.close(); ok != tt.ok {
+				t.Errorf("ok = %v, want %v", ok, tt.ok)
+			}
+			for _, w := range append(tt.want, tt.last) {
+				if !strings.Contains(out.String(), w) {
+					t.Errorf("output lacks %q:\n%s", w, &out)
+				}
+			}
+			if strings.Contains(out.String(), "noise") {
+				t.Errorf("the output of a passing test is shown:\n%s", &out)
+			}
+		})
+	}
+}
+
+func TestReadSkipsDemandsReason(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "skips")
+	write := func(s string) {
+		if err := os.WriteFile(file, []byte(s), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("# why\n\ninternal/x TestY no such device here\n")
+	got, err := readSkips(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]bool{"internal/x TestY": true}, got); diff != "" {
+		t.Error(diff)
+	}
+	write("internal/x TestY\n")
+	if _, err := readSkips(file); err == nil {
+		t.Error("a skip without a reason was accepted")
+	}
+}
+
+func TestFuzzTargets(t *testing.T) {
+	root := t.TempDir()
+	for name, src := range map[string]string{
+		"a/a_test.go":          "package a\nfunc FuzzOne(f *testing.F) {}\n// func FuzzTwo(f *testing.F)\n",
+		"a/testdata/b_test.go": "func FuzzNo(f *testing.F) {}\n",
+		"nested/go.mod":        "module nested\n",
+		"nested/c_test.go":     "func FuzzNo(f *testing.F) {}\n",
+	} {
+		path := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(src), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := fuzzTargets(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got) != 1 || got[0] != (target{"a", "FuzzOne"}) {
+		t.Errorf("got %v", got)
+	}
+}

@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Everything that must hold of the sources without running the product. All checks run, so one
+# round shows all faults.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+failed=0
+step() { # step NAME COMMAND...
+  local start=$SECONDS name=$1
+  shift
+  if "$@"; then
+    echo "ok    $name ($((SECONDS - start)) s)"
+  else
+    echo "FAIL  $name"
+    failed=1
+  fi
+}
+
+formatted() {
+  local bad
+  bad=$(git ls-files -co --exclude-standard '*.go' | while read -r f; do [ -e "$f" ] && echo "$f"; done | xargs gofmt -s -l)
+  [ -z "$bad" ] || { echo "not formatted (make fmt):"; echo "$bad"; return 1; }
+}
+
+# The generators run in a copy, so a dirty working tree is neither needed clean nor touched.
+generated() {
+  local copy rc=0
+  copy=$(mktemp -d)
+  git ls-files -co --exclude-standard -z | while IFS= read -r -d '' f; do [ -e "$f" ] && printf '%s\0' "$f"; done |
+    tar --null -T - -cf - | tar -xf - -C "$copy"
+  # A git of its own tells what the generators changed or added.
+  (cd "$copy" && git init -q . && git add -A && go generate ./... && git diff --quiet &&
+    [ -z "$(git ls-files -o --exclude-standard)" ]) >/dev/null 2>"$copy.err" || rc=1
+  rm -rf "$copy/.git"
+  if [ $rc != 0 ]; then
+    cat "$copy.err"
+    echo "generated files are not up to date (make generate):"
+    diff -rq --exclude=.git --exclude=bin . "$copy" || true
+  fi
+  rm -rf "$copy" "$copy.err"
+  return $rc
+}
+
+step "generated code" generated
+step "gofmt" formatted
+step "go vet" go vet ./...
+step "staticcheck" go tool staticcheck ./...
+step "layer and house rules" go test -count=1 ./internal/archtest/
+exit $failed
