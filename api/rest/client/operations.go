@@ -1,0 +1,284 @@
+package client
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/hawser-net/hawser/api/rest"
+)
+
+// Health asks for the health of the agent and its parts; brief leaves out everything but the
+// overall state.
+func (c *Client) Health(ctx context.Context, brief bool) (rest.StatusResponse, error) {
+	params := &rest.GetHealthzParams{Brief: &brief}
+	return get[rest.StatusResponse](ctx, c, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.GetHealthz(ctx, params)
+	})
+}
+
+// Config asks for the configuration in force and the facts a CNI plugin needs.
+func (c *Client) Config(ctx context.Context) (rest.DaemonConfiguration, error) {
+	return get[rest.DaemonConfiguration](ctx, c, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.GetConfig(ctx)
+	})
+}
+
+// PatchConfig changes options at run time.
+func (c *Client) PatchConfig(ctx context.Context, spec rest.DaemonConfigurationSpec) error {
+	return run(ctx, c, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.PatchConfig(ctx, spec)
+	})
+}
+
+// AllocateIP asks for an address of each enabled family, or of the one in params.
+func (c *Client) AllocateIP(ctx context.Context, params rest.AllocateIPParams) (rest.IPAMResponse, error) {
+	return get[rest.IPAMResponse](ctx, c, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.AllocateIP(ctx, &params)
+	})
+}
+
+// ReserveIP asks for one address.
+func (c *Client) ReserveIP(ctx context.Context, ip string, params rest.ReserveIPParams) error {
+	return run(ctx, c, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.ReserveIP(ctx, ip, &params)
+	})
+}
+
+// ReleaseIP gives an address back to a pool; an empty pool is the default one.
+func (c *Client) ReleaseIP(ctx context.Context, ip, pool string) error {
+	return run(ctx, c, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.ReleaseIP(ctx, ip, &rest.ReleaseIPParams{Pool: pool})
+	})
+}
+
+// Endpoints lists the endpoints of the node that have all of labels. It gives a *Error with code
+// 404 if labels are given and none has them.
+func (c *Client) Endpoints(ctx context.Context, labels []string) ([]rest.Endpoint, error) {
+	return list[rest.Endpoint](ctx, c, func(ctx context.Context) (*http.Response, error) {
+		if len(labels) == 0 {
+			return c.raw.ListEndpointsWithBody(ctx, "application/json", nil)
+		}
+		return c.raw.ListEndpoints(ctx, labels)
+	})
+}
+
+// Endpoint gets an endpoint by its number or prefixed name.
+func (c *Client) Endpoint(ctx context.Context, id string) (rest.Endpoint, error) {
+	return get[rest.Endpoint](ctx, c, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.GetEndpoint(ctx, id)
+	})
+}
+
+// CreateEndpoint creates an endpoint.
+func (c *Client) CreateEndpoint(ctx context.Context, id string, req rest.EndpointChangeRequest) (rest.Endpoint, error) {
+	return get[rest.Endpoint](ctx, c, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.CreateEndpoint(ctx, id, req)
+	})
+}
+
+// PatchEndpoint changes an endpoint.
+func (c *Client) PatchEndpoint(ctx context.Context, id string, req rest.EndpointChangeRequest) (rest.Endpoint, error) {
+	return get[rest.Endpoint](ctx, c, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.PatchEndpoint(ctx, id, req)
+	})
+}
+
+// DeleteEndpoint deletes an endpoint. The endpoint is gone when err is nil; errs then counts
+// what could not be cleaned up.
+func (c *Client) DeleteEndpoint(ctx context.Context, id string) (errs int, err error) {
+	return remove(ctx, c, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.DeleteEndpoint(ctx, id)
+	})
+}
+
+// DeleteEndpoints deletes all endpoints of a container, like DeleteEndpoint.
+func (c *Client) DeleteEndpoints(ctx context.Context, containerID string) (errs int, err error) {
+	return remove(ctx, c, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.DeleteEndpoints(ctx, rest.EndpointBatchDeleteRequest{ContainerID: containerID})
+	})
+}
+
+// EndpointHealth gets an endpoint's health.
+func (c *Client) EndpointHealth(ctx context.Context, id string) (rest.EndpointHealth, error) {
+	return get[rest.EndpointHealth](ctx, c, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.GetEndpointHealth(ctx, id)
+	})
+}
+
+// EndpointLog gets what happened to an endpoint.
+func (c *Client) EndpointLog(ctx context.Context, id string) ([]rest.EndpointStatusChange, error) {
+	return list[rest.EndpointStatusChange](ctx, c, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.GetEndpointLog(ctx, id)
+	})
+}
+
+// EndpointLabels gets an endpoint's labels.
+func (c *Client) EndpointLabels(ctx context.Context, id string) (rest.LabelConfiguration, error) {
+	return get[rest.LabelConfiguration](ctx, c, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.GetEndpointLabels(ctx, id)
+	})
+}
+
+// PatchEndpointLabels replaces an endpoint's user labels.
+func (c *Client) PatchEndpointLabels(ctx context.Context, id string, user []string) error {
+	return run(ctx, c, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.PatchEndpointLabels(ctx, id, rest.LabelConfigurationSpec{User: user})
+	})
+}
+
+// EndpointConfig gets an endpoint's options.
+func (c *Client) EndpointConfig(ctx context.Context, id string) (rest.EndpointConfigurationStatus, error) {
+	return get[rest.EndpointConfigurationStatus](ctx, c, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.GetEndpointConfig(ctx, id)
+	})
+}
+
+// PatchEndpointConfig changes an endpoint's options.
+func (c *Client) PatchEndpointConfig(ctx context.Context, id string, spec rest.EndpointConfigurationSpec) error {
+	return run(ctx, c, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.PatchEndpointConfig(ctx, id, spec)
+	})
+}
+
+// Identities lists the identities the node knows, or the one of exactly these labels.
+func (c *Client) Identities(ctx context.Context, labels []string) ([]rest.Identity, error) {
+	return list[rest.Identity](ctx, c, func(ctx context.Context) (*http.Response, error) {
+		if len(labels) == 0 {
+			return c.raw.ListIdentitiesWithBody(ctx, "application/json", nil)
+		}
+		return c.raw.ListIdentities(ctx, labels)
+	})
+}
+
+// Identity gets an identity by its number.
+func (c *Client) Identity(ctx context.Context, id string) (rest.Identity, error) {
+	return get[rest.Identity](ctx, c, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.GetIdentity(ctx, id)
+	})
+}
+
+// IdentityEndpoints lists the identities local endpoints use, with how many use each.
+func (c *Client) IdentityEndpoints(ctx context.Context) ([]rest.IdentityEndpoints, error) {
+	return list[rest.IdentityEndpoints](ctx, c, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.ListIdentityEndpoints(ctx)
+	})
+}
+
+// IPs lists who is behind which address, inside cidr if it is not empty and with all of labels.
+func (c *Client) IPs(ctx context.Context, cidr string, labels []string) ([]rest.IPListEntry, error) {
+	params := &rest.ListIPsParams{CIDR: cidr}
+	return list[rest.IPListEntry](ctx, c, func(ctx context.Context) (*http.Response, error) {
+		if len(labels) == 0 {
+			return c.raw.ListIPsWithBody(ctx, params, "application/json", nil)
+		}
+		return c.raw.ListIPs(ctx, params, labels)
+	})
+}
+
+// Policy gets the rules in force.
+func (c *Client) Policy(ctx context.Context) (rest.Policy, error) {
+	return get[rest.Policy](ctx, c, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.GetPolicy(ctx)
+	})
+}
+
+// PolicyFiles lists the files of the static policy directory.
+func (c *Client) PolicyFiles(ctx context.Context) ([]rest.PolicyFile, error) {
+	return list[rest.PolicyFile](ctx, c, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.ListPolicyFiles(ctx)
+	})
+}
+
+// Selectors lists the peer selectors in use.
+func (c *Client) Selectors(ctx context.Context) ([]rest.SelectorIdentityMapping, error) {
+	return list[rest.SelectorIdentityMapping](ctx, c, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.ListSelectors(ctx)
+	})
+}
+
+// SubjectSelectors lists the subject selectors in use.
+func (c *Client) SubjectSelectors(ctx context.Context) ([]rest.SelectorIdentityMapping, error) {
+	return list[rest.SelectorIdentityMapping](ctx, c, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.ListSubjectSelectors(ctx)
+	})
+}
+
+// TracePolicy asks why one side would reach the other.
+func (c *Client) TracePolicy(ctx context.Context, params rest.TracePolicyParams) (rest.PolicyTrace, error) {
+	return get[rest.PolicyTrace](ctx, c, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.TracePolicy(ctx, &params)
+	})
+}
+
+// NodeIDs lists the numbers the node gave to nodes.
+func (c *Client) NodeIDs(ctx context.Context) ([]rest.NodeID, error) {
+	return list[rest.NodeID](ctx, c, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.ListNodeIDs(ctx)
+	})
+}
+
+// ClusterNodes lists the nodes, or what changed since the answer that gave clientID.
+func (c *Client) ClusterNodes(ctx context.Context, clientID int) (rest.ClusterNodeStatus, error) {
+	return get[rest.ClusterNodeStatus](ctx, c, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.GetClusterNodes(ctx, &rest.GetClusterNodesParams{ClientID: clientID})
+	})
+}
+
+// Maps lists the kernel maps without their content.
+func (c *Client) Maps(ctx context.Context) (rest.BPFMapList, error) {
+	return get[rest.BPFMapList](ctx, c, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.ListMaps(ctx)
+	})
+}
+
+// Map gets the content of a kernel map: endpoints, policy, ipcache, ct or metrics.
+func (c *Client) Map(ctx context.Context, name string) (rest.BPFMap, error) {
+	return get[rest.BPFMap](ctx, c, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.GetMap(ctx, name)
+	})
+}
+
+// maxEventBytes bounds one line of the event stream.
+const maxEventBytes = 64 << 10
+
+// Monitor calls fn for each event of the given kinds (all if there are none) until ctx ends, the
+// agent goes away or fn returns an error, and returns the reason. The end of the stream by the
+// agent is an *UnreachableError that wraps io.ErrUnexpectedEOF.
+func (c *Client) Monitor(ctx context.Context, kinds []rest.MonitorEventType, fn func(rest.MonitorEvent) error) error {
+	names := make([]string, len(kinds))
+	for i, kind := range kinds {
+		names[i] = string(kind)
+	}
+	params := &rest.MonitorParams{Type: strings.Join(names, ",")}
+	do := func(ctx context.Context) (*http.Response, error) { return c.raw.Monitor(ctx, params) }
+	return stream(ctx, c, []int{http.StatusOK}, do, func(resp *http.Response) error {
+		lines := bufio.NewScanner(resp.Body)
+		lines.Buffer(make([]byte, 0, 4096), maxEventBytes)
+		for lines.Scan() {
+			var ev rest.MonitorEvent
+			if err := json.Unmarshal(lines.Bytes(), &ev); err != nil {
+				return fmt.Errorf("event of the agent at %s: %w", c.host, err)
+			}
+			if err := fn(ev); err != nil {
+				return err
+			}
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		err := lines.Err()
+		if errors.Is(err, bufio.ErrTooLong) {
+			return fmt.Errorf("event of the agent at %s is longer than %d bytes", c.host, maxEventBytes)
+		}
+		if err == nil {
+			err = io.ErrUnexpectedEOF
+		}
+		return &UnreachableError{Host: c.host, Err: err}
+	})
+}
