@@ -16,7 +16,7 @@ import (
 // Health asks for the health of the agent and its parts; brief leaves out everything but the
 // overall state.
 func (c *Client) Health(ctx context.Context, brief bool) (rest.StatusResponse, error) {
-	params := &rest.GetHealthzParams{Brief: &brief}
+	params := &rest.GetHealthzParams{Brief: brief}
 	return get[rest.StatusResponse](ctx, c, func(ctx context.Context) (*http.Response, error) {
 		return c.raw.GetHealthz(ctx, params)
 	})
