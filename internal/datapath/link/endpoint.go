@@ -1,0 +1,91 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/hawser-net/hawser/internal/datapath"
+)
+
+// EnsureEndpoint implements datapath.Links. It sends everything as one datagram and may be repeated.
+func (l *Links) EnsureEndpoint(ep datapath.Endpoint) error {
+	if ep.IfIndex <= 0 {
+		return fmt.Errorf("endpoint %d has no interface index", ep.ID)
+	}
+	if len(ep.MAC) != 6 {
+		return fmt.Errorf("endpoint %d has no hardware address: %q", ep.ID, ep.MAC)
+	}
+	l.mu.Lock()
+	router4, router6 := l.router4, l.router6
+	l.mu.Unlock()
+
+	// Configuration must precede the interface's coming up, and that its routes.
+	reqs := []*request{linkConf(ep.IfIndex, l.ipv6), linkUp(ep.IfIndex)}
+	add := func(ip, src netip.Addr) {
+		if !ip.IsValid() {
+			return
+		}
+		r := route{dst: netip.PrefixFrom(ip, ip.BitLen()), src: src, dev: ep.IfIndex}
+		reqs = append(reqs,
+			r.request(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_REPLACE),
+			neighbour(ep.IfIndex, ip, ep.MAC))
+	}
+	add(ep.IPv4, router4)
+	add(ep.IPv6, router6)
+	if err := errors.Join(l.rt.run(reqs...)...); err != nil {
+		return fmt.Errorf("endpoint %d on %s: %w", ep.ID, ep.IfName, err)
+	}
+	return nil
+}
+
+// EndpointLinks implements datapath.Links. Interfaces that wait for removal are not listed.
+func (l *Links) EndpointLinks() ([]datapath.EndpointLink, error) {
+	links, err := l.listLinks()
+	if err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var out []datapath.EndpointLink
+	for _, link := range links {
+		a := link.Attrs()
+		if _, doomed := l.doomed[a.Index]; doomed || a.Group == RemovalGroup || !isEndpointLink(link) {
+			continue
+		}
+		out = append(out, datapath.EndpointLink{
+			Name:    a.Name,
+			IfIndex: a.Index,
+			MAC:     a.HardwareAddr,
+			Up:      a.Flags&net.FlagUp != 0,
+		})
+	}
+	return out, nil
+}
+
+// isEndpointLink tells a pod's interface from bridges and others that happen to start with "lxc".
+func isEndpointLink(link netlink.Link) bool {
+	return link.Type() == "veth" && strings.HasPrefix(link.Attrs().Name, EndpointPrefix)
+}
+
+// listLinks lists all interfaces. The kernel marks a listing during which something changed; that
+// is as good as one a moment earlier only if it is repeated, so repeat a few times.
+func (l *Links) listLinks() ([]netlink.Link, error) {
+	var links []netlink.Link
+	var err error
+	for range 5 {
+		links, err = l.h.LinkList()
+		if !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list interfaces: %w", err)
+	}
+	return links, nil
+}

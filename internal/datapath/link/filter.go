@@ -1,0 +1,100 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// Where our filters are: first of all, at a handle of their own.
+const (
+	filterPriority = 1
+	filterHandle   = 1
+)
+
+func hook(ingress bool) (parent uint32, name string) {
+	if ingress {
+		return netlink.HANDLE_MIN_INGRESS, "ingress"
+	}
+	return netlink.HANDLE_MIN_EGRESS, "egress"
+}
+
+// ReplaceFilter puts the classifier program progFD on the ingress or egress hook of an interface as
+// a direct-action filter for all protocols, and creates the hooks (clsact) if there are none. A
+// program that is there is replaced in one step: no packet sees the hook empty. name is what tc
+// shows. The kernel takes its own reference to the program; the caller keeps progFD.
+//
+// Filters hang on the interface and are never removed: they go with it. If the interface is the
+// tunnel device, which SetNode leaves down for as long as nothing judges what it receives, it is brought
+// up after its ingress program is in place.
+func (l *Links) ReplaceFilter(ifIndex int, ingress bool, progFD int, name string) error {
+	parent, side := hook(ingress)
+	qdisc := newRequest(fmt.Sprintf("create hooks of interface %d", ifIndex),
+		unix.RTM_NEWQDISC, unix.NLM_F_CREATE|unix.NLM_F_EXCL, unix.EEXIST)
+	qdisc.AddData(&nl.TcMsg{
+		Family:  nl.FAMILY_ALL,
+		Ifindex: int32(ifIndex),
+		Handle:  netlink.MakeHandle(0xffff, 0),
+		Parent:  netlink.HANDLE_CLSACT,
+	})
+	qdisc.attr(nl.TCA_KIND, nl.ZeroTerminated("clsact"))
+
+	filter := newRequest(fmt.Sprintf("put program %s on %s of interface %d", name, side, ifIndex),
+		unix.RTM_NEWTFILTER, unix.NLM_F_CREATE|unix.NLM_F_REPLACE)
+	filter.AddData(&nl.TcMsg{
+		Family:  nl.FAMILY_ALL,
+		Ifindex: int32(ifIndex),
+		Handle:  filterHandle,
+		Parent:  parent,
+		Info:    netlink.MakeHandle(filterPriority, nl.Swap16(unix.ETH_P_ALL)),
+	})
+	filter.attr(nl.TCA_KIND, nl.ZeroTerminated("bpf"))
+	opts := nl.NewRtAttr(nl.TCA_OPTIONS, nil)
+	opts.AddRtAttr(nl.TCA_BPF_FD, nl.Uint32Attr(uint32(progFD)))
+	opts.AddRtAttr(nl.TCA_BPF_NAME, nl.ZeroTerminated(name))
+	opts.AddRtAttr(nl.TCA_BPF_FLAGS, nl.Uint32Attr(nl.TCA_BPF_FLAG_ACT_DIRECT))
+	filter.AddData(opts)
+
+	if err := errors.Join(l.rt.run(qdisc, filter)...); err != nil {
+		return err
+	}
+	if !ingress {
+		return nil
+	}
+	l.mu.Lock()
+	waiting := l.tunnelWaiting == ifIndex
+	l.mu.Unlock()
+	if !waiting {
+		return nil
+	}
+	if err := errors.Join(l.rt.run(linkUp(ifIndex))...); err != nil {
+		return fmt.Errorf("tunnel device: %w", err)
+	}
+	l.mu.Lock()
+	l.tunnelWaiting = 0
+	l.mu.Unlock()
+	return nil
+}
+
+// FilterProgram returns the kernel's number of the program that ReplaceFilter put on the hook, 0 if
+// there is none.
+func (l *Links) FilterProgram(ifIndex int, ingress bool) (progID int, err error) {
+	parent, side := hook(ingress)
+	filters, err := l.h.FilterList(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: ifIndex}}, parent)
+	if errors.Is(err, unix.EINVAL) {
+		return 0, nil // no hooks on this interface
+	}
+	if err != nil {
+		return 0, fmt.Errorf("list %s filters of interface %d: %w", side, ifIndex, err)
+	}
+	for _, f := range filters {
+		bpf, ok := f.(*netlink.BpfFilter)
+		if ok && bpf.Priority == filterPriority && bpf.Handle == filterHandle {
+			return bpf.Id, nil
+		}
+	}
+	return 0, nil
+}

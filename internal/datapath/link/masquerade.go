@@ -1,0 +1,282 @@
+package link
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/hawser-net/hawser/internal/datapath"
+)
+
+// Names in nftables.
+const (
+	nftTable = "hawser"
+	nftChain = "postrouting"
+)
+
+// masqFamily is what masquerading of one address family needs.
+type masqFamily struct {
+	v6            bool
+	pods, cluster []netip.Prefix // canonical
+}
+
+// masqRules is pure: what n asks for. The pods' own prefixes are never masqueraded towards each
+// other, whether or not the cluster's include them.
+func masqRules(n datapath.Node) []masqFamily {
+	var out []masqFamily
+	for _, f := range []struct{ on, v6 bool }{{n.Masquerade4, false}, {n.Masquerade6, true}} {
+		if !f.on {
+			continue
+		}
+		m := masqFamily{v6: f.v6}
+		for _, p := range n.PodCIDRs {
+			if p.Addr().Is6() == f.v6 {
+				m.pods = append(m.pods, p)
+				m.cluster = append(m.cluster, p)
+			}
+		}
+		for _, p := range n.ClusterCIDRs {
+			if p.Addr().Is6() == f.v6 {
+				m.cluster = append(m.cluster, p)
+			}
+		}
+		if len(m.pods) == 0 {
+			continue
+		}
+		m.pods, m.cluster = disjoint(m.pods), disjoint(m.cluster)
+		out = append(out, m)
+	}
+	return out
+}
+
+// disjoint masks and sorts prefixes and drops those inside others, since an interval set takes no
+// overlaps.
+func disjoint(in []netip.Prefix) []netip.Prefix {
+	masked := make([]netip.Prefix, len(in))
+	for i, p := range in {
+		masked[i] = p.Masked()
+	}
+	slices.SortFunc(masked, func(a, b netip.Prefix) int {
+		if c := a.Addr().Compare(b.Addr()); c != 0 {
+			return c
+		}
+		return a.Bits() - b.Bits()
+	})
+	var out []netip.Prefix
+	for _, p := range masked {
+		if len(out) > 0 && out[len(out)-1].Overlaps(p) {
+			continue // sorted, so the earlier one is the wider
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+// fingerprint identifies the rule and its sets; it is stored with the rule.
+func (m masqFamily) fingerprint() []byte {
+	h := sha256.New()
+	fmt.Fprintf(h, "masquerade 1 %v %v %v", m.v6, m.pods, m.cluster)
+	return h.Sum(nil)[:16]
+}
+
+func (m masqFamily) setName(kind string) string {
+	if m.v6 {
+		return kind + "6"
+	}
+	return kind + "4"
+}
+
+func (l *Links) nft() (*nftables.Conn, error) {
+	c, err := nftables.New(nftables.WithNetNSFd(int(l.ns.Fd())))
+	if err != nil {
+		return nil, fmt.Errorf("open nftables: %w", err)
+	}
+	return c, nil
+}
+
+// reconcileMasquerade makes our table hold what n asks for. If it differs it is replaced whole in
+// one transaction; flows already translated keep their translation, which is in conntrack.
+func (l *Links) reconcileMasquerade(n datapath.Node) error {
+	want := masqRules(n)
+	if len(want) == 0 {
+		return l.removeMasquerade()
+	}
+	c, err := l.nft()
+	if err != nil {
+		return err
+	}
+	same, err := masqUnchanged(c, want)
+	if err != nil || same {
+		return err
+	}
+	// Adding before deleting makes the deletion valid whether or not the table was there.
+	table := &nftables.Table{Name: nftTable, Family: nftables.TableFamilyINet}
+	c.AddTable(table)
+	c.DelTable(table)
+	c.AddTable(table)
+	accept := nftables.ChainPolicyAccept
+	chain := c.AddChain(&nftables.Chain{
+		Name: nftChain, Table: table, Type: nftables.ChainTypeNAT,
+		Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource, Policy: &accept,
+	})
+	for _, m := range want {
+		if err := m.add(c, table, chain); err != nil {
+			return err
+		}
+	}
+	if err := c.Flush(); err != nil {
+		return fmt.Errorf("install masquerading in nftables: %w", err)
+	}
+	return nil
+}
+
+// add queues the sets and the rule of one family.
+func (m masqFamily) add(c *nftables.Conn, table *nftables.Table, chain *nftables.Chain) error {
+	keyType, proto := nftables.TypeIPAddr, byte(unix.NFPROTO_IPV4)
+	saddr, daddr, size := uint32(12), uint32(16), uint32(4) // offsets in the IPv4 header
+	if m.v6 {
+		keyType, proto = nftables.TypeIP6Addr, unix.NFPROTO_IPV6
+		saddr, daddr, size = 8, 24, 16
+	}
+	pods := &nftables.Set{Table: table, Name: m.setName("pods"), KeyType: keyType, Interval: true}
+	cluster := &nftables.Set{Table: table, Name: m.setName("cluster"), KeyType: keyType, Interval: true}
+	for set, prefixes := range map[*nftables.Set][]netip.Prefix{pods: m.pods, cluster: m.cluster} {
+		if err := c.AddSet(set, intervals(prefixes)); err != nil {
+			return fmt.Errorf("nftables set %s: %w", set.Name, err)
+		}
+	}
+	notTo := func(prefix string) []expr.Any {
+		return []expr.Any{
+			&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1},
+			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte(prefix)},
+		}
+	}
+	exprs := []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{proto}},
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: saddr, Len: size},
+		&expr.Lookup{SourceRegister: 1, SetName: pods.Name, SetID: pods.ID},
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: daddr, Len: size},
+		&expr.Lookup{SourceRegister: 1, SetName: cluster.Name, SetID: cluster.ID, Invert: true},
+	}
+	exprs = append(exprs, notTo("hawser_")...)
+	exprs = append(exprs, notTo(EndpointPrefix)...)
+	exprs = append(exprs, &expr.Counter{}, &expr.Masq{})
+	c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: exprs, UserData: m.userData()})
+	return nil
+}
+
+// userData is the fingerprint as a comment in the form nft itself writes (type 0, length, text), so
+// that it shows in "nft list ruleset".
+func (m masqFamily) userData() []byte {
+	text := fmt.Sprintf("hawser %x\x00", m.fingerprint())
+	return append([]byte{0, byte(len(text))}, text...)
+}
+
+// intervals writes sorted, disjoint prefixes as the start and end elements that an interval set
+// wants; neighbouring prefixes become one interval.
+func intervals(prefixes []netip.Prefix) []nftables.SetElement {
+	var out []nftables.SetElement
+	var end netip.Addr
+	for i, p := range prefixes {
+		if i == 0 || p.Addr() != end {
+			if end.IsValid() {
+				out = append(out, nftables.SetElement{Key: end.AsSlice(), IntervalEnd: true})
+			}
+			out = append(out, nftables.SetElement{Key: p.Addr().AsSlice()})
+		}
+		end = after(p)
+	}
+	if end.IsValid() {
+		out = append(out, nftables.SetElement{Key: end.AsSlice(), IntervalEnd: true})
+	}
+	return out
+}
+
+// after returns the first address behind p; invalid if p reaches the end of the address space.
+func after(p netip.Prefix) netip.Addr {
+	b := p.Addr().AsSlice()
+	for i := p.Bits(); i < len(b)*8; i++ {
+		b[i/8] |= 0x80 >> (i % 8)
+	}
+	last, _ := netip.AddrFromSlice(b)
+	return last.Next()
+}
+
+// masqUnchanged compares the rules' marks and the sets' sizes with want.
+func masqUnchanged(c *nftables.Conn, want []masqFamily) (bool, error) {
+	table, err := c.ListTableOfFamily(nftTable, nftables.TableFamilyINet)
+	if errors.Is(err, unix.ENOENT) || (err == nil && table == nil) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read nftables table %s: %w", nftTable, err)
+	}
+	chain, err := c.ListChain(table, nftChain)
+	if err != nil || chain.Hooknum == nil || *chain.Hooknum != *nftables.ChainHookPostrouting {
+		return false, nil
+	}
+	rules, err := c.GetRules(table, chain)
+	if err != nil || len(rules) != len(want) {
+		return false, nil
+	}
+	for i, m := range want {
+		if !bytes.Equal(rules[i].UserData, m.userData()) {
+			return false, nil
+		}
+		for kind, prefixes := range map[string][]netip.Prefix{"pods": m.pods, "cluster": m.cluster} {
+			set, err := c.GetSetByName(table, m.setName(kind))
+			if err != nil {
+				return false, nil
+			}
+			elems, err := c.GetSetElements(set)
+			if err != nil || !sameElements(elems, intervals(prefixes)) {
+				return false, nil
+			}
+		}
+	}
+	return true, nil
+}
+
+func sameElements(have, want []nftables.SetElement) bool {
+	key := func(e nftables.SetElement) string { return fmt.Sprintf("%x %v", e.Key, e.IntervalEnd) }
+	left := map[string]int{}
+	for _, e := range have {
+		if e.IntervalEnd && len(bytes.Trim(e.Key, "\x00")) == 0 {
+			continue // the kernel's own end of the address space
+		}
+		left[key(e)]++
+	}
+	for _, e := range want {
+		left[key(e)]--
+	}
+	for _, n := range left {
+		if n != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func (l *Links) removeMasquerade() error {
+	c, err := l.nft()
+	if err != nil {
+		return err
+	}
+	if _, err := c.ListTableOfFamily(nftTable, nftables.TableFamilyINet); err != nil {
+		// No such table, or a kernel without nftables: nothing of ours is there.
+		return nil
+	}
+	c.DelTable(&nftables.Table{Name: nftTable, Family: nftables.TableFamilyINet})
+	if err := c.Flush(); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("remove nftables table %s: %w", nftTable, err)
+	}
+	return nil
+}

@@ -1,0 +1,267 @@
+package link
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/hawser-net/hawser/internal/datapath"
+)
+
+// gateway6 is the next hop of IPv6 routes through HostDevice. The kernel refuses a gateway that is
+// the host's own address in IPv6; any link-local one does, because HostDevice asks no neighbour.
+var gateway6 = netip.MustParseAddr("fe80::1")
+
+// route is a route of ours. It is comparable: two routes are the same if they are equal.
+type route struct {
+	dst netip.Prefix
+	gw  netip.Addr
+	src netip.Addr
+	dev int
+	mtu int
+	// unreachable answers with an ICMP error instead of forwarding; dev is 0.
+	unreachable bool
+}
+
+func (r route) String() string {
+	var b strings.Builder
+	if r.unreachable {
+		b.WriteString("unreachable ")
+	}
+	b.WriteString(r.dst.String())
+	if r.gw.IsValid() {
+		fmt.Fprintf(&b, " via %s", r.gw)
+	}
+	if r.dev != 0 {
+		fmt.Fprintf(&b, " dev %d", r.dev)
+	}
+	return b.String()
+}
+
+// request builds the message that adds, replaces or removes r.
+func (r route) request(typ, flags int, ignore ...syscall.Errno) *request {
+	verb := "add"
+	if typ == unix.RTM_DELROUTE {
+		verb = "remove"
+	}
+	req := newRequest(verb+" route "+r.String(), typ, flags, ignore...)
+	msg := nl.NewRtMsg()
+	msg.Family = uint8(family(r.dst.Addr()))
+	msg.Dst_len = uint8(r.dst.Bits())
+	msg.Table = unix.RT_TABLE_MAIN
+	msg.Protocol = RouteProtocol
+	msg.Type = unix.RTN_UNICAST
+	msg.Scope = unix.RT_SCOPE_UNIVERSE
+	if r.unreachable {
+		msg.Type = unix.RTN_UNREACHABLE
+	} else if !r.gw.IsValid() && r.dst.Addr().Is4() {
+		msg.Scope = unix.RT_SCOPE_LINK
+	}
+	req.AddData(msg)
+	req.attr(unix.RTA_DST, r.dst.Addr().AsSlice())
+	if r.dev != 0 {
+		req.attr(unix.RTA_OIF, nl.Uint32Attr(uint32(r.dev)))
+	}
+	if r.gw.IsValid() {
+		req.attr(unix.RTA_GATEWAY, r.gw.AsSlice())
+	}
+	if r.src.IsValid() {
+		req.attr(unix.RTA_PREFSRC, r.src.AsSlice())
+	}
+	if r.mtu != 0 {
+		metrics := nl.NewRtAttr(unix.RTA_METRICS, nil)
+		metrics.AddRtAttr(unix.RTAX_MTU, nl.Uint32Attr(uint32(r.mtu)))
+		req.AddData(metrics)
+	}
+	return req
+}
+
+// desiredRoutes is pure: the routes that n asks for on the devices d. Routes of endpoints are not
+// among them. A faulty peer is left out and reported; the others' routes are returned all the same.
+func desiredRoutes(n datapath.Node, d datapath.Devices) ([]route, error) {
+	var out []route
+	var errs []error
+	router := func(p netip.Prefix) netip.Addr {
+		if p.Addr().Is4() {
+			return n.RouterIPv4
+		}
+		return n.RouterIPv6
+	}
+	// The gateway of IPv4 routes must be on a link of its own before the kernel takes it.
+	if n.Tunnel && n.RouterIPv4.IsValid() {
+		out = append(out, route{dst: netip.PrefixFrom(n.RouterIPv4, 32), dev: d.HostIfIndex, src: n.RouterIPv4})
+	}
+	local := map[netip.Prefix]bool{}
+	for _, p := range n.PodCIDRs {
+		p = p.Masked()
+		local[p] = true
+		if router(p).IsValid() && !p.IsSingleIP() {
+			out = append(out, route{dst: p, unreachable: true})
+		}
+	}
+	seen := map[netip.Prefix]string{}
+	for _, peer := range n.Peers {
+		for _, p := range peer.PodCIDRs {
+			p = p.Masked()
+			src := router(p)
+			if !src.IsValid() {
+				continue // this node does not have the family
+			}
+			switch other, dup := seen[p]; {
+			case p.Bits() == 0:
+				errs = append(errs, fmt.Errorf("node %s claims %s as its pod network: refused", peer.Name, p))
+				continue
+			case local[p]:
+				errs = append(errs, fmt.Errorf("node %s claims this node's pod network %s: refused", peer.Name, p))
+				continue
+			case dup:
+				errs = append(errs, fmt.Errorf("nodes %s and %s both claim pod network %s: the first keeps it", other, peer.Name, p))
+				continue
+			}
+			r := route{dst: p, src: src}
+			if n.Tunnel {
+				r.dev, r.mtu, r.gw = d.HostIfIndex, d.RouteMTU, n.RouterIPv4
+				if p.Addr().Is6() {
+					r.gw = gateway6
+				}
+			} else {
+				r.dev, r.gw = d.NativeIfIndex, peer.IPv4
+				if p.Addr().Is6() {
+					r.gw = peer.IPv6
+				}
+				if !r.gw.IsValid() {
+					errs = append(errs, fmt.Errorf("node %s has pod network %s but no address of that family: no route", peer.Name, p))
+					continue
+				}
+			}
+			seen[p] = peer.Name
+			out = append(out, r)
+		}
+	}
+	return out, errors.Join(errs...)
+}
+
+// ourRoutes lists the routes of the main table that carry our protocol number.
+func (l *Links) ourRoutes() ([]route, error) {
+	var out []route
+	families := []int{unix.AF_INET}
+	if l.ipv6 {
+		families = append(families, unix.AF_INET6)
+	}
+	for _, fam := range families {
+		list, err := l.h.RouteListFiltered(fam, &netlink.Route{Protocol: RouteProtocol, Table: unix.RT_TABLE_MAIN},
+			netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
+		if err != nil {
+			return nil, fmt.Errorf("list routes: %w", err)
+		}
+		for _, nr := range list {
+			r, err := fromNetlink(nr, fam)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, r)
+		}
+	}
+	return out, nil
+}
+
+func fromNetlink(nr netlink.Route, fam int) (route, error) {
+	r := route{dev: nr.LinkIndex, mtu: nr.MTU, unreachable: nr.Type == unix.RTN_UNREACHABLE}
+	if nr.Dst == nil {
+		r.dst = netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+		if fam == unix.AF_INET6 {
+			r.dst = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+		}
+	} else {
+		addr, ok := netip.AddrFromSlice(nr.Dst.IP)
+		if !ok {
+			return r, fmt.Errorf("the kernel lists a route with a malformed destination %v", nr.Dst)
+		}
+		ones, _ := nr.Dst.Mask.Size()
+		r.dst = netip.PrefixFrom(unmapIf4(addr, fam), ones)
+	}
+	if gw, ok := netip.AddrFromSlice(nr.Gw); ok {
+		r.gw = unmapIf4(gw, fam)
+	}
+	if src, ok := netip.AddrFromSlice(nr.Src); ok {
+		r.src = unmapIf4(src, fam)
+	}
+	if r.unreachable {
+		r.dev = 0 // IPv6 shows the loopback device here
+	}
+	return r, nil
+}
+
+func unmapIf4(a netip.Addr, fam int) netip.Addr {
+	if fam == unix.AF_INET {
+		return a.Unmap()
+	}
+	return a
+}
+
+// reconcileRoutes makes our routes those of want. Endpoints' routes stay, except that they follow
+// the router address. It returns what it could not do; the rest is done.
+func (l *Links) reconcileRoutes(want []route, n datapath.Node, endpointDevs map[int]bool) error {
+	have, err := l.ourRoutes()
+	if err != nil {
+		return err
+	}
+	byDst := make(map[netip.Prefix]route, len(have))
+	present := make(map[route]bool, len(have))
+	for _, r := range have {
+		byDst[r.dst] = r
+		present[r] = true
+	}
+	wanted := make(map[netip.Prefix]bool, len(want))
+	var reqs []*request
+	for _, r := range want {
+		wanted[r.dst] = true
+		if present[r] {
+			continue
+		}
+		flags := unix.NLM_F_CREATE | unix.NLM_F_EXCL
+		if _, ours := byDst[r.dst]; ours {
+			flags = unix.NLM_F_CREATE | unix.NLM_F_REPLACE
+		}
+		reqs = append(reqs, r.request(unix.RTM_NEWROUTE, flags))
+	}
+	var gone []route
+	for _, r := range have {
+		if wanted[r.dst] && byDst[r.dst] == r {
+			continue
+		}
+		if endpointDevs[r.dev] && !r.unreachable && r.dst.IsSingleIP() {
+			src := n.RouterIPv4
+			if r.dst.Addr().Is6() {
+				src = n.RouterIPv6
+			}
+			if r.src != src {
+				r.src = src
+				reqs = append(reqs, r.request(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_REPLACE))
+			}
+			continue
+		}
+		gone = append(gone, r)
+	}
+	// Routes that others lean on (a gateway's own) go last.
+	slices.SortFunc(gone, func(a, b route) int { return cmp.Compare(a.dst.Bits(), b.dst.Bits()) })
+	for _, r := range gone {
+		reqs = append(reqs, r.request(unix.RTM_DELROUTE, 0, unix.ESRCH, unix.ENODEV, unix.ENOENT))
+	}
+	var errs []error
+	for i, err := range l.rt.run(reqs...) {
+		if errors.Is(err, unix.EEXIST) {
+			err = fmt.Errorf("%s: a route that is not Hawser's is in the way: %w", reqs[i].what, err)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
