@@ -1,0 +1,70 @@
+package kvstore
+
+import "sort"
+
+// Known is what one watch has told its reader. Backends use it to turn listings and changes into events: whether a key is new to the reader, and what
+// vanished while the watch was broken. The zero value is ready. It is not safe for concurrent use.
+type Known struct {
+	mod map[string]int64
+}
+
+// Relist returns the events that bring a reader from what it knows to the state of the listing, closed by [EventListDone].
+func (k *Known) Relist(l Listing) []Event {
+	events := make([]Event, 0, len(l.Pairs)+1)
+	now := make(map[string]int64, len(l.Pairs))
+	for _, kv := range l.Pairs {
+		now[kv.Key] = kv.ModRevision
+		old, known := k.mod[kv.Key]
+		switch {
+		case !known:
+			events = append(events, Event{Kind: EventCreate, KeyValue: kv})
+		case old != kv.ModRevision:
+			events = append(events, Event{Kind: EventModify, KeyValue: kv})
+		}
+	}
+	var gone []string
+	for key := range k.mod {
+		if _, ok := now[key]; !ok {
+			gone = append(gone, key)
+		}
+	}
+	sort.Strings(gone)
+	for _, key := range gone {
+		events = append(events, Event{Kind: EventDelete, KeyValue: KeyValue{Key: key}})
+	}
+	k.mod = now
+	return append(events, Event{Kind: EventListDone, Revision: l.Revision})
+}
+
+// Put returns the event for a write, or none if the reader was told already.
+func (k *Known) Put(kv KeyValue) (Event, bool) {
+	old, known := k.mod[kv.Key]
+	if known && old >= kv.ModRevision {
+		return Event{}, false
+	}
+	if k.mod == nil {
+		k.mod = make(map[string]int64)
+	}
+	k.mod[kv.Key] = kv.ModRevision
+	kind := EventCreate
+	if known {
+		kind = EventModify
+	}
+	return Event{Kind: kind, KeyValue: kv, Revision: kv.ModRevision}, true
+}
+
+// Delete returns the event for a deletion at revision, or none if the reader did not know the key.
+func (k *Known) Delete(key string, revision int64) (Event, bool) {
+	if old, known := k.mod[key]; !known || old > revision {
+		return Event{}, false
+	}
+	delete(k.mod, key)
+	return Event{Kind: EventDelete, KeyValue: KeyValue{Key: key}, Revision: revision}, true
+}
+
+// Distrust makes the next listing tell every key again, as after a restore of the store from a backup: revisions may then name other content.
+func (k *Known) Distrust() {
+	for key := range k.mod {
+		k.mod[key] = -1
+	}
+}
