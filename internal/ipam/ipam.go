@@ -1,0 +1,635 @@
+// Package ipam gives out the addresses of a node's pod CIDRs ("host scope"): one IPv4 and one
+// IPv6 pool, each of which may be absent.
+//
+// Every address given out has an owner in text ("namespace/pod", "router"), and an address is never given
+// to two. The search for a free address goes round the pool, so that an address just released rests as
+// long as possible: peers that still know it under its old identity do not meet a new pod behind it.
+// The first and the last address of a CIDR are never given out unless it has no more than two,
+// and of an IPv6 CIDR only the first 65536 are used.
+//
+// A container runtime asks for an address before the endpoint that will use it exists. Such an address is
+// allocated with an expiration: unless [IPAM.StopExpiration] is called with the UUID that came with it, it is
+// released after [Config.Expiration]. The owner of the endpoint must first make the address count
+// as used (see [Config.InUse]), then call StopExpiration, and give up if that fails; then no moment is left in which the
+// address could be given to another.
+//
+// Nothing is kept on disk. After a restart the caller calls [IPAM.Restore] for the addresses of each
+// endpoint it knows and then [IPAM.Open]; until then nothing new is given out.
+//
+// The package starts no goroutine of its own; [IPAM.Run] is the one that releases expired addresses. All
+// methods are safe for concurrent use.
+package ipam
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+)
+
+// DefaultPool is the name of the only pool. The empty name means it too.
+const DefaultPool = "default"
+
+// Errors that the package returns, wrapped with the address or CIDR they are about.
+var (
+	// ErrInvalid: the address or pool is none that could ever be given out here.
+	ErrInvalid = errors.New("invalid address")
+	// ErrExists: the address belongs to someone already, or is excluded.
+	ErrExists = errors.New("address is taken")
+	// ErrNotFound: the address is not allocated.
+	ErrNotFound = errors.New("address is not allocated")
+	// ErrInUse: the address cannot be released because an endpoint uses it.
+	ErrInUse = errors.New("address is in use")
+	// ErrExhausted: no address is free.
+	ErrExhausted = errors.New("no address is free")
+	// ErrDisabled: the node has no CIDR of this family.
+	ErrDisabled = errors.New("address family is disabled")
+	// ErrExpiration: there is no expiration to stop, or the UUID is not that of the allocation.
+	ErrExpiration = errors.New("expiration does not match")
+	// ErrNotOpen: addresses of before the restart are still being restored.
+	ErrNotOpen = errors.New("addresses are still being restored")
+)
+
+// Families is a set of address families.
+type Families uint8
+
+// The families.
+const (
+	IPv4 Families = 1 << iota
+	IPv6
+	Both = IPv4 | IPv6
+)
+
+// String returns "ipv4", "ipv6", "ipv4+ipv6" or "none".
+func (f Families) String() string {
+	switch f & Both {
+	case IPv4:
+		return "ipv4"
+	case IPv6:
+		return "ipv6"
+	case Both:
+		return "ipv4+ipv6"
+	}
+	return "none"
+}
+
+// ParseFamilies reads the family parameter of the agent's API: "ipv4", "ipv6", or "" for both.
+func ParseFamilies(s string) (Families, error) {
+	switch s {
+	case "":
+		return Both, nil
+	case "ipv4":
+		return IPv4, nil
+	case "ipv6":
+		return IPv6, nil
+	}
+	return 0, fmt.Errorf("%w: family %q is neither ipv4 nor ipv6", ErrInvalid, s)
+}
+
+func familyOf(ip netip.Addr) Families {
+	if ip.Is4() {
+		return IPv4
+	}
+	return IPv6
+}
+
+// Config is what an [IPAM] is made from.
+type Config struct {
+	// IPv4CIDR and IPv6CIDR are the node's pod CIDRs. The zero Prefix disables the family.
+	IPv4CIDR netip.Prefix
+	IPv6CIDR netip.Prefix
+	// Expiration is how long an address allocated with expiration is kept, 10 minutes by default.
+	Expiration time.Duration
+	// InUse reports whether an endpoint uses an address, and names it. Such an address is neither released by
+	// Release nor by its expiration. It is called without locks held. Nil means none is used.
+	InUse func(ip netip.Addr) (user string, used bool)
+	// Log receives what is worth knowing; nil discards it.
+	Log *slog.Logger
+}
+
+// Defaults sets what is not set.
+func (c *Config) Defaults() {
+	if c.Expiration == 0 {
+		c.Expiration = 10 * time.Minute
+	}
+	if c.InUse == nil {
+		c.InUse = func(netip.Addr) (string, bool) { return "", false }
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+}
+
+// Validate reports all settings that make no sense.
+func (c *Config) Validate() error {
+	var errs []error
+	if p := c.IPv4CIDR; p != (netip.Prefix{}) {
+		switch {
+		case !p.IsValid() || !p.Addr().Is4():
+			errs = append(errs, fmt.Errorf("IPv4 pod CIDR %v is not an IPv4 prefix", p))
+		case p.Bits() < minIPv4Bits:
+			errs = append(errs, fmt.Errorf("IPv4 pod CIDR %v is too large for one node; a /%d is the largest", p, minIPv4Bits))
+		}
+	}
+	if p := c.IPv6CIDR; p != (netip.Prefix{}) && (!p.IsValid() || !p.Addr().Is6() || p.Addr().Is4In6()) {
+		errs = append(errs, fmt.Errorf("IPv6 pod CIDR %v is not an IPv6 prefix", p))
+	}
+	if c.IPv4CIDR == (netip.Prefix{}) && c.IPv6CIDR == (netip.Prefix{}) {
+		errs = append(errs, errors.New("the node has no pod CIDR"))
+	}
+	if c.Expiration < 0 {
+		errs = append(errs, fmt.Errorf("expiration %v is negative", c.Expiration))
+	}
+	return errors.Join(errs...)
+}
+
+// Allocation is one address that was given out.
+type Allocation struct {
+	IP    netip.Addr
+	Owner string
+	// UUID and Expires are set while the allocation waits to be confirmed.
+	UUID    string
+	Expires time.Time
+}
+
+// Result is what AllocateNext gives: an allocation for each family asked for and enabled.
+type Result struct {
+	IPv4 *Allocation
+	IPv6 *Allocation
+}
+
+// IPAM gives out addresses. Make one with [New].
+type IPAM struct {
+	cfg Config
+	// wake tells Run that an expiration was added.
+	wake chan struct{}
+
+	mu       sync.Mutex
+	open     bool
+	pools    [2]*pool // IPv4, IPv6; nil if disabled
+	given    map[netip.Addr]*Allocation
+	excluded map[netip.Addr]string
+	expiring map[netip.Addr]*Allocation // those of given that expire
+}
+
+// New returns an IPAM that gives out nothing until Open is called.
+func New(cfg Config) (*IPAM, error) {
+	cfg.Defaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("ipam: %w", err)
+	}
+	m := &IPAM{
+		cfg:      cfg,
+		wake:     make(chan struct{}, 1),
+		given:    make(map[netip.Addr]*Allocation),
+		excluded: make(map[netip.Addr]string),
+		expiring: make(map[netip.Addr]*Allocation),
+	}
+	if cfg.IPv4CIDR.IsValid() {
+		m.pools[0] = newPool(cfg.IPv4CIDR)
+	}
+	if cfg.IPv6CIDR.IsValid() {
+		m.pools[1] = newPool(cfg.IPv6CIDR)
+	}
+	return m, nil
+}
+
+// pool returns the pool of one family, or nil.
+func (m *IPAM) pool(f Families) *pool {
+	if f == IPv4 {
+		return m.pools[0]
+	}
+	return m.pools[1]
+}
+
+// Families returns the enabled families.
+func (m *IPAM) Families() Families {
+	var f Families
+	if m.pools[0] != nil {
+		f |= IPv4
+	}
+	if m.pools[1] != nil {
+		f |= IPv6
+	}
+	return f
+}
+
+// CIDR returns the pod CIDR of one family, or the zero Prefix.
+func (m *IPAM) CIDR(f Families) netip.Prefix {
+	if p := m.pool(f); p != nil {
+		return p.cidr
+	}
+	return netip.Prefix{}
+}
+
+// Open ends the restoring: from now on addresses are given out.
+func (m *IPAM) Open() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.open = true
+}
+
+// find returns the pool and index of an address that the caller named. m.mu is held.
+func (m *IPAM) find(ip netip.Addr) (*pool, uint32, error) {
+	if !ip.IsValid() || ip.Zone() != "" || ip.Is4In6() {
+		return nil, 0, fmt.Errorf("%w: %v is no pod address", ErrInvalid, ip)
+	}
+	p := m.pool(familyOf(ip))
+	if p == nil {
+		return nil, 0, fmt.Errorf("%w: the node has no %v pod CIDR for %v", ErrDisabled, familyOf(ip), ip)
+	}
+	i, ok := p.index(ip)
+	if !ok {
+		return nil, 0, fmt.Errorf("%w: %v is not in the node's pod CIDR %v", ErrInvalid, ip, p.cidr)
+	}
+	return p, i, nil
+}
+
+func checkPool(name string) error {
+	if name != "" && name != DefaultPool {
+		return fmt.Errorf("%w: there is no pool %q, only %q", ErrInvalid, name, DefaultPool)
+	}
+	return nil
+}
+
+// AllocateNext gives an address of each family asked for that is enabled: IPv6 first, then
+// IPv4; either all of them or none. If expire is set, each expires by itself. It is an error if
+// none of the families is enabled.
+func (m *IPAM) AllocateNext(families Families, owner, pool string, expire bool) (Result, error) {
+	if err := checkPool(pool); err != nil {
+		return Result{}, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.open {
+		return Result{}, ErrNotOpen
+	}
+	if families &= m.Families(); families == 0 {
+		return Result{}, fmt.Errorf("%w: the node gives out %v addresses only", ErrDisabled, m.Families())
+	}
+	var r Result
+	var err error
+	if families&IPv6 != 0 {
+		if r.IPv6, err = m.next(IPv6, owner, expire); err != nil {
+			return Result{}, err
+		}
+	}
+	if families&IPv4 != 0 {
+		if r.IPv4, err = m.next(IPv4, owner, expire); err != nil {
+			if r.IPv6 != nil {
+				m.free(r.IPv6.IP)
+			}
+			return Result{}, err
+		}
+	}
+	return r, nil
+}
+
+// next gives one address and returns a copy of its allocation.
+func (m *IPAM) next(f Families, owner string, expire bool) (*Allocation, error) {
+	p := m.pool(f)
+	i, ok := p.free()
+	if !ok {
+		return nil, fmt.Errorf("%w: all %d %v addresses of pod CIDR %v are allocated; delete pods or give the node a larger CIDR",
+			ErrExhausted, p.capacity, f, p.cidr)
+	}
+	a := m.take(p, i, owner)
+	if expire {
+		a.UUID = newUUID()
+		a.Expires = time.Now().Add(m.cfg.Expiration)
+		m.expiring[a.IP] = a
+		select {
+		case m.wake <- struct{}{}:
+		default:
+		}
+	}
+	c := *a
+	return &c, nil
+}
+
+func (m *IPAM) take(p *pool, i uint32, owner string) *Allocation {
+	p.take(i)
+	a := &Allocation{IP: p.addr(i), Owner: owner}
+	m.given[a.IP] = a
+	return a
+}
+
+// free releases an address that is given out.
+func (m *IPAM) free(ip netip.Addr) {
+	delete(m.given, ip)
+	delete(m.expiring, ip)
+	p := m.pool(familyOf(ip))
+	i, _ := p.index(ip)
+	p.release(i)
+}
+
+// Allocate gives a certain address to owner.
+func (m *IPAM) Allocate(ip netip.Addr, owner, pool string) error {
+	if err := checkPool(pool); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.open {
+		return ErrNotOpen
+	}
+	return m.claim(ip, owner)
+}
+
+// Restore is Allocate before Open, for an address that was given out before a restart.
+func (m *IPAM) Restore(ip netip.Addr, owner string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.open {
+		return fmt.Errorf("cannot restore %v: addresses are given out already", ip)
+	}
+	return m.claim(ip, owner)
+}
+
+func (m *IPAM) claim(ip netip.Addr, owner string) error {
+	p, i, err := m.find(ip)
+	if err != nil {
+		return err
+	}
+	if a := m.given[ip]; a != nil {
+		return fmt.Errorf("%w: %v belongs to %s", ErrExists, ip, nameOf(a.Owner))
+	}
+	if o, ok := m.excluded[ip]; ok {
+		return fmt.Errorf("%w: %v is excluded for %s", ErrExists, ip, nameOf(o))
+	}
+	if p.isMarked(i) {
+		return fmt.Errorf("%w: %v is the first or last address of pod CIDR %v", ErrInvalid, ip, p.cidr)
+	}
+	next := p.next
+	m.take(p, i, owner)
+	if !m.open {
+		p.next = max(next, p.next) // go on behind the highest address in use
+	}
+	return nil
+}
+
+func nameOf(owner string) string {
+	if owner == "" {
+		return "an owner without name"
+	}
+	return owner
+}
+
+// Exclude makes sure that an address is never given out, because something else has it. Addresses
+// outside the pod CIDRs are no error. Excluding for the same owner twice does nothing.
+func (m *IPAM) Exclude(ip netip.Addr, owner string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p, i, err := m.find(ip)
+	if err != nil {
+		if !ip.IsValid() {
+			return err
+		}
+		return nil // it would never be given out anyway
+	}
+	if a := m.given[ip]; a != nil {
+		return fmt.Errorf("%w: cannot exclude %v for %s, it belongs to %s", ErrExists, ip, nameOf(owner), nameOf(a.Owner))
+	}
+	if o, ok := m.excluded[ip]; ok {
+		if o == owner {
+			return nil
+		}
+		return fmt.Errorf("%w: cannot exclude %v for %s, it is excluded for %s", ErrExists, ip, nameOf(owner), nameOf(o))
+	}
+	m.excluded[ip] = owner
+	if !p.isMarked(i) {
+		p.mark(i)
+		p.capacity--
+	}
+	return nil
+}
+
+// RouterOwner owns the node's own addresses in the pod network.
+const RouterOwner = "router"
+
+// AllocateRouter gives the node's own address of each enabled family, preferably the one it had
+// before: preferred addresses that are taken or of no use are passed over. It may be called before Open, but after the
+// endpoints' addresses were restored.
+func (m *IPAM) AllocateRouter(preferred ...netip.Addr) (Result, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var r Result
+	for _, ip := range preferred {
+		if _, _, err := m.find(ip); err != nil {
+			m.cfg.Log.Info("router address of before is of no use", "ip", ip, "error", err)
+			continue
+		}
+		slot := &r.IPv4
+		if ip.Is6() {
+			slot = &r.IPv6
+		}
+		if *slot != nil {
+			continue
+		}
+		if err := m.claim(ip, RouterOwner); err != nil {
+			m.cfg.Log.Warn("router address of before cannot be kept", "ip", ip, "error", err)
+			continue
+		}
+		*slot = &Allocation{IP: ip, Owner: RouterOwner}
+	}
+	for _, f := range []Families{IPv6, IPv4} {
+		slot := &r.IPv4
+		if f == IPv6 {
+			slot = &r.IPv6
+		}
+		if m.pool(f) == nil || *slot != nil {
+			continue
+		}
+		a, err := m.next(f, RouterOwner, false)
+		if err != nil {
+			for _, a := range []*Allocation{r.IPv4, r.IPv6} {
+				if a != nil {
+					m.free(a.IP)
+				}
+			}
+			return Result{}, fmt.Errorf("router address: %w", err)
+		}
+		*slot = a
+	}
+	return r, nil
+}
+
+// Release gives an address back. It is refused while an endpoint uses the address, and for the
+// router's.
+func (m *IPAM) Release(ip netip.Addr, pool string) error {
+	if err := checkPool(pool); err != nil {
+		return err
+	}
+	a, err := m.lookup(ip)
+	if err != nil {
+		return err
+	}
+	if a.Owner == RouterOwner {
+		return fmt.Errorf("%w: %v is the node's own", ErrInUse, ip)
+	}
+	if user, used := m.cfg.InUse(ip); used {
+		return fmt.Errorf("%w: %v is used by %s; delete that first", ErrInUse, ip, user)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.given[ip] != a {
+		return fmt.Errorf("%w: %v, any more", ErrNotFound, ip)
+	}
+	m.free(ip)
+	return nil
+}
+
+// Free gives an address back without asking who uses it: it is for whoever knows, the owner of
+// the endpoint that just went.
+func (m *IPAM) Free(ip netip.Addr) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, _, err := m.find(ip); err != nil {
+		return err
+	}
+	if m.given[ip] == nil {
+		return fmt.Errorf("%w: %v", ErrNotFound, ip)
+	}
+	m.free(ip)
+	return nil
+}
+
+func (m *IPAM) lookup(ip netip.Addr) (*Allocation, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, _, err := m.find(ip); err != nil {
+		return nil, err
+	}
+	if a := m.given[ip]; a != nil {
+		return a, nil
+	}
+	return nil, fmt.Errorf("%w: %v", ErrNotFound, ip)
+}
+
+// Lookup returns who has an address.
+func (m *IPAM) Lookup(ip netip.Addr) (Allocation, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if a := m.given[ip]; a != nil {
+		return *a, true
+	}
+	return Allocation{}, false
+}
+
+// StopExpiration confirms an allocation, which then stays until it is released. The UUID is that
+// which AllocateNext returned.
+func (m *IPAM) StopExpiration(ip netip.Addr, uuid string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	a := m.given[ip]
+	switch {
+	case a == nil:
+		return fmt.Errorf("%w: %v, perhaps because it expired", ErrNotFound, ip)
+	case a.UUID == "":
+		return fmt.Errorf("%w: %v does not expire", ErrExpiration, ip)
+	case a.UUID != uuid:
+		return fmt.Errorf("%w: %v was allocated with another UUID than %q", ErrExpiration, ip, uuid)
+	}
+	a.UUID, a.Expires = "", time.Time{}
+	delete(m.expiring, ip)
+	return nil
+}
+
+// Run releases the addresses whose expiration was not stopped in time. It returns the cause when
+// ctx ends.
+func (m *IPAM) Run(ctx context.Context) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		var after <-chan time.Time
+		if next := m.expire(time.Now()); !next.IsZero() {
+			timer.Reset(time.Until(next))
+			after = timer.C
+		}
+		select {
+		case <-after:
+		case <-m.wake:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// expire releases what has expired and returns the time of the next expiration, zero if none.
+func (m *IPAM) expire(now time.Time) (next time.Time) {
+	var due []Allocation
+	m.mu.Lock()
+	for _, a := range m.expiring {
+		switch {
+		case !now.Before(a.Expires):
+			due = append(due, *a)
+		case next.IsZero() || a.Expires.Before(next):
+			next = a.Expires
+		}
+	}
+	m.mu.Unlock()
+	for _, d := range due {
+		user, used := m.cfg.InUse(d.IP)
+		m.mu.Lock()
+		// It may have been confirmed, or released and given out again, since it was seen.
+		if a := m.expiring[d.IP]; a != nil && a.UUID == d.UUID {
+			if used {
+				a.UUID, a.Expires = "", time.Time{}
+				delete(m.expiring, d.IP)
+				m.cfg.Log.Warn("kept an unconfirmed address that is in use", "ip", d.IP, "owner", d.Owner, "user", user)
+			} else {
+				m.free(d.IP)
+				m.cfg.Log.Info("released an address that nobody confirmed", "ip", d.IP, "owner", d.Owner)
+			}
+		}
+		m.mu.Unlock()
+	}
+	return next
+}
+
+// Dump returns all allocations, IPv4 first, each family in the order of addresses.
+func (m *IPAM) Dump() []Allocation {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	all := make([]Allocation, 0, len(m.given))
+	for _, a := range m.given {
+		all = append(all, *a)
+	}
+	slices.SortFunc(all, func(a, b Allocation) int { return a.IP.Compare(b.IP) })
+	return all
+}
+
+// Usage is how full a pool is.
+type Usage struct {
+	Family   Families
+	CIDR     netip.Prefix
+	Capacity int // addresses that can be given out
+	Used     int // addresses given out
+}
+
+// Usage returns the state of each enabled pool, IPv4 first.
+func (m *IPAM) Usage() []Usage {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var u []Usage
+	for i, p := range m.pools {
+		if p != nil {
+			u = append(u, Usage{Family: IPv4 << i, CIDR: p.cidr, Capacity: p.capacity, Used: p.count})
+		}
+	}
+	return u
+}
+
+// newUUID returns a random UUID (RFC 9562, version 4).
+func newUUID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	b[6] = b[6]&0x0f | 0x40
+	b[8] = b[8]&0x3f | 0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+}

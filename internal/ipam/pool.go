@@ -1,0 +1,114 @@
+package ipam
+
+import (
+	"encoding/binary"
+	"math/bits"
+	"net/netip"
+)
+
+// maxIPv6 bounds the addresses of an IPv6 pool: the first so many of its CIDR.
+const maxIPv6 = 1 << 16
+
+// minIPv4Bits is the shortest IPv4 prefix accepted; it bounds a pool's bitmap to 2 MiB.
+const minIPv4Bits = 8
+
+// pool is the address book of one CIDR. It is not safe for concurrent use.
+type pool struct {
+	cidr netip.Prefix
+	size uint32 // addresses in reach, by index from the CIDR's first
+	// used has a bit for each address that is not to be given out: allocated, excluded, or the
+	// network's first and last.
+	used []uint64
+	// next is the index at which the search for a free address begins: one past the last found, so
+	// that an address just released rests for a whole round.
+	next     uint32
+	capacity int // addresses that can be given out: size less first, last and excluded
+	count    int // addresses given out
+}
+
+func newPool(cidr netip.Prefix) *pool {
+	hostBits := cidr.Addr().BitLen() - cidr.Bits()
+	p := &pool{cidr: cidr.Masked()}
+	if cidr.Addr().Is6() && hostBits > bits.TrailingZeros32(maxIPv6) {
+		p.size = maxIPv6
+	} else {
+		p.size = 1 << hostBits
+	}
+	p.used = make([]uint64, (p.size+63)/64)
+	for i := p.size; i < uint32(len(p.used))*64; i++ {
+		p.mark(i) // beyond the end
+	}
+	p.capacity = int(p.size)
+	if p.size > 2 {
+		p.mark(0)
+		p.mark(p.size - 1)
+		p.capacity -= 2
+	}
+	return p
+}
+
+func (p *pool) mark(i uint32)          { p.used[i/64] |= 1 << (i % 64) }
+func (p *pool) clear(i uint32)         { p.used[i/64] &^= 1 << (i % 64) }
+func (p *pool) isMarked(i uint32) bool { return p.used[i/64]&(1<<(i%64)) != 0 }
+
+// index returns an address's number in the pool, or false if it is out of reach.
+func (p *pool) index(ip netip.Addr) (uint32, bool) {
+	if !p.cidr.Contains(ip) {
+		return 0, false
+	}
+	if ip.Is4() {
+		a, b := ip.As4(), p.cidr.Addr().As4()
+		return binary.BigEndian.Uint32(a[:]) - binary.BigEndian.Uint32(b[:]), true
+	}
+	a, b := ip.As16(), p.cidr.Addr().As16()
+	if binary.BigEndian.Uint64(a[:8]) != binary.BigEndian.Uint64(b[:8]) {
+		return 0, false
+	}
+	d := binary.BigEndian.Uint64(a[8:]) - binary.BigEndian.Uint64(b[8:])
+	return uint32(d), d < uint64(p.size)
+}
+
+// addr is the reverse of index.
+func (p *pool) addr(i uint32) netip.Addr {
+	if p.cidr.Addr().Is4() {
+		b := p.cidr.Addr().As4()
+		binary.BigEndian.PutUint32(b[:], binary.BigEndian.Uint32(b[:])+i)
+		return netip.AddrFrom4(b)
+	}
+	b := p.cidr.Addr().As16()
+	binary.BigEndian.PutUint64(b[8:], binary.BigEndian.Uint64(b[8:])+uint64(i))
+	return netip.AddrFrom16(b)
+}
+
+// free finds the next free address, without taking it.
+func (p *pool) free() (uint32, bool) {
+	if p.count >= p.capacity {
+		return 0, false
+	}
+	// One word more than there are: the first is looked at from next on, and at the end up to next.
+	words := uint32(len(p.used))
+	for n := range words + 1 {
+		w := (p.next/64 + n) % words
+		busy := p.used[w]
+		if n == 0 {
+			busy |= 1<<(p.next%64) - 1
+		}
+		if busy != ^uint64(0) {
+			return w*64 + uint32(bits.TrailingZeros64(^busy)), true
+		}
+	}
+	return 0, false
+}
+
+// take marks an address as given out and makes the search go on behind it.
+func (p *pool) take(i uint32) {
+	p.mark(i)
+	p.count++
+	p.next = (i + 1) % p.size
+}
+
+// release is the reverse of take, except for where the search goes on.
+func (p *pool) release(i uint32) {
+	p.clear(i)
+	p.count--
+}
