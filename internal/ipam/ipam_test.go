@@ -229,13 +229,14 @@ func TestConfig(t *testing.T) {
 
 func TestBothOrNone(t *testing.T) {
 	t.Parallel()
+	uuid := regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
 	m := open(t, "10.0.0.0/30", "fd00::/120")
 	for range 2 {
 		r, err := m.AllocateNext(Both, "o", "", true)
 		if err != nil || r.IPv4 == nil || r.IPv6 == nil || r.IPv4.UUID == r.IPv6.UUID {
 			t.Fatalf("%+v, %v", r, err)
 		}
-		if ok, _ := regexp.MatchString(`^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`, r.IPv4.UUID); !ok {
+		if !uuid.MatchString(r.IPv4.UUID) {
 			t.Errorf("UUID %s", r.IPv4.UUID)
 		}
 	}
