@@ -26,9 +26,11 @@ var layers = map[string]int{
 	"internal/service": 2,
 
 	"internal/clustermesh":     3,
+	"internal/cniconf":         3,
 	"internal/datapath/link":   3,
 	"internal/datapath/loader": 3,
 	"internal/datapath/maps":   3,
+	"internal/deletequeue":     3,
 	"internal/endpoint":        3,
 	"internal/k8s":             3,
 	"internal/policydir":       3,

@@ -1,0 +1,369 @@
+// Package cniconf puts the CNI configuration that makes the container runtime call Hawser's plugin
+// into the runtime's directory, keeps it there while the agent runs, and takes it away again.
+//
+// The runtime takes the first file of the directory in lexical order. With Config.Exclusive the
+// files of other plugins are therefore renamed, so that no pod slips to them; Remove gives them
+// their names back.
+//
+// A Manager is safe for concurrent use. It starts no goroutine; Run watches the directory in the
+// caller's.
+package cniconf
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"github.com/spf13/pflag"
+)
+
+// backupSuffix is put behind the names of others' files; it is the one Cilium uses, so that either
+// restores what the other renamed.
+const backupSuffix = ".cilium_bak"
+
+// maxConfBytes bounds a configuration that is read.
+const maxConfBytes = 1 << 20
+
+// Config says what to write and where.
+type Config struct {
+	// ReadPath is a file whose content is used instead of the generated configuration.
+	ReadPath string
+	// WritePath is where the configuration goes once the agent is ready, such as
+	// /etc/cni/net.d/05-cilium.conflist; empty writes nothing.
+	WritePath string
+	// Exclusive renames the configurations of other plugins in the directory of WritePath.
+	Exclusive bool
+	// ChainingMode must be "none".
+	ChainingMode string
+	// LogFile is where the plugin logs; Debug makes it log more.
+	LogFile string
+	Debug   bool
+	// SocketPath is the agent's socket if it is not the default one.
+	SocketPath string
+	// Plugin is the file name of the plugin.
+	Plugin string
+}
+
+// Defaults fills in the fields that are empty.
+func (c *Config) Defaults() {
+	if c.ChainingMode == "" {
+		c.ChainingMode = "none"
+	}
+	if c.LogFile == "" {
+		c.LogFile = "/var/run/cilium/cilium-cni.log"
+	}
+	if c.Plugin == "" {
+		c.Plugin = "hawser-cni"
+	}
+}
+
+// Flags registers the flags that the agent gives its users. Call Defaults first.
+func (c *Config) Flags(fs *pflag.FlagSet) {
+	fs.StringVar(&c.ReadPath, "read-cni-conf", c.ReadPath, "CNI configuration to use instead of the generated one")
+	fs.StringVar(&c.WritePath, "write-cni-conf-when-ready", c.WritePath, "Write the CNI configuration to this path when the agent is ready")
+	fs.BoolVar(&c.Exclusive, "cni-exclusive", c.Exclusive, "Rename the CNI configurations of other plugins")
+	fs.StringVar(&c.ChainingMode, "cni-chaining-mode", c.ChainingMode, "Chaining with other CNI plugins: none")
+	fs.StringVar(&c.LogFile, "cni-log-file", c.LogFile, "File the CNI plugin logs to")
+}
+
+// Validate reports all faults of c.
+func (c Config) Validate() error {
+	var errs []error
+	if c.ChainingMode != "none" {
+		errs = append(errs, fmt.Errorf("cni-chaining-mode %q is not supported: only none is", c.ChainingMode))
+	}
+	if c.WritePath != "" {
+		if !filepath.IsAbs(c.WritePath) {
+			errs = append(errs, fmt.Errorf("write-cni-conf-when-ready %q is not an absolute path", c.WritePath))
+		}
+		if !isConf(c.WritePath) {
+			errs = append(errs, fmt.Errorf("write-cni-conf-when-ready %q: the runtime reads only .conflist, .conf and .json", c.WritePath))
+		}
+	}
+	if c.WritePath != "" && c.WritePath == c.ReadPath {
+		errs = append(errs, fmt.Errorf("read-cni-conf and write-cni-conf-when-ready are the same file %s", c.ReadPath))
+	}
+	return errors.Join(errs...)
+}
+
+func isConf(name string) bool {
+	return slices.Contains([]string{".conflist", ".conf", ".json"}, filepath.Ext(name))
+}
+
+type plugin struct {
+	Type   string `json:"type"`
+	Debug  bool   `json:"enable-debug"`
+	Log    string `json:"log-file,omitempty"`
+	Socket string `json:"socket-path,omitempty"`
+}
+
+type conflist struct {
+	CNIVersion string   `json:"cniVersion"`
+	Name       string   `json:"name"`
+	Plugins    []plugin `json:"plugins"`
+}
+
+// Render returns the generated configuration. The network keeps the name "cilium" under which
+// runtimes know the pods of nodes that ran Cilium.
+func (c Config) Render() []byte {
+	b, err := json.MarshalIndent(conflist{
+		CNIVersion: "1.0.0",
+		Name:       "cilium",
+		Plugins:    []plugin{{Type: c.Plugin, Debug: c.Debug, Log: c.LogFile, Socket: c.SocketPath}},
+	}, "", "  ")
+	if err != nil {
+		panic(err) // strings and booleans only
+	}
+	return append(b, '\n')
+}
+
+// Manager keeps one configuration file in place.
+type Manager struct {
+	cfg Config
+	log *slog.Logger
+
+	mu     sync.Mutex
+	active bool  // Install was called, Remove was not
+	err    error // of the last attempt
+}
+
+// New validates cfg.
+func New(cfg Config, log *slog.Logger) (*Manager, error) {
+	cfg.Defaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("CNI configuration: %w", err)
+	}
+	return &Manager{cfg: cfg, log: log}, nil
+}
+
+// content is what WritePath should hold.
+func (m *Manager) content() ([]byte, error) {
+	if m.cfg.ReadPath == "" {
+		return m.cfg.Render(), nil
+	}
+	f, err := os.Open(m.cfg.ReadPath)
+	if err != nil {
+		return nil, fmt.Errorf("read CNI configuration: %w", err)
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxConfBytes+1))
+	if err != nil {
+		return nil, fmt.Errorf("read CNI configuration %s: %w", m.cfg.ReadPath, err)
+	}
+	if len(b) > maxConfBytes {
+		return nil, fmt.Errorf("CNI configuration %s is longer than %d bytes", m.cfg.ReadPath, maxConfBytes)
+	}
+	var conf struct {
+		Name string `json:"name"`
+	}
+	if err := json.Unmarshal(b, &conf); err != nil {
+		return nil, fmt.Errorf("CNI configuration %s: %w", m.cfg.ReadPath, err)
+	}
+	if conf.Name == "" {
+		return nil, fmt.Errorf("CNI configuration %s names no network", m.cfg.ReadPath)
+	}
+	return b, nil
+}
+
+// Install writes the configuration if it is not there already and renames others' if asked to.
+// Call it when the agent is ready to serve the plugin.
+func (m *Manager) Install() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.active = true
+	m.err = m.install()
+	return m.err
+}
+
+func (m *Manager) install() error {
+	if m.cfg.WritePath == "" {
+		return nil
+	}
+	content, err := m.content()
+	if err != nil {
+		return err
+	}
+	have, err := os.ReadFile(m.cfg.WritePath)
+	if err != nil || !bytes.Equal(have, content) {
+		if err := writeAtomically(m.cfg.WritePath, content); err != nil {
+			return fmt.Errorf("write CNI configuration: %w", err)
+		}
+		m.log.Info("Wrote the CNI configuration", "path", m.cfg.WritePath)
+	}
+	if !m.cfg.Exclusive {
+		return nil
+	}
+	// Only now, so that there never is a moment without any configuration.
+	others, err := m.others()
+	errs := []error{err}
+	for _, path := range others {
+		if err := os.Rename(path, path+backupSuffix); err != nil && !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("move another plugin's CNI configuration aside: %w", err))
+			continue
+		}
+		m.log.Info("Moved another plugin's CNI configuration aside", "path", path, "to", path+backupSuffix)
+	}
+	return errors.Join(errs...)
+}
+
+// others lists the configurations in the directory that are not ours.
+func (m *Manager) others() ([]string, error) {
+	dir := filepath.Dir(m.cfg.WritePath)
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("list CNI configurations: %w", err)
+	}
+	var out []string
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		if e.IsDir() || !isConf(e.Name()) || path == filepath.Clean(m.cfg.WritePath) || path == filepath.Clean(m.cfg.ReadPath) {
+			continue
+		}
+		out = append(out, path)
+	}
+	return out, nil
+}
+
+// Remove takes the configuration away and gives others' their names back, those first. It is for
+// uninstalling, not for an agent's restart. Nothing being there is not an error.
+func (m *Manager) Remove() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.active, m.err = false, nil
+	if m.cfg.WritePath == "" {
+		return nil
+	}
+	var errs []error
+	dir := filepath.Dir(m.cfg.WritePath)
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		errs = append(errs, fmt.Errorf("list CNI configurations: %w", err))
+	}
+	for _, e := range entries {
+		name, isBackup := strings.CutSuffix(e.Name(), backupSuffix)
+		if !isBackup || filepath.Join(dir, name) == filepath.Clean(m.cfg.WritePath) {
+			continue
+		}
+		// Somebody may have put a new file there since; theirs is newer.
+		if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
+			continue
+		}
+		if err := os.Rename(filepath.Join(dir, e.Name()), filepath.Join(dir, name)); err != nil {
+			errs = append(errs, fmt.Errorf("restore another plugin's CNI configuration: %w", err))
+		}
+	}
+	if err := os.Remove(m.cfg.WritePath); err != nil && !errors.Is(err, os.ErrNotExist) {
+		errs = append(errs, fmt.Errorf("remove the CNI configuration: %w", err))
+	}
+	return errors.Join(errs...)
+}
+
+// Status returns the path that is kept and the outcome of the last attempt; an empty path means that
+// no configuration is wanted or Install was not called yet.
+func (m *Manager) Status() (path string, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.active {
+		return "", nil
+	}
+	return m.cfg.WritePath, m.err
+}
+
+// settle is how long a change in the directory may go on before it is looked at.
+const settle = 50 * time.Millisecond
+
+// retry is how long after a failure another attempt is made without a change in the directory.
+const retry = 10 * time.Second
+
+// Run keeps the configuration in place after Install until ctx ends, and returns nil then: a file that
+// is removed or changed is written anew, one that another plugin adds is moved aside.
+func (m *Manager) Run(ctx context.Context) error {
+	if m.cfg.WritePath == "" {
+		<-ctx.Done()
+		return nil
+	}
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		return fmt.Errorf("watch CNI configurations: %w", err)
+	}
+	defer w.Close()
+	dir := filepath.Dir(m.cfg.WritePath)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("watch CNI configurations: %w", err)
+	}
+	for _, d := range []string{dir, filepath.Dir(m.cfg.ReadPath)} {
+		if d == "." {
+			continue
+		}
+		if err := w.Add(d); err != nil {
+			return fmt.Errorf("watch CNI configurations in %s: %w", d, err)
+		}
+	}
+	timer := time.NewTimer(settle) // whatever changed before the watch
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err, ok := <-w.Errors:
+			if !ok {
+				return nil
+			}
+			m.log.Warn("Lost track of CNI configurations, looking again", "error", err)
+			timer.Reset(settle)
+		case _, ok := <-w.Events:
+			if !ok {
+				return nil
+			}
+			timer.Reset(settle)
+		case <-timer.C:
+			m.mu.Lock()
+			if m.active {
+				if m.err = m.install(); m.err != nil {
+					m.log.Error("Could not keep the CNI configuration in place", "error", m.err)
+					timer.Reset(retry)
+				}
+			}
+			m.mu.Unlock()
+		}
+	}
+}
+
+// writeAtomically replaces path by a file that is whole from the first moment.
+func writeAtomically(path string, content []byte) error {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	// The name starts with a dot and ends in nothing that a runtime reads.
+	tmp, err := os.CreateTemp(dir, ".hawser-cni-*")
+	if err != nil {
+		return err
+	}
+	_, err = tmp.Write(content)
+	if err == nil {
+		err = tmp.Chmod(0o644)
+	}
+	if err == nil {
+		err = tmp.Sync()
+	}
+	err = errors.Join(err, tmp.Close())
+	if err == nil {
+		err = os.Rename(tmp.Name(), path)
+	}
+	if err != nil {
+		os.Remove(tmp.Name())
+	}
+	return err
+}
