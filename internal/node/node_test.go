@@ -1,0 +1,208 @@
+package node
+
+import (
+	"encoding/json"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/table"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var compare = cmp.Options{
+	cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
+	cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
+}
+
+func pfxs(ss ...string) (ps []netip.Prefix) {
+	for _, s := range ss {
+		ps = append(ps, netip.MustParsePrefix(s))
+	}
+	return ps
+}
+
+func full() Node {
+	return Node{
+		Name: "n1", Cluster: "default", ClusterID: 3,
+		Addresses: []Address{
+			{InternalIP, netip.MustParseAddr("192.0.2.1")},
+			{InternalIP, netip.MustParseAddr("2001:db8::1")},
+			{RouterIP, netip.MustParseAddr("10.0.1.1")},
+		},
+		IPv4PodCIDRs: pfxs("10.0.1.0/24", "10.0.9.0/24"),
+		IPv6PodCIDRs: pfxs("fd00:0:0:1::/64"),
+		IPv4HealthIP: netip.MustParseAddr("10.0.1.2"),
+		Source:       "local", EncryptionKey: 7,
+		Labels: map[string]string{"zone": "a"}, WireguardPubKey: "key", BootID: "boot",
+	}
+}
+
+const fullJSON = `{"Name":"n1","Cluster":"default",` +
+	`"IPAddresses":[{"Type":"InternalIP","IP":"192.0.2.1"},{"Type":"InternalIP","IP":"2001:db8::1"},{"Type":"CiliumInternalIP","IP":"10.0.1.1"}],` +
+	`"IPv4AllocCIDR":{"IP":"10.0.1.0","Mask":"////AA=="},"IPv4SecondaryAllocCIDRs":[{"IP":"10.0.9.0","Mask":"////AA=="}],` +
+	`"IPv6AllocCIDR":{"IP":"fd00:0:0:1::","Mask":"//////////8AAAAAAAAAAA=="},"IPv6SecondaryAllocCIDRs":null,` +
+	`"IPv4HealthIP":"10.0.1.2","IPv6HealthIP":"","IPv4IngressIP":"","IPv6IngressIP":"",` +
+	`"ClusterID":3,"Source":"local","EncryptionKey":7,"Labels":{"zone":"a"},"Annotations":null,"WireguardPubKey":"key","BootID":"boot"}`
+
+func TestWireFormat(t *testing.T) {
+	t.Parallel()
+	got, err := json.Marshal(full())
+	if err != nil || string(got) != fullJSON {
+		t.Errorf("got  %s (%v)\nwant %s", got, err, fullJSON)
+	}
+	back, err := Parse("default/n1", got, 255)
+	if diff := cmp.Diff(full(), back, compare); diff != "" || err != nil {
+		t.Errorf("read back: %v %s", err, diff)
+	}
+	if !back.Equal(full()) || back.Equal(Node{}) {
+		t.Error("Equal is wrong")
+	}
+	empty, err := json.Marshal(Node{Name: "a", Cluster: "b"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := Parse("b/a", empty, 255); err != nil || !n.Equal(Node{Name: "a", Cluster: "b"}) {
+		t.Errorf("empty node: %+v, %v", n, err)
+	}
+}
+
+func TestParseRefuses(t *testing.T) {
+	t.Parallel()
+	edit := func(old, new string) string {
+		if !strings.Contains(fullJSON, old) {
+			t.Fatalf("no %s in the value", old)
+		}
+		return strings.Replace(fullJSON, old, new, 1)
+	}
+	for name, tt := range map[string]struct{ key, value, want string }{
+		"another name":     {"default/n2", fullJSON, "holds node default/n1"},
+		"another cluster":  {"c2/n1", fullJSON, "holds node default/n1"},
+		"no cluster":       {"n1", fullJSON, "cluster/name"},
+		"too deep":         {"default/n1/x", fullJSON, "cluster/name"},
+		"not JSON":         {"default/n1", "{", "unexpected end"},
+		"wrong type":       {"default/n1", `[]`, "cannot unmarshal"},
+		"cluster id":       {"default/n1", edit(`"ClusterID":3`, `"ClusterID":256`), "256"},
+		"mask of holes":    {"default/n1", edit(`"Mask":"////AA=="`, `"Mask":"/wD/AA=="`), "mask"},
+		"mask too long":    {"default/n1", edit(`"Mask":"////AA=="`, `"Mask":"//////////8AAAAAAAAAAA=="`), "mask"},
+		"IPv6 as IPv4":     {"default/n1", edit(`{"IP":"10.0.1.0"`, `{"IP":"fd00::"`), "pod CIDR"},
+		"no network":       {"default/n1", edit(`"Mask":"////AA=="`, `"Mask":"AAAAAA=="`), "no network for pods"},
+		"loopback network": {"default/n1", edit(`10.0.1.0`, `127.0.0.0`), "no network for pods"},
+		"loopback address": {"default/n1", edit(`192.0.2.1`, `127.0.0.1`), "no address of a node"},
+		"bad address":      {"default/n1", edit(`192.0.2.1`, `192.0.2.1.1`), "192.0.2.1.1"},
+		"too large":        {"default/n1", `"` + strings.Repeat("x", maxValue) + `"`, "larger than"},
+		"many addresses": {"default/n1", edit(`{"Type":"InternalIP","IP":"192.0.2.1"}`,
+			strings.Repeat(`{"Type":"InternalIP","IP":"192.0.2.1"},`, maxAddresses)+`{}`), "addresses"},
+	} {
+		if _, err := Parse(tt.key, []byte(tt.value), 255); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v, want an error with %q", name, err, tt.want)
+		}
+	}
+	if _, err := Parse("default/n1", []byte(edit(`"ClusterID":3`, `"ClusterID":511`)), 511); err != nil {
+		t.Error(err)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add("default/n1", []byte(fullJSON))
+	f.Add("c/n", []byte(`{"Name":"n","Cluster":"c","IPv4AllocCIDR":{}}`))
+	f.Fuzz(func(t *testing.T, key string, value []byte) {
+		n, err := Parse(key, value, 255)
+		if err != nil {
+			return
+		}
+		again, err := json.Marshal(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		back, err := Parse(key, again, 255)
+		if err != nil || !back.Equal(n) {
+			t.Fatalf("wrote %+v\nread  %+v (%v)", n, back, err)
+		}
+		Peers(maps.All(map[Key]Node{n.Key(): n}), Key{})
+	})
+}
+
+func TestAddresses(t *testing.T) {
+	t.Parallel()
+	n := full()
+	n.Addresses = append([]Address{{ExternalIP, netip.MustParseAddr("198.51.100.1")}}, n.Addresses...)
+	if got := n.UnderlayIPv4().String(); got != "192.0.2.1" {
+		t.Errorf("underlay %s", got)
+	}
+	n.Addresses = n.Addresses[:1]
+	if got := n.UnderlayIPv4().String(); got != "198.51.100.1" || n.UnderlayIPv6().IsValid() {
+		t.Errorf("underlay %s, %v", got, n.UnderlayIPv6())
+	}
+	n = full()
+	if len(n.NodeIPs()) != 2 || len(n.RouterIPs()) != 1 || len(n.PodCIDRs()) != 3 {
+		t.Errorf("%v %v %v", n.NodeIPs(), n.RouterIPs(), n.PodCIDRs())
+	}
+}
+
+func TestPeers(t *testing.T) {
+	t.Parallel()
+	mk := func(cluster, name, ip string, cidrs ...string) Node {
+		n := Node{Cluster: cluster, Name: name, IPv4PodCIDRs: pfxs(cidrs...)}
+		if ip != "" {
+			n.Addresses = []Address{{InternalIP, netip.MustParseAddr(ip)}}
+		}
+		return n
+	}
+	nodes := []Node{
+		mk("c", "self", "192.0.2.9", "10.9.0.0/24"),
+		mk("c", "b", "192.0.2.2", "10.0.2.0/24", "10.0.1.128/25"), // the second is inside a's
+		mk("c", "a", "192.0.2.1", "10.0.1.0/24"),
+		mk("d", "a", "2001:db8::1", "10.0.0.0/16", "10.1.0.0/16"), // the first has a's inside
+		mk("c", "silent", "", "10.0.3.0/24"),
+	}
+	want := []datapath.Peer{
+		{Name: "a", IPv4: netip.MustParseAddr("192.0.2.1"), PodCIDRs: pfxs("10.0.1.0/24")},
+		{Name: "b", IPv4: netip.MustParseAddr("192.0.2.2"), PodCIDRs: pfxs("10.0.2.0/24")},
+		{Name: "d/a", IPv6: netip.MustParseAddr("2001:db8::1"), PodCIDRs: pfxs("10.1.0.0/16")},
+	}
+	for range 2 {
+		tb := table.New[Key](Node.Equal)
+		for _, n := range nodes {
+			tb.Upsert(n.Key(), n)
+		}
+		if diff := cmp.Diff(want, Peers(tb.All(), Key{"c", "self"}), compare); diff != "" {
+			t.Error(diff)
+		}
+		slices.Reverse(nodes) // the order must not matter
+	}
+}
+
+func TestIDs(t *testing.T) {
+	t.Parallel()
+	rows := func(names string) (rs []table.Row[Key, Node]) {
+		for _, n := range strings.Fields(names) {
+			rs = append(rs, table.Row[Key, Node]{Key: Key{"c", n}})
+		}
+		return rs
+	}
+	var d ids
+	for _, tt := range []struct {
+		nodes string
+		want  map[string]uint16
+	}{
+		{"b self a", map[string]uint16{"a": 1, "b": 2}},
+		{"b", map[string]uint16{"b": 2}},
+		{"b c d", map[string]uint16{"c": 1, "b": 2, "d": 3}},
+	} {
+		got := map[string]uint16{}
+		for _, id := range d.assign(rows(tt.nodes), Key{"c", "self"}) {
+			got[id.Key.Name] = id.ID
+		}
+		if !maps.Equal(got, tt.want) {
+			t.Errorf("%s: %v, want %v", tt.nodes, got, tt.want)
+		}
+	}
+}

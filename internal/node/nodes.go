@@ -1,0 +1,392 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/table"
+	"github.com/hawser-net/hawser/pkg/kvstore"
+)
+
+// Config is what [Nodes] is made from.
+type Config struct {
+	// Self names the local node.
+	Self Key
+	// Prefix is where nodes are found in the store, [kvstore.NodesPrefix] by default.
+	Prefix string
+	// MaxClusterID is the largest cluster number, 255 by default.
+	MaxClusterID uint32
+	// DeleteDelay is how long a node is kept after its key went, 30 seconds by default.
+	DeleteDelay time.Duration
+	// Resync is how often it is checked that the store has what was announced, 5 minutes by default.
+	Resync time.Duration
+	// WriteTimeout bounds one attempt to write, 30 seconds by default; MinBackoff and MaxBackoff the random pause after
+	// one that failed, 200 ms to 30 seconds by default.
+	WriteTimeout time.Duration
+	MinBackoff   time.Duration
+	MaxBackoff   time.Duration
+	// Log receives what is worth knowing; nil discards it.
+	Log *slog.Logger
+}
+
+// Defaults sets what is not set.
+func (c *Config) Defaults() {
+	set := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	set(&c.DeleteDelay, 30*time.Second)
+	set(&c.Resync, 5*time.Minute)
+	set(&c.WriteTimeout, 30*time.Second)
+	set(&c.MinBackoff, 200*time.Millisecond)
+	set(&c.MaxBackoff, 30*time.Second)
+	if c.Prefix == "" {
+		c.Prefix = kvstore.NodesPrefix
+	}
+	if c.MaxClusterID == 0 {
+		c.MaxClusterID = 255
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+}
+
+// Validate reports all settings that make no sense.
+func (c *Config) Validate() error {
+	var errs []error
+	if _, err := ParseKey(c.Self.String()); err != nil {
+		errs = append(errs, fmt.Errorf("local node: %w", err))
+	}
+	for _, d := range []time.Duration{c.DeleteDelay, c.Resync, c.WriteTimeout, c.MinBackoff} {
+		if d < 0 {
+			errs = append(errs, fmt.Errorf("duration %v is negative", d))
+		}
+	}
+	if c.MaxBackoff < c.MinBackoff {
+		errs = append(errs, fmt.Errorf("backoff from %v to %v is no range", c.MinBackoff, c.MaxBackoff))
+	}
+	return errors.Join(errs...)
+}
+
+// Nodes keeps the table of all nodes and announces the local one. Its methods are safe for
+// concurrent use.
+type Nodes struct {
+	cfg    Config
+	store  kvstore.Backend
+	table  *table.Table[Key, Node]
+	synced chan struct{}
+	dirty  chan struct{} // the local node may have to be written
+
+	mu        sync.Mutex
+	local     *Node
+	value     []byte        // what the store should hold for local
+	version   int           // of local, so that a writer can tell whether it wrote the newest
+	stored    string        // what it holds, as far as the watch told; "" is nothing
+	announced chan struct{} // closed when the present local node was written
+	lastErr   error         // of writing
+
+	// Of the goroutine that watches:
+	vanishing map[Key]time.Time // nodes without a key, and when they go
+	ids       ids
+}
+
+// New returns Nodes with an empty table.
+func New(cfg Config, store kvstore.Backend) (*Nodes, error) {
+	cfg.Defaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("node: %w", err)
+	}
+	return &Nodes{
+		cfg: cfg, store: store,
+		table:     table.New[Key](Node.Equal),
+		synced:    make(chan struct{}),
+		dirty:     make(chan struct{}, 1),
+		announced: make(chan struct{}),
+		vanishing: make(map[Key]time.Time),
+	}, nil
+}
+
+// Table returns the table of nodes, which the caller must not write to.
+func (s *Nodes) Table() *table.Table[Key, Node] { return s.table }
+
+// Peers returns what the datapath must know of the other nodes.
+func (s *Nodes) Peers() []datapath.Peer { return Peers(s.table.All(), s.cfg.Self) }
+
+// Announce sets what is told of the local node. It is written as long as Run runs, and again
+// whenever it gets lost.
+func (s *Nodes) Announce(n Node) error {
+	if n.Key() != s.cfg.Self {
+		return fmt.Errorf("cannot announce node %v: this is %v", n.Key(), s.cfg.Self)
+	}
+	if err := n.Validate(s.cfg.MaxClusterID); err != nil {
+		return fmt.Errorf("cannot announce node %v: %w", n.Key(), err)
+	}
+	value, err := json.Marshal(n)
+	if err != nil {
+		return fmt.Errorf("cannot announce node %v: %w", n.Key(), err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.local != nil && s.local.Equal(n) {
+		return nil
+	}
+	s.local, s.value = &n, value
+	s.version++
+	select {
+	case <-s.announced:
+		s.announced = make(chan struct{})
+	default: // those who wait, wait for the newest
+	}
+	s.table.Upsert(n.Key(), n)
+	s.wake()
+	return nil
+}
+
+func (s *Nodes) wake() {
+	select {
+	case s.dirty <- struct{}{}:
+	default:
+	}
+}
+
+// WaitSynced waits until the table holds the nodes that the store held when Run began.
+func (s *Nodes) WaitSynced(ctx context.Context) error {
+	select {
+	case <-s.synced:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("waiting for the list of nodes: %w", context.Cause(ctx))
+	}
+}
+
+// WaitAnnounced waits until the local node, as last announced, is in the store.
+func (s *Nodes) WaitAnnounced(ctx context.Context) error {
+	s.mu.Lock()
+	done := s.announced
+	s.mu.Unlock()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return fmt.Errorf("waiting to announce node %v: %w", s.cfg.Self, errors.Join(context.Cause(ctx), s.lastErr))
+	}
+}
+
+// Run watches the other nodes and writes the local one until ctx ends, and returns its cause. It is
+// called once. The local node's key is left in the store: it goes with the lease.
+func (s *Nodes) Run(ctx context.Context) error {
+	stop := s.store.ObserveLostLeases(s.ownKey(), func([]string) {
+		s.mu.Lock()
+		s.stored = ""
+		s.mu.Unlock()
+		s.wake()
+	})
+	defer stop()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	wg.Go(func() { s.write(ctx) })
+	err := s.watch(ctx)
+	cancel(err)
+	return err
+}
+
+func (s *Nodes) ownKey() string { return s.cfg.Prefix + "/" + s.cfg.Self.String() }
+
+// write puts the local node into the store whenever that may be needed.
+func (s *Nodes) write(ctx context.Context) {
+	resync := time.NewTicker(s.cfg.Resync)
+	defer resync.Stop()
+	backoff := s.cfg.MinBackoff
+	var retry <-chan time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.dirty:
+		case <-retry:
+		case <-resync.C:
+			s.mu.Lock()
+			same := s.stored == string(s.value)
+			s.mu.Unlock()
+			if same {
+				continue
+			}
+		}
+		retry = nil
+		s.mu.Lock()
+		value, version := s.value, s.version
+		s.mu.Unlock()
+		if value == nil {
+			continue
+		}
+		wctx, cancel := context.WithTimeout(ctx, s.cfg.WriteTimeout)
+		err := kvstore.Put(wctx, s.store, s.ownKey(), value, kvstore.Leased)
+		cancel()
+		if ctx.Err() != nil {
+			return
+		}
+		s.mu.Lock()
+		s.lastErr = err
+		if err == nil && version == s.version {
+			select {
+			case <-s.announced:
+			default:
+				close(s.announced)
+			}
+		}
+		s.mu.Unlock()
+		if err != nil {
+			pause := backoff - rand.N(backoff/2+1)
+			s.cfg.Log.Warn("could not announce the local node", "retry", pause, "error", err)
+			retry = time.After(pause)
+			backoff = min(2*backoff, s.cfg.MaxBackoff)
+		} else {
+			backoff = s.cfg.MinBackoff
+		}
+	}
+}
+
+// watch keeps the table.
+func (s *Nodes) watch(ctx context.Context) error {
+	events := s.store.Watch(ctx, s.cfg.Prefix+"/")
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		var after <-chan time.Time
+		if next := s.removeVanished(time.Now()); !next.IsZero() {
+			timer.Reset(time.Until(next))
+			after = timer.C
+		}
+		select {
+		case <-after:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case e, ok := <-events:
+			switch {
+			case ok:
+				s.event(e)
+			case ctx.Err() != nil:
+				return context.Cause(ctx)
+			default:
+				return fmt.Errorf("watching nodes: %w", kvstore.ErrClosed)
+			}
+		}
+	}
+}
+
+func (s *Nodes) event(e kvstore.Event) {
+	if e.Kind == kvstore.EventListDone {
+		select {
+		case <-s.synced:
+		default:
+			close(s.synced)
+		}
+		return
+	}
+	name := strings.TrimPrefix(e.Key, s.cfg.Prefix+"/")
+	if name == s.cfg.Self.String() {
+		s.ownEvent(e)
+		return
+	}
+	if e.Kind == kvstore.EventDelete {
+		if k, err := ParseKey(name); err == nil {
+			if _, known := s.table.Get(k); known {
+				s.vanishing[k] = time.Now().Add(s.cfg.DeleteDelay)
+			}
+		}
+		return
+	}
+	n, err := Parse(name, e.Value, s.cfg.MaxClusterID)
+	if err != nil {
+		s.cfg.Log.Warn("ignored a node that makes no sense; its last good version stays", "key", e.Key, "error", err)
+		return
+	}
+	delete(s.vanishing, n.Key())
+	for k := range s.vanishing {
+		if old, _ := s.table.Get(k); conflict(old, n) {
+			s.remove(k, "another node has its addresses")
+		}
+	}
+	s.table.Upsert(n.Key(), n)
+}
+
+// ownEvent is told what became of the local node's key.
+func (s *Nodes) ownEvent(e kvstore.Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stored = string(e.Value)
+	if e.Kind == kvstore.EventDelete {
+		s.stored = ""
+		if s.value != nil {
+			s.wake()
+		}
+	}
+}
+
+// conflict reports whether two nodes claim an address or a pod network in common.
+func conflict(a, b Node) bool {
+	for _, x := range a.Addresses {
+		for _, y := range b.Addresses {
+			if x.IP == y.IP {
+				return true
+			}
+		}
+	}
+	for _, x := range a.PodCIDRs() {
+		for _, y := range b.PodCIDRs() {
+			if x.Overlaps(y) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// removeVanished removes the nodes whose time has come, and returns when the next one's comes.
+func (s *Nodes) removeVanished(now time.Time) (next time.Time) {
+	for k, at := range s.vanishing {
+		switch {
+		case !now.Before(at):
+			s.remove(k, "its key is gone")
+		case next.IsZero() || at.Before(next):
+			next = at
+		}
+	}
+	return next
+}
+
+func (s *Nodes) remove(k Key, why string) {
+	delete(s.vanishing, k)
+	s.table.Delete(k)
+	s.cfg.Log.Info("removed a node", "node", k.String(), "reason", why)
+}
+
+// ID is the number of a node on this one, with all its addresses.
+type ID struct {
+	ID  uint16
+	Key Key
+	IPs []netip.Addr
+}
+
+// IDs returns a number for each node but the local one, which keeps it as long as it is in the table.
+// They are for display only.
+func (s *Nodes) IDs() []ID {
+	nodes, _ := s.table.Snapshot()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ids.assign(nodes, s.cfg.Self)
+}

@@ -1,0 +1,257 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hawser-net/hawser/pkg/kvstore"
+)
+
+// fixture is a store with a node "c/self" in it.
+type fixture struct {
+	t      *testing.T
+	mem    *kvstore.Memory
+	client *kvstore.MemoryClient // of the node
+	other  *kvstore.MemoryClient // of the rest of the world
+	nodes  *Nodes
+}
+
+func running(t *testing.T, fn func(*testing.T, *fixture)) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &fixture{t: t, mem: kvstore.NewMemory()}
+		f.client, f.other = f.mem.Client(), f.mem.Client()
+		f.put(peer("before", "192.0.2.100", "10.0.100.0/24"))
+		var err error
+		f.nodes, err = New(Config{Self: Key{"c", "self"}}, f.client)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancelCause(t.Context())
+		stop := errors.New("stop")
+		ended := make(chan error)
+		go func() { ended <- f.nodes.Run(ctx) }()
+		fn(t, f)
+		cancel(stop)
+		if err := <-ended; !errors.Is(err, stop) {
+			t.Errorf("Run: %v", err)
+		}
+		_, _ = f.client.Close(), f.other.Close()
+	})
+}
+
+func peer(name, ip, cidr string) Node {
+	return Node{Cluster: "c", Name: name, Addresses: []Address{{InternalIP, netip.MustParseAddr(ip)}}, IPv4PodCIDRs: pfxs(cidr)}
+}
+
+func (f *fixture) put(n Node) {
+	f.t.Helper()
+	v, err := json.Marshal(n)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.putRaw(n.Key().String(), string(v))
+}
+
+func (f *fixture) putRaw(key, value string) {
+	f.t.Helper()
+	if err := kvstore.Put(f.t.Context(), f.other, kvstore.NodesPrefix+"/"+key, []byte(value), kvstore.Leased); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func (f *fixture) del(key string) {
+	f.t.Helper()
+	if err := kvstore.Delete(f.t.Context(), f.other, kvstore.NodesPrefix+"/"+key); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// stored returns the local node as the store has it.
+func (f *fixture) stored() (Node, bool) {
+	f.t.Helper()
+	synctest.Wait()
+	kv, err := f.other.Get(f.t.Context(), kvstore.NodesPrefix+"/c/self")
+	if errors.Is(err, kvstore.ErrNotFound) {
+		return Node{}, false
+	}
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	if kv.Lease == "" {
+		f.t.Error("the node's key has no lease")
+	}
+	n, err := Parse("c/self", kv.Value, 255)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return n, true
+}
+
+func (f *fixture) wantNodes(names string) {
+	f.t.Helper()
+	synctest.Wait()
+	var got []string
+	for k := range f.nodes.Table().All() {
+		got = append(got, k.Name)
+	}
+	slices.Sort(got)
+	if s := strings.Join(got, " "); s != names {
+		f.t.Errorf("nodes %q, want %q", s, names)
+	}
+}
+
+func TestWatch(t *testing.T) {
+	running(t, func(t *testing.T, f *fixture) {
+		if err := f.nodes.WaitSynced(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		f.wantNodes("before")
+		f.put(peer("a", "192.0.2.1", "10.0.1.0/24"))
+		f.put(peer("b", "192.0.2.2", "10.0.2.0/24"))
+		f.wantNodes("a b before")
+		if p := f.nodes.Peers(); len(p) != 3 || p[0].Name != "a" {
+			t.Errorf("peers %v", p)
+		}
+		if ids := f.nodes.IDs(); len(ids) != 3 || ids[0].ID != 1 {
+			t.Errorf("ids %v", ids)
+		}
+
+		// Nonsense is ignored and does not replace what is known.
+		f.putRaw("c/a", "{")
+		f.putRaw("c/a", fullJSON)
+		f.putRaw("c/new", `{"Name":"new","Cluster":"c","ClusterID":1000}`)
+		f.putRaw("nonsense", `{}`)
+		f.del("nonsense")
+		f.wantNodes("a b before")
+		if n, _ := f.nodes.Table().Get(Key{"c", "a"}); len(n.Addresses) != 1 {
+			t.Errorf("node a is %v", n)
+		}
+
+		// A node that went stays for a while, and may come back.
+		f.del("c/a")
+		time.Sleep(29 * time.Second)
+		f.wantNodes("a b before")
+		f.put(peer("a", "192.0.2.1", "10.0.1.0/24"))
+		time.Sleep(time.Minute)
+		f.wantNodes("a b before")
+		f.del("c/a")
+		time.Sleep(30*time.Second + time.Millisecond)
+		f.wantNodes("b before")
+
+		// It goes at once when another has its network.
+		f.del("c/b")
+		f.put(peer("c", "192.0.2.3", "10.0.3.0/24"))
+		f.wantNodes("b before c")
+		f.put(peer("b2", "192.0.2.4", "10.0.2.0/25"))
+		f.wantNodes("b2 before c")
+
+		// What changed while the watch was broken is noticed.
+		f.client.BreakWatches()
+		f.del("c/c")
+		f.mem.Compact()
+		time.Sleep(time.Minute)
+		f.wantNodes("b2 before")
+	})
+}
+
+func TestAnnounce(t *testing.T) {
+	running(t, func(t *testing.T, f *fixture) {
+		if _, ok := f.stored(); ok {
+			t.Error("announced before anything was")
+		}
+		if err := f.nodes.Announce(peer("other", "192.0.2.9", "10.0.9.0/24")); err == nil {
+			t.Error("announced another node")
+		}
+		if err := f.nodes.Announce(peer("self", "127.0.0.1", "10.0.9.0/24")); err == nil {
+			t.Error("announced a node that makes no sense")
+		}
+		self := peer("self", "192.0.2.9", "10.0.9.0/24")
+		want := func() {
+			t.Helper()
+			if err := f.nodes.WaitAnnounced(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if n, ok := f.stored(); !ok || !n.Equal(self) {
+				t.Errorf("store has %+v (%v), want %+v", n, ok, self)
+			}
+			f.wantNodes("before self")
+		}
+		if err := f.nodes.Announce(self); err != nil {
+			t.Fatal(err)
+		}
+		want()
+		if p := f.nodes.Peers(); len(p) != 1 {
+			t.Errorf("peers %v", p)
+		}
+		calls := f.client.Calls()
+		if err := f.nodes.Announce(self); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		want()
+		if n := f.client.Calls(); n != calls {
+			t.Errorf("%d calls for nothing", n-calls)
+		}
+
+		self.IPv4PodCIDRs = pfxs("10.0.9.0/24", "10.0.10.0/24")
+		if err := f.nodes.Announce(self); err != nil {
+			t.Fatal(err)
+		}
+		want()
+		f.client.ExpireLeases()
+		want()
+		f.del("c/self")
+		want()
+
+		// Another writer is not fought at once, but does not win.
+		f.putRaw("c/self", "nonsense")
+		time.Sleep(5*time.Minute + time.Second)
+		want()
+
+		// The store is away for a while.
+		down := errors.New("store is away")
+		f.client.SetFault(func(context.Context, kvstore.MemoryCall) (before, after error) { return down, nil })
+		self.BootID = "second"
+		if err := f.nodes.Announce(self); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		if err := f.nodes.WaitAnnounced(ctx); !errors.Is(err, down) {
+			t.Errorf("WaitAnnounced: %v", err)
+		}
+		cancel()
+		f.client.SetFault(nil)
+		want()
+	})
+}
+
+func TestClosedStore(t *testing.T) {
+	t.Parallel()
+	client := kvstore.NewMemory().Client()
+	nodes, err := New(Config{Self: Key{"c", "self"}}, client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = client.Close()
+	if err := nodes.Run(t.Context()); !errors.Is(err, kvstore.ErrClosed) {
+		t.Errorf("Run: %v", err)
+	}
+	for _, cfg := range []Config{
+		{},
+		{Self: Key{"c", "a/b"}},
+		{Self: Key{"c", "a"}, DeleteDelay: -1},
+		{Self: Key{"c", "a"}, MinBackoff: time.Hour},
+	} {
+		if _, err := New(cfg, client); err == nil {
+			t.Errorf("%+v: no error", cfg)
+		}
+	}
+}
