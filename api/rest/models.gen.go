@@ -301,8 +301,8 @@ type BPFMapEntry struct {
 	// Flow Hawser: row of the map ct
 	Flow MapFlow `json:"flow,omitempty,omitzero"`
 
-	// Ipcache Hawser: row of the map ipcache
-	Ipcache   MapIPCache `json:"ipcache,omitempty,omitzero"`
+	// IPCache Hawser: row of the map ipcache
+	IPCache   MapIPCache `json:"ipcache,omitempty,omitzero"`
 	Key       string     `json:"key,omitempty,omitzero"`
 	LastError string     `json:"last-error,omitempty,omitzero"`
 
@@ -969,7 +969,7 @@ type NodeElement struct {
 // NodeID defines model for NodeID.
 type NodeID struct {
 	ID  int      `json:"id"`
-	Ips []string `json:"ips"`
+	IPs []string `json:"ips"`
 }
 
 // PartStatus Hawser: health of one part of the agent

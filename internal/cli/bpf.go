@@ -1,0 +1,208 @@
+package cli
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hawser-net/hawser/api/rest"
+	"github.com/hawser-net/hawser/api/rest/client"
+)
+
+// kernelMap says how a kernel map is shown.
+type kernelMap struct {
+	use, name, short, example string
+	header                    []string
+	row                       func(rest.BPFMapEntry) []any
+	compare                   func(x, y rest.BPFMapEntry) int
+}
+
+func (a *app) bpfCommand() *cobra.Command {
+	maps := []kernelMap{
+		{
+			use: "endpoint", name: "endpoints", short: "endpoints as the kernel sees them",
+			header: []string{"INTERFACE", "ENDPOINT", "IDENTITY", "RULE SET", "GENERATION", "IPv4", "IPv6", "MAC", "HOST MAC", "FLAGS"},
+			row: func(e rest.BPFMapEntry) []any {
+				ep := e.Endpoint
+				return []any{interfaceText(ep.InterfaceName, ep.InterfaceIndex), ep.ID, ep.Identity, ep.RuleSet,
+					ep.PolicyGeneration, ep.IPv4, ep.IPv6, ep.MAC, ep.HostMAC, flags("locked", ep.Locked)}
+			},
+			compare: func(x, y rest.BPFMapEntry) int {
+				return cmp.Compare(x.Endpoint.InterfaceIndex, y.Endpoint.InterfaceIndex)
+			},
+		},
+		{
+			use: "policy", name: "policy", short: "rule sets: what is allowed and denied",
+			header: []string{"RULE SET", "DIRECTION", "IDENTITY", "PROTO", "PORT", "VERDICT"},
+			row:    a.policyRow, compare: comparePolicy,
+		},
+		{
+			use: "ipcache", name: "ipcache", short: "the identity behind each address",
+			header: []string{"PREFIX", "IDENTITY", "TUNNEL ENDPOINT"},
+			row: func(e rest.BPFMapEntry) []any {
+				return []any{e.IPCache.Prefix, e.IPCache.Identity, e.IPCache.TunnelEndpoint}
+			},
+			compare: func(x, y rest.BPFMapEntry) int { return compareAddresses(x.IPCache.Prefix, y.IPCache.Prefix) },
+		},
+		{
+			use: "ct", name: "ct", short: "tracked flows",
+			header: []string{"PROTO", "SOURCE", "DESTINATION", "IDENTITIES", "GENERATIONS", "EXPIRES", "PACKETS", "REPLIES", "FLAGS"},
+			row: func(e rest.BPFMapEntry) []any {
+				f := e.Flow
+				return []any{f.Proto, f.Source, f.Destination,
+					fmt.Sprintf("%d -> %d", f.SourceIdentity, f.DestinationIdentity),
+					fmt.Sprintf("%d, %d", f.SourceGeneration, f.DestinationGeneration),
+					(time.Duration(f.ExpiresSeconds) * time.Second).String(), f.ForwardPackets, f.ReversePackets,
+					flags("replied", f.SeenReply, "closing", f.Closing)}
+			},
+			compare: func(x, y rest.BPFMapEntry) int {
+				return cmp.Or(strings.Compare(x.Flow.Proto, y.Flow.Proto), strings.Compare(x.Flow.Source, y.Flow.Source),
+					strings.Compare(x.Flow.Destination, y.Flow.Destination))
+			},
+		},
+		{
+			use: "metrics", name: "metrics", short: "packets and bytes by reason and direction",
+			header: []string{"REASON", "DIRECTION", "PACKETS", "BYTES"},
+			row: func(e rest.BPFMapEntry) []any {
+				return []any{e.Metric.Reason, e.Metric.Direction, e.Metric.Packets, e.Metric.Bytes}
+			},
+			compare: func(x, y rest.BPFMapEntry) int {
+				return cmp.Or(strings.Compare(x.Metric.Reason, y.Metric.Reason), strings.Compare(x.Metric.Direction, y.Metric.Direction))
+			},
+		},
+	}
+	c := a.group("bpf", "Show the maps of the kernel", "Show the content of the kernel maps, which is what packets are judged by.")
+	for _, m := range maps {
+		title := strings.ToUpper(m.short[:1]) + m.short[1:]
+		c.AddCommand(a.group(m.use, "Show "+m.short, title+", read from the kernel.", a.mapListCommand(m)))
+	}
+	return c
+}
+
+func (a *app) mapListCommand(m kernelMap) *cobra.Command {
+	c := &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   "List the map " + m.name,
+		Example: "  hawser bpf " + m.use + " list\n  hawser bpf " + m.use + " list -o jsonpath='{.cache[*].key}'",
+		Args:    cobra.NoArgs,
+	}
+	var ruleSet int
+	var endpoint string
+	if m.name == "policy" {
+		c.Flags().IntVar(&ruleSet, "rule-set", 0, "only the rule set with this `number`")
+		c.Flags().StringVar(&endpoint, "endpoint", "", "only the rule set of the endpoint with this `id`")
+		c.MarkFlagsMutuallyExclusive("rule-set", "endpoint")
+		c.Example += "\n  hawser bpf policy list --endpoint 12"
+	}
+	out := addOutput(c)
+	c.RunE = a.withClient(func(cmd *cobra.Command, c *client.Client, _ []string) error {
+		if endpoint != "" {
+			var err error
+			if ruleSet, err = ruleSetOf(cmd, c, endpoint); err != nil {
+				return err
+			}
+		}
+		content, err := c.Map(cmd.Context(), m.name)
+		if err != nil {
+			return err
+		}
+		if ruleSet != 0 {
+			content.Cache = slices.DeleteFunc(content.Cache, func(e rest.BPFMapEntry) bool { return e.Policy.RuleSet != ruleSet })
+			if len(content.Cache) == 0 {
+				return &codedError{ExitNotFound, fmt.Errorf("there is no rule set %d", ruleSet)}
+			}
+		}
+		slices.SortStableFunc(content.Cache, m.compare)
+		return out.print(cmd.OutOrStdout(), content, func(w io.Writer) error {
+			t := a.table(m.header...)
+			for _, e := range content.Cache {
+				t.row(m.row(e)...)
+			}
+			return t.write(w)
+		})
+	})
+	return c
+}
+
+// ruleSetOf returns the number of the rule set that the kernel uses for an endpoint.
+func ruleSetOf(cmd *cobra.Command, c *client.Client, id string) (int, error) {
+	ep, err := c.Endpoint(cmd.Context(), id)
+	if err != nil {
+		return 0, err
+	}
+	eps, err := c.Map(cmd.Context(), "endpoints")
+	if err != nil {
+		return 0, err
+	}
+	for _, e := range eps.Cache {
+		if e.Endpoint.ID == ep.ID {
+			if e.Endpoint.RuleSet == 0 {
+				return 0, fmt.Errorf("endpoint %d has no rule set yet, so all its packets are dropped", ep.ID)
+			}
+			return e.Endpoint.RuleSet, nil
+		}
+	}
+	return 0, &codedError{ExitNotFound, fmt.Errorf("the kernel has no row for endpoint %d", ep.ID)}
+}
+
+// flags lists the names whose value, which follows each, is true.
+func flags(pairs ...any) string {
+	var out []string
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if on, _ := pairs[i+1].(bool); on {
+			out = append(out, pairs[i].(string))
+		}
+	}
+	return strings.Join(out, ",")
+}
+
+func (a *app) policyRow(e rest.BPFMapEntry) []any {
+	p := e.Policy
+	verdict := cell{"allow", good}
+	if p.Verdict == rest.PolicyVerdictDenied {
+		verdict = cell{"deny", bad}
+	}
+	if p.Default {
+		verdict = cell{"default allow", plain}
+		if p.Enforced {
+			verdict.text = "default deny"
+		}
+		return []any{p.RuleSet, string(p.Direction), "any", "ANY", "any", verdict}
+	}
+	identity := "any"
+	if p.Identity != 0 {
+		identity = strconv.Itoa(p.Identity)
+	}
+	return []any{p.RuleSet, string(p.Direction), identity, p.Proto, portText(p.Port, p.PortBits), verdict}
+}
+
+// portText shows the ports that a prefix of bits leading bits covers.
+func portText(port, bits int) string {
+	switch {
+	case bits <= 0:
+		return "any"
+	case bits >= 16:
+		return strconv.Itoa(port)
+	}
+	return fmt.Sprintf("%d-%d", port, port|1<<(16-bits)-1)
+}
+
+func comparePolicy(x, y rest.BPFMapEntry) int {
+	p, q := x.Policy, y.Policy
+	rank := func(m rest.MapPolicy) int {
+		if m.Default {
+			return 1
+		}
+		return 0
+	}
+	// "ingress" comes before "egress", as everywhere.
+	return cmp.Or(cmp.Compare(p.RuleSet, q.RuleSet), -cmp.Compare(p.Direction, q.Direction), cmp.Compare(rank(p), rank(q)),
+		cmp.Compare(p.Identity, q.Identity), cmp.Compare(p.Proto, q.Proto), cmp.Compare(p.Port, q.Port), cmp.Compare(p.PortBits, q.PortBits))
+}

@@ -1,0 +1,239 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hawser-net/hawser/api/rest"
+	"github.com/hawser-net/hawser/api/rest/client"
+)
+
+func (a *app) monitorCommand() *cobra.Command {
+	var kinds, from, to, related []string
+	var count uint
+	c := &cobra.Command{
+		Use:   "monitor",
+		Short: "Watch packets being dropped, judged and forwarded",
+		Long: `Watch packets being dropped, judged and forwarded on this node, until interrupted.
+
+Events may be lost when there are more than can be read: a line says how many,
+whatever the filters, and their number is told at the end. Counters
+(hawser bpf metrics list) are exact all the same.
+
+--from, --to and --related-to take an endpoint (see hawser endpoint --help) or an
+address. Several values of one flag mean any of them.`,
+		Example: `  hawser monitor --type drop
+  hawser monitor --related-to 12 --type drop,policy-verdict
+  hawser monitor --from cep-name:default/front -o json`,
+		Args: cobra.NoArgs,
+	}
+	c.Flags().StringSliceVarP(&kinds, "type", "t", nil, "only these `kinds`: drop, policy-verdict, trace")
+	c.Flags().StringSliceVar(&from, "from", nil, "only packets sent by these `endpoints`")
+	c.Flags().StringSliceVar(&to, "to", nil, "only packets sent to these `endpoints`")
+	c.Flags().StringSliceVar(&related, "related-to", nil, "only packets sent by or to these `endpoints`")
+	c.Flags().UintVarP(&count, "count", "n", 0, "stop after this many events")
+	for _, name := range []string{"from", "to", "related-to"} {
+		_ = c.RegisterFlagCompletionFunc(name, a.completeEndpoints())
+	}
+	_ = c.RegisterFlagCompletionFunc("type", cobra.FixedCompletions(
+		[]cobra.Completion{"drop", "policy-verdict", "trace"}, cobra.ShellCompDirectiveNoFileComp))
+	out := addOutput(c)
+	c.RunE = a.withClient(func(cmd *cobra.Command, c *client.Client, _ []string) error {
+		types, err := eventTypes(kinds)
+		if err != nil {
+			return err
+		}
+		filter, err := newEventFilter(cmd.Context(), c, from, to, related)
+		if err != nil {
+			return err
+		}
+		return a.monitor(cmd, c, types, filter, count, out)
+	})
+	return c
+}
+
+func eventTypes(kinds []string) ([]rest.MonitorEventType, error) {
+	var out []rest.MonitorEventType
+	for _, k := range kinds {
+		t := rest.MonitorEventType(k)
+		if !t.Valid() || t == rest.MonitorEventTypeLost {
+			return nil, usagef("unknown kind of event %q, want drop, policy-verdict or trace", k)
+		}
+		out = append(out, t)
+	}
+	return out, nil
+}
+
+// errEnough ends the stream after --count events.
+var errEnough = errors.New("enough events")
+
+func (a *app) monitor(cmd *cobra.Command, c *client.Client, types []rest.MonitorEventType, filter *eventFilter, count uint, out *output) error {
+	w := cmd.OutOrStdout()
+	var shown uint
+	var lost uint64
+	err := c.Monitor(cmd.Context(), types, func(ev rest.MonitorEvent) error {
+		if ev.Type == rest.MonitorEventTypeLost {
+			lost += ev.Lost
+		} else if !filter.match(ev) {
+			return nil
+		} else {
+			shown++
+		}
+		if err := a.writeEvent(w, ev, out); err != nil {
+			return err
+		}
+		if count > 0 && shown >= count {
+			return errEnough
+		}
+		return nil
+	})
+	if lost > 0 {
+		fmt.Fprintf(cmd.ErrOrStderr(), "%d events were lost\n", lost)
+	}
+	// Being interrupted or having enough is how a watch ends well.
+	if errors.Is(err, errEnough) || errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+func (a *app) writeEvent(w io.Writer, ev rest.MonitorEvent, out *output) error {
+	switch {
+	case out.json:
+		// One line an event, unlike other commands: the stream has no end to wait for.
+		return json.NewEncoder(w).Encode(ev)
+	case out.yaml:
+		if _, err := io.WriteString(w, "---\n"); err != nil {
+			return err
+		}
+	}
+	return out.print(w, ev, func(w io.Writer) error {
+		_, err := fmt.Fprintln(w, a.eventText(ev))
+		return err
+	})
+}
+
+// eventText is an event on one line.
+func (a *app) eventText(ev rest.MonitorEvent) string {
+	when := ev.Time.Format("15:04:05.000")
+	if ev.Type == rest.MonitorEventTypeLost {
+		return when + " " + a.paint(warn, fmt.Sprintf("lost %d events: more came than could be read", ev.Lost))
+	}
+	look, what := plain, string(ev.Type)
+	switch {
+	case ev.Type == rest.MonitorEventTypeDrop:
+		look = bad
+	case ev.Type == rest.MonitorEventTypePolicyVerdict:
+		what, look = "verdict "+string(ev.Verdict), good
+		if ev.Verdict == rest.PolicyVerdictDenied {
+			look = bad
+		}
+	}
+	parts := []string{when, a.paint(look, what)}
+	if ev.Endpoint != 0 {
+		parts = append(parts, "endpoint "+strconv.Itoa(ev.Endpoint))
+	}
+	parts = append(parts, nonEmpty(printable(ev.Direction), printable(ev.Point), printable(ev.Proto))...)
+	if ev.Source != "" || ev.Destination != "" {
+		parts = append(parts, flowEnd(ev.Source, ev.SourcePort, ev.SourceIdentity, ev.SourceLabels), "->",
+			flowEnd(ev.Destination, ev.DestinationPort, ev.DestinationIdentity, ev.DestinationLabels))
+	}
+	if ev.Reason != "" {
+		parts = append(parts, a.paint(look, printable(ev.Reason)))
+	}
+	if ev.Length != 0 {
+		parts = append(parts, fmt.Sprintf("%d bytes", ev.Length))
+	}
+	return strings.Join(parts, " ")
+}
+
+// flowEnd is one end of a flow: address and port, identity, and its labels if they are known.
+func flowEnd(address string, port, identity int, labels []string) string {
+	out := printable(address)
+	if port != 0 {
+		out = net.JoinHostPort(out, strconv.Itoa(port))
+	}
+	who := strconv.Itoa(identity)
+	if len(labels) > 0 {
+		who += " " + printable(strings.Join(slices.Sorted(slices.Values(labels)), ","))
+	}
+	return out + " (" + who + ")"
+}
+
+// eventFilter chooses events by the endpoints they concern. A nil list matches all.
+type eventFilter struct{ from, to, related []party }
+
+// party is an endpoint or an address.
+type party struct {
+	endpoint  int
+	addresses []netip.Addr
+}
+
+func newEventFilter(ctx context.Context, c *client.Client, from, to, related []string) (*eventFilter, error) {
+	f := &eventFilter{}
+	for _, list := range []struct {
+		names []string
+		into  *[]party
+	}{{from, &f.from}, {to, &f.to}, {related, &f.related}} {
+		for _, name := range list.names {
+			p, err := newParty(ctx, c, name)
+			if err != nil {
+				return nil, err
+			}
+			*list.into = append(*list.into, p)
+		}
+	}
+	return f, nil
+}
+
+func newParty(ctx context.Context, c *client.Client, name string) (party, error) {
+	if addr, err := netip.ParseAddr(name); err == nil {
+		return party{addresses: []netip.Addr{addr.Unmap()}}, nil
+	}
+	ep, err := c.Endpoint(ctx, name)
+	if err != nil {
+		return party{}, err
+	}
+	p := party{endpoint: ep.ID}
+	v4, v6 := addresses(ep)
+	for _, text := range append(v4, v6...) {
+		if addr, err := netip.ParseAddr(text); err == nil {
+			p.addresses = append(p.addresses, addr)
+		}
+	}
+	return p, nil
+}
+
+// sent reports whether the party sent the packet: it has the source address, or it is the
+// endpoint whose egress was judged, which catches forged sources.
+func (p party) sent(ev rest.MonitorEvent) bool {
+	return p.has(ev.Source) || p.endpoint != 0 && ev.Endpoint == p.endpoint && ev.Direction == "egress"
+}
+
+func (p party) received(ev rest.MonitorEvent) bool {
+	return p.has(ev.Destination) || p.endpoint != 0 && ev.Endpoint == p.endpoint && ev.Direction == "ingress"
+}
+
+func (p party) has(address string) bool {
+	addr, err := netip.ParseAddr(address)
+	return err == nil && slices.Contains(p.addresses, addr.Unmap())
+}
+
+func (f *eventFilter) match(ev rest.MonitorEvent) bool {
+	anyOf := func(list []party, is func(party) bool) bool { return list == nil || slices.ContainsFunc(list, is) }
+	return anyOf(f.from, func(p party) bool { return p.sent(ev) }) &&
+		anyOf(f.to, func(p party) bool { return p.received(ev) }) &&
+		anyOf(f.related, func(p party) bool {
+			return p.sent(ev) || p.received(ev) || p.endpoint != 0 && ev.Endpoint == p.endpoint
+		})
+}
