@@ -39,7 +39,7 @@ const (
 	CondModRevisionIs
 	// CondCreateRevisionIs: the key exists and was created at that revision.
 	CondCreateRevisionIs
-	// CondPrefixValuesAre: all keys under the prefix have that value.
+	// CondPrefixValuesAre: all keys under the prefix have that value. A transaction may have one of these.
 	CondPrefixValuesAre
 	// CondPrefixUnchangedSince: no key under the prefix was written after that revision. Deletions are not noticed. With revision 0: no key exists.
 	CondPrefixUnchangedSince
@@ -147,13 +147,20 @@ func (t Txn) Validate() error {
 		errs = append(errs, fmt.Errorf("transaction has %d conditions and branches of %d and %d operations: at most %d of each are allowed",
 			len(t.If), len(t.Then), len(t.Else), MaxTxnOps))
 	}
+	ranges := 0
 	for _, c := range t.If {
+		if c.Kind == CondPrefixValuesAre {
+			ranges++
+		}
 		if c.Key == "" {
 			errs = append(errs, errors.New("transaction has a condition on an empty key"))
 		}
 		if c.Kind < CondAbsent || c.Kind > CondPrefixUnchangedSince {
 			errs = append(errs, fmt.Errorf("transaction has a condition of unknown kind %d on %q", c.Kind, c.Key))
 		}
+	}
+	if ranges > 1 {
+		errs = append(errs, fmt.Errorf("transaction has %d conditions on the values under a prefix: at most one is allowed", ranges))
 	}
 	for _, branch := range [][]Op{t.Then, t.Else} {
 		errs = append(errs, validateBranch(branch))

@@ -1,0 +1,482 @@
+// Package etcd implements [kvstore.Backend] on an etcd cluster, version 3.4 or later.
+//
+// [New] returns at once, whether or not etcd can be reached: the connection is made in the background, calls wait for it as long as their context lets
+// them, and [Client.Status] says how it stands. Requests are rate limited, bounded in number, and refused by members that have lost their leader.
+//
+// Goroutines: one connects and then checks the store; one keeps each lease alive; one serves each watch. Close ends them all.
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"golang.org/x/time/rate"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+
+	"github.com/hawser-net/hawser/pkg/kvstore"
+)
+
+// Client is a connection to etcd.
+type Client struct {
+	cfg     Config
+	log     *slog.Logger
+	ctx     context.Context
+	cancel  context.CancelFunc
+	wg      sync.WaitGroup
+	limiter *rate.Limiter
+	slots   chan struct{} // nil: no bound
+
+	ready   chan struct{} // closed once etcd is set
+	etcd    *clientv3.Client
+	leases  leaseTable
+	history history
+
+	mu        sync.Mutex
+	closed    bool
+	status    kvstore.Status
+	observers []*observer
+	broken    chan struct{} // closed and replaced to make every watch open a new stream
+}
+
+var _ kvstore.Backend = (*Client)(nil)
+
+// New validates the settings and starts to connect. The context bounds nothing but New itself; use Close. A nil logger means no log.
+func New(_ context.Context, cfg Config, log *slog.Logger) (*Client, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	return newClient(cfg, log), nil
+}
+
+func newClient(cfg Config, log *slog.Logger) *Client {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	c := &Client{
+		cfg: cfg, log: log, ctx: ctx, cancel: cancel,
+		ready: make(chan struct{}), broken: make(chan struct{}),
+		limiter: limiter(cfg.QPS),
+		status:  kvstore.Status{Kind: "etcd", State: kvstore.StateConnecting, Message: "etcd: connecting"},
+	}
+	if cfg.BootstrapQPS > 0 {
+		c.limiter = limiter(cfg.BootstrapQPS)
+	}
+	if cfg.MaxInflight == 0 {
+		cfg.MaxInflight = max(cfg.QPS, cfg.BootstrapQPS)
+	}
+	if cfg.MaxInflight > 0 {
+		c.slots = make(chan struct{}, cfg.MaxInflight)
+	}
+	c.leases.init()
+	c.wg.Add(1)
+	go func() {
+		defer c.wg.Done()
+		c.connect()
+	}()
+	return c
+}
+
+func limiter(qps int) *rate.Limiter {
+	if qps == 0 {
+		return rate.NewLimiter(rate.Inf, 0)
+	}
+	return rate.NewLimiter(rate.Limit(qps), qps)
+}
+
+// BootstrapDone changes from the request rate of the start to that of normal work.
+func (c *Client) BootstrapDone() {
+	if c.cfg.QPS == 0 {
+		c.limiter.SetLimit(rate.Inf)
+		return
+	}
+	c.limiter.SetLimit(rate.Limit(c.cfg.QPS))
+	c.limiter.SetBurst(c.cfg.QPS)
+}
+
+// connect makes the client, trying until it works, and then watches over it.
+func (c *Client) connect() {
+	for try := 0; ; try++ {
+		etcd, err := c.dial()
+		if err == nil {
+			c.etcd = etcd
+			close(c.ready)
+			break
+		}
+		if c.ctx.Err() != nil {
+			return
+		}
+		c.log.Warn("cannot set up the connection to etcd, trying again", "error", err)
+		c.mu.Lock()
+		c.status.LastError = err.Error()
+		c.status.Message = "etcd: connecting: " + err.Error()
+		c.mu.Unlock()
+		if !sleep(c.ctx, retryPause(try, 5*time.Second)) {
+			return
+		}
+	}
+	c.checkLoop()
+}
+
+func (c *Client) dial() (*clientv3.Client, error) {
+	var file File
+	if c.cfg.File != "" {
+		var err error
+		if file, err = ReadFile(c.cfg.File); err != nil {
+			return nil, err
+		}
+	}
+	tls, err := file.tlsConfig()
+	if err != nil {
+		return nil, err
+	}
+	endpoints := append([]string(nil), c.cfg.Endpoints...)
+	if len(endpoints) == 0 {
+		endpoints = append(endpoints, file.Endpoints...)
+	}
+	if len(endpoints) == 0 {
+		return nil, fmt.Errorf("%s lists no endpoints", c.cfg.File)
+	}
+	// Clients of one cluster must not all begin with the same member.
+	rand.Shuffle(len(endpoints), func(i, j int) { endpoints[i], endpoints[j] = endpoints[j], endpoints[i] })
+	params := grpc.ConnectParams{
+		// Jitter and a long last pause keep thousands of clients from coming back together.
+		Backoff:           backoff.Config{BaseDelay: time.Second, Multiplier: 1.6, Jitter: 0.5, MaxDelay: 30 * time.Second},
+		MinConnectTimeout: 10 * time.Second,
+	}
+	return clientv3.New(clientv3.Config{
+		Endpoints:            endpoints,
+		AutoSyncInterval:     time.Duration(file.AutoSyncInterval),
+		DialTimeout:          c.cfg.CheckTimeout, // bounds the login only: the connection itself is made in the background
+		DialKeepAliveTime:    c.cfg.KeepAliveInterval,
+		DialKeepAliveTimeout: c.cfg.KeepAliveTimeout,
+		TLS:                  tls,
+		Username:             file.Username,
+		Password:             file.Password,
+		PermitWithoutStream:  true,
+		DialOptions:          []grpc.DialOption{grpc.WithConnectParams(params)},
+		Context:              c.ctx,
+		Logger:               zap.NewNop(),
+	})
+}
+
+// begin waits until a request may be sent. The function returned must be called when it is done.
+func (c *Client) begin(ctx context.Context) (done func(), err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	select {
+	case <-c.ctx.Done():
+		return nil, kvstore.ErrClosed
+	default:
+	}
+	select {
+	case <-c.ready:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("not connected to etcd yet: %w", ctx.Err())
+	case <-c.ctx.Done():
+		return nil, kvstore.ErrClosed
+	}
+	if err := c.limiter.Wait(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("waiting for the request rate limit: %w", ctx.Err())
+		}
+		// The limiter foresees that the deadline would pass.
+		return nil, fmt.Errorf("waiting for the request rate limit: %w", context.DeadlineExceeded)
+	}
+	if c.slots == nil {
+		return func() {}, nil
+	}
+	select {
+	case c.slots <- struct{}{}:
+		return func() { <-c.slots }, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("waiting for earlier requests: %w", ctx.Err())
+	case <-c.ctx.Done():
+		return nil, kvstore.ErrClosed
+	}
+}
+
+// fault turns an error of the etcd client into one of ours.
+func (c *Client) fault(ctx context.Context, doing, key string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case c.ctx.Err() != nil:
+		err = kvstore.ErrClosed
+	case errors.Is(err, kvstore.ErrClosed), ctx.Err() == nil:
+	default:
+		err = fmt.Errorf("%w (etcd: %v)", ctx.Err(), err)
+	}
+	return fmt.Errorf("etcd: %s %q: %w", doing, key, err)
+}
+
+// Get implements [kvstore.Backend].
+func (c *Client) Get(ctx context.Context, key string) (kvstore.KeyValue, error) {
+	done, err := c.begin(ctx)
+	if err != nil {
+		return kvstore.KeyValue{}, c.fault(ctx, "get", key, err)
+	}
+	defer done()
+	before := c.history.seen()
+	resp, err := c.etcd.Get(clientv3.WithRequireLeader(ctx), key)
+	if err != nil {
+		return kvstore.KeyValue{}, c.fault(ctx, "get", key, err)
+	}
+	c.observe(before, resp.Header)
+	if len(resp.Kvs) == 0 {
+		return kvstore.KeyValue{}, fmt.Errorf("etcd: get %q: %w", key, kvstore.ErrNotFound)
+	}
+	return pair(resp.Kvs[0]), nil
+}
+
+// List implements [kvstore.Backend]. It reads pages, all at the revision of the first.
+func (c *Client) List(ctx context.Context, prefix string) (kvstore.Listing, error) {
+	for try := 0; ; try++ {
+		l, err := c.list(ctx, prefix)
+		// A compaction between two pages takes the revision away; a new listing has a new one.
+		if errors.Is(err, rpctypes.ErrCompacted) && try < 5 {
+			continue
+		}
+		return l, c.fault(ctx, "list", prefix, err)
+	}
+}
+
+func (c *Client) list(ctx context.Context, prefix string) (kvstore.Listing, error) {
+	var l kvstore.Listing
+	end := clientv3.GetPrefixRangeEnd(prefix)
+	from := prefix
+	if prefix == "" {
+		from, end = "\x00", "\x00"
+	}
+	for {
+		opts := []clientv3.OpOption{clientv3.WithRange(end), clientv3.WithLimit(int64(c.cfg.ListLimit))}
+		if l.Revision != 0 {
+			opts = append(opts, clientv3.WithRev(l.Revision))
+		}
+		done, err := c.begin(ctx)
+		if err != nil {
+			return kvstore.Listing{}, err
+		}
+		before := c.history.seen()
+		resp, err := c.etcd.Get(clientv3.WithRequireLeader(ctx), from, opts...)
+		done()
+		if err != nil {
+			return kvstore.Listing{}, err
+		}
+		c.observe(before, resp.Header)
+		if l.Revision == 0 {
+			l.Revision = resp.Header.Revision
+			l.Pairs = make([]kvstore.KeyValue, 0, resp.Count)
+		}
+		for _, kv := range resp.Kvs {
+			l.Pairs = append(l.Pairs, pair(kv))
+		}
+		if !resp.More || len(resp.Kvs) == 0 {
+			return l, nil
+		}
+		from = string(resp.Kvs[len(resp.Kvs)-1].Key) + "\x00"
+	}
+}
+
+// Txn implements [kvstore.Backend].
+func (c *Client) Txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, error) {
+	if err := txn.Validate(); err != nil {
+		return kvstore.TxnResult{}, err
+	}
+	first := ""
+	if len(txn.Then) > 0 {
+		first = txn.Then[0].Key
+	} else if len(txn.If) > 0 {
+		first = txn.If[0].Key
+	}
+	for try := 0; ; try++ {
+		res, err := c.txn(ctx, txn)
+		if errors.Is(err, rpctypes.ErrLeaseNotFound) && try < 3 {
+			continue // the lost lease has been taken out of use: nothing was written, and the next try has another
+		}
+		return res, c.fault(ctx, "transaction on", first, err)
+	}
+}
+
+func (c *Client) txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, error) {
+	held, err := c.reserve(ctx, txn)
+	if err != nil {
+		return kvstore.TxnResult{}, err
+	}
+	done, err := c.begin(ctx)
+	if err != nil {
+		c.leases.settle(held, nil, outcomeNotSent)
+		return kvstore.TxnResult{}, err
+	}
+	defer done()
+	req := compile(txn, held)
+	before := c.history.seen()
+	resp, err := c.etcd.Do(clientv3.WithRequireLeader(ctx), req)
+	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		c.leases.settle(held, nil, outcomeNotSent)
+		c.dropLost(ctx, held)
+		return kvstore.TxnResult{}, err
+	}
+	if err != nil {
+		c.tellLost(c.leases.settle(held, nil, outcomeUnknown))
+		return kvstore.TxnResult{}, err
+	}
+	r := resp.Txn()
+	succeeded, responses := unnest(txn, r)
+	branch := txn.Else
+	if succeeded {
+		branch = txn.Then
+	}
+	c.tellLost(c.leases.settle(held, branch, outcomeDone))
+	c.observe(before, r.Header)
+	out := kvstore.TxnResult{Succeeded: succeeded, Revision: r.Header.Revision, Results: make([][]kvstore.KeyValue, len(branch))}
+	for i, op := range branch {
+		if op.Kind != kvstore.OpGet && op.Kind != kvstore.OpList {
+			continue
+		}
+		kvs := responses[i].GetResponseRange().GetKvs()
+		for _, kv := range kvs {
+			out.Results[i] = append(out.Results[i], pair(kv))
+		}
+	}
+	return out, nil
+}
+
+// compile turns a transaction into etcd's form.
+//
+// etcd's comparison of values fails on an empty range, ours holds. So a transaction with such a condition becomes two, one in the other's else branch,
+// and still one request: if the range is empty, run Then; else if all its values are right, run Then; else run Else.
+func compile(txn kvstore.Txn, held reservation) clientv3.Op {
+	var cmps []clientv3.Cmp
+	var values *kvstore.Cond
+	for i, cond := range txn.If {
+		if cond.Kind == kvstore.CondPrefixValuesAre {
+			values = &txn.If[i]
+			continue
+		}
+		cmps = append(cmps, compare(cond))
+	}
+	then, otherwise := ops(txn.Then, held), ops(txn.Else, held)
+	if values == nil {
+		return clientv3.OpTxn(cmps, then, otherwise)
+	}
+	all := append(cmps[:len(cmps):len(cmps)], clientv3.Compare(clientv3.Value(values.Key), "=", string(values.Value)).WithPrefix())
+	none := append(cmps[:len(cmps):len(cmps)], compare(kvstore.PrefixAbsent(values.Key)))
+	return clientv3.OpTxn(none, then, []clientv3.Op{clientv3.OpTxn(all, then, otherwise)})
+}
+
+// unnest reads what compile's form answered.
+func unnest(txn kvstore.Txn, r *clientv3.TxnResponse) (succeeded bool, responses []*pb.ResponseOp) {
+	if !r.Succeeded {
+		for _, cond := range txn.If {
+			if cond.Kind == kvstore.CondPrefixValuesAre {
+				inner := r.Responses[0].GetResponseTxn()
+				return inner.Succeeded, inner.Responses
+			}
+		}
+	}
+	return r.Succeeded, r.Responses
+}
+
+func compare(c kvstore.Cond) clientv3.Cmp {
+	switch c.Kind {
+	case kvstore.CondAbsent:
+		return clientv3.Compare(clientv3.CreateRevision(c.Key), "=", 0)
+	case kvstore.CondExists:
+		return clientv3.Compare(clientv3.CreateRevision(c.Key), ">", 0)
+	case kvstore.CondValueIs:
+		return clientv3.Compare(clientv3.Value(c.Key), "=", string(c.Value))
+	case kvstore.CondModRevisionIs:
+		return clientv3.Compare(clientv3.ModRevision(c.Key), "=", c.Revision)
+	case kvstore.CondCreateRevisionIs:
+		return clientv3.Compare(clientv3.CreateRevision(c.Key), "=", c.Revision)
+	}
+	// CondPrefixUnchangedSince: Validate knows no other.
+	return clientv3.Compare(clientv3.ModRevision(c.Key), "<", c.Revision+1).WithPrefix()
+}
+
+func ops(branch []kvstore.Op, held reservation) []clientv3.Op {
+	out := make([]clientv3.Op, len(branch))
+	for i, op := range branch {
+		switch op.Kind {
+		case kvstore.OpPut:
+			var opts []clientv3.OpOption
+			if op.Lifetime == kvstore.Leased {
+				opts = append(opts, clientv3.WithLease(held[op.Key].lease.id))
+			}
+			out[i] = clientv3.OpPut(op.Key, string(op.Value), opts...)
+		case kvstore.OpDelete:
+			out[i] = clientv3.OpDelete(op.Key)
+		case kvstore.OpDeletePrefix:
+			out[i] = clientv3.OpDelete(op.Key, clientv3.WithPrefix())
+		case kvstore.OpGet:
+			out[i] = clientv3.OpGet(op.Key)
+		case kvstore.OpList:
+			out[i] = clientv3.OpGet(op.Key, clientv3.WithPrefix())
+		}
+	}
+	return out
+}
+
+func pair(kv *mvccpb.KeyValue) kvstore.KeyValue {
+	out := kvstore.KeyValue{Key: string(kv.Key), Value: kv.Value, CreateRevision: kv.CreateRevision, ModRevision: kv.ModRevision}
+	if kv.Lease != 0 {
+		out.Lease = fmt.Sprintf("%x", kv.Lease)
+	}
+	return out
+}
+
+// Close implements [kvstore.Backend].
+func (c *Client) Close() error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		c.wg.Wait()
+		return nil
+	}
+	c.closed = true
+	c.status.State, c.status.Message = kvstore.StateClosed, "etcd: closed"
+	c.mu.Unlock()
+	c.cancel()
+	var err error
+	select {
+	case <-c.ready:
+		if err = c.etcd.Close(); errors.Is(err, context.Canceled) {
+			err = nil
+		}
+	default:
+	}
+	c.wg.Wait()
+	return err
+}
+
+// sleep waits unless ctx ends first, and says whether it waited in full.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// retryPause grows from 50 ms to most, doubled at each try, and is random in its upper half.
+func retryPause(try int, most time.Duration) time.Duration {
+	d := 50 * time.Millisecond << min(try, 20)
+	d = min(d, most)
+	return d/2 + rand.N(d/2+1)
+}

@@ -1,0 +1,175 @@
+package etcd_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/goleak"
+
+	"github.com/hawser-net/hawser/internal/testenv"
+	"github.com/hawser-net/hawser/pkg/kvstore"
+	"github.com/hawser-net/hawser/pkg/kvstore/conformance"
+	"github.com/hawser-net/hawser/pkg/kvstore/etcd"
+)
+
+func TestMain(m *testing.M) {
+	// The embedded server leaves these behind for the life of the process.
+	goleak.VerifyTestMain(m,
+		goleak.IgnoreAnyFunction("go.etcd.io/etcd/client/pkg/v3/fileutil.purgeFile"),
+		goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start"),
+	)
+}
+
+func config(e *testenv.Etcd) etcd.Config {
+	cfg := etcd.Defaults()
+	cfg.Endpoints = []string{e.Endpoint()}
+	cfg.QPS = 0
+	cfg.ListLimit = 100 // so that listings have pages
+	return cfg
+}
+
+func open(t *testing.T, cfg etcd.Config) *etcd.Client {
+	t.Helper()
+	c := etcd.NewUnchecked(cfg)
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return c
+}
+
+func timeout(t *testing.T, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func TestConformance(t *testing.T) {
+	server := testenv.StartEtcd(t)
+	raw := server.Client()
+	cfg := config(server)
+	cfg.LeaseTTL = 3 * time.Second // renewed, and so missed, every second
+	conformance.Run(t, conformance.Harness{
+		Open: func(*testing.T) kvstore.Backend { return etcd.NewUnchecked(cfg) },
+		ExpireLeases: func(t *testing.T, b kvstore.Backend) {
+			for _, id := range b.(*etcd.Client).LeaseIDs() {
+				if _, err := raw.Revoke(timeout(t, 10*time.Second), id); err != nil {
+					t.Fatal(err)
+				}
+			}
+		},
+		Compact: func(t *testing.T) {
+			resp, err := raw.Get(timeout(t, 10*time.Second), "x")
+			if err == nil {
+				_, err = raw.Compact(timeout(t, 10*time.Second), resp.Header.Revision, clientv3.WithCompactPhysical())
+			}
+			if err != nil && !strings.Contains(err.Error(), "compacted") {
+				t.Fatal(err)
+			}
+		},
+		BreakWatches: func(_ *testing.T, b kvstore.Backend) { b.(*etcd.Client).BreakWatches() },
+	})
+}
+
+func TestNewDoesNotWaitForEtcd(t *testing.T) {
+	t.Parallel()
+	cfg := etcd.Defaults()
+	cfg.Endpoints = []string{"unix:///nowhere/etcd.sock"}
+	cfg.CheckTimeout = 100 * time.Millisecond
+	cfg.MaxQuorumFailures = 0
+	c, err := etcd.New(context.Background(), cfg, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if st := c.Status(); st.State != kvstore.StateConnecting && st.State != kvstore.StateFailed {
+		t.Errorf("status at the start: %+v", st)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+	defer cancel()
+	start := time.Now()
+	if _, err := c.Get(ctx, "a"); err == nil {
+		t.Error("get of a store that is not there succeeded")
+	}
+	if took := time.Since(start); took > 5*time.Second {
+		t.Errorf("get took %v", took)
+	}
+	ctx, cancel = context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	for c.Status().State != kvstore.StateFailed {
+		select {
+		case <-ctx.Done():
+			t.Fatalf("status never turned to failed: %+v", c.Status())
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	if st := c.Status(); st.Healthy() || st.LastError == "" || st.QuorumFailures == 0 {
+		t.Errorf("status: %+v", st)
+	}
+}
+
+func TestSurvivesARestartOfTheStore(t *testing.T) {
+	server := testenv.StartEtcd(t)
+	c := open(t, config(server))
+	ctx := timeout(t, time.Minute)
+	if err := kvstore.Put(ctx, c, "cilium/a", []byte("1"), kvstore.Leased); err != nil {
+		t.Fatal(err)
+	}
+	ch := c.Watch(ctx, "cilium/")
+	next := func() kvstore.Event {
+		t.Helper()
+		select {
+		case ev := <-ch:
+			return ev
+		case <-ctx.Done():
+			t.Fatal("no event")
+			panic("unreachable")
+		}
+	}
+	if a, b := next(), next(); a.Kind != kvstore.EventCreate || b.Kind != kvstore.EventListDone {
+		t.Fatalf("events %v, %v", a, b)
+	}
+	server.Stop()
+	if c.Check(ctx); c.Status().State == kvstore.StateOK {
+		t.Errorf("status with the store down: %+v", c.Status())
+	}
+	server.Start()
+	for {
+		if err := kvstore.Put(ctx, c, "cilium/a", []byte("2"), kvstore.Leased); err == nil {
+			break
+		} else if ctx.Err() != nil {
+			t.Fatal(err)
+		}
+	}
+	if ev := next(); ev.Kind != kvstore.EventModify || string(ev.Value) != "2" {
+		t.Fatalf("event after the restart: %v", ev)
+	}
+	if !c.Check(ctx) || !c.Status().Healthy() {
+		t.Errorf("status after the restart: %+v", c.Status())
+	}
+}
+
+func TestRateLimitHonoursTheContext(t *testing.T) {
+	server := testenv.StartEtcd(t)
+	cfg := config(server)
+	cfg.QPS, cfg.BootstrapQPS = 1, 2
+	c := open(t, cfg)
+	ctx := timeout(t, time.Minute)
+	for range 2 { // the burst
+		if err := kvstore.Put(ctx, c, "cilium/a", nil, kvstore.Permanent); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.BootstrapDone()
+	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+	defer cancel()
+	if err := kvstore.Put(short, c, "cilium/a", nil, kvstore.Permanent); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("a request over the limit: %v", err)
+	}
+}

@@ -1,0 +1,302 @@
+package etcd
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"sort"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	"sigs.k8s.io/yaml"
+)
+
+// The bounds of [Config.LeaseTTL].
+const (
+	MinLeaseTTL = 25 * time.Second
+	MaxLeaseTTL = 24 * time.Hour
+)
+
+// Config says how to reach etcd and how hard to use it. Start from [Defaults].
+type Config struct {
+	// Endpoints are the servers: http://host:port, https://host:port, unix:///path, or host:port. Option etcd.address.
+	Endpoints []string
+	// File is a YAML file in the format of etcd's own client, see [File]. It may appear later than the process. Endpoints given in both places are those of
+	// this struct. Option etcd.config.
+	File string
+	// LeaseTTL is how long leased keys outlive a client that has gone silent.
+	LeaseTTL time.Duration
+	// KeepAliveInterval and KeepAliveTimeout are those of the connection's own probes. Options etcd.keepaliveHeartbeat and etcd.keepaliveTimeout.
+	KeepAliveInterval, KeepAliveTimeout time.Duration
+	// QPS bounds the requests a second, with bursts of as many. 0 is no bound. Option etcd.qps.
+	QPS int
+	// BootstrapQPS is the bound until [Client.BootstrapDone] is called; 0 means that of QPS. Option etcd.bootstrapQps.
+	BootstrapQPS int
+	// MaxInflight bounds the requests under way at once; 0 means as many as QPS. Option etcd.maxInflight.
+	MaxInflight int
+	// ListLimit is the page size of listings; 0 is one page for all. Option etcd.limit.
+	ListLimit int
+	// MaxQuorumFailures is how many checks in a row may fail before the store is reported as failed.
+	MaxQuorumFailures int
+	// CheckInterval and FailingCheckInterval are the pauses between two checks of the store, when the last one was good and when it was not.
+	CheckInterval, FailingCheckInterval time.Duration
+	// CheckTimeout bounds one check.
+	CheckTimeout time.Duration
+}
+
+// Defaults returns the settings that hold where nothing else is said.
+func Defaults() Config {
+	return Config{
+		LeaseTTL:             15 * time.Minute,
+		KeepAliveInterval:    15 * time.Second,
+		KeepAliveTimeout:     25 * time.Second,
+		QPS:                  20,
+		ListLimit:            256,
+		MaxQuorumFailures:    2,
+		CheckInterval:        30 * time.Second,
+		FailingCheckInterval: 5 * time.Second,
+		CheckTimeout:         10 * time.Second,
+	}
+}
+
+// Flags adds --kvstore-opt, --kvstore-lease-ttl and --kvstore-max-consecutive-quorum-errors to fs.
+func (c *Config) Flags(fs *pflag.FlagSet) {
+	fs.Var(&optionsFlag{config: c}, "kvstore-opt", "options of the key-value store, key=value: "+strings.Join(optionNames(), ", "))
+	fs.DurationVar(&c.LeaseTTL, "kvstore-lease-ttl", c.LeaseTTL, "how long this node's keys in the key-value store outlive it")
+	fs.IntVar(&c.MaxQuorumFailures, "kvstore-max-consecutive-quorum-errors", c.MaxQuorumFailures,
+		"how many checks of the key-value store may fail in a row before it is reported as failed")
+}
+
+// optionsFlag reads "a=b,c=d", repeated or not, or a JSON object as a ConfigMap holds it.
+type optionsFlag struct {
+	config *Config
+	set    map[string]string
+}
+
+func (f *optionsFlag) String() string {
+	var out []string
+	for k, v := range f.set {
+		out = append(out, k+"="+v)
+	}
+	sort.Strings(out)
+	return strings.Join(out, ",")
+}
+
+func (f *optionsFlag) Type() string { return "key=value" }
+
+func (f *optionsFlag) Set(text string) error {
+	options := map[string]string{}
+	text = strings.TrimSpace(text)
+	if strings.HasPrefix(text, "{") {
+		if err := json.Unmarshal([]byte(text), &options); err != nil {
+			return fmt.Errorf("options as JSON: %w", err)
+		}
+	} else {
+		last := ""
+		for _, part := range strings.Split(text, ",") {
+			k, v, ok := strings.Cut(part, "=")
+			switch {
+			case ok && strings.HasPrefix(strings.TrimSpace(k), "etcd."):
+				last = strings.TrimSpace(k)
+				options[last] = v
+			case part == "":
+			case last != "": // a list of addresses has commas of its own
+				options[last] += "," + part
+			default:
+				return fmt.Errorf("option %q is not of the form key=value", part)
+			}
+		}
+	}
+	if f.set == nil {
+		f.set = make(map[string]string)
+	}
+	for k, v := range options {
+		f.set[k] = v
+	}
+	return f.config.Set(options)
+}
+
+// options are the names that [Config.Set] knows and what each does.
+func options() map[string]func(c *Config, v string) error {
+	whole := func(to func(*Config) *int) func(*Config, string) error {
+		return func(c *Config, v string) error {
+			n, err := strconv.Atoi(v)
+			if err != nil || n < 0 {
+				return fmt.Errorf("%q is not a whole number of 0 or more", v)
+			}
+			*to(c) = n
+			return nil
+		}
+	}
+	duration := func(to func(*Config) *time.Duration) func(*Config, string) error {
+		return func(c *Config, v string) error {
+			d, err := time.ParseDuration(v)
+			if err != nil {
+				return fmt.Errorf("%q is not a duration such as 15s", v)
+			}
+			*to(c) = d
+			return nil
+		}
+	}
+	return map[string]func(*Config, string) error{
+		"etcd.address": func(c *Config, v string) error {
+			c.Endpoints = nil
+			for _, e := range strings.Split(v, ",") {
+				if e = strings.TrimSpace(e); e != "" {
+					c.Endpoints = append(c.Endpoints, e)
+				}
+			}
+			if len(c.Endpoints) == 0 {
+				return errors.New("no address given")
+			}
+			return nil
+		},
+		"etcd.config":             func(c *Config, v string) error { c.File = v; return nil },
+		"etcd.keepaliveHeartbeat": duration(func(c *Config) *time.Duration { return &c.KeepAliveInterval }),
+		"etcd.keepaliveTimeout":   duration(func(c *Config) *time.Duration { return &c.KeepAliveTimeout }),
+		"etcd.qps":                whole(func(c *Config) *int { return &c.QPS }),
+		"etcd.bootstrapQps":       whole(func(c *Config) *int { return &c.BootstrapQPS }),
+		"etcd.maxInflight":        whole(func(c *Config) *int { return &c.MaxInflight }),
+		"etcd.limit":              whole(func(c *Config) *int { return &c.ListLimit }),
+	}
+}
+
+func optionNames() []string {
+	var names []string
+	for name := range options() {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	return names
+}
+
+// Set applies options of the form that --kvstore-opt takes. All faults are reported together; an unknown option is one.
+func (c *Config) Set(opts map[string]string) error {
+	known := options()
+	names := make([]string, 0, len(opts))
+	for name := range opts {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	var errs []error
+	for _, name := range names {
+		set, ok := known[name]
+		if !ok {
+			errs = append(errs, fmt.Errorf("option %q is not known to etcd; there are %s", name, strings.Join(optionNames(), ", ")))
+			continue
+		}
+		if err := set(c, opts[name]); err != nil {
+			errs = append(errs, fmt.Errorf("option %s: %w", name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// ParseOptions returns the defaults with the options applied, validated.
+func ParseOptions(opts map[string]string) (Config, error) {
+	c := Defaults()
+	if err := c.Set(opts); err != nil {
+		return Config{}, err
+	}
+	return c, c.Validate()
+}
+
+// Validate reports all faults of the settings at once. It does not look at File, which may not be there yet.
+func (c Config) Validate() error {
+	var errs []error
+	if len(c.Endpoints) == 0 && c.File == "" {
+		errs = append(errs, errors.New("etcd has no address: set etcd.address, or etcd.config to a file that lists endpoints"))
+	}
+	if c.LeaseTTL < MinLeaseTTL || c.LeaseTTL > MaxLeaseTTL {
+		errs = append(errs, fmt.Errorf("lease TTL %v is outside %v to %v", c.LeaseTTL, MinLeaseTTL, MaxLeaseTTL))
+	}
+	for name, d := range map[string]time.Duration{
+		"etcd.keepaliveHeartbeat": c.KeepAliveInterval, "etcd.keepaliveTimeout": c.KeepAliveTimeout,
+		"check interval": c.CheckInterval, "failing check interval": c.FailingCheckInterval, "check timeout": c.CheckTimeout,
+	} {
+		if d <= 0 {
+			errs = append(errs, fmt.Errorf("%s is %v: it must be more than 0", name, d))
+		}
+	}
+	for name, n := range map[string]int{
+		"etcd.qps": c.QPS, "etcd.bootstrapQps": c.BootstrapQPS, "etcd.maxInflight": c.MaxInflight, "etcd.limit": c.ListLimit,
+		"quorum failures allowed": c.MaxQuorumFailures,
+	} {
+		if n < 0 {
+			errs = append(errs, fmt.Errorf("%s is %d: it must be 0 or more", name, n))
+		}
+	}
+	sort.Slice(errs, func(i, j int) bool { return errs[i].Error() < errs[j].Error() })
+	return errors.Join(errs...)
+}
+
+// File is the content of [Config.File], the settings file of etcd's own clients. A field that is not known is an error.
+type File struct {
+	Endpoints             []string     `json:"endpoints"`
+	AutoSyncInterval      fileDuration `json:"auto-sync-interval"`
+	DialTimeout           fileDuration `json:"dial-timeout"`
+	DialKeepAliveTime     fileDuration `json:"dial-keep-alive-time"`
+	DialKeepAliveTimeout  fileDuration `json:"dial-keep-alive-timeout"`
+	Username              string       `json:"username"`
+	Password              string       `json:"password"`
+	RejectOldCluster      bool         `json:"reject-old-cluster"`
+	PermitWithoutStream   bool         `json:"permit-without-stream"`
+	InsecureTransport     bool         `json:"insecure-transport"`
+	InsecureSkipTLSVerify bool         `json:"insecure-skip-tls-verify"`
+	CertFile              string       `json:"cert-file"`
+	KeyFile               string       `json:"key-file"`
+	TrustedCAFile         string       `json:"trusted-ca-file"`
+	// CAFile is an older name of TrustedCAFile.
+	CAFile string `json:"ca-file"`
+}
+
+// fileDuration is written as text ("5s") or, as etcd itself reads it, as nanoseconds.
+type fileDuration time.Duration
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (d *fileDuration) UnmarshalJSON(b []byte) error {
+	text := strings.Trim(string(b), `"`)
+	if n, err := strconv.ParseInt(text, 10, 64); err == nil {
+		*d = fileDuration(n)
+		return nil
+	}
+	v, err := time.ParseDuration(text)
+	if err != nil {
+		return fmt.Errorf("%s is neither nanoseconds nor a duration such as 5s", b)
+	}
+	*d = fileDuration(v)
+	return nil
+}
+
+// ReadFile reads and checks a settings file.
+func ReadFile(path string) (File, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return File{}, fmt.Errorf("etcd settings: %w", err)
+	}
+	f, err := parseFile(b)
+	if err != nil {
+		return File{}, fmt.Errorf("etcd settings in %s: %w", path, err)
+	}
+	return f, nil
+}
+
+func parseFile(b []byte) (File, error) {
+	var f File
+	if err := yaml.UnmarshalStrict(b, &f); err != nil {
+		return File{}, err
+	}
+	if (f.CertFile == "") != (f.KeyFile == "") {
+		return File{}, errors.New("cert-file and key-file go together: give both or none")
+	}
+	if (f.Username == "") != (f.Password == "") {
+		return File{}, errors.New("username and password go together: give both or none")
+	}
+	if f.TrustedCAFile == "" {
+		f.TrustedCAFile = f.CAFile
+	}
+	return f, nil
+}

@@ -1,0 +1,27 @@
+package etcd
+
+import (
+	"context"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// NewUnchecked is New without the bounds of the settings: tests need leases shorter than any cluster should have.
+func NewUnchecked(cfg Config) *Client { return newClient(cfg, nil) }
+
+// LeaseIDs returns the leases in use.
+func (c *Client) LeaseIDs() []clientv3.LeaseID {
+	c.leases.mu.Lock()
+	defer c.leases.mu.Unlock()
+	var ids []clientv3.LeaseID
+	for _, l := range c.leases.list {
+		ids = append(ids, l.id)
+	}
+	return ids
+}
+
+// BreakWatches cuts all streams.
+func (c *Client) BreakWatches() { c.breakWatches() }
+
+// Check runs one health check now.
+func (c *Client) Check(context.Context) bool { return c.check() }

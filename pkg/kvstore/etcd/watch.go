@@ -1,0 +1,140 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/hawser-net/hawser/pkg/kvstore"
+)
+
+// Watch implements [kvstore.Backend].
+func (c *Client) Watch(ctx context.Context, prefix string) <-chan kvstore.Event {
+	out := make(chan kvstore.Event, 64)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		close(out)
+		return out
+	}
+	c.wg.Add(1)
+	go func() {
+		defer c.wg.Done()
+		defer close(out)
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(c.ctx, cancel)()
+		w := watch{client: c, prefix: prefix, out: out}
+		w.run(ctx)
+	}()
+	return out
+}
+
+// watch is the state of one watch: what it told its reader, and the first revision it has not told yet.
+type watch struct {
+	client *Client
+	prefix string
+	out    chan<- kvstore.Event
+	known  kvstore.Known
+	next   int64
+	age    int64 // of the history that next belongs to
+}
+
+// run lists and then follows the changes, again and again.
+func (w *watch) run(ctx context.Context) {
+	relist, failures := true, 0
+	for ctx.Err() == nil {
+		if relist {
+			age := w.client.history.age()
+			if age != w.age {
+				w.known.Distrust()
+			}
+			l, err := w.client.List(ctx, w.prefix)
+			if err != nil {
+				if ctx.Err() != nil {
+					return
+				}
+				w.client.log.Warn("cannot list for a watch, trying again", "prefix", w.prefix, "error", err)
+				sleep(ctx, retryPause(failures, time.Minute))
+				failures++
+				continue
+			}
+			w.age = age
+			if !w.send(ctx, w.known.Relist(l)...) {
+				return
+			}
+			w.next = l.Revision + 1
+		}
+		var err error
+		var progress bool
+		progress, relist, err = w.follow(ctx)
+		if progress {
+			failures = 0
+		}
+		if err != nil && ctx.Err() == nil {
+			w.client.log.Info("a watch was interrupted", "prefix", w.prefix, "relist", relist, "error", err)
+			sleep(ctx, retryPause(failures, time.Minute))
+			failures++
+		}
+	}
+}
+
+// follow tells changes until the stream ends. It says whether it told any and whether the watch must list again.
+func (w *watch) follow(ctx context.Context) (progress, relist bool, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	c := w.client
+	c.mu.Lock()
+	broken := c.broken
+	c.mu.Unlock()
+	if c.history.age() != w.age {
+		return false, true, nil
+	}
+	stream := c.etcd.Watch(clientv3.WithRequireLeader(ctx), w.prefix, clientv3.WithPrefix(), clientv3.WithRev(w.next))
+	for {
+		var resp clientv3.WatchResponse
+		var ok bool
+		select {
+		case <-broken:
+			return progress, c.history.age() != w.age, nil
+		case resp, ok = <-stream:
+		}
+		if !ok {
+			return progress, false, errors.New("the stream ended")
+		}
+		if err := resp.Err(); err != nil {
+			compacted := resp.CompactRevision != 0 || errors.Is(err, rpctypes.ErrCompacted)
+			return progress, compacted, err
+		}
+		for _, ev := range resp.Events {
+			rev := ev.Kv.ModRevision
+			var told kvstore.Event
+			var tell bool
+			if ev.Type == mvccpb.DELETE {
+				told, tell = w.known.Delete(string(ev.Kv.Key), rev)
+			} else {
+				told, tell = w.known.Put(pair(ev.Kv))
+			}
+			if tell && !w.send(ctx, told) {
+				return progress, false, nil
+			}
+			w.next = rev + 1
+			progress = true
+		}
+	}
+}
+
+func (w *watch) send(ctx context.Context, events ...kvstore.Event) bool {
+	for _, ev := range events {
+		select {
+		case w.out <- ev:
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return true
+}
