@@ -167,11 +167,17 @@ func (n *NetNS) LinkNames(t testing.TB) []string {
 }
 
 // onThread runs fn on a thread of its own. The thread is not unlocked, so the runtime destroys it
-// together with whatever namespace it is in when the goroutine ends.
+// together with whatever namespace it is in when the goroutine ends. That is not possible with the
+// main thread, of which /proc/self speaks: it is kept busy while another one does the work.
 func onThread(fn func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			defer runtime.UnlockOSThread()
+			done <- onThread(fn)
+			return
+		}
 		finished := false
 		defer func() {
 			// fn may leave through runtime.Goexit (t.FailNow): the caller must not wait for ever.

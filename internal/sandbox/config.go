@@ -1,0 +1,94 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// Config is what a sandbox is made of. Use Defaults and change what differs.
+type Config struct {
+	// Name tells sandboxes on one machine apart: 1 to 32 characters of a-z, 0-9 and -.
+	Name string
+	// Root is the directory of all sandboxes; <Root>/<Name> holds this one.
+	Root string
+	// Nodes is the number of nodes, 1 to 9.
+	Nodes int
+	// BinDir holds hawser-agent and hawser-cni.
+	BinDir string
+	// Self is the command that runs the hidden subcommands of this package (etcd and serve). They
+	// are appended to it.
+	Self []string
+	// IPv6 gives pods and nodes IPv6 addresses besides IPv4.
+	IPv6 bool
+	// RoutingMode is tunnel or native, as the agent's flag of that name.
+	RoutingMode string
+	// EnablePolicy is default, always or never, as the agent's flag of that name.
+	EnablePolicy string
+	// AgentArgs are appended to the command line of every agent.
+	AgentArgs []string
+	// StartTimeout bounds how long Up waits for etcd and for each agent.
+	StartTimeout time.Duration
+	// Demo runs three tiers of pods with their policies once the nodes are up.
+	Demo bool
+}
+
+// Defaults returns a sandbox of two nodes that uses the programs beside the running one.
+func Defaults() Config {
+	c := Config{
+		Name: "demo", Root: "/run/hawser-sandbox", Nodes: 2, IPv6: true,
+		RoutingMode: "tunnel", EnablePolicy: "default", StartTimeout: time.Minute,
+	}
+	if exe, err := os.Executable(); err == nil {
+		c.BinDir = filepath.Dir(exe)
+		c.Self = []string{exe, "sandbox"}
+	}
+	return c
+}
+
+// Flags binds what concerns the creation of a sandbox to command-line flags.
+func (c *Config) Flags(fs *pflag.FlagSet) {
+	fs.IntVar(&c.Nodes, "nodes", c.Nodes, "number of nodes, 1 to 9")
+	fs.BoolVar(&c.IPv6, "ipv6", c.IPv6, "give pods IPv6 addresses, too")
+	fs.StringVar(&c.RoutingMode, "routing-mode", c.RoutingMode, "how packets travel between nodes: tunnel or native")
+	fs.StringVar(&c.EnablePolicy, "enable-policy", c.EnablePolicy, "when policy is enforced: default, always or never")
+	fs.StringArrayVar(&c.AgentArgs, "agent-arg", c.AgentArgs, "argument to add to the agents' command lines (repeatable)")
+	fs.DurationVar(&c.StartTimeout, "start-timeout", c.StartTimeout, "how long to wait for each part to start")
+	fs.BoolVar(&c.Demo, "demo", c.Demo, "run the three-tier demo: front, api, db and their policies")
+}
+
+var nameForm = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?$`)
+
+// Validate checks every field and joins all faults in one error.
+func (c *Config) Validate() error {
+	var errs []error
+	if !nameForm.MatchString(c.Name) {
+		errs = append(errs, fmt.Errorf("sandbox name %q: want 1 to 32 characters of a-z, 0-9 and -", c.Name))
+	}
+	if !filepath.IsAbs(c.Root) {
+		errs = append(errs, fmt.Errorf("sandbox directory %q is not an absolute path", c.Root))
+	} else if len(c.Root)+len(c.Name) > 60 {
+		errs = append(errs, fmt.Errorf("sandbox directory %q is too long: the sockets below it could not be named", c.Root))
+	}
+	if c.Nodes < 1 || c.Nodes > 9 {
+		errs = append(errs, fmt.Errorf("%d nodes: want 1 to 9", c.Nodes))
+	}
+	if c.RoutingMode != "tunnel" && c.RoutingMode != "native" {
+		errs = append(errs, fmt.Errorf("routing mode %q: want tunnel or native", c.RoutingMode))
+	}
+	if c.EnablePolicy != "default" && c.EnablePolicy != "always" && c.EnablePolicy != "never" {
+		errs = append(errs, fmt.Errorf("enable-policy %q: want default, always or never", c.EnablePolicy))
+	}
+	if len(c.Self) == 0 {
+		errs = append(errs, errors.New("the running program's path is unknown"))
+	}
+	if c.StartTimeout <= 0 {
+		errs = append(errs, fmt.Errorf("start timeout %v is not positive", c.StartTimeout))
+	}
+	return errors.Join(errs...)
+}

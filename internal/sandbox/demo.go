@@ -1,0 +1,109 @@
+package sandbox
+
+import (
+	"context"
+	"embed"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// demoPolicies are what the demo enforces; Up copies them to the sandbox, where they can be edited.
+//
+//go:embed demo/*.yaml
+var demoPolicies embed.FS
+
+// demoPods are three tiers of two replicas, each tier spread over the first two nodes.
+func demoPods(nodes int) []PodSpec {
+	var out []PodSpec
+	for _, tier := range []struct {
+		name string
+		port uint16
+	}{{"front", 80}, {"api", 8080}, {"db", 5432}} {
+		for replica := 1; replica <= 2; replica++ {
+			p := PodSpec{
+				Name: fmt.Sprintf("%s-%d", tier.name, replica), Node: fmt.Sprintf("n%d", min(replica, nodes)),
+				Labels: map[string]string{"app": "shop", "tier": tier.name}, Ports: []uint16{tier.port},
+			}
+			if p.Name == "api-2" {
+				p.Labels["quarantine"] = "true"
+			}
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// runDemo installs the policies, then the pods: a pod is never up without its policy.
+func (s *Sandbox) runDemo(ctx context.Context, st *state) error {
+	names, err := fs.Glob(demoPolicies, "demo/*.yaml")
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		data, err := demoPolicies.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		// In place by rename, as the agents read the directory while it is written.
+		dst := filepath.Join(s.PolicyDir(), filepath.Base(name))
+		if err := os.WriteFile(s.path("policy.new"), data, 0o644); err != nil {
+			return err
+		}
+		if err := os.Rename(s.path("policy.new"), dst); err != nil {
+			return err
+		}
+	}
+	s.say("%s in %s", policies(len(names)), s.PolicyDir())
+	for _, p := range demoPods(len(st.Nodes)) {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if _, err := s.run(ctx, st, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func policies(n int) string {
+	if n == 1 {
+		return "1 policy"
+	}
+	return fmt.Sprintf("%d policies", n)
+}
+
+// PrintNext writes what to try in a sandbox that is up.
+func (s *Sandbox) PrintNext(w io.Writer, demo bool) {
+	name := ""
+	if s.cfg.Name != Defaults().Name {
+		name = " --name " + s.cfg.Name
+	}
+	cmd := "hawser sandbox"
+	if len(s.cfg.Self) > 0 {
+		cmd = strings.Join(s.cfg.Self, " ")
+		if wd, err := os.Getwd(); err == nil {
+			if rel, err := filepath.Rel(wd, s.cfg.Self[0]); err == nil && !strings.HasPrefix(rel, "..") {
+				cmd = strings.Join(append([]string{rel}, s.cfg.Self[1:]...), " ")
+			}
+		}
+	}
+	fmt.Fprintf(w, "\n%s\n", s.paint.bold("Try next:"))
+	line := func(args, what string) {
+		fmt.Fprintf(w, "  %-62s %s\n", strings.TrimSpace(cmd+" "+args), s.paint.dim(what))
+	}
+	if demo {
+		line("exec"+name+" front-1 -- curl -s http://api-1:8080", "the front calls the api on its node")
+		line("exec"+name+" n1 -- hawser endpoint list", "what the agent of n1 knows")
+		line("exec"+name+" n2 -- hawser monitor", "drops and verdicts as they happen")
+		line("run"+name+" guest --node n1 --labels tier=front", "a pod that the policies take for a front")
+	} else {
+		line("run"+name+" web --node n1 --labels app=web", "start a pod")
+	}
+	line("reach"+name, "who reaches whom, and whether that is right")
+	line("down"+name, "remove all of it")
+	fmt.Fprintf(w, "  %s\n", s.paint.dim("edit the files in "+s.PolicyDir()+" and run reach again: the agents follow them"))
+}

@@ -1,0 +1,95 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// createNamespace makes an empty network namespace, kept by a mount on a new file at path, with its
+// loopback up. The file must not exist.
+func createNamespace(path string) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0o444)
+	if err != nil {
+		return fmt.Errorf("new namespace: %w", err)
+	}
+	_ = f.Close()
+	err = onThread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("unshare: %w", err)
+		}
+		self := fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid())
+		if err := unix.Mount(self, path, "", unix.MS_BIND, ""); err != nil {
+			return fmt.Errorf("mount: %w", err)
+		}
+		lo, err := netlink.LinkByName("lo")
+		if err != nil {
+			return fmt.Errorf("loopback: %w", err)
+		}
+		return netlink.LinkSetUp(lo)
+	})
+	if err != nil {
+		return errors.Join(fmt.Errorf("new namespace %s: %w", filepath.Base(path), err), removeNamespace(path))
+	}
+	return nil
+}
+
+// removeNamespace gives up the mount that keeps a namespace. What is missing is no error.
+func removeNamespace(path string) error {
+	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil && err != unix.EINVAL && err != unix.ENOENT {
+		return fmt.Errorf("unmount %s: %w", path, err)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// inNamespace runs fn on a thread inside the namespace kept at path. Sockets opened and processes
+// started by fn itself belong to the namespace; goroutines started by it do not.
+func inNamespace(path string, fn func() error) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("namespace: %w", err)
+	}
+	defer f.Close()
+	return onThread(func() error {
+		if err := unix.Setns(int(f.Fd()), unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("enter namespace %s: %w", filepath.Base(path), err)
+		}
+		return fn()
+	})
+}
+
+// onThread runs fn on a thread of its own. The thread is never unlocked, so the runtime ends it,
+// and its namespace with it, instead of giving it to other goroutines. The main thread can't be
+// ended, and /proc/self speaks of it: it is kept busy while another one does the work.
+func onThread(fn func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			defer runtime.UnlockOSThread()
+			done <- onThread(fn)
+			return
+		}
+		done <- fn()
+	}()
+	return <-done
+}
+
+// inode identifies a namespace for as long as something keeps it.
+type inode struct{ dev, ino uint64 }
+
+func namespaceID(path string) (inode, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return inode{}, err
+	}
+	return inode{dev: st.Dev, ino: st.Ino}, nil
+}

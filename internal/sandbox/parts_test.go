@@ -1,0 +1,364 @@
+package sandbox
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/hawser-net/hawser/internal/testenv"
+)
+
+// machine lists what a sandbox must not leave: links, namespaces, mounts. Those of other tests'
+// sandboxes, which may run at the same time in other processes, are left out.
+func machine(t *testing.T) []string {
+	t.Helper()
+	all, err := testenv.MachineState()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.DeleteFunc(all, func(s string) bool { return !strings.HasPrefix(s, "link ") && !strings.Contains(s, "/hawser-sb-") })
+}
+
+// TestUnderlay connects two nodes and probes over the bridge with each protocol and IP version.
+func TestUnderlay(t *testing.T) {
+	testenv.RequireRoot(t)
+	cfg := testConfig(t)
+	s := testSandbox(t, cfg)
+	before := machine(t)
+	for _, d := range []string{"netns", "logs", "etcd"} {
+		if err := os.MkdirAll(s.path(d), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := createUnderlay(s.netns(worldName)); err != nil {
+		t.Fatal(err)
+	}
+	for i := 1; i <= 2; i++ {
+		n := newNode(i, true)
+		if err := createNode(s.netns(worldName), s.netns(n.Name), n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p, err := daemon{
+		namespace: s.netns("n2"), log: s.path("logs", "n2.log"), ready: true, timeout: 20 * time.Second,
+		argv: append(slices.Clone(cfg.Self), "serve", "--name", "n2", "--port", "80", "--port", "81", "--ready-fd", "3"),
+	}.start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !p.alive() {
+		t.Fatal("the server is not alive")
+	}
+	etcd, err := daemon{
+		namespace: s.netns(worldName), log: s.path("logs", "etcd.log"), ready: true, timeout: 20 * time.Second,
+		argv: append(slices.Clone(cfg.Self), "etcd", "--dir", s.path("etcd"), "--ready-fd", "3", "--listen", "http://10.99.0.1:2379,"+s.EtcdEndpoint()),
+	}.start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !etcd.alive() {
+		t.Fatal("etcd is not alive")
+	}
+
+	ctx := context.Background()
+	n2 := newNode(2, true)
+	for _, addr := range []netip.Addr{n2.IPv4, n2.IPv6} {
+		for _, proto := range []Protocol{TCP, UDP, ICMP} {
+			for _, from := range []string{"n1", worldName} {
+				if err := probe(ctx, s.netns(from), proto, netip.AddrPortFrom(addr, 81), "n2", 10*time.Second); err != nil {
+					t.Errorf("%s from %s to %s: %v", proto, from, addr, err)
+				}
+			}
+		}
+		// Whoever answers must be who was asked.
+		if err := probe(ctx, s.netns("n1"), TCP, netip.AddrPortFrom(addr, 80), "n3", 10*time.Second); err == nil || errors.Is(err, errNoAnswer) {
+			t.Errorf("the answer of another server was accepted: %v", err)
+		}
+		// A refusal is not silence.
+		if err := probe(ctx, s.netns("n1"), TCP, netip.AddrPortFrom(addr, 82), "n2", 10*time.Second); err == nil || errors.Is(err, errNoAnswer) {
+			t.Errorf("closed port: %v", err)
+		}
+	}
+	// Nobody at that address: no packet, no answer, in the time given.
+	if err := probe(ctx, s.netns("n1"), UDP, netip.MustParseAddrPort("10.244.200.1:80"), "x", 200*time.Millisecond); !errors.Is(err, errNoAnswer) {
+		t.Errorf("nobody there: %v", err)
+	}
+
+	// etcd answers on its socket from here, and over the underlay from a node.
+	err = onThread(func() error {
+		c, err := clientv3.New(clientv3.Config{Endpoints: []string{s.EtcdEndpoint()}, DialTimeout: 10 * time.Second, Logger: zap.NewNop()})
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+		defer cancel()
+		_, err = c.Put(ctx, "k", "v")
+		return err
+	})
+	if err != nil {
+		t.Errorf("etcd on its socket: %v", err)
+	}
+	out, err := runIn(s.netns("n1"), "curl", "-sS", "-m", "10", "http://10.99.0.1:2379/version")
+	if err != nil || !strings.Contains(out, "etcdserver") {
+		t.Errorf("etcd over the underlay: %v: %s", err, out)
+	}
+	out, err = runIn(s.netns("n1"), "curl", "-sS", "-m", "10", "http://[fd00:99::12]/")
+	if err != nil || !strings.HasPrefix(out, "n2 says hello to [fd00:99::11]") {
+		t.Errorf("HTTP: %v: %s", err, out)
+	}
+
+	// There is no state file, as after a crash at an early moment: all goes nevertheless.
+	if err := s.Down(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if p.alive() || etcd.alive() {
+		t.Error("a process is left")
+	}
+	if _, err := os.Stat(cfg.Root); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%s is left: %v", cfg.Root, err)
+	}
+	if diff := cmp.Diff(before, machine(t)); diff != "" {
+		t.Errorf("the machine before and after (-before +after):\n%s", diff)
+	}
+	if err := s.Down(ctx); err != nil {
+		t.Errorf("down of nothing: %v", err)
+	}
+}
+
+func runIn(ns string, argv ...string) (string, error) {
+	var out bytes.Buffer
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := inNamespace(ns, cmd.Start); err != nil {
+		return "", err
+	}
+	err := cmd.Wait()
+	return out.String(), err
+}
+
+// TestEndAllInsists ends a process that ignores SIGTERM, and one outside stays alone.
+func TestEndAllInsists(t *testing.T) {
+	testenv.RequireRoot(t)
+	t.Parallel()
+	ns := testenv.NewNetNS(t)
+	log := filepath.Join(t.TempDir(), "log")
+	outside := exec.Command("sleep", "600")
+	if err := outside.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = outside.Process.Kill(); _ = outside.Wait() }()
+	p, err := daemon{
+		namespace: ns.Path(), log: log, ready: true, timeout: 20 * time.Second,
+		argv: []string{"sh", "-c", `trap "" TERM; echo ready >&3; exec 3>&-; while :; do sleep 600; done`},
+	}.start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := namespaceID(ns.Path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended, err := endAll(map[inode]bool{id: true}, 50*time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.alive() || ended < 1 {
+		t.Errorf("alive %v after ending %d", p.alive(), ended)
+	}
+	if start, _, err := readStat(outside.Process.Pid); err != nil || !(process{PID: outside.Process.Pid, Start: start}).alive() {
+		t.Error("a process outside of the namespace was ended")
+	}
+}
+
+func TestDaemonThatFailsIsReported(t *testing.T) {
+	testenv.RequireRoot(t)
+	t.Parallel()
+	ns := testenv.NewNetNS(t)
+	_, err := daemon{
+		namespace: ns.Path(), log: filepath.Join(t.TempDir(), "log"), ready: true, timeout: 20 * time.Second,
+		argv: []string{"sh", "-c", "echo no port is free; exit 3"},
+	}.start()
+	if err == nil || !strings.Contains(err.Error(), "no port is free") {
+		t.Errorf("got %v, want the end of the log", err)
+	}
+}
+
+func TestProcessNumbersAreNotTrusted(t *testing.T) {
+	t.Parallel()
+	start, _, err := readStat(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !(process{PID: os.Getpid(), Start: start}).alive() {
+		t.Error("this very process is not alive")
+	}
+	if (process{PID: os.Getpid(), Start: start + 1}).alive() {
+		t.Error("another process of the same number is taken for ours")
+	}
+	if (process{}).alive() {
+		t.Error("no process is alive")
+	}
+}
+
+func TestLockIsExclusiveAndSurvivesRemoval(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "lock")
+	unlock, err := lock(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan error, 1)
+	go func() {
+		u, err := lock(file) // waits, then finds its file removed
+		if err == nil {
+			if _, statErr := os.Stat(file); statErr != nil {
+				err = errors.New("the lock is held on a removed file")
+			}
+			u(true)
+		}
+		got <- err
+	}()
+	select {
+	case <-got:
+		t.Fatal("two hold the lock")
+	case <-time.After(50 * time.Millisecond):
+	}
+	unlock(true)
+	if err := <-got; err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestStateSurvivesTheFile(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "state.json")
+	if _, err := loadState(file); !errors.Is(err, errNotRunning) {
+		t.Errorf("no file: %v", err)
+	}
+	want := &state{
+		Name: "x", Created: time.Now().Round(0).UTC(), Complete: true, Self: []string{"/bin/x"},
+		Nodes: []*node{newNode(1, true), newNode(2, false)},
+		Pods:  []*pod{{Name: "a", Labels: map[string]string{"k": "v"}, Ports: []uint16{1}, IPv4: netip.MustParseAddr("10.244.1.2")}},
+	}
+	if err := want.save(file); err != nil {
+		t.Fatal(err)
+	}
+	got, err := loadState(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmpAddr := cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
+	cmpPrefix := cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
+	if diff := cmp.Diff(want, got, cmpAddr, cmpPrefix); diff != "" {
+		t.Error(diff)
+	}
+	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := loadState(file); err == nil || errors.Is(err, errNotRunning) {
+		t.Errorf("half a file: %v", err)
+	}
+}
+
+func TestWithLabels(t *testing.T) {
+	t.Parallel()
+	got, err := withLabels([]byte(`{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"hawser-cni"}]}`), map[string]string{"b": "2", "a": "1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `{"cniVersion":"1.0.0","name":"n","plugins":[{"args":{"cni":{"labels":[{"key":"a","value":"1"},{"key":"b","value":"2"}]}},"type":"hawser-cni"}]}`
+	if diff := cmp.Diff(want, string(got)); diff != "" {
+		t.Error(diff)
+	}
+	for _, bad := range []string{"", "[]", "{}", `{"plugins":3}`} {
+		if _, err := withLabels([]byte(bad), nil); err == nil {
+			t.Errorf("%q was accepted", bad)
+		}
+	}
+}
+
+func TestNewPodRefusesWhatCannotRun(t *testing.T) {
+	t.Parallel()
+	st := &state{Nodes: []*node{newNode(1, true), newNode(2, true)}, Pods: []*pod{{Name: "a", Node: "n1"}}}
+	p, err := newPod(st, PodSpec{Name: "b"})
+	if err != nil || p.Node != "n2" || p.Namespace != "default" || !slices.Equal(p.Ports, []uint16{80}) {
+		t.Errorf("%+v, %v: want the emptier node and the defaults", p, err)
+	}
+	for _, spec := range []PodSpec{
+		{}, {Name: "a"}, {Name: "n1"}, {Name: "world"}, {Name: "../x"}, {Name: "c", Node: "n3"},
+		{Name: "c", Namespace: "no/way"}, {Name: "c", Ports: []uint16{0}},
+	} {
+		if _, err := newPod(st, spec); err == nil {
+			t.Errorf("%+v was accepted", spec)
+		}
+	}
+}
+
+func TestConfigValidate(t *testing.T) {
+	t.Parallel()
+	good := Defaults()
+	if err := good.Validate(); err != nil {
+		t.Fatalf("defaults: %v", err)
+	}
+	bad := Config{Name: "No", Root: "run", Nodes: 10, RoutingMode: "x", EnablePolicy: "y"}
+	err := bad.Validate()
+	for _, want := range []string{"name", "directory", "nodes", "routing mode", "enable-policy", "program", "timeout"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("no complaint about the %s: %v", want, err)
+		}
+	}
+}
+
+func TestMatrixPrint(t *testing.T) {
+	t.Parallel()
+	v4, v6 := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")
+	m := &Matrix{Sources: []string{"a", "world"}, Targets: []string{"a", "b"}, Reached: 3, Denied: 3, Unexpected: 2, Took: Duration(time.Second)}
+	add := func(from, to string, proto Protocol, addr netip.Addr, port uint16, reached, expected bool) {
+		m.Probes = append(m.Probes, Probe{From: from, To: to, Protocol: proto, Address: addr, Port: port, Reached: reached, Expected: expected})
+	}
+	add("a", "b", TCP, v4, 80, true, true)
+	add("a", "b", TCP, v6, 80, true, true)
+	add("a", "b", UDP, v4, 80, false, false)
+	add("a", "b", ICMP, v6, 0, true, true)
+	add("a", "b", ICMP, v4, 0, false, true)
+	add("world", "b", TCP, v4, 80, true, false)
+	m.Probes[4].Rule = "policy x"
+	var out bytes.Buffer
+	m.Print(&out, false)
+	want := `
+  from \ to  a  b:80
+  a          -  T·I6!
+  world         T!  
+
+  ● reached by TCP, UDP, ICMP echo (4 or 6: only over that IP version)   · denied   ! not as the policies say
+  6 probes in 1s: 3 reached, 3 denied, 2 not as the policies say:
+    a -> b icmp 10.0.0.1 port 0: was denied, the policies say allowed by policy x
+    world -> b tcp 10.0.0.1 port 80: got through, the policies say denied
+`
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Error(diff)
+	}
+	var colour bytes.Buffer
+	m.Print(&colour, true)
+	if !strings.Contains(colour.String(), "\x1b[") {
+		t.Error("no colour where it was asked for")
+	}
+	data, err := json.Marshal(m)
+	if err != nil || !strings.Contains(string(data), `"took":"1s"`) || !strings.Contains(string(data), `"address":"10.0.0.1"`) {
+		t.Errorf("JSON: %v: %s", err, data)
+	}
+}

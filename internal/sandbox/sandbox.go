@@ -1,0 +1,319 @@
+package sandbox
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Sandbox is a handle on one sandbox, running or not. Its methods may be called by several
+// processes at once; those that change something wait for each other.
+type Sandbox struct {
+	cfg   Config
+	out   io.Writer
+	paint palette
+	began time.Time
+}
+
+// New returns a handle; it creates nothing. Progress is written to out, in colour if colour is set.
+func New(cfg Config, out io.Writer, colour bool) (*Sandbox, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	return &Sandbox{cfg: cfg, out: out, paint: palette(colour), began: time.Now()}, nil
+}
+
+// Paths of a sandbox, all below its directory.
+func (s *Sandbox) dir() string { return filepath.Join(s.cfg.Root, s.cfg.Name) }
+func (s *Sandbox) path(elem ...string) string {
+	return filepath.Join(append([]string{s.dir()}, elem...)...)
+}
+func (s *Sandbox) stateFile() string              { return s.path("state.json") }
+func (s *Sandbox) netns(name string) string       { return s.path("netns", name) }
+func (s *Sandbox) nodePath(n, elem string) string { return s.path("nodes", n, elem) }
+func (s *Sandbox) socket(n string) string         { return s.nodePath(n, "cilium.sock") }
+func (s *Sandbox) lockFile() string               { return filepath.Join(s.cfg.Root, "."+s.cfg.Name+".lock") }
+
+// PolicyDir is the directory of the policies that all agents follow; they notice changes.
+func (s *Sandbox) PolicyDir() string { return s.path("policies") }
+
+// EtcdEndpoint is where etcd is reached from the machine itself. The nodes use the underlay.
+func (s *Sandbox) EtcdEndpoint() string { return "unix://" + s.path("etcd.sock") }
+
+// say prints a line of progress with the time since the command began.
+func (s *Sandbox) say(format string, args ...any) {
+	fmt.Fprintf(s.out, "%s %s\n", s.paint.dim(fmt.Sprintf("%6.2fs", time.Since(s.began).Seconds())), fmt.Sprintf(format, args...))
+}
+
+// withLock runs fn while no other command changes the sandbox.
+func (s *Sandbox) withLock(fn func() error) error {
+	if os.Geteuid() != 0 {
+		return errors.New("the sandbox needs root: it creates network namespaces and loads BPF programs (try sudo)")
+	}
+	if err := os.MkdirAll(s.cfg.Root, 0o755); err != nil {
+		return err
+	}
+	unlock, err := lock(s.lockFile())
+	if err != nil {
+		return err
+	}
+	err = fn()
+	_, missing := os.Stat(s.dir())
+	unlock(errors.Is(missing, os.ErrNotExist))
+	_ = os.Remove(s.cfg.Root) // succeeds only if it is empty
+	return err
+}
+
+// Up starts the sandbox. If it is running it says so, and starts agents again that have died. What
+// an earlier, unfinished Up left is removed first; if this one fails or is interrupted, it removes
+// what it made.
+func (s *Sandbox) Up(ctx context.Context) error {
+	ctx, stop := signal.NotifyContext(ctx, unix.SIGINT, unix.SIGTERM)
+	defer stop()
+	return s.withLock(func() error {
+		st, err := loadState(s.stateFile())
+		if err == nil && st.Complete && st.Etcd.alive() {
+			return s.upAgain(ctx, st)
+		}
+		if _, there := os.Stat(s.dir()); there == nil {
+			s.say("an earlier sandbox %q did not finish or lost its etcd: removing what is left of it", s.cfg.Name)
+			if _, err := s.clean(); err != nil {
+				return err
+			}
+		}
+		for _, b := range []string{"hawser-agent", "hawser-cni"} {
+			if _, err := os.Stat(filepath.Join(s.cfg.BinDir, b)); err != nil {
+				return fmt.Errorf("%s is not in %s: build it (make build) or name its directory with --bin-dir", b, s.cfg.BinDir)
+			}
+		}
+		st, err = s.create(ctx)
+		if err == nil && s.cfg.Demo {
+			err = s.runDemo(ctx, st)
+		}
+		if err == nil {
+			st.Complete = true
+			err = st.save(s.stateFile())
+		}
+		if err != nil {
+			s.say("%s", s.paint.red("failed: removing what was started"))
+			_, cleanErr := s.clean()
+			return errors.Join(err, cleanErr)
+		}
+		s.say("%s", s.paint.bold(fmt.Sprintf("sandbox %q is up: %s, %s", s.cfg.Name, count(len(st.Nodes), "node"), count(len(st.Pods), "pod"))))
+		return nil
+	})
+}
+
+// upAgain is Up of a running sandbox.
+func (s *Sandbox) upAgain(ctx context.Context, st *state) error {
+	s.say("sandbox %q is already running since %s: %s, %s", st.Name, st.Created.Format(time.TimeOnly),
+		count(len(st.Nodes), "node"), count(len(st.Pods), "pod"))
+	for _, n := range st.Nodes {
+		if n.Agent.alive() {
+			continue
+		}
+		s.say("the agent of %s has ended: starting it again", n.Name)
+		if err := s.startAgent(st, n); err != nil {
+			return err
+		}
+		if err := st.save(s.stateFile()); err != nil {
+			return err
+		}
+		if err := s.waitAgent(ctx, n, time.Now()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// create starts everything but pods.
+func (s *Sandbox) create(ctx context.Context) (*state, error) {
+	if err := os.Mkdir(s.dir(), 0o755); err != nil {
+		return nil, err
+	}
+	for _, d := range []string{"netns", "policies", "nodes", "etcd", "cni-cache", "logs"} {
+		if err := os.Mkdir(s.path(d), 0o755); err != nil {
+			return nil, err
+		}
+	}
+	if err := os.Chmod(s.path("etcd"), 0o700); err != nil { // etcd insists
+		return nil, err
+	}
+	st := &state{
+		Name: s.cfg.Name, Created: time.Now(), IPv6: s.cfg.IPv6, RoutingMode: s.cfg.RoutingMode,
+		EnablePolicy: s.cfg.EnablePolicy, BinDir: s.cfg.BinDir, Self: s.cfg.Self,
+	}
+	if err := st.save(s.stateFile()); err != nil {
+		return nil, err
+	}
+
+	t := time.Now()
+	if err := createUnderlay(s.netns(worldName)); err != nil {
+		return nil, err
+	}
+	for i := 1; i <= s.cfg.Nodes; i++ {
+		n := newNode(i, s.cfg.IPv6)
+		if err := os.MkdirAll(s.nodePath(n.Name, "bpf"), 0o755); err != nil {
+			return nil, err
+		}
+		if err := unix.Mount("bpf", s.nodePath(n.Name, "bpf"), "bpf", 0, "mode=0700"); err != nil {
+			return nil, fmt.Errorf("BPF file system of %s: %w", n.Name, err)
+		}
+		if err := createNode(s.netns(worldName), s.netns(n.Name), n); err != nil {
+			return nil, err
+		}
+		st.Nodes = append(st.Nodes, n)
+	}
+	s.say("underlay and %s connected (%s)", count(len(st.Nodes), "node"), since(t))
+
+	t = time.Now()
+	v4, v6 := worldAddrs()
+	var err error
+	st.World, err = daemon{
+		namespace: s.netns(worldName), log: s.path("logs", "world.log"), ready: true, timeout: s.cfg.StartTimeout,
+		argv: append(slices.Clone(s.cfg.Self), "serve", "--name", worldName, "--port", fmt.Sprint(worldPort), "--ready-fd", "3"),
+	}.start()
+	if err != nil {
+		return nil, fmt.Errorf("server of the world: %w", err)
+	}
+	etcdURL := fmt.Sprintf("http://%s:2379", v4)
+	st.Etcd, err = daemon{
+		namespace: s.netns(worldName), log: s.path("logs", "etcd.log"), ready: true, timeout: s.cfg.StartTimeout,
+		argv: append(slices.Clone(s.cfg.Self), "etcd", "--dir", s.path("etcd"), "--ready-fd", "3", "--listen", etcdURL+","+s.EtcdEndpoint()),
+	}.start()
+	if err != nil {
+		return nil, fmt.Errorf("etcd: %w", err)
+	}
+	s.say("etcd answers at %s on the underlay (%s); the world is %s, %s", etcdURL, since(t), v4, v6)
+	if err := st.save(s.stateFile()); err != nil {
+		return nil, err
+	}
+
+	t = time.Now()
+	for _, n := range st.Nodes {
+		if err := s.startAgent(st, n); err != nil {
+			return nil, err
+		}
+	}
+	if err := st.save(s.stateFile()); err != nil {
+		return nil, err
+	}
+	for _, n := range st.Nodes {
+		if err := s.waitAgent(ctx, n, t); err != nil {
+			return nil, err
+		}
+	}
+	return st, s.writeHosts(st)
+}
+
+// Down ends and removes the sandbox, however much of it there is. There being none is fine.
+func (s *Sandbox) Down(ctx context.Context) error {
+	return s.withLock(func() error {
+		if _, err := os.Stat(s.dir()); errors.Is(err, os.ErrNotExist) {
+			s.say("no sandbox %q is running: nothing to remove", s.cfg.Name)
+			return nil
+		}
+		ended, err := s.clean()
+		if err != nil {
+			return fmt.Errorf("remove the sandbox (try again): %w", err)
+		}
+		s.say("sandbox %q is gone: %d processes ended, its namespaces, mounts and files removed", s.cfg.Name, ended)
+		return nil
+	})
+}
+
+// clean ends the processes in the sandbox's namespaces, unmounts what is mounted below its
+// directory, and removes the directory.
+func (s *Sandbox) clean() (ended int, err error) {
+	mounts, err := mountsBelow(s.dir())
+	if err != nil {
+		return 0, err
+	}
+	namespaces := map[inode]bool{}
+	for _, m := range mounts {
+		if m.kind == "nsfs" {
+			if id, err := namespaceID(m.path); err == nil {
+				namespaces[id] = true
+			}
+		}
+	}
+	// The machine's own namespace is not ours, whatever somebody mounted there.
+	if id, err := namespaceID("/proc/1/ns/net"); err == nil {
+		delete(namespaces, id)
+	}
+	if id, err := namespaceID("/proc/self/ns/net"); err == nil {
+		delete(namespaces, id)
+	}
+	ended, err = endAll(namespaces, 3*time.Second)
+	if err != nil {
+		return ended, err
+	}
+	for _, m := range slices.Backward(mounts) {
+		if err := unix.Unmount(m.path, unix.MNT_DETACH); err != nil && err != unix.EINVAL && err != unix.ENOENT {
+			return ended, fmt.Errorf("unmount %s: %w", m.path, err)
+		}
+	}
+	if left, err := mountsBelow(s.dir()); err != nil || len(left) > 0 {
+		return ended, errors.Join(err, fmt.Errorf("%d mounts are left below %s", len(left), s.dir()))
+	}
+	return ended, os.RemoveAll(s.dir())
+}
+
+type mount struct{ path, kind string }
+
+// mountsBelow lists the mounts below dir, outer ones first (see proc_pid_mountinfo(5)).
+func mountsBelow(dir string) ([]mount, error) {
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	unescape := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+	var out []mount
+	scan := bufio.NewScanner(f)
+	for scan.Scan() {
+		before, after, _ := strings.Cut(scan.Text(), " - ")
+		fields, kind := strings.Fields(before), strings.Fields(after)
+		if len(fields) < 5 || len(kind) == 0 {
+			continue
+		}
+		if path := unescape.Replace(fields[4]); strings.HasPrefix(path, dir+"/") {
+			out = append(out, mount{path: path, kind: kind[0]})
+		}
+	}
+	return out, scan.Err()
+}
+
+// running loads the state of a sandbox that Up has finished with.
+func (s *Sandbox) running() (*state, error) {
+	st, err := loadState(s.stateFile())
+	if errors.Is(err, errNotRunning) {
+		return nil, fmt.Errorf("no sandbox %q is running: start one with `hawser sandbox up`", s.cfg.Name)
+	}
+	return st, err
+}
+
+func since(t time.Time) string {
+	d := time.Since(t)
+	if d < time.Second {
+		return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1000)
+	}
+	return fmt.Sprintf("%.2f s", d.Seconds())
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
