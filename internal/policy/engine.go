@@ -1,0 +1,483 @@
+package policy
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+
+	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/labels"
+)
+
+// Engine keeps rules, identities and subjects, and computes rule sets. Setters only note what
+// they touch; Flush does the work. See the package comment for what it promises.
+//
+// The order in which a caller should act on a change, so that nothing passes that should not:
+//
+//  1. SetRules, SetIdentity, AddSubject...
+//  2. CIDRChanges: allocate an identity for each added prefix and SetIdentity it
+//  3. Flush: write Install, then Deltas, then Bind; then Remove
+//  4. write the new prefixes and addresses into the ipcache, and only then take gone ones out of
+//     use with RemoveIdentity, for the next Flush
+type Engine struct {
+	cfg Config
+
+	peers     map[identity.ID]*peer
+	byNS      map[string][]*peer        // by namespace label, whatever its source
+	byKV      map[kv]map[*peer]struct{} // built when first needed; see labelled
+	cidrPeers map[*peer]struct{}
+	ports     map[identity.ID]string // named ports by identity
+
+	owners     map[Owner][]*engineRule
+	ruleIndex  index[*engineRule]
+	rules      int
+	lastSerial uint64
+
+	selectors   map[string]*activeSelector
+	selIndex    index[*activeSelector]
+	cidrSels    map[netip.Prefix][]*activeSelector
+	cidrLens    [2][129]int // how many active selectors per family and length
+	cidrRefs    map[netip.Prefix]int
+	cidrPending map[netip.Prefix]bool // changed since reported; the value says if it was reported
+
+	subjects     map[Subject]*subject
+	subjectsByID map[identity.ID][]*subject
+	subjectsByNS map[string]map[*subject]struct{} // clusterwide rules walk all subjects
+	dirty        map[*subject]struct{}            // to be looked at by settle
+	rebind       map[*subject]struct{}            // the binding differs from what was last reported
+
+	ruleSets      map[string]*ruleSet
+	byID          map[RuleSetID]*ruleSet
+	dirtySets     map[*ruleSet]struct{}
+	idle          map[*ruleSet]struct{} // without subjects, to be removed
+	lastRuleSet   RuleSetID
+	lastGen       uint32
+	revision      uint64
+	localhost     compiledClause
+	localhostPeer *Selector
+}
+
+// engineRule is a rule as one engine holds it.
+type engineRule struct {
+	*Rule
+	owner   Owner
+	serial  uint64
+	clauses []compiledClause
+	// namedIngress: the outcome depends on the subject's named ports.
+	namedIngress bool
+	enforces     [2]bool
+	anchors      []anchor
+}
+
+// compiledClause is a clause with its ports cut into keys.
+type compiledClause struct {
+	dir   Direction
+	deny  bool
+	all   bool
+	peers []*Selector
+	keys  []portKey
+	named []PortMatch
+}
+
+// activeSelector is a selector that some rule set uses, with what it selects.
+type activeSelector struct {
+	sel     *Selector
+	anchors []anchor
+	ids     map[identity.ID]*peer
+	users   map[*ruleSet]int
+}
+
+// subject is a Subject in use.
+type subject struct {
+	Subject
+	refs    int
+	peer    *peer // the identity's labels, as last known; nil if never
+	set     *ruleSet
+	at      int // index in set.subjects
+	gen     uint32
+	removed bool
+}
+
+// New returns an engine that knows the reserved identities and nothing else.
+func New(cfg Config) (*Engine, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	e := &Engine{
+		cfg:           cfg,
+		peers:         map[identity.ID]*peer{},
+		byNS:          map[string][]*peer{},
+		cidrPeers:     map[*peer]struct{}{},
+		ports:         map[identity.ID]string{},
+		owners:        map[Owner][]*engineRule{},
+		selectors:     map[string]*activeSelector{},
+		cidrSels:      map[netip.Prefix][]*activeSelector{},
+		cidrRefs:      map[netip.Prefix]int{},
+		cidrPending:   map[netip.Prefix]bool{},
+		subjects:      map[Subject]*subject{},
+		subjectsByID:  map[identity.ID][]*subject{},
+		subjectsByNS:  map[string]map[*subject]struct{}{},
+		dirty:         map[*subject]struct{}{},
+		rebind:        map[*subject]struct{}{},
+		ruleSets:      map[string]*ruleSet{},
+		byID:          map[RuleSetID]*ruleSet{},
+		dirtySets:     map[*ruleSet]struct{}{},
+		idle:          map[*ruleSet]struct{}{},
+		lastRuleSet:   cfg.LastRuleSet,
+		lastGen:       cfg.LastGeneration,
+		localhostPeer: newEntitySelector(identity.EntityHost),
+		localhost:     compiledClause{dir: Ingress, keys: []portKey{{}}},
+	}
+	for _, id := range identity.ReservedIDs() {
+		set, _ := identity.ReservedLabels(id)
+		e.SetIdentity(id, set)
+	}
+	return e, nil
+}
+
+// SetMode changes when endpoints are enforced.
+func (e *Engine) SetMode(m Mode) {
+	if m == e.cfg.Mode || m > ModeNever {
+		return
+	}
+	e.cfg.Mode = m
+	for _, s := range e.subjects {
+		e.dirty[s] = struct{}{}
+	}
+}
+
+// Mode returns the current mode.
+func (e *Engine) Mode() Mode { return e.cfg.Mode }
+
+// SetRules makes the owner's rules exactly these; none removes the owner. Rules that are deeply
+// equal to ones the owner has already are kept, so that giving the same rules again changes
+// nothing. On error nothing changes.
+func (e *Engine) SetRules(o Owner, rules []*Rule) error {
+	var errs []error
+	for i, r := range rules {
+		if r == nil || r.Subject == nil {
+			errs = append(errs, fmt.Errorf("rule %d of %q is incomplete; make rules with Parse", i, o))
+		}
+	}
+	if len(errs) > 0 {
+		return errors.Join(errs...)
+	}
+	old := e.owners[o]
+	next := make([]*engineRule, 0, len(rules))
+	kept := make([]bool, len(old))
+	for _, r := range rules {
+		i := slices.IndexFunc(old, func(er *engineRule) bool { return er.Rule == r || reflect.DeepEqual(er.Rule, r) })
+		// A rule given twice is kept once for each.
+		for i >= 0 && kept[i] {
+			j := slices.IndexFunc(old[i+1:], func(er *engineRule) bool { return er.Rule == r || reflect.DeepEqual(er.Rule, r) })
+			if j < 0 {
+				i = -1
+				break
+			}
+			i += 1 + j
+		}
+		if i >= 0 {
+			kept[i] = true
+			next = append(next, old[i])
+			continue
+		}
+		next = append(next, e.addRule(o, r))
+	}
+	for i, er := range old {
+		if !kept[i] {
+			e.removeRule(er)
+		}
+	}
+	if len(next) == 0 {
+		delete(e.owners, o)
+	} else {
+		e.owners[o] = next
+	}
+	return nil
+}
+
+func (e *Engine) addRule(o Owner, r *Rule) *engineRule {
+	e.lastSerial++
+	er := &engineRule{Rule: r, owner: o, serial: e.lastSerial}
+	er.clauses = make([]compiledClause, 0, len(r.Clauses))
+	for i := range r.Clauses {
+		c := &r.Clauses[i]
+		cc := compiledClause{dir: c.Direction, deny: c.Deny, all: c.AllPeers}
+		for _, s := range c.Peers {
+			switch {
+			case s.isWildcard():
+				cc.all = true
+			case !s.isNone():
+				cc.peers = append(cc.peers, s)
+			}
+		}
+		if cc.all {
+			cc.peers = nil
+		}
+		if !cc.all && len(cc.peers) == 0 {
+			continue
+		}
+		for _, m := range c.Ports {
+			if m.Name == "" {
+				cc.keys = m.appendKeys(cc.keys)
+				continue
+			}
+			cc.named = append(cc.named, m)
+			er.namedIngress = er.namedIngress || cc.dir == Ingress
+		}
+		er.clauses = append(er.clauses, cc)
+	}
+	for _, d := range []Direction{Ingress, Egress} {
+		if e.cfg.AllowNonDefaultDeny {
+			er.enforces[d] = r.DefaultDeny[d]
+		} else {
+			er.enforces[d] = r.DefaultDeny[d] || r.has(d)
+		}
+	}
+	er.anchors = r.Subject.anchors(&e.cfg)
+	for _, a := range er.anchors {
+		e.ruleIndex.add(a, er)
+	}
+	e.rules++
+	e.touchSubjects(er)
+	return er
+}
+
+func (e *Engine) removeRule(er *engineRule) {
+	for _, a := range er.anchors {
+		e.ruleIndex.remove(a, er)
+	}
+	e.rules--
+	e.touchSubjects(er)
+}
+
+// touchSubjects notes the subjects that the rule selects.
+func (e *Engine) touchSubjects(er *engineRule) {
+	touch := func(s *subject) {
+		if s.peer != nil && er.Subject.match(&e.cfg, s.peer) {
+			e.dirty[s] = struct{}{}
+		}
+	}
+	if er.Namespace != "" {
+		for s := range e.subjectsByNS[er.Namespace] {
+			touch(s)
+		}
+		return
+	}
+	for _, s := range e.subjects {
+		touch(s)
+	}
+}
+
+// SetIdentity makes the labels of an identity known, or changes them. The identities up to
+// world-ipv6 are known from the start. Identity 0 and empty labels are ignored.
+func (e *Engine) SetIdentity(id identity.ID, set labels.Set) {
+	if id == 0 || len(set) == 0 {
+		return
+	}
+	if old := e.peers[id]; old != nil {
+		if old.set.Equal(set) {
+			return
+		}
+		e.removePeer(old)
+	}
+	p := newPeer(&e.cfg, id, set)
+	if text := e.ports[id]; text != "" {
+		p.namedPorts, _ = ParseNamedPorts(text)
+	}
+	e.addPeer(p)
+	for _, s := range e.subjectsByID[id] {
+		e.setSubjectPeer(s, p)
+	}
+}
+
+// RemoveIdentity makes an identity unknown as a peer. Subjects that still have it keep the rules
+// that its last labels gave them.
+func (e *Engine) RemoveIdentity(id identity.ID) {
+	delete(e.ports, id)
+	if p := e.peers[id]; p != nil {
+		e.removePeer(p)
+	}
+}
+
+// SetNamedPorts says which named ports the endpoints of an identity have, all together, for
+// egress rules with named ports. The text is that of FormatNamedPorts; a name may be there with
+// several ports.
+func (e *Engine) SetNamedPorts(id identity.ID, text string) error {
+	ports, err := ParseNamedPorts(text)
+	if err != nil {
+		return err
+	}
+	if e.ports[id] == text {
+		return nil
+	}
+	if text == "" {
+		delete(e.ports, id)
+	} else {
+		e.ports[id] = text
+	}
+	if p := e.peers[id]; p != nil {
+		p.namedPorts = ports
+		for _, as := range p.selectors {
+			e.touchUsers(as, id)
+		}
+	}
+	return nil
+}
+
+func (e *Engine) addPeer(p *peer) {
+	e.peers[p.id] = p
+	if p.anyNamespace != "" {
+		e.byNS[p.anyNamespace] = append(e.byNS[p.anyNamespace], p)
+	}
+	if p.prefix.IsValid() {
+		e.cidrPeers[p] = struct{}{}
+	}
+	if e.byKV != nil {
+		e.indexPeer(p)
+	}
+	e.selIndex.visit(p.anyNamespace, p.set, func(as *activeSelector) { e.offer(as, p) })
+	if p.prefix.IsValid() {
+		e.visitCovering(p.prefix, func(as *activeSelector) { e.offer(as, p) })
+	}
+}
+
+// offer adds the identity to the selector if it matches.
+func (e *Engine) offer(as *activeSelector, p *peer) {
+	if as.ids[p.id] == p || !as.sel.match(&e.cfg, p) {
+		return
+	}
+	as.ids[p.id] = p
+	p.selectors = append(p.selectors, as)
+	e.touchUsers(as, p.id)
+}
+
+func (e *Engine) touchUsers(as *activeSelector, id identity.ID) {
+	for rs := range as.users {
+		if rs.installed {
+			rs.touch(id)
+			e.dirtySets[rs] = struct{}{}
+		}
+	}
+}
+
+func (e *Engine) removePeer(p *peer) {
+	delete(e.peers, p.id)
+	if p.anyNamespace != "" {
+		if list := without(e.byNS[p.anyNamespace], p); len(list) > 0 {
+			e.byNS[p.anyNamespace] = list
+		} else {
+			delete(e.byNS, p.anyNamespace)
+		}
+	}
+	delete(e.cidrPeers, p)
+	if e.byKV != nil {
+		for i := range p.set {
+			k := kv{p.set[i].Key, p.set[i].Value}
+			delete(e.byKV[k], p)
+			if len(e.byKV[k]) == 0 {
+				delete(e.byKV, k)
+			}
+		}
+	}
+	for _, as := range p.selectors {
+		delete(as.ids, p.id)
+		e.touchUsers(as, p.id)
+	}
+	p.selectors = nil
+}
+
+// labelled returns the identities with a label. The index behind it is built when a selector that
+// no namespace confines first asks, and kept up from then on.
+func (e *Engine) labelled(k kv) map[*peer]struct{} {
+	if e.byKV == nil {
+		e.byKV = make(map[kv]map[*peer]struct{}, len(e.peers))
+		for _, p := range e.peers {
+			e.indexPeer(p)
+		}
+	}
+	return e.byKV[k]
+}
+
+func (e *Engine) indexPeer(p *peer) {
+	for i := range p.set {
+		k := kv{p.set[i].Key, p.set[i].Value}
+		m := e.byKV[k]
+		if m == nil {
+			m = map[*peer]struct{}{}
+			e.byKV[k] = m
+		}
+		m[p] = struct{}{}
+	}
+}
+
+// AddSubject says that a local endpoint has this identity and these named ports. Each call takes a
+// reference.
+func (e *Engine) AddSubject(s Subject) {
+	if sub := e.subjects[s]; sub != nil {
+		sub.refs++
+		return
+	}
+	sub := &subject{Subject: s, refs: 1}
+	e.subjects[s] = sub
+	e.subjectsByID[s.Identity] = append(e.subjectsByID[s.Identity], sub)
+	e.dirty[sub] = struct{}{}
+	e.rebind[sub] = struct{}{}
+	if p := e.peers[s.Identity]; p != nil {
+		e.setSubjectPeer(sub, p)
+	}
+}
+
+func (e *Engine) setSubjectPeer(s *subject, p *peer) {
+	e.unfileSubject(s)
+	s.peer = p
+	if p.hasNamespace {
+		m := e.subjectsByNS[p.namespace]
+		if m == nil {
+			m = map[*subject]struct{}{}
+			e.subjectsByNS[p.namespace] = m
+		}
+		m[s] = struct{}{}
+	}
+	e.dirty[s] = struct{}{}
+}
+
+func (e *Engine) unfileSubject(s *subject) {
+	if s.peer == nil || !s.peer.hasNamespace {
+		return
+	}
+	m := e.subjectsByNS[s.peer.namespace]
+	delete(m, s)
+	if len(m) == 0 {
+		delete(e.subjectsByNS, s.peer.namespace)
+	}
+}
+
+// RemoveSubject gives back a reference; with the last one the subject is forgotten.
+func (e *Engine) RemoveSubject(s Subject) {
+	sub := e.subjects[s]
+	if sub == nil {
+		return
+	}
+	if sub.refs--; sub.refs > 0 {
+		return
+	}
+	sub.removed = true
+	e.unfileSubject(sub)
+	delete(e.subjects, s)
+	if list := without(e.subjectsByID[s.Identity], sub); len(list) > 0 {
+		e.subjectsByID[s.Identity] = list
+	} else {
+		delete(e.subjectsByID, s.Identity)
+	}
+	delete(e.dirty, sub)
+	delete(e.rebind, sub)
+	e.assign(sub, nil)
+}
+
+func compareSubjects(a, b *subject) int {
+	return cmp.Or(cmp.Compare(a.Identity, b.Identity), cmp.Compare(a.NamedPorts, b.NamedPorts))
+}

@@ -1,0 +1,267 @@
+package policy
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/hawser-net/hawser/internal/identity"
+)
+
+// Update is what changed between two calls of Flush. It is deterministic: the same calls give
+// the same updates.
+type Update struct {
+	// Revision counts the updates that were not empty.
+	Revision uint64
+	// Install are new rule sets, to be written before Bind.
+	Install []RuleSet
+	// Deltas change rule sets that stay.
+	Deltas []Delta
+	// Bind are the subjects whose binding changed, if only in its generation.
+	Bind map[Subject]Binding
+	// Remove are rule sets that nothing points at after Bind.
+	Remove []RuleSetID
+	// CIDRsAdded need an identity from now on, CIDRsRemoved no longer do. Both leave out what
+	// CIDRChanges has reported.
+	CIDRsAdded   []netip.Prefix
+	CIDRsRemoved []netip.Prefix
+}
+
+// Empty reports whether nothing changed.
+func (u *Update) Empty() bool {
+	return len(u.Install)+len(u.Deltas)+len(u.Bind)+len(u.Remove)+len(u.CIDRsAdded)+len(u.CIDRsRemoved) == 0
+}
+
+// CIDRChanges returns the prefixes that need an identity now, and those that no longer do, since it
+// or Flush last said so, sorted. A caller that allocates identities for added prefixes and makes
+// them known with SetIdentity before Flush never has a rule set in force that lacks them. Prefixes
+// of length 0 are not listed: reserved identities stand for them.
+func (e *Engine) CIDRChanges() (added, removed []netip.Prefix) {
+	e.settle()
+	e.dropIdleDrafts()
+	return e.takeCIDRs()
+}
+
+func (e *Engine) takeCIDRs() (added, removed []netip.Prefix) {
+	for p, was := range e.cidrPending {
+		if was {
+			removed = append(removed, p)
+		} else {
+			added = append(added, p)
+		}
+	}
+	clear(e.cidrPending)
+	slices.SortFunc(added, comparePrefix)
+	slices.SortFunc(removed, comparePrefix)
+	return added, removed
+}
+
+// CIDRs returns all prefixes that need an identity, sorted.
+func (e *Engine) CIDRs() []netip.Prefix {
+	return slices.SortedFunc(maps.Keys(e.cidrRefs), comparePrefix)
+}
+
+// dropIdleDrafts forgets rule sets that were never reported and that nothing points at.
+func (e *Engine) dropIdleDrafts() {
+	for rs := range e.idle {
+		if !rs.installed {
+			e.drop(rs)
+		}
+	}
+}
+
+func (e *Engine) drop(rs *ruleSet) {
+	delete(e.idle, rs)
+	delete(e.dirtySets, rs)
+	delete(e.ruleSets, rs.key)
+	delete(e.byID, rs.id)
+	e.leave(rs)
+}
+
+// Flush returns everything that changed since the last call.
+func (e *Engine) Flush() Update {
+	e.settle()
+	var u Update
+
+	for rs := range e.idle {
+		if rs.installed {
+			u.Remove = append(u.Remove, rs.id)
+		}
+		e.drop(rs)
+	}
+	slices.Sort(u.Remove)
+
+	for rs := range e.dirtySets {
+		if d, ok := rs.delta(); ok {
+			u.Deltas = append(u.Deltas, d)
+		}
+	}
+	slices.SortFunc(u.Deltas, func(a, b Delta) int { return cmp.Compare(a.ID, b.ID) })
+
+	// What a rule set no longer passes must stop for flows that it admitted before.
+	for rs := range e.dirtySets {
+		if rs.rejudge {
+			rs.rejudge = false
+			for _, s := range rs.subjects {
+				e.rebind[s] = struct{}{}
+			}
+		}
+	}
+	clear(e.dirtySets)
+
+	if len(e.rebind) > 0 {
+		e.lastGen++
+		u.Bind = make(map[Subject]Binding, len(e.rebind))
+	}
+	for s := range e.rebind {
+		s.gen = e.lastGen
+		b := Binding{Generation: s.gen}
+		if rs := s.set; rs != nil {
+			b.RuleSet = rs.id
+			if !rs.installed {
+				rs.installed = true
+				rs.fill()
+				u.Install = append(u.Install, rs.content())
+			}
+		}
+		u.Bind[s.Subject] = b
+	}
+	clear(e.rebind)
+	slices.SortFunc(u.Install, func(a, b RuleSet) int { return cmp.Compare(a.ID, b.ID) })
+
+	u.CIDRsAdded, u.CIDRsRemoved = e.takeCIDRs()
+	if !u.Empty() {
+		e.revision++
+	}
+	u.Revision = e.revision
+	return u
+}
+
+// content lists all entries.
+func (rs *ruleSet) content() RuleSet {
+	out := RuleSet{ID: rs.id, IngressEnforced: rs.dirs[Ingress].enforced, EgressEnforced: rs.dirs[Egress].enforced}
+	n := 0
+	for dir := range rs.dirs {
+		d := &rs.dirs[dir]
+		n += d.base.len()
+		for _, ps := range d.peers {
+			n += ps.len()
+		}
+	}
+	out.Entries = make([]Entry, 0, n)
+	for _, dir := range []Direction{Ingress, Egress} {
+		d := &rs.dirs[dir]
+		out.Entries = d.base.appendEntries(out.Entries, dir, 0)
+		ids := make([]identity.ID, 0, len(d.peers))
+		for id := range d.peers {
+			ids = append(ids, id)
+		}
+		slices.Sort(ids)
+		for _, id := range ids {
+			out.Entries = d.peers[id].appendEntries(out.Entries, dir, id)
+		}
+	}
+	return out
+}
+
+func (s *portSet) len() int {
+	if s == nil {
+		return 0
+	}
+	return len(s.deny) + len(s.allow)
+}
+
+// appendEntries lists the entries in the order of their keys.
+func (s *portSet) appendEntries(dst []Entry, dir Direction, id identity.ID) []Entry {
+	if s == nil {
+		return dst
+	}
+	deny, allow := s.deny, s.allow
+	for len(deny)+len(allow) > 0 {
+		isDeny := len(allow) == 0 || len(deny) > 0 && comparePortKeys(deny[0], allow[0]) < 0
+		var k portKey
+		if isDeny {
+			k, deny = deny[0], deny[1:]
+		} else {
+			k, allow = allow[0], allow[1:]
+		}
+		dst = append(dst, Entry{k.key(dir, id), isDeny})
+	}
+	return dst
+}
+
+func (k portKey) key(dir Direction, id identity.ID) Key {
+	return Key{Direction: dir, Identity: id, Proto: k.proto, Port: k.port, PortBits: k.bits}
+}
+
+// delta brings the rule set up to date with the identities that were touched. It notes in rejudge
+// whether an allow went or a deny came. ok is false if nothing changed.
+func (rs *ruleSet) delta() (Delta, bool) {
+	out := Delta{ID: rs.id}
+	ids := slices.Sorted(maps.Keys(rs.touched))
+	rs.touched = nil
+	var allows []Entry
+	var denyGone []Key
+	for _, dir := range []Direction{Ingress, Egress} {
+		d := &rs.dirs[dir]
+		for _, id := range ids {
+			old, now := d.peers[id], rs.recompute(dir, id)
+			if old == now {
+				continue
+			}
+			d.set(id, now)
+			was := old.verdicts()
+			is := now.verdicts()
+			for k, deny := range is {
+				oldDeny, had := was[k]
+				switch {
+				case had && oldDeny == deny:
+				case deny:
+					out.Upserts = append(out.Upserts, Entry{k.key(dir, id), true})
+					rs.rejudge = true
+				default:
+					allows = append(allows, Entry{k.key(dir, id), false})
+				}
+			}
+			for k, deny := range was {
+				if _, has := is[k]; has {
+					continue
+				}
+				if deny {
+					denyGone = append(denyGone, k.key(dir, id))
+				} else {
+					out.Deletes = append(out.Deletes, k.key(dir, id))
+					rs.rejudge = true
+				}
+			}
+		}
+	}
+	slices.SortFunc(out.Upserts, func(a, b Entry) int { return compareKeys(a.Key, b.Key) })
+	slices.SortFunc(allows, func(a, b Entry) int { return compareKeys(a.Key, b.Key) })
+	slices.SortFunc(out.Deletes, compareKeys)
+	slices.SortFunc(denyGone, compareKeys)
+	out.Upserts = append(out.Upserts, allows...)
+	out.Deletes = append(out.Deletes, denyGone...)
+	return out, len(out.Upserts)+len(out.Deletes) > 0
+}
+
+// verdicts returns the entries as a map from key to deny.
+func (s *portSet) verdicts() map[portKey]bool {
+	if s == nil {
+		return nil
+	}
+	m := make(map[portKey]bool, s.len())
+	for _, k := range s.deny {
+		m[k] = true
+	}
+	for _, k := range s.allow {
+		m[k] = false
+	}
+	return m
+}
+
+func compareKeys(a, b Key) int {
+	return cmp.Or(cmp.Compare(a.Direction, b.Direction), cmp.Compare(a.Identity, b.Identity),
+		cmp.Compare(a.Proto, b.Proto), cmp.Compare(a.PortBits, b.PortBits), cmp.Compare(a.Port, b.Port))
+}

@@ -1,0 +1,63 @@
+package policy
+
+import (
+	"github.com/hawser-net/hawser/internal/identity"
+)
+
+// Verdict is the outcome for a packet in one direction.
+type Verdict uint8
+
+// The outcomes.
+const (
+	// NoRuleSet: the rule set does not exist; the packet is dropped.
+	NoRuleSet Verdict = iota
+	// Allowed and Denied: an entry says so.
+	Allowed
+	Denied
+	// DefaultAllowed and DefaultDenied: no entry matches.
+	DefaultAllowed
+	DefaultDenied
+)
+
+// Pass reports whether the packet passes.
+func (v Verdict) Pass() bool { return v == Allowed || v == DefaultAllowed }
+
+// String returns a few words for people.
+func (v Verdict) String() string {
+	switch v {
+	case Allowed:
+		return "allowed"
+	case Denied:
+		return "denied"
+	case DefaultAllowed:
+		return "allowed by default"
+	case DefaultDenied:
+		return "denied by default"
+	}
+	return "denied: no rule set"
+}
+
+// Lookup judges a packet as the kernel does, with the rule set as of the last Flush: by the most
+// specific entry of the peer's identity and the most specific of any peer. For ICMP and ICMPv6
+// port is the message type; other protocols without ports have 0.
+func (e *Engine) Lookup(rs RuleSetID, dir Direction, id identity.ID, proto uint8, port uint16) Verdict {
+	set := e.byID[rs]
+	if set == nil || !set.installed {
+		return NoRuleSet
+	}
+	d := &set.dirs[dir]
+	deny, found := d.base.verdict(proto, port)
+	if id != 0 {
+		deny2, found2 := d.peers[id].verdict(proto, port)
+		deny, found = deny || deny2, found || found2
+	}
+	switch {
+	case deny:
+		return Denied
+	case found:
+		return Allowed
+	case d.enforced:
+		return DefaultDenied
+	}
+	return DefaultAllowed
+}

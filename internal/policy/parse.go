@@ -1,0 +1,600 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/labels"
+)
+
+// Limits on a single entry, as the schema has them.
+const (
+	maxPorts      = 40
+	maxICMPFields = 40
+	maxLabelValue = 63
+)
+
+// FieldError says what is wrong with one field of a policy object.
+type FieldError struct {
+	// Field is the path, such as "spec.egress[0].toPorts[1].rules.http".
+	Field string
+	// Problem says what is wrong and what to do.
+	Problem string
+	// Unsupported is set if the field is valid but not implemented.
+	Unsupported bool
+}
+
+// Error returns "field: problem".
+func (e *FieldError) Error() string { return e.Field + ": " + e.Problem }
+
+// Parse returns the rules of a namespaced policy. Every fault is reported, as FieldErrors joined:
+// a policy counts whole or not at all.
+func Parse(p *v2.CiliumNetworkPolicy) ([]*Rule, error) {
+	if p == nil {
+		return nil, errors.New("the policy is missing")
+	}
+	ps := parser{namespace: p.Metadata.Namespace}
+	if !validNamespace(ps.namespace) {
+		ps.fail("metadata.namespace", "%q is not the name of a namespace", clip(ps.namespace))
+	}
+	return ps.object(p.Metadata, p.Spec, p.Specs)
+}
+
+// ParseClusterwide returns the rules of a clusterwide policy.
+func ParseClusterwide(p *v2.CiliumClusterwideNetworkPolicy) ([]*Rule, error) {
+	if p == nil {
+		return nil, errors.New("the policy is missing")
+	}
+	ps := parser{}
+	if p.Metadata.Namespace != "" {
+		ps.fail("metadata.namespace", "a clusterwide policy has no namespace; leave it out or use the kind %s", v2.KindNetworkPolicy)
+	}
+	return ps.object(p.Metadata, p.Spec, p.Specs)
+}
+
+// parser collects the faults of one object.
+type parser struct {
+	namespace string // "" for clusterwide policies
+	errs      []error
+}
+
+func (ps *parser) fail(field, format string, args ...any) {
+	ps.errs = append(ps.errs, &FieldError{Field: field, Problem: fmt.Sprintf(format, args...)})
+}
+
+func (ps *parser) unsupported(present bool, field string) {
+	if present {
+		ps.errs = append(ps.errs, &FieldError{Field: field, Problem: "is not supported", Unsupported: true})
+	}
+}
+
+func (ps *parser) object(meta v2.ObjectMeta, spec *v2.Rule, specs []*v2.Rule) ([]*Rule, error) {
+	if meta.Name == "" {
+		ps.fail("metadata.name", "is missing")
+	}
+	if spec == nil && len(specs) == 0 {
+		ps.fail("spec", "is missing; write spec or specs")
+	}
+	var rules []*Rule
+	if spec != nil {
+		rules = append(rules, ps.rule("spec", spec))
+	}
+	for i, r := range specs {
+		path := fmt.Sprintf("specs[%d]", i)
+		if r == nil {
+			ps.fail(path, "is null")
+			continue
+		}
+		rules = append(rules, ps.rule(path, r))
+	}
+	if len(ps.errs) > 0 {
+		return nil, errors.Join(ps.errs...)
+	}
+	return rules, nil
+}
+
+func (ps *parser) rule(path string, in *v2.Rule) *Rule {
+	r := &Rule{Namespace: ps.namespace, Path: path, Description: in.Description}
+	ps.unsupported(in.NodeSelector != nil, path+".nodeSelector")
+	ps.unsupported(in.Log != nil, path+".log")
+	if in.EndpointSelector == nil {
+		if in.NodeSelector == nil {
+			ps.fail(path+".endpointSelector", "is missing; write {} to select all endpoints")
+		}
+	} else {
+		r.Subject = ps.subject(path+".endpointSelector", in.EndpointSelector)
+	}
+	if len(in.Ingress)+len(in.IngressDeny)+len(in.Egress)+len(in.EgressDeny) == 0 {
+		ps.fail(path, "has no entry; write at least one of ingress, ingressDeny, egress, egressDeny")
+	}
+	for i := range in.Ingress {
+		ps.ingress(r, path, fmt.Sprintf("ingress[%d]", i), &in.Ingress[i], false)
+	}
+	for i := range in.IngressDeny {
+		ps.ingress(r, path, fmt.Sprintf("ingressDeny[%d]", i), &in.IngressDeny[i], true)
+	}
+	for i := range in.Egress {
+		ps.egress(r, path, fmt.Sprintf("egress[%d]", i), &in.Egress[i], false)
+	}
+	for i := range in.EgressDeny {
+		ps.egress(r, path, fmt.Sprintf("egressDeny[%d]", i), &in.EgressDeny[i], true)
+	}
+	r.DefaultDeny = [2]bool{r.has(Ingress), r.has(Egress)}
+	if d := in.EnableDefaultDeny; d != nil {
+		if d.Ingress != nil {
+			r.DefaultDeny[Ingress] = *d.Ingress
+		}
+		if d.Egress != nil {
+			r.DefaultDeny[Egress] = *d.Egress
+		}
+	}
+	var ls []labels.Label
+	for i, l := range in.Labels {
+		label := labels.New(l.Source, l.Key, l.Value)
+		if err := label.Validate(); err != nil {
+			ps.fail(fmt.Sprintf("%s.labels[%d]", path, i), "%v", err)
+			continue
+		}
+		ls = append(ls, label)
+	}
+	r.Labels = labels.NewSet(ls...)
+	return r
+}
+
+// peerList is one of the alternative lists of peers of an entry.
+type peerList struct {
+	field   string
+	present bool
+	peers   []*Selector
+}
+
+func (ps *parser) ingress(r *Rule, path, sub string, in *v2.IngressRule, deny bool) {
+	at := path + "." + sub
+	ps.unsupported(in.FromGroups != nil, at+".fromGroups")
+	ps.unsupported(in.FromNodes != nil, at+".fromNodes")
+	ps.unsupported(in.Authentication != nil, at+".authentication")
+	ps.unsupported(len(in.FromRequires) > 0, at+".fromRequires")
+	ps.clause(r, Clause{Direction: Ingress, Deny: deny, Path: sub}, at, []peerList{
+		ps.endpoints(at+".fromEndpoints", in.FromEndpoints),
+		ps.cidrs(at+".fromCIDR", in.FromCIDR),
+		ps.cidrSet(at+".fromCIDRSet", in.FromCIDRSet),
+		ps.entities(at+".fromEntities", in.FromEntities),
+	}, in.ToPorts, in.ICMPs)
+}
+
+func (ps *parser) egress(r *Rule, path, sub string, in *v2.EgressRule, deny bool) {
+	at := path + "." + sub
+	ps.unsupported(in.ToServices != nil, at+".toServices")
+	ps.unsupported(in.ToFQDNs != nil, at+".toFQDNs")
+	ps.unsupported(in.ToGroups != nil, at+".toGroups")
+	ps.unsupported(in.ToNodes != nil, at+".toNodes")
+	ps.unsupported(in.Authentication != nil, at+".authentication")
+	ps.unsupported(len(in.ToRequires) > 0, at+".toRequires")
+	ps.clause(r, Clause{Direction: Egress, Deny: deny, Path: sub}, at, []peerList{
+		ps.endpoints(at+".toEndpoints", in.ToEndpoints),
+		ps.cidrs(at+".toCIDR", in.ToCIDR),
+		ps.cidrSet(at+".toCIDRSet", in.ToCIDRSet),
+		ps.entities(at+".toEntities", in.ToEntities),
+	}, in.ToPorts, in.ICMPs)
+}
+
+// clause finishes an entry and adds it to the rule.
+func (ps *parser) clause(r *Rule, c Clause, at string, lists []peerList, toPorts []v2.PortRule, icmps []v2.ICMPRule) {
+	var from *peerList
+	for i := range lists {
+		if !lists[i].present {
+			continue
+		}
+		if from != nil {
+			ps.fail(lists[i].field, "cannot be combined with %s in one entry; write two entries", from.field)
+			continue
+		}
+		from = &lists[i]
+	}
+	if from != nil {
+		c.Peers = from.peers
+	}
+	if toPorts != nil && icmps != nil {
+		ps.fail(at+".icmps", "cannot be combined with toPorts in one entry; write two entries")
+	}
+	switch {
+	case toPorts != nil:
+		c.Ports = ps.ports(at+".toPorts", toPorts)
+	case icmps != nil:
+		c.Ports = ps.icmps(at+".icmps", icmps)
+	default:
+		c.Ports = []PortMatch{{Proto: ProtoAny, First: 0, Last: 65535}}
+	}
+	// "- {}" says nothing about peers or ports and matches nothing.
+	c.AllPeers = from == nil && (toPorts != nil || icmps != nil)
+	r.Clauses = append(r.Clauses, c)
+}
+
+func (ps *parser) endpoints(field string, in []v2.LabelSelector) peerList {
+	out := peerList{field: field, present: in != nil}
+	for i := range in {
+		at := fmt.Sprintf("%s[%d]", field, i)
+		reqs, ok := ps.requirements(at, &in[i])
+		if !ok {
+			continue
+		}
+		namesNamespace, namesNamespaceLabel, namesCluster, reserved := false, false, false, false
+		for _, q := range reqs {
+			typed := q.source == "" || q.source == labels.SourceK8s
+			switch {
+			case q.key == labels.KeyNamespace && typed:
+				namesNamespace = true
+			case q.key == labels.KeyCluster && typed:
+				namesCluster = true
+			case strings.HasPrefix(q.key, labels.KeyNamespaceLabels+".") && typed:
+				namesNamespaceLabel = true
+			case q.source == labels.SourceReserved && (q.op == opIn || q.op == opExists):
+				reserved = true
+			}
+		}
+		var s *Selector
+		switch {
+		case reserved:
+			s = newLabelSelector("", false, false, reqs)
+		case namesNamespace:
+			s = newLabelSelector("", false, !namesCluster, reqs)
+		case namesNamespaceLabel:
+			s = newLabelSelector("", true, !namesCluster, reqs)
+		default:
+			s = newLabelSelector(ps.namespace, ps.namespace == "", !namesCluster, reqs)
+		}
+		out.peers = append(out.peers, s)
+	}
+	return out
+}
+
+// subject reads an endpointSelector.
+func (ps *parser) subject(field string, in *v2.LabelSelector) *Selector {
+	reqs, ok := ps.requirements(field, in)
+	if !ok {
+		return nil
+	}
+	if ps.namespace != "" {
+		for i := range reqs {
+			q := &reqs[i]
+			if q.source == labels.SourceReserved && (q.op == opIn || q.op == opExists) {
+				ps.fail(field, "a policy of a namespace cannot select %s; use the kind %s", q, v2.KindClusterwideNetworkPolicy)
+			}
+			typed := q.source == "" || q.source == labels.SourceK8s
+			if v, one := q.equality(); one && typed && q.key == labels.KeyNamespace && v != ps.namespace {
+				ps.fail(field, "selects namespace %q, but a policy selects endpoints of its own namespace only, which is %q", clip(v), ps.namespace)
+			}
+		}
+	}
+	return newLabelSelector(ps.namespace, false, false, reqs)
+}
+
+// requirements reads both parts of a label selector.
+func (ps *parser) requirements(field string, in *v2.LabelSelector) ([]requirement, bool) {
+	before := len(ps.errs)
+	reqs := make([]requirement, 0, len(in.MatchLabels)+len(in.MatchExpressions))
+	for _, k := range slices.Sorted(maps.Keys(in.MatchLabels)) {
+		v := in.MatchLabels[k]
+		at := fmt.Sprintf("%s.matchLabels[%s]", field, clip(k))
+		q := requirement{op: opIn, values: []string{v}}
+		ps.key(at, k, &q)
+		ps.value(at, v)
+		reqs = append(reqs, q)
+	}
+	for i, e := range in.MatchExpressions {
+		at := fmt.Sprintf("%s.matchExpressions[%d]", field, i)
+		var q requirement
+		ps.key(at+".key", e.Key, &q)
+		switch e.Operator {
+		case v2.OpIn:
+			q.op = opIn
+		case v2.OpNotIn:
+			q.op = opNotIn
+		case v2.OpExists:
+			q.op = opExists
+		case v2.OpDoesNotExist:
+			q.op = opDoesNotExist
+		default:
+			ps.fail(at+".operator", "%q is not one of In, NotIn, Exists, DoesNotExist", clip(e.Operator))
+		}
+		needsValues := e.Operator == v2.OpIn || e.Operator == v2.OpNotIn
+		if needsValues && len(e.Values) == 0 {
+			ps.fail(at+".values", "operator %s needs at least one value", e.Operator)
+		}
+		if !needsValues && len(e.Values) > 0 {
+			ps.fail(at+".values", "operator %s takes no values", clip(e.Operator))
+		}
+		for j, v := range e.Values {
+			ps.value(fmt.Sprintf("%s.values[%d]", at, j), v)
+		}
+		q.values = slices.Sorted(slices.Values(e.Values))
+		q.values = slices.Compact(q.values)
+		reqs = append(reqs, q)
+	}
+	slices.SortFunc(reqs, func(a, b requirement) int { return strings.Compare(a.String(), b.String()) })
+	return reqs, len(ps.errs) == before
+}
+
+// key reads "[source:]key".
+func (ps *parser) key(field, s string, q *requirement) {
+	key := s
+	if source, rest, ok := strings.Cut(s, ":"); ok {
+		q.source, key = source, rest
+		if source == labels.SourceAny {
+			q.source = ""
+		}
+		if source == "" {
+			ps.fail(field, "the source before the colon is empty")
+			return
+		}
+	}
+	q.key = key
+	if err := labels.New(q.source, key, "").Validate(); err != nil {
+		ps.fail(field, "%v", err)
+		return
+	}
+	if strings.ContainsAny(s, "!@(),{} ") {
+		ps.fail(field, "the key %q holds a character that is not allowed", clip(s))
+	}
+}
+
+// value checks the value of a label.
+func (ps *parser) value(field, v string) {
+	if len(v) > maxLabelValue {
+		ps.fail(field, "the value is longer than %d bytes", maxLabelValue)
+		return
+	}
+	for i := 0; i < len(v); i++ {
+		c := v[i]
+		alnum := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		inner := i > 0 && i < len(v)-1 && (c == '-' || c == '_' || c == '.')
+		if !alnum && !inner {
+			ps.fail(field, "%q is not the value of a label", clip(v))
+			return
+		}
+	}
+}
+
+func (ps *parser) cidrs(field string, in []string) peerList {
+	out := peerList{field: field, present: in != nil}
+	for i, s := range in {
+		if p, ok := ps.prefix(fmt.Sprintf("%s[%d]", field, i), s); ok {
+			out.peers = append(out.peers, newCIDRSelector(p, nil))
+		}
+	}
+	return out
+}
+
+func (ps *parser) cidrSet(field string, in []v2.CIDRRule) peerList {
+	out := peerList{field: field, present: in != nil}
+	for i, c := range in {
+		at := fmt.Sprintf("%s[%d]", field, i)
+		ps.unsupported(c.CIDRGroupRef != "", at+".cidrGroupRef")
+		ps.unsupported(c.CIDRGroupSelector != nil, at+".cidrGroupSelector")
+		if c.CIDR == "" {
+			if c.CIDRGroupRef == "" && c.CIDRGroupSelector == nil {
+				ps.fail(at+".cidr", "is missing")
+			}
+			continue
+		}
+		p, ok := ps.prefix(at+".cidr", c.CIDR)
+		if !ok {
+			continue
+		}
+		var except []netip.Prefix
+		for j, s := range c.Except {
+			eat := fmt.Sprintf("%s.except[%d]", at, j)
+			e, ok := ps.prefix(eat, s)
+			if !ok {
+				continue
+			}
+			if !containsPrefix(p, e) {
+				ps.fail(eat, "%s is not inside %s", e, p)
+				continue
+			}
+			except = append(except, e)
+		}
+		slices.SortFunc(except, comparePrefix)
+		out.peers = append(out.peers, newCIDRSelector(p, slices.Compact(except)))
+	}
+	return out
+}
+
+func comparePrefix(a, b netip.Prefix) int {
+	if c := a.Addr().Compare(b.Addr()); c != 0 {
+		return c
+	}
+	return a.Bits() - b.Bits()
+}
+
+// prefix reads a prefix, or an address as a prefix of full length, and masks it.
+func (ps *parser) prefix(field, s string) (netip.Prefix, bool) {
+	p, err := netip.ParsePrefix(s)
+	if err != nil {
+		addr, aerr := netip.ParseAddr(s)
+		if aerr != nil {
+			ps.fail(field, "%q is not a prefix such as 10.0.0.0/8 or fd00::/8", clip(s))
+			return p, false
+		}
+		p = netip.PrefixFrom(addr, addr.BitLen())
+	}
+	if p.Addr().Is4In6() || p.Addr().Zone() != "" {
+		ps.fail(field, "%q: write IPv4 prefixes as such, and no zone", clip(s))
+		return p, false
+	}
+	return p.Masked(), true
+}
+
+func (ps *parser) entities(field string, in []string) peerList {
+	out := peerList{field: field, present: in != nil}
+	for i, s := range in {
+		e := identity.Entity(s)
+		if _, _, _, ok := identity.EntityMembers(e); !ok {
+			ps.fail(fmt.Sprintf("%s[%d]", field, i), "entity %q is not known", clip(s))
+			continue
+		}
+		out.peers = append(out.peers, newEntitySelector(e))
+	}
+	return out
+}
+
+func (ps *parser) ports(field string, in []v2.PortRule) []PortMatch {
+	if len(in) == 0 {
+		ps.fail(field, "the list is empty; leave the field out to match every port")
+	}
+	var out []PortMatch
+	for i := range in {
+		at := fmt.Sprintf("%s[%d]", field, i)
+		pr := &in[i]
+		if pr.Rules != nil {
+			ps.unsupported(pr.Rules.HTTP != nil, at+".rules.http")
+			ps.unsupported(pr.Rules.DNS != nil, at+".rules.dns")
+			ps.unsupported(pr.Rules.HTTP == nil && pr.Rules.DNS == nil, at+".rules")
+		}
+		ps.unsupported(pr.Listener != nil, at+".listener")
+		ps.unsupported(pr.OriginatingTLS != nil, at+".originatingTLS")
+		ps.unsupported(pr.TerminatingTLS != nil, at+".terminatingTLS")
+		ps.unsupported(pr.ServerNames != nil, at+".serverNames")
+		switch {
+		case len(pr.Ports) == 0:
+			ps.fail(at+".ports", "the list is empty; leave toPorts out to match every port")
+		case len(pr.Ports) > maxPorts:
+			ps.fail(at+".ports", "%d ports; at most %d are allowed", len(pr.Ports), maxPorts)
+			continue
+		}
+		for j := range pr.Ports {
+			out = append(out, ps.port(fmt.Sprintf("%s.ports[%d]", at, j), &pr.Ports[j])...)
+		}
+	}
+	return out
+}
+
+// port reads one port; ANY makes three of it.
+func (ps *parser) port(field string, in *v2.PortProtocol) []PortMatch {
+	var protos []uint8
+	switch in.Protocol {
+	case "TCP":
+		protos = []uint8{ProtoTCP}
+	case "UDP":
+		protos = []uint8{ProtoUDP}
+	case "SCTP":
+		protos = []uint8{ProtoSCTP}
+	case "ANY", "":
+		protos = []uint8{ProtoTCP, ProtoUDP, ProtoSCTP}
+	case "VRRP", "IGMP", "GRE", "IPIP", "IPV6", "ESP", "AH":
+		ps.errs = append(ps.errs, &FieldError{
+			Field: field + ".protocol", Problem: in.Protocol + " is not supported", Unsupported: true,
+		})
+		return nil
+	default:
+		ps.fail(field+".protocol", "%q is not one of TCP, UDP, SCTP, ANY", clip(in.Protocol))
+		return nil
+	}
+	m := PortMatch{}
+	n, err := strconv.ParseUint(in.Port, 10, 16)
+	switch {
+	case in.Port == "":
+		ps.fail(field+".port", `is missing; write "0" for every port`)
+		return nil
+	case err == nil && n == 0:
+		if in.EndPort != 0 {
+			ps.fail(field+".endPort", "needs a port other than 0")
+			return nil
+		}
+		m.Last = 65535
+		if len(protos) > 1 {
+			protos = []uint8{ProtoAny}
+		}
+	case err == nil:
+		m.First, m.Last = uint16(n), uint16(n)
+		if in.EndPort != 0 {
+			if in.EndPort < int32(n) || in.EndPort > 65535 {
+				ps.fail(field+".endPort", "%d is not in %d to 65535", in.EndPort, n)
+				return nil
+			}
+			m.Last = uint16(in.EndPort)
+		}
+	default:
+		m.Name = strings.ToLower(in.Port)
+		if !validPortName(m.Name) {
+			ps.fail(field+".port", "%q is neither a port number nor the name of a port", clip(in.Port))
+			return nil
+		}
+		if in.EndPort != 0 {
+			ps.fail(field+".endPort", "needs a number as port, not a name")
+			return nil
+		}
+	}
+	out := make([]PortMatch, 0, len(protos))
+	for _, p := range protos {
+		m.Proto = p
+		out = append(out, m)
+	}
+	return out
+}
+
+func (ps *parser) icmps(field string, in []v2.ICMPRule) []PortMatch {
+	if len(in) == 0 {
+		ps.fail(field, "the list is empty; leave the field out to match all traffic")
+	}
+	var out []PortMatch
+	for i := range in {
+		at := fmt.Sprintf("%s[%d].fields", field, i)
+		switch n := len(in[i].Fields); {
+		case n == 0:
+			ps.fail(at, "the list is empty")
+		case n > maxICMPFields:
+			ps.fail(at, "%d fields; at most %d are allowed", n, maxICMPFields)
+			continue
+		}
+		for j, f := range in[i].Fields {
+			fat := fmt.Sprintf("%s[%d]", at, j)
+			m := PortMatch{Proto: ProtoICMP}
+			switch f.Family {
+			case "IPv4", "":
+			case "IPv6":
+				m.Proto = ProtoICMPv6
+			default:
+				ps.fail(fat+".family", "%q is neither IPv4 nor IPv6", clip(f.Family))
+				continue
+			}
+			if f.Type == nil {
+				ps.fail(fat+".type", "is missing")
+				continue
+			}
+			typ, named := icmpTypes(m.Proto == ProtoICMPv6)[string(*f.Type)]
+			if !named {
+				n, err := strconv.ParseUint(string(*f.Type), 10, 8)
+				if err != nil {
+					ps.fail(fat+".type", "%q is neither 0 to 255 nor the name of a message type", clip(string(*f.Type)))
+					continue
+				}
+				typ = uint8(n)
+			}
+			m.First, m.Last = uint16(typ), uint16(typ)
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+// validNamespace reports whether s is a DNS label (RFC 1123), as names of namespaces are.
+func validNamespace(s string) bool {
+	if s == "" || len(s) > 63 || s[0] == '-' || s[len(s)-1] == '-' {
+		return false
+	}
+	for i := 0; i < len(s); i++ {
+		c := s[i]
+		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,300 @@
+package policy
+
+import (
+	"cmp"
+	"fmt"
+	"math/bits"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// portKey is a protocol and a prefix of ports: what a Key has besides direction and identity.
+type portKey struct {
+	proto uint8
+	bits  uint8
+	port  uint16
+}
+
+// String returns "ANY", "TCP", "80/TCP" or "80-87/TCP".
+func (k portKey) String() string {
+	last := k.port | uint16(0xffff>>k.bits)
+	return PortMatch{Proto: k.proto, First: k.port, Last: last}.String()
+}
+
+// covers reports whether every packet that o matches is matched by k.
+func (k portKey) covers(o portKey) bool {
+	if k.proto == ProtoAny {
+		return true
+	}
+	return k.proto == o.proto && k.bits <= o.bits && (k.port^o.port)>>(16-k.bits) == 0
+}
+
+func comparePortKeys(a, b portKey) int {
+	return cmp.Or(cmp.Compare(a.proto, b.proto), cmp.Compare(a.bits, b.bits), cmp.Compare(a.port, b.port))
+}
+
+// appendRange cuts the range of ports first to last into the fewest prefixes.
+func appendRange(dst []portKey, proto uint8, first, last uint16) []portKey {
+	for lo, hi := uint32(first), uint32(last); lo <= hi; {
+		// The block that starts at lo: as large as lo's alignment and the rest of the range allow.
+		size := min(bits.TrailingZeros32(lo|1<<16), bits.Len32(hi-lo+1)-1)
+		dst = append(dst, portKey{proto, uint8(16 - size), uint16(lo)})
+		lo += 1 << size
+	}
+	return dst
+}
+
+// appendKeys adds the keys of a match that needs no look-up.
+func (m PortMatch) appendKeys(dst []portKey) []portKey {
+	return appendRange(dst, m.Proto, m.First, m.Last)
+}
+
+// NamedPort is a port that a pod's specification gives a name.
+type NamedPort struct {
+	Name  string
+	Proto uint8
+	Port  uint16
+}
+
+// FormatNamedPorts returns the canonical text of a list of named ports: "name.PROTO.port" items
+// sorted and joined by "_", without duplicates. Ports with an invalid name, the number 0 or a
+// protocol other than TCP, UDP and SCTP are left out: no rule can name them.
+func FormatNamedPorts(ports []NamedPort) string {
+	items := make([]string, 0, len(ports))
+	for _, p := range ports {
+		if !validPortName(p.Name) || p.Port == 0 || !hasPorts(p.Proto) {
+			continue
+		}
+		items = append(items, fmt.Sprintf("%s.%s.%d", p.Name, ProtoName(p.Proto), p.Port))
+	}
+	slices.Sort(items)
+	return strings.Join(slices.Compact(items), "_")
+}
+
+// ParseNamedPorts reads the text of FormatNamedPorts.
+func ParseNamedPorts(s string) ([]NamedPort, error) {
+	if s == "" {
+		return nil, nil
+	}
+	var out []NamedPort
+	for item := range strings.SplitSeq(s, "_") {
+		f := strings.Split(item, ".")
+		if len(f) != 3 || !validPortName(f[0]) {
+			return nil, fmt.Errorf("named port %q is not name.PROTO.port", clip(item))
+		}
+		proto, err := ParseProto(f[1])
+		if err != nil || !hasPorts(proto) {
+			return nil, fmt.Errorf("named port %q: the protocol has no ports", clip(item))
+		}
+		n, err := strconv.ParseUint(f[2], 10, 16)
+		if err != nil || n == 0 {
+			return nil, fmt.Errorf("named port %q: the port must be 1 to 65535", clip(item))
+		}
+		out = append(out, NamedPort{f[0], proto, uint16(n)})
+	}
+	return out, nil
+}
+
+// hasPorts reports whether a policy may name ports of the protocol.
+func hasPorts(proto uint8) bool {
+	return proto == ProtoTCP || proto == ProtoUDP || proto == ProtoSCTP
+}
+
+// validPortName reports whether s is a service name of RFC 6335: up to 15 letters (lower case
+// here), digits and single hyphens, at least one letter, no hyphen at the ends.
+func validPortName(s string) bool {
+	if len(s) == 0 || len(s) > 15 || s[0] == '-' || s[len(s)-1] == '-' || strings.Contains(s, "--") {
+		return false
+	}
+	letter := false
+	for i := 0; i < len(s); i++ {
+		switch c := s[i]; {
+		case c >= 'a' && c <= 'z':
+			letter = true
+		case c >= '0' && c <= '9' || c == '-':
+		default:
+			return false
+		}
+	}
+	return letter
+}
+
+// icmpTypes returns the message types that have names, by family. The names are those of the
+// policy schema.
+func icmpTypes(v6 bool) map[string]uint8 {
+	if v6 {
+		return map[string]uint8{
+			"DestinationUnreachable":                 1,
+			"PacketTooBig":                           2,
+			"TimeExceeded":                           3,
+			"ParameterProblem":                       4,
+			"EchoRequest":                            128,
+			"EchoReply":                              129,
+			"MulticastListenerQuery":                 130,
+			"MulticastListenerReport":                131,
+			"MulticastListenerDone":                  132,
+			"RouterSolicitation":                     133,
+			"RouterAdvertisement":                    134,
+			"NeighborSolicitation":                   135,
+			"NeighborAdvertisement":                  136,
+			"RedirectMessage":                        137,
+			"RouterRenumbering":                      138,
+			"ICMPNodeInformationQuery":               139,
+			"ICMPNodeInformationResponse":            140,
+			"InverseNeighborDiscoverySolicitation":   141,
+			"InverseNeighborDiscoveryAdvertisement":  142,
+			"HomeAgentAddressDiscoveryRequest":       144,
+			"HomeAgentAddressDiscoveryReply":         145,
+			"MobilePrefixSolicitation":               146,
+			"MobilePrefixAdvertisement":              147,
+			"DuplicateAddressRequestCodeSuffix":      157,
+			"DuplicateAddressConfirmationCodeSuffix": 158,
+			"ExtendedEchoRequest":                    160,
+			"ExtendedEchoReply":                      161,
+		}
+	}
+	return map[string]uint8{
+		"EchoReply":              0,
+		"DestinationUnreachable": 3,
+		"Redirect":               5,
+		"Echo":                   8,
+		"EchoRequest":            8,
+		"RouterAdvertisement":    9,
+		"RouterSelection":        10,
+		"TimeExceeded":           11,
+		"ParameterProblem":       12,
+		"Timestamp":              13,
+		"TimestampReply":         14,
+		"Photuris":               40,
+		"ExtendedEcho Request":   42,
+		"ExtendedEcho Reply":     43,
+	}
+}
+
+// portSet is what one peer identity, or any peer, has in one direction of a rule set: keys sorted
+// by comparePortKeys, none covered by another of the same list, no allow covered by a deny.
+// It is immutable. The nil portSet is empty.
+type portSet struct {
+	deny  []portKey
+	allow []portKey
+}
+
+func (s *portSet) empty() bool { return s == nil || len(s.deny)+len(s.allow) == 0 }
+
+// newPortSet reduces lists of keys to the entries that say the same. Allows count only if enforced
+// is true: otherwise what nothing denies passes anyway. base, if not nil, are the entries of any
+// peer, which the kernel looks up too: what they decide alone is left out.
+func newPortSet(allow, deny []portKey, enforced bool, base *portSet) *portSet {
+	s := &portSet{}
+	slices.SortFunc(deny, comparePortKeys)
+	var denied coverSet
+	var baseDeny, baseAllow []portKey
+	if base != nil {
+		baseDeny, baseAllow = base.deny, base.allow
+	}
+	var bd, ba coverSet
+	bd.addAll(baseDeny)
+	ba.addAll(baseAllow)
+	for _, k := range deny {
+		if !denied.covers(k) && !bd.covers(k) {
+			denied.add(k)
+		}
+	}
+	s.deny = denied.list
+	if enforced {
+		slices.SortFunc(allow, comparePortKeys)
+		var allowed coverSet
+		for _, k := range allow {
+			if !denied.covers(k) && !bd.covers(k) && !allowed.covers(k) && !ba.covers(k) {
+				allowed.add(k)
+			}
+		}
+		s.allow = allowed.list
+	}
+	if s.empty() {
+		return nil
+	}
+	return s
+}
+
+// coverSet answers whether one of its keys covers another key. Keys are added in the order of
+// comparePortKeys, so that what covers comes before what is covered.
+type coverSet struct {
+	list []portKey
+	set  map[portKey]struct{} // once the list is long
+}
+
+// scanLimit is the length up to which a list is scanned.
+const scanLimit = 24
+
+func (c *coverSet) add(k portKey) {
+	c.list = append(c.list, k)
+	if len(c.list) <= scanLimit {
+		return
+	}
+	if c.set == nil {
+		c.set = make(map[portKey]struct{}, 4*scanLimit)
+		for _, k := range c.list {
+			c.set[k] = struct{}{}
+		}
+	}
+	c.set[k] = struct{}{}
+}
+
+func (c *coverSet) addAll(list []portKey) {
+	if len(list) <= scanLimit {
+		c.list = list[:len(list):len(list)]
+		return
+	}
+	for _, k := range list {
+		c.add(k)
+	}
+}
+
+func (c *coverSet) covers(k portKey) bool {
+	if c.set == nil {
+		for i := range c.list {
+			if c.list[i].covers(k) {
+				return true
+			}
+		}
+		return false
+	}
+	if _, ok := c.set[portKey{}]; ok {
+		return true
+	}
+	for n := uint8(0); n <= k.bits; n++ {
+		mask := uint16(0xffff) << (16 - n)
+		if _, ok := c.set[portKey{k.proto, n, k.port & mask}]; ok {
+			return true
+		}
+	}
+	return false
+}
+
+// verdict finds the most specific entry that matches a packet.
+func (s *portSet) verdict(proto uint8, port uint16) (deny, found bool) {
+	if s == nil {
+		return false, false
+	}
+	best := -1
+	probe := portKey{proto, 16, port}
+	look := func(list []portKey, isDeny bool) {
+		for _, k := range list {
+			if !k.covers(probe) {
+				continue
+			}
+			length := int(k.bits)
+			if k.proto != ProtoAny {
+				length += 8
+			}
+			if length > best {
+				best, deny = length, isDeny
+			}
+		}
+	}
+	look(s.deny, true)
+	look(s.allow, false)
+	return deny, best >= 0
+}

@@ -1,0 +1,535 @@
+package policy
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+
+	"github.com/hawser-net/hawser/internal/identity"
+)
+
+// ruleSet is a rule set in the making or in use.
+type ruleSet struct {
+	id         RuleSetID
+	key        string
+	rules      []*engineRule // sorted by serial
+	namedPorts []NamedPort   // of the subjects, if an ingress rule names ports
+	subjects   []*subject    // that point here
+	dirs       [2]dirState
+	// installed: the content was reported in an Update and changes are reported as deltas.
+	installed bool
+	// touched are identities that came, went or changed since.
+	touched map[identity.ID]struct{}
+	// rejudge: a delta took an allow away or added a deny.
+	rejudge bool
+}
+
+func (rs *ruleSet) touch(id identity.ID) {
+	if rs.touched == nil {
+		rs.touched = map[identity.ID]struct{}{}
+	}
+	rs.touched[id] = struct{}{}
+}
+
+// dirState is one direction of a rule set.
+type dirState struct {
+	enforced bool
+	groups   []group
+	// base are the entries of any peer; peers those of identities, without empty ones.
+	base  *portSet
+	peers map[identity.ID]*portSet
+	// combos is a trie: a node is a set of groups, reached by their indexes in rising order. The
+	// root, 0, is no group. It remembers the entries that each set of groups gives.
+	combos   []combo
+	children map[comboEdge]int32
+}
+
+// group is a selector with the clauses that have it as a peer.
+type group struct {
+	as      *activeSelector
+	clauses []*compiledClause
+	// named: a clause names ports that are looked up per peer.
+	named bool
+}
+
+type combo struct {
+	parent int32
+	group  int32
+	done   bool
+	ports  *portSet
+}
+
+type comboEdge struct{ parent, group int32 }
+
+// assign points the subject at a rule set (nil for none).
+func (e *Engine) assign(s *subject, rs *ruleSet) {
+	old := s.set
+	if old == rs {
+		return
+	}
+	if old != nil {
+		last := len(old.subjects) - 1
+		moved := old.subjects[last]
+		old.subjects[s.at], old.subjects[last] = moved, nil
+		moved.at = s.at
+		if old.subjects = old.subjects[:last]; last == 0 {
+			e.idle[old] = struct{}{}
+		}
+	}
+	if rs != nil {
+		s.at = len(rs.subjects)
+		if rs.subjects = append(rs.subjects, s); s.at == 0 {
+			delete(e.idle, rs)
+		}
+	}
+	s.set = rs
+	if !s.removed {
+		e.rebind[s] = struct{}{}
+	}
+}
+
+// settle points every dirty subject at the rule set that its rules ask for. New rule sets get
+// their selectors, so that their prefixes are known, but not yet their content.
+func (e *Engine) settle() {
+	if len(e.dirty) == 0 {
+		return
+	}
+	list := make([]*subject, 0, len(e.dirty))
+	for s := range e.dirty {
+		list = append(list, s)
+	}
+	clear(e.dirty)
+	slices.SortFunc(list, compareSubjects)
+	var scratch []*engineRule
+	var key []byte
+	for _, s := range list {
+		if s.peer == nil {
+			e.assign(s, nil)
+			continue
+		}
+		scratch = e.rulesOf(s.peer, scratch[:0])
+		var enforced [2]bool
+		key, enforced = e.ruleSetKey(key[:0], s, scratch)
+		rs := e.ruleSets[string(key)]
+		if rs == nil {
+			rs = e.newRuleSet(string(key), enforced, slices.Clone(scratch), s)
+		}
+		e.assign(s, rs)
+	}
+}
+
+// rulesOf appends the rules that select an endpoint, in order of their serials; none if the mode
+// is never.
+func (e *Engine) rulesOf(p *peer, dst []*engineRule) []*engineRule {
+	if e.cfg.Mode == ModeNever {
+		return dst
+	}
+	e.ruleIndex.visit(p.anyNamespace, p.set, func(er *engineRule) {
+		if er.Subject.match(&e.cfg, p) {
+			dst = append(dst, er)
+		}
+	})
+	slices.SortFunc(dst, func(a, b *engineRule) int {
+		if a.serial < b.serial {
+			return -1
+		} else if a.serial > b.serial {
+			return 1
+		}
+		return 0
+	})
+	return slices.Compact(dst) // the index may name a rule twice
+}
+
+// enforcement says in which directions an endpoint with these rules is enforced.
+func (e *Engine) enforcement(p *peer, rules []*engineRule) (enforced [2]bool) {
+	switch e.cfg.Mode {
+	case ModeNever:
+		return
+	case ModeAlways:
+		return [2]bool{true, true}
+	}
+	if p.set.HasReserved(identity.Init.String()) {
+		return [2]bool{true, true}
+	}
+	for _, er := range rules {
+		enforced[Ingress] = enforced[Ingress] || er.enforces[Ingress]
+		enforced[Egress] = enforced[Egress] || er.enforces[Egress]
+	}
+	return enforced
+}
+
+// ruleSetKey appends what tells rule sets apart: enforcement, rules, and named ports where the
+// rules ask for them.
+func (e *Engine) ruleSetKey(dst []byte, s *subject, rules []*engineRule) (key []byte, enforced [2]bool) {
+	enforced = e.enforcement(s.peer, rules)
+	flags := byte(0)
+	if enforced[Ingress] {
+		flags |= 1
+	}
+	if enforced[Egress] {
+		flags |= 2
+	}
+	dst = append(dst, flags)
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(rules)))
+	named := false
+	for _, er := range rules {
+		dst = binary.LittleEndian.AppendUint64(dst, er.serial)
+		named = named || er.namedIngress
+	}
+	if named {
+		dst = append(dst, s.NamedPorts...)
+	}
+	return dst, enforced
+}
+
+func (e *Engine) newRuleSet(key string, enforced [2]bool, rules []*engineRule, s *subject) *ruleSet {
+	e.lastRuleSet++
+	rs := &ruleSet{id: e.lastRuleSet, key: key, rules: rules}
+	for _, er := range rules {
+		if er.namedIngress {
+			rs.namedPorts, _ = ParseNamedPorts(s.NamedPorts)
+			break
+		}
+	}
+	e.ruleSets[key] = rs
+	e.byID[rs.id] = rs
+	e.idle[rs] = struct{}{} // until a subject points at it
+	for _, er := range rules {
+		for i := range er.clauses {
+			c := &er.clauses[i]
+			d := &rs.dirs[c.dir]
+			switch {
+			case !c.deny && !enforced[c.dir]:
+				// What nothing drops need not be allowed.
+			case !c.all:
+				for _, sel := range c.peers {
+					e.join(rs, d, sel, c)
+				}
+			case c.dir == Egress && len(c.named) > 0:
+				// Every peer has its own meaning of the name.
+				e.join(rs, d, newEntitySelector(identity.EntityAll), c)
+			}
+		}
+	}
+	for _, dir := range []Direction{Ingress, Egress} {
+		rs.dirs[dir].enforced = enforced[dir]
+	}
+	if enforced[Ingress] && e.cfg.AllowLocalhost {
+		e.join(rs, &rs.dirs[Ingress], e.localhostPeer, &e.localhost)
+	}
+	return rs
+}
+
+// join adds the clause to the selector's group in the direction.
+func (e *Engine) join(rs *ruleSet, d *dirState, sel *Selector, c *compiledClause) {
+	named := c.dir == Egress && len(c.named) > 0
+	for i := range d.groups {
+		if d.groups[i].as.sel == sel || d.groups[i].as.sel.text == sel.text {
+			d.groups[i].clauses = append(d.groups[i].clauses, c)
+			d.groups[i].named = d.groups[i].named || named
+			return
+		}
+	}
+	as := e.activate(sel)
+	as.users[rs]++
+	d.groups = append(d.groups, group{as: as, clauses: []*compiledClause{c}, named: named})
+}
+
+// activate returns the active selector for sel, made and filled if there is none.
+func (e *Engine) activate(sel *Selector) *activeSelector {
+	if as := e.selectors[sel.text]; as != nil {
+		return as
+	}
+	as := &activeSelector{
+		sel: sel, anchors: sel.anchors(&e.cfg),
+		ids: map[identity.ID]*peer{}, users: map[*ruleSet]int{},
+	}
+	e.selectors[sel.text] = as
+	for _, a := range as.anchors {
+		e.selIndex.add(a, as)
+		switch {
+		case a.namespace != "":
+			for _, p := range e.byNS[a.namespace] {
+				e.offer(as, p)
+			}
+		case a.kv != (kv{}):
+			for p := range e.labelled(a.kv) {
+				e.offer(as, p)
+			}
+		default:
+			for _, p := range e.peers {
+				e.offer(as, p)
+			}
+		}
+	}
+	if sel.kind == byCIDR {
+		e.cidrSels[sel.cidr] = append(e.cidrSels[sel.cidr], as)
+		e.cidrLens[family(sel.cidr)][sel.cidr.Bits()]++
+		for p := range e.cidrPeers {
+			e.offer(as, p)
+		}
+		e.refPrefixes(sel, 1)
+	}
+	return as
+}
+
+// leave gives up the rule set's use of its selectors.
+func (e *Engine) leave(rs *ruleSet) {
+	for _, dir := range []Direction{Ingress, Egress} {
+		for _, g := range rs.dirs[dir].groups {
+			as := g.as
+			if as.users[rs]--; as.users[rs] == 0 {
+				delete(as.users, rs)
+			}
+			if len(as.users) == 0 {
+				e.deactivate(as)
+			}
+		}
+	}
+}
+
+func (e *Engine) deactivate(as *activeSelector) {
+	delete(e.selectors, as.sel.text)
+	for _, a := range as.anchors {
+		e.selIndex.remove(a, as)
+	}
+	if as.sel.kind == byCIDR {
+		c := as.sel.cidr
+		if list := without(e.cidrSels[c], as); len(list) > 0 {
+			e.cidrSels[c] = list
+		} else {
+			delete(e.cidrSels, c)
+		}
+		e.cidrLens[family(c)][c.Bits()]--
+		e.refPrefixes(as.sel, -1)
+	}
+	for _, p := range as.ids {
+		p.selectors = without(p.selectors, as)
+	}
+}
+
+func family(p netip.Prefix) int {
+	if p.Addr().Is6() {
+		return 1
+	}
+	return 0
+}
+
+// visitCovering calls fn for the active selectors by prefix whose prefix contains p.
+func (e *Engine) visitCovering(p netip.Prefix, fn func(*activeSelector)) {
+	lens := &e.cidrLens[family(p)]
+	for n := 0; n <= p.Bits(); n++ {
+		if lens[n] == 0 {
+			continue
+		}
+		outer, _ := p.Addr().Prefix(n) // n is within the address
+		for _, as := range e.cidrSels[outer] {
+			fn(as)
+		}
+	}
+}
+
+// refPrefixes counts the prefixes of a selector that need an identity of their own.
+func (e *Engine) refPrefixes(sel *Selector, n int) {
+	ref := func(p netip.Prefix) {
+		if p.Bits() == 0 {
+			return // reserved identities stand for these
+		}
+		before := e.cidrRefs[p] > 0
+		if e.cidrRefs[p] += n; e.cidrRefs[p] == 0 {
+			delete(e.cidrRefs, p)
+		}
+		if after := e.cidrRefs[p] > 0; after != before {
+			if was, pending := e.cidrPending[p]; pending && was == after {
+				delete(e.cidrPending, p)
+			} else if !pending {
+				e.cidrPending[p] = before
+			}
+		}
+	}
+	ref(sel.cidr)
+	for _, p := range sel.except {
+		ref(p)
+	}
+}
+
+// fill computes the whole content of a new rule set.
+func (rs *ruleSet) fill() {
+	for _, dir := range []Direction{Ingress, Egress} {
+		d := &rs.dirs[dir]
+		rs.fillBase(dir)
+		switch len(d.groups) {
+		case 0:
+			continue
+		case 1:
+			// Every member has the same entries; no sets of groups are needed.
+			g := &d.groups[0]
+			var shared *portSet
+			computed := false
+			for id, p := range g.as.ids {
+				ps := shared
+				if g.named && len(p.namedPorts) > 0 {
+					ps = rs.portsOf(dir, []int32{0}, p)
+				} else if !computed {
+					shared = rs.portsOf(dir, []int32{0}, nil)
+					computed, ps = true, shared
+				}
+				d.set(id, ps)
+			}
+			continue
+		}
+		n := 0
+		for i := range d.groups {
+			n = max(n, len(d.groups[i].as.ids))
+		}
+		at := make(map[identity.ID]int32, n)
+		var special map[identity.ID]*peer // looked at one by one
+		for i := range d.groups {
+			g := &d.groups[i]
+			for id, p := range g.as.ids {
+				at[id] = d.step(at[id], int32(i))
+				if g.named && len(p.namedPorts) > 0 {
+					if special == nil {
+						special = map[identity.ID]*peer{}
+					}
+					special[id] = p
+				}
+			}
+		}
+		for id, c := range at {
+			d.set(id, rs.comboPorts(dir, c, special[id]))
+		}
+	}
+}
+
+// set stores the entries of an identity.
+func (d *dirState) set(id identity.ID, ps *portSet) {
+	if ps.empty() {
+		delete(d.peers, id)
+		return
+	}
+	if d.peers == nil {
+		d.peers = map[identity.ID]*portSet{}
+	}
+	d.peers[id] = ps
+}
+
+// step returns the set of groups that is parent with one more.
+func (d *dirState) step(parent, g int32) int32 {
+	edge := comboEdge{parent, g}
+	if c, ok := d.children[edge]; ok {
+		return c
+	}
+	if d.children == nil {
+		d.children = map[comboEdge]int32{}
+		d.combos = []combo{{done: true}}
+	}
+	c := int32(len(d.combos))
+	d.combos = append(d.combos, combo{parent: parent, group: g})
+	d.children[edge] = c
+	return c
+}
+
+// comboPorts returns the entries that a set of groups gives; special, if not nil, is a peer whose
+// named ports count.
+func (rs *ruleSet) comboPorts(dir Direction, c int32, special *peer) *portSet {
+	d := &rs.dirs[dir]
+	if special == nil && d.combos[c].done {
+		return d.combos[c].ports
+	}
+	var groups []int32
+	for n := c; n != 0; n = d.combos[n].parent {
+		groups = append(groups, d.combos[n].group)
+	}
+	ps := rs.portsOf(dir, groups, special)
+	if special == nil {
+		d.combos[c].done, d.combos[c].ports = true, ps
+	}
+	return ps
+}
+
+// portsOf computes the entries of a peer that the given groups select.
+func (rs *ruleSet) portsOf(dir Direction, groups []int32, special *peer) *portSet {
+	d := &rs.dirs[dir]
+	var allow, deny []portKey
+	for _, gi := range groups {
+		for _, c := range d.groups[gi].clauses {
+			dst := &allow
+			if c.deny {
+				dst = &deny
+			}
+			*dst = append(*dst, c.keys...)
+			named := rs.namedPorts
+			if dir == Egress {
+				named = nil
+				if special != nil {
+					named = special.namedPorts
+				}
+			}
+			*dst = appendNamed(*dst, c.named, named)
+		}
+	}
+	return newPortSet(allow, deny, d.enforced, d.base)
+}
+
+// fillBase computes the entries of any peer.
+func (rs *ruleSet) fillBase(dir Direction) {
+	var allow, deny []portKey
+	for _, er := range rs.rules {
+		for i := range er.clauses {
+			c := &er.clauses[i]
+			if c.dir != dir || !c.all {
+				continue
+			}
+			dst := &allow
+			if c.deny {
+				dst = &deny
+			}
+			*dst = append(*dst, c.keys...)
+			if dir == Ingress {
+				*dst = appendNamed(*dst, c.named, rs.namedPorts)
+			}
+		}
+	}
+	if len(allow)+len(deny) == 0 {
+		return
+	}
+	rs.dirs[dir].base = newPortSet(allow, deny, rs.dirs[dir].enforced, nil)
+}
+
+// appendNamed looks up named ports.
+func appendNamed(dst []portKey, matches []PortMatch, ports []NamedPort) []portKey {
+	for _, m := range matches {
+		for _, p := range ports {
+			if p.Name == m.Name && p.Proto == m.Proto {
+				dst = append(dst, portKey{p.Proto, 16, p.Port})
+			}
+		}
+	}
+	return dst
+}
+
+// recompute returns the entries that an identity should have in a direction now.
+func (rs *ruleSet) recompute(dir Direction, id identity.ID) *portSet {
+	d := &rs.dirs[dir]
+	if len(d.groups) == 0 {
+		return nil
+	}
+	c := int32(0)
+	var special *peer
+	for i := range d.groups {
+		g := &d.groups[i]
+		p := g.as.ids[id]
+		if p == nil {
+			continue
+		}
+		c = d.step(c, int32(i))
+		if g.named && len(p.namedPorts) > 0 {
+			special = p
+		}
+	}
+	if c == 0 {
+		return nil
+	}
+	return rs.comboPorts(dir, c, special)
+}

@@ -1,0 +1,287 @@
+package policy
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/labels"
+)
+
+// Selector selects identities: by labels, by a prefix, or as an entity. It is immutable. Two
+// selectors with the same String select the same under the same Config.
+type Selector struct {
+	kind selectorKind
+
+	// By labels: all of the following hold.
+	namespace    string        // if set, the namespace is this one
+	hasNamespace bool          // there is a namespace at all
+	localCluster bool          // confined to the local cluster if Config says so
+	reqs         []requirement // sorted by text
+
+	// By prefix: inside cidr, outside all of except.
+	cidr   netip.Prefix
+	except []netip.Prefix
+
+	entity identity.Entity
+
+	text string
+}
+
+type selectorKind uint8
+
+const (
+	byLabels selectorKind = iota
+	byCIDR
+	byEntity
+)
+
+type operator uint8
+
+const (
+	opIn operator = iota
+	opNotIn
+	opExists
+	opDoesNotExist
+)
+
+// requirement relates one key to values. An empty source is any source.
+type requirement struct {
+	source string
+	key    string
+	op     operator
+	values []string // sorted
+}
+
+func (r *requirement) String() string {
+	source := r.source
+	if source == "" {
+		source = labels.SourceAny
+	}
+	key := source + ":" + r.key
+	switch r.op {
+	case opExists:
+		return key
+	case opDoesNotExist:
+		return "!" + key
+	case opNotIn:
+		return key + " notin (" + strings.Join(r.values, ",") + ")"
+	}
+	if len(r.values) == 1 {
+		return key + "=" + r.values[0]
+	}
+	return key + " in (" + strings.Join(r.values, ",") + ")"
+}
+
+// equality returns the only value that satisfies the requirement, if there is just one.
+func (r *requirement) equality() (string, bool) {
+	if r.op == opIn && len(r.values) == 1 {
+		return r.values[0], true
+	}
+	return "", false
+}
+
+func (r *requirement) match(s labels.Set) bool {
+	l, ok := s.Get(r.key)
+	ok = ok && (r.source == "" || r.source == l.Source)
+	switch r.op {
+	case opExists:
+		return ok
+	case opDoesNotExist:
+		return !ok
+	case opNotIn:
+		return !ok || !slices.Contains(r.values, l.Value)
+	}
+	return ok && slices.Contains(r.values, l.Value)
+}
+
+// newLabelSelector returns a selector by labels, with its canonical text.
+func newLabelSelector(namespace string, hasNamespace, localCluster bool, reqs []requirement) *Selector {
+	s := &Selector{namespace: namespace, hasNamespace: hasNamespace, localCluster: localCluster, reqs: reqs}
+	parts := make([]string, 0, len(reqs)+3)
+	for i := range reqs {
+		parts = append(parts, reqs[i].String())
+	}
+	slices.Sort(parts)
+	parts = slices.Compact(parts)
+	// What is structural is written apart from the labels, so that no label can look like it.
+	var scope string
+	switch {
+	case namespace != "":
+		scope = "@" + namespace
+	case hasNamespace:
+		scope = "@*"
+	}
+	if localCluster {
+		scope += "@local"
+	}
+	s.text = "{" + strings.Join(parts, ", ") + "}" + scope
+	return s
+}
+
+func newCIDRSelector(cidr netip.Prefix, except []netip.Prefix) *Selector {
+	s := &Selector{kind: byCIDR, cidr: cidr, except: except, text: "cidr:" + cidr.String()}
+	if len(except) > 0 {
+		parts := make([]string, len(except))
+		for i, p := range except {
+			parts[i] = p.String()
+		}
+		s.text += " except (" + strings.Join(parts, ",") + ")"
+	}
+	return s
+}
+
+func newEntitySelector(e identity.Entity) *Selector {
+	return &Selector{kind: byEntity, entity: e, text: "entity:" + string(e)}
+}
+
+// String returns the canonical text, such as "{any:app=web}@default", where "@" starts the
+// namespace that confines the selector ("@*": any namespace; "@local": the local cluster).
+func (s *Selector) String() string { return s.text }
+
+// peer is an identity with what selectors ask about it, computed once.
+type peer struct {
+	id  identity.ID
+	set labels.Set
+	// namespace and cluster are those that the network itself gave.
+	namespace    string
+	hasNamespace bool
+	cluster      string
+	// anyNamespace is the value of the namespace label whatever its source, for the index.
+	anyNamespace string
+	// prefix is valid if the identity stands for a prefix outside the cluster.
+	prefix netip.Prefix
+	// world4 and world6: the identity stands for everything outside of a family.
+	world4, world6 bool
+	namedPorts     []NamedPort
+	// selectors holds the active selectors that select this identity.
+	selectors []*activeSelector
+}
+
+func newPeer(cfg *Config, id identity.ID, set labels.Set) *peer {
+	p := &peer{id: id, set: set}
+	hasCIDR, hasReserved := false, false
+	for i := range set {
+		l := &set[i]
+		switch l.Source {
+		case labels.SourceCIDR:
+			hasCIDR = true
+		case labels.SourceReserved:
+			hasReserved = true
+		}
+		switch l.Key {
+		case labels.KeyNamespace:
+			p.anyNamespace = l.Value
+			if l.Source == labels.SourceK8s {
+				p.namespace, p.hasNamespace = l.Value, true
+			}
+		case labels.KeyCluster:
+			if l.Source == labels.SourceK8s {
+				p.cluster = l.Value
+			}
+		}
+	}
+	if hasCIDR {
+		p.prefix, _ = identity.CIDRPrefix(set)
+	}
+	if hasReserved && !p.prefix.IsValid() {
+		world := set.HasReserved(identity.World.String())
+		p.world4 = set.HasReserved(identity.WorldIPv4.String()) || world && !cfg.DualStack && !cfg.IPv6Only
+		p.world6 = set.HasReserved(identity.WorldIPv6.String()) || world && !cfg.DualStack && cfg.IPv6Only
+	}
+	return p
+}
+
+// match reports whether the selector selects the identity.
+func (s *Selector) match(cfg *Config, p *peer) bool {
+	switch s.kind {
+	case byCIDR:
+		return s.matchCIDR(p)
+	case byEntity:
+		return s.entity.Is(p.set, cfg.ClusterName)
+	}
+	if s.namespace != "" && (!p.hasNamespace || p.namespace != s.namespace) || s.hasNamespace && !p.hasNamespace {
+		return false
+	}
+	if s.localCluster && cfg.confinesCluster() && p.cluster != cfg.ClusterName {
+		return false
+	}
+	for i := range s.reqs {
+		if !s.reqs[i].match(p.set) {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *Selector) matchCIDR(p *peer) bool {
+	if !p.prefix.IsValid() {
+		return s.cidr.Bits() == 0 && (p.world4 && s.cidr.Addr().Is4() || p.world6 && s.cidr.Addr().Is6())
+	}
+	if !containsPrefix(s.cidr, p.prefix) {
+		return false
+	}
+	for _, e := range s.except {
+		if containsPrefix(e, p.prefix) {
+			return false
+		}
+	}
+	return true
+}
+
+// containsPrefix reports whether all of inner lies in outer.
+func containsPrefix(outer, inner netip.Prefix) bool {
+	return outer.Bits() <= inner.Bits() && outer.Contains(inner.Addr())
+}
+
+// isWildcard reports whether the selector matches every peer there can be, known or not.
+func (s *Selector) isWildcard() bool { return s.kind == byEntity && s.entity == identity.EntityAll }
+
+// isNone reports whether the selector can never match.
+func (s *Selector) isNone() bool { return s.kind == byEntity && s.entity == identity.EntityNone }
+
+// anchors returns the places of the index under which everything that the selector can match is
+// found. An anchor that is neither a namespace nor a label is "everything".
+func (s *Selector) anchors(cfg *Config) []anchor {
+	switch s.kind {
+	case byCIDR:
+		if s.cidr.Bits() > 0 {
+			return nil // found by prefix instead
+		}
+		return []anchor{
+			{kv: kv{identity.World.String(), ""}}, {kv: kv{identity.WorldIPv4.String(), ""}},
+			{kv: kv{identity.WorldIPv6.String(), ""}},
+		}
+	case byEntity:
+		if s.entity == identity.EntityAll {
+			return []anchor{{}}
+		}
+		reserved, local, anyCluster, _ := identity.EntityMembers(s.entity)
+		if anyCluster {
+			return []anchor{{}}
+		}
+		var out []anchor
+		for _, name := range reserved {
+			out = append(out, anchor{kv: kv{name, ""}})
+		}
+		if local {
+			out = append(out, anchor{kv: kv{labels.KeyCluster, cfg.ClusterName}})
+		}
+		return out
+	}
+	a := anchor{namespace: s.namespace}
+	for i := range s.reqs {
+		v, ok := s.reqs[i].equality()
+		switch {
+		case !ok || s.reqs[i].key == labels.KeyCluster:
+		case s.reqs[i].key == labels.KeyNamespace:
+			if a.namespace == "" {
+				a.namespace = v
+			}
+		case a.kv.key == "":
+			a.kv = kv{s.reqs[i].key, v}
+		}
+	}
+	return []anchor{a}
+}

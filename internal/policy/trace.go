@@ -1,0 +1,248 @@
+package policy
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/labels"
+)
+
+// Party is one end of a traced packet.
+type Party struct {
+	// Identity may be 0 if Labels are given; the identity itself plays no part then.
+	Identity identity.ID
+	// Labels, if empty, are those of Identity.
+	Labels labels.Set
+	// NamedPorts are the named ports of this end; if empty and Labels are too, those of Identity.
+	NamedPorts string
+}
+
+// TraceResult explains what becomes of a packet: it leaves if Egress passes and arrives if Ingress
+// does too.
+type TraceResult struct {
+	Allowed bool
+	Egress  TraceSide
+	Ingress TraceSide
+}
+
+// TraceSide explains one direction.
+type TraceSide struct {
+	Direction Direction
+	Verdict   Verdict
+	// Enforced says whether what no rule matches is dropped; Why says what makes it so.
+	Enforced bool
+	Why      string
+	// Steps are the entries of the rules that select the endpoint, in the order of Rules.
+	Steps []TraceStep
+}
+
+// TraceStep is one entry of a rule that selects the endpoint.
+type TraceStep struct {
+	Owner Owner
+	// Path is where the entry stands, as in "spec.ingress[0]".
+	Path string
+	Deny bool
+	// PeerMatch is the selector that selects the peer ("all" for absent peers), empty if none does.
+	PeerMatch string
+	// PortMatch is the port that matches, empty if none does.
+	PortMatch string
+	// Decides is set on the entry that settles the verdict: the first deny that matches, or the first allow.
+	Decides bool
+	// Local marks the implicit entry for the node itself.
+	Local bool
+}
+
+// Matches reports whether peer and port match.
+func (s *TraceStep) Matches() bool { return s.PeerMatch != "" && s.PortMatch != "" }
+
+// String returns one line for people.
+func (s *TraceStep) String() string {
+	verb := "allow"
+	if s.Deny {
+		verb = "deny"
+	}
+	where := fmt.Sprintf("%s %s", s.Owner, s.Path)
+	if s.Local {
+		where = "(allow-localhost)"
+	}
+	switch {
+	case s.PeerMatch == "":
+		return fmt.Sprintf("%s: %s, but the peer does not match", where, verb)
+	case s.PortMatch == "":
+		return fmt.Sprintf("%s: %s %s, but the port does not match", where, verb, s.PeerMatch)
+	}
+	return fmt.Sprintf("%s: %s %s on %s", where, verb, s.PeerMatch, s.PortMatch)
+}
+
+// String returns the explanation for people, several lines.
+func (r *TraceResult) String() string {
+	var b strings.Builder
+	for _, side := range []*TraceSide{&r.Egress, &r.Ingress} {
+		fmt.Fprintf(&b, "%s: %s (%s)\n", side.Direction, side.Verdict, side.Why)
+		for i := range side.Steps {
+			mark := "  "
+			if side.Steps[i].Decides {
+				mark = "* "
+			}
+			fmt.Fprintf(&b, "  %s%s\n", mark, side.Steps[i].String())
+		}
+	}
+	if r.Allowed {
+		b.WriteString("verdict: allowed\n")
+	} else {
+		b.WriteString("verdict: denied\n")
+	}
+	return b.String()
+}
+
+// Trace explains what would become of a packet between two parties, rule by rule, from the rules
+// as they are now. For ICMP and ICMPv6 port is the message type. An identity that is not known is
+// an error. A side that is not an endpoint (the world, a node) has no rules and passes.
+func (e *Engine) Trace(from, to Party, proto uint8, port uint16) (TraceResult, error) {
+	src, err := e.party(from)
+	if err != nil {
+		return TraceResult{}, fmt.Errorf("source: %w", err)
+	}
+	dst, err := e.party(to)
+	if err != nil {
+		return TraceResult{}, fmt.Errorf("destination: %w", err)
+	}
+	r := TraceResult{
+		Egress:  e.traceSide(Egress, src, dst, proto, port, dst.namedPorts),
+		Ingress: e.traceSide(Ingress, dst, src, proto, port, dst.namedPorts),
+	}
+	r.Allowed = r.Egress.Verdict.Pass() && r.Ingress.Verdict.Pass()
+	return r, nil
+}
+
+func (e *Engine) party(p Party) (*peer, error) {
+	set, ports := p.Labels, p.NamedPorts
+	if len(set) == 0 {
+		known := e.peers[p.Identity]
+		if known == nil {
+			return nil, fmt.Errorf("identity %s is not known", p.Identity)
+		}
+		set = known.set
+		if ports == "" {
+			ports = e.ports[p.Identity]
+		}
+	}
+	out := newPeer(&e.cfg, p.Identity, set)
+	var err error
+	out.namedPorts, err = ParseNamedPorts(ports)
+	return out, err
+}
+
+// isEndpoint reports whether policy is enforced on the identity at all: it is on pods, on those
+// without labels yet, and on the network's own endpoints.
+func (p *peer) isEndpoint() bool {
+	if p.prefix.IsValid() {
+		return false
+	}
+	for _, id := range []identity.ID{
+		identity.Host, identity.RemoteNode, identity.KubeAPIServer, identity.Unmanaged,
+		identity.World, identity.WorldIPv4, identity.WorldIPv6, identity.Unknown,
+	} {
+		if p.set.HasReserved(id.String()) {
+			return false
+		}
+	}
+	return true
+}
+
+func (e *Engine) traceSide(dir Direction, self, other *peer, proto uint8, port uint16, named []NamedPort) TraceSide {
+	side := TraceSide{Direction: dir, Verdict: DefaultAllowed}
+	switch {
+	case !self.isEndpoint():
+		side.Why = "not an endpoint: no rules apply to it"
+		return side
+	case e.cfg.Mode == ModeNever:
+		side.Why = "enforcement is off (mode never)"
+		return side
+	}
+	rules := e.rulesOf(self, nil)
+	side.Enforced = e.enforcement(self, rules)[dir]
+	side.Why = e.why(dir, self, rules, side.Enforced)
+	for _, er := range rules {
+		for i := range er.Rule.Clauses {
+			c := &er.Rule.Clauses[i]
+			if c.Direction != dir {
+				continue
+			}
+			step := TraceStep{Owner: er.owner, Path: er.Path + "." + c.Path, Deny: c.Deny}
+			if c.AllPeers {
+				step.PeerMatch = "all"
+			}
+			for _, s := range c.Peers {
+				if s.match(&e.cfg, other) && !s.isNone() {
+					step.PeerMatch = s.text
+					break
+				}
+			}
+			for _, m := range c.Ports {
+				if m.matches(proto, port, named) {
+					step.PortMatch = m.String()
+					break
+				}
+			}
+			side.Steps = append(side.Steps, step)
+		}
+	}
+	if dir == Ingress && side.Enforced && e.cfg.AllowLocalhost {
+		step := TraceStep{PortMatch: "ANY", Local: true}
+		if e.localhostPeer.match(&e.cfg, other) {
+			step.PeerMatch = e.localhostPeer.text
+			side.Steps = append(side.Steps, step)
+		}
+	}
+	if side.Enforced {
+		side.Verdict = DefaultDenied
+	}
+	for _, deny := range []bool{true, false} {
+		for i := range side.Steps {
+			s := &side.Steps[i]
+			if s.Deny != deny || !s.Matches() {
+				continue
+			}
+			s.Decides = true
+			side.Verdict = Allowed
+			if deny {
+				side.Verdict = Denied
+			}
+			return side
+		}
+	}
+	return side
+}
+
+// why says what decided about enforcement.
+func (e *Engine) why(dir Direction, self *peer, rules []*engineRule, enforced bool) string {
+	switch {
+	case e.cfg.Mode == ModeAlways:
+		return "enforced: mode always"
+	case self.set.HasReserved(identity.Init.String()):
+		return "enforced: the endpoint has no labels yet"
+	case !enforced:
+		return "not enforced: no rule asks for it"
+	}
+	for _, er := range rules {
+		if er.enforces[dir] {
+			return fmt.Sprintf("enforced by %s %s", er.owner, er.Path)
+		}
+	}
+	return "enforced"
+}
+
+// matches reports whether a packet has the protocol and port. Named ports are looked up in named.
+func (m *PortMatch) matches(proto uint8, port uint16, named []NamedPort) bool {
+	if m.Name != "" {
+		for _, p := range named {
+			if p.Name == m.Name && p.Proto == m.Proto && p.Proto == proto && p.Port == port {
+				return true
+			}
+		}
+		return false
+	}
+	return (m.Proto == ProtoAny || m.Proto == proto) && port >= m.First && port <= m.Last
+}
