@@ -11,6 +11,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/hawser-net/hawser/internal/cli"
+	"github.com/hawser-net/hawser/internal/sandbox"
 )
 
 //go:generate sh -c "go run . reference >../../docs/user/cli.md"
@@ -35,5 +36,5 @@ func run() int {
 
 // commands are those that live outside package cli.
 func commands() []*cobra.Command {
-	return nil
+	return []*cobra.Command{sandbox.NewCommand()}
 }

@@ -35,7 +35,7 @@ All of it lives below one directory and goes away with ` + "`hawser sandbox down
 	p := cmd.PersistentFlags()
 	p.StringVar(&cfg.Name, "name", cfg.Name, "name of the sandbox, to run several")
 	p.StringVar(&cfg.Root, "root-dir", cfg.Root, "directory of all sandboxes")
-	p.StringVar(&cfg.BinDir, "bin-dir", cfg.BinDir, "directory of hawser-agent and hawser-cni")
+	p.StringVar(&cfg.BinDir, "bin-dir", cfg.BinDir, "directory of hawser-agent and hawser-cni; that of this program by default")
 
 	open := func(cmd *cobra.Command) (*Sandbox, error) {
 		cmd.SilenceUsage = true // what follows is not about how the command was written

@@ -19,7 +19,7 @@ type Config struct {
 	Root string
 	// Nodes is the number of nodes, 1 to 9.
 	Nodes int
-	// BinDir holds hawser-agent and hawser-cni.
+	// BinDir holds hawser-agent and hawser-cni; empty for the directory of Self.
 	BinDir string
 	// Self is the command that runs the hidden subcommands of this package (etcd and serve). They
 	// are appended to it.
@@ -38,14 +38,13 @@ type Config struct {
 	Demo bool
 }
 
-// Defaults returns a sandbox of two nodes that uses the programs beside the running one.
+// Defaults returns a sandbox of two nodes that runs this program, and those beside it.
 func Defaults() Config {
 	c := Config{
 		Name: "demo", Root: "/run/hawser-sandbox", Nodes: 2, IPv6: true,
 		RoutingMode: "tunnel", EnablePolicy: "default", StartTimeout: time.Minute,
 	}
 	if exe, err := os.Executable(); err == nil {
-		c.BinDir = filepath.Dir(exe)
 		c.Self = []string{exe, "sandbox"}
 	}
 	return c

@@ -30,6 +30,14 @@ func New(cfg Config, out io.Writer, colour bool) (*Sandbox, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+	if cfg.BinDir == "" {
+		cfg.BinDir = filepath.Dir(cfg.Self[0])
+	}
+	dir, err := filepath.Abs(cfg.BinDir)
+	if err != nil {
+		return nil, err
+	}
+	cfg.BinDir = dir
 	return &Sandbox{cfg: cfg, out: out, paint: palette(colour), began: time.Now()}, nil
 }
 
