@@ -1,0 +1,261 @@
+package sandbox
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/hawser-net/hawser/internal/testenv"
+)
+
+// buildPrograms compiles the agent and the plugin as they are now.
+func buildPrograms(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	args := append([]string{"build"}, buildFlags()...)
+	cmd := exec.Command("go", append(args, "-o", dir+"/", "./cmd/hawser-agent", "./cmd/hawser-cni")...)
+	cmd.Dir = "../.."
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build the programs: %v\n%s", err, out)
+	}
+	return dir
+}
+
+// TestCluster is the whole product on one machine: the demo comes up, the network does what the
+// policies say and follows them when they change, keeps doing so with the agents killed, and
+// nothing is left afterwards.
+func TestCluster(t *testing.T) {
+	testenv.RequireRoot(t)
+	bin := buildPrograms(t)
+	for _, mode := range []string{"tunnel", "native"} {
+		t.Run(mode, func(t *testing.T) { testCluster(t, bin, mode) })
+	}
+}
+
+func testCluster(t *testing.T, bin, mode string) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+	cfg := testConfig(t)
+	cfg.BinDir, cfg.RoutingMode, cfg.Demo = bin, mode, true
+	s := testSandbox(t, cfg)
+	before := machine(t)
+	defer func() {
+		if t.Failed() {
+			logs, _ := filepath.Glob(s.path("logs", "n*.log"))
+			for _, l := range logs {
+				t.Logf("%s:\n  %s", l, lastLines(l, 30))
+			}
+		}
+	}()
+
+	if err := s.Up(ctx); err != nil {
+		t.Fatal(err)
+	}
+	st, err := s.Status(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !st.Healthy() || len(st.Nodes) != 2 || len(st.Pods) != 6 {
+		t.Fatalf("status after up: %+v", st)
+	}
+
+	var again bytes.Buffer
+	s2, err := New(cfg, &again, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s2.Up(ctx); err != nil || !strings.Contains(again.String(), "already running") {
+		t.Fatalf("second up: %v: %s", err, &again)
+	}
+
+	m := reachAsExpected(t, ctx, s, "after up")
+	// The oracle could be wrong together with the product; these are written by hand.
+	wantReached(t, m, TCP, "world front-1", "world front-2", "front-1 api-1", "front-1 api-2", "front-2 api-1",
+		"front-2 api-2", "api-1 db-1", "api-1 db-2")
+	wantReached(t, m, ICMP, "front-1 api-1", "front-1 api-2", "front-2 api-1", "front-2 api-2")
+	wantReached(t, m, UDP)
+
+	// A pod that carries the label of a tier is of that tier.
+	if _, err := s.Run(ctx, PodSpec{Name: "guest", Labels: map[string]string{"tier": "front"}, Ports: []uint16{80}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Run(ctx, PodSpec{Name: "guest"}); err == nil {
+		t.Error("a second pod of the same name was accepted")
+	}
+	m = reachAsExpected(t, ctx, s, "with a guest")
+	if !reached(m, TCP, "guest", "api-1") || reached(m, TCP, "guest", "db-1") || !reached(m, TCP, "world", "guest") {
+		t.Error("the guest is not treated as a front")
+	}
+
+	// The agents follow the policies. How soon is not promised, so the matrix is taken until it fits.
+	db := filepath.Join(s.PolicyDir(), "40-db.yaml")
+	data, err := os.ReadFile(db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	allow, _, found := strings.Cut(string(data), "  ingressDeny:")
+	if !found {
+		t.Fatal("the demo has no deny rule")
+	}
+	writePolicy(t, db, allow)
+	reachEventually(t, ctx, s, func(m *Matrix) bool { return reached(m, TCP, "api-2", "db-1") })
+	writePolicy(t, db, string(data))
+	reachEventually(t, ctx, s, func(m *Matrix) bool { return !reached(m, TCP, "api-2", "db-1") })
+
+	// The kernel goes on without the agents, and they take up where they were.
+	for _, n := range st.Nodes {
+		if err := unix.Kill(n.AgentPID, unix.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, n := range st.Nodes { // they are this process's children
+		if _, err := unix.Wait4(n.AgentPID, nil, 0, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reachAsExpected(t, ctx, s, "without agents")
+	if st, err := s.Status(ctx); err != nil || st.Healthy() {
+		t.Errorf("status with dead agents: %v, %v", st, err)
+	}
+	if err := s.Up(ctx); err != nil {
+		t.Fatal(err)
+	}
+	reachAsExpected(t, ctx, s, "with the agents back")
+
+	if err := s.Remove(ctx, "guest"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Remove(ctx, "guest"); err == nil {
+		t.Error("a pod that is not there was removed")
+	}
+	reachAsExpected(t, ctx, s, "without the guest")
+
+	if err := s.Down(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(before, machine(t)); diff != "" {
+		t.Errorf("the machine before and after (-before +after):\n%s", diff)
+	}
+	if left, err := exec.Command("pgrep", "-f", cfg.Root).Output(); err == nil && len(bytes.TrimSpace(left)) > 0 {
+		t.Errorf("processes that name %s are left: %s", cfg.Root, left)
+	}
+	if _, err := os.Stat(cfg.Root); err == nil {
+		t.Errorf("%s is left", cfg.Root)
+	}
+}
+
+func reachAsExpected(t *testing.T, ctx context.Context, s *Sandbox, when string) *Matrix {
+	t.Helper()
+	m, err := s.Reach(ctx, ReachOptions{})
+	if err != nil {
+		t.Fatalf("%s: %v", when, err)
+	}
+	if m.Unexpected > 0 {
+		var out bytes.Buffer
+		m.Print(&out, false)
+		t.Fatalf("%s:%s", when, &out)
+	}
+	return m
+}
+
+// reachEventually probes until the matrix is as the policies say and ok agrees.
+func reachEventually(t *testing.T, ctx context.Context, s *Sandbox, ok func(*Matrix) bool) {
+	t.Helper()
+	deadline := time.Now().Add(30 * time.Second)
+	for {
+		m, err := s.Reach(ctx, ReachOptions{Protocols: []Protocol{TCP}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.Unexpected == 0 && ok(m) {
+			return
+		}
+		if time.Now().After(deadline) {
+			var out bytes.Buffer
+			m.Print(&out, false)
+			t.Fatalf("the change of the policy does not show:%s", &out)
+		}
+	}
+}
+
+func reached(m *Matrix, proto Protocol, from, to string) bool {
+	any := false
+	for _, p := range m.Probes {
+		if p.From == from && p.To == to && p.Protocol == proto {
+			if !p.Reached {
+				return false
+			}
+			any = true
+		}
+	}
+	return any
+}
+
+// wantReached demands that exactly these "from to" pairs got through.
+func wantReached(t *testing.T, m *Matrix, proto Protocol, pairs ...string) {
+	t.Helper()
+	var got []string
+	for _, from := range m.Sources {
+		for _, to := range m.Targets {
+			if from != to && reached(m, proto, from, to) {
+				got = append(got, from+" "+to)
+			}
+		}
+	}
+	slices.Sort(got)
+	slices.Sort(pairs)
+	if !slices.Equal(got, pairs) {
+		t.Errorf("%s (-want +got):\n%s", proto, cmp.Diff(pairs, got))
+	}
+}
+
+// writePolicy replaces a policy file in one step, as the agents read it at any moment.
+func writePolicy(t *testing.T, file, content string) {
+	t.Helper()
+	if err := os.WriteFile(file+".new", []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(file+".new", file); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestUpFailsCleanly: what Up made before it failed is gone.
+func TestUpFailsCleanly(t *testing.T) {
+	testenv.RequireRoot(t)
+	cfg := testConfig(t)
+	cfg.BinDir = t.TempDir()
+	before := machine(t)
+	var out bytes.Buffer
+	s, err := New(cfg, &out, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := context.Background()
+	if err := s.Up(ctx); err == nil || !strings.Contains(err.Error(), "hawser-agent is not in") {
+		t.Errorf("up without programs: %v", err)
+	}
+	for _, p := range []string{"hawser-agent", "hawser-cni"} {
+		if err := os.WriteFile(filepath.Join(cfg.BinDir, p), []byte("#!/bin/sh\necho this agent is broken\nexit 1\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Up(ctx); err == nil || !strings.Contains(err.Error(), "this agent is broken") {
+		t.Errorf("up with a broken agent: %v", err)
+	}
+	if diff := cmp.Diff(before, machine(t)); diff != "" {
+		t.Errorf("the machine before and after (-before +after):\n%s", diff)
+	}
+	if _, err := os.Stat(cfg.Root); err == nil {
+		t.Errorf("%s is left", cfg.Root)
+	}
+}
