@@ -151,7 +151,7 @@ func (l *Links) hostDevices(n datapath.Node, d *datapath.Devices) error {
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name, attrs.MTU = HostDevice, d.DeviceMTU
-		if err := l.h.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: NetDevice, PeerMTU: uint32(d.DeviceMTU)}); err != nil {
+		if err := l.h.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: NetDevice, PeerTxQLen: -1, PeerMTU: uint32(d.DeviceMTU)}); err != nil {
 			return fmt.Errorf("create %s and %s: %w", HostDevice, NetDevice, err)
 		}
 		host, err = l.h.LinkByName(HostDevice)

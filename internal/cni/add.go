@@ -1,0 +1,346 @@
+package cni
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	cnitypes "github.com/containernetworking/cni/pkg/types"
+	current "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/hawser-net/hawser/api/rest"
+	"github.com/hawser-net/hawser/api/rest/client"
+	"github.com/hawser-net/hawser/internal/deletequeue"
+)
+
+// newEndpoint is the id with which the agent is asked to choose one.
+const newEndpoint = "cilium-local:0"
+
+// adding is one ADD under way.
+type adding struct {
+	args  *skel.CmdArgs
+	agent *client.Client
+	log   *logger
+	undo  []func(context.Context) error
+	// claimed says that the agent may have taken the addresses over for an endpoint and given them
+	// back with it, so that they may be somebody else's by now.
+	claimed bool
+}
+
+func (p *Plugin) add(args *skel.CmdArgs) error {
+	started := time.Now()
+	p.step(StepAddStart)
+	conf, err := parseConf(args.StdinData)
+	if err != nil {
+		return fail(cnitypes.ErrDecodingFailure, "invalid network configuration", err)
+	}
+	log := newLogger(conf, args)
+	defer log.close()
+	result, err := p.addPod(conf, args, log)
+	if err != nil {
+		log.error("ADD failed", err, started)
+		return err
+	}
+	log.info("ADD done", started, "ips", fmt.Sprint(result.IPs))
+	p.step(StepAddResult)
+	return nil
+}
+
+func (p *Plugin) addPod(conf netConf, args *skel.CmdArgs, log *logger) (result *current.Result, err error) {
+	if err := conf.canAdd(); err != nil {
+		return nil, fail(cnitypes.ErrInvalidNetworkConfig, "invalid network configuration", err)
+	}
+	pod, err := parseArgs(args.Args)
+	if err != nil {
+		return nil, fail(cnitypes.ErrInvalidEnvironmentVariables, "invalid arguments", err)
+	}
+	labels, err := conf.labels()
+	if err != nil {
+		return nil, fail(cnitypes.ErrInvalidNetworkConfig, "invalid labels", err)
+	}
+	if isOwnNS(args.Netns) {
+		return nil, fail(cnitypes.ErrInvalidNetNS, "invalid network namespace",
+			fmt.Errorf("%s is the namespace of the host, not of a pod", args.Netns))
+	}
+	ctx, cancel := interruptible()
+	defer cancel()
+	agent, err := p.agent(conf)
+	if err != nil {
+		return nil, err
+	}
+	defer agent.Close()
+
+	a := &adding{args: args, agent: agent, log: log}
+	defer func() {
+		if err != nil {
+			a.rollBack()
+		}
+	}()
+
+	var cfg rest.DaemonConfigurationStatus
+	err = retrying(ctx, notNow, func(ctx context.Context) error {
+		c, err := agent.Config(ctx)
+		cfg = c.Status
+		return err
+	})
+	if err != nil {
+		return nil, agentError("cannot read the agent's configuration", err)
+	}
+	if mode := cfg.DatapathMode; mode != "" && mode != rest.DatapathModeVeth {
+		return nil, fail(cnitypes.ErrInternal, "unsupported datapath mode", fmt.Errorf("the agent wants %q, this plugin makes veth pairs", mode))
+	}
+	p.step(StepAddConfig)
+
+	ipam, addrs, err := a.allocate(ctx, pod.owner(args.ContainerID))
+	if err != nil {
+		return nil, err
+	}
+	p.step(StepAddIP)
+
+	req := rest.EndpointChangeRequest{
+		State:                  rest.EndpointStateWaitingForIdentity,
+		SyncBuildEndpoint:      true,
+		ContainerID:            args.ContainerID,
+		ContainerInterfaceName: args.IfName,
+		ContainerNetnsPath:     args.Netns,
+		Addressing:             ipam.Address,
+		Labels:                 labels,
+		K8SPodName:             pod.Name,
+		K8SNamespace:           pod.Namespace,
+		K8SUid:                 pod.UID,
+	}
+	req.Addressing.IPv4ExpirationUUID = first(ipam.Address.IPv4ExpirationUUID, ipam.IPv4.ExpirationUUID)
+	req.Addressing.IPv6ExpirationUUID = first(ipam.Address.IPv6ExpirationUUID, ipam.IPv6.ExpirationUUID)
+	for key, skip := range map[string]bool{
+		"property-skip-masquerade-v4": ipam.IPv4.SkipMasquerade, "property-skip-masquerade-v6": ipam.IPv6.SkipMasquerade,
+	} {
+		if skip {
+			if req.Properties == nil {
+				req.Properties = map[string]any{}
+			}
+			req.Properties[key] = true
+		}
+	}
+	if err := p.makeLink(a, &req, addrs, cfg); err != nil {
+		return nil, fail(cnitypes.ErrInternal, "cannot set up the pod's interface", err)
+	}
+	if err := a.createEndpoint(ctx, req); err != nil {
+		return nil, err
+	}
+	p.step(StepAddEndpoint)
+
+	result = makeResult(conf, args, req, addrs, cfg.RouteMTU)
+	if err := cnitypes.PrintResult(result, conf.CNIVersion); err != nil {
+		return nil, fail(cnitypes.ErrIOFailure, "cannot print the result", err)
+	}
+	return result, nil
+}
+
+func first(values ...string) string {
+	for _, v := range values {
+		if v != "" {
+			return v
+		}
+	}
+	return ""
+}
+
+// allocate has the agent give addresses and checks what it gave.
+func (a *adding) allocate(ctx context.Context, owner string) (rest.IPAMResponse, []address, error) {
+	var ipam rest.IPAMResponse
+	err := retrying(ctx, func(err error) bool { return client.StatusCode(err) != 0 && notNow(err) }, func(ctx context.Context) error {
+		var err error
+		ipam, err = a.agent.AllocateIP(ctx, rest.AllocateIPParams{Owner: owner, Expiration: true})
+		return err
+	})
+	if err != nil {
+		return ipam, nil, agentError("the agent allocates no address", err)
+	}
+	for _, lease := range []struct{ ip, pool string }{
+		{ipam.Address.IPv4, ipam.Address.IPv4PoolName}, {ipam.Address.IPv6, ipam.Address.IPv6PoolName},
+	} {
+		if lease.ip == "" {
+			continue
+		}
+		a.undo = append(a.undo, func(ctx context.Context) error {
+			if a.claimed {
+				return nil
+			}
+			return a.agent.ReleaseIP(ctx, lease.ip, lease.pool)
+		})
+	}
+	// IPv6 first, as in the result.
+	var addrs []address
+	var errs []error
+	for _, f := range []struct {
+		ip, router string
+		v6         bool
+	}{
+		{ipam.Address.IPv6, ipam.HostAddressing.IPv6.IP, true},
+		{ipam.Address.IPv4, ipam.HostAddressing.IPv4.IP, false},
+	} {
+		if f.ip == "" {
+			continue
+		}
+		ip, err := parseIP(f.ip, f.v6)
+		errs = append(errs, err)
+		router, err := parseIP(f.router, f.v6)
+		if err != nil {
+			err = fmt.Errorf("the node's router address: %w", err)
+		}
+		errs = append(errs, err)
+		addrs = append(addrs, address{ip: ip, router: router})
+	}
+	if len(addrs) == 0 {
+		errs = append(errs, errors.New("neither an IPv4 nor an IPv6 address was given"))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return ipam, nil, fail(cnitypes.ErrInternal, "the agent's answer to the address request makes no sense", err)
+	}
+	return ipam, addrs, nil
+}
+
+// parseIP takes an address with or without a prefix length.
+func parseIP(s string, v6 bool) (netip.Addr, error) {
+	bare, _, _ := strings.Cut(s, "/")
+	ip, err := netip.ParseAddr(bare)
+	if err != nil {
+		return ip, fmt.Errorf("%q is not an address", s)
+	}
+	ip = ip.Unmap()
+	if ip.Is6() != v6 || ip.Zone() != "" {
+		return ip, fmt.Errorf("%q is not of the family asked for", s)
+	}
+	return ip, nil
+}
+
+// makeLink creates and configures the interface and completes req with what it is.
+func (p *Plugin) makeLink(a *adding, req *rest.EndpointChangeRequest, addrs []address, cfg rest.DaemonConfigurationStatus) error {
+	host, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("open netlink: %w", err)
+	}
+	defer host.Close()
+	ipv6 := addrs[0].ip.Is6()
+	pod, err := enter(a.args.Netns, func() {
+		if err := podSysctls(cfg, ipv6); err != nil {
+			a.log.warn("Some kernel parameters of the pod stay as they are", err)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	defer pod.close()
+
+	hostName := hostIfName(a.args.ContainerID, a.args.IfName)
+	link, err := createVeth(host, pod, hostName, a.args.IfName, cfg)
+	if err != nil {
+		return err
+	}
+	a.undo = append(a.undo, func(context.Context) error {
+		h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+		if err != nil {
+			return err
+		}
+		defer h.Close()
+		return removeVeth(h, hostName)
+	})
+	p.step(StepAddLink)
+	// A name for people only, next to the one that is cut to 15 characters.
+	_ = host.LinkAddAltName(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Index: link.hostIndex}}, "cilium_cni:"+hostName)
+
+	if err := configurePod(pod, a.args.IfName, addrs, cfg); err != nil {
+		return err
+	}
+	p.step(StepAddPod)
+	req.InterfaceName = hostName
+	req.InterfaceIndex = link.hostIndex
+	req.HostMAC = link.hostMAC.String()
+	req.MAC = link.podMAC.String()
+	req.NetnsCookie = strconv.FormatUint(pod.cookie, 10)
+	return nil
+}
+
+// createEndpoint asks the agent to take the interface over, and returns when its policy is enforced.
+func (a *adding) createEndpoint(ctx context.Context, req rest.EndpointChangeRequest) error {
+	// Whether the endpoint exists is unknown if no answer came. If the agent refused, an endpoint by
+	// that id would be an older one, which is not ours to delete.
+	unknown := false
+	a.undo = append(a.undo, func(ctx context.Context) error {
+		if !unknown {
+			return nil
+		}
+		return a.deleteEndpoint(ctx)
+	})
+	err := retrying(ctx, func(err error) bool { return client.StatusCode(err) != 0 && notNow(err) }, func(ctx context.Context) error {
+		unknown = true
+		_, err := a.agent.CreateEndpoint(ctx, newEndpoint, req)
+		unknown = err == nil || client.StatusCode(err) == 0
+		return err
+	})
+	if err != nil {
+		return agentError("the agent does not create the endpoint", err)
+	}
+	return nil
+}
+
+func (a *adding) deleteEndpoint(ctx context.Context) error {
+	id := attachmentID(a.args.ContainerID, a.args.IfName)
+	del := func(ctx context.Context) error {
+		_, err := a.agent.DeleteEndpoint(ctx, id)
+		if err == nil {
+			a.claimed = true
+		}
+		if client.NotFound(err) {
+			return nil
+		}
+		return err
+	}
+	err := del(ctx)
+	if err == nil {
+		return nil
+	}
+	a.claimed = true // perhaps; the addresses go with the endpoint or expire
+	if _, queueErr := queue(a.agent, deletequeue.Entry{EndpointID: id}, del); queueErr != nil {
+		return errors.Join(err, queueErr)
+	}
+	return nil
+}
+
+// rollBack undoes everything, last things first. What fails is logged: the runtime sends DEL, and addresses
+// expire.
+func (a *adding) rollBack() {
+	ctx, cancel := context.WithTimeout(context.Background(), undoTimeout)
+	defer cancel()
+	for i := len(a.undo) - 1; i >= 0; i-- {
+		if err := a.undo[i](ctx); err != nil {
+			a.log.warn("Could not undo a part of the failed ADD", err)
+		}
+	}
+}
+
+// makeResult says what was made: the host side first, then the pod's.
+func makeResult(conf netConf, args *skel.CmdArgs, req rest.EndpointChangeRequest, addrs []address, routeMTU int) *current.Result {
+	r := &current.Result{
+		CNIVersion: current.ImplementedSpecVersion,
+		Interfaces: []*current.Interface{
+			{Name: req.InterfaceName, Mac: req.HostMAC},
+			{Name: args.IfName, Mac: req.MAC, Sandbox: args.Netns},
+		},
+		DNS: conf.DNS,
+	}
+	for _, a := range addrs {
+		r.IPs = append(r.IPs, &current.IPConfig{Interface: current.Int(1), Address: *ipNet(a.ip), Gateway: a.router.AsSlice()})
+		r.Routes = append(r.Routes,
+			&cnitypes.Route{Dst: *ipNet(a.router)},
+			&cnitypes.Route{Dst: *anyNet(a.ip), GW: a.router.AsSlice(), MTU: routeMTU})
+	}
+	return r
+}

@@ -1,0 +1,751 @@
+package cni
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+	cnitypes "github.com/containernetworking/cni/pkg/types"
+	current "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/version"
+	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/hawser-net/hawser/internal/deletequeue"
+)
+
+// buildPlugin builds the real binary, once a test run, with the steps at which it can be killed.
+var buildPlugin = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "hawser-cni-test-")
+	if err != nil {
+		return "", err
+	}
+	bin := filepath.Join(dir, "hawser-cni")
+	out, err := exec.Command("go", "build", "-tags", "faultpoints", "-o", bin, "github.com/hawser-net/hawser/cmd/hawser-cni").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("%w: %s", err, out)
+	}
+	return bin, nil
+})
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if bin, err := buildPlugin(); err == nil {
+		os.RemoveAll(filepath.Dir(bin))
+	}
+	os.Exit(code)
+}
+
+// newNS makes an unnamed network namespace; its path is good for as long as the test runs.
+func newNS(t testing.TB) (*podNS, string) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: network namespaces")
+	}
+	type made struct {
+		f   *os.File
+		err error
+	}
+	ch := make(chan made)
+	go func() {
+		runtime.LockOSThread() // the thread ends with the goroutine
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			ch <- made{err: err}
+			return
+		}
+		f, err := os.Open("/proc/thread-self/ns/net")
+		ch <- made{f, err}
+	}()
+	m := <-ch
+	if m.err != nil {
+		t.Fatal(m.err)
+	}
+	path := fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), m.f.Fd())
+	ns, err := enter(path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ns.close(); m.f.Close() })
+	return ns, path
+}
+
+// fixture is a node with a fake agent and one pod.
+type fixture struct {
+	t       testing.TB
+	bin     string
+	node    *testNode
+	agent   *fakeAgent
+	pod     *podNS
+	podPath string
+	logFile string
+}
+
+func setUp(t testing.TB) *fixture {
+	t.Helper()
+	host, _ := newNS(t)
+	bin, err := buildPlugin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fixture{t: t, bin: bin, node: &testNode{ns: host, h: host.h}}
+	f.agent = newFakeAgent(t, f.node)
+	f.pod, f.podPath = newNS(t)
+	f.logFile = filepath.Join(t.TempDir(), "cni.log")
+	return f
+}
+
+// inNode calls fn on a thread in the node's namespace.
+func (f *fixture) inNode(fn func()) {
+	f.t.Helper()
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		err := unix.Setns(int(f.node.ns.f.Fd()), unix.CLONE_NEWNET)
+		if err == nil {
+			fn()
+		}
+		done <- err
+	}()
+	if err := <-done; err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func (f *fixture) conf(extra map[string]any) []byte {
+	conf := map[string]any{
+		"cniVersion": "1.1.0", "name": "cilium", "type": "hawser-cni",
+		"socket-path": f.agent.socket, "log-file": f.logFile, "enable-debug": true,
+	}
+	for k, v := range extra {
+		conf[k] = v
+	}
+	b, err := json.Marshal(conf)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return b
+}
+
+// run executes the plugin as a runtime does. A cniError is the plugin's own; other errors are the
+// process's.
+func (f *fixture) run(command string, stdin []byte, env ...string) ([]byte, error) {
+	f.t.Helper()
+	cmd := exec.Command(f.bin)
+	cmd.Env = append([]string{
+		"CNI_COMMAND=" + command, "CNI_CONTAINERID=cid1", "CNI_NETNS=" + f.podPath, "CNI_IFNAME=eth0",
+		"CNI_PATH=" + filepath.Dir(f.bin),
+		"CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=ns1;K8S_POD_NAME=pod1;K8S_POD_UID=u1;K8S_POD_INFRA_CONTAINER_ID=x",
+	}, env...)
+	cmd.Stdin = bytes.NewReader(stdin)
+	var out, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &stderr
+	var err error
+	f.inNode(func() { err = cmd.Start() })
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	err = cmd.Wait()
+	if err != nil {
+		var cniErr cnitypes.Error
+		if json.Unmarshal(out.Bytes(), &cniErr) == nil && cniErr.Code != 0 {
+			return nil, &cniErr
+		}
+		return nil, fmt.Errorf("%w: %s%s", err, out.Bytes(), stderr.Bytes())
+	}
+	return out.Bytes(), nil
+}
+
+func (f *fixture) must(command string, extra map[string]any, env ...string) []byte {
+	f.t.Helper()
+	out, err := f.run(command, f.conf(extra), env...)
+	if err != nil {
+		f.t.Fatalf("%s: %v", command, err)
+	}
+	return out
+}
+
+// clean checks that nothing is left anywhere.
+func (f *fixture) clean(what string) {
+	f.t.Helper()
+	if diff := cmp.Diff([]string{"lo"}, links(f.t, f.node.h)); diff != "" {
+		f.t.Errorf("%s: interfaces left on the node:\n%s", what, diff)
+	}
+	if diff := cmp.Diff([]string{"lo"}, links(f.t, f.pod.h)); diff != "" {
+		f.t.Errorf("%s: interfaces left in the pod:\n%s", what, diff)
+	}
+	if diff := cmp.Diff("endpoints [], addresses []", f.agent.state()); diff != "" {
+		f.t.Errorf("%s: left with the agent:\n%s", what, diff)
+	}
+}
+
+func code(err error) uint {
+	var e *cnitypes.Error
+	if errors.As(err, &e) {
+		return e.Code
+	}
+	return 0
+}
+
+func (f *fixture) wantError(what string, err error, wantCode uint, wantText string) {
+	f.t.Helper()
+	if code(err) != wantCode || !strings.Contains(fmt.Sprint(err), wantText) {
+		f.t.Errorf("%s: error %v (code %d), want code %d and %q", what, err, code(err), wantCode, wantText)
+	}
+}
+
+func TestAddMakesTheInterface(t *testing.T) {
+	f := setUp(t)
+	out := f.must("ADD", map[string]any{"args": map[string]any{"cni": map[string]any{"labels": []map[string]string{{"key": "app", "value": "web"}}}}})
+	var got current.Result
+	if err := json.Unmarshal(out, &got); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	req := f.agent.endpoints["cid1:eth0"]
+	hostName := hostIfName("cid1", "eth0")
+	if len(hostName) != 15 {
+		t.Errorf("host name %s has %d characters", hostName, len(hostName))
+	}
+
+	// The request.
+	link, err := f.pod.h.LinkByName("eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	host, err := f.node.h.LinkByName(hostName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := req // everything not set below is as it is
+	want.ContainerID, want.ContainerInterfaceName, want.ContainerNetnsPath = "cid1", "eth0", f.podPath
+	want.InterfaceName, want.InterfaceIndex = hostName, host.Attrs().Index
+	want.MAC, want.HostMAC = link.Attrs().HardwareAddr.String(), host.Attrs().HardwareAddr.String()
+	want.K8SNamespace, want.K8SPodName, want.K8SUid = "ns1", "pod1", "u1"
+	want.Labels = []string{"cni:app=web"}
+	want.State, want.SyncBuildEndpoint = "waiting-for-identity", true
+	want.Addressing.IPv4, want.Addressing.IPv4ExpirationUUID, want.Addressing.IPv4PoolName = "10.1.0.3", "uuid-10.1.0.3", "default"
+	want.Addressing.IPv6, want.Addressing.IPv6ExpirationUUID, want.Addressing.IPv6PoolName = "fd00:1::2", "uuid-fd00:1::2", "default"
+	want.NetnsCookie = fmt.Sprint(f.pod.cookie)
+	want.Properties = map[string]any{"property-skip-masquerade-v6": true}
+	if diff := cmp.Diff(want, req); diff != "" {
+		t.Errorf("request (-want +got):\n%s", diff)
+	}
+	for _, mac := range [][]byte{link.Attrs().HardwareAddr, host.Attrs().HardwareAddr} {
+		if mac[0]&3 != 2 {
+			t.Errorf("%x is not a locally administered unicast address", mac)
+		}
+	}
+
+	// The interface.
+	for _, l := range []netlink.Link{link, host} {
+		a := l.Attrs()
+		if a.MTU != 1500 || a.TxQLen != 1000 || a.GSOMaxSize != 65536 || a.GROIPv4MaxSize != 65536 {
+			t.Errorf("%s: MTU %d, queue %d, sizes %d %d", a.Name, a.MTU, a.TxQLen, a.GSOMaxSize, a.GROIPv4MaxSize)
+		}
+	}
+	addrs, err := f.pod.h.AddrList(link, netlink.FAMILY_ALL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ips []string
+	for _, a := range addrs {
+		if a.Scope == int(netlink.SCOPE_UNIVERSE) {
+			ips = append(ips, a.IPNet.String())
+			if a.Flags&unix.IFA_F_TENTATIVE != 0 {
+				t.Errorf("%s is tentative", a.IPNet)
+			}
+		}
+	}
+	if diff := cmp.Diff([]string{"10.1.0.3/32", "fd00:1::2/128"}, ips); diff != "" {
+		t.Errorf("addresses:\n%s", diff)
+	}
+	routes := map[string]string{}
+	for _, fam := range []int{unix.AF_INET, unix.AF_INET6} {
+		list, err := f.pod.h.RouteList(link, fam)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range list {
+			dst := "default"
+			if r.Dst != nil && r.Dst.String() != "0.0.0.0/0" && r.Dst.String() != "::/0" {
+				dst = r.Dst.String()
+			}
+			if strings.HasPrefix(dst, "fe80") || r.Dst != nil && dst == "fd00:1::2/128" {
+				continue // the kernel's own
+			}
+			routes[fmt.Sprintf("%d %s", fam, dst)] = fmt.Sprintf("via %v mtu %d", r.Gw, r.MTU)
+		}
+	}
+	if diff := cmp.Diff(map[string]string{
+		"2 10.1.0.1/32": "via <nil> mtu 0", "2 default": "via 10.1.0.1 mtu 1450",
+		"10 fd00:1::1/128": "via <nil> mtu 0", "10 default": "via fd00:1::1 mtu 1450",
+	}, routes); diff != "" {
+		t.Errorf("routes (-want +got):\n%s", diff)
+	}
+	for path, want := range map[string]string{"ip_local_reserved_ports": "8472", "tcp_mtu_probing": "1", "tcp_base_mss": "1024"} {
+		var b []byte
+		f.pod.visit(func() { b, _ = os.ReadFile("/proc/sys/net/ipv4/" + path) })
+		if got := strings.TrimSpace(string(b)); got != want {
+			t.Errorf("%s is %q in the pod, want %q", path, got, want)
+		}
+	}
+
+	// The result.
+	if len(got.Interfaces) != 2 || got.Interfaces[0].Name != hostName || got.Interfaces[0].Mac != want.HostMAC ||
+		got.Interfaces[1].Name != "eth0" || got.Interfaces[1].Sandbox != f.podPath || got.Interfaces[1].Mac != want.MAC {
+		t.Errorf("interfaces: %s", out)
+	}
+	if len(got.IPs) != 2 || got.IPs[0].Address.String() != "fd00:1::2/128" || got.IPs[1].Address.String() != "10.1.0.3/32" ||
+		got.IPs[1].Gateway.String() != "10.1.0.1" || *got.IPs[0].Interface != 1 {
+		t.Errorf("addresses: %s", out)
+	}
+	if len(got.Routes) != 4 {
+		t.Errorf("routes: %s", out)
+	}
+
+	f.must("DEL", nil)
+	f.clean("after DEL")
+	f.must("DEL", nil)
+}
+
+func TestAddResultInEveryVersion(t *testing.T) {
+	f := setUp(t)
+	for _, v := range version.All.SupportedVersions() {
+		out := f.must("ADD", map[string]any{"cniVersion": v})
+		generic, err := version.NewResult(v, out)
+		if err != nil {
+			t.Errorf("version %s: %v: %s", v, err, out)
+			continue
+		}
+		result, err := current.NewResultFromResult(generic)
+		if err != nil {
+			t.Errorf("version %s: %v", v, err)
+		}
+		if generic.Version() != v && !(v == "0.1.0" && generic.Version() == "0.2.0") {
+			t.Errorf("asked for version %s, got %s", v, generic.Version())
+		}
+		if len(result.IPs) != 2 {
+			t.Errorf("version %s: %d addresses: %s", v, len(result.IPs), out)
+		}
+		f.must("DEL", map[string]any{"cniVersion": v})
+		f.clean("version " + v)
+	}
+	_, err := f.run("ADD", f.conf(map[string]any{"cniVersion": "9.0.0"}))
+	f.wantError("version 9.0.0", err, cnitypes.ErrIncompatibleCNIVersion, "incompatible")
+}
+
+func TestVersion(t *testing.T) {
+	f := setUp(t)
+	out := f.must("VERSION", nil)
+	info, err := new(version.PluginDecoder).Decode(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(version.All.SupportedVersions(), info.SupportedVersions()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestSingleFamily(t *testing.T) {
+	for name, v4 := range map[string]bool{"IPv4": true, "IPv6": false} {
+		t.Run(name, func(t *testing.T) {
+			f := setUp(t)
+			f.agent.ipv4, f.agent.ipv6 = v4, !v4
+			var got current.Result
+			if err := json.Unmarshal(f.must("ADD", nil), &got); err != nil {
+				t.Fatal(err)
+			}
+			if len(got.IPs) != 1 || (got.IPs[0].Address.IP.To4() != nil) != v4 {
+				t.Errorf("addresses %v", got.IPs)
+			}
+			f.must("DEL", nil)
+			f.clean("after DEL")
+		})
+	}
+}
+
+// A runtime that repeats ADD after a crash finds the interfaces of the first attempt; they go.
+func TestAddReplacesLeftovers(t *testing.T) {
+	f := setUp(t)
+	if _, err := f.run("ADD", f.conf(nil), "HAWSER_CNI_CRASH_AT="+StepAddPod); err == nil {
+		t.Fatal("the plugin was not killed")
+	}
+	f.must("ADD", nil)
+	f.must("DEL", nil)
+	f.agent.expire()
+	f.clean("after DEL")
+
+	// Somebody else's interface is not removed.
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = "eth0"
+	if err := f.pod.h.LinkAdd(&netlink.Dummy{LinkAttrs: attrs}); err != nil {
+		t.Skipf("no dummy devices in this kernel: %v", err)
+	}
+	_, err := f.run("ADD", f.conf(nil))
+	f.wantError("foreign eth0", err, cnitypes.ErrInternal, "not Hawser's")
+}
+
+func TestRollBack(t *testing.T) {
+	refuse := func(call string, code int) func(*fakeAgent) {
+		return func(a *fakeAgent) {
+			a.fault = func(c string, w http.ResponseWriter, _ *http.Request) bool {
+				if c != call {
+					return false
+				}
+				answer(w, code, "injected fault")
+				return true
+			}
+		}
+	}
+	drop := func(call string) func(*fakeAgent) {
+		return func(a *fakeAgent) {
+			a.fault = func(c string, w http.ResponseWriter, _ *http.Request) bool {
+				if c == call {
+					hangUp(w)
+				}
+				return c == call
+			}
+		}
+	}
+	dropAfter := func(call string) func(*fakeAgent) {
+		return func(a *fakeAgent) { a.after = func(c string) bool { return c == call } }
+	}
+	const put, ipam = "PUT /v1/endpoint/{id}", "POST /v1/ipam"
+	for name, test := range map[string]struct {
+		inject func(*fakeAgent)
+		code   uint
+		text   string
+		leaks  bool // addresses that only expiry gives back
+	}{
+		"configuration refused":          {refuse("GET /v1/config", 500), cnitypes.ErrInternal, "injected fault", false},
+		"netkit":                         {func(a *fakeAgent) { a.config.DatapathMode = "netkit" }, cnitypes.ErrInternal, "netkit", false},
+		"addresses refused":              {refuse(ipam, 502), cnitypes.ErrInternal, "injected fault", false},
+		"no answer to addresses":         {drop(ipam), cnitypes.ErrTryAgainLater, "cannot reach", false},
+		"addresses given without answer": {dropAfter(ipam), cnitypes.ErrTryAgainLater, "cannot reach", true},
+		"no family":                      {func(a *fakeAgent) { a.ipv4, a.ipv6 = false, false }, cnitypes.ErrInternal, "neither", false},
+		"MTU the kernel refuses":         {func(a *fakeAgent) { a.config.DeviceMTU = 7 }, cnitypes.ErrInternal, "interface", false},
+		"endpoint refused":               {refuse(put, 500), cnitypes.ErrInternal, "injected fault", false},
+		"endpoint exists":                {refuse(put, 400), cnitypes.ErrInternal, "injected fault", false},
+		"no answer to endpoint":          {drop(put), cnitypes.ErrTryAgainLater, "cannot reach", false},
+		"endpoint made without answer":   {dropAfter(put), cnitypes.ErrTryAgainLater, "cannot reach", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := setUp(t)
+			test.inject(f.agent)
+			_, err := f.run("ADD", f.conf(nil))
+			f.wantError("ADD", err, test.code, test.text)
+			if test.leaks {
+				f.agent.expire()
+			}
+			f.clean("after the failed ADD")
+			f.agent.fault, f.agent.after = nil, nil
+			f.must("DEL", nil) // the runtime's duty after a failed ADD
+			f.clean("after DEL")
+		})
+	}
+}
+
+// If the agent refuses because another endpoint has the same id, that one must survive.
+func TestRollBackSparesTheOlderEndpoint(t *testing.T) {
+	f := setUp(t)
+	f.must("ADD", nil)
+	other, otherPath := newNS(t)
+	_, err := f.run("ADD", f.conf(nil), "CNI_NETNS="+otherPath)
+	f.wantError("second ADD", err, cnitypes.ErrInternal, "endpoint exists")
+	if got := f.agent.state(); got != "endpoints [cid1:eth0], addresses []" {
+		t.Errorf("agent holds %s", got)
+	}
+	if diff := cmp.Diff([]string{"lo"}, links(t, other.h)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestAgentThatStarts(t *testing.T) {
+	f := setUp(t)
+	f.agent.stop()
+	os.Remove(f.agent.socket)
+	go func() {
+		time.Sleep(150 * time.Millisecond) // the plugin has begun to wait
+		f.agent.start()
+	}()
+	busy := 3
+	f.agent.fault = func(call string, w http.ResponseWriter, _ *http.Request) bool {
+		f.agent.mu.Lock()
+		defer f.agent.mu.Unlock()
+		if call == "PUT /v1/endpoint/{id}" && busy > 0 {
+			busy--
+			answer(w, 503, "not yet")
+			return true
+		}
+		return false
+	}
+	f.must("ADD", nil)
+	f.must("DEL", nil)
+	f.clean("after DEL")
+}
+
+func TestCrashAtEveryStep(t *testing.T) {
+	for _, step := range Steps() {
+		t.Run(step, func(t *testing.T) {
+			f := setUp(t)
+			command := "ADD"
+			if strings.HasPrefix(step, "del-") {
+				f.must("ADD", nil)
+				command = "DEL"
+			}
+			_, err := f.run(command, f.conf(nil), "HAWSER_CNI_CRASH_AT="+step)
+			if err == nil || !strings.Contains(err.Error(), "killed") {
+				t.Fatalf("the plugin was not killed: %v", err)
+			}
+			f.must("DEL", nil)
+			f.agent.expire()
+			f.clean("after DEL")
+			f.must("ADD", nil)
+			f.must("DEL", nil)
+			f.clean("after another ADD and DEL")
+		})
+	}
+}
+
+func TestDel(t *testing.T) {
+	f := setUp(t)
+	f.must("DEL", nil)                           // never added
+	f.must("DEL", nil, "CNI_NETNS=")             // no namespace
+	f.must("DEL", nil, "CNI_NETNS=/nonexistent") // a namespace that is gone
+	f.must("ADD", nil)
+	f.must("DEL", nil, "CNI_NETNS=/nonexistent")
+	f.clean("namespace gone")
+
+	f.must("ADD", nil)
+	f.agent.fault = func(call string, w http.ResponseWriter, _ *http.Request) bool {
+		answer(w, 500, "injected fault")
+		return true
+	}
+	_, err := f.run("DEL", f.conf(nil))
+	f.wantError("agent refuses", err, cnitypes.ErrInternal, "injected fault")
+	f.agent.fault = nil
+	f.must("DEL", nil)
+	f.clean("after DEL")
+}
+
+func TestDelWithoutAgent(t *testing.T) {
+	down := map[string]func(*fixture){
+		"socket gone":    func(f *fixture) { f.agent.stop(); os.Remove(f.agent.socket) },
+		"nobody listens": func(f *fixture) { f.agent.stop() },
+		"not ready": func(f *fixture) {
+			f.agent.fault = func(_ string, w http.ResponseWriter, _ *http.Request) bool {
+				answer(w, 503, "not yet")
+				return true
+			}
+		},
+	}
+	for name, takeDown := range down {
+		t.Run(name, func(t *testing.T) {
+			f := setUp(t)
+			f.must("ADD", nil)
+			takeDown(f)
+			for range 2 {
+				f.must("DEL", nil)
+			}
+			if diff := cmp.Diff([]string{"lo"}, links(t, f.node.h)); diff != "" {
+				t.Errorf("interfaces left:\n%s", diff)
+			}
+			var got []deletequeue.Entry
+			_, err := deletequeue.Replay(t.Context(), deletequeue.Dir(f.agent.socket), func(_ context.Context, e deletequeue.Entry) error {
+				got = append(got, e)
+				return nil
+			}, nil)
+			if err != nil {
+				t.Error(err)
+			}
+			if diff := cmp.Diff([]deletequeue.Entry{{EndpointID: "cni-attachment-id:cid1:eth0"}}, got); diff != "" {
+				t.Errorf("queue:\n%s", diff)
+			}
+		})
+	}
+	t.Run("queue full", func(t *testing.T) {
+		f := setUp(t)
+		f.agent.stop()
+		w, err := deletequeue.Hold(t.Context(), deletequeue.Dir(f.agent.socket))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range deletequeue.MaxFiles {
+			if err := w.Add(deletequeue.Entry{EndpointID: fmt.Sprint("x:", i)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.Close()
+		_, err = f.run("DEL", f.conf(nil))
+		f.wantError("DEL", err, cnitypes.ErrTryAgainLater, "full")
+	})
+}
+
+func TestCheck(t *testing.T) {
+	f := setUp(t)
+	var result map[string]any
+	if err := json.Unmarshal(f.must("ADD", nil), &result); err != nil {
+		t.Fatal(err)
+	}
+	prev := map[string]any{"prevResult": result}
+	check := func(env ...string) error { _, err := f.run("CHECK", f.conf(prev), env...); return err }
+	f.must("CHECK", prev)
+
+	_, err := f.run("CHECK", f.conf(nil))
+	f.wantError("no prevResult", err, cnitypes.ErrInvalidNetworkConfig, "prevResult")
+	f.wantError("bad arguments", check("CNI_ARGS=x"), cnitypes.ErrInvalidNetworkConfig, "InvalidArgs")
+	f.wantError("unknown endpoint", check("CNI_CONTAINERID=other"), codeHealthzFailed, "HealthzFailed")
+	f.agent.health.OverallHealth = "Failure"
+	f.wantError("unhealthy", check(), codeUnhealthy, "Unhealthy")
+	f.agent.health.OverallHealth = "OK"
+
+	link, err := f.pod.h.LinkByName("eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr, err := netlink.ParseAddr("10.1.0.3/32")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.pod.h.AddrDel(link, addr); err != nil {
+		t.Fatal(err)
+	}
+	f.wantError("address gone", check(), cnitypes.ErrInternal, "lacks address 10.1.0.3")
+	if err := f.pod.h.LinkSetDown(link); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.pod.h.LinkSetName(link, "eth9"); err != nil {
+		t.Fatal(err)
+	}
+	f.wantError("interface gone", check(), cnitypes.ErrInternal, "eth0")
+	f.agent.stop()
+	f.wantError("agent down", check(), cnitypes.ErrTryAgainLater, "DaemonDown")
+}
+
+func TestStatus(t *testing.T) {
+	f := setUp(t)
+	f.must("STATUS", nil)
+	_, err := f.run("STATUS", f.conf(map[string]any{"ipam": map[string]any{"type": "host-local"}}))
+	f.wantError("delegated addresses", err, cnitypes.ErrInvalidNetworkConfig, "host-local")
+	f.agent.fault = func(_ string, w http.ResponseWriter, _ *http.Request) bool { answer(w, 500, "ill"); return true }
+	_, err = f.run("STATUS", f.conf(nil))
+	f.wantError("agent ill", err, codeNotAvailable, "DaemonHealthzFailed")
+	f.agent.stop()
+	_, err = f.run("STATUS", f.conf(nil))
+	f.wantError("agent down", err, codeNotAvailable, "DaemonDown")
+}
+
+func TestGC(t *testing.T) {
+	f := setUp(t)
+	paths := map[string]string{}
+	for _, id := range []string{"a", "b", "c"} {
+		_, paths[id] = newNS(t)
+		f.must("ADD", nil, "CNI_CONTAINERID="+id, "CNI_NETNS="+paths[id])
+	}
+	// A link of an ADD that crashed, and things that only look like one.
+	if _, err := f.run("ADD", f.conf(nil), "HAWSER_CNI_CRASH_AT="+StepAddLink); err == nil {
+		t.Fatal("the plugin was not killed")
+	}
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = "lxc_health"
+	if err := f.node.h.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "lxcother"}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := f.run("GC", f.conf(nil))
+	f.wantError("no list", err, cnitypes.ErrInvalidNetworkConfig, "valid-attachments")
+	f.must("GC", map[string]any{"cni.dev/valid-attachments": []map[string]string{{"containerID": "b", "ifname": "eth0"}}})
+	f.agent.expire()
+	if got := f.agent.state(); got != "endpoints [b:eth0], addresses []" {
+		t.Errorf("agent holds %s", got)
+	}
+	if diff := cmp.Diff([]string{"lo", hostIfName("b", "eth0"), "lxc_health", "lxcother"}, links(t, f.node.h)); diff != "" {
+		t.Errorf("interfaces (-want +got):\n%s", diff)
+	}
+	f.must("GC", map[string]any{"cni.dev/valid-attachments": []map[string]string{}})
+	if got := f.agent.state(); got != "endpoints [], addresses []" {
+		t.Errorf("agent holds %s", got)
+	}
+	f.agent.stop()
+	_, err = f.run("GC", f.conf(map[string]any{"cni.dev/valid-attachments": []map[string]string{}}))
+	f.wantError("agent down", err, cnitypes.ErrTryAgainLater, "cannot reach")
+}
+
+// A runtime reaches the plugin through libcni: ADD, CHECK, GC and DEL with its own cache.
+func TestThroughLibcni(t *testing.T) {
+	f := setUp(t)
+	list, err := libcni.NetworkConfFromBytes(fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":"cilium","plugins":[%s]}`, f.conf(nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.inNode(func() {
+		ctx := context.Background()
+		c := libcni.NewCNIConfigWithCacheDir([]string{filepath.Dir(f.bin)}, t.TempDir(), nil)
+		rt := &libcni.RuntimeConf{ContainerID: "cid1", NetNS: f.podPath, IfName: "eth0", Args: [][2]string{{"K8S_POD_NAME", "p"}, {"K8S_POD_NAMESPACE", "n"}}}
+		if _, err := c.ValidateNetworkList(ctx, list); err != nil {
+			t.Error(err)
+		}
+		if err := c.GetStatusNetworkList(ctx, list); err != nil {
+			t.Error(err)
+		}
+		if _, err := c.AddNetworkList(ctx, list, rt); err != nil {
+			t.Error(err)
+		}
+		if err := c.CheckNetworkList(ctx, list, rt); err != nil {
+			t.Error(err)
+		}
+		keep := &libcni.GCArgs{ValidAttachments: []cnitypes.GCAttachment{{ContainerID: "cid1", IfName: "eth0"}}}
+		if err := c.GCNetworkList(ctx, list, keep); err != nil {
+			t.Error(err)
+		}
+		if err := c.CheckNetworkList(ctx, list, rt); err != nil {
+			t.Error(err)
+		}
+		for range 2 {
+			if err := c.DelNetworkList(ctx, list, rt); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	f.clean("after DEL")
+}
+
+func TestRefusals(t *testing.T) {
+	f := setUp(t)
+	for name, test := range map[string]struct {
+		stdin []byte
+		env   []string
+		code  uint
+		text  string
+	}{
+		"chained":        {f.conf(map[string]any{"prevResult": map[string]any{"cniVersion": "1.1.0"}}), nil, cnitypes.ErrInvalidNetworkConfig, "can't be chained"},
+		"chaining mode":  {f.conf(map[string]any{"chaining-mode": "aws-cni"}), nil, cnitypes.ErrInvalidNetworkConfig, "aws-cni"},
+		"delegated IPAM": {f.conf(map[string]any{"ipam": map[string]any{"type": "host-local"}}), nil, cnitypes.ErrInvalidNetworkConfig, "host-local"},
+		"socket":         {f.conf(map[string]any{"socket-path": "ftp://x"}), nil, cnitypes.ErrInvalidNetworkConfig, "ftp"},
+		"no JSON":        {[]byte("{"), nil, cnitypes.ErrDecodingFailure, ""},
+		"wrong types":    {f.conf(map[string]any{"enable-debug": "yes"}), nil, cnitypes.ErrDecodingFailure, "malformed"},
+		"arguments":      {f.conf(nil), []string{"CNI_ARGS=K8S_POD_NAME=a/b;K8S_POD_NAMESPACE=x"}, cnitypes.ErrInvalidEnvironmentVariables, "K8S_POD_NAME"},
+		"host namespace": {f.conf(nil), []string{"CNI_NETNS=/proc/self/ns/net"}, cnitypes.ErrInvalidNetNS, "host"},
+		"no namespace":   {f.conf(nil), []string{"CNI_NETNS=/nonexistent"}, cnitypes.ErrInternal, "does not exist"},
+		"a file":         {f.conf(nil), []string{"CNI_NETNS=/etc/hostname"}, cnitypes.ErrInternal, "not a network namespace"},
+		"reserved label": {f.conf(map[string]any{"args": map[string]any{"cni": map[string]any{"labels": []map[string]string{{"key": "io.kubernetes.pod.namespace", "value": "x"}}}}}), nil, cnitypes.ErrInvalidNetworkConfig, "reserved"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := f.run("ADD", test.stdin, test.env...)
+			f.t = t
+			f.wantError("ADD", err, test.code, test.text)
+			f.clean(name)
+		})
+	}
+}

@@ -1,0 +1,121 @@
+package cni
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestParseArgs(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]any{
+		"":    podArgs{},
+		" ; ": podArgs{},
+		"IgnoreUnknown=1;K8S_POD_NAME=p;K8S_POD_NAMESPACE=n;K8S_POD_UID=u;OTHER=a=b": podArgs{"p", "n", "u"},
+		"K8S_POD_NAME=p": "only together",
+		"x":              "KEY=VALUE",
+		"K8S_POD_NAME=" + strings.Repeat("x", 254) + ";K8S_POD_NAMESPACE=n": "malformed",
+		"K8S_POD_NAME=a b;K8S_POD_NAMESPACE=n":                              "malformed",
+		strings.Repeat("x", maxArgsBytes+1):                                 "longer",
+	} {
+		got, err := parseArgs(in)
+		if text, bad := want.(string); bad {
+			if err == nil || !strings.Contains(err.Error(), text) {
+				t.Errorf("%.40q: error %v, want %q", in, err, text)
+			}
+			continue
+		}
+		if err != nil || got != want {
+			t.Errorf("%q: %+v, %v", in, got, err)
+		}
+	}
+	if got := (podArgs{}).owner("cid"); got != "cid" {
+		t.Errorf("owner %q", got)
+	}
+}
+
+func TestLabels(t *testing.T) {
+	t.Parallel()
+	many := make([]string, maxLabels+1)
+	for i := range many {
+		many[i] = fmt.Sprintf(`{"key":"k%d"}`, i)
+	}
+	for in, want := range map[string]any{
+		`{"key":"app","value":"web"},{"key":"example.com/x"}`: []string{"cni:app=web", "cni:example.com/x="},
+		`{"value":"x"}`: "not a label key",
+		`{"key":"a=b"}`: "not a label key",
+		`{"key":"k8s:io.kubernetes.pod.namespace"}`: "not a label key",
+		`{"key":"a;b"}`:                          "not a label key",
+		`{"key":"a","value":"x;cni:b=c"}`:        "malformed value",
+		`{"key":"a"},{"key":"a"}`:                "twice",
+		`{"key":"io.cilium.k8s.policy.cluster"}`: "reserved",
+		`{"key":"reserved"}`:                     "reserved",
+		strings.Join(many, ","):                  "at most",
+	} {
+		c, err := parseConf([]byte(`{"args":{"cni":{"labels":[` + in + `]}}}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := c.labels()
+		if text, bad := want.(string); bad {
+			if err == nil || !strings.Contains(err.Error(), text) {
+				t.Errorf("%.60s: error %v, want %q", in, err, text)
+			}
+			continue
+		}
+		if diff := cmp.Diff(want, any(got)); diff != "" || err != nil {
+			t.Errorf("%s: %v\n%s", in, err, diff)
+		}
+	}
+}
+
+func TestHostIfName(t *testing.T) {
+	t.Parallel()
+	// sha256("abc:eth0"); the name is an interface to other tools.
+	if got := hostIfName("abc", "eth0"); got != "lxcb133159de544" {
+		t.Errorf("got %s", got)
+	}
+}
+
+func FuzzParseConf(f *testing.F) {
+	f.Add([]byte(`{"cniVersion":"1.1.0","name":"x","args":{"cni":{"labels":[{"key":"a","value":"b"}]}},"prevResult":{"ips":[{"address":"10.0.0.1/8"}]}}`))
+	f.Add([]byte(`{"prevResult":null,"cni.dev/valid-attachments":[{"containerID":"a","ifname":"b"}]}`))
+	f.Add([]byte(`{"socket-path":"unix:///x","ipam":{"type":"x"}}`))
+	f.Fuzz(func(t *testing.T, stdin []byte) {
+		c, err := parseConf(stdin)
+		if err != nil {
+			return
+		}
+		_ = c.canAdd()
+		if labels, err := c.labels(); err == nil {
+			for _, l := range labels {
+				if !strings.HasPrefix(l, "cni:") || strings.Contains(l, ";") || reservedLabel.MatchString(l[4:]) {
+					t.Fatalf("label %q passed", l)
+				}
+			}
+		}
+		_, _ = c.prevIPs()
+		_, _ = c.valid()
+	})
+}
+
+func FuzzParseArgs(f *testing.F) {
+	f.Add("IgnoreUnknown=1;K8S_POD_NAMESPACE=ns;K8S_POD_NAME=p;K8S_POD_UID=u")
+	f.Add(";;=;a=")
+	f.Fuzz(func(t *testing.T, s string) {
+		a, err := parseArgs(s)
+		if err != nil {
+			return
+		}
+		for _, v := range []string{a.Name, a.Namespace, a.UID} {
+			if len(v) > maxNameBytes || strings.ContainsAny(v, "/;\n\x00") {
+				t.Fatalf("value %q passed", v)
+			}
+		}
+		if owner := a.owner("cid"); owner == "" {
+			t.Fatal("no owner")
+		}
+	})
+}

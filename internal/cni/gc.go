@@ -1,0 +1,123 @@
+package cni
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	cnitypes "github.com/containernetworking/cni/pkg/types"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/hawser-net/hawser/api/rest/client"
+)
+
+// pluginLink matches the names that hostIfName makes.
+var pluginLink = regexp.MustCompile(`^lxc[0-9a-f]{12}$`)
+
+// gc removes every attachment that the runtime does not list. All attachments of the node count as
+// this network's: Hawser serves one network a node.
+func (p *Plugin) gc(args *skel.CmdArgs) error {
+	started := time.Now()
+	conf, err := parseConf(args.StdinData)
+	if err != nil {
+		return fail(cnitypes.ErrInvalidNetworkConfig, "invalid network configuration", err)
+	}
+	log := newLogger(conf, args)
+	defer log.close()
+	valid, err := conf.valid()
+	if err != nil {
+		return fail(cnitypes.ErrInvalidNetworkConfig, "invalid network configuration", err)
+	}
+	agent, err := p.agent(conf)
+	if err != nil {
+		return err
+	}
+	defer agent.Close()
+	ctx, cancel := interruptible()
+	defer cancel()
+	removed, err := collect(ctx, agent, valid)
+	if err != nil {
+		log.error("GC failed", err, started)
+		var cniErr *cnitypes.Error
+		if errors.As(err, &cniErr) {
+			return cniErr
+		}
+		return fail(cnitypes.ErrInternal, "garbage collection is incomplete", err)
+	}
+	log.info("GC done", started, "removed", removed)
+	return nil
+}
+
+// valid returns the attachments to keep. The list must be there, even if it is empty: taking a missing
+// one for "keep nothing" would take the network from every pod.
+func (c netConf) valid() (map[attachment]bool, error) {
+	list := c.Attached
+	if list == nil {
+		list = c.AttachedOld
+	}
+	if list == nil {
+		return nil, errors.New("GC needs cni.dev/valid-attachments, the list of attachments to keep")
+	}
+	out := make(map[attachment]bool, len(*list))
+	for _, a := range *list {
+		if a.ContainerID == "" || a.IfName == "" {
+			return nil, errors.New("cni.dev/valid-attachments holds an entry without containerID or ifname")
+		}
+		out[a] = true
+	}
+	return out, nil
+}
+
+func collect(ctx context.Context, agent *client.Client, valid map[attachment]bool) (removed int, err error) {
+	endpoints, err := agent.Endpoints(ctx, nil)
+	if err != nil && !client.NotFound(err) {
+		return 0, agentError("the agent does not list its endpoints", err)
+	}
+	// Links that belong to somebody: of attachments to keep, and of endpoints that live.
+	keep := map[string]bool{}
+	attachments := map[string]bool{}
+	for a := range valid {
+		keep[hostIfName(a.ContainerID, a.IfName)] = true
+		attachments[a.ContainerID+":"+a.IfName] = true
+		attachments[a.ContainerID] = true // as endpoints without interface name are known
+	}
+	var errs []error
+	for _, ep := range endpoints {
+		id := ep.Status.ExternalIdentifiers.CNIAttachmentID
+		if id == "" || attachments[id] {
+			keep[ep.Status.Networking.InterfaceName] = true
+			continue // not made by a runtime, or in use
+		}
+		if _, err := agent.DeleteEndpoint(ctx, "cni-attachment-id:"+id); err != nil && !client.NotFound(err) {
+			errs = append(errs, fmt.Errorf("delete endpoint of attachment %s: %w", id, err))
+			continue
+		}
+		removed++
+		keep[ep.Status.Networking.InterfaceName] = true // the agent's to remove
+	}
+	host, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return removed, err
+	}
+	defer host.Close()
+	links, err := host.LinkList()
+	if err != nil {
+		return removed, errors.Join(append(errs, fmt.Errorf("list interfaces: %w", err))...)
+	}
+	for _, link := range links {
+		name := link.Attrs().Name
+		if keep[name] || link.Type() != "veth" || !pluginLink.MatchString(name) {
+			continue
+		}
+		if err := removeVeth(host, name); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		removed++
+	}
+	return removed, errors.Join(errs...)
+}

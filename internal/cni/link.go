@@ -1,0 +1,280 @@
+package cni
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/hawser-net/hawser/api/rest"
+)
+
+// txQueueLen of both ends; a veth pair has none by default, which keeps a queueing discipline that a
+// user adds later from working.
+const txQueueLen = 1000
+
+// podNS is a pod's network namespace.
+type podNS struct {
+	f      *os.File
+	h      *netlink.Handle
+	cookie uint64 // SO_NETNS_COOKIE, 0 if the kernel has none
+}
+
+// errNoNS says that a namespace is gone.
+var errNoNS = errors.New("the network namespace does not exist")
+
+// enter opens the namespace at path. inside, if not nil, is called on a thread that is in it.
+func enter(path string, inside func()) (*podNS, error) {
+	f, err := os.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("%w: %s", errNoNS, path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open network namespace: %w", err)
+	}
+	ns := &podNS{f: f}
+	if err := ns.visit(inside); err != nil {
+		ns.close()
+		return nil, err
+	}
+	return ns, nil
+}
+
+func (ns *podNS) visit(inside func()) error {
+	runtime.LockOSThread()
+	home, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		runtime.UnlockOSThread()
+		return fmt.Errorf("open own network namespace: %w", err)
+	}
+	defer home.Close()
+	if err := unix.Setns(int(ns.f.Fd()), unix.CLONE_NEWNET); err != nil {
+		runtime.UnlockOSThread()
+		return fmt.Errorf("%s is not a network namespace that can be entered: %w", ns.f.Name(), err)
+	}
+	if ns.h, err = netlink.NewHandle(unix.NETLINK_ROUTE); err == nil {
+		ns.cookie = cookie()
+		if inside != nil {
+			inside()
+		}
+	}
+	if back := unix.Setns(int(home.Fd()), unix.CLONE_NEWNET); back != nil {
+		// The thread stays locked to this goroutine: nothing else runs in the wrong place.
+		return errors.Join(err, fmt.Errorf("return from the pod's network namespace: %w", back))
+	}
+	runtime.UnlockOSThread()
+	if err != nil {
+		return fmt.Errorf("open netlink in the pod's network namespace: %w", err)
+	}
+	return nil
+}
+
+func (ns *podNS) close() {
+	if ns.h != nil {
+		ns.h.Close()
+	}
+	ns.f.Close()
+}
+
+// cookie is the kernel's never repeated number of the calling thread's namespace.
+func cookie() uint64 {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0
+	}
+	defer unix.Close(fd)
+	v, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	if err != nil {
+		return 0
+	}
+	return v
+}
+
+// isOwnNS tells whether path is the namespace that this process runs in.
+func isOwnNS(path string) bool {
+	a, errA := os.Stat(path)
+	b, errB := os.Stat("/proc/self/ns/net")
+	return errA == nil && errB == nil && os.SameFile(a, b)
+}
+
+// veth is a pair that was made.
+type veth struct {
+	hostIndex       int
+	hostMAC, podMAC net.HardwareAddr
+}
+
+// createVeth makes a pair with one end called hostName here and the other called ifName in the pod. An
+// interface of either name that is left from an earlier attempt is removed.
+func createVeth(host *netlink.Handle, pod *podNS, hostName, ifName string, cfg rest.DaemonConfigurationStatus) (veth, error) {
+	var v veth
+	var err error
+	if v.hostMAC, err = randomMAC(); err != nil {
+		return v, err
+	}
+	if v.podMAC, err = randomMAC(); err != nil {
+		return v, err
+	}
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = hostName
+	attrs.HardwareAddr = v.hostMAC
+	attrs.TxQLen = txQueueLen
+	attrs.MTU = cfg.DeviceMTU
+	attrs.GSOMaxSize, attrs.GROMaxSize = size(cfg.GSOMaxSize), size(cfg.GROMaxSize)
+	attrs.GSOIPv4MaxSize, attrs.GROIPv4MaxSize = size(cfg.GSOIPv4MaxSize), size(cfg.GROIPv4MaxSize)
+	link := &netlink.Veth{
+		LinkAttrs:        attrs,
+		PeerName:         ifName,
+		PeerHardwareAddr: v.podMAC,
+		PeerTxQLen:       txQueueLen,
+		PeerMTU:          uint32(cfg.DeviceMTU),
+		PeerNamespace:    netlink.NsFd(pod.f.Fd()),
+	}
+	err = host.LinkAdd(link)
+	if errors.Is(err, unix.EEXIST) {
+		if err := errors.Join(removeVeth(host, hostName), removeVeth(pod.h, ifName)); err != nil {
+			return v, fmt.Errorf("remove an interface left from an earlier attempt: %w", err)
+		}
+		err = host.LinkAdd(link)
+	}
+	if err != nil {
+		return v, fmt.Errorf("create the pair of %s and, in the pod, %s: %w", hostName, ifName, err)
+	}
+	v.hostIndex = link.Attrs().Index
+	return v, nil
+}
+
+func size(n int) uint32 { return uint32(max(n, 0)) }
+
+// randomMAC returns a unicast address from the locally administered space.
+func randomMAC() (net.HardwareAddr, error) {
+	mac := make(net.HardwareAddr, 6)
+	if _, err := rand.Read(mac); err != nil {
+		return nil, fmt.Errorf("choose a hardware address: %w", err)
+	}
+	mac[0] = mac[0]&^0x01 | 0x02
+	return mac, nil
+}
+
+// removeVeth removes an interface if it exists. What is no veth was not made by us and stays.
+func removeVeth(h *netlink.Handle, name string) error {
+	link, err := h.LinkByName(name)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look up interface %s: %w", name, err)
+	}
+	if link.Type() != "veth" {
+		return fmt.Errorf("interface %s is a %s device and not Hawser's", name, link.Type())
+	}
+	if err := h.LinkDel(link); err != nil && !errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("remove interface %s: %w", name, err)
+	}
+	return nil
+}
+
+// configurePod gives the pod's end its sizes, addresses and routes and brings it up.
+func configurePod(pod *podNS, ifName string, addrs []address, cfg rest.DaemonConfigurationStatus) error {
+	link, err := pod.h.LinkByName(ifName)
+	if err != nil {
+		return fmt.Errorf("look up %s in the pod: %w", ifName, err)
+	}
+	for _, s := range []struct {
+		size int
+		set  func(netlink.Link, int) error
+	}{
+		{cfg.GSOMaxSize, pod.h.LinkSetGSOMaxSize}, {cfg.GROMaxSize, pod.h.LinkSetGROMaxSize},
+		{cfg.GSOIPv4MaxSize, pod.h.LinkSetGSOIPv4MaxSize}, {cfg.GROIPv4MaxSize, pod.h.LinkSetGROIPv4MaxSize},
+	} {
+		if s.size > 0 {
+			if err := s.set(link, s.size); err != nil {
+				return fmt.Errorf("set the segment size of %s to %d: %w", ifName, s.size, err)
+			}
+		}
+	}
+	for _, a := range addrs {
+		addr := &netlink.Addr{IPNet: ipNet(a.ip)}
+		if a.ip.Is6() {
+			addr.Flags = unix.IFA_F_NODAD // the address is ours alone; don't make the pod wait
+		}
+		if err := pod.h.AddrAdd(link, addr); err != nil {
+			return fmt.Errorf("add address %s to %s: %w", a.ip, ifName, err)
+		}
+	}
+	if err := pod.h.LinkSetUp(link); err != nil {
+		return fmt.Errorf("bring up %s: %w", ifName, err)
+	}
+	for _, a := range addrs {
+		for _, r := range a.routes(cfg.RouteMTU) {
+			r.LinkIndex = link.Attrs().Index
+			if err := pod.h.RouteAdd(&r); err != nil {
+				return fmt.Errorf("add route %s to the pod: %w", r.Dst, err)
+			}
+		}
+	}
+	return nil
+}
+
+// address is one of the pod's addresses and the node's router address of its family.
+type address struct {
+	ip, router netip.Addr
+}
+
+// routes are those of the pod: the router is on the link, everything else behind it.
+func (a address) routes(mtu int) []netlink.Route {
+	toRouter := netlink.Route{Dst: ipNet(a.router)}
+	if a.ip.Is4() {
+		toRouter.Scope = netlink.SCOPE_LINK
+	}
+	return []netlink.Route{toRouter, {Dst: anyNet(a.ip), Gw: a.router.AsSlice(), MTU: mtu}}
+}
+
+func ipNet(ip netip.Addr) *net.IPNet {
+	return &net.IPNet{IP: ip.AsSlice(), Mask: net.CIDRMask(ip.BitLen(), ip.BitLen())}
+}
+
+func anyNet(ip netip.Addr) *net.IPNet {
+	return &net.IPNet{IP: make(net.IP, ip.BitLen()/8), Mask: net.CIDRMask(0, ip.BitLen())}
+}
+
+// podSysctls writes the kernel parameters of the pod's namespace; it must run inside of it. Failures
+// are for the log only: a pod works without.
+func podSysctls(cfg rest.DaemonConfigurationStatus, ipv6 bool) error {
+	var errs []error
+	set := func(path, value string) {
+		if err := os.WriteFile("/proc/sys/net/"+path, []byte(value), 0o644); err != nil {
+			errs = append(errs, fmt.Errorf("set kernel parameter net/%s: %w", path, err))
+		}
+	}
+	if ipv6 {
+		if b, err := os.ReadFile("/proc/sys/net/ipv6/conf/all/disable_ipv6"); err != nil || strings.TrimSpace(string(b)) != "0" {
+			set("ipv6/conf/all/disable_ipv6", "0")
+		}
+	}
+	if ports := cfg.IPLocalReservedPorts; ports != "" {
+		const path = "ipv4/ip_local_reserved_ports"
+		if b, err := os.ReadFile("/proc/sys/net/" + path); err == nil {
+			if have := strings.TrimSpace(string(b)); have != "" && have != ports {
+				ports = have + "," + ports // the kernel merges
+			}
+		}
+		set(path, ports)
+	}
+	if probing, ok := map[string]int{"blackhole": 1, "always": 2}[cfg.PacketizationLayerPMTUDMode]; ok {
+		set("ipv4/tcp_mtu_probing", strconv.Itoa(probing))
+		set("ipv4/tcp_base_mss", "1024")
+		set("ipv4/tcp_mtu_probe_floor", "48")
+	}
+	if cfg.EnableBBRHostNamespaceOnly {
+		set("ipv4/tcp_congestion_control", "cubic")
+	}
+	return errors.Join(errs...)
+}
