@@ -92,6 +92,19 @@ func (t *Table[K, V]) Delete(key K) (revision uint64, found bool) {
 	return t.delete(key)
 }
 
+// Touch makes a row count as changed although it is not, so that observers look at it again, and
+// reports whether the row is there.
+func (t *Table[K, V]) Touch(key K) (revision uint64, found bool) {
+	t.mu.Lock()
+	defer t.unlock(t.revision)
+	e := t.rows[key]
+	if e == nil || e.kind != live {
+		return t.revision, false
+	}
+	e.unlink()
+	return t.append(e), true
+}
+
 // Txn is the table as seen and changed inside [Table.Update]. It must not be used after Update
 // returned, nor by another goroutine.
 type Txn[K comparable, V any] struct{ t *Table[K, V] }

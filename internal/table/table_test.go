@@ -110,6 +110,9 @@ func TestObserver(t *testing.T) {
 	check("come and gone is a deletion", poll(t, first), []Change[string, int]{del("c", 1, 8)})
 	late := tb.Watch()
 	check("who came later does not see it", poll(t, late), []Change[string, int]{up("a", 3, 4), up("b", 9, 6)})
+	if _, ok := tb.Touch("c"); ok {
+		t.Error("touched a row that is gone")
+	}
 	if first.Revision() != 8 || late.Revision() != 8 {
 		t.Errorf("revisions %d, %d, want 8", first.Revision(), late.Revision())
 	}
@@ -125,6 +128,10 @@ func TestObserver(t *testing.T) {
 		t.Errorf("Next after Close: %v", err)
 	}
 	first.Close()
+	if rev, ok := tb.Touch("a"); rev != 9 || !ok {
+		t.Errorf("Touch = %d, %v", rev, ok)
+	}
+	check("touched is changed", poll(t, late), []Change[string, int]{up("a", 3, 9)})
 	late.Close()
 	if tb.root.next.kind != live || tb.root.prev.kind != live || len(tb.observers) != 0 {
 		t.Error("observers left something behind")
