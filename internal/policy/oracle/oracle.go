@@ -1,0 +1,427 @@
+// Package oracle judges single packets straight from the text of policy objects, in the most naive
+// way: for each packet it reads every rule again. It shares no code with internal/policy, knows
+// neither identities nor rule sets, and exists to be compared with: by the tests of the engine, and by
+// the sandbox, which shows what should reach what beside what does.
+//
+// It expects objects that policy.Parse accepts. Of others it makes no sense, but it does not crash.
+//
+// The package is pure and safe for concurrent use.
+package oracle
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/labels"
+)
+
+// Config is what besides the policies decides about a packet.
+type Config struct {
+	// Mode is "default" (or empty), "always" or "never".
+	Mode                string
+	ClusterName         string
+	AllowLocalhost      bool
+	DefaultLocalCluster bool
+	AllowNonDefaultDeny bool
+}
+
+// Policy is a policy object; without a namespace it is clusterwide.
+type Policy struct {
+	Name      string
+	Namespace string
+	Rules     []*v2.Rule
+}
+
+// FromObject returns the policy of a namespaced object.
+func FromObject(p *v2.CiliumNetworkPolicy) Policy {
+	return Policy{p.Metadata.Name, p.Metadata.Namespace, allRules(p.Spec, p.Specs)}
+}
+
+// FromClusterwide returns the policy of a clusterwide object.
+func FromClusterwide(p *v2.CiliumClusterwideNetworkPolicy) Policy {
+	return Policy{p.Metadata.Name, "", allRules(p.Spec, p.Specs)}
+}
+
+func allRules(spec *v2.Rule, specs []*v2.Rule) []*v2.Rule {
+	if spec == nil {
+		return specs
+	}
+	return append([]*v2.Rule{spec}, specs...)
+}
+
+// End is one end of a packet. With Labels it is an endpoint, a node or another reserved party;
+// without, it is the address Addr outside of the cluster.
+type End struct {
+	Labels labels.Set
+	Addr   netip.Addr
+	// NamedPorts are "name/PROTO/port", with protocol names as in policies.
+	NamedPorts []string
+}
+
+// Verdict says whether a new packet from one end to the other passes, and why. For ICMP (1) and
+// ICMPv6 (58) port is the message type.
+func Verdict(cfg Config, policies []Policy, from, to End, proto uint8, port uint16) (allowed bool, why string) {
+	out, whyOut := Side(cfg, policies, false, from, to, proto, port)
+	in, whyIn := Side(cfg, policies, true, to, from, proto, port)
+	switch {
+	case !out:
+		return false, "egress: " + whyOut
+	case !in:
+		return false, "ingress: " + whyIn
+	}
+	return true, "egress: " + whyOut + "; ingress: " + whyIn
+}
+
+// Side judges one direction: ingress is the packet's arrival at self from other, otherwise its
+// departure from self to other.
+func Side(cfg Config, policies []Policy, ingress bool, self, other End, proto uint8, port uint16) (allowed bool, why string) {
+	if !isEndpoint(self) {
+		return true, "not an endpoint"
+	}
+	if cfg.Mode == "never" {
+		return true, "mode never"
+	}
+	enforced := ""
+	if cfg.Mode == "always" {
+		enforced = "mode always"
+	} else if self.Labels.HasReserved("init") {
+		enforced = "no labels yet"
+	}
+	denied, permitted := "", ""
+	for _, p := range policies {
+		for i, r := range p.Rules {
+			if r == nil || r.EndpointSelector == nil || !selectsSubject(p, *r.EndpointSelector, self) {
+				continue
+			}
+			name := fmt.Sprintf("%s rule %d", p.Name, i)
+			if enforced == "" && defaultDeny(cfg, r, ingress) {
+				enforced = name
+			}
+			for _, c := range clauses(r, ingress) {
+				peerOK := c.allPeers
+				for _, peer := range c.peers {
+					peerOK = peerOK || peer(cfg, p, other)
+				}
+				named := self.NamedPorts
+				if !ingress {
+					named = other.NamedPorts
+				}
+				if !peerOK || !c.portMatches(proto, port, named) {
+					continue
+				}
+				if c.deny && denied == "" {
+					denied = name
+				} else if !c.deny && permitted == "" {
+					permitted = name
+				}
+			}
+		}
+	}
+	if permitted == "" && ingress && cfg.AllowLocalhost && other.Labels.HasReserved("host") {
+		permitted = "allow-localhost"
+	}
+	switch {
+	case denied != "":
+		return false, "denied by " + denied
+	case enforced == "":
+		return true, "not enforced"
+	case permitted != "":
+		return true, "allowed by " + permitted
+	}
+	return false, "nothing allows it; enforced by " + enforced
+}
+
+// isEndpoint: pods, unlabelled pods, and the network's own health and ingress endpoints.
+func isEndpoint(e End) bool {
+	if len(e.Labels) == 0 {
+		return false
+	}
+	for _, name := range []string{"host", "remote-node", "kube-apiserver", "unmanaged", "world", "world-ipv4", "world-ipv6", "unknown"} {
+		if e.Labels.HasReserved(name) {
+			return false
+		}
+	}
+	return true
+}
+
+func defaultDeny(cfg Config, r *v2.Rule, ingress bool) bool {
+	var chosen *bool
+	if d := r.EnableDefaultDeny; d != nil {
+		if ingress {
+			chosen = d.Ingress
+		} else {
+			chosen = d.Egress
+		}
+	}
+	entries := len(r.Egress)+len(r.EgressDeny) > 0
+	if ingress {
+		entries = len(r.Ingress)+len(r.IngressDeny) > 0
+	}
+	switch {
+	case chosen == nil:
+		return entries
+	case cfg.AllowNonDefaultDeny:
+		return *chosen
+	}
+	return *chosen || entries
+}
+
+// selectsSubject: a policy of a namespace selects nothing outside of it.
+func selectsSubject(p Policy, sel v2.LabelSelector, self End) bool {
+	if p.Namespace != "" && self.Labels.Value("k8s", "io.kubernetes.pod.namespace") != p.Namespace {
+		return false
+	}
+	return selectorMatches(sel, self.Labels)
+}
+
+// selectorMatches evaluates a label selector without any scope.
+func selectorMatches(sel v2.LabelSelector, set labels.Set) bool {
+	for k, v := range sel.MatchLabels {
+		if got, ok := lookup(set, k); !ok || got != v {
+			return false
+		}
+	}
+	for _, x := range sel.MatchExpressions {
+		got, ok := lookup(set, x.Key)
+		in := ok && slices.Contains(x.Values, got)
+		holds := map[string]bool{"In": in, "NotIn": !in, "Exists": ok, "DoesNotExist": !ok}[x.Operator]
+		if !holds {
+			return false
+		}
+	}
+	return true
+}
+
+// lookup finds a label by "source:key" or "key".
+func lookup(set labels.Set, name string) (string, bool) {
+	source, key, ok := strings.Cut(name, ":")
+	if !ok {
+		source, key = "any", name
+	}
+	for _, l := range set {
+		if l.Key == key && (source == "any" || source == l.Source) {
+			return l.Value, true
+		}
+	}
+	return "", false
+}
+
+// clause is an entry of a rule's lists, with the two directions made alike.
+type clause struct {
+	deny     bool
+	allPeers bool
+	peers    []func(Config, Policy, End) bool
+	toPorts  []v2.PortRule
+	icmps    []v2.ICMPRule
+}
+
+func clauses(r *v2.Rule, ingress bool) []clause {
+	var out []clause
+	add := func(deny bool, eps []v2.LabelSelector, cidrs []string, sets []v2.CIDRRule, entities []string,
+		toPorts []v2.PortRule, icmps []v2.ICMPRule) {
+		c := clause{deny: deny, toPorts: toPorts, icmps: icmps}
+		absent := eps == nil && cidrs == nil && sets == nil && entities == nil
+		// An entry that says nothing at all matches nothing.
+		c.allPeers = absent && (toPorts != nil || icmps != nil)
+		for _, s := range eps {
+			c.peers = append(c.peers, func(cfg Config, p Policy, e End) bool { return endpointPeer(cfg, p, s, e) })
+		}
+		for _, s := range cidrs {
+			c.peers = append(c.peers, func(_ Config, _ Policy, e End) bool { return cidrPeer(s, nil, e) })
+		}
+		for _, s := range sets {
+			c.peers = append(c.peers, func(_ Config, _ Policy, e End) bool { return cidrPeer(s.CIDR, s.Except, e) })
+		}
+		for _, s := range entities {
+			c.peers = append(c.peers, func(cfg Config, _ Policy, e End) bool { return entityPeer(cfg, s, e) })
+		}
+		out = append(out, c)
+	}
+	if ingress {
+		for _, x := range r.Ingress {
+			add(false, x.FromEndpoints, x.FromCIDR, x.FromCIDRSet, x.FromEntities, x.ToPorts, x.ICMPs)
+		}
+		for _, x := range r.IngressDeny {
+			add(true, x.FromEndpoints, x.FromCIDR, x.FromCIDRSet, x.FromEntities, x.ToPorts, x.ICMPs)
+		}
+		return out
+	}
+	for _, x := range r.Egress {
+		add(false, x.ToEndpoints, x.ToCIDR, x.ToCIDRSet, x.ToEntities, x.ToPorts, x.ICMPs)
+	}
+	for _, x := range r.EgressDeny {
+		add(true, x.ToEndpoints, x.ToCIDR, x.ToCIDRSet, x.ToEntities, x.ToPorts, x.ICMPs)
+	}
+	return out
+}
+
+// endpointPeer: a selector of peers, in the scope that the policy gives it.
+func endpointPeer(cfg Config, p Policy, sel v2.LabelSelector, e End) bool {
+	set := e.Labels
+	if len(set) == 0 { // outside: all that is known of it is that it is the world
+		set = labels.NewSet(labels.Reserved("world-ipv4"))
+		if e.Addr.Is6() {
+			set = labels.NewSet(labels.Reserved("world-ipv6"))
+		}
+	}
+	if !selectorMatches(sel, set) {
+		return false
+	}
+	reserved, namespace, namespaceLabel, cluster := false, false, false, false
+	note := func(name string, positive bool) {
+		source, key, ok := strings.Cut(name, ":")
+		if !ok {
+			source, key = "any", name
+		}
+		if source == "reserved" && positive {
+			reserved = true
+		}
+		if source == "any" || source == "k8s" {
+			namespace = namespace || key == "io.kubernetes.pod.namespace"
+			namespaceLabel = namespaceLabel || strings.HasPrefix(key, "io.cilium.k8s.namespace.labels.")
+			cluster = cluster || key == "io.cilium.k8s.policy.cluster"
+		}
+	}
+	for k := range sel.MatchLabels {
+		note(k, true)
+	}
+	for _, x := range sel.MatchExpressions {
+		note(x.Key, x.Operator == "In" || x.Operator == "Exists")
+	}
+	if reserved {
+		return true
+	}
+	if !namespace {
+		has := set.Has("k8s", "io.kubernetes.pod.namespace")
+		if p.Namespace != "" && !namespaceLabel {
+			has = has && set.Value("k8s", "io.kubernetes.pod.namespace") == p.Namespace
+		}
+		if !has {
+			return false
+		}
+	}
+	if !cluster && cfg.DefaultLocalCluster && cfg.ClusterName != "" {
+		return set.Value("k8s", "io.cilium.k8s.policy.cluster") == cfg.ClusterName
+	}
+	return true
+}
+
+// cidrPeer: prefixes match addresses outside the cluster only.
+func cidrPeer(cidr string, except []string, e End) bool {
+	if len(e.Labels) > 0 || !inPrefix(cidr, e.Addr) {
+		return false
+	}
+	for _, x := range except {
+		if inPrefix(x, e.Addr) {
+			return false
+		}
+	}
+	return true
+}
+
+func inPrefix(s string, a netip.Addr) bool {
+	if !strings.Contains(s, "/") {
+		addr, err := netip.ParseAddr(s)
+		return err == nil && addr == a
+	}
+	p, err := netip.ParsePrefix(s)
+	return err == nil && p.Contains(a)
+}
+
+func entityPeer(cfg Config, entity string, e End) bool {
+	outside := len(e.Labels) == 0
+	switch entity {
+	case "all":
+		return true
+	case "none":
+		return false
+	case "world":
+		return outside || e.Labels.HasReserved("world") || e.Labels.HasReserved("world-ipv4") || e.Labels.HasReserved("world-ipv6")
+	case "world-ipv4":
+		return outside && e.Addr.Is4() || e.Labels.HasReserved(entity)
+	case "world-ipv6":
+		return outside && e.Addr.Is6() || e.Labels.HasReserved(entity)
+	case "cluster", "cluster-mesh":
+		for _, name := range []string{"host", "remote-node", "init", "ingress", "health", "unmanaged", "kube-apiserver"} {
+			if e.Labels.HasReserved(name) {
+				return true
+			}
+		}
+		has := e.Labels.Has("k8s", "io.cilium.k8s.policy.cluster")
+		if entity == "cluster" {
+			return has && e.Labels.Value("k8s", "io.cilium.k8s.policy.cluster") == cfg.ClusterName
+		}
+		return has
+	}
+	return e.Labels.HasReserved(entity)
+}
+
+func (c clause) portMatches(proto uint8, port uint16, named []string) bool {
+	if c.toPorts == nil && c.icmps == nil {
+		return true
+	}
+	for _, pr := range c.toPorts {
+		for _, p := range pr.Ports {
+			if portMatches(p, proto, port, named) {
+				return true
+			}
+		}
+	}
+	for _, ic := range c.icmps {
+		for _, f := range ic.Fields {
+			want := uint8(1)
+			if f.Family == "IPv6" {
+				want = 58
+			}
+			if proto == want && f.Type != nil && icmpType(want, string(*f.Type)) == int(port) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func portMatches(p v2.PortProtocol, proto uint8, port uint16, named []string) bool {
+	names := map[uint8]string{6: "TCP", 17: "UDP", 132: "SCTP"}
+	anyProto := p.Protocol == "" || p.Protocol == "ANY"
+	if p.Port == "0" && anyProto {
+		return true
+	}
+	if names[proto] == "" || !anyProto && names[proto] != p.Protocol {
+		return false
+	}
+	if p.Port == "0" {
+		return true
+	}
+	n, err := strconv.Atoi(p.Port)
+	if err != nil {
+		return slices.Contains(named, fmt.Sprintf("%s/%s/%d", strings.ToLower(p.Port), names[proto], port))
+	}
+	last := n
+	if p.EndPort != 0 {
+		last = int(p.EndPort)
+	}
+	return int(port) >= n && int(port) <= last
+}
+
+// icmpType returns the number of a message type, -1 if the name is not known. Only the names that
+// people use daily are known here.
+func icmpType(proto uint8, s string) int {
+	if n, err := strconv.Atoi(s); err == nil {
+		return n
+	}
+	v4 := map[string]int{"EchoReply": 0, "DestinationUnreachable": 3, "Echo": 8, "EchoRequest": 8, "TimeExceeded": 11}
+	v6 := map[string]int{"DestinationUnreachable": 1, "PacketTooBig": 2, "TimeExceeded": 3, "EchoRequest": 128, "EchoReply": 129}
+	m := v4
+	if proto == 58 {
+		m = v6
+	}
+	if n, ok := m[s]; ok {
+		return n
+	}
+	return -1
+}

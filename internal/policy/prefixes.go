@@ -1,0 +1,37 @@
+package policy
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// CIDRs returns the prefixes that the rules name and that need an identity of their own, excepted
+// ones included, sorted. Prefixes of length 0 are not listed: reserved identities stand for them.
+// Who gives these prefixes their identities before SetRules never has a rule in force that lacks
+// one.
+func CIDRs(rules []*Rule) []netip.Prefix {
+	var out []netip.Prefix
+	for _, r := range rules {
+		for i := range r.Clauses {
+			for _, sel := range r.Clauses[i].Peers {
+				if sel.kind != byCIDR {
+					continue
+				}
+				out = append(out, sel.cidr)
+				out = append(out, sel.except...)
+			}
+		}
+	}
+	out = slices.DeleteFunc(out, func(p netip.Prefix) bool { return p.Bits() == 0 })
+	slices.SortFunc(out, comparePrefix)
+	return slices.Compact(out)
+}
+
+// RuleSet returns the whole content of a rule set that Flush has reported, as it is now.
+func (e *Engine) RuleSet(id RuleSetID) (RuleSet, bool) {
+	rs, ok := e.byID[id]
+	if !ok {
+		return RuleSet{}, false
+	}
+	return rs.content(), true
+}

@@ -1,0 +1,550 @@
+package policy
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/internal/policy/oracle"
+)
+
+// A world is a small random cluster: few names, so that rules and packets meet often.
+type world struct {
+	rng      *rand.Rand
+	cfg      Config
+	pods     []pod
+	reserved []identity.ID
+	outside  []netip.Addr
+	policies map[Owner]object
+}
+
+type pod struct {
+	id    identity.ID
+	set   labels.Set
+	ports string // canonical
+}
+
+type object struct {
+	rules  []*Rule
+	policy oracle.Policy
+}
+
+func (w *world) pick(list ...string) string { return list[w.rng.IntN(len(list))] }
+func (w *world) chance(percent int) bool    { return w.rng.IntN(100) < percent }
+
+func newWorld(rng *rand.Rand) *world {
+	w := &world{rng: rng, policies: map[Owner]object{}}
+	w.cfg = Config{
+		Mode: []Mode{ModeDefault, ModeDefault, ModeDefault, ModeDefault, ModeAlways, ModeNever}[rng.IntN(6)],
+		ClusterName: "c1", AllowLocalhost: w.chance(50), DefaultLocalCluster: w.chance(50), DualStack: true,
+		AllowNonDefaultDeny: w.chance(80),
+	}
+	for i := range 3 + rng.IntN(6) {
+		w.pods = append(w.pods, pod{id: identity.ID(300 + i), set: w.podLabels(), ports: w.namedPorts()})
+	}
+	w.reserved = []identity.ID{identity.Host, identity.RemoteNode, identity.Health, identity.Init, identity.KubeAPIServer, identity.Ingress}
+	for _, s := range []string{"10.0.0.1", "10.0.1.1", "10.1.0.1", "10.1.0.2", "192.0.2.1", "fd00::1", "fd00:0:0:1::1", "fd01::1", "2001:db8::5"} {
+		w.outside = append(w.outside, netip.MustParseAddr(s))
+	}
+	for i := range 1 + rng.IntN(6) {
+		w.setPolicy(Owner(fmt.Sprintf("p%d", i)))
+	}
+	return w
+}
+
+func (w *world) podLabels() labels.Set {
+	p := labels.Pod{
+		Namespace: w.pick("a", "b", "c"), Cluster: w.pick("c1", "c1", "c1", "c2"), ServiceAccount: w.pick("", "sa"),
+		Labels: map[string]string{"app": w.pick("x", "y", "z")}, NamespaceLabels: map[string]string{},
+	}
+	if w.chance(50) {
+		p.Labels["tier"] = w.pick("f", "g")
+	}
+	if w.chance(50) {
+		p.NamespaceLabels["team"] = w.pick("red", "blue")
+	}
+	set, err := labels.PodLabels(p)
+	if err != nil {
+		panic(err)
+	}
+	if w.chance(10) {
+		set = set.With(labels.New(labels.SourceCNI, "app", "x"))
+	}
+	return set
+}
+
+func (w *world) namedPorts() string {
+	var ports []NamedPort
+	for _, name := range []string{"http", "dns"} {
+		if w.chance(50) {
+			ports = append(ports, NamedPort{name, []uint8{ProtoTCP, ProtoUDP}[w.rng.IntN(2)], []uint16{53, 80, 81}[w.rng.IntN(3)]})
+		}
+	}
+	return FormatNamedPorts(ports)
+}
+
+// setPolicy gives the owner new random rules.
+func (w *world) setPolicy(o Owner) {
+	meta := v2.ObjectMeta{Name: string(o)}
+	var specs []*v2.Rule
+	for range 1 + w.rng.IntN(2) {
+		specs = append(specs, w.rule())
+	}
+	var rules []*Rule
+	var err error
+	var pol oracle.Policy
+	if w.chance(75) {
+		meta.Namespace = w.pick("a", "b", "c")
+		obj := &v2.CiliumNetworkPolicy{Metadata: meta, Specs: specs}
+		rules, err = Parse(obj)
+		pol = oracle.FromObject(obj)
+	} else {
+		obj := &v2.CiliumClusterwideNetworkPolicy{Metadata: meta, Specs: specs}
+		rules, err = ParseClusterwide(obj)
+		pol = oracle.FromClusterwide(obj)
+	}
+	if err != nil {
+		panic(fmt.Sprintf("the generator made a policy that is refused: %v", err))
+	}
+	w.policies[o] = object{rules, pol}
+}
+
+func (w *world) rule() *v2.Rule {
+	r := &v2.Rule{EndpointSelector: &v2.LabelSelector{}}
+	if w.chance(70) {
+		r.EndpointSelector = new(w.selector(false))
+	}
+	for len(r.Ingress)+len(r.IngressDeny)+len(r.Egress)+len(r.EgressDeny) == 0 {
+		for range w.rng.IntN(3) {
+			r.Ingress = append(r.Ingress, w.ingress())
+		}
+		for range w.rng.IntN(3) {
+			r.Egress = append(r.Egress, w.egress())
+		}
+		if w.chance(35) {
+			r.IngressDeny = append(r.IngressDeny, w.ingress())
+		}
+		if w.chance(35) {
+			r.EgressDeny = append(r.EgressDeny, w.egress())
+		}
+	}
+	if w.chance(25) {
+		r.EnableDefaultDeny = &v2.DefaultDeny{}
+		if w.chance(60) {
+			r.EnableDefaultDeny.Ingress = new(w.chance(40))
+		}
+		if w.chance(60) {
+			r.EnableDefaultDeny.Egress = new(w.chance(40))
+		}
+	}
+	return r
+}
+
+func (w *world) ingress() v2.IngressRule {
+	var r v2.IngressRule
+	switch w.rng.IntN(7) {
+	case 0:
+	case 1, 2:
+		r.FromEndpoints = w.selectors()
+	case 3:
+		r.FromCIDR = w.cidrs()
+	case 4:
+		r.FromCIDRSet = w.cidrSet()
+	case 5:
+		r.FromEntities = w.entities()
+	case 6:
+		r.FromEndpoints = []v2.LabelSelector{}
+		if w.chance(70) {
+			r.FromEndpoints = nil
+		}
+	}
+	r.ToPorts, r.ICMPs = w.ports()
+	return r
+}
+
+func (w *world) egress() v2.EgressRule {
+	in := w.ingress()
+	return v2.EgressRule{
+		ToEndpoints: in.FromEndpoints, ToCIDR: in.FromCIDR, ToCIDRSet: in.FromCIDRSet, ToEntities: in.FromEntities,
+		ToPorts: in.ToPorts, ICMPs: in.ICMPs,
+	}
+}
+
+func (w *world) selectors() []v2.LabelSelector {
+	out := []v2.LabelSelector{}
+	for range 1 + w.rng.IntN(2) {
+		if w.chance(25) {
+			out = append(out, v2.LabelSelector{})
+			continue
+		}
+		out = append(out, w.selector(true))
+	}
+	return out
+}
+
+func (w *world) selector(peer bool) v2.LabelSelector {
+	s := v2.LabelSelector{MatchLabels: map[string]string{}}
+	if w.chance(60) {
+		s.MatchLabels[w.pick("app", "k8s:app", "any:app")] = w.pick("x", "y", "z")
+	}
+	if peer && w.chance(15) {
+		s.MatchLabels[w.pick("io.kubernetes.pod.namespace", "k8s:io.kubernetes.pod.namespace")] = w.pick("a", "b", "c")
+	}
+	if peer && w.chance(10) {
+		s.MatchLabels["io.cilium.k8s.policy.cluster"] = w.pick("c1", "c2")
+	}
+	if peer && w.chance(8) {
+		s.MatchLabels[w.pick("reserved:host", "reserved:world-ipv4", "reserved:health")] = ""
+	}
+	for range w.rng.IntN(3) {
+		key := w.pick("app", "tier", "k8s:tier", "cni:app", "nope", "io.cilium.k8s.namespace.labels.team")
+		if peer {
+			key = w.pick(key, key, "io.kubernetes.pod.namespace", "reserved:host")
+		}
+		x := v2.LabelSelectorRequirement{Key: key, Operator: w.pick(v2.OpIn, v2.OpNotIn, v2.OpExists, v2.OpDoesNotExist)}
+		if x.Operator == v2.OpIn || x.Operator == v2.OpNotIn {
+			for range 1 + w.rng.IntN(3) {
+				x.Values = append(x.Values, w.pick("x", "y", "z", "f", "g", "a", "b", "red"))
+			}
+		}
+		s.MatchExpressions = append(s.MatchExpressions, x)
+	}
+	return s
+}
+
+func (w *world) cidrs() []string {
+	out := []string{}
+	for range w.rng.IntN(3) {
+		out = append(out, w.cidr())
+	}
+	return out
+}
+
+func (w *world) cidr() string {
+	return w.pick("0.0.0.0/0", "::/0", "10.0.0.0/8", "10.0.0.0/16", "10.1.0.0/16", "10.1.0.1/32", "10.1.0.2", "10.9.9.9/8",
+		"fd00::/8", "fd00::/64", "fd00::1", "192.0.2.0/24", "2001:db8::/32")
+}
+
+func (w *world) cidrSet() []v2.CIDRRule {
+	out := []v2.CIDRRule{}
+	for range 1 + w.rng.IntN(2) {
+		c := v2.CIDRRule{CIDR: w.pick("0.0.0.0/0", "10.0.0.0/8")}
+		for range w.rng.IntN(3) {
+			c.Except = append(c.Except, w.pick("10.0.0.0/16", "10.1.0.0/16", "10.1.0.1/32", "10.0.0.0/9"))
+		}
+		if w.chance(30) {
+			c = v2.CIDRRule{CIDR: w.pick("::/0", "fd00::/8"), Except: []string{w.pick("fd00::/64", "fd00::1/128")}}
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+func (w *world) entities() []string {
+	out := []string{}
+	for range w.rng.IntN(3) {
+		es := identity.Entities()
+		out = append(out, string(es[w.rng.IntN(len(es))]))
+	}
+	return out
+}
+
+func (w *world) ports() ([]v2.PortRule, []v2.ICMPRule) {
+	switch {
+	case w.chance(25):
+		return nil, nil
+	case w.chance(10):
+		typ := v2.IntOrString(w.pick("0", "8", "EchoRequest", "128"))
+		f := v2.ICMPField{Family: w.pick("", "IPv4", "IPv6"), Type: &typ}
+		if typ == "0" {
+			f.Family = "IPv4"
+		}
+		return nil, []v2.ICMPRule{{Fields: []v2.ICMPField{f}}}
+	}
+	var out []v2.PortRule
+	for range 1 + w.rng.IntN(2) {
+		var pr v2.PortRule
+		for range 1 + w.rng.IntN(2) {
+			p := v2.PortProtocol{
+				Port:     w.pick("80", "81", "443", "53", "0", "http", "dns", "HTTP", "65535", "1"),
+				Protocol: w.pick("TCP", "UDP", "SCTP", "ANY", "", "TCP"),
+			}
+			if w.chance(20) {
+				p.Port, p.EndPort = w.pick("1", "50", "80", "443"), int32(443+w.rng.IntN(2000))
+			}
+			pr.Ports = append(pr.Ports, p)
+		}
+		out = append(out, pr)
+	}
+	return out, nil
+}
+
+func (w *world) packet() (proto uint8, port uint16) {
+	proto = []uint8{ProtoTCP, ProtoTCP, ProtoUDP, ProtoSCTP, ProtoICMP, ProtoICMPv6, 47}[w.rng.IntN(7)]
+	switch proto {
+	case ProtoICMP, ProtoICMPv6:
+		return proto, []uint16{0, 8, 128, 3}[w.rng.IntN(4)]
+	case 47:
+		return proto, 0
+	}
+	if w.chance(20) {
+		return proto, uint16(1 + w.rng.IntN(65535))
+	}
+	return proto, []uint16{80, 81, 443, 53, 444, 65535, 1, 1024, 2048, 50}[w.rng.IntN(10)]
+}
+
+func (w *world) oracleConfig() oracle.Config {
+	return oracle.Config{
+		Mode: w.cfg.Mode.String(), ClusterName: w.cfg.ClusterName, AllowLocalhost: w.cfg.AllowLocalhost,
+		DefaultLocalCluster: w.cfg.DefaultLocalCluster, AllowNonDefaultDeny: w.cfg.AllowNonDefaultDeny,
+	}
+}
+
+func (w *world) oraclePolicies() []oracle.Policy {
+	var out []oracle.Policy
+	for _, o := range slices.Sorted(maps.Keys(w.policies)) {
+		out = append(out, w.policies[o].policy)
+	}
+	return out
+}
+
+// oraclePorts writes named ports as the oracle reads them.
+func oraclePorts(canonical string) []string {
+	ports, _ := ParseNamedPorts(canonical)
+	var out []string
+	for _, p := range ports {
+		out = append(out, fmt.Sprintf("%s/%s/%d", p.Name, ProtoName(p.Proto), p.Port))
+	}
+	return out
+}
+
+// kernel is what the engine's updates built: a stand-in for the maps and the ipcache.
+type kernel struct {
+	t        testing.TB
+	sets     map[RuleSetID]*kernelSet
+	bind     map[Subject]Binding
+	cidrs    map[netip.Prefix]identity.ID
+	alloc    *identity.LocalAllocator
+	highest  RuleSetID
+	maxGen   uint32
+	onUpdate func(u Update)
+}
+
+type kernelSet struct {
+	enforced [2]bool
+	entries  map[Key]bool // key -> deny
+}
+
+func newKernel(t testing.TB) *kernel {
+	alloc, err := identity.NewLocalAllocator(identity.LocalScope)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &kernel{t: t, sets: map[RuleSetID]*kernelSet{}, bind: map[Subject]Binding{}, cidrs: map[netip.Prefix]identity.ID{}, alloc: alloc}
+}
+
+// sync flushes the engine as an agent would, and checks what updates promise.
+func (k *kernel) sync(e *Engine) Update {
+	k.t.Helper()
+	added, removed := e.CIDRChanges()
+	k.cidrChange(e, added, removed)
+	u := e.Flush()
+	if len(u.CIDRsAdded) > 0 {
+		k.t.Fatalf("Flush reports prefixes %v that CIDRChanges did not", u.CIDRsAdded)
+	}
+	for _, rs := range u.Install {
+		if rs.ID <= k.highest {
+			k.t.Fatalf("rule set %d is not new", rs.ID)
+		}
+		k.highest = rs.ID
+		ks := &kernelSet{enforced: [2]bool{rs.IngressEnforced, rs.EgressEnforced}, entries: map[Key]bool{}}
+		if !slices.IsSortedFunc(rs.Entries, func(a, b Entry) int { return compareKeys(a.Key, b.Key) }) {
+			k.t.Fatalf("entries of rule set %d are not sorted", rs.ID)
+		}
+		for _, en := range rs.Entries {
+			if _, dup := ks.entries[en.Key]; dup {
+				k.t.Fatalf("rule set %d has %v twice", rs.ID, en.Key)
+			}
+			if en.Proto == 0 && en.PortBits != 0 || en.PortBits > 16 || en.PortBits < 16 && en.Port<<en.PortBits != 0 {
+				k.t.Fatalf("rule set %d: key %+v is malformed", rs.ID, en.Key)
+			}
+			ks.entries[en.Key] = en.Deny
+		}
+		k.sets[rs.ID] = ks
+	}
+	for _, d := range u.Deltas {
+		ks := k.sets[d.ID]
+		if ks == nil {
+			k.t.Fatalf("delta for rule set %d, which is not there", d.ID)
+		}
+		k.applyDelta(ks, d)
+	}
+	for s, b := range u.Bind {
+		if b.RuleSet != 0 && k.sets[b.RuleSet] == nil {
+			k.t.Fatalf("%v is bound to rule set %d, which is not there", s, b.RuleSet)
+		}
+		if b.Generation <= k.bind[s].Generation {
+			k.t.Fatalf("%v: generation %d is not new", s, b.Generation)
+		}
+		k.bind[s] = b
+	}
+	for _, id := range u.Remove {
+		if k.sets[id] == nil {
+			k.t.Fatalf("rule set %d is removed, but is not there", id)
+		}
+		delete(k.sets, id)
+	}
+	k.cidrChange(e, nil, u.CIDRsRemoved)
+	return u
+}
+
+func (k *kernel) cidrChange(e *Engine, added, removed []netip.Prefix) {
+	for _, p := range added {
+		set := identity.CIDRLabels(p, e.cfg.DualStack)
+		id, _, err := k.alloc.Allocate(set)
+		if err != nil {
+			k.t.Fatal(err)
+		}
+		if _, dup := k.cidrs[p]; dup {
+			k.t.Fatalf("prefix %v is added twice", p)
+		}
+		k.cidrs[p] = id
+		e.SetIdentity(id, set)
+	}
+	for _, p := range removed {
+		id, ok := k.cidrs[p]
+		if !ok {
+			k.t.Fatalf("prefix %v is removed, but is not there", p)
+		}
+		delete(k.cidrs, p)
+		k.alloc.Release(id)
+		e.RemoveIdentity(id)
+	}
+}
+
+// applyDelta writes a delta entry by entry; no probe may pass in between that passes neither
+// before nor after.
+func (k *kernel) applyDelta(ks *kernelSet, d Delta) {
+	k.t.Helper()
+	type probe struct {
+		dir   Direction
+		id    identity.ID
+		proto uint8
+		port  uint16
+	}
+	var probes []probe
+	for _, u := range d.Upserts {
+		probes = append(probes, probe{u.Direction, u.Identity, u.Proto, u.Port}, probe{u.Direction, u.Identity, u.Proto, u.Port | 0xffff>>u.PortBits})
+	}
+	for _, u := range d.Deletes {
+		probes = append(probes, probe{u.Direction, u.Identity, u.Proto, u.Port}, probe{u.Direction, u.Identity, u.Proto, u.Port | 0xffff>>u.PortBits})
+	}
+	after := &kernelSet{ks.enforced, maps.Clone(ks.entries)}
+	for _, u := range d.Upserts {
+		after.entries[u.Key] = u.Deny
+	}
+	for _, key := range d.Deletes {
+		delete(after.entries, key)
+	}
+	may := make([]bool, len(probes))
+	for i, p := range probes {
+		may[i] = ks.pass(p.dir, p.id, p.proto, p.port) || after.pass(p.dir, p.id, p.proto, p.port)
+	}
+	check := func() {
+		for i, p := range probes {
+			if !may[i] && ks.pass(p.dir, p.id, p.proto, p.port) {
+				k.t.Fatalf("while delta %+v is written, %+v passes", d, p)
+			}
+		}
+	}
+	for _, u := range d.Upserts {
+		if old, had := ks.entries[u.Key]; had && old == u.Deny {
+			k.t.Fatalf("delta writes %v, which is there already", u)
+		}
+		ks.entries[u.Key] = u.Deny
+		check()
+	}
+	for _, key := range d.Deletes {
+		if _, had := ks.entries[key]; !had {
+			k.t.Fatalf("delta deletes %v, which is not there", key)
+		}
+		delete(ks.entries, key)
+		check()
+	}
+}
+
+// pass judges a packet with the two probes of the kernel.
+func (ks *kernelSet) pass(dir Direction, id identity.ID, proto uint8, port uint16) bool {
+	probe := func(id identity.ID) (deny, found bool) {
+		for n := 16; n >= 0; n-- {
+			if deny, ok := ks.entries[Key{dir, id, proto, port & (0xffff << (16 - n)), uint8(n)}]; ok {
+				return deny, true
+			}
+		}
+		deny, found = ks.entries[Key{dir, id, 0, 0, 0}]
+		return deny, found
+	}
+	d1, f1 := probe(id)
+	d2, f2 := probe(0)
+	return !d1 && !d2 && (f1 || f2 || !ks.enforced[dir])
+}
+
+// judge judges a packet of a subject; false if it has no rule set.
+func (k *kernel) judge(s Subject, dir Direction, id identity.ID, proto uint8, port uint16) bool {
+	ks := k.sets[k.bind[s].RuleSet]
+	return ks != nil && ks.pass(dir, id, proto, port)
+}
+
+// resolve finds the identity of an address outside of the cluster by longest prefix.
+func (k *kernel) resolve(a netip.Addr) identity.ID {
+	best, id := -1, identity.WorldIPv4
+	if a.Is6() {
+		id = identity.WorldIPv6
+	}
+	for p, pid := range k.cidrs {
+		if p.Contains(a) && p.Bits() > best {
+			best, id = p.Bits(), pid
+		}
+	}
+	return id
+}
+
+// load puts the whole world into an engine.
+func (w *world) load(t testing.TB, e *Engine) {
+	t.Helper()
+	for _, p := range w.pods {
+		e.SetIdentity(p.id, p.set)
+		if err := e.SetNamedPorts(p.id, p.ports); err != nil {
+			t.Fatal(err)
+		}
+		e.AddSubject(Subject{p.id, p.ports})
+	}
+	e.AddSubject(Subject{Identity: identity.Health})
+	e.AddSubject(Subject{Identity: identity.Init})
+	for _, o := range slices.Sorted(maps.Keys(w.policies)) {
+		if err := e.SetRules(o, w.policies[o].rules); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// describe prints the policies for a failure.
+func (w *world) describe() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "config %+v\n", w.cfg)
+	for _, o := range slices.Sorted(maps.Keys(w.policies)) {
+		p := w.policies[o].policy
+		fmt.Fprintf(&b, "%s in %q:\n", p.Name, p.Namespace)
+		for _, r := range p.Rules {
+			fmt.Fprintf(&b, "  %s\n", mustJSON(r))
+		}
+	}
+	return b.String()
+}
