@@ -116,7 +116,11 @@ type Config struct {
 	// NodeIPv4 and NodeIPv6 are the node's underlay addresses.
 	NodeIPv4 netip.Addr
 	NodeIPv6 netip.Addr
-	// CTTimeouts are the lifetimes of conntrack entries since the last packet.
+	// DualStackWorld gives what is outside the cluster one identity a family, world-ipv4 (9) and
+	// world-ipv6 (10), instead of world (2) for both. Identities of prefixes must be chosen alike.
+	DualStackWorld bool
+	// CTTimeouts are the lifetimes of conntrack entries since the last packet; those that are 0 are
+	// as in DefaultCTTimeouts.
 	CTTimeouts CTTimeouts
 }
 
@@ -126,6 +130,16 @@ type CTTimeouts struct {
 	TCPSyn time.Duration // TCP before the handshake is done
 	TCPFin time.Duration // TCP after FIN or RST
 	Any    time.Duration // everything else
+}
+
+// DefaultCTTimeouts returns the usual lifetimes.
+func DefaultCTTimeouts() CTTimeouts {
+	return CTTimeouts{
+		TCP:    8000 * time.Second,
+		TCPSyn: 60 * time.Second,
+		TCPFin: 10 * time.Second,
+		Any:    60 * time.Second,
+	}
 }
 
 // CTEntry is one tracked flow, for display and garbage collection. Src is the side that opened it.

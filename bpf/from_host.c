@@ -1,0 +1,55 @@
+//go:build ignore
+
+/* Packets that the host sends to pods of other nodes: egress of the host's own device, through which
+ * routes lead there when nodes are joined by a tunnel. */
+#include "lib/forward.h"
+
+/* The host may forward for others: who is not the host is not given the host's identity. */
+static __always_inline __u32 source(const struct packet *p)
+{
+	if (is_host(&p->src, p->v6))
+		return ID_HOST;
+	struct endpoint *local = endpoint_at(&p->src);
+	if (local)
+		return local->identity;
+	struct ipcache_value *entry = ipcache_lookup(&p->src, p->v6);
+	return entry ? entry->identity : world_identity(p->v6);
+}
+
+static __always_inline int from_host_packet(struct __sk_buff *ctx, struct report *report)
+{
+	struct ipcache_value *remote;
+	struct eth_header eth;
+	struct packet p;
+	int reason;
+
+	report->outcome = OUTCOME_STACK;
+	if (!cfg.tunnel)
+		return TC_ACT_OK;
+	if (READ(ctx, 0, &eth))
+		return -DROP_MALFORMED;
+	if (eth.type != htons(ETH_P_IP) && eth.type != htons(ETH_P_IPV6))
+		return TC_ACT_OK;
+	reason = parse_network(ctx, &p, eth.type);
+	if (reason)
+		return -reason;
+	/* The device's own chatter, and what the host says to itself. */
+	if (addr_is_multicast(&p.dst, p.v6) || is_host(&p.dst, p.v6))
+		return TC_ACT_OK;
+	report->src_identity = source(&p);
+	remote = ipcache_lookup(&p.dst, p.v6);
+	if (!has_tunnel(remote))
+		return -DROP_NO_TUNNEL;
+	report->dst_identity = remote->identity;
+	return encapsulate(ctx, remote, report->src_identity, report);
+}
+
+SEC("tc")
+int from_host(struct __sk_buff *ctx)
+{
+	struct report report = {.program = PROGRAM_FROM_HOST, .direction = EGRESS};
+
+	return finish(ctx, &report, from_host_packet(ctx, &report));
+}
+
+char license_name[] SEC("license") = "Apache-2.0";

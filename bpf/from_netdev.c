@@ -1,0 +1,49 @@
+//go:build ignore
+
+/* Packets from the network that joins the nodes, when it routes pod addresses natively: ingress of the
+ * native device. What another pod or node of the cluster sends to a local pod is judged here and goes
+ * straight there. Everything else is the stack's, which may have to undo a translation of addresses;
+ * if it ends up at a pod, to_pod judges it. */
+#include "lib/forward.h"
+
+static __always_inline int from_netdev_packet(struct __sk_buff *ctx, struct report *report)
+{
+	struct eth_header eth;
+	struct packet p;
+	int reason;
+
+	report->outcome = OUTCOME_STACK;
+	if (cfg.tunnel || ctx->vlan_present || READ(ctx, 0, &eth))
+		return TC_ACT_OK;
+	/* Bad packets that are not for a pod are none of our business. */
+	if (ctx->pkt_type != PACKET_HOST || parse_network(ctx, &p, eth.type))
+		return TC_ACT_OK;
+	struct endpoint *ep = endpoint_at(&p.dst);
+	if (!ep)
+		return TC_ACT_OK;
+	struct ipcache_value *from = ipcache_lookup(&p.src, p.v6);
+	if (!from)
+		return TC_ACT_OK;
+	__u32 identity = from->identity;
+	if (identity == ID_HOST || identity == ID_WORLD || identity == ID_WORLD4 ||
+	    identity == ID_WORLD6)
+		return TC_ACT_OK;
+	/* Nobody out there has an address of this node. */
+	report->endpoint = ep->id;
+	if (is_host(&p.src, p.v6) || endpoint_at(&p.src))
+		return -DROP_INVALID_SOURCE_IP;
+	reason = parse_transport(ctx, &p);
+	if (reason)
+		return -reason;
+	return deliver_from(ctx, &p, ep, identity, report);
+}
+
+SEC("tc")
+int from_netdev(struct __sk_buff *ctx)
+{
+	struct report report = {.program = PROGRAM_FROM_NETDEV, .direction = INGRESS};
+
+	return finish(ctx, &report, from_netdev_packet(ctx, &report));
+}
+
+char license_name[] SEC("license") = "Apache-2.0";

@@ -1,0 +1,105 @@
+//go:build ignore
+
+/* Packets that a pod sends: ingress of the host side of its veth pair.
+ *
+ * The sender is known by the interface alone, so nothing in the packet is believed until it agrees
+ * with the endpoint's row. A packet for another pod of this node is judged by both policies here and
+ * goes straight into that pod; one for a pod elsewhere is encapsulated; the rest is the stack's. */
+#include "lib/forward.h"
+#include "lib/neighbour.h"
+
+/* What is known of a destination that is not a local pod. */
+static __always_inline __u32 destination(const struct packet *p, struct ipcache_value **entry)
+{
+	if (is_host(&p->dst, p->v6))
+		return ID_HOST;
+	*entry = ipcache_lookup(&p->dst, p->v6);
+	return *entry ? (*entry)->identity : world_identity(p->v6);
+}
+
+static __always_inline int from_pod_packet(struct __sk_buff *ctx, struct report *report)
+{
+	__u32 ifindex = ctx->ifindex;
+	struct endpoint *ep = bpf_map_lookup_elem(&endpoints, &ifindex);
+	struct eth_header eth;
+	struct packet p;
+	int reason;
+
+	if (!ep)
+		return -DROP_NO_ENDPOINT;
+	report->endpoint = ep->id;
+	report->src_identity = ep->identity;
+	if (READ(ctx, 0, &eth))
+		return -DROP_MALFORMED;
+	/* A tag taken off the frame would hide what else it carries. */
+	if (ctx->vlan_present)
+		return -DROP_UNKNOWN_L3;
+	if (eth.type == htons(ETH_P_ARP))
+		return answer_arp(ctx, ep, report);
+	if (!mac_equal(eth.src, ep->mac))
+		return -DROP_INVALID_SOURCE_MAC;
+
+	reason = parse_network(ctx, &p, eth.type);
+	if (reason)
+		return -reason;
+	if (p.v6 && p.proto == PROTO_ICMPV6 && !p.fragment) {
+		reason = parse_transport(ctx, &p);
+		if (reason)
+			return -reason;
+		if (p.kind == KIND_NEIGHBOUR)
+			return answer_solicitation(ctx, ep, &p, report);
+	}
+	if (addr_is_multicast(&p.dst, p.v6) || (eth.dst[0] & 1))
+		return -DROP_MULTICAST;
+	/* The unspecified address would equal that of a family the endpoint lacks. */
+	if (!addr_equal(&p.src, p.v6 ? &ep->ip6 : &ep->ip4) || addr_is_zero(&p.src))
+		return -DROP_INVALID_SOURCE_IP;
+	reason = endpoint_ready(ep);
+	if (reason)
+		return -reason;
+	/* After the source is known to be the pod's own: fragments are remembered from here on. */
+	if (!p.kind) {
+		reason = parse_transport(ctx, &p);
+		if (reason)
+			return -reason;
+	}
+
+	struct sides sides = {};
+	side_src(&sides, ep);
+	struct endpoint *local = endpoint_at(&p.dst);
+	if (local) {
+		report->dst_identity = local->identity;
+		reason = endpoint_ready(local);
+		if (reason) {
+			report->direction = INGRESS;
+			report->endpoint = local->id;
+			return -reason;
+		}
+		side_dst(&sides, local);
+		reason = judge(ctx, &p, &sides, report);
+		if (reason)
+			return -reason;
+		count(ctx, FORWARDED, EGRESS);
+		return deliver(ctx, &p, local, report);
+	}
+
+	struct ipcache_value *remote = NULL;
+	sides.dst_identity = destination(&p, &remote);
+	reason = judge(ctx, &p, &sides, report);
+	if (reason)
+		return -reason;
+	if (cfg.tunnel && has_tunnel(remote))
+		return encapsulate(ctx, remote, ep->identity, report);
+	report->outcome = OUTCOME_STACK;
+	return TC_ACT_OK;
+}
+
+SEC("tc")
+int from_pod(struct __sk_buff *ctx)
+{
+	struct report report = {.program = PROGRAM_FROM_POD, .direction = EGRESS};
+
+	return finish(ctx, &report, from_pod_packet(ctx, &report));
+}
+
+char license_name[] SEC("license") = "Apache-2.0";

@@ -1,0 +1,63 @@
+/* An IP address of either family. IPv4 is held in the mapped form ::ffff:a.b.c.d, so that one key,
+ * one comparison and one map serve both. */
+#pragma once
+#include "bpf.h"
+
+struct addr {
+	union {
+		__u8 b[16];
+		__u32 w[4];
+		__u64 d[2];
+	};
+};
+
+static __always_inline void addr_set4(struct addr *a, __u32 v4)
+{
+	a->w[0] = 0;
+	a->w[1] = 0;
+	a->w[2] = htonl(0xFFFF);
+	a->w[3] = v4;
+}
+
+static __always_inline void addr_set6(struct addr *a, const __u32 *v6)
+{
+	a->w[0] = v6[0];
+	a->w[1] = v6[1];
+	a->w[2] = v6[2];
+	a->w[3] = v6[3];
+}
+
+static __always_inline bool addr_equal(const struct addr *a, const struct addr *b)
+{
+	return a->d[0] == b->d[0] && a->d[1] == b->d[1];
+}
+
+static __always_inline bool addr_is_zero(const struct addr *a)
+{
+	return (a->d[0] | a->d[1]) == 0;
+}
+
+static __always_inline bool addr_is_mapped4(const struct addr *a)
+{
+	return a->d[0] == 0 && a->w[2] == htonl(0xFFFF);
+}
+
+/* Multicast of either family, and IPv4 broadcast. */
+static __always_inline bool addr_is_multicast(const struct addr *a, bool v6)
+{
+	if (v6)
+		return a->b[0] == 0xFF;
+	return a->b[12] >= 224;
+}
+
+/* fe80::/10: an address of this very link, so of the host when a pod sends to it. */
+static __always_inline bool addr_is_link_local6(const struct addr *a)
+{
+	return a->b[0] == 0xFE && (a->b[1] & 0xC0) == 0x80;
+}
+
+static __always_inline bool mac_equal(const __u8 *a, const __u8 *b)
+{
+	return ((a[0] ^ b[0]) | (a[1] ^ b[1]) | (a[2] ^ b[2]) | (a[3] ^ b[3]) | (a[4] ^ b[4]) |
+		(a[5] ^ b[5])) == 0;
+}

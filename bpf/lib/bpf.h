@@ -1,0 +1,128 @@
+/* The part of the kernel's BPF interface that the programs use: scalar types, the packet context,
+ * helper functions by number and the macros that describe maps. Numbers and layouts are those of
+ * the kernel's include/uapi/linux/bpf.h, which are fixed for ever; having them here means that a
+ * build needs clang and nothing else. */
+#pragma once
+
+typedef unsigned char __u8;
+typedef unsigned short __u16;
+typedef unsigned int __u32;
+typedef unsigned long long __u64;
+typedef int __s32;
+typedef long long __s64;
+typedef _Bool bool;
+#define true 1
+#define false 0
+#define NULL ((void *)0)
+
+#define SEC(name) __attribute__((section(name), used))
+#define __always_inline inline __attribute__((always_inline))
+#define __noinline __attribute__((noinline))
+#define likely(x) __builtin_expect(!!(x), 1)
+#define unlikely(x) __builtin_expect(!!(x), 0)
+#define memcpy __builtin_memcpy
+#define memset __builtin_memset
+#define offsetof(type, field) __builtin_offsetof(type, field)
+
+/* Fields of a map definition are encoded in the types of a struct that is never used at run time. */
+#define __uint(name, val) int(*name)[val]
+#define __type(name, val) __typeof__(val) *name
+
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#define htons(x) ((__u16)__builtin_bswap16(x))
+#define htonl(x) ((__u32)__builtin_bswap32(x))
+#else
+#define htons(x) ((__u16)(x))
+#define htonl(x) ((__u32)(x))
+#endif
+#define ntohs(x) htons(x)
+#define ntohl(x) htonl(x)
+
+enum {
+	BPF_MAP_TYPE_HASH = 1,
+	BPF_MAP_TYPE_ARRAY = 2,
+	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
+	BPF_MAP_TYPE_LRU_HASH = 9,
+	BPF_MAP_TYPE_LPM_TRIE = 11,
+	BPF_MAP_TYPE_RINGBUF = 27,
+};
+
+enum {
+	BPF_ANY = 0,
+	BPF_F_NO_PREALLOC = 1 << 0,
+	/* bpf_skb_store_bytes */
+	BPF_F_RECOMPUTE_CSUM = 1 << 0,
+	/* bpf_skb_set_tunnel_key, bpf_skb_get_tunnel_key */
+	BPF_F_TUNINFO_IPV6 = 1 << 0,
+	BPF_F_ZERO_CSUM_TX = 1 << 1,
+};
+
+enum {
+	TC_ACT_OK = 0,
+	TC_ACT_SHOT = 2,
+	TC_ACT_REDIRECT = 7,
+};
+
+/* Values of __sk_buff.pkt_type (include/uapi/linux/if_packet.h). */
+enum { PACKET_HOST = 0 };
+
+struct __sk_buff {
+	__u32 len;
+	__u32 pkt_type;
+	__u32 mark;
+	__u32 queue_mapping;
+	__u32 protocol;
+	__u32 vlan_present;
+	__u32 vlan_tci;
+	__u32 vlan_proto;
+	__u32 priority;
+	__u32 ingress_ifindex;
+	__u32 ifindex;
+	__u32 tc_index;
+	__u32 cb[5];
+	__u32 hash;
+	__u32 tc_classid;
+	__u32 data;
+	__u32 data_end;
+};
+
+struct bpf_tunnel_key {
+	__u32 tunnel_id;
+	union {
+		__u32 remote_ipv4; /* host byte order */
+		__u32 remote_ipv6[4];
+	};
+	__u8 tunnel_tos;
+	__u8 tunnel_ttl;
+	__u16 tunnel_ext;
+	__u32 tunnel_label;
+	union {
+		__u32 local_ipv4;
+		__u32 local_ipv6[4];
+	};
+};
+
+static void *(*const bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
+static long (*const bpf_map_update_elem)(void *map, const void *key, const void *value,
+					 __u64 flags) = (void *)2;
+static long (*const bpf_map_delete_elem)(void *map, const void *key) = (void *)3;
+static __u64 (*const bpf_ktime_get_ns)(void) = (void *)5;
+static long (*const bpf_skb_store_bytes)(struct __sk_buff *skb, __u32 offset, const void *from,
+					 __u32 len, __u64 flags) = (void *)9;
+static long (*const bpf_skb_get_tunnel_key)(struct __sk_buff *skb, struct bpf_tunnel_key *key,
+					    __u32 size, __u64 flags) = (void *)20;
+static long (*const bpf_skb_set_tunnel_key)(struct __sk_buff *skb, struct bpf_tunnel_key *key,
+					    __u32 size, __u64 flags) = (void *)21;
+static long (*const bpf_redirect)(__u32 ifindex, __u64 flags) = (void *)23;
+static long (*const bpf_skb_load_bytes)(const void *skb, __u32 offset, void *to,
+					__u32 len) = (void *)26;
+static __s64 (*const bpf_csum_diff)(__u32 *from, __u32 from_size, __u32 *to, __u32 to_size,
+				    __u32 seed) = (void *)28;
+static long (*const bpf_skb_change_type)(struct __sk_buff *skb, __u32 type) = (void *)32;
+static long (*const bpf_skb_change_tail)(struct __sk_buff *skb, __u32 len,
+					 __u64 flags) = (void *)38;
+static long (*const bpf_skb_pull_data)(struct __sk_buff *skb, __u32 len) = (void *)39;
+static void *(*const bpf_ringbuf_reserve)(void *ringbuf, __u64 size, __u64 flags) = (void *)131;
+static void (*const bpf_ringbuf_submit)(void *data, __u64 flags) = (void *)132;
+static long (*const bpf_redirect_peer)(__u32 ifindex, __u64 flags) = (void *)155;
+static __u64 (*const bpf_ktime_get_coarse_ns)(void) = (void *)160;

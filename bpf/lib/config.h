@@ -1,0 +1,75 @@
+/* Settings fixed when the programs are loaded. The loader writes them into .rodata, so that the
+ * verifier sees constants and removes what is switched off. */
+#pragma once
+#include "addr.h"
+
+struct config {
+	struct addr router4;
+	struct addr router6;
+	struct addr node4;
+	struct addr node6;
+	__u32 tunnel_ifindex;
+	__u32 host_ifindex;
+	/* Lifetimes in ticks of 2^30 ns, see conntrack.h. */
+	__u32 timeout_tcp;
+	__u32 timeout_tcp_syn;
+	__u32 timeout_tcp_fin;
+	__u32 timeout_any;
+	__u8 tunnel;
+	/* The world has one identity a family (9 and 10) instead of one for both (2). */
+	__u8 dual_stack;
+	__u8 has_router4;
+	__u8 has_router6;
+	__u8 has_node4;
+	__u8 has_node6;
+	__u8 host_mac[6];
+	__u8 pad[4];
+};
+
+const volatile struct config cfg SEC(".rodata");
+
+/* Identities with a fixed meaning on every node. */
+enum {
+	ID_UNKNOWN = 0,
+	ID_HOST = 1,
+	ID_WORLD = 2,
+	ID_INIT = 5,
+	ID_REMOTE_NODE = 6,
+	ID_KUBE_APISERVER = 7,
+	ID_INGRESS = 8,
+	ID_WORLD4 = 9,
+	ID_WORLD6 = 10,
+	/* First identity that the user may fix to a label set of their own. */
+	ID_USER_RESERVED_MIN = 128,
+	/* An identity from here on means something on this node only; the VNI has 24 bits anyway. */
+	ID_LOCAL_MIN = 1 << 24,
+	/* Node-local identities of other nodes' addresses. */
+	ID_REMOTE_NODE_SCOPE = 2,
+};
+
+static __always_inline __u32 world_identity(bool v6)
+{
+	if (!cfg.dual_stack)
+		return ID_WORLD;
+	return v6 ? ID_WORLD6 : ID_WORLD4;
+}
+
+static __always_inline bool cfg_addr_equal(const struct addr *a, const volatile struct addr *c)
+{
+	return a->d[0] == c->d[0] && a->d[1] == c->d[1];
+}
+
+static __always_inline bool is_router6(const struct addr *a)
+{
+	return cfg.has_router6 && cfg_addr_equal(a, &cfg.router6);
+}
+
+/* Says whether the address is one of this node's own. */
+static __always_inline bool is_host(const struct addr *a, bool v6)
+{
+	if (v6)
+		return is_router6(a) || (cfg.has_node6 && cfg_addr_equal(a, &cfg.node6)) ||
+		       addr_is_link_local6(a);
+	return (cfg.has_router4 && cfg_addr_equal(a, &cfg.router4)) ||
+	       (cfg.has_node4 && cfg_addr_equal(a, &cfg.node4));
+}

@@ -1,0 +1,350 @@
+/* Connection tracking and the judgement of flows.
+ *
+ * One entry holds a flow in both directions, under a key that does not depend on which way a packet
+ * goes, so each packet costs one lookup. The entry remembers who opened the flow, the two identities,
+ * and for each local side the generation of the policy that let it pass. While these are unchanged,
+ * packets pass without asking policy; when one differs, the flow is judged again in its opening
+ * direction: so replies of an allowed flow need no rule, and no flow outlives its permission.
+ *
+ * Time is counted in ticks of 2^30 ns (1.07 s): a shift instead of a division. An entry is written
+ * at most once a tick, so that processors do not fight over its cache line; only the counters of
+ * packets are, and these may miss some when two processors count at once.
+ *
+ * Entries of an LRU map may be reused for another flow while a program still reads one. What decides
+ * is therefore never written through the pointer of a lookup, only by a whole update under the key. */
+#pragma once
+#include "config.h"
+#include "events.h"
+#include "packet.h"
+#include "policy.h"
+
+/* The two ends of a packet. A rule set of 0 means that this side is not local, or not judged here. */
+struct sides {
+	__u32 src_identity;
+	__u32 dst_identity;
+	__u32 src_rule_set;
+	__u32 dst_rule_set;
+	__u32 src_generation;
+	__u32 dst_generation;
+	__u16 src_endpoint;
+	__u16 dst_endpoint;
+};
+
+static __always_inline __u32 ct_now(void)
+{
+	return bpf_ktime_get_coarse_ns() >> 30;
+}
+
+/* Sets the key of a flow; returns whether a packet from src to dst goes from b to a. */
+static __always_inline bool ct_key_set(struct ct_key *key, const struct addr *src,
+				       const struct addr *dst, __u16 sport, __u16 dport, __u8 proto)
+{
+	bool swapped;
+
+	if (src->d[0] != dst->d[0])
+		swapped = src->d[0] > dst->d[0];
+	else if (src->d[1] != dst->d[1])
+		swapped = src->d[1] > dst->d[1];
+	else
+		swapped = sport > dport;
+
+	if (swapped) {
+		key->a = *dst;
+		key->b = *src;
+		key->port_a = dport;
+		key->port_b = sport;
+	} else {
+		key->a = *src;
+		key->b = *dst;
+		key->port_a = sport;
+		key->port_b = dport;
+	}
+	key->proto = proto;
+	key->pad[0] = 0;
+	key->pad[1] = 0;
+	key->pad[2] = 0;
+	return swapped;
+}
+
+static __always_inline bool ct_closing(__u32 flags)
+{
+	const __u32 both = CT_FIN_FORWARD | CT_FIN_REVERSE;
+
+	return (flags & CT_RST) || (flags & both) == both;
+}
+
+static __always_inline __u32 ct_lifetime(__u8 proto, __u32 flags)
+{
+	if (proto != PROTO_TCP)
+		return cfg.timeout_any;
+	if (ct_closing(flags))
+		return cfg.timeout_tcp_fin;
+	return flags & CT_SEEN_REPLY ? cfg.timeout_tcp : cfg.timeout_tcp_syn;
+}
+
+/* What a packet adds to the flags of its flow. */
+static __always_inline __u32 ct_packet_flags(const struct packet *p, bool forward)
+{
+	__u32 flags = forward ? 0 : CT_SEEN_REPLY;
+
+	if (p->tcp_flags & TCP_FIN)
+		flags |= forward ? CT_FIN_FORWARD : CT_FIN_REVERSE;
+	if (p->tcp_flags & TCP_RST)
+		flags |= CT_RST;
+	return flags;
+}
+
+/* Asks one side's policy and reports the verdict. */
+static __always_inline int judge_side(struct __sk_buff *ctx, struct report *report,
+				      __u32 rule_set, __u16 endpoint, __u32 peer, __u32 direction,
+				      const struct packet *p, __u16 port)
+{
+	/* Ask by type for ICMP: a flow of echoes is judged as its request. */
+	int reason = policy_verdict(rule_set, peer, direction, p->proto, port);
+
+	if (unlikely(monitor_flags() & MONITOR_VERDICTS)) {
+		struct report verdict = *report;
+
+		verdict.type = EVENT_VERDICT;
+		verdict.reason = reason;
+		verdict.direction = direction;
+		verdict.endpoint = endpoint;
+		emit(ctx, &verdict);
+	}
+	if (reason) {
+		report->direction = direction;
+		report->endpoint = endpoint;
+	}
+	return reason;
+}
+
+/* Judges a packet that starts something, in its own direction. */
+static __always_inline int judge_own(struct __sk_buff *ctx, struct report *report,
+				     const struct sides *s, const struct packet *p, __u16 port)
+{
+	int reason = 0;
+
+	if (s->src_rule_set)
+		reason = judge_side(ctx, report, s->src_rule_set, s->src_endpoint, s->dst_identity,
+				    EGRESS, p, port);
+	if (!reason && s->dst_rule_set)
+		reason = judge_side(ctx, report, s->dst_rule_set, s->dst_endpoint, s->src_identity,
+				    INGRESS, p, port);
+	return reason;
+}
+
+/* Reads the packet that an ICMP error is about and sets the key of its flow as if the error were a
+ * packet of that flow, which goes against the packet it is about. */
+static __always_inline int related_key(struct __sk_buff *ctx, const struct packet *p, bool *swapped,
+				       struct ct_key *key)
+{
+	__u32 off = p->l4 + sizeof(struct icmp_header);
+	struct addr src, dst;
+	struct icmp_header l4; /* of any protocol: eight bytes are promised */
+	__u8 proto;
+
+	if (p->v6) {
+		struct ipv6_header ip;
+
+		if (READ_L4(ctx, p, off, &ip) || ip.version_class >> 4 != 6)
+			return DROP_MALFORMED;
+		addr_set6(&src, ip.src);
+		addr_set6(&dst, ip.dst);
+		proto = ip.next;
+		off += sizeof(ip);
+	} else {
+		struct ipv4_header ip;
+
+		if (READ_L4(ctx, p, off, &ip) || ip.version_ihl >> 4 != 4 || (ip.version_ihl & 0xF) < 5)
+			return DROP_MALFORMED;
+		if (ip.frag & htons(IPV4_OFFSET_MASK))
+			return DROP_UNKNOWN_RELATED;
+		addr_set4(&src, ip.src);
+		addr_set4(&dst, ip.dst);
+		proto = ip.proto;
+		off += (ip.version_ihl & 0xF) * 4;
+	}
+	/* An error goes to the sender of the packet it is about, and nobody else. */
+	if (!addr_equal(&src, &p->dst))
+		return DROP_UNKNOWN_RELATED;
+	if (READ_L4(ctx, p, off, &l4))
+		return DROP_MALFORMED;
+
+	__u16 sport, dport;
+	if (proto == PROTO_TCP || proto == PROTO_UDP || proto == PROTO_SCTP) {
+		struct ports ports;
+
+		memcpy(&ports, &l4, sizeof(ports));
+		sport = ports.src;
+		dport = ports.dst;
+	} else if (proto == (p->v6 ? PROTO_ICMPV6 : PROTO_ICMP)) {
+		bool request = l4.type == (p->v6 ? ICMPV6_ECHO : ICMP_ECHO);
+		bool reply = l4.type == (p->v6 ? ICMPV6_ECHO_REPLY : ICMP_ECHO_REPLY);
+
+		if (!request && !reply)
+			return DROP_UNKNOWN_RELATED;
+		sport = request ? l4.id : 0;
+		dport = request ? 0 : l4.id;
+	} else {
+		return DROP_UNKNOWN_RELATED;
+	}
+	*swapped = ct_key_set(key, &dst, &src, dport, sport, proto);
+	return 0;
+}
+
+/* Judges a packet between two sides. Returns 0 or a drop reason, and writes who met whom, and the
+ * direction that refused, into the report. */
+static __always_inline int judge(struct __sk_buff *ctx, struct packet *p, const struct sides *s,
+				 struct report *report)
+{
+	struct ct_key key;
+	bool swapped = false;
+	bool related = false;
+	__u16 port;
+
+	report->src_identity = s->src_identity;
+	report->dst_identity = s->dst_identity;
+
+	switch (p->kind) {
+	case KIND_FLOW:
+		port = ntohs(p->dport);
+		break;
+	case KIND_ECHO:
+		port = p->icmp_type;
+		break;
+	case KIND_ECHO_REPLY:
+		port = p->icmp_type;
+		break;
+	case KIND_ICMP:
+		return judge_own(ctx, report, s, p, p->icmp_type);
+	case KIND_ERROR:
+		related = true;
+		break;
+	default:
+		return DROP_UNSUPPORTED_NDP;
+	}
+
+	if (related) {
+		int reason = related_key(ctx, p, &swapped, &key);
+
+		if (reason)
+			return reason;
+		report->ct_state = CT_STATE_RELATED;
+		port = 0;
+	} else {
+		swapped = ct_key_set(&key, &p->src, &p->dst, p->sport, p->dport, p->proto);
+	}
+
+	struct ct_value *flow = bpf_map_lookup_elem(&ct, &key);
+	__u32 now = ct_now();
+	bool opens = (p->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN;
+
+	if (flow && (__s32)(flow->expires - now) > 0 && !(opens && ct_closing(flow->flags))) {
+		__u32 flags = flow->flags;
+		bool forward = !!(flags & CT_OPENED_BY_B) == swapped;
+		/* The sides in the order of the flow's opening. */
+		__u32 src_identity = forward ? s->src_identity : s->dst_identity;
+		__u32 dst_identity = forward ? s->dst_identity : s->src_identity;
+		__u32 src_rule_set = forward ? s->src_rule_set : s->dst_rule_set;
+		__u32 dst_rule_set = forward ? s->dst_rule_set : s->src_rule_set;
+		__u32 src_generation = forward ? s->src_generation : s->dst_generation;
+		__u32 dst_generation = forward ? s->dst_generation : s->src_generation;
+
+		/* An error may come from any router on the way: what counts are the ends. */
+		if (related) {
+			src_identity = flow->src_identity;
+			dst_identity = flow->dst_identity;
+		}
+		bool same = src_identity == flow->src_identity && dst_identity == flow->dst_identity;
+		bool src_known = same && (flags & CT_SRC_JUDGED) &&
+				 src_generation == flow->src_generation;
+		bool dst_known = same && (flags & CT_DST_JUDGED) &&
+				 dst_generation == flow->dst_generation;
+		bool judge_src = src_rule_set && !src_known;
+		bool judge_dst = dst_rule_set && !dst_known;
+
+		if (unlikely(judge_src || judge_dst)) {
+			struct packet opening = {.proto = key.proto};
+			int reason = 0;
+
+			report->ct_state = CT_STATE_REJUDGED;
+			/* The port that the opener asked for. */
+			if (key.proto == PROTO_ICMP)
+				port = ICMP_ECHO;
+			else if (key.proto == PROTO_ICMPV6)
+				port = ICMPV6_ECHO;
+			else
+				port = ntohs(flags & CT_OPENED_BY_B ? key.port_a : key.port_b);
+			if (judge_src)
+				reason = judge_side(ctx, report, src_rule_set,
+						    forward ? s->src_endpoint : s->dst_endpoint,
+						    dst_identity, EGRESS, &opening, port);
+			if (!reason && judge_dst)
+				reason = judge_side(ctx, report, dst_rule_set,
+						    forward ? s->dst_endpoint : s->src_endpoint,
+						    src_identity, INGRESS, &opening, port);
+			if (reason) {
+				bpf_map_delete_elem(&ct, &key);
+				return reason;
+			}
+			struct ct_value next = *flow;
+
+			next.src_identity = src_identity;
+			next.dst_identity = dst_identity;
+			if (!same)
+				next.flags &= ~(CT_SRC_JUDGED | CT_DST_JUDGED);
+			if (src_rule_set) {
+				next.flags |= CT_SRC_JUDGED;
+				next.src_generation = src_generation;
+			}
+			if (dst_rule_set) {
+				next.flags |= CT_DST_JUDGED;
+				next.dst_generation = dst_generation;
+			}
+			if (bpf_map_update_elem(&ct, &key, &next, BPF_ANY))
+				return DROP_CT_FULL;
+			flow = bpf_map_lookup_elem(&ct, &key);
+			if (!flow)
+				return 0;
+		}
+		if (related)
+			return 0;
+
+		if (report->ct_state != CT_STATE_REJUDGED)
+			report->ct_state = forward ? CT_STATE_ESTABLISHED : CT_STATE_REPLY;
+		if (forward)
+			flow->forward_packets++;
+		else
+			flow->reverse_packets++;
+		flags |= ct_packet_flags(p, forward);
+		__u32 news = flags & (CT_SEEN_REPLY | CT_FIN_FORWARD | CT_FIN_REVERSE | CT_RST);
+		if ((flow->flags & news) != news)
+			flow->flags |= news;
+		__u32 expires = now + ct_lifetime(p->proto, flags);
+		if (flow->expires != expires)
+			flow->expires = expires;
+		return 0;
+	}
+	if (related)
+		return DROP_UNKNOWN_RELATED;
+
+	/* Nothing known: this packet opens the flow, whatever it is. An echo reply opens nothing. */
+	report->ct_state = CT_STATE_NEW;
+	int reason = judge_own(ctx, report, s, p, port);
+	if (reason || p->kind == KIND_ECHO_REPLY)
+		return reason;
+
+	struct ct_value fresh = {
+		.forward_packets = 1,
+		.src_identity = s->src_identity,
+		.dst_identity = s->dst_identity,
+		.src_generation = s->src_rule_set ? s->src_generation : 0,
+		.dst_generation = s->dst_rule_set ? s->dst_generation : 0,
+		.flags = (swapped ? CT_OPENED_BY_B : 0) | (s->src_rule_set ? CT_SRC_JUDGED : 0) |
+			 (s->dst_rule_set ? CT_DST_JUDGED : 0) | ct_packet_flags(p, true),
+	};
+	fresh.expires = now + ct_lifetime(p->proto, fresh.flags);
+	if (bpf_map_update_elem(&ct, &key, &fresh, BPF_ANY))
+		return DROP_CT_FULL;
+	return 0;
+}

@@ -1,0 +1,120 @@
+/* Counters and events. Counting is unconditional; an event is written only if its kind is wanted,
+ * and one that finds no room is counted as lost. */
+#pragma once
+#include "maps.h"
+
+enum event_type {
+	EVENT_DROP = 1,
+	EVENT_VERDICT = 2,
+	EVENT_TRACE = 3,
+};
+
+enum program {
+	PROGRAM_FROM_POD = 1,
+	PROGRAM_TO_POD,
+	PROGRAM_FROM_OVERLAY,
+	PROGRAM_FROM_HOST,
+	PROGRAM_FROM_NETDEV,
+};
+
+enum outcome {
+	OUTCOME_NONE = 0,
+	OUTCOME_ENDPOINT, /* delivered to a local pod */
+	OUTCOME_OVERLAY,  /* encapsulated towards another node */
+	OUTCOME_STACK,	  /* handed to the host's network stack */
+	OUTCOME_ANSWERED, /* answered in place (ARP, neighbour discovery) */
+};
+
+enum ct_state {
+	CT_STATE_NONE = 0,
+	CT_STATE_NEW,
+	CT_STATE_ESTABLISHED,
+	CT_STATE_REPLY,
+	CT_STATE_RELATED,
+	CT_STATE_REJUDGED,
+};
+
+/* What is known of a packet while it is worked on. */
+struct report {
+	__u32 src_identity;
+	__u32 dst_identity;
+	__u16 endpoint;
+	__u8 program;
+	__u8 direction;
+	__u8 ct_state;
+	__u8 outcome;
+	__u8 type;
+	__u8 reason;
+};
+
+static __always_inline __u32 monitor_flags(void)
+{
+	__u32 zero = 0;
+	__u32 *flags = bpf_map_lookup_elem(&monitor, &zero);
+
+	return flags ? *flags : 0;
+}
+
+static __always_inline void count(struct __sk_buff *ctx, __u32 reason, __u32 direction)
+{
+	__u32 index = reason * 2 + direction;
+	struct metric *metric = bpf_map_lookup_elem(&metrics, &index);
+
+	if (metric) {
+		metric->packets++;
+		metric->bytes += ctx->len;
+	}
+}
+
+__noinline int emit(struct __sk_buff *ctx, const struct report *report)
+{
+	if (!report)
+		return 0;
+	struct event *event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
+	if (!event) {
+		__u32 zero = 0;
+		__u64 *lost = bpf_map_lookup_elem(&events_lost, &zero);
+
+		if (lost)
+			(*lost)++;
+		return 0;
+	}
+	event->time = bpf_ktime_get_ns();
+	event->type = report->type;
+	event->reason = report->reason;
+	event->direction = report->direction;
+	event->ct_state = report->ct_state;
+	event->program = report->program;
+	event->outcome = report->outcome;
+	event->endpoint = report->endpoint;
+	event->src_identity = report->src_identity;
+	event->dst_identity = report->dst_identity;
+	event->ifindex = ctx->ifindex;
+	event->length = ctx->len;
+	memset(event->pad, 0, sizeof(event->pad));
+	memset(event->packet, 0, sizeof(event->packet));
+
+	__u32 captured = ctx->len;
+	if (captured > EVENT_CAPTURE)
+		captured = EVENT_CAPTURE;
+	if (captured == 0 || bpf_skb_load_bytes(ctx, 0, event->packet, captured))
+		captured = 0;
+	event->captured = captured;
+	bpf_ringbuf_submit(event, 0);
+	return 0;
+}
+
+/* Ends the work on a packet: result is a tc action, or a drop reason negated. */
+static __always_inline int finish(struct __sk_buff *ctx, struct report *report, int result)
+{
+	bool dropped = result < 0;
+	__u32 wanted = dropped ? MONITOR_DROPS : MONITOR_TRACES;
+
+	report->reason = dropped ? -result : FORWARDED;
+	count(ctx, report->reason, report->direction);
+	if (unlikely(monitor_flags() & wanted)) {
+		report->type = dropped ? EVENT_DROP : EVENT_TRACE;
+		emit(ctx, report);
+	}
+	return dropped ? TC_ACT_SHOT : result;
+}

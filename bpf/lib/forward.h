@@ -1,0 +1,174 @@
+/* Who is behind an address, and the ways a judged packet can go: into a local pod, or into the
+ * overlay. */
+#pragma once
+#include "config.h"
+#include "conntrack.h"
+#include "events.h"
+
+static __always_inline struct ipcache_value *ipcache_lookup(const struct addr *a, bool v6)
+{
+	struct ipcache_value *entry = bpf_map_lookup_elem(&ipcache, a);
+	struct prefix key = {};
+
+	if (entry)
+		return entry;
+	if (v6) {
+		key.bits = 32 + 128;
+		key.family = 6;
+		memcpy(key.addr, a->w, sizeof(key.addr));
+	} else {
+		key.bits = 32 + 32;
+		key.family = 4;
+		key.addr[0] = a->w[3];
+	}
+	return bpf_map_lookup_elem(&ipcache_prefix, &key);
+}
+
+static __always_inline struct endpoint *endpoint_at(const struct addr *a)
+{
+	return bpf_map_lookup_elem(&addresses, a);
+}
+
+/* Says whether the endpoint may take part in traffic at all. Returns 0 or a drop reason. */
+static __always_inline int endpoint_ready(const struct endpoint *ep)
+{
+	if (ep->flags & ENDPOINT_LOCKED)
+		return DROP_ENDPOINT_LOCKED;
+	if (!ep->rule_set)
+		return DROP_NO_RULE_SET;
+	return 0;
+}
+
+static __always_inline void side_src(struct sides *s, const struct endpoint *ep)
+{
+	s->src_identity = ep->identity;
+	s->src_rule_set = ep->rule_set;
+	s->src_generation = ep->generation;
+	s->src_endpoint = ep->id;
+}
+
+static __always_inline void side_dst(struct sides *s, const struct endpoint *ep)
+{
+	s->dst_identity = ep->identity;
+	s->dst_rule_set = ep->rule_set;
+	s->dst_generation = ep->generation;
+	s->dst_endpoint = ep->id;
+}
+
+/* Takes one hop off the packet's life. The reason is 0, or why that is not possible. */
+static __always_inline int decrement_ttl(struct __sk_buff *ctx, const struct packet *p)
+{
+	if (p->ttl <= 1)
+		return DROP_TTL_EXCEEDED;
+	if (p->v6) {
+		__u8 hops = p->ttl - 1;
+
+		/* No header checksum makes up for the change, so the stack's own sum must follow. */
+		if (bpf_skb_store_bytes(ctx, ETH_LEN + offsetof(struct ipv6_header, hop_limit), &hops,
+					sizeof(hops), BPF_F_RECOMPUTE_CSUM))
+			return DROP_ENCAP_FAILED;
+		return 0;
+	}
+	/* The TTL is the upper byte of a 16-bit word, so the sum grows by 0x0100 as the word falls by
+	 * it (RFC 1624 holds for the end-around carry). */
+	struct ipv4_header ip;
+	if (READ(ctx, ETH_LEN, &ip))
+		return DROP_MALFORMED;
+	struct {
+		__u8 ttl;
+		__u8 proto;
+		__u16 check;
+	} word;
+	__u32 check = ip.check + htons(0x0100);
+
+	word.ttl = ip.ttl - 1;
+	word.proto = ip.proto;
+	word.check = check + (check >= 0xFFFF);
+	if (bpf_skb_store_bytes(ctx, ETH_LEN + offsetof(struct ipv4_header, ttl), &word, sizeof(word),
+				0))
+		return DROP_ENCAP_FAILED;
+	return 0;
+}
+
+/* Puts a packet that has been judged into a local pod, straight into its namespace. */
+static __always_inline int deliver(struct __sk_buff *ctx, const struct packet *p,
+				   const struct endpoint *ep, struct report *report)
+{
+	__u8 macs[12];
+	int reason;
+
+	report->direction = INGRESS;
+	report->endpoint = ep->id;
+	reason = decrement_ttl(ctx, p);
+	if (reason)
+		return -reason;
+	memcpy(macs, ep->mac, 6);
+	memcpy(macs + 6, ep->host_mac, 6);
+	if (bpf_skb_store_bytes(ctx, 0, macs, sizeof(macs), 0))
+		return -DROP_ENCAP_FAILED;
+	if (ctx->pkt_type != PACKET_HOST)
+		bpf_skb_change_type(ctx, PACKET_HOST);
+	report->outcome = OUTCOME_ENDPOINT;
+	return bpf_redirect_peer(ep->ifindex, 0);
+}
+
+/* Judges a packet that came from outside the node against the destination's ingress rules and
+ * delivers it. */
+static __always_inline int deliver_from(struct __sk_buff *ctx, struct packet *p,
+					const struct endpoint *ep, __u32 src_identity,
+					struct report *report)
+{
+	struct sides sides = {.src_identity = src_identity};
+	int reason;
+
+	report->endpoint = ep->id;
+	report->src_identity = src_identity;
+	report->dst_identity = ep->identity;
+	reason = endpoint_ready(ep);
+	if (reason)
+		return -reason;
+	side_dst(&sides, ep);
+	reason = judge(ctx, p, &sides, report);
+	if (reason)
+		return -reason;
+	return deliver(ctx, p, ep, report);
+}
+
+/* The identity of a packet as the wire may carry it: what means something on this node only is
+ * replaced by what the receiver can make sense of. */
+static __always_inline __u32 wire_identity(__u32 identity)
+{
+	if (identity == ID_HOST)
+		return ID_REMOTE_NODE;
+	if (identity == ID_UNKNOWN || identity >= ID_LOCAL_MIN)
+		return ID_INIT;
+	return identity;
+}
+
+/* Sends a packet to the node behind an ipcache entry, its sender's identity in the VNI. */
+static __always_inline int encapsulate(struct __sk_buff *ctx, const struct ipcache_value *to,
+				       __u32 identity, struct report *report)
+{
+	struct bpf_tunnel_key key = {
+		.tunnel_id = wire_identity(identity),
+		.tunnel_ttl = 64,
+	};
+	__u64 flags = BPF_F_ZERO_CSUM_TX;
+
+	if (to->flags & IPCACHE_TUNNEL6) {
+		/* UDP over IPv6 must have a checksum. */
+		flags = BPF_F_TUNINFO_IPV6;
+		memcpy(key.remote_ipv6, to->tunnel.w, 16);
+	} else {
+		key.remote_ipv4 = ntohl(to->tunnel.w[3]);
+	}
+	if (bpf_skb_set_tunnel_key(ctx, &key, sizeof(key), flags))
+		return -DROP_ENCAP_FAILED;
+	report->outcome = OUTCOME_OVERLAY;
+	return bpf_redirect(cfg.tunnel_ifindex, 0);
+}
+
+static __always_inline bool has_tunnel(const struct ipcache_value *entry)
+{
+	return entry && (entry->flags & (IPCACHE_TUNNEL4 | IPCACHE_TUNNEL6));
+}

@@ -1,0 +1,244 @@
+/* Every map, its key and its value. User space writes endpoints, addresses, rule sets, policy and
+ * ipcache; the programs write conntrack, fragments, metrics and events. Sizes are defaults that the
+ * loader overrides. All structs are free of implicit padding. */
+#pragma once
+#include "addr.h"
+#include "reason.h"
+
+enum { ENDPOINT_LOCKED = 1 << 0 };
+
+/* A local endpoint. The same row stands under the interface index and under each address, so that
+ * either way one lookup gives everything. */
+struct endpoint {
+	struct addr ip4; /* zero: family absent */
+	struct addr ip6;
+	__u32 ifindex;
+	__u32 identity;
+	__u32 rule_set;
+	__u32 generation;
+	__u16 id;
+	__u8 flags;
+	__u8 pad;
+	__u8 mac[6];
+	__u8 host_mac[6];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32);
+	__type(value, struct endpoint);
+} endpoints SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 8192);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct addr);
+	__type(value, struct endpoint);
+} addresses SEC(".maps");
+
+enum {
+	INGRESS = 0,
+	EGRESS = 1,
+};
+
+/* Bits of rule_set.shapes: bit n (0 to 16) says that some entry has a protocol and 16-n port bits,
+ * bit 17 that some entry has no protocol. So the lowest bit set is the most specific. */
+enum { SHAPE_ANY_PROTO = 17 };
+
+/* What a rule set contains, so that a lookup probes only for what may be there. Indexed by direction,
+ * then 0 for entries of one identity and 1 for those of any. */
+struct rule_set {
+	__u8 enforced[2];
+	__u8 pad[2];
+	__u32 shapes[2][2];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32);
+	__type(value, struct rule_set);
+} rule_sets SEC(".maps");
+
+struct policy_key {
+	__u32 rule_set;
+	__u32 identity;
+	__u16 port; /* host byte order, bits beyond port_bits are 0 */
+	__u8 port_bits;
+	__u8 proto;
+	__u8 direction;
+	__u8 pad[3];
+};
+
+struct policy_value {
+	__u8 deny;
+	__u8 pad[3];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct policy_key);
+	__type(value, struct policy_value);
+} policy SEC(".maps");
+
+enum {
+	IPCACHE_TUNNEL4 = 1 << 0,
+	IPCACHE_TUNNEL6 = 1 << 1,
+};
+
+struct ipcache_value {
+	struct addr tunnel;
+	__u32 identity;
+	__u32 flags;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 524288);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct addr);
+	__type(value, struct ipcache_value);
+} ipcache SEC(".maps");
+
+/* The family stands in front, so that ::/0 does not match IPv4 in its mapped form. */
+struct prefix {
+	__u32 bits; /* 32 more than the prefix has */
+	__u32 family; /* 4 or 6 */
+	__u32 addr[4]; /* IPv4: the first word */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct prefix);
+	__type(value, struct ipcache_value);
+} ipcache_prefix SEC(".maps");
+
+/* A flow, whichever way its packets go: a is the lower (address, port). */
+struct ct_key {
+	struct addr a;
+	struct addr b;
+	__u16 port_a; /* network byte order */
+	__u16 port_b;
+	__u8 proto;
+	__u8 pad[3];
+};
+
+enum {
+	CT_OPENED_BY_B = 1 << 0,
+	CT_SEEN_REPLY = 1 << 1,
+	CT_FIN_FORWARD = 1 << 2,
+	CT_FIN_REVERSE = 1 << 3,
+	CT_RST = 1 << 4,
+	/* The policy of the local source, or destination, has judged the flow. */
+	CT_SRC_JUDGED = 1 << 5,
+	CT_DST_JUDGED = 1 << 6,
+};
+
+struct ct_value {
+	__u64 forward_packets; /* approximate when two processors count at once */
+	__u64 reverse_packets;
+	__u32 src_identity; /* src is the side that opened the flow */
+	__u32 dst_identity;
+	__u32 src_generation;
+	__u32 dst_generation;
+	__u32 expires; /* tick */
+	__u32 flags;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 262144);
+	__type(key, struct ct_key);
+	__type(value, struct ct_value);
+} ct SEC(".maps");
+
+struct frag_key {
+	struct addr src;
+	struct addr dst;
+	__u32 id;
+	__u8 proto;
+	__u8 pad[3];
+};
+
+struct frag_value {
+	__u16 sport;
+	__u16 dport;
+	__u8 kind;
+	__u8 icmp_type;
+	__u8 pad[2];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 8192);
+	__type(key, struct frag_key);
+	__type(value, struct frag_value);
+} fragments SEC(".maps");
+
+struct metric {
+	__u64 packets;
+	__u64 bytes;
+};
+
+/* Index: reason * 2 + direction. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, REASON_MAX * 2);
+	__type(key, __u32);
+	__type(value, struct metric);
+} metrics SEC(".maps");
+
+enum {
+	MONITOR_DROPS = 1 << 0,
+	MONITOR_VERDICTS = 1 << 1,
+	MONITOR_TRACES = 1 << 2,
+};
+
+/* One cell: the kinds of event wanted. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} monitor SEC(".maps");
+
+#define EVENT_CAPTURE 128
+
+struct event {
+	__u64 time; /* monotonic, ns */
+	__u8 type;
+	__u8 reason;
+	__u8 direction;
+	__u8 ct_state;
+	__u8 program;
+	__u8 outcome;
+	__u16 endpoint;
+	__u32 src_identity;
+	__u32 dst_identity;
+	__u32 ifindex;
+	__u32 length;
+	__u16 captured;
+	__u8 pad[6];
+	__u8 packet[EVENT_CAPTURE];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 20);
+} events SEC(".maps");
+
+/* One cell a processor: events that found no room. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} events_lost SEC(".maps");

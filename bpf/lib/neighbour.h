@@ -1,0 +1,124 @@
+/* Answers a pod's questions for the hardware address of its gateway in place: the request is turned
+ * into the reply and sent back through the same interface. Nothing else about neighbours passes. */
+#pragma once
+#include "config.h"
+#include "events.h"
+#include "packet.h"
+
+/* Sends the packet back into the pod, past the host side's egress program. */
+static __always_inline int answer(struct __sk_buff *ctx, struct report *report)
+{
+	/* The question was broadcast; the answer must not look so. */
+	if (ctx->pkt_type != PACKET_HOST)
+		bpf_skb_change_type(ctx, PACKET_HOST);
+	report->outcome = OUTCOME_ANSWERED;
+	return bpf_redirect_peer(ctx->ifindex, 0);
+}
+
+static __always_inline int answer_arp(struct __sk_buff *ctx, const struct endpoint *ep,
+				      struct report *report)
+{
+	struct {
+		struct eth_header eth;
+		struct arp_header arp;
+	} frame;
+	__u32 sender, target;
+
+	if (READ(ctx, 0, &frame))
+		return -DROP_MALFORMED;
+	struct arp_header *arp = &frame.arp;
+	memcpy(&sender, arp->sender_ip, sizeof(sender));
+	memcpy(&target, arp->target_ip, sizeof(target));
+	if (!mac_equal(frame.eth.src, ep->mac) || !mac_equal(arp->sender_mac, ep->mac))
+		return -DROP_INVALID_SOURCE_MAC;
+	if (arp->hw_type != htons(ARP_ETHER) || arp->proto_type != htons(ETH_P_IP) ||
+	    arp->hw_len != 6 || arp->proto_len != 4)
+		return -DROP_MALFORMED;
+	if (ep->ip4.d[1] == 0 || sender != ep->ip4.w[3])
+		return -DROP_INVALID_SOURCE_IP;
+	if (arp->op != htons(ARP_REQUEST) || !cfg.has_router4 || target != cfg.router4.w[3])
+		return -DROP_UNSUPPORTED_NDP;
+
+	memcpy(frame.eth.dst, ep->mac, 6);
+	memcpy(frame.eth.src, ep->host_mac, 6);
+	arp->op = htons(ARP_REPLY);
+	memcpy(arp->target_mac, ep->mac, 6);
+	memcpy(arp->target_ip, &sender, sizeof(sender));
+	memcpy(arp->sender_mac, ep->host_mac, 6);
+	memcpy(arp->sender_ip, &target, sizeof(target));
+	if (bpf_skb_store_bytes(ctx, 0, &frame, sizeof(frame), 0))
+		return -DROP_ENCAP_FAILED;
+	return answer(ctx, report);
+}
+
+/* Answers a neighbour solicitation for the gateway (RFC 4861 7.2). p has been parsed and is of
+ * KIND_NEIGHBOUR; the frame's source address has been checked. */
+static __always_inline int answer_solicitation(struct __sk_buff *ctx, const struct endpoint *ep,
+					       const struct packet *p, struct report *report)
+{
+	struct nd_message ask;
+	struct addr target;
+
+	if (p->icmp_type != ICMPV6_NS || !p->v6)
+		return -DROP_UNSUPPORTED_NDP;
+	/* Straight behind the IPv6 header: neighbour discovery has no reason for extensions. */
+	if (p->l4 != ETH_LEN + sizeof(struct ipv6_header) || READ_L4(ctx, p, p->l4, &ask))
+		return -DROP_MALFORMED;
+	addr_set6(&target, ask.target);
+	if (p->ttl != ND_HOP_LIMIT || ask.code != 0)
+		return -DROP_MALFORMED;
+	if (!is_router6(&target))
+		return -DROP_UNSUPPORTED_NDP;
+	if (!addr_equal(&p->src, &ep->ip6) && !addr_is_link_local6(&p->src))
+		return -DROP_INVALID_SOURCE_IP;
+
+	struct {
+		struct eth_header eth;
+		struct ipv6_header ip;
+		struct nd_message nd;
+		struct nd_link_option link;
+	} reply = {
+		.eth.type = htons(ETH_P_IPV6),
+		.ip.version_class = 6 << 4,
+		.ip.payload_len = htons(sizeof(reply.nd) + sizeof(reply.link)),
+		.ip.next = PROTO_ICMPV6,
+		.ip.hop_limit = ND_HOP_LIMIT,
+		.nd.type = ICMPV6_NA,
+		/* router, solicited, override */
+		.nd.flags = htonl(0xE0000000),
+		.link.type = ND_OPT_TARGET_LINK,
+		.link.len = 1,
+	};
+	memcpy(reply.eth.dst, ep->mac, 6);
+	memcpy(reply.eth.src, ep->host_mac, 6);
+	memcpy(reply.ip.src, target.w, 16);
+	memcpy(reply.ip.dst, p->src.w, 16);
+	memcpy(reply.nd.target, target.w, 16);
+	memcpy(reply.link.mac, ep->host_mac, 6);
+
+	struct {
+		__u32 src[4];
+		__u32 dst[4];
+		__u32 len;
+		__u32 next;
+		struct nd_message nd;
+		struct nd_link_option link;
+	} sum = {
+		.len = htonl(sizeof(reply.nd) + sizeof(reply.link)),
+		.next = htonl(PROTO_ICMPV6),
+		.nd = reply.nd,
+		.link = reply.link,
+	};
+	memcpy(sum.src, target.w, 16);
+	memcpy(sum.dst, p->src.w, 16);
+	__u64 folded = bpf_csum_diff(NULL, 0, (__u32 *)&sum, sizeof(sum), 0) & 0xFFFFFFFF;
+	folded = (folded & 0xFFFF) + (folded >> 16);
+	folded = (folded & 0xFFFF) + (folded >> 16);
+	reply.nd.check = ~folded;
+
+	if (ctx->len != sizeof(reply) && bpf_skb_change_tail(ctx, sizeof(reply), 0))
+		return -DROP_ENCAP_FAILED;
+	if (bpf_skb_store_bytes(ctx, 0, &reply, sizeof(reply), 0))
+		return -DROP_ENCAP_FAILED;
+	return answer(ctx, report);
+}

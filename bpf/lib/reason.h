@@ -1,0 +1,28 @@
+/* Why a packet was dropped. The numbers are those of internal/datapath/reason.go, stable and never
+ * reused; a Go test compares the two lists. */
+#pragma once
+
+enum reason {
+	FORWARDED = 0,
+	DROP_POLICY_DENIED = 1,
+	DROP_POLICY_DENY = 2,
+	DROP_NO_ENDPOINT = 3,
+	DROP_INVALID_SOURCE_MAC = 4,
+	DROP_INVALID_SOURCE_IP = 5,
+	DROP_MALFORMED = 6,
+	DROP_UNKNOWN_L3 = 7,
+	DROP_UNKNOWN_L4 = 8,
+	DROP_FRAGMENT_UNKNOWN = 9,
+	DROP_TTL_EXCEEDED = 10,
+	DROP_CT_FULL = 11,
+	DROP_ENDPOINT_LOCKED = 12,
+	DROP_NO_RULE_SET = 13,
+	DROP_NO_TUNNEL = 14,
+	DROP_ENCAP_FAILED = 15,
+	DROP_UNSUPPORTED_NDP = 16,
+	DROP_MULTICAST = 17,
+	DROP_UNKNOWN_RELATED = 18,
+	DROP_INVALID_IDENTITY = 19,
+	DROP_MTU_EXCEEDED = 20,
+	REASON_MAX = 32,
+};

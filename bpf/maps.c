@@ -1,0 +1,8 @@
+//go:build ignore
+
+/* All maps in one object without programs: the blueprint from which user space makes and pins them,
+ * and the source of its Go types. The program objects refer to the same maps by name. */
+#include "lib/maps.h"
+
+/* Not the value of any map, but user space decodes it: have it described too. */
+const struct event *event_layout __attribute__((unused));

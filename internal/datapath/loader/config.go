@@ -1,0 +1,88 @@
+package loader
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/datapath/maps"
+)
+
+// settings turns cfg into the programs' .rodata, with defaults filled in.
+func settings(cfg datapath.Config) (fromPodConfig, error) {
+	var errs []error
+	c := fromPodConfig{
+		TunnelIfindex: uint32(cfg.TunnelIfIndex),
+		HostIfindex:   uint32(cfg.HostIfIndex),
+		Tunnel:        flag(cfg.Tunnel),
+		DualStack:     flag(cfg.DualStackWorld),
+	}
+	for _, i := range []int{cfg.TunnelIfIndex, cfg.HostIfIndex, cfg.NativeIfIndex} {
+		if i < 0 {
+			errs = append(errs, fmt.Errorf("interface index %d is negative", i))
+		}
+	}
+	if cfg.Tunnel && cfg.TunnelIfIndex == 0 {
+		errs = append(errs, errors.New("tunnelling needs the index of the tunnel device"))
+	}
+	if len(cfg.HostMAC) != 0 && len(cfg.HostMAC) != 6 {
+		errs = append(errs, fmt.Errorf("hardware address of the host device %q is not 6 bytes long", cfg.HostMAC))
+	}
+	copy(c.HostMac[:], cfg.HostMAC)
+	for _, a := range []struct {
+		what string
+		addr netip.Addr
+		v4   bool
+		to   *[16]uint8
+		has  *uint8
+	}{
+		{"router IPv4", cfg.RouterIPv4, true, &c.Router4.B, &c.HasRouter4},
+		{"router IPv6", cfg.RouterIPv6, false, &c.Router6.B, &c.HasRouter6},
+		{"node IPv4", cfg.NodeIPv4, true, &c.Node4.B, &c.HasNode4},
+		{"node IPv6", cfg.NodeIPv6, false, &c.Node6.B, &c.HasNode6},
+	} {
+		if !a.addr.IsValid() {
+			continue
+		}
+		if a.addr.Is4() != a.v4 || a.addr.Is4In6() {
+			errs = append(errs, fmt.Errorf("%s %s is of the other family", a.what, a.addr))
+			continue
+		}
+		*a.to, *a.has = a.addr.As16(), 1
+	}
+
+	t, d := cfg.CTTimeouts, datapath.DefaultCTTimeouts()
+	for _, l := range []struct {
+		what            string
+		value, fallback time.Duration
+		to              *uint32
+	}{
+		{"TCP", t.TCP, d.TCP, &c.TimeoutTcp},
+		{"TCP before the handshake", t.TCPSyn, d.TCPSyn, &c.TimeoutTcpSyn},
+		{"TCP after the end", t.TCPFin, d.TCPFin, &c.TimeoutTcpFin},
+		{"other flows", t.Any, d.Any, &c.TimeoutAny},
+	} {
+		if l.value == 0 {
+			l.value = l.fallback
+		}
+		// Beyond half the range of a tick counter, before and after could no longer be told apart.
+		if l.value < 0 || l.value > 10*365*24*time.Hour {
+			errs = append(errs, fmt.Errorf("lifetime of %s is %s, want 0 to ten years", l.what, l.value))
+			continue
+		}
+		*l.to = uint32((l.value + maps.TickNanoseconds - 1) / maps.TickNanoseconds)
+	}
+	if len(errs) > 0 {
+		return c, fmt.Errorf("datapath settings: %w", errors.Join(errs...))
+	}
+	return c, nil
+}
+
+func flag(b bool) uint8 {
+	if b {
+		return 1
+	}
+	return 0
+}

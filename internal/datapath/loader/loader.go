@@ -1,0 +1,386 @@
+package loader
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	stdmaps "maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/datapath/maps"
+)
+
+// Names of the programs, of their objects' only function and of their filters.
+const (
+	FromPod     = "from_pod"
+	ToPod       = "to_pod"
+	FromOverlay = "from_overlay"
+	FromHost    = "from_host"
+	FromNetdev  = "from_netdev"
+)
+
+// Filters puts programs on interfaces. Package datapath/link implements it.
+type Filters interface {
+	// ReplaceFilter puts a program on a hook of an interface, in place of the one that is there if
+	// there is one, in one step. The implementation does not keep progFD.
+	ReplaceFilter(ifIndex int, ingress bool, progFD int, name string) error
+	// FilterProgram returns the kernel's number of the program on a hook, 0 if there is none.
+	FilterProgram(ifIndex int, ingress bool) (progID int, err error)
+}
+
+// Loader keeps one node's programs.
+type Loader struct {
+	maps    *maps.Maps
+	filters Filters
+	log     *slog.Logger
+
+	mu       sync.Mutex
+	digest   string // of the programs below; empty before the first Configure
+	programs map[string]*ebpf.Program
+	ids      map[string]int
+}
+
+var _ datapath.Programs = (*Loader)(nil)
+
+// New returns a Loader that has loaded nothing yet: see Configure. m stays the caller's and must outlive
+// the Loader; the programs are pinned beside its maps, or not at all if these are not pinned.
+func New(m *maps.Maps, f Filters, log *slog.Logger) *Loader {
+	return &Loader{maps: m, filters: f, log: log}
+}
+
+// Close gives the programs' file descriptors back. What is pinned or attached stays in the kernel.
+func (l *Loader) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return closeAll(l.programs)
+}
+
+func closeAll(programs map[string]*ebpf.Program) error {
+	var errs []error
+	for _, p := range programs {
+		errs = append(errs, p.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Program returns a loaded program by name, nil before Configure. It stays owned by the Loader.
+func (l *Loader) Program(name string) *ebpf.Program {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.programs[name]
+}
+
+// Configure implements datapath.Programs. If the programs change, it also puts the new ones on the
+// interface of every endpoint that has a row, so that after it returns nothing runs the old ones
+// but interfaces that failed, which the error names, and devices that cfg no longer names.
+func (l *Loader) Configure(cfg datapath.Config) error {
+	rodata, err := settings(cfg)
+	if err != nil {
+		return err
+	}
+	specs, digest, err := l.blueprint(rodata)
+	if err != nil {
+		return err
+	}
+
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	fresh := digest != l.digest
+	if fresh {
+		programs, ids, err := l.obtain(specs, digest)
+		if err != nil {
+			return err
+		}
+		old := l.programs
+		l.programs, l.ids, l.digest = programs, ids, digest
+		closeAll(old) // the filters hold references of their own
+	}
+	errs := []error{l.attachNode(cfg)}
+	if fresh {
+		errs = append(errs, l.attachEndpoints())
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	if err := l.removeStale(); err != nil {
+		// Old pins cost memory, nothing else.
+		l.log.Warn("Could not remove the pins of older programs", "error", err)
+	}
+	return nil
+}
+
+// AttachEndpoint implements datapath.Programs. The program for what the pod sends comes last: until
+// then the interface is down, and after it nothing passes unjudged either way.
+func (l *Loader) AttachEndpoint(ifIndex int) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.attachEndpoint(ifIndex)
+}
+
+func (l *Loader) attachEndpoint(ifIndex int) error {
+	if err := l.attach(ifIndex, false, ToPod); err != nil {
+		return err
+	}
+	return l.attach(ifIndex, true, FromPod)
+}
+
+// Attached implements datapath.Programs.
+func (l *Loader) Attached(ifIndex int) (bool, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.attached(ifIndex)
+}
+
+func (l *Loader) attached(ifIndex int) (bool, error) {
+	for _, hook := range []struct {
+		ingress bool
+		name    string
+	}{{true, FromPod}, {false, ToPod}} {
+		id, err := l.filters.FilterProgram(ifIndex, hook.ingress)
+		if err != nil {
+			return false, fmt.Errorf("look for %s on interface %d: %w", hook.name, ifIndex, err)
+		}
+		if id == 0 || id != l.ids[hook.name] {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+func (l *Loader) attach(ifIndex int, ingress bool, name string) error {
+	p := l.programs[name]
+	if p == nil {
+		return fmt.Errorf("attach %s to interface %d: the programs are not loaded yet", name, ifIndex)
+	}
+	if err := l.filters.ReplaceFilter(ifIndex, ingress, p.FD(), name); err != nil {
+		return fmt.Errorf("attach %s to interface %d: %w", name, ifIndex, err)
+	}
+	return nil
+}
+
+// attachNode puts the node's own programs where they are not yet.
+func (l *Loader) attachNode(cfg datapath.Config) error {
+	var errs []error
+	for _, d := range []struct {
+		ifIndex int
+		ingress bool
+		name    string
+		wanted  bool
+	}{
+		{cfg.TunnelIfIndex, true, FromOverlay, true},
+		{cfg.HostIfIndex, false, FromHost, true},
+		// Without a tunnel this device brings the pods' packets. With one it has nothing to say,
+		// but a program that an earlier setting left there must not go on by that setting.
+		{cfg.NativeIfIndex, true, FromNetdev, !cfg.Tunnel},
+	} {
+		if d.ifIndex == 0 {
+			continue
+		}
+		id, err := l.filters.FilterProgram(d.ifIndex, d.ingress)
+		switch {
+		case err != nil:
+			errs = append(errs, fmt.Errorf("look for %s on interface %d: %w", d.name, d.ifIndex, err))
+		case id == l.ids[d.name], id == 0 && !d.wanted:
+		default:
+			errs = append(errs, l.attach(d.ifIndex, d.ingress, d.name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// attachEndpoints puts the programs on the interfaces of all endpoints, except those that are gone.
+func (l *Loader) attachEndpoints() error {
+	eps, err := l.maps.Endpoints()
+	if err != nil {
+		return fmt.Errorf("list endpoints to attach programs to: %w", err)
+	}
+	slices.SortFunc(eps, func(a, b datapath.Endpoint) int { return cmp.Compare(a.IfIndex, b.IfIndex) })
+	var errs []error
+	for _, ep := range eps {
+		if ok, err := l.attached(ep.IfIndex); err == nil && ok {
+			continue
+		}
+		err := l.attachEndpoint(ep.IfIndex)
+		if errors.Is(err, unix.ENODEV) {
+			continue
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// blueprint returns the programs as they are to be loaded, and a digest of everything they depend on.
+func (l *Loader) blueprint(rodata fromPodConfig) (map[string]*ebpf.CollectionSpec, string, error) {
+	specs := make(map[string]*ebpf.CollectionSpec)
+	sum := sha256.New()
+	for _, o := range []struct {
+		name   string
+		object []byte
+	}{
+		{FromPod, _FromPodBytes},
+		{ToPod, _ToPodBytes},
+		{FromOverlay, _FromOverlayBytes},
+		{FromHost, _FromHostBytes},
+		{FromNetdev, _FromNetdevBytes},
+	} {
+		spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(o.object))
+		if err != nil {
+			return nil, "", fmt.Errorf("read the built-in object of %s: %w", o.name, err)
+		}
+		if err := spec.Variables["cfg"].Set(rodata); err != nil {
+			return nil, "", fmt.Errorf("set the settings of %s: %w", o.name, err)
+		}
+		specs[o.name] = spec
+		sum.Write(o.object)
+	}
+	if err := binary.Write(sum, binary.NativeEndian, rodata); err != nil {
+		return nil, "", fmt.Errorf("digest of the settings: %w", err)
+	}
+	// A program is bound to the very maps it was loaded with.
+	replacements := l.maps.Replacements()
+	for _, name := range slices.Sorted(stdmaps.Keys(replacements)) {
+		info, err := replacements[name].Info()
+		if err != nil {
+			return nil, "", fmt.Errorf("identify map %q: %w", name, err)
+		}
+		id, _ := info.ID()
+		fmt.Fprintf(sum, "%s=%d\n", name, id)
+	}
+	return specs, hex.EncodeToString(sum.Sum(nil))[:16], nil
+}
+
+// pinPrefix starts the name of a directory of pinned programs; the digest follows.
+const pinPrefix = "programs-"
+
+// obtain returns the programs of a blueprint: those pinned, or newly loaded ones, which it pins.
+func (l *Loader) obtain(specs map[string]*ebpf.CollectionSpec, digest string) (map[string]*ebpf.Program, map[string]int, error) {
+	programs := make(map[string]*ebpf.Program)
+	dir := ""
+	if l.maps.Dir() != "" {
+		dir = filepath.Join(l.maps.Dir(), pinPrefix+digest)
+	}
+	pinned := dir != ""
+	for name := range specs {
+		if !pinned {
+			break
+		}
+		p, err := ebpf.LoadPinnedProgram(filepath.Join(dir, name), nil)
+		if err != nil {
+			if !errors.Is(err, fs.ErrNotExist) {
+				l.log.Warn("Could not take over a pinned program; loading it anew", "program", name, "error", err)
+			}
+			pinned = false
+			break
+		}
+		programs[name] = p
+	}
+	if !pinned {
+		closeAll(programs)
+		var err error
+		if programs, err = l.load(specs); err != nil {
+			return nil, nil, err
+		}
+		if dir != "" {
+			if err := publish(programs, dir); err != nil {
+				closeAll(programs)
+				return nil, nil, err
+			}
+		}
+	}
+	ids := make(map[string]int)
+	for name, p := range programs {
+		info, err := p.Info()
+		if err != nil {
+			closeAll(programs)
+			return nil, nil, fmt.Errorf("identify program %s: %w", name, err)
+		}
+		id, _ := info.ID()
+		ids[name] = int(id)
+	}
+	l.log.Info("Programs ready", "digest", digest, "pinned", pinned)
+	return programs, ids, nil
+}
+
+// load verifies the programs and binds them to the maps.
+func (l *Loader) load(specs map[string]*ebpf.CollectionSpec) (map[string]*ebpf.Program, error) {
+	programs := make(map[string]*ebpf.Program)
+	replacements := l.maps.Replacements()
+	for name, spec := range specs {
+		for mapName, km := range replacements {
+			if ms := spec.Maps[mapName]; ms != nil {
+				ms.MaxEntries = km.MaxEntries() // sizes are a matter of the maps alone
+			}
+		}
+		c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replacements})
+		if err != nil {
+			closeAll(programs)
+			if errors.Is(err, ebpf.ErrNotSupported) {
+				err = fmt.Errorf("%w: %w", datapath.ErrUnsupported, err)
+			}
+			return nil, fmt.Errorf("load program %s: %w", name, err)
+		}
+		programs[name] = c.DetachProgram(name)
+		c.Close()
+		if programs[name] == nil {
+			delete(programs, name)
+			closeAll(programs)
+			return nil, fmt.Errorf("load program %s: its object does not contain it", name)
+		}
+	}
+	return programs, nil
+}
+
+// publish pins programs so that the directory appears with all of them or not at all.
+func publish(programs map[string]*ebpf.Program, dir string) error {
+	aside := dir + ".new"
+	// Left by a crash, or half of a set that could not be taken over.
+	for _, old := range []string{aside, dir} {
+		if err := os.RemoveAll(old); err != nil {
+			return fmt.Errorf("remove unfinished pins: %w", err)
+		}
+	}
+	if err := os.Mkdir(aside, 0o700); err != nil {
+		return fmt.Errorf("make the directory of pinned programs: %w", err)
+	}
+	for name, p := range programs {
+		if err := p.Pin(filepath.Join(aside, name)); err != nil {
+			return fmt.Errorf("pin program %s: %w", name, err)
+		}
+	}
+	if err := os.Rename(aside, dir); err != nil {
+		return fmt.Errorf("publish pinned programs: %w", err)
+	}
+	return nil
+}
+
+// removeStale removes the pins of all other sets of programs.
+func (l *Loader) removeStale() error {
+	if l.maps.Dir() == "" {
+		return nil
+	}
+	entries, err := os.ReadDir(l.maps.Dir())
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), pinPrefix) && e.Name() != pinPrefix+l.digest {
+			errs = append(errs, os.RemoveAll(filepath.Join(l.maps.Dir(), e.Name())))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,105 @@
+package maps
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"runtime"
+
+	"github.com/spf13/pflag"
+)
+
+// Config says where the maps are pinned and how large they are. A size only matters when a map is
+// made: one that is found pinned keeps its size, so that its content survives.
+type Config struct {
+	// Dir is the directory of the pins, on a BPF file system; one is mounted if it is not. Empty
+	// means that nothing is pinned and the maps go with the process.
+	Dir string
+
+	// CTEntries is the number of tracked flows, of 160 bytes each; the oldest go first.
+	CTEntries int
+	// PolicyEntries is the number of entries of all rule sets together.
+	PolicyEntries int
+	// RuleSets is the number of rule sets.
+	RuleSets int
+	// Endpoints is the number of local endpoints.
+	Endpoints int
+	// IPCacheEntries and IPCachePrefixes are the numbers of single addresses and of true prefixes.
+	IPCacheEntries  int
+	IPCachePrefixes int
+	// Fragments is the number of fragmented packets under way; the oldest go first.
+	Fragments int
+	// EventBytes is the size of the event buffer: a power of two and a multiple of the page.
+	EventBytes int
+}
+
+// Defaults returns the sizes for a common node, pinned at the usual place.
+func Defaults() Config {
+	return Config{
+		Dir:             "/sys/fs/bpf/hawser",
+		CTEntries:       262144,
+		PolicyEntries:   262144,
+		RuleSets:        4096,
+		Endpoints:       4096,
+		IPCacheEntries:  524288,
+		IPCachePrefixes: 65536,
+		Fragments:       8192,
+		EventBytes:      1 << 20,
+	}
+}
+
+// Flags binds the settings to command-line flags, with the current values as defaults.
+func (c *Config) Flags(fs *pflag.FlagSet) {
+	fs.IntVar(&c.CTEntries, "bpf-ct-max", c.CTEntries, "most flows tracked at once")
+	fs.IntVar(&c.PolicyEntries, "bpf-policy-map-max", c.PolicyEntries, "most policy entries of all rule sets together")
+	fs.IntVar(&c.IPCacheEntries, "bpf-ipcache-max", c.IPCacheEntries, "most single addresses with a known identity")
+	fs.IntVar(&c.IPCachePrefixes, "bpf-ipcache-prefix-max", c.IPCachePrefixes, "most prefixes with a known identity")
+	fs.IntVar(&c.Fragments, "bpf-fragments-map-max", c.Fragments, "most fragmented packets under way")
+	fs.IntVar(&c.EventBytes, "bpf-events-bytes", c.EventBytes, "size of the event buffer in bytes, a power of two")
+}
+
+// Validate reports all settings out of range.
+func (c Config) Validate() error {
+	var errs []error
+	if c.Dir != "" && !filepath.IsAbs(c.Dir) {
+		errs = append(errs, fmt.Errorf("directory %q of the pins is not an absolute path", c.Dir))
+	}
+	for _, s := range []struct {
+		name string
+		n    int
+		min  int
+	}{
+		// An LRU map keeps spare entries for every processor and serves badly below that.
+		{"bpf-ct-max", c.CTEntries, 128 * runtime.NumCPU()},
+		{"bpf-fragments-map-max", c.Fragments, 128},
+		{"bpf-policy-map-max", c.PolicyEntries, 1},
+		{"rule sets", c.RuleSets, 1},
+		{"endpoints", c.Endpoints, 1},
+		{"bpf-ipcache-max", c.IPCacheEntries, 1},
+		{"bpf-ipcache-prefix-max", c.IPCachePrefixes, 1},
+		{"bpf-events-bytes", c.EventBytes, 4096},
+	} {
+		if s.n < s.min || s.n > 1<<26 {
+			errs = append(errs, fmt.Errorf("%s is %d, want %d to %d", s.name, s.n, s.min, 1<<26))
+		}
+	}
+	if c.EventBytes&(c.EventBytes-1) != 0 {
+		errs = append(errs, fmt.Errorf("bpf-events-bytes is %d, want a power of two", c.EventBytes))
+	}
+	return errors.Join(errs...)
+}
+
+// entries returns the size of each map that has a setting.
+func (c Config) entries() map[string]int {
+	return map[string]int{
+		kernelMapCt:            c.CTEntries,
+		kernelMapPolicy:        c.PolicyEntries,
+		kernelMapRuleSets:      c.RuleSets,
+		kernelMapEndpoints:     c.Endpoints,
+		kernelMapAddresses:     2 * c.Endpoints,
+		kernelMapIpcache:       c.IPCacheEntries,
+		kernelMapIpcachePrefix: c.IPCachePrefixes,
+		kernelMapFragments:     c.Fragments,
+		kernelMapEvents:        c.EventBytes,
+	}
+}

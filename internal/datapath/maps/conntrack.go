@@ -1,0 +1,112 @@
+package maps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/hawser-net/hawser/internal/datapath"
+)
+
+// Flags of a conntrack value, as in bpf/lib/maps.h.
+const (
+	ctOpenedByB  = 1 << 0
+	ctSeenReply  = 1 << 1
+	ctFinForward = 1 << 2
+	ctFinReverse = 1 << 3
+	ctRST        = 1 << 4
+	ctSrcJudged  = 1 << 5
+	ctDstJudged  = 1 << 6
+)
+
+func fromKernelCT(k kernelCtKey, v kernelCtValue, now uint32) datapath.CTEntry {
+	a := netip.AddrPortFrom(netip.AddrFrom16(k.A.B).Unmap(), ntohs(k.PortA))
+	b := netip.AddrPortFrom(netip.AddrFrom16(k.B.B).Unmap(), ntohs(k.PortB))
+	e := datapath.CTEntry{
+		Src: a, Dst: b,
+		Proto:          k.Proto,
+		SrcIdentity:    v.SrcIdentity,
+		DstIdentity:    v.DstIdentity,
+		Expires:        time.Duration(int32(v.Expires-now)) * TickNanoseconds,
+		SeenReply:      v.Flags&ctSeenReply != 0,
+		Closing:        v.Flags&(ctFinForward|ctFinReverse|ctRST) != 0,
+		ForwardPackets: v.ForwardPackets,
+		ReversePackets: v.ReversePackets,
+	}
+	if v.Flags&ctOpenedByB != 0 {
+		e.Src, e.Dst = b, a
+	}
+	if v.Flags&ctSrcJudged != 0 {
+		e.SrcGeneration = v.SrcGeneration
+	}
+	if v.Flags&ctDstJudged != 0 {
+		e.DstGeneration = v.DstGeneration
+	}
+	return e
+}
+
+// CT implements datapath.Maps.
+func (m *Maps) CT(fn func(datapath.CTEntry) bool) error {
+	now, err := now()
+	if err != nil {
+		return fmt.Errorf("conntrack: read the clock: %w", err)
+	}
+	err = each(m.maps[kernelMapCt], func(k kernelCtKey, v kernelCtValue) bool {
+		return fn(fromKernelCT(k, v, now))
+	})
+	if err != nil {
+		return fmt.Errorf("conntrack: %w", err)
+	}
+	return nil
+}
+
+// expired says whether the programs would no longer believe an entry.
+func expired(v kernelCtValue, now uint32) bool { return int32(v.Expires-now) <= 0 }
+
+// CollectCT implements datapath.Maps. Programs treat an expired entry as absent, so this only gives
+// memory back and keeps listings honest.
+func (m *Maps) CollectCT(ctx context.Context) (alive, removed int, err error) {
+	now, err := now()
+	if err != nil {
+		return 0, 0, fmt.Errorf("conntrack: read the clock: %w", err)
+	}
+	ct := m.maps[kernelMapCt]
+	var old []kernelCtKey
+	err = each(ct, func(k kernelCtKey, v kernelCtValue) bool {
+		if expired(v, now) {
+			old = append(old, k)
+		} else {
+			alive++
+		}
+		return ctx.Err() == nil
+	})
+	if err != nil {
+		return alive, 0, fmt.Errorf("conntrack: %w", err)
+	}
+	for _, k := range old {
+		if ctx.Err() != nil {
+			break
+		}
+		// The flow may have come back to life since it was listed.
+		var v kernelCtValue
+		switch err := ct.Lookup(k, &v); {
+		case errors.Is(err, ebpf.ErrKeyNotExist):
+			continue
+		case err != nil:
+			return alive, removed, fmt.Errorf("conntrack: %w", err)
+		}
+		if !expired(v, now) {
+			alive++
+			continue
+		}
+		if err := ct.Delete(k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return alive, removed, fmt.Errorf("conntrack: remove an expired flow: %w", err)
+		}
+		removed++
+	}
+	return alive, removed, ctx.Err()
+}

@@ -1,0 +1,49 @@
+package maps
+
+import (
+	"fmt"
+
+	"github.com/hawser-net/hawser/internal/datapath"
+)
+
+// Metrics implements datapath.Maps. Counters that are 0 are left out.
+func (m *Maps) Metrics() ([]datapath.Metric, error) {
+	km := m.maps[kernelMapMetrics]
+	var list []datapath.Metric
+	for i := range km.MaxEntries() {
+		var cpus []kernelMetric
+		if err := km.Lookup(i, &cpus); err != nil {
+			return nil, fmt.Errorf("metrics: %w", err)
+		}
+		sum := datapath.Metric{Reason: datapath.DropReason(i / 2), Direction: datapath.Direction(i % 2)}
+		for _, c := range cpus {
+			sum.Packets += c.Packets
+			sum.Bytes += c.Bytes
+		}
+		if sum.Packets > 0 {
+			list = append(list, sum)
+		}
+	}
+	return list, nil
+}
+
+// SetMonitor implements datapath.Maps.
+func (m *Maps) SetMonitor(flags datapath.MonitorFlags) error {
+	if err := m.maps[kernelMapMonitor].Put(uint32(0), uint32(flags)); err != nil {
+		return fmt.Errorf("switch events: %w", err)
+	}
+	return nil
+}
+
+// EventsLost returns how many events found no room since the maps were made.
+func (m *Maps) EventsLost() (uint64, error) {
+	var cpus []uint64
+	if err := m.maps[kernelMapEventsLost].Lookup(uint32(0), &cpus); err != nil {
+		return 0, fmt.Errorf("events: read the count of lost ones: %w", err)
+	}
+	var sum uint64
+	for _, c := range cpus {
+		sum += c
+	}
+	return sum, nil
+}

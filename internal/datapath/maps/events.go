@@ -1,0 +1,94 @@
+package maps
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/cilium/ebpf/ringbuf"
+	"golang.org/x/sys/unix"
+
+	"github.com/hawser-net/hawser/internal/datapath"
+)
+
+// Events calls fn for every event that the programs write, until ctx is done; then it returns nil. The
+// event's Data is fn's to keep. Only one reader at a time gets all events: the buffer has one
+// position. Which kinds are written is set by SetMonitor.
+func (m *Maps) Events(ctx context.Context, fn func(datapath.Event)) error {
+	reader, err := ringbuf.NewReader(m.maps[kernelMapEvents])
+	if err != nil {
+		return fmt.Errorf("events: open the buffer: %w", err)
+	}
+	defer reader.Close()
+	// A deadline in the past wakes the reader without losing what it has.
+	stop := context.AfterFunc(ctx, func() { reader.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+
+	lostBefore, err := m.EventsLost()
+	if err != nil {
+		return err
+	}
+	offset, err := clockOffset()
+	if err != nil {
+		return fmt.Errorf("events: read the clocks: %w", err)
+	}
+	var record ringbuf.Record
+	for {
+		if err := reader.ReadInto(&record); err != nil {
+			if ctx.Err() != nil || errors.Is(err, os.ErrDeadlineExceeded) {
+				return nil
+			}
+			return fmt.Errorf("events: read: %w", err)
+		}
+		event, err := decodeEvent(record.RawSample, offset)
+		if err != nil {
+			return fmt.Errorf("events: %w", err)
+		}
+		lost, err := m.EventsLost()
+		if err != nil {
+			return err
+		}
+		event.Lost, lostBefore = lost-lostBefore, lost
+		fn(event)
+	}
+}
+
+// clockOffset returns the wall-clock time of monotonic zero.
+func clockOffset() (time.Time, error) {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		return time.Time{}, err
+	}
+	return time.Now().Round(0).Add(-time.Duration(ts.Nano())), nil
+}
+
+func decodeEvent(raw []byte, zero time.Time) (datapath.Event, error) {
+	var k kernelEvent
+	if _, err := binary.Decode(raw, binary.NativeEndian, &k); err != nil {
+		return datapath.Event{}, fmt.Errorf("a record of %d bytes is no event: %w", len(raw), err)
+	}
+	if int(k.Captured) > len(k.Packet) {
+		return datapath.Event{}, fmt.Errorf("an event claims %d bytes of packet", k.Captured)
+	}
+	data := bytes.Clone(k.Packet[:k.Captured])
+	return datapath.Event{
+		Time:        zero.Add(time.Duration(k.Time)),
+		Type:        datapath.EventType(k.Type),
+		Program:     datapath.Program(k.Program),
+		Direction:   datapath.Direction(k.Direction),
+		Reason:      datapath.DropReason(k.Reason),
+		Outcome:     datapath.Outcome(k.Outcome),
+		CTState:     datapath.CTState(k.CtState),
+		Endpoint:    k.Endpoint,
+		SrcIdentity: k.SrcIdentity,
+		DstIdentity: k.DstIdentity,
+		IfIndex:     int(k.Ifindex),
+		Length:      int(k.Length),
+		Packet:      datapath.ParsePacket(data),
+		Data:        data,
+	}, nil
+}

@@ -1,0 +1,347 @@
+package maps
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/hawser-net/hawser/internal/datapath"
+)
+
+// shapeAnyProto is SHAPE_ANY_PROTO of bpf/lib/maps.h; shapes 0 to 16 are a protocol with 16-n bits
+// of port.
+const (
+	shapeAnyProto = 17
+	shapes        = 18
+)
+
+// ruleSetState is what the kernel holds of one rule set.
+type ruleSetState struct {
+	described  bool // it has a descriptor; if not, a crash interrupted its making or removal
+	enforced   [2]bool
+	entries    map[datapath.PolicyKey]datapath.PolicyEntry
+	shapeCount [2][2][shapes]int
+}
+
+func newRuleSetState() *ruleSetState {
+	return &ruleSetState{entries: make(map[datapath.PolicyKey]datapath.PolicyEntry)}
+}
+
+// shape returns where a key counts: direction, one identity or any, and form.
+func shape(k datapath.PolicyKey) (dir, who, form int) {
+	if k.Identity == 0 {
+		who = 1
+	}
+	if k.Proto == 0 {
+		return int(k.Direction), who, shapeAnyProto
+	}
+	return int(k.Direction), who, 16 - int(k.PortBits)
+}
+
+func (s *ruleSetState) add(k datapath.PolicyKey, e datapath.PolicyEntry) (added bool) {
+	_, known := s.entries[k]
+	s.entries[k] = e
+	if !known {
+		d, w, f := shape(k)
+		s.shapeCount[d][w][f]++
+	}
+	return !known
+}
+
+func (s *ruleSetState) remove(k datapath.PolicyKey) (removed bool) {
+	if _, known := s.entries[k]; !known {
+		return false
+	}
+	delete(s.entries, k)
+	d, w, f := shape(k)
+	s.shapeCount[d][w][f]--
+	return true
+}
+
+// descriptor returns the kernel's descriptor, with the shapes of further keys included.
+func (s *ruleSetState) descriptor(more map[datapath.PolicyKey]datapath.PolicyEntry) (d kernelRuleSet) {
+	for dir := range 2 {
+		if s.enforced[dir] {
+			d.Enforced[dir] = 1
+		}
+		for who := range 2 {
+			for form, n := range s.shapeCount[dir][who] {
+				if n > 0 {
+					d.Shapes[dir][who] |= 1 << form
+				}
+			}
+		}
+	}
+	for k := range more {
+		dir, who, form := shape(k)
+		d.Shapes[dir][who] |= 1 << form
+	}
+	return d
+}
+
+func toKernelPolicyKey(id datapath.RuleSetID, k datapath.PolicyKey) kernelPolicyKey {
+	return kernelPolicyKey{
+		RuleSet: uint32(id), Identity: k.Identity, Port: k.Port,
+		PortBits: k.PortBits, Proto: k.Proto, Direction: uint8(k.Direction),
+	}
+}
+
+func toKernelPolicyValue(e datapath.PolicyEntry) (v kernelPolicyValue) {
+	if e.Deny {
+		v.Deny = 1
+	}
+	return v
+}
+
+// load reads the rule sets that the kernel holds.
+func (m *Maps) load() error {
+	ruleSets, err := m.readRuleSets()
+	if err != nil {
+		return fmt.Errorf("maps: read rule sets: %w", err)
+	}
+	m.ruleSets = ruleSets
+	m.entries = 0
+	for _, s := range ruleSets {
+		m.entries += len(s.entries)
+	}
+	return nil
+}
+
+func (m *Maps) readRuleSets() (map[datapath.RuleSetID]*ruleSetState, error) {
+	ruleSets := make(map[datapath.RuleSetID]*ruleSetState)
+	at := func(id uint32) *ruleSetState {
+		s := ruleSets[datapath.RuleSetID(id)]
+		if s == nil {
+			s = newRuleSetState()
+			ruleSets[datapath.RuleSetID(id)] = s
+		}
+		return s
+	}
+	err := each(m.maps[kernelMapRuleSets], func(id uint32, d kernelRuleSet) bool {
+		s := at(id)
+		s.described = true
+		s.enforced = [2]bool{d.Enforced[0] != 0, d.Enforced[1] != 0}
+		return true
+	})
+	if err != nil {
+		return nil, err
+	}
+	err = each(m.maps[kernelMapPolicy], func(k kernelPolicyKey, v kernelPolicyValue) bool {
+		at(k.RuleSet).add(datapath.PolicyKey{
+			Direction: datapath.Direction(k.Direction), Identity: k.Identity,
+			Proto: k.Proto, Port: k.Port, PortBits: k.PortBits,
+		}, datapath.PolicyEntry{Deny: v.Deny != 0})
+		return true
+	})
+	return ruleSets, err
+}
+
+// putEntries writes entries of a rule set and keeps the state in step with what was written.
+func (m *Maps) putEntries(id datapath.RuleSetID, s *ruleSetState, entries map[datapath.PolicyKey]datapath.PolicyEntry) error {
+	order := make([]datapath.PolicyKey, 0, len(entries))
+	keys := make([]kernelPolicyKey, 0, len(entries))
+	values := make([]kernelPolicyValue, 0, len(entries))
+	for k, e := range entries {
+		order = append(order, k)
+		keys = append(keys, toKernelPolicyKey(id, k))
+		values = append(values, toKernelPolicyValue(e))
+	}
+	n, err := putAll(m.maps[kernelMapPolicy], keys, values)
+	for _, k := range order[:n] {
+		if s.add(k, entries[k]) {
+			m.entries++
+		}
+	}
+	return err
+}
+
+func (m *Maps) deleteEntries(id datapath.RuleSetID, s *ruleSetState, del []datapath.PolicyKey) error {
+	keys := make([]kernelPolicyKey, len(del))
+	for i, k := range del {
+		keys[i] = toKernelPolicyKey(id, k)
+	}
+	if err := deleteAll(m.maps[kernelMapPolicy], keys); err != nil {
+		return err
+	}
+	for _, k := range del {
+		if s.remove(k) {
+			m.entries--
+		}
+	}
+	return nil
+}
+
+// describe writes the descriptor of a rule set, in one atomic step.
+func (m *Maps) describe(id datapath.RuleSetID, s *ruleSetState, more map[datapath.PolicyKey]datapath.PolicyEntry) error {
+	if err := m.maps[kernelMapRuleSets].Put(uint32(id), s.descriptor(more)); err != nil {
+		return fmt.Errorf("describe: %w", classify(err))
+	}
+	s.described = true
+	return nil
+}
+
+// InstallRuleSet implements datapath.Maps. The content of a number in use is changed entry by entry:
+// new ones first, then changed ones, then those to go.
+func (m *Maps) InstallRuleSet(rs datapath.RuleSet) error {
+	if err := rs.Validate(); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.ruleSets[rs.ID]
+	fresh := s == nil
+	if fresh {
+		s = newRuleSetState()
+		m.ruleSets[rs.ID] = s
+	}
+	added := make(map[datapath.PolicyKey]datapath.PolicyEntry)
+	changed := make(map[datapath.PolicyKey]datapath.PolicyEntry)
+	for k, e := range rs.Entries {
+		if old, known := s.entries[k]; !known {
+			added[k] = e
+		} else if old != e {
+			changed[k] = e
+		}
+	}
+	var stale []datapath.PolicyKey
+	for k := range s.entries {
+		if _, wanted := rs.Entries[k]; !wanted {
+			stale = append(stale, k)
+		}
+	}
+
+	err := m.install(rs, s, added, changed, stale)
+	if err == nil {
+		return nil
+	}
+	err = fmt.Errorf("rule set %d, %d entries: %w", rs.ID, len(rs.Entries), err)
+	// Give back what was written, so that a rule set too large costs the others nothing.
+	var undo []datapath.PolicyKey
+	for k := range added {
+		undo = append(undo, k)
+	}
+	if undoErr := m.deleteEntries(rs.ID, s, undo); undoErr != nil {
+		return errors.Join(err, fmt.Errorf("rule set %d: undo: %w", rs.ID, undoErr))
+	}
+	if fresh {
+		return errors.Join(err, m.drop(rs.ID, s))
+	}
+	return err
+}
+
+func (m *Maps) install(rs datapath.RuleSet, s *ruleSetState, added, changed map[datapath.PolicyKey]datapath.PolicyEntry, stale []datapath.PolicyKey) error {
+	// The kernel would find out too, but only after filling the map for all others.
+	if free := int(m.maps[kernelMapPolicy].MaxEntries()) - m.entries; len(added) > free {
+		return fmt.Errorf("%w: the policy map has room for %d more entries", datapath.ErrFull, free)
+	}
+	// If the rule set is in use, its descriptor must know the new shapes before they matter.
+	if s.described {
+		if err := m.describe(rs.ID, s, added); err != nil {
+			return err
+		}
+	}
+	if err := m.putEntries(rs.ID, s, added); err != nil {
+		return err
+	}
+	if err := m.putEntries(rs.ID, s, changed); err != nil {
+		return err
+	}
+	s.enforced = [2]bool{rs.IngressEnforced, rs.EgressEnforced}
+	if err := m.describe(rs.ID, s, nil); err != nil {
+		return err
+	}
+	if len(stale) == 0 {
+		return nil
+	}
+	if err := m.deleteEntries(rs.ID, s, stale); err != nil {
+		return err
+	}
+	return m.describe(rs.ID, s, nil)
+}
+
+// UpdateRuleSet implements datapath.Maps.
+func (m *Maps) UpdateRuleSet(d datapath.RuleSetDelta) error {
+	for k := range d.Upserts {
+		if err := k.Validate(); err != nil {
+			return fmt.Errorf("rule set %d: %w", d.ID, err)
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.ruleSets[d.ID]
+	if s == nil || !s.described {
+		return fmt.Errorf("rule set %d is not installed", d.ID)
+	}
+	before := s.descriptor(nil)
+	if with := s.descriptor(d.Upserts); with != before {
+		if err := m.describe(d.ID, s, d.Upserts); err != nil {
+			return fmt.Errorf("rule set %d: %w", d.ID, err)
+		}
+		before = with
+	}
+	if err := m.putEntries(d.ID, s, d.Upserts); err != nil {
+		return fmt.Errorf("rule set %d: %w", d.ID, err)
+	}
+	if err := m.deleteEntries(d.ID, s, d.Deletes); err != nil {
+		return fmt.Errorf("rule set %d: %w", d.ID, err)
+	}
+	if s.descriptor(nil) != before {
+		if err := m.describe(d.ID, s, nil); err != nil {
+			return fmt.Errorf("rule set %d: %w", d.ID, err)
+		}
+	}
+	return nil
+}
+
+// DeleteRuleSet implements datapath.Maps.
+func (m *Maps) DeleteRuleSet(id datapath.RuleSetID) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.ruleSets[id]
+	if s == nil {
+		return nil
+	}
+	return m.drop(id, s)
+}
+
+// drop removes a rule set: the descriptor first, so that an endpoint that points at it by mistake is
+// refused everything instead of judged by half.
+func (m *Maps) drop(id datapath.RuleSetID, s *ruleSetState) error {
+	err := m.maps[kernelMapRuleSets].Delete(uint32(id))
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("rule set %d: remove its descriptor: %w", id, err)
+	}
+	s.described = false
+	keys := make([]datapath.PolicyKey, 0, len(s.entries))
+	for k := range s.entries {
+		keys = append(keys, k)
+	}
+	if err := m.deleteEntries(id, s, keys); err != nil {
+		return fmt.Errorf("rule set %d: remove its entries: %w", id, err)
+	}
+	delete(m.ruleSets, id)
+	return nil
+}
+
+// RuleSets implements datapath.Maps. It reads the kernel. A rule set without a descriptor, which a
+// crash can leave, is listed as enforcing both directions; it is nobody's and may be deleted.
+func (m *Maps) RuleSets() ([]datapath.RuleSet, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	states, err := m.readRuleSets()
+	if err != nil {
+		return nil, err
+	}
+	list := make([]datapath.RuleSet, 0, len(states))
+	for id, s := range states {
+		list = append(list, datapath.RuleSet{
+			ID:              id,
+			IngressEnforced: s.enforced[0] || !s.described,
+			EgressEnforced:  s.enforced[1] || !s.described,
+			Entries:         maps.Clone(s.entries),
+		})
+	}
+	return list, nil
+}

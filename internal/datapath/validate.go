@@ -1,0 +1,96 @@
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+)
+
+// Validate reports what makes the row unfit for the kernel, all faults joined.
+func (ep Endpoint) Validate() error {
+	var errs []error
+	if ep.ID == 0 {
+		errs = append(errs, errors.New("id is 0"))
+	}
+	if ep.IfIndex <= 0 {
+		errs = append(errs, fmt.Errorf("interface index %d is not positive", ep.IfIndex))
+	}
+	if len(ep.MAC) != 6 {
+		errs = append(errs, fmt.Errorf("hardware address %q is not 6 bytes long", ep.MAC))
+	}
+	if len(ep.HostMAC) != 6 {
+		errs = append(errs, fmt.Errorf("host-side hardware address %q is not 6 bytes long", ep.HostMAC))
+	}
+	if !ep.IPv4.IsValid() && !ep.IPv6.IsValid() {
+		errs = append(errs, errors.New("no address"))
+	}
+	if ep.IPv4.IsValid() && (!ep.IPv4.Is4() || ep.IPv4.IsUnspecified()) {
+		errs = append(errs, fmt.Errorf("%s is not an IPv4 host address", ep.IPv4))
+	}
+	if ep.IPv6.IsValid() && (!ep.IPv6.Is6() || ep.IPv6.Is4In6() || ep.IPv6.IsUnspecified() || ep.IPv6.Zone() != "") {
+		errs = append(errs, fmt.Errorf("%s is not an IPv6 host address", ep.IPv6))
+	}
+	if len(errs) > 0 {
+		return fmt.Errorf("endpoint %d: %w", ep.ID, errors.Join(errs...))
+	}
+	return nil
+}
+
+// Addresses returns the endpoint's valid addresses, IPv4 first.
+func (ep Endpoint) Addresses() []netip.Addr {
+	var addrs []netip.Addr
+	for _, a := range []netip.Addr{ep.IPv4, ep.IPv6} {
+		if a.IsValid() {
+			addrs = append(addrs, a)
+		}
+	}
+	return addrs
+}
+
+// Validate reports whether the kernel could ever match the key.
+func (k PolicyKey) Validate() error {
+	switch {
+	case k.Direction > Egress:
+		return fmt.Errorf("policy key %+v: no such direction", k)
+	case k.PortBits > 16:
+		return fmt.Errorf("policy key %+v: a port has 16 bits", k)
+	case k.Proto == 0 && k.PortBits != 0:
+		return fmt.Errorf("policy key %+v: a port needs a protocol", k)
+	case k.Port != k.Port&PortMask(k.PortBits):
+		return fmt.Errorf("policy key %+v: port has bits beyond its prefix", k)
+	}
+	return nil
+}
+
+// PortMask returns the mask of a port prefix of the given length, at most 16.
+func PortMask(bits uint8) uint16 {
+	return ^uint16(0) << (16 - min(bits, 16))
+}
+
+// Validate reports a rule set without a number or with a key that the kernel could never match.
+func (rs RuleSet) Validate() error {
+	if rs.ID == 0 {
+		return errors.New("rule set 0 means that an endpoint has none; it cannot be installed")
+	}
+	for k := range rs.Entries {
+		if err := k.Validate(); err != nil {
+			return fmt.Errorf("rule set %d: %w", rs.ID, err)
+		}
+	}
+	return nil
+}
+
+// CanonicalPrefix returns p with its host bits cleared and, if it is an IPv4 prefix written in
+// IPv6, as IPv4. It fails if p is invalid.
+func CanonicalPrefix(p netip.Prefix) (netip.Prefix, error) {
+	if !p.IsValid() {
+		return netip.Prefix{}, errors.New("ipcache: invalid prefix")
+	}
+	if p.Addr().Is4In6() {
+		if p.Bits() < 96 {
+			return netip.Prefix{}, fmt.Errorf("ipcache: %s spans both address families", p)
+		}
+		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
+	}
+	return p.Masked(), nil
+}
