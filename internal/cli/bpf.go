@@ -191,7 +191,7 @@ func portText(port, bits int) string {
 	case bits >= 16:
 		return strconv.Itoa(port)
 	}
-	return fmt.Sprintf("%d-%d", port, port|1<<(16-bits)-1)
+	return fmt.Sprintf("%d-%d", port, port|(1<<(16-bits)-1))
 }
 
 func comparePolicy(x, y rest.BPFMapEntry) int {

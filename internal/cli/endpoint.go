@@ -216,8 +216,11 @@ func (a *app) writeEndpoint(w io.Writer, ep rest.Endpoint) error {
 }
 
 func interfaceText(name string, index int) string {
-	if index == 0 {
+	switch {
+	case index == 0:
 		return name
+	case name == "":
+		return fmt.Sprintf("index %d", index)
 	}
 	return fmt.Sprintf("%s (index %d)", name, index)
 }

@@ -111,7 +111,7 @@ func cutAction(s string) (action, rest string, err error) {
 	var quote byte
 	for i := 0; i < len(s); i++ {
 		switch c := s[i]; {
-		case quote != 0 && c == '\\':
+		case c == '\\':
 			i++
 		case quote != 0:
 			if c == quote {

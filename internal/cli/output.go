@@ -129,6 +129,7 @@ type table struct {
 	app    *app
 	header []string // a header of several lines has newlines
 	rows   [][]cell
+	first  int // least width of the first column, which aligns tables that follow each other
 }
 
 func (a *app) table(header ...string) *table { return &table{app: a, header: header} }
@@ -161,7 +162,7 @@ func (t *table) write(w io.Writer) error {
 		}
 		rows = append([][]cell{head}, rows...)
 	}
-	var width []int
+	width := []int{t.first}
 	lines := make([][][]string, len(rows)) // row, column, line
 	for r, row := range rows {
 		lines[r] = make([][]string, len(row))

@@ -64,12 +64,15 @@ func stateStyle(s rest.State) style {
 }
 
 func (a *app) writeBrief(w io.Writer, st rest.Status) error {
-	state := st.State
-	if state == "" {
-		state = "unknown"
+	text := string(st.State)
+	switch st.State {
+	case rest.StateOk:
+		text = "OK" // as other tools print it and scripts compare it
+	case "":
+		text = "unknown"
 	}
-	line := a.paint(stateStyle(state), string(state))
-	if state != rest.StateOk && st.Msg != "" {
+	line := a.paint(stateStyle(st.State), text)
+	if st.State != rest.StateOk && st.Msg != "" {
 		line += ": " + printable(st.Msg)
 	}
 	_, err := fmt.Fprintln(w, line)
@@ -78,6 +81,7 @@ func (a *app) writeBrief(w io.Writer, st rest.Status) error {
 
 func (a *app) writeStatus(w io.Writer, st rest.StatusResponse, addresses, controllers bool) error {
 	t := a.table()
+	t.first = len("Masquerading:")
 	part := func(name string, s rest.Status) {
 		if s.State != "" {
 			t.row(name+":", cell{string(s.State), stateStyle(s.State)}, s.Msg)
@@ -96,6 +100,7 @@ func (a *app) writeStatus(w io.Writer, st rest.StatusResponse, addresses, contro
 		return err
 	}
 	t = a.table()
+	t.first = len("Masquerading:")
 	fact("IPAM", st.IPAM.Status)
 	fact("Routing", routingText(st.Routing))
 	fact("Masquerading", masqueradingText(st.Masquerading))
