@@ -4,9 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p bin
-packages=$(git ls-files -co --exclude-standard '*_test.go' | while read -r f; do
-  [ -e "$f" ] && grep -lE '^func Benchmark' "$f"
-done | xargs -rn1 dirname | sort -u | sed 's|^|./|')
+packages=$(git grep -lE --untracked '^func Benchmark' -- '*_test.go' | xargs -rn1 dirname | sort -u | sed 's|^|./|' || true)
 [ -n "$packages" ] || { echo "there are no benchmarks"; exit 0; }
 # shellcheck disable=SC2086 # one word a package
 go test -json -p 1 -run '^$' -bench . -benchmem $packages >bin/bench.json || {

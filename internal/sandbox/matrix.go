@@ -67,9 +67,13 @@ func (m *Matrix) Print(w io.Writer, colour bool) {
 			is += " (" + p.Error + ")"
 		}
 		if p.Rule != "" {
-			want += " by " + p.Rule
+			want += " (" + p.Rule + ")"
 		}
-		fmt.Fprintf(w, "    %s -> %s %s %s port %d: %s, the policies say %s\n", p.From, p.To, p.Protocol, p.Address, p.Port, is, want)
+		target := p.Address.String()
+		if p.Port != 0 {
+			target = fmt.Sprintf("%s port %d", target, p.Port)
+		}
+		fmt.Fprintf(w, "    %s -> %s %s %s: %s, the policies say %s\n", p.From, p.To, p.Protocol, target, is, want)
 	}
 }
 

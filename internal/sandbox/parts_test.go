@@ -346,7 +346,7 @@ func TestMatrixPrint(t *testing.T) {
 
   ● reached by TCP, UDP, ICMP echo (4 or 6: only over that IP version)   · denied   ! not as the policies say
   6 probes in 1s: 3 reached, 3 denied, 2 not as the policies say:
-    a -> b icmp 10.0.0.1 port 0: was denied, the policies say allowed by policy x
+    a -> b icmp 10.0.0.1: was denied, the policies say allowed (policy x)
     world -> b tcp 10.0.0.1 port 80: got through, the policies say denied
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
@@ -360,5 +360,63 @@ func TestMatrixPrint(t *testing.T) {
 	data, err := json.Marshal(m)
 	if err != nil || !strings.Contains(string(data), `"took":"1s"`) || !strings.Contains(string(data), `"address":"10.0.0.1"`) {
 		t.Errorf("JSON: %v: %s", err, data)
+	}
+}
+
+// TestDemoPolicies: what the oracle reads out of the demo's files is what the demo promises.
+func TestDemoPolicies(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	names, err := demoPolicies.ReadDir("demo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range names {
+		data, err := demoPolicies.ReadFile("demo/" + n.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, n.Name()), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	parties := []party{{name: worldName, ports: []uint16{worldPort}}}
+	for _, p := range demoPods(2) {
+		parties = append(parties, party{name: p.Name, namespace: "default", labels: p.Labels, ports: p.Ports})
+	}
+	j, err := newJudge(dir, "default", parties)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, from := range parties {
+		for _, to := range parties {
+			for _, proto := range []Protocol{TCP, UDP, ICMP} {
+				for _, addr := range []string{"10.0.0.1", "fd00::1"} {
+					if ok, _ := j.expect(from, to, proto, netip.MustParseAddr(addr), to.ports[0]); ok && from.name != to.name {
+						got = append(got, from.name+" "+to.name+" "+string(proto))
+					}
+				}
+			}
+		}
+	}
+	slices.Sort(got)
+	var want []string
+	for _, p := range []string{
+		"world front-1 tcp", "world front-2 tcp", "front-1 api-1 tcp", "front-1 api-2 tcp", "front-2 api-1 tcp", "front-2 api-2 tcp",
+		"front-1 api-1 icmp", "front-1 api-2 icmp", "front-2 api-1 icmp", "front-2 api-2 icmp", "api-1 db-1 tcp", "api-1 db-2 tcp",
+	} {
+		want = append(want, p, p) // both IP versions
+	}
+	slices.Sort(want)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+
+	if err := os.WriteFile(filepath.Join(dir, "bad.yaml"), []byte("kind: CiliumNetworkPolicy\nspec: {l7: true}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := newJudge(dir, "default", parties); err == nil || !strings.Contains(err.Error(), "bad.yaml") {
+		t.Errorf("a policy that is refused: %v", err)
 	}
 }
