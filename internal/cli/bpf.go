@@ -17,10 +17,10 @@ import (
 
 // kernelMap says how a kernel map is shown.
 type kernelMap struct {
-	use, name, short, example string
-	header                    []string
-	row                       func(rest.BPFMapEntry) []any
-	compare                   func(x, y rest.BPFMapEntry) int
+	use, name, short string
+	header           []string
+	row              func(rest.BPFMapEntry) []any
+	compare          func(x, y rest.BPFMapEntry) int
 }
 
 func (a *app) bpfCommand() *cobra.Command {

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -290,14 +292,31 @@ func fill(b *bytes.Buffer, nodes []pathNode, data any) error {
 	return nil
 }
 
-// numbers turns json.Number into what the library compares: int64 where it fits, else float64;
-// larger integers stay text, so that no digit is lost.
+// object is a JSON object whose members the library visits in the order of their names, so that a
+// template always gives the same output.
+type object map[string]any
+
+var _ jp.Keyed = object{}
+
+// ValueForKey, SetValueForKey, RemoveValueForKey and Keys implement jp.Keyed.
+func (o object) ValueForKey(key string) (any, bool) { v, ok := o[key]; return v, ok }
+
+func (o object) SetValueForKey(key string, value any) { o[key] = value }
+
+func (o object) RemoveValueForKey(key string) { delete(o, key) }
+
+func (o object) Keys() []string { return slices.Sorted(maps.Keys(o)) }
+
+// numbers readies a decoded tree for the library: objects become ordered, and a json.Number becomes
+// what is compared, int64 where it fits, else float64; larger integers stay text, so that no digit
+// is lost.
 func numbers(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
 		for k := range v {
 			v[k] = numbers(v[k])
 		}
+		return object(v)
 	case []any:
 		for i := range v {
 			v[i] = numbers(v[i])

@@ -35,6 +35,7 @@ func TestPathTemplate(t *testing.T) {
 		{`{.items[-1].id}`, "2\n"},
 		{`{.items[0:1].id}`, "1\n"},
 		{`{.items[0,1].id}`, "1 2\n"},
+		{`{.labels[*]}`, "web odd\n"},
 		{`{..state}`, "ready not.ready\n"},
 		{`{..k8s-namespace}`, "a b\n"},
 		{`{.items[0].status.external-identifiers.k8s-namespace}`, "a\n"},
