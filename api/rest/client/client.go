@@ -82,14 +82,24 @@ func New(host string) (*Client, error) {
 		IdleConnTimeout: requestTimeout,
 	}}
 	// The name in the URL is only for the Host header; the dialer decides where to connect.
-	c.raw, err = raw.NewClient("http://localhost/v1", func(r *raw.Client) error {
-		r.Client = c.http
-		return nil
-	})
+	c.raw, err = raw.NewClient("http://localhost/v1", raw.WithHTTPClient(c.http), raw.WithRequestEditorFn(dropEmptyQuery))
 	if err != nil {
 		return nil, err
 	}
 	return c, nil
+}
+
+// dropEmptyQuery removes query parameters without a value: the generated client sends every one
+// that is a plain string, but absent and empty need not be the same to an agent.
+func dropEmptyQuery(_ context.Context, req *http.Request) error {
+	query := req.URL.Query()
+	for name, values := range query {
+		if len(values) == 1 && values[0] == "" {
+			delete(query, name)
+		}
+	}
+	req.URL.RawQuery = query.Encode()
+	return nil
 }
 
 func parseHost(host string) (network, address string, err error) {
