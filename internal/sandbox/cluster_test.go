@@ -3,6 +3,8 @@ package sandbox
 import (
 	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -84,6 +86,22 @@ func testCluster(t *testing.T, bin, mode string) {
 	wantReached(t, m, ICMP, "front-1 api-1", "front-1 api-2", "front-2 api-1", "front-2 api-2")
 	wantReached(t, m, UDP)
 
+	// The commands, as people and scripts use them.
+	if out := command(t, cfg, "exec", "front-1", "--", "curl", "-sS", "-m", "10", "http://api-2:8080/"); !strings.HasPrefix(out, "api-2 says hello to 10.244.1.") {
+		t.Errorf("exec curl: %q", out)
+	}
+	if out := command(t, cfg, "exec", "n1", "--", "sh", "-c", "ls /sys/class/net; ls /sys/fs/bpf; command -v hawser-agent; echo $CILIUM_SOCK"); !strings.Contains(out, "lxc") ||
+		!strings.Contains(out, bin+"/hawser-agent") || !strings.Contains(out, s.socket("n1")) {
+		t.Errorf("exec on a node: %q", out)
+	}
+	var parsed struct{ Unexpected, Reached int }
+	if err := json.Unmarshal([]byte(command(t, cfg, "reach", "-o", "json", "--from", "world", "--protocol", "tcp")), &parsed); err != nil || parsed.Reached != 4 || parsed.Unexpected != 0 {
+		t.Errorf("reach as JSON: %v, %+v", err, parsed)
+	}
+	if out := command(t, cfg, "status"); !strings.Contains(out, "front-1") || strings.Contains(out, "not running") {
+		t.Errorf("status:\n%s", out)
+	}
+
 	// A pod that carries the label of a tier is of that tier.
 	if _, err := s.Run(ctx, PodSpec{Name: "guest", Labels: map[string]string{"tier": "front"}, Ports: []uint16{80}}); err != nil {
 		t.Fatal(err)
@@ -151,6 +169,28 @@ func testCluster(t *testing.T, bin, mode string) {
 	if _, err := os.Stat(cfg.Root); err == nil {
 		t.Errorf("%s is left", cfg.Root)
 	}
+}
+
+// command runs a subcommand of the sandbox as a process of its own and returns its output.
+func command(t *testing.T, cfg Config, args ...string) string {
+	t.Helper()
+	cmd := helperCommand(cfg, args...)
+	out, err := cmd.Output()
+	if err != nil {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			t.Errorf("%v: %v\n%s", args, err, exit.Stderr)
+		} else {
+			t.Errorf("%v: %v", args, err)
+		}
+	}
+	return string(out)
+}
+
+func helperCommand(cfg Config, args ...string) *exec.Cmd {
+	argv := append(slices.Clone(cfg.Self), args[0], "--name", cfg.Name, "--root-dir", cfg.Root, "--bin-dir", cfg.BinDir)
+	argv = append(argv, args[1:]...)
+	return exec.Command(argv[0], argv[1:]...)
 }
 
 func reachAsExpected(t *testing.T, ctx context.Context, s *Sandbox, when string) *Matrix {
@@ -251,6 +291,54 @@ func TestUpFailsCleanly(t *testing.T) {
 	}
 	if err := s.Up(ctx); err == nil || !strings.Contains(err.Error(), "this agent is broken") {
 		t.Errorf("up with a broken agent: %v", err)
+	}
+	if diff := cmp.Diff(before, machine(t)); diff != "" {
+		t.Errorf("the machine before and after (-before +after):\n%s", diff)
+	}
+	if _, err := os.Stat(cfg.Root); err == nil {
+		t.Errorf("%s is left", cfg.Root)
+	}
+}
+
+// TestDownAfterCrash kills Up in the middle and then removes what it had made.
+func TestDownAfterCrash(t *testing.T) {
+	testenv.RequireRoot(t)
+	cfg := testConfig(t)
+	cfg.BinDir = t.TempDir()
+	for _, p := range []string{"hawser-agent", "hawser-cni"} {
+		if err := os.WriteFile(filepath.Join(cfg.BinDir, p), []byte("#!/bin/sh\nexec sleep 3600\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := testSandbox(t, cfg)
+	before := machine(t)
+	up := helperCommand(cfg, "up", "--demo")
+	up.Stdout, up.Stderr = t.Output(), t.Output()
+	if err := up.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var st *state
+	for deadline := time.Now().Add(time.Minute); ; {
+		var err error
+		if st, err = loadState(s.stateFile()); err == nil && len(st.Nodes) == 2 && st.Nodes[1].Agent.PID > 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("up does not get to its agents: %v", err)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	if err := up.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = up.Wait() // killed
+	if err := s.Down(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []process{st.Etcd, st.World, st.Nodes[0].Agent, st.Nodes[1].Agent} {
+		if p.alive() {
+			t.Errorf("process %d is left", p.PID)
+		}
 	}
 	if diff := cmp.Diff(before, machine(t)); diff != "" {
 		t.Errorf("the machine before and after (-before +after):\n%s", diff)

@@ -68,9 +68,6 @@ func (s *Sandbox) withLock(fn func() error) error {
 	if os.Geteuid() != 0 {
 		return errors.New("the sandbox needs root: it creates network namespaces and loads BPF programs (try sudo)")
 	}
-	if err := os.MkdirAll(s.cfg.Root, 0o755); err != nil {
-		return err
-	}
 	unlock, err := lock(s.lockFile())
 	if err != nil {
 		return err

@@ -124,11 +124,18 @@ func (s *state) save(file string) error {
 	return os.Rename(tmp, file)
 }
 
-// lock takes the sandbox's lock, waiting for another command that holds it. The file is removed
-// with the lock held by Down; whoever waited for a removed file tries again with the new one.
+// lock takes the sandbox's lock, waiting for another command that holds it. Down removes the file,
+// and perhaps its directory, while it holds the lock; whoever waited for a removed file tries again
+// with a new one.
 func lock(file string) (unlock func(remove bool), err error) {
 	for {
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			return nil, err
+		}
 		f, err := os.OpenFile(file, os.O_CREATE|os.O_RDWR, 0o600)
+		if errors.Is(err, os.ErrNotExist) {
+			continue // the directory went in between
+		}
 		if err != nil {
 			return nil, fmt.Errorf("lock: %w", err)
 		}

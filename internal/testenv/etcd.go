@@ -61,6 +61,8 @@ func (e *Etcd) Start() {
 	cfg.EnableGRPCGateway = false
 	// Nothing of a test has to survive a power cut.
 	cfg.UnsafeNoFsync = true
+	// One member elects itself: no reason to wait a second for votes that do not come.
+	cfg.TickMs, cfg.ElectionMs = 10, 100
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
 	server, err := embed.StartEtcd(cfg)
 	if err != nil {
