@@ -49,7 +49,7 @@ func newFakeAgent(t testing.TB, node *testNode) *fakeAgent {
 		endpoints: map[string]rest.EndpointChangeRequest{},
 		config: rest.DaemonConfigurationStatus{
 			DeviceMTU: 1500, RouteMTU: 1450, DatapathMode: rest.DatapathModeVeth,
-			GSOMaxSize: 65536, GROMaxSize: 65536, GSOIPv4MaxSize: 65536, GROIPv4MaxSize: 65536,
+			GSOMaxSize: 98304, GROMaxSize: 98304, GSOIPv4MaxSize: 49152, GROIPv4MaxSize: 49152,
 			IPLocalReservedPorts: "8472", PacketizationLayerPMTUDMode: "blackhole",
 		},
 		health: rest.EndpointHealth{OverallHealth: rest.EndpointHealthStatusOK},

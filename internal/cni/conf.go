@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"regexp"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -103,9 +102,16 @@ func (c netConf) canAdd() error {
 	return errors.Join(errs...)
 }
 
-// reservedLabel matches keys that say where a pod belongs. Only the agent may set them, from what it
-// knows itself.
-var reservedLabel = regexp.MustCompile(`^(reserved$|reserved[:.]|io\.cilium\.k8s|io\.kubernetes\.pod)`)
+// reservedLabel tells whether a key says where a pod belongs. Only the agent may set those, from what
+// it knows itself. (No regular expression: compiling it would cost every start of the plugin.)
+func reservedLabel(key string) bool {
+	for _, prefix := range []string{"reserved.", "io.cilium.k8s", "io.kubernetes.pod"} {
+		if strings.HasPrefix(key, prefix) {
+			return true
+		}
+	}
+	return key == "reserved"
+}
 
 // labels returns the pod labels that the runtime passed, as "cni:key=value".
 func (c netConf) labels() ([]string, error) {
@@ -120,7 +126,7 @@ func (c netConf) labels() ([]string, error) {
 			return nil, fmt.Errorf("args.cni.labels: %q is not a label key", kv.Key)
 		case !labelPart(kv.Value):
 			return nil, fmt.Errorf("args.cni.labels: label %s has the malformed value %q", kv.Key, kv.Value)
-		case reservedLabel.MatchString(kv.Key):
+		case reservedLabel(kv.Key):
 			return nil, fmt.Errorf("args.cni.labels: label %s is reserved for the agent", kv.Key)
 		case seen[kv.Key]:
 			return nil, fmt.Errorf("args.cni.labels: label %s is given twice", kv.Key)

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
+	"strings"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
@@ -15,8 +15,11 @@ import (
 	"github.com/hawser-net/hawser/api/rest/client"
 )
 
-// pluginLink matches the names that hostIfName makes.
-var pluginLink = regexp.MustCompile(`^lxc[0-9a-f]{12}$`)
+// pluginLink tells whether hostIfName could have made the name.
+func pluginLink(name string) bool {
+	digits, ok := strings.CutPrefix(name, "lxc")
+	return ok && len(digits) == 12 && strings.Trim(digits, "0123456789abcdef") == ""
+}
 
 // gc removes every attachment that the runtime does not list. All attachments of the node count as
 // this network's: Hawser serves one network a node.
@@ -110,7 +113,7 @@ func collect(ctx context.Context, agent *client.Client, valid map[attachment]boo
 	}
 	for _, link := range links {
 		name := link.Attrs().Name
-		if keep[name] || link.Type() != "veth" || !pluginLink.MatchString(name) {
+		if keep[name] || link.Type() != "veth" || !pluginLink(name) {
 			continue
 		}
 		if err := removeVeth(host, name); err != nil {

@@ -187,14 +187,18 @@ func configurePod(pod *podNS, ifName string, addrs []address, cfg rest.DaemonCon
 	if err != nil {
 		return fmt.Errorf("look up %s in the pod: %w", ifName, err)
 	}
+	is := link.Attrs()
 	for _, s := range []struct {
 		size int
+		have uint32
 		set  func(netlink.Link, int) error
 	}{
-		{cfg.GSOMaxSize, pod.h.LinkSetGSOMaxSize}, {cfg.GROMaxSize, pod.h.LinkSetGROMaxSize},
-		{cfg.GSOIPv4MaxSize, pod.h.LinkSetGSOIPv4MaxSize}, {cfg.GROIPv4MaxSize, pod.h.LinkSetGROIPv4MaxSize},
+		{cfg.GSOMaxSize, is.GSOMaxSize, pod.h.LinkSetGSOMaxSize},
+		{cfg.GROMaxSize, is.GROMaxSize, pod.h.LinkSetGROMaxSize},
+		{cfg.GSOIPv4MaxSize, is.GSOIPv4MaxSize, pod.h.LinkSetGSOIPv4MaxSize},
+		{cfg.GROIPv4MaxSize, is.GROIPv4MaxSize, pod.h.LinkSetGROIPv4MaxSize},
 	} {
-		if s.size > 0 {
+		if s.size > 0 && size(s.size) != s.have {
 			if err := s.set(link, s.size); err != nil {
 				return fmt.Errorf("set the segment size of %s to %d: %w", ifName, s.size, err)
 			}

@@ -72,6 +72,7 @@ type Links struct {
 	log  *slog.Logger
 	h    *netlink.Handle
 	rt   *conn
+	rm   *conn    // for removals, which take long
 	ns   *os.File // the namespace, for sysctls and nftables
 	ipv6 bool     // the kernel has IPv6
 
@@ -115,6 +116,9 @@ func New(cfg Config, log *slog.Logger) (*Links, error) {
 		if l.rt, err = newConn(); err != nil {
 			return err
 		}
+		if l.rm, err = newConn(); err != nil {
+			return err
+		}
 		_, statErr := os.Stat("/proc/sys/net/ipv6")
 		l.ipv6 = statErr == nil
 		return nil
@@ -128,8 +132,10 @@ func New(cfg Config, log *slog.Logger) (*Links, error) {
 
 // Close releases the sockets. Removals still queued are dropped: call Flush first.
 func (l *Links) Close() {
-	if l.rt != nil {
-		l.rt.close()
+	for _, c := range []*conn{l.rt, l.rm} {
+		if c != nil {
+			c.close()
+		}
 	}
 	if l.h != nil {
 		l.h.Close()

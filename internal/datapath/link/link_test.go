@@ -32,6 +32,7 @@ import (
 type node struct {
 	*Links
 	ns   netns.NsHandle
+	far  netns.NsHandle
 	h    *netlink.Handle
 	peer *netlink.Handle
 }
@@ -73,7 +74,7 @@ func handleAt(t testing.TB, ns netns.NsHandle) *netlink.Handle {
 func newNode(t testing.TB) *node {
 	t.Helper()
 	ns, far := newNS(t), newNS(t)
-	n := &node{ns: ns, h: handleAt(t, ns), peer: handleAt(t, far)}
+	n := &node{ns: ns, far: far, h: handleAt(t, ns), peer: handleAt(t, far)}
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = "eth0"
 	must(t, n.h.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "eth0", PeerNamespace: netlink.NsFd(far)}))
@@ -92,6 +93,14 @@ func newNode(t testing.TB) *node {
 			}
 			must(t, h.AddrAdd(eth, addr))
 		}
+	}
+	// Carrier is noticed a moment later, and shows in routes.
+	deadline := time.Now().Add(10 * time.Second)
+	for linkNamed(t, n.h, "eth0").Attrs().OperState != netlink.OperUp {
+		if time.Now().After(deadline) {
+			t.Fatal("eth0 has no carrier after 10s")
+		}
+		time.Sleep(time.Millisecond)
 	}
 	n.Links = newLinks(t, ns)
 	return n
@@ -555,6 +564,53 @@ func TestDeleteEndpointRemovesOnlyPods(t *testing.T) {
 	n.output(t, "ip", "link", "add", "lxcbr0", "type", "bridge")
 	if links, err := n.EndpointLinks(); err != nil || len(links) != 0 {
 		t.Errorf("a bridge is taken for a pod: %v %v", links, err)
+	}
+}
+
+// An address that goes to another pod before the interface of its first one is gone stays with the other.
+func TestAddressMovesToAnotherPod(t *testing.T) {
+	n := newNode(t)
+	_, err := n.SetNode(tunnelNode())
+	must(t, err)
+	ns := newNS(t)
+	old, next := n.podIn(t, 4, ns), n.podIn(t, 5, ns)
+	must(t, n.EnsureEndpoint(old))
+	must(t, n.DeleteEndpoint(old.IfName, old.IfIndex))
+	next.IPv4, next.IPv6 = old.IPv4, old.IPv6
+	must(t, n.EnsureEndpoint(next))
+	for range 2 {
+		for _, ip := range []netip.Addr{next.IPv4, next.IPv6} {
+			routes, err := n.h.RouteGet(ip.AsSlice())
+			if err != nil || len(routes) != 1 || routes[0].LinkIndex != next.IfIndex {
+				t.Errorf("route to %s: %v, %v, want interface %d", ip, routes, err, next.IfIndex)
+			}
+		}
+		must(t, n.Flush())
+	}
+}
+
+func TestManyPeers(t *testing.T) {
+	n := newNode(t)
+	desired := tunnelNode()
+	desired.ClusterCIDRs, desired.Peers = nil, nil
+	const peers = 3*maxBatch + 1
+	for i := range peers {
+		desired.Peers = append(desired.Peers, datapath.Peer{
+			Name: fmt.Sprint("node", i), IPv4: netip.MustParseAddr("192.0.2.9"),
+			PodCIDRs: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 100, byte(i >> 8), byte(i)}), 32)},
+		})
+	}
+	_, err := n.SetNode(desired)
+	must(t, err)
+	count := func() int { return strings.Count(n.output(t, "ip", "route"), "10.100.") }
+	if got := count(); got != peers {
+		t.Errorf("%d routes, want %d", got, peers)
+	}
+	desired.Peers = desired.Peers[:1]
+	_, err = n.SetNode(desired)
+	must(t, err)
+	if got := count(); got != 1 {
+		t.Errorf("%d routes, want 1", got)
 	}
 }
 

@@ -147,9 +147,12 @@ func (m masqFamily) add(c *nftables.Conn, table *nftables.Table, chain *nftables
 	}
 	pods := &nftables.Set{Table: table, Name: m.setName("pods"), KeyType: keyType, Interval: true}
 	cluster := &nftables.Set{Table: table, Name: m.setName("cluster"), KeyType: keyType, Interval: true}
-	for set, prefixes := range map[*nftables.Set][]netip.Prefix{pods: m.pods, cluster: m.cluster} {
-		if err := c.AddSet(set, intervals(prefixes)); err != nil {
-			return fmt.Errorf("nftables set %s: %w", set.Name, err)
+	for _, s := range []struct {
+		set      *nftables.Set
+		prefixes []netip.Prefix
+	}{{pods, m.pods}, {cluster, m.cluster}} {
+		if err := c.AddSet(s.set, intervals(s.prefixes)); err != nil {
+			return fmt.Errorf("nftables set %s: %w", s.set.Name, err)
 		}
 	}
 	notTo := func(prefix string) []expr.Any {

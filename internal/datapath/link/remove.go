@@ -95,10 +95,10 @@ func (l *Links) Flush() error {
 		}
 	}
 	if len(reqs) > 0 {
-		// Sent apart: were the group removal in the same batch as a failed marking, nothing
-		// would differ, but the errors must be told apart from the removal's.
-		errs = append(errs, l.rt.run(reqs...)...)
-		errs = append(errs, l.rt.run(delGroup(RemovalGroup))...)
+		// On a socket of its own, so that endpoints that come meanwhile need not wait longer than
+		// the kernel makes them.
+		reqs = append(reqs, delGroup(RemovalGroup))
+		errs = append(errs, l.rm.run(reqs...)...)
 	}
 	l.mu.Lock()
 	for index := range batch {
@@ -106,7 +106,7 @@ func (l *Links) Flush() error {
 	}
 	l.mu.Unlock()
 	if l.removed != nil {
-		l.removed(len(reqs))
+		l.removed(len(batch))
 	}
 	return errors.Join(errs...)
 }
