@@ -42,7 +42,7 @@ func (w *world) chance(percent int) bool    { return w.rng.IntN(100) < percent }
 func newWorld(rng *rand.Rand) *world {
 	w := &world{rng: rng, policies: map[Owner]object{}}
 	w.cfg = Config{
-		Mode: []Mode{ModeDefault, ModeDefault, ModeDefault, ModeDefault, ModeAlways, ModeNever}[rng.IntN(6)],
+		Mode:        []Mode{ModeDefault, ModeDefault, ModeDefault, ModeDefault, ModeAlways, ModeNever}[rng.IntN(6)],
 		ClusterName: "c1", AllowLocalhost: w.chance(50), DefaultLocalCluster: w.chance(50), DualStack: true,
 		AllowNonDefaultDeny: w.chance(80),
 	}
@@ -327,14 +327,12 @@ func oraclePorts(canonical string) []string {
 
 // kernel is what the engine's updates built: a stand-in for the maps and the ipcache.
 type kernel struct {
-	t        testing.TB
-	sets     map[RuleSetID]*kernelSet
-	bind     map[Subject]Binding
-	cidrs    map[netip.Prefix]identity.ID
-	alloc    *identity.LocalAllocator
-	highest  RuleSetID
-	maxGen   uint32
-	onUpdate func(u Update)
+	t       testing.TB
+	sets    map[RuleSetID]*kernelSet
+	bind    map[Subject]Binding
+	cidrs   map[netip.Prefix]identity.ID
+	alloc   *identity.LocalAllocator
+	highest RuleSetID
 }
 
 type kernelSet struct {

@@ -1,0 +1,170 @@
+package policydir
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/policy"
+)
+
+// Bounds on one file.
+const (
+	// MaxFileSize is the size in bytes beyond which a file is refused.
+	MaxFileSize = 4 << 20
+	maxDocs     = 10_000
+)
+
+// Object is one policy of a file. Exactly one of Namespaced and Clusterwide is set.
+type Object struct {
+	// Owner is "file/namespace/name", or "file/name" for a clusterwide policy.
+	Owner       policy.Owner
+	Namespaced  *v2.CiliumNetworkPolicy
+	Clusterwide *v2.CiliumClusterwideNetworkPolicy
+	// Rules is what policy.Parse made of it.
+	Rules []*policy.Rule
+}
+
+// Decode reads the content of a file; name is used in owners. All faults are reported: unknown and
+// unsupported fields, wrong types and nulls by their path. No objects are returned with an error.
+func Decode(name string, data []byte) ([]Object, error) {
+	if len(data) > MaxFileSize {
+		return nil, fmt.Errorf("the file is larger than %d bytes", MaxFileSize)
+	}
+	docs := split(data)
+	if len(docs) > maxDocs {
+		return nil, fmt.Errorf("the file holds more than %d documents", maxDocs)
+	}
+	var out []Object
+	var errs []error
+	seen := map[policy.Owner]bool{}
+	for _, doc := range docs {
+		obj, err := decodeOne(name, doc.data)
+		if err == nil && obj == nil {
+			continue // nothing but comments
+		}
+		if err == nil && seen[obj.Owner] {
+			err = fmt.Errorf("policy %q is there twice", obj.Owner)
+		}
+		if err != nil {
+			if len(docs) > 1 {
+				err = fmt.Errorf("document at line %d: %w", doc.line, err)
+			}
+			errs = append(errs, err)
+			continue
+		}
+		seen[obj.Owner] = true
+		out = append(out, *obj)
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	if len(out) == 0 {
+		return nil, errors.New("the file holds no policy; remove the file to remove its policies")
+	}
+	return out, nil
+}
+
+type document struct {
+	line int // of its first line, from 1
+	data []byte
+}
+
+// split cuts a YAML stream at its document markers, which stand at the start of a line.
+func split(data []byte) []document {
+	docs := []document{{line: 1}}
+	line := 0
+	for len(data) > 0 {
+		line++
+		n := bytes.IndexByte(data, '\n') + 1
+		if n == 0 {
+			n = len(data)
+		}
+		text := data[:n]
+		data = data[n:]
+		mark := bytes.TrimRight(text, " \t\r\n")
+		rest, isStart := bytes.CutPrefix(mark, []byte("---"))
+		if isStart && (len(rest) == 0 || rest[0] == ' ' || rest[0] == '\t') {
+			// What follows on the marker's line belongs to the document.
+			docs = append(docs, document{line: line, data: append(bytes.Clone(rest), '\n')})
+			continue
+		}
+		if bytes.Equal(mark, []byte("...")) {
+			docs = append(docs, document{line: line + 1})
+			continue
+		}
+		last := &docs[len(docs)-1]
+		last.data = append(last.data, text...)
+	}
+	out := docs[:0]
+	for _, d := range docs {
+		if len(bytes.TrimSpace(d.data)) > 0 {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+// decodeOne reads one document; nil if it holds nothing.
+func decodeOne(file string, data []byte) (*Object, error) {
+	// Duplicate keys are refused here, before a map hides them.
+	raw, err := yaml.YAMLToJSONStrict(data)
+	if err != nil {
+		return nil, errors.New(strings.TrimPrefix(err.Error(), "error converting YAML to JSON: "))
+	}
+	var tree any
+	if err := json.Unmarshal(raw, &tree); err != nil {
+		return nil, err
+	}
+	if tree == nil {
+		return nil, nil
+	}
+	fields, ok := tree.(map[string]any)
+	if !ok {
+		return nil, errors.New("the document is not an object")
+	}
+	apiVersion, _ := fields["apiVersion"].(string)
+	kind, _ := fields["kind"].(string)
+	if apiVersion != v2.APIVersion {
+		return nil, fmt.Errorf("apiVersion: %q is not %s", clip(apiVersion), v2.APIVersion)
+	}
+	switch kind {
+	case v2.KindNetworkPolicy:
+		var p v2.CiliumNetworkPolicy
+		if err := decodeStrict(tree, raw, &p); err != nil {
+			return nil, err
+		}
+		if p.Metadata.Namespace == "" {
+			p.Metadata.Namespace = "default"
+		}
+		rules, err := policy.Parse(&p)
+		if err != nil {
+			return nil, err
+		}
+		owner := policy.Owner(file + "/" + p.Metadata.Namespace + "/" + p.Metadata.Name)
+		return &Object{Owner: owner, Namespaced: &p, Rules: rules}, nil
+	case v2.KindClusterwideNetworkPolicy:
+		var p v2.CiliumClusterwideNetworkPolicy
+		if err := decodeStrict(tree, raw, &p); err != nil {
+			return nil, err
+		}
+		rules, err := policy.ParseClusterwide(&p)
+		if err != nil {
+			return nil, err
+		}
+		return &Object{Owner: policy.Owner(file + "/" + p.Metadata.Name), Clusterwide: &p, Rules: rules}, nil
+	}
+	return nil, fmt.Errorf("kind: %q is neither %s nor %s", clip(kind), v2.KindNetworkPolicy, v2.KindClusterwideNetworkPolicy)
+}
+
+func clip(s string) string {
+	if len(s) > 80 {
+		return s[:80] + "..."
+	}
+	return s
+}

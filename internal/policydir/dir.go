@@ -1,0 +1,341 @@
+package policydir
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"github.com/spf13/pflag"
+
+	"github.com/hawser-net/hawser/internal/policy"
+)
+
+// Config says which directory to follow.
+type Config struct {
+	// Path is the directory; empty means there is none.
+	Path string
+	// Poll is how often the directory is read even if nothing was notified.
+	Poll time.Duration
+	// Settle is how long after a notification the directory is read, so that what is being written
+	// is whole by then and many changes are read at once.
+	Settle time.Duration
+}
+
+// Defaults returns a configuration without a directory.
+func Defaults() Config {
+	return Config{Poll: 10 * time.Second, Settle: 20 * time.Millisecond}
+}
+
+// Flags registers the flags.
+func (c *Config) Flags(fs *pflag.FlagSet) {
+	fs.StringVar(&c.Path, "static-cnp-path", c.Path, "Directory of network policies in YAML files, followed while the agent runs")
+}
+
+// Validate reports all faults.
+func (c Config) Validate() error {
+	var errs []error
+	if c.Poll <= 0 {
+		errs = append(errs, fmt.Errorf("policydir: poll interval %v must be positive", c.Poll))
+	}
+	if c.Settle < 0 {
+		errs = append(errs, fmt.Errorf("policydir: settle time %v must not be negative", c.Settle))
+	}
+	return errors.Join(errs...)
+}
+
+// Change replaces the rules of an owner; nil Rules remove them.
+type Change struct {
+	Owner policy.Owner
+	Rules []*policy.Rule
+}
+
+// FileStatus tells what became of a file.
+type FileStatus struct {
+	// File is the name within the directory.
+	File string
+	// Err is the fault of the file's present content, nil if it is in force.
+	Err error
+	// Policies are the owners in force, of the present content or of the last good one, sorted.
+	Policies []policy.Owner
+	// Loaded is when what is in force was read; zero if nothing is.
+	Loaded time.Time
+	// Failed is since when the file is faulty; zero if it is not.
+	Failed time.Time
+}
+
+// Dir follows one directory. Make it with New, then Run it.
+type Dir struct {
+	cfg Config
+	log *slog.Logger
+
+	mu     sync.Mutex // guards files and dirErr
+	files  map[string]*file
+	dirErr error
+}
+
+type file struct {
+	content []byte // as last read
+	read    bool   // content is what was read last, not an unreadable file
+	objects []Object
+	status  FileStatus
+}
+
+// New returns a Dir for cfg. It does not touch the directory.
+func New(cfg Config, log *slog.Logger) (*Dir, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	return &Dir{cfg: cfg, log: log, files: map[string]*file{}}, nil
+}
+
+// Run reads the directory and calls apply with everything in it, then with what changes, until
+// ctx ends; then it returns nil. The first call happens even if there is nothing to apply. Calls do not
+// overlap, and changes are sorted by owner. A directory that cannot be read at the start is an
+// error, since running without policies would let everything pass; later it is only reported. With
+// no directory configured Run calls apply once and waits for ctx.
+func (d *Dir) Run(ctx context.Context, apply func([]Change)) error {
+	if d.cfg.Path == "" {
+		apply(nil)
+		<-ctx.Done()
+		return nil
+	}
+	// Watch first, so that no change between reading and watching is missed.
+	events, closeWatch := d.watch()
+	defer closeWatch()
+
+	changes, err := d.scan()
+	if err != nil {
+		return fmt.Errorf("static-cnp-path: %w", err)
+	}
+	apply(changes)
+
+	poll := time.NewTicker(d.cfg.Poll)
+	defer poll.Stop()
+	var settled <-chan time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case _, ok := <-events:
+			if !ok {
+				events = nil // the poll goes on
+				continue
+			}
+			if settled == nil {
+				settled = time.After(d.cfg.Settle)
+			}
+			continue
+		case <-settled:
+			settled = nil
+		case <-poll.C:
+		}
+		changes, err := d.scan()
+		if err != nil {
+			continue // noted and logged by scan
+		}
+		if len(changes) > 0 {
+			apply(changes)
+		}
+	}
+}
+
+// watch asks for notifications. Without them, for want of kernel resources, the poll must do.
+func (d *Dir) watch() (<-chan fsnotify.Event, func()) {
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		d.log.Warn("Policy directory is polled: no notifications", "path", d.cfg.Path, "error", err)
+		return nil, func() {}
+	}
+	if err := w.Add(d.cfg.Path); err != nil {
+		d.log.Warn("Policy directory is polled: it cannot be watched", "path", d.cfg.Path, "error", err)
+		_ = w.Close() // nothing was written
+		return nil, func() {}
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for err := range w.Errors {
+			// An overflow loses events; the poll finds what they said.
+			d.log.Warn("Policy directory: notification failed", "path", d.cfg.Path, "error", err)
+		}
+	})
+	return w.Events, func() {
+		_ = w.Close() // ends both channels
+		wg.Wait()
+	}
+}
+
+// scan reads the directory and returns what must be applied.
+func (d *Dir) scan() ([]Change, error) {
+	names, err := list(d.cfg.Path)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err != nil {
+		if d.dirErr == nil || d.dirErr.Error() != err.Error() {
+			d.log.Error("Policy directory cannot be read; what was read stays in force", "path", d.cfg.Path, "error", err)
+		}
+		d.dirErr = err
+		return nil, err
+	}
+	d.dirErr = nil
+	var changes []Change
+	present := map[string]bool{}
+	for _, name := range names {
+		present[name] = true
+		changes = append(changes, d.load(name)...)
+	}
+	for name, f := range d.files {
+		if !present[name] {
+			for _, o := range f.objects {
+				changes = append(changes, Change{Owner: o.Owner})
+			}
+			delete(d.files, name)
+			d.log.Info("Policy file removed", "file", name, "policies", len(f.objects))
+		}
+	}
+	slices.SortFunc(changes, func(a, b Change) int { return strings.Compare(string(a.Owner), string(b.Owner)) })
+	return changes, nil
+}
+
+// list returns the names of the policy files, sorted.
+func list(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, e := range entries {
+		name := e.Name()
+		switch filepath.Ext(name) {
+		case ".yaml", ".yml", ".json":
+		default:
+			continue
+		}
+		if strings.HasPrefix(name, ".") || e.IsDir() {
+			continue
+		}
+		names = append(names, name)
+	}
+	return names, nil
+}
+
+// load reads one file and returns what changes because of it.
+func (d *Dir) load(name string) []Change {
+	f := d.files[name]
+	if f == nil {
+		f = &file{status: FileStatus{File: name}}
+		d.files[name] = f
+	}
+	data, err := readFile(filepath.Join(d.cfg.Path, name))
+	if _, gone := os.Lstat(filepath.Join(d.cfg.Path, name)); err != nil && errors.Is(gone, fs.ErrNotExist) {
+		return nil // removed since the directory was listed; the next scan sees to it
+	}
+	if err == nil && f.read && bytes.Equal(data, f.content) {
+		return nil
+	}
+	f.content, f.read = data, err == nil
+	var objects []Object
+	if err == nil {
+		objects, err = Decode(name, data)
+	}
+	if err != nil {
+		if f.status.Err == nil || f.status.Err.Error() != err.Error() {
+			d.log.Error("Policy file is faulty; its last good version stays in force",
+				"file", name, "policiesInForce", len(f.objects), "error", err)
+			f.status.Failed = time.Now()
+		}
+		f.status.Err = err
+		return nil
+	}
+	next := map[policy.Owner]bool{}
+	var changes []Change
+	for _, o := range objects {
+		next[o.Owner] = true
+		changes = append(changes, Change{o.Owner, o.Rules})
+	}
+	for _, o := range f.objects {
+		if !next[o.Owner] {
+			changes = append(changes, Change{Owner: o.Owner})
+		}
+	}
+	f.objects = objects
+	f.status = FileStatus{File: name, Policies: slices.Sorted(maps.Keys(next)), Loaded: time.Now()}
+	d.log.Info("Policy file loaded", "file", name, "policies", len(objects))
+	return changes
+}
+
+// readFile reads a regular file, up to a little more than what Decode accepts.
+func readFile(path string) ([]byte, error) {
+	st, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !st.Mode().IsRegular() {
+		return nil, errors.New("is not a regular file") // a pipe would block
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	data, err := io.ReadAll(io.LimitReader(f, MaxFileSize+1))
+	return data, errors.Join(err, f.Close())
+}
+
+// Status returns the state of every file, sorted by name, and the directory's own fault, if any.
+func (d *Dir) Status() ([]FileStatus, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	out := make([]FileStatus, 0, len(d.files))
+	for _, name := range slices.Sorted(maps.Keys(d.files)) {
+		out = append(out, d.files[name].status)
+	}
+	return out, d.dirErr
+}
+
+// Objects returns the policies in force, sorted by owner.
+func (d *Dir) Objects() []Object {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var out []Object
+	for _, f := range d.files {
+		out = append(out, f.objects...)
+	}
+	slices.SortFunc(out, func(a, b Object) int { return strings.Compare(string(a.Owner), string(b.Owner)) })
+	return out
+}
+
+// Load reads a directory once: the good files' policies, sorted by owner, and the faults of the
+// others, joined.
+func Load(path string) ([]Object, error) {
+	names, err := list(path)
+	if err != nil {
+		return nil, err
+	}
+	var out []Object
+	var errs []error
+	for _, name := range names {
+		data, err := readFile(filepath.Join(path, name))
+		var objects []Object
+		if err == nil {
+			objects, err = Decode(name, data)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", name, err))
+			continue
+		}
+		out = append(out, objects...)
+	}
+	slices.SortFunc(out, func(a, b Object) int { return strings.Compare(string(a.Owner), string(b.Owner)) })
+	return out, errors.Join(errs...)
+}

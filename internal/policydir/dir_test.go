@@ -1,0 +1,227 @@
+package policydir
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/hawser-net/hawser/internal/policy"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const header = "apiVersion: cilium.io/v2\nkind: CiliumNetworkPolicy\n"
+
+// cnp returns a policy that lets app=from reach app=web.
+func cnp(name, from string) string {
+	return fmt.Sprintf(`%smetadata: {name: %s}
+spec:
+  endpointSelector: {matchLabels: {app: web}}
+  ingress:
+  - fromEndpoints: [{matchLabels: {app: %s}}]
+`, header, name, from)
+}
+
+func write(t *testing.T, dir, name, content string) {
+	t.Helper()
+	// Written beside and moved, so that no test depends on what a half-written file does.
+	tmp := filepath.Join(dir, "."+name+".tmp")
+	if err := os.WriteFile(tmp, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(tmp, filepath.Join(dir, name)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// follow runs a Dir and returns the channel of what it applies.
+func follow(t *testing.T, cfg Config) (*Dir, <-chan []Change) {
+	t.Helper()
+	d, err := New(cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ch := make(chan []Change, 100)
+	done := make(chan error, 1)
+	go func() { done <- d.Run(ctx, func(c []Change) { ch <- c }) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	return d, ch
+}
+
+func owners(changes []Change) []string {
+	out := []string{}
+	for _, c := range changes {
+		s := string(c.Owner)
+		if c.Rules == nil {
+			s = "-" + s
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+func expect(t *testing.T, ch <-chan []Change, want ...string) {
+	t.Helper()
+	select {
+	case c := <-ch:
+		if got := owners(c); !slices.Equal(got, want) {
+			t.Fatalf("applied %q, want %q", got, want)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatalf("nothing was applied, want %q", want)
+	}
+}
+
+// status waits until the file's status satisfies ok.
+func status(t *testing.T, d *Dir, name string, ok func(FileStatus) bool) FileStatus {
+	t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for {
+		list, _ := d.Status()
+		i := slices.IndexFunc(list, func(f FileStatus) bool { return f.File == name })
+		if i >= 0 && ok(list[i]) {
+			return list[i]
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("status of %s never came: %+v", name, list)
+		}
+		time.Sleep(time.Millisecond) // a poll, not a wait for something to have happened
+	}
+}
+
+func TestFollow(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"notified", "polled"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			write(t, dir, "a.yaml", cnp("one", "x")+"---\n"+cnp("two", "x"))
+			write(t, dir, "b.yaml", "kind: [broken")
+			write(t, dir, "notes.txt", "not a policy")
+			cfg := Config{Path: dir, Poll: time.Hour, Settle: time.Millisecond}
+			if mode == "polled" {
+				cfg.Poll, cfg.Settle = 5*time.Millisecond, time.Hour
+			}
+			d, ch := follow(t, cfg)
+			expect(t, ch, "a.yaml/default/one", "a.yaml/default/two")
+			if st := status(t, d, "b.yaml", func(FileStatus) bool { return true }); st.Err == nil || st.Policies != nil {
+				t.Errorf("the broken file is reported as %+v", st)
+			}
+
+			write(t, dir, "b.yaml", cnp("three", "x"))
+			expect(t, ch, "b.yaml/default/three")
+
+			// A policy that leaves a file is removed; one that stays is applied as it is now.
+			write(t, dir, "a.yaml", cnp("two", "w"))
+			expect(t, ch, "-a.yaml/default/one", "a.yaml/default/two")
+
+			// A fault changes nothing, and is told with what stays in force.
+			write(t, dir, "a.yaml", strings.Replace(cnp("two", "z"), "ingress", "ingres", 1))
+			st := status(t, d, "a.yaml", func(f FileStatus) bool { return f.Err != nil })
+			if !slices.Equal(st.Policies, []policy.Owner{"a.yaml/default/two"}) || st.Failed.IsZero() || st.Loaded.IsZero() {
+				t.Errorf("status of the faulty file: %+v", st)
+			}
+			if !strings.Contains(st.Err.Error(), "spec.ingres: is not a field") {
+				t.Errorf("the fault is not named: %v", st.Err)
+			}
+			// So is a file that is empty for a moment.
+			write(t, dir, "b.yaml", "")
+			status(t, d, "b.yaml", func(f FileStatus) bool { return f.Err != nil && len(f.Policies) == 1 })
+
+			if err := os.Remove(filepath.Join(dir, "b.yaml")); err != nil {
+				t.Fatal(err)
+			}
+			expect(t, ch, "-b.yaml/default/three")
+			write(t, dir, "a.yaml", cnp("two", "z"))
+			expect(t, ch, "a.yaml/default/two")
+			if n := len(d.Objects()); n != 1 {
+				t.Errorf("%d objects in force, want 1", n)
+			}
+		})
+	}
+}
+
+func TestMissingDirectory(t *testing.T) {
+	t.Parallel()
+	d, err := New(Config{Path: filepath.Join(t.TempDir(), "nothing"), Poll: time.Hour}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Run(t.Context(), func([]Change) { t.Error("something was applied") }); err == nil {
+		t.Fatal("a missing directory is no error at the start")
+	}
+}
+
+func TestDirectoryVanishes(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "d")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	write(t, dir, "a.yaml", cnp("one", "x"))
+	d, ch := follow(t, Config{Path: dir, Poll: 5 * time.Millisecond})
+	expect(t, ch, "a.yaml/default/one")
+	if err := os.Rename(dir, dir+".away"); err != nil {
+		t.Fatal(err)
+	}
+	deadline := time.Now().Add(20 * time.Second)
+	for {
+		files, err := d.Status()
+		if err != nil {
+			if len(files) != 1 || len(files[0].Policies) != 1 {
+				t.Errorf("policies are lost with the directory: %+v", files)
+			}
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the missing directory is not reported")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if err := os.Rename(dir+".away", dir); err != nil {
+		t.Fatal(err)
+	}
+	write(t, dir, "c.yaml", cnp("three", "x"))
+	expect(t, ch, "c.yaml/default/three")
+}
+
+func TestConfigMapMount(t *testing.T) {
+	t.Parallel()
+	// A mounted ConfigMap: files are links through a link to a directory, which is swapped.
+	dir := t.TempDir()
+	for _, v := range []string{"v1", "v2"} {
+		if err := os.Mkdir(filepath.Join(dir, ".."+v), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(dir, ".."+v), "a.yaml", cnp(v, "x"))
+	}
+	link := func(target, name string) {
+		tmp := filepath.Join(dir, ".tmp")
+		if err := os.Symlink(target, tmp); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(tmp, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	link("..v1", "..data")
+	link("..data/a.yaml", "a.yaml")
+	_, ch := follow(t, Config{Path: dir, Poll: time.Hour, Settle: time.Millisecond})
+	expect(t, ch, "a.yaml/default/v1")
+	link("..v2", "..data")
+	expect(t, ch, "-a.yaml/default/v1", "a.yaml/default/v2")
+}

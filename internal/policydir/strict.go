@@ -1,0 +1,138 @@
+package policydir
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// decodeStrict decodes raw, of which tree is the generic form, into dst, which points at a struct. The
+// standard decoder would match names without regard to case, and would not say where a fault is;
+// so the tree is checked against the type first.
+func decodeStrict(tree any, raw []byte, dst any) error {
+	c := checker{}
+	c.check("", tree, reflect.TypeOf(dst).Elem())
+	if len(c.errs) > 0 {
+		return errors.Join(c.errs...)
+	}
+	return json.Unmarshal(raw, dst)
+}
+
+type checker struct{ errs []error }
+
+// maxFaults bounds how many faults of one document are listed.
+const maxFaults = 20
+
+func (c *checker) fail(path, format string, args ...any) {
+	if len(c.errs) < maxFaults {
+		c.errs = append(c.errs, fmt.Errorf("%s: %s", path, fmt.Sprintf(format, args...)))
+	}
+}
+
+// check walks v along the type t.
+func (c *checker) check(path string, v any, t reflect.Type) {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if v == nil {
+		// A null is an absent field to the decoder, and absent peers are all peers: somebody who
+		// comments out the items of a list must not open up everything.
+		c.fail(path, "is null; remove the field or give it a value")
+		return
+	}
+	if reflect.PointerTo(t).Implements(reflect.TypeFor[json.Unmarshaler]()) {
+		return // reads itself
+	}
+	switch t.Kind() {
+	case reflect.Struct:
+		m, ok := v.(map[string]any)
+		if !ok {
+			c.fail(path, "want an object, found %s", describe(v))
+			return
+		}
+		fields := jsonFields(t)
+		for _, k := range slices.Sorted(maps.Keys(m)) {
+			ft, ok := fields[k]
+			if !ok {
+				c.fail(join(path, clip(k)), "is not a field")
+				continue
+			}
+			c.check(join(path, k), m[k], ft)
+		}
+	case reflect.Slice:
+		list, ok := v.([]any)
+		if !ok {
+			c.fail(path, "want a list, found %s", describe(v))
+			return
+		}
+		for i, item := range list {
+			c.check(fmt.Sprintf("%s[%d]", path, i), item, t.Elem())
+		}
+	case reflect.Map:
+		m, ok := v.(map[string]any)
+		if !ok {
+			c.fail(path, "want an object, found %s", describe(v))
+			return
+		}
+		for _, k := range slices.Sorted(maps.Keys(m)) {
+			c.check(path+"["+clip(k)+"]", m[k], t.Elem())
+		}
+	case reflect.String:
+		if _, ok := v.(string); !ok {
+			c.fail(path, "want a string, found %s; write it in quotes", describe(v))
+		}
+	case reflect.Bool:
+		if _, ok := v.(bool); !ok {
+			c.fail(path, "want true or false, found %s", describe(v))
+		}
+	case reflect.Int32:
+		f, ok := v.(float64)
+		if !ok || f != math.Trunc(f) || f < math.MinInt32 || f > math.MaxInt32 {
+			c.fail(path, "want an integer, found %s", describe(v))
+		}
+	default:
+		c.fail(path, "cannot be read") // no such field in the types; the tests walk them all
+	}
+}
+
+func join(path, field string) string {
+	if path == "" {
+		return field
+	}
+	return path + "." + field
+}
+
+// jsonFields returns the fields of a struct by their JSON names, those of embedded structs too.
+func jsonFields(t reflect.Type) map[string]reflect.Type {
+	out := map[string]reflect.Type{}
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		switch {
+		case f.Anonymous && name == "":
+			maps.Copy(out, jsonFields(f.Type))
+		case name != "" && name != "-":
+			out[name] = f.Type
+		}
+	}
+	return out
+}
+
+func describe(v any) string {
+	switch v := v.(type) {
+	case string:
+		return fmt.Sprintf("the string %q", clip(v))
+	case bool:
+		return fmt.Sprintf("%t", v)
+	case float64:
+		return fmt.Sprintf("the number %v", v)
+	case []any:
+		return "a list"
+	}
+	return "an object"
+}
