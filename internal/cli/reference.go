@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // referenceCommand prints the reference page of the command it is under. It is hidden: it serves
@@ -32,17 +33,24 @@ func WriteReference(w io.Writer, root *cobra.Command) error {
 	b.WriteString("## Commands\n\n")
 	commands := visible(root)
 	for _, c := range commands {
-		if !c.HasAvailableSubCommands() {
+		if actsAlone(c) {
 			fmt.Fprintf(&b, "- [%s](#%s): %s\n", c.CommandPath(), strings.ReplaceAll(c.CommandPath(), " ", "-"), c.Short)
 		}
 	}
 	fmt.Fprintf(&b, "\nEvery command takes\n\n%s", codeBlock(root.PersistentFlags().FlagUsages()))
 	for _, c := range commands {
-		fmt.Fprintf(&b, "\n## %s\n\n", c.CommandPath())
+		fmt.Fprintf(&b, "## %s\n\n", c.CommandPath())
 		writeCommandText(&b, c)
 	}
 	_, err := io.WriteString(w, strings.TrimRight(b.String(), "\n")+"\n")
 	return err
+}
+
+// actsAlone reports whether c does more than hold other commands: it has none, or flags of its own.
+func actsAlone(c *cobra.Command) bool {
+	own := false
+	c.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) { own = own || f.Name != "help" && !f.Hidden })
+	return c.HasParent() && (!c.HasAvailableSubCommands() || own)
 }
 
 // visible lists the commands below c in the order of their help, depth first.
@@ -62,7 +70,7 @@ func writeCommandText(b *strings.Builder, c *cobra.Command) {
 		text = c.Short + "."
 	}
 	b.WriteString(prose(text))
-	if c.Runnable() && (!c.HasAvailableSubCommands() || c.HasAvailableLocalFlags()) && c.HasParent() {
+	if actsAlone(c) {
 		b.WriteString(codeBlock(c.UseLine()))
 	}
 	if flags := c.NonInheritedFlags().FlagUsages(); flags != "" && c.HasParent() {
@@ -80,7 +88,7 @@ func prose(text string) string {
 	for _, paragraph := range strings.Split(strings.TrimSpace(text), "\n\n") {
 		lines := strings.Split(paragraph, "\n")
 		n := 0
-		for n < len(lines) && !strings.HasPrefix(lines[n], "  ") {
+		for n < len(lines) && !strings.HasPrefix(lines[n], "  ") && !strings.HasPrefix(lines[n], "\t") {
 			n++
 		}
 		if n > 0 {
