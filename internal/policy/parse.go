@@ -308,7 +308,7 @@ func (ps *parser) requirements(field string, in *v2.LabelSelector) ([]requiremen
 		if needsValues && len(e.Values) == 0 {
 			ps.fail(at+".values", "operator %s needs at least one value", e.Operator)
 		}
-		if !needsValues && len(e.Values) > 0 {
+		if (q.op == opExists || q.op == opDoesNotExist) && len(e.Values) > 0 {
 			ps.fail(at+".values", "operator %s takes no values", clip(e.Operator))
 		}
 		for j, v := range e.Values {

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"hash/fnv"
 	"maps"
 	"math/rand/v2"
 	"net/netip"
@@ -545,4 +546,11 @@ func (w *world) describe() string {
 		}
 	}
 	return b.String()
+}
+
+// randFor returns a generator that depends on text only.
+func randFor(text string) *rand.Rand {
+	h := fnv.New64a()
+	h.Write([]byte(text))
+	return rand.New(rand.NewPCG(h.Sum64(), 0))
 }
