@@ -87,8 +87,8 @@ func testCluster(t *testing.T, bin, mode string) {
 	wantReached(t, m, UDP)
 
 	// The commands, as people and scripts use them.
-	if out := command(t, cfg, "exec", "front-1", "--", "curl", "-sS", "-m", "10", "http://api-2:8080/"); !strings.HasPrefix(out, "api-2 says hello to 10.244.1.") {
-		t.Errorf("exec curl: %q", out)
+	if out := command(t, cfg, "exec", "front-1", "--", "bash", "-c", "exec 3<>/dev/tcp/api-2/8080; echo hello >&3; head -n 1 <&3"); out != "api-2 hello\n" {
+		t.Errorf("exec in a pod: %q", out)
 	}
 	if out := command(t, cfg, "exec", "n1", "--", "sh", "-c", "ls /sys/class/net; ls /sys/fs/bpf; command -v hawser-agent; echo $CILIUM_SOCK"); !strings.Contains(out, "lxc") ||
 		!strings.Contains(out, bin+"/hawser-agent") || !strings.Contains(out, s.socket("n1")) {
@@ -163,8 +163,14 @@ func testCluster(t *testing.T, bin, mode string) {
 	if diff := cmp.Diff(before, machine(t)); diff != "" {
 		t.Errorf("the machine before and after (-before +after):\n%s", diff)
 	}
-	if left, err := exec.Command("pgrep", "-f", cfg.Root).Output(); err == nil && len(bytes.TrimSpace(left)) > 0 {
-		t.Errorf("processes that name %s are left: %s", cfg.Root, left)
+	commands, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range commands {
+		if line, err := os.ReadFile(c); err == nil && bytes.Contains(line, []byte(cfg.Root)) {
+			t.Errorf("a process is left: %q", line)
+		}
 	}
 	if _, err := os.Stat(cfg.Root); err == nil {
 		t.Errorf("%s is left", cfg.Root)

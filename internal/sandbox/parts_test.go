@@ -1,10 +1,14 @@
 package sandbox
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
+	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -112,11 +116,11 @@ func TestUnderlay(t *testing.T) {
 	if err != nil {
 		t.Errorf("etcd on its socket: %v", err)
 	}
-	out, err := runIn(s.netns("n1"), "curl", "-sS", "-m", "10", "http://10.99.0.1:2379/version")
+	out, err := get(s.netns("n1"), "10.99.0.1:2379", "/version")
 	if err != nil || !strings.Contains(out, "etcdserver") {
 		t.Errorf("etcd over the underlay: %v: %s", err, out)
 	}
-	out, err = runIn(s.netns("n1"), "curl", "-sS", "-m", "10", "http://[fd00:99::12]/")
+	out, err = get(s.netns("n1"), "[fd00:99::12]:80", "/")
 	if err != nil || !strings.HasPrefix(out, "n2 says hello to [fd00:99::11]") {
 		t.Errorf("HTTP: %v: %s", err, out)
 	}
@@ -139,15 +143,34 @@ func TestUnderlay(t *testing.T) {
 	}
 }
 
-func runIn(ns string, argv ...string) (string, error) {
-	var out bytes.Buffer
-	cmd := exec.Command(argv[0], argv[1:]...)
-	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := inNamespace(ns, cmd.Start); err != nil {
+// get makes an HTTP request from a namespace and returns the body of the answer.
+func get(ns, addr, path string) (string, error) {
+	var c net.Conn
+	err := inNamespace(ns, func() (err error) {
+		c, err = net.DialTimeout("tcp", addr, 10*time.Second)
+		return err
+	})
+	if err != nil {
 		return "", err
 	}
-	err := cmd.Wait()
-	return out.String(), err
+	defer c.Close()
+	if err := c.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		return "", err
+	}
+	req, err := http.NewRequest(http.MethodGet, "http://"+addr+path, nil)
+	if err != nil {
+		return "", err
+	}
+	if err := req.Write(c); err != nil {
+		return "", err
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(c), req)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	return string(body), err
 }
 
 // TestEndAllInsists ends a process that ignores SIGTERM, and one outside stays alone.

@@ -79,7 +79,8 @@ func (s *Sandbox) withLock(fn func() error) error {
 	return err
 }
 
-// Up starts the sandbox. If it is running it says so, and starts agents again that have died. What
+// Up starts the sandbox. If it is running it says so, starts agents again that have died, and adds
+// the demo if that is asked for and there is no pod yet. What
 // an earlier, unfinished Up left is removed first; if this one fails or is interrupted, it removes
 // what it made.
 func (s *Sandbox) Up(ctx context.Context) error {
@@ -135,6 +136,11 @@ func (s *Sandbox) upAgain(ctx context.Context, st *state) error {
 			return err
 		}
 		if err := s.waitAgent(ctx, n, time.Now()); err != nil {
+			return err
+		}
+	}
+	if s.cfg.Demo && len(st.Pods) == 0 {
+		if err := s.runDemo(ctx, st); err != nil {
 			return err
 		}
 	}
@@ -304,6 +310,9 @@ func (s *Sandbox) running() (*state, error) {
 	st, err := loadState(s.stateFile())
 	if errors.Is(err, errNotRunning) {
 		return nil, fmt.Errorf("no sandbox %q is running: start one with `hawser sandbox up`", s.cfg.Name)
+	}
+	if errors.Is(err, os.ErrPermission) {
+		return nil, errors.New("the sandbox belongs to root (try sudo)")
 	}
 	return st, err
 }
