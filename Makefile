@@ -46,7 +46,7 @@ bench: build ## measure against the baselines of this machine; a table, and JSON
 	@hack/bench.sh
 
 verify: ## generated code, formatting, vet, staticcheck and the layer rules
-	@hack/need.sh go clang-19
+	@hack/need.sh go clang-19 llvm-strip-19
 	@hack/verify.sh
 
 lint: ## vet and staticcheck only
@@ -57,7 +57,7 @@ fmt: ## format the Go code
 	@gofmt -s -w $$(git ls-files -co --exclude-standard '*.go')
 
 generate: ## regenerate the BPF objects and the REST code (the result is committed)
-	@hack/need.sh go clang-19
+	@hack/need.sh go clang-19 llvm-strip-19
 	go generate ./...
 
 clean: ## remove what was built

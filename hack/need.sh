@@ -1,20 +1,23 @@
 #!/usr/bin/env bash
-# need.sh TOOL...: sees that each tool is there. Debian's packages are installed, with a message, if
+# need.sh PROGRAM...: sees that each is there. Debian's packages are installed, with a message, if
 # we are root and apt-get exists; otherwise the script says what to install and fails.
 set -euo pipefail
 for tool in "$@"; do
   command -v "$tool" >/dev/null && continue
   case $tool in
     go) echo "Go is missing: install the version named in go.mod, see https://go.dev/doc/install" >&2; exit 1 ;;
+    gcc) package="gcc libc6-dev" ;; # the race detector links C
+    llvm-strip-19) package=llvm-19 ;;
     *) package=$tool ;;
   esac
   if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
     echo "$tool is missing: install the package $package" >&2
     exit 1
   fi
-  echo "installing the Debian package $package ($tool is missing)"
+  echo "installing $package ($tool is missing)"
   log=$(mktemp)
-  if ! { apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends "$package"; } >"$log" 2>&1; then
+  # shellcheck disable=SC2086 # it may be several packages
+  if ! { apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends $package; } >"$log" 2>&1; then
     tail -n 20 "$log" >&2
     rm -f "$log"
     echo "could not install $package" >&2
