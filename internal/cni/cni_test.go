@@ -723,6 +723,80 @@ func TestThroughLibcni(t *testing.T) {
 	f.clean("after DEL")
 }
 
+// Runtimes turn IPv6 off in new namespaces unless they are told that the pod's network has it.
+func TestIPv6SwitchedOffInThePod(t *testing.T) {
+	f := setUp(t)
+	const all = "/proc/sys/net/ipv6/conf/all/disable_ipv6"
+	var err error
+	f.pod.visit(func() { err = os.WriteFile(all, []byte("1"), 0) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.must("ADD", nil)
+	link, err := f.pod.h.LinkByName("eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addrs, err := f.pod.h.AddrList(link, unix.AF_INET6)
+	if err != nil || len(addrs) == 0 {
+		t.Errorf("addresses %v, %v", addrs, err)
+	}
+	f.must("DEL", nil)
+	f.clean("after DEL")
+}
+
+// A runtime that loses patience sends SIGTERM: what was begun is undone at once.
+func TestSigtermRollsBack(t *testing.T) {
+	f := setUp(t)
+	waiting := make(chan struct{})
+	f.agent.fault = func(call string, w http.ResponseWriter, r *http.Request) bool {
+		if call != "PUT /v1/endpoint/{id}" {
+			return false
+		}
+		close(waiting)
+		<-r.Context().Done()
+		return true
+	}
+	cmd := exec.Command(f.bin)
+	cmd.Env = []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=cid1", "CNI_NETNS=" + f.podPath, "CNI_IFNAME=eth0", "CNI_PATH=/"}
+	cmd.Stdin = bytes.NewReader(f.conf(nil))
+	var err error
+	f.inNode(func() { err = cmd.Start() })
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-waiting
+	cmd.Process.Signal(unix.SIGTERM)
+	if err := cmd.Wait(); err == nil {
+		t.Error("the interrupted ADD succeeded")
+	}
+	f.clean("after SIGTERM")
+}
+
+func TestManyAtOnce(t *testing.T) {
+	f := setUp(t)
+	const pods = 16
+	paths := make([]string, pods)
+	for i := range paths {
+		_, paths[i] = newNS(t)
+	}
+	for _, command := range []string{"ADD", "DEL"} {
+		var wg sync.WaitGroup
+		for i, path := range paths {
+			wg.Go(func() {
+				if _, err := f.run(command, f.conf(nil), fmt.Sprint("CNI_CONTAINERID=c", i), "CNI_NETNS="+path); err != nil {
+					t.Errorf("%s of pod %d: %v", command, i, err)
+				}
+			})
+		}
+		wg.Wait()
+		if command == "ADD" && len(f.agent.endpoints) != pods {
+			t.Errorf("%d endpoints, want %d", len(f.agent.endpoints), pods)
+		}
+	}
+	f.clean("after DEL")
+}
+
 func TestRefusals(t *testing.T) {
 	f := setUp(t)
 	for name, test := range map[string]struct {

@@ -260,6 +260,7 @@ func TestSetNodeTunnel(t *testing.T) {
 		"net/ipv4/ip_forward":                     "1",
 		"net/ipv6/conf/all/forwarding":            "1",
 		"net/ipv4/conf/all/rp_filter":             "0",
+		"net/ipv6/conf/eth0/accept_ra":            "2",
 		"net/ipv4/conf/hawser_host/rp_filter":     "0",
 		"net/ipv4/conf/hawser_vxlan/rp_filter":    "0",
 		"net/ipv4/conf/hawser_net/forwarding":     "1",
@@ -339,6 +340,24 @@ func TestSetNodeFollowsPeersAndLeavesForeignRoutes(t *testing.T) {
 	} {
 		if strings.Contains(routes, want) != present {
 			t.Errorf("route %q present: %v, want %v, in\n%s", want, !present, present, routes)
+		}
+	}
+}
+
+func TestNewInTheCurrentNamespace(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: netlink")
+	}
+	l, err := New(Config{}, nil)
+	must(t, err)
+	defer l.Close()
+	if _, err := l.EndpointLinks(); err != nil {
+		t.Error(err)
+	}
+	for _, cfg := range []Config{{NetNSFD: -1}, {NetNSFD: 9999}, {DeleteWindow: time.Hour}} {
+		if l, err := New(cfg, nil); err == nil {
+			l.Close()
+			t.Errorf("no error for %+v", cfg)
 		}
 	}
 }
