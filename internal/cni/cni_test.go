@@ -27,29 +27,31 @@ import (
 	"github.com/hawser-net/hawser/internal/deletequeue"
 )
 
-// buildPlugin builds the real binary, once a test run, with the steps at which it can be killed.
-var buildPlugin = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "hawser-cni-test-")
-	if err != nil {
-		return "", err
-	}
-	bin := filepath.Join(dir, "hawser-cni")
-	build := exec.Command("go", "build", "-tags", "faultpoints", "-o", bin, "github.com/hawser-net/hawser/cmd/hawser-cni")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as it is shipped: a static binary starts faster
-	out, err := build.CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("%w: %s", err, out)
-	}
-	return bin, nil
-})
+// binDir holds the plugin's binary, if a test needed it, for as long as the tests run.
+var binDir string
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if bin, err := buildPlugin(); err == nil {
-		os.RemoveAll(filepath.Dir(bin))
+	if binDir != "" {
+		os.RemoveAll(binDir)
 	}
 	os.Exit(code)
 }
+
+// buildPlugin builds the real binary, once a test run, with the steps at which it can be killed.
+var buildPlugin = sync.OnceValues(func() (string, error) {
+	var err error
+	if binDir, err = os.MkdirTemp("", "hawser-cni-test-"); err != nil {
+		return "", err
+	}
+	bin := filepath.Join(binDir, "hawser-cni")
+	build := exec.Command("go", "build", "-tags", "faultpoints", "-o", bin, "github.com/hawser-net/hawser/cmd/hawser-cni")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as it is shipped: a static binary starts faster
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the plugin: %w: %s", err, out)
+	}
+	return bin, nil
+})
 
 // newNS makes an unnamed network namespace; its path is good for as long as the test runs.
 func newNS(t testing.TB) (*podNS, string) {
