@@ -72,13 +72,12 @@ static __always_inline int answer_solicitation(struct __sk_buff *ctx, const stru
 	if (!addr_equal(&p->src, &ep->ip6) && !addr_is_link_local6(&p->src))
 		return -DROP_INVALID_SOURCE_IP;
 
+	struct eth_header eth = {.type = htons(ETH_P_IPV6)};
 	struct {
-		struct eth_header eth;
 		struct ipv6_header ip;
 		struct nd_message nd;
 		struct nd_link_option link;
 	} reply = {
-		.eth.type = htons(ETH_P_IPV6),
 		.ip.version_class = 6 << 4,
 		.ip.payload_len = htons(sizeof(reply.nd) + sizeof(reply.link)),
 		.ip.next = PROTO_ICMPV6,
@@ -89,8 +88,8 @@ static __always_inline int answer_solicitation(struct __sk_buff *ctx, const stru
 		.link.type = ND_OPT_TARGET_LINK,
 		.link.len = 1,
 	};
-	memcpy(reply.eth.dst, ep->mac, 6);
-	memcpy(reply.eth.src, ep->host_mac, 6);
+	memcpy(eth.dst, ep->mac, 6);
+	memcpy(eth.src, ep->host_mac, 6);
 	memcpy(reply.ip.src, target.w, 16);
 	memcpy(reply.ip.dst, p->src.w, 16);
 	memcpy(reply.nd.target, target.w, 16);
@@ -116,9 +115,11 @@ static __always_inline int answer_solicitation(struct __sk_buff *ctx, const stru
 	folded = (folded & 0xFFFF) + (folded >> 16);
 	reply.nd.check = ~folded;
 
-	if (ctx->len != sizeof(reply) && bpf_skb_change_tail(ctx, sizeof(reply), 0))
+	if (ctx->len != ETH_LEN + sizeof(reply) &&
+	    bpf_skb_change_tail(ctx, ETH_LEN + sizeof(reply), 0))
 		return -DROP_ENCAP_FAILED;
-	if (bpf_skb_store_bytes(ctx, 0, &reply, sizeof(reply), 0))
+	if (bpf_skb_store_bytes(ctx, 0, &eth, sizeof(eth), 0) ||
+	    bpf_skb_store_bytes(ctx, ETH_LEN, &reply, sizeof(reply), 0))
 		return -DROP_ENCAP_FAILED;
 	return answer(ctx, report);
 }

@@ -346,7 +346,7 @@ func (l *Loader) load(specs map[string]*ebpf.CollectionSpec) (map[string]*ebpf.P
 
 // publish pins programs so that the directory appears with all of them or not at all.
 func publish(programs map[string]*ebpf.Program, dir string) error {
-	aside := dir + ".new"
+	aside := dir + "-new" // the BPF file system allows no dots
 	// Left by a crash, or half of a set that could not be taken over.
 	for _, old := range []string{aside, dir} {
 		if err := os.RemoveAll(old); err != nil {

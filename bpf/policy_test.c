@@ -1,0 +1,32 @@
+//go:build ignore
+
+/* Asks policy_verdict what the packet's bytes say, so that a test can put thousands of questions. Also
+ * the empty program, the baseline of the benchmarks. */
+#include "lib/packet.h"
+#include "lib/policy.h"
+
+struct question {
+	__u32 rule_set;
+	__u32 identity;
+	__u32 direction;
+	__u32 proto;
+	__u32 port;
+};
+
+SEC("tc")
+int ask_policy(struct __sk_buff *ctx)
+{
+	struct question q;
+
+	if (bpf_skb_load_bytes(ctx, ETH_LEN, &q, sizeof(q)))
+		return -1;
+	return policy_verdict(q.rule_set, q.identity, q.direction, q.proto, q.port);
+}
+
+SEC("tc")
+int empty(struct __sk_buff *ctx __attribute__((unused)))
+{
+	return TC_ACT_OK;
+}
+
+char license_name[] SEC("license") = "Apache-2.0";
