@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/cilium/ebpf/ringbuf"
@@ -24,8 +23,8 @@ func (m *Maps) Events(ctx context.Context, fn func(datapath.Event)) error {
 		return fmt.Errorf("events: open the buffer: %w", err)
 	}
 	defer reader.Close()
-	// A deadline in the past wakes the reader without losing what it has.
-	stop := context.AfterFunc(ctx, func() { reader.SetDeadline(time.Unix(1, 0)) })
+	// Flush wakes a reader that waits for an event; a deadline would wait for the reader's lock.
+	stop := context.AfterFunc(ctx, func() { _ = reader.Flush() }) // it fails only if the reader is closed
 	defer stop()
 
 	lostBefore, err := m.EventsLost()
@@ -39,7 +38,7 @@ func (m *Maps) Events(ctx context.Context, fn func(datapath.Event)) error {
 	var record ringbuf.Record
 	for {
 		if err := reader.ReadInto(&record); err != nil {
-			if ctx.Err() != nil || errors.Is(err, os.ErrDeadlineExceeded) {
+			if errors.Is(err, ringbuf.ErrFlushed) {
 				return nil
 			}
 			return fmt.Errorf("events: read: %w", err)
