@@ -1,0 +1,31 @@
+// Command hawser-agent runs on every node: it attaches pods, gives them addresses and identities,
+// and keeps the kernel enforcing their policy.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/hawser-net/hawser/internal/agent"
+)
+
+// version is set by the linker.
+var version = "devel"
+
+func main() {
+	os.Exit(run())
+}
+
+func run() int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	cmd := agent.NewCommand(version, os.Getenv)
+	if err := cmd.ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "hawser-agent:", err)
+		return 1
+	}
+	return 0
+}

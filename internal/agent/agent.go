@@ -1,0 +1,476 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hawser-net/hawser/api/rest"
+	"github.com/hawser-net/hawser/api/rest/server"
+	"github.com/hawser-net/hawser/internal/cniconf"
+	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/datapath/link"
+	"github.com/hawser-net/hawser/internal/datapath/loader"
+	"github.com/hawser-net/hawser/internal/datapath/maps"
+	"github.com/hawser-net/hawser/internal/deletequeue"
+	"github.com/hawser-net/hawser/internal/endpoint"
+	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/ipam"
+	"github.com/hawser-net/hawser/internal/ipcache"
+	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/internal/node"
+	"github.com/hawser-net/hawser/internal/policy"
+	"github.com/hawser-net/hawser/internal/policydir"
+	"github.com/hawser-net/hawser/internal/table"
+	"github.com/hawser-net/hawser/pkg/allocator"
+	"github.com/hawser-net/hawser/pkg/kvstore"
+	"github.com/hawser-net/hawser/pkg/kvstore/etcd"
+)
+
+// Agent is one node's agent. Make it with New, run it once with Run.
+type Agent struct {
+	cfg     Config
+	log     *slog.Logger
+	version string
+	flags   map[string]string
+	// step is called before each step of a creation or deletion of an endpoint; nil but in tests.
+	step func(string)
+}
+
+// New returns an agent for a valid configuration. It touches nothing.
+func New(cfg Config, log *slog.Logger, version string, flags map[string]string) (*Agent, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	return &Agent{cfg: cfg, log: log, version: version, flags: flags, step: faultStep()}, nil
+}
+
+// api is the running agent: everything that the operations of the REST API and the metrics need.
+type api struct {
+	cfg              Config
+	version          string
+	flagValues       map[string]string
+	registry         *endpoint.Registry
+	lifecycle        *endpoint.Lifecycle
+	policy           *endpoint.Policy
+	pool             *ipam.IPAM
+	router4, router6 netip.Addr
+	identities       *identities
+	idMin, idMax     identity.ID
+	maps             *maps.Maps
+	programs         *loader.Loader
+	cache            *ipcache.Cache
+	nodes            *node.Nodes
+	nodeClients      *nodeClients
+	store            kvstore.Backend // nil on a node on its own
+	files            *policydir.Dir
+	cni              *cniconf.Manager
+	hub              *hub
+	parts            *parts
+	metrics          *metricsSet
+	stopping         chan struct{} // closed when the agent ends
+
+	mu      sync.Mutex
+	devices datapath.Devices
+}
+
+// mapPath is where a map is pinned.
+func (a *api) mapPath(name string) string { return filepath.Join(a.cfg.Maps.Dir, name) }
+
+func (a *api) deviceFacts() datapath.Devices {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.devices
+}
+
+func (a *api) clusterLabel() labels.Label {
+	return labels.New(labels.SourceK8s, labels.KeyCluster, a.cfg.ClusterName)
+}
+
+// Run brings the node up and keeps it so until ctx ends. It returns nil after a clean stop, which
+// leaves everything in the kernel as it is, or the error that makes it impossible to go on.
+func (ag *Agent) Run(ctx context.Context) error {
+	cfg, log := ag.cfg, ag.log
+	started := time.Now()
+	facts, err := findNode(cfg)
+	if err != nil {
+		return err
+	}
+	filter, err := newFilter(cfg)
+	if err != nil {
+		return err
+	}
+	unlock, err := lockState(cfg.StateDir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+
+	// ---- what the kernel holds ----------------------------------------------------------------
+	cfg.Maps.Dir = filepath.Join(cfg.BPFRoot, "hawser")
+	kernel, err := maps.Open(cfg.Maps)
+	if err != nil {
+		return err
+	}
+	defer kernel.Close()
+	links, err := link.New(link.Config{}, log.With("part", "link"))
+	if err != nil {
+		return err
+	}
+	defer links.Close()
+	programs := loader.New(kernel, links, log.With("part", "loader"))
+	defer programs.Close()
+
+	// ---- pure parts and tables ------------------------------------------------------------------
+	a := &api{
+		cfg: cfg, version: ag.version, flagValues: ag.flags, maps: kernel, programs: programs,
+		registry: endpoint.NewRegistry(), cache: ipcache.New(), nodeClients: newNodeClients(), parts: newParts(),
+		metrics: newMetrics(), hub: newHub(log, kernel), stopping: make(chan struct{}),
+	}
+	engine, err := newEngine(cfg)
+	if err != nil {
+		return err
+	}
+	if a.policy, err = endpoint.NewPolicy(log.With("part", "policy"), engine, kernel); err != nil {
+		return err
+	}
+	if a.pool, err = newPool(cfg, a.registry, log.With("part", "ipam")); err != nil {
+		return err
+	}
+	if a.idMin, a.idMax, err = identity.Range(cfg.ClusterID, cfg.MaxConnectedClusters); err != nil {
+		return err
+	}
+
+	// ---- the key-value store: it may come and go, nothing below waits for it --------------------
+	var backend kvstore.Backend
+	if cfg.KVStore == "" {
+		backend = kvstore.NewMemory().Client()
+	} else {
+		ecfg, err := etcd.ParseOptions(cfg.KVStoreOpts)
+		if err != nil {
+			return err
+		}
+		ecfg.LeaseTTL = cfg.KVStoreLeaseTTL
+		client, err := etcd.New(ctx, ecfg, log.With("part", "kvstore"))
+		if err != nil {
+			return err
+		}
+		backend, a.store = client, client
+	}
+	defer backend.Close()
+	run := newGroup(ctx, log)
+	defer run.abort()
+	if a.identities, err = newIdentities(cfg, facts, backend, a.idMin, a.idMax, log.With("part", "identity")); err != nil {
+		return err
+	}
+	if a.nodes, err = node.New(node.Config{
+		Self: node.Key{Cluster: cfg.ClusterName, Name: cfg.NodeName}, MaxClusterID: cfg.MaxConnectedClusters,
+		DeleteDelay: cfg.NodeDelay, Log: log.With("part", "node"),
+	}, backend); err != nil {
+		return err
+	}
+	addrTable, err := table.NewReconciler(table.ReconcilerConfig{Name: "ipcache", Log: log.With("part", "ipcache")},
+		a.cache.Table(), ipcache.NewMaps(kernel, cfg.RoutingMode == "tunnel"))
+	if err != nil {
+		return err
+	}
+	shared, err := ipcache.NewShared(ipcache.SharedConfig{Hosts: facts.hosts(), Log: log.With("part", "ipcache")}, backend, a.cache)
+	if err != nil {
+		return err
+	}
+	placer := &placer{cfg: cfg, facts: facts, cache: a.cache, kernel: addrTable, shared: shared, log: log}
+	ruleBook, err := newRules(log.With("part", "policy"), a.policy, a.identities, placer,
+		cfg.EnableIPv4 && cfg.EnableIPv6, filepath.Join(cfg.StateDir, "state", "local_allocator_state.json"))
+	if err != nil {
+		return err
+	}
+	store, err := endpoint.NewStore(filepath.Join(cfg.StateDir, "state"))
+	if err != nil {
+		return err
+	}
+	a.lifecycle = endpoint.NewLifecycle(endpoint.Config{
+		Log: log.With("part", "endpoint"), Registry: a.registry, Store: store, Filter: filter, Identities: a.identities,
+		Addresses: addresses{a.pool}, Placer: placer, Policy: a.policy, Maps: kernel, Programs: programs, Links: links,
+		IdentityTimeout: cfg.AllocationTimeout, OrphanGrace: cfg.OrphanGrace, Step: ag.step,
+	})
+	filesCfg := policydir.Defaults()
+	filesCfg.Path = cfg.StaticCNPPath
+	if a.files, err = policydir.New(filesCfg, log.With("part", "policy")); err != nil {
+		return err
+	}
+	cni := cfg.CNI
+	cni.Debug = cfg.Debug
+	if def := Defaults(); cfg.SocketPath != def.SocketPath {
+		cni.SocketPath = cfg.SocketPath
+	}
+	if a.cni, err = cniconf.New(cni, log.With("part", "cni")); err != nil {
+		return err
+	}
+
+	// ==== from here on the machine is changed ====================================================
+
+	// The node itself: addresses, devices, programs. Restored endpoints come first, because the
+	// router must not take one of their addresses.
+	run.start("link", links.Run)
+	run.start("ipcache", addrTable.Run)
+	routers := routerState{path: filepath.Join(cfg.StateDir, "state", "router.json")}
+	preferred := routers.load(log)
+	if err := a.lifecycle.Load(ctx); err != nil {
+		return err
+	}
+	if err := a.takeRouter(preferred); err != nil {
+		return err
+	}
+	if err := routers.save(a.router4, a.router6); err != nil {
+		return err
+	}
+	if err := a.configure(facts, links); err != nil {
+		return err
+	}
+	a.placeSelf(facts)
+	restored, err := a.lifecycle.Resume(ctx)
+	if err != nil {
+		return err
+	}
+	a.pool.Open()
+	log.Info("the node's network is up", "restored", restored, "took", time.Since(started).Round(time.Millisecond))
+
+	// ---- sources --------------------------------------------------------------------------------
+	gate := newSyncGate()
+	idsSynced := gate.expect()
+	nodesSynced := gate.expect()
+	addrsSynced := gate.expect()
+	filesSynced := gate.expect()
+	run.start("identities", func(ctx context.Context) error {
+		return a.identities.run(ctx, a.policy, idsSynced, func(set labels.Set, id identity.ID) {
+			a.lifecycle.Renumber(ctx, set, id)
+		})
+	})
+	run.start("allocator", a.identities.alloc.Run)
+	if err := a.nodes.Announce(a.selfNode(facts)); err != nil {
+		return err
+	}
+	run.start("nodes", a.nodes.Run)
+	run.start("routes", func(ctx context.Context) error { return a.followNodes(ctx, facts, links, nodesSynced) })
+	run.start("addresses", shared.Run)
+	run.start("addresses-synced", func(ctx context.Context) error {
+		if shared.WaitSynced(ctx) == nil {
+			addrsSynced()
+		}
+		return nil
+	})
+	run.start("policy-files", func(ctx context.Context) error {
+		return a.files.Run(ctx, func(changes []policydir.Change) {
+			err := ruleBook.apply(changes)
+			if err != nil {
+				log.Error("policy is not in force in full", "error", err)
+			}
+			a.parts.report("policy", err, fmt.Sprintf("revision %d in force", a.policy.Revision()))
+			a.metrics.policyUp.Add(float64(len(changes)))
+			filesSynced()
+		})
+	})
+	run.start("synced", func(ctx context.Context) error { return a.whenSynced(ctx, gate, addrTable, shared, ruleBook, log) })
+	run.start("restored", a.lifecycle.Reacquire)
+	run.start("ipam", a.pool.Run)
+	run.start("events", func(ctx context.Context) error { return a.hub.run(ctx, kernel) })
+	run.start("housekeeping", func(ctx context.Context) error { return a.housekeeping(ctx, log) })
+
+	// ---- the API --------------------------------------------------------------------------------
+	fence := newFence()
+	handler := server.NewHandler(a, log.With("part", "api"), fence.guard, accessGuard(cfg.APIAccess), a.metrics.observe)
+	listener, err := listenAPI(cfg.SocketPath, log)
+	if err != nil {
+		return err
+	}
+	defer os.Remove(cfg.SocketPath)
+	run.start("api", func(ctx context.Context) error {
+		defer close(a.stopping)
+		return serve(ctx, listener, handler)
+	})
+	run.start("delete-queue", func(ctx context.Context) error { return a.replayDeletions(ctx, fence, log) })
+	a.metrics.registry.MustRegister(newStateCollector(a))
+	if cfg.PrometheusAddr != "" {
+		run.start("metrics", func(ctx context.Context) error { return serveHTTP(ctx, cfg.PrometheusAddr, a.metrics.handler()) })
+	}
+	if cfg.HealthPort != 0 {
+		addr := "localhost:" + strconv.Itoa(cfg.HealthPort)
+		run.start("health", func(ctx context.Context) error { return serveHTTP(ctx, addr, a.healthHandler()) })
+	}
+	if err := fence.wait(ctx); err == nil {
+		if err := a.cni.Install(); err != nil {
+			log.Error("cannot write the CNI configuration", "error", err)
+		}
+		run.start("cni", a.cni.Run)
+		log.Info("ready", "took", time.Since(started).Round(time.Millisecond))
+	}
+	return run.wait()
+}
+
+// newFilter makes the identity-label filter from the flags.
+func newFilter(cfg Config) (*labels.Filter, error) {
+	var file []byte
+	if cfg.LabelPrefixFile != "" {
+		var err error
+		if file, err = os.ReadFile(cfg.LabelPrefixFile); err != nil {
+			return nil, fmt.Errorf("--label-prefix-file: %w", err)
+		}
+	}
+	return labels.NewFilter(cfg.Labels, file)
+}
+
+func newEngine(cfg Config) (*policy.Engine, error) {
+	mode, err := policy.ParseMode(cfg.EnablePolicy)
+	if err != nil {
+		return nil, err
+	}
+	return policy.New(policy.Config{
+		Mode: mode, ClusterName: cfg.ClusterName, AllowLocalhost: cfg.AllowLocalhost != "policy",
+		DefaultLocalCluster: cfg.PolicyDefaultLocalCluster, DualStack: cfg.EnableIPv4 && cfg.EnableIPv6,
+		IPv6Only: !cfg.EnableIPv4, AllowNonDefaultDeny: cfg.NonDefaultDeny,
+	})
+}
+
+func newPool(cfg Config, registry *endpoint.Registry, log *slog.Logger) (*ipam.IPAM, error) {
+	pc := ipam.Config{Expiration: cfg.IPAMExpiration, Log: log, InUse: func(ip netip.Addr) (string, bool) {
+		row, ok := registry.ByAddr(ip)
+		return fmt.Sprintf("endpoint %d", row.ID), ok
+	}}
+	if cfg.EnableIPv4 {
+		pc.IPv4CIDR = netip.MustParsePrefix(cfg.IPv4Range)
+	}
+	if cfg.EnableIPv6 {
+		pc.IPv6CIDR = netip.MustParsePrefix(cfg.IPv6Range)
+	}
+	return ipam.New(pc)
+}
+
+// newIdentities joins the rules for reserved identities with the cluster's allocator.
+func newIdentities(cfg Config, facts nodeFacts, backend kvstore.Backend, first, last identity.ID, log *slog.Logger) (*identities, error) {
+	var fixed []string
+	for id, name := range cfg.FixedIdentities {
+		fixed = append(fixed, id+"="+name)
+	}
+	fixedSet, err := identity.ParseFixed(fixed)
+	if err != nil {
+		return nil, fmt.Errorf("--fixed-identity-mapping: %w", err)
+	}
+	store, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{
+		Store: backend, BasePath: kvstore.IdentitiesPrefix, Suffix: facts.suffix(), KeyType: labelKey{}, Logger: log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	events := make(allocator.AllocatorEventChan, 1024)
+	alloc, err := allocator.NewAllocator(labelKey{}, store, allocator.WithMin(allocator.ID(first)), allocator.WithMax(allocator.ID(last)),
+		allocator.WithEvents(events), allocator.WithMasterKeyProtection(), allocator.WithSyncInterval(cfg.AllocationSync), allocator.WithLogger(log))
+	if err != nil {
+		return nil, err
+	}
+	return &identities{
+		log: log, alloc: alloc, events: events, fixed: fixedSet, known: map[identity.ID]labels.Set{},
+		wellKnown: identity.WellKnownIdentities(cfg.ClusterName, "kube-system"),
+	}, nil
+}
+
+// lockState keeps a second agent from working on the same state.
+func lockState(dir string) (unlock func(), err error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("--state-dir: %w", err)
+	}
+	path := filepath.Join(dir, "agent.lock")
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("--state-dir: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("another agent works on %s (it holds %s); stop it first or choose another --state-dir", dir, path)
+	}
+	return func() { f.Close() }, nil
+}
+
+// healthHandler answers the node's own health check.
+func (a *api) healthHandler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		st := a.health()
+		if st.Cilium.State == rest.StateFailure {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		fmt.Fprintln(w, st.Cilium.State, st.Cilium.Msg)
+	})
+	return mux
+}
+
+// replayDeletions does what plugins asked for while no agent answered, then lets endpoint requests
+// in. It waits for plugins that hold the queue.
+func (a *api) replayDeletions(ctx context.Context, f *fence, log *slog.Logger) error {
+	n, err := deletequeue.Replay(ctx, deletequeue.Dir(a.cfg.SocketPath), func(ctx context.Context, e deletequeue.Entry) error {
+		if e.ContainerID != "" {
+			a.lifecycle.DeleteContainer(ctx, e.ContainerID)
+			return nil
+		}
+		ref, err := endpoint.ParseRef(e.EndpointID)
+		if err != nil {
+			return nil // nobody can delete it: the file must not come back for ever
+		}
+		row, err := a.registry.Find(ref)
+		if err != nil {
+			return nil // gone already
+		}
+		_, err = a.lifecycle.Delete(ctx, row.ID)
+		if errors.Is(err, endpoint.ErrNotFound) {
+			return nil
+		}
+		return err
+	}, f.open)
+	if err != nil && ctx.Err() == nil {
+		log.Error("some queued deletions could not be done", "error", err)
+		f.open() // the queue is kept; serving nobody would not make it shorter
+	}
+	if n > 0 {
+		log.Info("did what was queued while no agent ran", "deletions", n)
+	}
+	return nil
+}
+
+// housekeeping does what has no event of its own to wait for.
+func (a *api) housekeeping(ctx context.Context, log *slog.Logger) error {
+	flows := time.NewTicker(a.cfg.CTInterval)
+	defer flows.Stop()
+	sweep := time.NewTicker(max(a.cfg.OrphanGrace/2, time.Second))
+	defer sweep.Stop()
+	retry := time.NewTicker(5 * time.Second)
+	defer retry.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-flows.C:
+			alive, removed, err := a.maps.CollectCT(ctx)
+			if ctx.Err() != nil {
+				return nil
+			}
+			a.parts.report("conntrack", err, fmt.Sprintf("%d flows, %d expired ones removed", alive, removed))
+		case <-sweep.C:
+			a.parts.report("orphans", a.lifecycle.Sweep(), "no interface without an endpoint stays")
+		case <-retry.C:
+			err := a.policy.Retry()
+			if err != nil {
+				log.Error("policy is not in force in full", "error", err)
+			}
+			a.parts.report("policy", err, fmt.Sprintf("revision %d in force", a.policy.Revision()))
+		}
+	}
+}

@@ -1,0 +1,431 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hawser-net/hawser/api/rest"
+	"github.com/hawser-net/hawser/api/rest/server"
+	"github.com/hawser-net/hawser/internal/endpoint"
+	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/internal/policy"
+)
+
+// endpointError gives an error of the endpoint package its code. What is the caller's fault is a
+// 400, as clients of this API expect even for duplicates.
+func endpointError(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, endpoint.ErrNotFound):
+		return server.Errorf(http.StatusNotFound, "%w", err)
+	case errors.Is(err, endpoint.ErrInvalid), errors.Is(err, endpoint.ErrExists):
+		return server.Errorf(http.StatusBadRequest, "%w", err)
+	case errors.Is(err, endpoint.ErrSuperseded):
+		return server.Errorf(http.StatusConflict, "%w", err)
+	}
+	return err
+}
+
+// find resolves an endpoint id of the API.
+func (a *api) find(id string) (endpoint.Endpoint, error) {
+	ref, err := endpoint.ParseRef(id)
+	if err != nil {
+		return endpoint.Endpoint{}, endpointError(err)
+	}
+	row, err := a.registry.Find(ref)
+	return row, endpointError(err)
+}
+
+// CreateEndpoint is PUT /endpoint/{id}.
+func (a *api) CreateEndpoint(ctx context.Context, req server.CreateEndpointRequestObject) (server.CreateEndpointResponseObject, error) {
+	ref, err := endpoint.ParseRef(req.ID)
+	if err != nil {
+		return nil, endpointError(err)
+	}
+	if req.Body == nil {
+		return nil, server.Errorf(http.StatusBadRequest, "the request has no body: want an EndpointChangeRequest")
+	}
+	create, err := a.createRequest(req.Body)
+	if err != nil {
+		return nil, server.Errorf(http.StatusBadRequest, "%w", err)
+	}
+	if ref.Kind == endpoint.RefLocalID && create.ID == 0 {
+		create.ID = ref.Local
+	}
+	row, err := a.lifecycle.Create(ctx, create)
+	if err != nil {
+		return nil, endpointError(err)
+	}
+	return server.CreateEndpoint201JSONResponse(a.endpointModel(row)), nil
+}
+
+// createRequest checks and translates the body of a creation.
+func (a *api) createRequest(m *rest.EndpointChangeRequest) (endpoint.CreateRequest, error) {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	mac := func(name, s string) net.HardwareAddr {
+		hw, err := net.ParseMAC(s)
+		if err != nil || len(hw) != 6 {
+			bad("%s: %q is not an Ethernet address", name, s)
+		}
+		return hw
+	}
+	addr := func(name, s string, v4 bool) netip.Addr {
+		if s == "" {
+			return netip.Addr{}
+		}
+		text, _, _ := strings.Cut(s, "/")
+		ip, err := netip.ParseAddr(text)
+		if err != nil || ip.Zone() != "" || ip.Is4In6() || ip.Is4() != v4 {
+			bad("addressing.%s: %q is not an address of that family", name, s)
+			return netip.Addr{}
+		}
+		return ip
+	}
+	req := endpoint.CreateRequest{
+		Attachment: endpoint.Attachment{
+			ContainerID: m.ContainerID, ContainerName: m.ContainerName, ContainerIfName: m.ContainerInterfaceName,
+			NetnsPath: m.ContainerNetnsPath, NetnsCookie: m.NetnsCookie,
+			IfName: m.InterfaceName, IfIndex: m.InterfaceIndex,
+			MAC: mac("mac", m.MAC), HostMAC: mac("host-mac", m.HostMAC),
+			IPv4: addr("ipv4", m.Addressing.IPv4, true), IPv6: addr("ipv6", m.Addressing.IPv6, false),
+			Namespace: m.K8SNamespace, PodName: m.K8SPodName, PodUID: m.K8SUid,
+			ExternalIPAM: m.DatapathConfiguration.ExternalIPAM,
+		},
+		IPv4Expiration: m.Addressing.IPv4ExpirationUUID, IPv6Expiration: m.Addressing.IPv6ExpirationUUID,
+	}
+	if m.ID < 0 || m.ID > 65535 {
+		bad("id: %d is outside 0 to 65535", m.ID)
+	}
+	req.ID = uint16(m.ID)
+	if m.State != "" && m.State != rest.EndpointStateWaitingForIdentity {
+		bad("state: a new endpoint is %s, not %s", rest.EndpointStateWaitingForIdentity, m.State)
+	}
+	if (m.K8SPodName == "") != (m.K8SNamespace == "") {
+		bad("k8s-pod-name and k8s-namespace go together")
+	}
+	lbls, err := a.workloadLabels(m)
+	if err != nil {
+		errs = append(errs, err)
+	}
+	req.Labels = lbls
+	return req, errors.Join(errs...)
+}
+
+// workloadLabels makes the endpoint's labels from what the plugin sent: the runtime's own labels
+// (CNI convention args.cni.labels) are a pod's labels, and namespace and cluster are added so that
+// no label of the workload can stand in for them.
+func (a *api) workloadLabels(m *rest.EndpointChangeRequest) (labels.Set, error) {
+	given, err := labels.ParseSet(m.Labels)
+	if err != nil {
+		return nil, fmt.Errorf("labels: %w", err)
+	}
+	pod := map[string]string{}
+	for _, l := range given {
+		if l.Source == labels.SourceReserved {
+			return nil, fmt.Errorf("labels: %s: reserved labels cannot be asked for", l)
+		}
+		pod[l.Key] = l.Value
+	}
+	if m.K8SPodName == "" {
+		if len(pod) == 0 {
+			return nil, nil // reserved:init
+		}
+		return labels.FromMap(labels.SourceK8s, pod).With(a.clusterLabel()), nil
+	}
+	return labels.PodLabels(labels.Pod{Namespace: m.K8SNamespace, Labels: pod, Cluster: a.cfg.ClusterName})
+}
+
+// PatchEndpoint is PATCH /endpoint/{id}: the labels of an endpoint can change, its attachment
+// cannot.
+func (a *api) PatchEndpoint(ctx context.Context, req server.PatchEndpointRequestObject) (server.PatchEndpointResponseObject, error) {
+	row, err := a.find(req.ID)
+	if err != nil {
+		return nil, err
+	}
+	if req.Body == nil {
+		return nil, server.Errorf(http.StatusBadRequest, "the request has no body: want an EndpointChangeRequest")
+	}
+	m := req.Body
+	switch m.State {
+	case "", rest.EndpointStateWaitingForIdentity, rest.EndpointStateReady:
+	default:
+		return nil, server.Errorf(http.StatusBadRequest, "state: %s cannot be asked for; only %s and %s", m.State, rest.EndpointStateWaitingForIdentity, rest.EndpointStateReady)
+	}
+	if (m.InterfaceIndex != 0 && m.InterfaceIndex != row.IfIndex) || (m.ContainerID != "" && m.ContainerID != row.ContainerID) {
+		return nil, server.Errorf(http.StatusBadRequest, "endpoint %d: the attachment of an endpoint cannot change; delete it and create another", row.ID)
+	}
+	if len(m.Labels) > 0 {
+		user, err := labels.ParseSet(m.Labels)
+		if err == nil {
+			err = refuseReserved(user)
+		}
+		if err != nil {
+			return nil, server.Errorf(http.StatusBadRequest, "labels: %w", err)
+		}
+		if row, err = a.lifecycle.SetLabels(ctx, row.ID, user, row.Disabled); err != nil {
+			return nil, endpointError(err)
+		}
+	}
+	return server.PatchEndpoint200JSONResponse(a.endpointModel(row)), nil
+}
+
+// refuseReserved keeps clients from giving a workload the labels that only Hawser gives.
+func refuseReserved(set labels.Set) error {
+	for _, l := range set {
+		if l.Source == labels.SourceReserved || strings.HasPrefix(l.Key, "io.cilium.k8s.") || strings.HasPrefix(l.Key, "io.kubernetes.pod.") {
+			return fmt.Errorf("%s: labels of this kind cannot be set", l)
+		}
+	}
+	return nil
+}
+
+// GetEndpoint is GET /endpoint/{id}.
+func (a *api) GetEndpoint(_ context.Context, req server.GetEndpointRequestObject) (server.GetEndpointResponseObject, error) {
+	row, err := a.find(req.ID)
+	if err != nil {
+		return nil, err
+	}
+	return server.GetEndpoint200JSONResponse(a.endpointModel(row)), nil
+}
+
+// ListEndpoints is GET /endpoint: all endpoints that have the given labels.
+func (a *api) ListEndpoints(_ context.Context, req server.ListEndpointsRequestObject) (server.ListEndpointsResponseObject, error) {
+	var want labels.Set
+	if req.Body != nil {
+		var err error
+		if want, err = labels.ParseSet(*req.Body); err != nil {
+			return nil, server.Errorf(http.StatusBadRequest, "labels: %w", err)
+		}
+	}
+	out := []rest.Endpoint{}
+	for _, row := range a.registry.List() {
+		if hasAll(slices.Concat(row.IdentityLabels, row.InfoLabels), want) {
+			out = append(out, a.endpointModel(row))
+		}
+	}
+	if len(want) > 0 && len(out) == 0 {
+		return nil, server.Errorf(http.StatusNotFound, "no endpoint has the labels %s", want)
+	}
+	return server.ListEndpoints200JSONResponse(out), nil
+}
+
+func hasAll(have []labels.Label, want labels.Set) bool {
+	for _, w := range want {
+		if !slices.ContainsFunc(have, func(l labels.Label) bool {
+			return l.Key == w.Key && l.Value == w.Value && (l.Source == w.Source || w.Source == labels.SourceAny || w.Source == labels.SourceUnspec)
+		}) {
+			return false
+		}
+	}
+	return true
+}
+
+// DeleteEndpoint is DELETE /endpoint/{id}.
+func (a *api) DeleteEndpoint(ctx context.Context, req server.DeleteEndpointRequestObject) (server.DeleteEndpointResponseObject, error) {
+	row, err := a.find(req.ID)
+	if err != nil {
+		return nil, err
+	}
+	failures, err := a.lifecycle.Delete(ctx, row.ID)
+	if err != nil {
+		return nil, endpointError(err)
+	}
+	if failures > 0 {
+		return server.DeleteEndpoint206JSONResponse(failures), nil
+	}
+	return server.DeleteEndpoint200Response{}, nil
+}
+
+// DeleteEndpoints is DELETE /endpoint: all endpoints of a container.
+func (a *api) DeleteEndpoints(ctx context.Context, req server.DeleteEndpointsRequestObject) (server.DeleteEndpointsResponseObject, error) {
+	if req.Body == nil || req.Body.ContainerID == "" {
+		return nil, server.Errorf(http.StatusBadRequest, "container-id is needed")
+	}
+	n, failures := a.lifecycle.DeleteContainer(ctx, req.Body.ContainerID)
+	switch {
+	case n == 0:
+		return nil, server.Errorf(http.StatusNotFound, "container %s has no endpoint", req.Body.ContainerID)
+	case failures > 0:
+		return server.DeleteEndpoints206JSONResponse(failures), nil
+	}
+	return server.DeleteEndpoints200Response{}, nil
+}
+
+// GetEndpointConfig is GET /endpoint/{id}/config.
+func (a *api) GetEndpointConfig(_ context.Context, req server.GetEndpointConfigRequestObject) (server.GetEndpointConfigResponseObject, error) {
+	row, err := a.find(req.ID)
+	if err != nil {
+		return nil, err
+	}
+	return server.GetEndpointConfig200JSONResponse(rest.EndpointConfigurationStatus{Realized: endpointSpec(row)}), nil
+}
+
+// PatchEndpointConfig is PATCH /endpoint/{id}/config.
+func (a *api) PatchEndpointConfig(ctx context.Context, req server.PatchEndpointConfigRequestObject) (server.PatchEndpointConfigResponseObject, error) {
+	row, err := a.find(req.ID)
+	if err != nil {
+		return nil, err
+	}
+	if req.Body == nil {
+		return nil, server.Errorf(http.StatusBadRequest, "the request has no body: want an EndpointConfigurationSpec")
+	}
+	for name := range req.Body.Options {
+		// No option exists that could be accepted without effect.
+		return nil, server.Errorf(http.StatusBadRequest, "option %q is not known: endpoints have no options of their own; use PATCH /config for the node's", name)
+	}
+	if user := req.Body.LabelConfiguration.User; user != nil {
+		set, err := labels.ParseSet(user)
+		if err == nil {
+			err = refuseReserved(set)
+		}
+		if err != nil {
+			return nil, server.Errorf(http.StatusBadRequest, "labels: %w", err)
+		}
+		if _, err := a.lifecycle.SetLabels(ctx, row.ID, set, row.Disabled); err != nil {
+			return nil, endpointError(err)
+		}
+	}
+	return server.PatchEndpointConfig200Response{}, nil
+}
+
+// GetEndpointHealth is GET /endpoint/{id}/healthz.
+func (a *api) GetEndpointHealth(_ context.Context, req server.GetEndpointHealthRequestObject) (server.GetEndpointHealthResponseObject, error) {
+	row, err := a.find(req.ID)
+	if err != nil {
+		return nil, err
+	}
+	return server.GetEndpointHealth200JSONResponse(a.endpointHealth(row)), nil
+}
+
+// endpointHealth reads the interface's programs from the kernel: what a health check is for is
+// just what the agent would not otherwise notice.
+func (a *api) endpointHealth(row endpoint.Endpoint) rest.EndpointHealth {
+	h := rest.EndpointHealth{BPF: rest.EndpointHealthStatusOK, Policy: rest.EndpointHealthStatusOK, OverallHealth: rest.EndpointHealthStatusOK, Connected: true}
+	switch row.State {
+	case endpoint.StateReady, endpoint.StateRestoring:
+	case endpoint.StateDisconnecting, endpoint.StateDisconnected, endpoint.StateInvalid:
+		return rest.EndpointHealth{BPF: rest.EndpointHealthStatusDisabled, Policy: rest.EndpointHealthStatusDisabled, OverallHealth: rest.EndpointHealthStatusDisabled}
+	default:
+		h.BPF, h.Policy, h.OverallHealth = rest.EndpointHealthStatusPending, rest.EndpointHealthStatusBootstrap, rest.EndpointHealthStatusPending
+		return h
+	}
+	if attached, err := a.programs.Attached(row.IfIndex); err != nil || !attached {
+		h.BPF, h.OverallHealth, h.Connected = rest.EndpointHealthStatusFailure, rest.EndpointHealthStatusFailure, false
+	}
+	if kernel, _ := a.policy.Row(row.ID); kernel.Locked || kernel.RuleSet == 0 {
+		h.Policy, h.OverallHealth = rest.EndpointHealthStatusFailure, rest.EndpointHealthStatusFailure
+	}
+	return h
+}
+
+// GetEndpointLabels is GET /endpoint/{id}/labels.
+func (a *api) GetEndpointLabels(_ context.Context, req server.GetEndpointLabelsRequestObject) (server.GetEndpointLabelsResponseObject, error) {
+	row, err := a.find(req.ID)
+	if err != nil {
+		return nil, err
+	}
+	return server.GetEndpointLabels200JSONResponse(rest.LabelConfiguration{
+		Spec: rest.LabelConfigurationSpec{User: row.User.Strings()}, Status: labelStatus(row),
+	}), nil
+}
+
+// PatchEndpointLabels is PATCH /endpoint/{id}/labels: it replaces the user's labels.
+func (a *api) PatchEndpointLabels(ctx context.Context, req server.PatchEndpointLabelsRequestObject) (server.PatchEndpointLabelsResponseObject, error) {
+	row, err := a.find(req.ID)
+	if err != nil {
+		return nil, err
+	}
+	if req.Body == nil {
+		return nil, server.Errorf(http.StatusBadRequest, "the request has no body: want a LabelConfigurationSpec")
+	}
+	user, err := labels.ParseSet(req.Body.User)
+	if err == nil {
+		err = refuseReserved(user)
+	}
+	if err != nil {
+		return nil, server.Errorf(http.StatusBadRequest, "labels: %w", err)
+	}
+	if _, err := a.lifecycle.SetLabels(ctx, row.ID, user, row.Disabled); err != nil {
+		return nil, endpointError(err)
+	}
+	return server.PatchEndpointLabels200Response{}, nil
+}
+
+// GetEndpointLog is GET /endpoint/{id}/log, newest first.
+func (a *api) GetEndpointLog(_ context.Context, req server.GetEndpointLogRequestObject) (server.GetEndpointLogResponseObject, error) {
+	row, err := a.find(req.ID)
+	if err != nil {
+		return nil, err
+	}
+	out := logModel(row)
+	slices.Reverse(out)
+	return server.GetEndpointLog200JSONResponse(out), nil
+}
+
+func logModel(row endpoint.Endpoint) []rest.EndpointStatusChange {
+	out := []rest.EndpointStatusChange{}
+	for _, e := range row.Log {
+		code := "ok"
+		if !e.OK {
+			code = "failed"
+		}
+		out = append(out, rest.EndpointStatusChange{
+			Timestamp: e.Time.UTC().Format(time.RFC3339Nano), Code: code, Message: e.Message, State: rest.EndpointState(e.State),
+		})
+	}
+	return out
+}
+
+func labelStatus(row endpoint.Endpoint) rest.LabelConfigurationStatus {
+	return rest.LabelConfigurationStatus{
+		Realized: rest.LabelConfigurationSpec{User: row.User.Strings()}, SecurityRelevant: row.IdentityLabels.Strings(),
+		Derived: row.InfoLabels.Strings(), Disabled: row.Disabled.Strings(),
+	}
+}
+
+func endpointSpec(row endpoint.Endpoint) rest.EndpointConfigurationSpec {
+	return rest.EndpointConfigurationSpec{LabelConfiguration: rest.LabelConfigurationSpec{User: row.User.Strings()}}
+}
+
+func identityModel(id identity.ID, l labels.Set) rest.Identity {
+	return rest.Identity{ID: int(id), Labels: l.Strings()}
+}
+
+// endpointModel is the API's form of a row.
+func (a *api) endpointModel(row endpoint.Endpoint) rest.Endpoint {
+	pair := rest.AddressPair{}
+	if row.IPv4.IsValid() {
+		pair.IPv4 = row.IPv4.String()
+	}
+	if row.IPv6.IsValid() {
+		pair.IPv6 = row.IPv6.String()
+	}
+	st := rest.EndpointStatus{
+		State: rest.EndpointState(row.State),
+		ExternalIdentifiers: rest.EndpointIdentifiers{
+			CNIAttachmentID: row.AttachmentID(), ContainerID: row.ContainerID, ContainerName: row.ContainerName,
+			K8SNamespace: row.Namespace, K8SPodName: row.PodName, PodName: row.Pod(),
+		},
+		Identity: identityModel(row.Identity, row.IdentityLabels), Labels: labelStatus(row), Realized: endpointSpec(row),
+		Health: a.endpointHealth(row), Log: logModel(row),
+		Networking: rest.EndpointNetworking{
+			Addressing: []rest.AddressPair{pair}, HostAddressing: a.hostAddressing(), HostMAC: row.HostMAC.String(), MAC: row.MAC.String(),
+			InterfaceIndex: row.IfIndex, InterfaceName: row.IfName, ContainerInterfaceName: row.ContainerIfName,
+		},
+	}
+	for _, p := range row.NamedPorts {
+		st.NamedPorts = append(st.NamedPorts, rest.NamedPort{Name: p.Name, Port: int(p.Port), Protocol: policy.ProtoName(p.Proto)})
+	}
+	st.Policy = a.endpointPolicy(row)
+	return rest.Endpoint{ID: int(row.ID), Spec: endpointSpec(row), Status: st}
+}

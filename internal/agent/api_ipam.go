@@ -1,0 +1,129 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+
+	"github.com/hawser-net/hawser/api/rest"
+	"github.com/hawser-net/hawser/api/rest/server"
+	"github.com/hawser-net/hawser/internal/endpoint"
+	"github.com/hawser-net/hawser/internal/ipam"
+)
+
+// ipamError gives an error of the address pool its code; other is that of faults without one of
+// their own.
+func ipamError(err error, other int) error {
+	code := other
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, ipam.ErrInvalid):
+		code = http.StatusBadRequest
+	case errors.Is(err, ipam.ErrNotFound):
+		code = http.StatusNotFound
+	case errors.Is(err, ipam.ErrExists):
+		code = http.StatusConflict
+	case errors.Is(err, ipam.ErrDisabled):
+		code = http.StatusNotImplemented
+	case errors.Is(err, ipam.ErrNotOpen):
+		code = http.StatusServiceUnavailable
+	}
+	return server.Errorf(code, "%w", err)
+}
+
+// AllocateIP is POST /ipam: a free address of each family asked for.
+func (a *api) AllocateIP(_ context.Context, req server.AllocateIPRequestObject) (server.AllocateIPResponseObject, error) {
+	families, err := ipam.ParseFamilies(req.Params.Family)
+	if err != nil {
+		return nil, ipamError(err, http.StatusBadRequest)
+	}
+	res, err := a.pool.AllocateNext(families, req.Params.Owner, req.Params.Pool, req.Params.Expiration)
+	if err != nil {
+		if errors.Is(err, ipam.ErrDisabled) {
+			return nil, server.Errorf(http.StatusBadRequest, "%w", err)
+		}
+		return nil, ipamError(err, http.StatusBadGateway)
+	}
+	out := rest.IPAMResponse{HostAddressing: a.hostAddressing()}
+	if v4 := res.IPv4; v4 != nil {
+		out.Address.IPv4, out.Address.IPv4ExpirationUUID, out.Address.IPv4PoolName = v4.IP.String(), v4.UUID, ipam.DefaultPool
+		out.IPv4 = rest.IPAMAddressResponse{IP: v4.IP.String(), ExpirationUUID: v4.UUID, Gateway: a.router4.String()}
+	}
+	if v6 := res.IPv6; v6 != nil {
+		out.Address.IPv6, out.Address.IPv6ExpirationUUID, out.Address.IPv6PoolName = v6.IP.String(), v6.UUID, ipam.DefaultPool
+		out.IPv6 = rest.IPAMAddressResponse{IP: v6.IP.String(), ExpirationUUID: v6.UUID, Gateway: a.router6.String()}
+	}
+	return server.AllocateIP201JSONResponse(out), nil
+}
+
+// ReserveIP is POST /ipam/{ip}: this very address.
+func (a *api) ReserveIP(_ context.Context, req server.ReserveIPRequestObject) (server.ReserveIPResponseObject, error) {
+	ip, err := netip.ParseAddr(req.IP)
+	if err != nil {
+		return nil, server.Errorf(http.StatusBadRequest, "%q is not an IP address", req.IP)
+	}
+	if err := a.pool.Allocate(ip, req.Params.Owner, req.Params.Pool); err != nil {
+		return nil, ipamError(err, http.StatusInternalServerError)
+	}
+	return server.ReserveIP200Response{}, nil
+}
+
+// ReleaseIP is DELETE /ipam/{ip}. An address that an endpoint uses is kept.
+func (a *api) ReleaseIP(_ context.Context, req server.ReleaseIPRequestObject) (server.ReleaseIPResponseObject, error) {
+	ip, err := netip.ParseAddr(req.IP)
+	if err != nil {
+		return nil, server.Errorf(http.StatusBadRequest, "%q is not an IP address", req.IP)
+	}
+	if err := a.pool.Release(ip, req.Params.Pool); err != nil {
+		return nil, ipamError(err, http.StatusInternalServerError)
+	}
+	return server.ReleaseIP200Response{}, nil
+}
+
+// hostAddressing is the node as pods see it: the router addresses are their gateways.
+func (a *api) hostAddressing() rest.NodeAddressing {
+	var out rest.NodeAddressing
+	if a.router4.IsValid() {
+		out.IPv4 = rest.NodeAddressingElement{Enabled: true, IP: a.router4.String(), AllocRange: a.pool.CIDR(ipam.IPv4).String()}
+	}
+	if a.router6.IsValid() {
+		out.IPv6 = rest.NodeAddressingElement{Enabled: true, IP: a.router6.String(), AllocRange: a.pool.CIDR(ipam.IPv6).String()}
+	}
+	return out
+}
+
+// addresses is the pool as endpoints use it.
+type addresses struct {
+	pool *ipam.IPAM
+}
+
+// Claim checks that the address was given to the owner; after a restart it is taken anew.
+func (p addresses) Claim(ip netip.Addr, owner, uuid string) error {
+	given, ok := p.pool.Lookup(ip)
+	if !ok {
+		return p.pool.Allocate(ip, owner, "")
+	}
+	if given.UUID != uuid {
+		return fmt.Errorf("%w: address %s was given to %s, and not with this request's expiration UUID; allocate an address first", endpoint.ErrExists, ip, given.Owner)
+	}
+	return nil
+}
+
+// Commit makes the address stay.
+func (p addresses) Commit(ip netip.Addr, uuid string) error {
+	if given, ok := p.pool.Lookup(ip); ok && given.UUID == "" {
+		return nil // taken without expiration
+	}
+	return p.pool.StopExpiration(ip, uuid)
+}
+
+// Restore takes the address of an endpoint of before the restart.
+func (p addresses) Restore(ip netip.Addr, owner string) error { return p.pool.Restore(ip, owner) }
+
+// Free gives the address back.
+func (p addresses) Free(ip netip.Addr) {
+	_ = p.pool.Free(ip) // it fails only if the address is free already, which is what is wanted
+}

@@ -1,0 +1,189 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+
+	"github.com/hawser-net/hawser/api/rest"
+	"github.com/hawser-net/hawser/api/rest/server"
+	"github.com/hawser-net/hawser/internal/datapath"
+)
+
+// mapReaders lists the kernel's maps by the name they have in the API.
+func (a *api) mapReaders() map[string]func() ([]rest.BPFMapEntry, error) {
+	return map[string]func() ([]rest.BPFMapEntry, error){
+		"endpoints": a.readEndpointMap, "policy": a.readPolicyMap, "ipcache": a.readIPCacheMap,
+		"ct": a.readCTMap, "metrics": a.readMetricsMap,
+	}
+}
+
+// ListMaps is GET /map: the names, without the content.
+func (a *api) ListMaps(context.Context, server.ListMapsRequestObject) (server.ListMapsResponseObject, error) {
+	var out rest.BPFMapList
+	for name := range a.mapReaders() {
+		out.Maps = append(out.Maps, rest.BPFMap{Path: a.mapPath(name)})
+	}
+	slices.SortFunc(out.Maps, func(x, y rest.BPFMap) int { return cmp.Compare(x.Path, y.Path) })
+	return server.ListMaps200JSONResponse(out), nil
+}
+
+// GetMap is GET /map/{name}: the content, read from the kernel now.
+func (a *api) GetMap(_ context.Context, req server.GetMapRequestObject) (server.GetMapResponseObject, error) {
+	read, ok := a.mapReaders()[req.Name]
+	if !ok {
+		return nil, server.Errorf(http.StatusNotFound, "no map is called %q; there are ct, endpoints, ipcache, metrics and policy", req.Name)
+	}
+	entries, err := read()
+	if err != nil {
+		return nil, fmt.Errorf("read map %s: %w", req.Name, err)
+	}
+	slices.SortStableFunc(entries, func(x, y rest.BPFMapEntry) int { return cmp.Compare(x.Key, y.Key) })
+	return server.GetMap200JSONResponse(rest.BPFMap{Path: a.mapPath(req.Name), Cache: entries}), nil
+}
+
+func (a *api) readEndpointMap() ([]rest.BPFMapEntry, error) {
+	rows, err := a.maps.Endpoints()
+	if err != nil {
+		return nil, err
+	}
+	var out []rest.BPFMapEntry
+	for _, r := range rows {
+		e := rest.MapEndpoint{
+			ID: int(r.ID), Identity: int(r.Identity), InterfaceIndex: r.IfIndex, MAC: r.MAC.String(), HostMAC: r.HostMAC.String(),
+			Locked: r.Locked, RuleSet: int(r.RuleSet), PolicyGeneration: int(r.PolicyGeneration),
+		}
+		if row, ok := a.registry.Get(r.ID); ok && row.IfIndex == r.IfIndex {
+			e.InterfaceName = row.IfName
+		}
+		if r.IPv4.IsValid() {
+			e.IPv4 = r.IPv4.String()
+		}
+		if r.IPv6.IsValid() {
+			e.IPv6 = r.IPv6.String()
+		}
+		out = append(out, rest.BPFMapEntry{
+			Key:      fmt.Sprintf("ifindex %d", r.IfIndex),
+			Value:    fmt.Sprintf("endpoint %d identity %d ruleset %d generation %d", r.ID, r.Identity, r.RuleSet, r.PolicyGeneration),
+			Endpoint: e,
+		})
+	}
+	return out, nil
+}
+
+func (a *api) readPolicyMap() ([]rest.BPFMapEntry, error) {
+	sets, err := a.maps.RuleSets()
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(sets, func(x, y datapath.RuleSet) int { return cmp.Compare(x.ID, y.ID) })
+	var out []rest.BPFMapEntry
+	for _, rs := range sets {
+		for _, d := range []datapath.Direction{datapath.Ingress, datapath.Egress} {
+			enforced := rs.IngressEnforced
+			if d == datapath.Egress {
+				enforced = rs.EgressEnforced
+			}
+			value := "allow"
+			if enforced {
+				value = "drop"
+			}
+			out = append(out, rest.BPFMapEntry{
+				Key: fmt.Sprintf("ruleset %d %s default", rs.ID, d), Value: value,
+				Policy: rest.MapPolicy{RuleSet: int(rs.ID), Direction: rest.MapPolicyDirection(d.String()), Default: true, Enforced: enforced},
+			})
+		}
+		for k, e := range rs.Entries {
+			verdict := rest.PolicyVerdictAllowed
+			if e.Deny {
+				verdict = rest.PolicyVerdictDenied
+			}
+			out = append(out, rest.BPFMapEntry{
+				Key:   fmt.Sprintf("ruleset %d %s identity %d %s port %d/%d", rs.ID, k.Direction, k.Identity, protoName(k.Proto), k.Port, k.PortBits),
+				Value: string(verdict),
+				Policy: rest.MapPolicy{
+					RuleSet: int(rs.ID), Direction: rest.MapPolicyDirection(k.Direction.String()), Identity: int(k.Identity),
+					Proto: protoName(k.Proto), Port: int(k.Port), PortBits: int(k.PortBits), Verdict: verdict,
+				},
+			})
+		}
+	}
+	return out, nil
+}
+
+func (a *api) readIPCacheMap() ([]rest.BPFMapEntry, error) {
+	rows, err := a.maps.IPCache()
+	if err != nil {
+		return nil, err
+	}
+	var out []rest.BPFMapEntry
+	for _, r := range rows {
+		e := rest.MapIPCache{Prefix: r.Prefix.String(), Identity: int(r.Identity)}
+		value := fmt.Sprintf("identity %d", r.Identity)
+		if r.TunnelEndpoint.IsValid() {
+			e.TunnelEndpoint = r.TunnelEndpoint.String()
+			value += " via " + e.TunnelEndpoint
+		}
+		out = append(out, rest.BPFMapEntry{Key: e.Prefix, Value: value, IPCache: e})
+	}
+	return out, nil
+}
+
+// maxFlows bounds what GET /map/ct returns: the table can hold far more than anybody reads.
+const maxFlows = 10000
+
+func (a *api) readCTMap() ([]rest.BPFMapEntry, error) {
+	var out []rest.BPFMapEntry
+	err := a.maps.CT(func(f datapath.CTEntry) bool {
+		proto := protoName(f.Proto)
+		out = append(out, rest.BPFMapEntry{
+			Key:   fmt.Sprintf("%s %s -> %s", proto, f.Src, f.Dst),
+			Value: fmt.Sprintf("identity %d -> %d expires %ds", f.SrcIdentity, f.DstIdentity, int(f.Expires.Seconds())),
+			Flow: rest.MapFlow{
+				Source: f.Src.String(), Destination: f.Dst.String(), Proto: proto, SourceIdentity: int(f.SrcIdentity),
+				DestinationIdentity: int(f.DstIdentity), SourceGeneration: int(f.SrcGeneration), DestinationGeneration: int(f.DstGeneration),
+				ExpiresSeconds: int(f.Expires.Seconds()), SeenReply: f.SeenReply, Closing: f.Closing,
+				ForwardPackets: f.ForwardPackets, ReversePackets: f.ReversePackets,
+			},
+		})
+		return len(out) < maxFlows
+	})
+	return out, err
+}
+
+func (a *api) readMetricsMap() ([]rest.BPFMapEntry, error) {
+	rows, err := a.maps.Metrics()
+	if err != nil {
+		return nil, err
+	}
+	var out []rest.BPFMapEntry
+	for _, r := range rows {
+		out = append(out, rest.BPFMapEntry{
+			Key:    fmt.Sprintf("%s %s", r.Reason, r.Direction),
+			Value:  fmt.Sprintf("%d packets %d bytes", r.Packets, r.Bytes),
+			Metric: rest.MapMetric{Reason: r.Reason.String(), Direction: r.Direction.String(), Packets: r.Packets, Bytes: r.Bytes},
+		})
+	}
+	return out, nil
+}
+
+// protoName names an IP protocol as policies do.
+func protoName(p uint8) string {
+	switch p {
+	case 0:
+		return "ANY"
+	case 1:
+		return "ICMP"
+	case 6:
+		return "TCP"
+	case 17:
+		return "UDP"
+	case 58:
+		return "ICMPv6"
+	case 132:
+		return "SCTP"
+	}
+	return fmt.Sprintf("%d", p)
+}

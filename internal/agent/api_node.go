@@ -1,0 +1,241 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/hawser-net/hawser/api/rest"
+	"github.com/hawser-net/hawser/api/rest/server"
+	"github.com/hawser-net/hawser/internal/endpoint"
+	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/ipam"
+	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/internal/policy"
+	"github.com/hawser-net/hawser/pkg/kvstore"
+)
+
+// GetConfig is GET /config. The CNI plugin calls it first, for every pod.
+func (a *api) GetConfig(context.Context, server.GetConfigRequestObject) (server.GetConfigResponseObject, error) {
+	devices := a.deviceFacts()
+	spec := rest.DaemonConfigurationSpec{PolicyEnforcement: rest.PolicyEnforcement(a.policyMode())}
+	_, lost := a.hub.status()
+	return server.GetConfig200JSONResponse(rest.DaemonConfiguration{
+		Spec: spec,
+		Status: rest.DaemonConfigurationStatus{
+			Realized: spec, Immutable: rest.ConfigurationMap(a.flagValues), Addressing: a.hostAddressing(),
+			DeviceMTU: devices.DeviceMTU, RouteMTU: devices.RouteMTU,
+			DatapathMode: rest.DatapathModeVeth, ConfiguredDatapathMode: string(rest.DatapathModeVeth), IPAMMode: "kubernetes",
+			Masquerade:           a.cfg.MasqueradeIPv4 || a.cfg.MasqueradeIPv6,
+			MasqueradeProtocols:  rest.EnabledProtocols{IPv4: a.cfg.MasqueradeIPv4 && a.cfg.EnableIPv4, IPv6: a.cfg.MasqueradeIPv6 && a.cfg.EnableIPv6},
+			KVStoreConfiguration: rest.KVStoreConfiguration{Type: a.cfg.KVStore, Options: rest.ConfigurationMap(redact(a.cfg.KVStoreOpts))},
+			NodeMonitor:          rest.MonitorStatus{Lost: int(lost)},
+		},
+	}), nil
+}
+
+// redact hides what must not leave the agent.
+func redact(options map[string]string) map[string]string {
+	out := make(map[string]string, len(options))
+	for k, v := range options {
+		if strings.Contains(k, "password") || strings.Contains(k, "token") || strings.Contains(k, "secret") {
+			v = "(hidden)"
+		}
+		out[k] = v
+	}
+	return out
+}
+
+// PatchConfig is PATCH /config. Policy enforcement is the one thing that changes at run time.
+func (a *api) PatchConfig(_ context.Context, req server.PatchConfigRequestObject) (server.PatchConfigResponseObject, error) {
+	if req.Body == nil {
+		return nil, server.Errorf(http.StatusBadRequest, "the request has no body: want a DaemonConfigurationSpec")
+	}
+	for name := range req.Body.Options {
+		return nil, server.Errorf(http.StatusBadRequest, "option %q cannot change while the agent runs; set it in the configuration and start the agent again", name)
+	}
+	if req.Body.PolicyEnforcement == "" {
+		return server.PatchConfig200Response{}, nil
+	}
+	mode, err := policy.ParseMode(string(req.Body.PolicyEnforcement))
+	if err != nil {
+		return nil, server.Errorf(http.StatusBadRequest, "policy-enforcement: %w", err)
+	}
+	if err := a.policy.Change(func(e *policy.Engine) error { e.SetMode(mode); return nil }); err != nil {
+		return nil, err
+	}
+	return server.PatchConfig200Response{}, nil
+}
+
+func (a *api) policyMode() string {
+	var mode policy.Mode
+	a.policy.View(func(e *policy.Engine) { mode = e.Mode() })
+	return mode.String()
+}
+
+// GetHealthz is GET /healthz.
+func (a *api) GetHealthz(_ context.Context, req server.GetHealthzRequestObject) (server.GetHealthzResponseObject, error) {
+	st := a.health()
+	if req.Params.Brief {
+		return server.GetHealthz200JSONResponse(rest.StatusResponse{Cilium: st.Cilium, Stale: st.Stale}), nil
+	}
+	st.Cluster = rest.ClusterStatus{Self: a.localName(), Nodes: a.nodeElements(), CiliumHealth: rest.Status{State: rest.StateDisabled}}
+	return server.GetHealthz200JSONResponse(st), nil
+}
+
+// health puts together the state of every part. The whole is a failure only if pods cannot be
+// attached or policy is not in force; what merely delays news from other nodes is a warning.
+func (a *api) health() rest.StatusResponse {
+	_, lost := a.hub.status()
+	st := rest.StatusResponse{
+		Kubernetes:   rest.K8SStatus{State: rest.StateDisabled, Msg: "not configured"},
+		DatapathMode: rest.DatapathModeVeth, ConfiguredDatapathMode: string(rest.DatapathModeVeth), AttachMode: "tc",
+		IdentityRange: rest.IdentityRange{MinIdentity: int(a.idMin), MaxIdentity: int(a.idMax)},
+		Masquerading: rest.Masquerading{
+			Enabled: a.cfg.MasqueradeIPv4 || a.cfg.MasqueradeIPv6, Mode: "nftables",
+			EnabledProtocols: rest.EnabledProtocols{IPv4: a.cfg.MasqueradeIPv4 && a.cfg.EnableIPv4, IPv6: a.cfg.MasqueradeIPv6 && a.cfg.EnableIPv6},
+		},
+		NodeMonitor: rest.MonitorStatus{Lost: int(lost)}, IPAM: a.ipamStatus(),
+	}
+	st.Routing = rest.Routing{InterHostRoutingMode: "Native"}
+	if a.cfg.RoutingMode == "tunnel" {
+		st.Routing = rest.Routing{InterHostRoutingMode: "Tunnel", TunnelProtocol: a.cfg.TunnelProtocol}
+	}
+	st.Kvstore = a.kvstoreStatus()
+	st.CNIFile = a.cniStatus()
+	st.Parts = a.parts.list()
+	ready := 0
+	rows := a.registry.List()
+	for _, row := range rows {
+		if row.State == endpoint.StateReady {
+			ready++
+		}
+	}
+	st.Parts = append(st.Parts, rest.PartStatus{Name: "endpoints", State: rest.StateOk, Msg: fmt.Sprintf("%d of %d ready", ready, len(rows))})
+	st.Cilium = rest.Status{State: rest.StateOk, Msg: a.version}
+	worst := func(s rest.State, msg string) {
+		if s == rest.StateFailure || (s == rest.StateWarning && st.Cilium.State == rest.StateOk) {
+			st.Cilium = rest.Status{State: s, Msg: msg}
+		}
+	}
+	if s := st.Kvstore.State; s == rest.StateFailure || s == rest.StateWarning {
+		worst(rest.StateWarning, "kvstore: "+st.Kvstore.Msg)
+	}
+	for _, p := range st.Parts {
+		worst(p.State, p.Name+": "+p.Msg)
+	}
+	return st
+}
+
+func (a *api) kvstoreStatus() rest.Status {
+	if a.store == nil {
+		return rest.Status{State: rest.StateDisabled, Msg: "this node is on its own"}
+	}
+	s := a.store.Status()
+	switch s.State {
+	case kvstore.StateOK:
+		return rest.Status{State: rest.StateOk, Msg: s.Message}
+	case kvstore.StateDegraded, kvstore.StateConnecting:
+		return rest.Status{State: rest.StateWarning, Msg: s.Message}
+	}
+	return rest.Status{State: rest.StateFailure, Msg: s.Message}
+}
+
+func (a *api) ipamStatus() rest.IPAMStatus {
+	out := rest.IPAMStatus{Allocations: map[string]string{}}
+	for _, g := range a.pool.Dump() {
+		out.Allocations[g.IP.String()] = g.Owner
+		if g.IP.Is4() {
+			out.IPv4 = append(out.IPv4, g.IP.String())
+		} else {
+			out.IPv6 = append(out.IPv6, g.IP.String())
+		}
+	}
+	var text []string
+	for _, u := range a.pool.Usage() {
+		family := "IPv4"
+		if u.Family == ipam.IPv6 {
+			family = "IPv6"
+		}
+		text = append(text, fmt.Sprintf("%s: %d/%d allocated from %s", family, u.Used, u.Capacity, u.CIDR))
+	}
+	out.Status = strings.Join(text, ", ")
+	return out
+}
+
+// ListIdentities is GET /identity: all known, or those with the given labels.
+func (a *api) ListIdentities(_ context.Context, req server.ListIdentitiesRequestObject) (server.ListIdentitiesResponseObject, error) {
+	var want labels.Set
+	if req.Body != nil {
+		var err error
+		if want, err = labels.ParseSet(*req.Body); err != nil {
+			return nil, server.Errorf(http.StatusBadRequest, "labels: %w", err)
+		}
+	}
+	out := []rest.Identity{}
+	for _, k := range a.identities.list() {
+		if hasAll(k.set, want) {
+			out = append(out, identityModel(k.id, k.set))
+		}
+	}
+	if len(want) > 0 && len(out) == 0 {
+		return nil, server.Errorf(http.StatusNotFound, "no identity has the labels %s", want)
+	}
+	return server.ListIdentities200JSONResponse(out), nil
+}
+
+// GetIdentity is GET /identity/{id}.
+func (a *api) GetIdentity(_ context.Context, req server.GetIdentityRequestObject) (server.GetIdentityResponseObject, error) {
+	id, err := identity.Parse(req.ID)
+	if err != nil {
+		return nil, server.Errorf(http.StatusBadRequest, "%w", err)
+	}
+	set, ok := a.identities.labelsOf(id)
+	if !ok {
+		return nil, server.Errorf(http.StatusNotFound, "identity %d is not known on this node", uint32(id))
+	}
+	return server.GetIdentity200JSONResponse(identityModel(id, set)), nil
+}
+
+// ListIdentityEndpoints is GET /identity/endpoints: identities of local endpoints with how many
+// have each.
+func (a *api) ListIdentityEndpoints(context.Context, server.ListIdentityEndpointsRequestObject) (server.ListIdentityEndpointsResponseObject, error) {
+	count := map[identity.ID]int{}
+	for _, row := range a.registry.List() {
+		count[row.Identity]++
+	}
+	out := []rest.IdentityEndpoints{}
+	for _, k := range a.identities.list() {
+		if n := count[k.id]; n > 0 {
+			out = append(out, rest.IdentityEndpoints{Identity: identityModel(k.id, k.set), RefCount: n})
+		}
+	}
+	return server.ListIdentityEndpoints200JSONResponse(out), nil
+}
+
+// ListIPs is GET /ip: who is behind which address.
+func (a *api) ListIPs(_ context.Context, req server.ListIPsRequestObject) (server.ListIPsResponseObject, error) {
+	entries, err := a.ipList(req.Params.CIDR)
+	if err != nil {
+		return nil, server.Errorf(http.StatusBadRequest, "%w", err)
+	}
+	if req.Params.CIDR != "" && len(entries) == 0 {
+		return nil, server.Errorf(http.StatusNotFound, "nothing is known of %s", req.Params.CIDR)
+	}
+	return server.ListIPs200JSONResponse(entries), nil
+}
+
+// GetClusterNodes is GET /cluster/nodes. A client that gives its number gets what changed since it
+// asked last.
+func (a *api) GetClusterNodes(_ context.Context, req server.GetClusterNodesRequestObject) (server.GetClusterNodesResponseObject, error) {
+	return server.GetClusterNodes200JSONResponse(a.nodeClients.changes(req.Params.ClientID, a.localName(), a.nodeElements())), nil
+}
+
+// ListNodeIDs is GET /node/ids.
+func (a *api) ListNodeIDs(context.Context, server.ListNodeIDsRequestObject) (server.ListNodeIDsResponseObject, error) {
+	return server.ListNodeIDs200JSONResponse(a.nodeIDs()), nil
+}
+
+// localName is cluster/node, by which nodes are listed.
+func (a *api) localName() string { return a.cfg.ClusterName + "/" + a.cfg.NodeName }

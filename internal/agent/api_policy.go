@@ -1,0 +1,325 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/hawser-net/hawser/api/rest"
+	"github.com/hawser-net/hawser/api/rest/server"
+	"github.com/hawser-net/hawser/internal/endpoint"
+	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/internal/policy"
+)
+
+// ruleView is a rule in force as GET /policy shows it.
+type ruleView struct {
+	Owner            policy.Owner  `json:"owner"`
+	Path             string        `json:"path"`
+	Namespace        string        `json:"namespace,omitempty"`
+	EndpointSelector string        `json:"endpointSelector"`
+	Description      string        `json:"description,omitempty"`
+	Labels           labels.Set    `json:"labels,omitempty"`
+	Identities       []identity.ID `json:"identities"`
+	Entries          []clauseView  `json:"entries"`
+}
+
+// clauseView is one entry of a rule.
+type clauseView struct {
+	Path      string   `json:"path"`
+	Direction string   `json:"direction"`
+	Verdict   string   `json:"verdict"`
+	Peers     []string `json:"peers"`
+	Ports     []string `json:"ports"`
+}
+
+// GetPolicy is GET /policy: all rules in force, as JSON text.
+func (a *api) GetPolicy(context.Context, server.GetPolicyRequestObject) (server.GetPolicyResponseObject, error) {
+	out := []ruleView{}
+	a.policy.View(func(e *policy.Engine) {
+		for _, info := range e.Rules() {
+			out = append(out, viewRule(info))
+		}
+	})
+	text, err := json.MarshalIndent(out, "", "  ")
+	if err != nil {
+		return nil, err
+	}
+	return server.GetPolicy200JSONResponse(rest.Policy{Policy: string(text), Revision: int(a.policy.Revision())}), nil
+}
+
+func viewRule(info policy.RuleInfo) ruleView {
+	r := info.Rule
+	v := ruleView{
+		Owner: info.Owner, Path: r.Path, Namespace: r.Namespace, EndpointSelector: r.Subject.String(), Description: r.Description,
+		Labels: r.Labels, Identities: info.Subjects, Entries: []clauseView{},
+	}
+	for _, c := range r.Clauses {
+		cv := clauseView{Path: c.Path, Direction: c.Direction.String(), Verdict: "allow", Peers: []string{}, Ports: []string{}}
+		if c.Deny {
+			cv.Verdict = "deny"
+		}
+		if c.AllPeers {
+			cv.Peers = append(cv.Peers, "all")
+		}
+		for _, sel := range c.Peers {
+			cv.Peers = append(cv.Peers, sel.String())
+		}
+		for _, m := range c.Ports {
+			cv.Ports = append(cv.Ports, m.String())
+		}
+		v.Entries = append(v.Entries, cv)
+	}
+	return v
+}
+
+// ListSelectors is GET /policy/selectors: the selectors of peers that rule sets use.
+func (a *api) ListSelectors(context.Context, server.ListSelectorsRequestObject) (server.ListSelectorsResponseObject, error) {
+	out := []rest.SelectorIdentityMapping{}
+	a.policy.View(func(e *policy.Engine) {
+		for _, s := range e.Selectors() {
+			out = append(out, rest.SelectorIdentityMapping{Selector: s.Selector, Identities: numbers(s.Identities), Users: len(s.Users)})
+		}
+	})
+	return server.ListSelectors200JSONResponse(out), nil
+}
+
+// ListSubjectSelectors is GET /policy/subject-selectors: whom the rules select, by rule.
+func (a *api) ListSubjectSelectors(context.Context, server.ListSubjectSelectorsRequestObject) (server.ListSubjectSelectorsResponseObject, error) {
+	type use struct {
+		ids   map[identity.ID]bool
+		users int
+	}
+	uses := map[string]*use{}
+	a.policy.View(func(e *policy.Engine) {
+		for _, r := range e.Rules() {
+			selector := r.Rule.Subject.String()
+			u := uses[selector]
+			if u == nil {
+				u = &use{ids: map[identity.ID]bool{}}
+				uses[selector] = u
+			}
+			u.users++
+			for _, id := range r.Subjects {
+				u.ids[id] = true
+			}
+		}
+	})
+	out := []rest.SelectorIdentityMapping{}
+	for selector, u := range uses {
+		m := rest.SelectorIdentityMapping{Selector: selector, Users: u.users}
+		for id := range u.ids {
+			m.Identities = append(m.Identities, int(id))
+		}
+		slices.Sort(m.Identities)
+		out = append(out, m)
+	}
+	slices.SortFunc(out, func(x, y rest.SelectorIdentityMapping) int { return strings.Compare(x.Selector, y.Selector) })
+	return server.ListSubjectSelectors200JSONResponse(out), nil
+}
+
+func numbers(ids []identity.ID) []int {
+	out := make([]int, 0, len(ids))
+	for _, id := range ids {
+		out = append(out, int(id))
+	}
+	return out
+}
+
+// endpointPolicy is what is in force for an endpoint.
+func (a *api) endpointPolicy(row endpoint.Endpoint) rest.EndpointPolicyStatus {
+	p := rest.EndpointPolicy{PolicyEnabled: rest.EndpointPolicyEnabledNone, ID: int(row.Identity), PolicyRevision: int(a.policy.Revision())}
+	a.policy.View(func(e *policy.Engine) {
+		binding, ingress, egress, ok := e.RuleSetOf(endpoint.SubjectOf(row))
+		switch {
+		case !ok:
+			return
+		case ingress && egress:
+			p.PolicyEnabled = rest.EndpointPolicyEnabledBoth
+		case ingress:
+			p.PolicyEnabled = rest.EndpointPolicyEnabledIngress
+		case egress:
+			p.PolicyEnabled = rest.EndpointPolicyEnabledEgress
+		}
+		rs, ok := e.RuleSet(binding.RuleSet)
+		if !ok {
+			return
+		}
+		lists := map[policy.Direction]map[bool]*[]int{
+			policy.Ingress: {false: &p.AllowedIngressIdentities, true: &p.DeniedIngressIdentities},
+			policy.Egress:  {false: &p.AllowedEgressIdentities, true: &p.DeniedEgressIdentities},
+		}
+		for _, entry := range rs.Entries {
+			list := lists[entry.Direction][entry.Deny]
+			if n := len(*list); n == 0 || (*list)[n-1] != int(entry.Identity) { // entries are sorted
+				*list = append(*list, int(entry.Identity))
+			}
+		}
+	})
+	return rest.EndpointPolicyStatus{Realized: p, Spec: p}
+}
+
+// TracePolicy is GET /policy/trace: why would one side reach the other.
+func (a *api) TracePolicy(_ context.Context, req server.TracePolicyRequestObject) (server.TracePolicyResponseObject, error) {
+	from, fromName, err := a.traceParty(req.Params.From)
+	if err != nil {
+		return nil, err
+	}
+	to, toName, err := a.traceParty(req.Params.To)
+	if err != nil {
+		return nil, err
+	}
+	proto := uint8(6)
+	if req.Params.Proto != "" {
+		if proto, err = policy.ParseProto(req.Params.Proto); err != nil {
+			return nil, server.Errorf(http.StatusBadRequest, "proto: %w", err)
+		}
+	}
+	var port uint64
+	if req.Params.DPort != "" {
+		if port, err = strconv.ParseUint(req.Params.DPort, 10, 16); err != nil {
+			return nil, server.Errorf(http.StatusBadRequest, "dport: %q is not a port", req.Params.DPort)
+		}
+	}
+	var res policy.TraceResult
+	a.policy.View(func(e *policy.Engine) { res, err = e.Trace(from, to, proto, uint16(port)) })
+	if err != nil {
+		return nil, server.Errorf(http.StatusBadRequest, "%w", err)
+	}
+	out := rest.PolicyTrace{
+		DPort: int(port), Proto: policy.ProtoName(proto), From: fromName, To: toName, Verdict: verdictName(res.Allowed),
+		Egress: traceSide(res.Egress), Ingress: traceSide(res.Ingress),
+	}
+	return server.TracePolicy200JSONResponse(out), nil
+}
+
+func verdictName(allowed bool) rest.PolicyVerdict {
+	if allowed {
+		return rest.PolicyVerdictAllowed
+	}
+	return rest.PolicyVerdictDenied
+}
+
+func traceSide(s policy.TraceSide) rest.PolicyTraceDirection {
+	out := rest.PolicyTraceDirection{Enforced: s.Enforced, Reason: s.Why, Verdict: verdictName(s.Verdict.Pass())}
+	for _, step := range s.Steps {
+		effect := rest.PolicyTraceStepEffectNone
+		switch {
+		case step.Matches() && step.Deny:
+			effect = rest.PolicyTraceStepEffectDeny
+		case step.Matches():
+			effect = rest.PolicyTraceStepEffectAllow
+		}
+		rule := string(step.Owner) + " " + step.Path
+		if step.Local {
+			rule = "allow-localhost"
+		}
+		out.Steps = append(out.Steps, rest.PolicyTraceStep{Rule: rule, Effect: effect, Reason: step.String()})
+	}
+	return out
+}
+
+// traceParty resolves one side of a trace: an endpoint, an address, identity:<n>, or labels:<...>.
+func (a *api) traceParty(s string) (policy.Party, rest.PolicyTracePeer, error) {
+	var none policy.Party
+	switch {
+	case s == "":
+		return none, rest.PolicyTracePeer{}, server.Errorf(http.StatusBadRequest, "from and to are needed")
+	case strings.HasPrefix(s, "labels:"):
+		set, err := labels.ParseSet(strings.FieldsFunc(strings.TrimPrefix(s, "labels:"), func(r rune) bool { return r == ';' || r == ',' }))
+		if err != nil {
+			return none, rest.PolicyTracePeer{}, server.Errorf(http.StatusBadRequest, "%w", err)
+		}
+		return policy.Party{Labels: set}, rest.PolicyTracePeer{Name: s, Labels: set.Strings()}, nil
+	case strings.HasPrefix(s, "identity:"):
+		id, err := identity.Parse(strings.TrimPrefix(s, "identity:"))
+		if err != nil {
+			return none, rest.PolicyTracePeer{}, server.Errorf(http.StatusBadRequest, "%w", err)
+		}
+		return a.tracedIdentity(s, id)
+	}
+	if ip, err := netip.ParseAddr(s); err == nil {
+		return a.tracedIdentity(s, a.identityAt(ip))
+	}
+	row, err := a.find(s)
+	if err != nil {
+		return none, rest.PolicyTracePeer{}, err
+	}
+	return policy.Party{Identity: row.Identity, NamedPorts: policy.FormatNamedPorts(row.NamedPorts)},
+		rest.PolicyTracePeer{Name: fmt.Sprintf("endpoint %d (%s)", row.ID, row.Pod()), Endpoint: int(row.ID), Identity: int(row.Identity), Labels: row.IdentityLabels.Strings()}, nil
+}
+
+func (a *api) tracedIdentity(name string, id identity.ID) (policy.Party, rest.PolicyTracePeer, error) {
+	set, ok := a.identities.labelsOf(id)
+	if !ok {
+		return policy.Party{}, rest.PolicyTracePeer{}, server.Errorf(http.StatusNotFound, "identity %d is not known on this node", uint32(id))
+	}
+	return policy.Party{Identity: id}, rest.PolicyTracePeer{Name: name, Identity: int(id), Labels: set.Strings()}, nil
+}
+
+// ListPolicyFiles is GET /policy/files: what became of each file of --static-cnp-path.
+func (a *api) ListPolicyFiles(context.Context, server.ListPolicyFilesRequestObject) (server.ListPolicyFilesResponseObject, error) {
+	count := map[policy.Owner]policy.RuleInfo{}
+	rules := map[policy.Owner]int{}
+	a.policy.View(func(e *policy.Engine) {
+		for _, info := range e.Rules() {
+			if _, seen := count[info.Owner]; !seen {
+				count[info.Owner] = info
+			}
+			rules[info.Owner]++
+		}
+	})
+	files, err := a.files.Status()
+	out := []rest.PolicyFile{}
+	for _, f := range files {
+		pf := rest.PolicyFile{Path: f.File, State: rest.PolicyFileStateOk, InForce: len(f.Policies) > 0, Loaded: f.Loaded}
+		if f.Err != nil {
+			pf.State, pf.Error = rest.PolicyFileStateFaulty, f.Err.Error()
+		}
+		for _, owner := range f.Policies {
+			pf.Policies = append(pf.Policies, policyOf(owner, count[owner].Rule, rules[owner]))
+		}
+		out = append(out, pf)
+	}
+	if err != nil {
+		out = append(out, rest.PolicyFile{Path: a.cfg.StaticCNPPath, State: rest.PolicyFileStateFaulty, Error: err.Error()})
+	}
+	return server.ListPolicyFiles200JSONResponse(out), nil
+}
+
+// policyOf describes an owner: file/namespace/name, or file/name for a clusterwide policy.
+func policyOf(owner policy.Owner, first *policy.Rule, rules int) rest.PolicyFilePolicy {
+	p := rest.PolicyFilePolicy{Rules: rules}
+	parts := strings.Split(string(owner), "/")
+	p.Name = parts[len(parts)-1]
+	if p.Kind = "CiliumClusterwideNetworkPolicy"; len(parts) == 3 {
+		p.Kind, p.Namespace = "CiliumNetworkPolicy", parts[1]
+	}
+	if first != nil {
+		p.Description = first.Description
+	}
+	return p
+}
+
+// policyFileStates counts the policy files by state.
+func (a *api) policyFileStates() map[string]int {
+	out := map[string]int{"ok": 0, "faulty": 0}
+	files, err := a.files.Status()
+	if err != nil {
+		out["faulty"]++
+	}
+	for _, f := range files {
+		if f.Err != nil {
+			out["faulty"]++
+		} else {
+			out["ok"]++
+		}
+	}
+	return out
+}

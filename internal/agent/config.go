@@ -1,0 +1,274 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/hawser-net/hawser/internal/cniconf"
+	"github.com/hawser-net/hawser/internal/datapath/maps"
+)
+
+// Config is everything the agent can be told. The names of its flags are those of the field
+// where they exist there, so that configuration written for it is understood.
+type Config struct {
+	ConfigDir string
+	Debug     bool
+	LogFormat string // text or json
+
+	SocketPath string
+	StateDir   string
+	BPFRoot    string
+
+	ClusterName          string
+	ClusterID            uint32
+	MaxConnectedClusters uint32
+	NodeName             string
+
+	EnableIPv4 bool
+	EnableIPv6 bool
+	IPv4Range  string
+	IPv6Range  string
+	NodeIPv4   string
+	NodeIPv6   string
+	Devices    []string
+	MTU        int
+
+	RoutingMode    string // tunnel or native
+	TunnelProtocol string // vxlan
+	TunnelPort     uint16
+	MasqueradeIPv4 bool
+	MasqueradeIPv6 bool
+	// NativeCIDRs are destinations that are not masqueraded besides the pod CIDRs of known nodes.
+	NativeIPv4CIDR string
+	NativeIPv6CIDR string
+
+	KVStore         string // etcd, or empty for a node on its own
+	KVStoreOpts     map[string]string
+	KVStoreLeaseTTL time.Duration
+
+	EnablePolicy              string
+	AllowLocalhost            string // always, auto or policy
+	StaticCNPPath             string
+	Labels                    []string
+	LabelPrefixFile           string
+	FixedIdentities           map[string]string
+	PolicyDefaultLocalCluster bool
+	NonDefaultDeny            bool
+	AllocationTimeout         time.Duration
+	AllocationSync            time.Duration
+
+	CTTCP, CTTCPSyn, CTTCPFin, CTAny time.Duration
+	CTInterval                       time.Duration
+	// Maps are the sizes of the kernel's maps; the directory follows from BPFRoot.
+	Maps maps.Config
+
+	IPAMExpiration time.Duration
+	OrphanGrace    time.Duration
+	NodeDelay      time.Duration
+
+	CNI cniconf.Config
+
+	PrometheusAddr string
+	HealthPort     int
+	APIAccess      []string
+}
+
+// Defaults returns the configuration of an agent that is told nothing.
+func Defaults() Config {
+	host, _ := os.Hostname() // empty on failure: Validate then asks for --node-name
+	c := Config{
+		LogFormat: "text", SocketPath: "/var/run/cilium/cilium.sock", StateDir: "/var/run/cilium", BPFRoot: "/sys/fs/bpf",
+		ClusterName: "default", MaxConnectedClusters: 255, NodeName: host,
+		EnableIPv4: true, EnableIPv6: true,
+		RoutingMode: "tunnel", TunnelProtocol: "vxlan", TunnelPort: 8472, MasqueradeIPv4: true, MasqueradeIPv6: true,
+		KVStoreOpts: map[string]string{}, KVStoreLeaseTTL: 15 * time.Minute,
+		EnablePolicy: "default", AllowLocalhost: "auto", PolicyDefaultLocalCluster: true, NonDefaultDeny: true,
+		FixedIdentities: map[string]string{}, AllocationTimeout: 2 * time.Minute, AllocationSync: 5 * time.Minute,
+		CTTCP: 8000 * time.Second, CTTCPSyn: time.Minute, CTTCPFin: 10 * time.Second, CTAny: time.Minute,
+		CTInterval: 30 * time.Second, Maps: maps.Defaults(),
+		IPAMExpiration: 10 * time.Minute, OrphanGrace: time.Minute, NodeDelay: 30 * time.Second,
+		CNI: cniconf.Config{Exclusive: true}, HealthPort: 9879, APIAccess: []string{"*"},
+	}
+	c.CNI.Defaults()
+	return c
+}
+
+// Flags binds the configuration to command-line flags; the current values are the defaults shown.
+func (c *Config) Flags(fs *pflag.FlagSet) {
+	fs.StringVar(&c.ConfigDir, "config-dir", c.ConfigDir, "directory with one file per option, named like the flag (a mounted ConfigMap)")
+	fs.BoolVar(&c.Debug, "debug", c.Debug, "log debug messages")
+	fs.StringVar(&c.LogFormat, "log-format", c.LogFormat, "form of log lines: text or json")
+	fs.StringVar(&c.SocketPath, "socket-path", c.SocketPath, "unix socket of the agent's API")
+	fs.StringVar(&c.StateDir, "state-dir", c.StateDir, "directory for what must survive a restart of the agent")
+	fs.StringVar(&c.BPFRoot, "bpf-root", c.BPFRoot, "BPF filesystem in which maps and programs are pinned; mounted if it is not")
+	fs.StringVar(&c.ClusterName, "cluster-name", c.ClusterName, "name of the cluster, at most 32 characters of a-z, 0-9 and -")
+	fs.Uint32Var(&c.ClusterID, "cluster-id", c.ClusterID, "number of the cluster, 1 to 255 (or 511); 0 for a cluster on its own")
+	fs.Uint32Var(&c.MaxConnectedClusters, "max-connected-clusters", c.MaxConnectedClusters, "how many clusters can be connected: 255 or 511")
+	fs.StringVar(&c.NodeName, "node-name", c.NodeName, "name of this node; K8S_NODE_NAME or the host name by default")
+	fs.BoolVar(&c.EnableIPv4, "enable-ipv4", c.EnableIPv4, "give pods IPv4 addresses")
+	fs.BoolVar(&c.EnableIPv6, "enable-ipv6", c.EnableIPv6, "give pods IPv6 addresses")
+	fs.StringVar(&c.IPv4Range, "ipv4-range", c.IPv4Range, "IPv4 range of this node's pods, such as 10.0.1.0/24")
+	fs.StringVar(&c.IPv6Range, "ipv6-range", c.IPv6Range, "IPv6 range of this node's pods, such as fd00:1::/112")
+	fs.StringVar(&c.NodeIPv4, "ipv4-node", c.NodeIPv4, "IPv4 address of this node; that of the device by default")
+	fs.StringVar(&c.NodeIPv6, "ipv6-node", c.NodeIPv6, "IPv6 address of this node; that of the device by default")
+	fs.StringSliceVar(&c.Devices, "devices", c.Devices, "device towards other nodes; that of the default route by default")
+	fs.IntVar(&c.MTU, "mtu", c.MTU, "MTU of the network between nodes; that of the device by default")
+	fs.StringVar(&c.RoutingMode, "routing-mode", c.RoutingMode, "how packets travel between nodes: tunnel or native")
+	fs.StringVar(&c.TunnelProtocol, "tunnel-protocol", c.TunnelProtocol, "encapsulation in tunnel mode: vxlan")
+	fs.Uint16Var(&c.TunnelPort, "tunnel-port", c.TunnelPort, "UDP port of the encapsulation")
+	fs.BoolVar(&c.MasqueradeIPv4, "enable-ipv4-masquerade", c.MasqueradeIPv4, "give pod traffic that leaves the cluster the node's IPv4 address")
+	fs.BoolVar(&c.MasqueradeIPv6, "enable-ipv6-masquerade", c.MasqueradeIPv6, "give pod traffic that leaves the cluster the node's IPv6 address")
+	fs.StringVar(&c.NativeIPv4CIDR, "ipv4-native-routing-cidr", c.NativeIPv4CIDR, "IPv4 range that is never masqueraded")
+	fs.StringVar(&c.NativeIPv6CIDR, "ipv6-native-routing-cidr", c.NativeIPv6CIDR, "IPv6 range that is never masqueraded")
+	fs.StringVar(&c.KVStore, "kvstore", c.KVStore, "key-value store shared by the nodes: etcd; empty for a node on its own")
+	fs.StringToStringVar(&c.KVStoreOpts, "kvstore-opt", c.KVStoreOpts, "options of the key-value store, such as etcd.address=http://10.0.0.1:2379 or etcd.config=/path")
+	fs.DurationVar(&c.KVStoreLeaseTTL, "kvstore-lease-ttl", c.KVStoreLeaseTTL, "how long this node's keys outlive it, 25s to 24h")
+	fs.StringVar(&c.EnablePolicy, "enable-policy", c.EnablePolicy, "when policy is enforced: default (for endpoints that a rule selects), always or never")
+	fs.StringVar(&c.AllowLocalhost, "allow-localhost", c.AllowLocalhost, "whether the node may always reach its own pods: always, auto (the same until there is a host firewall) or policy")
+	fs.StringVar(&c.StaticCNPPath, "static-cnp-path", c.StaticCNPPath, "directory of CiliumNetworkPolicy YAML files, read again when they change")
+	fs.StringSliceVar(&c.Labels, "labels", c.Labels, "label prefixes that make or (with !) do not make an identity, added to the default list")
+	fs.StringVar(&c.LabelPrefixFile, "label-prefix-file", c.LabelPrefixFile, "JSON file of label prefixes that replaces the default list")
+	fs.StringToStringVar(&c.FixedIdentities, "fixed-identity-mapping", c.FixedIdentities, "identities 128 to 255 by name, such as 128=kv-store")
+	fs.BoolVar(&c.PolicyDefaultLocalCluster, "policy-default-local-cluster", c.PolicyDefaultLocalCluster, "selectors that name no cluster select this one")
+	fs.BoolVar(&c.NonDefaultDeny, "enable-non-default-deny-policies", c.NonDefaultDeny, "honour enableDefaultDeny in rules")
+	fs.DurationVar(&c.AllocationTimeout, "identity-allocation-timeout", c.AllocationTimeout, "how long to try to get an identity")
+	fs.DurationVar(&c.AllocationSync, "identity-allocation-sync-interval", c.AllocationSync, "how often this node's identity keys are repaired")
+	fs.DurationVar(&c.CTTCP, "bpf-ct-timeout-regular-tcp", c.CTTCP, "lifetime of idle established TCP flows")
+	fs.DurationVar(&c.CTTCPSyn, "bpf-ct-timeout-regular-tcp-syn", c.CTTCPSyn, "lifetime of TCP flows that are not established")
+	fs.DurationVar(&c.CTTCPFin, "bpf-ct-timeout-regular-tcp-fin", c.CTTCPFin, "lifetime of TCP flows after FIN or RST")
+	fs.DurationVar(&c.CTAny, "bpf-ct-timeout-regular-any", c.CTAny, "lifetime of idle flows of other protocols")
+	fs.DurationVar(&c.CTInterval, "conntrack-gc-interval", c.CTInterval, "how often expired flows are removed")
+	c.Maps.Flags(fs)
+	fs.DurationVar(&c.IPAMExpiration, "ipam-expiration", c.IPAMExpiration, "how long an address waits for its endpoint")
+	fs.DurationVar(&c.OrphanGrace, "orphan-link-grace-period", c.OrphanGrace, "how long a pod interface may exist without an endpoint")
+	fs.DurationVar(&c.NodeDelay, "node-delete-delay", c.NodeDelay, "how long a node that vanished from the key-value store is still reachable")
+	c.CNI.Flags(fs)
+	fs.StringVar(&c.PrometheusAddr, "prometheus-serve-addr", c.PrometheusAddr, "address to serve metrics at, such as :9962; empty for none")
+	fs.IntVar(&c.HealthPort, "agent-health-port", c.HealthPort, "port of /healthz on loopback; 0 for none")
+	fs.StringSliceVar(&c.APIAccess, "enable-cilium-api-server-access", c.APIAccess, "API calls that are served, by operation name; * for all")
+}
+
+var clusterNameForm = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
+
+// Validate checks every option and joins all faults in one error.
+func (c *Config) Validate() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	oneOf := func(flag, value string, allowed ...string) {
+		for _, a := range allowed {
+			if value == a {
+				return
+			}
+		}
+		bad("--%s: %q is not one of %s", flag, value, strings.Join(allowed, ", "))
+	}
+	oneOf("log-format", c.LogFormat, "text", "json")
+	oneOf("routing-mode", c.RoutingMode, "tunnel", "native")
+	oneOf("tunnel-protocol", c.TunnelProtocol, "vxlan")
+	oneOf("enable-policy", c.EnablePolicy, "default", "always", "never")
+	oneOf("allow-localhost", c.AllowLocalhost, "always", "auto", "policy")
+	oneOf("kvstore", c.KVStore, "", "etcd")
+	if len(c.ClusterName) > 32 || !clusterNameForm.MatchString(c.ClusterName) {
+		bad("--cluster-name: %q must be 1 to 32 characters of a-z, 0-9 and -, starting and ending with a letter or digit", c.ClusterName)
+	}
+	if c.MaxConnectedClusters != 255 && c.MaxConnectedClusters != 511 {
+		bad("--max-connected-clusters: %d is neither 255 nor 511", c.MaxConnectedClusters)
+	}
+	if c.ClusterID > c.MaxConnectedClusters {
+		bad("--cluster-id: %d is above %d", c.ClusterID, c.MaxConnectedClusters)
+	}
+	if c.NodeName == "" {
+		bad("--node-name: the host has no name; give one")
+	}
+	if !c.EnableIPv4 && !c.EnableIPv6 {
+		bad("--enable-ipv4 and --enable-ipv6 are both off: pods would have no address")
+	}
+	checkRange := func(flag, value string, v4 bool) {
+		p, err := netip.ParsePrefix(value)
+		switch {
+		case err != nil:
+			bad("--%s: %q is not a CIDR", flag, value)
+		case p.Addr().Is4() != v4:
+			bad("--%s: %q is of the wrong address family", flag, value)
+		case p != p.Masked():
+			bad("--%s: %q has address bits beyond its length; did you mean %s?", flag, value, p.Masked())
+		}
+	}
+	if c.EnableIPv4 {
+		checkRange("ipv4-range", c.IPv4Range, true)
+	}
+	if c.EnableIPv6 {
+		checkRange("ipv6-range", c.IPv6Range, false)
+	}
+	if c.NativeIPv4CIDR != "" {
+		checkRange("ipv4-native-routing-cidr", c.NativeIPv4CIDR, true)
+	}
+	if c.NativeIPv6CIDR != "" {
+		checkRange("ipv6-native-routing-cidr", c.NativeIPv6CIDR, false)
+	}
+	checkAddr := func(flag, value string, v4 bool) {
+		if ip, err := netip.ParseAddr(value); value != "" && (err != nil || ip.Is4() != v4) {
+			bad("--%s: %q is not an address of that family", flag, value)
+		}
+	}
+	checkAddr("ipv4-node", c.NodeIPv4, true)
+	checkAddr("ipv6-node", c.NodeIPv6, false)
+	if len(c.Devices) > 1 {
+		bad("--devices: %s: one device is supported", strings.Join(c.Devices, ","))
+	}
+	if c.MTU != 0 && (c.MTU < 1280 || c.MTU > 65535) {
+		bad("--mtu: %d is outside 1280 to 65535", c.MTU)
+	}
+	if c.TunnelPort == 0 {
+		bad("--tunnel-port: must not be 0")
+	}
+	if c.KVStore == "" && len(c.KVStoreOpts) > 0 {
+		bad("--kvstore-opt: has no effect without --kvstore")
+	}
+	if c.KVStoreLeaseTTL < 25*time.Second || c.KVStoreLeaseTTL > 24*time.Hour {
+		bad("--kvstore-lease-ttl: %s is outside 25s to 24h", c.KVStoreLeaseTTL)
+	}
+	atLeastSecond := func(flag string, d time.Duration) {
+		if d < time.Second {
+			bad("--%s: %s is below one second", flag, d)
+		}
+	}
+	atLeastSecond("bpf-ct-timeout-regular-tcp", c.CTTCP)
+	atLeastSecond("bpf-ct-timeout-regular-tcp-syn", c.CTTCPSyn)
+	atLeastSecond("bpf-ct-timeout-regular-tcp-fin", c.CTTCPFin)
+	atLeastSecond("bpf-ct-timeout-regular-any", c.CTAny)
+	atLeastSecond("conntrack-gc-interval", c.CTInterval)
+	atLeastSecond("ipam-expiration", c.IPAMExpiration)
+	atLeastSecond("identity-allocation-timeout", c.AllocationTimeout)
+	atLeastSecond("identity-allocation-sync-interval", c.AllocationSync)
+	absolute := func(flag, path string) {
+		if !filepath.IsAbs(path) {
+			bad("--%s: %q is not an absolute path", flag, path)
+		}
+	}
+	absolute("socket-path", c.SocketPath)
+	absolute("state-dir", c.StateDir)
+	absolute("bpf-root", c.BPFRoot)
+	if len(c.SocketPath) > 107 {
+		bad("--socket-path: %q is longer than the 107 characters a unix socket may have", c.SocketPath)
+	}
+	if c.PrometheusAddr != "" {
+		if _, _, err := net.SplitHostPort(c.PrometheusAddr); err != nil {
+			bad("--prometheus-serve-addr: %q is not host:port", c.PrometheusAddr)
+		}
+	}
+	if c.HealthPort < 0 || c.HealthPort > 65535 {
+		bad("--agent-health-port: %d is not a port", c.HealthPort)
+	}
+	errs = append(errs, c.Maps.Validate(), c.CNI.Validate())
+	return errors.Join(errs...)
+}

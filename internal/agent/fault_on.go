@@ -1,0 +1,30 @@
+//go:build faultpoints
+
+package agent
+
+import (
+	"os"
+	"syscall"
+)
+
+// faultStep kills the process, as a crash would, at the step named by HAWSER_AGENT_CRASH_AT. If the
+// file named by HAWSER_AGENT_CRASH_FILE exists its content is the step, so that a test can choose
+// while the agent runs.
+func faultStep() func(string) {
+	step, file := os.Getenv("HAWSER_AGENT_CRASH_AT"), os.Getenv("HAWSER_AGENT_CRASH_FILE")
+	return func(at string) {
+		want := step
+		if file != "" {
+			if data, err := os.ReadFile(file); err == nil {
+				want = string(data)
+			}
+		}
+		if want == at {
+			if file != "" {
+				os.Remove(file) // once
+			}
+			syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			select {} // until the signal arrives
+		}
+	}
+}

@@ -1,0 +1,145 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"sync"
+
+	"github.com/hawser-net/hawser/api/rest/server"
+)
+
+// group runs the agent's goroutines. The first that fails ends them all.
+type group struct {
+	ctx    context.Context
+	cancel context.CancelFunc
+	log    *slog.Logger
+	wg     sync.WaitGroup
+
+	mu  sync.Mutex
+	err error
+}
+
+func newGroup(ctx context.Context, log *slog.Logger) *group {
+	ctx, cancel := context.WithCancel(ctx)
+	return &group{ctx: ctx, cancel: cancel, log: log}
+}
+
+// start runs f until the group ends.
+func (g *group) start(name string, f func(context.Context) error) {
+	g.wg.Add(1)
+	go func() {
+		defer g.wg.Done()
+		err := f(g.ctx)
+		if err == nil || (g.ctx.Err() != nil && errors.Is(err, context.Canceled)) {
+			return
+		}
+		g.mu.Lock()
+		if g.err == nil {
+			g.err = fmt.Errorf("%s: %w", name, err)
+		}
+		g.mu.Unlock()
+		g.log.Error("a part of the agent failed", "part", name, "error", err)
+		g.cancel()
+	}()
+}
+
+// wait returns when the group has ended, with the failure that ended it.
+func (g *group) wait() error {
+	<-g.ctx.Done()
+	g.wg.Wait()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.err
+}
+
+// abort ends the group, for an agent that gives up before everything runs.
+func (g *group) abort() error {
+	g.cancel()
+	return g.wait()
+}
+
+// syncGate opens when everything that was expected has been told.
+type syncGate struct {
+	wg   sync.WaitGroup
+	done chan struct{}
+	once sync.Once
+}
+
+func newSyncGate() *syncGate { return &syncGate{done: make(chan struct{})} }
+
+// expect returns a function to call when one thing has been heard; more calls have no effect.
+func (s *syncGate) expect() func() {
+	s.wg.Add(1)
+	return sync.OnceFunc(s.wg.Done)
+}
+
+// wait returns when all that was expected has come, or ctx ends. What is waited for must all have
+// been expected before.
+func (s *syncGate) wait(ctx context.Context) error {
+	s.once.Do(func() {
+		go func() {
+			s.wg.Wait()
+			close(s.done)
+		}()
+	})
+	select {
+	case <-s.done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// fence keeps endpoint requests out until the deletions that were queued while no agent ran are
+// done: an endpoint must not come back to life between the two.
+type fence struct {
+	gate chan struct{}
+	once sync.Once
+}
+
+func newFence() *fence { return &fence{gate: make(chan struct{})} }
+
+func (f *fence) open() { f.once.Do(func() { close(f.gate) }) }
+
+func (f *fence) wait(ctx context.Context) error {
+	select {
+	case <-f.gate:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// fenced are the operations that change endpoints or addresses.
+var fenced = []string{"CreateEndpoint", "PatchEndpoint", "DeleteEndpoint", "DeleteEndpoints", "PatchEndpointConfig", "PatchEndpointLabels", "AllocateIP", "ReserveIP", "ReleaseIP"}
+
+// guard answers 503 while the fence is closed: clients try again, and the plugin queues.
+func (f *fence) guard(next server.StrictHandlerFunc, operation string) server.StrictHandlerFunc {
+	if !slices.Contains(fenced, operation) {
+		return next
+	}
+	return func(ctx context.Context, w http.ResponseWriter, r *http.Request, req any) (any, error) {
+		select {
+		case <-f.gate:
+			return next(ctx, w, r, req)
+		default:
+			return nil, server.Errorf(http.StatusServiceUnavailable, "the agent is still doing what was queued while it was down; try again in a moment")
+		}
+	}
+}
+
+// accessGuard answers 403 to operations that the configuration does not allow.
+func accessGuard(allowed []string) server.StrictMiddlewareFunc {
+	return func(next server.StrictHandlerFunc, operation string) server.StrictHandlerFunc {
+		if slices.Contains(allowed, "*") || slices.Contains(allowed, operation) {
+			return next
+		}
+		return func(context.Context, http.ResponseWriter, *http.Request, any) (any, error) {
+			return nil, server.Errorf(http.StatusForbidden, "%s is switched off by --enable-cilium-api-server-access", operation)
+		}
+	}
+}

@@ -1,0 +1,247 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/pkg/allocator"
+)
+
+// labelKey is a label set as a key of the allocator.
+type labelKey struct {
+	set labels.Set
+}
+
+// String returns the canonical form.
+func (k labelKey) String() string { return k.set.KVString() }
+
+// GetKey returns the canonical form, which is what stands in the key-value store.
+func (k labelKey) GetKey() string { return k.set.KVString() }
+
+// PutKey reads the canonical form.
+func (k labelKey) PutKey(v string) (allocator.AllocatorKey, error) {
+	set, err := labels.ParseKV(v)
+	return labelKey{set}, err
+}
+
+// GetAsMap returns the labels by "source:key".
+func (k labelKey) GetAsMap() map[string]string {
+	out := make(map[string]string, len(k.set))
+	for _, l := range k.set {
+		out[l.Source+":"+l.Key] = l.Value
+	}
+	return out
+}
+
+// PutKeyFromMap is the inverse of GetAsMap.
+func (k labelKey) PutKeyFromMap(m map[string]string) allocator.AllocatorKey {
+	ls := make([]labels.Label, 0, len(m))
+	for name, value := range m {
+		source, key, ok := strings.Cut(name, ":")
+		if !ok {
+			source, key = "", name
+		}
+		ls = append(ls, labels.New(source, key, value))
+	}
+	return labelKey{labels.NewSet(ls...)}
+}
+
+// identities numbers label sets: reserved, fixed and well-known ones by rule, all others by the
+// cluster's allocator. It also keeps what is known of all identities, for policy and display.
+type identities struct {
+	log       *slog.Logger
+	alloc     *allocator.Allocator
+	events    allocator.AllocatorEventChan
+	fixed     identity.Fixed
+	wellKnown []identity.WellKnown
+
+	mu    sync.RWMutex
+	known map[identity.ID]labels.Set
+}
+
+// identitySink is told what becomes known, in order.
+type identitySink interface {
+	SetIdentities(upserts map[identity.ID]labels.Set, deletes []identity.ID) error
+}
+
+// byRule returns the number of a label set that needs no allocation.
+func (ids *identities) byRule(set labels.Set) (identity.ID, bool, error) {
+	if id, ok := identity.ReservedID(set); ok {
+		return id, true, nil
+	}
+	if id, ok, err := ids.fixed.ForPod(set); ok || err != nil {
+		return id, ok, err
+	}
+	id, ok := identity.LookupWellKnown(ids.wellKnown, set)
+	return id, ok, nil
+}
+
+// Acquire returns the number of the set and takes a reference to it.
+func (ids *identities) Acquire(ctx context.Context, set labels.Set) (identity.ID, error) {
+	if id, ok, err := ids.byRule(set); ok || err != nil {
+		return id, err
+	}
+	id, _, err := ids.alloc.Allocate(ctx, labelKey{set})
+	if err != nil {
+		return 0, err
+	}
+	ids.mu.Lock()
+	ids.known[identity.ID(id)] = set // the watch will say so too, a little later
+	ids.mu.Unlock()
+	return identity.ID(id), nil
+}
+
+// Release gives the reference back.
+func (ids *identities) Release(ctx context.Context, set labels.Set) error {
+	if _, ok, err := ids.byRule(set); ok || err != nil {
+		return nil
+	}
+	_, err := ids.alloc.Release(ctx, labelKey{set})
+	return err
+}
+
+// static returns the identities that exist without allocation.
+func (ids *identities) static() map[identity.ID]labels.Set {
+	out := map[identity.ID]labels.Set{}
+	for _, id := range identity.ReservedIDs() {
+		if set, ok := identity.ReservedLabels(id); ok {
+			out[id] = set
+		}
+	}
+	for _, id := range ids.fixed.IDs() {
+		if set, ok := ids.fixed.Labels(id); ok {
+			out[id] = set
+		}
+	}
+	for _, w := range ids.wellKnown {
+		out[w.ID] = w.Labels
+	}
+	return out
+}
+
+// maxIdentityBatch bounds how many events are handed on together.
+const maxIdentityBatch = 4096
+
+// run hands every identity that appears, changes or goes to sink, in batches, until ctx ends. It
+// calls synced once, after the first listing was handed on, and renumbered for a label set in use
+// on this node whose number is another than before.
+func (ids *identities) run(ctx context.Context, sink identitySink, synced func(), renumbered func(set labels.Set, id identity.ID)) error {
+	if err := ids.hand(sink, ids.static(), nil); err != nil {
+		ids.log.Error("policy is not in force in full", "error", err)
+	}
+	for {
+		var first allocator.AllocatorEvent
+		select {
+		case <-ctx.Done():
+			return nil
+		case first = <-ids.events:
+		}
+		upserts, deletes := map[identity.ID]labels.Set{}, map[identity.ID]struct{}{}
+		done := false
+		var moved []allocator.AllocatorEvent
+		take := func(ev allocator.AllocatorEvent) {
+			id := identity.ID(ev.ID)
+			switch ev.Kind {
+			case allocator.EventSync:
+				done = true
+			case allocator.EventUpsert:
+				if key, ok := ev.Key.(labelKey); ok {
+					upserts[id] = key.set
+					delete(deletes, id)
+				}
+			case allocator.EventDelete:
+				delete(upserts, id)
+				deletes[id] = struct{}{}
+			case allocator.EventRenumbered:
+				moved = append(moved, ev)
+			}
+		}
+		take(first)
+	drain:
+		for range maxIdentityBatch {
+			select {
+			case ev := <-ids.events:
+				take(ev)
+			default:
+				break drain
+			}
+		}
+		if err := ids.hand(sink, upserts, slices.Sorted(maps.Keys(deletes))); err != nil {
+			ids.log.Error("policy is not in force in full", "error", err)
+		}
+		for _, ev := range moved {
+			if key, ok := ev.Key.(labelKey); ok {
+				renumbered(key.set, identity.ID(ev.ID))
+			}
+		}
+		if done {
+			synced()
+		}
+	}
+}
+
+func (ids *identities) hand(sink identitySink, upserts map[identity.ID]labels.Set, deletes []identity.ID) error {
+	ids.mu.Lock()
+	maps.Copy(ids.known, upserts)
+	for _, id := range deletes {
+		delete(ids.known, id)
+	}
+	ids.mu.Unlock()
+	return sink.SetIdentities(upserts, deletes)
+}
+
+// learn adds an identity that this node made for itself.
+func (ids *identities) learn(id identity.ID, set labels.Set) {
+	ids.mu.Lock()
+	defer ids.mu.Unlock()
+	ids.known[id] = set
+}
+
+// forget takes one back.
+func (ids *identities) forget(id identity.ID) {
+	ids.mu.Lock()
+	defer ids.mu.Unlock()
+	delete(ids.known, id)
+}
+
+// labelsOf returns the labels of a known identity.
+func (ids *identities) labelsOf(id identity.ID) (labels.Set, bool) {
+	ids.mu.RLock()
+	defer ids.mu.RUnlock()
+	set, ok := ids.known[id]
+	return set, ok
+}
+
+// knownIdentity is a number with its labels.
+type knownIdentity struct {
+	id  identity.ID
+	set labels.Set
+}
+
+// list returns all known identities by number.
+func (ids *identities) list() []knownIdentity {
+	ids.mu.RLock()
+	out := make([]knownIdentity, 0, len(ids.known))
+	for id, set := range ids.known {
+		out = append(out, knownIdentity{id, set})
+	}
+	ids.mu.RUnlock()
+	slices.SortFunc(out, func(a, b knownIdentity) int { return cmp.Compare(a.id, b.id) })
+	return out
+}
+
+// describe names an identity for people: its labels, or its number if they are not known.
+func (ids *identities) describe(id identity.ID) string {
+	if set, ok := ids.labelsOf(id); ok {
+		return set.String()
+	}
+	return fmt.Sprintf("identity %d", id)
+}

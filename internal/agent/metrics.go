@@ -1,0 +1,199 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/hawser-net/hawser/api/rest/server"
+	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/endpoint"
+	"github.com/hawser-net/hawser/internal/ipam"
+)
+
+// metricsSet holds the agent's metrics. Names are those of the field where a metric means the
+// same there.
+type metricsSet struct {
+	registry *prometheus.Registry
+	apiTime  *prometheus.HistogramVec
+	policyUp prometheus.Counter
+}
+
+func newMetrics() *metricsSet {
+	m := &metricsSet{
+		registry: prometheus.NewRegistry(),
+		apiTime: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "cilium_agent_api_process_time_seconds", Help: "Time to answer an API call.",
+			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 16),
+		}, []string{"operation", "outcome"}),
+		policyUp: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "cilium_policy_change_total", Help: "Changes of the policy files that were put in force.",
+		}),
+	}
+	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), m.apiTime, m.policyUp)
+	return m
+}
+
+// observe measures every API call.
+func (m *metricsSet) observe(next server.StrictHandlerFunc, operation string) server.StrictHandlerFunc {
+	return func(ctx context.Context, w http.ResponseWriter, r *http.Request, req any) (any, error) {
+		start := time.Now()
+		res, err := next(ctx, w, r, req)
+		outcome := "success"
+		if err != nil {
+			outcome = "failure"
+		}
+		if operation != "Monitor" { // it lasts as long as somebody watches
+			m.apiTime.WithLabelValues(operation, outcome).Observe(time.Since(start).Seconds())
+		}
+		return res, err
+	}
+}
+
+// stateCollector reads the agent's state when it is asked.
+type stateCollector struct {
+	a *api
+
+	drops, dropBytes, forwards, forwardBytes *prometheus.Desc
+	endpoints, ips, ipCapacity               *prometheus.Desc
+	identities, nodes, lost                  *prometheus.Desc
+	policyFiles, policyRevision              *prometheus.Desc
+	ruleSets, kvstoreUp, unhealthy           *prometheus.Desc
+}
+
+func newStateCollector(a *api) *stateCollector {
+	d := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("cilium_"+name, help, labels, nil)
+	}
+	return &stateCollector{
+		a:     a,
+		drops: d("drop_count_total", "Packets dropped.", "reason", "direction"), dropBytes: d("drop_bytes_total", "Bytes dropped.", "reason", "direction"),
+		forwards: d("forward_count_total", "Packets forwarded.", "direction"), forwardBytes: d("forward_bytes_total", "Bytes forwarded.", "direction"),
+		endpoints: d("endpoint_state", "Endpoints by state.", "endpoint_state"), ips: d("ip_addresses", "Addresses given out.", "family"),
+		ipCapacity: d("ipam_capacity", "Addresses that can be given out.", "family"), identities: d("identity", "Identities known.", "type"),
+		nodes: d("nodes_all_num", "Nodes known."), lost: d("monitor_events_lost_total", "Events the kernel could not store."),
+		policyFiles: d("policy_files", "Policy files by state.", "state"), policyRevision: d("policy_max_revision", "Revision of the policy in force."),
+		ruleSets:  d("policy_rule_sets", "Rule sets in the kernel."),
+		kvstoreUp: d("kvstore_up", "Whether the key-value store can be relied on."), unhealthy: d("unhealthy_parts", "Parts of the agent that report a failure."),
+	}
+}
+
+// Describe sends nothing: the collector is checked by its values.
+func (c *stateCollector) Describe(chan<- *prometheus.Desc) {}
+
+// Collect reads the state now.
+func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	counter := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, labels...)
+	}
+	a := c.a
+	if rows, err := a.maps.Metrics(); err == nil {
+		for _, r := range rows {
+			if r.Reason == datapath.ReasonForwarded {
+				counter(c.forwards, float64(r.Packets), r.Direction.String())
+				counter(c.forwardBytes, float64(r.Bytes), r.Direction.String())
+				continue
+			}
+			counter(c.drops, float64(r.Packets), r.Reason.String(), r.Direction.String())
+			counter(c.dropBytes, float64(r.Bytes), r.Reason.String(), r.Direction.String())
+		}
+	}
+	states := map[endpoint.State]int{}
+	for _, row := range a.registry.List() {
+		states[row.State]++
+	}
+	for s, n := range states {
+		gauge(c.endpoints, float64(n), string(s))
+	}
+	for _, u := range a.pool.Usage() {
+		family := "ipv4"
+		if u.Family == ipam.IPv6 {
+			family = "ipv6"
+		}
+		gauge(c.ips, float64(u.Used), family)
+		gauge(c.ipCapacity, float64(u.Capacity), family)
+	}
+	kinds := map[string]int{}
+	for _, k := range a.identities.list() {
+		switch {
+		case k.id.IsReserved():
+			kinds["reserved"]++
+		case k.id.IsLocal():
+			kinds["node_local"]++
+		default:
+			kinds["cluster_local"]++
+		}
+	}
+	for kind, n := range kinds {
+		gauge(c.identities, float64(n), kind)
+	}
+	gauge(c.nodes, float64(len(a.nodeElements())))
+	_, lost := a.hub.status()
+	counter(c.lost, float64(lost))
+	for state, n := range a.policyFileStates() {
+		gauge(c.policyFiles, float64(n), state)
+	}
+	gauge(c.policyRevision, float64(a.policy.Revision()))
+	if sets, err := a.maps.RuleSets(); err == nil {
+		gauge(c.ruleSets, float64(len(sets)))
+	}
+	if a.store != nil {
+		up := 0.0
+		if a.store.Status().Healthy() {
+			up = 1
+		}
+		gauge(c.kvstoreUp, up)
+	}
+	failed := 0
+	for _, p := range a.parts.list() {
+		if p.State == "Failure" {
+			failed++
+		}
+	}
+	gauge(c.unhealthy, float64(failed))
+}
+
+// serveHTTP serves h at addr until ctx ends.
+func serveHTTP(ctx context.Context, addr string, h http.Handler) error {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
+	if err != nil {
+		return err
+	}
+	return serve(ctx, l, h)
+}
+
+// serve answers requests on l until ctx ends, then gives those under way a moment to finish.
+func serve(ctx context.Context, l net.Listener, h http.Handler) error {
+	srv := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute}
+	done := make(chan error, 1)
+	go func() { done <- srv.Serve(l) }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	stop, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	err := srv.Shutdown(stop)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = srv.Close()
+	}
+	<-done
+	return err
+}
+
+// metricsHandler serves the registry.
+func (m *metricsSet) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}))
+	return mux
+}

@@ -1,0 +1,109 @@
+package agent
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+)
+
+// nodeFacts are what the agent finds out about its host before it changes anything.
+type nodeFacts struct {
+	device     string
+	ipv4, ipv6 netip.Addr
+}
+
+// findNode completes what the configuration says of the node with what the host says.
+func findNode(cfg Config) (nodeFacts, error) {
+	var f nodeFacts
+	if len(cfg.Devices) > 0 {
+		f.device = cfg.Devices[0]
+	} else {
+		routes, err := os.ReadFile("/proc/net/route")
+		if err != nil {
+			return f, fmt.Errorf("find the device of the default route: %w; give --devices", err)
+		}
+		f.device = defaultDevice(string(routes))
+	}
+	var addrs []netip.Addr
+	if f.device != "" {
+		dev, err := net.InterfaceByName(f.device)
+		if err != nil {
+			return f, fmt.Errorf("--devices: %s: %w", f.device, err)
+		}
+		list, err := dev.Addrs()
+		if err != nil {
+			return f, fmt.Errorf("addresses of device %s: %w", f.device, err)
+		}
+		for _, a := range list {
+			if n, ok := a.(*net.IPNet); ok {
+				if ip, ok := netip.AddrFromSlice(n.IP); ok && ip.Unmap().IsGlobalUnicast() {
+					addrs = append(addrs, ip.Unmap())
+				}
+			}
+		}
+	}
+	pick := func(given string, v4 bool) netip.Addr {
+		if given != "" {
+			return netip.MustParseAddr(given) // Validate has parsed it
+		}
+		for _, ip := range addrs {
+			if ip.Is4() == v4 {
+				return ip
+			}
+		}
+		return netip.Addr{}
+	}
+	f.ipv4, f.ipv6 = pick(cfg.NodeIPv4, true), pick(cfg.NodeIPv6, false)
+	if !f.ipv4.IsValid() && !f.ipv6.IsValid() {
+		where := "there is no default route"
+		if f.device != "" {
+			where = "device " + f.device + " has none"
+		}
+		return f, errors.New("the node has no address: " + where + "; give --devices, --ipv4-node or --ipv6-node")
+	}
+	return f, nil
+}
+
+// defaultDevice reads the device of the default route from the text of /proc/net/route.
+func defaultDevice(routes string) string {
+	sc := bufio.NewScanner(strings.NewReader(routes))
+	for sc.Scan() {
+		f := strings.Fields(sc.Text())
+		if len(f) > 7 && f[1] == "00000000" && f[7] == "00000000" {
+			return f[0]
+		}
+	}
+	return ""
+}
+
+// suffix is the address by which this node marks its references in the key-value store.
+func (f nodeFacts) suffix() string {
+	if f.ipv4.IsValid() {
+		return f.ipv4.String()
+	}
+	return f.ipv6.String()
+}
+
+// hosts are the addresses under which this node announces its pods.
+func (f nodeFacts) hosts() []netip.Addr {
+	var out []netip.Addr
+	for _, ip := range []netip.Addr{f.ipv4, f.ipv6} {
+		if ip.IsValid() {
+			out = append(out, ip)
+		}
+	}
+	return out
+}
+
+// hostFor is the underlay address to announce for a pod's address: packets of both families travel
+// over IPv4 between nodes that have it.
+func (f nodeFacts) hostFor(netip.Addr) netip.Addr {
+	if f.ipv4.IsValid() {
+		return f.ipv4
+	}
+	return f.ipv6
+}

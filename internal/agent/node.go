@@ -1,0 +1,367 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hawser-net/hawser/api/rest"
+	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/datapath/link"
+	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/ipam"
+	"github.com/hawser-net/hawser/internal/ipcache"
+	"github.com/hawser-net/hawser/internal/node"
+	"github.com/hawser-net/hawser/internal/table"
+)
+
+// routerState remembers the router's addresses on disk: pods have them in their routes, so the
+// next agent must choose the same.
+type routerState struct {
+	path string
+}
+
+type routerRecord struct {
+	IPv4 netip.Addr `json:"ipv4,omitzero"`
+	IPv6 netip.Addr `json:"ipv6,omitzero"`
+}
+
+func (r routerState) load(log *slog.Logger) []netip.Addr {
+	data, err := os.ReadFile(r.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	var rec routerRecord
+	if err == nil {
+		err = json.Unmarshal(data, &rec)
+	}
+	if err != nil {
+		log.Warn("cannot read the router's addresses of before; others may be chosen", "file", r.path, "error", err)
+		return nil
+	}
+	var out []netip.Addr
+	for _, ip := range []netip.Addr{rec.IPv4, rec.IPv6} {
+		if ip.IsValid() {
+			out = append(out, ip)
+		}
+	}
+	return out
+}
+
+func (r routerState) save(v4, v6 netip.Addr) error {
+	data, err := json.Marshal(routerRecord{v4, v6})
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(r.path), 0o700)
+	}
+	if err == nil {
+		err = os.WriteFile(r.path+".tmp", data, 0o600)
+	}
+	if err == nil {
+		err = os.Rename(r.path+".tmp", r.path)
+	}
+	if err != nil {
+		return fmt.Errorf("store the router's addresses: %w", err)
+	}
+	return nil
+}
+
+// takeRouter gives the node its own addresses in the pod network.
+func (a *api) takeRouter(preferred []netip.Addr) error {
+	res, err := a.pool.AllocateRouter(preferred...)
+	if err != nil {
+		return err
+	}
+	if res.IPv4 != nil {
+		a.router4 = res.IPv4.IP
+	}
+	if res.IPv6 != nil {
+		a.router6 = res.IPv6.IP
+	}
+	return nil
+}
+
+// desiredNode is what the node's own networking should be, given the nodes known now.
+func (a *api) desiredNode(facts nodeFacts) datapath.Node {
+	n := datapath.Node{
+		Tunnel: a.cfg.RoutingMode == "tunnel", TunnelPort: a.cfg.TunnelPort, Device: facts.device, MTU: a.cfg.MTU,
+		RouterIPv4: a.router4, RouterIPv6: a.router6,
+		Masquerade4: a.cfg.MasqueradeIPv4 && a.cfg.EnableIPv4, Masquerade6: a.cfg.MasqueradeIPv6 && a.cfg.EnableIPv6,
+		Peers: a.nodes.Peers(),
+	}
+	for _, f := range []ipam.Families{ipam.IPv4, ipam.IPv6} {
+		if cidr := a.pool.CIDR(f); cidr.IsValid() {
+			n.PodCIDRs = append(n.PodCIDRs, cidr)
+			n.ClusterCIDRs = append(n.ClusterCIDRs, cidr)
+		}
+	}
+	for _, p := range n.Peers {
+		n.ClusterCIDRs = append(n.ClusterCIDRs, p.PodCIDRs...)
+		// Nodes see pods by their own addresses, which policy on host traffic depends on.
+		for _, ip := range []netip.Addr{p.IPv4, p.IPv6} {
+			if ip.IsValid() {
+				n.ClusterCIDRs = append(n.ClusterCIDRs, ipcache.Single(ip))
+			}
+		}
+	}
+	for _, c := range []string{a.cfg.NativeIPv4CIDR, a.cfg.NativeIPv6CIDR} {
+		if c != "" {
+			n.ClusterCIDRs = append(n.ClusterCIDRs, netip.MustParsePrefix(c)) // Validate has parsed it
+		}
+	}
+	return n
+}
+
+// configure brings devices and programs to what they should be.
+func (a *api) configure(facts nodeFacts, links *link.Links) error {
+	devices, err := links.SetNode(a.desiredNode(facts))
+	if err != nil {
+		return fmt.Errorf("set up the node's network: %w", err)
+	}
+	a.mu.Lock()
+	a.devices = devices
+	a.mu.Unlock()
+	if err := a.programs.Configure(datapath.Config{
+		Tunnel: a.cfg.RoutingMode == "tunnel", TunnelIfIndex: devices.TunnelIfIndex, HostIfIndex: devices.HostIfIndex,
+		NativeIfIndex: devices.NativeIfIndex, RouterIPv4: a.router4, RouterIPv6: a.router6, HostMAC: devices.HostMAC,
+		NodeIPv4: facts.ipv4, NodeIPv6: facts.ipv6, DualStackWorld: a.cfg.EnableIPv4 && a.cfg.EnableIPv6,
+		CTTimeouts: datapath.CTTimeouts{TCP: a.cfg.CTTCP, TCPSyn: a.cfg.CTTCPSyn, TCPFin: a.cfg.CTTCPFin, Any: a.cfg.CTAny},
+	}); err != nil {
+		return fmt.Errorf("load the programs: %w", err)
+	}
+	return nil
+}
+
+// placeSelf claims the node's own addresses for the host identity.
+func (a *api) placeSelf(facts nodeFacts) {
+	a.cache.SetNode(ipcache.Node{
+		Name: a.localName(), Local: true, IPs: facts.hosts(), RouterIPs: a.routers(), PodCIDRs: nil, Host: facts.hostFor(netip.Addr{}),
+	})
+}
+
+func (a *api) routers() []netip.Addr {
+	var out []netip.Addr
+	for _, ip := range []netip.Addr{a.router4, a.router6} {
+		if ip.IsValid() {
+			out = append(out, ip)
+		}
+	}
+	return out
+}
+
+// selfNode is what this node tells the others of itself.
+func (a *api) selfNode(facts nodeFacts) node.Node {
+	n := node.Node{Name: a.cfg.NodeName, Cluster: a.cfg.ClusterName, ClusterID: a.cfg.ClusterID, Source: "local"}
+	for _, ip := range facts.hosts() {
+		n.Addresses = append(n.Addresses, node.Address{Type: node.InternalIP, IP: ip})
+	}
+	for _, ip := range a.routers() {
+		n.Addresses = append(n.Addresses, node.Address{Type: node.RouterIP, IP: ip})
+	}
+	if cidr := a.pool.CIDR(ipam.IPv4); cidr.IsValid() {
+		n.IPv4PodCIDRs = []netip.Prefix{cidr}
+	}
+	if cidr := a.pool.CIDR(ipam.IPv6); cidr.IsValid() {
+		n.IPv6PodCIDRs = []netip.Prefix{cidr}
+	}
+	if id, err := os.ReadFile("/proc/sys/kernel/random/boot_id"); err == nil {
+		n.BootID = strings.TrimSpace(string(id))
+	}
+	return n
+}
+
+// followNodes keeps routes and the address table as the table of nodes says. A device or route that
+// cannot be set is tried again with every change, and every ten seconds.
+func (a *api) followNodes(ctx context.Context, facts nodeFacts, links *link.Links, synced func()) error {
+	watch := a.nodes.Table().Watch()
+	defer watch.Close()
+	self := node.Key{Cluster: a.cfg.ClusterName, Name: a.cfg.NodeName}
+	retry := time.NewTicker(10 * time.Second)
+	defer retry.Stop()
+	listed := make(chan struct{})
+	go func() {
+		if a.nodes.WaitSynced(ctx) == nil {
+			close(listed)
+		}
+	}()
+	failed := false
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-listed:
+			listed = nil
+			defer synced()
+			a.applyNodes(watch, self)
+			synced()
+		case <-watch.Changed():
+		case <-retry.C:
+			if !failed {
+				continue
+			}
+		}
+		a.applyNodes(watch, self)
+		_, err := links.SetNode(a.desiredNode(facts))
+		failed = err != nil
+		a.parts.report("routes", err, fmt.Sprintf("%d other nodes", len(a.nodes.Peers())))
+	}
+}
+
+// applyNodes claims the addresses of the nodes that changed.
+func (a *api) applyNodes(watch *table.Observer[node.Key, node.Node], self node.Key) {
+	changes, err := watch.Poll()
+	if err != nil {
+		return // closed: the agent ends
+	}
+	for _, ch := range changes {
+		switch {
+		case ch.Key == self:
+		case ch.Deleted:
+			a.cache.DeleteNode(ch.Key.String())
+		default:
+			n := ch.Value
+			host := n.UnderlayIPv4()
+			if !host.IsValid() {
+				host = n.UnderlayIPv6()
+			}
+			a.cache.SetNode(ipcache.Node{
+				Name: ch.Key.String(), IPs: n.NodeIPs(), RouterIPs: n.RouterIPs(), PodCIDRs: n.PodCIDRs(), Host: host,
+			})
+		}
+	}
+}
+
+// whenSynced removes what only an earlier agent needed, once everything has been heard that could
+// still want it.
+func (a *api) whenSynced(ctx context.Context, gate *syncGate, addrs *table.Reconciler[netip.Prefix, ipcache.Entry], shared *ipcache.Shared, book *rules, log *slog.Logger) error {
+	if gate.wait(ctx) != nil {
+		return nil
+	}
+	// The address table first: rows that the endpoints' new rules speak of must be there.
+	if err := addrs.WaitAll(ctx, a.cache.Table().Revision()); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		log.Error("some addresses could not be written to the kernel", "error", err)
+	}
+	if err := a.policy.Synced(); err != nil {
+		log.Error("policy is not in force in full", "error", err)
+	}
+	addrs.Prune()
+	shared.Prune()
+	if err := book.settled(); err != nil {
+		log.Warn("cannot store the numbers of local identities", "error", err)
+	}
+	a.parts.set("sync", rest.StateOk, "everything was heard")
+	log.Info("synchronised with the cluster")
+	return nil
+}
+
+// nodeElements lists the nodes for the API, by name.
+func (a *api) nodeElements() []rest.NodeElement {
+	var out []rest.NodeElement
+	for _, n := range a.nodes.Table().All() {
+		el := rest.NodeElement{Name: n.Key().String(), Source: "kvstore"}
+		if n.Name == a.cfg.NodeName && n.Cluster == a.cfg.ClusterName {
+			el.Source = "local"
+		}
+		family := func(ip netip.Addr, cidrs []netip.Prefix) rest.NodeAddressingElement {
+			e := rest.NodeAddressingElement{}
+			if ip.IsValid() {
+				e.Enabled, e.IP, e.AddressType = true, ip.String(), string(node.InternalIP)
+			}
+			if len(cidrs) > 0 {
+				e.Enabled, e.AllocRange = true, cidrs[0].String()
+			}
+			return e
+		}
+		el.PrimaryAddress = rest.NodeAddressing{IPv4: family(n.UnderlayIPv4(), n.IPv4PodCIDRs), IPv6: family(n.UnderlayIPv6(), n.IPv6PodCIDRs)}
+		for _, ip := range n.RouterIPs() {
+			el.SecondaryAddresses = append(el.SecondaryAddresses, rest.NodeAddressingElement{Enabled: true, IP: ip.String(), AddressType: string(node.RouterIP)})
+		}
+		out = append(out, el)
+	}
+	slices.SortFunc(out, func(x, y rest.NodeElement) int { return cmp.Compare(x.Name, y.Name) })
+	return out
+}
+
+// nodeIDs lists the local numbers of the other nodes.
+func (a *api) nodeIDs() []rest.NodeID {
+	out := []rest.NodeID{}
+	for _, id := range a.nodes.IDs() {
+		n := rest.NodeID{ID: int(id.ID), IPs: []string{}}
+		for _, ip := range id.IPs {
+			n.IPs = append(n.IPs, ip.String())
+		}
+		out = append(out, n)
+	}
+	return out
+}
+
+// ipList lists who is behind which address, all or those inside a prefix.
+func (a *api) ipList(within string) ([]rest.IPListEntry, error) {
+	var inside netip.Prefix
+	if within != "" {
+		p, err := netip.ParsePrefix(within)
+		if err != nil {
+			ip, aerr := netip.ParseAddr(within)
+			if aerr != nil {
+				return nil, fmt.Errorf("cidr: %q is neither a CIDR nor an address", within)
+			}
+			p = ipcache.Single(ip)
+		}
+		inside = p.Masked()
+	}
+	out := []rest.IPListEntry{}
+	for p, e := range a.cache.All() {
+		if inside.IsValid() && (!inside.Contains(p.Addr()) || p.Bits() < inside.Bits()) {
+			continue
+		}
+		ns, name := e.Pod()
+		entry := rest.IPListEntry{
+			CIDR: p.String(), Identity: int(e.Identity), EncryptKey: int(e.EncryptKey),
+			Metadata: rest.IPListEntryMetadata{Source: e.Source.String(), Namespace: ns, Name: name},
+		}
+		if h := e.Host(); h.IsValid() {
+			entry.HostIP = h.String()
+		}
+		out = append(out, entry)
+	}
+	slices.SortFunc(out, func(x, y rest.IPListEntry) int { return strings.Compare(x.CIDR, y.CIDR) })
+	return out, nil
+}
+
+// identityAt is who is behind an address; what nobody claims is outside.
+func (a *api) identityAt(ip netip.Addr) identity.ID {
+	if _, e, ok := a.cache.Lookup(ip.Unmap()); ok {
+		return e.Identity
+	}
+	switch {
+	case !a.cfg.EnableIPv4 || !a.cfg.EnableIPv6:
+		return identity.World
+	case ip.Unmap().Is4():
+		return identity.WorldIPv4
+	}
+	return identity.WorldIPv6
+}
+
+// cniStatus says whether the CNI configuration is in place.
+func (a *api) cniStatus() rest.Status {
+	path, err := a.cni.Status()
+	switch {
+	case err != nil:
+		return rest.Status{State: rest.StateFailure, Msg: err.Error()}
+	case path == "":
+		return rest.Status{State: rest.StateDisabled, Msg: "not written by the agent"}
+	}
+	return rest.Status{State: rest.StateOk, Msg: path}
+}

@@ -1,0 +1,67 @@
+package agent
+
+import (
+	"reflect"
+	"sync"
+	"time"
+
+	"github.com/hawser-net/hawser/api/rest"
+)
+
+// nodeClients remembers what each client of GET /cluster/nodes was told, so that it can be told
+// only what changed. Clients that do not ask for a while are forgotten and start again.
+type nodeClients struct {
+	mu      sync.Mutex
+	next    int
+	clients map[int]*nodeClient
+}
+
+type nodeClient struct {
+	told map[string]rest.NodeElement
+	last time.Time
+}
+
+const (
+	nodeClientIdle = 5 * time.Minute
+	maxNodeClients = 256
+)
+
+func newNodeClients() *nodeClients { return &nodeClients{clients: map[int]*nodeClient{}} }
+
+// changes returns what client does not know yet of nodes. A client without a number, or with one
+// that was forgotten, gets a new number and all nodes.
+func (c *nodeClients) changes(id int, self string, nodes []rest.NodeElement) rest.ClusterNodeStatus {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	for n, cl := range c.clients {
+		if now.Sub(cl.last) > nodeClientIdle {
+			delete(c.clients, n)
+		}
+	}
+	cl := c.clients[id]
+	if cl == nil {
+		cl = &nodeClient{told: map[string]rest.NodeElement{}}
+		if len(c.clients) < maxNodeClients { // beyond, clients are served but not remembered
+			c.next++
+			id = c.next
+			c.clients[id] = cl
+		}
+	}
+	cl.last = now
+	out := rest.ClusterNodeStatus{ClientID: id, Self: self}
+	current := map[string]rest.NodeElement{}
+	for _, n := range nodes {
+		current[n.Name] = n
+		if old, known := cl.told[n.Name]; !known || !reflect.DeepEqual(old, n) {
+			out.NodesAdded = append(out.NodesAdded, n)
+		}
+	}
+	for name, n := range cl.told {
+		if _, still := current[name]; !still {
+			out.NodesRemoved = append(out.NodesRemoved, n)
+		}
+	}
+	cl.told = current
+	return out
+}

@@ -1,0 +1,143 @@
+package endpoint
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/internal/policy"
+)
+
+// Errors by which callers tell apart why a request about an endpoint was refused. They are
+// wrapped with the endpoint's name and the reason.
+var (
+	// ErrInvalid: the request itself is wrong; repeating it will not help.
+	ErrInvalid = errors.New("invalid endpoint request")
+	// ErrNotFound: no such endpoint.
+	ErrNotFound = errors.New("endpoint not found")
+	// ErrExists: another endpoint has the number, the attachment or the address.
+	ErrExists = errors.New("endpoint exists already")
+	// ErrSuperseded: the creation was cancelled by a newer one of the same pod or by a deletion.
+	ErrSuperseded = errors.New("endpoint creation was superseded")
+)
+
+// Attachment is what the CNI plugin tells about a pod's interface. It does not change while the
+// endpoint lives.
+type Attachment struct {
+	ContainerID     string           `json:"container-id"`
+	ContainerName   string           `json:"container-name,omitempty"`
+	ContainerIfName string           `json:"container-interface-name,omitempty"`
+	NetnsPath       string           `json:"container-netns-path,omitempty"`
+	NetnsCookie     string           `json:"netns-cookie,omitempty"`
+	IfName          string           `json:"interface-name"`
+	IfIndex         int              `json:"interface-index"`
+	MAC             net.HardwareAddr `json:"mac"`
+	HostMAC         net.HardwareAddr `json:"host-mac"`
+	IPv4            netip.Addr       `json:"ipv4,omitzero"`
+	IPv6            netip.Addr       `json:"ipv6,omitzero"`
+	Namespace       string           `json:"k8s-namespace,omitempty"`
+	PodName         string           `json:"k8s-pod-name,omitempty"`
+	PodUID          string           `json:"k8s-uid,omitempty"`
+	ExternalIPAM    bool             `json:"external-ipam,omitempty"`
+}
+
+// AttachmentID is the container id with the interface name, as CNI identifies an attachment.
+func (a Attachment) AttachmentID() string {
+	if a.ContainerID == "" {
+		return ""
+	}
+	return a.ContainerID + ":" + a.ContainerIfName
+}
+
+// Pod returns namespace/name, or "" if the endpoint is not a pod's.
+func (a Attachment) Pod() string {
+	if a.PodName == "" {
+		return ""
+	}
+	return a.Namespace + "/" + a.PodName
+}
+
+// Addresses returns the endpoint's one or two addresses, IPv4 first.
+func (a Attachment) Addresses() []netip.Addr {
+	var out []netip.Addr
+	for _, ip := range []netip.Addr{a.IPv4, a.IPv6} {
+		if ip.IsValid() {
+			out = append(out, ip)
+		}
+	}
+	return out
+}
+
+// Endpoint is one row: a pod's attachment, who it is, and how far the kernel has been brought.
+// Rows are values; a change makes a new row. Slices and maps inside are shared and must not be
+// changed.
+type Endpoint struct {
+	ID uint16 `json:"id"`
+	Attachment
+	// Labels are the labels the workload came with, User those added through the API, Disabled
+	// those suppressed through it.
+	Labels   labels.Set `json:"labels"`
+	User     labels.Set `json:"user-labels,omitempty"`
+	Disabled labels.Set `json:"disabled-labels,omitempty"`
+	// IdentityLabels and InfoLabels are the division of the labels by the identity filter.
+	IdentityLabels labels.Set         `json:"identity-labels"`
+	InfoLabels     labels.Set         `json:"info-labels,omitempty"`
+	Identity       identity.ID        `json:"identity"`
+	NamedPorts     []policy.NamedPort `json:"named-ports,omitempty"`
+	Created        time.Time          `json:"created"`
+
+	// State and what follows describe the realisation; they are not restored from disk.
+	State State `json:"state"`
+	// Kernel is the row last written to the kernel.
+	Kernel datapath.Endpoint `json:"-"`
+	// PolicyRevision is the revision of the policy that Kernel.RuleSet implements.
+	PolicyRevision uint64 `json:"-"`
+	// Failure is why the last attempt to bring the kernel to this row failed, nil if it did not.
+	Failure error `json:"-"`
+	// Log holds the latest state changes, oldest first.
+	Log []LogEntry `json:"-"`
+}
+
+// LogEntry is one line of an endpoint's history.
+type LogEntry struct {
+	Time    time.Time
+	OK      bool
+	Message string
+	State   State
+}
+
+// maxLog bounds the history kept for an endpoint.
+const maxLog = 64
+
+// withState returns the row in its next state, with a line in its history. A transition that the
+// state machine does not know leaves the row as it is and reports false.
+func (e Endpoint) withState(next State, now time.Time, message string) (Endpoint, bool) {
+	if !e.State.mayFollow(next) {
+		return e, false
+	}
+	e.State = next
+	return e.withLog(now, true, message), true
+}
+
+func (e Endpoint) withLog(now time.Time, ok bool, message string) Endpoint {
+	log := append(slices.Clone(e.Log), LogEntry{Time: now, OK: ok, Message: message, State: e.State})
+	if len(log) > maxLog {
+		log = log[len(log)-maxLog:]
+	}
+	e.Log = log
+	return e
+}
+
+// datapathRow is the kernel row of the endpoint under the given policy binding.
+func (e Endpoint) datapathRow(ruleSet datapath.RuleSetID, generation uint32, locked bool) datapath.Endpoint {
+	return datapath.Endpoint{
+		ID: e.ID, IfIndex: e.IfIndex, IfName: e.IfName, MAC: e.MAC, HostMAC: e.HostMAC,
+		IPv4: e.IPv4, IPv6: e.IPv6, Identity: uint32(e.Identity),
+		RuleSet: ruleSet, PolicyGeneration: generation, Locked: locked,
+	}
+}

@@ -1,0 +1,505 @@
+package endpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/internal/policy"
+)
+
+// Identities gives label sets their cluster-wide numbers. The endpoint holds one reference for
+// each Acquire until it calls Release.
+type Identities interface {
+	Acquire(ctx context.Context, l labels.Set) (identity.ID, error)
+	Release(ctx context.Context, l labels.Set) error
+}
+
+// Addresses is the node's address pool as an endpoint sees it.
+type Addresses interface {
+	// Claim checks that an address was given out for owner and not to somebody else. If the pool
+	// does not know it (the agent started again between the allocation and the creation) it is
+	// taken now.
+	Claim(ip netip.Addr, owner, expirationUUID string) error
+	// Commit stops the address's expiration: from now on the endpoint keeps it alive.
+	Commit(ip netip.Addr, expirationUUID string) error
+	// Restore takes the address for an endpoint that was there before the agent.
+	Restore(ip netip.Addr, owner string) error
+	// Free gives the address back. An address that is not taken is not an error.
+	Free(ip netip.Addr)
+}
+
+// Placer tells this node and the others where an endpoint's addresses are.
+type Placer interface {
+	// Place announces the row's addresses under its identity, replacing what was said before. It
+	// returns when this node's kernel knows; other nodes are told soon, retried until they are.
+	Place(ctx context.Context, row Endpoint) error
+	// Withdraw takes the announcement back.
+	Withdraw(row Endpoint)
+}
+
+// Config is what a Lifecycle needs.
+type Config struct {
+	Log        *slog.Logger
+	Registry   *Registry
+	Store      *Store
+	Filter     *labels.Filter
+	Identities Identities
+	Addresses  Addresses
+	Placer     Placer
+	Policy     *Policy
+	Maps       datapath.Maps
+	Programs   datapath.Programs
+	Links      datapath.Links
+	// IdentityTimeout bounds the wait for an identity.
+	IdentityTimeout time.Duration
+	// OrphanGrace is how long a pod interface without an endpoint is left alone, for the plugin
+	// that is about to make one.
+	OrphanGrace time.Duration
+	// Step, if not nil, is called with the name of each step of a creation or deletion just
+	// before it is done, for tests that stop the process there.
+	Step func(step string)
+	Now  func() time.Time
+}
+
+// Lifecycle makes, changes and removes endpoints: it is the only writer of the Registry and the
+// Store, and brings the kernel to each row by way of Policy, Programs and Links. Its methods may
+// be called concurrently; changes of one endpoint are serialised.
+//
+// A creation is written to disk before the kernel is touched, and a deletion is struck from disk
+// after the kernel was cleaned, so that whatever step a crash interrupts, Restore finds a record
+// for everything that may be left.
+type Lifecycle struct {
+	cfg Config
+
+	mu       sync.Mutex
+	creating map[uint16]context.CancelCauseFunc // by endpoint number
+	locks    map[uint16]*sync.Mutex
+
+	orphans map[string]time.Time // interface without an endpoint -> first seen
+}
+
+// NewLifecycle returns a lifecycle on the given parts, all of which must be set but Step and Now.
+func NewLifecycle(cfg Config) *Lifecycle {
+	if cfg.Step == nil {
+		cfg.Step = func(string) {}
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	return &Lifecycle{
+		cfg: cfg, creating: map[uint16]context.CancelCauseFunc{}, locks: map[uint16]*sync.Mutex{},
+		orphans: map[string]time.Time{},
+	}
+}
+
+// CreateRequest asks for a new endpoint.
+type CreateRequest struct {
+	// ID is the wanted number, or 0.
+	ID uint16
+	Attachment
+	Labels     labels.Set
+	NamedPorts []policy.NamedPort
+	// Expiration holds the UUIDs of the addresses' expiration timers, if they have any.
+	IPv4Expiration, IPv6Expiration string
+}
+
+func (r CreateRequest) validate() error {
+	var errs []error
+	if r.IfName == "" || r.IfIndex <= 0 {
+		errs = append(errs, errors.New("interface-name and interface-index of the host side are needed"))
+	}
+	if len(r.MAC) != 6 || len(r.HostMAC) != 6 {
+		errs = append(errs, errors.New("mac and host-mac must be Ethernet addresses"))
+	}
+	if !r.IPv4.IsValid() && !r.IPv6.IsValid() {
+		errs = append(errs, errors.New("addressing has neither an IPv4 nor an IPv6 address"))
+	}
+	for _, ip := range r.Addresses() {
+		if ip.IsUnspecified() || ip.IsMulticast() || ip.IsLoopback() || ip.IsLinkLocalUnicast() {
+			errs = append(errs, fmt.Errorf("address %s cannot be a pod's", ip))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return &invalidIDError{"endpoint: " + err.Error()}
+	}
+	return nil
+}
+
+// owner is the name under which an endpoint's addresses are taken.
+func (a Attachment) owner() string {
+	if pod := a.Pod(); pod != "" {
+		return pod
+	}
+	return a.AttachmentID()
+}
+
+// Create makes an endpoint and returns when its packets are judged by its policy, or with an
+// error after undoing everything it did. The addresses stay with the caller on error. A newer
+// creation for the same pod, and a deletion, cancel one that is under way (ErrSuperseded).
+func (l *Lifecycle) Create(ctx context.Context, req CreateRequest) (Endpoint, error) {
+	if err := req.validate(); err != nil {
+		return Endpoint{}, err
+	}
+	if pod := req.Pod(); pod != "" {
+		for _, older := range l.cfg.Registry.members(l.cfg.Registry.byPod, pod) {
+			if older.ContainerIfName == req.ContainerIfName {
+				l.supersede(older.ID)
+			}
+		}
+	}
+	row := Endpoint{
+		ID: req.ID, Attachment: req.Attachment, Labels: req.Labels, NamedPorts: req.NamedPorts,
+		Created: l.cfg.Now(),
+	}
+	row.IdentityLabels, row.InfoLabels = l.split(row)
+	row, _ = row.withState(StateWaitingForIdentity, l.cfg.Now(), "created")
+
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	row, unlock, err := l.insert(row, cancel)
+	if err != nil {
+		return Endpoint{}, err
+	}
+	defer unlock()
+
+	row, err = l.build(ctx, row, req)
+	if err != nil {
+		if cause := context.Cause(ctx); cause != nil {
+			err = errors.Join(cause, err)
+		}
+		l.undo(row)
+		return Endpoint{}, fmt.Errorf("create endpoint %d (%s): %w", row.ID, row.owner(), err)
+	}
+	return row, nil
+}
+
+// insert makes the row known, registers how to cancel its creation, and takes its lock.
+func (l *Lifecycle) insert(row Endpoint, cancel context.CancelCauseFunc) (_ Endpoint, unlock func(), err error) {
+	l.mu.Lock()
+	row, err = l.cfg.Registry.insert(row)
+	if err != nil {
+		l.mu.Unlock()
+		return row, nil, err
+	}
+	l.creating[row.ID] = cancel
+	l.mu.Unlock()
+	release := l.lock(row.ID)
+	return row, func() {
+		l.mu.Lock()
+		delete(l.creating, row.ID)
+		l.mu.Unlock()
+		release()
+	}, nil
+}
+
+// build does the steps of a creation in order. On error the caller undoes them all; undoing a
+// step that was not done is harmless.
+func (l *Lifecycle) build(ctx context.Context, row Endpoint, req CreateRequest) (Endpoint, error) {
+	c := &l.cfg
+	if err := context.Cause(ctx); err != nil { // deleted before it began
+		return row, err
+	}
+	expiration := func(ip netip.Addr) string {
+		if ip.Is4() {
+			return req.IPv4Expiration
+		}
+		return req.IPv6Expiration
+	}
+	if !row.ExternalIPAM {
+		c.Step("claim-addresses")
+		for _, ip := range row.Addresses() {
+			if err := c.Addresses.Claim(ip, row.owner(), expiration(ip)); err != nil {
+				return row, err
+			}
+		}
+	}
+	c.Step("store")
+	if err := c.Store.Put(row); err != nil {
+		return row, err
+	}
+	c.Step("identity")
+	id, err := l.acquire(ctx, row.IdentityLabels)
+	if err != nil {
+		return row, err
+	}
+	row.Identity = id
+	row, _ = l.set(row, StateRegenerating, "identity "+id.String())
+
+	c.Step("place")
+	// Other nodes and the kernel are told while the interface is prepared: the two do not depend
+	// on each other, and each is a round trip.
+	placed := make(chan error, 1)
+	go func() { placed <- c.Placer.Place(ctx, row) }()
+	row, err = l.realise(row)
+	if perr := <-placed; err == nil {
+		err = perr
+	}
+	if err != nil {
+		return row, err
+	}
+	c.Step("store-built")
+	if err := c.Store.Put(row); err != nil {
+		return row, err
+	}
+	if err := context.Cause(ctx); err != nil {
+		return row, err
+	}
+	if !row.ExternalIPAM {
+		c.Step("commit-addresses")
+		for _, ip := range row.Addresses() {
+			if err := c.Addresses.Commit(ip, expiration(ip)); err != nil {
+				return row, err
+			}
+		}
+	}
+	row, _ = l.set(row, StateReady, "ready")
+	return row, nil
+}
+
+// realise brings the kernel to the row: rules and row first, then the programs that read them,
+// then the interface goes up.
+func (l *Lifecycle) realise(row Endpoint) (Endpoint, error) {
+	c := &l.cfg
+	c.Step("policy")
+	kernel, revision, err := c.Policy.Attach(row)
+	if err != nil {
+		return row, err
+	}
+	row.Kernel, row.PolicyRevision = kernel, revision
+	c.Step("programs")
+	if err := c.Programs.AttachEndpoint(row.IfIndex); err != nil {
+		return row, fmt.Errorf("attach programs to %s: %w", row.IfName, err)
+	}
+	c.Step("link")
+	if err := c.Links.EnsureEndpoint(kernel); err != nil {
+		return row, fmt.Errorf("bring up %s: %w", row.IfName, err)
+	}
+	return row, nil
+}
+
+// undo removes every trace of an endpoint whose creation failed. The interface and the addresses
+// belong to the caller.
+func (l *Lifecycle) undo(row Endpoint) {
+	c := &l.cfg
+	if err := c.Policy.Detach(row.ID); err != nil {
+		c.Log.Error("cannot remove the kernel row of a failed endpoint", "endpoint", row.ID, "error", err)
+	}
+	c.Placer.Withdraw(row)
+	if row.Identity != 0 {
+		l.release(row.IdentityLabels)
+	}
+	if err := c.Store.Delete(row.ID); err != nil {
+		c.Log.Error("cannot remove the record of a failed endpoint", "endpoint", row.ID, "error", err)
+	}
+	c.Registry.remove(row.ID)
+	l.forget(row.ID)
+}
+
+// Delete removes the endpoint. When it returns the pod can neither send nor receive, and the
+// addresses are free; the interface goes a moment later. It returns how many steps failed: those
+// are logged and done again when the agent starts next. It fails with ErrNotFound only.
+func (l *Lifecycle) Delete(ctx context.Context, id uint16) (failures int, err error) {
+	l.supersede(id)
+	unlock := l.lock(id)
+	defer unlock()
+	row, ok := l.cfg.Registry.Get(id)
+	if !ok {
+		return 0, fmt.Errorf("%w: cilium-local:%d", ErrNotFound, id)
+	}
+	row, _ = l.set(row, StateDisconnecting, "deletion requested")
+	return l.teardown(ctx, row), nil
+}
+
+// DeleteContainer removes all endpoints of a container, as Delete does. It returns how many there
+// were and how many steps failed.
+func (l *Lifecycle) DeleteContainer(ctx context.Context, containerID string) (endpoints, failures int) {
+	for _, row := range l.cfg.Registry.ByContainer(containerID) {
+		n, err := l.Delete(ctx, row.ID)
+		if err != nil {
+			continue // somebody else was faster
+		}
+		endpoints++
+		failures += n
+	}
+	return endpoints, failures
+}
+
+// teardown removes all traces of the row, record last. The caller holds the row's lock.
+func (l *Lifecycle) teardown(_ context.Context, row Endpoint) (failures int) {
+	c := &l.cfg
+	attempt := func(step string, err error) {
+		if err != nil {
+			failures++
+			c.Log.Error("a step of an endpoint's deletion failed", "endpoint", row.ID, "step", step, "error", err)
+		}
+	}
+	c.Step("delete-policy")
+	attempt("policy", c.Policy.Detach(row.ID))
+	c.Step("delete-link")
+	attempt("link", c.Links.DeleteEndpoint(row.IfName, row.IfIndex))
+	c.Step("delete-place")
+	c.Placer.Withdraw(row)
+	c.Step("delete-identity")
+	if row.Identity != 0 {
+		l.release(row.IdentityLabels)
+	}
+	c.Step("delete-store")
+	attempt("store", c.Store.Delete(row.ID))
+	c.Step("delete-addresses")
+	c.Registry.remove(row.ID)
+	if !row.ExternalIPAM {
+		for _, ip := range row.Addresses() {
+			c.Addresses.Free(ip)
+		}
+	}
+	l.forget(row.ID)
+	return failures
+}
+
+// SetLabels changes the labels added and suppressed through the API, and with them perhaps the
+// identity. The endpoint's packets are judged by the old identity and policy until the new ones
+// are complete.
+func (l *Lifecycle) SetLabels(ctx context.Context, id uint16, user, disabled labels.Set) (Endpoint, error) {
+	unlock := l.lock(id)
+	defer unlock()
+	old, ok := l.cfg.Registry.Get(id)
+	if !ok {
+		return Endpoint{}, fmt.Errorf("%w: cilium-local:%d", ErrNotFound, id)
+	}
+	row := old
+	row.User, row.Disabled = user, disabled
+	return l.relabel(ctx, old, row)
+}
+
+func (l *Lifecycle) relabel(ctx context.Context, old, row Endpoint) (Endpoint, error) {
+	row.IdentityLabels, row.InfoLabels = l.split(row)
+	if row.IdentityLabels.String() == old.IdentityLabels.String() && old.Identity != 0 {
+		row, _ = l.set(row, old.State, "labels changed, identity kept")
+		return row, l.cfg.Store.Put(row)
+	}
+	row, _ = l.set(row, StateWaitingForIdentity, "labels changed")
+	id, err := l.acquire(ctx, row.IdentityLabels)
+	if err != nil {
+		l.set(old, StateReady, "labels not changed: "+err.Error())
+		return old, fmt.Errorf("endpoint %d keeps its labels: %w", row.ID, err)
+	}
+	row.Identity = id
+	row, _ = l.set(row, StateRegenerating, "identity "+id.String())
+	if err := l.cfg.Placer.Place(ctx, row); err != nil {
+		return l.revert(old, row, err)
+	}
+	if row, err = l.realise(row); err != nil {
+		return l.revert(old, row, err)
+	}
+	if err := l.cfg.Store.Put(row); err != nil {
+		return l.revert(old, row, err)
+	}
+	if old.Identity != 0 {
+		l.release(old.IdentityLabels)
+	}
+	row, _ = l.set(row, StateReady, "ready")
+	return row, nil
+}
+
+// revert puts an endpoint back to what it was before a change that failed half-way.
+func (l *Lifecycle) revert(old, failed Endpoint, cause error) (Endpoint, error) {
+	if err := l.cfg.Placer.Place(context.Background(), old); err != nil {
+		cause = errors.Join(cause, err)
+	}
+	if _, err := l.realise(old); err != nil {
+		cause = errors.Join(cause, err)
+	}
+	l.release(failed.IdentityLabels)
+	old.State = failed.State
+	old, _ = l.set(old, StateReady, "change undone: "+cause.Error())
+	return old, fmt.Errorf("endpoint %d keeps its labels: %w", old.ID, cause)
+}
+
+// split divides the endpoint's labels into those that make its identity and the rest. A pod
+// without any identity label is reserved:init until it has some.
+func (l *Lifecycle) split(row Endpoint) (identityLabels, info labels.Set) {
+	all := slices.Concat([]labels.Label(row.Labels), []labels.Label(row.User))
+	all = slices.DeleteFunc(all, func(lb labels.Label) bool {
+		return slices.ContainsFunc(row.Disabled, func(d labels.Label) bool { return d.Source == lb.Source && d.Key == lb.Key })
+	})
+	identityLabels, info = l.cfg.Filter.Split(labels.NewSet(all...))
+	if len(identityLabels) == 0 {
+		identityLabels = labels.NewSet(labels.Reserved("init"))
+	}
+	return identityLabels, info
+}
+
+func (l *Lifecycle) acquire(ctx context.Context, set labels.Set) (identity.ID, error) {
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.IdentityTimeout)
+	defer cancel()
+	id, err := l.cfg.Identities.Acquire(ctx, set)
+	if err != nil {
+		return 0, fmt.Errorf("get an identity for %s: %w", set, err)
+	}
+	return id, nil
+}
+
+// release gives an identity reference back. A failure costs a key that ends with its lease.
+func (l *Lifecycle) release(set labels.Set) {
+	ctx, cancel := context.WithTimeout(context.Background(), l.cfg.IdentityTimeout)
+	defer cancel()
+	if err := l.cfg.Identities.Release(ctx, set); err != nil {
+		l.cfg.Log.Warn("cannot release an identity; it ends with its lease", "labels", set.String(), "error", err)
+	}
+}
+
+// set writes the row with its next state to the table. A row that is no longer there stays away.
+func (l *Lifecycle) set(row Endpoint, next State, message string) (Endpoint, bool) {
+	changed, ok := l.cfg.Registry.update(row.ID, func(current Endpoint) (Endpoint, bool) {
+		row.Log, row.State = current.Log, current.State
+		if changed, ok := row.withState(next, l.cfg.Now(), message); ok {
+			return changed, true
+		}
+		return row.withLog(l.cfg.Now(), false, fmt.Sprintf("%s (state %s cannot follow %s)", message, next, row.State)), true
+	})
+	if !ok {
+		return row, false
+	}
+	return changed, true
+}
+
+// supersede cancels the creation of an endpoint if it is under way.
+func (l *Lifecycle) supersede(id uint16) {
+	l.mu.Lock()
+	cancel := l.creating[id]
+	l.mu.Unlock()
+	if cancel != nil {
+		cancel(ErrSuperseded)
+		l.lock(id)() // wait until it is undone
+	}
+}
+
+// lock serialises the changes of one endpoint.
+func (l *Lifecycle) lock(id uint16) (unlock func()) {
+	l.mu.Lock()
+	m := l.locks[id]
+	if m == nil {
+		m = new(sync.Mutex)
+		l.locks[id] = m
+	}
+	l.mu.Unlock()
+	m.Lock()
+	return m.Unlock
+}
+
+// forget drops the lock of a number that is gone. Whoever waits for it still holds the old one,
+// finds no row behind it and leaves.
+func (l *Lifecycle) forget(id uint16) {
+	l.mu.Lock()
+	delete(l.locks, id)
+	l.mu.Unlock()
+}

@@ -1,0 +1,498 @@
+package endpoint
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/internal/policy"
+)
+
+// Policy joins the pure policy engine to the kernel: it is the only caller of the engine and the
+// only writer of the kernel's rule sets and endpoint rows. Every change goes through one lock, so
+// the kernel sees the engine's updates in order: rule sets are written whole before an endpoint
+// points at them, and removed after none does.
+//
+// The engine numbers its rule sets from 1 at each start. The kernel's numbers outlive the agent,
+// so Policy maps one to the other and, after a restart, lets a new rule set adopt the kernel's
+// number if the content is the same: a restart that changes nothing writes nothing.
+type Policy struct {
+	log  *slog.Logger
+	maps datapath.Maps
+
+	mu        sync.Mutex
+	engine    *policy.Engine
+	rows      map[uint16]*boundRow
+	bySubject map[policy.Subject]map[uint16]*boundRow
+	bindings  map[policy.Subject]policy.Binding
+	sets      map[policy.RuleSetID]*kernelSet // by the engine's number
+	failed    map[policy.RuleSetID]error      // rule sets that could not be written whole
+
+	nextSet        datapath.RuleSetID
+	nextGeneration uint32
+	revision       uint64
+
+	// left are the kernel's rule sets that the engine does not want: those of before the restart
+	// that nothing has adopted yet, and those that are to be removed.
+	left   map[datapath.RuleSetID]datapath.RuleSet
+	synced bool
+}
+
+// kernelSet is a rule set of the engine under its number in the kernel.
+type kernelSet struct {
+	number datapath.RuleSetID
+}
+
+// boundRow is an endpoint's row with what it was last written as.
+type boundRow struct {
+	endpoint Endpoint
+	subject  policy.Subject
+	binding  policy.Binding // the engine's binding that kernel implements
+	kernel   datapath.Endpoint
+	written  bool
+	held     bool // restored: left as it is until Synced
+}
+
+// NewPolicy reads what the kernel holds and returns a Policy that goes on from there.
+func NewPolicy(log *slog.Logger, engine *policy.Engine, kernel datapath.Maps) (*Policy, error) {
+	p := &Policy{
+		log: log, maps: kernel, engine: engine,
+		rows: map[uint16]*boundRow{}, bySubject: map[policy.Subject]map[uint16]*boundRow{},
+		bindings: map[policy.Subject]policy.Binding{}, sets: map[policy.RuleSetID]*kernelSet{},
+		failed: map[policy.RuleSetID]error{}, left: map[datapath.RuleSetID]datapath.RuleSet{},
+	}
+	existing, err := kernel.RuleSets()
+	if err != nil {
+		return nil, fmt.Errorf("read the kernel's rule sets: %w", err)
+	}
+	for _, rs := range existing {
+		p.left[rs.ID] = rs
+		p.nextSet = max(p.nextSet, rs.ID)
+	}
+	rows, err := kernel.Endpoints()
+	if err != nil {
+		return nil, fmt.Errorf("read the kernel's endpoint rows: %w", err)
+	}
+	for _, row := range rows {
+		p.nextSet = max(p.nextSet, row.RuleSet)
+		p.nextGeneration = max(p.nextGeneration, row.PolicyGeneration)
+	}
+	return p, nil
+}
+
+// SubjectOf says by what the engine knows an endpoint: all endpoints of one subject share one
+// rule set.
+func SubjectOf(ep Endpoint) policy.Subject {
+	return policy.Subject{Identity: ep.Identity, NamedPorts: policy.FormatNamedPorts(ep.NamedPorts)}
+}
+
+// Attach makes the kernel judge the endpoint's packets by the policy of its identity, and returns
+// its kernel row. Attaching an endpoint again under another identity replaces the row in one
+// step. If its rules do not fit into the kernel, the row is written locked, which drops
+// everything, and the error says so.
+func (p *Policy) Attach(ep Endpoint) (datapath.Endpoint, uint64, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	subject := SubjectOf(ep)
+	p.engine.SetIdentity(ep.Identity, ep.IdentityLabels)
+	old := p.rows[ep.ID]
+	if old == nil || old.subject != subject {
+		p.engine.AddSubject(subject)
+	}
+	b := &boundRow{endpoint: ep, subject: subject}
+	if old != nil {
+		b.kernel, b.written = old.kernel, old.written
+		p.unindex(old)
+	}
+	p.index(b)
+	err := p.apply(p.engine.Flush())
+	if old != nil && old.subject != subject {
+		p.engine.RemoveSubject(old.subject)
+		err = errors.Join(err, p.apply(p.engine.Flush()))
+	}
+	if err != nil {
+		p.log.Error("policy is not in force in full", "endpoint", ep.ID, "error", err)
+	}
+	if err := p.bind(b); err != nil {
+		return b.kernel, p.revision, err
+	}
+	return b.kernel, p.revision, nil
+}
+
+// Restore makes the endpoint known again without touching the kernel's row of it, which stays in
+// force until Synced. An endpoint that has no kernel row is attached as if it were new.
+func (p *Policy) Restore(ep Endpoint) error {
+	rows, err := p.maps.Endpoints()
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(rows, func(r datapath.Endpoint) bool { return r.IfIndex == ep.IfIndex })
+	if i < 0 || rows[i].ID != ep.ID {
+		_, _, err := p.Attach(ep)
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	kernel := rows[i]
+	kernel.IfName = ep.IfName
+	b := &boundRow{endpoint: ep, subject: SubjectOf(ep), kernel: kernel, written: true, held: !p.synced}
+	p.engine.SetIdentity(ep.Identity, ep.IdentityLabels)
+	p.engine.AddSubject(b.subject)
+	p.index(b)
+	return p.apply(p.engine.Flush())
+}
+
+// Synced says that everything which policy depends on has been heard once: rules, identities,
+// nodes. The rows of restored endpoints are now brought up to date, and the rule sets that none
+// needs any more are removed.
+func (p *Policy) Synced() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.synced {
+		return nil
+	}
+	errs := []error{p.apply(p.engine.Flush())}
+	p.synced = true
+	for _, id := range slices.Sorted(maps.Keys(p.rows)) {
+		b := p.rows[id]
+		if b.held {
+			b.held = false
+			errs = append(errs, p.bind(b))
+		}
+	}
+	errs = append(errs, p.collect())
+	return errors.Join(errs...)
+}
+
+// collect removes the rule sets that no row points at any more.
+func (p *Policy) collect() error {
+	var errs []error
+	for number := range p.left {
+		if p.pointedAt(number) {
+			continue // a row could not be rewritten; Retry will
+		}
+		if err := p.maps.DeleteRuleSet(number); err != nil {
+			errs = append(errs, fmt.Errorf("remove rule set %d: %w", number, err))
+			continue
+		}
+		delete(p.left, number)
+	}
+	return errors.Join(errs...)
+}
+
+// Detach removes the endpoint's row from the kernel: its interface drops everything from then on.
+// Detaching what is not attached is fine.
+func (p *Policy) Detach(id uint16) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	b := p.rows[id]
+	if b == nil {
+		return nil
+	}
+	var err error
+	if b.written {
+		if err = p.maps.DeleteEndpoint(b.kernel.IfIndex); err != nil {
+			// Without the row gone, its rules must stay.
+			return fmt.Errorf("remove the kernel row of endpoint %d: %w", id, err)
+		}
+	}
+	p.unindex(b)
+	p.engine.RemoveSubject(b.subject)
+	return p.apply(p.engine.Flush())
+}
+
+// Change runs f on the engine, alone, and brings the kernel to the result. It is how rules and
+// identities get in. The error tells what could not be written; the endpoints concerned are
+// locked until Retry succeeds.
+func (p *Policy) Change(f func(*policy.Engine) error) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	ferr := f(p.engine)
+	return errors.Join(ferr, p.apply(p.engine.Flush()))
+}
+
+// View runs f on the engine, alone, for reading.
+func (p *Policy) View(f func(*policy.Engine)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f(p.engine)
+}
+
+// Retry writes again what could not be written. It returns what still fails.
+func (p *Policy) Retry() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var errs []error
+	for id := range p.failed {
+		rs, ok := p.engine.RuleSet(id)
+		if !ok {
+			delete(p.failed, id)
+			continue
+		}
+		errs = append(errs, p.install(rs))
+	}
+	for _, b := range p.rows {
+		if want := p.bindings[b.subject]; !b.held && (b.kernel.Locked || b.binding != want) {
+			errs = append(errs, p.bind(b))
+		}
+	}
+	errs = append(errs, p.apply(p.engine.Flush()))
+	return errors.Join(errs...)
+}
+
+// Row returns an endpoint's kernel row and the policy revision it implements.
+func (p *Policy) Row(id uint16) (datapath.Endpoint, uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if b := p.rows[id]; b != nil {
+		return b.kernel, p.revision
+	}
+	return datapath.Endpoint{}, 0
+}
+
+// Revision returns the revision of the policy in force.
+func (p *Policy) Revision() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.revision
+}
+
+// KernelSet returns the kernel's number of a rule set, 0 if it has none.
+func (p *Policy) KernelSet(id policy.RuleSetID) datapath.RuleSetID {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s := p.sets[id]; s != nil {
+		return s.number
+	}
+	return 0
+}
+
+// SetIdentities is the common case of Change: identities that appeared or went.
+func (p *Policy) SetIdentities(upserts map[identity.ID]labels.Set, deletes []identity.ID) error {
+	return p.Change(func(e *policy.Engine) error {
+		for _, id := range slices.Sorted(maps.Keys(upserts)) {
+			e.SetIdentity(id, upserts[id])
+		}
+		for _, id := range deletes {
+			e.RemoveIdentity(id)
+		}
+		return nil
+	})
+}
+
+// apply brings the kernel to an update, in the order that never lets a packet be judged by half
+// of it: whole new rule sets, changes of live ones, the endpoints that move over, and only then
+// what is no longer needed. It goes on after an error, so that one rule set too large does not
+// keep the others from being written.
+func (p *Policy) apply(u policy.Update) error {
+	var errs []error
+	p.revision = u.Revision
+	for _, rs := range u.Install {
+		errs = append(errs, p.install(rs))
+	}
+	for _, d := range u.Deltas {
+		errs = append(errs, p.delta(d))
+	}
+	for subject, binding := range u.Bind {
+		p.bindings[subject] = binding
+		for _, b := range p.bySubject[subject] {
+			if !b.held {
+				errs = append(errs, p.bind(b))
+			}
+		}
+	}
+	for _, id := range u.Remove {
+		s := p.sets[id]
+		delete(p.sets, id)
+		delete(p.failed, id)
+		if s == nil {
+			continue
+		}
+		p.left[s.number] = datapath.RuleSet{ID: s.number}
+	}
+	if p.synced {
+		errs = append(errs, p.collect())
+	}
+	for subject := range p.bindings {
+		if len(p.bySubject[subject]) == 0 {
+			delete(p.bindings, subject)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (p *Policy) pointedAt(number datapath.RuleSetID) bool {
+	for _, b := range p.rows {
+		if b.written && b.kernel.RuleSet == number {
+			return true
+		}
+	}
+	return false
+}
+
+// install writes a rule set whole, or adopts the kernel's if one with the same content is left
+// over from an earlier agent.
+func (p *Policy) install(rs policy.RuleSet) error {
+	want := kernelRuleSet(rs)
+	s := p.sets[rs.ID]
+	if s == nil {
+		s = &kernelSet{}
+		p.sets[rs.ID] = s
+	}
+	if s.number == 0 {
+		for number, old := range p.left {
+			if old.Entries != nil && old.IngressEnforced == want.IngressEnforced && old.EgressEnforced == want.EgressEnforced && maps.Equal(old.Entries, want.Entries) {
+				delete(p.left, number)
+				s.number = number
+				return nil
+			}
+		}
+		p.nextSet++
+		s.number = p.nextSet
+	}
+	want.ID = s.number
+	if err := p.maps.InstallRuleSet(want); err != nil {
+		err = fmt.Errorf("write rule set %d with %d entries: %w", s.number, len(want.Entries), err)
+		p.failed[rs.ID] = err
+		return err
+	}
+	delete(p.failed, rs.ID)
+	return nil
+}
+
+// delta changes a live rule set in place, in the order that the engine asks for: each kind of
+// change is one call because the kernel's entries have no order among themselves. If that fails
+// half-way the whole is written again; if that fails too its endpoints are locked.
+func (p *Policy) delta(d policy.Delta) error {
+	s := p.sets[d.ID]
+	if s == nil {
+		return nil
+	}
+	err := p.steps(s.number, d)
+	if err == nil {
+		return nil
+	}
+	rs, ok := p.engine.RuleSet(d.ID)
+	if !ok {
+		return nil
+	}
+	if p.install(rs) == nil {
+		return nil
+	}
+	p.failed[d.ID] = err
+	for _, b := range p.rows {
+		if b.written && b.kernel.RuleSet == s.number {
+			err = errors.Join(err, p.bind(b))
+		}
+	}
+	return fmt.Errorf("change rule set %d: %w", s.number, err)
+}
+
+func (p *Policy) steps(number datapath.RuleSetID, d policy.Delta) error {
+	for _, deny := range []bool{true, false} {
+		step := datapath.RuleSetDelta{ID: number, Upserts: map[datapath.PolicyKey]datapath.PolicyEntry{}}
+		for _, e := range d.Upserts {
+			if e.Deny == deny {
+				step.Upserts[kernelKey(e.Key)] = datapath.PolicyEntry{Deny: deny}
+			}
+		}
+		if !deny {
+			// What goes after everything that comes: the engine lists allows before denies, and
+			// the deletions of a call are done in order.
+			for _, k := range d.Deletes {
+				step.Deletes = append(step.Deletes, kernelKey(k))
+			}
+		}
+		if len(step.Upserts)+len(step.Deletes) == 0 {
+			continue
+		}
+		if err := p.maps.UpdateRuleSet(step); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bind writes the endpoint's kernel row for its subject's present binding.
+func (p *Policy) bind(b *boundRow) error {
+	want, ok := p.bindings[b.subject]
+	var number datapath.RuleSetID
+	if s := p.sets[want.RuleSet]; ok && s != nil {
+		number = s.number
+	}
+	failure := p.failed[want.RuleSet]
+	locked := failure != nil || number == 0
+	row := b.endpoint.datapathRow(number, b.kernel.PolicyGeneration, locked)
+	same := b.written && b.kernel.RuleSet == number && b.kernel.Identity == row.Identity && b.kernel.Locked == locked
+	// Flows admitted under the old row are judged again unless the engine says that what it
+	// admitted is still admitted. After a restart there is no earlier binding of the engine's to
+	// compare with; the adopted rule set is then the very same.
+	if !same || (b.binding != (policy.Binding{}) && b.binding.Generation != want.Generation) {
+		p.nextGeneration++
+		if p.nextGeneration == 0 {
+			p.nextGeneration = 1 // 0 means "not judged here" in the kernel
+		}
+		row.PolicyGeneration = p.nextGeneration
+	}
+	if !b.written || !sameRow(b.kernel, row) {
+		if err := p.maps.UpsertEndpoint(row); err != nil {
+			return fmt.Errorf("write the kernel row of endpoint %d: %w", row.ID, err)
+		}
+	}
+	b.kernel, b.written, b.binding = row, true, want
+	if failure != nil {
+		return fmt.Errorf("endpoint %d drops all its packets: %w", row.ID, failure)
+	}
+	if number == 0 {
+		return fmt.Errorf("endpoint %d drops all its packets: it has no rule set", row.ID)
+	}
+	return nil
+}
+
+// sameRow compares what the kernel stores of a row.
+func sameRow(a, b datapath.Endpoint) bool {
+	return a.ID == b.ID && a.IfIndex == b.IfIndex && slices.Equal(a.MAC, b.MAC) && slices.Equal(a.HostMAC, b.HostMAC) &&
+		a.IPv4 == b.IPv4 && a.IPv6 == b.IPv6 && a.Identity == b.Identity && a.RuleSet == b.RuleSet &&
+		a.PolicyGeneration == b.PolicyGeneration && a.Locked == b.Locked
+}
+
+func (p *Policy) index(b *boundRow) {
+	p.rows[b.endpoint.ID] = b
+	if p.bySubject[b.subject] == nil {
+		p.bySubject[b.subject] = map[uint16]*boundRow{}
+	}
+	p.bySubject[b.subject][b.endpoint.ID] = b
+}
+
+func (p *Policy) unindex(b *boundRow) {
+	delete(p.rows, b.endpoint.ID)
+	delete(p.bySubject[b.subject], b.endpoint.ID)
+	if len(p.bySubject[b.subject]) == 0 {
+		delete(p.bySubject, b.subject)
+	}
+}
+
+// kernelRuleSet translates a rule set of the engine, which knows nothing of the kernel.
+func kernelRuleSet(rs policy.RuleSet) datapath.RuleSet {
+	out := datapath.RuleSet{
+		IngressEnforced: rs.IngressEnforced, EgressEnforced: rs.EgressEnforced,
+		Entries: make(map[datapath.PolicyKey]datapath.PolicyEntry, len(rs.Entries)),
+	}
+	for _, e := range rs.Entries {
+		out.Entries[kernelKey(e.Key)] = datapath.PolicyEntry{Deny: e.Deny}
+	}
+	return out
+}
+
+func kernelKey(k policy.Key) datapath.PolicyKey {
+	return datapath.PolicyKey{
+		Direction: datapath.Direction(k.Direction), Identity: uint32(k.Identity),
+		Proto: k.Proto, Port: k.Port, PortBits: k.PortBits,
+	}
+}

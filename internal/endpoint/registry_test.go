@@ -1,0 +1,192 @@
+package endpoint
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/hawser-net/hawser/internal/labels"
+)
+
+// testRow returns a row that conflicts with that of no other n.
+func testRow(n int) Endpoint {
+	return Endpoint{
+		Attachment: Attachment{
+			ContainerID: fmt.Sprintf("container-%d", n), ContainerIfName: "eth0", IfName: fmt.Sprintf("lxc%d", n), IfIndex: 100 + n,
+			MAC: net.HardwareAddr{2, 0, 0, 0, 0, byte(n)}, HostMAC: net.HardwareAddr{2, 1, 0, 0, 0, byte(n)},
+			IPv4: netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}), IPv6: netip.MustParseAddr(fmt.Sprintf("fd00::%x", n)),
+			Namespace: "ns", PodName: fmt.Sprintf("pod-%d", n),
+		},
+		Labels: labels.NewSet(labels.New(labels.SourceK8s, "app", fmt.Sprintf("app-%d", n))), Created: time.Unix(1000, 0).UTC(),
+	}
+}
+
+func TestRegistryRefusesDuplicates(t *testing.T) {
+	t.Parallel()
+	r := NewRegistry()
+	first, err := r.insert(testRow(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func(*Endpoint){
+		"number":     func(e *Endpoint) { e.ID = first.ID },
+		"attachment": func(e *Endpoint) { e.ContainerID = first.ContainerID },
+		"ipv4":       func(e *Endpoint) { e.IPv4 = first.IPv4 },
+		"ipv6":       func(e *Endpoint) { e.IPv6 = first.IPv6 },
+		"interface":  func(e *Endpoint) { e.IfName = first.IfName },
+	} {
+		row := testRow(2)
+		change(&row)
+		if _, err := r.insert(row); !errors.Is(err, ErrExists) {
+			t.Errorf("same %s: error %v, want ErrExists", name, err)
+		}
+		if r.Len() != 1 {
+			t.Fatalf("same %s: a refused row left a trace", name)
+		}
+	}
+	if _, err := r.insert(testRow(2)); err != nil {
+		t.Errorf("a row without a conflict was refused: %v", err)
+	}
+}
+
+func TestRegistryFind(t *testing.T) {
+	t.Parallel()
+	r := NewRegistry()
+	row := testRow(1)
+	row.ContainerName = "web"
+	row, err := r.insert(row)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := testRow(2)
+	second.ContainerID, second.ContainerIfName, second.PodName = row.ContainerID, "eth1", row.PodName
+	if _, err := r.insert(second); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{
+		fmt.Sprint(row.ID), "cni-attachment-id:container-1:eth0", "cni-attachment-id:container-1", "cep-name:ns/pod-1",
+		"pod-name:ns/pod-1", "ipv4:10.0.0.1", "ipv6:fd00::1", "container-id:container-1", "container-name:web",
+	} {
+		ref, err := ParseRef(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := r.Find(ref); err != nil || got.ID != row.ID {
+			t.Errorf("Find(%s) = %d, %v; want %d", id, got.ID, err, row.ID)
+		}
+	}
+	for _, id := range []string{"999", "cep-name:ns/none", "ipv4:10.9.9.9", "container-id:none", "cni-attachment-id:none:eth0", "docker-endpoint:x"} {
+		ref, _ := ParseRef(id)
+		if _, err := r.Find(ref); !errors.Is(err, ErrNotFound) {
+			t.Errorf("Find(%s): error %v, want ErrNotFound", id, err)
+		}
+	}
+}
+
+// TestRegistryIndexesFollowRows inserts and removes at random and compares every index with the
+// rows, which are the truth.
+func TestRegistryIndexesFollowRows(t *testing.T) {
+	t.Parallel()
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rnd := rand.New(rand.NewPCG(seed, 1))
+	r := NewRegistry()
+	live := map[uint16]int{}
+	for range 2000 {
+		if rnd.IntN(3) > 0 {
+			n := rnd.IntN(40)
+			row, err := r.insert(testRow(n))
+			conflict := false
+			for _, m := range live {
+				conflict = conflict || m == n
+			}
+			if conflict != errors.Is(err, ErrExists) {
+				t.Fatalf("insert of %d: %v, conflict %v", n, err, conflict)
+			}
+			if err == nil {
+				live[row.ID] = n
+			}
+		} else {
+			for id := range live {
+				r.remove(id)
+				delete(live, id)
+				break
+			}
+		}
+		if r.Len() != len(live) || len(r.byAddr) != 2*len(live) || len(r.byAttachment) != len(live) ||
+			len(r.byIfName) != len(live) || len(r.byPod) != len(live) || len(r.byContainer) != len(live) {
+			t.Fatalf("indexes of %d rows have %d, %d, %d, %d, %d entries", len(live), len(r.byAddr), len(r.byAttachment), len(r.byIfName), len(r.byPod), len(r.byContainer))
+		}
+	}
+}
+
+func TestRegistryNumbersRest(t *testing.T) {
+	t.Parallel()
+	r := NewRegistry()
+	a, _ := r.insert(testRow(1))
+	r.remove(a.ID)
+	b, _ := r.insert(testRow(1))
+	if a.ID == b.ID {
+		t.Errorf("number %d was given out again at once", a.ID)
+	}
+}
+
+func TestStore(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s, err := NewStore(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []Endpoint
+	for n := 1; n <= 3; n++ {
+		row := testRow(n)
+		row.ID, row.State, row.Identity = uint16(n), StateReady, 300
+		row.IdentityLabels = row.Labels
+		if err := s.Put(row); err != nil {
+			t.Fatal(err)
+		}
+		want = append(want, row)
+	}
+	got, err := s.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	opts := cmp.Options{cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateEmpty()}
+	if diff := cmp.Diff(want, got, opts); diff != "" {
+		t.Errorf("rows changed on their way through the disk (-put +loaded):\n%s", diff)
+	}
+	// A crash between mkdir and rename leaves an empty directory, a torn record is reported,
+	// and neither hides the others.
+	if err := os.Mkdir(filepath.Join(dir, "9"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "2", recordName), []byte(`{"id": 2, "inter`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err = s.Load()
+	if len(got) != 2 || err == nil {
+		t.Errorf("loaded %d rows, error %v; want 2 and an error about the third", len(got), err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "9")); !os.IsNotExist(err) {
+		t.Error("the empty directory is still there")
+	}
+	if err := s.Delete(2); err != nil {
+		t.Error(err)
+	}
+	if err := s.Delete(2); err != nil {
+		t.Errorf("deleting what is gone: %v", err)
+	}
+	if got, err := s.Load(); len(got) != 2 || err != nil {
+		t.Errorf("loaded %d rows, %v; want 2", len(got), err)
+	}
+}

@@ -1,0 +1,237 @@
+package endpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/labels"
+)
+
+// Load reads the endpoints that an earlier agent was responsible for, takes their addresses, and
+// removes those whose interface is gone. It must be called once, before any other method.
+func (l *Lifecycle) Load(ctx context.Context) error {
+	c := &l.cfg
+	rows, err := c.Store.Load()
+	if err != nil {
+		// What could not be read is told. Its kernel row, if it has one, goes in Resume: an
+		// endpoint that nobody is responsible for must not go on.
+		c.Log.Error("some endpoint records cannot be read", "error", err)
+	}
+	found, err := c.Links.EndpointLinks()
+	if err != nil {
+		return fmt.Errorf("list pod interfaces: %w", err)
+	}
+	present := map[int]string{}
+	for _, link := range found {
+		present[link.IfIndex] = link.Name
+	}
+	for _, row := range rows {
+		if present[row.IfIndex] != row.IfName {
+			c.Log.Info("an endpoint's interface is gone; removing the endpoint", "endpoint", row.ID, "interface", row.IfName)
+			if err := c.Maps.DeleteEndpoint(row.IfIndex); err != nil {
+				return fmt.Errorf("remove the kernel row of endpoint %d: %w", row.ID, err)
+			}
+			if err := c.Store.Delete(row.ID); err != nil {
+				return err
+			}
+			continue
+		}
+		row.State, row.Log = "", nil
+		row, _ = row.withState(StateRestoring, c.Now(), "restored from disk")
+		if _, err := c.Registry.insert(row); err != nil {
+			c.Log.Error("cannot restore an endpoint", "endpoint", row.ID, "error", err)
+			continue
+		}
+		for _, ip := range row.Addresses() {
+			if row.ExternalIPAM {
+				break
+			}
+			if err := c.Addresses.Restore(ip, row.owner()); err != nil {
+				c.Log.Error("cannot restore an endpoint's address", "endpoint", row.ID, "address", ip, "error", err)
+			}
+		}
+	}
+	return nil
+}
+
+// Resume takes the loaded endpoints over: it removes kernel rows that nobody owns, makes policy
+// know the others, and brings this agent's programs onto their interfaces if it has other ones. It
+// touches neither their rows nor their rules: these keep forwarding as they were until
+// Policy.Synced. Identities are acquired again by Reacquire. It returns how many endpoints there
+// are.
+func (l *Lifecycle) Resume(ctx context.Context) (restored int, err error) {
+	c := &l.cfg
+	kernel, err := c.Maps.Endpoints()
+	if err != nil {
+		return 0, fmt.Errorf("list endpoint rows: %w", err)
+	}
+	rows := c.Registry.List()
+	owned := map[int]bool{}
+	for _, row := range rows {
+		owned[row.IfIndex] = true
+	}
+	for _, k := range kernel {
+		if !owned[k.IfIndex] {
+			c.Log.Info("removing a kernel row that has no endpoint", "endpoint", k.ID, "ifindex", k.IfIndex)
+			if err := c.Maps.DeleteEndpoint(k.IfIndex); err != nil {
+				return 0, fmt.Errorf("remove the orphaned kernel row of interface %d: %w", k.IfIndex, err)
+			}
+		}
+	}
+	for _, row := range rows {
+		if row.Identity == 0 {
+			continue // the agent died before it had one; Reacquire completes the endpoint
+		}
+		if err := c.Policy.Restore(row); err != nil {
+			return restored, fmt.Errorf("restore the policy of endpoint %d: %w", row.ID, err)
+		}
+		if err := c.Placer.Place(ctx, row); err != nil {
+			return restored, err
+		}
+		if attached, err := c.Programs.Attached(row.IfIndex); err != nil || !attached {
+			if err := c.Programs.AttachEndpoint(row.IfIndex); err != nil {
+				c.Log.Error("cannot attach programs to a restored endpoint", "endpoint", row.ID, "error", err)
+			}
+		}
+		if err := c.Links.EnsureEndpoint(row.datapathRow(0, 0, false)); err != nil {
+			c.Log.Error("cannot bring up a restored endpoint", "endpoint", row.ID, "error", err)
+		}
+		restored++
+	}
+	return restored, nil
+}
+
+// Reacquire gives the restored endpoints their identity references again, one after another, and
+// completes those whose creation was cut off. It retries what fails until ctx ends, so that an
+// agent that starts while the key-value store is away keeps all endpoints as they are.
+func (l *Lifecycle) Reacquire(ctx context.Context) error {
+	wait := 100 * time.Millisecond
+	for {
+		again := false
+		for _, row := range l.cfg.Registry.List() {
+			if row.State != StateRestoring {
+				continue
+			}
+			if err := l.reacquire(ctx, row.ID); err != nil {
+				if ctx.Err() != nil {
+					return nil
+				}
+				again = true
+				l.cfg.Log.Warn("a restored endpoint waits for its identity", "endpoint", row.ID, "error", err)
+			}
+		}
+		if !again {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(wait):
+		}
+		wait = min(2*wait, 10*time.Second)
+	}
+}
+
+func (l *Lifecycle) reacquire(ctx context.Context, id uint16) error {
+	unlock := l.lock(id)
+	defer unlock()
+	row, ok := l.cfg.Registry.Get(id)
+	if !ok || row.State != StateRestoring {
+		return nil
+	}
+	old := row.Identity
+	row.IdentityLabels, row.InfoLabels = l.split(row) // the filter may have changed
+	got, err := l.acquire(ctx, row.IdentityLabels)
+	if err != nil {
+		return err
+	}
+	row.Identity = got
+	if got != old {
+		// The store lost the number, or the filter changed, or there was none yet.
+		l.cfg.Log.Info("a restored endpoint has another identity", "endpoint", id, "was", old, "is", got)
+		err := l.cfg.Placer.Place(ctx, row)
+		if err == nil {
+			row, err = l.realise(row)
+		}
+		if err == nil {
+			err = l.cfg.Store.Put(row)
+		}
+		if err != nil {
+			l.release(row.IdentityLabels)
+			return err
+		}
+	} else {
+		row.Kernel, row.PolicyRevision = l.cfg.Policy.Row(id)
+	}
+	l.set(row, StateReady, "identity "+got.String())
+	return nil
+}
+
+// Renumber gives the endpoints with the label set another number for it, after the key-value store
+// lost the one they had.
+func (l *Lifecycle) Renumber(ctx context.Context, set labels.Set, id identity.ID) {
+	for _, row := range l.cfg.Registry.List() {
+		if row.Identity == 0 || row.Identity == id || !row.IdentityLabels.Equal(set) {
+			continue
+		}
+		if err := l.renumber(ctx, row.ID, set, id); err != nil {
+			l.cfg.Log.Error("an endpoint keeps an identity that the cluster no longer has", "endpoint", row.ID, "identity", row.Identity, "error", err)
+		}
+	}
+}
+
+func (l *Lifecycle) renumber(ctx context.Context, number uint16, set labels.Set, id identity.ID) error {
+	unlock := l.lock(number)
+	defer unlock()
+	row, ok := l.cfg.Registry.Get(number)
+	if !ok || row.Identity == id || !row.IdentityLabels.Equal(set) {
+		return nil
+	}
+	row.Identity = id
+	if err := l.cfg.Placer.Place(ctx, row); err != nil {
+		return err
+	}
+	row, err := l.realise(row)
+	if err != nil {
+		return err
+	}
+	l.set(row, row.State, "identity "+id.String())
+	return l.cfg.Store.Put(row)
+}
+
+// Sweep removes pod interfaces that have had no endpoint for the grace period: what is left of a
+// plugin that was killed between making an interface and asking for an endpoint. Call it now and
+// then.
+func (l *Lifecycle) Sweep() error {
+	found, err := l.cfg.Links.EndpointLinks()
+	if err != nil {
+		return fmt.Errorf("list pod interfaces: %w", err)
+	}
+	owned := map[int]bool{}
+	for _, row := range l.cfg.Registry.List() {
+		owned[row.IfIndex] = true
+	}
+	var errs []error
+	seen := map[string]time.Time{}
+	for _, link := range found {
+		if owned[link.IfIndex] {
+			continue
+		}
+		key := fmt.Sprintf("%s/%d", link.Name, link.IfIndex)
+		since, known := l.orphans[key]
+		if !known {
+			since = l.cfg.Now()
+		}
+		if l.cfg.Now().Sub(since) < l.cfg.OrphanGrace {
+			seen[key] = since
+			continue
+		}
+		l.cfg.Log.Info("removing a pod interface that has no endpoint", "interface", link.Name)
+		errs = append(errs, l.cfg.Links.DeleteEndpoint(link.Name, link.IfIndex))
+	}
+	l.orphans = seen
+	return errors.Join(errs...)
+}

@@ -1,0 +1,104 @@
+package endpoint
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+)
+
+// Store keeps endpoint rows on disk, one directory a row, so that an agent that starts again
+// knows what it was responsible for. Writes are atomic: a crash leaves the old row or the new
+// one. Its methods may be called concurrently for different endpoints.
+type Store struct {
+	dir string
+}
+
+const recordName = "endpoint.json"
+
+// NewStore returns a store under dir, which is created if need be with access for root only.
+func NewStore(dir string) (*Store, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("create endpoint state directory: %w", err)
+	}
+	return &Store{dir: dir}, nil
+}
+
+// Put writes the row.
+func (s *Store) Put(ep Endpoint) error {
+	data, err := json.MarshalIndent(ep, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode endpoint %d: %w", ep.ID, err)
+	}
+	dir := s.path(ep.ID)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("store endpoint %d: %w", ep.ID, err)
+	}
+	// The state directory is on a tmpfs in practice: it need survive the process, not the
+	// machine, whose pods are gone after a reboot. So the file is renamed but not synced.
+	tmp := filepath.Join(dir, recordName+".tmp")
+	if err := os.WriteFile(tmp, data, 0o600); err != nil {
+		return fmt.Errorf("store endpoint %d: %w", ep.ID, err)
+	}
+	if err := os.Rename(tmp, filepath.Join(dir, recordName)); err != nil {
+		return fmt.Errorf("store endpoint %d: %w", ep.ID, err)
+	}
+	return nil
+}
+
+// Delete removes the row; it is not an error if there is none.
+func (s *Store) Delete(id uint16) error {
+	if err := os.RemoveAll(s.path(id)); err != nil {
+		return fmt.Errorf("remove stored endpoint %d: %w", id, err)
+	}
+	return nil
+}
+
+// Load reads all rows. Records that cannot be read are left in place and reported in the joined
+// error, beside the rows that could be.
+func (s *Store) Load() ([]Endpoint, error) {
+	dirs, err := os.ReadDir(s.dir)
+	if err != nil {
+		return nil, fmt.Errorf("read endpoint state directory: %w", err)
+	}
+	var (
+		rows []Endpoint
+		errs []error
+	)
+	for _, d := range dirs {
+		id, err := strconv.ParseUint(d.Name(), 10, 16)
+		if err != nil || !d.IsDir() {
+			continue // not ours
+		}
+		path := filepath.Join(s.dir, d.Name(), recordName)
+		data, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			// The process died between making the directory and the first rename: nothing
+			// was ever promised for this number.
+			errs = append(errs, s.Delete(uint16(id)))
+			continue
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("restore endpoint %d: %w", id, err))
+			continue
+		}
+		var row Endpoint
+		if err := json.Unmarshal(data, &row); err != nil {
+			errs = append(errs, fmt.Errorf("restore endpoint %d from %s: %w", id, path, err))
+			continue
+		}
+		if row.ID != uint16(id) || row.IfIndex <= 0 || len(row.Addresses()) == 0 {
+			errs = append(errs, fmt.Errorf("restore endpoint %d from %s: the record is incomplete", id, path))
+			continue
+		}
+		rows = append(rows, row)
+	}
+	return rows, errors.Join(errs...)
+}
+
+func (s *Store) path(id uint16) string {
+	return filepath.Join(s.dir, strconv.Itoa(int(id)))
+}
