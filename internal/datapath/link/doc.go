@@ -16,6 +16,8 @@
 // Everything is compared with the kernel before it is changed, so that a restart of the agent, which
 // repeats all calls, changes nothing. [Links.CleanUp] removes everything but the pods' interfaces.
 //
+// [Links.Watch] tells when somebody else takes any of it away.
+//
 // # Order that keeps a pod from running unfiltered
 //
 // The host side of a pod is created down. Programs are attached first, then

@@ -17,10 +17,11 @@ import (
 // messages of a datagram one after the other and answers each (netlink(7)), so that bringing an
 // endpoint up costs one send and one receive instead of six of each.
 type conn struct {
-	mu  sync.Mutex
-	fd  int
-	seq atomic.Uint32
-	buf []byte
+	mu   sync.Mutex
+	fd   int
+	port uint32 // the socket's address, by which the kernel names who changed something
+	seq  atomic.Uint32
+	buf  []byte
 }
 
 // maxBatch bounds the messages of one datagram, so that their answers fit the receive buffer.
@@ -35,12 +36,18 @@ func newConn() (*conn, error) {
 		unix.Close(fd)
 		return nil, fmt.Errorf("bind rtnetlink socket: %w", err)
 	}
+	c := &conn{fd: fd, buf: make([]byte, 64<<10)}
+	if name, err := unix.Getsockname(fd); err == nil {
+		if nl, ok := name.(*unix.SockaddrNetlink); ok {
+			c.port = nl.Pid
+		}
+	}
 	// With extended answers an error carries the kernel's own explanation; with capped ones it does
 	// not repeat the request. Kernels that know neither work too.
 	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1)
 	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1)
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 1<<20)
-	return &conn{fd: fd, buf: make([]byte, 64<<10)}, nil
+	return c, nil
 }
 
 func (c *conn) close() { unix.Close(c.fd) }

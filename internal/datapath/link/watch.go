@@ -1,0 +1,164 @@
+package link
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// watchSettle is how long a burst of foreign changes may last before it is reported.
+const watchSettle = 100 * time.Millisecond
+
+// watchGroups are the rtnetlink multicast groups that Watch listens to.
+var watchGroups = []int{unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR}
+
+// Watch calls changed, with a reason for the log, whenever somebody else took away or shut down
+// something that SetNode or EnsureEndpoint had made: network managers are known to flush routes
+// that they did not make. The caller answers by repeating SetNode and EnsureEndpoint for all
+// endpoints. A burst of changes is one call. Watch returns nil when ctx ends.
+//
+// Changes of nftables and kernel parameters are not seen; a caller that repeats SetNode from time to
+// time repairs those too.
+func (l *Links) Watch(ctx context.Context, changed func(reason string)) error {
+	var c *conn
+	err := l.inNS(func() (err error) {
+		c, err = newConn()
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("watch the node's network: %w", err)
+	}
+	defer c.close()
+	for _, group := range watchGroups {
+		if err := unix.SetsockoptInt(c.fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, group); err != nil {
+			return fmt.Errorf("watch the node's network: join group %d: %w", group, err)
+		}
+	}
+	// The end of ctx must interrupt the wait for messages.
+	var pipe [2]int
+	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		return fmt.Errorf("watch the node's network: %w", err)
+	}
+	stopped := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() { unix.Write(pipe[1], []byte{0}); close(stopped) })
+	defer func() {
+		if !stop() {
+			<-stopped
+		}
+		unix.Close(pipe[0])
+		unix.Close(pipe[1])
+	}()
+
+	reason, wait := "", -1
+	for {
+		fds := []unix.PollFd{{Fd: int32(c.fd), Events: unix.POLLIN}, {Fd: int32(pipe[0]), Events: unix.POLLIN}}
+		n, err := unix.Poll(fds, wait)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
+			return fmt.Errorf("watch the node's network: %w", err)
+		case n == 0: // the burst is over
+			changed(reason)
+			reason, wait = "", -1
+			continue
+		}
+		got, _, err := unix.Recvfrom(c.fd, c.buf, unix.MSG_DONTWAIT)
+		if errors.Is(err, unix.ENOBUFS) {
+			reason, wait = "messages of the kernel were lost", int(watchSettle.Milliseconds())
+			continue
+		}
+		if err != nil {
+			continue
+		}
+		msgs, err := syscall.ParseNetlinkMessage(c.buf[:got])
+		if err != nil {
+			continue
+		}
+		for _, m := range msgs {
+			if r := l.foreign(m); r != "" && reason == "" {
+				reason, wait = r, int(watchSettle.Milliseconds())
+			}
+		}
+	}
+}
+
+// foreign says what of ours a message takes away, or nothing.
+func (l *Links) foreign(m syscall.NetlinkMessage) string {
+	if slices.Contains([]uint32{l.rt.port, l.rm.port}, m.Header.Pid) {
+		return "" // our own doing; what goes through the other handle is reported, to no harm
+	}
+	switch m.Header.Type {
+	case unix.RTM_DELROUTE:
+		if len(m.Data) < unix.SizeofRtMsg || m.Data[5] != RouteProtocol {
+			return ""
+		}
+		attrs, err := nl.ParseRouteAttr(m.Data[unix.SizeofRtMsg:])
+		if err != nil {
+			return ""
+		}
+		for _, a := range attrs {
+			if a.Attr.Type == unix.RTA_OIF && len(a.Value) >= 4 && !l.lives(int(binary.NativeEndian.Uint32(a.Value))) {
+				return "" // it went with its interface
+			}
+		}
+		return "a route was removed"
+	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
+		if len(m.Data) < unix.SizeofIfInfomsg {
+			return ""
+		}
+		info := nl.DeserializeIfInfomsg(m.Data)
+		if m.Header.Type == unix.RTM_NEWLINK && (info.Flags&unix.IFF_UP != 0 || info.Change&unix.IFF_UP == 0) {
+			return ""
+		}
+		attrs, err := nl.ParseRouteAttr(m.Data[unix.SizeofIfInfomsg:])
+		if err != nil {
+			return ""
+		}
+		for _, a := range attrs {
+			if a.Attr.Type != unix.IFLA_IFNAME {
+				continue
+			}
+			name := nl.BytesToString(a.Value)
+			ours := name == HostDevice || name == NetDevice || name == TunnelDevice
+			switch {
+			case ours && m.Header.Type == unix.RTM_DELLINK:
+				return "device " + name + " was removed"
+			case (ours || strings.HasPrefix(name, EndpointPrefix) && l.lives(int(info.Index))) && m.Header.Type == unix.RTM_NEWLINK:
+				return "device " + name + " was shut down"
+			}
+		}
+	case unix.RTM_DELADDR:
+		if len(m.Data) < unix.SizeofIfAddrmsg {
+			return ""
+		}
+		link, err := l.h.LinkByIndex(int(binary.NativeEndian.Uint32(m.Data[4:])))
+		if err == nil && link.Attrs().Name == HostDevice {
+			return "an address of " + HostDevice + " was removed"
+		}
+	}
+	return ""
+}
+
+// lives tells whether an interface exists and is not waiting for removal.
+func (l *Links) lives(index int) bool {
+	l.mu.Lock()
+	_, doomed := l.doomed[index]
+	l.mu.Unlock()
+	if doomed {
+		return false
+	}
+	link, err := l.h.LinkByIndex(index)
+	return err == nil && link.Attrs().Group != RemovalGroup || err != nil && !errors.As(err, &netlink.LinkNotFoundError{})
+}
