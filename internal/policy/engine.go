@@ -29,6 +29,7 @@ type Engine struct {
 	byNS      map[string][]*peer        // by namespace label, whatever its source
 	byKV      map[kv]map[*peer]struct{} // built when first needed; see labelled
 	cidrPeers map[*peer]struct{}
+	reserved  map[*peer]struct{}
 	ports     map[identity.ID]string // named ports by identity
 
 	owners     map[Owner][]*engineRule
@@ -111,6 +112,7 @@ func New(cfg Config) (*Engine, error) {
 		peers:         map[identity.ID]*peer{},
 		byNS:          map[string][]*peer{},
 		cidrPeers:     map[*peer]struct{}{},
+		reserved:      map[*peer]struct{}{},
 		ports:         map[identity.ID]string{},
 		owners:        map[Owner][]*engineRule{},
 		selectors:     map[string]*activeSelector{},
@@ -336,6 +338,9 @@ func (e *Engine) addPeer(p *peer) {
 	if p.prefix.IsValid() {
 		e.cidrPeers[p] = struct{}{}
 	}
+	if p.reserved {
+		e.reserved[p] = struct{}{}
+	}
 	if e.byKV != nil {
 		e.indexPeer(p)
 	}
@@ -374,6 +379,7 @@ func (e *Engine) removePeer(p *peer) {
 		}
 	}
 	delete(e.cidrPeers, p)
+	delete(e.reserved, p)
 	if e.byKV != nil {
 		for i := range p.set {
 			k := kv{p.set[i].Key, p.set[i].Value}

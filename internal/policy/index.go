@@ -14,6 +14,8 @@ type kv struct{ key, value string }
 type anchor struct {
 	namespace string
 	kv        kv
+	// reserved says that the label is a reserved one, which few identities have.
+	reserved bool
 }
 
 // index files things by anchor, and finds all that could concern a set of labels.

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -69,9 +70,10 @@ func (ps *parser) fail(field, format string, args ...any) {
 	ps.errs = append(ps.errs, &FieldError{Field: field, Problem: fmt.Sprintf(format, args...)})
 }
 
-func (ps *parser) unsupported(present bool, field string) {
+// unsupported refuses the field name under at if it is present.
+func (ps *parser) unsupported(present bool, at, name string) {
 	if present {
-		ps.errs = append(ps.errs, &FieldError{Field: field, Problem: "is not supported", Unsupported: true})
+		ps.errs = append(ps.errs, &FieldError{Field: at + "." + name, Problem: "is not supported", Unsupported: true})
 	}
 }
 
@@ -102,8 +104,8 @@ func (ps *parser) object(meta v2.ObjectMeta, spec *v2.Rule, specs []*v2.Rule) ([
 
 func (ps *parser) rule(path string, in *v2.Rule) *Rule {
 	r := &Rule{Namespace: ps.namespace, Path: path, Description: in.Description}
-	ps.unsupported(in.NodeSelector != nil, path+".nodeSelector")
-	ps.unsupported(in.Log != nil, path+".log")
+	ps.unsupported(in.NodeSelector != nil, path, "nodeSelector")
+	ps.unsupported(in.Log != nil, path, "log")
 	if in.EndpointSelector == nil {
 		if in.NodeSelector == nil {
 			ps.fail(path+".endpointSelector", "is missing; write {} to select all endpoints")
@@ -157,31 +159,31 @@ type peerList struct {
 
 func (ps *parser) ingress(r *Rule, path, sub string, in *v2.IngressRule, deny bool) {
 	at := path + "." + sub
-	ps.unsupported(in.FromGroups != nil, at+".fromGroups")
-	ps.unsupported(in.FromNodes != nil, at+".fromNodes")
-	ps.unsupported(in.Authentication != nil, at+".authentication")
-	ps.unsupported(len(in.FromRequires) > 0, at+".fromRequires")
+	ps.unsupported(in.FromGroups != nil, at, "fromGroups")
+	ps.unsupported(in.FromNodes != nil, at, "fromNodes")
+	ps.unsupported(in.Authentication != nil, at, "authentication")
+	ps.unsupported(len(in.FromRequires) > 0, at, "fromRequires")
 	ps.clause(r, Clause{Direction: Ingress, Deny: deny, Path: sub}, at, []peerList{
-		ps.endpoints(at+".fromEndpoints", in.FromEndpoints),
-		ps.cidrs(at+".fromCIDR", in.FromCIDR),
-		ps.cidrSet(at+".fromCIDRSet", in.FromCIDRSet),
-		ps.entities(at+".fromEntities", in.FromEntities),
+		ps.endpoints(at, "fromEndpoints", in.FromEndpoints),
+		ps.cidrs(at, "fromCIDR", in.FromCIDR),
+		ps.cidrSet(at, "fromCIDRSet", in.FromCIDRSet),
+		ps.entities(at, "fromEntities", in.FromEntities),
 	}, in.ToPorts, in.ICMPs)
 }
 
 func (ps *parser) egress(r *Rule, path, sub string, in *v2.EgressRule, deny bool) {
 	at := path + "." + sub
-	ps.unsupported(in.ToServices != nil, at+".toServices")
-	ps.unsupported(in.ToFQDNs != nil, at+".toFQDNs")
-	ps.unsupported(in.ToGroups != nil, at+".toGroups")
-	ps.unsupported(in.ToNodes != nil, at+".toNodes")
-	ps.unsupported(in.Authentication != nil, at+".authentication")
-	ps.unsupported(len(in.ToRequires) > 0, at+".toRequires")
+	ps.unsupported(in.ToServices != nil, at, "toServices")
+	ps.unsupported(in.ToFQDNs != nil, at, "toFQDNs")
+	ps.unsupported(in.ToGroups != nil, at, "toGroups")
+	ps.unsupported(in.ToNodes != nil, at, "toNodes")
+	ps.unsupported(in.Authentication != nil, at, "authentication")
+	ps.unsupported(len(in.ToRequires) > 0, at, "toRequires")
 	ps.clause(r, Clause{Direction: Egress, Deny: deny, Path: sub}, at, []peerList{
-		ps.endpoints(at+".toEndpoints", in.ToEndpoints),
-		ps.cidrs(at+".toCIDR", in.ToCIDR),
-		ps.cidrSet(at+".toCIDRSet", in.ToCIDRSet),
-		ps.entities(at+".toEntities", in.ToEntities),
+		ps.endpoints(at, "toEndpoints", in.ToEndpoints),
+		ps.cidrs(at, "toCIDR", in.ToCIDR),
+		ps.cidrSet(at, "toCIDRSet", in.ToCIDRSet),
+		ps.entities(at, "toEntities", in.ToEntities),
 	}, in.ToPorts, in.ICMPs)
 }
 
@@ -193,7 +195,7 @@ func (ps *parser) clause(r *Rule, c Clause, at string, lists []peerList, toPorts
 			continue
 		}
 		if from != nil {
-			ps.fail(lists[i].field, "cannot be combined with %s in one entry; write two entries", from.field)
+			ps.fail(at+"."+lists[i].field, "cannot be combined with %s in one entry; write two entries", from.field)
 			continue
 		}
 		from = &lists[i]
@@ -217,11 +219,10 @@ func (ps *parser) clause(r *Rule, c Clause, at string, lists []peerList, toPorts
 	r.Clauses = append(r.Clauses, c)
 }
 
-func (ps *parser) endpoints(field string, in []v2.LabelSelector) peerList {
-	out := peerList{field: field, present: in != nil}
+func (ps *parser) endpoints(at, name string, in []v2.LabelSelector) peerList {
+	out := peerList{field: name, present: in != nil}
 	for i := range in {
-		at := fmt.Sprintf("%s[%d]", field, i)
-		reqs, ok := ps.requirements(at, &in[i])
+		reqs, ok := ps.requirements(fmt.Sprintf("%s.%s[%d]", at, name, i), &in[i])
 		if !ok {
 			continue
 		}
@@ -282,16 +283,18 @@ func (ps *parser) requirements(field string, in *v2.LabelSelector) ([]requiremen
 	reqs := make([]requirement, 0, len(in.MatchLabels)+len(in.MatchExpressions))
 	for _, k := range slices.Sorted(maps.Keys(in.MatchLabels)) {
 		v := in.MatchLabels[k]
-		at := fmt.Sprintf("%s.matchLabels[%s]", field, clip(k))
 		q := requirement{op: opIn, values: []string{v}}
-		ps.key(at, k, &q)
-		ps.value(at, v)
+		if err := cmp.Or(q.setKey(k), checkValue(v)); err != nil {
+			ps.fail(fmt.Sprintf("%s.matchLabels[%s]", field, clip(k)), "%v", err)
+		}
 		reqs = append(reqs, q)
 	}
 	for i, e := range in.MatchExpressions {
 		at := fmt.Sprintf("%s.matchExpressions[%d]", field, i)
 		var q requirement
-		ps.key(at+".key", e.Key, &q)
+		if err := q.setKey(e.Key); err != nil {
+			ps.fail(at+".key", "%v", err)
+		}
 		switch e.Operator {
 		case v2.OpIn:
 			q.op = opIn
@@ -312,72 +315,73 @@ func (ps *parser) requirements(field string, in *v2.LabelSelector) ([]requiremen
 			ps.fail(at+".values", "operator %s takes no values", clip(e.Operator))
 		}
 		for j, v := range e.Values {
-			ps.value(fmt.Sprintf("%s.values[%d]", at, j), v)
+			if err := checkValue(v); err != nil {
+				ps.fail(fmt.Sprintf("%s.values[%d]", at, j), "%v", err)
+			}
 		}
 		q.values = slices.Sorted(slices.Values(e.Values))
 		q.values = slices.Compact(q.values)
 		reqs = append(reqs, q)
 	}
-	slices.SortFunc(reqs, func(a, b requirement) int { return strings.Compare(a.String(), b.String()) })
+	if len(reqs) > 1 {
+		slices.SortFunc(reqs, func(a, b requirement) int { return strings.Compare(a.String(), b.String()) })
+	}
 	return reqs, len(ps.errs) == before
 }
 
-// key reads "[source:]key".
-func (ps *parser) key(field, s string, q *requirement) {
-	key := s
+// setKey reads "[source:]key".
+func (q *requirement) setKey(s string) error {
+	q.key = s
 	if source, rest, ok := strings.Cut(s, ":"); ok {
-		q.source, key = source, rest
+		if source == "" {
+			return errors.New("the source before the colon is empty")
+		}
+		q.source, q.key = source, rest
 		if source == labels.SourceAny {
 			q.source = ""
 		}
-		if source == "" {
-			ps.fail(field, "the source before the colon is empty")
-			return
-		}
 	}
-	q.key = key
-	if err := labels.New(q.source, key, "").Validate(); err != nil {
-		ps.fail(field, "%v", err)
-		return
+	if err := labels.New(q.source, q.key, "").Validate(); err != nil {
+		return err
 	}
 	if strings.ContainsAny(s, "!@(),{} ") {
-		ps.fail(field, "the key %q holds a character that is not allowed", clip(s))
+		return fmt.Errorf("the key %q holds a character that is not allowed", clip(s))
 	}
+	return nil
 }
 
-// value checks the value of a label.
-func (ps *parser) value(field, v string) {
+// checkValue checks the value of a label.
+func checkValue(v string) error {
 	if len(v) > maxLabelValue {
-		ps.fail(field, "the value is longer than %d bytes", maxLabelValue)
-		return
+		return fmt.Errorf("the value is longer than %d bytes", maxLabelValue)
 	}
 	for i := 0; i < len(v); i++ {
 		c := v[i]
 		alnum := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
 		inner := i > 0 && i < len(v)-1 && (c == '-' || c == '_' || c == '.')
 		if !alnum && !inner {
-			ps.fail(field, "%q is not the value of a label", clip(v))
-			return
+			return fmt.Errorf("%q is not the value of a label", clip(v))
 		}
 	}
+	return nil
 }
 
-func (ps *parser) cidrs(field string, in []string) peerList {
-	out := peerList{field: field, present: in != nil}
+func (ps *parser) cidrs(at, name string, in []string) peerList {
+	out := peerList{field: name, present: in != nil}
 	for i, s := range in {
-		if p, ok := ps.prefix(fmt.Sprintf("%s[%d]", field, i), s); ok {
+		if p, ok := ps.prefix(fmt.Sprintf("%s.%s[%d]", at, name, i), s); ok {
 			out.peers = append(out.peers, newCIDRSelector(p, nil))
 		}
 	}
 	return out
 }
 
-func (ps *parser) cidrSet(field string, in []v2.CIDRRule) peerList {
-	out := peerList{field: field, present: in != nil}
+func (ps *parser) cidrSet(at, name string, in []v2.CIDRRule) peerList {
+	out := peerList{field: name, present: in != nil}
 	for i, c := range in {
-		at := fmt.Sprintf("%s[%d]", field, i)
-		ps.unsupported(c.CIDRGroupRef != "", at+".cidrGroupRef")
-		ps.unsupported(c.CIDRGroupSelector != nil, at+".cidrGroupSelector")
+		at := fmt.Sprintf("%s.%s[%d]", at, name, i)
+		ps.unsupported(c.CIDRGroupRef != "", at, "cidrGroupRef")
+		ps.unsupported(c.CIDRGroupSelector != nil, at, "cidrGroupSelector")
 		if c.CIDR == "" {
 			if c.CIDRGroupRef == "" && c.CIDRGroupSelector == nil {
 				ps.fail(at+".cidr", "is missing")
@@ -432,12 +436,12 @@ func (ps *parser) prefix(field, s string) (netip.Prefix, bool) {
 	return p.Masked(), true
 }
 
-func (ps *parser) entities(field string, in []string) peerList {
-	out := peerList{field: field, present: in != nil}
+func (ps *parser) entities(at, name string, in []string) peerList {
+	out := peerList{field: name, present: in != nil}
 	for i, s := range in {
 		e := identity.Entity(s)
 		if _, _, _, ok := identity.EntityMembers(e); !ok {
-			ps.fail(fmt.Sprintf("%s[%d]", field, i), "entity %q is not known", clip(s))
+			ps.fail(fmt.Sprintf("%s.%s[%d]", at, name, i), "entity %q is not known", clip(s))
 			continue
 		}
 		out.peers = append(out.peers, newEntitySelector(e))
@@ -454,14 +458,14 @@ func (ps *parser) ports(field string, in []v2.PortRule) []PortMatch {
 		at := fmt.Sprintf("%s[%d]", field, i)
 		pr := &in[i]
 		if pr.Rules != nil {
-			ps.unsupported(pr.Rules.HTTP != nil, at+".rules.http")
-			ps.unsupported(pr.Rules.DNS != nil, at+".rules.dns")
-			ps.unsupported(pr.Rules.HTTP == nil && pr.Rules.DNS == nil, at+".rules")
+			ps.unsupported(pr.Rules.HTTP != nil, at, "rules.http")
+			ps.unsupported(pr.Rules.DNS != nil, at, "rules.dns")
+			ps.unsupported(pr.Rules.HTTP == nil && pr.Rules.DNS == nil, at, "rules")
 		}
-		ps.unsupported(pr.Listener != nil, at+".listener")
-		ps.unsupported(pr.OriginatingTLS != nil, at+".originatingTLS")
-		ps.unsupported(pr.TerminatingTLS != nil, at+".terminatingTLS")
-		ps.unsupported(pr.ServerNames != nil, at+".serverNames")
+		ps.unsupported(pr.Listener != nil, at, "listener")
+		ps.unsupported(pr.OriginatingTLS != nil, at, "originatingTLS")
+		ps.unsupported(pr.TerminatingTLS != nil, at, "terminatingTLS")
+		ps.unsupported(pr.ServerNames != nil, at, "serverNames")
 		switch {
 		case len(pr.Ports) == 0:
 			ps.fail(at+".ports", "the list is empty; leave toPorts out to match every port")

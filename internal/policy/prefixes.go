@@ -30,7 +30,7 @@ func CIDRs(rules []*Rule) []netip.Prefix {
 // RuleSet returns the whole content of a rule set that Flush has reported, as it is now.
 func (e *Engine) RuleSet(id RuleSetID) (RuleSet, bool) {
 	rs, ok := e.byID[id]
-	if !ok {
+	if !ok || !rs.installed {
 		return RuleSet{}, false
 	}
 	return rs.content(), true

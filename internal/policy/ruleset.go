@@ -252,6 +252,10 @@ func (e *Engine) activate(sel *Selector) *activeSelector {
 			for _, p := range e.byNS[a.namespace] {
 				e.offer(as, p)
 			}
+		case a.reserved:
+			for p := range e.reserved {
+				e.offer(as, p)
+			}
 		case a.kv != (kv{}):
 			for p := range e.labelled(a.kv) {
 				e.offer(as, p)

@@ -152,6 +152,8 @@ type peer struct {
 	anyNamespace string
 	// prefix is valid if the identity stands for a prefix outside the cluster.
 	prefix netip.Prefix
+	// reserved: one of the labels is.
+	reserved bool
 	// world4 and world6: the identity stands for everything outside of a family.
 	world4, world6 bool
 	namedPorts     []NamedPort
@@ -161,14 +163,14 @@ type peer struct {
 
 func newPeer(cfg *Config, id identity.ID, set labels.Set) *peer {
 	p := &peer{id: id, set: set}
-	hasCIDR, hasReserved := false, false
+	hasCIDR := false
 	for i := range set {
 		l := &set[i]
 		switch l.Source {
 		case labels.SourceCIDR:
 			hasCIDR = true
 		case labels.SourceReserved:
-			hasReserved = true
+			p.reserved = true
 		}
 		switch l.Key {
 		case labels.KeyNamespace:
@@ -185,7 +187,7 @@ func newPeer(cfg *Config, id identity.ID, set labels.Set) *peer {
 	if hasCIDR {
 		p.prefix, _ = identity.CIDRPrefix(set)
 	}
-	if hasReserved && !p.prefix.IsValid() {
+	if p.reserved && !p.prefix.IsValid() {
 		world := set.HasReserved(identity.World.String())
 		p.world4 = set.HasReserved(identity.WorldIPv4.String()) || world && !cfg.DualStack && !cfg.IPv6Only
 		p.world6 = set.HasReserved(identity.WorldIPv6.String()) || world && !cfg.DualStack && cfg.IPv6Only
@@ -250,8 +252,9 @@ func (s *Selector) anchors(cfg *Config) []anchor {
 			return nil // found by prefix instead
 		}
 		return []anchor{
-			{kv: kv{identity.World.String(), ""}}, {kv: kv{identity.WorldIPv4.String(), ""}},
-			{kv: kv{identity.WorldIPv6.String(), ""}},
+			{kv: kv{identity.World.String(), ""}, reserved: true},
+			{kv: kv{identity.WorldIPv4.String(), ""}, reserved: true},
+			{kv: kv{identity.WorldIPv6.String(), ""}, reserved: true},
 		}
 	case byEntity:
 		if s.entity == identity.EntityAll {
@@ -263,7 +266,7 @@ func (s *Selector) anchors(cfg *Config) []anchor {
 		}
 		var out []anchor
 		for _, name := range reserved {
-			out = append(out, anchor{kv: kv{name, ""}})
+			out = append(out, anchor{kv: kv{name, ""}, reserved: true})
 		}
 		if local {
 			out = append(out, anchor{kv: kv{labels.KeyCluster, cfg.ClusterName}})
