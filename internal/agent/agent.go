@@ -261,7 +261,17 @@ func (ag *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	run.start("nodes", a.nodes.Run)
-	run.start("routes", func(ctx context.Context) error { return a.followNodes(ctx, facts, links, nodesSynced) })
+	damaged := make(chan struct{}, 1)
+	run.start("damage", func(ctx context.Context) error {
+		return links.Watch(ctx, func(reason string) {
+			log.Warn("somebody changed the node's network; repairing it", "what", reason)
+			select {
+			case damaged <- struct{}{}:
+			default: // a repair is due already
+			}
+		})
+	})
+	run.start("routes", func(ctx context.Context) error { return a.followNodes(ctx, facts, links, damaged, nodesSynced) })
 	run.start("addresses", shared.Run)
 	run.start("addresses-synced", func(ctx context.Context) error {
 		if shared.WaitSynced(ctx) == nil {

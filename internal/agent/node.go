@@ -179,9 +179,13 @@ func (a *api) selfNode(facts nodeFacts) node.Node {
 	return n
 }
 
-// followNodes keeps routes and the address table as the table of nodes says. A device or route that
-// cannot be set is tried again with every change, and every ten seconds.
-func (a *api) followNodes(ctx context.Context, facts nodeFacts, links *link.Links, synced func()) error {
+// nodeRepair is how often the node's network is set again even if nothing is known to have changed:
+// not everything that others can damage is reported.
+const nodeRepair = 5 * time.Minute
+
+// followNodes keeps routes and the address table as the table of nodes says, and repairs what
+// others take away. What cannot be set is tried again with every change, and every ten seconds.
+func (a *api) followNodes(ctx context.Context, facts nodeFacts, links *link.Links, damaged <-chan struct{}, synced func()) error {
 	watch := a.nodes.Table().Watch()
 	defer watch.Close()
 	self := node.Key{Cluster: a.cfg.ClusterName, Name: a.cfg.NodeName}
@@ -194,23 +198,30 @@ func (a *api) followNodes(ctx context.Context, facts nodeFacts, links *link.Link
 		}
 	}()
 	failed := false
+	last := time.Now()
 	for {
+		var repair bool
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-listed:
 			listed = nil
-			defer synced()
 			a.applyNodes(watch, self)
 			synced()
 		case <-watch.Changed():
+		case <-damaged:
+			repair = true
 		case <-retry.C:
-			if !failed {
+			if repair = time.Since(last) > nodeRepair; !failed && !repair {
 				continue
 			}
 		}
 		a.applyNodes(watch, self)
 		_, err := links.SetNode(a.desiredNode(facts))
+		if repair {
+			err = errors.Join(err, a.lifecycle.Repair())
+			last = time.Now()
+		}
 		failed = err != nil
 		a.parts.report("routes", err, fmt.Sprintf("%d other nodes", len(a.nodes.Peers())))
 	}

@@ -202,6 +202,31 @@ func (l *Lifecycle) renumber(ctx context.Context, number uint16, set labels.Set,
 	return l.cfg.Store.Put(row)
 }
 
+// Repair sets the interface, routes and neighbours of all endpoints again, after somebody else has
+// changed the node's network. Interfaces that are gone are left to the deletion of their endpoint.
+func (l *Lifecycle) Repair() error {
+	found, err := l.cfg.Links.EndpointLinks()
+	if err != nil {
+		return fmt.Errorf("list pod interfaces: %w", err)
+	}
+	present := map[int]bool{}
+	for _, link := range found {
+		present[link.IfIndex] = true
+	}
+	var errs []error
+	for _, row := range l.cfg.Registry.List() {
+		if row.State != StateReady || !present[row.IfIndex] {
+			continue
+		}
+		if attached, err := l.cfg.Programs.Attached(row.IfIndex); err != nil || !attached {
+			// Programs first: an interface must not be up without them.
+			errs = append(errs, l.cfg.Programs.AttachEndpoint(row.IfIndex))
+		}
+		errs = append(errs, l.cfg.Links.EnsureEndpoint(row.datapathRow(0, 0, false)))
+	}
+	return errors.Join(errs...)
+}
+
 // Sweep removes pod interfaces that have had no endpoint for the grace period: what is left of a
 // plugin that was killed between making an interface and asking for an endpoint. Call it now and
 // then.
