@@ -1,0 +1,19 @@
+// Package endpoint keeps the endpoints of a node: pods' interfaces with an address, an identity and
+// an enforced policy.
+//
+// An endpoint is a row, not an object with a life of its own. Registry is the table of rows; the
+// Lifecycle is its only writer, everybody may read. A row is made by Lifecycle.Create from what the
+// CNI plugin tells, its labels give it an identity, the identity gives it a rule set, and the
+// kernel is brought there by way of the interfaces of internal/datapath. The row's state and log
+// say how far that has come and what went wrong.
+//
+// Policy is the one owner of the policy engine and of the kernel's rule sets and endpoint rows.
+// Store keeps the rows on disk for the next agent: Lifecycle.Load and Resume take over what is
+// there without touching a packet, and Policy.Synced brings it up to date once everything has been
+// heard.
+//
+// The package starts no goroutine that outlives a call. What always holds: a pod's interface is up
+// only with programs on it; an endpoint whose rules cannot be put in force whole drops everything;
+// and for whatever an endpoint has in the kernel there is a record on disk, so that a crash at any
+// moment leaves nothing that the next agent does not find.
+package endpoint
