@@ -145,7 +145,11 @@ func testMaps(t testing.TB, change func(*maps.Config)) *maps.Maps {
 // and an ipcache that knows the other node's pod.
 func newNode(t testing.TB, cfg datapath.Config) *node {
 	t.Helper()
-	n := &node{t: t, maps: testMaps(t, nil)}
+	n := &node{t: t, maps: testMaps(t, func(c *maps.Config) {
+		if _, bench := t.(*testing.B); bench {
+			c.PolicyEntries = 262144
+		}
+	})}
 	var err error
 	n.ns, err = sharedNamespace()
 	n.must(err)

@@ -1,0 +1,91 @@
+package bpf_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/hawser-net/hawser/internal/datapath"
+)
+
+// TestEvents: what happens to packets is told, in order, if and only if somebody asked.
+func TestEvents(t *testing.T) {
+	n := newNode(t, testConfig())
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	events := make(chan datapath.Event, 100)
+	done := make(chan error)
+	go func() { done <- n.maps.Events(ctx, func(e datapath.Event) { events <- e }) }()
+	next := func() datapath.Event {
+		t.Helper()
+		select {
+		case e := <-events:
+			return e
+		case <-ctx.Done():
+			t.Fatal("no event")
+			return datapath.Event{}
+		}
+	}
+
+	f := frame{src: a4, dst: b4, proto: tcp, sport: 1000, dport: 80, tcpFlags: syn, payload: make([]byte, 200)}
+	n.fromA(f) // dropped, and nobody wants to know
+	n.must(n.maps.SetMonitor(datapath.MonitorDrops))
+	n.fromA(f)
+	e := next()
+	if e.Type != datapath.EventDrop || e.Reason != datapath.ReasonPolicyDenied || e.Direction != datapath.Egress || e.Program != datapath.ProgramFromPod ||
+		e.Endpoint != 1 || e.SrcIdentity != idA || e.DstIdentity != idB || e.IfIndex != n.ifA || e.Length != 254 || len(e.Data) != 128 ||
+		e.Packet.Src != a4 || e.Packet.Dst != b4 || e.Packet.SrcPort != 1000 || e.Packet.DstPort != 80 || e.Packet.TCPFlags != "SYN" || e.Lost != 0 {
+		t.Errorf("drop: %+v", e)
+	}
+	if age := time.Since(e.Time); age < -time.Second || age > time.Minute {
+		t.Errorf("the event happened %s ago", age)
+	}
+	n.must(n.maps.SetMonitor(datapath.MonitorVerdicts | datapath.MonitorTraces))
+	n.rules(setA, allow(out, idB, tcp, 80))
+	n.rules(setB, allow(in, idA, tcp, 80))
+	n.fromA(f)
+	for _, want := range []datapath.Event{
+		{Type: datapath.EventVerdict, Direction: datapath.Egress, Endpoint: 1, CTState: datapath.CTNew},
+		{Type: datapath.EventVerdict, Direction: datapath.Ingress, Endpoint: 2, CTState: datapath.CTNew},
+		{Type: datapath.EventTrace, Direction: datapath.Ingress, Endpoint: 2, CTState: datapath.CTNew, Outcome: datapath.OutcomeEndpoint},
+	} {
+		e := next()
+		if e.Type != want.Type || e.Direction != want.Direction || e.Endpoint != want.Endpoint || e.CTState != want.CTState || e.Outcome != want.Outcome || e.Reason != 0 {
+			t.Errorf("got %s, want %+v", e, want)
+		}
+	}
+	n.fromB(f.reply())
+	if e := next(); e.Type != datapath.EventTrace || e.CTState != datapath.CTReply {
+		t.Errorf("reply: %s", e)
+	}
+	// Short frames are captured whole.
+	n.must(n.maps.SetMonitor(datapath.MonitorDrops))
+	n.run(n.loader.Program("from_pod"), n.ifA, 0, arp(aMAC, aMAC, 1, a4, b4))
+	if e := next(); len(e.Data) != 42 || e.Packet.L3 != "arp" || e.Packet.Dst != b4 {
+		t.Errorf("ARP: %s", e)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if len(events) > 0 {
+		t.Errorf("unwanted: %s", <-events)
+	}
+}
+
+// TestEventsLost: a full buffer loses events, never packets, and says how many.
+func TestEventsLost(t *testing.T) {
+	n := newNode(t, testConfig())
+	n.must(n.maps.SetMonitor(datapath.MonitorDrops))
+	f := frame{src: a4, dst: b4, proto: udp, sport: 1, dport: 2, ethSrc: aMAC, ethDst: aHost}
+	total := 1<<20/168 + 1000
+	n.runMany(n.loader.Program("from_pod"), n.ifA, f.bytes(), total)
+	lost, err := n.maps.EventsLost()
+	n.must(err)
+	if lost < 900 || lost > 3000 {
+		t.Errorf("%d of %d events lost", lost, total)
+	}
+	if got := n.count(datapath.ReasonPolicyDenied, out); got != uint64(total) {
+		t.Errorf("%d packets counted, want %d", got, total)
+	}
+}

@@ -1,0 +1,42 @@
+package bpf_test
+
+import (
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/hawser-net/hawser/internal/datapath"
+)
+
+// TestReasons keeps the two lists of drop reasons, in C and in Go, in step.
+func TestReasons(t *testing.T) {
+	source, err := os.ReadFile("lib/reason.h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]string{ // where the name in C is not the one shown, in capitals
+		"POLICY_DENY": "policy-deny-rule", "MALFORMED": "malformed-packet", "CT_FULL": "conntrack-full",
+		"NO_TUNNEL": "no-tunnel-endpoint", "ENCAP_FAILED": "encapsulation-failed",
+		"UNSUPPORTED_NDP": "unsupported-neighbour-discovery", "UNKNOWN_RELATED": "unknown-related-icmp",
+		"INVALID_SOURCE_MAC": "invalid-source-mac",
+	}
+	matches := regexp.MustCompile(`(?m)^\tDROP_(\w+) = (\d+),`).FindAllStringSubmatch(string(source), -1)
+	for i, m := range matches {
+		number, _ := strconv.Atoi(m[2])
+		if number != i+1 {
+			t.Errorf("DROP_%s is %d, want %d: numbers are never reused or left out", m[1], number, i+1)
+		}
+		want := names[m[1]]
+		if want == "" {
+			want = strings.ToLower(strings.ReplaceAll(m[1], "_", "-"))
+		}
+		if got := datapath.DropReason(number).String(); got != want {
+			t.Errorf("reason %d is %q in Go, DROP_%s in C", number, got, m[1])
+		}
+	}
+	if last := datapath.DropReason(len(matches) + 1).String(); !strings.HasPrefix(last, "reason-") {
+		t.Errorf("%s is known in Go only", last)
+	}
+}
