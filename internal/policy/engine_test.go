@@ -1,0 +1,308 @@
+package policy
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/labels"
+)
+
+func newEngine(t *testing.T, cfg Config) (*Engine, *kernel) {
+	t.Helper()
+	e, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e, newKernel(t)
+}
+
+func podSet(t *testing.T, ns string, kvs ...string) labels.Set {
+	t.Helper()
+	p := labels.Pod{Namespace: ns, Cluster: "default", Labels: map[string]string{}}
+	for _, s := range kvs {
+		k, v, _ := strings.Cut(s, "=")
+		p.Labels[k] = v
+	}
+	set, err := labels.PodLabels(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set
+}
+
+func setRules(t *testing.T, e *Engine, o Owner, ns, spec string) {
+	t.Helper()
+	if err := e.SetRules(o, mustParse(t, ns, spec)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestUnknownLabels: an endpoint whose labels are not known has no rule set, and so passes nothing.
+func TestUnknownLabels(t *testing.T) {
+	t.Parallel()
+	e, k := newEngine(t, Defaults())
+	sub := Subject{Identity: 300}
+	e.AddSubject(sub)
+	u := k.sync(e)
+	if b := u.Bind[sub]; b.RuleSet != 0 || b.Generation == 0 {
+		t.Fatalf("bound to %+v", b)
+	}
+	e.SetIdentity(300, podSet(t, "a"))
+	if b := k.sync(e).Bind[sub]; b.RuleSet == 0 {
+		t.Fatal("not bound once the labels are known")
+	}
+	// The labels of an endpoint in use cannot be lost.
+	e.RemoveIdentity(300)
+	if u := k.sync(e); len(u.Bind) > 0 {
+		t.Fatalf("removing the identity gives %+v", u)
+	}
+	setRules(t, e, "o", "a", `{"endpointSelector":{},"ingress":[{}]}`)
+	if k.sync(e); k.judge(sub, Ingress, identity.RemoteNode, ProtoTCP, 80) {
+		t.Error("a rule does not reach an endpoint whose identity was removed")
+	}
+	if v := e.Lookup(12345, Ingress, 1, ProtoTCP, 80); v != NoRuleSet || v.Pass() {
+		t.Errorf("a rule set that is not there gives %v", v)
+	}
+}
+
+// TestSubjectReferences: a subject stays until its last endpoint goes.
+func TestSubjectReferences(t *testing.T) {
+	t.Parallel()
+	e, k := newEngine(t, Defaults())
+	e.SetIdentity(300, podSet(t, "a"))
+	sub := Subject{Identity: 300}
+	e.AddSubject(sub)
+	e.AddSubject(sub)
+	k.sync(e)
+	e.RemoveSubject(sub)
+	if u := k.sync(e); !u.Empty() {
+		t.Fatalf("the last but one gives %+v", u)
+	}
+	e.RemoveSubject(sub)
+	delete(k.bind, sub)
+	if u := k.sync(e); len(u.Remove) != 1 || len(u.Bind) != 0 {
+		t.Fatalf("the last one gives %+v", u)
+	}
+	e.RemoveSubject(sub) // of nothing is fine
+}
+
+// TestNumbersGoOn: after a restart numbers start above those that may still be in the kernel.
+func TestNumbersGoOn(t *testing.T) {
+	t.Parallel()
+	cfg := Defaults()
+	cfg.LastRuleSet, cfg.LastGeneration = 41, 99
+	e, k := newEngine(t, cfg)
+	e.SetIdentity(300, podSet(t, "a"))
+	e.AddSubject(Subject{Identity: 300})
+	if b := k.sync(e).Bind[Subject{Identity: 300}]; b != (Binding{42, 100}) {
+		t.Errorf("bound to %+v", b)
+	}
+}
+
+// TestSetRulesErrors: on error nothing changes.
+func TestSetRulesErrors(t *testing.T) {
+	t.Parallel()
+	e, k := newEngine(t, Defaults())
+	e.SetIdentity(300, podSet(t, "a"))
+	e.AddSubject(Subject{Identity: 300})
+	setRules(t, e, "o", "a", `{"endpointSelector":{},"ingress":[{}]}`)
+	k.sync(e)
+	good := mustParse(t, "a", `{"endpointSelector":{},"egress":[{}]}`)
+	if err := e.SetRules("o", append(good, nil)); err == nil {
+		t.Fatal("a nil rule is accepted")
+	}
+	if err := e.SetRules("o", append(good, &Rule{})); err == nil {
+		t.Fatal("an empty rule is accepted")
+	}
+	if u := k.sync(e); !u.Empty() {
+		t.Fatalf("an error changes %+v", u)
+	}
+	if _, err := New(Config{DualStack: true, IPv6Only: true}); err == nil {
+		t.Error("a contradictory configuration is accepted")
+	}
+	if err := e.SetNamedPorts(300, "nonsense"); err == nil {
+		t.Error("broken named ports are accepted")
+	}
+}
+
+// TestSingleStack: without both families the identity world stands for one of them only.
+func TestSingleStack(t *testing.T) {
+	t.Parallel()
+	for _, v6 := range []bool{false, true} {
+		cfg := Defaults()
+		cfg.DualStack, cfg.IPv6Only = false, v6
+		e, k := newEngine(t, cfg)
+		e.SetIdentity(300, podSet(t, "a", "n=1"))
+		e.SetIdentity(301, podSet(t, "a", "n=2"))
+		e.AddSubject(Subject{Identity: 300})
+		e.AddSubject(Subject{Identity: 301})
+		setRules(t, e, "4", "a", `{"endpointSelector":{"matchLabels":{"n":"1"}},"egress":[{"toCIDR":["0.0.0.0/0"]}]}`)
+		setRules(t, e, "6", "a", `{"endpointSelector":{"matchLabels":{"n":"2"}},"egress":[{"toCIDR":["::/0"]}]}`)
+		k.sync(e)
+		if got := k.judge(Subject{Identity: 300}, Egress, identity.World, ProtoTCP, 80); got == v6 {
+			t.Errorf("IPv6 only %v: 0.0.0.0/0 lets the world pass: %v", v6, got)
+		}
+		if got := k.judge(Subject{Identity: 301}, Egress, identity.World, ProtoTCP, 80); got != v6 {
+			t.Errorf("IPv6 only %v: ::/0 lets the world pass: %v", v6, got)
+		}
+	}
+}
+
+// TestCIDRsBeforeFlush: a deny of a prefix is in force from the first rule set on, if the prefix
+// gets its identity between CIDRChanges and Flush.
+func TestCIDRsBeforeFlush(t *testing.T) {
+	t.Parallel()
+	e, _ := newEngine(t, Defaults())
+	e.SetIdentity(300, podSet(t, "a"))
+	e.AddSubject(Subject{Identity: 300})
+	setRules(t, e, "o", "a", `{"endpointSelector":{},"egress":[{"toEntities":["world"]}],"egressDeny":[{"toCIDRSet":[{"cidr":"10.0.0.0/8","except":["10.1.0.0/16"]}]}]}`)
+	added, removed := e.CIDRChanges()
+	if len(removed) != 0 || len(added) != 2 || added[0] != netip.MustParsePrefix("10.0.0.0/8") || added[1] != netip.MustParsePrefix("10.1.0.0/16") {
+		t.Fatalf("prefixes added %v, removed %v", added, removed)
+	}
+	for i, p := range added {
+		e.SetIdentity(identity.LocalScope+1+identity.ID(i), identity.CIDRLabels(p, true))
+	}
+	u := e.Flush()
+	if len(u.Install) != 1 || len(u.Deltas) != 0 || len(u.CIDRsAdded) != 0 {
+		t.Fatalf("got %+v", u)
+	}
+	rs := u.Install[0].ID
+	if e.Lookup(rs, Egress, identity.LocalScope+1, ProtoTCP, 1).Pass() || !e.Lookup(rs, Egress, identity.LocalScope+2, ProtoTCP, 1).Pass() {
+		t.Error("the deny of the prefix is not in force")
+	}
+	// A policy that selects nobody here asks for no identities.
+	setRules(t, e, "p", "b", `{"endpointSelector":{},"egress":[{"toCIDR":["192.0.2.0/24"]}]}`)
+	if added, removed := e.CIDRChanges(); len(added)+len(removed) > 0 {
+		t.Errorf("prefixes added %v, removed %v", added, removed)
+	}
+}
+
+// TestMinimalEntries: what any peer may or may not do is not repeated for each identity.
+func TestMinimalEntries(t *testing.T) {
+	t.Parallel()
+	cfg := Defaults()
+	cfg.AllowLocalhost = false
+	e, k := newEngine(t, cfg)
+	for id := identity.ID(300); id < 400; id++ {
+		e.SetIdentity(id, podSet(t, "a", "n="+id.String()))
+	}
+	e.AddSubject(Subject{Identity: 300})
+	setRules(t, e, "o", "a", `{"endpointSelector":{},
+		"ingress":[{"fromEndpoints":[{}],"toPorts":[{"ports":[{"port":"80","endPort":95,"protocol":"TCP"}]}]},{"fromEntities":["all"],"toPorts":[{"ports":[{"port":"64","endPort":127,"protocol":"TCP"}]}]}],
+		"ingressDeny":[{"toPorts":[{"ports":[{"port":"443"}]}]},{"fromEndpoints":[{}],"toPorts":[{"ports":[{"port":"443"}]}]}],
+		"egress":[{"toEndpoints":[{}]}],"enableDefaultDeny":{"egress":false}}`)
+	u := k.sync(e)
+	if n := len(u.Install[0].Entries); n != 4 || u.Install[0].EgressEnforced {
+		t.Errorf("%d entries, want 4: %v", n, u.Install[0].Entries)
+	}
+}
+
+func TestTrace(t *testing.T) {
+	t.Parallel()
+	e, k := newEngine(t, Defaults())
+	e.SetIdentity(300, podSet(t, "a", "app=web"))
+	e.SetIdentity(301, podSet(t, "a", "app=front"))
+	e.SetIdentity(302, podSet(t, "b", "app=front"))
+	setRules(t, e, "f/a/web", "a", `{"endpointSelector":{"matchLabels":{"app":"web"}},
+		"ingress":[{"fromEndpoints":[{"matchLabels":{"app":"front"}}],"toPorts":[{"ports":[{"port":"80","protocol":"TCP"}]}]}],
+		"ingressDeny":[{"fromEntities":["world"]}]}`)
+	k.sync(e)
+	tests := []struct {
+		from Party
+		port uint16
+		pass bool
+		want []string
+	}{
+		{Party{Identity: 301}, 80, true, []string{"* f/a/web spec.ingress[0]: allow {any:app=front}@a@local on 80/TCP", "enforced by f/a/web spec", "verdict: allowed"}},
+		{Party{Identity: 301}, 81, false, []string{"but the port does not match", "ingress: denied by default"}},
+		{Party{Identity: 302}, 80, false, []string{"but the peer does not match"}},
+		{Party{Identity: identity.WorldIPv4}, 80, false, []string{"* f/a/web spec.ingressDeny[0]: deny entity:world on ANY", "egress: allowed by default (not an endpoint"}},
+		{Party{Identity: identity.Host}, 1, true, []string{"* (allow-localhost): allow entity:host on ANY"}},
+		{Party{Labels: podSet(t, "a", "app=front", "x=y")}, 80, true, []string{"egress: allowed by default (not enforced"}},
+	}
+	for _, tt := range tests {
+		r, err := e.Trace(tt.from, Party{Identity: 300}, ProtoTCP, tt.port)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := r.String()
+		if r.Allowed != tt.pass {
+			t.Errorf("%+v port %d: allowed %v\n%s", tt.from, tt.port, r.Allowed, text)
+		}
+		for _, want := range tt.want {
+			if !strings.Contains(text, want) {
+				t.Errorf("%+v port %d: %q is not in\n%s", tt.from, tt.port, want, text)
+			}
+		}
+	}
+	if _, err := e.Trace(Party{Identity: 999}, Party{Identity: 300}, ProtoTCP, 80); err == nil {
+		t.Error("an identity that is not known is no error")
+	}
+}
+
+func TestViews(t *testing.T) {
+	t.Parallel()
+	e, k := newEngine(t, Defaults())
+	e.SetIdentity(300, podSet(t, "a", "app=web"))
+	e.SetIdentity(301, podSet(t, "a", "app=front"))
+	e.AddSubject(Subject{Identity: 300})
+	setRules(t, e, "one", "a", `{"endpointSelector":{"matchLabels":{"app":"web"}},"ingress":[{"fromEndpoints":[{"matchLabels":{"app":"front"}}]}]}`)
+	setRules(t, e, "two", "b", `{"endpointSelector":{},"ingress":[{}]}`)
+	k.sync(e)
+	sels := e.Selectors()
+	if len(sels) != 2 || sels[0].Selector != "entity:host" || sels[1].Selector != "{any:app=front}@a@local" || len(sels[1].Identities) != 1 || sels[1].Identities[0] != 301 {
+		t.Errorf("selectors: %+v", sels)
+	}
+	rules := e.Rules()
+	if len(rules) != 2 || rules[0].Owner != "one" || len(rules[0].Subjects) != 1 || len(rules[1].Subjects) != 0 {
+		t.Errorf("rules: %+v", rules)
+	}
+	sets := e.RuleSets()
+	if len(sets) != 1 || len(sets[0].Subjects) != 1 || len(sets[0].Owners) != 1 || len(sets[0].Entries) != 2 {
+		t.Errorf("rule sets: %+v", sets)
+	}
+	if b, in, out, ok := e.RuleSetOf(Subject{Identity: 300}); !ok || b.RuleSet != sets[0].ID || !in || out {
+		t.Errorf("the subject has %+v, %v, %v, %v", b, in, out, ok)
+	}
+	if o := e.Owners(); len(o) != 2 || o["one"] != 1 {
+		t.Errorf("owners: %v", o)
+	}
+	if set, ok := e.RuleSet(sets[0].ID); !ok || len(set.Entries) != 2 {
+		t.Errorf("rule set: %+v, %v", set, ok)
+	}
+}
+
+func TestModes(t *testing.T) {
+	t.Parallel()
+	for _, m := range []Mode{ModeDefault, ModeAlways, ModeNever} {
+		if back, err := ParseMode(m.String()); err != nil || back != m {
+			t.Errorf("%v comes back as %v, %v", m, back, err)
+		}
+	}
+	if _, err := ParseMode("sometimes"); err == nil {
+		t.Error("an unknown mode is accepted")
+	}
+	e, k := newEngine(t, Defaults())
+	e.SetIdentity(300, podSet(t, "a"))
+	e.AddSubject(Subject{Identity: 300})
+	setRules(t, e, "o", "a", `{"endpointSelector":{},"ingress":[{"fromEntities":["remote-node"]}],"ingressDeny":[{"fromEntities":["world"]}]}`)
+	sub := Subject{Identity: 300}
+	tests := []struct {
+		mode          Mode
+		remote, world bool // in
+		out           bool
+	}{{ModeDefault, true, false, true}, {ModeAlways, true, false, false}, {ModeNever, true, true, true}, {ModeDefault, true, false, true}}
+	for _, tt := range tests {
+		e.SetMode(tt.mode)
+		k.sync(e)
+		remote := k.judge(sub, Ingress, identity.RemoteNode, ProtoTCP, 1)
+		world := k.judge(sub, Ingress, identity.WorldIPv4, ProtoTCP, 1)
+		out := k.judge(sub, Egress, identity.WorldIPv4, ProtoTCP, 1)
+		if remote != tt.remote || world != tt.world || out != tt.out {
+			t.Errorf("%v: remote node in %v, world in %v, out %v", tt.mode, remote, world, out)
+		}
+	}
+}
