@@ -10,40 +10,6 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath"
 )
 
-// judgeNaively says what the package comment of datapath says, in the most literal way.
-func judgeNaively(rs datapath.RuleSet, dir datapath.Direction, identity uint32, proto uint8, port uint16) datapath.DropReason {
-	best := func(who uint32) (deny, found bool) {
-		bestBits := -2
-		for k, e := range rs.Entries {
-			if k.Direction != dir || k.Identity != who {
-				continue
-			}
-			bits := -1 // any protocol
-			if k.Proto != 0 {
-				bits = int(k.PortBits)
-				if k.Proto != proto || port>>(16-k.PortBits) != k.Port>>(16-k.PortBits) {
-					continue
-				}
-			}
-			if bits > bestBits {
-				bestBits, deny, found = bits, e.Deny, true
-			}
-		}
-		return deny, found
-	}
-	denyOne, one := best(identity)
-	denyAny, anyone := best(0)
-	switch {
-	case one && denyOne, anyone && denyAny:
-		return datapath.ReasonPolicyDeny
-	case one, anyone:
-		return datapath.ReasonForwarded
-	case dir == datapath.Ingress && rs.IngressEnforced, dir == datapath.Egress && rs.EgressEnforced:
-		return datapath.ReasonPolicyDenied
-	}
-	return datapath.ReasonForwarded
-}
-
 // TestPolicyAgainstNaive asks random questions of random rule sets, made in one step or by deltas.
 func TestPolicyAgainstNaive(t *testing.T) {
 	t.Parallel()
@@ -105,7 +71,7 @@ func TestPolicyAgainstNaive(t *testing.T) {
 			}
 			got, err := ask.Run(&ebpf.RunOptions{Data: frame})
 			n.must(err)
-			want := judgeNaively(rs, k.Direction, k.Identity, proto, port)
+			want := rs.Judge(k.Direction, k.Identity, proto, port)
 			if datapath.DropReason(got) != want {
 				t.Fatalf("%s identity %d protocol %d port %d: kernel says %s, want %s\nrules %+v",
 					k.Direction, k.Identity, proto, port, datapath.DropReason(got), want, rs)

@@ -51,7 +51,8 @@ __noinline int policy_verdict(__u32 rule_set, __u32 identity, __u32 direction, _
 	int enforced = rules->enforced[direction];
 	int match_one = MATCH_NONE, match_any = MATCH_NONE;
 
-	if (one)
+	/* The entries of any are not those of a peer that nobody knows (0). */
+	if (one && identity)
 		match_one = policy_match(rule_set, identity, direction, proto, port, one);
 	if (match_one == MATCH_DENY)
 		return DROP_POLICY_DENY;

@@ -1,0 +1,346 @@
+// Package conformance says in tests what package datapath says in words, for every implementation of
+// its interfaces: the fake and the kernel's. It is linked by tests only.
+package conformance
+
+import (
+	"cmp"
+	"errors"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/hawser-net/hawser/internal/datapath"
+)
+
+// Maps runs the suite for datapath.Maps. open returns empty maps with room for policyRoom policy
+// entries in all; they are closed by the test's cleanup.
+func Maps(t *testing.T, policyRoom int, open func(t *testing.T) datapath.Maps) {
+	t.Helper()
+	for name, test := range map[string]func(*testing.T, datapath.Maps){
+		"Endpoints":  testEndpoints,
+		"Readdress":  testReaddress,
+		"Takeover":   testTakeover,
+		"RuleSets":   testRuleSets,
+		"Deltas":     testDeltas,
+		"IPCache":    testIPCache,
+		"Conntrack":  testConntrack,
+		"Invalid":    testInvalid,
+		"Concurrent": testConcurrent,
+		"Full":       func(t *testing.T, m datapath.Maps) { testFull(t, m, policyRoom) },
+	} {
+		t.Run(name, func(t *testing.T) { test(t, open(t)) })
+	}
+}
+
+var comparers = gocmp.Options{
+	gocmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
+	gocmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
+	cmpopts.EquateEmpty(),
+}
+
+func same[T any](t *testing.T, what string, less func(a, b T) int, want []T, list func() ([]T, error)) {
+	t.Helper()
+	got, err := list()
+	if err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+	want = slices.Clone(want)
+	slices.SortFunc(got, less)
+	slices.SortFunc(want, less)
+	if diff := gocmp.Diff(want, got, comparers); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", what, diff)
+	}
+}
+
+func sameEndpoints(t *testing.T, m datapath.Maps, want ...datapath.Endpoint) {
+	t.Helper()
+	same(t, "endpoints", func(a, b datapath.Endpoint) int { return cmp.Compare(a.IfIndex, b.IfIndex) }, want, m.Endpoints)
+}
+
+func sameRuleSets(t *testing.T, m datapath.Maps, want ...datapath.RuleSet) {
+	t.Helper()
+	same(t, "rule sets", func(a, b datapath.RuleSet) int { return cmp.Compare(a.ID, b.ID) }, want, m.RuleSets)
+}
+
+func sameIPCache(t *testing.T, m datapath.Maps, want ...datapath.IPCacheEntry) {
+	t.Helper()
+	same(t, "ipcache", func(a, b datapath.IPCacheEntry) int { return cmp.Compare(a.Prefix.String(), b.Prefix.String()) }, want, m.IPCache)
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func endpoint(n byte) datapath.Endpoint {
+	return datapath.Endpoint{
+		ID: uint16(n), IfIndex: 1000 + int(n),
+		MAC: net.HardwareAddr{2, 0, 0, 0, 0, n}, HostMAC: net.HardwareAddr{2, 0, 0, 0, 1, n},
+		IPv4: netip.AddrFrom4([4]byte{10, 0, 0, n}), IPv6: netip.AddrFrom16([16]byte{0: 0xfd, 15: n}),
+		Identity: 70000 + uint32(n), RuleSet: datapath.RuleSetID(n), PolicyGeneration: 3,
+	}
+}
+
+func testEndpoints(t *testing.T, m datapath.Maps) {
+	sameEndpoints(t, m)
+	one, two := endpoint(1), endpoint(2)
+	two.IPv6, two.Locked = netip.Addr{}, true
+	for range 2 { // writing twice is writing once
+		must(t, m.UpsertEndpoint(one))
+		must(t, m.UpsertEndpoint(two))
+	}
+	sameEndpoints(t, m, one, two)
+	one.PolicyGeneration, one.RuleSet = 4, 0
+	must(t, m.UpsertEndpoint(one))
+	sameEndpoints(t, m, one, two)
+	for range 2 {
+		must(t, m.DeleteEndpoint(one.IfIndex))
+	}
+	sameEndpoints(t, m, two)
+	named := two
+	named.IfName = "lxc2"
+	must(t, m.UpsertEndpoint(named))
+	sameEndpoints(t, m, two)
+}
+
+func testReaddress(t *testing.T, m datapath.Maps) {
+	ep := endpoint(1)
+	must(t, m.UpsertEndpoint(ep))
+	ep.IPv4, ep.IPv6 = netip.MustParseAddr("10.0.0.200"), netip.Addr{}
+	must(t, m.UpsertEndpoint(ep))
+	sameEndpoints(t, m, ep)
+}
+
+// A new endpoint may get an address while the old owner's row is still to be deleted.
+func testTakeover(t *testing.T, m datapath.Maps) {
+	old, heir := endpoint(1), endpoint(2)
+	must(t, m.UpsertEndpoint(old))
+	heir.IPv4 = old.IPv4
+	must(t, m.UpsertEndpoint(heir))
+	must(t, m.DeleteEndpoint(old.IfIndex))
+	sameEndpoints(t, m, heir)
+}
+
+func entries(n int) map[datapath.PolicyKey]datapath.PolicyEntry {
+	e := make(map[datapath.PolicyKey]datapath.PolicyEntry, n)
+	for i := range n {
+		k := datapath.PolicyKey{Direction: datapath.Direction(i % 2), Identity: uint32(i / 2), Proto: 6, Port: 80, PortBits: 16}
+		switch i % 5 {
+		case 0:
+			k.Proto, k.Port, k.PortBits = 0, 0, 0
+		case 1:
+			k.Port, k.PortBits = 0, 0
+		case 2:
+			k.Port, k.PortBits = 1024, 6
+		}
+		e[k] = datapath.PolicyEntry{Deny: i%7 == 0}
+	}
+	return e
+}
+
+func testRuleSets(t *testing.T, m datapath.Maps) {
+	sameRuleSets(t, m)
+	one := datapath.RuleSet{ID: 1, IngressEnforced: true, Entries: entries(50)}
+	two := datapath.RuleSet{ID: 2, EgressEnforced: true, Entries: entries(9)}
+	empty := datapath.RuleSet{ID: 3}
+	for _, rs := range []datapath.RuleSet{one, two, empty, one} {
+		must(t, m.InstallRuleSet(rs))
+	}
+	sameRuleSets(t, m, one, two, empty)
+	// Content of a number in use is replaced exactly.
+	one.Entries, one.EgressEnforced = entries(20), true
+	for k, e := range one.Entries {
+		one.Entries[k] = datapath.PolicyEntry{Deny: !e.Deny}
+		break
+	}
+	must(t, m.InstallRuleSet(one))
+	sameRuleSets(t, m, one, two, empty)
+	for range 2 {
+		must(t, m.DeleteRuleSet(2))
+	}
+	must(t, m.DeleteRuleSet(3))
+	sameRuleSets(t, m, one)
+	// The caller's map stays the caller's.
+	want := maps.Clone(one.Entries)
+	clear(one.Entries)
+	one.Entries = want
+	sameRuleSets(t, m, one)
+}
+
+func testDeltas(t *testing.T, m datapath.Maps) {
+	if err := m.UpdateRuleSet(datapath.RuleSetDelta{ID: 1}); err == nil {
+		t.Error("a delta to a rule set that is not there succeeded")
+	}
+	rs := datapath.RuleSet{ID: 1, IngressEnforced: true, Entries: entries(10)}
+	must(t, m.InstallRuleSet(rs))
+	added := datapath.PolicyKey{Direction: datapath.Egress, Identity: 9999, Proto: 17, Port: 53, PortBits: 16}
+	var gone, changed datapath.PolicyKey
+	for k := range rs.Entries {
+		gone, changed = changed, k
+	}
+	must(t, m.UpdateRuleSet(datapath.RuleSetDelta{
+		ID:      1,
+		Upserts: map[datapath.PolicyKey]datapath.PolicyEntry{added: {}, changed: {Deny: true}},
+		Deletes: []datapath.PolicyKey{gone, {Direction: datapath.Ingress, Identity: 424242}},
+	}))
+	want := maps.Clone(rs.Entries)
+	want[added], want[changed] = datapath.PolicyEntry{}, datapath.PolicyEntry{Deny: true}
+	delete(want, gone)
+	sameRuleSets(t, m, datapath.RuleSet{ID: 1, IngressEnforced: true, Entries: want})
+}
+
+func testFull(t *testing.T, m datapath.Maps, room int) {
+	one := datapath.RuleSet{ID: 1, Entries: entries(room / 2)}
+	must(t, m.InstallRuleSet(one))
+	err := m.InstallRuleSet(datapath.RuleSet{ID: 2, Entries: entries(room)})
+	if !errors.Is(err, datapath.ErrFull) {
+		t.Errorf("a rule set too large: %v", err)
+	}
+	sameRuleSets(t, m, one) // nothing is left behind
+	if err := m.InstallRuleSet(datapath.RuleSet{ID: 1, Entries: entries(room + 1)}); !errors.Is(err, datapath.ErrFull) {
+		t.Errorf("growing too large: %v", err)
+	}
+	sameRuleSets(t, m, one)
+	two := datapath.RuleSet{ID: 2, Entries: entries(room - room/2)}
+	must(t, m.InstallRuleSet(two))
+	more := datapath.PolicyKey{Direction: datapath.Egress, Identity: 9999, Proto: 17, Port: 53, PortBits: 16}
+	delta := datapath.RuleSetDelta{ID: 1, Upserts: map[datapath.PolicyKey]datapath.PolicyEntry{more: {}}}
+	if err := m.UpdateRuleSet(delta); !errors.Is(err, datapath.ErrFull) {
+		t.Errorf("a delta too large: %v", err)
+	}
+	must(t, m.DeleteRuleSet(2))
+	must(t, m.UpdateRuleSet(delta))
+}
+
+func testIPCache(t *testing.T, m datapath.Maps) {
+	sameIPCache(t, m)
+	p := netip.MustParsePrefix
+	list := []datapath.IPCacheEntry{
+		{Prefix: p("10.0.0.1/32"), Identity: 1000, TunnelEndpoint: netip.MustParseAddr("192.168.0.1")},
+		{Prefix: p("10.0.0.0/24"), Identity: 2, TunnelEndpoint: netip.MustParseAddr("192.168.0.1")},
+		{Prefix: p("0.0.0.0/0"), Identity: 1<<24 + 1},
+		{Prefix: p("fd00::1/128"), Identity: 1001, TunnelEndpoint: netip.MustParseAddr("fd99::1")},
+		{Prefix: p("fd00::/64"), Identity: 2},
+		{Prefix: p("::/0"), Identity: 1<<24 + 2},
+	}
+	for range 2 {
+		must(t, m.UpsertIPCache(list))
+	}
+	sameIPCache(t, m, list...)
+	// Prefixes are taken as meant, not as written.
+	must(t, m.UpsertIPCache([]datapath.IPCacheEntry{{Prefix: p("10.0.0.77/24"), Identity: 5}, {Prefix: p("::ffff:10.0.0.1/128"), Identity: 6}}))
+	list[0] = datapath.IPCacheEntry{Prefix: list[0].Prefix, Identity: 6}
+	list[1] = datapath.IPCacheEntry{Prefix: list[1].Prefix, Identity: 5}
+	sameIPCache(t, m, list...)
+	for range 2 {
+		must(t, m.DeleteIPCache([]netip.Prefix{p("10.0.0.1/32"), p("10.0.0.9/24"), p("::/0"), p("172.16.0.0/12")}))
+	}
+	sameIPCache(t, m, list[2], list[3], list[4])
+	must(t, m.UpsertIPCache(nil))
+	must(t, m.DeleteIPCache(nil))
+
+	// Many at once.
+	var many []datapath.IPCacheEntry
+	var prefixes []netip.Prefix
+	for i := range 5000 {
+		e := datapath.IPCacheEntry{Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{11, 0, byte(i >> 8), byte(i)}), 32), Identity: uint32(i)}
+		many, prefixes = append(many, e), append(prefixes, e.Prefix)
+	}
+	must(t, m.UpsertIPCache(many))
+	sameIPCache(t, m, append(many, list[2], list[3], list[4])...)
+	must(t, m.DeleteIPCache(append([]netip.Prefix{p("99.9.9.9/32")}, prefixes...)))
+	sameIPCache(t, m, list[2], list[3], list[4])
+}
+
+func testConntrack(t *testing.T, m datapath.Maps) {
+	must(t, m.CT(func(datapath.CTEntry) bool { t.Error("a flow in a new map"); return true }))
+	alive, removed, err := m.CollectCT(t.Context())
+	if alive != 0 || removed != 0 || err != nil {
+		t.Errorf("collected from nothing: %d, %d, %v", alive, removed, err)
+	}
+	list, err := m.Metrics()
+	if len(list) != 0 || err != nil {
+		t.Errorf("metrics of a new map: %v, %v", list, err)
+	}
+	must(t, m.SetMonitor(datapath.MonitorDrops|datapath.MonitorTraces))
+}
+
+func testInvalid(t *testing.T, m datapath.Maps) {
+	for name, change := range map[string]func(*datapath.Endpoint){
+		"no id":         func(e *datapath.Endpoint) { e.ID = 0 },
+		"no interface":  func(e *datapath.Endpoint) { e.IfIndex = 0 },
+		"no MAC":        func(e *datapath.Endpoint) { e.MAC = nil },
+		"long host MAC": func(e *datapath.Endpoint) { e.HostMAC = make([]byte, 8) },
+		"no address":    func(e *datapath.Endpoint) { e.IPv4, e.IPv6 = netip.Addr{}, netip.Addr{} },
+		"IPv6 as IPv4":  func(e *datapath.Endpoint) { e.IPv4 = e.IPv6 },
+		"mapped":        func(e *datapath.Endpoint) { e.IPv6 = netip.AddrFrom16(e.IPv4.As16()) },
+	} {
+		ep := endpoint(1)
+		change(&ep)
+		if err := m.UpsertEndpoint(ep); err == nil {
+			t.Errorf("endpoint with %s accepted", name)
+		}
+	}
+	for name, rs := range map[string]datapath.RuleSet{
+		"number 0":              {},
+		"port of any protocol":  {ID: 1, Entries: map[datapath.PolicyKey]datapath.PolicyEntry{{Port: 80, PortBits: 16}: {}}},
+		"bits beyond":           {ID: 1, Entries: map[datapath.PolicyKey]datapath.PolicyEntry{{Proto: 6, Port: 81, PortBits: 15}: {}}},
+		"17 bits":               {ID: 1, Entries: map[datapath.PolicyKey]datapath.PolicyEntry{{Proto: 6, Port: 81, PortBits: 17}: {}}},
+		"direction of its own":  {ID: 1, Entries: map[datapath.PolicyKey]datapath.PolicyEntry{{Direction: 2}: {}}},
+		"port 80 and no bits":   {ID: 1, Entries: map[datapath.PolicyKey]datapath.PolicyEntry{{Proto: 6, Port: 80}: {}}},
+		"several of one's keys": {ID: 1, Entries: map[datapath.PolicyKey]datapath.PolicyEntry{{Proto: 6}: {}, {PortBits: 1}: {}}},
+	} {
+		if err := m.InstallRuleSet(rs); err == nil {
+			t.Errorf("rule set with %s accepted", name)
+		}
+	}
+	if err := m.UpsertIPCache([]datapath.IPCacheEntry{{}}); err == nil {
+		t.Error("ipcache entry without a prefix accepted")
+	}
+	if err := m.UpsertIPCache([]datapath.IPCacheEntry{{Prefix: netip.MustParsePrefix("::ffff:0:0/90")}}); err == nil {
+		t.Error("prefix of both families accepted")
+	}
+	sameEndpoints(t, m)
+	sameRuleSets(t, m)
+	sameIPCache(t, m)
+}
+
+// Writers of different rows at once leave all rows.
+func testConcurrent(t *testing.T, m datapath.Maps) {
+	done := make(chan error)
+	for w := range 4 {
+		go func() {
+			for i := range 20 {
+				ep := endpoint(byte(1 + w))
+				ep.PolicyGeneration = uint32(i)
+				rs := datapath.RuleSet{ID: datapath.RuleSetID(1 + w), Entries: entries(i)}
+				e := datapath.IPCacheEntry{Prefix: netip.PrefixFrom(ep.IPv4, 32), Identity: uint32(i)}
+				if err := errors.Join(m.InstallRuleSet(rs), m.UpsertEndpoint(ep), m.UpsertIPCache([]datapath.IPCacheEntry{e})); err != nil {
+					done <- err
+					return
+				}
+			}
+			done <- nil
+		}()
+	}
+	for range 4 {
+		must(t, <-done)
+	}
+	var eps []datapath.Endpoint
+	var sets []datapath.RuleSet
+	for w := range 4 {
+		ep := endpoint(byte(1 + w))
+		ep.PolicyGeneration = 19
+		eps = append(eps, ep)
+		sets = append(sets, datapath.RuleSet{ID: datapath.RuleSetID(1 + w), Entries: entries(19)})
+	}
+	sameEndpoints(t, m, eps...)
+	sameRuleSets(t, m, sets...)
+}

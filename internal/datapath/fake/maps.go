@@ -1,0 +1,346 @@
+package fake
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"github.com/hawser-net/hawser/internal/datapath"
+)
+
+// Maps keeps what the kernel's maps would hold.
+type Maps struct {
+	node *Node
+
+	mu        sync.Mutex
+	endpoints map[int]datapath.Endpoint
+	addresses map[netip.Addr]datapath.Endpoint
+	ruleSets  map[datapath.RuleSetID]datapath.RuleSet
+	ipcache   map[netip.Prefix]datapath.IPCacheEntry
+	flows     []datapath.CTEntry
+	metrics   []datapath.Metric
+	monitor   datapath.MonitorFlags
+	// room is how many policy entries fit in all rule sets together.
+	room int
+}
+
+var _ datapath.Maps = (*Maps)(nil)
+
+func newMaps(n *Node) *Maps {
+	return &Maps{
+		node:      n,
+		endpoints: make(map[int]datapath.Endpoint),
+		addresses: make(map[netip.Addr]datapath.Endpoint),
+		ruleSets:  make(map[datapath.RuleSetID]datapath.RuleSet),
+		ipcache:   make(map[netip.Prefix]datapath.IPCacheEntry),
+		room:      1 << 20,
+	}
+}
+
+// SetPolicyRoom limits the policy entries of all rule sets together, to provoke datapath.ErrFull.
+func (m *Maps) SetPolicyRoom(entries int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.room = entries
+}
+
+// SetFlows replaces the tracked flows.
+func (m *Maps) SetFlows(flows []datapath.CTEntry) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.flows = slices.Clone(flows)
+}
+
+// SetMetrics replaces the counters.
+func (m *Maps) SetMetrics(list []datapath.Metric) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.metrics = slices.Clone(list)
+}
+
+// Monitor returns the flags last set by SetMonitor.
+func (m *Maps) Monitor() datapath.MonitorFlags {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.monitor
+}
+
+// Judge says what would become of a new packet at a local endpoint, by its row and rule set.
+func (m *Maps) Judge(addr netip.Addr, dir datapath.Direction, peer uint32, proto uint8, port uint16) datapath.DropReason {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	ep, ok := m.addresses[addr]
+	if !ok {
+		return datapath.ReasonNoEndpoint
+	}
+	if ep.Locked {
+		return datapath.ReasonEndpointLocked
+	}
+	rs, ok := m.ruleSets[ep.RuleSet]
+	if !ok {
+		return datapath.ReasonNoRuleSet
+	}
+	return rs.Judge(dir, peer, proto, port)
+}
+
+func cloneEndpoint(ep datapath.Endpoint) datapath.Endpoint {
+	ep.MAC, ep.HostMAC = bytes.Clone(ep.MAC), bytes.Clone(ep.HostMAC)
+	return ep
+}
+
+// UpsertEndpoint implements datapath.Maps.
+func (m *Maps) UpsertEndpoint(ep datapath.Endpoint) error {
+	if err := m.node.begin("Maps.UpsertEndpoint", ep); err != nil {
+		return err
+	}
+	if err := ep.Validate(); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	ep = cloneEndpoint(ep)
+	ep.IfName = "" // the kernel's row has no room for it
+	old := m.endpoints[ep.IfIndex]
+	m.endpoints[ep.IfIndex] = ep
+	for _, a := range ep.Addresses() {
+		m.addresses[a] = ep
+	}
+	for _, a := range old.Addresses() {
+		if a != ep.IPv4 && a != ep.IPv6 && m.addresses[a].IfIndex == ep.IfIndex {
+			delete(m.addresses, a)
+		}
+	}
+	return nil
+}
+
+// DeleteEndpoint implements datapath.Maps.
+func (m *Maps) DeleteEndpoint(ifIndex int) error {
+	if err := m.node.begin("Maps.DeleteEndpoint", ifIndex); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, a := range m.endpoints[ifIndex].Addresses() {
+		if m.addresses[a].IfIndex == ifIndex {
+			delete(m.addresses, a)
+		}
+	}
+	delete(m.endpoints, ifIndex)
+	return nil
+}
+
+// Endpoints implements datapath.Maps.
+func (m *Maps) Endpoints() ([]datapath.Endpoint, error) {
+	if err := m.node.begin("Maps.Endpoints", nil); err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var list []datapath.Endpoint
+	for _, ep := range m.endpoints {
+		list = append(list, cloneEndpoint(ep))
+	}
+	return list, nil
+}
+
+// used counts the policy entries of all rule sets but one.
+func (m *Maps) used(except datapath.RuleSetID) int {
+	n := 0
+	for id, rs := range m.ruleSets {
+		if id != except {
+			n += len(rs.Entries)
+		}
+	}
+	return n
+}
+
+// InstallRuleSet implements datapath.Maps.
+func (m *Maps) InstallRuleSet(rs datapath.RuleSet) error {
+	if err := m.node.begin("Maps.InstallRuleSet", rs); err != nil {
+		return err
+	}
+	if err := rs.Validate(); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	// As in the kernel, new entries are written before old ones go.
+	union := len(m.ruleSets[rs.ID].Entries)
+	for k := range rs.Entries {
+		if _, known := m.ruleSets[rs.ID].Entries[k]; !known {
+			union++
+		}
+	}
+	if m.used(rs.ID)+union > m.room {
+		return fmt.Errorf("rule set %d, %d entries: %w", rs.ID, len(rs.Entries), datapath.ErrFull)
+	}
+	rs.Entries = maps.Clone(rs.Entries)
+	if rs.Entries == nil {
+		rs.Entries = make(map[datapath.PolicyKey]datapath.PolicyEntry)
+	}
+	m.ruleSets[rs.ID] = rs
+	return nil
+}
+
+// UpdateRuleSet implements datapath.Maps.
+func (m *Maps) UpdateRuleSet(d datapath.RuleSetDelta) error {
+	if err := m.node.begin("Maps.UpdateRuleSet", d); err != nil {
+		return err
+	}
+	for k := range d.Upserts {
+		if err := k.Validate(); err != nil {
+			return fmt.Errorf("rule set %d: %w", d.ID, err)
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	rs, ok := m.ruleSets[d.ID]
+	if !ok {
+		return fmt.Errorf("rule set %d is not installed", d.ID)
+	}
+	others := m.used(d.ID)
+	for k, e := range d.Upserts {
+		if _, known := rs.Entries[k]; !known && others+len(rs.Entries) >= m.room {
+			return fmt.Errorf("rule set %d: %w", d.ID, datapath.ErrFull)
+		}
+		rs.Entries[k] = e
+	}
+	for _, k := range d.Deletes {
+		delete(rs.Entries, k)
+	}
+	return nil
+}
+
+// DeleteRuleSet implements datapath.Maps.
+func (m *Maps) DeleteRuleSet(id datapath.RuleSetID) error {
+	if err := m.node.begin("Maps.DeleteRuleSet", id); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.ruleSets, id)
+	return nil
+}
+
+// RuleSets implements datapath.Maps.
+func (m *Maps) RuleSets() ([]datapath.RuleSet, error) {
+	if err := m.node.begin("Maps.RuleSets", nil); err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var list []datapath.RuleSet
+	for _, rs := range m.ruleSets {
+		rs.Entries = maps.Clone(rs.Entries)
+		list = append(list, rs)
+	}
+	return list, nil
+}
+
+// UpsertIPCache implements datapath.Maps.
+func (m *Maps) UpsertIPCache(entries []datapath.IPCacheEntry) error {
+	if err := m.node.begin("Maps.UpsertIPCache", entries); err != nil {
+		return err
+	}
+	canonical := make([]datapath.IPCacheEntry, 0, len(entries))
+	for _, e := range entries {
+		p, err := datapath.CanonicalPrefix(e.Prefix)
+		if err != nil {
+			return err
+		}
+		e.Prefix = p
+		e.TunnelEndpoint = e.TunnelEndpoint.Unmap()
+		canonical = append(canonical, e)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, e := range canonical {
+		m.ipcache[e.Prefix] = e
+	}
+	return nil
+}
+
+// DeleteIPCache implements datapath.Maps.
+func (m *Maps) DeleteIPCache(prefixes []netip.Prefix) error {
+	if err := m.node.begin("Maps.DeleteIPCache", prefixes); err != nil {
+		return err
+	}
+	for _, p := range prefixes {
+		if _, err := datapath.CanonicalPrefix(p); err != nil {
+			return err
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, p := range prefixes {
+		p, _ := datapath.CanonicalPrefix(p)
+		delete(m.ipcache, p)
+	}
+	return nil
+}
+
+// IPCache implements datapath.Maps.
+func (m *Maps) IPCache() ([]datapath.IPCacheEntry, error) {
+	if err := m.node.begin("Maps.IPCache", nil); err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Collect(maps.Values(m.ipcache)), nil
+}
+
+// CT implements datapath.Maps.
+func (m *Maps) CT(fn func(datapath.CTEntry) bool) error {
+	if err := m.node.begin("Maps.CT", nil); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	flows := slices.Clone(m.flows)
+	m.mu.Unlock()
+	for _, e := range flows {
+		if !fn(e) {
+			break
+		}
+	}
+	return nil
+}
+
+// CollectCT implements datapath.Maps.
+func (m *Maps) CollectCT(ctx context.Context) (alive, removed int, err error) {
+	if err := m.node.begin("Maps.CollectCT", nil); err != nil {
+		return 0, 0, err
+	}
+	if err := ctx.Err(); err != nil {
+		return 0, 0, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	before := len(m.flows)
+	m.flows = slices.DeleteFunc(m.flows, func(e datapath.CTEntry) bool { return e.Expires <= 0 })
+	return len(m.flows), before - len(m.flows), nil
+}
+
+// Metrics implements datapath.Maps.
+func (m *Maps) Metrics() ([]datapath.Metric, error) {
+	if err := m.node.begin("Maps.Metrics", nil); err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.metrics), nil
+}
+
+// SetMonitor implements datapath.Maps.
+func (m *Maps) SetMonitor(flags datapath.MonitorFlags) error {
+	if err := m.node.begin("Maps.SetMonitor", flags); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.monitor = flags
+	return nil
+}

@@ -1,0 +1,120 @@
+package maps_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/datapath/conformance"
+	"github.com/hawser-net/hawser/internal/datapath/maps"
+	"github.com/hawser-net/hawser/internal/testenv"
+)
+
+func small() maps.Config {
+	c := maps.Defaults()
+	c.Dir, c.CTEntries, c.Fragments, c.PolicyEntries = "", 4096, 256, 1000
+	c.IPCacheEntries, c.IPCachePrefixes, c.Endpoints, c.RuleSets = 8192, 64, 64, 64
+	return c
+}
+
+func open(t *testing.T, c maps.Config) *maps.Maps {
+	t.Helper()
+	testenv.RequireRoot(t)
+	m, err := maps.Open(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close() })
+	return m
+}
+
+func TestConformance(t *testing.T) {
+	testenv.RequireRoot(t)
+	conformance.Maps(t, 1000, func(t *testing.T) datapath.Maps { return open(t, small()) })
+}
+
+// pinDir returns a directory for pins that is unmounted at the end of the test.
+func pinDir(t *testing.T) string {
+	t.Helper()
+	testenv.RequireRoot(t)
+	dir := filepath.Join(t.TempDir(), "bpf")
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil && err != unix.EINVAL && err != unix.ENOENT {
+			t.Errorf("unmount %s: %v", dir, err)
+		}
+	})
+	return dir
+}
+
+// TestRestart: the maps outlive the process, with all they hold, and are read back.
+func TestRestart(t *testing.T) {
+	c := small()
+	c.Dir = pinDir(t)
+	if _, err := maps.OpenExisting(c.Dir); err == nil || !strings.Contains(err.Error(), "has an agent run") {
+		t.Errorf("listing before anything was made: %v", err)
+	}
+	first := open(t, c)
+	rs := datapath.RuleSet{ID: 7, IngressEnforced: true, Entries: map[datapath.PolicyKey]datapath.PolicyEntry{{Identity: 5, Proto: 6}: {Deny: true}}}
+	if err := first.InstallRuleSet(rs); err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	c.PolicyEntries = 2000 // another size is no reason to lose the content
+	second := open(t, c)
+	list, err := second.RuleSets()
+	if err != nil || len(list) != 1 || list[0].ID != 7 || !list[0].Entries[datapath.PolicyKey{Identity: 5, Proto: 6}].Deny {
+		t.Errorf("after a restart: %+v, %v", list, err)
+	}
+	// The second knows what the first wrote: a smaller content removes the rest.
+	rs.Entries = nil
+	if err := second.InstallRuleSet(rs); err != nil {
+		t.Fatal(err)
+	}
+	viewer, err := maps.OpenExisting(c.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer viewer.Close()
+	if list, err := viewer.RuleSets(); err != nil || len(list) != 1 || len(list[0].Entries) != 0 {
+		t.Errorf("seen from outside: %+v, %v", list, err)
+	}
+}
+
+// TestForeignPin: a pin that is no map of ours is an error that says what to do, not a crash.
+func TestForeignPin(t *testing.T) {
+	c := small()
+	c.Dir = pinDir(t)
+	m := open(t, c)
+	m.Close()
+	pins, err := filepath.Glob(filepath.Join(c.Dir, "maps-*", "ct"))
+	if err != nil || len(pins) != 1 {
+		t.Fatalf("pins %v, %v", pins, err)
+	}
+	if err := os.Rename(filepath.Join(filepath.Dir(pins[0]), "policy"), pins[0]); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := maps.Open(c); err == nil || !strings.Contains(err.Error(), "another build") {
+		t.Errorf("open with a foreign pin: %v", err)
+	}
+}
+
+func TestConfig(t *testing.T) {
+	if err := maps.Defaults().Validate(); err != nil {
+		t.Errorf("defaults: %v", err)
+	}
+	c := maps.Defaults()
+	c.Dir, c.EventBytes, c.CTEntries, c.PolicyEntries = "relative", 5000, 1, 0
+	err := c.Validate()
+	for _, want := range []string{"directory", "power of two", "bpf-ct-max", "bpf-policy-map-max"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error does not speak of %s: %v", want, err)
+		}
+	}
+}
