@@ -306,3 +306,28 @@ func TestModes(t *testing.T) {
 		}
 	}
 }
+
+// TestNewDenyJudgesAgain: when an identity that passed so far comes under a deny, flows are judged
+// again; when it leaves the deny, they need not be.
+func TestNewDenyJudgesAgain(t *testing.T) {
+	t.Parallel()
+	e, k := newEngine(t, Defaults())
+	e.SetIdentity(300, podSet(t, "a", "app=web"))
+	e.SetIdentity(301, podSet(t, "a", "app=good"))
+	sub := Subject{Identity: 300}
+	e.AddSubject(sub)
+	setRules(t, e, "o", "a", `{"endpointSelector":{},"ingress":[{"fromEntities":["all"]}],"ingressDeny":[{"fromEndpoints":[{"matchLabels":{"app":"bad"}}]}]}`)
+	before := k.sync(e).Bind[sub]
+	e.SetIdentity(301, podSet(t, "a", "app=bad"))
+	u := k.sync(e)
+	if b := u.Bind[sub]; b.RuleSet != before.RuleSet || b.Generation <= before.Generation || len(u.Deltas) != 1 {
+		t.Fatalf("a new deny gives %+v", u)
+	}
+	if k.judge(sub, Ingress, 301, ProtoTCP, 80) {
+		t.Error("the deny is not in force")
+	}
+	e.SetIdentity(301, podSet(t, "a", "app=good"))
+	if u := k.sync(e); len(u.Bind) > 0 || len(u.Deltas) != 1 {
+		t.Fatalf("a deny that goes gives %+v", u)
+	}
+}

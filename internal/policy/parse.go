@@ -330,18 +330,18 @@ func (ps *parser) requirements(field string, in *v2.LabelSelector) ([]requiremen
 }
 
 // setKey reads "[source:]key".
-func (q *requirement) setKey(s string) error {
-	q.key = s
+func (r *requirement) setKey(s string) error {
+	r.key = s
 	if source, rest, ok := strings.Cut(s, ":"); ok {
 		if source == "" {
 			return errors.New("the source before the colon is empty")
 		}
-		q.source, q.key = source, rest
+		r.source, r.key = source, rest
 		if source == labels.SourceAny {
-			q.source = ""
+			r.source = ""
 		}
 	}
-	if err := labels.New(q.source, q.key, "").Validate(); err != nil {
+	if err := labels.New(r.source, r.key, "").Validate(); err != nil {
 		return err
 	}
 	if strings.ContainsAny(s, "!@(),{} ") {
