@@ -14,6 +14,7 @@ import (
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/internal/policy/oracle"
 )
 
 // A scenario is prose, then lines that say what exists, then what is expected of it, then the
@@ -26,8 +27,11 @@ import (
 //	policy FILE
 //	expect ingress|egress SUBJECT[/NAMED-PORTS] from|to NUMBER|NAME|ADDRESS PROTOCOL PORT allow|deny
 type scenario struct {
-	steps  []step
-	expect []string
+	steps    []step
+	expect   []string
+	policies []oracle.Policy
+	labels   map[identity.ID]labels.Set
+	ports    map[identity.ID]string
 }
 
 // step makes one thing so, and may be done twice; undo makes it not so.
@@ -42,11 +46,13 @@ func loadScenario(t *testing.T, path string) scenario {
 	if err != nil {
 		t.Fatal(err)
 	}
+	sc := scenario{labels: map[identity.ID]labels.Set{}, ports: map[identity.ID]string{}}
 	rules := map[string][]*Rule{}
 	for _, f := range ar.Files {
-		rules[f.Name] = parseFile(t, f.Name, f.Data)
+		list, pol := parseFile(t, f.Name, f.Data)
+		rules[f.Name] = list
+		sc.policies = append(sc.policies, pol)
 	}
-	var sc scenario
 	_, body, _ := strings.Cut(string(ar.Comment), "\n\n") // after the prose
 	for line := range strings.SplitSeq(body, "\n") {
 		f := strings.Fields(line)
@@ -57,10 +63,12 @@ func loadScenario(t *testing.T, path string) scenario {
 		switch f[0] {
 		case "identity":
 			id, set := mustID(t, f[1]), scenarioLabels(t, f[2:])
+			sc.labels[id] = set
 			st.do = func(_ *testing.T, e *Engine, _ *kernel) { e.SetIdentity(id, set) }
 			st.undo = func(_ *testing.T, e *Engine, _ *kernel) { e.RemoveIdentity(id) }
 		case "ports":
 			id := mustID(t, f[1])
+			sc.ports[id] = f[2]
 			set := func(text string) func(*testing.T, *Engine, *kernel) {
 				return func(t *testing.T, e *Engine, _ *kernel) {
 					if err := e.SetNamedPorts(id, text); err != nil {
@@ -111,23 +119,26 @@ func loadScenario(t *testing.T, path string) scenario {
 	return sc
 }
 
-func parseFile(t *testing.T, name string, data []byte) []*Rule {
+func parseFile(t *testing.T, name string, data []byte) ([]*Rule, oracle.Policy) {
 	t.Helper()
 	var cnp v2.CiliumNetworkPolicy
 	if err := yaml.UnmarshalStrict(data, &cnp); err != nil {
 		t.Fatalf("%s: %v", name, err)
 	}
+	pol := oracle.FromObject(&cnp)
 	var rules []*Rule
 	var err error
 	if cnp.Metadata.Namespace != "" {
 		rules, err = Parse(&cnp)
 	} else {
-		rules, err = ParseClusterwide(&v2.CiliumClusterwideNetworkPolicy{Metadata: cnp.Metadata, Spec: cnp.Spec, Specs: cnp.Specs})
+		ccnp := &v2.CiliumClusterwideNetworkPolicy{Metadata: cnp.Metadata, Spec: cnp.Spec, Specs: cnp.Specs}
+		pol = oracle.FromClusterwide(ccnp)
+		rules, err = ParseClusterwide(ccnp)
 	}
 	if err != nil {
 		t.Fatalf("%s: %v", name, err)
 	}
-	return rules
+	return rules, pol
 }
 
 func mustID(t *testing.T, s string) identity.ID {
@@ -194,6 +205,53 @@ func (sc *scenario) check(t *testing.T, e *Engine, k *kernel) {
 		got := e.Lookup(b.RuleSet, dir, peer, proto, port)
 		if inKernel := k.judge(sub, dir, peer, proto, port); got.Pass() != want || inKernel != want {
 			t.Errorf("%s: the engine says %v, the kernel passes it: %v", line, got, inKernel)
+		}
+	}
+}
+
+// TestScenariosByOracle: the oracle agrees with what the scenarios expect, so that what it shares
+// with the engine is not a misunderstanding.
+func TestScenariosByOracle(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("testdata/scenarios/*.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := Defaults()
+	for _, path := range files {
+		sc := loadScenario(t, path)
+		end := func(word, ports string) oracle.End {
+			if a, err := netip.ParseAddr(word); err == nil {
+				return oracle.End{Addr: a}
+			}
+			id := mustID(t, word)
+			set, ok := sc.labels[id]
+			if !ok {
+				set, _ = identity.ReservedLabels(id)
+			}
+			if ports == "" {
+				ports = sc.ports[id]
+			}
+			return oracle.End{Labels: set, NamedPorts: oraclePorts(ports)}
+		}
+		for _, line := range sc.expect {
+			f := strings.Fields(line)
+			name, ports, _ := strings.Cut(f[2], "/")
+			proto, err := ParseProto(f[5])
+			if err != nil {
+				t.Fatal(err)
+			}
+			var port uint16
+			if _, err := fmt.Sscan(f[6], &port); err != nil {
+				t.Fatal(err)
+			}
+			pass, why := oracle.Side(oracle.Config{
+				ClusterName: cfg.ClusterName, AllowLocalhost: cfg.AllowLocalhost,
+				DefaultLocalCluster: cfg.DefaultLocalCluster, AllowNonDefaultDeny: cfg.AllowNonDefaultDeny,
+			}, sc.policies, f[1] == "ingress", end(name, ports), end(f[4], ""), proto, port)
+			if pass != (f[7] == "allow") {
+				t.Errorf("%s: %s: the oracle passes it: %v (%s)", path, line, pass, why)
+			}
 		}
 	}
 }
