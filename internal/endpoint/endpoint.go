@@ -93,6 +93,9 @@ type Endpoint struct {
 
 	// State and what follows describe the realisation; they are not restored from disk.
 	State State `json:"state"`
+	// Referenced says that this process holds a reference to Identity. A restored endpoint knows
+	// its identity before it does.
+	Referenced bool `json:"-"`
 	// Kernel is the row last written to the kernel.
 	Kernel datapath.Endpoint `json:"-"`
 	// PolicyRevision is the revision of the policy that Kernel.RuleSet implements.

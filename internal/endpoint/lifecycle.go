@@ -231,14 +231,14 @@ func (l *Lifecycle) build(ctx context.Context, row Endpoint, req CreateRequest) 
 	if err != nil {
 		return row, err
 	}
-	row.Identity = id
+	row.Identity, row.Referenced = id, true
 	row, _ = l.set(row, StateRegenerating, "identity "+id.String())
 
 	c.Step("place")
 	// Other nodes and the kernel are told while the interface is prepared: the two do not depend
 	// on each other, and each is a round trip.
-	placed := make(chan error, 1)
-	go func() { placed <- c.Placer.Place(ctx, row) }()
+	placed, place := make(chan error, 1), row
+	go func() { placed <- c.Placer.Place(ctx, place) }()
 	row, err = l.realise(row)
 	if perr := <-placed; err == nil {
 		err = perr
@@ -294,7 +294,7 @@ func (l *Lifecycle) undo(row Endpoint) {
 		c.Log.Error("cannot remove the kernel row of a failed endpoint", "endpoint", row.ID, "error", err)
 	}
 	c.Placer.Withdraw(row)
-	if row.Identity != 0 {
+	if row.Referenced {
 		l.release(row.IdentityLabels)
 	}
 	if err := c.Store.Delete(row.ID); err != nil {
@@ -349,7 +349,7 @@ func (l *Lifecycle) teardown(_ context.Context, row Endpoint) (failures int) {
 	c.Step("delete-place")
 	c.Placer.Withdraw(row)
 	c.Step("delete-identity")
-	if row.Identity != 0 {
+	if row.Referenced {
 		l.release(row.IdentityLabels)
 	}
 	c.Step("delete-store")
@@ -375,6 +375,13 @@ func (l *Lifecycle) SetLabels(ctx context.Context, id uint16, user, disabled lab
 	if !ok {
 		return Endpoint{}, fmt.Errorf("%w: cilium-local:%d", ErrNotFound, id)
 	}
+	if old.State == StateRestoring {
+		// First what it was: a change that fails must have something to go back to.
+		var err error
+		if old, err = l.takeUp(ctx, old); err != nil {
+			return old, fmt.Errorf("endpoint %d keeps its labels: %w", id, err)
+		}
+	}
 	row := old
 	row.User, row.Disabled = user, disabled
 	return l.relabel(ctx, old, row)
@@ -392,7 +399,7 @@ func (l *Lifecycle) relabel(ctx context.Context, old, row Endpoint) (Endpoint, e
 		l.set(old, StateReady, "labels not changed: "+err.Error())
 		return old, fmt.Errorf("endpoint %d keeps its labels: %w", row.ID, err)
 	}
-	row.Identity = id
+	row.Identity, row.Referenced = id, true
 	row, _ = l.set(row, StateRegenerating, "identity "+id.String())
 	if err := l.cfg.Placer.Place(ctx, row); err != nil {
 		return l.revert(old, row, err)
@@ -403,7 +410,7 @@ func (l *Lifecycle) relabel(ctx context.Context, old, row Endpoint) (Endpoint, e
 	if err := l.cfg.Store.Put(row); err != nil {
 		return l.revert(old, row, err)
 	}
-	if old.Identity != 0 {
+	if old.Referenced {
 		l.release(old.IdentityLabels)
 	}
 	row, _ = l.set(row, StateReady, "ready")

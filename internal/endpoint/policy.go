@@ -21,7 +21,9 @@ import (
 //
 // The engine numbers its rule sets from 1 at each start. The kernel's numbers outlive the agent,
 // so Policy maps one to the other and, after a restart, lets a new rule set adopt the kernel's
-// number if the content is the same: a restart that changes nothing writes nothing.
+// number if the content is the same: a restart that changes nothing writes nothing. Until Synced
+// the engine knows only a part of what its rule sets follow from, so those that only restored
+// endpoints want are neither written nor compared before.
 type Policy struct {
 	log  *slog.Logger
 	maps datapath.Maps
@@ -33,6 +35,9 @@ type Policy struct {
 	bindings  map[policy.Subject]policy.Binding
 	sets      map[policy.RuleSetID]*kernelSet // by the engine's number
 	failed    map[policy.RuleSetID]error      // rule sets that could not be written whole
+	waiting   map[policy.RuleSetID]struct{}   // rule sets that no row needs before Synced
+	// gone are the interfaces of detached endpoints whose kernel rows could not be removed yet.
+	gone map[int]uint16
 
 	nextSet        datapath.RuleSetID
 	nextGeneration uint32
@@ -65,7 +70,8 @@ func NewPolicy(log *slog.Logger, engine *policy.Engine, kernel datapath.Maps) (*
 		log: log, maps: kernel, engine: engine,
 		rows: map[uint16]*boundRow{}, bySubject: map[policy.Subject]map[uint16]*boundRow{},
 		bindings: map[policy.Subject]policy.Binding{}, sets: map[policy.RuleSetID]*kernelSet{},
-		failed: map[policy.RuleSetID]error{}, left: map[datapath.RuleSetID]datapath.RuleSet{},
+		failed: map[policy.RuleSetID]error{}, waiting: map[policy.RuleSetID]struct{}{}, gone: map[int]uint16{},
+		left: map[datapath.RuleSetID]datapath.RuleSet{},
 	}
 	existing, err := kernel.RuleSets()
 	if err != nil {
@@ -82,6 +88,14 @@ func NewPolicy(log *slog.Logger, engine *policy.Engine, kernel datapath.Maps) (*
 	for _, row := range rows {
 		p.nextSet = max(p.nextSet, row.RuleSet)
 		p.nextGeneration = max(p.nextGeneration, row.PolicyGeneration)
+	}
+	// Flows of endpoints that are gone remember higher numbers, perhaps. Were these given to a new
+	// endpoint with such an address, its policy would not be asked about them.
+	if err := kernel.CT(func(f datapath.CTEntry) bool {
+		p.nextGeneration = max(p.nextGeneration, f.SrcGeneration, f.DstGeneration)
+		return true
+	}); err != nil {
+		return nil, fmt.Errorf("read the kernel's flows: %w", err)
 	}
 	return p, nil
 }
@@ -159,6 +173,9 @@ func (p *Policy) Synced() error {
 	}
 	errs := []error{p.apply(p.engine.Flush())}
 	p.synced = true
+	for _, id := range slices.Sorted(maps.Keys(p.waiting)) {
+		errs = append(errs, p.ready(id))
+	}
 	for _, id := range slices.Sorted(maps.Keys(p.rows)) {
 		b := p.rows[id]
 		if b.held {
@@ -195,16 +212,19 @@ func (p *Policy) Detach(id uint16) error {
 	if b == nil {
 		return nil
 	}
-	var err error
-	if b.written {
-		if err = p.maps.DeleteEndpoint(b.kernel.IfIndex); err != nil {
-			// Without the row gone, its rules must stay.
-			return fmt.Errorf("remove the kernel row of endpoint %d: %w", id, err)
-		}
-	}
 	p.unindex(b)
 	p.engine.RemoveSubject(b.subject)
-	return p.apply(p.engine.Flush())
+	var err error
+	if b.written {
+		// A row that stays is locked at least, so that it needs no rules; Retry removes it.
+		if err = p.maps.DeleteEndpoint(b.kernel.IfIndex); err != nil {
+			p.gone[b.kernel.IfIndex] = id
+			lock := b.kernel
+			lock.RuleSet, lock.Locked = 0, true
+			err = fmt.Errorf("remove the kernel row of endpoint %d: %w", id, errors.Join(err, p.maps.UpsertEndpoint(lock)))
+		}
+	}
+	return errors.Join(err, p.apply(p.engine.Flush()))
 }
 
 // Change runs f on the engine, alone, and brings the kernel to the result. It is how rules and
@@ -229,6 +249,13 @@ func (p *Policy) Retry() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var errs []error
+	for ifIndex, id := range p.gone {
+		if err := p.maps.DeleteEndpoint(ifIndex); err != nil {
+			errs = append(errs, fmt.Errorf("remove the kernel row of endpoint %d: %w", id, err))
+			continue
+		}
+		delete(p.gone, ifIndex)
+	}
 	for id := range p.failed {
 		rs, ok := p.engine.RuleSet(id)
 		if !ok {
@@ -294,6 +321,10 @@ func (p *Policy) apply(u policy.Update) error {
 	var errs []error
 	p.revision = u.Revision
 	for _, rs := range u.Install {
+		if !p.synced {
+			p.waiting[rs.ID] = struct{}{}
+			continue
+		}
 		errs = append(errs, p.install(rs))
 	}
 	for _, d := range u.Deltas {
@@ -311,6 +342,7 @@ func (p *Policy) apply(u policy.Update) error {
 		s := p.sets[id]
 		delete(p.sets, id)
 		delete(p.failed, id)
+		delete(p.waiting, id)
 		if s == nil {
 			continue
 		}
@@ -336,6 +368,19 @@ func (p *Policy) pointedAt(number datapath.RuleSetID) bool {
 	return false
 }
 
+// ready writes a rule set that waited until now.
+func (p *Policy) ready(id policy.RuleSetID) error {
+	if _, waits := p.waiting[id]; !waits {
+		return nil
+	}
+	delete(p.waiting, id)
+	rs, ok := p.engine.RuleSet(id)
+	if !ok {
+		return nil
+	}
+	return p.install(rs)
+}
+
 // install writes a rule set whole, or adopts the kernel's if one with the same content is left
 // over from an earlier agent.
 func (p *Policy) install(rs policy.RuleSet) error {
@@ -347,6 +392,9 @@ func (p *Policy) install(rs policy.RuleSet) error {
 	}
 	if s.number == 0 {
 		for number, old := range p.left {
+			if !p.synced {
+				break // a restored row may point at it and must not see it change
+			}
 			if old.Entries != nil && old.IngressEnforced == want.IngressEnforced && old.EgressEnforced == want.EgressEnforced && maps.Equal(old.Entries, want.Entries) {
 				delete(p.left, number)
 				s.number = number
@@ -421,9 +469,10 @@ func (p *Policy) steps(number datapath.RuleSetID, d policy.Delta) error {
 
 // bind writes the endpoint's kernel row for its subject's present binding.
 func (p *Policy) bind(b *boundRow) error {
-	want, ok := p.bindings[b.subject]
+	want := p.bindings[b.subject]
+	_ = p.ready(want.RuleSet) // what fails is in p.failed
 	var number datapath.RuleSetID
-	if s := p.sets[want.RuleSet]; ok && s != nil {
+	if s := p.sets[want.RuleSet]; s != nil {
 		number = s.number
 	}
 	failure := p.failed[want.RuleSet]

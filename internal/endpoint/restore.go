@@ -142,13 +142,20 @@ func (l *Lifecycle) reacquire(ctx context.Context, id uint16) error {
 	if !ok || row.State != StateRestoring {
 		return nil
 	}
-	old := row.Identity
+	_, err := l.takeUp(ctx, row)
+	return err
+}
+
+// takeUp gives a restored endpoint its identity again. The caller holds the row's lock. On error
+// the endpoint stays as it was.
+func (l *Lifecycle) takeUp(ctx context.Context, restored Endpoint) (Endpoint, error) {
+	row, id, old := restored, restored.ID, restored.Identity
 	row.IdentityLabels, row.InfoLabels = l.split(row) // the filter may have changed
 	got, err := l.acquire(ctx, row.IdentityLabels)
 	if err != nil {
-		return err
+		return restored, err
 	}
-	row.Identity = got
+	row.Identity, row.Referenced = got, true
 	if got != old {
 		// The store lost the number, or the filter changed, or there was none yet.
 		l.cfg.Log.Info("a restored endpoint has another identity", "endpoint", id, "was", old, "is", got)
@@ -161,13 +168,13 @@ func (l *Lifecycle) reacquire(ctx context.Context, id uint16) error {
 		}
 		if err != nil {
 			l.release(row.IdentityLabels)
-			return err
+			return restored, err
 		}
 	} else {
 		row.Kernel, row.PolicyRevision = l.cfg.Policy.Row(id)
 	}
-	l.set(row, StateReady, "identity "+got.String())
-	return nil
+	row, _ = l.set(row, StateReady, "identity "+got.String())
+	return row, nil
 }
 
 // Renumber gives the endpoints with the label set another number for it, after the key-value store
