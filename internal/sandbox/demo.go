@@ -37,8 +37,9 @@ func demoPods(nodes int) []PodSpec {
 	return out
 }
 
-// runDemo installs the policies, then the pods: a pod is never up without its policy.
-func (s *Sandbox) runDemo(ctx context.Context, st *state) error {
+// writeDemoPolicies installs the policies. Agents that start later have them before their first
+// pod; agents that run already notice them a moment later.
+func (s *Sandbox) writeDemoPolicies() error {
 	names, err := fs.Glob(demoPolicies, "demo/*.yaml")
 	if err != nil {
 		return err
@@ -49,15 +50,19 @@ func (s *Sandbox) runDemo(ctx context.Context, st *state) error {
 			return err
 		}
 		// In place by rename, as the agents read the directory while it is written.
-		dst := filepath.Join(s.PolicyDir(), filepath.Base(name))
 		if err := os.WriteFile(s.path("policy.new"), data, 0o644); err != nil {
 			return err
 		}
-		if err := os.Rename(s.path("policy.new"), dst); err != nil {
+		if err := os.Rename(s.path("policy.new"), filepath.Join(s.PolicyDir(), filepath.Base(name))); err != nil {
 			return err
 		}
 	}
 	s.say("%s in %s", policies(len(names)), s.PolicyDir())
+	return nil
+}
+
+// runDemo starts the pods of the demo.
+func (s *Sandbox) runDemo(ctx context.Context, st *state) error {
 	for _, p := range demoPods(len(st.Nodes)) {
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -92,18 +97,24 @@ func (s *Sandbox) PrintNext(w io.Writer, demo bool) {
 		}
 	}
 	fmt.Fprintf(w, "\n%s\n", s.paint.bold("Try next:"))
-	line := func(args, what string) {
-		fmt.Fprintf(w, "  %-62s %s\n", strings.TrimSpace(cmd+" "+args), s.paint.dim(what))
-	}
+	var lines [][2]string
+	line := func(args, what string) { lines = append(lines, [2]string{cmd + " " + args, what}) }
 	if demo {
-		line("exec"+name+" front-1 -- curl -s http://api-1:8080", "the front calls the api on its node")
+		line("exec"+name+" front-1 -- curl -s http://api-1:8080", "the front calls the api")
 		line("exec"+name+" n1 -- hawser endpoint list", "what the agent of n1 knows")
 		line("exec"+name+" n2 -- hawser monitor", "drops and verdicts as they happen")
-		line("run"+name+" guest --node n1 --labels tier=front", "a pod that the policies take for a front")
+		line("run"+name+" guest --labels tier=front", "a pod that the policies take for a front")
 	} else {
 		line("run"+name+" web --node n1 --labels app=web", "start a pod")
 	}
 	line("reach"+name, "who reaches whom, and whether that is right")
 	line("down"+name, "remove all of it")
+	width := 0
+	for _, l := range lines {
+		width = max(width, len(l[0]))
+	}
+	for _, l := range lines {
+		fmt.Fprintf(w, "  %-*s   %s\n", width, l[0], s.paint.dim(l[1]))
+	}
 	fmt.Fprintf(w, "  %s\n", s.paint.dim("edit the files in "+s.PolicyDir()+" and run reach again: the agents follow them"))
 }

@@ -5,6 +5,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 )
 
@@ -43,7 +44,7 @@ func (m *Matrix) Print(w io.Writer, colour bool) {
 	fmt.Fprintf(w, "\n  %s reached by %sCP, %sDP, %sCMP echo (4 or 6: only over that IP version)   %s denied",
 		paint.green("●"), paint.green("T"), paint.green("U"), paint.green("I"), paint.dim("·"))
 	fmt.Fprintf(w, "   %s not as the policies say\n", paint.alert("!"))
-	summary := fmt.Sprintf("%d probes in %s: %d reached, %d denied, ", len(m.Probes), mustText(m.Took), m.Reached, m.Denied)
+	summary := fmt.Sprintf("%d probes in %s: %d reached, %d denied, ", len(m.Probes), took(time.Duration(m.Took)), m.Reached, m.Denied)
 	if m.Unexpected == 0 {
 		fmt.Fprintf(w, "  %s%s\n", summary, paint.green("all as the policies say"))
 		return
@@ -128,9 +129,4 @@ func (m *Matrix) cell(from, to string, paint palette) (text string, length int) 
 		}
 	}
 	return text, length
-}
-
-func mustText(d Duration) string {
-	b, _ := d.MarshalText() // never fails
-	return string(b)
 }

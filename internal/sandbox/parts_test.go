@@ -368,7 +368,7 @@ func TestMatrixPrint(t *testing.T) {
   world         T!  
 
   ● reached by TCP, UDP, ICMP echo (4 or 6: only over that IP version)   · denied   ! not as the policies say
-  6 probes in 1s: 3 reached, 3 denied, 2 not as the policies say:
+  6 probes in 1.00 s: 3 reached, 3 denied, 2 not as the policies say:
     a -> b icmp 10.0.0.1: was denied, the policies say allowed (policy x)
     world -> b tcp 10.0.0.1 port 80: got through, the policies say denied
 `

@@ -62,7 +62,7 @@ type party struct {
 }
 
 // maxProbes bounds the probes in flight: each holds a thread for as long as it waits.
-const maxProbes = 128
+const maxProbes = 256
 
 // Reach probes every ordered pair of pods, and the world, with real TCP connections, UDP datagrams
 // and ICMP echo requests over IPv4 and IPv6, sent from inside their namespaces, and compares what

@@ -140,6 +140,9 @@ func (s *Sandbox) upAgain(ctx context.Context, st *state) error {
 		}
 	}
 	if s.cfg.Demo && len(st.Pods) == 0 {
+		if err := s.writeDemoPolicies(); err != nil {
+			return err
+		}
 		if err := s.runDemo(ctx, st); err != nil {
 			return err
 		}
@@ -210,6 +213,11 @@ func (s *Sandbox) create(ctx context.Context) (*state, error) {
 		return nil, err
 	}
 
+	if s.cfg.Demo {
+		if err := s.writeDemoPolicies(); err != nil {
+			return nil, err
+		}
+	}
 	t = time.Now()
 	for _, n := range st.Nodes {
 		if err := s.startAgent(st, n); err != nil {
@@ -317,8 +325,10 @@ func (s *Sandbox) running() (*state, error) {
 	return st, err
 }
 
-func since(t time.Time) string {
-	d := time.Since(t)
+func since(t time.Time) string { return took(time.Since(t)) }
+
+// took writes a duration for people.
+func took(d time.Duration) string {
 	if d < time.Second {
 		return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1000)
 	}
