@@ -45,10 +45,10 @@ type Engine struct {
 	cidrPending map[netip.Prefix]bool // changed since reported; the value says if it was reported
 
 	subjects     map[Subject]*subject
-	subjectsByID map[identity.ID][]*subject
-	subjectsByNS map[string]map[*subject]struct{} // clusterwide rules walk all subjects
-	dirty        map[*subject]struct{}            // to be looked at by settle
-	rebind       map[*subject]struct{}            // the binding differs from what was last reported
+	subjectsByID map[identity.ID]*subject // linked by next
+	subjectsByNS map[string][]*subject    // clusterwide rules walk all subjects
+	dirty        []*subject               // to be looked at by settle; perhaps removed since
+	rebind       []*subject               // the binding differs from what was reported; perhaps removed
 
 	ruleSets      map[string]*ruleSet
 	byID          map[RuleSetID]*ruleSet
@@ -88,7 +88,14 @@ type activeSelector struct {
 	sel     *Selector
 	anchors []anchor
 	ids     map[identity.ID]*peer
-	users   map[*ruleSet]int
+	users   []user
+}
+
+// user is a group of a rule set that uses a selector.
+type user struct {
+	rs    *ruleSet
+	dir   Direction
+	group int
 }
 
 // subject is a Subject in use.
@@ -98,7 +105,11 @@ type subject struct {
 	peer    *peer // the identity's labels, as last known; nil if never
 	set     *ruleSet
 	at      int // index in set.subjects
+	nsAt    int // index in Engine.subjectsByNS
+	next    *subject
 	gen     uint32
+	dirty   bool // in Engine.dirty
+	rebind  bool // in Engine.rebind
 	removed bool
 }
 
@@ -120,10 +131,8 @@ func New(cfg Config) (*Engine, error) {
 		cidrRefs:      map[netip.Prefix]int{},
 		cidrPending:   map[netip.Prefix]bool{},
 		subjects:      map[Subject]*subject{},
-		subjectsByID:  map[identity.ID][]*subject{},
-		subjectsByNS:  map[string]map[*subject]struct{}{},
-		dirty:         map[*subject]struct{}{},
-		rebind:        map[*subject]struct{}{},
+		subjectsByID:  map[identity.ID]*subject{},
+		subjectsByNS:  map[string][]*subject{},
 		ruleSets:      map[string]*ruleSet{},
 		byID:          map[RuleSetID]*ruleSet{},
 		dirtySets:     map[*ruleSet]struct{}{},
@@ -147,7 +156,7 @@ func (e *Engine) SetMode(m Mode) {
 	}
 	e.cfg.Mode = m
 	for _, s := range e.subjects {
-		e.dirty[s] = struct{}{}
+		e.markDirty(s)
 	}
 }
 
@@ -260,11 +269,11 @@ func (e *Engine) removeRule(er *engineRule) {
 func (e *Engine) touchSubjects(er *engineRule) {
 	touch := func(s *subject) {
 		if s.peer != nil && er.Subject.match(&e.cfg, s.peer) {
-			e.dirty[s] = struct{}{}
+			e.markDirty(s)
 		}
 	}
 	if er.Namespace != "" {
-		for s := range e.subjectsByNS[er.Namespace] {
+		for _, s := range e.subjectsByNS[er.Namespace] {
 			touch(s)
 		}
 		return
@@ -291,7 +300,7 @@ func (e *Engine) SetIdentity(id identity.ID, set labels.Set) {
 		p.namedPorts, _ = ParseNamedPorts(text)
 	}
 	e.addPeer(p)
-	for _, s := range e.subjectsByID[id] {
+	for s := e.subjectsByID[id]; s != nil; s = s.next {
 		e.setSubjectPeer(s, p)
 	}
 }
@@ -361,8 +370,8 @@ func (e *Engine) offer(as *activeSelector, p *peer) {
 }
 
 func (e *Engine) touchUsers(as *activeSelector, id identity.ID) {
-	for rs := range as.users {
-		if rs.installed {
+	for _, u := range as.users {
+		if rs := u.rs; rs.installed {
 			rs.touch(id)
 			e.dirtySets[rs] = struct{}{}
 		}
@@ -429,9 +438,10 @@ func (e *Engine) AddSubject(s Subject) {
 	}
 	sub := &subject{Subject: s, refs: 1}
 	e.subjects[s] = sub
-	e.subjectsByID[s.Identity] = append(e.subjectsByID[s.Identity], sub)
-	e.dirty[sub] = struct{}{}
-	e.rebind[sub] = struct{}{}
+	sub.next = e.subjectsByID[s.Identity]
+	e.subjectsByID[s.Identity] = sub
+	e.markDirty(sub)
+	e.markRebind(sub)
 	if p := e.peers[s.Identity]; p != nil {
 		e.setSubjectPeer(sub, p)
 	}
@@ -441,25 +451,27 @@ func (e *Engine) setSubjectPeer(s *subject, p *peer) {
 	e.unfileSubject(s)
 	s.peer = p
 	if p.hasNamespace {
-		m := e.subjectsByNS[p.namespace]
-		if m == nil {
-			m = map[*subject]struct{}{}
-			e.subjectsByNS[p.namespace] = m
-		}
-		m[s] = struct{}{}
+		list := e.subjectsByNS[p.namespace]
+		s.nsAt = len(list)
+		e.subjectsByNS[p.namespace] = append(list, s)
 	}
-	e.dirty[s] = struct{}{}
+	e.markDirty(s)
 }
 
 func (e *Engine) unfileSubject(s *subject) {
 	if s.peer == nil || !s.peer.hasNamespace {
 		return
 	}
-	m := e.subjectsByNS[s.peer.namespace]
-	delete(m, s)
-	if len(m) == 0 {
+	list := e.subjectsByNS[s.peer.namespace]
+	last := len(list) - 1
+	list[s.nsAt] = list[last]
+	list[s.nsAt].nsAt = s.nsAt
+	list[last] = nil
+	if last == 0 {
 		delete(e.subjectsByNS, s.peer.namespace)
+		return
 	}
+	e.subjectsByNS[s.peer.namespace] = list[:last]
 }
 
 // RemoveSubject gives back a reference; with the last one the subject is forgotten.
@@ -474,14 +486,40 @@ func (e *Engine) RemoveSubject(s Subject) {
 	sub.removed = true
 	e.unfileSubject(sub)
 	delete(e.subjects, s)
-	if list := without(e.subjectsByID[s.Identity], sub); len(list) > 0 {
-		e.subjectsByID[s.Identity] = list
-	} else {
-		delete(e.subjectsByID, s.Identity)
-	}
-	delete(e.dirty, sub)
-	delete(e.rebind, sub)
+	e.unlink(sub)
 	e.assign(sub, nil)
+}
+
+// unlink takes a subject out of the chain of its identity.
+func (e *Engine) unlink(sub *subject) {
+	first := e.subjectsByID[sub.Identity]
+	switch {
+	case first != sub:
+		for s := first; s != nil; s = s.next {
+			if s.next == sub {
+				s.next = sub.next
+				return
+			}
+		}
+	case sub.next != nil:
+		e.subjectsByID[sub.Identity] = sub.next
+	default:
+		delete(e.subjectsByID, sub.Identity)
+	}
+}
+
+func (e *Engine) markDirty(s *subject) {
+	if !s.dirty {
+		s.dirty = true
+		e.dirty = append(e.dirty, s)
+	}
+}
+
+func (e *Engine) markRebind(s *subject) {
+	if !s.rebind {
+		s.rebind = true
+		e.rebind = append(e.rebind, s)
+	}
 }
 
 func compareSubjects(a, b *subject) int {

@@ -104,18 +104,19 @@ func (e *Engine) Flush() Update {
 		if rs.rejudge {
 			rs.rejudge = false
 			for _, s := range rs.subjects {
-				e.rebind[s] = struct{}{}
+				e.markRebind(s)
 			}
 		}
 	}
 	clear(e.dirtySets)
 
+	e.rebind = slices.DeleteFunc(e.rebind, func(s *subject) bool { return s.removed })
 	if len(e.rebind) > 0 {
 		e.lastGen++
 		u.Bind = make(map[Subject]Binding, len(e.rebind))
 	}
-	for s := range e.rebind {
-		s.gen = e.lastGen
+	for _, s := range e.rebind {
+		s.gen, s.rebind = e.lastGen, false
 		b := Binding{Generation: s.gen}
 		if rs := s.set; rs != nil {
 			b.RuleSet = rs.id
@@ -127,7 +128,7 @@ func (e *Engine) Flush() Update {
 		}
 		u.Bind[s.Subject] = b
 	}
-	clear(e.rebind)
+	e.rebind = nil
 	slices.SortFunc(u.Install, func(a, b RuleSet) int { return cmp.Compare(a.ID, b.ID) })
 
 	u.CIDRsAdded, u.CIDRsRemoved = e.takeCIDRs()

@@ -47,6 +47,7 @@ type dirState struct {
 // group is a selector with the clauses that have it as a peer.
 type group struct {
 	as      *activeSelector
+	at      int // index in as.users
 	clauses []*compiledClause
 	// named: a clause names ports that are looked up per peer.
 	named bool
@@ -84,7 +85,7 @@ func (e *Engine) assign(s *subject, rs *ruleSet) {
 	}
 	s.set = rs
 	if !s.removed {
-		e.rebind[s] = struct{}{}
+		e.markRebind(s)
 	}
 }
 
@@ -94,15 +95,16 @@ func (e *Engine) settle() {
 	if len(e.dirty) == 0 {
 		return
 	}
-	list := make([]*subject, 0, len(e.dirty))
-	for s := range e.dirty {
-		list = append(list, s)
-	}
-	clear(e.dirty)
+	list := e.dirty
+	e.dirty = nil
 	slices.SortFunc(list, compareSubjects)
 	var scratch []*engineRule
 	var key []byte
 	for _, s := range list {
+		s.dirty = false
+		if s.removed {
+			continue
+		}
 		if s.peer == nil {
 			e.assign(s, nil)
 			continue
@@ -231,8 +233,8 @@ func (e *Engine) join(rs *ruleSet, d *dirState, sel *Selector, c *compiledClause
 		}
 	}
 	as := e.activate(sel)
-	as.users[rs]++
-	d.groups = append(d.groups, group{as: as, clauses: []*compiledClause{c}, named: named})
+	as.users = append(as.users, user{rs, c.dir, len(d.groups)})
+	d.groups = append(d.groups, group{as: as, at: len(as.users) - 1, clauses: []*compiledClause{c}, named: named})
 }
 
 // activate returns the active selector for sel, made and filled if there is none.
@@ -242,7 +244,7 @@ func (e *Engine) activate(sel *Selector) *activeSelector {
 	}
 	as := &activeSelector{
 		sel: sel, anchors: sel.anchors(&e.cfg),
-		ids: map[identity.ID]*peer{}, users: map[*ruleSet]int{},
+		ids: map[identity.ID]*peer{},
 	}
 	e.selectors[sel.text] = as
 	for _, a := range as.anchors {
@@ -282,10 +284,12 @@ func (e *Engine) leave(rs *ruleSet) {
 	for _, dir := range []Direction{Ingress, Egress} {
 		for _, g := range rs.dirs[dir].groups {
 			as := g.as
-			if as.users[rs]--; as.users[rs] == 0 {
-				delete(as.users, rs)
-			}
-			if len(as.users) == 0 {
+			last := len(as.users) - 1
+			moved := as.users[last]
+			as.users[g.at], as.users[last] = moved, user{}
+			as.users = as.users[:last]
+			moved.rs.dirs[moved.dir].groups[moved.group].at = g.at
+			if last == 0 {
 				e.deactivate(as)
 			}
 		}

@@ -23,10 +23,11 @@ func (e *Engine) Selectors() []SelectorInfo {
 	out := make([]SelectorInfo, 0, len(e.selectors))
 	for text, as := range e.selectors {
 		info := SelectorInfo{Selector: text, Identities: slices.Sorted(maps.Keys(as.ids))}
-		for rs := range as.users {
-			info.Users = append(info.Users, rs.id)
+		for _, u := range as.users {
+			info.Users = append(info.Users, u.rs.id)
 		}
 		slices.Sort(info.Users)
+		info.Users = slices.Compact(info.Users)
 		out = append(out, info)
 	}
 	slices.SortFunc(out, func(a, b SelectorInfo) int { return cmp.Compare(a.Selector, b.Selector) })

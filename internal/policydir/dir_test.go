@@ -43,9 +43,10 @@ func write(t *testing.T, dir, name, content string) {
 }
 
 // follow runs a Dir and returns the channel of what it applies.
-func follow(t *testing.T, cfg Config) (*Dir, <-chan []Change) {
+func follow(t *testing.T, cfg Config) (*Dir, <-chan []Change, logged) {
 	t.Helper()
-	d, err := New(cfg, slog.New(slog.DiscardHandler))
+	log := make(logged, 1000)
+	d, err := New(cfg, slog.New(log))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +60,7 @@ func follow(t *testing.T, cfg Config) (*Dir, <-chan []Change) {
 			t.Errorf("Run: %v", err)
 		}
 	})
-	return d, ch
+	return d, ch, log
 }
 
 func owners(changes []Change) []string {
@@ -86,21 +87,42 @@ func expect(t *testing.T, ch <-chan []Change, want ...string) {
 	}
 }
 
-// status waits until the file's status satisfies ok.
-func status(t *testing.T, d *Dir, name string, ok func(FileStatus) bool) FileStatus {
+// logged is a log handler that tells of every record. A record is written while the Dir's state is locked,
+// so that Status then shows what the record was about.
+type logged chan string
+
+func (l logged) Enabled(context.Context, slog.Level) bool { return true }
+func (l logged) WithAttrs([]slog.Attr) slog.Handler       { return l }
+func (l logged) WithGroup(string) slog.Handler            { return l }
+func (l logged) Handle(_ context.Context, r slog.Record) error {
+	l <- r.Message
+	return nil
+}
+
+// await waits for a record that starts with the text, and returns the state after it.
+func (l logged) await(t *testing.T, d *Dir, text string) ([]FileStatus, error) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	timeout := time.After(20 * time.Second)
 	for {
-		list, _ := d.Status()
-		i := slices.IndexFunc(list, func(f FileStatus) bool { return f.File == name })
-		if i >= 0 && ok(list[i]) {
-			return list[i]
+		select {
+		case msg := <-l:
+			if strings.HasPrefix(msg, text) {
+				return d.Status()
+			}
+		case <-timeout:
+			t.Fatalf("%q is never logged", text)
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("status of %s never came: %+v", name, list)
-		}
-		time.Sleep(time.Millisecond) // a poll, not a wait for something to have happened
 	}
+}
+
+// find returns the state of one file.
+func find(t *testing.T, list []FileStatus, name string) FileStatus {
+	t.Helper()
+	i := slices.IndexFunc(list, func(f FileStatus) bool { return f.File == name })
+	if i < 0 {
+		t.Fatalf("%s has no status: %+v", name, list)
+	}
+	return list[i]
 }
 
 func TestFollow(t *testing.T) {
@@ -116,9 +138,10 @@ func TestFollow(t *testing.T) {
 			if mode == "polled" {
 				cfg.Poll, cfg.Settle = 5*time.Millisecond, time.Hour
 			}
-			d, ch := follow(t, cfg)
+			d, ch, log := follow(t, cfg)
 			expect(t, ch, "a.yaml/default/one", "a.yaml/default/two")
-			if st := status(t, d, "b.yaml", func(FileStatus) bool { return true }); st.Err == nil || st.Policies != nil {
+			list, _ := log.await(t, d, "Policy file is faulty")
+			if st := find(t, list, "b.yaml"); st.Err == nil || st.Policies != nil {
 				t.Errorf("the broken file is reported as %+v", st)
 			}
 
@@ -131,7 +154,8 @@ func TestFollow(t *testing.T) {
 
 			// A fault changes nothing, and is told with what stays in force.
 			write(t, dir, "a.yaml", strings.Replace(cnp("two", "z"), "ingress", "ingres", 1))
-			st := status(t, d, "a.yaml", func(f FileStatus) bool { return f.Err != nil })
+			list, _ = log.await(t, d, "Policy file is faulty")
+			st := find(t, list, "a.yaml")
 			if !slices.Equal(st.Policies, []policy.Owner{"a.yaml/default/two"}) || st.Failed.IsZero() || st.Loaded.IsZero() {
 				t.Errorf("status of the faulty file: %+v", st)
 			}
@@ -140,7 +164,10 @@ func TestFollow(t *testing.T) {
 			}
 			// So is a file that is empty for a moment.
 			write(t, dir, "b.yaml", "")
-			status(t, d, "b.yaml", func(f FileStatus) bool { return f.Err != nil && len(f.Policies) == 1 })
+			list, _ = log.await(t, d, "Policy file is faulty")
+			if st := find(t, list, "b.yaml"); st.Err == nil || len(st.Policies) != 1 {
+				t.Errorf("status of the empty file: %+v", st)
+			}
 
 			if err := os.Remove(filepath.Join(dir, "b.yaml")); err != nil {
 				t.Fatal(err)
@@ -173,24 +200,14 @@ func TestDirectoryVanishes(t *testing.T) {
 		t.Fatal(err)
 	}
 	write(t, dir, "a.yaml", cnp("one", "x"))
-	d, ch := follow(t, Config{Path: dir, Poll: 5 * time.Millisecond})
+	d, ch, log := follow(t, Config{Path: dir, Poll: 5 * time.Millisecond})
 	expect(t, ch, "a.yaml/default/one")
 	if err := os.Rename(dir, dir+".away"); err != nil {
 		t.Fatal(err)
 	}
-	deadline := time.Now().Add(20 * time.Second)
-	for {
-		files, err := d.Status()
-		if err != nil {
-			if len(files) != 1 || len(files[0].Policies) != 1 {
-				t.Errorf("policies are lost with the directory: %+v", files)
-			}
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("the missing directory is not reported")
-		}
-		time.Sleep(time.Millisecond)
+	files, err := log.await(t, d, "Policy directory cannot be read")
+	if err == nil || len(files) != 1 || len(files[0].Policies) != 1 {
+		t.Errorf("policies are lost with the directory: %+v, %v", files, err)
 	}
 	if err := os.Rename(dir+".away", dir); err != nil {
 		t.Fatal(err)
@@ -220,7 +237,7 @@ func TestConfigMapMount(t *testing.T) {
 	}
 	link("..v1", "..data")
 	link("..data/a.yaml", "a.yaml")
-	_, ch := follow(t, Config{Path: dir, Poll: time.Hour, Settle: time.Millisecond})
+	_, ch, _ := follow(t, Config{Path: dir, Poll: time.Hour, Settle: time.Millisecond})
 	expect(t, ch, "a.yaml/default/v1")
 	link("..v2", "..data")
 	expect(t, ch, "-a.yaml/default/v1", "a.yaml/default/v2")
