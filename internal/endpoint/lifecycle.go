@@ -82,9 +82,15 @@ type Lifecycle struct {
 
 	mu       sync.Mutex
 	creating map[uint16]context.CancelCauseFunc // by endpoint number
-	locks    map[uint16]*sync.Mutex
+	locks    map[uint16]*rowLock                // of the numbers that somebody holds or waits for
 
 	orphans map[string]time.Time // interface without an endpoint -> first seen
+}
+
+// rowLock serialises the changes of one endpoint.
+type rowLock struct {
+	sync.Mutex
+	users int // who hold it or wait for it; guarded by Lifecycle.mu
 }
 
 // NewLifecycle returns a lifecycle on the given parts, all of which must be set but Step and Now.
@@ -96,7 +102,7 @@ func NewLifecycle(cfg Config) *Lifecycle {
 		cfg.Now = time.Now
 	}
 	return &Lifecycle{
-		cfg: cfg, creating: map[uint16]context.CancelCauseFunc{}, locks: map[uint16]*sync.Mutex{},
+		cfg: cfg, creating: map[uint16]context.CancelCauseFunc{}, locks: map[uint16]*rowLock{},
 		orphans: map[string]time.Time{},
 	}
 }
@@ -170,6 +176,10 @@ func (l *Lifecycle) Create(ctx context.Context, req CreateRequest) (Endpoint, er
 		return Endpoint{}, err
 	}
 	defer unlock()
+	if now, ok := l.cfg.Registry.Get(row.ID); !ok || now.IfName != row.IfName {
+		// A deletion was faster and has removed the row; the number may be another's by now.
+		return Endpoint{}, fmt.Errorf("create endpoint %d (%s): %w", row.ID, row.owner(), ErrSuperseded)
+	}
 
 	row, err = l.build(ctx, row, req)
 	if err != nil {
@@ -301,7 +311,6 @@ func (l *Lifecycle) undo(row Endpoint) {
 		c.Log.Error("cannot remove the record of a failed endpoint", "endpoint", row.ID, "error", err)
 	}
 	c.Registry.remove(row.ID)
-	l.forget(row.ID)
 }
 
 // Delete removes the endpoint. When it returns the pod can neither send nor receive, and the
@@ -361,7 +370,6 @@ func (l *Lifecycle) teardown(_ context.Context, row Endpoint) (failures int) {
 			c.Addresses.Free(ip)
 		}
 	}
-	l.forget(row.ID)
 	return failures
 }
 
@@ -495,18 +503,18 @@ func (l *Lifecycle) lock(id uint16) (unlock func()) {
 	l.mu.Lock()
 	m := l.locks[id]
 	if m == nil {
-		m = new(sync.Mutex)
+		m = new(rowLock)
 		l.locks[id] = m
 	}
+	m.users++
 	l.mu.Unlock()
 	m.Lock()
-	return m.Unlock
-}
-
-// forget drops the lock of a number that is gone. Whoever waits for it still holds the old one,
-// finds no row behind it and leaves.
-func (l *Lifecycle) forget(id uint16) {
-	l.mu.Lock()
-	delete(l.locks, id)
-	l.mu.Unlock()
+	return func() {
+		m.Unlock()
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if m.users--; m.users == 0 {
+			delete(l.locks, id)
+		}
+	}
 }

@@ -36,8 +36,8 @@ type Policy struct {
 	sets      map[policy.RuleSetID]*kernelSet // by the engine's number
 	failed    map[policy.RuleSetID]error      // rule sets that could not be written whole
 	waiting   map[policy.RuleSetID]struct{}   // rule sets that no row needs before Synced
-	// gone are the interfaces of detached endpoints whose kernel rows could not be removed yet.
-	gone map[int]uint16
+	// gone are the kernel rows of detached endpoints that could not be removed yet, by interface.
+	gone map[int]datapath.Endpoint
 
 	nextSet        datapath.RuleSetID
 	nextGeneration uint32
@@ -70,7 +70,7 @@ func NewPolicy(log *slog.Logger, engine *policy.Engine, kernel datapath.Maps) (*
 		log: log, maps: kernel, engine: engine,
 		rows: map[uint16]*boundRow{}, bySubject: map[policy.Subject]map[uint16]*boundRow{},
 		bindings: map[policy.Subject]policy.Binding{}, sets: map[policy.RuleSetID]*kernelSet{},
-		failed: map[policy.RuleSetID]error{}, waiting: map[policy.RuleSetID]struct{}{}, gone: map[int]uint16{},
+		failed: map[policy.RuleSetID]error{}, waiting: map[policy.RuleSetID]struct{}{}, gone: map[int]datapath.Endpoint{},
 		left: map[datapath.RuleSetID]datapath.RuleSet{},
 	}
 	existing, err := kernel.RuleSets()
@@ -218,10 +218,14 @@ func (p *Policy) Detach(id uint16) error {
 	if b.written {
 		// A row that stays is locked at least, so that it needs no rules; Retry removes it.
 		if err = p.maps.DeleteEndpoint(b.kernel.IfIndex); err != nil {
-			p.gone[b.kernel.IfIndex] = id
-			lock := b.kernel
-			lock.RuleSet, lock.Locked = 0, true
-			err = fmt.Errorf("remove the kernel row of endpoint %d: %w", id, errors.Join(err, p.maps.UpsertEndpoint(lock)))
+			err = fmt.Errorf("remove the kernel row of endpoint %d: %w", id, err)
+			left := b.kernel
+			left.RuleSet, left.Locked = 0, true
+			if lerr := p.maps.UpsertEndpoint(left); lerr != nil {
+				left.RuleSet = b.kernel.RuleSet // which must stay
+				err = errors.Join(err, lerr)
+			}
+			p.gone[left.IfIndex] = left
 		}
 	}
 	return errors.Join(err, p.apply(p.engine.Flush()))
@@ -249,9 +253,9 @@ func (p *Policy) Retry() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var errs []error
-	for ifIndex, id := range p.gone {
+	for ifIndex, row := range p.gone {
 		if err := p.maps.DeleteEndpoint(ifIndex); err != nil {
-			errs = append(errs, fmt.Errorf("remove the kernel row of endpoint %d: %w", id, err))
+			errs = append(errs, fmt.Errorf("remove the kernel row of endpoint %d: %w", row.ID, err))
 			continue
 		}
 		delete(p.gone, ifIndex)
@@ -362,6 +366,11 @@ func (p *Policy) apply(u policy.Update) error {
 func (p *Policy) pointedAt(number datapath.RuleSetID) bool {
 	for _, b := range p.rows {
 		if b.written && b.kernel.RuleSet == number {
+			return true
+		}
+	}
+	for _, row := range p.gone {
+		if row.RuleSet == number {
 			return true
 		}
 	}
@@ -493,6 +502,7 @@ func (p *Policy) bind(b *boundRow) error {
 		if err := p.maps.UpsertEndpoint(row); err != nil {
 			return fmt.Errorf("write the kernel row of endpoint %d: %w", row.ID, err)
 		}
+		delete(p.gone, row.IfIndex) // the interface has an endpoint again
 	}
 	b.kernel, b.written, b.binding = row, true, want
 	if failure != nil {

@@ -1,0 +1,603 @@
+package endpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/labels"
+)
+
+// failing makes the named operations fail.
+func failing(ops ...string) func(string) error {
+	return func(op string) error {
+		if slices.Contains(ops, op) {
+			return errInjected
+		}
+		return nil
+	}
+}
+
+// TestCreateUndoesEverything fails a creation at each of its operations in turn.
+func TestCreateUndoesEverything(t *testing.T) {
+	t.Parallel()
+	for _, op := range []string{"Claim", "Acquire", "Place", "InstallRuleSet", "UpsertEndpoint", "AttachEndpoint", "EnsureEndpoint", "Commit"} {
+		m := newMachine()
+		p := started(t, m, t.TempDir())
+		req := p.plug(1)
+		m.fault = failing(op)
+		if _, err := p.Create(t.Context(), req); !errors.Is(err, errInjected) {
+			t.Errorf("%s failed, the creation said %v", op, err)
+		}
+		m.fault = failing()
+		for _, ip := range req.Addresses() { // they are the caller's again
+			if m.given[ip] == "" {
+				t.Errorf("%s failed: address %s was freed, which is its owner's to do", op, ip)
+			}
+			fakeAddresses{m}.Free(ip)
+		}
+		if err := p.cfg.Policy.Retry(); err != nil {
+			t.Errorf("%s: %v", op, err)
+		}
+		p.audit(op + " failed")
+		p.mustCreate(1)
+		p.audit("created after " + op + " failed")
+	}
+}
+
+func TestCreateRefusesDuplicates(t *testing.T) {
+	t.Parallel()
+	m := newMachine()
+	p := started(t, m, t.TempDir())
+	first := p.mustCreate(1)
+	for name, change := range map[string]func(*CreateRequest){
+		"attachment": func(r *CreateRequest) { r.ContainerID = first.ContainerID },
+		"address":    func(r *CreateRequest) { r.IPv4 = first.IPv4 },
+		"number":     func(r *CreateRequest) { r.ID = first.ID },
+	} {
+		row := testRow(2)
+		req := CreateRequest{Attachment: row.Attachment, Labels: row.Labels}
+		change(&req)
+		if _, err := p.Create(t.Context(), req); !errors.Is(err, ErrExists) {
+			t.Errorf("same %s: %v, want ErrExists", name, err)
+		}
+	}
+	for name, change := range map[string]func(*CreateRequest){
+		"no address":   func(r *CreateRequest) { r.IPv4, r.IPv6 = netip.Addr{}, netip.Addr{} },
+		"loopback":     func(r *CreateRequest) { r.IPv4 = netip.MustParseAddr("127.0.0.1") },
+		"no interface": func(r *CreateRequest) { r.IfIndex = 0 },
+		"no mac":       func(r *CreateRequest) { r.MAC = nil },
+	} {
+		row := testRow(3)
+		req := CreateRequest{Attachment: row.Attachment}
+		change(&req)
+		if _, err := p.Create(t.Context(), req); !errors.Is(err, ErrInvalid) {
+			t.Errorf("%s: %v, want ErrInvalid", name, err)
+		}
+	}
+	p.audit("at the end")
+}
+
+// held is a step at which a creation waits until it is let go.
+type held struct {
+	step           string
+	reached, letGo chan struct{}
+	once           sync.Once
+}
+
+func holdAt(step string) *held {
+	return &held{step: step, reached: make(chan struct{}), letGo: make(chan struct{})}
+}
+
+func (h *held) config(c *Config) {
+	c.Step = func(step string) {
+		if step == h.step {
+			h.once.Do(func() {
+				close(h.reached)
+				<-h.letGo
+			})
+		}
+	}
+}
+
+// TestDeleteCancelsCreation: a deletion does not wait for a creation to succeed.
+func TestDeleteCancelsCreation(t *testing.T) {
+	t.Parallel()
+	for _, step := range []string{"claim-addresses", "identity", "place", "programs", "store-built"} {
+		m := newMachine()
+		h := holdAt(step)
+		p := started(t, m, t.TempDir(), h.config)
+		req := p.plug(1)
+		result := make(chan error, 1)
+		go func() {
+			_, err := p.Create(context.Background(), req)
+			result <- err
+		}()
+		<-h.reached
+		row := p.cfg.Registry.List()[0]
+		deleted := make(chan error, 1)
+		go func() {
+			_, err := p.Delete(context.Background(), row.ID)
+			deleted <- err
+		}()
+		// When it waits for the row it has cancelled the creation.
+		for waiting := false; !waiting; time.Sleep(time.Millisecond) {
+			p.mu.Lock()
+			waiting = p.locks[row.ID].users > 1
+			p.mu.Unlock()
+		}
+		close(h.letGo)
+		if err := <-result; !errors.Is(err, ErrSuperseded) {
+			t.Errorf("at %s: the creation ended with %v, want ErrSuperseded", step, err)
+		}
+		if err := <-deleted; !errors.Is(err, ErrNotFound) {
+			t.Errorf("at %s: the deletion ended with %v, want ErrNotFound: the creation has undone itself", step, err)
+		}
+		for _, ip := range req.Addresses() {
+			fakeAddresses{m}.Free(ip)
+		}
+		p.audit("deleted at " + step)
+	}
+}
+
+// TestNewerCreationSupersedes: a pod that is attached anew before the first attempt is through
+// gets the second; the first is undone.
+func TestNewerCreationSupersedes(t *testing.T) {
+	t.Parallel()
+	m := newMachine()
+	h := holdAt("identity")
+	p := started(t, m, t.TempDir(), h.config)
+	first := p.plug(1)
+	result := make(chan error, 1)
+	go func() {
+		_, err := p.Create(context.Background(), first)
+		result <- err
+	}()
+	<-h.reached
+	second := p.plug(2)
+	second.PodName = first.PodName
+	for _, ip := range second.Addresses() {
+		m.given[ip] = second.owner()
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := p.Create(context.Background(), second)
+		done <- err
+	}()
+	for waiting := false; !waiting; time.Sleep(time.Millisecond) {
+		p.mu.Lock()
+		for _, lock := range p.locks {
+			waiting = waiting || lock.users > 1
+		}
+		p.mu.Unlock()
+	}
+	close(h.letGo)
+	if err := <-result; !errors.Is(err, ErrSuperseded) {
+		t.Errorf("the older creation ended with %v, want ErrSuperseded", err)
+	}
+	if err := <-done; err != nil {
+		t.Errorf("the newer creation ended with %v", err)
+	}
+	for _, ip := range first.Addresses() {
+		fakeAddresses{m}.Free(ip)
+	}
+	p.audit("at the end")
+}
+
+// TestRelabel: a changed label changes the identity in kernel, address table and on disk; a change
+// that fails leaves everything as it was.
+func TestRelabel(t *testing.T) {
+	t.Parallel()
+	user := labels.NewSet(labels.New(labels.SourceK8s, "tier", "front"))
+	m, dir := newMachine(), t.TempDir()
+	p := started(t, m, dir)
+	row := p.mustCreate(1)
+	for _, op := range []string{"Acquire", "Place", "InstallRuleSet", "UpsertEndpoint", "AttachEndpoint", "EnsureEndpoint"} {
+		// Each fails once; what puts the endpoint back must not.
+		failed := false
+		m.fault = func(got string) error {
+			if got == op && !failed {
+				failed = true
+				return errInjected
+			}
+			return nil
+		}
+		got, err := p.SetLabels(t.Context(), row.ID, user, nil)
+		m.fault = failing()
+		if op == "InstallRuleSet" || op == "UpsertEndpoint" {
+			// Policy tries again by itself.
+			if rerr := p.cfg.Policy.Retry(); rerr != nil {
+				t.Errorf("%s: %v", op, rerr)
+			}
+			if err == nil {
+				if _, err := p.SetLabels(t.Context(), row.ID, nil, nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			p.audit(op + " failed once")
+			continue
+		}
+		if !errors.Is(err, errInjected) || got.Identity != row.Identity {
+			t.Errorf("%s: identity %d, %v; want %d and the injected fault", op, got.Identity, err, row.Identity)
+		}
+		p.audit(op + " failed once")
+	}
+	got, err := p.SetLabels(t.Context(), row.ID, user, nil)
+	if err != nil || got.Identity == row.Identity || !got.IdentityLabels.Has(labels.SourceK8s, "tier") {
+		t.Errorf("labels %s, identity %d, %v; want another identity", got.IdentityLabels, got.Identity, err)
+	}
+	p.audit("after the change")
+	p = started(t, m, dir)
+	if again, _ := p.cfg.Registry.Get(row.ID); again.Identity != got.Identity {
+		t.Errorf("after a restart the identity is %d, want %d", again.Identity, got.Identity)
+	}
+	p.audit("after the restart")
+	// Suppressing all labels makes the endpoint reserved:init.
+	got, err = p.SetLabels(t.Context(), row.ID, nil, labels.NewSet(labels.New(labels.SourceK8s, "app", "")))
+	if err != nil || !got.IdentityLabels.HasReserved("init") {
+		t.Errorf("without labels the endpoint has %s, %v", got.IdentityLabels, err)
+	}
+	p.audit("without labels")
+}
+
+// TestRestoredReferences: between a restart and the moment when a restored endpoint has its
+// reference again, deleting or relabelling it must give back nothing that others hold.
+func TestRestoredReferences(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(p *process, id uint16) error{
+		"delete": func(p *process, id uint16) error { _, err := p.Delete(context.Background(), id); return err },
+		"relabel": func(p *process, id uint16) error {
+			_, err := p.SetLabels(context.Background(), id, labels.NewSet(labels.New(labels.SourceK8s, "tier", "x")), nil)
+			return err
+		},
+	} {
+		m, dir := newMachine(), t.TempDir()
+		p := started(t, m, dir)
+		req1, req2 := p.plug(1), p.plug(2)
+		req2.Labels = req1.Labels
+		if _, err := p.Create(t.Context(), req1); err != nil {
+			t.Fatal(err)
+		}
+		second, err := p.Create(t.Context(), req2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p = boot(t, m, dir)
+		if err := p.Load(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.Resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.reacquire(t.Context(), p.cfg.Registry.List()[0].ID); err != nil { // the first only
+			t.Fatal(err)
+		}
+		if err := change(p, second.ID); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := p.Reacquire(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.cfg.Policy.Synced(); err != nil {
+			t.Fatal(err)
+		}
+		p.audit(name)
+	}
+}
+
+// crash ends the agent inside a call, as a kill would.
+type crash struct{}
+
+// TestCrashAtEveryStep ends the agent before each step of a creation, a deletion and what follows,
+// and starts it again; the plugin then does what a runtime makes it do: delete.
+func TestCrashAtEveryStep(t *testing.T) {
+	t.Parallel()
+	var steps []string
+	p := started(t, newMachine(), t.TempDir(), func(c *Config) { c.Step = func(s string) { steps = append(steps, s) } })
+	row := p.mustCreate(1)
+	creation := len(steps)
+	if _, err := p.Delete(t.Context(), row.ID); err != nil {
+		t.Fatal(err)
+	}
+	if creation < 8 || len(steps)-creation < 5 {
+		t.Fatalf("steps %q: some are missing", steps)
+	}
+	for i, step := range steps {
+		m, dir := newMachine(), t.TempDir()
+		armed := false
+		p := started(t, m, dir, func(c *Config) {
+			c.Step = func(s string) {
+				if armed && s == step {
+					panic(crash{})
+				}
+			}
+		})
+		neighbour := p.mustCreate(2)
+		req := p.plug(1)
+		die := func(f func()) {
+			defer func() {
+				if r := recover(); r != (crash{}) {
+					panic(r)
+				}
+			}()
+			f()
+			t.Errorf("step %s was not reached", step)
+		}
+		if i < creation {
+			armed = true
+			die(func() { _, _ = p.Create(t.Context(), req) })
+		} else {
+			row := p.mustCreate(1)
+			armed = true
+			die(func() { _, _ = p.Delete(t.Context(), row.ID) })
+		}
+
+		p = started(t, m, dir)
+		// The runtime deletes, however far the agent had come.
+		if row, err := p.cfg.Registry.Find(Ref{Kind: RefAttachment, Text: req.AttachmentID()}); err == nil {
+			if _, err := p.Delete(t.Context(), row.ID); err != nil {
+				t.Errorf("%s: %v", step, err)
+			}
+		}
+		m.unplug(req.IfIndex)
+		p.audit("crashed at " + step)
+		if p.cfg.Registry.Len() != 1 {
+			t.Errorf("crashed at %s: %d endpoints are left, want the neighbour only", step, p.cfg.Registry.Len())
+		}
+		if _, ok := p.cfg.Registry.Get(neighbour.ID); !ok {
+			t.Errorf("crashed at %s: the neighbour is gone", step)
+		}
+		p.mustCreate(1)
+		p.audit("created after a crash at " + step)
+	}
+}
+
+// TestRestoreDropsWhatIsGone: endpoints whose interface went while no agent ran are removed.
+func TestRestoreDropsWhatIsGone(t *testing.T) {
+	t.Parallel()
+	m, dir := newMachine(), t.TempDir()
+	p := started(t, m, dir)
+	gone, stays := p.mustCreate(1), p.mustCreate(2)
+	m.unplug(gone.IfIndex)
+	// An interface may have the number of one that is gone.
+	p.mustCreate(3)
+	m.links[testRow(3).IfIndex] = "lxcother"
+	p = started(t, m, dir)
+	if rows := p.cfg.Registry.List(); len(rows) != 1 || rows[0].ID != stays.ID {
+		t.Errorf("restored %d endpoints, want number %d only", len(rows), stays.ID)
+	}
+	p.audit("after the restart")
+}
+
+// TestSweep: an interface without an endpoint is removed when its grace has passed, not before,
+// and never one that got its endpoint meanwhile.
+func TestSweep(t *testing.T) {
+	t.Parallel()
+	m := newMachine()
+	p := started(t, m, t.TempDir())
+	p.mustCreate(1)
+	m.links[900] = "lxcabandoned"
+	late := p.plug(2)
+	sweep := func() {
+		t.Helper()
+		if err := p.Sweep(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sweep()
+	p.clock = p.clock.Add(59 * time.Second)
+	sweep()
+	if m.links[900] == "" {
+		t.Fatal("the interface was removed before its time")
+	}
+	if _, err := p.Create(t.Context(), late); err != nil {
+		t.Fatal(err)
+	}
+	p.clock = p.clock.Add(2 * time.Second)
+	sweep()
+	if m.links[900] != "" {
+		t.Error("the abandoned interface is still there")
+	}
+	p.audit("after the sweep")
+	// Another interface under the old one's name and number starts anew.
+	m.links[900] = "lxcabandoned"
+	sweep()
+	if m.links[900] == "" {
+		t.Error("a new interface did not get its grace")
+	}
+}
+
+// TestRenumber: a number that the cluster lost is replaced everywhere it was used.
+func TestRenumber(t *testing.T) {
+	t.Parallel()
+	m, dir := newMachine(), t.TempDir()
+	p := started(t, m, dir)
+	req1, req2 := p.plug(1), p.plug(2)
+	req2.Labels = req1.Labels
+	row, err := p.Create(t.Context(), req1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Create(t.Context(), req2); err != nil {
+		t.Fatal(err)
+	}
+	p.mustCreate(3)
+	m.numbers[row.IdentityLabels.String()] = 5000
+	p.Renumber(t.Context(), row.IdentityLabels, 5000)
+	p.Renumber(t.Context(), row.IdentityLabels, 5000) // the news may come twice
+	p.audit("after the news")
+	for _, r := range p.cfg.Registry.List()[:2] {
+		if r.Identity != 5000 {
+			t.Errorf("endpoint %d has identity %d", r.ID, r.Identity)
+		}
+	}
+	started(t, m, dir).audit("after a restart")
+}
+
+// TestRandomLife does random things with random faults and restarts, and compares everything with
+// the registry whenever the faults stop.
+func TestRandomLife(t *testing.T) {
+	t.Parallel()
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rounds := 60
+	switch {
+	case os.Getenv("HAWSER_LONG") != "":
+		rounds = 5000
+	case testing.Short():
+		rounds = 15
+	}
+	rnd := rand.New(rand.NewPCG(seed, 2))
+	m, dir := newMachine(), t.TempDir()
+	p := started(t, m, dir)
+	const pods = 12
+	apps := []string{"web", "db", "cache"}
+	for round := range rounds {
+		probability := []float64{0, 0.02, 0.2}[rnd.IntN(3)]
+		var fmu sync.Mutex
+		m.fault = func(op string) error {
+			fmu.Lock()
+			defer fmu.Unlock()
+			if op != "Restore" && rnd.Float64() < probability {
+				return errInjected
+			}
+			return nil
+		}
+		var log []string
+		for range 20 {
+			n := 1 + rnd.IntN(pods)
+			ref := Ref{Kind: RefAttachment, Text: testRow(n).AttachmentID()}
+			row, err := p.cfg.Registry.Find(ref)
+			there := err == nil
+			switch k := rnd.IntN(12); {
+			case k < 5 && !there:
+				req := namespaced(p.plug(n), apps[rnd.IntN(len(apps))])
+				_, err := p.Create(t.Context(), req)
+				log = append(log, fmt.Sprintf("create %d: %v", n, err))
+				if err != nil { // the plugin rolls back
+					for _, ip := range req.Addresses() {
+						fakeAddresses{m}.Free(ip)
+					}
+					m.mu.Lock()
+					m.unplug(req.IfIndex)
+					m.mu.Unlock()
+				}
+			case k < 5:
+				_, err := p.Create(t.Context(), p.plug(n))
+				if !errors.Is(err, ErrExists) {
+					t.Fatalf("a duplicate of %d: %v", n, err)
+				}
+			case k < 8 && there:
+				failures, err := p.Delete(t.Context(), row.ID)
+				log = append(log, fmt.Sprintf("delete %d: %d, %v", n, failures, err))
+				if err != nil {
+					t.Fatal(err)
+				}
+				m.mu.Lock()
+				m.unplug(row.IfIndex) // the runtime deletes the namespace
+				m.mu.Unlock()
+			case k < 9 && there:
+				var user labels.Set
+				if rnd.IntN(2) == 0 {
+					user = labels.NewSet(labels.New(labels.SourceK8s, "tier", apps[rnd.IntN(len(apps))]))
+				}
+				_, err := p.SetLabels(t.Context(), row.ID, user, nil)
+				log = append(log, fmt.Sprintf("relabel %d: %v", n, err))
+			case k < 10:
+				app := apps[rnd.IntN(len(apps))]
+				spec := ""
+				if rnd.IntN(3) > 0 {
+					spec = allowPorts(app, 80+rnd.IntN(3), 1+rnd.IntN(4))
+				}
+				err := setRules(t, p.cfg.Policy, app, spec)
+				log = append(log, fmt.Sprintf("rules %s: %v", app, err))
+			case k < 11:
+				id := identity.ID(3000 + rnd.IntN(5))
+				set, _ := labels.PodLabels(labels.Pod{Namespace: "ns", Labels: map[string]string{"app": fmt.Sprint(id)}, Cluster: "default"})
+				var err error
+				if rnd.IntN(2) == 0 {
+					err = p.cfg.Policy.SetIdentities(map[identity.ID]labels.Set{id: set}, nil)
+				} else {
+					err = p.cfg.Policy.SetIdentities(nil, []identity.ID{id})
+				}
+				log = append(log, fmt.Sprintf("identity %d: %v", id, err))
+			default:
+				err := p.cfg.Policy.Retry()
+				log = append(log, fmt.Sprintf("retry: %v", err))
+			}
+			m.mu.Lock()
+			for _, b := range m.breaches {
+				t.Errorf("round %d: %s", round, b)
+			}
+			m.mu.Unlock()
+			if t.Failed() {
+				t.Fatalf("history of the round:\n%q", log)
+			}
+		}
+		m.fault = failing()
+		if err := p.cfg.Policy.Retry(); err != nil {
+			t.Fatalf("round %d: %v\n%q", round, err, log)
+		}
+		p.audit(fmt.Sprintf("round %d", round))
+		if t.Failed() {
+			t.Fatalf("history of the round:\n%q", log)
+		}
+		if rnd.IntN(3) == 0 {
+			p = started(t, m, dir)
+			p.audit(fmt.Sprintf("restart after round %d", round))
+		}
+	}
+}
+
+// TestCrowd does things to a few pods from many goroutines at once.
+func TestCrowd(t *testing.T) {
+	t.Parallel()
+	m := newMachine()
+	p := started(t, m, t.TempDir())
+	var wg sync.WaitGroup
+	for n := 1; n <= 8; n++ {
+		wg.Go(func() {
+			for i := range 15 {
+				req := namespaced(p.plug(n), "web")
+				row, err := p.Create(context.Background(), req)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				var both sync.WaitGroup
+				if i%3 == 0 {
+					both.Go(func() {
+						_, err := p.SetLabels(context.Background(), row.ID, labels.NewSet(labels.New(labels.SourceK8s, "n", fmt.Sprint(i))), nil)
+						if err != nil && !errors.Is(err, ErrNotFound) {
+							t.Error(err)
+						}
+					})
+				}
+				if i%5 == 0 {
+					both.Go(func() { _, _ = p.DeleteContainer(context.Background(), row.ContainerID) })
+				}
+				if _, err := p.Delete(context.Background(), row.ID); err != nil && !errors.Is(err, ErrNotFound) {
+					t.Error(err)
+				}
+				both.Wait()
+			}
+		})
+		wg.Go(func() {
+			for i := range 10 {
+				if err := setRules(t, p.cfg.Policy, fmt.Sprint(n), allowPorts("web", 80+i, 1+n%3)); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	p.audit("when all have left")
+}
