@@ -42,7 +42,7 @@ func (k labelKey) GetAsMap() map[string]string {
 }
 
 // PutKeyFromMap is the inverse of GetAsMap.
-func (k labelKey) PutKeyFromMap(m map[string]string) allocator.AllocatorKey {
+func (k labelKey) PutKeyFromMap(m map[string]string) (allocator.AllocatorKey, error) {
 	ls := make([]labels.Label, 0, len(m))
 	for name, value := range m {
 		source, key, ok := strings.Cut(name, ":")
@@ -51,7 +51,8 @@ func (k labelKey) PutKeyFromMap(m map[string]string) allocator.AllocatorKey {
 		}
 		ls = append(ls, labels.New(source, key, value))
 	}
-	return labelKey{labels.NewSet(ls...)}
+	set := labels.NewSet(ls...)
+	return labelKey{set}, set.Validate()
 }
 
 // identities numbers label sets: reserved, fixed and well-known ones by rule, all others by the

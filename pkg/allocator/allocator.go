@@ -1,0 +1,336 @@
+package allocator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/hawser-net/hawser/pkg/kvstore"
+)
+
+const (
+	// maxAttempts bounds how often Allocate tries again after errors of the store.
+	maxAttempts = 16
+	// maxYields is how often Allocate gives way to an older number before it accepts the one that others use. The older one is then nobody's: its users,
+	// if any came, would have made the number in force give way.
+	maxYields = 6
+	// operationTimeout bounds one repair.
+	operationTimeout = 10 * time.Second
+)
+
+// Allocator gives numbers to keys, the same one to the same key on every node. See the package doc.
+type Allocator struct {
+	backend Backend
+	set     settings
+	log     *slog.Logger
+	cache   *cache
+	events  eventQueue
+
+	kick   chan struct{} // wakes the maintenance
+	cancel context.CancelFunc
+	closed chan struct{} // closed by Close
+	done   chan struct{} // closed when Run has ended
+
+	mu       sync.Mutex
+	running  bool
+	isClosed bool
+	local    map[string]*localKey
+	localIDs map[ID]*localKey
+	picking  map[ID]int // picked and not yet in the cache
+	remotes  map[string]*RemoteCache
+}
+
+// localKey is a key that this node uses, or that a call is busy with.
+type localKey struct {
+	key  AllocatorKey
+	text string
+	// turn is held, by sending, by whoever talks to the store about this key.
+	turn chan struct{}
+
+	// The rest is guarded by Allocator.mu.
+	id    ID
+	refs  int
+	users int // calls that hold or wait for the turn
+	// unwanted: the store may hold a reference of this node that no one here uses.
+	unwanted bool
+	// wrong: the reference in the store must be looked at.
+	wrong bool
+}
+
+// NewAllocator checks the settings and returns an allocator that does nothing until [Allocator.Run] is called. The type key is any key; it is there so
+// that a mistake in the key type shows at once.
+func NewAllocator(typ AllocatorKey, backend Backend, opts ...AllocatorOption) (*Allocator, error) {
+	if typ == nil || backend == nil {
+		return nil, errors.New("an allocator needs a key type and a backend")
+	}
+	return newAllocator(backend, opts)
+}
+
+// NewAllocatorForGC returns an allocator for [Allocator.RunGC] and [Allocator.RunLocksGC] only; Run is not needed for these. Give it the same range.
+func NewAllocatorForGC(backend Backend, opts ...AllocatorOption) (*Allocator, error) {
+	if backend == nil {
+		return nil, errors.New("an allocator needs a backend")
+	}
+	return newAllocator(backend, opts)
+}
+
+func newAllocator(backend Backend, opts []AllocatorOption) (*Allocator, error) {
+	set := defaults()
+	for _, opt := range opts {
+		opt(&set)
+	}
+	if set.log == nil {
+		set.log = slog.New(slog.DiscardHandler)
+	}
+	if err := set.validate(); err != nil {
+		return nil, fmt.Errorf("allocator: %w", err)
+	}
+	return &Allocator{
+		backend: backend, set: set, log: set.log, cache: newCache(),
+		kick: make(chan struct{}, 1), closed: make(chan struct{}), done: make(chan struct{}),
+		local: make(map[string]*localKey), localIDs: make(map[ID]*localKey), picking: make(map[ID]int),
+		remotes: make(map[string]*RemoteCache),
+	}, nil
+}
+
+// Run follows the store and keeps this node's references in order until ctx ends or [Allocator.Close] is called; then it returns nil. It returns an error
+// if the store was closed under it. It may be called once.
+func (a *Allocator) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	a.mu.Lock()
+	if a.running || a.isClosed {
+		a.mu.Unlock()
+		return errors.New("allocator: Run is called a second time, or after Close")
+	}
+	a.running, a.cancel = true, cancel
+	a.mu.Unlock()
+	defer close(a.done)
+
+	var wg sync.WaitGroup
+	wg.Add(2)
+	go func() {
+		defer wg.Done()
+		a.maintain(ctx)
+	}()
+	go func() {
+		defer wg.Done()
+		a.events.pump(ctx, a.set.events)
+	}()
+	err := a.backend.ListAndWatch(ctx, (*mutations)(a))
+	stopped := ctx.Err() != nil
+	cancel()
+	wg.Wait()
+	if stopped {
+		return nil
+	}
+	return fmt.Errorf("allocator: the watch of the store ended: %w", err)
+}
+
+// Close ends Run and waits for it, and closes the remote caches. References stay in the store until their lease ends, so that a restart finds them.
+func (a *Allocator) Close() {
+	a.mu.Lock()
+	first := !a.isClosed
+	a.isClosed = true
+	running, cancel := a.running, a.cancel
+	var remotes []*RemoteCache
+	for _, rc := range a.remotes {
+		remotes = append(remotes, rc)
+	}
+	a.mu.Unlock()
+	if first {
+		close(a.closed)
+	}
+	for _, rc := range remotes {
+		rc.Close()
+	}
+	if running {
+		cancel()
+		<-a.done
+	}
+}
+
+// Delete is Close, under the name that users of such libraries know.
+func (a *Allocator) Delete() { a.Close() }
+
+// DeleteAllKeys deletes everything of this allocator in the store, for all nodes.
+func (a *Allocator) DeleteAllKeys(ctx context.Context) error { return a.backend.DeleteAllKeys(ctx) }
+
+// WaitForInitialSync waits until all numbers in the store are known.
+func (a *Allocator) WaitForInitialSync(ctx context.Context) error {
+	select {
+	case <-a.cache.synced:
+		return nil
+	default:
+	}
+	select {
+	case <-a.cache.synced:
+		return nil
+	case <-a.closed:
+		return ErrClosed
+	case <-a.done:
+		return ErrClosed
+	case <-ctx.Done():
+		return fmt.Errorf("waiting for the first listing of all numbers: %w", ctx.Err())
+	}
+}
+
+// GetEvents returns the channel given with [WithEvents].
+func (a *Allocator) GetEvents() AllocatorEventChan { return a.set.events }
+
+// Allocate returns the number of key, which the node uses from now on. isNew says that this call made the number. Each Allocate that succeeds needs one
+// [Allocator.Release]. A key that is in use on this node already costs no round trip.
+//
+// Errors of the store are met with new attempts while ctx lasts. An error that wraps [ErrExhausted] names the range that is full.
+func (a *Allocator) Allocate(ctx context.Context, key AllocatorKey) (id ID, isNew bool, err error) {
+	text, err := canonical(key)
+	if err != nil {
+		return NoID, false, err
+	}
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, a.set.timeout)
+		defer cancel()
+	}
+	if err := a.WaitForInitialSync(ctx); err != nil {
+		return NoID, false, err
+	}
+	lk, id, err := a.enter(text, key)
+	if err != nil || id != NoID {
+		return id, false, err
+	}
+	defer a.leave(lk)
+	select {
+	case lk.turn <- struct{}{}:
+		defer func() { <-lk.turn }()
+	case <-ctx.Done():
+		return NoID, false, fmt.Errorf("allocate %q: %w", text, ctx.Err())
+	}
+	// Whoever had the turn before may have done the work.
+	if id := a.join(lk); id != NoID {
+		return id, false, nil
+	}
+	id, isNew, err = a.acquire(ctx, lk, 1)
+	if err != nil {
+		return NoID, false, fmt.Errorf("allocate %q: %w", text, err)
+	}
+	return id, isNew, nil
+}
+
+// enter returns the number at once if the key is in use here; otherwise the caller must leave.
+func (a *Allocator) enter(text string, key AllocatorKey) (*localKey, ID, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.isClosed {
+		return nil, NoID, ErrClosed
+	}
+	lk := a.local[text]
+	if lk == nil {
+		lk = &localKey{key: key, text: text, turn: make(chan struct{}, 1)}
+		a.local[text] = lk
+	}
+	if lk.refs > 0 && lk.id != NoID { // without a number while it is being renumbered
+		lk.refs++
+		return lk, lk.id, nil
+	}
+	lk.users++
+	return lk, NoID, nil
+}
+
+func (a *Allocator) leave(lk *localKey) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	lk.users--
+	a.tidyLocal(lk)
+}
+
+// tidyLocal must be called with mu held.
+func (a *Allocator) tidyLocal(lk *localKey) {
+	if lk.users == 0 && lk.refs == 0 && !lk.unwanted && a.local[lk.text] == lk {
+		delete(a.local, lk.text)
+	}
+}
+
+// join takes a reference if the key is in use here.
+func (a *Allocator) join(lk *localKey) ID {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if lk.refs == 0 || lk.id == NoID {
+		return NoID
+	}
+	lk.refs++
+	return lk.id
+}
+
+// setID notes the number of a local key. It must be called with mu held.
+func (a *Allocator) setID(lk *localKey, id ID) {
+	if a.localIDs[lk.id] == lk {
+		delete(a.localIDs, lk.id)
+	}
+	lk.id = id
+	if id != NoID {
+		a.localIDs[id] = lk
+	}
+}
+
+// acquire gets a number from the store and adds refs references. The caller has the key's turn.
+func (a *Allocator) acquire(ctx context.Context, lk *localKey, refs int) (id ID, isNew bool, err error) {
+	yields := 0
+	for attempt := 0; ; attempt++ {
+		mark := a.cache.mark()
+		picks := &picker{a: a}
+		got, err := a.backend.Acquire(ctx, lk.key, picks)
+		if err == nil {
+			a.mu.Lock()
+			a.setID(lk, got.ID)
+			a.mu.Unlock()
+		}
+		picks.done()
+		if err == nil {
+			var again bool
+			again, err = a.verify(ctx, lk, got, mark, yields)
+			if err == nil && !again {
+				isNew = got.IsNew
+				break
+			}
+			a.mu.Lock()
+			a.setID(lk, NoID)
+			a.mu.Unlock()
+			if err == nil {
+				yields++
+				if err := pause(ctx, time.Millisecond, yields, 50*time.Millisecond); err == nil {
+					continue
+				}
+			}
+		}
+		if err == nil {
+			err = ctx.Err()
+		}
+		if ctx.Err() != nil || attempt+1 >= maxAttempts || errors.Is(err, ErrExhausted) || errors.Is(err, kvstore.ErrClosed) {
+			a.giveBack(lk)
+			return NoID, false, err
+		}
+		a.log.Info("allocation failed, trying again", "key", lk.text, "error", err)
+		if perr := pause(ctx, 20*time.Millisecond, attempt, time.Second); perr != nil {
+			a.giveBack(lk)
+			return NoID, false, err
+		}
+		continue
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	lk.refs += refs
+	lk.unwanted = false
+	return lk.id, isNew, nil
+}
+
+// giveBack has the maintenance take back a reference that may have been written by an attempt that failed.
+func (a *Allocator) giveBack(lk *localKey) {
+	a.mu.Lock()
+	lk.unwanted = true
+	a.mu.Unlock()
+	a.wake()
+}

@@ -1,0 +1,240 @@
+package allocator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+// errHistoryBroke says that the store went back in time while a caller waited for a revision: it must begin again.
+var errHistoryBroke = errors.New("the store went back in time")
+
+// entry is one number as the cache has it.
+type entry struct {
+	id      ID
+	key     AllocatorKey // nil: unreadable
+	text    string
+	created int64
+	// missing: the store has lost the number, but this node uses it and will write it again.
+	missing bool
+}
+
+// cache holds the numbers of one store as its watch tells them.
+type cache struct {
+	mu      sync.RWMutex
+	byID    map[ID]*entry
+	byKey   map[string][]*entry // oldest first; nearly always one
+	resting map[ID]time.Time    // when numbers were deleted
+	applied int64               // every change up to here is in
+	breaks  int
+	synced  chan struct{} // closed after the first listing
+	moved   chan struct{} // made by whoever waits, closed when applied changes
+}
+
+func newCache() *cache {
+	return &cache{
+		byID: make(map[ID]*entry), byKey: make(map[string][]*entry), resting: make(map[ID]time.Time),
+		synced: make(chan struct{}),
+	}
+}
+
+// advance must be called with mu held.
+func (c *cache) advance(revision int64) {
+	c.applied = revision
+	if c.moved != nil {
+		close(c.moved)
+		c.moved = nil
+	}
+}
+
+// listDone says whether it was the first.
+func (c *cache) listDone(revision int64) (first bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if revision < c.applied {
+		c.breaks++
+	}
+	c.advance(revision)
+	select {
+	case <-c.synced:
+		return false
+	default:
+		close(c.synced)
+		return true
+	}
+}
+
+// upsert books a number and returns the one it replaces, if its key was another.
+func (c *cache) upsert(m Mapping) (replaced *entry, changed bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := &entry{id: m.ID, key: m.Key, created: m.Created}
+	if m.Key != nil {
+		e.text = m.Key.GetKey()
+	}
+	old := c.byID[m.ID]
+	if old != nil {
+		c.drop(old)
+	}
+	delete(c.resting, m.ID)
+	c.byID[m.ID] = e
+	if e.key != nil {
+		list := append(c.byKey[e.text], e)
+		slices.SortStableFunc(list, func(a, b *entry) int {
+			if a.created != b.created {
+				return int(max(-1, min(1, a.created-b.created)))
+			}
+			return int(max(-1, min(1, int64(a.id)-int64(b.id))))
+		})
+		c.byKey[e.text] = list
+	}
+	if m.Revision != 0 {
+		c.advance(m.Revision)
+	}
+	if old != nil && old.key != nil && old.text != e.text {
+		return old, true
+	}
+	return nil, old == nil || old.missing
+}
+
+// drop must be called with mu held.
+func (c *cache) drop(e *entry) {
+	delete(c.byID, e.id)
+	if e.key == nil {
+		return
+	}
+	list := slices.DeleteFunc(slices.Clone(c.byKey[e.text]), func(x *entry) bool { return x == e })
+	if len(list) == 0 {
+		delete(c.byKey, e.text)
+	} else {
+		c.byKey[e.text] = list
+	}
+}
+
+// remove books a deletion and returns what was there. If keep is set the number stays, marked as missing.
+func (c *cache) remove(id ID, revision int64, keep func(*entry) bool) (gone *entry, kept bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.byID[id]
+	if e != nil {
+		if keep(e) {
+			kept = true
+			e.missing = true
+		} else {
+			c.drop(e)
+			c.resting[id] = time.Now()
+		}
+	}
+	if revision != 0 {
+		c.advance(revision)
+	}
+	return e, kept
+}
+
+// forget drops a number that was kept as missing and will not come back.
+func (c *cache) forget(id ID) *entry {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.byID[id]
+	if e == nil || !e.missing {
+		return nil
+	}
+	c.drop(e)
+	return e
+}
+
+// oldest returns the oldest number of key, NoID if there is none.
+func (c *cache) oldest(key string) ID {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if list := c.byKey[key]; len(list) > 0 {
+		return list[0].id
+	}
+	return NoID
+}
+
+// get returns the key of a number; ok says whether the number is there at all.
+func (c *cache) get(id ID) (key AllocatorKey, ok bool) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	e := c.byID[id]
+	if e == nil {
+		return nil, false
+	}
+	return e.key, true
+}
+
+// holds says whether the store is known to have the number for the key.
+func (c *cache) holds(id ID, text string) bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	e := c.byID[id]
+	return e != nil && e.text == text && !e.missing
+}
+
+// used says whether a number is taken, and if not, since when it rests.
+func (c *cache) used(id ID) (taken bool, rested time.Time) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	_, taken = c.byID[id]
+	return taken, c.resting[id]
+}
+
+// tidy forgets numbers that have rested for longer than rest.
+func (c *cache) tidy(rest time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for id, since := range c.resting {
+		if time.Since(since) > rest {
+			delete(c.resting, id)
+		}
+	}
+}
+
+// entries returns the readable numbers in no order.
+func (c *cache) entries() []*entry {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	out := make([]*entry, 0, len(c.byID))
+	for _, e := range c.byID {
+		if e.key != nil {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// mark is taken before a request whose revision [cache.waitFor] will wait for.
+func (c *cache) mark() (breaks int) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.breaks
+}
+
+// waitFor waits until every change up to revision is in the cache.
+func (c *cache) waitFor(ctx context.Context, mark int, revision int64) error {
+	for {
+		c.mu.Lock()
+		if c.breaks != mark {
+			c.mu.Unlock()
+			return errHistoryBroke
+		}
+		if c.applied >= revision {
+			c.mu.Unlock()
+			return nil
+		}
+		if c.moved == nil {
+			c.moved = make(chan struct{})
+		}
+		moved := c.moved
+		c.mu.Unlock()
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for the watch of the store to reach revision %d: %w", revision, ctx.Err())
+		}
+	}
+}

@@ -1,0 +1,50 @@
+// Package allocator gives numbers to keys, the same number to the same key on every node, through a store that all nodes share.
+//
+// A key is anything with a canonical string, such as a set of labels. A node that allocates a key holds a reference to its number until it releases the key as
+// often. A number without references is no longer found by [Allocator.GetNoCache] and is deleted by garbage collection some time later.
+//
+// # Promises
+//
+//   - The same key has the same number on every node that uses it at the same time.
+//   - A number in use is neither given to another key nor collected.
+//   - A number that somebody deletes from the store while a node uses it is written again: at once with [WithMasterKeyProtection], else with the next
+//     comparison ([WithSyncInterval]). So is everything after the store has lost its data. If by then others use another number for the key, this node
+//     follows them and says so with [EventRenumbered].
+//   - The references of a node that dies end with its lease.
+//   - Numbers lie between [WithMin] and [WithMax], with [WithPrefixMask] or-ed to them. A full range is reported by [ErrExhausted]. A number that was collected
+//     rests before it is used again as long as others are free ([WithRest]).
+//   - A key in use on the node costs no round trip; any other costs one transaction in the common case, new or not. No lock is taken.
+//
+// # The store
+//
+// [KVStoreBackend] uses the key layout of Cilium's allocator, so that both can work on one store:
+//
+//	<base>/id/<number>            the canonical key; permanent
+//	<base>/value/<key>/<node>     the number; a reference, on the node's lease
+//	<base>/locks/<key>/...        locks of other writers, which are honoured
+//
+// A new number is made by one transaction: if nothing stands under value/<key>/, no lock is held and id/<number> is free, put both, else show what is there.
+// Two nodes that do not know of each other can at most make two numbers for one key one after the other, when the first has lost all its references in
+// between; the later one is given back as soon as the watch shows the older, before anybody is told of it.
+//
+// # Use
+//
+// Make a backend ([NewKVStoreBackend]) and an [Allocator], start [Allocator.Run] in a goroutine, and call [Allocator.Allocate] and [Allocator.Release]. All
+// methods may be called from many goroutines. One process of the cluster calls [Allocator.RunGC] from time to time; it needs no Run.
+//
+// # For those who know the package of the same name in Cilium 1.6
+//
+//	old                                    here
+//	NewAllocator(typ, backend, opts...)    the same; then Run(ctx), which does what started by itself
+//	Allocate, Release, Get, GetNoCache     the same, with contexts everywhere
+//	GetByID(id)                            GetByID(ctx, id); ErrIdentityNonExistent instead of nil
+//	GetIfLocked(ctx, key, lock)            KVStoreBackend.GetIf(ctx, key, conditions...)
+//	Backend.Lock, ...IfLocked              none: a lock in a store excludes nobody for certain; transactions do
+//	Backend.AllocateID, AcquireReference   Backend.Acquire: both in one step
+//	Backend.UpdateKey                      Backend.Check and Backend.Restore
+//	Backend.Encode, Status                 none; ask the kvstore.Backend
+//	RunGC(map[string]uint64)               RunGC(ctx, limiter, map[ID]int64) with statistics
+//	WatchRemoteKVStore(alloc)              WatchRemoteKVStore(name, backend, accept)
+//	Delete                                 Close; Delete is kept
+//	log.Fatal when the list takes too long an error from whoever waits
+package allocator

@@ -1,0 +1,109 @@
+package allocator
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// ID is a number given to a key.
+type ID uint64
+
+// NoID is no number: 0 is never given out.
+const NoID ID = 0
+
+// String returns the number in decimal.
+func (id ID) String() string { return strconv.FormatUint(uint64(id), 10) }
+
+// ParseID reads a decimal number as it stands in the store. NoID is not one.
+func ParseID(s string) (ID, error) {
+	n, err := strconv.ParseUint(s, 10, 64)
+	if err != nil || n == 0 || s[0] == '0' || s[0] == '+' {
+		return NoID, fmt.Errorf("%.40q is not a number above 0", s)
+	}
+	return ID(n), nil
+}
+
+var (
+	// ErrExhausted says that every number of the range is taken. The error that wraps it names the range.
+	ErrExhausted = errors.New("no number is free")
+	// ErrIdentityNonExistent says that the store has no key for a number.
+	ErrIdentityNonExistent = errors.New("identity does not exist")
+	// ErrNotInUse says that a key was released more often than it was allocated on this node.
+	ErrNotInUse = errors.New("key is not in use on this node")
+	// ErrClosed says that the allocator has been closed.
+	ErrClosed = errors.New("allocator is closed")
+)
+
+// ConflictError says that a key that this node uses under one number has another in the store, or that its number belongs to another key.
+type ConflictError struct {
+	Key string
+	// Held is the number that this node uses.
+	Held ID
+	// InForce is the number that the store has for the key; NoID if it has none.
+	InForce ID
+	// Owner is the key that the store has for Held, if it is not Key.
+	Owner string
+}
+
+// Error implements error.
+func (e *ConflictError) Error() string {
+	if e.Owner != "" {
+		return fmt.Sprintf("number %s of key %q now belongs to key %q", e.Held, e.Key, e.Owner)
+	}
+	return fmt.Sprintf("key %q is used here as %s, but is in force as %s", e.Key, e.Held, e.InForce)
+}
+
+// AllocatorKey is a key that can be given a number. Its canonical string decides: two keys are the same if their GetKey is.
+type AllocatorKey interface {
+	fmt.Stringer
+
+	// GetKey returns the canonical string. It must not be empty.
+	GetKey() string
+
+	// PutKey returns the key that a canonical string stands for. Strings come from the store, so anyone may have written them: what is malformed is an
+	// error. The receiver only says which type of key it is.
+	PutKey(canonical string) (AllocatorKey, error)
+
+	// GetAsMap returns the key as labels, for stores that keep them so.
+	GetAsMap() map[string]string
+
+	// PutKeyFromMap is the inverse of GetAsMap.
+	PutKeyFromMap(labels map[string]string) (AllocatorKey, error)
+}
+
+// StringKey is the plainest key: a string that stands for itself.
+type StringKey string
+
+// String implements fmt.Stringer.
+func (k StringKey) String() string { return string(k) }
+
+// GetKey implements [AllocatorKey].
+func (k StringKey) GetKey() string { return string(k) }
+
+// PutKey implements [AllocatorKey].
+func (StringKey) PutKey(s string) (AllocatorKey, error) {
+	if s == "" {
+		return nil, errors.New("a key must not be empty")
+	}
+	return StringKey(s), nil
+}
+
+// GetAsMap implements [AllocatorKey].
+func (k StringKey) GetAsMap() map[string]string { return map[string]string{"key": string(k)} }
+
+// PutKeyFromMap implements [AllocatorKey].
+func (k StringKey) PutKeyFromMap(m map[string]string) (AllocatorKey, error) {
+	return k.PutKey(m["key"])
+}
+
+// directChild returns the last part of key if it stands directly under prefix, which ends in a slash. Label strings hold slashes, so one key's directory in
+// the store can lie inside another's.
+func directChild(key, prefix string) (name string, ok bool) {
+	if !strings.HasPrefix(key, prefix) || len(key) == len(prefix) {
+		return "", false
+	}
+	name = key[len(prefix):]
+	return name, !strings.Contains(name, "/")
+}

@@ -1,0 +1,316 @@
+package allocator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/hawser-net/hawser/pkg/kvstore"
+)
+
+// maxSteps bounds the transactions spent on one call while others keep changing the same keys. Waiting for a lock does not count.
+const maxSteps = 32
+
+// ErrContended says that others changed the same keys too often for a call to come through. It may be repeated.
+var ErrContended = errors.New("too many others are changing the same keys")
+
+// KVStoreConfig says where an allocator lives in a key-value store.
+type KVStoreConfig struct {
+	// Store is the connection. The backend does not close it.
+	Store kvstore.Backend
+	// BasePath is above all keys of the allocator, for example [kvstore.IdentitiesPrefix].
+	BasePath string
+	// Suffix names this node in its references: its address. Two nodes must not have the same. May be empty for garbage collection and reading.
+	Suffix string
+	// KeyType is any key; it is used to read others.
+	KeyType AllocatorKey
+	// Logger is optional.
+	Logger *slog.Logger
+}
+
+// KVStoreBackend is the [Backend] on a key-value store.
+type KVStoreBackend struct {
+	store kvstore.Backend
+	paths paths
+	typ   AllocatorKey
+	log   *slog.Logger
+}
+
+var _ Backend = (*KVStoreBackend)(nil)
+
+// NewKVStoreBackend checks the settings. It does no I/O.
+func NewKVStoreBackend(cfg KVStoreConfig) (*KVStoreBackend, error) {
+	var errs []error
+	if cfg.Store == nil {
+		errs = append(errs, errors.New("no key-value store given"))
+	}
+	base := strings.TrimSuffix(cfg.BasePath, "/")
+	if base == "" {
+		errs = append(errs, errors.New("no base path given"))
+	}
+	if strings.Contains(cfg.Suffix, "/") {
+		errs = append(errs, fmt.Errorf("node suffix %q holds a slash", cfg.Suffix))
+	}
+	if cfg.KeyType == nil {
+		errs = append(errs, errors.New("no key type given"))
+	}
+	if len(errs) > 0 {
+		return nil, fmt.Errorf("allocator backend: %w", errors.Join(errs...))
+	}
+	log := cfg.Logger
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &KVStoreBackend{store: cfg.Store, paths: paths{base, cfg.Suffix}, typ: cfg.KeyType, log: log}, nil
+}
+
+func canonical(key AllocatorKey) (string, error) {
+	if s := key.GetKey(); s != "" {
+		return s, nil
+	}
+	return "", errors.New("a key must not be empty")
+}
+
+// Acquire implements [Backend].
+func (b *KVStoreBackend) Acquire(ctx context.Context, key AllocatorKey, numbers Numbers) (Acquired, error) {
+	text, err := canonical(key)
+	if err != nil {
+		return Acquired{}, err
+	}
+	s, r, err := b.execute(ctx, &plan{paths: b.paths, key: text}, numbers)
+	if err != nil {
+		return Acquired{}, err
+	}
+	a := Acquired{ID: s.id, IsNew: s.fresh}
+	switch {
+	case s.creates:
+		a.Revision = r.Revision
+	case s.trusted:
+	case len(r.Results[1]) > 0: // the master key, read in the same transaction
+		a.Revision = r.Results[1][0].CreateRevision
+	}
+	return a, nil
+}
+
+// execute runs the steps of a plan until one goes through.
+func (b *KVStoreBackend) execute(ctx context.Context, p *plan, numbers Numbers) (step, kvstore.TxnResult, error) {
+	if b.paths.suffix == "" {
+		return step{}, kvstore.TxnResult{}, errors.New("this allocator backend has no node suffix, so it can hold no references")
+	}
+	var v *view
+	var last step
+	waits := 0
+	for tries := 0; tries < maxSteps; {
+		s, err := p.next(v, numbers)
+		if err != nil {
+			return step{}, kvstore.TxnResult{}, err
+		}
+		if s.conflict != nil {
+			return step{}, kvstore.TxnResult{}, s.conflict
+		}
+		if s.wait {
+			if waits == 10 {
+				b.log.Info("another writer holds the lock of a key, waiting", "key", p.key)
+			}
+			if err := pause(ctx, 5*time.Millisecond, waits, 250*time.Millisecond); err != nil {
+				return step{}, kvstore.TxnResult{}, fmt.Errorf("waiting for the lock that another writer holds on key %q: %w", p.key, err)
+			}
+			waits++
+			// Look again with the last transaction: its conditions hold once the lock is gone.
+			s = last
+		} else {
+			tries++
+			if tries > 4 {
+				if err := pause(ctx, time.Millisecond, tries-4, 100*time.Millisecond); err != nil {
+					return step{}, kvstore.TxnResult{}, err
+				}
+			}
+		}
+		r, err := b.store.Txn(ctx, s.txn)
+		if err != nil {
+			return step{}, kvstore.TxnResult{}, err
+		}
+		if r.Succeeded {
+			return s, r, nil
+		}
+		last, v = s, p.see(s, r)
+	}
+	return step{}, kvstore.TxnResult{}, fmt.Errorf("key %q: %w", p.key, ErrContended)
+}
+
+// pause waits between half of and the whole of first << n, at most most.
+func pause(ctx context.Context, first time.Duration, n int, most time.Duration) error {
+	d := min(first<<min(n, 20), most)
+	t := time.NewTimer(d/2 + rand.N(d/2+1))
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Withdraw implements [Backend].
+func (b *KVStoreBackend) Withdraw(ctx context.Context, key AllocatorKey, a Acquired) error {
+	text := key.GetKey()
+	if a.IsNew {
+		r, err := b.store.Txn(ctx, kvstore.Txn{
+			If: []kvstore.Cond{
+				kvstore.ModRevisionIs(b.paths.id(a.ID), a.Revision), kvstore.ModRevisionIs(b.paths.ownValue(text), a.Revision),
+				kvstore.PrefixUnchangedSince(b.paths.value(text), a.Revision),
+			},
+			Then: []kvstore.Op{kvstore.DeleteOp(b.paths.id(a.ID)), kvstore.DeleteOp(b.paths.ownValue(text))},
+		})
+		if err != nil || r.Succeeded {
+			return err
+		}
+	}
+	return b.Release(ctx, a.ID, key)
+}
+
+// Release implements [Backend].
+func (b *KVStoreBackend) Release(ctx context.Context, id ID, key AllocatorKey) error {
+	own := b.paths.ownValue(key.GetKey())
+	txn := kvstore.Txn{Then: []kvstore.Op{kvstore.DeleteOp(own)}}
+	if id != NoID {
+		txn.If = []kvstore.Cond{kvstore.ValueIs(own, []byte(id.String()))}
+	}
+	_, err := b.store.Txn(ctx, txn)
+	return err
+}
+
+// Check implements [Backend]. It reads many references in one request.
+func (b *KVStoreBackend) Check(ctx context.Context, refs []Reference) ([]Reference, error) {
+	const batch = kvstore.MaxTxnOps / 2
+	var wrong []Reference
+	for len(refs) > 0 {
+		n := min(batch, len(refs))
+		var txn kvstore.Txn
+		for _, ref := range refs[:n] {
+			txn.Then = append(txn.Then, kvstore.GetOp(b.paths.id(ref.ID)), kvstore.GetOp(b.paths.ownValue(ref.Key.GetKey())))
+		}
+		r, err := b.store.Txn(ctx, txn)
+		if err != nil {
+			return wrong, err
+		}
+		for i, ref := range refs[:n] {
+			master, own := r.Results[2*i], r.Results[2*i+1]
+			ok := len(master) > 0 && string(master[0].Value) == ref.Key.GetKey() &&
+				len(own) > 0 && string(own[0].Value) == ref.ID.String() && own[0].Lease != ""
+			if !ok {
+				wrong = append(wrong, ref)
+			}
+		}
+		refs = refs[n:]
+	}
+	return wrong, nil
+}
+
+// Restore implements [Backend].
+func (b *KVStoreBackend) Restore(ctx context.Context, ref Reference) error {
+	text, err := canonical(ref.Key)
+	if err != nil {
+		return err
+	}
+	_, _, err = b.execute(ctx, &plan{paths: b.paths, key: text, held: ref.ID}, nil)
+	return err
+}
+
+// Get implements [Backend]. A number without a reference is not in force.
+func (b *KVStoreBackend) Get(ctx context.Context, key AllocatorKey) (ID, error) {
+	return b.GetIf(ctx, key)
+}
+
+// ErrConditionFailed says that a condition of [KVStoreBackend.GetIf] did not hold.
+var ErrConditionFailed = errors.New("a condition does not hold")
+
+// GetIf is Get under conditions on the store, for example that a lock is still held: if one does not hold, the error wraps [ErrConditionFailed].
+func (b *KVStoreBackend) GetIf(ctx context.Context, key AllocatorKey, conds ...kvstore.Cond) (ID, error) {
+	text, err := canonical(key)
+	if err != nil {
+		return NoID, err
+	}
+	r, err := b.store.Txn(ctx, kvstore.Txn{If: conds, Then: []kvstore.Op{kvstore.ListOp(b.paths.value(text))}})
+	if err != nil {
+		return NoID, err
+	}
+	if !r.Succeeded {
+		return NoID, fmt.Errorf("number of key %q: %w", text, ErrConditionFailed)
+	}
+	best := NoID
+	for _, ref := range references(r.Results[0], b.paths.value(text)) {
+		if best == NoID || ref.id < best {
+			best = ref.id
+		}
+	}
+	return best, nil
+}
+
+// GetByID implements [Backend].
+func (b *KVStoreBackend) GetByID(ctx context.Context, id ID) (AllocatorKey, error) {
+	kv, err := b.store.Get(ctx, b.paths.id(id))
+	if errors.Is(err, kvstore.ErrNotFound) {
+		return nil, fmt.Errorf("number %s: %w", id, ErrIdentityNonExistent)
+	}
+	if err != nil {
+		return nil, err
+	}
+	key, err := b.typ.PutKey(string(kv.Value))
+	if err != nil {
+		return nil, fmt.Errorf("number %s has an unreadable key in the store: %w", id, err)
+	}
+	return key, nil
+}
+
+// ListAndWatch implements [Backend].
+func (b *KVStoreBackend) ListAndWatch(ctx context.Context, handler CacheMutations) error {
+	defer b.store.ObserveLostLeases(b.paths.values(), func(lost []string) {
+		var keys []string
+		for _, path := range lost {
+			// The label string is all between the directory and the last slash; the last part must be this node.
+			rest := strings.TrimPrefix(path, b.paths.values())
+			if i := strings.LastIndexByte(rest, '/'); i > 0 && rest[i+1:] == b.paths.suffix {
+				keys = append(keys, rest[:i])
+			}
+		}
+		if len(keys) > 0 {
+			handler.OnReferencesLost(keys)
+		}
+	})()
+	for ev := range b.store.Watch(ctx, b.paths.ids()) {
+		if ev.Kind == kvstore.EventListDone {
+			handler.OnListDone(ev.Revision)
+			continue
+		}
+		id, err := ParseID(strings.TrimPrefix(ev.Key, b.paths.ids()))
+		if err != nil {
+			b.log.Warn("a key among the numbers is none", "key", ev.Key, "error", err)
+			continue
+		}
+		if ev.Kind == kvstore.EventDelete {
+			handler.OnDelete(id, ev.Revision)
+			continue
+		}
+		m := Mapping{ID: id, Created: ev.CreateRevision, Revision: ev.Revision}
+		if key, err := b.typ.PutKey(string(ev.Value)); err == nil {
+			m.Key = key
+		} else {
+			b.log.Warn("a number has an unreadable key in the store", "id", id, "error", err)
+		}
+		handler.OnUpsert(m)
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return kvstore.ErrClosed
+}
+
+// DeleteAllKeys implements [Backend].
+func (b *KVStoreBackend) DeleteAllKeys(ctx context.Context) error {
+	return kvstore.DeletePrefix(ctx, b.store, b.paths.base+"/")
+}

@@ -1,0 +1,150 @@
+package allocator
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"golang.org/x/time/rate"
+
+	"github.com/hawser-net/hawser/pkg/kvstore"
+)
+
+// gcBatch is how many numbers are deleted in one transaction, at three conditions and one operation each.
+const gcBatch = kvstore.MaxTxnOps / 3
+
+// dead is a number that nobody refers to.
+type dead struct {
+	id  ID
+	key string
+	mod int64
+}
+
+// RunGC implements [Backend].
+//
+// A number is deleted in one transaction with the proof that it may be: its master key is unchanged since two rounds ago, no reference to its key was written
+// since the listing, which showed none to this number, and no other writer holds the key's lock. A limiter of nil is no limit.
+func (b *KVStoreBackend) RunGC(ctx context.Context, limiter *rate.Limiter, r Range, previous map[ID]int64) (map[ID]int64, GCStats, error) {
+	var stats GCStats
+	// The masters first: a reference written after their listing is in the second one, or is caught by the condition on the directory.
+	masters, err := b.store.List(ctx, b.paths.ids())
+	if err != nil {
+		return previous, stats, fmt.Errorf("listing numbers: %w", err)
+	}
+	values, err := b.store.List(ctx, b.paths.values())
+	if err != nil {
+		return previous, stats, fmt.Errorf("listing references: %w", err)
+	}
+	used := make(map[string]bool, len(values.Pairs))
+	for _, kv := range values.Pairs {
+		path := strings.TrimPrefix(kv.Key, b.paths.values())
+		if i := strings.LastIndexByte(path, '/'); i > 0 {
+			used[string(kv.Value)+" "+path[:i]] = true
+		}
+	}
+	next := make(map[ID]int64)
+	var due []dead
+	for _, kv := range masters.Pairs {
+		id, err := ParseID(strings.TrimPrefix(kv.Key, b.paths.ids()))
+		if err != nil {
+			continue
+		}
+		switch seen, ok := previous[id]; {
+		case !r.Contains(id):
+			stats.OutOfRange++
+		case used[id.String()+" "+string(kv.Value)]:
+			stats.Alive++
+		case ok && seen == kv.ModRevision:
+			due = append(due, dead{id, string(kv.Value), kv.ModRevision})
+		default:
+			stats.Dead++
+			next[id] = kv.ModRevision
+		}
+	}
+	for len(due) > 0 {
+		n := min(gcBatch, len(due))
+		if limiter != nil && limiter.Limit() != rate.Inf {
+			n = min(n, max(1, limiter.Burst()))
+			if err := limiter.WaitN(ctx, n); err != nil {
+				keepForLater(next, due)
+				return next, stats, fmt.Errorf("waiting for the deletion rate limit: %w", err)
+			}
+		}
+		deleted, err := b.collect(ctx, due[:n], values.Revision)
+		stats.Deleted += deleted
+		if err != nil {
+			keepForLater(next, due)
+			return next, stats, fmt.Errorf("deleting numbers: %w", err)
+		}
+		stats.Spared += n - deleted
+		due = due[n:]
+	}
+	return next, stats, nil
+}
+
+// keepForLater lets the next round go on where this one stopped.
+func keepForLater(next map[ID]int64, due []dead) {
+	for _, d := range due {
+		next[d.id] = d.mod
+	}
+}
+
+// collect deletes numbers in one transaction, and says how many. If one may not be deleted, each half is tried alone.
+func (b *KVStoreBackend) collect(ctx context.Context, list []dead, listed int64) (deleted int, err error) {
+	var txn kvstore.Txn
+	for _, d := range list {
+		txn.If = append(txn.If, kvstore.ModRevisionIs(b.paths.id(d.id), d.mod))
+		if d.key != "" { // an empty value is nobody's key
+			txn.If = append(txn.If,
+				kvstore.PrefixUnchangedSince(b.paths.value(d.key), listed), kvstore.PrefixAbsent(b.paths.locks(d.key)))
+		}
+		txn.Then = append(txn.Then, kvstore.DeleteOp(b.paths.id(d.id)))
+	}
+	r, err := b.store.Txn(ctx, txn)
+	switch {
+	case err != nil:
+		return 0, err
+	case r.Succeeded:
+		return len(list), nil
+	case len(list) == 1:
+		return 0, nil
+	}
+	half := len(list) / 2
+	first, err := b.collect(ctx, list[:half], listed)
+	if err != nil {
+		return first, err
+	}
+	second, err := b.collect(ctx, list[half:], listed)
+	return first + second, err
+}
+
+// RunLocksGC implements [Backend]. Of each lock only the oldest key counts: the others wait behind it.
+func (b *KVStoreBackend) RunLocksGC(ctx context.Context, previous map[string]Lock) (map[string]Lock, error) {
+	l, err := b.store.List(ctx, b.paths.allLocks())
+	if err != nil {
+		return previous, fmt.Errorf("listing locks: %w", err)
+	}
+	oldest := make(map[string]kvstore.KeyValue)
+	for _, kv := range l.Pairs {
+		dir := kv.Key[:strings.LastIndexByte(kv.Key, '/')+1]
+		if have, ok := oldest[dir]; !ok || kv.CreateRevision < have.CreateRevision {
+			oldest[dir] = kv
+		}
+	}
+	held := make(map[string]Lock)
+	for _, kv := range oldest {
+		now := Lock{kv.ModRevision, kv.Lease}
+		if was, ok := previous[kv.Key]; ok && was == now {
+			deleted, err := kvstore.CompareAndDelete(ctx, b.store, kv.Key, kv.ModRevision)
+			if err != nil {
+				return held, fmt.Errorf("deleting stale lock %q: %w", kv.Key, err)
+			}
+			if deleted {
+				b.log.Info("deleted a stale lock of another writer", "key", kv.Key)
+				continue
+			}
+		}
+		held[kv.Key] = now
+	}
+	return held, nil
+}

@@ -1,0 +1,318 @@
+package allocator
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+)
+
+// verify waits until the watch has told everything up to the number got, and gives the number back if there is an older one for the same key: nodes that
+// did not know of each other's numbers so agree on the oldest. again says that the caller must begin anew.
+func (a *Allocator) verify(ctx context.Context, lk *localKey, got Acquired, mark, yields int) (again bool, err error) {
+	if got.Revision != 0 {
+		err := a.cache.waitFor(ctx, mark, got.Revision)
+		switch {
+		case errors.Is(err, errHistoryBroke):
+			// The store was put back to an earlier state. What was acquired may or may not be part of it.
+			return true, a.backend.Withdraw(ctx, lk.key, got)
+		case err != nil:
+			return false, err
+		}
+	}
+	if oldest := a.cache.oldest(lk.text); oldest == NoID || oldest == got.ID || yields >= maxYields {
+		return false, nil
+	}
+	return true, a.backend.Withdraw(ctx, lk.key, got)
+}
+
+// wake has the maintenance look at the local keys soon.
+func (a *Allocator) wake() {
+	select {
+	case a.kick <- struct{}{}:
+	default: // it is about to look
+	}
+}
+
+// maintain keeps this node's references in order: what was lost is written again, what is no longer wanted is taken back. It returns when ctx ends.
+func (a *Allocator) maintain(ctx context.Context) {
+	sync := time.NewTimer(a.set.sync)
+	defer sync.Stop()
+	failures := 0
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.kick:
+		case <-sync.C:
+			a.compare(ctx)
+			a.cache.tidy(a.set.rest)
+			sync.Reset(a.set.sync)
+		}
+		if a.repairAll(ctx) {
+			failures = 0
+			continue
+		}
+		failures++
+		if pause(ctx, 100*time.Millisecond, failures, 30*time.Second) != nil {
+			return
+		}
+		a.wake()
+	}
+}
+
+// compare marks those of this node's references that the store has lost or has otherwise.
+func (a *Allocator) compare(ctx context.Context) {
+	a.mu.Lock()
+	var refs []Reference
+	for _, lk := range a.local {
+		if lk.refs > 0 && lk.id != NoID {
+			refs = append(refs, Reference{lk.id, lk.key})
+		}
+	}
+	a.mu.Unlock()
+	wrong, err := a.backend.Check(ctx, refs)
+	if err != nil && ctx.Err() == nil {
+		a.log.Warn("cannot compare the references of this node with the store", "error", err)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, ref := range wrong {
+		if lk := a.local[ref.Key.GetKey()]; lk != nil && lk.id == ref.ID {
+			lk.wrong = true
+		}
+	}
+}
+
+// repairAll sees to every local key that is marked, and says whether all went well.
+func (a *Allocator) repairAll(ctx context.Context) bool {
+	a.mu.Lock()
+	var list []*localKey
+	for _, lk := range a.local {
+		if lk.unwanted || (lk.wrong && lk.refs > 0) {
+			lk.users++
+			list = append(list, lk)
+		}
+	}
+	a.mu.Unlock()
+	slices.SortFunc(list, func(x, y *localKey) int {
+		if x.text < y.text {
+			return -1
+		}
+		return 1
+	})
+	ok := true
+	for _, lk := range list {
+		if err := a.repair(ctx, lk); err != nil {
+			ok = false
+			if ctx.Err() == nil {
+				a.log.Warn("cannot repair the reference of this node to a number yet", "key", lk.text, "error", err)
+			}
+		}
+		a.leave(lk)
+	}
+	return ok
+}
+
+// repair brings the store to what this node wants of one key.
+func (a *Allocator) repair(ctx context.Context, lk *localKey) error {
+	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
+	defer cancel()
+	select {
+	case lk.turn <- struct{}{}:
+		defer func() { <-lk.turn }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	a.mu.Lock()
+	refs, id, unwanted, wrong := lk.refs, lk.id, lk.unwanted, lk.wrong
+	a.mu.Unlock()
+	switch {
+	case refs == 0 && unwanted:
+		if err := a.backend.Release(ctx, NoID, lk.key); err != nil {
+			return err
+		}
+		a.mu.Lock()
+		lk.unwanted, lk.wrong = false, false
+		a.setID(lk, NoID)
+		a.mu.Unlock()
+		a.settleMissing(id)
+		return nil
+	case refs == 0 || !wrong:
+		return nil
+	}
+	err := a.backend.Restore(ctx, Reference{id, lk.key})
+	var conflict *ConflictError
+	if err == nil {
+		a.mu.Lock()
+		lk.wrong = false
+		a.mu.Unlock()
+		a.log.Info("wrote a number and this node's reference to it again", "id", id, "key", lk.text)
+		return nil
+	}
+	if !errors.As(err, &conflict) {
+		return err
+	}
+	// Others went on without this node's reference: it must follow.
+	if err := a.backend.Release(ctx, id, lk.key); err != nil {
+		return err
+	}
+	got, _, err := a.acquire(ctx, lk, 0)
+	if err != nil {
+		// The references here still stand for the old number; acquire forgot it and asked to take its own attempt back.
+		a.mu.Lock()
+		a.setID(lk, id)
+		lk.unwanted = false
+		a.mu.Unlock()
+		return err
+	}
+	a.mu.Lock()
+	lk.wrong = false
+	a.mu.Unlock()
+	if got != id {
+		a.log.Warn("a key in use on this node has another number now", "key", lk.text, "was", id, "is", got, "because", conflict)
+		a.events.push(AllocatorEvent{Kind: EventRenumbered, ID: got, OldID: id, Key: lk.key})
+		a.settleMissing(id)
+	}
+	return nil
+}
+
+// settleMissing tells of the end of a number that the store has lost and that this node no longer keeps alive.
+func (a *Allocator) settleMissing(id ID) {
+	if e := a.cache.forget(id); e != nil && e.key != nil {
+		a.events.push(AllocatorEvent{Kind: EventDelete, ID: id, Key: e.key})
+	}
+}
+
+// mutations is the allocator as the receiver of its own store's numbers.
+type mutations Allocator
+
+// OnListDone implements [CacheMutations].
+func (m *mutations) OnListDone(revision int64) {
+	a := (*Allocator)(m)
+	if a.cache.listDone(revision) {
+		a.events.push(AllocatorEvent{Kind: EventSync})
+		return
+	}
+	// The watch began anew, perhaps because the store was restored from a copy: nothing that this node wrote is certain to be there.
+	a.mu.Lock()
+	for _, lk := range a.local {
+		lk.wrong = lk.wrong || lk.refs > 0
+	}
+	a.mu.Unlock()
+	a.wake()
+}
+
+// OnUpsert implements [CacheMutations].
+func (m *mutations) OnUpsert(mapping Mapping) {
+	a := (*Allocator)(m)
+	replaced, changed := a.cache.upsert(mapping)
+	if replaced != nil {
+		a.events.push(AllocatorEvent{Kind: EventDelete, ID: mapping.ID, Key: replaced.key})
+	}
+	if changed && mapping.Key != nil {
+		a.events.push(AllocatorEvent{Kind: EventUpsert, ID: mapping.ID, Key: mapping.Key})
+	}
+	a.mu.Lock()
+	lk := a.localIDs[mapping.ID]
+	stolen := lk != nil && lk.refs > 0 && (mapping.Key == nil || mapping.Key.GetKey() != lk.text)
+	if stolen {
+		lk.wrong = true
+	}
+	a.mu.Unlock()
+	if stolen {
+		a.wake()
+	}
+}
+
+// OnDelete implements [CacheMutations].
+func (m *mutations) OnDelete(id ID, revision int64) {
+	a := (*Allocator)(m)
+	gone, kept := a.cache.remove(id, revision, func(e *entry) bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		lk := a.localIDs[id]
+		if lk == nil || lk.refs == 0 || lk.text != e.text {
+			return false
+		}
+		lk.wrong = true
+		return true
+	})
+	switch {
+	case kept && a.set.protect:
+		a.wake()
+	case !kept && gone != nil && gone.key != nil:
+		a.events.push(AllocatorEvent{Kind: EventDelete, ID: id, Key: gone.key})
+	}
+}
+
+// OnReferencesLost implements [CacheMutations].
+func (m *mutations) OnReferencesLost(keys []string) {
+	a := (*Allocator)(m)
+	a.mu.Lock()
+	for _, text := range keys {
+		if lk := a.local[text]; lk != nil && lk.refs > 0 {
+			lk.wrong = true
+		}
+	}
+	a.mu.Unlock()
+	a.wake()
+}
+
+// eventQueue lets the watch go on however slowly events are read.
+type eventQueue struct {
+	mu      sync.Mutex
+	waiting []AllocatorEvent
+	more    chan struct{} // made by a pump that waits
+	off     bool          // nobody reads
+}
+
+func (q *eventQueue) push(ev AllocatorEvent) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.off {
+		return
+	}
+	q.waiting = append(q.waiting, ev)
+	if q.more != nil {
+		close(q.more)
+		q.more = nil
+	}
+}
+
+// pump sends the events to out, in order, until ctx ends. Without out it drops them.
+func (q *eventQueue) pump(ctx context.Context, out AllocatorEventChan) {
+	if out == nil {
+		q.mu.Lock()
+		q.off, q.waiting = true, nil
+		q.mu.Unlock()
+		return
+	}
+	for {
+		q.mu.Lock()
+		batch := q.waiting
+		q.waiting = nil
+		var more chan struct{}
+		if len(batch) == 0 {
+			more = make(chan struct{})
+			q.more = more
+		}
+		q.mu.Unlock()
+		if more != nil {
+			select {
+			case <-more:
+				continue
+			case <-ctx.Done():
+				return
+			}
+		}
+		for _, ev := range batch {
+			select {
+			case out <- ev:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,135 @@
+package allocator
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"time"
+)
+
+// settings are what the options set.
+type settings struct {
+	numbers    Range
+	events     AllocatorEventChan
+	protect    bool
+	gc         bool
+	gcInterval time.Duration
+	sync       time.Duration
+	timeout    time.Duration
+	rest       time.Duration
+	log        *slog.Logger
+}
+
+func defaults() settings {
+	return settings{
+		numbers: Range{Min: 1, Max: math.MaxUint64},
+		sync:    5 * time.Minute,
+		timeout: 2 * time.Minute,
+		rest:    15 * time.Minute,
+		log:     slog.New(slog.DiscardHandler),
+	}
+}
+
+func (s settings) validate() error {
+	var errs []error
+	n := s.numbers
+	if n.Min < 1 {
+		errs = append(errs, errors.New("the smallest number must be at least 1"))
+	}
+	if n.Max < n.Min {
+		errs = append(errs, fmt.Errorf("the largest number %s is below the smallest, %s", n.Max, n.Min))
+	}
+	if n.Mask != 0 && n.Max >= n.Mask&-n.Mask {
+		errs = append(errs, fmt.Errorf("the prefix mask %#x overlaps the range %s to %s", uint64(n.Mask), n.Min, n.Max))
+	}
+	if s.sync <= 0 || s.timeout <= 0 {
+		errs = append(errs, errors.New("the sync interval and the allocation timeout must be above 0"))
+	}
+	return errors.Join(errs...)
+}
+
+// AllocatorOption changes how an [Allocator] works.
+type AllocatorOption func(*settings)
+
+// WithEvents sends every change of the numbers to events. The channel is not closed. A slow reader holds nothing up: events queue in memory.
+func WithEvents(events AllocatorEventChan) AllocatorOption {
+	return func(s *settings) { s.events = events }
+}
+
+// WithMin sets the smallest number, 1 if not given.
+func WithMin(id ID) AllocatorOption { return func(s *settings) { s.numbers.Min = id } }
+
+// WithMax sets the largest number, the largest there is if not given.
+func WithMax(id ID) AllocatorOption { return func(s *settings) { s.numbers.Max = id } }
+
+// WithPrefixMask or-s mask to every number chosen, for example a cluster's own bits. It must not overlap the range.
+func WithPrefixMask(mask ID) AllocatorOption { return func(s *settings) { s.numbers.Mask = mask } }
+
+// WithMasterKeyProtection writes a number again when somebody deletes it from the store while this node uses it. Without it the sync does so, later.
+func WithMasterKeyProtection() AllocatorOption { return func(s *settings) { s.protect = true } }
+
+// WithoutGC does nothing: an allocator never collects garbage by itself, see [Allocator.RunGC]. It exists because users of such libraries look for it.
+func WithoutGC() AllocatorOption { return func(*settings) {} }
+
+// WithSyncInterval sets how often all references of this node are compared with the store and repaired, 5 minutes if not given.
+func WithSyncInterval(d time.Duration) AllocatorOption { return func(s *settings) { s.sync = d } }
+
+// WithTimeout bounds an Allocate whose context has no deadline, 2 minutes if not given.
+func WithTimeout(d time.Duration) AllocatorOption { return func(s *settings) { s.timeout = d } }
+
+// WithRest sets how long a deleted number is not chosen again if others are free, 15 minutes if not given: nodes that have not heard of its end must
+// not take its next owner for the last one.
+func WithRest(d time.Duration) AllocatorOption { return func(s *settings) { s.rest = d } }
+
+// WithLogger sets the log, none if not given.
+func WithLogger(log *slog.Logger) AllocatorOption { return func(s *settings) { s.log = log } }
+
+// EventKind says what happened to a number.
+type EventKind uint8
+
+// The kinds of [AllocatorEvent].
+const (
+	// EventUpsert: the number has that key now.
+	EventUpsert EventKind = iota + 1
+	// EventDelete: the number is gone.
+	EventDelete
+	// EventSync: all numbers that were there at the start have been told. It comes once.
+	EventSync
+	// EventRenumbered: a key that this node uses had to change its number, from OldID to ID, since the store has the key or the number otherwise. It can
+	// only happen after this node's reference was lost, by its lease or with the store's data.
+	EventRenumbered
+)
+
+// String returns the kind's name.
+func (k EventKind) String() string {
+	switch k {
+	case EventUpsert:
+		return "upsert"
+	case EventDelete:
+		return "delete"
+	case EventSync:
+		return "sync"
+	case EventRenumbered:
+		return "renumbered"
+	}
+	return fmt.Sprintf("EventKind(%d)", uint8(k))
+}
+
+// AllocatorEvent is a change of the numbers.
+type AllocatorEvent struct {
+	Kind EventKind
+	ID   ID
+	// OldID is set for EventRenumbered.
+	OldID ID
+	// Key is the number's key, for EventDelete the one it had.
+	Key AllocatorKey
+	// Remote names the remote cache that saw the change; empty for the allocator's own store.
+	Remote string
+}
+
+// AllocatorEventChan carries events.
+type AllocatorEventChan chan AllocatorEvent
+
+// RangeFunc is called by [Allocator.ForeachCache] for each number.
+type RangeFunc func(ID, AllocatorKey)

@@ -1,0 +1,275 @@
+package allocator
+
+import (
+	"strings"
+
+	"github.com/hawser-net/hawser/pkg/kvstore"
+)
+
+// This file decides, without I/O, which transaction finds or makes the number of a key. The store runs it; if its conditions fail it shows what is there
+// (a view), and the decision is taken again. What always holds afterwards:
+//
+//	I1  All references to one key carry the same number. Every transaction that writes a reference makes sure of it: either no reference exists, or a
+//	    witness (an existing reference with that number) does, or all have that number.
+//	I2  A reference is only written while the number's master key says that the number belongs to the key, or together with it.
+//	I3  A master key is only made while there is none for the number, and while no reference to the key exists except to that number.
+//	I4  While another writer holds the key's lock, nothing makes its first reference: it may have looked already and found none.
+
+// paths builds the keys of one allocator in the store.
+type paths struct {
+	base   string // without a slash at the end
+	suffix string // this node's name under each key
+}
+
+func (p paths) ids() string                { return p.base + "/id/" }
+func (p paths) values() string             { return p.base + "/value/" }
+func (p paths) allLocks() string           { return p.base + "/locks/" }
+func (p paths) id(id ID) string            { return p.ids() + id.String() }
+func (p paths) value(key string) string    { return p.values() + key + "/" }
+func (p paths) locks(key string) string    { return p.allLocks() + key + "/" }
+func (p paths) ownValue(key string) string { return p.value(key) + p.suffix }
+
+// view is what the store showed when a transaction of a plan did not go through.
+type view struct {
+	revision int64
+	tried    ID
+	// master is the master key of the number tried; nil if there is none.
+	master *kvstore.KeyValue
+	// references stand directly under the key's directory.
+	references []reference
+	// locked says that a lock is held or waited for.
+	locked bool
+}
+
+type reference struct {
+	path string
+	id   ID
+}
+
+// plan looks for the number of one key.
+type plan struct {
+	paths paths
+	key   string
+	// held is the number that must come out, for a reference that is restored; NoID if any may.
+	held ID
+	// refused are numbers that turned out to belong to another key, or to nobody.
+	refused map[ID]bool
+}
+
+// step is the next thing to do.
+type step struct {
+	// wait: nothing can be done while the lock is held.
+	wait bool
+	// conflict ends a plan with a held number.
+	conflict *ConflictError
+
+	id  ID
+	txn kvstore.Txn
+	// creates says that the transaction makes the master key, fresh that the number was picked for it.
+	creates, fresh bool
+	// trusted says that the watch has seen the master key, so that it is known to be the oldest.
+	trusted bool
+}
+
+// The places of the reads in every plan transaction's Else branch.
+const (
+	readReferences = iota
+	readLocks
+	readMaster
+)
+
+// next returns the next step. v is nil at first.
+func (p *plan) next(v *view, numbers Numbers) (step, error) {
+	if v == nil {
+		if id := p.candidate(numbers); id != NoID {
+			s := p.refer(id, kvstore.PrefixValuesAre(p.paths.value(p.key), []byte(id.String())), kvstore.PrefixAbsent(p.paths.locks(p.key)))
+			s.trusted = true
+			return s, nil
+		}
+		return p.create(numbers, kvstore.PrefixAbsent(p.paths.value(p.key)), kvstore.PrefixAbsent(p.paths.locks(p.key)))
+	}
+	p.learn(v, numbers)
+	if witness, ok := p.inForce(v, numbers); ok {
+		return p.join(v, witness), nil
+	}
+	if c := p.clash(v); c != nil {
+		return step{conflict: c}, nil
+	}
+	if v.locked {
+		return step{wait: true}, nil
+	}
+	// There is no reference to go by. What the view showed under the two directories, keys of other names further below, must still be all there is.
+	unchanged := []kvstore.Cond{
+		kvstore.PrefixUnchangedSince(p.paths.value(p.key), v.revision), kvstore.PrefixUnchangedSince(p.paths.locks(p.key), v.revision),
+	}
+	if v.master != nil && string(v.master.Value) == p.key {
+		return p.refer(v.tried, unchanged...), nil
+	}
+	if p.held != NoID {
+		return p.restore(p.held, unchanged...), nil
+	}
+	if id := p.candidate(numbers); id != NoID {
+		s := p.refer(id, unchanged...)
+		s.trusted = true
+		return s, nil
+	}
+	return p.create(numbers, unchanged...)
+}
+
+// candidate is the number to try first.
+func (p *plan) candidate(numbers Numbers) ID {
+	if p.held != NoID {
+		return p.held
+	}
+	if id := numbers.Known(p.key); !p.refused[id] {
+		return id
+	}
+	return NoID
+}
+
+// learn notes what a view says about the number tried.
+func (p *plan) learn(v *view, numbers Numbers) {
+	if p.refused == nil {
+		p.refused = make(map[ID]bool)
+	}
+	if v.master != nil && string(v.master.Value) != p.key {
+		p.refused[v.tried] = true
+		if numbers != nil {
+			numbers.Taken(v.tried)
+		}
+	}
+	if v.master == nil && p.held == NoID && !v.refers(v.tried) {
+		// The cache is behind: the number it knows has been collected.
+		p.refused[v.tried] = true
+	}
+}
+
+func (v *view) refers(id ID) bool {
+	for _, r := range v.references {
+		if r.id == id {
+			return true
+		}
+	}
+	return false
+}
+
+// inForce returns a reference that carries the number in force. References to a number that belongs to another key do not count. If other writers made
+// several, the number that the cache knows to be oldest wins, then the smallest: every node decides alike.
+func (p *plan) inForce(v *view, numbers Numbers) (reference, bool) {
+	var best reference
+	for _, r := range v.references {
+		if p.refused[r.id] || p.held != NoID && r.id != p.held {
+			continue
+		}
+		if best.id == NoID || r.id < best.id {
+			best = r
+		}
+	}
+	if best.id == NoID {
+		return best, false
+	}
+	if p.held == NoID {
+		known := numbers.Known(p.key)
+		for _, r := range v.references {
+			if r.id == known && !p.refused[known] {
+				return r, true
+			}
+		}
+	}
+	return best, p.clash(v) == nil
+}
+
+// clash says why a held number cannot be restored.
+func (p *plan) clash(v *view) *ConflictError {
+	if p.held == NoID {
+		return nil
+	}
+	if v.master != nil && string(v.master.Value) != p.key {
+		return &ConflictError{Key: p.key, Held: p.held, Owner: string(v.master.Value)}
+	}
+	for _, r := range v.references {
+		if r.id != p.held {
+			return &ConflictError{Key: p.key, Held: p.held, InForce: r.id}
+		}
+	}
+	return nil
+}
+
+// join adds this node's reference to those that exist. The lock does not matter: its holder finds the number in force just the same.
+func (p *plan) join(v *view, witness reference) step {
+	stillThere := kvstore.ValueIs(witness.path, []byte(witness.id.String()))
+	if witness.id == v.tried && v.master == nil {
+		return p.restore(witness.id, stillThere)
+	}
+	return p.refer(witness.id, stillThere)
+}
+
+// refer writes this node's reference to a number that exists.
+func (p *plan) refer(id ID, conds ...kvstore.Cond) step {
+	return step{id: id, txn: kvstore.Txn{
+		If:   append([]kvstore.Cond{kvstore.ValueIs(p.paths.id(id), []byte(p.key))}, conds...),
+		Then: []kvstore.Op{p.putReference(id), kvstore.GetOp(p.paths.id(id))},
+		Else: p.look(id),
+	}}
+}
+
+// restore writes the master key of a number that is in use without one, with this node's reference.
+func (p *plan) restore(id ID, conds ...kvstore.Cond) step {
+	return step{id: id, creates: true, txn: kvstore.Txn{
+		If:   append([]kvstore.Cond{kvstore.Absent(p.paths.id(id))}, conds...),
+		Then: []kvstore.Op{p.putReference(id), kvstore.PutOp(p.paths.id(id), []byte(p.key), kvstore.Permanent)},
+		Else: p.look(id),
+	}}
+}
+
+// create makes a number and this node's reference.
+func (p *plan) create(numbers Numbers, conds ...kvstore.Cond) (step, error) {
+	id, err := numbers.Pick()
+	if err != nil {
+		return step{}, err
+	}
+	s := p.restore(id, conds...)
+	s.fresh = true
+	return s, nil
+}
+
+func (p *plan) putReference(id ID) kvstore.Op {
+	return kvstore.PutOp(p.paths.ownValue(p.key), []byte(id.String()), kvstore.Leased)
+}
+
+func (p *plan) look(id ID) []kvstore.Op {
+	return []kvstore.Op{
+		readReferences: kvstore.ListOp(p.paths.value(p.key)),
+		readLocks:      kvstore.ListOp(p.paths.locks(p.key)),
+		readMaster:     kvstore.GetOp(p.paths.id(id)),
+	}
+}
+
+// see reads the Else branch of a step's transaction.
+func (p *plan) see(s step, r kvstore.TxnResult) *view {
+	v := &view{revision: r.Revision, tried: s.id}
+	if m := r.Results[readMaster]; len(m) > 0 {
+		v.master = &m[0]
+	}
+	v.references = references(r.Results[readReferences], p.paths.value(p.key))
+	for _, kv := range r.Results[readLocks] {
+		if _, ok := directChild(kv.Key, p.paths.locks(p.key)); ok {
+			v.locked = true
+		}
+	}
+	return v
+}
+
+// references picks the well-formed references that stand directly under the directory.
+func references(pairs []kvstore.KeyValue, dir string) []reference {
+	var out []reference
+	for _, kv := range pairs {
+		if _, ok := directChild(kv.Key, dir); !ok {
+			continue
+		}
+		if id, err := ParseID(strings.TrimSpace(string(kv.Value))); err == nil {
+			out = append(out, reference{kv.Key, id})
+		}
+	}
+	return out
+}
