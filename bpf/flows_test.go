@@ -229,6 +229,11 @@ func TestRelated(t *testing.T) {
 			n.expect(name+" to b", delivered(), func() result { return n.fromA(f) })
 			refusal := frame{src: b, dst: a, proto: proto, icmpType: unreachable, payload: inner(f)}
 			n.expect(name+" refused by b", delivered(), func() result { return n.fromB(refusal) })
+			foreign := frame{src: b, dst: a, proto: proto, icmpType: unreachable}
+			f.dst = w
+			foreign.payload = inner(f)
+			n.expect(name+" b speaks of what was not sent to it", dropped(datapath.ReasonUnknownRelated, out), func() result { return n.fromB(foreign) })
+			f.dst = b
 			f.sport++
 			f.icmpID++
 			refusal.payload = inner(f)

@@ -135,8 +135,8 @@ static __always_inline int judge_own(struct __sk_buff *ctx, struct report *repor
 
 /* Reads the packet that an ICMP error is about and sets the key of its flow as if the error were a
  * packet of that flow, which goes against the packet it is about. */
-static __always_inline int related_key(struct __sk_buff *ctx, const struct packet *p, bool *swapped,
-				       struct ct_key *key)
+static __always_inline int related_key(struct __sk_buff *ctx, const struct packet *p,
+				       const struct sides *s, bool *swapped, struct ct_key *key)
 {
 	__u32 off = p->l4 + sizeof(struct icmp_header);
 	struct addr src, dst;
@@ -164,8 +164,9 @@ static __always_inline int related_key(struct __sk_buff *ctx, const struct packe
 		proto = ip.proto;
 		off += (ip.version_ihl & 0xF) * 4;
 	}
-	/* An error goes to the sender of the packet it is about, and nobody else. */
-	if (!addr_equal(&src, &p->dst))
+	/* An error goes to the sender of the packet it is about, and nobody else. It may come from any
+	 * router on the way, but a pod is none: it can only speak of what was sent to itself. */
+	if (!addr_equal(&src, &p->dst) || (s->src_rule_set && !addr_equal(&dst, &p->src)))
 		return DROP_UNKNOWN_RELATED;
 	if (READ_L4(ctx, p, off, &l4))
 		return DROP_MALFORMED;
@@ -225,7 +226,7 @@ static __always_inline int judge(struct __sk_buff *ctx, struct packet *p, const 
 	}
 
 	if (related) {
-		int reason = related_key(ctx, p, &swapped, &key);
+		int reason = related_key(ctx, p, s, &swapped, &key);
 
 		if (reason)
 			return reason;
