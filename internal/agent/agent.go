@@ -204,7 +204,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 		IdentityTimeout: cfg.AllocationTimeout, OrphanGrace: cfg.OrphanGrace, Step: ag.step,
 	})
 	filesCfg := policydir.Defaults()
-	filesCfg.Path = cfg.StaticCNPPath
+	filesCfg.Path, filesCfg.Keep = cfg.StaticCNPPath, filepath.Join(cfg.StateDir, "policies")
 	if a.files, err = policydir.New(filesCfg, log.With("part", "policy")); err != nil {
 		return err
 	}
@@ -285,7 +285,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 			if err != nil {
 				log.Error("policy is not in force in full", "error", err)
 			}
-			a.parts.report("policy", err, fmt.Sprintf("revision %d in force", a.policy.Revision()))
+			a.parts.report("rules", err, "all rules are in force")
 			a.metrics.policyUp.Add(float64(len(changes)))
 			filesSynced()
 		})
@@ -480,7 +480,7 @@ func (a *api) housekeeping(ctx context.Context, log *slog.Logger) error {
 			if err != nil {
 				log.Error("policy is not in force in full", "error", err)
 			}
-			a.parts.report("policy", err, fmt.Sprintf("revision %d in force", a.policy.Revision()))
+			a.parts.report("policy", err, "all endpoints have their rule sets")
 		}
 	}
 }

@@ -112,7 +112,7 @@ func (a *api) health() rest.StatusResponse {
 			ready++
 		}
 	}
-	st.Parts = append(st.Parts, rest.PartStatus{Name: "endpoints", State: rest.StateOk, Msg: fmt.Sprintf("%d of %d ready", ready, len(rows))})
+	st.Parts = append(st.Parts, a.policyPart(), rest.PartStatus{Name: "endpoints", State: rest.StateOk, Msg: fmt.Sprintf("%d of %d ready", ready, len(rows))})
 	st.Cilium = rest.Status{State: rest.StateOk, Msg: a.version}
 	worst := func(s rest.State, msg string) {
 		if s == rest.StateFailure || (s == rest.StateWarning && st.Cilium.State == rest.StateOk) {
@@ -126,6 +126,16 @@ func (a *api) health() rest.StatusResponse {
 		worst(p.State, p.Name+": "+p.Msg)
 	}
 	return st
+}
+
+// policyPart says which policy is in force, and which files are not as they should be.
+func (a *api) policyPart() rest.PartStatus {
+	states := a.policyFileStates()
+	p := rest.PartStatus{Name: "policy-files", State: rest.StateOk, Msg: fmt.Sprintf("%d in force, revision %d", states["ok"], a.policy.Revision())}
+	if n := states["faulty"]; n > 0 {
+		p.State, p.Msg = rest.StateWarning, fmt.Sprintf("%d faulty (see hawser policy list), %d in force, revision %d", n, states["ok"], a.policy.Revision())
+	}
+	return p
 }
 
 func (a *api) kvstoreStatus() rest.Status {

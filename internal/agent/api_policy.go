@@ -181,14 +181,12 @@ func (a *api) TracePolicy(_ context.Context, req server.TracePolicyRequestObject
 			return nil, server.Errorf(http.StatusBadRequest, "proto: %w", err)
 		}
 	}
-	var port uint64
-	if req.Params.DPort != "" {
-		if port, err = strconv.ParseUint(req.Params.DPort, 10, 16); err != nil {
-			return nil, server.Errorf(http.StatusBadRequest, "dport: %q is not a port", req.Params.DPort)
-		}
+	port, err := tracePort(req.Params.DPort, proto, to)
+	if err != nil {
+		return nil, server.Errorf(http.StatusBadRequest, "dport: %w", err)
 	}
 	var res policy.TraceResult
-	a.policy.View(func(e *policy.Engine) { res, err = e.Trace(from, to, proto, uint16(port)) })
+	a.policy.View(func(e *policy.Engine) { res, err = e.Trace(from, to, proto, port) })
 	if err != nil {
 		return nil, server.Errorf(http.StatusBadRequest, "%w", err)
 	}
@@ -197,6 +195,26 @@ func (a *api) TracePolicy(_ context.Context, req server.TracePolicyRequestObject
 		Egress: traceSide(res.Egress), Ingress: traceSide(res.Ingress),
 	}
 	return server.TracePolicy200JSONResponse(out), nil
+}
+
+// tracePort resolves a port, which may be one of the destination's named ports.
+func tracePort(s string, proto uint8, to policy.Party) (uint16, error) {
+	if s == "" {
+		return 0, nil
+	}
+	if n, err := strconv.ParseUint(s, 10, 16); err == nil {
+		return uint16(n), nil
+	}
+	named, err := policy.ParseNamedPorts(to.NamedPorts)
+	if err != nil {
+		return 0, err
+	}
+	for _, p := range named {
+		if p.Name == s && p.Proto == proto {
+			return p.Port, nil
+		}
+	}
+	return 0, fmt.Errorf("%q is neither a number nor a named %s port of the destination", s, policy.ProtoName(proto))
 }
 
 func verdictName(allowed bool) rest.PolicyVerdict {

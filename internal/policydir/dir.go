@@ -26,6 +26,9 @@ import (
 type Config struct {
 	// Path is the directory; empty means there is none.
 	Path string
+	// Keep is a directory for copies of the files' last good versions, so that these stay in force
+	// across a restart with a faulty file. Empty keeps none.
+	Keep string
 	// Poll is how often the directory is read even if nothing was notified.
 	Poll time.Duration
 	// Settle is how long after a notification the directory is read, so that what is being written
@@ -204,6 +207,9 @@ func (d *Dir) scan() ([]Change, error) {
 			d.log.Info("Policy file removed", "file", name, "policies", len(f.objects))
 		}
 	}
+	if err := (keeper{d.cfg.Keep}).drop(present); err != nil {
+		d.log.Warn("Copies of removed policy files cannot be removed", "error", err)
+	}
 	slices.SortFunc(changes, func(a, b Change) int { return strings.Compare(string(a.Owner), string(b.Owner)) })
 	return changes, nil
 }
@@ -233,10 +239,12 @@ func list(dir string) ([]string, error) {
 // load reads one file and returns what changes because of it.
 func (d *Dir) load(name string) []Change {
 	f := d.files[name]
-	if f == nil {
+	first := f == nil
+	if first {
 		f = &file{status: FileStatus{File: name}}
 		d.files[name] = f
 	}
+	keep := keeper{d.cfg.Keep}
 	data, err := readFile(filepath.Join(d.cfg.Path, name))
 	if _, gone := os.Lstat(filepath.Join(d.cfg.Path, name)); err != nil && errors.Is(gone, fs.ErrNotExist) {
 		return nil // removed since the directory was listed; the next scan sees to it
@@ -256,8 +264,26 @@ func (d *Dir) load(name string) []Change {
 			f.status.Failed = time.Now()
 		}
 		f.status.Err = err
+		if data, ok := keep.get(name); first && ok {
+			if objects, kerr := Decode(name, data); kerr == nil {
+				d.log.Info("The version of before the restart is in force", "file", name, "policies", len(objects))
+				changes := f.put(objects)
+				f.status.Err, f.status.Failed = err, time.Now()
+				return changes
+			}
+		}
 		return nil
 	}
+	if err := keep.put(name, data); err != nil {
+		d.log.Warn("A policy file's good version cannot be kept for a restart", "file", name, "error", err)
+	}
+	changes := f.put(objects)
+	d.log.Info("Policy file loaded", "file", name, "policies", len(objects))
+	return changes
+}
+
+// put makes objects the file's policies in force and returns what changes because of it.
+func (f *file) put(objects []Object) []Change {
 	next := map[policy.Owner]bool{}
 	var changes []Change
 	for _, o := range objects {
@@ -270,8 +296,7 @@ func (d *Dir) load(name string) []Change {
 		}
 	}
 	f.objects = objects
-	f.status = FileStatus{File: name, Policies: slices.Sorted(maps.Keys(next)), Loaded: time.Now()}
-	d.log.Info("Policy file loaded", "file", name, "policies", len(objects))
+	f.status = FileStatus{File: f.status.File, Policies: slices.Sorted(maps.Keys(next)), Loaded: time.Now()}
 	return changes
 }
 

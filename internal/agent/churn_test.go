@@ -1,0 +1,112 @@
+package agent
+
+import (
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hawser-net/hawser/internal/testenv"
+)
+
+// openFiles counts the descriptors of the agent.
+func (n *machineNode) openFiles() int {
+	n.t.Helper()
+	fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", n.cmd.Process.Pid))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return len(fds)
+}
+
+// TestChurnLeavesNothing attaches and detaches pods many times, several at once, and compares the
+// whole node, and the key-value store, with what was before.
+func TestChurnLeavesNothing(t *testing.T) {
+	t.Parallel()
+	n, _ := newNode(t)
+	n.race = true
+	store := testenv.StartEtcd(t)
+	n.flags = append(n.flags, "--kvstore", "etcd", "--kvstore-opt", "etcd.address="+store.Endpoint())
+	n.start()
+	keys := func() map[string]int {
+		out := map[string]int{}
+		for _, prefix := range []string{"cilium/state/identities/v1/value/", "cilium/state/ip/v1/", "cilium/state/nodes/v1/"} {
+			out[prefix] = countKeys(t, store, prefix)
+		}
+		return out
+	}
+	const workers = 8
+	pods := make([]*machinePod, workers)
+	for i := range pods {
+		pods[i] = n.newPod(fmt.Sprintf("pod-%d", i), map[string]string{"app": fmt.Sprintf("app-%d", i%4)})
+	}
+	cycle := func(times int) {
+		var wg sync.WaitGroup
+		var failed atomic.Bool
+		for i, p := range pods {
+			wg.Go(func() {
+				for k := range times {
+					p.renew()
+					p.labels["round"] = fmt.Sprint(k % 3)
+					if err := p.add(); err != nil {
+						t.Errorf("worker %d, round %d: %v", i, k, err)
+						failed.Store(true)
+					}
+					if err := p.del(); err != nil {
+						t.Errorf("worker %d, round %d: %v", i, k, err)
+						failed.Store(true)
+					}
+					if failed.Load() {
+						return
+					}
+				}
+			})
+		}
+		wg.Wait()
+	}
+	cycle(2) // what is made once and stays
+	// The last interfaces go a moment later.
+	settled := n.audit()
+	for deadline := time.Now().Add(5 * time.Second); ; {
+		time.Sleep(200 * time.Millisecond)
+		now := n.audit()
+		if fmt.Sprint(now) == fmt.Sprint(settled) || time.Now().After(deadline) {
+			break
+		}
+		settled = now
+	}
+	keysBefore, files := keys(), n.openFiles()
+
+	rounds := count(250, 40, 1000) / workers
+	began := time.Now()
+	cycle(rounds)
+	t.Logf("%d times ADD and DEL in %v", rounds*workers, time.Since(began).Round(time.Millisecond))
+	n.sameAudit(settled, "after the churn", 10*time.Second)
+	for _, p := range pods {
+		if links := p.ns.LinkNames(t); len(links) != 1 {
+			t.Errorf("the namespace of %s is left with %q", p.name, links)
+		}
+	}
+	deadline := time.Now().Add(20 * time.Second)
+	for fmt.Sprint(keys()) != fmt.Sprint(keysBefore) {
+		if time.Now().After(deadline) {
+			t.Fatalf("keys of the store by prefix: %v, before %v", keys(), keysBefore)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	if now := n.openFiles(); now > files+8 { // idle connections come and go
+		t.Errorf("the agent has %d open files, before %d", now, files)
+	}
+	n.stop()
+}
+
+func countKeys(t testing.TB, store *testenv.Etcd, prefix string) int {
+	t.Helper()
+	r, err := store.Client().Get(t.Context(), prefix, etcdPrefix(), etcdCountOnly())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return int(r.Count)
+}
