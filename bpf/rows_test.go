@@ -80,6 +80,10 @@ func TestLocal(t *testing.T) {
 				e.ForwardPackets != 1 || e.ReversePackets != 1 || e.SrcGeneration != 1 || e.DstGeneration != 1 || e.Expires <= 0 {
 				t.Errorf("flow %+v", e)
 			}
+			ports := protocols(v6)[map[uint8]string{tcp: "tcp", udp: "udp", sctp: "sctp", icmp: "ping", icmp6: "ping"}[e.Proto]]
+			if e.Src.Port() != ports.sport+ports.icmpID || e.Dst.Port() != ports.dport {
+				t.Errorf("ports of flow %+v", e)
+			}
 		}
 		if got := len(n.flows()); got != 4 {
 			t.Errorf("%d flows, want 4", got)
