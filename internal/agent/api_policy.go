@@ -236,9 +236,9 @@ func traceSide(s policy.TraceSide) rest.PolicyTraceDirection {
 		}
 		rule := string(step.Owner) + " " + step.Path
 		if step.Local {
-			rule = "allow-localhost"
+			rule = "(allow-localhost)"
 		}
-		out.Steps = append(out.Steps, rest.PolicyTraceStep{Rule: rule, Effect: effect, Reason: step.String()})
+		out.Steps = append(out.Steps, rest.PolicyTraceStep{Rule: rule, Effect: effect, Reason: strings.TrimPrefix(step.String(), rule+": ")})
 	}
 	return out
 }

@@ -157,6 +157,26 @@ func (a *app) eventText(ev rest.MonitorEvent) string {
 	return strings.Join(parts, " ")
 }
 
+// shortLabels is what tells one workload from another at a glance: the namespace and the labels of
+// its own. The JSON form has them all.
+func shortLabels(labels []string) string {
+	namespace := ""
+	var own []string
+	for _, l := range slices.Sorted(slices.Values(labels)) {
+		key, found := strings.CutPrefix(l, "k8s:")
+		switch {
+		case !found:
+			own = append(own, l)
+		case strings.HasPrefix(key, "io.kubernetes.pod.namespace="):
+			namespace = strings.TrimPrefix(key, "io.kubernetes.pod.namespace=") + "/"
+		case strings.HasPrefix(key, "io.cilium.k8s."):
+		default:
+			own = append(own, key)
+		}
+	}
+	return namespace + strings.Join(own, ",")
+}
+
 // flowEnd is one end of a flow: address and port, identity, and its labels if they are known.
 func flowEnd(address string, port, identity int, labels []string) string {
 	out := printable(address)
@@ -165,7 +185,7 @@ func flowEnd(address string, port, identity int, labels []string) string {
 	}
 	who := strconv.Itoa(identity)
 	if len(labels) > 0 {
-		who += " " + printable(strings.Join(slices.Sorted(slices.Values(labels)), ","))
+		who += " " + printable(shortLabels(labels))
 	}
 	return out + " (" + who + ")"
 }
