@@ -116,9 +116,9 @@ func (l *Loader) Configure(cfg datapath.Config) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	if err := l.removeStale(); err != nil {
+	if err := errors.Join(l.removeStale(), l.maps.RemoveStale()); err != nil {
 		// Old pins cost memory, nothing else.
-		l.log.Warn("Could not remove the pins of older programs", "error", err)
+		l.log.Warn("Could not remove the pins of older programs and maps", "error", err)
 	}
 	return nil
 }

@@ -95,10 +95,14 @@ func TestRestartAndUpgrade(t *testing.T) {
 	// Half of a set, as a crash could leave it, is no set.
 	must(t, os.Remove(filepath.Join(dir, pins[0], "to_pod")))
 	must(t, os.Mkdir(filepath.Join(dir, "programs-0000-new"), 0o700))
+	must(t, os.Mkdir(filepath.Join(dir, "maps-v0"), 0o700))
 	repaired := start()
 	must(t, repaired.Configure(cfg))
 	if ok, err := repaired.Attached(lxc); !ok || err != nil {
 		t.Errorf("after repair: %t, %v", ok, err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "maps-v0")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("maps of an older layout: %v", err)
 	}
 
 	cfg.RouterIPv6 = ip("fd00::1")

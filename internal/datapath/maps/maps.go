@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 
 	"github.com/cilium/ebpf"
@@ -16,7 +17,10 @@ import (
 
 // layout names the directory of the pinned maps. It changes with the layout of any key or value, and
 // then the agent fills new maps from its tables before it replaces the programs; flows are lost.
-const layout = "maps-v1"
+const (
+	layoutPrefix = "maps-"
+	layout       = layoutPrefix + "v1"
+)
 
 // Maps is the set of maps of one node.
 type Maps struct {
@@ -97,6 +101,25 @@ func (m *Maps) Close() error {
 	var errs []error
 	for _, km := range m.maps {
 		errs = append(errs, km.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// RemoveStale removes the pins of maps of other layouts. It is for the time when no program uses
+// them any more.
+func (m *Maps) RemoveStale() error {
+	if m.dir == "" {
+		return nil
+	}
+	entries, err := os.ReadDir(m.dir)
+	if err != nil {
+		return fmt.Errorf("maps: list the pin directory: %w", err)
+	}
+	var errs []error
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), layoutPrefix) && e.Name() != layout {
+			errs = append(errs, os.RemoveAll(filepath.Join(m.dir, e.Name())))
+		}
 	}
 	return errors.Join(errs...)
 }
