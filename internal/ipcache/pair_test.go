@@ -1,0 +1,117 @@
+package ipcache
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/hawser-net/hawser/internal/identity"
+)
+
+func TestPairWireFormat(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		pair Pair
+		key  string
+		want string
+	}{
+		{
+			Pair{
+				Prefix: pfx("10.0.0.1/32"), Host: ip("192.0.2.1"), Identity: 300, EncryptKey: 3, Metadata: "cilium-global:default:n1:7",
+				Namespace: "ns", Pod: "p", ServiceAccount: "sa", NamedPorts: []NamedPort{{"http", 80, "TCP"}},
+			},
+			"10.0.0.1",
+			`{"IP":"10.0.0.1","Mask":null,"HostIP":"192.0.2.1","ID":300,"Key":3,"Metadata":"cilium-global:default:n1:7",` +
+				`"K8sNamespace":"ns","K8sPodName":"p","K8sServiceAccount":"sa","NamedPorts":[{"Name":"http","Port":80,"Protocol":"TCP"}]}`,
+		},
+		{
+			Pair{Prefix: pfx("fd00::7/128"), Host: ip("2001:db8::1"), Identity: 6},
+			"fd00::7",
+			`{"IP":"fd00::7","Mask":null,"HostIP":"2001:db8::1","ID":6,"Key":0,"Metadata":""}`,
+		},
+		{
+			Pair{Prefix: pfx("10.1.0.0/16"), Identity: 300},
+			"10.1.0.0/16",
+			`{"IP":"10.1.0.0","Mask":"//8AAA==","HostIP":"","ID":300,"Key":0,"Metadata":""}`,
+		},
+	} {
+		got, err := json.Marshal(tt.pair)
+		if err != nil || string(got) != tt.want || tt.pair.Key() != tt.key {
+			t.Errorf("key %s\ngot  %s (%v)\nwant %s", tt.pair.Key(), got, err, tt.want)
+		}
+		back, err := ParsePair(tt.key, got)
+		if err != nil || !reflect.DeepEqual(back, tt.pair) {
+			t.Errorf("read back %+v, %v", back, err)
+		}
+		if p, err := ParseKey(tt.key); p != tt.pair.Prefix || err != nil {
+			t.Errorf("ParseKey(%s) = %v, %v", tt.key, p, err)
+		}
+	}
+	p, err := ParsePair("192.0.2.1", []byte(`{"IP":"192.0.2.1","HostIP":"192.0.2.1","ID":1}`))
+	if err != nil || p.Identity != identity.RemoteNode {
+		t.Errorf("a host of elsewhere: %+v, %v", p, err)
+	}
+}
+
+func TestParsePairRefuses(t *testing.T) {
+	t.Parallel()
+	ports := strings.TrimSuffix(strings.Repeat(`{"Port":1},`, maxNamedPorts+1), ",")
+	for name, tt := range map[string]struct{ key, value, want string }{
+		"another address":          {"10.0.0.2", `{"IP":"10.0.0.1","ID":300}`, `holds "10.0.0.1"`},
+		"network as host":          {"10.0.0.0", `{"IP":"10.0.0.0","Mask":"////AA==","ID":300}`, "holds"},
+		"host as network":          {"10.0.0.1/32", `{"IP":"10.0.0.1","Mask":"/////w==","ID":300}`, "mask"},
+		"host bits":                {"10.0.0.1/24", `{"IP":"10.0.0.1","Mask":"////AA==","ID":300}`, "prefix"},
+		"odd spelling":             {"fd00:0::1", `{"IP":"fd00::1","ID":300}`, "holds"},
+		"no address":               {"10.0.0.1", `{"ID":300}`, "no address"},
+		"not JSON":                 {"10.0.0.1", `x`, "invalid character"},
+		"mask of holes":            {"10.0.0.0/24", `{"IP":"10.0.0.0","Mask":"/wD/AA==","ID":300}`, "mask"},
+		"mask of the wrong family": {"fd00::/24", `{"IP":"fd00::","Mask":"////AA==","ID":300}`, "mask"},
+		"no identity":              {"10.0.0.1", `{"IP":"10.0.0.1","ID":0}`, "identity 0"},
+		"local identity":           {"10.0.0.1", `{"IP":"10.0.0.1","ID":16777217}`, "16777217"},
+		"negative":                 {"10.0.0.1", `{"IP":"10.0.0.1","ID":-1}`, "number -1"},
+		"host is loopback":         {"10.0.0.1", `{"IP":"10.0.0.1","HostIP":"127.0.0.1","ID":300}`, "no address of a node"},
+		"many ports":               {"10.0.0.1", `{"IP":"10.0.0.1","ID":300,"NamedPorts":[` + ports + `]}`, "named ports"},
+		"too large":                {"10.0.0.1", `{"IP":"10.0.0.1","ID":300,"Metadata":"` + strings.Repeat("x", maxValue) + `"}`, "larger"},
+	} {
+		if _, err := ParsePair(tt.key, []byte(tt.value)); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v, want an error with %q", name, err, tt.want)
+		}
+	}
+	for _, key := range []string{"", "x", "10.0.0.1/32", "10.0.0.1/24", "::ffff:10.0.0.1", "fe80::1%eth0", "010.0.0.1", "10.0.0.0/08"} {
+		if p, err := ParseKey(key); err == nil {
+			t.Errorf("ParseKey(%q) = %v", key, p)
+		}
+	}
+}
+
+func FuzzParsePair(f *testing.F) {
+	f.Add("10.0.0.1", []byte(`{"IP":"10.0.0.1","Mask":null,"HostIP":"192.0.2.1","ID":300,"Key":3,"Metadata":"m","NamedPorts":[{"Name":"http","Port":80,"Protocol":"TCP"}]}`))
+	f.Add("10.1.0.0/16", []byte(`{"IP":"10.1.0.0","Mask":"//8AAA==","ID":1}`))
+	f.Fuzz(func(t *testing.T, key string, value []byte) {
+		prefix, keyErr := ParseKey(key)
+		p, err := ParsePair(key, value)
+		if err != nil {
+			return
+		}
+		if keyErr != nil || prefix != p.Prefix {
+			t.Fatalf("ParseKey(%q) = %v, %v; the pair has %v", key, prefix, keyErr, p.Prefix)
+		}
+		again, err := json.Marshal(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		back, err := ParsePair(key, again)
+		if err != nil || fmt.Sprintf("%+v", back) != fmt.Sprintf("%+v", p) {
+			t.Fatalf("wrote %+v\nread  %+v (%v)", p, back, err)
+		}
+		c := New()
+		if _, err := c.Upsert(p.Prefix, p.claim()); err != nil {
+			t.Fatal(err)
+		}
+		if _, e, ok := c.Lookup(p.Prefix.Addr()); !ok || fmt.Sprintf("%+v", e.Claim()) != fmt.Sprintf("%+v", p.claim()) {
+			t.Fatalf("claimed %+v\nfound   %+v", p.claim(), e.Claim())
+		}
+	})
+}

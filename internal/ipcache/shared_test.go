@@ -1,0 +1,308 @@
+package ipcache
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/pkg/kvstore"
+)
+
+// world is a store with a node 192.0.2.1 at it.
+type world struct {
+	t      *testing.T
+	mem    *kvstore.Memory
+	client *kvstore.MemoryClient // of the node
+	other  *kvstore.MemoryClient // of the rest of the world
+	cache  *Cache
+	shared *Shared
+}
+
+const addrPrefix = kvstore.IPsPrefix + "/default/"
+
+func sharing(t *testing.T, before []Pair, fn func(*testing.T, *world)) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{t: t, mem: kvstore.NewMemory(), cache: New()}
+		w.client, w.other = w.mem.Client(), w.mem.Client()
+		for _, p := range before {
+			w.put(p)
+		}
+		var err error
+		w.shared, err = NewShared(SharedConfig{Hosts: []netip.Addr{ip("192.0.2.1")}}, w.client, w.cache)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancelCause(t.Context())
+		stop := errors.New("stop")
+		ended := make(chan error)
+		go func() { ended <- w.shared.Run(ctx) }()
+		fn(t, w)
+		cancel(stop)
+		if err := <-ended; !errors.Is(err, stop) {
+			t.Errorf("Run: %v", err)
+		}
+		_, _ = w.client.Close(), w.other.Close()
+	})
+}
+
+func pair(addr, host string, id identity.ID) Pair {
+	return Pair{Prefix: Single(ip(addr)), Host: ip(host), Identity: id}
+}
+
+func (w *world) put(p Pair) {
+	w.t.Helper()
+	v, err := json.Marshal(p)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.putRaw(p.Key(), string(v))
+}
+
+func (w *world) putRaw(key, value string) {
+	w.t.Helper()
+	if err := kvstore.Put(w.t.Context(), w.other, addrPrefix+key, []byte(value), kvstore.Leased); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) del(key string) {
+	w.t.Helper()
+	if err := kvstore.Delete(w.t.Context(), w.other, addrPrefix+key); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// wantStore checks the keys and identities in the store, wantCache those in the cache.
+func (w *world) wantStore(want map[string]int) {
+	w.t.Helper()
+	synctest.Wait()
+	l, err := w.other.List(w.t.Context(), addrPrefix)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	got := map[string]int{}
+	for _, kv := range l.Pairs {
+		var p Pair
+		if err := json.Unmarshal(kv.Value, &p); err != nil {
+			p.Identity = 0
+		}
+		got[kv.Key[len(addrPrefix):]] = int(p.Identity)
+	}
+	if !maps.Equal(got, want) {
+		w.t.Errorf("store has %v, want %v", got, want)
+	}
+}
+
+func (w *world) wantCache(rows map[string]string) {
+	w.t.Helper()
+	synctest.Wait()
+	want(w.t, w.cache, rows)
+}
+
+func TestRemoteAddresses(t *testing.T) {
+	sharing(t, []Pair{pair("10.0.2.1", "192.0.2.2", 300)}, func(t *testing.T, w *world) {
+		if err := w.shared.WaitSynced(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		base := map[string]string{"10.0.2.1/32": "300 via 192.0.2.2"}
+		w.wantCache(base)
+		w.put(pair("10.0.3.1", "192.0.2.3", 301))
+		w.put(pair("192.0.2.3", "192.0.2.3", identity.Host))
+		w.putRaw("10.9.0.0/16", `{"IP":"10.9.0.0","Mask":"//8AAA==","HostIP":"192.0.2.9","ID":400}`)
+		base["10.0.3.1/32"], base["192.0.2.3/32"], base["10.9.0.0/16"] = "301 via 192.0.2.3", "6", "400 via 192.0.2.9"
+		w.wantCache(base)
+
+		// Nonsense neither appears nor replaces what was known.
+		w.putRaw("10.0.3.1", `{`)
+		w.putRaw("10.0.3.9", `{"IP":"10.0.3.8","ID":300}`)
+		w.putRaw("10.0.3.8", `{"IP":"10.0.3.8","ID":16777300}`)
+		w.putRaw("what", `{}`)
+		w.del("what")
+		w.wantCache(base)
+
+		// A local endpoint is stronger, and what is weaker comes back when it goes.
+		if _, err := w.cache.Upsert(pfx("10.0.3.1/32"), Claim{Source: Endpoint, Owner: "5", Identity: 999}); err != nil {
+			t.Fatal(err)
+		}
+		base["10.0.3.1/32"] = "999"
+		w.wantCache(base)
+		w.cache.Delete(pfx("10.0.3.1/32"), Endpoint, "5")
+		base["10.0.3.1/32"] = "301 via 192.0.2.3"
+		w.wantCache(base)
+
+		// An address moves to another node and then goes; nothing is lost while the watch is broken.
+		w.client.BreakWatches()
+		w.put(pair("10.0.3.1", "192.0.2.4", 301))
+		w.del("10.0.2.1")
+		w.mem.Compact()
+		delete(base, "10.0.2.1/32")
+		base["10.0.3.1/32"] = "301 via 192.0.2.4"
+		time.Sleep(time.Minute)
+		w.wantCache(base)
+	})
+}
+
+func TestAnnouncements(t *testing.T) {
+	sharing(t, nil, func(t *testing.T, w *world) {
+		for name, p := range map[string]Pair{
+			"another host":       pair("10.0.1.1", "192.0.2.2", 300),
+			"no host":            {Prefix: pfx("10.0.1.1/32"), Identity: 300},
+			"temporary identity": pair("10.0.1.1", "192.0.2.1", identity.MinTemporary),
+			"no identity":        pair("10.0.1.1", "192.0.2.1", 0),
+		} {
+			if _, err := w.shared.Announce(p); err == nil {
+				t.Errorf("%s was announced", name)
+			}
+		}
+		want := map[string]int{}
+		announce := func(addr string, id identity.ID) {
+			t.Helper()
+			rev, err := w.shared.Announce(pair(addr, "192.0.2.1", id))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := w.shared.WaitWritten(t.Context(), Single(ip(addr)), rev); err != nil {
+				t.Fatal(err)
+			}
+			want[addr] = int(id)
+		}
+		for i := range 5 {
+			announce(fmt.Sprintf("10.0.1.%d", i), identity.ID(300+i))
+		}
+		announce("10.0.1.0", 400)
+		w.wantStore(want)
+		w.wantCache(map[string]string{}) // our own are no news
+
+		rev := w.shared.Withdraw(pfx("10.0.1.4/32"))
+		if err := w.shared.WaitWritten(t.Context(), pfx("10.0.1.4/32"), rev); err != nil {
+			t.Error(err)
+		}
+		delete(want, "10.0.1.4")
+		w.wantStore(want)
+		calls := w.client.Calls()
+		time.Sleep(time.Hour)
+		if n := w.client.Calls(); n != calls {
+			t.Errorf("%d calls for nothing", n-calls)
+		}
+
+		w.client.ExpireLeases()
+		w.wantStore(want)
+		w.del("10.0.1.2")
+		w.wantStore(want)
+
+		// Another node takes an address: it is not fought at once, and not deleted when we go.
+		w.put(pair("10.0.1.3", "192.0.2.7", 777))
+		want["10.0.1.3"] = 777
+		w.wantStore(want)
+		w.wantCache(map[string]string{"10.0.1.3/32": "777 via 192.0.2.7"})
+		w.shared.Withdraw(pfx("10.0.1.3/32"))
+		w.wantStore(want)
+		// Garbage in our own key does not stay.
+		w.putRaw("10.0.1.2", "garbage")
+		time.Sleep(5*time.Minute + time.Second)
+		w.wantStore(want)
+
+		// Withdrawn before its last value was written: the one before must go too.
+		down := errors.New("store is away")
+		w.client.SetFault(func(context.Context, kvstore.MemoryCall) (before, after error) { return down, nil })
+		if _, err := w.shared.Announce(pair("10.0.1.1", "192.0.2.1", 500)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		rev = w.shared.Withdraw(pfx("10.0.1.1/32"))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		if err := w.shared.WaitWritten(ctx, pfx("10.0.1.1/32"), rev); !errors.Is(err, down) {
+			t.Errorf("WaitWritten: %v", err)
+		}
+		cancel()
+		if s := w.shared.Status(); s.Failed != 1 {
+			t.Errorf("status %+v", s)
+		}
+		w.client.SetFault(nil)
+		if err := w.shared.WaitWritten(t.Context(), pfx("10.0.1.1/32"), rev); err != nil {
+			t.Error(err)
+		}
+		delete(want, "10.0.1.1")
+		w.wantStore(want)
+	})
+}
+
+func TestLostAnswers(t *testing.T) {
+	sharing(t, nil, func(t *testing.T, w *world) {
+		r := rand.New(rand.NewPCG(1, 8))
+		w.client.SetFault(func(context.Context, kvstore.MemoryCall) (before, after error) {
+			switch lost := errors.New("connection lost"); r.IntN(4) {
+			case 0:
+				return lost, nil
+			case 1:
+				return nil, lost
+			}
+			return nil, nil
+		})
+		for i := range 20 {
+			p := pair("10.0.1.1", "192.0.2.1", identity.ID(300+i))
+			rev, err := w.shared.Announce(p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := w.shared.WaitWritten(t.Context(), p.Prefix, rev); err != nil {
+				t.Fatal(err)
+			}
+			w.wantStore(map[string]int{"10.0.1.1": 300 + i})
+			if err := w.shared.WaitWritten(t.Context(), p.Prefix, w.shared.Withdraw(p.Prefix)); err != nil {
+				t.Fatal(err)
+			}
+			w.wantStore(map[string]int{})
+		}
+	})
+}
+
+func TestSharedPrune(t *testing.T) {
+	before := []Pair{
+		pair("10.0.1.1", "192.0.2.1", 300), // still there
+		pair("10.0.1.2", "192.0.2.1", 301), // gone
+		pair("10.0.2.1", "192.0.2.2", 302), // of another
+	}
+	sharing(t, before, func(t *testing.T, w *world) {
+		if _, err := w.shared.Announce(before[0]); err != nil {
+			t.Fatal(err)
+		}
+		w.shared.Prune()
+		w.wantStore(map[string]int{"10.0.1.1": 300, "10.0.2.1": 302})
+		w.shared.Prune()
+		w.wantStore(map[string]int{"10.0.1.1": 300, "10.0.2.1": 302})
+		w.wantCache(map[string]string{"10.0.2.1/32": "302 via 192.0.2.2"})
+	})
+}
+
+func TestSharedConfig(t *testing.T) {
+	t.Parallel()
+	client := kvstore.NewMemory().Client()
+	for _, cfg := range []SharedConfig{
+		{},
+		{Hosts: []netip.Addr{{}}},
+		{Hosts: []netip.Addr{ip("192.0.2.1")}, Resync: -1},
+		{Hosts: []netip.Addr{ip("192.0.2.1")}, MinBackoff: time.Hour},
+	} {
+		if _, err := NewShared(cfg, client, New()); err == nil {
+			t.Errorf("%+v: no error", cfg)
+		}
+	}
+	s, err := NewShared(SharedConfig{Hosts: []netip.Addr{ip("192.0.2.1")}}, client, New())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = client.Close()
+	if err := s.Run(t.Context()); !errors.Is(err, kvstore.ErrClosed) {
+		t.Errorf("Run on a closed store: %v", err)
+	}
+}
