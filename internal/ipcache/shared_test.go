@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/netip"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -238,8 +239,11 @@ func TestAnnouncements(t *testing.T) {
 
 func TestLostAnswers(t *testing.T) {
 	sharing(t, nil, func(t *testing.T, w *world) {
+		var mu sync.Mutex
 		r := rand.New(rand.NewPCG(1, 8))
 		w.client.SetFault(func(context.Context, kvstore.MemoryCall) (before, after error) {
+			mu.Lock()
+			defer mu.Unlock()
 			switch lost := errors.New("connection lost"); r.IntN(4) {
 			case 0:
 				return lost, nil
