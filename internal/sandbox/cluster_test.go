@@ -23,7 +23,7 @@ import (
 func buildPrograms(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	args := append([]string{"build"}, buildFlags()...)
+	args := append([]string{"build"}, buildFlags(t)...)
 	cmd := exec.Command("go", append(args, "-o", dir+"/", "./cmd/hawser-agent", "./cmd/hawser-cni")...)
 	cmd.Dir = "../.."
 	if out, err := cmd.CombinedOutput(); err != nil {

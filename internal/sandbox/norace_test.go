@@ -2,4 +2,6 @@
 
 package sandbox
 
-func buildFlags() []string { return nil }
+import "testing"
+
+func buildFlags(*testing.T) []string { return nil }

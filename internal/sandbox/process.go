@@ -28,6 +28,24 @@ func (p process) alive() bool {
 	return err == nil && p.PID > 0 && start == p.Start && state != 'Z' && state != 'X'
 }
 
+// waitEnded waits until nothing of a process that was killed is left. Its first thread is a zombie
+// before the others have given up what they hold, locks among it.
+func (p process) waitEnded(timeout time.Duration) error {
+	deadline := time.Now().Add(timeout)
+	for {
+		_, _ = unix.Wait4(p.PID, nil, unix.WNOHANG, nil) // if it is a child of ours
+		start, _, err := readStat(p.PID)
+		tasks, taskErr := os.ReadDir(fmt.Sprintf("/proc/%d/task", p.PID))
+		if err != nil || start != p.Start || (!p.alive() && taskErr == nil && len(tasks) <= 1) {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("process %d does not end", p.PID)
+		}
+		time.Sleep(5 * time.Millisecond) // there is no notice for the end of somebody else's child
+	}
+}
+
 // readStat reads the start time and the state of a process from /proc/PID/stat (see proc(5)). The
 // name in it may contain anything, so fields are counted from the last parenthesis.
 func readStat(pid int) (start uint64, state byte, err error) {

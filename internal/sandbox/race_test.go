@@ -2,5 +2,11 @@
 
 package sandbox
 
-// buildFlags make the programs of the cluster look for races, as this test does.
-func buildFlags() []string { return []string{"-race"} }
+import "testing"
+
+// buildFlags make the programs of the cluster look for races, as this test does. A program that
+// finds one ends at once; one that does not ends without the second of sleep that is the default.
+func buildFlags(t *testing.T) []string {
+	t.Setenv("GORACE", "halt_on_error=1 atexit_sleep_ms=0")
+	return []string{"-race"}
+}

@@ -125,8 +125,13 @@ func (s *Sandbox) upAgain(ctx context.Context, st *state) error {
 	s.say("sandbox %q is already running since %s: %s, %s", st.Name, st.Created.Format(time.TimeOnly),
 		count(len(st.Nodes), "node"), count(len(st.Pods), "pod"))
 	for _, n := range st.Nodes {
-		if n.Agent.alive() {
+		health := s.agentHealth(ctx, n.Name)
+		if health == nil {
 			continue
+		}
+		// It may have been killed a moment ago.
+		if err := n.Agent.waitEnded(5 * time.Second); err != nil {
+			return fmt.Errorf("the agent of %s runs but is not well: %w; see %s", n.Name, health, s.agentLog(n.Name))
 		}
 		s.say("the agent of %s has ended: starting it again", n.Name)
 		if err := s.startAgent(st, n); err != nil {
