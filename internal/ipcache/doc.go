@@ -11,6 +11,6 @@
 // map to the table, and [Shared] tells the key-value store of the local endpoints and the cache of the remote
 // ones.
 //
-// An entry is small, because every node has one for every pod of the cluster: about 220 bytes for a
+// An entry is small, because every node has one for every pod of the cluster: about 230 bytes for a
 // remote pod, with all that is known of it (see BenchmarkMemory).
 package ipcache
