@@ -1,8 +1,8 @@
 // Package kvstore is a small face on a strongly consistent key-value store: etcd, Consul, or memory.
 //
 // [Backend] holds what a store must do itself: reads at one revision, transactions with conditions, watches that never lose a change for
-// good, and leases. Everything else is built from those in this package: [Put], [CreateIfAbsent], [CompareAndSwap], [Delete], [SharedStore]
-// and the heartbeat.
+// good, and leases. Everything else is built from those in this package: [Put], [CreateIfAbsent], [CompareAndSwap], [Delete], and [SharedStore],
+// typed objects that many writers keep side by side.
 //
 // # Promises of every backend
 //
