@@ -1,18 +1,15 @@
 //go:build ignore
 
-/* from_pod, followed by a look at the tunnel's metadata that it set: the verdict, the VNI and the
+/* from_pod, followed by a look at the tunnel's metadata that it set: the outcome, the VNI and the
  * address of the other node are left in the control block. The helper reads metadata as the receiver's,
  * so what was set as remote is read as local. */
 #include "from_pod.c"
 
-SEC("tc")
-int encap_seen(struct __sk_buff *ctx)
+/* Not inlined: its variables need a stack of their own. */
+static __noinline int look(struct __sk_buff *ctx, __u32 outcome)
 {
-	struct report report = {.program = PROGRAM_FROM_POD, .direction = EGRESS};
 	struct bpf_tunnel_key key = {};
-	int action = finish(ctx, &report, from_pod_packet(ctx, &report));
-
-	__u32 seen[5] = {report.outcome};
+	__u32 seen[5] = {outcome};
 
 	if (!bpf_skb_get_tunnel_key(ctx, &key, sizeof(key), 0)) {
 		seen[1] = key.tunnel_id;
@@ -27,5 +24,15 @@ int encap_seen(struct __sk_buff *ctx)
 	ctx->cb[2] = seen[2];
 	ctx->cb[3] = seen[3];
 	ctx->cb[4] = seen[4];
+	return 0;
+}
+
+SEC("tc")
+int encap_seen(struct __sk_buff *ctx)
+{
+	struct report report = {.program = PROGRAM_FROM_POD, .direction = EGRESS};
+	int action = finish(ctx, &report, from_pod_packet(ctx, &report));
+
+	look(ctx, report.outcome);
 	return action;
 }

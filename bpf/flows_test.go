@@ -367,6 +367,31 @@ func TestFromOverlay(t *testing.T) {
 	})
 }
 
+// TestOverlayReplyBeforeNews: a pod of another node has opened a flow, and this node knows no more of
+// its address than the network it lies in. The reply belongs to the flow all the same; what the pod
+// here opens by itself is judged by what is known.
+func TestOverlayReplyBeforeNews(t *testing.T) {
+	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
+		n := newNode(t, testConfig())
+		spec, err := loadOverlayTest()
+		p := n.testObject(spec, err, "overlay_with_vni", nil)
+		const unmanaged = 3
+		network, _ := r.Prefix(r.BitLen() - 8)
+		n.must(n.maps.DeleteIPCache([]netip.Prefix{netip.PrefixFrom(r, r.BitLen())}))
+		n.must(n.maps.UpsertIPCache([]datapath.IPCacheEntry{{Prefix: network, Identity: unmanaged}}))
+		n.rules(setA, allow(in, idR, tcp, 2))
+		f := frame{src: r, dst: a, proto: tcp, sport: 1, dport: 2, tcpFlags: syn, ethSrc: bMAC, ethDst: bHost}
+		n.expect("opens", delivered(), func() result { return n.run(p, n.ifA, idR, f.bytes()) })
+		answer := frame{src: a, dst: r, proto: tcp, sport: 2, dport: 1, tcpFlags: syn | ack}
+		n.expect("is answered", passes(out), func() result { return n.fromA(answer) })
+		own := frame{src: a, dst: r, proto: tcp, sport: 3, dport: 1, tcpFlags: syn}
+		n.expect("opened here", dropped(datapath.ReasonPolicyDenied, out), func() result { return n.fromA(own) })
+		// The news come, and say otherwise: the flow is somebody else's now.
+		n.must(n.maps.UpsertIPCache([]datapath.IPCacheEntry{{Prefix: netip.PrefixFrom(r, r.BitLen()), Identity: idB}}))
+		n.expect("answer to another", dropped(datapath.ReasonPolicyDenied, in), func() result { return n.fromA(answer) })
+	})
+}
+
 // TestFromHost: the host's packets for other nodes' pods are encapsulated, and nobody else is taken for
 // the host.
 func TestFromHost(t *testing.T) {

@@ -97,10 +97,9 @@ static __always_inline __u32 ct_packet_flags(const struct packet *p, bool forwar
 /* Asks one side's policy and reports the verdict. */
 static __always_inline int judge_side(struct __sk_buff *ctx, struct report *report,
 				      __u32 rule_set, __u16 endpoint, __u32 peer, __u32 direction,
-				      const struct packet *p, __u16 port)
+				      __u8 proto, __u16 port)
 {
-	/* Ask by type for ICMP: a flow of echoes is judged as its request. */
-	int reason = policy_verdict(rule_set, peer, direction, p->proto, port);
+	int reason = policy_verdict(rule_set, peer, direction, proto, port);
 
 	if (unlikely(monitor_flags() & MONITOR_VERDICTS)) {
 		struct report verdict = *report;
@@ -126,10 +125,10 @@ static __always_inline int judge_own(struct __sk_buff *ctx, struct report *repor
 
 	if (s->src_rule_set)
 		reason = judge_side(ctx, report, s->src_rule_set, s->src_endpoint, s->dst_identity,
-				    EGRESS, p, port);
+				    EGRESS, p->proto, port);
 	if (!reason && s->dst_rule_set)
 		reason = judge_side(ctx, report, s->dst_rule_set, s->dst_endpoint, s->src_identity,
-				    INGRESS, p, port);
+				    INGRESS, p->proto, port);
 	return reason;
 }
 
@@ -265,11 +264,15 @@ static __always_inline int judge(struct __sk_buff *ctx, struct packet *p, const 
 		bool judge_dst = dst_rule_set && !dst_known;
 
 		if (unlikely(judge_src || judge_dst)) {
-			struct packet opening = {.proto = key.proto};
 			int reason = 0;
 
 			report->ct_state = CT_STATE_REJUDGED;
-			/* The port that the opener asked for. */
+			/* A pod of another node said who it is when it opened the flow. That this node knows
+			 * only the network of its address, because the news has not come yet or the store of
+			 * such news is away, says nothing else: replies to it must not be lost for that. */
+			if (!forward && !src_rule_set && src_identity == ID_UNMANAGED)
+				src_identity = flow->src_identity;
+			/* The port that the opener asked for; a flow of echoes is judged as its request. */
 			if (key.proto == PROTO_ICMP)
 				port = ICMP_ECHO;
 			else if (key.proto == PROTO_ICMPV6)
@@ -279,11 +282,11 @@ static __always_inline int judge(struct __sk_buff *ctx, struct packet *p, const 
 			if (judge_src)
 				reason = judge_side(ctx, report, src_rule_set,
 						    forward ? s->src_endpoint : s->dst_endpoint,
-						    dst_identity, EGRESS, &opening, port);
+						    dst_identity, EGRESS, key.proto, port);
 			if (!reason && judge_dst)
 				reason = judge_side(ctx, report, dst_rule_set,
 						    forward ? s->dst_endpoint : s->src_endpoint,
-						    src_identity, INGRESS, &opening, port);
+						    src_identity, INGRESS, key.proto, port);
 			if (reason) {
 				bpf_map_delete_elem(&ct, &key);
 				return reason;

@@ -293,9 +293,14 @@ static __always_inline int parse6(struct __sk_buff *ctx, struct packet *p)
 	return parse_extensions(ctx, p, ip.next);
 }
 
-/* Reads the network header of an IPv4 or IPv6 packet into p. Returns 0 or a drop reason. */
-static __always_inline int parse_network(struct __sk_buff *ctx, struct packet *p, __u16 ethertype)
+/* Reads the network header of an IPv4 or IPv6 packet into p. Returns 0 or a drop reason.
+ *
+ * This function and the next are global: the verifier looks at each by itself, and takes up after the
+ * call in one state instead of one for each way through the headers. */
+__noinline int parse_network(struct __sk_buff *ctx, struct packet *p, __u16 ethertype)
 {
+	if (!p)
+		return DROP_MALFORMED;
 	memset(p, 0, sizeof(*p));
 	if (ethertype == htons(ETH_P_IP))
 		return parse4(ctx, p);
@@ -305,8 +310,10 @@ static __always_inline int parse_network(struct __sk_buff *ctx, struct packet *p
 }
 
 /* Reads the transport header after parse_network. Returns 0 or a drop reason. */
-static __always_inline int parse_transport(struct __sk_buff *ctx, struct packet *p)
+__noinline int parse_transport(struct __sk_buff *ctx, struct packet *p)
 {
+	if (!p)
+		return DROP_MALFORMED;
 	if (unlikely(p->fragment))
 		return parse_fragment(ctx, p);
 	return parse_l4(ctx, p);

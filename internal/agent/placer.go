@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/hawser-net/hawser/internal/endpoint"
@@ -25,12 +26,17 @@ type placer struct {
 	kernel *table.Reconciler[netip.Prefix, ipcache.Entry]
 	shared *ipcache.Shared
 	log    *slog.Logger
+	// late: the last endpoint did not wait long enough for the key-value store.
+	late atomic.Bool
 }
 
 // announceWait bounds how long an endpoint waits for the key-value store to take its addresses. A
 // peer that knows an address from its first packet on judges it rightly; but a store that is away
 // must not keep pods from starting.
 const announceWait = 500 * time.Millisecond
+
+// announceLate is the wait while the store was away the last time.
+const announceLate = 10 * time.Millisecond
 
 // Place claims the row's addresses and tells the other nodes.
 func (p *placer) Place(ctx context.Context, row endpoint.Endpoint) error {
@@ -73,14 +79,20 @@ func (p *placer) Place(ctx context.Context, row endpoint.Endpoint) error {
 	if p.cfg.KVStore == "" || row.State == endpoint.StateRestoring {
 		return nil // nobody to tell, or they have been told
 	}
-	ctx, cancel := context.WithTimeout(ctx, announceWait)
+	wait := announceWait
+	if p.late.Load() {
+		wait = announceLate
+	}
+	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	for _, w := range waits {
 		if err := p.shared.WaitWritten(ctx, w.prefix, w.revision); err != nil {
+			p.late.Store(true)
 			p.log.Warn("other nodes are told of an endpoint later", "endpoint", row.ID, "error", err)
 			return nil
 		}
 	}
+	p.late.Store(false)
 	return nil
 }
 
