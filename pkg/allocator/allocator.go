@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hawser-net/hawser/pkg/kvstore"
@@ -30,6 +31,7 @@ type Allocator struct {
 	events  eventQueue
 
 	kick   chan struct{} // wakes the maintenance
+	doubt  atomic.Bool   // the maintenance must compare everything
 	cancel context.CancelFunc
 	closed chan struct{} // closed by Close
 	done   chan struct{} // closed when Run has ended
@@ -321,10 +323,18 @@ func (a *Allocator) acquire(ctx context.Context, lk *localKey, refs int) (id ID,
 		continue
 	}
 	a.mu.Lock()
-	defer a.mu.Unlock()
 	lk.refs += refs
 	lk.unwanted = false
-	return lk.id, isNew, nil
+	id = lk.id
+	a.mu.Unlock()
+	// From here on the watch sees to it that a number deleted by others comes back; what it told before went unnoticed.
+	if !a.cache.holds(id, lk.text) {
+		a.mu.Lock()
+		lk.wrong = true
+		a.mu.Unlock()
+		a.wake()
+	}
+	return id, isNew, nil
 }
 
 // giveBack has the maintenance take back a reference that may have been written by an attempt that failed.

@@ -68,7 +68,7 @@ func (a *Allocator) Get(ctx context.Context, key AllocatorKey) (ID, error) {
 		return NoID, err
 	}
 	a.mu.Lock()
-	if lk := a.local[text]; lk != nil && lk.refs > 0 {
+	if lk := a.local[text]; lk != nil && lk.refs > 0 && lk.id != NoID {
 		id := lk.id
 		a.mu.Unlock()
 		return id, nil

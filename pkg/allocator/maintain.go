@@ -3,6 +3,7 @@ package allocator
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -37,7 +38,7 @@ func (a *Allocator) wake() {
 
 // maintain keeps this node's references in order: what was lost is written again, what is no longer wanted is taken back. It returns when ctx ends.
 func (a *Allocator) maintain(ctx context.Context) {
-	sync := time.NewTimer(a.set.sync)
+	sync := time.NewTimer(a.syncPause())
 	defer sync.Stop()
 	failures := 0
 	for {
@@ -46,11 +47,14 @@ func (a *Allocator) maintain(ctx context.Context) {
 			return
 		case <-a.kick:
 		case <-sync.C:
-			a.compare(ctx)
+			a.doubt.Store(true)
 			a.cache.tidy(a.set.rest)
-			sync.Reset(a.set.sync)
+			sync.Reset(a.syncPause())
 		}
-		if a.repairAll(ctx) {
+		if a.doubt.CompareAndSwap(true, false) && !a.compare(ctx) {
+			a.doubt.Store(true)
+		}
+		if a.repairAll(ctx) && !a.doubt.Load() {
 			failures = 0
 			continue
 		}
@@ -62,8 +66,13 @@ func (a *Allocator) maintain(ctx context.Context) {
 	}
 }
 
-// compare marks those of this node's references that the store has lost or has otherwise.
-func (a *Allocator) compare(ctx context.Context) {
+// syncPause is the sync interval, up to a tenth more or less: nodes that started together must not compare together.
+func (a *Allocator) syncPause() time.Duration {
+	return a.set.sync*9/10 + rand.N(a.set.sync/5+1)
+}
+
+// compare marks those of this node's references that the store has lost or has otherwise. It says whether it saw them all.
+func (a *Allocator) compare(ctx context.Context) bool {
 	a.mu.Lock()
 	var refs []Reference
 	for _, lk := range a.local {
@@ -72,6 +81,9 @@ func (a *Allocator) compare(ctx context.Context) {
 		}
 	}
 	a.mu.Unlock()
+	// Check makes several requests for many references; each may have to wait for the rate limit.
+	ctx, cancel := context.WithTimeout(ctx, operationTimeout+time.Duration(len(refs))*10*time.Millisecond)
+	defer cancel()
 	wrong, err := a.backend.Check(ctx, refs)
 	if err != nil && ctx.Err() == nil {
 		a.log.Warn("cannot compare the references of this node with the store", "error", err)
@@ -83,6 +95,7 @@ func (a *Allocator) compare(ctx context.Context) {
 			lk.wrong = true
 		}
 	}
+	return err == nil
 }
 
 // repairAll sees to every local key that is marked, and says whether all went well.
@@ -196,11 +209,7 @@ func (m *mutations) OnListDone(revision int64) {
 		return
 	}
 	// The watch began anew, perhaps because the store was restored from a copy: nothing that this node wrote is certain to be there.
-	a.mu.Lock()
-	for _, lk := range a.local {
-		lk.wrong = lk.wrong || lk.refs > 0
-	}
-	a.mu.Unlock()
+	a.doubt.Store(true)
 	a.wake()
 }
 
