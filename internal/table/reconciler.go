@@ -478,6 +478,12 @@ func (r *Reconciler[K, V]) WaitAll(ctx context.Context, revision uint64) error {
 	})
 }
 
+// WaitTried waits until all changes up to a revision were tried at least once, whether or not they
+// succeeded. It is what a first Prune waits for: a target that is full may have room only after that.
+func (r *Reconciler[K, V]) WaitTried(ctx context.Context, revision uint64) error {
+	return r.wait(ctx, func() (bool, error) { return r.done >= revision, nil })
+}
+
 // Status returns the state of one row; found is false if the table has no such row and its
 // deletion, if there was one, is done.
 func (r *Reconciler[K, V]) Status(key K) (status Status, found bool) {

@@ -77,6 +77,13 @@ func (m *memTarget) set(fn func()) {
 	fn()
 }
 
+// state returns the number of Prunes and a copy of the rows.
+func (m *memTarget) state() (prunes int, rows map[string]int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.prunes, maps.Clone(m.rows)
+}
+
 func (m *memTarget) takeCalls() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -184,6 +191,10 @@ func TestReconcilerRetries(t *testing.T) {
 				t.Errorf("first retry after %v", d)
 			}
 
+			if err := f.rec.WaitTried(t.Context(), rev); err != nil {
+				t.Errorf("WaitTried: %v", err)
+			}
+
 			// The error comes out of a wait that ends early.
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			err := f.rec.WaitDone(ctx, "b", rev)
@@ -206,8 +217,8 @@ func TestReconcilerRetries(t *testing.T) {
 				t.Error(err)
 			}
 			f.wantPhase(t, "b", Done)
-			if f.target.rows["b"] != 1 {
-				t.Errorf("target has %v", f.target.rows)
+			if _, rows := f.target.state(); rows["b"] != 1 {
+				t.Errorf("target has %v", rows)
 			}
 		})
 	}
@@ -237,8 +248,8 @@ func TestReconcilerNewValueIsTriedAtOnce(t *testing.T) {
 		if err := f.rec.WaitDone(t.Context(), "a", rev); err != nil {
 			t.Error(err)
 		}
-		if len(f.target.rows) != 0 {
-			t.Errorf("target has %v", f.target.rows)
+		if _, rows := f.target.state(); len(rows) != 0 {
+			t.Errorf("target has %v", rows)
 		}
 	})
 }
@@ -250,18 +261,18 @@ func TestReconcilerPrune(t *testing.T) {
 		f.target.set(func() { f.target.rows["old"] = 1 })
 		f.table.Upsert("a", 1)
 		time.Sleep(time.Hour)
-		if f.target.prunes != 0 || f.target.rows["old"] != 1 {
+		if prunes, rows := f.target.state(); prunes != 0 || rows["old"] != 1 {
 			t.Error("pruned before anyone asked")
 		}
 		f.rec.Prune()
 		f.rec.Prune()
 		synctest.Wait()
-		if f.target.prunes != 1 || len(f.target.rows) != 1 {
-			t.Errorf("%d prunes, rows %v", f.target.prunes, f.target.rows)
+		if prunes, rows := f.target.state(); prunes != 1 || len(rows) != 1 {
+			t.Errorf("%d prunes, rows %v", prunes, rows)
 		}
 		time.Sleep(10*time.Minute + time.Second)
-		if f.target.prunes != 11 {
-			t.Errorf("%d prunes after 10 minutes, want 11", f.target.prunes)
+		if prunes, _ := f.target.state(); prunes != 11 {
+			t.Errorf("%d prunes after 10 minutes, want 11", prunes)
 		}
 		f.target.set(func() { f.target.down = errBad; f.target.rows["old"] = 1 })
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -276,8 +287,9 @@ func TestReconcilerPrune(t *testing.T) {
 		if err := f.rec.WaitPruned(t.Context()); err != nil {
 			t.Error(err)
 		}
-		if s := f.rec.Summary(); len(f.target.rows) != 1 || s.PruneErr != nil || s.LastPrune.IsZero() {
-			t.Errorf("rows %v, summary %+v", f.target.rows, s)
+		_, rows := f.target.state()
+		if s := f.rec.Summary(); len(rows) != 1 || s.PruneErr != nil || s.LastPrune.IsZero() {
+			t.Errorf("rows %v, summary %+v", rows, s)
 		}
 	})
 }
@@ -318,8 +330,8 @@ func TestReconcilerConverges(t *testing.T) {
 			if err := f.rec.WaitAll(t.Context(), rev); err != nil {
 				t.Error(err)
 			}
-			if !maps.Equal(f.target.rows, truth) {
-				t.Errorf("seed %d: target has %v, want %v", seed, f.target.rows, truth)
+			if _, rows := f.target.state(); !maps.Equal(rows, truth) {
+				t.Errorf("seed %d: target has %v, want %v", seed, rows, truth)
 			}
 			if s := f.rec.Summary(); s.Pending != 0 || s.Failed != 0 || s.Done != len(truth) {
 				t.Errorf("seed %d: summary %+v", seed, s)
