@@ -6,6 +6,7 @@ NAME     ?= demo
 NODES    ?= 2
 PACKAGES ?= ./...
 FUZZTIME ?= 3s
+BENCH    ?=
 BINARIES := hawser hawser-agent hawser-cni
 VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
@@ -42,8 +43,10 @@ fuzz: ## run every fuzz target for FUZZTIME (3s)
 	@hack/need.sh go
 	@go run ./hack/gotest -fuzztime $(FUZZTIME)
 
-bench: build ## measure against the baselines of this machine; a table, and JSON in bin/bench.json (root)
-	@hack/bench.sh
+bench: build ## measure against baselines of this machine, 4 min; BENCH=--quick for one, or BENCH='--rows rr,bpf' (root)
+	@CGO_ENABLED=0 go build -trimpath -o bin/hawser-bench ./internal/bench/hawser-bench
+	@bin/hawser-bench --json bin/bench.json $(BENCH)
+	@echo "the same as JSON: bin/bench.json"
 
 verify: ## generated code, formatting, vet, staticcheck and the layer rules
 	@hack/need.sh go clang-19 llvm-strip-19

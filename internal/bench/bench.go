@@ -1,0 +1,180 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Config says what to measure.
+type Config struct {
+	// Rows are the names of the groups to measure, in the order of Groups; all if empty.
+	Rows []string
+	// Quick takes fewer samples: a minute or two in all, and p99 figures that mean little.
+	Quick bool
+	// BinDir has the programs to measure: hawser-agent and hawser-cni.
+	BinDir string
+	// Self is this program, started again to serve etcd (see ServeEtcd).
+	Self []string
+	// Progress receives a line a step; nil is silence.
+	Progress io.Writer
+	// Keep leaves the directory with the agents' logs behind.
+	Keep bool
+}
+
+// Validate checks the configuration and joins all faults.
+func (c *Config) Validate() error {
+	var errs []error
+	if os.Geteuid() != 0 {
+		errs = append(errs, errors.New("needs root: it makes network namespaces, links and kernel maps"))
+	}
+	for _, r := range c.Rows {
+		if !slices.ContainsFunc(groups(), func(g group) bool { return g.name == r }) {
+			errs = append(errs, fmt.Errorf("there is no row %q: choose of %s", r, strings.Join(Groups(), ", ")))
+		}
+	}
+	if len(c.Self) == 0 {
+		errs = append(errs, errors.New("no program to serve etcd with"))
+	}
+	for _, name := range []string{"hawser-agent", "hawser-cni"} {
+		if _, err := os.Stat(filepath.Join(c.BinDir, name)); err != nil {
+			errs = append(errs, fmt.Errorf("%w: run `make build` first", err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// group is a set of rows that are measured on the same set-up.
+type group struct {
+	name, what string
+	run        func(*bencher, context.Context) error
+}
+
+func groups() []group {
+	return []group{
+		{"add", "CNI ADD and DEL, one after the other", (*bencher).addSequential},
+		{"burst", "CNI ADD and DEL, many at once", (*bencher).addBurst},
+		{"rr", "round trips and connections between pods of a node", (*bencher).sameNode},
+		{"vxlan", "round trips and connections between nodes", (*bencher).twoNodes},
+		{"bpf", "programs, a packet at a time", (*bencher).programs},
+		{"identity", "new and cached identities", (*bencher).identities},
+		{"change", "policy change to the first packet judged by it", (*bencher).policyChange},
+		{"compute", "policy computation of a large cluster", (*bencher).policyCompute},
+		{"start", "start of the agent with endpoints to restore", (*bencher).agentStart},
+		{"memory", "memory of the agent", (*bencher).agentMemory},
+	}
+}
+
+// Groups lists the names that Config.Rows may have.
+func Groups() []string {
+	var out []string
+	for _, g := range groups() {
+		out = append(out, g.name)
+	}
+	return out
+}
+
+// bencher is one run.
+type bencher struct {
+	cfg     Config
+	dir     string
+	started time.Time
+	report  *Report
+}
+
+// Run measures the rows and returns what was found. A row that fails is in the report with its error,
+// and in the error returned; the others are measured all the same.
+func Run(ctx context.Context, cfg Config) (*Report, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if cfg.Progress == nil {
+		cfg.Progress = io.Discard
+	}
+	dir, err := os.MkdirTemp("", "hawser-bench-")
+	if err != nil {
+		return nil, err
+	}
+	b := &bencher{cfg: cfg, dir: dir, started: time.Now(), report: newReport(cfg.Quick)}
+	total, stolen := processorTime()
+	var errs []error
+	for _, g := range groups() {
+		if len(cfg.Rows) > 0 && !slices.Contains(cfg.Rows, g.name) {
+			continue
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		b.say("%s: %s", g.name, g.what)
+		if err := g.run(b, ctx); err != nil {
+			b.say("%s failed: %v", g.name, err)
+			b.report.Failed = append(b.report.Failed, Failure{Row: g.name, Error: err.Error()})
+			errs = append(errs, fmt.Errorf("%s: %w", g.name, err))
+		}
+	}
+	b.report.Seconds = time.Since(b.started).Seconds()
+	if t, st := processorTime(); t > total {
+		b.report.StolenPercent = 100 * (st - stolen) / (t - total)
+	}
+	errs = append(errs, ctx.Err(), releaseMounts(dir))
+	if !cfg.Keep {
+		errs = append(errs, os.RemoveAll(dir))
+	} else {
+		b.say("logs are in %s", dir)
+	}
+	return b.report, errors.Join(errs...)
+}
+
+func (b *bencher) say(format string, args ...any) {
+	fmt.Fprintf(b.cfg.Progress, "%6.1fs  %s\n", time.Since(b.started).Seconds(), fmt.Sprintf(format, args...))
+}
+
+// pick returns full or, in a quick run, quick.
+func pick[T any](b *bencher, full, quick T) T {
+	if b.cfg.Quick {
+		return quick
+	}
+	return full
+}
+
+// machine describes where the figures were taken.
+func machine() (kernel string, cpus int) {
+	var u unix.Utsname
+	if unix.Uname(&u) == nil {
+		kernel = unix.ByteSliceToString(u.Release[:])
+	}
+	return kernel, runtime.NumCPU()
+}
+
+// processorTime returns the machine's time in all states and that stolen from it by its host, in ticks
+// since boot (see proc(5), /proc/stat).
+func processorTime() (total, stolen float64) {
+	data, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0, 0
+	}
+	line, _, _ := strings.Cut(string(data), "\n")
+	for i, f := range strings.Fields(line) {
+		var v float64
+		if i == 0 || i > 8 { // its name; the rest is counted above already
+			continue
+		}
+		if _, err := fmt.Sscan(f, &v); err != nil {
+			return 0, 0
+		}
+		total += v
+		if i == 8 {
+			stolen = v
+		}
+	}
+	return total, stolen
+}

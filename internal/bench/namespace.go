@@ -1,0 +1,181 @@
+package bench
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// namespace is a network namespace kept by a mount on a file of the run's directory.
+type namespace struct {
+	name, path string
+	file       *os.File
+	h          *netlink.Handle
+}
+
+// newNamespace makes an empty one, with its loopback up.
+func (b *bencher) newNamespace(name string) (*namespace, error) {
+	dir := filepath.Join(b.dir, "ns")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	n := &namespace{name: name, path: filepath.Join(dir, name)}
+	f, err := os.OpenFile(n.path, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0o400)
+	if err != nil {
+		return nil, fmt.Errorf("namespace %s: %w", name, err)
+	}
+	_ = f.Close()
+	err = onThread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		lo, err := netlink.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		if err := netlink.LinkSetUp(lo); err != nil {
+			return err
+		}
+		return unix.Mount(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()), n.path, "", unix.MS_BIND, "")
+	})
+	if err == nil {
+		n.file, err = os.Open(n.path)
+	}
+	if err == nil {
+		n.h, err = netlink.NewHandleAt(netns.NsHandle(int(n.file.Fd())))
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("namespace %s: %w", name, err), n.remove())
+	}
+	return n, nil
+}
+
+func (n *namespace) remove() error {
+	if n.h != nil {
+		n.h.Close()
+	}
+	if n.file != nil {
+		_ = n.file.Close()
+	}
+	if err := unix.Unmount(n.path, unix.MNT_DETACH); err != nil && err != unix.EINVAL && err != unix.ENOENT {
+		return fmt.Errorf("unmount %s: %w", n.path, err)
+	}
+	if err := os.Remove(n.path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// do runs fn on a thread inside. Sockets and processes that fn itself makes belong to the namespace.
+func (n *namespace) do(fn func() error) error {
+	return onThread(func() error {
+		if err := unix.Setns(int(n.file.Fd()), unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("enter %s: %w", n.name, err)
+		}
+		return fn()
+	})
+}
+
+// onThread runs fn on a thread of its own, which ends with it. The main thread cannot end, and
+// /proc/self speaks of it: it waits while another one does the work.
+func onThread(fn func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			defer runtime.UnlockOSThread()
+			done <- onThread(fn)
+			return
+		}
+		done <- fn()
+	}()
+	return <-done
+}
+
+// veth makes a pair with both ends in place: moving one later waits for the kernel.
+func veth(a *namespace, aName string, b *namespace, bName string) error {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = aName
+	if err := a.h.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: bName, PeerNamespace: netlink.NsFd(int(b.file.Fd()))}); err != nil {
+		return fmt.Errorf("veth %s: %w", aName, err)
+	}
+	return nil
+}
+
+// up gives a link its addresses and brings it up.
+func (n *namespace) up(link string, prefixes ...string) error {
+	l, err := n.h.LinkByName(link)
+	if err != nil {
+		return fmt.Errorf("%s in %s: %w", link, n.name, err)
+	}
+	for _, s := range prefixes {
+		addr, err := netlink.ParseAddr(s)
+		if err != nil {
+			return err
+		}
+		if addr.IP.To4() == nil {
+			addr.Flags = unix.IFA_F_NODAD
+		}
+		if err := n.h.AddrAdd(l, addr); err != nil {
+			return fmt.Errorf("address %s in %s: %w", s, n.name, err)
+		}
+	}
+	return n.h.LinkSetUp(l)
+}
+
+// route adds a route through a neighbour.
+func (n *namespace) route(dst, via string) error {
+	p, err := netip.ParsePrefix(dst)
+	if err != nil {
+		return err
+	}
+	r := &netlink.Route{
+		Dst: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())},
+		Gw:  net.ParseIP(via),
+	}
+	if err := n.h.RouteAdd(r); err != nil {
+		return fmt.Errorf("route to %s via %s in %s: %w", dst, via, n.name, err)
+	}
+	return nil
+}
+
+// forward makes the namespace a router.
+func (n *namespace) forward() error {
+	return n.do(func() error {
+		return errors.Join(
+			os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o644),
+			os.WriteFile("/proc/sys/net/ipv6/conf/all/forwarding", []byte("1"), 0o644))
+	})
+}
+
+// releaseMounts unmounts what is mounted below a directory, the last one first.
+func releaseMounts(dir string) error {
+	data, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return err
+	}
+	var points []string
+	for line := range strings.Lines(string(data)) {
+		if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[4], dir+"/") {
+			points = append(points, f[4])
+		}
+	}
+	slices.Reverse(points)
+	var errs []error
+	for _, p := range points {
+		if err := unix.Unmount(p, unix.MNT_DETACH); err != nil {
+			errs = append(errs, fmt.Errorf("unmount %s: %w", p, err))
+		}
+	}
+	return errors.Join(errs...)
+}
