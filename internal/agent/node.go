@@ -258,11 +258,9 @@ func (a *api) whenSynced(ctx context.Context, gate *syncGate, addrs *table.Recon
 		return nil
 	}
 	// The address table first: rows that the endpoints' new rules speak of must be there.
-	if err := addrs.WaitAll(ctx, a.cache.Table().Revision()); err != nil {
-		if ctx.Err() != nil {
-			return nil
-		}
-		log.Error("some addresses could not be written to the kernel", "error", err)
+	// One that cannot be written, for want of room say, must not keep the rest from going on.
+	if err := addrs.WaitTried(ctx, a.cache.Table().Revision()); err != nil {
+		return nil // the agent ends
 	}
 	if err := a.policy.Synced(); err != nil {
 		log.Error("policy is not in force in full", "error", err)

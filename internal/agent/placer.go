@@ -126,7 +126,14 @@ func (p *placer) PlacePrefixes(upserts map[netip.Prefix]identity.ID, deletes []n
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), prefixWait)
 	defer cancel()
-	if err := p.kernel.WaitAll(ctx, revision); err != nil {
+	var errs []error
+	for prefix := range upserts {
+		errs = append(errs, p.kernel.WaitDone(ctx, prefix, revision))
+	}
+	for _, prefix := range deletes {
+		errs = append(errs, p.kernel.WaitDone(ctx, prefix, revision))
+	}
+	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("tell the kernel of the prefixes in rules: %w", err)
 	}
 	return nil
