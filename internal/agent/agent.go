@@ -237,7 +237,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 	if err := a.configure(facts, links); err != nil {
 		return err
 	}
-	a.placeSelf(facts)
+	a.placeSelf(facts, log)
 	restored, err := a.lifecycle.Resume(ctx)
 	if err != nil {
 		return err
@@ -271,7 +271,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 			}
 		})
 	})
-	run.start("routes", func(ctx context.Context) error { return a.followNodes(ctx, facts, links, damaged, nodesSynced) })
+	run.start("routes", func(ctx context.Context) error { return a.followNodes(ctx, facts, links, damaged, nodesSynced, log) })
 	run.start("addresses", shared.Run)
 	run.start("addresses-synced", func(ctx context.Context) error {
 		if shared.WaitSynced(ctx) == nil {

@@ -4,9 +4,11 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 )
 
@@ -106,4 +108,25 @@ func (f nodeFacts) hostFor(netip.Addr) netip.Addr {
 		return f.ipv4
 	}
 	return f.ipv6
+}
+
+// hostAddresses are all addresses by which this host may speak to its pods: besides those towards
+// other nodes, whatever else it has, of any device but loopback.
+func (f nodeFacts) hostAddresses(log *slog.Logger) []netip.Addr {
+	out := f.hosts()
+	list, err := net.InterfaceAddrs()
+	if err != nil {
+		log.Warn("cannot list the host's addresses; only those towards other nodes count as the host's", "error", err)
+		return out
+	}
+	for _, a := range list {
+		n, ok := a.(*net.IPNet)
+		if !ok {
+			continue
+		}
+		if ip, ok := netip.AddrFromSlice(n.IP); ok && ip.Unmap().IsGlobalUnicast() && !slices.Contains(out, ip.Unmap()) {
+			out = append(out, ip.Unmap())
+		}
+	}
+	return out
 }

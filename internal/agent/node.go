@@ -142,9 +142,9 @@ func (a *api) configure(facts nodeFacts, links *link.Links) error {
 }
 
 // placeSelf claims the node's own addresses for the host identity.
-func (a *api) placeSelf(facts nodeFacts) {
+func (a *api) placeSelf(facts nodeFacts, log *slog.Logger) {
 	a.cache.SetNode(ipcache.Node{
-		Name: a.localName(), Local: true, IPs: facts.hosts(), RouterIPs: a.routers(), PodCIDRs: nil, Host: facts.hostFor(netip.Addr{}),
+		Name: a.localName(), Local: true, IPs: facts.hostAddresses(log), RouterIPs: a.routers(), Host: facts.hostFor(netip.Addr{}),
 	})
 }
 
@@ -185,7 +185,7 @@ const nodeRepair = 5 * time.Minute
 
 // followNodes keeps routes and the address table as the table of nodes says, and repairs what
 // others take away. What cannot be set is tried again with every change, and every ten seconds.
-func (a *api) followNodes(ctx context.Context, facts nodeFacts, links *link.Links, damaged <-chan struct{}, synced func()) error {
+func (a *api) followNodes(ctx context.Context, facts nodeFacts, links *link.Links, damaged <-chan struct{}, synced func(), log *slog.Logger) error {
 	watch := a.nodes.Table().Watch()
 	defer watch.Close()
 	self := node.Key{Cluster: a.cfg.ClusterName, Name: a.cfg.NodeName}
@@ -219,6 +219,7 @@ func (a *api) followNodes(ctx context.Context, facts nodeFacts, links *link.Link
 		a.applyNodes(watch, self)
 		_, err := links.SetNode(a.desiredNode(facts))
 		if repair {
+			a.placeSelf(facts, log)
 			err = errors.Join(err, a.lifecycle.Repair())
 			last = time.Now()
 		}
