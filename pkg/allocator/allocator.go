@@ -15,9 +15,8 @@ import (
 const (
 	// maxAttempts bounds how often Allocate tries again after errors of the store.
 	maxAttempts = 16
-	// maxYields is how often Allocate gives way to an older number before it accepts the one that others use. The older one is then nobody's: its users,
-	// if any came, would have made the number in force give way.
-	maxYields = 6
+	// maxWithdrawals bounds how often Allocate gives a number back for an older one in a row.
+	maxWithdrawals = 16
 	// operationTimeout bounds one repair.
 	operationTimeout = 10 * time.Second
 )
@@ -53,7 +52,9 @@ type localKey struct {
 	turn chan struct{}
 
 	// The rest is guarded by Allocator.mu.
-	id    ID
+	id ID
+	// was is the number that the users of the key have been told, while it has to change; id is NoID then.
+	was   ID
 	refs  int
 	users int // calls that hold or wait for the turn
 	// unwanted: the store may hold a reference of this node that no one here uses.
@@ -278,63 +279,71 @@ func (a *Allocator) setID(lk *localKey, id ID) {
 	}
 }
 
-// acquire gets a number from the store and adds refs references. The caller has the key's turn.
+// acquire gets a number from the store and adds refs references. The caller has the key's turn. The key has no number, or the one that lk.was will name,
+// until the new one is certain: nobody is told of a number that may have to be given back.
 func (a *Allocator) acquire(ctx context.Context, lk *localKey, refs int) (id ID, isNew bool, err error) {
-	yields := 0
-	for attempt := 0; ; attempt++ {
+	withdrawals := 0
+	for attempt := 0; ; {
 		mark := a.cache.mark()
 		picks := &picker{a: a}
 		got, err := a.backend.Acquire(ctx, lk.key, picks)
+		again := false
 		if err == nil {
-			a.mu.Lock()
-			a.setID(lk, got.ID)
-			a.mu.Unlock()
+			again, err = a.verify(ctx, lk, got, mark, withdrawals)
+		}
+		if err == nil && !again {
+			a.settle(lk, got.ID, refs, mark)
+			picks.done()
+			return got.ID, got.IsNew, nil
 		}
 		picks.done()
 		if err == nil {
-			var again bool
-			again, err = a.verify(ctx, lk, got, mark, yields)
-			if err == nil && !again {
-				isNew = got.IsNew
-				break
-			}
-			a.mu.Lock()
-			a.setID(lk, NoID)
-			a.mu.Unlock()
+			withdrawals++
+			err = pause(ctx, time.Millisecond, withdrawals, 50*time.Millisecond)
 			if err == nil {
-				yields++
-				if err := pause(ctx, time.Millisecond, yields, 50*time.Millisecond); err == nil {
-					continue
-				}
+				continue
 			}
 		}
-		if err == nil {
-			err = ctx.Err()
-		}
-		if ctx.Err() != nil || attempt+1 >= maxAttempts || errors.Is(err, ErrExhausted) || errors.Is(err, kvstore.ErrClosed) {
+		attempt++
+		if ctx.Err() != nil || attempt >= maxAttempts || errors.Is(err, ErrExhausted) || errors.Is(err, kvstore.ErrClosed) || errors.Is(err, ErrClosed) {
 			a.giveBack(lk)
 			return NoID, false, err
 		}
 		a.log.Info("allocation failed, trying again", "key", lk.text, "error", err)
-		if perr := pause(ctx, 20*time.Millisecond, attempt, time.Second); perr != nil {
+		if perr := pause(ctx, 20*time.Millisecond, attempt-1, time.Second); perr != nil {
 			a.giveBack(lk)
 			return NoID, false, err
 		}
-		continue
 	}
+}
+
+// settle books a number that a key has now. mark was taken before the number was acquired.
+func (a *Allocator) settle(lk *localKey, id ID, refs, mark int) {
 	a.mu.Lock()
+	was := lk.was
+	a.setID(lk, id)
+	lk.was = NoID
 	lk.refs += refs
 	lk.unwanted = false
-	id = lk.id
+	renumbered := was != NoID && was != id && lk.refs > refs
 	a.mu.Unlock()
-	// From here on the watch sees to it that a number deleted by others comes back; what it told before went unnoticed.
-	if !a.cache.holds(id, lk.text) {
-		a.mu.Lock()
-		lk.wrong = true
-		a.mu.Unlock()
+	// From here on the watch sees to it that a number deleted by others comes back; what it told before went unnoticed. If it began anew meanwhile, the
+	// store may have been put back to an earlier state. A lease that was lost meanwhile has marked the key already.
+	doubt := !a.cache.holds(id, lk.text) || a.cache.mark() != mark
+	a.mu.Lock()
+	lk.wrong = lk.wrong || doubt
+	doubt = lk.wrong
+	a.mu.Unlock()
+	if doubt {
 		a.wake()
 	}
-	return id, isNew, nil
+	if renumbered {
+		a.log.Warn("a key in use on this node has another number now", "key", lk.text, "was", was, "is", id)
+		a.events.push(AllocatorEvent{Kind: EventRenumbered, ID: id, OldID: was, Key: lk.key})
+	}
+	if was != id {
+		a.settleMissing(was)
+	}
 }
 
 // giveBack has the maintenance take back a reference that may have been written by an attempt that failed.

@@ -62,6 +62,8 @@ type Acquired struct {
 	IsNew bool
 	// Revision is one that the watch must have reached before it is known that no older number for the key exists; 0 if that is known already.
 	Revision int64
+	// Settled says that an older number for the key is known, but that others use this one and do not give it back: it is to be accepted.
+	Settled bool
 }
 
 // Reference is a number that this node uses for a key.

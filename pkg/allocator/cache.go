@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// errHistoryBroke says that the store went back in time while a caller waited for a revision: it must begin again.
-var errHistoryBroke = errors.New("the store went back in time")
+// errRelisted says that the watch began anew while a caller waited for a revision: the store may have gone back in time, so the caller must begin again.
+var errRelisted = errors.New("the watch of the store began anew")
 
 // entry is one number as the cache has it.
 type entry struct {
@@ -29,9 +29,9 @@ type cache struct {
 	byKey   map[string][]*entry // oldest first; nearly always one
 	resting map[ID]time.Time    // when numbers were deleted
 	applied int64               // every change up to here is in
-	breaks  int
-	synced  chan struct{} // closed after the first listing
-	moved   chan struct{} // made by whoever waits, closed when applied changes
+	lists   int                 // how often the watch listed
+	synced  chan struct{}       // closed after the first listing
+	moved   chan struct{}       // made by whoever waits, closed when applied changes
 }
 
 func newCache() *cache {
@@ -54,9 +54,7 @@ func (c *cache) advance(revision int64) {
 func (c *cache) listDone(revision int64) (first bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if revision < c.applied {
-		c.breaks++
-	}
+	c.lists++
 	c.advance(revision)
 	select {
 	case <-c.synced:
@@ -208,19 +206,19 @@ func (c *cache) entries() []*entry {
 }
 
 // mark is taken before a request whose revision [cache.waitFor] will wait for.
-func (c *cache) mark() (breaks int) {
+func (c *cache) mark() (lists int) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return c.breaks
+	return c.lists
 }
 
-// waitFor waits until every change up to revision is in the cache.
-func (c *cache) waitFor(ctx context.Context, mark int, revision int64) error {
+// waitFor waits until every change up to revision is in the cache, or ended is closed.
+func (c *cache) waitFor(ctx context.Context, mark int, revision int64, ended <-chan struct{}) error {
 	for {
 		c.mu.Lock()
-		if c.breaks != mark {
+		if c.lists != mark {
 			c.mu.Unlock()
-			return errHistoryBroke
+			return errRelisted
 		}
 		if c.applied >= revision {
 			c.mu.Unlock()
@@ -233,6 +231,8 @@ func (c *cache) waitFor(ctx context.Context, mark int, revision int64) error {
 		c.mu.Unlock()
 		select {
 		case <-moved:
+		case <-ended:
+			return ErrClosed
 		case <-ctx.Done():
 			return fmt.Errorf("waiting for the watch of the store to reach revision %d: %w", revision, ctx.Err())
 		}

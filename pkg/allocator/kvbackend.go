@@ -81,11 +81,12 @@ func (b *KVStoreBackend) Acquire(ctx context.Context, key AllocatorKey, numbers 
 	if err != nil {
 		return Acquired{}, err
 	}
-	s, r, err := b.execute(ctx, &plan{paths: b.paths, key: text}, numbers)
+	p := &plan{paths: b.paths, key: text}
+	s, r, err := b.execute(ctx, p, numbers)
 	if err != nil {
 		return Acquired{}, err
 	}
-	a := Acquired{ID: s.id, IsNew: s.fresh}
+	a := Acquired{ID: s.id, IsNew: s.fresh, Settled: p.yielded >= maxYields}
 	switch {
 	case s.creates:
 		a.Revision = r.Revision
@@ -116,12 +117,14 @@ func (b *KVStoreBackend) execute(ctx context.Context, p *plan, numbers Numbers) 
 			if waits == 10 {
 				b.log.Info("another writer holds the lock of a key, waiting", "key", p.key)
 			}
-			if err := pause(ctx, 5*time.Millisecond, waits, 250*time.Millisecond); err != nil {
-				return step{}, kvstore.TxnResult{}, fmt.Errorf("waiting for the lock that another writer holds on key %q: %w", p.key, err)
+			if err := pause(ctx, 2*time.Millisecond, waits, 250*time.Millisecond); err != nil {
+				return step{}, kvstore.TxnResult{}, fmt.Errorf("waiting for other writers of key %q, one of which may hold its lock: %w", p.key, err)
 			}
 			waits++
-			// Look again with the last transaction: its conditions hold once the lock is gone.
-			s = last
+			if s.txn.Then == nil {
+				// Look again with the last transaction: its conditions hold once the lock is gone.
+				s = last
+			}
 		} else {
 			tries++
 			if tries > 4 {

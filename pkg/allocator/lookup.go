@@ -42,7 +42,7 @@ func (a *Allocator) Release(ctx context.Context, key AllocatorKey) (lastUse bool
 		return later(ctx.Err())
 	}
 	a.mu.Lock()
-	id := lk.id
+	id, was := lk.id, lk.was
 	// Whoever had the turn before may have taken the key into use again, or have taken the reference back.
 	settled := lk.refs > 0 || !lk.unwanted
 	a.mu.Unlock()
@@ -52,11 +52,9 @@ func (a *Allocator) Release(ctx context.Context, key AllocatorKey) (lastUse bool
 	if err := a.backend.Release(ctx, id, key); err != nil {
 		return later(err)
 	}
-	a.mu.Lock()
-	lk.unwanted, lk.wrong = false, false
-	a.setID(lk, NoID)
-	a.mu.Unlock()
+	a.ended(lk)
 	a.settleMissing(id)
+	a.settleMissing(was)
 	return true, nil
 }
 
@@ -215,10 +213,11 @@ func (rc *RemoteCache) OnUpsert(m Mapping) {
 			return
 		}
 	}
-	if replaced, changed := rc.cache.upsert(m); changed && m.Key != nil {
-		if replaced != nil {
-			rc.tell(EventDelete, m.ID, replaced.key)
-		}
+	replaced, changed := rc.cache.upsert(m)
+	if replaced != nil {
+		rc.tell(EventDelete, m.ID, replaced.key)
+	}
+	if changed && m.Key != nil {
 		rc.tell(EventUpsert, m.ID, m.Key)
 	}
 }

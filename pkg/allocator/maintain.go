@@ -11,18 +11,16 @@ import (
 
 // verify waits until the watch has told everything up to the number got, and gives the number back if there is an older one for the same key: nodes that
 // did not know of each other's numbers so agree on the oldest. again says that the caller must begin anew.
-func (a *Allocator) verify(ctx context.Context, lk *localKey, got Acquired, mark, yields int) (again bool, err error) {
-	if got.Revision != 0 {
-		err := a.cache.waitFor(ctx, mark, got.Revision)
-		switch {
-		case errors.Is(err, errHistoryBroke):
-			// The store was put back to an earlier state. What was acquired may or may not be part of it.
-			return true, a.backend.Withdraw(ctx, lk.key, got)
-		case err != nil:
-			return false, err
-		}
+func (a *Allocator) verify(ctx context.Context, lk *localKey, got Acquired, mark, withdrawals int) (again bool, err error) {
+	err = a.cache.waitFor(ctx, mark, got.Revision, a.done)
+	switch {
+	case errors.Is(err, errRelisted):
+		// The store may have been put back to an earlier state. What was acquired may or may not be part of it.
+		return true, a.backend.Withdraw(ctx, lk.key, got)
+	case err != nil:
+		return false, err
 	}
-	if oldest := a.cache.oldest(lk.text); oldest == NoID || oldest == got.ID || yields >= maxYields {
+	if oldest := a.cache.oldest(lk.text); oldest == NoID || oldest == got.ID || got.Settled || withdrawals >= maxWithdrawals {
 		return false, nil
 	}
 	return true, a.backend.Withdraw(ctx, lk.key, got)
@@ -81,6 +79,13 @@ func (a *Allocator) compare(ctx context.Context) bool {
 		}
 	}
 	a.mu.Unlock()
+	// Other writers may have made two numbers for a key, each in good order. The oldest wins, so the users of the others must look.
+	var duplicates []Reference
+	for _, ref := range refs {
+		if id := a.cache.oldest(ref.Key.GetKey()); id != NoID && id != ref.ID {
+			duplicates = append(duplicates, ref)
+		}
+	}
 	// Check makes several requests for many references; each may have to wait for the rate limit.
 	ctx, cancel := context.WithTimeout(ctx, operationTimeout+time.Duration(len(refs))*10*time.Millisecond)
 	defer cancel()
@@ -90,7 +95,7 @@ func (a *Allocator) compare(ctx context.Context) bool {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, ref := range wrong {
+	for _, ref := range append(wrong, duplicates...) {
 		if lk := a.local[ref.Key.GetKey()]; lk != nil && lk.id == ref.ID {
 			lk.wrong = true
 		}
@@ -139,56 +144,58 @@ func (a *Allocator) repair(ctx context.Context, lk *localKey) error {
 		return ctx.Err()
 	}
 	a.mu.Lock()
-	refs, id, unwanted, wrong := lk.refs, lk.id, lk.unwanted, lk.wrong
-	a.mu.Unlock()
-	switch {
-	case refs == 0 && unwanted:
-		if err := a.backend.Release(ctx, NoID, lk.key); err != nil {
-			return err
-		}
-		a.mu.Lock()
-		lk.unwanted, lk.wrong = false, false
-		a.setID(lk, NoID)
-		a.mu.Unlock()
-		a.settleMissing(id)
-		return nil
-	case refs == 0 || !wrong:
-		return nil
-	}
-	err := a.backend.Restore(ctx, Reference{id, lk.key})
-	var conflict *ConflictError
-	if err == nil {
-		a.mu.Lock()
-		lk.wrong = false
-		a.mu.Unlock()
-		a.log.Info("wrote a number and this node's reference to it again", "id", id, "key", lk.text)
-		return nil
-	}
-	if !errors.As(err, &conflict) {
-		return err
-	}
-	// Others went on without this node's reference: it must follow.
-	if err := a.backend.Release(ctx, id, lk.key); err != nil {
-		return err
-	}
-	got, _, err := a.acquire(ctx, lk, 0)
-	if err != nil {
-		// The references here still stand for the old number; acquire forgot it and asked to take its own attempt back.
-		a.mu.Lock()
-		a.setID(lk, id)
-		lk.unwanted = false
-		a.mu.Unlock()
-		return err
-	}
-	a.mu.Lock()
+	refs, id, was, unwanted, wrong := lk.refs, lk.id, lk.was, lk.unwanted, lk.wrong
+	// From here on whatever goes wrong marks the key again.
 	lk.wrong = false
 	a.mu.Unlock()
-	if got != id {
-		a.log.Warn("a key in use on this node has another number now", "key", lk.text, "was", id, "is", got, "because", conflict)
-		a.events.push(AllocatorEvent{Kind: EventRenumbered, ID: got, OldID: id, Key: lk.key})
-		a.settleMissing(id)
+	err := func() error {
+		switch {
+		case refs == 0 && unwanted:
+			if err := a.backend.Release(ctx, NoID, lk.key); err != nil {
+				return err
+			}
+			a.ended(lk)
+			a.settleMissing(id)
+			a.settleMissing(was)
+			return nil
+		case refs == 0 || !wrong:
+			return nil
+		case id == NoID: // an earlier attempt to renumber failed
+			_, _, err := a.acquire(ctx, lk, 0)
+			return err
+		}
+		err := a.backend.Restore(ctx, Reference{id, lk.key})
+		var conflict *ConflictError
+		if err == nil {
+			a.log.Info("wrote a number and this node's reference to it again", "id", id, "key", lk.text)
+			return nil
+		}
+		if !errors.As(err, &conflict) {
+			return err
+		}
+		// Others went on without this node's reference: it must follow. Until it knows the number in force, the key has none here.
+		a.log.Warn("the number of a key in use on this node must change", "key", lk.text, "because", conflict)
+		a.mu.Lock()
+		a.setID(lk, NoID)
+		lk.was = id
+		a.mu.Unlock()
+		_, _, err = a.acquire(ctx, lk, 0)
+		return err
+	}()
+	if err != nil {
+		a.mu.Lock()
+		lk.wrong = lk.wrong || wrong
+		a.mu.Unlock()
 	}
-	return nil
+	return err
+}
+
+// ended books that the node's reference to a key is gone. The caller has the key's turn, and nobody uses the key.
+func (a *Allocator) ended(lk *localKey) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	lk.unwanted, lk.wrong, lk.was = false, false, NoID
+	a.setID(lk, NoID)
 }
 
 // settleMissing tells of the end of a number that the store has lost and that this node no longer keeps alive.
@@ -261,7 +268,8 @@ func (m *mutations) OnReferencesLost(keys []string) {
 	a := (*Allocator)(m)
 	a.mu.Lock()
 	for _, text := range keys {
-		if lk := a.local[text]; lk != nil && lk.refs > 0 {
+		// Even if nobody uses the key yet: an Allocate may be about to succeed with the reference that is gone.
+		if lk := a.local[text]; lk != nil {
 			lk.wrong = true
 		}
 	}

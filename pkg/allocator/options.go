@@ -10,15 +10,13 @@ import (
 
 // settings are what the options set.
 type settings struct {
-	numbers    Range
-	events     AllocatorEventChan
-	protect    bool
-	gc         bool
-	gcInterval time.Duration
-	sync       time.Duration
-	timeout    time.Duration
-	rest       time.Duration
-	log        *slog.Logger
+	numbers Range
+	events  AllocatorEventChan
+	protect bool
+	sync    time.Duration
+	timeout time.Duration
+	rest    time.Duration
+	log     *slog.Logger
 }
 
 func defaults() settings {

@@ -54,11 +54,17 @@ type plan struct {
 	held ID
 	// refused are numbers that turned out to belong to another key, or to nobody.
 	refused map[ID]bool
+	// yielded counts how often the plan has waited for references to a younger number to go.
+	yielded int
 }
+
+// maxYields bounds that wait. Whoever made the younger number gives it back as soon as it sees the older one, unless it never saw that before it told its
+// caller: then the younger one is in force and stays. The pauses grow, see [KVStoreBackend.execute].
+const maxYields = 6
 
 // step is the next thing to do.
 type step struct {
-	// wait: nothing can be done while the lock is held.
+	// wait: others must act first. After a pause comes the transaction, or the last one again if there is none.
 	wait bool
 	// conflict ends a plan with a held number.
 	conflict *ConflictError
@@ -82,14 +88,19 @@ const (
 func (p *plan) next(v *view, numbers Numbers) (step, error) {
 	if v == nil {
 		if id := p.candidate(numbers); id != NoID {
-			s := p.refer(id, kvstore.PrefixValuesAre(p.paths.value(p.key), []byte(id.String())), kvstore.PrefixAbsent(p.paths.locks(p.key)))
-			s.trusted = true
-			return s, nil
+			return p.referAlone(id), nil
 		}
 		return p.create(numbers, kvstore.PrefixAbsent(p.paths.value(p.key)), kvstore.PrefixAbsent(p.paths.locks(p.key)))
 	}
 	p.learn(v, numbers)
 	if witness, ok := p.inForce(v, numbers); ok {
+		if id := p.candidate(numbers); id != NoID && id != witness.id && p.held == NoID && p.yielded < maxYields {
+			// The number that the cache knows is older, or those references would carry it.
+			p.yielded++
+			s := p.referAlone(id)
+			s.wait = true
+			return s, nil
+		}
 		return p.join(v, witness), nil
 	}
 	if c := p.clash(v); c != nil {
@@ -193,6 +204,13 @@ func (p *plan) clash(v *view) *ConflictError {
 		}
 	}
 	return nil
+}
+
+// referAlone writes this node's reference to a number that the cache knows, if nobody refers to another.
+func (p *plan) referAlone(id ID) step {
+	s := p.refer(id, kvstore.PrefixValuesAre(p.paths.value(p.key), []byte(id.String())), kvstore.PrefixAbsent(p.paths.locks(p.key)))
+	s.trusted = true
+	return s
 }
 
 // join adds this node's reference to those that exist. The lock does not matter: its holder finds the number in force just the same.
