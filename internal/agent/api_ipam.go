@@ -103,10 +103,19 @@ type addresses struct {
 // Claim checks that the address was given to the owner; after a restart it is taken anew.
 func (p addresses) Claim(ip netip.Addr, owner, uuid string) error {
 	given, ok := p.pool.Lookup(ip)
-	if !ok {
-		return p.pool.Allocate(ip, owner, "")
-	}
-	if given.UUID != uuid {
+	switch {
+	case !ok:
+		err := p.pool.Allocate(ip, owner, "")
+		switch {
+		case errors.Is(err, ipam.ErrInvalid), errors.Is(err, ipam.ErrDisabled):
+			return fmt.Errorf("%w: %w", endpoint.ErrInvalid, err)
+		case errors.Is(err, ipam.ErrExists):
+			return fmt.Errorf("%w: %w", endpoint.ErrExists, err)
+		}
+		return err
+	case given.Owner == ipam.RouterOwner:
+		return fmt.Errorf("%w: address %s is the router's", endpoint.ErrExists, ip)
+	case given.UUID != uuid:
 		return fmt.Errorf("%w: address %s was given to %s, and not with this request's expiration UUID; allocate an address first", endpoint.ErrExists, ip, given.Owner)
 	}
 	return nil

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"github.com/hawser-net/hawser/internal/testenv"
 )
 
@@ -26,14 +28,18 @@ func (n *machineNode) openFiles() int {
 func TestChurnLeavesNothing(t *testing.T) {
 	t.Parallel()
 	n, _ := newNode(t)
-	n.race = true
 	store := testenv.StartEtcd(t)
 	n.flags = append(n.flags, "--kvstore", "etcd", "--kvstore-opt", "etcd.address="+store.Endpoint())
 	n.start()
+	client := store.Client()
 	keys := func() map[string]int {
 		out := map[string]int{}
 		for _, prefix := range []string{"cilium/state/identities/v1/value/", "cilium/state/ip/v1/", "cilium/state/nodes/v1/"} {
-			out[prefix] = countKeys(t, store, prefix)
+			r, err := client.Get(t.Context(), prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+			if err != nil {
+				t.Fatal(err)
+			}
+			out[prefix] = int(r.Count)
 		}
 		return out
 	}
@@ -79,7 +85,7 @@ func TestChurnLeavesNothing(t *testing.T) {
 	}
 	keysBefore, files := keys(), n.openFiles()
 
-	rounds := count(250, 40, 1000) / workers
+	rounds := count(1000, 80, 5000) / workers
 	began := time.Now()
 	cycle(rounds)
 	t.Logf("%d times ADD and DEL in %v", rounds*workers, time.Since(began).Round(time.Millisecond))
@@ -100,13 +106,4 @@ func TestChurnLeavesNothing(t *testing.T) {
 		t.Errorf("the agent has %d open files, before %d", now, files)
 	}
 	n.stop()
-}
-
-func countKeys(t testing.TB, store *testenv.Etcd, prefix string) int {
-	t.Helper()
-	r, err := store.Client().Get(t.Context(), prefix, etcdPrefix(), etcdCountOnly())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return int(r.Count)
 }
