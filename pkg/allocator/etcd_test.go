@@ -1,0 +1,191 @@
+package allocator_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/hawser-net/hawser/internal/testenv"
+	"github.com/hawser-net/hawser/pkg/allocator"
+	"github.com/hawser-net/hawser/pkg/kvstore"
+	"github.com/hawser-net/hawser/pkg/kvstore/etcd"
+)
+
+// counted counts the transactions of a connection.
+type counted struct {
+	kvstore.Backend
+	txns atomic.Int64
+}
+
+func (c *counted) Txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, error) {
+	c.txns.Add(1)
+	return c.Backend.Txn(ctx, txn)
+}
+
+// etcdNode starts an allocator with a connection of its own to a real etcd.
+func etcdNode(t *testing.T, server *testenv.Etcd, name string) (*allocator.Allocator, *counted) {
+	t.Helper()
+	cfg := etcd.Defaults()
+	cfg.Endpoints, cfg.QPS = []string{server.Endpoint()}, 0
+	cfg.CheckInterval = time.Second // how soon a store that went back in time is noticed when nothing else is asked of it
+	client, err := etcd.New(t.Context(), cfg, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := &counted{Backend: client}
+	be, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{
+		Store: store, BasePath: kvstore.IdentitiesPrefix, Suffix: name, KeyType: allocator.StringKey(""),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := allocator.NewAllocator(allocator.StringKey(""), be, allocator.WithMin(256), allocator.WithMax(65535))
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- a.Run(context.Background()) }()
+	t.Cleanup(func() {
+		a.Close()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+		if err := client.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	if err := a.WaitForInitialSync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return a, store
+}
+
+// Sixty-four nodes race for five hundred keys on a real etcd: each key has exactly one number, and each number one key. Every node takes some of the keys,
+// in groups that go for the same ones at the same time.
+func TestEtcdRace(t *testing.T) {
+	server := testenv.StartEtcd(t)
+	nodes, keys, each := 64, 500, 60
+	switch {
+	case testing.Short():
+		nodes, keys, each = 8, 100, 50
+	case os.Getenv("HAWSER_LONG") != "":
+		each = keys
+	}
+	all := make([]*allocator.Allocator, nodes)
+	for n := range all {
+		all[n], _ = etcdNode(t, server, fmt.Sprintf("192.0.2.%d", n))
+	}
+	ids := make([][]allocator.ID, nodes)
+	var made sync.Map
+	var wg sync.WaitGroup
+	start := time.Now()
+	for n, a := range all {
+		ids[n] = make([]allocator.ID, keys)
+		wg.Go(func() {
+			order := rand.New(rand.NewPCG(1, uint64(n/8))).Perm(keys)
+			for _, k := range order[:each] {
+				key := allocator.StringKey(fmt.Sprintf("k8s:app=%d;k8s:io.kubernetes.pod.namespace=ns;", k))
+				id, isNew, err := a.Allocate(t.Context(), key)
+				if err != nil {
+					t.Errorf("%s: %v", key, err)
+					return
+				}
+				ids[n][k] = id
+				if isNew {
+					if _, twice := made.LoadOrStore(key, true); twice {
+						t.Errorf("%s was made twice", key)
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	t.Logf("%d nodes x %d of %d keys in %v", nodes, each, keys, time.Since(start))
+	owner, number, references := map[allocator.ID]int{}, map[int]allocator.ID{}, 0
+	for n := range nodes {
+		for k, id := range ids[n] {
+			if id == allocator.NoID {
+				continue
+			}
+			references++
+			if have, ok := number[k]; ok && have != id {
+				t.Fatalf("key %d is %d on node %d and %d elsewhere", k, id, n, have)
+			}
+			if o, ok := owner[id]; ok && o != k {
+				t.Fatalf("number %d belongs to keys %d and %d", id, o, k)
+			}
+			number[k], owner[id] = id, k
+		}
+	}
+	raw := server.Client()
+	for prefix, want := range map[string]int{"/id/": len(number), "/value/": references} {
+		l, err := raw.Get(t.Context(), kvstore.IdentitiesPrefix+prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+		if err != nil || int(l.Count) != want {
+			t.Errorf("%d keys under %s, want %d, %v", l.Count, prefix, want, err)
+		}
+	}
+}
+
+// On etcd, too, a new key is one transaction and a key in use none.
+func TestEtcdRoundTrips(t *testing.T) {
+	server := testenv.StartEtcd(t)
+	a, store := etcdNode(t, server, "192.0.2.1")
+	const keys = 50
+	for round, want := range []int64{keys, 0} {
+		before := store.txns.Load()
+		for k := range keys {
+			if _, _, err := a.Allocate(t.Context(), allocator.StringKey(fmt.Sprint("key-", k))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := store.txns.Load() - before; got != want {
+			t.Errorf("round %d: %d transactions for %d keys, want %d", round, got, keys, want)
+		}
+	}
+}
+
+// After the store has been emptied and restarted, what is in use is there again with the same numbers.
+func TestEtcdLosesItsData(t *testing.T) {
+	server := testenv.StartEtcd(t)
+	a, _ := etcdNode(t, server, "192.0.2.1")
+	ids := map[string]allocator.ID{}
+	for k := range 20 {
+		key := fmt.Sprint("key-", k)
+		id, _, err := a.Allocate(t.Context(), allocator.StringKey(key))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids[key] = id
+	}
+	server.Stop()
+	if err := os.RemoveAll(filepath.Join(filepath.Dir(strings.TrimPrefix(server.Endpoint(), "unix://")), "data")); err != nil {
+		t.Fatal(err)
+	}
+	server.Start()
+	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+	defer cancel()
+	raw := server.Client()
+	for key, id := range ids {
+		for {
+			m, err := raw.Get(ctx, fmt.Sprintf("%s/id/%s", kvstore.IdentitiesPrefix, id))
+			r, rerr := raw.Get(ctx, kvstore.IdentitiesPrefix+"/value/"+key+"/192.0.2.1")
+			if err == nil && rerr == nil && len(m.Kvs) == 1 && string(m.Kvs[0].Value) == key && len(r.Kvs) == 1 && string(r.Kvs[0].Value) == id.String() {
+				break
+			}
+			select {
+			case <-ctx.Done():
+				t.Fatalf("%s = %s is not back", key, id)
+			case <-time.After(20 * time.Millisecond):
+			}
+		}
+	}
+}
