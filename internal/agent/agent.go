@@ -34,7 +34,7 @@ import (
 	"github.com/hawser-net/hawser/internal/table"
 	"github.com/hawser-net/hawser/pkg/allocator"
 	"github.com/hawser-net/hawser/pkg/kvstore"
-	"github.com/hawser-net/hawser/pkg/kvstore/etcd"
+	"github.com/hawser-net/hawser/pkg/kvstore/dial"
 )
 
 // Agent is one node's agent. Make it with New, run it once with Run.
@@ -156,16 +156,10 @@ func (ag *Agent) Run(ctx context.Context) error {
 	if cfg.KVStore == "" {
 		backend = kvstore.NewMemory().Client()
 	} else {
-		ecfg, err := etcd.ParseOptions(cfg.KVStoreOpts)
-		if err != nil {
+		if backend, err = dial.Open(ctx, cfg.store(), log.With("part", "kvstore")); err != nil {
 			return err
 		}
-		ecfg.LeaseTTL = cfg.KVStoreLeaseTTL
-		client, err := etcd.New(ctx, ecfg, log.With("part", "kvstore"))
-		if err != nil {
-			return err
-		}
-		backend, a.store = client, client
+		a.store = backend
 	}
 	defer backend.Close()
 	run := newGroup(ctx, log)

@@ -7,6 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/hawser-net/hawser/internal/confdir"
 )
 
 // NewCommand returns the command line of the agent. getenv is the process's environment.
@@ -34,13 +36,7 @@ comes first, then the environment, then the files.`,
 		Version: version, Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			fs := cmd.Flags()
-			dir := cfg.ConfigDir
-			if !fs.Changed("config-dir") {
-				if d := getenv(envPrefix + "CONFIG_DIR"); d != "" {
-					dir = d
-				}
-			}
-			unknown, err := Load(fs, getenv, dir)
+			unknown, err := confdir.Load(fs, getenv)
 			if err != nil {
 				return err
 			}

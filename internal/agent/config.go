@@ -15,6 +15,7 @@ import (
 
 	"github.com/hawser-net/hawser/internal/cniconf"
 	"github.com/hawser-net/hawser/internal/datapath/maps"
+	"github.com/hawser-net/hawser/pkg/kvstore/dial"
 )
 
 // Config is everything the agent can be told. The names of its flags are those of the field
@@ -51,9 +52,10 @@ type Config struct {
 	NativeIPv4CIDR string
 	NativeIPv6CIDR string
 
-	KVStore         string // etcd, or empty for a node on its own
-	KVStoreOpts     map[string]string
-	KVStoreLeaseTTL time.Duration
+	KVStore                  string // a kind of store, or empty for a node on its own
+	KVStoreOpts              map[string]string
+	KVStoreLeaseTTL          time.Duration
+	KVStoreMaxQuorumFailures int
 
 	EnablePolicy              string
 	AllowLocalhost            string // always, auto or policy
@@ -90,7 +92,6 @@ func Defaults() Config {
 		ClusterName: "default", MaxConnectedClusters: 255, NodeName: host,
 		EnableIPv4: true, EnableIPv6: true,
 		RoutingMode: "tunnel", TunnelProtocol: "vxlan", TunnelPort: 8472, MasqueradeIPv4: true, MasqueradeIPv6: true,
-		KVStoreOpts: map[string]string{}, KVStoreLeaseTTL: 15 * time.Minute,
 		EnablePolicy: "default", AllowLocalhost: "auto", PolicyDefaultLocalCluster: true, NonDefaultDeny: true,
 		FixedIdentities: map[string]string{}, AllocationTimeout: 2 * time.Minute, AllocationSync: 5 * time.Minute,
 		CTTCP: 8000 * time.Second, CTTCPSyn: time.Minute, CTTCPFin: 10 * time.Second, CTAny: time.Minute,
@@ -99,6 +100,7 @@ func Defaults() Config {
 		CNI: cniconf.Config{Exclusive: true}, HealthPort: 9879, APIAccess: []string{"*"},
 	}
 	c.CNI.Defaults()
+	c.setStore(dial.Defaults())
 	return c
 }
 
@@ -129,9 +131,11 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.MasqueradeIPv6, "enable-ipv6-masquerade", c.MasqueradeIPv6, "give pod traffic that leaves the cluster the node's IPv6 address")
 	fs.StringVar(&c.NativeIPv4CIDR, "ipv4-native-routing-cidr", c.NativeIPv4CIDR, "IPv4 range that is never masqueraded")
 	fs.StringVar(&c.NativeIPv6CIDR, "ipv6-native-routing-cidr", c.NativeIPv6CIDR, "IPv6 range that is never masqueraded")
-	fs.StringVar(&c.KVStore, "kvstore", c.KVStore, "key-value store shared by the nodes: etcd; empty for a node on its own")
-	fs.StringToStringVar(&c.KVStoreOpts, "kvstore-opt", c.KVStoreOpts, "options of the key-value store, such as etcd.address=http://10.0.0.1:2379 or etcd.config=/path")
+	fs.StringVar(&c.KVStore, "kvstore", c.KVStore, "key-value store shared by the nodes: "+strings.Join(dial.Kinds(), " or ")+"; empty for a node on its own")
+	dial.OptionsVar(fs, &c.KVStoreOpts, "kvstore-opt", "options of the key-value store, such as etcd.address=http://10.0.0.1:2379 or etcd.config=/path")
 	fs.DurationVar(&c.KVStoreLeaseTTL, "kvstore-lease-ttl", c.KVStoreLeaseTTL, "how long this node's keys outlive it, 25s to 24h")
+	fs.IntVar(&c.KVStoreMaxQuorumFailures, "kvstore-max-consecutive-quorum-errors", c.KVStoreMaxQuorumFailures,
+		"how many checks of the key-value store may fail in a row before it is reported as failed")
 	fs.StringVar(&c.EnablePolicy, "enable-policy", c.EnablePolicy, "when policy is enforced: default (for endpoints that a rule selects), always or never")
 	fs.StringVar(&c.AllowLocalhost, "allow-localhost", c.AllowLocalhost, "whether the node may always reach its own pods: always, auto (the same until there is a host firewall) or policy")
 	fs.StringVar(&c.StaticCNPPath, "static-cnp-path", c.StaticCNPPath, "directory of CiliumNetworkPolicy YAML files, read again when they change")
@@ -157,6 +161,15 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&c.APIAccess, "enable-cilium-api-server-access", c.APIAccess, "API calls that are served, by operation name; * for all")
 }
 
+// store says how to open the key-value store.
+func (c *Config) store() dial.Config {
+	return dial.Config{Kind: c.KVStore, Options: c.KVStoreOpts, LeaseTTL: c.KVStoreLeaseTTL, MaxQuorumFailures: c.KVStoreMaxQuorumFailures}
+}
+
+func (c *Config) setStore(d dial.Config) {
+	c.KVStore, c.KVStoreOpts, c.KVStoreLeaseTTL, c.KVStoreMaxQuorumFailures = d.Kind, d.Options, d.LeaseTTL, d.MaxQuorumFailures
+}
+
 var clusterNameForm = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
 
 // Validate checks every option and joins all faults in one error.
@@ -176,7 +189,6 @@ func (c *Config) Validate() error {
 	oneOf("tunnel-protocol", c.TunnelProtocol, "vxlan")
 	oneOf("enable-policy", c.EnablePolicy, "default", "always", "never")
 	oneOf("allow-localhost", c.AllowLocalhost, "always", "auto", "policy")
-	oneOf("kvstore", c.KVStore, "", "etcd")
 	if len(c.ClusterName) > 32 || !clusterNameForm.MatchString(c.ClusterName) {
 		bad("--cluster-name: %q must be 1 to 32 characters of a-z, 0-9 and -, starting and ending with a letter or digit", c.ClusterName)
 	}
@@ -231,12 +243,6 @@ func (c *Config) Validate() error {
 	if c.TunnelPort == 0 {
 		bad("--tunnel-port: must not be 0")
 	}
-	if c.KVStore == "" && len(c.KVStoreOpts) > 0 {
-		bad("--kvstore-opt: has no effect without --kvstore")
-	}
-	if c.KVStoreLeaseTTL < 25*time.Second || c.KVStoreLeaseTTL > 24*time.Hour {
-		bad("--kvstore-lease-ttl: %s is outside 25s to 24h", c.KVStoreLeaseTTL)
-	}
 	atLeastSecond := func(flag string, d time.Duration) {
 		if d < time.Second {
 			bad("--%s: %s is below one second", flag, d)
@@ -269,6 +275,6 @@ func (c *Config) Validate() error {
 	if c.HealthPort < 0 || c.HealthPort > 65535 {
 		bad("--agent-health-port: %d is not a port", c.HealthPort)
 	}
-	errs = append(errs, c.Maps.Validate(), c.CNI.Validate())
+	errs = append(errs, c.store().Validate(), c.Maps.Validate(), c.CNI.Validate())
 	return errors.Join(errs...)
 }

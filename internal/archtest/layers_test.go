@@ -27,6 +27,7 @@ var layers = map[string]int{
 
 	"internal/clustermesh":     3,
 	"internal/cniconf":         3,
+	"internal/confdir":         3,
 	"internal/datapath/link":   3,
 	"internal/datapath/loader": 3,
 	"internal/datapath/maps":   3,
@@ -35,6 +36,7 @@ var layers = map[string]int{
 	"internal/k8s":             3,
 	"internal/policydir":       3,
 	"pkg/kvstore/consul":       3,
+	"pkg/kvstore/dial":         3,
 	"pkg/kvstore/etcd":         3,
 
 	"internal/agent":    4,
@@ -53,6 +55,8 @@ var unlayered = []string{"internal/archtest", "internal/testenv", "internal/benc
 var siblings = map[[2]string]string{
 	{"internal/identity", "internal/labels"}:               "an identity is a set of labels with a number",
 	{"internal/datapath/loader", "internal/datapath/maps"}: "programs are loaded with the maps they use",
+	{"pkg/kvstore/dial", "pkg/kvstore/etcd"}:               "the one place that knows every kind of store",
+	{"pkg/kvstore/dial", "pkg/kvstore/consul"}:             "the one place that knows every kind of store",
 }
 
 // folder returns the listed folder that a package belongs to.

@@ -34,23 +34,38 @@ func (a *app) writeIdentities(w io.Writer, ids []rest.Identity) error {
 
 func (a *app) identityListCommand() *cobra.Command {
 	var endpoints bool
+	f := &storeFlags{}
 	c := &cobra.Command{
 		Use:     "list [LABEL...]",
 		Aliases: []string{"ls"},
 		Short:   "List the identities, or the one of exactly these labels",
+		Long: `List the identities this node knows, or the one of exactly these labels. With --kvstore,
+read them from the key-value store itself, without the agent, and show how many nodes use each.`,
 		Example: `  hawser identity list
   hawser identity list k8s:app=web k8s:io.kubernetes.pod.namespace=default
-  hawser identity list --endpoints`,
+  hawser identity list --endpoints
+  hawser identity list --kvstore --kvstore-opt etcd.address=http://127.0.0.1:2379`,
 	}
+	f.flags(c.Flags())
+	c.Flags().Lookup("kvstore").NoOptDefVal = "etcd"
+	c.Flags().Lookup("kvstore").DefValue = "" // shown as no default: without the flag the agent is asked
 	c.Flags().BoolVar(&endpoints, "endpoints", false, "only identities of endpoints of this node, with how many have each")
 	c.Args = func(cmd *cobra.Command, args []string) error {
 		if endpoints && len(args) > 0 {
 			return fmt.Errorf("--endpoints takes no labels")
 		}
+		stored := cmd.Flags().Changed("kvstore")
+		if endpoints && stored {
+			return fmt.Errorf("--endpoints asks the agent: it does not go with --kvstore")
+		}
+		if !stored && (cmd.Flags().Changed("kvstore-opt") || cmd.Flags().Changed("timeout")) {
+			return fmt.Errorf("--kvstore-opt and --timeout have no effect without --kvstore")
+		}
 		return nil
 	}
 	out := addOutput(c)
-	c.RunE = a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
+	fromStore := a.listStoredIdentities(f, out)
+	fromAgent := a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 		if endpoints {
 			return a.listIdentityEndpoints(cmd, c, out)
 		}
@@ -61,6 +76,12 @@ func (a *app) identityListCommand() *cobra.Command {
 		sortIdentities(ids)
 		return out.print(cmd.OutOrStdout(), ids, func(w io.Writer) error { return a.writeIdentities(w, ids) })
 	})
+	c.RunE = func(cmd *cobra.Command, args []string) error {
+		if cmd.Flags().Changed("kvstore") {
+			return fromStore(cmd, args)
+		}
+		return fromAgent(cmd, args)
+	}
 	return c
 }
 

@@ -7,13 +7,15 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strings"
 	"time"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/hawser-net/hawser/pkg/kvstore"
-	"github.com/hawser-net/hawser/pkg/kvstore/etcd"
+	"github.com/hawser-net/hawser/pkg/kvstore/dial"
 )
 
 // storeFlags say which key-value store to talk to.
@@ -31,23 +33,24 @@ reach it are given by --kvstore and --kvstore-opt, as for the agent.
 Writing here changes what every node of the cluster believes.`,
 		a.kvstoreGetCommand(f), a.kvstoreSetCommand(f), a.kvstoreDeleteCommand(f), a.kvstoreWatchCommand(f))
 	c.Example = `  hawser kvstore get --recursive cilium/state/identities/v1/id --kvstore-opt etcd.address=http://127.0.0.1:2379`
-	flags := c.PersistentFlags()
-	flags.StringVar(&f.driver, "kvstore", "etcd", "`kind` of the store: etcd")
-	flags.StringToStringVar(&f.options, "kvstore-opt", nil, "`option=value` of the store, as etcd.address or etcd.config")
-	flags.DurationVar(&f.timeout, "timeout", 10*time.Second, "give up after this `time`; a watch has no limit once it has begun")
+	f.flags(c.PersistentFlags())
 	return c
+}
+
+func (f *storeFlags) flags(fs *pflag.FlagSet) {
+	fs.StringVar(&f.driver, "kvstore", "etcd", "`kind` of the store: "+strings.Join(dial.Kinds(), " or "))
+	dial.OptionsVar(fs, &f.options, "kvstore-opt", "`option=value` of the store, as etcd.address or etcd.config")
+	fs.DurationVar(&f.timeout, "timeout", 10*time.Second, "give up after this `time`; a watch has no limit once it has begun")
 }
 
 // openKVStore is the opener of a CLI that is given none.
 func openKVStore(ctx context.Context, driver string, options map[string]string) (kvstore.Backend, error) {
-	if driver != "etcd" {
-		return nil, usagef("unknown key-value store %q, want etcd", driver)
-	}
-	cfg, err := etcd.ParseOptions(options)
-	if err != nil {
+	cfg := dial.Defaults()
+	cfg.Kind, cfg.Options = driver, options
+	if err := cfg.Validate(); err != nil {
 		return nil, &usageError{err}
 	}
-	return etcd.New(ctx, cfg, slog.New(slog.DiscardHandler))
+	return dial.Open(ctx, cfg, slog.New(slog.DiscardHandler))
 }
 
 // withStore runs a command with a connection to the store. The context of run has the time limit;

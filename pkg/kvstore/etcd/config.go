@@ -1,7 +1,6 @@
 package etcd
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -10,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
 )
 
@@ -60,63 +58,6 @@ func Defaults() Config {
 		FailingCheckInterval: 5 * time.Second,
 		CheckTimeout:         10 * time.Second,
 	}
-}
-
-// Flags adds --kvstore-opt, --kvstore-lease-ttl and --kvstore-max-consecutive-quorum-errors to fs.
-func (c *Config) Flags(fs *pflag.FlagSet) {
-	fs.Var(&optionsFlag{config: c}, "kvstore-opt", "options of the key-value store, key=value: "+strings.Join(optionNames(), ", "))
-	fs.DurationVar(&c.LeaseTTL, "kvstore-lease-ttl", c.LeaseTTL, "how long this node's keys in the key-value store outlive it")
-	fs.IntVar(&c.MaxQuorumFailures, "kvstore-max-consecutive-quorum-errors", c.MaxQuorumFailures,
-		"how many checks of the key-value store may fail in a row before it is reported as failed")
-}
-
-// optionsFlag reads "a=b,c=d", repeated or not, or a JSON object as a ConfigMap holds it.
-type optionsFlag struct {
-	config *Config
-	set    map[string]string
-}
-
-func (f *optionsFlag) String() string {
-	var out []string
-	for k, v := range f.set {
-		out = append(out, k+"="+v)
-	}
-	sort.Strings(out)
-	return strings.Join(out, ",")
-}
-
-func (f *optionsFlag) Type() string { return "key=value" }
-
-func (f *optionsFlag) Set(text string) error {
-	options := map[string]string{}
-	text = strings.TrimSpace(text)
-	if strings.HasPrefix(text, "{") {
-		if err := json.Unmarshal([]byte(text), &options); err != nil {
-			return fmt.Errorf("options as JSON: %w", err)
-		}
-	} else {
-		last := ""
-		for _, part := range strings.Split(text, ",") {
-			k, v, ok := strings.Cut(part, "=")
-			switch {
-			case ok && strings.HasPrefix(strings.TrimSpace(k), "etcd."):
-				last = strings.TrimSpace(k)
-				options[last] = v
-			case part == "":
-			case last != "": // a list of addresses has commas of its own
-				options[last] += "," + part
-			default:
-				return fmt.Errorf("option %q is not of the form key=value", part)
-			}
-		}
-	}
-	if f.set == nil {
-		f.set = make(map[string]string)
-	}
-	for k, v := range options {
-		f.set[k] = v
-	}
-	return f.config.Set(options)
 }
 
 // options are the names that [Config.Set] knows and what each does.
