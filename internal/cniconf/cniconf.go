@@ -71,10 +71,10 @@ func (c *Config) Defaults() {
 // Flags registers the flags that the agent gives its users. Call Defaults first.
 func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.ReadPath, "read-cni-conf", c.ReadPath, "CNI configuration to use instead of the generated one")
-	fs.StringVar(&c.WritePath, "write-cni-conf-when-ready", c.WritePath, "Write the CNI configuration to this path when the agent is ready")
-	fs.BoolVar(&c.Exclusive, "cni-exclusive", c.Exclusive, "Rename the CNI configurations of other plugins")
-	fs.StringVar(&c.ChainingMode, "cni-chaining-mode", c.ChainingMode, "Chaining with other CNI plugins: none")
-	fs.StringVar(&c.LogFile, "cni-log-file", c.LogFile, "File the CNI plugin logs to")
+	fs.StringVar(&c.WritePath, "write-cni-conf-when-ready", c.WritePath, "where to write the CNI configuration once pods can be attached")
+	fs.BoolVar(&c.Exclusive, "cni-exclusive", c.Exclusive, "move the CNI configurations of other plugins aside")
+	fs.StringVar(&c.ChainingMode, "cni-chaining-mode", c.ChainingMode, "chaining with other CNI plugins: none")
+	fs.StringVar(&c.LogFile, "cni-log-file", c.LogFile, "log file of the CNI plugin")
 }
 
 // Validate reports all faults of c.
