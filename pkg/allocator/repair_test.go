@@ -1,0 +1,292 @@
+package allocator_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hawser-net/hawser/pkg/allocator"
+	"github.com/hawser-net/hawser/pkg/kvstore"
+)
+
+// hooked is a backend that lets a test act between the store's answer and the allocator's next step.
+type hooked struct {
+	*allocator.KVStoreBackend
+	beforeAcquire, afterAcquire, afterRestore func()
+}
+
+func (h *hooked) Acquire(ctx context.Context, key allocator.AllocatorKey, numbers allocator.Numbers) (allocator.Acquired, error) {
+	call(h.beforeAcquire)
+	defer call(h.afterAcquire)
+	return h.KVStoreBackend.Acquire(ctx, key, numbers)
+}
+
+func (h *hooked) Restore(ctx context.Context, ref allocator.Reference) error {
+	defer call(h.afterRestore)
+	return h.KVStoreBackend.Restore(ctx, ref)
+}
+
+func call(f func()) {
+	if f != nil {
+		f()
+	}
+}
+
+// once returns a function that runs f at its first call.
+func once(f func()) func() {
+	var done atomic.Bool
+	return func() {
+		if !done.Swap(true) {
+			f()
+		}
+	}
+}
+
+// newHooked starts an allocator on a backend with hooks, which set is called to fill in before anything runs.
+func newHooked(t *testing.T, mem *kvstore.Memory, name string, set func(h *hooked, store *kvstore.MemoryClient), opts ...allocator.AllocatorOption) *node {
+	t.Helper()
+	be, store := backend(t, mem, name)
+	h := &hooked{KVStoreBackend: be}
+	set(h, store)
+	events := make(allocator.AllocatorEventChan, 1<<10)
+	opts = append([]allocator.AllocatorOption{
+		allocator.WithMin(256), allocator.WithMax(65535), allocator.WithEvents(events), allocator.WithMasterKeyProtection(),
+		allocator.WithLogger(slog.New(slog.DiscardHandler)),
+	}, opts...)
+	a, err := allocator.NewAllocator(allocator.StringKey(""), h, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- a.Run(context.Background()) }()
+	t.Cleanup(func() {
+		a.Close()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	if err := a.WaitForInitialSync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return &node{a, store, events}
+}
+
+func inStore(t *testing.T, store kvstore.Backend, key string) string {
+	t.Helper()
+	kv, err := store.Get(t.Context(), key)
+	if errors.Is(err, kvstore.ErrNotFound) {
+		return ""
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(kv.Value)
+}
+
+func put(t *testing.T, store kvstore.Backend, pairs ...string) {
+	t.Helper()
+	var txn kvstore.Txn
+	for i := 0; i < len(pairs); i += 2 {
+		txn.Then = append(txn.Then, kvstore.PutOp(base+pairs[i], []byte(pairs[i+1]), kvstore.Permanent))
+	}
+	if _, err := store.Txn(t.Context(), txn); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A lease that is lost while a repair is under way has its effect after the repair: the news must not be wiped out with the old fault.
+func TestLeaseLostDuringRepair(t *testing.T) {
+	t.Parallel()
+	mem := kvstore.NewMemory()
+	a := newHooked(t, mem, "192.0.2.1", func(h *hooked, store *kvstore.MemoryClient) { h.afterRestore = once(store.ExpireLeases) })
+	id := a.allocate(t, "key")
+	a.store.ExpireLeases()
+	eventually(t, "the reference is back although the lease was lost twice", func() bool {
+		return inStore(t, a.store, base+"/value/key/192.0.2.1") == id.String()
+	})
+}
+
+// A lease that is lost between the store's answer and the end of Allocate takes a reference that nobody had booked yet.
+func TestLeaseLostDuringAllocate(t *testing.T) {
+	t.Parallel()
+	mem := kvstore.NewMemory()
+	a := newHooked(t, mem, "192.0.2.1", func(h *hooked, store *kvstore.MemoryClient) { h.afterAcquire = once(store.ExpireLeases) })
+	id := a.allocate(t, "key")
+	eventually(t, "the reference is written again", func() bool {
+		return inStore(t, a.store, base+"/value/key/192.0.2.1") == id.String()
+	})
+}
+
+// Between the loss of a number and the new one nobody is told either: the old one belongs to a stranger, the new one is not certain.
+func TestNothingIsToldWhileRenumbering(t *testing.T) {
+	t.Parallel()
+	mem := kvstore.NewMemory()
+	reached, goOn := make(chan struct{}), make(chan struct{})
+	var armed atomic.Bool
+	a := newHooked(t, mem, "192.0.2.1", func(h *hooked, _ *kvstore.MemoryClient) {
+		stop := once(func() { close(reached); <-goOn })
+		h.beforeAcquire = func() {
+			if armed.Load() {
+				stop()
+			}
+		}
+	})
+	id := a.allocate(t, "key")
+	armed.Store(true)
+	other := mem.Client()
+	defer other.Close()
+	txn := kvstore.Txn{Then: []kvstore.Op{
+		kvstore.DeleteOp(base + "/value/key/192.0.2.1"), kvstore.PutOp(fmt.Sprintf("%s/id/%d", base, id), []byte("stranger"), kvstore.Permanent),
+	}}
+	if _, err := other.Txn(t.Context(), txn); err != nil {
+		t.Fatal(err)
+	}
+	<-reached
+	if got, err := a.Get(t.Context(), allocator.StringKey("key")); got == id {
+		t.Errorf("Get tells %d, which belongs to a stranger, %v", got, err)
+	}
+	short, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if got, _, err := a.Allocate(short, allocator.StringKey("key")); err == nil {
+		t.Errorf("Allocate tells %d in the middle of a change", got)
+	}
+	close(goOn)
+	for ev := range a.events {
+		if ev.Kind == allocator.EventRenumbered {
+			if ev.OldID != id || ev.ID == id {
+				t.Errorf("renumbered: %+v", ev)
+			}
+			break
+		}
+	}
+}
+
+// References to a younger number go if their writers see the older one. Until then a node that knows both waits instead of keeping the younger one alive.
+func TestYoungerNumberIsLeftToGo(t *testing.T) {
+	t.Parallel()
+	mem := kvstore.NewMemory()
+	other := mem.Client()
+	defer other.Close()
+	put(t, other, "/id/300", "key")
+	put(t, other, "/id/400", "key", "/value/key/192.0.2.9", "400")
+	a := newNode(t, mem, "192.0.2.1")
+	var txns atomic.Int32
+	a.store.SetFault(func(_ context.Context, call kvstore.MemoryCall) (before, after error) {
+		if call.Op == "txn" && txns.Add(1) == 3 {
+			return kvstore.Delete(t.Context(), other, base+"/value/key/192.0.2.9"), nil
+		}
+		return nil, nil
+	})
+	if id := a.allocate(t, "key"); id != 300 {
+		t.Errorf("the key is %d, want the oldest number, 300", id)
+	}
+}
+
+// A younger number that stays in use is the one in force, and everybody joins it.
+func TestYoungerNumberInUseStays(t *testing.T) {
+	t.Parallel()
+	mem := kvstore.NewMemory()
+	other := mem.Client()
+	defer other.Close()
+	put(t, other, "/id/300", "key")
+	put(t, other, "/id/400", "key", "/value/key/192.0.2.9", "400")
+	if id := newNode(t, mem, "192.0.2.1").allocate(t, "key"); id != 400 {
+		t.Errorf("the key is %d, but 400 is in use", id)
+	}
+}
+
+// Two numbers of one key that others have brought about, each with its references in good order, become one: the oldest.
+func TestDuplicatesHeal(t *testing.T) {
+	t.Parallel()
+	mem := kvstore.NewMemory()
+	a := newNode(t, mem, "192.0.2.1", allocator.WithSyncInterval(20*time.Millisecond))
+	young := a.allocate(t, "key")
+	cut := errors.New("cut off")
+	a.store.SetFault(func(context.Context, kvstore.MemoryCall) (before, after error) { return cut, nil })
+	other := mem.Client()
+	defer other.Close()
+	if err := kvstore.DeletePrefix(t.Context(), other, base+"/"); err != nil {
+		t.Fatal(err)
+	}
+	old := newNode(t, mem, "192.0.2.2").allocate(t, "key")
+	if old == young {
+		t.Skip("the same number was picked again")
+	}
+	put(t, other, "/id/"+young.String(), "key", "/value/key/192.0.2.1", young.String())
+	a.store.SetFault(nil)
+	eventually(t, "the node has followed to the oldest number", func() bool {
+		got, err := a.Get(t.Context(), allocator.StringKey("key"))
+		return err == nil && got == old && inStore(t, other, base+"/value/key/192.0.2.1") == old.String()
+	})
+}
+
+// An Allocate that waits for the watch ends with the allocator.
+func TestCloseEndsAllocate(t *testing.T) {
+	t.Parallel()
+	mem := kvstore.NewMemory()
+	var listing atomic.Bool
+	listing.Store(true)
+	acquired := make(chan struct{})
+	a := newHooked(t, mem, "192.0.2.1", func(h *hooked, store *kvstore.MemoryClient) {
+		h.afterAcquire = once(func() { close(acquired) })
+		store.SetFault(func(_ context.Context, call kvstore.MemoryCall) (before, after error) {
+			if call.Op == "list" && !listing.Load() {
+				return errors.New("no listing now"), nil
+			}
+			return nil, nil
+		})
+	})
+	listing.Store(false)
+	// A change that the watch cannot resume after: it has to list, and cannot.
+	other := mem.Client()
+	defer other.Close()
+	a.store.BreakWatches()
+	put(t, other, "/id/300", "unrelated")
+	mem.Compact()
+	a.store.BreakWatches()
+	got := make(chan error, 1)
+	go func() {
+		_, _, err := a.Allocate(t.Context(), allocator.StringKey("key"))
+		got <- err
+	}()
+	<-acquired
+	a.Close()
+	select {
+	case err := <-got:
+		if err != nil && !errors.Is(err, allocator.ErrClosed) {
+			t.Errorf("Allocate after Close: %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("Allocate goes on although the allocator is closed")
+	}
+}
+
+// A remote number whose key becomes unreadable is told as gone.
+func TestRemoteKeyBecomesUnreadable(t *testing.T) {
+	t.Parallel()
+	here, there := kvstore.NewMemory(), kvstore.NewMemory()
+	a := newNode(t, here, "192.0.2.1")
+	be, store := backend(t, there, "")
+	put(t, store, "/id/300", "key")
+	rc, err := a.WatchRemoteKVStore("far", be, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rc.Close()
+	if err := rc.WaitForSync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	put(t, store, "/id/300", "")
+	for ev := range a.events {
+		if ev.Remote == "far" && ev.Kind == allocator.EventDelete {
+			if ev.ID != 300 || ev.Key.GetKey() != "key" {
+				t.Errorf("told: %+v", ev)
+			}
+			break
+		}
+	}
+}
