@@ -339,7 +339,7 @@ func TestREST(t *testing.T) {
 			}
 		}()
 		err := n.client.Monitor(ctx, nil, func(ev rest.MonitorEvent) error {
-			if ev.Proto == "UDP" && ev.Source == front.ip4.String() {
+			if ev.Proto == "udp" && ev.Source == front.ip4.String() {
 				if _, dup := seen[ev.Type]; !dup || ev.Verdict == rest.PolicyVerdictDenied {
 					seen[ev.Type] = ev
 				}
