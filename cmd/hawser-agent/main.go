@@ -12,6 +12,8 @@ import (
 	"github.com/hawser-net/hawser/internal/agent"
 )
 
+//go:generate sh -c "go run . reference >../../docs/user/hawser-agent.md"
+
 // version is set by the linker.
 var version = "devel"
 

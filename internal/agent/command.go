@@ -35,19 +35,11 @@ comes first, then the environment, then the files.`,
     --kvstore etcd --kvstore-opt etcd.address=http://192.0.2.1:2379`,
 		Version: version, Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			fs := cmd.Flags()
-			unknown, err := confdir.Load(fs, getenv)
+			log, err := cfg.load(cmd.Flags(), getenv)
 			if err != nil {
 				return err
 			}
-			if err := cfg.Validate(); err != nil {
-				return fmt.Errorf("the configuration is not usable:\n%w", err)
-			}
-			log := newLogger(cfg)
-			if len(unknown) > 0 {
-				log.Debug("options of other programs in the configuration directory are ignored", "options", unknown)
-			}
-			a, err := New(cfg, log, version, flagValues(fs))
+			a, err := New(cfg, log, version, flagValues(cmd.Flags()))
 			if err != nil {
 				return err
 			}
@@ -55,7 +47,45 @@ comes first, then the environment, then the files.`,
 		},
 	}
 	cfg.Flags(cmd.Flags())
+	clean := &cobra.Command{
+		Use: "cleanup", Short: "Remove what an agent leaves on the node when it stops",
+		Long: `cleanup removes devices, routes, masquerading, pods' interfaces, pinned maps and programs,
+state and the CNI configuration. It refuses while an agent runs on the same state directory.`,
+		Args: cobra.NoArgs,
+		RunE: func(sub *cobra.Command, _ []string) error {
+			if _, err := confdir.Load(sub.Flags(), getenv); err != nil {
+				return err
+			}
+			return CleanUp(cfg, newLogger(cfg), sub.OutOrStdout())
+		},
+	}
+	// Of the agent's options only those that say where things are.
+	all := pflag.NewFlagSet("", pflag.ContinueOnError)
+	cfg.Flags(all)
+	for _, name := range []string{"config-dir", "debug", "log-format", "state-dir", "bpf-root", "write-cni-conf-when-ready", "cni-exclusive"} {
+		clean.Flags().AddFlag(all.Lookup(name))
+	}
+	cmd.AddCommand(clean, &cobra.Command{
+		Use: "reference", Short: "Print the manual page of the options", Hidden: true, Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error { return WriteReference(cmd.OutOrStdout(), cmd) },
+	})
 	return cmd
+}
+
+// load completes the options and checks them.
+func (c *Config) load(fs *pflag.FlagSet, getenv func(string) string) (*slog.Logger, error) {
+	unknown, err := confdir.Load(fs, getenv)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.Validate(); err != nil {
+		return nil, fmt.Errorf("the configuration is not usable:\n%w", err)
+	}
+	log := newLogger(*c)
+	if len(unknown) > 0 {
+		log.Debug("options of other programs in the configuration directory are ignored", "options", unknown)
+	}
+	return log, nil
 }
 
 // newLogger writes to standard error, where the container runtime or systemd collects it.

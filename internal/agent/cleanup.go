@@ -1,0 +1,64 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/hawser-net/hawser/internal/cniconf"
+	"github.com/hawser-net/hawser/internal/datapath/link"
+)
+
+// CleanUp removes everything that an agent with this configuration leaves on the node when it
+// stops: devices, routes, masquerading, pinned maps and programs, state, and the CNI
+// configuration. Pods that are still there lose their network. It refuses while an agent runs.
+func CleanUp(cfg Config, log *slog.Logger, out io.Writer) error {
+	unlock, err := lockState(cfg.StateDir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	var errs []error
+	step := func(what string, err error) {
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", what, err))
+			return
+		}
+		fmt.Fprintln(out, "removed", what)
+	}
+	cni, err := cniconf.New(cfg.CNI, log)
+	if err == nil {
+		err = cni.Remove()
+	}
+	step("the CNI configuration", err)
+	links, err := link.New(link.Config{}, log)
+	if err != nil {
+		return err
+	}
+	defer links.Close()
+	step("the pods' interfaces", removePods(links))
+	step("devices, routes and masquerading", links.CleanUp())
+	step("pinned maps and programs in "+filepath.Join(cfg.BPFRoot, "hawser"), os.RemoveAll(filepath.Join(cfg.BPFRoot, "hawser")))
+	for _, name := range []string{"state", "policies"} {
+		dir := filepath.Join(cfg.StateDir, name)
+		step(dir, os.RemoveAll(dir))
+	}
+	return errors.Join(errs...)
+}
+
+// removePods deletes all pod interfaces: without an agent nothing would ever take their programs away.
+func removePods(links *link.Links) error {
+	found, err := links.EndpointLinks()
+	if err != nil {
+		return err
+	}
+	for _, l := range found {
+		if err := links.DeleteEndpoint(l.Name, l.IfIndex); err != nil {
+			return err
+		}
+	}
+	return links.Flush()
+}
