@@ -7,7 +7,7 @@ NODES    ?= 2
 PACKAGES ?= ./...
 FUZZTIME ?= 3s
 BENCH    ?=
-BINARIES := hawser hawser-agent hawser-cni
+BINARIES := hawser hawser-agent hawser-cni hawser-operator
 VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
 .PHONY: help sandbox sandbox-down build test test-long fuzz bench verify lint fmt generate clean

@@ -1,0 +1,88 @@
+package operator
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/hawser-net/hawser/pkg/allocator"
+)
+
+// gcBurst bounds how many identities are deleted without a pause when the rate was not used before.
+const gcBurst = 42
+
+// lockTimeout bounds one sweep of the locks.
+const lockTimeout = time.Minute
+
+// textKey is a label set in its canonical form: collection has no need to read it.
+type textKey string
+
+// String returns the canonical form.
+func (k textKey) String() string { return string(k) }
+
+// GetKey returns the canonical form.
+func (k textKey) GetKey() string { return string(k) }
+
+// PutKey takes any text.
+func (k textKey) PutKey(v string) (allocator.AllocatorKey, error) { return textKey(v), nil }
+
+// GetAsMap has no labels to return.
+func (k textKey) GetAsMap() map[string]string { return map[string]string{"": string(k)} }
+
+// PutKeyFromMap is the inverse of GetAsMap.
+func (k textKey) PutKeyFromMap(m map[string]string) (allocator.AllocatorKey, error) {
+	return textKey(m[""]), nil
+}
+
+// collectIdentities deletes identities that nobody refers to, two rounds after that was first seen.
+func (o *Operator) collectIdentities(ctx context.Context, ids *allocator.Allocator, limiter *rate.Limiter) error {
+	seen := map[allocator.ID]int64{}
+	return every(ctx, o.cfg.GCInterval, nil, func(ctx context.Context) error {
+		start := time.Now()
+		next, stats, err := ids.RunGC(ctx, limiter, seen)
+		if err != nil {
+			// The next try comes early. What this round saw for the first time has not been unused for an interval then, so it does not count yet.
+			maps.DeleteFunc(next, func(id allocator.ID, mod int64) bool { return seen[id] != mod })
+		}
+		seen = next
+		if ctx.Err() != nil {
+			return nil
+		}
+		took := time.Since(start)
+		o.metrics.collected(stats, took, err)
+		log := o.log.With("part", "identity-gc")
+		if err != nil {
+			log.Warn("cannot collect unused identities, trying again", "error", err, "deleted", stats.Deleted)
+			return err
+		}
+		level := log.Debug
+		if stats.Deleted > 0 || stats.Dead > 0 {
+			level = log.Info
+		}
+		level("looked for unused identities", "deleted", stats.Deleted, "unused", stats.Dead, "used", stats.Alive,
+			"spared", stats.Spared, "of-other-clusters", stats.OutOfRange, "took", took.Round(time.Millisecond))
+		return nil
+	})
+}
+
+// collectLocks deletes locks that have not moved between two sweeps: their holder's lease should have ended long ago.
+func (o *Operator) collectLocks(ctx context.Context, ids *allocator.Allocator) error {
+	seen := map[string]allocator.Lock{}
+	return every(ctx, o.cfg.LockGCInterval, nil, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, lockTimeout)
+		defer cancel()
+		held, err := ids.RunLocksGC(ctx, seen)
+		if held != nil {
+			seen = held
+		}
+		if err != nil && !errors.Is(err, context.Canceled) {
+			o.log.Warn("cannot sweep locks, trying again", "error", err)
+			// A retry comes early: what it finds unmoved has had less time than it is due.
+			seen = map[string]allocator.Lock{}
+		}
+		return err
+	})
+}

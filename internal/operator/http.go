@@ -1,0 +1,120 @@
+package operator
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/hawser-net/hawser/pkg/kvstore"
+)
+
+// apiHandler answers GET /healthz and /v1/healthz: 200 and "ok", or 500 and what is wrong; and GET /v1/metrics: the metrics as JSON.
+func (o *Operator) apiHandler(store kvstore.Backend) http.Handler {
+	mux := http.NewServeMux()
+	health := func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		if st := store.Status(); !st.Healthy() {
+			w.WriteHeader(http.StatusInternalServerError)
+			fmt.Fprintln(w, "kvstore:", st.Message)
+			return
+		}
+		fmt.Fprint(w, "ok")
+	}
+	mux.HandleFunc("GET /healthz", health)
+	mux.HandleFunc("GET /v1/healthz", health)
+	mux.HandleFunc("GET /v1/metrics", o.listMetrics)
+	return mux
+}
+
+// metric is one metric as JSON.
+type metric struct {
+	Name   string            `json:"name"`
+	Labels map[string]string `json:"labels,omitempty"`
+	Value  float64           `json:"value"`
+}
+
+func (o *Operator) listMetrics(w http.ResponseWriter, _ *http.Request) {
+	families, err := o.metrics.registry.Gather()
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	out := []metric{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			e := metric{Name: f.GetName()}
+			for _, l := range m.GetLabel() {
+				if e.Labels == nil {
+					e.Labels = map[string]string{}
+				}
+				e.Labels[l.GetName()] = l.GetValue()
+			}
+			switch f.GetType() {
+			case dto.MetricType_COUNTER:
+				e.Value = m.GetCounter().GetValue()
+			case dto.MetricType_GAUGE:
+				e.Value = m.GetGauge().GetValue()
+			default:
+				continue // a distribution is no single number
+			}
+			out = append(out, e)
+		}
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(out) // the client has gone
+}
+
+// listen opens addr. For "localhost" it listens on both loopback addresses, on one if the machine has not both.
+func listen(ctx context.Context, addr string) ([]net.Listener, error) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, err
+	}
+	hosts := []string{host}
+	if host == "localhost" {
+		hosts = []string{"127.0.0.1", "::1"}
+	}
+	var out []net.Listener
+	var errs []error
+	for _, h := range hosts {
+		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(h, port))
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if port == "0" { // the second address gets the port that the first was given
+			_, port, _ = net.SplitHostPort(l.Addr().String())
+		}
+		out = append(out, l)
+	}
+	if len(out) == 0 {
+		return nil, errors.Join(errs...)
+	}
+	return out, nil
+}
+
+// serve answers requests on l until ctx ends, then gives those under way a moment to finish.
+func serve(ctx context.Context, l net.Listener, h http.Handler) error {
+	srv := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute}
+	done := make(chan error, 1)
+	go func() { done <- srv.Serve(l) }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	stop, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	err := srv.Shutdown(stop)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = srv.Close()
+	}
+	<-done
+	return err
+}

@@ -1,0 +1,86 @@
+package operator
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hawser-net/hawser/pkg/kvstore"
+)
+
+// writeTimeout bounds one write of the heartbeat and of the description.
+const writeTimeout = 25 * time.Second
+
+// heartbeat writes the time, by which nodes see that somebody looks after the store.
+func (o *Operator) heartbeat(ctx context.Context, store kvstore.Backend) error {
+	lost, stop := lostLease(store, kvstore.HeartbeatKey)
+	defer stop()
+	return every(ctx, o.cfg.HeartbeatInterval, lost, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+		defer cancel()
+		err := kvstore.Put(ctx, store, kvstore.HeartbeatKey, []byte(time.Now().UTC().Format(time.RFC3339)), kvstore.Leased)
+		if err != nil && !errors.Is(err, context.Canceled) {
+			o.log.Warn("cannot write the heartbeat", "key", kvstore.HeartbeatKey, "error", err)
+		}
+		return err
+	})
+}
+
+// clusterDescription is the value of the cluster's key, as other clusters read it.
+type clusterDescription struct {
+	ID           uint32              `json:"id,omitempty"`
+	Capabilities clusterCapabilities `json:"capabilities"`
+}
+
+type clusterCapabilities struct {
+	MaxConnectedClusters uint32 `json:"maxConnectedClusters,omitempty"`
+}
+
+func (o *Operator) description() ([]byte, error) {
+	return json.Marshal(clusterDescription{ID: o.cfg.ClusterID, Capabilities: clusterCapabilities{MaxConnectedClusters: o.cfg.MaxConnectedClusters}})
+}
+
+// clusterConfig keeps the cluster's description in the store. It is written again and again, and not only when it is missing: so it always hangs on the
+// lease of an operator that lives.
+func (o *Operator) clusterConfig(ctx context.Context, store kvstore.Backend) error {
+	key := kvstore.JoinKey(kvstore.ClusterConfigPrefix, o.cfg.ClusterName)
+	want, err := o.description()
+	if err != nil {
+		return fmt.Errorf("encoding the cluster's description: %w", err)
+	}
+	lost, stop := lostLease(store, key)
+	defer stop()
+	return every(ctx, o.cfg.ClusterConfigInterval, lost, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+		defer cancel()
+		have, err := store.Get(ctx, key)
+		if errors.Is(err, kvstore.ErrNotFound) {
+			err = nil
+		}
+		var other clusterDescription
+		if err == nil && len(have.Value) > 0 && json.Unmarshal(have.Value, &other) == nil && other.ID != o.cfg.ClusterID {
+			o.log.Warn("the store describes this cluster with another number; if another operator goes on to do so, they are set up differently",
+				"cluster", o.cfg.ClusterName, "was", other.ID, "is", o.cfg.ClusterID)
+		}
+		if err == nil {
+			err = kvstore.Put(ctx, store, key, want, kvstore.Leased)
+		}
+		if err != nil && !errors.Is(err, context.Canceled) {
+			o.log.Warn("cannot write the cluster's description", "key", key, "error", err)
+		}
+		return err
+	})
+}
+
+// lostLease returns a channel that tells when a key's lease is gone.
+func lostLease(store kvstore.Backend, key string) (lost <-chan struct{}, stop func()) {
+	ch := make(chan struct{}, 1)
+	return ch, store.ObserveLostLeases(key, func([]string) {
+		select {
+		case ch <- struct{}{}:
+		default: // it is told already
+		}
+	})
+}
