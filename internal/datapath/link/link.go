@@ -76,7 +76,8 @@ type Links struct {
 	ns   *os.File // the namespace, for sysctls and nftables
 	ipv6 bool     // the kernel has IPv6
 
-	nodeMu sync.Mutex // serialises SetNode and CleanUp
+	nodeMu      sync.Mutex // serialises SetNode and CleanUp
+	trackTunnel bool       // under nodeMu: the kernel cannot leave the tunnel out of connection tracking
 
 	mu               sync.Mutex
 	router4, router6 netip.Addr     // of the last SetNode

@@ -102,17 +102,36 @@ func (l *Links) nft() (*nftables.Conn, error) {
 }
 
 // reconcileMasquerade makes our table hold what n asks for. If it differs it is replaced whole in
-// one transaction; flows already translated keep their translation, which is in conntrack.
+// one transaction; flows already translated keep their translation, which is in conntrack. Without
+// masquerading there is no table: then nothing of ours needs conntrack, and the tunnel no exception.
 func (l *Links) reconcileMasquerade(n datapath.Node) error {
-	want := masqRules(n)
+	want, port := masqRules(n), untrackedPort(n)
 	if len(want) == 0 {
 		return l.removeMasquerade()
 	}
+	if l.trackTunnel {
+		port = 0
+	}
+	err := l.installTable(want, port)
+	if err == nil || port == 0 {
+		return err
+	}
+	// The exception needs parts of nftables that a kernel may lack. It only saves time.
+	if retry := l.installTable(want, 0); retry != nil {
+		return err
+	}
+	l.trackTunnel = true
+	l.log.Warn("The kernel cannot leave the tunnel's packets out of connection tracking; connections between nodes are slower to open", "error", err)
+	return nil
+}
+
+// installTable is one attempt, with the tunnel's port untracked unless it is 0.
+func (l *Links) installTable(want []masqFamily, port uint16) error {
 	c, err := l.nft()
 	if err != nil {
 		return err
 	}
-	same, err := masqUnchanged(c, want)
+	same, err := masqUnchanged(c, want, port)
 	if err != nil || same {
 		return err
 	}
@@ -130,6 +149,9 @@ func (l *Links) reconcileMasquerade(n datapath.Node) error {
 		if err := m.add(c, table, chain); err != nil {
 			return err
 		}
+	}
+	if port != 0 {
+		addUntracked(c, table, port)
 	}
 	if err := c.Flush(); err != nil {
 		return fmt.Errorf("install masquerading in nftables: %w", err)
@@ -213,8 +235,8 @@ func after(p netip.Prefix) netip.Addr {
 	return last.Next()
 }
 
-// masqUnchanged compares the rules' marks and the sets' sizes with want.
-func masqUnchanged(c *nftables.Conn, want []masqFamily) (bool, error) {
+// masqUnchanged compares the rules' marks and the sets' elements with want.
+func masqUnchanged(c *nftables.Conn, want []masqFamily, port uint16) (bool, error) {
 	table, err := c.ListTableOfFamily(nftTable, nftables.TableFamilyINet)
 	if errors.Is(err, unix.ENOENT) || (err == nil && table == nil) {
 		return false, nil
@@ -227,7 +249,7 @@ func masqUnchanged(c *nftables.Conn, want []masqFamily) (bool, error) {
 		return false, nil
 	}
 	rules, err := c.GetRules(table, chain)
-	if err != nil || len(rules) != len(want) {
+	if err != nil || len(rules) != len(want) || !untrackedUnchanged(c, table, port) {
 		return false, nil
 	}
 	for i, m := range want {

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -144,6 +146,8 @@ func TestMasqueradeRepair(t *testing.T) {
 		"element gone":    {"flush", "set", "inet", nftTable, "pods6"},
 		"foreign rule":    {"add", "rule", "inet", nftTable, nftChain, "accept"},
 		"chain gone":      {"delete", "chain", "inet", nftTable, nftChain},
+		"tunnel tracked":  {"flush", "chain", "inet", nftTable, "tunnel_in"},
+		"half tracked":    {"delete", "chain", "inet", nftTable, "tunnel_out"},
 		"everything gone": {"delete", "table", "inet", nftTable},
 	} {
 		n.output(t, "nft", damage...)
@@ -151,6 +155,48 @@ func TestMasqueradeRepair(t *testing.T) {
 		must(t, err)
 		if diff := cmp.Diff(sortedTables(want), sortedTables(n.output(t, "nft", "list", "ruleset"))); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// The outer packets of the tunnel make no entries in connection tracking; all other packets do.
+func TestTunnelUntracked(t *testing.T) {
+	n := newNode(t)
+	_, err := n.SetNode(tunnelNode())
+	must(t, err)
+	tracked := func(from netns.NsHandle, to string) (count int) {
+		t.Helper()
+		inThread(t, from, func() error {
+			c, err := net.Dial("udp", to)
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			_, err = c.Write([]byte("not a frame"))
+			return err
+		})
+		inThread(t, n.ns, func() error {
+			text, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_count")
+			if err == nil {
+				count, err = strconv.Atoi(strings.TrimSpace(string(text)))
+			}
+			return err
+		})
+		return count
+	}
+	for _, row := range []struct {
+		what, to string
+		from     netns.NsHandle
+		want     int
+	}{
+		{"to the tunnel, IPv4", "192.0.2.1:8472", n.far, 0},
+		{"to the tunnel, IPv6", "[2001:db8::1]:8472", n.far, 0},
+		{"to another node's tunnel, IPv4", "192.0.2.2:8472", n.ns, 0},
+		{"to another node's tunnel, IPv6", "[2001:db8::2]:8472", n.ns, 0},
+		{"to another port", "192.0.2.1:8473", n.far, 1},
+	} {
+		if got := tracked(row.from, row.to); got != row.want {
+			t.Errorf("%s: %d tracked flows, want %d", row.what, got, row.want)
 		}
 	}
 }
