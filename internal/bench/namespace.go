@@ -133,8 +133,11 @@ func (n *namespace) up(link string, prefixes ...string) error {
 	return n.h.LinkSetUp(l)
 }
 
-// route adds a route through a neighbour.
-func (n *namespace) route(dst, via string) error {
+// route adds a route through a neighbour, replaceRoute puts it in place of the one that is there.
+func (n *namespace) route(dst, via string) error        { return n.routeBy(n.h.RouteAdd, dst, via) }
+func (n *namespace) replaceRoute(dst, via string) error { return n.routeBy(n.h.RouteReplace, dst, via) }
+
+func (n *namespace) routeBy(do func(*netlink.Route) error, dst, via string) error {
 	p, err := netip.ParsePrefix(dst)
 	if err != nil {
 		return err
@@ -143,10 +146,19 @@ func (n *namespace) route(dst, via string) error {
 		Dst: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())},
 		Gw:  net.ParseIP(via),
 	}
-	if err := n.h.RouteAdd(r); err != nil {
+	if err := do(r); err != nil {
 		return fmt.Errorf("route to %s via %s in %s: %w", dst, via, n.name, err)
 	}
 	return nil
+}
+
+// setMTU sets the MTU of a link.
+func (n *namespace) setMTU(link string, mtu int) error {
+	l, err := n.h.LinkByName(link)
+	if err != nil {
+		return fmt.Errorf("%s in %s: %w", link, n.name, err)
+	}
+	return n.h.LinkSetMTU(l, mtu)
 }
 
 // forward makes the namespace a router.

@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"strings"
 	"time"
+
+	"github.com/vishvananda/netlink"
 )
 
 // manyRules returns policies of about n rules: those of app=server let app=client in at the ports
@@ -63,7 +66,36 @@ func (r *rig) checkRules(ctx context.Context, n int) error {
 // plainPath makes two namespaces with one or two routers between them: the way that packets of pods
 // go, by the kernel alone.
 func (b *bencher) plainPath(name string, routers int) (p path, remove func() error, err error) {
-	var all []*namespace
+	p, _, remove, err = b.plainNetwork(name, routers)
+	return p, remove, err
+}
+
+// vxlanPath is a plainPath with two routers that have the kernel's VXLAN device between them: what
+// encapsulation costs before anybody judges a packet.
+func (b *bencher) vxlanPath(name string) (p path, remove func() error, err error) {
+	p, all, remove, err := b.plainNetwork(name, 2)
+	if err != nil {
+		return p, remove, err
+	}
+	for i := 1; i <= 2; i++ {
+		router := all[i]
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name = "vxlan"
+		err = errors.Join(err, router.h.LinkAdd(&netlink.Vxlan{
+			LinkAttrs: attrs, VxlanId: 42, Port: 8472, SrcAddr: net.IPv4(198, 18, 1, byte(i)), Group: net.IPv4(198, 18, 1, byte(3-i)),
+		}), router.up("vxlan", fmt.Sprintf("198.19.0.%d/24", i)))
+	}
+	// The segments of the two ends must fit.
+	err = errors.Join(err, all[0].setMTU("right", 1450), all[3].setMTU("left", 1450),
+		all[1].replaceRoute("198.18.2.0/24", "198.19.0.2"), all[2].replaceRoute("198.18.0.0/24", "198.19.0.1"))
+	if err != nil {
+		return p, remove, errors.Join(err, remove())
+	}
+	return p, remove, nil
+}
+
+// plainNetwork also returns the namespaces, from the client to the server.
+func (b *bencher) plainNetwork(name string, routers int) (p path, all []*namespace, remove func() error, err error) {
 	remove = func() error {
 		var errs []error
 		for _, n := range all {
@@ -74,7 +106,7 @@ func (b *bencher) plainPath(name string, routers int) (p path, remove func() err
 	for i := range routers + 2 {
 		n, err := b.newNamespace(fmt.Sprintf("%s-plain-%d", name, i))
 		if err != nil {
-			return p, remove, errors.Join(err, remove())
+			return p, nil, remove, errors.Join(err, remove())
 		}
 		all = append(all, n)
 	}
@@ -96,17 +128,18 @@ func (b *bencher) plainPath(name string, routers int) (p path, remove func() err
 		err = errors.Join(err, n.forward())
 	}
 	if err != nil {
-		return p, remove, errors.Join(err, remove())
+		return p, nil, remove, errors.Join(err, remove())
 	}
 	to := netip.AddrFrom4([4]byte{198, 18, byte(last - 1), 2})
-	return path{client: all[0], server: all[last], to: to}, remove, nil
+	return path{client: all[0], server: all[last], to: to}, all, remove, nil
 }
 
 // flowGoals are the goals of round trips, connections and streams, as ratios.
 type flowGoals struct{ rr, crr, stream [2]float64 }
 
 // measureFlows measures two paths in turn and adds the rows.
-func (b *bencher) measureFlows(ctx context.Context, row, baseline string, ours, plain path, goals flowGoals) error {
+// If brief, only what is on one processor, and the stream. label goes before the names.
+func (b *bencher) measureFlows(ctx context.Context, row, label, baseline string, ours, plain path, goals flowGoals, brief bool) error {
 	rounds := pick(b, 11, 5)
 	each := pick(b, 400*time.Millisecond, 200*time.Millisecond)
 	type latency func(path, time.Duration, where) ([]time.Duration, error)
@@ -115,7 +148,11 @@ func (b *bencher) measureFlows(ctx context.Context, row, baseline string, ours, 
 		run  latency
 		goal [2]float64
 	}{{"TCP_RR", path.roundTrips, goals.rr}, {"TCP_CRR", path.connections, goals.crr}} {
-		for _, w := range placements() {
+		at := placements()
+		if brief {
+			at = at[:1]
+		}
+		for _, w := range at {
 			var p50, tail pairs
 			for round := range rounds {
 				if err := ctx.Err(); err != nil {
@@ -140,8 +177,11 @@ func (b *bencher) measureFlows(ctx context.Context, row, baseline string, ours, 
 				tail.add(us(p99(t1)), us(p99(t2)))
 			}
 			f := Figure{Row: row, Unit: "us", BaselineName: baseline, First: kind.goal[0], Far: kind.goal[1], GoalOfRatio: true}
-			f.Name = fmt.Sprintf("%s p50, %s", kind.name, w.name)
+			f.Name = fmt.Sprintf("%s%s p50, %s", label, kind.name, w.name)
 			b.add(p50.fill(f))
+			if brief {
+				continue
+			}
 			f.Name, f.First, f.Far = fmt.Sprintf("%s p99, %s", kind.name, w.name), 0, 0
 			b.add(tail.fill(f))
 		}
@@ -167,7 +207,7 @@ func (b *bencher) measureFlows(ctx context.Context, row, baseline string, ours, 
 		}
 		streams.add(g1, g2)
 	}
-	b.add(streams.fill(Figure{Row: row, Name: "TCP stream, " + w.name, Unit: "Gbit/s", BaselineName: baseline,
+	b.add(streams.fill(Figure{Row: row, Name: label + "TCP stream, " + w.name, Unit: "Gbit/s", BaselineName: baseline,
 		First: goals.stream[0], Far: goals.stream[1], GoalOfRatio: true, Higher: true}))
 	return nil
 }
@@ -189,8 +229,8 @@ func (b *bencher) sameNode(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, remove()) }()
-	return b.measureFlows(ctx, "rr", "two veth pairs and a router between them, no BPF", ours, plain,
-		flowGoals{rr: [2]float64{1.05, 0.95}, crr: [2]float64{1.10, 0.95}})
+	return b.measureFlows(ctx, "rr", "", "two veth pairs and a router between them, no BPF", ours, plain,
+		flowGoals{rr: [2]float64{1.05, 0.95}, crr: [2]float64{1.10, 0.95}}, false)
 }
 
 func (b *bencher) twoNodes(ctx context.Context) (err error) {
@@ -208,8 +248,18 @@ func (b *bencher) twoNodes(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, remove()) }()
-	return b.measureFlows(ctx, "vxlan", "the same path by two routers, not encapsulated, no BPF", ours, plain,
-		flowGoals{rr: [2]float64{1.4, 1.1}, crr: [2]float64{1.5, 1.15}, stream: [2]float64{0.8, 0.95}})
+	const baseline = "the same path by two routers, not encapsulated, no BPF"
+	err = b.measureFlows(ctx, "vxlan", "", baseline, ours, plain,
+		flowGoals{rr: [2]float64{1.4, 1.1}, crr: [2]float64{1.5, 1.15}, stream: [2]float64{0.8, 0.95}}, false)
+	if err != nil {
+		return err
+	}
+	kernel, removeKernel, err := b.vxlanPath("vxlan-kernel")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, removeKernel()) }()
+	return b.measureFlows(ctx, "vxlan", "kernel's VXLAN alone: ", baseline, kernel, plain, flowGoals{}, true)
 }
 
 // flowPods starts the agents with many rules and a client and a server, and waits until they reach each
