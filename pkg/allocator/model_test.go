@@ -1,0 +1,456 @@
+package allocator_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/hawser-net/hawser/pkg/allocator"
+	"github.com/hawser-net/hawser/pkg/kvstore"
+)
+
+// This file runs small scenarios of two or three actors in every order of their store operations, on the real backend and a real store in memory, and checks
+// the promises after each operation. Then it does the same with one check of the transactions taken away, and expects the search to find the harm: so each
+// check is there for a reason, and the search is able to see it.
+
+// world is one run of a scenario.
+type world struct {
+	mem *kvstore.Memory
+	// told is what callers have been told and have not released: the number of each key on each node.
+	told map[string]allocator.ID // "node key"
+	// drop says which conditions the store ignores.
+	drop func(txn kvstore.Txn, c kvstore.Cond) bool
+	// verify is whether allocators give way to older numbers.
+	verify bool
+
+	turns   map[string]chan struct{} // actors that wait for their turn
+	arrived chan string              // an actor waits for its turn, or has ended ("-name")
+	idle    map[string]int           // operations of an actor since the store last changed
+	clients map[string]*kvstore.MemoryClient
+}
+
+// actorStore is a connection whose operations each wait for a turn.
+type actorStore struct {
+	kvstore.Backend
+	w    *world
+	name string
+}
+
+func (s *actorStore) turn() {
+	s.w.arrived <- s.name
+	<-s.w.turns[s.name]
+}
+
+func (s *actorStore) Txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, error) {
+	s.turn()
+	txn.If = slices.DeleteFunc(slices.Clone(txn.If), func(c kvstore.Cond) bool { return s.w.drop(txn, c) })
+	return s.Backend.Txn(ctx, txn)
+}
+
+func (s *actorStore) List(ctx context.Context, prefix string) (kvstore.Listing, error) {
+	s.turn()
+	return s.Backend.List(ctx, prefix)
+}
+
+// actor is a node, or another writer, in a scenario.
+type actor struct {
+	w     *world
+	name  string
+	store *actorStore
+	be    *allocator.KVStoreBackend
+	cache map[string]allocator.ID // what the node's watch has told it
+	picks []allocator.ID
+	taken map[allocator.ID]bool
+}
+
+func (w *world) actor(name string) *actor {
+	if w.clients[name] == nil {
+		w.clients[name] = w.mem.Client()
+	}
+	store := &actorStore{w.clients[name], w, name}
+	be, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{Store: store, BasePath: base, Suffix: name, KeyType: allocator.StringKey("")})
+	if err != nil {
+		panic(err)
+	}
+	return &actor{w: w, name: name, store: store, be: be, cache: map[string]allocator.ID{}, picks: []allocator.ID{1, 2, 3}, taken: map[allocator.ID]bool{}}
+}
+
+// Known, Pick and Taken make an actor the [allocator.Numbers] of its own backend.
+func (a *actor) Known(key string) allocator.ID { return a.cache[key] }
+func (a *actor) Taken(id allocator.ID)         { a.taken[id] = true }
+func (a *actor) Pick() (allocator.ID, error) {
+	for _, id := range a.picks {
+		if !a.taken[id] {
+			return id, nil
+		}
+	}
+	return allocator.NoID, allocator.ErrExhausted
+}
+
+// refresh lets the actor's watch catch up.
+func (a *actor) refresh() {
+	a.cache = map[string]allocator.ID{}
+	created := map[string]int64{}
+	for _, kv := range a.w.pairs("/id/") {
+		id, err := allocator.ParseID(kv.Key[strings.LastIndexByte(kv.Key, '/')+1:])
+		if err != nil {
+			panic(err)
+		}
+		if at, ok := created[string(kv.Value)]; !ok || kv.CreateRevision < at {
+			a.cache[string(kv.Value)], created[string(kv.Value)] = id, kv.CreateRevision
+		}
+		a.taken[id] = true
+	}
+}
+
+// allocate is what an Allocator does for one key.
+func (a *actor) allocate(key string) {
+	for {
+		got, err := a.be.Acquire(context.Background(), allocator.StringKey(key), a)
+		if errors.Is(err, allocator.ErrContended) || errors.Is(err, allocator.ErrExhausted) {
+			return
+		}
+		if err != nil {
+			panic(err)
+		}
+		if a.w.verify && got.Revision != 0 {
+			a.store.turn() // the watch reaches the revision some time later
+			a.refresh()
+			if oldest := a.cache[key]; oldest != allocator.NoID && oldest != got.ID && !got.Settled {
+				if err := a.be.Withdraw(context.Background(), allocator.StringKey(key), got); err != nil {
+					panic(err)
+				}
+				continue
+			}
+		}
+		a.w.told[a.name+" "+key] = got.ID
+		return
+	}
+}
+
+func (a *actor) release(key string) {
+	id, ok := a.w.told[a.name+" "+key]
+	if !ok {
+		return
+	}
+	delete(a.w.told, a.name+" "+key) // from here on nobody relies on it
+	if err := a.be.Release(context.Background(), id, allocator.StringKey(key)); err != nil {
+		panic(err)
+	}
+}
+
+func (a *actor) collect(rounds int) {
+	var dead map[allocator.ID]int64
+	for range rounds {
+		var err error
+		if dead, _, err = a.be.RunGC(context.Background(), nil, allocator.Range{Min: 1, Max: 3}, dead); err != nil {
+			panic(err)
+		}
+	}
+}
+
+// allocateLocked is what an older allocator does: under a lock it looks for references, then makes number and reference one after the other.
+func (a *actor) allocateLocked(key string, id allocator.ID) {
+	ctx := context.Background()
+	lock := base + "/locks/" + key + "/1"
+	if err := kvstore.Put(ctx, a.store, lock, nil, kvstore.Leased); err != nil {
+		panic(err)
+	}
+	l, err := a.store.List(ctx, base+"/value/"+key+"/")
+	if err != nil {
+		panic(err)
+	}
+	if len(l.Pairs) > 0 {
+		if id, err = allocator.ParseID(string(l.Pairs[0].Value)); err != nil {
+			panic(err)
+		}
+	} else if created, err := kvstore.CreateIfAbsent(ctx, a.store, fmt.Sprintf("%s/id/%s", base, id), []byte(key), kvstore.Permanent); err != nil || !created {
+		return
+	}
+	if err := kvstore.Put(ctx, a.store, base+"/value/"+key+"/"+a.name, []byte(id.String()), kvstore.Leased); err != nil {
+		panic(err)
+	}
+	a.w.told[a.name+" "+key] = id
+	if err := kvstore.Delete(ctx, a.store, lock); err != nil {
+		panic(err)
+	}
+}
+
+func (w *world) pairs(under string) []kvstore.KeyValue {
+	c := w.mem.Client()
+	defer c.Close()
+	l, err := c.List(context.Background(), base+under)
+	if err != nil {
+		panic(err)
+	}
+	return l.Pairs
+}
+
+// broken says which promise does not hold.
+func (w *world) broken() string {
+	number, owner := map[string]allocator.ID{}, map[allocator.ID]string{}
+	masters := map[string]string{}
+	for _, kv := range w.pairs("/id/") {
+		masters[strings.TrimPrefix(kv.Key, base+"/id/")] = string(kv.Value)
+	}
+	for who, id := range w.told {
+		_, key, _ := strings.Cut(who, " ")
+		if have, ok := number[key]; ok && have != id {
+			return fmt.Sprintf("key %q has the numbers %d and %d", key, have, id)
+		}
+		if have, ok := owner[id]; ok && have != key {
+			return fmt.Sprintf("number %d has the keys %q and %q", id, have, key)
+		}
+		if masters[id.String()] != key {
+			return fmt.Sprintf("number %d of key %q is in use and was collected", id, key)
+		}
+		number[key], owner[id] = id, key
+	}
+	return ""
+}
+
+// scenario starts actors. setup runs before, freely.
+type scenario struct {
+	setup  func(w *world)
+	actors map[string]func(a *actor)
+}
+
+// free runs f with every turn granted at once.
+func (w *world) free(name string, f func(a *actor)) {
+	a := w.actor(name)
+	if w.turns[name] == nil {
+		w.turns[name] = make(chan struct{})
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f(a)
+	}()
+	for {
+		select {
+		case n := <-w.arrived:
+			w.turns[n] <- struct{}{}
+		case <-done:
+			return
+		}
+	}
+}
+
+// play runs a scenario along a schedule and then along first choices. It returns the choices that there were.
+func (s scenario) play(w *world, schedule []int) (options []int, fault string) {
+	w.mem, w.told = kvstore.NewMemory(), map[string]allocator.ID{}
+	w.turns, w.arrived = map[string]chan struct{}{}, make(chan string)
+	w.idle, w.clients = map[string]int{}, map[string]*kvstore.MemoryClient{}
+	if s.setup != nil {
+		s.setup(w)
+	}
+	running := 0
+	for name, f := range s.actors {
+		w.turns[name] = make(chan struct{})
+		a := w.actor(name)
+		running++
+		go func() {
+			defer func() { w.arrived <- "-" + name }()
+			f(a)
+		}()
+	}
+	var waiting []string
+	busy := running
+	for {
+		for ; busy > 0; busy-- {
+			n := <-w.arrived
+			if strings.HasPrefix(n, "-") {
+				running--
+				continue
+			}
+			waiting = append(waiting, n)
+		}
+		if fault == "" {
+			fault = w.broken()
+		}
+		if running == 0 {
+			return options, fault
+		}
+		slices.Sort(waiting)
+		// Whoever only waits for others does not get turn after turn while they could move.
+		var able []string
+		for _, n := range waiting {
+			if w.idle[n] < 6 {
+				able = append(able, n)
+			}
+		}
+		if len(able) == 0 {
+			able = waiting
+		}
+		pick := 0
+		if len(options) < len(schedule) {
+			pick = schedule[len(options)]
+		}
+		options = append(options, len(able))
+		name := able[pick]
+		waiting = slices.DeleteFunc(waiting, func(n string) bool { return n == name })
+		before := w.mem.Revision()
+		w.turns[name] <- struct{}{}
+		busy = 1
+		n := <-w.arrived
+		busy = 0
+		if strings.HasPrefix(n, "-") {
+			running--
+		} else {
+			waiting = append(waiting, n)
+		}
+		if w.mem.Revision() != before {
+			clear(w.idle)
+		} else {
+			w.idle[name]++
+		}
+	}
+}
+
+// search plays a scenario in every order, or up to limit orders, and returns how many and the first fault with its schedule.
+func (s scenario) search(w *world, limit int) (runs int, fault string) {
+	var schedule []int
+	for runs < limit {
+		options, fault := s.play(w, schedule)
+		runs++
+		for _, c := range w.clients {
+			c.Close()
+		}
+		if fault != "" {
+			return runs, fmt.Sprintf("%s (schedule %v)", fault, schedule)
+		}
+		schedule = append(schedule, make([]int, max(0, len(options)-len(schedule)))...)[:len(options)]
+		i := len(schedule) - 1
+		for ; i >= 0 && schedule[i]+1 >= options[i]; i-- {
+		}
+		if i < 0 {
+			return runs, ""
+		}
+		schedule = schedule[:i+1]
+		schedule[i]++
+	}
+	return runs, ""
+}
+
+func under(c kvstore.Cond, dir string) bool { return strings.HasPrefix(c.Key, base+dir) }
+
+func deletesNumbers(txn kvstore.Txn) bool {
+	return len(txn.Then) > 0 && txn.Then[0].Kind == kvstore.OpDelete && strings.HasPrefix(txn.Then[0].Key, base+"/id/")
+}
+
+func makesNumber(txn kvstore.Txn) bool {
+	return slices.ContainsFunc(txn.Then, func(o kvstore.Op) bool { return o.Kind == kvstore.OpPut && strings.HasPrefix(o.Key, base+"/id/") })
+}
+
+func TestEveryOrder(t *testing.T) {
+	t.Parallel()
+	dead := func(w *world) {
+		w.free("old", func(a *actor) { a.allocate("L"); a.release("L") })
+		w.free("old", func(a *actor) { a.picks = []allocator.ID{2}; a.allocate("other"); a.release("other") })
+	}
+	tests := []struct {
+		name string
+		s    scenario
+		// missing is a check to take away; then a fault must be found.
+		missing  func(txn kvstore.Txn, c kvstore.Cond) bool
+		noVerify bool
+	}{
+		{
+			name: "two nodes make the number of one key",
+			s: scenario{actors: map[string]func(*actor){
+				"a": func(a *actor) { a.allocate("L"); a.release("L"); a.allocate("L") },
+				"b": func(a *actor) { a.picks = []allocator.ID{2, 3}; a.allocate("L") },
+			}},
+			missing: func(txn kvstore.Txn, c kvstore.Cond) bool {
+				return makesNumber(txn) && c.Kind == kvstore.CondPrefixUnchangedSince && under(c, "/value/")
+			},
+			noVerify: true,
+		},
+		{
+			name: "two nodes pick one number for two keys",
+			s: scenario{actors: map[string]func(*actor){
+				"a": func(a *actor) { a.allocate("L"); a.allocate("M") },
+				"b": func(a *actor) { a.allocate("M"); a.release("M"); a.allocate("N") },
+			}},
+			missing: func(_ kvstore.Txn, c kvstore.Cond) bool { return c.Kind == kvstore.CondAbsent && under(c, "/id/") },
+		},
+		{
+			name: "a dead number comes into use while it is collected",
+			s: scenario{setup: dead, actors: map[string]func(*actor){
+				"a":  func(a *actor) { a.refresh(); a.allocate("L") },
+				"gc": func(a *actor) { a.collect(2) },
+			}},
+			missing: func(txn kvstore.Txn, c kvstore.Cond) bool { return deletesNumbers(txn) && under(c, "/value/") },
+		},
+		{
+			name: "a number that the watch still knows has been collected",
+			s: scenario{setup: dead, actors: map[string]func(*actor){
+				"a":  func(a *actor) { a.refresh(); a.allocate("L") },
+				"gc": func(a *actor) { a.collect(2) },
+			}},
+			missing: func(txn kvstore.Txn, c kvstore.Cond) bool { return c.Kind == kvstore.CondValueIs && under(c, "/id/") },
+		},
+		{
+			name: "an older allocator works under its lock",
+			s: scenario{actors: map[string]func(*actor){
+				"a":   func(a *actor) { a.allocate("L") },
+				"old": func(a *actor) { a.allocateLocked("L", 3) },
+			}},
+			missing: func(_ kvstore.Txn, c kvstore.Cond) bool { return under(c, "/locks/") },
+		},
+		{
+			name: "a node whose lease ran out still uses its number, another has an old view",
+			s: scenario{
+				setup: func(w *world) {
+					w.free("silent", func(a *actor) { a.allocate("L") })
+					w.clients["silent"].ExpireLeases()
+				},
+				actors: map[string]func(*actor){
+					"a": func(a *actor) { a.picks = []allocator.ID{2, 3}; a.allocate("L") },
+					"b": func(a *actor) { a.refresh(); a.allocate("L") },
+				},
+			},
+			noVerify: true,
+			missing:  func(kvstore.Txn, kvstore.Cond) bool { return false },
+		},
+		{
+			name: "three nodes come, go and collect",
+			s: scenario{actors: map[string]func(*actor){
+				"a":  func(a *actor) { a.allocate("L"); a.release("L") },
+				"b":  func(a *actor) { a.picks = []allocator.ID{2, 3}; a.allocate("L") },
+				"gc": func(a *actor) { a.collect(2) },
+			}},
+			missing: func(txn kvstore.Txn, c kvstore.Cond) bool { return deletesNumbers(txn) && under(c, "/value/") },
+		},
+	}
+	limit := 20_000
+	switch {
+	case os.Getenv("HAWSER_LONG") != "":
+		limit = 10_000_000
+	case testing.Short():
+		limit = 1000
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			// The pauses between two tries take no time in the bubble.
+			synctest.Test(t, func(t *testing.T) {
+				none := func(kvstore.Txn, kvstore.Cond) bool { return false }
+				runs, fault := tt.s.search(&world{drop: none, verify: true}, limit)
+				if fault != "" {
+					t.Fatalf("with all checks, in order %d: %s", runs, fault)
+				}
+				broken, fault := tt.s.search(&world{drop: tt.missing, verify: !tt.noVerify}, 10*limit)
+				if fault == "" {
+					t.Fatalf("with a check missing, %d orders show no fault", broken)
+				}
+				t.Logf("%d orders without a fault; without the check, order %d: %s", runs, broken, fault)
+			})
+		})
+	}
+}
