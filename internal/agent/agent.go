@@ -232,6 +232,33 @@ func (ag *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	a.placeSelf(facts, log)
+	// The rules come before the pods: an endpoint that is new to the kernel must not be open for as
+	// long as the files take to be read.
+	gate := newSyncGate()
+	filesHeard := make(chan struct{})
+	filesSynced := gate.expect()
+	heard := sync.OnceFunc(func() { filesSynced(); close(filesHeard) })
+	run.start("policy-files", func(ctx context.Context) error {
+		return a.files.Run(ctx, func(changes []policydir.Change) {
+			err := ruleBook.apply(changes)
+			if err != nil {
+				log.Error("policy is not in force in full", "error", err)
+			}
+			a.parts.report("rules", err, "all rules are in force")
+			a.metrics.policyUp.Add(float64(len(changes)))
+			heard()
+		})
+	})
+	select {
+	case <-filesHeard:
+	case <-run.ctx.Done():
+		return run.wait()
+	}
+	if cfg.KVStore == "" {
+		if err := a.identities.recall(ctx, a.registry.List(), a.idMin, a.idMax); err != nil {
+			return err
+		}
+	}
 	restored, err := a.lifecycle.Resume(ctx)
 	if err != nil {
 		return err
@@ -240,11 +267,9 @@ func (ag *Agent) Run(ctx context.Context) error {
 	log.Info("the node's network is up", "restored", restored, "took", time.Since(started).Round(time.Millisecond))
 
 	// ---- sources --------------------------------------------------------------------------------
-	gate := newSyncGate()
 	idsSynced := gate.expect()
 	nodesSynced := gate.expect()
 	addrsSynced := gate.expect()
-	filesSynced := gate.expect()
 	run.start("identities", func(ctx context.Context) error {
 		return a.identities.run(ctx, a.policy, idsSynced, func(set labels.Set, id identity.ID) {
 			a.lifecycle.Renumber(ctx, set, id)
@@ -273,17 +298,6 @@ func (ag *Agent) Run(ctx context.Context) error {
 		}
 		return nil
 	})
-	run.start("policy-files", func(ctx context.Context) error {
-		return a.files.Run(ctx, func(changes []policydir.Change) {
-			err := ruleBook.apply(changes)
-			if err != nil {
-				log.Error("policy is not in force in full", "error", err)
-			}
-			a.parts.report("rules", err, "all rules are in force")
-			a.metrics.policyUp.Add(float64(len(changes)))
-			filesSynced()
-		})
-	})
 	run.start("synced", func(ctx context.Context) error { return a.whenSynced(ctx, gate, addrTable, shared, ruleBook, log) })
 	run.start("restored", a.lifecycle.Reacquire)
 	run.start("ipam", a.pool.Run)
@@ -311,7 +325,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 		addr := "localhost:" + strconv.Itoa(cfg.HealthPort)
 		run.start("health", func(ctx context.Context) error { return serveHTTP(ctx, addr, a.healthHandler()) })
 	}
-	if err := fence.wait(ctx); err == nil {
+	if err := fence.wait(run.ctx); err == nil { // not if a part failed before
 		if err := a.cni.Install(); err != nil {
 			log.Error("cannot write the CNI configuration", "error", err)
 		}
@@ -382,7 +396,7 @@ func newIdentities(cfg Config, facts nodeFacts, backend kvstore.Backend, first, 
 		return nil, err
 	}
 	return &identities{
-		log: log, alloc: alloc, events: events, fixed: fixedSet, known: map[identity.ID]labels.Set{},
+		log: log, alloc: alloc, store: store, events: events, fixed: fixedSet, known: map[identity.ID]labels.Set{},
 		wellKnown: identity.WellKnownIdentities(cfg.ClusterName, "kube-system"),
 	}, nil
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/pkg/allocator"
@@ -60,6 +61,7 @@ func (k labelKey) PutKeyFromMap(m map[string]string) (allocator.AllocatorKey, er
 type identities struct {
 	log       *slog.Logger
 	alloc     *allocator.Allocator
+	store     allocator.Backend
 	events    allocator.AllocatorEventChan
 	fixed     identity.Fixed
 	wellKnown []identity.WellKnown
@@ -107,6 +109,22 @@ func (ids *identities) Release(ctx context.Context, set labels.Set) error {
 	}
 	_, err := ids.alloc.Release(ctx, labelKey{set})
 	return err
+}
+
+// recall puts the numbers that restored endpoints have back into a store that did not outlive the
+// agent before: that of a node on its own. Without it they would all get other numbers.
+func (ids *identities) recall(ctx context.Context, rows []endpoint.Endpoint, first, last identity.ID) error {
+	for _, row := range rows {
+		if _, ok, err := ids.byRule(row.IdentityLabels); ok || err != nil || row.Identity < first || row.Identity > last {
+			continue
+		}
+		ref := allocator.Reference{ID: allocator.ID(row.Identity), Key: labelKey{row.IdentityLabels}}
+		if err := ids.store.Restore(ctx, ref); err != nil {
+			// Two endpoints cannot disagree about a number but by damage; the first is right.
+			ids.log.Warn("an endpoint's identity cannot be kept over the restart", "endpoint", row.ID, "identity", row.Identity, "error", err)
+		}
+	}
+	return ctx.Err()
 }
 
 // static returns the identities that exist without allocation.
