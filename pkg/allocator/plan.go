@@ -44,6 +44,7 @@ type view struct {
 type reference struct {
 	path string
 	id   ID
+	mod  int64
 }
 
 // plan looks for the number of one key.
@@ -52,8 +53,9 @@ type plan struct {
 	key   string
 	// held is the number that must come out, for a reference that is restored; NoID if any may.
 	held ID
-	// refused are numbers that turned out to belong to another key, or to nobody.
-	refused map[ID]bool
+	// refused are numbers that turned out to belong to another key, or to nobody, each with the revision at which they did. A reference written later says
+	// that the number has come back.
+	refused map[ID]int64
 	// yielded counts how often the plan has waited for references to a younger number to go.
 	yielded int
 }
@@ -132,26 +134,32 @@ func (p *plan) candidate(numbers Numbers) ID {
 	if p.held != NoID {
 		return p.held
 	}
-	if id := numbers.Known(p.key); !p.refused[id] {
-		return id
+	id := numbers.Known(p.key)
+	if _, refused := p.refused[id]; refused {
+		return NoID
 	}
-	return NoID
+	return id
 }
 
 // learn notes what a view says about the number tried.
 func (p *plan) learn(v *view, numbers Numbers) {
 	if p.refused == nil {
-		p.refused = make(map[ID]bool)
+		p.refused = make(map[ID]int64)
+	}
+	for _, r := range v.references {
+		if since, ok := p.refused[r.id]; ok && r.mod > since {
+			delete(p.refused, r.id)
+		}
 	}
 	if v.master != nil && string(v.master.Value) != p.key {
-		p.refused[v.tried] = true
+		p.refused[v.tried] = v.revision
 		if numbers != nil {
 			numbers.Taken(v.tried)
 		}
 	}
 	if v.master == nil && p.held == NoID && !v.refers(v.tried) {
 		// The cache is behind: the number it knows has been collected.
-		p.refused[v.tried] = true
+		p.refused[v.tried] = v.revision
 	}
 }
 
@@ -169,7 +177,7 @@ func (v *view) refers(id ID) bool {
 func (p *plan) inForce(v *view, numbers Numbers) (reference, bool) {
 	var best reference
 	for _, r := range v.references {
-		if p.refused[r.id] || p.held != NoID && r.id != p.held {
+		if _, refused := p.refused[r.id]; refused || p.held != NoID && r.id != p.held {
 			continue
 		}
 		if best.id == NoID || r.id < best.id {
@@ -180,9 +188,9 @@ func (p *plan) inForce(v *view, numbers Numbers) (reference, bool) {
 		return best, false
 	}
 	if p.held == NoID {
-		known := numbers.Known(p.key)
+		known := p.candidate(numbers)
 		for _, r := range v.references {
-			if r.id == known && !p.refused[known] {
+			if r.id == known {
 				return r, true
 			}
 		}
@@ -286,7 +294,7 @@ func references(pairs []kvstore.KeyValue, dir string) []reference {
 			continue
 		}
 		if id, err := ParseID(strings.TrimSpace(string(kv.Value))); err == nil {
-			out = append(out, reference{kv.Key, id})
+			out = append(out, reference{kv.Key, id, kv.ModRevision})
 		}
 	}
 	return out

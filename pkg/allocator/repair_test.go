@@ -290,3 +290,30 @@ func TestRemoteKeyBecomesUnreadable(t *testing.T) {
 		}
 	}
 }
+
+// known is what a backend asks of an allocator whose cache is out of date.
+type known struct{ id, pick allocator.ID }
+
+func (k known) Known(string) allocator.ID   { return k.id }
+func (k known) Pick() (allocator.ID, error) { return k.pick, nil }
+func (k known) Taken(allocator.ID)          {}
+
+// A number that was nobody's a moment ago may be in force for the key now: a plan must believe the references, not its memory.
+func TestNumberComesBackDuringAllocate(t *testing.T) {
+	t.Parallel()
+	mem := kvstore.NewMemory()
+	other := mem.Client()
+	defer other.Close()
+	be, store := backend(t, mem, "192.0.2.1")
+	var txns atomic.Int32
+	store.SetFault(func(context.Context, kvstore.MemoryCall) (before, after error) {
+		if txns.Add(1) == 2 {
+			put(t, other, "/id/300", "key", "/value/key/192.0.2.9", "300")
+		}
+		return nil, nil
+	})
+	got, err := be.Acquire(t.Context(), allocator.StringKey("key"), known{300, 400})
+	if err != nil || got.ID != 300 {
+		t.Errorf("acquired %+v, %v beside a reference to 300", got, err)
+	}
+}
