@@ -82,6 +82,8 @@ type api struct {
 
 	mu      sync.Mutex
 	devices datapath.Devices
+	// formerPeers are the nodes that the agent before knew, until this one has heard of all.
+	formerPeers []datapath.Peer
 }
 
 // mapPath is where a map is pinned.
@@ -110,7 +112,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	unlock, err := lockState(cfg.StateDir)
+	unlock, err := lockState(ctx, cfg.StateDir)
 	if err != nil {
 		return err
 	}
@@ -228,6 +230,8 @@ func (ag *Agent) Run(ctx context.Context) error {
 	if err := routers.save(a.router4, a.router6); err != nil {
 		return err
 	}
+	peerFile := peerState{path: filepath.Join(cfg.StateDir, "state", "peers.json")}
+	a.formerPeers = peerFile.load(log)
 	if err := a.configure(facts, links); err != nil {
 		return err
 	}
@@ -290,7 +294,9 @@ func (ag *Agent) Run(ctx context.Context) error {
 			}
 		})
 	})
-	run.start("routes", func(ctx context.Context) error { return a.followNodes(ctx, facts, links, damaged, nodesSynced, log) })
+	run.start("routes", func(ctx context.Context) error {
+		return a.followNodes(ctx, facts, links, damaged, peerFile, nodesSynced, log)
+	})
 	run.start("addresses", shared.Run)
 	run.start("addresses-synced", func(ctx context.Context) error {
 		if shared.WaitSynced(ctx) == nil {
@@ -316,7 +322,9 @@ func (ag *Agent) Run(ctx context.Context) error {
 		defer close(a.stopping)
 		return serve(ctx, listener, handler)
 	})
-	run.start("delete-queue", func(ctx context.Context) error { return a.replayDeletions(ctx, fence, log) })
+	run.start("delete-queue", func(ctx context.Context) error {
+		return a.replayDeletions(ctx, fence, log)
+	})
 	a.metrics.registry.MustRegister(newStateCollector(a))
 	if cfg.PrometheusAddr != "" {
 		run.start("metrics", func(ctx context.Context) error { return serveHTTP(ctx, cfg.PrometheusAddr, a.metrics.handler()) })
@@ -401,8 +409,12 @@ func newIdentities(cfg Config, facts nodeFacts, backend kvstore.Backend, first, 
 	}, nil
 }
 
+// lockWait is how long the state directory's last owner may take to be gone: a process that was
+// killed holds its locks until the kernel has taken it apart.
+const lockWait = 5 * time.Second
+
 // lockState keeps a second agent from working on the same state.
-func lockState(dir string) (unlock func(), err error) {
+func lockState(ctx context.Context, dir string) (unlock func(), err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("--state-dir: %w", err)
 	}
@@ -411,11 +423,20 @@ func lockState(dir string) (unlock func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("--state-dir: %w", err)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("another agent works on %s (it holds %s); stop it first or choose another --state-dir", dir, path)
+	for deadline := time.Now().Add(lockWait); ; {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { f.Close() }, nil
+		}
+		if time.Now().After(deadline) || ctx.Err() != nil {
+			f.Close()
+			return nil, fmt.Errorf("another agent works on %s (it holds %s); stop it first or choose another --state-dir", dir, path)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(20 * time.Millisecond):
+		}
 	}
-	return func() { f.Close() }, nil
 }
 
 // healthHandler answers the node's own health check.

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -16,7 +17,7 @@ import (
 // stops: devices, routes, masquerading, pinned maps and programs, state, and the CNI
 // configuration. Pods that are still there lose their network. It refuses while an agent runs.
 func CleanUp(cfg Config, log *slog.Logger, out io.Writer) error {
-	unlock, err := lockState(cfg.StateDir)
+	unlock, err := lockState(context.Background(), cfg.StateDir)
 	if err != nil {
 		return err
 	}

@@ -61,13 +61,7 @@ func (r routerState) load(log *slog.Logger) []netip.Addr {
 func (r routerState) save(v4, v6 netip.Addr) error {
 	data, err := json.Marshal(routerRecord{v4, v6})
 	if err == nil {
-		err = os.MkdirAll(filepath.Dir(r.path), 0o700)
-	}
-	if err == nil {
-		err = os.WriteFile(r.path+".tmp", data, 0o600)
-	}
-	if err == nil {
-		err = os.Rename(r.path+".tmp", r.path)
+		err = writeState(r.path, data)
 	}
 	if err != nil {
 		return fmt.Errorf("store the router's addresses: %w", err)
@@ -96,7 +90,7 @@ func (a *api) desiredNode(facts nodeFacts) datapath.Node {
 		Tunnel: a.cfg.RoutingMode == "tunnel", TunnelPort: a.cfg.TunnelPort, Device: facts.device, MTU: a.cfg.MTU,
 		RouterIPv4: a.router4, RouterIPv6: a.router6,
 		Masquerade4: a.cfg.MasqueradeIPv4 && a.cfg.EnableIPv4, Masquerade6: a.cfg.MasqueradeIPv6 && a.cfg.EnableIPv6,
-		Peers: a.nodes.Peers(),
+		Peers: a.peers(),
 	}
 	for _, f := range []ipam.Families{ipam.IPv4, ipam.IPv6} {
 		if cidr := a.pool.CIDR(f); cidr.IsValid() {
@@ -119,6 +113,70 @@ func (a *api) desiredNode(facts nodeFacts) datapath.Node {
 		}
 	}
 	return n
+}
+
+// peers are the other nodes. Until they have all been heard of, those that the agent before this
+// one knew are among them: their routes are in use, and traffic with them is not masqueraded.
+func (a *api) peers() []datapath.Peer {
+	peers := a.nodes.Peers()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, old := range a.formerPeers {
+		if !slices.ContainsFunc(peers, func(p datapath.Peer) bool { return p.Name == old.Name || overlap(p, old) }) {
+			peers = append(peers, old)
+		}
+	}
+	return peers
+}
+
+// overlap reports whether two nodes cannot both be right about their pods' networks.
+func overlap(a, b datapath.Peer) bool {
+	for _, p := range a.PodCIDRs {
+		if slices.ContainsFunc(b.PodCIDRs, p.Overlaps) {
+			return true
+		}
+	}
+	return false
+}
+
+// peerState keeps the other nodes on disk for the next agent.
+type peerState struct {
+	path string
+}
+
+func (s peerState) load(log *slog.Logger) []datapath.Peer {
+	data, err := os.ReadFile(s.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	var peers []datapath.Peer
+	if err == nil {
+		err = json.Unmarshal(data, &peers)
+	}
+	if err != nil {
+		log.Warn("cannot read the nodes known before; their routes come back when they are heard of", "file", s.path, "error", err)
+		return nil
+	}
+	return peers
+}
+
+func (s peerState) save(peers []datapath.Peer) error {
+	data, err := json.Marshal(peers)
+	if err != nil {
+		return err
+	}
+	return writeState(s.path, data)
+}
+
+// writeState writes a file of the state directory, atomically.
+func writeState(path string, data []byte) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	if err := os.WriteFile(path+".tmp", data, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".tmp", path)
 }
 
 // configure brings devices and programs to what they should be.
@@ -185,7 +243,7 @@ const nodeRepair = 5 * time.Minute
 
 // followNodes keeps routes and the address table as the table of nodes says, and repairs what
 // others take away. What cannot be set is tried again with every change, and every ten seconds.
-func (a *api) followNodes(ctx context.Context, facts nodeFacts, links *link.Links, damaged <-chan struct{}, synced func(), log *slog.Logger) error {
+func (a *api) followNodes(ctx context.Context, facts nodeFacts, links *link.Links, damaged <-chan struct{}, saved peerState, synced func(), log *slog.Logger) error {
 	watch := a.nodes.Table().Watch()
 	defer watch.Close()
 	self := node.Key{Cluster: a.cfg.ClusterName, Name: a.cfg.NodeName}
@@ -207,6 +265,9 @@ func (a *api) followNodes(ctx context.Context, facts nodeFacts, links *link.Link
 		case <-listed:
 			listed = nil
 			a.applyNodes(watch, self)
+			a.mu.Lock()
+			a.formerPeers = nil
+			a.mu.Unlock()
 			synced()
 		case <-watch.Changed():
 		case <-damaged:
@@ -217,7 +278,11 @@ func (a *api) followNodes(ctx context.Context, facts nodeFacts, links *link.Link
 			}
 		}
 		a.applyNodes(watch, self)
-		_, err := links.SetNode(a.desiredNode(facts))
+		desired := a.desiredNode(facts)
+		_, err := links.SetNode(desired)
+		if serr := saved.save(desired.Peers); serr != nil {
+			log.Warn("cannot store the nodes for the next agent", "error", serr)
+		}
 		if repair {
 			a.placeSelf(facts, log)
 			err = errors.Join(err, a.lifecycle.Repair())

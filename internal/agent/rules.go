@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"sync"
 
 	"github.com/hawser-net/hawser/internal/endpoint"
@@ -161,12 +160,5 @@ func (r *rules) save() error {
 	if err != nil {
 		return err
 	}
-	tmp := r.checkpoint + ".tmp"
-	if err := os.MkdirAll(filepath.Dir(r.checkpoint), 0o700); err != nil {
-		return err
-	}
-	if err := os.WriteFile(tmp, data, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(tmp, r.checkpoint)
+	return writeState(r.checkpoint, data)
 }

@@ -394,8 +394,8 @@ func TestAddReplacesLeftovers(t *testing.T) {
 	// Somebody else's interface is not removed.
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = "eth0"
-	if err := f.pod.h.LinkAdd(&netlink.Dummy{LinkAttrs: attrs}); err != nil {
-		t.Skipf("no dummy devices in this kernel: %v", err)
+	if err := f.pod.h.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
+		t.Fatal(err)
 	}
 	_, err := f.run("ADD", f.conf(nil))
 	f.wantError("foreign eth0", err, cnitypes.ErrInternal, "not Hawser's")

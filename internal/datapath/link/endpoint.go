@@ -41,6 +41,9 @@ func (l *Links) EnsureEndpoint(ep datapath.Endpoint) error {
 	if err := errors.Join(l.rt.run(reqs...)...); err != nil {
 		return fmt.Errorf("endpoint %d on %s: %w", ep.ID, ep.IfName, err)
 	}
+	l.mu.Lock()
+	l.raised[ep.IfIndex] = true
+	l.mu.Unlock()
 	return nil
 }
 

@@ -83,6 +83,7 @@ type Links struct {
 	router4, router6 netip.Addr     // of the last SetNode
 	tunnelWaiting    int            // index of a tunnel device that is down for want of a program
 	doomed           map[int]string // interface index -> name (may be empty), waiting for removal
+	raised           map[int]bool   // interfaces of endpoints that were brought up
 
 	wake     chan struct{}   // signals doomed to Run
 	removeMu sync.Mutex      // one removal at a time
@@ -103,8 +104,8 @@ func New(cfg Config, log *slog.Logger) (*Links, error) {
 	l := &Links{
 		cfg:    cfg,
 		log:    log,
-		doomed: map[int]string{},
-		wake:   make(chan struct{}, 1),
+		doomed: map[int]string{}, raised: map[int]bool{},
+		wake: make(chan struct{}, 1),
 	}
 	var err error
 	if l.ns, err = openNS(cfg.NetNSFD); err != nil {

@@ -32,6 +32,7 @@ func (l *Links) DeleteEndpoint(ifName string, ifIndex int) error {
 	}
 	l.mu.Lock()
 	l.doomed[ifIndex] = ifName
+	delete(l.raised, ifIndex)
 	l.mu.Unlock()
 	select {
 	case l.wake <- struct{}{}:

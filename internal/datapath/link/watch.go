@@ -135,7 +135,7 @@ func (l *Links) foreign(m syscall.NetlinkMessage) string {
 			switch {
 			case ours && m.Header.Type == unix.RTM_DELLINK:
 				return "device " + name + " was removed"
-			case (ours || strings.HasPrefix(name, EndpointPrefix) && l.lives(int(info.Index))) && m.Header.Type == unix.RTM_NEWLINK:
+			case (ours || strings.HasPrefix(name, EndpointPrefix) && l.wasRaised(int(info.Index)) && l.lives(int(info.Index))) && m.Header.Type == unix.RTM_NEWLINK:
 				return "device " + name + " was shut down"
 			}
 		}
@@ -149,6 +149,14 @@ func (l *Links) foreign(m syscall.NetlinkMessage) string {
 		}
 	}
 	return ""
+}
+
+// wasRaised tells whether EnsureEndpoint has brought an interface up. One that is only being made, by
+// the plugin, is down by right.
+func (l *Links) wasRaised(index int) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.raised[index]
 }
 
 // lives tells whether an interface exists and is not waiting for removal.
