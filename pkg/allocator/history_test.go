@@ -1,0 +1,639 @@
+package allocator_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/hawser-net/hawser/internal/testenv"
+	"github.com/hawser-net/hawser/pkg/allocator"
+	"github.com/hawser-net/hawser/pkg/kvstore"
+	"github.com/hawser-net/hawser/pkg/kvstore/etcd"
+)
+
+const (
+	historyMin = 256
+	historyMax = historyMin + 79 // few numbers, so that they are used again and again
+)
+
+// historyWorld is one cluster of a history test.
+type historyWorld struct {
+	t       *testing.T
+	server  *testenv.Etcd
+	raw     *clientv3.Client
+	base    string
+	keys    []string
+	nodes   []*historyNode
+	h       *history
+	rng     *rand.Rand // of the faults
+	rec     *recorder
+	changes int
+	faults  int
+	ops     atomic.Int64
+	want    int64
+	// restored says that the store went back in time: references that were given back may be there again.
+	restored bool
+}
+
+// historyNode is one node, through its restarts.
+type historyNode struct {
+	w     *historyWorld
+	n     int
+	proxy *proxy
+	rng   *rand.Rand
+
+	client *etcd.Client
+	a      *allocator.Allocator
+	events allocator.AllocatorEventChan
+	stop   func()
+	work   sync.WaitGroup
+	halt   context.CancelFunc
+
+	mu        sync.Mutex
+	renamed   map[string][]allocator.ID // the numbers told by EventRenumbered since the node started
+	disturbed bool
+	held      []map[string]int // by worker
+}
+
+func (n *historyNode) name() string { return fmt.Sprintf("192.0.2.%d", n.n) }
+
+// start makes the connection and the allocator.
+func (n *historyNode) start() {
+	cfg := etcd.Defaults()
+	cfg.Endpoints, cfg.QPS = []string{n.proxy.endpoint()}, 0
+	cfg.CheckInterval, cfg.FailingCheckInterval, cfg.CheckTimeout = time.Second, 300*time.Millisecond, time.Second
+	client, err := etcd.New(n.w.t.Context(), cfg, nil)
+	if err != nil {
+		n.w.t.Error(err)
+		return
+	}
+	be, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{Store: client, BasePath: n.w.base, Suffix: n.name(), KeyType: allocator.StringKey("")})
+	if err != nil {
+		n.w.t.Error(err)
+		return
+	}
+	n.events = make(allocator.AllocatorEventChan, 64)
+	opts := []allocator.AllocatorOption{
+		allocator.WithMin(historyMin), allocator.WithMax(historyMax), allocator.WithEvents(n.events), allocator.WithSyncInterval(time.Second),
+		allocator.WithRest(50 * time.Millisecond), allocator.WithLogger(slog.New(slog.DiscardHandler)),
+	}
+	if n.n%2 == 0 {
+		opts = append(opts, allocator.WithMasterKeyProtection())
+	}
+	a, err := allocator.NewAllocator(allocator.StringKey(""), be, opts...)
+	if err != nil {
+		n.w.t.Error(err)
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := a.Run(ctx); err != nil {
+			n.w.t.Errorf("node %d: Run: %v", n.n, err)
+		}
+	})
+	renamed := make(map[string][]allocator.ID)
+	events := n.events
+	wg.Go(func() {
+		for {
+			select {
+			case ev := <-events:
+				if ev.Kind == allocator.EventRenumbered {
+					n.mu.Lock()
+					renamed[ev.Key.GetKey()] = append(renamed[ev.Key.GetKey()], ev.OldID, ev.ID)
+					if !n.disturbed {
+						n.w.t.Errorf("node %d was told that %s went from %d to %d, though it never lost a reference", n.n, ev.Key, ev.OldID, ev.ID)
+					}
+					n.mu.Unlock()
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	n.mu.Lock()
+	n.client, n.a, n.renamed, n.disturbed = client, a, renamed, false
+	n.mu.Unlock()
+	n.stop = func() {
+		cancel()
+		wg.Wait()
+		if err := client.Close(); err != nil {
+			n.w.t.Errorf("node %d: close: %v", n.n, err)
+		}
+	}
+}
+
+// run starts the workers.
+func (n *historyNode) run() {
+	ctx, cancel := context.WithCancel(context.Background())
+	n.halt = cancel
+	n.held = make([]map[string]int, 2)
+	for i := range n.held {
+		n.held[i] = make(map[string]int)
+		rng := rand.New(rand.NewPCG(n.rng.Uint64(), n.rng.Uint64()))
+		n.work.Go(func() { n.worker(ctx, 2*n.n+i, n.held[i], rng) })
+	}
+}
+
+// worker does random things until there have been enough.
+func (n *historyNode) worker(ctx context.Context, client int, held map[string]int, rng *rand.Rand) {
+	w := n.w
+	for ctx.Err() == nil && w.ops.Add(1) <= w.want {
+		key := w.keys[rng.IntN(len(w.keys))]
+		release := false
+		if mine := holding(held); len(mine) > 0 && rng.IntN(4) < len(mine) { // few keys each: numbers must come free
+			key, release = mine[rng.IntN(len(mine))], true
+		}
+		short, cancel := context.WithTimeout(ctx, 3*time.Second)
+		call := w.h.now()
+		switch dice := rng.IntN(20); {
+		case release && dice < 17:
+			// Whatever the answer, the use has ended.
+			_, _ = n.a.Release(short, allocator.StringKey(key))
+			held[key]--
+			w.h.add(client, op{opRelease, key, n.n}, call, w.h.now(), 0)
+		case dice == 19:
+			if id, err := n.a.GetNoCache(short, allocator.StringKey(key)); err == nil {
+				w.h.add(client, op{opLookup, key, n.n}, call, w.h.now(), id)
+			}
+		default:
+			id, _, err := n.a.Allocate(short, allocator.StringKey(key))
+			if err == nil {
+				held[key]++
+				w.h.add(client, op{opAllocate, key, n.n}, call, w.h.now(), id)
+				if id < historyMin || id > historyMax {
+					w.t.Errorf("%s got the number %d, which is out of range", key, id)
+				}
+			}
+		}
+		cancel()
+	}
+}
+
+// holding returns the keys that a worker holds, in a fixed order.
+func holding(held map[string]int) []string {
+	var keys []string
+	for key, c := range held {
+		if c > 0 {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// crash ends the node without a word to the store and starts it anew.
+func (n *historyNode) crash() {
+	call := n.w.h.now()
+	n.halt()
+	n.work.Wait()
+	n.stop()
+	n.w.h.add(1000, op{kind: opCrash, node: n.n}, call, n.w.h.now(), 0)
+	n.start()
+	n.run()
+}
+
+func (n *historyNode) disturb() {
+	n.mu.Lock()
+	n.disturbed = true
+	n.mu.Unlock()
+}
+
+// expire ends the leases of a node's references, as the store does when it has not heard of the node for too long.
+func (w *historyWorld) expire(ctx context.Context, n *historyNode) {
+	n.disturb()
+	call := w.h.now()
+	l, err := w.raw.Get(ctx, w.base+"/value/", clientv3.WithPrefix())
+	if err != nil {
+		return
+	}
+	done := map[int64]bool{}
+	for _, kv := range l.Kvs {
+		if strings.HasSuffix(string(kv.Key), "/"+n.name()) && !done[kv.Lease] {
+			done[kv.Lease] = true
+			_, _ = w.raw.Revoke(ctx, clientv3.LeaseID(kv.Lease))
+		}
+	}
+	w.h.add(1000, op{kind: opLose, node: n.n}, call, w.h.now(), 0)
+}
+
+// fault does one of the things that go wrong, and sets it right again.
+func (w *historyWorld) fault(ctx context.Context) {
+	n := w.nodes[w.rng.IntN(len(w.nodes))]
+	w.faults++
+	wait := func(most time.Duration) {
+		select {
+		case <-time.After(time.Duration(w.rng.Int64N(int64(most)) + 1)):
+		case <-ctx.Done():
+		}
+	}
+	switch dice := w.rng.IntN(100); {
+	case dice < 25:
+		n.proxy.cut()
+	case dice < 40:
+		n.proxy.slow(time.Duration(w.rng.IntN(20)) * time.Millisecond)
+		wait(200 * time.Millisecond)
+		n.proxy.heal()
+	case dice < 55:
+		n.proxy.pause()
+		wait(300 * time.Millisecond)
+		n.proxy.heal()
+	case dice < 65: // the node is away for longer than its lease lasts
+		n.proxy.pause()
+		wait(100 * time.Millisecond)
+		w.expire(ctx, n)
+		wait(400 * time.Millisecond)
+		n.proxy.heal()
+	case dice < 75:
+		w.expire(ctx, n)
+	case dice < 85:
+		n.crash()
+	default:
+		if resp, err := w.raw.Get(ctx, "x"); err == nil {
+			_, _ = w.raw.Compact(ctx, resp.Header.Revision)
+		}
+	}
+	wait(50 * time.Millisecond)
+}
+
+// collect runs garbage collection all the time, far more often than anyone would, and forgets its last round now and then.
+func (w *historyWorld) collect(ctx context.Context, rng *rand.Rand) (deleted int) {
+	cfg := etcd.Defaults()
+	cfg.Endpoints, cfg.QPS = []string{w.server.Endpoint()}, 0
+	client, err := etcd.New(ctx, cfg, nil)
+	if err != nil {
+		w.t.Error(err)
+		return 0
+	}
+	defer client.Close()
+	be, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{Store: client, BasePath: w.base, KeyType: allocator.StringKey("")})
+	if err != nil {
+		w.t.Error(err)
+		return 0
+	}
+	gc, err := allocator.NewAllocatorForGC(be, allocator.WithMin(historyMin), allocator.WithMax(historyMax))
+	if err != nil {
+		w.t.Error(err)
+		return 0
+	}
+	var previous map[allocator.ID]int64
+	for ctx.Err() == nil {
+		if rng.IntN(10) == 0 {
+			previous = nil
+		}
+		short, cancel := context.WithTimeout(ctx, 2*time.Second)
+		var stats allocator.GCStats
+		previous, stats, _ = gc.RunGC(short, nil, previous)
+		deleted += stats.Deleted
+		cancel()
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Duration(rng.IntN(60)) * time.Millisecond):
+		}
+	}
+	return deleted
+}
+
+// restart stops the store and starts it again, with its data or with those of a copy taken earlier.
+func (w *historyWorld) restart(copyOf string) {
+	call := w.h.now()
+	if copyOf != "" {
+		for _, n := range w.nodes {
+			n.disturb()
+		}
+	}
+	w.changes += w.rec.stop(w.t)
+	w.server.Stop()
+	if copyOf != "" {
+		w.restored = true
+		data := w.data()
+		if err := os.RemoveAll(data); err != nil {
+			w.t.Fatal(err)
+		}
+		copyDir(w.t, copyOf, data)
+	}
+	w.server.Start()
+	if copyOf != "" {
+		w.h.add(1000, op{kind: opLose, node: -1}, call, w.h.now(), 0)
+	}
+	w.rec = record(w.t, w.raw, w.base)
+}
+
+func (w *historyWorld) data() string {
+	return filepath.Join(filepath.Dir(strings.TrimPrefix(w.server.Endpoint(), "unix://")), "data")
+}
+
+// snapshot stops the store for a copy of its data.
+func (w *historyWorld) snapshot() string {
+	dir := w.t.TempDir()
+	w.changes += w.rec.stop(w.t)
+	w.server.Stop()
+	copyDir(w.t, w.data(), dir)
+	w.server.Start()
+	w.rec = record(w.t, w.raw, w.base)
+	return dir
+}
+
+func copyDir(t *testing.T, from, to string) {
+	t.Helper()
+	err := filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(from, path)
+		if err != nil {
+			return err
+		}
+		dst := filepath.Join(to, rel)
+		if d.IsDir() {
+			return os.MkdirAll(dst, 0o700)
+		}
+		in, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		defer in.Close()
+		out, err := os.OpenFile(dst, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+		if err != nil {
+			return err
+		}
+		defer out.Close()
+		_, err = io.Copy(out, in)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestHistory lets many nodes allocate and release the same few keys on a real etcd while connections are cut, slowed and held up, leases end, nodes crash,
+// history is compacted, garbage is collected without pause, and the store is restarted and put back to an earlier state. Every promise is then checked on what
+// was seen: by the callers (a linearizability checker for each key, overlaps for each number), by the store itself (every single change), and at the end.
+//
+// HAWSER_SEED repeats a run's operations and faults, HAWSER_OPS sets their number, HAWSER_LONG=1 does ten million.
+func TestHistory(t *testing.T) {
+	total, epoch, nodes := int64(4000), int64(2000), 12
+	if testing.Short() {
+		total, epoch, nodes = 1000, 1000, 6
+	}
+	if os.Getenv("HAWSER_LONG") != "" {
+		total, epoch, nodes = 10_000_000, 20_000, maxNodes
+	}
+	if s := os.Getenv("HAWSER_OPS"); s != "" {
+		n, err := strconv.ParseInt(s, 10, 64)
+		if err != nil || n <= 0 {
+			t.Fatalf("HAWSER_OPS: %q is not a number above 0", s)
+		}
+		total = n
+	}
+	seed := rand.Uint64()
+	if s := os.Getenv("HAWSER_SEED"); s != "" {
+		n, err := strconv.ParseUint(s, 0, 64)
+		if err != nil {
+			t.Fatalf("HAWSER_SEED: %v", err)
+		}
+		seed, total = n, min(total, epoch)
+	}
+	for i := int64(0); i*epoch < total; i++ {
+		ok := t.Run(fmt.Sprintf("seed=%#x", seed), func(t *testing.T) { runHistory(t, seed, nodes, min(epoch, total-i*epoch)) })
+		if !ok {
+			t.Fatalf("run it again with HAWSER_SEED=%#x", seed)
+		}
+		seed++
+	}
+}
+
+func runHistory(t *testing.T, seed uint64, nodes int, ops int64) {
+	rng := rand.New(rand.NewPCG(seed, 1))
+	server := testenv.StartEtcd(t)
+	w := &historyWorld{
+		t: t, server: server, raw: server.Client(), base: "test/identities", h: &history{start: time.Now()}, want: ops,
+		rng: rand.New(rand.NewPCG(seed, 2)),
+	}
+	for k := range 24 {
+		w.keys = append(w.keys, fmt.Sprintf("k8s:app=%d;", k))
+	}
+	w.keys = append(w.keys, "k8s:app=1;/x", "k8s:app=a/b;") // label values hold slashes
+	w.rec = record(t, w.raw, w.base)
+	for i := range nodes {
+		n := &historyNode{w: w, n: i, proxy: newProxy(t, strings.TrimPrefix(server.Endpoint(), "unix://")), rng: rand.New(rand.NewPCG(seed, uint64(10+i)))}
+		w.nodes = append(w.nodes, n)
+		n.start()
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	var deleted int
+	wg.Go(func() { deleted = w.collect(ctx, rng) })
+	for _, n := range w.nodes {
+		n.run()
+	}
+	// The faults come from here, one after the other; the store's own at set places.
+	var old string
+	places := []int64{ops / 4, ops / 2, ops * 3 / 4}
+	restore := w.rng.IntN(2) == 0
+	for w.ops.Load() < ops {
+		if len(places) > 0 && w.ops.Load() > places[0] {
+			switch len(places) {
+			case 3:
+				old = w.snapshot()
+			case 2:
+				w.restart("")
+			case 1:
+				if restore {
+					w.restart(old)
+				}
+			}
+			places = places[1:]
+			continue
+		}
+		w.fault(ctx)
+	}
+	for _, n := range w.nodes {
+		n.proxy.heal()
+		n.work.Wait()
+		n.halt()
+	}
+	w.settle(t)
+	cancel()
+	wg.Wait()
+	w.finish(t)
+	w.h.mu.Lock()
+	defer w.h.mu.Unlock()
+	kinds := map[opKind]int{}
+	for _, o := range w.h.ops {
+		kinds[o.Input.(op).kind]++
+	}
+	began := time.Now()
+	for _, fault := range append(w.h.checkKeys(w.keys), w.h.checkNumbers()...) {
+		t.Error(fault)
+	}
+	t.Logf("%d nodes, %d faults: %d allocations, %d releases, %d lookups, %d lost leases or data, %d crashes; %d numbers collected; %d changes of the store; restored: %v; %v, checked in %v",
+		nodes, w.faults, kinds[opAllocate], kinds[opRelease], kinds[opLookup], kinds[opLose], kinds[opCrash], deleted, w.changes, w.restored,
+		began.Sub(w.h.start).Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
+}
+
+// settle waits until every node's keys are in order in the store, and checks that the nodes agree.
+func (w *historyWorld) settle(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+	defer cancel()
+	var wrong string
+	for {
+		if wrong = w.disorder(ctx); wrong == "" {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			t.Errorf("the nodes did not settle: %s", wrong)
+			return
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	// What a node was told at first, and what became of it, must be connected by events.
+	last := make(map[op]allocator.ID)
+	w.h.mu.Lock()
+	defer w.h.mu.Unlock()
+	for _, o := range w.h.ops {
+		in := o.Input.(op)
+		switch in.kind {
+		case opAllocate:
+			last[op{key: in.key, node: in.node}] = o.Output.(allocator.ID)
+		case opCrash:
+			for k := range last {
+				if k.node == in.node {
+					delete(last, k)
+				}
+			}
+		}
+	}
+	for _, n := range w.nodes {
+		for key := range n.holds() {
+			told := last[op{key: key, node: n.n}]
+			id, err := n.a.Get(ctx, allocator.StringKey(key))
+			if err != nil || id == told {
+				continue
+			}
+			n.mu.Lock()
+			chain := n.renamed[key]
+			n.mu.Unlock()
+			if len(chain) == 0 || chain[len(chain)-1] != id {
+				t.Errorf("node %d was told %d for %s, has %d now, and the events tell %v", n.n, told, key, id, chain)
+			}
+		}
+	}
+}
+
+// holds returns the keys that the node's workers hold.
+func (n *historyNode) holds() map[string]int {
+	out := map[string]int{}
+	for _, held := range n.held {
+		for key, c := range held {
+			if c > 0 {
+				out[key] += c
+			}
+		}
+	}
+	return out
+}
+
+// disorder says what is not as it must be in the end.
+func (w *historyWorld) disorder(ctx context.Context) string {
+	numbers := map[string]allocator.ID{}
+	owners := map[allocator.ID]string{}
+	for _, n := range w.nodes {
+		for key := range n.holds() {
+			id, err := n.a.Get(ctx, allocator.StringKey(key))
+			if err != nil || id == allocator.NoID {
+				return fmt.Sprintf("node %d has no number for %s: %v", n.n, key, err)
+			}
+			if have, ok := numbers[key]; ok && have != id {
+				return fmt.Sprintf("%s is %d and %d", key, have, id)
+			}
+			if have, ok := owners[id]; ok && have != key {
+				return fmt.Sprintf("%d is %s and %s", id, have, key)
+			}
+			numbers[key], owners[id] = id, key
+			ref, err := w.raw.Get(ctx, w.base+"/value/"+key+"/"+n.name())
+			if err != nil || len(ref.Kvs) != 1 || string(ref.Kvs[0].Value) != id.String() {
+				return fmt.Sprintf("node %d uses %s as %d, but has no such reference in the store", n.n, key, id)
+			}
+			master, err := w.raw.Get(ctx, w.base+"/id/"+id.String())
+			if err != nil || len(master.Kvs) != 1 || string(master.Kvs[0].Value) != key {
+				return fmt.Sprintf("number %d of %s is not in the store", id, key)
+			}
+		}
+	}
+	return ""
+}
+
+// finish releases everything and checks that nothing is left behind but what a crash or a restore explains.
+func (w *historyWorld) finish(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for _, n := range w.nodes {
+		for key, c := range n.holds() {
+			for range c {
+				call := w.h.now()
+				if _, err := n.a.Release(ctx, allocator.StringKey(key)); err != nil {
+					t.Errorf("node %d: %v", n.n, err)
+				}
+				w.h.add(2*n.n, op{opRelease, key, n.n}, call, w.h.now(), 0)
+			}
+		}
+	}
+	if !w.restored {
+		leases := map[int64]bool{} // of the living; what hangs on others ends with them
+		for _, n := range w.nodes {
+			kv := "test/lease/" + n.name()
+			if err := kvstore.Put(ctx, n.client, kv, nil, kvstore.Leased); err != nil {
+				t.Error(err)
+			}
+			if resp, err := w.raw.Get(ctx, kv); err == nil && len(resp.Kvs) == 1 {
+				leases[resp.Kvs[0].Lease] = true
+			}
+		}
+		for {
+			left := ""
+			l, err := w.raw.Get(ctx, w.base+"/value/", clientv3.WithPrefix())
+			if err != nil {
+				t.Error(err)
+				break
+			}
+			for _, kv := range l.Kvs {
+				if leases[kv.Lease] {
+					left = string(kv.Key)
+				}
+			}
+			if left == "" {
+				break
+			}
+			select {
+			case <-ctx.Done():
+				t.Errorf("reference %s is left although everything has been released", left)
+				left = ""
+			case <-time.After(50 * time.Millisecond):
+				continue
+			}
+			break
+		}
+	}
+	w.changes += w.rec.stop(t)
+	for _, n := range w.nodes {
+		n.stop()
+	}
+}
