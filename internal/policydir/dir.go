@@ -16,7 +16,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
 	"github.com/spf13/pflag"
 
 	"github.com/hawser-net/hawser/internal/policy"
@@ -31,14 +30,16 @@ type Config struct {
 	Keep string
 	// Poll is how often the directory is read even if nothing was notified.
 	Poll time.Duration
-	// Settle is how long after a notification the directory is read, so that what is being written
-	// is whole by then and many changes are read at once.
+	// Settle is how long the directory is not read because of a file that is being written. When its
+	// writer closes it, or if it is renamed into place, only Gather goes by, so that many changes
+	// are read at once.
 	Settle time.Duration
+	Gather time.Duration
 }
 
 // Defaults returns a configuration without a directory.
 func Defaults() Config {
-	return Config{Poll: 10 * time.Second, Settle: 20 * time.Millisecond}
+	return Config{Poll: 10 * time.Second, Settle: 20 * time.Millisecond, Gather: time.Millisecond}
 }
 
 // Flags registers the flags.
@@ -52,8 +53,8 @@ func (c Config) Validate() error {
 	if c.Poll <= 0 {
 		errs = append(errs, fmt.Errorf("policydir: poll interval %v must be positive", c.Poll))
 	}
-	if c.Settle < 0 {
-		errs = append(errs, fmt.Errorf("policydir: settle time %v must not be negative", c.Settle))
+	if c.Settle < 0 || c.Gather < 0 {
+		errs = append(errs, fmt.Errorf("policydir: settle time %v and gather time %v must not be negative", c.Settle, c.Gather))
 	}
 	return errors.Join(errs...)
 }
@@ -126,24 +127,39 @@ func (d *Dir) Run(ctx context.Context, apply func([]Change)) error {
 
 	poll := time.NewTicker(d.cfg.Poll)
 	defer poll.Stop()
-	var settled <-chan time.Time
+	var due <-chan time.Time // when to read, nil if nothing changed
+	var first time.Time      // since when there is something to read
+	unfinished := map[string]bool{}
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case _, ok := <-events:
+		case n, ok := <-events:
 			if !ok {
 				events = nil // the poll goes on
 				continue
 			}
-			if settled == nil {
-				settled = time.After(d.cfg.Settle)
+			now := time.Now()
+			if due == nil {
+				first = now
 			}
+			if n.whole {
+				delete(unfinished, n.name)
+			} else {
+				unfinished[n.name] = true
+			}
+			// Whoever writes on and on does not keep the rest from being read.
+			wait := first.Add(d.cfg.Settle).Sub(now)
+			if len(unfinished) == 0 {
+				wait = min(wait, d.cfg.Gather)
+			}
+			due = time.After(wait)
 			continue
-		case <-settled:
-			settled = nil
+		case <-due:
 		case <-poll.C:
 		}
+		due = nil
+		clear(unfinished)
 		changes, err := d.scan()
 		if err != nil {
 			continue // noted and logged by scan
@@ -155,28 +171,16 @@ func (d *Dir) Run(ctx context.Context, apply func([]Change)) error {
 }
 
 // watch asks for notifications. Without them, for want of kernel resources, the poll must do.
-func (d *Dir) watch() (<-chan fsnotify.Event, func()) {
-	w, err := fsnotify.NewWatcher()
-	if err != nil {
-		d.log.Warn("Policy directory is polled: no notifications", "path", d.cfg.Path, "error", err)
-		return nil, func() {}
-	}
-	if err := w.Add(d.cfg.Path); err != nil {
-		d.log.Warn("Policy directory is polled: it cannot be watched", "path", d.cfg.Path, "error", err)
-		_ = w.Close() // nothing was written
-		return nil, func() {}
-	}
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for err := range w.Errors {
-			// An overflow loses events; the poll finds what they said.
-			d.log.Warn("Policy directory: notification failed", "path", d.cfg.Path, "error", err)
-		}
+func (d *Dir) watch() (<-chan notice, func()) {
+	notices, stop, err := notifications(d.cfg.Path, func(err error) {
+		// The poll finds what they said.
+		d.log.Warn("Policy directory: notifications were lost", "path", d.cfg.Path, "error", err)
 	})
-	return w.Events, func() {
-		_ = w.Close() // ends both channels
-		wg.Wait()
+	if err != nil {
+		d.log.Warn("Policy directory is polled: it cannot be watched", "path", d.cfg.Path, "error", err)
+		return nil, func() {}
 	}
+	return notices, stop
 }
 
 // scan reads the directory and returns what must be applied.

@@ -136,7 +136,7 @@ func TestFollow(t *testing.T) {
 			write(t, dir, "notes.txt", "not a policy")
 			cfg := Config{Path: dir, Poll: time.Hour, Settle: time.Millisecond}
 			if mode == "polled" {
-				cfg.Poll, cfg.Settle = 5*time.Millisecond, time.Hour
+				cfg.Poll, cfg.Settle, cfg.Gather = 5*time.Millisecond, time.Hour, time.Hour
 			}
 			d, ch, log := follow(t, cfg)
 			expect(t, ch, "a.yaml/default/one", "a.yaml/default/two")
@@ -180,6 +180,39 @@ func TestFollow(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestWhole: nothing is read while a file is being written, and everything as soon as its writer is done.
+func TestWhole(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	_, ch, _ := follow(t, Config{Path: dir, Poll: time.Hour, Settle: time.Hour, Gather: time.Millisecond})
+	expect(t, ch)
+	f, err := os.Create(filepath.Join(dir, "a.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The first policy of the file is whole, the second is not there yet.
+	if _, err := f.WriteString(cnp("one", "x") + "---\n"); err != nil {
+		t.Fatal(err)
+	}
+	write(t, dir, "b.tmp", cnp("other", "x"))
+	if err := os.Rename(filepath.Join(dir, "b.tmp"), filepath.Join(dir, "b.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteString(cnp("two", "x")); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, ch, "a.yaml/default/one", "a.yaml/default/two", "b.yaml/default/other")
+	write(t, dir, "c.yaml", cnp("three", "x"))
+	expect(t, ch, "c.yaml/default/three")
+	if err := os.Remove(filepath.Join(dir, "b.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, ch, "-b.yaml/default/other")
 }
 
 func TestMissingDirectory(t *testing.T) {
