@@ -16,7 +16,9 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("go.etcd.io/etcd/client/pkg/v3/fileutil.purgeFile"))
+}
 
 const base = "test/identities"
 
