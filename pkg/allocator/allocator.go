@@ -41,6 +41,7 @@ type Allocator struct {
 	local    map[string]*localKey
 	localIDs map[ID]*localKey
 	picking  map[ID]int // picked and not yet in the cache
+	late     []lateKey
 	remotes  map[string]*RemoteCache
 }
 
@@ -61,6 +62,14 @@ type localKey struct {
 	unwanted bool
 	// wrong: the reference in the store must be looked at.
 	wrong bool
+}
+
+// lateKey is a key of which an attempt to write a reference failed with an unknown outcome: it may still take effect, even after the reference was taken back.
+type lateKey struct {
+	key  AllocatorKey
+	text string
+	// seen counts the syncs since.
+	seen int
 }
 
 // NewAllocator checks the settings and returns an allocator that does nothing until [Allocator.Run] is called. The type key is any key; it is there so
@@ -305,6 +314,9 @@ func (a *Allocator) acquire(ctx context.Context, lk *localKey, refs int) (id ID,
 			}
 		}
 		attempt++
+		a.mu.Lock()
+		a.late = append(a.late, lateKey{key: lk.key, text: lk.text})
+		a.mu.Unlock()
 		if ctx.Err() != nil || attempt >= maxAttempts || errors.Is(err, ErrExhausted) || errors.Is(err, kvstore.ErrClosed) || errors.Is(err, ErrClosed) {
 			a.giveBack(lk)
 			return NoID, false, err

@@ -47,6 +47,7 @@ func (a *Allocator) maintain(ctx context.Context) {
 		case <-sync.C:
 			a.doubt.Store(true)
 			a.cache.tidy(a.set.rest)
+			a.takeBackLate()
 			sync.Reset(a.syncPause())
 		}
 		if a.doubt.CompareAndSwap(true, false) && !a.compare(ctx) {
@@ -67,6 +68,23 @@ func (a *Allocator) maintain(ctx context.Context) {
 // syncPause is the sync interval, up to a tenth more or less: nodes that started together must not compare together.
 func (a *Allocator) syncPause() time.Duration {
 	return a.set.sync*9/10 + rand.N(a.set.sync/5+1)
+}
+
+// takeBackLate has the references taken back that an attempt of an earlier sync interval may have written after all, if nobody here uses their keys.
+func (a *Allocator) takeBackLate() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	waiting := a.late
+	a.late = nil
+	for _, late := range waiting {
+		lk := a.local[late.text]
+		switch late.seen++; {
+		case late.seen < 2, lk != nil && lk.users > 0:
+			a.late = append(a.late, late)
+		case lk == nil:
+			a.local[late.text] = &localKey{key: late.key, text: late.text, turn: make(chan struct{}, 1), unwanted: true}
+		}
+	}
 }
 
 // compare marks those of this node's references that the store has lost or has otherwise. It says whether it saw them all.

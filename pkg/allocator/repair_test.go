@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -316,4 +317,31 @@ func TestNumberComesBackDuringAllocate(t *testing.T) {
 	if err != nil || got.ID != 300 {
 		t.Errorf("acquired %+v, %v beside a reference to 300", got, err)
 	}
+}
+
+// A write whose answer never came can take effect late, after the reference has been taken back. It must not stay for ever.
+func TestLateReferenceIsTakenBack(t *testing.T) {
+	t.Parallel()
+	mem := kvstore.NewMemory()
+	a := newNode(t, mem, "192.0.2.1", allocator.WithSyncInterval(30*time.Millisecond))
+	// The first attempt fails, and is not written either: the test writes it later.
+	a.store.SetFault(func(_ context.Context, call kvstore.MemoryCall) (before, after error) {
+		if call.Op == "txn" && strings.Contains(call.Key, "/value/key/") {
+			return errors.New("no answer"), nil
+		}
+		return nil, nil
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if _, _, err := a.Allocate(ctx, allocator.StringKey("key")); err == nil {
+		t.Fatal("allocated without the store")
+	}
+	var released atomic.Bool
+	a.store.SetFault(func(_ context.Context, call kvstore.MemoryCall) (before, after error) {
+		released.Store(released.Load() || strings.Contains(call.Key, "/value/key/"))
+		return nil, nil
+	})
+	eventually(t, "the attempt is taken back", released.Load)
+	put(t, mem.Client(), "/id/300", "key", "/value/key/192.0.2.1", "300")
+	eventually(t, "what was written late is taken back too", func() bool { return inStore(t, a.store, base+"/value/key/192.0.2.1") == "" })
 }
