@@ -41,6 +41,14 @@ func (a *api) find(id string) (endpoint.Endpoint, error) {
 	if err != nil {
 		return endpoint.Endpoint{}, endpointError(err)
 	}
+	if ref.Kind == endpoint.RefGlobalID {
+		// An endpoint's global name is its cluster, its node and its number there.
+		if own, ok := strings.CutPrefix(ref.Text, a.cfg.ClusterName+":"+a.cfg.NodeName+":"); ok {
+			if local, err := endpoint.ParseRef(own); err == nil && local.Kind == endpoint.RefLocalID {
+				ref = local
+			}
+		}
+	}
 	row, err := a.registry.Find(ref)
 	return row, endpointError(err)
 }
@@ -131,8 +139,11 @@ func (a *api) workloadLabels(m *rest.EndpointChangeRequest) (labels.Set, error) 
 	}
 	pod := map[string]string{}
 	for _, l := range given {
-		if l.Source == labels.SourceReserved {
-			return nil, fmt.Errorf("labels: %s: reserved labels cannot be asked for", l)
+		if derivedSource(l.Source) {
+			return nil, fmt.Errorf("labels: %s: labels of this source cannot be asked for", l)
+		}
+		if m.K8SPodName == "" && ownedKey(l.Key) {
+			return nil, fmt.Errorf("labels: %s: a workload that is no pod has no namespace and no cluster of its own choice", l)
 		}
 		pod[l.Key] = l.Value
 	}
@@ -182,11 +193,27 @@ func (a *api) PatchEndpoint(ctx context.Context, req server.PatchEndpointRequest
 // refuseReserved keeps clients from giving a workload the labels that only Hawser gives.
 func refuseReserved(set labels.Set) error {
 	for _, l := range set {
-		if l.Source == labels.SourceReserved || strings.HasPrefix(l.Key, "io.cilium.k8s.") || strings.HasPrefix(l.Key, "io.kubernetes.pod.") {
+		if derivedSource(l.Source) || ownedKey(l.Key) {
 			return fmt.Errorf("%s: labels of this kind cannot be set", l)
 		}
 	}
 	return nil
+}
+
+// derivedSource tells whether labels of this source are derived by the network, never given: a
+// workload that could choose "cidr:" or "reserved:" labels would match rules about other hosts.
+func derivedSource(source string) bool {
+	switch source {
+	case labels.SourceReserved, labels.SourceCIDR, labels.SourceCIDRGroup, labels.SourceFQDN,
+		labels.SourceNode, labels.SourceDirectory, labels.SourceGenerated:
+		return true
+	}
+	return false
+}
+
+// ownedKey tells whether the network itself sets labels with this key.
+func ownedKey(key string) bool {
+	return strings.HasPrefix(key, labels.PrefixOwned) || strings.HasPrefix(key, "io.kubernetes.pod.")
 }
 
 // GetEndpoint is GET /endpoint/{id}.

@@ -147,8 +147,7 @@ func (a *app) configSetCommand() *cobra.Command {
 		Long: `Change options while the agent runs. All of them are changed or none.
 
 policy-enforcement takes default (endpoints that a policy selects), always or never.`,
-		Example: `  hawser config set policy-enforcement=always
-  hawser config set DropNotification=enabled TraceNotification=disabled`,
+		Example: `  hawser config set policy-enforcement=always`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			spec, err := parseOptions(args)

@@ -368,8 +368,7 @@ func (a *app) endpointConfigCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "config ID [OPTION=VALUE...]",
 		Short: "Show an endpoint's options, or change them",
-		Example: `  hawser endpoint config 12
-  hawser endpoint config 12 DropNotification=enabled`,
+		Example: `  hawser endpoint config 12`,
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: a.completeEndpoints(),
 	}
