@@ -4,8 +4,9 @@
 //
 // It prints, for 1, 8 and 64 allocators, how many keys a second each kind numbers and how many requests etcd served for each key: new keys (all different),
 // shared keys (all allocators want the same ones at once), and cached keys (in use on the node already). Beside them stands what the same number of clients
-// reach with bare transactions of two writes, alone and with a watch each. Then a mixed cluster, half of it of each kind, allocates and releases keys at once; the run fails if a key has
-// had two numbers or a number two keys. A module of its own, so that nothing of the product depends on Cilium.
+// reach with bare transactions of two writes, alone and with a watch each. Then it times the collection of many dead numbers among some in use, at an
+// unlimited rate. Then a mixed cluster, half of it of each kind, allocates and releases keys at once; the run fails if a key has had two numbers or a
+// number two keys. A module of its own, so that nothing of the product depends on Cilium.
 package main
 
 import (
@@ -51,6 +52,8 @@ func run() error {
 	fresh := flag.Int("new", 2000, "new keys in each row")
 	shared := flag.Int("shared", 100, "shared keys in each row")
 	mixed := flag.Int("mixed", 5000, "allocations of the mixed cluster")
+	dead := flag.Int("dead", 60000, "dead numbers to collect")
+	live := flag.Int("live", 5000, "numbers in use among them")
 	profile := flag.String("cpuprofile", "", "write a CPU profile to this file")
 	flag.Parse()
 	if *profile != "" {
@@ -105,6 +108,10 @@ func run() error {
 		}
 	}
 	w.Flush()
+	fmt.Println()
+	if err := collect(ctx, address, *dead, *live); err != nil {
+		return fmt.Errorf("collection: %w", err)
+	}
 	return mixedCluster(ctx, address, *mixed)
 }
 
