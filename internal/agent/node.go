@@ -289,7 +289,10 @@ func (a *api) followNodes(ctx context.Context, facts nodeFacts, links *link.Link
 			last = time.Now()
 		}
 		failed = err != nil
-		a.parts.report("routes", err, fmt.Sprintf("%d other nodes", len(a.nodes.Peers())))
+		a.parts.report("routes", err, fmt.Sprintf("%d other nodes", len(desired.Peers)))
+		if s, ok := a.store.(interface{ SetClusterSize(clients int) }); ok {
+			s.SetClusterSize(len(desired.Peers) + 1)
+		}
 	}
 }
 

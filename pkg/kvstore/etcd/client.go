@@ -20,31 +20,33 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
-	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
 
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
 // Client is a connection to etcd.
 type Client struct {
-	cfg     Config
-	log     *slog.Logger
-	ctx     context.Context
-	cancel  context.CancelFunc
-	wg      sync.WaitGroup
-	limiter *rate.Limiter
-	slots   chan struct{} // nil: no bound
+	cfg    Config
+	log    *slog.Logger
+	ctx    context.Context
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+	slots  chan struct{} // nil: no bound
 
-	ready   chan struct{} // closed once etcd is set
-	etcd    *clientv3.Client
-	leases  leaseTable
-	history history
+	ready    chan struct{} // closed once etcd is set
+	etcd     *clientv3.Client
+	leases   leaseTable
+	history  history
+	comeback *comeback
+	beat     kvstore.Heartbeat
 
 	mu        sync.Mutex
 	closed    bool
-	status    kvstore.Status
+	status    kvstore.Status // what the last check found
+	up        int            // endpoints that answered then
+	quorum    error          // why there was no quorum then
+	told      kvstore.State  // the last state that was logged
 	observers []*observer
 	broken    chan struct{} // closed and replaced to make every watch open a new stream
 }
@@ -67,11 +69,11 @@ func newClient(cfg Config, log *slog.Logger) *Client {
 	c := &Client{
 		cfg: cfg, log: log, ctx: ctx, cancel: cancel,
 		ready: make(chan struct{}), broken: make(chan struct{}),
-		limiter: limiter(cfg.QPS),
-		status:  kvstore.Status{Kind: "etcd", State: kvstore.StateConnecting, Message: "etcd: connecting"},
+		comeback: newComeback(cfg.QPS),
+		status:   kvstore.Status{Kind: "etcd", State: kvstore.StateConnecting},
 	}
 	if cfg.BootstrapQPS > 0 {
-		c.limiter = limiter(cfg.BootstrapQPS)
+		c.comeback.setRate(cfg.BootstrapQPS)
 	}
 	if cfg.MaxInflight == 0 {
 		cfg.MaxInflight = max(cfg.QPS, cfg.BootstrapQPS)
@@ -88,21 +90,9 @@ func newClient(cfg Config, log *slog.Logger) *Client {
 	return c
 }
 
-func limiter(qps int) *rate.Limiter {
-	if qps == 0 {
-		return rate.NewLimiter(rate.Inf, 0)
-	}
-	return rate.NewLimiter(rate.Limit(qps), qps)
-}
-
 // BootstrapDone changes from the request rate of the start to that of normal work.
 func (c *Client) BootstrapDone() {
-	if c.cfg.QPS == 0 {
-		c.limiter.SetLimit(rate.Inf)
-		return
-	}
-	c.limiter.SetLimit(rate.Limit(c.cfg.QPS))
-	c.limiter.SetBurst(c.cfg.QPS)
+	c.comeback.setRate(c.cfg.QPS)
 }
 
 // connect makes the client, trying until it works, and then watches over it.
@@ -120,7 +110,6 @@ func (c *Client) connect() {
 		c.log.Warn("cannot set up the connection to etcd, trying again", "error", err)
 		c.mu.Lock()
 		c.status.LastError = err.Error()
-		c.status.Message = "etcd: connecting: " + err.Error()
 		c.mu.Unlock()
 		if !sleep(c.ctx, retryPause(try, 5*time.Second)) {
 			return
@@ -150,10 +139,12 @@ func (c *Client) dial() (*clientv3.Client, error) {
 	}
 	// Clients of one cluster must not all begin with the same member.
 	rand.Shuffle(len(endpoints), func(i, j int) { endpoints[i], endpoints[j] = endpoints[j], endpoints[i] })
-	params := grpc.ConnectParams{
-		// Jitter and a long last pause keep thousands of clients from coming back together.
-		Backoff:           backoff.Config{BaseDelay: time.Second, Multiplier: 1.6, Jitter: 0.5, MaxDelay: 30 * time.Second},
-		MinConnectTimeout: 10 * time.Second,
+	dialling := []grpc.DialOption{
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: maxSpread + connectTimeout}),
+		grpc.WithContextDialer(c.comeback.dial),
+	}
+	if tls != nil && wantsTLS(endpoints) {
+		dialling = append(dialling, grpc.WithTransportCredentials(freshTLS{file}))
 	}
 	return clientv3.New(clientv3.Config{
 		Endpoints:            endpoints,
@@ -165,7 +156,7 @@ func (c *Client) dial() (*clientv3.Client, error) {
 		Username:             file.Username,
 		Password:             file.Password,
 		PermitWithoutStream:  true,
-		DialOptions:          []grpc.DialOption{grpc.WithConnectParams(params)},
+		DialOptions:          dialling,
 		Context:              c.ctx,
 		Logger:               zap.NewNop(),
 	})
@@ -188,24 +179,28 @@ func (c *Client) begin(ctx context.Context) (done func(), err error) {
 	case <-c.ctx.Done():
 		return nil, kvstore.ErrClosed
 	}
-	if err := c.limiter.Wait(ctx); err != nil {
-		if ctx.Err() != nil {
-			return nil, fmt.Errorf("waiting for the request rate limit: %w", ctx.Err())
+	done = func() {}
+	if c.slots != nil {
+		select {
+		case c.slots <- struct{}{}:
+			done = func() { <-c.slots }
+		case <-ctx.Done():
+			return nil, fmt.Errorf("waiting for earlier requests: %w", ctx.Err())
+		case <-c.ctx.Done():
+			return nil, kvstore.ErrClosed
 		}
-		// The limiter foresees that the deadline would pass.
-		return nil, fmt.Errorf("waiting for the request rate limit: %w", context.DeadlineExceeded)
 	}
-	if c.slots == nil {
-		return func() {}, nil
+	waiting, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(c.ctx, cancel)()
+	if err := c.comeback.admit(waiting); err != nil {
+		done()
+		if c.ctx.Err() != nil {
+			return nil, kvstore.ErrClosed
+		}
+		return nil, err
 	}
-	select {
-	case c.slots <- struct{}{}:
-		return func() { <-c.slots }, nil
-	case <-ctx.Done():
-		return nil, fmt.Errorf("waiting for earlier requests: %w", ctx.Err())
-	case <-c.ctx.Done():
-		return nil, kvstore.ErrClosed
-	}
+	return done, nil
 }
 
 // fault turns an error of the etcd client into one of ours.
@@ -447,7 +442,7 @@ func (c *Client) Close() error {
 		return nil
 	}
 	c.closed = true
-	c.status.State, c.status.Message = kvstore.StateClosed, "etcd: closed"
+	c.status.State = kvstore.StateClosed
 	c.mu.Unlock()
 	c.cancel()
 	var err error

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
 // The bounds of [Config.LeaseTTL].
@@ -43,6 +45,9 @@ type Config struct {
 	CheckInterval, FailingCheckInterval time.Duration
 	// CheckTimeout bounds one check.
 	CheckTimeout time.Duration
+	// HeartbeatStaleAfter is how long the operator's heartbeat may stay as it is before the store is reported as failed, if there ever was one; 0 is
+	// for ever.
+	HeartbeatStaleAfter time.Duration
 }
 
 // Defaults returns the settings that hold where nothing else is said.
@@ -57,6 +62,7 @@ func Defaults() Config {
 		CheckInterval:        30 * time.Second,
 		FailingCheckInterval: 5 * time.Second,
 		CheckTimeout:         10 * time.Second,
+		HeartbeatStaleAfter:  kvstore.HeartbeatStaleAfter,
 	}
 }
 

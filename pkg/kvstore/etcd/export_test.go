@@ -23,5 +23,12 @@ func (c *Client) LeaseIDs() []clientv3.LeaseID {
 // BreakWatches cuts all streams.
 func (c *Client) BreakWatches() { c.breakWatches() }
 
-// Check runs one health check now.
-func (c *Client) Check(context.Context) bool { return c.check() }
+// Check runs one health check now, or when the client is set up.
+func (c *Client) Check(ctx context.Context) bool {
+	select {
+	case <-c.ready:
+		return c.check()
+	case <-ctx.Done():
+		return false
+	}
+}

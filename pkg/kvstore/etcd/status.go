@@ -12,14 +12,33 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
-// Status implements [kvstore.Backend].
+// Status implements [kvstore.Backend]. The counts are of now, the rest is what the last check found.
 func (c *Client) Status() kvstore.Status {
 	leases, keys := c.leases.count()
+	age, beats := c.beat.Age(time.Now())
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.status
 	s.Endpoints = slices.Clone(s.Endpoints)
 	s.Leases, s.LeasedKeys = leases, keys
+	found := fmt.Sprintf("etcd: %d of %d endpoints answer, %d leases with %d keys", c.up, len(s.Endpoints), leases, keys)
+	switch {
+	case s.State == kvstore.StateClosed:
+		s.Message = "etcd: closed"
+	case len(s.Endpoints) == 0:
+		s.Message = "etcd: connecting"
+		if s.LastError != "" {
+			s.Message += ": " + s.LastError
+		}
+	case c.quorum != nil:
+		s.Message = fmt.Sprintf("%s, no quorum for %d checks in a row: %v", found, s.QuorumFailures, c.quorum)
+	case beats && age > c.cfg.HeartbeatStaleAfter && c.cfg.HeartbeatStaleAfter > 0:
+		s.State = kvstore.StateFailed
+		s.LastError = fmt.Sprintf("the operator's heartbeat (%s) has not changed for %s", kvstore.HeartbeatKey, age.Round(time.Second))
+		s.Message = found + ", quorum, but " + s.LastError
+	default:
+		s.Message = found + ", quorum"
+	}
 	return s
 }
 
@@ -48,6 +67,13 @@ func (c *Client) check() bool {
 		resp, err := c.etcd.Get(clientv3.WithRequireLeader(ctx), kvstore.HeartbeatKey)
 		if err == nil {
 			c.observe(before, resp.Header)
+			var revision int64
+			if len(resp.Kvs) > 0 {
+				revision = resp.Kvs[0].ModRevision
+			}
+			c.beat.Note(revision, time.Now())
+		} else {
+			c.beat.Miss()
 		}
 		quorum <- err
 	}()
@@ -85,10 +111,9 @@ func (c *Client) check() bool {
 
 // book writes the outcome of a check into the status.
 func (c *Client) book(endpoints []kvstore.EndpointStatus, quorum error) bool {
-	leases, _ := c.leases.count()
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	if c.closed {
+		c.mu.Unlock()
 		return false
 	}
 	up, fault := 0, ""
@@ -100,14 +125,12 @@ func (c *Client) book(endpoints []kvstore.EndpointStatus, quorum error) bool {
 		}
 	}
 	s := &c.status
-	was := s.State
-	s.Endpoints = endpoints
+	s.Endpoints, c.up, c.quorum = endpoints, up, quorum
 	if quorum == nil {
 		s.QuorumFailures, s.LastOK, s.LastError, s.State = 0, time.Now(), fault, kvstore.StateOK
 		if up < len(endpoints) {
 			s.State = kvstore.StateDegraded
 		}
-		s.Message = fmt.Sprintf("etcd: %d of %d endpoints answer, %d leases, quorum", up, len(endpoints), leases)
 	} else {
 		s.QuorumFailures++
 		s.LastError = quorum.Error()
@@ -117,11 +140,15 @@ func (c *Client) book(endpoints []kvstore.EndpointStatus, quorum error) bool {
 		case !s.LastOK.IsZero():
 			s.State = kvstore.StateDegraded
 		}
-		s.Message = fmt.Sprintf("etcd: %d of %d endpoints answer, %d leases, no quorum for %d checks in a row: %v",
-			up, len(endpoints), leases, s.QuorumFailures, quorum)
 	}
-	if s.State != was {
-		c.log.Info("state of etcd changed", "from", was, "to", s.State, "detail", s.Message)
+	was := c.told
+	c.mu.Unlock()
+	now := c.Status()
+	if now.State != was {
+		c.log.Info("state of etcd changed", "from", was, "to", now.State, "detail", now.Message)
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.told = now.State
 	return quorum == nil
 }

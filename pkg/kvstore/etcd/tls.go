@@ -1,74 +1,80 @@
 package etcd
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
 	"os"
+	"strings"
+
+	"google.golang.org/grpc/credentials"
 )
 
-// tlsConfig returns the client side of TLS for the settings file, or nil for plain text. Certificates are read again at every handshake: a renewed file is
-// used from the next connection on.
+// tlsConfig reads the certificates of the settings file, as they are now, and returns the client side of TLS, or nil for plain text.
 func (f File) tlsConfig() (*tls.Config, error) {
 	if f.InsecureTransport || (f.CertFile == "" && f.TrustedCAFile == "" && !f.InsecureSkipTLSVerify) {
 		return nil, nil
 	}
 	c := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: f.InsecureSkipTLSVerify}
 	if f.CertFile != "" {
-		load := func() (*tls.Certificate, error) {
-			cert, err := tls.LoadX509KeyPair(f.CertFile, f.KeyFile)
-			if err != nil {
-				return nil, fmt.Errorf("client certificate for etcd: %w", err)
-			}
-			return &cert, nil
+		cert, err := tls.LoadX509KeyPair(f.CertFile, f.KeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("client certificate for etcd: %w", err)
 		}
-		if _, err := load(); err != nil {
-			return nil, err
-		}
-		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return load() }
+		c.Certificates = []tls.Certificate{cert}
 	}
-	if f.TrustedCAFile != "" && !f.InsecureSkipTLSVerify {
-		if _, err := readPool(f.TrustedCAFile); err != nil {
-			return nil, err
+	if f.TrustedCAFile != "" {
+		pem, err := os.ReadFile(f.TrustedCAFile)
+		if err != nil {
+			return nil, fmt.Errorf("authorities for etcd: %w", err)
 		}
-		// The standard check takes a fixed set of authorities. It is switched off and done here, in full, with the file as it is now.
-		c.InsecureSkipVerify = true
-		c.VerifyConnection = func(state tls.ConnectionState) error { return verify(state, f.TrustedCAFile) }
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("authorities for etcd: %s holds no PEM certificate", f.TrustedCAFile)
+		}
 	}
 	return c, nil
 }
 
-func readPool(path string) (*x509.CertPool, error) {
-	pem, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("authorities for etcd: %w", err)
+// wantsTLS says whether any endpoint may be spoken to in TLS: those with http are in plain text whatever certificates there are.
+func wantsTLS(endpoints []string) bool {
+	for _, e := range endpoints {
+		if !strings.HasPrefix(e, "http://") {
+			return true
+		}
 	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("authorities for etcd: %s holds no PEM certificate", path)
-	}
-	return pool, nil
+	return false
 }
 
-// verify does what crypto/tls does by default: a chain to one of the authorities, for the name we dialled, for use as a server.
-func verify(state tls.ConnectionState, caFile string) error {
-	if len(state.PeerCertificates) == 0 {
-		return errors.New("etcd showed no certificate")
-	}
-	if state.ServerName == "" {
-		return errors.New("etcd cannot be verified: the name dialled is not known")
-	}
-	roots, err := readPool(caFile)
+// freshTLS reads the certificates again at every handshake: renewed files are used from the next connection on.
+type freshTLS struct{ file File }
+
+// ClientHandshake implements credentials.TransportCredentials.
+func (f freshTLS) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	cfg, err := f.file.tlsConfig()
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	inter := x509.NewCertPool()
-	for _, cert := range state.PeerCertificates[1:] {
-		inter.AddCert(cert)
-	}
-	_, err = state.PeerCertificates[0].Verify(x509.VerifyOptions{
-		Roots: roots, Intermediates: inter, DNSName: state.ServerName, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-	})
-	return err
+	return credentials.NewTLS(cfg).ClientHandshake(ctx, authority, conn)
+}
+
+// ServerHandshake implements credentials.TransportCredentials.
+func (f freshTLS) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return nil, nil, errors.New("this is the client's side only")
+}
+
+// Info implements credentials.TransportCredentials.
+func (f freshTLS) Info() credentials.ProtocolInfo {
+	return credentials.ProtocolInfo{SecurityProtocol: "tls"}
+}
+
+// Clone implements credentials.TransportCredentials.
+func (f freshTLS) Clone() credentials.TransportCredentials { return f }
+
+// OverrideServerName implements credentials.TransportCredentials.
+func (f freshTLS) OverrideServerName(string) error {
+	return errors.New("the server's name is that of its address")
 }

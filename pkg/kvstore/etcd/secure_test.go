@@ -1,0 +1,190 @@
+package etcd_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/hawser-net/hawser/internal/testenv"
+	"github.com/hawser-net/hawser/pkg/kvstore"
+	"github.com/hawser-net/hawser/pkg/kvstore/etcd"
+)
+
+// TestUserAndPassword works on a store that lets only known users in: requests, watches and leases, before and after a restart of the store.
+func TestUserAndPassword(t *testing.T) {
+	server := testenv.StartEtcd(t)
+	raw := server.Client()
+	ctx := timeout(t, time.Minute)
+	for _, err := range []error{
+		second(raw.RoleAdd(ctx, "agents")), second(raw.RoleGrantPermission(ctx, "agents", "cilium/", "cilium0", clientv3.PermissionType(clientv3.PermReadWrite))),
+		second(raw.UserAdd(ctx, "root", "secret of root")), second(raw.UserGrantRole(ctx, "root", "root")),
+		second(raw.UserAdd(ctx, "agent", "secret")), second(raw.UserGrantRole(ctx, "agent", "agents")),
+		second(raw.AuthEnable(ctx)),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	settings := func(password string) etcd.Config {
+		path := filepath.Join(t.TempDir(), "etcd.yaml")
+		text := fmt.Sprintf("endpoints: [%q]\nusername: agent\npassword: %q\n", server.Endpoint(), password)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cfg := etcd.Defaults()
+		cfg.File, cfg.QPS = path, 0
+		return cfg
+	}
+	c := open(t, settings("secret"))
+	if err := kvstore.Put(ctx, c, "cilium/a", []byte("1"), kvstore.Leased); err != nil {
+		t.Fatal(err)
+	}
+	events := c.Watch(ctx, "cilium/")
+	if a, b := <-events, <-events; a.Kind != kvstore.EventCreate || b.Kind != kvstore.EventListDone {
+		t.Fatalf("events %v, %v", a, b)
+	}
+	if err := kvstore.Put(ctx, c, "outside", nil, kvstore.Permanent); err == nil || !strings.Contains(err.Error(), "permission") {
+		t.Errorf("a write outside of what is allowed: %v", err)
+	}
+	server.Stop()
+	server.Start()
+	for {
+		err := kvstore.Put(ctx, c, "cilium/a", []byte("2"), kvstore.Leased)
+		if err == nil {
+			break
+		} else if ctx.Err() != nil {
+			t.Fatalf("after a restart of the store: %v", err)
+		}
+	}
+	if ev := <-events; string(ev.Value) != "2" {
+		t.Errorf("event after the restart: %+v", ev)
+	}
+	wrong := open(t, settings("guessed"))
+	short, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+	defer cancel()
+	if _, err := wrong.Get(short, "cilium/a"); err == nil {
+		t.Error("let in with a wrong password")
+	}
+	if st := wrong.Status(); st.Healthy() || !strings.Contains(st.Message, "connecting") || strings.Contains(st.Message, "guessed") {
+		t.Errorf("status with a wrong password: %+v", st)
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// TestSettingsFileMayComeLater starts a client before its settings file is there.
+func TestSettingsFileMayComeLater(t *testing.T) {
+	server := testenv.StartEtcd(t)
+	cfg := etcd.Defaults()
+	cfg.File = filepath.Join(t.TempDir(), "etcd.yaml")
+	c := open(t, cfg)
+	ctx := timeout(t, time.Minute)
+	for c.Status().LastError == "" {
+		if ctx.Err() != nil {
+			t.Fatal("the missing file is not reported")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if err := os.WriteFile(cfg.File, []byte("endpoints: ["+server.Endpoint()+"]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := kvstore.Put(ctx, c, "cilium/a", nil, kvstore.Permanent); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestStatusCountsLeasesOfNow(t *testing.T) {
+	server := testenv.StartEtcd(t)
+	c := open(t, config(server))
+	ctx := timeout(t, time.Minute)
+	for !c.Status().Healthy() {
+		if ctx.Err() != nil {
+			t.Fatalf("status: %+v", c.Status())
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if m := c.Status().Message; !strings.Contains(m, "0 leases") {
+		t.Errorf("at the start: %s", m)
+	}
+	for _, key := range []string{"a", "b"} {
+		if err := kvstore.Put(ctx, c, "cilium/"+key, nil, kvstore.Leased); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if m := c.Status().Message; m != "etcd: 1 of 1 endpoints answer, 1 leases with 2 keys, quorum" {
+		t.Errorf("with two leased keys: %s", m)
+	}
+}
+
+func TestStaleHeartbeat(t *testing.T) {
+	server := testenv.StartEtcd(t)
+	cfg := config(server)
+	cfg.HeartbeatStaleAfter = 300 * time.Millisecond
+	c := open(t, cfg)
+	ctx := timeout(t, time.Minute)
+	c.Check(ctx)
+	time.Sleep(2 * cfg.HeartbeatStaleAfter) // the subject: a store without an operator has nothing to miss, however long
+	if c.Check(ctx); c.Status().State != kvstore.StateOK {
+		t.Fatalf("without an operator: %+v", c.Status())
+	}
+	beat := func() { // until it shows: the machine may be slower than the limit
+		for ok := false; !ok; ok = c.Status().State == kvstore.StateOK {
+			if err := kvstore.Put(ctx, c, kvstore.HeartbeatKey, []byte(time.Now().Format(time.RFC3339)), kvstore.Permanent); err != nil {
+				t.Fatal(err)
+			}
+			c.Check(ctx)
+		}
+	}
+	beat()
+	for c.Status().State == kvstore.StateOK {
+		if ctx.Err() != nil {
+			t.Fatal("a heartbeat that stands still is not noticed")
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if st := c.Status(); st.Healthy() || st.QuorumFailures != 0 || !strings.Contains(st.Message, "heartbeat") {
+		t.Errorf("with a stale heartbeat: %+v", st)
+	}
+	beat()
+}
+
+// TestInflightLimit asks a store that does not answer: no more requests than allowed may be under way, and one that waits ends with its context.
+func TestInflightLimit(t *testing.T) {
+	server := testenv.StartEtcd(t)
+	cfg := config(server)
+	cfg.MaxInflight = 2
+	c := open(t, cfg)
+	ctx := timeout(t, time.Minute)
+	if err := kvstore.Put(ctx, c, "cilium/a", nil, kvstore.Permanent); err != nil {
+		t.Fatal(err)
+	}
+	server.Stop()
+	short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+	defer cancel()
+	var waiting atomic.Int32
+	var wg sync.WaitGroup
+	for range 6 {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			_, err := c.Get(short, "cilium/a")
+			if err == nil {
+				t.Error("a store that is down has answered")
+			} else if strings.Contains(err.Error(), "waiting for earlier requests") {
+				waiting.Add(1)
+			}
+		}()
+	}
+	wg.Wait()
+	if n := waiting.Load(); n < 4 {
+		t.Errorf("%d of 6 requests waited for a place, want at least 4", n)
+	}
+}
