@@ -31,7 +31,8 @@ type Config struct {
 	LeaseTTL time.Duration
 	// KeepAliveInterval and KeepAliveTimeout are those of the connection's own probes. Options etcd.keepaliveHeartbeat and etcd.keepaliveTimeout.
 	KeepAliveInterval, KeepAliveTimeout time.Duration
-	// QPS bounds the requests a second, with bursts of as many. 0 is no bound. Option etcd.qps.
+	// QPS bounds the requests a second, with bursts of as many. 0 is no bound. Option etcd.qps. The default is five times that of other clients of these
+	// keys, whose 20 make pods queue for the store when many start at once; in quiet times a node sends next to nothing either way.
 	QPS int
 	// BootstrapQPS is the bound until [Client.BootstrapDone] is called; 0 means that of QPS. Option etcd.bootstrapQps.
 	BootstrapQPS int
@@ -56,7 +57,7 @@ func Defaults() Config {
 		LeaseTTL:             15 * time.Minute,
 		KeepAliveInterval:    15 * time.Second,
 		KeepAliveTimeout:     25 * time.Second,
-		QPS:                  20,
+		QPS:                  100,
 		ListLimit:            256,
 		MaxQuorumFailures:    2,
 		CheckInterval:        30 * time.Second,
