@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/netip"
+	"runtime/debug"
 	"os"
 	"path/filepath"
 	"slices"
@@ -340,6 +341,8 @@ func (a *api) whenSynced(ctx context.Context, gate *syncGate, addrs *table.Recon
 		log.Warn("cannot store the numbers of local identities", "error", err)
 	}
 	a.parts.set("sync", rest.StateOk, "everything was heard")
+	// The first listings take much more memory than what is kept of them.
+	debug.FreeOSMemory()
 	log.Info("synchronised with the cluster")
 	return nil
 }
