@@ -45,6 +45,7 @@ type historyWorld struct {
 	faults  int
 	ops     atomic.Int64
 	want    int64
+	limit   time.Duration // of the work; 0: none
 	// restored says that the store went back in time: references that were given back may be there again.
 	restored bool
 }
@@ -149,10 +150,20 @@ func (n *historyNode) run() {
 	}
 }
 
+// progress grows from 0 to 1 with the operations done, or with the time if the machine is too busy for them.
+func (w *historyWorld) progress() float64 {
+	p := float64(w.ops.Load()) / float64(w.want)
+	if w.limit > 0 {
+		p = max(p, float64(w.h.now())/float64(w.limit))
+	}
+	return p
+}
+
 // worker does random things until there have been enough.
 func (n *historyNode) worker(ctx context.Context, client int, held map[string]int, rng *rand.Rand) {
 	w := n.w
-	for ctx.Err() == nil && w.ops.Add(1) <= w.want {
+	for ctx.Err() == nil && w.progress() < 1 {
+		w.ops.Add(1)
 		key := w.keys[rng.IntN(len(w.keys))]
 		release := false
 		if mine := holding(held); len(mine) > 0 && rng.IntN(4) < len(mine) { // few keys each: numbers must come free
@@ -386,12 +397,12 @@ func copyDir(t *testing.T, from, to string) {
 //
 // HAWSER_SEED repeats a run's operations and faults, HAWSER_OPS sets their number, HAWSER_LONG=1 does ten million.
 func TestHistory(t *testing.T) {
-	total, epoch, nodes := int64(4000), int64(2000), 12
+	total, epoch, nodes, limit := int64(4000), int64(2000), 12, 20*time.Second
 	if testing.Short() {
-		total, epoch, nodes = 1000, 1000, 6
+		total, epoch, nodes, limit = 1000, 1000, 6, 10*time.Second
 	}
 	if os.Getenv("HAWSER_LONG") != "" {
-		total, epoch, nodes = 10_000_000, 20_000, maxNodes
+		total, epoch, nodes, limit = 10_000_000, 20_000, maxNodes, 0
 	}
 	if s := os.Getenv("HAWSER_OPS"); s != "" {
 		n, err := strconv.ParseInt(s, 10, 64)
@@ -409,7 +420,7 @@ func TestHistory(t *testing.T) {
 		seed, total = n, min(total, epoch)
 	}
 	for i := int64(0); i*epoch < total; i++ {
-		ok := t.Run(fmt.Sprintf("seed=%#x", seed), func(t *testing.T) { runHistory(t, seed, nodes, min(epoch, total-i*epoch)) })
+		ok := t.Run(fmt.Sprintf("seed=%#x", seed), func(t *testing.T) { runHistory(t, seed, nodes, min(epoch, total-i*epoch), limit) })
 		if !ok {
 			t.Fatalf("run it again with HAWSER_SEED=%#x", seed)
 		}
@@ -417,11 +428,11 @@ func TestHistory(t *testing.T) {
 	}
 }
 
-func runHistory(t *testing.T, seed uint64, nodes int, ops int64) {
+func runHistory(t *testing.T, seed uint64, nodes int, ops int64, limit time.Duration) {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	server := testenv.StartEtcd(t)
 	w := &historyWorld{
-		t: t, server: server, raw: server.Client(), base: "test/identities", h: &history{start: time.Now()}, want: ops,
+		t: t, server: server, raw: server.Client(), base: "test/identities", h: &history{start: time.Now()}, want: ops, limit: limit,
 		rng: rand.New(rand.NewPCG(seed, 2)),
 	}
 	for k := range 24 {
@@ -443,10 +454,10 @@ func runHistory(t *testing.T, seed uint64, nodes int, ops int64) {
 	}
 	// The faults come from here, one after the other; the store's own at set places.
 	var old string
-	places := []int64{ops / 4, ops / 2, ops * 3 / 4}
+	places := []float64{0.25, 0.5, 0.75}
 	restore := w.rng.IntN(2) == 0
-	for w.ops.Load() < ops {
-		if len(places) > 0 && w.ops.Load() > places[0] {
+	for w.progress() < 1 {
+		if len(places) > 0 && w.progress() > places[0] {
 			switch len(places) {
 			case 3:
 				old = w.snapshot()

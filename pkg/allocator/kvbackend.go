@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -245,10 +246,37 @@ func (b *KVStoreBackend) GetIf(ctx context.Context, key AllocatorKey, conds ...k
 	if !r.Succeeded {
 		return NoID, fmt.Errorf("number of key %q: %w", text, ErrConditionFailed)
 	}
-	best := NoID
+	var found []ID
 	for _, ref := range references(r.Results[0], b.paths.value(text)) {
-		if best == NoID || ref.id < best {
-			best = ref.id
+		if !slices.Contains(found, ref.id) {
+			found = append(found, ref.id)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return NoID, nil
+	case 1:
+		return found[0], nil
+	}
+	return b.oldest(ctx, text, found)
+}
+
+// oldest returns that of the numbers, all of which have references to the key, which is in force: the oldest that belongs to the key. A node that was cut off
+// while the store lost its data may still refer to a number that has another owner now.
+func (b *KVStoreBackend) oldest(ctx context.Context, key string, found []ID) (ID, error) {
+	found = found[:min(len(found), kvstore.MaxTxnOps)]
+	var txn kvstore.Txn
+	for _, id := range found {
+		txn.Then = append(txn.Then, kvstore.GetOp(b.paths.id(id)))
+	}
+	r, err := b.store.Txn(ctx, txn)
+	if err != nil {
+		return NoID, err
+	}
+	best, created := NoID, int64(0)
+	for i, id := range found {
+		if m := r.Results[i]; len(m) > 0 && string(m[0].Value) == key && (best == NoID || m[0].CreateRevision < created) {
+			best, created = id, m[0].CreateRevision
 		}
 	}
 	return best, nil

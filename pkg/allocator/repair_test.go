@@ -345,3 +345,18 @@ func TestLateReferenceIsTakenBack(t *testing.T) {
 	put(t, mem.Client(), "/id/300", "key", "/value/key/192.0.2.1", "300")
 	eventually(t, "what was written late is taken back too", func() bool { return inStore(t, a.store, base+"/value/key/192.0.2.1") == "" })
 }
+
+// A reference to a number that belongs to another key by now says nothing about the number in force.
+func TestLookupPassesOverStaleReferences(t *testing.T) {
+	t.Parallel()
+	mem := kvstore.NewMemory()
+	be, store := backend(t, mem, "192.0.2.1")
+	put(t, store, "/id/300", "stranger", "/value/key/192.0.2.8", "300", "/id/400", "key", "/value/key/192.0.2.9", "400")
+	if id, err := be.Get(t.Context(), allocator.StringKey("key")); err != nil || id != 400 {
+		t.Errorf("the key is %d, %v in the store, want 400", id, err)
+	}
+	put(t, store, "/id/500", "key", "/value/key/192.0.2.7", "500")
+	if id, err := be.Get(t.Context(), allocator.StringKey("key")); err != nil || id != 400 {
+		t.Errorf("the key is %d, %v in the store, want 400, the oldest", id, err)
+	}
+}
