@@ -105,6 +105,9 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 		return nil, err
 	}
 	b := &bencher{cfg: cfg, dir: dir, started: time.Now(), report: newReport(cfg.Quick)}
+	if b.report.Load = loadAverage(); b.report.Load > 0.5 {
+		b.say("others keep the machine busy (load average %.1f): trust the ratios only", b.report.Load)
+	}
 	total, stolen := processorTime()
 	var errs []error
 	for _, g := range groups() {
@@ -153,6 +156,18 @@ func machine() (kernel string, cpus int) {
 		kernel = unix.ByteSliceToString(u.Release[:])
 	}
 	return kernel, runtime.NumCPU()
+}
+
+// loadAverage returns the machine's load of the last minute, 0 if it is unknown.
+func loadAverage() (load float64) {
+	data, err := os.ReadFile("/proc/loadavg")
+	if err == nil {
+		_, err = fmt.Sscan(string(data), &load)
+	}
+	if err != nil {
+		return 0
+	}
+	return load
 }
 
 // processorTime returns the machine's time in all states and that stolen from it by its host, in ticks

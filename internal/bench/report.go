@@ -16,6 +16,8 @@ type Report struct {
 	CPUs    int       `json:"cpus"`
 	Quick   bool      `json:"quick"`
 	Seconds float64   `json:"seconds"`
+	// Load is the machine's load average of the minute before the run.
+	Load float64 `json:"load"`
 	// StolenPercent is the share of the processors' time that the machine's host gave to others.
 	StolenPercent float64   `json:"stolenPercent"`
 	Figures       []Figure  `json:"figures"`
@@ -173,7 +175,7 @@ func (r *Report) Table(w io.Writer) error {
 	for _, f := range r.Failed {
 		fmt.Fprintf(&s, "FAILED %s: %s\n", f.Row, f.Error)
 	}
-	fmt.Fprintf(&s, "Linux %s, %d processors, %.0f %% of their time stolen, %.0f s\n", r.Kernel, r.CPUs, r.StolenPercent, r.Seconds)
+	fmt.Fprintf(&s, "Linux %s, %d processors, %.0f %% of their time stolen, load average %.1f before, %.0f s\n", r.Kernel, r.CPUs, r.StolenPercent, r.Load, r.Seconds)
 	_, err := io.WriteString(w, s.String())
 	return err
 }

@@ -68,6 +68,7 @@ func (b *bencher) identities(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, e.stop()) }()
 	const baseline = "an etcd transaction that compares and puts two keys, at the same concurrency"
+	const watchedBaseline = "\"that watch\": the same transactions with as many clients watching the keys"
 	serial := 0
 	for _, row := range []struct{ nodes, callers int }{{1, 1}, {1, 8}, {1, 64}, {8, 1}, {64, 1}} {
 		size, name := row.nodes*row.callers, fmt.Sprintf("%d on one node", row.callers)
@@ -76,7 +77,11 @@ func (b *bencher) identities(ctx context.Context) (err error) {
 		}
 		err := func() (err error) {
 			var nodes []*identityNode
+			var wg sync.WaitGroup
+			ctx, cancel := context.WithCancel(ctx)
 			defer func() {
+				cancel()
+				wg.Wait()
 				for _, n := range nodes {
 					err = errors.Join(err, n.close())
 				}
@@ -90,7 +95,19 @@ func (b *bencher) identities(ctx context.Context) (err error) {
 					return err
 				}
 			}
-			var rate, took pairs
+			// Every node hears of every new identity. What that costs etcd and this machine is no doing of the
+			// allocator: the second baseline has as many watches.
+			for _, n := range nodes {
+				if row.nodes == 1 {
+					break
+				}
+				watch := n.raw.Watch(ctx, "watched/id/", clientv3.WithPrefix())
+				wg.Go(func() {
+					for range watch {
+					}
+				})
+			}
+			var rate, took, watched pairs
 			for range pick(b, 5, 3) {
 				serial++
 				each := pick(b, time.Second, 500*time.Millisecond)
@@ -104,8 +121,8 @@ func (b *bencher) identities(ctx context.Context) (err error) {
 				if err != nil {
 					return fmt.Errorf("%s: %w", name, err)
 				}
-				raw, rawTimes, err := inParallel(ctx, size, each, func(ctx context.Context, w, i int) error {
-					id, value := fmt.Sprintf("raw/id/%d-%d-%d", serial, w, i), fmt.Sprintf("raw/value/k8s:round=%d;k8s:worker=%d;k8s:n=%d;", serial, w, i)
+				rawTxn := func(ctx context.Context, prefix string, w, i int) error {
+					id, value := fmt.Sprintf("%s/id/%d-%d-%d", prefix, serial, w, i), fmt.Sprintf("%s/value/k8s:round=%d;k8s:worker=%d;k8s:n=%d;", prefix, serial, w, i)
 					r, err := nodes[w%row.nodes].raw.Txn(ctx).
 						If(clientv3.Compare(clientv3.CreateRevision(id), "=", 0), clientv3.Compare(clientv3.CreateRevision(value), "=", 0).WithPrefix()).
 						Then(clientv3.OpPut(id, value), clientv3.OpPut(value+"/192.0.2.1", strconv.Itoa(i))).Commit()
@@ -113,14 +130,29 @@ func (b *bencher) identities(ctx context.Context) (err error) {
 						err = errors.New("a raw transaction met its own key")
 					}
 					return err
+				}
+				raw, rawTimes, err := inParallel(ctx, size, each, func(ctx context.Context, w, i int) error {
+					return rawTxn(ctx, "raw", w, i)
 				})
 				if err != nil {
 					return fmt.Errorf("raw transactions: %w", err)
 				}
 				rate.add(ours, raw)
+				if row.nodes > 1 {
+					heard, _, err := inParallel(ctx, size, each, func(ctx context.Context, w, i int) error {
+						return rawTxn(ctx, "watched", w, i)
+					})
+					if err != nil {
+						return fmt.Errorf("raw transactions with watches: %w", err)
+					}
+					watched.add(ours, heard)
+				}
 				took.add(ms(median(times)), ms(median(rawTimes)))
 			}
 			b.add(rate.fill(Figure{Row: "identity", Name: "new identities, " + name, Unit: "/s", BaselineName: baseline, Far: 0.8, First: 0.5, GoalOfRatio: true, Higher: true}))
+			if row.nodes > 1 {
+				b.add(watched.fill(Figure{Row: "identity", Name: "the same against " + name + " that watch", Unit: "/s", BaselineName: watchedBaseline, Far: 0.8, First: 0.5, GoalOfRatio: true, Higher: true}))
+			}
 			b.add(took.fill(Figure{Row: "identity", Name: "new identity p50, " + name, Unit: "ms", BaselineName: baseline}))
 			if size > 1 {
 				return nil
