@@ -25,7 +25,8 @@
 //
 // A new number is made by one transaction: if nothing stands under value/<key>/, no lock is held and id/<number> is free, put both, else show what is there.
 // Two nodes that do not know of each other can at most make two numbers for one key one after the other, when the first has lost all its references in
-// between; the later one is given back as soon as the watch shows the older, before anybody is told of it.
+// between; the later one is given back as soon as the watch shows the older, before anybody is told of it. Duplicates that others have made, and have told,
+// heal with the next comparison: the oldest wins, and the users of the rest follow with [EventRenumbered].
 //
 // # Use
 //
@@ -46,5 +47,9 @@
 //	RunGC(map[string]uint64)               RunGC(ctx, limiter, map[ID]int64) with statistics
 //	WatchRemoteKVStore(alloc)              WatchRemoteKVStore(name, backend, accept)
 //	Delete                                 Close; Delete is kept
+//	idpool.ID, idpool.NoID                 ID, NoID
+//	AllocatorKey.PutKey(string)            the same, and an error for what is malformed
+//	AllocatorEvent.Typ (create, modify)    AllocatorEvent.Kind: EventUpsert, EventDelete, EventSync, EventRenumbered
+//	CacheMutations.OnAdd, OnModify         OnUpsert, with the revisions
 //	log.Fatal when the list takes too long an error from whoever waits
 package allocator
