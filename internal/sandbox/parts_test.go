@@ -29,7 +29,7 @@ import (
 // sandboxes, which may run at the same time in other processes, are left out.
 func machine(t *testing.T) []string {
 	t.Helper()
-	all, err := testenv.MachineState()
+	all, err := testenv.MachineState("/hawser-sb-")
 	if err != nil {
 		t.Fatal(err)
 	}

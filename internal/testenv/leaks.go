@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"sort"
 	"strings"
 	"testing"
@@ -51,10 +52,10 @@ func CheckLeaks(t testing.TB) {
 }
 
 // MachineState lists, sorted, what a network test may leave on the machine: links of the current
-// namespace, mounted network namespaces and bpf file systems. Compare it before and after. Those
-// of other tests in other processes are in it, too, unless they are mounted below the system's
-// directory for temporary files.
-func MachineState() ([]string, error) {
+// namespace, mounted network namespaces and bpf file systems. Compare it before and after. Tests of
+// other processes run at the same time and mount theirs below the system's directory for temporary
+// files: what is there is left out, unless its path holds one of own.
+func MachineState(own ...string) ([]string, error) {
 	var out []string
 	ifs, err := net.Interfaces()
 	if err != nil {
@@ -75,8 +76,9 @@ func MachineState() ([]string, error) {
 		if len(fields) < 5 || len(kind) < 1 || (kind[0] != "nsfs" && kind[0] != "bpf") {
 			continue
 		}
-		if strings.HasPrefix(fields[4], os.TempDir()+"/hawser-netns-") {
-			continue // NewNetNS of a test that runs at the same time; it reports its own failures
+		ours := slices.ContainsFunc(own, func(part string) bool { return strings.Contains(fields[4], part) })
+		if strings.HasPrefix(fields[4], os.TempDir()+"/") && !ours {
+			continue
 		}
 		out = append(out, "mount "+kind[0]+" "+fields[4])
 	}
