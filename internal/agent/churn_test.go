@@ -1,8 +1,14 @@
 package agent
 
 import (
+	"bufio"
+	"context"
 	"fmt"
+	"net"
+	"net/http"
 	"os"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -29,7 +35,7 @@ func TestChurnLeavesNothing(t *testing.T) {
 	t.Parallel()
 	n, _ := newNode(t)
 	store := testenv.StartEtcd(t)
-	n.flags = append(n.flags, "--kvstore", "etcd", "--kvstore-opt", "etcd.address="+store.Endpoint())
+	n.flags = append(n.flags, "--prometheus-serve-addr", "127.0.0.1:9962", "--kvstore", "etcd", "--kvstore-opt", "etcd.address="+store.Endpoint())
 	n.start()
 	client := store.Client()
 	keys := func() map[string]int {
@@ -83,7 +89,7 @@ func TestChurnLeavesNothing(t *testing.T) {
 		}
 		settled = now
 	}
-	keysBefore, files := keys(), n.openFiles()
+	keysBefore, files, goroutines := keys(), n.openFiles(), n.metric("go_goroutines")
 
 	rounds := count(1000, 80, 5000) / workers
 	began := time.Now()
@@ -105,5 +111,33 @@ func TestChurnLeavesNothing(t *testing.T) {
 	if now := n.openFiles(); now > files+8 { // idle connections come and go
 		t.Errorf("the agent has %d open files, before %d", now, files)
 	}
+	if now := n.metric("go_goroutines"); now > goroutines+8 {
+		t.Errorf("the agent has %v goroutines, before %v", now, goroutines)
+	}
 	n.stop()
+}
+
+// metric reads one of the agent's metrics.
+func (n *machineNode) metric(name string) float64 {
+	n.t.Helper()
+	tr := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, addr string) (c net.Conn, err error) {
+		err = n.ns.Do(func() error { c, err = (&net.Dialer{}).DialContext(ctx, network, addr); return err })
+		return c, err
+	}}
+	resp, err := (&http.Client{Transport: tr, Timeout: 10 * time.Second}).Get("http://127.0.0.1:9962/metrics")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	for sc := bufio.NewScanner(resp.Body); sc.Scan(); {
+		if value, ok := strings.CutPrefix(sc.Text(), name+" "); ok {
+			v, err := strconv.ParseFloat(value, 64)
+			if err != nil {
+				n.t.Fatal(err)
+			}
+			return v
+		}
+	}
+	n.t.Fatalf("there is no metric %s", name)
+	return 0
 }

@@ -1,0 +1,145 @@
+package agent
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+
+	"github.com/hawser-net/hawser/internal/confdir"
+)
+
+func loadConfig(t testing.TB, args []string, env map[string]string, files map[string]string) (Config, []string, error) {
+	t.Helper()
+	dir := t.TempDir()
+	for name, content := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cfg := Defaults()
+	fs := pflag.NewFlagSet("agent", pflag.ContinueOnError)
+	cfg.Flags(fs)
+	if err := fs.Parse(append(args, "--config-dir", dir)); err != nil {
+		t.Fatal(err)
+	}
+	unknown, err := confdir.Load(fs, func(name string) string { return env[name] })
+	return cfg, unknown, err
+}
+
+func TestConfigSources(t *testing.T) {
+	t.Parallel()
+	cfg, unknown, err := loadConfig(t,
+		[]string{"--cluster-name", "from-args"},
+		map[string]string{"CILIUM_CLUSTER_NAME": "from-env", "CILIUM_NODE_NAME": "env-node", "CILIUM_CLUSTER_ID": ""},
+		map[string]string{
+			"cluster-name": "from-file", "node-name": "file-node", "cluster-id": "7\n", "debug": "true", "mtu": "",
+			"labels": "k8s:app !k8s:pod", "kvstore-opt": "etcd.address=http://x:1", "ipam": "cluster-pool", ".hidden": "x", "ipam-expiration": "42s",
+		})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cfg.ClusterName != "from-args" || cfg.NodeName != "env-node" || cfg.ClusterID != 7 || !cfg.Debug || cfg.MTU != 0 ||
+		cfg.IPAMExpiration.String() != "42s" || cfg.KVStoreOpts["etcd.address"] != "http://x:1" {
+		t.Errorf("%+v", cfg)
+	}
+	if !slices.Equal(unknown, []string{"ipam"}) {
+		t.Errorf("unknown options %q, want ipam only", unknown)
+	}
+}
+
+func TestConfigNamesTheSourceOfFaults(t *testing.T) {
+	t.Parallel()
+	_, _, err := loadConfig(t, nil, map[string]string{"CILIUM_CLUSTER_ID": "many"},
+		map[string]string{"debug": "perhaps", "mtu": "some"})
+	for _, want := range []string{"CILIUM_CLUSTER_ID", "debug", "mtu"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want it to name %s", err, want)
+		}
+	}
+}
+
+func TestValidate(t *testing.T) {
+	t.Parallel()
+	good := func() Config {
+		c := Defaults()
+		c.NodeName, c.IPv4Range, c.IPv6Range = "n1", "10.0.0.0/24", "fd00::/112"
+		return c
+	}
+	c := good()
+	if err := c.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	for flag, change := range map[string]func(*Config){
+		"--cluster-name":           func(c *Config) { c.ClusterName = "Not_A_Name" },
+		"--cluster-id":             func(c *Config) { c.ClusterID = 256 },
+		"--max-connected-clusters": func(c *Config) { c.MaxConnectedClusters = 300 },
+		"--node-name":              func(c *Config) { c.NodeName = "" },
+		"--enable-ipv4":            func(c *Config) { c.EnableIPv4, c.EnableIPv6 = false, false },
+		"--ipv4-range":             func(c *Config) { c.IPv4Range = "10.0.0.1/24" },
+		"--ipv6-range":             func(c *Config) { c.IPv6Range = "10.0.0.0/24" },
+		"--routing-mode":           func(c *Config) { c.RoutingMode = "teleport" },
+		"--tunnel-protocol":        func(c *Config) { c.TunnelProtocol = "geneve" },
+		"--tunnel-port":            func(c *Config) { c.TunnelPort = 0 },
+		"--enable-policy":          func(c *Config) { c.EnablePolicy = "sometimes" },
+		"--devices":                func(c *Config) { c.Devices = []string{"a", "b"} },
+		"--mtu":                    func(c *Config) { c.MTU = 100 },
+		"lease TTL": func(c *Config) {
+			c.KVStore, c.KVStoreLeaseTTL = "etcd", 1
+			c.KVStoreOpts["etcd.address"] = "http://127.0.0.1:2379"
+		},
+		"--bpf-ct-timeout":           func(c *Config) { c.CTAny = 0 },
+		"--ipam-expiration":          func(c *Config) { c.IPAMExpiration = 0 },
+		"--socket-path":              func(c *Config) { c.SocketPath = "/" + strings.Repeat("x", 107) },
+		"--state-dir":                func(c *Config) { c.StateDir = "relative" },
+		"--prometheus-serve-addr":    func(c *Config) { c.PrometheusAddr = "nonsense" },
+		"--agent-health-port":        func(c *Config) { c.HealthPort = 70000 },
+		"--ipv4-native-routing-cidr": func(c *Config) { c.NativeIPv4CIDR = "x" },
+		"--ipv6-node":                func(c *Config) { c.NodeIPv6 = "192.0.2.1" },
+	} {
+		c := good()
+		change(&c)
+		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), flag) {
+			t.Errorf("%s: error %v does not name it", flag, err)
+		}
+	}
+}
+
+// FuzzConfig feeds the content of a configuration directory and an environment variable of any
+// content: whatever is in there, the result is a valid configuration or an error.
+func FuzzConfig(f *testing.F) {
+	var names []string
+	cfg := Defaults()
+	fs := pflag.NewFlagSet("agent", pflag.ContinueOnError)
+	cfg.Flags(fs)
+	fs.VisitAll(func(fl *pflag.Flag) { names = append(names, fl.Name) })
+	f.Add(uint16(0), "true", "10.0.0.0/24")
+	f.Add(uint16(7), "a=b,c=d", "\x00")
+	f.Add(uint16(20), "9223372036854775807h", "-1")
+	f.Add(uint16(30), "\"unbalanced", "::/0")
+	f.Fuzz(func(t *testing.T, which uint16, file, env string) {
+		name, other := names[int(which)%len(names)], names[int(which/7)%len(names)]
+		cfg, _, err := loadConfig(t, []string{"--ipv4-range=10.0.0.0/24", "--ipv6-range=fd00::/112"},
+			map[string]string{confdir.EnvPrefix + strings.ToUpper(strings.ReplaceAll(other, "-", "_")): env}, map[string]string{name: file})
+		if err == nil {
+			err = cfg.Validate()
+		}
+		if err != nil {
+			if err.Error() == "" {
+				t.Error("an error without a text")
+			}
+			return
+		}
+		// What is valid can be acted on: nothing of it is parsed again with a panic.
+		_ = flagValues(pflag.NewFlagSet("x", pflag.ContinueOnError))
+		if _, err := newFilter(cfg); err != nil && cfg.LabelPrefixFile == "" && len(cfg.Labels) == 0 {
+			t.Errorf("the default filter: %v", err)
+		}
+		if _, err := newEngine(cfg); err != nil {
+			t.Errorf("a valid configuration makes no engine: %v", err)
+		}
+	})
+}
