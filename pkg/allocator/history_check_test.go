@@ -7,6 +7,7 @@ import (
 	"sort"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -266,6 +267,8 @@ type recorder struct {
 	masters map[string]string // number -> key
 	refs    map[string]string // path below value/ -> number
 
+	seen atomic.Int64 // the newest revision applied
+
 	mu      sync.Mutex
 	faults  []string
 	changes int
@@ -288,6 +291,7 @@ func record(t *testing.T, raw *clientv3.Client, base string) *recorder {
 			r.refs[path] = string(kv.Value)
 		}
 	}
+	r.seen.Store(l.Header.Revision)
 	watch := raw.Watch(ctx, base+"/", clientv3.WithPrefix(), clientv3.WithRev(l.Header.Revision+1))
 	go func() {
 		defer close(r.done)
@@ -355,6 +359,7 @@ func (r *recorder) apply(events []*clientv3.Event) {
 		}
 	}
 	rev := events[0].Kv.ModRevision
+	r.seen.Store(rev)
 	for _, id := range newMasters {
 		if was := old[id]; was != "" && was != r.masters[id] {
 			r.fault("revision %d: number %s was given to %q although it belongs to %q", rev, id, r.masters[id], was)

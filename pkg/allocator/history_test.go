@@ -25,10 +25,8 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore/etcd"
 )
 
-const (
-	historyMin = 256
-	historyMax = historyMin + 79 // few numbers, so that they are used again and again
-)
+// historyMin is the smallest number. There are few, so that they are used again and again.
+const historyMin = 256
 
 // historyWorld is one cluster of a history test.
 type historyWorld struct {
@@ -37,6 +35,7 @@ type historyWorld struct {
 	raw     *clientv3.Client
 	base    string
 	keys    []string
+	max     allocator.ID
 	nodes   []*historyNode
 	h       *history
 	rng     *rand.Rand // of the faults
@@ -89,7 +88,7 @@ func (n *historyNode) start() {
 	}
 	n.events = make(allocator.AllocatorEventChan, 64)
 	opts := []allocator.AllocatorOption{
-		allocator.WithMin(historyMin), allocator.WithMax(historyMax), allocator.WithEvents(n.events), allocator.WithSyncInterval(time.Second),
+		allocator.WithMin(historyMin), allocator.WithMax(n.w.max), allocator.WithEvents(n.events), allocator.WithSyncInterval(time.Second),
 		allocator.WithRest(50 * time.Millisecond), allocator.WithLogger(slog.New(slog.DiscardHandler)),
 	}
 	if n.n%2 == 0 {
@@ -186,7 +185,7 @@ func (n *historyNode) worker(ctx context.Context, client int, held map[string]in
 			if err == nil {
 				held[key]++
 				w.h.add(client, op{opAllocate, key, n.n}, call, w.h.now(), id)
-				if id < historyMin || id > historyMax {
+				if id < historyMin || id > w.max {
 					w.t.Errorf("%s got the number %d, which is out of range", key, id)
 				}
 			}
@@ -274,9 +273,7 @@ func (w *historyWorld) fault(ctx context.Context) {
 	case dice < 85:
 		n.crash()
 	default:
-		if resp, err := w.raw.Get(ctx, "x"); err == nil {
-			_, _ = w.raw.Compact(ctx, resp.Header.Revision)
-		}
+		_, _ = w.raw.Compact(ctx, w.rec.seen.Load()) // no further, or the recorder would miss something
 	}
 	wait(50 * time.Millisecond)
 }
@@ -296,7 +293,7 @@ func (w *historyWorld) collect(ctx context.Context, rng *rand.Rand) (deleted int
 		w.t.Error(err)
 		return 0
 	}
-	gc, err := allocator.NewAllocatorForGC(be, allocator.WithMin(historyMin), allocator.WithMax(historyMax))
+	gc, err := allocator.NewAllocatorForGC(be, allocator.WithMin(historyMin), allocator.WithMax(w.max))
 	if err != nil {
 		w.t.Error(err)
 		return 0
@@ -435,10 +432,11 @@ func runHistory(t *testing.T, seed uint64, nodes int, ops int64, limit time.Dura
 		t: t, server: server, raw: server.Client(), base: "test/identities", h: &history{start: time.Now()}, want: ops, limit: limit,
 		rng: rand.New(rand.NewPCG(seed, 2)),
 	}
-	for k := range 24 {
+	for k := range 2 * nodes {
 		w.keys = append(w.keys, fmt.Sprintf("k8s:app=%d;", k))
 	}
 	w.keys = append(w.keys, "k8s:app=1;/x", "k8s:app=a/b;") // label values hold slashes
+	w.max = historyMin + allocator.ID(3*len(w.keys)) - 1
 	w.rec = record(t, w.raw, w.base)
 	for i := range nodes {
 		n := &historyNode{w: w, n: i, proxy: newProxy(t, strings.TrimPrefix(server.Endpoint(), "unix://")), rng: rand.New(rand.NewPCG(seed, uint64(10+i)))}
