@@ -1,6 +1,6 @@
 // Command allocator compares Hawser's identity allocator with Cilium's: the same work, on the same etcd server, in one run.
 //
-//	go run . [-new 2000] [-shared 100] [-mixed 100000]
+//	go run . [-new 2000] [-shared 100] [-mixed 100000] [-json file]
 //
 // It prints, for 1, 8 and 64 allocators, how many keys a second each kind numbers and how many requests etcd served for each key: new keys (all different),
 // shared keys (all allocators want the same ones at once), and cached keys (in use on the node already). Beside them stands what the same number of clients
@@ -11,6 +11,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -54,6 +55,7 @@ func run() error {
 	mixed := flag.Int("mixed", 5000, "allocations of the mixed cluster")
 	dead := flag.Int("dead", 60000, "dead numbers to collect")
 	live := flag.Int("live", 5000, "numbers in use among them")
+	report := flag.String("json", "", "write the figures to this file as JSON")
 	profile := flag.String("cpuprofile", "", "write a CPU profile to this file")
 	flag.Parse()
 	if *profile != "" {
@@ -80,6 +82,7 @@ func run() error {
 	defer stop()
 	ctx := context.Background()
 
+	var rows []row
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "allocators\twork\thawser /s\tcilium /s\tratio\traw txn /s\tof raw\traw, watched /s\tof it\thawser requests/key\tcilium requests/key\t")
 	for _, n := range []int{1, 8, 64} {
@@ -104,10 +107,24 @@ func run() error {
 			if work == "new" {
 				bare = fmt.Sprintf("%.0f\t%.0f %%\t%.0f\t%.0f %%", raw, 100*h[i].rate/raw, watched, 100*h[i].rate/watched)
 			}
+			r := row{Allocators: n, Work: work, Hawser: h[i].rate, Cilium: c[i].rate, HawserRequests: h[i].requests, CiliumRequests: c[i].requests}
+			if work == "new" {
+				r.Raw, r.RawWatched = raw, watched
+			}
+			rows = append(rows, r)
 			fmt.Fprintf(w, "%d\t%s\t%.0f\t%.0f\t%.1f\t%s\t%.2f\t%.2f\t\n", n, work, h[i].rate, c[i].rate, h[i].rate/c[i].rate, bare, h[i].requests, c[i].requests)
 		}
 	}
 	w.Flush()
+	if *report != "" {
+		out, err := json.MarshalIndent(rows, "", "  ")
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(*report, append(out, '\n'), 0o644); err != nil {
+			return err
+		}
+	}
 	fmt.Println()
 	if err := collect(ctx, address, *dead, *live); err != nil {
 		return fmt.Errorf("collection: %w", err)
@@ -158,6 +175,18 @@ func requests() float64 {
 		}
 	}
 	return sum
+}
+
+// row is one line of the table: keys a second, and etcd's requests for each key.
+type row struct {
+	Allocators     int     `json:"allocators"`
+	Work           string  `json:"work"`
+	Hawser         float64 `json:"hawser_per_second"`
+	Cilium         float64 `json:"cilium_per_second"`
+	Raw            float64 `json:"raw_transactions_per_second,omitempty"`
+	RawWatched     float64 `json:"raw_watched_transactions_per_second,omitempty"`
+	HawserRequests float64 `json:"hawser_requests_per_key"`
+	CiliumRequests float64 `json:"cilium_requests_per_key"`
 }
 
 type figure struct{ rate, requests float64 }
