@@ -278,17 +278,20 @@ func (s *SharedStore[K]) write(ctx context.Context, entries []*localEntry, atLea
 		lifetime = Permanent
 	}
 	var txn Txn
-	gens := make([]uint64, len(entries))
+	var written []*localEntry
+	var gens []uint64
 	s.mu.Lock()
-	for i, e := range entries {
-		gens[i] = e.gen
-		switch {
-		case len(entries) == 1 && e.done >= atLeast:
-		case e.wanted:
+	for _, e := range entries {
+		// Somebody else may have done the work since the entry was picked. One that was deleted then is forgotten, and its key may be another entry's by now.
+		if s.local[e.name] != e || e.done == e.gen || (len(entries) == 1 && e.done >= atLeast) {
+			continue
+		}
+		if e.wanted {
 			txn.Then = append(txn.Then, PutOp(s.prefix+e.name, e.value, lifetime))
-		default:
+		} else {
 			txn.Then = append(txn.Then, DeleteOp(s.prefix+e.name))
 		}
+		written, gens = append(written, e), append(gens, e.gen)
 	}
 	s.mu.Unlock()
 	if len(txn.Then) == 0 {
@@ -300,7 +303,7 @@ func (s *SharedStore[K]) write(ctx context.Context, entries []*localEntry, atLea
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i, e := range entries {
+	for i, e := range written {
 		e.done, e.revision = gens[i], r.Revision
 		if !e.wanted && e.gen == e.done {
 			delete(s.local, e.name)
