@@ -41,7 +41,7 @@ type Allocator struct {
 	local    map[string]*localKey
 	localIDs map[ID]*localKey
 	picking  map[ID]int // picked and not yet in the cache
-	late     []lateKey
+	late     map[string]lateKey
 	remotes  map[string]*RemoteCache
 }
 
@@ -66,8 +66,7 @@ type localKey struct {
 
 // lateKey is a key of which an attempt to write a reference failed with an unknown outcome: it may still take effect, even after the reference was taken back.
 type lateKey struct {
-	key  AllocatorKey
-	text string
+	key AllocatorKey
 	// seen counts the syncs since.
 	seen int
 }
@@ -104,7 +103,7 @@ func newAllocator(backend Backend, opts []AllocatorOption) (*Allocator, error) {
 		backend: backend, set: set, log: set.log, cache: newCache(),
 		kick: make(chan struct{}, 1), closed: make(chan struct{}), done: make(chan struct{}),
 		local: make(map[string]*localKey), localIDs: make(map[ID]*localKey), picking: make(map[ID]int),
-		remotes: make(map[string]*RemoteCache),
+		remotes: make(map[string]*RemoteCache), late: make(map[string]lateKey),
 	}, nil
 }
 
@@ -315,7 +314,7 @@ func (a *Allocator) acquire(ctx context.Context, lk *localKey, refs int) (id ID,
 		}
 		attempt++
 		a.mu.Lock()
-		a.late = append(a.late, lateKey{key: lk.key, text: lk.text})
+		a.late[lk.text] = lateKey{key: lk.key}
 		a.mu.Unlock()
 		if ctx.Err() != nil || attempt >= maxAttempts || errors.Is(err, ErrExhausted) || errors.Is(err, kvstore.ErrClosed) || errors.Is(err, ErrClosed) {
 			a.giveBack(lk)

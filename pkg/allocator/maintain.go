@@ -74,16 +74,16 @@ func (a *Allocator) syncPause() time.Duration {
 func (a *Allocator) takeBackLate() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	waiting := a.late
-	a.late = nil
-	for _, late := range waiting {
-		lk := a.local[late.text]
+	for text, late := range a.late {
+		lk := a.local[text]
 		switch late.seen++; {
 		case late.seen < 2, lk != nil && lk.users > 0:
-			a.late = append(a.late, late)
+			a.late[text] = late
+			continue
 		case lk == nil:
-			a.local[late.text] = &localKey{key: late.key, text: late.text, turn: make(chan struct{}, 1), unwanted: true}
+			a.local[text] = &localKey{key: late.key, text: text, turn: make(chan struct{}, 1), unwanted: true}
 		}
+		delete(a.late, text)
 	}
 }
 
