@@ -67,14 +67,18 @@ func sweepDeadRuns() {
 				_ = syscall.Kill(pid, syscall.SIGKILL)
 			}
 		}
-		removeNodeDir(dir)
+		_ = removeNodeDir(dir) // the next run tries again
 	}
 }
 
-func removeNodeDir(dir string) {
-	for unix.Unmount(filepath.Join(dir, "bpf"), unix.MNT_DETACH) == nil {
+// removeNodeDir removes a node's directory with all that is pinned in it. The agent mounts a BPF
+// filesystem at or below bpf.
+func removeNodeDir(dir string) error {
+	for _, mount := range []string{"bpf/hawser", "bpf"} {
+		for unix.Unmount(filepath.Join(dir, mount), unix.MNT_DETACH) == nil {
+		}
 	}
-	os.RemoveAll(dir)
+	return os.RemoveAll(dir)
 }
 
 // build compiles the plugin and the agent once, with the steps at which they can be killed; the
@@ -158,7 +162,11 @@ func nodeIn(t testing.TB, ns *testenv.NetNS, name, range4, range6 string) *machi
 		t.Fatal(err)
 	}
 	n := &machineNode{t: t, ns: ns, name: name, dir: dir, bin: bin}
-	t.Cleanup(func() { removeNodeDir(dir) })
+	t.Cleanup(func() {
+		if err := removeNodeDir(dir); err != nil {
+			t.Error(err)
+		}
+	})
 	for _, d := range []string{"bpf", "run", "policy", "config"} {
 		if err := os.Mkdir(filepath.Join(dir, d), 0o755); err != nil {
 			t.Fatal(err)
