@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	cnitypes "github.com/containernetworking/cni/pkg/types"
@@ -27,7 +28,7 @@ func (p *Plugin) check(args *skel.CmdArgs) error {
 	if _, err := parseArgs(args.Args); err != nil {
 		return fail(cnitypes.ErrInvalidNetworkConfig, "InvalidArgs", err)
 	}
-	want, err := conf.prevIPs()
+	want, err := conf.previous()
 	if err != nil {
 		return fail(cnitypes.ErrInvalidNetworkConfig, "InvalidNetworkConfig", err)
 	}
@@ -54,29 +55,60 @@ func (p *Plugin) check(args *skel.CmdArgs) error {
 	return nil
 }
 
-// prevIPs returns the addresses of the result that the runtime kept.
-func (c netConf) prevIPs() ([]netip.Addr, error) {
+// made is what a result says ADD gave the pod's interface.
+type made struct {
+	ips    []netip.Addr
+	routes []netlink.Route // of these Dst and Gw count
+}
+
+// previous returns what the result that the runtime kept says. Only routes that this plugin makes
+// are in it: other plugins of the list may have added theirs, or replaced ours in the result.
+func (c netConf) previous() (made, error) {
 	if len(c.PrevResult) == 0 {
-		return nil, errors.New("CHECK needs the prevResult of ADD")
+		return made{}, errors.New("CHECK needs the prevResult of ADD")
 	}
 	generic, err := version.NewResult(c.CNIVersion, c.PrevResult)
 	if err != nil {
-		return nil, fmt.Errorf("prevResult is malformed: %w", err)
+		return made{}, fmt.Errorf("prevResult is malformed: %w", err)
 	}
 	result, err := current.NewResultFromResult(generic)
 	if err != nil {
-		return nil, fmt.Errorf("prevResult is malformed: %w", err)
+		return made{}, fmt.Errorf("prevResult is malformed: %w", err)
 	}
-	var out []netip.Addr
+	var out made
 	for _, ip := range result.IPs {
-		if addr, ok := netip.AddrFromSlice(ip.Address.IP); ok {
-			out = append(out, addr.Unmap())
+		addr, ok := netip.AddrFromSlice(ip.Address.IP)
+		if !ok {
+			continue
+		}
+		addr = addr.Unmap()
+		out.ips = append(out.ips, addr)
+		router, ok := netip.AddrFromSlice(ip.Gateway)
+		if router = router.Unmap(); !ok || router.Is4() != addr.Is4() {
+			continue
+		}
+		for _, ours := range (address{ip: addr, router: router}).routes(0) {
+			if slices.ContainsFunc(result.Routes, func(r *cnitypes.Route) bool {
+				return r != nil && sameRoute(ours, netlink.Route{Dst: &r.Dst, Gw: r.GW})
+			}) {
+				out.routes = append(out.routes, ours)
+			}
 		}
 	}
 	return out, nil
 }
 
-func checkLinks(args *skel.CmdArgs, want []netip.Addr) error {
+// sameRoute tells whether two routes lead to the same prefix by the same gateway.
+func sameRoute(a, b netlink.Route) bool {
+	if a.Dst == nil || b.Dst == nil || !a.Dst.IP.Equal(b.Dst.IP) || !a.Gw.Equal(b.Gw) {
+		return false
+	}
+	aBits, aOf := a.Dst.Mask.Size()
+	bBits, bOf := b.Dst.Mask.Size()
+	return aBits == bBits && aOf == bOf
+}
+
+func checkLinks(args *skel.CmdArgs, want made) error {
 	host, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return err
@@ -99,6 +131,9 @@ func checkLinks(args *skel.CmdArgs, want []netip.Addr) error {
 	if err != nil {
 		return fmt.Errorf("interface %s of the pod: %w", args.IfName, err)
 	}
+	if link.Attrs().Flags&net.FlagUp == 0 {
+		return fmt.Errorf("interface %s of the pod is down", args.IfName)
+	}
 	addrs, err := pod.h.AddrList(link, netlink.FAMILY_ALL)
 	if err != nil {
 		return fmt.Errorf("addresses of interface %s of the pod: %w", args.IfName, err)
@@ -110,9 +145,18 @@ func checkLinks(args *skel.CmdArgs, want []netip.Addr) error {
 		}
 	}
 	var errs []error
-	for _, ip := range want {
+	for _, ip := range want.ips {
 		if !have[ip] {
 			errs = append(errs, fmt.Errorf("interface %s of the pod lacks address %s", args.IfName, ip))
+		}
+	}
+	routes, err := pod.h.RouteList(link, netlink.FAMILY_ALL)
+	if err != nil {
+		return fmt.Errorf("routes of interface %s of the pod: %w", args.IfName, err)
+	}
+	for _, r := range want.routes {
+		if !slices.ContainsFunc(routes, func(have netlink.Route) bool { return sameRoute(r, have) }) {
+			errs = append(errs, fmt.Errorf("the pod lacks its route to %s through interface %s", r.Dst, args.IfName))
 		}
 	}
 	return errors.Join(errs...)

@@ -619,6 +619,25 @@ func TestCheck(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		routes, err := f.pod.h.RouteList(link, family)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range routes {
+			if r.Gw == nil {
+				continue
+			}
+			if err := f.pod.h.RouteDel(&r); err != nil {
+				t.Fatal(err)
+			}
+			f.wantError("route gone", check(), cnitypes.ErrInternal, "lacks its route to "+r.Dst.String())
+			if err := f.pod.h.RouteAdd(&r); err != nil {
+				t.Fatal(err)
+			}
+			f.must("CHECK", prev)
+		}
+	}
 	addr, err := netlink.ParseAddr("10.1.0.3/32")
 	if err != nil {
 		t.Fatal(err)

@@ -96,7 +96,7 @@ func FuzzParseConf(f *testing.F) {
 				}
 			}
 		}
-		_, _ = c.prevIPs()
+		_, _ = c.previous()
 		_, _ = c.valid()
 	})
 }
