@@ -352,7 +352,8 @@ func (c *Client) txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, e
 // compile turns a transaction into etcd's form.
 //
 // etcd's comparison of values fails on an empty range, ours holds. So a transaction with such a condition becomes two, one in the other's else branch,
-// and still one request: if the range is empty, run Then; else if all its values are right, run Then; else run Else.
+// and still one request: if there are keys and all have the value, run Then; else if there are none, run Then; else run Else. This order reads a range that
+// is in order only once.
 func compile(txn kvstore.Txn, held reservation) clientv3.Op {
 	var cmps []clientv3.Cmp
 	var values *kvstore.Cond
@@ -369,7 +370,7 @@ func compile(txn kvstore.Txn, held reservation) clientv3.Op {
 	}
 	all := append(cmps[:len(cmps):len(cmps)], clientv3.Compare(clientv3.Value(values.Key), "=", string(values.Value)).WithPrefix())
 	none := append(cmps[:len(cmps):len(cmps)], compare(kvstore.PrefixAbsent(values.Key)))
-	return clientv3.OpTxn(none, then, []clientv3.Op{clientv3.OpTxn(all, then, otherwise)})
+	return clientv3.OpTxn(all, then, []clientv3.Op{clientv3.OpTxn(none, then, otherwise)})
 }
 
 // unnest reads what compile's form answered.
