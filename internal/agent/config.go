@@ -132,7 +132,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.NativeIPv4CIDR, "ipv4-native-routing-cidr", c.NativeIPv4CIDR, "IPv4 range that is never masqueraded")
 	fs.StringVar(&c.NativeIPv6CIDR, "ipv6-native-routing-cidr", c.NativeIPv6CIDR, "IPv6 range that is never masqueraded")
 	fs.StringVar(&c.KVStore, "kvstore", c.KVStore, "key-value store shared by the nodes: "+strings.Join(dial.Kinds(), " or ")+"; empty for a node on its own")
-	dial.OptionsVar(fs, &c.KVStoreOpts, "kvstore-opt", "options of the key-value store, such as etcd.address=http://10.0.0.1:2379 or etcd.config=/path")
+	dial.OptionsVar(fs, &c.KVStoreOpts, "kvstore-opt", "options of the key-value store, such as etcd.address=http://10.0.0.1:2379, etcd.config=/path or consul.address=10.0.0.1:8500")
 	fs.DurationVar(&c.KVStoreLeaseTTL, "kvstore-lease-ttl", c.KVStoreLeaseTTL, "how long this node's keys outlive it, 25s to 24h")
 	fs.IntVar(&c.KVStoreMaxQuorumFailures, "kvstore-max-consecutive-quorum-errors", c.KVStoreMaxQuorumFailures,
 		"how many checks of the key-value store may fail in a row before it is reported as failed")

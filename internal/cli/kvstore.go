@@ -39,7 +39,7 @@ Writing here changes what every node of the cluster believes.`,
 
 func (f *storeFlags) flags(fs *pflag.FlagSet) {
 	fs.StringVar(&f.driver, "kvstore", "etcd", "`kind` of the store: "+strings.Join(dial.Kinds(), " or "))
-	dial.OptionsVar(fs, &f.options, "kvstore-opt", "`option=value` of the store, as etcd.address or etcd.config")
+	dial.OptionsVar(fs, &f.options, "kvstore-opt", "`option=value` of the store, as etcd.address, etcd.config or consul.address")
 	fs.DurationVar(&f.timeout, "timeout", 10*time.Second, "give up after this `time`; a watch has no limit once it has begun")
 }
 

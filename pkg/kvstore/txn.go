@@ -8,6 +8,9 @@ import (
 // MaxTxnOps bounds the conditions, and the operations of either branch, of one transaction. It is the default limit of an etcd server.
 const MaxTxnOps = 128
 
+// ErrTxnTooLarge says that a transaction within [MaxTxnOps] is more than this store can do at once. Nothing was written; smaller ones may go through.
+var ErrTxnTooLarge = errors.New("transaction is too large for this key-value store")
+
 // Txn is a transaction: if all conditions hold, Then is run, otherwise Else. No branch may write the same key twice.
 type Txn struct {
 	If         []Cond

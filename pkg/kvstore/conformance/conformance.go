@@ -26,6 +26,8 @@ type Harness struct {
 	Compact func(t *testing.T)
 	// BreakWatches cuts the streams of a connection's watches; they may come back by themselves.
 	BreakWatches func(t *testing.T, b kvstore.Backend)
+	// Coalesces is set for a store without history: of several quick changes of one key its watches may tell only the last.
+	Coalesces bool
 }
 
 // Run runs the suite. Each test uses a prefix of its own, so the store may hold other keys.

@@ -18,11 +18,12 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/hawser-net/hawser/pkg/kvstore"
+	"github.com/hawser-net/hawser/pkg/kvstore/consul"
 	"github.com/hawser-net/hawser/pkg/kvstore/etcd"
 )
 
 // Kinds are the names of the stores that [Open] knows.
-func Kinds() []string { return []string{"etcd"} }
+func Kinds() []string { return []string{"etcd", "consul"} }
 
 // Config says which store to open, and how.
 type Config struct {
@@ -44,7 +45,7 @@ func Defaults() Config {
 // Flags adds the options of the store to fs: --kvstore, --kvstore-opt, --kvstore-lease-ttl and --kvstore-max-consecutive-quorum-errors.
 func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Kind, "kvstore", c.Kind, "key-value store shared by the nodes: "+strings.Join(Kinds(), ", ")+"; empty for none")
-	OptionsVar(fs, &c.Options, "kvstore-opt", "options of the key-value store, such as etcd.address=http://10.0.0.1:2379 or etcd.config=/path")
+	OptionsVar(fs, &c.Options, "kvstore-opt", "options of the key-value store, such as etcd.address=http://10.0.0.1:2379, etcd.config=/path or consul.address=10.0.0.1:8500")
 	fs.DurationVar(&c.LeaseTTL, "kvstore-lease-ttl", c.LeaseTTL, "how long keys in the key-value store outlive their writer, 25s to 24h")
 	fs.IntVar(&c.MaxQuorumFailures, "kvstore-max-consecutive-quorum-errors", c.MaxQuorumFailures,
 		"how many checks of the key-value store may fail in a row before it is reported as failed")
@@ -82,6 +83,14 @@ func (c Config) opener() (func(context.Context, *slog.Logger) (kvstore.Backend, 
 			return nil, fmt.Errorf("--kvstore-opt and others for etcd: %w", err)
 		}
 		return func(ctx context.Context, log *slog.Logger) (kvstore.Backend, error) { return etcd.New(ctx, cfg, log) }, nil
+	case "consul":
+		cfg := consul.Defaults()
+		err := cfg.Set(c.Options)
+		cfg.LeaseTTL, cfg.MaxQuorumFailures = c.LeaseTTL, c.MaxQuorumFailures
+		if err := errors.Join(err, cfg.Validate()); err != nil {
+			return nil, fmt.Errorf("--kvstore-opt and others for consul: %w", err)
+		}
+		return func(ctx context.Context, log *slog.Logger) (kvstore.Backend, error) { return consul.New(ctx, cfg, log) }, nil
 	}
 	return nil, fmt.Errorf("--kvstore: %q is not a kind of store known here: there are %s", c.Kind, strings.Join(Kinds(), ", "))
 }

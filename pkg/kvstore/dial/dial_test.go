@@ -76,6 +76,11 @@ func TestValidate(t *testing.T) {
 		"unknown":             {func(c *dial.Config) { c.Kind = "zoo" }, `"zoo"`},
 		"no address":          {func(c *dial.Config) { c.Kind = "etcd" }, "etcd.address"},
 		"etcd":                {func(c *dial.Config) { c.Kind, c.Options["etcd.address"] = "etcd", "http://a:1" }, ""},
+		"consul":              {func(c *dial.Config) { c.Kind, c.Options["consul.address"] = "consul", "a:8500" }, ""},
+		"consul no address":   {func(c *dial.Config) { c.Kind = "consul" }, "consul.address"},
+		"options of another": {func(c *dial.Config) {
+			c.Kind, c.Options["consul.address"], c.Options["etcd.qps"] = "consul", "a:8500", "1"
+		}, `"etcd.qps"`},
 		"unknown option": {func(c *dial.Config) {
 			c.Kind, c.Options["etcd.address"], c.Options["etcd.adress"] = "etcd", "http://a:1", ""
 		}, `"etcd.adress"`},
@@ -96,6 +101,11 @@ func TestOpenDoesNotWait(t *testing.T) {
 	t.Parallel()
 	c := dial.Defaults()
 	c.Kind, c.Options = "etcd", map[string]string{"etcd.address": "unix:///nowhere/etcd.sock"}
+	if b, err := dial.Open(context.Background(), dial.Config{Kind: "consul", Options: map[string]string{"consul.address": "127.0.0.1:1"}, LeaseTTL: time.Hour}, nil); err != nil {
+		t.Error(err)
+	} else if st := b.Status(); st.Kind != "consul" || st.State == kvstore.StateOK || b.Close() != nil {
+		t.Errorf("status %+v", st)
+	}
 	b, err := dial.Open(context.Background(), c, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,18 @@
+package consul
+
+// NewUnchecked is New without the bounds of the settings: tests need leases shorter than any cluster should have.
+func NewUnchecked(cfg Config) (*Client, error) { return newClient(cfg, nil) }
+
+// SessionIDs returns the sessions in use.
+func (c *Client) SessionIDs() []string {
+	c.leases.mu.Lock()
+	defer c.leases.mu.Unlock()
+	var ids []string
+	for _, l := range c.leases.list {
+		ids = append(ids, l.id)
+	}
+	return ids
+}
+
+// BreakWatches cuts all queries.
+func (c *Client) BreakWatches() { c.breakWatches() }

@@ -1,0 +1,330 @@
+package consul
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/hawser-net/hawser/pkg/kvstore"
+)
+
+// MaxOps is how many operations Consul takes in one transaction.
+const MaxOps = 128
+
+// guards is how many guard keys there are. Folders share them; sharing costs a retry now and then.
+const guards = 4096
+
+// maxTries bounds the attempts of a transaction while others keep changing what it reads.
+const maxTries = 100
+
+// guardOf returns the guard of a folder, which ends with a slash or is empty.
+func guardOf(folder string) string {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(folder)) // it cannot fail
+	return fmt.Sprintf("%s%d", GuardPrefix, h.Sum32()%guards)
+}
+
+// folder returns the folder that a prefix is in: up to its last slash.
+func folder(prefix string) string { return prefix[:strings.LastIndexByte(prefix, '/')+1] }
+
+// snapshot is the part of the store that a transaction looks at, at one index.
+type snapshot struct {
+	pairs map[string]*api.KVPair
+	index uint64
+}
+
+func (s snapshot) under(prefix string) []kvstore.KeyValue {
+	var out []kvstore.KeyValue
+	for key, p := range s.pairs {
+		if strings.HasPrefix(key, prefix) {
+			out = append(out, pair(p))
+		}
+	}
+	slices.SortFunc(out, func(a, b kvstore.KeyValue) int { return strings.Compare(a.Key, b.Key) })
+	return out
+}
+
+func (s snapshot) holds(cond kvstore.Cond) bool {
+	p := s.pairs[cond.Key]
+	switch cond.Kind {
+	case kvstore.CondAbsent:
+		return p == nil
+	case kvstore.CondExists:
+		return p != nil
+	case kvstore.CondValueIs:
+		return p != nil && string(p.Value) == string(cond.Value)
+	case kvstore.CondModRevisionIs:
+		return p != nil && int64(p.ModifyIndex) == cond.Revision
+	case kvstore.CondCreateRevisionIs:
+		return p != nil && int64(p.CreateIndex) == cond.Revision
+	}
+	for _, kv := range s.under(cond.Key) {
+		if cond.Kind == kvstore.CondPrefixValuesAre && string(kv.Value) != string(cond.Value) ||
+			cond.Kind == kvstore.CondPrefixUnchangedSince && kv.ModRevision > cond.Revision {
+			return false
+		}
+	}
+	return true
+}
+
+func ofPrefix(cond kvstore.Cond) bool {
+	return cond.Kind == kvstore.CondPrefixValuesAre || cond.Kind == kvstore.CondPrefixUnchangedSince
+}
+
+// ops collects operations, each once.
+type ops struct {
+	list api.TxnOps
+	seen map[string]bool
+}
+
+func (o *ops) add(verb api.KVOp, op api.KVTxnOp) {
+	op.Verb = verb
+	id := string(verb) + " " + op.Key
+	if o.seen == nil {
+		o.seen = make(map[string]bool)
+	}
+	if !o.seen[id] {
+		o.seen[id] = true
+		o.list = append(o.list, &api.TxnOp{KV: &op})
+	}
+}
+
+// still makes the transaction fail if a key is not as it was read.
+func (o *ops) still(s snapshot, key string) {
+	if p := s.pairs[key]; p != nil {
+		o.add(api.KVCheckIndex, api.KVTxnOp{Key: key, Index: p.ModifyIndex})
+	} else {
+		o.add(api.KVCheckNotExists, api.KVTxnOp{Key: key})
+	}
+}
+
+func (o *ops) check() error {
+	if len(o.list) > MaxOps {
+		return fmt.Errorf("%w: it takes %d operations of Consul, which allows %d", kvstore.ErrTxnTooLarge, len(o.list), MaxOps)
+	}
+	return nil
+}
+
+// Txn implements [kvstore.Backend].
+func (c *Client) Txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, error) {
+	if err := txn.Validate(); err != nil {
+		return kvstore.TxnResult{}, err
+	}
+	first := ""
+	if len(txn.Then) > 0 {
+		first = txn.Then[0].Key
+	} else if len(txn.If) > 0 {
+		first = txn.If[0].Key
+	}
+	r, err := c.txn(ctx, txn)
+	return r, c.fault(ctx, "transaction on", first, err)
+}
+
+func (c *Client) txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, error) {
+	for try := range maxTries {
+		if try > 0 && !sleep(ctx, retryPause(try, 250*time.Millisecond)) {
+			return kvstore.TxnResult{}, ctx.Err()
+		}
+		snap, err := c.snapshot(ctx, txn)
+		if err != nil {
+			return kvstore.TxnResult{}, err
+		}
+		res := kvstore.TxnResult{Succeeded: true, Revision: int64(snap.index)}
+		branch := txn.Then
+		for _, cond := range txn.If {
+			if !snap.holds(cond) {
+				res.Succeeded, branch = false, txn.Else
+				break
+			}
+		}
+		writes := false
+		res.Results = make([][]kvstore.KeyValue, len(branch))
+		for i, op := range branch {
+			switch op.Kind {
+			case kvstore.OpGet:
+				if p := snap.pairs[op.Key]; p != nil {
+					res.Results[i] = []kvstore.KeyValue{pair(p)}
+				}
+			case kvstore.OpList:
+				res.Results[i] = snap.under(op.Key)
+			default:
+				writes = true
+			}
+		}
+		if !writes {
+			return res, nil
+		}
+		index, ok, err := c.write(ctx, txn.If, branch, snap)
+		if err != nil {
+			return kvstore.TxnResult{}, err
+		}
+		if ok {
+			res.Revision = int64(index)
+			return res, nil
+		}
+	}
+	return kvstore.TxnResult{}, fmt.Errorf("others changed the same keys %d times in a row", maxTries)
+}
+
+// snapshot reads everything that a transaction may look at.
+func (c *Client) snapshot(ctx context.Context, txn kvstore.Txn) (snapshot, error) {
+	var o ops
+	for _, cond := range txn.If {
+		if ofPrefix(cond) {
+			o.add(api.KVGetTree, api.KVTxnOp{Key: cond.Key})
+			o.add(api.KVGetOrEmpty, api.KVTxnOp{Key: guardOf(folder(cond.Key))})
+		} else {
+			o.add(api.KVGetOrEmpty, api.KVTxnOp{Key: cond.Key})
+		}
+	}
+	for _, branch := range [][]kvstore.Op{txn.Then, txn.Else} {
+		for _, op := range branch {
+			switch op.Kind {
+			case kvstore.OpGet, kvstore.OpPut:
+				o.add(api.KVGetOrEmpty, api.KVTxnOp{Key: op.Key})
+			case kvstore.OpList:
+				o.add(api.KVGetTree, api.KVTxnOp{Key: op.Key})
+				o.add(api.KVGetOrEmpty, api.KVTxnOp{Key: guardOf(folder(op.Key))})
+			}
+		}
+	}
+	if len(o.list) == 0 { // deletions only
+		return snapshot{}, nil
+	}
+	if err := o.check(); err != nil {
+		return snapshot{}, err
+	}
+	both, done, err := c.begin(ctx)
+	if err != nil {
+		return snapshot{}, err
+	}
+	defer done()
+	ok, resp, meta, err := c.consul.Txn().Txn(o.list, consistent(both))
+	if err != nil {
+		return snapshot{}, err
+	}
+	if !ok {
+		return snapshot{}, refusal(resp)
+	}
+	s := snapshot{pairs: make(map[string]*api.KVPair, len(resp.Results)), index: meta.LastIndex}
+	for _, r := range resp.Results {
+		if r.KV != nil && r.KV.ModifyIndex != 0 {
+			s.pairs[r.KV.Key] = r.KV
+			s.index = max(s.index, r.KV.ModifyIndex)
+		}
+	}
+	return s, nil
+}
+
+func refusal(resp *api.TxnResponse) error {
+	var errs []error
+	for _, e := range resp.Errors {
+		errs = append(errs, errors.New(e.What))
+	}
+	return errors.Join(errs...)
+}
+
+// write runs the writes of a branch if what was read still stands. ok is false if it does not.
+func (c *Client) write(ctx context.Context, conds []kvstore.Cond, branch []kvstore.Op, snap snapshot) (index uint64, ok bool, err error) {
+	var o ops
+	for _, cond := range conds {
+		if ofPrefix(cond) {
+			// The guard catches what was written, check-index what was deleted and does not matter: so the guard is all.
+			o.still(snap, guardOf(folder(cond.Key)))
+		} else {
+			o.still(snap, cond.Key)
+		}
+	}
+	var leased []string
+	for _, op := range branch {
+		switch op.Kind {
+		case kvstore.OpGet:
+			o.still(snap, op.Key)
+		case kvstore.OpList:
+			o.still(snap, guardOf(folder(op.Key)))
+			for _, kv := range snap.under(op.Key) {
+				o.still(snap, kv.Key)
+			}
+		case kvstore.OpPut:
+			if op.Lifetime == kvstore.Leased {
+				leased = append(leased, op.Key)
+			}
+		}
+	}
+	held, err := c.reserve(ctx, leased)
+	if err != nil {
+		return 0, false, err
+	}
+	touched := make(map[string]bool)
+	for _, op := range branch {
+		have := snap.pairs[op.Key]
+		put := api.KVTxnOp{Key: op.Key, Value: op.Value, Flags: rand.Uint64()} // without a change in something Consul does not count it as a write
+		switch {
+		case op.Kind == kvstore.OpDelete:
+			o.add(api.KVDelete, api.KVTxnOp{Key: op.Key})
+		case op.Kind == kvstore.OpDeletePrefix:
+			o.add(api.KVDeleteTree, api.KVTxnOp{Key: op.Key})
+		case op.Kind != kvstore.OpPut:
+			continue
+		case op.Lifetime == kvstore.Leased:
+			put.Session = held[op.Key].id
+			if have != nil && have.Session != "" && have.Session != put.Session {
+				o.add(api.KVUnlock, api.KVTxnOp{Key: op.Key, Value: op.Value, Session: have.Session})
+			}
+			o.add(api.KVLock, put)
+		case have != nil && have.Session != "":
+			o.add(api.KVUnlock, api.KVTxnOp{Key: op.Key, Value: op.Value, Session: have.Session})
+			o.add(api.KVSet, put)
+		default:
+			if have != nil {
+				put.Index = have.ModifyIndex
+			}
+			o.add(api.KVCAS, put)
+		}
+		for f := folder(op.Key); ; f = folder(strings.TrimSuffix(f, "/")) {
+			touched[guardOf(f)] = true
+			if f == "" {
+				break
+			}
+		}
+	}
+	for guard := range touched {
+		o.add(api.KVSet, api.KVTxnOp{Key: guard, Flags: rand.Uint64()})
+	}
+	if err := o.check(); err != nil {
+		c.leases.settle(held, nil, notSent)
+		return 0, false, err
+	}
+	both, done, err := c.begin(ctx)
+	if err != nil {
+		c.leases.settle(held, nil, notSent)
+		return 0, false, err
+	}
+	defer done()
+	ok, resp, _, err := c.consul.Txn().Txn(o.list, consistent(both))
+	switch {
+	case err != nil:
+		c.leases.settle(held, nil, unknown)
+		return 0, false, err
+	case !ok:
+		c.leases.settle(held, nil, notSent)
+		if strings.Contains(refusal(resp).Error(), "invalid session") {
+			c.dropLost(ctx, held)
+		}
+		return 0, false, nil
+	}
+	c.tellLost(c.leases.settle(held, branch, written))
+	for _, r := range resp.Results {
+		if r.KV != nil {
+			index = max(index, r.KV.ModifyIndex)
+		}
+	}
+	return index, true, nil
+}

@@ -1,0 +1,177 @@
+package consul
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/hawser-net/hawser/pkg/kvstore"
+)
+
+// waitTime is how long a query waits for a change before it is asked again.
+const waitTime = 5 * time.Minute
+
+// Watch implements [kvstore.Backend].
+func (c *Client) Watch(ctx context.Context, prefix string) <-chan kvstore.Event {
+	out := make(chan kvstore.Event, 64)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		close(out)
+		return out
+	}
+	c.wg.Add(1)
+	go func() {
+		defer c.wg.Done()
+		defer close(out)
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(c.ctx, cancel)()
+		w := watch{client: c, prefix: prefix, out: out}
+		w.run(ctx)
+	}()
+	return out
+}
+
+// watch is the state of one watch: what it told its reader, and the index of that.
+type watch struct {
+	client *Client
+	prefix string
+	out    chan<- kvstore.Event
+	known  map[string]kvstore.KeyValue
+	index  uint64 // to ask for changes after
+	told   int64  // the last revision told
+}
+
+func (w *watch) run(ctx context.Context) {
+	failures := 0
+	var relist kvstore.Known
+	for ctx.Err() == nil {
+		var err error
+		if w.index == 0 {
+			var l kvstore.Listing
+			if l, w.index, err = w.client.list(ctx, w.prefix); err == nil {
+				events := relist.Relist(l)
+				relist = kvstore.Known{}
+				w.known = byKey(l.Pairs)
+				w.told = l.Revision
+				err = w.send(ctx, events)
+			}
+		} else {
+			err = w.follow(ctx)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			w.client.log.Info("a watch was interrupted", "prefix", w.prefix, "error", err)
+			sleep(ctx, retryPause(failures, time.Minute))
+			failures++
+		default:
+			failures = 0
+		}
+		if w.index == 0 && w.known != nil {
+			// The store went back in time. What the reader knows is compared with what is there now, trusting no revision.
+			pairs := make([]kvstore.KeyValue, 0, len(w.known))
+			for _, kv := range w.known {
+				pairs = append(pairs, kv)
+			}
+			relist = kvstore.Known{}
+			relist.Relist(kvstore.Listing{Pairs: pairs})
+			relist.Distrust()
+		}
+	}
+}
+
+func byKey(pairs []kvstore.KeyValue) map[string]kvstore.KeyValue {
+	m := make(map[string]kvstore.KeyValue, len(pairs))
+	for _, kv := range pairs {
+		m[kv.Key] = kv
+	}
+	return m
+}
+
+// follow waits for a change and tells it.
+func (w *watch) follow(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	w.client.mu.Lock()
+	broken := w.client.broken
+	w.client.mu.Unlock()
+	finished := make(chan struct{})
+	defer func() { cancel(); <-finished }()
+	go func() {
+		defer close(finished)
+		select {
+		case <-broken:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	opts := consistent(ctx)
+	opts.WaitIndex, opts.WaitTime = w.index, waitTime
+	pairs, meta, err := w.client.consul.KV().List(w.prefix, opts)
+	if err != nil {
+		return err
+	}
+	if meta.LastIndex < w.index { // restored from a backup, or another store
+		w.index = 0
+		return nil
+	}
+	w.index = meta.LastIndex
+	return w.send(ctx, w.changes(listing(pairs, meta.LastIndex)))
+}
+
+// changes compares a listing with what was told: first what was written, in order, then what is gone.
+func (w *watch) changes(l kvstore.Listing) []kvstore.Event {
+	now := byKey(l.Pairs)
+	var events []kvstore.Event
+	for _, kv := range l.Pairs {
+		old, known := w.known[kv.Key]
+		switch {
+		case known && old.ModRevision == kv.ModRevision:
+		case known && old.CreateRevision == kv.CreateRevision:
+			events = append(events, kvstore.Event{Kind: kvstore.EventModify, KeyValue: kv, Revision: kv.ModRevision})
+		case known: // deleted and made again
+			events = append(events,
+				kvstore.Event{Kind: kvstore.EventDelete, KeyValue: kvstore.KeyValue{Key: kv.Key}, Revision: kv.CreateRevision - 1},
+				kvstore.Event{Kind: kvstore.EventCreate, KeyValue: kv, Revision: kv.ModRevision})
+		default:
+			events = append(events, kvstore.Event{Kind: kvstore.EventCreate, KeyValue: kv, Revision: kv.ModRevision})
+		}
+	}
+	for key := range w.known {
+		if _, ok := now[key]; !ok {
+			events = append(events, kvstore.Event{Kind: kvstore.EventDelete, KeyValue: kvstore.KeyValue{Key: key}, Revision: l.Revision})
+		}
+	}
+	slices.SortStableFunc(events, func(a, b kvstore.Event) int {
+		return cmp.Or(cmp.Compare(a.Revision, b.Revision), cmp.Compare(a.Key, b.Key))
+	})
+	for i := range events { // a deletion in between may be older than what was told before
+		events[i].Revision = max(events[i].Revision, w.told)
+		w.told = events[i].Revision
+	}
+	w.known = now
+	return events
+}
+
+func (w *watch) send(ctx context.Context, events []kvstore.Event) error {
+	for _, ev := range events {
+		select {
+		case w.out <- ev:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// breakWatches makes every watch ask anew.
+func (c *Client) breakWatches() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	close(c.broken)
+	c.broken = make(chan struct{})
+}
