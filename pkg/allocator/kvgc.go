@@ -2,6 +2,7 @@ package allocator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -102,6 +103,7 @@ func (b *KVStoreBackend) collect(ctx context.Context, list []dead, listed int64)
 	}
 	r, err := b.store.Txn(ctx, txn)
 	switch {
+	case errors.Is(err, kvstore.ErrTxnTooLarge) && len(list) > 1: // as with Consul: halves may fit
 	case err != nil:
 		return 0, err
 	case r.Succeeded:

@@ -1,0 +1,70 @@
+package operator
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/hawser-net/hawser/pkg/kvstore"
+	"github.com/hawser-net/hawser/pkg/kvstore/dial"
+)
+
+// TestOnConsul lets an operator look after a real Consul: the one that HAWSER_CONSUL names.
+func TestOnConsul(t *testing.T) {
+	t.Parallel()
+	program := os.Getenv("HAWSER_CONSUL")
+	if program == "" {
+		t.Skip("needs a consul program: see test/consul, and set HAWSER_CONSUL to it")
+	}
+	port := func() string {
+		_, port, _ := net.SplitHostPort(freeAddr(t))
+		return port
+	}
+	http := port()
+	cmd := exec.Command(program, "agent", "-dev", "-bind", "127.0.0.1", "-http-port", http, "-dns-port", "-1", "-grpc-port", "-1", "-grpc-tls-port", "-1",
+		"-server-port", port(), "-serf-lan-port", port(), "-serf-wan-port", "-1")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	c := &cluster{t, ctx, nil}
+	cfg := Defaults()
+	cfg.Store.Kind, cfg.Store.Options = "consul", map[string]string{"consul.address": "127.0.0.1:" + http}
+	cfg.GCInterval, cfg.GCRateLimit, cfg.APIAddr = time.Second, 1000000, ""
+	cfg.HeartbeatInterval, cfg.LockGCInterval = 100*time.Millisecond, 100*time.Millisecond
+	b, err := dial.Open(ctx, cfg.Store, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.Close() })
+	c.eventually(func() string {
+		if err := kvstore.Put(ctx, b, kvstore.IdentitiesPrefix+"/id/256", []byte("k8s:app=used;"), kvstore.Permanent); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+	c.must(kvstore.Put(ctx, b, kvstore.IdentitiesPrefix+"/value/k8s:app=used;/10.0.0.1", []byte("256"), kvstore.Leased))
+	for i := range 100 {
+		c.must(kvstore.Put(ctx, b, fmt.Sprintf("%s/id/%d", kvstore.IdentitiesPrefix, 1000+i), []byte(fmt.Sprintf("k8s:app=%d;", i)), kvstore.Permanent))
+	}
+	c.run(cfg)
+	c.eventually(func() string {
+		l, err := b.List(ctx, kvstore.IdentitiesPrefix+"/id/")
+		if err != nil || len(l.Pairs) != 1 || string(l.Pairs[0].Value) != "k8s:app=used;" {
+			return fmt.Sprintf("%d identities are left (%v)", len(l.Pairs), err)
+		}
+		return ""
+	})
+	if kv, err := b.Get(ctx, kvstore.HeartbeatKey); err != nil || kv.Lease == "" {
+		t.Errorf("heartbeat %+v: %v", kv, err)
+	}
+}
