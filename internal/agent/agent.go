@@ -405,6 +405,7 @@ func newIdentities(cfg Config, facts nodeFacts, backend kvstore.Backend, first, 
 	}
 	return &identities{
 		log: log, alloc: alloc, store: store, events: events, fixed: fixedSet, known: map[identity.ID]labels.Set{},
+		first: first, last: last,
 		wellKnown: identity.WellKnownIdentities(cfg.ClusterName, "kube-system"),
 	}, nil
 }

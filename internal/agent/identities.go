@@ -3,6 +3,7 @@ package agent
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -65,6 +66,9 @@ type identities struct {
 	events    allocator.AllocatorEventChan
 	fixed     identity.Fixed
 	wellKnown []identity.WellKnown
+	// The numbers that this cluster gives to label sets. The store is written by every node: what
+	// it says of any other number, or of labels that nobody can choose, is not believed.
+	first, last identity.ID
 
 	mu    sync.RWMutex
 	known map[identity.ID]labels.Set
@@ -96,10 +100,29 @@ func (ids *identities) Acquire(ctx context.Context, set labels.Set) (identity.ID
 	if err != nil {
 		return 0, err
 	}
+	if err := ids.believable(identity.ID(id), set); err != nil {
+		_, rerr := ids.alloc.Release(ctx, labelKey{set})
+		return 0, errors.Join(err, rerr)
+	}
 	ids.mu.Lock()
 	ids.known[identity.ID(id)] = set // the watch will say so too, a little later
 	ids.mu.Unlock()
 	return identity.ID(id), nil
+}
+
+// believable tells why a number from the store is not taken for the identity of these labels: a
+// number of another range would give reserved, node-local or other clusters' identities labels of
+// somebody's choice, and labels that the network derives would turn a pod into a host or a prefix.
+func (ids *identities) believable(id identity.ID, set labels.Set) error {
+	if id < ids.first || id > ids.last {
+		return fmt.Errorf("the store gives %s the number %d, which is outside of this cluster's %d to %d; delete that key from the store", set, id, ids.first, ids.last)
+	}
+	for _, l := range set {
+		if derivedSource(l.Source) && l.Source != labels.SourceGenerated {
+			return fmt.Errorf("the store gives number %d to %s, which is not a label of a pod; delete that key from the store", id, l)
+		}
+	}
+	return nil
 }
 
 // Release gives the reference back.
@@ -172,11 +195,20 @@ func (ids *identities) run(ctx context.Context, sink identitySink, synced func()
 			case allocator.EventSync:
 				done = true
 			case allocator.EventUpsert:
-				if key, ok := ev.Key.(labelKey); ok {
-					upserts[id] = key.set
-					delete(deletes, id)
+				key, ok := ev.Key.(labelKey)
+				if !ok {
+					break
 				}
+				if err := ids.believable(id, key.set); err != nil {
+					ids.log.Warn("ignored an identity", "identity", id, "error", err)
+					break
+				}
+				upserts[id] = key.set
+				delete(deletes, id)
 			case allocator.EventDelete:
+				if id < ids.first || id > ids.last {
+					break
+				}
 				delete(upserts, id)
 				deletes[id] = struct{}{}
 			case allocator.EventRenumbered:
@@ -255,12 +287,4 @@ func (ids *identities) list() []knownIdentity {
 	ids.mu.RUnlock()
 	slices.SortFunc(out, func(a, b knownIdentity) int { return cmp.Compare(a.id, b.id) })
 	return out
-}
-
-// describe names an identity for people: its labels, or its number if they are not known.
-func (ids *identities) describe(id identity.ID) string {
-	if set, ok := ids.labelsOf(id); ok {
-		return set.String()
-	}
-	return fmt.Sprintf("identity %d", id)
 }

@@ -1,0 +1,74 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+
+	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/pkg/allocator"
+)
+
+type sinkFunc func(map[identity.ID]labels.Set, []identity.ID) error
+
+func (f sinkFunc) SetIdentities(up map[identity.ID]labels.Set, del []identity.ID) error {
+	return f(up, del)
+}
+
+// What the store says of numbers that are not the cluster's to give, or of labels that no pod can
+// have, changes nothing: one key could otherwise make the world a pod, or a pod a host.
+func TestStoreCannotRedefineIdentities(t *testing.T) {
+	t.Parallel()
+	ids := &identities{
+		log: slog.New(slog.DiscardHandler), events: make(allocator.AllocatorEventChan, 64),
+		known: map[identity.ID]labels.Set{}, first: 256, last: 65535,
+	}
+	set := func(s string) labelKey {
+		parsed, err := labels.ParseKV(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return labelKey{parsed}
+	}
+	web := "k8s:app=web;k8s:io.cilium.k8s.policy.cluster=default;"
+	for _, ev := range []allocator.AllocatorEvent{
+		{Kind: allocator.EventUpsert, ID: 300, Key: set(web)},
+		{Kind: allocator.EventUpsert, ID: 301, Key: set(web + "gen:io.cilium.k8s.named-ports=http.TCP.80;")},
+		{Kind: allocator.EventUpsert, ID: 1, Key: set(web)},
+		{Kind: allocator.EventUpsert, ID: 9, Key: set(web)},
+		{Kind: allocator.EventUpsert, ID: 255, Key: set(web)},
+		{Kind: allocator.EventUpsert, ID: 65536, Key: set(web)},
+		{Kind: allocator.EventUpsert, ID: 1<<24 + 1, Key: set(web)},
+		{Kind: allocator.EventUpsert, ID: 302, Key: set("reserved:host=;")},
+		{Kind: allocator.EventUpsert, ID: 303, Key: set("cidr:10.0.0.0/8=;reserved:world=;")},
+		{Kind: allocator.EventDelete, ID: 9, Key: set(web)},
+		{Kind: allocator.EventSync},
+	} {
+		ids.events <- ev
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	got := map[identity.ID]labels.Set{}
+	err := ids.run(ctx, sinkFunc(func(up map[identity.ID]labels.Set, del []identity.ID) error {
+		for id, s := range up {
+			got[id] = s
+		}
+		for _, id := range del {
+			delete(got, id)
+		}
+		return nil
+	}), cancel, func(labels.Set, identity.ID) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := ids.static()
+	want[300], want[301] = set(web).set, set(web+"gen:io.cilium.k8s.named-ports=http.TCP.80;").set
+	if len(got) != len(want) {
+		t.Errorf("%d identities, want %d", len(got), len(want))
+	}
+	for id, s := range want {
+		if got[id].KVString() != s.KVString() {
+			t.Errorf("identity %d is %s, want %s", id, got[id], s)
+		}
+	}
+}
