@@ -125,7 +125,7 @@ func TestAgentKilled(t *testing.T) {
 		err := <-done
 		t.Logf("%s: the plugin said: %v", step, err)
 	}
-	creation := []string{"claim-addresses", "store", "identity", "place", "policy", "programs", "link", "store-built", "commit-addresses"}
+	creation := []string{"claim-addresses", "identity", "store", "place", "policy", "programs", "link", "commit-addresses"}
 	deletion := []string{"delete-policy", "delete-link", "delete-place", "delete-identity", "delete-store", "delete-addresses"}
 	for i, step := range append(creation, deletion...) {
 		victim.renew()

@@ -100,8 +100,6 @@ type Endpoint struct {
 	Kernel datapath.Endpoint `json:"-"`
 	// PolicyRevision is the revision of the policy that Kernel.RuleSet implements.
 	PolicyRevision uint64 `json:"-"`
-	// Failure is why the last attempt to bring the kernel to this row failed, nil if it did not.
-	Failure error `json:"-"`
 	// Log holds the latest state changes, oldest first.
 	Log []LogEntry `json:"-"`
 }

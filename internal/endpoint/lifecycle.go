@@ -232,10 +232,6 @@ func (l *Lifecycle) build(ctx context.Context, row Endpoint, req CreateRequest) 
 			}
 		}
 	}
-	c.Step("store")
-	if err := c.Store.Put(row); err != nil {
-		return row, err
-	}
 	c.Step("identity")
 	id, err := l.acquire(ctx, row.IdentityLabels)
 	if err != nil {
@@ -243,6 +239,11 @@ func (l *Lifecycle) build(ctx context.Context, row Endpoint, req CreateRequest) 
 	}
 	row.Identity, row.Referenced = id, true
 	row, _ = l.set(row, StateRegenerating, "identity "+id.String())
+	// On disk before anything of it is in the kernel: what a crash leaves behind is found there.
+	c.Step("store")
+	if err := c.Store.Put(row); err != nil {
+		return row, err
+	}
 
 	c.Step("place")
 	// Other nodes and the kernel are told while the interface is prepared: the two do not depend
@@ -254,10 +255,6 @@ func (l *Lifecycle) build(ctx context.Context, row Endpoint, req CreateRequest) 
 		err = perr
 	}
 	if err != nil {
-		return row, err
-	}
-	c.Step("store-built")
-	if err := c.Store.Put(row); err != nil {
 		return row, err
 	}
 	if err := context.Cause(ctx); err != nil {

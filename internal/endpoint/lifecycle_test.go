@@ -111,7 +111,7 @@ func (h *held) config(c *Config) {
 // TestDeleteCancelsCreation: a deletion does not wait for a creation to succeed.
 func TestDeleteCancelsCreation(t *testing.T) {
 	t.Parallel()
-	for _, step := range []string{"claim-addresses", "identity", "place", "programs", "store-built"} {
+	for _, step := range []string{"claim-addresses", "identity", "store", "place", "programs"} {
 		m := newMachine()
 		h := holdAt(step)
 		p := started(t, m, t.TempDir(), h.config)
