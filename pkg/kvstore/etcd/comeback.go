@@ -23,6 +23,8 @@ const (
 	connectTimeout = 10 * time.Second
 	// catchUp is by how much a client that is back may exceed its own request rate of before, until it has caught up with what waited meanwhile.
 	catchUp = 1.4
+	// minCatchUp is the rate, requests a second, that all clients together may have whatever they did before: a client of a small cluster is not slowed.
+	minCatchUp = 2000.0
 	// minSlow and maxSlow bound how long it does so; between them it is three times as long as the store was away.
 	minSlow = 5 * time.Second
 	maxSlow = 2 * time.Minute
@@ -147,9 +149,9 @@ func (c *comeback) opened() {
 	now := time.Now()
 	away := now.Sub(c.lost)
 	// What was admitted while the store was away was not served, so the rate is that of before.
-	limit := max(catchUp*c.before(c.lost), float64(c.qps)/20)
-	c.limiter.SetLimit(min(rate.Limit(limit), rate.Limit(c.qps)))
-	c.limiter.SetBurst(1)
+	limit := min(max(catchUp*c.before(c.lost), minCatchUp/float64(max(c.clients, 1))), float64(c.qps))
+	c.limiter.SetLimit(rate.Limit(limit))
+	c.limiter.SetBurst(max(1, int(limit)))
 	c.slowUntil = now.Add(min(max(3*away, minSlow), maxSlow))
 	c.admitted, c.slot = [meterSlots]int{}, 0
 	c.began = now
