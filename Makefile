@@ -8,9 +8,11 @@ PACKAGES ?= ./...
 FUZZTIME ?= 3s
 BENCH    ?=
 BINARIES := hawser hawser-agent hawser-cni hawser-operator
+# Tests of the Consul driver need a server; without one they are skipped.
+export HAWSER_CONSUL ?= $(wildcard $(CURDIR)/bin/consul)
 VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
-.PHONY: help sandbox sandbox-down build test test-long fuzz bench verify lint fmt generate clean
+.PHONY: help sandbox sandbox-down build consul test test-long fuzz bench verify lint fmt generate clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +32,12 @@ build: ## compile the programs into bin/
 	  CGO_ENABLED=0 go build -trimpath -ldflags "$${flags}-X main.version=$(VERSION)" -o bin/$$b ./cmd/$$b; \
 	  echo "built bin/$$b in $$(( $$(date +%s) - start )) s"; \
 	done
+
+consul: ## build a Consul server into bin/, for the tests of its driver (minutes, the first time)
+	@hack/need.sh go
+	@mkdir -p bin
+	@cd test/consul && GOFLAGS=-mod=mod go build -o ../../bin/consul github.com/hashicorp/consul
+	@echo "built bin/consul"
 
 test: ## all tests with the race detector, then every fuzz target for some seconds (root for all of them)
 	@hack/need.sh go gcc

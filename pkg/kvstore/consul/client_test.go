@@ -21,15 +21,15 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// server starts a real Consul of one member and returns its address. The program is the one that HAWSER_CONSUL names, or that of the PATH; test/consul
-// builds one.
+// server starts a real Consul of one member and returns its address. The program is the one that HAWSER_CONSUL names, or that of the PATH;
+// `make consul` builds one.
 func server(t *testing.T) string {
 	t.Helper()
 	program := os.Getenv("HAWSER_CONSUL")
 	if program == "" {
 		var err error
 		if program, err = exec.LookPath("consul"); err != nil {
-			t.Skip("needs a consul program: see test/consul, and set HAWSER_CONSUL to it")
+			t.Skip("needs a Consul server: `make consul`, and set HAWSER_CONSUL to bin/consul")
 		}
 	}
 	port := func() string {
