@@ -301,6 +301,8 @@ func TestMonitor(t *testing.T) {
 			io.WriteString(w, strings.Repeat(" ", 1<<20))
 		case "trace":
 			io.WriteString(w, "nonsense\n")
+		case "trace,drop":
+			io.WriteString(w, `{"type":"dr`)
 		case "policy-verdict":
 			answer(w, 400, `"unknown kind"`)
 		}
@@ -318,6 +320,9 @@ func TestMonitor(t *testing.T) {
 	none := func(rest.MonitorEvent) error { return nil }
 	if err := c.Monitor(ctx, nil, none); !client.Unreachable(err) || !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("the end of the stream gives %v", err)
+	}
+	if err := c.Monitor(ctx, []rest.MonitorEventType{rest.MonitorEventTypeTrace, rest.MonitorEventTypeDrop}, none); !client.Unreachable(err) || !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("the end of the stream within an event gives %v", err)
 	}
 	if err := c.Monitor(ctx, []rest.MonitorEventType{rest.MonitorEventTypeDrop}, none); err == nil || client.Unreachable(err) {
 		t.Errorf("an endless line gives %v", err)

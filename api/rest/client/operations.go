@@ -2,6 +2,7 @@ package client
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -260,6 +261,7 @@ func (c *Client) Monitor(ctx context.Context, kinds []rest.MonitorEventType, fn 
 	return stream(ctx, c, []int{http.StatusOK}, do, func(resp *http.Response) error {
 		lines := bufio.NewScanner(resp.Body)
 		lines.Buffer(make([]byte, 0, 4096), maxEventBytes)
+		lines.Split(completeLines)
 		for lines.Scan() {
 			var ev rest.MonitorEvent
 			if err := json.Unmarshal(lines.Bytes(), &ev); err != nil {
@@ -281,4 +283,13 @@ func (c *Client) Monitor(ctx context.Context, kinds []rest.MonitorEventType, fn 
 		}
 		return &UnreachableError{Host: c.host, Err: err}
 	})
+}
+
+// completeLines splits off lines without their end. What follows the last end is no line: the
+// stream was cut in the middle of an event.
+func completeLines(data []byte, _ bool) (advance int, token []byte, err error) {
+	if i := bytes.IndexByte(data, '\n'); i >= 0 {
+		return i + 1, data[:i], nil
+	}
+	return 0, nil, nil
 }
