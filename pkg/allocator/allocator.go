@@ -313,9 +313,7 @@ func (a *Allocator) acquire(ctx context.Context, lk *localKey, refs int) (id ID,
 			}
 		}
 		attempt++
-		a.mu.Lock()
-		a.late[lk.text] = lateKey{key: lk.key}
-		a.mu.Unlock()
+		a.noteLate(lk)
 		if ctx.Err() != nil || attempt >= maxAttempts || errors.Is(err, ErrExhausted) || errors.Is(err, kvstore.ErrClosed) || errors.Is(err, ErrClosed) {
 			a.giveBack(lk)
 			return NoID, false, err

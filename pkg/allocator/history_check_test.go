@@ -262,6 +262,7 @@ func (h *history) checkNumbers() (faults []string) {
 // recorder follows the store itself, change by change, and checks each against what must always hold there.
 type recorder struct {
 	base    string
+	h       *history
 	cancel  context.CancelFunc
 	done    chan struct{}
 	masters map[string]string // number -> key
@@ -272,13 +273,22 @@ type recorder struct {
 	mu      sync.Mutex
 	faults  []string
 	changes int
+	log     map[string][]string // what became of each reference
+}
+
+// tell returns the last changes of a reference.
+func (r *recorder) tell(path string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	list := r.log[path]
+	return strings.Join(list[max(0, len(list)-12):], "\n")
 }
 
 // record starts a recorder on the store as it is now.
-func record(t *testing.T, raw *clientv3.Client, base string) *recorder {
+func record(t *testing.T, raw *clientv3.Client, base string, h *history) *recorder {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	r := &recorder{base: base, cancel: cancel, done: make(chan struct{}), masters: map[string]string{}, refs: map[string]string{}}
+	r := &recorder{base: base, cancel: cancel, done: make(chan struct{}), masters: map[string]string{}, refs: map[string]string{}, h: h}
 	l, err := raw.Get(ctx, base+"/", clientv3.WithPrefix())
 	if err != nil {
 		cancel()
@@ -340,6 +350,14 @@ func (r *recorder) apply(events []*clientv3.Event) {
 	old := map[string]string{}
 	for _, ev := range events {
 		key := string(ev.Kv.Key)
+		if path, ok := strings.CutPrefix(key, r.base+"/value/"); ok && r.h != nil {
+			r.mu.Lock()
+			if r.log == nil {
+				r.log = make(map[string][]string)
+			}
+			r.log[path] = append(r.log[path], fmt.Sprintf("%10.3fms revision %d: %v %s on lease %x", float64(r.h.now())/1e6, ev.Kv.ModRevision, ev.Type, ev.Kv.Value, ev.Kv.Lease))
+			r.mu.Unlock()
+		}
 		if id, ok := strings.CutPrefix(key, r.base+"/id/"); ok {
 			old[id] = r.masters[id]
 			if ev.Type == clientv3.EventTypeDelete {

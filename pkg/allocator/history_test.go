@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/anishathalye/porcupine"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/hawser-net/hawser/internal/testenv"
@@ -338,7 +339,7 @@ func (w *historyWorld) restart(copyOf string) {
 	if copyOf != "" {
 		w.h.add(1000, op{kind: opLose, node: -1}, call, w.h.now(), 0)
 	}
-	w.rec = record(w.t, w.raw, w.base)
+	w.rec = record(w.t, w.raw, w.base, w.h)
 }
 
 func (w *historyWorld) data() string {
@@ -352,7 +353,7 @@ func (w *historyWorld) snapshot() string {
 	w.server.Stop()
 	copyDir(w.t, w.data(), dir)
 	w.server.Start()
-	w.rec = record(w.t, w.raw, w.base)
+	w.rec = record(w.t, w.raw, w.base, w.h)
 	return dir
 }
 
@@ -437,7 +438,7 @@ func runHistory(t *testing.T, seed uint64, nodes int, ops int64, limit time.Dura
 	}
 	w.keys = append(w.keys, "k8s:app=1;/x", "k8s:app=a/b;") // label values hold slashes
 	w.max = historyMin + allocator.ID(3*len(w.keys)) - 1
-	w.rec = record(t, w.raw, w.base)
+	w.rec = record(t, w.raw, w.base, w.h)
 	for i := range nodes {
 		n := &historyNode{w: w, n: i, proxy: newProxy(t, strings.TrimPrefix(server.Endpoint(), "unix://")), rng: rand.New(rand.NewPCG(seed, uint64(10+i)))}
 		w.nodes = append(w.nodes, n)
@@ -589,10 +590,25 @@ func (w *historyWorld) disorder(ctx context.Context) string {
 	return ""
 }
 
+// about returns the operations of a node on a key, given as the path of a reference.
+func (w *historyWorld) about(path string) string {
+	w.h.mu.Lock()
+	defer w.h.mu.Unlock()
+	i := strings.LastIndexByte(path, '/')
+	var ops []porcupine.Operation
+	for _, o := range w.h.ops {
+		in := o.Input.(op)
+		if (in.key == path[:i] || in.key == "") && (in.node < 0 || "192.0.2."+fmt.Sprint(in.node) == path[i+1:]) {
+			ops = append(ops, o)
+		}
+	}
+	return describe(keyModel(), ops)
+}
+
 // finish releases everything and checks that nothing is left behind but what a crash or a restore explains.
 func (w *historyWorld) finish(t *testing.T) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	for _, n := range w.nodes {
 		for key, c := range n.holds() {
@@ -633,7 +649,8 @@ func (w *historyWorld) finish(t *testing.T) {
 			}
 			select {
 			case <-ctx.Done():
-				t.Errorf("reference %s is left although everything has been released", left)
+				path := strings.TrimPrefix(left, w.base+"/value/")
+				t.Errorf("reference %s is left although everything has been released; its changes:\n%s\nthe operations:\n%s", left, w.rec.tell(path), w.about(path))
 				left = ""
 			case <-time.After(50 * time.Millisecond):
 				continue

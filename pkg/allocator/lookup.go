@@ -49,7 +49,8 @@ func (a *Allocator) Release(ctx context.Context, key AllocatorKey) (lastUse bool
 	if settled {
 		return true, nil
 	}
-	if err := a.backend.Release(ctx, id, key); err != nil {
+	// Whatever it says: an attempt that was given up may have written another number.
+	if err := a.backend.Release(ctx, NoID, key); err != nil {
 		return later(err)
 	}
 	a.ended(lk)

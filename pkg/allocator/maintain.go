@@ -70,6 +70,13 @@ func (a *Allocator) syncPause() time.Duration {
 	return a.set.sync*9/10 + rand.N(a.set.sync/5+1)
 }
 
+// noteLate remembers that a reference to the key may yet be written.
+func (a *Allocator) noteLate(lk *localKey) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.late[lk.text] = lateKey{key: lk.key}
+}
+
 // takeBackLate has the references taken back that an attempt of an earlier sync interval may have written after all, if nobody here uses their keys.
 func (a *Allocator) takeBackLate() {
 	a.mu.Lock()
@@ -189,6 +196,7 @@ func (a *Allocator) repair(ctx context.Context, lk *localKey) error {
 			return nil
 		}
 		if !errors.As(err, &conflict) {
+			a.noteLate(lk)
 			return err
 		}
 		// Others went on without this node's reference: it must follow. Until it knows the number in force, the key has none here.
