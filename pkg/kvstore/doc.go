@@ -11,6 +11,7 @@
 //   - [Backend.List] shows the whole prefix as it was at one revision, however many pages it took.
 //   - A watch tells the present state, then [EventListDone], then every change in order. After a break it resumes; where the store no longer
 //     holds the changes in between, it lists again, tells what is new, what changed and what vanished, and closes with another EventListDone.
+//     A store that keeps no history, Consul, may tell only the last of several quick changes of one key.
 //   - A leased key lives as long as the client that wrote it, and one lease TTL longer. The backend makes the leases, keeps them alive, puts at
 //     most [MaxKeysPerLease] keys on each, and replaces one that was lost. A lost lease takes its keys with it; the functions given to
 //     [Backend.ObserveLostLeases] are then told which, so that whoever owns them writes them again.
