@@ -112,6 +112,8 @@ func (p Pair) Validate() error {
 	var errs []error
 	if !p.Prefix.IsValid() || p.Prefix != p.Prefix.Masked() || p.Prefix.Addr().Is4In6() {
 		errs = append(errs, fmt.Errorf("%v is no network prefix", p.Prefix))
+	} else if p.Prefix.Bits() == 0 {
+		errs = append(errs, fmt.Errorf("%v is everything: no identity of the store is that of the whole world", p.Prefix))
 	}
 	if p.Identity == identity.Unknown || p.Identity.IsLocal() {
 		// A number that means something on one node only would mean something else on the others.

@@ -63,6 +63,8 @@ func TestParsePairRefuses(t *testing.T) {
 		"network as host":          {"10.0.0.0", `{"IP":"10.0.0.0","Mask":"////AA==","ID":300}`, "holds"},
 		"host as network":          {"10.0.0.1/32", `{"IP":"10.0.0.1","Mask":"/////w==","ID":300}`, "mask"},
 		"host bits":                {"10.0.0.1/24", `{"IP":"10.0.0.1","Mask":"////AA==","ID":300}`, "prefix"},
+		"everything":               {"0.0.0.0/0", `{"IP":"0.0.0.0","Mask":"AAAAAA==","HostIP":"192.0.2.1","ID":300}`, "everything"},
+		"everything of IPv6":       {"::/0", `{"IP":"::","Mask":"AAAAAAAAAAAAAAAAAAAAAA==","ID":300}`, "everything"},
 		"odd spelling":             {"fd00:0::1", `{"IP":"fd00::1","ID":300}`, "holds"},
 		"no address":               {"10.0.0.1", `{"ID":300}`, "no address"},
 		"not JSON":                 {"10.0.0.1", `x`, "invalid character"},
