@@ -333,7 +333,9 @@ func (a *Allocator) settle(lk *localKey, id ID, refs, mark int) {
 	a.setID(lk, id)
 	lk.was = NoID
 	lk.refs += refs
-	lk.unwanted = false
+	if lk.refs > 0 { // else the last user has gone meanwhile, and waits for the turn to take the reference back
+		lk.unwanted = false
+	}
 	renumbered := was != NoID && was != id && lk.refs > refs
 	a.mu.Unlock()
 	// From here on the watch sees to it that a number deleted by others comes back; what it told before went unnoticed. If it began anew meanwhile, the

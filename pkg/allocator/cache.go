@@ -144,12 +144,14 @@ func (c *cache) forget(id ID) *entry {
 	return e
 }
 
-// oldest returns the oldest number of key, NoID if there is none.
+// oldest returns the oldest number of key that is in the store, NoID if there is none.
 func (c *cache) oldest(key string) ID {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	if list := c.byKey[key]; len(list) > 0 {
-		return list[0].id
+	for _, e := range c.byKey[key] {
+		if !e.missing {
+			return e.id
+		}
 	}
 	return NoID
 }

@@ -39,10 +39,11 @@ type historyWorld struct {
 	max     allocator.ID
 	nodes   []*historyNode
 	h       *history
-	rng     *rand.Rand // of the faults
+	rng     *rand.Rand // of the store's own faults
 	rec     *recorder
 	changes int
-	faults  int
+	faults  atomic.Int64
+	store   sync.RWMutex // read-held by a fault, held while the store itself is down
 	ops     atomic.Int64
 	want    int64
 	limit   time.Duration // of the work; 0: none
@@ -242,21 +243,23 @@ func (w *historyWorld) expire(ctx context.Context, n *historyNode) {
 	w.h.add(1000, op{kind: opLose, node: n.n}, call, w.h.now(), 0)
 }
 
-// fault does one of the things that go wrong, and sets it right again.
-func (w *historyWorld) fault(ctx context.Context) {
-	n := w.nodes[w.rng.IntN(len(w.nodes))]
-	w.faults++
+// fault does one of the things that go wrong with one of the nodes, and sets it right again.
+func (w *historyWorld) fault(ctx context.Context, nodes []*historyNode, rng *rand.Rand) {
+	w.store.RLock()
+	defer w.store.RUnlock()
+	n := nodes[rng.IntN(len(nodes))]
+	w.faults.Add(1)
 	wait := func(most time.Duration) {
 		select {
-		case <-time.After(time.Duration(w.rng.Int64N(int64(most)) + 1)):
+		case <-time.After(time.Duration(rng.Int64N(int64(most)) + 1)):
 		case <-ctx.Done():
 		}
 	}
-	switch dice := w.rng.IntN(100); {
+	switch dice := rng.IntN(100); {
 	case dice < 25:
 		n.proxy.cut()
 	case dice < 40:
-		n.proxy.slow(time.Duration(w.rng.IntN(20)) * time.Millisecond)
+		n.proxy.slow(time.Duration(rng.IntN(20)) * time.Millisecond)
 		wait(200 * time.Millisecond)
 		n.proxy.heal()
 	case dice < 55:
@@ -319,6 +322,8 @@ func (w *historyWorld) collect(ctx context.Context, rng *rand.Rand) (deleted int
 
 // restart stops the store and starts it again, with its data or with those of a copy taken earlier.
 func (w *historyWorld) restart(copyOf string) {
+	w.store.Lock()
+	defer w.store.Unlock()
 	call := w.h.now()
 	if copyOf != "" {
 		for _, n := range w.nodes {
@@ -348,6 +353,8 @@ func (w *historyWorld) data() string {
 
 // snapshot stops the store for a copy of its data.
 func (w *historyWorld) snapshot() string {
+	w.store.Lock()
+	defer w.store.Unlock()
 	dir := w.t.TempDir()
 	w.changes += w.rec.stop(w.t)
 	w.server.Stop()
@@ -451,7 +458,21 @@ func runHistory(t *testing.T, seed uint64, nodes int, ops int64, limit time.Dura
 	for _, n := range w.nodes {
 		n.run()
 	}
-	// The faults come from here, one after the other; the store's own at set places.
+	// Each of these looks after the faults of its share of the nodes; those of the store come from here, at set places.
+	const troublemakers = 4
+	var trouble sync.WaitGroup
+	for i := range troublemakers {
+		var mine []*historyNode
+		for j := i; j < len(w.nodes); j += troublemakers {
+			mine = append(mine, w.nodes[j])
+		}
+		rng := rand.New(rand.NewPCG(seed, uint64(1000+i)))
+		trouble.Go(func() {
+			for w.progress() < 1 {
+				w.fault(ctx, mine, rng)
+			}
+		})
+	}
 	var old string
 	places := []float64{0.25, 0.5, 0.75}
 	restore := w.rng.IntN(2) == 0
@@ -468,10 +489,10 @@ func runHistory(t *testing.T, seed uint64, nodes int, ops int64, limit time.Dura
 				}
 			}
 			places = places[1:]
-			continue
 		}
-		w.fault(ctx)
+		time.Sleep(time.Millisecond)
 	}
+	trouble.Wait()
 	for _, n := range w.nodes {
 		n.proxy.heal()
 		n.work.Wait()
@@ -492,7 +513,7 @@ func runHistory(t *testing.T, seed uint64, nodes int, ops int64, limit time.Dura
 		t.Error(fault)
 	}
 	t.Logf("%d nodes, %d faults: %d allocations, %d releases, %d lookups, %d lost leases or data, %d crashes; %d numbers collected; %d changes of the store; restored: %v; %v, checked in %v",
-		nodes, w.faults, kinds[opAllocate], kinds[opRelease], kinds[opLookup], kinds[opLose], kinds[opCrash], deleted, w.changes, w.restored,
+		nodes, w.faults.Load(), kinds[opAllocate], kinds[opRelease], kinds[opLookup], kinds[opLose], kinds[opCrash], deleted, w.changes, w.restored,
 		began.Sub(w.h.start).Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
 }
 

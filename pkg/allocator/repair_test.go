@@ -360,3 +360,60 @@ func TestLookupPassesOverStaleReferences(t *testing.T) {
 		t.Errorf("the key is %d, %v in the store, want 400, the oldest", id, err)
 	}
 }
+
+// The last user of a key goes while the key is being renumbered: the reference that the renumbering writes must go with it.
+func TestReleaseWhileRenumbering(t *testing.T) {
+	t.Parallel()
+	mem := kvstore.NewMemory()
+	reached, goOn := make(chan struct{}), make(chan struct{})
+	var armed atomic.Bool
+	a := newHooked(t, mem, "192.0.2.1", func(h *hooked, _ *kvstore.MemoryClient) {
+		stop := once(func() { close(reached); <-goOn })
+		h.beforeAcquire = func() {
+			if armed.Load() {
+				stop()
+			}
+		}
+	})
+	id := a.allocate(t, "key")
+	armed.Store(true)
+	put(t, mem.Client(), "/id/"+id.String(), "stranger")
+	<-reached
+	short, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if last, err := a.Release(short, allocator.StringKey("key")); !last || err == nil {
+		t.Errorf("release during a change: %v, %v", last, err)
+	}
+	close(goOn)
+	eventually(t, "the new number is written", func() bool { // and with it the reference, which must go again
+		l, err := a.store.List(t.Context(), base+"/id/")
+		return err == nil && len(l.Pairs) == 2
+	})
+	eventually(t, "no reference is left", func() bool { return inStore(t, a.store, base+"/value/key/192.0.2.1") == "" })
+}
+
+// A number that the store has lost is not the oldest of its key any more, even while this node would like it back: following the others is quick.
+func TestLostNumberIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	mem := kvstore.NewMemory()
+	a := newNode(t, mem, "192.0.2.1")
+	id := a.allocate(t, "key")
+	before := a.store.Calls()
+	other := mem.Client()
+	defer other.Close()
+	txn := kvstore.Txn{Then: []kvstore.Op{
+		kvstore.DeleteOp(base + "/id/" + id.String()), kvstore.DeleteOp(base + "/value/key/192.0.2.1"),
+		kvstore.PutOp(base+"/id/9", []byte("key"), kvstore.Permanent), kvstore.PutOp(base+"/value/key/192.0.2.9", []byte("9"), kvstore.Permanent),
+	}}
+	if _, err := other.Txn(t.Context(), txn); err != nil {
+		t.Fatal(err)
+	}
+	for ev := range a.events {
+		if ev.Kind == allocator.EventRenumbered {
+			break
+		}
+	}
+	if calls := a.store.Calls() - before; calls > 4 {
+		t.Errorf("the change of number took %d round trips", calls)
+	}
+}
