@@ -8,11 +8,11 @@ PACKAGES ?= ./...
 FUZZTIME ?= 3s
 BENCH    ?=
 BINARIES := hawser hawser-agent hawser-cni hawser-operator
-# Tests of the Consul driver need a server; without one they are skipped.
-export HAWSER_CONSUL ?= $(wildcard $(CURDIR)/bin/consul)
+# The server that the tests of the Consul driver run.
+export HAWSER_CONSUL := $(CURDIR)/bin/consul
 VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
-.PHONY: help sandbox sandbox-down build consul test test-long fuzz bench verify lint fmt generate clean
+.PHONY: help sandbox sandbox-down build test test-long fuzz bench verify lint fmt generate clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,17 +33,18 @@ build: ## compile the programs into bin/
 	  echo "built bin/$$b in $$(( $$(date +%s) - start )) s"; \
 	done
 
-consul: ## build a Consul server into bin/, for the tests of its driver (minutes, the first time)
+bin/consul: test/consul/go.mod
 	@hack/need.sh go
 	@mkdir -p bin
-	@cd test/consul && GOFLAGS=-mod=mod go build -o ../../bin/consul github.com/hashicorp/consul
-	@echo "built bin/consul"
+	@echo "building a Consul server for the tests of its driver: minutes the first time, then cached"
+	@start=$$(date +%s); cd test/consul && GOFLAGS=-mod=mod go build -o ../../bin/consul github.com/hashicorp/consul; \
+	  echo "built bin/consul in $$(( $$(date +%s) - start )) s"
 
-test: ## all tests with the race detector, then every fuzz target for some seconds (root for all of them)
+test: bin/consul ## all tests with the race detector, then every fuzz target for some seconds (root for all of them)
 	@hack/need.sh go gcc
 	@go run ./hack/gotest -fuzztime $(FUZZTIME) -- -race -p 2 -timeout 15m $(PACKAGES)
 
-test-long: ## the same tests at full size: minutes become hours
+test-long: bin/consul ## the same tests at full size: minutes become hours
 	@hack/need.sh go gcc
 	@HAWSER_LONG=1 go run ./hack/gotest -fuzztime 5m -- -race -p 2 -count=1 -timeout 6h $(PACKAGES)
 

@@ -83,7 +83,7 @@ func (c *Config) load(fs *pflag.FlagSet, getenv func(string) string) (*slog.Logg
 	}
 	log := newLogger(*c)
 	if len(unknown) > 0 {
-		log.Debug("options of other programs in the configuration directory are ignored", "options", unknown)
+		log.Info("options of other programs in the configuration directory are ignored", "options", unknown)
 	}
 	return log, nil
 }

@@ -207,6 +207,8 @@ func (c *Config) Validate() error {
 	checkRange := func(flag, value string, v4 bool) {
 		p, err := netip.ParsePrefix(value)
 		switch {
+		case value == "":
+			bad("--%s: not given; each node needs a range of its own, or --enable-%s=false", flag, flag[:4])
 		case err != nil:
 			bad("--%s: %q is not a CIDR", flag, value)
 		case p.Addr().Is4() != v4:

@@ -18,7 +18,7 @@ func TestOnConsul(t *testing.T) {
 	t.Parallel()
 	program := os.Getenv("HAWSER_CONSUL")
 	if program == "" {
-		t.Skip("needs a Consul server: `make consul`, and set HAWSER_CONSUL to bin/consul")
+		t.Skip("needs a Consul server: `make bin/consul`, and set HAWSER_CONSUL to its path")
 	}
 	port := func() string {
 		_, port, _ := net.SplitHostPort(freeAddr(t))

@@ -23,6 +23,9 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 )
 
+// undoTimeout bounds the DEL after an ADD that failed.
+const undoTimeout = 30 * time.Second
+
 // PodSpec says what to run.
 type PodSpec struct {
 	// Name is the pod's, and what its server answers: the form of a sandbox's name.
@@ -90,12 +93,15 @@ func (s *Sandbox) run(ctx context.Context, st *state, spec PodSpec) (Pod, error)
 	t := time.Now()
 	raw, err := cni.AddNetworkList(ctx, list, rt)
 	p.AddTime = time.Since(t)
-	if err != nil {
-		// A runtime calls DEL after an ADD that failed, whatever it did.
-		return Pod{}, undo(errors.Join(fmt.Errorf("CNI ADD of %s on %s: %w", p.Name, n.Name, err), cni.DelNetworkList(ctx, list, rt)))
-	}
+	// A runtime calls DEL after an ADD that failed, whatever it did, and so whether or not whoever
+	// asked for the pod still waits.
 	undoAll := func(cause error) error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+		defer cancel()
 		return undo(errors.Join(cause, cni.DelNetworkList(ctx, list, rt)))
+	}
+	if err != nil {
+		return Pod{}, undoAll(fmt.Errorf("CNI ADD of %s on %s: %w", p.Name, n.Name, err))
 	}
 	result, err := types100.NewResultFromResult(raw)
 	if err != nil {

@@ -22,14 +22,14 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // server starts a real Consul of one member and returns its address. The program is the one that HAWSER_CONSUL names, or that of the PATH;
-// `make consul` builds one.
+// `make bin/consul` builds one.
 func server(t *testing.T) string {
 	t.Helper()
 	program := os.Getenv("HAWSER_CONSUL")
 	if program == "" {
 		var err error
 		if program, err = exec.LookPath("consul"); err != nil {
-			t.Skip("needs a Consul server: `make consul`, and set HAWSER_CONSUL to bin/consul")
+			t.Skip("needs a Consul server: `make bin/consul`, and set HAWSER_CONSUL to its path")
 		}
 	}
 	port := func() string {
