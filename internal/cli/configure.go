@@ -148,7 +148,7 @@ func (a *app) configSetCommand() *cobra.Command {
 
 policy-enforcement takes default (endpoints that a policy selects), always or never.`,
 		Example: `  hawser config set policy-enforcement=always`,
-		Args: cobra.MinimumNArgs(1),
+		Args:    cobra.MinimumNArgs(1),
 		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			spec, err := parseOptions(args)
 			if err != nil {

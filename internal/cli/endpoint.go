@@ -366,9 +366,9 @@ The exit code is 1 if the overall health is a failure.`,
 
 func (a *app) endpointConfigCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use:   "config ID [OPTION=VALUE...]",
-		Short: "Show an endpoint's options, or change them",
-		Example: `  hawser endpoint config 12`,
+		Use:               "config ID [OPTION=VALUE...]",
+		Short:             "Show an endpoint's options, or change them",
+		Example:           `  hawser endpoint config 12`,
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: a.completeEndpoints(),
 	}
