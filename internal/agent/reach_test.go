@@ -351,8 +351,17 @@ func TestTwoNodes(t *testing.T) {
 				n.start()
 			}
 			for _, f := range flows {
-				if sent, lost := f.finish(); len(lost) > 0 || sent == 0 {
-					t.Errorf("%s: %d of %d datagrams got lost", f.name, len(lost), sent)
+				if sent, lost := f.finish(); len(lost) > 0 {
+					t.Errorf("%s: %d of %d datagrams got lost, the first sent at %s", f.name, len(lost), sent, lost[0].UTC().Format("15:04:05.000"))
+					for _, n := range []*machineNode{n1, n2} {
+						counters, err := n.client.Map(t.Context(), "metrics")
+						for _, c := range counters.Cache {
+							t.Logf("%s: %s %s", n.name, c.Key, c.Value)
+						}
+						if err != nil {
+							t.Log(err)
+						}
+					}
 				}
 			}
 			refused(t, "intruder to web after the restarts", intruder.ns, web.both(80)[0])

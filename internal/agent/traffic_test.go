@@ -87,10 +87,10 @@ func serveEcho(t testing.TB, ns namespace, at netip.AddrPort) *echoServer {
 
 // flow is a stream of datagrams that are answered one by one.
 type flow struct {
-	name string
-	conn *net.UDPConn
-	stop chan struct{}
-	done sync.WaitGroup
+	name          string
+	conn          *net.UDPConn
+	stop          chan struct{}
+	sending, done sync.WaitGroup
 
 	mu   sync.Mutex
 	sent []time.Time
@@ -105,7 +105,7 @@ func startFlow(t testing.TB, name string, ns namespace, to netip.AddrPort) *flow
 		t.FailNow()
 	}
 	roomy(f.conn)
-	f.done.Go(func() {
+	f.sending.Go(func() {
 		tick := time.NewTicker(4 * time.Millisecond)
 		defer tick.Stop()
 		msg := make([]byte, 64)
@@ -148,6 +148,7 @@ func (f *flow) counts() (sent, got int) {
 // finish stops sending, waits for what is on its way, and returns when the lost ones were sent.
 func (f *flow) finish() (sent int, lost []time.Time) {
 	close(f.stop)
+	f.sending.Wait() // or the connection could be closed under the last one
 	deadline := time.Now().Add(3 * time.Second)
 	for time.Now().Before(deadline) {
 		if s, g := f.counts(); s == g {
@@ -376,6 +377,7 @@ func restartUnderTraffic(t *testing.T, n *machineNode, restarts int) {
 	}
 	for _, f := range knocking {
 		close(f.stop)
+		f.sending.Wait()
 		f.conn.Close()
 		f.done.Wait()
 		if sent, got := f.counts(); got > 0 || sent == 0 {
