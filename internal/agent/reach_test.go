@@ -423,6 +423,15 @@ func TestPolicyChange(t *testing.T) {
 			deadline := time.Now().Add(10 * time.Second)
 			for passes(f) != want {
 				if time.Now().After(deadline) {
+					for _, name := range []string{"endpoints", "policy", "ct"} {
+						m, err := n.client.Map(t.Context(), name)
+						for _, c := range m.Cache {
+							t.Logf("%s: %s: %s", name, c.Key, c.Value)
+						}
+						if err != nil {
+							t.Log(err)
+						}
+					}
 					t.Fatalf("%s: %s passes %v for 10 s", why, f.name, !want)
 				}
 			}

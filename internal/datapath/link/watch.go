@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"syscall"
@@ -135,7 +136,7 @@ func (l *Links) foreign(m syscall.NetlinkMessage) string {
 			switch {
 			case ours && m.Header.Type == unix.RTM_DELLINK:
 				return "device " + name + " was removed"
-			case (ours || strings.HasPrefix(name, EndpointPrefix) && l.wasRaised(int(info.Index)) && l.lives(int(info.Index))) && m.Header.Type == unix.RTM_NEWLINK:
+			case m.Header.Type == unix.RTM_NEWLINK && (ours || strings.HasPrefix(name, EndpointPrefix) && l.wasRaised(int(info.Index)) && l.lives(int(info.Index))) && l.isDown(int(info.Index)):
 				return "device " + name + " was shut down"
 			}
 		}
@@ -149,6 +150,12 @@ func (l *Links) foreign(m syscall.NetlinkMessage) string {
 		}
 	}
 	return ""
+}
+
+// isDown tells whether an interface is down now: a message can be older than what was done since.
+func (l *Links) isDown(index int) bool {
+	link, err := l.h.LinkByIndex(index)
+	return err == nil && link.Attrs().Flags&net.FlagUp == 0
 }
 
 // wasRaised tells whether EnsureEndpoint has brought an interface up. One that is only being made, by
