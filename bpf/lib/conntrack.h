@@ -287,10 +287,11 @@ static __always_inline int judge(struct __sk_buff *ctx, struct packet *p, const 
 				reason = judge_side(ctx, report, dst_rule_set,
 						    forward ? s->dst_endpoint : s->src_endpoint,
 						    src_identity, INGRESS, key.proto, port);
-			if (reason) {
-				bpf_map_delete_elem(&ct, &key);
+			/* The entry stays as it is, so every packet of the flow is judged again, in the direction
+			 * of its opening, until it expires. Were it gone, an answer under way would open the flow
+			 * anew from the other side, and what was just refused would pass as answers to that. */
+			if (reason)
 				return reason;
-			}
 			struct ct_value next = *flow;
 
 			next.src_identity = src_identity;
