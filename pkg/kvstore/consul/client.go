@@ -38,6 +38,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/hawser-net/hawser/pkg/kvstore"
+	"github.com/hawser-net/hawser/pkg/kvstore/internal/leases"
 )
 
 // GuardPrefix is above the guard keys.
@@ -45,21 +46,22 @@ const GuardPrefix = ".hawser/guard/"
 
 // Client is a connection to Consul.
 type Client struct {
-	cfg    Config
-	log    *slog.Logger
-	consul *api.Client
-	ctx    context.Context
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
-	slots  chan struct{}
-	leases leaseTable
-	beat   kvstore.Heartbeat
+	cfg       Config
+	log       *slog.Logger
+	consul    *api.Client
+	ctx       context.Context
+	cancel    context.CancelFunc
+	wg        sync.WaitGroup
+	slots     chan struct{}
+	leases    leases.Table[string]
+	grant     sync.Mutex // held while a session is asked for, so that one request serves all who wait
+	observers leases.Observers
+	beat      kvstore.Heartbeat
 
-	mu        sync.Mutex
-	closed    bool
-	status    kvstore.Status
-	observers []*observer
-	broken    chan struct{} // closed and replaced to make every watch ask anew
+	mu     sync.Mutex
+	closed bool
+	status kvstore.Status
+	broken chan struct{} // closed and replaced to make every watch ask anew
 }
 
 var _ kvstore.Backend = (*Client)(nil)
@@ -95,7 +97,6 @@ func newClient(cfg Config, log *slog.Logger) (*Client, error) {
 		slots: make(chan struct{}, cfg.MaxInflight), broken: make(chan struct{}),
 		status: kvstore.Status{Kind: "consul", State: kvstore.StateConnecting},
 	}
-	c.leases.keys = make(map[string]*lease)
 	c.wg.Add(1)
 	go func() {
 		defer c.wg.Done()
@@ -210,7 +211,7 @@ func (c *Client) Close() error {
 
 // Status implements [kvstore.Backend].
 func (c *Client) Status() kvstore.Status {
-	leases, keys := c.leases.count()
+	leases, keys := c.leases.Count()
 	age, beats := c.beat.Age(time.Now())
 	c.mu.Lock()
 	defer c.mu.Unlock()

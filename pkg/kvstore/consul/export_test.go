@@ -5,11 +5,9 @@ func NewUnchecked(cfg Config) (*Client, error) { return newClient(cfg, nil) }
 
 // SessionIDs returns the sessions in use.
 func (c *Client) SessionIDs() []string {
-	c.leases.mu.Lock()
-	defer c.leases.mu.Unlock()
 	var ids []string
-	for _, l := range c.leases.list {
-		ids = append(ids, l.id)
+	for _, l := range c.leases.List() {
+		ids = append(ids, l.ID)
 	}
 	return ids
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/hawser-net/hawser/pkg/kvstore"
+	"github.com/hawser-net/hawser/pkg/kvstore/internal/leases"
 )
 
 // MaxOps is how many operations Consul takes in one transaction.
@@ -274,7 +275,7 @@ func (c *Client) write(ctx context.Context, conds []kvstore.Cond, branch []kvsto
 		case op.Kind != kvstore.OpPut:
 			continue
 		case op.Lifetime == kvstore.Leased:
-			put.Session = held[op.Key].id
+			put.Session = held.ID(op.Key)
 			if have != nil && have.Session != "" && have.Session != put.Session {
 				o.add(api.KVUnlock, api.KVTxnOp{Key: op.Key, Value: op.Value, Session: have.Session})
 			}
@@ -299,28 +300,28 @@ func (c *Client) write(ctx context.Context, conds []kvstore.Cond, branch []kvsto
 		o.add(api.KVSet, api.KVTxnOp{Key: guard, Flags: rand.Uint64()})
 	}
 	if err := o.check(); err != nil {
-		c.leases.settle(held, nil, notSent)
+		c.leases.Settle(held, nil, leases.NotSent)
 		return 0, false, err
 	}
 	both, done, err := c.begin(ctx)
 	if err != nil {
-		c.leases.settle(held, nil, notSent)
+		c.leases.Settle(held, nil, leases.NotSent)
 		return 0, false, err
 	}
 	defer done()
 	ok, resp, _, err := c.consul.Txn().Txn(o.list, consistent(both))
 	switch {
 	case err != nil:
-		c.leases.settle(held, nil, unknown)
+		c.observers.Tell(c.leases.Settle(held, nil, leases.Unknown))
 		return 0, false, err
 	case !ok:
-		c.leases.settle(held, nil, notSent)
+		c.leases.Settle(held, nil, leases.NotSent)
 		if strings.Contains(refusal(resp).Error(), "invalid session") {
 			c.dropLost(ctx, held)
 		}
 		return 0, false, nil
 	}
-	c.tellLost(c.leases.settle(held, branch, written))
+	c.observers.Tell(c.leases.Settle(held, branch, leases.Done))
 	for _, r := range resp.Results {
 		if r.KV != nil {
 			index = max(index, r.KV.ModifyIndex)

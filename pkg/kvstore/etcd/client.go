@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/hawser-net/hawser/pkg/kvstore"
+	"github.com/hawser-net/hawser/pkg/kvstore/internal/leases"
 )
 
 // Client is a connection to etcd.
@@ -34,21 +35,22 @@ type Client struct {
 	wg     sync.WaitGroup
 	slots  chan struct{} // nil: no bound
 
-	ready    chan struct{} // closed once etcd is set
-	etcd     *clientv3.Client
-	leases   leaseTable
-	history  history
-	comeback *comeback
-	beat     kvstore.Heartbeat
+	ready     chan struct{} // closed once etcd is set
+	etcd      *clientv3.Client
+	leases    leases.Table[clientv3.LeaseID]
+	grant     sync.Mutex // held while a lease is asked for, so that one request serves all who wait
+	observers leases.Observers
+	history   history
+	comeback  *comeback
+	beat      kvstore.Heartbeat
 
-	mu        sync.Mutex
-	closed    bool
-	status    kvstore.Status // what the last check found
-	up        int            // endpoints that answered then
-	quorum    error          // why there was no quorum then
-	told      kvstore.State  // the last state that was logged
-	observers []*observer
-	broken    chan struct{} // closed and replaced to make every watch open a new stream
+	mu     sync.Mutex
+	closed bool
+	status kvstore.Status // what the last check found
+	up     int            // endpoints that answered then
+	quorum error          // why there was no quorum then
+	told   kvstore.State  // the last state that was logged
+	broken chan struct{}  // closed and replaced to make every watch open a new stream
 }
 
 var _ kvstore.Backend = (*Client)(nil)
@@ -81,7 +83,6 @@ func newClient(cfg Config, log *slog.Logger) *Client {
 	if cfg.MaxInflight > 0 {
 		c.slots = make(chan struct{}, cfg.MaxInflight)
 	}
-	c.leases.init()
 	c.wg.Add(1)
 	go func() {
 		defer c.wg.Done()
@@ -312,7 +313,7 @@ func (c *Client) txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, e
 	}
 	done, err := c.begin(ctx)
 	if err != nil {
-		c.leases.settle(held, nil, outcomeNotSent)
+		c.leases.Settle(held, nil, leases.NotSent)
 		return kvstore.TxnResult{}, err
 	}
 	defer done()
@@ -320,12 +321,12 @@ func (c *Client) txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, e
 	before := c.history.seen()
 	resp, err := c.etcd.Do(clientv3.WithRequireLeader(ctx), req)
 	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
-		c.leases.settle(held, nil, outcomeNotSent)
+		c.leases.Settle(held, nil, leases.NotSent)
 		c.dropLost(ctx, held)
 		return kvstore.TxnResult{}, err
 	}
 	if err != nil {
-		c.tellLost(c.leases.settle(held, nil, outcomeUnknown))
+		c.observers.Tell(c.leases.Settle(held, nil, leases.Unknown))
 		return kvstore.TxnResult{}, err
 	}
 	r := resp.Txn()
@@ -334,7 +335,7 @@ func (c *Client) txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, e
 	if succeeded {
 		branch = txn.Then
 	}
-	c.tellLost(c.leases.settle(held, branch, outcomeDone))
+	c.observers.Tell(c.leases.Settle(held, branch, leases.Done))
 	c.observe(before, r.Header)
 	out := kvstore.TxnResult{Succeeded: succeeded, Revision: r.Header.Revision, Results: make([][]kvstore.KeyValue, len(branch))}
 	for i, op := range branch {
@@ -354,7 +355,7 @@ func (c *Client) txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, e
 // etcd's comparison of values fails on an empty range, ours holds. So a transaction with such a condition becomes two, one in the other's else branch,
 // and still one request: if there are keys and all have the value, run Then; else if there are none, run Then; else run Else. This order reads a range that
 // is in order only once.
-func compile(txn kvstore.Txn, held reservation) clientv3.Op {
+func compile(txn kvstore.Txn, held leases.Reservation[clientv3.LeaseID]) clientv3.Op {
 	var cmps []clientv3.Cmp
 	var values *kvstore.Cond
 	for i, cond := range txn.If {
@@ -403,14 +404,14 @@ func compare(c kvstore.Cond) clientv3.Cmp {
 	return clientv3.Compare(clientv3.ModRevision(c.Key), "<", c.Revision+1).WithPrefix()
 }
 
-func ops(branch []kvstore.Op, held reservation) []clientv3.Op {
+func ops(branch []kvstore.Op, held leases.Reservation[clientv3.LeaseID]) []clientv3.Op {
 	out := make([]clientv3.Op, len(branch))
 	for i, op := range branch {
 		switch op.Kind {
 		case kvstore.OpPut:
 			var opts []clientv3.OpOption
 			if op.Lifetime == kvstore.Leased {
-				opts = append(opts, clientv3.WithLease(held[op.Key].lease.id))
+				opts = append(opts, clientv3.WithLease(held.ID(op.Key)))
 			}
 			out[i] = clientv3.OpPut(op.Key, string(op.Value), opts...)
 		case kvstore.OpDelete:

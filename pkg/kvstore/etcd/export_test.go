@@ -11,11 +11,9 @@ func NewUnchecked(cfg Config) *Client { return newClient(cfg, nil) }
 
 // LeaseIDs returns the leases in use.
 func (c *Client) LeaseIDs() []clientv3.LeaseID {
-	c.leases.mu.Lock()
-	defer c.leases.mu.Unlock()
 	var ids []clientv3.LeaseID
-	for _, l := range c.leases.list {
-		ids = append(ids, l.id)
+	for _, l := range c.leases.List() {
+		ids = append(ids, l.ID)
 	}
 	return ids
 }

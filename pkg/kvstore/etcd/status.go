@@ -14,7 +14,7 @@ import (
 
 // Status implements [kvstore.Backend]. The counts are of now, the rest is what the last check found.
 func (c *Client) Status() kvstore.Status {
-	leases, keys := c.leases.count()
+	leases, keys := c.leases.Count()
 	age, beats := c.beat.Age(time.Now())
 	c.mu.Lock()
 	defer c.mu.Unlock()
