@@ -53,6 +53,7 @@ func Run(t *testing.T, h Harness) {
 		{"WatchSeesEveryWriteInOrder", (*suite).watchOrder},
 		{"WatchEndsWithContext", (*suite).watchEnds},
 		{"WatchResumes", (*suite).watchResumes},
+		{"WatchResumesForASlowReader", (*suite).watchResumesSlowly},
 		{"WatchRelistsAfterCompaction", (*suite).watchRelists},
 		{"LeasesAreSharedOut", (*suite).leasesShared},
 		{"RevokeLeases", (*suite).revoke},

@@ -191,6 +191,38 @@ func (s *suite) watchResumes() {
 	}
 }
 
+// watchResumesSlowly breaks a watch while it waits for its reader, with more to tell than any channel keeps.
+func (s *suite) watchResumesSlowly() {
+	if s.h.BreakWatches == nil {
+		s.Skip("the harness cannot break watches")
+	}
+	const keys = 1000
+	ch := s.b.Watch(s.ctx, s.prefix)
+	s.expect(ch, "list-done")
+	missing := make(map[string]bool, keys)
+	var txn kvstore.Txn
+	for i := range keys {
+		key := s.key(fmt.Sprintf("%04d", i))
+		missing[key] = true
+		txn.Then = append(txn.Then, kvstore.PutOp(key, nil, kvstore.Permanent))
+		if len(txn.Then) == 50 {
+			_, err := s.b.Txn(s.ctx, txn)
+			s.must(err)
+			txn.Then = nil
+		}
+	}
+	for len(missing) > 0 {
+		if len(missing)%100 == 0 {
+			s.h.BreakWatches(s.T, s.b)
+		}
+		ev := s.next(ch)
+		if ev.Kind == kvstore.EventDelete {
+			s.Errorf("told of a deletion of %q", ev.Key)
+		}
+		delete(missing, ev.Key)
+	}
+}
+
 func (s *suite) watchRelists() {
 	if s.h.BreakWatches == nil || s.h.Compact == nil {
 		s.Skip("the harness cannot break watches and compact")

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/hashicorp/consul/api"
+
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
@@ -92,10 +94,23 @@ func byKey(pairs []kvstore.KeyValue) map[string]kvstore.KeyValue {
 	return m
 }
 
-// follow waits for a change and tells it.
+// follow waits for a change and tells it. A break of the watches ends the query only: what it brought is told, for nobody would ask for it again.
 func (w *watch) follow(ctx context.Context) error {
+	pairs, index, err := w.query(ctx)
+	if err != nil {
+		return err
+	}
+	if index < w.index { // restored from a backup, or another store
+		w.index = 0
+		return nil
+	}
+	w.index = index
+	return w.send(ctx, w.changes(listing(pairs, index)))
+}
+
+// query waits until the index of the prefix has changed, or the watches are broken.
+func (w *watch) query(ctx context.Context) (api.KVPairs, uint64, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	w.client.mu.Lock()
 	broken := w.client.broken
 	w.client.mu.Unlock()
@@ -113,14 +128,9 @@ func (w *watch) follow(ctx context.Context) error {
 	opts.WaitIndex, opts.WaitTime = w.index, waitTime
 	pairs, meta, err := w.client.consul.KV().List(w.prefix, opts)
 	if err != nil {
-		return err
+		return nil, 0, err
 	}
-	if meta.LastIndex < w.index { // restored from a backup, or another store
-		w.index = 0
-		return nil
-	}
-	w.index = meta.LastIndex
-	return w.send(ctx, w.changes(listing(pairs, meta.LastIndex)))
+	return pairs, meta.LastIndex, nil
 }
 
 // changes compares a listing with what was told: first what was written, in order, then what is gone.
