@@ -243,7 +243,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 	filesSynced := gate.expect()
 	heard := sync.OnceFunc(func() { filesSynced(); close(filesHeard) })
 	run.start("policy-files", func(ctx context.Context) error {
-		return a.files.Run(ctx, func(changes []policydir.Change) {
+		return a.files.Run(ctx, func(changes []policy.Change) {
 			err := ruleBook.apply(changes)
 			if err != nil {
 				log.Error("policy is not in force in full", "error", err)

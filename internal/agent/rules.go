@@ -14,7 +14,6 @@ import (
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/policy"
-	"github.com/hawser-net/hawser/internal/policydir"
 )
 
 // prefixPlacer tells the kernel which identity is behind a prefix that rules name.
@@ -72,7 +71,7 @@ func newRules(log *slog.Logger, p *endpoint.Policy, ids *identities, placer pref
 }
 
 // apply puts all changes in force together. The error tells what could not be done; the rest is.
-func (r *rules) apply(changes []policydir.Change) error {
+func (r *rules) apply(changes []policy.Change) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var errs []error

@@ -150,6 +150,12 @@ func (m PortMatch) String() string {
 // are replaced together.
 type Owner string
 
+// Change replaces the rules of an owner; without rules it takes them away. Every source of policy speaks in changes.
+type Change struct {
+	Owner Owner
+	Rules []*Rule
+}
+
 // RuleSetID numbers a rule set on this node; never 0.
 type RuleSetID uint32
 

@@ -59,12 +59,6 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Change replaces the rules of an owner; nil Rules remove them.
-type Change struct {
-	Owner policy.Owner
-	Rules []*policy.Rule
-}
-
 // FileStatus tells what became of a file.
 type FileStatus struct {
 	// File is the name within the directory.
@@ -109,7 +103,7 @@ func New(cfg Config, log *slog.Logger) (*Dir, error) {
 // overlap, and changes are sorted by owner. A directory that cannot be read at the start is an
 // error, since running without policies would let everything pass; later it is only reported. With
 // no directory configured Run calls apply once and waits for ctx.
-func (d *Dir) Run(ctx context.Context, apply func([]Change)) error {
+func (d *Dir) Run(ctx context.Context, apply func([]policy.Change)) error {
 	if d.cfg.Path == "" {
 		apply(nil)
 		<-ctx.Done()
@@ -184,7 +178,7 @@ func (d *Dir) watch() (<-chan notice, func()) {
 }
 
 // scan reads the directory and returns what must be applied.
-func (d *Dir) scan() ([]Change, error) {
+func (d *Dir) scan() ([]policy.Change, error) {
 	names, err := list(d.cfg.Path)
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -196,7 +190,7 @@ func (d *Dir) scan() ([]Change, error) {
 		return nil, err
 	}
 	d.dirErr = nil
-	var changes []Change
+	var changes []policy.Change
 	present := map[string]bool{}
 	for _, name := range names {
 		present[name] = true
@@ -205,7 +199,7 @@ func (d *Dir) scan() ([]Change, error) {
 	for name, f := range d.files {
 		if !present[name] {
 			for _, o := range f.objects {
-				changes = append(changes, Change{Owner: o.Owner})
+				changes = append(changes, policy.Change{Owner: o.Owner})
 			}
 			delete(d.files, name)
 			d.log.Info("Policy file removed", "file", name, "policies", len(f.objects))
@@ -214,7 +208,7 @@ func (d *Dir) scan() ([]Change, error) {
 	if err := (keeper{d.cfg.Keep}).drop(present); err != nil {
 		d.log.Warn("Copies of removed policy files cannot be removed", "error", err)
 	}
-	slices.SortFunc(changes, func(a, b Change) int { return strings.Compare(string(a.Owner), string(b.Owner)) })
+	slices.SortFunc(changes, func(a, b policy.Change) int { return strings.Compare(string(a.Owner), string(b.Owner)) })
 	return changes, nil
 }
 
@@ -241,7 +235,7 @@ func list(dir string) ([]string, error) {
 }
 
 // load reads one file and returns what changes because of it.
-func (d *Dir) load(name string) []Change {
+func (d *Dir) load(name string) []policy.Change {
 	f := d.files[name]
 	first := f == nil
 	if first {
@@ -287,16 +281,16 @@ func (d *Dir) load(name string) []Change {
 }
 
 // put makes objects the file's policies in force and returns what changes because of it.
-func (f *file) put(objects []Object) []Change {
+func (f *file) put(objects []Object) []policy.Change {
 	next := map[policy.Owner]bool{}
-	var changes []Change
+	var changes []policy.Change
 	for _, o := range objects {
 		next[o.Owner] = true
-		changes = append(changes, Change{o.Owner, o.Rules})
+		changes = append(changes, policy.Change{Owner: o.Owner, Rules: o.Rules})
 	}
 	for _, o := range f.objects {
 		if !next[o.Owner] {
-			changes = append(changes, Change{Owner: o.Owner})
+			changes = append(changes, policy.Change{Owner: o.Owner})
 		}
 	}
 	f.objects = objects

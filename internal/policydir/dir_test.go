@@ -43,7 +43,7 @@ func write(t *testing.T, dir, name, content string) {
 }
 
 // follow runs a Dir and returns the channel of what it applies.
-func follow(t *testing.T, cfg Config) (*Dir, <-chan []Change, logged) {
+func follow(t *testing.T, cfg Config) (*Dir, <-chan []policy.Change, logged) {
 	t.Helper()
 	log := make(logged, 1000)
 	d, err := New(cfg, slog.New(log))
@@ -51,9 +51,9 @@ func follow(t *testing.T, cfg Config) (*Dir, <-chan []Change, logged) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	ch := make(chan []Change, 100)
+	ch := make(chan []policy.Change, 100)
 	done := make(chan error, 1)
-	go func() { done <- d.Run(ctx, func(c []Change) { ch <- c }) }()
+	go func() { done <- d.Run(ctx, func(c []policy.Change) { ch <- c }) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -63,7 +63,7 @@ func follow(t *testing.T, cfg Config) (*Dir, <-chan []Change, logged) {
 	return d, ch, log
 }
 
-func owners(changes []Change) []string {
+func owners(changes []policy.Change) []string {
 	out := []string{}
 	for _, c := range changes {
 		s := string(c.Owner)
@@ -75,7 +75,7 @@ func owners(changes []Change) []string {
 	return out
 }
 
-func expect(t *testing.T, ch <-chan []Change, want ...string) {
+func expect(t *testing.T, ch <-chan []policy.Change, want ...string) {
 	t.Helper()
 	select {
 	case c := <-ch:
@@ -221,7 +221,7 @@ func TestMissingDirectory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Run(t.Context(), func([]Change) { t.Error("something was applied") }); err == nil {
+	if err := d.Run(t.Context(), func([]policy.Change) { t.Error("something was applied") }); err == nil {
 		t.Fatal("a missing directory is no error at the start")
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/hawser-net/hawser/internal/policy"
 )
 
 const keptPolicy = `apiVersion: cilium.io/v2
@@ -24,7 +26,7 @@ func firstApply(t *testing.T, cfg Config) (owners []string, status []FileStatus)
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	err = d.Run(ctx, func(changes []Change) {
+	err = d.Run(ctx, func(changes []policy.Change) {
 		for _, c := range changes {
 			if c.Rules != nil {
 				owners = append(owners, string(c.Owner))

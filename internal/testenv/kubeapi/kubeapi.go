@@ -1,0 +1,176 @@
+// Package kubeapi gives tests a real kube-apiserver. It is apart from testenv because it links client-go, which few tests need.
+package kubeapi
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/pem"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/hawser-net/hawser/internal/testenv"
+)
+
+// Version is the version of Kubernetes that tests run against.
+const Version = "v1.36.3"
+
+// Server is a real kube-apiserver of its own, with an etcd of its own inside the test process: an API without nodes, controllers and pods that run. It
+// listens on a port of the loopback.
+type Server struct {
+	// Config is a client's configuration with all rights. Copy it before changing it.
+	Config *rest.Config
+
+	t    testing.TB
+	path string
+	args []string
+	log  string
+	cmd  *exec.Cmd
+	done chan struct{}
+}
+
+// program returns the path of a program of Kubernetes: below the directory that HAWSER_KUBE names, or where `make kube-apiserver` puts it.
+func program(t testing.TB, name string) string {
+	t.Helper()
+	dir := os.Getenv("HAWSER_KUBE")
+	if dir == "" {
+		cache, err := os.UserCacheDir()
+		if err != nil {
+			t.Fatalf("cache directory: %v", err)
+		}
+		dir = filepath.Join(cache, "hawser", "kube", Version)
+	}
+	path := filepath.Join(dir, name)
+	if _, err := os.Stat(path); err != nil {
+		t.Skipf("needs %s of Kubernetes: `make %s` builds it (%v)", name, name, err)
+	}
+	return path
+}
+
+// Start starts a kube-apiserver and stops it when the test ends. It returns when the server is ready, which takes some seconds: tests of a package share
+// one and use names of their own.
+func Start(t testing.TB) *Server {
+	t.Helper()
+	k := &Server{t: t, path: program(t, "kube-apiserver")}
+	etcd := testenv.StartEtcd(t)
+	dir, err := os.MkdirTemp("", "hawser-kube-")
+	if err != nil {
+		t.Fatalf("kube-apiserver directory: %v", err)
+	}
+	t.Cleanup(func() {
+		k.Stop()
+		if err := os.RemoveAll(dir); err != nil {
+			t.Errorf("remove %s: %v", dir, err)
+		}
+	})
+	write := func(name string, data []byte) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatalf("write %s: %v", path, err)
+		}
+		return path
+	}
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatalf("key for service accounts: %v", err)
+	}
+	accounts := write("accounts.key", pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)}))
+	secret := make([]byte, 16)
+	if _, err := rand.Read(secret); err != nil {
+		t.Fatalf("token: %v", err)
+	}
+	token := hex.EncodeToString(secret)
+	tokens := write("tokens.csv", fmt.Appendf(nil, "%s,admin,admin,system:masters\n", token))
+	// The port is free now and was not in use a moment ago: the kernel hands out others first.
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatalf("find a port: %v", err)
+	}
+	port := l.Addr().(*net.TCPAddr).Port
+	l.Close()
+	k.log = filepath.Join(dir, "kube-apiserver.log")
+	k.args = []string{
+		"--etcd-servers=" + etcd.Endpoint(), fmt.Sprintf("--secure-port=%d", port), "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1",
+		"--cert-dir=" + filepath.Join(dir, "certs"), "--token-auth-file=" + tokens, "--authorization-mode=RBAC", "--allow-privileged=true",
+		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file=" + accounts, "--service-account-signing-key-file=" + accounts,
+		"--service-cluster-ip-range=10.96.0.0/16", "--disable-admission-plugins=ServiceAccount", "--endpoint-reconciler-type=none",
+	}
+	k.Config = &rest.Config{
+		Host: fmt.Sprintf("https://127.0.0.1:%d", port), BearerToken: token, TLSClientConfig: rest.TLSClientConfig{Insecure: true}, QPS: -1,
+	}
+	k.Start()
+	return k
+}
+
+// Start starts the server again after Stop, at the same address and with the same objects.
+func (k *Server) Start() {
+	k.t.Helper()
+	if k.cmd != nil {
+		return
+	}
+	log, err := os.OpenFile(k.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		k.t.Fatalf("kube-apiserver log: %v", err)
+	}
+	defer log.Close()
+	cmd := exec.Command(k.path, k.args...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	started, done := make(chan error, 1), make(chan struct{})
+	go func() {
+		defer close(done)
+		// The kernel sends the signal when the thread ends that started the process.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			_ = cmd.Wait()
+		}
+	}()
+	if err := <-started; err != nil {
+		k.t.Fatalf("start kube-apiserver: %v", err)
+	}
+	k.cmd, k.done = cmd, done
+	client, err := kubernetes.NewForConfig(k.Config)
+	if err != nil {
+		k.t.Fatalf("client: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	for {
+		if _, err = client.Discovery().RESTClient().Get().AbsPath("/readyz").DoRaw(ctx); err == nil {
+			return
+		}
+		select {
+		case <-done:
+		case <-ctx.Done():
+		case <-time.After(50 * time.Millisecond):
+			continue
+		}
+		text, _ := os.ReadFile(k.log)
+		k.t.Fatalf("kube-apiserver is not ready: %v\n%s", err, text[max(0, len(text)-4000):])
+	}
+}
+
+// Stop kills the server; its objects stay in etcd.
+func (k *Server) Stop() {
+	if k.cmd == nil {
+		return
+	}
+	_ = k.cmd.Process.Kill()
+	<-k.done
+	k.cmd = nil
+}
