@@ -321,6 +321,9 @@ func (a *api) applyNodes(watch *table.Observer[node.Key, node.Node], self node.K
 	}
 }
 
+// pruneWait bounds how long the end of synchronisation waits for the kernel's address map to be gone through; that goes on beyond.
+const pruneWait = 30 * time.Second
+
 // whenSynced removes what only an earlier agent needed, once everything has been heard that could
 // still want it.
 func (a *api) whenSynced(ctx context.Context, gate *syncGate, addrs *table.Reconciler[netip.Prefix, ipcache.Entry], shared *ipcache.Shared, book *rules, log *slog.Logger) error {
@@ -335,13 +338,17 @@ func (a *api) whenSynced(ctx context.Context, gate *syncGate, addrs *table.Recon
 	if err := a.policy.Synced(); err != nil {
 		log.Error("policy is not in force in full", "error", err)
 	}
-	addrs.Prune()
 	shared.Prune()
+	pruned, cancel := context.WithTimeout(ctx, pruneWait)
+	defer cancel()
+	if err := addrs.WaitPruned(pruned); err != nil {
+		log.Warn("addresses of before the restart are still being removed from the kernel", "error", err)
+	}
 	if err := book.settled(); err != nil {
 		log.Warn("cannot store the numbers of local identities", "error", err)
 	}
 	a.parts.set("sync", rest.StateOk, "everything was heard")
-	// The first listings take much more memory than what is kept of them.
+	// The first listings, and the look through the kernel's maps, take much more memory than what is kept of them.
 	debug.FreeOSMemory()
 	log.Info("synchronised with the cluster")
 	return nil

@@ -1,20 +1,28 @@
 package kvstore
 
-import "sort"
+import (
+	"sort"
+	"strings"
+)
 
 // Known is what one watch has told its reader. Backends use it to turn listings and changes into events: whether a key is new to the reader, and what
 // vanished while the watch was broken. The zero value is ready. It is not safe for concurrent use.
 type Known struct {
-	mod map[string]int64
+	// Prefix is what all keys begin with. A watch may know a key for every pod of a cluster, so the part that they share is not kept with each.
+	Prefix string
+	mod    map[string]int64 // by the rest of the key
 }
+
+func (k *Known) rest(key string) string { return strings.TrimPrefix(key, k.Prefix) }
 
 // Relist returns the events that bring a reader from what it knows to the state of the listing, closed by [EventListDone].
 func (k *Known) Relist(l Listing) []Event {
 	events := make([]Event, 0, len(l.Pairs)+1)
 	now := make(map[string]int64, len(l.Pairs))
 	for _, kv := range l.Pairs {
-		now[kv.Key] = kv.ModRevision
-		old, known := k.mod[kv.Key]
+		rest := k.rest(kv.Key)
+		old, known := k.mod[rest]
+		now[strings.Clone(rest)] = kv.ModRevision
 		switch {
 		case !known:
 			events = append(events, Event{Kind: EventCreate, KeyValue: kv})
@@ -30,7 +38,7 @@ func (k *Known) Relist(l Listing) []Event {
 	}
 	sort.Strings(gone)
 	for _, key := range gone {
-		events = append(events, Event{Kind: EventDelete, KeyValue: KeyValue{Key: key}})
+		events = append(events, Event{Kind: EventDelete, KeyValue: KeyValue{Key: k.Prefix + key}})
 	}
 	k.mod = now
 	return append(events, Event{Kind: EventListDone, Revision: l.Revision})
@@ -38,27 +46,31 @@ func (k *Known) Relist(l Listing) []Event {
 
 // Put returns the event for a write, or none if the reader was told already.
 func (k *Known) Put(kv KeyValue) (Event, bool) {
-	old, known := k.mod[kv.Key]
+	rest := k.rest(kv.Key)
+	old, known := k.mod[rest]
 	if known && old >= kv.ModRevision {
 		return Event{}, false
 	}
 	if k.mod == nil {
 		k.mod = make(map[string]int64)
 	}
-	k.mod[kv.Key] = kv.ModRevision
 	kind := EventCreate
 	if known {
 		kind = EventModify
+	} else {
+		rest = strings.Clone(rest)
 	}
+	k.mod[rest] = kv.ModRevision
 	return Event{Kind: kind, KeyValue: kv, Revision: kv.ModRevision}, true
 }
 
 // Delete returns the event for a deletion at revision, or none if the reader did not know the key.
 func (k *Known) Delete(key string, revision int64) (Event, bool) {
-	if old, known := k.mod[key]; !known || old > revision {
+	rest := k.rest(key)
+	if old, known := k.mod[rest]; !known || old > revision {
 		return Event{}, false
 	}
-	delete(k.mod, key)
+	delete(k.mod, rest)
 	return Event{Kind: EventDelete, KeyValue: KeyValue{Key: key}, Revision: revision}, true
 }
 

@@ -28,7 +28,7 @@ func (c *Client) Watch(ctx context.Context, prefix string) <-chan kvstore.Event 
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		defer context.AfterFunc(c.ctx, cancel)()
-		w := watch{client: c, prefix: prefix, out: out}
+		w := watch{client: c, prefix: prefix, out: out, known: kvstore.Known{Prefix: prefix}}
 		w.run(ctx)
 	}()
 	return out
