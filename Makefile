@@ -12,7 +12,7 @@ BINARIES := hawser hawser-agent hawser-cni hawser-operator
 export HAWSER_CONSUL := $(CURDIR)/bin/consul
 VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
-.PHONY: help sandbox sandbox-down build test test-long fuzz bench verify lint fmt generate clean
+.PHONY: help sandbox sandbox-down build kube-apiserver test test-long fuzz bench verify lint fmt generate clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,11 +40,15 @@ bin/consul: test/consul/go.mod
 	@start=$$(date +%s); cd test/consul && GOFLAGS=-mod=mod go build -o ../../bin/consul github.com/hashicorp/consul; \
 	  echo "built bin/consul in $$(( $$(date +%s) - start )) s"
 
-test: bin/consul ## all tests with the race detector, then every fuzz target for some seconds (root for all of them)
+kube-apiserver: ## build the kube-apiserver that tests run, once, minutes
+	@hack/need.sh go
+	@go run ./hack/kubebuild kube-apiserver
+
+test: bin/consul kube-apiserver ## all tests with the race detector, then every fuzz target for some seconds (root for all of them)
 	@hack/need.sh go gcc
 	@go run ./hack/gotest -fuzztime $(FUZZTIME) -- -race -p 2 -timeout 15m $(PACKAGES)
 
-test-long: bin/consul ## the same tests at full size: minutes become hours
+test-long: bin/consul kube-apiserver ## the same tests at full size: minutes become hours
 	@hack/need.sh go gcc
 	@HAWSER_LONG=1 go run ./hack/gotest -fuzztime 5m -- -race -p 2 -count=1 -timeout 6h $(PACKAGES)
 

@@ -21,11 +21,12 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/hawser-net/hawser/internal/sandbox/kube/parts"
 	"github.com/hawser-net/hawser/internal/testenv"
 )
 
 // Version is the version of Kubernetes that tests run against.
-const Version = "v1.36.3"
+const Version = parts.Version
 
 // Server is a real kube-apiserver of its own, with an etcd of its own inside the test process: an API without nodes, controllers and pods that run. It
 // listens on a port of the loopback.
@@ -41,16 +42,12 @@ type Server struct {
 	done chan struct{}
 }
 
-// program returns the path of a program of Kubernetes: below the directory that HAWSER_KUBE names, or where `make kube-apiserver` puts it.
+// program returns the path of a program of Kubernetes, where the package parts keeps it.
 func program(t testing.TB, name string) string {
 	t.Helper()
-	dir := os.Getenv("HAWSER_KUBE")
-	if dir == "" {
-		cache, err := os.UserCacheDir()
-		if err != nil {
-			t.Fatalf("cache directory: %v", err)
-		}
-		dir = filepath.Join(cache, "hawser", "kube", Version)
+	dir, err := parts.Dir()
+	if err != nil {
+		t.Fatal(err)
 	}
 	path := filepath.Join(dir, name)
 	if _, err := os.Stat(path); err != nil {
