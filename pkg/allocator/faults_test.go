@@ -122,6 +122,71 @@ func TestLostAnswers(t *testing.T) {
 	})
 }
 
+// lateStore keeps the transactions that delete something and lets nobody know what became of them, until told otherwise.
+type lateStore struct {
+	kvstore.Backend
+	mu   sync.Mutex
+	hold bool
+	late []kvstore.Txn
+}
+
+func (s *lateStore) Txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.hold && len(txn.Then) == 1 && txn.Then[0].Kind == kvstore.OpDelete {
+		s.late = append(s.late, txn)
+		return kvstore.TxnResult{}, errors.New("no answer came")
+	}
+	return s.Backend.Txn(ctx, txn)
+}
+
+// A request to take a reference back that reaches the store when the key is in use again must not take that use's reference.
+func TestLateRelease(t *testing.T) {
+	t.Parallel()
+	mem := kvstore.NewMemory()
+	store := &lateStore{Backend: mem.Client()}
+	t.Cleanup(func() { store.Close() })
+	const path = base + "/value/key/192.0.2.1"
+	for name, fresh := range map[string]bool{"written by this agent": false, "written by the agent before": true} {
+		be, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{Store: store, BasePath: base, Suffix: "192.0.2.1", KeyType: allocator.StringKey("")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ref := allocator.Reference{ID: 300, Key: allocator.StringKey("key")}
+		if err := be.Restore(t.Context(), ref); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		releaser := be
+		if fresh {
+			if releaser, err = allocator.NewKVStoreBackend(allocator.KVStoreConfig{Store: store, BasePath: base, Suffix: "192.0.2.1", KeyType: allocator.StringKey("")}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		store.hold = true
+		if err := releaser.Release(t.Context(), allocator.NoID, ref.Key); err == nil {
+			t.Fatalf("%s: released without an answer", name)
+		}
+		store.hold = false
+		if err := be.Restore(t.Context(), ref); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		for _, txn := range store.late {
+			if _, err := store.Backend.Txn(t.Context(), txn); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+		}
+		if _, err := store.Get(t.Context(), path); err != nil {
+			t.Errorf("%s: a late request took the reference of a later use: %v", name, err)
+		}
+		if err := be.Release(t.Context(), allocator.NoID, ref.Key); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := store.Get(t.Context(), path); !errors.Is(err, kvstore.ErrNotFound) {
+			t.Errorf("%s: the reference is still there: %v", name, err)
+		}
+	}
+}
+
 // A node whose watch is behind does not know that a key has a number without references. It must not tell anyone of a second one.
 func TestStaleWatchMakesNoSecondNumber(t *testing.T) {
 	t.Parallel()

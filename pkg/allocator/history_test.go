@@ -266,6 +266,10 @@ func (w *historyWorld) fault(ctx context.Context, nodes []*historyNode, rng *ran
 		n.proxy.pause()
 		wait(300 * time.Millisecond)
 		n.proxy.heal()
+	case dice < 60:
+		deliver := n.proxy.late(time.Duration(rng.Int64N(int64(100 * time.Millisecond))))
+		wait(300 * time.Millisecond)
+		deliver()
 	case dice < 65: // the node is away for longer than its lease lasts
 		n.proxy.pause()
 		wait(100 * time.Millisecond)
@@ -396,9 +400,9 @@ func copyDir(t *testing.T, from, to string) {
 	}
 }
 
-// TestHistory lets many nodes allocate and release the same few keys on a real etcd while connections are cut, slowed and held up, leases end, nodes crash,
-// history is compacted, garbage is collected without pause, and the store is restarted and put back to an earlier state. Every promise is then checked on what
-// was seen: by the callers (a linearizability checker for each key, overlaps for each number), by the store itself (every single change), and at the end.
+// TestHistory lets many nodes allocate and release the same few keys on a real etcd while connections are cut, slowed, held up and doubled, so that requests
+// given up long ago arrive late, leases end, nodes crash, history is compacted, garbage is collected without pause, and the store is restarted and put back to
+// an earlier state. (A lease ends by being revoked, which is also what etcd does to one whose time is up.) Every promise is then checked on what was seen: by the callers (a linearizability checker for each key, overlaps for each number), by the store itself (every single change), and at the end.
 //
 // HAWSER_SEED repeats a run's operations and faults, HAWSER_OPS sets their number, HAWSER_LONG=1 does ten million.
 func TestHistory(t *testing.T) {

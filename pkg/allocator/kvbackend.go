@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/hawser-net/hawser/pkg/kvstore"
@@ -39,6 +40,10 @@ type KVStoreBackend struct {
 	paths paths
 	typ   AllocatorKey
 	log   *slog.Logger
+
+	mu sync.Mutex
+	// written has, by key, the revision at which this node's reference was written last, as far as is known.
+	written map[string]int64
 }
 
 var _ Backend = (*KVStoreBackend)(nil)
@@ -66,7 +71,7 @@ func NewKVStoreBackend(cfg KVStoreConfig) (*KVStoreBackend, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &KVStoreBackend{store: cfg.Store, paths: paths{base, cfg.Suffix}, typ: cfg.KeyType, log: log}, nil
+	return &KVStoreBackend{store: cfg.Store, paths: paths{base, cfg.Suffix}, typ: cfg.KeyType, log: log, written: make(map[string]int64)}, nil
 }
 
 func canonical(key AllocatorKey) (string, error) {
@@ -139,6 +144,7 @@ func (b *KVStoreBackend) execute(ctx context.Context, p *plan, numbers Numbers) 
 			return step{}, kvstore.TxnResult{}, err
 		}
 		if r.Succeeded {
+			b.note(p.key, r.Revision)
 			return s, r, nil
 		}
 		last, v = s, p.see(s, r)
@@ -177,15 +183,42 @@ func (b *KVStoreBackend) Withdraw(ctx context.Context, key AllocatorKey, a Acqui
 	return b.Release(ctx, a.ID, key)
 }
 
-// Release implements [Backend].
-func (b *KVStoreBackend) Release(ctx context.Context, id ID, key AllocatorKey) error {
-	own := b.paths.ownValue(key.GetKey())
-	txn := kvstore.Txn{Then: []kvstore.Op{kvstore.DeleteOp(own)}}
-	if id != NoID {
-		txn.If = []kvstore.Cond{kvstore.ValueIs(own, []byte(id.String()))}
+func (b *KVStoreBackend) note(key string, revision int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if revision == 0 {
+		delete(b.written, key)
+		return
 	}
-	_, err := b.store.Txn(ctx, txn)
-	return err
+	b.written[key] = revision
+}
+
+// Release implements [Backend]. It deletes the reference as it was written last and no later one: a request may reach the store long after it was given up,
+// when the key is in use again. That costs a second round trip only if this node does not know when it wrote the reference.
+func (b *KVStoreBackend) Release(ctx context.Context, id ID, key AllocatorKey) error {
+	text := key.GetKey()
+	own := b.paths.ownValue(text)
+	b.mu.Lock()
+	revision := b.written[text]
+	b.mu.Unlock()
+	for range maxSteps {
+		r, err := b.store.Txn(ctx, kvstore.Txn{
+			If: []kvstore.Cond{kvstore.ModRevisionIs(own, revision)}, Then: []kvstore.Op{kvstore.DeleteOp(own)}, Else: []kvstore.Op{kvstore.GetOp(own)},
+		})
+		if err != nil {
+			return err
+		}
+		if r.Succeeded || len(r.Results[0]) == 0 {
+			b.note(text, 0)
+			return nil
+		}
+		have := r.Results[0][0]
+		if id != NoID && string(have.Value) != id.String() {
+			return nil
+		}
+		revision = have.ModRevision
+	}
+	return fmt.Errorf("key %q: %w", text, ErrContended)
 }
 
 // Check implements [Backend]. It reads many references in one request.

@@ -16,10 +16,16 @@ type proxy struct {
 	wg           sync.WaitGroup
 
 	mu     sync.Mutex
-	conns  map[net.Conn]struct{}
+	conns  map[net.Conn]*hold
 	closed bool
 	delay  time.Duration
 	paused chan struct{} // nil: not paused; closed when it goes on
+}
+
+// hold is what both directions of one connection have in common.
+type hold struct {
+	client net.Conn
+	until  chan struct{} // nil: not held
 }
 
 // newProxy listens on a socket of its own and passes everything on to the target's.
@@ -29,7 +35,7 @@ func newProxy(t testing.TB, target string) *proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &proxy{path: filepath.Join(dir, "p"), target: target, conns: make(map[net.Conn]struct{})}
+	p := &proxy{path: filepath.Join(dir, "p"), target: target, conns: make(map[net.Conn]*hold)}
 	if p.listener, err = net.Listen("unix", p.path); err != nil {
 		t.Fatal(err)
 	}
@@ -64,16 +70,17 @@ func (p *proxy) accept() {
 		if p.closed {
 			_, _ = in.Close(), out.Close()
 		} else {
-			p.conns[in], p.conns[out] = struct{}{}, struct{}{}
-			p.wg.Go(func() { p.pump(in, out) })
-			p.wg.Go(func() { p.pump(out, in) })
+			h := &hold{client: in}
+			p.conns[in], p.conns[out] = h, h
+			p.wg.Go(func() { p.pump(in, out, h) })
+			p.wg.Go(func() { p.pump(out, in, h) })
 		}
 		p.mu.Unlock()
 	}
 }
 
 // pump copies one direction, as fast as the faults allow.
-func (p *proxy) pump(from, to net.Conn) {
+func (p *proxy) pump(from, to net.Conn, h *hold) {
 	defer func() {
 		_, _ = from.Close(), to.Close()
 		p.mu.Lock()
@@ -85,11 +92,14 @@ func (p *proxy) pump(from, to net.Conn) {
 		n, err := from.Read(buf)
 		for {
 			p.mu.Lock()
-			delay, paused := p.delay, p.paused
+			delay, paused, held := p.delay, p.paused, h.until
 			p.mu.Unlock()
 			if paused != nil {
 				<-paused
 				continue
+			}
+			if held != nil {
+				<-held
 			}
 			time.Sleep(delay)
 			break
@@ -112,6 +122,26 @@ func (p *proxy) cut() {
 	for c := range p.conns {
 		_ = c.Close()
 	}
+}
+
+// late makes the client's requests of the next while arrive late: the present connections are held, after d the client is told that they have ended, and what
+// it had sent reaches the server when deliver is called. By then it has made new connections, given those requests up and done something else.
+func (p *proxy) late(d time.Duration) (deliver func()) {
+	until := make(chan struct{})
+	var held []*hold
+	p.mu.Lock()
+	for _, h := range p.conns {
+		if h.until == nil {
+			h.until = until
+			held = append(held, h)
+		}
+	}
+	p.mu.Unlock()
+	time.Sleep(d)
+	for _, h := range held {
+		_ = h.client.(*net.UnixConn).CloseWrite()
+	}
+	return sync.OnceFunc(func() { close(until) })
 }
 
 // pause holds everything back until heal.
