@@ -2,6 +2,7 @@ package consul_test
 
 import (
 	"context"
+	"crypto/x509"
 	"fmt"
 	"net"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"github.com/hashicorp/consul/api"
 	"go.uber.org/goleak"
 
+	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 	"github.com/hawser-net/hawser/pkg/kvstore/conformance"
 	"github.com/hawser-net/hawser/pkg/kvstore/consul"
@@ -25,6 +27,25 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // `make bin/consul` builds one.
 func server(t *testing.T) string {
 	t.Helper()
+	port := freePort(t)
+	address := "127.0.0.1:" + port
+	startServer(t, config(address), "-http-port", port)
+	return address
+}
+
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return strings.TrimPrefix(l.Addr().String(), "127.0.0.1:")
+}
+
+// startServer returns when the server answers a client with the settings.
+func startServer(t *testing.T, cfg consul.Config, args ...string) {
+	t.Helper()
 	program := os.Getenv("HAWSER_CONSUL")
 	if program == "" {
 		var err error
@@ -32,21 +53,12 @@ func server(t *testing.T) string {
 			t.Skip("needs a Consul server: `make bin/consul`, and set HAWSER_CONSUL to its path")
 		}
 	}
-	port := func() string {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		return strings.TrimPrefix(l.Addr().String(), "127.0.0.1:")
-	}
-	http := port()
 	log, err := os.Create(filepath.Join(t.TempDir(), "consul.log"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(program, "agent", "-dev", "-bind", "127.0.0.1", "-http-port", http, "-dns-port", "-1", "-grpc-port", "-1", "-grpc-tls-port", "-1",
-		"-server-port", port(), "-serf-lan-port", port(), "-serf-wan-port", "-1", "-log-level", "warn")
+	cmd := exec.Command(program, append([]string{"agent", "-dev", "-bind", "127.0.0.1", "-dns-port", "-1", "-grpc-port", "-1", "-grpc-tls-port", "-1",
+		"-server-port", freePort(t), "-serf-lan-port", freePort(t), "-serf-wan-port", "-1", "-log-level", "warn"}, args...)...)
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -56,8 +68,7 @@ func server(t *testing.T) string {
 		_ = cmd.Wait()
 		log.Close()
 	})
-	address := "127.0.0.1:" + http
-	c, err := consul.New(context.Background(), config(address), nil)
+	c, err := consul.New(context.Background(), cfg, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +83,6 @@ func server(t *testing.T) string {
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
-	return address
 }
 
 func config(address string) consul.Config {
@@ -109,6 +119,61 @@ func TestConformance(t *testing.T) {
 		BreakWatches: func(_ *testing.T, b kvstore.Backend) { b.(*consul.Client).BreakWatches() },
 		Coalesces:    true,
 	})
+}
+
+// TestTLSAndToken has a Consul that speaks TLS only, asks clients for certificates and denies what no token allows.
+func TestTLSAndToken(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	write := func(name string, data []byte) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	ours, others := testenv.NewAuthority(t), testenv.NewAuthority(t)
+	ca := write("ca.pem", ours.PEM())
+	cert, key := ours.Issue(t, "server.dc1.consul", x509.ExtKeyUsageServerAuth)
+	settings := fmt.Sprintf(`{"tls": {"https": {"ca_file": %q, "cert_file": %q, "key_file": %q, "verify_incoming": true}},
+		"acl": {"enabled": true, "default_policy": "deny", "tokens": {"initial_management": "7f4ae0e2-0000-4000-8000-000000000001"}}}`,
+		ca, write("server.pem", cert), write("server.key", key))
+	port := freePort(t)
+	cert, key = ours.Issue(t, "agent-1", x509.ExtKeyUsageClientAuth)
+	good := config("127.0.0.1:" + port)
+	good.CAFile, good.CertFile, good.KeyFile = ca, write("client.pem", cert), write("client.key", key)
+	good.TokenFile = write("token", []byte("7f4ae0e2-0000-4000-8000-000000000001\n"))
+	startServer(t, good, "-http-port", "-1", "-https-port", port, "-config-format", "json", "-config-file", write("consul.json", []byte(settings)))
+
+	try := func(change func(*consul.Config)) error {
+		cfg := good
+		change(&cfg)
+		c, err := consul.New(t.Context(), cfg, nil)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		_, err = kvstore.CreateIfAbsent(ctx, c, fmt.Sprint("cilium/tls/", time.Now().UnixNano()), nil, kvstore.Leased)
+		return err
+	}
+	if err := try(func(*consul.Config) {}); err != nil {
+		t.Errorf("with certificate and token: %v", err)
+	}
+	if err := try(func(c *consul.Config) { c.TokenFile, c.Token = "", "7f4ae0e2-0000-4000-8000-000000000001" }); err != nil {
+		t.Errorf("with the token itself: %v", err)
+	}
+	for want, change := range map[string]func(*consul.Config){
+		"Permission denied": func(c *consul.Config) { c.TokenFile = "" },
+		"":                  func(c *consul.Config) { c.CertFile, c.KeyFile = "", "" }, // the words depend on when the server hangs up
+		"unknown authority": func(c *consul.Config) { c.CAFile = write("other.pem", others.PEM()) },
+		"no such file":      func(c *consul.Config) { c.TokenFile = filepath.Join(dir, "absent") },
+	} {
+		if err := try(change); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("want a fault with %q, got %v", want, err)
+		}
+	}
 }
 
 func TestTooLarge(t *testing.T) {

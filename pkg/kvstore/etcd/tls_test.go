@@ -2,73 +2,16 @@ package etcd
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/hawser-net/hawser/internal/testenv"
 )
-
-// authority signs certificates for a test.
-type authority struct {
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-}
-
-func newAuthority(t *testing.T) authority {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tmpl := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "test authority"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return authority{cert, key}
-}
-
-func (a authority) pem() []byte {
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
-}
-
-// issue returns a certificate and its key as PEM.
-func (a authority) issue(t *testing.T, name string, usage x509.ExtKeyUsage) (cert, key []byte) {
-	t.Helper()
-	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tmpl := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), ExtKeyUsage: []x509.ExtKeyUsage{usage},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, a.cert, &k.PublicKey, a.key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	raw, err := x509.MarshalECPrivateKey(k)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: raw})
-}
 
 // handshake connects as the client does to a server that asks for certificates, and returns the client's name as the server saw it.
 func handshake(t *testing.T, file File, name string, serverCert tls.Certificate, clients *x509.CertPool) (string, error) {
@@ -117,19 +60,19 @@ func TestTLSReadsCertificatesAgain(t *testing.T) {
 		}
 		return path
 	}
-	first, second := newAuthority(t), newAuthority(t)
+	first, second := testenv.NewAuthority(t), testenv.NewAuthority(t)
 	pool := x509.NewCertPool()
-	pool.AddCert(first.cert)
-	server := func(a authority) tls.Certificate {
-		cert, key := a.issue(t, "etcd.test", x509.ExtKeyUsageServerAuth)
+	pool.AddCert(first.Cert)
+	server := func(a testenv.Authority) tls.Certificate {
+		cert, key := a.Issue(t, "etcd.test", x509.ExtKeyUsageServerAuth)
 		pair, err := tls.X509KeyPair(cert, key)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return pair
 	}
-	cert, key := first.issue(t, "agent-1", x509.ExtKeyUsageClientAuth)
-	file := File{CertFile: write("c.pem", cert), KeyFile: write("k.pem", key), TrustedCAFile: write("ca.pem", first.pem())}
+	cert, key := first.Issue(t, "agent-1", x509.ExtKeyUsageClientAuth)
+	file := File{CertFile: write("c.pem", cert), KeyFile: write("k.pem", key), TrustedCAFile: write("ca.pem", first.PEM())}
 	if who, err := handshake(t, file, "etcd.test", server(first), pool); err != nil || who != "agent-1" {
 		t.Fatalf("handshake: %q, %v", who, err)
 	}
@@ -145,7 +88,7 @@ func TestTLSReadsCertificatesAgain(t *testing.T) {
 	if _, err := handshake(t, file, "etcd.test", server(second), pool); err == nil {
 		t.Error("a server of an unknown authority was believed")
 	}
-	clientCert, clientKey := first.issue(t, "etcd.test", x509.ExtKeyUsageClientAuth)
+	clientCert, clientKey := first.Issue(t, "etcd.test", x509.ExtKeyUsageClientAuth)
 	wrongUse, err := tls.X509KeyPair(clientCert, clientKey)
 	if err != nil {
 		t.Fatal(err)
@@ -154,10 +97,10 @@ func TestTLSReadsCertificatesAgain(t *testing.T) {
 		t.Error("a client's certificate was believed from a server")
 	}
 	// Renewed on disk: used at the next handshake.
-	cert, key = first.issue(t, "agent-2", x509.ExtKeyUsageClientAuth)
+	cert, key = first.Issue(t, "agent-2", x509.ExtKeyUsageClientAuth)
 	write("c.pem", cert)
 	write("k.pem", key)
-	write("ca.pem", second.pem())
+	write("ca.pem", second.PEM())
 	if who, err := handshake(t, file, "etcd.test", server(second), pool); err != nil || who != "agent-2" {
 		t.Errorf("handshake after the renewal: %q, %v", who, err)
 	}
