@@ -17,6 +17,7 @@ import (
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	encapTestMapAddresses     = "addresses"
+	encapTestMapBlocks        = "blocks"
 	encapTestMapCt            = "ct"
 	encapTestMapEndpoints     = "endpoints"
 	encapTestMapEvents        = "events"
@@ -84,6 +85,7 @@ type encapTestProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type encapTestMapSpecs struct {
 	Addresses     *ebpf.MapSpec `ebpf:"addresses"`
+	Blocks        *ebpf.MapSpec `ebpf:"blocks"`
 	Ct            *ebpf.MapSpec `ebpf:"ct"`
 	Endpoints     *ebpf.MapSpec `ebpf:"endpoints"`
 	Events        *ebpf.MapSpec `ebpf:"events"`
@@ -125,6 +127,7 @@ func (o *encapTestObjects) Close() error {
 // It can be passed to loadEncapTestObjects or ebpf.CollectionSpec.LoadAndAssign.
 type encapTestMaps struct {
 	Addresses     *ebpf.Map `ebpf:"addresses"`
+	Blocks        *ebpf.Map `ebpf:"blocks"`
 	Ct            *ebpf.Map `ebpf:"ct"`
 	Endpoints     *ebpf.Map `ebpf:"endpoints"`
 	Events        *ebpf.Map `ebpf:"events"`
@@ -141,6 +144,7 @@ type encapTestMaps struct {
 func (m *encapTestMaps) Close() error {
 	return _EncapTestClose(
 		m.Addresses,
+		m.Blocks,
 		m.Ct,
 		m.Endpoints,
 		m.Events,

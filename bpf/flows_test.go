@@ -439,3 +439,76 @@ func TestFromNetdev(t *testing.T) {
 		n.expect("in a local pod's name", dropped(datapath.ReasonInvalidSourceIP, in), run(f))
 	})
 }
+
+// TestBlocks: a rule about a block of addresses holds for whoever has one of them, a local pod, another
+// node's, the node itself or the world; it adds to what the peer's identity is allowed, and its denies win.
+func TestBlocks(t *testing.T) {
+	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
+		const block = datapath.BlockScope << 24
+		n := newNode(t, testConfig())
+		around := func(addr netip.Addr, bits int) netip.Prefix { return netip.PrefixFrom(addr, bits).Masked() }
+		single := func(addr netip.Addr) netip.Prefix { return around(addr, addr.BitLen()) }
+		n.must(n.maps.UpsertBlocks([]datapath.Block{{Prefix: around(w, 0), Identity: block + 1}}))
+		sport := uint16(20000)
+		send := func(dst netip.Addr) func() result {
+			sport++
+			f := frame{src: a, dst: dst, proto: tcp, sport: sport, dport: 443, tcpFlags: syn}
+			return func() result { return n.fromA(f) }
+		}
+		n.rules(setB, allow(in, 0, 0, 0))
+		everyone := map[string]netip.Addr{"remote pod": r, "world": w, "node": router}
+		for name, dst := range everyone {
+			n.rules(setA)
+			n.expect(name+" without a rule", dropped(datapath.ReasonPolicyDenied, out), send(dst))
+			n.rules(setA, allow(out, block+1, tcp, 443))
+			n.expect(name+" in the block", passes(out), send(dst))
+			n.rules(setA, allow(out, block+1, tcp, 80))
+			n.expect(name+" at another port", dropped(datapath.ReasonPolicyDenied, out), send(dst))
+			n.rules(setA, allow(out, 0, 0, 0), deny(out, block+1, tcp, 443))
+			n.expect(name+" denied", dropped(datapath.ReasonPolicyDeny, out), send(dst))
+			n.rules(setA, allow(out, 0, tcp, 443), allow(out, block+1, tcp, 80))
+			n.expect(name+" allowed as anyone", passes(out), send(dst))
+			// Exceptions are blocks of their own, to which the rule does not speak.
+			n.must(n.maps.UpsertBlocks([]datapath.Block{{Prefix: single(dst), Identity: block + 2}}))
+			n.rules(setA, allow(out, block+1, tcp, 443))
+			n.expect(name+" excepted", dropped(datapath.ReasonPolicyDenied, out), send(dst))
+			n.rules(setA, allow(out, block+1, tcp, 443), allow(out, block+2, tcp, 443))
+			n.expect(name+" in both", passes(out), send(dst))
+			n.must(n.maps.DeleteBlocks([]netip.Prefix{single(dst)}))
+			n.rules(setA, allow(out, block+2, tcp, 443))
+			n.expect(name+" in no such block", dropped(datapath.ReasonPolicyDenied, out), send(dst))
+		}
+		// A local pod is judged by both sides, each by the other's address.
+		n.must(n.maps.UpsertBlocks([]datapath.Block{{Prefix: single(a), Identity: block + 3}, {Prefix: single(b), Identity: block + 4}}))
+		n.rules(setA, allow(out, block+4, tcp, 443))
+		n.rules(setB, allow(in, block+3, tcp, 443))
+		n.expect("local pod", delivered(), send(b))
+		n.rules(setB, allow(in, block+4, tcp, 443))
+		n.expect("local pod by its own address", dropped(datapath.ReasonPolicyDenied, in), send(b))
+		n.rules(setB, allow(in, block+3, tcp, 443))
+		n.rules(setA, allow(out, block+3, tcp, 443))
+		n.expect("from its own address", dropped(datapath.ReasonPolicyDenied, out), send(b))
+
+		// A flow that is judged again is judged by the addresses of its opening, also by its answers.
+		n.rules(setA, allow(out, block+4, tcp, 443))
+		open := frame{src: a, dst: b, proto: tcp, sport: 7, dport: 443, tcpFlags: syn}
+		n.expect("open", delivered(), func() result { return n.fromA(open) })
+		for _, ep := range []*datapath.Endpoint{&n.a, &n.b} {
+			ep.PolicyGeneration++
+			n.upsert(*ep)
+		}
+		n.expect("answer", delivered(), func() result { return n.fromB(open.reply()) })
+		n.rules(setB)
+		n.b.PolicyGeneration++
+		n.upsert(n.b)
+		n.expect("answer after revocation", dropped(datapath.ReasonPolicyDenied, in), func() result { return n.fromB(open.reply()) })
+
+		// From outside, at the stack's door.
+		n.rules(setA, allow(in, block+1, tcp, 80))
+		g := frame{src: w, dst: a, proto: tcp, sport: 6000, dport: 80, tcpFlags: syn}
+		n.expect("from the world", passes(in), func() result { return n.toA(g) })
+		n.must(n.maps.UpsertBlocks([]datapath.Block{{Prefix: single(w), Identity: block + 5}}))
+		g.sport++
+		n.expect("from an excepted address", dropped(datapath.ReasonPolicyDenied, in), func() result { return n.toA(g) })
+	})
+}

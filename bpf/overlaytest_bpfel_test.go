@@ -148,7 +148,7 @@ type overlayTestRuleSet struct {
 	_        structs.HostLayout
 	Enforced [2]uint8
 	Pad      [2]uint8
-	Shapes   [2][2]uint32
+	Shapes   [2][3]uint32
 }
 
 // Names of all BPF objects in the ELF.
@@ -156,6 +156,7 @@ type overlayTestRuleSet struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	overlayTestMapAddresses       = "addresses"
+	overlayTestMapBlocks          = "blocks"
 	overlayTestMapCt              = "ct"
 	overlayTestMapEndpoints       = "endpoints"
 	overlayTestMapEvents          = "events"
@@ -223,6 +224,7 @@ type overlayTestProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type overlayTestMapSpecs struct {
 	Addresses     *ebpf.MapSpec `ebpf:"addresses"`
+	Blocks        *ebpf.MapSpec `ebpf:"blocks"`
 	Ct            *ebpf.MapSpec `ebpf:"ct"`
 	Endpoints     *ebpf.MapSpec `ebpf:"endpoints"`
 	Events        *ebpf.MapSpec `ebpf:"events"`
@@ -264,6 +266,7 @@ func (o *overlayTestObjects) Close() error {
 // It can be passed to loadOverlayTestObjects or ebpf.CollectionSpec.LoadAndAssign.
 type overlayTestMaps struct {
 	Addresses     *ebpf.Map `ebpf:"addresses"`
+	Blocks        *ebpf.Map `ebpf:"blocks"`
 	Ct            *ebpf.Map `ebpf:"ct"`
 	Endpoints     *ebpf.Map `ebpf:"endpoints"`
 	Events        *ebpf.Map `ebpf:"events"`
@@ -280,6 +283,7 @@ type overlayTestMaps struct {
 func (m *overlayTestMaps) Close() error {
 	return _OverlayTestClose(
 		m.Addresses,
+		m.Blocks,
 		m.Ct,
 		m.Endpoints,
 		m.Events,

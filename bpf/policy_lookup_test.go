@@ -2,7 +2,10 @@ package bpf_test
 
 import (
 	"encoding/binary"
+	"maps"
 	"math/rand/v2"
+	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -19,7 +22,21 @@ func TestPolicyAgainstNaive(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 1))
-	identities := []uint32{0, 1, 2, 1000, 1001, 1<<24 + 1}
+	const block = datapath.BlockScope << 24
+	identities := []uint32{0, 1, 2, 1000, 1001, 1<<24 + 1, block + 1, block + 2, block + 3, block + 4}
+	blocks := []datapath.Block{
+		{Prefix: netip.MustParsePrefix("10.0.0.0/8"), Identity: block + 1},
+		{Prefix: netip.MustParsePrefix("10.1.2.3/32"), Identity: block + 2},
+		{Prefix: netip.MustParsePrefix("fd00::/8"), Identity: block + 3},
+		{Prefix: netip.MustParsePrefix("::/0"), Identity: block + 4},
+	}
+	n.must(n.maps.UpsertBlocks(blocks))
+	// By longest prefix; the family of an address that is in no block has one around others.
+	peers := map[netip.Addr]uint32{
+		netip.MustParseAddr("10.9.9.9"): block + 1, netip.MustParseAddr("10.1.2.3"): block + 2, netip.MustParseAddr("11.0.0.1"): 0,
+		netip.MustParseAddr("fd00::1"): block + 3, netip.MustParseAddr("2001:db8::1"): block + 4,
+	}
+	addrs := slices.Collect(maps.Keys(peers))
 	protos := []uint8{0, 1, 6, 17, 58, 132}
 	randomKey := func() datapath.PolicyKey {
 		k := datapath.PolicyKey{
@@ -34,7 +51,7 @@ func TestPolicyAgainstNaive(t *testing.T) {
 		}
 		return k
 	}
-	frame := make([]byte, 14+20)
+	frame := make([]byte, 14+24+16)
 	for range 60 {
 		rs := datapath.RuleSet{
 			ID: datapath.RuleSetID(1 + rng.IntN(5)), IngressEnforced: rng.IntN(2) == 0, EgressEnforced: rng.IntN(2) == 0,
@@ -66,15 +83,24 @@ func TestPolicyAgainstNaive(t *testing.T) {
 			k := randomKey()
 			port := uint16(rng.IntN(64)) << rng.IntN(10)
 			proto := protos[1+rng.IntN(len(protos)-1)]
-			for i, v := range []uint32{uint32(rs.ID), k.Identity, uint32(k.Direction), uint32(proto), uint32(port)} {
+			peer := addrs[rng.IntN(len(addrs))]
+			v6 := uint32(0)
+			if peer.Is6() {
+				v6 = 1
+			}
+			if k.IsBlock() {
+				k.Identity = 1000 // no packet is a block's
+			}
+			for i, v := range []uint32{uint32(rs.ID), k.Identity, uint32(k.Direction), uint32(proto), uint32(port), v6} {
 				binary.NativeEndian.PutUint32(frame[14+4*i:], v)
 			}
+			*(*[16]byte)(frame[14+24:]) = peer.As16()
 			got, err := ask.Run(&ebpf.RunOptions{Data: frame})
 			n.must(err)
-			want := rs.Judge(k.Direction, k.Identity, proto, port)
+			want := rs.Judge(k.Direction, k.Identity, peers[peer], proto, port)
 			if datapath.DropReason(got) != want {
-				t.Fatalf("%s identity %d protocol %d port %d: kernel says %s, want %s\nrules %+v",
-					k.Direction, k.Identity, proto, port, datapath.DropReason(got), want, rs)
+				t.Fatalf("%s identity %d at %s protocol %d port %d: kernel says %s, want %s\nrules %+v",
+					k.Direction, k.Identity, peer, proto, port, datapath.DropReason(got), want, rs)
 			}
 		}
 	}

@@ -11,6 +11,8 @@ struct question {
 	__u32 direction;
 	__u32 proto;
 	__u32 port;
+	__u32 v6;
+	struct addr peer;
 };
 
 SEC("tc")
@@ -20,7 +22,8 @@ int ask_policy(struct __sk_buff *ctx)
 
 	if (bpf_skb_load_bytes(ctx, ETH_LEN, &q, sizeof(q)))
 		return -1;
-	return policy_verdict(q.rule_set, q.identity, q.direction, q.proto, q.port);
+	return policy_verdict(q.rule_set, q.identity, q.peer.d[0], q.peer.d[1],
+			      about(q.direction, q.v6, q.proto, q.port));
 }
 
 SEC("tc")

@@ -17,6 +17,7 @@ import (
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	policyTestMapAddresses     = "addresses"
+	policyTestMapBlocks        = "blocks"
 	policyTestMapCt            = "ct"
 	policyTestMapEndpoints     = "endpoints"
 	policyTestMapEvents        = "events"
@@ -83,6 +84,7 @@ type policyTestProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type policyTestMapSpecs struct {
 	Addresses     *ebpf.MapSpec `ebpf:"addresses"`
+	Blocks        *ebpf.MapSpec `ebpf:"blocks"`
 	Ct            *ebpf.MapSpec `ebpf:"ct"`
 	Endpoints     *ebpf.MapSpec `ebpf:"endpoints"`
 	Events        *ebpf.MapSpec `ebpf:"events"`
@@ -123,6 +125,7 @@ func (o *policyTestObjects) Close() error {
 // It can be passed to loadPolicyTestObjects or ebpf.CollectionSpec.LoadAndAssign.
 type policyTestMaps struct {
 	Addresses     *ebpf.Map `ebpf:"addresses"`
+	Blocks        *ebpf.Map `ebpf:"blocks"`
 	Ct            *ebpf.Map `ebpf:"ct"`
 	Endpoints     *ebpf.Map `ebpf:"endpoints"`
 	Events        *ebpf.Map `ebpf:"events"`
@@ -139,6 +142,7 @@ type policyTestMaps struct {
 func (m *policyTestMaps) Close() error {
 	return _PolicyTestClose(
 		m.Addresses,
+		m.Blocks,
 		m.Ct,
 		m.Endpoints,
 		m.Events,

@@ -96,10 +96,12 @@ static __always_inline __u32 ct_packet_flags(const struct packet *p, bool forwar
 
 /* Asks one side's policy and reports the verdict. */
 static __always_inline int judge_side(struct __sk_buff *ctx, struct report *report,
-				      __u32 rule_set, __u16 endpoint, __u32 peer, __u32 direction,
+				      __u32 rule_set, __u16 endpoint, __u32 peer,
+				      const struct addr *peer_addr, bool v6, __u32 direction,
 				      __u8 proto, __u16 port)
 {
-	int reason = policy_verdict(rule_set, peer, direction, proto, port);
+	int reason = policy_verdict(rule_set, peer, peer_addr->d[0], peer_addr->d[1],
+				    about(direction, v6, proto, port));
 
 	if (unlikely(monitor_flags() & MONITOR_VERDICTS)) {
 		struct report verdict = *report;
@@ -125,10 +127,10 @@ static __always_inline int judge_own(struct __sk_buff *ctx, struct report *repor
 
 	if (s->src_rule_set)
 		reason = judge_side(ctx, report, s->src_rule_set, s->src_endpoint, s->dst_identity,
-				    EGRESS, p->proto, port);
+				    &p->dst, p->v6, EGRESS, p->proto, port);
 	if (!reason && s->dst_rule_set)
 		reason = judge_side(ctx, report, s->dst_rule_set, s->dst_endpoint, s->src_identity,
-				    INGRESS, p->proto, port);
+				    &p->src, p->v6, INGRESS, p->proto, port);
 	return reason;
 }
 
@@ -282,11 +284,13 @@ static __always_inline int judge(struct __sk_buff *ctx, struct packet *p, const 
 			if (judge_src)
 				reason = judge_side(ctx, report, src_rule_set,
 						    forward ? s->src_endpoint : s->dst_endpoint,
-						    dst_identity, EGRESS, key.proto, port);
+						    dst_identity, flags & CT_OPENED_BY_B ? &key.a : &key.b,
+						    p->v6, EGRESS, key.proto, port);
 			if (!reason && judge_dst)
 				reason = judge_side(ctx, report, dst_rule_set,
 						    forward ? s->dst_endpoint : s->src_endpoint,
-						    src_identity, INGRESS, key.proto, port);
+						    src_identity, flags & CT_OPENED_BY_B ? &key.b : &key.a,
+						    p->v6, INGRESS, key.proto, port);
 			/* The entry stays as it is, so every packet of the flow is judged again, in the direction
 			 * of its opening, until it expires. Were it gone, an answer under way would open the flow
 			 * anew from the other side, and what was just refused would pass as answers to that. */

@@ -8,19 +8,11 @@
 static __always_inline struct ipcache_value *ipcache_lookup(const struct addr *a, bool v6)
 {
 	struct ipcache_value *entry = bpf_map_lookup_elem(&ipcache, a);
-	struct prefix key = {};
+	struct prefix key;
 
 	if (entry)
 		return entry;
-	if (v6) {
-		key.bits = 32 + 128;
-		key.family = 6;
-		memcpy(key.addr, a->w, sizeof(key.addr));
-	} else {
-		key.bits = 32 + 32;
-		key.family = 4;
-		key.addr[0] = a->w[3];
-	}
+	prefix_set(&key, a->d[0], a->d[1], v6);
 	return bpf_map_lookup_elem(&ipcache_prefix, &key);
 }
 

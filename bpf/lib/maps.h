@@ -48,12 +48,20 @@ enum {
  * bit 17 that some entry has no protocol. So the lowest bit set is the most specific. */
 enum { SHAPE_ANY_PROTO = 17 };
 
+/* Second index of rule_set.shapes: what an entry says about the peer. */
+enum {
+	PEER_ONE = 0, /* one identity */
+	PEER_ANY = 1,
+	PEER_BLOCK = 2, /* a block of addresses, whoever has them: an identity of a scope of its own */
+	PEER_KINDS = 3,
+};
+
 /* What a rule set contains, so that a lookup probes only for what may be there. Indexed by direction,
- * then 0 for entries of one identity and 1 for those of any. */
+ * then kind of peer. */
 struct rule_set {
 	__u8 enforced[2];
 	__u8 pad[2];
-	__u32 shapes[2][2];
+	__u32 shapes[2][PEER_KINDS];
 };
 
 struct {
@@ -87,6 +95,33 @@ struct {
 	__type(value, struct policy_value);
 } policy SEC(".maps");
 
+/* The family stands in front, so that ::/0 does not match IPv4 in its mapped form. */
+struct prefix {
+	__u32 bits; /* 32 more than the prefix has */
+	__u32 family; /* 4 or 6 */
+	__u32 addr[4]; /* IPv4: the first word */
+};
+
+/* Makes the prefix that is one address, given as the two halves of a struct addr. */
+static __always_inline void prefix_set(struct prefix *key, __u64 address0, __u64 address1, bool v6)
+{
+	if (v6) {
+		key->bits = 32 + 128;
+		key->family = 6;
+		key->addr[0] = address0;
+		key->addr[1] = address0 >> 32;
+		key->addr[2] = address1;
+		key->addr[3] = address1 >> 32;
+		return;
+	}
+	key->bits = 32 + 32;
+	key->family = 4;
+	key->addr[0] = address1 >> 32;
+	key->addr[1] = 0;
+	key->addr[2] = 0;
+	key->addr[3] = 0;
+}
+
 enum {
 	IPCACHE_TUNNEL4 = 1 << 0,
 	IPCACHE_TUNNEL6 = 1 << 1,
@@ -106,13 +141,6 @@ struct {
 	__type(value, struct ipcache_value);
 } ipcache SEC(".maps");
 
-/* The family stands in front, so that ::/0 does not match IPv4 in its mapped form. */
-struct prefix {
-	__u32 bits; /* 32 more than the prefix has */
-	__u32 family; /* 4 or 6 */
-	__u32 addr[4]; /* IPv4: the first word */
-};
-
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(max_entries, 65536);
@@ -120,6 +148,16 @@ struct {
 	__type(key, struct prefix);
 	__type(value, struct ipcache_value);
 } ipcache_prefix SEC(".maps");
+
+/* Blocks of addresses that rules name, and the identities that stand for them in rule sets. They are
+ * nobody's own: what has an address keeps its identity beside that of the block. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct prefix);
+	__type(value, __u32);
+} blocks SEC(".maps");
 
 /* A flow, whichever way its packets go: a is the lower (address, port). */
 struct ct_key {

@@ -8,59 +8,98 @@ enum match {
 	MATCH_DENY,
 };
 
-/* Finds the most specific entry of one identity (0: entries of any), probing only for the shapes
- * that the rule set has. */
-static __always_inline int policy_match(__u32 rule_set, __u32 identity, __u32 direction, __u32 proto,
-					__u32 port, __u32 shapes)
-{
-	struct policy_key key = {
-		.rule_set = rule_set,
-		.identity = identity,
-		.direction = direction,
-		.proto = proto,
-	};
+/* What policy_verdict is asked, in one word: a global function takes five arguments. */
+#define ABOUT_EGRESS (1u << 24)
+#define ABOUT_V6 (1u << 25)
 
+static __always_inline __u32 about(__u32 direction, bool v6, __u8 proto, __u16 port)
+{
+	return (direction == EGRESS ? ABOUT_EGRESS : 0) | (v6 ? ABOUT_V6 : 0) | (__u32)proto << 16 | port;
+}
+
+static __always_inline void policy_key_set(struct policy_key *key, __u32 rule_set, __u32 identity, __u32 direction)
+{
+	memset(key, 0, sizeof(*key));
+	key->rule_set = rule_set;
+	key->identity = identity;
+	key->direction = direction;
+}
+
+/* Finds the most specific entry of the identity in the key (0: entries of any), probing only for the
+ * shapes that the rule set has. */
+static __always_inline int policy_match(struct policy_key *key, __u32 what, __u32 shapes)
+{
+	key->proto = what >> 16;
 	for (__u32 i = 0; i <= SHAPE_ANY_PROTO && shapes; i++, shapes >>= 1) {
 		if (!(shapes & 1))
 			continue;
 		if (i == SHAPE_ANY_PROTO) {
-			key.proto = 0;
-			key.port = 0;
-			key.port_bits = 0;
+			key->proto = 0;
+			key->port = 0;
+			key->port_bits = 0;
 		} else {
-			key.port = port & (0xFFFF << i);
-			key.port_bits = 16 - i;
+			key->port = what & (0xFFFF << i) & 0xFFFF;
+			key->port_bits = 16 - i;
 		}
-		struct policy_value *entry = bpf_map_lookup_elem(&policy, &key);
+		struct policy_value *entry = bpf_map_lookup_elem(&policy, key);
 		if (entry)
 			return entry->deny ? MATCH_DENY : MATCH_ALLOW;
 	}
 	return MATCH_NONE;
 }
 
-/* Judges a packet of a peer in one direction. Port is in host byte order, or the ICMP type. Returns 0
- * or a drop reason. A global function: verified once, however often it is called. */
-__noinline int policy_verdict(__u32 rule_set, __u32 identity, __u32 direction, __u32 proto, __u32 port)
+/* Finds the identity of the block that an address, in its two halves, is in; 0 if it is in none. */
+static __always_inline __u32 block_of(struct prefix *key, __u64 address0, __u64 address1, bool v6)
+{
+	prefix_set(key, address0, address1, v6);
+	__u32 *block = bpf_map_lookup_elem(&blocks, key);
+
+	return block ? *block : 0;
+}
+
+/* Judges a packet of a peer, by its identity and, if the rule set names any blocks, by its address (the
+ * two halves of a struct addr). In what the port is in host byte order, or the ICMP type. Returns 0 or a
+ * drop reason. A global function: verified once, however often it is called. */
+__noinline int policy_verdict(__u32 rule_set, __u32 identity, __u64 address0, __u64 address1, __u32 what)
 {
 	struct rule_set *rules = bpf_map_lookup_elem(&rule_sets, &rule_set);
 
-	if (!rules || direction > EGRESS)
+	if (!rules)
 		return DROP_NO_RULE_SET;
-	__u32 one = rules->shapes[direction][0];
-	__u32 any = rules->shapes[direction][1];
-	int enforced = rules->enforced[direction];
-	int match_one = MATCH_NONE, match_any = MATCH_NONE;
+	__u32 direction = what & ABOUT_EGRESS ? EGRESS : INGRESS;
+	const __u32 *shapes = rules->shapes[direction];
+	bool allowed = false;
+	int match;
+	/* The callers leave little room on the stack: both keys share theirs, and what the rule set says
+	 * is read when it is needed. */
+	union {
+		struct prefix prefix;
+		struct policy_key policy;
+	} key;
 
+	if (shapes[PEER_BLOCK]) {
+		__u32 block = block_of(&key.prefix, address0, address1, what & ABOUT_V6);
+
+		if (block) {
+			policy_key_set(&key.policy, rule_set, block, direction);
+			match = policy_match(&key.policy, what, shapes[PEER_BLOCK]);
+			if (match == MATCH_DENY)
+				return DROP_POLICY_DENY;
+			allowed = match == MATCH_ALLOW;
+		}
+	}
+	policy_key_set(&key.policy, rule_set, identity, direction);
 	/* The entries of any are not those of a peer that nobody knows (0). */
-	if (one && identity)
-		match_one = policy_match(rule_set, identity, direction, proto, port, one);
-	if (match_one == MATCH_DENY)
+	if (identity) {
+		match = policy_match(&key.policy, what, shapes[PEER_ONE]);
+		if (match == MATCH_DENY)
+			return DROP_POLICY_DENY;
+		allowed |= match == MATCH_ALLOW;
+	}
+	key.policy.identity = 0;
+	match = policy_match(&key.policy, what, shapes[PEER_ANY]);
+	if (match == MATCH_DENY)
 		return DROP_POLICY_DENY;
-	if (any)
-		match_any = policy_match(rule_set, 0, direction, proto, port, any);
-	if (match_any == MATCH_DENY)
-		return DROP_POLICY_DENY;
-	if (match_one == MATCH_ALLOW || match_any == MATCH_ALLOW)
-		return FORWARDED;
-	return enforced ? DROP_POLICY_DENIED : FORWARDED;
+	allowed |= match == MATCH_ALLOW;
+	return allowed || !rules->enforced[direction] ? FORWARDED : DROP_POLICY_DENIED;
 }

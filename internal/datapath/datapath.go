@@ -32,6 +32,8 @@ type RuleSetID uint32
 // protocol. PortBits says how many leading bits of Port count: 16 is one port, 0 any port;
 // a range is cut into prefixes by whoever computes the entries. For ICMP and ICMPv6 Port holds the
 // message type. If Proto is 0, PortBits must be 0.
+//
+// An identity of BlockScope means a peer by its address: see Block.
 type PolicyKey struct {
 	Direction Direction
 	Identity  uint32
@@ -45,6 +47,12 @@ type PolicyEntry struct {
 	// Deny drops; otherwise the packet passes.
 	Deny bool
 }
+
+// BlockScope is the upper byte of the identities that stand for blocks of addresses (see Block).
+const BlockScope = 3
+
+// IsBlock reports whether the key is about a block of addresses.
+func (k PolicyKey) IsBlock() bool { return k.Identity>>24 == BlockScope }
 
 // RuleSet is the whole content of one rule set. Entries is owned by the RuleSet; readers must not
 // change it.
@@ -97,6 +105,14 @@ type IPCacheEntry struct {
 	// TunnelEndpoint is the underlay IPv4 or IPv6 address of the node that hosts the prefix; invalid
 	// when the prefix is local, outside the cluster, or reached without encapsulation.
 	TunnelEndpoint netip.Addr
+}
+
+// Block gives the addresses of a prefix an identity beside the one they have already, for rules that
+// mean addresses, whoever has them. Of several blocks around an address the longest counts.
+type Block struct {
+	Prefix netip.Prefix
+	// Identity has BlockScope as its upper byte.
+	Identity uint32
 }
 
 // Config is what the programs are told at load time. Changing it replaces the programs in place.
@@ -192,6 +208,11 @@ type Maps interface {
 	UpsertIPCache(entries []IPCacheEntry) error
 	DeleteIPCache(prefixes []netip.Prefix) error
 	IPCache() ([]IPCacheEntry, error)
+
+	// UpsertBlocks and DeleteBlocks change blocks of addresses.
+	UpsertBlocks(blocks []Block) error
+	DeleteBlocks(prefixes []netip.Prefix) error
+	Blocks() ([]Block, error)
 
 	// CT calls fn for each tracked flow until it returns false.
 	CT(fn func(CTEntry) bool) error

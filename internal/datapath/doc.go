@@ -14,8 +14,10 @@
 // Every endpoint points at a rule set by number. A rule set is a set of entries, each a
 // (direction, peer identity or any, protocol or any, port prefix) with a verdict. For a packet the
 // kernel takes the most specific entry of the peer's identity and the most specific entry of the
-// identity "any" (0); it drops if either denies, passes if either allows, and otherwise falls back
-// to the rule set's default for that direction: drop if enforced, pass if not. Whoever computes
+// identity "any" (0); if the rule set has entries of blocks of addresses, also the most specific
+// entry of the longest block around the peer's address, whatever its identity. It drops if any of
+// them denies, passes if any allows, and otherwise falls back to the rule set's default for that
+// direction: drop if enforced, pass if not. Whoever computes
 // the entries must therefore see to it that, within one identity, the most specific entry already
 // carries the right verdict (deny beats allow at any length): see internal/policy.
 //

@@ -128,6 +128,7 @@ func TestJudge(t *testing.T) {
 	key := func(dir datapath.Direction, identity uint32, proto uint8, port uint16, bits uint8) datapath.PolicyKey {
 		return datapath.PolicyKey{Direction: dir, Identity: identity, Proto: proto, Port: port, PortBits: bits}
 	}
+	const block = datapath.BlockScope<<24 + 1
 	rs := datapath.RuleSet{ID: 1, IngressEnforced: true, Entries: map[datapath.PolicyKey]datapath.PolicyEntry{
 		key(datapath.Ingress, 5, 6, 80, 16):   {},
 		key(datapath.Ingress, 5, 6, 0, 0):     {Deny: true},
@@ -136,28 +137,35 @@ func TestJudge(t *testing.T) {
 		key(datapath.Egress, 5, 6, 8000, 11):  {Deny: true},
 		key(datapath.Egress, 0, 6, 8001, 16):  {},
 		key(datapath.Ingress, 8, 132, 64, 10): {},
+		key(datapath.Ingress, block, 6, 0, 0): {},
+		key(datapath.Egress, block, 0, 0, 0):  {Deny: true},
 	}}
 	for _, row := range []struct {
 		dir      datapath.Direction
 		identity uint32
+		block    uint32
 		proto    uint8
 		port     uint16
 		want     datapath.DropReason
 	}{
-		{datapath.Ingress, 5, 6, 80, datapath.ReasonForwarded},
-		{datapath.Ingress, 5, 6, 81, datapath.ReasonPolicyDeny},
-		{datapath.Ingress, 6, 6, 80, datapath.ReasonPolicyDenied},
-		{datapath.Ingress, 6, 17, 80, datapath.ReasonForwarded},
-		{datapath.Ingress, 7, 17, 80, datapath.ReasonPolicyDeny},
-		{datapath.Egress, 5, 6, 8031, datapath.ReasonPolicyDeny},
-		{datapath.Egress, 5, 6, 8001, datapath.ReasonPolicyDeny},
-		{datapath.Egress, 6, 6, 8001, datapath.ReasonForwarded},
-		{datapath.Egress, 6, 6, 8002, datapath.ReasonForwarded},
-		{datapath.Ingress, 8, 132, 127, datapath.ReasonForwarded},
-		{datapath.Ingress, 8, 132, 128, datapath.ReasonPolicyDenied},
+		{datapath.Ingress, 5, 0, 6, 80, datapath.ReasonForwarded},
+		{datapath.Ingress, 5, 0, 6, 81, datapath.ReasonPolicyDeny},
+		{datapath.Ingress, 6, 0, 6, 80, datapath.ReasonPolicyDenied},
+		{datapath.Ingress, 6, 0, 17, 80, datapath.ReasonForwarded},
+		{datapath.Ingress, 7, 0, 17, 80, datapath.ReasonPolicyDeny},
+		{datapath.Egress, 5, 0, 6, 8031, datapath.ReasonPolicyDeny},
+		{datapath.Egress, 5, 0, 6, 8001, datapath.ReasonPolicyDeny},
+		{datapath.Egress, 6, 0, 6, 8001, datapath.ReasonForwarded},
+		{datapath.Egress, 6, 0, 6, 8002, datapath.ReasonForwarded},
+		{datapath.Ingress, 8, 0, 132, 127, datapath.ReasonForwarded},
+		{datapath.Ingress, 8, 0, 132, 128, datapath.ReasonPolicyDenied},
+		{datapath.Ingress, 6, block, 6, 80, datapath.ReasonForwarded},
+		{datapath.Ingress, 6, block + 1, 6, 80, datapath.ReasonPolicyDenied},
+		{datapath.Ingress, 7, block, 6, 80, datapath.ReasonPolicyDeny},
+		{datapath.Egress, 6, block, 6, 8001, datapath.ReasonPolicyDeny},
 	} {
-		if got := rs.Judge(row.dir, row.identity, row.proto, row.port); got != row.want {
-			t.Errorf("%s identity %d protocol %d port %d: %s, want %s", row.dir, row.identity, row.proto, row.port, got, row.want)
+		if got := rs.Judge(row.dir, row.identity, row.block, row.proto, row.port); got != row.want {
+			t.Errorf("%s identity %d block %d protocol %d port %d: %s, want %s", row.dir, row.identity, row.block, row.proto, row.port, got, row.want)
 		}
 	}
 }

@@ -2,14 +2,16 @@ package datapath
 
 // Judge says what the rule set makes of a packet: ReasonForwarded, ReasonPolicyDenied or
 // ReasonPolicyDeny. It is the rule of the package comment in its most literal form, slow and plain: the
-// measure for the kernel's programs, and an explanation for people. Port is the ICMP type for ICMP.
-func (rs RuleSet) Judge(dir Direction, identity uint32, proto uint8, port uint16) DropReason {
+// measure for the kernel's programs, and an explanation for people. Port is the ICMP type for ICMP; block
+// is the identity of the block that the peer's address is in, 0 if it is in none.
+func (rs RuleSet) Judge(dir Direction, identity, block uint32, proto uint8, port uint16) DropReason {
 	one, oneFound := rs.mostSpecific(dir, identity, proto, port)
 	anyone, anyoneFound := rs.mostSpecific(dir, 0, proto, port)
+	at, atFound := rs.mostSpecific(dir, block, proto, port)
 	switch {
-	case oneFound && one.Deny, anyoneFound && anyone.Deny:
+	case oneFound && one.Deny, anyoneFound && anyone.Deny, atFound && at.Deny:
 		return ReasonPolicyDeny
-	case oneFound, anyoneFound:
+	case oneFound, anyoneFound, atFound:
 		return ReasonForwarded
 	case dir == Ingress && rs.IngressEnforced, dir == Egress && rs.EgressEnforced:
 		return ReasonPolicyDenied

@@ -80,6 +80,17 @@ func (rs RuleSet) Validate() error {
 	return nil
 }
 
+// Validate reports whether the block can be written. The prefix may have host bits.
+func (b Block) Validate() error {
+	if _, err := CanonicalPrefix(b.Prefix); err != nil {
+		return err
+	}
+	if b.Identity>>24 != BlockScope {
+		return fmt.Errorf("block %s: identity %d is not one of a block", b.Prefix, b.Identity)
+	}
+	return nil
+}
+
 // CanonicalPrefix returns p with its host bits cleared and, if it is an IPv4 prefix written in
 // IPv6, as IPv4. It fails if p is invalid.
 func CanonicalPrefix(p netip.Prefix) (netip.Prefix, error) {

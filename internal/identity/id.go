@@ -48,7 +48,10 @@ const (
 	GlobalScope     ID = 0
 	LocalScope      ID = 1 << 24
 	RemoteNodeScope ID = 2 << 24
-	scopeMask       ID = 0xff << 24
+	// BlockScope holds the numbers that stand for blocks of addresses in rule sets, whoever has the
+	// addresses. They are nobody's identity: no packet and no endpoint ever has one.
+	BlockScope ID = 3 << 24
+	scopeMask  ID = 0xff << 24
 )
 
 // Temporary identities stand for a local endpoint until its cluster-wide number is known. They lie
@@ -109,6 +112,9 @@ func (id ID) IsGlobal() bool { return id.Scope() == GlobalScope }
 
 // IsLocal reports whether the number means something on this node only.
 func (id ID) IsLocal() bool { return id.Scope() != GlobalScope }
+
+// IsBlock reports whether the number stands for a block of addresses.
+func (id ID) IsBlock() bool { return id.Scope() == BlockScope }
 
 // IsTemporary reports whether the number is one of those that stand in for a global one.
 func (id ID) IsTemporary() bool { return id >= MinTemporary && id <= MaxTemporary }

@@ -28,6 +28,7 @@ func Maps(t *testing.T, policyRoom int, open func(t *testing.T) datapath.Maps) {
 		"RuleSets":   testRuleSets,
 		"Deltas":     testDeltas,
 		"IPCache":    testIPCache,
+		"Blocks":     testBlocks,
 		"Conntrack":  testConntrack,
 		"Invalid":    testInvalid,
 		"Concurrent": testConcurrent,
@@ -257,6 +258,48 @@ func testIPCache(t *testing.T, m datapath.Maps) {
 	sameIPCache(t, m, append(many, list[2], list[3], list[4])...)
 	must(t, m.DeleteIPCache(append([]netip.Prefix{p("99.9.9.9/32")}, prefixes...)))
 	sameIPCache(t, m, list[2], list[3], list[4])
+}
+
+func sameBlocks(t *testing.T, m datapath.Maps, want ...datapath.Block) {
+	t.Helper()
+	same(t, "blocks", func(a, b datapath.Block) int {
+		return cmp.Or(a.Prefix.Addr().Compare(b.Prefix.Addr()), cmp.Compare(a.Prefix.Bits(), b.Prefix.Bits()))
+	}, want, m.Blocks)
+}
+
+func testBlocks(t *testing.T, m datapath.Maps) {
+	sameBlocks(t, m)
+	const first = uint32(datapath.BlockScope << 24)
+	p := netip.MustParsePrefix
+	list := []datapath.Block{
+		{Prefix: p("0.0.0.0/0"), Identity: first + 1},
+		{Prefix: p("10.0.0.0/8"), Identity: first + 2},
+		{Prefix: p("10.0.0.1/32"), Identity: first + 3},
+		{Prefix: p("::/0"), Identity: first + 4},
+		{Prefix: p("fd00::1/128"), Identity: first + 5},
+	}
+	for range 2 {
+		must(t, m.UpsertBlocks(list))
+	}
+	sameBlocks(t, m, list...)
+	sameIPCache(t, m) // a matter of its own
+	must(t, m.UpsertBlocks([]datapath.Block{{Prefix: p("10.9.9.9/8"), Identity: first + 6}}))
+	list[1].Identity = first + 6
+	sameBlocks(t, m, list...)
+	if err := m.UpsertBlocks([]datapath.Block{{Prefix: p("11.0.0.0/8"), Identity: first + 7}, {Prefix: p("12.0.0.0/8"), Identity: 1000}}); err == nil {
+		t.Error("a block with an identity that endpoints can have accepted")
+	}
+	if err := m.UpsertBlocks([]datapath.Block{{Identity: first}}); err == nil {
+		t.Error("a block without a prefix accepted")
+	}
+	if err := m.DeleteBlocks([]netip.Prefix{{}}); err == nil {
+		t.Error("removal of no prefix accepted")
+	}
+	sameBlocks(t, m, list...)
+	for range 2 {
+		must(t, m.DeleteBlocks([]netip.Prefix{p("0.0.0.0/0"), p("10.1.1.1/8"), p("9.0.0.0/8")}))
+	}
+	sameBlocks(t, m, list[2:]...)
 }
 
 func testConntrack(t *testing.T, m datapath.Maps) {

@@ -21,6 +21,7 @@ type Maps struct {
 	addresses map[netip.Addr]datapath.Endpoint
 	ruleSets  map[datapath.RuleSetID]datapath.RuleSet
 	ipcache   map[netip.Prefix]datapath.IPCacheEntry
+	blocks    map[netip.Prefix]uint32
 	flows     []datapath.CTEntry
 	metrics   []datapath.Metric
 	monitor   datapath.MonitorFlags
@@ -37,6 +38,7 @@ func newMaps(n *Node) *Maps {
 		addresses: make(map[netip.Addr]datapath.Endpoint),
 		ruleSets:  make(map[datapath.RuleSetID]datapath.RuleSet),
 		ipcache:   make(map[netip.Prefix]datapath.IPCacheEntry),
+		blocks:    make(map[netip.Prefix]uint32),
 		room:      1 << 20,
 	}
 }
@@ -69,8 +71,9 @@ func (m *Maps) Monitor() datapath.MonitorFlags {
 	return m.monitor
 }
 
-// Judge says what would become of a new packet at a local endpoint, by its row and rule set.
-func (m *Maps) Judge(addr netip.Addr, dir datapath.Direction, peer uint32, proto uint8, port uint16) datapath.DropReason {
+// Judge says what would become of a new packet at a local endpoint, by its row and rule set. The peer's
+// address counts for rules about blocks of addresses only; it may be invalid.
+func (m *Maps) Judge(addr netip.Addr, dir datapath.Direction, peer uint32, from netip.Addr, proto uint8, port uint16) datapath.DropReason {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	ep, ok := m.addresses[addr]
@@ -84,7 +87,18 @@ func (m *Maps) Judge(addr netip.Addr, dir datapath.Direction, peer uint32, proto
 	if !ok {
 		return datapath.ReasonNoRuleSet
 	}
-	return rs.Judge(dir, peer, proto, port)
+	return rs.Judge(dir, peer, m.blockAt(from), proto, port)
+}
+
+// blockAt finds the longest block around an address; the lock is held.
+func (m *Maps) blockAt(a netip.Addr) (block uint32) {
+	best := -1
+	for p, id := range m.blocks {
+		if p.Contains(a.Unmap()) && p.Bits() > best {
+			best, block = p.Bits(), id
+		}
+	}
+	return block
 }
 
 func cloneEndpoint(ep datapath.Endpoint) datapath.Endpoint {
@@ -291,6 +305,58 @@ func (m *Maps) IPCache() ([]datapath.IPCacheEntry, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Collect(maps.Values(m.ipcache)), nil
+}
+
+// UpsertBlocks implements datapath.Maps.
+func (m *Maps) UpsertBlocks(blocks []datapath.Block) error {
+	if err := m.node.begin("Maps.UpsertBlocks", blocks); err != nil {
+		return err
+	}
+	for _, b := range blocks {
+		if err := b.Validate(); err != nil {
+			return err
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, b := range blocks {
+		p, _ := datapath.CanonicalPrefix(b.Prefix)
+		m.blocks[p] = b.Identity
+	}
+	return nil
+}
+
+// DeleteBlocks implements datapath.Maps.
+func (m *Maps) DeleteBlocks(prefixes []netip.Prefix) error {
+	if err := m.node.begin("Maps.DeleteBlocks", prefixes); err != nil {
+		return err
+	}
+	for _, p := range prefixes {
+		if _, err := datapath.CanonicalPrefix(p); err != nil {
+			return err
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, p := range prefixes {
+		p, _ := datapath.CanonicalPrefix(p)
+		delete(m.blocks, p)
+	}
+	return nil
+}
+
+// Blocks implements datapath.Maps.
+func (m *Maps) Blocks() ([]datapath.Block, error) {
+	if err := m.node.begin("Maps.Blocks", nil); err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	list := make([]datapath.Block, 0, len(m.blocks))
+	for p, id := range m.blocks {
+		list = append(list, datapath.Block{Prefix: p, Identity: id})
+	}
+	return list, nil
 }
 
 // CT implements datapath.Maps.

@@ -17,6 +17,7 @@ import (
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	fromHostMapAddresses     = "addresses"
+	fromHostMapBlocks        = "blocks"
 	fromHostMapCt            = "ct"
 	fromHostMapEndpoints     = "endpoints"
 	fromHostMapEvents        = "events"
@@ -82,6 +83,7 @@ type fromHostProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type fromHostMapSpecs struct {
 	Addresses     *ebpf.MapSpec `ebpf:"addresses"`
+	Blocks        *ebpf.MapSpec `ebpf:"blocks"`
 	Ct            *ebpf.MapSpec `ebpf:"ct"`
 	Endpoints     *ebpf.MapSpec `ebpf:"endpoints"`
 	Events        *ebpf.MapSpec `ebpf:"events"`
@@ -123,6 +125,7 @@ func (o *fromHostObjects) Close() error {
 // It can be passed to loadFromHostObjects or ebpf.CollectionSpec.LoadAndAssign.
 type fromHostMaps struct {
 	Addresses     *ebpf.Map `ebpf:"addresses"`
+	Blocks        *ebpf.Map `ebpf:"blocks"`
 	Ct            *ebpf.Map `ebpf:"ct"`
 	Endpoints     *ebpf.Map `ebpf:"endpoints"`
 	Events        *ebpf.Map `ebpf:"events"`
@@ -139,6 +142,7 @@ type fromHostMaps struct {
 func (m *fromHostMaps) Close() error {
 	return _FromHostClose(
 		m.Addresses,
+		m.Blocks,
 		m.Ct,
 		m.Endpoints,
 		m.Events,

@@ -17,6 +17,7 @@ import (
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	fromNetdevMapAddresses     = "addresses"
+	fromNetdevMapBlocks        = "blocks"
 	fromNetdevMapCt            = "ct"
 	fromNetdevMapEndpoints     = "endpoints"
 	fromNetdevMapEvents        = "events"
@@ -82,6 +83,7 @@ type fromNetdevProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type fromNetdevMapSpecs struct {
 	Addresses     *ebpf.MapSpec `ebpf:"addresses"`
+	Blocks        *ebpf.MapSpec `ebpf:"blocks"`
 	Ct            *ebpf.MapSpec `ebpf:"ct"`
 	Endpoints     *ebpf.MapSpec `ebpf:"endpoints"`
 	Events        *ebpf.MapSpec `ebpf:"events"`
@@ -123,6 +125,7 @@ func (o *fromNetdevObjects) Close() error {
 // It can be passed to loadFromNetdevObjects or ebpf.CollectionSpec.LoadAndAssign.
 type fromNetdevMaps struct {
 	Addresses     *ebpf.Map `ebpf:"addresses"`
+	Blocks        *ebpf.Map `ebpf:"blocks"`
 	Ct            *ebpf.Map `ebpf:"ct"`
 	Endpoints     *ebpf.Map `ebpf:"endpoints"`
 	Events        *ebpf.Map `ebpf:"events"`
@@ -139,6 +142,7 @@ type fromNetdevMaps struct {
 func (m *fromNetdevMaps) Close() error {
 	return _FromNetdevClose(
 		m.Addresses,
+		m.Blocks,
 		m.Ct,
 		m.Endpoints,
 		m.Events,

@@ -17,6 +17,7 @@ import (
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	fromOverlayMapAddresses     = "addresses"
+	fromOverlayMapBlocks        = "blocks"
 	fromOverlayMapCt            = "ct"
 	fromOverlayMapEndpoints     = "endpoints"
 	fromOverlayMapEvents        = "events"
@@ -82,6 +83,7 @@ type fromOverlayProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type fromOverlayMapSpecs struct {
 	Addresses     *ebpf.MapSpec `ebpf:"addresses"`
+	Blocks        *ebpf.MapSpec `ebpf:"blocks"`
 	Ct            *ebpf.MapSpec `ebpf:"ct"`
 	Endpoints     *ebpf.MapSpec `ebpf:"endpoints"`
 	Events        *ebpf.MapSpec `ebpf:"events"`
@@ -123,6 +125,7 @@ func (o *fromOverlayObjects) Close() error {
 // It can be passed to loadFromOverlayObjects or ebpf.CollectionSpec.LoadAndAssign.
 type fromOverlayMaps struct {
 	Addresses     *ebpf.Map `ebpf:"addresses"`
+	Blocks        *ebpf.Map `ebpf:"blocks"`
 	Ct            *ebpf.Map `ebpf:"ct"`
 	Endpoints     *ebpf.Map `ebpf:"endpoints"`
 	Events        *ebpf.Map `ebpf:"events"`
@@ -139,6 +142,7 @@ type fromOverlayMaps struct {
 func (m *fromOverlayMaps) Close() error {
 	return _FromOverlayClose(
 		m.Addresses,
+		m.Blocks,
 		m.Ct,
 		m.Endpoints,
 		m.Events,

@@ -148,7 +148,7 @@ type fromPodRuleSet struct {
 	_        structs.HostLayout
 	Enforced [2]uint8
 	Pad      [2]uint8
-	Shapes   [2][2]uint32
+	Shapes   [2][3]uint32
 }
 
 // Names of all BPF objects in the ELF.
@@ -156,6 +156,7 @@ type fromPodRuleSet struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	fromPodMapAddresses     = "addresses"
+	fromPodMapBlocks        = "blocks"
 	fromPodMapCt            = "ct"
 	fromPodMapEndpoints     = "endpoints"
 	fromPodMapEvents        = "events"
@@ -221,6 +222,7 @@ type fromPodProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type fromPodMapSpecs struct {
 	Addresses     *ebpf.MapSpec `ebpf:"addresses"`
+	Blocks        *ebpf.MapSpec `ebpf:"blocks"`
 	Ct            *ebpf.MapSpec `ebpf:"ct"`
 	Endpoints     *ebpf.MapSpec `ebpf:"endpoints"`
 	Events        *ebpf.MapSpec `ebpf:"events"`
@@ -262,6 +264,7 @@ func (o *fromPodObjects) Close() error {
 // It can be passed to loadFromPodObjects or ebpf.CollectionSpec.LoadAndAssign.
 type fromPodMaps struct {
 	Addresses     *ebpf.Map `ebpf:"addresses"`
+	Blocks        *ebpf.Map `ebpf:"blocks"`
 	Ct            *ebpf.Map `ebpf:"ct"`
 	Endpoints     *ebpf.Map `ebpf:"endpoints"`
 	Events        *ebpf.Map `ebpf:"events"`
@@ -278,6 +281,7 @@ type fromPodMaps struct {
 func (m *fromPodMaps) Close() error {
 	return _FromPodClose(
 		m.Addresses,
+		m.Blocks,
 		m.Ct,
 		m.Endpoints,
 		m.Events,

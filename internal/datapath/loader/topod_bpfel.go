@@ -17,6 +17,7 @@ import (
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	toPodMapAddresses     = "addresses"
+	toPodMapBlocks        = "blocks"
 	toPodMapCt            = "ct"
 	toPodMapEndpoints     = "endpoints"
 	toPodMapEvents        = "events"
@@ -82,6 +83,7 @@ type toPodProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type toPodMapSpecs struct {
 	Addresses     *ebpf.MapSpec `ebpf:"addresses"`
+	Blocks        *ebpf.MapSpec `ebpf:"blocks"`
 	Ct            *ebpf.MapSpec `ebpf:"ct"`
 	Endpoints     *ebpf.MapSpec `ebpf:"endpoints"`
 	Events        *ebpf.MapSpec `ebpf:"events"`
@@ -123,6 +125,7 @@ func (o *toPodObjects) Close() error {
 // It can be passed to loadToPodObjects or ebpf.CollectionSpec.LoadAndAssign.
 type toPodMaps struct {
 	Addresses     *ebpf.Map `ebpf:"addresses"`
+	Blocks        *ebpf.Map `ebpf:"blocks"`
 	Ct            *ebpf.Map `ebpf:"ct"`
 	Endpoints     *ebpf.Map `ebpf:"endpoints"`
 	Events        *ebpf.Map `ebpf:"events"`
@@ -139,6 +142,7 @@ type toPodMaps struct {
 func (m *toPodMaps) Close() error {
 	return _ToPodClose(
 		m.Addresses,
+		m.Blocks,
 		m.Ct,
 		m.Endpoints,
 		m.Events,

@@ -27,6 +27,8 @@ type Config struct {
 	// IPCacheEntries and IPCachePrefixes are the numbers of single addresses and of true prefixes.
 	IPCacheEntries  int
 	IPCachePrefixes int
+	// Blocks is the number of blocks of addresses that rules name.
+	Blocks int
 	// Fragments is the number of fragmented packets under way; the oldest go first.
 	Fragments int
 	// EventBytes is the size of the event buffer: a power of two and a multiple of the page.
@@ -43,6 +45,7 @@ func Defaults() Config {
 		Endpoints:       4096,
 		IPCacheEntries:  524288,
 		IPCachePrefixes: 65536,
+		Blocks:          65536,
 		Fragments:       8192,
 		EventBytes:      1 << 20,
 	}
@@ -77,6 +80,7 @@ func (c Config) Validate() error {
 		{"endpoints", c.Endpoints, 1},
 		{"bpf-ipcache-max", c.IPCacheEntries, 1},
 		{"bpf-ipcache-prefix-max", c.IPCachePrefixes, 1},
+		{"blocks", c.Blocks, 1},
 		{"bpf-events-bytes", c.EventBytes, 4096},
 	} {
 		if s.n < s.min || s.n > 1<<26 {
@@ -99,6 +103,7 @@ func (c Config) entries() map[string]int {
 		kernelMapAddresses:     2 * c.Endpoints,
 		kernelMapIpcache:       c.IPCacheEntries,
 		kernelMapIpcachePrefix: c.IPCachePrefixes,
+		kernelMapBlocks:        c.Blocks,
 		kernelMapFragments:     c.Fragments,
 		kernelMapEvents:        c.EventBytes,
 	}

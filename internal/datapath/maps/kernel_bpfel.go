@@ -133,7 +133,7 @@ type kernelRuleSet struct {
 	_        structs.HostLayout
 	Enforced [2]uint8
 	Pad      [2]uint8
-	Shapes   [2][2]uint32
+	Shapes   [2][3]uint32
 }
 
 // Names of all BPF objects in the ELF.
@@ -141,6 +141,7 @@ type kernelRuleSet struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	kernelMapAddresses     = "addresses"
+	kernelMapBlocks        = "blocks"
 	kernelMapCt            = "ct"
 	kernelMapEndpoints     = "endpoints"
 	kernelMapEvents        = "events"
@@ -204,6 +205,7 @@ type kernelProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type kernelMapSpecs struct {
 	Addresses     *ebpf.MapSpec `ebpf:"addresses"`
+	Blocks        *ebpf.MapSpec `ebpf:"blocks"`
 	Ct            *ebpf.MapSpec `ebpf:"ct"`
 	Endpoints     *ebpf.MapSpec `ebpf:"endpoints"`
 	Events        *ebpf.MapSpec `ebpf:"events"`
@@ -245,6 +247,7 @@ func (o *kernelObjects) Close() error {
 // It can be passed to loadKernelObjects or ebpf.CollectionSpec.LoadAndAssign.
 type kernelMaps struct {
 	Addresses     *ebpf.Map `ebpf:"addresses"`
+	Blocks        *ebpf.Map `ebpf:"blocks"`
 	Ct            *ebpf.Map `ebpf:"ct"`
 	Endpoints     *ebpf.Map `ebpf:"endpoints"`
 	Events        *ebpf.Map `ebpf:"events"`
@@ -261,6 +264,7 @@ type kernelMaps struct {
 func (m *kernelMaps) Close() error {
 	return _KernelClose(
 		m.Addresses,
+		m.Blocks,
 		m.Ct,
 		m.Endpoints,
 		m.Events,

@@ -19,7 +19,7 @@ import (
 // then the agent fills new maps from its tables before it replaces the programs; flows are lost.
 const (
 	layoutPrefix = "maps-"
-	layout       = layoutPrefix + "v1"
+	layout       = layoutPrefix + "v2"
 )
 
 // Maps is the set of maps of one node.
@@ -139,7 +139,7 @@ func (m *Maps) Replacements() map[string]*ebpf.Map {
 func mapNames() []string {
 	return []string{
 		kernelMapEndpoints, kernelMapAddresses, kernelMapRuleSets, kernelMapPolicy,
-		kernelMapIpcache, kernelMapIpcachePrefix, kernelMapCt, kernelMapFragments,
+		kernelMapIpcache, kernelMapIpcachePrefix, kernelMapBlocks, kernelMapCt, kernelMapFragments,
 		kernelMapMetrics, kernelMapMonitor, kernelMapEvents, kernelMapEventsLost,
 	}
 }

@@ -17,22 +17,35 @@ const (
 	shapes        = 18
 )
 
+// Kinds of peers in rule_set.shapes, as in bpf/lib/maps.h.
+const (
+	peerOne = iota
+	peerAny
+	peerBlock
+	peerKinds
+)
+
 // ruleSetState is what the kernel holds of one rule set.
 type ruleSetState struct {
 	described  bool // it has a descriptor; if not, a crash interrupted its making or removal
 	enforced   [2]bool
 	entries    map[datapath.PolicyKey]datapath.PolicyEntry
-	shapeCount [2][2][shapes]int
+	shapeCount [2][peerKinds][shapes]int
 }
 
 func newRuleSetState() *ruleSetState {
 	return &ruleSetState{entries: make(map[datapath.PolicyKey]datapath.PolicyEntry)}
 }
 
-// shape returns where a key counts: direction, one identity or any, and form.
+// shape returns where a key counts: direction, kind of peer, and form.
 func shape(k datapath.PolicyKey) (dir, who, form int) {
-	if k.Identity == 0 {
-		who = 1
+	switch {
+	case k.Identity == 0:
+		who = peerAny
+	case k.IsBlock():
+		who = peerBlock
+	default:
+		who = peerOne
 	}
 	if k.Proto == 0 {
 		return int(k.Direction), who, shapeAnyProto
@@ -66,7 +79,7 @@ func (s *ruleSetState) descriptor(more map[datapath.PolicyKey]datapath.PolicyEnt
 		if s.enforced[dir] {
 			d.Enforced[dir] = 1
 		}
-		for who := range 2 {
+		for who := range peerKinds {
 			for form, n := range s.shapeCount[dir][who] {
 				if n > 0 {
 					d.Shapes[dir][who] |= 1 << form
