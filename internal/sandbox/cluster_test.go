@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/hawser-net/hawser/internal/sandbox/machine"
 	"github.com/hawser-net/hawser/internal/testenv"
 )
 
@@ -49,12 +50,12 @@ func testCluster(t *testing.T, bin, mode string) {
 	cfg := testConfig(t)
 	cfg.BinDir, cfg.RoutingMode, cfg.Demo = bin, mode, true
 	s := testSandbox(t, cfg)
-	before := machine(t)
+	before := machineState(t)
 	defer func() {
 		if t.Failed() {
 			logs, _ := filepath.Glob(s.path("logs", "n*.log"))
 			for _, l := range logs {
-				t.Logf("%s:\n  %s", l, lastLines(l, 30))
+				t.Logf("%s:\n  %s", l, machine.LastLines(l, 30))
 			}
 		}
 	}()
@@ -160,7 +161,7 @@ func testCluster(t *testing.T, bin, mode string) {
 	if err := s.Down(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(before, machine(t)); diff != "" {
+	if diff := cmp.Diff(before, machineState(t)); diff != "" {
 		t.Errorf("the machine before and after (-before +after):\n%s", diff)
 	}
 	commands, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -280,7 +281,7 @@ func TestUpFailsCleanly(t *testing.T) {
 	testenv.RequireRoot(t)
 	cfg := testConfig(t)
 	cfg.BinDir = t.TempDir()
-	before := machine(t)
+	before := machineState(t)
 	var out bytes.Buffer
 	s, err := New(cfg, &out, false)
 	if err != nil {
@@ -298,7 +299,7 @@ func TestUpFailsCleanly(t *testing.T) {
 	if err := s.Up(ctx); err == nil || !strings.Contains(err.Error(), "this agent is broken") {
 		t.Errorf("up with a broken agent: %v", err)
 	}
-	if diff := cmp.Diff(before, machine(t)); diff != "" {
+	if diff := cmp.Diff(before, machineState(t)); diff != "" {
 		t.Errorf("the machine before and after (-before +after):\n%s", diff)
 	}
 	if _, err := os.Stat(cfg.Root); err == nil {
@@ -317,7 +318,7 @@ func TestDownAfterCrash(t *testing.T) {
 		}
 	}
 	s := testSandbox(t, cfg)
-	before := machine(t)
+	before := machineState(t)
 	up := helperCommand(cfg, "up", "--demo")
 	up.Stdout, up.Stderr = t.Output(), t.Output()
 	if err := up.Start(); err != nil {
@@ -341,12 +342,12 @@ func TestDownAfterCrash(t *testing.T) {
 	if err := s.Down(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range []process{st.Etcd, st.World, st.Nodes[0].Agent, st.Nodes[1].Agent} {
-		if p.alive() {
+	for _, p := range []machine.Process{st.Etcd, st.World, st.Nodes[0].Agent, st.Nodes[1].Agent} {
+		if p.Alive() {
 			t.Errorf("process %d is left", p.PID)
 		}
 	}
-	if diff := cmp.Diff(before, machine(t)); diff != "" {
+	if diff := cmp.Diff(before, machineState(t)); diff != "" {
 		t.Errorf("the machine before and after (-before +after):\n%s", diff)
 	}
 	if _, err := os.Stat(cfg.Root); err == nil {

@@ -96,7 +96,7 @@ func (s *Sandbox) PrintNext(w io.Writer, demo bool) {
 			}
 		}
 	}
-	fmt.Fprintf(w, "\n%s\n", s.paint.bold("Try next:"))
+	fmt.Fprintf(w, "\n%s\n", s.paint.Bold("Try next:"))
 	var lines [][2]string
 	line := func(args, what string) { lines = append(lines, [2]string{cmd + " " + args, what}) }
 	if demo {
@@ -114,7 +114,7 @@ func (s *Sandbox) PrintNext(w io.Writer, demo bool) {
 		width = max(width, len(l[0]))
 	}
 	for _, l := range lines {
-		fmt.Fprintf(w, "  %-*s   %s\n", width, l[0], s.paint.dim(l[1]))
+		fmt.Fprintf(w, "  %-*s   %s\n", width, l[0], s.paint.Dim(l[1]))
 	}
-	fmt.Fprintf(w, "  %s\n", s.paint.dim("edit the files in "+s.PolicyDir()+" and run reach again: the agents follow them"))
+	fmt.Fprintf(w, "  %s\n", s.paint.Dim("edit the files in "+s.PolicyDir()+" and run reach again: the agents follow them"))
 }

@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"go.etcd.io/etcd/server/v3/embed"
+
+	"github.com/hawser-net/hawser/internal/sandbox/machine"
 )
 
 // runEtcd serves one etcd member until ctx ends. It tells descriptor readyFD when it answers.
@@ -48,7 +50,7 @@ func runEtcd(ctx context.Context, dir string, listen []string, readyFD int) erro
 	case <-ctx.Done():
 		return nil
 	}
-	if err := signalReady(readyFD); err != nil {
+	if err := machine.SignalReady(readyFD); err != nil {
 		return err
 	}
 	select {

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/hawser-net/hawser/internal/sandbox/machine"
 )
 
 // Exec replaces the calling process with a command that runs in the network namespace of a pod, a
@@ -43,7 +45,7 @@ func (s *Sandbox) Exec(name string, argv []string) error {
 	if isNode {
 		env = append(env, s.nodeEnv(name)...)
 	}
-	return inNamespace(ns, func() error {
+	return machine.InNamespace(ns, func() error {
 		// This thread gets its own view of the file system; execve then makes it the process.
 		if err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_FS); err != nil {
 			return fmt.Errorf("new mount namespace: %w", err)

@@ -7,12 +7,14 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/hawser-net/hawser/internal/sandbox/machine"
 )
 
 // Print writes the matrix as a table: a row a source, a column a target, a letter for each protocol
 // that got through. What differs from the policies is marked and explained below.
 func (m *Matrix) Print(w io.Writer, colour bool) {
-	paint := palette(colour)
+	paint := machine.Palette(colour)
 	header := make([]string, len(m.Targets))
 	width := len("from \\ to")
 	for _, s := range m.Sources {
@@ -29,11 +31,11 @@ func (m *Matrix) Print(w io.Writer, colour bool) {
 	}
 	fmt.Fprintf(w, "\n  %-*s", width, "from \\ to")
 	for _, h := range header {
-		fmt.Fprintf(w, "  %s", paint.bold(h))
+		fmt.Fprintf(w, "  %s", paint.Bold(h))
 	}
 	fmt.Fprintln(w)
 	for _, from := range m.Sources {
-		fmt.Fprintf(w, "  %s%s", paint.bold(from), strings.Repeat(" ", width-len(from)))
+		fmt.Fprintf(w, "  %s%s", paint.Bold(from), strings.Repeat(" ", width-len(from)))
 		for i, to := range m.Targets {
 			text, plain := m.cell(from, to, paint)
 			pad := max(0, utf8.RuneCountInString(header[i])-plain)
@@ -42,14 +44,14 @@ func (m *Matrix) Print(w io.Writer, colour bool) {
 		fmt.Fprintln(w)
 	}
 	fmt.Fprintf(w, "\n  %s reached by %sCP, %sDP, %sCMP echo (4 or 6: only over that IP version)   %s denied",
-		paint.green("●"), paint.green("T"), paint.green("U"), paint.green("I"), paint.dim("·"))
-	fmt.Fprintf(w, "   %s not as the policies say\n", paint.alert("!"))
+		paint.Green("●"), paint.Green("T"), paint.Green("U"), paint.Green("I"), paint.Dim("·"))
+	fmt.Fprintf(w, "   %s not as the policies say\n", paint.Alert("!"))
 	summary := fmt.Sprintf("%d probes in %s: %d reached, %d denied, ", len(m.Probes), took(time.Duration(m.Took)), m.Reached, m.Denied)
 	if m.Unexpected == 0 {
-		fmt.Fprintf(w, "  %s%s\n", summary, paint.green("all as the policies say"))
+		fmt.Fprintf(w, "  %s%s\n", summary, paint.Green("all as the policies say"))
 		return
 	}
-	fmt.Fprintf(w, "  %s%s\n", summary, paint.red(fmt.Sprintf("%d not as the policies say:", m.Unexpected)))
+	fmt.Fprintf(w, "  %s%s\n", summary, paint.Red(fmt.Sprintf("%d not as the policies say:", m.Unexpected)))
 	const most = 20
 	shown := 0
 	for _, p := range m.Probes {
@@ -79,9 +81,9 @@ func (m *Matrix) Print(w io.Writer, colour bool) {
 }
 
 // cell returns the text of a cell and its length without colours.
-func (m *Matrix) cell(from, to string, paint palette) (text string, length int) {
+func (m *Matrix) cell(from, to string, paint machine.Palette) (text string, length int) {
 	if from == to {
-		return paint.dim("-"), 1
+		return paint.Dim("-"), 1
 	}
 	for _, proto := range []Protocol{TCP, UDP, ICMP} {
 		var reached, total, wrong int
@@ -121,11 +123,11 @@ func (m *Matrix) cell(from, to string, paint palette) (text string, length int) 
 		length += utf8.RuneCountInString(s)
 		switch {
 		case wrong > 0:
-			text += paint.alert(s)
+			text += paint.Alert(s)
 		case reached > 0:
-			text += paint.green(s)
+			text += paint.Green(s)
 		default:
-			text += paint.dim(s)
+			text += paint.Dim(s)
 		}
 	}
 	return text, length

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/hawser-net/hawser/internal/sandbox/machine"
 )
 
 func (s *Sandbox) cniConf(n string) string  { return s.nodePath(n, "cni/05-hawser.conflist") }
@@ -51,10 +53,10 @@ func (s *Sandbox) startAgent(st *state, n *node) error {
 		args = append(args, "--enable-ipv6=false")
 	}
 	var err error
-	n.Agent, err = daemon{
-		namespace: s.netns(n.Name), log: s.agentLog(n.Name), argv: append(args, s.cfg.AgentArgs...),
-		env: s.nodeEnv(n.Name),
-	}.start()
+	n.Agent, err = machine.Daemon{
+		Namespace: s.netns(n.Name), Log: s.agentLog(n.Name), Argv: append(args, s.cfg.AgentArgs...),
+		Env: s.nodeEnv(n.Name),
+	}.Start()
 	if err != nil {
 		return fmt.Errorf("agent of %s: %w", n.Name, err)
 	}
@@ -81,13 +83,13 @@ func (s *Sandbox) waitAgent(ctx context.Context, n *node, started time.Time) err
 				return nil
 			}
 		}
-		if !n.Agent.alive() {
-			return fmt.Errorf("the agent of %s ended: %s", n.Name, lastLines(s.agentLog(n.Name), 8))
+		if !n.Agent.Alive() {
+			return fmt.Errorf("the agent of %s ended: %s", n.Name, machine.LastLines(s.agentLog(n.Name), 8))
 		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return fmt.Errorf("the agent of %s is not ready after %v (%w): %s", n.Name, s.cfg.StartTimeout, last, lastLines(s.agentLog(n.Name), 8))
+			return fmt.Errorf("the agent of %s is not ready after %v (%w): %s", n.Name, s.cfg.StartTimeout, last, machine.LastLines(s.agentLog(n.Name), 8))
 		}
 	}
 }

@@ -22,12 +22,13 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"github.com/hawser-net/hawser/internal/sandbox/machine"
 	"github.com/hawser-net/hawser/internal/testenv"
 )
 
-// machine lists what a sandbox must not leave: links, namespaces, mounts. Those of other tests'
+// machineState lists what a sandbox must not leave: links, namespaces, mounts. Those of other tests'
 // sandboxes, which may run at the same time in other processes, are left out.
-func machine(t *testing.T) []string {
+func machineState(t *testing.T) []string {
 	t.Helper()
 	all, err := testenv.MachineState("/hawser-sb-")
 	if err != nil {
@@ -41,7 +42,7 @@ func TestUnderlay(t *testing.T) {
 	testenv.RequireRoot(t)
 	cfg := testConfig(t)
 	s := testSandbox(t, cfg)
-	before := machine(t)
+	before := machineState(t)
 	for _, d := range []string{"netns", "logs", "etcd"} {
 		if err := os.MkdirAll(s.path(d), 0o700); err != nil {
 			t.Fatal(err)
@@ -56,24 +57,24 @@ func TestUnderlay(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	p, err := daemon{
-		namespace: s.netns("n2"), log: s.path("logs", "n2.log"), ready: true, timeout: 20 * time.Second,
-		argv: append(slices.Clone(cfg.Self), "serve", "--name", "n2", "--port", "80", "--port", "81", "--ready-fd", "3"),
-	}.start()
+	p, err := machine.Daemon{
+		Namespace: s.netns("n2"), Log: s.path("logs", "n2.log"), Ready: true, Timeout: 20 * time.Second,
+		Argv: append(slices.Clone(cfg.Self), "serve", "--name", "n2", "--port", "80", "--port", "81", "--ready-fd", "3"),
+	}.Start()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !p.alive() {
+	if !p.Alive() {
 		t.Fatal("the server is not alive")
 	}
-	etcd, err := daemon{
-		namespace: s.netns(worldName), log: s.path("logs", "etcd.log"), ready: true, timeout: 20 * time.Second,
-		argv: append(slices.Clone(cfg.Self), "etcd", "--dir", s.path("etcd"), "--ready-fd", "3", "--listen", "http://10.99.0.1:2379,"+s.EtcdEndpoint()),
-	}.start()
+	etcd, err := machine.Daemon{
+		Namespace: s.netns(worldName), Log: s.path("logs", "etcd.log"), Ready: true, Timeout: 20 * time.Second,
+		Argv: append(slices.Clone(cfg.Self), "etcd", "--dir", s.path("etcd"), "--ready-fd", "3", "--listen", "http://10.99.0.1:2379,"+s.EtcdEndpoint()),
+	}.Start()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !etcd.alive() {
+	if !etcd.Alive() {
 		t.Fatal("etcd is not alive")
 	}
 
@@ -102,7 +103,7 @@ func TestUnderlay(t *testing.T) {
 	}
 
 	// etcd answers on its socket from here, and over the underlay from a node.
-	err = onThread(func() error {
+	err = machine.OnThread(func() error {
 		c, err := clientv3.New(clientv3.Config{Endpoints: []string{s.EtcdEndpoint()}, DialTimeout: 10 * time.Second, Logger: zap.NewNop()})
 		if err != nil {
 			return err
@@ -129,13 +130,13 @@ func TestUnderlay(t *testing.T) {
 	if err := s.Down(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if p.alive() || etcd.alive() {
+	if p.Alive() || etcd.Alive() {
 		t.Error("a process is left")
 	}
 	if _, err := os.Stat(cfg.Root); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("%s is left: %v", cfg.Root, err)
 	}
-	if diff := cmp.Diff(before, machine(t)); diff != "" {
+	if diff := cmp.Diff(before, machineState(t)); diff != "" {
 		t.Errorf("the machine before and after (-before +after):\n%s", diff)
 	}
 	if err := s.Down(ctx); err != nil {
@@ -146,7 +147,7 @@ func TestUnderlay(t *testing.T) {
 // get makes an HTTP request from a namespace and returns the body of the answer.
 func get(ns, addr, path string) (string, error) {
 	var c net.Conn
-	err := inNamespace(ns, func() (err error) {
+	err := machine.InNamespace(ns, func() (err error) {
 		c, err = net.DialTimeout("tcp", addr, 10*time.Second)
 		return err
 	})
@@ -184,25 +185,25 @@ func TestEndAllInsists(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = outside.Process.Kill(); _ = outside.Wait() }()
-	p, err := daemon{
-		namespace: ns.Path(), log: log, ready: true, timeout: 20 * time.Second,
-		argv: []string{"sh", "-c", `trap "" TERM; echo ready >&3; exec 3>&-; while :; do sleep 600; done`},
-	}.start()
+	p, err := machine.Daemon{
+		Namespace: ns.Path(), Log: log, Ready: true, Timeout: 20 * time.Second,
+		Argv: []string{"sh", "-c", `trap "" TERM; echo ready >&3; exec 3>&-; while :; do sleep 600; done`},
+	}.Start()
 	if err != nil {
 		t.Fatal(err)
 	}
-	id, err := namespaceID(ns.Path())
+	id, err := machine.NamespaceID(ns.Path())
 	if err != nil {
 		t.Fatal(err)
 	}
-	ended, err := endAll(map[inode]bool{id: true}, 50*time.Millisecond)
+	ended, err := machine.EndAll(map[machine.Inode]bool{id: true}, 50*time.Millisecond)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p.alive() || ended < 1 {
-		t.Errorf("alive %v after ending %d", p.alive(), ended)
+	if p.Alive() || ended < 1 {
+		t.Errorf("alive %v after ending %d", p.Alive(), ended)
 	}
-	if start, _, err := readStat(outside.Process.Pid); err != nil || !(process{PID: outside.Process.Pid, Start: start}).alive() {
+	if start, _, err := machine.ReadStat(outside.Process.Pid); err != nil || !(machine.Process{PID: outside.Process.Pid, Start: start}).Alive() {
 		t.Error("a process outside of the namespace was ended")
 	}
 }
@@ -211,10 +212,10 @@ func TestDaemonThatFailsIsReported(t *testing.T) {
 	testenv.RequireRoot(t)
 	t.Parallel()
 	ns := testenv.NewNetNS(t)
-	_, err := daemon{
-		namespace: ns.Path(), log: filepath.Join(t.TempDir(), "log"), ready: true, timeout: 20 * time.Second,
-		argv: []string{"sh", "-c", "echo no port is free; exit 3"},
-	}.start()
+	_, err := machine.Daemon{
+		Namespace: ns.Path(), Log: filepath.Join(t.TempDir(), "log"), Ready: true, Timeout: 20 * time.Second,
+		Argv: []string{"sh", "-c", "echo no port is free; exit 3"},
+	}.Start()
 	if err == nil || !strings.Contains(err.Error(), "no port is free") {
 		t.Errorf("got %v, want the end of the log", err)
 	}
@@ -222,17 +223,17 @@ func TestDaemonThatFailsIsReported(t *testing.T) {
 
 func TestProcessNumbersAreNotTrusted(t *testing.T) {
 	t.Parallel()
-	start, _, err := readStat(os.Getpid())
+	start, _, err := machine.ReadStat(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !(process{PID: os.Getpid(), Start: start}).alive() {
+	if !(machine.Process{PID: os.Getpid(), Start: start}).Alive() {
 		t.Error("this very process is not alive")
 	}
-	if (process{PID: os.Getpid(), Start: start + 1}).alive() {
+	if (machine.Process{PID: os.Getpid(), Start: start + 1}).Alive() {
 		t.Error("another process of the same number is taken for ours")
 	}
-	if (process{}).alive() {
+	if (machine.Process{}).Alive() {
 		t.Error("no process is alive")
 	}
 }
@@ -240,13 +241,13 @@ func TestProcessNumbersAreNotTrusted(t *testing.T) {
 func TestLockIsExclusiveAndSurvivesRemoval(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "lock")
-	unlock, err := lock(file)
+	unlock, err := machine.Lock(file)
 	if err != nil {
 		t.Fatal(err)
 	}
 	got := make(chan error, 1)
 	go func() {
-		u, err := lock(file) // waits, then finds its file removed
+		u, err := machine.Lock(file) // waits, then finds its file removed
 		if err == nil {
 			if _, statErr := os.Stat(file); statErr != nil {
 				err = errors.New("the lock is held on a removed file")

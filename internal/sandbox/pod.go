@@ -21,6 +21,8 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
+
+	"github.com/hawser-net/hawser/internal/sandbox/machine"
 )
 
 // undoTimeout bounds the DEL after an ADD that failed.
@@ -81,9 +83,9 @@ func (s *Sandbox) run(ctx context.Context, st *state, spec PodSpec) (Pod, error)
 	n := st.node(p.Node)
 	netns := s.netns("pod-" + p.Name)
 	undo := func(cause error) error {
-		return errors.Join(cause, s.endPod(p), removeNamespace(netns))
+		return errors.Join(cause, s.endPod(p), machine.RemoveNamespace(netns))
 	}
-	if err := createNamespace(netns); err != nil {
+	if err := machine.CreateNamespace(netns); err != nil {
 		return Pod{}, err
 	}
 	cni, list, rt, err := s.runtimeFor(st, n, p)
@@ -121,7 +123,7 @@ func (s *Sandbox) run(ctx context.Context, st *state, spec PodSpec) (Pod, error)
 	for _, port := range p.Ports {
 		argv = append(argv, "--port", fmt.Sprint(port))
 	}
-	p.Server, err = daemon{namespace: netns, log: s.path("logs", "pod-"+p.Name+".log"), argv: argv, ready: true, timeout: s.cfg.StartTimeout}.start()
+	p.Server, err = machine.Daemon{Namespace: netns, Log: s.path("logs", "pod-"+p.Name+".log"), Argv: argv, Ready: true, Timeout: s.cfg.StartTimeout}.Start()
 	if err != nil {
 		return Pod{}, undoAll(err)
 	}
@@ -129,7 +131,7 @@ func (s *Sandbox) run(ctx context.Context, st *state, spec PodSpec) (Pod, error)
 	if err := errors.Join(st.save(s.stateFile()), s.writeHosts(st)); err != nil {
 		return Pod{}, undoAll(err)
 	}
-	s.say("pod %-8s on %s: %s  %s (CNI ADD %.1f ms)", p.Name, p.Node, s.paint.bold(addresses(p)), labelText(p.Labels), p.AddTime.Seconds()*1000)
+	s.say("pod %-8s on %s: %s  %s (CNI ADD %.1f ms)", p.Name, p.Node, s.paint.Bold(addresses(p)), labelText(p.Labels), p.AddTime.Seconds()*1000)
 	return p.public(), nil
 }
 
@@ -156,7 +158,7 @@ func (s *Sandbox) Remove(ctx context.Context, name string) error {
 			return fmt.Errorf("CNI DEL of %s: %w", name, err)
 		}
 		took := time.Since(t)
-		if err := removeNamespace(s.netns("pod-" + name)); err != nil {
+		if err := machine.RemoveNamespace(s.netns("pod-" + name)); err != nil {
 			return err
 		}
 		st.Pods = slices.DeleteFunc(st.Pods, func(q *pod) bool { return q == p })
@@ -289,7 +291,7 @@ func (e *nodeExec) ExecPlugin(ctx context.Context, path string, stdin []byte, en
 	cmd := exec.CommandContext(ctx, path)
 	cmd.Env = append(environ, e.env...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), &stdout, &stderr
-	if err := inNamespace(e.namespace, cmd.Start); err != nil {
+	if err := machine.InNamespace(e.namespace, cmd.Start); err != nil {
 		return nil, err
 	}
 	err := cmd.Wait()
@@ -310,14 +312,14 @@ func (e *nodeExec) FindInPath(plugin string, paths []string) (string, error) {
 
 // endPod ends every process in the pod's namespace.
 func (s *Sandbox) endPod(p *pod) error {
-	id, err := namespaceID(s.netns("pod-" + p.Name))
+	id, err := machine.NamespaceID(s.netns("pod-" + p.Name))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	_, err = endAll(map[inode]bool{id: true}, 2*time.Second)
+	_, err = machine.EndAll(map[machine.Inode]bool{id: true}, 2*time.Second)
 	return err
 }
 

@@ -15,6 +15,8 @@ import (
 	"golang.org/x/net/icmp"
 	"golang.org/x/net/ipv4"
 	"golang.org/x/net/ipv6"
+
+	"github.com/hawser-net/hawser/internal/sandbox/machine"
 )
 
 // Protocol of a probe.
@@ -59,7 +61,7 @@ func probe(ctx context.Context, path string, proto Protocol, addr netip.AddrPort
 func probeTCP(ctx context.Context, path string, addr netip.AddrPort, name string, deadline time.Time) error {
 	var c net.Conn
 	// A dial to an address is done by the goroutine that asks for it, so in the namespace.
-	err := inNamespace(path, func() (err error) {
+	err := machine.InNamespace(path, func() (err error) {
 		c, err = (&net.Dialer{}).DialContext(ctx, "tcp", addr.String())
 		return err
 	})
@@ -83,7 +85,7 @@ func probeTCP(ctx context.Context, path string, addr netip.AddrPort, name string
 
 func probeUDP(path string, addr netip.AddrPort, name string, deadline time.Time) error {
 	var c *net.UDPConn
-	err := inNamespace(path, func() (err error) {
+	err := machine.InNamespace(path, func() (err error) {
 		c, err = net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(addr))
 		return err
 	})
@@ -114,7 +116,7 @@ func probeICMP(path string, addr netip.Addr, deadline time.Time) error {
 		request, reply = ipv6.ICMPTypeEchoRequest, ipv6.ICMPTypeEchoReply
 	}
 	var c *icmp.PacketConn
-	err := inNamespace(path, func() (err error) {
+	err := machine.InNamespace(path, func() (err error) {
 		c, err = icmp.ListenPacket(network, listen)
 		return err
 	})

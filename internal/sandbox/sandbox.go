@@ -1,7 +1,6 @@
 package sandbox
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -10,10 +9,11 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/hawser-net/hawser/internal/sandbox/machine"
 )
 
 // Sandbox is a handle on one sandbox, running or not. Its methods may be called by several
@@ -21,7 +21,7 @@ import (
 type Sandbox struct {
 	cfg   Config
 	out   io.Writer
-	paint palette
+	paint machine.Palette
 	began time.Time
 }
 
@@ -38,7 +38,7 @@ func New(cfg Config, out io.Writer, colour bool) (*Sandbox, error) {
 		return nil, err
 	}
 	cfg.BinDir = dir
-	return &Sandbox{cfg: cfg, out: out, paint: palette(colour), began: time.Now()}, nil
+	return &Sandbox{cfg: cfg, out: out, paint: machine.Palette(colour), began: time.Now()}, nil
 }
 
 // Paths of a sandbox, all below its directory.
@@ -60,7 +60,7 @@ func (s *Sandbox) EtcdEndpoint() string { return "unix://" + s.path("etcd.sock")
 
 // say prints a line of progress with the time since the command began.
 func (s *Sandbox) say(format string, args ...any) {
-	fmt.Fprintf(s.out, "%s %s\n", s.paint.dim(fmt.Sprintf("%6.2fs", time.Since(s.began).Seconds())), fmt.Sprintf(format, args...))
+	fmt.Fprintf(s.out, "%s %s\n", s.paint.Dim(fmt.Sprintf("%6.2fs", time.Since(s.began).Seconds())), fmt.Sprintf(format, args...))
 }
 
 // withLock runs fn while no other command changes the sandbox.
@@ -68,7 +68,7 @@ func (s *Sandbox) withLock(fn func() error) error {
 	if os.Geteuid() != 0 {
 		return errors.New("the sandbox needs root: it creates network namespaces and loads BPF programs (try sudo)")
 	}
-	unlock, err := lock(s.lockFile())
+	unlock, err := machine.Lock(s.lockFile())
 	if err != nil {
 		return err
 	}
@@ -88,7 +88,7 @@ func (s *Sandbox) Up(ctx context.Context) error {
 	defer stop()
 	return s.withLock(func() error {
 		st, err := loadState(s.stateFile())
-		if err == nil && st.Complete && st.Etcd.alive() {
+		if err == nil && st.Complete && st.Etcd.Alive() {
 			return s.upAgain(ctx, st)
 		}
 		if _, there := os.Stat(s.dir()); there == nil {
@@ -111,11 +111,11 @@ func (s *Sandbox) Up(ctx context.Context) error {
 			err = st.save(s.stateFile())
 		}
 		if err != nil {
-			s.say("%s", s.paint.red("failed: removing what was started"))
+			s.say("%s", s.paint.Red("failed: removing what was started"))
 			_, cleanErr := s.clean()
 			return errors.Join(err, cleanErr)
 		}
-		s.say("%s", s.paint.bold(fmt.Sprintf("sandbox %q is up: %s, %s", s.cfg.Name, count(len(st.Nodes), "node"), count(len(st.Pods), "pod"))))
+		s.say("%s", s.paint.Bold(fmt.Sprintf("sandbox %q is up: %s, %s", s.cfg.Name, count(len(st.Nodes), "node"), count(len(st.Pods), "pod"))))
 		return nil
 	})
 }
@@ -130,7 +130,7 @@ func (s *Sandbox) upAgain(ctx context.Context, st *state) error {
 			continue
 		}
 		// It may have been killed a moment ago.
-		if err := n.Agent.waitEnded(5 * time.Second); err != nil {
+		if err := n.Agent.WaitEnded(5 * time.Second); err != nil {
 			return fmt.Errorf("the agent of %s runs but is not well: %w; see %s", n.Name, health, s.agentLog(n.Name))
 		}
 		s.say("the agent of %s has ended: starting it again", n.Name)
@@ -198,18 +198,18 @@ func (s *Sandbox) create(ctx context.Context) (*state, error) {
 	t = time.Now()
 	v4, v6 := worldAddrs()
 	var err error
-	st.World, err = daemon{
-		namespace: s.netns(worldName), log: s.path("logs", "world.log"), ready: true, timeout: s.cfg.StartTimeout,
-		argv: append(slices.Clone(s.cfg.Self), "serve", "--name", worldName, "--port", fmt.Sprint(worldPort), "--ready-fd", "3"),
-	}.start()
+	st.World, err = machine.Daemon{
+		Namespace: s.netns(worldName), Log: s.path("logs", "world.log"), Ready: true, Timeout: s.cfg.StartTimeout,
+		Argv: append(slices.Clone(s.cfg.Self), "serve", "--name", worldName, "--port", fmt.Sprint(worldPort), "--ready-fd", "3"),
+	}.Start()
 	if err != nil {
 		return nil, fmt.Errorf("server of the world: %w", err)
 	}
 	etcdURL := fmt.Sprintf("http://%s:2379", v4)
-	st.Etcd, err = daemon{
-		namespace: s.netns(worldName), log: s.path("logs", "etcd.log"), ready: true, timeout: s.cfg.StartTimeout,
-		argv: append(slices.Clone(s.cfg.Self), "etcd", "--dir", s.path("etcd"), "--ready-fd", "3", "--listen", etcdURL+","+s.EtcdEndpoint()),
-	}.start()
+	st.Etcd, err = machine.Daemon{
+		Namespace: s.netns(worldName), Log: s.path("logs", "etcd.log"), Ready: true, Timeout: s.cfg.StartTimeout,
+		Argv: append(slices.Clone(s.cfg.Self), "etcd", "--dir", s.path("etcd"), "--ready-fd", "3", "--listen", etcdURL+","+s.EtcdEndpoint()),
+	}.Start()
 	if err != nil {
 		return nil, fmt.Errorf("etcd: %w", err)
 	}
@@ -259,63 +259,38 @@ func (s *Sandbox) Down(ctx context.Context) error {
 // clean ends the processes in the sandbox's namespaces, unmounts what is mounted below its
 // directory, and removes the directory.
 func (s *Sandbox) clean() (ended int, err error) {
-	mounts, err := mountsBelow(s.dir())
+	mounts, err := machine.MountsBelow(s.dir())
 	if err != nil {
 		return 0, err
 	}
-	namespaces := map[inode]bool{}
+	namespaces := map[machine.Inode]bool{}
 	for _, m := range mounts {
-		if m.kind == "nsfs" {
-			if id, err := namespaceID(m.path); err == nil {
+		if m.Kind == "nsfs" {
+			if id, err := machine.NamespaceID(m.Path); err == nil {
 				namespaces[id] = true
 			}
 		}
 	}
 	// The machine's own namespace is not ours, whatever somebody mounted there.
-	if id, err := namespaceID("/proc/1/ns/net"); err == nil {
+	if id, err := machine.NamespaceID("/proc/1/ns/net"); err == nil {
 		delete(namespaces, id)
 	}
-	if id, err := namespaceID("/proc/self/ns/net"); err == nil {
+	if id, err := machine.NamespaceID("/proc/self/ns/net"); err == nil {
 		delete(namespaces, id)
 	}
-	ended, err = endAll(namespaces, 3*time.Second)
+	ended, err = machine.EndAll(namespaces, 3*time.Second)
 	if err != nil {
 		return ended, err
 	}
 	for _, m := range slices.Backward(mounts) {
-		if err := unix.Unmount(m.path, unix.MNT_DETACH); err != nil && err != unix.EINVAL && err != unix.ENOENT {
-			return ended, fmt.Errorf("unmount %s: %w", m.path, err)
+		if err := unix.Unmount(m.Path, unix.MNT_DETACH); err != nil && err != unix.EINVAL && err != unix.ENOENT {
+			return ended, fmt.Errorf("unmount %s: %w", m.Path, err)
 		}
 	}
-	if left, err := mountsBelow(s.dir()); err != nil || len(left) > 0 {
+	if left, err := machine.MountsBelow(s.dir()); err != nil || len(left) > 0 {
 		return ended, errors.Join(err, fmt.Errorf("%d mounts are left below %s", len(left), s.dir()))
 	}
 	return ended, os.RemoveAll(s.dir())
-}
-
-type mount struct{ path, kind string }
-
-// mountsBelow lists the mounts below dir, outer ones first (see proc_pid_mountinfo(5)).
-func mountsBelow(dir string) ([]mount, error) {
-	f, err := os.Open("/proc/self/mountinfo")
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	unescape := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
-	var out []mount
-	scan := bufio.NewScanner(f)
-	for scan.Scan() {
-		before, after, _ := strings.Cut(scan.Text(), " - ")
-		fields, kind := strings.Fields(before), strings.Fields(after)
-		if len(fields) < 5 || len(kind) == 0 {
-			continue
-		}
-		if path := unescape.Replace(fields[4]); strings.HasPrefix(path, dir+"/") {
-			out = append(out, mount{path: path, kind: kind[0]})
-		}
-	}
-	return out, scan.Err()
 }
 
 // running loads the state of a sandbox that Up has finished with.

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/hawser-net/hawser/internal/sandbox/machine"
 )
 
 // maxLine bounds what a pod's server reads from a client.
@@ -43,7 +45,7 @@ func serve(ctx context.Context, name string, ports []uint16, readyFD int) error 
 		}
 		udp = append(udp, c)
 	}
-	if err := signalReady(readyFD); err != nil {
+	if err := machine.SignalReady(readyFD); err != nil {
 		return err
 	}
 	var wg sync.WaitGroup

@@ -6,38 +6,37 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/hawser-net/hawser/internal/sandbox/machine"
 )
 
 // state is what the commands of a sandbox tell each other, in state.json. It describes; what is
 // removed is found without it.
 type state struct {
-	Name         string    `json:"name"`
-	Created      time.Time `json:"created"`
-	Complete     bool      `json:"complete"` // Up got to its end
-	IPv6         bool      `json:"ipv6"`
-	RoutingMode  string    `json:"routingMode"`
-	EnablePolicy string    `json:"enablePolicy"`
-	BinDir       string    `json:"binDir"`
-	Self         []string  `json:"self"`
-	Etcd         process   `json:"etcd"`
-	World        process   `json:"world"`
-	Nodes        []*node   `json:"nodes"`
-	Pods         []*pod    `json:"pods"`
+	Name         string          `json:"name"`
+	Created      time.Time       `json:"created"`
+	Complete     bool            `json:"complete"` // Up got to its end
+	IPv6         bool            `json:"ipv6"`
+	RoutingMode  string          `json:"routingMode"`
+	EnablePolicy string          `json:"enablePolicy"`
+	BinDir       string          `json:"binDir"`
+	Self         []string        `json:"self"`
+	Etcd         machine.Process `json:"etcd"`
+	World        machine.Process `json:"world"`
+	Nodes        []*node         `json:"nodes"`
+	Pods         []*pod          `json:"pods"`
 }
 
 type node struct {
-	Name  string       `json:"name"`
-	Index int          `json:"index"`
-	IPv4  netip.Addr   `json:"ipv4"`
-	IPv6  netip.Addr   `json:"ipv6"`
-	Pods4 netip.Prefix `json:"pods4"`
-	Pods6 netip.Prefix `json:"pods6"`
-	Agent process      `json:"agent"`
+	Name  string          `json:"name"`
+	Index int             `json:"index"`
+	IPv4  netip.Addr      `json:"ipv4"`
+	IPv6  netip.Addr      `json:"ipv6"`
+	Pods4 netip.Prefix    `json:"pods4"`
+	Pods6 netip.Prefix    `json:"pods6"`
+	Agent machine.Process `json:"agent"`
 }
 
 type pod struct {
@@ -49,7 +48,7 @@ type pod struct {
 	ContainerID string            `json:"containerID"`
 	IPv4        netip.Addr        `json:"ipv4"`
 	IPv6        netip.Addr        `json:"ipv6"`
-	Server      process           `json:"server"`
+	Server      machine.Process   `json:"server"`
 	AddTime     time.Duration     `json:"addNanoseconds"`
 }
 
@@ -122,41 +121,4 @@ func (s *state) save(file string) error {
 		return err
 	}
 	return os.Rename(tmp, file)
-}
-
-// lock takes the sandbox's lock, waiting for another command that holds it. Down removes the file,
-// and perhaps its directory, while it holds the lock; whoever waited for a removed file tries again
-// with a new one.
-func lock(file string) (unlock func(remove bool), err error) {
-	for {
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-			return nil, err
-		}
-		f, err := os.OpenFile(file, os.O_CREATE|os.O_RDWR, 0o600)
-		if errors.Is(err, os.ErrNotExist) {
-			continue // the directory went in between
-		}
-		if err != nil {
-			return nil, fmt.Errorf("lock: %w", err)
-		}
-		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
-			_ = f.Close()
-			return nil, fmt.Errorf("lock %s: %w", filepath.Base(file), err)
-		}
-		mine, err := f.Stat()
-		if err != nil {
-			_ = f.Close()
-			return nil, err
-		}
-		if there, err := os.Stat(file); err != nil || !os.SameFile(mine, there) {
-			_ = f.Close()
-			continue
-		}
-		return func(remove bool) {
-			if remove {
-				_ = os.Remove(file)
-			}
-			_ = f.Close()
-		}, nil
-	}
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/hawser-net/hawser/internal/sandbox/machine"
 )
 
 // Status describes a running sandbox.
@@ -61,14 +63,14 @@ func (s *Sandbox) Status(ctx context.Context) (*Status, error) {
 	}
 	out := &Status{
 		Name: st.Name, Directory: s.dir(), Created: st.Created, RoutingMode: st.RoutingMode, PolicyDir: s.PolicyDir(),
-		Etcd: s.EtcdEndpoint(), EtcdAlive: st.Etcd.alive(), Nodes: []NodeStatus{}, Pods: []PodStatus{},
+		Etcd: s.EtcdEndpoint(), EtcdAlive: st.Etcd.Alive(), Nodes: []NodeStatus{}, Pods: []PodStatus{},
 	}
 	for _, n := range st.Nodes {
 		ns := NodeStatus{
 			Name: n.Name, Address: []string{n.IPv4.String(), n.IPv6.String()}, PodCIDRs: strings.Split(prefixes(n), ", "),
 			Socket: s.socket(n.Name), Log: s.agentLog(n.Name), AgentPID: n.Agent.PID, Health: "ok",
 		}
-		if !n.Agent.alive() {
+		if !n.Agent.Alive() {
 			ns.Health = "the agent is not running"
 		} else if err := s.agentHealth(ctx, n.Name); err != nil {
 			ns.Health = err.Error()
@@ -76,27 +78,27 @@ func (s *Sandbox) Status(ctx context.Context) (*Status, error) {
 		out.Nodes = append(out.Nodes, ns)
 	}
 	for _, p := range st.Pods {
-		out.Pods = append(out.Pods, PodStatus{Pod: p.public(), Namespace: p.Namespace, Labels: p.Labels, Serving: p.Server.alive()})
+		out.Pods = append(out.Pods, PodStatus{Pod: p.public(), Namespace: p.Namespace, Labels: p.Labels, Serving: p.Server.Alive()})
 	}
 	return out, nil
 }
 
 // Print writes the status as tables.
 func (st *Status) Print(w io.Writer, colour bool) {
-	paint := palette(colour)
-	etcd := paint.green("ok")
+	paint := machine.Palette(colour)
+	etcd := paint.Green("ok")
 	if !st.EtcdAlive {
-		etcd = paint.red("etcd is not running")
+		etcd = paint.Red("etcd is not running")
 	}
-	fmt.Fprintf(w, "sandbox %s, up since %s, routing mode %s\n", paint.bold(st.Name), st.Created.Format(time.DateTime), st.RoutingMode)
+	fmt.Fprintf(w, "sandbox %s, up since %s, routing mode %s\n", paint.Bold(st.Name), st.Created.Format(time.DateTime), st.RoutingMode)
 	fmt.Fprintf(w, "etcd      %s  %s\npolicies  %s\n\n", st.Etcd, etcd, st.PolicyDir)
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(t, "NODE\tADDRESSES\tPOD RANGES\tAGENT\tHEALTH")
 	for _, n := range st.Nodes {
 		// The last column may be coloured: the table counts the bytes of the others.
-		health := paint.green(n.Health)
+		health := paint.Green(n.Health)
 		if n.Health != "ok" {
-			health = paint.red(n.Health)
+			health = paint.Red(n.Health)
 		}
 		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\n", n.Name, strings.Join(n.Address, " "), strings.Join(n.PodCIDRs, " "), n.AgentPID, health)
 	}
@@ -113,9 +115,9 @@ func (st *Status) Print(w io.Writer, colour bool) {
 		for _, port := range p.Ports {
 			ports = append(ports, fmt.Sprint(port))
 		}
-		server := paint.green("ok")
+		server := paint.Green("ok")
 		if !p.Serving {
-			server = paint.red("not running")
+			server = paint.Red("not running")
 		}
 		v6 := "-"
 		if p.IPv6.IsValid() {

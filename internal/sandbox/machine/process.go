@@ -1,4 +1,4 @@
-package sandbox
+package machine
 
 import (
 	"bytes"
@@ -15,28 +15,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// process remembers a process by its number and the moment it started (in clock ticks since boot),
+// Process remembers a process by its number and the moment it started (in clock ticks since boot),
 // because numbers are used again.
-type process struct {
+type Process struct {
 	PID   int    `json:"pid"`
 	Start uint64 `json:"start"`
 }
 
-// alive reports whether the process still runs; a zombie does not.
-func (p process) alive() bool {
-	start, state, err := readStat(p.PID)
+// Alive reports whether the process still runs; a zombie does not.
+func (p Process) Alive() bool {
+	start, state, err := ReadStat(p.PID)
 	return err == nil && p.PID > 0 && start == p.Start && state != 'Z' && state != 'X'
 }
 
-// waitEnded waits until nothing of a process that was killed is left. Its first thread is a zombie
+// WaitEnded waits until nothing of a process that was killed is left. Its first thread is a zombie
 // before the others have given up what they hold, locks among it.
-func (p process) waitEnded(timeout time.Duration) error {
+func (p Process) WaitEnded(timeout time.Duration) error {
 	deadline := time.Now().Add(timeout)
 	for {
 		_, _ = unix.Wait4(p.PID, nil, unix.WNOHANG, nil) // if it is a child of ours
-		start, _, err := readStat(p.PID)
+		start, _, err := ReadStat(p.PID)
 		tasks, taskErr := os.ReadDir(fmt.Sprintf("/proc/%d/task", p.PID))
-		if err != nil || start != p.Start || (!p.alive() && taskErr == nil && len(tasks) <= 1) {
+		if err != nil || start != p.Start || (!p.Alive() && taskErr == nil && len(tasks) <= 1) {
 			return nil
 		}
 		if time.Now().After(deadline) {
@@ -46,9 +46,9 @@ func (p process) waitEnded(timeout time.Duration) error {
 	}
 }
 
-// readStat reads the start time and the state of a process from /proc/PID/stat (see proc(5)). The
+// ReadStat reads the start time and the state of a process from /proc/PID/stat (see proc(5)). The
 // name in it may contain anything, so fields are counted from the last parenthesis.
-func readStat(pid int) (start uint64, state byte, err error) {
+func ReadStat(pid int) (start uint64, state byte, err error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, 0, err
@@ -63,64 +63,70 @@ func readStat(pid int) (start uint64, state byte, err error) {
 	return start, fields[0][0], err
 }
 
-// daemon describes a process that outlives the command that starts it.
-type daemon struct {
-	namespace string // path
-	argv      []string
-	env       []string // added to the environment
-	log       string   // file to append its output to
-	// ready makes start wait until the process closes its descriptor 3; a process that ends before
+// Daemon describes a process that outlives the command that starts it.
+type Daemon struct {
+	Namespace string // path
+	Argv      []string
+	Env       []string // added to the environment
+	Log       string   // file to append its output to
+	// Ready makes Start wait until the process closes its descriptor 3; a process that ends before
 	// writing to it has failed. Programs that know nothing of this have it false.
-	ready   bool
-	timeout time.Duration
+	Ready   bool
+	Timeout time.Duration
+	// Files are further descriptors of the process, from 4 on if Ready is set and from 3 on otherwise. Start leaves them open.
+	Files []*os.File
+	// Cloneflags are the namespaces that the process gets new ones of, as CLONE_NEWPID.
+	Cloneflags uintptr
 }
 
-func (d daemon) start() (process, error) {
-	log, err := os.OpenFile(d.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+// Start starts the process, and waits until it is ready if Ready is set. The process outlives the caller and is nobody's child then.
+func (d Daemon) Start() (Process, error) {
+	log, err := os.OpenFile(d.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
-		return process{}, err
+		return Process{}, err
 	}
 	defer log.Close()
-	cmd := exec.Command(d.argv[0], d.argv[1:]...)
-	cmd.Env = append(os.Environ(), d.env...)
+	cmd := exec.Command(d.Argv[0], d.Argv[1:]...)
+	cmd.Env = append(os.Environ(), d.Env...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Dir = "/"
 	// A session of its own: a Ctrl-C meant for this command must not end the sandbox.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Cloneflags: d.Cloneflags}
 	var r, w *os.File
-	if d.ready {
+	if d.Ready {
 		if r, w, err = os.Pipe(); err != nil {
-			return process{}, err
+			return Process{}, err
 		}
 		defer r.Close()
 		cmd.ExtraFiles = []*os.File{w}
 	}
-	err = inNamespace(d.namespace, cmd.Start)
+	cmd.ExtraFiles = append(cmd.ExtraFiles, d.Files...)
+	err = InNamespace(d.Namespace, cmd.Start)
 	if w != nil {
 		_ = w.Close()
 	}
 	if err != nil {
-		return process{}, fmt.Errorf("start %s: %w", d.argv[0], err)
+		return Process{}, fmt.Errorf("start %s: %w", d.Argv[0], err)
 	}
-	p := process{PID: cmd.Process.Pid}
-	p.Start, _, err = readStat(p.PID)
+	p := Process{PID: cmd.Process.Pid}
+	p.Start, _, err = ReadStat(p.PID)
 	// The process is found again by its number; it is nobody's child once this command has ended.
 	_ = cmd.Process.Release()
 	if err != nil {
-		return p, fmt.Errorf("%s ended at once: %s", d.argv[0], lastLines(d.log, 3))
+		return p, fmt.Errorf("%s ended at once: %s", d.Argv[0], LastLines(d.Log, 3))
 	}
-	if d.ready {
-		_ = r.SetReadDeadline(time.Now().Add(d.timeout))
+	if d.Ready {
+		_ = r.SetReadDeadline(time.Now().Add(d.Timeout))
 		said, err := io.ReadAll(r)
 		if err != nil || len(said) == 0 {
-			return p, fmt.Errorf("%s did not start: %s", strings.Join(d.argv, " "), lastLines(d.log, 3))
+			return p, fmt.Errorf("%s did not start: %s", strings.Join(d.Argv, " "), LastLines(d.Log, 3))
 		}
 	}
 	return p, nil
 }
 
-// signalReady tells the process that waits in daemon.start that this one is ready, if it was asked to.
-func signalReady(fd int) error {
+// SignalReady tells the process that waits in Daemon.Start that this one is ready, if it was asked to.
+func SignalReady(fd int) error {
 	if fd <= 0 {
 		return nil
 	}
@@ -129,8 +135,8 @@ func signalReady(fd int) error {
 	return errors.Join(err, f.Close())
 }
 
-// lastLines returns the end of a log for an error message.
-func lastLines(file string, n int) string {
+// LastLines returns the end of a log for an error message.
+func LastLines(file string, n int) string {
 	data, err := os.ReadFile(file)
 	if err != nil || len(bytes.TrimSpace(data)) == 0 {
 		return "its log is empty (" + file + ")"
@@ -139,33 +145,33 @@ func lastLines(file string, n int) string {
 	return strings.Join(lines[max(0, len(lines)-n):], "\n  ") + "\n  (log: " + file + ")"
 }
 
-// processesIn lists the processes whose main thread is in one of the namespaces.
-func processesIn(namespaces map[inode]bool) ([]process, error) {
+// ProcessesIn lists the processes whose main thread is in one of the namespaces.
+func ProcessesIn(namespaces map[Inode]bool) ([]Process, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil, err
 	}
-	var out []process
+	var out []Process
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
 		if err != nil || pid == os.Getpid() {
 			continue
 		}
-		id, err := namespaceID(fmt.Sprintf("/proc/%d/ns/net", pid))
+		id, err := NamespaceID(fmt.Sprintf("/proc/%d/ns/net", pid))
 		if err != nil || !namespaces[id] {
 			continue // gone, a zombie, or not ours
 		}
-		start, state, err := readStat(pid)
+		start, state, err := ReadStat(pid)
 		if err == nil && state != 'Z' {
-			out = append(out, process{PID: pid, Start: start})
+			out = append(out, Process{PID: pid, Start: start})
 		}
 	}
 	return out, nil
 }
 
-// send signals the process if it is still the same one. The descriptor
+// Send signals the process if it is still the same one. The descriptor
 // keeps the number from being used again in between.
-func (p process) send(sig unix.Signal) error {
+func (p Process) Send(sig unix.Signal) error {
 	fd, err := unix.PidfdOpen(p.PID, 0)
 	if err != nil {
 		if err == unix.ESRCH {
@@ -174,7 +180,7 @@ func (p process) send(sig unix.Signal) error {
 		return fmt.Errorf("process %d: %w", p.PID, err)
 	}
 	defer unix.Close(fd)
-	if !p.alive() {
+	if !p.Alive() {
 		return nil
 	}
 	if err := unix.PidfdSendSignal(fd, sig, nil, 0); err != nil && err != unix.ESRCH {
@@ -183,16 +189,16 @@ func (p process) send(sig unix.Signal) error {
 	return nil
 }
 
-// endAll ends every process in the namespaces: politely, and after a while with SIGKILL. It returns
+// EndAll ends every process in the namespaces: politely, and after a while with SIGKILL. It returns
 // when none is left.
-func endAll(namespaces map[inode]bool, polite time.Duration) (ended int, err error) {
+func EndAll(namespaces map[Inode]bool, polite time.Duration) (ended int, err error) {
 	if len(namespaces) == 0 {
 		return 0, nil
 	}
-	seen := map[process]unix.Signal{}
+	seen := map[Process]unix.Signal{}
 	deadline := time.Now().Add(polite)
 	for {
-		procs, err := processesIn(namespaces)
+		procs, err := ProcessesIn(namespaces)
 		if err != nil {
 			return len(seen), err
 		}
@@ -209,7 +215,7 @@ func endAll(namespaces map[inode]bool, polite time.Duration) (ended int, err err
 		}
 		for _, p := range procs {
 			if seen[p] != sig {
-				if err := p.send(sig); err != nil {
+				if err := p.Send(sig); err != nil {
 					return len(seen), err
 				}
 				seen[p] = sig

@@ -1,4 +1,4 @@
-package sandbox
+package machine
 
 import (
 	"errors"
@@ -11,15 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// createNamespace makes an empty network namespace, kept by a mount on a new file at path, with its
+// CreateNamespace makes an empty network namespace, kept by a mount on a new file at path, with its
 // loopback up. The file must not exist.
-func createNamespace(path string) error {
+func CreateNamespace(path string) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0o444)
 	if err != nil {
 		return fmt.Errorf("new namespace: %w", err)
 	}
 	_ = f.Close()
-	err = onThread(func() error {
+	err = OnThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("unshare: %w", err)
 		}
@@ -34,13 +34,13 @@ func createNamespace(path string) error {
 		return netlink.LinkSetUp(lo)
 	})
 	if err != nil {
-		return errors.Join(fmt.Errorf("new namespace %s: %w", filepath.Base(path), err), removeNamespace(path))
+		return errors.Join(fmt.Errorf("new namespace %s: %w", filepath.Base(path), err), RemoveNamespace(path))
 	}
 	return nil
 }
 
-// removeNamespace gives up the mount that keeps a namespace. What is missing is no error.
-func removeNamespace(path string) error {
+// RemoveNamespace gives up the mount that keeps a namespace. What is missing is no error.
+func RemoveNamespace(path string) error {
 	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil && err != unix.EINVAL && err != unix.ENOENT {
 		return fmt.Errorf("unmount %s: %w", path, err)
 	}
@@ -50,15 +50,15 @@ func removeNamespace(path string) error {
 	return nil
 }
 
-// inNamespace runs fn on a thread inside the namespace kept at path. Sockets opened and processes
+// InNamespace runs fn on a thread inside the namespace kept at path. Sockets opened and processes
 // started by fn itself belong to the namespace; goroutines started by it do not.
-func inNamespace(path string, fn func() error) error {
+func InNamespace(path string, fn func() error) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return fmt.Errorf("namespace: %w", err)
 	}
 	defer f.Close()
-	return onThread(func() error {
+	return OnThread(func() error {
 		if err := unix.Setns(int(f.Fd()), unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("enter namespace %s: %w", filepath.Base(path), err)
 		}
@@ -66,16 +66,16 @@ func inNamespace(path string, fn func() error) error {
 	})
 }
 
-// onThread runs fn on a thread of its own. The thread is never unlocked, so the runtime ends it,
+// OnThread runs fn on a thread of its own. The thread is never unlocked, so the runtime ends it,
 // and its namespace with it, instead of giving it to other goroutines. The main thread can't be
 // ended, and /proc/self speaks of it: it is kept busy while another one does the work.
-func onThread(fn func() error) error {
+func OnThread(fn func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
 		if unix.Gettid() == unix.Getpid() {
 			defer runtime.UnlockOSThread()
-			done <- onThread(fn)
+			done <- OnThread(fn)
 			return
 		}
 		done <- fn()
@@ -83,13 +83,14 @@ func onThread(fn func() error) error {
 	return <-done
 }
 
-// inode identifies a namespace for as long as something keeps it.
-type inode struct{ dev, ino uint64 }
+// Inode identifies a namespace for as long as something keeps it.
+type Inode struct{ dev, ino uint64 }
 
-func namespaceID(path string) (inode, error) {
+// NamespaceID returns the identity of the namespace that a path leads to, such as a mount that keeps it or /proc/PID/ns/net.
+func NamespaceID(path string) (Inode, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
-		return inode{}, err
+		return Inode{}, err
 	}
-	return inode{dev: st.Dev, ino: st.Ino}, nil
+	return Inode{dev: st.Dev, ino: st.Ino}, nil
 }
