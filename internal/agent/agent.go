@@ -258,11 +258,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 	case <-run.ctx.Done():
 		return run.wait()
 	}
-	if cfg.KVStore == "" {
-		if err := a.identities.recall(ctx, a.registry.List(), a.idMin, a.idMax); err != nil {
-			return err
-		}
-	}
+	forgo := a.identities.recall(a.registry.List())
 	restored, err := a.lifecycle.Resume(ctx)
 	if err != nil {
 		return err
@@ -305,7 +301,13 @@ func (ag *Agent) Run(ctx context.Context) error {
 		return nil
 	})
 	run.start("synced", func(ctx context.Context) error { return a.whenSynced(ctx, gate, addrTable, shared, ruleBook, log) })
-	run.start("restored", a.lifecycle.Reacquire)
+	run.start("restored", func(ctx context.Context) error {
+		err := a.lifecycle.Reacquire(ctx)
+		if ctx.Err() == nil {
+			forgo(ctx)
+		}
+		return err
+	})
 	run.start("ipam", a.pool.Run)
 	run.start("events", func(ctx context.Context) error { return a.hub.run(ctx, kernel) })
 	run.start("housekeeping", func(ctx context.Context) error { return a.housekeeping(ctx, log) })
@@ -404,7 +406,7 @@ func newIdentities(cfg Config, facts nodeFacts, backend kvstore.Backend, first, 
 		return nil, err
 	}
 	return &identities{
-		log: log, alloc: alloc, store: store, events: events, fixed: fixedSet, known: map[identity.ID]labels.Set{},
+		log: log, alloc: alloc, events: events, fixed: fixedSet, known: map[identity.ID]labels.Set{},
 		first: first, last: last,
 		wellKnown: identity.WellKnownIdentities(cfg.ClusterName, "kube-system"),
 	}, nil

@@ -62,7 +62,6 @@ func (k labelKey) PutKeyFromMap(m map[string]string) (allocator.AllocatorKey, er
 type identities struct {
 	log       *slog.Logger
 	alloc     *allocator.Allocator
-	store     allocator.Backend
 	events    allocator.AllocatorEventChan
 	fixed     identity.Fixed
 	wellKnown []identity.WellKnown
@@ -134,20 +133,33 @@ func (ids *identities) Release(ctx context.Context, set labels.Set) error {
 	return err
 }
 
-// recall puts the numbers that restored endpoints have back into a store that did not outlive the
-// agent before: that of a node on its own. Without it they would all get other numbers.
-func (ids *identities) recall(ctx context.Context, rows []endpoint.Endpoint, first, last identity.ID) error {
+// recall takes the identities of restored endpoints into use as they were, so that neither these nor new pods with the same labels have to wait for a store
+// that is away. The function it returns gives these uses back, when the endpoints have their own.
+func (ids *identities) recall(rows []endpoint.Endpoint) (forgo func(ctx context.Context)) {
+	var assumed []labels.Set
 	for _, row := range rows {
-		if _, ok, err := ids.byRule(row.IdentityLabels); ok || err != nil || row.Identity < first || row.Identity > last {
+		if _, ok, err := ids.byRule(row.IdentityLabels); ok || err != nil || row.Identity == 0 {
 			continue
 		}
-		ref := allocator.Reference{ID: allocator.ID(row.Identity), Key: labelKey{row.IdentityLabels}}
-		if err := ids.store.Restore(ctx, ref); err != nil {
+		err := ids.believable(row.Identity, row.IdentityLabels)
+		if err == nil {
+			err = ids.alloc.Assume(labelKey{row.IdentityLabels}, allocator.ID(row.Identity))
+		}
+		if err != nil {
 			// Two endpoints cannot disagree about a number but by damage; the first is right.
 			ids.log.Warn("an endpoint's identity cannot be kept over the restart", "endpoint", row.ID, "identity", row.Identity, "error", err)
+			continue
+		}
+		assumed = append(assumed, row.IdentityLabels)
+		ids.learn(row.Identity, row.IdentityLabels)
+	}
+	return func(ctx context.Context) {
+		for _, set := range assumed {
+			if _, err := ids.alloc.Release(ctx, labelKey{set}); err != nil {
+				ids.log.Warn("cannot give back an identity of before the restart", "labels", set.String(), "error", err)
+			}
 		}
 	}
-	return ctx.Err()
 }
 
 // static returns the identities that exist without allocation.

@@ -380,8 +380,30 @@ func TestTwoNodes(t *testing.T) {
 					t.Errorf("agent started without the store, front to web %s: %v", to, err)
 				}
 			}
+			// A pod of an identity that the node knows starts at once, and its rules hold.
+			n2.serving(false)
+			began := time.Now()
+			late := n2.attached("web-2", map[string]string{"app": "web"})
+			if took := time.Since(began); took > 5*time.Second {
+				t.Errorf("a pod with known labels took %v without the store", took)
+			}
+			if a, b := late.endpoint().Status.Identity.ID, web.endpoint().Status.Identity.ID; a != b {
+				t.Errorf("a pod like web has identity %d without the store, web has %d", a, b)
+			}
+			serveEcho(t, late.ns, late.both(81)[0])
+			refused(t, "open to another port of the pod that started without the store", open.ns, late.both(81)[0])
 			store.Start()
 			n2.ready()
+			if err := ask(t, front.ns, late.both(80)[0], 100, false, 0); err == nil {
+				t.Error("a port that nobody serves answers")
+			}
+			serveEcho(t, late.ns, late.both(80)[0])
+			if err := ask(t, front.ns, late.both(80)[0], 100, false, patient); err != nil {
+				t.Errorf("front to the pod that started without the store: %v", err)
+			}
+			if err := late.del(); err != nil {
+				t.Error(err)
+			}
 			if err := web.del(); err != nil {
 				t.Error(err)
 			}

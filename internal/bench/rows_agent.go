@@ -30,7 +30,7 @@ func (b *bencher) agentStart(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	var took, confirmed pairs
+	var took pairs
 	for range pick(b, 9, 3) {
 		n.agent.kill()
 		start := time.Now()
@@ -46,24 +46,9 @@ func (b *bencher) agentStart(ctx context.Context) (err error) {
 			return err
 		}
 		took.add(ms(time.Since(start)), ms(alone))
-		// The identities of restored endpoints are confirmed by the key-value store a little later; their
-		// pods are served with what they had.
-		want := fmt.Sprintf("%d of %d ready", endpoints, endpoints)
-		err = poll(ctx, 20*time.Second, time.Millisecond, func() error {
-			body, err := n.get(ctx, "/v1/healthz", nil)
-			if err == nil && !contains(body, want) {
-				err = fmt.Errorf("health after the restart does not say %q: %s", want, body)
-			}
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		confirmed.add(ms(time.Since(start)), ms(alone))
 	}
 	const baseline = "the agent's program executed to print its version"
 	b.add(took.fill(Figure{Row: "start", Name: "killed agent to ready, 23 endpoints", Unit: "ms", BaselineName: baseline, First: 1000, Far: 300}))
-	b.add(confirmed.fill(Figure{Row: "start", Name: "killed agent until etcd confirmed all identities", Unit: "ms", BaselineName: baseline, First: 1000, Far: 300}))
 	b.add(Figure{Row: "start", Name: "first start of a node", Unit: "ms", Value: ms(first), Samples: 1})
 	return nil
 }

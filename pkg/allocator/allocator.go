@@ -206,6 +206,9 @@ func (a *Allocator) Allocate(ctx context.Context, key AllocatorKey) (id ID, isNe
 		ctx, cancel = context.WithTimeout(ctx, a.set.timeout)
 		defer cancel()
 	}
+	if id := a.joinKnown(text); id != NoID {
+		return id, false, nil
+	}
 	if err := a.WaitForInitialSync(ctx); err != nil {
 		return NoID, false, err
 	}
@@ -274,6 +277,54 @@ func (a *Allocator) join(lk *localKey) ID {
 	}
 	lk.refs++
 	return lk.id
+}
+
+// joinKnown is join for a key by its text. It works before anything was heard of the store.
+func (a *Allocator) joinKnown(text string) ID {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	lk := a.local[text]
+	if lk == nil || lk.refs == 0 || lk.id == NoID || a.isClosed {
+		return NoID
+	}
+	lk.refs++
+	return lk.id
+}
+
+// Assume takes key into use with the number that this node had for it before it was restarted. It makes no round trip and works while the store is away: the
+// reference is written, or found to be there, as soon as it can be. If the number has become another key's meanwhile, or the key another number's, that one is
+// taken and told by an [EventRenumbered], as after the loss of a lease. Each Assume that succeeds needs one [Allocator.Release].
+func (a *Allocator) Assume(key AllocatorKey, id ID) error {
+	text, err := canonical(key)
+	if err != nil {
+		return err
+	}
+	if !a.set.numbers.Contains(id) {
+		return fmt.Errorf("assume %d for %q: the number is outside of this allocator's range", id, text)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.isClosed {
+		return ErrClosed
+	}
+	if other := a.localIDs[id]; other != nil && other.text != text {
+		return fmt.Errorf("assume %d for %q: this node uses the number for %q", id, text, other.text)
+	}
+	lk := a.local[text]
+	switch {
+	case lk == nil:
+		lk = &localKey{key: key, text: text, turn: make(chan struct{}, 1)}
+		a.local[text] = lk
+	case lk.users > 0, lk.unwanted, lk.refs > 0 && lk.id != id:
+		return fmt.Errorf("assume %d for %q: the key is in use already, with number %d or one that is being looked for", id, text, lk.id)
+	}
+	if lk.refs == 0 {
+		a.setID(lk, id)
+		lk.wrong = true
+		a.wake()
+	}
+	lk.refs++
+	return nil
 }
 
 // setID notes the number of a local key. It must be called with mu held.
