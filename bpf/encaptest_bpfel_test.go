@@ -25,6 +25,10 @@ const (
 	encapTestMapFragments     = "fragments"
 	encapTestMapIpcache       = "ipcache"
 	encapTestMapIpcachePrefix = "ipcache_prefix"
+	encapTestMapLbAffinity    = "lb_affinity"
+	encapTestMapLbMembers     = "lb_members"
+	encapTestMapLbServices    = "lb_services"
+	encapTestMapLbSlots       = "lb_slots"
 	encapTestMapMetrics       = "metrics"
 	encapTestMapMonitor       = "monitor"
 	encapTestMapPolicy        = "policy"
@@ -93,6 +97,10 @@ type encapTestMapSpecs struct {
 	Fragments     *ebpf.MapSpec `ebpf:"fragments"`
 	Ipcache       *ebpf.MapSpec `ebpf:"ipcache"`
 	IpcachePrefix *ebpf.MapSpec `ebpf:"ipcache_prefix"`
+	LbAffinity    *ebpf.MapSpec `ebpf:"lb_affinity"`
+	LbMembers     *ebpf.MapSpec `ebpf:"lb_members"`
+	LbServices    *ebpf.MapSpec `ebpf:"lb_services"`
+	LbSlots       *ebpf.MapSpec `ebpf:"lb_slots"`
 	Metrics       *ebpf.MapSpec `ebpf:"metrics"`
 	Monitor       *ebpf.MapSpec `ebpf:"monitor"`
 	Policy        *ebpf.MapSpec `ebpf:"policy"`
@@ -135,6 +143,10 @@ type encapTestMaps struct {
 	Fragments     *ebpf.Map `ebpf:"fragments"`
 	Ipcache       *ebpf.Map `ebpf:"ipcache"`
 	IpcachePrefix *ebpf.Map `ebpf:"ipcache_prefix"`
+	LbAffinity    *ebpf.Map `ebpf:"lb_affinity"`
+	LbMembers     *ebpf.Map `ebpf:"lb_members"`
+	LbServices    *ebpf.Map `ebpf:"lb_services"`
+	LbSlots       *ebpf.Map `ebpf:"lb_slots"`
 	Metrics       *ebpf.Map `ebpf:"metrics"`
 	Monitor       *ebpf.Map `ebpf:"monitor"`
 	Policy        *ebpf.Map `ebpf:"policy"`
@@ -152,6 +164,10 @@ func (m *encapTestMaps) Close() error {
 		m.Fragments,
 		m.Ipcache,
 		m.IpcachePrefix,
+		m.LbAffinity,
+		m.LbMembers,
+		m.LbServices,
+		m.LbSlots,
 		m.Metrics,
 		m.Monitor,
 		m.Policy,

@@ -3,9 +3,10 @@
 /* Packets that a pod sends: ingress of the host side of its veth pair.
  *
  * The sender is known by the interface alone, so nothing in the packet is believed until it agrees
- * with the endpoint's row. A packet for another pod of this node is judged by both policies here and
+ * with the endpoint's row. A packet for a service becomes one for a backend. A packet for another pod of this node is judged by both policies here and
  * goes straight into that pod; one for a pod elsewhere is encapsulated; the rest is the stack's. */
 #include "lib/forward.h"
+#include "lib/lb.h"
 #include "lib/neighbour.h"
 
 /* What is known of a destination that is not a local pod. */
@@ -65,29 +66,45 @@ static __always_inline int from_pod_packet(struct __sk_buff *ctx, struct report 
 	}
 
 	struct sides sides = {};
+	struct translation nat = {};
+	struct found found;
 	side_src(&sides, ep);
-	struct endpoint *local = endpoint_at(&p.dst);
-	if (local) {
-		report->dst_identity = local->identity;
-		reason = endpoint_ready(local);
-		if (reason) {
-			report->direction = INGRESS;
-			report->endpoint = local->id;
-			return -reason;
+	reason = find(ctx, &p, &sides, report, &found);
+	if (!reason)
+		reason = translate(ctx, &p, &found, &nat);
+	if (reason)
+		return -reason;
+
+	struct endpoint *local;
+	struct ipcache_value *remote = NULL;
+	if (unlikely(is_hairpin(&found, &nat))) {
+		/* Nobody keeps a pod from itself. */
+		local = ep;
+		sides = (struct sides){.src_identity = ep->identity, .dst_identity = ep->identity};
+	} else {
+		local = endpoint_at(&p.dst);
+		if (local) {
+			reason = endpoint_ready(local);
+			if (reason) {
+				report->dst_identity = local->identity;
+				report->direction = INGRESS;
+				report->endpoint = local->id;
+				return -reason;
+			}
+			side_dst(&sides, local);
+		} else {
+			if (is_loopback(&p.dst, p.v6))
+				return -DROP_NO_ENDPOINT;
+			sides.dst_identity = destination(&p, &remote);
 		}
-		side_dst(&sides, local);
-		reason = judge(ctx, &p, &sides, report);
-		if (reason)
-			return -reason;
+	}
+	reason = judge_found(ctx, &p, &sides, report, &found, &nat);
+	if (reason)
+		return -reason;
+	if (local) {
 		count(ctx, FORWARDED, EGRESS);
 		return deliver(ctx, &p, local, report);
 	}
-
-	struct ipcache_value *remote = NULL;
-	sides.dst_identity = destination(&p, &remote);
-	reason = judge(ctx, &p, &sides, report);
-	if (reason)
-		return -reason;
 	if (cfg.tunnel && has_tunnel(remote))
 		return encapsulate(ctx, remote, ep->identity, report);
 	report->outcome = OUTCOME_STACK;

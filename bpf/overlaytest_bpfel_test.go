@@ -36,6 +36,14 @@ type overlayTestConfig struct {
 		_ structs.HostLayout
 		B [16]uint8
 	}
+	Loopback4 struct {
+		_ structs.HostLayout
+		B [16]uint8
+	}
+	Loopback6 struct {
+		_ structs.HostLayout
+		B [16]uint8
+	}
 	TunnelIfindex uint32
 	HostIfindex   uint32
 	TimeoutTcp    uint32
@@ -72,6 +80,10 @@ type overlayTestCtValue struct {
 	DstGeneration  uint32
 	Expires        uint32
 	Flags          uint32
+	Nat            overlayTestAddr
+	NatPort        uint16
+	ClientPort     uint16
+	Pad            uint32
 }
 
 type overlayTestEndpoint struct {
@@ -112,6 +124,57 @@ type overlayTestIpcacheValue struct {
 	Tunnel   overlayTestAddr
 	Identity uint32
 	Flags    uint32
+}
+
+type overlayTestLbBackend struct {
+	_    structs.HostLayout
+	Addr overlayTestAddr
+	Port uint16
+	Pad  [6]uint8
+}
+
+type overlayTestLbChoice struct {
+	_       structs.HostLayout
+	Backend overlayTestLbBackend
+	Expires uint32
+	Pad     uint32
+}
+
+type overlayTestLbClient struct {
+	_    structs.HostLayout
+	Addr overlayTestAddr
+	Id   uint32
+	Pad  uint32
+}
+
+type overlayTestLbKey struct {
+	_     structs.HostLayout
+	Addr  overlayTestAddr
+	Port  uint16
+	Proto uint8
+	Scope uint8
+	Pad   [4]uint8
+}
+
+type overlayTestLbMember struct {
+	_       structs.HostLayout
+	Backend overlayTestLbBackend
+	Set     uint32
+	Pad     uint32
+}
+
+type overlayTestLbService struct {
+	_        structs.HostLayout
+	Set      uint32
+	Count    uint32
+	Affinity uint32
+	Id       uint32
+}
+
+type overlayTestLbSlot struct {
+	_    structs.HostLayout
+	Set  uint32
+	Slot uint32
 }
 
 type overlayTestMetric struct {
@@ -164,6 +227,10 @@ const (
 	overlayTestMapFragments       = "fragments"
 	overlayTestMapIpcache         = "ipcache"
 	overlayTestMapIpcachePrefix   = "ipcache_prefix"
+	overlayTestMapLbAffinity      = "lb_affinity"
+	overlayTestMapLbMembers       = "lb_members"
+	overlayTestMapLbServices      = "lb_services"
+	overlayTestMapLbSlots         = "lb_slots"
 	overlayTestMapMetrics         = "metrics"
 	overlayTestMapMonitor         = "monitor"
 	overlayTestMapPolicy          = "policy"
@@ -232,6 +299,10 @@ type overlayTestMapSpecs struct {
 	Fragments     *ebpf.MapSpec `ebpf:"fragments"`
 	Ipcache       *ebpf.MapSpec `ebpf:"ipcache"`
 	IpcachePrefix *ebpf.MapSpec `ebpf:"ipcache_prefix"`
+	LbAffinity    *ebpf.MapSpec `ebpf:"lb_affinity"`
+	LbMembers     *ebpf.MapSpec `ebpf:"lb_members"`
+	LbServices    *ebpf.MapSpec `ebpf:"lb_services"`
+	LbSlots       *ebpf.MapSpec `ebpf:"lb_slots"`
 	Metrics       *ebpf.MapSpec `ebpf:"metrics"`
 	Monitor       *ebpf.MapSpec `ebpf:"monitor"`
 	Policy        *ebpf.MapSpec `ebpf:"policy"`
@@ -274,6 +345,10 @@ type overlayTestMaps struct {
 	Fragments     *ebpf.Map `ebpf:"fragments"`
 	Ipcache       *ebpf.Map `ebpf:"ipcache"`
 	IpcachePrefix *ebpf.Map `ebpf:"ipcache_prefix"`
+	LbAffinity    *ebpf.Map `ebpf:"lb_affinity"`
+	LbMembers     *ebpf.Map `ebpf:"lb_members"`
+	LbServices    *ebpf.Map `ebpf:"lb_services"`
+	LbSlots       *ebpf.Map `ebpf:"lb_slots"`
 	Metrics       *ebpf.Map `ebpf:"metrics"`
 	Monitor       *ebpf.Map `ebpf:"monitor"`
 	Policy        *ebpf.Map `ebpf:"policy"`
@@ -291,6 +366,10 @@ func (m *overlayTestMaps) Close() error {
 		m.Fragments,
 		m.Ipcache,
 		m.IpcachePrefix,
+		m.LbAffinity,
+		m.LbMembers,
+		m.LbServices,
+		m.LbSlots,
 		m.Metrics,
 		m.Monitor,
 		m.Policy,

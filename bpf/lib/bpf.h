@@ -18,6 +18,7 @@ typedef _Bool bool;
 #define SEC(name) __attribute__((section(name), used))
 #define __always_inline inline __attribute__((always_inline))
 #define __noinline __attribute__((noinline))
+#define __maybe_unused __attribute__((unused))
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)
 #define memcpy __builtin_memcpy
@@ -52,6 +53,10 @@ enum {
 	BPF_F_NO_PREALLOC = 1 << 0,
 	/* bpf_skb_store_bytes */
 	BPF_F_RECOMPUTE_CSUM = 1 << 0,
+	/* bpf_l4_csum_replace; the lowest four bits are the size of the field */
+	BPF_F_PSEUDO_HDR = 1 << 4,
+	BPF_F_MARK_MANGLED_0 = 1 << 5,
+	BPF_F_IPV6 = 1 << 7, /* Linux 6.16 */
 	/* bpf_skb_set_tunnel_key, bpf_skb_get_tunnel_key */
 	BPF_F_TUNINFO_IPV6 = 1 << 0,
 	BPF_F_ZERO_CSUM_TX = 1 << 1,
@@ -109,6 +114,11 @@ static long (*const bpf_map_delete_elem)(void *map, const void *key) = (void *)3
 static __u64 (*const bpf_ktime_get_ns)(void) = (void *)5;
 static long (*const bpf_skb_store_bytes)(struct __sk_buff *skb, __u32 offset, const void *from,
 					 __u32 len, __u64 flags) = (void *)9;
+static __u32 (*const bpf_get_prandom_u32)(void) = (void *)7;
+static long (*const bpf_l3_csum_replace)(struct __sk_buff *skb, __u32 offset, __u64 from, __u64 to,
+					 __u64 size) = (void *)10;
+static long (*const bpf_l4_csum_replace)(struct __sk_buff *skb, __u32 offset, __u64 from, __u64 to,
+					 __u64 flags) = (void *)11;
 static long (*const bpf_skb_get_tunnel_key)(struct __sk_buff *skb, struct bpf_tunnel_key *key,
 					    __u32 size, __u64 flags) = (void *)20;
 static long (*const bpf_skb_set_tunnel_key)(struct __sk_buff *skb, struct bpf_tunnel_key *key,

@@ -8,6 +8,9 @@ struct config {
 	struct addr router6;
 	struct addr node4;
 	struct addr node6;
+	/* Whom a pod sees when it reaches itself through a service. */
+	struct addr loopback4;
+	struct addr loopback6;
 	__u32 tunnel_ifindex;
 	__u32 host_ifindex;
 	/* Lifetimes in ticks of 2^30 ns, see conntrack.h. */
@@ -63,6 +66,11 @@ static __always_inline bool cfg_addr_equal(const struct addr *a, const volatile 
 static __always_inline bool is_router6(const struct addr *a)
 {
 	return cfg.has_router6 && cfg_addr_equal(a, &cfg.router6);
+}
+
+static __always_inline bool is_loopback(const struct addr *a, bool v6)
+{
+	return v6 ? cfg_addr_equal(a, &cfg.loopback6) : cfg_addr_equal(a, &cfg.loopback4);
 }
 
 /* Says whether the address is one of this node's own. */

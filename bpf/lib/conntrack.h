@@ -17,6 +17,7 @@
 #include "events.h"
 #include "packet.h"
 #include "policy.h"
+#include "rewrite.h"
 
 /* The two ends of a packet. A rule set of 0 means that this side is not local, or not judged here. */
 struct sides {
@@ -104,13 +105,15 @@ static __always_inline int judge_side(struct __sk_buff *ctx, struct report *repo
 				    about(direction, v6, proto, port));
 
 	if (unlikely(monitor_flags() & MONITOR_VERDICTS)) {
-		struct report verdict = *report;
+		__u32 was_direction = report->direction, was_endpoint = report->endpoint;
 
-		verdict.type = EVENT_VERDICT;
-		verdict.reason = reason;
-		verdict.direction = direction;
-		verdict.endpoint = endpoint;
-		emit(ctx, &verdict);
+		report->type = EVENT_VERDICT;
+		report->reason = reason;
+		report->direction = direction;
+		report->endpoint = endpoint;
+		emit(ctx, report);
+		report->direction = was_direction;
+		report->endpoint = was_endpoint;
 	}
 	if (reason) {
 		report->direction = direction;
@@ -136,7 +139,7 @@ static __always_inline int judge_own(struct __sk_buff *ctx, struct report *repor
 
 /* Reads the packet that an ICMP error is about and sets the key of its flow as if the error were a
  * packet of that flow, which goes against the packet it is about. */
-static __always_inline int related_key(struct __sk_buff *ctx, const struct packet *p,
+static __noinline int related_key(struct __sk_buff *ctx, const struct packet *p,
 				       const struct sides *s, bool *swapped, struct ct_key *key)
 {
 	__u32 off = p->l4 + sizeof(struct icmp_header);
@@ -194,54 +197,211 @@ static __always_inline int related_key(struct __sk_buff *ctx, const struct packe
 	return 0;
 }
 
-/* Judges a packet between two sides. Returns 0 or a drop reason, and writes who met whom, and the
- * direction that refused, into the report. */
-static __always_inline int judge(struct __sk_buff *ctx, struct packet *p, const struct sides *s,
-				 struct report *report)
-{
+/* What conntrack knows of a packet. */
+struct found {
 	struct ct_key key;
-	bool swapped = false;
-	bool related = false;
+	struct ct_value *flow; /* NULL if none is known; it may have expired */
+	__u32 now;
+	__u16 port; /* by which a new flow is judged */
+	bool swapped; /* the packet goes from b to a */
+	bool related;
+};
+
+/* A flow that is sent to a backend instead of to the service that it is addressed to. */
+struct translation {
+	struct addr service;
 	__u16 port;
+	__u16 client_port; /* the client's own, 0 if unchanged */
+	bool on; /* whether there is one at all */
+	bool hairpin; /* the backend is the client itself */
+};
 
-	report->src_identity = s->src_identity;
-	report->dst_identity = s->dst_identity;
+static __always_inline bool ct_alive(const struct ct_value *flow, __u32 now)
+{
+	return flow && (__s32)(flow->expires - now) > 0;
+}
 
+static __always_inline bool ct_opens(const struct packet *p)
+{
+	return (p->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN;
+}
+
+/* Looks a packet's flow up by the addresses and ports that the packet has now. */
+static __always_inline void find_flow(const struct packet *p, struct found *f)
+{
+	f->swapped = ct_key_set(&f->key, &p->src, &p->dst, p->sport, p->dport, p->proto);
+	f->flow = bpf_map_lookup_elem(&ct, &f->key);
+}
+
+/* Finds what is known of a packet. Returns 0 or a drop reason. */
+static __always_inline int find(struct __sk_buff *ctx, struct packet *p, const struct sides *s,
+				struct report *report, struct found *f)
+{
+	f->now = ct_now();
+	f->flow = NULL;
+	f->related = false;
 	switch (p->kind) {
 	case KIND_FLOW:
-		port = ntohs(p->dport);
+		f->port = ntohs(p->dport);
 		break;
 	case KIND_ECHO:
-		port = p->icmp_type;
-		break;
 	case KIND_ECHO_REPLY:
-		port = p->icmp_type;
+		f->port = p->icmp_type;
 		break;
 	case KIND_ICMP:
-		return judge_own(ctx, report, s, p, p->icmp_type);
-	case KIND_ERROR:
-		related = true;
-		break;
-	default:
-		return DROP_UNSUPPORTED_NDP;
-	}
-
-	if (related) {
-		int reason = related_key(ctx, p, s, &swapped, &key);
+		f->port = p->icmp_type;
+		return 0;
+	case KIND_ERROR: {
+		int reason = related_key(ctx, p, s, &f->swapped, &f->key);
 
 		if (reason)
 			return reason;
+		f->related = true;
+		f->port = 0;
+		f->flow = bpf_map_lookup_elem(&ct, &f->key);
 		report->ct_state = CT_STATE_RELATED;
-		port = 0;
-	} else {
-		swapped = ct_key_set(&key, &p->src, &p->dst, p->sport, p->dport, p->proto);
+		return 0;
 	}
+	default:
+		return DROP_UNSUPPORTED_NDP;
+	}
+	find_flow(p, f);
+	return 0;
+}
 
-	struct ct_value *flow = bpf_map_lookup_elem(&ct, &key);
-	__u32 now = ct_now();
-	bool opens = (p->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN;
+/* Has the entry that translates a client's packets live as long as the flow that they are. */
+__noinline int mirror_expiry(const struct ct_key *key, const struct ct_value *flow, __u32 expires)
+{
+	struct ct_key client_key;
 
-	if (flow && (__s32)(flow->expires - now) > 0 && !(opens && ct_closing(flow->flags))) {
+	if (!key || !flow)
+		return 0;
+	bool by_b = flow->flags & CT_OPENED_BY_B;
+	/* Of a pod that talks to itself, one address is not its own: the client's. */
+	bool client_b = flow->flags & CT_HAIRPIN ? !by_b : by_b;
+	struct addr client = client_b ? key->b : key->a;
+	struct addr service = flow->nat;
+	__u16 port = flow->client_port;
+
+	if (!port)
+		port = by_b ? key->port_b : key->port_a;
+	ct_key_set(&client_key, &client, &service, port, flow->nat_port, key->proto);
+	struct ct_value *entry = bpf_map_lookup_elem(&ct, &client_key);
+	if (entry && (entry->flags & CT_SERVICE))
+		entry->expires = expires;
+	return 0;
+}
+
+/* Makes a reply come from the service that its flow was addressed to. */
+static __always_inline int untranslate(struct __sk_buff *ctx, struct packet *p,
+				       const struct ct_value *flow)
+{
+	__u16 client_port = flow->client_port;
+	struct addr client;
+	int reason;
+
+	if (flow->flags & CT_HAIRPIN) {
+		/* The backend is the client. */
+		client = p->src;
+		reason = rewrite_end(ctx, p, &client, client_port ? client_port : p->dport, true);
+		if (reason)
+			return reason;
+	} else if (client_port) {
+		client = p->dst;
+		reason = rewrite_end(ctx, p, &client, client_port, true);
+		if (reason)
+			return reason;
+	}
+	return rewrite_end(ctx, p, &flow->nat, flow->nat_port, false);
+}
+
+/* Records a flow that its sides' policies let begin. Returns 0 or a drop reason. */
+__noinline int open_flow(const struct ct_key *key, const struct sides *s, const struct translation *nat,
+			 __u32 flags, __u32 now)
+{
+	struct ct_value fresh = {};
+
+	if (!key || !s)
+		return DROP_MALFORMED;
+	fresh.forward_packets = 1;
+	fresh.src_identity = s->src_identity;
+	fresh.dst_identity = s->dst_identity;
+	if (s->src_rule_set) {
+		fresh.src_generation = s->src_generation;
+		flags |= CT_SRC_JUDGED;
+	}
+	if (s->dst_rule_set) {
+		fresh.dst_generation = s->dst_generation;
+		flags |= CT_DST_JUDGED;
+	}
+	if (nat && nat->on) {
+		fresh.nat = nat->service;
+		fresh.nat_port = nat->port;
+		fresh.client_port = nat->client_port;
+		flags |= CT_TRANSLATED | (nat->hairpin ? CT_HAIRPIN : 0);
+	}
+	fresh.flags = flags;
+	fresh.expires = now + ct_lifetime(key->proto, flags);
+	return bpf_map_update_elem(&ct, key, &fresh, BPF_ANY) ? DROP_CT_FULL : 0;
+}
+
+/* Records that the sides' policies, asked again, let a flow go on. Identities are in the order of its
+ * opening. Returns 0 or a drop reason. */
+__noinline int readmit_flow(const struct ct_key *key, const struct sides *s, bool forward,
+			    __u32 src_identity, __u32 dst_identity)
+{
+	if (!key || !s)
+		return DROP_MALFORMED;
+	struct ct_value *flow = bpf_map_lookup_elem(&ct, key);
+	if (!flow)
+		return 0; /* the next packet opens it */
+	struct ct_value next = *flow;
+	__u32 src_rule_set = forward ? s->src_rule_set : s->dst_rule_set;
+	__u32 dst_rule_set = forward ? s->dst_rule_set : s->src_rule_set;
+
+	if (next.src_identity != src_identity || next.dst_identity != dst_identity)
+		next.flags &= ~(CT_SRC_JUDGED | CT_DST_JUDGED);
+	next.src_identity = src_identity;
+	next.dst_identity = dst_identity;
+	if (src_rule_set) {
+		next.flags |= CT_SRC_JUDGED;
+		next.src_generation = forward ? s->src_generation : s->dst_generation;
+	}
+	if (dst_rule_set) {
+		next.flags |= CT_DST_JUDGED;
+		next.dst_generation = forward ? s->dst_generation : s->src_generation;
+	}
+	return bpf_map_update_elem(&ct, key, &next, BPF_ANY) ? DROP_CT_FULL : 0;
+}
+
+/* Judges a packet between two sides of which find has been asked. Returns 0 or a drop reason, and
+ * writes who met whom, and the direction that refused, into the report. nat says how the packet was
+ * translated; NULL where none ever is. */
+static __always_inline int judge_found(struct __sk_buff *ctx, struct packet *p, const struct sides *s,
+				       struct report *report, struct found *f,
+				       const struct translation *nat)
+{
+	struct ct_value *flow = f->flow;
+	bool swapped = f->swapped, related = f->related;
+	bool alive = ct_alive(flow, f->now);
+	__u16 port = f->port;
+	__u32 now = f->now;
+
+	report->src_identity = s->src_identity;
+	report->dst_identity = s->dst_identity;
+	if (p->kind == KIND_ICMP)
+		return judge_own(ctx, report, s, p, port);
+	/* Only clients use a service's address, and theirs have been translated by now. */
+	if (alive && unlikely(flow->flags & CT_SERVICE))
+		return related ? DROP_UNKNOWN_RELATED : DROP_INVALID_SOURCE_IP;
+	/* The same two ends may meet directly and through a service. They can't at once: the later takes
+	 * over, and lb_select sees to it that a translation is not that. */
+	bool translated = nat && nat->on;
+	if (alive && !related && unlikely(!!(flow->flags & CT_TRANSLATED) != translated) &&
+	    !!(flow->flags & CT_OPENED_BY_B) == swapped)
+		alive = false;
+
+	if (alive && !(ct_opens(p) && ct_closing(flow->flags))) {
 		__u32 flags = flow->flags;
 		bool forward = !!(flags & CT_OPENED_BY_B) == swapped;
 		/* The sides in the order of the flow's opening. */
@@ -275,44 +435,30 @@ static __always_inline int judge(struct __sk_buff *ctx, struct packet *p, const 
 			if (!forward && !src_rule_set && src_identity == ID_UNMANAGED)
 				src_identity = flow->src_identity;
 			/* The port that the opener asked for; a flow of echoes is judged as its request. */
-			if (key.proto == PROTO_ICMP)
+			if (f->key.proto == PROTO_ICMP)
 				port = ICMP_ECHO;
-			else if (key.proto == PROTO_ICMPV6)
+			else if (f->key.proto == PROTO_ICMPV6)
 				port = ICMPV6_ECHO;
 			else
-				port = ntohs(flags & CT_OPENED_BY_B ? key.port_a : key.port_b);
+				port = ntohs(flags & CT_OPENED_BY_B ? f->key.port_a : f->key.port_b);
 			if (judge_src)
 				reason = judge_side(ctx, report, src_rule_set,
 						    forward ? s->src_endpoint : s->dst_endpoint,
-						    dst_identity, flags & CT_OPENED_BY_B ? &key.a : &key.b,
-						    p->v6, EGRESS, key.proto, port);
+						    dst_identity, flags & CT_OPENED_BY_B ? &f->key.a : &f->key.b,
+						    p->v6, EGRESS, f->key.proto, port);
 			if (!reason && judge_dst)
 				reason = judge_side(ctx, report, dst_rule_set,
 						    forward ? s->dst_endpoint : s->src_endpoint,
-						    src_identity, flags & CT_OPENED_BY_B ? &key.b : &key.a,
-						    p->v6, INGRESS, key.proto, port);
+						    src_identity, flags & CT_OPENED_BY_B ? &f->key.b : &f->key.a,
+						    p->v6, INGRESS, f->key.proto, port);
 			/* The entry stays as it is, so every packet of the flow is judged again, in the direction
 			 * of its opening, until it expires. Were it gone, an answer under way would open the flow
 			 * anew from the other side, and what was just refused would pass as answers to that. */
 			if (reason)
 				return reason;
-			struct ct_value next = *flow;
-
-			next.src_identity = src_identity;
-			next.dst_identity = dst_identity;
-			if (!same)
-				next.flags &= ~(CT_SRC_JUDGED | CT_DST_JUDGED);
-			if (src_rule_set) {
-				next.flags |= CT_SRC_JUDGED;
-				next.src_generation = src_generation;
-			}
-			if (dst_rule_set) {
-				next.flags |= CT_DST_JUDGED;
-				next.dst_generation = dst_generation;
-			}
-			if (bpf_map_update_elem(&ct, &key, &next, BPF_ANY))
+			if (readmit_flow(&f->key, s, forward, src_identity, dst_identity))
 				return DROP_CT_FULL;
-			flow = bpf_map_lookup_elem(&ct, &key);
+			flow = bpf_map_lookup_elem(&ct, &f->key);
 			if (!flow)
 				return 0;
 		}
@@ -330,8 +476,13 @@ static __always_inline int judge(struct __sk_buff *ctx, struct packet *p, const 
 		if ((flow->flags & news) != news)
 			flow->flags |= news;
 		__u32 expires = now + ct_lifetime(p->proto, flags);
-		if (flow->expires != expires)
+		if (flow->expires != expires) {
 			flow->expires = expires;
+			if (unlikely(flags & CT_TRANSLATED))
+				mirror_expiry(&f->key, flow, expires);
+		}
+		if (unlikely(flags & CT_TRANSLATED) && !forward)
+			return untranslate(ctx, p, flow);
 		return 0;
 	}
 	if (related)
@@ -343,17 +494,20 @@ static __always_inline int judge(struct __sk_buff *ctx, struct packet *p, const 
 	if (reason || p->kind == KIND_ECHO_REPLY)
 		return reason;
 
-	struct ct_value fresh = {
-		.forward_packets = 1,
-		.src_identity = s->src_identity,
-		.dst_identity = s->dst_identity,
-		.src_generation = s->src_rule_set ? s->src_generation : 0,
-		.dst_generation = s->dst_rule_set ? s->dst_generation : 0,
-		.flags = (swapped ? CT_OPENED_BY_B : 0) | (s->src_rule_set ? CT_SRC_JUDGED : 0) |
-			 (s->dst_rule_set ? CT_DST_JUDGED : 0) | ct_packet_flags(p, true),
-	};
-	fresh.expires = now + ct_lifetime(p->proto, fresh.flags);
-	if (bpf_map_update_elem(&ct, &key, &fresh, BPF_ANY))
-		return DROP_CT_FULL;
-	return 0;
+	return open_flow(&f->key, s, nat, (swapped ? CT_OPENED_BY_B : 0) | ct_packet_flags(p, true), now);
+}
+
+/* Judges a packet between two sides, as judge_found. */
+static __always_inline int judge(struct __sk_buff *ctx, struct packet *p, const struct sides *s,
+				 struct report *report)
+{
+	struct found f;
+
+	report->src_identity = s->src_identity;
+	report->dst_identity = s->dst_identity;
+	int reason = find(ctx, p, s, report, &f);
+
+	if (reason)
+		return reason;
+	return judge_found(ctx, p, s, report, &f, NULL);
 }

@@ -137,9 +137,10 @@ static __always_inline __u32 wire_identity(__u32 identity)
 	return identity;
 }
 
-/* Sends a packet to the node behind an ipcache entry, its sender's identity in the VNI. */
-static __always_inline int encapsulate(struct __sk_buff *ctx, const struct ipcache_value *to,
-				       __u32 identity, struct report *report)
+/* Sends a packet to the node behind an ipcache entry, its sender's identity in the VNI. Not inlined: its
+ * variables need a stack of their own. */
+static __noinline __maybe_unused int encapsulate(struct __sk_buff *ctx, const struct ipcache_value *to,
+						 __u32 identity, struct report *report)
 {
 	struct bpf_tunnel_key key = {
 		.tunnel_id = wire_identity(identity),

@@ -178,6 +178,12 @@ enum {
 	/* The policy of the local source, or destination, has judged the flow. */
 	CT_SRC_JUDGED = 1 << 5,
 	CT_DST_JUDGED = 1 << 6,
+	/* No flow, but where the packets of one that is addressed to a service go: see lb.h. */
+	CT_SERVICE = 1 << 7,
+	/* The flow was addressed to a service: its replies come from there. */
+	CT_TRANSLATED = 1 << 8,
+	/* A pod talks to itself through a service: its own address is replaced by the loopback address. */
+	CT_HAIRPIN = 1 << 9,
 };
 
 struct ct_value {
@@ -189,6 +195,12 @@ struct ct_value {
 	__u32 dst_generation;
 	__u32 expires; /* tick */
 	__u32 flags;
+	struct addr nat; /* CT_SERVICE: the backend; CT_TRANSLATED: the service */
+	__u16 nat_port; /* likewise, network byte order */
+	/* CT_SERVICE: the port to send from instead of the client's own; CT_TRANSLATED: the client's own.
+	 * 0 if the port stays as it is. */
+	__u16 client_port;
+	__u32 pad;
 };
 
 struct {
@@ -220,6 +232,90 @@ struct {
 	__type(key, struct frag_key);
 	__type(value, struct frag_value);
 } fragments SEC(".maps");
+
+/* Whom a frontend serves: a service may treat those outside of the cluster differently. */
+enum {
+	LB_INSIDE = 0,
+	LB_OUTSIDE = 1,
+};
+
+struct lb_key {
+	struct addr addr;
+	__u16 port; /* network byte order */
+	__u8 proto;
+	__u8 scope;
+	__u8 pad[4];
+};
+
+/* A frontend. Its backends are slots 0 to count-1 of a set, which is written whole under a number not in
+ * use, and then named here: so no packet meets half of a change. */
+struct lb_service {
+	__u32 set;
+	__u32 count;
+	__u32 affinity; /* ticks for which a client keeps its backend, 0: not at all */
+	__u32 id; /* of the service's port, the same for all its frontends */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct lb_key);
+	__type(value, struct lb_service);
+} lb_services SEC(".maps");
+
+struct lb_slot {
+	__u32 set;
+	__u32 slot;
+};
+
+struct lb_backend {
+	struct addr addr;
+	__u16 port; /* network byte order */
+	__u8 pad[6];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 262144);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct lb_slot);
+	__type(value, struct lb_backend);
+} lb_slots SEC(".maps");
+
+/* The backends of sets with affinity, to see whether one still belongs to its set. */
+struct lb_member {
+	struct lb_backend backend;
+	__u32 set;
+	__u32 pad;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 262144);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct lb_member);
+	__type(value, __u32);
+} lb_members SEC(".maps");
+
+struct lb_client {
+	struct addr addr; /* zero: the node itself */
+	__u32 id; /* of the service's port */
+	__u32 pad;
+};
+
+struct lb_choice {
+	struct lb_backend backend;
+	__u32 expires; /* tick */
+	__u32 pad;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 65536);
+	__type(key, struct lb_client);
+	__type(value, struct lb_choice);
+} lb_affinity SEC(".maps");
 
 struct metric {
 	__u64 packets;

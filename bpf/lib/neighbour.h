@@ -15,7 +15,7 @@ static __always_inline int answer(struct __sk_buff *ctx, struct report *report)
 	return bpf_redirect_peer(ctx->ifindex, 0);
 }
 
-static __always_inline int answer_arp(struct __sk_buff *ctx, const struct endpoint *ep,
+static __noinline int answer_arp(struct __sk_buff *ctx, const struct endpoint *ep,
 				      struct report *report)
 {
 	struct {
@@ -53,7 +53,7 @@ static __always_inline int answer_arp(struct __sk_buff *ctx, const struct endpoi
 
 /* Answers a neighbour solicitation for the gateway (RFC 4861 7.2). p has been parsed and is of
  * KIND_NEIGHBOUR; the frame's source address has been checked. */
-static __always_inline int answer_solicitation(struct __sk_buff *ctx, const struct endpoint *ep,
+static __noinline int answer_solicitation(struct __sk_buff *ctx, const struct endpoint *ep,
 					       const struct packet *p, struct report *report)
 {
 	struct nd_message ask;
@@ -95,22 +95,12 @@ static __always_inline int answer_solicitation(struct __sk_buff *ctx, const stru
 	memcpy(reply.nd.target, target.w, 16);
 	memcpy(reply.link.mac, ep->host_mac, 6);
 
-	struct {
-		__u32 src[4];
-		__u32 dst[4];
-		__u32 len;
-		__u32 next;
-		struct nd_message nd;
-		struct nd_link_option link;
-	} sum = {
-		.len = htonl(sizeof(reply.nd) + sizeof(reply.link)),
-		.next = htonl(PROTO_ICMPV6),
-		.nd = reply.nd,
-		.link = reply.link,
-	};
-	memcpy(sum.src, target.w, 16);
-	memcpy(sum.dst, p->src.w, 16);
-	__u64 folded = bpf_csum_diff(NULL, 0, (__u32 *)&sum, sizeof(sum), 0) & 0xFFFFFFFF;
+	/* The pseudo-header: two addresses, the length and the protocol; then the message. */
+	__u32 rest[2] = {htonl(sizeof(reply.nd) + sizeof(reply.link)), htonl(PROTO_ICMPV6)};
+	__s64 sum = bpf_csum_diff(NULL, 0, reply.ip.src, sizeof(reply.ip.src) + sizeof(reply.ip.dst), 0);
+	sum = bpf_csum_diff(NULL, 0, rest, sizeof(rest), sum);
+	sum = bpf_csum_diff(NULL, 0, (__u32 *)&reply.nd, sizeof(reply.nd) + sizeof(reply.link), sum);
+	__u64 folded = sum & 0xFFFFFFFF;
 	folded = (folded & 0xFFFF) + (folded >> 16);
 	folded = (folded & 0xFFFF) + (folded >> 16);
 	reply.nd.check = ~folded;

@@ -132,12 +132,22 @@ type Config struct {
 	// NodeIPv4 and NodeIPv6 are the node's underlay addresses.
 	NodeIPv4 netip.Addr
 	NodeIPv6 netip.Addr
+	// LoopbackIPv4 and LoopbackIPv6 are the addresses that a pod sees when it reaches itself through a
+	// service; those that are invalid are as in DefaultLoopbacks.
+	LoopbackIPv4 netip.Addr
+	LoopbackIPv6 netip.Addr
 	// DualStackWorld gives what is outside the cluster one identity a family, world-ipv4 (9) and
 	// world-ipv6 (10), instead of world (2) for both. Identities of prefixes must be chosen alike.
 	DualStackWorld bool
 	// CTTimeouts are the lifetimes of conntrack entries since the last packet; those that are 0 are
 	// as in DefaultCTTimeouts.
 	CTTimeouts CTTimeouts
+}
+
+// DefaultLoopbacks returns the usual addresses that a pod sees when it reaches itself through a
+// service. Nobody has them: one is link-local, the other of the prefix that RFC 6666 sets aside.
+func DefaultLoopbacks() (v4, v6 netip.Addr) {
+	return netip.AddrFrom4([4]byte{169, 254, 42, 1}), netip.AddrFrom16([16]byte{0: 1, 15: 1})
 }
 
 // CTTimeouts are the lifetimes of idle connection-tracking entries.
@@ -160,15 +170,17 @@ func DefaultCTTimeouts() CTTimeouts {
 
 // CTEntry is one tracked flow, for display and garbage collection. Src is the side that opened it.
 type CTEntry struct {
-	Src, Dst       netip.AddrPort // for ICMP the port of Src is the echo id
-	Proto          uint8
-	SrcIdentity    uint32
-	DstIdentity    uint32
-	SrcGeneration  uint32        // policy generation of the local source endpoint, 0 if remote
-	DstGeneration  uint32        // policy generation of the local destination endpoint, 0 if remote
-	Expires        time.Duration // until expiry; negative when expired
-	SeenReply      bool
-	Closing        bool
+	Src, Dst      netip.AddrPort // for ICMP the port of Src is the echo id
+	Proto         uint8
+	SrcIdentity   uint32
+	DstIdentity   uint32
+	SrcGeneration uint32        // policy generation of the local source endpoint, 0 if remote
+	DstGeneration uint32        // policy generation of the local destination endpoint, 0 if remote
+	Expires       time.Duration // until expiry; negative when expired
+	SeenReply     bool
+	Closing       bool
+	// Service is the frontend that the flow was addressed to, invalid if none: Dst is its backend.
+	Service        netip.AddrPort
 	ForwardPackets uint64
 	ReversePackets uint64
 }

@@ -40,6 +40,8 @@ const (
 	ReasonUnknownRelated   DropReason = 18 // ICMP error about a flow that is not known
 	ReasonInvalidIdentity  DropReason = 19 // identity on the wire that no peer may use
 	ReasonMTUExceeded      DropReason = 20 // larger than the path allows
+	ReasonNoBackend        DropReason = 21 // service without a backend
+	ReasonNoPort           DropReason = 22 // no port free to tell two flows to one backend apart
 )
 
 var reasonNames = [...]string{
@@ -47,7 +49,7 @@ var reasonNames = [...]string{
 	"invalid-source-ip", "malformed-packet", "unknown-l3", "unknown-l4", "fragment-unknown",
 	"ttl-exceeded", "conntrack-full", "endpoint-locked", "no-rule-set", "no-tunnel-endpoint",
 	"encapsulation-failed", "unsupported-neighbour-discovery", "multicast", "unknown-related-icmp",
-	"invalid-identity", "mtu-exceeded",
+	"invalid-identity", "mtu-exceeded", "no-backend", "no-port",
 }
 
 // String returns the stable name used in metrics, events and the command line.

@@ -19,6 +19,14 @@ func TestMapsConformance(t *testing.T) {
 	})
 }
 
+func TestServicesConformance(t *testing.T) {
+	conformance.Services(t, 1000, func(t *testing.T) datapath.Services {
+		n := fake.New()
+		n.Maps.SetServiceRoom(1000)
+		return n.Maps
+	})
+}
+
 func TestOrderOfBringingUp(t *testing.T) {
 	n := fake.New()
 	mac := net.HardwareAddr{2, 0, 0, 0, 0, 1}

@@ -27,6 +27,10 @@ type Maps struct {
 	monitor   datapath.MonitorFlags
 	// room is how many policy entries fit in all rule sets together.
 	room int
+
+	services     map[datapath.ServiceFrontend]datapath.Service
+	serviceFlows []datapath.ServiceFlow
+	serviceRoom  int // for backends of all services together
 }
 
 var _ datapath.Maps = (*Maps)(nil)
@@ -40,6 +44,9 @@ func newMaps(n *Node) *Maps {
 		ipcache:   make(map[netip.Prefix]datapath.IPCacheEntry),
 		blocks:    make(map[netip.Prefix]uint32),
 		room:      1 << 20,
+
+		services:    make(map[datapath.ServiceFrontend]datapath.Service),
+		serviceRoom: 1 << 20,
 	}
 }
 

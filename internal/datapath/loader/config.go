@@ -31,6 +31,14 @@ func settings(cfg datapath.Config) (fromPodConfig, error) {
 		errs = append(errs, fmt.Errorf("hardware address of the host device %q is not 6 bytes long", cfg.HostMAC))
 	}
 	copy(c.HostMac[:], cfg.HostMAC)
+	loopback4, loopback6 := datapath.DefaultLoopbacks()
+	if cfg.LoopbackIPv4.IsValid() {
+		loopback4 = cfg.LoopbackIPv4
+	}
+	if cfg.LoopbackIPv6.IsValid() {
+		loopback6 = cfg.LoopbackIPv6
+	}
+	var always uint8
 	for _, a := range []struct {
 		what string
 		addr netip.Addr
@@ -42,6 +50,8 @@ func settings(cfg datapath.Config) (fromPodConfig, error) {
 		{"router IPv6", cfg.RouterIPv6, false, &c.Router6.B, &c.HasRouter6},
 		{"node IPv4", cfg.NodeIPv4, true, &c.Node4.B, &c.HasNode4},
 		{"node IPv6", cfg.NodeIPv6, false, &c.Node6.B, &c.HasNode6},
+		{"service loopback IPv4", loopback4, true, &c.Loopback4.B, &always},
+		{"service loopback IPv6", loopback6, false, &c.Loopback6.B, &always},
 	} {
 		if !a.addr.IsValid() {
 			continue

@@ -36,6 +36,14 @@ type fromPodConfig struct {
 		_ structs.HostLayout
 		B [16]uint8
 	}
+	Loopback4 struct {
+		_ structs.HostLayout
+		B [16]uint8
+	}
+	Loopback6 struct {
+		_ structs.HostLayout
+		B [16]uint8
+	}
 	TunnelIfindex uint32
 	HostIfindex   uint32
 	TimeoutTcp    uint32
@@ -72,6 +80,10 @@ type fromPodCtValue struct {
 	DstGeneration  uint32
 	Expires        uint32
 	Flags          uint32
+	Nat            fromPodAddr
+	NatPort        uint16
+	ClientPort     uint16
+	Pad            uint32
 }
 
 type fromPodEndpoint struct {
@@ -112,6 +124,57 @@ type fromPodIpcacheValue struct {
 	Tunnel   fromPodAddr
 	Identity uint32
 	Flags    uint32
+}
+
+type fromPodLbBackend struct {
+	_    structs.HostLayout
+	Addr fromPodAddr
+	Port uint16
+	Pad  [6]uint8
+}
+
+type fromPodLbChoice struct {
+	_       structs.HostLayout
+	Backend fromPodLbBackend
+	Expires uint32
+	Pad     uint32
+}
+
+type fromPodLbClient struct {
+	_    structs.HostLayout
+	Addr fromPodAddr
+	Id   uint32
+	Pad  uint32
+}
+
+type fromPodLbKey struct {
+	_     structs.HostLayout
+	Addr  fromPodAddr
+	Port  uint16
+	Proto uint8
+	Scope uint8
+	Pad   [4]uint8
+}
+
+type fromPodLbMember struct {
+	_       structs.HostLayout
+	Backend fromPodLbBackend
+	Set     uint32
+	Pad     uint32
+}
+
+type fromPodLbService struct {
+	_        structs.HostLayout
+	Set      uint32
+	Count    uint32
+	Affinity uint32
+	Id       uint32
+}
+
+type fromPodLbSlot struct {
+	_    structs.HostLayout
+	Set  uint32
+	Slot uint32
 }
 
 type fromPodMetric struct {
@@ -164,6 +227,10 @@ const (
 	fromPodMapFragments     = "fragments"
 	fromPodMapIpcache       = "ipcache"
 	fromPodMapIpcachePrefix = "ipcache_prefix"
+	fromPodMapLbAffinity    = "lb_affinity"
+	fromPodMapLbMembers     = "lb_members"
+	fromPodMapLbServices    = "lb_services"
+	fromPodMapLbSlots       = "lb_slots"
 	fromPodMapMetrics       = "metrics"
 	fromPodMapMonitor       = "monitor"
 	fromPodMapPolicy        = "policy"
@@ -230,6 +297,10 @@ type fromPodMapSpecs struct {
 	Fragments     *ebpf.MapSpec `ebpf:"fragments"`
 	Ipcache       *ebpf.MapSpec `ebpf:"ipcache"`
 	IpcachePrefix *ebpf.MapSpec `ebpf:"ipcache_prefix"`
+	LbAffinity    *ebpf.MapSpec `ebpf:"lb_affinity"`
+	LbMembers     *ebpf.MapSpec `ebpf:"lb_members"`
+	LbServices    *ebpf.MapSpec `ebpf:"lb_services"`
+	LbSlots       *ebpf.MapSpec `ebpf:"lb_slots"`
 	Metrics       *ebpf.MapSpec `ebpf:"metrics"`
 	Monitor       *ebpf.MapSpec `ebpf:"monitor"`
 	Policy        *ebpf.MapSpec `ebpf:"policy"`
@@ -272,6 +343,10 @@ type fromPodMaps struct {
 	Fragments     *ebpf.Map `ebpf:"fragments"`
 	Ipcache       *ebpf.Map `ebpf:"ipcache"`
 	IpcachePrefix *ebpf.Map `ebpf:"ipcache_prefix"`
+	LbAffinity    *ebpf.Map `ebpf:"lb_affinity"`
+	LbMembers     *ebpf.Map `ebpf:"lb_members"`
+	LbServices    *ebpf.Map `ebpf:"lb_services"`
+	LbSlots       *ebpf.Map `ebpf:"lb_slots"`
 	Metrics       *ebpf.Map `ebpf:"metrics"`
 	Monitor       *ebpf.Map `ebpf:"monitor"`
 	Policy        *ebpf.Map `ebpf:"policy"`
@@ -289,6 +364,10 @@ func (m *fromPodMaps) Close() error {
 		m.Fragments,
 		m.Ipcache,
 		m.IpcachePrefix,
+		m.LbAffinity,
+		m.LbMembers,
+		m.LbServices,
+		m.LbSlots,
 		m.Metrics,
 		m.Monitor,
 		m.Policy,

@@ -25,6 +25,10 @@ const (
 	toPodMapFragments     = "fragments"
 	toPodMapIpcache       = "ipcache"
 	toPodMapIpcachePrefix = "ipcache_prefix"
+	toPodMapLbAffinity    = "lb_affinity"
+	toPodMapLbMembers     = "lb_members"
+	toPodMapLbServices    = "lb_services"
+	toPodMapLbSlots       = "lb_slots"
 	toPodMapMetrics       = "metrics"
 	toPodMapMonitor       = "monitor"
 	toPodMapPolicy        = "policy"
@@ -91,6 +95,10 @@ type toPodMapSpecs struct {
 	Fragments     *ebpf.MapSpec `ebpf:"fragments"`
 	Ipcache       *ebpf.MapSpec `ebpf:"ipcache"`
 	IpcachePrefix *ebpf.MapSpec `ebpf:"ipcache_prefix"`
+	LbAffinity    *ebpf.MapSpec `ebpf:"lb_affinity"`
+	LbMembers     *ebpf.MapSpec `ebpf:"lb_members"`
+	LbServices    *ebpf.MapSpec `ebpf:"lb_services"`
+	LbSlots       *ebpf.MapSpec `ebpf:"lb_slots"`
 	Metrics       *ebpf.MapSpec `ebpf:"metrics"`
 	Monitor       *ebpf.MapSpec `ebpf:"monitor"`
 	Policy        *ebpf.MapSpec `ebpf:"policy"`
@@ -133,6 +141,10 @@ type toPodMaps struct {
 	Fragments     *ebpf.Map `ebpf:"fragments"`
 	Ipcache       *ebpf.Map `ebpf:"ipcache"`
 	IpcachePrefix *ebpf.Map `ebpf:"ipcache_prefix"`
+	LbAffinity    *ebpf.Map `ebpf:"lb_affinity"`
+	LbMembers     *ebpf.Map `ebpf:"lb_members"`
+	LbServices    *ebpf.Map `ebpf:"lb_services"`
+	LbSlots       *ebpf.Map `ebpf:"lb_slots"`
 	Metrics       *ebpf.Map `ebpf:"metrics"`
 	Monitor       *ebpf.Map `ebpf:"monitor"`
 	Policy        *ebpf.Map `ebpf:"policy"`
@@ -150,6 +162,10 @@ func (m *toPodMaps) Close() error {
 		m.Fragments,
 		m.Ipcache,
 		m.IpcachePrefix,
+		m.LbAffinity,
+		m.LbMembers,
+		m.LbServices,
+		m.LbSlots,
 		m.Metrics,
 		m.Monitor,
 		m.Policy,

@@ -16,7 +16,7 @@ type Config struct {
 	// means that nothing is pinned and the maps go with the process.
 	Dir string
 
-	// CTEntries is the number of tracked flows, of 160 bytes each; the oldest go first.
+	// CTEntries is the number of tracked flows, of 184 bytes each; the oldest go first.
 	CTEntries int
 	// PolicyEntries is the number of entries of all rule sets together.
 	PolicyEntries int
@@ -29,6 +29,11 @@ type Config struct {
 	IPCachePrefixes int
 	// Blocks is the number of blocks of addresses that rules name.
 	Blocks int
+	// Services is the number of frontends of services, ServiceBackends that of the backends of all
+	// frontends together, and Affinities how many clients' backends are remembered.
+	Services        int
+	ServiceBackends int
+	Affinities      int
 	// Fragments is the number of fragmented packets under way; the oldest go first.
 	Fragments int
 	// EventBytes is the size of the event buffer: a power of two and a multiple of the page.
@@ -46,6 +51,9 @@ func Defaults() Config {
 		IPCacheEntries:  524288,
 		IPCachePrefixes: 65536,
 		Blocks:          65536,
+		Services:        65536,
+		ServiceBackends: 262144,
+		Affinities:      65536,
 		Fragments:       8192,
 		EventBytes:      1 << 20,
 	}
@@ -57,6 +65,9 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.IntVar(&c.PolicyEntries, "bpf-policy-map-max", c.PolicyEntries, "most policy entries of all rule sets together")
 	fs.IntVar(&c.IPCacheEntries, "bpf-ipcache-max", c.IPCacheEntries, "most single addresses with a known identity")
 	fs.IntVar(&c.IPCachePrefixes, "bpf-ipcache-prefix-max", c.IPCachePrefixes, "most prefixes with a known identity")
+	fs.IntVar(&c.Services, "bpf-lb-map-max", c.Services, "most frontends of services")
+	fs.IntVar(&c.ServiceBackends, "bpf-lb-service-backend-map-max", c.ServiceBackends, "most backends of all frontends together")
+	fs.IntVar(&c.Affinities, "bpf-lb-affinity-map-max", c.Affinities, "most clients whose backend is remembered")
 	fs.IntVar(&c.Fragments, "bpf-fragments-map-max", c.Fragments, "most fragmented packets under way")
 	fs.IntVar(&c.EventBytes, "bpf-events-bytes", c.EventBytes, "size of the event buffer in bytes, a power of two")
 }
@@ -81,6 +92,9 @@ func (c Config) Validate() error {
 		{"bpf-ipcache-max", c.IPCacheEntries, 1},
 		{"bpf-ipcache-prefix-max", c.IPCachePrefixes, 1},
 		{"blocks", c.Blocks, 1},
+		{"bpf-lb-map-max", c.Services, 1},
+		{"bpf-lb-service-backend-map-max", c.ServiceBackends, 1},
+		{"bpf-lb-affinity-map-max", c.Affinities, 128},
 		{"bpf-events-bytes", c.EventBytes, 4096},
 	} {
 		if s.n < s.min || s.n > 1<<26 {
@@ -104,6 +118,10 @@ func (c Config) entries() map[string]int {
 		kernelMapIpcache:       c.IPCacheEntries,
 		kernelMapIpcachePrefix: c.IPCachePrefixes,
 		kernelMapBlocks:        c.Blocks,
+		kernelMapLbServices:    c.Services,
+		kernelMapLbSlots:       c.ServiceBackends,
+		kernelMapLbMembers:     c.ServiceBackends,
+		kernelMapLbAffinity:    c.Affinities,
 		kernelMapFragments:     c.Fragments,
 		kernelMapEvents:        c.EventBytes,
 	}

@@ -21,6 +21,9 @@ const (
 	ctRST        = 1 << 4
 	ctSrcJudged  = 1 << 5
 	ctDstJudged  = 1 << 6
+	ctService    = 1 << 7
+	ctTranslated = 1 << 8
+	ctHairpin    = 1 << 9
 )
 
 func fromKernelCT(k kernelCtKey, v kernelCtValue, now uint32) datapath.CTEntry {
@@ -46,6 +49,9 @@ func fromKernelCT(k kernelCtKey, v kernelCtValue, now uint32) datapath.CTEntry {
 	if v.Flags&ctDstJudged != 0 {
 		e.DstGeneration = v.DstGeneration
 	}
+	if v.Flags&ctTranslated != 0 {
+		e.Service = netip.AddrPortFrom(netip.AddrFrom16(v.Nat.B).Unmap(), ntohs(v.NatPort))
+	}
 	return e
 }
 
@@ -56,7 +62,8 @@ func (m *Maps) CT(fn func(datapath.CTEntry) bool) error {
 		return fmt.Errorf("conntrack: read the clock: %w", err)
 	}
 	err = each(m.maps[kernelMapCt], func(k kernelCtKey, v kernelCtValue) bool {
-		return fn(fromKernelCT(k, v, now))
+		// Where a client's packets go is told with the flow that they are.
+		return v.Flags&ctService != 0 || fn(fromKernelCT(k, v, now))
 	})
 	if err != nil {
 		return fmt.Errorf("conntrack: %w", err)

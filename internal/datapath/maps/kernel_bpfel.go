@@ -38,6 +38,10 @@ type kernelCtValue struct {
 	DstGeneration  uint32
 	Expires        uint32
 	Flags          uint32
+	Nat            kernelAddr
+	NatPort        uint16
+	ClientPort     uint16
+	Pad            uint32
 }
 
 type kernelEndpoint struct {
@@ -99,6 +103,57 @@ type kernelIpcacheValue struct {
 	Flags    uint32
 }
 
+type kernelLbBackend struct {
+	_    structs.HostLayout
+	Addr kernelAddr
+	Port uint16
+	Pad  [6]uint8
+}
+
+type kernelLbChoice struct {
+	_       structs.HostLayout
+	Backend kernelLbBackend
+	Expires uint32
+	Pad     uint32
+}
+
+type kernelLbClient struct {
+	_    structs.HostLayout
+	Addr kernelAddr
+	Id   uint32
+	Pad  uint32
+}
+
+type kernelLbKey struct {
+	_     structs.HostLayout
+	Addr  kernelAddr
+	Port  uint16
+	Proto uint8
+	Scope uint8
+	Pad   [4]uint8
+}
+
+type kernelLbMember struct {
+	_       structs.HostLayout
+	Backend kernelLbBackend
+	Set     uint32
+	Pad     uint32
+}
+
+type kernelLbService struct {
+	_        structs.HostLayout
+	Set      uint32
+	Count    uint32
+	Affinity uint32
+	Id       uint32
+}
+
+type kernelLbSlot struct {
+	_    structs.HostLayout
+	Set  uint32
+	Slot uint32
+}
+
 type kernelMetric struct {
 	_       structs.HostLayout
 	Packets uint64
@@ -149,6 +204,10 @@ const (
 	kernelMapFragments     = "fragments"
 	kernelMapIpcache       = "ipcache"
 	kernelMapIpcachePrefix = "ipcache_prefix"
+	kernelMapLbAffinity    = "lb_affinity"
+	kernelMapLbMembers     = "lb_members"
+	kernelMapLbServices    = "lb_services"
+	kernelMapLbSlots       = "lb_slots"
 	kernelMapMetrics       = "metrics"
 	kernelMapMonitor       = "monitor"
 	kernelMapPolicy        = "policy"
@@ -213,6 +272,10 @@ type kernelMapSpecs struct {
 	Fragments     *ebpf.MapSpec `ebpf:"fragments"`
 	Ipcache       *ebpf.MapSpec `ebpf:"ipcache"`
 	IpcachePrefix *ebpf.MapSpec `ebpf:"ipcache_prefix"`
+	LbAffinity    *ebpf.MapSpec `ebpf:"lb_affinity"`
+	LbMembers     *ebpf.MapSpec `ebpf:"lb_members"`
+	LbServices    *ebpf.MapSpec `ebpf:"lb_services"`
+	LbSlots       *ebpf.MapSpec `ebpf:"lb_slots"`
 	Metrics       *ebpf.MapSpec `ebpf:"metrics"`
 	Monitor       *ebpf.MapSpec `ebpf:"monitor"`
 	Policy        *ebpf.MapSpec `ebpf:"policy"`
@@ -255,6 +318,10 @@ type kernelMaps struct {
 	Fragments     *ebpf.Map `ebpf:"fragments"`
 	Ipcache       *ebpf.Map `ebpf:"ipcache"`
 	IpcachePrefix *ebpf.Map `ebpf:"ipcache_prefix"`
+	LbAffinity    *ebpf.Map `ebpf:"lb_affinity"`
+	LbMembers     *ebpf.Map `ebpf:"lb_members"`
+	LbServices    *ebpf.Map `ebpf:"lb_services"`
+	LbSlots       *ebpf.Map `ebpf:"lb_slots"`
 	Metrics       *ebpf.Map `ebpf:"metrics"`
 	Monitor       *ebpf.Map `ebpf:"monitor"`
 	Policy        *ebpf.Map `ebpf:"policy"`
@@ -272,6 +339,10 @@ func (m *kernelMaps) Close() error {
 		m.Fragments,
 		m.Ipcache,
 		m.IpcachePrefix,
+		m.LbAffinity,
+		m.LbMembers,
+		m.LbServices,
+		m.LbSlots,
 		m.Metrics,
 		m.Monitor,
 		m.Policy,

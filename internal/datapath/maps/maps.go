@@ -19,7 +19,7 @@ import (
 // then the agent fills new maps from its tables before it replaces the programs; flows are lost.
 const (
 	layoutPrefix = "maps-"
-	layout       = layoutPrefix + "v2"
+	layout       = layoutPrefix + "v3"
 )
 
 // Maps is the set of maps of one node.
@@ -31,9 +31,15 @@ type Maps struct {
 	// ruleSets is what the policy map holds, so that a change writes only what differs.
 	ruleSets map[datapath.RuleSetID]*ruleSetState
 	entries  int // in all of ruleSets
+	// services is what the tables of services hold, by frontend.
+	services map[datapath.ServiceFrontend]serviceState
+	lastSet  uint32 // the set of backends made last
 }
 
-var _ datapath.Maps = (*Maps)(nil)
+var (
+	_ datapath.Maps     = (*Maps)(nil)
+	_ datapath.Services = (*Maps)(nil)
+)
 
 // Open makes the maps, or takes over those pinned in cfg.Dir, and reads what they hold. The caller
 // must Close it; pinned maps stay in the kernel.
@@ -139,7 +145,8 @@ func (m *Maps) Replacements() map[string]*ebpf.Map {
 func mapNames() []string {
 	return []string{
 		kernelMapEndpoints, kernelMapAddresses, kernelMapRuleSets, kernelMapPolicy,
-		kernelMapIpcache, kernelMapIpcachePrefix, kernelMapBlocks, kernelMapCt, kernelMapFragments,
+		kernelMapIpcache, kernelMapIpcachePrefix, kernelMapBlocks, kernelMapLbServices, kernelMapLbSlots,
+		kernelMapLbMembers, kernelMapLbAffinity, kernelMapCt, kernelMapFragments,
 		kernelMapMetrics, kernelMapMonitor, kernelMapEvents, kernelMapEventsLost,
 	}
 }

@@ -1,10 +1,13 @@
 package maps_test
 
 import (
+	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -18,6 +21,7 @@ func small() maps.Config {
 	c := maps.Defaults()
 	c.Dir, c.CTEntries, c.Fragments, c.PolicyEntries = "", 4096, 256, 1000
 	c.IPCacheEntries, c.IPCachePrefixes, c.Endpoints, c.RuleSets = 8192, 64, 64, 64
+	c.Services, c.ServiceBackends, c.Affinities = 64, 1000, 128
 	return c
 }
 
@@ -35,6 +39,11 @@ func open(t *testing.T, c maps.Config) *maps.Maps {
 func TestConformance(t *testing.T) {
 	testenv.RequireRoot(t)
 	conformance.Maps(t, 1000, func(t *testing.T) datapath.Maps { return open(t, small()) })
+}
+
+func TestServicesConformance(t *testing.T) {
+	testenv.RequireRoot(t)
+	conformance.Services(t, 1000, func(t *testing.T) datapath.Services { return open(t, small()) })
 }
 
 // pinDir returns a directory for pins that is unmounted at the end of the test.
@@ -62,6 +71,13 @@ func TestRestart(t *testing.T) {
 	if err := first.InstallRuleSet(rs); err != nil {
 		t.Fatal(err)
 	}
+	svc := datapath.Service{
+		ServiceFrontend: datapath.ServiceFrontend{Addr: netip.MustParseAddrPort("10.96.0.1:443"), Proto: 6}, ID: 3, Affinity: time.Hour,
+		Backends: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:6443"), netip.MustParseAddrPort("10.0.0.2:6443")},
+	}
+	if err := first.UpsertService(svc); err != nil {
+		t.Fatal(err)
+	}
 	if err := first.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -71,6 +87,18 @@ func TestRestart(t *testing.T) {
 	list, err := second.RuleSets()
 	if err != nil || len(list) != 1 || list[0].ID != 7 || !list[0].Entries[datapath.PolicyKey{Identity: 5, Proto: 6}].Deny {
 		t.Errorf("after a restart: %+v, %v", list, err)
+	}
+	services, err := second.Services()
+	if err != nil || len(services) != 1 || !services[0].Equal(svc) {
+		t.Errorf("services after a restart: %+v, %v", services, err)
+	}
+	svc.Backends = svc.Backends[:1]
+	if err := errors.Join(second.UpsertService(svc), second.PruneServiceSets()); err != nil {
+		t.Error(err)
+	}
+	services, err = second.Services()
+	if err != nil || len(services) != 1 || !services[0].Equal(svc) {
+		t.Errorf("services after a change: %+v, %v", services, err)
 	}
 	// The second knows what the first wrote: a smaller content removes the rest.
 	rs.Entries = nil

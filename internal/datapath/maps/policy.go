@@ -119,6 +119,9 @@ func (m *Maps) load() error {
 	for _, s := range ruleSets {
 		m.entries += len(s.entries)
 	}
+	if m.services, err = m.readServices(); err != nil {
+		return fmt.Errorf("maps: read services: %w", err)
+	}
 	return nil
 }
 

@@ -1,0 +1,235 @@
+/* Services: a packet for a frontend goes to one of its backends, and replies come from the frontend.
+ *
+ * The choice is made once, for the first packet of a flow, and kept in conntrack as two entries. One,
+ * CT_SERVICE, stands under the addresses that the client uses and names the backend; the other is the
+ * flow itself, from client to backend, as policy sees it: CT_TRANSLATED, it names the service. So a
+ * packet that has nothing to do with services costs no lookup but that of its flow, and a flow under way
+ * asks nothing of the tables of services: these may change as they like.
+ *
+ * A client may meet a backend directly and through services with the same ports. Then, and when a pod
+ * meets itself, the client's port is replaced so that the flows can be told apart. */
+#pragma once
+#include "conntrack.h"
+
+enum { LB_TRIES = 4 };
+
+/* Where the packets of a flow go instead. */
+struct lb_target {
+	struct addr addr;
+	__u16 port;
+	__u16 client_port; /* 0: the client's own */
+	__u32 flags; /* CT_HAIRPIN */
+};
+
+/* The backend that a client has had, if it still is one of the service's. */
+static __always_inline bool lb_last(const struct lb_service *service, const struct lb_client *who,
+				    __u32 now, struct lb_target *to)
+{
+	struct lb_choice *last = bpf_map_lookup_elem(&lb_affinity, who);
+
+	if (!last || (__s32)(last->expires - now) <= 0)
+		return false;
+	struct lb_member member = {.backend = last->backend, .set = service->set};
+	if (!bpf_map_lookup_elem(&lb_members, &member))
+		return false;
+	to->addr = member.backend.addr;
+	to->port = member.backend.port;
+	last->expires = now + service->affinity;
+	return true;
+}
+
+static __always_inline bool lb_any(const struct lb_service *service, struct lb_target *to)
+{
+	struct lb_slot slot = {
+		.set = service->set,
+		.slot = bpf_get_prandom_u32() % service->count,
+	};
+	struct lb_backend *backend = bpf_map_lookup_elem(&lb_slots, &slot);
+
+	if (!backend)
+		return false;
+	to->addr = backend->addr;
+	to->port = backend->port;
+	return true;
+}
+
+enum { LB_NONE = 0, LB_CHOSEN = 1 };
+
+/* Chooses a backend for a packet to a frontend: the one that the client has had, if the service wants
+ * that, or any. Returns LB_NONE if the packet is for no service, LB_CHOSEN, or a drop reason negated.
+ * client is zero if it is the node itself. */
+__noinline int lb_choose(const struct lb_key *key, const struct addr *client, __u32 now,
+			 struct lb_target *to)
+{
+	if (!key || !client || !to)
+		return LB_NONE;
+	/* Between reading the frontend and the slot, both may be replaced: then look once more. */
+	for (int i = 0; i < 2; i++) {
+		struct lb_service *found = bpf_map_lookup_elem(&lb_services, key);
+
+		if (!found)
+			return LB_NONE;
+		struct lb_service service = *found;
+
+		if (!service.count)
+			return -DROP_NO_BACKEND;
+		if (!service.affinity) {
+			if (lb_any(&service, to))
+				return LB_CHOSEN;
+			continue;
+		}
+		struct lb_client who = {.addr = *client, .id = service.id};
+		if (lb_last(&service, &who, now, to))
+			return LB_CHOSEN;
+		if (!lb_any(&service, to))
+			continue;
+		struct lb_choice choice = {
+			.backend = {.addr = to->addr, .port = to->port},
+			.expires = now + service.affinity,
+		};
+		bpf_map_update_elem(&lb_affinity, &who, &choice, BPF_ANY);
+		return LB_CHOSEN;
+	}
+	return -DROP_NO_BACKEND;
+}
+
+static __always_inline void loopback(struct addr *a, bool v6)
+{
+	if (v6) {
+		a->d[0] = cfg.loopback6.d[0];
+		a->d[1] = cfg.loopback6.d[1];
+	} else {
+		a->d[0] = cfg.loopback4.d[0];
+		a->d[1] = cfg.loopback4.d[1];
+	}
+}
+
+/* Says whether a flow may have a client's port: whether nobody has it, or the same flow has, from
+ * before its choice was forgotten. */
+static __always_inline bool lb_port_free(const struct packet *p, const struct ct_value *flow,
+					 bool swapped, __u16 port, __u32 now)
+{
+	if (!ct_alive(flow, now) || ct_closing(flow->flags))
+		return true;
+	return (flow->flags & CT_TRANSLATED) && !!(flow->flags & CT_OPENED_BY_B) == swapped &&
+	       addr_equal(&flow->nat, &p->dst) && flow->nat_port == p->dport &&
+	       (flow->client_port ? flow->client_port : port) == p->sport;
+}
+
+/* Completes *to for a client: whether the backend is the client itself, and a port by which the flow
+ * differs from all others of the same ends. Returns 0 or a drop reason. */
+__noinline int lb_settle(const struct packet *p, struct lb_target *to, __u32 now)
+{
+	struct addr client;
+	struct ct_key key;
+	__u16 port;
+
+	if (!p || !to)
+		return DROP_MALFORMED;
+	client = p->src;
+	to->flags = 0;
+	to->client_port = 0;
+	if (addr_equal(&to->addr, &client)) {
+		to->flags = CT_HAIRPIN;
+		loopback(&client, p->v6);
+	}
+	port = p->sport;
+	for (int i = 0; i < LB_TRIES; i++) {
+		bool swapped = ct_key_set(&key, &client, &to->addr, port, to->port, p->proto);
+
+		if (lb_port_free(p, bpf_map_lookup_elem(&ct, &key), swapped, port, now)) {
+			if (port != p->sport)
+				to->client_port = port;
+			return 0;
+		}
+		port = htons(32768 + bpf_get_prandom_u32() % 28232);
+	}
+	return DROP_NO_PORT;
+}
+
+/* Remembers where the packets of a client's flow go. Returns 0 or a drop reason. */
+__noinline int lb_remember(const struct packet *p, const struct lb_target *to, __u32 now)
+{
+	struct ct_value entry = {};
+	struct ct_key key;
+
+	if (!p || !to)
+		return DROP_MALFORMED;
+	entry.flags = CT_SERVICE | to->flags;
+	if (ct_key_set(&key, &p->src, &p->dst, p->sport, p->dport, p->proto))
+		entry.flags |= CT_OPENED_BY_B;
+	entry.nat = to->addr;
+	entry.nat_port = to->port;
+	entry.client_port = to->client_port;
+	entry.expires = now + ct_lifetime(p->proto, 0);
+	return bpf_map_update_elem(&ct, &key, &entry, BPF_ANY) ? DROP_CT_FULL : 0;
+}
+
+/* Makes a packet for a service one for its backend. Returns 0 or a drop reason. */
+static __always_inline int lb_send_to(struct __sk_buff *ctx, struct packet *p,
+				      const struct lb_target *to)
+{
+	bool hairpin = to->flags & CT_HAIRPIN;
+
+	if (hairpin || to->client_port) {
+		struct addr client = p->src;
+		int reason;
+
+		if (hairpin)
+			loopback(&client, p->v6);
+		reason = rewrite_end(ctx, p, &client, to->client_port ? to->client_port : p->sport, false);
+		if (reason)
+			return reason;
+	}
+	return rewrite_end(ctx, p, &to->addr, to->port, true);
+}
+
+/* Translates a packet of a pod of which find has been asked, if it is for a service. Returns 0 or a drop
+ * reason; nat tells the flow what to remember. */
+static __always_inline int translate(struct __sk_buff *ctx, struct packet *p, struct found *f,
+				     struct translation *nat)
+{
+	struct lb_target to;
+	int err;
+
+	if (p->kind != KIND_FLOW)
+		return 0;
+	if (ct_alive(f->flow, f->now)) {
+		if (likely(!(f->flow->flags & CT_SERVICE)))
+			return 0;
+		to.addr = f->flow->nat;
+		to.port = f->flow->nat_port;
+		to.client_port = f->flow->client_port;
+		to.flags = f->flow->flags & CT_HAIRPIN;
+	} else {
+		struct lb_key key = {.addr = p->dst, .port = p->dport, .proto = p->proto, .scope = LB_INSIDE};
+
+		err = lb_choose(&key, &p->src, f->now, &to);
+		if (err == LB_NONE)
+			return 0;
+		if (err < 0)
+			return -err;
+		err = lb_settle(p, &to, f->now);
+		if (!err)
+			err = lb_remember(p, &to, f->now);
+		if (err)
+			return err;
+	}
+	nat->on = true;
+	nat->hairpin = to.flags & CT_HAIRPIN;
+	nat->service = p->dst;
+	nat->port = p->dport;
+	nat->client_port = to.client_port ? p->sport : 0;
+	err = lb_send_to(ctx, p, &to);
+	if (err)
+		return err;
+	f->port = ntohs(p->dport);
+	find_flow(p, f);
+	return 0;
+}
+
+/* Says whether a packet, translated or not, belongs to a flow between a pod and itself. */
+static __always_inline bool is_hairpin(const struct found *f, const struct translation *nat)
+{
+	return nat->hairpin || (ct_alive(f->flow, f->now) && (f->flow->flags & CT_HAIRPIN));
+}

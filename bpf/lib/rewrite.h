@@ -1,0 +1,82 @@
+/* Gives a packet another source or destination, checksums included.
+ *
+ * A checksum is never computed anew but follows what changes. The kernel knows whether the transport's
+ * is complete or left to a device; the helpers do what is right for either. */
+#pragma once
+#include "packet.h"
+
+/* Where the transport's checksum is, from the start of its header; 0 if there is none to follow. */
+static __always_inline __u32 checksum_offset(__u8 proto)
+{
+	if (proto == PROTO_TCP)
+		return offsetof(struct tcp_header, check);
+	if (proto == PROTO_UDP)
+		return 6;
+	return 0;
+}
+
+/* Replaces the destination, or the source, of a packet of KIND_FLOW in the packet and in p. Port is in
+ * network byte order. A later fragment has no transport header: its address alone is replaced. Returns
+ * 0 or a drop reason. */
+__noinline int rewrite_end(struct __sk_buff *ctx, struct packet *p, const struct addr *to, __u16 port,
+			   bool dst)
+{
+	struct addr old, new;
+	__u16 old_port;
+
+	if (!p || !to)
+		return DROP_MALFORMED;
+	old = dst ? p->dst : p->src;
+	old_port = dst ? p->dport : p->sport;
+	new = *to; /* may be shared with other processors: one look */
+
+	/* Of the mapped form all but the last word are the same, so one difference does for both. */
+	__u64 diff = bpf_csum_diff(old.w, sizeof(old), new.w, sizeof(new), 0);
+	__u64 pseudo = BPF_F_PSEUDO_HDR;
+	long err;
+
+	if (p->v6) {
+		err = bpf_skb_store_bytes(ctx, ETH_LEN + (dst ? offsetof(struct ipv6_header, dst) :
+								offsetof(struct ipv6_header, src)),
+					  new.w, sizeof(new), 0);
+		pseudo |= BPF_F_IPV6;
+	} else {
+		err = bpf_l3_csum_replace(ctx, ETH_LEN + offsetof(struct ipv4_header, check), old.w[3],
+					  new.w[3], sizeof(new.w[3]));
+		if (!err)
+			err = bpf_skb_store_bytes(ctx,
+						  ETH_LEN + (dst ? offsetof(struct ipv4_header, dst) :
+								   offsetof(struct ipv4_header, src)),
+						  &new.w[3], sizeof(new.w[3]), 0);
+	}
+	if (err)
+		return DROP_ENCAP_FAILED;
+	if (dst) {
+		p->dst = new;
+		p->dport = port;
+	} else {
+		p->src = new;
+		p->sport = port;
+	}
+	if (p->fragment == FRAGMENT_LATER)
+		return 0;
+
+	__u32 check = checksum_offset(p->proto);
+	__u64 flags = p->proto == PROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0;
+	if (check) {
+		err = bpf_l4_csum_replace(ctx, p->l4 + check, 0, diff, pseudo | flags);
+		/* A kernel that does not know the flag lacks what it is about as well. */
+		if (err && p->v6)
+			err = bpf_l4_csum_replace(ctx, p->l4 + check, 0, diff, BPF_F_PSEUDO_HDR | flags);
+		if (err)
+			return DROP_ENCAP_FAILED;
+	}
+	if (port == old_port)
+		return 0;
+	if (check && bpf_l4_csum_replace(ctx, p->l4 + check, old_port, port, sizeof(port) | flags))
+		return DROP_ENCAP_FAILED;
+	if (bpf_skb_store_bytes(ctx, p->l4 + (dst ? offsetof(struct ports, dst) : offsetof(struct ports, src)),
+				&port, sizeof(port), 0))
+		return DROP_ENCAP_FAILED;
+	return 0;
+}
