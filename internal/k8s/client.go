@@ -1,0 +1,189 @@
+package k8s
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/util/flowcontrol"
+)
+
+// Config says how to reach the API server.
+type Config struct {
+	// KubeconfigPath is a kubeconfig file. Without one, the service account of the pod is used.
+	KubeconfigPath string
+	// APIServer is the server's address, such as https://10.0.0.1:6443. It replaces the one that the kubeconfig file or the pod's environment has.
+	APIServer string
+	// QPS and Burst bound the requests a second that nobody waits for. Those that a pod waits for are not bounded.
+	QPS   float32
+	Burst int
+	// UserAgent tells the server who asks.
+	UserAgent string
+}
+
+// Defaults returns the defaults.
+func Defaults() Config { return Config{QPS: 10, Burst: 20, UserAgent: "hawser-agent"} }
+
+// Flags registers the options.
+func (c *Config) Flags(fs *pflag.FlagSet) {
+	fs.StringVar(&c.KubeconfigPath, "k8s-kubeconfig-path", c.KubeconfigPath, "kubeconfig file to reach Kubernetes with; empty for the pod's service account")
+	fs.StringVar(&c.APIServer, "k8s-api-server", c.APIServer, "URL of the Kubernetes API server, instead of the one that kubeconfig or the pod's environment name")
+	fs.Float32Var(&c.QPS, "k8s-client-qps", c.QPS, "requests a second to Kubernetes that no pod waits for")
+	fs.IntVar(&c.Burst, "k8s-client-burst", c.Burst, "how many of these may be made at once")
+}
+
+// Validate reports all settings that make no sense. It does not look at files.
+func (c *Config) Validate() error {
+	var errs []error
+	if c.APIServer != "" {
+		if u, err := url.Parse(c.APIServer); err != nil || u.Host == "" || (u.Scheme != "https" && u.Scheme != "http") {
+			errs = append(errs, fmt.Errorf("--k8s-api-server: %q is not a URL such as https://10.0.0.1:6443", c.APIServer))
+		}
+	}
+	if c.QPS <= 0 {
+		errs = append(errs, fmt.Errorf("--k8s-client-qps: %v is not above 0", c.QPS))
+	}
+	if c.Burst < 1 {
+		errs = append(errs, fmt.Errorf("--k8s-client-burst: %d is below 1", c.Burst))
+	}
+	return errors.Join(errs...)
+}
+
+// InPod reports whether the process runs in a pod: whether Kubernetes told it where its API is.
+func InPod() bool {
+	return os.Getenv("KUBERNETES_SERVICE_HOST") != "" && os.Getenv("KUBERNETES_SERVICE_PORT") != ""
+}
+
+// REST turns the configuration into client-go's. It reads the kubeconfig file or the service account's.
+func (c *Config) REST() (*rest.Config, error) {
+	var (
+		rc  *rest.Config
+		err error
+	)
+	switch {
+	case c.KubeconfigPath != "":
+		rc, err = clientcmd.BuildConfigFromFlags(c.APIServer, c.KubeconfigPath)
+		if err != nil {
+			return nil, fmt.Errorf("--k8s-kubeconfig-path: %w", err)
+		}
+	case InPod():
+		if rc, err = rest.InClusterConfig(); err != nil {
+			return nil, fmt.Errorf("the pod's service account: %w", err)
+		}
+		if c.APIServer != "" {
+			rc.Host = c.APIServer
+		}
+	case c.APIServer != "":
+		rc = &rest.Config{Host: c.APIServer}
+	default:
+		return nil, errors.New("no way to Kubernetes: give --k8s-kubeconfig-path or --k8s-api-server, or run in a pod")
+	}
+	rc.QPS, rc.Burst, rc.UserAgent = c.QPS, c.Burst, c.UserAgent
+	return rc, nil
+}
+
+// Client is the way to the API server. All its methods and fields may be used from many goroutines; the fields must not be changed.
+//
+// There are two sets of clients on the same connection: one for what a pod waits for, which is not limited on this side, and one for everything else, which
+// keeps to the configured rate.
+type Client struct {
+	// Kube reaches the built-in kinds, as protobuf. Urgent is the same without a limit.
+	Kube, Urgent kubernetes.Interface
+	// Metadata reads any kind without what is beside its metadata.
+	Metadata metadata.Interface
+
+	config    *rest.Config
+	transport *http.Client
+}
+
+const (
+	// dialTimeout bounds how long a connection may take: a server that is gone must not look slow.
+	dialTimeout = 5 * time.Second
+	// RequestTimeout is what a single request that is no watch may take, for callers to bound theirs.
+	RequestTimeout = 15 * time.Second
+)
+
+// New returns a client on a configuration, of which QPS and Burst count; without a QPS there is no limit. It makes no request.
+func New(rc *rest.Config) (*Client, error) {
+	rc = rest.CopyConfig(rc)
+	if rc.Dial == nil {
+		rc.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext
+	}
+	limit := flowcontrol.NewFakeAlwaysRateLimiter()
+	if rc.QPS > 0 {
+		limit = flowcontrol.NewTokenBucketRateLimiter(rc.QPS, rc.Burst)
+	}
+	// Connections are shared by all: HTTP/2 has no need for more than one.
+	transport, err := rest.HTTPClientFor(rc)
+	if err != nil {
+		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
+	}
+	slow, urgent := rest.CopyConfig(rc), rest.CopyConfig(rc)
+	slow.RateLimiter, urgent.RateLimiter = limit, flowcontrol.NewFakeAlwaysRateLimiter()
+	c := &Client{config: slow, transport: transport}
+	native := func(rc *rest.Config) *rest.Config {
+		rc = rest.CopyConfig(rc)
+		rc.ContentType, rc.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON
+		return rc
+	}
+	var errs []error
+	keep := func(err error) { errs = append(errs, err) }
+	c.Kube, err = kubernetes.NewForConfigAndClient(native(slow), transport)
+	keep(err)
+	c.Urgent, err = kubernetes.NewForConfigAndClient(native(urgent), transport)
+	keep(err)
+	c.Metadata, err = metadata.NewForConfigAndClient(slow, transport)
+	keep(err)
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
+	}
+	return c, nil
+}
+
+// For returns a client for the kinds of a group that are not built in, as JSON, at the configured rate: add makes them known, as AddToScheme of their
+// package does.
+func (c *Client) For(gv schema.GroupVersion, add func(*runtime.Scheme) error) (rest.Interface, error) {
+	return c.custom(c.config, gv, add)
+}
+
+func (c *Client) custom(rc *rest.Config, gv schema.GroupVersion, add func(*runtime.Scheme) error) (rest.Interface, error) {
+	scheme := runtime.NewScheme()
+	if err := add(scheme); err != nil {
+		return nil, fmt.Errorf("kinds of %s: %w", gv, err)
+	}
+	rc = rest.CopyConfig(rc)
+	rc.GroupVersion, rc.APIPath, rc.ContentType, rc.AcceptContentTypes = &gv, "/apis", runtime.ContentTypeJSON, ""
+	rc.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	r, err := rest.RESTClientForConfigAndClient(rc, c.transport)
+	if err != nil {
+		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
+	}
+	return r, nil
+}
+
+// Host is the server's address, for messages.
+func (c *Client) Host() string { return c.config.Host }
+
+// Version asks the server for its version, which shows that it answers.
+func (c *Client) Version(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
+	defer cancel()
+	raw, err := c.Urgent.Discovery().RESTClient().Get().AbsPath("/version").Do(ctx).Raw()
+	if err != nil {
+		return "", fmt.Errorf("ask the API server at %s for its version: %w", c.Host(), err)
+	}
+	return parseVersion(raw)
+}

@@ -1,0 +1,96 @@
+package k8s
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/version"
+)
+
+func parseVersion(raw []byte) (string, error) {
+	var v version.Info
+	if err := json.Unmarshal(raw, &v); err != nil {
+		return "", fmt.Errorf("the API server's version: %w", err)
+	}
+	return v.GitVersion, nil
+}
+
+// Serves reports which of the kinds the server does not serve, as "resource.version.group". A server that does not answer is an error.
+func (c *Client) Serves(ctx context.Context, kinds ...schema.GroupVersionResource) (missing []string, err error) {
+	served := map[schema.GroupVersion][]string{}
+	for _, k := range kinds {
+		gv := k.GroupVersion()
+		if _, asked := served[gv]; !asked {
+			list := &metav1.APIResourceList{}
+			rctx, cancel := context.WithTimeout(ctx, RequestTimeout)
+			err := c.Urgent.Discovery().RESTClient().Get().AbsPath("/apis", gv.Group, gv.Version).Do(rctx).Into(list)
+			cancel()
+			if err != nil && !apierrors.IsNotFound(err) {
+				return nil, fmt.Errorf("ask the API server at %s for the kinds of %s: %w", c.Host(), gv, err)
+			}
+			served[gv] = []string{}
+			for _, r := range list.APIResources {
+				served[gv] = append(served[gv], r.Name)
+			}
+		}
+		if !slices.Contains(served[gv], k.Resource) {
+			missing = append(missing, k.Resource+"."+gv.Version+"."+gv.Group)
+		}
+	}
+	return missing, nil
+}
+
+// kindsPoll is how often the server is asked for kinds that are missing, kindsRemind how often the log says which.
+const (
+	kindsPoll   = time.Second
+	kindsRemind = 15 * time.Second
+)
+
+// WaitForKinds returns when the server serves all kinds. A kind that is missing, or a server that does not answer, for longer than timeout is an error that
+// says which; so is the end of ctx.
+func (c *Client) WaitForKinds(ctx context.Context, timeout time.Duration, log *slog.Logger, kinds ...schema.GroupVersionResource) error {
+	deadline := time.Now().Add(timeout)
+	var last string
+	var said time.Time
+	for {
+		missing, err := c.Serves(ctx, kinds...)
+		if err == nil && len(missing) == 0 {
+			if last != "" {
+				log.Info("all custom resources are defined")
+			}
+			return nil
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		now := "these custom resources are not defined: " + strings.Join(missing, ", ")
+		if err != nil {
+			now = err.Error()
+		}
+		if time.Now().After(deadline) {
+			hint := "; the operator defines them: does it run?"
+			if err != nil {
+				hint = ""
+			}
+			return errors.New(now + hint + fmt.Sprintf(" (waited for %s, see --crd-wait-timeout)", timeout))
+		}
+		if now != last || time.Since(said) > kindsRemind {
+			log.Warn("waiting for Kubernetes", "reason", now, "giving up in", time.Until(deadline).Round(time.Second))
+			last, said = now, time.Now()
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(kindsPoll):
+		}
+	}
+}
