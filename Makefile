@@ -72,7 +72,7 @@ lint: ## vet and staticcheck only
 fmt: ## format the Go code
 	@gofmt -s -w $$(git ls-files -co --exclude-standard '*.go')
 
-generate: ## regenerate the BPF objects and the REST code (the result is committed)
+generate: ## regenerate the BPF objects, the REST code, deep copies and definitions of custom resources (committed)
 	@hack/need.sh go clang-19 llvm-strip-19
 	go generate ./...
 

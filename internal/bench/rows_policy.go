@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/labels"
@@ -45,7 +47,7 @@ func clusterPolicies(n int) ([]*v2.CiliumNetworkPolicy, error) {
 	var out []*v2.CiliumNetworkPolicy
 	for i := range n {
 		for j, spec := range specs {
-			p := &v2.CiliumNetworkPolicy{Metadata: v2.ObjectMeta{Name: fmt.Sprintf("p%d", j), Namespace: fmt.Sprintf("namespace-%d", i)}, Spec: &v2.Rule{}}
+			p := &v2.CiliumNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("p%d", j), Namespace: fmt.Sprintf("namespace-%d", i)}, Spec: &v2.Rule{}}
 			if err := json.Unmarshal([]byte(spec), p.Spec); err != nil {
 				return nil, err
 			}
@@ -111,7 +113,7 @@ func (b *bencher) policyCompute(ctx context.Context) error {
 		for _, p := range policies {
 			rules, err := policy.Parse(p)
 			if err == nil {
-				err = e.SetRules(policy.Owner(p.Metadata.Namespace+"/"+p.Metadata.Name), rules)
+				err = e.SetRules(policy.Owner(p.Namespace+"/"+p.Name), rules)
 			}
 			if err != nil {
 				return err

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/labels"
@@ -35,7 +37,7 @@ func largeCluster(tb testing.TB, n int) (sets []labels.Set, policies []*v2.Ciliu
 			sets = append(sets, set)
 		}
 		for j, spec := range specs {
-			p := &v2.CiliumNetworkPolicy{Metadata: v2.ObjectMeta{Name: fmt.Sprintf("p%d", j), Namespace: ns}, Spec: &v2.Rule{}}
+			p := &v2.CiliumNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("p%d", j), Namespace: ns}, Spec: &v2.Rule{}}
 			if err := json.Unmarshal([]byte(spec), p.Spec); err != nil {
 				tb.Fatal(err)
 			}
@@ -77,7 +79,7 @@ func BenchmarkLargeCluster(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			if err := e.SetRules(Owner(p.Metadata.Namespace+"/"+p.Metadata.Name), rules); err != nil {
+			if err := e.SetRules(Owner(p.Namespace+"/"+p.Name), rules); err != nil {
 				b.Fatal(i, err)
 			}
 		}

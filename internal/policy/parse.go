@@ -41,11 +41,11 @@ func Parse(p *v2.CiliumNetworkPolicy) ([]*Rule, error) {
 	if p == nil {
 		return nil, errors.New("the policy is missing")
 	}
-	ps := parser{namespace: p.Metadata.Namespace}
+	ps := parser{namespace: p.Namespace}
 	if !validNamespace(ps.namespace) {
 		ps.fail("metadata.namespace", "%q is not the name of a namespace", clip(ps.namespace))
 	}
-	return ps.object(p.Metadata, p.Spec, p.Specs)
+	return ps.object(p.Name, p.Spec, p.Specs)
 }
 
 // ParseClusterwide returns the rules of a clusterwide policy.
@@ -54,10 +54,10 @@ func ParseClusterwide(p *v2.CiliumClusterwideNetworkPolicy) ([]*Rule, error) {
 		return nil, errors.New("the policy is missing")
 	}
 	ps := parser{}
-	if p.Metadata.Namespace != "" {
+	if p.Namespace != "" {
 		ps.fail("metadata.namespace", "a clusterwide policy has no namespace; leave it out or use the kind %s", v2.KindNetworkPolicy)
 	}
-	return ps.object(p.Metadata, p.Spec, p.Specs)
+	return ps.object(p.Name, p.Spec, p.Specs)
 }
 
 // parser collects the faults of one object.
@@ -77,8 +77,8 @@ func (ps *parser) unsupported(present bool, at, name string) {
 	}
 }
 
-func (ps *parser) object(meta v2.ObjectMeta, spec *v2.Rule, specs []*v2.Rule) ([]*Rule, error) {
-	if meta.Name == "" {
+func (ps *parser) object(name string, spec *v2.Rule, specs []*v2.Rule) ([]*Rule, error) {
+	if name == "" {
 		ps.fail("metadata.name", "is missing")
 	}
 	if spec == nil && len(specs) == 0 {
@@ -120,13 +120,15 @@ func (ps *parser) rule(path string, in *v2.Rule) *Rule {
 		ps.ingress(r, path, fmt.Sprintf("ingress[%d]", i), &in.Ingress[i], false)
 	}
 	for i := range in.IngressDeny {
-		ps.ingress(r, path, fmt.Sprintf("ingressDeny[%d]", i), &in.IngressDeny[i], true)
+		entry := in.IngressDeny[i].Entry()
+		ps.ingress(r, path, fmt.Sprintf("ingressDeny[%d]", i), &entry, true)
 	}
 	for i := range in.Egress {
 		ps.egress(r, path, fmt.Sprintf("egress[%d]", i), &in.Egress[i], false)
 	}
 	for i := range in.EgressDeny {
-		ps.egress(r, path, fmt.Sprintf("egressDeny[%d]", i), &in.EgressDeny[i], true)
+		entry := in.EgressDeny[i].Entry()
+		ps.egress(r, path, fmt.Sprintf("egressDeny[%d]", i), &entry, true)
 	}
 	r.DefaultDeny = [2]bool{r.has(Ingress), r.has(Egress)}
 	if d := in.EnableDefaultDeny; d != nil {
@@ -282,7 +284,7 @@ func (ps *parser) requirements(field string, in *v2.LabelSelector) ([]requiremen
 	before := len(ps.errs)
 	reqs := make([]requirement, 0, len(in.MatchLabels)+len(in.MatchExpressions))
 	for _, k := range slices.Sorted(maps.Keys(in.MatchLabels)) {
-		v := in.MatchLabels[k]
+		v := string(in.MatchLabels[k])
 		q := requirement{op: opIn, values: []string{v}}
 		if err := cmp.Or(q.setKey(k), checkValue(v)); err != nil {
 			ps.fail(fmt.Sprintf("%s.matchLabels[%s]", field, clip(k)), "%v", err)

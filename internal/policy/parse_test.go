@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	v2 "github.com/hawser-net/hawser/api/v2"
 )
 
@@ -15,11 +17,11 @@ func parseJSON(namespace, spec string) ([]*Rule, error) {
 	if err := json.Unmarshal([]byte(spec), r); err != nil {
 		return nil, err
 	}
-	meta := v2.ObjectMeta{Name: "p", Namespace: namespace}
+	meta := metav1.ObjectMeta{Name: "p", Namespace: namespace}
 	if namespace == "" {
-		return ParseClusterwide(&v2.CiliumClusterwideNetworkPolicy{Metadata: meta, Spec: r})
+		return ParseClusterwide(&v2.CiliumClusterwideNetworkPolicy{ObjectMeta: meta, Spec: r})
 	}
-	return Parse(&v2.CiliumNetworkPolicy{Metadata: meta, Spec: r})
+	return Parse(&v2.CiliumNetworkPolicy{ObjectMeta: meta, Spec: r})
 }
 
 func mustParse(t testing.TB, namespace, spec string) []*Rule {
@@ -143,7 +145,7 @@ func TestParseReportsAllFaults(t *testing.T) {
 	if _, err := Parse(nil); err == nil {
 		t.Error("nil is accepted")
 	}
-	if _, err := ParseClusterwide(&v2.CiliumClusterwideNetworkPolicy{Metadata: v2.ObjectMeta{Name: "a", Namespace: "b"}}); err == nil {
+	if _, err := ParseClusterwide(&v2.CiliumClusterwideNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "b"}}); err == nil {
 		t.Error("a clusterwide policy with a namespace is accepted")
 	}
 }

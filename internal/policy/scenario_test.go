@@ -128,10 +128,10 @@ func parseFile(t *testing.T, name string, data []byte) ([]*Rule, oracle.Policy) 
 	pol := oracle.FromObject(&cnp)
 	var rules []*Rule
 	var err error
-	if cnp.Metadata.Namespace != "" {
+	if cnp.Namespace != "" {
 		rules, err = Parse(&cnp)
 	} else {
-		ccnp := &v2.CiliumClusterwideNetworkPolicy{Metadata: cnp.Metadata, Spec: cnp.Spec, Specs: cnp.Specs}
+		ccnp := &v2.CiliumClusterwideNetworkPolicy{ObjectMeta: cnp.ObjectMeta, Spec: cnp.Spec, Specs: cnp.Specs}
 		pol = oracle.FromClusterwide(ccnp)
 		rules, err = ParseClusterwide(ccnp)
 	}

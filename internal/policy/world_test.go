@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/labels"
@@ -93,7 +95,7 @@ func (w *world) namedPorts() string {
 
 // setPolicy gives the owner new random rules.
 func (w *world) setPolicy(o Owner) {
-	meta := v2.ObjectMeta{Name: string(o)}
+	meta := metav1.ObjectMeta{Name: string(o)}
 	var specs []*v2.Rule
 	for range 1 + w.rng.IntN(2) {
 		specs = append(specs, w.rule())
@@ -103,11 +105,11 @@ func (w *world) setPolicy(o Owner) {
 	var pol oracle.Policy
 	if w.chance(75) {
 		meta.Namespace = w.pick("a", "b", "c")
-		obj := &v2.CiliumNetworkPolicy{Metadata: meta, Specs: specs}
+		obj := &v2.CiliumNetworkPolicy{ObjectMeta: meta, Specs: specs}
 		rules, err = Parse(obj)
 		pol = oracle.FromObject(obj)
 	} else {
-		obj := &v2.CiliumClusterwideNetworkPolicy{Metadata: meta, Specs: specs}
+		obj := &v2.CiliumClusterwideNetworkPolicy{ObjectMeta: meta, Specs: specs}
 		rules, err = ParseClusterwide(obj)
 		pol = oracle.FromClusterwide(obj)
 	}
@@ -130,10 +132,10 @@ func (w *world) rule() *v2.Rule {
 			r.Egress = append(r.Egress, w.egress())
 		}
 		if w.chance(35) {
-			r.IngressDeny = append(r.IngressDeny, w.ingress())
+			r.IngressDeny = append(r.IngressDeny, denyIngress(w.ingress()))
 		}
 		if w.chance(35) {
-			r.EgressDeny = append(r.EgressDeny, w.egress())
+			r.EgressDeny = append(r.EgressDeny, denyEgress(w.egress()))
 		}
 	}
 	if w.chance(25) {
@@ -178,6 +180,28 @@ func (w *world) egress() v2.EgressRule {
 	}
 }
 
+func denyIngress(in v2.IngressRule) v2.IngressDenyRule {
+	return v2.IngressDenyRule{
+		FromEndpoints: in.FromEndpoints, FromCIDR: in.FromCIDR, FromCIDRSet: in.FromCIDRSet, FromEntities: in.FromEntities,
+		ToPorts: denyPorts(in.ToPorts), ICMPs: in.ICMPs,
+	}
+}
+
+func denyEgress(in v2.EgressRule) v2.EgressDenyRule {
+	return v2.EgressDenyRule{
+		ToEndpoints: in.ToEndpoints, ToCIDR: in.ToCIDR, ToCIDRSet: in.ToCIDRSet, ToEntities: in.ToEntities,
+		ToPorts: denyPorts(in.ToPorts), ICMPs: in.ICMPs,
+	}
+}
+
+func denyPorts(in []v2.PortRule) []v2.PortDenyRule {
+	var out []v2.PortDenyRule
+	for _, p := range in {
+		out = append(out, v2.PortDenyRule{Ports: p.Ports})
+	}
+	return out
+}
+
 func (w *world) selectors() []v2.LabelSelector {
 	out := []v2.LabelSelector{}
 	for range 1 + w.rng.IntN(2) {
@@ -191,15 +215,15 @@ func (w *world) selectors() []v2.LabelSelector {
 }
 
 func (w *world) selector(peer bool) v2.LabelSelector {
-	s := v2.LabelSelector{MatchLabels: map[string]string{}}
+	s := v2.LabelSelector{MatchLabels: map[string]v2.LabelValue{}}
 	if w.chance(60) {
-		s.MatchLabels[w.pick("app", "k8s:app", "any:app")] = w.pick("x", "y", "z")
+		s.MatchLabels[w.pick("app", "k8s:app", "any:app")] = v2.LabelValue(w.pick("x", "y", "z"))
 	}
 	if peer && w.chance(15) {
-		s.MatchLabels[w.pick("io.kubernetes.pod.namespace", "k8s:io.kubernetes.pod.namespace")] = w.pick("a", "b", "c")
+		s.MatchLabels[w.pick("io.kubernetes.pod.namespace", "k8s:io.kubernetes.pod.namespace")] = v2.LabelValue(w.pick("a", "b", "c"))
 	}
 	if peer && w.chance(10) {
-		s.MatchLabels["io.cilium.k8s.policy.cluster"] = w.pick("c1", "c2")
+		s.MatchLabels["io.cilium.k8s.policy.cluster"] = v2.LabelValue(w.pick("c1", "c2"))
 	}
 	if peer && w.chance(8) {
 		s.MatchLabels[w.pick("reserved:host", "reserved:world-ipv4", "reserved:health")] = ""

@@ -139,14 +139,14 @@ func decodeOne(file string, data []byte) (*Object, error) {
 		if err := decodeStrict(tree, raw, &p); err != nil {
 			return nil, err
 		}
-		if p.Metadata.Namespace == "" {
-			p.Metadata.Namespace = "default"
+		if p.Namespace == "" {
+			p.Namespace = "default"
 		}
 		rules, err := policy.Parse(&p)
 		if err != nil {
 			return nil, err
 		}
-		owner := policy.Owner(file + "/" + p.Metadata.Namespace + "/" + p.Metadata.Name)
+		owner := policy.Owner(file + "/" + p.Namespace + "/" + p.Name)
 		return &Object{Owner: owner, Namespaced: &p, Rules: rules}, nil
 	case v2.KindClusterwideNetworkPolicy:
 		var p v2.CiliumClusterwideNetworkPolicy
@@ -157,7 +157,7 @@ func decodeOne(file string, data []byte) (*Object, error) {
 		if err != nil {
 			return nil, err
 		}
-		return &Object{Owner: policy.Owner(file + "/" + p.Metadata.Name), Clusterwide: &p, Rules: rules}, nil
+		return &Object{Owner: policy.Owner(file + "/" + p.Name), Clusterwide: &p, Rules: rules}, nil
 	}
 	return nil, fmt.Errorf("kind: %q is neither %s nor %s", clip(kind), v2.KindNetworkPolicy, v2.KindClusterwideNetworkPolicy)
 }

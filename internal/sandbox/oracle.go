@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
@@ -73,7 +74,7 @@ func newJudge(dir, mode string, parties []party) (*judge, error) {
 func readPolicies(data []byte) ([]oracle.Policy, error) {
 	var out []oracle.Policy
 	for _, doc := range bytes.Split(append([]byte("\n"), data...), []byte("\n---")) {
-		var kind v2.TypeMeta
+		var kind metav1.TypeMeta
 		if err := yaml.Unmarshal(doc, &kind); err != nil {
 			return nil, err
 		}
@@ -85,11 +86,11 @@ func readPolicies(data []byte) ([]oracle.Policy, error) {
 			if err := yaml.UnmarshalStrict(doc, &p); err != nil {
 				return nil, err
 			}
-			if p.Metadata.Namespace == "" {
-				p.Metadata.Namespace = "default"
+			if p.Namespace == "" {
+				p.Namespace = "default"
 			}
 			if _, err := policy.Parse(&p); err != nil {
-				return nil, fmt.Errorf("%s: %w", p.Metadata.Name, err)
+				return nil, fmt.Errorf("%s: %w", p.Name, err)
 			}
 			out = append(out, oracle.FromObject(&p))
 		case "CiliumClusterwideNetworkPolicy":
@@ -98,7 +99,7 @@ func readPolicies(data []byte) ([]oracle.Policy, error) {
 				return nil, err
 			}
 			if _, err := policy.ParseClusterwide(&p); err != nil {
-				return nil, fmt.Errorf("%s: %w", p.Metadata.Name, err)
+				return nil, fmt.Errorf("%s: %w", p.Name, err)
 			}
 			out = append(out, oracle.FromClusterwide(&p))
 		default:

@@ -38,12 +38,12 @@ type Policy struct {
 
 // FromObject returns the policy of a namespaced object.
 func FromObject(p *v2.CiliumNetworkPolicy) Policy {
-	return Policy{p.Metadata.Name, p.Metadata.Namespace, allRules(p.Spec, p.Specs)}
+	return Policy{p.Name, p.Namespace, allRules(p.Spec, p.Specs)}
 }
 
 // FromClusterwide returns the policy of a clusterwide object.
 func FromClusterwide(p *v2.CiliumClusterwideNetworkPolicy) Policy {
-	return Policy{p.Metadata.Name, "", allRules(p.Spec, p.Specs)}
+	return Policy{p.Name, "", allRules(p.Spec, p.Specs)}
 }
 
 func allRules(spec *v2.Rule, specs []*v2.Rule) []*v2.Rule {
@@ -181,7 +181,7 @@ func selectsSubject(p Policy, sel v2.LabelSelector, self End) bool {
 // selectorMatches evaluates a label selector without any scope.
 func selectorMatches(sel v2.LabelSelector, set labels.Set) bool {
 	for k, v := range sel.MatchLabels {
-		if got, ok := lookup(set, k); !ok || got != v {
+		if got, ok := lookup(set, k); !ok || got != string(v) {
 			return false
 		}
 	}
@@ -245,7 +245,8 @@ func clauses(r *v2.Rule, ingress bool) []clause {
 		for _, x := range r.Ingress {
 			add(false, x.FromEndpoints, x.FromCIDR, x.FromCIDRSet, x.FromEntities, x.ToPorts, x.ICMPs)
 		}
-		for _, x := range r.IngressDeny {
+		for _, deny := range r.IngressDeny {
+			x := deny.Entry()
 			add(true, x.FromEndpoints, x.FromCIDR, x.FromCIDRSet, x.FromEntities, x.ToPorts, x.ICMPs)
 		}
 		return out
@@ -253,7 +254,8 @@ func clauses(r *v2.Rule, ingress bool) []clause {
 	for _, x := range r.Egress {
 		add(false, x.ToEndpoints, x.ToCIDR, x.ToCIDRSet, x.ToEntities, x.ToPorts, x.ICMPs)
 	}
-	for _, x := range r.EgressDeny {
+	for _, deny := range r.EgressDeny {
+		x := deny.Entry()
 		add(true, x.ToEndpoints, x.ToCIDR, x.ToCIDRSet, x.ToEntities, x.ToPorts, x.ICMPs)
 	}
 	return out

@@ -1,0 +1,45 @@
+package v2alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// GroupName, Version and APIVersion identify the API of this package.
+const (
+	GroupName  = "cilium.io"
+	Version    = "v2alpha1"
+	APIVersion = GroupName + "/" + Version
+)
+
+// Kinds of this package.
+const (
+	KindEndpointSlice = "CiliumEndpointSlice"
+	KindPodIPPool     = "CiliumPodIPPool"
+)
+
+// Resources of this package, as they stand in paths and in rules of RBAC.
+const (
+	ResourceEndpointSlices = "ciliumendpointslices"
+	ResourcePodIPPools     = "ciliumpodippools"
+)
+
+// SchemeGroupVersion returns the group and version of this package.
+func SchemeGroupVersion() schema.GroupVersion {
+	return schema.GroupVersion{Group: GroupName, Version: Version}
+}
+
+// Resource returns a resource of this package by its plural name, such as ResourcePodIPPools.
+func Resource(plural string) schema.GroupVersionResource {
+	return SchemeGroupVersion().WithResource(plural)
+}
+
+// AddToScheme registers the kinds of this package and their lists. It returns no error today; the
+// signature is that of every other group.
+func AddToScheme(s *runtime.Scheme) error {
+	gv := SchemeGroupVersion()
+	s.AddKnownTypes(gv, &CiliumEndpointSlice{}, &CiliumEndpointSliceList{}, &CiliumPodIPPool{}, &CiliumPodIPPoolList{})
+	metav1.AddToGroupVersion(s, gv)
+	return nil
+}
