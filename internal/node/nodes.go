@@ -95,6 +95,8 @@ type Nodes struct {
 	announced chan struct{} // closed when the present local node was written
 	lastErr   error         // of writing
 
+	told chan func() // what Learn and Forget have for the goroutine that watches
+
 	// Of the goroutine that watches:
 	vanishing map[Key]time.Time // nodes without a key, and when they go
 	ids       ids
@@ -112,6 +114,7 @@ func New(cfg Config, store kvstore.Backend) (*Nodes, error) {
 		synced:    make(chan struct{}),
 		dirty:     make(chan struct{}, 1),
 		announced: make(chan struct{}),
+		told:      make(chan func(), 64),
 		vanishing: make(map[Key]time.Time),
 	}, nil
 }
@@ -273,6 +276,8 @@ func (s *Nodes) watch(ctx context.Context) error {
 		}
 		select {
 		case <-after:
+		case tell := <-s.told:
+			tell()
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case e, ok := <-events:
@@ -304,9 +309,7 @@ func (s *Nodes) event(e kvstore.Event) {
 	}
 	if e.Kind == kvstore.EventDelete {
 		if k, err := ParseKey(name); err == nil {
-			if _, known := s.table.Get(k); known {
-				s.vanishing[k] = time.Now().Add(s.cfg.DeleteDelay)
-			}
+			s.forget(k)
 		}
 		return
 	}
@@ -315,6 +318,53 @@ func (s *Nodes) event(e kvstore.Event) {
 		s.cfg.Log.Warn("ignored a node that makes no sense; its last good version stays", "key", e.Key, "error", err)
 		return
 	}
+	s.learn(n)
+}
+
+// Learn tells of another node, by a source other than the store. It waits for Run if that is far behind.
+func (s *Nodes) Learn(ctx context.Context, n Node) error {
+	if n.Key() == s.cfg.Self {
+		return nil // this node knows best
+	}
+	if err := n.Validate(s.cfg.MaxClusterID); err != nil {
+		return fmt.Errorf("node %v: %w", n.Key(), err)
+	}
+	return s.tell(ctx, func() { s.learn(n) })
+}
+
+// Forget tells that a node is gone, as Learn does. It stays for Config.DeleteDelay, as one whose key went.
+func (s *Nodes) Forget(ctx context.Context, k Key) error { return s.tell(ctx, func() { s.forget(k) }) }
+
+func (s *Nodes) tell(ctx context.Context, what func()) error {
+	select {
+	case s.told <- what:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Settle waits until everything that Learn and Forget were told before is in the table.
+func (s *Nodes) Settle(ctx context.Context) error {
+	done := make(chan struct{})
+	if err := s.tell(ctx, func() { close(done) }); err != nil {
+		return err
+	}
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (s *Nodes) forget(k Key) {
+	if _, known := s.table.Get(k); known && k != s.cfg.Self {
+		s.vanishing[k] = time.Now().Add(s.cfg.DeleteDelay)
+	}
+}
+
+func (s *Nodes) learn(n Node) {
 	delete(s.vanishing, n.Key())
 	for k := range s.vanishing {
 		if old, _ := s.table.Get(k); conflict(old, n) {
