@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"time"
@@ -45,5 +44,3 @@ func (n *node) waitAddresses(ctx context.Context, count int) error {
 		return err
 	})
 }
-
-func contains(body []byte, s string) bool { return bytes.Contains(body, []byte(s)) }
