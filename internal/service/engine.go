@@ -1,0 +1,302 @@
+package service
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/table"
+)
+
+// Engine turns services and what belongs to them into frontends. Its methods may be called from any
+// goroutine; values given to it must not be changed afterwards.
+type Engine struct {
+	frontends *table.Table[datapath.ServiceFrontend, Frontend]
+
+	mu       sync.Mutex
+	synced   bool
+	local    Local
+	services map[Name]Service
+	slices   map[Name]Slice
+	parts    map[Name]map[Name]bool // the slices of a service
+	ports    map[Name][]HostPort    // by pod
+	// claims are the rows that each owner wants; most frontends are wanted by one.
+	claims map[datapath.ServiceFrontend][]claim
+	owned  map[owner][]datapath.ServiceFrontend
+}
+
+// owner is a service or a pod with host ports.
+type owner struct {
+	pod  bool
+	name Name
+}
+
+type claim struct {
+	owner   owner
+	created time.Time
+	row     Frontend
+}
+
+// before says whether the claim counts and the other does not.
+func (c claim) before(o claim) bool {
+	if c.owner.pod != o.owner.pod {
+		return !c.owner.pod
+	}
+	return cmp.Or(c.created.Compare(o.created), c.owner.name.Compare(o.owner.name)) < 0
+}
+
+// New returns an engine that has heard of nothing yet.
+func New(at Local) *Engine {
+	return &Engine{
+		frontends: table.New[datapath.ServiceFrontend](Frontend.Equal),
+		local:     at, services: make(map[Name]Service), slices: make(map[Name]Slice), parts: make(map[Name]map[Name]bool),
+		ports: make(map[Name][]HostPort), claims: make(map[datapath.ServiceFrontend][]claim), owned: make(map[owner][]datapath.ServiceFrontend),
+	}
+}
+
+// Table returns the table of frontends, to be read and followed.
+func (e *Engine) Table() *table.Table[datapath.ServiceFrontend, Frontend] { return e.frontends }
+
+// Synced says that everything that exists has been told: from now on the table is what was heard. Calling it
+// again does nothing.
+func (e *Engine) Synced() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.synced {
+		return
+	}
+	e.synced = true
+	e.everything()
+}
+
+// UpsertService makes a service known, in place of the one of its name.
+func (e *Engine) UpsertService(s Service) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.services[s.Name] = s
+	e.refresh(owner{name: s.Name})
+}
+
+// DeleteService forgets a service. Its slices stay known.
+func (e *Engine) DeleteService(n Name) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.services, n)
+	e.refresh(owner{name: n})
+}
+
+// UpsertSlice makes a slice known, in place of the one of its name, which may have been another service's.
+func (e *Engine) UpsertSlice(s Slice) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	to := Name{s.Name.Namespace, s.Service}
+	former := e.unlink(s.Name)
+	e.slices[s.Name] = s
+	if e.parts[to] == nil {
+		e.parts[to] = make(map[Name]bool)
+	}
+	e.parts[to][s.Name] = true
+	e.refresh(owner{name: to})
+	if former != to {
+		e.refresh(owner{name: former})
+	}
+}
+
+// DeleteSlice forgets a slice.
+func (e *Engine) DeleteSlice(n Name) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.refresh(owner{name: e.unlink(n)})
+}
+
+// unlink removes a slice and returns the service that it was of.
+func (e *Engine) unlink(n Name) Name {
+	old, ok := e.slices[n]
+	if !ok {
+		return Name{n.Namespace, ""}
+	}
+	of := Name{n.Namespace, old.Service}
+	delete(e.slices, n)
+	delete(e.parts[of], n)
+	if len(e.parts[of]) == 0 {
+		delete(e.parts, of)
+	}
+	return of
+}
+
+// SetHostPorts says which host ports a pod of this node has; none to forget the pod.
+func (e *Engine) SetHostPorts(pod Name, ports []HostPort) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(ports) == 0 {
+		delete(e.ports, pod)
+	} else {
+		e.ports[pod] = ports
+	}
+	e.refresh(owner{pod: true, name: pod})
+}
+
+// SetLocal replaces what is known of the node.
+func (e *Engine) SetLocal(at Local) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.local.Node == at.Node && e.local.Zone == at.Zone && slices.Equal(e.local.Addrs, at.Addrs) {
+		return
+	}
+	e.local = at
+	e.everything()
+}
+
+func (e *Engine) everything() {
+	owners := make(map[owner]bool)
+	for n := range e.services {
+		owners[owner{name: n}] = true
+	}
+	for n := range e.ports {
+		owners[owner{pod: true, name: n}] = true
+	}
+	e.refresh(slices.Collect(maps.Keys(owners))...)
+}
+
+// refresh computes the rows of some owners anew and brings the table there, in one step.
+func (e *Engine) refresh(owners ...owner) {
+	if !e.synced {
+		return
+	}
+	touched := make(map[datapath.ServiceFrontend]bool)
+	for _, o := range owners {
+		e.claim(o, touched)
+	}
+	if len(touched) == 0 {
+		return
+	}
+	e.frontends.Update(func(x table.Txn[datapath.ServiceFrontend, Frontend]) {
+		for f := range touched {
+			if all := e.claims[f]; len(all) > 0 {
+				x.Upsert(f, all[0].row)
+			} else {
+				x.Delete(f)
+			}
+		}
+	})
+}
+
+// claim replaces an owner's claims and adds the frontends that it is or was about to touched.
+func (e *Engine) claim(o owner, touched map[datapath.ServiceFrontend]bool) {
+	for _, f := range e.owned[o] {
+		touched[f] = true
+		left := slices.DeleteFunc(e.claims[f], func(c claim) bool { return c.owner == o })
+		if len(left) == 0 {
+			delete(e.claims, f)
+		} else {
+			e.claims[f] = left
+		}
+	}
+	delete(e.owned, o)
+	var rows []Frontend
+	var created time.Time
+	if o.pod {
+		rows = hostPortRows(e.local, o.name, e.ports[o.name])
+	} else if s, ok := e.services[o.name]; ok {
+		created = s.Created
+		var parts []Slice
+		for n := range e.parts[o.name] {
+			parts = append(parts, e.slices[n])
+		}
+		rows = Rows(e.local, s, parts)
+	}
+	for _, r := range rows {
+		f := r.ServiceFrontend
+		mine := claim{owner: o, created: created, row: r}
+		at, _ := slices.BinarySearchFunc(e.claims[f], mine, func(c, m claim) int {
+			if c.before(m) {
+				return -1
+			}
+			return 1
+		})
+		e.claims[f] = slices.Insert(e.claims[f], at, mine)
+		e.owned[o] = append(e.owned[o], f)
+		touched[f] = true
+	}
+}
+
+// Rows returns the frontends of a service whose endpoints are in the slices given, none twice.
+func Rows(at Local, s Service, parts []Slice) []Frontend {
+	rows := make(map[datapath.ServiceFrontend]Frontend)
+	for _, p := range s.Ports {
+		v4, v6 := collect(parts, p)
+		// Chosen once for all frontends.
+		var sets [2][2][]netip.AddrPort // by family and whether only this node's count
+		for i, b := range []backends{v4, v6} {
+			sets[i][0], sets[i][1] = b.choose(at, false), b.choose(at, true)
+		}
+		add := func(kind Kind, a netip.Addr, port uint16, scope datapath.ServiceScope, local bool) {
+			if !usable(a) || port == 0 {
+				return
+			}
+			family, only := 0, 0
+			if a.Is6() {
+				family = 1
+			}
+			if local {
+				only = 1
+			}
+			f := datapath.ServiceFrontend{Addr: netip.AddrPortFrom(a, port), Proto: p.Proto, Scope: scope}
+			if old, taken := rows[f]; taken && old.Kind <= kind {
+				return
+			}
+			rows[f] = Frontend{
+				Service: datapath.Service{
+					ServiceFrontend: f, ID: number(s.Name, p), Affinity: min(s.Affinity, datapath.MaxServiceAffinity), Backends: sets[family][only],
+				},
+				Owner: s.Name, Kind: kind, PortName: p.Name, Local: local,
+			}
+		}
+		for _, a := range s.ClusterIPs {
+			add(ClusterIP, a, p.Port, datapath.ServiceInside, s.InternalLocal)
+		}
+		// Clients inside of the cluster that use an address for those outside could as well use the
+		// cluster's own: the policy for outside is not about them.
+		both := func(kind Kind, a netip.Addr, port uint16) {
+			add(kind, a, port, datapath.ServiceInside, false)
+			add(kind, a, port, datapath.ServiceOutside, s.ExternalLocal)
+		}
+		for _, a := range s.ExternalIPs {
+			both(ExternalIP, a, p.Port)
+		}
+		for _, a := range s.LoadBalancerIPs {
+			both(LoadBalancer, a, p.Port)
+		}
+		for _, a := range at.Addrs {
+			both(NodePort, a, p.NodePort)
+		}
+	}
+	return slices.SortedFunc(maps.Values(rows), func(a, b Frontend) int { return a.Compare(b.ServiceFrontend) })
+}
+
+func hostPortRows(at Local, pod Name, ports []HostPort) []Frontend {
+	rows := make(map[datapath.ServiceFrontend]Frontend)
+	for _, p := range ports {
+		addrs := at.Addrs
+		if p.Addr.IsValid() && !p.Addr.IsUnspecified() {
+			addrs = []netip.Addr{p.Addr}
+		}
+		for _, a := range addrs {
+			if !usable(a) || a.Is4() != p.Backend.Addr().Is4() || p.Port == 0 || p.Backend.Port() == 0 {
+				continue
+			}
+			for _, scope := range []datapath.ServiceScope{datapath.ServiceInside, datapath.ServiceOutside} {
+				f := datapath.ServiceFrontend{Addr: netip.AddrPortFrom(a, p.Port), Proto: p.Proto, Scope: scope}
+				rows[f] = Frontend{
+					Service: datapath.Service{ServiceFrontend: f, ID: number(pod, Port{Port: p.Port, Proto: p.Proto}), Backends: []netip.AddrPort{p.Backend}},
+					Owner:   pod, Kind: HostPortKind, Local: true,
+				}
+			}
+		}
+	}
+	return slices.SortedFunc(maps.Values(rows), func(a, b Frontend) int { return a.Compare(b.ServiceFrontend) })
+}

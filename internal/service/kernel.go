@@ -1,0 +1,142 @@
+package service
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+
+	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/table"
+)
+
+// Maps is the [table.Target] that brings the kernel's table of services to the frontends. A restart of the agent
+// touches nothing that stayed the same, because the kernel's side writes only what differs. It is for one
+// reconciler.
+type Maps struct {
+	kernel  datapath.Services
+	changed func()
+}
+
+// NewMaps returns a target for the kernel's table. changed is called whenever flows may lead to where they should not
+// any more: see [Flows]. It must not block.
+func NewMaps(kernel datapath.Services, changed func()) *Maps {
+	return &Maps{kernel: kernel, changed: changed}
+}
+
+var _ table.Target[datapath.ServiceFrontend, Frontend] = (*Maps)(nil)
+
+// Update implements [table.Target].
+func (m *Maps) Update(_ context.Context, rows []table.Row[datapath.ServiceFrontend, Frontend]) error {
+	failed := make(table.RowErrors)
+	for i, r := range rows {
+		if err := m.kernel.UpsertService(r.Value.Service); err != nil {
+			failed[i] = fmt.Errorf("%s: %w", r.Value.Owner, err)
+		}
+	}
+	m.changed()
+	if len(failed) > 0 {
+		return failed
+	}
+	return nil
+}
+
+// Delete implements [table.Target].
+func (m *Maps) Delete(_ context.Context, rows []table.Row[datapath.ServiceFrontend, Frontend]) error {
+	failed := make(table.RowErrors)
+	for i, r := range rows {
+		if err := m.kernel.DeleteService(r.Key); err != nil {
+			failed[i] = fmt.Errorf("%s: %w", r.Value.Owner, err)
+		}
+	}
+	m.changed()
+	if len(failed) > 0 {
+		return failed
+	}
+	return nil
+}
+
+// Prune implements [table.Target].
+func (m *Maps) Prune(_ context.Context, desired iter.Seq2[datapath.ServiceFrontend, Frontend]) error {
+	have, err := m.kernel.Services()
+	if err != nil {
+		return fmt.Errorf("reading the kernel's services: %w", err)
+	}
+	wanted := make(map[datapath.ServiceFrontend]datapath.Service)
+	for f, r := range desired {
+		wanted[f] = r.Service
+	}
+	for _, s := range have {
+		want, ok := wanted[s.ServiceFrontend]
+		if ok && want.Equal(s) {
+			delete(wanted, s.ServiceFrontend)
+		}
+		if !ok {
+			if err := m.kernel.DeleteService(s.ServiceFrontend); err != nil {
+				return err
+			}
+		}
+	}
+	for _, s := range wanted {
+		if err := m.kernel.UpsertService(s); err != nil {
+			return err
+		}
+	}
+	m.changed()
+	return m.kernel.PruneServiceSets()
+}
+
+// Flows has flows forget what the table of frontends no longer says: datagrams to a backend that is none any more,
+// connections that such a backend has not answered, and flows that began before their destination was a
+// service's. A connection that is answered goes on, whatever became of its backend's place in the service.
+type Flows struct {
+	kernel    datapath.Services
+	frontends *table.Table[datapath.ServiceFrontend, Frontend]
+	forgotten atomic.Uint64
+}
+
+// NewFlows returns the Flows of a table.
+func NewFlows(kernel datapath.Services, frontends *table.Table[datapath.ServiceFrontend, Frontend]) *Flows {
+	return &Flows{kernel: kernel, frontends: frontends}
+}
+
+// Forgotten counts the flows that had to choose anew.
+func (f *Flows) Forgotten() uint64 { return f.forgotten.Load() }
+
+// Settle goes through the flows once.
+func (f *Flows) Settle(ctx context.Context) error {
+	frontends := make(map[datapath.ServiceFrontend]Frontend)
+	for k, r := range f.frontends.All() {
+		frontends[k] = r
+	}
+	n, err := f.kernel.ForgetServiceFlows(ctx, func(flow datapath.ServiceFlow) bool { return Stale(frontends, flow) })
+	f.forgotten.Add(uint64(n))
+	if err != nil {
+		return fmt.Errorf("have flows forget former backends: %w", err)
+	}
+	return nil
+}
+
+const protoUDP = 17
+
+// Stale says whether a flow should choose anew where it goes.
+func Stale(frontends map[datapath.ServiceFrontend]Frontend, flow datapath.ServiceFlow) bool {
+	known := false
+	for _, scope := range []datapath.ServiceScope{datapath.ServiceInside, datapath.ServiceOutside} {
+		r, ok := frontends[datapath.ServiceFrontend{Addr: flow.Frontend, Proto: flow.Proto, Scope: scope}]
+		if !ok {
+			continue
+		}
+		known = true
+		if _, found := slices.BinarySearchFunc(r.Backends, flow.Backend, netip.AddrPort.Compare); found {
+			return false
+		}
+	}
+	// What goes to an address of no service, untranslated, is what it should be.
+	if !known && !flow.Backend.IsValid() {
+		return false
+	}
+	return flow.Proto == protoUDP || !flow.Answered
+}
