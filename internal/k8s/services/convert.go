@@ -1,0 +1,181 @@
+package services
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/hawser-net/hawser/internal/service"
+)
+
+// protocol returns the number of one that has ports to balance by.
+func protocol(p corev1.Protocol) (number uint8, ok bool) {
+	switch p {
+	case corev1.ProtocolTCP, "":
+		return 6, true
+	case corev1.ProtocolUDP:
+		return 17, true
+	case corev1.ProtocolSCTP:
+		return 132, true
+	}
+	return 0, false
+}
+
+func portNumber(n int32) (uint16, bool) { return uint16(n), n > 0 && n <= 0xFFFF }
+
+// addresses parses what the API server has let pass; what is no plain address is left out.
+func addresses(list []string) []netip.Addr {
+	var out []netip.Addr
+	for _, s := range list {
+		a, err := netip.ParseAddr(s)
+		if err != nil || a.IsUnspecified() || a.Zone() != "" {
+			continue
+		}
+		if a = a.Unmap(); !slices.Contains(out, a) {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// fromService says what a Service asks for. One that asks for nothing here, as one of type ExternalName, has no addresses.
+func fromService(o *corev1.Service) service.Service {
+	s := service.Service{Name: service.Name{Namespace: o.Namespace, Name: o.Name}, Created: o.CreationTimestamp.Time}
+	if o.Spec.Type == corev1.ServiceTypeExternalName {
+		return s
+	}
+	ips := o.Spec.ClusterIPs
+	if len(ips) == 0 {
+		ips = []string{o.Spec.ClusterIP}
+	}
+	if slices.Contains(ips, corev1.ClusterIPNone) {
+		return s
+	}
+	s.ClusterIPs = addresses(ips)
+	s.ExternalIPs = addresses(o.Spec.ExternalIPs)
+	if o.Spec.Type == corev1.ServiceTypeLoadBalancer {
+		var list []string
+		for _, in := range o.Status.LoadBalancer.Ingress {
+			// Proxy: the balancer wants to see the packets itself.
+			if in.IPMode == nil || *in.IPMode == corev1.LoadBalancerIPModeVIP {
+				list = append(list, in.IP)
+			}
+		}
+		s.LoadBalancerIPs = addresses(list)
+	}
+	for _, p := range o.Spec.Ports {
+		proto, known := protocol(p.Protocol)
+		port, valid := portNumber(p.Port)
+		if !known || !valid {
+			continue
+		}
+		to := service.Port{Name: p.Name, Proto: proto, Port: port}
+		if o.Spec.Type == corev1.ServiceTypeNodePort || o.Spec.Type == corev1.ServiceTypeLoadBalancer {
+			to.NodePort, _ = portNumber(p.NodePort)
+		}
+		s.Ports = append(s.Ports, to)
+	}
+	if o.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {
+		s.Affinity = time.Duration(corev1.DefaultClientIPServiceAffinitySeconds) * time.Second
+		if c := o.Spec.SessionAffinityConfig; c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil {
+			s.Affinity = max(0, time.Duration(*c.ClientIP.TimeoutSeconds)*time.Second)
+		}
+	}
+	s.ExternalLocal = o.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
+	s.InternalLocal = o.Spec.InternalTrafficPolicy != nil && *o.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal
+	return s
+}
+
+// fromSlice says what an EndpointSlice has. Conditions that are not given mean what the API says that they do.
+func fromSlice(o *discoveryv1.EndpointSlice) service.Slice {
+	s := service.Slice{Name: service.Name{Namespace: o.Namespace, Name: o.Name}, Service: o.Labels[discoveryv1.LabelServiceName]}
+	if o.AddressType != discoveryv1.AddressTypeIPv4 && o.AddressType != discoveryv1.AddressTypeIPv6 {
+		return s
+	}
+	for _, p := range o.Ports {
+		if p.Port == nil {
+			continue // all ports: there is none to send to
+		}
+		port, valid := portNumber(*p.Port)
+		proto, known := uint8(6), true
+		if p.Protocol != nil {
+			proto, known = protocol(*p.Protocol)
+		}
+		if !valid || !known {
+			continue
+		}
+		to := service.SlicePort{Proto: proto, Port: port}
+		if p.Name != nil {
+			to.Name = *p.Name
+		}
+		s.Ports = append(s.Ports, to)
+	}
+	for _, e := range o.Endpoints {
+		c := e.Conditions
+		to := service.Endpoint{
+			Ready:       c.Ready == nil || *c.Ready,
+			Terminating: c.Terminating != nil && *c.Terminating,
+		}
+		to.Serving = to.Ready
+		if c.Serving != nil {
+			to.Serving = *c.Serving
+		}
+		if e.NodeName != nil {
+			to.Node = *e.NodeName
+		}
+		if e.Hints != nil {
+			for _, z := range e.Hints.ForZones {
+				to.ForZones = append(to.ForZones, z.Name)
+			}
+			for _, n := range e.Hints.ForNodes {
+				to.ForNodes = append(to.ForNodes, n.Name)
+			}
+		}
+		// All addresses of one are the same endpoint; the API wants only the first to be used.
+		if list := addresses(e.Addresses[:min(1, len(e.Addresses))]); len(list) == 1 && list[0].Is4() == (o.AddressType == discoveryv1.AddressTypeIPv4) {
+			to.Addr = list[0]
+			s.Endpoints = append(s.Endpoints, to)
+		}
+	}
+	return s
+}
+
+// fromPod returns the host ports of a pod that runs and has addresses of its own.
+func fromPod(o *corev1.Pod) []service.HostPort {
+	if o.Spec.HostNetwork || o.Status.Phase == corev1.PodSucceeded || o.Status.Phase == corev1.PodFailed {
+		return nil
+	}
+	var ips []string
+	for _, ip := range o.Status.PodIPs {
+		ips = append(ips, ip.IP)
+	}
+	var out []service.HostPort
+	containers := slices.Clone(o.Spec.Containers)
+	for _, c := range o.Spec.InitContainers {
+		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			containers = append(containers, c)
+		}
+	}
+	for _, c := range containers {
+		for _, p := range c.Ports {
+			proto, known := protocol(p.Protocol)
+			host, ok := portNumber(p.HostPort)
+			port, valid := portNumber(p.ContainerPort)
+			if !known || !ok || !valid {
+				continue
+			}
+			at := addresses([]string{p.HostIP})
+			for _, ip := range addresses(ips) {
+				hp := service.HostPort{Port: host, Proto: proto, Backend: netip.AddrPortFrom(ip, port)}
+				if len(at) == 1 {
+					hp.Addr = at[0]
+				}
+				out = append(out, hp)
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,227 @@
+package services
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/k8s"
+	"github.com/hawser-net/hawser/internal/service"
+	"github.com/hawser-net/hawser/internal/table"
+)
+
+// Config says what the part works with.
+type Config struct {
+	// NodeName is this node's name in Kubernetes.
+	NodeName string
+	// NodeAddrs are the node's addresses at which node ports and host ports are served.
+	NodeAddrs []netip.Addr
+	// Kernel is where the rows go.
+	Kernel datapath.Services
+	// Log receives what goes wrong; nil discards it.
+	Log *slog.Logger
+}
+
+// Services follows services and keeps the kernel's table. Make one with New; it serves one Run.
+type Services struct {
+	cfg        Config
+	client     *k8s.Client
+	engine     *service.Engine
+	reconciler *table.Reconciler[datapath.ServiceFrontend, service.Frontend]
+	flows      *service.Flows
+	changed    chan struct{}
+
+	mu   sync.Mutex
+	zone string
+}
+
+// New returns a part that has heard of nothing. It makes no request; the caller must call Run.
+func New(cfg Config, client *k8s.Client) (*Services, error) {
+	if cfg.NodeName == "" || cfg.Kernel == nil || client == nil {
+		return nil, errors.New("services: the node's name, the kernel's table and a client are needed")
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	s := &Services{cfg: cfg, client: client, changed: make(chan struct{}, 1)}
+	s.engine = service.New(s.local())
+	s.flows = service.NewFlows(cfg.Kernel, s.engine.Table())
+	target := service.NewMaps(cfg.Kernel, func() {
+		select {
+		case s.changed <- struct{}{}:
+		default: // it is due already
+		}
+	})
+	var err error
+	s.reconciler, err = table.NewReconciler(table.ReconcilerConfig{Name: "services", Log: cfg.Log}, s.engine.Table(), target)
+	return s, err
+}
+
+// Table returns the table of frontends, to be read and followed.
+func (s *Services) Table() *table.Table[datapath.ServiceFrontend, service.Frontend] {
+	return s.engine.Table()
+}
+
+// Status counts the frontends by whether the kernel has them.
+func (s *Services) Status() table.Summary { return s.reconciler.Summary() }
+
+// local is called with mu held, or before anybody else can.
+func (s *Services) local() service.Local {
+	return service.Local{Node: s.cfg.NodeName, Zone: s.zone, Addrs: s.cfg.NodeAddrs}
+}
+
+// Run follows Kubernetes until ctx ends, and returns nil then. synced is called once, when everything that exists has been
+// heard and the kernel's table holds it; it may be nil.
+func (s *Services) Run(ctx context.Context, synced func()) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var running sync.WaitGroup
+	start := func(run func(context.Context) error) {
+		running.Go(func() {
+			if err := run(ctx); err != nil && ctx.Err() == nil {
+				stop(err)
+			}
+		})
+	}
+	heard := make(chan struct{}, 4)
+	hear := func() { heard <- struct{}{} }
+	start(func(ctx context.Context) error { return s.followServices(ctx, hear) })
+	start(func(ctx context.Context) error { return s.followSlices(ctx, hear) })
+	start(func(ctx context.Context) error { return s.followPods(ctx, hear) })
+	start(func(ctx context.Context) error { return s.followNode(ctx, hear) })
+	start(s.reconciler.Run)
+	start(s.settle)
+	start(func(ctx context.Context) error {
+		for range cap(heard) {
+			select {
+			case <-heard:
+			case <-ctx.Done():
+				return nil
+			}
+		}
+		s.engine.Synced()
+		if err := s.reconciler.WaitPruned(ctx); err != nil {
+			return nil // ctx has ended: a prune that fails is tried again
+		}
+		if synced != nil {
+			synced()
+		}
+		s.cfg.Log.Info("services are in force", "frontends", s.engine.Table().Len())
+		return nil
+	})
+	running.Wait()
+	if err := context.Cause(ctx); err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("services: %w", err)
+	}
+	return nil
+}
+
+// settlePause is the least time between two looks through the flows.
+const settlePause = time.Second
+
+// settle goes through the flows after each change, and once more a little later: a packet that met the old rows
+// may have been on its way to be remembered.
+func (s *Services) settle(ctx context.Context) error {
+	timer := time.NewTimer(0)
+	<-timer.C
+	defer timer.Stop()
+	again := false
+	for {
+		select {
+		case <-s.changed:
+			again = true
+		case <-timer.C:
+			again = false
+		case <-ctx.Done():
+			return nil
+		}
+		if err := s.flows.Settle(ctx); err != nil && ctx.Err() == nil {
+			s.cfg.Log.Warn("some flows may go on to backends that are none any more, for as long as they last", "error", err)
+		}
+		if again {
+			timer.Reset(settlePause)
+		}
+		select {
+		case <-time.After(settlePause / 4):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func named(k k8s.Key) service.Name { return service.Name{Namespace: k.Namespace, Name: k.Name} }
+
+func (s *Services) followServices(ctx context.Context, synced func()) error {
+	return k8s.Follow(ctx, k8s.Kind(s.client.Kube.CoreV1().RESTClient(), "services", ""), k8s.Options[*corev1.Service]{
+		Log: s.cfg.Log, LabelSelector: "!service.kubernetes.io/service-proxy-name",
+		Transform: func(o *corev1.Service) *corev1.Service {
+			o.Annotations, o.Labels, o.OwnerReferences, o.Spec.Selector, o.Status.Conditions = nil, nil, nil, nil, nil
+			return o
+		},
+	}, k8s.Handler[*corev1.Service]{
+		Upsert: func(o *corev1.Service) { s.engine.UpsertService(fromService(o)) },
+		Delete: func(k k8s.Key) { s.engine.DeleteService(named(k)) },
+		Synced: synced,
+	})
+}
+
+func (s *Services) followSlices(ctx context.Context, synced func()) error {
+	return k8s.Follow(ctx, k8s.Kind(s.client.Kube.DiscoveryV1().RESTClient(), "endpointslices", ""), k8s.Options[*discoveryv1.EndpointSlice]{
+		Log: s.cfg.Log, LabelSelector: "!service.kubernetes.io/headless,!service.kubernetes.io/service-proxy-name",
+		Transform: func(o *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
+			o.Annotations, o.OwnerReferences = nil, nil
+			o.Labels = map[string]string{discoveryv1.LabelServiceName: o.Labels[discoveryv1.LabelServiceName]}
+			for i := range o.Endpoints {
+				o.Endpoints[i].TargetRef, o.Endpoints[i].DeprecatedTopology, o.Endpoints[i].Hostname = nil, nil, nil
+			}
+			return o
+		},
+	}, k8s.Handler[*discoveryv1.EndpointSlice]{
+		Upsert: func(o *discoveryv1.EndpointSlice) { s.engine.UpsertSlice(fromSlice(o)) },
+		Delete: func(k k8s.Key) { s.engine.DeleteSlice(named(k)) },
+		Synced: synced,
+	})
+}
+
+func (s *Services) followPods(ctx context.Context, synced func()) error {
+	return k8s.Follow(ctx, k8s.Kind(s.client.Kube.CoreV1().RESTClient(), "pods", ""), k8s.Options[*corev1.Pod]{
+		Log: s.cfg.Log, FieldSelector: "spec.nodeName=" + s.cfg.NodeName,
+	}, k8s.Handler[*corev1.Pod]{
+		Upsert: func(o *corev1.Pod) { s.engine.SetHostPorts(named(k8s.KeyOf(o)), fromPod(o)) },
+		Delete: func(k k8s.Key) { s.engine.SetHostPorts(named(k), nil) },
+		Synced: synced,
+	})
+}
+
+func (s *Services) followNode(ctx context.Context, synced func()) error {
+	move := func(zone string) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.zone = zone
+		s.engine.SetLocal(s.local())
+	}
+	return k8s.Follow(ctx, k8s.Kind(s.client.Kube.CoreV1().RESTClient(), "nodes", ""), k8s.Options[*corev1.Node]{
+		Log: s.cfg.Log, FieldSelector: "metadata.name=" + s.cfg.NodeName,
+	}, k8s.Handler[*corev1.Node]{
+		Upsert: func(o *corev1.Node) { move(o.Labels[corev1.LabelTopologyZone]) },
+		Delete: func(k8s.Key) { move("") },
+		Synced: synced,
+	})
+}
+
+// SetNodeAddrs replaces the addresses at which node ports and host ports are served.
+func (s *Services) SetNodeAddrs(addrs []netip.Addr) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cfg.NodeAddrs = slices.Clone(addrs)
+	s.engine.SetLocal(s.local())
+}

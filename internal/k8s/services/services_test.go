@@ -1,0 +1,236 @@
+package services_test
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/datapath/fake"
+	"github.com/hawser-net/hawser/internal/k8s"
+	"github.com/hawser-net/hawser/internal/k8s/services"
+	"github.com/hawser-net/hawser/internal/testenv"
+	"github.com/hawser-net/hawser/internal/testenv/kubeapi"
+)
+
+// ptr returns a pointer to a copy of v.
+func ptr[T any](v T) *T { return &v }
+
+// cluster is an API server and the part under test on a kernel's table.
+type cluster struct {
+	t      *testing.T
+	server *kubeapi.Server
+	client *k8s.Client
+	kernel *fake.Node
+	part   *services.Services
+}
+
+func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	c := &cluster{t: t, server: kubeapi.Start(t), kernel: fake.New()}
+	var err error
+	c.client, err = k8s.New(c.server.Config)
+	c.must(err)
+	return c
+}
+
+func (c *cluster) must(err error) {
+	c.t.Helper()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// run starts the part; stop ends it and waits.
+func (c *cluster) run() (synced <-chan struct{}, stop func()) {
+	c.t.Helper()
+	var err error
+	c.part, err = services.New(services.Config{
+		NodeName: "n1", NodeAddrs: []netip.Addr{netip.MustParseAddr("192.168.0.1")}, Kernel: c.kernel.Maps, Log: slog.New(slog.DiscardHandler),
+	}, c.client)
+	c.must(err)
+	ctx, cancel := context.WithCancel(c.t.Context())
+	done, ready := make(chan error, 1), make(chan struct{})
+	go func() { done <- c.part.Run(ctx, func() { close(ready) }) }()
+	stopped := false
+	stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		if err := <-done; err != nil {
+			c.t.Errorf("run: %v", err)
+		}
+	}
+	c.t.Cleanup(stop)
+	return ready, stop
+}
+
+func (c *cluster) wait(what string, ch <-chan struct{}) {
+	c.t.Helper()
+	select {
+	case <-ch:
+	case <-time.After(30 * time.Second):
+		c.t.Fatalf("%s took longer than 30 s", what)
+	}
+}
+
+// rows describes the kernel's table, one line a row.
+func (c *cluster) rows() []string {
+	list, err := c.kernel.Maps.Services()
+	c.must(err)
+	slices.SortFunc(list, func(a, b datapath.Service) int { return cmp.Or(a.Compare(b.ServiceFrontend)) })
+	var out []string
+	for _, s := range list {
+		if s.Addr.Addr() == netip.MustParseAddr("10.96.0.1") {
+			continue // the server's own
+		}
+		line := fmt.Sprintf("%s %v", s.ServiceFrontend, s.Backends)
+		if s.Affinity > 0 {
+			line += " for " + s.Affinity.String()
+		}
+		out = append(out, line)
+	}
+	return out
+}
+
+func (c *cluster) expect(what string, want ...string) {
+	c.t.Helper()
+	var diff string
+	for range 300 {
+		if diff = gocmp.Diff(want, c.rows()); diff == "" {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	c.t.Fatalf("%s (-want +got):\n%s", what, diff)
+}
+
+func (c *cluster) service(name, ip string, change func(*corev1.Service)) {
+	c.t.Helper()
+	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: corev1.ServiceSpec{
+		ClusterIP: ip, Ports: []corev1.ServicePort{{Name: "http", Port: 80}, {Name: "dns", Port: 53, Protocol: corev1.ProtocolUDP}},
+	}}
+	if change != nil {
+		change(s)
+	}
+	_, err := c.client.Kube.CoreV1().Services("default").Create(c.t.Context(), s, metav1.CreateOptions{})
+	c.must(err)
+}
+
+func (c *cluster) slice(name, service string, endpoints ...discoveryv1.Endpoint) {
+	c.t.Helper()
+	s := &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: service}},
+		AddressType: discoveryv1.AddressTypeIPv4, Endpoints: endpoints,
+		Ports: []discoveryv1.EndpointPort{{Name: ptr("http"), Port: ptr(int32(8080))}, {Name: ptr("dns"), Port: ptr(int32(5353)), Protocol: ptr(corev1.ProtocolUDP)}},
+	}
+	api := c.client.Kube.DiscoveryV1().EndpointSlices("default")
+	if old, err := api.Get(c.t.Context(), name, metav1.GetOptions{}); err == nil {
+		s.ResourceVersion = old.ResourceVersion
+		_, err = api.Update(c.t.Context(), s, metav1.UpdateOptions{})
+		c.must(err)
+		return
+	}
+	_, err := api.Create(c.t.Context(), s, metav1.CreateOptions{})
+	c.must(err)
+}
+
+func endpoint(ip string) discoveryv1.Endpoint {
+	return discoveryv1.Endpoint{Addresses: []string{ip}, Conditions: discoveryv1.EndpointConditions{Ready: ptr(true)}}
+}
+
+func TestFollow(t *testing.T) {
+	testenv.CheckLeaks(t)
+	c := newCluster(t)
+	c.service("web", "10.96.1.1", nil)
+	c.slice("web-1", "web", endpoint("10.0.0.1"))
+	c.service("headless", corev1.ClusterIPNone, nil)
+	c.slice("headless-1", "headless", endpoint("10.0.0.9"))
+	c.service("elsewhere", "", func(s *corev1.Service) {
+		s.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "example.org"}
+	})
+	c.service("other-proxy", "10.96.1.9", func(s *corev1.Service) {
+		s.Labels = map[string]string{"service.kubernetes.io/service-proxy-name": "other"}
+	})
+	// What an earlier agent left.
+	stale := datapath.Service{ServiceFrontend: datapath.ServiceFrontend{Addr: netip.MustParseAddrPort("10.96.7.7:7"), Proto: 6}}
+	c.must(c.kernel.Maps.UpsertService(stale))
+	synced, stop := c.run()
+	c.wait("hearing everything", synced)
+	web := []string{"10.96.1.1:53/UDP [10.0.0.1:5353]", "10.96.1.1:80/TCP [10.0.0.1:8080]"}
+	if diff := gocmp.Diff(web, c.rows()); diff != "" {
+		t.Fatalf("when it says that all is in force (-want +got):\n%s", diff)
+	}
+
+	c.slice("web-2", "web", endpoint("10.0.0.2"), discoveryv1.Endpoint{
+		Addresses: []string{"10.0.0.3"}, Conditions: discoveryv1.EndpointConditions{Ready: ptr(false), Serving: ptr(true), Terminating: ptr(true)},
+	})
+	c.expect("a second slice", "10.96.1.1:53/UDP [10.0.0.1:5353 10.0.0.2:5353]", "10.96.1.1:80/TCP [10.0.0.1:8080 10.0.0.2:8080]")
+	c.slice("web-1", "web")
+	c.slice("web-2", "web", discoveryv1.Endpoint{
+		Addresses: []string{"10.0.0.3"}, Conditions: discoveryv1.EndpointConditions{Ready: ptr(false), Serving: ptr(true), Terminating: ptr(true)},
+	})
+	c.expect("one on its way out is all there is", "10.96.1.1:53/UDP [10.0.0.3:5353]", "10.96.1.1:80/TCP [10.0.0.3:8080]")
+	// Its flows: a datagram's and an unanswered connection's choose anew, an answered connection goes on.
+	flow := datapath.ServiceFlow{
+		Client: netip.MustParseAddrPort("10.0.0.7:4000"), Frontend: netip.MustParseAddrPort("10.96.1.1:80"), Proto: 6,
+		Backend: netip.MustParseAddrPort("10.0.0.3:8080"), Answered: true,
+	}
+	unanswered, datagrams, other := flow, flow, flow
+	unanswered.Answered = false
+	datagrams.Proto, datagrams.Frontend, datagrams.Backend = 17, netip.MustParseAddrPort("10.96.1.1:53"), netip.MustParseAddrPort("10.0.0.3:5353")
+	other.Frontend, other.Backend, other.Answered = netip.MustParseAddrPort("1.1.1.1:80"), netip.AddrPort{}, false
+	c.kernel.Maps.SetServiceFlows([]datapath.ServiceFlow{flow, unanswered, datagrams, other})
+	c.slice("web-2", "web", endpoint("10.0.0.4"))
+	c.expect("another", "10.96.1.1:53/UDP [10.0.0.4:5353]", "10.96.1.1:80/TCP [10.0.0.4:8080]")
+	for range 100 {
+		if len(c.kernel.Maps.ServiceFlows()) == 2 {
+			break
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	if got := c.kernel.Maps.ServiceFlows(); !slices.Equal(got, []datapath.ServiceFlow{flow, other}) {
+		t.Errorf("flows left: %+v", got)
+	}
+
+	// The agent is away while things change; on its return it touches what differs.
+	stop()
+	c.must(c.client.Kube.CoreV1().Services("default").Delete(t.Context(), "other-proxy", metav1.DeleteOptions{}))
+	c.service("new", "10.96.1.2", func(s *corev1.Service) {
+		s.Spec.Type, s.Spec.Ports = corev1.ServiceTypeNodePort, []corev1.ServicePort{{Name: "http", Port: 80, NodePort: 30080}}
+		s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+		s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+	})
+	here := endpoint("10.0.0.6")
+	here.NodeName = ptr("n1")
+	c.slice("new-1", "new", endpoint("10.0.0.5"), here)
+	calls := len(c.kernel.Ops())
+	synced, stop = c.run()
+	c.wait("hearing everything again", synced)
+	c.expect("after a restart",
+		"10.96.1.1:53/UDP [10.0.0.4:5353]", "10.96.1.1:80/TCP [10.0.0.4:8080]", "10.96.1.2:80/TCP [10.0.0.5:8080 10.0.0.6:8080] for 3h0m0s",
+		"192.168.0.1:30080/TCP [10.0.0.5:8080 10.0.0.6:8080] for 3h0m0s", "192.168.0.1:30080/TCP from outside [10.0.0.6:8080] for 3h0m0s")
+	if ops := c.kernel.Ops()[calls:]; slices.Contains(ops, "Maps.DeleteService") {
+		t.Errorf("rows that stayed were deleted: %v", ops)
+	}
+	c.must(c.client.Kube.CoreV1().Services("default").Delete(t.Context(), "new", metav1.DeleteOptions{}))
+	c.expect("a service goes", "10.96.1.1:53/UDP [10.0.0.4:5353]", "10.96.1.1:80/TCP [10.0.0.4:8080]")
+
+	// A server that is away changes nothing.
+	c.server.Stop()
+	time.Sleep(time.Second)
+	c.expect("without a server", "10.96.1.1:53/UDP [10.0.0.4:5353]", "10.96.1.1:80/TCP [10.0.0.4:8080]")
+	stop()
+}
