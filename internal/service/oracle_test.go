@@ -1,0 +1,326 @@
+package service_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+
+	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/service"
+)
+
+// world is everything that exists, in the plainest form.
+type world struct {
+	at       service.Local
+	services map[service.Name]service.Service
+	slices   map[service.Name]service.Slice
+	ports    map[service.Name][]service.HostPort
+}
+
+// desired says where packets to a frontend should go, by asking of every service whether it wants them: slow, and
+// not a line in common with the engine.
+func (w world) desired(f datapath.ServiceFrontend) (owner string, backends []netip.AddrPort, found bool) {
+	var best *service.Service
+	var bestPort service.Port
+	var bestRank int
+	for _, s := range w.services {
+		for _, p := range s.Ports {
+			rank := w.wants(s, p, f)
+			if rank == 0 {
+				continue
+			}
+			older := best == nil || s.Created.Before(best.Created) || (s.Created.Equal(best.Created) && s.Name.Compare(best.Name) < 0)
+			if older || (best.Name == s.Name && rank < bestRank) {
+				best, bestPort, bestRank = &s, p, rank
+			}
+		}
+	}
+	if best != nil {
+		local := (bestRank == 1 && best.InternalLocal) || (bestRank > 1 && best.ExternalLocal && f.Scope == datapath.ServiceOutside)
+		return best.Name.String(), w.endpoints(best.Name, bestPort, f.Addr.Addr().Is4(), local), true
+	}
+	var pods []service.Name
+	for n, ports := range w.ports {
+		for _, p := range ports {
+			if w.wantsHostPort(p, f) {
+				pods = append(pods, n)
+			}
+		}
+	}
+	if len(pods) == 0 {
+		return "", nil, false
+	}
+	pod := slices.MinFunc(pods, service.Name.Compare)
+	var to netip.AddrPort
+	for _, p := range w.ports[pod] {
+		if w.wantsHostPort(p, f) {
+			to = p.Backend // the last one counts
+		}
+	}
+	return pod.String(), []netip.AddrPort{to}, true
+}
+
+func (w world) wantsHostPort(p service.HostPort, f datapath.ServiceFrontend) bool {
+	if p.Port != f.Addr.Port() || p.Proto != f.Proto || p.Backend.Addr().Is4() != f.Addr.Addr().Is4() {
+		return false
+	}
+	if p.Addr.IsValid() {
+		return p.Addr == f.Addr.Addr()
+	}
+	return slices.Contains(w.at.Addrs, f.Addr.Addr())
+}
+
+// wants returns 0, or how well the frontend fits: 1 for a cluster address.
+func (w world) wants(s service.Service, p service.Port, f datapath.ServiceFrontend) int {
+	if p.Proto != f.Proto {
+		return 0
+	}
+	a := f.Addr.Addr()
+	if p.Port == f.Addr.Port() {
+		switch {
+		case slices.Contains(s.ClusterIPs, a) && f.Scope == datapath.ServiceInside:
+			return 1
+		case slices.Contains(s.ExternalIPs, a):
+			return 2
+		case slices.Contains(s.LoadBalancerIPs, a):
+			return 3
+		}
+	}
+	if p.NodePort != 0 && p.NodePort == f.Addr.Port() && slices.Contains(w.at.Addrs, a) {
+		return 4
+	}
+	return 0
+}
+
+func (w world) endpoints(of service.Name, p service.Port, v4, local bool) []netip.AddrPort {
+	type state struct {
+		ready, serving, terminating bool
+		node                        string // of two, the one with the greater name: one address is on one node
+		zones, nodes                []string
+	}
+	all := map[netip.AddrPort]*state{}
+	for _, s := range w.slices {
+		if (service.Name{Namespace: s.Name.Namespace, Name: s.Service}) != of {
+			continue
+		}
+		for _, sp := range s.Ports {
+			if sp.Name != p.Name || sp.Proto != p.Proto {
+				continue
+			}
+			for _, e := range s.Endpoints {
+				if e.Addr.Is4() != v4 {
+					continue
+				}
+				k := netip.AddrPortFrom(e.Addr, sp.Port)
+				if all[k] == nil {
+					all[k] = &state{}
+				}
+				st := all[k]
+				st.ready = st.ready || e.Ready
+				st.serving = st.serving || e.Serving
+				st.terminating = st.terminating || e.Terminating
+				st.node = max(st.node, e.Node)
+				st.zones, st.nodes = append(st.zones, e.ForZones...), append(st.nodes, e.ForNodes...)
+			}
+		}
+	}
+	pick := func(ok func(*state) bool) []netip.AddrPort {
+		var out []netip.AddrPort
+		for k, st := range all {
+			if (!local || st.node == w.at.Node) && ok(st) {
+				out = append(out, k)
+			}
+		}
+		slices.SortFunc(out, netip.AddrPort.Compare)
+		return out
+	}
+	ready := pick(func(s *state) bool { return s.ready })
+	if len(ready) == 0 {
+		return pick(func(s *state) bool { return s.serving && s.terminating })
+	}
+	if local {
+		return ready
+	}
+	for _, hint := range []struct {
+		me string
+		of func(*state) []string
+	}{{w.at.Node, func(s *state) []string { return s.nodes }}, {w.at.Zone, func(s *state) []string { return s.zones }}} {
+		hinted := pick(func(s *state) bool { return s.ready && len(hint.of(s)) > 0 })
+		mine := pick(func(s *state) bool { return s.ready && slices.Contains(hint.of(s), hint.me) })
+		if hint.me != "" && len(hinted) == len(ready) && len(mine) > 0 {
+			return mine
+		}
+	}
+	return ready
+}
+
+// dice makes a small world, in which everything meets everything.
+type dice struct{ *rand.Rand }
+
+func (d dice) one(of ...string) string { return of[d.IntN(len(of))] }
+func (d dice) yes() bool               { return d.IntN(2) == 0 }
+
+func (d dice) some(of ...string) []string {
+	var out []string
+	for _, s := range of {
+		if d.IntN(3) == 0 {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+func (d dice) addrs(of ...string) (out []netip.Addr) {
+	for _, s := range d.some(of...) {
+		out = append(out, netip.MustParseAddr(s))
+	}
+	return out
+}
+
+var (
+	vips      = []string{"10.96.0.1", "10.96.0.2", "fd96::1"}
+	externals = []string{"1.2.3.4", "2606::1", "10.96.0.2"}
+	nodeAddrs = []string{"192.168.0.1", "fd99::1"}
+	allAddrs  = slices.Concat(vips, externals[:2], nodeAddrs)
+)
+
+func (d dice) service(name service.Name) service.Service {
+	s := service.Service{
+		Name: name, Created: time.Unix(int64(d.IntN(2)), 0), ClusterIPs: d.addrs(vips...), ExternalIPs: d.addrs(externals...),
+		LoadBalancerIPs: d.addrs(externals...), ExternalLocal: d.yes(), InternalLocal: d.IntN(4) == 0,
+	}
+	for _, n := range d.some("a", "b", "c") {
+		p := service.Port{Name: n, Proto: []uint8{6, 17}[d.IntN(2)], Port: 80}
+		if n == "b" {
+			p.Port = 443
+		}
+		if n == "c" {
+			p.Port = 444
+		}
+		if d.yes() {
+			p.NodePort = p.Port - 80 + 300
+		}
+		s.Ports = append(s.Ports, p)
+	}
+	return s
+}
+
+func (d dice) slice(name service.Name, of string) service.Slice {
+	s := service.Slice{Name: name, Service: of}
+	v6 := d.IntN(3) == 0
+	for _, n := range d.some("a", "a", "b", "c") {
+		s.Ports = append(s.Ports, service.SlicePort{Name: n, Proto: []uint8{6, 17}[d.IntN(2)], Port: uint16(8080 + d.IntN(2))})
+	}
+	hints := d.yes()
+	for i := range d.IntN(4) {
+		a := netip.AddrFrom4([4]byte{10, 0, 0, byte(1 + (i+d.IntN(3))%4)})
+		if v6 {
+			a = netip.AddrFrom16([16]byte{0: 0xfd, 15: byte(1 + (i+d.IntN(3))%4)})
+		}
+		e := service.Endpoint{Addr: a, Ready: d.IntN(3) > 0, Serving: d.yes(), Terminating: d.yes(), Node: d.one("n1", "n2")}
+		if hints {
+			e.ForZones, e.ForNodes = []string{d.one("z1", "z2")}, d.some("n1", "n2")
+		}
+		s.Endpoints = append(s.Endpoints, e)
+	}
+	return s
+}
+
+func (d dice) hostPorts() (out []service.HostPort) {
+	for range d.IntN(3) {
+		p := service.HostPort{Port: []uint16{80, 300}[d.IntN(2)], Proto: 6, Backend: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, 7}), uint16(1+d.IntN(3)))}
+		if d.yes() {
+			p.Addr = netip.MustParseAddr(nodeAddrs[0])
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+// TestOracle: whatever happens, in whatever order, the table is what the plain reading of the world says.
+func TestOracle(t *testing.T) {
+	for seed := range uint64(300) {
+		d := dice{rand.New(rand.NewPCG(seed, 1))}
+		w := world{
+			at:       service.Local{Node: "n1", Zone: "z1", Addrs: []netip.Addr{netip.MustParseAddr(nodeAddrs[0]), netip.MustParseAddr(nodeAddrs[1])}},
+			services: map[service.Name]service.Service{}, slices: map[service.Name]service.Slice{}, ports: map[service.Name][]service.HostPort{},
+		}
+		e := service.New(w.at)
+		synced := d.IntN(30)
+		for step := range 60 {
+			if step == synced {
+				e.Synced()
+			}
+			n := service.Name{Namespace: d.one("x", "y"), Name: d.one("s", "t")}
+			slice := service.Name{Namespace: n.Namespace, Name: d.one("1", "2", "3")}
+			switch d.IntN(12) {
+			case 0, 1, 2:
+				w.services[n] = d.service(n)
+				e.UpsertService(w.services[n])
+			case 3:
+				delete(w.services, n)
+				e.DeleteService(n)
+			case 4, 5, 6, 7:
+				w.slices[slice] = d.slice(slice, d.one("s", "t", ""))
+				e.UpsertSlice(w.slices[slice])
+			case 8:
+				delete(w.slices, slice)
+				e.DeleteSlice(slice)
+			case 9, 10:
+				w.ports[n] = d.hostPorts()
+				e.SetHostPorts(n, w.ports[n])
+			case 11:
+				w.at.Zone = d.one("z1", "z2", "")
+				if d.yes() {
+					slices.Reverse(w.at.Addrs)
+					w.at.Addrs = w.at.Addrs[:1+d.IntN(len(w.at.Addrs))]
+					w.at.Addrs = slices.Clone(w.at.Addrs)
+				}
+				e.SetLocal(w.at)
+			}
+			if step < synced {
+				if e.Table().Len() > 0 {
+					t.Fatalf("seed %d: rows before everything was heard", seed)
+				}
+				continue
+			}
+			if diff := gocmp.Diff(w.table(), engineTable(e)); diff != "" {
+				t.Fatalf("seed %d, step %d (-want +got):\n%s", seed, step, diff)
+			}
+		}
+	}
+}
+
+func (w world) table() map[string]string {
+	out := map[string]string{}
+	for _, a := range allAddrs {
+		for _, port := range []uint16{80, 443, 444, 300, 663, 664} {
+			for _, proto := range []uint8{6, 17} {
+				for _, scope := range []datapath.ServiceScope{datapath.ServiceInside, datapath.ServiceOutside} {
+					f := datapath.ServiceFrontend{Addr: netip.AddrPortFrom(netip.MustParseAddr(a), port), Proto: proto, Scope: scope}
+					if owner, b, ok := w.desired(f); ok {
+						out[f.String()] = fmt.Sprint(owner, " ", b)
+					}
+				}
+			}
+		}
+	}
+	return out
+}
+
+func engineTable(e *service.Engine) map[string]string {
+	out := map[string]string{}
+	for f, r := range e.Table().All() {
+		if r.ServiceFrontend != f || r.Validate() != nil {
+			out[f.String()] = fmt.Sprintf("invalid row: %v", r.Validate())
+			continue
+		}
+		out[f.String()] = fmt.Sprint(r.Owner, " ", r.Backends)
+	}
+	return out
+}
