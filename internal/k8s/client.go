@@ -19,6 +19,9 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/util/flowcontrol"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/api/v2alpha1"
 )
 
 // Config says how to reach the API server.
@@ -104,6 +107,8 @@ type Client struct {
 	Kube, Urgent kubernetes.Interface
 	// Metadata reads any kind without what is beside its metadata.
 	Metadata metadata.Interface
+	// V2 and V2Alpha1 reach the kinds of cilium.io, as JSON. UrgentV2 is V2 without a limit.
+	V2, UrgentV2, V2Alpha1 rest.Interface
 
 	config    *rest.Config
 	transport *http.Client
@@ -146,6 +151,12 @@ func New(rc *rest.Config) (*Client, error) {
 	c.Urgent, err = kubernetes.NewForConfigAndClient(native(urgent), transport)
 	keep(err)
 	c.Metadata, err = metadata.NewForConfigAndClient(slow, transport)
+	keep(err)
+	c.V2, err = c.custom(slow, v2.SchemeGroupVersion(), v2.AddToScheme)
+	keep(err)
+	c.UrgentV2, err = c.custom(urgent, v2.SchemeGroupVersion(), v2.AddToScheme)
+	keep(err)
+	c.V2Alpha1, err = c.custom(slow, v2alpha1.SchemeGroupVersion(), v2alpha1.AddToScheme)
 	keep(err)
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("connect to Kubernetes: %w", err)

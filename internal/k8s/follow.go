@@ -96,6 +96,10 @@ type Handler[T Object] struct {
 	Delete func(Key)
 	// Synced is called once, when everything has been told that existed at the start; it may be nil.
 	Synced func()
+	// Listing and Listed, if not nil, are called before and after what a list changes is told: the first, and those when a watch had to begin anew. A list
+	// is told in no order; what comes between lists is told in the order of the objects' resource versions. revision is the list's.
+	Listing func()
+	Listed  func(revision string)
 }
 
 // followBackoff is the wait between attempts: short at first, because a server that restarts is back in seconds, and then random, because all nodes wait.
@@ -243,7 +247,10 @@ func (f *follower[T]) remove(key Key) {
 }
 
 // Replace implements cache.ReflectorStore: it is called with every complete list. What is gone goes first, so that its name or address may be another's.
-func (f *follower[T]) Replace(list []any, _ string) error {
+func (f *follower[T]) Replace(list []any, revision string) error {
+	if f.handler.Listing != nil {
+		f.handler.Listing()
+	}
 	present := make(map[Key]bool, len(list))
 	for _, o := range list {
 		if obj, ok := o.(metav1.Object); ok {
@@ -261,6 +268,9 @@ func (f *follower[T]) Replace(list []any, _ string) error {
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
+	}
+	if f.handler.Listed != nil {
+		f.handler.Listed(revision)
 	}
 	if !f.synced {
 		f.synced = true

@@ -1,0 +1,302 @@
+package identities
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+
+	"golang.org/x/time/rate"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/gentype"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/k8s"
+	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/pkg/allocator"
+)
+
+// HeartbeatAnnotation is how the operator marks an identity that nobody was seen to use, with the time.
+const HeartbeatAnnotation = "io.cilium.heartbeat"
+
+// Config is what a Backend is made from.
+type Config struct {
+	Client *k8s.Client
+	// First and Last bound the numbers that are made; what lies outside belongs to others.
+	First, Last allocator.ID
+	// KeyType is any key; it is used to read others.
+	KeyType allocator.AllocatorKey
+	// Log is optional.
+	Log *slog.Logger
+}
+
+// Backend is the allocator's backend on CiliumIdentity objects. Its methods may be called from many goroutines. Those that look for a number need the
+// first list, which ListAndWatch brings, and wait for it.
+type Backend struct {
+	cfg     Config
+	objects *gentype.ClientWithList[*v2.CiliumIdentity, *v2.CiliumIdentityList]
+	index   *index
+}
+
+var _ allocator.Backend = (*Backend)(nil)
+
+// New checks the settings. It does no I/O.
+func New(cfg Config) (*Backend, error) {
+	if cfg.Client == nil || cfg.KeyType == nil {
+		return nil, errors.New("identities in Kubernetes need a client and a key type")
+	}
+	if cfg.First == allocator.NoID || cfg.Last < cfg.First {
+		return nil, fmt.Errorf("identities in Kubernetes: %s to %s is no range of numbers", cfg.First, cfg.Last)
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Backend{
+		cfg: cfg, index: newIndex(),
+		objects: gentype.NewClientWithList("ciliumidentities", cfg.Client.UrgentV2, metav1.ParameterCodec, "",
+			func() *v2.CiliumIdentity { return &v2.CiliumIdentity{} }, func() *v2.CiliumIdentityList { return &v2.CiliumIdentityList{} }),
+	}, nil
+}
+
+// maxSteps bounds the requests of one call while others keep changing the same objects.
+const maxSteps = 64
+
+// Acquire implements [allocator.Backend].
+func (b *Backend) Acquire(ctx context.Context, key allocator.AllocatorKey, numbers allocator.Numbers) (allocator.Acquired, error) {
+	text := key.GetKey()
+	if text == "" {
+		return allocator.Acquired{}, errors.New("a key must not be empty")
+	}
+	if err := b.index.wait(ctx); err != nil {
+		return allocator.Acquired{}, err
+	}
+	if id := numbers.Known(text); id != allocator.NoID {
+		ok, err := b.keep(ctx, id, text)
+		if err != nil || ok {
+			return allocator.Acquired{ID: id}, err
+		}
+	}
+	return b.probe(ctx, key, text)
+}
+
+// keep makes sure that an object which the watch has shown is not about to be deleted. It reports false if it is gone or another's.
+func (b *Backend) keep(ctx context.Context, id allocator.ID, text string) (bool, error) {
+	// The index is told before the cache is: what is missing from it is gone.
+	if e, ok := b.index.get(id); !ok || !e.marked {
+		return ok && e.text == text, nil
+	}
+	for range maxSteps {
+		got, err := b.objects.Get(ctx, id.String(), metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return false, nil
+		}
+		if err != nil {
+			return false, fmt.Errorf("read identity %s: %w", id, err)
+		}
+		if b.text(got) != text || got.DeletionTimestamp != nil {
+			return false, nil
+		}
+		done, err := b.unmark(ctx, got)
+		if done || err != nil {
+			return done, err
+		}
+	}
+	return false, fmt.Errorf("identity %s: %w", id, allocator.ErrContended)
+}
+
+// unmark takes the mark off an object that is in use. It reports false if the object has changed and must be read again.
+func (b *Backend) unmark(ctx context.Context, got *v2.CiliumIdentity) (bool, error) {
+	if _, marked := got.Annotations[HeartbeatAnnotation]; !marked {
+		return true, nil
+	}
+	got = got.DeepCopy()
+	delete(got.Annotations, HeartbeatAnnotation)
+	_, err := b.objects.Update(ctx, got, metav1.UpdateOptions{})
+	switch {
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("keep identity %s, which is about to be collected: %w", got.Name, err)
+	}
+	return true, nil
+}
+
+// probe goes through the numbers until it has made one or met one of the same labels.
+func (b *Backend) probe(ctx context.Context, key allocator.AllocatorKey, text string) (allocator.Acquired, error) {
+	steps := 0
+	for id := range Sequence(text, b.cfg.First, b.cfg.Last) {
+		if e, ok := b.index.get(id); ok && e.text != text {
+			continue
+		}
+		for { // until this number is decided
+			if steps++; steps > maxSteps {
+				return allocator.Acquired{}, fmt.Errorf("labels %s: %w", text, allocator.ErrContended)
+			}
+			made, err := b.objects.Create(ctx, object(id, key), metav1.CreateOptions{})
+			if err == nil {
+				return allocator.Acquired{ID: id, IsNew: true, Revision: revision(made)}, nil
+			}
+			if !apierrors.IsAlreadyExists(err) {
+				return allocator.Acquired{}, fmt.Errorf("create identity %s: %w", id, err)
+			}
+			got, err := b.objects.Get(ctx, id.String(), metav1.GetOptions{})
+			if apierrors.IsNotFound(err) {
+				continue
+			}
+			if err != nil {
+				return allocator.Acquired{}, fmt.Errorf("read identity %s: %w", id, err)
+			}
+			if b.text(got) != text || got.DeletionTimestamp != nil {
+				break
+			}
+			done, err := b.unmark(ctx, got)
+			if err != nil {
+				return allocator.Acquired{}, err
+			}
+			if done {
+				return allocator.Acquired{ID: id, Revision: revision(got)}, nil
+			}
+		}
+	}
+	return allocator.Acquired{}, fmt.Errorf("%w: all of %s to %s are taken", allocator.ErrExhausted, b.cfg.First, b.cfg.Last)
+}
+
+// object is the object of a number.
+func object(id allocator.ID, key allocator.AllocatorKey) *v2.CiliumIdentity {
+	out := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: id.String()}, SecurityLabels: key.GetAsMap()}
+	if ns := out.SecurityLabels[labels.SourceK8s+":"+labels.KeyNamespace]; ns != "" {
+		out.Labels = map[string]string{labels.KeyNamespace: ns}
+	}
+	return out
+}
+
+// read returns the key of an object.
+func (b *Backend) read(o *v2.CiliumIdentity) (allocator.AllocatorKey, error) {
+	return b.cfg.KeyType.PutKeyFromMap(o.SecurityLabels)
+}
+
+// text returns the canonical string of an object, "" if it has none.
+func (b *Backend) text(o *v2.CiliumIdentity) string {
+	key, err := b.read(o)
+	if err != nil {
+		return ""
+	}
+	return key.GetKey()
+}
+
+// revision returns the version of an object as the number that Kubernetes promises it to be, 0 if it is none.
+func revision(o metav1.Object) int64 {
+	n, err := strconv.ParseInt(o.GetResourceVersion(), 10, 64)
+	if err != nil || n < 0 {
+		return 0
+	}
+	return n
+}
+
+// Withdraw implements [allocator.Backend]: it deletes an object that was made a moment ago, and nothing else.
+func (b *Backend) Withdraw(ctx context.Context, key allocator.AllocatorKey, a allocator.Acquired) error {
+	if !a.IsNew {
+		return nil
+	}
+	version := strconv.FormatInt(a.Revision, 10)
+	err := b.objects.Delete(ctx, a.ID.String(), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &version}})
+	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) || apierrors.IsForbidden(err) {
+		return nil // what stays is collected
+	}
+	return fmt.Errorf("delete identity %s, a duplicate: %w", a.ID, err)
+}
+
+// Release implements [allocator.Backend]. There is nothing to do: the reference is the CiliumEndpoint.
+func (b *Backend) Release(context.Context, allocator.ID, allocator.AllocatorKey) error { return nil }
+
+// Check implements [allocator.Backend], by what the watch has shown.
+func (b *Backend) Check(ctx context.Context, refs []allocator.Reference) ([]allocator.Reference, error) {
+	if err := b.index.wait(ctx); err != nil {
+		return nil, err
+	}
+	var wrong []allocator.Reference
+	for _, ref := range refs {
+		if e, ok := b.index.get(ref.ID); !ok || e.text != ref.Key.GetKey() || e.marked {
+			wrong = append(wrong, ref)
+		}
+	}
+	return wrong, nil
+}
+
+// Restore implements [allocator.Backend].
+func (b *Backend) Restore(ctx context.Context, ref allocator.Reference) error {
+	text := ref.Key.GetKey()
+	if err := b.index.wait(ctx); err != nil {
+		return err
+	}
+	if oldest := b.index.oldest(text); oldest != allocator.NoID && oldest != ref.ID {
+		return &allocator.ConflictError{Key: text, Held: ref.ID, InForce: oldest}
+	}
+	for range maxSteps {
+		_, err := b.objects.Create(ctx, object(ref.ID, ref.Key), metav1.CreateOptions{})
+		if err == nil {
+			return nil
+		}
+		if !apierrors.IsAlreadyExists(err) {
+			return fmt.Errorf("create identity %s again: %w", ref.ID, err)
+		}
+		got, err := b.objects.Get(ctx, ref.ID.String(), metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("read identity %s: %w", ref.ID, err)
+		}
+		if owner := b.text(got); owner != text {
+			return &allocator.ConflictError{Key: text, Held: ref.ID, Owner: owner}
+		}
+		if done, err := b.unmark(ctx, got); done || err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("identity %s: %w", ref.ID, allocator.ErrContended)
+}
+
+// Get implements [allocator.Backend], by what the watch has shown. Whether anybody uses the number is not known here.
+func (b *Backend) Get(ctx context.Context, key allocator.AllocatorKey) (allocator.ID, error) {
+	if err := b.index.wait(ctx); err != nil {
+		return allocator.NoID, err
+	}
+	return b.index.oldest(key.GetKey()), nil
+}
+
+// GetByID implements [allocator.Backend].
+func (b *Backend) GetByID(ctx context.Context, id allocator.ID) (allocator.AllocatorKey, error) {
+	got, err := b.objects.Get(ctx, id.String(), metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("number %s: %w", id, allocator.ErrIdentityNonExistent)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read identity %s: %w", id, err)
+	}
+	key, err := b.read(got)
+	if err != nil {
+		return nil, fmt.Errorf("identity %s has unreadable labels: %w", id, err)
+	}
+	return key, nil
+}
+
+// ErrNotHere is what RunGC returns.
+var ErrNotHere = errors.New("identities in Kubernetes are collected by the operator, which knows the endpoints that refer to them")
+
+// RunGC implements [allocator.Backend]: it refuses, because what refers to a number is not known here.
+func (b *Backend) RunGC(context.Context, *rate.Limiter, allocator.Range, map[allocator.ID]int64) (map[allocator.ID]int64, allocator.GCStats, error) {
+	return nil, allocator.GCStats{}, ErrNotHere
+}
+
+// RunLocksGC implements [allocator.Backend]. There are no locks.
+func (b *Backend) RunLocksGC(context.Context, map[string]allocator.Lock) (map[string]allocator.Lock, error) {
+	return nil, nil
+}
+
+// DeleteAllKeys implements [allocator.Backend].
+func (b *Backend) DeleteAllKeys(ctx context.Context) error {
+	return b.cfg.Client.UrgentV2.Delete().Resource("ciliumidentities").Do(ctx).Error()
+}

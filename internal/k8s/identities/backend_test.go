@@ -1,0 +1,396 @@
+package identities_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/quick"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/gentype"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/k8s"
+	"github.com/hawser-net/hawser/internal/k8s/identities"
+	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/internal/testenv"
+	"github.com/hawser-net/hawser/internal/testenv/kubeapi"
+	"github.com/hawser-net/hawser/pkg/allocator"
+)
+
+// key is a set of labels as a key.
+type key struct{ set labels.Set }
+
+func (k key) String() string { return k.set.String() }
+func (k key) GetKey() string { return k.set.KVString() }
+
+func (k key) PutKey(s string) (allocator.AllocatorKey, error) {
+	set, err := labels.ParseKV(s)
+	return key{set}, err
+}
+
+func (k key) GetAsMap() map[string]string {
+	out := map[string]string{}
+	for _, l := range k.set {
+		out[l.Source+":"+l.Key] = l.Value
+	}
+	return out
+}
+
+func (k key) PutKeyFromMap(m map[string]string) (allocator.AllocatorKey, error) {
+	var ls []labels.Label
+	for name, value := range m {
+		source, rest, _ := strings.Cut(name, ":")
+		ls = append(ls, labels.New(source, rest, value))
+	}
+	set := labels.NewSet(ls...)
+	return key{set}, set.Validate()
+}
+
+func app(name string) key {
+	return key{labels.NewSet(labels.New("k8s", "app", name), labels.New("k8s", labels.KeyNamespace, "default"))}
+}
+
+type objects = gentype.ClientWithList[*v2.CiliumIdentity, *v2.CiliumIdentityList]
+
+func objectsOf(c *k8s.Client) *objects {
+	return gentype.NewClientWithList("ciliumidentities", c.UrgentV2, metav1.ParameterCodec, "",
+		func() *v2.CiliumIdentity { return &v2.CiliumIdentity{} }, func() *v2.CiliumIdentityList { return &v2.CiliumIdentityList{} })
+}
+
+func start(t *testing.T) (*kubeapi.Server, *objects) {
+	t.Helper()
+	server := kubeapi.Start(t)
+	server.DefineResources()
+	c, err := k8s.New(server.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return server, objectsOf(c)
+}
+
+// agent is an allocator as one node runs it, with its own connection.
+func agent(t *testing.T, server *kubeapi.Server, first, last allocator.ID, events allocator.AllocatorEventChan) *allocator.Allocator {
+	t.Helper()
+	c, err := k8s.New(server.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	backend, err := identities.New(identities.Config{Client: c, First: first, Last: last, KeyType: key{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	opts := []allocator.AllocatorOption{
+		allocator.WithMin(first), allocator.WithMax(last), allocator.WithMasterKeyProtection(), allocator.WithSyncInterval(2 * time.Second), allocator.WithRest(0),
+	}
+	if events != nil {
+		opts = append(opts, allocator.WithEvents(events))
+	}
+	alloc, err := allocator.NewAllocator(key{}, backend, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- alloc.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return alloc
+}
+
+// list returns the numbers of each label set, by its canonical string.
+func list(t *testing.T, c *objects) map[string][]string {
+	t.Helper()
+	all, err := c.List(context.Background(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string][]string{}
+	for _, o := range all.Items {
+		k, err := key{}.PutKeyFromMap(o.SecurityLabels)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		out[k.GetKey()] = append(out[k.GetKey()], o.Name)
+	}
+	return out
+}
+
+// race has each of the agents allocate all sets at once, in its own order, and checks that they agree and that the server has one object for each.
+func race(t *testing.T, c *objects, agents []*allocator.Allocator, sets []key, meanwhile func()) {
+	t.Helper()
+	got := make([]map[string]allocator.ID, len(agents))
+	var wg sync.WaitGroup
+	for i, a := range agents {
+		got[i] = map[string]allocator.ID{}
+		var mu sync.Mutex
+		for _, n := range rand.Perm(len(sets)) {
+			wg.Go(func() {
+				id, _, err := a.Allocate(t.Context(), sets[n])
+				if err != nil {
+					t.Errorf("agent %d: %v", i, err)
+				}
+				mu.Lock()
+				got[i][sets[n].GetKey()] = id
+				mu.Unlock()
+			})
+		}
+	}
+	if meanwhile != nil {
+		meanwhile()
+	}
+	wg.Wait()
+	for i := range got {
+		if diff := cmp.Diff(got[0], got[i]); diff != "" {
+			t.Errorf("agents 0 and %d do not agree:\n%s", i, diff)
+		}
+	}
+	have := list(t, c)
+	for _, s := range sets {
+		if ids := have[s.GetKey()]; len(ids) != 1 || ids[0] != got[0][s.GetKey()].String() {
+			t.Errorf("%s has the objects %v, the agents say %v", s, ids, got[0][s.GetKey()])
+		}
+	}
+}
+
+func apps(n int) []key {
+	var sets []key
+	for i := range n {
+		sets = append(sets, app(fmt.Sprintf("app-%d", i)))
+	}
+	return sets
+}
+
+// TestOneNumberForEach has ten agents allocate the same sets at once, then again over a restart of the server.
+func TestOneNumberForEach(t *testing.T) {
+	testenv.CheckLeaks(t)
+	server, c := start(t)
+	var agents []*allocator.Allocator
+	for range 10 {
+		agents = append(agents, agent(t, server, 256, 65535, nil))
+	}
+	race(t, c, agents, apps(60), nil)
+
+	all, err := c.List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := all.Items[0]
+	if want := map[string]string{labels.KeyNamespace: "default"}; !maps.Equal(o.Labels, want) {
+		t.Errorf("labels in the metadata are %v, want %v", o.Labels, want)
+	}
+	if len(o.SecurityLabels) != 2 || o.SecurityLabels["k8s:"+labels.KeyNamespace] != "default" {
+		t.Errorf("security-labels are %v", o.SecurityLabels)
+	}
+
+	race(t, c, agents, apps(90), func() {
+		time.Sleep(20 * time.Millisecond)
+		server.Stop()
+		time.Sleep(500 * time.Millisecond)
+		server.Start()
+	})
+}
+
+// TestNarrow makes agents meet: the range has hardly more numbers than there are sets, and a stranger makes and deletes objects in it.
+func TestNarrow(t *testing.T) {
+	t.Parallel()
+	server, c := start(t)
+	var agents []*allocator.Allocator
+	for range 6 {
+		agents = append(agents, agent(t, server, 1, 60, nil))
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for n := 0; ctx.Err() == nil; n++ {
+			id := fmt.Sprint(1 + rand.IntN(60))
+			o := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: id}, SecurityLabels: app(fmt.Sprintf("stranger-%d", n)).GetAsMap()}
+			if made, err := c.Create(ctx, o, metav1.CreateOptions{}); err == nil {
+				time.Sleep(time.Duration(rand.IntN(10)) * time.Millisecond)
+				_ = c.Delete(context.WithoutCancel(ctx), id, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &made.UID}})
+			}
+		}
+	})
+	race(t, c, agents, apps(40), nil)
+	stop()
+	wg.Wait()
+}
+
+// TestExhausted fills the range.
+func TestExhausted(t *testing.T) {
+	t.Parallel()
+	server, _ := start(t)
+	a := agent(t, server, 100, 109, nil)
+	seen := map[allocator.ID]bool{}
+	for _, s := range apps(10) {
+		id, isNew, err := a.Allocate(t.Context(), s)
+		if err != nil || !isNew || id < 100 || id > 109 {
+			t.Fatalf("%s has %s, %t, %v", s, id, isNew, err)
+		}
+		seen[id] = true
+	}
+	if len(seen) != 10 {
+		t.Errorf("ten sets have the numbers %v", seen)
+	}
+	if _, _, err := a.Allocate(t.Context(), app("one too many")); !errors.Is(err, allocator.ErrExhausted) || !strings.Contains(err.Error(), "100 to 109") {
+		t.Errorf("a full range: %v", err)
+	}
+	if id, isNew, err := a.Allocate(t.Context(), app("app-3")); err != nil || isNew || !seen[id] {
+		t.Errorf("a known set in a full range: %s, %t, %v", id, isNew, err)
+	}
+}
+
+// TestStrangers has others make duplicates: the oldest counts, and who used another one follows.
+func TestStrangers(t *testing.T) {
+	t.Parallel()
+	server, c := start(t)
+	make := func(id string, k key) {
+		t.Helper()
+		if _, err := c.Create(t.Context(), &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: id}, SecurityLabels: k.GetAsMap()}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	make("5000", app("x"))
+	time.Sleep(1100 * time.Millisecond) // times of creation have seconds
+	make("300", app("x"))
+	make("9000", app("tie")) // most likely in one second
+	make("8000", app("tie"))
+	make("70000", app("outside"))
+	make("not-a-number", app("named"))
+	make("400", key{labels.NewSet(labels.New("k8s", "bad;key", "x"))})
+	events := (allocator.AllocatorEventChan)(nil)
+	a := agent(t, server, 256, 65535, events)
+	for _, tc := range []struct {
+		set  key
+		want []allocator.ID // nil: a new one
+	}{{app("x"), []allocator.ID{5000}}, {app("tie"), []allocator.ID{8000, 9000}}, {app("outside"), nil}, {app("named"), nil}} {
+		id, isNew, err := a.Allocate(t.Context(), tc.set)
+		if err != nil || isNew != (tc.want == nil) || (tc.want != nil && !slices.Contains(tc.want, id)) || id > 65535 {
+			t.Errorf("%s has %s, new %t, %v; want %v", tc.set, id, isNew, err, tc.want)
+		}
+	}
+	other := agent(t, server, 256, 65535, nil)
+	id, _, err := a.Allocate(t.Context(), app("tie"))
+	again, _, err2 := other.Allocate(t.Context(), app("tie"))
+	if id != again || err != nil || err2 != nil {
+		t.Errorf("two agents take %s and %s of two duplicates (%v, %v)", id, again, err, err2)
+	}
+}
+
+// TestMarked takes an object into use that the operator is about to delete.
+func TestMarked(t *testing.T) {
+	t.Parallel()
+	server, c := start(t)
+	k := app("marked")
+	o, err := c.Create(t.Context(), &v2.CiliumIdentity{
+		ObjectMeta:     metav1.ObjectMeta{Name: "777", Annotations: map[string]string{identities.HeartbeatAnnotation: "2026-01-01T00:00:00Z", "other": "stays"}},
+		SecurityLabels: k.GetAsMap(),
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := agent(t, server, 256, 65535, nil)
+	if id, isNew, err := a.Allocate(t.Context(), k); err != nil || isNew || id != 777 {
+		t.Fatalf("allocated %s, %t, %v", id, isNew, err)
+	}
+	now, err := c.Get(t.Context(), "777", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := map[string]string{"other": "stays"}; !maps.Equal(now.Annotations, want) {
+		t.Errorf("annotations %v, want %v", now.Annotations, want)
+	}
+	// What the collector would do now must fail.
+	if err := c.Delete(t.Context(), "777", metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &o.UID, ResourceVersion: &o.ResourceVersion}}); err == nil {
+		t.Error("the object could be deleted in the version that was marked")
+	}
+	// Marked again while in use: the next comparison takes the mark off.
+	now.Annotations[identities.HeartbeatAnnotation] = "2026-01-01T00:00:00Z"
+	if _, err := c.Update(t.Context(), now, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		if now, err = c.Get(t.Context(), "777", metav1.GetOptions{}); err == nil && now.Annotations[identities.HeartbeatAnnotation] == "" {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the mark stays on a number in use: %v", err)
+		}
+	}
+}
+
+// TestProtected deletes an object in use: it comes back with its number.
+func TestProtected(t *testing.T) {
+	t.Parallel()
+	server, c := start(t)
+	a := agent(t, server, 256, 65535, nil)
+	k := app("deleted")
+	id, _, err := a.Allocate(t.Context(), k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old, err := c.Get(t.Context(), id.String(), metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Delete(t.Context(), id.String(), metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		if now, err := c.Get(t.Context(), id.String(), metav1.GetOptions{}); err == nil && now.UID != old.UID {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("an identity in use was deleted and did not come back")
+		}
+	}
+	if again, _, err := a.Allocate(t.Context(), k); err != nil || again != id {
+		t.Errorf("allocated again: %s, %v, want %s", again, err, id)
+	}
+	if got, err := a.GetByID(t.Context(), id); err != nil || got.GetKey() != k.GetKey() {
+		t.Errorf("GetByID: %v, %v", got, err)
+	}
+	if err := a.DeleteAllKeys(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestSequence pins the order, which is part of the format, and checks that it holds each number once.
+func TestSequence(t *testing.T) {
+	t.Parallel()
+	var head []allocator.ID
+	for id := range identities.Sequence("k8s:app=a;k8s:io.kubernetes.pod.namespace=default;", 256, 65535) {
+		if head = append(head, id); len(head) == 4 {
+			break
+		}
+	}
+	if diff := cmp.Diff([]allocator.ID{18582, 13019, 7456, 1893}, head); diff != "" {
+		t.Errorf("the sequence has changed (-want +got):\n%s", diff)
+	}
+	if err := quick.Check(func(text string, first uint16, size uint8) bool {
+		from := allocator.ID(first) + 1
+		to := from + allocator.ID(size)
+		seen := map[allocator.ID]bool{}
+		n := 0
+		for id := range identities.Sequence(text, from, to) {
+			seen[id] = id >= from && id <= to
+			n++
+		}
+		return n == int(size)+1 && len(seen) == n && !slices.Contains(slices.Collect(maps.Values(seen)), false)
+	}, nil); err != nil {
+		t.Error(err)
+	}
+}

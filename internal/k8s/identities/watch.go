@@ -1,0 +1,153 @@
+package identities
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/k8s"
+	"github.com/hawser-net/hawser/pkg/allocator"
+)
+
+// entry is what is remembered of an object.
+type entry struct {
+	text    string // "": unreadable
+	created int64
+	marked  bool // about to be collected
+}
+
+// index is what the watch has shown. One goroutine writes it.
+type index struct {
+	synced chan struct{}
+
+	mu     sync.RWMutex
+	byID   map[allocator.ID]entry
+	byText map[string][]allocator.ID // nearly always one
+}
+
+func newIndex() *index {
+	return &index{synced: make(chan struct{}), byID: map[allocator.ID]entry{}, byText: map[string][]allocator.ID{}}
+}
+
+// wait returns when the first list is in.
+func (x *index) wait(ctx context.Context) error {
+	select {
+	case <-x.synced:
+		return nil
+	default:
+	}
+	select {
+	case <-x.synced:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("waiting for the list of identities: %w", ctx.Err())
+	}
+}
+
+func (x *index) get(id allocator.ID) (entry, bool) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	e, ok := x.byID[id]
+	return e, ok
+}
+
+// oldest returns the number that counts for a label set, NoID if there is none.
+func (x *index) oldest(text string) allocator.ID {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	best := allocator.NoID
+	for _, id := range x.byText[text] {
+		if best == allocator.NoID || x.byID[id].created < x.byID[best].created || (x.byID[id].created == x.byID[best].created && id < best) {
+			best = id
+		}
+	}
+	return best
+}
+
+func (x *index) set(id allocator.ID, e entry) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.drop(id)
+	x.byID[id] = e
+	if e.text != "" {
+		x.byText[e.text] = append(x.byText[e.text], id)
+	}
+}
+
+func (x *index) remove(id allocator.ID) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.drop(id)
+}
+
+// drop must be called with mu held.
+func (x *index) drop(id allocator.ID) {
+	e, ok := x.byID[id]
+	if !ok {
+		return
+	}
+	delete(x.byID, id)
+	if rest := slices.DeleteFunc(x.byText[e.text], func(o allocator.ID) bool { return o == id }); len(rest) > 0 {
+		x.byText[e.text] = rest
+	} else {
+		delete(x.byText, e.text)
+	}
+}
+
+// ListAndWatch implements [allocator.Backend]. It is called once.
+func (b *Backend) ListAndWatch(ctx context.Context, handler allocator.CacheMutations) error {
+	listing := false
+	err := k8s.Follow(ctx, k8s.Kind(b.cfg.Client.V2, v2.ResourceIdentities, ""), k8s.Options[*v2.CiliumIdentity]{Log: b.cfg.Log}, k8s.Handler[*v2.CiliumIdentity]{
+		Upsert: func(o *v2.CiliumIdentity) {
+			id, err := allocator.ParseID(o.Name)
+			if err != nil {
+				b.cfg.Log.Warn("the name of an identity is no number", "name", o.Name)
+				return
+			}
+			if id < b.cfg.First || id > b.cfg.Last {
+				b.cfg.Log.Warn("ignored an identity with a number that is not this cluster's", "identity", id, "first", b.cfg.First, "last", b.cfg.Last)
+				return
+			}
+			m := allocator.Mapping{ID: id, Created: o.CreationTimestamp.Unix()}
+			if !listing {
+				m.Revision = revision(o)
+			}
+			e := entry{created: m.Created}
+			_, e.marked = o.Annotations[HeartbeatAnnotation]
+			if key, err := b.read(o); err == nil && key.GetKey() != "" {
+				m.Key, e.text = key, key.GetKey()
+			} else {
+				b.cfg.Log.Warn("an identity has unreadable labels", "identity", id, "error", err)
+			}
+			b.index.set(id, e)
+			handler.OnUpsert(m)
+		},
+		Delete: func(k k8s.Key) {
+			if id, err := allocator.ParseID(k.Name); err == nil && id >= b.cfg.First && id <= b.cfg.Last {
+				b.index.remove(id)
+				handler.OnDelete(id, 0)
+			}
+		},
+		Listing: func() { listing = true },
+		Listed: func(revision string) {
+			listing = false
+			n, err := strconv.ParseInt(revision, 10, 64)
+			if err != nil {
+				b.cfg.Log.Warn("the version of a list of identities is no number", "version", revision)
+			}
+			select {
+			case <-b.index.synced:
+			default:
+				close(b.index.synced)
+			}
+			handler.OnListDone(n)
+		},
+	})
+	if err != nil {
+		return err
+	}
+	return ctx.Err()
+}
