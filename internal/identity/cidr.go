@@ -49,6 +49,27 @@ func cidrKey(p netip.Prefix) string {
 	return fmt.Sprintf("%s/%d", addr, p.Bits())
 }
 
+// BlockLabels returns the labels of the identity (of BlockScope) that stands for a block of addresses:
+// one "block:" label with the prefix, masked. An invalid prefix has no labels at all.
+func BlockLabels(p netip.Prefix) labels.Set {
+	if !p.IsValid() {
+		return nil
+	}
+	return labels.NewSet(labels.Label{Source: labels.SourceBlock, Key: cidrKey(p.Masked())})
+}
+
+// BlockPrefix is the inverse of BlockLabels.
+func BlockPrefix(s labels.Set) (netip.Prefix, bool) {
+	if len(s) != 1 || s[0].Source != labels.SourceBlock {
+		return netip.Prefix{}, false
+	}
+	p, err := netip.ParsePrefix(strings.ReplaceAll(s[0].Key, "-", ":"))
+	if err != nil {
+		return netip.Prefix{}, false
+	}
+	return p.Masked(), true
+}
+
 // CIDRPrefix returns the prefix that a label set stands for, from its cidr: label; the longest if
 // it has several. It is the inverse of CIDRLabels for all prefixes but those of length 0.
 func CIDRPrefix(s labels.Set) (netip.Prefix, bool) {

@@ -48,9 +48,9 @@ type CheckpointEntry struct {
 	Labels labels.Set `json:"labels"`
 }
 
-// NewLocalAllocator returns an empty allocator for LocalScope or RemoteNodeScope.
+// NewLocalAllocator returns an empty allocator for LocalScope, RemoteNodeScope or BlockScope.
 func NewLocalAllocator(scope ID) (*LocalAllocator, error) {
-	if scope != LocalScope && scope != RemoteNodeScope {
+	if scope != LocalScope && scope != RemoteNodeScope && scope != BlockScope {
 		return nil, fmt.Errorf("scope %#x is not node-local", uint32(scope))
 	}
 	return &LocalAllocator{

@@ -16,6 +16,7 @@ const (
 	SourceReserved  = "reserved"  // the network's own
 	SourceCIDR      = "cidr"      // a prefix outside the cluster
 	SourceCIDRGroup = "cidrgroup" // a named group of prefixes
+	SourceBlock     = "block"     // a block of addresses, whoever has them
 	SourceNode      = "node"      // labels of a node
 	SourceFQDN      = "fqdn"      // a DNS name
 	SourceDirectory = "directory" // objects read from files

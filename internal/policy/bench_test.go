@@ -3,6 +3,7 @@ package policy
 import (
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"runtime"
 	"syscall"
 	"testing"
@@ -190,6 +191,6 @@ func BenchmarkLookup(b *testing.B) {
 	e := node(b, 6000, 100)
 	bind, _, _, _ := e.RuleSetOf(Subject{Identity: 1000})
 	for b.Loop() {
-		e.Lookup(bind.RuleSet, Ingress, 1040, ProtoTCP, 41)
+		e.Lookup(bind.RuleSet, Ingress, 1040, netip.Addr{}, ProtoTCP, 41)
 	}
 }

@@ -26,6 +26,9 @@
 //     unless it names the cluster.
 //   - Prefixes match identities that stand for prefixes outside the cluster, by containment, never
 //     endpoints or nodes. A prefix of length 0 matches the world too.
+//   - A block of addresses (the ipBlock of a NetworkPolicy) matches whoever has an address in it: an
+//     endpoint, a node, the outside. Its identities are those of identity.BlockScope, which an address
+//     has beside the identity of its owner; an entry matches by either.
 //   - A deny beats every allow, whichever is more specific.
 //   - protocol ANY with a port is TCP, UDP and SCTP; port "0" is every port, and with ANY every
 //     protocol.

@@ -25,12 +25,11 @@ import (
 type Engine struct {
 	cfg Config
 
-	peers     map[identity.ID]*peer
-	byNS      map[string][]*peer        // by namespace label, whatever its source
-	byKV      map[kv]map[*peer]struct{} // built when first needed; see labelled
-	cidrPeers map[*peer]struct{}
-	reserved  map[*peer]struct{}
-	ports     map[identity.ID]string // named ports by identity
+	peers    map[identity.ID]*peer
+	byNS     map[string][]*peer        // by namespace label, whatever its source
+	byKV     map[kv]map[*peer]struct{} // built when first needed; see labelled
+	reserved map[*peer]struct{}
+	ports    map[identity.ID]string // named ports by identity
 
 	owners     map[Owner][]*engineRule
 	ruleIndex  index[*engineRule]
@@ -39,8 +38,8 @@ type Engine struct {
 
 	selectors   map[string]*activeSelector
 	selIndex    index[*activeSelector]
-	cidrSels    map[netip.Prefix][]*activeSelector
-	cidrLens    [2][129]int // how many active selectors per family and length
+	cidrs       prefixIndex // prefixes outside the cluster
+	blocks      prefixIndex // blocks of addresses
 	cidrRefs    map[netip.Prefix]int
 	cidrPending map[netip.Prefix]bool // changed since reported; the value says if it was reported
 
@@ -122,12 +121,12 @@ func New(cfg Config) (*Engine, error) {
 		cfg:           cfg,
 		peers:         map[identity.ID]*peer{},
 		byNS:          map[string][]*peer{},
-		cidrPeers:     map[*peer]struct{}{},
 		reserved:      map[*peer]struct{}{},
 		ports:         map[identity.ID]string{},
 		owners:        map[Owner][]*engineRule{},
 		selectors:     map[string]*activeSelector{},
-		cidrSels:      map[netip.Prefix][]*activeSelector{},
+		cidrs:         newPrefixIndex(),
+		blocks:        newPrefixIndex(),
 		cidrRefs:      map[netip.Prefix]int{},
 		cidrPending:   map[netip.Prefix]bool{},
 		subjects:      map[Subject]*subject{},
@@ -344,8 +343,8 @@ func (e *Engine) addPeer(p *peer) {
 	if p.anyNamespace != "" {
 		e.byNS[p.anyNamespace] = append(e.byNS[p.anyNamespace], p)
 	}
-	if p.prefix.IsValid() {
-		e.cidrPeers[p] = struct{}{}
+	if x := e.prefixes(p); x != nil {
+		x.peers[p] = struct{}{}
 	}
 	if p.reserved {
 		e.reserved[p] = struct{}{}
@@ -354,9 +353,20 @@ func (e *Engine) addPeer(p *peer) {
 		e.indexPeer(p)
 	}
 	e.selIndex.visit(p.anyNamespace, p.set, func(as *activeSelector) { e.offer(as, p) })
-	if p.prefix.IsValid() {
-		e.visitCovering(p.prefix, func(as *activeSelector) { e.offer(as, p) })
+	if x := e.prefixes(p); x != nil {
+		x.visitCovering(p.prefix, func(as *activeSelector) { e.offer(as, p) })
 	}
+}
+
+// prefixes returns the index that the identity belongs to; nil if it stands for no prefix.
+func (e *Engine) prefixes(p *peer) *prefixIndex {
+	switch {
+	case !p.prefix.IsValid():
+		return nil
+	case p.block:
+		return &e.blocks
+	}
+	return &e.cidrs
 }
 
 // offer adds the identity to the selector if it matches.
@@ -387,7 +397,9 @@ func (e *Engine) removePeer(p *peer) {
 			delete(e.byNS, p.anyNamespace)
 		}
 	}
-	delete(e.cidrPeers, p)
+	if x := e.prefixes(p); x != nil {
+		delete(x.peers, p)
+	}
 	delete(e.reserved, p)
 	if e.byKV != nil {
 		for i := range p.set {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"testing"
 
@@ -15,6 +16,9 @@ import (
 // prefixes' identities replaced by the prefixes, since these depend on history.
 func (k *kernel) snapshot() map[Subject]string {
 	names := map[identity.ID]string{}
+	for p, id := range k.blocks {
+		names[id] = "block " + p.String()
+	}
 	for p, id := range k.cidrs {
 		names[id] = p.String()
 	}
@@ -75,7 +79,7 @@ func (w *world) mutate(t *testing.T, e *Engine, k *kernel) string {
 		for slices.ContainsFunc(w.pods, func(p pod) bool { return p.id == id }) {
 			id++
 		}
-		n := pod{id: id, set: w.podLabels(), ports: w.namedPorts()}
+		n := w.newPod(id)
 		w.pods = append(w.pods, n)
 		add := []func(){
 			func() { e.SetIdentity(n.id, n.set) },
@@ -142,7 +146,7 @@ func TestIncrementalEqualsFresh(t *testing.T) {
 			k.sync(e)
 			for _, p := range probes {
 				b, ok := k.bind[p.sub]
-				if ok && p.passed && b.Generation == gens[p.sub].Generation && !k.judge(p.sub, p.dir, p.id, p.proto, p.port) {
+				if ok && p.passed && b.Generation == gens[p.sub].Generation && !k.judge(p.sub, p.dir, p.id, p.at, p.proto, p.port) {
 					t.Fatalf("after %q: %+v stopped, but the generation stayed %d\n%s", history, p, b.Generation, w.describe())
 				}
 			}
@@ -185,6 +189,7 @@ type flow struct {
 	sub    Subject
 	dir    Direction
 	id     identity.ID
+	at     netip.Addr
 	proto  uint8
 	port   uint16
 	passed bool
@@ -195,13 +200,13 @@ func (w *world) probes(k *kernel) []flow {
 	var out []flow
 	for range 40 {
 		sub, _ := w.subject()
-		id, _ := w.somebody(k)
+		id, end := w.somebody(k)
 		if id.IsLocal() {
 			continue // the prefix's identity may go
 		}
 		proto, port := w.packet()
-		f := flow{sub: sub, dir: Direction(w.rng.IntN(2)), id: id, proto: proto, port: port}
-		f.passed = k.judge(f.sub, f.dir, f.id, proto, port)
+		f := flow{sub: sub, dir: Direction(w.rng.IntN(2)), id: id, at: end.Addr, proto: proto, port: port}
+		f.passed = k.judge(f.sub, f.dir, f.id, f.at, proto, port)
 		out = append(out, f)
 	}
 	return out
@@ -233,10 +238,10 @@ func TestTeardown(t *testing.T) {
 		e.RemoveSubject(Subject{Identity: identity.Init})
 		clear(k.bind)
 		k.sync(e)
-		if len(k.sets) > 0 || len(e.selectors) > 0 || len(e.cidrSels) > 0 || len(e.cidrRefs) > 0 || len(e.ruleSets) > 0 ||
+		if len(k.sets) > 0 || len(e.selectors) > 0 || len(e.cidrs.sels)+len(e.blocks.sels) > 0 || len(e.cidrRefs) > 0 || len(e.ruleSets) > 0 ||
 			len(e.byID) > 0 || len(e.subjects) > 0 || len(e.subjectsByID) > 0 || len(e.subjectsByNS) > 0 || len(e.byNS) > 0 ||
 			len(e.ports) > 0 || e.rules != 0 || len(e.ruleIndex.spaces) > 0 || !e.ruleIndex.global.empty() || !e.selIndex.global.empty() ||
-			len(e.selIndex.spaces) > 0 || len(e.peers) != len(identity.ReservedIDs()) || len(e.cidrPeers) > 0 {
+			len(e.selIndex.spaces) > 0 || len(e.peers) != len(identity.ReservedIDs()) || len(e.cidrs.peers)+len(e.blocks.peers) > 0 {
 			t.Fatalf("something is left: %+v", e)
 		}
 		if u := e.Flush(); !u.Empty() {

@@ -1,6 +1,8 @@
 package policy
 
 import (
+	"net/netip"
+
 	"github.com/hawser-net/hawser/internal/identity"
 )
 
@@ -38,9 +40,10 @@ func (v Verdict) String() string {
 }
 
 // Lookup judges a packet as the kernel does, with the rule set as of the last Flush: by the most
-// specific entry of the peer's identity and the most specific of any peer. For ICMP and ICMPv6
-// port is the message type; other protocols without ports have 0.
-func (e *Engine) Lookup(rs RuleSetID, dir Direction, id identity.ID, proto uint8, port uint16) Verdict {
+// specific entry of the peer's identity, the most specific of any peer, and the most specific of the
+// longest known block around the peer's address, which may be invalid. For ICMP and ICMPv6 port is the
+// message type; other protocols without ports have 0.
+func (e *Engine) Lookup(rs RuleSetID, dir Direction, id identity.ID, at netip.Addr, proto uint8, port uint16) Verdict {
 	set := e.byID[rs]
 	if set == nil || !set.installed {
 		return NoRuleSet
@@ -49,6 +52,10 @@ func (e *Engine) Lookup(rs RuleSetID, dir Direction, id identity.ID, proto uint8
 	deny, found := d.base.verdict(proto, port)
 	if id != 0 {
 		deny2, found2 := d.peers[id].verdict(proto, port)
+		deny, found = deny || deny2, found || found2
+	}
+	if block := e.blocks.longest(at); block != 0 {
+		deny2, found2 := d.peers[block].verdict(proto, port)
 		deny, found = deny || deny2, found || found2
 	}
 	switch {

@@ -52,13 +52,13 @@ func (w *world) somebody(k *kernel) (identity.ID, oracle.End) {
 	case 0:
 		id := w.reserved[w.rng.IntN(len(w.reserved))]
 		set, _ := identity.ReservedLabels(id)
-		return id, oracle.End{Labels: set}
+		return id, oracle.End{Labels: set, Addr: w.outside[w.rng.IntN(len(w.outside))]} // a node may have any address
 	case 1:
 		a := w.outside[w.rng.IntN(len(w.outside))]
 		return k.resolve(a), oracle.End{Addr: a}
 	}
 	p := w.pods[w.rng.IntN(len(w.pods))]
-	return p.id, oracle.End{Labels: p.set, NamedPorts: oraclePorts(p.ports)}
+	return p.id, oracle.End{Labels: p.set, Addr: p.addrs[w.rng.IntN(2)], NamedPorts: oraclePorts(p.ports)}
 }
 
 // subject picks a local endpoint.
@@ -85,8 +85,8 @@ func (w *world) compare(e *Engine, k *kernel, n int) error {
 		proto, port := w.packet()
 		dir := Direction(w.rng.IntN(2))
 		want, why := oracle.Side(cfg, policies, dir == Ingress, self, other, proto, port)
-		got := e.Lookup(k.bind[sub].RuleSet, dir, id, proto, port)
-		inKernel := k.judge(sub, dir, id, proto, port)
+		got := e.Lookup(k.bind[sub].RuleSet, dir, id, other.Addr, proto, port)
+		inKernel := k.judge(sub, dir, id, other.Addr, proto, port)
 		if got.Pass() != want || inKernel != want {
 			return fmt.Errorf("%v %v peer %v (%v %v) proto %d port %d: oracle %v (%s), engine %v, kernel %v\n%s",
 				sub, dir, id, other.Labels, other.Addr, proto, port, want, why, got, inKernel, w.describe())
@@ -94,7 +94,7 @@ func (w *world) compare(e *Engine, k *kernel, n int) error {
 		if i%8 != 0 {
 			continue
 		}
-		from, to := Party{Labels: self.Labels}, Party{Identity: id}
+		from, to := Party{Labels: self.Labels}, Party{Identity: id, Addr: other.Addr}
 		if set, ok := e.Labels(id); ok {
 			to.Labels = set
 			to.NamedPorts = e.ports[id]

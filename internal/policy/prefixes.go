@@ -10,11 +10,21 @@ import (
 // Who gives these prefixes their identities before SetRules never has a rule in force that lacks
 // one.
 func CIDRs(rules []*Rule) []netip.Prefix {
+	out := prefixesOf(rules, byCIDR)
+	return slices.DeleteFunc(out, func(p netip.Prefix) bool { return p.Bits() == 0 })
+}
+
+// Blocks returns the blocks of addresses that the rules name, excepted ones included, sorted. Each needs
+// an identity of identity.BlockScope with identity.BlockLabels before SetRules, and a place in the
+// kernel's map of blocks.
+func Blocks(rules []*Rule) []netip.Prefix { return prefixesOf(rules, byBlock) }
+
+func prefixesOf(rules []*Rule, kind selectorKind) []netip.Prefix {
 	var out []netip.Prefix
 	for _, r := range rules {
 		for i := range r.Clauses {
 			for _, sel := range r.Clauses[i].Peers {
-				if sel.kind != byCIDR {
+				if sel.kind != kind {
 					continue
 				}
 				out = append(out, sel.cidr)
@@ -22,7 +32,6 @@ func CIDRs(rules []*Rule) []netip.Prefix {
 			}
 		}
 	}
-	out = slices.DeleteFunc(out, func(p netip.Prefix) bool { return p.Bits() == 0 })
 	slices.SortFunc(out, comparePrefix)
 	return slices.Compact(out)
 }

@@ -268,13 +268,18 @@ func (e *Engine) activate(sel *Selector) *activeSelector {
 			}
 		}
 	}
-	if sel.kind == byCIDR {
-		e.cidrSels[sel.cidr] = append(e.cidrSels[sel.cidr], as)
-		e.cidrLens[family(sel.cidr)][sel.cidr.Bits()]++
-		for p := range e.cidrPeers {
+	switch sel.kind {
+	case byCIDR:
+		e.cidrs.add(as)
+		for p := range e.cidrs.peers {
 			e.offer(as, p)
 		}
 		e.refPrefixes(sel, 1)
+	case byBlock:
+		e.blocks.add(as)
+		for p := range e.blocks.peers {
+			e.offer(as, p)
+		}
 	}
 	return as
 }
@@ -301,39 +306,15 @@ func (e *Engine) deactivate(as *activeSelector) {
 	for _, a := range as.anchors {
 		e.selIndex.remove(a, as)
 	}
-	if as.sel.kind == byCIDR {
-		c := as.sel.cidr
-		if list := without(e.cidrSels[c], as); len(list) > 0 {
-			e.cidrSels[c] = list
-		} else {
-			delete(e.cidrSels, c)
-		}
-		e.cidrLens[family(c)][c.Bits()]--
+	switch as.sel.kind {
+	case byCIDR:
+		e.cidrs.remove(as)
 		e.refPrefixes(as.sel, -1)
+	case byBlock:
+		e.blocks.remove(as)
 	}
 	for _, p := range as.ids {
 		p.selectors = without(p.selectors, as)
-	}
-}
-
-func family(p netip.Prefix) int {
-	if p.Addr().Is6() {
-		return 1
-	}
-	return 0
-}
-
-// visitCovering calls fn for the active selectors by prefix whose prefix contains p.
-func (e *Engine) visitCovering(p netip.Prefix, fn func(*activeSelector)) {
-	lens := &e.cidrLens[family(p)]
-	for n := 0; n <= p.Bits(); n++ {
-		if lens[n] == 0 {
-			continue
-		}
-		outer, _ := p.Addr().Prefix(n) // n is within the address
-		for _, as := range e.cidrSels[outer] {
-			fn(as)
-		}
 	}
 }
 

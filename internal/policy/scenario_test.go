@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/txtar"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
@@ -21,11 +23,14 @@ import (
 // policies. What exists may become known in any order, and with flushes anywhere: the expectations
 // hold in the end. If one does not, understand why before you change the file.
 //
-//	identity NUMBER key=value... ns=NAMESPACE [team=...]   (team is a label of the namespace)
+//	identity NUMBER key=value... ns=NAMESPACE [team=...] [ns.KEY=...]   (team and ns.KEY are labels of the namespace)
 //	ports NUMBER NAMED-PORTS
 //	subject NUMBER|NAME [NAMED-PORTS]
 //	policy FILE
 //	expect ingress|egress SUBJECT[/NAMED-PORTS] from|to NUMBER|NAME|ADDRESS PROTOCOL PORT allow|deny
+//
+// NUMBER@ADDRESS and NAME@ADDRESS are somebody in the cluster whose address matters. A file is a
+// CiliumNetworkPolicy, clusterwide without a namespace, or says that it is of kind NetworkPolicy.
 type scenario struct {
 	steps    []step
 	expect   []string
@@ -121,6 +126,21 @@ func loadScenario(t *testing.T, path string) scenario {
 
 func parseFile(t *testing.T, name string, data []byte) ([]*Rule, oracle.Policy) {
 	t.Helper()
+	var kind metav1.TypeMeta
+	if err := yaml.Unmarshal(data, &kind); err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	if kind.Kind == "NetworkPolicy" {
+		var np networkingv1.NetworkPolicy
+		if err := yaml.UnmarshalStrict(data, &np); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		rules, err := ParseNetworkPolicy(&np)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		return rules, oracle.FromNetworkPolicy(&np)
+	}
 	var cnp v2.CiliumNetworkPolicy
 	if err := yaml.UnmarshalStrict(data, &cnp); err != nil {
 		t.Fatalf("%s: %v", name, err)
@@ -158,9 +178,14 @@ func scenarioLabels(t *testing.T, words []string) labels.Set {
 		switch k {
 		case "ns":
 			p.Namespace = v
+			p.NamespaceLabels["kubernetes.io/metadata.name"] = v // as the API server sees to
 		case "team":
 			p.NamespaceLabels[k] = v
 		default:
+			if key, ok := strings.CutPrefix(k, "ns."); ok {
+				p.NamespaceLabels[key] = v
+				continue
+			}
 			p.Labels[k] = v
 		}
 	}
@@ -169,6 +194,23 @@ func scenarioLabels(t *testing.T, words []string) labels.Set {
 		t.Fatal(err)
 	}
 	return set
+}
+
+// whoAndWhere takes NUMBER@ADDRESS apart; either may be missing.
+func whoAndWhere(t *testing.T, word string) (who string, at netip.Addr) {
+	t.Helper()
+	if a, err := netip.ParseAddr(word); err == nil {
+		return "", a
+	}
+	who, addr, found := strings.Cut(word, "@")
+	if found {
+		a, err := netip.ParseAddr(addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at = a
+	}
+	return who, at
 }
 
 // check judges one expectation with the engine and with the kernel.
@@ -182,11 +224,10 @@ func (sc *scenario) check(t *testing.T, e *Engine, k *kernel) {
 		if f[1] == "egress" {
 			dir = Egress
 		}
-		var peer identity.ID
-		if a, err := netip.ParseAddr(f[4]); err == nil {
-			peer = k.resolve(a)
-		} else {
-			peer = mustID(t, f[4])
+		word, at := whoAndWhere(t, f[4])
+		peer := k.resolve(at)
+		if word != "" {
+			peer = mustID(t, word)
 		}
 		proto, err := ParseProto(f[5])
 		if err != nil {
@@ -202,8 +243,8 @@ func (sc *scenario) check(t *testing.T, e *Engine, k *kernel) {
 			continue
 		}
 		want := f[7] == "allow"
-		got := e.Lookup(b.RuleSet, dir, peer, proto, port)
-		if inKernel := k.judge(sub, dir, peer, proto, port); got.Pass() != want || inKernel != want {
+		got := e.Lookup(b.RuleSet, dir, peer, at, proto, port)
+		if inKernel := k.judge(sub, dir, peer, at, proto, port); got.Pass() != want || inKernel != want {
 			t.Errorf("%s: the engine says %v, the kernel passes it: %v", line, got, inKernel)
 		}
 	}
@@ -221,10 +262,11 @@ func TestScenariosByOracle(t *testing.T) {
 	for _, path := range files {
 		sc := loadScenario(t, path)
 		end := func(word, ports string) oracle.End {
-			if a, err := netip.ParseAddr(word); err == nil {
-				return oracle.End{Addr: a}
+			who, at := whoAndWhere(t, word)
+			if who == "" {
+				return oracle.End{Addr: at}
 			}
-			id := mustID(t, word)
+			id := mustID(t, who)
 			set, ok := sc.labels[id]
 			if !ok {
 				set, _ = identity.ReservedLabels(id)
@@ -232,7 +274,7 @@ func TestScenariosByOracle(t *testing.T) {
 			if ports == "" {
 				ports = sc.ports[id]
 			}
-			return oracle.End{Labels: set, NamedPorts: oraclePorts(ports)}
+			return oracle.End{Labels: set, Addr: at, NamedPorts: oraclePorts(ports)}
 		}
 		for _, line := range sc.expect {
 			f := strings.Fields(line)

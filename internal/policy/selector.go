@@ -9,7 +9,8 @@ import (
 	"github.com/hawser-net/hawser/internal/labels"
 )
 
-// Selector selects identities: by labels, by a prefix, or as an entity. It is immutable. Two
+// Selector selects identities: by labels, by a prefix outside the cluster, by a block of addresses, or as
+// an entity. It is immutable. Two
 // selectors with the same String select the same under the same Config.
 type Selector struct {
 	kind selectorKind
@@ -20,7 +21,7 @@ type Selector struct {
 	localCluster bool          // confined to the local cluster if Config says so
 	reqs         []requirement // sorted by text
 
-	// By prefix: inside cidr, outside all of except.
+	// By prefix or block: inside cidr, outside all of except.
 	cidr   netip.Prefix
 	except []netip.Prefix
 
@@ -34,6 +35,7 @@ type selectorKind uint8
 const (
 	byLabels selectorKind = iota
 	byCIDR
+	byBlock
 	byEntity
 )
 
@@ -121,7 +123,15 @@ func newLabelSelector(namespace string, hasNamespace, localCluster bool, reqs []
 }
 
 func newCIDRSelector(cidr netip.Prefix, except []netip.Prefix) *Selector {
-	s := &Selector{kind: byCIDR, cidr: cidr, except: except, text: "cidr:" + cidr.String()}
+	return newPrefixSelector(byCIDR, labels.SourceCIDR, cidr, except)
+}
+
+func newBlockSelector(cidr netip.Prefix, except []netip.Prefix) *Selector {
+	return newPrefixSelector(byBlock, labels.SourceBlock, cidr, except)
+}
+
+func newPrefixSelector(kind selectorKind, name string, cidr netip.Prefix, except []netip.Prefix) *Selector {
+	s := &Selector{kind: kind, cidr: cidr, except: except, text: name + ":" + cidr.String()}
 	if len(except) > 0 {
 		parts := make([]string, len(except))
 		for i, p := range except {
@@ -150,8 +160,10 @@ type peer struct {
 	cluster      string
 	// anyNamespace is the value of the namespace label whatever its source, for the index.
 	anyNamespace string
-	// prefix is valid if the identity stands for a prefix outside the cluster.
+	// prefix is valid if the identity stands for a prefix outside the cluster or, with block, for a
+	// block of addresses.
 	prefix netip.Prefix
+	block  bool
 	// reserved: one of the labels is.
 	reserved bool
 	// world4 and world6: the identity stands for everything outside of a family.
@@ -163,6 +175,12 @@ type peer struct {
 
 func newPeer(cfg *Config, id identity.ID, set labels.Set) *peer {
 	p := &peer{id: id, set: set}
+	if id.IsBlock() {
+		// Nothing but its prefix counts. Whether a number is a block's is never told from labels.
+		p.prefix, _ = identity.BlockPrefix(set)
+		p.block = true
+		return p
+	}
 	hasCIDR := false
 	for i := range set {
 		l := &set[i]
@@ -197,7 +215,12 @@ func newPeer(cfg *Config, id identity.ID, set labels.Set) *peer {
 
 // match reports whether the selector selects the identity.
 func (s *Selector) match(cfg *Config, p *peer) bool {
+	if p.block != (s.kind == byBlock) {
+		return false // a block is nobody; whoever is in it has an identity of their own
+	}
 	switch s.kind {
+	case byBlock:
+		return p.prefix.IsValid() && s.matchPrefix(p.prefix)
 	case byCIDR:
 		return s.matchCIDR(p)
 	case byEntity:
@@ -221,11 +244,16 @@ func (s *Selector) matchCIDR(p *peer) bool {
 	if !p.prefix.IsValid() {
 		return s.cidr.Bits() == 0 && (p.world4 && s.cidr.Addr().Is4() || p.world6 && s.cidr.Addr().Is6())
 	}
-	if !containsPrefix(s.cidr, p.prefix) {
+	return s.matchPrefix(p.prefix)
+}
+
+// matchPrefix reports whether a prefix is inside of what the selector names.
+func (s *Selector) matchPrefix(p netip.Prefix) bool {
+	if !containsPrefix(s.cidr, p) {
 		return false
 	}
 	for _, e := range s.except {
-		if containsPrefix(e, p.prefix) {
+		if containsPrefix(e, p) {
 			return false
 		}
 	}
@@ -247,6 +275,8 @@ func (s *Selector) isNone() bool { return s.kind == byEntity && s.entity == iden
 // found. An anchor that is neither a namespace nor a label is "everything".
 func (s *Selector) anchors(cfg *Config) []anchor {
 	switch s.kind {
+	case byBlock:
+		return nil // found by prefix instead
 	case byCIDR:
 		if s.cidr.Bits() > 0 {
 			return nil // found by prefix instead
@@ -287,4 +317,9 @@ func (s *Selector) anchors(cfg *Config) []anchor {
 		}
 	}
 	return []anchor{a}
+}
+
+// isAround reports whether the selector names a block that the address is in.
+func (s *Selector) isAround(a netip.Addr) bool {
+	return s.kind == byBlock && a.IsValid() && s.matchPrefix(netip.PrefixFrom(a, a.BitLen()))
 }

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 
 	"github.com/hawser-net/hawser/internal/identity"
@@ -14,6 +15,8 @@ type Party struct {
 	Identity identity.ID
 	// Labels, if empty, are those of Identity.
 	Labels labels.Set
+	// Addr is its address, for rules about blocks of addresses; without one they do not match.
+	Addr netip.Addr
 	// NamedPorts are the named ports of this end; if empty and Labels are too, those of Identity.
 	NamedPorts string
 }
@@ -109,8 +112,8 @@ func (e *Engine) Trace(from, to Party, proto uint8, port uint16) (TraceResult, e
 		return TraceResult{}, fmt.Errorf("destination: %w", err)
 	}
 	r := TraceResult{
-		Egress:  e.traceSide(Egress, src, dst, proto, port, dst.namedPorts),
-		Ingress: e.traceSide(Ingress, dst, src, proto, port, dst.namedPorts),
+		Egress:  e.traceSide(Egress, src, dst, to.Addr, proto, port, dst.namedPorts),
+		Ingress: e.traceSide(Ingress, dst, src, from.Addr, proto, port, dst.namedPorts),
 	}
 	r.Allowed = r.Egress.Verdict.Pass() && r.Ingress.Verdict.Pass()
 	return r, nil
@@ -151,7 +154,7 @@ func (p *peer) isEndpoint() bool {
 	return true
 }
 
-func (e *Engine) traceSide(dir Direction, self, other *peer, proto uint8, port uint16, named []NamedPort) TraceSide {
+func (e *Engine) traceSide(dir Direction, self, other *peer, at netip.Addr, proto uint8, port uint16, named []NamedPort) TraceSide {
 	side := TraceSide{Direction: dir, Verdict: DefaultAllowed}
 	switch {
 	case !self.isEndpoint():
@@ -175,7 +178,7 @@ func (e *Engine) traceSide(dir Direction, self, other *peer, proto uint8, port u
 				step.PeerMatch = "all"
 			}
 			for _, s := range c.Peers {
-				if s.match(&e.cfg, other) && !s.isNone() {
+				if s.match(&e.cfg, other) && !s.isNone() || s.isAround(at) {
 					step.PeerMatch = s.text
 					break
 				}

@@ -32,6 +32,7 @@ type pod struct {
 	id    identity.ID
 	set   labels.Set
 	ports string // canonical
+	addrs [2]netip.Addr
 }
 
 type object struct {
@@ -50,7 +51,7 @@ func newWorld(rng *rand.Rand) *world {
 		AllowNonDefaultDeny: w.chance(80),
 	}
 	for i := range 3 + rng.IntN(6) {
-		w.pods = append(w.pods, pod{id: identity.ID(300 + i), set: w.podLabels(), ports: w.namedPorts()})
+		w.pods = append(w.pods, w.newPod(identity.ID(300+i)))
 	}
 	w.reserved = []identity.ID{identity.Host, identity.RemoteNode, identity.Health, identity.Init, identity.KubeAPIServer, identity.Ingress}
 	for _, s := range []string{"10.0.0.1", "10.0.1.1", "10.1.0.1", "10.1.0.2", "192.0.2.1", "fd00::1", "fd00:0:0:1::1", "fd01::1", "2001:db8::5"} {
@@ -60,6 +61,13 @@ func newWorld(rng *rand.Rand) *world {
 		w.setPolicy(Owner(fmt.Sprintf("p%d", i)))
 	}
 	return w
+}
+
+func (w *world) newPod(id identity.ID) pod {
+	return pod{id: id, set: w.podLabels(), ports: w.namedPorts(), addrs: [2]netip.Addr{
+		netip.AddrFrom4([4]byte{10, byte(w.rng.IntN(2)), byte(w.rng.IntN(2)), byte(3 + w.rng.IntN(4))}),
+		netip.AddrFrom16([16]byte{0: 0xfd, 7: byte(w.rng.IntN(2)), 15: byte(1 + w.rng.IntN(3))}),
+	}}
 }
 
 func (w *world) podLabels() labels.Set {
@@ -95,6 +103,10 @@ func (w *world) namedPorts() string {
 
 // setPolicy gives the owner new random rules.
 func (w *world) setPolicy(o Owner) {
+	if w.chance(35) {
+		w.setNetworkPolicy(o)
+		return
+	}
 	meta := metav1.ObjectMeta{Name: string(o)}
 	var specs []*v2.Rule
 	for range 1 + w.rng.IntN(2) {
@@ -356,7 +368,9 @@ type kernel struct {
 	sets    map[RuleSetID]*kernelSet
 	bind    map[Subject]Binding
 	cidrs   map[netip.Prefix]identity.ID
+	blocks  map[netip.Prefix]identity.ID
 	alloc   *identity.LocalAllocator
+	balloc  *identity.LocalAllocator
 	highest RuleSetID
 }
 
@@ -370,7 +384,11 @@ func newKernel(t testing.TB) *kernel {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &kernel{t: t, sets: map[RuleSetID]*kernelSet{}, bind: map[Subject]Binding{}, cidrs: map[netip.Prefix]identity.ID{}, alloc: alloc}
+	balloc, err := identity.NewLocalAllocator(identity.BlockScope)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &kernel{t: t, balloc: balloc, blocks: map[netip.Prefix]identity.ID{}, sets: map[RuleSetID]*kernelSet{}, bind: map[Subject]Binding{}, cidrs: map[netip.Prefix]identity.ID{}, alloc: alloc}
 }
 
 // sync flushes the engine as an agent would, and checks what updates promise.
@@ -378,6 +396,7 @@ func (k *kernel) sync(e *Engine) Update {
 	k.t.Helper()
 	added, removed := e.CIDRChanges()
 	k.cidrChange(e, added, removed)
+	goneBlocks := k.addBlocks(e)
 	u := e.Flush()
 	if len(u.CIDRsAdded) > 0 {
 		k.t.Fatalf("Flush reports prefixes %v that CIDRChanges did not", u.CIDRsAdded)
@@ -425,7 +444,40 @@ func (k *kernel) sync(e *Engine) Update {
 		delete(k.sets, id)
 	}
 	k.cidrChange(e, nil, u.CIDRsRemoved)
+	for _, p := range goneBlocks {
+		k.balloc.Release(k.blocks[p])
+		e.RemoveIdentity(k.blocks[p])
+		delete(k.blocks, p)
+	}
 	return u
+}
+
+// addBlocks gives the blocks that rules name identities, and returns those that none names any more.
+func (k *kernel) addBlocks(e *Engine) (gone []netip.Prefix) {
+	var rules []*Rule
+	for _, info := range e.Rules() {
+		rules = append(rules, info.Rule)
+	}
+	want := Blocks(rules)
+	for _, p := range want {
+		if k.blocks[p] != 0 {
+			continue
+		}
+		set := identity.BlockLabels(p)
+		id, _, err := k.balloc.Allocate(set)
+		if err != nil {
+			k.t.Fatal(err)
+		}
+		k.blocks[p] = id
+		e.SetIdentity(id, set)
+	}
+	for p := range k.blocks {
+		if !slices.Contains(want, p) {
+			gone = append(gone, p)
+		}
+	}
+	slices.SortFunc(gone, comparePrefix)
+	return gone
 }
 
 func (k *kernel) cidrChange(e *Engine, added, removed []netip.Prefix) {
@@ -478,11 +530,11 @@ func (k *kernel) applyDelta(ks *kernelSet, d Delta) {
 	}
 	may := make([]bool, len(probes))
 	for i, p := range probes {
-		may[i] = ks.pass(p.dir, p.id, p.proto, p.port) || after.pass(p.dir, p.id, p.proto, p.port)
+		may[i] = ks.pass(p.dir, p.id, 0, p.proto, p.port) || after.pass(p.dir, p.id, 0, p.proto, p.port)
 	}
 	check := func() {
 		for i, p := range probes {
-			if !may[i] && ks.pass(p.dir, p.id, p.proto, p.port) {
+			if !may[i] && ks.pass(p.dir, p.id, 0, p.proto, p.port) {
 				k.t.Fatalf("while delta %+v is written, %+v passes", d, p)
 			}
 		}
@@ -503,8 +555,8 @@ func (k *kernel) applyDelta(ks *kernelSet, d Delta) {
 	}
 }
 
-// pass judges a packet with the two probes of the kernel.
-func (ks *kernelSet) pass(dir Direction, id identity.ID, proto uint8, port uint16) bool {
+// pass judges a packet with the three probes of the kernel.
+func (ks *kernelSet) pass(dir Direction, id, block identity.ID, proto uint8, port uint16) bool {
 	probe := func(id identity.ID) (deny, found bool) {
 		for n := 16; n >= 0; n-- {
 			if deny, ok := ks.entries[Key{dir, id, proto, port & (0xffff << (16 - n)), uint8(n)}]; ok {
@@ -516,13 +568,25 @@ func (ks *kernelSet) pass(dir Direction, id identity.ID, proto uint8, port uint1
 	}
 	d1, f1 := probe(id)
 	d2, f2 := probe(0)
-	return !d1 && !d2 && (f1 || f2 || !ks.enforced[dir])
+	d3, f3 := probe(block)
+	return !d1 && !d2 && !d3 && (f1 || f2 || f3 || !ks.enforced[dir])
 }
 
 // judge judges a packet of a subject; false if it has no rule set.
-func (k *kernel) judge(s Subject, dir Direction, id identity.ID, proto uint8, port uint16) bool {
+func (k *kernel) judge(s Subject, dir Direction, id identity.ID, at netip.Addr, proto uint8, port uint16) bool {
 	ks := k.sets[k.bind[s].RuleSet]
-	return ks != nil && ks.pass(dir, id, proto, port)
+	return ks != nil && ks.pass(dir, id, k.block(at), proto, port)
+}
+
+// block finds the block around an address by longest prefix.
+func (k *kernel) block(a netip.Addr) (id identity.ID) {
+	best := -1
+	for p, pid := range k.blocks {
+		if p.Contains(a) && p.Bits() > best {
+			best, id = p.Bits(), pid
+		}
+	}
+	return id
 }
 
 // resolve finds the identity of an address outside of the cluster by longest prefix.
@@ -567,6 +631,9 @@ func (w *world) describe() string {
 		fmt.Fprintf(&b, "%s in %q:\n", p.Name, p.Namespace)
 		for _, r := range p.Rules {
 			fmt.Fprintf(&b, "  %s\n", mustJSON(r))
+		}
+		if p.Network != nil {
+			fmt.Fprintf(&b, "  %s\n", mustJSON(p.Network))
 		}
 	}
 	return b.String()

@@ -15,6 +15,8 @@ import (
 	"strconv"
 	"strings"
 
+	networkingv1 "k8s.io/api/networking/v1"
+
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/labels"
 )
@@ -29,21 +31,23 @@ type Config struct {
 	AllowNonDefaultDeny bool
 }
 
-// Policy is a policy object; without a namespace it is clusterwide.
+// Policy is a policy object; without a namespace it is clusterwide. With Network it is a NetworkPolicy of
+// Kubernetes and has no Rules.
 type Policy struct {
 	Name      string
 	Namespace string
 	Rules     []*v2.Rule
+	Network   *networkingv1.NetworkPolicySpec
 }
 
 // FromObject returns the policy of a namespaced object.
 func FromObject(p *v2.CiliumNetworkPolicy) Policy {
-	return Policy{p.Name, p.Namespace, allRules(p.Spec, p.Specs)}
+	return Policy{Name: p.Name, Namespace: p.Namespace, Rules: allRules(p.Spec, p.Specs)}
 }
 
 // FromClusterwide returns the policy of a clusterwide object.
 func FromClusterwide(p *v2.CiliumClusterwideNetworkPolicy) Policy {
-	return Policy{p.Name, "", allRules(p.Spec, p.Specs)}
+	return Policy{Name: p.Name, Rules: allRules(p.Spec, p.Specs)}
 }
 
 func allRules(spec *v2.Rule, specs []*v2.Rule) []*v2.Rule {
@@ -53,8 +57,8 @@ func allRules(spec *v2.Rule, specs []*v2.Rule) []*v2.Rule {
 	return append([]*v2.Rule{spec}, specs...)
 }
 
-// End is one end of a packet. With Labels it is an endpoint, a node or another reserved party;
-// without, it is the address Addr outside of the cluster.
+// End is one end of a packet. With Labels it is an endpoint, a node or another reserved party, and
+// Addr, its address, counts for an ipBlock only; without, it is the address Addr outside of the cluster.
 type End struct {
 	Labels labels.Set
 	Addr   netip.Addr
@@ -93,6 +97,16 @@ func Side(cfg Config, policies []Policy, ingress bool, self, other End, proto ui
 	}
 	denied, permitted := "", ""
 	for _, p := range policies {
+		if p.Network != nil {
+			isolates, permits := networkSide(cfg, p, ingress, self, other, proto, port)
+			if isolates && enforced == "" {
+				enforced = p.Name
+			}
+			if permits && permitted == "" {
+				permitted = p.Name
+			}
+			continue
+		}
 		for i, r := range p.Rules {
 			if r == nil || r.EndpointSelector == nil || !selectsSubject(p, *r.EndpointSelector, self) {
 				continue

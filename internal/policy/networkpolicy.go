@@ -1,0 +1,251 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/hawser-net/hawser/internal/labels"
+)
+
+// ParseNetworkPolicy returns the rule of a NetworkPolicy of Kubernetes. What it means beside the rest:
+//
+//   - The selected pods are enforced in the directions of policyTypes, with or without entries.
+//   - An entry without peers is about everybody, an entry without ports about all traffic.
+//   - podSelector and namespaceSelector select pods only, those of the local cluster if Config says so, and
+//     only by labels that Kubernetes gave them.
+//   - ipBlock is about addresses, whoever has them. A named port of an egress entry is looked up at the
+//     peer; at an ipBlock, which is nobody, it matches nothing.
+//
+// Every fault is reported, as FieldErrors joined: a policy counts whole or not at all.
+func ParseNetworkPolicy(p *networkingv1.NetworkPolicy) ([]*Rule, error) {
+	if p == nil {
+		return nil, errors.New("the policy is missing")
+	}
+	ps := parser{namespace: p.Namespace}
+	if !validNamespace(ps.namespace) {
+		ps.fail("metadata.namespace", "%q is not the name of a namespace", clip(ps.namespace))
+	}
+	if p.Name == "" {
+		ps.fail("metadata.name", "is missing")
+	}
+	r := &Rule{Namespace: ps.namespace, Path: "spec"}
+	reqs := ps.k8sRequirements("spec.podSelector", "", &p.Spec.PodSelector)
+	r.Subject = newLabelSelector(ps.namespace, false, false, reqs)
+	r.DefaultDeny = ps.policyTypes(&p.Spec)
+	if r.DefaultDeny[Ingress] {
+		for i := range p.Spec.Ingress {
+			e := &p.Spec.Ingress[i]
+			r.Clauses = append(r.Clauses, ps.networkEntry(Ingress, i, "from", e.From, e.Ports))
+		}
+	}
+	if r.DefaultDeny[Egress] {
+		for i := range p.Spec.Egress {
+			e := &p.Spec.Egress[i]
+			r.Clauses = append(r.Clauses, ps.networkEntry(Egress, i, "to", e.To, e.Ports))
+		}
+	}
+	if len(ps.errs) > 0 {
+		return nil, errors.Join(ps.errs...)
+	}
+	return []*Rule{r}, nil
+}
+
+// policyTypes says which directions the policy enforces: if it does not say so itself, ingress, and egress
+// if it has entries for it.
+func (ps *parser) policyTypes(spec *networkingv1.NetworkPolicySpec) (enforces [2]bool) {
+	if len(spec.PolicyTypes) == 0 {
+		return [2]bool{Ingress: true, Egress: len(spec.Egress) > 0}
+	}
+	for i, t := range spec.PolicyTypes {
+		switch t {
+		case networkingv1.PolicyTypeIngress:
+			enforces[Ingress] = true
+		case networkingv1.PolicyTypeEgress:
+			enforces[Egress] = true
+		default:
+			ps.fail(fmt.Sprintf("spec.policyTypes[%d]", i), "%q is neither Ingress nor Egress", clip(string(t)))
+		}
+	}
+	return enforces
+}
+
+// networkEntry reads one entry of a direction.
+func (ps *parser) networkEntry(d Direction, i int, field string, peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort) Clause {
+	c := Clause{Direction: d, AllPeers: len(peers) == 0, Path: fmt.Sprintf("%s[%d]", d, i)}
+	at := "spec." + c.Path
+	for j := range peers {
+		if s := ps.networkPeer(fmt.Sprintf("%s.%s[%d]", at, field, j), &peers[j]); s != nil {
+			c.Peers = append(c.Peers, s)
+		}
+	}
+	if len(ports) == 0 {
+		c.Ports = []PortMatch{{Proto: ProtoAny, First: 0, Last: 65535}}
+	}
+	for j := range ports {
+		if m, ok := ps.networkPort(fmt.Sprintf("%s.ports[%d]", at, j), &ports[j]); ok {
+			c.Ports = append(c.Ports, m)
+		}
+	}
+	return c
+}
+
+// networkPeer returns the selector of a peer, nil if it is faulty.
+func (ps *parser) networkPeer(at string, p *networkingv1.NetworkPolicyPeer) *Selector {
+	if p.IPBlock != nil {
+		if p.PodSelector != nil || p.NamespaceSelector != nil {
+			ps.fail(at+".ipBlock", "cannot be combined with a selector; write two peers")
+			return nil
+		}
+		return ps.ipBlock(at+".ipBlock", p.IPBlock)
+	}
+	var reqs []requirement
+	switch {
+	case p.PodSelector == nil && p.NamespaceSelector == nil:
+		ps.fail(at, "is empty; write podSelector, namespaceSelector or ipBlock")
+		return nil
+	case p.NamespaceSelector == nil:
+		return newLabelSelector(ps.namespace, false, true, ps.k8sRequirements(at+".podSelector", "", p.PodSelector))
+	case p.PodSelector != nil:
+		reqs = ps.k8sRequirements(at+".podSelector", "", p.PodSelector)
+	}
+	reqs = append(reqs, ps.k8sRequirements(at+".namespaceSelector", labels.KeyNamespaceLabels+".", p.NamespaceSelector)...)
+	slices.SortFunc(reqs, func(a, b requirement) int { return strings.Compare(a.String(), b.String()) })
+	return newLabelSelector("", true, true, reqs)
+}
+
+func (ps *parser) ipBlock(at string, b *networkingv1.IPBlock) *Selector {
+	cidr, ok := ps.prefix(at+".cidr", b.CIDR)
+	var except []netip.Prefix
+	for i, s := range b.Except {
+		eat := fmt.Sprintf("%s.except[%d]", at, i)
+		e, good := ps.prefix(eat, s)
+		switch {
+		case !good || !ok:
+			ok = false
+		case !containsPrefix(cidr, e):
+			ps.fail(eat, "%s is not inside %s", e, cidr)
+			ok = false
+		default:
+			except = append(except, e)
+		}
+	}
+	if !ok {
+		return nil
+	}
+	slices.SortFunc(except, comparePrefix)
+	return newBlockSelector(cidr, slices.Compact(except))
+}
+
+func (ps *parser) networkPort(at string, p *networkingv1.NetworkPolicyPort) (PortMatch, bool) {
+	m := PortMatch{Proto: ProtoTCP, First: 0, Last: 65535}
+	if p.Protocol != nil {
+		switch *p.Protocol {
+		case corev1.ProtocolTCP:
+		case corev1.ProtocolUDP:
+			m.Proto = ProtoUDP
+		case corev1.ProtocolSCTP:
+			m.Proto = ProtoSCTP
+		default:
+			ps.fail(at+".protocol", "%q is not one of TCP, UDP, SCTP", clip(string(*p.Protocol)))
+			return m, false
+		}
+	}
+	switch {
+	case p.Port == nil:
+		if p.EndPort != nil {
+			ps.fail(at+".endPort", "needs a port")
+			return m, false
+		}
+	case p.Port.Type == intstr.String:
+		if m.Name = p.Port.StrVal; !validPortName(m.Name) {
+			ps.fail(at+".port", "%q is not the name of a port", clip(m.Name))
+			return m, false
+		}
+		if p.EndPort != nil {
+			ps.fail(at+".endPort", "needs a number as port, not a name")
+			return m, false
+		}
+	default:
+		if p.Port.IntVal < 1 || p.Port.IntVal > 65535 {
+			ps.fail(at+".port", "%d is not in 1 to 65535", p.Port.IntVal)
+			return m, false
+		}
+		m.First, m.Last = uint16(p.Port.IntVal), uint16(p.Port.IntVal)
+		if p.EndPort != nil {
+			if *p.EndPort < p.Port.IntVal || *p.EndPort > 65535 {
+				ps.fail(at+".endPort", "%d is not in %d to 65535", *p.EndPort, p.Port.IntVal)
+				return m, false
+			}
+			m.Last = uint16(*p.EndPort)
+		}
+	}
+	return m, true
+}
+
+// k8sRequirements reads a label selector of Kubernetes, sorted; prefix stands before each key.
+func (ps *parser) k8sRequirements(at, prefix string, in *metav1.LabelSelector) []requirement {
+	reqs := make([]requirement, 0, len(in.MatchLabels)+len(in.MatchExpressions))
+	key := func(field, k string) requirement {
+		q := requirement{source: labels.SourceK8s, key: prefix + k}
+		if err := checkKey(k); err != nil {
+			ps.fail(field, "%v", err)
+		}
+		return q
+	}
+	for _, k := range slices.Sorted(maps.Keys(in.MatchLabels)) {
+		field := fmt.Sprintf("%s.matchLabels[%s]", at, clip(k))
+		q := key(field, k)
+		if err := checkValue(in.MatchLabels[k]); err != nil {
+			ps.fail(field, "%v", err)
+		}
+		q.op, q.values = opIn, []string{in.MatchLabels[k]}
+		reqs = append(reqs, q)
+	}
+	for i := range in.MatchExpressions {
+		x := &in.MatchExpressions[i]
+		field := fmt.Sprintf("%s.matchExpressions[%d]", at, i)
+		q := key(field+".key", x.Key)
+		needs := false
+		switch x.Operator {
+		case metav1.LabelSelectorOpIn:
+			q.op, needs = opIn, true
+		case metav1.LabelSelectorOpNotIn:
+			q.op, needs = opNotIn, true
+		case metav1.LabelSelectorOpExists:
+			q.op = opExists
+		case metav1.LabelSelectorOpDoesNotExist:
+			q.op = opDoesNotExist
+		default:
+			ps.fail(field+".operator", "%q is not one of In, NotIn, Exists, DoesNotExist", clip(string(x.Operator)))
+		}
+		if needs != (len(x.Values) > 0) {
+			ps.fail(field+".values", "In and NotIn need values, Exists and DoesNotExist take none; here are %d", len(x.Values))
+		}
+		for j, v := range x.Values {
+			if err := checkValue(v); err != nil {
+				ps.fail(fmt.Sprintf("%s.values[%d]", field, j), "%v", err)
+			}
+		}
+		q.values = slices.Compact(slices.Sorted(slices.Values(x.Values)))
+		reqs = append(reqs, q)
+	}
+	slices.SortFunc(reqs, func(a, b requirement) int { return strings.Compare(a.String(), b.String()) })
+	return reqs
+}
+
+// checkKey checks the key of a label of Kubernetes, which unlike ours has no source.
+func checkKey(k string) error {
+	if strings.ContainsAny(k, ":!@(),{} ") {
+		return fmt.Errorf("the key %q holds a character that is not allowed", clip(k))
+	}
+	return labels.New(labels.SourceK8s, k, "").Validate()
+}
