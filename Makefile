@@ -4,6 +4,9 @@ SHELL := /bin/bash -euo pipefail
 
 NAME     ?= demo
 NODES    ?= 2
+# The cluster of `make cluster`, and further flags for it, such as --dual-stack.
+CLUSTER       ?= kube
+CLUSTER_FLAGS ?=
 PACKAGES ?= ./...
 FUZZTIME ?= 3s
 BENCH    ?=
@@ -12,7 +15,7 @@ BINARIES := hawser hawser-agent hawser-cni hawser-operator
 export HAWSER_CONSUL := $(CURDIR)/bin/consul
 VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
-.PHONY: help sandbox sandbox-down build kube-apiserver test test-long fuzz bench verify lint fmt generate clean
+.PHONY: help sandbox sandbox-down cluster cluster-down cluster-status build kube-apiserver kube-programs test test-long fuzz bench verify lint fmt generate clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,6 +25,15 @@ sandbox: build ## build, start two nodes with a demo on this machine and show wh
 
 sandbox-down: ## remove the sandbox again, whatever state it is in (root)
 	@if [ -x bin/hawser ]; then bin/hawser sandbox down --name $(NAME); else go run ./cmd/hawser sandbox down --name $(NAME); fi
+
+cluster: build ## a real Kubernetes cluster on this machine; the first time builds Kubernetes (root)
+	@bin/hawser sandbox up --kubernetes --yes --name $(CLUSTER) --nodes $(NODES) $(CLUSTER_FLAGS)
+
+cluster-down: ## remove the cluster again, whatever state it is in (root)
+	@if [ -x bin/hawser ]; then bin/hawser sandbox down --name $(CLUSTER); else go run ./cmd/hawser sandbox down --name $(CLUSTER); fi
+
+cluster-status: ## show the cluster; fails if something of it does not run (root)
+	@bin/hawser sandbox status --name $(CLUSTER)
 
 build: ## compile the programs into bin/
 	@hack/need.sh go
@@ -44,12 +56,16 @@ kube-apiserver: ## build the kube-apiserver that tests run, once, minutes
 	@hack/need.sh go
 	@go run ./hack/kubebuild kube-apiserver
 
-test: bin/consul kube-apiserver ## all tests with the race detector, then every fuzz target for some seconds (root for all of them)
-	@hack/need.sh go gcc
+kube-programs: ## build every program of a Kubernetes cluster, once, minutes
+	@hack/need.sh go
+	@go run ./hack/kubebuild kube-apiserver kubectl kube-controller-manager kube-scheduler kubelet kube-proxy agnhost containerd containerd-shim-runc-v2 ctr coredns
+
+test: bin/consul kube-programs ## all tests with the race detector, then every fuzz target for some seconds (root for all of them)
+	@hack/need.sh go gcc runc iptables conntrack nft busybox /usr/lib/cni/ptp
 	@go run ./hack/gotest -fuzztime $(FUZZTIME) -- -race -p 2 -timeout 15m $(PACKAGES)
 
-test-long: bin/consul kube-apiserver ## the same tests at full size: minutes become hours
-	@hack/need.sh go gcc
+test-long: bin/consul kube-programs ## the same tests at full size: minutes become hours
+	@hack/need.sh go gcc runc iptables conntrack nft busybox /usr/lib/cni/ptp
 	@HAWSER_LONG=1 go run ./hack/gotest -fuzztime 5m -- -race -p 2 -count=1 -timeout 6h $(PACKAGES)
 
 fuzz: ## run every fuzz target for FUZZTIME (3s)

@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
-# need.sh PROGRAM...: sees that each is there. Debian's packages are installed, with a message, if
+# need.sh PROGRAM...: sees that each is there; an absolute path is a file that must exist. Debian's packages are installed, with a message, if
 # we are root and apt-get exists; otherwise the script says what to install and fails.
 set -euo pipefail
 for tool in "$@"; do
-  command -v "$tool" >/dev/null && continue
+  command -v "$tool" >/dev/null && continue # true of a path, too, if the file can be run
   case $tool in
     go) echo "Go is missing: install the version named in go.mod, see https://go.dev/doc/install" >&2; exit 1 ;;
     gcc) package="gcc libc6-dev" ;; # the race detector links C
     llvm-strip-19) package=llvm-19 ;;
+    nft) package=nftables ;;
+    busybox) package=busybox-static ;;
+    /usr/lib/cni/*) package=containernetworking-plugins ;;
     *) package=$tool ;;
   esac
   if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then

@@ -13,6 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 	"sigs.k8s.io/yaml"
+
+	"github.com/hawser-net/hawser/internal/sandbox/kube"
+	"github.com/hawser-net/hawser/internal/sandbox/machine"
 )
 
 // ErrUnexpected is returned by the reach command when the network did not do what the policies say.
@@ -28,22 +31,32 @@ func NewCommand() *cobra.Command {
 		Long: `Run a whole cluster on this machine, without Kubernetes: nodes and pods are network
 namespaces, everything else is real: etcd, one agent a node, the CNI plugin, the kernel.
 
-All of it lives below one directory and goes away with ` + "`hawser sandbox down`" + `.`,
+All of it lives below one directory and goes away with ` + "`hawser sandbox down`" + `.
+
+With ` + "`up --kubernetes`" + ` it is a Kubernetes cluster instead, with kubelets and containers.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	p := cmd.PersistentFlags()
 	p.StringVar(&cfg.Name, "name", cfg.Name, "name of the sandbox, to run several")
 	p.StringVar(&cfg.Root, "root-dir", cfg.Root, "directory of all sandboxes")
+	p.StringVar(&cfg.Data, "data-dir", cfg.Data, "directory of what clusters with Kubernetes keep on disk")
 	p.StringVar(&cfg.BinDir, "bin-dir", cfg.BinDir, "directory of hawser-agent and hawser-cni; that of this program by default")
 
 	open := func(cmd *cobra.Command) (*Sandbox, error) {
 		cmd.SilenceUsage = true // what follows is not about how the command was written
 		return New(cfg, cmd.OutOrStdout(), colourful(cmd.OutOrStdout()))
 	}
-	cmd.AddCommand(upCommand(&cfg, open), downCommand(open), statusCommand(open), runCommand(open), removeCommand(open),
-		execCommand(open), shellCommand(open), reachCommand(open))
-	for _, hidden := range []*cobra.Command{etcdCommand(), serveCommand()} {
+	const kubectl = "use kubectl, as in `hawser sandbox kubectl -- get pods`"
+	cmd.AddCommand(upCommand(&cfg, open),
+		forCluster(&cfg, downCommand(open), func(cmd *cobra.Command, c *kube.Cluster, _ []string) error { return c.Down(cmd.Context()) }),
+		statusCommand(&cfg, open),
+		notForCluster(&cfg, runCommand(open), kubectl), notForCluster(&cfg, removeCommand(open), kubectl),
+		forCluster(&cfg, execCommand(open), func(_ *cobra.Command, c *kube.Cluster, args []string) error { return c.Exec(args[0], args[1:]) }),
+		forCluster(&cfg, shellCommand(open), func(_ *cobra.Command, c *kube.Cluster, args []string) error { return c.Shell(args[0]) }),
+		notForCluster(&cfg, reachCommand(open), kubectl),
+		kubectlCommand(&cfg), nodeCommand(&cfg))
+	for _, hidden := range []*cobra.Command{etcdCommand(), serveCommand(), kubeNodeCommand(), kubeForwardCommand()} {
 		run := hidden.RunE
 		hidden.RunE = func(cmd *cobra.Command, args []string) error {
 			cmd.SilenceUsage = true
@@ -61,17 +74,26 @@ type opener func(*cobra.Command) (*Sandbox, error)
 
 // colourful reports whether w is a terminal that wants colours (see https://no-color.org).
 func colourful(w io.Writer) bool {
+	return terminal(w) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+}
+
+func terminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
-	return ok && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && term.IsTerminal(int(f.Fd()))
+	return ok && term.IsTerminal(int(f.Fd()))
 }
 
 func upCommand(cfg *Config, open opener) *cobra.Command {
+	var k kubernetesFlags
 	cmd := &cobra.Command{
 		Use: "up", Args: cobra.NoArgs,
-		Short: "Start the nodes, and with --demo three tiers of pods and their policies",
+		Short: "Start the nodes, and with --demo three tiers of pods and their policies; or with --kubernetes a real cluster",
 		Example: `  hawser sandbox up --demo
-  hawser sandbox up --name big --nodes 5 --routing-mode native`,
+  hawser sandbox up --name big --nodes 5 --routing-mode native
+  hawser sandbox up --kubernetes --nodes 3 --dual-stack --yes`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if k.mode != "" {
+				return upKubernetes(cfg, &k, cmd)
+			}
 			s, err := open(cmd)
 			if err != nil {
 				return err
@@ -94,6 +116,7 @@ func upCommand(cfg *Config, open opener) *cobra.Command {
 		},
 	}
 	cfg.Flags(cmd.Flags())
+	k.flags(cmd.Flags())
 	return cmd
 }
 
@@ -111,7 +134,7 @@ func downCommand(open opener) *cobra.Command {
 	}
 }
 
-func statusCommand(open opener) *cobra.Command {
+func statusCommand(cfg *Config, open opener) *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
 		Use: "status", Args: cobra.NoArgs,
@@ -125,7 +148,7 @@ func statusCommand(open opener) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := write(s, format, st, st.Print); err != nil {
+			if err := write(s.out, s.paint, format, st, st.Print); err != nil {
 				return err
 			}
 			if !st.Healthy() {
@@ -135,7 +158,7 @@ func statusCommand(open opener) *cobra.Command {
 		},
 	}
 	outputFlag(cmd, &format)
-	return cmd
+	return forCluster(cfg, cmd, func(cmd *cobra.Command, c *kube.Cluster, _ []string) error { return clusterStatus(cmd, c, format) })
 }
 
 func runCommand(open opener) *cobra.Command {
@@ -242,7 +265,7 @@ compared with what an independent reading of the policy files allows. The exit c
 			if err != nil {
 				return err
 			}
-			if err := write(s, format, m, m.Print); err != nil {
+			if err := write(s.out, s.paint, format, m, m.Print); err != nil {
 				return err
 			}
 			if m.Unexpected > 0 {
@@ -265,13 +288,13 @@ func outputFlag(cmd *cobra.Command, format *string) {
 }
 
 // write prints v for people or for programs.
-func write(s *Sandbox, format string, v any, text func(io.Writer, bool)) error {
+func write(out io.Writer, paint machine.Palette, format string, v any, text func(io.Writer, bool)) error {
 	switch format {
 	case "":
-		text(s.out, bool(s.paint))
+		text(out, bool(paint))
 		return nil
 	case "json":
-		enc := json.NewEncoder(s.out)
+		enc := json.NewEncoder(out)
 		enc.SetIndent("", "  ")
 		return enc.Encode(v)
 	case "yaml":
@@ -279,7 +302,7 @@ func write(s *Sandbox, format string, v any, text func(io.Writer, bool)) error {
 		if err != nil {
 			return err
 		}
-		_, err = s.out.Write(data)
+		_, err = out.Write(data)
 		return err
 	}
 	return fmt.Errorf("-o %q: want json or yaml", format)

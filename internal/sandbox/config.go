@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/hawser-net/hawser/internal/sandbox/kube"
 )
 
 // Config is what a sandbox is made of. Use Defaults and change what differs.
@@ -17,6 +19,8 @@ type Config struct {
 	Name string
 	// Root is the directory of all sandboxes; <Root>/<Name> holds this one.
 	Root string
+	// Data is the directory of what clusters with Kubernetes keep on disk; other sandboxes don't use it.
+	Data string
 	// Nodes is the number of nodes, 1 to 9.
 	Nodes int
 	// BinDir holds hawser-agent and hawser-cni; empty for the directory of Self.
@@ -41,7 +45,7 @@ type Config struct {
 // Defaults returns a sandbox of two nodes that runs this program, and those beside it.
 func Defaults() Config {
 	c := Config{
-		Name: "demo", Root: "/run/hawser-sandbox", Nodes: 2, IPv6: true,
+		Name: "demo", Root: "/run/hawser-sandbox", Data: kube.Defaults().Data, Nodes: 2, IPv6: true,
 		RoutingMode: "tunnel", EnablePolicy: "default", StartTimeout: time.Minute,
 	}
 	if exe, err := os.Executable(); err == nil {

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/hawser-net/hawser/internal/sandbox/kube"
 	"github.com/hawser-net/hawser/internal/sandbox/machine"
 )
 
@@ -90,6 +91,9 @@ func (s *Sandbox) Up(ctx context.Context) error {
 		st, err := loadState(s.stateFile())
 		if err == nil && st.Complete && st.Etcd.Alive() {
 			return s.upAgain(ctx, st)
+		}
+		if kube.Exists(s.cfg.Root, s.cfg.Name) {
+			return fmt.Errorf("%q is the name of a cluster with Kubernetes: choose another one with --name", s.cfg.Name)
 		}
 		if _, there := os.Stat(s.dir()); there == nil {
 			s.say("an earlier sandbox %q did not finish or lost its etcd: removing what is left of it", s.cfg.Name)
@@ -243,6 +247,9 @@ func (s *Sandbox) create(ctx context.Context) (*state, error) {
 // Down ends and removes the sandbox, however much of it there is. There being none is fine.
 func (s *Sandbox) Down(ctx context.Context) error {
 	return s.withLock(func() error {
+		if kube.Exists(s.cfg.Root, s.cfg.Name) {
+			return fmt.Errorf("%q is a cluster with Kubernetes", s.cfg.Name) // the command line sees this earlier
+		}
 		if _, err := os.Stat(s.dir()); errors.Is(err, os.ErrNotExist) {
 			s.say("no sandbox %q is running: nothing to remove", s.cfg.Name)
 			return nil

@@ -14,7 +14,7 @@ import (
 // Names of the images, as manifests and the upstream tests call them.
 const (
 	PauseName   = "registry.k8s.io/pause:3.10.2"
-	AgnhostName = "registry.k8s.io/e2e-test-images/agnhost"
+	AgnhostName = "registry.k8s.io/e2e-test-images/agnhost:2.63.0"
 	CoreDNSName = "registry.k8s.io/coredns/coredns:local"
 )
 
@@ -115,15 +115,19 @@ func (k *Kitchen) agnhost(ctx context.Context) (*Image, error) {
 	if err != nil {
 		return nil, err
 	}
+	// The tests of this version of Kubernetes ask for this version of the image.
 	version, err := os.ReadFile(filepath.Join(kubernetes, "test/images/agnhost/VERSION"))
 	if err != nil {
 		return nil, err
+	}
+	if want := AgnhostName[strings.LastIndexByte(AgnhostName, ':')+1:]; strings.TrimSpace(string(version)) != want {
+		return nil, fmt.Errorf("agnhost is of version %s, the image is named after %s", version, want)
 	}
 	root, err := k.unpack(ctx, unpacked)
 	if err != nil {
 		return nil, err
 	}
-	m := &Image{Names: []string{AgnhostName + ":" + strings.TrimSpace(string(version))}, Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"}}
+	m := &Image{Names: []string{AgnhostName}, Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"}}
 	m.Add("/agnhost", filepath.Join(k.Programs, "agnhost"))
 	m.Link("/agnhost-2", "agnhost")
 	for _, f := range []string{"localhost.crt", "localhost.key"} {

@@ -1,0 +1,96 @@
+package kube
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"time"
+)
+
+// Modes of a cluster.
+const (
+	Full    = "full" // with nodes
+	APIOnly = "api"  // an API server with its controllers, and no node
+)
+
+// Networks of a cluster.
+const (
+	Hawser = "hawser" // this product, by its manifests
+	PTP    = "ptp"    // Debian's plugins ptp and host-local, with static routes between nodes
+)
+
+// Config is what a cluster is made of. Use Defaults and change what differs.
+type Config struct {
+	// Name tells clusters on one machine apart: 1 to 32 characters of a-z, 0-9 and -.
+	Name string
+	// Root is the directory of all sandboxes, Data that of what they keep on disk.
+	Root, Data string
+	// Mode is Full or APIOnly.
+	Mode string
+	// Nodes is the number of nodes, 1 to 20.
+	Nodes int
+	// DualStack gives pods and Services IPv6 addresses besides IPv4.
+	DualStack bool
+	// CNI is the network, Hawser or PTP.
+	CNI string
+	// KubeProxy runs kube-proxy on every node.
+	KubeProxy bool
+	// Install says that missing Debian packages may be installed.
+	Install bool
+	// BinDir holds this product's programs; empty for the directory of Self.
+	BinDir string
+	// Self is the command that runs the hidden subcommands (etcd, kube-node, kube-forward). They are appended to it.
+	Self []string
+	// StartTimeout bounds how long Up waits for each part.
+	StartTimeout time.Duration
+	// Terminal says that progress goes to a terminal.
+	Terminal bool
+}
+
+// Defaults returns a cluster of two nodes on Debian's plugins with kube-proxy.
+func Defaults() Config {
+	c := Config{
+		Name: "kube", Root: "/run/hawser-sandbox", Data: "/var/lib/hawser-sandbox", Mode: Full, Nodes: 2, CNI: PTP, KubeProxy: true, StartTimeout: 3 * time.Minute,
+	}
+	if exe, err := os.Executable(); err == nil {
+		c.Self = []string{exe, "sandbox"}
+	}
+	return c
+}
+
+var nameForm = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?$`)
+
+// Validate checks every field and joins all faults in one error.
+func (c *Config) Validate() error {
+	var errs []error
+	if !nameForm.MatchString(c.Name) {
+		errs = append(errs, fmt.Errorf("cluster name %q: want 1 to 32 characters of a-z, 0-9 and -", c.Name))
+	}
+	for _, dir := range []string{c.Root, c.Data} {
+		if !filepath.IsAbs(dir) {
+			errs = append(errs, fmt.Errorf("directory %q is not an absolute path", dir))
+		}
+	}
+	if c.Root == c.Data {
+		errs = append(errs, fmt.Errorf("directory %q can't be both: one holds mounts, the other one is thrown away file by file", c.Root))
+	}
+	if !slices.Contains([]string{Full, APIOnly}, c.Mode) {
+		errs = append(errs, fmt.Errorf("kubernetes %q: want %s or %s", c.Mode, Full, APIOnly))
+	}
+	if c.Nodes < 1 || c.Nodes > maxNodes {
+		errs = append(errs, fmt.Errorf("%d nodes: want 1 to %d", c.Nodes, maxNodes))
+	}
+	if !slices.Contains([]string{Hawser, PTP}, c.CNI) {
+		errs = append(errs, fmt.Errorf("cni %q: want %s or %s", c.CNI, Hawser, PTP))
+	}
+	if len(c.Self) == 0 {
+		errs = append(errs, errors.New("the running program's path is unknown"))
+	}
+	if c.StartTimeout <= 0 {
+		errs = append(errs, fmt.Errorf("start timeout %v is not positive", c.StartTimeout))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,273 @@
+package kube
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/hawser-net/hawser/internal/sandbox/kube/image"
+	"github.com/hawser-net/hawser/internal/sandbox/kube/parts"
+	"github.com/hawser-net/hawser/internal/sandbox/machine"
+)
+
+// Manifests of what a cluster runs besides its network.
+var (
+	//go:embed manifests/coredns.yaml
+	coreDNSManifest []byte
+	//go:embed manifests/kube-proxy.yaml
+	kubeProxyManifest []byte
+)
+
+const etcdURL = "http://127.0.0.1:2379"
+
+// imageFiles are the images of a node: those before Early are there before its kubelet starts.
+type imageFiles struct {
+	files []string
+	early int
+}
+
+// prepare sees that programs and images are there.
+func (c *Cluster) prepare(ctx context.Context) (programs string, images imageFiles, err error) {
+	b, err := parts.Here(c.out, c.cfg.Terminal)
+	if err != nil {
+		return "", images, err
+	}
+	names := parts.ControlPlane()
+	if c.cfg.Mode == Full {
+		names = append(names, parts.Node()...)
+	}
+	if err := b.Build(ctx, names...); err != nil {
+		return "", images, err
+	}
+	if c.cfg.Mode != Full {
+		return b.Dir, images, nil
+	}
+	k := image.Kitchen{Dir: filepath.Join(b.Dir, "images"), Programs: b.Dir, Source: b.Source, Say: c.say}
+	images.files, err = k.Make(ctx, "pause", "coredns", "agnhost")
+	images.early = 2
+	return b.Dir, images, err
+}
+
+// listener is a port of the machine's loopback that a process on the other side serves.
+type listener struct {
+	*os.File
+	port int
+}
+
+func listen(port int) (*listener, error) {
+	l, err := net.Listen("tcp4", fmt.Sprintf("127.0.0.1:%d", port))
+	if err != nil {
+		return nil, fmt.Errorf("a port of the loopback for the API server: %w", err)
+	}
+	defer l.Close()
+	f, err := l.(*net.TCPListener).File()
+	if err != nil {
+		return nil, err
+	}
+	return &listener{File: f, port: l.Addr().(*net.TCPAddr).Port}, nil
+}
+
+// program describes a process of the control plane.
+type program struct {
+	name  string
+	argv  []string
+	ready bool // it says when it is ready
+	files []*os.File
+}
+
+func (c *Cluster) start(st *state, p program) error {
+	process, err := machine.Daemon{
+		Namespace: c.netns(masterName), Argv: p.argv, Log: c.log(p.name), Ready: p.ready, Timeout: c.cfg.StartTimeout, Files: p.files,
+	}.Start()
+	if err != nil {
+		return fmt.Errorf("%s: %w", p.name, err)
+	}
+	st.Processes[p.name] = process
+	return nil
+}
+
+func (c *Cluster) self(args ...string) []string { return append(slices.Clone(c.cfg.Self), args...) }
+
+func (c *Cluster) etcd() program {
+	return program{name: "etcd", ready: true,
+		argv: c.self("etcd", "--dir", filepath.Join(c.dataDir(), "etcd"), "--ready-fd", "3", "--listen", etcdURL)}
+}
+
+// forwarder serves the port of the loopback: the socket is the machine's, the process is in the control plane's namespace.
+func (c *Cluster) forwarder(l *listener) program {
+	return program{name: "forward", ready: true, files: []*os.File{l.File},
+		argv: c.self("kube-forward", "--ready-fd", "3", "--listener-fd", "4", "--to", fmt.Sprintf("%s:%d", master().IPv4, apiPort))}
+}
+
+func (c *Cluster) apiServer(st *state) program {
+	pki := func(name string) string { return c.path("pki", name) }
+	return program{name: "kube-apiserver", argv: []string{
+		filepath.Join(st.Programs, "kube-apiserver"),
+		"--advertise-address=" + master().IPv4.String(), "--bind-address=0.0.0.0", fmt.Sprintf("--secure-port=%d", apiPort), "--etcd-servers=" + etcdURL,
+		"--tls-cert-file=" + pki("apiserver.crt"), "--tls-private-key-file=" + pki("apiserver.key"), "--client-ca-file=" + pki("ca.crt"),
+		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--allow-privileged=true",
+		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+		"--service-account-key-file=" + pki("accounts.key"), "--service-account-signing-key-file=" + pki("accounts.key"),
+		"--service-cluster-ip-range=" + ranges(st.DualStack, clusterServices4, clusterServices6),
+		"--kubelet-client-certificate=" + pki("apiserver-kubelet.crt"), "--kubelet-client-key=" + pki("apiserver-kubelet.key"),
+		"--kubelet-certificate-authority=" + pki("ca.crt"), "--kubelet-preferred-address-types=InternalIP",
+		"--requestheader-client-ca-file=" + pki("front-proxy-ca.crt"), "--requestheader-allowed-names=front-proxy-client",
+		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group",
+		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
+		"--proxy-client-cert-file=" + pki("front-proxy.crt"), "--proxy-client-key-file=" + pki("front-proxy.key"),
+		// What it does with its time otherwise: collect events of hours, and audit nothing.
+		"--event-ttl=1h", "--profiling=false",
+	}}
+}
+
+func (c *Cluster) controllers(st *state) []program {
+	as := func(name string) []string {
+		config := c.path("pki", name+".kubeconfig")
+		return []string{"--kubeconfig=" + config, "--authentication-kubeconfig=" + config, "--authorization-kubeconfig=" + config,
+			"--leader-elect=false", "--bind-address=127.0.0.1"}
+	}
+	pki := func(name string) string { return c.path("pki", name) }
+	manager := append([]string{filepath.Join(st.Programs, "kube-controller-manager")}, as("controller-manager")...)
+	manager = append(manager,
+		"--root-ca-file="+pki("ca.crt"), "--service-account-private-key-file="+pki("accounts.key"), "--use-service-account-credentials=true",
+		"--allocate-node-cidrs=true", "--cluster-cidr="+ranges(st.DualStack, clusterPods4, clusterPods6),
+		"--service-cluster-ip-range="+ranges(st.DualStack, clusterServices4, clusterServices6),
+		"--cluster-signing-cert-file="+pki("ca.crt"), "--cluster-signing-key-file="+pki("ca.key"))
+	return []program{
+		{name: "kube-controller-manager", argv: manager},
+		{name: "kube-scheduler", argv: append([]string{filepath.Join(st.Programs, "kube-scheduler")}, as("scheduler")...)},
+	}
+}
+
+// startStore starts etcd, the API server and the way to it. It does not wait for the API server.
+func (c *Cluster) startStore(ctx context.Context, st *state, l *listener) error {
+	for _, p := range []program{c.forwarder(l), c.etcd(), c.apiServer(st)} {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := c.start(st, p); err != nil {
+			return err
+		}
+	}
+	return c.save(st)
+}
+
+// finishControlPlane waits for the API server, and starts what would end for good without it.
+func (c *Cluster) finishControlPlane(ctx context.Context, st *state) error {
+	began := time.Now()
+	api, err := c.client(st.Port)
+	if err != nil {
+		return err
+	}
+	if err := c.waitAPI(ctx, st, api); err != nil {
+		return err
+	}
+	c.say("API server is ready (%.1f s)", time.Since(began).Seconds())
+	// Before the controllers, which would number the nodes as they come.
+	for _, n := range st.Nodes {
+		if err := api.ensureNode(ctx, n); err != nil {
+			return fmt.Errorf("node %s: %w", n.Name, err)
+		}
+	}
+	for _, p := range c.controllers(st) {
+		if err := c.start(st, p); err != nil {
+			return err
+		}
+	}
+	kubeconfig, err := os.ReadFile(c.path("pki", "user.kubeconfig"))
+	if err != nil {
+		return err
+	}
+	return errors.Join(os.WriteFile(c.Kubeconfig(), kubeconfig, 0o600), c.save(st))
+}
+
+func (c *Cluster) waitAPI(ctx context.Context, st *state, api *client) error {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.StartTimeout)
+	defer cancel()
+	for {
+		err := api.ready(ctx)
+		if err == nil {
+			return nil
+		}
+		for _, name := range []string{"etcd", "kube-apiserver", "forward"} {
+			if !st.Processes[name].Alive() {
+				return fmt.Errorf("%s ended: %s", name, machine.LastLines(c.log(name), 8))
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the API server is not ready (%w): %s", err, machine.LastLines(c.log("kube-apiserver"), 8))
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// restartControlPlane starts again what has died of it.
+func (c *Cluster) restartControlPlane(ctx context.Context, st *state) error {
+	all := append([]program{c.etcd(), c.apiServer(st)}, c.controllers(st)...)
+	if !st.Processes["forward"].Alive() {
+		l, err := listen(st.Port) // the user's kubeconfig names it
+		if err != nil {
+			return err
+		}
+		defer l.Close()
+		all = slices.Insert(all, 0, c.forwarder(l))
+	}
+	api, err := c.client(st.Port)
+	if err != nil {
+		return err
+	}
+	for _, p := range all {
+		if st.Processes[p.name].Alive() {
+			continue
+		}
+		if p.name == "kube-controller-manager" || p.name == "kube-scheduler" {
+			if err := c.waitAPI(ctx, st, api); err != nil {
+				return err
+			}
+		}
+		c.say("%s does not run: starting it again", p.name)
+		if err := c.start(st, p); err != nil {
+			return err
+		}
+		if err := c.save(st); err != nil {
+			return err
+		}
+	}
+	return c.waitAPI(ctx, st, api)
+}
+
+// deploy applies what the cluster runs in pods.
+func (c *Cluster) deploy(ctx context.Context, st *state) error {
+	if st.Mode == APIOnly {
+		return nil
+	}
+	manifests := [][]byte{coreDNSManifest}
+	if st.KubeProxy {
+		manifests = append(manifests, kubeProxyManifest)
+	}
+	for _, m := range manifests {
+		if err := c.apply(ctx, st, m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *Cluster) apply(ctx context.Context, st *state, manifest []byte) error {
+	cmd := exec.CommandContext(ctx, filepath.Join(st.Programs, "kubectl"), "--kubeconfig", c.Kubeconfig(),
+		"apply", "--server-side", "--force-conflicts", "--field-manager=hawser-sandbox", "-f", "-")
+	cmd.Stdin = bytes.NewReader(manifest)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("apply: %w: %s", err, tail(string(out)))
+	}
+	return nil
+}

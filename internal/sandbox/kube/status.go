@@ -1,0 +1,165 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/hawser-net/hawser/internal/sandbox/kube/image"
+	"github.com/hawser-net/hawser/internal/sandbox/kube/parts"
+	"github.com/hawser-net/hawser/internal/sandbox/machine"
+)
+
+// Status describes a cluster.
+type Status struct {
+	Name       string          `json:"name"`
+	Kubernetes string          `json:"kubernetes"` // version
+	Created    time.Time       `json:"created"`
+	Kubeconfig string          `json:"kubeconfig"`
+	Server     string          `json:"server"` // URL, as seen from the machine
+	CNI        string          `json:"cni"`
+	KubeProxy  bool            `json:"kubeProxy"`
+	Processes  []ProcessStatus `json:"processes"`
+	Nodes      []NodeStatus    `json:"nodes"`
+}
+
+// ProcessStatus describes a process of the control plane. Health is "ok", or what is wrong.
+type ProcessStatus struct {
+	Name   string `json:"name"`
+	PID    int    `json:"pid"`
+	Log    string `json:"log"`
+	Health string `json:"health"`
+}
+
+// NodeStatus describes a node. Health is "ok", or what is wrong.
+type NodeStatus struct {
+	Name      string   `json:"name"`
+	Addresses []string `json:"addresses"`
+	PodCIDRs  []string `json:"podCIDRs"`
+	PID       int      `json:"pid"` // of its first process
+	Logs      string   `json:"logs"`
+	Health    string   `json:"health"`
+}
+
+// Healthy reports whether everything that should run does, and every node is Ready.
+func (s *Status) Healthy() bool {
+	for _, p := range s.Processes {
+		if p.Health != "ok" {
+			return false
+		}
+	}
+	for _, n := range s.Nodes {
+		if n.Health != "ok" {
+			return false
+		}
+	}
+	return true
+}
+
+// Status reads the state of a cluster and asks its API server.
+func (c *Cluster) Status(ctx context.Context) (*Status, error) {
+	st, err := c.load()
+	if err != nil {
+		return nil, err
+	}
+	out := &Status{
+		Name: st.Name, Kubernetes: parts.Version, Created: st.Created, Kubeconfig: c.Kubeconfig(), Server: loopbackURL(st.Port),
+		CNI: st.CNI, KubeProxy: st.KubeProxy, Processes: []ProcessStatus{}, Nodes: []NodeStatus{},
+	}
+	api, err := c.client(st.Port)
+	if err != nil {
+		return nil, err
+	}
+	readyErr := api.ready(ctx)
+	for _, name := range slices.Sorted(maps.Keys(st.Processes)) {
+		p := ProcessStatus{Name: name, PID: st.Processes[name].PID, Log: c.log(name), Health: "ok"}
+		switch {
+		case !st.Processes[name].Alive():
+			p.Health = "does not run"
+		case name == "kube-apiserver" && readyErr != nil:
+			p.Health = readyErr.Error()
+		}
+		out.Processes = append(out.Processes, p)
+	}
+	objects := map[string]nodeObject{}
+	if readyErr == nil {
+		list, err := api.nodes(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, o := range list {
+			objects[o.Metadata.Name] = o
+		}
+	}
+	for _, n := range st.Nodes {
+		ns := NodeStatus{Name: n.Name, Addresses: n.addresses(), PodCIDRs: n.podCIDRs(), PID: n.Init.PID, Logs: c.nodeDir(n.Name) + "/var/log", Health: "ok"}
+		object, known := objects[n.Name]
+		ready, why := object.ready(time.Time{})
+		switch {
+		case !n.Init.Alive():
+			ns.Health = "off"
+		case !known:
+			ns.Health = "unknown to the API server"
+		case !ready:
+			ns.Health = why
+		}
+		out.Nodes = append(out.Nodes, ns)
+	}
+	return out, nil
+}
+
+// Print writes the status as tables.
+func (s *Status) Print(w io.Writer, colour bool) {
+	paint := machine.Palette(colour)
+	health := func(text string) string {
+		if text == "ok" {
+			return paint.Green(text)
+		}
+		return paint.Red(text)
+	}
+	network := s.CNI
+	if s.KubeProxy {
+		network += " with kube-proxy"
+	}
+	fmt.Fprintf(w, "cluster %s, up since %s, Kubernetes %s, network %s\n", paint.Bold(s.Name), s.Created.Format(time.DateTime), s.Kubernetes, network)
+	fmt.Fprintf(w, "KUBECONFIG=%s  (%s)\n\n", s.Kubeconfig, s.Server)
+	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(t, "CONTROL PLANE\tPID\tLOG\tHEALTH")
+	for _, p := range s.Processes {
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\n", p.Name, p.PID, p.Log, health(p.Health))
+	}
+	_ = t.Flush()
+	if len(s.Nodes) == 0 {
+		return
+	}
+	fmt.Fprintln(w)
+	fmt.Fprintln(t, "NODE\tADDRESSES\tPOD RANGES\tLOGS\tHEALTH")
+	for _, n := range s.Nodes {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", n.Name, strings.Join(n.Addresses, " "), strings.Join(n.PodCIDRs, " "), n.Logs, health(n.Health))
+	}
+	_ = t.Flush()
+}
+
+// PrintNext tells people what to try.
+func (c *Cluster) PrintNext(w io.Writer) {
+	paint := c.paint
+	name := ""
+	if c.cfg.Name != Defaults().Name {
+		name = " --name " + c.cfg.Name
+	}
+	fmt.Fprintf(w, "\n%s\n  export KUBECONFIG=%s\n", paint.Bold("Next:"), c.Kubeconfig())
+	if c.cfg.Mode == Full {
+		fmt.Fprintf(w, `  hawser sandbox kubectl%[1]s -- get nodes,pods -A -o wide
+  hawser sandbox kubectl%[1]s -- create deployment web --image=%[2]s --replicas=3 -- /agnhost netexec
+  hawser sandbox exec%[1]s n1 -- ctr -n k8s.io containers ls     a shell command on a node
+  hawser sandbox node kill%[1]s n2                               a power cut, and
+  hawser sandbox node start%[1]s n2                              its end
+`, name, image.AgnhostName)
+	}
+	fmt.Fprintf(w, "  hawser sandbox status%[1]s\n  hawser sandbox down%[1]s\n", name)
+}
