@@ -59,30 +59,25 @@ func conditionTrue(crd *apiextensionsv1.CustomResourceDefinition, typ apiextensi
 	return false
 }
 
-func TestServerAcceptsAll(t *testing.T) {
-	t.Parallel()
-	install(t, kubeapi.Start(t))
-}
-
 // TestNames pins what others rely on: names, scopes, versions, subresources and the label.
 func TestNames(t *testing.T) {
 	t.Parallel()
 	type row struct {
-		Name, Kind, List, Singular, Version string
-		Short, Categories                   []string
-		Scope                               apiextensionsv1.ResourceScope
-		Status                              bool
+		Name, Kind, Singular, Version string
+		Short, Categories             []string
+		Scope                         apiextensionsv1.ResourceScope
+		Status                        bool
 	}
 	both := []string{"cilium", "ciliumpolicy"}
 	one := []string{"cilium"}
 	want := []row{
-		{"ciliumclusterwidenetworkpolicies", "CiliumClusterwideNetworkPolicy", "", "ciliumclusterwidenetworkpolicy", "v2", []string{"ccnp"}, both, "Cluster", true},
-		{"ciliumendpoints", "CiliumEndpoint", "", "ciliumendpoint", "v2", []string{"cep", "ciliumep"}, one, "Namespaced", false},
-		{"ciliumendpointslices", "CiliumEndpointSlice", "", "ciliumendpointslice", "v2alpha1", []string{"ces"}, one, "Cluster", false},
-		{"ciliumidentities", "CiliumIdentity", "", "ciliumidentity", "v2", []string{"ciliumid"}, one, "Cluster", true},
-		{"ciliumnetworkpolicies", "CiliumNetworkPolicy", "", "ciliumnetworkpolicy", "v2", []string{"cnp", "ciliumnp"}, both, "Namespaced", true},
-		{"ciliumnodes", "CiliumNode", "", "ciliumnode", "v2", []string{"cn", "ciliumn"}, one, "Cluster", true},
-		{"ciliumpodippools", "CiliumPodIPPool", "", "ciliumpodippool", "v2alpha1", []string{"cpip"}, one, "Cluster", false},
+		{"ciliumclusterwidenetworkpolicies", "CiliumClusterwideNetworkPolicy", "ciliumclusterwidenetworkpolicy", "v2", []string{"ccnp"}, both, "Cluster", true},
+		{"ciliumendpoints", "CiliumEndpoint", "ciliumendpoint", "v2", []string{"cep", "ciliumep"}, one, "Namespaced", false},
+		{"ciliumendpointslices", "CiliumEndpointSlice", "ciliumendpointslice", "v2alpha1", []string{"ces"}, one, "Cluster", false},
+		{"ciliumidentities", "CiliumIdentity", "ciliumidentity", "v2", []string{"ciliumid"}, one, "Cluster", true},
+		{"ciliumnetworkpolicies", "CiliumNetworkPolicy", "ciliumnetworkpolicy", "v2", []string{"cnp", "ciliumnp"}, both, "Namespaced", true},
+		{"ciliumnodes", "CiliumNode", "ciliumnode", "v2", []string{"cn", "ciliumn"}, one, "Cluster", true},
+		{"ciliumpodippools", "CiliumPodIPPool", "ciliumpodippool", "v2alpha1", []string{"cpip"}, one, "Cluster", false},
 	}
 	all, err := crds.All()
 	if err != nil {
@@ -97,7 +92,7 @@ func TestNames(t *testing.T) {
 			t.Errorf("%s is not named after its resource and group", crd.Name)
 		}
 		v, n := crd.Spec.Versions[0], crd.Spec.Names
-		got = append(got, row{n.Plural, n.Kind, "", n.Singular, v.Name, n.ShortNames, n.Categories, crd.Spec.Scope, v.Subresources != nil && v.Subresources.Status != nil})
+		got = append(got, row{n.Plural, n.Kind, n.Singular, v.Name, n.ShortNames, n.Categories, crd.Spec.Scope, v.Subresources != nil && v.Subresources.Status != nil})
 		if n.ListKind != n.Kind+"List" {
 			t.Errorf("%s: the kind of the list is %s", crd.Name, n.ListKind)
 		}

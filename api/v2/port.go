@@ -149,30 +149,37 @@ type ICMPField struct {
 	Type *IntOrString `json:"type"`
 }
 
-// IntOrString is a number or a word in JSON; it keeps the text.
+// IntOrString is a number or a word in JSON; it keeps the text. It is a struct because the machinery
+// of the API asks only structs how they read themselves.
 //
+// +kubebuilder:validation:Type=""
 // +kubebuilder:validation:XIntOrString
-type IntOrString string
+type IntOrString struct {
+	// Text is the number in decimal, or the word.
+	Text string `json:"-"`
+}
 
-// UnmarshalJSON accepts an integer or a string.
+// String returns the text.
+func (v IntOrString) String() string { return v.Text }
+
+// UnmarshalJSON accepts a number or a string. It takes numbers that make no sense too: one object
+// that cannot be read would make a list of objects unreadable, and whoever uses the text checks it.
 func (v *IntOrString) UnmarshalJSON(data []byte) error {
-	var s string
-	if err := json.Unmarshal(data, &s); err == nil {
-		*v = IntOrString(s)
+	if err := json.Unmarshal(data, &v.Text); err == nil {
 		return nil
 	}
-	var n int64
+	var n json.Number
 	if err := json.Unmarshal(data, &n); err != nil {
 		return errors.New("want an integer or a string")
 	}
-	*v = IntOrString(strconv.FormatInt(n, 10))
+	v.Text = n.String()
 	return nil
 }
 
 // MarshalJSON writes a number if the text is one.
 func (v IntOrString) MarshalJSON() ([]byte, error) {
-	if n, err := strconv.ParseInt(string(v), 10, 64); err == nil && strconv.FormatInt(n, 10) == string(v) {
-		return []byte(v), nil
+	if n, err := strconv.ParseInt(v.Text, 10, 64); err == nil && strconv.FormatInt(n, 10) == v.Text {
+		return []byte(v.Text), nil
 	}
-	return json.Marshal(string(v))
+	return json.Marshal(v.Text)
 }

@@ -575,11 +575,11 @@ func (ps *parser) icmps(field string, in []v2.ICMPRule) []PortMatch {
 				ps.fail(fat+".type", "is missing")
 				continue
 			}
-			typ, named := icmpTypes(m.Proto == ProtoICMPv6)[string(*f.Type)]
+			typ, named := icmpTypes(m.Proto == ProtoICMPv6)[f.Type.Text]
 			if !named {
-				n, err := strconv.ParseUint(string(*f.Type), 10, 8)
+				n, err := strconv.ParseUint(f.Type.Text, 10, 8)
 				if err != nil {
-					ps.fail(fat+".type", "%q is neither 0 to 255 nor the name of a message type", clip(string(*f.Type)))
+					ps.fail(fat+".type", "%q is neither 0 to 255 nor the name of a message type", clip(f.Type.Text))
 					continue
 				}
 				typ = uint8(n)

@@ -298,9 +298,9 @@ func (w *world) ports() ([]v2.PortRule, []v2.ICMPRule) {
 	case w.chance(25):
 		return nil, nil
 	case w.chance(10):
-		typ := v2.IntOrString(w.pick("0", "8", "EchoRequest", "128"))
+		typ := v2.IntOrString{Text: w.pick("0", "8", "EchoRequest", "128")}
 		f := v2.ICMPField{Family: w.pick("", "IPv4", "IPv6"), Type: &typ}
-		if typ == "0" {
+		if typ.Text == "0" {
 			f.Family = "IPv4"
 		}
 		return nil, []v2.ICMPRule{{Fields: []v2.ICMPField{f}}}

@@ -393,7 +393,7 @@ func (c clause) portMatches(proto uint8, port uint16, named []string) bool {
 			if f.Family == "IPv6" {
 				want = 58
 			}
-			if proto == want && f.Type != nil && icmpType(want, string(*f.Type)) == int(port) {
+			if proto == want && f.Type != nil && icmpType(want, f.Type.Text) == int(port) {
 				return true
 			}
 		}
