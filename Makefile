@@ -7,6 +7,7 @@ NODES    ?= 2
 # The cluster of `make cluster`, and further flags for it, such as --dual-stack.
 CLUSTER       ?= kube
 CLUSTER_FLAGS ?=
+E2E_FLAGS     ?=
 PACKAGES ?= ./...
 FUZZTIME ?= 3s
 BENCH    ?=
@@ -15,10 +16,10 @@ BINARIES := hawser hawser-agent hawser-cni hawser-operator
 export HAWSER_CONSUL := $(CURDIR)/bin/consul
 VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
-.PHONY: help sandbox sandbox-down cluster cluster-down cluster-status build kube-apiserver kube-programs test test-long fuzz bench verify lint fmt generate clean
+.PHONY: help sandbox sandbox-down cluster cluster-down cluster-status build kube-apiserver kube-programs test test-long fuzz e2e e2e-smoke bench verify lint fmt generate clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 sandbox: build ## build, start two nodes with a demo on this machine and show who reaches whom (root)
 	@bin/hawser sandbox up --name $(NAME) --nodes $(NODES) --demo
@@ -71,6 +72,12 @@ test-long: bin/consul kube-programs ## the same tests at full size: minutes beco
 fuzz: ## run every fuzz target for FUZZTIME (3s)
 	@hack/need.sh go
 	@go run ./hack/gotest -fuzztime $(FUZZTIME)
+
+e2e: build ## upstream NetworkPolicy tests on a cluster of their own; E2E_FLAGS='-focus ... -- --cni ptp' for others (root)
+	@go run ./hack/e2e $(E2E_FLAGS)
+
+e2e-smoke: build ## a few of them, some minutes (root)
+	@go run ./hack/e2e -smoke $(E2E_FLAGS)
 
 bench: build ## measure against baselines of this machine, 4 min; BENCH=--quick for one, or BENCH='--rows rr,bpf' (root)
 	@CGO_ENABLED=0 go build -trimpath -o bin/hawser-bench ./internal/bench/hawser-bench
