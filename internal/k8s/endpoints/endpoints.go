@@ -1,0 +1,260 @@
+package endpoints
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/api/v2alpha1"
+	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/k8s"
+)
+
+// Config is what [Endpoints] is made from.
+type Config struct {
+	// Hosts are this node's addresses. The first is told as the node of its pods; objects that name any of them are this node's.
+	Hosts []netip.Addr
+	// Slices has other nodes' pods taken from CiliumEndpointSlices.
+	Slices bool
+	// Accept says whether a pod of another node may have an identity.
+	Accept func(identity.ID) error
+	// Interval is how often this node's objects are compared with what they should be, 10 seconds by default.
+	Interval time.Duration
+	// Log receives what is worth knowing; nil discards it.
+	Log *slog.Logger
+}
+
+// Endpoints is described with the package. Its methods are safe for concurrent use.
+type Endpoints struct {
+	cfg    Config
+	client rest.Interface // cilium.io/v2
+	alpha  rest.Interface // cilium.io/v2alpha1
+	book   *book
+	synced chan struct{}
+
+	mu    sync.Mutex
+	want  map[k8s.Key]Local
+	have  map[k8s.Key]object // this node's objects, as the watch told them
+	dirty map[k8s.Key]bool
+	wake  chan struct{}
+}
+
+// New returns Endpoints that do nothing until Run.
+func New(cfg Config, client *k8s.Client, cache Cache) (*Endpoints, error) {
+	if len(cfg.Hosts) == 0 {
+		return nil, errors.New("endpoints: this node has no address to tell others")
+	}
+	if cfg.Accept == nil {
+		return nil, errors.New("endpoints: nothing says which identities are believed")
+	}
+	if cfg.Interval == 0 {
+		cfg.Interval = 10 * time.Second
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	c, err := client.For(v2.SchemeGroupVersion(), v2.AddToScheme)
+	if err != nil {
+		return nil, err
+	}
+	alpha, err := client.For(v2alpha1.SchemeGroupVersion(), v2alpha1.AddToScheme)
+	if err != nil {
+		return nil, err
+	}
+	return &Endpoints{
+		cfg: cfg, client: c, alpha: alpha, book: newBook(cache, cfg.Log), synced: make(chan struct{}),
+		want: map[k8s.Key]Local{}, have: map[k8s.Key]object{}, dirty: map[k8s.Key]bool{}, wake: make(chan struct{}, 1),
+	}, nil
+}
+
+// Set says that this node has an endpoint, or that it has changed. An endpoint that is no pod's has no object.
+func (e *Endpoints) Set(l Local) {
+	if err := l.Validate(); err != nil {
+		e.cfg.Log.Debug("an endpoint is not told to other nodes", "reason", err)
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	key := l.Key()
+	if old, ok := e.want[key]; ok && old.Number != l.Number && old.UID == l.UID && old.Number < l.Number {
+		return // another interface of the same pod: the first one speaks for it
+	}
+	e.want[key] = l
+	e.touch(key)
+}
+
+// Remove says that an endpoint is gone.
+func (e *Endpoints) Remove(l Local) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	key := l.Key()
+	if old, ok := e.want[key]; ok && old.Number == l.Number {
+		delete(e.want, key)
+		e.touch(key)
+	}
+}
+
+// touch has a key looked at soon. It must be called with mu held.
+func (e *Endpoints) touch(key k8s.Key) {
+	e.dirty[key] = true
+	select {
+	case e.wake <- struct{}{}:
+	default:
+	}
+}
+
+// WaitSynced waits until everything was told that existed when Run began.
+func (e *Endpoints) WaitSynced(ctx context.Context) error {
+	select {
+	case <-e.synced:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("waiting for the endpoints of other nodes: %w", context.Cause(ctx))
+	}
+}
+
+// Run follows the objects and writes this node's until ctx ends, and returns nil then. It is called once, when Set was called for the endpoints of before
+// the agent's start: objects of this node that nobody wants are deleted.
+func (e *Endpoints) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	run := func(work func(context.Context) error) {
+		wg.Go(func() {
+			if err := work(ctx); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	listed := make(chan struct{})
+	run(func(ctx context.Context) error {
+		return k8s.Follow(ctx, k8s.Kind(e.client, v2.ResourceEndpoints, ""), k8s.Options[*v2.CiliumEndpoint]{Log: e.cfg.Log, Transform: slim},
+			k8s.Handler[*v2.CiliumEndpoint]{Upsert: e.heard, Delete: e.gone, Synced: func() { close(listed) }})
+	})
+	if e.cfg.Slices {
+		run(func(ctx context.Context) error {
+			return k8s.Follow(ctx, k8s.Kind(e.alpha, v2alpha1.ResourceEndpointSlices, ""), k8s.Options[*v2alpha1.CiliumEndpointSlice]{Log: e.cfg.Log},
+				e.slices(func() { close(e.synced) }))
+		})
+	}
+	run(func(ctx context.Context) error {
+		select {
+		case <-listed:
+			if !e.cfg.Slices {
+				close(e.synced)
+			}
+			return e.write(ctx)
+		case <-ctx.Done():
+			return nil
+		}
+	})
+	<-ctx.Done()
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// slim drops what neither claims nor this node's own objects need.
+func slim(o *v2.CiliumEndpoint) *v2.CiliumEndpoint {
+	o.Annotations = nil
+	o.Status.Controllers, o.Status.Health, o.Status.Log, o.Status.Policy = nil, nil, nil, nil
+	return o
+}
+
+// own says whether an object is this node's.
+func (e *Endpoints) own(n *v2.EndpointNetworking) bool {
+	if n == nil {
+		return false
+	}
+	host, err := netip.ParseAddr(n.NodeIP)
+	return err == nil && slices.Contains(e.cfg.Hosts, host.Unmap())
+}
+
+// heard is told of every node's objects.
+func (e *Endpoints) heard(o *v2.CiliumEndpoint) {
+	key := k8s.KeyOf(o)
+	who := "endpoint/" + key.String()
+	own := e.own(o.Status.Networking)
+	e.mu.Lock()
+	_, wanted := e.want[key]
+	if own || wanted {
+		e.have[key] = seen(o)
+		e.touch(key)
+	} else {
+		delete(e.have, key)
+	}
+	e.mu.Unlock()
+	if own || e.cfg.Slices || o.Status.Networking == nil || o.Status.Identity == nil {
+		e.book.remove(who)
+		return
+	}
+	e.learn(who, remote{
+		key: key, identity: o.Status.Identity.ID, networking: o.Status.Networking, ports: o.Status.NamedPorts, account: o.Status.ServiceAccount,
+		encryptKey: o.Status.Encryption.Key,
+	})
+}
+
+func (e *Endpoints) gone(key k8s.Key) {
+	e.mu.Lock()
+	delete(e.have, key)
+	if _, wanted := e.want[key]; wanted { // deleted by somebody else, or to make room
+		e.touch(key)
+	}
+	e.mu.Unlock()
+	e.book.remove("endpoint/" + key.String())
+}
+
+func (e *Endpoints) learn(who string, r remote) {
+	s, err := r.statement(e.cfg.Accept)
+	if err != nil {
+		e.cfg.Log.Warn("ignored what another node says of a pod", "pod", r.key, "error", err)
+		e.book.remove(who)
+		return
+	}
+	e.book.set(who, s)
+}
+
+// slices returns the handler of slices. An endpoint that moves from one to another is in both for a while.
+func (e *Endpoints) slices(synced func()) k8s.Handler[*v2alpha1.CiliumEndpointSlice] {
+	members := map[string]map[string]bool{} // by slice
+	who := func(slice string, key k8s.Key) string { return "slice/" + slice + "/" + key.String() }
+	return k8s.Handler[*v2alpha1.CiliumEndpointSlice]{
+		Upsert: func(s *v2alpha1.CiliumEndpointSlice) {
+			now := make(map[string]bool, len(s.Endpoints))
+			for _, ep := range s.Endpoints {
+				key := k8s.Key{Namespace: s.Namespace, Name: ep.Name}
+				if ep.Networking == nil || e.own(ep.Networking) {
+					continue
+				}
+				w := who(s.Name, key)
+				now[w] = true
+				e.learn(w, remote{
+					key: key, identity: ep.IdentityID, networking: ep.Networking, ports: ep.NamedPorts, account: ep.ServiceAccount, encryptKey: ep.Encryption.Key,
+				})
+			}
+			for w := range members[s.Name] {
+				if !now[w] {
+					e.book.remove(w)
+				}
+			}
+			members[s.Name] = now
+		},
+		Delete: func(key k8s.Key) {
+			for w := range members[key.Name] {
+				e.book.remove(w)
+			}
+			delete(members, key.Name)
+		},
+		Synced: synced,
+	}
+}

@@ -1,0 +1,165 @@
+package endpoints
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/k8s"
+)
+
+// object is what is known of an object.
+type object struct {
+	uid    types.UID
+	owner  types.UID // of the pod it belongs to; empty if it has none
+	status v2.EndpointStatus
+}
+
+func seen(o *v2.CiliumEndpoint) object {
+	s := object{uid: o.UID, status: o.Status}
+	for _, ref := range o.OwnerReferences {
+		if ref.Kind == "Pod" {
+			s.owner = ref.UID
+		}
+	}
+	return s
+}
+
+// write brings this node's objects to what is wanted, until ctx ends.
+func (e *Endpoints) write(ctx context.Context) error {
+	compare := time.NewTicker(e.cfg.Interval)
+	defer compare.Stop()
+	failing := map[k8s.Key]bool{}
+	for {
+		e.mu.Lock()
+		keys := e.dirty
+		e.dirty = map[k8s.Key]bool{}
+		e.mu.Unlock()
+		for key := range keys {
+			err := e.bring(ctx, key)
+			switch {
+			case ctx.Err() != nil:
+				return nil
+			case err != nil && !failing[key]:
+				failing[key] = true
+				e.cfg.Log.Warn("cannot tell the other nodes of a pod yet", "pod", key, "error", err)
+			case err == nil && failing[key]:
+				delete(failing, key)
+				e.cfg.Log.Info("told the other nodes of a pod", "pod", key)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-e.wake:
+		case <-compare.C:
+			e.mu.Lock()
+			for key := range e.want {
+				e.dirty[key] = true
+			}
+			for key := range e.have {
+				e.dirty[key] = true
+			}
+			e.mu.Unlock()
+		}
+	}
+}
+
+// bring does the one next thing that an object needs. What came of it is told by the watch alone, so that no answer that comes late counts; what is not as it
+// should be at the next comparison is tried again.
+func (e *Endpoints) bring(ctx context.Context, key k8s.Key) error {
+	e.mu.Lock()
+	want, wanted := e.want[key]
+	have, exists := e.have[key]
+	e.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, k8s.RequestTimeout)
+	defer cancel()
+	switch {
+	case !wanted && !exists:
+		return nil
+	case !wanted:
+		return e.delete(ctx, key, have)
+	case !exists:
+		return e.create(ctx, want)
+	}
+	return e.adjust(ctx, want, have)
+}
+
+// adjust brings an object that exists to what is wanted.
+func (e *Endpoints) adjust(ctx context.Context, want Local, have object) error {
+	if string(have.owner) != want.UID { // of a pod of the same name that was there before
+		return e.delete(ctx, want.Key(), have)
+	}
+	status := want.status(e.cfg.Hosts[0])
+	if same(have.status, status) {
+		return nil
+	}
+	return e.patch(ctx, want.Key(), have, status)
+}
+
+// same compares what this node writes; what others wrote into other fields is left alone.
+func same(have, want v2.EndpointStatus) bool {
+	have.Controllers, have.Health, have.Log, have.Policy = nil, nil, nil, nil
+	return reflect.DeepEqual(have, want)
+}
+
+func (e *Endpoints) create(ctx context.Context, l Local) error {
+	block := false
+	o := &v2.CiliumEndpoint{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: l.Pod, Namespace: l.Namespace, Labels: l.podLabels(),
+			// With its pod it goes even if this node never comes back.
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: l.Pod, UID: types.UID(l.UID), BlockOwnerDeletion: &block}},
+		},
+		Status: l.status(e.cfg.Hosts[0]),
+	}
+	err := e.client.Post().Namespace(l.Namespace).Resource(v2.ResourceEndpoints).Body(o).Do(ctx).Error()
+	if apierrors.IsAlreadyExists(err) {
+		// The watch is behind; or the object is another node's, where a pod of the same name was.
+		there := &v2.CiliumEndpoint{}
+		if err = e.client.Get().Namespace(l.Namespace).Resource(v2.ResourceEndpoints).Name(l.Pod).Do(ctx).Into(there); err == nil {
+			return e.adjust(ctx, l, seen(there))
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("create CiliumEndpoint %s: %w", l.Key(), err)
+	}
+	return nil
+}
+
+func (e *Endpoints) patch(ctx context.Context, key k8s.Key, have object, status v2.EndpointStatus) error {
+	type op struct {
+		Op    string `json:"op"`
+		Path  string `json:"path"`
+		Value any    `json:"value"`
+	}
+	// "add" also replaces, and works on an object without a status.
+	body, err := json.Marshal([]op{{"test", "/metadata/uid", have.uid}, {"add", "/status", status}})
+	if err != nil {
+		return err
+	}
+	err = e.client.Patch(types.JSONPatchType).Namespace(key.Namespace).Resource(v2.ResourceEndpoints).Name(key.Name).Body(body).Do(ctx).Error()
+	if apierrors.IsNotFound(err) || apierrors.IsInvalid(err) { // gone, or another one: the watch tells
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("patch CiliumEndpoint %s: %w", key, err)
+	}
+	return nil
+}
+
+func (e *Endpoints) delete(ctx context.Context, key k8s.Key, have object) error {
+	err := e.client.Delete().Namespace(key.Namespace).Resource(v2.ResourceEndpoints).Name(key.Name).
+		Body(&metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &have.uid}}).Do(ctx).Error()
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("delete CiliumEndpoint %s: %w", key, err)
+	}
+	return nil
+}

@@ -1,0 +1,299 @@
+package nodes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"reflect"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/k8s"
+	"github.com/hawser-net/hawser/internal/node"
+)
+
+// Sink is told of other nodes.
+type Sink interface {
+	Learn(ctx context.Context, n node.Node) error
+	Forget(ctx context.Context, k node.Key) error
+	// Settle waits until what was told before is known.
+	Settle(ctx context.Context) error
+}
+
+// Config is what [Nodes] is made from.
+type Config struct {
+	// Self names the local node; the objects of this cluster are nodes of Self.Cluster, with the number ClusterID.
+	Self      node.Key
+	ClusterID uint32
+	// WritePodCIDRs has the local node's pod CIDRs written to its object. Without it they are the operator's to write.
+	WritePodCIDRs bool
+	// Own, if not nil, is told of the local node's object whenever it has changed; it must not change the object.
+	Own func(*v2.CiliumNode)
+	// Retry is the pause after a write that failed, 5 seconds by default.
+	Retry time.Duration
+	// Log receives what is worth knowing; nil discards it.
+	Log *slog.Logger
+}
+
+// Nodes is described with the package. Its methods are safe for concurrent use.
+type Nodes struct {
+	cfg    Config
+	client rest.Interface
+	kube   *k8s.Client
+	sink   Sink
+	synced chan struct{}
+	wake   chan struct{}
+
+	mu   sync.Mutex
+	want *node.Node
+	have *v2.CiliumNode // the local node's object as the watch told it; nil if there is none
+}
+
+// New returns Nodes that do nothing until Run.
+func New(cfg Config, client *k8s.Client, sink Sink) (*Nodes, error) {
+	if _, err := node.ParseKey(cfg.Self.String()); err != nil {
+		return nil, fmt.Errorf("local node: %w", err)
+	}
+	if cfg.Retry == 0 {
+		cfg.Retry = 5 * time.Second
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	c, err := client.For(v2.SchemeGroupVersion(), v2.AddToScheme)
+	if err != nil {
+		return nil, err
+	}
+	return &Nodes{cfg: cfg, client: c, kube: client, sink: sink, synced: make(chan struct{}), wake: make(chan struct{}, 1)}, nil
+}
+
+// Announce sets what is told of the local node.
+func (n *Nodes) Announce(local node.Node) error {
+	if local.Key() != n.cfg.Self {
+		return fmt.Errorf("cannot announce node %v: this is %v", local.Key(), n.cfg.Self)
+	}
+	n.mu.Lock()
+	n.want = &local
+	n.mu.Unlock()
+	n.touch()
+	return nil
+}
+
+func (n *Nodes) touch() {
+	select {
+	case n.wake <- struct{}{}:
+	default:
+	}
+}
+
+// WaitSynced waits until the sink was told of all nodes that existed when Run began.
+func (n *Nodes) WaitSynced(ctx context.Context) error {
+	select {
+	case <-n.synced:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("waiting for the list of nodes: %w", context.Cause(ctx))
+	}
+}
+
+// Run follows the nodes and writes the local one's object until ctx ends, and returns nil then. It is called once.
+func (n *Nodes) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { n.write(ctx) })
+	return k8s.Follow(ctx, k8s.Kind(n.client, v2.ResourceNodes, ""), k8s.Options[*v2.CiliumNode]{Log: n.cfg.Log}, k8s.Handler[*v2.CiliumNode]{
+		Upsert: func(o *v2.CiliumNode) { n.heard(ctx, o) },
+		Delete: func(key k8s.Key) { n.gone(ctx, key) },
+		Synced: func() {
+			if n.sink.Settle(ctx) == nil {
+				close(n.synced)
+			}
+		},
+	})
+}
+
+func (n *Nodes) heard(ctx context.Context, o *v2.CiliumNode) {
+	if o.Name == n.cfg.Self.Name {
+		n.mu.Lock()
+		n.have = o
+		n.mu.Unlock()
+		n.touch()
+		if n.cfg.Own != nil {
+			n.cfg.Own(o)
+		}
+		return
+	}
+	other, err := Read(o, n.cfg.Self.Cluster, n.cfg.ClusterID)
+	if err == nil {
+		err = n.sink.Learn(ctx, other)
+	}
+	if err != nil && ctx.Err() == nil {
+		n.cfg.Log.Warn("ignored a node that makes no sense; its last good version stays", "node", o.Name, "error", err)
+	}
+}
+
+func (n *Nodes) gone(ctx context.Context, key k8s.Key) {
+	if key.Name == n.cfg.Self.Name {
+		n.mu.Lock()
+		n.have = nil
+		n.mu.Unlock()
+		n.touch()
+		return
+	}
+	_ = n.sink.Forget(ctx, node.Key{Cluster: n.cfg.Self.Cluster, Name: key.Name}) // fails at the end only
+}
+
+// write brings the local node's object to what is wanted whenever either has changed.
+func (n *Nodes) write(ctx context.Context) {
+	select {
+	case <-n.synced:
+	case <-ctx.Done():
+		return
+	}
+	var retry <-chan time.Time
+	failed := false
+	for {
+		err := n.bring(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			if !failed {
+				n.cfg.Log.Warn("cannot tell the other nodes of this one yet", "error", err)
+			}
+			failed, retry = true, time.After(n.cfg.Retry)
+		default:
+			if failed {
+				n.cfg.Log.Info("told the other nodes of this one")
+			}
+			failed, retry = false, nil
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-n.wake:
+		case <-retry:
+		}
+	}
+}
+
+func (n *Nodes) bring(ctx context.Context) error {
+	n.mu.Lock()
+	want, have := n.want, n.have
+	n.mu.Unlock()
+	if want == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, k8s.RequestTimeout)
+	defer cancel()
+	if have == nil {
+		o := &v2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: n.cfg.Self.Name, Labels: want.Labels}}
+		owner, err := n.kube.Kube.CoreV1().Nodes().Get(ctx, n.cfg.Self.Name, metav1.GetOptions{})
+		if err != nil {
+			return fmt.Errorf("look at the Kubernetes node %s: %w", n.cfg.Self.Name, err)
+		}
+		o.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: owner.Name, UID: owner.UID}}
+		n.fill(o, *want)
+		err = n.client.Post().Resource(v2.ResourceNodes).Body(o).Do(ctx).Error()
+		if err != nil && !apierrors.IsAlreadyExists(err) { // the watch is behind
+			return fmt.Errorf("create CiliumNode %s: %w", o.Name, err)
+		}
+		return nil
+	}
+	o := have.DeepCopy()
+	n.fill(o, *want)
+	if reflect.DeepEqual(o, have) {
+		return nil
+	}
+	err := n.client.Put().Resource(v2.ResourceNodes).Name(o.Name).Body(o).Do(ctx).Error()
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		// The watch shows who was faster, and wakes this goroutine; if it did before this answer, the next attempt sees it.
+		return errors.Join(errConflict, err)
+	}
+	if err != nil {
+		return fmt.Errorf("update CiliumNode %s: %w", o.Name, err)
+	}
+	return nil
+}
+
+var errConflict = errors.New("somebody else changed this node's CiliumNode at the same time")
+
+// fill writes what this node says of itself into an object.
+func (n *Nodes) fill(o *v2.CiliumNode, local node.Node) {
+	o.Spec.Addresses = nil
+	for _, a := range local.Addresses {
+		o.Spec.Addresses = append(o.Spec.Addresses, v2.NodeAddress{Type: string(a.Type), IP: a.IP.String()})
+	}
+	text := func(a netip.Addr) string {
+		if !a.IsValid() {
+			return ""
+		}
+		return a.String()
+	}
+	o.Spec.BootID = local.BootID
+	o.Spec.Encryption.Key = int(local.EncryptionKey)
+	o.Spec.HealthAddressing = v2.NodeServiceAddress{IPv4: text(local.IPv4HealthIP), IPv6: text(local.IPv6HealthIP)}
+	o.Spec.IngressAddressing = v2.NodeServiceAddress{IPv4: text(local.IPv4IngressIP), IPv6: text(local.IPv6IngressIP)}
+	if n.cfg.WritePodCIDRs {
+		o.Spec.IPAM.PodCIDRs = nil
+		for _, p := range local.PodCIDRs() {
+			o.Spec.IPAM.PodCIDRs = append(o.Spec.IPAM.PodCIDRs, p.String())
+		}
+	}
+}
+
+// Read turns an object into a node of a cluster. It checks the form of what it reads, not whether the node makes sense: see [node.Node.Validate].
+func Read(o *v2.CiliumNode, cluster string, clusterID uint32) (node.Node, error) {
+	n := node.Node{
+		Name: o.Name, Cluster: cluster, ClusterID: clusterID, Source: "custom-resource", Labels: o.Labels, BootID: o.Spec.BootID,
+	}
+	var errs []error
+	addr := func(what, text string) netip.Addr {
+		if text == "" {
+			return netip.Addr{}
+		}
+		ip, err := netip.ParseAddr(text)
+		if err != nil || ip.Zone() != "" {
+			errs = append(errs, fmt.Errorf("%s: %q is no address", what, text))
+			return netip.Addr{}
+		}
+		return ip.Unmap()
+	}
+	for _, a := range o.Spec.Addresses {
+		switch t := node.AddressType(a.Type); t {
+		case node.InternalIP, node.ExternalIP, node.RouterIP:
+			if ip := addr("spec.addresses", a.IP); ip.IsValid() {
+				n.Addresses = append(n.Addresses, node.Address{Type: t, IP: ip})
+			}
+		}
+	}
+	for _, text := range o.Spec.IPAM.PodCIDRs {
+		p, err := netip.ParsePrefix(text)
+		switch {
+		case err != nil:
+			errs = append(errs, fmt.Errorf("spec.ipam.podCIDRs: %q is no CIDR", text))
+		case p.Addr().Is4():
+			n.IPv4PodCIDRs = append(n.IPv4PodCIDRs, p.Masked())
+		default:
+			n.IPv6PodCIDRs = append(n.IPv6PodCIDRs, p.Masked())
+		}
+	}
+	n.IPv4HealthIP, n.IPv6HealthIP = addr("spec.health.ipv4", o.Spec.HealthAddressing.IPv4), addr("spec.health.ipv6", o.Spec.HealthAddressing.IPv6)
+	n.IPv4IngressIP, n.IPv6IngressIP = addr("spec.ingress.ipv4", o.Spec.IngressAddressing.IPv4), addr("spec.ingress.ipv6", o.Spec.IngressAddressing.IPv6)
+	if k := o.Spec.Encryption.Key; k > 0 && k <= 255 {
+		n.EncryptionKey = uint8(k)
+	}
+	if len(n.Addresses) == 0 {
+		errs = append(errs, errors.New("spec.addresses has no address of the node"))
+	}
+	return n, errors.Join(errs...)
+}
