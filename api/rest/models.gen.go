@@ -836,6 +836,9 @@ type MapMetric struct {
 
 // MapPolicy Hawser: row of the map policy. A rule set without entries has one row without an entry, so that its defaults show.
 type MapPolicy struct {
+	// Block The block of addresses that the identity stands for; empty if it is that of an endpoint or prefix
+	Block string `json:"block,omitempty,omitzero"`
+
 	// Default The row is the direction's default, not an entry
 	Default   bool               `json:"default,omitempty,omitzero"`
 	Direction MapPolicyDirection `json:"direction"`

@@ -185,7 +185,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	placer := &placer{cfg: cfg, facts: facts, cache: a.cache, kernel: addrTable, shared: shared, log: log}
-	ruleBook, err := newRules(log.With("part", "policy"), a.policy, a.identities, placer,
+	ruleBook, err := newRules(log.With("part", "policy"), a.policy, a.identities, placer, kernel,
 		cfg.EnableIPv4 && cfg.EnableIPv6, filepath.Join(cfg.StateDir, "state", "local_allocator_state.json"))
 	if err != nil {
 		return err
@@ -310,7 +310,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 	})
 	run.start("ipam", a.pool.Run)
 	run.start("events", func(ctx context.Context) error { return a.hub.run(ctx, kernel) })
-	run.start("housekeeping", func(ctx context.Context) error { return a.housekeeping(ctx, log) })
+	run.start("housekeeping", func(ctx context.Context) error { return a.housekeeping(ctx, ruleBook, log) })
 
 	// ---- the API --------------------------------------------------------------------------------
 	fence := newFence()
@@ -488,7 +488,7 @@ func (a *api) replayDeletions(ctx context.Context, f *fence, log *slog.Logger) e
 }
 
 // housekeeping does what has no event of its own to wait for.
-func (a *api) housekeeping(ctx context.Context, log *slog.Logger) error {
+func (a *api) housekeeping(ctx context.Context, book *rules, log *slog.Logger) error {
 	flows := time.NewTicker(a.cfg.CTInterval)
 	defer flows.Stop()
 	sweep := time.NewTicker(max(a.cfg.OrphanGrace/2, time.Second))
@@ -508,7 +508,7 @@ func (a *api) housekeeping(ctx context.Context, log *slog.Logger) error {
 		case <-sweep.C:
 			a.parts.report("orphans", a.lifecycle.Sweep(), "no interface without an endpoint stays")
 		case <-retry.C:
-			err := a.policy.Retry()
+			err := errors.Join(book.retry(), a.policy.Retry())
 			if err != nil {
 				log.Error("policy is not in force in full", "error", err)
 			}

@@ -78,6 +78,14 @@ func (a *api) readPolicyMap() ([]rest.BPFMapEntry, error) {
 	if err != nil {
 		return nil, err
 	}
+	blocks, err := a.maps.Blocks()
+	if err != nil {
+		return nil, err
+	}
+	prefixes := map[uint32]string{}
+	for _, b := range blocks {
+		prefixes[b.Identity] = b.Prefix.String()
+	}
 	slices.SortFunc(sets, func(x, y datapath.RuleSet) int { return cmp.Compare(x.ID, y.ID) })
 	var out []rest.BPFMapEntry
 	for _, rs := range sets {
@@ -104,7 +112,7 @@ func (a *api) readPolicyMap() ([]rest.BPFMapEntry, error) {
 				Key:   fmt.Sprintf("ruleset %d %s identity %d %s port %d/%d", rs.ID, k.Direction, k.Identity, protoName(k.Proto), k.Port, k.PortBits),
 				Value: string(verdict),
 				Policy: rest.MapPolicy{
-					RuleSet: int(rs.ID), Direction: rest.MapPolicyDirection(k.Direction.String()), Identity: int(k.Identity),
+					RuleSet: int(rs.ID), Direction: rest.MapPolicyDirection(k.Direction.String()), Identity: int(k.Identity), Block: prefixes[k.Identity],
 					Proto: protoName(k.Proto), Port: int(k.Port), PortBits: int(k.PortBits), Verdict: verdict,
 				},
 			})

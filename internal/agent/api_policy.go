@@ -167,14 +167,15 @@ func (a *api) endpointPolicy(row endpoint.Endpoint) rest.EndpointPolicyStatus {
 
 // TracePolicy is GET /policy/trace: why would one side reach the other.
 func (a *api) TracePolicy(_ context.Context, req server.TracePolicyRequestObject) (server.TracePolicyResponseObject, error) {
-	from, fromName, err := a.traceParty(req.Params.From)
+	src, err := a.traceParty(req.Params.From)
 	if err != nil {
 		return nil, err
 	}
-	to, toName, err := a.traceParty(req.Params.To)
+	dst, err := a.traceParty(req.Params.To)
 	if err != nil {
 		return nil, err
 	}
+	from, to := tracedFamily(src, dst)
 	proto := uint8(6)
 	if req.Params.Proto != "" {
 		if proto, err = policy.ParseProto(req.Params.Proto); err != nil {
@@ -191,7 +192,7 @@ func (a *api) TracePolicy(_ context.Context, req server.TracePolicyRequestObject
 		return nil, server.Errorf(http.StatusBadRequest, "%w", err)
 	}
 	out := rest.PolicyTrace{
-		DPort: int(port), Proto: policy.ProtoName(proto), From: fromName, To: toName, Verdict: verdictName(res.Allowed),
+		DPort: int(port), Proto: policy.ProtoName(proto), From: src.name, To: dst.name, Verdict: verdictName(res.Allowed),
 		Egress: traceSide(res.Egress), Ingress: traceSide(res.Ingress),
 	}
 	return server.TracePolicy200JSONResponse(out), nil
@@ -243,42 +244,78 @@ func traceSide(s policy.TraceSide) rest.PolicyTraceDirection {
 	return out
 }
 
+// tracedParty is one side of a trace.
+type tracedParty struct {
+	policy.Party
+	name rest.PolicyTracePeer
+	// addrs are the addresses it has, as far as they are known, IPv4 first.
+	addrs []netip.Addr
+}
+
+// tracedFamily gives both sides addresses of one family: the only one that both have, or IPv4.
+func tracedFamily(from, to tracedParty) (policy.Party, policy.Party) {
+	of := func(p tracedParty, v6 bool) netip.Addr {
+		for _, a := range p.addrs {
+			if a.Is6() == v6 {
+				return a
+			}
+		}
+		return netip.Addr{}
+	}
+	for _, v6 := range []bool{false, true} {
+		if src, dst := of(from, v6), of(to, v6); (src.IsValid() || len(from.addrs) == 0) && (dst.IsValid() || len(to.addrs) == 0) {
+			from.Addr, to.Addr = src, dst
+			if src.IsValid() || dst.IsValid() {
+				break
+			}
+		}
+	}
+	return from.Party, to.Party
+}
+
 // traceParty resolves one side of a trace: an endpoint, an address, identity:<n>, or labels:<...>.
-func (a *api) traceParty(s string) (policy.Party, rest.PolicyTracePeer, error) {
-	var none policy.Party
+func (a *api) traceParty(s string) (tracedParty, error) {
+	var none tracedParty
 	switch {
 	case s == "":
-		return none, rest.PolicyTracePeer{}, server.Errorf(http.StatusBadRequest, "from and to are needed")
+		return none, server.Errorf(http.StatusBadRequest, "from and to are needed")
 	case strings.HasPrefix(s, "labels:"):
 		set, err := labels.ParseSet(strings.FieldsFunc(strings.TrimPrefix(s, "labels:"), func(r rune) bool { return r == ';' || r == ',' }))
 		if err != nil {
-			return none, rest.PolicyTracePeer{}, server.Errorf(http.StatusBadRequest, "%w", err)
+			return none, server.Errorf(http.StatusBadRequest, "%w", err)
 		}
-		return policy.Party{Labels: set}, rest.PolicyTracePeer{Name: s, Labels: set.Strings()}, nil
+		return tracedParty{Party: policy.Party{Labels: set}, name: rest.PolicyTracePeer{Name: s, Labels: set.Strings()}}, nil
 	case strings.HasPrefix(s, "identity:"):
 		id, err := identity.Parse(strings.TrimPrefix(s, "identity:"))
 		if err != nil {
-			return none, rest.PolicyTracePeer{}, server.Errorf(http.StatusBadRequest, "%w", err)
+			return none, server.Errorf(http.StatusBadRequest, "%w", err)
 		}
 		return a.tracedIdentity(s, id)
 	}
 	if ip, err := netip.ParseAddr(s); err == nil {
-		return a.tracedIdentity(s, a.identityAt(ip))
+		p, err := a.tracedIdentity(s, a.identityAt(ip))
+		p.addrs = []netip.Addr{ip.Unmap()}
+		return p, err
 	}
 	row, err := a.find(s)
 	if err != nil {
-		return none, rest.PolicyTracePeer{}, err
+		return none, err
 	}
-	return policy.Party{Identity: row.Identity, NamedPorts: policy.FormatNamedPorts(row.NamedPorts)},
-		rest.PolicyTracePeer{Name: fmt.Sprintf("endpoint %d (%s)", row.ID, row.Pod()), Endpoint: int(row.ID), Identity: int(row.Identity), Labels: row.IdentityLabels.Strings()}, nil
+	return tracedParty{
+		Party: policy.Party{Identity: row.Identity, NamedPorts: policy.FormatNamedPorts(row.NamedPorts)},
+		name: rest.PolicyTracePeer{
+			Name: fmt.Sprintf("endpoint %d (%s)", row.ID, row.Pod()), Endpoint: int(row.ID), Identity: int(row.Identity), Labels: row.IdentityLabels.Strings(),
+		},
+		addrs: row.Addresses(),
+	}, nil
 }
 
-func (a *api) tracedIdentity(name string, id identity.ID) (policy.Party, rest.PolicyTracePeer, error) {
+func (a *api) tracedIdentity(name string, id identity.ID) (tracedParty, error) {
 	set, ok := a.identities.labelsOf(id)
 	if !ok {
-		return policy.Party{}, rest.PolicyTracePeer{}, server.Errorf(http.StatusNotFound, "identity %d is not known on this node", uint32(id))
+		return tracedParty{}, server.Errorf(http.StatusNotFound, "identity %d is not known on this node", uint32(id))
 	}
-	return policy.Party{Identity: id}, rest.PolicyTracePeer{Name: name, Identity: int(id), Labels: set.Strings()}, nil
+	return tracedParty{Party: policy.Party{Identity: id}, name: rest.PolicyTracePeer{Name: name, Identity: int(id), Labels: set.Strings()}}, nil
 }
 
 // ListPolicyFiles is GET /policy/files: what became of each file of --static-cnp-path.

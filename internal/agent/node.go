@@ -345,7 +345,7 @@ func (a *api) whenSynced(ctx context.Context, gate *syncGate, addrs *table.Recon
 		log.Warn("addresses of before the restart are still being removed from the kernel", "error", err)
 	}
 	if err := book.settled(); err != nil {
-		log.Warn("cannot store the numbers of local identities", "error", err)
+		log.Warn("cannot clear up after the prefixes of earlier rules", "error", err)
 	}
 	a.parts.set("sync", rest.StateOk, "everything was heard")
 	// The first listings, and the look through the kernel's maps, take much more memory than what is kept of them.

@@ -1,15 +1,19 @@
 package agent
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 
+	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/labels"
@@ -22,35 +26,52 @@ type prefixPlacer interface {
 	PlacePrefixes(upserts map[netip.Prefix]identity.ID, deletes []netip.Prefix) error
 }
 
-// rules puts rules in force together with the identities of the prefixes they name. It is the
-// only one that changes rules, and the owner of the prefixes' identities.
+// blockMap is the kernel's map of the blocks of addresses that rules name.
+type blockMap interface {
+	UpsertBlocks([]datapath.Block) error
+	DeleteBlocks([]netip.Prefix) error
+	Blocks() ([]datapath.Block, error)
+}
+
+// rules puts rules in force together with the identities of the prefixes and blocks of addresses they name.
+// It is the only one that changes rules, and the owner of these identities.
 //
 // The order of each change is what keeps every packet's verdict that of the old or that of the
 // new rules: first new prefixes get their identity under the old rules (to which they are outside
-// world still), then the rules change, then prefixes that none names any more go.
+// world, or part of a wider prefix, still), then the rules change, then prefixes that none names any more go.
 type rules struct {
 	log        *slog.Logger
 	policy     *endpoint.Policy
-	alloc      *identity.LocalAllocator
 	identities *identities
 	placer     prefixPlacer
-	dualStack  bool
-	checkpoint string // file of the identities' numbers, so that they survive a restart
+	kernel     blockMap
+	checkpoint string // file of the numbers of prefixes' identities, so that they survive a restart
 
-	mu       sync.Mutex
-	byOwner  map[policy.Owner][]netip.Prefix
-	users    map[netip.Prefix]int
-	prefixes map[netip.Prefix]identity.ID
+	mu     sync.Mutex
+	cidrs  *prefixBook
+	blocks *prefixBook
+	// staleBlocks are those that the kernel has from before a restart and no rule has named since.
+	staleBlocks map[netip.Prefix]bool
+	// missingBlocks could not be written into the kernel yet.
+	missingBlocks map[netip.Prefix]identity.ID
 }
 
-func newRules(log *slog.Logger, p *endpoint.Policy, ids *identities, placer prefixPlacer, dualStack bool, checkpoint string) (*rules, error) {
-	alloc, err := identity.NewLocalAllocator(identity.LocalScope)
+func newRules(log *slog.Logger, p *endpoint.Policy, ids *identities, placer prefixPlacer, kernel blockMap, dualStack bool, checkpoint string) (*rules, error) {
+	cidrs, err := newPrefixBook(identity.LocalScope, policy.CIDRs, func(p netip.Prefix) labels.Set { return identity.CIDRLabels(p, dualStack) })
+	if err != nil {
+		return nil, err
+	}
+	blocks, err := newPrefixBook(identity.BlockScope, policy.Blocks, identity.BlockLabels)
 	if err != nil {
 		return nil, err
 	}
 	r := &rules{
-		log: log, policy: p, alloc: alloc, identities: ids, placer: placer, dualStack: dualStack, checkpoint: checkpoint,
-		byOwner: map[policy.Owner][]netip.Prefix{}, users: map[netip.Prefix]int{}, prefixes: map[netip.Prefix]identity.ID{},
+		log: log, policy: p, identities: ids, placer: placer, kernel: kernel, checkpoint: checkpoint,
+		cidrs: cidrs, blocks: blocks, staleBlocks: map[netip.Prefix]bool{},
+		missingBlocks: map[netip.Prefix]identity.ID{},
+	}
+	if err := r.restoreBlocks(); err != nil {
+		return nil, err
 	}
 	data, err := os.ReadFile(checkpoint)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -61,7 +82,7 @@ func newRules(log *slog.Logger, p *endpoint.Policy, ids *identities, placer pref
 		err = json.Unmarshal(data, &cp)
 	}
 	if err == nil {
-		err = alloc.Import(cp)
+		err = cidrs.alloc.Import(cp)
 	}
 	if err != nil {
 		// Other numbers than before cost a rewrite of the rule sets, nothing more.
@@ -70,39 +91,40 @@ func newRules(log *slog.Logger, p *endpoint.Policy, ids *identities, placer pref
 	return r, nil
 }
 
+// restoreBlocks takes over the blocks that the kernel has, so that those which rules still name keep the numbers
+// that rule sets in force know them by.
+func (r *rules) restoreBlocks() error {
+	list, err := r.kernel.Blocks()
+	if err != nil {
+		return fmt.Errorf("read the kernel's blocks of addresses: %w", err)
+	}
+	cp := identity.Checkpoint{Scope: identity.BlockScope}
+	for _, b := range list {
+		id := identity.ID(b.Identity)
+		cp.Identities = append(cp.Identities, identity.CheckpointEntry{ID: id, Labels: identity.BlockLabels(b.Prefix)})
+		cp.Next = max(cp.Next, id+1)
+		r.staleBlocks[b.Prefix] = true
+	}
+	if err := r.blocks.alloc.Import(cp); err != nil {
+		r.log.Warn("some blocks of addresses in the kernel make no sense; they get other numbers", "error", err)
+	}
+	return nil
+}
+
 // apply puts all changes in force together. The error tells what could not be done; the rest is.
 func (r *rules) apply(changes []policy.Change) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var errs []error
-	upserts := map[identity.ID]labels.Set{}
-	places := map[netip.Prefix]identity.ID{}
-	var previous []netip.Prefix
+	places, blocks := map[netip.Prefix]identity.ID{}, map[netip.Prefix]identity.ID{}
+	var oldPlaces, oldBlocks []netip.Prefix
 	for _, ch := range changes {
-		next := policy.CIDRs(ch.Rules)
-		for _, p := range next {
-			r.users[p]++
-			if _, known := r.prefixes[p]; known {
-				continue
-			}
-			set := identity.CIDRLabels(p, r.dualStack)
-			id, _, err := r.alloc.Allocate(set)
-			if err != nil {
-				// Without an identity of its own the prefix is matched by no rule that names it.
-				errs = append(errs, fmt.Errorf("get an identity for %s: %w", p, err))
-				continue
-			}
-			r.prefixes[p], places[p], upserts[id] = id, id, set
-			r.identities.learn(id, set)
-		}
-		previous = append(previous, r.byOwner[ch.Owner]...)
-		if r.byOwner[ch.Owner] = next; len(next) == 0 {
-			delete(r.byOwner, ch.Owner)
-		}
+		old, err := r.cidrs.take(ch, places)
+		oldPlaces, errs = append(oldPlaces, old...), append(errs, err...)
+		old, err = r.blocks.take(ch, blocks)
+		oldBlocks, errs = append(oldBlocks, old...), append(errs, err...)
 	}
-	if len(places) > 0 {
-		errs = append(errs, r.policy.SetIdentities(upserts, nil), r.placer.PlacePrefixes(places, nil), r.save())
-	}
+	errs = append(errs, r.place(places, blocks)...)
 	errs = append(errs, r.policy.Change(func(e *policy.Engine) error {
 		var errs []error
 		for _, ch := range changes {
@@ -110,52 +132,104 @@ func (r *rules) apply(changes []policy.Change) error {
 		}
 		return errors.Join(errs...)
 	}))
-	errs = append(errs, r.drop(previous))
-	return errors.Join(errs...)
+	return errors.Join(append(errs, r.drop(oldPlaces, oldBlocks)...)...)
 }
 
-// drop takes a user from each prefix and gives up the identities of those that have none left.
-func (r *rules) drop(list []netip.Prefix) error {
-	var gone []netip.Prefix
-	var ids []identity.ID
-	for _, p := range list {
-		if r.users[p]--; r.users[p] > 0 {
-			continue
-		}
-		delete(r.users, p)
-		id, known := r.prefixes[p]
-		if !known {
-			continue
-		}
-		delete(r.prefixes, p)
-		gone = append(gone, p)
-		if r.alloc.Release(id) {
-			ids = append(ids, id)
-		}
-	}
-	if len(gone) == 0 {
+// place makes new identities known, first to the rules and then to the kernel.
+func (r *rules) place(places, blocks map[netip.Prefix]identity.ID) (errs []error) {
+	if len(places)+len(blocks) == 0 {
 		return nil
 	}
-	errs := []error{r.placer.PlacePrefixes(nil, gone), r.policy.SetIdentities(nil, ids)}
+	upserts := map[identity.ID]labels.Set{}
+	for p, id := range places {
+		upserts[id] = r.cidrs.labels(p)
+	}
+	for p, id := range blocks {
+		upserts[id], r.missingBlocks[p] = r.blocks.labels(p), id
+		delete(r.staleBlocks, p)
+	}
+	for id, set := range upserts {
+		r.identities.learn(id, set)
+	}
+	errs = append(errs, r.policy.SetIdentities(upserts, nil), r.placeBlocks())
+	if len(places) > 0 {
+		errs = append(errs, r.placer.PlacePrefixes(places, nil), r.save())
+	}
+	return errs
+}
+
+// placeBlocks writes the blocks that the kernel does not have yet, longer ones first: a block must never be there
+// without the exceptions from it.
+func (r *rules) placeBlocks() error {
+	if len(r.missingBlocks) == 0 {
+		return nil
+	}
+	list := make([]datapath.Block, 0, len(r.missingBlocks))
+	for p, id := range r.missingBlocks {
+		list = append(list, datapath.Block{Prefix: p, Identity: uint32(id)})
+	}
+	slices.SortFunc(list, func(a, b datapath.Block) int {
+		return cmp.Or(cmp.Compare(b.Prefix.Bits(), a.Prefix.Bits()), a.Prefix.Addr().Compare(b.Prefix.Addr()))
+	})
+	if err := r.kernel.UpsertBlocks(list); err != nil {
+		return fmt.Errorf("rules about addresses do not hold in full: %w", err)
+	}
+	clear(r.missingBlocks)
+	return nil
+}
+
+// retry writes again what could not be written.
+func (r *rules) retry() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.placeBlocks()
+}
+
+// drop takes a user from each prefix and block, and gives up the identities of those that have none left.
+func (r *rules) drop(places, blocks []netip.Prefix) (errs []error) {
+	gonePlaces, ids := r.cidrs.release(places)
+	goneBlocks, more := r.blocks.release(blocks)
+	ids = append(ids, more...)
+	if len(goneBlocks) > 0 {
+		for _, p := range goneBlocks {
+			delete(r.missingBlocks, p)
+		}
+		errs = append(errs, r.kernel.DeleteBlocks(goneBlocks))
+	}
+	if len(gonePlaces) > 0 {
+		errs = append(errs, r.placer.PlacePrefixes(nil, gonePlaces))
+	}
+	if len(ids) > 0 {
+		errs = append(errs, r.policy.SetIdentities(nil, ids))
+	}
 	for _, id := range ids {
 		r.identities.forget(id)
 	}
-	return errors.Join(append(errs, r.save())...)
+	if len(gonePlaces) > 0 {
+		errs = append(errs, r.save())
+	}
+	return errs
 }
 
-// settled forgets the numbers kept for prefixes that no rule names after a restart.
+// settled forgets the numbers kept for prefixes and blocks that no rule names after a restart.
 func (r *rules) settled() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.alloc.DropRestored()) > 0 {
-		return r.save()
+	var errs []error
+	if len(r.staleBlocks) > 0 {
+		errs = append(errs, r.kernel.DeleteBlocks(slices.Collect(maps.Keys(r.staleBlocks))))
+		clear(r.staleBlocks)
 	}
-	return nil
+	r.blocks.alloc.DropRestored()
+	if len(r.cidrs.alloc.DropRestored()) > 0 {
+		errs = append(errs, r.save())
+	}
+	return errors.Join(errs...)
 }
 
 // save writes the numbers of the local identities to disk, atomically.
 func (r *rules) save() error {
-	data, err := json.Marshal(r.alloc.Export())
+	data, err := json.Marshal(r.cidrs.alloc.Export())
 	if err != nil {
 		return err
 	}

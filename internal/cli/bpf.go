@@ -180,6 +180,9 @@ func (a *app) policyRow(e rest.BPFMapEntry) []any {
 	if p.Identity != 0 {
 		identity = strconv.Itoa(p.Identity)
 	}
+	if p.Block != "" {
+		identity = p.Block
+	}
 	return []any{p.RuleSet, string(p.Direction), identity, p.Proto, portText(p.Port, p.PortBits), verdict}
 }
 

@@ -221,7 +221,8 @@ type Maps interface {
 	DeleteIPCache(prefixes []netip.Prefix) error
 	IPCache() ([]IPCacheEntry, error)
 
-	// UpsertBlocks and DeleteBlocks change blocks of addresses.
+	// UpsertBlocks and DeleteBlocks change blocks of addresses, in the order given and up to the first that
+	// cannot be written.
 	UpsertBlocks(blocks []Block) error
 	DeleteBlocks(prefixes []netip.Prefix) error
 	Blocks() ([]Block, error)

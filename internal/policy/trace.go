@@ -50,6 +50,8 @@ type TraceStep struct {
 	PeerMatch string
 	// PortMatch is the port that matches, empty if none does.
 	PortMatch string
+	// ByAddress says that nothing matches the peer, but that a block of addresses could if its address were known.
+	ByAddress bool
 	// Decides is set on the entry that settles the verdict: the first deny that matches, or the first allow.
 	Decides bool
 	// Local marks the implicit entry for the node itself.
@@ -70,6 +72,8 @@ func (s *TraceStep) String() string {
 		where = "(allow-localhost)"
 	}
 	switch {
+	case s.ByAddress:
+		return fmt.Sprintf("%s: %s by address, but the peer's is not given", where, verb)
 	case s.PeerMatch == "":
 		return fmt.Sprintf("%s: %s, but the peer does not match", where, verb)
 	case s.PortMatch == "":
@@ -182,7 +186,9 @@ func (e *Engine) traceSide(dir Direction, self, other *peer, at netip.Addr, prot
 					step.PeerMatch = s.text
 					break
 				}
+				step.ByAddress = step.ByAddress || s.kind == byBlock && !at.IsValid()
 			}
+			step.ByAddress = step.ByAddress && step.PeerMatch == ""
 			for _, m := range c.Ports {
 				if m.matches(proto, port, named) {
 					step.PortMatch = m.String()
