@@ -29,6 +29,7 @@ const (
 	encapTestMapLbMembers     = "lb_members"
 	encapTestMapLbServices    = "lb_services"
 	encapTestMapLbSlots       = "lb_slots"
+	encapTestMapLbSockets     = "lb_sockets"
 	encapTestMapMetrics       = "metrics"
 	encapTestMapMonitor       = "monitor"
 	encapTestMapPolicy        = "policy"
@@ -101,6 +102,7 @@ type encapTestMapSpecs struct {
 	LbMembers     *ebpf.MapSpec `ebpf:"lb_members"`
 	LbServices    *ebpf.MapSpec `ebpf:"lb_services"`
 	LbSlots       *ebpf.MapSpec `ebpf:"lb_slots"`
+	LbSockets     *ebpf.MapSpec `ebpf:"lb_sockets"`
 	Metrics       *ebpf.MapSpec `ebpf:"metrics"`
 	Monitor       *ebpf.MapSpec `ebpf:"monitor"`
 	Policy        *ebpf.MapSpec `ebpf:"policy"`
@@ -147,6 +149,7 @@ type encapTestMaps struct {
 	LbMembers     *ebpf.Map `ebpf:"lb_members"`
 	LbServices    *ebpf.Map `ebpf:"lb_services"`
 	LbSlots       *ebpf.Map `ebpf:"lb_slots"`
+	LbSockets     *ebpf.Map `ebpf:"lb_sockets"`
 	Metrics       *ebpf.Map `ebpf:"metrics"`
 	Monitor       *ebpf.Map `ebpf:"monitor"`
 	Policy        *ebpf.Map `ebpf:"policy"`
@@ -168,6 +171,7 @@ func (m *encapTestMaps) Close() error {
 		m.LbMembers,
 		m.LbServices,
 		m.LbSlots,
+		m.LbSockets,
 		m.Metrics,
 		m.Monitor,
 		m.Policy,

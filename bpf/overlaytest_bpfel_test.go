@@ -44,6 +44,7 @@ type overlayTestConfig struct {
 		_ structs.HostLayout
 		B [16]uint8
 	}
+	NetnsCookie   uint64
 	TunnelIfindex uint32
 	HostIfindex   uint32
 	TimeoutTcp    uint32
@@ -177,6 +178,16 @@ type overlayTestLbSlot struct {
 	Slot uint32
 }
 
+type overlayTestLbSocket struct {
+	_      structs.HostLayout
+	Cookie uint64
+	Addr   overlayTestAddr
+	Port   uint16
+	Proto  uint8
+	Answer uint8
+	Pad    [4]uint8
+}
+
 type overlayTestMetric struct {
 	_       structs.HostLayout
 	Packets uint64
@@ -231,6 +242,7 @@ const (
 	overlayTestMapLbMembers       = "lb_members"
 	overlayTestMapLbServices      = "lb_services"
 	overlayTestMapLbSlots         = "lb_slots"
+	overlayTestMapLbSockets       = "lb_sockets"
 	overlayTestMapMetrics         = "metrics"
 	overlayTestMapMonitor         = "monitor"
 	overlayTestMapPolicy          = "policy"
@@ -303,6 +315,7 @@ type overlayTestMapSpecs struct {
 	LbMembers     *ebpf.MapSpec `ebpf:"lb_members"`
 	LbServices    *ebpf.MapSpec `ebpf:"lb_services"`
 	LbSlots       *ebpf.MapSpec `ebpf:"lb_slots"`
+	LbSockets     *ebpf.MapSpec `ebpf:"lb_sockets"`
 	Metrics       *ebpf.MapSpec `ebpf:"metrics"`
 	Monitor       *ebpf.MapSpec `ebpf:"monitor"`
 	Policy        *ebpf.MapSpec `ebpf:"policy"`
@@ -349,6 +362,7 @@ type overlayTestMaps struct {
 	LbMembers     *ebpf.Map `ebpf:"lb_members"`
 	LbServices    *ebpf.Map `ebpf:"lb_services"`
 	LbSlots       *ebpf.Map `ebpf:"lb_slots"`
+	LbSockets     *ebpf.Map `ebpf:"lb_sockets"`
 	Metrics       *ebpf.Map `ebpf:"metrics"`
 	Monitor       *ebpf.Map `ebpf:"monitor"`
 	Policy        *ebpf.Map `ebpf:"policy"`
@@ -370,6 +384,7 @@ func (m *overlayTestMaps) Close() error {
 		m.LbMembers,
 		m.LbServices,
 		m.LbSlots,
+		m.LbSockets,
 		m.Metrics,
 		m.Monitor,
 		m.Policy,

@@ -29,6 +29,7 @@ const (
 	policyTestMapLbMembers     = "lb_members"
 	policyTestMapLbServices    = "lb_services"
 	policyTestMapLbSlots       = "lb_slots"
+	policyTestMapLbSockets     = "lb_sockets"
 	policyTestMapMetrics       = "metrics"
 	policyTestMapMonitor       = "monitor"
 	policyTestMapPolicy        = "policy"
@@ -100,6 +101,7 @@ type policyTestMapSpecs struct {
 	LbMembers     *ebpf.MapSpec `ebpf:"lb_members"`
 	LbServices    *ebpf.MapSpec `ebpf:"lb_services"`
 	LbSlots       *ebpf.MapSpec `ebpf:"lb_slots"`
+	LbSockets     *ebpf.MapSpec `ebpf:"lb_sockets"`
 	Metrics       *ebpf.MapSpec `ebpf:"metrics"`
 	Monitor       *ebpf.MapSpec `ebpf:"monitor"`
 	Policy        *ebpf.MapSpec `ebpf:"policy"`
@@ -145,6 +147,7 @@ type policyTestMaps struct {
 	LbMembers     *ebpf.Map `ebpf:"lb_members"`
 	LbServices    *ebpf.Map `ebpf:"lb_services"`
 	LbSlots       *ebpf.Map `ebpf:"lb_slots"`
+	LbSockets     *ebpf.Map `ebpf:"lb_sockets"`
 	Metrics       *ebpf.Map `ebpf:"metrics"`
 	Monitor       *ebpf.Map `ebpf:"monitor"`
 	Policy        *ebpf.Map `ebpf:"policy"`
@@ -166,6 +169,7 @@ func (m *policyTestMaps) Close() error {
 		m.LbMembers,
 		m.LbServices,
 		m.LbSlots,
+		m.LbSockets,
 		m.Metrics,
 		m.Monitor,
 		m.Policy,

@@ -91,6 +91,20 @@ struct __sk_buff {
 	__u32 data_end;
 };
 
+/* A socket and the address that it names, as the hooks of a cgroup see it. */
+struct bpf_sock_addr {
+	__u32 user_family;
+	__u32 user_ip4; /* network byte order, as all here but families and protocols */
+	__u32 user_ip6[4];
+	__u32 user_port; /* 16 bits */
+	__u32 family;
+	__u32 type;
+	__u32 protocol;
+	__u32 msg_src_ip4;
+	__u32 msg_src_ip6[4];
+	__u64 sk;
+};
+
 struct bpf_tunnel_key {
 	__u32 tunnel_id;
 	union {
@@ -132,7 +146,10 @@ static long (*const bpf_skb_change_type)(struct __sk_buff *skb, __u32 type) = (v
 static long (*const bpf_skb_change_tail)(struct __sk_buff *skb, __u32 len,
 					 __u64 flags) = (void *)38;
 static long (*const bpf_skb_pull_data)(struct __sk_buff *skb, __u32 len) = (void *)39;
+static __u64 (*const bpf_get_socket_cookie)(void *ctx) = (void *)46;
+static __u64 (*const bpf_get_netns_cookie)(void *ctx) = (void *)122;
 static void *(*const bpf_ringbuf_reserve)(void *ringbuf, __u64 size, __u64 flags) = (void *)131;
 static void (*const bpf_ringbuf_submit)(void *data, __u64 flags) = (void *)132;
 static long (*const bpf_redirect_peer)(__u32 ifindex, __u64 flags) = (void *)155;
 static __u64 (*const bpf_ktime_get_coarse_ns)(void) = (void *)160;
+static long (*const bpf_set_retval)(int retval) = (void *)187;

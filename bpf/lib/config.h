@@ -11,6 +11,8 @@ struct config {
 	/* Whom a pod sees when it reaches itself through a service. */
 	struct addr loopback4;
 	struct addr loopback6;
+	/* The network namespace whose sockets are the node's own. */
+	__u64 netns_cookie;
 	__u32 tunnel_ifindex;
 	__u32 host_ifindex;
 	/* Lifetimes in ticks of 2^30 ns, see conntrack.h. */

@@ -13,6 +13,7 @@
  * Entries of an LRU map may be reused for another flow while a program still reads one. What decides
  * is therefore never written through the pointer of a lookup, only by a whole update under the key. */
 #pragma once
+#include "clock.h"
 #include "config.h"
 #include "events.h"
 #include "packet.h"
@@ -30,11 +31,6 @@ struct sides {
 	__u16 src_endpoint;
 	__u16 dst_endpoint;
 };
-
-static __always_inline __u32 ct_now(void)
-{
-	return bpf_ktime_get_coarse_ns() >> 30;
-}
 
 /* Sets the key of a flow; returns whether a packet from src to dst goes from b to a. */
 static __always_inline bool ct_key_set(struct ct_key *key, const struct addr *src,

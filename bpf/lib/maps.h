@@ -283,7 +283,7 @@ struct {
 	__type(value, struct lb_backend);
 } lb_slots SEC(".maps");
 
-/* The backends of sets with affinity, to see whether one still belongs to its set. */
+/* The backends by what they are, to see whether one still belongs to its set. */
 struct lb_member {
 	struct lb_backend backend;
 	__u32 set;
@@ -316,6 +316,29 @@ struct {
 	__type(key, struct lb_client);
 	__type(value, struct lb_choice);
 } lb_affinity SEC(".maps");
+
+/* What a socket of the node has to do with services: the backend that it has for a frontend, or the
+ * frontend that a backend answers for. */
+enum {
+	SOCKET_BACKEND = 0,
+	SOCKET_FRONTEND = 1,
+};
+
+struct lb_socket {
+	__u64 cookie;
+	struct addr addr;
+	__u16 port; /* network byte order */
+	__u8 proto;
+	__u8 answer; /* SOCKET_BACKEND, SOCKET_FRONTEND */
+	__u8 pad[4];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 65536);
+	__type(key, struct lb_socket);
+	__type(value, struct lb_backend);
+} lb_sockets SEC(".maps");
 
 struct metric {
 	__u64 packets;

@@ -136,6 +136,11 @@ type Config struct {
 	// service; those that are invalid are as in DefaultLoopbacks.
 	LoopbackIPv4 netip.Addr
 	LoopbackIPv6 netip.Addr
+	// CgroupRoot is the directory of the cgroup (version 2) whose processes reach services by hooks; empty
+	// if the node's own processes are somebody else's care. NetNSCookie is the kernel's number of the
+	// node's own network namespace, whose sockets are the only ones that the hooks touch.
+	CgroupRoot  string
+	NetNSCookie uint64
 	// DualStackWorld gives what is outside the cluster one identity a family, world-ipv4 (9) and
 	// world-ipv6 (10), instead of world (2) for both. Identities of prefixes must be chosen alike.
 	DualStackWorld bool
@@ -315,6 +320,8 @@ type Devices struct {
 	HostIfIndex   int
 	NativeIfIndex int
 	HostMAC       net.HardwareAddr
+	// NetNSCookie is the kernel's number of the network namespace.
+	NetNSCookie uint64
 	// DeviceMTU is the MTU for pod interfaces, RouteMTU that of the pods' default route (smaller
 	// when packets are encapsulated), 0 if equal.
 	DeviceMTU int

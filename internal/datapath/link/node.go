@@ -43,6 +43,9 @@ func (l *Links) SetNode(n datapath.Node) (datapath.Devices, error) {
 	if err := l.inNS(func() error { return apply(forwardingSettings(n)) }); err != nil {
 		return d, err
 	}
+	if err := l.inNS(func() (err error) { d.NetNSCookie, err = NetNSCookie(); return err }); err != nil {
+		return d, err
+	}
 	if err := l.nativeDevice(n, &d); err != nil {
 		return d, err
 	}
@@ -77,6 +80,20 @@ func (l *Links) SetNode(n datapath.Node) (datapath.Devices, error) {
 	errs = append(errs, l.removeAddresses(d.HostIfIndex, stale))
 	errs = append(errs, l.reconcileMasquerade(n))
 	return d, errors.Join(errs...)
+}
+
+// NetNSCookie returns the kernel's number of the network namespace of the calling thread.
+func NetNSCookie() (uint64, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, fmt.Errorf("number of the network namespace: %w", err)
+	}
+	defer unix.Close(fd)
+	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	if err != nil {
+		return 0, fmt.Errorf("number of the network namespace: %w", err)
+	}
+	return cookie, nil
 }
 
 func validateNode(n datapath.Node) error {

@@ -14,6 +14,7 @@ import (
 func settings(cfg datapath.Config) (fromPodConfig, error) {
 	var errs []error
 	c := fromPodConfig{
+		NetnsCookie:   cfg.NetNSCookie,
 		TunnelIfindex: uint32(cfg.TunnelIfIndex),
 		HostIfindex:   uint32(cfg.HostIfIndex),
 		Tunnel:        flag(cfg.Tunnel),
@@ -26,6 +27,9 @@ func settings(cfg datapath.Config) (fromPodConfig, error) {
 	}
 	if cfg.Tunnel && cfg.TunnelIfIndex == 0 {
 		errs = append(errs, errors.New("tunnelling needs the index of the tunnel device"))
+	}
+	if cfg.CgroupRoot != "" && cfg.NetNSCookie == 0 {
+		errs = append(errs, errors.New("services for the node's own processes need the number of its network namespace"))
 	}
 	if len(cfg.HostMAC) != 0 && len(cfg.HostMAC) != 6 {
 		errs = append(errs, fmt.Errorf("hardware address of the host device %q is not 6 bytes long", cfg.HostMAC))

@@ -29,6 +29,7 @@ const (
 	fromNetdevMapLbMembers     = "lb_members"
 	fromNetdevMapLbServices    = "lb_services"
 	fromNetdevMapLbSlots       = "lb_slots"
+	fromNetdevMapLbSockets     = "lb_sockets"
 	fromNetdevMapMetrics       = "metrics"
 	fromNetdevMapMonitor       = "monitor"
 	fromNetdevMapPolicy        = "policy"
@@ -99,6 +100,7 @@ type fromNetdevMapSpecs struct {
 	LbMembers     *ebpf.MapSpec `ebpf:"lb_members"`
 	LbServices    *ebpf.MapSpec `ebpf:"lb_services"`
 	LbSlots       *ebpf.MapSpec `ebpf:"lb_slots"`
+	LbSockets     *ebpf.MapSpec `ebpf:"lb_sockets"`
 	Metrics       *ebpf.MapSpec `ebpf:"metrics"`
 	Monitor       *ebpf.MapSpec `ebpf:"monitor"`
 	Policy        *ebpf.MapSpec `ebpf:"policy"`
@@ -145,6 +147,7 @@ type fromNetdevMaps struct {
 	LbMembers     *ebpf.Map `ebpf:"lb_members"`
 	LbServices    *ebpf.Map `ebpf:"lb_services"`
 	LbSlots       *ebpf.Map `ebpf:"lb_slots"`
+	LbSockets     *ebpf.Map `ebpf:"lb_sockets"`
 	Metrics       *ebpf.Map `ebpf:"metrics"`
 	Monitor       *ebpf.Map `ebpf:"monitor"`
 	Policy        *ebpf.Map `ebpf:"policy"`
@@ -166,6 +169,7 @@ func (m *fromNetdevMaps) Close() error {
 		m.LbMembers,
 		m.LbServices,
 		m.LbSlots,
+		m.LbSockets,
 		m.Metrics,
 		m.Monitor,
 		m.Policy,

@@ -44,6 +44,7 @@ type fromPodConfig struct {
 		_ structs.HostLayout
 		B [16]uint8
 	}
+	NetnsCookie   uint64
 	TunnelIfindex uint32
 	HostIfindex   uint32
 	TimeoutTcp    uint32
@@ -177,6 +178,16 @@ type fromPodLbSlot struct {
 	Slot uint32
 }
 
+type fromPodLbSocket struct {
+	_      structs.HostLayout
+	Cookie uint64
+	Addr   fromPodAddr
+	Port   uint16
+	Proto  uint8
+	Answer uint8
+	Pad    [4]uint8
+}
+
 type fromPodMetric struct {
 	_       structs.HostLayout
 	Packets uint64
@@ -231,6 +242,7 @@ const (
 	fromPodMapLbMembers     = "lb_members"
 	fromPodMapLbServices    = "lb_services"
 	fromPodMapLbSlots       = "lb_slots"
+	fromPodMapLbSockets     = "lb_sockets"
 	fromPodMapMetrics       = "metrics"
 	fromPodMapMonitor       = "monitor"
 	fromPodMapPolicy        = "policy"
@@ -301,6 +313,7 @@ type fromPodMapSpecs struct {
 	LbMembers     *ebpf.MapSpec `ebpf:"lb_members"`
 	LbServices    *ebpf.MapSpec `ebpf:"lb_services"`
 	LbSlots       *ebpf.MapSpec `ebpf:"lb_slots"`
+	LbSockets     *ebpf.MapSpec `ebpf:"lb_sockets"`
 	Metrics       *ebpf.MapSpec `ebpf:"metrics"`
 	Monitor       *ebpf.MapSpec `ebpf:"monitor"`
 	Policy        *ebpf.MapSpec `ebpf:"policy"`
@@ -347,6 +360,7 @@ type fromPodMaps struct {
 	LbMembers     *ebpf.Map `ebpf:"lb_members"`
 	LbServices    *ebpf.Map `ebpf:"lb_services"`
 	LbSlots       *ebpf.Map `ebpf:"lb_slots"`
+	LbSockets     *ebpf.Map `ebpf:"lb_sockets"`
 	Metrics       *ebpf.Map `ebpf:"metrics"`
 	Monitor       *ebpf.Map `ebpf:"monitor"`
 	Policy        *ebpf.Map `ebpf:"policy"`
@@ -368,6 +382,7 @@ func (m *fromPodMaps) Close() error {
 		m.LbMembers,
 		m.LbServices,
 		m.LbSlots,
+		m.LbSockets,
 		m.Metrics,
 		m.Monitor,
 		m.Policy,

@@ -18,6 +18,7 @@ import (
 	"sync"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
 	"github.com/hawser-net/hawser/internal/datapath"
@@ -31,6 +32,8 @@ const (
 	FromOverlay = "from_overlay"
 	FromHost    = "from_host"
 	FromNetdev  = "from_netdev"
+	// sock is the object of the hooks of a cgroup; its programs are named in cgroup.go.
+	sock = "sock"
 )
 
 // Filters puts programs on interfaces. Package datapath/link implements it.
@@ -52,6 +55,7 @@ type Loader struct {
 	digest   string // of the programs below; empty before the first Configure
 	programs map[string]*ebpf.Program
 	ids      map[string]int
+	hooks    map[string]link.Link // of the cgroup, if nothing is pinned
 }
 
 var _ datapath.Programs = (*Loader)(nil)
@@ -66,7 +70,11 @@ func New(m *maps.Maps, f Filters, log *slog.Logger) *Loader {
 func (l *Loader) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return closeAll(l.programs)
+	errs := []error{closeAll(l.programs)}
+	for _, hook := range l.hooks {
+		errs = append(errs, hook.Close())
+	}
+	return errors.Join(errs...)
 }
 
 func closeAll(programs map[string]*ebpf.Program) error {
@@ -109,7 +117,7 @@ func (l *Loader) Configure(cfg datapath.Config) error {
 		l.programs, l.ids, l.digest = programs, ids, digest
 		closeAll(old) // the filters hold references of their own
 	}
-	errs := []error{l.attachNode(cfg)}
+	errs := []error{l.attachNode(cfg), l.attachCgroup(cfg.CgroupRoot)}
 	if fresh {
 		errs = append(errs, l.attachEndpoints())
 	}
@@ -236,6 +244,7 @@ func (l *Loader) blueprint(rodata fromPodConfig) (map[string]*ebpf.CollectionSpe
 		{FromOverlay, _FromOverlayBytes},
 		{FromHost, _FromHostBytes},
 		{FromNetdev, _FromNetdevBytes},
+		{sock, _SockBytes},
 	} {
 		spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(o.object))
 		if err != nil {
@@ -274,7 +283,7 @@ func (l *Loader) obtain(specs map[string]*ebpf.CollectionSpec, digest string) (m
 		dir = filepath.Join(l.maps.Dir(), pinPrefix+digest)
 	}
 	pinned := dir != ""
-	for name := range specs {
+	for _, name := range programNames(specs) {
 		if !pinned {
 			break
 		}
@@ -333,15 +342,22 @@ func (l *Loader) load(specs map[string]*ebpf.CollectionSpec) (map[string]*ebpf.P
 			}
 			return nil, fmt.Errorf("load program %s: %w", name, err)
 		}
-		programs[name] = c.DetachProgram(name)
-		c.Close()
-		if programs[name] == nil {
-			delete(programs, name)
-			closeAll(programs)
-			return nil, fmt.Errorf("load program %s: its object does not contain it", name)
+		for program := range spec.Programs {
+			programs[program] = c.DetachProgram(program)
 		}
+		c.Close()
 	}
 	return programs, nil
+}
+
+// programNames returns the names of all programs of some objects, sorted.
+func programNames(specs map[string]*ebpf.CollectionSpec) []string {
+	var names []string
+	for _, spec := range specs {
+		names = slices.AppendSeq(names, stdmaps.Keys(spec.Programs))
+	}
+	slices.Sort(names)
+	return names
 }
 
 // publish pins programs so that the directory appears with all of them or not at all.

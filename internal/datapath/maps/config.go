@@ -30,10 +30,12 @@ type Config struct {
 	// Blocks is the number of blocks of addresses that rules name.
 	Blocks int
 	// Services is the number of frontends of services, ServiceBackends that of the backends of all
-	// frontends together, and Affinities how many clients' backends are remembered.
+	// frontends together, Affinities how many clients' backends are remembered, and Sockets how many
+	// addresses of services that the node's own sockets use, and their backends.
 	Services        int
 	ServiceBackends int
 	Affinities      int
+	Sockets         int
 	// Fragments is the number of fragmented packets under way; the oldest go first.
 	Fragments int
 	// EventBytes is the size of the event buffer: a power of two and a multiple of the page.
@@ -54,6 +56,7 @@ func Defaults() Config {
 		Services:        65536,
 		ServiceBackends: 262144,
 		Affinities:      65536,
+		Sockets:         65536,
 		Fragments:       8192,
 		EventBytes:      1 << 20,
 	}
@@ -68,6 +71,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.IntVar(&c.Services, "bpf-lb-map-max", c.Services, "most frontends of services")
 	fs.IntVar(&c.ServiceBackends, "bpf-lb-service-backend-map-max", c.ServiceBackends, "most backends of all frontends together")
 	fs.IntVar(&c.Affinities, "bpf-lb-affinity-map-max", c.Affinities, "most clients whose backend is remembered")
+	fs.IntVar(&c.Sockets, "bpf-lb-sock-rev-map-max", c.Sockets, "most addresses of services in use by the node's own sockets, their backends counted too")
 	fs.IntVar(&c.Fragments, "bpf-fragments-map-max", c.Fragments, "most fragmented packets under way")
 	fs.IntVar(&c.EventBytes, "bpf-events-bytes", c.EventBytes, "size of the event buffer in bytes, a power of two")
 }
@@ -95,6 +99,7 @@ func (c Config) Validate() error {
 		{"bpf-lb-map-max", c.Services, 1},
 		{"bpf-lb-service-backend-map-max", c.ServiceBackends, 1},
 		{"bpf-lb-affinity-map-max", c.Affinities, 128},
+		{"bpf-lb-sock-rev-map-max", c.Sockets, 128},
 		{"bpf-events-bytes", c.EventBytes, 4096},
 	} {
 		if s.n < s.min || s.n > 1<<26 {
@@ -122,6 +127,7 @@ func (c Config) entries() map[string]int {
 		kernelMapLbSlots:       c.ServiceBackends,
 		kernelMapLbMembers:     c.ServiceBackends,
 		kernelMapLbAffinity:    c.Affinities,
+		kernelMapLbSockets:     c.Sockets,
 		kernelMapFragments:     c.Fragments,
 		kernelMapEvents:        c.EventBytes,
 	}

@@ -154,6 +154,16 @@ type kernelLbSlot struct {
 	Slot uint32
 }
 
+type kernelLbSocket struct {
+	_      structs.HostLayout
+	Cookie uint64
+	Addr   kernelAddr
+	Port   uint16
+	Proto  uint8
+	Answer uint8
+	Pad    [4]uint8
+}
+
 type kernelMetric struct {
 	_       structs.HostLayout
 	Packets uint64
@@ -208,6 +218,7 @@ const (
 	kernelMapLbMembers     = "lb_members"
 	kernelMapLbServices    = "lb_services"
 	kernelMapLbSlots       = "lb_slots"
+	kernelMapLbSockets     = "lb_sockets"
 	kernelMapMetrics       = "metrics"
 	kernelMapMonitor       = "monitor"
 	kernelMapPolicy        = "policy"
@@ -276,6 +287,7 @@ type kernelMapSpecs struct {
 	LbMembers     *ebpf.MapSpec `ebpf:"lb_members"`
 	LbServices    *ebpf.MapSpec `ebpf:"lb_services"`
 	LbSlots       *ebpf.MapSpec `ebpf:"lb_slots"`
+	LbSockets     *ebpf.MapSpec `ebpf:"lb_sockets"`
 	Metrics       *ebpf.MapSpec `ebpf:"metrics"`
 	Monitor       *ebpf.MapSpec `ebpf:"monitor"`
 	Policy        *ebpf.MapSpec `ebpf:"policy"`
@@ -322,6 +334,7 @@ type kernelMaps struct {
 	LbMembers     *ebpf.Map `ebpf:"lb_members"`
 	LbServices    *ebpf.Map `ebpf:"lb_services"`
 	LbSlots       *ebpf.Map `ebpf:"lb_slots"`
+	LbSockets     *ebpf.Map `ebpf:"lb_sockets"`
 	Metrics       *ebpf.Map `ebpf:"metrics"`
 	Monitor       *ebpf.Map `ebpf:"monitor"`
 	Policy        *ebpf.Map `ebpf:"policy"`
@@ -343,6 +356,7 @@ func (m *kernelMaps) Close() error {
 		m.LbMembers,
 		m.LbServices,
 		m.LbSlots,
+		m.LbSockets,
 		m.Metrics,
 		m.Monitor,
 		m.Policy,

@@ -19,7 +19,7 @@ import (
 // then the agent fills new maps from its tables before it replaces the programs; flows are lost.
 const (
 	layoutPrefix = "maps-"
-	layout       = layoutPrefix + "v3"
+	layout       = layoutPrefix + "v4"
 )
 
 // Maps is the set of maps of one node.
@@ -146,7 +146,7 @@ func mapNames() []string {
 	return []string{
 		kernelMapEndpoints, kernelMapAddresses, kernelMapRuleSets, kernelMapPolicy,
 		kernelMapIpcache, kernelMapIpcachePrefix, kernelMapBlocks, kernelMapLbServices, kernelMapLbSlots,
-		kernelMapLbMembers, kernelMapLbAffinity, kernelMapCt, kernelMapFragments,
+		kernelMapLbMembers, kernelMapLbAffinity, kernelMapLbSockets, kernelMapCt, kernelMapFragments,
 		kernelMapMetrics, kernelMapMonitor, kernelMapEvents, kernelMapEventsLost,
 	}
 }

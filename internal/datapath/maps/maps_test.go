@@ -21,7 +21,7 @@ func small() maps.Config {
 	c := maps.Defaults()
 	c.Dir, c.CTEntries, c.Fragments, c.PolicyEntries = "", 4096, 256, 1000
 	c.IPCacheEntries, c.IPCachePrefixes, c.Endpoints, c.RuleSets = 8192, 64, 64, 64
-	c.Services, c.ServiceBackends, c.Affinities = 64, 1000, 128
+	c.Services, c.ServiceBackends, c.Affinities, c.Sockets = 64, 1000, 128, 128
 	return c
 }
 

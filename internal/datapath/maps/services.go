@@ -109,8 +109,7 @@ func (m *Maps) UpsertService(s datapath.Service) error {
 	}
 	s.Backends = slices.Clone(s.Backends)
 	next := serviceState{row: s, set: old.set}
-	// Members are kept for sets with affinity only, so a set is one with or one without.
-	if !known || !slices.Equal(old.row.Backends, s.Backends) || (old.row.Affinity > 0) != (s.Affinity > 0) {
+	if !known || !slices.Equal(old.row.Backends, s.Backends) {
 		next.set = 0
 		if len(s.Backends) > 0 {
 			next.set = m.freeSet()
@@ -162,9 +161,6 @@ func (s serviceState) slots() (keys []kernelLbSlot, values []kernelLbBackend) {
 }
 
 func (s serviceState) members() (keys []kernelLbMember, values []uint32) {
-	if s.row.Affinity == 0 {
-		return nil, nil
-	}
 	for _, b := range s.row.Backends {
 		keys = append(keys, kernelLbMember{Backend: toKernelBackend(b), Set: s.set})
 		values = append(values, 1)

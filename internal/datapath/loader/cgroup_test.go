@@ -1,0 +1,273 @@
+package loader_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/datapath/loader"
+	"github.com/hawser-net/hawser/internal/testenv"
+)
+
+// clientEnv, if set, makes the test's program a client in a cgroup: see TestCgroupClient.
+const clientEnv = "HAWSER_TEST_CGROUP_CLIENT"
+
+// outcome is what a client in the cgroup saw.
+type outcome struct {
+	Peer string // who it was connected to, or got the answer from
+	Got  string // what the other side said
+	Err  string
+}
+
+// testCgroup makes a cgroup for the test.
+func testCgroup(t *testing.T) string {
+	t.Helper()
+	testenv.RequireRoot(t)
+	root, err := loader.FindCgroup()
+	must(t, err)
+	dir := filepath.Join(root, fmt.Sprintf("hawser-test-%d-%d", os.Getpid(), time.Now().UnixNano()))
+	must(t, os.Mkdir(dir, 0o755))
+	t.Cleanup(func() {
+		// The kernel keeps a cgroup for a moment after its last process.
+		err := unix.Rmdir(dir)
+		for range 50 {
+			if err == nil || errors.Is(err, unix.ENOENT) {
+				return
+			}
+			time.Sleep(20 * time.Millisecond)
+			err = unix.Rmdir(dir)
+		}
+		t.Errorf("remove %s: %v", dir, err)
+	})
+	return dir
+}
+
+// clientIn runs a client as a process of the cgroup and the namespace.
+func clientIn(t *testing.T, ns *testenv.NetNS, cgroup, network string, to netip.AddrPort) outcome {
+	t.Helper()
+	dir, err := os.Open(cgroup)
+	must(t, err)
+	defer dir.Close()
+	cmd := exec.Command("/proc/self/exe", "-test.run=^TestCgroupClient$", "-test.count=1")
+	cmd.Env = append(os.Environ(), clientEnv+"="+network+" "+to.String())
+	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(dir.Fd())}
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	must(t, ns.Do(cmd.Start))
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("client: %v\n%s%s", err, stdout.String(), stderr.String())
+	}
+	var o outcome
+	line, _, _ := strings.Cut(stdout.String(), "\n")
+	if err := json.Unmarshal([]byte(line), &o); err != nil {
+		t.Fatalf("client said %q: %v", stdout.String(), err)
+	}
+	return o
+}
+
+// TestCgroupClient is no test: it is the client, in a process of its own.
+func TestCgroupClient(t *testing.T) {
+	network, to, ok := strings.Cut(os.Getenv(clientEnv), " ")
+	if !ok {
+		t.Skip("is run by other tests")
+	}
+	var o outcome
+	if err := client(network, to, &o); err != nil {
+		o.Err = err.Error()
+	}
+	if err := json.NewEncoder(os.Stdout).Encode(o); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func client(network, to string, o *outcome) error {
+	deadline := time.Now().Add(3 * time.Second)
+	buf := make([]byte, 100)
+	if network == "unconnected" {
+		c, err := net.ListenPacket("udp", ":0")
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		c.SetDeadline(deadline)
+		addr, err := net.ResolveUDPAddr("udp", to)
+		if err != nil {
+			return err
+		}
+		// Datagrams of one socket stay together.
+		for range 5 {
+			if _, err := c.WriteTo([]byte("who"), addr); err != nil {
+				return err
+			}
+			n, from, err := c.ReadFrom(buf)
+			if err != nil {
+				return err
+			}
+			if o.Got != "" && o.Got != string(buf[:n]) {
+				return fmt.Errorf("%s answered, then %s", o.Got, buf[:n])
+			}
+			o.Got, o.Peer = string(buf[:n]), from.String()
+		}
+		return nil
+	}
+	c, err := net.DialTimeout(network, to, 3*time.Second)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	c.SetDeadline(deadline)
+	// What the kernel says, not what was asked for.
+	raw, err := c.(syscall.Conn).SyscallConn()
+	if err != nil {
+		return err
+	}
+	var peer unix.Sockaddr
+	var peerErr error
+	if err := raw.Control(func(fd uintptr) { peer, peerErr = unix.Getpeername(int(fd)) }); err != nil || peerErr != nil {
+		return errors.Join(err, peerErr)
+	}
+	switch a := peer.(type) {
+	case *unix.SockaddrInet4:
+		o.Peer = netip.AddrPortFrom(netip.AddrFrom4(a.Addr), uint16(a.Port)).String()
+	case *unix.SockaddrInet6:
+		o.Peer = netip.AddrPortFrom(netip.AddrFrom16(a.Addr), uint16(a.Port)).String()
+	}
+	if _, err := c.Write([]byte("who")); err != nil {
+		return err
+	}
+	n, err := c.Read(buf)
+	if err != nil && err != io.EOF {
+		return err
+	}
+	o.Got = string(buf[:n])
+	return nil
+}
+
+// answerAs serves TCP and UDP on the service port with a name.
+func answerAs(t *testing.T, ns *testenv.NetNS, name string) {
+	t.Helper()
+	var l net.Listener
+	var u net.PacketConn
+	must(t, ns.Do(func() (err error) {
+		if l, err = net.Listen("tcp", fmt.Sprintf(":%d", service)); err != nil {
+			return err
+		}
+		u, err = net.ListenPacket("udp", fmt.Sprintf(":%d", service))
+		return err
+	}))
+	done := make(chan struct{}, 2)
+	go func() {
+		defer func() { done <- struct{}{} }()
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			c.Write([]byte(name))
+			c.Close()
+		}
+	}()
+	go func() {
+		defer func() { done <- struct{}{} }()
+		buf := make([]byte, 100)
+		for {
+			_, from, err := u.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			u.WriteTo([]byte(name), from)
+		}
+	}()
+	t.Cleanup(func() { l.Close(); u.Close(); <-done; <-done })
+}
+
+// TestNodesOwnProcesses: a process of the node reaches a service by its address and never sees the
+// backend's, whatever its socket; one of a pod, in the same cgroup, is left to the pod's interface.
+func TestNodesOwnProcesses(t *testing.T) {
+	cgroup := testCgroup(t)
+	n1, n2 := newTestNode(t, 1, true), newTestNode(t, 2, true)
+	must(t, n1.ns.Do(func() (err error) { n1.cfg.NetNSCookie, err = netnsCookie(); return err }))
+	n1.cfg.CgroupRoot = cgroup
+	join(t, n1, n2)
+	a, b := n1.pod(t, 1001, n2), n1.pod(t, 1002, n2)
+	answerAs(t, a.ns, "a")
+	answerAs(t, b.ns, "b")
+	try := func(what string, ns *testenv.NetNS, network string, vip netip.Addr, want outcome) {
+		t.Helper()
+		got := clientIn(t, ns, cgroup, network, netip.AddrPortFrom(vip, 80))
+		if want.Err != "" && strings.Contains(got.Err, want.Err) {
+			return
+		}
+		if want.Got == "any" && (got.Got == "a" || got.Got == "b") {
+			want.Got = got.Got
+		}
+		if got != want {
+			t.Errorf("%s, %s to %s: %+v, want %+v", what, network, vip, got, want)
+		}
+	}
+	for _, vip := range []netip.Addr{vip4, vip6} {
+		peer := netip.AddrPortFrom(vip, 80).String()
+		for _, network := range []string{"tcp", "udp", "unconnected"} {
+			n1.publish(t, nil, b)
+			try("the node", n1.ns, network, vip, outcome{Peer: peer, Got: "b"})
+			n1.publish(t, nil, a, b)
+			for range 3 {
+				try("the node, to either", n1.ns, network, vip, outcome{Peer: peer, Got: "any"})
+			}
+			n1.publish(t, nil)
+			try("the node, to nobody", n1.ns, network, vip, outcome{Err: "refused"})
+			// The pod's own packets are translated where policy can see it.
+			n1.publish(t, nil, b)
+			before := n1.flowsVia(t)
+			try("a pod", a.ns, network, vip, outcome{Peer: peer, Got: "b"})
+			if after := n1.flowsVia(t); after != before+1 {
+				t.Errorf("%s of a pod to %s: %d translated flows became %d", network, vip, before, after)
+			}
+		}
+	}
+	// An address that is no service's is the process's own business.
+	if got := clientIn(t, n1.ns, cgroup, "tcp", netip.AddrPortFrom(a.ep.IPv4, service)); got.Got != "a" {
+		t.Errorf("the node to a pod directly: %+v", got)
+	}
+
+	n1.cfg.CgroupRoot = ""
+	must(t, n1.loader.Configure(n1.cfg))
+	if got := clientIn(t, n1.ns, cgroup, "udp", netip.AddrPortFrom(vip4, 80)); got.Err == "" {
+		t.Errorf("without hooks: %+v", got)
+	}
+}
+
+// flowsVia counts the flows that go through a service.
+func (n *testNode) flowsVia(t *testing.T) (count int) {
+	t.Helper()
+	must(t, n.maps.CT(func(e datapath.CTEntry) bool {
+		if e.Service.IsValid() {
+			count++
+		}
+		return true
+	}))
+	return count
+}
+
+func netnsCookie() (uint64, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Close(fd)
+	return unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+}
