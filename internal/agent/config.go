@@ -52,6 +52,12 @@ type Config struct {
 	NativeIPv4CIDR string
 	NativeIPv6CIDR string
 
+	// KubeProxyReplacement has the agent do for the node itself, and for what comes from outside, what it
+	// does for pods in any case: lead to services. CgroupRoot is the cgroup of the node's own processes;
+	// empty for the mounted hierarchy.
+	KubeProxyReplacement bool
+	CgroupRoot           string
+
 	KVStore                  string // a kind of store, or empty for a node on its own
 	KVStoreOpts              map[string]string
 	KVStoreLeaseTTL          time.Duration
@@ -131,6 +137,9 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.MasqueradeIPv6, "enable-ipv6-masquerade", c.MasqueradeIPv6, "give pod traffic that leaves the cluster the node's IPv6 address")
 	fs.StringVar(&c.NativeIPv4CIDR, "ipv4-native-routing-cidr", c.NativeIPv4CIDR, "IPv4 range that is never masqueraded")
 	fs.StringVar(&c.NativeIPv6CIDR, "ipv6-native-routing-cidr", c.NativeIPv6CIDR, "IPv6 range that is never masqueraded")
+	fs.BoolVar(&c.KubeProxyReplacement, "kube-proxy-replacement", c.KubeProxyReplacement,
+		"lead the node's own processes, and clients outside of the cluster, to services; without it that is kube-proxy's, and pods' traffic alone is ours")
+	fs.StringVar(&c.CgroupRoot, "cgroup-root", c.CgroupRoot, "cgroup (version 2) of the node's own processes; where such cgroups are mounted by default")
 	fs.StringVar(&c.KVStore, "kvstore", c.KVStore, "key-value store shared by the nodes: "+strings.Join(dial.Kinds(), " or ")+"; empty for a node on its own")
 	dial.OptionsVar(fs, &c.KVStoreOpts, "kvstore-opt", "options of the key-value store, such as etcd.address=http://10.0.0.1:2379, etcd.config=/path or consul.address=10.0.0.1:8500")
 	fs.DurationVar(&c.KVStoreLeaseTTL, "kvstore-lease-ttl", c.KVStoreLeaseTTL, "how long this node's keys outlive it, 25s to 24h")

@@ -19,6 +19,7 @@ import (
 	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/datapath/link"
+	"github.com/hawser-net/hawser/internal/datapath/loader"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/ipam"
 	"github.com/hawser-net/hawser/internal/ipcache"
@@ -189,15 +190,35 @@ func (a *api) configure(facts nodeFacts, links *link.Links) error {
 	a.mu.Lock()
 	a.devices = devices
 	a.mu.Unlock()
+	cgroup, err := a.cfg.cgroup()
+	if err != nil {
+		return err
+	}
 	if err := a.programs.Configure(datapath.Config{
 		Tunnel: a.cfg.RoutingMode == "tunnel", TunnelIfIndex: devices.TunnelIfIndex, HostIfIndex: devices.HostIfIndex,
 		NativeIfIndex: devices.NativeIfIndex, RouterIPv4: a.router4, RouterIPv6: a.router6, HostMAC: devices.HostMAC,
 		NodeIPv4: facts.ipv4, NodeIPv6: facts.ipv6, DualStackWorld: a.cfg.EnableIPv4 && a.cfg.EnableIPv6,
+		CgroupRoot: cgroup, NetNSCookie: devices.NetNSCookie,
 		CTTimeouts: datapath.CTTimeouts{TCP: a.cfg.CTTCP, TCPSyn: a.cfg.CTTCPSyn, TCPFin: a.cfg.CTTCPFin, Any: a.cfg.CTAny},
 	}); err != nil {
 		return fmt.Errorf("load the programs: %w", err)
 	}
 	return nil
+}
+
+// cgroup returns the cgroup whose processes are led to services, empty if that is not the agent's to do.
+func (c Config) cgroup() (string, error) {
+	if !c.KubeProxyReplacement {
+		return "", nil
+	}
+	if c.CgroupRoot != "" {
+		return c.CgroupRoot, nil
+	}
+	root, err := loader.FindCgroup()
+	if err != nil {
+		return "", fmt.Errorf("--kube-proxy-replacement: %w; mount one, or name it with --cgroup-root", err)
+	}
+	return root, nil
 }
 
 // placeSelf claims the node's own addresses for the host identity.
