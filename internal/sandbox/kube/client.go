@@ -111,6 +111,13 @@ func (n *nodeObject) ready(since time.Time) (bool, string) {
 	return false, "the kubelet has said nothing yet"
 }
 
+// renewed returns when the node's kubelet last said that it is alive, to the microsecond; its heartbeats tell whole seconds only.
+func (c *client) renewed(ctx context.Context, node string) (time.Time, error) {
+	var lease struct{ Spec struct{ RenewTime time.Time } }
+	err := c.do(ctx, http.MethodGet, "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/"+node, "", nil, &lease)
+	return lease.Spec.RenewTime, err
+}
+
 func (c *client) nodes(ctx context.Context) ([]nodeObject, error) {
 	var list struct{ Items []nodeObject }
 	err := c.do(ctx, http.MethodGet, "/api/v1/nodes", "", nil, &list)

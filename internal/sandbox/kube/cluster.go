@@ -229,7 +229,7 @@ func (c *Cluster) create(ctx context.Context, programs string, images imageFiles
 	if err := c.deploy(ctx, st); err != nil {
 		return nil, err
 	}
-	if err := c.waitNodes(ctx, st, st.Nodes); err != nil {
+	if err := c.waitNodes(ctx, st, st.Nodes, time.Time{}); err != nil {
 		return nil, err
 	}
 	st.Complete = true
@@ -253,6 +253,7 @@ func (c *Cluster) upAgain(ctx context.Context, st *state, images imageFiles) err
 		return err
 	}
 	var started []*node
+	since := time.Now()
 	for _, n := range st.Nodes {
 		if n.Init.Alive() || n.Killed {
 			continue
@@ -263,7 +264,7 @@ func (c *Cluster) upAgain(ctx context.Context, st *state, images imageFiles) err
 		}
 		started = append(started, n)
 	}
-	return errors.Join(c.save(st), c.waitNodes(ctx, st, started))
+	return errors.Join(c.save(st), c.waitNodes(ctx, st, started, since))
 }
 
 // Down ends and removes the cluster, however much of it there is. There being none is fine.
@@ -336,8 +337,8 @@ func retry(timeout time.Duration, fn func() error) error {
 	}
 }
 
-// waitNodes waits until the nodes are Ready and have all images.
-func (c *Cluster) waitNodes(ctx context.Context, st *state, nodes []*node) error {
+// waitNodes waits until the nodes, which were started after since, are Ready and have all images. Nodes of a new cluster have no past: since is zero.
+func (c *Cluster) waitNodes(ctx context.Context, st *state, nodes []*node, since time.Time) error {
 	if len(nodes) == 0 {
 		return nil
 	}
@@ -345,41 +346,53 @@ func (c *Cluster) waitNodes(ctx context.Context, st *state, nodes []*node) error
 	if err != nil {
 		return err
 	}
-	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.StartTimeout)
 	defer cancel()
 	g, ctx := errgroup.WithContext(ctx)
 	for _, n := range nodes {
-		g.Go(func() error { return c.waitNode(ctx, api, n, began) })
+		g.Go(func() error { return c.waitNode(ctx, api, n, since) })
 	}
 	return g.Wait()
 }
 
-func (c *Cluster) waitNode(ctx context.Context, api *client, n *node, began time.Time) error {
+func (c *Cluster) waitNode(ctx context.Context, api *client, n *node, since time.Time) error {
 	var why string
 	for {
-		var object nodeObject
-		err := api.do(ctx, "GET", "/api/v1/nodes/"+n.Name, "", nil, &object)
-		ready := false
-		if err != nil {
-			why = err.Error()
-		} else if ready, why = object.ready(began); ready {
-			if _, err := os.Stat(filepath.Join(c.nodeDir(n.Name), "node", importedTag)); err == nil {
-				c.say("node %s is Ready (%.1f s)", n.Name, time.Since(began).Seconds())
-				return nil
-			}
-			why = "it is still taking images in"
+		var ready bool
+		if ready, why = c.nodeReady(ctx, api, n, since); ready {
+			c.say("node %s is Ready", n.Name)
+			return nil
 		}
 		if !n.Init.Alive() {
 			return fmt.Errorf("node %s ended: %s", n.Name, machine.LastLines(c.log(n.Name), 8))
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("node %s is not Ready after %s: %s; its logs are in %s", n.Name, time.Since(began).Round(time.Second), why,
+			return fmt.Errorf("node %s is not Ready after %s: %s; its logs are in %s", n.Name, c.cfg.StartTimeout, why,
 				filepath.Join(c.nodeDir(n.Name), "var/log"))
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
+}
+
+// nodeReady reports whether a node that was started after since is Ready, and what it lacks.
+func (c *Cluster) nodeReady(ctx context.Context, api *client, n *node, since time.Time) (bool, string) {
+	var object nodeObject
+	if err := api.do(ctx, "GET", "/api/v1/nodes/"+n.Name, "", nil, &object); err != nil {
+		return false, err.Error()
+	}
+	if ready, why := object.ready(since); !ready {
+		return false, why
+	}
+	if !since.IsZero() {
+		if renewed, err := api.renewed(ctx, n.Name); err != nil || renewed.Before(since) {
+			return false, "its kubelet has not said that it is alive"
+		}
+	}
+	if _, err := os.Stat(filepath.Join(c.nodeDir(n.Name), "node", importedTag)); err != nil {
+		return false, "it is still taking images in"
+	}
+	return true, ""
 }
 
 func describe(st *state) string {

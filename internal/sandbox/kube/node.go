@@ -121,10 +121,11 @@ func (c *Cluster) StartNode(ctx context.Context, name string) error {
 		if err != nil {
 			return err
 		}
+		since := time.Now()
 		if err := errors.Join(c.bootNode(st, n, images), c.save(st)); err != nil {
 			return err
 		}
-		return c.waitNodes(ctx, st, []*node{n})
+		return c.waitNodes(ctx, st, []*node{n}, since)
 	})
 }
 
