@@ -165,12 +165,14 @@ func nodeCommand(cfg *Config) *cobra.Command {
 // kubeNodeCommand and kubeForwardCommand are processes of a cluster; see package kube.
 func kubeNodeCommand() *cobra.Command {
 	var dir string
+	var inside bool
 	cmd := &cobra.Command{
 		Use: "kube-node", Hidden: true, Args: cobra.NoArgs,
 		Short: "be the first process of a node (run by up)",
-		RunE:  func(cmd *cobra.Command, _ []string) error { return kube.RunNode(cmd.Context(), dir) },
+		RunE:  func(cmd *cobra.Command, _ []string) error { return kube.RunNode(cmd.Context(), dir, inside) },
 	}
 	cmd.Flags().StringVar(&dir, "dir", "", "directory of the node")
+	cmd.Flags().BoolVar(&inside, "inside", false, "it is in the node's cgroups")
 	return cmd
 }
 

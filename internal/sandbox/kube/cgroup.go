@@ -54,7 +54,8 @@ func findCgroups() (cgroups, error) {
 	return c, nil
 }
 
-// nodeCgroup is a node's cgroup in every hierarchy. The kubelet puts pods below it, and the node's own processes are in leafCgroup below it.
+// nodeCgroup is a node's cgroup in every hierarchy. For the node it is the root. In the hierarchy of version 2 the node's own processes are in leafCgroup
+// below it; the kubelet puts pods beside that.
 func nodeCgroup(cluster, node string) string { return filepath.Join("/", cgroupBase, cluster, node) }
 
 const leafCgroup = "init"
@@ -88,12 +89,6 @@ func (c cgroups) create(path string) error {
 				}
 			}
 		}
-	}
-	if c.unified == "" {
-		return nil
-	}
-	if err := os.MkdirAll(filepath.Join(c.unified, path, leafCgroup), 0o755); err != nil {
-		return fmt.Errorf("cgroup: %w", err)
 	}
 	return nil
 }
@@ -135,4 +130,64 @@ func (c cgroups) remove(path string) error {
 		_ = unix.Rmdir(filepath.Join(dir, cgroupBase)) // fails unless it is empty
 	}
 	return errors.Join(errs...)
+}
+
+// hierarchy is where and how one is mounted.
+type hierarchy struct{ path, kind, options string }
+
+// cgroupMounts lists the mounts of hierarchies, and the file system that holds their directories if there is one, outer ones first.
+func cgroupMounts() ([]hierarchy, error) {
+	data, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	return parseCgroupMounts(string(data)), nil
+}
+
+// parseCgroupMounts reads a mountinfo (see proc_pid_mountinfo(5)).
+func parseCgroupMounts(text string) []hierarchy {
+	var out []hierarchy
+	for line := range strings.Lines(text) {
+		before, after, _ := strings.Cut(line, " - ")
+		fields, kind := strings.Fields(before), strings.Fields(after)
+		if len(fields) < 5 || len(kind) < 3 || (fields[4] != cgroupRoot && !strings.HasPrefix(fields[4], cgroupRoot+"/")) {
+			continue
+		}
+		h := hierarchy{path: fields[4], kind: kind[0]}
+		switch h.kind {
+		case "cgroup": // the options name the controllers; how it is mounted is not asked for
+			for o := range strings.SplitSeq(kind[2], ",") {
+				if o != "rw" && o != "ro" && o != "xattr" && !strings.HasPrefix(o, "release_agent=") {
+					h.options = strings.Trim(h.options+","+o, ",")
+				}
+			}
+		case "cgroup2":
+		case "tmpfs":
+			h.options = "mode=755"
+		default:
+			continue
+		}
+		out = append(out, h)
+	}
+	return out
+}
+
+// mount mounts a hierarchy as the process's namespace of cgroups has it.
+func (h hierarchy) mount() error {
+	if err := os.MkdirAll(h.path, 0o755); err != nil {
+		return err
+	}
+	if err := unix.Mount(h.kind, h.path, h.kind, unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, h.options); err != nil {
+		return fmt.Errorf("mount %s: %w", h.path, err)
+	}
+	// Controllers that share a hierarchy are found by their own names, too.
+	name := filepath.Base(h.path)
+	if h.kind == "cgroup" && strings.Contains(name, ",") {
+		for one := range strings.SplitSeq(name, ",") {
+			if err := os.Symlink(name, filepath.Join(filepath.Dir(h.path), one)); err != nil && !errors.Is(err, fs.ErrExist) {
+				return err
+			}
+		}
+	}
+	return nil
 }

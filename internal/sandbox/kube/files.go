@@ -49,7 +49,7 @@ disabled_plugins = [
 	return fmt.Sprintf(text, criSocket, image.PauseName, !oomAdjust, runc)
 }
 
-func kubeletConfig(cgroup string) ([]byte, error) {
+func kubeletConfig() ([]byte, error) {
 	none := "0%"
 	return yaml.Marshal(map[string]any{
 		"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
@@ -62,7 +62,6 @@ func kubeletConfig(cgroup string) ([]byte, error) {
 		"tlsPrivateKeyFile":        nodeFiles + "/kubelet.key",
 		"failCgroupV1":             false,
 		"cgroupDriver":             "cgroupfs",
-		"cgroupRoot":               cgroup,
 		"clusterDNS":               []string{dnsService},
 		"clusterDomain":            "cluster.local",
 		"resolvConf":               nodeFiles + "/resolv.conf", // empty: there is no world that names could lead to
@@ -134,8 +133,7 @@ func (c *Cluster) writeNode(st *state, n *node, images []string, early int) erro
 	if err != nil {
 		return err
 	}
-	cgroup := nodeCgroup(st.Name, n.Name)
-	kubelet, err := kubeletConfig(cgroup)
+	kubelet, err := kubeletConfig()
 	if err != nil {
 		return err
 	}
@@ -143,12 +141,8 @@ func (c *Cluster) writeNode(st *state, n *node, images []string, early int) erro
 	if err != nil {
 		return err
 	}
-	groups, err := findCgroups()
-	if err != nil {
-		return err
-	}
 	config := initConfig{
-		Name: n.Name, Cgroup: cgroup, Unified: groups.unified, Programs: st.Programs, BinDir: st.BinDir, Images: images, Early: early,
+		Name: n.Name, Cgroup: nodeCgroup(st.Name, n.Name), Programs: st.Programs, BinDir: st.BinDir, Images: images, Early: early,
 		Kubelet: []string{
 			nodeFiles + "/kube/kubelet", "--config=" + nodeFiles + "/kubelet.yaml", "--kubeconfig=" + nodeFiles + "/kubeconfig",
 			"--hostname-override=" + n.Name, "--node-ip=" + strings.Join(n.addresses(), ","), "--v=1",

@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,12 +13,13 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/hawser-net/hawser/internal/sandbox/machine"
 )
 
 // Places on a node. They are the same on each.
 const (
 	nodeFiles   = "/run/node"
-	nodeCgroup2 = "/run/node-cgroup2" // the node's own part of the tree of version 2
 	criSocket   = "/run/containerd/containerd.sock"
 	importedTag = "images-imported" // a file below nodeFiles: all images are there
 )
@@ -28,8 +28,6 @@ const (
 type initConfig struct {
 	Name   string
 	Cgroup string // the node's, as a path below each hierarchy
-	// Unified is where the hierarchy of version 2 is mounted; empty if there is none.
-	Unified string
 	// Programs and BinDir are directories that the node sees at nodeFiles/kube and nodeFiles/bin.
 	Programs, BinDir string
 	Kubelet, Proxy   []string
@@ -45,9 +43,10 @@ var machineSettings = map[string]string{
 	"kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000",
 }
 
-// RunNode is the first process of a node, in new namespaces of mounts, processes, host name and IPC: it arranges the node's file system in dir, starts
-// containerd, the kubelet and perhaps kube-proxy, and starts them again when they end. When it ends, the kernel ends every process of the node.
-func RunNode(ctx context.Context, dir string) error {
+// RunNode is the first process of a node, in new namespaces of mounts, processes, host name and IPC. It enters the node's cgroups and runs itself again with
+// inside set, so that they are the root of all that the node sees. Then it arranges the node's file system in dir, starts containerd, the kubelet and perhaps
+// kube-proxy, and starts them again when they end. When it ends, the kernel ends every process of the node.
+func RunNode(ctx context.Context, dir string, inside bool) error {
 	if os.Getpid() != 1 {
 		return errors.New("this is how a cluster runs its nodes; it is not for people")
 	}
@@ -62,6 +61,9 @@ func RunNode(ctx context.Context, dir string) error {
 	var cfg initConfig
 	if err := json.Unmarshal(data, &cfg); err != nil {
 		return fmt.Errorf("init.json: %w", err)
+	}
+	if !inside {
+		return cfg.enterCgroups(append(os.Args, "--inside"))
 	}
 	if err := cfg.arrange(); err != nil {
 		return fmt.Errorf("file system of node %s: %w", cfg.Name, err)
@@ -79,16 +81,33 @@ func RunNode(ctx context.Context, dir string) error {
 
 const nodePath = nodeFiles + "/bin:" + nodeFiles + "/kube:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// arrange makes the node's own view of the file system and joins its cgroup.
+// enterCgroups joins the node's cgroup in each hierarchy and executes argv with a namespace of cgroups that begins there. It returns only on failure.
+func (c *initConfig) enterCgroups(argv []string) error {
+	groups, err := findCgroups()
+	if err != nil {
+		return err
+	}
+	for _, dir := range groups.dirs {
+		if err := os.WriteFile(filepath.Join(dir, c.Cgroup, "cgroup.procs"), []byte("0"), 0o644); err != nil {
+			return fmt.Errorf("join cgroup: %w", err)
+		}
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	return machine.OnThread(func() error { // of which execve makes the whole process
+		if err := unix.Unshare(unix.CLONE_NEWCGROUP); err != nil {
+			return fmt.Errorf("new cgroup namespace: %w", err)
+		}
+		return fmt.Errorf("run %s: %w", self, unix.Exec(self, argv, os.Environ()))
+	})
+}
+
+// arrange makes the node's own view of the file system.
 func (c *initConfig) arrange() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("private mounts: %w", err)
-	}
-	if c.Unified != "" {
-		// Its children are born into it: containerd, the kubelet and pods on the node's own network.
-		if err := os.WriteFile(filepath.Join(c.Unified, c.Cgroup, leafCgroup, "cgroup.procs"), []byte("0"), 0o644); err != nil {
-			return fmt.Errorf("join cgroup: %w", err)
-		}
 	}
 	steps := []func() error{dropNamespaces, c.kernelFiles, c.ownFiles, showSettings}
 	for _, step := range steps {
@@ -104,62 +123,61 @@ func (c *initConfig) arrange() error {
 
 // dropNamespaces gives up this copy of mounts that keep namespaces of the machine: those of another cluster would live as long as this node.
 func dropNamespaces() error {
-	f, err := os.Open("/proc/self/mountinfo")
+	mounts, err := machine.MountsBelow("")
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	var drop []string
-	scan := bufio.NewScanner(f)
-	for scan.Scan() {
-		before, after, _ := strings.Cut(scan.Text(), " - ")
-		if fields := strings.Fields(before); len(fields) > 4 && strings.HasPrefix(after, "nsfs ") {
-			drop = append(drop, fields[4])
-		}
-	}
-	for _, path := range drop {
-		if err := unix.Unmount(path, unix.MNT_DETACH); err != nil && err != unix.EINVAL && err != unix.ENOENT {
-			return fmt.Errorf("unmount %s: %w", path, err)
-		}
-	}
-	return scan.Err()
-}
-
-// kernelFiles mounts /proc and /sys of this node's namespaces, with the machine's cgroups and a BPF file system of the node's own.
-func (c *initConfig) kernelFiles() error {
-	if err := os.MkdirAll("cgroup", 0o755); err != nil {
-		return err
-	}
-	bind := uintptr(unix.MS_BIND | unix.MS_REC)
-	for _, m := range []struct {
-		source, target, kind string
-		flags                uintptr
-	}{
-		{"proc", "/proc", "proc", unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC},
-		{cgroupRoot, "cgroup", "", bind},
-		{"", "/sys", "", 0}, // unmounted
-		{"sysfs", "/sys", "sysfs", unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC},
-		{"cgroup", cgroupRoot, "", bind},
-		{"", "cgroup", "", 0},
-		{"bpf", "/sys/fs/bpf", "bpf", 0},
-	} {
-		if m.source == "" {
-			if err := unix.Unmount(m.target, unix.MNT_DETACH); err != nil {
-				return fmt.Errorf("unmount %s: %w", m.target, err)
-			}
+	for _, m := range mounts {
+		if m.Kind != "nsfs" {
 			continue
 		}
-		if err := unix.Mount(m.source, m.target, m.kind, m.flags, ""); err != nil {
-			return fmt.Errorf("mount %s: %w", m.target, err)
+		if err := unix.Unmount(m.Path, unix.MNT_DETACH); err != nil && err != unix.EINVAL && err != unix.ENOENT {
+			return fmt.Errorf("unmount %s: %w", m.Path, err)
 		}
 	}
 	return nil
 }
 
+// kernelFiles mounts /proc and /sys as this node's namespaces have them, with a BPF file system of the node's own.
+func (c *initConfig) kernelFiles() error {
+	const flags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
+	if err := unix.Mount("proc", "/proc", "proc", flags, ""); err != nil {
+		return fmt.Errorf("mount /proc: %w", err)
+	}
+	hierarchies, err := cgroupMounts()
+	if err != nil {
+		return err
+	}
+	if err := unix.Unmount("/sys", unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("unmount /sys: %w", err)
+	}
+	if err := unix.Mount("sysfs", "/sys", "sysfs", flags, ""); err != nil {
+		return fmt.Errorf("mount /sys: %w", err)
+	}
+	for _, h := range hierarchies {
+		if err := h.mount(); err != nil {
+			return err
+		}
+	}
+	if err := unix.Mount("bpf", "/sys/fs/bpf", "bpf", 0, ""); err != nil {
+		return fmt.Errorf("mount /sys/fs/bpf: %w", err)
+	}
+	groups, err := findCgroups()
+	if err != nil || groups.unified == "" {
+		return err
+	}
+	// Out of the root, which could not pass controllers on with processes in it.
+	leaf := filepath.Join(groups.unified, leafCgroup)
+	if err := os.Mkdir(leaf, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	return os.WriteFile(filepath.Join(leaf, "cgroup.procs"), []byte("0"), 0o644)
+}
+
 // ownFiles covers the directories that a node writes to. The order matters: what a source is named by must not be covered yet.
 func (c *initConfig) ownFiles() error {
 	for _, dir := range []string{
-		"run/node", "run/lock", "run/netns", "run/node-cgroup2", "node/kube", "node/bin", "node/images", "var/lib", "var/log", "var/tmp", "var/cache",
+		"run/node", "run/lock", "run/netns", "node/kube", "node/bin", "node/images", "var/lib", "var/log", "var/tmp", "var/cache",
 		"opt/cni/bin", "tmp", "etc", "etc-work", "cni",
 	} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -179,9 +197,6 @@ func (c *initConfig) ownFiles() error {
 			return err
 		}
 		binds = append(binds, [2]string{image, file})
-	}
-	if c.Unified != "" {
-		binds = append(binds, [2]string{filepath.Join(c.Unified, c.Cgroup), "run" + strings.TrimPrefix(nodeCgroup2, "/run")})
 	}
 	binds = append(binds, [2]string{"run", "/run"}, [2]string{"opt", "/opt"}, [2]string{"tmp", "/tmp"})
 	for _, b := range binds {

@@ -183,18 +183,18 @@ func TestPKI(t *testing.T) {
 func TestNodeFiles(t *testing.T) {
 	n := newNode(2, true)
 	var kubelet struct {
-		CgroupRoot, ContainerRuntimeEndpoint, VolumePluginDir string
-		FailCgroupV1                                          *bool
-		EvictionHard                                          map[string]string
+		ContainerRuntimeEndpoint, VolumePluginDir string
+		FailCgroupV1                              *bool
+		EvictionHard                              map[string]string
 	}
-	data, err := kubeletConfig("/hawser-sandbox/x/n2")
+	data, err := kubeletConfig()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := yaml.Unmarshal(data, &kubelet); err != nil {
 		t.Fatal(err)
 	}
-	if kubelet.CgroupRoot != "/hawser-sandbox/x/n2" || kubelet.FailCgroupV1 == nil || *kubelet.FailCgroupV1 || len(kubelet.EvictionHard) != 5 {
+	if kubelet.FailCgroupV1 == nil || *kubelet.FailCgroupV1 || len(kubelet.EvictionHard) != 5 {
 		t.Errorf("kubelet: %+v", kubelet)
 	}
 	for _, path := range []string{strings.TrimPrefix(kubelet.ContainerRuntimeEndpoint, "unix://"), kubelet.VolumePluginDir} {
@@ -348,7 +348,7 @@ func TestCommandsWithoutACluster(t *testing.T) {
 	if _, err := c.Status(t.Context()); err == nil || !strings.Contains(err.Error(), "sandbox up --kubernetes") {
 		t.Errorf("status: %v", err)
 	}
-	if err := RunNode(t.Context(), "/"); err == nil {
+	if err := RunNode(t.Context(), "/", false); err == nil {
 		t.Error("this process became a node")
 	}
 	testenv.RequireRoot(t)
@@ -397,5 +397,26 @@ func TestCgroups(t *testing.T) {
 		if _, err := os.Stat(filepath.Join(dir, filepath.Dir(path))); err == nil {
 			t.Errorf("%s is left", filepath.Join(dir, path))
 		}
+	}
+}
+
+func TestParseCgroupMounts(t *testing.T) {
+	const text = `30 23 0:26 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755
+31 30 0:27 / /sys/fs/cgroup/cpu,cpuacct rw,nosuid shared:9 - cgroup cgroup rw,cpu,cpuacct
+32 30 0:28 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,xattr,release_agent=/lib/systemd/systemd-cgroups-agent,name=systemd
+33 30 0:29 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw,nsdelegate
+34 23 0:30 / /sys/fs/bpf rw - bpf bpf rw
+35 23 0:31 / /sys/fs/cgroups rw - tmpfs tmpfs rw
+`
+	want := []hierarchy{
+		{"/sys/fs/cgroup", "tmpfs", "mode=755"}, {"/sys/fs/cgroup/cpu,cpuacct", "cgroup", "cpu,cpuacct"},
+		{"/sys/fs/cgroup/systemd", "cgroup", "name=systemd"}, {"/sys/fs/cgroup/unified", "cgroup2", ""},
+	}
+	if diff := cmp.Diff(want, parseCgroupMounts(text), cmp.AllowUnexported(hierarchy{})); diff != "" {
+		t.Error(diff)
+	}
+	pure := parseCgroupMounts("30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate\n")
+	if diff := cmp.Diff([]hierarchy{{"/sys/fs/cgroup", "cgroup2", ""}}, pure, cmp.AllowUnexported(hierarchy{})); diff != "" {
+		t.Error(diff)
 	}
 }

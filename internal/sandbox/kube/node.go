@@ -171,13 +171,16 @@ func (c *Cluster) Exec(place string, argv []string) error {
 		if err != nil {
 			return err
 		}
-		if groups.unified != "" {
-			procs := filepath.Join(groups.unified, nodeCgroup(st.Name, n.Name), leafCgroup, "cgroup.procs")
-			if err := os.WriteFile(procs, []byte("0"), 0o644); err != nil {
+		for _, dir := range groups.dirs {
+			at := filepath.Join(dir, nodeCgroup(st.Name, n.Name))
+			if dir == groups.unified {
+				at = filepath.Join(at, leafCgroup)
+			}
+			if err := os.WriteFile(filepath.Join(at, "cgroup.procs"), []byte("0"), 0o644); err != nil {
 				return fmt.Errorf("join the node's cgroup: %w", err)
 			}
 		}
-		enter = []string{"nsenter", "-t", fmt.Sprint(n.Init.PID), "-m", "-p", "-n", "-u", "-i"}
+		enter = []string{"nsenter", "-t", fmt.Sprint(n.Init.PID), "-m", "-p", "-n", "-u", "-i", "-C"}
 		path = nodePath
 	case place == masterName || place == worldName:
 	default:
