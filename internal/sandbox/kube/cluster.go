@@ -232,6 +232,9 @@ func (c *Cluster) create(ctx context.Context, programs string, images imageFiles
 	if err := c.waitNodes(ctx, st, st.Nodes, time.Time{}); err != nil {
 		return nil, err
 	}
+	if err := c.waitAccount(ctx, st); err != nil {
+		return nil, err
+	}
 	st.Complete = true
 	return st, c.save(st)
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -205,6 +206,30 @@ func (c *Cluster) waitAPI(ctx context.Context, st *state, api *client) error {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("the API server is not ready (%w): %s", err, machine.LastLines(c.log("kube-apiserver"), 8))
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// waitAccount waits for the account that pods of the default namespace run as: without it the first pod of a quick user would be refused.
+func (c *Cluster) waitAccount(ctx context.Context, st *state) error {
+	api, err := c.client(st.Port)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.StartTimeout)
+	defer cancel()
+	for {
+		err := api.do(ctx, http.MethodGet, "/api/v1/namespaces/default/serviceaccounts/default", "", nil, nil)
+		if err == nil {
+			return nil
+		}
+		if !st.Processes["kube-controller-manager"].Alive() {
+			return fmt.Errorf("kube-controller-manager ended: %s", machine.LastLines(c.log("kube-controller-manager"), 8))
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the controllers do nothing (%w): %s", err, machine.LastLines(c.log("kube-controller-manager"), 8))
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
