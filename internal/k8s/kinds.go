@@ -3,7 +3,6 @@ package k8s
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -55,36 +54,38 @@ const (
 	kindsRemind = 15 * time.Second
 )
 
-// WaitForKinds returns when the server serves all kinds. A kind that is missing, or a server that does not answer, for longer than timeout is an error that
-// says which; so is the end of ctx.
+// WaitForKinds returns when the server serves all kinds. A kind that is still missing when the server has answered for longer than timeout is an error that
+// says which; so is the end of ctx. A server that does not answer is waited for: an agent that starts while it is away has work to go on with.
 func (c *Client) WaitForKinds(ctx context.Context, timeout time.Duration, log *slog.Logger, kinds ...schema.GroupVersionResource) error {
-	deadline := time.Now().Add(timeout)
-	var last string
-	var said time.Time
+	var (
+		last        string
+		said, first time.Time
+	)
 	for {
 		missing, err := c.Serves(ctx, kinds...)
 		if err == nil && len(missing) == 0 {
 			if last != "" {
-				log.Info("all custom resources are defined")
+				log.Info("Kubernetes has everything that is needed")
 			}
 			return nil
 		}
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		now := "these custom resources are not defined: " + strings.Join(missing, ", ")
+		now := ""
 		if err != nil {
-			now = err.Error()
-		}
-		if time.Now().After(deadline) {
-			hint := "; the operator defines them: does it run?"
-			if err != nil {
-				hint = ""
+			now, first = err.Error(), time.Time{}
+		} else {
+			if first.IsZero() {
+				first = time.Now()
 			}
-			return errors.New(now + hint + fmt.Sprintf(" (waited for %s, see --crd-wait-timeout)", timeout))
+			now = "these custom resources are not defined: " + strings.Join(missing, ", ") + "; the operator defines them: does it run?"
+			if time.Since(first) >= timeout {
+				return fmt.Errorf("%s (waited for %s, see --crd-wait-timeout)", now, timeout)
+			}
 		}
 		if now != last || time.Since(said) > kindsRemind {
-			log.Warn("waiting for Kubernetes", "reason", now, "giving up in", time.Until(deadline).Round(time.Second))
+			log.Warn("waiting for Kubernetes", "reason", now)
 			last, said = now, time.Now()
 		}
 		select {

@@ -1,0 +1,303 @@
+package pods
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hawser-net/hawser/internal/k8s"
+	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/internal/policy"
+)
+
+// ErrNotFound says that Kubernetes has no such pod.
+var ErrNotFound = errors.New("no such pod in Kubernetes")
+
+// Info is what an endpoint of a pod is to have.
+type Info struct {
+	UID    string
+	Labels labels.Set
+	Ports  []policy.NamedPort
+}
+
+// Config is what [Pods] is made from.
+type Config struct {
+	Client *k8s.Client
+	// NodeName is this node's name in Kubernetes, Cluster the cluster's name.
+	NodeName, Cluster string
+	// Changed is told of a pod whose labels or ports may be others than before. It is called from the goroutines that follow, which it must not hold up.
+	Changed func(k8s.Key)
+	// Patience is how long Get waits for the watch before it asks the server, 300 ms by default.
+	Patience time.Duration
+	// Log receives what is worth knowing; nil discards it.
+	Log *slog.Logger
+}
+
+// pod is what is kept of a pod.
+type pod struct {
+	uid, static string // static is the UID by which the runtime knows a static pod
+	account     string
+	labels      map[string]string
+	ports       []policy.NamedPort
+}
+
+// Pods is described with the package. Its methods are safe for concurrent use.
+type Pods struct {
+	cfg    Config
+	synced chan struct{}
+
+	mu         sync.Mutex
+	pods       map[k8s.Key]pod
+	namespaces map[string]map[string]string
+	moved      chan struct{} // closed when something is told
+}
+
+// New returns Pods that know nothing until Run.
+func New(cfg Config) (*Pods, error) {
+	if cfg.Client == nil || cfg.NodeName == "" || cfg.Changed == nil {
+		return nil, errors.New("pods: a client, the node's name and somebody to tell of changes are needed")
+	}
+	if cfg.Patience == 0 {
+		cfg.Patience = 300 * time.Millisecond
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Pods{
+		cfg: cfg, synced: make(chan struct{}), pods: map[k8s.Key]pod{}, namespaces: map[string]map[string]string{}, moved: make(chan struct{}),
+	}, nil
+}
+
+// Run follows pods and namespaces until ctx ends, and returns nil then. It is called once.
+func (p *Pods) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	heard := make(chan struct{}, 2)
+	follow := func(f func(context.Context) error) {
+		wg.Go(func() {
+			if err := f(ctx); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	follow(func(ctx context.Context) error {
+		return k8s.Follow(ctx, k8s.Kind(p.cfg.Client.Kube.CoreV1().RESTClient(), "pods", ""), k8s.Options[*corev1.Pod]{
+			Log: p.cfg.Log, FieldSelector: "spec.nodeName=" + p.cfg.NodeName, Transform: slim,
+		}, k8s.Handler[*corev1.Pod]{Upsert: p.upsertPod, Delete: p.deletePod, Synced: func() { heard <- struct{}{} }})
+	})
+	follow(func(ctx context.Context) error {
+		return k8s.Follow(ctx, p.cfg.Client.MetadataOf(corev1.SchemeGroupVersion.WithResource("namespaces")), k8s.Options[*metav1.PartialObjectMetadata]{
+			Log: p.cfg.Log, Transform: func(o *metav1.PartialObjectMetadata) *metav1.PartialObjectMetadata { o.Annotations = nil; return o },
+		}, k8s.Handler[*metav1.PartialObjectMetadata]{Upsert: p.upsertNamespace, Delete: p.deleteNamespace, Synced: func() { heard <- struct{}{} }})
+	})
+	for range cap(heard) {
+		select {
+		case <-heard:
+		case <-ctx.Done():
+		}
+	}
+	if ctx.Err() == nil {
+		close(p.synced)
+	}
+	<-ctx.Done()
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
+		return fmt.Errorf("pods: %w", err)
+	}
+	return nil
+}
+
+// Synced is closed when all pods of the node and all namespaces have been told.
+func (p *Pods) Synced() <-chan struct{} { return p.synced }
+
+// slim drops what is not needed of a pod.
+func slim(o *corev1.Pod) *corev1.Pod {
+	hash := o.Annotations[hashAnnotation]
+	o.Annotations = nil
+	if hash != "" {
+		o.Annotations = map[string]string{hashAnnotation: hash}
+	}
+	o.OwnerReferences = nil
+	containers := func(list []corev1.Container) []corev1.Container {
+		out := make([]corev1.Container, len(list))
+		for i, c := range list {
+			out[i].Ports, out[i].RestartPolicy = c.Ports, c.RestartPolicy
+		}
+		return out
+	}
+	o.Spec = corev1.PodSpec{
+		NodeName: o.Spec.NodeName, ServiceAccountName: o.Spec.ServiceAccountName, HostNetwork: o.Spec.HostNetwork,
+		Containers: containers(o.Spec.Containers), InitContainers: containers(o.Spec.InitContainers),
+	}
+	o.Status = corev1.PodStatus{}
+	return o
+}
+
+// hashAnnotation holds the UID by which kubelet and runtime know a static pod; the object in the API, its mirror, has another.
+const hashAnnotation = "kubernetes.io/config.hash"
+
+func read(o *corev1.Pod) pod {
+	out := pod{uid: string(o.UID), static: o.Annotations[hashAnnotation], account: o.Spec.ServiceAccountName, labels: o.Labels}
+	add := func(list []corev1.ContainerPort) {
+		for _, c := range list {
+			proto := uint8(6)
+			switch c.Protocol {
+			case corev1.ProtocolUDP:
+				proto = 17
+			case corev1.ProtocolSCTP:
+				proto = 132
+			}
+			if c.Name != "" && c.ContainerPort > 0 && c.ContainerPort < 65536 {
+				out.ports = append(out.ports, policy.NamedPort{Name: c.Name, Proto: proto, Port: uint16(c.ContainerPort)})
+			}
+		}
+	}
+	for _, c := range o.Spec.Containers {
+		add(c.Ports)
+	}
+	for _, c := range o.Spec.InitContainers {
+		// An init container that restarts is one that runs beside the others.
+		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			add(c.Ports)
+		}
+	}
+	return out
+}
+
+func (p *Pods) upsertPod(o *corev1.Pod) {
+	key, now := k8s.KeyOf(o), read(o)
+	p.mu.Lock()
+	old, known := p.pods[key]
+	p.pods[key] = now
+	p.announce()
+	p.mu.Unlock()
+	if known && old.uid == now.uid && old.account == now.account && maps.Equal(old.labels, now.labels) && slices.Equal(old.ports, now.ports) {
+		return
+	}
+	p.cfg.Changed(key)
+}
+
+func (p *Pods) deletePod(key k8s.Key) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.pods, key)
+}
+
+func (p *Pods) upsertNamespace(o *metav1.PartialObjectMetadata) {
+	p.mu.Lock()
+	old, known := p.namespaces[o.Name]
+	p.namespaces[o.Name] = o.Labels
+	p.announce()
+	var changed []k8s.Key
+	if !known || !maps.Equal(old, o.Labels) {
+		for key := range p.pods {
+			if key.Namespace == o.Name {
+				changed = append(changed, key)
+			}
+		}
+	}
+	p.mu.Unlock()
+	for _, key := range changed {
+		p.cfg.Changed(key)
+	}
+}
+
+func (p *Pods) deleteNamespace(key k8s.Key) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.namespaces, key.Name)
+}
+
+// announce wakes those who wait. It must be called with mu held.
+func (p *Pods) announce() {
+	close(p.moved)
+	p.moved = make(chan struct{})
+}
+
+// matches says whether a pod is the one that a runtime calls by a UID; the empty UID is any.
+func (o pod) matches(uid string) bool { return uid == "" || uid == o.uid || uid == o.static }
+
+// info makes the answer.
+func (p *Pods) info(key k8s.Key, o pod, namespace map[string]string) (Info, error) {
+	set, err := labels.PodLabels(labels.Pod{
+		Namespace: key.Namespace, ServiceAccount: o.account, Cluster: p.cfg.Cluster, Labels: o.labels, NamespaceLabels: namespace,
+	})
+	return Info{UID: o.uid, Labels: set, Ports: o.ports}, err
+}
+
+// Known returns what the watch has told of a pod. An empty uid is that of any pod of the name.
+func (p *Pods) Known(key k8s.Key, uid string) (info Info, ok bool, err error) {
+	p.mu.Lock()
+	o, found := p.pods[key]
+	ns, foundNS := p.namespaces[key.Namespace]
+	p.mu.Unlock()
+	if !found || !foundNS || !o.matches(uid) {
+		return Info{}, false, nil
+	}
+	info, err = p.info(key, o, ns)
+	return info, err == nil, err
+}
+
+// Get returns what the endpoint of a pod is to have. An empty uid is that of any pod of the name. A pod that Kubernetes does not have is an error that wraps
+// ErrNotFound; so is one that was replaced by another of the same name.
+func (p *Pods) Get(ctx context.Context, key k8s.Key, uid string) (Info, error) {
+	patience := time.NewTimer(p.cfg.Patience)
+	defer patience.Stop()
+	for {
+		p.mu.Lock()
+		moved := p.moved
+		p.mu.Unlock()
+		if info, ok, err := p.Known(key, uid); ok || err != nil {
+			return info, err
+		}
+		select {
+		case <-moved:
+			continue
+		case <-ctx.Done():
+			return Info{}, fmt.Errorf("pod %s: %w", key, ctx.Err())
+		case <-patience.C:
+		}
+		return p.ask(ctx, key, uid)
+	}
+}
+
+// ask reads a pod and its namespace from the server.
+func (p *Pods) ask(ctx context.Context, key k8s.Key, uid string) (Info, error) {
+	ctx, cancel := context.WithTimeout(ctx, k8s.RequestTimeout)
+	defer cancel()
+	o, err := p.cfg.Client.Urgent.CoreV1().Pods(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return Info{}, fmt.Errorf("pod %s: %w", key, ErrNotFound)
+	}
+	if err != nil {
+		return Info{}, fmt.Errorf("read pod %s: %w", key, err)
+	}
+	now := read(o)
+	switch {
+	case !now.matches(uid):
+		return Info{}, fmt.Errorf("pod %s with UID %s was replaced by one with UID %s: %w", key, uid, now.uid, ErrNotFound)
+	case o.Spec.NodeName != p.cfg.NodeName:
+		return Info{}, fmt.Errorf("pod %s belongs to node %q, not to this one: %w", key, o.Spec.NodeName, ErrNotFound)
+	}
+	p.mu.Lock()
+	ns, known := p.namespaces[key.Namespace]
+	p.mu.Unlock()
+	if !known {
+		got, err := p.cfg.Client.Urgent.CoreV1().Namespaces().Get(ctx, key.Namespace, metav1.GetOptions{})
+		if err != nil {
+			return Info{}, fmt.Errorf("read namespace %s: %w", key.Namespace, err)
+		}
+		ns = got.Labels
+	}
+	return p.info(key, now, ns)
+}
