@@ -27,6 +27,7 @@ import (
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/ipam"
 	"github.com/hawser-net/hawser/internal/ipcache"
+	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/node"
 	"github.com/hawser-net/hawser/internal/policy"
@@ -73,6 +74,7 @@ type api struct {
 	nodes            *node.Nodes
 	nodeClients      *nodeClients
 	store            kvstore.Backend // nil on a node on its own
+	kube             *kube           // nil outside of Kubernetes
 	files            *policydir.Dir
 	cni              *cniconf.Manager
 	hub              *hub
@@ -117,6 +119,18 @@ func (ag *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
+	var cluster *kube
+	if cfg.EnableK8s {
+		if cluster, err = newKube(cfg, log.With("part", "kubernetes")); err != nil {
+			return err
+		}
+		if cfg.IPv4Range, cfg.IPv6Range, err = cluster.podRanges(ctx, facts); err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+	}
 
 	// ---- what the kernel holds ----------------------------------------------------------------
 	cfg.Maps.Dir = filepath.Join(cfg.BPFRoot, "hawser")
@@ -166,7 +180,11 @@ func (ag *Agent) Run(ctx context.Context) error {
 	defer backend.Close()
 	run := newGroup(ctx, log)
 	defer run.abort()
-	if a.identities, err = newIdentities(cfg, facts, backend, a.idMin, a.idMax, log.With("part", "identity")); err != nil {
+	numbers, err := numberStore(cfg, facts, backend, cluster, a.idMin, a.idMax, log.With("part", "identity"))
+	if err != nil {
+		return err
+	}
+	if a.identities, err = newIdentities(cfg, numbers, a.idMin, a.idMax, log.With("part", "identity")); err != nil {
 		return err
 	}
 	if a.nodes, err = node.New(node.Config{
@@ -184,7 +202,12 @@ func (ag *Agent) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	placer := &placer{cfg: cfg, facts: facts, cache: a.cache, kernel: addrTable, shared: shared, log: log}
+	if cluster != nil {
+		if err := cluster.join(a, facts); err != nil {
+			return err
+		}
+	}
+	placer := &placer{cfg: cfg, cluster: cluster, facts: facts, cache: a.cache, kernel: addrTable, shared: shared, log: log}
 	ruleBook, err := newRules(log.With("part", "policy"), a.policy, a.identities, placer, kernel,
 		cfg.EnableIPv4 && cfg.EnableIPv6, filepath.Join(cfg.StateDir, "state", "local_allocator_state.json"))
 	if err != nil {
@@ -270,12 +293,17 @@ func (ag *Agent) Run(ctx context.Context) error {
 	idsSynced := gate.expect()
 	nodesSynced := gate.expect()
 	addrsSynced := gate.expect()
+	if cluster != nil {
+		if idsSynced, err = cluster.start(run, gate, ruleBook, idsSynced); err != nil {
+			return err
+		}
+	}
 	run.start("identities", func(ctx context.Context) error {
 		return a.identities.run(ctx, a.policy, idsSynced, func(set labels.Set, id identity.ID) {
 			a.lifecycle.Renumber(ctx, set, id)
 		})
 	})
-	run.start("allocator", a.identities.alloc.Run)
+	run.start("allocator", cluster.afterKinds(a.identities.alloc.Run))
 	if err := a.nodes.Announce(a.selfNode(facts)); err != nil {
 		return err
 	}
@@ -383,8 +411,18 @@ func newPool(cfg Config, registry *endpoint.Registry, log *slog.Logger) (*ipam.I
 	return ipam.New(pc)
 }
 
+// numberStore opens what keeps the cluster's identities.
+func numberStore(cfg Config, facts nodeFacts, backend kvstore.Backend, cluster *kube, first, last identity.ID, log *slog.Logger) (allocator.Backend, error) {
+	if cfg.identityMode() == identityCRD {
+		return k8sids.New(k8sids.Config{Client: cluster.client, First: allocator.ID(first), Last: allocator.ID(last), KeyType: labelKey{}, Log: log})
+	}
+	return allocator.NewKVStoreBackend(allocator.KVStoreConfig{
+		Store: backend, BasePath: kvstore.IdentitiesPrefix, Suffix: facts.suffix(), KeyType: labelKey{}, Logger: log,
+	})
+}
+
 // newIdentities joins the rules for reserved identities with the cluster's allocator.
-func newIdentities(cfg Config, facts nodeFacts, backend kvstore.Backend, first, last identity.ID, log *slog.Logger) (*identities, error) {
+func newIdentities(cfg Config, store allocator.Backend, first, last identity.ID, log *slog.Logger) (*identities, error) {
 	var fixed []string
 	for id, name := range cfg.FixedIdentities {
 		fixed = append(fixed, id+"="+name)
@@ -392,12 +430,6 @@ func newIdentities(cfg Config, facts nodeFacts, backend kvstore.Backend, first, 
 	fixedSet, err := identity.ParseFixed(fixed)
 	if err != nil {
 		return nil, fmt.Errorf("--fixed-identity-mapping: %w", err)
-	}
-	store, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{
-		Store: backend, BasePath: kvstore.IdentitiesPrefix, Suffix: facts.suffix(), KeyType: labelKey{}, Logger: log,
-	})
-	if err != nil {
-		return nil, err
 	}
 	events := make(allocator.AllocatorEventChan, 1024)
 	alloc, err := allocator.NewAllocator(labelKey{}, store, allocator.WithMin(allocator.ID(first)), allocator.WithMax(allocator.ID(last)),

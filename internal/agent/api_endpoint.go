@@ -15,6 +15,7 @@ import (
 	"github.com/hawser-net/hawser/api/rest/server"
 	"github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/policy"
 )
@@ -69,9 +70,17 @@ func (a *api) CreateEndpoint(ctx context.Context, req server.CreateEndpointReque
 	if ref.Kind == endpoint.RefLocalID && create.ID == 0 {
 		create.ID = ref.Local
 	}
+	if a.kube != nil && create.PodName != "" {
+		if err := a.kube.complete(ctx, &create); err != nil {
+			return nil, err
+		}
+	}
 	row, err := a.lifecycle.Create(ctx, create)
 	if err != nil {
 		return nil, endpointError(err)
+	}
+	if a.kube != nil {
+		a.kube.relabel(k8s.Key{Namespace: row.Namespace, Name: row.PodName}) // it may have changed since it was read
 	}
 	return server.CreateEndpoint201JSONResponse(a.endpointModel(row)), nil
 }

@@ -26,13 +26,21 @@ func (a *api) GetConfig(context.Context, server.GetConfigRequestObject) (server.
 		Status: rest.DaemonConfigurationStatus{
 			Realized: spec, Immutable: rest.ConfigurationMap(a.flagValues), Addressing: a.hostAddressing(),
 			DeviceMTU: devices.DeviceMTU, RouteMTU: devices.RouteMTU,
-			DatapathMode: rest.DatapathModeVeth, ConfiguredDatapathMode: string(rest.DatapathModeVeth), IPAMMode: "kubernetes",
+			DatapathMode: rest.DatapathModeVeth, ConfiguredDatapathMode: string(rest.DatapathModeVeth), IPAMMode: a.ipamMode(),
 			Masquerade:           a.cfg.MasqueradeIPv4 || a.cfg.MasqueradeIPv6,
 			MasqueradeProtocols:  rest.EnabledProtocols{IPv4: a.cfg.MasqueradeIPv4 && a.cfg.EnableIPv4, IPv6: a.cfg.MasqueradeIPv6 && a.cfg.EnableIPv6},
 			KVStoreConfiguration: rest.KVStoreConfiguration{Type: a.cfg.KVStore, Options: rest.ConfigurationMap(redact(a.cfg.KVStoreOpts))},
 			NodeMonitor:          rest.MonitorStatus{Lost: int(lost)},
 		},
 	}), nil
+}
+
+// ipamMode is the word for where the node's ranges come from. Without Kubernetes it is the one for ranges that are given.
+func (a *api) ipamMode() string {
+	if a.kube != nil {
+		return a.cfg.IPAM
+	}
+	return ipamKubernetes
 }
 
 // redact hides what must not leave the agent.
@@ -89,7 +97,7 @@ func (a *api) GetHealthz(_ context.Context, req server.GetHealthzRequestObject) 
 func (a *api) health() rest.StatusResponse {
 	_, lost := a.hub.status()
 	st := rest.StatusResponse{
-		Kubernetes:   rest.K8SStatus{State: rest.StateDisabled, Msg: "not configured"},
+		Kubernetes:   a.kube.status(),
 		DatapathMode: rest.DatapathModeVeth, ConfiguredDatapathMode: string(rest.DatapathModeVeth), AttachMode: "tc",
 		IdentityRange: rest.IdentityRange{MinIdentity: int(a.idMin), MaxIdentity: int(a.idMax)},
 		Masquerading: rest.Masquerading{
@@ -121,6 +129,9 @@ func (a *api) health() rest.StatusResponse {
 	}
 	if s := st.Kvstore.State; s == rest.StateFailure || s == rest.StateWarning {
 		worst(rest.StateWarning, "kvstore: "+st.Kvstore.Msg)
+	}
+	if s := st.Kubernetes.State; s == rest.StateFailure || s == rest.StateWarning {
+		worst(rest.StateWarning, "Kubernetes: "+st.Kubernetes.Msg)
 	}
 	for _, p := range st.Parts {
 		worst(p.State, p.Name+": "+p.Msg)

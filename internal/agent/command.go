@@ -30,6 +30,9 @@ comes first, then the environment, then the files.`,
 		Example: `  # a node on its own
   hawser-agent --ipv4-range 10.0.1.0/24 --enable-ipv6=false
 
+  # a node of a Kubernetes cluster; in a pod no option is needed
+  hawser-agent --k8s-kubeconfig-path /etc/kubernetes/hawser.conf --ipam kubernetes
+
   # one of several nodes that share an etcd
   hawser-agent --ipv4-range 10.0.1.0/24 --ipv6-range fd00:1::/112 \
     --kvstore etcd --kvstore-opt etcd.address=http://192.0.2.1:2379`,
@@ -77,6 +80,9 @@ func (c *Config) load(fs *pflag.FlagSet, getenv func(string) string) (*slog.Logg
 	unknown, err := confdir.Load(fs, getenv)
 	if err != nil {
 		return nil, err
+	}
+	if !fs.Changed("enable-k8s") {
+		c.EnableK8s = c.EnableK8s || c.K8s.KubeconfigPath != "" || c.K8s.APIServer != ""
 	}
 	if err := c.Validate(); err != nil {
 		return nil, fmt.Errorf("the configuration is not usable:\n%w", err)

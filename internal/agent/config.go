@@ -15,6 +15,7 @@ import (
 
 	"github.com/hawser-net/hawser/internal/cniconf"
 	"github.com/hawser-net/hawser/internal/datapath/maps"
+	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/pkg/kvstore/dial"
 )
 
@@ -63,6 +64,16 @@ type Config struct {
 	KVStoreLeaseTTL          time.Duration
 	KVStoreMaxQuorumFailures int
 
+	// EnableK8s has the node be one of a Kubernetes cluster.
+	EnableK8s      bool
+	K8s            k8s.Config
+	CRDWait        time.Duration
+	EndpointSlices bool
+	// IdentityMode is where identities are kept: crd, kvstore, or empty for the first without a key-value store.
+	IdentityMode string
+	// IPAM is who says which addresses this node's pods get, where IPv4Range and IPv6Range do not: kubernetes or cluster-pool.
+	IPAM string
+
 	EnablePolicy              string
 	AllowLocalhost            string // always, auto or policy
 	StaticCNPPath             string
@@ -99,6 +110,7 @@ func Defaults() Config {
 		EnableIPv4: true, EnableIPv6: true,
 		RoutingMode: "tunnel", TunnelProtocol: "vxlan", TunnelPort: 8472, MasqueradeIPv4: true, MasqueradeIPv6: true,
 		EnablePolicy: "default", AllowLocalhost: "auto", PolicyDefaultLocalCluster: true, NonDefaultDeny: true,
+		EnableK8s: k8s.InPod(), K8s: k8s.Defaults(), CRDWait: 5 * time.Minute, IPAM: ipamClusterPool,
 		FixedIdentities: map[string]string{}, AllocationTimeout: 2 * time.Minute, AllocationSync: 5 * time.Minute,
 		CTTCP: 8000 * time.Second, CTTCPSyn: time.Minute, CTTCPFin: 10 * time.Second, CTAny: time.Minute,
 		CTInterval: 30 * time.Second, Maps: maps.Defaults(),
@@ -145,6 +157,12 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.KVStoreLeaseTTL, "kvstore-lease-ttl", c.KVStoreLeaseTTL, "how long this node's keys outlive it, 25s to 24h")
 	fs.IntVar(&c.KVStoreMaxQuorumFailures, "kvstore-max-consecutive-quorum-errors", c.KVStoreMaxQuorumFailures,
 		"how many checks of the key-value store may fail in a row before it is reported as failed")
+	fs.BoolVar(&c.EnableK8s, "enable-k8s", c.EnableK8s, "be a node of a Kubernetes cluster; on in a pod, and with one of the two options that say where Kubernetes is")
+	c.K8s.Flags(fs)
+	fs.DurationVar(&c.CRDWait, "crd-wait-timeout", c.CRDWait, "how long the custom resources may be missing before the agent gives up")
+	fs.BoolVar(&c.EndpointSlices, "enable-cilium-endpoint-slice", c.EndpointSlices, "learn of other nodes' pods from CiliumEndpointSlices, which the operator must make")
+	fs.StringVar(&c.IdentityMode, "identity-allocation-mode", c.IdentityMode, "where identities are kept: crd or kvstore; by default kvstore if there is one, else crd")
+	fs.StringVar(&c.IPAM, "ipam", c.IPAM, "who says which addresses this node's pods get in Kubernetes, if no range is given: cluster-pool (the operator) or kubernetes (the Node)")
 	fs.StringVar(&c.EnablePolicy, "enable-policy", c.EnablePolicy, "when policy is enforced: default (for endpoints that a rule selects), always or never")
 	fs.StringVar(&c.AllowLocalhost, "allow-localhost", c.AllowLocalhost, "whether the node may always reach its own pods: always, auto (the same until there is a host firewall) or policy")
 	fs.StringVar(&c.StaticCNPPath, "static-cnp-path", c.StaticCNPPath, "directory of CiliumNetworkPolicy YAML files, read again when they change")
@@ -177,6 +195,25 @@ func (c *Config) store() dial.Config {
 
 func (c *Config) setStore(d dial.Config) {
 	c.KVStore, c.KVStoreOpts, c.KVStoreLeaseTTL, c.KVStoreMaxQuorumFailures = d.Kind, d.Options, d.LeaseTTL, d.MaxQuorumFailures
+}
+
+// Values of --ipam and --identity-allocation-mode.
+const (
+	ipamClusterPool = "cluster-pool"
+	ipamKubernetes  = "kubernetes"
+	identityCRD     = "crd"
+	identityKVStore = "kvstore"
+)
+
+// identityMode is where identities are kept.
+func (c *Config) identityMode() string {
+	switch {
+	case c.IdentityMode != "":
+		return c.IdentityMode
+	case c.EnableK8s && c.KVStore == "":
+		return identityCRD
+	}
+	return identityKVStore
 }
 
 var clusterNameForm = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
@@ -213,9 +250,26 @@ func (c *Config) Validate() error {
 	if !c.EnableIPv4 && !c.EnableIPv6 {
 		bad("--enable-ipv4 and --enable-ipv6 are both off: pods would have no address")
 	}
+	if c.EnableK8s {
+		oneOf("ipam", c.IPAM, ipamClusterPool, ipamKubernetes)
+		oneOf("identity-allocation-mode", c.identityMode(), identityCRD, identityKVStore)
+		if c.identityMode() == identityKVStore && c.KVStore == "" {
+			bad("--identity-allocation-mode: %s needs --kvstore", identityKVStore)
+		}
+		if c.CRDWait <= 0 {
+			bad("--crd-wait-timeout: %s is not above 0", c.CRDWait)
+		}
+		if err := c.K8s.Validate(); err != nil {
+			errs = append(errs, err)
+		}
+	} else if c.IdentityMode == identityCRD {
+		bad("--identity-allocation-mode: %s needs --enable-k8s", identityCRD)
+	}
 	checkRange := func(flag, value string, v4 bool) {
 		p, err := netip.ParsePrefix(value)
 		switch {
+		case value == "" && c.EnableK8s && strings.HasSuffix(flag, "-range"):
+			// Kubernetes says which.
 		case value == "":
 			bad("--%s: not given; each node needs a range of its own, or --enable-%s=false", flag, flag[:4])
 		case err != nil:

@@ -273,7 +273,7 @@ func (a *api) followNodes(ctx context.Context, facts nodeFacts, links *link.Link
 	defer retry.Stop()
 	listed := make(chan struct{})
 	go func() {
-		if a.nodes.WaitSynced(ctx) == nil {
+		if a.nodes.WaitSynced(ctx) == nil && (a.kube == nil || a.kube.nodes.WaitSynced(ctx) == nil) {
 			close(listed)
 		}
 	}()
@@ -340,6 +340,9 @@ func (a *api) applyNodes(watch *table.Observer[node.Key, node.Node], self node.K
 			})
 		}
 	}
+	if a.kube != nil && len(changes) > 0 {
+		a.kube.placeServers()
+	}
 }
 
 // pruneWait bounds how long the end of synchronisation waits for the kernel's address map to be gone through; that goes on beyond.
@@ -379,7 +382,7 @@ func (a *api) whenSynced(ctx context.Context, gate *syncGate, addrs *table.Recon
 func (a *api) nodeElements() []rest.NodeElement {
 	var out []rest.NodeElement
 	for _, n := range a.nodes.Table().All() {
-		el := rest.NodeElement{Name: n.Key().String(), Source: "kvstore"}
+		el := rest.NodeElement{Name: n.Key().String(), Source: cmp.Or(n.Source, "kvstore")}
 		if n.Name == a.cfg.NodeName && n.Cluster == a.cfg.ClusterName {
 			el.Source = "local"
 		}

@@ -26,6 +26,8 @@ type placer struct {
 	kernel *table.Reconciler[netip.Prefix, ipcache.Entry]
 	shared *ipcache.Shared
 	log    *slog.Logger
+	// cluster tells the other nodes by objects of Kubernetes; nil outside of it.
+	cluster *kube
 	// late: the last endpoint did not wait long enough for the key-value store.
 	late atomic.Bool
 }
@@ -76,6 +78,9 @@ func (p *placer) Place(ctx context.Context, row endpoint.Endpoint) error {
 			return fmt.Errorf("tell the kernel where %s is: %w", ip, err)
 		}
 	}
+	if p.cluster != nil {
+		p.cluster.endpoints.Set(localEndpoint(row, ports))
+	}
 	if p.cfg.KVStore == "" || row.State == endpoint.StateRestoring {
 		return nil // nobody to tell, or they have been told
 	}
@@ -106,6 +111,9 @@ func (p *placer) Withdraw(row endpoint.Endpoint) {
 			continue
 		}
 		p.shared.Withdraw(prefix)
+	}
+	if p.cluster != nil {
+		p.cluster.endpoints.Remove(localEndpoint(row, nil))
 	}
 }
 

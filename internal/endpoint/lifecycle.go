@@ -392,9 +392,34 @@ func (l *Lifecycle) SetLabels(ctx context.Context, id uint16, user, disabled lab
 	return l.relabel(ctx, old, row)
 }
 
+// SetWorkload changes the labels and named ports that an endpoint has from its workload, as SetLabels does those of the API. What is the same already costs
+// nothing.
+func (l *Lifecycle) SetWorkload(ctx context.Context, id uint16, workload labels.Set, ports []policy.NamedPort) (Endpoint, error) {
+	unlock := l.lock(id)
+	defer unlock()
+	old, ok := l.cfg.Registry.Get(id)
+	if !ok {
+		return Endpoint{}, fmt.Errorf("%w: cilium-local:%d", ErrNotFound, id)
+	}
+	if old.Labels.Equal(workload) && samePorts(old.NamedPorts, ports) {
+		return old, nil
+	}
+	if old.State == StateRestoring {
+		var err error
+		if old, err = l.takeUp(ctx, old); err != nil {
+			return old, fmt.Errorf("endpoint %d keeps its labels: %w", id, err)
+		}
+	}
+	row := old
+	row.Labels, row.NamedPorts = workload, ports
+	return l.relabel(ctx, old, row)
+}
+
+func samePorts(a, b []policy.NamedPort) bool { return policy.FormatNamedPorts(a) == policy.FormatNamedPorts(b) }
+
 func (l *Lifecycle) relabel(ctx context.Context, old, row Endpoint) (Endpoint, error) {
 	row.IdentityLabels, row.InfoLabels = l.split(row)
-	if row.IdentityLabels.String() == old.IdentityLabels.String() && old.Identity != 0 {
+	if row.IdentityLabels.String() == old.IdentityLabels.String() && old.Identity != 0 && samePorts(row.NamedPorts, old.NamedPorts) {
 		row, _ = l.set(row, old.State, "labels changed, identity kept")
 		return row, l.cfg.Store.Put(row)
 	}

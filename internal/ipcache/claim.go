@@ -24,6 +24,8 @@ const (
 	KVStore
 	// RemoteNode is an address of another node.
 	RemoteNode
+	// APIServer is an address at which the Kubernetes API is served.
+	APIServer
 	// Endpoint is a local endpoint.
 	Endpoint
 	// Host is an address of this node.
@@ -39,6 +41,8 @@ func (s Source) String() string {
 		return "generated"
 	case KVStore, RemoteNode:
 		return "kvstore"
+	case APIServer:
+		return "kube-apiserver"
 	case Endpoint, Host:
 		return "local"
 	}
