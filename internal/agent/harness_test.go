@@ -205,6 +205,16 @@ func clipText(b []byte, n int) []byte { return b[:min(len(b), n)] }
 
 func (n *machineNode) path(p string) string { return filepath.Join(n.dir, p) }
 
+// logText is what the agents of the node have logged so far.
+func (n *machineNode) logText() string {
+	n.t.Helper()
+	text, err := os.ReadFile(n.path("agent.log"))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return string(text)
+}
+
 // launch starts an agent and does not wait for it.
 func (n *machineNode) launch(env ...string) {
 	n.t.Helper()

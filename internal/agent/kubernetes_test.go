@@ -1,0 +1,432 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/gentype"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/hawser-net/hawser/api/rest"
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/k8s"
+	"github.com/hawser-net/hawser/internal/testenv"
+	"github.com/hawser-net/hawser/internal/testenv/kubeapi"
+)
+
+// kubeCluster is a real API server with nodes whose agents know it.
+type kubeCluster struct {
+	*kubeapi.Server
+	t      testing.TB
+	client *k8s.Client
+}
+
+func newKubeCluster(t testing.TB) *kubeCluster {
+	t.Helper()
+	testenv.RequireRoot(t)
+	server := kubeapi.Start(t)
+	server.DefineResources()
+	client, err := k8s.New(server.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &kubeCluster{Server: server, t: t, client: client}
+}
+
+// reach has the server answer inside a node's namespace too, at an address of its own there, and gives the node a kubeconfig for it.
+func (c *kubeCluster) reach(n *machineNode) {
+	c.t.Helper()
+	var l net.Listener
+	n.ns.Must(c.t, func() (err error) { l, err = net.Listen("tcp", "127.0.0.1:0"); return err })
+	target, err := url.Parse(c.Config.Host)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	open := map[net.Conn]bool{}
+	wg.Go(func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			wg.Go(func() {
+				defer in.Close()
+				out, err := net.Dial("tcp", target.Host)
+				if err != nil {
+					return
+				}
+				defer out.Close()
+				mu.Lock()
+				open[in], open[out] = true, true
+				mu.Unlock()
+				done := make(chan struct{}, 2)
+				go func() { _, _ = io.Copy(out, in); done <- struct{}{} }()
+				go func() { _, _ = io.Copy(in, out); done <- struct{}{} }()
+				<-done
+				in.Close()
+				out.Close()
+				<-done
+				mu.Lock()
+				delete(open, in)
+				delete(open, out)
+				mu.Unlock()
+			})
+		}
+	})
+	c.t.Cleanup(func() {
+		l.Close()
+		mu.Lock()
+		for conn := range open {
+			conn.Close()
+		}
+		mu.Unlock()
+		wg.Wait()
+	})
+	path := n.path("kubeconfig")
+	if err := clientcmd.WriteToFile(clientcmdapi.Config{
+		Clusters:       map[string]*clientcmdapi.Cluster{"c": {Server: "https://" + l.Addr().String(), InsecureSkipTLSVerify: true}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"u": {Token: c.Config.BearerToken}},
+		Contexts:       map[string]*clientcmdapi.Context{"x": {Cluster: "c", AuthInfo: "u"}},
+		CurrentContext: "x",
+	}, path); err != nil {
+		c.t.Fatal(err)
+	}
+	n.flags = append(n.flags, "--k8s-kubeconfig-path", path)
+}
+
+// node makes a node with its object. Without CIDRs the controller manager has not come to it yet.
+func (c *kubeCluster) node(ns *testenv.NetNS, name string, podCIDRs ...string) *machineNode {
+	c.t.Helper()
+	n := nodeIn(c.t, ns, name, "", "")
+	c.reach(n)
+	o := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{PodCIDRs: podCIDRs}}
+	if len(podCIDRs) > 0 {
+		o.Spec.PodCIDR = podCIDRs[0]
+	}
+	if _, err := c.client.Kube.CoreV1().Nodes().Create(c.t.Context(), o, metav1.CreateOptions{}); err != nil {
+		c.t.Fatal(err)
+	}
+	return n
+}
+
+// pod makes a pod's object on a node.
+func (c *kubeCluster) object(n *machineNode, name string, labels map[string]string, ports ...corev1.ContainerPort) *corev1.Pod {
+	c.t.Helper()
+	o, err := c.client.Kube.CoreV1().Pods("default").Create(c.t.Context(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", Labels: labels},
+		Spec: corev1.PodSpec{
+			NodeName: n.name, ServiceAccountName: "default", Containers: []corev1.Container{{Name: "c", Image: "none", Ports: ports}},
+			AutomountServiceAccountToken: new(bool),
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return o
+}
+
+// pod makes a pod's object and attaches the pod.
+func (c *kubeCluster) pod(n *machineNode, name string, labels map[string]string) *machinePod {
+	c.t.Helper()
+	c.object(n, name, labels)
+	return n.attached(name, nil)
+}
+
+func (c *kubeCluster) eventually(what string, ok func() bool) {
+	c.t.Helper()
+	for end := time.Now().Add(40 * time.Second); !ok(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			c.t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+func (c *kubeCluster) endpoints() *gentype.ClientWithList[*v2.CiliumEndpoint, *v2.CiliumEndpointList] {
+	return gentype.NewClientWithList("ciliumendpoints", c.client.UrgentV2, metav1.ParameterCodec, "default",
+		func() *v2.CiliumEndpoint { return &v2.CiliumEndpoint{} }, func() *v2.CiliumEndpointList { return &v2.CiliumEndpointList{} })
+}
+
+func (c *kubeCluster) ciliumNodes() *gentype.ClientWithList[*v2.CiliumNode, *v2.CiliumNodeList] {
+	return gentype.NewClientWithList("ciliumnodes", c.client.UrgentV2, metav1.ParameterCodec, "",
+		func() *v2.CiliumNode { return &v2.CiliumNode{} }, func() *v2.CiliumNodeList { return &v2.CiliumNodeList{} })
+}
+
+func twoNamespaces(t testing.TB) (a, b *testenv.NetNS) {
+	a, b = testenv.NewNetNS(t), testenv.NewNetNS(t)
+	testenv.Connect(t, a, "eth0", []string{"192.0.2.1/24", "2001:db8::1/64"}, b, "eth0", []string{"192.0.2.2/24", "2001:db8::2/64"})
+	return a, b
+}
+
+// TestKubernetes runs two nodes of a cluster: addresses, nodes, identities, endpoints, changes of labels, the server away, agents killed.
+func TestKubernetes(t *testing.T) {
+	t.Parallel()
+	c := newKubeCluster(t)
+	ns1, ns2 := twoNamespaces(t)
+	n1, n2 := c.node(ns1, "n1", "10.0.1.0/24", "fd00:1::/112"), c.node(ns2, "n2", "10.0.2.0/24", "fd00:2::/112")
+	for _, n := range []*machineNode{n1, n2} {
+		n.flags = append(n.flags, "--ipam", "kubernetes")
+		n.start()
+	}
+	ctx := t.Context()
+	c.object(n2, "web", map[string]string{"app": "web"}, corev1.ContainerPort{Name: "http", ContainerPort: 80})
+	client, web := c.pod(n1, "client", map[string]string{"app": "client", "io.cilium.k8s.policy.cluster": "forged"}), n2.attached("web", nil)
+	if !netip.MustParsePrefix("10.0.1.0/24").Contains(client.ip4) || !netip.MustParsePrefix("fd00:2::/112").Contains(web.ip6) {
+		t.Errorf("addresses %s and %s are not from the nodes' pod CIDRs", client.ip4, web.ip6)
+	}
+	got := client.endpoint().Status.Identity.Labels
+	for _, want := range []string{
+		"k8s:app=client", "k8s:io.kubernetes.pod.namespace=default", "k8s:io.cilium.k8s.policy.cluster=default",
+		"k8s:io.cilium.k8s.policy.serviceaccount=default", "k8s:io.cilium.k8s.namespace.labels.kubernetes.io/metadata.name=default",
+	} {
+		if !slices.Contains(got, want) {
+			t.Errorf("the client's labels %v lack %s", got, want)
+		}
+	}
+
+	// The nodes' objects.
+	node, err := c.ciliumNodes().Get(ctx, "n1", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Contains(node.Spec.Addresses, v2.NodeAddress{Type: "InternalIP", IP: "192.0.2.1"}) || !slices.Contains(node.Spec.IPAM.PodCIDRs, "10.0.1.0/24") ||
+		len(node.OwnerReferences) != 1 || node.OwnerReferences[0].Kind != "Node" {
+		t.Errorf("CiliumNode n1 is %+v", node)
+	}
+
+	// Their endpoints.
+	var cep *v2.CiliumEndpoint
+	c.eventually("CiliumEndpoint of the web server", func() bool {
+		cep, err = c.endpoints().Get(ctx, "web", metav1.GetOptions{})
+		return err == nil
+	})
+	status := cep.Status
+	if status.Identity == nil || int(status.Identity.ID) != web.endpoint().Status.Identity.ID || status.Networking.NodeIP != "192.0.2.2" ||
+		status.Networking.Addressing[0].IPv4 != web.ip4.String() || status.State != "ready" || len(status.NamedPorts) != 1 || status.NamedPorts[0].Port != 80 {
+		text, _ := json.Marshal(status)
+		t.Errorf("the status of the web server's CiliumEndpoint is %s", text)
+	}
+	knows := func(n *machineNode, p *machinePod) func() bool {
+		return func() bool {
+			want := p.endpoint().Status.Identity.ID
+			list, err := n.client.IPs(ctx, p.ip4.String()+"/32", nil)
+			return err == nil && len(list) == 1 && list[0].Identity == want
+		}
+	}
+	c.eventually("n1 knows the web server", knows(n1, web))
+	for _, to := range web.both(80) {
+		serveEcho(t, web.ns, to)
+		reaches(t, "pod to pod of another node", client.ns, to, 1450)
+	}
+
+	// A pod of the same labels has the same number, without another object.
+	second := c.pod(n2, "client-2", map[string]string{"app": "client"})
+	if a, b := client.endpoint().Status.Identity.ID, second.endpoint().Status.Identity.ID; a != b {
+		t.Errorf("two pods of the same labels have the identities %d and %d", a, b)
+	}
+
+	// Labels change: of the pod, of the namespace.
+	before := client.endpoint().Status.Identity.ID
+	patch := func(what string, f func() error) {
+		t.Helper()
+		if err := f(); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+	}
+	patch("label the pod", func() error {
+		_, err := c.client.Kube.CoreV1().Pods("default").Patch(ctx, "client", types.MergePatchType, []byte(`{"metadata":{"labels":{"app":"other"}}}`), metav1.PatchOptions{})
+		return err
+	})
+	c.eventually("another identity for other labels", func() bool {
+		id := client.endpoint().Status.Identity
+		return id.ID != before && slices.Contains(id.Labels, "k8s:app=other")
+	})
+	c.eventually("n2 knows it", knows(n2, client))
+	patch("label the namespace", func() error {
+		_, err := c.client.Kube.CoreV1().Namespaces().Patch(ctx, "default", types.MergePatchType, []byte(`{"metadata":{"labels":{"team":"red"}}}`), metav1.PatchOptions{})
+		return err
+	})
+	for _, p := range []*machinePod{client, web, second} {
+		c.eventually("the namespace's labels on "+p.name, func() bool {
+			return slices.Contains(p.endpoint().Status.Identity.Labels, "k8s:io.cilium.k8s.namespace.labels.team=red")
+		})
+	}
+	c.eventually("n1 knows the web server's new identity", knows(n1, web))
+
+	// A pod that Kubernetes does not have is refused, and so is another one of the same name.
+	if err := n1.newPod("unknown", nil).add(); err == nil || !strings.Contains(err.Error(), "no such pod") {
+		t.Errorf("a pod that Kubernetes does not have: %v", err)
+	}
+
+	// The server goes away. Traffic flows, known pods come and go, agents restart.
+	c.Stop()
+	reaches(t, "while the API server is away", client.ns, web.both(80)[0], 1450)
+	if err := second.del(); err != nil {
+		t.Errorf("deletion while the API server is away: %v", err)
+	}
+	second.renew()
+	if err := second.add(); err != nil {
+		t.Errorf("a known pod's sandbox made anew while the API server is away: %v", err)
+	}
+	id := web.endpoint().Status.Identity.ID
+	n2.kill()
+	n2.launch()
+	n2.serving(false)
+	if now := web.endpoint().Status.Identity.ID; now != id {
+		t.Errorf("the agent that started without an API server gives the web server identity %d, it was %d", now, id)
+	}
+	reaches(t, "to a pod whose agent started without an API server", client.ns, web.both(80)[0], 1450)
+	if st, err := n2.client.Health(ctx, false); err != nil || st.Kubernetes.State == rest.StateOk {
+		t.Errorf("status without an API server: %+v, %v", st.Kubernetes, err)
+	}
+	c.Start()
+	n2.ready()
+	reaches(t, "after the API server is back", client.ns, web.both(80)[0], 1450)
+	c.eventually("status says that the server answers", func() bool {
+		st, err := n2.client.Health(ctx, false)
+		return err == nil && st.Kubernetes.State == rest.StateOk && strings.Contains(st.Kubernetes.Msg, strings.TrimPrefix(kubeapi.Version, "v"))
+	})
+	c.eventually("n1 knows the pod that was made anew", knows(n1, second))
+
+	// Its object is the same one, and goes with the endpoint.
+	again, err := c.endpoints().Get(ctx, "web", metav1.GetOptions{})
+	if err != nil || again.UID != cep.UID {
+		t.Errorf("the CiliumEndpoint was not taken over: %v, %v", again, err)
+	}
+	if err := web.del(); err != nil {
+		t.Fatal(err)
+	}
+	c.eventually("no CiliumEndpoint without an endpoint", func() bool {
+		_, err := c.endpoints().Get(ctx, "web", metav1.GetOptions{})
+		return err != nil
+	})
+	c.eventually("n1 forgets its address", func() bool {
+		list, _ := n1.client.IPs(ctx, web.ip4.String()+"/32", nil)
+		return len(list) == 0
+	})
+	n1.stop()
+	n2.stop()
+}
+
+// TestKubernetesClusterPool has a node wait for the operator, and keep its range over a restart.
+func TestKubernetesClusterPool(t *testing.T) {
+	t.Parallel()
+	c := newKubeCluster(t)
+	ns1, _ := twoNamespaces(t)
+	n := c.node(ns1, "n1")
+	n.flags = append(n.flags, "--enable-ipv6=false")
+	n.launch()
+	var node *v2.CiliumNode
+	c.eventually("CiliumNode of the node", func() bool {
+		var err error
+		node, err = c.ciliumNodes().Get(t.Context(), "n1", metav1.GetOptions{})
+		return err == nil
+	})
+	node.Spec.IPAM.PodCIDRs = []string{"10.7.3.0/24"}
+	node.Spec.InstanceID = "i-1"
+	if _, err := c.ciliumNodes().Update(t.Context(), node, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	n.ready()
+	p := c.pod(n, "p", map[string]string{"app": "p"})
+	if !netip.MustParsePrefix("10.7.3.0/24").Contains(p.ip4) {
+		t.Errorf("the pod has %s", p.ip4)
+	}
+	c.eventually("the node's address in the pod network", func() bool {
+		now, err := c.ciliumNodes().Get(t.Context(), "n1", metav1.GetOptions{})
+		return err == nil && now.Spec.InstanceID == "i-1" && slices.Equal(now.Spec.IPAM.PodCIDRs, node.Spec.IPAM.PodCIDRs) &&
+			slices.ContainsFunc(now.Spec.Addresses, func(a v2.NodeAddress) bool { return a.Type == "CiliumInternalIP" && strings.HasPrefix(a.IP, "10.7.3.") })
+	})
+	n.stop()
+	c.Stop()
+	n.launch()
+	n.serving(false)
+	if got := p.endpoint().Status.Networking.Addressing[0].IPv4; got != p.ip4.String() {
+		t.Errorf("the pod has %s after a restart without the API server, it was %s", got, p.ip4)
+	}
+}
+
+// TestKubernetesMissingKinds gives up with an error that names what is missing.
+func TestKubernetesMissingKinds(t *testing.T) {
+	t.Parallel()
+	testenv.RequireRoot(t)
+	server := kubeapi.Start(t)
+	client, err := k8s.New(server.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &kubeCluster{Server: server, t: t, client: client}
+	ns1, _ := twoNamespaces(t)
+	n := c.node(ns1, "n1")
+	n.flags = append(n.flags, "--crd-wait-timeout", "2s")
+	n.launch()
+	select {
+	case <-n.exited:
+	case <-time.After(30 * time.Second):
+		t.Fatal("the agent still waits")
+	}
+	n.cmd = nil
+	if text := n.logText(); !strings.Contains(text, "ciliumnodes.v2.cilium.io") || !strings.Contains(text, "--crd-wait-timeout") {
+		t.Errorf("the log does not say what is missing: %s", text)
+	}
+}
+
+// TestKubernetesOneIdentity has pods with the same labels start on two nodes at once.
+func TestKubernetesOneIdentity(t *testing.T) {
+	t.Parallel()
+	c := newKubeCluster(t)
+	ns1, ns2 := twoNamespaces(t)
+	n1, n2 := c.node(ns1, "n1", "10.0.1.0/24", "fd00:1::/112"), c.node(ns2, "n2", "10.0.2.0/24", "fd00:2::/112")
+	var pods []*machinePod
+	for _, n := range []*machineNode{n1, n2} {
+		n.flags = append(n.flags, "--ipam", "kubernetes")
+		n.start()
+	}
+	for i := range count(12, 6, 60) {
+		for _, n := range []*machineNode{n1, n2} {
+			name := fmt.Sprintf("p-%s-%d", n.name, i)
+			c.object(n, name, map[string]string{"app": fmt.Sprint(i / 2)})
+			pods = append(pods, n.newPod(name, nil))
+		}
+	}
+	var wg sync.WaitGroup
+	for _, p := range pods {
+		wg.Go(func() {
+			if err := p.add(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	byLabels := map[string]int{}
+	for _, p := range pods {
+		id := p.endpoint().Status.Identity
+		text := strings.Join(id.Labels, ",")
+		if old, known := byLabels[text]; known && old != id.ID {
+			t.Errorf("%s has the identities %d and %d", text, old, id.ID)
+		}
+		byLabels[text] = id.ID
+	}
+	list := &v2.CiliumIdentityList{}
+	if err := c.client.UrgentV2.Get().Resource("ciliumidentities").Do(context.Background()).Into(list); err != nil {
+		t.Fatal(err)
+	}
+	if len(list.Items) != len(byLabels) {
+		t.Errorf("%d objects for %d label sets", len(list.Items), len(byLabels))
+	}
+}
