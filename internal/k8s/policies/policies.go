@@ -1,0 +1,304 @@
+package policies
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/spf13/pflag"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/client-go/rest"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/k8s"
+	"github.com/hawser-net/hawser/internal/policy"
+)
+
+// KindKubernetes is the kind of Kubernetes' own policies; those of ours are in api/v2.
+const KindKubernetes = "NetworkPolicy"
+
+// Config says which kinds are followed.
+type Config struct {
+	// Cilium, CiliumClusterwide and Kubernetes enable CiliumNetworkPolicy, CiliumClusterwideNetworkPolicy and NetworkPolicy.
+	Cilium, CiliumClusterwide, Kubernetes bool
+	// Gather is how long a change waits for others, so that what comes together is put in force together.
+	Gather time.Duration
+}
+
+// Defaults returns the defaults: every kind.
+func Defaults() Config {
+	return Config{Cilium: true, CiliumClusterwide: true, Kubernetes: true, Gather: 2 * time.Millisecond}
+}
+
+// Flags registers the options.
+func (c *Config) Flags(fs *pflag.FlagSet) {
+	fs.BoolVar(&c.Cilium, "enable-cilium-network-policy", c.Cilium, "enforce CiliumNetworkPolicy objects")
+	fs.BoolVar(&c.CiliumClusterwide, "enable-cilium-clusterwide-network-policy", c.CiliumClusterwide, "enforce CiliumClusterwideNetworkPolicy objects")
+	fs.BoolVar(&c.Kubernetes, "enable-k8s-networkpolicy", c.Kubernetes, "enforce NetworkPolicy objects of Kubernetes")
+}
+
+// Validate reports all settings that make no sense.
+func (c *Config) Validate() error {
+	if c.Gather < 0 {
+		return fmt.Errorf("policies: the time to gather changes is %v, which is negative", c.Gather)
+	}
+	return nil
+}
+
+// Status tells what became of an object.
+type Status struct {
+	Owner policy.Owner
+	// Kind, Namespace and Name name the object; a clusterwide one has no namespace.
+	Kind, Namespace, Name string
+	// Err is the fault of the object as it is now, nil if it is in force.
+	Err error
+	// InForce says whether some version of it is in force: this one, or with Err an earlier one, of Rules rules.
+	InForce bool
+	Rules   int
+	// Loaded is when what is in force was heard; zero if nothing is. Failed is since when the object is faulty.
+	Loaded, Failed time.Time
+}
+
+// Policies follows policies. Make one with New; it serves one Run. Status and Counts may be called from any goroutine.
+type Policies struct {
+	cfg    Config
+	client *k8s.Client
+	ours   rest.Interface
+	log    *slog.Logger
+
+	mu      sync.Mutex
+	objects map[policy.Owner]*Status
+	pending map[policy.Owner][]*policy.Rule // to be put in force; nil rules take away
+	changed chan struct{}
+}
+
+// New returns a Policies that has heard of nothing. It makes no request.
+func New(cfg Config, client *k8s.Client, log *slog.Logger) (*Policies, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if client == nil {
+		return nil, errors.New("policies: a client is needed")
+	}
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	ours, err := client.For(v2.SchemeGroupVersion(), addRaw)
+	if err != nil {
+		return nil, err
+	}
+	return &Policies{
+		cfg: cfg, client: client, ours: ours, log: log,
+		objects: map[policy.Owner]*Status{}, pending: map[policy.Owner][]*policy.Rule{}, changed: make(chan struct{}, 1),
+	}, nil
+}
+
+// OwnerOf returns the owner of an object's rules: "k8s/Kind/namespace/name", or "k8s/Kind/name".
+func OwnerOf(kind string, key k8s.Key) policy.Owner {
+	if key.Namespace == "" {
+		return policy.Owner("k8s/" + kind + "/" + key.Name)
+	}
+	return policy.Owner("k8s/" + kind + "/" + key.Namespace + "/" + key.Name)
+}
+
+// Run follows Kubernetes and calls apply with everything there is, then with what changes, until ctx ends; then it returns nil. The first call happens when
+// every kind has been heard, even if there is nothing to apply. Calls do not overlap, and changes are sorted by owner.
+func (p *Policies) Run(ctx context.Context, apply func([]policy.Change)) error {
+	follow := p.followers()
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	heard := make(chan struct{}, len(follow))
+	var running sync.WaitGroup
+	for _, f := range follow {
+		running.Go(func() {
+			if err := f(ctx, func() { heard <- struct{}{} }); err != nil {
+				stop(err)
+			}
+		})
+	}
+	running.Go(func() { p.deliver(ctx, len(follow), heard, apply) })
+	running.Wait()
+	if err := context.Cause(ctx); err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("policies of Kubernetes: %w", err)
+	}
+	return nil
+}
+
+// deliver hands on what is pending, from the moment that all kinds have been heard.
+func (p *Policies) deliver(ctx context.Context, kinds int, heard <-chan struct{}, apply func([]policy.Change)) {
+	for range kinds {
+		select {
+		case <-heard:
+		case <-ctx.Done():
+			return
+		}
+	}
+	first := p.take()
+	apply(first)
+	ok, faulty := p.Counts()
+	p.log.Info("policies of Kubernetes are in force", "policies", ok, "faulty", faulty)
+	for {
+		select {
+		case <-p.changed:
+		case <-ctx.Done():
+			return
+		}
+		if p.cfg.Gather > 0 {
+			select {
+			case <-time.After(p.cfg.Gather):
+			case <-ctx.Done():
+				return
+			}
+		}
+		if changes := p.take(); len(changes) > 0 {
+			apply(changes)
+		}
+	}
+}
+
+// take returns what is pending, sorted by owner.
+func (p *Policies) take() []policy.Change {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	changes := make([]policy.Change, 0, len(p.pending))
+	for _, o := range slices.Sorted(maps.Keys(p.pending)) {
+		changes = append(changes, policy.Change{Owner: o, Rules: p.pending[o]})
+	}
+	clear(p.pending)
+	return changes
+}
+
+type follower func(ctx context.Context, synced func()) error
+
+func (p *Policies) followers() (out []follower) {
+	if p.cfg.Cilium {
+		out = append(out, p.followOurs("ciliumnetworkpolicies", v2.KindNetworkPolicy, func(r *raw) ([]*policy.Rule, error) {
+			spec, specs, err := r.rules()
+			if err != nil {
+				return nil, err
+			}
+			return policy.Parse(&v2.CiliumNetworkPolicy{ObjectMeta: r.ObjectMeta, Spec: spec, Specs: specs})
+		}))
+	}
+	if p.cfg.CiliumClusterwide {
+		out = append(out, p.followOurs("ciliumclusterwidenetworkpolicies", v2.KindClusterwideNetworkPolicy, func(r *raw) ([]*policy.Rule, error) {
+			spec, specs, err := r.rules()
+			if err != nil {
+				return nil, err
+			}
+			return policy.ParseClusterwide(&v2.CiliumClusterwideNetworkPolicy{ObjectMeta: r.ObjectMeta, Spec: spec, Specs: specs})
+		}))
+	}
+	if p.cfg.Kubernetes {
+		out = append(out, p.followKubernetes)
+	}
+	return out
+}
+
+func (p *Policies) followOurs(resource, kind string, parse func(*raw) ([]*policy.Rule, error)) follower {
+	return func(ctx context.Context, synced func()) error {
+		return k8s.Follow(ctx, k8s.Kind(p.ours, resource, ""), k8s.Options[*raw]{Log: p.log}, k8s.Handler[*raw]{
+			Upsert: func(r *raw) {
+				rules, err := parse(r)
+				p.upsert(kind, k8s.KeyOf(r), rules, err)
+			},
+			Delete: func(key k8s.Key) { p.remove(kind, key) },
+			Synced: synced,
+		})
+	}
+}
+
+func (p *Policies) followKubernetes(ctx context.Context, synced func()) error {
+	return k8s.Follow(ctx, k8s.Kind(p.client.Kube.NetworkingV1().RESTClient(), "networkpolicies", ""), k8s.Options[*networkingv1.NetworkPolicy]{
+		Log: p.log,
+		Transform: func(o *networkingv1.NetworkPolicy) *networkingv1.NetworkPolicy {
+			o.Annotations, o.Labels, o.OwnerReferences = nil, nil, nil
+			return o
+		},
+	}, k8s.Handler[*networkingv1.NetworkPolicy]{
+		Upsert: func(o *networkingv1.NetworkPolicy) {
+			rules, err := policy.ParseNetworkPolicy(o)
+			p.upsert(KindKubernetes, k8s.KeyOf(o), rules, err)
+		},
+		Delete: func(key k8s.Key) { p.remove(KindKubernetes, key) },
+		Synced: synced,
+	})
+}
+
+// upsert notes an object as it is now.
+func (p *Policies) upsert(kind string, key k8s.Key, rules []*policy.Rule, fault error) {
+	owner := OwnerOf(kind, key)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.objects[owner]
+	if s == nil {
+		s = &Status{Owner: owner, Kind: kind, Namespace: key.Namespace, Name: key.Name}
+		p.objects[owner] = s
+	}
+	now := time.Now()
+	if fault != nil {
+		if s.Err == nil {
+			s.Failed = now
+		}
+		if s.Err == nil || s.Err.Error() != fault.Error() {
+			p.log.Warn("policy is faulty", "policy", owner, "lastGoodVersionInForce", s.InForce, "error", fault)
+		}
+		s.Err = fault
+		return
+	}
+	if s.Err != nil {
+		p.log.Info("policy is faulty no more", "policy", owner)
+	}
+	s.Err, s.Failed = nil, time.Time{}
+	s.InForce, s.Rules, s.Loaded = true, len(rules), now
+	p.note(owner, rules)
+}
+
+// remove notes that an object is gone.
+func (p *Policies) remove(kind string, key k8s.Key) {
+	owner := OwnerOf(kind, key)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.objects[owner]
+	delete(p.objects, owner)
+	if s != nil && s.InForce {
+		p.note(owner, nil)
+	}
+}
+
+// note has mu held.
+func (p *Policies) note(owner policy.Owner, rules []*policy.Rule) {
+	p.pending[owner] = rules
+	select {
+	case p.changed <- struct{}{}:
+	default: // it is due already
+	}
+}
+
+// Status returns what became of each object, sorted by owner.
+func (p *Policies) Status() []Status {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	out := make([]Status, 0, len(p.objects))
+	for _, o := range slices.Sorted(maps.Keys(p.objects)) {
+		out = append(out, *p.objects[o])
+	}
+	return out
+}
+
+// Counts returns how many objects are in force as they are, and how many are faulty.
+func (p *Policies) Counts() (ok, faulty int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, s := range p.objects {
+		if s.Err != nil {
+			faulty++
+		}
+	}
+	return len(p.objects) - faulty, faulty
+}

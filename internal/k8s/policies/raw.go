@@ -1,0 +1,129 @@
+package policies
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	sigsjson "sigs.k8s.io/json"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+)
+
+// raw is a policy of our own kinds as the server sent it. It is decoded here and not by the client, which would drop fields that it does not know.
+type raw struct {
+	metav1.TypeMeta
+	metav1.ObjectMeta
+	text []byte
+}
+
+// rawList is a list of them.
+type rawList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata"`
+	Items           []raw `json:"items"`
+}
+
+// UnmarshalJSON keeps the text and reads the metadata.
+func (r *raw) UnmarshalJSON(text []byte) error {
+	var meta metav1.PartialObjectMetadata
+	if err := json.Unmarshal(text, &meta); err != nil {
+		return err
+	}
+	r.TypeMeta, r.ObjectMeta, r.text = meta.TypeMeta, meta.ObjectMeta, bytes.Clone(text)
+	return nil
+}
+
+// DeepCopyObject implements runtime.Object.
+func (r *raw) DeepCopyObject() runtime.Object {
+	return &raw{r.TypeMeta, *r.ObjectMeta.DeepCopy(), bytes.Clone(r.text)}
+}
+
+// DeepCopyObject implements runtime.Object.
+func (l *rawList) DeepCopyObject() runtime.Object {
+	out := &rawList{TypeMeta: l.TypeMeta, ListMeta: *l.ListMeta.DeepCopy(), Items: make([]raw, len(l.Items))}
+	for i := range l.Items {
+		out.Items[i] = *l.Items[i].DeepCopyObject().(*raw)
+	}
+	return out
+}
+
+// addRaw makes our kinds known to a scheme as raw.
+func addRaw(s *runtime.Scheme) error {
+	gv := v2.SchemeGroupVersion()
+	for _, kind := range []string{v2.KindNetworkPolicy, v2.KindClusterwideNetworkPolicy} {
+		s.AddKnownTypeWithName(schema.GroupVersionKind{Group: gv.Group, Version: gv.Version, Kind: kind}, &raw{})
+		s.AddKnownTypeWithName(schema.GroupVersionKind{Group: gv.Group, Version: gv.Version, Kind: kind + "List"}, &rawList{})
+	}
+	metav1.AddToGroupVersion(s, gv)
+	return nil
+}
+
+// rules decodes spec and specs.
+func (r *raw) rules() (spec *v2.Rule, specs []*v2.Rule, err error) {
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(r.text, &fields); err != nil {
+		return nil, nil, err
+	}
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		switch name {
+		case "apiVersion", "kind", "metadata", "status":
+		case "spec":
+			errs = append(errs, decode(name, fields[name], &spec))
+		case "specs":
+			errs = append(errs, decode(name, fields[name], &specs))
+		default:
+			errs = append(errs, fmt.Errorf("%s: is not a field that is known here", name))
+		}
+	}
+	return spec, specs, errors.Join(errs...)
+}
+
+// decode reads a field of the object, and refuses what the types have no place for.
+func decode(name string, text []byte, dst any) error {
+	var tree any
+	if err := json.Unmarshal(text, &tree); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	if at, found := findNull(name, tree); found {
+		return fmt.Errorf("%s: is null; remove the field or give it a value", at)
+	}
+	strict, err := sigsjson.UnmarshalStrict(text, dst)
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	var errs []error
+	for _, err := range strict {
+		errs = append(errs, fmt.Errorf("%s: %s; this version of the agent cannot enforce it", name, strings.TrimPrefix(err.Error(), "strict decoding error: ")))
+	}
+	return errors.Join(errs...)
+}
+
+// findNull looks for a null: to the decoder it is an absent field, and absent peers are all peers.
+func findNull(at string, v any) (string, bool) {
+	switch v := v.(type) {
+	case nil:
+		return at, true
+	case map[string]any:
+		for _, k := range slices.Sorted(maps.Keys(v)) {
+			if where, found := findNull(at+"."+k, v[k]); found {
+				return where, true
+			}
+		}
+	case []any:
+		for i := range v {
+			if where, found := findNull(fmt.Sprintf("%s[%d]", at, i), v[i]); found {
+				return where, true
+			}
+		}
+	}
+	return "", false
+}
