@@ -1,0 +1,324 @@
+// Package election has one of several operators lead, by a Lease of Kubernetes.
+//
+// What always holds: whoever leads stops before another begins, as long as the clocks of both machines run at about the same rate. A leader that cannot
+// renew its lease is told to stop when RenewDeadline has passed, well before LeaseDuration, when others take over; a leader that ends by its own will gives
+// the lease back only after its work has ended. A leader whose process was frozen beyond that time finds out by [Election.Fence], which refuses to send
+// what it was about to write.
+//
+// [Election.Run] starts one goroutine that renews the lease and one that leads, and waits for both, with one exception that its comment names.
+package election
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/pflag"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/klog/v2"
+)
+
+// LockName is the name of the Lease, which operators of other make use too: so two of different make do not lead at once.
+const LockName = "cilium-operator-resource-lock"
+
+// ErrLost says that another may lead by now: the process must end without another write.
+var ErrLost = errors.New("leadership is lost")
+
+// stopGrace is how long Run waits for the work of a leader that has lost its lease. It is shorter than what is left of the lease by then.
+const stopGrace = time.Second
+
+// Config says how long a lease lasts. Use [Defaults].
+type Config struct {
+	// LeaseDuration is how long others wait for a leader that is silent.
+	LeaseDuration time.Duration
+	// RenewDeadline is how long the leader tries to renew before it gives up.
+	RenewDeadline time.Duration
+	// RetryPeriod is the pause between two tries, of the leader and of the others.
+	RetryPeriod time.Duration
+	// RequestTimeout bounds one request; 0 for half of RenewDeadline, but at least a second.
+	RequestTimeout time.Duration
+}
+
+// Defaults returns what operators of other make use too.
+func Defaults() Config {
+	return Config{LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second}
+}
+
+// Flags binds the configuration to command-line flags; the current values are the defaults shown.
+func (c *Config) Flags(fs *pflag.FlagSet) {
+	fs.DurationVar(&c.LeaseDuration, "leader-election-lease-duration", c.LeaseDuration, "how long other operators wait for a leader that is silent")
+	fs.DurationVar(&c.RenewDeadline, "leader-election-renew-deadline", c.RenewDeadline, "how long the leader tries to renew its lease before it exits")
+	fs.DurationVar(&c.RetryPeriod, "leader-election-retry-period", c.RetryPeriod, "pause between two tries to get or to renew the lease")
+	fs.DurationVar(&c.RequestTimeout, "leader-election-resource-lock-timeout", c.RequestTimeout, "timeout of a request for the lease; 0 for half of the renew deadline, at least 1s")
+}
+
+// Validate checks that the times leave room for each other, and joins all faults.
+func (c *Config) Validate() error {
+	var errs []error
+	if c.RetryPeriod <= 0 {
+		errs = append(errs, fmt.Errorf("--leader-election-retry-period: %s must be above 0", c.RetryPeriod))
+	}
+	if float64(c.RenewDeadline) <= leaderelection.JitterFactor*float64(c.RetryPeriod) {
+		errs = append(errs, fmt.Errorf("--leader-election-renew-deadline: %s must be more than %g times the retry period of %s",
+			c.RenewDeadline, leaderelection.JitterFactor, c.RetryPeriod))
+	}
+	if c.LeaseDuration <= c.RenewDeadline+c.RetryPeriod {
+		errs = append(errs, fmt.Errorf("--leader-election-lease-duration: %s must be more than the renew deadline of %s and the retry period of %s together, "+
+			"or two operators lead at once", c.LeaseDuration, c.RenewDeadline, c.RetryPeriod))
+	}
+	if c.RequestTimeout < 0 {
+		errs = append(errs, fmt.Errorf("--leader-election-resource-lock-timeout: %s must not be negative", c.RequestTimeout))
+	}
+	return errors.Join(errs...)
+}
+
+// Identity returns the name under which a process on host stands for election: no two processes have the same.
+func Identity(host string) string {
+	const alphabet = "abcdefghijklmnopqrstuvwxyz234567" // 32 of them: every byte counts the same
+	b := make([]byte, 10)
+	_, _ = rand.Read(b) // it never fails
+	for i := range b {
+		b[i] = alphabet[b[i]%32]
+	}
+	return host + "-" + string(b)
+}
+
+// Election is one operator that stands for election. [Election.Leading] and [Election.Fence] may be used by any goroutine, Run by one.
+type Election struct {
+	cfg  Config
+	lock *lock
+	http *http.Client
+	log  *slog.Logger
+	// leading is true from the start of the work to its end.
+	leading atomic.Bool
+	leader  atomic.Value // string: who was last seen to lead
+}
+
+// New prepares an election in namespace. It has connections of its own, made from a copy of kube: a leader that is busy, or throttled, must not miss its
+// renewal for that. A nil logger means no log.
+func New(cfg Config, kube *rest.Config, namespace, identity string, log *slog.Logger) (*Election, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	own := rest.CopyConfig(kube)
+	own.QPS, own.Burst, own.RateLimiter = -1, 0, nil
+	own.Timeout = cfg.RequestTimeout
+	if own.Timeout == 0 {
+		own.Timeout = max(time.Second, cfg.RenewDeadline/2)
+	}
+	if own.Dial == nil { // without a dialer of its own it would share connections with every other client of the process
+		own.Dial = (&net.Dialer{Timeout: own.Timeout, KeepAlive: cfg.RetryPeriod}).DialContext
+	}
+	h, err := rest.HTTPClientFor(own)
+	if err != nil {
+		return nil, fmt.Errorf("a client for leader election: %w", err)
+	}
+	client, err := coordinationv1.NewForConfigAndClient(own, h)
+	if err != nil {
+		return nil, fmt.Errorf("a client for leader election: %w", err)
+	}
+	e := &Election{cfg: cfg, log: log, http: h}
+	e.lock = &lock{LeaseLock: resourcelock.LeaseLock{
+		LeaseMeta: metav1.ObjectMeta{Namespace: namespace, Name: LockName}, Client: client, LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
+	}}
+	e.leader.Store("")
+	return e, nil
+}
+
+// Identity returns the name under which this operator stands.
+func (e *Election) Identity() string { return e.lock.Identity() }
+
+// Leading reports whether this operator leads.
+func (e *Election) Leading() bool { return e.leading.Load() }
+
+// Leader returns who was last seen to lead; "" before anybody was.
+func (e *Election) Leader() string { return e.leader.Load().(string) }
+
+// Run waits until this operator is elected, calls lead, and returns when that has ended.
+//
+//   - If ctx ends, lead's context ends; when lead has returned, the lease is given back, and Run returns nil.
+//   - If lead returns an error, the lease is given back and Run returns the error; nil before ctx has ended counts as an error too.
+//   - If the lease is lost, lead's context ends and Run returns [ErrLost] at once: it waits for lead no longer than another leader could wait for this one,
+//     because the process is to end.
+func (e *Election) Run(ctx context.Context, lead func(context.Context) error) error {
+	elected := make(chan struct{})
+	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock: e.lock, Name: LockName,
+		LeaseDuration: e.cfg.LeaseDuration, RenewDeadline: e.cfg.RenewDeadline, RetryPeriod: e.cfg.RetryPeriod,
+		// The lease is given back below, after the work. The library would do so while the work still ends, and when the server is away it would tell
+		// of the loss only after it has tried in vain.
+		ReleaseOnCancel: false,
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: func(context.Context) { close(elected) },
+			OnStoppedLeading: func() {},
+			OnNewLeader: func(id string) {
+				e.leader.Store(id)
+				if id != e.Identity() {
+					e.log.Info("another operator leads", "leader", id)
+				}
+			},
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("leader election: %w", err)
+	}
+	// The elector outlives ctx: the lease is renewed until the work has ended.
+	base := klog.NewContext(context.WithoutCancel(ctx), logr.FromSlogHandler(e.log.With("part", "leader-election").Handler()))
+	electing, stop := context.WithCancel(base)
+	lost := make(chan struct{})
+	go func() {
+		defer close(lost)
+		elector.Run(electing)
+	}()
+	defer func() {
+		stop()
+		<-lost
+		utilnet.CloseIdleConnectionsFor(e.http.Transport)
+	}()
+	e.log.Info("waiting for election", "identity", e.Identity(), "lease", e.lock.Describe())
+	select {
+	case <-ctx.Done():
+		stop()
+		<-lost
+		e.release(base) // it may have been elected in this very moment
+		return nil
+	case <-elected:
+	}
+	return e.lead(ctx, base, lost, stop, lead)
+}
+
+// lead runs the work of a leader. lost is closed when the elector ends, stop ends it.
+func (e *Election) lead(ctx, base context.Context, lost <-chan struct{}, stop func(), work func(context.Context) error) error {
+	e.leading.Store(true)
+	defer e.leading.Store(false)
+	e.log.Info("leading", "identity", e.Identity())
+	working, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	done := make(chan error, 1)
+	go func() { done <- work(working) }()
+	var err error
+	select {
+	case err = <-done:
+		if err == nil && ctx.Err() == nil {
+			err = errors.New("the work of the leader ended on its own")
+		}
+	case <-lost:
+		cancel(ErrLost)
+		e.log.Error("leadership is lost: the lease could not be renewed in time; exiting", "identity", e.Identity())
+		select {
+		case <-done:
+		case <-time.After(stopGrace):
+		}
+		return fmt.Errorf("%w: %s could not renew the lease %s within %s", ErrLost, e.Identity(), e.lock.Describe(), e.cfg.RenewDeadline)
+	}
+	stop()
+	<-lost
+	e.release(base)
+	return err
+}
+
+// release gives the lease back, so that another operator need not wait for its end. Only call it when nobody works under it any more.
+func (e *Election) release(base context.Context) {
+	if e.lock.renewed.Load() == nil {
+		return // never had it
+	}
+	ctx, cancel := context.WithTimeout(base, e.cfg.RetryPeriod)
+	defer cancel()
+	record, _, err := e.lock.Get(ctx)
+	if err == nil && record.HolderIdentity != e.Identity() {
+		return
+	}
+	if err == nil {
+		now := metav1.Now()
+		err = e.lock.LeaseLock.Update(ctx, resourcelock.LeaderElectionRecord{
+			LeaderTransitions: record.LeaderTransitions, LeaseDurationSeconds: 1, AcquireTime: now, RenewTime: now,
+		})
+	}
+	e.lock.renewed.Store(nil)
+	if err != nil {
+		e.log.Warn("cannot give the lease back; another operator leads when it has expired", "error", err, "expires", e.cfg.LeaseDuration)
+	}
+}
+
+// Held returns nil if the lease is surely this operator's now, and an error that wraps [ErrLost] if not.
+func (e *Election) Held() error {
+	at := e.lock.renewed.Load()
+	if at == nil {
+		return fmt.Errorf("%w: %s does not hold the lease", ErrLost, e.Identity())
+	}
+	if age := time.Since(*at); age > e.cfg.LeaseDuration-stopGrace {
+		return fmt.Errorf("%w: the lease was last renewed %s ago", ErrLost, age.Round(time.Millisecond))
+	}
+	return nil
+}
+
+// Fence wraps a transport so that it sends a request that may write only while the lease is held. The election finds out that the lease is lost by its own
+// clock; a process that was stopped for a while and goes on may write before that.
+func (e *Election) Fence(next http.RoundTripper) http.RoundTripper {
+	return &fence{e, next}
+}
+
+type fence struct {
+	election *Election
+	next     http.RoundTripper
+}
+
+// RoundTrip sends the request or refuses it.
+func (f *fence) RoundTrip(r *http.Request) (*http.Response, error) {
+	switch r.Method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions:
+	default:
+		if err := f.election.Held(); err != nil {
+			if r.Body != nil {
+				r.Body.Close()
+			}
+			return nil, err
+		}
+	}
+	return f.next.RoundTrip(r)
+}
+
+// WrappedRoundTripper lets client-go find the transport below.
+func (f *fence) WrappedRoundTripper() http.RoundTripper { return f.next }
+
+// lock remembers when the lease was last written by this process. The time is taken before the request: others may count from the moment at which the
+// server has it.
+type lock struct {
+	resourcelock.LeaseLock
+	renewed atomic.Pointer[time.Time]
+}
+
+// Create makes the lease.
+func (l *lock) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	now := time.Now()
+	err := l.LeaseLock.Create(ctx, r)
+	if err == nil {
+		l.renewed.Store(&now)
+	}
+	return err
+}
+
+// Update takes or renews the lease.
+func (l *lock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	now := time.Now()
+	err := l.LeaseLock.Update(ctx, r)
+	if err == nil {
+		l.renewed.Store(&now)
+	}
+	return err
+}

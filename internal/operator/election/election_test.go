@@ -1,0 +1,359 @@
+package election
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/hawser-net/hawser/internal/testenv/kubeapi"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m,
+		// The embedded server of the test's API server, and klog's, stay for the life of the process.
+		goleak.IgnoreAnyFunction("go.etcd.io/etcd/client/pkg/v3/fileutil.purgeFile"),
+		goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start"),
+		goleak.IgnoreAnyFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),
+	)
+}
+
+// quick is an election for tests: a leader that is silent is replaced after three seconds.
+func quick() Config {
+	return Config{LeaseDuration: 3 * time.Second, RenewDeadline: 1500 * time.Millisecond, RetryPeriod: 200 * time.Millisecond}
+}
+
+func TestValidate(t *testing.T) {
+	t.Parallel()
+	d := Defaults()
+	if err := d.Validate(); err != nil {
+		t.Error(err)
+	}
+	for _, tt := range []struct {
+		change func(*Config)
+		want   string
+	}{
+		{func(c *Config) { c.RetryPeriod = 0 }, "--leader-election-retry-period"},
+		{func(c *Config) { c.RenewDeadline = 2 * time.Second }, "--leader-election-renew-deadline"},
+		{func(c *Config) { c.LeaseDuration = 11 * time.Second }, "two operators lead at once"},
+		{func(c *Config) { c.RequestTimeout = -1 }, "--leader-election-resource-lock-timeout"},
+	} {
+		c := Defaults()
+		tt.change(&c)
+		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%+v: %v; want %q", c, err, tt.want)
+		}
+		if _, err := New(c, &rest.Config{}, "default", "a", nil); err == nil {
+			t.Errorf("%+v: an election was made", c)
+		}
+	}
+}
+
+func TestIdentity(t *testing.T) {
+	t.Parallel()
+	a, b := Identity("host-1"), Identity("host-1")
+	if a == b || !regexp.MustCompile(`^host-1-[a-z2-7]{10}$`).MatchString(a) {
+		t.Errorf("identities %q and %q", a, b)
+	}
+}
+
+// candidate is one operator of a test.
+type candidate struct {
+	*Election
+	cancel context.CancelFunc
+	done   chan error
+	begun  chan struct{} // closed when it leads
+}
+
+type arena struct {
+	*testing.T
+	kube      *kubeapi.Server
+	namespace string
+	// working counts leaders at work: never more than one.
+	working atomic.Int32
+	log     *syncBuffer
+}
+
+func (a *arena) stand(id string, kube *rest.Config, work func(context.Context) error) *candidate {
+	a.Helper()
+	e, err := New(quick(), kube, a.namespace, id, slog.New(slog.NewTextHandler(a.log, nil)))
+	if err != nil {
+		a.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	c := &candidate{e, cancel, make(chan error, 1), make(chan struct{})}
+	go func() {
+		c.done <- e.Run(ctx, func(ctx context.Context) error {
+			if n := a.working.Add(1); n != 1 {
+				a.Errorf("%s leads, and so do %d others", id, n-1)
+			}
+			defer a.working.Add(-1)
+			close(c.begun)
+			return work(ctx)
+		})
+		close(c.done)
+	}()
+	a.Cleanup(func() {
+		cancel()
+		for range c.done { // until it is closed
+		}
+	})
+	return c
+}
+
+func untilEnd(ctx context.Context) error {
+	<-ctx.Done()
+	time.Sleep(300 * time.Millisecond) // work that takes a while to end must have ended before another begins
+	return nil
+}
+
+func (a *arena) leads(c *candidate, within time.Duration) {
+	a.Helper()
+	select {
+	case <-c.begun:
+	case err := <-c.done:
+		a.Fatalf("%s ended: %v\n%s", c.Identity(), err, a.log)
+	case <-time.After(within):
+		a.Fatalf("%s does not lead after %s\n%s", c.Identity(), within, a.log)
+	}
+	if !c.Leading() || c.Held() != nil {
+		a.Errorf("%s leads; it says %t, %v", c.Identity(), c.Leading(), c.Held())
+	}
+}
+
+func (a *arena) ended(c *candidate, within time.Duration) error {
+	a.Helper()
+	select {
+	case err := <-c.done:
+		if c.Leading() {
+			a.Errorf("%s says that it leads, after its end", c.Identity())
+		}
+		return err
+	case <-time.After(within):
+		a.Fatalf("%s has not ended after %s\n%s", c.Identity(), within, a.log)
+		return nil
+	}
+}
+
+func TestElection(t *testing.T) {
+	kube := kubeapi.Start(t)
+	client, err := kubernetes.NewForConfig(kube.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := func(name string, f func(*arena)) {
+		t.Run(name, func(t *testing.T) {
+			a := &arena{T: t, kube: kube, namespace: strings.ReplaceAll(name, " ", "-"), log: &syncBuffer{}}
+			ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: a.namespace}}
+			if _, err := client.CoreV1().Namespaces().Create(t.Context(), ns, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			f(a)
+		})
+	}
+
+	run("released on exit", func(a *arena) {
+		first := a.stand("first", kube.Config, untilEnd)
+		a.leads(first, 20*time.Second)
+		second := a.stand("second", kube.Config, untilEnd)
+		time.Sleep(quick().RetryPeriod * 3)
+		if second.Leading() || second.Held() == nil || second.Leader() != "first" {
+			a.Errorf("the second leads: %t, %v, sees %q", second.Leading(), second.Held(), second.Leader())
+		}
+		began := time.Now()
+		first.cancel()
+		if err := a.ended(first, 5*time.Second); err != nil {
+			a.Error(err)
+		}
+		a.leads(second, 5*time.Second)
+		if took := time.Since(began); took > 2500*time.Millisecond {
+			a.Errorf("the second led after %s: the lease was not given back", took)
+		}
+	})
+	run("work that fails", func(a *arena) {
+		fault := errors.New("the work failed")
+		first := a.stand("first", kube.Config, func(context.Context) error { return fault })
+		if err := a.ended(first, 20*time.Second); !errors.Is(err, fault) {
+			a.Errorf("ended with %v", err)
+		}
+		second := a.stand("second", kube.Config, func(context.Context) error { return nil })
+		if err := a.ended(second, 2*time.Second); err == nil {
+			a.Error("a leader that just stops working is no fault")
+		}
+	})
+	run("silent leader", func(a *arena) {
+		// The way to the server is cut for the first only.
+		cut := make(chan struct{})
+		cfg := rest.CopyConfig(kube.Config)
+		cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
+			return roundTrip(func(r *http.Request) (*http.Response, error) {
+				select {
+				case <-cut:
+					<-r.Context().Done() // as a packet that is lost
+					return nil, r.Context().Err()
+				default:
+					return next.RoundTrip(r)
+				}
+			})
+		})
+		first := a.stand("first", cfg, untilEnd)
+		a.leads(first, 20*time.Second)
+		second := a.stand("second", kube.Config, untilEnd)
+		began := time.Now()
+		close(cut)
+		err := a.ended(first, 10*time.Second)
+		if !errors.Is(err, ErrLost) {
+			a.Errorf("ended with %v", err)
+		}
+		if took := time.Since(began); took > quick().RenewDeadline+quick().RetryPeriod+stopGrace+500*time.Millisecond {
+			a.Errorf("it took %s to end", took)
+		}
+		a.leads(second, 10*time.Second)
+	})
+	run("stuck work", func(a *arena) {
+		cut, stuck := make(chan struct{}), make(chan struct{})
+		cfg := rest.CopyConfig(kube.Config)
+		cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
+			return roundTrip(func(r *http.Request) (*http.Response, error) {
+				select {
+				case <-cut:
+					return nil, errors.New("no way to the server")
+				default:
+					return next.RoundTrip(r)
+				}
+			})
+		})
+		first := a.stand("first", cfg, func(context.Context) error { <-stuck; return nil })
+		a.leads(first, 20*time.Second)
+		close(cut)
+		if err := a.ended(first, 6*time.Second); !errors.Is(err, ErrLost) {
+			a.Errorf("ended with %v", err)
+		}
+		close(stuck)
+	})
+	run("cancelled while waiting", func(a *arena) {
+		first := a.stand("first", kube.Config, untilEnd)
+		a.leads(first, 20*time.Second)
+		second := a.stand("second", kube.Config, untilEnd)
+		second.cancel()
+		if err := a.ended(second, 5*time.Second); err != nil {
+			a.Error(err)
+		}
+	})
+	run("server restarts", func(a *arena) {
+		first := a.stand("first", kube.Config, untilEnd)
+		a.leads(first, 20*time.Second)
+		kube.Stop()
+		if err := a.ended(first, 10*time.Second); !errors.Is(err, ErrLost) {
+			a.Errorf("ended with %v", err)
+		}
+		kube.Start()
+		a.leads(a.stand("second", kube.Config, untilEnd), 20*time.Second)
+	})
+	run("many", func(a *arena) {
+		var all []*candidate
+		for _, id := range []string{"a", "b", "c", "d", "e"} {
+			all = append(all, a.stand(id, kube.Config, untilEnd))
+		}
+		for len(all) > 0 {
+			next := make(chan int, len(all))
+			for i, c := range all {
+				go func() {
+					select {
+					case <-c.begun:
+						next <- i
+					case <-a.Context().Done():
+					}
+				}()
+			}
+			i := <-next
+			all[i].cancel()
+			if err := a.ended(all[i], 10*time.Second); err != nil {
+				a.Error(err)
+			}
+			all = append(all[:i:i], all[i+1:]...)
+		}
+	})
+}
+
+func TestFence(t *testing.T) {
+	t.Parallel()
+	var sent atomic.Int32
+	srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { sent.Add(1) }))
+	defer srv.Close()
+	e, err := New(quick(), &rest.Config{Host: srv.URL}, "default", "a", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	client := &http.Client{Transport: e.Fence(transport)}
+	send := func(method string) error {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), method, srv.URL, strings.NewReader("body"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := client.Do(req)
+		if err == nil {
+			resp.Body.Close()
+		}
+		return err
+	}
+	check := func(when string, wantWrite bool) {
+		t.Helper()
+		for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
+			before := sent.Load()
+			err := send(method)
+			if wantWrite && err != nil || !wantWrite && (!errors.Is(err, ErrLost) || sent.Load() != before) {
+				t.Errorf("%s: %s: %v", when, method, err)
+			}
+		}
+		if err := send(http.MethodGet); err != nil {
+			t.Errorf("%s: reading: %v", when, err)
+		}
+	}
+	check("before election", false)
+	now := time.Now()
+	e.lock.renewed.Store(&now)
+	check("while leading", true)
+	past := now.Add(-quick().LeaseDuration)
+	e.lock.renewed.Store(&past)
+	check("after a long pause", false)
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// syncBuffer is a log that several goroutines write.
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *syncBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
