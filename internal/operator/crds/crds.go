@@ -1,0 +1,193 @@
+// Package crds puts the definitions of the custom resources into a cluster, and keeps them up to date.
+//
+// It starts no goroutines and keeps nothing.
+package crds
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/version"
+	apimachineryversion "k8s.io/apimachinery/pkg/version"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	definitions "github.com/hawser-net/hawser/api/crds"
+)
+
+// minServer is the oldest server that the product works with.
+var minServer = version.MajorMinor(1, 25)
+
+// minServerReason says why, in the words of who runs the cluster.
+const minServerReason = "an older one does not check the rules that the definitions of the custom resources contain " +
+	"(x-kubernetes-validations), so it would accept network policies that mean something else than they say"
+
+const (
+	pollInterval = 100 * time.Millisecond
+	nagInterval  = 10 * time.Second
+)
+
+// CheckServer returns an error if the server is too old.
+func CheckServer(info *apimachineryversion.Info) error {
+	have, err := version.ParseGeneric(info.GitVersion)
+	if err != nil {
+		return fmt.Errorf("the API server's version %q cannot be read: %w", info.GitVersion, err)
+	}
+	if have.LessThan(minServer) {
+		return fmt.Errorf("the API server is of version %s; at least %s is needed: %s", info.GitVersion, minServer, minServerReason)
+	}
+	return nil
+}
+
+func schemaVersion(crd *apiextensionsv1.CustomResourceDefinition) (*version.Version, error) {
+	text := crd.Labels[definitions.SchemaVersionLabel]
+	v, err := version.ParseGeneric(text)
+	if err != nil {
+		return nil, fmt.Errorf("label %s: %q is not a version", definitions.SchemaVersionLabel, text)
+	}
+	return v, nil
+}
+
+// Register creates what is missing of defs in the cluster, replaces what is older, and waits until the server serves all of them. c must not read from a
+// cache. It returns an error at once if the server refuses a definition for good; while the server is away it tries again until ctx ends.
+func Register(ctx context.Context, c client.Client, defs []*apiextensionsv1.CustomResourceDefinition, log *slog.Logger) error {
+	for _, def := range defs {
+		if err := retry(ctx, log, "cannot write a definition, trying again", func() error { return register(ctx, c, def, log) }); err != nil {
+			return fmt.Errorf("definition of %s: %w", def.Name, err)
+		}
+	}
+	return Wait(ctx, c, names(defs), log)
+}
+
+// register brings one definition into the cluster.
+func register(ctx context.Context, c client.Client, def *apiextensionsv1.CustomResourceDefinition, log *slog.Logger) error {
+	want, err := schemaVersion(def)
+	if err != nil {
+		return err
+	}
+	have := &apiextensionsv1.CustomResourceDefinition{}
+	err = c.Get(ctx, client.ObjectKeyFromObject(def), have)
+	if apierrors.IsNotFound(err) {
+		log.Info("creating the definition of a custom resource", "name", def.Name, "version", want)
+		return c.Create(ctx, def.DeepCopy())
+	}
+	if err != nil {
+		return err
+	}
+	if old, err := schemaVersion(have); err == nil && !old.LessThan(want) {
+		if want.LessThan(old) {
+			log.Info("the definition of a custom resource is newer than this operator's; it stays", "name", def.Name, "version", old, "own", want)
+		}
+		return nil
+	}
+	log.Info("replacing the definition of a custom resource", "name", def.Name, "version", want, "old", have.Labels[definitions.SchemaVersionLabel])
+	have.Spec = *def.Spec.DeepCopy()
+	have.Labels = merge(have.Labels, def.Labels)
+	have.Annotations = merge(have.Annotations, def.Annotations)
+	return c.Update(ctx, have) // with the resource version that was read
+}
+
+func merge(base, over map[string]string) map[string]string {
+	out := maps.Clone(base)
+	if out == nil {
+		out = map[string]string{}
+	}
+	maps.Copy(out, over)
+	return out
+}
+
+func names(defs []*apiextensionsv1.CustomResourceDefinition) []string {
+	var out []string
+	for _, d := range defs {
+		out = append(out, d.Name)
+	}
+	return out
+}
+
+// Names returns the names of definitions, as [Wait] takes them.
+func Names(defs []*apiextensionsv1.CustomResourceDefinition) []string { return names(defs) }
+
+// Wait returns when the server serves all definitions of these names. While it waits it says every now and then what is missing.
+func Wait(ctx context.Context, c client.Client, names []string, log *slog.Logger) error {
+	nag := time.Now().Add(nagInterval)
+	missing := slices.Clone(names)
+	for {
+		var why []string
+		var rest []string
+		for _, name := range missing {
+			crd := &apiextensionsv1.CustomResourceDefinition{}
+			err := c.Get(ctx, client.ObjectKey{Name: name}, crd)
+			state, fatal := "", error(nil)
+			if err != nil {
+				state = err.Error()
+			} else {
+				state, fatal = serving(crd)
+			}
+			if fatal != nil {
+				return fatal
+			}
+			if state != "" {
+				rest, why = append(rest, name), append(why, name+": "+state)
+			}
+		}
+		if missing = rest; len(missing) == 0 {
+			return nil
+		}
+		if time.Now().After(nag) {
+			log.Warn("waiting for definitions of custom resources", "missing", strings.Join(why, "; "))
+			nag = time.Now().Add(nagInterval)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for definitions of custom resources: %w: %s", context.Cause(ctx), strings.Join(why, "; "))
+		case <-time.After(pollInterval):
+		}
+	}
+}
+
+// serving returns "" if the server serves the definition, and else why not. fatal is set if that will not change.
+func serving(crd *apiextensionsv1.CustomResourceDefinition) (state string, fatal error) {
+	state = "the server has not looked at it yet"
+	for _, c := range crd.Status.Conditions {
+		switch {
+		case c.Type == apiextensionsv1.NamesAccepted && c.Status == apiextensionsv1.ConditionFalse:
+			return "", fmt.Errorf("the server does not accept the names of %s: %s; remove the definition that has them", crd.Name, c.Message)
+		case c.Type == apiextensionsv1.Established && c.Status == apiextensionsv1.ConditionTrue:
+			state = ""
+		case c.Type == apiextensionsv1.Established:
+			state = c.Message
+		}
+	}
+	if !crd.DeletionTimestamp.IsZero() {
+		state = "it is being deleted"
+	}
+	return state, nil
+}
+
+// retry calls f until it succeeds, ctx ends, or the server refuses what it was told.
+func retry(ctx context.Context, log *slog.Logger, what string, f func() error) error {
+	pause := pollInterval
+	for {
+		err := f()
+		if err == nil || apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsBadRequest(err) {
+			return err
+		}
+		// Somebody else was faster: there is nothing to wait for.
+		if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
+			log.Warn(what, "error", err)
+			pause = min(2*pause, nagInterval)
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(context.Cause(ctx), err)
+		case <-time.After(pause):
+		}
+	}
+}

@@ -1,0 +1,159 @@
+// Package kube connects the operator with the API server of its cluster, and makes the caches and clients that its controllers share.
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"time"
+
+	"github.com/spf13/pflag"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/version"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// Config says how to reach the API server. Use [Defaults].
+type Config struct {
+	// Enable allows the use of Kubernetes; see [Config.InUse].
+	Enable bool
+	// Kubeconfig is the path of a kubeconfig file; its current context counts.
+	Kubeconfig string
+	// APIServer is the address of the API server, over that of the kubeconfig file or of the pod's environment.
+	APIServer string
+	// QPS and Burst bound the requests per second of this process.
+	QPS   float32
+	Burst int
+	// Namespace is where the operator runs: where its lease is, and the agents' pods.
+	Namespace string
+}
+
+// Defaults returns the configuration of an operator that is told nothing.
+func Defaults() Config { return Config{Enable: true, QPS: 100, Burst: 200} }
+
+// EnableFlag is the name of the flag of Config.Enable. Whoever gives it demands what it says.
+const EnableFlag = "enable-k8s"
+
+// Flags binds the configuration to command-line flags; the current values are the defaults shown.
+func (c *Config) Flags(fs *pflag.FlagSet) {
+	fs.BoolVar(&c.Enable, EnableFlag, c.Enable, "look after a Kubernetes cluster, if this is a pod of one or an option says where it is")
+	fs.StringVar(&c.Kubeconfig, "k8s-kubeconfig-path", c.Kubeconfig, "path of the kubeconfig file")
+	fs.StringVar(&c.APIServer, "k8s-api-server", c.APIServer, "URL of the API server, over that of the kubeconfig file or of the pod")
+	fs.Float32Var(&c.QPS, "operator-k8s-client-qps", c.QPS, "how many requests a second to send to the API server")
+	fs.IntVar(&c.Burst, "operator-k8s-client-burst", c.Burst, "how many requests to send to the API server at once")
+	fs.StringVar(&c.Namespace, "k8s-namespace", c.Namespace, "namespace that the operator and the agents run in; empty for \"default\"")
+}
+
+// InUse reports whether there is a cluster to look after: an option says where it is, or the process runs in a pod.
+func (c *Config) InUse(getenv func(string) string) bool {
+	inPod := getenv("KUBERNETES_SERVICE_HOST") != "" && getenv("KUBERNETES_SERVICE_PORT") != ""
+	return c.Enable && (c.Kubeconfig != "" || c.APIServer != "" || inPod)
+}
+
+// Validate checks every option and joins all faults in one error.
+func (c *Config) Validate() error {
+	var errs []error
+	if c.APIServer != "" {
+		if u, err := url.Parse(c.APIServer); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+			errs = append(errs, fmt.Errorf("--k8s-api-server: %q is not a URL like https://192.0.2.1:6443", c.APIServer))
+		}
+	}
+	if c.QPS <= 0 || c.Burst < 1 {
+		errs = append(errs, fmt.Errorf("--operator-k8s-client-qps and -burst: %g and %d must be above 0", c.QPS, c.Burst))
+	}
+	if c.Namespace != "" && len(validation.IsDNS1123Label(c.Namespace)) > 0 {
+		errs = append(errs, fmt.Errorf("--k8s-namespace: %q is not the name of a namespace", c.Namespace))
+	}
+	return errors.Join(errs...)
+}
+
+// InNamespace returns the namespace that the operator runs in.
+func (c *Config) InNamespace() string {
+	if c.Namespace == "" {
+		return "default"
+	}
+	return c.Namespace
+}
+
+// Rest returns the configuration of a client. It reads files but sends nothing.
+func (c *Config) Rest(userAgent string) (*rest.Config, error) {
+	var cfg *rest.Config
+	var err error
+	switch {
+	case c.Kubeconfig != "":
+		if _, err := os.Stat(c.Kubeconfig); err != nil {
+			return nil, fmt.Errorf("--k8s-kubeconfig-path: %w", err)
+		}
+		if cfg, err = clientcmd.BuildConfigFromFlags(c.APIServer, c.Kubeconfig); err != nil {
+			return nil, fmt.Errorf("--k8s-kubeconfig-path: %s: %w", c.Kubeconfig, err)
+		}
+	default:
+		cfg, err = rest.InClusterConfig()
+		switch {
+		case errors.Is(err, rest.ErrNotInCluster) && c.APIServer != "":
+			cfg = &rest.Config{}
+		case err != nil:
+			return nil, fmt.Errorf("this is no pod of a cluster, so --k8s-kubeconfig-path or --k8s-api-server must say where the cluster is: %w", err)
+		}
+		if c.APIServer != "" {
+			cfg.Host = c.APIServer
+		}
+	}
+	cfg.QPS, cfg.Burst, cfg.UserAgent = c.QPS, c.Burst, userAgent
+	return cfg, nil
+}
+
+// Prober asks the server for its version, which needs no right and no store.
+type Prober struct {
+	client rest.Interface
+	http   *http.Client
+}
+
+// NewProber returns a prober. It has connections of its own and no limit of requests: a busy operator is not a sick one. Close it after use.
+func NewProber(cfg *rest.Config) (*Prober, error) {
+	own := rest.CopyConfig(cfg)
+	own.QPS, own.RateLimiter = -1, nil
+	Apart(own)
+	h, err := rest.HTTPClientFor(own)
+	if err != nil {
+		return nil, fmt.Errorf("a client for the API server's version: %w", err)
+	}
+	client, err := discovery.NewDiscoveryClientForConfigAndClient(own, h)
+	if err != nil {
+		return nil, fmt.Errorf("a client for the API server's version: %w", err)
+	}
+	return &Prober{client.RESTClient(), h}, nil
+}
+
+// Version asks for the server's version.
+func (p *Prober) Version(ctx context.Context) (*version.Info, error) {
+	data, err := p.client.Get().AbsPath("/version").MaxRetries(0).DoRaw(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("the API server does not answer: %w", err)
+	}
+	info := &version.Info{}
+	if err := json.Unmarshal(data, info); err != nil {
+		return nil, fmt.Errorf("the API server's version cannot be read: %w", err)
+	}
+	return info, nil
+}
+
+// Close closes the connections.
+func (p *Prober) Close() { utilnet.CloseIdleConnectionsFor(p.http.Transport) }
+
+// Apart makes clients of cfg have connections of their own; client-go shares those of equal configurations in the whole process.
+func Apart(cfg *rest.Config) {
+	if cfg.Dial == nil {
+		cfg.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: dialTimeout}).DialContext
+	}
+}
+
+const dialTimeout = 10 * time.Second

@@ -1,0 +1,130 @@
+// Package controllers gives tests of the operator's controllers a real kube-apiserver with the product's custom resources, and managers to run them in.
+package controllers
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"testing"
+	"time"
+
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	definitions "github.com/hawser-net/hawser/api/crds"
+	"github.com/hawser-net/hawser/internal/operator/crds"
+	"github.com/hawser-net/hawser/internal/operator/kube"
+	"github.com/hawser-net/hawser/internal/testenv/kubeapi"
+)
+
+// Env is an API server that serves the custom resources.
+type Env struct {
+	Server *kubeapi.Server
+	// Client reads and writes without a cache.
+	Client client.Client
+}
+
+// Start starts a server; it stops when the test ends.
+func Start(t testing.TB) *Env {
+	t.Helper()
+	e := &Env{Server: kubeapi.Start(t)}
+	cfg := rest.CopyConfig(e.Server.Config)
+	kube.Apart(cfg)
+	h, err := rest.HTTPClientFor(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { utilnet.CloseIdleConnectionsFor(h.Transport) })
+	scheme, err := kube.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e.Client, err = client.New(cfg, client.Options{Scheme: scheme, HTTPClient: h}); err != nil {
+		t.Fatal(err)
+	}
+	defs, err := definitions.All()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if err := crds.Register(ctx, e.Client, defs, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// Run runs controllers that setup adds until the test ends, or stop is called. It returns when setup has.
+func (e *Env) Run(t testing.TB, setup func(context.Context, manager.Manager, *slog.Logger) error) (stop func()) {
+	t.Helper()
+	log := slog.New(slog.DiscardHandler)
+	if testing.Verbose() {
+		log = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	}
+	cfg := rest.CopyConfig(e.Server.Config)
+	kube.Apart(cfg)
+	m, err := kube.NewManager(cfg, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	if err := setup(ctx, m, log); err != nil {
+		cancel()
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- m.Start(ctx) }()
+	ended := false
+	stop = func() {
+		if ended {
+			return
+		}
+		ended = true
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("the controllers ended with: %v", err)
+		}
+		utilnet.CloseIdleConnectionsFor(m.GetHTTPClient().Transport)
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+// Create creates an object, with its status if it has one that is written apart, and deletes it when the test ends.
+func (e *Env) Create(t testing.TB, o client.Object) {
+	t.Helper()
+	ctx := context.Background()
+	withStatus := o.DeepCopyObject().(client.Object)
+	if err := e.Client.Create(ctx, o); err != nil {
+		t.Fatalf("create %T %s: %v", o, o.GetName(), err)
+	}
+	t.Cleanup(func() {
+		_ = client.IgnoreNotFound(e.Client.Delete(context.Background(), o.DeepCopyObject().(client.Object), client.GracePeriodSeconds(0)))
+	})
+	withStatus.SetResourceVersion(o.GetResourceVersion())
+	withStatus.SetUID(o.GetUID())
+	if err := e.Client.Status().Update(ctx, withStatus); client.IgnoreNotFound(err) != nil { // not found: it has no such status
+		t.Fatalf("status of %T %s: %v", o, o.GetName(), err)
+	}
+	if err := e.Client.Get(ctx, client.ObjectKeyFromObject(o), o); err != nil {
+		t.Fatalf("read %T %s: %v", o, o.GetName(), err)
+	}
+}
+
+// Eventually asks until f returns "".
+func Eventually(t testing.TB, within time.Duration, f func() string) {
+	t.Helper()
+	deadline := time.Now().Add(within)
+	for {
+		problem := f()
+		if problem == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("after %s: %s", within, problem)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
