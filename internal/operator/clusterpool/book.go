@@ -1,0 +1,242 @@
+package clusterpool
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hawser-net/hawser/internal/operator/pool"
+)
+
+// node is what the book needs to know of a CiliumNode.
+type node struct {
+	name    string
+	uid     string
+	created time.Time
+	cidrs   []string // spec.ipam.podCIDRs
+}
+
+// answer is what is to become of a node.
+type answer struct {
+	// cidrs is what spec.ipam.podCIDRs should hold.
+	cidrs []string
+	// faults are for people, in the node's status.
+	faults []string
+	// short is set if a range is exhausted: the node is to be asked for again when something is released.
+	short bool
+	// displaced are nodes that lost a prefix to this one, which is older. Their status is to be told.
+	displaced []string
+	// released is set if a prefix became free.
+	released bool
+}
+
+// fault is the text for status.ipam.operator-status.error; "" if all is well.
+func (a answer) fault() string { return strings.Join(a.faults, "; ") }
+
+// member is a node in the book.
+type member struct {
+	uid     string
+	created time.Time
+	// served is set if the last answer left nothing to do and nothing to complain about.
+	served bool
+}
+
+// book says which node holds which blocks of addresses. What always holds: no two nodes hold overlapping prefixes. It is plain memory and not safe for
+// concurrent use.
+type book struct {
+	pools   [2]*pool.Pool // of IPv4 and IPv6
+	serving [2]bool       // whether nodes are given blocks of the family
+	nodes   map[string]*member
+}
+
+var familyNames = [2]string{"IPv4", "IPv6"}
+
+func family(p netip.Prefix) int {
+	if p.Addr().Is4() {
+		return 0
+	}
+	return 1
+}
+
+func newBook(v4 []netip.Prefix, v4Bits int, v6 []netip.Prefix, v6Bits int) (*book, error) {
+	p4, err4 := pool.New(v4, v4Bits)
+	p6, err6 := pool.New(v6, v6Bits)
+	if err := errors.Join(err4, err6); err != nil {
+		return nil, err
+	}
+	return &book{pools: [2]*pool.Pool{p4, p6}, serving: [2]bool{len(v4) > 0, len(v6) > 0}, nodes: map[string]*member{}}, nil
+}
+
+// restore books what nodes hold already, the oldest node first, before anything is given out.
+func (b *book) restore(nodes []node) {
+	nodes = slices.Clone(nodes)
+	slices.SortFunc(nodes, func(x, y node) int {
+		return cmp.Or(x.created.Compare(y.created), cmp.Compare(x.name, y.name))
+	})
+	for _, n := range nodes {
+		b.nodes[n.name] = &member{uid: n.uid, created: n.created}
+		parsed, _ := parse(n.cidrs)
+		for _, p := range parsed {
+			_ = b.pools[family(p)].Claim(n.name, p) // who is in the way is older; the node is told when it is looked at
+		}
+	}
+}
+
+// agrees reports whether a view of n that may be old leaves nothing to do.
+func (b *book) agrees(n node) bool {
+	m := b.nodes[n.name]
+	if m == nil || m.uid != n.uid || !m.served {
+		return false
+	}
+	parsed, bad := parse(n.cidrs)
+	if len(bad) > 0 {
+		return false
+	}
+	var of [2][]netip.Prefix
+	for _, p := range parsed {
+		of[family(p)] = append(of[family(p)], p)
+	}
+	for f := range of {
+		held := b.pools[f].Holds(n.name)
+		if b.serving[f] && len(of[f]) == 0 || len(held) != len(of[f]) {
+			return false
+		}
+		for _, p := range of[f] {
+			if !slices.Contains(held, p) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// settle decides about n, which must be as the server has it now: what is not in it any more is released.
+func (b *book) settle(n node) answer {
+	var a answer
+	m := b.nodes[n.name]
+	if m != nil && m.uid != n.uid { // another node of the same name
+		a.released = b.forget(n.name)
+		m = nil
+	}
+	if m == nil {
+		m = &member{uid: n.uid, created: n.created}
+		b.nodes[n.name] = m
+	}
+	a.cidrs = slices.Clone(n.cidrs)
+	parsed, bad := parse(n.cidrs)
+	for _, text := range bad {
+		a.faults = append(a.faults, fmt.Sprintf("spec.ipam.podCIDRs: %q is not a CIDR; remove it", text))
+	}
+	for f, pl := range b.pools {
+		var own []netip.Prefix
+		for _, p := range parsed {
+			if family(p) == f {
+				own = append(own, p)
+			}
+		}
+		if len(own) > 0 {
+			for _, p := range pl.Holds(n.name) {
+				if !slices.Contains(own, p) {
+					a.released = pl.ReleaseOne(n.name, p) || a.released
+				}
+			}
+			b.claim(pl, n, own, &a)
+		} else if b.serving[f] && len(bad) == 0 {
+			b.give(f, n, &a)
+		}
+	}
+	m.served = len(a.faults) == 0 && slices.Equal(a.cidrs, n.cidrs)
+	return a
+}
+
+// claim books the prefixes that a node has.
+func (b *book) claim(pl *pool.Pool, n node, own []netip.Prefix, a *answer) {
+	for _, p := range own {
+		var rival string
+		for _, h := range pl.Overlapping(p) {
+			if h.Owner != n.name && !b.older(n, h.Owner) {
+				rival = h.Owner
+				a.faults = append(a.faults, fmt.Sprintf("spec.ipam.podCIDRs: %s overlaps %s of node %s, which is older; "+
+					"remove it to be given another, and restart the pods that have addresses of it", p, h.Prefix, h.Owner))
+				break
+			}
+		}
+		if rival != "" {
+			continue
+		}
+		for _, h := range pl.Overlapping(p) {
+			if h.Owner != n.name {
+				pl.ReleaseOne(h.Owner, h.Prefix)
+				if loser := b.nodes[h.Owner]; loser != nil {
+					loser.served = false
+				}
+				a.displaced = append(a.displaced, h.Owner)
+			}
+		}
+		if err := pl.Claim(n.name, p); err != nil { // only its own other prefixes are left to be in the way
+			a.faults = append(a.faults, fmt.Sprintf("spec.ipam.podCIDRs: %v; remove one of them", err))
+		}
+	}
+}
+
+// give gives a node that has no block of a family one. It is the one that was given to it before, if that has not arrived.
+func (b *book) give(f int, n node, a *answer) {
+	blocks := b.pools[f].Holds(n.name)
+	if len(blocks) == 0 {
+		block, err := b.pools[f].Allocate(n.name)
+		if err != nil {
+			a.short = true
+			a.faults = append(a.faults, fmt.Sprintf("no %s addresses for this node: %v; add a range to --%s", familyNames[f], err, rangeFlags[f]))
+			return
+		}
+		blocks = append(blocks, block)
+	}
+	for _, block := range blocks {
+		a.cidrs = append(a.cidrs, block.String())
+	}
+}
+
+// older reports whether n comes before the holder in the order of age, in which the first keeps what two have.
+func (b *book) older(n node, holder string) bool {
+	h := b.nodes[holder]
+	if h == nil {
+		return true
+	}
+	return cmp.Or(n.created.Compare(h.created), cmp.Compare(n.name, holder)) < 0
+}
+
+// wrote tells the book that the node has what settle answered.
+func (b *book) wrote(name string, a answer) {
+	if m := b.nodes[name]; m != nil {
+		m.served = len(a.faults) == 0
+	}
+}
+
+// forget releases what a node holds that is gone. It reports whether that was anything.
+func (b *book) forget(name string) bool {
+	delete(b.nodes, name)
+	n := 0
+	for _, pl := range b.pools {
+		n += len(pl.Release(name))
+	}
+	return n > 0
+}
+
+// parse reads the CIDRs of a node. Bits below the prefix are dropped, as the agent does; what is written twice counts once.
+func parse(cidrs []string) (good []netip.Prefix, bad []string) {
+	for _, text := range cidrs {
+		p, err := netip.ParsePrefix(text)
+		if err != nil || p.Addr().Is4In6() {
+			bad = append(bad, text)
+			continue
+		}
+		if p = p.Masked(); !slices.Contains(good, p) {
+			good = append(good, p)
+		}
+	}
+	return good, bad
+}

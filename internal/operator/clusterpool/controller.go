@@ -1,0 +1,246 @@
+package clusterpool
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+)
+
+const (
+	// pageSize is how many nodes one request reads at the start.
+	pageSize = 500
+	// shortRetry is how often a node that could not be served is looked at again, whether or not something was released.
+	shortRetry = 15 * time.Second
+)
+
+// Setup reads what nodes hold, from the server itself, and adds the controller that gives blocks to nodes to m. It returns when everything was read.
+func Setup(ctx context.Context, m manager.Manager, cfg Config, reg prometheus.Registerer, log *slog.Logger) error {
+	b, err := cfg.book()
+	if err != nil {
+		return err
+	}
+	c := &controllerOf{client: m.GetClient(), live: m.GetAPIReader(), book: b, log: log, short: map[string]bool{}, kick: make(chan event.GenericEvent, 1024)}
+	if err := c.restore(ctx); err != nil {
+		return err
+	}
+	if err := c.register(reg); err != nil {
+		return err
+	}
+	err = builder.ControllerManagedBy(m).Named("cluster-pool").
+		For(&v2.CiliumNode{}).
+		WatchesRawSource(source.Channel(c.kick, &handler.EnqueueRequestForObject{})).
+		WithOptions(controller.Options{
+			MaxConcurrentReconciles: 1, // the book has one writer
+			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](100*time.Millisecond, 30*time.Second),
+		}).
+		Complete(c)
+	if err != nil {
+		return fmt.Errorf("controller cluster-pool: %w", err)
+	}
+	return nil
+}
+
+// controllerOf keeps the nodes in line with the book. Only Reconcile writes it, in one goroutine.
+type controllerOf struct {
+	client client.Client
+	live   client.Reader
+	book   *book
+	log    *slog.Logger
+	short  map[string]bool // nodes that wait for something to be released
+	kick   chan event.GenericEvent
+	held   [2]prometheus.Gauge
+	waits  prometheus.Gauge
+}
+
+func (c *controllerOf) register(reg prometheus.Registerer) error {
+	held := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "cilium_operator_cluster_pool_prefixes_held", Help: "Prefixes that nodes hold.",
+	}, []string{"family"})
+	size := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "cilium_operator_cluster_pool_blocks", Help: "Blocks that the ranges have, held or not.",
+	}, []string{"family"})
+	c.waits = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "cilium_operator_cluster_pool_nodes_waiting", Help: "Nodes that cannot be given a block because a range is exhausted.",
+	})
+	for f, name := range [2]string{"ipv4", "ipv6"} {
+		c.held[f] = held.WithLabelValues(name)
+		size.WithLabelValues(name).Set(c.book.pools[f].Capacity())
+	}
+	for _, m := range []prometheus.Collector{held, size, c.waits} {
+		if err := reg.Register(m); err != nil {
+			return fmt.Errorf("metrics of the cluster pool: %w", err)
+		}
+	}
+	c.measure()
+	return nil
+}
+
+func (c *controllerOf) measure() {
+	for f, p := range c.book.pools {
+		c.held[f].Set(float64(p.Len()))
+	}
+	c.waits.Set(float64(len(c.short)))
+}
+
+// restore books what nodes hold now.
+func (c *controllerOf) restore(ctx context.Context) error {
+	var nodes []node
+	opts := &client.ListOptions{Limit: pageSize}
+	for {
+		var page v2.CiliumNodeList
+		if err := c.live.List(ctx, &page, opts); err != nil {
+			return fmt.Errorf("CiliumNodes cannot be read, and without them no block of addresses can be given out: %w", err)
+		}
+		for i := range page.Items {
+			nodes = append(nodes, viewOf(&page.Items[i]))
+		}
+		if opts.Continue = page.Continue; opts.Continue == "" {
+			break
+		}
+	}
+	c.book.restore(nodes)
+	c.log.Info("read what nodes hold", "nodes", len(nodes), "ipv4", c.book.pools[0].Len(), "ipv6", c.book.pools[1].Len())
+	return nil
+}
+
+func viewOf(n *v2.CiliumNode) node {
+	return node{name: n.Name, uid: string(n.UID), created: n.CreationTimestamp.Time, cidrs: n.Spec.IPAM.PodCIDRs}
+}
+
+// Reconcile looks after one node.
+func (c *controllerOf) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	defer c.measure()
+	cached := &v2.CiliumNode{}
+	err := c.client.Get(ctx, req.NamespacedName, cached)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return reconcile.Result{}, fmt.Errorf("CiliumNode %s: %w", req.Name, err)
+	}
+	if err == nil && cached.Status.IPAM.OperatorStatus.Error == "" && c.book.agrees(viewOf(cached)) {
+		delete(c.short, req.Name)
+		return reconcile.Result{}, nil
+	}
+	// What the cache shows may be old; what is given or released depends on what is.
+	live := &v2.CiliumNode{}
+	err = c.live.Get(ctx, req.NamespacedName, live)
+	if apierrors.IsNotFound(err) {
+		delete(c.short, req.Name)
+		if c.book.forget(req.Name) {
+			c.log.Info("a node is gone, its addresses are free", "node", req.Name)
+			c.wake()
+		}
+		return reconcile.Result{}, nil
+	}
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("CiliumNode %s: %w", req.Name, err)
+	}
+	if !live.DeletionTimestamp.IsZero() {
+		return reconcile.Result{}, nil // it comes again when it is gone
+	}
+	return c.settle(ctx, live)
+}
+
+// settle brings a node, as the server has it now, in line with the book.
+func (c *controllerOf) settle(ctx context.Context, live *v2.CiliumNode) (reconcile.Result, error) {
+	before := viewOf(live)
+	a := c.book.settle(before)
+	if a.released {
+		c.wake()
+	}
+	for _, name := range a.displaced {
+		c.log.Warn("an older node has the same addresses", "node", name, "older", live.Name)
+		c.enqueue(name)
+	}
+	if len(a.cidrs) != len(before.cidrs) {
+		if err := c.write(ctx, live, a.cidrs); err != nil {
+			if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+				return reconcile.Result{RequeueAfter: time.Millisecond}, nil
+			}
+			return reconcile.Result{}, err
+		}
+		c.book.wrote(live.Name, a)
+		c.log.Info("gave addresses to a node", "node", live.Name, "podCIDRs", a.cidrs)
+	}
+	if err := c.tell(ctx, live, a.fault()); err != nil {
+		return reconcile.Result{}, err
+	}
+	if !a.short {
+		delete(c.short, live.Name)
+		return reconcile.Result{}, nil
+	}
+	c.short[live.Name] = true
+	return reconcile.Result{RequeueAfter: shortRetry}, nil
+}
+
+// write sets the blocks of a node, if it is still as it was read, and leaves everything else alone.
+func (c *controllerOf) write(ctx context.Context, live *v2.CiliumNode, cidrs []string) error {
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"resourceVersion": live.ResourceVersion, "uid": live.UID},
+		"spec":     map[string]any{"ipam": map[string]any{"podCIDRs": cidrs}},
+	})
+	if err != nil {
+		return fmt.Errorf("podCIDRs of CiliumNode %s: %w", live.Name, err)
+	}
+	if err := c.client.Patch(ctx, live, client.RawPatch(types.MergePatchType, patch)); err != nil {
+		return fmt.Errorf("podCIDRs of CiliumNode %s: %w", live.Name, err)
+	}
+	return nil
+}
+
+// tell writes what is wrong into the node's status, or that nothing is.
+func (c *controllerOf) tell(ctx context.Context, live *v2.CiliumNode, fault string) error {
+	if live.Status.IPAM.OperatorStatus.Error == fault {
+		return nil
+	}
+	var value any = fault
+	if fault == "" {
+		value = nil
+	} else {
+		c.log.Warn("a node cannot be given what it needs", "node", live.Name, "fault", fault)
+	}
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": live.UID},
+		"status":   map[string]any{"ipam": map[string]any{"operator-status": map[string]any{"error": value}}},
+	})
+	if err != nil {
+		return fmt.Errorf("status of CiliumNode %s: %w", live.Name, err)
+	}
+	err = c.client.Status().Patch(ctx, live, client.RawPatch(types.MergePatchType, patch))
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("status of CiliumNode %s: %w", live.Name, err)
+	}
+	return nil
+}
+
+// wake has nodes looked at that wait for something to be released.
+func (c *controllerOf) wake() {
+	for name := range c.short {
+		c.enqueue(name)
+	}
+}
+
+// enqueue has a node looked at soon. If the channel is full it is looked at when its time comes.
+func (c *controllerOf) enqueue(name string) {
+	n := &v2.CiliumNode{}
+	n.Name = name
+	select {
+	case c.kick <- event.GenericEvent{Object: n}:
+	default:
+	}
+}
