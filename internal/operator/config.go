@@ -12,7 +12,26 @@ import (
 
 	"github.com/hawser-net/hawser/internal/confdir"
 	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/operator/clusterpool"
+	"github.com/hawser-net/hawser/internal/operator/election"
+	"github.com/hawser-net/hawser/internal/operator/endpoints"
+	"github.com/hawser-net/hawser/internal/operator/kube"
+	"github.com/hawser-net/hawser/internal/operator/nodes"
 	"github.com/hawser-net/hawser/pkg/kvstore/dial"
+)
+
+// Ways for nodes to get their pods' addresses.
+const (
+	// ipamKubernetes takes them from Node.spec.podCIDRs, which others write.
+	ipamKubernetes = "kubernetes"
+	// ipamClusterPool has this operator give nodes blocks of addresses.
+	ipamClusterPool = "cluster-pool"
+)
+
+// Places to keep identities.
+const (
+	modeKVStore = "kvstore"
+	modeCRD     = "crd"
 )
 
 // Config is everything the operator can be told. The names of its flags are those of the field where they exist there.
@@ -27,8 +46,26 @@ type Config struct {
 
 	Store dial.Config
 
-	// AllocationMode says where identities are kept: kvstore.
+	// Kubernetes says whether there is a Kubernetes cluster to look after. It is no flag: NewCommand finds out.
+	Kubernetes bool
+	// Hostname begins the name under which this operator stands for election. It is no flag.
+	Hostname string
+	Kube     kube.Config
+	Election election.Config
+	// SkipCRDs leaves the definitions of custom resources to somebody else.
+	SkipCRDs bool
+	// IPAM says where nodes get their pods' addresses from: one of the ipam constants.
+	IPAM      string
+	Pool      clusterpool.Config
+	Nodes     nodes.Config
+	Endpoints endpoints.Config
+	// ValidatePolicies writes the condition Valid of policies.
+	ValidatePolicies bool
+
+	// AllocationMode says where identities are kept: one of the mode constants.
 	AllocationMode string
+	// HeartbeatTimeout is how long an identity must be unused before it is marked, where identities are Kubernetes objects.
+	HeartbeatTimeout time.Duration
 	// GCInterval is the time from the start of one round of identity collection to that of the next; 0 switches it off.
 	GCInterval time.Duration
 	// At most GCRateLimit identities are deleted in GCRateInterval.
@@ -42,6 +79,10 @@ type Config struct {
 
 	// APIAddr serves the health of the operator.
 	APIAddr string
+	// Pprof serves profiles at PprofAddr and PprofPort.
+	Pprof     bool
+	PprofAddr string
+	PprofPort uint16
 	// PrometheusAddr serves metrics if EnableMetrics is set.
 	PrometheusAddr string
 	EnableMetrics  bool
@@ -52,11 +93,13 @@ func Defaults() Config {
 	return Config{
 		LogFormat:   "text",
 		ClusterName: "default", MaxConnectedClusters: 255,
-		Store:          dial.Defaults(),
-		AllocationMode: "kvstore",
-		GCInterval:     15 * time.Minute, GCRateInterval: time.Minute, GCRateLimit: 2500,
+		Store: dial.Defaults(),
+		Kube:  kube.Defaults(), Election: election.Defaults(),
+		IPAM: ipamClusterPool, Pool: clusterpool.Defaults(), Nodes: nodes.Defaults(), Endpoints: endpoints.Defaults(), ValidatePolicies: true,
+		AllocationMode: modeKVStore, HeartbeatTimeout: 30 * time.Minute,
+		GCInterval: 15 * time.Minute, GCRateInterval: time.Minute, GCRateLimit: 2500,
 		HeartbeatInterval: time.Minute, LockGCInterval: 25 * time.Second, ClusterConfigInterval: 5 * time.Minute,
-		APIAddr: "localhost:9234", PrometheusAddr: ":9963",
+		APIAddr: "localhost:9234", PrometheusAddr: ":9963", PprofAddr: "localhost", PprofPort: 6061,
 	}
 }
 
@@ -69,10 +112,23 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.Uint32Var(&c.ClusterID, "cluster-id", c.ClusterID, "number of the cluster, 1 to 255 (or 511); 0 for a cluster on its own")
 	fs.Uint32Var(&c.MaxConnectedClusters, "max-connected-clusters", c.MaxConnectedClusters, "how many clusters can be connected: 255 or 511")
 	c.Store.Flags(fs)
-	fs.StringVar(&c.AllocationMode, "identity-allocation-mode", c.AllocationMode, "where identities are kept: kvstore")
+	fs.StringVar(&c.AllocationMode, "identity-allocation-mode", c.AllocationMode, "where identities are kept: kvstore or crd (Kubernetes objects)")
+	fs.DurationVar(&c.HeartbeatTimeout, "identity-heartbeat-timeout", c.HeartbeatTimeout,
+		"how long an identity that is a Kubernetes object must be unused before it is marked for deletion")
 	fs.DurationVar(&c.GCInterval, "identity-gc-interval", c.GCInterval, "how often unused identities are looked for; 0 for never")
 	fs.DurationVar(&c.GCRateInterval, "identity-gc-rate-interval", c.GCRateInterval, "time in which --identity-gc-rate-limit identities may be deleted")
 	fs.IntVar(&c.GCRateLimit, "identity-gc-rate-limit", c.GCRateLimit, "how many identities may be deleted in --identity-gc-rate-interval")
+	c.Kube.Flags(fs)
+	c.Election.Flags(fs)
+	fs.BoolVar(&c.SkipCRDs, "skip-crd-creation", c.SkipCRDs, "leave the definitions of custom resources to somebody else, and wait for them")
+	fs.StringVar(&c.IPAM, "ipam", c.IPAM, "where nodes get their pods' addresses from: cluster-pool (this operator) or kubernetes (Node.spec.podCIDRs)")
+	c.Pool.Flags(fs)
+	c.Nodes.Flags(fs)
+	c.Endpoints.Flags(fs)
+	fs.BoolVar(&c.ValidatePolicies, "validate-network-policy", c.ValidatePolicies, "tell in the condition Valid of policies whether they can be enforced")
+	fs.BoolVar(&c.Pprof, "operator-pprof", c.Pprof, "serve profiles for go tool pprof")
+	fs.StringVar(&c.PprofAddr, "operator-pprof-address", c.PprofAddr, "address to serve profiles at")
+	fs.Uint16Var(&c.PprofPort, "operator-pprof-port", c.PprofPort, "port to serve profiles at")
 	fs.StringVar(&c.APIAddr, "operator-api-serve-addr", c.APIAddr, "address to serve /healthz at; empty for none")
 	fs.StringVar(&c.PrometheusAddr, "operator-prometheus-serve-addr", c.PrometheusAddr, "address to serve metrics at")
 	fs.BoolVar(&c.EnableMetrics, "enable-metrics", c.EnableMetrics, "serve metrics at --operator-prometheus-serve-addr")
@@ -93,12 +149,23 @@ func (c *Config) Validate() error {
 	if _, _, err := identity.Range(c.ClusterID, c.MaxConnectedClusters); err != nil {
 		bad("--cluster-id and --max-connected-clusters: %w", err)
 	}
-	if c.Store.Kind == "" {
-		bad("--kvstore: give one of %s; without a key-value store this operator has nothing to do", strings.Join(dial.Kinds(), ", "))
+	if c.Store.Kind == "" && !c.Kubernetes {
+		bad("--kvstore: give one of %s; without a key-value store and without Kubernetes (--k8s-kubeconfig-path, --k8s-api-server) this operator has nothing to do",
+			strings.Join(dial.Kinds(), ", "))
 	}
-	errs = append(errs, c.Store.Validate())
-	if c.AllocationMode != "kvstore" {
-		bad("--identity-allocation-mode: %q is not supported, only kvstore is", c.AllocationMode)
+	if c.Store.Kind != "" {
+		errs = append(errs, c.Store.Validate())
+	}
+	switch {
+	case c.AllocationMode != modeKVStore && c.AllocationMode != modeCRD:
+		bad("--identity-allocation-mode: %q is not supported; use %s or %s", c.AllocationMode, modeKVStore, modeCRD)
+	case c.AllocationMode == modeKVStore && c.Store.Kind == "" && c.Kubernetes:
+		bad("--identity-allocation-mode: %s needs --kvstore; use %s to keep identities as Kubernetes objects", modeKVStore, modeCRD)
+	case c.AllocationMode == modeCRD && !c.Kubernetes:
+		bad("--identity-allocation-mode: %s needs Kubernetes: --k8s-kubeconfig-path or --k8s-api-server", modeCRD)
+	}
+	if c.Kubernetes {
+		errs = append(errs, c.validateKubernetes())
 	}
 	if c.GCInterval < 0 || c.GCInterval > 0 && c.GCInterval < time.Second {
 		bad("--identity-gc-interval: %s must be 0 or at least a second", c.GCInterval)
@@ -122,6 +189,26 @@ func (c *Config) Validate() error {
 	}
 	if c.EnableMetrics {
 		checkAddr("operator-prometheus-serve-addr", c.PrometheusAddr)
+	}
+	return errors.Join(errs...)
+}
+
+// validateKubernetes checks the options that only count with Kubernetes.
+func (c *Config) validateKubernetes() error {
+	errs := []error{c.Kube.Validate(), c.Election.Validate(), c.Nodes.Validate(), c.Endpoints.Validate()}
+	switch c.IPAM {
+	case ipamKubernetes:
+	case ipamClusterPool:
+		errs = append(errs, c.Pool.Validate())
+	default:
+		errs = append(errs, fmt.Errorf("--ipam: %q is not supported; use %s or %s", c.IPAM, ipamClusterPool, ipamKubernetes))
+	}
+	if c.HeartbeatTimeout < 0 {
+		errs = append(errs, fmt.Errorf("--identity-heartbeat-timeout: %s must not be negative", c.HeartbeatTimeout))
+	}
+	if c.AllocationMode == modeCRD && c.GCInterval > 0 && !c.Endpoints.Kept() {
+		errs = append(errs, errors.New("--identity-gc-interval: without CiliumEndpoints (--cilium-endpoint-gc-interval=0 or --disable-endpoint-crd) "+
+			"nobody can tell which identities are in use; set it to 0"))
 	}
 	return errors.Join(errs...)
 }

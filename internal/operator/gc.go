@@ -8,11 +8,17 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"github.com/hawser-net/hawser/internal/operator/rounds"
 	"github.com/hawser-net/hawser/pkg/allocator"
 )
 
 // gcBurst bounds how many identities are deleted without a pause when the rate was not used before.
 const gcBurst = 42
+
+// gcLimiter bounds how fast identities are deleted.
+func (o *Operator) gcLimiter() *rate.Limiter {
+	return rate.NewLimiter(rate.Limit(float64(o.cfg.GCRateLimit)/o.cfg.GCRateInterval.Seconds()), min(o.cfg.GCRateLimit, gcBurst))
+}
 
 // lockTimeout bounds one sweep of the locks.
 const lockTimeout = time.Minute
@@ -40,7 +46,7 @@ func (k textKey) PutKeyFromMap(m map[string]string) (allocator.AllocatorKey, err
 // collectIdentities deletes identities that nobody refers to, two rounds after that was first seen.
 func (o *Operator) collectIdentities(ctx context.Context, ids *allocator.Allocator, limiter *rate.Limiter) error {
 	seen := map[allocator.ID]int64{}
-	return every(ctx, o.cfg.GCInterval, nil, func(ctx context.Context) error {
+	return rounds.Every(ctx, o.cfg.GCInterval, nil, func(ctx context.Context) error {
 		start := time.Now()
 		next, stats, err := ids.RunGC(ctx, limiter, seen)
 		if err != nil {
@@ -52,7 +58,8 @@ func (o *Operator) collectIdentities(ctx context.Context, ids *allocator.Allocat
 			return nil
 		}
 		took := time.Since(start)
-		o.metrics.collected(stats, took, err)
+		// What waits for its second round still exists.
+		o.metrics.collected(ofKVStore, stats.Alive+stats.Dead+stats.Spared, stats.Deleted, took, err)
 		log := o.log.With("part", "identity-gc")
 		if err != nil {
 			log.Warn("cannot collect unused identities, trying again", "error", err, "deleted", stats.Deleted)
@@ -71,7 +78,7 @@ func (o *Operator) collectIdentities(ctx context.Context, ids *allocator.Allocat
 // collectLocks deletes locks that have not moved between two sweeps: their holder's lease should have ended long ago.
 func (o *Operator) collectLocks(ctx context.Context, ids *allocator.Allocator) error {
 	seen := map[string]allocator.Lock{}
-	return every(ctx, o.cfg.LockGCInterval, nil, func(ctx context.Context) error {
+	return rounds.Every(ctx, o.cfg.LockGCInterval, nil, func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, lockTimeout)
 		defer cancel()
 		held, err := ids.RunLocksGC(ctx, seen)

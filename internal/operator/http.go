@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/pprof"
+	"strings"
 	"time"
 
 	dto "github.com/prometheus/client_model/go"
@@ -14,14 +16,31 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
-// apiHandler answers GET /healthz and /v1/healthz: 200 and "ok", or 500 and what is wrong; and GET /v1/metrics: the metrics as JSON.
-func (o *Operator) apiHandler(store kvstore.Backend) http.Handler {
+// probeTimeout bounds how long the health check waits for the API server: whoever asks waits no longer than three seconds.
+const probeTimeout = 2 * time.Second
+
+// apiHandler answers GET /healthz and /v1/healthz: 200 and "ok", or 500 and what is wrong; and GET /v1/metrics: the metrics as JSON. It answers whether or
+// not this operator leads. store and c are nil if they are not in use.
+func (o *Operator) apiHandler(store kvstore.Backend, c *kubeSide) http.Handler {
 	mux := http.NewServeMux()
-	health := func(w http.ResponseWriter, _ *http.Request) {
+	health := func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		if st := store.Status(); !st.Healthy() {
+		var faults []string
+		if store != nil {
+			if st := store.Status(); !st.Healthy() {
+				faults = append(faults, "kvstore: "+st.Message)
+			}
+		}
+		if c != nil {
+			ctx, cancel := context.WithTimeout(r.Context(), probeTimeout)
+			defer cancel()
+			if _, err := c.prober.Version(ctx); err != nil {
+				faults = append(faults, "kubernetes: "+err.Error())
+			}
+		}
+		if len(faults) > 0 {
 			w.WriteHeader(http.StatusInternalServerError)
-			fmt.Fprintln(w, "kvstore:", st.Message)
+			fmt.Fprintln(w, strings.Join(faults, "\n"))
 			return
 		}
 		fmt.Fprint(w, "ok")
@@ -29,6 +48,17 @@ func (o *Operator) apiHandler(store kvstore.Backend) http.Handler {
 	mux.HandleFunc("GET /healthz", health)
 	mux.HandleFunc("GET /v1/healthz", health)
 	mux.HandleFunc("GET /v1/metrics", o.listMetrics)
+	return mux
+}
+
+// pprofHandler serves profiles of the process.
+func pprofHandler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
 	return mux
 }
 
@@ -40,7 +70,7 @@ type metric struct {
 }
 
 func (o *Operator) listMetrics(w http.ResponseWriter, _ *http.Request) {
-	families, err := o.metrics.registry.Gather()
+	families, err := o.metrics.gatherer().Gather()
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return

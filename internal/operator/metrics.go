@@ -5,10 +5,10 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
-	"github.com/hawser-net/hawser/pkg/allocator"
+	"github.com/hawser-net/hawser/internal/operator/election"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
@@ -20,8 +20,11 @@ type metrics struct {
 	latency  *prometheus.GaugeVec
 }
 
-// ofKVStore is the identity_type of identities in a key-value store.
-const ofKVStore = "kvstore"
+// Places where identities are, as the label identity_type.
+const (
+	ofKVStore = "kvstore"
+	ofCRD     = "crd"
+)
 
 func newMetrics() *metrics {
 	const prefix = "cilium_operator_"
@@ -37,23 +40,35 @@ func newMetrics() *metrics {
 			Name: prefix + "identity_gc_latency", Help: "Seconds that the last round of identity collection took.",
 		}, []string{"outcome", "identity_type"}),
 	}
-	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), m.entries, m.runs, m.latency)
+	m.registry.MustRegister(m.entries, m.runs, m.latency)
 	return m
 }
 
-// collected books a round of collection.
-func (m *metrics) collected(stats allocator.GCStats, took time.Duration, err error) {
+// collected books a round of collection of identities that are kept in a place. alive are those that still exist after it.
+func (m *metrics) collected(place string, alive, deleted int, took time.Duration, err error) {
 	outcome := "success"
 	if err != nil {
 		outcome = "fail"
 	}
-	m.runs.WithLabelValues(outcome, ofKVStore).Inc()
-	m.latency.WithLabelValues(outcome, ofKVStore).Set(took.Seconds())
+	m.runs.WithLabelValues(outcome, place).Inc()
+	m.latency.WithLabelValues(outcome, place).Set(took.Seconds())
 	if err == nil {
-		// What waits for its second round still exists.
-		m.entries.WithLabelValues("alive", ofKVStore).Set(float64(stats.Alive + stats.Dead + stats.Spared))
+		m.entries.WithLabelValues("alive", place).Set(float64(alive))
 	}
-	m.entries.WithLabelValues("deleted", ofKVStore).Set(float64(stats.Deleted))
+	m.entries.WithLabelValues("deleted", place).Set(float64(deleted))
+}
+
+// watchElection adds a metric that tells whether this operator leads.
+func (m *metrics) watchElection(e *election.Election) {
+	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "cilium_operator_leader_election_master_status", Help: "Whether this operator leads.",
+		ConstLabels: prometheus.Labels{"name": election.LockName},
+	}, func() float64 {
+		if e.Leading() {
+			return 1
+		}
+		return 0
+	}))
 }
 
 // watchStore adds a metric that asks the store's connection how it is.
@@ -68,6 +83,11 @@ func (m *metrics) watchStore(store kvstore.Backend) {
 	}))
 }
 
+// gatherer returns what is counted here, and what the controllers' library counts, which includes the process.
+func (m *metrics) gatherer() prometheus.Gatherer {
+	return prometheus.Gatherers{m.registry, ctrlmetrics.Registry}
+}
+
 func (m *metrics) handler() http.Handler {
-	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
+	return promhttp.HandlerFor(m.gatherer(), promhttp.HandlerOpts{})
 }

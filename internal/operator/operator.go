@@ -6,12 +6,13 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
+	"strconv"
 	"sync"
 	"time"
 
-	"golang.org/x/time/rate"
-
 	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/operator/election"
 	"github.com/hawser-net/hawser/pkg/allocator"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 	"github.com/hawser-net/hawser/pkg/kvstore/dial"
@@ -41,46 +42,49 @@ func New(cfg Config, log *slog.Logger, version string) (*Operator, error) {
 	return o, err
 }
 
+// lostGrace is how long Run waits for the other parts when leadership is lost. It is short because the process is to end.
+const lostGrace = time.Second
+
 // Run does the duties until ctx ends; then it returns nil. Its keys stay in the store until their lease ends, so that a restart, or another operator, goes
 // on with them. It returns an error if an address to serve at cannot be had, or a part fails for good. An unreachable store is no such failure: the
-// health check tells of it.
+// health check tells of it. If the operator led and lost that, Run returns at once an error that wraps [election.ErrLost], without waiting for all of its
+// goroutines: the process must end.
 func (o *Operator) Run(ctx context.Context) error {
 	// ---- listen first: a wrong address must be told before anything is done -------------------
-	var api, prom []net.Listener
+	var served []*listener
 	defer func() {
-		for _, l := range append(api, prom...) {
-			l.Close() // closed already where it was served
+		for _, s := range served {
+			for _, l := range s.on {
+				l.Close() // closed already where it was served
+			}
 		}
 	}()
-	var err error
-	if o.cfg.APIAddr != "" {
-		if api, err = listen(ctx, o.cfg.APIAddr); err != nil {
-			return fmt.Errorf("--operator-api-serve-addr: %w", err)
+	for _, s := range o.listeners() {
+		var err error
+		if s.on, err = listen(ctx, s.addr); err != nil {
+			return fmt.Errorf("--%s: %w", s.flag, err)
 		}
-	}
-	if o.cfg.EnableMetrics {
-		if prom, err = listen(ctx, o.cfg.PrometheusAddr); err != nil {
-			return fmt.Errorf("--operator-prometheus-serve-addr: %w", err)
-		}
+		served = append(served, s)
 	}
 
-	// ---- the store ----------------------------------------------------------------------------
-	store, err := dial.Open(ctx, o.cfg.Store, o.log.With("part", "kvstore"))
-	if err != nil {
-		return err
+	// ---- the store, the cluster ---------------------------------------------------------------
+	var store kvstore.Backend
+	var ids *allocator.Allocator
+	if o.cfg.Store.Kind != "" {
+		var err error
+		if store, ids, err = o.openStore(ctx); err != nil {
+			return err
+		}
+		defer store.Close()
 	}
-	defer store.Close()
-	backend, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{
-		Store: store, BasePath: kvstore.IdentitiesPrefix, KeyType: textKey(""), Logger: o.log.With("part", "identity-gc"),
-	})
-	if err != nil {
-		return err
+	var c *kubeSide
+	if o.cfg.Kubernetes {
+		var err error
+		if c, err = o.newCluster(); err != nil {
+			return err
+		}
+		defer c.prober.Close()
 	}
-	ids, err := allocator.NewAllocatorForGC(backend, allocator.WithMin(allocator.ID(o.first)), allocator.WithMax(allocator.ID(o.last)))
-	if err != nil {
-		return err
-	}
-	o.metrics.watchStore(store)
 
 	// ---- the duties ---------------------------------------------------------------------------
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -96,51 +100,87 @@ func (o *Operator) Run(ctx context.Context) error {
 			}
 		}()
 	}
-	start("heartbeat", func(ctx context.Context) error { return o.heartbeat(ctx, store) })
-	start("cluster-config", func(ctx context.Context) error { return o.clusterConfig(ctx, store) })
-	start("lock-gc", func(ctx context.Context) error { return o.collectLocks(ctx, ids) })
-	if o.cfg.GCInterval > 0 {
-		limiter := rate.NewLimiter(rate.Limit(float64(o.cfg.GCRateLimit)/o.cfg.GCRateInterval.Seconds()), min(o.cfg.GCRateLimit, gcBurst))
-		start("identity-gc", func(ctx context.Context) error { return o.collectIdentities(ctx, ids, limiter) })
+	if store != nil {
+		start("heartbeat", func(ctx context.Context) error { return o.heartbeat(ctx, store) })
+		start("cluster-config", func(ctx context.Context) error { return o.clusterConfig(ctx, store) })
+		start("lock-gc", func(ctx context.Context) error { return o.collectLocks(ctx, ids) })
+		if o.cfg.GCInterval > 0 && o.cfg.AllocationMode == modeKVStore {
+			start("identity-gc", func(ctx context.Context) error { return o.collectIdentities(ctx, ids, o.gcLimiter()) })
+		}
 	}
-	for _, l := range api {
-		start("api", func(ctx context.Context) error { return serve(ctx, l, o.apiHandler(store)) })
+	if c != nil {
+		start("kubernetes", func(ctx context.Context) error { return o.runCluster(ctx, c) })
 	}
-	for _, l := range prom {
-		start("metrics", func(ctx context.Context) error { return serve(ctx, l, o.metrics.handler()) })
+	for _, s := range served {
+		h := s.handler(store, c)
+		for _, l := range s.on {
+			start(s.flag, func(ctx context.Context) error { return serve(ctx, l, h) })
+		}
 	}
-	o.log.Info("running", "version", o.version, "cluster", o.cfg.ClusterName, "kvstore", o.cfg.Store.Kind)
+	o.log.Info("running", "version", o.version, "cluster", o.cfg.ClusterName, "kvstore", o.cfg.Store.Kind, "kubernetes", o.cfg.Kubernetes)
 	<-ctx.Done()
-	wg.Wait()
-	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
+	ended := make(chan struct{})
+	go func() {
+		wg.Wait()
+		close(ended)
+	}()
+	err := context.Cause(ctx)
+	if errors.Is(err, election.ErrLost) {
+		select {
+		case <-ended:
+		case <-time.After(lostGrace):
+		}
+		return err
+	}
+	<-ended
+	if !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
 	o.log.Info("stopped")
 	return nil
 }
 
-// every calls f at once and then every interval, from start to start, and when kick says so, until ctx ends. After a failure it tries again sooner. It
-// returns nil.
-func every(ctx context.Context, interval time.Duration, kick <-chan struct{}, f func(context.Context) error) error {
-	soon := min(interval, max(interval/12, time.Second))
-	retry := soon
-	for {
-		began := time.Now()
-		pause := interval
-		if err := f(ctx); err != nil {
-			pause = retry
-			retry = min(2*retry, interval)
-		} else {
-			retry = soon
-		}
-		t := time.NewTimer(max(0, pause-time.Since(began)))
-		select {
-		case <-ctx.Done():
-			t.Stop()
-			return nil
-		case <-kick:
-			t.Stop()
-		case <-t.C:
-		}
+// listener is an address to serve at.
+type listener struct {
+	flag, addr string
+	handler    func(kvstore.Backend, *kubeSide) http.Handler
+	on         []net.Listener
+}
+
+func (o *Operator) listeners() []*listener {
+	var out []*listener
+	if o.cfg.APIAddr != "" {
+		out = append(out, &listener{flag: "operator-api-serve-addr", addr: o.cfg.APIAddr, handler: o.apiHandler})
 	}
+	if o.cfg.EnableMetrics {
+		out = append(out, &listener{flag: "operator-prometheus-serve-addr", addr: o.cfg.PrometheusAddr,
+			handler: func(kvstore.Backend, *kubeSide) http.Handler { return o.metrics.handler() }})
+	}
+	if o.cfg.Pprof {
+		out = append(out, &listener{flag: "operator-pprof-address", addr: net.JoinHostPort(o.cfg.PprofAddr, strconv.Itoa(int(o.cfg.PprofPort))),
+			handler: func(kvstore.Backend, *kubeSide) http.Handler { return pprofHandler() }})
+	}
+	return out
+}
+
+// openStore opens the key-value store and what collects in it.
+func (o *Operator) openStore(ctx context.Context) (kvstore.Backend, *allocator.Allocator, error) {
+	store, err := dial.Open(ctx, o.cfg.Store, o.log.With("part", "kvstore"))
+	if err != nil {
+		return nil, nil, err
+	}
+	backend, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{
+		Store: store, BasePath: kvstore.IdentitiesPrefix, KeyType: textKey(""), Logger: o.log.With("part", "identity-gc"),
+	})
+	if err != nil {
+		store.Close()
+		return nil, nil, err
+	}
+	ids, err := allocator.NewAllocatorForGC(backend, allocator.WithMin(allocator.ID(o.first)), allocator.WithMax(allocator.ID(o.last)))
+	if err != nil {
+		store.Close()
+		return nil, nil, err
+	}
+	o.metrics.watchStore(store)
+	return store, ids, nil
 }

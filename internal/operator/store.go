@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/hawser-net/hawser/internal/operator/rounds"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
@@ -17,7 +18,7 @@ const writeTimeout = 25 * time.Second
 func (o *Operator) heartbeat(ctx context.Context, store kvstore.Backend) error {
 	lost, stop := lostLease(store, kvstore.HeartbeatKey)
 	defer stop()
-	return every(ctx, o.cfg.HeartbeatInterval, lost, func(ctx context.Context) error {
+	return rounds.Every(ctx, o.cfg.HeartbeatInterval, lost, func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 		defer cancel()
 		err := kvstore.Put(ctx, store, kvstore.HeartbeatKey, []byte(time.Now().UTC().Format(time.RFC3339)), kvstore.Leased)
@@ -52,7 +53,7 @@ func (o *Operator) clusterConfig(ctx context.Context, store kvstore.Backend) err
 	}
 	lost, stop := lostLease(store, key)
 	defer stop()
-	return every(ctx, o.cfg.ClusterConfigInterval, lost, func(ctx context.Context) error {
+	return rounds.Every(ctx, o.cfg.ClusterConfigInterval, lost, func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 		defer cancel()
 		have, err := store.Get(ctx, key)

@@ -1,0 +1,56 @@
+// Package endpoints keeps CiliumEndpoints in line with Pods: it deletes those whose pod is gone, and restarts pods that started before there was a network
+// to give them one.
+//
+// It deletes CiliumEndpoints and Pods, and writes nothing else.
+package endpoints
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// Config says how endpoints are looked after. Use [Defaults].
+type Config struct {
+	// GCInterval is the time between two looks for CiliumEndpoints without a pod. 0 means that there are to be none at all: they are deleted once.
+	GCInterval time.Duration
+	// NoObjects says that agents write no CiliumEndpoints: they are deleted once.
+	NoObjects bool
+	// RestartInterval is the time between two looks for pods without an endpoint, of those that RestartSelector selects; 0 for never.
+	RestartInterval time.Duration
+	RestartSelector string
+}
+
+// Defaults returns the configuration of an operator that is told nothing.
+func Defaults() Config {
+	return Config{GCInterval: 5 * time.Minute, RestartInterval: 15 * time.Second, RestartSelector: "k8s-app=kube-dns"}
+}
+
+// Flags binds the configuration to command-line flags; the current values are the defaults shown.
+func (c *Config) Flags(fs *pflag.FlagSet) {
+	fs.DurationVar(&c.GCInterval, "cilium-endpoint-gc-interval", c.GCInterval, "how often CiliumEndpoints without a pod are looked for; 0 to delete all of them once")
+	fs.BoolVar(&c.NoObjects, "disable-endpoint-crd", c.NoObjects, "agents write no CiliumEndpoints: delete all of them once")
+	fs.DurationVar(&c.RestartInterval, "unmanaged-pod-watcher-interval", c.RestartInterval, "how often pods without an endpoint are looked for; 0 for never")
+	fs.StringVar(&c.RestartSelector, "pod-restart-selector", c.RestartSelector, "label selector of pods that are restarted if they have no endpoint")
+}
+
+// Kept reports whether CiliumEndpoints are kept: references to identities are.
+func (c *Config) Kept() bool { return c.GCInterval > 0 && !c.NoObjects }
+
+// Validate checks every option and joins all faults in one error.
+func (c *Config) Validate() error {
+	var errs []error
+	if c.GCInterval < 0 {
+		errs = append(errs, fmt.Errorf("--cilium-endpoint-gc-interval: %s must not be negative", c.GCInterval))
+	}
+	if c.RestartInterval < 0 {
+		errs = append(errs, fmt.Errorf("--unmanaged-pod-watcher-interval: %s must not be negative", c.RestartInterval))
+	}
+	if _, err := labels.Parse(c.RestartSelector); err != nil {
+		errs = append(errs, fmt.Errorf("--pod-restart-selector: %w", err))
+	}
+	return errors.Join(errs...)
+}

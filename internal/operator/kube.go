@@ -1,0 +1,153 @@
+package operator
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	definitions "github.com/hawser-net/hawser/api/crds"
+	"github.com/hawser-net/hawser/internal/operator/clusterpool"
+	"github.com/hawser-net/hawser/internal/operator/crds"
+	"github.com/hawser-net/hawser/internal/operator/election"
+	"github.com/hawser-net/hawser/internal/operator/endpoints"
+	"github.com/hawser-net/hawser/internal/operator/identities"
+	"github.com/hawser-net/hawser/internal/operator/kube"
+	"github.com/hawser-net/hawser/internal/operator/nodes"
+	"github.com/hawser-net/hawser/internal/operator/policies"
+)
+
+// kubeSide is the Kubernetes side of the operator.
+type kubeSide struct {
+	rest     *rest.Config
+	prober   *kube.Prober
+	election *election.Election
+}
+
+// newCluster prepares the Kubernetes side. It reads files but sends nothing.
+func (o *Operator) newCluster() (*kubeSide, error) {
+	cfg, err := o.cfg.Kube.Rest("hawser-operator/" + o.version)
+	if err != nil {
+		return nil, err
+	}
+	prober, err := kube.NewProber(cfg)
+	if err != nil {
+		return nil, err
+	}
+	e, err := election.New(o.cfg.Election, cfg, o.cfg.Kube.InNamespace(), election.Identity(o.cfg.Hostname), o.log)
+	if err != nil {
+		return nil, err
+	}
+	o.metrics.watchElection(e)
+	return &kubeSide{cfg, prober, e}, nil
+}
+
+// runCluster waits for the server, stands for election and leads.
+func (o *Operator) runCluster(ctx context.Context, c *kubeSide) error {
+	if err := o.awaitServer(ctx, c.prober); err != nil || ctx.Err() != nil {
+		return err
+	}
+	return c.election.Run(ctx, func(ctx context.Context) error { return o.lead(ctx, c) })
+}
+
+// awaitServer returns when the API server answers, with an error if it is too old.
+func (o *Operator) awaitServer(ctx context.Context, p *kube.Prober) error {
+	pause := 100 * time.Millisecond
+	for {
+		attempt, cancel := context.WithTimeout(ctx, probeTimeout)
+		info, err := p.Version(attempt)
+		cancel()
+		if err == nil {
+			o.log.Info("the API server answers", "version", info.GitVersion)
+			return crds.CheckServer(info)
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		o.log.Warn("waiting for the API server", "error", err)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, 5*time.Second)
+	}
+}
+
+// lead does what only one operator may do, until ctx ends.
+func (o *Operator) lead(ctx context.Context, c *kubeSide) error {
+	cfg := rest.CopyConfig(c.rest)
+	kube.Apart(cfg)
+	cfg.Wrap(c.election.Fence)
+	if err := o.prepareResources(ctx, cfg); err != nil {
+		return err
+	}
+	m, err := kube.NewManager(cfg, o.log)
+	if err != nil {
+		return err
+	}
+	defer utilnet.CloseIdleConnectionsFor(m.GetHTTPClient().Transport)
+	if err := o.addControllers(ctx, m); err != nil {
+		return err
+	}
+	if err := m.Start(ctx); err != nil {
+		return fmt.Errorf("controllers: %w", err)
+	}
+	return nil
+}
+
+// prepareResources has the server serve the custom resources.
+func (o *Operator) prepareResources(ctx context.Context, cfg *rest.Config) error {
+	defs, err := definitions.All()
+	if err != nil {
+		return err
+	}
+	client, err := kube.NewClient(cfg)
+	if err != nil {
+		return err
+	}
+	log := o.log.With("part", "crds")
+	if o.cfg.SkipCRDs {
+		return crds.Wait(ctx, client, crds.Names(defs), log)
+	}
+	return crds.Register(ctx, client, defs, log)
+}
+
+// addControllers adds everything that the leader does to m: this is the list.
+func (o *Operator) addControllers(ctx context.Context, m manager.Manager) error {
+	reg := o.metrics.registry
+	if o.cfg.IPAM == ipamClusterPool { // before anything else: nodes wait for their addresses
+		if err := clusterpool.Setup(ctx, m, o.cfg.Pool, reg, o.log.With("part", "cluster-pool")); err != nil {
+			return err
+		}
+	}
+	if err := nodes.SetupReadiness(ctx, m, o.cfg.Nodes, o.cfg.Kube.InNamespace(), o.log.With("part", "node-readiness")); err != nil {
+		return err
+	}
+	if err := nodes.SetupGC(m, o.cfg.Nodes, o.log.With("part", "node-gc")); err != nil {
+		return err
+	}
+	if err := endpoints.SetupGC(m, o.cfg.Endpoints, o.log.With("part", "endpoint-gc")); err != nil {
+		return err
+	}
+	if err := endpoints.SetupRestart(m, o.cfg.Endpoints, reg, o.log.With("part", "unmanaged-pods")); err != nil {
+		return err
+	}
+	if o.cfg.ValidatePolicies {
+		if err := policies.Setup(m, o.log.With("part", "policies")); err != nil {
+			return err
+		}
+	}
+	if o.cfg.AllocationMode != modeCRD {
+		return nil
+	}
+	gc := identities.Config{
+		Interval: o.cfg.GCInterval, Timeout: o.cfg.HeartbeatTimeout, Limiter: o.gcLimiter(), First: uint32(o.first), Last: uint32(o.last),
+	}
+	return identities.SetupGC(m, gc, func(s identities.Stats, took time.Duration, err error) {
+		o.metrics.collected(ofCRD, s.Alive, s.Deleted, took, err)
+	}, o.log.With("part", "identity-gc"))
+}

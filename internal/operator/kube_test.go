@@ -1,0 +1,456 @@
+package operator
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/operator/election"
+	"github.com/hawser-net/hawser/internal/operator/kube"
+	"github.com/hawser-net/hawser/internal/testenv/kubeapi"
+)
+
+// asOperator in its environment makes the test binary an operator.
+const asOperator = "HAWSER_TEST_AS_OPERATOR"
+
+// beOperator runs the operator's command line, as the program does.
+func beOperator() int {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	if err := NewCommand("test", os.Getenv).ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "hawser-operator:", err)
+		return 1
+	}
+	return 0
+}
+
+// process is an operator in a process of its own.
+type process struct {
+	*testing.T
+	name string
+	cmd  *exec.Cmd
+	log  syncBuffer
+	api  string
+	done chan struct{}
+	err  error
+}
+
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *syncBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+// world is a Kubernetes API with operators in it.
+type world struct {
+	*testing.T
+	server     *kubeapi.Server
+	client     client.Client
+	kubeconfig string
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{T: t, server: kubeapi.Start(t), kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
+	c, err := kube.NewClient(w.server.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.client = c
+	cfg := clientcmdapi.NewConfig()
+	cfg.Clusters["test"] = &clientcmdapi.Cluster{Server: w.server.Config.Host, InsecureSkipTLSVerify: true}
+	cfg.AuthInfos["test"] = &clientcmdapi.AuthInfo{Token: w.server.Config.BearerToken}
+	cfg.Contexts["test"] = &clientcmdapi.Context{Cluster: "test", AuthInfo: "test"}
+	cfg.CurrentContext = "test"
+	if err := clientcmd.WriteToFile(*cfg, w.kubeconfig); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// start starts an operator with the options of this test and more.
+func (w *world) start(name string, more ...string) *process {
+	w.Helper()
+	p := &process{T: w.T, name: name, api: freeAddr(w.T), done: make(chan struct{})}
+	args := append([]string{
+		"--k8s-kubeconfig-path=" + w.kubeconfig, "--identity-allocation-mode=crd", "--operator-api-serve-addr=" + p.api,
+		"--cluster-pool-ipv4-cidr=10.0.0.0/16", "--cluster-pool-ipv6-cidr=fd00::/104", "--debug",
+	}, more...)
+	p.cmd = exec.Command(os.Args[0], args...)
+	p.cmd.Env = append(os.Environ(), asOperator+"=1")
+	p.cmd.Stdout, p.cmd.Stderr = &p.log, &p.log
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := p.cmd.Start(); err != nil {
+		w.Fatal(err)
+	}
+	go func() {
+		p.err = p.cmd.Wait()
+		close(p.done)
+	}()
+	w.Cleanup(func() {
+		_ = p.cmd.Process.Kill()
+		<-p.done
+		if w.Failed() {
+			text := p.log.String()
+			w.Logf("log of operator %s:\n%s", name, text[max(0, len(text)-8000):])
+		}
+	})
+	return p
+}
+
+func (p *process) signal(s syscall.Signal) {
+	p.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil {
+		p.Fatalf("operator %s: %v", p.name, err)
+	}
+}
+
+// ended waits for the end of the process and returns what it ended with.
+func (p *process) ended(within time.Duration) error {
+	p.Helper()
+	select {
+	case <-p.done:
+		return p.err
+	case <-time.After(within):
+		p.Fatalf("operator %s has not ended after %s", p.name, within)
+		return nil
+	}
+}
+
+func (w *world) eventually(within time.Duration, f func() string) {
+	w.Helper()
+	deadline := time.Now().Add(within)
+	for {
+		problem := f()
+		if problem == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			w.Fatalf("after %s: %s", within, problem)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// leader returns which of the operators leads, by the lease; nil if none of them.
+func (w *world) leader(among ...*process) *process {
+	w.Helper()
+	c, err := kubernetes.NewForConfig(w.server.Config)
+	if err != nil {
+		w.Fatal(err)
+	}
+	lease, err := c.CoordinationV1().Leases("default").Get(context.Background(), election.LockName, metav1.GetOptions{})
+	if err != nil || lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity == "" {
+		return nil
+	}
+	for _, p := range among {
+		if strings.Contains(p.log.String(), "identity="+*lease.Spec.HolderIdentity) {
+			return p
+		}
+	}
+	return nil
+}
+
+// leading waits until one of the operators leads.
+func (w *world) leading(within time.Duration, among ...*process) *process {
+	w.Helper()
+	var p *process
+	w.eventually(within, func() string {
+		for _, a := range among {
+			select {
+			case <-a.done:
+				w.Fatalf("operator %s ended: %v", a.name, a.err)
+			default:
+			}
+		}
+		if p = w.leader(among...); p == nil {
+			return "no operator leads"
+		}
+		return ""
+	})
+	return p
+}
+
+func (w *world) create(o client.Object) {
+	w.Helper()
+	if err := w.client.Create(context.Background(), o); err != nil {
+		w.Fatalf("create %T %s: %v", o, o.GetName(), err)
+	}
+}
+
+func (w *world) createNode(name string, cidrs ...string) {
+	w.Helper()
+	n := &v2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	n.Spec.IPAM.PodCIDRs = cidrs
+	w.create(n)
+}
+
+// served returns "" if every node has a block of each family, and no two overlap.
+func (w *world) served() string {
+	w.Helper()
+	var all v2.CiliumNodeList
+	if err := w.client.List(context.Background(), &all); err != nil {
+		return err.Error()
+	}
+	seen := map[netip.Prefix]string{}
+	missing := 0
+	for _, n := range all.Items {
+		var families []bool
+		for _, c := range n.Spec.IPAM.PodCIDRs {
+			p := netip.MustParsePrefix(string(c))
+			if other, ok := seen[p]; ok {
+				w.Fatalf("%s and %s both have %s", n.Name, other, p)
+			}
+			seen[p] = n.Name
+			families = append(families, p.Addr().Is4())
+		}
+		if !slices.Contains(families, true) || !slices.Contains(families, false) || len(families) != 2 {
+			missing++
+		}
+	}
+	if missing > 0 {
+		return fmt.Sprintf("%d of %d nodes have no addresses", missing, len(all.Items))
+	}
+	return ""
+}
+
+func TestFailover(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.start("a"), w.start("b")
+	leader := w.leading(60*time.Second, a, b)
+	other := map[*process]*process{a: b, b: a}[leader]
+	w.eventually(30*time.Second, func() string { return crdsServed(w) })
+	for _, p := range []*process{a, b} {
+		if code, body := (&cluster{T: t, ctx: t.Context()}).http(p.api, "/healthz"); code != 200 || body != "ok" {
+			t.Errorf("operator %s, of which %s leads: health %d %s", p.name, leader.name, code, body)
+		}
+	}
+
+	// Nodes come and go while the leader is killed.
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			case <-time.After(60 * time.Millisecond):
+			}
+			n := &v2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("n", i)}}
+			if err := w.client.Create(context.Background(), n); err != nil {
+				t.Errorf("create node: %v", err)
+			}
+			if i%7 == 6 {
+				gone := &v2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("n", i-5)}}
+				if err := w.client.Delete(context.Background(), gone); err != nil {
+					t.Errorf("delete node: %v", err)
+				}
+			}
+			w.served() // fails the test if two have the same
+		}
+	}()
+	time.Sleep(2 * time.Second)
+	began := time.Now()
+	leader.signal(syscall.SIGKILL)
+	if w.leading(25*time.Second, other) != other {
+		t.Fatal("nobody took over")
+	}
+	took := time.Since(began)
+	t.Logf("killed: the other leads after %s", took.Round(time.Millisecond))
+	if took > 20*time.Second {
+		t.Errorf("it took %s to take over", took)
+	}
+	close(stop)
+	<-stopped
+	w.eventually(30*time.Second, w.served)
+
+	// A leader that is frozen must not go on when it wakes up.
+	third := w.start("c")
+	w.eventually(30*time.Second, func() string {
+		if !strings.Contains(third.log.String(), "another operator leads") {
+			return "the third operator sees no leader"
+		}
+		return ""
+	})
+	other.signal(syscall.SIGSTOP)
+	if w.leading(25*time.Second, third) != third {
+		t.Fatal("nobody took over from a frozen leader")
+	}
+	for i := range 10 {
+		w.createNode(fmt.Sprint("frozen", i))
+	}
+	other.signal(syscall.SIGCONT)
+	if err := other.ended(15 * time.Second); err == nil || !strings.Contains(other.log.String(), election.ErrLost.Error()) {
+		t.Errorf("the frozen leader ended with %v\n%s", err, other.log.String())
+	}
+	w.eventually(30*time.Second, w.served)
+
+	// A server that is away for a moment.
+	w.server.Stop()
+	time.Sleep(time.Second)
+	w.server.Start()
+	w.createNode("after-restart")
+	// The leader goes on if it could renew in time, else it ends, and another takes its place.
+	fourth := w.start("d")
+	w.eventually(40*time.Second, func() string {
+		select {
+		case <-fourth.done:
+			t.Fatalf("operator d ended: %v", fourth.err)
+		default:
+		}
+		return w.served()
+	})
+}
+
+// crdsServed returns "" if the custom resources can be used.
+func crdsServed(w *world) string {
+	if err := w.client.List(context.Background(), &v2.CiliumNodeList{}); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+// TestDutiesOfLeader has one operator do everything once, as far as it shows from outside.
+func TestDutiesOfLeader(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	prom, profiles := freeAddr(t), freeAddr(t)
+	_, profilePort, _ := strings.Cut(profiles, ":")
+	p := w.start("only", "--enable-metrics", "--operator-prometheus-serve-addr="+prom, "--operator-pprof", "--operator-pprof-address=127.0.0.1",
+		"--operator-pprof-port="+profilePort, "--nodes-gc-interval=1s", "--cilium-endpoint-gc-interval=1s", "--identity-gc-interval=1s",
+		"--identity-heartbeat-timeout=1s", "--unmanaged-pod-watcher-interval=1s")
+	w.leading(60*time.Second, p)
+	w.eventually(30*time.Second, func() string { return crdsServed(w) })
+
+	// A node whose agent becomes ready.
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
+	node.Spec.Taints = []corev1.Taint{{Key: "node.cilium.io/agent-not-ready", Effect: corev1.TaintEffectNoSchedule}, {Key: "other", Effect: corev1.TaintEffectNoSchedule}}
+	w.create(node)
+	w.createNode("n1")
+	w.createNode("gone")
+	agent := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "agent", Namespace: "default", Labels: map[string]string{"k8s-app": "cilium"}}}
+	agent.Spec = corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "c", Image: "i"}}}
+	w.create(agent)
+	agent.Status = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
+	if err := w.client.Status().Update(ctx, agent); err != nil {
+		t.Fatal(err)
+	}
+	// An endpoint without a pod, an identity that it uses, and one that nobody does.
+	for _, n := range []string{"1000", "1001"} {
+		w.create(&v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: n}, SecurityLabels: map[string]string{"k8s:app": n}})
+	}
+	ep := &v2.CiliumEndpoint{ObjectMeta: metav1.ObjectMeta{Name: "agent", Namespace: "default", OwnerReferences: []metav1.OwnerReference{
+		{APIVersion: "v1", Kind: "Pod", Name: agent.Name, UID: agent.UID}}}}
+	ep.Status.Identity = &v2.EndpointIdentity{ID: 1000}
+	w.create(ep)
+	w.create(&v2.CiliumEndpoint{ObjectMeta: metav1.ObjectMeta{Name: "no-pod", Namespace: "default"}})
+	// A policy.
+	policy := &v2.CiliumNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "all", Namespace: "default"}}
+	policy.Spec = &v2.Rule{EndpointSelector: &v2.LabelSelector{}, Ingress: []v2.IngressRule{{FromEntities: []string{"cluster"}}}}
+	w.create(policy)
+
+	w.eventually(30*time.Second, w.served)
+	get := func(o client.Object, namespace, name string) error {
+		return w.client.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, o)
+	}
+	w.eventually(20*time.Second, func() string {
+		n := &corev1.Node{}
+		if err := get(n, "", "n1"); err != nil {
+			return err.Error()
+		}
+		up := slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+			return c.Type == corev1.NodeNetworkUnavailable && c.Status == corev1.ConditionFalse && c.Reason == "CiliumIsUp"
+		})
+		tainted := slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == "node.cilium.io/agent-not-ready" })
+		kept := slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == "other" })
+		if !up || tainted || !kept {
+			return fmt.Sprintf("node: %+v, taints %v", n.Status.Conditions, n.Spec.Taints)
+		}
+		return ""
+	})
+	for _, gone := range []struct {
+		o               client.Object
+		namespace, name string
+	}{{&v2.CiliumNode{}, "", "gone"}, {&v2.CiliumEndpoint{}, "default", "no-pod"}, {&v2.CiliumIdentity{}, "", "1001"}} {
+		w.eventually(30*time.Second, func() string {
+			if err := get(gone.o, gone.namespace, gone.name); !apierrors.IsNotFound(err) {
+				return fmt.Sprintf("%T %s is still there: %v", gone.o, gone.name, err)
+			}
+			return ""
+		})
+	}
+	for _, kept := range []struct {
+		o               client.Object
+		namespace, name string
+	}{{&v2.CiliumNode{}, "", "n1"}, {&v2.CiliumEndpoint{}, "default", "agent"}, {&v2.CiliumIdentity{}, "", "1000"}, {&corev1.Pod{}, "default", "agent"}} {
+		if err := get(kept.o, kept.namespace, kept.name); err != nil {
+			t.Errorf("%T %s: %v", kept.o, kept.name, err)
+		}
+	}
+	w.eventually(20*time.Second, func() string {
+		if err := get(policy, "default", "all"); err != nil {
+			return err.Error()
+		}
+		if len(policy.Status.Conditions) != 1 || policy.Status.Conditions[0].Status != "True" {
+			return fmt.Sprintf("policy: %+v", policy.Status.Conditions)
+		}
+		return ""
+	})
+
+	c := &cluster{T: t, ctx: ctx}
+	for _, want := range []string{
+		`cilium_operator_leader_election_master_status{name="cilium-operator-resource-lock"} 1`,
+		`cilium_operator_identity_gc_entries{identity_type="crd",status="alive"} 1`,
+		`cilium_operator_cluster_pool_prefixes_held{family="ipv4"} 1`,
+		`cilium_operator_unmanaged_pods 0`, `go_goroutines`, `controller_runtime_reconcile_total`,
+	} {
+		w.eventually(10*time.Second, func() string {
+			if _, body := c.http(prom, "/metrics"); !strings.Contains(body, want) {
+				return "metrics without " + want
+			}
+			return ""
+		})
+	}
+	if code, body := c.http(profiles, "/debug/pprof/cmdline"); code != 200 || !strings.Contains(body, "--operator-pprof") {
+		t.Errorf("profiles: %d %s", code, body)
+	}
+	w.server.Stop()
+	w.eventually(10*time.Second, func() string {
+		if code, body := c.http(p.api, "/v1/healthz"); code != 500 || !strings.Contains(body, "kubernetes:") {
+			return fmt.Sprintf("health without a server: %d %s", code, body)
+		}
+		return ""
+	})
+	w.server.Start()
+}
