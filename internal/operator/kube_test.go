@@ -230,7 +230,7 @@ func (w *world) served() string {
 		for _, c := range n.Spec.IPAM.PodCIDRs {
 			p := netip.MustParsePrefix(string(c))
 			if other, ok := seen[p]; ok {
-				w.Fatalf("%s and %s both have %s", n.Name, other, p)
+				w.Errorf("%s and %s both have %s", n.Name, other, p)
 			}
 			seen[p] = n.Name
 			families = append(families, p.Addr().Is4())

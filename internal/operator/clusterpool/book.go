@@ -26,8 +26,6 @@ type answer struct {
 	cidrs []string
 	// faults are for people, in the node's status.
 	faults []string
-	// short is set if a range is exhausted: the node is to be asked for again when something is released.
-	short bool
 	// displaced are nodes that lost a prefix to this one, which is older. Their status is to be told.
 	displaced []string
 	// released is set if a prefix became free.
@@ -189,7 +187,6 @@ func (b *book) give(f int, n node, a *answer) {
 	if len(blocks) == 0 {
 		block, err := b.pools[f].Allocate(n.name)
 		if err != nil {
-			a.short = true
 			a.faults = append(a.faults, fmt.Sprintf("no %s addresses for this node: %v; add a range to --%s", familyNames[f], err, rangeFlags[f]))
 			return
 		}

@@ -26,8 +26,8 @@ import (
 const (
 	// pageSize is how many nodes one request reads at the start.
 	pageSize = 500
-	// shortRetry is how often a node that could not be served is looked at again, whether or not something was released.
-	shortRetry = 15 * time.Second
+	// waitingRetry is how often a node that could not be served is looked at again, whether or not something was released.
+	waitingRetry = 15 * time.Second
 )
 
 // Setup reads what nodes hold, from the server itself, and adds the controller that gives blocks to nodes to m. It returns when everything was read.
@@ -36,7 +36,7 @@ func Setup(ctx context.Context, m manager.Manager, cfg Config, reg prometheus.Re
 	if err != nil {
 		return err
 	}
-	c := &controllerOf{client: m.GetClient(), live: m.GetAPIReader(), book: b, log: log, short: map[string]bool{}, kick: make(chan event.GenericEvent, 1024)}
+	c := &controllerOf{client: m.GetClient(), live: m.GetAPIReader(), book: b, log: log, waiting: map[string]bool{}, kick: make(chan event.GenericEvent, 1024)}
 	if err := c.restore(ctx); err != nil {
 		return err
 	}
@@ -59,14 +59,14 @@ func Setup(ctx context.Context, m manager.Manager, cfg Config, reg prometheus.Re
 
 // controllerOf keeps the nodes in line with the book. Only Reconcile writes it, in one goroutine.
 type controllerOf struct {
-	client client.Client
-	live   client.Reader
-	book   *book
-	log    *slog.Logger
-	short  map[string]bool // nodes that wait for something to be released
-	kick   chan event.GenericEvent
-	held   [2]prometheus.Gauge
-	waits  prometheus.Gauge
+	client  client.Client
+	live    client.Reader
+	book    *book
+	log     *slog.Logger
+	waiting map[string]bool // nodes that would be better off if something were released
+	kick    chan event.GenericEvent
+	held    [2]prometheus.Gauge
+	waits   prometheus.Gauge
 }
 
 func (c *controllerOf) register(reg prometheus.Registerer) error {
@@ -77,7 +77,7 @@ func (c *controllerOf) register(reg prometheus.Registerer) error {
 		Name: "cilium_operator_cluster_pool_blocks", Help: "Blocks that the ranges have, held or not.",
 	}, []string{"family"})
 	c.waits = prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "cilium_operator_cluster_pool_nodes_waiting", Help: "Nodes that cannot be given a block because a range is exhausted.",
+		Name: "cilium_operator_cluster_pool_nodes_waiting", Help: "Nodes that have no block because a range is exhausted, or one that an older node has too.",
 	})
 	for f, name := range [2]string{"ipv4", "ipv6"} {
 		c.held[f] = held.WithLabelValues(name)
@@ -96,7 +96,7 @@ func (c *controllerOf) measure() {
 	for f, p := range c.book.pools {
 		c.held[f].Set(float64(p.Len()))
 	}
-	c.waits.Set(float64(len(c.short)))
+	c.waits.Set(float64(len(c.waiting)))
 }
 
 // restore books what nodes hold now.
@@ -133,14 +133,14 @@ func (c *controllerOf) Reconcile(ctx context.Context, req reconcile.Request) (re
 		return reconcile.Result{}, fmt.Errorf("CiliumNode %s: %w", req.Name, err)
 	}
 	if err == nil && cached.Status.IPAM.OperatorStatus.Error == "" && c.book.agrees(viewOf(cached)) {
-		delete(c.short, req.Name)
+		delete(c.waiting, req.Name)
 		return reconcile.Result{}, nil
 	}
 	// What the cache shows may be old; what is given or released depends on what is.
 	live := &v2.CiliumNode{}
 	err = c.live.Get(ctx, req.NamespacedName, live)
 	if apierrors.IsNotFound(err) {
-		delete(c.short, req.Name)
+		delete(c.waiting, req.Name)
 		if c.book.forget(req.Name) {
 			c.log.Info("a node is gone, its addresses are free", "node", req.Name)
 			c.wake()
@@ -180,12 +180,12 @@ func (c *controllerOf) settle(ctx context.Context, live *v2.CiliumNode) (reconci
 	if err := c.tell(ctx, live, a.fault()); err != nil {
 		return reconcile.Result{}, err
 	}
-	if !a.short {
-		delete(c.short, live.Name)
+	if len(a.faults) == 0 {
+		delete(c.waiting, live.Name)
 		return reconcile.Result{}, nil
 	}
-	c.short[live.Name] = true
-	return reconcile.Result{RequeueAfter: shortRetry}, nil
+	c.waiting[live.Name] = true
+	return reconcile.Result{RequeueAfter: waitingRetry}, nil
 }
 
 // write sets the blocks of a node, if it is still as it was read, and leaves everything else alone.
@@ -230,7 +230,7 @@ func (c *controllerOf) tell(ctx context.Context, live *v2.CiliumNode, fault stri
 
 // wake has nodes looked at that wait for something to be released.
 func (c *controllerOf) wake() {
-	for name := range c.short {
+	for name := range c.waiting {
 		c.enqueue(name)
 	}
 }

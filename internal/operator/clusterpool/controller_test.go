@@ -150,7 +150,7 @@ func TestController(t *testing.T) {
 				}
 				return ""
 			})
-			if took := time.Since(began); took > shortRetry/2 {
+			if took := time.Since(began); took > waitingRetry/2 {
 				t.Errorf("it took %s", took)
 			}
 			tr.node(have[0])

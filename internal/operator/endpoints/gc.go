@@ -119,27 +119,27 @@ func (c *collector) collect(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// pod names the pod that an endpoint is of. An empty uid means any pod of the name.
-type pod struct {
+// podName names the pod that an endpoint is of. An empty uid means any pod of the name.
+type podName struct {
 	name string
 	uid  types.UID
 }
 
 // podOf returns the pod that ep is of. It is not ok if ep belongs to something else.
-func podOf(ep *v2.CiliumEndpoint) (pod, bool) {
+func podOf(ep *v2.CiliumEndpoint) (podName, bool) {
 	if len(ep.OwnerReferences) == 0 {
-		return pod{name: ep.Name}, true
+		return podName{name: ep.Name}, true
 	}
 	for _, o := range ep.OwnerReferences {
 		if o.Kind == "Pod" {
-			return pod{o.Name, o.UID}, true
+			return podName{o.Name, o.UID}, true
 		}
 	}
-	return pod{}, false
+	return podName{}, false
 }
 
 // needed reports whether an endpoint's pod is there and has not ended. Another pod of the same name does not count: its endpoint is another.
-func (c *collector) needed(ctx context.Context, from client.Reader, namespace string, owner pod) (bool, error) {
+func (c *collector) needed(ctx context.Context, from client.Reader, namespace string, owner podName) (bool, error) {
 	p := &corev1.Pod{}
 	err := from.Get(ctx, types.NamespacedName{Namespace: namespace, Name: owner.name}, p)
 	if apierrors.IsNotFound(err) {
@@ -152,7 +152,7 @@ func (c *collector) needed(ctx context.Context, from client.Reader, namespace st
 	return !ended && (owner.uid == "" || owner.uid == p.UID), nil
 }
 
-func (c *collector) remove(ctx context.Context, ep *v2.CiliumEndpoint, owner pod) error {
+func (c *collector) remove(ctx context.Context, ep *v2.CiliumEndpoint, owner podName) error {
 	err := c.client.Delete(ctx, ep, client.Preconditions{UID: &ep.UID, ResourceVersion: &ep.ResourceVersion},
 		client.PropagationPolicy(metav1.DeletePropagationBackground))
 	if err == nil {

@@ -56,13 +56,14 @@ func NewManager(cfg *rest.Config, log *slog.Logger) (manager.Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	yes, timeout := true, stopTimeout
+	yes, no, timeout := true, false, stopTimeout
 	m, err := manager.New(cfg, manager.Options{
 		Scheme: s, Logger: logr.FromSlogHandler(log.Handler()), LeaderElection: false, HealthProbeBindAddress: "0", PprofBindAddress: "0",
 		Metrics:                 metricsserver.Options{BindAddress: "0"},
 		GracefulShutdownTimeout: &timeout,
-		// Names are unique within a manager; tests have several managers in a process.
-		Controller: config.Controller{SkipNameValidation: &yes},
+		// Names are unique within a manager; tests have several managers in a process. The queue with priorities leaves a goroutine behind when it is
+		// stopped with work in it.
+		Controller: config.Controller{SkipNameValidation: &yes, UsePriorityQueue: &no},
 		Cache: cache.Options{
 			DefaultTransform: cache.TransformStripManagedFields(),
 			ByObject: map[client.Object]cache.ByObject{

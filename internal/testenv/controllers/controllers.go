@@ -3,14 +3,19 @@ package controllers
 
 import (
 	"context"
+	"encoding/json"
 	"log/slog"
 	"os"
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	definitions "github.com/hawser-net/hawser/api/crds"
@@ -29,6 +34,7 @@ type Env struct {
 // Start starts a server; it stops when the test ends.
 func Start(t testing.TB) *Env {
 	t.Helper()
+	ctrllog.SetLogger(logr.Discard()) // the library complains if nobody does; managers have logs of their own
 	e := &Env{Server: kubeapi.Start(t)}
 	cfg := rest.CopyConfig(e.Server.Config)
 	kube.Apart(cfg)
@@ -103,10 +109,20 @@ func (e *Env) Create(t testing.TB, o client.Object) {
 	t.Cleanup(func() {
 		_ = client.IgnoreNotFound(e.Client.Delete(context.Background(), o.DeepCopyObject().(client.Object), client.GracePeriodSeconds(0)))
 	})
-	withStatus.SetResourceVersion(o.GetResourceVersion())
-	withStatus.SetUID(o.GetUID())
-	if err := e.Client.Status().Update(ctx, withStatus); client.IgnoreNotFound(err) != nil { // not found: it has no such status
-		t.Fatalf("status of %T %s: %v", o, o.GetName(), err)
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(withStatus)
+	if err != nil {
+		t.Fatalf("%T %s: %v", o, o.GetName(), err)
+	}
+	if status, _ := content["status"].(map[string]any); len(status) > 0 {
+		// Controllers may write it at the same time: nothing else of the object is written.
+		patch, err := json.Marshal(map[string]any{"status": status})
+		if err != nil {
+			t.Fatalf("%T %s: %v", o, o.GetName(), err)
+		}
+		err = e.Client.Status().Patch(ctx, withStatus, client.RawPatch(types.MergePatchType, patch))
+		if client.IgnoreNotFound(err) != nil { // not found: its status is not written apart
+			t.Fatalf("status of %T %s: %v", o, o.GetName(), err)
+		}
 	}
 	if err := e.Client.Get(ctx, client.ObjectKeyFromObject(o), o); err != nil {
 		t.Fatalf("read %T %s: %v", o, o.GetName(), err)

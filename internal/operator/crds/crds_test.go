@@ -1,0 +1,143 @@
+package crds_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/version"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	definitions "github.com/hawser-net/hawser/api/crds"
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/operator/crds"
+	"github.com/hawser-net/hawser/internal/testenv/controllers"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m,
+		// The embedded server of the test's API server, and klog's, stay for the life of the process.
+		goleak.IgnoreAnyFunction("go.etcd.io/etcd/client/pkg/v3/fileutil.purgeFile"),
+		goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start"),
+		goleak.IgnoreAnyFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),
+	)
+}
+
+func TestCheckServer(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ version, want string }{
+		{"v1.36.3", ""}, {"v1.25.0", ""}, {"v1.30.1+k3s1", ""}, {"v1.29.3-eks-adc7111", ""},
+		{"v1.24.17", "at least 1.25 is needed"}, {"v1.9.0", "x-kubernetes-validations"}, {"", "cannot be read"}, {"next", "cannot be read"},
+	} {
+		err := crds.CheckServer(&version.Info{GitVersion: tt.version})
+		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+			t.Errorf("%q: %v; want %q", tt.version, err, tt.want)
+		}
+	}
+}
+
+func TestDefinitions(t *testing.T) {
+	env := controllers.Start(t) // registers all
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	log := slog.New(slog.DiscardHandler)
+	defs, err := definitions.All()
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := "ciliumidentities.cilium.io"
+	get := func() *apiextensionsv1.CustomResourceDefinition {
+		t.Helper()
+		crd := &apiextensionsv1.CustomResourceDefinition{}
+		if err := env.Client.Get(ctx, client.ObjectKey{Name: name}, crd); err != nil {
+			t.Fatal(err)
+		}
+		return crd
+	}
+	// tamper makes the definition in the cluster one of a version, and recognisable.
+	tamper := func(version string) {
+		t.Helper()
+		crd := get()
+		if version == "" {
+			delete(crd.Labels, definitions.SchemaVersionLabel)
+		} else {
+			crd.Labels[definitions.SchemaVersionLabel] = version
+		}
+		crd.Labels["of"] = "somebody"
+		crd.Spec.Versions[0].AdditionalPrinterColumns = nil
+		if err := env.Client.Update(ctx, crd); err != nil {
+			t.Fatal(err)
+		}
+	}
+	register := func() {
+		t.Helper()
+		if err := crds.Register(ctx, env.Client, defs, log); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tt := range []struct {
+		version  string
+		replaced bool
+	}{
+		{"", true}, {"nonsense", true}, {"1.0.0", true}, {"1.33.9", true}, {definitions.SchemaVersion, false}, {"1.33.100", false}, {"2.0", false},
+	} {
+		tamper(tt.version)
+		before := get()
+		register()
+		after := get()
+		if got := len(after.Spec.Versions[0].AdditionalPrinterColumns) > 0; got != tt.replaced {
+			t.Errorf("version %q: replaced %t, want %t", tt.version, got, tt.replaced)
+		}
+		if tt.replaced && after.Labels[definitions.SchemaVersionLabel] != definitions.SchemaVersion {
+			t.Errorf("version %q: labelled %q", tt.version, after.Labels[definitions.SchemaVersionLabel])
+		}
+		if !tt.replaced && before.ResourceVersion != after.ResourceVersion {
+			t.Errorf("version %q: written", tt.version)
+		}
+		if after.Labels["of"] != "somebody" {
+			t.Errorf("version %q: lost a label of somebody else", tt.version)
+		}
+	}
+
+	// Several operators at once, on a cluster without it.
+	if err := env.Client.Delete(ctx, get()); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for range 5 {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			if err := crds.Register(ctx, env.Client, defs, log); err != nil {
+				t.Error(err)
+			}
+		}()
+	}
+	wg.Wait()
+	if err := env.Client.Create(ctx, &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: "1000"}, SecurityLabels: map[string]string{}}); err != nil {
+		t.Errorf("after registration: %v", err)
+	}
+	// What the server refuses is told at once.
+	bad := defs[0].DeepCopy()
+	bad.Name = "wrong.cilium.io"
+	if err := crds.Register(ctx, env.Client, []*apiextensionsv1.CustomResourceDefinition{bad}, log); err == nil || ctx.Err() != nil {
+		t.Errorf("a definition that is not valid: %v", err)
+	}
+	// Waiting tells what is missing.
+	short, cancelShort := context.WithTimeout(ctx, 300*time.Millisecond)
+	defer cancelShort()
+	err = crds.Wait(short, env.Client, []string{name, "missing.cilium.io"}, log)
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "missing.cilium.io") || strings.Contains(err.Error(), name+":") {
+		t.Errorf("waiting for what is not there: %v", err)
+	}
+	if got := crds.Names(defs); len(got) != len(defs) || got[0] != defs[0].Name {
+		t.Errorf("names: %v", got)
+	}
+}

@@ -1,0 +1,255 @@
+package identities
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	"golang.org/x/time/rate"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/api/v2alpha1"
+	"github.com/hawser-net/hawser/internal/testenv/controllers"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m,
+		// The embedded server of the test's API server, and klog's, stay for the life of the process.
+		goleak.IgnoreAnyFunction("go.etcd.io/etcd/client/pkg/v3/fileutil.purgeFile"),
+		goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start"),
+		goleak.IgnoreAnyFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),
+	)
+}
+
+func testConfig() Config {
+	return Config{Interval: 15 * time.Minute, Timeout: 30 * time.Minute, Limiter: rate.NewLimiter(rate.Inf, 1), First: 256, Last: 65535}
+}
+
+// trial is a collector with a clock of its own.
+type trial struct {
+	*testing.T
+	*controllers.Env
+	*collector
+	clock time.Time
+}
+
+func newTrial(t *testing.T, env *controllers.Env) *trial {
+	tr := &trial{T: t, Env: env, clock: time.Now()}
+	tr.restart()
+	return tr
+}
+
+// restart is another operator taking over.
+func (tr *trial) restart() {
+	tr.collector = newCollector(tr.Client, tr.Client, testConfig(), slog.New(slog.DiscardHandler))
+	tr.now = func() time.Time { return tr.clock }
+}
+
+// pass lets an interval pass and looks. It returns what became of whom.
+func (tr *trial) pass() (marked, deleted []string) {
+	tr.Helper()
+	before := tr.identities()
+	tr.clock = tr.clock.Add(tr.cfg.Interval)
+	if _, err := tr.round(tr.Context()); err != nil {
+		tr.Fatal(err)
+	}
+	after := tr.identities()
+	for _, name := range slices.Sorted(maps.Keys(before)) {
+		if is, ok := after[name]; !ok {
+			deleted = append(deleted, name)
+		} else if is && !before[name] {
+			marked = append(marked, name)
+		}
+	}
+	return marked, deleted
+}
+
+// identities returns the names of those that exist, with whether they are marked.
+func (tr *trial) identities() map[string]bool {
+	tr.Helper()
+	var all v2.CiliumIdentityList
+	if err := tr.Client.List(tr.Context(), &all); err != nil {
+		tr.Fatal(err)
+	}
+	out := map[string]bool{}
+	for _, id := range all.Items {
+		_, out[id.Name] = id.Annotations[HeartbeatAnnotation]
+	}
+	return out
+}
+
+func (tr *trial) want(pass string, marked, deleted []string, wantMarked, wantDeleted string) {
+	tr.Helper()
+	if got := strings.Join(marked, " "); got != wantMarked {
+		tr.Errorf("%s: marked %q, want %q", pass, got, wantMarked)
+	}
+	if got := strings.Join(deleted, " "); got != wantDeleted {
+		tr.Errorf("%s: deleted %q, want %q", pass, got, wantDeleted)
+	}
+}
+
+func (tr *trial) identity(name string) {
+	tr.Helper()
+	tr.Create(tr.T, &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: name}, SecurityLabels: map[string]string{"k8s:app": name}})
+}
+
+// use has an endpoint use an identity.
+func (tr *trial) use(endpoint string, id int64) *v2.CiliumEndpoint {
+	tr.Helper()
+	e := &v2.CiliumEndpoint{ObjectMeta: metav1.ObjectMeta{Name: endpoint, Namespace: "default"}}
+	e.Status.Identity = &v2.EndpointIdentity{ID: id}
+	tr.Create(tr.T, e)
+	return e
+}
+
+// acquire is an agent taking an identity into use: it removes the mark.
+func (tr *trial) acquire(name string) {
+	tr.Helper()
+	id := &v2.CiliumIdentity{}
+	if err := tr.Client.Get(tr.Context(), client.ObjectKey{Name: name}, id); err != nil {
+		tr.Fatal(err)
+	}
+	delete(id.Annotations, HeartbeatAnnotation)
+	if err := tr.Client.Update(tr.Context(), id); err != nil {
+		tr.Fatal(err)
+	}
+}
+
+func TestCollection(t *testing.T) {
+	env := controllers.Start(t)
+	run := func(name string, f func(*trial)) {
+		t.Run(name, func(t *testing.T) { f(newTrial(t, env)) })
+	}
+	run("life and death", func(tr *trial) {
+		tr.identity("1000")
+		tr.identity("1001")
+		tr.identity("1002")
+		tr.identity("300000") // of another cluster
+		tr.identity("100")    // a well-known one
+		tr.identity("word")
+		tr.use("by-endpoint", 1000)
+		tr.Create(tr.T, &v2alpha1.CiliumEndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: "ces-1"}, Namespace: "default",
+			Endpoints: []v2alpha1.CoreCiliumEndpoint{{Name: "by-slice", IdentityID: 1001}}})
+		for i, want := range [][2]string{{"", ""}, {"", ""}, {"1002", ""}, {"", ""}, {"", "1002"}, {"", ""}} {
+			marked, deleted := tr.pass()
+			tr.want(fmt.Sprint("pass ", i), marked, deleted, want[0], want[1])
+		}
+		if diff := cmp.Diff(map[string]bool{"1000": false, "1001": false, "300000": false, "100": false, "word": false}, tr.identities()); diff != "" {
+			t.Errorf("identities (-want +got):\n%s", diff)
+		}
+	})
+	run("another operator takes over", func(tr *trial) {
+		tr.identity("1000")
+		tr.pass()
+		tr.pass()
+		marked, deleted := tr.pass()
+		tr.want("third", marked, deleted, "1000", "")
+		tr.restart() // it costs one look
+		marked, deleted = tr.pass()
+		tr.want("after", marked, deleted, "", "")
+		marked, deleted = tr.pass()
+		tr.want("next", marked, deleted, "", "1000")
+	})
+	run("taken into use when marked", func(tr *trial) {
+		tr.identity("1000")
+		for range 4 { // marked, and seen so once
+			tr.pass()
+		}
+		tr.acquire("1000")
+		marked, deleted := tr.pass()
+		tr.want("acquired, no endpoint yet", marked, deleted, "", "")
+		e := tr.use("late", 1000)
+		marked, deleted = tr.pass()
+		tr.want("used", marked, deleted, "", "")
+		if err := tr.Client.Delete(tr.Context(), e); err != nil {
+			t.Fatal(err)
+		}
+		tr.pass()
+		marked, deleted = tr.pass()
+		tr.want("unused for the timeout", marked, deleted, "1000", "")
+	})
+	run("used with a mark", func(tr *trial) {
+		// Somebody uses it without having removed the mark. It must not go at once when it is not used any more.
+		tr.identity("1000")
+		for range 4 {
+			tr.pass()
+		}
+		e := tr.use("late", 1000)
+		tr.pass()
+		if tr.identities()["1000"] {
+			t.Error("it is still marked")
+		}
+		if err := tr.Client.Delete(tr.Context(), e); err != nil {
+			t.Fatal(err)
+		}
+		marked, deleted := tr.pass()
+		tr.want("after its use", marked, deleted, "", "")
+	})
+	run("a cache that is behind", func(tr *trial) {
+		tr.identity("1000")
+		tr.identity("1001")
+		for range 4 {
+			tr.pass()
+		}
+		// The server knows of an endpoint, and of a write, that the cache does not show.
+		tr.client = &behind{Client: tr.Client, identities: tr.snapshot()}
+		tr.use("unseen", 1000)
+		tr.acquire("1001")
+		marked, deleted := tr.pass()
+		tr.want("behind", marked, deleted, "", "")
+	})
+	run("failure", func(tr *trial) {
+		tr.identity("1000")
+		for range 3 {
+			tr.pass()
+		}
+		real := tr.client
+		tr.client = broken{real}
+		if _, err := tr.round(tr.Context()); err == nil {
+			t.Error("a failure was not told")
+		}
+		tr.client = real
+		marked, deleted := tr.pass()
+		tr.want("first look at the mark", marked, deleted, "", "")
+		marked, deleted = tr.pass()
+		tr.want("second look", marked, deleted, "", "1000")
+	})
+}
+
+func (tr *trial) snapshot() *v2.CiliumIdentityList {
+	tr.Helper()
+	var all v2.CiliumIdentityList
+	if err := tr.Client.List(tr.Context(), &all); err != nil {
+		tr.Fatal(err)
+	}
+	return &all
+}
+
+// behind shows identities as they once were, and no endpoints.
+type behind struct {
+	client.Client
+	identities *v2.CiliumIdentityList
+}
+
+func (b *behind) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
+	if l, ok := list.(*v2.CiliumIdentityList); ok {
+		b.identities.DeepCopyInto(l)
+	}
+	return nil
+}
+
+// broken cannot list.
+type broken struct{ client.Client }
+
+func (broken) List(context.Context, client.ObjectList, ...client.ListOption) error {
+	return fmt.Errorf("the server is away")
+}
