@@ -45,7 +45,8 @@ type Config struct {
 	LeaseDuration time.Duration
 	// RenewDeadline is how long the leader tries to renew before it gives up.
 	RenewDeadline time.Duration
-	// RetryPeriod is the pause between two tries, of the leader and of the others.
+	// RetryPeriod is the longest pause between two tries, of the leader and of the others: another leads at most LeaseDuration and twice this after the
+	// last renewal of a leader that is gone.
 	RetryPeriod time.Duration
 	// RequestTimeout bounds one request; 0 for half of RenewDeadline, but at least a second.
 	RequestTimeout time.Duration
@@ -60,7 +61,7 @@ func Defaults() Config {
 func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.LeaseDuration, "leader-election-lease-duration", c.LeaseDuration, "how long other operators wait for a leader that is silent")
 	fs.DurationVar(&c.RenewDeadline, "leader-election-renew-deadline", c.RenewDeadline, "how long the leader tries to renew its lease before it exits")
-	fs.DurationVar(&c.RetryPeriod, "leader-election-retry-period", c.RetryPeriod, "pause between two tries to get or to renew the lease")
+	fs.DurationVar(&c.RetryPeriod, "leader-election-retry-period", c.RetryPeriod, "longest pause between two tries to get or to renew the lease")
 	fs.DurationVar(&c.RequestTimeout, "leader-election-resource-lock-timeout", c.RequestTimeout, "timeout of a request for the lease; 0 for half of the renew deadline, at least 1s")
 }
 
@@ -159,7 +160,9 @@ func (e *Election) Run(ctx context.Context, lead func(context.Context) error) er
 	elected := make(chan struct{})
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock: e.lock, Name: LockName,
-		LeaseDuration: e.cfg.LeaseDuration, RenewDeadline: e.cfg.RenewDeadline, RetryPeriod: e.cfg.RetryPeriod,
+		LeaseDuration: e.cfg.LeaseDuration, RenewDeadline: e.cfg.RenewDeadline,
+		// The library adds to the pause up to JitterFactor times of it.
+		RetryPeriod: time.Duration(float64(e.cfg.RetryPeriod) / (1 + leaderelection.JitterFactor)),
 		// The lease is given back below, after the work. The library would do so while the work still ends, and when the server is away it would tell
 		// of the loss only after it has tried in vain.
 		ReleaseOnCancel: false,
