@@ -133,7 +133,8 @@ func (c *Cluster) controllers(st *state) []program {
 	as := func(name string) []string {
 		config := c.path("pki", name+".kubeconfig")
 		return []string{"--kubeconfig=" + config, "--authentication-kubeconfig=" + config, "--authorization-kubeconfig=" + config,
-			"--leader-elect=false", "--bind-address=127.0.0.1"}
+			"--leader-elect=false", "--bind-address=127.0.0.1",
+			"--kube-api-qps=500", "--kube-api-burst=1000"} // the default would make the controllers take 5 s to start
 	}
 	pki := func(name string) string { return c.path("pki", name) }
 	manager := append([]string{filepath.Join(st.Programs, "kube-controller-manager")}, as("controller-manager")...)

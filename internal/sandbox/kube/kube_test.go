@@ -420,3 +420,17 @@ func TestParseCgroupMounts(t *testing.T) {
 		t.Error(diff)
 	}
 }
+
+func TestEnviron(t *testing.T) {
+	t.Setenv("KUBECONFIG", "/of/the/user")
+	t.Setenv("KUBECONFIG_OTHER", "kept")
+	var got []string
+	for _, kv := range environ("KUBECONFIG=/ours") {
+		if strings.HasPrefix(kv, "KUBECONFIG") {
+			got = append(got, kv)
+		}
+	}
+	if diff := cmp.Diff([]string{"KUBECONFIG_OTHER=kept", "KUBECONFIG=/ours"}, got); diff != "" {
+		t.Error(diff)
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -186,12 +187,12 @@ func (c *Cluster) Exec(place string, argv []string) error {
 	default:
 		return fmt.Errorf("no place %q in cluster %q: there are %s, %s and %s", place, st.Name, strings.Join(nodeNames(st), ", "), masterName, worldName)
 	}
-	env := append(os.Environ(), "HAWSER_SANDBOX="+st.Name, "HAWSER_SANDBOX_PLACE="+place)
+	env := []string{"HAWSER_SANDBOX=" + st.Name, "HAWSER_SANDBOX_PLACE=" + place}
 	if n == nil {
 		env = append(env, "KUBECONFIG="+c.path("pki", "admin.kubeconfig"))
 	}
 	enter = append(enter, "--", "env", "PATH="+path)
-	return fmt.Errorf("run %s: %w", strings.Join(argv, " "), unix.Exec(nsenter, append(enter, argv...), env))
+	return fmt.Errorf("run %s: %w", strings.Join(argv, " "), unix.Exec(nsenter, append(enter, argv...), environ(env...)))
 }
 
 // Kubectl replaces the calling process with kubectl for this cluster.
@@ -201,7 +202,16 @@ func (c *Cluster) Kubectl(args []string) error {
 		return err
 	}
 	program := filepath.Join(st.Programs, "kubectl")
-	return fmt.Errorf("run kubectl: %w", unix.Exec(program, append([]string{"kubectl"}, args...), append(os.Environ(), "KUBECONFIG="+c.Kubeconfig())))
+	return fmt.Errorf("run kubectl: %w", unix.Exec(program, append([]string{"kubectl"}, args...), environ("KUBECONFIG="+c.Kubeconfig())))
+}
+
+// environ is this process's environment with these variables instead of its own. Of two of one name a program may take either.
+func environ(set ...string) []string {
+	own := slices.DeleteFunc(os.Environ(), func(kv string) bool {
+		name, _, _ := strings.Cut(kv, "=")
+		return slices.ContainsFunc(set, func(s string) bool { return strings.HasPrefix(s, name+"=") })
+	})
+	return append(own, set...)
 }
 
 // Shell is Exec of a shell that says where it is.
