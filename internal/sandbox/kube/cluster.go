@@ -41,6 +41,7 @@ type state struct {
 	Port      int       `json:"port"` // of the loopback
 	BinDir    string    `json:"binDir"`
 	Programs  string    `json:"programs"`
+	Source    string    `json:"source,omitempty"` // of a checkout
 	// Processes are those of the control plane, by name.
 	Processes map[string]machine.Process `json:"processes"`
 	Nodes     []*node                    `json:"nodes"`
@@ -151,12 +152,12 @@ func (c *Cluster) Up(ctx context.Context) error {
 		if err := c.ensurePackages(ctx); err != nil {
 			return err
 		}
-		programs, images, err := c.prepare(ctx)
+		if st, err := c.load(); err == nil && st.Complete {
+			return c.upAgain(ctx, st)
+		}
+		p, err := c.prepare(ctx)
 		if err != nil {
 			return err
-		}
-		if st, err := c.load(); err == nil && st.Complete {
-			return c.upAgain(ctx, st, images)
 		}
 		if _, err := os.Stat(c.path("state.json")); err == nil {
 			return fmt.Errorf("%q is the name of a sandbox without Kubernetes: choose another one with --name", c.cfg.Name)
@@ -169,7 +170,7 @@ func (c *Cluster) Up(ctx context.Context) error {
 				}
 			}
 		}
-		st, err := c.create(ctx, programs, images)
+		st, err := c.create(ctx, p)
 		if err != nil {
 			c.say("%s", c.paint.Red("failed: removing what was started"))
 			_, cleanErr := c.clean()
@@ -181,7 +182,7 @@ func (c *Cluster) Up(ctx context.Context) error {
 }
 
 // create starts everything.
-func (c *Cluster) create(ctx context.Context, programs string, images imageFiles) (*state, error) {
+func (c *Cluster) create(ctx context.Context, p prepared) (*state, error) {
 	for _, d := range []string{c.path("netns"), c.path("logs"), filepath.Join(c.dataDir(), "etcd")} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
 			return nil, err
@@ -194,7 +195,7 @@ func (c *Cluster) create(ctx context.Context, programs string, images imageFiles
 	defer listener.Close()
 	st := &state{
 		Name: c.cfg.Name, Created: time.Now(), Mode: c.cfg.Mode, DualStack: c.cfg.DualStack, CNI: c.cfg.CNI, KubeProxy: c.cfg.KubeProxy,
-		Port: listener.port, BinDir: c.cfg.BinDir, Programs: programs, Processes: map[string]machine.Process{},
+		Port: listener.port, BinDir: c.cfg.BinDir, Programs: p.programs, Source: p.source, Processes: map[string]machine.Process{},
 	}
 	if st.Mode == Full {
 		for i := 1; i <= c.cfg.Nodes; i++ {
@@ -203,6 +204,11 @@ func (c *Cluster) create(ctx context.Context, programs string, images imageFiles
 	}
 	if err := c.save(st); err != nil {
 		return nil, err
+	}
+	if st.CNI == Hawser && st.Mode == Full {
+		if _, err := c.makeHawserImage(); err != nil {
+			return nil, err
+		}
 	}
 	if err := writePKI(c.path("pki"), st.Name, loopbackURL(st.Port), st.Nodes); err != nil {
 		return nil, fmt.Errorf("certificates: %w", err)
@@ -216,7 +222,7 @@ func (c *Cluster) create(ctx context.Context, programs string, images imageFiles
 	}
 	// Nodes take images in while the API server starts; their kubelets try until it answers.
 	for _, n := range st.Nodes {
-		if err := c.startNode(st, n, images); err != nil {
+		if err := c.startNode(st, n, p.images); err != nil {
 			return nil, err
 		}
 	}
@@ -250,10 +256,20 @@ func (c *Cluster) createNetwork(st *state) error {
 }
 
 // upAgain is Up of a running cluster.
-func (c *Cluster) upAgain(ctx context.Context, st *state, images imageFiles) error {
+func (c *Cluster) upAgain(ctx context.Context, st *state) error {
 	c.say("cluster %q is already there since %s: %s", st.Name, st.Created.Format(time.DateTime), describe(st))
+	c.cfg.Mode, c.cfg.CNI, c.cfg.BinDir = st.Mode, st.CNI, st.BinDir
+	p, err := c.prepare(ctx)
+	if err != nil {
+		return err
+	}
 	if err := c.restartControlPlane(ctx, st); err != nil {
 		return err
+	}
+	if st.CNI == Hawser && st.Mode == Full {
+		if err := c.refreshHawser(ctx, st); err != nil {
+			return err
+		}
 	}
 	var started []*node
 	since := time.Now()
@@ -262,7 +278,7 @@ func (c *Cluster) upAgain(ctx context.Context, st *state, images imageFiles) err
 			continue
 		}
 		c.say("node %s does not run: starting it again", n.Name)
-		if err := c.bootNode(st, n, images); err != nil {
+		if err := c.bootNode(st, n, p.images); err != nil {
 			return err
 		}
 		started = append(started, n)

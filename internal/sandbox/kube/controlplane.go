@@ -35,26 +35,36 @@ type imageFiles struct {
 	early int
 }
 
+// prepared is what a cluster is made from.
+type prepared struct {
+	programs string // directory
+	source   string // of a checkout, or empty
+	images   imageFiles
+}
+
 // prepare sees that programs and images are there.
-func (c *Cluster) prepare(ctx context.Context) (programs string, images imageFiles, err error) {
+func (c *Cluster) prepare(ctx context.Context) (prepared, error) {
 	b, err := parts.Here(c.out, c.cfg.Terminal)
 	if err != nil {
-		return "", images, err
+		return prepared{}, err
 	}
+	p := prepared{programs: b.Dir, source: b.Source}
 	names := parts.ControlPlane()
 	if c.cfg.Mode == Full {
 		names = append(names, parts.Node()...)
 	}
-	if err := b.Build(ctx, names...); err != nil {
-		return "", images, err
-	}
-	if c.cfg.Mode != Full {
-		return b.Dir, images, nil
+	if err := b.Build(ctx, names...); err != nil || c.cfg.Mode != Full {
+		return p, err
 	}
 	k := image.Kitchen{Dir: filepath.Join(b.Dir, "images"), Programs: b.Dir, Source: b.Source, Say: c.say}
-	images.files, err = k.Make(ctx, "pause", "coredns", "agnhost")
-	images.early = 2
-	return b.Dir, images, err
+	p.images.files, err = k.Make(ctx, "pause", "coredns", "agnhost")
+	p.images.early = 2
+	if c.cfg.CNI == Hawser {
+		// It is made in the cluster's own directory, once there is one.
+		p.images.files = slices.Insert(p.images.files, 1, c.hawserImage())
+		p.images.early++
+	}
+	return p, err
 }
 
 // listener is a port of the machine's loopback that a process on the other side serves.
@@ -280,6 +290,11 @@ func (c *Cluster) deploy(ctx context.Context, st *state) error {
 	if st.KubeProxy {
 		manifests = append(manifests, kubeProxyManifest)
 	}
+	if st.CNI == Hawser {
+		if err := c.deployHawser(ctx, st); err != nil {
+			return err
+		}
+	}
 	for _, m := range manifests {
 		if err := c.apply(ctx, st, m); err != nil {
 			return err
@@ -289,11 +304,15 @@ func (c *Cluster) deploy(ctx context.Context, st *state) error {
 }
 
 func (c *Cluster) apply(ctx context.Context, st *state, manifest []byte) error {
-	cmd := exec.CommandContext(ctx, filepath.Join(st.Programs, "kubectl"), "--kubeconfig", c.Kubeconfig(),
-		"apply", "--server-side", "--force-conflicts", "--field-manager=hawser-sandbox", "-f", "-")
-	cmd.Stdin = bytes.NewReader(manifest)
+	return c.kubectl(ctx, st, manifest, "apply", "--server-side", "--force-conflicts", "--field-manager=hawser-sandbox", "-f", "-")
+}
+
+// kubectl runs kubectl with this input. What it says is of interest only if it fails.
+func (c *Cluster) kubectl(ctx context.Context, st *state, input []byte, args ...string) error {
+	cmd := exec.CommandContext(ctx, filepath.Join(st.Programs, "kubectl"), append([]string{"--kubeconfig", c.Kubeconfig()}, args...)...)
+	cmd.Stdin = bytes.NewReader(input)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("apply: %w: %s", err, tail(string(out)))
+		return fmt.Errorf("kubectl %s: %w: %s", args[0], err, tail(string(out)))
 	}
 	return nil
 }

@@ -117,13 +117,18 @@ func (c *Cluster) StartNode(ctx context.Context, name string) error {
 			c.say("node %s is running", n.Name)
 			return nil
 		}
-		c.cfg.Mode, c.cfg.CNI = st.Mode, st.CNI
-		_, images, err := c.prepare(ctx)
+		c.cfg.Mode, c.cfg.CNI, c.cfg.BinDir = st.Mode, st.CNI, st.BinDir
+		p, err := c.prepare(ctx)
 		if err != nil {
 			return err
 		}
+		if st.CNI == Hawser {
+			if _, err := c.makeHawserImage(); err != nil {
+				return err
+			}
+		}
 		since := time.Now()
-		if err := errors.Join(c.bootNode(st, n, images), c.save(st)); err != nil {
+		if err := errors.Join(c.bootNode(st, n, p.images), c.save(st)); err != nil {
 			return err
 		}
 		return c.waitNodes(ctx, st, []*node{n}, since)
