@@ -1,4 +1,4 @@
-// Command hawser-operator does what a cluster needs once and not on every node: it keeps the key-value store in order and shows that it is alive.
+// Command hawser-operator does what a cluster needs once and not on every node: it keeps the key-value store and the objects of Kubernetes in order.
 package main
 
 import (
@@ -10,6 +10,8 @@ import (
 
 	"github.com/hawser-net/hawser/internal/operator"
 )
+
+//go:generate sh -c "go run . reference >../../docs/user/hawser-operator.md"
 
 // version is set by the linker.
 var version = "devel"

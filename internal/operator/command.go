@@ -62,6 +62,10 @@ comes first, then the environment, then the files.`,
 		},
 	}
 	cfg.Flags(cmd.Flags())
+	cmd.AddCommand(&cobra.Command{
+		Use: "reference", Short: "Print the manual page", Hidden: true, Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error { return WriteReference(cmd.OutOrStdout(), cmd) },
+	})
 	return cmd
 }
 

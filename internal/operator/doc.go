@@ -7,14 +7,26 @@
 //   - collects identities that nobody refers to any more;
 //   - removes locks that other writers left behind.
 //
+// In a Kubernetes cluster the one operator that leads
+//
+//   - defines the custom resources (package crds);
+//   - gives nodes blocks of addresses (clusterpool, on pool);
+//   - tells Kubernetes which nodes have a network, and collects CiliumNodes (nodes);
+//   - collects CiliumEndpoints, and restarts pods that have none (endpoints);
+//   - collects CiliumIdentities (identities);
+//   - tells of policies whether they can be enforced (policies).
+//
 // # Several operators
 //
-// Any number of operators may run on one store without an election. Each of these duties is safe to do twice: the heartbeat and the description are the
+// Any number of operators may run on one store without an election. Each of the duties there is safe to do twice: the heartbeat and the description are the
 // same key with the same content, on the lease of whoever wrote last and written again before that ends; an identity or a lock is deleted only by a
 // transaction that proves that it is the one found dead by this very operator two rounds in a row, so an operator that comes too late finds its proof
 // void. Two operators delete at up to twice the rate allowed to one.
 //
+// The duties in a Kubernetes cluster are the leader's (package election). They are one list, [Operator.addControllers]. All that the leader sends goes
+// through the election's fence: an operator that does not lead any more writes nothing.
+//
 // # Goroutines
 //
-// [Operator.Run] starts one for each duty and one for each HTTP listener, and waits for all of them. The operator owns no table.
+// [Operator.Run] starts one for each duty and one for each HTTP listener, and waits for all of them, unless leadership is lost. The operator owns no table.
 package operator

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -23,6 +25,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/operator/election"
@@ -35,7 +38,7 @@ const asOperator = "HAWSER_TEST_AS_OPERATOR"
 
 // beOperator runs the operator's command line, as the program does.
 func beOperator() int {
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer cancel()
 	if err := NewCommand("test", os.Getenv).ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "hawser-operator:", err)
@@ -90,13 +93,46 @@ func newWorld(t *testing.T) *world {
 	w.client = c
 	cfg := clientcmdapi.NewConfig()
 	cfg.Clusters["test"] = &clientcmdapi.Cluster{Server: w.server.Config.Host, InsecureSkipTLSVerify: true}
-	cfg.AuthInfos["test"] = &clientcmdapi.AuthInfo{Token: w.server.Config.BearerToken}
+	// The operators have the rights that their manual page names, and no others.
+	w.grant()
+	cfg.AuthInfos["test"] = &clientcmdapi.AuthInfo{Token: w.server.Config.BearerToken, Impersonate: operatorUser}
 	cfg.Contexts["test"] = &clientcmdapi.Context{Cluster: "test", AuthInfo: "test"}
 	cfg.CurrentContext = "test"
 	if err := clientcmd.WriteToFile(*cfg, w.kubeconfig); err != nil {
 		t.Fatal(err)
 	}
 	return w
+}
+
+// operatorUser is who operators are to the server.
+const operatorUser = "hawser-operator"
+
+// grant gives operators the rights in the manual page.
+func (w *world) grant() {
+	w.Helper()
+	_, text, _ := strings.Cut(referenceText, "```yaml\n")
+	text, _, _ = strings.Cut(text, "```")
+	subjects := []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: operatorUser}}
+	for _, doc := range strings.Split(text, "---\n") {
+		if strings.Contains(doc, "kind: ClusterRole\n") {
+			role := &rbacv1.ClusterRole{}
+			if err := yaml.UnmarshalStrict([]byte(doc), role); err != nil {
+				w.Fatal(err)
+			}
+			w.create(role)
+			w.create(&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: role.Name}, Subjects: subjects,
+				RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name}})
+			continue
+		}
+		role := &rbacv1.Role{}
+		if err := yaml.UnmarshalStrict([]byte(doc), role); err != nil {
+			w.Fatal(err)
+		}
+		role.Namespace = "default"
+		w.create(role)
+		w.create(&rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Name: role.Name, Namespace: role.Namespace}, Subjects: subjects,
+			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role.Name}})
+	}
 }
 
 // start starts an operator with the options of this test and more.
@@ -375,6 +411,14 @@ func TestDutiesOfLeader(t *testing.T) {
 	ep.Status.Identity = &v2.EndpointIdentity{ID: 1000}
 	w.create(ep)
 	w.create(&v2.CiliumEndpoint{ObjectMeta: metav1.ObjectMeta{Name: "no-pod", Namespace: "default"}})
+	// A pod that started without a network.
+	dns := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "dns", Namespace: "default", Labels: map[string]string{"k8s-app": "kube-dns"}}}
+	dns.Spec = corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "c", Image: "i"}}}
+	w.create(dns)
+	dns.Status = corev1.PodStatus{Phase: corev1.PodRunning, StartTime: &metav1.Time{Time: time.Now().Add(-time.Hour)}}
+	if err := w.client.Status().Update(ctx, dns); err != nil {
+		t.Fatal(err)
+	}
 	// A policy.
 	policy := &v2.CiliumNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "all", Namespace: "default"}}
 	policy.Spec = &v2.Rule{EndpointSelector: &v2.LabelSelector{}, Ingress: []v2.IngressRule{{FromEntities: []string{"cluster"}}}}
@@ -410,6 +454,12 @@ func TestDutiesOfLeader(t *testing.T) {
 			return ""
 		})
 	}
+	w.eventually(30*time.Second, func() string {
+		if err := get(dns, "default", "dns"); err == nil && dns.DeletionTimestamp.IsZero() {
+			return "the pod without an endpoint was not restarted"
+		}
+		return ""
+	})
 	for _, kept := range []struct {
 		o               client.Object
 		namespace, name string
@@ -433,7 +483,7 @@ func TestDutiesOfLeader(t *testing.T) {
 		`cilium_operator_leader_election_master_status{name="cilium-operator-resource-lock"} 1`,
 		`cilium_operator_identity_gc_entries{identity_type="crd",status="alive"} 1`,
 		`cilium_operator_cluster_pool_prefixes_held{family="ipv4"} 1`,
-		`cilium_operator_unmanaged_pods 0`, `go_goroutines`, `controller_runtime_reconcile_total`,
+		`cilium_operator_unmanaged_pods 0`, `cilium_operator_cluster_pool_nodes_waiting 0`, `go_goroutines`, `controller_runtime_reconcile_total`,
 	} {
 		w.eventually(10*time.Second, func() string {
 			if _, body := c.http(prom, "/metrics"); !strings.Contains(body, want) {
@@ -445,6 +495,9 @@ func TestDutiesOfLeader(t *testing.T) {
 	if code, body := c.http(profiles, "/debug/pprof/cmdline"); code != 200 || !strings.Contains(body, "--operator-pprof") {
 		t.Errorf("profiles: %d %s", code, body)
 	}
+	if text := p.log.String(); strings.Contains(text, "forbidden") {
+		t.Errorf("the operator lacks a right:\n%s", text)
+	}
 	w.server.Stop()
 	w.eventually(10*time.Second, func() string {
 		if code, body := c.http(p.api, "/v1/healthz"); code != 500 || !strings.Contains(body, "kubernetes:") {
@@ -453,4 +506,34 @@ func TestDutiesOfLeader(t *testing.T) {
 		return ""
 	})
 	w.server.Start()
+}
+
+// TestNoEndpointObjects has the operator remove CiliumEndpoints that nobody keeps, with the rights it has.
+func TestNoEndpointObjects(t *testing.T) {
+	w := newWorld(t)
+	p := w.start("only", "--disable-endpoint-crd", "--identity-gc-interval=0", "--ipam=kubernetes", "--validate-network-policy=false")
+	w.leading(60*time.Second, p)
+	w.eventually(30*time.Second, func() string {
+		err := w.client.Create(context.Background(), &v2.CiliumEndpoint{ObjectMeta: metav1.ObjectMeta{Name: "ep", Namespace: "default"}})
+		if err != nil && !apierrors.IsAlreadyExists(err) {
+			return err.Error()
+		}
+		return ""
+	})
+	// It may have looked before: another one surely finds it.
+	p.signal(syscall.SIGTERM)
+	if err := p.ended(15 * time.Second); err != nil {
+		t.Errorf("ended with %v", err)
+	}
+	w.start("second", "--disable-endpoint-crd", "--identity-gc-interval=0", "--ipam=kubernetes", "--skip-crd-creation")
+	w.eventually(30*time.Second, func() string {
+		var all v2.CiliumEndpointList
+		if err := w.client.List(context.Background(), &all); err != nil {
+			return err.Error()
+		}
+		if len(all.Items) > 0 {
+			return "there is still a CiliumEndpoint"
+		}
+		return ""
+	})
 }

@@ -418,6 +418,64 @@ func TestConfig(t *testing.T) {
 	}
 }
 
+func TestKubernetesConfig(t *testing.T) {
+	t.Parallel()
+	good := func() Config {
+		c := Defaults()
+		c.Kubernetes, c.AllocationMode, c.Kube.Kubeconfig = true, "crd", "/nowhere"
+		c.Pool.IPv4 = []string{"10.0.0.0/8"}
+		return c
+	}
+	c := good()
+	if err := c.Validate(); err != nil {
+		t.Errorf("a good configuration: %v", err)
+	}
+	for want, change := range map[string]func(*Config){
+		"kvstore needs --kvstore":        func(c *Config) { c.AllocationMode = "kvstore" },
+		"crd needs Kubernetes":           func(c *Config) { c.Kubernetes = false },
+		"--ipam":                         func(c *Config) { c.IPAM = "eni" },
+		"give at least one range":        func(c *Config) { c.Pool.IPv4 = nil },
+		"--k8s-api-server":               func(c *Config) { c.Kube.APIServer = "nowhere" },
+		"--operator-k8s-client-qps":      func(c *Config) { c.Kube.QPS = 0 },
+		"--k8s-namespace":                func(c *Config) { c.Kube.Namespace = "A" },
+		"--leader-election-retry-period": func(c *Config) { c.Election.RetryPeriod = 0 },
+		"--taint-sync-workers":           func(c *Config) { c.Nodes.Workers = 0 },
+		"--cilium-endpoint-gc-interval":  func(c *Config) { c.Endpoints.GCInterval = -1 },
+		"--identity-heartbeat-timeout":   func(c *Config) { c.HeartbeatTimeout = -1 },
+		"nobody can tell":                func(c *Config) { c.Endpoints.NoObjects = true },
+	} {
+		c := good()
+		change(&c)
+		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("want a fault with %q, got %v", want, err)
+		}
+	}
+}
+
+func TestClusterIsFound(t *testing.T) {
+	t.Parallel()
+	pod := map[string]string{"KUBERNETES_SERVICE_HOST": "192.0.2.1", "KUBERNETES_SERVICE_PORT": "443"}
+	for _, tt := range []struct {
+		name string
+		env  map[string]string
+		args []string
+		want string // in the error
+	}{
+		{"nothing", nil, nil, "nothing to do"},
+		{"demanded, not there", nil, []string{"--enable-k8s"}, "this is no pod of a cluster"},
+		{"demanded by the environment", map[string]string{"CILIUM_ENABLE_K8S": "true"}, nil, "this is no pod of a cluster"},
+		{"in a pod", pod, nil, "kvstore needs --kvstore"},
+		{"in a pod, unwanted", pod, []string{"--enable-k8s=false"}, "nothing to do"},
+		{"kubeconfig", nil, []string{"--k8s-kubeconfig-path=/nowhere", "--identity-allocation-mode=crd", "--ipam=kubernetes", "--operator-api-serve-addr="}, "--k8s-kubeconfig-path"},
+	} {
+		cmd := NewCommand("test", func(k string) string { return tt.env[k] })
+		cmd.SetArgs(tt.args)
+		if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v; want %q", tt.name, err, tt.want)
+		}
+	}
+}
+
 func TestCommand(t *testing.T) {
 	t.Parallel()
 	run := func(env map[string]string, args ...string) error {
