@@ -177,22 +177,10 @@ type follower func(ctx context.Context, synced func()) error
 
 func (p *Policies) followers() (out []follower) {
 	if p.cfg.Cilium {
-		out = append(out, p.followOurs("ciliumnetworkpolicies", v2.KindNetworkPolicy, func(r *raw) ([]*policy.Rule, error) {
-			spec, specs, err := r.rules()
-			if err != nil {
-				return nil, err
-			}
-			return policy.Parse(&v2.CiliumNetworkPolicy{ObjectMeta: r.ObjectMeta, Spec: spec, Specs: specs})
-		}))
+		out = append(out, p.followOurs("ciliumnetworkpolicies", v2.KindNetworkPolicy))
 	}
 	if p.cfg.CiliumClusterwide {
-		out = append(out, p.followOurs("ciliumclusterwidenetworkpolicies", v2.KindClusterwideNetworkPolicy, func(r *raw) ([]*policy.Rule, error) {
-			spec, specs, err := r.rules()
-			if err != nil {
-				return nil, err
-			}
-			return policy.ParseClusterwide(&v2.CiliumClusterwideNetworkPolicy{ObjectMeta: r.ObjectMeta, Spec: spec, Specs: specs})
-		}))
+		out = append(out, p.followOurs("ciliumclusterwidenetworkpolicies", v2.KindClusterwideNetworkPolicy))
 	}
 	if p.cfg.Kubernetes {
 		out = append(out, p.followKubernetes)
@@ -200,11 +188,11 @@ func (p *Policies) followers() (out []follower) {
 	return out
 }
 
-func (p *Policies) followOurs(resource, kind string, parse func(*raw) ([]*policy.Rule, error)) follower {
+func (p *Policies) followOurs(resource, kind string) follower {
 	return func(ctx context.Context, synced func()) error {
 		return k8s.Follow(ctx, k8s.Kind(p.ours, resource, ""), k8s.Options[*raw]{Log: p.log}, k8s.Handler[*raw]{
 			Upsert: func(r *raw) {
-				rules, err := parse(r)
+				rules, err := r.parse(kind)
 				p.upsert(kind, k8s.KeyOf(r), rules, err)
 			},
 			Delete: func(key k8s.Key) { p.remove(kind, key) },

@@ -15,6 +15,7 @@ import (
 	sigsjson "sigs.k8s.io/json"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/policy"
 )
 
 // raw is a policy of our own kinds as the server sent it. It is decoded here and not by the client, which would drop fields that it does not know.
@@ -64,6 +65,31 @@ func addRaw(s *runtime.Scheme) error {
 	}
 	metav1.AddToGroupVersion(s, gv)
 	return nil
+}
+
+// Parse reads an object of one of our own kinds as the server sent it, in JSON, exactly as agents do: what it returns for it is what nodes enforce, and an
+// error is why they do not.
+func Parse(kind string, text []byte) ([]*policy.Rule, error) {
+	r := &raw{}
+	if err := json.Unmarshal(text, r); err != nil {
+		return nil, err
+	}
+	return r.parse(kind)
+}
+
+// parse makes rules of the object.
+func (r *raw) parse(kind string) ([]*policy.Rule, error) {
+	spec, specs, err := r.rules()
+	if err != nil {
+		return nil, err
+	}
+	switch kind {
+	case v2.KindNetworkPolicy:
+		return policy.Parse(&v2.CiliumNetworkPolicy{ObjectMeta: r.ObjectMeta, Spec: spec, Specs: specs})
+	case v2.KindClusterwideNetworkPolicy:
+		return policy.ParseClusterwide(&v2.CiliumClusterwideNetworkPolicy{ObjectMeta: r.ObjectMeta, Spec: spec, Specs: specs})
+	}
+	return nil, fmt.Errorf("%q is no kind of policy", kind)
 }
 
 // rules decodes spec and specs.

@@ -1,5 +1,5 @@
 // Package policies tells in the condition Valid of every CiliumNetworkPolicy and CiliumClusterwideNetworkPolicy whether nodes can enforce it, and if not,
-// which field is at fault. Nodes decide for themselves, by the same parser: the condition is for people.
+// which field is at fault. Nodes decide for themselves, by the same code: the condition is for people.
 //
 // It writes that one condition and leaves the others alone.
 package policies
@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -26,7 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
-	"github.com/hawser-net/hawser/internal/policy"
+	"github.com/hawser-net/hawser/internal/k8s/policies"
 )
 
 // What the condition says of a policy without fault.
@@ -98,28 +97,14 @@ func (v *validator) Reconcile(ctx context.Context, req reconcile.Request) (recon
 
 // judge returns the conditions that a policy has, and what is wrong with it; nil for nothing.
 func judge(obj *unstructured.Unstructured) ([]v2.NetworkPolicyCondition, error) {
-	content := obj.UnstructuredContent()
 	// The status is others' business too, whatever they write there.
 	var status struct {
 		Status v2.NetworkPolicyStatus `json:"status"`
 	}
-	_ = runtime.DefaultUnstructuredConverter.FromUnstructured(content, &status)
-	content = maps.Clone(content)
-	delete(content, "status")
-	var err error
-	switch obj.GetKind() {
-	case v2.KindNetworkPolicy:
-		p := &v2.CiliumNetworkPolicy{}
-		if err = runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(content, p, true); err == nil {
-			_, err = policy.Parse(p)
-		}
-	case v2.KindClusterwideNetworkPolicy:
-		p := &v2.CiliumClusterwideNetworkPolicy{}
-		if err = runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(content, p, true); err == nil {
-			_, err = policy.ParseClusterwide(p)
-		}
-	default:
-		err = fmt.Errorf("%q is no kind of policy", obj.GetKind())
+	_ = runtime.DefaultUnstructuredConverter.FromUnstructured(obj.UnstructuredContent(), &status)
+	text, err := obj.MarshalJSON()
+	if err == nil {
+		_, err = policies.Parse(obj.GetKind(), text)
 	}
 	return status.Status.Conditions, err
 }
