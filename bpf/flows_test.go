@@ -331,7 +331,7 @@ func TestFromOverlay(t *testing.T) {
 			return func() result { return n.run(p, n.ifA, vni, f.bytes()) }
 		}
 		for vni, identity := range map[uint32]uint32{
-			idR: idR, 1: 6, 6: 6, 2: 2, 9: 2, 10: 2, 3: 3, 4: 4, 5: 5, 7: 7, 8: 8, 128: 128, 255: 255, 256: 256, 1<<24 - 1: 1<<24 - 1,
+			idR: idR, 1: 6, 6: 6, 2: 2, 9: 2, 10: 2, 3: 3, 4: 4, 5: 5, 7: 7, 8: 8, 100: 100, 112: 112, 128: 128, 255: 255, 256: 256, 1<<24 - 1: 1<<24 - 1,
 		} {
 			n.rules(setA, allow(in, identity, tcp, 2))
 			n.expect("allowed", delivered(), run(vni))
@@ -341,7 +341,7 @@ func TestFromOverlay(t *testing.T) {
 			n.expect("revoked", dropped(datapath.ReasonPolicyDenied, in), run(vni))
 		}
 		n.rules(setA, allow(in, 0, 0, 0))
-		for _, vni := range []uint32{0, 11, 14, 127} {
+		for _, vni := range []uint32{0, 11, 14, 99} {
 			n.expect("invalid identity", dropped(datapath.ReasonInvalidIdentity, in), run(vni))
 		}
 		// A node that is known as more than a node.

@@ -26,8 +26,8 @@ static __always_inline int overlay_identity(const struct packet *p, __u32 vni, _
 		*identity = world_identity(p->v6);
 		return 0;
 	}
-	/* 0 is nobody; numbers between the well-known and the user's reserved ones have no owner. */
-	if (vni == ID_UNKNOWN || (vni > ID_WORLD6 && vni < ID_USER_RESERVED_MIN))
+	/* 0 is nobody; numbers between the reserved and the well-known ones have no owner. */
+	if (vni == ID_UNKNOWN || (vni > ID_WORLD6 && vni < ID_WELL_KNOWN_MIN))
 		return DROP_INVALID_IDENTITY;
 	*identity = vni;
 	return 0;

@@ -45,8 +45,8 @@ enum {
 	ID_INGRESS = 8,
 	ID_WORLD4 = 9,
 	ID_WORLD6 = 10,
-	/* First identity that the user may fix to a label set of their own. */
-	ID_USER_RESERVED_MIN = 128,
+	/* From here on numbers are pods': system pods have some without allocation, users fix others. */
+	ID_WELL_KNOWN_MIN = 100,
 	/* An identity from here on means something on this node only; the VNI has 24 bits anyway. */
 	ID_LOCAL_MIN = 1 << 24,
 	/* Node-local identities of other nodes' addresses. */
