@@ -318,7 +318,7 @@ func (a *api) tracedIdentity(name string, id identity.ID) (tracedParty, error) {
 	return tracedParty{Party: policy.Party{Identity: id}, name: rest.PolicyTracePeer{Name: name, Identity: int(id), Labels: set.Strings()}}, nil
 }
 
-// ListPolicyFiles is GET /policy/files: what became of each file of --static-cnp-path.
+// ListPolicyFiles is GET /policy/files: what became of each file of --static-cnp-path, and of each policy of Kubernetes.
 func (a *api) ListPolicyFiles(context.Context, server.ListPolicyFilesRequestObject) (server.ListPolicyFilesResponseObject, error) {
 	count := map[policy.Owner]policy.RuleInfo{}
 	rules := map[policy.Owner]int{}
@@ -345,6 +345,12 @@ func (a *api) ListPolicyFiles(context.Context, server.ListPolicyFilesRequestObje
 	if err != nil {
 		out = append(out, rest.PolicyFile{Path: a.cfg.StaticCNPPath, State: rest.PolicyFileStateFaulty, Error: err.Error()})
 	}
+	out = append(out, a.kube.policyObjects(func(o policy.Owner) string {
+		if r := count[o].Rule; r != nil {
+			return r.Description
+		}
+		return ""
+	})...)
 	return server.ListPolicyFiles200JSONResponse(out), nil
 }
 
@@ -362,12 +368,16 @@ func policyOf(owner policy.Owner, first *policy.Rule, rules int) rest.PolicyFile
 	return p
 }
 
-// policyFileStates counts the policy files by state.
+// policyFileStates counts the policy files, and the policies of Kubernetes, by state.
 func (a *api) policyFileStates() map[string]int {
 	out := map[string]int{"ok": 0, "faulty": 0}
 	files, err := a.files.Status()
 	if err != nil {
 		out["faulty"]++
+	}
+	if a.kube != nil && a.kube.policies != nil {
+		ok, faulty := a.kube.policies.Counts()
+		out["ok"], out["faulty"] = out["ok"]+ok, out["faulty"]+faulty
 	}
 	for _, f := range files {
 		if f.Err != nil {

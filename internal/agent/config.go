@@ -16,6 +16,7 @@ import (
 	"github.com/hawser-net/hawser/internal/cniconf"
 	"github.com/hawser-net/hawser/internal/datapath/maps"
 	"github.com/hawser-net/hawser/internal/k8s"
+	"github.com/hawser-net/hawser/internal/k8s/policies"
 	"github.com/hawser-net/hawser/pkg/kvstore/dial"
 )
 
@@ -67,6 +68,7 @@ type Config struct {
 	// EnableK8s has the node be one of a Kubernetes cluster.
 	EnableK8s      bool
 	K8s            k8s.Config
+	Policies       policies.Config // which kinds of policies count
 	CRDWait        time.Duration
 	EndpointSlices bool
 	// IdentityMode is where identities are kept: crd, kvstore, or empty for the first without a key-value store.
@@ -110,7 +112,7 @@ func Defaults() Config {
 		EnableIPv4: true, EnableIPv6: true,
 		RoutingMode: "tunnel", TunnelProtocol: "vxlan", TunnelPort: 8472, MasqueradeIPv4: true, MasqueradeIPv6: true,
 		EnablePolicy: "default", AllowLocalhost: "auto", PolicyDefaultLocalCluster: true, NonDefaultDeny: true,
-		EnableK8s: k8s.InPod(), K8s: k8s.Defaults(), CRDWait: 5 * time.Minute, IPAM: ipamClusterPool,
+		EnableK8s: k8s.InPod(), K8s: k8s.Defaults(), Policies: policies.Defaults(), CRDWait: 5 * time.Minute, IPAM: ipamClusterPool,
 		FixedIdentities: map[string]string{}, AllocationTimeout: 2 * time.Minute, AllocationSync: 5 * time.Minute,
 		CTTCP: 8000 * time.Second, CTTCPSyn: time.Minute, CTTCPFin: 10 * time.Second, CTAny: time.Minute,
 		CTInterval: 30 * time.Second, Maps: maps.Defaults(),
@@ -159,6 +161,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 		"how many checks of the key-value store may fail in a row before it is reported as failed")
 	fs.BoolVar(&c.EnableK8s, "enable-k8s", c.EnableK8s, "be a node of a Kubernetes cluster; on in a pod, and with one of the two options that say where Kubernetes is")
 	c.K8s.Flags(fs)
+	c.Policies.Flags(fs)
 	fs.DurationVar(&c.CRDWait, "crd-wait-timeout", c.CRDWait, "how long the custom resources may be missing before the agent gives up")
 	fs.BoolVar(&c.EndpointSlices, "enable-cilium-endpoint-slice", c.EndpointSlices, "learn of other nodes' pods from CiliumEndpointSlices, which the operator must make")
 	fs.StringVar(&c.IdentityMode, "identity-allocation-mode", c.IdentityMode, "where identities are kept: crd or kvstore; by default kvstore if there is one, else crd")
@@ -259,9 +262,7 @@ func (c *Config) Validate() error {
 		if c.CRDWait <= 0 {
 			bad("--crd-wait-timeout: %s is not above 0", c.CRDWait)
 		}
-		if err := c.K8s.Validate(); err != nil {
-			errs = append(errs, err)
-		}
+		errs = append(errs, c.K8s.Validate(), c.Policies.Validate())
 	} else if c.IdentityMode == identityCRD {
 		bad("--identity-allocation-mode: %s needs --enable-k8s", identityCRD)
 	}

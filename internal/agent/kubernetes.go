@@ -26,9 +26,11 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s/endpoints"
 	"github.com/hawser-net/hawser/internal/k8s/nodes"
 	"github.com/hawser-net/hawser/internal/k8s/pods"
+	"github.com/hawser-net/hawser/internal/k8s/policies"
 	"github.com/hawser-net/hawser/internal/k8s/services"
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/node"
+	"github.com/hawser-net/hawser/internal/policy"
 )
 
 // kube is the agent's part that speaks with Kubernetes: what it hears goes into the tables that other sources fill too, and what others must know of this node
@@ -44,6 +46,7 @@ type kube struct {
 	nodes     *nodes.Nodes
 	endpoints *endpoints.Endpoints
 	services  *services.Services
+	policies  *policies.Policies
 
 	// kinds is closed when the custom resources are known to be defined.
 	kinds chan struct{}
@@ -116,6 +119,9 @@ func (k *kube) join(a *api, facts nodeFacts) error {
 		Hosts: facts.hosts(), Slices: k.cfg.EndpointSlices, Accept: k.acceptable, Log: k.log,
 	}, k.client, cache)
 	if err != nil {
+		return err
+	}
+	if k.policies, err = policies.New(k.cfg.Policies, k.client, k.log); err != nil {
 		return err
 	}
 	k.services, err = services.New(services.Config{NodeName: k.cfg.NodeName, NodeAddrs: facts.hosts(), Kernel: a.maps, Log: k.log}, k.client)
@@ -203,7 +209,20 @@ func (k *kube) start(run *group, gate *syncGate, book *rules, heard func()) (fun
 }
 
 // startRules begins to follow the rules and the services of the cluster.
-func (k *kube) startRules(run *group, gate *syncGate, _ *rules) {
+func (k *kube) startRules(run *group, gate *syncGate, book *rules) {
+	inForce, admit := gate.expect(), k.creation.expect()
+	heard := sync.OnceFunc(func() { inForce(); admit() })
+	run.start("policies", k.afterKinds(func(ctx context.Context) error {
+		return k.policies.Run(ctx, func(changes []policy.Change) {
+			err := book.apply(changes)
+			if err != nil {
+				k.log.Error("policy is not in force in full", "error", err)
+			}
+			k.a.parts.report("cluster-rules", err, "all rules of the cluster are in force")
+			k.a.metrics.policyUp.Add(float64(len(changes)))
+			heard()
+		})
+	}))
 	servicesHeard := gate.expect()
 	run.start("services", func(ctx context.Context) error { return k.services.Run(ctx, servicesHeard) })
 }
@@ -221,6 +240,25 @@ func (k *kube) afterKinds(f func(context.Context) error) func(context.Context) e
 			return nil
 		}
 	}
+}
+
+// policyObjects shows the policies of the cluster as if each were a file.
+func (k *kube) policyObjects(describe func(policy.Owner) string) []rest.PolicyFile {
+	var out []rest.PolicyFile
+	if k == nil || k.policies == nil {
+		return nil
+	}
+	for _, s := range k.policies.Status() {
+		f := rest.PolicyFile{Path: string(s.Owner), State: rest.PolicyFileStateOk, InForce: s.InForce, Loaded: s.Loaded}
+		if s.Err != nil {
+			f.State, f.Error = rest.PolicyFileStateFaulty, s.Err.Error()
+		}
+		if s.InForce {
+			f.Policies = []rest.PolicyFilePolicy{{Kind: s.Kind, Namespace: s.Namespace, Name: s.Name, Rules: s.Rules, Description: describe(s.Owner)}}
+		}
+		out = append(out, f)
+	}
+	return out
 }
 
 // ---- pods ---------------------------------------------------------------------------------------

@@ -78,7 +78,7 @@ func newStateCollector(a *api) *stateCollector {
 		endpoints: d("endpoint_state", "Endpoints by state.", "endpoint_state"), ips: d("ip_addresses", "Addresses given out.", "family"),
 		ipCapacity: d("ipam_capacity", "Addresses that can be given out.", "family"), identities: d("identity", "Identities known.", "type"),
 		nodes: d("nodes_all_num", "Nodes known."), lost: d("monitor_events_lost_total", "Events the kernel could not store."),
-		policyFiles: d("policy_files", "Policy files by state.", "state"), policyRevision: d("policy_max_revision", "Revision of the policy in force."),
+		policyFiles: d("policy_files", "Policy files and policies of Kubernetes by state.", "state"), policyRevision: d("policy_max_revision", "Revision of the policy in force."),
 		ruleSets:  d("policy_rule_sets", "Rule sets in the kernel."),
 		kvstoreUp: d("kvstore_up", "Whether the key-value store can be relied on."), unhealthy: d("unhealthy_parts", "Parts of the agent that report a failure."),
 	}

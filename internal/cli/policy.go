@@ -28,11 +28,12 @@ func (a *app) policyListCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
-		Short:   "List the policy files and the policies in them",
-		Long: `List the files of the static policy directory and the policies in force of each.
+		Short:   "List where policies come from, and the policies",
+		Long: `List the files of the static policy directory and the policy objects of
+Kubernetes, with the policies in force of each.
 
-A faulty file is shown with its fault; the last good version of it stays in
-force. The exit code is 0 all the same.`,
+A faulty file or object is shown with its fault; the last good version of it
+stays in force. The exit code is 0 all the same.`,
 		Example: `  hawser policy list
   hawser policy list -o jsonpath='{[?(@.state=="faulty")].path}'`,
 		Args: cobra.NoArgs,
@@ -50,7 +51,7 @@ force. The exit code is 0 all the same.`,
 }
 
 func (a *app) writePolicyFiles(w io.Writer, files []rest.PolicyFile) error {
-	t := a.table("FILE", "STATE", "POLICY", "RULES", "DESCRIPTION")
+	t := a.table("SOURCE", "STATE", "POLICY", "RULES", "DESCRIPTION")
 	for _, f := range files {
 		state := cell{string(f.State), good}
 		if f.State == rest.PolicyFileStateFaulty {

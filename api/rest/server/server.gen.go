@@ -102,7 +102,7 @@ type ServerInterface interface {
 	// GetPolicy Get all rules in force
 	// (GET /policy)
 	GetPolicy(w http.ResponseWriter, r *http.Request)
-	// ListPolicyFiles Hawser: list the files of the static policy directory
+	// ListPolicyFiles Hawser: list the files of the static policy directory and the policies of Kubernetes
 	// (GET /policy/files)
 	ListPolicyFiles(w http.ResponseWriter, r *http.Request)
 	// ListSelectors List the peer selectors in use and the identities each selects
@@ -3115,7 +3115,7 @@ type StrictServerInterface interface {
 	// GetPolicy Get all rules in force
 	// (GET /policy)
 	GetPolicy(ctx context.Context, request GetPolicyRequestObject) (GetPolicyResponseObject, error)
-	// ListPolicyFiles Hawser: list the files of the static policy directory
+	// ListPolicyFiles Hawser: list the files of the static policy directory and the policies of Kubernetes
 	// (GET /policy/files)
 	ListPolicyFiles(ctx context.Context, request ListPolicyFilesRequestObject) (ListPolicyFilesResponseObject, error)
 	// ListSelectors List the peer selectors in use and the identities each selects

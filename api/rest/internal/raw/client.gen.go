@@ -320,7 +320,7 @@ type ClientInterface interface {
 	// Corresponds with GET /policy (the `GetPolicy` operationId).
 	GetPolicy(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// ListPolicyFiles Hawser: list the files of the static policy directory
+	// ListPolicyFiles Hawser: list the files of the static policy directory and the policies of Kubernetes
 	//
 	// Corresponds with GET /policy/files (the `ListPolicyFiles` operationId).
 	ListPolicyFiles(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -944,7 +944,7 @@ func (c *Client) GetPolicy(ctx context.Context, reqEditors ...RequestEditorFn) (
 	return c.Client.Do(req)
 }
 
-// ListPolicyFiles Hawser: list the files of the static policy directory
+// ListPolicyFiles Hawser: list the files of the static policy directory and the policies of Kubernetes
 //
 // Corresponds with GET /policy/files (the `ListPolicyFiles` operationId).
 func (c *Client) ListPolicyFiles(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -2634,7 +2634,7 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /policy (the `GetPolicy` operationId).
 	GetPolicyWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetPolicyResponse, error)
 
-	// ListPolicyFilesWithResponse Hawser: list the files of the static policy directory
+	// ListPolicyFilesWithResponse Hawser: list the files of the static policy directory and the policies of Kubernetes
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -4993,7 +4993,7 @@ func (c *ClientWithResponses) GetPolicyWithResponse(ctx context.Context, reqEdit
 	return ParseGetPolicyResponse(rsp)
 }
 
-// ListPolicyFilesWithResponse Hawser: list the files of the static policy directory
+// ListPolicyFilesWithResponse Hawser: list the files of the static policy directory and the policies of Kubernetes
 //
 // Returns a wrapper object for the known response body format(s).
 //
