@@ -1,0 +1,153 @@
+package kube
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
+)
+
+const smallManifest = `# Comment.
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: cilium-config}
+data: {cluster-name: "default", enable-ipv6: "false", ipam: "cluster-pool", kube-proxy-replacement: "false", mtu: "0"}
+---
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: agent}
+spec:
+  template:
+    spec:
+      initContainers:
+        - {name: install}
+      containers:
+        - {name: agent, env: [{name: A, value: b}]}
+      volumes:
+        - {name: cgroup, hostPath: {path: /sys/fs/cgroup}}
+        - {name: bpf, hostPath: {path: /sys/fs/bpf}}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: operator}
+spec:
+  template:
+    spec:
+      containers:
+        - {name: operator}
+`
+
+func TestAdaptManifest(t *testing.T) {
+	got, err := adaptManifest([]byte(smallManifest), &state{Name: "x", DualStack: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects := map[string]map[string]any{}
+	for doc := range strings.SplitSeq(string(got), "---\n") {
+		var o map[string]any
+		if err := yaml.Unmarshal([]byte(doc), &o); err != nil {
+			t.Fatal(err)
+		}
+		objects[o["kind"].(string)] = o
+	}
+	want := map[string]any{"cluster-name": "x", "enable-ipv6": "true", "ipam": "kubernetes", "kube-proxy-replacement": "true", "mtu": "0"}
+	if diff := cmp.Diff(want, at(objects["ConfigMap"], "data")); diff != "" {
+		t.Error(diff)
+	}
+	api := []any{
+		map[string]any{"name": "KUBERNETES_SERVICE_HOST", "value": "10.99.0.10"},
+		map[string]any{"name": "KUBERNETES_SERVICE_PORT", "value": "6443"},
+	}
+	pod := func(kind, containers string) map[string]any {
+		return at(objects[kind], "spec", "template", "spec", containers).([]any)[0].(map[string]any)
+	}
+	if diff := cmp.Diff(append([]any{map[string]any{"name": "A", "value": "b"}}, api...), pod("DaemonSet", "containers")["env"]); diff != "" {
+		t.Error(diff)
+	}
+	for _, p := range []map[string]any{pod("DaemonSet", "initContainers"), pod("Deployment", "containers")} {
+		if diff := cmp.Diff(api, p["env"]); diff != "" {
+			t.Error(diff)
+		}
+	}
+	groups, err := findCgroups()
+	if err != nil {
+		t.Skipf("no cgroups on this machine: %v", err)
+	}
+	cgroup := cgroupRoot
+	if groups.unified != "" {
+		cgroup = groups.unified
+	}
+	if got := at(pod("DaemonSet", "volumes"), "hostPath", "path"); got != cgroup {
+		t.Errorf("the agent's cgroups are at %v, want %s", got, cgroup)
+	}
+
+	for _, broken := range []struct{ from, to, want string }{
+		{`cluster-name: "default", `, "", "no option cluster-name"}, {"kind: ConfigMap", "kind: Secret", "no ConfigMap"}, {"kind: DaemonSet", "kind: Job", "no DaemonSet"},
+	} {
+		text := strings.Replace(smallManifest, broken.from, broken.to, 1)
+		if _, err := adaptManifest([]byte(text), &state{}); err == nil || !strings.Contains(err.Error(), broken.want) {
+			t.Errorf("without %q: %v", broken.from, err)
+		}
+	}
+}
+
+// What the product's own manifest calls things is what this package looks for.
+func TestOwnManifest(t *testing.T) {
+	data, err := os.ReadFile(filepath.Join("../../..", manifestOfAgent))
+	if errors.Is(err, fs.ErrNotExist) {
+		t.Skip("there is no manifest in this checkout")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := adaptManifest(data, &state{Name: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"ipam: kubernetes", "name: KUBERNETES_SERVICE_HOST", "image: " + hawserImage[strings.LastIndexByte(hawserImage, '/')+1:]} {
+		if !bytes.Contains(got, []byte(want)) {
+			t.Errorf("the adapted manifest lacks %q", want)
+		}
+	}
+	for _, name := range hawserPrograms[1:] {
+		if !bytes.Contains(got, []byte("- "+name+"\n")) {
+			t.Errorf("the manifest does not run %s", name)
+		}
+	}
+}
+
+func TestHawserImage(t *testing.T) {
+	cfg := Defaults()
+	cfg.Root, cfg.Data, cfg.BinDir = t.TempDir(), t.TempDir(), t.TempDir()
+	c, err := New(cfg, t.Output(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.makeHawserImage(); err == nil || !strings.Contains(err.Error(), "hawser is not in "+cfg.BinDir) {
+		t.Errorf("without programs: %v", err)
+	}
+	for _, name := range hawserPrograms {
+		if err := os.WriteFile(filepath.Join(cfg.BinDir, name), []byte(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, want := range []bool{true, false, true} {
+		if i == 2 {
+			later := time.Now().Add(time.Minute)
+			if err := os.Chtimes(filepath.Join(cfg.BinDir, "hawser-cni"), later, later); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if made, err := c.makeHawserImage(); err != nil || made != want {
+			t.Errorf("time %d: made %t, %v; want %t", i, made, err, want)
+		}
+	}
+}
