@@ -14,6 +14,9 @@ func Every(ctx context.Context, interval time.Duration, kick <-chan struct{}, f 
 	for {
 		began := time.Now()
 		pause := interval
+		if ctx.Err() != nil {
+			return nil
+		}
 		if err := f(ctx); err != nil {
 			pause = retry
 			retry = min(2*retry, interval)
