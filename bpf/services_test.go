@@ -1,0 +1,308 @@
+package bpf_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/hawser-net/hawser/internal/datapath"
+)
+
+var vip4, vip6 = netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd96::10")
+
+const vipPort = 5300
+
+// publish makes a frontend lead to backends.
+func (n *node) publish(vip netip.Addr, proto uint8, change func(*datapath.Service), backends ...netip.AddrPort) {
+	n.t.Helper()
+	s := datapath.Service{ServiceFrontend: datapath.ServiceFrontend{Addr: netip.AddrPortFrom(vip, vipPort), Proto: proto}, ID: 7, Backends: backends}
+	slices.SortFunc(s.Backends, netip.AddrPort.Compare)
+	if change != nil {
+		change(&s)
+	}
+	n.must(n.maps.UpsertService(s))
+}
+
+// withChecksum completes a frame's transport checksum; parsed from the bytes, so that it serves as oracle too.
+func withChecksum(frame []byte) []byte {
+	b := slices.Clone(frame)
+	l3 := b[14:]
+	var l4, pseudo []byte
+	var proto byte
+	if l3[0]>>4 == 4 {
+		l4, proto = l3[int(l3[0]&15)*4:], l3[9]
+		pseudo = slices.Clone(l3[12:20])
+	} else {
+		l4, proto = l3[40:], l3[6]
+		pseudo = slices.Clone(l3[8:40])
+	}
+	pseudo = binary.BigEndian.AppendUint32(pseudo, uint32(len(l4)))
+	pseudo = append(pseudo, 0, 0, 0, proto)
+	off := map[byte]int{tcp: 16, udp: 6, icmp6: 2}[proto]
+	if off == 0 {
+		return b
+	}
+	l4[off], l4[off+1] = 0, 0
+	sum := ^checksum(append(pseudo, l4...))
+	if sum == 0 && proto == udp {
+		sum = 0xffff
+	}
+	binary.BigEndian.PutUint16(l4[off:], sum)
+	return b
+}
+
+func (n *node) fromABytes(in []byte) result { n.t.Helper(); return n.run(n.loader.Program("from_pod"), n.ifA, 0, in) }
+func (n *node) fromBBytes(in []byte) result { n.t.Helper(); return n.run(n.loader.Program("from_pod"), n.ifB, 0, in) }
+
+// TestService: a packet for a service goes to its backend with right checksums, policy judges the
+// backend, and the reply comes from the service.
+func TestService(t *testing.T) {
+	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
+		n := newNode(t, testConfig())
+		vip := vip4
+		if v6 {
+			vip = vip6
+		}
+		for name, f := range protocols(v6) {
+			if f.proto == icmp || f.proto == icmp6 {
+				continue
+			}
+			to := netip.AddrPortFrom(b, 8053)
+			if f.proto == sctp {
+				to = netip.AddrPortFrom(b, vipPort)
+			}
+			n.publish(vip, f.proto, nil, to)
+			f.src, f.dst, f.dport = a, vip, vipPort
+			f.ethSrc, f.ethDst = aMAC, aHost
+			n.rules(setA, allow(out, idB, f.proto, vipPort))
+			n.rules(setB, allow(in, idA, f.proto, 0))
+			if f.proto != sctp {
+				n.expect(name+" allowed to the service's port only", dropped(datapath.ReasonPolicyDenied, out), func() result { return n.fromABytes(withChecksum(f.bytes())) })
+			}
+			n.rules(setA, allow(out, idB, f.proto, to.Port()))
+			for range 3 {
+				got := n.expect(name, delivered(), func() result { return n.fromABytes(withChecksum(f.bytes())) })
+				expect := f
+				expect.dst, expect.dport, expect.ethSrc, expect.ethDst, expect.ttl = b, to.Port(), bHost, bMAC, 63
+				if !bytes.Equal(got.out, withChecksum(expect.bytes())) {
+					t.Fatalf("%s: b gets\n%x, want\n%x", name, got.out, withChecksum(expect.bytes()))
+				}
+				reply := expect.reply()
+				reply.ethSrc, reply.ethDst, reply.ttl = bMAC, bHost, 64
+				got = n.expect(name+" reply", delivered(), func() result { return n.fromBBytes(withChecksum(reply.bytes())) })
+				expect = f.reply()
+				expect.ethSrc, expect.ethDst, expect.ttl = aHost, aMAC, 63
+				if !bytes.Equal(got.out, withChecksum(expect.bytes())) {
+					t.Fatalf("%s: a gets\n%x, want\n%x", name, got.out, withChecksum(expect.bytes()))
+				}
+			}
+			// Without a backend, or without the service, the flow goes on; a new one does not.
+			n.publish(vip, f.proto, nil)
+			n.expect(name+" goes on", delivered(), func() result { return n.fromABytes(withChecksum(f.bytes())) })
+			f.sport++
+			n.expect(name+" without a backend", dropped(datapath.ReasonNoBackend, out), func() result { return n.fromABytes(withChecksum(f.bytes())) })
+			n.must(n.maps.DeleteService(datapath.ServiceFrontend{Addr: netip.AddrPortFrom(vip, vipPort), Proto: f.proto}))
+			n.rules(setA, allow(out, 2, f.proto, vipPort))
+			n.expect(name+" to what is no service", passes(out), func() result { return n.fromABytes(withChecksum(f.bytes())) })
+		}
+		for _, e := range n.flows() {
+			if e.Dst.Addr() == b && (e.Service != netip.AddrPortFrom(vip, vipPort) || e.ForwardPackets != 4 || e.ReversePackets != 3) {
+				t.Errorf("flow %+v", e)
+			}
+		}
+		// A datagram without a checksum stays one.
+		if !v6 {
+			n.publish(vip, udp, nil, netip.AddrPortFrom(b, 8053))
+			n.allowAll()
+			f := frame{ethSrc: aMAC, ethDst: aHost, src: a, dst: vip, proto: udp, sport: 999, dport: vipPort}
+			got := n.expect("without checksum", delivered(), func() result { return n.fromABytes(f.bytes()) })
+			if got.out[14+20+6] != 0 || got.out[14+20+7] != 0 {
+				t.Errorf("a checksum appeared: %x", got.out)
+			}
+		}
+	})
+}
+
+// TestServiceSpread: new flows go to all backends, those with affinity to one as long as it is one.
+func TestServiceSpread(t *testing.T) {
+	n := newNode(t, testConfig())
+	n.allowAll()
+	var backends []netip.AddrPort
+	for i := range 5 {
+		backends = append(backends, netip.AddrPortFrom(b4, uint16(8000+i)))
+	}
+	n.publish(vip4, udp, nil, backends...)
+	sport := uint16(1000)
+	try := func() uint16 {
+		t.Helper()
+		sport++
+		f := frame{ethSrc: aMAC, ethDst: aHost, src: a4, dst: vip4, proto: udp, sport: sport, dport: vipPort}
+		got := n.expect("spread", delivered(), func() result { return n.fromABytes(f.bytes()) })
+		return binary.BigEndian.Uint16(got.out[14+20+2:])
+	}
+	seen := map[uint16]int{}
+	for range 500 {
+		seen[try()]++
+	}
+	for _, b := range backends {
+		if c := seen[b.Port()]; c < 50 || c > 150 {
+			t.Errorf("%d of 500 flows went to %s: %v", c, b, seen)
+		}
+	}
+	sticky := func(s *datapath.Service) { s.Affinity = 2 * time.Second }
+	n.publish(vip4, udp, sticky, backends...)
+	first := try()
+	for range 50 {
+		if got := try(); got != first {
+			t.Fatalf("with affinity to %d, then %d", first, got)
+		}
+	}
+	rest := slices.DeleteFunc(slices.Clone(backends), func(b netip.AddrPort) bool { return b.Port() == first })
+	n.publish(vip4, udp, sticky, rest...)
+	second := try()
+	if second == first {
+		t.Error("affinity to a backend that is none any more")
+	}
+	n.publish(vip4, udp, sticky, backends...)
+	for range 50 {
+		if got := try(); got != second {
+			t.Fatalf("with affinity to %d, then %d", second, got)
+		}
+	}
+	time.Sleep(4 * time.Second)
+	seen = map[uint16]int{}
+	for range 20 { // one flow each time that affinity has run out
+		n.must(n.maps.UpsertService(datapath.Service{
+			ServiceFrontend: datapath.ServiceFrontend{Addr: netip.AddrPortFrom(vip4, vipPort), Proto: udp}, ID: uint32(100 + len(seen)*7 + int(sport)),
+			Affinity: 2 * time.Second, Backends: backends,
+		}))
+		seen[try()]++
+	}
+	if len(seen) < 2 {
+		t.Errorf("new clients all went to one backend: %v", seen)
+	}
+}
+
+// TestServiceHairpin: a pod that is its own backend sees the loopback address, and the reply comes
+// from the service; its own rules have no say.
+func TestServiceHairpin(t *testing.T) {
+	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
+		n := newNode(t, testConfig())
+		vip, loopback := vip4, netip.MustParseAddr("169.254.42.1")
+		if v6 {
+			vip, loopback = vip6, netip.MustParseAddr("100::1")
+		}
+		n.publish(vip, tcp, nil, netip.AddrPortFrom(a, 8053))
+		f := frame{ethSrc: aMAC, ethDst: aHost, src: a, dst: vip, proto: tcp, sport: 4000, dport: vipPort, tcpFlags: syn}
+		got := n.expect("to itself", delivered(), func() result { return n.fromABytes(withChecksum(f.bytes())) })
+		expect := f
+		expect.src, expect.dst, expect.dport, expect.ethSrc, expect.ethDst, expect.ttl = loopback, a, 8053, aHost, aMAC, 63
+		if !bytes.Equal(got.out, withChecksum(expect.bytes())) {
+			t.Fatalf("a gets\n%x, want\n%x", got.out, withChecksum(expect.bytes()))
+		}
+		reply := expect.reply()
+		reply.ethSrc, reply.ethDst, reply.ttl = aMAC, aHost, 64
+		got = n.expect("reply", delivered(), func() result { return n.fromABytes(withChecksum(reply.bytes())) })
+		expect = f.reply()
+		expect.ethSrc, expect.ethDst, expect.ttl = aHost, aMAC, 63
+		if !bytes.Equal(got.out, withChecksum(expect.bytes())) {
+			t.Fatalf("a gets back\n%x, want\n%x", got.out, withChecksum(expect.bytes()))
+		}
+		// The loopback address is nobody's.
+		n.rules(setA, allow(out, 0, 0, 0))
+		stray := reply
+		stray.dport++
+		n.expect("to the loopback address", dropped(datapath.ReasonNoEndpoint, out), func() result { return n.fromABytes(withChecksum(stray.bytes())) })
+	})
+}
+
+// TestServicePortConflict: a client may use one port for a backend directly, and for two services that
+// lead to it; the flows stay apart.
+func TestServicePortConflict(t *testing.T) {
+	n := newNode(t, testConfig())
+	n.allowAll()
+	other := netip.MustParseAddr("10.96.0.11")
+	n.publish(vip4, udp, nil, netip.AddrPortFrom(b4, 53))
+	n.publish(other, udp, nil, netip.AddrPortFrom(b4, 53))
+	f := frame{ethSrc: aMAC, ethDst: aHost, src: a4, dst: b4, proto: udp, sport: 4000, dport: 53}
+	n.expect("directly", delivered(), func() result { return n.fromABytes(f.bytes()) })
+	ports := map[uint16]netip.Addr{4000: b4}
+	f.dport = vipPort
+	for _, vip := range []netip.Addr{vip4, other, vip4, other} {
+		f.dst = vip
+		got := n.expect("through "+vip.String(), delivered(), func() result { return n.fromABytes(f.bytes()) })
+		port := binary.BigEndian.Uint16(got.out[14+20:])
+		if of, ok := ports[port]; ok && of != vip {
+			t.Fatalf("port %d is that of %s already", port, of)
+		}
+		ports[port] = vip
+	}
+	if len(ports) != 3 {
+		t.Errorf("ports %v", ports)
+	}
+	for port, vip := range ports {
+		reply := frame{ethSrc: bMAC, ethDst: bHost, src: b4, dst: a4, proto: udp, sport: 53, dport: port}
+		got := n.expect("reply", delivered(), func() result { return n.fromBBytes(reply.bytes()) })
+		from := netip.AddrFrom4([4]byte(got.out[14+12 : 14+16]))
+		if from != vip || binary.BigEndian.Uint16(got.out[14+20+2:]) != 4000 {
+			t.Errorf("reply to port %d comes from %s, want %s: %x", port, from, vip, got.out)
+		}
+	}
+}
+
+// TestServiceImpostor: nobody but the datapath speaks in a service's name, and what comes in it does not
+// change where the client's packets go.
+func TestServiceImpostor(t *testing.T) {
+	n := newNode(t, testConfig())
+	n.allowAll()
+	n.publish(vip4, udp, nil, netip.AddrPortFrom(b4, 53))
+	f := frame{ethSrc: aMAC, ethDst: aHost, src: a4, dst: vip4, proto: udp, sport: 4000, dport: vipPort}
+	n.expect("opens", delivered(), func() result { return n.fromABytes(f.bytes()) })
+	n.expect("in the service's name", dropped(datapath.ReasonInvalidSourceIP, in), func() result { return n.toA(f.reply()) })
+	n.expect("goes on", delivered(), func() result { return n.fromABytes(f.bytes()) })
+}
+
+// TestServiceForget: flows that no longer lead where they should choose anew.
+func TestServiceForget(t *testing.T) {
+	n := newNode(t, testConfig())
+	n.allowAll()
+	n.publish(vip4, udp, nil, netip.AddrPortFrom(b4, 53))
+	f := frame{ethSrc: aMAC, ethDst: aHost, src: a4, dst: vip4, proto: udp, sport: 4000, dport: vipPort}
+	n.expect("opens", delivered(), func() result { return n.fromABytes(f.bytes()) })
+	n.publish(vip4, udp, nil, netip.AddrPortFrom(b4, 54))
+	var seen []datapath.ServiceFlow
+	forget := func(yes bool) {
+		t.Helper()
+		seen = nil
+		count, err := n.maps.ForgetServiceFlows(t.Context(), func(f datapath.ServiceFlow) bool { seen = append(seen, f); return yes })
+		n.must(err)
+		if (count > 0) != yes {
+			t.Errorf("%d flows forgotten", count)
+		}
+	}
+	flow := datapath.ServiceFlow{
+		Client: netip.AddrPortFrom(a4, 4000), Frontend: netip.AddrPortFrom(vip4, vipPort), Proto: udp, Backend: netip.AddrPortFrom(b4, 53),
+	}
+	forget(false)
+	if !slices.Equal(seen, []datapath.ServiceFlow{flow}) {
+		t.Errorf("flows %+v", seen)
+	}
+	reply := frame{ethSrc: bMAC, ethDst: bHost, src: b4, dst: a4, proto: udp, sport: 53, dport: 4000}
+	n.expect("answer", delivered(), func() result { return n.fromBBytes(reply.bytes()) })
+	got := n.expect("keeps its backend", delivered(), func() result { return n.fromABytes(f.bytes()) })
+	if p := binary.BigEndian.Uint16(got.out[14+20+2:]); p != 53 {
+		t.Errorf("went to port %d", p)
+	}
+	flow.Answered = true
+	forget(true)
+	if !slices.Equal(seen, []datapath.ServiceFlow{flow}) {
+		t.Errorf("flows %+v", seen)
+	}
+	got = n.expect("chooses anew", delivered(), func() result { return n.fromABytes(f.bytes()) })
+	if p := binary.BigEndian.Uint16(got.out[14+20+2:]); p != 54 {
+		t.Errorf("went to port %d", p)
+	}
+}
