@@ -1,10 +1,17 @@
 //go:build ignore
 
-/* Packets from the network that joins the nodes, when it routes pod addresses natively: ingress of the
- * native device. What another pod or node of the cluster sends to a local pod is judged here and goes
- * straight there. Everything else is the stack's, which may have to undo a translation of addresses;
- * if it ends up at a pod, to_pod judges it. */
+/* Packets from the network that joins the nodes: ingress of the native device.
+ *
+ * What is for a service goes to a backend. If the network routes pod addresses natively, what another pod or
+ * node of the cluster sends to a local pod is judged here and goes straight there. Everything else is the
+ * stack's, which may have to undo a translation of addresses; if it ends up at a pod, to_pod judges it. */
 #include "lib/forward.h"
+#include "lib/nodeport.h"
+
+static __always_inline bool balanced(const struct packet *p)
+{
+	return p->proto == PROTO_TCP || p->proto == PROTO_UDP || p->proto == PROTO_SCTP;
+}
 
 static __always_inline int from_netdev_packet(struct __sk_buff *ctx, struct report *report)
 {
@@ -13,10 +20,24 @@ static __always_inline int from_netdev_packet(struct __sk_buff *ctx, struct repo
 	int reason;
 
 	report->outcome = OUTCOME_STACK;
-	if (cfg.tunnel || ctx->vlan_present || READ(ctx, 0, &eth))
+	if ((cfg.tunnel && !cfg.node_port) || ctx->vlan_present || READ(ctx, 0, &eth))
 		return TC_ACT_OK;
 	/* Bad packets that are not for a pod are none of our business. */
 	if (ctx->pkt_type != PACKET_HOST || parse_network(ctx, &p, eth.type))
+		return TC_ACT_OK;
+	if (cfg.node_port && balanced(&p) && !parse_transport(ctx, &p)) {
+		int action;
+
+		/* The tunnel's own packets are most of what comes, and for no service. */
+		if (cfg.tunnel_port && p.proto == PROTO_UDP && p.dport == cfg.tunnel_port)
+			return TC_ACT_OK;
+		action = node_port(ctx, &p, report);
+		if (action == NOT_A_SERVICE && is_host(&p.dst, p.v6))
+			action = node_port_answer(ctx, &p, report);
+		if (action != NOT_A_SERVICE)
+			return action;
+	}
+	if (cfg.tunnel)
 		return TC_ACT_OK;
 	struct endpoint *ep = endpoint_at(&p.dst);
 	if (!ep)

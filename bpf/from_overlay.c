@@ -3,6 +3,7 @@
 /* Packets from other nodes: ingress of the VXLAN device, which delivers them unwrapped with the
  * tunnel's metadata. The sender's identity is the VNI. */
 #include "lib/forward.h"
+#include "lib/nodeport.h"
 
 /* Turns the identity on the wire into the one to judge by. Returns 0 or a drop reason. */
 static __always_inline int overlay_identity(const struct packet *p, __u32 vni, __u32 *identity)
@@ -33,19 +34,30 @@ static __always_inline int overlay_identity(const struct packet *p, __u32 vni, _
 	return 0;
 }
 
-static __always_inline int from_overlay_packet(struct __sk_buff *ctx, struct report *report)
+/* The number that the packet carried, 0 if none: nobody's. Not inlined: its variables need a stack of
+ * their own. */
+static __noinline __u32 tunnel_id(struct __sk_buff *ctx)
 {
 	struct bpf_tunnel_key key = {};
+
+	/* The call names the family of the outer packet, which nothing else tells. */
+	if (bpf_skb_get_tunnel_key(ctx, &key, sizeof(key), 0) &&
+	    bpf_skb_get_tunnel_key(ctx, &key, sizeof(key), BPF_F_TUNINFO_IPV6))
+		return 0;
+	return key.tunnel_id;
+}
+
+static __always_inline int from_overlay_packet(struct __sk_buff *ctx, struct report *report)
+{
 	struct eth_header eth;
 	struct packet p;
 	__u32 identity;
 	int reason;
 
-	/* The call names the family of the outer packet, which nothing else tells. */
-	if (bpf_skb_get_tunnel_key(ctx, &key, sizeof(key), 0) &&
-	    bpf_skb_get_tunnel_key(ctx, &key, sizeof(key), BPF_F_TUNINFO_IPV6))
+	__u32 vni = tunnel_id(ctx);
+	if (!vni)
 		return -DROP_INVALID_IDENTITY;
-	report->src_identity = key.tunnel_id;
+	report->src_identity = vni;
 	if (READ(ctx, 0, &eth))
 		return -DROP_MALFORMED;
 	reason = parse_network(ctx, &p, eth.type);
@@ -53,7 +65,7 @@ static __always_inline int from_overlay_packet(struct __sk_buff *ctx, struct rep
 		return -reason;
 	if (addr_is_multicast(&p.dst, p.v6))
 		return -DROP_MULTICAST;
-	reason = overlay_identity(&p, key.tunnel_id, &identity);
+	reason = overlay_identity(&p, vni, &identity);
 	if (reason)
 		return -reason;
 	report->src_identity = identity;
@@ -70,6 +82,12 @@ static __always_inline int from_overlay_packet(struct __sk_buff *ctx, struct rep
 	/* Never forwarded any further: a packet for nobody here ends here. */
 	if (!is_host(&p.dst, p.v6))
 		return -DROP_NO_ENDPOINT;
+	if (cfg.node_port && !parse_transport(ctx, &p)) {
+		int action = node_port_answer(ctx, &p, report);
+
+		if (action != NOT_A_SERVICE)
+			return action;
+	}
 	report->dst_identity = ID_HOST;
 	if (ctx->pkt_type != PACKET_HOST)
 		bpf_skb_change_type(ctx, PACKET_HOST);

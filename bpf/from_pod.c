@@ -8,6 +8,7 @@
 #include "lib/forward.h"
 #include "lib/lb.h"
 #include "lib/neighbour.h"
+#include "lib/nodeport.h"
 
 /* What is known of a destination that is not a local pod. */
 static __always_inline __u32 destination(const struct packet *p, struct ipcache_value **entry)
@@ -66,18 +67,17 @@ static __always_inline int from_pod_packet(struct __sk_buff *ctx, struct report 
 	}
 
 	struct sides sides = {};
-	struct translation nat = {};
 	struct found found;
 	side_src(&sides, ep);
 	reason = find(ctx, &p, &sides, report, &found);
 	if (!reason)
-		reason = translate(ctx, &p, &found, &nat);
+		reason = translate(ctx, &p, &found, LB_INSIDE);
 	if (reason)
 		return -reason;
 
 	struct endpoint *local;
 	struct ipcache_value *remote = NULL;
-	if (unlikely(is_hairpin(&found, &nat))) {
+	if (unlikely(is_hairpin(&found))) {
 		/* Nobody keeps a pod from itself. */
 		local = ep;
 		sides = (struct sides){.src_identity = ep->identity, .dst_identity = ep->identity};
@@ -96,15 +96,20 @@ static __always_inline int from_pod_packet(struct __sk_buff *ctx, struct report 
 			if (is_loopback(&p.dst, p.v6))
 				return -DROP_NO_ENDPOINT;
 			sides.dst_identity = destination(&p, &remote);
+			if (unlikely(is_node(sides.dst_identity)))
+				sides.dst_identity = answered_identity(&found, sides.dst_identity);
 		}
 	}
-	reason = judge_found(ctx, &p, &sides, report, &found, &nat);
+	reason = judge_found(ctx, &p, &sides, report, &found);
 	if (reason)
 		return -reason;
 	if (local) {
 		count(ctx, FORWARDED, EGRESS);
 		return deliver(ctx, &p, local, report);
 	}
+	/* An answer to a client outside, in a service's name: the stack would take it for forged. */
+	if (cfg.node_port && unlikely(!addr_equal(&p.src, p.v6 ? &ep->ip6 : &ep->ip4)))
+		return send_out(ctx, &p, report);
 	if (cfg.tunnel && has_tunnel(remote))
 		return encapsulate(ctx, remote, ep->identity, report);
 	report->outcome = OUTCOME_STACK;

@@ -150,6 +150,8 @@ static __u64 (*const bpf_get_socket_cookie)(void *ctx) = (void *)46;
 static __u64 (*const bpf_get_netns_cookie)(void *ctx) = (void *)122;
 static void *(*const bpf_ringbuf_reserve)(void *ringbuf, __u64 size, __u64 flags) = (void *)131;
 static void (*const bpf_ringbuf_submit)(void *data, __u64 flags) = (void *)132;
+static long (*const bpf_redirect_neigh)(__u32 ifindex, void *params, __u32 params_len,
+					__u64 flags) = (void *)152;
 static long (*const bpf_redirect_peer)(__u32 ifindex, __u64 flags) = (void *)155;
 static __u64 (*const bpf_ktime_get_coarse_ns)(void) = (void *)160;
 static long (*const bpf_set_retval)(int retval) = (void *)187;

@@ -15,6 +15,8 @@ struct config {
 	__u64 netns_cookie;
 	__u32 tunnel_ifindex;
 	__u32 host_ifindex;
+	__u32 native_ifindex;
+	__u32 tunnel_port; /* network byte order, 0 without a tunnel */
 	/* Lifetimes in ticks of 2^30 ns, see conntrack.h. */
 	__u32 timeout_tcp;
 	__u32 timeout_tcp_syn;
@@ -28,7 +30,9 @@ struct config {
 	__u8 has_node4;
 	__u8 has_node6;
 	__u8 host_mac[6];
-	__u8 pad[4];
+	/* Clients outside of the cluster are led to services at the device. */
+	__u8 node_port;
+	__u8 pad[3];
 };
 
 const volatile struct config cfg SEC(".rodata");
@@ -58,6 +62,18 @@ static __always_inline __u32 world_identity(bool v6)
 	if (!cfg.dual_stack)
 		return ID_WORLD;
 	return v6 ? ID_WORLD6 : ID_WORLD4;
+}
+
+static __always_inline bool is_world(__u32 identity)
+{
+	return identity == ID_WORLD || identity == ID_WORLD4 || identity == ID_WORLD6;
+}
+
+/* Says whether the identity is that of another node. */
+static __always_inline bool is_node(__u32 identity)
+{
+	return identity == ID_REMOTE_NODE || identity == ID_KUBE_APISERVER ||
+	       identity >> 24 == ID_REMOTE_NODE_SCOPE;
 }
 
 static __always_inline bool cfg_addr_equal(const struct addr *a, const volatile struct addr *c)

@@ -193,6 +193,15 @@ static __noinline int related_key(struct __sk_buff *ctx, const struct packet *p,
 	return 0;
 }
 
+/* A flow that is sent to a backend instead of to the service that it is addressed to. */
+struct translation {
+	struct addr service;
+	__u16 port;
+	__u16 client_port; /* the client's own, 0 if unchanged */
+	bool on; /* whether there is one at all */
+	bool hairpin; /* the backend is the client itself */
+};
+
 /* What conntrack knows of a packet. */
 struct found {
 	struct ct_key key;
@@ -201,15 +210,8 @@ struct found {
 	__u16 port; /* by which a new flow is judged */
 	bool swapped; /* the packet goes from b to a */
 	bool related;
-};
-
-/* A flow that is sent to a backend instead of to the service that it is addressed to. */
-struct translation {
-	struct addr service;
-	__u16 port;
-	__u16 client_port; /* the client's own, 0 if unchanged */
-	bool on; /* whether there is one at all */
-	bool hairpin; /* the backend is the client itself */
+	bool answer; /* of a service: it has to come from there */
+	struct translation nat; /* how the packet was translated before it was looked up */
 };
 
 static __always_inline bool ct_alive(const struct ct_value *flow, __u32 now)
@@ -236,6 +238,8 @@ static __always_inline int find(struct __sk_buff *ctx, struct packet *p, const s
 	f->now = ct_now();
 	f->flow = NULL;
 	f->related = false;
+	f->answer = false;
+	memset(&f->nat, 0, sizeof(f->nat));
 	switch (p->kind) {
 	case KIND_FLOW:
 		f->port = ntohs(p->dport);
@@ -263,6 +267,16 @@ static __always_inline int find(struct __sk_buff *ctx, struct packet *p, const s
 	}
 	find_flow(p, f);
 	return 0;
+}
+
+/* The identity of whom a packet answers, who has a node's address. A node that sends a client of outside
+ * on to a pod here does so in its own name: what it has said of the client counts. */
+static __noinline __maybe_unused __u32 answered_identity(const struct found *f, __u32 identity)
+{
+	if (ct_alive(f->flow, f->now) && !!(f->flow->flags & CT_OPENED_BY_B) != f->swapped &&
+	    is_world(f->flow->src_identity))
+		return f->flow->src_identity;
+	return identity;
 }
 
 /* Has the entry that translates a client's packets live as long as the flow that they are. */
@@ -371,11 +385,11 @@ __noinline int readmit_flow(const struct ct_key *key, const struct sides *s, boo
 }
 
 /* Judges a packet between two sides of which find has been asked. Returns 0 or a drop reason, and
- * writes who met whom, and the direction that refused, into the report. nat says how the packet was
- * translated; NULL where none ever is. */
-static __always_inline int judge_found(struct __sk_buff *ctx, struct packet *p, const struct sides *s,
-				       struct report *report, struct found *f,
-				       const struct translation *nat)
+ * writes who met whom, and the direction that refused, into the report. Not inlined: its variables need a
+ * stack of their own. */
+static __noinline __maybe_unused int judge_flow(struct __sk_buff *ctx, struct packet *p,
+						const struct sides *s, struct report *report,
+						struct found *f)
 {
 	struct ct_value *flow = f->flow;
 	bool swapped = f->swapped, related = f->related;
@@ -388,11 +402,11 @@ static __always_inline int judge_found(struct __sk_buff *ctx, struct packet *p, 
 	if (p->kind == KIND_ICMP)
 		return judge_own(ctx, report, s, p, port);
 	/* Only clients use a service's address, and theirs have been translated by now. */
-	if (alive && unlikely(flow->flags & CT_SERVICE))
+	if (alive && unlikely(flow->flags & CT_NO_FLOW))
 		return related ? DROP_UNKNOWN_RELATED : DROP_INVALID_SOURCE_IP;
 	/* The same two ends may meet directly and through a service. They can't at once: the later takes
 	 * over, and lb_select sees to it that a translation is not that. */
-	bool translated = nat && nat->on;
+	bool translated = f->nat.on;
 	if (alive && !related && unlikely(!!(flow->flags & CT_TRANSLATED) != translated) &&
 	    !!(flow->flags & CT_OPENED_BY_B) == swapped)
 		alive = false;
@@ -477,8 +491,7 @@ static __always_inline int judge_found(struct __sk_buff *ctx, struct packet *p, 
 			if (unlikely(flags & CT_TRANSLATED))
 				mirror_expiry(&f->key, flow, expires);
 		}
-		if (unlikely(flags & CT_TRANSLATED) && !forward)
-			return untranslate(ctx, p, flow);
+		f->answer = (flags & CT_TRANSLATED) && !forward;
 		return 0;
 	}
 	if (related)
@@ -490,7 +503,18 @@ static __always_inline int judge_found(struct __sk_buff *ctx, struct packet *p, 
 	if (reason || p->kind == KIND_ECHO_REPLY)
 		return reason;
 
-	return open_flow(&f->key, s, nat, (swapped ? CT_OPENED_BY_B : 0) | ct_packet_flags(p, true), now);
+	return open_flow(&f->key, s, &f->nat, (swapped ? CT_OPENED_BY_B : 0) | ct_packet_flags(p, true), now);
+}
+
+/* As judge_flow, and has answers of a service come from there. */
+static __always_inline int judge_found(struct __sk_buff *ctx, struct packet *p, const struct sides *s,
+				       struct report *report, struct found *f)
+{
+	int reason = judge_flow(ctx, p, s, report, f);
+
+	if (likely(reason || !f->answer))
+		return reason;
+	return untranslate(ctx, p, f->flow);
 }
 
 /* Judges a packet between two sides, as judge_found. */
@@ -505,5 +529,5 @@ static __always_inline int judge(struct __sk_buff *ctx, struct packet *p, const 
 
 	if (reason)
 		return reason;
-	return judge_found(ctx, p, s, report, &f, NULL);
+	return judge_found(ctx, p, s, report, &f);
 }

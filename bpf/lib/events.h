@@ -15,6 +15,7 @@ enum program {
 	PROGRAM_FROM_OVERLAY,
 	PROGRAM_FROM_HOST,
 	PROGRAM_FROM_NETDEV,
+	PROGRAM_TO_NETDEV,
 };
 
 enum outcome {
@@ -23,6 +24,7 @@ enum outcome {
 	OUTCOME_OVERLAY,  /* encapsulated towards another node */
 	OUTCOME_STACK,	  /* handed to the host's network stack */
 	OUTCOME_ANSWERED, /* answered in place (ARP, neighbour discovery) */
+	OUTCOME_DEVICE,	  /* sent out through the node's device */
 };
 
 enum ct_state {

@@ -105,10 +105,26 @@ static __always_inline int lb_send_to(struct __sk_buff *ctx, struct packet *p,
 	return rewrite_end(ctx, p, &to->addr, to->port, true);
 }
 
-/* Translates a packet of a pod of which find has been asked, if it is for a service. Returns 0 or a drop
- * reason; nat tells the flow what to remember. */
+static __always_inline void lb_key_set(struct lb_key *key, const struct packet *p, __u8 scope)
+{
+	memset(key, 0, sizeof(*key));
+	key->addr = p->dst;
+	key->port = p->dport;
+	key->proto = p->proto;
+	key->scope = scope;
+}
+
+static __always_inline bool lb_is_frontend(const struct packet *p, __u8 scope)
+{
+	struct lb_key key;
+
+	lb_key_set(&key, p, scope);
+	return bpf_map_lookup_elem(&lb_services, &key);
+}
+
+/* Translates a packet of which find has been asked, if it is for a service. Returns 0 or a drop reason. */
 static __always_inline int translate(struct __sk_buff *ctx, struct packet *p, struct found *f,
-				     struct translation *nat)
+				     __u8 scope)
 {
 	struct lb_target to;
 	int err;
@@ -123,8 +139,9 @@ static __always_inline int translate(struct __sk_buff *ctx, struct packet *p, st
 		to.client_port = f->flow->client_port;
 		to.flags = f->flow->flags & CT_HAIRPIN;
 	} else {
-		struct lb_key key = {.addr = p->dst, .port = p->dport, .proto = p->proto, .scope = LB_INSIDE};
+		struct lb_key key;
 
+		lb_key_set(&key, p, scope);
 		err = lb_choose(&key, &p->src, f->now, &to);
 		if (err == LB_NONE)
 			return 0;
@@ -136,11 +153,11 @@ static __always_inline int translate(struct __sk_buff *ctx, struct packet *p, st
 		if (err)
 			return err;
 	}
-	nat->on = true;
-	nat->hairpin = to.flags & CT_HAIRPIN;
-	nat->service = p->dst;
-	nat->port = p->dport;
-	nat->client_port = to.client_port ? p->sport : 0;
+	f->nat.on = true;
+	f->nat.hairpin = to.flags & CT_HAIRPIN;
+	f->nat.service = p->dst;
+	f->nat.port = p->dport;
+	f->nat.client_port = to.client_port ? p->sport : 0;
 	err = lb_send_to(ctx, p, &to);
 	if (err)
 		return err;
@@ -150,7 +167,7 @@ static __always_inline int translate(struct __sk_buff *ctx, struct packet *p, st
 }
 
 /* Says whether a packet, translated or not, belongs to a flow between a pod and itself. */
-static __always_inline bool is_hairpin(const struct found *f, const struct translation *nat)
+static __always_inline bool is_hairpin(const struct found *f)
 {
-	return nat->hairpin || (ct_alive(f->flow, f->now) && (f->flow->flags & CT_HAIRPIN));
+	return f->nat.hairpin || (ct_alive(f->flow, f->now) && (f->flow->flags & CT_HAIRPIN));
 }

@@ -184,6 +184,10 @@ enum {
 	CT_TRANSLATED = 1 << 8,
 	/* A pod talks to itself through a service: its own address is replaced by the loopback address. */
 	CT_HAIRPIN = 1 << 9,
+	/* No flow, but whose the replies are to a flow that this node sent on in its own name: nat is the
+	 * client. See nodeport.h. */
+	CT_MASQUERADE = 1 << 10,
+	CT_NO_FLOW = CT_SERVICE | CT_MASQUERADE,
 };
 
 struct ct_value {
@@ -200,7 +204,8 @@ struct ct_value {
 	/* CT_SERVICE: the port to send from instead of the client's own; CT_TRANSLATED: the client's own.
 	 * 0 if the port stays as it is. */
 	__u16 client_port;
-	__u32 pad;
+	__u16 masquerade_port; /* under which this node has sent the flow on, 0 if it has not */
+	__u16 pad;
 };
 
 struct {

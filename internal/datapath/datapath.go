@@ -124,6 +124,10 @@ type Config struct {
 	TunnelIfIndex int
 	HostIfIndex   int
 	NativeIfIndex int
+	// TunnelPort is the UDP port of the encapsulation, 0 if unknown.
+	TunnelPort uint16
+	// NodePort has the native device lead clients outside of the cluster to services.
+	NodePort bool
 	// RouterIPv4 and RouterIPv6 are the node's own pod-network addresses, the pods' gateways.
 	RouterIPv4 netip.Addr
 	RouterIPv6 netip.Addr

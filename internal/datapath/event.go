@@ -39,6 +39,7 @@ const (
 	ProgramFromOverlay
 	ProgramFromHost
 	ProgramFromNetdev
+	ProgramToNetdev
 )
 
 // Outcome is where a forwarded packet went.
@@ -51,6 +52,7 @@ const (
 	OutcomeOverlay          // encapsulated towards another node
 	OutcomeStack            // handed to the host's network stack
 	OutcomeAnswered         // answered in place: ARP or neighbour discovery for the gateway
+	OutcomeDevice           // sent out through the node's device
 )
 
 func name(names []string, i uint8) string {
@@ -72,12 +74,12 @@ func (s CTState) String() string {
 
 // String returns the stable name used on the command line and in JSON.
 func (p Program) String() string {
-	return name([]string{"unknown-0", "from-pod", "to-pod", "from-overlay", "from-host", "from-netdev"}, uint8(p))
+	return name([]string{"unknown-0", "from-pod", "to-pod", "from-overlay", "from-host", "from-netdev", "to-netdev"}, uint8(p))
 }
 
 // String returns the stable name used on the command line and in JSON.
 func (o Outcome) String() string {
-	return name([]string{"none", "endpoint", "overlay", "stack", "answered"}, uint8(o))
+	return name([]string{"none", "endpoint", "overlay", "stack", "answered", "device"}, uint8(o))
 }
 
 // MarshalText and UnmarshalText use the names, so that JSON reads well and survives renumbering.
@@ -124,13 +126,13 @@ func (s *CTState) UnmarshalText(b []byte) (err error) {
 
 // UnmarshalText implements encoding.TextUnmarshaler.
 func (p *Program) UnmarshalText(b []byte) (err error) {
-	*p, err = unmarshal("program", b, ProgramFromNetdev, Program.String)
+	*p, err = unmarshal("program", b, ProgramToNetdev, Program.String)
 	return err
 }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
 func (o *Outcome) UnmarshalText(b []byte) (err error) {
-	*o, err = unmarshal("outcome", b, OutcomeAnswered, Outcome.String)
+	*o, err = unmarshal("outcome", b, OutcomeDevice, Outcome.String)
 	return err
 }
 

@@ -17,6 +17,8 @@ func settings(cfg datapath.Config) (fromPodConfig, error) {
 		NetnsCookie:   cfg.NetNSCookie,
 		TunnelIfindex: uint32(cfg.TunnelIfIndex),
 		HostIfindex:   uint32(cfg.HostIfIndex),
+		NativeIfindex: uint32(cfg.NativeIfIndex),
+		NodePort:      flag(cfg.NodePort),
 		Tunnel:        flag(cfg.Tunnel),
 		DualStack:     flag(cfg.DualStackWorld),
 	}
@@ -27,6 +29,12 @@ func settings(cfg datapath.Config) (fromPodConfig, error) {
 	}
 	if cfg.Tunnel && cfg.TunnelIfIndex == 0 {
 		errs = append(errs, errors.New("tunnelling needs the index of the tunnel device"))
+	}
+	if cfg.NodePort && cfg.NativeIfIndex == 0 {
+		errs = append(errs, errors.New("services for clients outside of the cluster need the index of the native device"))
+	}
+	if cfg.Tunnel {
+		c.TunnelPort = uint32(maps.NetworkOrder(cfg.TunnelPort))
 	}
 	if cfg.CgroupRoot != "" && cfg.NetNSCookie == 0 {
 		errs = append(errs, errors.New("services for the node's own processes need the number of its network namespace"))

@@ -47,6 +47,8 @@ type fromPodConfig struct {
 	NetnsCookie   uint64
 	TunnelIfindex uint32
 	HostIfindex   uint32
+	NativeIfindex uint32
+	TunnelPort    uint32
 	TimeoutTcp    uint32
 	TimeoutTcpSyn uint32
 	TimeoutTcpFin uint32
@@ -58,7 +60,8 @@ type fromPodConfig struct {
 	HasNode4      uint8
 	HasNode6      uint8
 	HostMac       [6]uint8
-	Pad           [4]uint8
+	NodePort      uint8
+	Pad           [3]uint8
 }
 
 type fromPodCtKey struct {
@@ -84,7 +87,8 @@ type fromPodCtValue struct {
 	Nat            fromPodAddr
 	NatPort        uint16
 	ClientPort     uint16
-	Pad            uint32
+	MasqueradePort uint16
+	Pad            uint16
 }
 
 type fromPodEndpoint struct {

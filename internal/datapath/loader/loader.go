@@ -32,6 +32,7 @@ const (
 	FromOverlay = "from_overlay"
 	FromHost    = "from_host"
 	FromNetdev  = "from_netdev"
+	ToNetdev    = "to_netdev"
 	// sock is the object of the hooks of a cgroup; its programs are named in cgroup.go.
 	sock = "sock"
 )
@@ -191,9 +192,11 @@ func (l *Loader) attachNode(cfg datapath.Config) error {
 	}{
 		{cfg.TunnelIfIndex, true, FromOverlay, true},
 		{cfg.HostIfIndex, false, FromHost, true},
-		// Without a tunnel this device brings the pods' packets. With one it has nothing to say,
-		// but a program that an earlier setting left there must not go on by that setting.
-		{cfg.NativeIfIndex, true, FromNetdev, !cfg.Tunnel},
+		// Without a tunnel this device brings the pods' packets, and in any case those of clients
+		// outside. If it has nothing to say, a program that an earlier setting left there must not
+		// go on by that setting.
+		{cfg.NativeIfIndex, true, FromNetdev, !cfg.Tunnel || cfg.NodePort},
+		{cfg.NativeIfIndex, false, ToNetdev, cfg.NodePort},
 	} {
 		if d.ifIndex == 0 {
 			continue
@@ -244,6 +247,7 @@ func (l *Loader) blueprint(rodata fromPodConfig) (map[string]*ebpf.CollectionSpe
 		{FromOverlay, _FromOverlayBytes},
 		{FromHost, _FromHostBytes},
 		{FromNetdev, _FromNetdevBytes},
+		{ToNetdev, _ToNetdevBytes},
 		{sock, _SockBytes},
 	} {
 		spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(o.object))

@@ -41,7 +41,11 @@ func (n *testNode) publish(t testing.TB, change func(*datapath.Service), pods ..
 
 // echoVIP is echo through the service, from a socket that need not be connected.
 func echoVIP(ns *testenv.NetNS, network string, vip netip.Addr, size int, patience time.Duration) error {
-	to := netip.AddrPortFrom(vip, 80)
+	return echoAt(ns, network, netip.AddrPortFrom(vip, 80), size, patience)
+}
+
+// echoAt sends size bytes to an address and port, waits for them to come back, and wants them from there.
+func echoAt(ns *testenv.NetNS, network string, to netip.AddrPort, size int, patience time.Duration) error {
 	if network == "tcp" {
 		var c net.Conn
 		err := ns.Do(func() (err error) { c, err = net.DialTimeout("tcp", to.String(), patience); return err })

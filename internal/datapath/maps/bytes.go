@@ -32,6 +32,9 @@ func ntohs(v uint16) uint16 {
 	return binary.BigEndian.Uint16(b[:])
 }
 
+// NetworkOrder returns a port as programs read it from a packet.
+func NetworkOrder(port uint16) uint16 { return ntohs(port) }
+
 func fromKernelMAC(m [6]uint8) net.HardwareAddr { return net.HardwareAddr(m[:]) }
 
 // TickNanoseconds is the unit of time of conntrack entries: a power of two, so that programs

@@ -24,6 +24,7 @@ const (
 	ctService    = 1 << 7
 	ctTranslated = 1 << 8
 	ctHairpin    = 1 << 9
+	ctMasquerade = 1 << 10
 )
 
 func fromKernelCT(k kernelCtKey, v kernelCtValue, now uint32) datapath.CTEntry {
@@ -63,7 +64,7 @@ func (m *Maps) CT(fn func(datapath.CTEntry) bool) error {
 	}
 	err = each(m.maps[kernelMapCt], func(k kernelCtKey, v kernelCtValue) bool {
 		// Where a client's packets go is told with the flow that they are.
-		return v.Flags&ctService != 0 || fn(fromKernelCT(k, v, now))
+		return v.Flags&(ctService|ctMasquerade) != 0 || fn(fromKernelCT(k, v, now))
 	})
 	if err != nil {
 		return fmt.Errorf("conntrack: %w", err)

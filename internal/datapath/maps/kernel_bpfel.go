@@ -41,7 +41,8 @@ type kernelCtValue struct {
 	Nat            kernelAddr
 	NatPort        uint16
 	ClientPort     uint16
-	Pad            uint32
+	MasqueradePort uint16
+	Pad            uint16
 }
 
 type kernelEndpoint struct {

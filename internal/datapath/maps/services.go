@@ -19,10 +19,8 @@ type serviceState struct {
 	set uint32
 }
 
-func htons(v uint16) uint16 { return ntohs(v) }
-
 func toKernelFrontend(f datapath.ServiceFrontend) kernelLbKey {
-	return kernelLbKey{Addr: toKernelAddr(f.Addr.Addr()), Port: htons(f.Addr.Port()), Proto: f.Proto, Scope: uint8(f.Scope)}
+	return kernelLbKey{Addr: toKernelAddr(f.Addr.Addr()), Port: NetworkOrder(f.Addr.Port()), Proto: f.Proto, Scope: uint8(f.Scope)}
 }
 
 func fromKernelFrontend(k kernelLbKey) datapath.ServiceFrontend {
@@ -30,7 +28,7 @@ func fromKernelFrontend(k kernelLbKey) datapath.ServiceFrontend {
 }
 
 func toKernelBackend(b netip.AddrPort) kernelLbBackend {
-	return kernelLbBackend{Addr: toKernelAddr(b.Addr()), Port: htons(b.Port())}
+	return kernelLbBackend{Addr: toKernelAddr(b.Addr()), Port: NetworkOrder(b.Port())}
 }
 
 func fromKernelAddrPort(a kernelAddr, port uint16) netip.AddrPort {
@@ -259,6 +257,7 @@ func (m *Maps) ForgetServiceFlows(ctx context.Context, forget func(datapath.Serv
 			entries = append(entries, entry{k, datapath.ServiceFlow{
 				Client: e.Src, Frontend: e.Dst, Proto: e.Proto, Backend: fromKernelAddrPort(v.Nat, v.NatPort),
 			}})
+		case v.Flags&ctMasquerade != 0:
 		case v.Flags&ctTranslated != 0:
 			if live {
 				answered[meeting{serviceClient(e, v), e.Service, e.Proto}] = true

@@ -1,0 +1,180 @@
+/* Services for clients outside of the cluster: what comes to the node's device for a frontend.
+ *
+ * A backend of this node gets the packet as it came, so it sees its client; what the backend answers
+ * leaves through the device in the frontend's name. To a backend elsewhere the node sends the packet on in
+ * its own name, so that the answer comes back here: the port it uses then is one that its own sockets are
+ * not given (the kernel's range for these ends at 60999), and stands in conntrack as CT_MASQUERADE. */
+#pragma once
+#include "forward.h"
+#include "lb.h"
+
+enum {
+	MASQUERADE_FIRST = 61000,
+	MASQUERADE_PORTS = 65536 - MASQUERADE_FIRST,
+	/* Not an action: the packet has nothing to do with this. */
+	NOT_A_SERVICE = 1000,
+};
+
+/* Sends a packet out through the node's device, past the stack. */
+static __noinline __maybe_unused int send_out(struct __sk_buff *ctx, const struct packet *p,
+				    struct report *report)
+{
+	int reason = decrement_ttl(ctx, p);
+
+	if (reason)
+		return -reason;
+	report->outcome = OUTCOME_DEVICE;
+	return bpf_redirect_neigh(cfg.native_ifindex, NULL, 0, 0);
+}
+
+/* Finds the port under which a flow, from a client to a backend elsewhere, is sent on as coming from an
+ * address of this node, and keeps it for as long as the flow. Returns it in network byte order, or 0. */
+__noinline int masquerade_port(const struct ct_key *key, const struct packet *p, const struct addr *as)
+{
+	struct ct_value entry;
+	struct ct_key back;
+
+	if (!key || !p || !as)
+		return 0;
+	struct ct_value *flow = bpf_map_lookup_elem(&ct, key);
+	if (!flow)
+		return 0;
+	__u16 port = flow->masquerade_port;
+	__u32 expires = flow->expires;
+	if (port) {
+		ct_key_set(&back, as, &p->dst, port, p->dport, p->proto);
+		struct ct_value *known = bpf_map_lookup_elem(&ct, &back);
+		if (known && (known->flags & CT_MASQUERADE) && known->nat_port == p->sport &&
+		    addr_equal(&known->nat, &p->src)) {
+			if (known->expires != expires)
+				known->expires = expires;
+			return port;
+		}
+	}
+	for (int i = 0; i < 2 * LB_TRIES; i++) {
+		port = htons(MASQUERADE_FIRST + bpf_get_prandom_u32() % MASQUERADE_PORTS);
+		bool swapped = ct_key_set(&back, as, &p->dst, port, p->dport, p->proto);
+		if (ct_alive(bpf_map_lookup_elem(&ct, &back), ct_now()))
+			continue;
+		entry = *flow;
+		entry.masquerade_port = port;
+		if (bpf_map_update_elem(&ct, key, &entry, BPF_ANY))
+			return 0;
+		memset(&entry, 0, sizeof(entry));
+		entry.flags = CT_MASQUERADE | (swapped ? CT_OPENED_BY_B : 0);
+		entry.nat = p->src;
+		entry.nat_port = p->sport;
+		entry.expires = expires;
+		if (bpf_map_update_elem(&ct, &back, &entry, BPF_ANY))
+			return 0;
+		return port;
+	}
+	return 0;
+}
+
+/* Sends a packet of a client on to a backend that is not here. */
+static __noinline __maybe_unused int send_on(struct __sk_buff *ctx, struct packet *p,
+					     const struct found *f, const struct ipcache_value *remote,
+					     struct report *report)
+{
+	bool tunnel = cfg.tunnel && has_tunnel(remote);
+	struct addr as;
+	int port, reason;
+
+	if (tunnel) {
+		as.d[0] = p->v6 ? cfg.router6.d[0] : cfg.router4.d[0];
+		as.d[1] = p->v6 ? cfg.router6.d[1] : cfg.router4.d[1];
+	} else {
+		as.d[0] = p->v6 ? cfg.node6.d[0] : cfg.node4.d[0];
+		as.d[1] = p->v6 ? cfg.node6.d[1] : cfg.node4.d[1];
+	}
+	if (addr_is_zero(&as))
+		return -DROP_NO_BACKEND;
+	port = masquerade_port(&f->key, p, &as);
+	if (!port)
+		return -DROP_NO_PORT;
+	reason = rewrite_end(ctx, p, &as, port, false);
+	if (reason)
+		return -reason;
+	if (tunnel)
+		return encapsulate(ctx, remote, world_identity(p->v6), report);
+	return send_out(ctx, p, report);
+}
+
+/* Leads a packet of a client outside to a backend. Returns an action, a drop reason negated, or
+ * NOT_A_SERVICE. */
+static __always_inline int node_port(struct __sk_buff *ctx, struct packet *p, struct report *report)
+{
+	struct found found = {.now = ct_now()};
+	struct sides sides = {};
+	int reason;
+
+	if (!lb_is_frontend(p, LB_OUTSIDE))
+		return NOT_A_SERVICE;
+	find_flow(p, &found);
+	reason = translate(ctx, p, &found, LB_OUTSIDE);
+	if (reason)
+		return -reason;
+	if (!found.nat.on)
+		return NOT_A_SERVICE;
+	struct ipcache_value *from = ipcache_lookup(&p->src, p->v6);
+	/* Pods of other nodes come through the overlay or not at all. */
+	if ((cfg.tunnel && has_tunnel(from)) || is_host(&p->src, p->v6) || endpoint_at(&p->src))
+		return -DROP_INVALID_SOURCE_IP;
+	sides.src_identity = from ? from->identity : world_identity(p->v6);
+	report->src_identity = sides.src_identity;
+
+	struct endpoint *ep = endpoint_at(&p->dst);
+	struct ipcache_value *remote = NULL;
+	bool here = is_host(&p->dst, p->v6);
+	if (ep) {
+		report->endpoint = ep->id;
+		reason = endpoint_ready(ep);
+		if (reason)
+			return -reason;
+		side_dst(&sides, ep);
+	} else {
+		remote = here ? NULL : ipcache_lookup(&p->dst, p->v6);
+		sides.dst_identity = here ? ID_HOST : remote ? remote->identity : world_identity(p->v6);
+	}
+	reason = judge_found(ctx, p, &sides, report, &found);
+	if (reason)
+		return -reason;
+	if (ep)
+		return deliver(ctx, p, ep, report);
+	if (here) {
+		report->outcome = OUTCOME_STACK;
+		return TC_ACT_OK;
+	}
+	return send_on(ctx, p, &found, remote, report);
+}
+
+/* Sends the answer of a backend elsewhere to its client, in the frontend's name. Returns an action, a
+ * drop reason negated, or NOT_A_SERVICE. */
+static __always_inline int node_port_answer(struct __sk_buff *ctx, struct packet *p,
+					    struct report *report)
+{
+	struct found found = {.now = ct_now()};
+	struct sides sides = {};
+	int reason;
+
+	if (p->kind != KIND_FLOW || ntohs(p->dport) < MASQUERADE_FIRST)
+		return NOT_A_SERVICE;
+	find_flow(p, &found);
+	if (!ct_alive(found.flow, found.now) || !(found.flow->flags & CT_MASQUERADE))
+		return NOT_A_SERVICE;
+	struct addr client = found.flow->nat;
+	reason = rewrite_end(ctx, p, &client, found.flow->nat_port, true);
+	if (reason)
+		return -reason;
+	find_flow(p, &found);
+	if (!ct_alive(found.flow, found.now) || !(found.flow->flags & CT_TRANSLATED))
+		return -DROP_UNKNOWN_RELATED;
+	/* Its own node has judged it. */
+	sides.src_identity = found.flow->dst_identity;
+	sides.dst_identity = found.flow->src_identity;
+	reason = judge_found(ctx, p, &sides, report, &found);
+	if (reason)
+		return -reason;
+	return send_out(ctx, p, report);
+}
