@@ -54,8 +54,14 @@ func withChecksum(frame []byte) []byte {
 	return b
 }
 
-func (n *node) fromABytes(in []byte) result { n.t.Helper(); return n.run(n.loader.Program("from_pod"), n.ifA, 0, in) }
-func (n *node) fromBBytes(in []byte) result { n.t.Helper(); return n.run(n.loader.Program("from_pod"), n.ifB, 0, in) }
+func (n *node) fromABytes(in []byte) result {
+	n.t.Helper()
+	return n.run(n.loader.Program("from_pod"), n.ifA, 0, in)
+}
+func (n *node) fromBBytes(in []byte) result {
+	n.t.Helper()
+	return n.run(n.loader.Program("from_pod"), n.ifB, 0, in)
+}
 
 // TestService: a packet for a service goes to its backend with right checksums, policy judges the
 // backend, and the reply comes from the service.
