@@ -71,6 +71,7 @@ type api struct {
 	maps             *maps.Maps
 	programs         *loader.Loader
 	cache            *ipcache.Cache
+	ports            *portBook
 	nodes            *node.Nodes
 	nodeClients      *nodeClients
 	store            kvstore.Backend // nil on a node on its own
@@ -202,6 +203,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	a.ports = newPortBook(log.With("part", "policy"), a.policy, a.cache)
 	if cluster != nil {
 		if err := cluster.join(a, facts); err != nil {
 			return err
@@ -242,6 +244,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 	// router must not take one of their addresses.
 	run.start("link", links.Run)
 	run.start("ipcache", addrTable.Run)
+	run.start("named-ports", a.ports.run)
 	routers := routerState{path: filepath.Join(cfg.StateDir, "state", "router.json")}
 	preferred := routers.load(log)
 	if err := a.lifecycle.Load(ctx); err != nil {

@@ -360,6 +360,7 @@ func (a *api) whenSynced(ctx context.Context, gate *syncGate, addrs *table.Recon
 	if err := addrs.WaitTried(ctx, a.cache.Table().Revision()); err != nil {
 		return nil // the agent ends
 	}
+	a.ports.bring()
 	if err := a.policy.Synced(); err != nil {
 		log.Error("policy is not in force in full", "error", err)
 	}

@@ -1,0 +1,133 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/hawser-net/hawser/internal/endpoint"
+	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/ipcache"
+	"github.com/hawser-net/hawser/internal/policy"
+	"github.com/hawser-net/hawser/internal/table"
+)
+
+// portBook tells the policy engine which named ports the endpoints of an identity have, all together, by the claims in the address cache: an egress rule may call
+// a peer's port by its name.
+type portBook struct {
+	log    *slog.Logger
+	policy *endpoint.Policy
+	watch  *table.Observer[netip.Prefix, ipcache.Entry]
+
+	mu sync.Mutex
+	// of has the prefixes whose endpoints have named ports, byID how many endpoints of an identity have which; both by the ports' canonical text.
+	of   map[netip.Prefix]namedPorts
+	byID map[identity.ID]map[string]int
+}
+
+type namedPorts struct {
+	id   identity.ID
+	text string
+}
+
+func newPortBook(log *slog.Logger, p *endpoint.Policy, cache *ipcache.Cache) *portBook {
+	return &portBook{log: log, policy: p, watch: cache.Table().Watch(), of: map[netip.Prefix]namedPorts{}, byID: map[identity.ID]map[string]int{}}
+}
+
+// run follows the cache until ctx ends.
+func (b *portBook) run(ctx context.Context) error {
+	defer b.watch.Close()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-b.watch.Changed():
+			b.bring()
+		}
+	}
+}
+
+// bring tells the engine what has changed in the cache until now.
+func (b *portBook) bring() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	changes, err := b.watch.Poll()
+	if err != nil {
+		return // closed: the agent ends
+	}
+	touched := map[identity.ID]bool{}
+	for _, ch := range changes {
+		var now namedPorts
+		if !ch.Deleted {
+			if text := portText(ch.Value.NamedPorts()); text != "" {
+				now = namedPorts{ch.Value.Identity, text}
+			}
+		}
+		old := b.of[ch.Key]
+		if old == now {
+			continue
+		}
+		b.count(old, -1, touched)
+		b.count(now, 1, touched)
+		if now == (namedPorts{}) {
+			delete(b.of, ch.Key)
+		} else {
+			b.of[ch.Key] = now
+		}
+	}
+	if len(touched) == 0 {
+		return
+	}
+	err = b.policy.Change(func(e *policy.Engine) error {
+		for id := range touched {
+			var items []string
+			for text := range b.byID[id] {
+				items = append(items, strings.Split(text, "_")...)
+			}
+			slices.Sort(items)
+			if err := e.SetNamedPorts(id, strings.Join(slices.Compact(items), "_")); err != nil {
+				return err // texts are canonical: it cannot be
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		b.log.Error("policy is not in force in full", "error", err)
+	}
+}
+
+func (b *portBook) count(p namedPorts, n int, touched map[identity.ID]bool) {
+	if p == (namedPorts{}) {
+		return
+	}
+	texts := b.byID[p.id]
+	if texts == nil {
+		texts = map[string]int{}
+		b.byID[p.id] = texts
+	}
+	was := texts[p.text]
+	texts[p.text] += n
+	if texts[p.text] == 0 {
+		delete(texts, p.text)
+	}
+	if len(texts) == 0 {
+		delete(b.byID, p.id)
+	}
+	if was == 0 || was+n == 0 {
+		touched[p.id] = true
+	}
+}
+
+// portText is the canonical text of named ports; what no rule can name is left out.
+func portText(ports []ipcache.NamedPort) string {
+	var list []policy.NamedPort
+	for _, p := range ports {
+		if proto, err := policy.ParseProto(p.Protocol); err == nil {
+			list = append(list, policy.NamedPort{Name: p.Name, Proto: proto, Port: p.Port})
+		}
+	}
+	return policy.FormatNamedPorts(list)
+}
