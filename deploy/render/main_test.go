@@ -1,0 +1,115 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+const chart = "../helm/hawser"
+
+func renderWith(t *testing.T, values string) (string, error) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "values.yaml")
+	if err := os.WriteFile(file, []byte(values), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return render(chart, file)
+}
+
+func TestCommittedFileIsCurrent(t *testing.T) {
+	t.Parallel()
+	want, err := os.ReadFile("../hawser.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := render(chart, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Error("deploy/hawser.yaml is not what the chart renders: run make generate")
+	}
+}
+
+func TestValues(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, values string
+		has, hasNot  []string // regular expressions
+	}{
+		{"defaults", "", []string{`identity-allocation-mode: "crd"`, `ciliumidentities\]\n +verbs: \[create, update, delete\]`, `podAntiAffinity`}, []string{`PodMonitor`, `kvstore`, `KUBERNETES_SERVICE_HOST`, `cluster-pool-ipv6`}},
+		{"operator makes identities", "identity: {managementMode: operator}", []string{`verbs: \[patch, delete, create, update\]`}, []string{`verbs: \[create, update, delete\]`}},
+		{"both make identities", "identity: {managementMode: both}", []string{`verbs: \[patch, delete, create, update\]`, `verbs: \[create, update, delete\]`}, nil},
+		{"kvstore", "identity: {allocationMode: kvstore}\nkvstore: {type: etcd, options: {etcd.address: 'http://192.0.2.1:2379', etcd.operationTimeout: 5s}}",
+			[]string{`kvstore: "etcd"`, `kvstore-opt: "etcd.address=http://192.0.2.1:2379,etcd.operationTimeout=5s"`}, []string{`verbs: \[create, update, delete\]`}},
+		{"without kube-proxy", "kubeProxyReplacement: true\nk8s: {serviceHost: 192.0.2.10, servicePort: 6443}",
+			[]string{`kube-proxy-replacement: "true"`, `(?s)KUBERNETES_SERVICE_HOST\n +value: "192.0.2.10".*KUBERNETES_SERVICE_HOST\n +value: "192.0.2.10"`, `KUBERNETES_SERVICE_PORT\n +value: "6443"`}, nil},
+		{"two families", "ipv6: {enabled: true}\nipam: {clusterPool: {ipv4Ranges: [10.1.0.0/16, 10.2.0.0/16]}}",
+			[]string{`enable-ipv6: "true"`, `cluster-pool-ipv4-cidr: "10.1.0.0/16,10.2.0.0/16"`, `cluster-pool-ipv6-cidr: "fd00:10:244::/104"`, `cluster-pool-ipv6-mask-size: "120"`}, nil},
+		{"addresses of the nodes", "ipam: {mode: kubernetes}", []string{`ipam: "kubernetes"`}, []string{`cluster-pool`}},
+		{"metrics", "prometheus: {agent: {enabled: true}, operator: {enabled: true}, podMonitor: {enabled: true, labels: {release: prom}}}",
+			[]string{`prometheus-serve-addr: ":9962"`, `enable-metrics: "true"`, `(?s)kind: PodMonitor.*kind: PodMonitor`, `release: prom`, `hostPort: 9963`}, nil},
+		{"further options", "extraConfig: {bpf-ct-max: 524288, debug: true, mtu: 1400}", []string{`bpf-ct-max: "524288"`, `debug: "true"`, `mtu: "1400"`}, []string{`debug: "false"`}},
+		{"image", "image: {repository: registry.example/hawser, tag: v1, pullPolicy: Always, pullSecrets: [{name: s}]}", []string{`image: registry.example/hawser:v1`, `imagePullSecrets:\n +- name: s`}, []string{`hawser:dev`}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			got, err := renderWith(t, tt.values)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, p := range tt.has {
+				if !regexp.MustCompile(p).MatchString(got) {
+					t.Errorf("no %s", p)
+				}
+			}
+			for _, p := range tt.hasNot {
+				if m := regexp.MustCompile(p).FindString(got); m != "" {
+					t.Errorf("has %s", m)
+				}
+			}
+		})
+	}
+}
+
+// TestSchema: a value that is misspelled or makes no sense is refused before anything is installed.
+func TestSchema(t *testing.T) {
+	t.Parallel()
+	for values, want := range map[string]string{
+		"ipv5: {enabled: true}":                   "ipv5",
+		"agent: {priorityClass: x}":               "priorityClass",
+		"ipam: {mode: magic}":                     "mode",
+		"cluster: {name: Not_A_Name}":             "name",
+		"operator: {replicas: 0}":                 "replicas",
+		"cni: {confFile: a/b.conflist}":           "confFile",
+		"cni: {binPath: opt/cni/bin}":             "binPath",
+		"identity: {managementMode: nobody}":      "managementMode",
+		"extraConfig: {devices: [eth0]}":          "devices",
+		"ipam: {clusterPool: {ipv4MaskSize: 33}}": "ipv4MaskSize",
+	} {
+		if _, err := renderWith(t, values); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", values, err)
+		}
+	}
+}
+
+// TestRolloutOnChange: programs read options when they start, so their pods must change with the options.
+func TestRolloutOnChange(t *testing.T) {
+	t.Parallel()
+	hash := regexp.MustCompile(`hawser.net/config-hash: (\S+)`)
+	a, err := renderWith(t, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := renderWith(t, "log: {debug: true}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, y := hash.FindAllString(a, -1), hash.FindAllString(b, -1)
+	if len(x) != 2 || len(y) != 2 || x[0] == y[0] {
+		t.Errorf("hashes %v and %v", x, y)
+	}
+}
