@@ -47,7 +47,8 @@ func newKubeCluster(t testing.TB) *kubeCluster {
 	return &kubeCluster{Server: server, t: t, client: client}
 }
 
-// reach has the server answer inside a node's namespace too, at an address of its own there, and gives the node a kubeconfig for it.
+// reach has the server answer inside a node's namespace too, at an address of its own there, and gives the node a kubeconfig for it, with the rights that
+// an agent has where deploy/hawser.yaml is installed.
 func (c *kubeCluster) reach(n *machineNode) {
 	c.t.Helper()
 	var l net.Listener
@@ -101,7 +102,7 @@ func (c *kubeCluster) reach(n *machineNode) {
 	path := n.path("kubeconfig")
 	if err := clientcmd.WriteToFile(clientcmdapi.Config{
 		Clusters:       map[string]*clientcmdapi.Cluster{"c": {Server: "https://" + l.Addr().String(), InsecureSkipTLSVerify: true}},
-		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"u": {Token: c.Config.BearerToken}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"u": c.AuthInfo(kubeapi.Agent)},
 		Contexts:       map[string]*clientcmdapi.Context{"x": {Cluster: "c", AuthInfo: "u"}},
 		CurrentContext: "x",
 	}, path); err != nil {
