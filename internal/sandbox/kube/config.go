@@ -50,10 +50,10 @@ type Config struct {
 	Terminal bool
 }
 
-// Defaults returns a cluster of two nodes on Debian's plugins with kube-proxy.
+// Defaults returns a cluster of two nodes on Hawser, without kube-proxy.
 func Defaults() Config {
 	c := Config{
-		Name: "kube", Root: "/run/hawser-sandbox", Data: "/var/lib/hawser-sandbox", Mode: Full, Nodes: 2, CNI: PTP, KubeProxy: true, StartTimeout: 3 * time.Minute,
+		Name: "kube", Root: "/run/hawser-sandbox", Data: "/var/lib/hawser-sandbox", Mode: Full, Nodes: 2, CNI: Hawser, StartTimeout: 3 * time.Minute,
 	}
 	if exe, err := os.Executable(); err == nil {
 		c.Self = []string{exe, "sandbox"}
