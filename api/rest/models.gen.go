@@ -311,7 +311,10 @@ type BPFMapEntry struct {
 
 	// Policy Hawser: row of the map policy. A rule set without entries has one row without an entry, so that its defaults show.
 	Policy MapPolicy `json:"policy,omitempty,omitzero"`
-	Value  string    `json:"value,omitempty,omitzero"`
+
+	// Service Hawser: row of the map services
+	Service MapService `json:"service,omitempty,omitzero"`
+	Value   string     `json:"value,omitempty,omitzero"`
 }
 
 // BPFMapList defines model for BPFMapList.
@@ -329,6 +332,14 @@ type BPFMapProperties struct {
 type BPFMapStatus struct {
 	DynamicSizeRatio float64            `json:"dynamic-size-ratio,omitempty,omitzero"`
 	Maps             []BPFMapProperties `json:"maps,omitempty,omitzero"`
+}
+
+// BackendAddress defines model for BackendAddress.
+type BackendAddress struct {
+	IP       string `json:"ip"`
+	Port     int    `json:"port,omitempty,omitzero"`
+	Protocol string `json:"protocol,omitempty,omitzero"`
+	State    string `json:"state,omitempty,omitzero"`
 }
 
 // CIDRPolicy defines model for CIDRPolicy.
@@ -654,6 +665,16 @@ type ErrorCount = int
 // ErrorMessage Cause of a failure, for people
 type ErrorMessage = string
 
+// FrontendAddress defines model for FrontendAddress.
+type FrontendAddress struct {
+	IP       string `json:"ip,omitempty,omitzero"`
+	Port     int    `json:"port,omitempty,omitzero"`
+	Protocol string `json:"protocol,omitempty,omitzero"`
+
+	// Scope external, or internal if it is for the node's pods and processes alone
+	Scope string `json:"scope,omitempty,omitzero"`
+}
+
 // IPAMAddressResponse defines model for IPAMAddressResponse.
 type IPAMAddressResponse struct {
 	Cidrs           []string `json:"cidrs,omitempty,omitzero"`
@@ -861,6 +882,20 @@ type MapPolicy struct {
 
 // MapPolicyDirection defines model for MapPolicy.Direction.
 type MapPolicyDirection string
+
+// MapService Hawser: row of the map services
+type MapService struct {
+	AffinitySeconds int      `json:"affinity-seconds,omitempty,omitzero"`
+	Backends        []string `json:"backends,omitempty,omitzero"`
+
+	// Frontend Address and port
+	Frontend string `json:"frontend"`
+	ID       int    `json:"id,omitempty,omitzero"`
+	Proto    string `json:"proto"`
+
+	// Scope Whose packets it leads: inside or outside of the cluster
+	Scope string `json:"scope"`
+}
 
 // Masquerading defines model for Masquerading.
 type Masquerading struct {
@@ -1127,6 +1162,42 @@ type SelectorIdentityMapping struct {
 	Labels     []Label `json:"labels,omitempty,omitzero"`
 	Selector   string  `json:"selector,omitempty,omitzero"`
 	Users      int     `json:"users,omitempty,omitzero"`
+}
+
+// Service defines model for Service.
+type Service struct {
+	Spec   ServiceSpec   `json:"spec,omitempty,omitzero"`
+	Status ServiceStatus `json:"status,omitempty,omitzero"`
+}
+
+// ServiceFlags defines model for ServiceFlags.
+type ServiceFlags struct {
+	// AffinitySeconds Hawser: how long a client keeps its backend; 0 if it need not
+	AffinitySeconds int    `json:"affinitySeconds,omitempty,omitzero"`
+	Name            string `json:"name,omitempty,omitzero"`
+	Namespace       string `json:"namespace,omitempty,omitzero"`
+
+	// PortName Hawser: name of the service's port
+	PortName string `json:"portName,omitempty,omitzero"`
+
+	// TrafficPolicy Cluster or Local
+	TrafficPolicy string `json:"trafficPolicy,omitempty,omitzero"`
+	Type          string `json:"type,omitempty,omitzero"`
+}
+
+// ServiceSpec defines model for ServiceSpec.
+type ServiceSpec struct {
+	BackendAddresses []BackendAddress `json:"backend-addresses,omitempty,omitzero"`
+	Flags            ServiceFlags     `json:"flags,omitempty,omitzero"`
+	FrontendAddress  FrontendAddress  `json:"frontend-address"`
+
+	// ID The same for all frontends of a service's port
+	ID int `json:"id,omitempty,omitzero"`
+}
+
+// ServiceStatus defines model for ServiceStatus.
+type ServiceStatus struct {
+	Realized ServiceSpec `json:"realized,omitempty,omitzero"`
 }
 
 // State Health of a part

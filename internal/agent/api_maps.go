@@ -16,7 +16,7 @@ import (
 func (a *api) mapReaders() map[string]func() ([]rest.BPFMapEntry, error) {
 	return map[string]func() ([]rest.BPFMapEntry, error){
 		"endpoints": a.readEndpointMap, "policy": a.readPolicyMap, "ipcache": a.readIPCacheMap,
-		"ct": a.readCTMap, "metrics": a.readMetricsMap,
+		"ct": a.readCTMap, "metrics": a.readMetricsMap, "services": a.readServiceMap,
 	}
 }
 
@@ -34,7 +34,7 @@ func (a *api) ListMaps(context.Context, server.ListMapsRequestObject) (server.Li
 func (a *api) GetMap(_ context.Context, req server.GetMapRequestObject) (server.GetMapResponseObject, error) {
 	read, ok := a.mapReaders()[req.Name]
 	if !ok {
-		return nil, server.Errorf(http.StatusNotFound, "no map is called %q; there are ct, endpoints, ipcache, metrics and policy", req.Name)
+		return nil, server.Errorf(http.StatusNotFound, "no map is called %q; there are ct, endpoints, ipcache, metrics, policy and services", req.Name)
 	}
 	entries, err := read()
 	if err != nil {

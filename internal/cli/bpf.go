@@ -67,6 +67,26 @@ func (a *app) bpfCommand() *cobra.Command {
 			},
 		},
 		{
+			use: "lb", name: "services", short: "frontends of services and their backends",
+			header: []string{"FRONTEND", "PROTO", "FROM", "AFFINITY", "BACKENDS"},
+			row: func(e rest.BPFMapEntry) []any {
+				s := e.Service
+				affinity := ""
+				if s.AffinitySeconds > 0 {
+					affinity = (time.Duration(s.AffinitySeconds) * time.Second).String()
+				}
+				backends := cell{strings.Join(s.Backends, ", "), plain}
+				if len(s.Backends) == 0 {
+					backends = cell{"none", bad}
+				}
+				return []any{s.Frontend, s.Proto, s.Scope, affinity, backends}
+			},
+			compare: func(x, y rest.BPFMapEntry) int {
+				return cmp.Or(strings.Compare(x.Service.Frontend, y.Service.Frontend), strings.Compare(x.Service.Proto, y.Service.Proto),
+					strings.Compare(x.Service.Scope, y.Service.Scope))
+			},
+		},
+		{
 			use: "metrics", name: "metrics", short: "packets and bytes by reason and direction",
 			header: []string{"REASON", "DIRECTION", "PACKETS", "BYTES"},
 			row: func(e rest.BPFMapEntry) []any {

@@ -194,6 +194,7 @@ func NewCommand(cfg Config) *cobra.Command {
 		a.ipCommand(),
 		a.nodeCommand(),
 		a.policyCommand(),
+		a.serviceCommand(),
 		a.bpfCommand(),
 		a.monitorCommand(),
 		a.kvstoreCommand(),

@@ -182,6 +182,13 @@ func (c *Client) IPs(ctx context.Context, cidr string, labels []string) ([]rest.
 	})
 }
 
+// Services lists the frontends of services and where they lead.
+func (c *Client) Services(ctx context.Context) ([]rest.Service, error) {
+	return list[rest.Service](ctx, c, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.ListServices(ctx)
+	})
+}
+
 // Policy gets the rules in force.
 func (c *Client) Policy(ctx context.Context) (rest.Policy, error) {
 	return get[rest.Policy](ctx, c, func(ctx context.Context) (*http.Response, error) {

@@ -114,6 +114,9 @@ type ServerInterface interface {
 	// TracePolicy Hawser: explain why one side would reach the other, rule by rule
 	// (GET /policy/trace)
 	TracePolicy(w http.ResponseWriter, r *http.Request, params TracePolicyParams)
+	// ListServices List the frontends of services and where they lead
+	// (GET /service)
+	ListServices(w http.ResponseWriter, r *http.Request)
 }
 
 // ServerInterfaceWrapper converts contexts to parameters.
@@ -1021,6 +1024,20 @@ func (siw *ServerInterfaceWrapper) TracePolicy(w http.ResponseWriter, r *http.Re
 	handler.ServeHTTP(w, r)
 }
 
+// ListServices operation middleware
+func (siw *ServerInterfaceWrapper) ListServices(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListServices(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 type UnescapedCookieParamError struct {
 	ParamName string
 	Err       error
@@ -1163,6 +1180,7 @@ func HandlerWithOptions(si ServerInterface, options StdHTTPServerOptions) http.H
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/identity/endpoints", wrapper.ListIdentityEndpoints)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/identity/{id}", wrapper.GetIdentity)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/ip", wrapper.ListIPs)
+	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/service", wrapper.ListServices)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/policy", wrapper.GetPolicy)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/policy/selectors", wrapper.ListSelectors)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/policy/subject-selectors", wrapper.ListSubjectSelectors)
@@ -3029,6 +3047,27 @@ func (response TracePolicy404JSONResponse) VisitTracePolicyResponse(w http.Respo
 	return err
 }
 
+type ListServicesRequestObject struct {
+}
+
+type ListServicesResponseObject interface {
+	VisitListServicesResponse(w http.ResponseWriter) error
+}
+
+type ListServices200JSONResponse []Service
+
+func (response ListServices200JSONResponse) VisitListServicesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 // StrictServerInterface represents all server handlers.
 type StrictServerInterface interface {
 	// GetClusterNodes List the nodes, or what changed since this client asked last
@@ -3127,6 +3166,9 @@ type StrictServerInterface interface {
 	// TracePolicy Hawser: explain why one side would reach the other, rule by rule
 	// (GET /policy/trace)
 	TracePolicy(ctx context.Context, request TracePolicyRequestObject) (TracePolicyResponseObject, error)
+	// ListServices List the frontends of services and where they lead
+	// (GET /service)
+	ListServices(ctx context.Context, request ListServicesRequestObject) (ListServicesResponseObject, error)
 }
 
 type StrictHandlerFunc func(ctx context.Context, w http.ResponseWriter, r *http.Request, request any) (any, error)
@@ -4043,6 +4085,30 @@ func (sh *strictHandler) TracePolicy(w http.ResponseWriter, r *http.Request, par
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(TracePolicyResponseObject); ok {
 		if err := validResponse.VisitTracePolicyResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ListServices operation middleware
+func (sh *strictHandler) ListServices(w http.ResponseWriter, r *http.Request) {
+	var request ListServicesRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListServices(ctx, request.(ListServicesRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListServices")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListServicesResponseObject); ok {
+		if err := validResponse.VisitListServicesResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

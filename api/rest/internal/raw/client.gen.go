@@ -343,6 +343,11 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /policy/trace (the `TracePolicy` operationId).
 	TracePolicy(ctx context.Context, params *TracePolicyParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListServices List the frontends of services and where they lead
+	//
+	// Corresponds with GET /service (the `ListServices` operationId).
+	ListServices(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
 }
 
 // GetClusterNodes List the nodes, or what changed since this client asked last
@@ -998,6 +1003,21 @@ func (c *Client) ListSubjectSelectors(ctx context.Context, reqEditors ...Request
 // Corresponds with GET /policy/trace (the `TracePolicy` operationId).
 func (c *Client) TracePolicy(ctx context.Context, params *TracePolicyParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewTracePolicyRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListServices List the frontends of services and where they lead
+//
+// Corresponds with GET /service (the `ListServices` operationId).
+func (c *Client) ListServices(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListServicesRequest(c.Server)
 	if err != nil {
 		return nil, err
 	}
@@ -2323,6 +2343,33 @@ func NewTracePolicyRequest(server string, params *TracePolicyParams) (*http.Requ
 	return req, nil
 }
 
+// NewListServicesRequest constructs an http.Request for the ListServices method
+func NewListServicesRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/service")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 func (c *Client) applyEditors(ctx context.Context, req *http.Request, additionalEditors []RequestEditorFn) error {
 	for _, r := range c.RequestEditors {
 		if err := r(ctx, req); err != nil {
@@ -2665,6 +2712,13 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /policy/trace (the `TracePolicy` operationId).
 	TracePolicyWithResponse(ctx context.Context, params *TracePolicyParams, reqEditors ...RequestEditorFn) (*TracePolicyResponse, error)
+
+	// ListServicesWithResponse List the frontends of services and where they lead
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /service (the `ListServices` operationId).
+	ListServicesWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListServicesResponse, error)
 }
 
 type GetClusterNodesResponse struct {
@@ -4504,6 +4558,47 @@ func (r TracePolicyResponse) ContentType() string {
 	return ""
 }
 
+type ListServicesResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *[]Service
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListServicesResponse) GetJSON200() *[]Service {
+	return r.JSON200
+}
+
+// GetBody returns the raw response body bytes
+func (r ListServicesResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListServicesResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListServicesResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListServicesResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 // GetClusterNodesWithResponse List the nodes, or what changed since this client asked last
 //
 // Returns a wrapper object for the known response body format(s).
@@ -5047,6 +5142,19 @@ func (c *ClientWithResponses) TracePolicyWithResponse(ctx context.Context, param
 		return nil, err
 	}
 	return ParseTracePolicyResponse(rsp)
+}
+
+// ListServicesWithResponse List the frontends of services and where they lead
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /service (the `ListServices` operationId).
+func (c *ClientWithResponses) ListServicesWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListServicesResponse, error) {
+	rsp, err := c.ListServices(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListServicesResponse(rsp)
 }
 
 // ParseGetClusterNodesResponse parses an HTTP response from a GetClusterNodesWithResponse call
@@ -6421,6 +6529,32 @@ func ParseTracePolicyResponse(rsp *http.Response) (*TracePolicyResponse, error) 
 			return nil, err
 		}
 		response.JSON404 = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseListServicesResponse parses an HTTP response from a ListServicesWithResponse call
+func ParseListServicesResponse(rsp *http.Response) (*ListServicesResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListServicesResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest []Service
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
 
 	}
 

@@ -1,0 +1,76 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/hawser-net/hawser/api/rest"
+	"github.com/hawser-net/hawser/api/rest/server"
+	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/service"
+)
+
+// ListServices is GET /service: the frontends as they should be, which is what the kernel has unless it is said to
+// lag behind. A node outside of Kubernetes has none.
+func (a *api) ListServices(context.Context, server.ListServicesRequestObject) (server.ListServicesResponseObject, error) {
+	out := server.ListServices200JSONResponse{}
+	if a.kube == nil || a.kube.services == nil {
+		return out, nil
+	}
+	var rows []service.Frontend
+	for _, r := range a.kube.services.Table().All() {
+		rows = append(rows, r)
+	}
+	slices.SortFunc(rows, func(x, y service.Frontend) int { return x.Compare(y.ServiceFrontend) })
+	for _, r := range rows {
+		spec := serviceSpec(r)
+		out = append(out, rest.Service{Spec: spec, Status: rest.ServiceStatus{Realized: spec}})
+	}
+	return out, nil
+}
+
+func serviceSpec(r service.Frontend) rest.ServiceSpec {
+	proto := datapath.ProtocolName(r.Proto)
+	spec := rest.ServiceSpec{
+		ID:              int(r.ID),
+		FrontendAddress: rest.FrontendAddress{IP: r.Addr.Addr().String(), Port: int(r.Addr.Port()), Protocol: proto, Scope: "internal"},
+		Flags: rest.ServiceFlags{
+			Name: r.Owner.Name, Namespace: r.Owner.Namespace, Type: r.Kind.String(), PortName: r.PortName, TrafficPolicy: "Cluster",
+			AffinitySeconds: int(r.Affinity.Seconds()),
+		},
+	}
+	if r.Scope == datapath.ServiceOutside {
+		spec.FrontendAddress.Scope = "external"
+	}
+	if r.Local {
+		spec.Flags.TrafficPolicy = "Local"
+	}
+	for _, b := range r.Backends {
+		spec.BackendAddresses = append(spec.BackendAddresses, rest.BackendAddress{IP: b.Addr().String(), Port: int(b.Port()), Protocol: proto, State: "active"})
+	}
+	return spec
+}
+
+func (a *api) readServiceMap() ([]rest.BPFMapEntry, error) {
+	rows, err := a.maps.Services()
+	if err != nil {
+		return nil, err
+	}
+	var out []rest.BPFMapEntry
+	for _, r := range rows {
+		e := rest.MapService{
+			Frontend: r.Addr.String(), Proto: datapath.ProtocolName(r.Proto), Scope: r.Scope.String(), ID: int(r.ID), AffinitySeconds: int(r.Affinity.Seconds()),
+		}
+		for _, b := range r.Backends {
+			e.Backends = append(e.Backends, b.String())
+		}
+		value := "nobody"
+		if len(e.Backends) > 0 {
+			value = strings.Join(e.Backends, ", ")
+		}
+		out = append(out, rest.BPFMapEntry{Key: fmt.Sprintf("%s from %s", r.ServiceFrontend, r.Scope), Value: value, Service: e})
+	}
+	return out, nil
+}

@@ -1,0 +1,82 @@
+package cli
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hawser-net/hawser/api/rest"
+	"github.com/hawser-net/hawser/api/rest/client"
+)
+
+func (a *app) serviceCommand() *cobra.Command {
+	return a.group("service", "Show services", "Show the addresses of services and the backends behind each.", a.serviceListCommand())
+}
+
+func (a *app) serviceListCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   "List the frontends of services and where they lead",
+		Long: "List the frontends of services and where they lead on this node. A frontend is an address, port and protocol; one that is for clients outside\n" +
+			"of the cluster has a row of its own, because it may lead elsewhere. `hawser bpf lb list` shows what the kernel has.",
+		Example: "  hawser service list\n  hawser service list -o jsonpath='{[*].spec.frontend-address.ip}'",
+		Args:    cobra.NoArgs,
+	}
+	out := addOutput(c)
+	c.RunE = a.withClient(func(cmd *cobra.Command, c *client.Client, _ []string) error {
+		list, err := c.Services(cmd.Context())
+		if err != nil {
+			return err
+		}
+		slices.SortStableFunc(list, func(x, y rest.Service) int {
+			return cmp.Or(strings.Compare(serviceName(x.Spec), serviceName(y.Spec)), strings.Compare(x.Spec.Flags.Type, y.Spec.Flags.Type))
+		})
+		return out.print(cmd.OutOrStdout(), list, func(w io.Writer) error {
+			t := a.table("SERVICE", "PORT", "TYPE", "FRONTEND", "FROM", "BACKENDS")
+			for _, s := range list {
+				f := s.Spec.FrontendAddress
+				from := "inside"
+				if f.Scope == "external" {
+					from = "outside"
+				}
+				t.row(serviceName(s.Spec), s.Spec.Flags.PortName, serviceType(s.Spec.Flags), addressText(f.IP, f.Port)+"/"+f.Protocol, from, backendsText(s.Spec.BackendAddresses))
+			}
+			return t.write(w)
+		})
+	})
+	return c
+}
+
+func serviceName(s rest.ServiceSpec) string { return s.Flags.Namespace + "/" + s.Flags.Name }
+
+// serviceType is the type and what is special about it.
+func serviceType(f rest.ServiceFlags) string {
+	s := f.Type
+	if f.TrafficPolicy == "Local" {
+		s += ",local"
+	}
+	if f.AffinitySeconds > 0 {
+		s += fmt.Sprintf(",affinity=%ds", f.AffinitySeconds)
+	}
+	return s
+}
+
+func addressText(ip string, port int) string { return net.JoinHostPort(ip, strconv.Itoa(port)) }
+
+func backendsText(list []rest.BackendAddress) any {
+	if len(list) == 0 {
+		return cell{"none", bad}
+	}
+	var out []string
+	for _, b := range list {
+		out = append(out, addressText(b.IP, b.Port))
+	}
+	return strings.Join(out, ", ")
+}
