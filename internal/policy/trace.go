@@ -181,16 +181,24 @@ func (e *Engine) traceSide(dir Direction, self, other *peer, at netip.Addr, prot
 			if c.AllPeers {
 				step.PeerMatch = "all"
 			}
+			byBlockOnly := false
 			for _, s := range c.Peers {
-				if s.match(&e.cfg, other) && !s.isNone() || s.isAround(at) {
-					step.PeerMatch = s.text
+				if s.match(&e.cfg, other) && !s.isNone() {
+					step.PeerMatch, byBlockOnly = s.text, false
 					break
+				}
+				if step.PeerMatch == "" && s.isAround(at) {
+					step.PeerMatch, byBlockOnly = s.text, true
 				}
 				step.ByAddress = step.ByAddress || s.kind == byBlock && !at.IsValid()
 			}
 			step.ByAddress = step.ByAddress && step.PeerMatch == ""
+			names := named
+			if byBlockOnly && dir == Egress {
+				names = nil // a block is nobody, and has no names for ports
+			}
 			for _, m := range c.Ports {
-				if m.matches(proto, port, named) {
+				if m.matches(proto, port, names) {
 					step.PortMatch = m.String()
 					break
 				}
