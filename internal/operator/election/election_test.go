@@ -83,6 +83,7 @@ type arena struct {
 	*testing.T
 	kube      *kubeapi.Server
 	namespace string
+	times     Config
 	// working counts leaders at work: never more than one.
 	working atomic.Int32
 	log     *syncBuffer
@@ -90,7 +91,7 @@ type arena struct {
 
 func (a *arena) stand(id string, kube *rest.Config, work func(context.Context) error) *candidate {
 	a.Helper()
-	e, err := New(quick(), kube, a.namespace, id, slog.New(slog.NewTextHandler(a.log, nil)))
+	e, err := New(a.times, kube, a.namespace, id, slog.New(slog.NewTextHandler(a.log, nil)))
 	if err != nil {
 		a.Fatal(err)
 	}
@@ -157,7 +158,7 @@ func TestElection(t *testing.T) {
 	}
 	run := func(name string, f func(*arena)) {
 		t.Run(name, func(t *testing.T) {
-			a := &arena{T: t, kube: kube, namespace: strings.ReplaceAll(name, " ", "-"), log: &syncBuffer{}}
+			a := &arena{T: t, kube: kube, namespace: strings.ReplaceAll(name, " ", "-"), times: quick(), log: &syncBuffer{}}
 			ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: a.namespace}}
 			if _, err := client.CoreV1().Namespaces().Create(t.Context(), ns, metav1.CreateOptions{}); err != nil {
 				t.Fatal(err)
@@ -167,8 +168,9 @@ func TestElection(t *testing.T) {
 	}
 
 	run("released on exit", func(a *arena) {
+		a.times.LeaseDuration, a.times.RenewDeadline = time.Minute, 40*time.Second // nobody waits for a lease to end
 		first := a.stand("first", kube.Config, untilEnd)
-		a.leads(first, 20*time.Second)
+		a.leads(first, 60*time.Second)
 		second := a.stand("second", kube.Config, untilEnd)
 		time.Sleep(quick().RetryPeriod * 3)
 		if second.Leading() || second.Held() == nil || second.Leader() != "first" {
@@ -176,18 +178,18 @@ func TestElection(t *testing.T) {
 		}
 		began := time.Now()
 		first.cancel()
-		if err := a.ended(first, 5*time.Second); err != nil {
+		if err := a.ended(first, 30*time.Second); err != nil {
 			a.Error(err)
 		}
-		a.leads(second, 5*time.Second)
-		if took := time.Since(began); took > 2500*time.Millisecond {
+		a.leads(second, 30*time.Second)
+		if took := time.Since(began); took > a.times.LeaseDuration/2 {
 			a.Errorf("the second led after %s: the lease was not given back", took)
 		}
 	})
 	run("work that fails", func(a *arena) {
 		fault := errors.New("the work failed")
 		first := a.stand("first", kube.Config, func(context.Context) error { return fault })
-		if err := a.ended(first, 20*time.Second); !errors.Is(err, fault) {
+		if err := a.ended(first, 60*time.Second); !errors.Is(err, fault) {
 			a.Errorf("ended with %v", err)
 		}
 		second := a.stand("second", kube.Config, func(context.Context) error { return nil })
@@ -211,18 +213,18 @@ func TestElection(t *testing.T) {
 			})
 		})
 		first := a.stand("first", cfg, untilEnd)
-		a.leads(first, 20*time.Second)
+		a.leads(first, 60*time.Second)
 		second := a.stand("second", kube.Config, untilEnd)
 		began := time.Now()
 		close(cut)
-		err := a.ended(first, 10*time.Second)
+		err := a.ended(first, 30*time.Second)
 		if !errors.Is(err, ErrLost) {
 			a.Errorf("ended with %v", err)
 		}
 		if took := time.Since(began); took > quick().RenewDeadline+quick().RetryPeriod+stopGrace+500*time.Millisecond {
 			a.Errorf("it took %s to end", took)
 		}
-		a.leads(second, 10*time.Second)
+		a.leads(second, 30*time.Second)
 	})
 	run("stuck work", func(a *arena) {
 		cut, stuck := make(chan struct{}), make(chan struct{})
@@ -238,31 +240,31 @@ func TestElection(t *testing.T) {
 			})
 		})
 		first := a.stand("first", cfg, func(context.Context) error { <-stuck; return nil })
-		a.leads(first, 20*time.Second)
+		a.leads(first, 60*time.Second)
 		close(cut)
-		if err := a.ended(first, 6*time.Second); !errors.Is(err, ErrLost) {
+		if err := a.ended(first, 30*time.Second); !errors.Is(err, ErrLost) {
 			a.Errorf("ended with %v", err)
 		}
 		close(stuck)
 	})
 	run("cancelled while waiting", func(a *arena) {
 		first := a.stand("first", kube.Config, untilEnd)
-		a.leads(first, 20*time.Second)
+		a.leads(first, 60*time.Second)
 		second := a.stand("second", kube.Config, untilEnd)
 		second.cancel()
-		if err := a.ended(second, 5*time.Second); err != nil {
+		if err := a.ended(second, 30*time.Second); err != nil {
 			a.Error(err)
 		}
 	})
 	run("server restarts", func(a *arena) {
 		first := a.stand("first", kube.Config, untilEnd)
-		a.leads(first, 20*time.Second)
+		a.leads(first, 60*time.Second)
 		kube.Stop()
-		if err := a.ended(first, 10*time.Second); !errors.Is(err, ErrLost) {
+		if err := a.ended(first, 30*time.Second); !errors.Is(err, ErrLost) {
 			a.Errorf("ended with %v", err)
 		}
 		kube.Start()
-		a.leads(a.stand("second", kube.Config, untilEnd), 20*time.Second)
+		a.leads(a.stand("second", kube.Config, untilEnd), 60*time.Second)
 	})
 	run("many", func(a *arena) {
 		var all []*candidate
@@ -282,7 +284,7 @@ func TestElection(t *testing.T) {
 			}
 			i := <-next
 			all[i].cancel()
-			if err := a.ended(all[i], 10*time.Second); err != nil {
+			if err := a.ended(all[i], 30*time.Second); err != nil {
 				a.Error(err)
 			}
 			all = append(all[:i:i], all[i+1:]...)

@@ -157,7 +157,7 @@ func readinessOnServer(t *testing.T, env *controllers.Env) {
 	check := func(wantTaint, wantUp bool) {
 		t.Helper()
 		for i := range n {
-			controllers.Eventually(t, 20*time.Second, func() string {
+			controllers.Eventually(t, 60*time.Second, func() string {
 				node := &corev1.Node{}
 				if err := env.Client.Get(t.Context(), types.NamespacedName{Name: fmt.Sprint("n", i)}, node); err != nil {
 					return err.Error()
