@@ -15,14 +15,18 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/gentype"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/hawser-net/hawser/api/rest"
 	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/internal/testenv/kubeapi"
@@ -430,4 +434,154 @@ func TestKubernetesOneIdentity(t *testing.T) {
 	if len(list.Items) != len(byLabels) {
 		t.Errorf("%d objects for %d label sets", len(list.Items), len(byLabels))
 	}
+}
+
+// TestKubernetesRules enforces a NetworkPolicy, leads to a service, and knows who serves the API; over a restart too.
+func TestKubernetesRules(t *testing.T) {
+	t.Parallel()
+	c := newKubeCluster(t)
+	ns1, ns2 := twoNamespaces(t)
+	n1, n2 := c.node(ns1, "n1", "10.0.1.0/24", "fd00:1::/112"), c.node(ns2, "n2", "10.0.2.0/24", "fd00:2::/112")
+	for _, n := range []*machineNode{n1, n2} {
+		n.race = true
+		n.flags = append(n.flags, "--ipam", "kubernetes")
+		n.start()
+	}
+	ctx := t.Context()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	tcp, http := corev1.ProtocolTCP, intstr.FromString("http")
+	rules := c.client.Kube.NetworkingV1().NetworkPolicies("default")
+	web := &networkingv1.NetworkPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: "web"},
+		Spec: networkingv1.NetworkPolicySpec{
+			PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}},
+			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress},
+			Ingress: []networkingv1.NetworkPolicyIngressRule{{
+				From:  []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "client"}}}},
+				Ports: []networkingv1.NetworkPolicyPort{{Protocol: &tcp, Port: &http}},
+			}},
+		},
+	}
+	_, err := rules.Create(ctx, web, metav1.CreateOptions{})
+	must(err)
+	_, err = rules.Create(ctx, &networkingv1.NetworkPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: "client"},
+		Spec: networkingv1.NetworkPolicySpec{
+			PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{"app": "client"}},
+			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeEgress},
+			Egress: []networkingv1.NetworkPolicyEgressRule{{
+				To:    []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{}}},
+				Ports: []networkingv1.NetworkPolicyPort{{Protocol: &tcp, Port: &http}},
+			}},
+		},
+	}, metav1.CreateOptions{})
+	must(err)
+	c.eventually("rules in force on n1 and n2", func() bool {
+		for _, n := range []*machineNode{n1, n2} {
+			files, err := n.client.PolicyFiles(ctx)
+			in := 0
+			for _, f := range files {
+				if f.InForce {
+					in++
+				}
+			}
+			if err != nil || in != 2 {
+				return false
+			}
+		}
+		return true
+	})
+	c.object(n2, "web", map[string]string{"app": "web"}, corev1.ContainerPort{Name: "http", ContainerPort: 80}, corev1.ContainerPort{Name: "other", ContainerPort: 81})
+	server := n2.attached("web", nil)
+	client, stranger := c.pod(n1, "client", map[string]string{"app": "client"}), c.pod(n1, "stranger", map[string]string{"app": "stranger"})
+	for _, port := range []uint16{80, 81} {
+		for _, to := range server.both(port) {
+			serveEcho(t, server.ns, to)
+		}
+	}
+	// connects says whether a connection is made within a while; TCP, for the rules are for TCP.
+	connects := func(p *machinePod, to netip.AddrPort, patience time.Duration) bool {
+		for end := time.Now().Add(patience); ; {
+			var conn net.Conn
+			err := p.ns.Do(func() (err error) {
+				conn, err = net.DialTimeout("tcp", to.String(), 300*time.Millisecond)
+				return err
+			})
+			if err == nil {
+				conn.Close()
+				return true
+			}
+			if time.Now().After(end) {
+				return false
+			}
+		}
+	}
+	check := func(when string) {
+		t.Helper()
+		for _, to := range server.both(80) {
+			if !connects(client, to, 20*time.Second) {
+				t.Errorf("%s: the client does not reach %s by its named port", when, to)
+			}
+			if connects(stranger, to, time.Second) {
+				t.Errorf("%s: a stranger reaches %s", when, to)
+			}
+		}
+		if connects(client, server.both(81)[0], time.Second) {
+			t.Errorf("%s: the client reaches a port that no rule allows", when)
+		}
+	}
+	check("at first")
+
+	// A service of its own, whose backend is the server.
+	svc, err := c.client.Kube.CoreV1().Services("default").Create(ctx, &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 8080, TargetPort: intstr.FromInt32(80)}}},
+	}, metav1.CreateOptions{})
+	must(err)
+	ready, port, name := true, int32(80), "http"
+	_, err = c.client.Kube.DiscoveryV1().EndpointSlices("default").Create(ctx, &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{Name: "web-1", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}}, AddressType: discoveryv1.AddressTypeIPv4,
+		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{server.ip4.String()}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}},
+		Ports:     []discoveryv1.EndpointPort{{Name: &name, Port: &port, Protocol: &tcp}},
+	}, metav1.CreateOptions{})
+	must(err)
+	vip := netip.AddrPortFrom(netip.MustParseAddr(svc.Spec.ClusterIP), 8080)
+	if !connects(client, vip, 20*time.Second) {
+		t.Errorf("the client does not reach the service at %s", vip)
+	}
+	if connects(stranger, vip, time.Second) {
+		t.Errorf("a stranger reaches the service at %s", vip)
+	}
+
+	// The API is served by n2.
+	_, err = c.client.Kube.DiscoveryV1().EndpointSlices("default").Create(ctx, &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{Name: "kubernetes", Labels: map[string]string{discoveryv1.LabelServiceName: "kubernetes"}}, AddressType: discoveryv1.AddressTypeIPv4,
+		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.2"}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}},
+	}, metav1.CreateOptions{})
+	must(err)
+	c.eventually("n1 knows who serves the API", func() bool {
+		list, err := n1.client.IPs(ctx, "192.0.2.2/32", nil)
+		return err == nil && len(list) == 1 && list[0].Identity == int(identity.KubeAPIServer)
+	})
+	c.eventually("n2 knows that it serves the API itself", func() bool {
+		id, err := n2.client.Identity(ctx, identity.Host.String())
+		return err == nil && slices.Contains(id.Labels, "reserved:kube-apiserver")
+	})
+
+	// A restart keeps all of it, without a moment of openness; a deleted rule opens.
+	n2.kill()
+	n2.start()
+	n1.kill()
+	n1.start()
+	check("after a restart")
+	must(rules.Delete(ctx, "web", metav1.DeleteOptions{}))
+	if !connects(stranger, server.both(80)[0], 20*time.Second) {
+		t.Error("the stranger does not reach the server when no rule isolates it any more")
+	}
+	n1.stop()
+	n2.stop()
 }
