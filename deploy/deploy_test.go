@@ -191,15 +191,15 @@ var rights = map[string][]string{
 		"policy.networking.k8s.io/clusternetworkpolicies get,list,watch",
 	},
 	"hawser-operator": {
-		"/namespaces get,list,watch", "/nodes get,list,patch,watch", "/nodes/status patch", "/pods delete,get,list,watch",
-		"apiextensions.k8s.io/customresourcedefinitions create,get,list,watch",
-		"apiextensions.k8s.io/customresourcedefinitions@definitions update",
-		"cilium.io/ciliumclusterwidenetworkpolicies get,list,watch",
+		"/namespaces list", "/nodes get,list,patch,watch", "/nodes/status patch", "/pods delete,get,list,watch",
+		"apiextensions.k8s.io/customresourcedefinitions create",
+		"apiextensions.k8s.io/customresourcedefinitions@definitions get,update",
+		"cilium.io/ciliumclusterwidenetworkpolicies list,watch",
 		"cilium.io/ciliumclusterwidenetworkpolicies/status patch",
-		"cilium.io/ciliumendpoints delete,get,list,watch",
-		"cilium.io/ciliumendpointslices get,list,watch",
-		"cilium.io/ciliumidentities delete,get,list,patch,watch",
-		"cilium.io/ciliumnetworkpolicies get,list,watch",
+		"cilium.io/ciliumendpoints delete,deletecollection,get,list,watch",
+		"cilium.io/ciliumendpointslices list,watch",
+		"cilium.io/ciliumidentities delete,list,patch,watch",
+		"cilium.io/ciliumnetworkpolicies list,watch",
 		"cilium.io/ciliumnetworkpolicies/status patch",
 		"cilium.io/ciliumnodes delete,get,list,patch,watch",
 		"cilium.io/ciliumnodes/status patch",
@@ -229,6 +229,30 @@ func TestRights(t *testing.T) {
 	want := []string{"coordination.k8s.io/leases create", "coordination.k8s.io/leases@cilium-operator-resource-lock get,update"}
 	if diff := cmp.Diff(want, granted(role.Rules, definitions)); diff != "" {
 		t.Errorf("hawser-operator in its namespace (-want +granted):\n%s", diff)
+	}
+}
+
+// TestRightsOfManual: the operator is tested with the rights that its manual page names, so the manifests must grant these. They say by name which
+// definitions it may change.
+func TestRightsOfManual(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../docs/user/hawser-operator.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(page), "```yaml\n")
+	text, _, _ = strings.Cut(text, "```")
+	text, _, _ = strings.Cut(text, "\n---\n")
+	var manual, ours rbacv1.ClusterRole
+	if err := yaml.UnmarshalStrict([]byte(text), &manual); err != nil {
+		t.Fatal(err)
+	}
+	one(t, "ClusterRole", "hawser-operator", &ours)
+	for i := range ours.Rules {
+		ours.Rules[i].ResourceNames = nil
+	}
+	if diff := cmp.Diff(granted(manual.Rules, nil), granted(ours.Rules, nil)); diff != "" {
+		t.Errorf("(-manual +manifests):\n%s", diff)
 	}
 }
 

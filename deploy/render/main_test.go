@@ -41,8 +41,8 @@ func TestValues(t *testing.T) {
 		has, hasNot  []string // regular expressions
 	}{
 		{"defaults", "", []string{`identity-allocation-mode: "crd"`, `ciliumidentities\]\n +verbs: \[create, update, delete\]`, `podAntiAffinity`}, []string{`PodMonitor`, `kvstore`, `KUBERNETES_SERVICE_HOST`, `cluster-pool-ipv6`}},
-		{"operator makes identities", "identity: {managementMode: operator}", []string{`verbs: \[patch, delete, create, update\]`}, []string{`verbs: \[create, update, delete\]`}},
-		{"both make identities", "identity: {managementMode: both}", []string{`verbs: \[patch, delete, create, update\]`, `verbs: \[create, update, delete\]`}, nil},
+		{"operator makes identities", "identity: {managementMode: operator}", []string{`verbs: \[list, watch, patch, delete, get, create, update\]`}, []string{`verbs: \[create, update, delete\]`}},
+		{"both make identities", "identity: {managementMode: both}", []string{`verbs: \[list, watch, patch, delete, get, create, update\]`, `verbs: \[create, update, delete\]`}, nil},
 		{"kvstore", "identity: {allocationMode: kvstore}\nkvstore: {type: etcd, options: {etcd.address: 'http://192.0.2.1:2379', etcd.operationTimeout: 5s}}",
 			[]string{`kvstore: "etcd"`, `kvstore-opt: "etcd.address=http://192.0.2.1:2379,etcd.operationTimeout=5s"`}, []string{`verbs: \[create, update, delete\]`}},
 		{"without kube-proxy", "kubeProxyReplacement: true\nk8s: {serviceHost: 192.0.2.10, servicePort: 6443}",
