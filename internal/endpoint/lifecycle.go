@@ -415,7 +415,9 @@ func (l *Lifecycle) SetWorkload(ctx context.Context, id uint16, workload labels.
 	return l.relabel(ctx, old, row)
 }
 
-func samePorts(a, b []policy.NamedPort) bool { return policy.FormatNamedPorts(a) == policy.FormatNamedPorts(b) }
+func samePorts(a, b []policy.NamedPort) bool {
+	return policy.FormatNamedPorts(a) == policy.FormatNamedPorts(b)
+}
 
 func (l *Lifecycle) relabel(ctx context.Context, old, row Endpoint) (Endpoint, error) {
 	row.IdentityLabels, row.InfoLabels = l.split(row)

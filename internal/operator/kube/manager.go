@@ -82,7 +82,7 @@ func NewManager(cfg *rest.Config, log *slog.Logger) (manager.Manager, error) {
 
 // slimMeta drops what nobody here reads.
 func slimMeta(m *metav1.ObjectMeta) {
-	m.ManagedFields, m.Annotations, m.Finalizers, m.GenerateName, m.SelfLink = nil, nil, nil, "", ""
+	m.ManagedFields, m.Annotations, m.Finalizers, m.GenerateName = nil, nil, nil, ""
 }
 
 // slimPod keeps what makes a pod's identity, where it runs, and in what state it is. A cluster has many pods, and the cache holds them all.
