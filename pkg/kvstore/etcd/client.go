@@ -36,6 +36,7 @@ type Client struct {
 	slots  chan struct{} // nil: no bound
 
 	ready     chan struct{} // closed once etcd is set
+	hangUp    sync.Once     // closes etcd
 	etcd      *clientv3.Client
 	leases    leases.Table[clientv3.LeaseID]
 	grant     sync.Mutex // held while a lease is asked for, so that one request serves all who wait
@@ -447,15 +448,24 @@ func (c *Client) Close() error {
 	c.status.State = kvstore.StateClosed
 	c.mu.Unlock()
 	c.cancel()
-	var err error
+	err := c.disconnect()
+	c.wg.Wait()
+	// The connection may have come about while it was given up.
+	return errors.Join(err, c.disconnect())
+}
+
+// disconnect closes the connection if there is one that is open.
+func (c *Client) disconnect() error {
 	select {
 	case <-c.ready:
-		if err = c.etcd.Close(); errors.Is(err, context.Canceled) {
-			err = nil
-		}
 	default:
+		return nil
 	}
-	c.wg.Wait()
+	var err error
+	c.hangUp.Do(func() { err = c.etcd.Close() })
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
 	return err
 }
 
