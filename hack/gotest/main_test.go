@@ -109,3 +109,15 @@ func TestFuzzTargets(t *testing.T) {
 		t.Errorf("got %v", got)
 	}
 }
+
+func TestOutOfTime(t *testing.T) {
+	for text, want := range map[string]bool{
+		"--- FAIL: FuzzX (3.09s)\n    context deadline exceeded\nFAIL\n":                                              true,
+		"--- FAIL: FuzzX (0.02s)\n    x_test.go:9: wrong\n    Failing input written to testdata/fuzz/FuzzX/1\nFAIL\n": false,
+		"    x_test.go:9: context deadline exceeded\n    Failing input written to testdata/fuzz/FuzzX/1\nFAIL\n":      false,
+	} {
+		if got := outOfTime([]byte(text)); got != want {
+			t.Errorf("%q: %v, want %v", text, got, want)
+		}
+	}
+}
