@@ -26,6 +26,7 @@ func run(args []string) int {
 	if len(args) == 2 && args[0] == "etcd" {
 		return report(bench.ServeEtcd(ctx, args[1]))
 	}
+	signal.Ignore(syscall.SIGPIPE) // whoever reads the output may go before what was started is ended
 	self, err := os.Executable()
 	if err != nil {
 		return report(err)
