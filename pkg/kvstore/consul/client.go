@@ -54,7 +54,6 @@ type Client struct {
 	wg        sync.WaitGroup
 	slots     chan struct{}
 	leases    leases.Table[string]
-	grant     sync.Mutex // held while a session is asked for, so that one request serves all who wait
 	observers leases.Observers
 	beat      kvstore.Heartbeat
 

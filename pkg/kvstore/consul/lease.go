@@ -14,26 +14,10 @@ import (
 
 // reserve finds leases for the keys, asking for another session where there is no room.
 func (c *Client) reserve(ctx context.Context, keys []string) (leases.Reservation[string], error) {
-	if len(keys) == 0 {
-		return nil, nil
-	}
-	for {
-		if held, ok := c.leases.Reserve(keys); ok {
-			return held, nil
-		}
-		if err := c.addLease(ctx, keys); err != nil {
-			return nil, err
-		}
-	}
+	return c.leases.Obtain(keys, func() error { return c.addLease(ctx) })
 }
 
-func (c *Client) addLease(ctx context.Context, keys []string) error {
-	c.grant.Lock()
-	defer c.grant.Unlock()
-	if held, ok := c.leases.Reserve(keys); ok { // someone else asked meanwhile
-		c.leases.Settle(held, nil, leases.NotSent)
-		return nil
-	}
+func (c *Client) addLease(ctx context.Context) error {
 	both, done, err := c.begin(ctx)
 	if err != nil {
 		return err

@@ -39,7 +39,6 @@ type Client struct {
 	hangUp    sync.Once     // closes etcd
 	etcd      *clientv3.Client
 	leases    leases.Table[clientv3.LeaseID]
-	grant     sync.Mutex // held while a lease is asked for, so that one request serves all who wait
 	observers leases.Observers
 	history   history
 	comeback  *comeback

@@ -51,9 +51,31 @@ func (r Reservation[ID]) Leases() []*Lease[ID] {
 // Table assigns keys to leases: at most [kvstore.MaxKeysPerLease] on each, and a key that is written again stays where it is. All methods may be called
 // concurrently. The zero value is empty and ready.
 type Table[ID comparable] struct {
+	grant sync.Mutex // held while a lease is asked for, so that one request serves all who wait
+
 	mu   sync.Mutex
 	list []*Lease[ID]
 	keys map[string]*leasedKey[ID]
+}
+
+// Obtain finds room for the keys. Where there is none it calls add, which asks the store for another lease and puts it into use, one call at a time.
+func (t *Table[ID]) Obtain(keys []string, add func() error) (Reservation[ID], error) {
+	if len(keys) == 0 {
+		return nil, nil
+	}
+	if held, ok := t.Reserve(keys); ok {
+		return held, nil
+	}
+	t.grant.Lock()
+	defer t.grant.Unlock()
+	for {
+		if held, ok := t.Reserve(keys); ok { // someone else asked meanwhile
+			return held, nil
+		}
+		if err := add(); err != nil {
+			return nil, err
+		}
+	}
 }
 
 // Add puts a new lease into use; stop ends the work that keeps it alive.
