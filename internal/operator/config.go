@@ -64,6 +64,8 @@ type Config struct {
 
 	// AllocationMode says where identities are kept: one of the mode constants.
 	AllocationMode string
+	// ManagementMode and ManageCID say together who makes identities; see [Config.Management].
+	ManagementMode, ManageCID string
 	// HeartbeatTimeout is how long an identity must be unused before it is marked, where identities are Kubernetes objects.
 	HeartbeatTimeout time.Duration
 	// GCInterval is the time from the start of one round of identity collection to that of the next; 0 switches it off.
@@ -113,6 +115,9 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.Uint32Var(&c.MaxConnectedClusters, "max-connected-clusters", c.MaxConnectedClusters, "how many clusters can be connected: 255 or 511")
 	c.Store.Flags(fs)
 	fs.StringVar(&c.AllocationMode, "identity-allocation-mode", c.AllocationMode, "where identities are kept: kvstore or crd (Kubernetes objects)")
+	fs.StringVar(&c.ManagementMode, identity.ManagementFlag, c.ManagementMode, "who makes identities: agent (the default), operator or both")
+	fs.StringVar(&c.ManageCID, identity.ManageCIDFlag, c.ManageCID, "true is the same as --identity-management-mode=operator, false the same as agent")
+	fs.Lookup(identity.ManageCIDFlag).NoOptDefVal = "true"
 	fs.DurationVar(&c.HeartbeatTimeout, "identity-heartbeat-timeout", c.HeartbeatTimeout,
 		"how long an identity that is a Kubernetes object must be unused before it is marked for deletion")
 	fs.DurationVar(&c.GCInterval, "identity-gc-interval", c.GCInterval, "how often unused identities are looked for; 0 for never")
@@ -164,6 +169,11 @@ func (c *Config) Validate() error {
 	case c.AllocationMode == modeCRD && !c.Kubernetes:
 		bad("--identity-allocation-mode: %s needs Kubernetes: --k8s-kubeconfig-path or --k8s-api-server", modeCRD)
 	}
+	if m, err := c.Management(); err != nil {
+		errs = append(errs, err)
+	} else if m.Operator() && c.AllocationMode != modeCRD {
+		bad("--%s: %s needs --identity-allocation-mode=%s", identity.ManagementFlag, m, modeCRD)
+	}
 	if c.Kubernetes {
 		errs = append(errs, c.validateKubernetes())
 	}
@@ -191,6 +201,11 @@ func (c *Config) Validate() error {
 		checkAddr("operator-prometheus-serve-addr", c.PrometheusAddr)
 	}
 	return errors.Join(errs...)
+}
+
+// Management returns who makes identities.
+func (c *Config) Management() (identity.Management, error) {
+	return identity.ParseManagement(c.ManagementMode, c.ManageCID)
 }
 
 // validateKubernetes checks the options that only count with Kubernetes.

@@ -403,6 +403,7 @@ func TestConfig(t *testing.T) {
 		"--max-connected-clusters":         func(c *Config) { c.MaxConnectedClusters = 300 },
 		"nothing to do":                    func(c *Config) { c.Store = dial.Defaults() },
 		"--identity-allocation-mode":       func(c *Config) { c.AllocationMode = "crd" },
+		"--identity-management-mode":       func(c *Config) { c.ManagementMode = "operator" },
 		"--identity-gc-interval":           func(c *Config) { c.GCInterval = time.Millisecond },
 		"--identity-gc-rate-interval":      func(c *Config) { c.GCRateInterval = 0 },
 		"--identity-gc-rate-limit":         func(c *Config) { c.GCRateLimit = 0 },
@@ -443,6 +444,8 @@ func TestKubernetesConfig(t *testing.T) {
 		"--cilium-endpoint-gc-interval":  func(c *Config) { c.Endpoints.GCInterval = -1 },
 		"--identity-heartbeat-timeout":   func(c *Config) { c.HeartbeatTimeout = -1 },
 		"nobody can tell":                func(c *Config) { c.Endpoints.NoObjects = true },
+		"--identity-management-mode":     func(c *Config) { c.ManagementMode = "nobody" },
+		"leave out one of the two":       func(c *Config) { c.ManagementMode, c.ManageCID = "agent", "true" },
 	} {
 		c := good()
 		change(&c)
