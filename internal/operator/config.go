@@ -15,6 +15,7 @@ import (
 	"github.com/hawser-net/hawser/internal/operator/clusterpool"
 	"github.com/hawser-net/hawser/internal/operator/election"
 	"github.com/hawser-net/hawser/internal/operator/endpoints"
+	"github.com/hawser-net/hawser/internal/operator/groups"
 	"github.com/hawser-net/hawser/internal/operator/kube"
 	"github.com/hawser-net/hawser/internal/operator/nodes"
 	"github.com/hawser-net/hawser/pkg/kvstore/dial"
@@ -61,6 +62,10 @@ type Config struct {
 	Endpoints endpoints.Config
 	// ValidatePolicies writes the condition Valid of policies.
 	ValidatePolicies bool
+	// Groups says whether policies with groups of a cloud provider are followed.
+	Groups groups.Config
+	// PolicyNodeStatusInterval is the time between two looks for nodes that are gone in the status of policies; 0 for never.
+	PolicyNodeStatusInterval time.Duration
 
 	// AllocationMode says where identities are kept: one of the mode constants.
 	AllocationMode string
@@ -97,7 +102,7 @@ func Defaults() Config {
 		ClusterName: "default", MaxConnectedClusters: 255,
 		Store: dial.Defaults(),
 		Kube:  kube.Defaults(), Election: election.Defaults(),
-		IPAM: ipamClusterPool, Pool: clusterpool.Defaults(), Nodes: nodes.Defaults(), Endpoints: endpoints.Defaults(), ValidatePolicies: true,
+		IPAM: ipamClusterPool, Pool: clusterpool.Defaults(), Nodes: nodes.Defaults(), Endpoints: endpoints.Defaults(), ValidatePolicies: true, Groups: groups.Defaults(),
 		AllocationMode: modeKVStore, HeartbeatTimeout: 30 * time.Minute,
 		GCInterval: 15 * time.Minute, GCRateInterval: time.Minute, GCRateLimit: 2500,
 		HeartbeatInterval: time.Minute, LockGCInterval: 25 * time.Second, ClusterConfigInterval: 5 * time.Minute,
@@ -131,6 +136,9 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	c.Nodes.Flags(fs)
 	c.Endpoints.Flags(fs)
 	fs.BoolVar(&c.ValidatePolicies, "validate-network-policy", c.ValidatePolicies, "tell in the condition Valid of policies whether they can be enforced")
+	c.Groups.Flags(fs)
+	fs.DurationVar(&c.PolicyNodeStatusInterval, "cnp-node-status-gc-interval", c.PolicyNodeStatusInterval,
+		"how often nodes that are gone are removed from status.nodes of policies, which agents of long ago wrote; 0 for never")
 	fs.BoolVar(&c.Pprof, "operator-pprof", c.Pprof, "serve profiles for go tool pprof")
 	fs.StringVar(&c.PprofAddr, "operator-pprof-address", c.PprofAddr, "address to serve profiles at")
 	fs.Uint16Var(&c.PprofPort, "operator-pprof-port", c.PprofPort, "port to serve profiles at")
@@ -177,6 +185,9 @@ func (c *Config) Validate() error {
 	if c.Kubernetes {
 		errs = append(errs, c.validateKubernetes())
 	}
+	if c.PolicyNodeStatusInterval < 0 {
+		bad("--cnp-node-status-gc-interval: %s must not be negative", c.PolicyNodeStatusInterval)
+	}
 	if c.GCInterval < 0 || c.GCInterval > 0 && c.GCInterval < time.Second {
 		bad("--identity-gc-interval: %s must be 0 or at least a second", c.GCInterval)
 	}
@@ -210,7 +221,7 @@ func (c *Config) Management() (identity.Management, error) {
 
 // validateKubernetes checks the options that only count with Kubernetes.
 func (c *Config) validateKubernetes() error {
-	errs := []error{c.Kube.Validate(), c.Election.Validate(), c.Nodes.Validate(), c.Endpoints.Validate()}
+	errs := []error{c.Kube.Validate(), c.Election.Validate(), c.Nodes.Validate(), c.Endpoints.Validate(), c.Groups.Validate()}
 	switch c.IPAM {
 	case ipamKubernetes:
 	case ipamClusterPool:

@@ -14,6 +14,7 @@ import (
 	"github.com/hawser-net/hawser/internal/operator/crds"
 	"github.com/hawser-net/hawser/internal/operator/election"
 	"github.com/hawser-net/hawser/internal/operator/endpoints"
+	"github.com/hawser-net/hawser/internal/operator/groups"
 	"github.com/hawser-net/hawser/internal/operator/identities"
 	"github.com/hawser-net/hawser/internal/operator/kube"
 	"github.com/hawser-net/hawser/internal/operator/nodes"
@@ -137,9 +138,15 @@ func (o *Operator) addControllers(ctx context.Context, m manager.Manager) error 
 		return err
 	}
 	if o.cfg.ValidatePolicies {
-		if err := policies.Setup(m, o.log.With("part", "policies")); err != nil {
+		if err := policies.Setup(m, o.cfg.Groups.Interval > 0, o.log.With("part", "policies")); err != nil {
 			return err
 		}
+	}
+	if err := policies.SetupNodeStatusGC(m, o.cfg.PolicyNodeStatusInterval, o.log.With("part", "policies")); err != nil {
+		return err
+	}
+	if err := groups.Setup(m, o.cfg.Groups, groups.NewAWS(), o.log.With("part", "groups")); err != nil {
+		return err
 	}
 	if o.cfg.AllocationMode != modeCRD {
 		return nil

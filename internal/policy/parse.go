@@ -35,13 +35,20 @@ type FieldError struct {
 // Error returns "field: problem".
 func (e *FieldError) Error() string { return e.Field + ": " + e.Problem }
 
+// Option changes what is accepted.
+type Option func(*parser)
+
+// WithGroups accepts fromGroups and toGroups in entries that allow. They match nothing here: who knows the members of a group makes another policy of
+// their addresses. Where nobody does, leave it out, so that such a policy is refused.
+func WithGroups() Option { return func(ps *parser) { ps.groups = true } }
+
 // Parse returns the rules of a namespaced policy. Every fault is reported, as FieldErrors joined:
 // a policy counts whole or not at all.
-func Parse(p *v2.CiliumNetworkPolicy) ([]*Rule, error) {
+func Parse(p *v2.CiliumNetworkPolicy, opts ...Option) ([]*Rule, error) {
 	if p == nil {
 		return nil, errors.New("the policy is missing")
 	}
-	ps := parser{namespace: p.Namespace}
+	ps := newParser(p.Namespace, opts)
 	if !validNamespace(ps.namespace) {
 		ps.fail("metadata.namespace", "%q is not the name of a namespace", clip(ps.namespace))
 	}
@@ -49,11 +56,11 @@ func Parse(p *v2.CiliumNetworkPolicy) ([]*Rule, error) {
 }
 
 // ParseClusterwide returns the rules of a clusterwide policy.
-func ParseClusterwide(p *v2.CiliumClusterwideNetworkPolicy) ([]*Rule, error) {
+func ParseClusterwide(p *v2.CiliumClusterwideNetworkPolicy, opts ...Option) ([]*Rule, error) {
 	if p == nil {
 		return nil, errors.New("the policy is missing")
 	}
-	ps := parser{}
+	ps := newParser("", opts)
 	if p.Namespace != "" {
 		ps.fail("metadata.namespace", "a clusterwide policy has no namespace; leave it out or use the kind %s", v2.KindNetworkPolicy)
 	}
@@ -63,7 +70,16 @@ func ParseClusterwide(p *v2.CiliumClusterwideNetworkPolicy) ([]*Rule, error) {
 // parser collects the faults of one object.
 type parser struct {
 	namespace string // "" for clusterwide policies
+	groups    bool   // accepted, as peers that are nobody
 	errs      []error
+}
+
+func newParser(namespace string, opts []Option) *parser {
+	ps := &parser{namespace: namespace}
+	for _, o := range opts {
+		o(ps)
+	}
+	return ps
 }
 
 func (ps *parser) fail(field, format string, args ...any) {
@@ -161,7 +177,6 @@ type peerList struct {
 
 func (ps *parser) ingress(r *Rule, path, sub string, in *v2.IngressRule, deny bool) {
 	at := path + "." + sub
-	ps.unsupported(in.FromGroups != nil, at, "fromGroups")
 	ps.unsupported(in.FromNodes != nil, at, "fromNodes")
 	ps.unsupported(in.Authentication != nil, at, "authentication")
 	ps.unsupported(len(in.FromRequires) > 0, at, "fromRequires")
@@ -170,6 +185,7 @@ func (ps *parser) ingress(r *Rule, path, sub string, in *v2.IngressRule, deny bo
 		ps.cidrs(at, "fromCIDR", in.FromCIDR),
 		ps.cidrSet(at, "fromCIDRSet", in.FromCIDRSet),
 		ps.entities(at, "fromEntities", in.FromEntities),
+		ps.groupList(at, "fromGroups", in.FromGroups, deny),
 	}, in.ToPorts, in.ICMPs)
 }
 
@@ -177,7 +193,6 @@ func (ps *parser) egress(r *Rule, path, sub string, in *v2.EgressRule, deny bool
 	at := path + "." + sub
 	ps.unsupported(in.ToServices != nil, at, "toServices")
 	ps.unsupported(in.ToFQDNs != nil, at, "toFQDNs")
-	ps.unsupported(in.ToGroups != nil, at, "toGroups")
 	ps.unsupported(in.ToNodes != nil, at, "toNodes")
 	ps.unsupported(in.Authentication != nil, at, "authentication")
 	ps.unsupported(len(in.ToRequires) > 0, at, "toRequires")
@@ -186,6 +201,7 @@ func (ps *parser) egress(r *Rule, path, sub string, in *v2.EgressRule, deny bool
 		ps.cidrs(at, "toCIDR", in.ToCIDR),
 		ps.cidrSet(at, "toCIDRSet", in.ToCIDRSet),
 		ps.entities(at, "toEntities", in.ToEntities),
+		ps.groupList(at, "toGroups", in.ToGroups, deny),
 	}, in.ToPorts, in.ICMPs)
 }
 
@@ -254,6 +270,30 @@ func (ps *parser) endpoints(at, name string, in []v2.LabelSelector) peerList {
 			s = newLabelSelector(ps.namespace, ps.namespace == "", !namesCluster, reqs)
 		}
 		out.peers = append(out.peers, s)
+	}
+	return out
+}
+
+// groupList reads groups of a cloud provider. It has no peers: see WithGroups.
+func (ps *parser) groupList(at, name string, in []v2.Group, deny bool) peerList {
+	out := peerList{field: name, present: in != nil}
+	if !ps.groups {
+		ps.unsupported(in != nil, at, name)
+		return out
+	}
+	if in != nil && deny {
+		// Until the members are known, nothing would be denied.
+		ps.errs = append(ps.errs, &FieldError{
+			Field: at + "." + name, Problem: "is not supported where traffic is denied; allow the groups that may instead", Unsupported: true,
+		})
+	}
+	for i, g := range in {
+		at := fmt.Sprintf("%s.%s[%d]", at, name, i)
+		if g.AWS == nil {
+			ps.fail(at+".aws", "is missing")
+		} else if len(g.AWS.Labels)+len(g.AWS.SecurityGroupsIDs)+len(g.AWS.SecurityGroupsNames) == 0 {
+			ps.fail(at+".aws", "names no group; write at least one of labels, securityGroupsIds, securityGroupsNames")
+		}
 	}
 	return out
 }

@@ -33,6 +33,42 @@ func mustParse(t testing.TB, namespace, spec string) []*Rule {
 	return rules
 }
 
+// TestGroups: with somebody who resolves them, groups are peers that are nobody yet.
+func TestGroups(t *testing.T) {
+	t.Parallel()
+	parse := func(spec string) ([]*Rule, error) {
+		r := &v2.Rule{}
+		if err := json.Unmarshal([]byte(spec), r); err != nil {
+			t.Fatal(err)
+		}
+		return Parse(&v2.CiliumNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "default"}, Spec: r}, WithGroups())
+	}
+	rules, err := parse(`{"endpointSelector":{},"egress":[{"toGroups":[{"aws":{"securityGroupsIds":["sg-1"]}}]}],"ingress":[{"fromGroups":[]}]}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := rules[0].DefaultDeny; got != [2]bool{true, true} {
+		t.Errorf("isolates %v, want both directions", got)
+	}
+	for _, c := range rules[0].Clauses {
+		if c.AllPeers || len(c.Peers) > 0 {
+			t.Errorf("%s matches somebody", c.Path)
+		}
+	}
+	for field, spec := range map[string]string{
+		"spec.egress[0].toGroups[0].aws":    `{"endpointSelector":{},"egress":[{"toGroups":[{}]}]}`,
+		"spec.ingress[0].fromGroups[1].aws": `{"endpointSelector":{},"ingress":[{"fromGroups":[{"aws":{"labels":{"a":"b"}}},{"aws":{"region":"r"}}]}]}`,
+		"spec.ingressDeny[0].fromGroups":    `{"endpointSelector":{},"ingressDeny":[{"fromGroups":[{"aws":{"labels":{"a":"b"}}}]}]}`,
+		"spec.egress[0].toGroups":           `{"endpointSelector":{},"egress":[{"toCIDR":["10.0.0.0/8"],"toGroups":[{"aws":{"labels":{"a":"b"}}}]}]}`,
+	} {
+		_, err := parse(spec)
+		var fault *FieldError
+		if !errors.As(err, &fault) || fault.Field != field {
+			t.Errorf("%s: %v, want a fault at %s", spec, err, field)
+		}
+	}
+}
+
 // TestParseRefuses: each fault is named by its field.
 func TestParseRefuses(t *testing.T) {
 	t.Parallel()

@@ -68,7 +68,7 @@ func addRaw(s *runtime.Scheme) error {
 }
 
 // Parse reads an object of one of our own kinds as the server sent it, in JSON, exactly as agents do: what it returns for it is what nodes enforce, and an
-// error is why they do not.
+// error is why they do not. Groups are accepted and match nothing: the operator makes policies of their members.
 func Parse(kind string, text []byte) ([]*policy.Rule, error) {
 	r := &raw{}
 	if err := json.Unmarshal(text, r); err != nil {
@@ -85,9 +85,9 @@ func (r *raw) parse(kind string) ([]*policy.Rule, error) {
 	}
 	switch kind {
 	case v2.KindNetworkPolicy:
-		return policy.Parse(&v2.CiliumNetworkPolicy{ObjectMeta: r.ObjectMeta, Spec: spec, Specs: specs})
+		return policy.Parse(&v2.CiliumNetworkPolicy{ObjectMeta: r.ObjectMeta, Spec: spec, Specs: specs}, policy.WithGroups())
 	case v2.KindClusterwideNetworkPolicy:
-		return policy.ParseClusterwide(&v2.CiliumClusterwideNetworkPolicy{ObjectMeta: r.ObjectMeta, Spec: spec, Specs: specs})
+		return policy.ParseClusterwide(&v2.CiliumClusterwideNetworkPolicy{ObjectMeta: r.ObjectMeta, Spec: spec, Specs: specs}, policy.WithGroups())
 	}
 	return nil, fmt.Errorf("%q is no kind of policy", kind)
 }

@@ -7,6 +7,7 @@ package policies
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -34,10 +35,10 @@ const validMessage = "Policy validation succeeded"
 // maxMessage bounds the message: a status is no place for a book.
 const maxMessage = 4096
 
-// Setup adds the controllers of both kinds of policies to m.
-func Setup(m manager.Manager, log *slog.Logger) error {
+// Setup adds the controllers of both kinds of policies to m. groups says whether somebody follows the groups that policies name.
+func Setup(m manager.Manager, groups bool, log *slog.Logger) error {
 	for _, kind := range []string{v2.KindNetworkPolicy, v2.KindClusterwideNetworkPolicy} {
-		v := &validator{m.GetClient(), log, kind}
+		v := &validator{m.GetClient(), groups, log, kind}
 		// A write of the status does not change the generation: the condition written here starts nothing, and others' writes of it are not fought over.
 		err := builder.ControllerManagedBy(m).Named("validator-"+kind).
 			For(v.empty(), builder.WithPredicates(predicate.GenerationChangedPredicate{})).Complete(v)
@@ -52,6 +53,7 @@ func Setup(m manager.Manager, log *slog.Logger) error {
 // and a policy with such a field is not valid.
 type validator struct {
 	client client.Client
+	groups bool
 	log    *slog.Logger
 	kind   string
 }
@@ -68,7 +70,7 @@ func (v *validator) Reconcile(ctx context.Context, req reconcile.Request) (recon
 	if err := v.client.Get(ctx, req.NamespacedName, obj); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	have, fault := judge(obj)
+	have, fault := v.judge(obj)
 	conditions, changed := replace(have, condition(fault), time.Now())
 	if !changed {
 		return reconcile.Result{}, nil
@@ -96,7 +98,7 @@ func (v *validator) Reconcile(ctx context.Context, req reconcile.Request) (recon
 }
 
 // judge returns the conditions that a policy has, and what is wrong with it; nil for nothing.
-func judge(obj *unstructured.Unstructured) ([]v2.NetworkPolicyCondition, error) {
+func (v *validator) judge(obj *unstructured.Unstructured) ([]v2.NetworkPolicyCondition, error) {
 	// The status is others' business too, whatever they write there.
 	var status struct {
 		Status v2.NetworkPolicyStatus `json:"status"`
@@ -106,7 +108,25 @@ func judge(obj *unstructured.Unstructured) ([]v2.NetworkPolicyCondition, error) 
 	if err == nil {
 		_, err = policies.Parse(obj.GetKind(), text)
 	}
+	if err == nil && !v.groups && namesGroups(obj.Object) {
+		err = errors.New("names groups, which this operator does not look up: no member of them is allowed; set its --policy-external-group-sync-interval")
+	}
 	return status.Status.Conditions, err
+}
+
+// namesGroups says whether a field fromGroups or toGroups is somewhere in a valid policy.
+func namesGroups(tree any) bool {
+	switch tree := tree.(type) {
+	case map[string]any:
+		for k, v := range tree {
+			if k == "fromGroups" || k == "toGroups" || k != "metadata" && k != "status" && k != "matchLabels" && namesGroups(v) {
+				return true
+			}
+		}
+	case []any:
+		return slices.ContainsFunc(tree, namesGroups)
+	}
+	return false
 }
 
 // condition returns what is to be said of a policy with a fault, or without one.

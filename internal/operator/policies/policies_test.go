@@ -65,11 +65,15 @@ func TestJudge(t *testing.T) {
 		{"unknown field", cnp("a", "spec: {endpointSelector: {}, ingress: [{fromNowhere: []}]}"), []string{`ingress[0].fromNowhere`}},
 		{"unknown part", cnp("a", "spec: {endpointSelector: {}, ingress: [{}]}\nrules: []"), []string{"rules: is not a field"}},
 		{"null", cnp("a", "spec: {endpointSelector: {}, ingress: [{fromEndpoints: null}]}"), []string{"spec.ingress[0].fromEndpoints: is null"}},
+		{"groups", cnp("a", "spec: {endpointSelector: {}, egress: [{toGroups: [{aws: {region: r, securityGroupsIds: [a]}}]}]}"), nil},
+		{"groups off", cnp("a", "spec: {endpointSelector: {}, egress: [{toGroups: [{aws: {region: r, securityGroupsIds: [a]}}]}]}"),
+			[]string{"names groups", "--policy-external-group-sync-interval"}},
+		{"groups off, none named", cnp("a", "spec: {endpointSelector: {matchLabels: {toGroups: x}}, egress: [{}]}"), nil},
 		{"nodes", ccnp("a", "spec: {nodeSelector: {}, ingress: [{}]}"), []string{"spec.nodeSelector"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			_, err := judge(object(t, tt.text))
+			_, err := (&validator{groups: !strings.HasPrefix(tt.name, "groups off")}).judge(object(t, tt.text))
 			if len(tt.want) == 0 && err != nil {
 				t.Error(err)
 			}
@@ -113,14 +117,14 @@ func TestReplace(t *testing.T) {
 
 func TestConditions(t *testing.T) {
 	env := controllers.Start(t)
-	env.Run(t, func(_ context.Context, m manager.Manager, log *slog.Logger) error { return Setup(m, log) })
+	env.Run(t, func(_ context.Context, m manager.Manager, log *slog.Logger) error { return Setup(m, false, log) })
 	const good, bad = "spec: {endpointSelector: {}, ingress: [{fromEntities: [cluster]}]}", "spec: {endpointSelector: {}, egress: [{toFQDNs: [{matchName: example.com}]}]}"
 	get := func(u *unstructured.Unstructured) []v2.NetworkPolicyCondition {
 		t.Helper()
 		if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(u), u); err != nil {
 			t.Fatal(err)
 		}
-		conditions, _ := judge(u)
+		conditions, _ := (&validator{}).judge(u)
 		return conditions
 	}
 	wants := func(u *unstructured.Unstructured, status, message string) {

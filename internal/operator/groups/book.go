@@ -1,0 +1,75 @@
+package groups
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+)
+
+// Provider knows the members of groups. Its methods may be called from many goroutines.
+type Provider interface {
+	// Members returns the addresses of all members of g, sorted; none is an answer. g names at least one group.
+	Members(ctx context.Context, g v2.Group) (Members, error)
+}
+
+// book remembers the members of groups, so that many policies with the same group cost one look, and a failing provider nobody's traffic.
+type book struct {
+	from     Provider
+	interval time.Duration
+	now      func() time.Time
+
+	mu     sync.Mutex
+	groups map[string]*entry
+}
+
+// entry is one group. Its mutex is held while the group is looked up, so that others wait for the answer instead of asking too.
+type entry struct {
+	mu      sync.Mutex
+	members Members
+	known   bool // members were found at least once
+	looked  time.Time
+	err     error     // of the last look
+	wanted  time.Time // when somebody last asked
+}
+
+func newBook(from Provider, interval time.Duration) *book {
+	return &book{from: from, interval: interval, now: time.Now, groups: map[string]*entry{}}
+}
+
+// find returns the members of g, looked up anew if the last look is an interval ago or failed. With an error it returns those of before, if any, and whether
+// they were known.
+func (b *book) find(ctx context.Context, g v2.Group) (m Members, known bool, err error) {
+	k := key(g)
+	b.mu.Lock()
+	e := b.groups[k]
+	if e == nil {
+		e = &entry{}
+		b.groups[k] = e
+	}
+	e.wanted = b.now()
+	b.forget()
+	b.mu.Unlock()
+
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	// A round of all policies finds what the first of them has just fetched.
+	if now := b.now(); e.err != nil || e.looked.IsZero() || now.Sub(e.looked) >= b.interval/2 {
+		found, err := b.from.Members(ctx, g)
+		e.err, e.looked = err, now
+		if err == nil {
+			e.members, e.known = found, true
+		}
+	}
+	return e.members, e.known, e.err
+}
+
+// forget drops groups that nobody asked for in a while. It must be called with mu held.
+func (b *book) forget() {
+	for k, e := range b.groups {
+		if b.now().Sub(e.wanted) > 4*b.interval {
+			delete(b.groups, k)
+		}
+	}
+}

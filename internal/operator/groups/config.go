@@ -1,0 +1,31 @@
+package groups
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// Config says whether and how often groups are looked up.
+type Config struct {
+	// Interval is the time between two looks at the same group; 0 for never, then policies with groups allow nobody for them.
+	Interval time.Duration
+}
+
+// Defaults returns the configuration of an operator that is told nothing.
+func Defaults() Config { return Config{Interval: 10 * time.Minute} }
+
+// Flags binds the configuration to command-line flags; the current values are the defaults shown.
+func (c *Config) Flags(fs *pflag.FlagSet) {
+	fs.DurationVar(&c.Interval, "policy-external-group-sync-interval", c.Interval,
+		"how often the members of the AWS groups that policies name are looked up; 0 for never: such policies then allow nobody for their groups")
+}
+
+// Validate checks every option and joins all faults in one error.
+func (c *Config) Validate() error {
+	if c.Interval < 0 || c.Interval > 0 && c.Interval < time.Second {
+		return fmt.Errorf("--policy-external-group-sync-interval: %s must be 0 or at least a second", c.Interval)
+	}
+	return nil
+}

@@ -1,0 +1,268 @@
+package groups
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/k8s/policies"
+)
+
+// Labels and annotations of a derivative.
+const (
+	kindLabel   = "io.cilium.network.policy.kind"
+	parentLabel = "io.cilium.network.policy.parent.uuid"
+	derivative  = "derivative"
+	// sourceAnnotation is a digest of the entries that a derivative was made from. While looking up fails, one made from others is not kept.
+	sourceAnnotation = "network.hawser.net/derived-from"
+)
+
+// maxName is the longest name an object may have.
+const maxName = 253
+
+// Setup adds the controllers of both kinds of policies to m.
+func Setup(m manager.Manager, cfg Config, from Provider, log *slog.Logger) error {
+	if cfg.Interval == 0 {
+		return nil
+	}
+	b := newBook(from, cfg.Interval)
+	for _, kind := range []string{v2.KindNetworkPolicy, v2.KindClusterwideNetworkPolicy} {
+		c := &controller{client: m.GetClient(), book: b, interval: cfg.Interval, log: log, kind: kind}
+		err := builder.ControllerManagedBy(m).Named("groups-"+kind).
+			For(c.empty(), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+			Owns(c.empty(), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+			Complete(c)
+		if err != nil {
+			return fmt.Errorf("controller of the groups of a %s: %w", kind, err)
+		}
+	}
+	return nil
+}
+
+// controller keeps the derivatives of policies of one kind.
+type controller struct {
+	client   client.Client
+	book     *book
+	interval time.Duration
+	log      *slog.Logger
+	kind     string
+}
+
+func (c *controller) empty() *unstructured.Unstructured {
+	u := &unstructured.Unstructured{}
+	u.SetGroupVersionKind(v2.SchemeGroupVersion().WithKind(c.kind))
+	return u
+}
+
+// parent is what matters of a policy.
+type parent struct {
+	Spec   *v2.Rule               `json:"spec"`
+	Specs  []*v2.Rule             `json:"specs"`
+	Status v2.NetworkPolicyStatus `json:"status"`
+}
+
+func (p *parent) rules() []*v2.Rule {
+	if p.Spec == nil {
+		return p.Specs
+	}
+	return append([]*v2.Rule{p.Spec}, p.Specs...)
+}
+
+// Reconcile looks at one policy.
+func (c *controller) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	obj := c.empty()
+	if err := c.client.Get(ctx, req.NamespacedName, obj); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	if obj.GetLabels()[kindLabel] == derivative || !obj.GetDeletionTimestamp().IsZero() {
+		return reconcile.Result{}, nil
+	}
+	text, err := obj.MarshalJSON()
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("%s %s: %w", c.kind, req, err)
+	}
+	if _, err := policies.Parse(c.kind, text); err != nil {
+		return reconcile.Result{}, nil // its condition says so; what is in force stays
+	}
+	var p parent
+	if err := json.Unmarshal(text, &p); err != nil {
+		return reconcile.Result{}, fmt.Errorf("%s %s: %w", c.kind, req, err)
+	}
+	name := derivativeName(obj)
+	if !named(p.rules()) {
+		return reconcile.Result{}, c.drop(ctx, obj, p.Status, name)
+	}
+	fault, err := c.keep(ctx, obj, &p, name)
+	if err == nil {
+		err = c.tell(ctx, obj, p.Status, name, fault)
+	}
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("%s %s: %w", c.kind, req, err)
+	}
+	if fault != nil {
+		c.log.Warn("groups of a policy cannot be looked up, trying again", "kind", c.kind, "policy", req.String(), "error", fault)
+		return reconcile.Result{RequeueAfter: max(c.interval/12, time.Second)}, nil
+	}
+	return reconcile.Result{RequeueAfter: c.interval}, nil
+}
+
+// derivativeName returns the name of a policy's derivative.
+func derivativeName(obj *unstructured.Unstructured) string {
+	tail := "-togroups-" + string(obj.GetUID())
+	name := obj.GetName()
+	return strings.TrimRight(name[:min(len(name), maxName-len(tail))], "-.") + tail
+}
+
+// keep brings the derivative of a policy to what it should be. fault tells which groups could not be looked up.
+func (c *controller) keep(ctx context.Context, obj *unstructured.Unstructured, p *parent, name string) (fault, err error) {
+	source, err := digest(p.rules())
+	if err != nil {
+		return nil, err
+	}
+	have := c.empty()
+	switch err := c.client.Get(ctx, types.NamespacedName{Namespace: obj.GetNamespace(), Name: name}, have); {
+	case apierrors.IsNotFound(err):
+		have = nil
+	case err != nil:
+		return nil, err
+	case !owned(have, obj):
+		return fmt.Errorf("a policy %s exists that is not this one's derivative; remove or rename it", name), nil
+	}
+	unknown := false
+	rules, fault := derive(p.rules(), func(g v2.Group) (Members, error) {
+		m, known, err := c.book.find(ctx, g)
+		unknown = unknown || !known
+		return m, err
+	})
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	// This operator has not seen these groups yet, the one before it has.
+	if unknown && have != nil && have.GetAnnotations()[sourceAnnotation] == source {
+		return fault, nil
+	}
+	want, err := c.object(obj, name, source, rules)
+	if err != nil {
+		return nil, err
+	}
+	if have == nil {
+		return fault, c.client.Create(ctx, want)
+	}
+	if same(have, want) {
+		return fault, nil
+	}
+	want.SetResourceVersion(have.GetResourceVersion())
+	want.SetUID(have.GetUID())
+	return fault, c.client.Update(ctx, want)
+}
+
+// digest returns a short text that differs for rules that differ.
+func digest(rules []*v2.Rule) (string, error) {
+	text, err := json.Marshal(rules)
+	if err != nil {
+		return "", fmt.Errorf("encoding rules: %w", err)
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:12]), nil
+}
+
+func owned(have, by *unstructured.Unstructured) bool {
+	owner := metav1.GetControllerOf(have)
+	return owner != nil && owner.UID == by.GetUID()
+}
+
+// object returns the derivative.
+func (c *controller) object(of *unstructured.Unstructured, name, source string, rules []*v2.Rule) (*unstructured.Unstructured, error) {
+	tree, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&struct {
+		Specs []*v2.Rule `json:"specs"`
+	}{rules})
+	if err != nil {
+		return nil, fmt.Errorf("encoding policy %s: %w", name, err)
+	}
+	out := c.empty()
+	out.Object["specs"] = tree["specs"]
+	out.SetNamespace(of.GetNamespace())
+	out.SetName(name)
+	out.SetLabels(map[string]string{kindLabel: derivative, parentLabel: string(of.GetUID())})
+	out.SetAnnotations(map[string]string{sourceAnnotation: source})
+	yes := true
+	out.SetOwnerReferences([]metav1.OwnerReference{{
+		APIVersion: v2.SchemeGroupVersion().String(), Kind: c.kind, Name: of.GetName(), UID: of.GetUID(), Controller: &yes, BlockOwnerDeletion: &yes,
+	}})
+	return out, nil
+}
+
+// same says whether a derivative is what it should be.
+func same(have, want *unstructured.Unstructured) bool {
+	if _, extra := have.Object["spec"]; extra {
+		return false
+	}
+	a, err := json.Marshal(have.Object["specs"])
+	b, err2 := json.Marshal(want.Object["specs"])
+	return err == nil && err2 == nil && string(a) == string(b) && maps.Equal(have.GetLabels(), want.GetLabels()) && maps.Equal(have.GetAnnotations(), want.GetAnnotations())
+}
+
+// tell writes what became of the groups into the status of the policy, if that is news.
+func (c *controller) tell(ctx context.Context, obj *unstructured.Unstructured, have v2.NetworkPolicyStatus, name string, fault error) error {
+	ok, text := fault == nil, ""
+	if fault != nil {
+		text = fault.Error()
+		text = strings.ToValidUTF8(text[:min(len(text), 4096)], "")
+	}
+	if old, told := have.DerivativePolicies[name]; told && old.OK == ok && old.Error == text {
+		return nil
+	}
+	// A merge keeps what is not said, so each field is.
+	return c.patchStatus(ctx, obj, map[string]any{name: map[string]any{"ok": ok, "enforcing": ok, "error": text, "lastUpdated": metav1.Now()}})
+}
+
+func (c *controller) patchStatus(ctx context.Context, obj *unstructured.Unstructured, derivatives map[string]any) error {
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": obj.GetUID()}, "status": map[string]any{"derivativePolicies": derivatives},
+	})
+	if err != nil {
+		return fmt.Errorf("encoding the status: %w", err)
+	}
+	err = c.client.Status().Patch(ctx, obj.DeepCopy(), client.RawPatch(types.MergePatchType, patch))
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil // it is gone, or another of the same name
+	}
+	return err
+}
+
+// drop removes the derivative of a policy that names no groups any more.
+func (c *controller) drop(ctx context.Context, obj *unstructured.Unstructured, have v2.NetworkPolicyStatus, name string) error {
+	old := c.empty()
+	err := c.client.Get(ctx, types.NamespacedName{Namespace: obj.GetNamespace(), Name: name}, old)
+	if err == nil && owned(old, obj) {
+		uid := old.GetUID()
+		err = c.client.Delete(ctx, old, client.Preconditions{UID: &uid})
+	}
+	err = client.IgnoreNotFound(err)
+	if _, told := have.DerivativePolicies[name]; told {
+		err = errors.Join(err, c.patchStatus(ctx, obj, map[string]any{name: nil}))
+	}
+	if err != nil {
+		return fmt.Errorf("%s %s, whose groups are gone: %w", c.kind, client.ObjectKeyFromObject(obj), err)
+	}
+	return nil
+}

@@ -1,0 +1,226 @@
+package groups
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/yaml"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/policy"
+	"github.com/hawser-net/hawser/internal/testenv/controllers"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m,
+		// The embedded server of the test's API server, and klog's, stay for the life of the process.
+		goleak.IgnoreAnyFunction("go.etcd.io/etcd/client/pkg/v3/fileutil.purgeFile"),
+		goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start"),
+		goleak.IgnoreAnyFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),
+		// Idle connections of the SDK's client, which cannot be closed.
+		goleak.IgnoreTopFunction("internal/poll.runtime_pollWait"),
+		goleak.IgnoreTopFunction("net/http.(*persistConn).writeLoop"),
+	)
+}
+
+// cluster is an API server with the controllers, and an EC2.
+type cluster struct {
+	*testing.T
+	*controllers.Env
+	ec2  *ec2Server
+	stop func()
+}
+
+func (c *cluster) run() {
+	c.Helper()
+	c.stop = c.Env.Run(c.T, func(_ context.Context, m manager.Manager, log *slog.Logger) error {
+		return Setup(m, Config{Interval: time.Second}, c.ec2.provider(), log)
+	})
+}
+
+func (c *cluster) cnp(name, spec string) *v2.CiliumNetworkPolicy {
+	c.Helper()
+	p := &v2.CiliumNetworkPolicy{}
+	if err := yaml.Unmarshal(fmt.Appendf(nil, "metadata: {name: %s, namespace: default}\nspec: %s\n", name, spec), p); err != nil {
+		c.Fatal(err)
+	}
+	if err := c.Client.Create(c.Context(), p); err != nil {
+		c.Fatal(err)
+	}
+	return p
+}
+
+func (c *cluster) eventually(what string, f func() error) {
+	c.Helper()
+	var err error
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		if err = f(); err == nil {
+			return
+		}
+	}
+	c.Fatalf("%s: %v", what, err)
+}
+
+func (c *cluster) derivative(p *v2.CiliumNetworkPolicy) (*v2.CiliumNetworkPolicy, error) {
+	d := &v2.CiliumNetworkPolicy{}
+	err := c.Client.Get(c.Context(), types.NamespacedName{Namespace: p.Namespace, Name: p.Name + "-togroups-" + string(p.UID)}, d)
+	return d, err
+}
+
+// members waits until the derivative allows exactly these addresses, and returns it.
+func (c *cluster) members(p *v2.CiliumNetworkPolicy, want ...string) *v2.CiliumNetworkPolicy {
+	c.Helper()
+	var d *v2.CiliumNetworkPolicy
+	c.eventually(fmt.Sprintf("derivative of %s with %v", p.Name, want), func() (err error) {
+		if d, err = c.derivative(p); err != nil {
+			return err
+		}
+		got := []string{}
+		for _, r := range d.Specs {
+			for _, e := range r.Egress {
+				for _, s := range e.ToCIDRSet {
+					got = append(got, s.CIDR)
+				}
+			}
+		}
+		if diff := cmp.Diff(append([]string{}, want...), got); diff != "" {
+			return fmt.Errorf("members (-want +got):\n%s", diff)
+		}
+		return nil
+	})
+	if _, err := policy.Parse(d); err != nil {
+		c.Errorf("nodes cannot enforce the derivative: %v", err)
+	}
+	return d
+}
+
+// told waits until the status of p says ok, or an error with that text.
+func (c *cluster) told(p *v2.CiliumNetworkPolicy, fault string) {
+	c.Helper()
+	c.eventually(fmt.Sprintf("status of %s", p.Name), func() error {
+		got := &v2.CiliumNetworkPolicy{}
+		if err := c.Client.Get(c.Context(), client.ObjectKeyFromObject(p), got); err != nil {
+			return err
+		}
+		for _, s := range got.Status.DerivativePolicies {
+			if s.OK == (fault == "") && strings.Contains(s.Error, fault) && len(got.Status.DerivativePolicies) == 1 {
+				return nil
+			}
+		}
+		return fmt.Errorf("status %+v, want %q", got.Status.DerivativePolicies, fault)
+	})
+}
+
+// TestDerivatives: what becomes of a policy with groups while groups, AWS, the operator and people change.
+func TestDerivatives(t *testing.T) {
+	c := &cluster{T: t, Env: controllers.Start(t), ec2: newEC2(t)}
+	web := instance{groups: []string{"sg-1"}, private: "10.0.0.1"}
+	c.ec2.set(web)
+	c.run()
+	plain := c.cnp("plain", `{endpointSelector: {}, egress: [{toCIDR: [10.0.0.0/8]}]}`)
+	p := c.cnp("p", `{endpointSelector: {}, egress: [{toGroups: [{aws: {securityGroupsIds: [sg-1]}}], toPorts: [{ports: [{port: "80", protocol: TCP}]}]}, {toEntities: [host]}]}`)
+	d := c.members(p, "10.0.0.1/32")
+	c.told(p, "")
+	if len(d.Specs) != 1 || len(d.Specs[0].Egress) != 1 || len(d.Specs[0].Egress[0].ToPorts) != 1 || !metav1.IsControlledBy(d, p) {
+		t.Errorf("derivative %+v, owned by %+v", d.Specs, d.OwnerReferences)
+	}
+
+	// Members come and go; nothing is written when nothing changes.
+	c.ec2.set(web, instance{groups: []string{"sg-1"}, private: "10.0.0.2"})
+	d = c.members(p, "10.0.0.1/32", "10.0.0.2/32")
+	time.Sleep(2500 * time.Millisecond)
+	if again := c.members(p, "10.0.0.1/32", "10.0.0.2/32"); again.ResourceVersion != d.ResourceVersion {
+		t.Error("a derivative was written although nothing changed")
+	}
+
+	// Somebody changes the derivative: it is put right.
+	d.Specs[0].Egress[0].ToCIDRSet = []v2.CIDRRule{{CIDR: "0.0.0.0/0"}}
+	if err := c.Client.Update(t.Context(), d); err != nil {
+		t.Fatal(err)
+	}
+	c.members(p, "10.0.0.1/32", "10.0.0.2/32")
+
+	// AWS fails: what was known stays, also for the next operator, and the status says so.
+	c.ec2.breakDown(true)
+	c.told(p, "UnauthorizedOperation")
+	c.members(p, "10.0.0.1/32", "10.0.0.2/32")
+	c.stop()
+	c.run()
+	c.told(p, "UnauthorizedOperation")
+	time.Sleep(1500 * time.Millisecond)
+	c.members(p, "10.0.0.1/32", "10.0.0.2/32")
+
+	// A policy that is new, or changed, while AWS fails allows nobody for groups that this operator has not seen.
+	fresh := c.cnp("fresh", `{endpointSelector: {}, egress: [{toGroups: [{aws: {securityGroupsIds: [sg-1]}}]}]}`)
+	c.members(fresh)
+	c.told(fresh, "UnauthorizedOperation")
+	if err := c.Client.Get(t.Context(), client.ObjectKeyFromObject(p), p); err != nil {
+		t.Fatal(err)
+	}
+	p.Spec.Egress[0].ToPorts[0].Ports[0].Port = "443"
+	if err := c.Client.Update(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	if d := c.members(p); d.Specs[0].Egress[0].ToPorts[0].Ports[0].Port != "443" {
+		t.Error("the derivative keeps the old port")
+	}
+	c.ec2.breakDown(false)
+	c.members(p, "10.0.0.1/32", "10.0.0.2/32")
+	c.members(fresh, "10.0.0.1/32", "10.0.0.2/32")
+	c.told(p, "")
+
+	// The group becomes empty: nobody.
+	c.ec2.set()
+	c.members(p)
+
+	// The policy names no groups any more.
+	if err := c.Client.Get(t.Context(), client.ObjectKeyFromObject(p), p); err != nil {
+		t.Fatal(err)
+	}
+	p.Spec.Egress = p.Spec.Egress[1:]
+	if err := c.Client.Update(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	c.eventually("the end of the derivative", func() error {
+		if _, err := c.derivative(p); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("got %v", err)
+		}
+		if err := c.Client.Get(t.Context(), client.ObjectKeyFromObject(p), p); err != nil || len(p.Status.DerivativePolicies) > 0 {
+			return fmt.Errorf("status %+v, %v", p.Status.DerivativePolicies, err)
+		}
+		return nil
+	})
+	if _, err := c.derivative(plain); !apierrors.IsNotFound(err) {
+		t.Errorf("a policy without groups has a derivative: %v", err)
+	}
+
+	// The same for the whole cluster.
+	cc := &v2.CiliumClusterwideNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: strings.Repeat("x", 250)}, Spec: &v2.Rule{
+		EndpointSelector: &v2.LabelSelector{}, Ingress: []v2.IngressRule{{FromGroups: []v2.Group{group("sg-7")}}},
+	}}
+	c.ec2.set(instance{groups: []string{"sg-7"}, private: "10.0.0.7"})
+	if err := c.Client.Create(t.Context(), cc); err != nil {
+		t.Fatal(err)
+	}
+	c.eventually("derivative of a clusterwide policy", func() error {
+		var all v2.CiliumClusterwideNetworkPolicyList
+		if err := c.Client.List(t.Context(), &all, client.MatchingLabels{parentLabel: string(cc.UID)}); err != nil {
+			return err
+		}
+		if len(all.Items) != 1 || len(all.Items[0].Specs[0].Ingress[0].FromCIDRSet) != 1 {
+			return fmt.Errorf("found %d", len(all.Items))
+		}
+		return nil
+	})
+}

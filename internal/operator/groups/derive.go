@@ -1,0 +1,92 @@
+package groups
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+)
+
+// maxMembers bounds the addresses of one policy's groups: an object of Kubernetes holds about 1 MB.
+const maxMembers = 10_000
+
+// Members are the addresses of a group's members, sorted.
+type Members []netip.Addr
+
+// lookup returns the members of a group.
+type lookup func(v2.Group) (Members, error)
+
+// named says whether any entry that allows names groups.
+func named(rules []*v2.Rule) bool {
+	return slices.ContainsFunc(rules, func(r *v2.Rule) bool {
+		return slices.ContainsFunc(r.Ingress, func(e v2.IngressRule) bool { return e.FromGroups != nil }) ||
+			slices.ContainsFunc(r.Egress, func(e v2.EgressRule) bool { return e.ToGroups != nil })
+	})
+}
+
+// derive returns the rules of the derivative policy: the entries of rules that name groups, with their members instead. A group that cannot be looked up has
+// no members; the error tells which. Rules must be valid.
+func derive(rules []*v2.Rule, find lookup) ([]*v2.Rule, error) {
+	var out []*v2.Rule
+	var errs []error
+	left := maxMembers
+	members := func(at string, groups []v2.Group) []v2.CIDRRule {
+		list := []v2.CIDRRule{} // present, and nobody
+		var all Members
+		for i, g := range groups {
+			m, err := find(g)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("%s[%d]: %w", at, i, err))
+			}
+			all = append(all, m...)
+		}
+		slices.SortFunc(all, netip.Addr.Compare)
+		all = slices.Compact(all)
+		if len(all) > left {
+			errs = append(errs, fmt.Errorf("%s: the groups of a policy may have %d members, these have more; none of them is allowed", at, maxMembers))
+			return list
+		}
+		left -= len(all)
+		for _, a := range all {
+			list = append(list, v2.CIDRRule{CIDR: netip.PrefixFrom(a, a.BitLen()).String()})
+		}
+		return list
+	}
+	for n, r := range rules {
+		d := &v2.Rule{EndpointSelector: r.EndpointSelector, Labels: r.Labels, Description: r.Description, EnableDefaultDeny: r.EnableDefaultDeny}
+		for i, e := range r.Ingress {
+			if e.FromGroups != nil {
+				e.FromCIDRSet, e.FromGroups = members(fmt.Sprintf("rule %d: ingress[%d].fromGroups", n, i), e.FromGroups), nil
+				d.Ingress = append(d.Ingress, e)
+			}
+		}
+		for i, e := range r.Egress {
+			if e.ToGroups != nil {
+				e.ToCIDRSet, e.ToGroups = members(fmt.Sprintf("rule %d: egress[%d].toGroups", n, i), e.ToGroups), nil
+				d.Egress = append(d.Egress, e)
+			}
+		}
+		if len(d.Ingress)+len(d.Egress) > 0 {
+			out = append(out, d)
+		}
+	}
+	return out, errors.Join(errs...)
+}
+
+// key is the same for groups that mean the same.
+func key(g v2.Group) string {
+	if g.AWS != nil {
+		a := *g.AWS
+		a.SecurityGroupsIDs = slices.Sorted(slices.Values(a.SecurityGroupsIDs))
+		a.SecurityGroupsNames = slices.Sorted(slices.Values(a.SecurityGroupsNames))
+		g.AWS = &a
+	}
+	text, err := json.Marshal(g) // maps are written in order
+	if err != nil {
+		return fmt.Sprint(g)
+	}
+	return string(text)
+}
