@@ -63,7 +63,10 @@ func Register(ctx context.Context, c client.Client, defs []*apiextensionsv1.Cust
 			return fmt.Errorf("definition of %s: %w", def.Name, err)
 		}
 	}
-	return Wait(ctx, c, names(defs), log)
+	return wait(ctx, c, names(defs), log, func(name string) error { // somebody deleted it
+		i := slices.IndexFunc(defs, func(d *apiextensionsv1.CustomResourceDefinition) bool { return d.Name == name })
+		return register(ctx, c, defs[i], log)
+	})
 }
 
 // register brings one definition into the cluster.
@@ -80,6 +83,9 @@ func register(ctx context.Context, c client.Client, def *apiextensionsv1.CustomR
 	}
 	if err != nil {
 		return err
+	}
+	if !have.DeletionTimestamp.IsZero() {
+		return nil // it is created when it is gone, see Register
 	}
 	if old, err := schemaVersion(have); err == nil && !old.LessThan(want) {
 		if want.LessThan(old) {
@@ -116,6 +122,11 @@ func Names(defs []*apiextensionsv1.CustomResourceDefinition) []string { return n
 
 // Wait returns when the server serves all definitions of these names. While it waits it says every now and then what is missing.
 func Wait(ctx context.Context, c client.Client, names []string, log *slog.Logger) error {
+	return wait(ctx, c, names, log, func(string) error { return nil })
+}
+
+// wait is Wait that calls gone for definitions that do not exist.
+func wait(ctx context.Context, c client.Client, names []string, log *slog.Logger, gone func(name string) error) error {
 	nag := time.Now().Add(nagInterval)
 	missing := slices.Clone(names)
 	for {
@@ -127,6 +138,11 @@ func Wait(ctx context.Context, c client.Client, names []string, log *slog.Logger
 			state, fatal := "", error(nil)
 			if err != nil {
 				state = err.Error()
+				if apierrors.IsNotFound(err) {
+					if err := gone(name); err != nil {
+						state = err.Error()
+					}
+				}
 			} else {
 				state, fatal = serving(crd)
 			}

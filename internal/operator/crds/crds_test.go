@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -123,6 +124,30 @@ func TestDefinitions(t *testing.T) {
 	wg.Wait()
 	if err := env.Client.Create(ctx, &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: "1000"}, SecurityLabels: map[string]string{}}); err != nil {
 		t.Errorf("after registration: %v", err)
+	}
+	// One that is being deleted comes back once it is gone.
+	slow := get()
+	slow.Finalizers = append(slow.Finalizers, "test.hawser.net/slow")
+	if err := env.Client.Update(ctx, slow); err != nil {
+		t.Fatal(err)
+	}
+	if err := env.Client.Delete(ctx, slow); err != nil {
+		t.Fatal(err)
+	}
+	wg.Go(func() {
+		if err := crds.Register(ctx, env.Client, defs, log); err != nil {
+			t.Errorf("while a definition is being deleted: %v", err)
+		}
+	})
+	time.Sleep(300 * time.Millisecond)
+	slow = get()
+	slow.Finalizers = slices.DeleteFunc(slow.Finalizers, func(s string) bool { return strings.HasPrefix(s, "test.") })
+	if err := env.Client.Update(ctx, slow); err != nil {
+		t.Fatal(err)
+	}
+	wg.Wait()
+	if now := get(); now.UID == slow.UID || !now.DeletionTimestamp.IsZero() {
+		t.Errorf("the definition is %s, deleted at %v; want another than %s", now.UID, now.DeletionTimestamp, slow.UID)
 	}
 	// What the server refuses is told at once.
 	bad := defs[0].DeepCopy()
