@@ -1,0 +1,187 @@
+package scale
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/hawser-net/hawser/internal/sandbox/kube/parts"
+)
+
+// Ways to make identities, for Config.Modes.
+const (
+	// modeAgents has every agent make the identities that its pods need.
+	modeAgents = "agents"
+	// modeOperator has the operator make them.
+	modeOperator = "operator"
+	// modeRandom has agents pick numbers at random, as others do, instead of trying the same ones in the same order: for comparison.
+	modeRandom = "random"
+)
+
+// Config says what to measure. Use [Defaults].
+type Config struct {
+	// Scenarios are the names of those to run, of Scenarios; all if empty.
+	Scenarios []string
+	// Full takes the sizes of a data centre for all sizes that are not given: hours on a small machine.
+	Full bool
+
+	// Agents is how many agents, with a pod each, a namespace's relabelling meets; RandomAgents is the same for the mode random, which asks for the square
+	// of it in events. Modes are the ways to make identities.
+	Agents, RandomAgents int
+	Modes                []string
+	// KillAfter is when the leading operator is killed, after the namespace was relabelled.
+	KillAfter time.Duration
+
+	// Numbers is how many identities there can be in the scenario that fills them; 65,280 is a cluster's whole range. InUse of them have an endpoint.
+	Numbers, InUse int
+
+	// Sizes are the numbers of pods at which memory is measured, ascending.
+	Sizes []int
+
+	// StreamPods come at StreamRate a second on StreamNodes nodes. Observers agents of them hear of all pods.
+	StreamPods, StreamNodes, Observers int
+	StreamRate                         float64
+
+	// Lease is how long the operators' lease lasts; 0 for their default.
+	Lease time.Duration
+	// Patience is how long a cluster may take to come to what it should be.
+	Patience time.Duration
+
+	// BinDir has the programs to measure: hawser-operator and hawser-agent.
+	BinDir string
+	// Self is this program, started again to serve etcd with a directory as its last argument (see bench.ServeEtcd).
+	Self []string
+	// Out is the directory that the report and its plots are written to.
+	Out string
+	// Progress receives what is going on; nil is silence.
+	Progress io.Writer
+	// Keep leaves the directory with the logs behind.
+	Keep bool
+}
+
+// Defaults returns sizes that a machine with two processors does in a quarter of an hour.
+func Defaults() Config {
+	return Config{
+		Agents: 5000, RandomAgents: 1000, Modes: []string{modeAgents, modeRandom}, KillAfter: 100 * time.Millisecond,
+		Numbers: 65280, InUse: 500, Sizes: []int{10000, 40000},
+		StreamPods: 6000, StreamNodes: 200, Observers: 4, StreamRate: 100,
+		Patience: 5 * time.Minute, BinDir: "bin", Out: "bin/scale",
+	}
+}
+
+// full changes what is still at its default to the sizes that the figures of the field are given for.
+func (c *Config) full() {
+	d := Defaults()
+	set := func(v *int, def, full int) {
+		if *v == def {
+			*v = full
+		}
+	}
+	set(&c.RandomAgents, d.RandomAgents, 5000)
+	set(&c.InUse, d.InUse, 5000)
+	set(&c.StreamPods, d.StreamPods, 40000)
+	set(&c.StreamNodes, d.StreamNodes, 400)
+	set(&c.Observers, d.Observers, 8)
+	if slices.Equal(c.Sizes, d.Sizes) {
+		c.Sizes = []int{10000, 40000, 100000}
+	}
+	if c.Patience == d.Patience {
+		c.Patience = time.Hour
+	}
+}
+
+// Flags binds the configuration to command-line flags; the current values are the defaults shown.
+func (c *Config) Flags(fs *pflag.FlagSet) {
+	fs.StringSliceVar(&c.Scenarios, "scenarios", c.Scenarios, "scenarios to run, of "+strings.Join(Scenarios(), ", ")+"; all by default")
+	fs.BoolVar(&c.Full, "full", c.Full, "the sizes of a data centre, where no other is given: hours on two processors")
+	fs.IntVar(&c.Agents, "agents", c.Agents, "relabel: agents, with a pod each")
+	fs.IntVar(&c.RandomAgents, "random-agents", c.RandomAgents, "relabel: the same for random numbers, which make the square of it in events")
+	fs.StringSliceVar(&c.Modes, "modes", c.Modes, "relabel: who makes identities, of "+strings.Join(modes(), ", "))
+	fs.DurationVar(&c.KillAfter, "kill-after", c.KillAfter, "relabel: when the leading operator is killed, after the namespace got its new label")
+	fs.IntVar(&c.Numbers, "numbers", c.Numbers, "identities: how many there can be")
+	fs.IntVar(&c.InUse, "in-use", c.InUse, "identities: how many of them are in use when the others are collected")
+	fs.IntSliceVar(&c.Sizes, "sizes", c.Sizes, "memory: numbers of pods to measure at")
+	fs.IntVar(&c.StreamPods, "stream-pods", c.StreamPods, "stream: how many pods are created")
+	fs.Float64Var(&c.StreamRate, "stream-rate", c.StreamRate, "stream: how many a second")
+	fs.IntVar(&c.StreamNodes, "stream-nodes", c.StreamNodes, "stream: on how many nodes")
+	fs.IntVar(&c.Observers, "observers", c.Observers, "stream: agents that hear of all pods, with connections and watches of their own")
+	fs.DurationVar(&c.Lease, "lease", c.Lease, "how long the operators' lease lasts; 0 for their default")
+	fs.DurationVar(&c.Patience, "patience", c.Patience, "how long the cluster may take to come to what it should be")
+	fs.StringVar(&c.BinDir, "bin", c.BinDir, "directory with the programs to measure")
+	fs.StringVar(&c.Out, "out", c.Out, "directory for the report and its plots")
+	fs.BoolVar(&c.Keep, "keep", c.Keep, "leave the logs of the processes behind")
+}
+
+func modes() []string { return []string{modeAgents, modeOperator, modeRandom} }
+
+// Validate checks every option and joins all faults.
+func (c *Config) Validate() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	for _, s := range c.Scenarios {
+		if !slices.Contains(Scenarios(), s) {
+			bad("--scenarios: there is no %q: choose of %s", s, strings.Join(Scenarios(), ", "))
+		}
+	}
+	for _, m := range c.Modes {
+		if !slices.Contains(modes(), m) {
+			bad("--modes: there is no %q: choose of %s", m, strings.Join(modes(), ", "))
+		}
+	}
+	const mostAgents, mostPods = 1 << 16, 254 // see podOf
+	for flag, n := range map[string]int{"agents": c.Agents, "random-agents": c.RandomAgents, "stream-nodes": c.StreamNodes} {
+		if n < 1 || n > mostAgents {
+			bad("--%s: %d is not 1 to %d", flag, n, mostAgents)
+		}
+	}
+	if c.StreamPods < 1 || c.StreamNodes > 0 && (c.StreamPods-1)/c.StreamNodes+1 > mostPods {
+		bad("--stream-pods: %d on %d nodes is not 1 to %d each", c.StreamPods, c.StreamNodes, mostPods)
+	}
+	if c.StreamRate <= 0 {
+		bad("--stream-rate: %g is not above 0", c.StreamRate)
+	}
+	if c.Observers < 1 || c.Observers > c.StreamNodes {
+		bad("--observers: %d is not 1 to the %d nodes", c.Observers, c.StreamNodes)
+	}
+	if c.InUse < 1 || c.Numbers < 4*c.InUse || c.Numbers > wholeRange {
+		bad("--numbers and --in-use: %d and %d: there must be at least four times as many as are in use, and at most %d", c.Numbers, c.InUse, wholeRange)
+	}
+	if len(c.Sizes) == 0 || c.Sizes[0] < 1 || !slices.IsSorted(c.Sizes) {
+		bad("--sizes: %v does not ascend from above 0", c.Sizes)
+	}
+	if c.Patience <= 0 || c.KillAfter < 0 || c.Lease < 0 {
+		bad("--patience must be above 0, --kill-after and --lease not below")
+	}
+	if len(c.Self) == 0 {
+		bad("no program to serve etcd with")
+	}
+	for _, name := range []string{"hawser-operator", "hawser-agent"} {
+		if _, err := os.Stat(filepath.Join(c.BinDir, name)); err != nil {
+			bad("%w: run `make build` first", err)
+		}
+	}
+	if dir, err := parts.Dir(); err != nil {
+		bad("%w", err)
+	} else if _, err := os.Stat(filepath.Join(dir, "kube-apiserver")); err != nil {
+		bad("%w: run `make kube-apiserver` first", err)
+	}
+	return errors.Join(errs...)
+}
+
+// leaseFlags are the operators' flags for a lease that lasts as long as the configuration says.
+func (c *Config) leaseFlags() []string {
+	if c.Lease == 0 {
+		return nil
+	}
+	return []string{
+		"--leader-election-lease-duration", c.Lease.String(), "--leader-election-renew-deadline", (c.Lease * 2 / 3).String(),
+		"--leader-election-retry-period", (c.Lease / 8).String(),
+	}
+}

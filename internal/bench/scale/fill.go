@@ -1,0 +1,442 @@
+package scale
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/k8s"
+	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/pkg/allocator"
+)
+
+const (
+	// fillers is how many agents fill the range together.
+	fillers = 8
+	// single is how many allocations are timed one after the other.
+	single = 50
+	// late is how many pods come when no number is left.
+	late = 20
+	// fillNamespace is where the pods are.
+	fillNamespace = "apps"
+)
+
+// collectorFlags have the operator look often, and write as fast as the server takes it: at its defaults this scenario would take an hour.
+func (c *Config) collectorFlags() []string {
+	return append([]string{
+		"--identity-gc-interval", "10s", "--identity-heartbeat-timeout", "10s", "--identity-gc-rate-limit", "1000000", "--identity-gc-rate-interval", "1m",
+		"--operator-k8s-client-qps", "5000", "--operator-k8s-client-burst", "5000",
+	}, c.leaseFlags()...)
+}
+
+// fill is scenario (c): the whole range of numbers.
+func (r *runner) fill(ctx context.Context, s *Scenario) (err error) {
+	s.Text = fmt.Sprintf("%d agents make identities until all %d numbers are taken. Then %d pods come with labels that have none, and an operator starts that collects "+
+		"what nobody uses; %d identities have a pod and an endpoint.", fillers, r.cfg.Numbers, late, r.cfg.InUse)
+	s.Shared = "Nothing is shared: each agent has its own connection and its own watch of all identities. They make identities without pods, as fast as they are answered. " +
+		"The operator looks every 10 s, takes for dead what was unused for 10 s, and has no limit of its own: with its defaults (every 15 min, 30 min, 2,500 a minute) " +
+		fmt.Sprintf("it would take %.0f min for as many.", float64(r.cfg.Numbers)/2500)
+	c, err := r.newCluster(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.close()) }()
+	s.Variants = []Variant{{Name: "value"}}
+	v := &s.Variants[0]
+	f := &filling{r: r, c: c, v: v, last: firstNumber + identity.ID(r.cfg.Numbers) - 1}
+	stop, err := f.start(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
+	line, err := f.fillUp(ctx)
+	if err != nil {
+		return err
+	}
+	s.Plots = append(s.Plots, Plot{File: "identities.svg", Title: "Identities", X: "seconds", Y: "identities", Lines: []Line{line}})
+	if err := f.beFull(ctx); err != nil {
+		return err
+	}
+	line, err = f.recover(ctx)
+	s.Plots[0].Lines = append(s.Plots[0].Lines, line)
+	return err
+}
+
+// filling is one run of the scenario.
+type filling struct {
+	r      *runner
+	c      *cluster
+	v      *Variant
+	last   identity.ID
+	agents []*allocated
+
+	mu      sync.Mutex
+	present map[string]bool // identities, as a watch tells them
+}
+
+// start runs the agents, and a watch of the harness's own.
+func (f *filling) start(ctx context.Context) (stop func() error, err error) {
+	f.present = map[string]bool{}
+	ctx, cancel := context.WithCancelCause(ctx)
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var errs []error
+	run := func(work func(context.Context) error) {
+		wg.Go(func() {
+			if err := work(ctx); err != nil && ctx.Err() == nil {
+				mu.Lock()
+				defer mu.Unlock()
+				errs = append(errs, err)
+				cancel(err)
+			}
+		})
+	}
+	stop = func() error {
+		cancel(nil)
+		wg.Wait()
+		return errors.Join(errs...)
+	}
+	for range fillers {
+		client, err := k8s.New(f.c.rest)
+		if err != nil {
+			return nil, errors.Join(err, stop())
+		}
+		a, err := newAllocated(client, firstNumber, f.last, f.r.log)
+		if err != nil {
+			return nil, errors.Join(err, stop())
+		}
+		f.agents = append(f.agents, a)
+		run(func(ctx context.Context) error { return a.Run(ctx, func(labels.Set) {}) })
+	}
+	run(func(ctx context.Context) error {
+		count := func(name string, there bool) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			if delete(f.present, name); there {
+				f.present[name] = true
+			}
+		}
+		return k8s.Follow(ctx, k8s.Kind(f.c.client.UrgentV2, v2.ResourceIdentities, ""), k8s.Options[*v2.CiliumIdentity]{}, k8s.Handler[*v2.CiliumIdentity]{
+			Upsert: func(o *v2.CiliumIdentity) { count(o.Name, true) }, Delete: func(k k8s.Key) { count(k.Name, false) },
+		})
+	})
+	for _, a := range f.agents {
+		if err := a.Ready(ctx); err != nil {
+			return nil, errors.Join(err, stop())
+		}
+	}
+	return stop, nil
+}
+
+func (f *filling) count() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.present)
+}
+
+// set returns the identity labels of the n-th application's pods.
+func (f *filling) set(n int) (labels.Set, error) {
+	all, err := labels.PodLabels(labels.Pod{
+		Namespace: fillNamespace, ServiceAccount: "default", Cluster: clusterName, Labels: podLabels(n),
+		NamespaceLabels: map[string]string{"kubernetes.io/metadata.name": fillNamespace},
+	})
+	set, _ := f.r.filter.Split(all)
+	return set, err
+}
+
+func podLabels(n int) map[string]string {
+	return map[string]string{"app": fmt.Sprintf("app-%05d", n), "tier": fmt.Sprintf("tier-%d", n%7)}
+}
+
+// allocate has an agent take a set into use and leave it again: what stays is the object.
+func (f *filling) allocate(ctx context.Context, n int) (identity.ID, error) {
+	set, err := f.set(n)
+	if err != nil {
+		return 0, err
+	}
+	a := f.agents[n%len(f.agents)]
+	id, err := a.Acquire(ctx, set)
+	if err == nil {
+		a.Release(ctx, set)
+	}
+	return id, err
+}
+
+// timed allocates some sets one after the other and returns how long each took, in milliseconds.
+func (f *filling) timed(ctx context.Context, from, n int) ([]float64, error) {
+	var out []float64
+	for i := range n {
+		began := time.Now()
+		if _, err := f.allocate(ctx, from+i); err != nil {
+			return nil, err
+		}
+		out = append(out, time.Since(began).Seconds()*1000)
+	}
+	return out, nil
+}
+
+// fillUp takes all numbers. The line that it returns tells how many were taken when.
+func (f *filling) fillUp(ctx context.Context) (Line, error) {
+	line := Line{Name: "filling", Points: []Point{{0, 0}}}
+	n := f.r.cfg.Numbers
+	ends := min(single, n/10)
+	first, err := f.timed(ctx, 0, ends)
+	if err != nil {
+		return line, err
+	}
+	before, err := f.c.traffic(ctx)
+	if err != nil {
+		return line, err
+	}
+	stretch := f.c.startLoad()
+	began := time.Now()
+	var mu sync.Mutex
+	done := 0
+	if err := each(ctx, n-2*ends, func(ctx context.Context, i int) error {
+		_, err := f.allocate(ctx, ends+i)
+		mu.Lock()
+		defer mu.Unlock()
+		if done++; done%max(1, n/100) == 0 {
+			line.Points = append(line.Points, Point{time.Since(began).Seconds(), float64(ends + done)})
+			f.r.progress(ends+done, n, "numbers taken")
+		}
+		return err
+	}); err != nil {
+		return line, err
+	}
+	took := time.Since(began)
+	line.Points = append(line.Points, Point{took.Seconds(), float64(n - ends)})
+	f.v.Processors = stretch.end(f.c)
+	after, err := f.c.traffic(ctx)
+	if err != nil {
+		return line, err
+	}
+	did := after.since(before)
+	last, err := f.timed(ctx, n-ends, ends)
+	if err != nil {
+		return line, err
+	}
+	f.v.figure("numbers", float64(n), "", "")
+	f.v.figure("new identities, all agents together", float64(n-2*ends)/took.Seconds(), "a second", "")
+	f.v.figure("API calls a new identity", did.sum(v2.ResourceIdentities)/float64(n-2*ends), "", "more than 1 where the number tried first belongs to other labels and the agent has not heard so yet")
+	f.v.figure("one new identity when nearly none is taken, p50", quantile(first, 0.5), "ms", "")
+	f.v.figure("one new identity when nearly all are taken, p50", quantile(last, 0.5), "ms", "")
+	f.v.figure("one new identity when nearly all are taken, slowest", quantile(last, 1), "ms", "")
+	return line, nil
+}
+
+// beFull checks what an agent says when no number is left, and that labels that have one are served all the same.
+func (f *filling) beFull(ctx context.Context) error {
+	n := f.r.cfg.Numbers
+	f.r.say("  full")
+	if err := retry(ctx, 50*time.Millisecond, func() error {
+		if got := f.count(); got != n {
+			return fmt.Errorf("%d of %d identities", got, n)
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	before, err := f.c.traffic(ctx)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	_, err = f.allocate(ctx, n)
+	f.v.figure("refusal of a new identity when all are taken", time.Since(began).Seconds()*1000, "ms", "")
+	var wrong []string
+	if !errors.Is(err, allocator.ErrExhausted) {
+		wrong = append(wrong, fmt.Sprintf("the agent says %v", err))
+	} else {
+		f.v.Texts = append(f.v.Texts, fmt.Sprintf("what the agent says when all are taken: \"%v\"", err))
+	}
+	f.v.check("an agent that finds no number says so", false, wrong)
+	known, err := f.timed(ctx, 0, min(single, n/10))
+	if err != nil {
+		return fmt.Errorf("labels that have a number, when no other is left: %w", err)
+	}
+	f.v.figure("a known identity when all are taken, p50", quantile(known, 0.5), "ms", "")
+	after, err := f.c.traffic(ctx)
+	if err != nil {
+		return err
+	}
+	wrong = nil
+	if calls := after.since(before).sum(v2.ResourceIdentities); calls > 0 {
+		wrong = append(wrong, fmt.Sprintf("%g calls", calls))
+	}
+	f.v.check("neither needs the API server", false, wrong)
+	return nil
+}
+
+// use makes a pod with its endpoint for each identity that is in use, and returns these identities' UIDs.
+func (f *filling) use(ctx context.Context) (map[string]types.UID, error) {
+	if err := f.c.namespace(ctx, fillNamespace, nil); err != nil {
+		return nil, err
+	}
+	inUse := map[string]types.UID{}
+	var mu sync.Mutex
+	err := each(ctx, f.r.cfg.InUse, func(ctx context.Context, i int) error {
+		set, err := f.set(i)
+		if err != nil {
+			return err
+		}
+		id, err := f.allocate(ctx, i)
+		if err != nil {
+			return err
+		}
+		pod, err := f.c.pod(ctx, fillNamespace, fmt.Sprintf("app-%05d", i), nodeOf(i), podLabels(i))
+		if err != nil {
+			return err
+		}
+		o := &v2.CiliumIdentity{}
+		if err := f.c.client.UrgentV2.Get().Resource(v2.ResourceIdentities).Name(id.String()).Do(ctx).Into(o); err != nil {
+			return err
+		}
+		mu.Lock()
+		inUse[o.Name] = o.UID
+		mu.Unlock()
+		return f.c.endpoint(ctx, pod.Namespace, pod.Name, pod.UID, hostOf(i), podOf(i, 1), id, set)
+	})
+	return inUse, err
+}
+
+// endpoint writes a pod's endpoint as its node's agent does.
+func (c *cluster) endpoint(ctx context.Context, namespace, name string, uid types.UID, host, ip netip.Addr, id identity.ID, set labels.Set) error {
+	block := false
+	return c.client.UrgentV2.Post().Namespace(namespace).Resource(v2.ResourceEndpoints).Body(&v2.CiliumEndpoint{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: name,
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: name, UID: uid, BlockOwnerDeletion: &block}},
+		},
+		Status: v2.EndpointStatus{
+			ID: 1, ExternalIdentifiers: &v2.EndpointIdentifiers{CNIAttachmentID: string(uid) + ":eth0"}, State: v2.EndpointReady, ServiceAccount: "default",
+			Networking: &v2.EndpointNetworking{NodeIP: host.String(), Addressing: []*v2.AddressPair{{IPv4: ip.String()}}},
+			Identity:   &v2.EndpointIdentity{ID: int64(id), Labels: slices.Sorted(slices.Values(set.Strings()))},
+		},
+	}).Do(ctx).Error()
+}
+
+// recover has pods wait for numbers, and an operator collect those that nobody uses.
+func (f *filling) recover(ctx context.Context) (Line, error) {
+	line := Line{Name: "collecting"}
+	inUse, err := f.use(ctx)
+	if err != nil {
+		return line, err
+	}
+	before, err := f.c.traffic(ctx)
+	if err != nil {
+		return line, err
+	}
+	f.r.say("  collecting")
+	began := time.Now()
+	operator, err := f.c.startOperator(f.r.cfg.collectorFlags()...)
+	if err != nil {
+		return line, err
+	}
+	late := min(late, f.r.cfg.Numbers/10)
+	ctx, cancel := context.WithTimeout(ctx, f.r.cfg.Patience)
+	defer cancel()
+	served := make(chan float64, late)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for i := range late {
+		wg.Go(func() {
+			set, err := f.set(f.r.cfg.Numbers + i)
+			if err == nil {
+				// These stay in use: nobody gives them back.
+				err = retry(ctx, relabelRetry, func() error { _, err := f.agents[i%fillers].Acquire(ctx, set); return err })
+			}
+			if err == nil {
+				served <- time.Since(began).Seconds()
+			}
+		})
+	}
+	// An identity that waits for its pod's endpoint may be collected, and comes back: what is waited for is that all others are gone.
+	err = poll(ctx, f.r.cfg.Patience, 200*time.Millisecond, func() error {
+		n := f.count()
+		line.Points = append(line.Points, Point{time.Since(began).Seconds(), float64(n)})
+		f.r.progress(f.r.cfg.Numbers-n, f.r.cfg.Numbers-len(inUse), "collected")
+		if operator.ended() {
+			cancel()
+			return fmt.Errorf("the operator ended: %s", operator.tail())
+		}
+		if n > len(inUse)+late {
+			return fmt.Errorf("%d identities are left of which %d are in use", n, len(inUse)+late)
+		}
+		return nil
+	})
+	took := time.Since(began).Seconds()
+	if err != nil {
+		return line, err
+	}
+	wg.Wait()
+	close(served)
+	moments := slices.Sorted(channel(served))
+	f.v.figure("pods without a number that have one in the end", float64(len(moments)), "", fmt.Sprintf("of %d", late))
+	f.v.figure("first of them served, after the operator's start", quantile(moments, 0), "s", "")
+	f.v.figure("last of them served", quantile(moments, 1), "s", "")
+	f.v.figure("all unused identities are gone after", took, "s", "")
+	after, err := f.c.traffic(ctx)
+	if err != nil {
+		return line, err
+	}
+	did := after.since(before)
+	f.v.Calls = did.calledFor()
+	f.v.figure("writes a collected identity", did.writes(v2.ResourceIdentities)/float64(f.r.cfg.Numbers-len(inUse)), "", "")
+	if u, err := operator.usage(); err == nil {
+		f.v.figure("operator, memory at most", float64(u.peak)/(1<<20), "MiB", "")
+		f.v.figure("operator, processor time", u.cpu.Seconds(), "s", "")
+	}
+	return line, f.checkSurvivors(ctx, inUse)
+}
+
+// channel yields what is in a closed channel.
+func channel(c <-chan float64) func(func(float64) bool) {
+	return func(yield func(float64) bool) {
+		for v := range c {
+			if !yield(v) {
+				return
+			}
+		}
+	}
+}
+
+// checkSurvivors checks that nothing in use was taken.
+func (f *filling) checkSurvivors(ctx context.Context, inUse map[string]types.UID) error {
+	w, err := f.c.world(ctx)
+	if err != nil {
+		return err
+	}
+	now := map[string]types.UID{}
+	for _, o := range w.identities {
+		now[o.Name] = o.UID
+	}
+	var wrong []string
+	for _, name := range slices.Sorted(maps.Keys(inUse)) {
+		if now[name] != inUse[name] {
+			wrong = append(wrong, "identity "+name+" was collected although an endpoint names it")
+		}
+	}
+	f.v.check("no identity in use was collected, not even to come back", false, wrong)
+	f.v.check("every label set has one identity", false, w.oneNumberEach())
+	f.v.check("every pod's endpoint has the number and the labels of its pod's labels", false, w.everyPodIsTold(f.r.filter))
+	wrong = nil
+	for name := range now {
+		if n, err := strconv.ParseUint(name, 10, 32); err != nil || identity.ID(n) < firstNumber || identity.ID(n) > f.last {
+			wrong = append(wrong, name)
+		}
+	}
+	f.v.check("every number is of the cluster's range", false, wrong)
+	return nil
+}

@@ -1,0 +1,75 @@
+package scale
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// The operators' lease: its name, and the namespace they run in if they are told none.
+const (
+	leaseName      = "cilium-operator-resource-lock"
+	leaseNamespace = "default"
+)
+
+// startOperator starts one more operator, with identities as objects. It does not wait for it.
+func (c *cluster) startOperator(flags ...string) (*process, error) {
+	c.started++
+	argv := append([]string{
+		filepath.Join(c.r.cfg.BinDir, "hawser-operator"), "--k8s-kubeconfig-path", c.kubeconfig, "--identity-allocation-mode", "crd", "--ipam", "kubernetes",
+		"--operator-api-serve-addr", "", "--enable-metrics=false",
+	}, flags...)
+	p, err := startProcess(fmt.Sprintf("operator %d", c.started), filepath.Join(c.dir, fmt.Sprintf("operator-%d.log", c.started)), nil, argv...)
+	if err == nil {
+		c.operators = append(c.operators, p)
+	}
+	return p, err
+}
+
+// holder returns who holds the operators' lease, "" for nobody.
+func (c *cluster) holder(ctx context.Context) (string, error) {
+	lease, err := c.client.Urgent.CoordinationV1().Leases(leaseNamespace).Get(ctx, leaseName, metav1.GetOptions{})
+	if err != nil {
+		return "", err
+	}
+	if lease.Spec.HolderIdentity == nil {
+		return "", nil
+	}
+	return *lease.Spec.HolderIdentity, nil
+}
+
+// awaitLeader waits until somebody leads who is not the one named.
+func (c *cluster) awaitLeader(ctx context.Context, not string) (leader string, err error) {
+	running := func() bool { return slices.ContainsFunc(c.operators, func(p *process) bool { return !p.ended() }) }
+	err = poll(ctx, 2*time.Minute, 20*time.Millisecond, func() (err error) {
+		leader, err = c.holder(ctx)
+		if err == nil && (leader == "" || leader == not) && running() {
+			err = errors.New("nobody leads")
+		}
+		return err
+	})
+	if err == nil && (leader == "" || leader == not) {
+		err = errors.New("all have ended")
+	}
+	if err != nil {
+		return "", fmt.Errorf("no operator leads: %w: %s", err, c.operators[len(c.operators)-1].tail())
+	}
+	return leader, nil
+}
+
+// startOperators starts a leader, waits until it leads, and then starts another one that is to follow it.
+func (c *cluster) startOperators(ctx context.Context, flags ...string) (leader *process, name string, err error) {
+	if leader, err = c.startOperator(flags...); err != nil {
+		return nil, "", err
+	}
+	if name, err = c.awaitLeader(ctx, ""); err != nil {
+		return nil, "", err
+	}
+	_, err = c.startOperator(flags...)
+	return leader, name, err
+}

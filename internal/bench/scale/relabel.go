@@ -1,0 +1,308 @@
+package scale
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/k8s"
+	"github.com/hawser-net/hawser/internal/labels"
+)
+
+// wholeRange is how many identities a cluster without others has.
+const wholeRange = 65535 - 256 + 1
+
+// firstNumber is the first of them.
+const firstNumber = identity.MinGlobal
+
+// agentsAConnection is how many stub agents share one: the server allows 100 streams on each, and an agent has three watches.
+const agentsAConnection = 25
+
+// relabel is scenario (a): many agents, each with a pod of one deployment, and one label of their namespace that changes.
+func (r *runner) relabel(ctx context.Context, s *Scenario) error {
+	s.Text = "Every agent has one pod of the same deployment. Their namespace gets another label, which is part of every pod's identity, so each agent needs " +
+		"a number for a label set that nobody has seen before, at the same moment. The operator that leads is killed right after."
+	s.Shared = fmt.Sprintf("%d agents share a TCP connection, each with its own limit of requests and its own watches of its pods, namespaces and identities. "+
+		"One watch of CiliumEndpoints is shared by all, and each agent hears its own node's only: nobody measures here what an agent makes of other nodes' pods. "+
+		"All act with the right system:masters, which the server's fair queueing exempts.", agentsAConnection)
+	plot := Plot{File: "relabel.svg", Title: "Pods with their new identity", X: "seconds since the namespace's new label", Y: "% of pods"}
+	var errs []error
+	for _, mode := range r.cfg.Modes {
+		v := Variant{Name: mode}
+		line, err := r.relabelIn(ctx, mode, &v)
+		if err != nil {
+			v.Error = err.Error()
+			errs = append(errs, fmt.Errorf("%s: %w", mode, err))
+		}
+		s.Variants = append(s.Variants, v)
+		plot.Lines = append(plot.Lines, line)
+	}
+	s.Plots = append(s.Plots, plot)
+	return errors.Join(errs...)
+}
+
+// sourceFor returns how agents get identities in a mode.
+func (r *runner) sourceFor(mode string) func(*k8s.Client) (identitySource, error) {
+	const last = firstNumber + wholeRange - 1
+	return func(client *k8s.Client) (identitySource, error) {
+		if mode == modeRandom {
+			return newRandomly(client, firstNumber, last), nil
+		}
+		return newAllocated(client, firstNumber, last, r.log)
+	}
+}
+
+// relabelIn measures one mode.
+func (r *runner) relabelIn(ctx context.Context, mode string, v *Variant) (line Line, err error) {
+	line.Name = mode
+	n := r.cfg.Agents
+	if mode == modeRandom {
+		n = r.cfg.RandomAgents
+	}
+	r.say("  %s: %d agents", mode, n)
+	c, err := r.newCluster(ctx)
+	if err != nil {
+		return line, err
+	}
+	defer func() { err = errors.Join(err, c.close()) }()
+	var leader *process
+	var name string
+	if mode != modeRandom {
+		if leader, name, err = c.startOperators(ctx, append(r.operatorFlags(mode), r.cfg.leaseFlags()...)...); err != nil {
+			return line, err
+		}
+	}
+	const ns, label = "shop", "team"
+	if err := c.namespace(ctx, ns, map[string]string{label: "one"}); err != nil {
+		return line, err
+	}
+	watch, stop, err := c.observe(ctx, label)
+	if err != nil {
+		return line, err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
+	fleet, err := r.startAgents(ctx, c, n, watch.hub, r.sourceFor(mode))
+	if err != nil {
+		return line, err
+	}
+	defer func() { err = errors.Join(err, fleet.stop()) }()
+
+	r.say("    pods")
+	began := time.Now()
+	if err := each(ctx, n, func(ctx context.Context, i int) error {
+		_, err := c.pod(ctx, ns, fmt.Sprintf("web-%05d", i), nodeOf(i), map[string]string{"app": "web"})
+		return err
+	}); err != nil {
+		return line, err
+	}
+	if err := r.await(ctx, watch, "one", n); err != nil {
+		return line, err
+	}
+	v.figure("pods", float64(n), "", "")
+	v.figure("pods created and told, one after the other as fast as it goes", time.Since(began).Seconds(), "s", "")
+
+	before, err := c.traffic(ctx)
+	if err != nil {
+		return line, err
+	}
+	madeBefore := watch.made()
+	stretch := c.startLoad()
+	r.say("    new label")
+	at := time.Now()
+	patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:"two"}}}`, label)
+	if _, err := c.client.Urgent.CoreV1().Namespaces().Patch(ctx, ns, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		return line, err
+	}
+	if leader != nil {
+		time.Sleep(r.cfg.KillAfter)
+		leader.kill()
+	}
+	err = r.await(ctx, watch, "two", n)
+	times := watch.since("two", at)
+	v.Processors = stretch.end(c)
+	line.Points = shares(times, n)
+	v.figure("median pod has its new identity after", quantile(times, 0.5), "s", "")
+	v.figure("99 % have it after", quantile(times, 0.99), "s", "")
+	v.figure("all have it after", quantile(times, 1), "s", "")
+	if leader != nil {
+		if _, lerr := c.awaitLeader(ctx, name); lerr != nil {
+			err = errors.Join(err, lerr)
+		}
+	}
+	time.Sleep(settle)
+	after, terr := c.traffic(ctx)
+	if err := errors.Join(err, terr); err != nil {
+		return line, err
+	}
+	did := after.since(before)
+	v.Calls = did.calledFor()
+	v.figure("identities made for the one new label set", float64(watch.made()-madeBefore), "", "goal: 1")
+	v.figure("API calls for identities, an agent", (did.sum("ciliumidentities"))/float64(n), "", "")
+	v.figure("API calls for endpoints, a pod", (did.sum("ciliumendpoints"))/float64(n), "", "1 is a patch, no less is possible without slices")
+	v.figure("identity events sent", did.events["ciliumidentities"]+did.events["CiliumIdentity"], "", "")
+	v.figure("agents that had to try again", float64(fleet.attempts()), "", "")
+	w, err := c.world(ctx)
+	if err != nil {
+		return line, err
+	}
+	v.check("every label set has one identity", mode == modeRandom, w.oneNumberEach())
+	v.check("every pod's endpoint has the number and the labels of its pod's labels", false, w.everyPodIsTold(r.filter))
+	return line, nil
+}
+
+// settle is how long a cluster is left alone before it is looked at as a whole: what is wrong and slow must show.
+const settle = 2 * time.Second
+
+// operatorFlags are the operators' flags in a mode.
+func (r *runner) operatorFlags(string) []string { return nil }
+
+// startAgents starts stub agents that share connections, and the hub for endpoints.
+func (r *runner) startAgents(ctx context.Context, c *cluster, n int, h *hub, ids func(*k8s.Client) (identitySource, error)) (*fleet, error) {
+	var agents []*agent
+	var shared *http.Transport
+	for i := range n {
+		if i%agentsAConnection == 0 {
+			shared = c.transport()
+		}
+		a, err := c.newAgent(i, agentOptions{transport: shared, hub: h, ids: ids}, r.log)
+		if err != nil {
+			return nil, err
+		}
+		agents = append(agents, a)
+	}
+	return r.start(ctx, agents)
+}
+
+// observer watches what comes of a label of a namespace.
+type observer struct {
+	hub   *hub
+	label string
+
+	mu         sync.Mutex
+	seen       map[string]map[k8s.Key]time.Time // by the label's value: when an endpoint first had it
+	identities int
+	moved      chan struct{}
+}
+
+// observe starts to watch. The function that it returns ends that.
+func (c *cluster) observe(ctx context.Context, label string) (*observer, func() error, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	o := &observer{hub: newHub(c.client), label: labels.SourceK8s + ":" + labels.KeyNamespaceLabels + "." + label + "=",
+		seen: map[string]map[k8s.Key]time.Time{}, moved: make(chan struct{}, 1)}
+	var wg sync.WaitGroup
+	var errs []error
+	var mu sync.Mutex
+	start := func(f func(context.Context) error) {
+		wg.Go(func() {
+			if err := f(ctx); err != nil && ctx.Err() == nil {
+				mu.Lock()
+				errs = append(errs, err)
+				mu.Unlock()
+				cancel(err)
+			}
+		})
+	}
+	stop := func() error {
+		cancel(nil)
+		wg.Wait()
+		return errors.Join(errs...)
+	}
+	synced := make(chan struct{}, 3)
+	done := func() { synced <- struct{}{} }
+	start(func(ctx context.Context) error { return o.hub.run(ctx, done) })
+	start(func(ctx context.Context) error {
+		return k8s.Follow(ctx, k8s.Kind(c.client.UrgentV2, v2.ResourceEndpoints, ""), k8s.Options[*v2.CiliumEndpoint]{}, k8s.Handler[*v2.CiliumEndpoint]{
+			Upsert: o.endpoint, Delete: func(k8s.Key) {}, Synced: done,
+		})
+	})
+	start(func(ctx context.Context) error {
+		return k8s.Follow(ctx, k8s.Kind(c.client.UrgentV2, v2.ResourceIdentities, ""), k8s.Options[*v2.CiliumIdentity]{}, k8s.Handler[*v2.CiliumIdentity]{
+			Upsert: func(*v2.CiliumIdentity) { o.mu.Lock(); o.identities++; o.mu.Unlock() }, Delete: func(k8s.Key) {}, Synced: done,
+		})
+	})
+	for range cap(synced) {
+		select {
+		case <-synced:
+		case <-ctx.Done():
+			return nil, nil, errors.Join(fmt.Errorf("watch the cluster: %w", context.Cause(ctx)), stop())
+		}
+	}
+	return o, stop, nil
+}
+
+// endpoint is told of every endpoint's changes.
+func (o *observer) endpoint(ep *v2.CiliumEndpoint) {
+	if ep.Status.Identity == nil {
+		return
+	}
+	i := slices.IndexFunc(ep.Status.Identity.Labels, func(l string) bool { return len(l) > len(o.label) && l[:len(o.label)] == o.label })
+	if i < 0 {
+		return
+	}
+	value := ep.Status.Identity.Labels[i][len(o.label):]
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.seen[value] == nil {
+		o.seen[value] = map[k8s.Key]time.Time{}
+	}
+	if _, ok := o.seen[value][k8s.KeyOf(ep)]; !ok {
+		o.seen[value][k8s.KeyOf(ep)] = time.Now()
+	}
+	select {
+	case o.moved <- struct{}{}:
+	default:
+	}
+}
+
+// made is how many identities were seen to appear or change.
+func (o *observer) made() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.identities
+}
+
+// count is how many endpoints have had a value.
+func (o *observer) count(value string) int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.seen[value])
+}
+
+// since returns when endpoints got a value, in seconds, ascending.
+func (o *observer) since(value string, at time.Time) []float64 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	var out []float64
+	for _, t := range o.seen[value] {
+		out = append(out, t.Sub(at).Seconds())
+	}
+	slices.Sort(out)
+	return out
+}
+
+// await waits until n endpoints have had a value.
+func (r *runner) await(ctx context.Context, o *observer, value string, n int) error {
+	end := time.NewTimer(r.cfg.Patience)
+	defer end.Stop()
+	for o.count(value) < n {
+		select {
+		case <-o.moved:
+			r.progress(o.count(value), n, "endpoints have their identity")
+		case <-end.C:
+			return fmt.Errorf("after %v only %d of %d endpoints have the identity of their namespace's label", r.cfg.Patience, o.count(value), n)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}

@@ -1,0 +1,124 @@
+package scale
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/hawser-net/hawser/internal/labels"
+)
+
+// scenario is one question.
+type scenario struct {
+	name, title string
+	run         func(*runner, context.Context, *Scenario) error
+	// typical is how long it takes at the default sizes on two processors.
+	typical time.Duration
+}
+
+func scenarios() []scenario {
+	return []scenario{
+		{"relabel", "A namespace gets another label", (*runner).relabel, 5 * time.Minute},
+		{"identities", "All identities are taken", (*runner).fill, 4 * time.Minute},
+	}
+}
+
+// Scenarios lists the names that Config.Scenarios may have.
+func Scenarios() []string {
+	var out []string
+	for _, s := range scenarios() {
+		out = append(out, s.name)
+	}
+	return out
+}
+
+// runner is one run.
+type runner struct {
+	cfg     Config
+	dir     string
+	filter  *labels.Filter
+	log     *slog.Logger
+	started time.Time
+	said    time.Time
+}
+
+// Run runs the scenarios and returns what was found, also when some failed or an invariant did not hold; then there is an error too.
+func Run(ctx context.Context, cfg Config) (*Report, error) {
+	if cfg.Full {
+		cfg.full()
+	}
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if cfg.Progress == nil {
+		cfg.Progress = io.Discard
+	}
+	dir, err := os.MkdirTemp("", "hawser-scale-")
+	if err != nil {
+		return nil, err
+	}
+	log, err := os.Create(filepath.Join(dir, "agents.log"))
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	defer log.Close()
+	r := &runner{
+		cfg: cfg, dir: dir, filter: labels.DefaultFilter(), started: time.Now(),
+		log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	}
+	report := newReport(cfg)
+	var errs []error
+	all := slices.DeleteFunc(scenarios(), func(s scenario) bool { return len(cfg.Scenarios) > 0 && !slices.Contains(cfg.Scenarios, s.name) })
+	for i, s := range all {
+		if ctx.Err() != nil {
+			break
+		}
+		var left time.Duration
+		for _, later := range all[i:] {
+			left += later.typical
+		}
+		r.say("%d/%d %s: %s (about %s left at the default sizes)", i+1, len(all), s.name, s.title, left)
+		result := &Scenario{Name: s.name, Title: s.title}
+		began := time.Now()
+		err := s.run(r, ctx, result)
+		result.Seconds = time.Since(began).Seconds()
+		if err != nil {
+			result.Error = err.Error()
+			r.say("%s failed: %v", s.name, err)
+			errs = append(errs, fmt.Errorf("%s: %w", s.name, err))
+		}
+		for _, v := range result.Variants {
+			errs = append(errs, v.broken(s.name)...)
+		}
+		report.Scenarios = append(report.Scenarios, *result)
+	}
+	report.finish(time.Since(r.started))
+	errs = append(errs, ctx.Err())
+	if cfg.Keep {
+		r.say("logs are in %s", dir)
+	} else {
+		errs = append(errs, os.RemoveAll(dir))
+	}
+	return report, errors.Join(errs...)
+}
+
+func (r *runner) say(format string, args ...any) {
+	r.said = time.Now()
+	fmt.Fprintf(r.cfg.Progress, "%6.1fs  %s\n", time.Since(r.started).Seconds(), fmt.Sprintf(format, args...))
+}
+
+// progress says how far something is, now and then.
+func (r *runner) progress(n, of int, what string) {
+	if n == of || time.Since(r.said) > 5*time.Second {
+		r.say("  %d of %d %s", n, of, what)
+	}
+}
+
+// selfPID is this process.
+func selfPID() int { return os.Getpid() }
