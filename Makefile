@@ -11,12 +11,13 @@ E2E_FLAGS     ?=
 PACKAGES ?= ./...
 FUZZTIME ?= 3s
 BENCH    ?=
+SCALE    ?=
 BINARIES := hawser hawser-agent hawser-cni hawser-operator
 # The server that the tests of the Consul driver run.
 export HAWSER_CONSUL := $(CURDIR)/bin/consul
 VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
-.PHONY: help sandbox sandbox-down cluster cluster-down cluster-status build kube-apiserver kube-programs test test-long fuzz e2e e2e-smoke bench verify lint fmt generate clean
+.PHONY: help sandbox sandbox-down cluster cluster-down cluster-status build kube-apiserver kube-programs test test-long fuzz e2e e2e-smoke bench scale verify lint fmt generate clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -83,6 +84,10 @@ bench: build ## measure against baselines of this machine, 4 min; BENCH=--quick 
 	@CGO_ENABLED=0 go build -trimpath -o bin/hawser-bench ./internal/bench/hawser-bench
 	@bin/hawser-bench --json bin/bench.json $(BENCH)
 	@echo "the same as JSON: bin/bench.json"
+
+scale: build kube-apiserver ## the control plane at the size of a data centre, 15 min; SCALE=--full for hours, or SCALE='--scenarios relabel' (root)
+	@CGO_ENABLED=0 go build -trimpath -o bin/hawser-scale ./internal/bench/hawser-scale
+	@bin/hawser-scale --out bin/scale $(SCALE)
 
 verify: ## generated code, formatting, vet, staticcheck and the layer rules
 	@hack/need.sh go clang-19 llvm-strip-19

@@ -41,6 +41,8 @@ type Config struct {
 
 	// Numbers is how many identities there can be in the scenario that fills them; 65,280 is a cluster's whole range. InUse of them have an endpoint.
 	Numbers, InUse int
+	// CollectEvery is how often the operator looks for unused identities there, and how long one must be unused.
+	CollectEvery time.Duration
 
 	// Sizes are the numbers of pods at which memory is measured, ascending.
 	Sizes []int
@@ -56,6 +58,8 @@ type Config struct {
 
 	// BinDir has the programs to measure: hawser-operator and hawser-agent.
 	BinDir string
+	// Operator and Agent are these programs, with their first arguments; those of BinDir if empty.
+	Operator, Agent []string
 	// Self is this program, started again to serve etcd with a directory as its last argument (see bench.ServeEtcd).
 	Self []string
 	// Out is the directory that the report and its plots are written to.
@@ -70,9 +74,25 @@ type Config struct {
 func Defaults() Config {
 	return Config{
 		Agents: 5000, RandomAgents: 1000, Modes: []string{modeAgents, modeRandom}, KillAfter: 100 * time.Millisecond,
-		Numbers: 65280, InUse: 500, Sizes: []int{10000, 40000},
+		Numbers: 65280, InUse: 500, CollectEvery: 10 * time.Second, Sizes: []int{10000, 40000},
 		StreamPods: 6000, StreamNodes: 200, Observers: 4, StreamRate: 100,
 		Patience: 5 * time.Minute, BinDir: "bin", Out: "bin/scale",
+	}
+}
+
+// complete fills in what follows from the rest.
+func (c *Config) complete() {
+	if c.Full {
+		c.full()
+	}
+	if len(c.Operator) == 0 {
+		c.Operator = []string{filepath.Join(c.BinDir, "hawser-operator")}
+	}
+	if len(c.Agent) == 0 {
+		c.Agent = []string{filepath.Join(c.BinDir, "hawser-agent")}
+	}
+	if c.Progress == nil {
+		c.Progress = io.Discard
 	}
 }
 
@@ -107,6 +127,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.KillAfter, "kill-after", c.KillAfter, "relabel: when the leading operator is killed, after the namespace got its new label")
 	fs.IntVar(&c.Numbers, "numbers", c.Numbers, "identities: how many there can be")
 	fs.IntVar(&c.InUse, "in-use", c.InUse, "identities: how many of them are in use when the others are collected")
+	fs.DurationVar(&c.CollectEvery, "collect-every", c.CollectEvery, "identities: how often the operator looks for unused ones, and how long one must be unused")
 	fs.IntSliceVar(&c.Sizes, "sizes", c.Sizes, "memory: numbers of pods to measure at")
 	fs.IntVar(&c.StreamPods, "stream-pods", c.StreamPods, "stream: how many pods are created")
 	fs.Float64Var(&c.StreamRate, "stream-rate", c.StreamRate, "stream: how many a second")
@@ -121,8 +142,8 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 
 func modes() []string { return []string{modeAgents, modeOperator, modeRandom} }
 
-// Validate checks every option and joins all faults.
-func (c *Config) Validate() error {
+// validate checks every option of a complete configuration and joins all faults.
+func (c *Config) validate() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	for _, s := range c.Scenarios {
@@ -156,14 +177,17 @@ func (c *Config) Validate() error {
 	if len(c.Sizes) == 0 || c.Sizes[0] < 1 || !slices.IsSorted(c.Sizes) {
 		bad("--sizes: %v does not ascend from above 0", c.Sizes)
 	}
+	if c.CollectEvery < time.Second {
+		bad("--collect-every: %s is below a second", c.CollectEvery)
+	}
 	if c.Patience <= 0 || c.KillAfter < 0 || c.Lease < 0 {
 		bad("--patience must be above 0, --kill-after and --lease not below")
 	}
 	if len(c.Self) == 0 {
 		bad("no program to serve etcd with")
 	}
-	for _, name := range []string{"hawser-operator", "hawser-agent"} {
-		if _, err := os.Stat(filepath.Join(c.BinDir, name)); err != nil {
+	for _, program := range [][]string{c.Operator, c.Agent} {
+		if _, err := os.Stat(program[0]); err != nil {
 			bad("%w: run `make build` first", err)
 		}
 	}

@@ -35,7 +35,7 @@ const (
 // collectorFlags have the operator look often, and write as fast as the server takes it: at its defaults this scenario would take an hour.
 func (c *Config) collectorFlags() []string {
 	return append([]string{
-		"--identity-gc-interval", "10s", "--identity-heartbeat-timeout", "10s", "--identity-gc-rate-limit", "1000000", "--identity-gc-rate-interval", "1m",
+		"--identity-gc-interval", c.CollectEvery.String(), "--identity-heartbeat-timeout", c.CollectEvery.String(), "--identity-gc-rate-limit", "1000000", "--identity-gc-rate-interval", "1m",
 		"--operator-k8s-client-qps", "5000", "--operator-k8s-client-burst", "5000",
 	}, c.leaseFlags()...)
 }
@@ -45,8 +45,8 @@ func (r *runner) fill(ctx context.Context, s *Scenario) (err error) {
 	s.Text = fmt.Sprintf("%d agents make identities until all %d numbers are taken. Then %d pods come with labels that have none, and an operator starts that collects "+
 		"what nobody uses; %d identities have a pod and an endpoint.", fillers, r.cfg.Numbers, late, r.cfg.InUse)
 	s.Shared = "Nothing is shared: each agent has its own connection and its own watch of all identities. They make identities without pods, as fast as they are answered. " +
-		"The operator looks every 10 s, takes for dead what was unused for 10 s, and has no limit of its own: with its defaults (every 15 min, 30 min, 2,500 a minute) " +
-		fmt.Sprintf("it would take %.0f min for as many.", float64(r.cfg.Numbers)/2500)
+		fmt.Sprintf("The operator looks every %v, takes for dead what was unused for as long, and has no limit of its own: its defaults are every 15 min, 30 min, and "+
+			"2,500 writes a minute, by which %d take %.0f min.", r.cfg.CollectEvery, r.cfg.Numbers, float64(r.cfg.Numbers)/2500)
 	c, err := r.newCluster(ctx)
 	if err != nil {
 		return err

@@ -20,10 +20,10 @@ const (
 // startOperator starts one more operator, with identities as objects. It does not wait for it.
 func (c *cluster) startOperator(flags ...string) (*process, error) {
 	c.started++
-	argv := append([]string{
-		filepath.Join(c.r.cfg.BinDir, "hawser-operator"), "--k8s-kubeconfig-path", c.kubeconfig, "--identity-allocation-mode", "crd", "--ipam", "kubernetes",
+	argv := slices.Concat(c.r.cfg.Operator, []string{
+		"--k8s-kubeconfig-path", c.kubeconfig, "--identity-allocation-mode", "crd", "--ipam", "kubernetes",
 		"--operator-api-serve-addr", "", "--enable-metrics=false",
-	}, flags...)
+	}, flags)
 	p, err := startProcess(fmt.Sprintf("operator %d", c.started), filepath.Join(c.dir, fmt.Sprintf("operator-%d.log", c.started)), nil, argv...)
 	if err == nil {
 		c.operators = append(c.operators, p)

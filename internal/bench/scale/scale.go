@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -50,14 +49,9 @@ type runner struct {
 
 // Run runs the scenarios and returns what was found, also when some failed or an invariant did not hold; then there is an error too.
 func Run(ctx context.Context, cfg Config) (*Report, error) {
-	if cfg.Full {
-		cfg.full()
-	}
-	if err := cfg.Validate(); err != nil {
+	cfg.complete()
+	if err := cfg.validate(); err != nil {
 		return nil, err
-	}
-	if cfg.Progress == nil {
-		cfg.Progress = io.Discard
 	}
 	dir, err := os.MkdirTemp("", "hawser-scale-")
 	if err != nil {

@@ -1,0 +1,359 @@
+package scale
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/api/v2alpha1"
+	"github.com/hawser-net/hawser/internal/bench"
+	"github.com/hawser-net/hawser/internal/k8s"
+	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/internal/operator"
+	"github.com/hawser-net/hawser/internal/sandbox/kube/parts"
+	"github.com/hawser-net/hawser/internal/testenv"
+)
+
+// TestMain also runs the programs that the tests start: this one is all of them.
+func TestMain(m *testing.M) {
+	if len(os.Args) < 2 || !slices.Contains([]string{"etcd", "operator"}, os.Args[1]) {
+		os.Exit(m.Run())
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	var err error
+	if os.Args[1] == "etcd" {
+		err = bench.ServeEtcd(ctx, os.Args[2])
+	} else {
+		cmd := operator.NewCommand("test", os.Getenv)
+		cmd.SetArgs(os.Args[2:])
+		err = cmd.ExecuteContext(ctx)
+	}
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// small is a configuration of some seconds.
+func small(t *testing.T, scenarios ...string) Config {
+	t.Helper()
+	dir, err := parts.Dir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "kube-apiserver")); err != nil {
+		t.Skipf("needs kube-apiserver of Kubernetes: `make kube-apiserver` builds it (%v)", err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := Defaults()
+	cfg.Scenarios = scenarios
+	cfg.Agents, cfg.RandomAgents, cfg.Lease = 30, 30, 2*time.Second
+	cfg.Numbers, cfg.InUse, cfg.CollectEvery = 120, 10, time.Second
+	cfg.Patience = 2 * time.Minute
+	cfg.Self, cfg.Operator, cfg.Agent = []string{self, "etcd"}, []string{self, "operator"}, []string{self, "agent"}
+	cfg.Out, cfg.Progress = t.TempDir(), t.Output()
+	return cfg
+}
+
+// TestRelabel runs the scenario at a size that shows that it works and what it finds.
+func TestRelabel(t *testing.T) {
+	t.Parallel()
+	report, err := Run(t.Context(), small(t, "relabel"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := report.Scenarios[0]
+	for _, v := range s.Variants {
+		got := map[string]float64{}
+		for _, f := range v.Figures {
+			got[f.Name] = f.Value
+		}
+		if made := got["identities made for the one new label set"]; made < 1 || v.Name != modeRandom && made != 1 {
+			t.Errorf("%s: %g identities were made for one label set", v.Name, made)
+		}
+		if calls := got["API calls for endpoints, a pod"]; calls < 1 {
+			t.Errorf("%s: %g calls told of a pod's identity", v.Name, calls)
+		}
+	}
+	if len(s.Plots) != 1 || len(s.Plots[0].Lines) != 2 || len(s.Plots[0].Lines[0].Points) < 10 {
+		t.Errorf("the plot is %+v", s.Plots)
+	}
+}
+
+// TestIdentities fills a small range and has it collected.
+func TestIdentities(t *testing.T) {
+	t.Parallel()
+	cfg := small(t, "identities")
+	report, err := Run(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := report.Write(cfg.Out); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(cfg.Out, "report.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"| numbers ", "no number is free", "holds: value: no identity in use was collected", "(identities.svg)"} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("the report lacks %q:\n%s", want, text)
+		}
+	}
+}
+
+// TestStops ends a run in the middle: nothing must stay.
+func TestStops(t *testing.T) {
+	testenv.CheckLeaks(t)
+	cfg := small(t, "relabel")
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	if _, err := Run(ctx, cfg); err == nil {
+		t.Error("a run that was ended has a report")
+	}
+}
+
+func TestConfig(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		change func(*Config)
+		want   string
+	}{
+		{func(c *Config) { c.Scenarios = []string{"other"} }, `no "other"`},
+		{func(c *Config) { c.Modes = []string{"nobody"} }, `no "nobody"`},
+		{func(c *Config) { c.Agents = 0 }, "--agents: 0"},
+		{func(c *Config) { c.InUse = c.Numbers }, "four times"},
+		{func(c *Config) { c.Numbers = 70000 }, "at most 65280"},
+		{func(c *Config) { c.Sizes = []int{2, 1} }, "does not ascend"},
+		{func(c *Config) { c.StreamPods = 1e6 }, "254 each"},
+		{func(c *Config) { c.Observers = c.StreamNodes + 1 }, "--observers"},
+		{func(c *Config) { c.Operator = []string{"/none"} }, "make build"},
+	} {
+		cfg := small(t)
+		tc.change(&cfg)
+		if err := cfg.validate(); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%v, want something about %s", err, tc.want)
+		}
+	}
+	cfg := small(t)
+	if err := cfg.validate(); err != nil {
+		t.Error(err)
+	}
+	cfg = Defaults()
+	cfg.Full, cfg.StreamNodes = true, 123
+	cfg.complete()
+	if cfg.StreamPods != 40000 || cfg.StreamNodes != 123 || !slices.Equal(cfg.Sizes, []int{10000, 40000, 100000}) {
+		t.Errorf("full is %+v", cfg)
+	}
+}
+
+// fixture is a world of one pod in which all is well.
+func fixture() *world {
+	ns, pod := map[string]string{"team": "one"}, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "u", Labels: map[string]string{"app": "a"}}}
+	w := &world{namespaces: map[string]map[string]string{"ns": ns}, pods: map[k8s.Key]*corev1.Pod{k8s.KeyOf(pod): pod}, endpoints: map[k8s.Key]*v2.CiliumEndpoint{}}
+	set, err := w.setOf(labels.DefaultFilter(), pod)
+	if err != nil {
+		panic(err) // the labels are above
+	}
+	w.identities = []v2.CiliumIdentity{{ObjectMeta: metav1.ObjectMeta{Name: "300"}, SecurityLabels: labelKey{set}.GetAsMap()}}
+	w.endpoints[k8s.KeyOf(pod)] = &v2.CiliumEndpoint{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", OwnerReferences: []metav1.OwnerReference{{Kind: "Pod", UID: "u"}}},
+		Status: v2.EndpointStatus{
+			Identity: &v2.EndpointIdentity{ID: 300, Labels: set.Strings()}, Networking: &v2.EndpointNetworking{NodeIP: "192.0.2.1"},
+		},
+	}
+	w.slices = []v2alpha1.CiliumEndpointSlice{{
+		ObjectMeta: metav1.ObjectMeta{Name: "s"}, Namespace: "ns",
+		Endpoints: []v2alpha1.CoreCiliumEndpoint{{Name: "p", IdentityID: 300, Networking: &v2.EndpointNetworking{NodeIP: "192.0.2.1"}}},
+	}}
+	return w
+}
+
+// TestInvariants breaks one thing after the other: the invariant that is about it must say so, and the others must not.
+func TestInvariants(t *testing.T) {
+	t.Parallel()
+	key := k8s.Key{Namespace: "ns", Name: "p"}
+	for _, tc := range []struct {
+		name              string
+		break1            func(*world)
+		number, told, one string // what each must say; empty for nothing
+	}{
+		{"nothing", func(*world) {}, "", "", ""},
+		{"two numbers", func(w *world) {
+			o := w.identities[0]
+			o.Name = "301"
+			w.identities = append(w.identities, o)
+		}, "2 identities", "", ""},
+		{"identity without labels", func(w *world) { w.identities[0].SecurityLabels = map[string]string{"k8s:a;b": ""} }, "identity 300", "identity 300", ""},
+		{"no endpoint", func(w *world) { delete(w.endpoints, key) }, "", "is missing", "no endpoint"},
+		{"number of others", func(w *world) { w.endpoints[key].Status.Identity.ID = 301 }, "", "has the number 301", "another identity"},
+		{"no identity", func(w *world) { w.endpoints[key].Status.Identity = nil }, "", "has no identity", "another identity"},
+		{"labels of before", func(w *world) { w.endpoints[key].Status.Identity.Labels = []string{"k8s:app=b"} }, "", "says labels", ""},
+		{"namespace changed", func(w *world) { w.namespaces["ns"]["team"] = "two" }, "", "has the number 300, its labels have ", ""},
+		{"pod replaced", func(w *world) { w.pods[key].UID = "v" }, "", "is another pod's", ""},
+		{"pod gone", func(w *world) { delete(w.pods, key) }, "", "has no pod", ""},
+		{"in no slice", func(w *world) { w.slices = nil }, "", "", "in 0 slices"},
+		{"in two slices", func(w *world) { w.slices = append(w.slices, w.slices[0]) }, "", "", "in 2 slices"},
+		{"other node in slice", func(w *world) { w.slices[0].Endpoints[0].Networking.NodeIP = "192.0.2.2" }, "", "", "another node"},
+	} {
+		w := fixture()
+		tc.break1(w)
+		for _, c := range []struct {
+			what, want string
+			got        []string
+		}{
+			{"one number each", tc.number, w.oneNumberEach()},
+			{"every pod is told", tc.told, w.everyPodIsTold(labels.DefaultFilter())},
+			{"in one slice", tc.one, w.everyEndpointIsInOneSlice()},
+		} {
+			said := strings.Join(c.got, "\n")
+			if (c.want == "") != (said == "") || !strings.Contains(said, c.want) {
+				t.Errorf("%s: %s says %q, want %q", tc.name, c.what, said, c.want)
+			}
+		}
+	}
+}
+
+func TestTraffic(t *testing.T) {
+	t.Parallel()
+	const before = `# TYPE apiserver_request_total counter
+apiserver_request_total{code="201",resource="ciliumidentities",verb="POST"} 5
+apiserver_request_total{code="409",resource="ciliumidentities",verb="POST"} 2
+apiserver_request_total{code="200",resource="",verb="GET"} 9
+`
+	const after = `# TYPE apiserver_request_total counter
+apiserver_request_total{code="201",resource="ciliumidentities",verb="POST"} 6
+apiserver_request_total{code="409",resource="ciliumidentities",verb="POST"} 5
+apiserver_request_total{code="200",resource="ciliumidentities",verb="GET"} 3
+apiserver_request_total{code="200",resource="ciliumidentities",verb="WATCH"} 7
+apiserver_request_total{code="200",resource="pods",verb="PATCH"} 4
+# TYPE apiserver_watch_events_total counter
+apiserver_watch_events_total{group="cilium.io",resource="ciliumidentities",version="v2"} 8
+# TYPE apiserver_watch_events_sizes histogram
+apiserver_watch_events_sizes_bucket{resource="ciliumidentities",le="+Inf"} 8
+apiserver_watch_events_sizes_sum{resource="ciliumidentities"} 4096
+apiserver_watch_events_sizes_count{resource="ciliumidentities"} 8
+`
+	a, err := parseTraffic([]byte(before))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := parseTraffic([]byte(after))
+	if err != nil {
+		t.Fatal(err)
+	}
+	did := b.since(a)
+	if diff := cmp.Diff([]Call{
+		{Verb: "CREATE", Resource: "ciliumidentities", Count: 4, Refused: 3}, {Verb: "GET", Resource: "ciliumidentities", Count: 3},
+	}, did.calledFor()); diff != "" {
+		t.Errorf("calls (-want +got):\n%s", diff)
+	}
+	if n := did.sum("ciliumidentities"); n != 7 {
+		t.Errorf("%g calls for identities, want 7", n)
+	}
+	if all, some := did.writes(), did.writes("pods"); all != 8 || some != 4 {
+		t.Errorf("%g writes, %g of pods, want 8 and 4", all, some)
+	}
+	if did.events["ciliumidentities"] != 8 || did.bytes["ciliumidentities"] != 4096 {
+		t.Errorf("watched: %v, %v", did.events, did.bytes)
+	}
+	if _, err := parseTraffic([]byte("{")); err == nil {
+		t.Error("nonsense is metrics")
+	}
+}
+
+// TestPlot writes charts of all sorts of lines: each must be well-formed, and show what it is given.
+func TestPlot(t *testing.T) {
+	t.Parallel()
+	for _, p := range []Plot{
+		{Title: "nothing", X: "x", Y: "y"},
+		{Title: "a <b> & c", X: "x", Y: "y", Lines: []Line{{Name: "one", Points: []Point{{0, 0}}}}},
+		{Title: "two", X: "x", Y: "y", Lines: []Line{{Name: "one", Points: shares([]float64{1, 2, 3}, 4)}, {Name: "two", Points: []Point{{0, 12345}, {1e6, 3}}}}},
+	} {
+		var b bytes.Buffer
+		if err := p.SVG(&b); err != nil {
+			t.Fatal(err)
+		}
+		text := b.String()
+		for d := xml.NewDecoder(&b); ; {
+			_, err := d.Token()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				t.Fatalf("%s: %v:\n%s", p.Title, err, text)
+			}
+		}
+		if strings.Contains(text, "NaN") || strings.Contains(text, "Inf") {
+			t.Errorf("%s: not a number in\n%s", p.Title, text)
+		}
+		if got := strings.Count(text, `fill="none"`); got != len(p.Lines) {
+			t.Errorf("%s: %d lines, want %d", p.Title, got, len(p.Lines))
+		}
+	}
+	if diff := cmp.Diff([]Point{{0, 0}, {1, 25}, {2, 50}, {3, 75}}, shares([]float64{1, 2, 3}, 4)); diff != "" {
+		t.Errorf("shares (-want +got):\n%s", diff)
+	}
+}
+
+func TestReport(t *testing.T) {
+	t.Parallel()
+	r := Report{Scenarios: []Scenario{{
+		Name: "s", Title: "A question", Text: "What is done.", Shared: "Something is shared.", Limits: []string{"nothing"},
+		Variants: []Variant{
+			{Name: "a", Calls: []Call{{"GET", "x", 3, 1}}, Processors: map[string]float64{"etcd": 0.5, "harness": 1}},
+			{Name: "b"},
+		},
+		Plots: []Plot{{File: "s.svg", Title: "plot"}},
+	}}}
+	a, b := &r.Scenarios[0].Variants[0], &r.Scenarios[0].Variants[1]
+	a.figure("time", 1.234, "s", "a note")
+	b.figure("time", 250000, "s", "a note")
+	b.figure("other", 0.00123, "", "")
+	a.check("all is well", false, []string{"1", "2", "3", "4"})
+	b.check("all is well", true, []string{"1"})
+	if errs := a.broken("s"); len(errs) != 1 || !strings.Contains(errs[0].Error(), "4 times: 1; 2; 3") {
+		t.Errorf("broken: %v", errs)
+	}
+	if errs := b.broken("s"); len(errs) != 0 {
+		t.Errorf("what is for comparison counts: %v", errs)
+	}
+	var md, js bytes.Buffer
+	if err := errors.Join(r.Markdown(&md), r.JSON(&js)); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"## A question (`s`)", "|       |      a |        b |", "| time  | 1.23 s | 250000 s |", "| other |        |  0.00123 |", "- time: a note\n",
+		"- **does not hold**: a: all is well, 4 times: 1; 2; 3", "- does not hold, as expected: b: all is well, 1 times: 1",
+		"| GET x     | 3 (1 refused) |", "![plot](s.svg)", "- nothing\n- a: 1.5 of", "harness 1.00, etcd 0.50", "How it is measured: Something is shared.",
+	} {
+		if !strings.Contains(md.String(), want) {
+			t.Errorf("no %q in\n%s", want, md.String())
+		}
+	}
+	var back Report
+	if err := json.Unmarshal(js.Bytes(), &back); err != nil || len(back.Scenarios[0].Variants) != 2 {
+		t.Errorf("JSON: %v, %+v", err, back)
+	}
+}
