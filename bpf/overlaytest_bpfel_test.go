@@ -210,9 +210,12 @@ type overlayTestPolicyKey struct {
 }
 
 type overlayTestPolicyValue struct {
-	_    structs.HostLayout
-	Deny uint8
-	Pad  [3]uint8
+	_        structs.HostLayout
+	Ordinary uint8
+	Pad      uint8
+	Admin    uint16
+	Baseline uint16
+	Pad2     [2]uint8
 }
 
 type overlayTestPrefix struct {

@@ -58,13 +58,13 @@ func TestPolicyAgainstNaive(t *testing.T) {
 			Entries: map[datapath.PolicyKey]datapath.PolicyEntry{},
 		}
 		for range rng.IntN(40) {
-			rs.Entries[randomKey()] = datapath.PolicyEntry{Deny: rng.IntN(3) == 0}
+			rs.Entries[randomKey()] = randomEntry(rng)
 		}
 		n.must(n.maps.InstallRuleSet(rs))
 		for range rng.IntN(4) {
 			d := datapath.RuleSetDelta{ID: rs.ID, Upserts: map[datapath.PolicyKey]datapath.PolicyEntry{}}
 			for range rng.IntN(10) {
-				d.Upserts[randomKey()] = datapath.PolicyEntry{Deny: rng.IntN(3) == 0}
+				d.Upserts[randomKey()] = randomEntry(rng)
 			}
 			for k := range rs.Entries {
 				if rng.IntN(4) == 0 {
@@ -104,4 +104,24 @@ func TestPolicyAgainstNaive(t *testing.T) {
 			}
 		}
 	}
+}
+
+// randomEntry is one that says something in each tier as likely as not, with few places, so that some meet.
+func randomEntry(rng *rand.Rand) datapath.PolicyEntry {
+	var e datapath.PolicyEntry
+	switch rng.IntN(4) {
+	case 0:
+		e.Deny = true
+	case 1:
+		e.Silent = true
+	}
+	rule := func() datapath.TierRule {
+		if rng.IntN(2) == 0 {
+			return 0
+		}
+		place := []int{1, 2, 3, 4, 1<<14 - 1}[rng.IntN(5)]
+		return datapath.TierRule(place<<2 | 1 + rng.IntN(3))
+	}
+	e.Admin, e.Baseline = rule(), rule()
+	return e
 }

@@ -82,9 +82,21 @@ struct policy_key {
 	__u8 pad[3];
 };
 
+/* What ordinary policies say in an entry. */
+enum ordinary {
+	ORDINARY_ALLOW = 0,
+	ORDINARY_DENY,
+	ORDINARY_SILENT,
+};
+
 struct policy_value {
-	__u8 deny;
-	__u8 pad[3];
+	__u8 ordinary;
+	__u8 pad;
+	/* The first rule of the tier before ordinary policies, and of that after them: its place, then two bits of
+	 * what it does (enum action). 0: none. */
+	__u16 admin;
+	__u16 baseline;
+	__u8 pad2[2];
 };
 
 struct {

@@ -2,11 +2,20 @@
 #pragma once
 #include "maps.h"
 
-enum match {
-	MATCH_NONE = 0,
-	MATCH_ALLOW,
-	MATCH_DENY,
+/* What a rule of a tier other than the ordinary one does. Of two in one place the smaller one counts. */
+enum action {
+	ACTION_NONE = 0,
+	ACTION_DENY,
+	ACTION_PASS,
+	ACTION_ACCEPT,
 };
+#define ACTION_MASK 3
+
+/* What the entries that match a packet say together, in one register: bits of enum ordinary that were seen, and the
+ * first rule of each tier, less one, so that none is the largest. */
+#define SAYS_ALLOW (1ull << ORDINARY_ALLOW)
+#define SAYS_DENY (1ull << ORDINARY_DENY)
+#define SAYS_NOTHING 0xFFFFFFFF00000000ull
 
 /* What policy_verdict is asked, in one word: a global function takes five arguments. */
 #define ABOUT_EGRESS (1u << 24)
@@ -25,9 +34,22 @@ static __always_inline void policy_key_set(struct policy_key *key, __u32 rule_se
 	key->direction = direction;
 }
 
-/* Finds the most specific entry of the identity in the key (0: entries of any), probing only for the
+/* Adds what an entry says. */
+static __always_inline __u64 policy_join(__u64 says, const struct policy_value *entry)
+{
+	__u16 admin = says >> 48, baseline = says >> 32;
+	__u16 more_admin = entry->admin - 1, more_baseline = entry->baseline - 1;
+
+	if (more_admin < admin)
+		admin = more_admin;
+	if (more_baseline < baseline)
+		baseline = more_baseline;
+	return (__u64)admin << 48 | (__u64)baseline << 32 | (__u32)says | 1ull << (entry->ordinary & 3);
+}
+
+/* Adds what the most specific entry of the identity in the key (0: entries of any) says, probing only for the
  * shapes that the rule set has. */
-static __always_inline int policy_match(struct policy_key *key, __u32 what, __u32 shapes)
+static __always_inline __u64 policy_match(__u64 says, struct policy_key *key, __u32 what, __u32 shapes)
 {
 	key->proto = what >> 16;
 	for (__u32 i = 0; i <= SHAPE_ANY_PROTO && shapes; i++, shapes >>= 1) {
@@ -43,9 +65,9 @@ static __always_inline int policy_match(struct policy_key *key, __u32 what, __u3
 		}
 		struct policy_value *entry = bpf_map_lookup_elem(&policy, key);
 		if (entry)
-			return entry->deny ? MATCH_DENY : MATCH_ALLOW;
+			return policy_join(says, entry);
 	}
-	return MATCH_NONE;
+	return says;
 }
 
 /* Finds the identity of the block that an address, in its two halves, is in; 0 if it is in none. */
@@ -55,6 +77,25 @@ static __always_inline __u32 block_of(struct prefix *key, __u64 address0, __u64 
 	__u32 *block = bpf_map_lookup_elem(&blocks, key);
 
 	return block ? *block : 0;
+}
+
+/* Asks the tiers in their order. Returns 0 or a drop reason. */
+static __always_inline int policy_decide(__u64 says, bool enforced)
+{
+	__u32 action = ((says >> 48) + 1) & ACTION_MASK;
+
+	if (action == ACTION_ACCEPT)
+		return FORWARDED;
+	if (action == ACTION_DENY || says & SAYS_DENY)
+		return DROP_POLICY_DENY;
+	if (says & SAYS_ALLOW)
+		return FORWARDED;
+	action = ((says >> 32) + 1) & ACTION_MASK;
+	if (action == ACTION_ACCEPT)
+		return FORWARDED;
+	if (action == ACTION_DENY)
+		return DROP_POLICY_DENY;
+	return enforced ? DROP_POLICY_DENIED : FORWARDED;
 }
 
 /* Judges a packet of a peer, by its identity and, if the rule set names any blocks, by its address (the
@@ -68,8 +109,7 @@ __noinline int policy_verdict(__u32 rule_set, __u32 identity, __u64 address0, __
 		return DROP_NO_RULE_SET;
 	__u32 direction = what & ABOUT_EGRESS ? EGRESS : INGRESS;
 	const __u32 *shapes = rules->shapes[direction];
-	bool allowed = false;
-	int match;
+	__u64 says = SAYS_NOTHING;
 	/* The callers leave little room on the stack: both keys share theirs, and what the rule set says
 	 * is read when it is needed. */
 	union {
@@ -82,24 +122,14 @@ __noinline int policy_verdict(__u32 rule_set, __u32 identity, __u64 address0, __
 
 		if (block) {
 			policy_key_set(&key.policy, rule_set, block, direction);
-			match = policy_match(&key.policy, what, shapes[PEER_BLOCK]);
-			if (match == MATCH_DENY)
-				return DROP_POLICY_DENY;
-			allowed = match == MATCH_ALLOW;
+			says = policy_match(says, &key.policy, what, shapes[PEER_BLOCK]);
 		}
 	}
 	policy_key_set(&key.policy, rule_set, identity, direction);
 	/* The entries of any are not those of a peer that nobody knows (0). */
-	if (identity) {
-		match = policy_match(&key.policy, what, shapes[PEER_ONE]);
-		if (match == MATCH_DENY)
-			return DROP_POLICY_DENY;
-		allowed |= match == MATCH_ALLOW;
-	}
+	if (identity)
+		says = policy_match(says, &key.policy, what, shapes[PEER_ONE]);
 	key.policy.identity = 0;
-	match = policy_match(&key.policy, what, shapes[PEER_ANY]);
-	if (match == MATCH_DENY)
-		return DROP_POLICY_DENY;
-	allowed |= match == MATCH_ALLOW;
-	return allowed || !rules->enforced[direction] ? FORWARDED : DROP_POLICY_DENIED;
+	says = policy_match(says, &key.policy, what, shapes[PEER_ANY]);
+	return policy_decide(says, rules->enforced[direction]);
 }

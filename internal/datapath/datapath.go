@@ -42,11 +42,35 @@ type PolicyKey struct {
 	PortBits  uint8
 }
 
-// PolicyEntry is the verdict of a PolicyKey.
+// PolicyEntry is what a PolicyKey says. The zero PolicyEntry allows.
 type PolicyEntry struct {
-	// Deny drops; otherwise the packet passes.
-	Deny bool
+	// Deny and Silent are what ordinary policies say: to drop, or nothing; otherwise to let pass. Not both are set.
+	Deny   bool
+	Silent bool
+	// Admin and Baseline are the first rules of the tiers before and after ordinary policies.
+	Admin, Baseline TierRule
 }
+
+// TierRule is a rule of a tier whose rules count in order: its place, the smaller one first, times 4, plus a TierAction. The zero
+// TierRule is none.
+type TierRule uint16
+
+// TierAction is what such a rule does. Of two rules in the same place the smaller one counts.
+type TierAction uint8
+
+// The actions, with the numbers that the kernel uses.
+const (
+	TierNone TierAction = iota
+	TierDeny
+	TierPass
+	TierAccept
+)
+
+// Action returns what the rule does.
+func (r TierRule) Action() TierAction { return TierAction(r & 3) }
+
+// Place returns the rule's place.
+func (r TierRule) Place() int { return int(r >> 2) }
 
 // BlockScope is the upper byte of the identities that stand for blocks of addresses (see Block).
 const BlockScope = 3
@@ -65,7 +89,8 @@ type RuleSet struct {
 }
 
 // RuleSetDelta changes entries of a rule set in place, for a peer identity that appeared, changed
-// or went. It must not change what any single packet of another identity gets.
+// or went. It must not change what any single packet of another identity gets. Upserts are written before
+// deletes, the most specific first, and deletes in their order.
 type RuleSetDelta struct {
 	ID      RuleSetID
 	Upserts map[PolicyKey]PolicyEntry

@@ -5,18 +5,49 @@ package datapath
 // measure for the kernel's programs, and an explanation for people. Port is the ICMP type for ICMP; block
 // is the identity of the block that the peer's address is in, 0 if it is in none.
 func (rs RuleSet) Judge(dir Direction, identity, block uint32, proto uint8, port uint16) DropReason {
-	one, oneFound := rs.mostSpecific(dir, identity, proto, port)
-	anyone, anyoneFound := rs.mostSpecific(dir, 0, proto, port)
-	at, atFound := rs.mostSpecific(dir, block, proto, port)
-	switch {
-	case oneFound && one.Deny, anyoneFound && anyone.Deny, atFound && at.Deny:
-		return ReasonPolicyDeny
-	case oneFound, anyoneFound, atFound:
+	var found []PolicyEntry
+	for _, who := range []uint32{identity, 0, block} {
+		if e, ok := rs.mostSpecific(dir, who, proto, port); ok {
+			found = append(found, e)
+		}
+	}
+	switch firstOf(found, func(e PolicyEntry) TierRule { return e.Admin }) {
+	case TierAccept:
 		return ReasonForwarded
-	case dir == Ingress && rs.IngressEnforced, dir == Egress && rs.EgressEnforced:
+	case TierDeny:
+		return ReasonPolicyDeny
+	}
+	allowed := false
+	for _, e := range found {
+		if e.Deny {
+			return ReasonPolicyDeny
+		}
+		allowed = allowed || !e.Silent
+	}
+	if allowed {
+		return ReasonForwarded
+	}
+	switch firstOf(found, func(e PolicyEntry) TierRule { return e.Baseline }) {
+	case TierAccept:
+		return ReasonForwarded
+	case TierDeny:
+		return ReasonPolicyDeny
+	}
+	if dir == Ingress && rs.IngressEnforced || dir == Egress && rs.EgressEnforced {
 		return ReasonPolicyDenied
 	}
 	return ReasonForwarded
+}
+
+// firstOf returns what the first rule of a tier does.
+func firstOf(entries []PolicyEntry, of func(PolicyEntry) TierRule) TierAction {
+	var first TierRule
+	for _, e := range entries {
+		if r := of(e); r != 0 && (first == 0 || r < first) {
+			first = r
+		}
+	}
+	return first.Action()
 }
 
 // mostSpecific finds the entry of exactly this identity that matches the packet with most port bits;

@@ -424,7 +424,7 @@ func (p *Policy) install(rs policy.RuleSet) error {
 }
 
 // delta changes a live rule set in place, in the order that the engine asks for: each kind of
-// change is one call because the kernel's entries have no order among themselves. If that fails
+// change is one call because the maps order entries by how specific they are only. If that fails
 // half-way the whole is written again; if that fails too its endpoints are locked.
 func (p *Policy) delta(d policy.Delta) error {
 	s := p.sets[d.ID]
@@ -452,11 +452,22 @@ func (p *Policy) delta(d policy.Delta) error {
 }
 
 func (p *Policy) steps(number datapath.RuleSetID, d policy.Delta) error {
+	if d.Ordered {
+		// The maps see to the order of specificity.
+		all := datapath.RuleSetDelta{ID: number, Upserts: make(map[datapath.PolicyKey]datapath.PolicyEntry, len(d.Upserts))}
+		for _, e := range d.Upserts {
+			all.Upserts[kernelKey(e.Key)] = kernelEntry(e.Decision)
+		}
+		for _, k := range d.Deletes {
+			all.Deletes = append(all.Deletes, kernelKey(k))
+		}
+		return p.maps.UpdateRuleSet(all)
+	}
 	for _, deny := range []bool{true, false} {
 		step := datapath.RuleSetDelta{ID: number, Upserts: map[datapath.PolicyKey]datapath.PolicyEntry{}}
 		for _, e := range d.Upserts {
 			if e.Deny == deny {
-				step.Upserts[kernelKey(e.Key)] = datapath.PolicyEntry{Deny: deny}
+				step.Upserts[kernelKey(e.Key)] = kernelEntry(e.Decision)
 			}
 		}
 		if !deny {
@@ -544,9 +555,16 @@ func kernelRuleSet(rs policy.RuleSet) datapath.RuleSet {
 		Entries: make(map[datapath.PolicyKey]datapath.PolicyEntry, len(rs.Entries)),
 	}
 	for _, e := range rs.Entries {
-		out.Entries[kernelKey(e.Key)] = datapath.PolicyEntry{Deny: e.Deny}
+		out.Entries[kernelKey(e.Key)] = kernelEntry(e.Decision)
 	}
 	return out
+}
+
+func kernelEntry(d policy.Decision) datapath.PolicyEntry {
+	return datapath.PolicyEntry{
+		Deny: d.Deny, Silent: !d.Deny && !d.Allow,
+		Admin: datapath.TierRule(d.Admin), Baseline: datapath.TierRule(d.Baseline),
+	}
 }
 
 func kernelKey(k policy.Key) datapath.PolicyKey {

@@ -75,11 +75,14 @@ type engineRule struct {
 // compiledClause is a clause with its ports cut into keys.
 type compiledClause struct {
 	dir   Direction
-	deny  bool
+	tier  Tier
+	deny  bool // of a clause of the ordinary tier
 	all   bool
 	peers []*Selector
 	keys  []portKey
 	named []PortMatch
+	// action is what it does in a tier where order counts.
+	action Action
 }
 
 // activeSelector is a selector that some rule set uses, with what it selects.
@@ -215,7 +218,7 @@ func (e *Engine) addRule(o Owner, r *Rule) *engineRule {
 	er.clauses = make([]compiledClause, 0, len(r.Clauses))
 	for i := range r.Clauses {
 		c := &r.Clauses[i]
-		cc := compiledClause{dir: c.Direction, deny: c.Deny, all: c.AllPeers}
+		cc := compiledClause{dir: c.Direction, tier: r.Tier, deny: c.Deny, all: c.AllPeers, action: c.action()}
 		for _, s := range c.Peers {
 			switch {
 			case s.isWildcard():
@@ -241,6 +244,9 @@ func (e *Engine) addRule(o Owner, r *Rule) *engineRule {
 		er.clauses = append(er.clauses, cc)
 	}
 	for _, d := range []Direction{Ingress, Egress} {
+		if r.Tier != TierOrdinary {
+			continue // such a rule says what it means, and nothing of the rest
+		}
 		if e.cfg.AllowNonDefaultDeny {
 			er.enforces[d] = r.DefaultDeny[d]
 		} else {

@@ -170,13 +170,16 @@ func (s *portSet) len() int {
 	if s == nil {
 		return 0
 	}
-	return len(s.deny) + len(s.allow)
+	return len(s.deny) + len(s.allow) + len(s.tiers)
 }
 
 // appendEntries lists the entries in the order of their keys.
 func (s *portSet) appendEntries(dst []Entry, dir Direction, id identity.ID) []Entry {
 	if s == nil {
 		return dst
+	}
+	for _, d := range s.tiers {
+		dst = append(dst, Entry{d.key(dir, id), d.Decision})
 	}
 	deny, allow := s.deny, s.allow
 	for len(deny)+len(allow) > 0 {
@@ -187,7 +190,7 @@ func (s *portSet) appendEntries(dst []Entry, dir Direction, id identity.ID) []En
 		} else {
 			k, allow = allow[0], allow[1:]
 		}
-		dst = append(dst, Entry{k.key(dir, id), isDeny})
+		dst = append(dst, Entry{k.key(dir, id), Decision{Deny: isDeny, Allow: !isDeny}})
 	}
 	return dst
 }
@@ -197,13 +200,12 @@ func (k portKey) key(dir Direction, id identity.ID) Key {
 }
 
 // delta brings the rule set up to date with the identities that were touched. It notes in rejudge
-// whether an allow went or a deny came. ok is false if nothing changed.
+// whether an established flow may have lost what admitted it. ok is false if nothing changed.
 func (rs *ruleSet) delta() (Delta, bool) {
-	out := Delta{ID: rs.id}
+	out := Delta{ID: rs.id, Ordered: rs.dirs[Ingress].places != nil || rs.dirs[Egress].places != nil}
 	ids := slices.Sorted(maps.Keys(rs.touched))
 	rs.touched = nil
-	var allows []Entry
-	var denyGone []Key
+	var gone []Entry
 	for _, dir := range []Direction{Ingress, Egress} {
 		d := &rs.dirs[dir]
 		for _, id := range ids {
@@ -212,54 +214,71 @@ func (rs *ruleSet) delta() (Delta, bool) {
 				continue
 			}
 			d.set(id, now)
-			was := old.verdicts()
-			is := now.verdicts()
-			for k, deny := range is {
-				oldDeny, had := was[k]
-				switch {
-				case had && oldDeny == deny:
-				case deny:
-					out.Upserts = append(out.Upserts, Entry{k.key(dir, id), true})
-					rs.rejudge = true
-				default:
-					allows = append(allows, Entry{k.key(dir, id), false})
-				}
-			}
-			for k, deny := range was {
-				if _, has := is[k]; has {
+			was := old.decisions()
+			is := now.decisions()
+			for k, says := range is {
+				before, had := was[k]
+				if had && before == says {
 					continue
 				}
-				if deny {
-					denyGone = append(denyGone, k.key(dir, id))
-				} else {
-					out.Deletes = append(out.Deletes, k.key(dir, id))
-					rs.rejudge = true
+				out.Upserts = append(out.Upserts, Entry{k.key(dir, id), says})
+				// Where order counts, any other answer may be a worse one.
+				rs.rejudge = rs.rejudge || says.denies() || d.places != nil && (had || says.tiered())
+			}
+			for k, says := range was {
+				if _, has := is[k]; !has {
+					gone = append(gone, Entry{k.key(dir, id), says})
+					rs.rejudge = rs.rejudge || !says.Deny || says.tiered()
 				}
 			}
 		}
 	}
-	slices.SortFunc(out.Upserts, func(a, b Entry) int { return compareKeys(a.Key, b.Key) })
-	slices.SortFunc(allows, func(a, b Entry) int { return compareKeys(a.Key, b.Key) })
-	slices.SortFunc(out.Deletes, compareKeys)
-	slices.SortFunc(denyGone, compareKeys)
-	out.Upserts = append(out.Upserts, allows...)
-	out.Deletes = append(out.Deletes, denyGone...)
+	if out.Ordered {
+		slices.SortFunc(out.Upserts, func(a, b Entry) int { return bySpecificity(a.Key, b.Key) })
+		slices.SortFunc(gone, func(a, b Entry) int { return bySpecificity(b.Key, a.Key) })
+	} else {
+		deniesFirst := func(a, b Entry) int {
+			return cmp.Or(cmp.Compare(rank(a.Deny), rank(b.Deny)), compareKeys(a.Key, b.Key))
+		}
+		slices.SortFunc(out.Upserts, deniesFirst)
+		slices.SortFunc(gone, func(a, b Entry) int {
+			return cmp.Or(cmp.Compare(rank(b.Deny), rank(a.Deny)), compareKeys(a.Key, b.Key))
+		})
+	}
+	for _, e := range gone {
+		out.Deletes = append(out.Deletes, e.Key)
+	}
 	return out, len(out.Upserts)+len(out.Deletes) > 0
 }
 
-// verdicts returns the entries as a map from key to deny.
-func (s *portSet) verdicts() map[portKey]bool {
+func rank(deny bool) int {
+	if deny {
+		return 0
+	}
+	return 1
+}
+
+// decisions returns the entries as a map.
+func (s *portSet) decisions() map[portKey]Decision {
 	if s == nil {
 		return nil
 	}
-	m := make(map[portKey]bool, s.len())
+	m := make(map[portKey]Decision, s.len())
 	for _, k := range s.deny {
-		m[k] = true
+		m[k] = Decision{Deny: true}
 	}
 	for _, k := range s.allow {
-		m[k] = false
+		m[k] = Decision{Allow: true}
+	}
+	for _, d := range s.tiers {
+		m[d.portKey] = d.Decision
 	}
 	return m
+}
+
+// bySpecificity puts what is more specific first.
+func bySpecificity(a, b Key) int {
+	return cmp.Or(cmp.Compare(rank(a.Proto != 0), rank(b.Proto != 0)), cmp.Compare(b.PortBits, a.PortBits), compareKeys(a, b))
 }
 
 func compareKeys(a, b Key) int {

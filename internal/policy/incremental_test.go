@@ -30,12 +30,12 @@ func (k *kernel) snapshot() map[Subject]string {
 			continue
 		}
 		var lines []string
-		for key, deny := range ks.entries {
+		for key, says := range ks.entries {
 			peer := names[key.Identity]
 			if peer == "" {
 				peer = peerName(key.Identity)
 			}
-			lines = append(lines, fmt.Sprintf("%v %s %v deny=%v", key.Direction, peer, portKey{key.Proto, key.PortBits, key.Port}, deny))
+			lines = append(lines, fmt.Sprintf("%v %s %v %+v", key.Direction, peer, portKey{key.Proto, key.PortBits, key.Port}, says))
 		}
 		slices.Sort(lines)
 		out[s] = fmt.Sprint(ks.enforced, lines)

@@ -49,22 +49,12 @@ func (e *Engine) Lookup(rs RuleSetID, dir Direction, id identity.ID, at netip.Ad
 		return NoRuleSet
 	}
 	d := &set.dirs[dir]
-	deny, found := d.base.verdict(proto, port)
+	says := d.base.decision(proto, port)
 	if id != 0 {
-		deny2, found2 := d.peers[id].verdict(proto, port)
-		deny, found = deny || deny2, found || found2
+		says = says.Join(d.peers[id].decision(proto, port))
 	}
 	if block := e.blocks.longest(at); block != 0 {
-		deny2, found2 := d.peers[block].verdict(proto, port)
-		deny, found = deny || deny2, found || found2
+		says = says.Join(d.peers[block].decision(proto, port))
 	}
-	switch {
-	case deny:
-		return Denied
-	case found:
-		return Allowed
-	case d.enforced:
-		return DefaultDenied
-	}
-	return DefaultAllowed
+	return says.Verdict(d.enforced)
 }

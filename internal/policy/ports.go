@@ -173,14 +173,16 @@ func icmpTypes(v6 bool) map[string]uint8 {
 }
 
 // portSet is what one peer identity, or any peer, has in one direction of a rule set: keys sorted
-// by comparePortKeys, none covered by another of the same list, no allow covered by a deny.
+// by comparePortKeys, none covered by another of the same list, no allow covered by a deny. In a
+// direction with tiers an identity has tiers instead, sorted likewise, each key with all that is to be said about it.
 // It is immutable. The nil portSet is empty.
 type portSet struct {
 	deny  []portKey
 	allow []portKey
+	tiers []decided
 }
 
-func (s *portSet) empty() bool { return s == nil || len(s.deny)+len(s.allow) == 0 }
+func (s *portSet) empty() bool { return s.len() == 0 }
 
 // newPortSet reduces lists of keys to the entries that say the same. Allows count only if enforced
 // is true: otherwise what nothing denies passes anyway. base, if not nil, are the entries of any
@@ -273,28 +275,33 @@ func (c *coverSet) covers(k portKey) bool {
 	return false
 }
 
-// verdict finds the most specific entry that matches a packet.
-func (s *portSet) verdict(proto uint8, port uint16) (deny, found bool) {
+// decision returns what the most specific entry that matches a packet says, nothing if there is none.
+func (s *portSet) decision(proto uint8, port uint16) (out Decision) {
 	if s == nil {
-		return false, false
+		return out
 	}
 	best := -1
 	probe := portKey{proto, 16, port}
-	look := func(list []portKey, isDeny bool) {
-		for _, k := range list {
-			if !k.covers(probe) {
-				continue
-			}
-			length := int(k.bits)
-			if k.proto != ProtoAny {
-				length += 8
-			}
-			if length > best {
-				best, deny = length, isDeny
-			}
+	look := func(k portKey, says Decision) {
+		if !k.covers(probe) {
+			return
+		}
+		length := int(k.bits)
+		if k.proto != ProtoAny {
+			length += 8
+		}
+		if length > best {
+			best, out = length, says
 		}
 	}
-	look(s.deny, true)
-	look(s.allow, false)
-	return deny, best >= 0
+	for _, k := range s.deny {
+		look(k, Decision{Deny: true})
+	}
+	for _, k := range s.allow {
+		look(k, Decision{Allow: true})
+	}
+	for _, d := range s.tiers {
+		look(d.portKey, d.Decision)
+	}
+	return out
 }

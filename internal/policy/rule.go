@@ -85,6 +85,9 @@ type Rule struct {
 	Namespace string
 	// Subject selects the endpoints that the rule is about.
 	Subject *Selector
+	// Tier is the rule's place among kinds of policies, and Priority, from 0, that within a tier other than the ordinary one.
+	Tier     Tier
+	Priority int32
 	// DefaultDeny is what the rule asks for, by direction, when it may choose
 	// (Config.AllowNonDefaultDeny). Otherwise the presence of entries decides.
 	DefaultDeny [2]bool
@@ -111,6 +114,8 @@ func (r *Rule) has(d Direction) bool {
 type Clause struct {
 	Direction Direction
 	Deny      bool
+	// Pass leaves what matches to the next tier; only in a rule of a tier other than the ordinary one.
+	Pass bool
 	// AllPeers stands for an absent list of peers. If it is false and Peers is empty, the clause
 	// matches nothing.
 	AllPeers bool
@@ -181,10 +186,21 @@ func peerName(id identity.ID) string {
 	return id.String()
 }
 
-// Entry is a row with its verdict.
+// action returns what the clause does in a tier where order counts.
+func (c *Clause) action() Action {
+	switch {
+	case c.Deny:
+		return ActionDeny
+	case c.Pass:
+		return ActionPass
+	}
+	return ActionAccept
+}
+
+// Entry is a row with what it says.
 type Entry struct {
 	Key
-	Deny bool
+	Decision
 }
 
 // RuleSet is the whole content of a rule set.
@@ -200,10 +216,15 @@ type RuleSet struct {
 // Delta changes a rule set in place. Written in this order, no packet passes in between that passes
 // neither before nor after: upserts first, denies before allows; then deletes, allows before
 // denies.
+//
+// With Ordered, tiers say something in the rule set, and entries are neither denies nor allows: upserts are to be written one by
+// one, the most specific first, then deletes, the least specific first. A packet's verdict by any one peer is then always that
+// of before or that of after.
 type Delta struct {
 	ID      RuleSetID
 	Upserts []Entry
 	Deletes []Key
+	Ordered bool
 }
 
 // Binding is what a subject's endpoints point at.

@@ -35,6 +35,9 @@ func (rs *ruleSet) touch(id identity.ID) {
 type dirState struct {
 	enforced bool
 	groups   []group
+	// places, if not nil, makes the direction tiered: what clauses of tiers other than the ordinary one do, and in which order.
+	// Clauses of tiers that are not there do not count.
+	places map[*compiledClause]Ranked
 	// base are the entries of any peer; peers those of identities, without empty ones.
 	base  *portSet
 	peers map[identity.ID]*portSet
@@ -196,12 +199,18 @@ func (e *Engine) newRuleSet(key string, enforced [2]bool, rules []*engineRule, s
 	e.ruleSets[key] = rs
 	e.byID[rs.id] = rs
 	e.idle[rs] = struct{}{} // until a subject points at it
+	for _, dir := range []Direction{Ingress, Egress} {
+		byRule := slices.ContainsFunc(rules, func(er *engineRule) bool { return er.enforces[dir] })
+		rs.dirs[dir].places = places(rules, dir, byRule)
+	}
 	for _, er := range rules {
 		for i := range er.clauses {
 			c := &er.clauses[i]
 			d := &rs.dirs[c.dir]
 			switch {
-			case !c.deny && !enforced[c.dir]:
+			case c.tier != TierOrdinary && d.places[c] == 0:
+				// The endpoint does not get that far.
+			case !c.deny && !enforced[c.dir] && d.places == nil:
 				// What nothing drops need not be allowed.
 			case !c.all:
 				for _, sel := range c.peers {
@@ -440,6 +449,9 @@ func (rs *ruleSet) comboPorts(dir Direction, c int32, special *peer) *portSet {
 // portsOf computes the entries of a peer that the given groups select.
 func (rs *ruleSet) portsOf(dir Direction, groups []int32, special *peer) *portSet {
 	d := &rs.dirs[dir]
+	if d.places != nil {
+		return rs.tieredPortsOf(dir, groups, special)
+	}
 	var allow, deny []portKey
 	for _, gi := range groups {
 		for _, c := range d.groups[gi].clauses {
@@ -448,17 +460,45 @@ func (rs *ruleSet) portsOf(dir Direction, groups []int32, special *peer) *portSe
 				dst = &deny
 			}
 			*dst = append(*dst, c.keys...)
-			named := rs.namedPorts
-			if dir == Egress {
-				named = nil
-				if special != nil {
-					named = special.namedPorts
-				}
-			}
-			*dst = appendNamed(*dst, c.named, named)
+			*dst = appendNamed(*dst, c.named, rs.namesOf(dir, special))
 		}
 	}
 	return newPortSet(allow, deny, d.enforced, d.base)
+}
+
+// namesOf returns the named ports that count in a direction: those of the subjects, or of the peer that is special.
+func (rs *ruleSet) namesOf(dir Direction, special *peer) []NamedPort {
+	switch {
+	case dir == Ingress:
+		return rs.namedPorts
+	case special != nil:
+		return special.namedPorts
+	}
+	return nil
+}
+
+// tieredPortsOf is portsOf in a direction with tiers. What any peer has is left in, because it is no measure for what comes
+// before it.
+func (rs *ruleSet) tieredPortsOf(dir Direction, groups []int32, special *peer) *portSet {
+	d := &rs.dirs[dir]
+	var list []decided
+	var keys []portKey
+	for _, gi := range groups {
+		for _, c := range d.groups[gi].clauses {
+			keys = appendNamed(append(keys[:0], c.keys...), c.named, rs.namesOf(dir, special))
+			says := Decision{Deny: c.deny, Allow: !c.deny}
+			switch c.tier {
+			case TierAdmin:
+				says = Decision{Admin: d.places[c]}
+			case TierBaseline:
+				says = Decision{Baseline: d.places[c]}
+			}
+			for _, k := range keys {
+				list = append(list, decided{k, says})
+			}
+		}
+	}
+	return newTieredSet(list)
 }
 
 // fillBase computes the entries of any peer.
@@ -467,7 +507,7 @@ func (rs *ruleSet) fillBase(dir Direction) {
 	for _, er := range rs.rules {
 		for i := range er.clauses {
 			c := &er.clauses[i]
-			if c.dir != dir || !c.all {
+			if c.dir != dir || !c.all || c.tier != TierOrdinary {
 				continue
 			}
 			dst := &allow
@@ -483,7 +523,9 @@ func (rs *ruleSet) fillBase(dir Direction) {
 	if len(allow)+len(deny) == 0 {
 		return
 	}
-	rs.dirs[dir].base = newPortSet(allow, deny, rs.dirs[dir].enforced, nil)
+	// With a baseline tier an allow counts even where nothing is enforced.
+	d := &rs.dirs[dir]
+	d.base = newPortSet(allow, deny, d.enforced || d.places != nil, nil)
 }
 
 // appendNamed looks up named ports.

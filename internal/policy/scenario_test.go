@@ -11,6 +11,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
 	"sigs.k8s.io/yaml"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
@@ -30,7 +31,7 @@ import (
 //	expect ingress|egress SUBJECT[/NAMED-PORTS] from|to NUMBER|NAME|ADDRESS PROTOCOL PORT allow|deny
 //
 // NUMBER@ADDRESS and NAME@ADDRESS are somebody in the cluster whose address matters. A file is a
-// CiliumNetworkPolicy, clusterwide without a namespace, or says that it is of kind NetworkPolicy.
+// CiliumNetworkPolicy, clusterwide without a namespace, or says that it is of kind NetworkPolicy or ClusterNetworkPolicy.
 type scenario struct {
 	steps    []step
 	expect   []string
@@ -130,7 +131,18 @@ func parseFile(t *testing.T, name string, data []byte) ([]*Rule, oracle.Policy) 
 	if err := yaml.Unmarshal(data, &kind); err != nil {
 		t.Fatalf("%s: %v", name, err)
 	}
-	if kind.Kind == "NetworkPolicy" {
+	switch kind.Kind {
+	case "ClusterNetworkPolicy":
+		var p policyv1alpha2.ClusterNetworkPolicy
+		if err := yaml.UnmarshalStrict(data, &p); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		rules, err := ParseClusterNetworkPolicy(&p)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		return rules, oracle.FromClusterNetworkPolicy(&p)
+	case "NetworkPolicy":
 		var np networkingv1.NetworkPolicy
 		if err := yaml.UnmarshalStrict(data, &np); err != nil {
 			t.Fatalf("%s: %v", name, err)

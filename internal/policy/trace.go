@@ -1,8 +1,10 @@
 package policy
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/hawser-net/hawser/internal/identity"
@@ -36,7 +38,8 @@ type TraceSide struct {
 	// Enforced says whether what no rule matches is dropped; Why says what makes it so.
 	Enforced bool
 	Why      string
-	// Steps are the entries of the rules that select the endpoint, in the order of Rules.
+	// Steps are the entries of the rules that select the endpoint: those of the admin tier in their order, ordinary ones in the order
+	// of Rules, those of the baseline tier in their order.
 	Steps []TraceStep
 }
 
@@ -45,14 +48,18 @@ type TraceStep struct {
 	Owner Owner
 	// Path is where the entry stands, as in "spec.ingress[0]".
 	Path string
+	// Tier, and what the entry does in it.
+	Tier Tier
 	Deny bool
+	Pass bool
 	// PeerMatch is the selector that selects the peer ("all" for absent peers), empty if none does.
 	PeerMatch string
 	// PortMatch is the port that matches, empty if none does.
 	PortMatch string
 	// ByAddress says that nothing matches the peer, but that a block of addresses could if its address were known.
 	ByAddress bool
-	// Decides is set on the entry that settles the verdict: the first deny that matches, or the first allow.
+	// Decides is set on the entry that settles the verdict: the first of a tier that matches, or of ordinary ones the first deny that
+	// matches, or the first allow. It is set on an entry that passes a packet on, too, if nothing before it settles the verdict.
 	Decides bool
 	// Local marks the implicit entry for the node itself.
 	Local bool
@@ -64,8 +71,14 @@ func (s *TraceStep) Matches() bool { return s.PeerMatch != "" && s.PortMatch != 
 // String returns one line for people.
 func (s *TraceStep) String() string {
 	verb := "allow"
-	if s.Deny {
+	switch {
+	case s.Deny:
 		verb = "deny"
+	case s.Pass:
+		verb = "pass on"
+	}
+	if s.Tier != TierOrdinary {
+		verb = s.Tier.String() + ", " + verb
 	}
 	where := fmt.Sprintf("%s %s", s.Owner, s.Path)
 	if s.Local {
@@ -171,39 +184,14 @@ func (e *Engine) traceSide(dir Direction, self, other *peer, at netip.Addr, prot
 	rules := e.rulesOf(self, nil)
 	side.Enforced = e.enforcement(self, rules)[dir]
 	side.Why = e.why(dir, self, rules, side.Enforced)
+	slices.SortStableFunc(rules, inOrder)
+	enforcedByRule := false
 	for _, er := range rules {
+		enforcedByRule = enforcedByRule || er.enforces[dir]
 		for i := range er.Rule.Clauses {
-			c := &er.Rule.Clauses[i]
-			if c.Direction != dir {
-				continue
+			if c := &er.Rule.Clauses[i]; c.Direction == dir {
+				side.Steps = append(side.Steps, e.traceStep(er, c, other, at, proto, port, named))
 			}
-			step := TraceStep{Owner: er.owner, Path: er.Path + "." + c.Path, Deny: c.Deny}
-			if c.AllPeers {
-				step.PeerMatch = "all"
-			}
-			byBlockOnly := false
-			for _, s := range c.Peers {
-				if s.match(&e.cfg, other) && !s.isNone() {
-					step.PeerMatch, byBlockOnly = s.text, false
-					break
-				}
-				if step.PeerMatch == "" && s.isAround(at) {
-					step.PeerMatch, byBlockOnly = s.text, true
-				}
-				step.ByAddress = step.ByAddress || s.kind == byBlock && !at.IsValid()
-			}
-			step.ByAddress = step.ByAddress && step.PeerMatch == ""
-			names := named
-			if byBlockOnly && dir == Egress {
-				names = nil // a block is nobody, and has no names for ports
-			}
-			for _, m := range c.Ports {
-				if m.matches(proto, port, names) {
-					step.PortMatch = m.String()
-					break
-				}
-			}
-			side.Steps = append(side.Steps, step)
 		}
 	}
 	if dir == Ingress && side.Enforced && e.cfg.AllowLocalhost {
@@ -216,21 +204,81 @@ func (e *Engine) traceSide(dir Direction, self, other *peer, at netip.Addr, prot
 	if side.Enforced {
 		side.Verdict = DefaultDenied
 	}
-	for _, deny := range []bool{true, false} {
-		for i := range side.Steps {
-			s := &side.Steps[i]
-			if s.Deny != deny || !s.Matches() {
-				continue
-			}
-			s.Decides = true
-			side.Verdict = Allowed
-			if deny {
-				side.Verdict = Denied
-			}
-			return side
+	for _, tier := range []Tier{TierAdmin, TierOrdinary, TierBaseline} {
+		if tier == TierBaseline && enforcedByRule {
+			break
 		}
+		s := side.deciding(tier)
+		if s == nil {
+			continue
+		}
+		s.Decides = true
+		switch {
+		case s.Pass:
+			continue
+		case s.Deny:
+			side.Verdict = Denied
+		default:
+			side.Verdict = Allowed
+		}
+		return side
 	}
 	return side
+}
+
+// deciding returns the step that speaks for a tier, nil if none matches.
+func (side *TraceSide) deciding(tier Tier) (allow *TraceStep) {
+	for i := range side.Steps {
+		s := &side.Steps[i]
+		if s.Tier != tier || !s.Matches() {
+			continue
+		}
+		if s.Deny || tier != TierOrdinary {
+			return s
+		}
+		if allow == nil {
+			allow = s
+		}
+	}
+	return allow
+}
+
+// inOrder puts rules into the order in which tiers are asked.
+func inOrder(a, b *engineRule) int {
+	place := map[Tier]int{TierAdmin: 0, TierOrdinary: 1, TierBaseline: 2}
+	if c := cmp.Compare(place[a.Tier], place[b.Tier]); c != 0 || a.Tier == TierOrdinary {
+		return c
+	}
+	return byPrecedence(a, b)
+}
+
+func (e *Engine) traceStep(er *engineRule, c *Clause, other *peer, at netip.Addr, proto uint8, port uint16, named []NamedPort) TraceStep {
+	step := TraceStep{Owner: er.owner, Path: er.Path + "." + c.Path, Tier: er.Tier, Deny: c.Deny, Pass: c.Pass}
+	if c.AllPeers {
+		step.PeerMatch = "all"
+	}
+	byBlockOnly := false
+	for _, s := range c.Peers {
+		if s.match(&e.cfg, other) && !s.isNone() {
+			step.PeerMatch, byBlockOnly = s.text, false
+			break
+		}
+		if step.PeerMatch == "" && s.isAround(at) {
+			step.PeerMatch, byBlockOnly = s.text, true
+		}
+		step.ByAddress = step.ByAddress || s.kind == byBlock && !at.IsValid()
+	}
+	step.ByAddress = step.ByAddress && step.PeerMatch == ""
+	if byBlockOnly && c.Direction == Egress {
+		named = nil // a block is nobody, and has no names for ports
+	}
+	for _, m := range c.Ports {
+		if m.matches(proto, port, named) {
+			step.PortMatch = m.String()
+			break
+		}
+	}
+	return step
 }
 
 // why says what decided about enforcement.

@@ -26,6 +26,7 @@ type world struct {
 	reserved []identity.ID
 	outside  []netip.Addr
 	policies map[Owner]object
+	tiers    bool // has policies of the admin and baseline tiers
 }
 
 type pod struct {
@@ -45,6 +46,7 @@ func (w *world) chance(percent int) bool    { return w.rng.IntN(100) < percent }
 
 func newWorld(rng *rand.Rand) *world {
 	w := &world{rng: rng, policies: map[Owner]object{}}
+	w.tiers = w.chance(50)
 	w.cfg = Config{
 		Mode:        []Mode{ModeDefault, ModeDefault, ModeDefault, ModeDefault, ModeAlways, ModeNever}[rng.IntN(6)],
 		ClusterName: "c1", AllowLocalhost: w.chance(50), DefaultLocalCluster: w.chance(50), DualStack: true,
@@ -103,7 +105,11 @@ func (w *world) namedPorts() string {
 
 // setPolicy gives the owner new random rules.
 func (w *world) setPolicy(o Owner) {
-	if w.chance(35) {
+	switch {
+	case w.tiers && w.chance(50):
+		w.setClusterNetworkPolicy(o)
+		return
+	case w.chance(35):
 		w.setNetworkPolicy(o)
 		return
 	}
@@ -376,7 +382,7 @@ type kernel struct {
 
 type kernelSet struct {
 	enforced [2]bool
-	entries  map[Key]bool // key -> deny
+	entries  map[Key]Decision
 }
 
 func newKernel(t testing.TB) *kernel {
@@ -406,7 +412,7 @@ func (k *kernel) sync(e *Engine) Update {
 			k.t.Fatalf("rule set %d is not new", rs.ID)
 		}
 		k.highest = rs.ID
-		ks := &kernelSet{enforced: [2]bool{rs.IngressEnforced, rs.EgressEnforced}, entries: map[Key]bool{}}
+		ks := &kernelSet{enforced: [2]bool{rs.IngressEnforced, rs.EgressEnforced}, entries: map[Key]Decision{}}
 		if !slices.IsSortedFunc(rs.Entries, func(a, b Entry) int { return compareKeys(a.Key, b.Key) }) {
 			k.t.Fatalf("entries of rule set %d are not sorted", rs.ID)
 		}
@@ -417,7 +423,7 @@ func (k *kernel) sync(e *Engine) Update {
 			if en.Proto == 0 && en.PortBits != 0 || en.PortBits > 16 || en.PortBits < 16 && en.Port<<en.PortBits != 0 {
 				k.t.Fatalf("rule set %d: key %+v is malformed", rs.ID, en.Key)
 			}
-			ks.entries[en.Key] = en.Deny
+			ks.entries[en.Key] = en.Decision
 		}
 		k.sets[rs.ID] = ks
 	}
@@ -505,7 +511,7 @@ func (k *kernel) cidrChange(e *Engine, added, removed []netip.Prefix) {
 }
 
 // applyDelta writes a delta entry by entry; no probe may pass in between that passes neither
-// before nor after.
+// before nor after, and with tiers none may be dropped that passes before and after.
 func (k *kernel) applyDelta(ks *kernelSet, d Delta) {
 	k.t.Helper()
 	type probe struct {
@@ -523,27 +529,32 @@ func (k *kernel) applyDelta(ks *kernelSet, d Delta) {
 	}
 	after := &kernelSet{ks.enforced, maps.Clone(ks.entries)}
 	for _, u := range d.Upserts {
-		after.entries[u.Key] = u.Deny
+		after.entries[u.Key] = u.Decision
 	}
 	for _, key := range d.Deletes {
 		delete(after.entries, key)
 	}
-	may := make([]bool, len(probes))
+	may, must := make([]bool, len(probes)), make([]bool, len(probes))
 	for i, p := range probes {
-		may[i] = ks.pass(p.dir, p.id, 0, p.proto, p.port) || after.pass(p.dir, p.id, 0, p.proto, p.port)
+		one, other := ks.pass(p.dir, p.id, 0, p.proto, p.port), after.pass(p.dir, p.id, 0, p.proto, p.port)
+		may[i], must[i] = one || other, one && other
 	}
 	check := func() {
 		for i, p := range probes {
-			if !may[i] && ks.pass(p.dir, p.id, 0, p.proto, p.port) {
+			now := ks.pass(p.dir, p.id, 0, p.proto, p.port)
+			if !may[i] && now {
 				k.t.Fatalf("while delta %+v is written, %+v passes", d, p)
+			}
+			if d.Ordered && must[i] && !now {
+				k.t.Fatalf("while delta %+v is written, %+v does not pass", d, p)
 			}
 		}
 	}
 	for _, u := range d.Upserts {
-		if old, had := ks.entries[u.Key]; had && old == u.Deny {
+		if old, had := ks.entries[u.Key]; had && old == u.Decision {
 			k.t.Fatalf("delta writes %v, which is there already", u)
 		}
-		ks.entries[u.Key] = u.Deny
+		ks.entries[u.Key] = u.Decision
 		check()
 	}
 	for _, key := range d.Deletes {
@@ -557,19 +568,37 @@ func (k *kernel) applyDelta(ks *kernelSet, d Delta) {
 
 // pass judges a packet with the three probes of the kernel.
 func (ks *kernelSet) pass(dir Direction, id, block identity.ID, proto uint8, port uint16) bool {
-	probe := func(id identity.ID) (deny, found bool) {
+	probe := func(id identity.ID) Decision {
 		for n := 16; n >= 0; n-- {
-			if deny, ok := ks.entries[Key{dir, id, proto, port & (0xffff << (16 - n)), uint8(n)}]; ok {
-				return deny, true
+			if d, ok := ks.entries[Key{dir, id, proto, port & (0xffff << (16 - n)), uint8(n)}]; ok {
+				return d
 			}
 		}
-		deny, found = ks.entries[Key{dir, id, 0, 0, 0}]
-		return deny, found
+		return ks.entries[Key{dir, id, 0, 0, 0}]
 	}
-	d1, f1 := probe(id)
-	d2, f2 := probe(0)
-	d3, f3 := probe(block)
-	return !d1 && !d2 && !d3 && (f1 || f2 || f3 || !ks.enforced[dir])
+	d1, d2, d3 := probe(id), probe(0), probe(block)
+	tier := func(of func(Decision) Ranked) Action {
+		action, place := NoAction, 1<<20
+		for _, d := range []Decision{d1, d2, d3} {
+			if r := of(d); r != 0 && r.Place() < place {
+				action, place = r.Action(), r.Place()
+			}
+		}
+		return action
+	}
+	if a := tier(func(d Decision) Ranked { return d.Admin }); a == ActionAccept || a == ActionDeny {
+		return a == ActionAccept
+	}
+	if d1.Deny || d2.Deny || d3.Deny {
+		return false
+	}
+	if d1.Allow || d2.Allow || d3.Allow {
+		return true
+	}
+	if a := tier(func(d Decision) Ranked { return d.Baseline }); a == ActionAccept || a == ActionDeny {
+		return a == ActionAccept
+	}
+	return !ks.enforced[dir]
 }
 
 // judge judges a packet of a subject; false if it has no rule set.
@@ -634,6 +663,9 @@ func (w *world) describe() string {
 		}
 		if p.Network != nil {
 			fmt.Fprintf(&b, "  %s\n", mustJSON(p.Network))
+		}
+		if p.Cluster != nil {
+			fmt.Fprintf(&b, "  %s\n", mustJSON(p.Cluster))
 		}
 	}
 	return b.String()

@@ -141,7 +141,7 @@ func entries(n int) map[datapath.PolicyKey]datapath.PolicyEntry {
 		case 2:
 			k.Port, k.PortBits = 1024, 6
 		}
-		e[k] = datapath.PolicyEntry{Deny: i%7 == 0}
+		e[k] = datapath.PolicyEntry{Deny: i%7 == 0, Silent: i%7 == 1, Admin: datapath.TierRule(i % 9), Baseline: datapath.TierRule(i % 5 * 1000)}
 	}
 	return e
 }

@@ -183,9 +183,12 @@ type kernelPolicyKey struct {
 }
 
 type kernelPolicyValue struct {
-	_    structs.HostLayout
-	Deny uint8
-	Pad  [3]uint8
+	_        structs.HostLayout
+	Ordinary uint8
+	Pad      uint8
+	Admin    uint16
+	Baseline uint16
+	Pad2     [2]uint8
 }
 
 type kernelPrefix struct {

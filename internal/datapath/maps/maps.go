@@ -19,7 +19,7 @@ import (
 // then the agent fills new maps from its tables before it replaces the programs; flows are lost.
 const (
 	layoutPrefix = "maps-"
-	layout       = layoutPrefix + "v5"
+	layout       = layoutPrefix + "v6"
 )
 
 // Maps is the set of maps of one node.

@@ -101,9 +101,20 @@ func toKernelPolicyKey(id datapath.RuleSetID, k datapath.PolicyKey) kernelPolicy
 	}
 }
 
-func toKernelPolicyValue(e datapath.PolicyEntry) (v kernelPolicyValue) {
-	if e.Deny {
-		v.Deny = 1
+// Values of enum ordinary in bpf/lib/maps.h.
+const (
+	ordinaryAllow = iota
+	ordinaryDeny
+	ordinarySilent
+)
+
+func toKernelPolicyValue(e datapath.PolicyEntry) kernelPolicyValue {
+	v := kernelPolicyValue{Ordinary: ordinaryAllow, Admin: uint16(e.Admin), Baseline: uint16(e.Baseline)}
+	switch {
+	case e.Deny:
+		v.Ordinary = ordinaryDeny
+	case e.Silent:
+		v.Ordinary = ordinarySilent
 	}
 	return v
 }
@@ -148,21 +159,42 @@ func (m *Maps) readRuleSets() (map[datapath.RuleSetID]*ruleSetState, error) {
 		at(k.RuleSet).add(datapath.PolicyKey{
 			Direction: datapath.Direction(k.Direction), Identity: k.Identity,
 			Proto: k.Proto, Port: k.Port, PortBits: k.PortBits,
-		}, datapath.PolicyEntry{Deny: v.Deny != 0})
+		}, datapath.PolicyEntry{
+			Deny: v.Ordinary == ordinaryDeny, Silent: v.Ordinary == ordinarySilent,
+			Admin: datapath.TierRule(v.Admin), Baseline: datapath.TierRule(v.Baseline),
+		})
 		return true
 	})
 	return ruleSets, err
 }
 
+// mostSpecificFirst returns the keys in the order in which they come into force: what covers others must not be there before them.
+func mostSpecificFirst(entries map[datapath.PolicyKey]datapath.PolicyEntry) []datapath.PolicyKey {
+	var at [shapes + 1]int // where the keys of a form start
+	for k := range entries {
+		_, _, form := shape(k)
+		at[form+1]++
+	}
+	for form := range shapes {
+		at[form+1] += at[form]
+	}
+	order := make([]datapath.PolicyKey, len(entries))
+	for k := range entries {
+		_, _, form := shape(k)
+		order[at[form]] = k
+		at[form]++
+	}
+	return order
+}
+
 // putEntries writes entries of a rule set and keeps the state in step with what was written.
 func (m *Maps) putEntries(id datapath.RuleSetID, s *ruleSetState, entries map[datapath.PolicyKey]datapath.PolicyEntry) error {
-	order := make([]datapath.PolicyKey, 0, len(entries))
+	order := mostSpecificFirst(entries)
 	keys := make([]kernelPolicyKey, 0, len(entries))
 	values := make([]kernelPolicyValue, 0, len(entries))
-	for k, e := range entries {
-		order = append(order, k)
+	for _, k := range order {
 		keys = append(keys, toKernelPolicyKey(id, k))
-		values = append(values, toKernelPolicyValue(e))
+		values = append(values, toKernelPolicyValue(entries[k]))
 	}
 	n, err := putAll(m.maps[kernelMapPolicy], keys, values)
 	for _, k := range order[:n] {

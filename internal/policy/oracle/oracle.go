@@ -16,6 +16,7 @@ import (
 	"strings"
 
 	networkingv1 "k8s.io/api/networking/v1"
+	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/labels"
@@ -32,12 +33,13 @@ type Config struct {
 }
 
 // Policy is a policy object; without a namespace it is clusterwide. With Network it is a NetworkPolicy of
-// Kubernetes and has no Rules.
+// Kubernetes, with Cluster a ClusterNetworkPolicy, and has no Rules.
 type Policy struct {
 	Name      string
 	Namespace string
 	Rules     []*v2.Rule
 	Network   *networkingv1.NetworkPolicySpec
+	Cluster   *policyv1alpha2.ClusterNetworkPolicySpec
 }
 
 // FromObject returns the policy of a namespaced object.
@@ -89,14 +91,23 @@ func Side(cfg Config, policies []Policy, ingress bool, self, other End, proto ui
 	if cfg.Mode == "never" {
 		return true, "mode never"
 	}
-	enforced := ""
-	if cfg.Mode == "always" {
-		enforced = "mode always"
-	} else if self.Labels.HasReserved("init") {
-		enforced = "no labels yet"
+	switch action, by := tierVerdict(cfg, policies, policyv1alpha2.AdminTier, ingress, self, other, proto, port); action {
+	case policyv1alpha2.ClusterNetworkPolicyRuleActionAccept:
+		return true, "accepted by " + by
+	case policyv1alpha2.ClusterNetworkPolicyRuleActionDeny:
+		return false, "denied by " + by
 	}
-	denied, permitted := "", ""
+	// enforced is by a rule; otherwise is by something else, which leaves room for the baseline.
+	enforced, otherwise, denied, permitted := "", "", "", ""
+	if cfg.Mode == "always" {
+		otherwise = "mode always"
+	} else if self.Labels.HasReserved("init") {
+		otherwise = "no labels yet"
+	}
 	for _, p := range policies {
+		if p.Cluster != nil {
+			continue
+		}
 		if p.Network != nil {
 			isolates, permits := networkSide(cfg, p, ingress, self, other, proto, port)
 			if isolates && enforced == "" {
@@ -141,12 +152,21 @@ func Side(cfg Config, policies []Policy, ingress bool, self, other End, proto ui
 	switch {
 	case denied != "":
 		return false, "denied by " + denied
-	case enforced == "":
-		return true, "not enforced"
 	case permitted != "":
 		return true, "allowed by " + permitted
+	case enforced != "":
+		return false, "nothing allows it; enforced by " + enforced
 	}
-	return false, "nothing allows it; enforced by " + enforced
+	switch action, by := tierVerdict(cfg, policies, policyv1alpha2.BaselineTier, ingress, self, other, proto, port); action {
+	case policyv1alpha2.ClusterNetworkPolicyRuleActionAccept:
+		return true, "accepted by " + by
+	case policyv1alpha2.ClusterNetworkPolicyRuleActionDeny:
+		return false, "denied by " + by
+	}
+	if otherwise != "" {
+		return false, "nothing allows it; enforced by " + otherwise
+	}
+	return true, "not enforced"
 }
 
 // isEndpoint: pods, unlabelled pods, and the network's own health and ingress endpoints.

@@ -1,0 +1,101 @@
+package oracle
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
+
+	"github.com/hawser-net/hawser/internal/labels"
+)
+
+// FromClusterNetworkPolicy returns the policy of a ClusterNetworkPolicy of Kubernetes.
+func FromClusterNetworkPolicy(p *policyv1alpha2.ClusterNetworkPolicy) Policy {
+	return Policy{Name: p.Name, Cluster: &p.Spec}
+}
+
+// tierVerdict goes through the policies of a tier in order. The action is that of the first rule that matches, "" if none does.
+func tierVerdict(cfg Config, policies []Policy, tier policyv1alpha2.Tier, ingress bool, self, other End, proto uint8, port uint16) (
+	action policyv1alpha2.ClusterNetworkPolicyRuleAction, by string,
+) {
+	var list []Policy
+	for _, p := range policies {
+		if p.Cluster != nil && p.Cluster.Tier == tier {
+			list = append(list, p)
+		}
+	}
+	slices.SortFunc(list, func(a, b Policy) int {
+		return cmp.Or(cmp.Compare(a.Cluster.Priority, b.Cluster.Priority), cmp.Compare(a.Name, b.Name))
+	})
+	for _, p := range list {
+		if !podsMatch(p.Cluster.Subject.Namespaces, p.Cluster.Subject.Pods, self) {
+			continue
+		}
+		if ingress {
+			for i, r := range p.Cluster.Ingress {
+				for _, peer := range r.From {
+					if ofCluster(cfg, other) && podsMatch(peer.Namespaces, peer.Pods, other) && protocolsMatch(r.Protocols, self, proto, port) {
+						return r.Action, fmt.Sprintf("%s ingress[%d]", p.Name, i)
+					}
+				}
+			}
+			continue
+		}
+		for i, r := range p.Cluster.Egress {
+			for _, peer := range r.To {
+				matches, named := ofCluster(cfg, other) && podsMatch(peer.Namespaces, peer.Pods, other), other
+				if len(peer.Networks) > 0 {
+					matches, named = slices.ContainsFunc(peer.Networks, func(n policyv1alpha2.CIDR) bool {
+						return other.Addr.IsValid() && inPrefix(string(n), other.Addr)
+					}), End{}
+				}
+				if matches && protocolsMatch(r.Protocols, named, proto, port) {
+					return r.Action, fmt.Sprintf("%s egress[%d]", p.Name, i)
+				}
+			}
+		}
+	}
+	return "", ""
+}
+
+// ofCluster: peers are those of this cluster, if the configuration says so.
+func ofCluster(cfg Config, e End) bool {
+	return !cfg.DefaultLocalCluster || cfg.ClusterName == "" || e.Labels.Value(labels.SourceK8s, "io.cilium.k8s.policy.cluster") == cfg.ClusterName
+}
+
+// podsMatch: a pod by its namespace's labels, or by those and its own.
+func podsMatch(namespaces *metav1.LabelSelector, pods *policyv1alpha2.NamespacedPod, e End) bool {
+	switch {
+	case namespaceOf(e) == "":
+		return false
+	case namespaces != nil:
+		return k8sMatches(namespaces, namespaceLabels(e))
+	case pods != nil:
+		return k8sMatches(&pods.NamespaceSelector, namespaceLabels(e)) && k8sMatches(&pods.PodSelector, podLabels(e))
+	}
+	return false
+}
+
+func protocolsMatch(protocols []policyv1alpha2.ClusterNetworkPolicyProtocol, named End, proto uint8, port uint16) bool {
+	portMatch := func(p *policyv1alpha2.Port) bool {
+		if p.Range != nil {
+			return int32(port) >= p.Range.Start && int32(port) <= p.Range.End
+		}
+		return int32(port) == p.Number
+	}
+	for _, p := range protocols {
+		name := map[uint8]string{6: "TCP", 17: "UDP", 132: "SCTP"}[proto]
+		switch {
+		case p.TCP != nil && name == "TCP" && portMatch(p.TCP.DestinationPort),
+			p.UDP != nil && name == "UDP" && portMatch(p.UDP.DestinationPort),
+			p.SCTP != nil && name == "SCTP" && portMatch(p.SCTP.DestinationPort):
+			return true
+		case p.DestinationNamedPort != "" && name != "" &&
+			slices.Contains(named.NamedPorts, fmt.Sprintf("%s/%s/%d", p.DestinationNamedPort, name, port)):
+			return true
+		}
+	}
+	return protocols == nil
+}
