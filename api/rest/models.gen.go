@@ -215,6 +215,7 @@ const (
 	PolicyTraceStepEffectAllow PolicyTraceStepEffect = "allow"
 	PolicyTraceStepEffectDeny  PolicyTraceStepEffect = "deny"
 	PolicyTraceStepEffectNone  PolicyTraceStepEffect = "none"
+	PolicyTraceStepEffectPass  PolicyTraceStepEffect = "pass"
 )
 
 // Valid indicates whether the value is a known member of the PolicyTraceStepEffect enum.
@@ -225,6 +226,8 @@ func (e PolicyTraceStepEffect) Valid() bool {
 	case PolicyTraceStepEffectDeny:
 		return true
 	case PolicyTraceStepEffectNone:
+		return true
+	case PolicyTraceStepEffectPass:
 		return true
 	default:
 		return false
@@ -857,6 +860,12 @@ type MapMetric struct {
 
 // MapPolicy Hawser: row of the map policy. A rule set without entries has one row without an entry, so that its defaults show.
 type MapPolicy struct {
+	// Admin The first rule of the admin tier, as deny@3: what it does and its place in the rule set's order; empty if there is none
+	Admin string `json:"admin,omitempty,omitzero"`
+
+	// Baseline The same of the baseline tier
+	Baseline string `json:"baseline,omitempty,omitzero"`
+
 	// Block The block of addresses that the identity stands for; empty if it is that of an endpoint or prefix
 	Block string `json:"block,omitempty,omitzero"`
 
@@ -1113,6 +1122,7 @@ type PolicyTracePeer struct {
 
 // PolicyTraceStep What one rule says
 type PolicyTraceStep struct {
+	// Effect pass: the question is left to the next tier
 	Effect PolicyTraceStepEffect `json:"effect"`
 
 	// Labels Labels written source:key=value
@@ -1125,7 +1135,7 @@ type PolicyTraceStep struct {
 	Rule string `json:"rule"`
 }
 
-// PolicyTraceStepEffect defines model for PolicyTraceStep.Effect.
+// PolicyTraceStepEffect pass: the question is left to the next tier
 type PolicyTraceStepEffect string
 
 // PolicyVerdict defines model for PolicyVerdict.

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 
 	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/api/rest/server"
 	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/policy"
 )
 
 // mapReaders lists the kernel's maps by the name they have in the API.
@@ -104,21 +106,43 @@ func (a *api) readPolicyMap() ([]rest.BPFMapEntry, error) {
 			})
 		}
 		for k, e := range rs.Entries {
-			verdict := rest.PolicyVerdictAllowed
-			if e.Deny {
+			verdict, value := rest.PolicyVerdictAllowed, []string{}
+			switch {
+			case e.Deny:
 				verdict = rest.PolicyVerdictDenied
+			case e.Silent:
+				verdict = ""
+			}
+			admin, baseline := tierRule(e.Admin), tierRule(e.Baseline)
+			if admin != "" {
+				value = append(value, "admin "+admin)
+			}
+			if verdict != "" {
+				value = append(value, string(verdict))
+			}
+			if baseline != "" {
+				value = append(value, "baseline "+baseline)
 			}
 			out = append(out, rest.BPFMapEntry{
 				Key:   fmt.Sprintf("ruleset %d %s identity %d %s port %d/%d", rs.ID, k.Direction, k.Identity, protoName(k.Proto), k.Port, k.PortBits),
-				Value: string(verdict),
+				Value: strings.Join(value, ", "),
 				Policy: rest.MapPolicy{
 					RuleSet: int(rs.ID), Direction: rest.MapPolicyDirection(k.Direction.String()), Identity: int(k.Identity), Block: prefixes[k.Identity],
 					Proto: protoName(k.Proto), Port: int(k.Port), PortBits: int(k.PortBits), Verdict: verdict,
+					Admin: admin, Baseline: baseline,
 				},
 			})
 		}
 	}
 	return out, nil
+}
+
+// tierRule writes a rule of a tier as "deny@3"; empty if there is none.
+func tierRule(r datapath.TierRule) string {
+	if r == 0 {
+		return ""
+	}
+	return policy.Ranked(r).String()
 }
 
 func (a *api) readIPCacheMap() ([]rest.BPFMapEntry, error) {

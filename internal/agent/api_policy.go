@@ -22,6 +22,8 @@ import (
 type ruleView struct {
 	Owner            policy.Owner  `json:"owner"`
 	Path             string        `json:"path"`
+	Tier             string        `json:"tier,omitempty"`
+	Priority         *int32        `json:"priority,omitempty"`
 	Namespace        string        `json:"namespace,omitempty"`
 	EndpointSelector string        `json:"endpointSelector"`
 	Description      string        `json:"description,omitempty"`
@@ -60,10 +62,16 @@ func viewRule(info policy.RuleInfo) ruleView {
 		Owner: info.Owner, Path: r.Path, Namespace: r.Namespace, EndpointSelector: r.Subject.String(), Description: r.Description,
 		Labels: r.Labels, Identities: info.Subjects, Entries: []clauseView{},
 	}
+	if r.Tier != policy.TierOrdinary {
+		v.Tier, v.Priority = r.Tier.String(), &r.Priority
+	}
 	for _, c := range r.Clauses {
 		cv := clauseView{Path: c.Path, Direction: c.Direction.String(), Verdict: "allow", Peers: []string{}, Ports: []string{}}
-		if c.Deny {
+		switch {
+		case c.Deny:
 			cv.Verdict = "deny"
+		case c.Pass:
+			cv.Verdict = "pass"
 		}
 		if c.AllPeers {
 			cv.Peers = append(cv.Peers, "all")
@@ -156,7 +164,11 @@ func (a *api) endpointPolicy(row endpoint.Endpoint) rest.EndpointPolicyStatus {
 			policy.Egress:  {false: &p.AllowedEgressIdentities, true: &p.DeniedEgressIdentities},
 		}
 		for _, entry := range rs.Entries {
-			list := lists[entry.Direction][entry.Deny]
+			verdict := entry.Verdict(true)
+			if verdict == policy.DefaultDenied {
+				continue // a rule that passes everything on
+			}
+			list := lists[entry.Direction][!verdict.Pass()]
 			if n := len(*list); n == 0 || (*list)[n-1] != int(entry.Identity) { // entries are sorted
 				*list = append(*list, int(entry.Identity))
 			}
@@ -232,6 +244,8 @@ func traceSide(s policy.TraceSide) rest.PolicyTraceDirection {
 		switch {
 		case step.Matches() && step.Deny:
 			effect = rest.PolicyTraceStepEffectDeny
+		case step.Matches() && step.Pass:
+			effect = rest.PolicyTraceStepEffectPass
 		case step.Matches():
 			effect = rest.PolicyTraceStepEffectAllow
 		}

@@ -185,10 +185,7 @@ func flags(pairs ...any) string {
 
 func (a *app) policyRow(e rest.BPFMapEntry) []any {
 	p := e.Policy
-	verdict := cell{"allow", good}
-	if p.Verdict == rest.PolicyVerdictDenied {
-		verdict = cell{"deny", bad}
-	}
+	verdict := tieredVerdict(p)
 	if p.Default {
 		verdict = cell{"default allow", plain}
 		if p.Enforced {
@@ -204,6 +201,34 @@ func (a *app) policyRow(e rest.BPFMapEntry) []any {
 		identity = p.Block
 	}
 	return []any{p.RuleSet, string(p.Direction), identity, p.Proto, portText(p.Port, p.PortBits), verdict}
+}
+
+// tieredVerdict shows what an entry says, tier by tier: "admin deny@3, allow". Its colour is that of the tier that is asked first.
+func tieredVerdict(p rest.MapPolicy) cell {
+	var says []string
+	if p.Admin != "" {
+		says = append(says, "admin "+p.Admin)
+	}
+	switch p.Verdict {
+	case rest.PolicyVerdictAllowed:
+		says = append(says, "allow")
+	case rest.PolicyVerdictDenied:
+		says = append(says, "deny")
+	}
+	if p.Baseline != "" {
+		says = append(says, "baseline "+p.Baseline)
+	}
+	out := cell{strings.Join(says, ", "), good}
+	for _, s := range says {
+		switch {
+		case strings.Contains(s, "pass"):
+			continue
+		case strings.Contains(s, "deny"):
+			out.style = bad
+		}
+		break
+	}
+	return out
 }
 
 // portText shows the ports that a prefix of bits leading bits covers.

@@ -246,6 +246,7 @@ func (a *app) writeTrace(w io.Writer, tr rest.PolicyTrace) error {
 				effect.style = good
 			case rest.PolicyTraceStepEffectDeny:
 				effect.style = bad
+			case rest.PolicyTraceStepEffectPass:
 			case rest.PolicyTraceStepEffectNone:
 				effect.text = "-"
 			}

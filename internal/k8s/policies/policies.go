@@ -19,20 +19,27 @@ import (
 	"github.com/hawser-net/hawser/internal/policy"
 )
 
-// KindKubernetes is the kind of Kubernetes' own policies; those of ours are in api/v2.
-const KindKubernetes = "NetworkPolicy"
+// KindKubernetes and KindCluster are the kinds of Kubernetes' own policies; those of ours are in api/v2.
+const (
+	KindKubernetes = "NetworkPolicy"
+	KindCluster    = "ClusterNetworkPolicy"
+)
 
 // Config says which kinds are followed.
 type Config struct {
 	// Cilium, CiliumClusterwide and Kubernetes enable CiliumNetworkPolicy, CiliumClusterwideNetworkPolicy and NetworkPolicy.
 	Cilium, CiliumClusterwide, Kubernetes bool
+	// Cluster enables ClusterNetworkPolicy. It is no part of Kubernetes: it is followed from when its definition is there.
+	Cluster bool
+	// Look is how often to look whether it is.
+	Look time.Duration
 	// Gather is how long a change waits for others, so that what comes together is put in force together.
 	Gather time.Duration
 }
 
 // Defaults returns the defaults: every kind.
 func Defaults() Config {
-	return Config{Cilium: true, CiliumClusterwide: true, Kubernetes: true, Gather: 2 * time.Millisecond}
+	return Config{Cilium: true, CiliumClusterwide: true, Kubernetes: true, Cluster: true, Look: 15 * time.Second, Gather: 2 * time.Millisecond}
 }
 
 // Flags registers the options.
@@ -40,14 +47,19 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.Cilium, "enable-cilium-network-policy", c.Cilium, "enforce CiliumNetworkPolicy objects")
 	fs.BoolVar(&c.CiliumClusterwide, "enable-cilium-clusterwide-network-policy", c.CiliumClusterwide, "enforce CiliumClusterwideNetworkPolicy objects")
 	fs.BoolVar(&c.Kubernetes, "enable-k8s-networkpolicy", c.Kubernetes, "enforce NetworkPolicy objects of Kubernetes")
+	fs.BoolVar(&c.Cluster, "enable-k8s-cluster-network-policy", c.Cluster, "enforce ClusterNetworkPolicy objects of Kubernetes, from when their definition is there")
 }
 
 // Validate reports all settings that make no sense.
 func (c *Config) Validate() error {
+	var errs []error
 	if c.Gather < 0 {
-		return fmt.Errorf("policies: the time to gather changes is %v, which is negative", c.Gather)
+		errs = append(errs, fmt.Errorf("policies: the time to gather changes is %v, which is negative", c.Gather))
 	}
-	return nil
+	if c.Cluster && c.Look <= 0 {
+		errs = append(errs, fmt.Errorf("policies: the time between looks for ClusterNetworkPolicy is %v, which is not above 0", c.Look))
+	}
+	return errors.Join(errs...)
 }
 
 // Status tells what became of an object.
@@ -69,6 +81,7 @@ type Policies struct {
 	cfg    Config
 	client *k8s.Client
 	ours   rest.Interface
+	theirs rest.Interface // of ClusterNetworkPolicy
 	log    *slog.Logger
 
 	mu      sync.Mutex
@@ -88,12 +101,16 @@ func New(cfg Config, client *k8s.Client, log *slog.Logger) (*Policies, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	ours, err := client.For(v2.SchemeGroupVersion(), addRaw)
+	ours, err := client.For(v2.SchemeGroupVersion(), addRaw(v2.SchemeGroupVersion(), v2.KindNetworkPolicy, v2.KindClusterwideNetworkPolicy))
+	if err != nil {
+		return nil, err
+	}
+	theirs, err := client.For(clusterVersion(), addRaw(clusterVersion(), KindCluster))
 	if err != nil {
 		return nil, err
 	}
 	return &Policies{
-		cfg: cfg, client: client, ours: ours, log: log,
+		cfg: cfg, client: client, ours: ours, theirs: theirs, log: log,
 		objects: map[policy.Owner]*Status{}, pending: map[policy.Owner][]*policy.Rule{}, changed: make(chan struct{}, 1),
 	}, nil
 }
@@ -177,20 +194,23 @@ type follower func(ctx context.Context, synced func()) error
 
 func (p *Policies) followers() (out []follower) {
 	if p.cfg.Cilium {
-		out = append(out, p.followOurs("ciliumnetworkpolicies", v2.KindNetworkPolicy))
+		out = append(out, p.followRaw(p.ours, "ciliumnetworkpolicies", v2.KindNetworkPolicy))
 	}
 	if p.cfg.CiliumClusterwide {
-		out = append(out, p.followOurs("ciliumclusterwidenetworkpolicies", v2.KindClusterwideNetworkPolicy))
+		out = append(out, p.followRaw(p.ours, "ciliumclusterwidenetworkpolicies", v2.KindClusterwideNetworkPolicy))
 	}
 	if p.cfg.Kubernetes {
 		out = append(out, p.followKubernetes)
 	}
+	if p.cfg.Cluster {
+		out = append(out, p.followCluster)
+	}
 	return out
 }
 
-func (p *Policies) followOurs(resource, kind string) follower {
+func (p *Policies) followRaw(from rest.Interface, resource, kind string) follower {
 	return func(ctx context.Context, synced func()) error {
-		return k8s.Follow(ctx, k8s.Kind(p.ours, resource, ""), k8s.Options[*raw]{Log: p.log}, k8s.Handler[*raw]{
+		return k8s.Follow(ctx, k8s.Kind(from, resource, ""), k8s.Options[*raw]{Log: p.log}, k8s.Handler[*raw]{
 			Upsert: func(r *raw) {
 				rules, err := r.parse(kind)
 				p.upsert(kind, k8s.KeyOf(r), rules, err)
@@ -256,6 +276,15 @@ func (p *Policies) remove(kind string, key k8s.Key) {
 	delete(p.objects, owner)
 	if s != nil && s.InForce {
 		p.note(owner, nil)
+	}
+}
+
+// removeKind notes that all objects of a kind are gone.
+func (p *Policies) removeKind(kind string) {
+	for _, s := range p.Status() {
+		if s.Kind == kind {
+			p.remove(kind, k8s.Key{Namespace: s.Namespace, Name: s.Name})
+		}
 	}
 }
 

@@ -53,6 +53,8 @@ func path(kind, namespace string) string {
 	switch kind {
 	case "CiliumNetworkPolicy":
 		return "/apis/cilium.io/v2/namespaces/" + namespace + "/ciliumnetworkpolicies"
+	case "ClusterNetworkPolicy":
+		return "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies"
 	case "CiliumClusterwideNetworkPolicy":
 		return "/apis/cilium.io/v2/ciliumclusterwidenetworkpolicies"
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/hawser-net/hawser/internal/policy"
 )
 
-// raw is a policy of our own kinds as the server sent it. It is decoded here and not by the client, which would drop fields that it does not know.
+// raw is a policy of our own kinds, or a ClusterNetworkPolicy, as the server sent it. It is decoded here and not by the client, which would drop fields that it does not know.
 type raw struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta
@@ -56,19 +56,20 @@ func (l *rawList) DeepCopyObject() runtime.Object {
 	return out
 }
 
-// addRaw makes our kinds known to a scheme as raw.
-func addRaw(s *runtime.Scheme) error {
-	gv := v2.SchemeGroupVersion()
-	for _, kind := range []string{v2.KindNetworkPolicy, v2.KindClusterwideNetworkPolicy} {
-		s.AddKnownTypeWithName(schema.GroupVersionKind{Group: gv.Group, Version: gv.Version, Kind: kind}, &raw{})
-		s.AddKnownTypeWithName(schema.GroupVersionKind{Group: gv.Group, Version: gv.Version, Kind: kind + "List"}, &rawList{})
+// addRaw makes kinds known to a scheme as raw.
+func addRaw(gv schema.GroupVersion, kinds ...string) func(*runtime.Scheme) error {
+	return func(s *runtime.Scheme) error {
+		for _, kind := range kinds {
+			s.AddKnownTypeWithName(gv.WithKind(kind), &raw{})
+			s.AddKnownTypeWithName(gv.WithKind(kind+"List"), &rawList{})
+		}
+		metav1.AddToGroupVersion(s, gv)
+		return nil
 	}
-	metav1.AddToGroupVersion(s, gv)
-	return nil
 }
 
-// Parse reads an object of one of our own kinds as the server sent it, in JSON, exactly as agents do: what it returns for it is what nodes enforce, and an
-// error is why they do not. Groups are accepted and match nothing: the operator makes policies of their members.
+// Parse reads an object of one of our own kinds, or a ClusterNetworkPolicy, as the server sent it, in JSON, exactly as agents do: what it returns for it is
+// what nodes enforce, and an error is why they do not. Groups are accepted and match nothing: the operator makes policies of their members.
 func Parse(kind string, text []byte) ([]*policy.Rule, error) {
 	r := &raw{}
 	if err := json.Unmarshal(text, r); err != nil {
@@ -79,6 +80,9 @@ func Parse(kind string, text []byte) ([]*policy.Rule, error) {
 
 // parse makes rules of the object.
 func (r *raw) parse(kind string) ([]*policy.Rule, error) {
+	if kind == KindCluster {
+		return r.parseCluster()
+	}
 	spec, specs, err := r.rules()
 	if err != nil {
 		return nil, err
@@ -94,23 +98,27 @@ func (r *raw) parse(kind string) ([]*policy.Rule, error) {
 
 // rules decodes spec and specs.
 func (r *raw) rules() (spec *v2.Rule, specs []*v2.Rule, err error) {
+	err = r.decode(map[string]any{"spec": &spec, "specs": &specs})
+	return spec, specs, err
+}
+
+// decode reads fields of the object into what they are to be read into, and refuses others.
+func (r *raw) decode(into map[string]any) error {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(r.text, &fields); err != nil {
-		return nil, nil, err
+		return err
 	}
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
-		switch name {
-		case "apiVersion", "kind", "metadata", "status":
-		case "spec":
-			errs = append(errs, decode(name, fields[name], &spec))
-		case "specs":
-			errs = append(errs, decode(name, fields[name], &specs))
+		switch dst, wanted := into[name]; {
+		case wanted:
+			errs = append(errs, decode(name, fields[name], dst))
+		case slices.Contains([]string{"apiVersion", "kind", "metadata", "status"}, name):
 		default:
 			errs = append(errs, fmt.Errorf("%s: is not a field that is known here", name))
 		}
 	}
-	return spec, specs, errors.Join(errs...)
+	return errors.Join(errs...)
 }
 
 // decode reads a field of the object, and refuses what the types have no place for.
