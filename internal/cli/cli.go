@@ -198,6 +198,7 @@ func NewCommand(cfg Config) *cobra.Command {
 		a.bpfCommand(),
 		a.monitorCommand(),
 		a.kvstoreCommand(),
+		a.operatorCommand(),
 		a.versionCommand(),
 		referenceCommand(),
 	)

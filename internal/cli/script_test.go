@@ -2,6 +2,9 @@ package cli
 
 import (
 	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -20,6 +23,7 @@ import (
 //	code N            checks the exit code of the last command line
 //	terminal          makes the standard output of what follows a terminal
 //	agent fail|stop   makes the agent unhealthy or puts it out of reach
+//	operator CODE FILE   has an operator at $OPERATOR answer with the code and the file
 //
 // HAWSER_UPDATE_SCRIPTS=1 rewrites the expected output. Commit such a change only when its cause
 // is understood and wanted.
@@ -68,6 +72,21 @@ func TestScripts(t *testing.T) {
 				}
 			},
 			"terminal": func(ts *testscript.TestScript, _ bool, _ []string) { of(ts).terminal = true },
+			"operator": func(ts *testscript.TestScript, _ bool, args []string) {
+				code, err := strconv.Atoi(args[0])
+				ts.Check(err)
+				body := ts.ReadFile(args[1])
+				srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if r.URL.Path != "/v1/status" {
+						http.NotFound(w, r)
+						return
+					}
+					w.WriteHeader(code)
+					_, _ = io.WriteString(w, body)
+				}))
+				ts.Defer(srv.Close)
+				ts.Setenv("OPERATOR", srv.Listener.Addr().String())
+			},
 			"agent": func(ts *testscript.TestScript, _ bool, args []string) {
 				switch args[0] {
 				case "fail":

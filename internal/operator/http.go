@@ -19,26 +19,13 @@ import (
 // probeTimeout bounds how long the health check waits for the API server: whoever asks waits no longer than three seconds.
 const probeTimeout = 2 * time.Second
 
-// apiHandler answers GET /healthz and /v1/healthz: 200 and "ok", or 500 and what is wrong; and GET /v1/metrics: the metrics as JSON. It answers whether or
+// apiHandler answers GET /healthz and /v1/healthz: 200 and "ok", or 500 and what is wrong; GET /v1/metrics: the metrics as JSON; and GET /v1/status. It answers whether or
 // not this operator leads. store and c are nil if they are not in use.
 func (o *Operator) apiHandler(store kvstore.Backend, c *kubeSide) http.Handler {
 	mux := http.NewServeMux()
 	health := func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		var faults []string
-		if store != nil {
-			if st := store.Status(); !st.Healthy() {
-				faults = append(faults, "kvstore: "+st.Message)
-			}
-		}
-		if c != nil {
-			ctx, cancel := context.WithTimeout(r.Context(), probeTimeout)
-			defer cancel()
-			if _, err := c.prober.Version(ctx); err != nil {
-				faults = append(faults, "kubernetes: "+err.Error())
-			}
-		}
-		if len(faults) > 0 {
+		if faults := o.faults(r.Context(), store, c); len(faults) > 0 {
 			w.WriteHeader(http.StatusInternalServerError)
 			fmt.Fprintln(w, strings.Join(faults, "\n"))
 			return
@@ -48,7 +35,26 @@ func (o *Operator) apiHandler(store kvstore.Backend, c *kubeSide) http.Handler {
 	mux.HandleFunc("GET /healthz", health)
 	mux.HandleFunc("GET /v1/healthz", health)
 	mux.HandleFunc("GET /v1/metrics", o.listMetrics)
+	mux.HandleFunc("GET /v1/status", o.serveStatus(store, c))
 	return mux
+}
+
+// faults returns why this operator cannot do its duties, if it cannot.
+func (o *Operator) faults(ctx context.Context, store kvstore.Backend, c *kubeSide) []string {
+	var out []string
+	if store != nil {
+		if st := store.Status(); !st.Healthy() {
+			out = append(out, "kvstore: "+st.Message)
+		}
+	}
+	if c != nil {
+		ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+		defer cancel()
+		if _, err := c.prober.Version(ctx); err != nil {
+			out = append(out, "kubernetes: "+err.Error())
+		}
+	}
+	return out
 }
 
 // pprofHandler serves profiles of the process.

@@ -7,6 +7,7 @@ import (
 
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	definitions "github.com/hawser-net/hawser/api/crds"
@@ -94,6 +95,9 @@ func (o *Operator) lead(ctx context.Context, c *kubeSide) error {
 	if err := o.addControllers(ctx, m); err != nil {
 		return err
 	}
+	var view client.Reader = m.GetCache()
+	o.cache.Store(&view)
+	defer o.cache.Store(nil)
 	if err := m.Start(ctx); err != nil {
 		return fmt.Errorf("controllers: %w", err)
 	}
@@ -106,15 +110,15 @@ func (o *Operator) prepareResources(ctx context.Context, cfg *rest.Config) error
 	if err != nil {
 		return err
 	}
-	client, err := kube.NewClient(cfg)
+	c, err := kube.NewClient(cfg)
 	if err != nil {
 		return err
 	}
 	log := o.log.With("part", "crds")
 	if o.cfg.SkipCRDs {
-		return crds.Wait(ctx, client, crds.Names(defs), log)
+		return crds.Wait(ctx, c, crds.Names(defs), log)
 	}
-	return crds.Register(ctx, client, defs, log)
+	return crds.Register(ctx, c, defs, log)
 }
 
 // addControllers adds everything that the leader does to m: this is the list.

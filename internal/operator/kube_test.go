@@ -3,6 +3,7 @@ package operator
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"os"
@@ -27,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
+	api "github.com/hawser-net/hawser/api/operator"
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/operator/election"
 	"github.com/hawser-net/hawser/internal/operator/kube"
@@ -492,6 +494,24 @@ func TestDutiesOfLeader(t *testing.T) {
 			return ""
 		})
 	}
+	// What it tells of itself.
+	w.eventually(10*time.Second, func() string {
+		code, body := c.http(p.api, "/v1/status")
+		var st api.Status
+		if err := json.Unmarshal([]byte(body), &st); code != 200 || err != nil {
+			return fmt.Sprintf("status: %d %s", code, body)
+		}
+		if st.Leader == nil || !st.Leader.Self || st.Leader.Holder != st.Name || len(st.Faults) > 0 || len(st.Queues) == 0 || st.Version == "" {
+			return "status: " + body
+		}
+		if st.Identities == nil || *st.Identities != (api.Identities{Total: 1, InUse: 1, Capacity: 65535 - 255}) {
+			return fmt.Sprintf("identities in the status: %+v", st.Identities)
+		}
+		if st.Endpoints == nil || *st.Endpoints != (api.Endpoints{Total: 1}) {
+			return fmt.Sprintf("endpoints in the status: %+v", st.Endpoints)
+		}
+		return ""
+	})
 	if code, body := c.http(profiles, "/debug/pprof/cmdline"); code != 200 || !strings.Contains(body, "--operator-pprof") {
 		t.Errorf("profiles: %d %s", code, body)
 	}

@@ -9,8 +9,12 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	api "github.com/hawser-net/hawser/api/operator"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/operator/election"
 	"github.com/hawser-net/hawser/pkg/allocator"
@@ -26,6 +30,11 @@ type Operator struct {
 	metrics *metrics
 	// ids is the range of this cluster's identities: others' are not collected.
 	first, last identity.ID
+
+	started  time.Time
+	problems *problems
+	// cache is the leader's view of the cluster, nil while this operator does not lead.
+	cache atomic.Pointer[client.Reader]
 }
 
 // New checks the configuration. A nil logger means no log.
@@ -36,7 +45,9 @@ func New(cfg Config, log *slog.Logger, version string) (*Operator, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	o := &Operator{cfg: cfg, log: log, version: version, metrics: newMetrics()}
+	seen := &problems{list: map[[2]string]*api.Problem{}}
+	log = slog.New(seen.watch(log.Handler()))
+	o := &Operator{cfg: cfg, log: log, version: version, metrics: newMetrics(), started: time.Now(), problems: seen}
 	var err error
 	o.first, o.last, err = identity.Range(cfg.ClusterID, cfg.MaxConnectedClusters)
 	return o, err

@@ -1,0 +1,74 @@
+// Package operator is what hawser-operator tells about itself at GET /v1/status, as JSON. Only fields are added; readers ignore what they do not know.
+package operator
+
+import "time"
+
+// Status is how an operator is.
+type Status struct {
+	// Version of the program, Name under which it stands for election, Cluster it looks after, and Started, when it began.
+	Version string    `json:"version"`
+	Name    string    `json:"name,omitempty"`
+	Cluster string    `json:"cluster"`
+	Started time.Time `json:"started"`
+	// Faults are what makes GET /healthz fail; none if nothing does.
+	Faults []string `json:"faults,omitempty"`
+	// Leader tells of the election; nil outside of Kubernetes.
+	Leader *Leader `json:"leader,omitempty"`
+	// Identities are those of this cluster as Kubernetes objects; nil while this operator does not lead, or keeps no such.
+	Identities *Identities `json:"identities,omitempty"`
+	// Endpoints and Slices are counted by the leader.
+	Endpoints *Endpoints `json:"endpoints,omitempty"`
+	Slices    *Slices    `json:"slices,omitempty"`
+	// Queues are what the controllers still have to look at, by name of the controller.
+	Queues []Queue `json:"queues,omitempty"`
+	// Problems are the last warnings and errors, one for each part and message, newest first. They stay until the operator ends.
+	Problems []Problem `json:"problems,omitempty"`
+}
+
+// Leader tells who leads.
+type Leader struct {
+	// Holder is the name of the leader as this operator knows it, empty for none. Self says whether it is this one.
+	Holder string `json:"holder,omitempty"`
+	Self   bool   `json:"self"`
+}
+
+// Identities counts identities.
+type Identities struct {
+	Total int `json:"total"`
+	// Marked are about to be collected, InUse are named by endpoints or slices; the others wait to be marked.
+	Marked int `json:"marked"`
+	InUse  int `json:"inUse"`
+	// Duplicates are those whose labels an older one has.
+	Duplicates int `json:"duplicates"`
+	// Capacity is how many numbers this cluster has.
+	Capacity int `json:"capacity"`
+}
+
+// Endpoints counts CiliumEndpoints.
+type Endpoints struct {
+	Total           int `json:"total"`
+	WithoutIdentity int `json:"withoutIdentity"`
+}
+
+// Slices counts CiliumEndpointSlices and what is in them.
+type Slices struct {
+	Total     int `json:"total"`
+	Endpoints int `json:"endpoints"`
+}
+
+// Queue is the work of one controller.
+type Queue struct {
+	Name string `json:"name"`
+	// Waiting are the objects to look at, Retries how often one was put back because it failed.
+	Waiting int `json:"waiting"`
+	Retries int `json:"retries"`
+}
+
+// Problem is a warning or error.
+type Problem struct {
+	Part    string    `json:"part,omitempty"`
+	Message string    `json:"message"`
+	Error   string    `json:"error,omitempty"`
+	Last    time.Time `json:"last"`
+	Count   int       `json:"count"`
+}
