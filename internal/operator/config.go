@@ -16,6 +16,7 @@ import (
 	"github.com/hawser-net/hawser/internal/operator/election"
 	"github.com/hawser-net/hawser/internal/operator/endpoints"
 	"github.com/hawser-net/hawser/internal/operator/groups"
+	"github.com/hawser-net/hawser/internal/operator/identities"
 	"github.com/hawser-net/hawser/internal/operator/kube"
 	"github.com/hawser-net/hawser/internal/operator/nodes"
 	"github.com/hawser-net/hawser/pkg/kvstore/dial"
@@ -71,6 +72,8 @@ type Config struct {
 	AllocationMode string
 	// ManagementMode and ManageCID say together who makes identities; see [Config.Management].
 	ManagementMode, ManageCID string
+	// Identities counts if the operator makes identities.
+	Identities identities.Control
 	// HeartbeatTimeout is how long an identity must be unused before it is marked, where identities are Kubernetes objects.
 	HeartbeatTimeout time.Duration
 	// GCInterval is the time from the start of one round of identity collection to that of the next; 0 switches it off.
@@ -103,7 +106,7 @@ func Defaults() Config {
 		Store: dial.Defaults(),
 		Kube:  kube.Defaults(), Election: election.Defaults(),
 		IPAM: ipamClusterPool, Pool: clusterpool.Defaults(), Nodes: nodes.Defaults(), Endpoints: endpoints.Defaults(), ValidatePolicies: true, Groups: groups.Defaults(),
-		AllocationMode: modeKVStore, HeartbeatTimeout: 30 * time.Minute,
+		AllocationMode: modeKVStore, HeartbeatTimeout: 30 * time.Minute, Identities: identities.ControlDefaults(),
 		GCInterval: 15 * time.Minute, GCRateInterval: time.Minute, GCRateLimit: 2500,
 		HeartbeatInterval: time.Minute, LockGCInterval: 25 * time.Second, ClusterConfigInterval: 5 * time.Minute,
 		APIAddr: "localhost:9234", PrometheusAddr: ":9963", PprofAddr: "localhost", PprofPort: 6061,
@@ -123,6 +126,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.ManagementMode, identity.ManagementFlag, c.ManagementMode, "who makes identities: agent (the default), operator or both")
 	fs.StringVar(&c.ManageCID, identity.ManageCIDFlag, c.ManageCID, "true is the same as --identity-management-mode=operator, false the same as agent")
 	fs.Lookup(identity.ManageCIDFlag).NoOptDefVal = "true"
+	c.Identities.Flags(fs)
 	fs.DurationVar(&c.HeartbeatTimeout, "identity-heartbeat-timeout", c.HeartbeatTimeout,
 		"how long an identity that is a Kubernetes object must be unused before it is marked for deletion")
 	fs.DurationVar(&c.GCInterval, "identity-gc-interval", c.GCInterval, "how often unused identities are looked for; 0 for never")
@@ -222,6 +226,9 @@ func (c *Config) Management() (identity.Management, error) {
 // validateKubernetes checks the options that only count with Kubernetes.
 func (c *Config) validateKubernetes() error {
 	errs := []error{c.Kube.Validate(), c.Election.Validate(), c.Nodes.Validate(), c.Endpoints.Validate(), c.Groups.Validate()}
+	if m, err := c.Management(); err == nil && m.Operator() {
+		errs = append(errs, c.Identities.Validate())
+	}
 	switch c.IPAM {
 	case ipamKubernetes:
 	case ipamClusterPool:

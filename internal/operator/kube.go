@@ -152,11 +152,30 @@ func (o *Operator) addControllers(ctx context.Context, m manager.Manager) error 
 	if err := groups.Setup(m, o.cfg.Groups, groups.NewAWS(), o.log.With("part", "groups")); err != nil {
 		return err
 	}
-	if o.cfg.AllocationMode != modeCRD {
-		return nil
+	if o.cfg.AllocationMode == modeCRD {
+		return o.addIdentities(m)
+	}
+	return nil
+}
+
+// addIdentities adds what makes and collects identities that are objects.
+func (o *Operator) addIdentities(m manager.Manager) error {
+	management, err := o.cfg.Management()
+	if err != nil {
+		return err
 	}
 	gc := identities.Config{
-		Interval: o.cfg.GCInterval, Timeout: o.cfg.HeartbeatTimeout, Limiter: o.gcLimiter(), First: uint32(o.first), Last: uint32(o.last),
+		Interval: o.cfg.GCInterval, Timeout: o.cfg.HeartbeatTimeout, Rest: identities.DefaultRest, Limiter: o.gcLimiter(),
+		First: uint32(o.first), Last: uint32(o.last), Agents: management.Agent(),
+	}
+	if management.Operator() {
+		rules, err := o.cfg.Identities.Rules(o.cfg.ClusterName, o.first, o.last)
+		if err != nil {
+			return err
+		}
+		if gc.Pods, err = identities.Setup(m, o.cfg.Identities, rules, o.metrics.registry, o.log.With("part", "identities")); err != nil {
+			return err
+		}
 	}
 	return identities.SetupGC(m, gc, func(s identities.Stats, took time.Duration, err error) {
 		o.metrics.collected(ofCRD, s.Alive, s.Deleted, took, err)

@@ -14,7 +14,6 @@ import (
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/k8s"
-	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/pkg/allocator"
 )
 
@@ -38,6 +37,7 @@ type Backend struct {
 	cfg     Config
 	objects *gentype.ClientWithList[*v2.CiliumIdentity, *v2.CiliumIdentityList]
 	index   *index
+	prober  Prober
 }
 
 var _ allocator.Backend = (*Backend)(nil)
@@ -53,11 +53,16 @@ func New(cfg Config) (*Backend, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Backend{
+	b := &Backend{
 		cfg: cfg, index: newIndex(),
 		objects: gentype.NewClientWithList("ciliumidentities", cfg.Client.UrgentV2, metav1.ParameterCodec, "",
 			func() *v2.CiliumIdentity { return &v2.CiliumIdentity{} }, func() *v2.CiliumIdentityList { return &v2.CiliumIdentityList{} }),
-	}, nil
+	}
+	b.prober = Prober{Objects: b.objects, First: cfg.First, Last: cfg.Last, Text: b.text, Known: func(id allocator.ID) (Entry, bool) {
+		e, ok := b.index.get(id)
+		return Entry{Text: e.text, Resting: e.resting}, ok
+	}}
+	return b, nil
 }
 
 // maxSteps bounds the requests of one call while others keep changing the same objects.
@@ -72,20 +77,25 @@ func (b *Backend) Acquire(ctx context.Context, key allocator.AllocatorKey, numbe
 	if err := b.index.wait(ctx); err != nil {
 		return allocator.Acquired{}, err
 	}
+	security := key.GetAsMap()
 	if id := numbers.Known(text); id != allocator.NoID {
-		ok, err := b.keep(ctx, id, text)
+		ok, err := b.keep(ctx, id, text, security)
 		if err != nil || ok {
 			return allocator.Acquired{ID: id}, err
 		}
 	}
-	return b.probe(ctx, key, text)
+	got, err := b.prober.Probe(ctx, text, security)
+	if err != nil {
+		return allocator.Acquired{}, err
+	}
+	return allocator.Acquired{ID: got.ID, IsNew: got.Made, Revision: revision(got.Object)}, nil
 }
 
 // keep makes sure that an object which the watch has shown is not about to be deleted. It reports false if it is gone or another's.
-func (b *Backend) keep(ctx context.Context, id allocator.ID, text string) (bool, error) {
+func (b *Backend) keep(ctx context.Context, id allocator.ID, text string, security map[string]string) (bool, error) {
 	// The index is told before the cache is: what is missing from it is gone.
-	if e, ok := b.index.get(id); !ok || !e.marked {
-		return ok && e.text == text, nil
+	if e, ok := b.index.get(id); !ok || e.resting || !e.marked {
+		return ok && !e.resting && e.text == text, nil
 	}
 	for range maxSteps {
 		got, err := b.objects.Get(ctx, id.String(), metav1.GetOptions{})
@@ -95,10 +105,10 @@ func (b *Backend) keep(ctx context.Context, id allocator.ID, text string) (bool,
 		if err != nil {
 			return false, fmt.Errorf("read identity %s: %w", id, err)
 		}
-		if b.text(got) != text || got.DeletionTimestamp != nil {
+		if !b.prober.of(got, text) {
 			return false, nil
 		}
-		done, err := b.unmark(ctx, got)
+		_, done, err := b.prober.use(ctx, got, security)
 		if done || err != nil {
 			return done, err
 		}
@@ -106,73 +116,7 @@ func (b *Backend) keep(ctx context.Context, id allocator.ID, text string) (bool,
 	return false, fmt.Errorf("identity %s: %w", id, allocator.ErrContended)
 }
 
-// unmark takes the mark off an object that is in use. It reports false if the object has changed and must be read again.
-func (b *Backend) unmark(ctx context.Context, got *v2.CiliumIdentity) (bool, error) {
-	if _, marked := got.Annotations[HeartbeatAnnotation]; !marked {
-		return true, nil
-	}
-	got = got.DeepCopy()
-	delete(got.Annotations, HeartbeatAnnotation)
-	_, err := b.objects.Update(ctx, got, metav1.UpdateOptions{})
-	switch {
-	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
-		return false, nil
-	case err != nil:
-		return false, fmt.Errorf("keep identity %s, which is about to be collected: %w", got.Name, err)
-	}
-	return true, nil
-}
-
-// probe goes through the numbers until it has made one or met one of the same labels.
-func (b *Backend) probe(ctx context.Context, key allocator.AllocatorKey, text string) (allocator.Acquired, error) {
-	steps := 0
-	for id := range Sequence(text, b.cfg.First, b.cfg.Last) {
-		if e, ok := b.index.get(id); ok && e.text != text {
-			continue
-		}
-		for { // until this number is decided
-			if steps++; steps > maxSteps {
-				return allocator.Acquired{}, fmt.Errorf("labels %s: %w", text, allocator.ErrContended)
-			}
-			made, err := b.objects.Create(ctx, object(id, key), metav1.CreateOptions{})
-			if err == nil {
-				return allocator.Acquired{ID: id, IsNew: true, Revision: revision(made)}, nil
-			}
-			if !apierrors.IsAlreadyExists(err) {
-				return allocator.Acquired{}, fmt.Errorf("create identity %s: %w", id, err)
-			}
-			got, err := b.objects.Get(ctx, id.String(), metav1.GetOptions{})
-			if apierrors.IsNotFound(err) {
-				continue
-			}
-			if err != nil {
-				return allocator.Acquired{}, fmt.Errorf("read identity %s: %w", id, err)
-			}
-			if b.text(got) != text || got.DeletionTimestamp != nil {
-				break
-			}
-			done, err := b.unmark(ctx, got)
-			if err != nil {
-				return allocator.Acquired{}, err
-			}
-			if done {
-				return allocator.Acquired{ID: id, Revision: revision(got)}, nil
-			}
-		}
-	}
-	return allocator.Acquired{}, fmt.Errorf("%w: all of %s to %s are taken", allocator.ErrExhausted, b.cfg.First, b.cfg.Last)
-}
-
-// object is the object of a number.
-func object(id allocator.ID, key allocator.AllocatorKey) *v2.CiliumIdentity {
-	out := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: id.String()}, SecurityLabels: key.GetAsMap()}
-	if ns := out.SecurityLabels[labels.SourceK8s+":"+labels.KeyNamespace]; ns != "" {
-		out.Labels = map[string]string{labels.KeyNamespace: ns}
-	}
-	return out
-}
-
-// read returns the key of an object.
+// read returns the key of an object that does not rest.
 func (b *Backend) read(o *v2.CiliumIdentity) (allocator.AllocatorKey, error) {
 	return b.cfg.KeyType.PutKeyFromMap(o.SecurityLabels)
 }
@@ -218,7 +162,7 @@ func (b *Backend) Check(ctx context.Context, refs []allocator.Reference) ([]allo
 	}
 	var wrong []allocator.Reference
 	for _, ref := range refs {
-		if e, ok := b.index.get(ref.ID); !ok || e.text != ref.Key.GetKey() || e.marked {
+		if e, ok := b.index.get(ref.ID); !ok || e.text != ref.Key.GetKey() || e.marked || e.resting {
 			wrong = append(wrong, ref)
 		}
 	}
@@ -234,29 +178,8 @@ func (b *Backend) Restore(ctx context.Context, ref allocator.Reference) error {
 	if oldest := b.index.oldest(text); oldest != allocator.NoID && oldest != ref.ID {
 		return &allocator.ConflictError{Key: text, Held: ref.ID, InForce: oldest}
 	}
-	for range maxSteps {
-		_, err := b.objects.Create(ctx, object(ref.ID, ref.Key), metav1.CreateOptions{})
-		if err == nil {
-			return nil
-		}
-		if !apierrors.IsAlreadyExists(err) {
-			return fmt.Errorf("create identity %s again: %w", ref.ID, err)
-		}
-		got, err := b.objects.Get(ctx, ref.ID.String(), metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("read identity %s: %w", ref.ID, err)
-		}
-		if owner := b.text(got); owner != text {
-			return &allocator.ConflictError{Key: text, Held: ref.ID, Owner: owner}
-		}
-		if done, err := b.unmark(ctx, got); done || err != nil {
-			return err
-		}
-	}
-	return fmt.Errorf("identity %s: %w", ref.ID, allocator.ErrContended)
+	_, err := b.prober.Restore(ctx, ref.ID, text, ref.Key.GetAsMap())
+	return err
 }
 
 // Get implements [allocator.Backend], by what the watch has shown. Whether anybody uses the number is not known here.
@@ -275,6 +198,9 @@ func (b *Backend) GetByID(ctx context.Context, id allocator.ID) (allocator.Alloc
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read identity %s: %w", id, err)
+	}
+	if _, _, rests := Retired(got); rests {
+		return nil, fmt.Errorf("number %s rests: %w", id, allocator.ErrIdentityNonExistent)
 	}
 	key, err := b.read(got)
 	if err != nil {

@@ -14,9 +14,10 @@ import (
 
 // entry is what is remembered of an object.
 type entry struct {
-	text    string // "": unreadable
+	text    string // "": unreadable; what it was if it rests
 	created int64
 	marked  bool // about to be collected
+	resting bool // see Retire
 }
 
 // index is what the watch has shown. One goroutine writes it.
@@ -72,7 +73,7 @@ func (x *index) set(id allocator.ID, e entry) {
 	defer x.mu.Unlock()
 	x.drop(id)
 	x.byID[id] = e
-	if e.text != "" {
+	if e.text != "" && !e.resting {
 		x.byText[e.text] = append(x.byText[e.text], id)
 	}
 }
@@ -90,6 +91,9 @@ func (x *index) drop(id allocator.ID) {
 		return
 	}
 	delete(x.byID, id)
+	if e.resting {
+		return
+	}
 	if rest := slices.DeleteFunc(x.byText[e.text], func(o allocator.ID) bool { return o == id }); len(rest) > 0 {
 		x.byText[e.text] = rest
 	} else {
@@ -117,7 +121,9 @@ func (b *Backend) ListAndWatch(ctx context.Context, handler allocator.CacheMutat
 			}
 			e := entry{created: m.Created}
 			_, e.marked = o.Annotations[HeartbeatAnnotation]
-			if key, err := b.read(o); err == nil && key.GetKey() != "" {
+			if was, _, rests := Retired(o); rests {
+				e.text, e.resting = was, true // nobody's number, but not free
+			} else if key, err := b.read(o); err == nil && key.GetKey() != "" {
 				m.Key, e.text = key, key.GetKey()
 			} else {
 				b.cfg.Log.Warn("an identity has unreadable labels", "identity", id, "error", err)

@@ -1,13 +1,3 @@
-// Package identities looks after CiliumIdentities, for the whole cluster.
-//
-// # Collection
-//
-// An identity is in use if a CiliumEndpoint or a CiliumEndpointSlice names it. One that was not for the heartbeat timeout is marked by an annotation; agents
-// remove the annotation before they use the identity again, which gives the object another resource version. An identity that two looks, an interval apart,
-// found marked and unused at the same resource version is deleted, if the server itself still shows nobody who uses it, and on the condition of that very
-// resource version. So an identity that is in use, or is being taken into use, is not deleted, whatever any cache says.
-//
-// The mark is in the object: another leader goes on where the last one was, one look later.
 package identities
 
 import (
@@ -16,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strconv"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -26,32 +15,42 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
-	"github.com/hawser-net/hawser/api/v2alpha1"
+	"github.com/hawser-net/hawser/internal/identity"
+	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
+	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/operator/rounds"
 )
 
 // HeartbeatAnnotation marks an identity that nobody uses; its value is when that was found, in RFC 3339.
-const HeartbeatAnnotation = "io.cilium.heartbeat"
+const HeartbeatAnnotation = k8sids.HeartbeatAnnotation
 
-// pageSize is how many objects one request reads from the server itself.
-const pageSize = 500
+// DefaultRest is how long a number rests after it was collected.
+const DefaultRest = 15 * time.Minute
 
 // Config says how identities are collected.
 type Config struct {
 	// Interval is the time from the start of one look to that of the next; 0 for never.
 	Interval time.Duration
-	// Timeout is how long an identity must be unused before it is marked.
+	// Timeout is how long an identity must be unused before it is marked, where agents make identities.
 	Timeout time.Duration
+	// Rest is how long the number of a collected identity is not given to other labels.
+	Rest time.Duration
 	// Limiter bounds writes.
 	Limiter *rate.Limiter
 	// First and Last bound the numbers of this cluster: others are left alone.
 	First, Last uint32
+	// Agents says that agents make identities: one is marked before it is collected, so that an agent which takes it into use can say so.
+	Agents bool
+	// Pods, if not nil, makes identities for pods: one that a pod is to have is in use, even if no endpoint names it yet.
+	Pods *Controller
 }
 
 // Stats are what one look found.
 type Stats struct {
-	// Alive are those that exist after the look, Marked those of them that were marked in it, Deleted those that are gone.
+	// Alive are the identities that exist after the look, Marked those of them that were marked in it, Deleted those that ended in it.
 	Alive, Marked, Deleted int
+	// Resting are the numbers that rest after the look, Freed those whose rest ended in it.
+	Resting, Freed int
 }
 
 // SetupGC adds the collection of identities to m. report is told of every look.
@@ -70,20 +69,21 @@ func SetupGC(m manager.Manager, cfg Config, report func(Stats, time.Duration, er
 			report(stats, time.Since(began), err)
 			if err != nil {
 				log.Warn("cannot collect unused identities, trying again", "error", err, "deleted", stats.Deleted)
-			} else if stats.Deleted+stats.Marked > 0 {
-				log.Info("looked for unused identities", "deleted", stats.Deleted, "marked", stats.Marked, "alive", stats.Alive)
+			} else if stats.Deleted+stats.Marked+stats.Freed > 0 {
+				log.Info("looked for unused identities", "deleted", stats.Deleted, "marked", stats.Marked, "alive", stats.Alive,
+					"resting", stats.Resting, "freed", stats.Freed)
 			}
 			return err
 		})
 	}))
 }
 
-// look is what one look saw of an identity.
+// look is what one look saw of an object.
 type look struct {
 	uid  types.UID
 	rv   string
-	used time.Time // when it last showed a sign of life
-	dead bool      // it was marked and unused
+	used time.Time // when it last showed a sign of life; if it rests, when that was first seen
+	dead bool      // it was to be collected, or rested
 }
 
 type collector struct {
@@ -99,52 +99,63 @@ func newCollector(c client.Client, live client.Reader, cfg Config, log *slog.Log
 	return &collector{client: c, live: live, cfg: cfg, log: log, now: time.Now, looks: map[string]look{}}
 }
 
+// errEmpty says that the caches are not filled yet.
+var errEmpty = errors.New("the pods of the cluster are not known yet")
+
 // round looks at all identities once.
 func (c *collector) round(ctx context.Context) (Stats, error) {
 	var stats Stats
-	var all v2.CiliumIdentityList
-	if err := c.client.List(ctx, &all); err != nil {
-		return stats, fmt.Errorf("list of CiliumIdentities: %w", err)
-	}
-	used, err := inUse(ctx, c.client, 0)
+	used, err := c.cached(ctx)
 	if err != nil {
 		return stats, err
 	}
+	var all v2.CiliumIdentityList
+	if err := c.client.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
+		return stats, fmt.Errorf("list of CiliumIdentities: %w", err)
+	}
 	looks := make(map[string]look, len(all.Items))
-	var dead, unmark, mark []*v2.CiliumIdentity
+	todo := map[fate][]*v2.CiliumIdentity{}
 	for i := range all.Items {
-		id := &all.Items[i]
-		number, err := strconv.ParseUint(id.Name, 10, 32)
-		if err != nil || uint32(number) < c.cfg.First || uint32(number) > c.cfg.Last || !id.DeletionTimestamp.IsZero() {
+		o := &all.Items[i]
+		_, _, rests := k8sids.Retired(o)
+		if rests {
+			stats.Resting++
+		} else {
+			stats.Alive++
+		}
+		number, ok := numberOf(o.Name, identity.ID(c.cfg.First), identity.ID(c.cfg.Last))
+		if !ok || !o.DeletionTimestamp.IsZero() {
 			continue
 		}
-		l, fate := c.judge(id, used[int64(number)])
-		looks[id.Name] = l
-		switch fate {
-		case toDelete:
-			dead = append(dead, id)
-		case toMark:
-			mark = append(mark, id)
-		case toUnmark:
-			unmark = append(unmark, id)
-		}
+		l, fate := c.judge(o, used(number))
+		looks[o.Name] = l
+		todo[fate] = append(todo[fate], o)
 	}
-	stats.Alive = len(all.Items)
 	var errs []error
-	for _, id := range unmark {
-		errs = append(errs, c.annotate(ctx, id, nil))
-	}
-	for _, id := range mark {
-		value := c.now().UTC().Format(time.RFC3339Nano)
-		err := c.annotate(ctx, id, &value)
-		if err == nil {
-			stats.Marked++
+	do := func(f fate, act func(*v2.CiliumIdentity) (bool, error)) (n int) {
+		for _, o := range todo[f] {
+			if ctx.Err() != nil {
+				break
+			}
+			done, err := act(o)
+			if done {
+				n++
+			}
+			errs = append(errs, err)
 		}
-		errs = append(errs, err)
+		return n
 	}
-	n, err := c.deleteAll(ctx, dead)
-	stats.Deleted, stats.Alive = n, stats.Alive-n
-	err = errors.Join(append(errs, err)...)
+	do(toUnmark, func(o *v2.CiliumIdentity) (bool, error) { return c.annotate(ctx, o, nil) })
+	stats.Marked = do(toMark, func(o *v2.CiliumIdentity) (bool, error) {
+		value := c.now().UTC().Format(time.RFC3339Nano)
+		return c.annotate(ctx, o, &value)
+	})
+	check := &liveCheck{collector: c, used: used}
+	stats.Deleted = do(toRetire, func(o *v2.CiliumIdentity) (bool, error) { return c.retire(ctx, o, check) })
+	stats.Freed = do(toFree, func(o *v2.CiliumIdentity) (bool, error) { return c.free(ctx, o, check) })
+	stats.Alive -= stats.Deleted
+	stats.Resting += stats.Deleted - stats.Freed
+	err = errors.Join(append(errs, ctx.Err())...)
 	if err != nil { // the next look comes early: what this one saw for the first time does not count as seen twice then
 		for name, l := range looks {
 			if l.dead && !c.looks[name].dead {
@@ -157,21 +168,26 @@ func (c *collector) round(ctx context.Context) (Stats, error) {
 	return stats, err
 }
 
+// fate is what is to become of an object.
 type fate int
 
 const (
 	toKeep fate = iota
 	toMark
 	toUnmark
-	toDelete
+	toRetire
+	toFree
 )
 
-// judge says what is to become of an identity.
-func (c *collector) judge(id *v2.CiliumIdentity, used bool) (look, fate) {
-	last, known := c.looks[id.Name]
-	now := look{uid: id.UID, rv: id.ResourceVersion, used: last.used}
-	_, marked := id.Annotations[HeartbeatAnnotation]
-	same := known && last.uid == id.UID && last.rv == id.ResourceVersion
+// judge says what is to become of an object.
+func (c *collector) judge(o *v2.CiliumIdentity, used bool) (look, fate) {
+	last, known := c.looks[o.Name]
+	now := look{uid: o.UID, rv: o.ResourceVersion, used: last.used}
+	same := known && last.uid == o.UID && last.rv == o.ResourceVersion
+	if _, since, rests := k8sids.Retired(o); rests {
+		return c.judgeResting(now, same && last.dead, used, since)
+	}
+	_, marked := o.Annotations[HeartbeatAnnotation]
 	switch {
 	case used:
 		now.used = c.now()
@@ -179,10 +195,10 @@ func (c *collector) judge(id *v2.CiliumIdentity, used bool) (look, fate) {
 			return now, toUnmark
 		}
 		return now, toKeep
-	case marked:
+	case marked || !c.cfg.Agents:
 		now.dead = true
 		if same && last.dead {
-			return now, toDelete
+			return now, toRetire
 		}
 		return now, toKeep
 	case !same: // new, or somebody took it into use
@@ -194,95 +210,95 @@ func (c *collector) judge(id *v2.CiliumIdentity, used bool) (look, fate) {
 	return now, toKeep
 }
 
-// annotate sets or removes the mark, if the identity is still as it was read.
-func (c *collector) annotate(ctx context.Context, id *v2.CiliumIdentity, value *string) error {
+// judgeResting says whether a number has rested enough: by the clock of whoever retired it and after one more look, or by this process's own, so that a clock
+// that goes wrong neither ends a rest at once nor makes it last for ever.
+func (c *collector) judgeResting(now look, again, used bool, since time.Time) (look, fate) {
+	if !again || now.used.IsZero() {
+		now.used = c.now()
+	}
+	if used { // by mistake: who makes identities takes it back
+		return now, toKeep
+	}
+	now.dead = true
+	if again && (c.now().Sub(since) >= c.cfg.Rest || c.now().Sub(now.used) >= c.cfg.Rest) {
+		return now, toFree
+	}
+	return now, toKeep
+}
+
+// annotate sets or removes the mark, if the identity is still as it was read. It reports whether it did.
+func (c *collector) annotate(ctx context.Context, o *v2.CiliumIdentity, value *string) (bool, error) {
+	return c.patch(ctx, o, "marking", map[string]any{"annotations": map[string]any{HeartbeatAnnotation: value}}, nil)
+}
+
+// retire ends an identity that the server itself shows nobody to use; its number rests.
+func (c *collector) retire(ctx context.Context, o *v2.CiliumIdentity, check *liveCheck) (bool, error) {
+	text := textOf(o)
+	if used, err := check.inUse(ctx, o.Name, text); used || err != nil {
+		return false, err
+	}
+	after := &v2.CiliumIdentity{}
+	k8sids.Retire(after, text, c.now())
+	annotations := map[string]any{HeartbeatAnnotation: nil}
+	for k, v := range after.Annotations {
+		annotations[k] = v
+	}
+	gone := map[string]any{} // a merge patch removes what it names
+	for k := range o.SecurityLabels {
+		gone[k] = nil
+	}
+	done, err := c.patch(ctx, o, "retiring", map[string]any{"annotations": annotations, "labels": map[string]any{labels.KeyNamespace: nil}}, gone)
+	if done {
+		c.log.Info("an identity that nobody uses has ended; its number rests", "identity", o.Name, "labels", text)
+	}
+	return done, err
+}
+
+// patch changes metadata and labels of an object that is still as it was read. It reports whether it did.
+func (c *collector) patch(ctx context.Context, o *v2.CiliumIdentity, verb string, metadata, security map[string]any) (bool, error) {
 	if err := c.cfg.Limiter.Wait(ctx); err != nil {
-		return err
+		return false, err
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"resourceVersion": id.ResourceVersion, "uid": id.UID, "annotations": map[string]any{HeartbeatAnnotation: value},
-	}})
+	metadata["resourceVersion"], metadata["uid"] = o.ResourceVersion, o.UID
+	content := map[string]any{"metadata": metadata}
+	if security != nil {
+		content["security-labels"] = security
+	}
+	body, err := json.Marshal(content)
 	if err != nil {
-		return fmt.Errorf("marking CiliumIdentity %s: %w", id.Name, err)
+		return false, fmt.Errorf("%s CiliumIdentity %s: %w", verb, o.Name, err)
 	}
-	err = c.client.Patch(ctx, id.DeepCopy(), client.RawPatch(types.MergePatchType, patch))
-	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil // somebody wrote it: the next look sees
+	into := &v2.CiliumIdentity{}
+	into.Name = o.Name
+	err = c.client.Patch(ctx, into, client.RawPatch(types.MergePatchType, body))
+	switch {
+	case err == nil:
+		return true, nil
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
+		return false, nil // somebody wrote it: the next look sees
 	}
-	return fmt.Errorf("marking CiliumIdentity %s: %w", id.Name, err)
+	return false, fmt.Errorf("%s CiliumIdentity %s: %w", verb, o.Name, err)
 }
 
-// deleteAll deletes identities that the server itself shows nobody to use. It returns how many.
-func (c *collector) deleteAll(ctx context.Context, dead []*v2.CiliumIdentity) (int, error) {
-	if len(dead) == 0 {
-		return 0, nil
+// free deletes the record of a number that has rested.
+func (c *collector) free(ctx context.Context, o *v2.CiliumIdentity, check *liveCheck) (bool, error) {
+	was, _, _ := k8sids.Retired(o)
+	if used, err := check.inUse(ctx, o.Name, was); used || err != nil {
+		return false, err
 	}
-	used, err := inUse(ctx, c.live, pageSize)
-	if err != nil {
-		return 0, err
+	if err := c.cfg.Limiter.Wait(ctx); err != nil {
+		return false, err
 	}
-	n := 0
-	var errs []error
-	for _, id := range dead {
-		if number, err := strconv.ParseInt(id.Name, 10, 64); err != nil || used[number] {
-			continue
-		}
-		if err := c.cfg.Limiter.Wait(ctx); err != nil {
-			return n, errors.Join(append(errs, err)...)
-		}
-		err := c.client.Delete(ctx, id, client.Preconditions{UID: &id.UID, ResourceVersion: &id.ResourceVersion})
-		switch {
-		case err == nil:
-			n++
-			c.log.Info("deleted an identity that nobody uses", "identity", id.Name, "labels", id.SecurityLabels)
-		case !apierrors.IsNotFound(err) && !apierrors.IsConflict(err):
-			errs = append(errs, fmt.Errorf("deleting CiliumIdentity %s: %w", id.Name, err))
-		}
+	uid, rv := o.UID, o.ResourceVersion
+	into := &v2.CiliumIdentity{}
+	into.Name = o.Name
+	err := c.client.Delete(ctx, into, client.Preconditions{UID: &uid, ResourceVersion: &rv})
+	switch {
+	case err == nil:
+		c.log.Debug("a number has rested", "identity", o.Name)
+		return true, nil
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
+		return false, nil
 	}
-	return n, errors.Join(errs...)
-}
-
-// inUse returns the numbers that endpoints and slices name. limit is the size of a page; 0 for everything at once, which a cache can do only.
-func inUse(ctx context.Context, from client.Reader, limit int64) (map[int64]bool, error) {
-	used := map[int64]bool{}
-	var endpoints v2.CiliumEndpointList
-	err := eachPage(ctx, from, limit, &endpoints, func() {
-		for i := range endpoints.Items {
-			if id := endpoints.Items[i].Status.Identity; id != nil {
-				used[id.ID] = true
-			}
-		}
-		endpoints = v2.CiliumEndpointList{} // what the next page does not say must not remain of this one
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list of CiliumEndpoints: %w", err)
-	}
-	var slices v2alpha1.CiliumEndpointSliceList
-	err = eachPage(ctx, from, limit, &slices, func() {
-		for i := range slices.Items {
-			for _, ep := range slices.Items[i].Endpoints {
-				used[ep.IdentityID] = true
-			}
-		}
-		slices = v2alpha1.CiliumEndpointSliceList{}
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list of CiliumEndpointSlices: %w", err)
-	}
-	return used, nil
-}
-
-// eachPage fills list page by page and calls f for each.
-func eachPage(ctx context.Context, from client.Reader, limit int64, list client.ObjectList, f func()) error {
-	opts := &client.ListOptions{Limit: limit}
-	for {
-		if err := from.List(ctx, list, opts); err != nil {
-			return err
-		}
-		opts.Continue = list.GetContinue()
-		f()
-		if limit == 0 || opts.Continue == "" {
-			return nil
-		}
-	}
+	return false, fmt.Errorf("deleting CiliumIdentity %s: %w", o.Name, err)
 }

@@ -18,6 +18,7 @@ import (
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/api/v2alpha1"
+	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 )
 
@@ -31,7 +32,8 @@ func TestMain(m *testing.M) {
 }
 
 func testConfig() Config {
-	return Config{Interval: 15 * time.Minute, Timeout: 30 * time.Minute, Limiter: rate.NewLimiter(rate.Inf, 1), First: 256, Last: 65535}
+	return Config{Interval: 15 * time.Minute, Timeout: 30 * time.Minute, Rest: 20 * time.Minute, Agents: true,
+		Limiter: rate.NewLimiter(rate.Inf, 1), First: 256, Last: 65535}
 }
 
 // trial is a collector with a clock of its own.
@@ -73,7 +75,7 @@ func (tr *trial) pass() (marked, deleted []string) {
 	return marked, deleted
 }
 
-// identities returns the names of those that exist, with whether they are marked.
+// identities returns the names of those that exist, other than as numbers that rest, with whether they are marked.
 func (tr *trial) identities() map[string]bool {
 	tr.Helper()
 	var all v2.CiliumIdentityList
@@ -82,6 +84,9 @@ func (tr *trial) identities() map[string]bool {
 	}
 	out := map[string]bool{}
 	for _, id := range all.Items {
+		if _, _, rests := k8sids.Retired(&id); rests {
+			continue
+		}
 		_, out[id.Name] = id.Annotations[HeartbeatAnnotation]
 	}
 	return out

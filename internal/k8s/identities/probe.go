@@ -1,0 +1,190 @@
+package identities
+
+import (
+	"context"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/pkg/allocator"
+)
+
+// Objects reads and writes CiliumIdentities on the server itself, without a cache.
+type Objects interface {
+	Create(ctx context.Context, o *v2.CiliumIdentity, opts metav1.CreateOptions) (*v2.CiliumIdentity, error)
+	Get(ctx context.Context, name string, opts metav1.GetOptions) (*v2.CiliumIdentity, error)
+	// Update fails with a conflict if the object is not what was read any more.
+	Update(ctx context.Context, o *v2.CiliumIdentity, opts metav1.UpdateOptions) (*v2.CiliumIdentity, error)
+}
+
+// Entry is what a watch has shown of a number's object.
+type Entry struct {
+	// Text is the canonical string of its labels; "" if they cannot be read. Of a number that rests it is what the labels were.
+	Text string
+	// Resting: see [Retire].
+	Resting bool
+}
+
+// Prober finds the numbers of label sets, or makes them. All who write CiliumIdentities use it, agents and operator alike: that is why they agree. It keeps
+// nothing; its method may be called from many goroutines.
+type Prober struct {
+	Objects     Objects
+	First, Last allocator.ID
+	// Text returns the canonical string of an object's labels, "" if they cannot be read.
+	Text func(*v2.CiliumIdentity) string
+	// Known says what a watch has shown of a number; ok is false if there is no object. It may be behind. It spares requests and decides nothing, but that a
+	// number which is known to be other labels' is passed over.
+	Known func(allocator.ID) (e Entry, ok bool)
+}
+
+// Taken is the outcome of [Prober.Probe].
+type Taken struct {
+	ID     allocator.ID
+	Object *v2.CiliumIdentity
+	// Made says that this call created the object.
+	Made bool
+}
+
+// Probe goes through the numbers in the order of the label set until it has made an object or met one of the same labels. text is the set's canonical
+// string. A number that rests is taken if the set is the one that it stood for; of another set only if no number is free. If all numbers are
+// taken the error wraps [allocator.ErrExhausted], if others keep changing the same objects [allocator.ErrContended].
+func (p *Prober) Probe(ctx context.Context, text string, security map[string]string) (Taken, error) {
+	var resting []allocator.ID
+	steps := maxSteps
+	for id := range Sequence(text, p.First, p.Last) {
+		if e, ok := p.Known(id); ok && e.Text != text {
+			if e.Resting {
+				resting = append(resting, id)
+			}
+			continue
+		}
+		got, other, err := p.try(ctx, id, text, security, &steps)
+		if err != nil || other == nil {
+			return got, err
+		}
+		if _, _, rests := Retired(other); rests {
+			resting = append(resting, id)
+		}
+	}
+	// No number is free. Those that rest are the last resort: better than a pod without an identity.
+	for _, id := range resting {
+		if got, err := p.seize(ctx, id, text, security, &steps); err != nil || got.ID != allocator.NoID {
+			return got, err
+		}
+	}
+	return Taken{}, fmt.Errorf("%w: all of %s to %s are taken", allocator.ErrExhausted, p.First, p.Last)
+}
+
+// try decides one number. If it is other labels', or is about to vanish, it returns that object.
+func (p *Prober) try(ctx context.Context, id allocator.ID, text string, security map[string]string, steps *int) (Taken, *v2.CiliumIdentity, error) {
+	for {
+		if *steps--; *steps < 0 {
+			return Taken{}, nil, fmt.Errorf("labels %s: %w", text, allocator.ErrContended)
+		}
+		made, err := p.Objects.Create(ctx, object(id, security), metav1.CreateOptions{})
+		if err == nil {
+			return Taken{id, made, true}, nil, nil
+		}
+		if !apierrors.IsAlreadyExists(err) {
+			return Taken{}, nil, fmt.Errorf("create identity %s: %w", id, err)
+		}
+		got, err := p.Objects.Get(ctx, id.String(), metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return Taken{}, nil, fmt.Errorf("read identity %s: %w", id, err)
+		}
+		if !p.of(got, text) {
+			return Taken{}, got, nil
+		}
+		if got, done, err := p.use(ctx, got, security); done || err != nil {
+			return Taken{id, got, false}, nil, err
+		}
+	}
+}
+
+// of says whether an object is, or was before it rested, the identity of a label set.
+func (p *Prober) of(o *v2.CiliumIdentity, text string) bool {
+	if o.DeletionTimestamp != nil {
+		return false
+	}
+	if was, _, rests := Retired(o); rests {
+		return was == text
+	}
+	return p.Text(o) == text
+}
+
+// use takes an object of the right labels into use: it must not be about to be collected, and must not rest. It reports false if the object has changed and
+// must be read again.
+func (p *Prober) use(ctx context.Context, o *v2.CiliumIdentity, security map[string]string) (*v2.CiliumIdentity, bool, error) {
+	_, marked := o.Annotations[HeartbeatAnnotation]
+	_, _, rests := Retired(o)
+	if !marked && !rests {
+		return o, true, nil
+	}
+	o = o.DeepCopy()
+	if rests {
+		Revive(o, security)
+	}
+	delete(o.Annotations, HeartbeatAnnotation)
+	return p.update(ctx, o, "keep")
+}
+
+// update writes an object, and reports false if it is not what was read any more.
+func (p *Prober) update(ctx context.Context, o *v2.CiliumIdentity, verb string) (*v2.CiliumIdentity, bool, error) {
+	now, err := p.Objects.Update(ctx, o, metav1.UpdateOptions{})
+	switch {
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+		return nil, false, nil
+	case err != nil:
+		return nil, false, fmt.Errorf("%s identity %s: %w", verb, o.Name, err)
+	}
+	return now, true, nil
+}
+
+// seize takes a number that rests after other labels. It returns NoID if the number has become others'.
+func (p *Prober) seize(ctx context.Context, id allocator.ID, text string, security map[string]string, steps *int) (Taken, error) {
+	for {
+		got, other, err := p.try(ctx, id, text, security, steps) // it may have rested long enough
+		if err != nil || other == nil {
+			return got, err
+		}
+		if _, _, rests := Retired(other); !rests || other.DeletionTimestamp != nil {
+			return Taken{}, nil
+		}
+		other = other.DeepCopy()
+		Revive(other, security)
+		now, done, err := p.update(ctx, other, "take")
+		if err != nil {
+			return Taken{}, err
+		}
+		if done {
+			return Taken{id, now, false}, nil
+		}
+	}
+}
+
+// Restore makes sure that a number in use has its object, with these labels. If the number is other labels' it changes nothing and returns an
+// [*allocator.ConflictError].
+func (p *Prober) Restore(ctx context.Context, id allocator.ID, text string, security map[string]string) (Taken, error) {
+	steps := maxSteps
+	got, other, err := p.try(ctx, id, text, security, &steps)
+	if other != nil {
+		owner, _, rests := Retired(other)
+		if !rests {
+			owner = p.Text(other)
+		}
+		return Taken{}, &allocator.ConflictError{Key: text, Held: id, Owner: owner}
+	}
+	return got, err
+}
+
+// object is a new object of a number.
+func object(id allocator.ID, security map[string]string) *v2.CiliumIdentity {
+	out := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: id.String()}}
+	fill(out, security)
+	return out
+}

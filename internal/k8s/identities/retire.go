@@ -1,0 +1,59 @@
+package identities
+
+import (
+	"time"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/labels"
+)
+
+// Annotations of a number that rests: when it was retired, in RFC 3339, and the canonical string of the labels that it had.
+const (
+	RetiredAnnotation       = "hawser.net/retired"
+	RetiredLabelsAnnotation = "hawser.net/retired-labels"
+)
+
+// Retire makes o, an object that nobody uses, the record of a number that rests: it has no labels, so it is nobody's identity, but the object holds the number.
+// Every writer, of whatever version, meets it and goes on to another number; none has to remember anything. canonical is what o's labels were.
+func Retire(o *v2.CiliumIdentity, canonical string, now time.Time) {
+	if o.Annotations == nil {
+		o.Annotations = map[string]string{}
+	}
+	delete(o.Annotations, HeartbeatAnnotation)
+	o.Annotations[RetiredAnnotation] = now.UTC().Format(time.RFC3339)
+	o.Annotations[RetiredLabelsAnnotation] = canonical
+	o.SecurityLabels = map[string]string{} // the definition demands the field
+	delete(o.Labels, labels.KeyNamespace)
+}
+
+// Retired says whether an object is the record of a number that rests, since when, and what it stood for. The zero time is one that cannot be read.
+func Retired(o *v2.CiliumIdentity) (canonical string, since time.Time, ok bool) {
+	text, marked := o.Annotations[RetiredAnnotation]
+	if !marked || len(o.SecurityLabels) > 0 { // whoever gave it labels has taken it into use
+		return "", time.Time{}, false
+	}
+	since, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		since = time.Time{}
+	}
+	return o.Annotations[RetiredLabelsAnnotation], since, true
+}
+
+// Revive makes o the identity of these security labels. It may have rested, or been changed by somebody.
+func Revive(o *v2.CiliumIdentity, security map[string]string) {
+	delete(o.Annotations, HeartbeatAnnotation)
+	delete(o.Annotations, RetiredAnnotation)
+	delete(o.Annotations, RetiredLabelsAnnotation)
+	fill(o, security)
+}
+
+// fill gives an object its labels.
+func fill(o *v2.CiliumIdentity, security map[string]string) {
+	o.SecurityLabels = security
+	if ns := security[labels.SourceK8s+":"+labels.KeyNamespace]; ns != "" {
+		if o.Labels == nil {
+			o.Labels = map[string]string{}
+		}
+		o.Labels[labels.KeyNamespace] = ns
+	}
+}

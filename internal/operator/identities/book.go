@@ -1,0 +1,552 @@
+package identities
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/api/v2alpha1"
+	"github.com/hawser-net/hawser/internal/identity"
+	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
+	"github.com/hawser-net/hawser/internal/labels"
+)
+
+// key names an object in a namespace.
+type key = types.NamespacedName
+
+// book is what is known of the cluster, and the indexes that answer what is to be done. It does no I/O, knows no clock and starts no goroutine; whoever has
+// it must see to it that one call ends before the next. What it says depends on the objects alone and not on the order in which they came, with two
+// exceptions that cost nothing when they are forgotten: what an object's labels were before somebody changed them, and which objects this process made.
+//
+// Objects that it is told of are kept and must not be changed.
+type book struct {
+	rules  *Rules
+	budget int // of identities for pods that no node has; below 0 for any
+
+	namespaces map[string]namespaceEntry
+	pods       map[key]*podEntry
+	inside     map[string]map[key]*podEntry // pods by namespace
+	sets       map[string]*setEntry         // by canonical labels
+	endpoints  map[key]endpointEntry
+	numbers    map[identity.ID]*numberEntry
+	slices     map[string]map[identity.ID]int
+	named      map[identity.ID]int                 // how many endpoints and entries of slices name a number
+	claimed    map[identity.ID]map[string]struct{} // sets that claim a number
+	made       map[identity.ID]types.UID           // objects that this process made
+
+	unscheduled int                 // sets that count against the budget
+	waiting     map[string]struct{} // sets that the budget keeps waiting
+
+	// What must be looked at again.
+	dirtySets      map[string]struct{}
+	dirtyEndpoints map[key]struct{}
+}
+
+type namespaceEntry struct {
+	labels map[string]string
+	rv     uint64
+}
+
+type podEntry struct {
+	obj *corev1.Pod
+	set *setEntry // nil if the pod has no identity
+	err error     // why not, if it should
+	// claim is the number that the pod's endpoint names for the very labels of the set; 0 if there is none.
+	claim identity.ID
+}
+
+// setEntry is a set of labels that pods or objects have.
+type setEntry struct {
+	target
+	pods      map[key]*podEntry
+	scheduled int
+	claims    map[identity.ID]int // how many pods claim a number
+	numbers   []*numberEntry      // oldest first; nearly always one
+	// counted says that the set counts against the budget; reserved that it does so because an object is being made.
+	counted, reserved bool
+}
+
+type endpointEntry struct {
+	obj   *v2.CiliumEndpoint
+	owner types.UID // of its pod; "" if it does not say, which fits any of that name
+	id    identity.ID
+	rv    uint64
+	alien bool // belongs to something that is no pod
+}
+
+// numberEntry is a CiliumIdentity.
+type numberEntry struct {
+	id   identity.ID
+	uid  types.UID
+	rv   string
+	born int64
+	// text is what the number stands for: what the object said first. says is what it says now. They differ if somebody edited it.
+	text, says string
+	resting    bool
+	set        *setEntry // of text, unless it rests
+}
+
+func newBook(rules *Rules, budget int) *book {
+	return &book{
+		rules: rules, budget: budget,
+		namespaces: map[string]namespaceEntry{}, pods: map[key]*podEntry{}, inside: map[string]map[key]*podEntry{}, sets: map[string]*setEntry{},
+		endpoints: map[key]endpointEntry{}, numbers: map[identity.ID]*numberEntry{}, slices: map[string]map[identity.ID]int{},
+		named: map[identity.ID]int{}, claimed: map[identity.ID]map[string]struct{}{}, made: map[identity.ID]types.UID{}, waiting: map[string]struct{}{},
+		dirtySets: map[string]struct{}{}, dirtyEndpoints: map[key]struct{}{},
+	}
+}
+
+// version reads a resource version as a number; 0 if it is none.
+func version(rv string) uint64 {
+	n, err := strconv.ParseUint(rv, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// ---- namespaces and pods ------------------------------------------------------------------------
+
+func (b *book) setNamespace(ns *corev1.Namespace) {
+	old, known := b.namespaces[ns.Name]
+	b.namespaces[ns.Name] = namespaceEntry{ns.Labels, version(ns.ResourceVersion)}
+	if known && maps.Equal(old.labels, ns.Labels) {
+		return
+	}
+	for k, p := range b.inside[ns.Name] {
+		b.place(k, p)
+	}
+}
+
+func (b *book) dropNamespace(name string) {
+	delete(b.namespaces, name)
+	for k, p := range b.inside[name] {
+		b.place(k, p)
+	}
+}
+
+func (b *book) setPod(obj *corev1.Pod) {
+	k := key{Namespace: obj.Namespace, Name: obj.Name}
+	p := b.pods[k]
+	if p == nil {
+		p = &podEntry{}
+		b.pods[k] = p
+		if b.inside[k.Namespace] == nil {
+			b.inside[k.Namespace] = map[key]*podEntry{}
+		}
+		b.inside[k.Namespace][k] = p
+	}
+	if p.set != nil && p.obj.Spec.NodeName != "" {
+		p.set.scheduled--
+	}
+	old := p.obj
+	p.obj = obj
+	if p.set != nil && obj.Spec.NodeName != "" {
+		p.set.scheduled++
+	}
+	if old != nil && samePod(old, obj) {
+		if p.set != nil && old.Spec.NodeName != obj.Spec.NodeName {
+			b.account(p.set)
+			b.dirtySets[p.set.text] = struct{}{}
+		}
+		return
+	}
+	b.place(k, p)
+}
+
+// samePod says whether two versions of a pod have the same identity.
+func samePod(x, y *corev1.Pod) bool {
+	return x.UID == y.UID && counts(x) == counts(y) && x.Spec.ServiceAccountName == y.Spec.ServiceAccountName && maps.Equal(x.Labels, y.Labels)
+}
+
+func (b *book) dropPod(k key) {
+	p := b.pods[k]
+	if p == nil {
+		return
+	}
+	b.leave(k, p)
+	delete(b.pods, k)
+	if delete(b.inside[k.Namespace], k); len(b.inside[k.Namespace]) == 0 {
+		delete(b.inside, k.Namespace)
+	}
+	b.dirtyEndpoints[k] = struct{}{}
+}
+
+// place puts a pod under the set of labels that it has now.
+func (b *book) place(k key, p *podEntry) {
+	b.dirtyEndpoints[k] = struct{}{}
+	ns, known := b.namespaces[k.Namespace]
+	p.err = nil
+	if !known || !counts(p.obj) {
+		b.leave(k, p)
+		return
+	}
+	t, err := b.rules.target(p.obj, ns.labels)
+	if err != nil {
+		b.leave(k, p)
+		p.err = err
+		return
+	}
+	if p.set != nil && p.set.text == t.text {
+		b.claim(k, p)
+		return
+	}
+	b.leave(k, p)
+	s := b.set(t.text)
+	s.target = t
+	p.set = s
+	if s.pods == nil {
+		s.pods = map[key]*podEntry{}
+	}
+	s.pods[k] = p
+	if len(s.pods) == 1 {
+		b.touchNumbers(s)
+	}
+	if p.obj.Spec.NodeName != "" {
+		s.scheduled++
+	}
+	b.claim(k, p)
+	b.account(s)
+	b.dirtySets[s.text] = struct{}{}
+}
+
+// claim books which number the pod's endpoint has for the pod's labels.
+func (b *book) claim(k key, p *podEntry) {
+	s := p.set
+	if s == nil {
+		return
+	}
+	var now identity.ID
+	e, ok := b.endpoints[k]
+	if ok && e.of(p) && e.id >= b.rules.First && e.id <= b.rules.Last && sameLabels(e.obj.Status.Identity.Labels, s.labels) {
+		now = e.id
+	}
+	if now != p.claim {
+		b.count(s, p.claim, -1)
+		b.count(s, now, 1)
+		p.claim = now
+		b.dirtySets[s.text] = struct{}{}
+	}
+}
+
+// count counts claims.
+func (b *book) count(s *setEntry, id identity.ID, n int) {
+	if id == 0 {
+		return
+	}
+	if s.claims == nil {
+		s.claims = map[identity.ID]int{}
+	}
+	if b.claimed[id] == nil {
+		b.claimed[id] = map[string]struct{}{}
+	}
+	b.claimed[id][s.text] = struct{}{}
+	if s.claims[id] += n; s.claims[id] > 0 {
+		return
+	}
+	delete(s.claims, id)
+	if delete(b.claimed[id], s.text); len(b.claimed[id]) == 0 {
+		delete(b.claimed, id)
+	}
+}
+
+// touchClaims has those looked at who claim a number.
+func (b *book) touchClaims(id identity.ID) {
+	for text := range b.claimed[id] {
+		b.touchSet(b.sets[text])
+	}
+}
+
+// leave takes a pod out of its set.
+func (b *book) leave(k key, p *podEntry) {
+	s := p.set
+	if s == nil {
+		return
+	}
+	b.count(s, p.claim, -1)
+	p.set, p.claim = nil, 0
+	delete(s.pods, k)
+	if p.obj.Spec.NodeName != "" {
+		s.scheduled--
+	}
+	b.account(s)
+	b.dirtySets[s.text] = struct{}{}
+	if len(s.pods) == 0 {
+		for _, n := range slices.Clone(s.numbers) {
+			b.accept(n)
+		}
+		b.touchNumbers(s)
+	}
+	b.tidy(s)
+}
+
+// touchNumbers has those looked at who claim a number of a set: whether they can have it depends on whether the set has pods.
+func (b *book) touchNumbers(s *setEntry) {
+	for _, n := range s.numbers {
+		b.touchClaims(n.id)
+	}
+}
+
+// set returns the entry of a set of labels.
+func (b *book) set(text string) *setEntry {
+	s := b.sets[text]
+	if s == nil {
+		s = &setEntry{target: target{text: text}}
+		b.sets[text] = s
+	}
+	return s
+}
+
+// tidy forgets a set that nothing has.
+func (b *book) tidy(s *setEntry) {
+	if len(s.pods) == 0 && len(s.numbers) == 0 && b.sets[s.text] == s {
+		delete(b.sets, s.text)
+		delete(b.waiting, s.text)
+	}
+}
+
+// account counts a set against the budget if it has, or is about to get, a number that only pods without a node need.
+func (b *book) account(s *setEntry) {
+	if len(s.numbers) > 0 || len(s.pods) == 0 {
+		s.reserved = false
+	}
+	now := len(s.pods) > 0 && s.scheduled == 0 && s.number == 0 && (len(s.numbers) > 0 || s.reserved)
+	if now == s.counted {
+		return
+	}
+	s.counted = now
+	if now {
+		b.unscheduled++
+		return
+	}
+	b.unscheduled--
+	for text := range b.waiting { // one may go ahead
+		delete(b.waiting, text)
+		if w := b.sets[text]; w != nil && w != s && w.pending() {
+			b.dirtySets[text] = struct{}{}
+			break
+		}
+	}
+}
+
+// pending says whether a set has pods, but none of a node, and no number.
+func (s *setEntry) pending() bool { return len(s.pods) > 0 && s.scheduled == 0 && len(s.numbers) == 0 }
+
+// ---- endpoints and slices -----------------------------------------------------------------------
+
+func (b *book) setEndpoint(obj *v2.CiliumEndpoint) {
+	k := key{Namespace: obj.Namespace, Name: obj.Name}
+	e := endpointEntry{obj: obj, rv: version(obj.ResourceVersion), alien: len(obj.OwnerReferences) > 0}
+	for _, ref := range obj.OwnerReferences {
+		if ref.Kind == "Pod" && ref.Name == obj.Name {
+			e.owner, e.alien = ref.UID, false
+		}
+	}
+	if id := obj.Status.Identity; id != nil && id.ID > 0 && id.ID <= int64(^uint32(0)) {
+		e.id = identity.ID(id.ID)
+	}
+	old := b.endpoints[k]
+	b.endpoints[k] = e
+	b.name(old.id, -1)
+	b.name(e.id, 1)
+	b.touchEndpoint(k)
+}
+
+func (b *book) dropEndpoint(k key) {
+	b.name(b.endpoints[k].id, -1)
+	delete(b.endpoints, k)
+	b.touchEndpoint(k)
+}
+
+// touchEndpoint has an endpoint looked at, and what it says of its pod's labels booked.
+func (b *book) touchEndpoint(k key) {
+	b.dirtyEndpoints[k] = struct{}{}
+	if p := b.pods[k]; p != nil {
+		b.claim(k, p)
+	}
+}
+
+// name counts who names a number.
+func (b *book) name(id identity.ID, n int) {
+	if id == 0 {
+		return
+	}
+	if b.named[id] += n; b.named[id] <= 0 {
+		delete(b.named, id)
+		if e := b.numbers[id]; e != nil && e.set != nil {
+			b.dirtySets[e.set.text] = struct{}{} // a duplicate of ours may go
+		}
+	}
+}
+
+func (b *book) setSlice(obj *v2alpha1.CiliumEndpointSlice) {
+	now := map[identity.ID]int{}
+	for i := range obj.Endpoints {
+		if id := obj.Endpoints[i].IdentityID; id > 0 && id <= int64(^uint32(0)) {
+			now[identity.ID(id)]++
+		}
+	}
+	old := b.slices[obj.Name]
+	b.slices[obj.Name] = now
+	for id, n := range now { // first, so that none seems unused in between
+		b.name(id, n)
+	}
+	for id, n := range old {
+		b.name(id, -n)
+	}
+}
+
+func (b *book) dropSlice(name string) {
+	for id, n := range b.slices[name] {
+		b.name(id, -n)
+	}
+	delete(b.slices, name)
+}
+
+// ---- identities ---------------------------------------------------------------------------------
+
+// numberOf returns the number that an object's name is; ok is false if it is none between first and last.
+func numberOf(name string, first, last identity.ID) (id identity.ID, ok bool) {
+	n, err := strconv.ParseUint(name, 10, 32)
+	id = identity.ID(n)
+	return id, err == nil && id >= first && id <= last && decimal(id) == name
+}
+
+// textOf returns the canonical string of an object's labels; "" if they cannot be read, or it has none.
+func textOf(obj *v2.CiliumIdentity) string {
+	set, err := k8sids.ParseSecurityLabels(obj.SecurityLabels)
+	if err != nil {
+		return ""
+	}
+	return set.KVString()
+}
+
+func (b *book) setNumber(obj *v2.CiliumIdentity) {
+	id, ok := numberOf(obj.Name, b.rules.First, b.rules.Last)
+	if !ok {
+		return
+	}
+	now := &numberEntry{id: id, uid: obj.UID, rv: obj.ResourceVersion, born: obj.CreationTimestamp.Unix()}
+	if was, _, rests := k8sids.Retired(obj); rests {
+		now.text, now.says, now.resting = was, was, true
+	} else {
+		now.says = textOf(obj)
+		now.text = now.says
+	}
+	old := b.numbers[id]
+	if old != nil && old.uid == now.uid && old.resting == now.resting && old.says == now.says {
+		old.rv = now.rv // somebody annotated it
+		return
+	}
+	if old != nil {
+		b.detach(old)
+		// Labels of an identity never change. The number goes on to stand for what it stood for, as long as that is in use.
+		if old.uid == now.uid && !old.resting && !now.resting && now.says != old.text && b.inUse(old) {
+			now.text = old.text
+		}
+	}
+	if b.made[id] != now.uid {
+		delete(b.made, id)
+	}
+	b.numbers[id] = now
+	b.attach(now)
+}
+
+func (b *book) dropNumber(name string) {
+	id, ok := numberOf(name, b.rules.First, b.rules.Last)
+	if n := b.numbers[id]; ok && n != nil {
+		b.detach(n)
+		delete(b.numbers, id)
+		delete(b.made, id)
+	}
+}
+
+// inUse says whether pods or endpoints need a number for what it stands for.
+func (b *book) inUse(n *numberEntry) bool {
+	s := b.sets[n.text]
+	return s != nil && len(s.pods) > 0
+}
+
+// attach puts a number under its set.
+func (b *book) attach(n *numberEntry) {
+	b.touchClaims(n.id)
+	if n.resting {
+		b.dirtySets[n.text] = struct{}{} // whoever still needs it takes it back
+		return
+	}
+	s := b.set(n.text)
+	n.set = s
+	s.numbers = append(s.numbers, n)
+	slices.SortFunc(s.numbers, func(x, y *numberEntry) int { return cmp.Or(cmp.Compare(x.born, y.born), cmp.Compare(x.id, y.id)) })
+	b.account(s)
+	b.touchSet(s)
+}
+
+// detach is the inverse of attach.
+func (b *book) detach(n *numberEntry) {
+	b.touchClaims(n.id)
+	s := n.set
+	if s == nil {
+		return
+	}
+	n.set = nil
+	s.numbers = slices.DeleteFunc(s.numbers, func(o *numberEntry) bool { return o == n })
+	b.account(s)
+	b.touchSet(s)
+	b.tidy(s)
+}
+
+// accept lets a number that was edited stand for what it says now, when nobody needs what it stood for.
+func (b *book) accept(n *numberEntry) {
+	if n.text == n.says {
+		return
+	}
+	b.detach(n)
+	n.text = n.says
+	b.attach(n)
+}
+
+// touchSet has a set looked at, with the endpoints of its pods.
+func (b *book) touchSet(s *setEntry) {
+	b.dirtySets[s.text] = struct{}{}
+	for k := range s.pods {
+		b.dirtyEndpoints[k] = struct{}{}
+	}
+}
+
+// all marks everything as to be looked at.
+func (b *book) all() {
+	for text := range b.sets {
+		b.dirtySets[text] = struct{}{}
+	}
+	for k := range b.endpoints {
+		b.dirtyEndpoints[k] = struct{}{}
+	}
+}
+
+// take returns what must be looked at, and forgets it.
+func (b *book) take() (sets []string, endpoints []key) {
+	for text := range b.dirtySets {
+		sets = append(sets, text)
+	}
+	for k := range b.dirtyEndpoints {
+		endpoints = append(endpoints, k)
+	}
+	clear(b.dirtySets)
+	clear(b.dirtyEndpoints)
+	return sets, endpoints
+}
+
+// sameLabels says whether an endpoint's status gives these labels.
+func sameLabels(have []string, want labels.Set) bool {
+	if len(have) != len(want) {
+		return false
+	}
+	set, err := labels.ParseSet(have)
+	return err == nil && set.Equal(want)
+}

@@ -1,0 +1,445 @@
+package identities
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/api/v2alpha1"
+	"github.com/hawser-net/hawser/internal/identity"
+	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
+	"github.com/hawser-net/hawser/internal/labels"
+)
+
+// testRules are those of a cluster called "default" with few numbers and one fixed identity.
+func testRules(t testing.TB, first, last identity.ID) *Rules {
+	t.Helper()
+	c := ControlDefaults()
+	c.Fixed = map[string]string{"130": "store"}
+	r, err := c.Rules("default", first, last)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// worldly is a cluster as a test has it: plain objects, from which the oracle computes everything anew.
+type worldly struct {
+	rules      *Rules
+	version    int
+	namespaces map[string]*corev1.Namespace
+	pods       map[key]*corev1.Pod
+	endpoints  map[key]*v2.CiliumEndpoint
+	numbers    map[string]*v2.CiliumIdentity
+	slices     map[string]*v2alpha1.CiliumEndpointSlice
+}
+
+func newWorldly(rules *Rules) *worldly {
+	return &worldly{rules: rules, version: 1, namespaces: map[string]*corev1.Namespace{}, pods: map[key]*corev1.Pod{},
+		endpoints: map[key]*v2.CiliumEndpoint{}, numbers: map[string]*v2.CiliumIdentity{}, slices: map[string]*v2alpha1.CiliumEndpointSlice{}}
+}
+
+func (w *worldly) meta(namespace, name string) metav1.ObjectMeta {
+	w.version++
+	return metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(fmt.Sprint("uid-", w.version)), ResourceVersion: strconv.Itoa(w.version)}
+}
+
+// target is what the oracle knows of a pod's identity: nothing of the book's indexes.
+func (w *worldly) target(k key) (target, bool) {
+	p, ns := w.pods[k], w.namespaces[k.Namespace]
+	if p == nil || ns == nil || !counts(p) {
+		return target{}, false
+	}
+	t, err := w.rules.target(p, ns.Labels)
+	return t, err == nil
+}
+
+// podsOf returns the pods of a set of labels.
+func (w *worldly) podsOf(text string) (out []key) {
+	for k := range w.pods {
+		if t, ok := w.target(k); ok && t.text == text {
+			out = append(out, k)
+		}
+	}
+	return out
+}
+
+// live returns the numbers of a set of labels, the oldest first.
+func (w *worldly) live(text string) (out []*v2.CiliumIdentity) {
+	for _, o := range w.numbers {
+		if _, _, rests := k8sids.Retired(o); !rests && textOf(o) == text {
+			out = append(out, o)
+		}
+	}
+	slices.SortFunc(out, func(x, y *v2.CiliumIdentity) int {
+		a, _ := strconv.Atoi(x.Name)
+		b, _ := strconv.Atoi(y.Name)
+		return cmp.Or(x.CreationTimestamp.Compare(y.CreationTimestamp.Time), cmp.Compare(a, b))
+	})
+	return out
+}
+
+// owned says whether an endpoint is a pod's.
+func owned(e *v2.CiliumEndpoint, p *corev1.Pod) bool {
+	if len(e.OwnerReferences) == 0 {
+		return true
+	}
+	return e.OwnerReferences[0].Kind == "Pod" && e.OwnerReferences[0].UID == p.UID
+}
+
+// lost returns the number that a pod's endpoint names for the pod's labels, if the labels have no such object; 0 otherwise.
+func (w *worldly) lost(k key) identity.ID {
+	t, ok := w.target(k)
+	e := w.endpoints[k]
+	if !ok || e == nil || e.Status.Identity == nil || !owned(e, w.pods[k]) {
+		return 0
+	}
+	id := e.Status.Identity.ID
+	if id < int64(w.rules.First) || id > int64(w.rules.Last) || gocmp.Diff(slices.Sorted(slices.Values(e.Status.Identity.Labels)), slices.Sorted(slices.Values(t.labels.Strings()))) != "" {
+		return 0
+	}
+	o := w.numbers[strconv.FormatInt(id, 10)]
+	if o == nil {
+		return identity.ID(id)
+	}
+	if was, _, rests := k8sids.Retired(o); rests {
+		if was == t.text {
+			return identity.ID(id)
+		}
+		return 0
+	}
+	if textOf(o) != t.text && len(w.live(t.text)) == 0 && len(w.podsOf(textOf(o))) == 0 {
+		return identity.ID(id)
+	}
+	return 0
+}
+
+// set is the oracle for decideSet.
+func (w *worldly) set(text string) (verb, identity.ID) {
+	pods := w.podsOf(text)
+	if len(pods) == 0 {
+		return nothing, 0
+	}
+	if t, _ := w.target(pods[0]); t.number != 0 {
+		return nothing, 0
+	}
+	count := map[identity.ID]int{}
+	for _, k := range pods {
+		if id := w.lost(k); id != 0 {
+			count[id]++
+		}
+	}
+	if len(count) > 0 {
+		ids := slices.Collect(maps.Keys(count))
+		slices.SortFunc(ids, func(x, y identity.ID) int { return cmp.Or(-cmp.Compare(count[x], count[y]), cmp.Compare(x, y)) })
+		if o := w.numbers[decimal(ids[0])]; o != nil {
+			if _, _, rests := k8sids.Retired(o); !rests {
+				return revert, ids[0]
+			}
+		}
+		return restore, ids[0]
+	}
+	if len(w.live(text)) > 0 {
+		return nothing, 0
+	}
+	return create, 0
+}
+
+// endpoint is the oracle for decideEndpoint: the number to write, 0 for none.
+func (w *worldly) endpoint(k key) identity.ID {
+	t, ok := w.target(k)
+	e := w.endpoints[k]
+	if !ok || e == nil || !owned(e, w.pods[k]) {
+		return 0
+	}
+	var has int64
+	if e.Status.Identity != nil {
+		has = e.Status.Identity.ID
+	}
+	if t.number != 0 {
+		if has == int64(t.number) {
+			return 0
+		}
+		return t.number
+	}
+	live := w.live(t.text)
+	if slices.ContainsFunc(live, func(o *v2.CiliumIdentity) bool { return o.Name == strconv.FormatInt(has, 10) }) || w.lost(k) != 0 || len(live) == 0 {
+		return 0
+	}
+	id, _ := numberOf(live[0].Name, w.rules.First, w.rules.Last)
+	return id
+}
+
+// used is the oracle for used.
+func (w *worldly) used(id identity.ID) bool {
+	for _, e := range w.endpoints {
+		if e.Status.Identity != nil && e.Status.Identity.ID == int64(id) {
+			return true
+		}
+	}
+	for _, s := range w.slices {
+		for _, e := range s.Endpoints {
+			if e.IdentityID == int64(id) {
+				return true
+			}
+		}
+	}
+	o := w.numbers[decimal(id)]
+	if o == nil {
+		return false
+	}
+	if _, _, rests := k8sids.Retired(o); rests {
+		return false
+	}
+	text := textOf(o)
+	return len(w.podsOf(text)) > 0 && w.live(text)[0] == o
+}
+
+// texts returns all sets of labels that anything has.
+func (w *worldly) texts() map[string]bool {
+	out := map[string]bool{}
+	for k := range w.pods {
+		if t, ok := w.target(k); ok {
+			out[t.text] = true
+		}
+	}
+	for _, o := range w.numbers {
+		if was, _, rests := k8sids.Retired(o); rests {
+			out[was] = true
+		} else {
+			out[textOf(o)] = true
+		}
+	}
+	delete(out, "")
+	return out
+}
+
+// change does one random thing to the cluster and tells b of it.
+func (w *worldly) change(r *rand.Rand, b *book) string {
+	ns, name := fmt.Sprint("ns", r.IntN(3)), fmt.Sprint("pod", r.IntN(5))
+	k := key{Namespace: ns, Name: name}
+	number := fmt.Sprint(int(w.rules.First) + r.IntN(int(w.rules.Last-w.rules.First)+1))
+	switch r.IntN(13) {
+	case 0:
+		o := &corev1.Namespace{ObjectMeta: w.meta("", ns)}
+		o.Labels = map[string]string{"team": fmt.Sprint(r.IntN(2))}
+		w.namespaces[ns] = o
+		b.setNamespace(o)
+		return "namespace " + ns + " " + o.Labels["team"]
+	case 1:
+		if r.IntN(4) == 0 {
+			delete(w.namespaces, ns)
+			b.dropNamespace(ns)
+			return "no namespace " + ns
+		}
+		return "nothing"
+	case 2, 3, 4:
+		o := &corev1.Pod{ObjectMeta: w.meta(ns, name), Spec: corev1.PodSpec{ServiceAccountName: "default", HostNetwork: r.IntN(9) == 0}}
+		if old := w.pods[k]; old != nil && r.IntN(3) > 0 {
+			o.UID = old.UID
+		}
+		o.Labels = map[string]string{"app": fmt.Sprint(r.IntN(3))}
+		if r.IntN(9) == 0 {
+			o.Labels[labels.KeyFixedIdentity] = []string{"store", "unknown"}[r.IntN(2)]
+		}
+		if r.IntN(3) > 0 {
+			o.Spec.NodeName = "node"
+		}
+		if r.IntN(8) == 0 {
+			o.Status.Phase = corev1.PodSucceeded
+		}
+		w.pods[k] = o
+		b.setPod(o)
+		return fmt.Sprint("pod ", k, o.Labels, o.Spec.NodeName, o.Status.Phase)
+	case 5:
+		delete(w.pods, k)
+		b.dropPod(k)
+		return fmt.Sprint("no pod ", k)
+	case 6, 7, 8:
+		o := &v2.CiliumEndpoint{ObjectMeta: w.meta(ns, name)}
+		if p := w.pods[k]; p != nil && r.IntN(6) > 0 {
+			o.OwnerReferences = []metav1.OwnerReference{{Kind: "Pod", Name: name, UID: p.UID}}
+		} else if r.IntN(2) == 0 {
+			o.OwnerReferences = []metav1.OwnerReference{{Kind: []string{"Pod", "Other"}[r.IntN(2)], Name: name, UID: "gone"}}
+		}
+		if r.IntN(5) > 0 {
+			id, _ := strconv.Atoi(number)
+			o.Status.Identity = &v2.EndpointIdentity{ID: int64(id)}
+			if t, ok := w.target(k); ok && r.IntN(4) > 0 {
+				o.Status.Identity.Labels = t.labels.Strings()
+			}
+		}
+		w.endpoints[k] = o
+		b.setEndpoint(o)
+		return fmt.Sprint("endpoint ", k, o.OwnerReferences, o.Status.Identity)
+	case 9:
+		delete(w.endpoints, k)
+		b.dropEndpoint(k)
+		return fmt.Sprint("no endpoint ", k)
+	case 10:
+		// Another object, as an identity's labels never change; what happens if somebody changes them is another test's.
+		if w.numbers[number] != nil {
+			b.dropNumber(number)
+		}
+		o := &v2.CiliumIdentity{ObjectMeta: w.meta("", number)}
+		o.CreationTimestamp = metav1.NewTime(time.Unix(int64(r.IntN(4)), 0))
+		all := slices.Sorted(maps.Keys(w.texts()))
+		if len(all) == 0 {
+			all = []string{"k8s:app=x;"}
+		}
+		text := all[r.IntN(len(all))]
+		set, err := labels.ParseKV(text)
+		if err != nil {
+			panic(err)
+		}
+		o.SecurityLabels = k8sids.SecurityLabels(set)
+		if r.IntN(4) == 0 {
+			k8sids.Retire(o, text, time.Unix(0, 0))
+		}
+		w.numbers[number] = o
+		b.setNumber(o)
+		return fmt.Sprint("identity ", number, o.SecurityLabels, o.Annotations)
+	case 11:
+		delete(w.numbers, number)
+		b.dropNumber(number)
+		return "no identity " + number
+	default:
+		o := &v2alpha1.CiliumEndpointSlice{ObjectMeta: w.meta("", fmt.Sprint("ces", r.IntN(2)))}
+		for range r.IntN(3) {
+			o.Endpoints = append(o.Endpoints, v2alpha1.CoreCiliumEndpoint{IdentityID: int64(int(w.rules.First) + r.IntN(4))})
+		}
+		w.slices[o.Name] = o
+		b.setSlice(o)
+		return fmt.Sprint("slice ", o.Name, o.Endpoints)
+	}
+}
+
+// anew returns a book that hears of everything in some order.
+func (w *worldly) anew(r *rand.Rand) *book {
+	b := newBook(w.rules, -1)
+	var tell []func()
+	for _, o := range w.namespaces {
+		tell = append(tell, func() { b.setNamespace(o) })
+	}
+	for _, o := range w.pods {
+		tell = append(tell, func() { b.setPod(o) })
+	}
+	for _, o := range w.endpoints {
+		tell = append(tell, func() { b.setEndpoint(o) })
+	}
+	for _, o := range w.numbers {
+		tell = append(tell, func() { b.setNumber(o) })
+	}
+	for _, o := range w.slices {
+		tell = append(tell, func() { b.setSlice(o) })
+	}
+	r.Shuffle(len(tell), func(i, j int) { tell[i], tell[j] = tell[j], tell[i] })
+	for _, f := range tell {
+		f()
+	}
+	return b
+}
+
+// decisions are all that is to be done, as text.
+func (w *worldly) decisions() map[string]string {
+	out := map[string]string{}
+	for text := range w.texts() {
+		if v, id := w.set(text); v != nothing {
+			out["set "+text] = fmt.Sprint(v, " ", uint32(id))
+		}
+	}
+	for k := range w.endpoints {
+		if id := w.endpoint(k); id != 0 {
+			out["endpoint "+k.String()] = fmt.Sprint(uint32(id))
+		}
+	}
+	return out
+}
+
+func decisionsOf(w *worldly, b *book) map[string]string {
+	out := map[string]string{}
+	for text := range w.texts() {
+		if st := b.decideSet(text); st.verb != nothing {
+			out["set "+text] = fmt.Sprint(st.verb, " ", uint32(st.id))
+		}
+	}
+	for k := range w.endpoints {
+		if c, ok := b.decideEndpoint(k); ok {
+			out["endpoint "+k.String()] = fmt.Sprint(uint32(c.id))
+		}
+	}
+	return out
+}
+
+// TestBookAgreesWithOracle does random things to a cluster: what is to be done must always be what a computation from all objects says, whatever the order in
+// which they came; and whatever changes must be looked at again. It is the section "CID reconciliation" of seed 002, and "Two CEP writing sources".
+func TestBookAgreesWithOracle(t *testing.T) {
+	t.Parallel()
+	rules := testRules(t, 300, 307)
+	for seed := range uint64(30) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		w, b := newWorldly(rules), newBook(rules, -1)
+		var history []string
+		before := map[string]string{}
+		for range 120 {
+			history = append(history, w.change(r, b))
+			want := w.decisions()
+			got := decisionsOf(w, b)
+			if diff := gocmp.Diff(want, got); diff != "" {
+				t.Fatalf("seed %d (-oracle +book):\n%s\nhistory: %q", seed, diff, history)
+			}
+			if diff := gocmp.Diff(want, decisionsOf(w, w.anew(r))); diff != "" {
+				t.Fatalf("seed %d (-oracle +book that hears it in another order):\n%s\nhistory: %q", seed, diff, history)
+			}
+			sets, endpoints := b.take()
+			looked := map[string]bool{}
+			for _, text := range sets {
+				looked["set "+text] = true
+			}
+			for _, k := range endpoints {
+				looked["endpoint "+k.String()] = true
+			}
+			for what, decision := range want {
+				if before[what] != decision && !looked[what] {
+					t.Fatalf("seed %d: %s became %s and nobody looks at it; history: %q", seed, what, decision, history)
+				}
+			}
+			before = want
+			for id := rules.First; id <= rules.Last; id++ {
+				if w.used(id) != b.used(id) {
+					t.Fatalf("seed %d: used(%d) is %t; history: %q", seed, id, b.used(id), history)
+				}
+			}
+		}
+		// Nothing is left of what is gone.
+		for k := range w.pods {
+			b.dropPod(k)
+		}
+		for name := range w.namespaces {
+			b.dropNamespace(name)
+		}
+		for k := range w.endpoints {
+			b.dropEndpoint(k)
+		}
+		for name := range w.numbers {
+			b.dropNumber(name)
+		}
+		for name := range w.slices {
+			b.dropSlice(name)
+		}
+		if n := len(b.pods) + len(b.inside) + len(b.sets) + len(b.endpoints) + len(b.numbers) + len(b.slices) + len(b.named) + len(b.claimed) + len(b.namespaces) + b.unscheduled; n != 0 {
+			t.Fatalf("seed %d: something is left: %+v", seed, b)
+		}
+	}
+}

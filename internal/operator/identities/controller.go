@@ -1,0 +1,285 @@
+package identities
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/api/v2alpha1"
+	"github.com/hawser-net/hawser/internal/identity"
+	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
+	"github.com/hawser-net/hawser/pkg/allocator"
+)
+
+const (
+	// minBackoff is the pause before the second try of what failed.
+	minBackoff = 50 * time.Millisecond
+	// writeTimeout bounds the requests of one try.
+	writeTimeout = 30 * time.Second
+	// maxTold bounds how many pods of one set of labels are told that there is no identity for them.
+	maxTold = 10
+)
+
+// Controller makes identities and names them in endpoints. It runs in a manager, which [Setup] adds it to.
+type Controller struct {
+	cfg     Control
+	client  client.Client
+	live    client.Reader
+	events  events.EventRecorder
+	log     *slog.Logger
+	metrics *controlMetrics
+	prober  k8sids.Prober
+
+	sets      queue[string]
+	endpoints queue[key]
+
+	mu      sync.Mutex
+	book    *book
+	running bool            // all there was at the start is in the book
+	told    map[string]bool // sets of labels whose pods know that there is no number
+}
+
+// queue is what waits to be looked at. One that failed comes again after a pause that doubles up to a bound, for ever.
+type queue[T comparable] struct {
+	workqueue.TypedRateLimitingInterface[T]
+	resource string
+	mu       sync.Mutex
+	since    map[T]time.Time
+}
+
+// Setup adds the controller to m.
+func Setup(m manager.Manager, cfg Control, rules *Rules, reg prometheus.Registerer, log *slog.Logger) (*Controller, error) {
+	c := &Controller{
+		cfg: cfg, client: m.GetClient(), live: m.GetAPIReader(), events: m.GetEventRecorder("hawser-operator"), log: log,
+		book: newBook(rules, cfg.Budget), told: map[string]bool{},
+	}
+	c.metrics = newControlMetrics(c)
+	if err := reg.Register(c.metrics); err != nil {
+		return nil, fmt.Errorf("metrics of the identity controller: %w", err)
+	}
+	c.prober = k8sids.Prober{
+		Objects: objects{c.client, c.live}, First: allocator.ID(rules.First), Last: allocator.ID(rules.Last), Text: textOf, Known: c.known,
+	}
+	return c, m.Add(manager.RunnableFunc(func(ctx context.Context) error { return c.run(ctx, m.GetCache()) }))
+}
+
+// run follows the cluster and does what is to be done until ctx ends.
+func (c *Controller) run(ctx context.Context, informers cache.Cache) error {
+	c.sets.init("identity", c.cfg.MaxBackoff)
+	c.endpoints.init("endpoint", c.cfg.MaxBackoff)
+	if err := c.follow(ctx, informers); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	var wg sync.WaitGroup
+	for range c.cfg.Workers {
+		wg.Go(func() { work(ctx, c, &c.sets, c.doSet) })
+		wg.Go(func() { work(ctx, c, &c.endpoints, c.doEndpoint) })
+	}
+	c.mu.Lock()
+	c.running = true
+	c.flush()
+	census := c.book.census()
+	c.mu.Unlock()
+	c.log.Info("looking after identities", "ready", census.ready, "missing", census.missing, "duplicates", census.duplicates, "resting", census.resting)
+	ticker := time.NewTicker(c.cfg.Resync)
+	defer ticker.Stop()
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-ticker.C:
+			c.resync()
+		}
+	}
+	c.sets.ShutDown()
+	c.endpoints.ShutDown()
+	wg.Wait()
+	return nil
+}
+
+// resync has everything looked at again.
+func (c *Controller) resync() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.book.all()
+	clear(c.told)
+	c.flush()
+	if n := c.book.census(); n.missing > 0 {
+		c.log.Warn("pods wait for identities", "sets-of-labels", n.missing, "of-these-for-the-budget", n.waiting,
+			"budget", c.cfg.Budget, "identities-of-unscheduled-pods", n.unscheduled)
+	}
+}
+
+// flush queues what must be looked at. It must be called with mu held.
+func (c *Controller) flush() {
+	if !c.running {
+		return
+	}
+	sets, endpoints := c.book.take()
+	for _, text := range sets {
+		c.sets.add(text)
+	}
+	for _, k := range endpoints {
+		c.endpoints.add(k)
+	}
+}
+
+func (q *queue[T]) init(resource string, maxBackoff time.Duration) {
+	q.resource, q.since = resource, map[T]time.Time{}
+	q.TypedRateLimitingInterface = workqueue.NewTypedRateLimitingQueueWithConfig(
+		workqueue.NewTypedItemExponentialFailureRateLimiter[T](min(minBackoff, maxBackoff), maxBackoff),
+		workqueue.TypedRateLimitingQueueConfig[T]{Name: "identities-" + resource})
+}
+
+func (q *queue[T]) add(item T) {
+	q.mu.Lock()
+	if _, waits := q.since[item]; !waits {
+		q.since[item] = time.Now()
+	}
+	q.mu.Unlock()
+	q.Add(item)
+}
+
+// waited returns how long an item has waited since it was first added.
+func (q *queue[T]) waited(item T) time.Duration {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	since, ok := q.since[item]
+	delete(q.since, item)
+	if !ok {
+		return 0
+	}
+	return time.Since(since)
+}
+
+// errChanged says that an object is not as it was known to be. What it is now will be told, or is read at the next try.
+var errChanged = errors.New("the object has changed meanwhile")
+
+// work does what is queued until the queue is shut down.
+func work[T comparable](ctx context.Context, c *Controller, q *queue[T], do func(context.Context, T) error) {
+	for {
+		item, closed := q.Get()
+		if closed {
+			return
+		}
+		c.metrics.latency.WithLabelValues(q.resource, "enqueued").Observe(q.waited(item).Seconds())
+		began := time.Now()
+		try, cancel := context.WithTimeout(ctx, writeTimeout)
+		err := do(try, item)
+		cancel()
+		c.metrics.latency.WithLabelValues(q.resource, "processing").Observe(time.Since(began).Seconds())
+		switch {
+		case ctx.Err() != nil:
+		case err == nil:
+			q.Forget(item)
+			c.metrics.count.WithLabelValues(q.resource, "success").Inc()
+		default:
+			n := q.NumRequeues(item)
+			level := slog.LevelDebug
+			if n%10 == 0 && (n > 0 || !errors.Is(err, errChanged)) {
+				level = slog.LevelWarn
+			}
+			c.log.Log(ctx, level, "cannot do this yet, trying again", q.resource, item, "error", err, "tries", n+1)
+			c.metrics.count.WithLabelValues(q.resource, "fail").Inc()
+			q.AddRateLimited(item)
+		}
+		q.Done(item)
+	}
+}
+
+// known tells the prober what the cache has.
+func (c *Controller) known(id allocator.ID) (k8sids.Entry, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := c.book.numbers[identity.ID(id)]
+	if n == nil {
+		return k8sids.Entry{}, false
+	}
+	return k8sids.Entry{Text: n.text, Resting: n.resting}, true
+}
+
+// used returns a function that says whether a number must not be collected, by what the caches have. ok is false as long as they are not filled.
+func (c *Controller) used() (used func(identity.ID) bool, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return func(id identity.ID) bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.book.used(id)
+	}, c.running
+}
+
+// follow puts all objects into the book. It returns when those are in it that were there at the start.
+func (c *Controller) follow(ctx context.Context, informers cache.Cache) error {
+	var synced []toolscache.InformerSynced
+	var errs []error
+	add := func(s toolscache.InformerSynced, err error) { synced, errs = append(synced, s), append(errs, err) }
+	add(handle(ctx, c, informers, func(o *corev1.Namespace) { c.book.setNamespace(o) }, func(k key) { c.book.dropNamespace(k.Name) }))
+	add(handle(ctx, c, informers, func(o *v2.CiliumIdentity) { c.book.setNumber(o) }, func(k key) { c.book.dropNumber(k.Name) }))
+	add(handle(ctx, c, informers, func(o *v2alpha1.CiliumEndpointSlice) { c.book.setSlice(o) }, func(k key) { c.book.dropSlice(k.Name) }))
+	add(handle(ctx, c, informers, func(o *corev1.Pod) { c.book.setPod(o) }, func(k key) { c.book.dropPod(k) }))
+	add(handle(ctx, c, informers, func(o *v2.CiliumEndpoint) { c.book.setEndpoint(o) }, func(k key) { c.book.dropEndpoint(k) }))
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	if !toolscache.WaitForCacheSync(ctx.Done(), synced...) {
+		return errors.New("the identity controller was stopped before it knew the cluster")
+	}
+	return nil
+}
+
+// object is a pointer to a kind of object.
+type object[T any] interface {
+	*T
+	client.Object
+}
+
+// handle has objects of one kind told to set and drop, which run with mu held.
+func handle[T any, P object[T]](ctx context.Context, c *Controller, informers cache.Cache, set func(P), drop func(key)) (toolscache.InformerSynced, error) {
+	informer, err := informers.GetInformer(ctx, P(new(T)))
+	if err != nil {
+		return nil, fmt.Errorf("follow %T: %w", P(nil), err)
+	}
+	upsert := func(o any) {
+		if o, ok := o.(P); ok {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			set(o)
+			c.flush()
+		}
+	}
+	reg, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc: upsert, UpdateFunc: func(_, o any) { upsert(o) },
+		DeleteFunc: func(o any) {
+			if t, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
+				o = t.Obj
+			}
+			if o, ok := o.(P); ok {
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				drop(types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()})
+				c.flush()
+			}
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("follow %T: %w", P(nil), err)
+	}
+	return reg.HasSynced, nil
+}

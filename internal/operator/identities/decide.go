@@ -1,0 +1,236 @@
+package identities
+
+import (
+	"slices"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/labels"
+)
+
+// verb is what a set of labels needs.
+type verb int
+
+const (
+	// nothing: it has what it needs.
+	nothing verb = iota
+	// create: it has no number.
+	create
+	// restore: endpoints carry a number of it whose object is gone, or rests.
+	restore
+	// revert: somebody gave an object of it other labels.
+	revert
+	// withdraw: this process made a number, while somebody else had made another one before.
+	withdraw
+	// wait: only pods without a node need a number, and too many of these have one.
+	wait
+)
+
+// step is the next thing to do for a set of labels.
+type step struct {
+	verb   verb
+	text   string
+	labels labels.Set
+	// id is the number to restore, revert or withdraw; uid and rv are those of its object in the last two.
+	id  identity.ID
+	uid types.UID
+	rv  string
+}
+
+// decideSet says what is to be done for a set of labels. It has no consequences but those for the budget.
+func (b *book) decideSet(text string) step {
+	s := b.sets[text]
+	if s == nil {
+		return step{}
+	}
+	st := step{text: text, labels: s.labels}
+	if n := b.surplus(s); n != nil {
+		st.verb, st.id, st.uid, st.rv = withdraw, n.id, n.uid, n.rv
+		return st
+	}
+	if len(s.pods) == 0 || s.number != 0 {
+		return step{}
+	}
+	for _, n := range s.numbers {
+		if n.says != text {
+			st.verb, st.id, st.uid, st.rv = revert, n.id, n.uid, n.rv
+			return st
+		}
+	}
+	if id := b.carried(s); id != 0 {
+		st.verb, st.id = restore, id
+		if n := b.numbers[id]; n != nil && !n.resting {
+			st.verb, st.uid, st.rv = revert, n.uid, n.rv
+		}
+		return st
+	}
+	if len(s.numbers) > 0 {
+		return step{}
+	}
+	st.verb = create
+	if s.scheduled == 0 && !s.counted {
+		if b.budget >= 0 && b.unscheduled >= b.budget {
+			b.waiting[text] = struct{}{}
+			st.verb = wait
+			return st
+		}
+		s.reserved = true
+		b.account(s)
+	}
+	delete(b.waiting, text)
+	return st
+}
+
+// gaveUp says that the number of a set could not be made: it does not count against the budget meanwhile.
+func (b *book) gaveUp(text string) {
+	if s := b.sets[text]; s != nil && s.reserved {
+		s.reserved = false
+		b.account(s)
+	}
+}
+
+// noteMade remembers that this process made an object, which it may take back if somebody else was earlier.
+func (b *book) noteMade(id identity.ID, uid types.UID) {
+	b.made[id] = uid
+	if n := b.numbers[id]; n != nil && n.set != nil { // the watch was faster
+		b.dirtySets[n.set.text] = struct{}{}
+	}
+}
+
+// surplus returns an object of the set that this process made without having seen an older one, and that nobody names.
+func (b *book) surplus(s *setEntry) *numberEntry {
+	if len(s.numbers) < 2 {
+		return nil
+	}
+	for _, n := range s.numbers[1:] {
+		if b.made[n.id] == n.uid && b.named[n.id] == 0 && n.says == n.text {
+			return n
+		}
+	}
+	return nil
+}
+
+// carried returns a number that endpoints of the set's pods carry for these very labels, while there is no object that says so; 0 if there is none. Of several
+// it is the one that most carry, then the smallest.
+func (b *book) carried(s *setEntry) identity.ID {
+	var best identity.ID
+	for id, n := range s.claims {
+		if b.lost(s, id) && (best == 0 || n > s.claims[best] || (n == s.claims[best] && id < best)) {
+			best = id
+		}
+	}
+	return best
+}
+
+// lost says whether a number that is claimed for a set can become the set's again: its object is gone, was collected by mistake, or was edited before
+// this process looked.
+func (b *book) lost(s *setEntry, id identity.ID) bool {
+	n := b.numbers[id]
+	switch {
+	case n == nil:
+		return true
+	case n.text == s.text:
+		return n.resting
+	case n.resting:
+		return false
+	}
+	return len(s.numbers) == 0 && (n.set == nil || len(n.set.pods) == 0)
+}
+
+// of says whether an endpoint is a pod's.
+func (e *endpointEntry) of(p *podEntry) bool {
+	return !e.alien && (e.owner == "" || e.owner == p.obj.UID)
+}
+
+// correction is what an endpoint's identity is to become.
+type correction struct {
+	key key
+	uid types.UID
+	rv  string
+	// had is the number that it names, 0 for none.
+	had, id identity.ID
+	labels  labels.Set
+	// doubt says that the endpoint was written after what is known of its pod and namespace, so that whoever wrote it may have known more.
+	doubt bool
+	pod   types.UID
+	blank bool // it has no status at all
+}
+
+// decideEndpoint says how an endpoint's identity is wrong; ok is false if it is right, or there is nothing right to name yet. Whoever named a number of the
+// pod's labels is not contradicted, even if there is an older one.
+func (b *book) decideEndpoint(k key) (c correction, ok bool) {
+	e, known := b.endpoints[k]
+	p := b.pods[k]
+	if !known || p == nil || p.set == nil || !e.of(p) || e.obj.DeletionTimestamp != nil {
+		return correction{}, false
+	}
+	s := p.set
+	right := s.number
+	if right == 0 {
+		if n := b.numbers[e.id]; n != nil && !n.resting && n.text == s.text {
+			return correction{}, false
+		}
+		for _, n := range s.numbers {
+			if n.says == s.text {
+				right = n.id
+				break
+			}
+		}
+		if right == 0 || p.claim != 0 && b.lost(s, p.claim) { // its own number comes back
+			return correction{}, false
+		}
+	}
+	if right == e.id {
+		return correction{}, false
+	}
+	return correction{
+		key: k, uid: e.obj.UID, rv: e.obj.ResourceVersion, had: e.id, id: right, labels: s.labels, pod: p.obj.UID,
+		doubt: e.id != 0 && (e.rv >= version(p.obj.ResourceVersion) && e.rv >= b.namespaces[k.Namespace].rv),
+		blank: e.obj.Status.Networking == nil && e.obj.Status.State == "" && e.obj.Status.ID == 0 && e.obj.Status.Identity == nil,
+	}, true
+}
+
+// used says whether a number must not be collected: an endpoint or a slice names it, or pods are to have it.
+func (b *book) used(id identity.ID) bool {
+	if b.named[id] > 0 {
+		return true
+	}
+	n := b.numbers[id]
+	if n == nil || n.set == nil || len(n.set.pods) == 0 {
+		return false
+	}
+	return slices.Index(n.set.numbers, n) == 0
+}
+
+// census counts sets of labels by what they have.
+type census struct {
+	// Ready have a number. Missing have pods and no number. Unscheduled have one that only pods without a node need, Waiting none because of the budget.
+	ready, missing, unscheduled, waiting int
+	// duplicates are objects beyond the first of their labels, resting those that no labels have.
+	duplicates, resting int
+}
+
+func (b *book) census() census {
+	c := census{unscheduled: b.unscheduled}
+	for text, s := range b.sets {
+		switch {
+		case text == "":
+			continue
+		case len(s.pods) > 0 && s.number == 0 && len(s.numbers) == 0:
+			c.missing++
+			if _, ok := b.waiting[text]; ok {
+				c.waiting++
+			}
+		case len(s.pods) > 0:
+			c.ready++
+		}
+		c.duplicates += max(0, len(s.numbers)-1)
+	}
+	for _, n := range b.numbers {
+		if n.resting {
+			c.resting++
+		}
+	}
+	return c
+}

@@ -1,0 +1,62 @@
+package identities
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// controlMetrics are what the controller counts. Names are those of the field where a metric means the same there.
+type controlMetrics struct {
+	c       *Controller
+	count   *prometheus.CounterVec
+	latency *prometheus.HistogramVec
+	sets    *prometheus.Desc
+	surplus *prometheus.Desc
+	resting *prometheus.Desc
+	pending *prometheus.Desc
+}
+
+func newControlMetrics(c *Controller) *controlMetrics {
+	const prefix = "cilium_operator_cid_controller_"
+	return &controlMetrics{
+		c: c,
+		count: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: prefix + "work_queue_event_count", Help: "Identities and endpoints that were looked at.",
+		}, []string{"resource", "outcome"}),
+		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: prefix + "work_queue_latency", Help: "Seconds that an identity or an endpoint waited, and that looking at it took.",
+			Buckets: []float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60},
+		}, []string{"resource", "phase"}),
+		sets: prometheus.NewDesc(prefix+"label_sets",
+			"Sets of labels that pods have: ready have an identity, missing have none yet, waiting are those of them that the budget keeps waiting.",
+			[]string{"state"}, nil),
+		surplus: prometheus.NewDesc(prefix+"duplicate_identities", "Identities beyond the oldest of their labels.", nil, nil),
+		resting: prometheus.NewDesc(prefix+"resting_identities", "Numbers that were collected and rest before they are used again.", nil, nil),
+		pending: prometheus.NewDesc(prefix+"unscheduled_identities",
+			"Identities that only pods without a node need; --identity-unscheduled-budget is their bound.", nil, nil),
+	}
+}
+
+// Describe implements [prometheus.Collector].
+func (m *controlMetrics) Describe(ch chan<- *prometheus.Desc) {
+	m.count.Describe(ch)
+	m.latency.Describe(ch)
+	for _, d := range []*prometheus.Desc{m.sets, m.surplus, m.resting, m.pending} {
+		ch <- d
+	}
+}
+
+// Collect implements [prometheus.Collector].
+func (m *controlMetrics) Collect(ch chan<- prometheus.Metric) {
+	m.count.Collect(ch)
+	m.latency.Collect(ch)
+	m.c.mu.Lock()
+	n := m.c.book.census()
+	m.c.mu.Unlock()
+	gauge := func(d *prometheus.Desc, v int, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels...)
+	}
+	gauge(m.sets, n.ready, "ready")
+	gauge(m.sets, n.missing, "missing")
+	gauge(m.sets, n.waiting, "waiting")
+	gauge(m.surplus, n.duplicates)
+	gauge(m.resting, n.resting)
+	gauge(m.pending, n.unscheduled)
+}
