@@ -65,11 +65,17 @@ func Start(t testing.TB) *Env {
 // Run runs controllers that setup adds until the test ends, or stop is called. It returns when setup has.
 func (e *Env) Run(t testing.TB, setup func(context.Context, manager.Manager, *slog.Logger) error) (stop func()) {
 	t.Helper()
+	return e.RunOn(t, e.Server.Config, setup)
+}
+
+// RunOn is Run with clients of a configuration of the caller's, such as one with a transport that fails.
+func (e *Env) RunOn(t testing.TB, cfg *rest.Config, setup func(context.Context, manager.Manager, *slog.Logger) error) (stop func()) {
+	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	if testing.Verbose() {
 		log = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	}
-	cfg := rest.CopyConfig(e.Server.Config)
+	cfg = rest.CopyConfig(cfg)
 	kube.Apart(cfg)
 	m, err := kube.NewManager(cfg, log)
 	if err != nil {

@@ -1,0 +1,407 @@
+package identities
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/identity"
+	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
+	"github.com/hawser-net/hawser/internal/operator/kube"
+	"github.com/hawser-net/hawser/internal/testenv/controllers"
+)
+
+// patience is how long a machine under load may take.
+const patience = 90 * time.Second
+
+// town is a cluster in which tests play the kubelet, the agents and people with kubectl, and operators run.
+type town struct {
+	*testing.T
+	*controllers.Env
+	rules   *Rules
+	control Control
+	gc      Config
+	ctx     context.Context
+
+	mu       sync.Mutex
+	meddled  map[string]bool // numbers that the test itself changed or deleted
+	seen     []sighting
+	planted  map[string]bool // numbers that the test made
+	watching sync.WaitGroup
+}
+
+// sighting is an event of an identity.
+type sighting struct {
+	kind watch.EventType
+	name string
+	uid  types.UID
+	text string
+}
+
+// newTown gives a test an empty cluster: what others left on the server is deleted first.
+func newTown(t *testing.T, env *controllers.Env, change ...func(*town)) *town {
+	t.Helper()
+	tn := &town{T: t, Env: env, rules: testRules(t, 256, 65535), control: ControlDefaults(), meddled: map[string]bool{}, planted: map[string]bool{}}
+	tn.control.MaxBackoff = 500 * time.Millisecond
+	// Collection never gets in the way of a test that does not ask for it.
+	tn.gc = Config{Interval: 0, Rest: time.Hour, Limiter: rate.NewLimiter(rate.Inf, 1)}
+	for _, f := range change {
+		f(tn)
+	}
+	tn.gc.First, tn.gc.Last = uint32(tn.rules.First), uint32(tn.rules.Last)
+	var cancel context.CancelFunc
+	tn.ctx, cancel = context.WithCancel(context.Background())
+	tn.empty()
+	tn.record()
+	t.Cleanup(func() {
+		tn.empty()
+		cancel()
+		tn.watching.Wait()
+	})
+	return tn
+}
+
+// empty deletes all pods, endpoints and identities, and the labels of namespaces.
+func (tn *town) empty() {
+	tn.Helper()
+	var pods corev1.PodList
+	var eps v2.CiliumEndpointList
+	var ids v2.CiliumIdentityList
+	for _, list := range []client.ObjectList{&pods, &eps, &ids} {
+		if err := tn.Client.List(tn.ctx, list); err != nil {
+			tn.Fatal(err)
+		}
+	}
+	var all []client.Object
+	for i := range pods.Items {
+		all = append(all, &pods.Items[i])
+	}
+	for i := range eps.Items {
+		all = append(all, &eps.Items[i])
+	}
+	for i := range ids.Items {
+		all = append(all, &ids.Items[i])
+	}
+	for _, o := range all {
+		if err := tn.Client.Delete(tn.ctx, o, client.GracePeriodSeconds(0)); client.IgnoreNotFound(err) != nil {
+			tn.Fatal(err)
+		}
+	}
+}
+
+// record follows all identities, for the invariants that are about what happened.
+func (tn *town) record() {
+	tn.Helper()
+	scheme, err := kube.Scheme()
+	if err != nil {
+		tn.Fatal(err)
+	}
+	cfg := rest.CopyConfig(tn.Server.Config)
+	kube.Apart(cfg)
+	c, err := client.NewWithWatch(cfg, client.Options{Scheme: scheme})
+	if err != nil {
+		tn.Fatal(err)
+	}
+	var ids v2.CiliumIdentityList
+	if err := c.List(tn.ctx, &ids); err != nil {
+		tn.Fatal(err)
+	}
+	w, err := c.Watch(tn.ctx, &v2.CiliumIdentityList{}, &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: ids.ResourceVersion}})
+	if err != nil {
+		tn.Fatal(err)
+	}
+	tn.watching.Go(func() {
+		defer w.Stop()
+		for {
+			select {
+			case <-tn.ctx.Done():
+				return
+			case ev, ok := <-w.ResultChan():
+				if !ok {
+					return // the server was restarted: what happens later is not recorded
+				}
+				if o, ok := ev.Object.(*v2.CiliumIdentity); ok {
+					tn.mu.Lock()
+					tn.seen = append(tn.seen, sighting{ev.Type, o.Name, o.UID, textOf(o)})
+					tn.mu.Unlock()
+				}
+			}
+		}
+	})
+}
+
+// operator starts an operator. change may break its connection.
+func (tn *town) operator(change ...func(*rest.Config)) (stop func()) {
+	tn.Helper()
+	cfg := rest.CopyConfig(tn.Server.Config)
+	cfg.QPS, cfg.Burst = 2000, 2000
+	for _, f := range change {
+		f(cfg)
+	}
+	return tn.RunOn(tn.T, cfg, func(_ context.Context, m manager.Manager, log *slog.Logger) error {
+		c, err := Setup(m, tn.control, tn.rules, prometheus.NewRegistry(), log)
+		if err != nil {
+			return err
+		}
+		gc := tn.gc
+		gc.Pods = c
+		return SetupGC(m, gc, func(Stats, time.Duration, error) {}, log)
+	})
+}
+
+// namespace makes a namespace, or gives one that exists these labels.
+func (tn *town) namespace(name string, labels map[string]string) {
+	tn.Helper()
+	err := tn.Client.Create(tn.ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}})
+	if err == nil {
+		return
+	}
+	if !apierrors.IsAlreadyExists(err) {
+		tn.Fatal(err)
+	}
+	tn.edit(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, func(o client.Object) {
+		o.SetLabels(maps.Clone(labels))
+	})
+}
+
+// edit reads an object, changes it and writes it, until nobody was faster.
+func (tn *town) edit(o client.Object, f func(client.Object)) {
+	tn.Helper()
+	for {
+		err := tn.Client.Get(tn.ctx, client.ObjectKeyFromObject(o), o)
+		if err == nil {
+			f(o)
+			err = tn.Client.Update(tn.ctx, o)
+		}
+		if err == nil {
+			return
+		}
+		if !apierrors.IsConflict(err) {
+			tn.Fatal(err)
+		}
+	}
+}
+
+// pod makes a pod that no node has yet.
+func (tn *town) pod(namespace, name string, labels map[string]string, change ...func(*corev1.Pod)) *corev1.Pod {
+	tn.Helper()
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: labels}}
+	p.Spec = corev1.PodSpec{ServiceAccountName: "default", Containers: []corev1.Container{{Name: "c", Image: "i"}}}
+	for _, f := range change {
+		f(p)
+	}
+	if err := tn.Client.Create(tn.ctx, p); err != nil {
+		tn.Fatal(err)
+	}
+	return p
+}
+
+// onNode has a pod be one of a node.
+func onNode(p *corev1.Pod) { p.Spec.NodeName = "node" }
+
+// endpoint plays the agent: a pod has its endpoint, without an identity, or with one.
+func (tn *town) endpoint(p *corev1.Pod, id ...*v2.EndpointIdentity) *v2.CiliumEndpoint {
+	tn.Helper()
+	e := &v2.CiliumEndpoint{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name,
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: p.Name, UID: p.UID}}}}
+	e.Status.Networking = &v2.EndpointNetworking{Addressing: []*v2.AddressPair{{IPv4: "10.0.0.1"}}, NodeIP: "192.0.2.1"}
+	e.Status.State = v2.EndpointReady
+	if len(id) > 0 {
+		e.Status.Identity = id[0]
+	}
+	if err := tn.Client.Create(tn.ctx, e); err != nil {
+		tn.Fatal(err)
+	}
+	return e
+}
+
+// plant makes an identity, as somebody else.
+func (tn *town) plant(number identity.ID, set map[string]string) *v2.CiliumIdentity {
+	tn.Helper()
+	o := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: decimal(number)}, SecurityLabels: set}
+	if err := tn.Client.Create(tn.ctx, o); err != nil {
+		tn.Fatal(err)
+	}
+	tn.mu.Lock()
+	tn.planted[o.Name] = true
+	tn.mu.Unlock()
+	return o
+}
+
+// identityOf returns the labels of a pod's identity as an object has them, and as an endpoint has them with a number.
+func (tn *town) identityOf(p *corev1.Pod, number identity.ID) (map[string]string, *v2.EndpointIdentity) {
+	tn.Helper()
+	var ns corev1.Namespace
+	if err := tn.Client.Get(tn.ctx, client.ObjectKey{Name: p.Namespace}, &ns); err != nil {
+		tn.Fatal(err)
+	}
+	t, err := tn.rules.target(p, ns.Labels)
+	if err != nil {
+		tn.Fatal(err)
+	}
+	return k8sids.SecurityLabels(t.labels), &v2.EndpointIdentity{ID: int64(number), Labels: t.labels.Strings()}
+}
+
+// meddle remembers that the test itself touched a number.
+func (tn *town) meddle(name string) {
+	tn.mu.Lock()
+	defer tn.mu.Unlock()
+	tn.meddled[name] = true
+}
+
+// state is everything that invariants are about, as the server has it.
+type state struct {
+	pods      map[key]*corev1.Pod
+	targets   map[key]target
+	endpoints []v2.CiliumEndpoint
+	live      map[string][]string // numbers by labels
+	objects   map[string]*v2.CiliumIdentity
+}
+
+func (tn *town) state() state {
+	tn.Helper()
+	var namespaces corev1.NamespaceList
+	var pods corev1.PodList
+	var eps v2.CiliumEndpointList
+	var ids v2.CiliumIdentityList
+	for _, list := range []client.ObjectList{&namespaces, &pods, &eps, &ids} {
+		if err := tn.Client.List(tn.ctx, list); err != nil {
+			tn.Fatal(err)
+		}
+	}
+	s := state{pods: map[key]*corev1.Pod{}, targets: map[key]target{}, endpoints: eps.Items, live: map[string][]string{}, objects: map[string]*v2.CiliumIdentity{}}
+	labels := map[string]map[string]string{}
+	for _, ns := range namespaces.Items {
+		labels[ns.Name] = ns.Labels
+	}
+	for i := range pods.Items {
+		p := &pods.Items[i]
+		k := client.ObjectKeyFromObject(p)
+		s.pods[k] = p
+		if !counts(p) {
+			continue
+		}
+		if t, err := tn.rules.target(p, labels[p.Namespace]); err == nil {
+			s.targets[k] = t
+		}
+	}
+	for i := range ids.Items {
+		o := &ids.Items[i]
+		s.objects[o.Name] = o
+		if _, _, rests := k8sids.Retired(o); !rests {
+			s.live[textOf(o)] = append(s.live[textOf(o)], o.Name)
+		}
+	}
+	return s
+}
+
+// wrong says what is not as it should be once everything is done.
+func (tn *town) wrong(s state) string {
+	// One identity for each set of labels, besides what the test planted.
+	for k, t := range s.targets {
+		ours := slices.DeleteFunc(slices.Clone(s.live[t.text]), func(name string) bool { return tn.planted[name] })
+		switch {
+		case t.number != 0 && len(s.live[t.text]) > 0:
+			return fmt.Sprintf("%s has an object %v, and the number %d by rule", t.text, s.live[t.text], t.number)
+		case t.number == 0 && len(s.live[t.text]) == 0:
+			return fmt.Sprintf("pod %s has no identity: %s", k, t.text)
+		case len(ours) > 1 || len(ours) == 1 && len(s.live[t.text]) > 1:
+			return fmt.Sprintf("%s has the identities %v, of which the operator made %v", t.text, s.live[t.text], ours)
+		}
+	}
+	// Every endpoint of a pod names it.
+	for _, e := range s.endpoints {
+		k := client.ObjectKeyFromObject(&e)
+		t, ok := s.targets[k]
+		if !ok || !owned(&e, s.pods[k]) {
+			continue
+		}
+		if e.Status.Identity == nil {
+			return fmt.Sprintf("endpoint %s has no identity", k)
+		}
+		name := fmt.Sprint(e.Status.Identity.ID)
+		if t.number != 0 && name != decimal(t.number) || t.number == 0 && !slices.Contains(s.live[t.text], name) {
+			return fmt.Sprintf("endpoint %s names %s; %s has %v", k, name, t.text, s.live[t.text])
+		}
+		if e.Status.Networking == nil || e.Status.Networking.NodeIP != "192.0.2.1" {
+			return fmt.Sprintf("endpoint %s lost what its agent wrote: %+v", k, e.Status)
+		}
+	}
+	return ""
+}
+
+// always checks what must hold at any time.
+func (tn *town) always(s state) {
+	tn.Helper()
+	tn.mu.Lock()
+	defer tn.mu.Unlock()
+	for name := range s.objects {
+		if _, ok := numberOf(name, tn.rules.First, tn.rules.Last); !ok && !tn.planted[name] {
+			tn.Errorf("identity %s is outside of %d to %d", name, tn.rules.First, tn.rules.Last)
+		}
+	}
+	// A number means one set of labels as long as its object exists; after it rested it may mean another, if no other was free.
+	last := map[types.UID]string{}
+	for _, ev := range tn.seen {
+		if tn.meddled[ev.name] || tn.planted[ev.name] {
+			continue
+		}
+		if was := last[ev.uid]; was != "" && ev.text != "" && was != ev.text {
+			tn.Errorf("identity %s was %s and became %s", ev.name, was, ev.text)
+		}
+		last[ev.uid] = ev.text
+	}
+}
+
+// settled waits until everything is as it should be, and checks all invariants.
+func (tn *town) settled() state {
+	tn.Helper()
+	var s state
+	controllers.Eventually(tn.T, patience, func() string {
+		s = tn.state()
+		return tn.wrong(s)
+	})
+	tn.always(s)
+	return s
+}
+
+// numberOfPod returns the number that a pod's endpoint names, "" for none.
+func (s state) numberOfPod(p *corev1.Pod) string {
+	for _, e := range s.endpoints {
+		if e.Namespace == p.Namespace && e.Name == p.Name && e.Status.Identity != nil {
+			return fmt.Sprint(e.Status.Identity.ID)
+		}
+	}
+	return ""
+}
+
+// ended returns the numbers that were deleted or retired until now, in order.
+func (tn *town) ended() string {
+	tn.mu.Lock()
+	defer tn.mu.Unlock()
+	var out []string
+	for _, ev := range tn.seen {
+		if ev.kind == watch.Deleted || ev.text == "" {
+			out = append(out, ev.name)
+		}
+	}
+	return strings.Join(slices.Compact(out), " ")
+}
