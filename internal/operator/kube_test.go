@@ -30,6 +30,7 @@ import (
 
 	api "github.com/hawser-net/hawser/api/operator"
 	v2 "github.com/hawser-net/hawser/api/v2"
+	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/operator/election"
 	"github.com/hawser-net/hawser/internal/operator/kube"
 	"github.com/hawser-net/hawser/internal/testenv/kubeapi"
@@ -96,7 +97,7 @@ func newWorld(t *testing.T) *world {
 	cfg := clientcmdapi.NewConfig()
 	cfg.Clusters["test"] = &clientcmdapi.Cluster{Server: w.server.Config.Host, InsecureSkipTLSVerify: true}
 	// The operators have the rights that their manual page names, and no others.
-	w.grant()
+	w.grant(0)
 	cfg.AuthInfos["test"] = &clientcmdapi.AuthInfo{Token: w.server.Config.BearerToken, Impersonate: operatorUser}
 	cfg.Contexts["test"] = &clientcmdapi.Context{Cluster: "test", AuthInfo: "test"}
 	cfg.CurrentContext = "test"
@@ -109,13 +110,24 @@ func newWorld(t *testing.T) *world {
 // operatorUser is who operators are to the server.
 const operatorUser = "hawser-operator"
 
-// grant gives operators the rights in the manual page.
-func (w *world) grant() {
+// manualRights returns the roles of the nth block of rights in the manual page: the first is for everybody, the second for those who make identities.
+func manualRights(n int) []string {
+	rest := referenceText
+	for {
+		_, text, _ := strings.Cut(rest, "```yaml\n")
+		text, rest, _ = strings.Cut(text, "```")
+		if n == 0 {
+			return strings.Split(text, "---\n")
+		}
+		n--
+	}
+}
+
+// grant gives operators the rights of a block in the manual page.
+func (w *world) grant(block int) {
 	w.Helper()
-	_, text, _ := strings.Cut(referenceText, "```yaml\n")
-	text, _, _ = strings.Cut(text, "```")
 	subjects := []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: operatorUser}}
-	for _, doc := range strings.Split(text, "---\n") {
+	for _, doc := range manualRights(block) {
 		if strings.Contains(doc, "kind: ClusterRole\n") {
 			role := &rbacv1.ClusterRole{}
 			if err := yaml.UnmarshalStrict([]byte(doc), role); err != nil {
@@ -449,8 +461,14 @@ func TestDutiesOfLeader(t *testing.T) {
 		o               client.Object
 		namespace, name string
 	}{{&v2.CiliumNode{}, "", "gone"}, {&v2.CiliumEndpoint{}, "default", "no-pod"}, {&v2.CiliumIdentity{}, "", "1001"}} {
-		w.eventually(30*time.Second, func() string {
-			if err := get(gone.o, gone.namespace, gone.name); !apierrors.IsNotFound(err) {
+		w.eventually(60*time.Second, func() string {
+			err := get(gone.o, gone.namespace, gone.name)
+			if id, ok := gone.o.(*v2.CiliumIdentity); ok && err == nil {
+				if _, _, rests := k8sids.Retired(id); rests { // its number is not free yet
+					return ""
+				}
+			}
+			if !apierrors.IsNotFound(err) {
 				return fmt.Sprintf("%T %s is still there: %v", gone.o, gone.name, err)
 			}
 			return ""
@@ -526,6 +544,62 @@ func TestDutiesOfLeader(t *testing.T) {
 		return ""
 	})
 	w.server.Start()
+}
+
+// TestIdentities has two operators make identities with the rights that the manual page names; one takes over from the other. It is the section "Operator
+// changes" of seed 002.
+func TestIdentities(t *testing.T) {
+	w := newWorld(t)
+	w.grant(1)
+	flags := []string{"--identity-management-mode=operator", "--enable-metrics", "--ipam=kubernetes", "--labels=!noise"}
+	a := w.start("a", append(flags, "--operator-prometheus-serve-addr="+freeAddr(t))...)
+	b := w.start("b", append(flags, "--operator-prometheus-serve-addr="+freeAddr(t))...)
+	pod := func(name, app string) *v2.CiliumEndpoint {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{"app": app, "noise": name}}}
+		p.Spec = corev1.PodSpec{NodeName: "n", Containers: []corev1.Container{{Name: "c", Image: "i"}}}
+		w.create(p)
+		e := &v2.CiliumEndpoint{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
+		e.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: name, UID: p.UID}}
+		w.create(e)
+		return e
+	}
+	number := func(e *v2.CiliumEndpoint) (id int64) {
+		w.eventually(60*time.Second, func() string {
+			if err := w.client.Get(t.Context(), client.ObjectKeyFromObject(e), e); err != nil {
+				return err.Error()
+			}
+			if e.Status.Identity == nil {
+				return "endpoint " + e.Name + " has no identity"
+			}
+			return ""
+		})
+		return e.Status.Identity.ID
+	}
+	leader := w.leading(60*time.Second, a, b)
+	w.eventually(60*time.Second, w.served)
+	one, two, other := number(pod("one", "web")), number(pod("two", "web")), number(pod("other", "db"))
+	if one != two || one == other {
+		t.Errorf("pods have %d, %d and %d", one, two, other)
+	}
+	leader.signal(syscall.SIGKILL)
+	<-leader.done
+	rest := a
+	if leader == a {
+		rest = b
+	}
+	if three := number(pod("three", "web")); three != one {
+		t.Errorf("with another leader the same labels have %d, not %d", three, one)
+	}
+	if w.leading(60*time.Second, rest) != rest {
+		t.Error("the other operator does not lead")
+	}
+	// What it may not do it would have logged.
+	for _, p := range []*process{a, b} {
+		if text := p.log.String(); strings.Contains(text, "forbidden") {
+			i := strings.Index(text, "forbidden")
+			t.Errorf("operator %s lacks a right: %s", p.name, text[max(0, i-300):i+100])
+		}
+	}
 }
 
 // TestNoEndpointObjects has the operator remove CiliumEndpoints that nobody keeps, with the rights it has.
