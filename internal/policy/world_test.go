@@ -10,12 +10,10 @@ import (
 	"strings"
 	"testing"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/policy/oracle"
+	"github.com/hawser-net/hawser/internal/testenv/policygen"
 )
 
 // A world is a small random cluster: few names, so that rules and packets meet often.
@@ -103,31 +101,41 @@ func (w *world) namedPorts() string {
 	return FormatNamedPorts(ports)
 }
 
+// words are those of the pods and addresses above.
+func words() policygen.Words {
+	return policygen.Words{
+		Namespaces: []string{"a", "b", "c"}, Clusters: []string{"c1", "c2"},
+		CIDRs: []string{"0.0.0.0/0", "::/0", "10.0.0.0/8", "10.0.0.0/16", "10.1.0.0/16", "10.1.0.1/32", "10.1.0.2", "10.9.9.9/8",
+			"fd00::/8", "fd00::/64", "fd00::1", "192.0.2.0/24", "2001:db8::/32"},
+		Wide4: []string{"0.0.0.0/0", "10.0.0.0/8"}, Except4: []string{"10.0.0.0/16", "10.1.0.0/16", "10.1.0.1/32", "10.0.0.0/9"},
+		Wide6: []string{"::/0", "fd00::/8"}, Except6: []string{"fd00::/64", "fd00::1/128"},
+		Blocks4: []string{"0.0.0.0/0", "10.0.0.0/8", "10.1.0.0/16"}, BlockExcept4: []string{"10.1.0.4/32", "10.1.1.0/24", "10.1.0.0/17"}, Exact4: []string{"10.0.0.4/32"},
+		Blocks6: []string{"::/0", "fd00::/8"}, BlockExcept6: []string{"fd00::/64", "fd00::1/128"},
+		Networks: []string{"0.0.0.0/0", "10.0.0.0/8", "10.1.0.0/16", "10.0.0.4/32", "10.1.0.1/32", "::/0", "fd00::/64"},
+	}
+}
+
 // setPolicy gives the owner new random rules.
 func (w *world) setPolicy(o Owner) {
-	switch {
-	case w.tiers && w.chance(50):
-		w.setClusterNetworkPolicy(o)
-		return
-	case w.chance(35):
-		w.setNetworkPolicy(o)
-		return
-	}
-	meta := metav1.ObjectMeta{Name: string(o)}
-	var specs []*v2.Rule
-	for range 1 + w.rng.IntN(2) {
-		specs = append(specs, w.rule())
-	}
 	var rules []*Rule
 	var err error
 	var pol oracle.Policy
-	if w.chance(75) {
-		meta.Namespace = w.pick("a", "b", "c")
-		obj := &v2.CiliumNetworkPolicy{ObjectMeta: meta, Specs: specs}
+	gen := policygen.Generator{Rand: w.rng, Words: words()}
+	switch n := w.rng.IntN(100); {
+	case w.tiers && w.chance(50):
+		obj := gen.Cluster(string(o))
+		rules, err = ParseClusterNetworkPolicy(obj)
+		pol = oracle.FromClusterNetworkPolicy(obj)
+	case n < 35:
+		obj := gen.NetworkPolicy(string(o))
+		rules, err = ParseNetworkPolicy(obj)
+		pol = oracle.FromNetworkPolicy(obj)
+	case n < 84:
+		obj := gen.Namespaced(string(o))
 		rules, err = Parse(obj)
 		pol = oracle.FromObject(obj)
-	} else {
-		obj := &v2.CiliumClusterwideNetworkPolicy{ObjectMeta: meta, Specs: specs}
+	default:
+		obj := gen.Clusterwide(string(o))
 		rules, err = ParseClusterwide(obj)
 		pol = oracle.FromClusterwide(obj)
 	}
@@ -135,198 +143,6 @@ func (w *world) setPolicy(o Owner) {
 		panic(fmt.Sprintf("the generator made a policy that is refused: %v", err))
 	}
 	w.policies[o] = object{rules, pol}
-}
-
-func (w *world) rule() *v2.Rule {
-	r := &v2.Rule{EndpointSelector: &v2.LabelSelector{}}
-	if w.chance(70) {
-		r.EndpointSelector = new(w.selector(false))
-	}
-	for len(r.Ingress)+len(r.IngressDeny)+len(r.Egress)+len(r.EgressDeny) == 0 {
-		for range w.rng.IntN(3) {
-			r.Ingress = append(r.Ingress, w.ingress())
-		}
-		for range w.rng.IntN(3) {
-			r.Egress = append(r.Egress, w.egress())
-		}
-		if w.chance(35) {
-			r.IngressDeny = append(r.IngressDeny, denyIngress(w.ingress()))
-		}
-		if w.chance(35) {
-			r.EgressDeny = append(r.EgressDeny, denyEgress(w.egress()))
-		}
-	}
-	if w.chance(25) {
-		r.EnableDefaultDeny = &v2.DefaultDeny{}
-		if w.chance(60) {
-			r.EnableDefaultDeny.Ingress = new(w.chance(40))
-		}
-		if w.chance(60) {
-			r.EnableDefaultDeny.Egress = new(w.chance(40))
-		}
-	}
-	return r
-}
-
-func (w *world) ingress() v2.IngressRule {
-	var r v2.IngressRule
-	switch w.rng.IntN(7) {
-	case 0:
-	case 1, 2:
-		r.FromEndpoints = w.selectors()
-	case 3:
-		r.FromCIDR = w.cidrs()
-	case 4:
-		r.FromCIDRSet = w.cidrSet()
-	case 5:
-		r.FromEntities = w.entities()
-	case 6:
-		r.FromEndpoints = []v2.LabelSelector{}
-		if w.chance(70) {
-			r.FromEndpoints = nil
-		}
-	}
-	r.ToPorts, r.ICMPs = w.ports()
-	return r
-}
-
-func (w *world) egress() v2.EgressRule {
-	in := w.ingress()
-	return v2.EgressRule{
-		ToEndpoints: in.FromEndpoints, ToCIDR: in.FromCIDR, ToCIDRSet: in.FromCIDRSet, ToEntities: in.FromEntities,
-		ToPorts: in.ToPorts, ICMPs: in.ICMPs,
-	}
-}
-
-func denyIngress(in v2.IngressRule) v2.IngressDenyRule {
-	return v2.IngressDenyRule{
-		FromEndpoints: in.FromEndpoints, FromCIDR: in.FromCIDR, FromCIDRSet: in.FromCIDRSet, FromEntities: in.FromEntities,
-		ToPorts: denyPorts(in.ToPorts), ICMPs: in.ICMPs,
-	}
-}
-
-func denyEgress(in v2.EgressRule) v2.EgressDenyRule {
-	return v2.EgressDenyRule{
-		ToEndpoints: in.ToEndpoints, ToCIDR: in.ToCIDR, ToCIDRSet: in.ToCIDRSet, ToEntities: in.ToEntities,
-		ToPorts: denyPorts(in.ToPorts), ICMPs: in.ICMPs,
-	}
-}
-
-func denyPorts(in []v2.PortRule) []v2.PortDenyRule {
-	var out []v2.PortDenyRule
-	for _, p := range in {
-		out = append(out, v2.PortDenyRule{Ports: p.Ports})
-	}
-	return out
-}
-
-func (w *world) selectors() []v2.LabelSelector {
-	out := []v2.LabelSelector{}
-	for range 1 + w.rng.IntN(2) {
-		if w.chance(25) {
-			out = append(out, v2.LabelSelector{})
-			continue
-		}
-		out = append(out, w.selector(true))
-	}
-	return out
-}
-
-func (w *world) selector(peer bool) v2.LabelSelector {
-	s := v2.LabelSelector{MatchLabels: map[string]v2.LabelValue{}}
-	if w.chance(60) {
-		s.MatchLabels[w.pick("app", "k8s:app", "any:app")] = v2.LabelValue(w.pick("x", "y", "z"))
-	}
-	if peer && w.chance(15) {
-		s.MatchLabels[w.pick("io.kubernetes.pod.namespace", "k8s:io.kubernetes.pod.namespace")] = v2.LabelValue(w.pick("a", "b", "c"))
-	}
-	if peer && w.chance(10) {
-		s.MatchLabels["io.cilium.k8s.policy.cluster"] = v2.LabelValue(w.pick("c1", "c2"))
-	}
-	if peer && w.chance(8) {
-		s.MatchLabels[w.pick("reserved:host", "reserved:world-ipv4", "reserved:health")] = ""
-	}
-	for range w.rng.IntN(3) {
-		key := w.pick("app", "tier", "k8s:tier", "cni:app", "nope", "io.cilium.k8s.namespace.labels.team")
-		if peer {
-			key = w.pick(key, key, "io.kubernetes.pod.namespace", "reserved:host")
-		}
-		x := v2.LabelSelectorRequirement{Key: key, Operator: w.pick(v2.OpIn, v2.OpNotIn, v2.OpExists, v2.OpDoesNotExist)}
-		if x.Operator == v2.OpIn || x.Operator == v2.OpNotIn {
-			for range 1 + w.rng.IntN(3) {
-				x.Values = append(x.Values, w.pick("x", "y", "z", "f", "g", "a", "b", "red"))
-			}
-		}
-		s.MatchExpressions = append(s.MatchExpressions, x)
-	}
-	return s
-}
-
-func (w *world) cidrs() []string {
-	out := []string{}
-	for range w.rng.IntN(3) {
-		out = append(out, w.cidr())
-	}
-	return out
-}
-
-func (w *world) cidr() string {
-	return w.pick("0.0.0.0/0", "::/0", "10.0.0.0/8", "10.0.0.0/16", "10.1.0.0/16", "10.1.0.1/32", "10.1.0.2", "10.9.9.9/8",
-		"fd00::/8", "fd00::/64", "fd00::1", "192.0.2.0/24", "2001:db8::/32")
-}
-
-func (w *world) cidrSet() []v2.CIDRRule {
-	out := []v2.CIDRRule{}
-	for range 1 + w.rng.IntN(2) {
-		c := v2.CIDRRule{CIDR: w.pick("0.0.0.0/0", "10.0.0.0/8")}
-		for range w.rng.IntN(3) {
-			c.Except = append(c.Except, w.pick("10.0.0.0/16", "10.1.0.0/16", "10.1.0.1/32", "10.0.0.0/9"))
-		}
-		if w.chance(30) {
-			c = v2.CIDRRule{CIDR: w.pick("::/0", "fd00::/8"), Except: []string{w.pick("fd00::/64", "fd00::1/128")}}
-		}
-		out = append(out, c)
-	}
-	return out
-}
-
-func (w *world) entities() []string {
-	out := []string{}
-	for range w.rng.IntN(3) {
-		es := identity.Entities()
-		out = append(out, string(es[w.rng.IntN(len(es))]))
-	}
-	return out
-}
-
-func (w *world) ports() ([]v2.PortRule, []v2.ICMPRule) {
-	switch {
-	case w.chance(25):
-		return nil, nil
-	case w.chance(10):
-		typ := v2.IntOrString{Text: w.pick("0", "8", "EchoRequest", "128")}
-		f := v2.ICMPField{Family: w.pick("", "IPv4", "IPv6"), Type: &typ}
-		if typ.Text == "0" {
-			f.Family = "IPv4"
-		}
-		return nil, []v2.ICMPRule{{Fields: []v2.ICMPField{f}}}
-	}
-	var out []v2.PortRule
-	for range 1 + w.rng.IntN(2) {
-		var pr v2.PortRule
-		for range 1 + w.rng.IntN(2) {
-			p := v2.PortProtocol{
-				Port:     w.pick("80", "81", "443", "53", "0", "http", "dns", "HTTP", "65535", "1"),
-				Protocol: w.pick("TCP", "UDP", "SCTP", "ANY", "", "TCP"),
-			}
-			if w.chance(20) {
-				p.Port, p.EndPort = w.pick("1", "50", "80", "443"), int32(443+w.rng.IntN(2000))
-			}
-			pr.Ports = append(pr.Ports, p)
-		}
-		out = append(out, pr)
-	}
-	return out, nil
 }
 
 func (w *world) packet() (proto uint8, port uint16) {
