@@ -16,7 +16,12 @@ const (
 	PauseName   = "registry.k8s.io/pause:3.10.2"
 	AgnhostName = "registry.k8s.io/e2e-test-images/agnhost:2.63.0"
 	CoreDNSName = "registry.k8s.io/coredns/coredns:local"
+	// DNSName is what upstream's tests of DNS look names up with, by way of glibc. Here it is agnhost, whose programs are all of Debian.
+	DNSName = "registry.k8s.io/e2e-test-images/glibc-dns-testing:2.0.0"
 )
+
+// agnhostFile is where agnhost is kept. Its number goes up with its recipe, since a file knows its ingredients only.
+const agnhostFile = "agnhost-2"
 
 // Kitchen makes the images that a cluster needs, and keeps them as files.
 type Kitchen struct {
@@ -39,18 +44,18 @@ func (k *Kitchen) Make(ctx context.Context, names ...string) ([]string, error) {
 	var files []string
 	for _, name := range names {
 		var recipe func(context.Context) (*Image, error)
-		from := filepath.Join(k.Programs, name)
+		from, kept := filepath.Join(k.Programs, name), name
 		switch name {
 		case "pause":
 			recipe, from = k.pause, filepath.Join(k.Source, "test/kube/pause/pause.c")
 		case "coredns":
 			recipe = k.coreDNS
 		case "agnhost":
-			recipe = k.agnhost
+			recipe, kept = k.agnhost, agnhostFile
 		default:
 			return nil, fmt.Errorf("no recipe for an image %q", name)
 		}
-		file := filepath.Join(k.Dir, name+".tar")
+		file := filepath.Join(k.Dir, kept+".tar")
 		files = append(files, file)
 		if Fresh(file, from) {
 			continue
@@ -127,14 +132,15 @@ func (k *Kitchen) agnhost(ctx context.Context) (*Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Image{Names: []string{AgnhostName}, Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"}}
+	m := &Image{Names: []string{AgnhostName, DNSName}, Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"}}
 	m.Add("/agnhost", filepath.Join(k.Programs, "agnhost"))
 	m.Link("/agnhost-2", "agnhost")
 	for _, f := range []string{"localhost.crt", "localhost.key"} {
 		m.Add("/"+f, filepath.Join(kubernetes, "test/images/agnhost/porter", f))
 	}
 	// The shell is bash: busybox's prefers its own applets to programs in PATH, and its nc knows no UDP.
-	for dst, name := range map[string]string{"/bin/bash": "bash", "/bin/busybox": "busybox", "/usr/bin/curl": "curl", "/usr/bin/ss": "ss", "/usr/bin/ipcs": "ipcs"} {
+	for dst, name := range map[string]string{"/bin/bash": "bash", "/bin/busybox": "busybox", "/usr/bin/curl": "curl", "/usr/bin/ss": "ss", "/usr/bin/ipcs": "ipcs",
+		"/usr/bin/getent": "getent"} {
 		program, err := exec.LookPath(name)
 		if err == nil {
 			program, err = filepath.EvalSymlinks(program)
@@ -171,7 +177,7 @@ func (k *Kitchen) agnhost(ctx context.Context) (*Image, error) {
 	return m, nil
 }
 
-const applets = `base64 basename cat chmod chown cp cut date dd df dirname echo env expr false find grep gzip head hostname id ifconfig ip kill ln ls md5sum
+const applets = `awk base64 basename cat chmod chown cp cut date dd df dirname echo env expr false find grep gzip head hostname id ifconfig ip kill ln ls md5sum
 mkdir mktemp mount mv netstat ping ping6 printf ps pwd readlink realpath rm rmdir route sed seq sha256sum sleep sort stat sync tail tar tee telnet test
 time timeout touch tr traceroute traceroute6 true umount uname uniq usleep vi wc wget whoami xargs`
 
