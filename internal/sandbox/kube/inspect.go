@@ -1,0 +1,56 @@
+package kube
+
+import (
+	"net/netip"
+
+	"github.com/hawser-net/hawser/internal/sandbox/machine"
+)
+
+// Info describes a running cluster to whoever tests in it: where its parts are, and which processes they are.
+type Info struct {
+	Name       string
+	Kubeconfig string
+	DualStack  bool
+	CNI        string
+	// World and ControlPlane are paths that keep the network namespaces of these two places.
+	World, ControlPlane string
+	// Processes are those of the control plane, by the names of their programs.
+	Processes map[string]machine.Process
+	Nodes     []NodeInfo
+}
+
+// NodeInfo is one node.
+type NodeInfo struct {
+	Name       string
+	IPv4, IPv6 netip.Addr // on the underlay; IPv6 is there without dual stack, too
+	// Dir is the node's directory: what is /run on the node is run there, /var is var, /etc/cni is cni.
+	Dir string
+	// Netns is the path that keeps the node's network namespace.
+	Netns string
+	// Init is the node's first process.
+	Init machine.Process
+}
+
+// WorldAddrs are the addresses of the host on the underlay that is not of the cluster.
+func WorldAddrs() (v4, v6 netip.Addr) { return world().IPv4, world().IPv6 }
+
+// Inspect reads what there is of the cluster called name. It is one reading: a node that is killed and started has another first process afterwards.
+func Inspect(name string) (*Info, error) {
+	cfg := Defaults()
+	cfg.Name = name
+	c := &Cluster{cfg: cfg}
+	st, err := c.load()
+	if err != nil {
+		return nil, err
+	}
+	info := &Info{
+		Name: st.Name, Kubeconfig: c.Kubeconfig(), DualStack: st.DualStack, CNI: st.CNI, Processes: st.Processes,
+		World: c.netns(worldName), ControlPlane: c.netns(masterName),
+	}
+	for _, n := range st.Nodes {
+		info.Nodes = append(info.Nodes, NodeInfo{
+			Name: n.Name, IPv4: n.IPv4, IPv6: n.IPv6, Dir: c.nodeDir(n.Name), Netns: c.netns(n.Name), Init: n.Init,
+		})
+	}
+	return info, nil
+}
