@@ -1,7 +1,8 @@
 // Command e2e runs the upstream end-to-end tests of Kubernetes on a cluster of namespaces and prints what came out as a table:
 //
 //	go run ./hack/e2e                       all specs of NetworkPolicy
-//	go run ./hack/e2e -smoke                a few of them
+//	go run ./hack/e2e -suite smoke          a few of them
+//	go run ./hack/e2e -suite conformance    what a network must do to conform, Services and DNS among it
 //	go run ./hack/e2e -focus 'Granular Checks' -keep
 //
 // The cluster is brought up for it, and removed afterwards unless it was there before. Specs that the machine can't run are listed with the reason. The exit
@@ -15,6 +16,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -39,6 +41,14 @@ const policies = `\[sig-network\].*(Netpol|NetworkPolicy)`
 const smoke = `\[sig-network\] Netpol (API|.*(allow-all policy|default-deny-all|Multiple PodSelectors and NamespaceSelectors|access on one named port|` +
 	`CIDR block|using UDP should support a 'default-deny-ingress'|stop enforcing policies after))`
 
+// conformance selects the specs of a network that every Kubernetes must pass.
+const conformance = `\[sig-network\].*\[Conformance\]`
+
+// suites are named selections.
+func suites() map[string]string {
+	return map[string]string{"policies": policies, "smoke": smoke, "conformance": conformance}
+}
+
 type options struct {
 	name, focus, skip, bin, out string
 	nodes, procs                int
@@ -51,9 +61,9 @@ func main() { os.Exit(run()) }
 
 func run() int {
 	var o options
-	small := flag.Bool("smoke", false, "run a few specs only, some minutes")
+	suite := flag.String("suite", "policies", "which specs to run: policies, smoke (a few of these, some minutes) or conformance")
 	flag.StringVar(&o.name, "name", "e2e", "name of the cluster")
-	flag.StringVar(&o.focus, "focus", policies, "regular expression of the specs to run")
+	flag.StringVar(&o.focus, "focus", "", "regular expression of the specs to run, instead of a suite")
 	flag.StringVar(&o.skip, "skip", "", "regular expression of specs to leave out")
 	flag.StringVar(&o.bin, "bin", "bin/hawser", "the program hawser")
 	flag.StringVar(&o.out, "out", "bin/e2e", "directory of the results")
@@ -63,8 +73,11 @@ func run() int {
 	flag.BoolVar(&o.keep, "keep", false, "leave the cluster running")
 	flag.Parse()
 	o.up = flag.Args()
-	if *small {
-		o.focus = smoke
+	if o.focus == "" {
+		if o.focus = suites()[*suite]; o.focus == "" {
+			fmt.Fprintf(os.Stderr, "e2e: -suite %q: want one of %s\n", *suite, strings.Join(slices.Sorted(maps.Keys(suites())), ", "))
+			return 2
+		}
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
