@@ -8,6 +8,8 @@ NODES    ?= 2
 CLUSTER       ?= kube
 CLUSTER_FLAGS ?=
 E2E_FLAGS     ?=
+BAD_DAYS      ?=
+ORACLE        ?=
 PACKAGES ?= ./...
 FUZZTIME ?= 3s
 BENCH    ?=
@@ -17,10 +19,10 @@ BINARIES := hawser hawser-agent hawser-cni hawser-operator
 export HAWSER_CONSUL := $(CURDIR)/bin/consul
 VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
-.PHONY: help sandbox sandbox-down cluster cluster-down cluster-status build kube-apiserver kube-programs test test-long fuzz e2e e2e-smoke bench scale verify lint fmt generate clean
+.PHONY: help sandbox sandbox-down cluster cluster-down cluster-status build kube-apiserver kube-programs test test-long fuzz e2e e2e-smoke e2e-conformance bad-days oracle bench scale verify lint fmt generate clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 sandbox: build ## build, start two nodes with a demo on this machine and show who reaches whom (root)
 	@bin/hawser sandbox up --name $(NAME) --nodes $(NODES) --demo
@@ -78,7 +80,16 @@ e2e: build ## upstream NetworkPolicy tests on a cluster of their own; E2E_FLAGS=
 	@go run ./hack/e2e $(E2E_FLAGS)
 
 e2e-smoke: build ## a few of them, some minutes (root)
-	@go run ./hack/e2e -smoke $(E2E_FLAGS)
+	@go run ./hack/e2e -suite smoke $(E2E_FLAGS)
+
+e2e-conformance: build ## upstream's Conformance tests of the network, 6 min (root)
+	@go run ./hack/e2e -suite conformance $(E2E_FLAGS)
+
+bad-days: build ## kill, restart and remove what a cluster is made of, under traffic, 10 min; BAD_DAYS='-run node' for some (root)
+	@go build -o bin/baddays ./test/cluster/baddays && bin/baddays $(BAD_DAYS)
+
+oracle: build ## random policies on a cluster against the oracle, 10 min; ORACLE='-for 1h' or '-seed N -rounds 1' (root)
+	@go build -o bin/oracle ./test/cluster/oracle && bin/oracle $(ORACLE)
 
 bench: build ## measure against baselines of this machine, 4 min; BENCH=--quick for one, or BENCH='--rows rr,bpf' (root)
 	@CGO_ENABLED=0 go build -trimpath -o bin/hawser-bench ./internal/bench/hawser-bench

@@ -1,0 +1,196 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/hawser-net/hawser/internal/sandbox/machine"
+	"github.com/hawser-net/hawser/test/cluster/flows"
+	"github.com/hawser-net/hawser/test/cluster/invariant"
+	"github.com/hawser-net/hawser/test/cluster/lab"
+)
+
+// outage is how long the API server is away.
+const outage = 2 * time.Minute
+
+// apiDown takes the API server away, and meanwhile ends a server's sandbox on every node, which the kubelet makes anew without asking anybody. The new one has
+// a network, and its policy, from its first packet.
+func apiDown(ctx context.Context, d *day) (err error) {
+	var victims []*corev1.Pod
+	for _, n := range d.nodes {
+		p := d.pod("server", n.Name)
+		p.Name = "victim-" + n.Name
+		p.Labels["on"] = "nothing" // it is no backend of the service of this node
+		victims = append(victims, p)
+	}
+	if err := d.CreatePods(ctx, 2*time.Minute, victims...); err != nil {
+		return err
+	}
+	if err := invariant.Hold(ctx, d.Lab, time.Minute); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.deletePods(context.WithoutCancel(ctx), victims)) }()
+	open, err := d.OpenPods(ctx, stage)
+	if err != nil {
+		return err
+	}
+	lab.ClosePods(open)
+
+	info, err := d.Info()
+	if err != nil {
+		return err
+	}
+	if err := info.Processes["kube-apiserver"].Send(unix.SIGKILL); err != nil {
+		return err
+	}
+	began := time.Now()
+	restore := func() error { return d.Sandbox(context.WithoutCancel(ctx), "up", "--kubernetes", "--yes") }
+	for _, v := range victims {
+		if err := d.restartSandbox(ctx, open[v.Namespace+"/"+v.Name]); err != nil {
+			return errors.Join(err, restore())
+		}
+	}
+	d.note("without API server, %d pods have a new sandbox and their policy after %.1f s", len(victims), time.Since(began).Seconds())
+	// An agent that starts now has only what it wrote down.
+	if err := d.killOnNodes(ctx, "hawser-agent"); err != nil {
+		return errors.Join(err, restore())
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(outage - time.Since(began)):
+	}
+	if err := restore(); err != nil {
+		return err
+	}
+	began = time.Now()
+	if err := d.WaitReady(ctx, 2*time.Minute, victims...); err != nil {
+		return err
+	}
+	if err := invariant.Hold(ctx, d.Lab, 3*time.Minute); err != nil {
+		return err
+	}
+	d.note("all is in order %.1f s after the API server is back", time.Since(began).Seconds())
+	return nil
+}
+
+// restartSandbox ends the process that holds a server's namespaces, waits for the new sandbox, and probes it: by those of its node that may reach it, and by
+// everybody who may not.
+func (d *day) restartSandbox(ctx context.Context, p *lab.Pod) error {
+	uid := string(p.Object.UID)
+	old, err := lab.Processes(uid)
+	if err != nil || len(old) == 0 {
+		return errors.Join(fmt.Errorf("pod %s has no process", p.Name()), err)
+	}
+	before, err := machine.NamespaceID(netns(old[0]))
+	if err != nil {
+		return err
+	}
+	for _, pid := range old {
+		if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+			return err
+		}
+	}
+	var ns *lab.Namespace
+	var addrs []netip.Addr
+	err = lab.Eventually(ctx, time.Minute, func(context.Context) error {
+		now, err := lab.Processes(uid)
+		if err != nil || len(now) == 0 {
+			return errors.Join(fmt.Errorf("pod %s has no new sandbox", p.Name()), err)
+		}
+		if id, err := machine.NamespaceID(netns(now[0])); err != nil || id == before {
+			return errors.Join(fmt.Errorf("pod %s has no new sandbox", p.Name()), err)
+		}
+		if ns, err = lab.OpenNamespace(netns(now[0])); err != nil {
+			return err
+		}
+		if addrs, err = ns.Addrs(); err != nil || len(addrs) < 2 {
+			ns.Close()
+			return errors.Join(fmt.Errorf("pod %s has the addresses %v", p.Name(), addrs), err)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	servers := flows.NewServers()
+	defer servers.Close()
+	const number = 1000
+	if err := servers.Serve(ns, number, addrs, openPort); err != nil {
+		return err
+	}
+	node := p.Node()
+	for _, n := range d.nodes {
+		for _, a := range addrs {
+			to := netip.AddrPortFrom(a, openPort)
+			for _, network := range []string{"tcp", "udp"} {
+				if err := flows.Ask(d.pods["intruder-"+n.Name].Namespace, network, to, number, 700*time.Millisecond); err == nil {
+					return fmt.Errorf("intruder-%s reaches %s by %s at %s, without API server", n.Name, p.Name(), network, a)
+				}
+				if n.Name != node {
+					continue // other nodes can't know its new address before the API server is back
+				}
+				err := lab.Eventually(ctx, 20*time.Second, func(context.Context) error {
+					return flows.Ask(d.pods["client-"+n.Name].Namespace, network, to, number, 2*time.Second)
+				})
+				if err != nil {
+					return fmt.Errorf("client-%s does not reach %s by %s at %s, without API server: %w", n.Name, p.Name(), network, a, err)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func netns(pid int) string { return fmt.Sprintf("/proc/%d/ns/net", pid) }
+
+// conflist is what the agent tells the runtime, on every node.
+const conflist = "cni/net.d/05-cilium.conflist"
+
+// cniConfig removes the runtime's configuration of the network on every node. Pods that run must not notice; new ones wait until it is back.
+func cniConfig(ctx context.Context, d *day) error {
+	saved := map[string][]byte{}
+	for _, n := range d.nodes {
+		data, err := os.ReadFile(filepath.Join(n.Dir, conflist))
+		if err != nil {
+			return err
+		}
+		if err := os.Remove(filepath.Join(n.Dir, conflist)); err != nil {
+			return err
+		}
+		saved[n.Name] = data
+	}
+	began := time.Now()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(10 * time.Second):
+	}
+	var restored int
+	for _, n := range d.nodes {
+		file := filepath.Join(n.Dir, conflist)
+		if _, err := os.Stat(file); err == nil {
+			restored++
+			continue
+		}
+		if err := os.WriteFile(file, saved[n.Name], 0o600); err != nil {
+			return err
+		}
+	}
+	d.note("%d of %d agents put their configuration back within %.0f s", restored, len(d.nodes), time.Since(began).Seconds())
+	extra := d.extras("cni")
+	began = time.Now()
+	if err := d.CreatePods(ctx, 2*time.Minute, extra...); err != nil {
+		return err
+	}
+	d.note("%d new pods are ready %.1f s later", len(extra), time.Since(began).Seconds())
+	return d.deletePods(ctx, extra)
+}

@@ -1,0 +1,216 @@
+// Command baddays does to a cluster what a bad day does, under traffic, and counts what became of every message:
+//
+//	go run ./test/cluster/baddays                     all scenarios, on a cluster of their own
+//	go run ./test/cluster/baddays -run 'agent|node'   some of them
+//	go run ./test/cluster/baddays -list
+//
+// Before and after each scenario the invariants of test/cluster/invariant must hold, and the matrix of who reaches whom must be that of the policies. During
+// it no message that is allowed may be lost, and none that is forbidden may arrive, except through a node that is off. The exit code is 0 only if so.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"regexp"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/hawser-net/hawser/internal/sandbox/kube"
+	"github.com/hawser-net/hawser/test/cluster/flows"
+	"github.com/hawser-net/hawser/test/cluster/lab"
+)
+
+type options struct {
+	name, program, run, output string
+	nodes, repeat              int
+	keep, list                 bool
+	up                         []string // further arguments of `sandbox up`
+}
+
+func main() { os.Exit(run()) }
+
+func run() int {
+	var o options
+	flag.StringVar(&o.name, "name", "baddays", "name of the cluster; it is made unless it is there")
+	flag.StringVar(&o.program, "bin", "bin/hawser", "the program hawser")
+	flag.StringVar(&o.run, "run", "", "regular expression of the scenarios to run; all if empty")
+	flag.StringVar(&o.output, "o", "", "json: print the results as JSON, and progress to stderr")
+	flag.IntVar(&o.nodes, "nodes", 3, "nodes of the cluster, at least 3")
+	flag.IntVar(&o.repeat, "repeat", 1, "how often to run each")
+	flag.BoolVar(&o.keep, "keep", false, "leave a cluster that was made running")
+	flag.BoolVar(&o.list, "list", false, "list the scenarios")
+	flag.Parse()
+	o.up = flag.Args()
+	if o.list {
+		for _, s := range scenarios() {
+			fmt.Printf("%-18s %s\n", s.name, s.about)
+		}
+		return 0
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	ok, err := o.all(ctx)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "baddays:", err)
+		return 2
+	}
+	if !ok {
+		return 1
+	}
+	return 0
+}
+
+// all runs the chosen scenarios and prints what came out.
+func (o *options) all(ctx context.Context) (ok bool, err error) {
+	pattern, err := regexp.Compile(o.run)
+	if err != nil {
+		return false, fmt.Errorf("-run: %w", err)
+	}
+	if o.output != "" && o.output != "json" {
+		return false, fmt.Errorf("-o %q: want json", o.output)
+	}
+	var chosen []scenario
+	for _, s := range scenarios() {
+		if pattern.MatchString(s.name) {
+			chosen = append(chosen, s)
+		}
+	}
+	if len(chosen) == 0 {
+		return false, fmt.Errorf("no scenario matches %q", o.run)
+	}
+	progress := io.Writer(os.Stdout)
+	if o.output == "json" {
+		progress = os.Stderr
+	}
+	if !kube.Exists(kube.Defaults().Root, o.name) {
+		up := append([]string{"sandbox", "up", "--kubernetes", "--yes", "--dual-stack", "--name", o.name, "--nodes", fmt.Sprint(o.nodes)}, o.up...)
+		if err := o.hawser(ctx, progress, up...); err != nil {
+			return false, fmt.Errorf("start the cluster: %w", err)
+		}
+		if !o.keep {
+			defer func() {
+				ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+				defer cancel()
+				err = errors.Join(err, o.hawser(ctx, progress, "sandbox", "down", "--name", o.name))
+			}()
+		}
+	}
+	l, err := lab.Open(o.name, o.program, io.Discard)
+	if err != nil {
+		return false, err
+	}
+	d := newDay(l, progress)
+	if err := d.prepare(ctx); err != nil {
+		return false, fmt.Errorf("prepare: %w", err)
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
+		err = errors.Join(err, d.remove(ctx))
+	}()
+	var outcomes []outcome
+	for i := range len(chosen) * o.repeat {
+		s := chosen[i%len(chosen)]
+		out := d.play(ctx, s)
+		if ctx.Err() != nil {
+			return false, ctx.Err()
+		}
+		outcomes = append(outcomes, out)
+	}
+	if o.output == "json" {
+		enc := json.NewEncoder(os.Stdout)
+		enc.SetIndent("", "  ")
+		err = enc.Encode(outcomes)
+	} else {
+		table(os.Stdout, outcomes)
+	}
+	ok = true
+	for _, out := range outcomes {
+		ok = ok && out.Passed
+	}
+	return ok, err
+}
+
+func (o *options) hawser(ctx context.Context, out io.Writer, args ...string) error {
+	cmd := exec.CommandContext(ctx, o.program, args...)
+	cmd.Stdout, cmd.Stderr = out, os.Stderr
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	return cmd.Run()
+}
+
+// outcome is what came of one scenario.
+type outcome struct {
+	Scenario string        `json:"scenario"`
+	Passed   bool          `json:"passed"`
+	Took     time.Duration `json:"took"`
+	// Sent counts messages that are allowed; established flows of UDP and TCP, and new ones.
+	Flows         int           `json:"flows"`
+	Sent          int           `json:"sent"`
+	Lost          int           `json:"lost"`
+	Forbidden     int           `json:"forbidden"`
+	Wrong         int           `json:"wrong"`
+	Retransmitted int           `json:"retransmitted"`
+	Gap           time.Duration `json:"gap"` // the longest time without an answer on an established flow
+	Probes        int           `json:"probes"`
+	// Notes are figures of the scenario's own. Faults are why it failed.
+	Notes  []string       `json:"notes,omitempty"`
+	Faults []string       `json:"faults,omitempty"`
+	Bad    []flows.Result `json:"bad,omitempty"`
+}
+
+// add counts what became of flows.
+func (o *outcome) add(results []flows.Result) {
+	for _, r := range results {
+		o.Flows++
+		if r.Allowed {
+			o.Sent += r.Sent
+		} else {
+			o.Forbidden += r.Sent
+		}
+		o.Lost += r.Lost
+		o.Wrong += r.Wrong
+		o.Retransmitted += r.Retransmitted
+		o.Gap = max(o.Gap, r.Gap)
+		if r.Bad() {
+			o.Bad = append(o.Bad, r)
+		}
+	}
+}
+
+func table(w io.Writer, outcomes []outcome) {
+	fmt.Fprintf(w, "\n%-18s %-6s %6s %6s %8s %5s %9s %6s %7s %8s %7s\n",
+		"SCENARIO", "RESULT", "TIME", "FLOWS", "SENT", "LOST", "FORBIDDEN", "WRONG", "RETRANS", "GAP", "PROBES")
+	passed := 0
+	for _, o := range outcomes {
+		result := "FAILED"
+		if o.Passed {
+			result = "ok"
+			passed++
+		}
+		fmt.Fprintf(w, "%-18s %-6s %5.0fs %6d %8d %5d %9d %6d %7d %6dms %7d\n",
+			o.Scenario, result, o.Took.Seconds(), o.Flows, o.Sent, o.Lost, o.Forbidden, o.Wrong, o.Retransmitted, o.Gap.Milliseconds(), o.Probes)
+		for _, note := range o.Notes {
+			fmt.Fprintf(w, "%18s %s\n", "", note)
+		}
+		for _, fault := range o.Faults {
+			fmt.Fprintf(w, "%18s ! %s\n", "", strings.ReplaceAll(fault, "\n", "\n"+strings.Repeat(" ", 21)))
+		}
+		for i, r := range o.Bad {
+			if i == 8 {
+				fmt.Fprintf(w, "%18s ! and %d more flows\n", "", len(o.Bad)-i)
+				break
+			}
+			fmt.Fprintf(w, "%18s ! %s: %d of %d lost, %d wrong: %s\n", "", r.Name, r.Lost, r.Sent, r.Wrong, strings.Join(r.Why, "; "))
+		}
+	}
+	fmt.Fprintf(w, "\n%d of %d passed. SENT and LOST are messages that are allowed, FORBIDDEN and WRONG those that are not; RETRANS are segments that TCP sent again\n",
+		passed, len(outcomes))
+}

@@ -1,0 +1,203 @@
+// Package invariant checks what must hold of a cluster with Hawser whenever nothing is under way, whatever happened before: each invariant is a function of
+// one reading of the objects, the agents and the kernels of all nodes.
+package invariant
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hawser-net/hawser/api/rest"
+	"github.com/hawser-net/hawser/api/rest/client"
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/sandbox/kube"
+	"github.com/hawser-net/hawser/test/cluster/lab"
+)
+
+// World is one reading.
+type World struct {
+	Cluster    string
+	Namespaces map[string]map[string]string // with their labels
+	Pods       []corev1.Pod                 // on a network of their own, not ended
+	Endpoints  []v2.CiliumEndpoint
+	Identities []v2.CiliumIdentity
+	Nodes      map[string]*Node
+}
+
+// Node is what a node says of itself.
+type Node struct {
+	Info        kube.NodeInfo
+	Endpoints   []rest.Endpoint
+	Allocations map[string]string // owner of each address
+	Kernel      []rest.MapEndpoint
+	IPCache     []rest.MapIPCache
+	RuleSets    map[int]bool // in the kernel
+	Links       []string     // host ends of pods
+}
+
+// Read reads everything. Parts that change meanwhile may not fit together: read again.
+func Read(ctx context.Context, l *lab.Lab) (*World, error) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	info, err := l.Info()
+	if err != nil {
+		return nil, err
+	}
+	w := &World{Cluster: l.Name, Namespaces: map[string]map[string]string{}, Nodes: map[string]*Node{}}
+	var mu sync.Mutex
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return w.readObjects(ctx, l) })
+	for _, n := range info.Nodes {
+		g.Go(func() error {
+			node, err := readNode(ctx, l, n)
+			if err != nil {
+				return fmt.Errorf("node %s: %w", n.Name, err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			w.Nodes[n.Name] = node
+			return nil
+		})
+	}
+	return w, g.Wait()
+}
+
+func (w *World) readObjects(ctx context.Context, l *lab.Lab) error {
+	namespaces, err := l.Kube.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	for _, n := range namespaces.Items {
+		w.Namespaces[n.Name] = n.Labels
+	}
+	pods, err := l.Kube.CoreV1().Pods("").List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	for _, p := range pods.Items {
+		if !p.Spec.HostNetwork && p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
+			w.Pods = append(w.Pods, p)
+		}
+	}
+	var endpoints v2.CiliumEndpointList
+	if err := l.Custom("GET", v2.ResourceEndpoints).Do(ctx).Into(&endpoints); err != nil {
+		return err
+	}
+	var identities v2.CiliumIdentityList
+	if err := l.Custom("GET", v2.ResourceIdentities).Do(ctx).Into(&identities); err != nil {
+		return err
+	}
+	w.Endpoints, w.Identities = endpoints.Items, identities.Items
+	return nil
+}
+
+// Agent returns a client of a node's agent.
+func Agent(n kube.NodeInfo) (*client.Client, error) {
+	return client.New("unix://" + filepath.Join(n.Dir, "run/cilium/cilium.sock"))
+}
+
+func readNode(ctx context.Context, l *lab.Lab, info kube.NodeInfo) (*Node, error) {
+	n := &Node{Info: info, RuleSets: map[int]bool{}}
+	c, err := Agent(info)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	status, err := c.Health(ctx, false)
+	if err != nil {
+		return nil, err
+	}
+	n.Allocations = status.IPAM.Allocations
+	if n.Endpoints, err = c.Endpoints(ctx, nil); err != nil {
+		return nil, err
+	}
+	m, err := c.Map(ctx, "endpoints")
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range m.Cache {
+		n.Kernel = append(n.Kernel, e.Endpoint)
+	}
+	if m, err = c.Map(ctx, "ipcache"); err != nil {
+		return nil, err
+	}
+	for _, e := range m.Cache {
+		n.IPCache = append(n.IPCache, e.IPCache)
+	}
+	if m, err = c.Map(ctx, "policy"); err != nil {
+		return nil, err
+	}
+	for _, e := range m.Cache {
+		n.RuleSets[e.Policy.RuleSet] = true
+	}
+	links, err := l.Exec(ctx, info.Name, "ip", "-br", "link")
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(links) {
+		if name, _, _ := strings.Cut(line, "@"); strings.HasPrefix(name, "lxc") {
+			n.Links = append(n.Links, name)
+		}
+	}
+	return n, nil
+}
+
+// Check is an invariant: it lists what is wrong.
+type Check struct {
+	Name string
+	Of   func(*World) []string
+}
+
+// All are the invariants.
+func All() []Check {
+	return []Check{
+		{"every pod has one endpoint, with the identity of its labels", podsHaveEndpoints},
+		{"every node knows every pod, and nobody else", nodesKnowPods},
+		{"nothing is left of pods that are gone", nothingLeft},
+		{"a label set has one identity", identitiesAreUnique},
+	}
+}
+
+// Hold reads the cluster until all invariants hold. After the timeout it returns what does not.
+func Hold(ctx context.Context, l *lab.Lab, timeout time.Duration) error {
+	return lab.Eventually(ctx, timeout, func(ctx context.Context) error {
+		w, err := Read(ctx, l)
+		if err != nil {
+			return err
+		}
+		var wrong []string
+		for _, c := range All() {
+			faults := c.Of(w)
+			slices.Sort(faults)
+			if len(faults) > 0 {
+				more := ""
+				if len(faults) > 5 {
+					faults, more = faults[:5], fmt.Sprintf(" and %d more", len(faults)-5)
+				}
+				wrong = append(wrong, fmt.Sprintf("not true that %s: %s%s", c.Name, strings.Join(faults, "; "), more))
+			}
+		}
+		if len(wrong) > 0 {
+			return fmt.Errorf("%s", strings.Join(wrong, "\n"))
+		}
+		return nil
+	})
+}
+
+// sortedNodes are the nodes in order of their names, so that faults come in the same order.
+func (w *World) sortedNodes() []*Node {
+	var out []*Node
+	for _, name := range slices.Sorted(maps.Keys(w.Nodes)) {
+		out = append(out, w.Nodes[name])
+	}
+	return out
+}

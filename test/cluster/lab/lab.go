@@ -1,0 +1,171 @@
+// Package lab is a handle on a running cluster of namespaces (internal/sandbox/kube) for tests that disturb it: its API, the sockets of its agents, commands
+// on its nodes, and the network namespaces of its pods, in which this process opens sockets of its own. So a pod needs no program but pause, and a flow is
+// counted at both of its ends by one process.
+//
+// A Lab may be used by several goroutines at once.
+package lab
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/sandbox/kube"
+)
+
+// Lab is one cluster.
+type Lab struct {
+	// Name of the cluster.
+	Name string
+	// Kube is a client with all rights.
+	Kube kubernetes.Interface
+
+	program string
+	config  *rest.Config
+	custom  *rest.RESTClient
+	out     io.Writer
+}
+
+// Open returns a handle on the cluster called name, which must run. program is the path of hawser; out gets what it says.
+func Open(name, program string, out io.Writer) (*Lab, error) {
+	info, err := kube.Inspect(name)
+	if err != nil {
+		return nil, err
+	}
+	if info.CNI != kube.Hawser {
+		return nil, fmt.Errorf("the network of cluster %q is %s, not Hawser", name, info.CNI)
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", info.Kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	config.QPS, config.Burst = 200, 400
+	config.Timeout = 20 * time.Second
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	custom, err := customClient(config)
+	if err != nil {
+		return nil, err
+	}
+	return &Lab{Name: name, Kube: client, program: program, config: config, custom: custom, out: out}, nil
+}
+
+// customClient speaks of the kinds of api/v2.
+func customClient(config *rest.Config) (*rest.RESTClient, error) {
+	scheme := runtime.NewScheme()
+	if err := v2.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	c := rest.CopyConfig(config)
+	gv := v2.SchemeGroupVersion()
+	c.GroupVersion, c.APIPath = &gv, "/apis"
+	c.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	return rest.RESTClientFor(c)
+}
+
+// Info reads the state of the cluster anew.
+func (l *Lab) Info() (*kube.Info, error) { return kube.Inspect(l.Name) }
+
+// Node returns one node as it is now.
+func (l *Lab) Node(name string) (kube.NodeInfo, error) {
+	info, err := l.Info()
+	if err != nil {
+		return kube.NodeInfo{}, err
+	}
+	for _, n := range info.Nodes {
+		if n.Name == name {
+			return n, nil
+		}
+	}
+	return kube.NodeInfo{}, fmt.Errorf("no node %q", name)
+}
+
+// Nodes returns the names of all nodes.
+func (l *Lab) Nodes() ([]string, error) {
+	info, err := l.Info()
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, n := range info.Nodes {
+		names = append(names, n.Name)
+	}
+	return names, nil
+}
+
+// Custom returns a request for a resource of api/v2, such as a list of it.
+func (l *Lab) Custom(verb, resource string) *rest.Request {
+	return l.custom.Verb(verb).Resource(resource)
+}
+
+// Sandbox runs `hawser sandbox COMMAND... --name NAME`.
+func (l *Lab) Sandbox(ctx context.Context, args ...string) error {
+	_, err := l.run(ctx, append(append([]string{"sandbox"}, args...), "--name", l.Name))
+	return err
+}
+
+// Exec runs a command on a node and returns what it wrote.
+func (l *Lab) Exec(ctx context.Context, node string, argv ...string) (string, error) {
+	return l.run(ctx, append([]string{"sandbox", "exec", "--name", l.Name, node, "--"}, argv...))
+}
+
+// Kubectl runs kubectl with this input and returns what it wrote.
+func (l *Lab) Kubectl(ctx context.Context, input string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, l.program, append([]string{"sandbox", "kubectl", "--name", l.Name, "--"}, args...)...)
+	cmd.Stdin = strings.NewReader(input)
+	return output(cmd)
+}
+
+func (l *Lab) run(ctx context.Context, args []string) (string, error) {
+	text, err := output(exec.CommandContext(ctx, l.program, args...))
+	if args[1] != "exec" {
+		fmt.Fprint(l.out, text)
+	}
+	return text, err
+}
+
+func output(cmd *exec.Cmd) (string, error) {
+	var out, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &stderr
+	if err := cmd.Run(); err != nil {
+		words := strings.Join(cmd.Args[1:], " ")
+		if len(words) > 120 {
+			words = words[:120] + "..."
+		}
+		return out.String(), fmt.Errorf("%s: %w: %s", words, err, strings.TrimSpace(stderr.String()))
+	}
+	return out.String(), nil
+}
+
+// Eventually repeats fn until it succeeds. After the timeout it returns fn's last error.
+func Eventually(ctx context.Context, timeout time.Duration, fn func(context.Context) error) error {
+	deadline := time.Now().Add(timeout)
+	for {
+		err := fn(ctx)
+		if err == nil {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("still after %s: %w", timeout, err)
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(ctx.Err(), err)
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}

@@ -1,0 +1,152 @@
+// Command oracle compares a cluster with the oracle of internal/policy: random pods in random namespaces, random policies of all kinds, and who reaches whom
+// measured with real connections, by TCP, UDP and ICMP, IPv4 and IPv6.
+//
+//	go run ./test/cluster/oracle                  until 10 minutes are over
+//	go run ./test/cluster/oracle -seed 7 -rounds 1
+//
+// Where cluster and oracle differ, it takes away from the policies what does not matter and prints the smallest case. The exit code is 0 only if they agree.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/hawser-net/hawser/internal/sandbox/kube"
+	"github.com/hawser-net/hawser/test/cluster/lab"
+)
+
+type options struct {
+	name, program, output     string
+	seed                      uint64
+	rounds, pods, each, nodes int
+	lasts, settle             time.Duration
+	keep                      bool
+	up                        []string
+}
+
+func main() { os.Exit(run()) }
+
+func run() int {
+	var o options
+	flag.StringVar(&o.name, "name", "oracle", "name of the cluster; it is made unless it is there")
+	flag.StringVar(&o.program, "bin", "bin/hawser", "the program hawser")
+	flag.StringVar(&o.output, "o", "", "json: print the result as JSON, and progress to stderr")
+	flag.Uint64Var(&o.seed, "seed", 0, "of the first world; 0 for a new one")
+	flag.IntVar(&o.rounds, "rounds", 0, "sets of policies to compare; 0 for as many as fit in -for")
+	flag.DurationVar(&o.lasts, "for", 10*time.Minute, "how long to go on")
+	flag.IntVar(&o.pods, "pods", 9, "pods of a world")
+	flag.IntVar(&o.each, "each", 8, "sets of policies for a world, before there are other pods")
+	flag.DurationVar(&o.settle, "settle", 15*time.Second, "how long a difference may last that goes away by itself")
+	flag.IntVar(&o.nodes, "nodes", 2, "nodes of a cluster that is made")
+	flag.BoolVar(&o.keep, "keep", false, "leave a cluster that was made running")
+	flag.Parse()
+	o.up = flag.Args()
+	if o.seed == 0 {
+		o.seed = uint64(time.Now().UnixNano())
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	ok, err := o.all(ctx)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "oracle:", err)
+		return 2
+	}
+	if !ok {
+		return 1
+	}
+	return 0
+}
+
+// result is what came of all rounds.
+type result struct {
+	Seed     uint64        `json:"seed"`
+	Worlds   int           `json:"worlds"`
+	Rounds   int           `json:"rounds"`
+	Policies int           `json:"policies"`
+	Refused  int           `json:"refused"` // by the API server's validation
+	Probes   int           `json:"probes"`
+	Reached  int           `json:"reached"`
+	Denied   int           `json:"denied"`
+	Kinds    kinds         `json:"kinds"`
+	Took     time.Duration `json:"took"`
+	// Differences are cases made as small as possible.
+	Differences []string `json:"differences"`
+}
+
+// kinds counts probes.
+type kinds struct {
+	TCP  int `json:"tcp"`
+	UDP  int `json:"udp"`
+	ICMP int `json:"icmp"`
+	IPv4 int `json:"ipv4"`
+	IPv6 int `json:"ipv6"`
+}
+
+func (o *options) all(ctx context.Context) (ok bool, err error) {
+	if o.output != "" && o.output != "json" {
+		return false, fmt.Errorf("-o %q: want json", o.output)
+	}
+	progress := io.Writer(os.Stdout)
+	if o.output == "json" {
+		progress = os.Stderr
+	}
+	if !kube.Exists(kube.Defaults().Root, o.name) {
+		up := append([]string{"sandbox", "up", "--kubernetes", "--yes", "--dual-stack", "--name", o.name, "--nodes", fmt.Sprint(o.nodes)}, o.up...)
+		if err := o.hawser(ctx, progress, up...); err != nil {
+			return false, fmt.Errorf("start the cluster: %w", err)
+		}
+		if !o.keep {
+			defer func() {
+				ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+				defer cancel()
+				err = errors.Join(err, o.hawser(ctx, progress, "sandbox", "down", "--name", o.name))
+			}()
+		}
+	}
+	l, err := lab.Open(o.name, o.program, io.Discard)
+	if err != nil {
+		return false, err
+	}
+	r := &rounds{Lab: l, options: *o, out: progress, began: time.Now(), result: result{Seed: o.seed, Differences: []string{}}}
+	fmt.Fprintf(progress, "seed %d (-seed %d repeats the first world)\n", o.seed, o.seed)
+	runErr := r.run(ctx)
+	cleanCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Minute)
+	defer cancel()
+	if err := errors.Join(runErr, r.remove(cleanCtx)); err != nil {
+		return false, err
+	}
+	r.result.Took = time.Since(r.began)
+	if o.output == "json" {
+		enc := json.NewEncoder(os.Stdout)
+		enc.SetIndent("", "  ")
+		err = enc.Encode(r.result)
+	} else {
+		r.result.print(os.Stdout)
+	}
+	return len(r.result.Differences) == 0, err
+}
+
+func (o *options) hawser(ctx context.Context, out io.Writer, args ...string) error {
+	cmd := exec.CommandContext(ctx, o.program, args...)
+	cmd.Stdout, cmd.Stderr = out, os.Stderr
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	return cmd.Run()
+}
+
+func (r *result) print(w io.Writer) {
+	for _, d := range r.Differences {
+		fmt.Fprintf(w, "\nDIFFERENCE\n%s\n", d)
+	}
+	fmt.Fprintf(w, "\n%d worlds, %d rounds, %d policies (%d refused by the API server), %d probes (%d tcp, %d udp, %d icmp; %d IPv4, %d IPv6): %d reached, %d denied, "+
+		"%d rounds differ from the oracle; %s, seed %d\n", r.Worlds, r.Rounds, r.Policies, r.Refused, r.Probes, r.Kinds.TCP, r.Kinds.UDP, r.Kinds.ICMP,
+		r.Kinds.IPv4, r.Kinds.IPv6, r.Reached, r.Denied, len(r.Differences), r.Took.Round(time.Second), r.Seed)
+}
