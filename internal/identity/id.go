@@ -3,6 +3,7 @@ package identity
 import (
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/hawser-net/hawser/internal/labels"
 )
@@ -55,7 +56,7 @@ const (
 )
 
 // Temporary identities stand for a local endpoint until its cluster-wide number is known. They lie
-// in the local scope, never leave the node and are never allocated by LocalAllocator.
+// in the local scope, never leave the node and are never allocated by LocalAllocator but by Temporaries.
 const (
 	MinTemporary ID = 0x01010000
 	MaxTemporary ID = 0x010103ff
@@ -78,23 +79,33 @@ func reservedNames() []string {
 	}
 }
 
-// String returns the name of a reserved identity and the decimal number of any other.
+// temporaryPrefix stands before the number of a temporary identity, so that nobody looks for it on
+// another node.
+const temporaryPrefix = "temporary-"
+
+// String returns the name of a reserved identity, "temporary-" and the number of a temporary one, and
+// the decimal number of any other.
 func (id ID) String() string {
-	if id <= AggregateRemoteNode {
+	switch {
+	case id <= AggregateRemoteNode:
 		return reservedNames()[id]
+	case id.IsTemporary():
+		return temporaryPrefix + strconv.FormatUint(uint64(id), 10)
 	}
 	return strconv.FormatUint(uint64(id), 10)
 }
 
-// Parse reads what String writes: a reserved name or a decimal number.
+// Parse reads what String writes: a reserved name or a decimal number. The numbers of temporary
+// identities may have their prefix or not; other numbers may not have it.
 func Parse(s string) (ID, error) {
 	for i, name := range reservedNames() {
 		if s == name {
 			return ID(i), nil
 		}
 	}
-	n, err := strconv.ParseUint(s, 10, 32)
-	if err != nil {
+	digits, temporary := strings.CutPrefix(s, temporaryPrefix)
+	n, err := strconv.ParseUint(digits, 10, 32)
+	if err != nil || (temporary && !ID(n).IsTemporary()) {
 		return 0, fmt.Errorf("identity %q is neither a number of 32 bits nor the name of a reserved identity", clip(s))
 	}
 	return ID(n), nil
