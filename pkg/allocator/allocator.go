@@ -195,7 +195,8 @@ func (a *Allocator) GetEvents() AllocatorEventChan { return a.set.events }
 // Allocate returns the number of key, which the node uses from now on. isNew says that this call made the number. Each Allocate that succeeds needs one
 // [Allocator.Release]. A key that is in use on this node already costs no round trip.
 //
-// Errors of the store are met with new attempts while ctx lasts. An error that wraps [ErrExhausted] names the range that is full.
+// Errors of the store are met with new attempts while ctx lasts. An error that wraps [ErrExhausted] names the range that is full; one that wraps
+// [ErrUnassigned] comes at once from a backend that makes no numbers.
 func (a *Allocator) Allocate(ctx context.Context, key AllocatorKey) (id ID, isNew bool, err error) {
 	text, err := canonical(key)
 	if err != nil {
@@ -365,7 +366,7 @@ func (a *Allocator) acquire(ctx context.Context, lk *localKey, refs int) (id ID,
 		}
 		attempt++
 		a.noteLate(lk)
-		if ctx.Err() != nil || attempt >= maxAttempts || errors.Is(err, ErrExhausted) || errors.Is(err, kvstore.ErrClosed) || errors.Is(err, ErrClosed) {
+		if ctx.Err() != nil || attempt >= maxAttempts || errors.Is(err, ErrExhausted) || errors.Is(err, ErrUnassigned) || errors.Is(err, kvstore.ErrClosed) || errors.Is(err, ErrClosed) {
 			a.giveBack(lk)
 			return NoID, false, err
 		}

@@ -28,6 +28,8 @@ func ParseID(s string) (ID, error) {
 var (
 	// ErrExhausted says that every number of the range is taken. The error that wraps it names the range.
 	ErrExhausted = errors.New("no number is free")
+	// ErrUnassigned says that a key has no number, and that this node makes none: see [ReadOnly].
+	ErrUnassigned = errors.New("no number has been assigned")
 	// ErrIdentityNonExistent says that the store has no key for a number.
 	ErrIdentityNonExistent = errors.New("identity does not exist")
 	// ErrNotInUse says that a key was released more often than it was allocated on this node.

@@ -192,7 +192,7 @@ func (a *Allocator) repair(ctx context.Context, lk *localKey) error {
 		err := a.backend.Restore(ctx, Reference{id, lk.key})
 		var conflict *ConflictError
 		if err == nil {
-			a.log.Info("wrote a number and this node's reference to it again", "id", id, "key", lk.text)
+			a.log.Info("a number and this node's reference to it are in order again", "id", id, "key", lk.text)
 			return nil
 		}
 		if !errors.As(err, &conflict) {
