@@ -25,7 +25,10 @@ import (
 type Engine struct {
 	cfg Config
 
-	peers    map[identity.ID]*peer
+	peers map[identity.ID]*peer
+	// temporary are the labels of temporary identities that subjects have. They are nobody's peers.
+	temporary map[identity.ID]*peer
+
 	byNS     map[string][]*peer        // by namespace label, whatever its source
 	byKV     map[kv]map[*peer]struct{} // built when first needed; see labelled
 	reserved map[*peer]struct{}
@@ -123,6 +126,7 @@ func New(cfg Config) (*Engine, error) {
 	e := &Engine{
 		cfg:           cfg,
 		peers:         map[identity.ID]*peer{},
+		temporary:     map[identity.ID]*peer{},
 		byNS:          map[string][]*peer{},
 		reserved:      map[*peer]struct{}{},
 		ports:         map[identity.ID]string{},
@@ -289,25 +293,39 @@ func (e *Engine) touchSubjects(er *engineRule) {
 }
 
 // SetIdentity makes the labels of an identity known, or changes them. The identities up to
-// world-ipv6 are known from the start. Identity 0 and empty labels are ignored.
+// world-ipv6 are known from the start. Identity 0 and empty labels are ignored. The labels of a
+// temporary identity count for subjects that have it, until the last of these is removed, and for
+// nothing else: no selector of peers ever selects it.
 func (e *Engine) SetIdentity(id identity.ID, set labels.Set) {
 	if id == 0 || len(set) == 0 {
 		return
 	}
-	if old := e.peers[id]; old != nil {
-		if old.set.Equal(set) {
-			return
-		}
-		e.removePeer(old)
+	if old := e.known(id); old != nil && old.set.Equal(set) {
+		return
 	}
 	p := newPeer(&e.cfg, id, set)
-	if text := e.ports[id]; text != "" {
-		p.namedPorts, _ = ParseNamedPorts(text)
+	if id.IsTemporary() {
+		e.temporary[id] = p
+	} else {
+		if old := e.peers[id]; old != nil {
+			e.removePeer(old)
+		}
+		if text := e.ports[id]; text != "" {
+			p.namedPorts, _ = ParseNamedPorts(text)
+		}
+		e.addPeer(p)
 	}
-	e.addPeer(p)
 	for s := e.subjectsByID[id]; s != nil; s = s.next {
 		e.setSubjectPeer(s, p)
 	}
+}
+
+// known returns what was last said of an identity, as a peer or as a subject's temporary one.
+func (e *Engine) known(id identity.ID) *peer {
+	if id.IsTemporary() {
+		return e.temporary[id]
+	}
+	return e.peers[id]
 }
 
 // RemoveIdentity makes an identity unknown as a peer. Subjects that still have it keep the rules
@@ -460,7 +478,7 @@ func (e *Engine) AddSubject(s Subject) {
 	e.subjectsByID[s.Identity] = sub
 	e.markDirty(sub)
 	e.markRebind(sub)
-	if p := e.peers[s.Identity]; p != nil {
+	if p := e.known(s.Identity); p != nil {
 		e.setSubjectPeer(sub, p)
 	}
 }
@@ -505,6 +523,9 @@ func (e *Engine) RemoveSubject(s Subject) {
 	e.unfileSubject(sub)
 	delete(e.subjects, s)
 	e.unlink(sub)
+	if e.subjectsByID[sub.Identity] == nil {
+		delete(e.temporary, sub.Identity)
+	}
 	e.assign(sub, nil)
 }
 

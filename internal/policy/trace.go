@@ -15,6 +15,9 @@ import (
 type Party struct {
 	// Identity may be 0 if Labels are given; the identity itself plays no part then.
 	Identity identity.ID
+	// SeenAs, if not 0, is the identity by which the other end's rules judge this one, as that of an
+	// endpoint whose own is temporary.
+	SeenAs identity.ID
 	// Labels, if empty, are those of Identity.
 	Labels labels.Set
 	// Addr is its address, for rules about blocks of addresses; without one they do not match.
@@ -128,9 +131,17 @@ func (e *Engine) Trace(from, to Party, proto uint8, port uint16) (TraceResult, e
 	if err != nil {
 		return TraceResult{}, fmt.Errorf("destination: %w", err)
 	}
+	srcSeen, err := e.seen(from, src)
+	if err != nil {
+		return TraceResult{}, fmt.Errorf("source: %w", err)
+	}
+	dstSeen, err := e.seen(to, dst)
+	if err != nil {
+		return TraceResult{}, fmt.Errorf("destination: %w", err)
+	}
 	r := TraceResult{
-		Egress:  e.traceSide(Egress, src, dst, to.Addr, proto, port, dst.namedPorts),
-		Ingress: e.traceSide(Ingress, dst, src, from.Addr, proto, port, dst.namedPorts),
+		Egress:  e.traceSide(Egress, src, dstSeen, to.Addr, proto, port, dst.namedPorts),
+		Ingress: e.traceSide(Ingress, dst, srcSeen, from.Addr, proto, port, dst.namedPorts),
 	}
 	r.Allowed = r.Egress.Verdict.Pass() && r.Ingress.Verdict.Pass()
 	return r, nil
@@ -139,7 +150,7 @@ func (e *Engine) Trace(from, to Party, proto uint8, port uint16) (TraceResult, e
 func (e *Engine) party(p Party) (*peer, error) {
 	set, ports := p.Labels, p.NamedPorts
 	if len(set) == 0 {
-		known := e.peers[p.Identity]
+		known := e.known(p.Identity)
 		if known == nil {
 			return nil, fmt.Errorf("identity %s is not known", p.Identity)
 		}
@@ -152,6 +163,19 @@ func (e *Engine) party(p Party) (*peer, error) {
 	var err error
 	out.namedPorts, err = ParseNamedPorts(ports)
 	return out, err
+}
+
+// seen returns a party as the rules of the other one see it.
+func (e *Engine) seen(p Party, self *peer) (*peer, error) {
+	if p.SeenAs == 0 || p.SeenAs == p.Identity {
+		return self, nil
+	}
+	out, err := e.party(Party{Identity: p.SeenAs})
+	if err != nil {
+		return nil, err
+	}
+	out.namedPorts = self.namedPorts
+	return out, nil
 }
 
 // isEndpoint reports whether policy is enforced on the identity at all: it is on pods, on those
