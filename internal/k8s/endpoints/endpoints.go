@@ -24,6 +24,9 @@ type Config struct {
 	Hosts []netip.Addr
 	// Slices has other nodes' pods taken from CiliumEndpointSlices.
 	Slices bool
+	// Shared says that the operator writes status.identity of this node's objects too. Then an identity is written when the endpoint has got it, and what
+	// the operator makes of that later stands.
+	Shared bool
 	// Accept says whether a pod of another node may have an identity.
 	Accept func(identity.ID) error
 	// Interval is how often this node's objects are compared with what they should be, 10 seconds by default.
@@ -42,7 +45,8 @@ type Endpoints struct {
 
 	mu    sync.Mutex
 	want  map[k8s.Key]Local
-	have  map[k8s.Key]object // this node's objects, as the watch told them
+	have  map[k8s.Key]object      // this node's objects, as the watch told them
+	said  map[k8s.Key]identity.ID // the identity last written, or found to be there
 	dirty map[k8s.Key]bool
 	wake  chan struct{}
 }
@@ -71,7 +75,7 @@ func New(cfg Config, client *k8s.Client, cache Cache) (*Endpoints, error) {
 	}
 	return &Endpoints{
 		cfg: cfg, client: c, alpha: alpha, book: newBook(cache, cfg.Log), synced: make(chan struct{}),
-		want: map[k8s.Key]Local{}, have: map[k8s.Key]object{}, dirty: map[k8s.Key]bool{}, wake: make(chan struct{}, 1),
+		want: map[k8s.Key]Local{}, have: map[k8s.Key]object{}, said: map[k8s.Key]identity.ID{}, dirty: map[k8s.Key]bool{}, wake: make(chan struct{}, 1),
 	}, nil
 }
 
@@ -207,6 +211,7 @@ func (e *Endpoints) heard(o *v2.CiliumEndpoint) {
 func (e *Endpoints) gone(key k8s.Key) {
 	e.mu.Lock()
 	delete(e.have, key)
+	delete(e.said, key)
 	if _, wanted := e.want[key]; wanted { // deleted by somebody else, or to make room
 		e.touch(key)
 	}

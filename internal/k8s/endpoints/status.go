@@ -21,7 +21,7 @@ type Local struct {
 	// The pod.
 	Namespace, Pod, UID string
 	IPv4, IPv6          netip.Addr
-	// Identity is 0 as long as there is none for the whole cluster.
+	// Identity is 0 as long as there is none for the whole cluster. A new object then names none, and one that is there goes on to name what it did.
 	Identity       identity.ID
 	IdentityLabels labels.Set
 	// Labels are those that came with the pod.

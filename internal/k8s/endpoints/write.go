@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -17,13 +18,14 @@ import (
 
 // object is what is known of an object.
 type object struct {
-	uid    types.UID
-	owner  types.UID // of the pod it belongs to; empty if it has none
-	status v2.EndpointStatus
+	uid     types.UID
+	version string
+	owner   types.UID // of the pod it belongs to; empty if it has none
+	status  v2.EndpointStatus
 }
 
 func seen(o *v2.CiliumEndpoint) object {
-	s := object{uid: o.UID, status: o.Status}
+	s := object{uid: o.UID, version: o.ResourceVersion, status: o.Status}
 	for _, ref := range o.OwnerReferences {
 		if ref.Kind == "Pod" {
 			s.owner = ref.UID
@@ -98,10 +100,37 @@ func (e *Endpoints) adjust(ctx context.Context, want Local, have object) error {
 		return e.delete(ctx, want.Key(), have)
 	}
 	status := want.status(e.cfg.Hosts[0])
-	if same(have.status, status) {
-		return nil
+	if e.keepIdentity(want, have) {
+		status.Identity = have.status.Identity
 	}
-	return e.patch(ctx, want.Key(), have, status)
+	if !same(have.status, status) {
+		return e.patch(ctx, want, have, status)
+	}
+	e.note(want)
+	return nil
+}
+
+// keepIdentity says whether the identity that an object names is to stay. It is while this node knows none; and where the operator writes it too, once it has
+// been this one: the operator may have heard of labels before this node has, and neither is to undo what the other does.
+func (e *Endpoints) keepIdentity(want Local, have object) bool {
+	if want.Identity == 0 {
+		return true
+	}
+	if !e.cfg.Shared || have.status.Identity == nil {
+		return false
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return have.status.Identity.ID == int64(want.Identity) || e.said[want.Key()] == want.Identity
+}
+
+// note remembers which identity an object was brought to.
+func (e *Endpoints) note(l Local) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if l.Identity != 0 {
+		e.said[l.Key()] = l.Identity
+	}
 }
 
 // same compares what this node writes; what others wrote into other fields is left alone.
@@ -131,17 +160,23 @@ func (e *Endpoints) create(ctx context.Context, l Local) error {
 	if err != nil {
 		return fmt.Errorf("create CiliumEndpoint %s: %w", l.Key(), err)
 	}
+	e.note(l)
 	return nil
 }
 
-func (e *Endpoints) patch(ctx context.Context, key k8s.Key, have object, status v2.EndpointStatus) error {
+func (e *Endpoints) patch(ctx context.Context, want Local, have object, status v2.EndpointStatus) error {
+	key := want.Key()
 	type op struct {
 		Op    string `json:"op"`
 		Path  string `json:"path"`
 		Value any    `json:"value"`
 	}
 	// "add" also replaces, and works on an object without a status.
-	body, err := json.Marshal([]op{{"test", "/metadata/uid", have.uid}, {"add", "/status", status}})
+	ops := []op{{"test", "/metadata/uid", have.uid}, {"add", "/status", status}}
+	if e.cfg.Shared { // what the operator wrote meanwhile must not be undone unseen
+		ops = slices.Insert(ops, 1, op{"test", "/metadata/resourceVersion", have.version})
+	}
+	body, err := json.Marshal(ops)
 	if err != nil {
 		return err
 	}
@@ -152,6 +187,7 @@ func (e *Endpoints) patch(ctx context.Context, key k8s.Key, have object, status 
 	if err != nil {
 		return fmt.Errorf("patch CiliumEndpoint %s: %w", key, err)
 	}
+	e.note(want)
 	return nil
 }
 
