@@ -731,6 +731,12 @@ type Identity struct {
 	// Labels Labels written source:key=value
 	Labels       Labels `json:"labels,omitempty,omitzero"`
 	LabelsSHA256 string `json:"labelsSHA256,omitempty,omitzero"`
+
+	// SeenAs By which number everybody else judges an endpoint whose identity is temporary.
+	SeenAs int `json:"seenAs,omitempty,omitzero"`
+
+	// Temporary The number means something on this node only: the cluster has none for the labels yet.
+	Temporary bool `json:"temporary,omitempty,omitzero"`
 }
 
 // IdentityEndpoints defines model for IdentityEndpoints.

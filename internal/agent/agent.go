@@ -82,6 +82,7 @@ type api struct {
 	parts            *parts
 	metrics          *metricsSet
 	stopping         chan struct{} // closed when the agent ends
+	inForce          chan struct{} // closed when policy is that of everything there was to hear
 
 	mu      sync.Mutex
 	devices datapath.Devices
@@ -151,7 +152,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 	// ---- pure parts and tables ------------------------------------------------------------------
 	a := &api{
 		cfg: cfg, version: ag.version, flagValues: ag.flags, maps: kernel, programs: programs,
-		registry: endpoint.NewRegistry(), cache: ipcache.New(), nodeClients: newNodeClients(), parts: newParts(),
+		registry: endpoint.NewRegistry(), cache: ipcache.New(), nodeClients: newNodeClients(), parts: newParts(), inForce: make(chan struct{}),
 		metrics: newMetrics(), hub: newHub(log, kernel), stopping: make(chan struct{}),
 	}
 	engine, err := newEngine(cfg)
@@ -331,6 +332,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 		}
 		return nil
 	})
+	run.start("temporary-identities", a.settleIdentities)
 	run.start("synced", func(ctx context.Context) error { return a.whenSynced(ctx, gate, addrTable, shared, ruleBook, log) })
 	run.start("restored", func(ctx context.Context) error {
 		err := a.lifecycle.Reacquire(ctx)
@@ -414,8 +416,16 @@ func newPool(cfg Config, registry *endpoint.Registry, log *slog.Logger) (*ipam.I
 	return ipam.New(pc)
 }
 
-// numberStore opens what keeps the cluster's identities.
+// numberStore opens what keeps the cluster's identities. Where the operator alone makes them it can only be read.
 func numberStore(cfg Config, facts nodeFacts, backend kvstore.Backend, cluster *kube, first, last identity.ID, log *slog.Logger) (allocator.Backend, error) {
+	store, err := openNumberStore(cfg, facts, backend, cluster, first, last, log)
+	if err != nil || cfg.management().Agent() {
+		return store, err
+	}
+	return allocator.ReadOnly(store), nil
+}
+
+func openNumberStore(cfg Config, facts nodeFacts, backend kvstore.Backend, cluster *kube, first, last identity.ID, log *slog.Logger) (allocator.Backend, error) {
 	if cfg.identityMode() == identityCRD {
 		return k8sids.New(k8sids.Config{Client: cluster.client, First: allocator.ID(first), Last: allocator.ID(last), KeyType: labelKey{}, Log: log})
 	}
@@ -442,7 +452,7 @@ func newIdentities(cfg Config, store allocator.Backend, first, last identity.ID,
 	}
 	return &identities{
 		log: log, alloc: alloc, events: events, fixed: fixedSet, known: map[identity.ID]labels.Set{},
-		first: first, last: last,
+		first: first, last: last, mode: cfg.management(), temps: identity.NewTemporaries(), arrived: make(chan struct{}, 1),
 		wellKnown: identity.WellKnownIdentities(cfg.ClusterName, "kube-system"),
 	}, nil
 }

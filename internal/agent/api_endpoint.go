@@ -434,7 +434,16 @@ func endpointSpec(row endpoint.Endpoint) rest.EndpointConfigurationSpec {
 }
 
 func identityModel(id identity.ID, l labels.Set) rest.Identity {
-	return rest.Identity{ID: int(id), Labels: l.Strings()}
+	return rest.Identity{ID: int(id), Labels: l.Strings(), Temporary: id.IsTemporary()}
+}
+
+// endpointIdentity is the identity of a row.
+func endpointIdentity(row endpoint.Endpoint) rest.Identity {
+	m := identityModel(row.Identity, row.IdentityLabels)
+	if m.Temporary {
+		m.SeenAs = int(row.Seen())
+	}
+	return m
 }
 
 // endpointModel is the API's form of a row.
@@ -452,7 +461,7 @@ func (a *api) endpointModel(row endpoint.Endpoint) rest.Endpoint {
 			CNIAttachmentID: row.AttachmentID(), ContainerID: row.ContainerID, ContainerName: row.ContainerName,
 			K8SNamespace: row.Namespace, K8SPodName: row.PodName, PodName: row.Pod(),
 		},
-		Identity: identityModel(row.Identity, row.IdentityLabels), Labels: labelStatus(row), Realized: endpointSpec(row),
+		Identity: endpointIdentity(row), Labels: labelStatus(row), Realized: endpointSpec(row),
 		Health: a.endpointHealth(row), Log: logModel(row),
 		Networking: rest.EndpointNetworking{
 			Addressing: []rest.AddressPair{pair}, HostAddressing: a.hostAddressing(), HostMAC: row.HostMAC.String(), MAC: row.MAC.String(),

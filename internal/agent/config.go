@@ -15,6 +15,7 @@ import (
 
 	"github.com/hawser-net/hawser/internal/cniconf"
 	"github.com/hawser-net/hawser/internal/datapath/maps"
+	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/k8s/policies"
 	"github.com/hawser-net/hawser/pkg/kvstore/dial"
@@ -73,6 +74,8 @@ type Config struct {
 	EndpointSlices bool
 	// IdentityMode is where identities are kept: crd, kvstore, or empty for the first without a key-value store.
 	IdentityMode string
+	// ManagementMode and ManageCID say together who makes identities; see management.
+	ManagementMode, ManageCID string
 	// IPAM is who says which addresses this node's pods get, where IPv4Range and IPv6Range do not: kubernetes or cluster-pool.
 	IPAM string
 
@@ -165,6 +168,10 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.CRDWait, "crd-wait-timeout", c.CRDWait, "how long the custom resources may be missing before the agent gives up")
 	fs.BoolVar(&c.EndpointSlices, "enable-cilium-endpoint-slice", c.EndpointSlices, "learn of other nodes' pods from CiliumEndpointSlices, which the operator must make")
 	fs.StringVar(&c.IdentityMode, "identity-allocation-mode", c.IdentityMode, "where identities are kept: crd or kvstore; by default kvstore if there is one, else crd")
+	fs.StringVar(&c.ManagementMode, identity.ManagementFlag, c.ManagementMode,
+		"who makes identities: agent (the default), operator or both; with operator a pod whose identity is not known yet starts with a temporary one")
+	fs.StringVar(&c.ManageCID, identity.ManageCIDFlag, c.ManageCID, "true is the same as --identity-management-mode=operator, false the same as agent")
+	fs.Lookup(identity.ManageCIDFlag).NoOptDefVal = "true"
 	fs.StringVar(&c.IPAM, "ipam", c.IPAM, "who says which addresses this node's pods get in Kubernetes, if no range is given: cluster-pool (the operator) or kubernetes (the Node)")
 	fs.StringVar(&c.EnablePolicy, "enable-policy", c.EnablePolicy, "when policy is enforced: default (for endpoints that a rule selects), always or never")
 	fs.StringVar(&c.AllowLocalhost, "allow-localhost", c.AllowLocalhost, "whether the node may always reach its own pods: always, auto (the same until there is a host firewall) or policy")
@@ -219,6 +226,15 @@ func (c *Config) identityMode() string {
 	return identityKVStore
 }
 
+// management is who makes identities, of a configuration that is valid.
+func (c *Config) management() identity.Management {
+	m, err := identity.ParseManagement(c.ManagementMode, c.ManageCID)
+	if err != nil {
+		return identity.ManagedByAgent
+	}
+	return m
+}
+
 var clusterNameForm = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
 
 // Validate checks every option and joins all faults in one error.
@@ -265,6 +281,11 @@ func (c *Config) Validate() error {
 		errs = append(errs, c.K8s.Validate(), c.Policies.Validate())
 	} else if c.IdentityMode == identityCRD {
 		bad("--identity-allocation-mode: %s needs --enable-k8s", identityCRD)
+	}
+	if m, err := identity.ParseManagement(c.ManagementMode, c.ManageCID); err != nil {
+		errs = append(errs, err)
+	} else if m.Operator() && !c.EnableK8s && c.KVStore == "" {
+		bad("--%s: %s needs --enable-k8s or --kvstore: a node on its own has no operator", identity.ManagementFlag, m)
 	}
 	checkRange := func(flag, value string, v4 bool) {
 		p, err := netip.ParsePrefix(value)

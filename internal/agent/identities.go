@@ -58,7 +58,7 @@ func (k labelKey) PutKeyFromMap(m map[string]string) (allocator.AllocatorKey, er
 }
 
 // identities numbers label sets: reserved, fixed and well-known ones by rule, all others by the
-// cluster's allocator. It also keeps what is known of all identities, for policy and display.
+// cluster's allocator, or by temporary numbers as long as that has none. It also keeps what is known of all identities, for policy and display.
 type identities struct {
 	log       *slog.Logger
 	alloc     *allocator.Allocator
@@ -68,6 +68,11 @@ type identities struct {
 	// The numbers that this cluster gives to label sets. The store is written by every node: what
 	// it says of any other number, or of labels that nobody can choose, is not believed.
 	first, last identity.ID
+	// mode says who makes numbers.
+	mode  identity.Management
+	temps *identity.Temporaries
+	// arrived says that a number came for which a temporary one may stand.
+	arrived chan struct{}
 
 	mu    sync.RWMutex
 	known map[identity.ID]labels.Set
@@ -95,6 +100,14 @@ func (ids *identities) Acquire(ctx context.Context, set labels.Set) (identity.ID
 	if id, ok, err := ids.byRule(set); ok || err != nil {
 		return id, err
 	}
+	if !ids.mode.Agent() {
+		return ids.acquireKnown(ctx, set)
+	}
+	return ids.allocate(ctx, set)
+}
+
+// allocate asks the allocator.
+func (ids *identities) allocate(ctx context.Context, set labels.Set) (identity.ID, error) {
 	id, _, err := ids.alloc.Allocate(ctx, labelKey{set})
 	if err != nil {
 		return 0, err
@@ -125,7 +138,11 @@ func (ids *identities) believable(id identity.ID, set labels.Set) error {
 }
 
 // Release gives the reference back.
-func (ids *identities) Release(ctx context.Context, set labels.Set) error {
+func (ids *identities) Release(ctx context.Context, id identity.ID, set labels.Set) error {
+	if id.IsTemporary() {
+		ids.releaseTemporary(id)
+		return nil
+	}
 	if _, ok, err := ids.byRule(set); ok || err != nil {
 		return nil
 	}
@@ -134,11 +151,17 @@ func (ids *identities) Release(ctx context.Context, set labels.Set) error {
 }
 
 // recall takes the identities of restored endpoints into use as they were, so that neither these nor new pods with the same labels have to wait for a store
-// that is away. The function it returns gives these uses back, when the endpoints have their own.
+// that is away. The function it returns gives these uses back, when the endpoints have their own. Temporary identities are the endpoints' own from here on.
 func (ids *identities) recall(rows []endpoint.Endpoint) (forgo func(ctx context.Context)) {
 	var assumed []labels.Set
 	for _, row := range rows {
 		if _, ok, err := ids.byRule(row.IdentityLabels); ok || err != nil || row.Identity == 0 {
+			continue
+		}
+		if row.Identity.IsTemporary() {
+			if err := ids.retake(row); err != nil {
+				ids.log.Error("an endpoint's temporary identity cannot be kept over the restart", "endpoint", row.ID, "error", err)
+			}
 			continue
 		}
 		err := ids.believable(row.Identity, row.IdentityLabels)
@@ -239,6 +262,9 @@ func (ids *identities) run(ctx context.Context, sink identitySink, synced func()
 		}
 		if err := ids.hand(sink, upserts, slices.Sorted(maps.Keys(deletes))); err != nil {
 			ids.log.Error("policy is not in force in full", "error", err)
+		}
+		if len(upserts) > 0 {
+			ids.announce() // after the rule sets of others know the numbers
 		}
 		for _, ev := range moved {
 			if key, ok := ev.Key.(labelKey); ok {

@@ -22,7 +22,7 @@ func TestStoreCannotRedefineIdentities(t *testing.T) {
 	t.Parallel()
 	ids := &identities{
 		log: slog.New(slog.DiscardHandler), events: make(allocator.AllocatorEventChan, 64),
-		known: map[identity.ID]labels.Set{}, first: 256, last: 65535,
+		known: map[identity.ID]labels.Set{}, first: 256, last: 65535, temps: identity.NewTemporaries(),
 	}
 	set := func(s string) labelKey {
 		parsed, err := labels.ParseKV(s)

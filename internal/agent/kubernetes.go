@@ -116,7 +116,7 @@ func (k *kube) join(a *api, facts nodeFacts) error {
 		return err
 	}
 	k.endpoints, err = endpoints.New(endpoints.Config{
-		Hosts: facts.hosts(), Slices: k.cfg.EndpointSlices, Accept: k.acceptable, Log: k.log,
+		Hosts: facts.hosts(), Slices: k.cfg.EndpointSlices, Shared: k.cfg.management().Operator(), Accept: k.acceptable, Log: k.log,
 	}, k.client, cache)
 	if err != nil {
 		return err
@@ -303,8 +303,14 @@ const relabelRetry = 2 * time.Second
 // relabelWorkers is how many pods' labels are changed at once: each may wait for an identity.
 const relabelWorkers = 16
 
-// followLabels gives endpoints the labels that their pods have now, until ctx ends.
+// followLabels gives endpoints the labels that their pods have now, until ctx ends. It begins when new pods can be judged: an endpoint of before a restart
+// would get rules that were heard in part.
 func (k *kube) followLabels(ctx context.Context) error {
+	select {
+	case <-k.open:
+	case <-ctx.Done():
+		return nil
+	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	slots := make(chan struct{}, relabelWorkers)
@@ -368,9 +374,13 @@ func (k *kube) forgetGone() {
 
 // localEndpoint is what other nodes are told of an endpoint.
 func localEndpoint(row endpoint.Endpoint, ports []ipcache.NamedPort) endpoints.Local {
+	id := row.Identity
+	if id.IsTemporary() {
+		id = 0 // what the object says of it stays
+	}
 	return endpoints.Local{
 		Number: row.ID, Attachment: row.AttachmentID(), Namespace: row.Namespace, Pod: row.PodName, UID: row.PodUID, IPv4: row.IPv4, IPv6: row.IPv6,
-		Identity: row.Identity, IdentityLabels: row.IdentityLabels, Labels: row.Labels, NamedPorts: ports, State: string(row.State),
+		Identity: id, IdentityLabels: row.IdentityLabels, Labels: row.Labels, NamedPorts: ports, State: string(row.State),
 	}
 }
 

@@ -127,6 +127,8 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 		switch {
 		case k.id.IsReserved():
 			kinds["reserved"]++
+		case k.id.IsTemporary():
+			kinds["temporary"]++
 		case k.id.IsLocal():
 			kinds["node_local"]++
 		default:

@@ -40,7 +40,7 @@ const announceWait = 500 * time.Millisecond
 // announceLate is the wait while the store was away the last time.
 const announceLate = 10 * time.Millisecond
 
-// Place claims the row's addresses and tells the other nodes.
+// Place claims the row's addresses and tells the other nodes. A temporary identity is told to nobody: see endpoint.Endpoint.Seen.
 func (p *placer) Place(ctx context.Context, row endpoint.Endpoint) error {
 	owner := strconv.Itoa(int(row.ID))
 	var ports []ipcache.NamedPort
@@ -59,12 +59,12 @@ func (p *placer) Place(ctx context.Context, row endpoint.Endpoint) error {
 	for _, ip := range row.Addresses() {
 		prefix := ipcache.Single(ip)
 		rev, err := p.cache.Upsert(prefix, ipcache.Claim{
-			Source: ipcache.Endpoint, Owner: owner, Identity: row.Identity, Namespace: row.Namespace, Pod: row.PodName, NamedPorts: ports,
+			Source: ipcache.Endpoint, Owner: owner, Identity: row.Seen(), Namespace: row.Namespace, Pod: row.PodName, NamedPorts: ports,
 		})
 		errs = append(errs, err)
 		revision = max(revision, rev)
 		rev, err = p.shared.Announce(ipcache.Pair{
-			Prefix: prefix, Host: p.facts.hostFor(ip), Identity: row.Identity, Namespace: row.Namespace, Pod: row.PodName, NamedPorts: ports,
+			Prefix: prefix, Host: p.facts.hostFor(ip), Identity: row.Seen(), Namespace: row.Namespace, Pod: row.PodName, NamedPorts: ports,
 			Metadata: fmt.Sprintf("cilium-global:%s:%s:%d", p.cfg.ClusterName, p.cfg.NodeName, row.ID),
 		})
 		errs = append(errs, err)

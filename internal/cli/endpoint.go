@@ -15,6 +15,7 @@ import (
 
 	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/api/rest/client"
+	"github.com/hawser-net/hawser/internal/identity"
 )
 
 const endpointIDHelp = `An endpoint is named by its number on this node or by a prefixed name:
@@ -102,17 +103,20 @@ func (a *app) writeEndpoints(w io.Writer, eps []rest.Endpoint, noHeaders bool) e
 	for _, ep := range eps {
 		ingress, egress := enforcement(ep.Status.Policy.Realized.PolicyEnabled)
 		v4, v6 := addresses(ep)
-		t.row(ep.ID, ingress, egress, identityText(ep.Status.Identity.ID), endpointLabels(ep), v6, v4, endpointState(ep.Status.State))
+		t.row(ep.ID, ingress, egress, identityText(ep.Status.Identity), endpointLabels(ep), v6, v4, endpointState(ep.Status.State))
 	}
 	return t.write(w)
 }
 
 // identityText is an identity's number; an endpoint that has none yet shows so.
-func identityText(id int) string {
-	if id == 0 {
+func identityText(id rest.Identity) string {
+	switch {
+	case id.ID == 0:
 		return "<none>"
+	case id.Temporary:
+		return strconv.Itoa(id.ID) + " (temporary)"
 	}
-	return strconv.Itoa(id)
+	return strconv.Itoa(id.ID)
 }
 
 func enforcement(p rest.EndpointPolicyEnabled) (ingress, egress string) {
@@ -192,7 +196,10 @@ func (a *app) writeEndpoint(w io.Writer, ep rest.Endpoint) error {
 	f.add("Name", endpointName(ep))
 	f.add("State", endpointState(st.State))
 	f.add("Health", healthCell(st.Health.OverallHealth))
-	f.add("Identity", identityText(st.Identity.ID))
+	f.add("Identity", identityText(st.Identity))
+	if st.Identity.Temporary {
+		f.add("Seen by others as", identity.ID(st.Identity.SeenAs).String())
+	}
 	f.add("Labels", endpointLabels(ep))
 	f.add("User labels", slices.Sorted(slices.Values(st.Labels.Realized.User)))
 	f.add("Information labels", slices.Sorted(slices.Values(st.Labels.Derived)))

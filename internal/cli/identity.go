@@ -27,7 +27,7 @@ func sortIdentities(ids []rest.Identity) {
 func (a *app) writeIdentities(w io.Writer, ids []rest.Identity) error {
 	t := a.table("ID", "LABELS")
 	for _, id := range ids {
-		t.row(id.ID, slices.Sorted(slices.Values(id.Labels)))
+		t.row(identityText(id), slices.Sorted(slices.Values(id.Labels)))
 	}
 	return t.write(w)
 }
@@ -94,7 +94,7 @@ func (a *app) listIdentityEndpoints(cmd *cobra.Command, c *client.Client, out *o
 	return out.print(cmd.OutOrStdout(), ids, func(w io.Writer) error {
 		t := a.table("ID", "LABELS", "REFCOUNT")
 		for _, id := range ids {
-			t.row(id.Identity.ID, slices.Sorted(slices.Values(id.Identity.Labels)), id.RefCount)
+			t.row(identityText(id.Identity), slices.Sorted(slices.Values(id.Identity.Labels)), id.RefCount)
 		}
 		return t.write(w)
 	})

@@ -85,11 +85,14 @@ type Endpoint struct {
 	User     labels.Set `json:"user-labels,omitempty"`
 	Disabled labels.Set `json:"disabled-labels,omitempty"`
 	// IdentityLabels and InfoLabels are the division of the labels by the identity filter.
-	IdentityLabels labels.Set         `json:"identity-labels"`
-	InfoLabels     labels.Set         `json:"info-labels,omitempty"`
-	Identity       identity.ID        `json:"identity"`
-	NamedPorts     []policy.NamedPort `json:"named-ports,omitempty"`
-	Created        time.Time          `json:"created"`
+	IdentityLabels labels.Set  `json:"identity-labels"`
+	InfoLabels     labels.Set  `json:"info-labels,omitempty"`
+	Identity       identity.ID `json:"identity"`
+	// Known is the identity by which the cluster knows the endpoint while its own is temporary: the
+	// last one that it had, or 0. See Seen.
+	Known      identity.ID        `json:"known-identity,omitempty"`
+	NamedPorts []policy.NamedPort `json:"named-ports,omitempty"`
+	Created    time.Time          `json:"created"`
 
 	// State and what follows describe the realisation; they are not restored from disk.
 	State State `json:"state"`
@@ -134,11 +137,38 @@ func (e Endpoint) withLog(now time.Time, ok bool, message string) Endpoint {
 	return e
 }
 
+// Seen returns the identity that the endpoint's packets carry and by which everybody else judges it,
+// on this node and on others. That is its own, unless that is temporary: then it is the one by which
+// the cluster last knew it, because nobody has told the others anything else yet; or init if it had
+// none. A temporary identity itself decides by which rules the endpoint's packets are judged on its
+// own side and is never seen by anybody.
+func (e Endpoint) Seen() identity.ID {
+	switch {
+	case !e.Identity.IsTemporary():
+		return e.Identity
+	case e.Known != 0:
+		return e.Known
+	}
+	return identity.Init
+}
+
+// become returns the row with another identity.
+func (e Endpoint) become(id identity.ID) Endpoint {
+	switch {
+	case !id.IsTemporary():
+		e.Known = 0
+	case e.Identity != 0 && !e.Identity.IsTemporary():
+		e.Known = e.Identity
+	}
+	e.Identity = id
+	return e
+}
+
 // datapathRow is the kernel row of the endpoint under the given policy binding.
 func (e Endpoint) datapathRow(ruleSet datapath.RuleSetID, generation uint32, locked bool) datapath.Endpoint {
 	return datapath.Endpoint{
 		ID: e.ID, IfIndex: e.IfIndex, IfName: e.IfName, MAC: e.MAC, HostMAC: e.HostMAC,
-		IPv4: e.IPv4, IPv6: e.IPv6, Identity: uint32(e.Identity),
+		IPv4: e.IPv4, IPv6: e.IPv6, Identity: uint32(e.Seen()),
 		RuleSet: ruleSet, PolicyGeneration: generation, Locked: locked,
 	}
 }

@@ -43,10 +43,13 @@ type machine struct {
 
 	// Parts of the agent: reset by a restart.
 	numbers map[string]identity.ID // survive it: the cluster's
-	next    identity.ID
-	refs    map[string]int
-	given   map[netip.Addr]string
-	placed  map[netip.Addr]identity.ID
+	// withheld: nobody gives label sets numbers that have none.
+	withheld  bool
+	temporary *identity.Temporaries
+	next      identity.ID
+	refs      map[string]int
+	given     map[netip.Addr]string
+	placed    map[netip.Addr]identity.ID
 }
 
 func newMachine() *machine {
@@ -259,21 +262,39 @@ func (m fakeIdentities) Acquire(ctx context.Context, set labels.Set) (identity.I
 	}
 	err := m.do("Acquire", func() error {
 		key := set.String()
+		if m.numbers[key] == 0 && m.withheld {
+			var err error
+			if id, err = m.temporary.Acquire(set); err == nil {
+				m.refs[refKey(id, set)]++
+			}
+			return err
+		}
 		if m.numbers[key] == 0 {
 			m.next++
 			m.numbers[key] = m.next
 		}
-		m.refs[key]++
 		id = m.numbers[key]
+		m.refs[refKey(id, set)]++
 		return nil
 	})
 	return id, err
 }
 
-func (m fakeIdentities) Release(_ context.Context, set labels.Set) error {
+// refKey tells references to the number of a label set from those to its temporary one.
+func refKey(id identity.ID, set labels.Set) string {
+	if id.IsTemporary() {
+		return "temporary " + set.String()
+	}
+	return set.String()
+}
+
+func (m fakeIdentities) Release(_ context.Context, id identity.ID, set labels.Set) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	key := set.String()
+	if id.IsTemporary() {
+		m.temporary.Release(id)
+	}
+	key := refKey(id, set)
 	if m.refs[key]--; m.refs[key] < 0 {
 		m.breach("a reference to %s was given back that nobody held", key)
 	}
@@ -331,7 +352,7 @@ func (m fakePlacer) Place(ctx context.Context, row Endpoint) error {
 	// The claim always stands; what may fail is the wait for the kernel.
 	m.mu.Lock()
 	for _, ip := range row.Addresses() {
-		m.placed[ip] = row.Identity
+		m.placed[ip] = row.Seen()
 	}
 	m.mu.Unlock()
 	return m.do("Place", func() error { return nil })
@@ -367,6 +388,7 @@ func testEngine(t testing.TB) *policy.Engine {
 func boot(t testing.TB, m *machine, dir string, change ...func(*Config)) *process {
 	t.Helper()
 	m.refs, m.given, m.placed = map[string]int{}, map[netip.Addr]string{}, map[netip.Addr]identity.ID{}
+	m.temporary = identity.NewTemporaries()
 	kernel := fakeMaps{machine: m}
 	log := slog.New(slog.DiscardHandler)
 	p, err := NewPolicy(log, testEngine(t), kernel)
@@ -405,6 +427,14 @@ func (p *process) restore() {
 	if err := p.Load(ctx); err != nil {
 		p.t.Fatal(err)
 	}
+	for _, row := range p.cfg.Registry.List() {
+		if row.Identity.IsTemporary() {
+			if err := p.machine.temporary.Restore(row.Identity, row.IdentityLabels); err != nil {
+				p.t.Fatal(err)
+			}
+			p.machine.refs[refKey(row.Identity, row.IdentityLabels)]++
+		}
+	}
 	if _, err := p.Resume(ctx); err != nil {
 		p.t.Fatal(err)
 	}
@@ -412,6 +442,9 @@ func (p *process) restore() {
 		p.t.Fatal(err)
 	}
 	if err := p.cfg.Policy.Synced(); err != nil {
+		p.t.Fatal(err)
+	}
+	if _, err := p.Settle(ctx); err != nil {
 		p.t.Fatal(err)
 	}
 }
@@ -458,10 +491,10 @@ func (p *process) audit(when string) {
 		if row.State != StateReady {
 			bad("endpoint %d is %s", row.ID, row.State)
 		}
-		refs[row.IdentityLabels.String()]++
+		refs[refKey(row.Identity, row.IdentityLabels)]++
 		kernel[row.IfIndex] = true
 		for _, ip := range row.Addresses() {
-			given[ip], placed[ip] = row.owner(), row.Identity
+			given[ip], placed[ip] = row.owner(), row.Seen()
 		}
 		k, ok := m.endpoints[row.IfIndex]
 		if !ok {
@@ -469,7 +502,7 @@ func (p *process) audit(when string) {
 			continue
 		}
 		sets[k.RuleSet] = true
-		if k.ID != row.ID || k.Identity != uint32(row.Identity) || k.IPv4 != row.IPv4 || k.IPv6 != row.IPv6 || k.Locked {
+		if k.ID != row.ID || k.Identity != uint32(row.Seen()) || identity.ID(k.Identity).IsTemporary() || k.IPv4 != row.IPv4 || k.IPv6 != row.IPv6 || k.Locked {
 			bad("endpoint %d has the kernel row %+v", row.ID, k)
 		}
 		if known, _ := p.cfg.Policy.Row(row.ID); !sameRow(known, k) {
@@ -487,6 +520,13 @@ func (p *process) audit(when string) {
 				bad("endpoint %d: rule set %d is %+v, want %+v", row.ID, k.RuleSet, have, w)
 			}
 		})
+	}
+	for _, have := range m.sets {
+		for key := range have.Entries {
+			if identity.ID(key.Identity).IsTemporary() {
+				bad("rule set %d has an entry of a temporary identity: %+v", have.ID, key)
+			}
+		}
 	}
 	for i, k := range m.endpoints {
 		if !kernel[i] {

@@ -16,11 +16,11 @@ import (
 	"github.com/hawser-net/hawser/internal/policy"
 )
 
-// Identities gives label sets their cluster-wide numbers. The endpoint holds one reference for
-// each Acquire until it calls Release.
+// Identities gives label sets their cluster-wide numbers, or temporary ones until these are known.
+// The endpoint holds one reference for each Acquire until it calls Release with what it got.
 type Identities interface {
 	Acquire(ctx context.Context, l labels.Set) (identity.ID, error)
-	Release(ctx context.Context, l labels.Set) error
+	Release(ctx context.Context, id identity.ID, l labels.Set) error
 }
 
 // Addresses is the node's address pool as an endpoint sees it.
@@ -237,7 +237,8 @@ func (l *Lifecycle) build(ctx context.Context, row Endpoint, req CreateRequest) 
 	if err != nil {
 		return row, err
 	}
-	row.Identity, row.Referenced = id, true
+	row = row.become(id)
+	row.Referenced = true
 	row, _ = l.set(row, StateRegenerating, "identity "+id.String())
 	// On disk before anything of it is in the kernel: what a crash leaves behind is found there.
 	c.Step("store")
@@ -302,7 +303,7 @@ func (l *Lifecycle) undo(row Endpoint) {
 	}
 	c.Placer.Withdraw(row)
 	if row.Referenced {
-		l.release(row.IdentityLabels)
+		l.release(row)
 	}
 	if err := c.Store.Delete(row.ID); err != nil {
 		c.Log.Error("cannot remove the record of a failed endpoint", "endpoint", row.ID, "error", err)
@@ -356,7 +357,7 @@ func (l *Lifecycle) teardown(_ context.Context, row Endpoint) (failures int) {
 	c.Placer.Withdraw(row)
 	c.Step("delete-identity")
 	if row.Referenced {
-		l.release(row.IdentityLabels)
+		l.release(row)
 	}
 	c.Step("delete-store")
 	attempt("store", c.Store.Delete(row.ID))
@@ -431,7 +432,8 @@ func (l *Lifecycle) relabel(ctx context.Context, old, row Endpoint) (Endpoint, e
 		l.set(old, StateReady, "labels not changed: "+err.Error())
 		return old, fmt.Errorf("endpoint %d keeps its labels: %w", row.ID, err)
 	}
-	row.Identity, row.Referenced = id, true
+	row = row.become(id)
+	row.Referenced = true
 	row, _ = l.set(row, StateRegenerating, "identity "+id.String())
 	if err := l.cfg.Placer.Place(ctx, row); err != nil {
 		return l.revert(old, row, err)
@@ -443,7 +445,7 @@ func (l *Lifecycle) relabel(ctx context.Context, old, row Endpoint) (Endpoint, e
 		return l.revert(old, row, err)
 	}
 	if old.Referenced {
-		l.release(old.IdentityLabels)
+		l.release(old)
 	}
 	row, _ = l.set(row, StateReady, "ready")
 	return row, nil
@@ -457,7 +459,7 @@ func (l *Lifecycle) revert(old, failed Endpoint, cause error) (Endpoint, error) 
 	if _, err := l.realise(old); err != nil {
 		cause = errors.Join(cause, err)
 	}
-	l.release(failed.IdentityLabels)
+	l.release(failed)
 	old.State = failed.State
 	old, _ = l.set(old, StateReady, "change undone: "+cause.Error())
 	return old, fmt.Errorf("endpoint %d keeps its labels: %w", old.ID, cause)
@@ -488,11 +490,11 @@ func (l *Lifecycle) acquire(ctx context.Context, set labels.Set) (identity.ID, e
 }
 
 // release gives an identity reference back. A failure costs a key that ends with its lease.
-func (l *Lifecycle) release(set labels.Set) {
+func (l *Lifecycle) release(row Endpoint) {
 	ctx, cancel := context.WithTimeout(context.Background(), l.cfg.IdentityTimeout)
 	defer cancel()
-	if err := l.cfg.Identities.Release(ctx, set); err != nil {
-		l.cfg.Log.Warn("cannot release an identity; it ends with its lease", "labels", set.String(), "error", err)
+	if err := l.cfg.Identities.Release(ctx, row.Identity, row.IdentityLabels); err != nil {
+		l.cfg.Log.Warn("cannot release an identity; it ends with its lease", "identity", row.Identity, "labels", row.IdentityLabels.String(), "error", err)
 	}
 }
 

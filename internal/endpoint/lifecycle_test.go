@@ -477,7 +477,7 @@ func TestRandomLife(t *testing.T) {
 			ref := Ref{Kind: RefAttachment, Text: testRow(n).AttachmentID()}
 			row, err := p.cfg.Registry.Find(ref)
 			there := err == nil
-			switch k := rnd.IntN(12); {
+			switch k := rnd.IntN(14); {
 			case k < 5 && !there:
 				req := namespaced(p.plug(n), apps[rnd.IntN(len(apps))])
 				_, err := p.Create(t.Context(), req)
@@ -529,6 +529,16 @@ func TestRandomLife(t *testing.T) {
 					err = p.cfg.Policy.SetIdentities(nil, []identity.ID{id})
 				}
 				log = append(log, fmt.Sprintf("identity %d: %v", id, err))
+			case k < 12:
+				m.mu.Lock()
+				if m.withheld = !m.withheld; m.withheld && rnd.IntN(2) == 0 {
+					m.numbers = map[string]identity.ID{} // for those to come: who has a number keeps it
+				}
+				log = append(log, fmt.Sprintf("identities withheld: %v", m.withheld))
+				m.mu.Unlock()
+			case k < 13:
+				waiting, err := p.Settle(t.Context())
+				log = append(log, fmt.Sprintf("settle: %d, %v", waiting, err))
 			default:
 				err := p.cfg.Policy.Retry()
 				log = append(log, fmt.Sprintf("retry: %v", err))

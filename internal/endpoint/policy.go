@@ -101,7 +101,8 @@ func NewPolicy(log *slog.Logger, engine *policy.Engine, kernel datapath.Maps) (*
 }
 
 // SubjectOf says by what the engine knows an endpoint: all endpoints of one subject share one
-// rule set.
+// rule set. A temporary identity is a subject like any other and nobody's peer: what the kernel has of
+// it is the rule set; the row carries the identity that others see.
 func SubjectOf(ep Endpoint) policy.Subject {
 	return policy.Subject{Identity: ep.Identity, NamedPorts: policy.FormatNamedPorts(ep.NamedPorts)}
 }

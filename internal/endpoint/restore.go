@@ -40,6 +40,8 @@ func (l *Lifecycle) Load(ctx context.Context) error {
 			continue
 		}
 		row.State, row.Log = "", nil
+		// Temporary numbers are this node's own: whoever keeps them has taken this one back for the row.
+		row.Referenced = row.Identity.IsTemporary()
 		row, _ = row.withState(StateRestoring, c.Now(), "restored from disk")
 		if _, err := c.Registry.insert(row); err != nil {
 			c.Log.Error("cannot restore an endpoint", "endpoint", row.ID, "error", err)
@@ -106,13 +108,14 @@ func (l *Lifecycle) Resume(ctx context.Context) (restored int, err error) {
 
 // Reacquire gives the restored endpoints their identity references again, one after another, and
 // completes those whose creation was cut off. It retries what fails until ctx ends, so that an
-// agent that starts while the key-value store is away keeps all endpoints as they are.
+// agent that starts while the key-value store is away keeps all endpoints as they are. Endpoints with
+// temporary identities are left to Settle.
 func (l *Lifecycle) Reacquire(ctx context.Context) error {
 	wait := 100 * time.Millisecond
 	for {
 		again := false
 		for _, row := range l.cfg.Registry.List() {
-			if row.State != StateRestoring {
+			if row.State != StateRestoring || row.Identity.IsTemporary() {
 				continue
 			}
 			if err := l.reacquire(ctx, row.ID); err != nil {
@@ -155,7 +158,8 @@ func (l *Lifecycle) takeUp(ctx context.Context, restored Endpoint) (Endpoint, er
 	if err != nil {
 		return restored, err
 	}
-	row.Identity, row.Referenced = got, true
+	row = row.become(got)
+	row.Referenced = true
 	if got != old {
 		// The store lost the number, or the filter changed, or there was none yet.
 		l.cfg.Log.Info("a restored endpoint has another identity", "endpoint", id, "was", old, "is", got)
@@ -167,11 +171,14 @@ func (l *Lifecycle) takeUp(ctx context.Context, restored Endpoint) (Endpoint, er
 			err = l.cfg.Store.Put(row)
 		}
 		if err != nil {
-			l.release(row.IdentityLabels)
+			l.release(row)
 			return restored, err
 		}
 	} else {
 		row.Kernel, row.PolicyRevision = l.cfg.Policy.Row(id)
+	}
+	if restored.Referenced {
+		l.release(restored)
 	}
 	row, _ = l.set(row, StateReady, "identity "+got.String())
 	return row, nil
@@ -194,10 +201,10 @@ func (l *Lifecycle) renumber(ctx context.Context, number uint16, set labels.Set,
 	unlock := l.lock(number)
 	defer unlock()
 	row, ok := l.cfg.Registry.Get(number)
-	if !ok || row.Identity == id || !row.IdentityLabels.Equal(set) {
-		return nil
+	if !ok || row.Identity == id || row.Identity.IsTemporary() || !row.IdentityLabels.Equal(set) {
+		return nil // a temporary one is replaced by Settle, which takes a reference to the other
 	}
-	row.Identity = id
+	row = row.become(id)
 	if err := l.cfg.Placer.Place(ctx, row); err != nil {
 		return err
 	}

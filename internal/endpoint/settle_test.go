@@ -1,0 +1,231 @@
+package endpoint
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/internal/policy"
+)
+
+// TestTemporaryIdentity is the section "Temporary ID" of seed 002, without a kernel: an endpoint begins without a number, is judged by the rules of its labels,
+// is known to nobody by its temporary one, and gets the cluster's in one write.
+func TestTemporaryIdentity(t *testing.T) {
+	t.Parallel()
+	m, dir := newMachine(), t.TempDir()
+	p := started(t, m, dir)
+	if err := setRules(t, p.cfg.Policy, "web", allowPorts("web", 80, 2)); err != nil {
+		t.Fatal(err)
+	}
+	m.withheld = true
+	first, err := p.Create(t.Context(), namespaced(p.plug(1), "web"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := p.Create(t.Context(), namespaced(p.plug(2), "web"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !first.Identity.IsTemporary() || first.Identity != second.Identity || first.Seen() != identity.Init {
+		t.Errorf("two endpoints of the same labels have %s and %s, seen as %s", first.Identity, second.Identity, first.Seen())
+	}
+	before := m.endpoints[first.IfIndex]
+	if rs := m.sets[before.RuleSet]; !rs.IngressEnforced || len(rs.Entries) == 0 {
+		t.Errorf("the endpoint's own policy is not enforced: %+v", rs)
+	}
+	// The rules allow the very labels that the endpoints have; their temporary number is in no entry all the same (see audit).
+	p.audit("with temporary identities")
+
+	if waiting, err := p.Settle(t.Context()); waiting != 2 || err != nil {
+		t.Errorf("nothing to settle yet: %d, %v", waiting, err)
+	}
+	p = boot(t, m, dir)
+	if err := setRules(t, p.cfg.Policy, "web", allowPorts("web", 80, 2)); err != nil {
+		t.Fatal(err)
+	}
+	p.restore()
+	for _, row := range p.cfg.Registry.List() {
+		if row.Identity != first.Identity || row.State != StateReady {
+			t.Errorf("after a restart endpoint %d is %s with %s", row.ID, row.State, row.Identity)
+		}
+	}
+	if now := m.endpoints[first.IfIndex]; !sameRow(now, before) {
+		t.Errorf("a restart has changed the kernel row %+v to %+v", before, now)
+	}
+	p.audit("after a restart")
+
+	m.withheld, m.writes = false, nil
+	before = m.endpoints[first.IfIndex]
+	if waiting, err := p.Settle(t.Context()); waiting != 0 || err != nil {
+		t.Errorf("%d still wait: %v", waiting, err)
+	}
+	p.audit("with the cluster's identity")
+	now := m.endpoints[first.IfIndex]
+	rows := 0
+	for _, w := range m.writes {
+		var id, ruleSet int
+		if n, _ := fmt.Sscanf(w, "endpoint %d ruleset %d", &id, &ruleSet); n == 2 && id == int(first.ID) {
+			rows++
+		}
+	}
+	if rows != 1 || now.RuleSet != before.RuleSet || now.Identity != uint32(m.numbers[first.IdentityLabels.String()]) {
+		t.Errorf("row %+v became %+v in %d writes, want one with the same rule set: %q", before, now, rows, m.writes)
+	}
+	if m.temporary.Len() != 0 {
+		t.Errorf("%d temporary identities are still taken", m.temporary.Len())
+	}
+}
+
+// TestTemporaryRelabel is the section "Label changes" of seed 002: new rules at once, the old number for all others until there is another one.
+func TestTemporaryRelabel(t *testing.T) {
+	t.Parallel()
+	m, dir := newMachine(), t.TempDir()
+	p := started(t, m, dir)
+	row, err := p.Create(t.Context(), namespaced(p.plug(1), "web"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := row.Identity
+	m.withheld = true
+	tier := func(v string) labels.Set { return labels.NewSet(labels.New(labels.SourceK8s, "tier", v)) }
+	var last identity.ID
+	for _, v := range []string{"a", "b"} {
+		if row, err = p.SetLabels(t.Context(), row.ID, tier(v), nil); err != nil {
+			t.Fatal(err)
+		}
+		if !row.Identity.IsTemporary() || row.Identity == last || row.Seen() != known {
+			t.Errorf("tier %s: identity %s, seen as %s; want another temporary one, seen as %s", v, row.Identity, row.Seen(), known)
+		}
+		last = row.Identity
+		p.audit("tier " + v)
+		p = started(t, m, dir)
+		p.audit("restart with tier " + v)
+		if row, _ = p.cfg.Registry.Get(row.ID); row.Seen() != known {
+			t.Errorf("after a restart it is seen as %s", row.Seen())
+		}
+	}
+	// Back to labels whose number is known.
+	if row, err = p.SetLabels(t.Context(), row.ID, nil, nil); err != nil || row.Identity != known || row.Known != 0 {
+		t.Errorf("back to the old labels: %s (known %d), %v", row.Identity, row.Known, err)
+	}
+	p.audit("at the end")
+}
+
+// TestTemporaryRace has the number appear while endpoints are made and relabelled: none is left behind.
+func TestTemporaryRace(t *testing.T) {
+	t.Parallel()
+	m := newMachine()
+	p := started(t, m, t.TempDir())
+	m.withheld = true
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for n := 1; n <= 8; n++ {
+			row, err := p.Create(context.Background(), namespaced(p.plug(n), "web"))
+			if err == nil {
+				_, err = p.SetLabels(context.Background(), row.ID, labels.NewSet(labels.New(labels.SourceK8s, "n", fmt.Sprint(n%2))), nil)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+			if n == 4 {
+				m.mu.Lock()
+				m.withheld = false
+				m.mu.Unlock()
+			}
+		}
+	}()
+	for running := true; running; {
+		select {
+		case <-done:
+			running = false
+		default:
+		}
+		if _, err := p.Settle(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, row := range p.cfg.Registry.List() {
+		if row.Identity.IsTemporary() {
+			t.Errorf("endpoint %d still has %s", row.ID, row.Identity)
+		}
+	}
+	p.audit("at the end")
+}
+
+// TestSettleFails puts an endpoint back to its temporary identity when the replacement fails at any of its operations.
+func TestSettleFails(t *testing.T) {
+	t.Parallel()
+	for _, op := range []string{"Acquire", "Place", "UpsertEndpoint", "EnsureEndpoint"} {
+		m := newMachine()
+		p := started(t, m, t.TempDir())
+		m.withheld = true
+		row := p.mustCreate(1)
+		m.withheld = false
+		failures := 1
+		if op == "UpsertEndpoint" {
+			failures = 2 // it is tried again at once
+		}
+		m.fault = func(o string) error {
+			if o == op && failures > 0 {
+				failures--
+				return errInjected
+			}
+			return nil
+		}
+		if waiting, err := p.Settle(t.Context()); waiting != 1 || err == nil {
+			t.Errorf("%s fails: %d wait, %v", op, waiting, err)
+		}
+		if now, _ := p.cfg.Registry.Get(row.ID); now.Identity != row.Identity {
+			t.Errorf("%s fails: the endpoint has %s, it had %s", op, now.Identity, row.Identity)
+		}
+		p.audit(op + " failed")
+		if waiting, err := p.Settle(t.Context()); waiting != 0 || err != nil {
+			t.Errorf("after %s: %d wait, %v", op, waiting, err)
+		}
+		p.audit("after " + op)
+	}
+}
+
+// TestTemporaryIsNobodysPeer has a rule allow the labels of an endpoint with a temporary identity, as peers: it is not among them, its like with a number is.
+func TestTemporaryIsNobodysPeer(t *testing.T) {
+	t.Parallel()
+	m := newMachine()
+	p := started(t, m, t.TempDir())
+	spec := "  endpointSelector: {}\n  ingress:\n  - fromEndpoints: [{matchLabels: {app: web}}]\n  - fromEntities: [cluster]\n"
+	if err := setRules(t, p.cfg.Policy, "all", spec); err != nil {
+		t.Fatal(err)
+	}
+	m.withheld = true
+	row := p.mustCreateApp(1, "web")
+	if err := p.cfg.Policy.SetIdentities(map[identity.ID]labels.Set{300: row.IdentityLabels}, nil); err != nil {
+		t.Fatal(err)
+	}
+	p.audit("with a peer of the same labels") // no entry of a temporary number
+	allowed := map[identity.ID]bool{}
+	for key := range m.sets[m.row(row).RuleSet].Entries {
+		allowed[identity.ID(key.Identity)] = true
+	}
+	if !allowed[300] || !allowed[identity.Init] { // init is one of the cluster
+		t.Errorf("the rules allow %v", allowed)
+	}
+	p.cfg.Policy.View(func(e *policy.Engine) {
+		if _, known := e.Labels(row.Identity); known {
+			t.Errorf("%s is known as a peer", row.Identity)
+		}
+		for _, s := range e.Selectors() {
+			for _, id := range s.Identities {
+				if id.IsTemporary() {
+					t.Errorf("selector %s selects %s", s.Selector, id)
+				}
+			}
+		}
+	})
+	if _, err := p.Delete(t.Context(), row.ID); err != nil {
+		t.Fatal(err)
+	}
+	m.unplug(row.IfIndex)
+	p.audit("at the end")
+}
