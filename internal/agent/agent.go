@@ -223,7 +223,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 	a.lifecycle = endpoint.NewLifecycle(endpoint.Config{
 		Log: log.With("part", "endpoint"), Registry: a.registry, Store: store, Filter: filter, Identities: a.identities,
 		Addresses: addresses{a.pool}, Placer: placer, Policy: a.policy, Maps: kernel, Programs: programs, Links: links,
-		IdentityTimeout: cfg.AllocationTimeout, OrphanGrace: cfg.OrphanGrace, Step: ag.step,
+		IdentityTimeout: cfg.AllocationTimeout, SettleDelay: settleDelay, OrphanGrace: cfg.OrphanGrace, Step: ag.step,
 	})
 	filesCfg := policydir.Defaults()
 	filesCfg.Path, filesCfg.Keep = cfg.StaticCNPPath, filepath.Join(cfg.StateDir, "policies")

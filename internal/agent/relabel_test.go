@@ -138,7 +138,10 @@ func TestTemporaryRelabel(t *testing.T) {
 
 	// A label that takes a right away: gone when there is a number for the new labels, and never again.
 	c.labelPod("near", "app", "stranger")
-	c.eventually("the stranger's labels", func() bool { return slices.Contains(near.endpoint().Status.Identity.Labels, "k8s:app=stranger") })
+	c.eventually("the stranger's labels are in force", func() bool {
+		st := near.endpoint().Status
+		return slices.Contains(st.Identity.Labels, "k8s:app=stranger") && st.State == rest.EndpointStateReady
+	})
 	near.temporary("as a stranger", 2010)
 	c.blocked("the rules of its new labels hold at once", near, client.both(80)[0])
 	c.passing("nobody has told the others of the new labels", near, web.both(80)[0])

@@ -78,6 +78,10 @@ func (ids *identities) announce() {
 // settleInterval is how often endpoints with temporary identities are looked at although nothing was heard.
 const settleInterval = 5 * time.Second
 
+// settleDelay is how long other nodes are given to hear of an identity before a pod whose labels have changed begins to use it. It is many times what an API
+// server needs to tell all its clients.
+const settleDelay = time.Second
+
 // partTemporary is the name under which the status shows endpoints that wait for their identity.
 const partTemporary = "identities"
 
@@ -88,10 +92,8 @@ func (a *api) settleIdentities(ctx context.Context) error {
 	case <-ctx.Done():
 		return nil
 	}
-	tick := time.NewTicker(settleInterval)
-	defer tick.Stop()
 	for {
-		waiting := 0
+		var waiting endpoint.Waiting
 		if a.identities.temps.Len() > 0 {
 			var err error
 			waiting, err = a.lifecycle.Settle(ctx)
@@ -102,17 +104,30 @@ func (a *api) settleIdentities(ctx context.Context) error {
 				a.identities.log.Warn("some endpoints keep temporary identities for now", "error", err)
 			}
 		}
-		if waiting > 0 {
-			a.parts.set(partTemporary, rest.StateWarning, fmt.Sprintf(
-				"%d endpoints wait for an identity and have a temporary one: their own policies are enforced, others see them as %s or as before", waiting, identity.Init))
-		} else {
-			a.parts.set(partTemporary, rest.StateOk, "all endpoints have their identity")
+		a.reportWaiting(waiting.Endpoints)
+		again := settleInterval
+		if waiting.Next > 0 {
+			again = min(again, waiting.Next)
 		}
+		pause := time.NewTimer(again)
 		select {
 		case <-a.identities.arrived:
-		case <-tick.C:
+		case <-pause.C:
 		case <-ctx.Done():
+		}
+		pause.Stop()
+		if ctx.Err() != nil {
 			return nil
 		}
 	}
+}
+
+// reportWaiting says in the status how many endpoints have temporary identities.
+func (a *api) reportWaiting(n int) {
+	if n == 0 {
+		a.parts.set(partTemporary, rest.StateOk, "all endpoints have their identity")
+		return
+	}
+	a.parts.set(partTemporary, rest.StateWarning, fmt.Sprintf(
+		"%d endpoints wait for an identity and have a temporary one: their own policies are enforced, others see them as %s or as before", n, identity.Init))
 }

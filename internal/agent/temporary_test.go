@@ -312,7 +312,9 @@ func TestTemporaryStart(t *testing.T) {
 			return err == nil && slices.ContainsFunc(files, func(f rest.PolicyFile) bool { return f.Path == "k8s/NetworkPolicy/default/"+name && f.InForce })
 		})
 	}
-	app := func(n *machineNode, name, app string) *machinePod { return c.pod(n, name, map[string]string{"app": app}) }
+	app := func(n *machineNode, name, app string) *machinePod {
+		return c.pod(n, name, map[string]string{"app": app})
+	}
 	web, plain, client, other := app(n1, "web", "web"), app(n1, "plain", "plain"), app(n1, "client", "client"), app(n1, "other", "other")
 	farPlain, farClient := app(n2, "far-plain", "plain"), app(n2, "far-client", "client")
 	everyone := []*machinePod{web, plain, client, other, farPlain, farClient}
@@ -350,7 +352,9 @@ func TestTemporaryStart(t *testing.T) {
 		t.Errorf("no packet of the pods carried init: %v", seen)
 	}
 	st, err := n1.client.Health(t.Context(), false)
-	if err != nil || !slices.ContainsFunc(st.Parts, func(p rest.PartStatus) bool { return p.Name == partTemporary && p.State == rest.StateWarning && strings.Contains(p.Msg, "wait for an identity") }) {
+	if err != nil || !slices.ContainsFunc(st.Parts, func(p rest.PartStatus) bool {
+		return p.Name == partTemporary && p.State == rest.StateWarning && strings.Contains(p.Msg, "wait for an identity")
+	}) {
 		t.Errorf("the status does not say that endpoints wait: %+v, %v", st.Parts, err)
 	}
 

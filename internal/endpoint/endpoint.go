@@ -94,6 +94,9 @@ type Endpoint struct {
 	NamedPorts []policy.NamedPort `json:"named-ports,omitempty"`
 	Created    time.Time          `json:"created"`
 
+	// Due is when the identity that has become known takes the place of the temporary one; see Settle.
+	Due time.Time `json:"-"`
+
 	// State and what follows describe the realisation; they are not restored from disk.
 	State State `json:"state"`
 	// Referenced says that this process holds a reference to Identity. A restored endpoint knows
@@ -156,7 +159,7 @@ func (e Endpoint) Seen() identity.ID {
 func (e Endpoint) become(id identity.ID) Endpoint {
 	switch {
 	case !id.IsTemporary():
-		e.Known = 0
+		e.Known, e.Due = 0, time.Time{}
 	case e.Identity != 0 && !e.Identity.IsTemporary():
 		e.Known = e.Identity
 	}

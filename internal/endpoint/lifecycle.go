@@ -61,6 +61,9 @@ type Config struct {
 	Links      datapath.Links
 	// IdentityTimeout bounds the wait for an identity.
 	IdentityTimeout time.Duration
+	// SettleDelay is how long an endpoint that others know by an earlier identity keeps that after its next one has become known here, for the others to
+	// hear of it too.
+	SettleDelay time.Duration
 	// OrphanGrace is how long a pod interface without an endpoint is left alone, for the plugin
 	// that is about to make one.
 	OrphanGrace time.Duration

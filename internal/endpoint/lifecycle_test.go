@@ -538,7 +538,7 @@ func TestRandomLife(t *testing.T) {
 				m.mu.Unlock()
 			case k < 13:
 				waiting, err := p.Settle(t.Context())
-				log = append(log, fmt.Sprintf("settle: %d, %v", waiting, err))
+				log = append(log, fmt.Sprintf("settle: %+v, %v", waiting, err))
 			default:
 				err := p.cfg.Policy.Retry()
 				log = append(log, fmt.Sprintf("retry: %v", err))

@@ -5,18 +5,31 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 )
 
 // settleWorkers is how many endpoints get their identity at once: each waits for the kernel to learn of its address.
 const settleWorkers = 16
 
-// Settle gives the endpoints that have a temporary identity the cluster-wide one, where that is known by now, and returns how many still wait for theirs.
+// Waiting is what Settle leaves to do.
+type Waiting struct {
+	// Endpoints is how many have a temporary identity still.
+	Endpoints int
+	// Next is in how long Settle is to be called again although nothing was heard; 0 if it need not be.
+	Next time.Duration
+}
+
+// Settle gives the endpoints that have a temporary identity the cluster-wide one, where that is known by now.
 // The endpoint's kernel row is replaced in one write, so every packet is judged by the old identity or by the new one; its rule set is the same before and
 // after. Call it when identities have become known, and not before Policy.Synced: a restored endpoint would get rules that were heard in part.
-func (l *Lifecycle) Settle(ctx context.Context) (waiting int, err error) {
+//
+// Other nodes hear of a new identity at the same time as this one, or a moment later. A new pod has its identity at once. One that they know by the identity
+// of its earlier labels keeps that for Config.SettleDelay, so that they do not drop packets of its flows for being of an identity unheard of.
+func (l *Lifecycle) Settle(ctx context.Context) (Waiting, error) {
 	var (
 		wg    sync.WaitGroup
 		mu    sync.Mutex
+		out   Waiting
 		errs  []error
 		slots = make(chan struct{}, settleWorkers)
 	)
@@ -29,11 +42,14 @@ func (l *Lifecycle) Settle(ctx context.Context) (waiting int, err error) {
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			still, err := l.settle(ctx, row.ID)
+			still, wait, err := l.settle(ctx, row.ID)
 			mu.Lock()
 			defer mu.Unlock()
 			if still {
-				waiting++
+				out.Endpoints++
+			}
+			if wait > 0 && (out.Next == 0 || wait < out.Next) {
+				out.Next = wait
 			}
 			if err != nil {
 				errs = append(errs, err)
@@ -41,20 +57,20 @@ func (l *Lifecycle) Settle(ctx context.Context) (waiting int, err error) {
 		})
 	}
 	wg.Wait()
-	return waiting, errors.Join(errs...)
+	return out, errors.Join(errs...)
 }
 
-// settle does one endpoint.
-func (l *Lifecycle) settle(ctx context.Context, id uint16) (waiting bool, err error) {
+// settle does one endpoint, or says whether it waits for an identity, and how long for others to hear of it.
+func (l *Lifecycle) settle(ctx context.Context, id uint16) (waiting bool, wait time.Duration, err error) {
 	unlock := l.lock(id)
 	defer unlock()
 	old, ok := l.cfg.Registry.Get(id)
 	if !ok || !old.Identity.IsTemporary() || old.State == StateDisconnecting {
-		return false, nil
+		return false, 0, nil
 	}
 	got, err := l.acquire(ctx, old.IdentityLabels)
 	if err != nil {
-		return true, fmt.Errorf("endpoint %d keeps %s: %w", id, old.Identity, err)
+		return true, 0, fmt.Errorf("endpoint %d keeps %s: %w", id, old.Identity, err)
 	}
 	row := old.become(got)
 	row.Referenced = true
@@ -64,7 +80,11 @@ func (l *Lifecycle) settle(ctx context.Context, id uint16) (waiting bool, err er
 			old.Kernel, old.PolicyRevision = l.cfg.Policy.Row(id)
 			l.set(old, StateReady, "identity "+old.Identity.String())
 		}
-		return true, nil
+		return true, 0, nil
+	}
+	if wait := l.notYet(old); wait > 0 {
+		l.release(row)
+		return true, wait, nil
 	}
 	err = l.cfg.Placer.Place(ctx, row)
 	if err == nil {
@@ -75,10 +95,23 @@ func (l *Lifecycle) settle(ctx context.Context, id uint16) (waiting bool, err er
 	}
 	if err != nil {
 		_, err = l.revert(old, row, err)
-		return true, err
+		return true, 0, err
 	}
 	l.release(old)
 	l.set(row, StateReady, fmt.Sprintf("identity %s instead of %s", got, old.Identity))
 	l.cfg.Log.Info("an endpoint has its identity", "endpoint", id, "was", old.Identity, "is", got)
-	return false, nil
+	return false, 0, nil
+}
+
+// notYet returns how long an endpoint is still to be known by its earlier identity, after its next one has become known.
+func (l *Lifecycle) notYet(row Endpoint) time.Duration {
+	if row.Known == 0 || l.cfg.SettleDelay <= 0 {
+		return 0
+	}
+	now := l.cfg.Now()
+	if row.Due.IsZero() {
+		row.Due = now.Add(l.cfg.SettleDelay)
+		l.set(row, row.State, "an identity is known")
+	}
+	return row.Due.Sub(now)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/labels"
@@ -38,8 +39,8 @@ func TestTemporaryIdentity(t *testing.T) {
 	// The rules allow the very labels that the endpoints have; their temporary number is in no entry all the same (see audit).
 	p.audit("with temporary identities")
 
-	if waiting, err := p.Settle(t.Context()); waiting != 2 || err != nil {
-		t.Errorf("nothing to settle yet: %d, %v", waiting, err)
+	if waiting, err := p.Settle(t.Context()); waiting.Endpoints != 2 || err != nil {
+		t.Errorf("nothing to settle yet: %+v, %v", waiting, err)
 	}
 	p = boot(t, m, dir)
 	if err := setRules(t, p.cfg.Policy, "web", allowPorts("web", 80, 2)); err != nil {
@@ -58,8 +59,8 @@ func TestTemporaryIdentity(t *testing.T) {
 
 	m.withheld, m.writes = false, nil
 	before = m.endpoints[first.IfIndex]
-	if waiting, err := p.Settle(t.Context()); waiting != 0 || err != nil {
-		t.Errorf("%d still wait: %v", waiting, err)
+	if waiting, err := p.Settle(t.Context()); waiting.Endpoints != 0 || err != nil {
+		t.Errorf("%+v still wait: %v", waiting, err)
 	}
 	p.audit("with the cluster's identity")
 	now := m.endpoints[first.IfIndex]
@@ -105,6 +106,19 @@ func TestTemporaryRelabel(t *testing.T) {
 		if row, _ = p.cfg.Registry.Get(row.ID); row.Seen() != known {
 			t.Errorf("after a restart it is seen as %s", row.Seen())
 		}
+	}
+	// Its number becomes known; the others are given time to hear of it.
+	p = started(t, m, dir, func(c *Config) { c.SettleDelay = time.Second })
+	m.withheld = false
+	for step, want := range []Waiting{{1, time.Second}, {1, time.Second / 2}, {}} {
+		if waiting, err := p.Settle(t.Context()); err != nil || waiting != want {
+			t.Errorf("step %d: %+v, %v, want %+v", step, waiting, err, want)
+		}
+		p.audit("waiting for the others")
+		p.clock = p.clock.Add(time.Second / 2)
+	}
+	if row, _ = p.cfg.Registry.Get(row.ID); row.Identity.IsTemporary() || row.Identity == known || row.Seen() != row.Identity {
+		t.Errorf("settled as %s, seen as %s", row.Identity, row.Seen())
 	}
 	// Back to labels whose number is known.
 	if row, err = p.SetLabels(t.Context(), row.ID, nil, nil); err != nil || row.Identity != known || row.Known != 0 {
@@ -175,15 +189,15 @@ func TestSettleFails(t *testing.T) {
 			}
 			return nil
 		}
-		if waiting, err := p.Settle(t.Context()); waiting != 1 || err == nil {
-			t.Errorf("%s fails: %d wait, %v", op, waiting, err)
+		if waiting, err := p.Settle(t.Context()); waiting.Endpoints != 1 || err == nil {
+			t.Errorf("%s fails: %+v wait, %v", op, waiting, err)
 		}
 		if now, _ := p.cfg.Registry.Get(row.ID); now.Identity != row.Identity {
 			t.Errorf("%s fails: the endpoint has %s, it had %s", op, now.Identity, row.Identity)
 		}
 		p.audit(op + " failed")
-		if waiting, err := p.Settle(t.Context()); waiting != 0 || err != nil {
-			t.Errorf("after %s: %d wait, %v", op, waiting, err)
+		if waiting, err := p.Settle(t.Context()); waiting.Endpoints != 0 || err != nil {
+			t.Errorf("after %s: %+v wait, %v", op, waiting, err)
 		}
 		p.audit("after " + op)
 	}
