@@ -3,6 +3,7 @@ package kube
 import (
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -67,8 +68,9 @@ func NewManager(cfg *rest.Config, log *slog.Logger) (manager.Manager, error) {
 		Cache: cache.Options{
 			DefaultTransform: cache.TransformStripManagedFields(),
 			ByObject: map[client.Object]cache.ByObject{
-				&corev1.Pod{}:  {Transform: slimPod},
-				&corev1.Node{}: {Transform: slimNode},
+				&corev1.Pod{}:        {Transform: slimPod},
+				&corev1.Node{}:       {Transform: slimNode},
+				&v2.CiliumEndpoint{}: {Transform: slimEndpoint},
 			},
 		},
 		// Policies are read as they are, fields included that no type of ours has.
@@ -92,7 +94,10 @@ func slimPod(obj any) (any, error) {
 		return obj, nil // a tombstone
 	}
 	slimMeta(&p.ObjectMeta)
-	p.Spec = corev1.PodSpec{NodeName: p.Spec.NodeName, HostNetwork: p.Spec.HostNetwork, ServiceAccountName: p.Spec.ServiceAccountName}
+	p.Spec = corev1.PodSpec{
+		NodeName: p.Spec.NodeName, HostNetwork: p.Spec.HostNetwork, ServiceAccountName: p.Spec.ServiceAccountName,
+		InitContainers: slimContainers(p.Spec.InitContainers), Containers: slimContainers(p.Spec.Containers),
+	}
 	var ready []corev1.PodCondition
 	for _, c := range p.Status.Conditions {
 		if c.Type == corev1.PodReady {
@@ -101,6 +106,28 @@ func slimPod(obj any) (any, error) {
 	}
 	p.Status = corev1.PodStatus{Phase: p.Status.Phase, Conditions: ready, StartTime: p.Status.StartTime, PodIPs: p.Status.PodIPs, HostIP: p.Status.HostIP}
 	return p, nil
+}
+
+// slimContainers keeps what makes the named ports of a pod: nothing of containers without any.
+func slimContainers(all []corev1.Container) []corev1.Container {
+	var out []corev1.Container
+	for _, c := range all {
+		if slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.Name != "" }) {
+			out = append(out, corev1.Container{Ports: c.Ports, RestartPolicy: c.RestartPolicy})
+		}
+	}
+	return out
+}
+
+// slimEndpoint drops of a CiliumEndpoint what only its own agent reads.
+func slimEndpoint(obj any) (any, error) {
+	e, ok := obj.(*v2.CiliumEndpoint)
+	if !ok {
+		return obj, nil
+	}
+	e.ManagedFields, e.Annotations = nil, nil
+	e.Status.Controllers, e.Status.Health, e.Status.Log, e.Status.Policy = nil, nil, nil, nil
+	return e, nil
 }
 
 // slimNode keeps a node's taints and conditions.

@@ -1,0 +1,382 @@
+package endpointslices
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/api/v2alpha1"
+)
+
+const (
+	// PriorityAnnotation on a namespace, with the value PriorityValue, has its slices written before others.
+	PriorityAnnotation = "cilium.io/ces-namespace"
+	PriorityValue      = "priority"
+)
+
+// requestTimeout bounds one request to the API server.
+const requestTimeout = 30 * time.Second
+
+// Setup adds what makes slices to m; or, if there are to be none, their deletion. resolve is needed in slim mode only.
+func Setup(m manager.Manager, cfg Config, resolve Resolve, reg prometheus.Registerer, log *slog.Logger) error {
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	if !cfg.Enable {
+		return setupWipe(m, log)
+	}
+	mt, err := newMetrics(reg)
+	if err != nil {
+		return err
+	}
+	rates, err := ParseRates(cfg.Rates)
+	if err != nil {
+		return err
+	}
+	c := &controller{
+		client: m.GetClient(), live: m.GetAPIReader(), cache: m.GetCache(), log: log, metrics: mt, rates: rates,
+		book: newBook(cfg.Max, randomName), agenda: newAgenda(cfg.Delay), urgent: map[string]bool{}, nodes: map[string]bool{}, wake: make(chan struct{}, 1),
+	}
+	c.limiter = rate.NewLimiter(limitOf(rates.For(0)))
+	if cfg.Mode == ModeSlim {
+		if resolve == nil {
+			return errors.New("slices without CiliumEndpoints: nothing says which labels make an identity")
+		}
+		c.slim = newSlim(resolve)
+	}
+	return m.Add(c)
+}
+
+func limitOf(r Rate) (rate.Limit, int) { return rate.Limit(r.Limit), r.Burst }
+
+// controller keeps the slices of the server in line with the book.
+type controller struct {
+	client  client.Client
+	live    client.Reader
+	cache   cache.Cache
+	log     *slog.Logger
+	metrics *metrics
+	rates   Rates
+	limiter *rate.Limiter
+	wake    chan struct{}
+
+	mu     sync.Mutex
+	book   *book
+	agenda *agenda
+	slim   *slim           // nil if CiliumEndpoints are the source
+	urgent map[string]bool // namespaces with priority
+	nodes  map[string]bool
+}
+
+// Start implements [manager.Runnable].
+func (c *controller) Start(ctx context.Context) error {
+	heard, err := c.watch(ctx)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return fmt.Errorf("controller of CiliumEndpointSlices: %w", err)
+	}
+	if !toolscache.WaitForCacheSync(ctx.Done(), heard...) {
+		return nil
+	}
+	c.mu.Lock()
+	if c.slim != nil {
+		c.slim.apply(c.book)
+	}
+	c.book.begin()
+	c.plan()
+	slices, endpoints := len(c.book.slices), len(c.book.want)
+	c.mu.Unlock()
+	c.log.Info("making CiliumEndpointSlices", "slices", slices, "endpoints", endpoints)
+	c.work(ctx)
+	return nil
+}
+
+// ---- hearing ------------------------------------------------------------------------------------
+
+// watch has the book told of everything. What it returns tells when all was that exists.
+func (c *controller) watch(ctx context.Context) ([]toolscache.InformerSynced, error) {
+	var heard []toolscache.InformerSynced
+	add := func(synced toolscache.InformerSynced, err error) error {
+		heard = append(heard, synced)
+		return err
+	}
+	err := errors.Join(
+		add(follow(ctx, c, &v2alpha1.CiliumEndpointSlice{}, c.book.observe, func(o *v2alpha1.CiliumEndpointSlice) { c.book.gone(o.Name, o.UID) })),
+		add(follow(ctx, c, &corev1.Namespace{}, c.namespace, func(o *corev1.Namespace) {
+			delete(c.urgent, o.Name)
+			if c.slim != nil {
+				c.slim.dropNamespace(o.Name)
+			}
+		})),
+		add(follow(ctx, c, &v2.CiliumNode{}, c.node, func(o *v2.CiliumNode) {
+			delete(c.nodes, o.Name)
+			c.limit()
+			if c.slim != nil {
+				c.slim.dropNode(o.Name)
+			}
+		})),
+	)
+	if err != nil {
+		return nil, err
+	}
+	if c.slim == nil {
+		err = add(follow(ctx, c, &v2.CiliumEndpoint{},
+			func(o *v2.CiliumEndpoint) { c.book.set(client.ObjectKeyFromObject(o), ofEndpoint(o)) },
+			func(o *v2.CiliumEndpoint) { c.book.set(client.ObjectKeyFromObject(o), nil) }))
+		return heard, err
+	}
+	err = errors.Join(
+		add(follow(ctx, c, &corev1.Pod{}, c.slim.setPod, func(o *corev1.Pod) { c.slim.dropPod(client.ObjectKeyFromObject(o)) })),
+		add(follow(ctx, c, &v2.CiliumIdentity{}, c.slim.setIdentity, func(o *v2.CiliumIdentity) { c.slim.dropIdentity(o.Name) })),
+	)
+	return heard, err
+}
+
+// follow has a kind's objects told, one at a time, with the lock held; what then may have to be written comes on the agenda.
+func follow[T client.Object](ctx context.Context, c *controller, kind T, set, drop func(T)) (toolscache.InformerSynced, error) {
+	informer, err := c.cache.GetInformer(ctx, kind, cache.BlockUntilSynced(false))
+	if err != nil {
+		return nil, fmt.Errorf("watching %T: %w", kind, err)
+	}
+	tell := func(f func(T), o any) {
+		if gone, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
+			o = gone.Obj
+		}
+		obj, ok := o.(T)
+		if !ok {
+			return
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		f(obj)
+		c.plan()
+	}
+	reg, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc: func(o any) { tell(set, o) }, UpdateFunc: func(_, o any) { tell(set, o) }, DeleteFunc: func(o any) { tell(drop, o) },
+	})
+	if err != nil {
+		return nil, fmt.Errorf("watching %T: %w", kind, err)
+	}
+	return reg.HasSynced, nil
+}
+
+func (c *controller) namespace(o *corev1.Namespace) {
+	if o.Annotations[PriorityAnnotation] == PriorityValue {
+		c.urgent[o.Name] = true
+	} else {
+		delete(c.urgent, o.Name)
+	}
+	if c.slim != nil {
+		c.slim.setNamespace(o)
+	}
+}
+
+func (c *controller) node(o *v2.CiliumNode) {
+	if !c.nodes[o.Name] {
+		c.nodes[o.Name] = true
+		c.limit()
+	}
+	if c.slim != nil {
+		c.slim.setNode(o)
+	}
+}
+
+// limit sets the limit of writes for the nodes that there are.
+func (c *controller) limit() {
+	l, b := limitOf(c.rates.For(len(c.nodes)))
+	c.limiter.SetLimit(l)
+	c.limiter.SetBurst(b)
+}
+
+// plan puts on the agenda what has changed. It must be called with the lock held.
+func (c *controller) plan() {
+	if !c.book.begun {
+		return // what little is known must not be taken for all there is
+	}
+	if c.slim != nil {
+		c.slim.apply(c.book)
+	}
+	dirty := c.book.takeDirty()
+	now := time.Now()
+	for _, name := range dirty {
+		s := c.book.slices[name]
+		c.agenda.add(name, s != nil && c.urgent[s.namespace], now)
+	}
+	if len(dirty) > 0 {
+		select {
+		case c.wake <- struct{}{}:
+		default: // it is awake
+		}
+	}
+}
+
+// ---- writing ------------------------------------------------------------------------------------
+
+// work writes what is on the agenda until ctx ends.
+func (c *controller) work(ctx context.Context) {
+	for ctx.Err() == nil {
+		c.mu.Lock()
+		t, ok, wait := c.agenda.take(time.Now())
+		c.mu.Unlock()
+		if ok {
+			c.do(ctx, t)
+			continue
+		}
+		var timer <-chan time.Time
+		if wait > 0 {
+			timer = time.After(wait)
+		}
+		select {
+		case <-ctx.Done():
+		case <-c.wake:
+		case <-timer:
+		}
+	}
+}
+
+// do brings one slice to what it should be, or puts it back on the agenda.
+func (c *controller) do(ctx context.Context, t task) {
+	err := c.sync(ctx, t)
+	if ctx.Err() != nil {
+		return
+	}
+	if err == nil {
+		if t.failures > 3 {
+			c.log.Info("a CiliumEndpointSlice could be written", "slice", t.name, "failures", t.failures)
+		}
+		return
+	}
+	kind := fatal
+	if passing(err) {
+		kind = transient
+	}
+	c.metrics.syncs.WithLabelValues(failed, kind).Inc()
+	level := slog.LevelDebug // others may have written it: that is no fault
+	if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) && (t.failures == 0 || t.failures%10 == 9) {
+		level = slog.LevelWarn
+	}
+	c.log.Log(ctx, level, "cannot write a CiliumEndpointSlice, trying again", "slice", t.name, "failures", t.failures+1, "error", err)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.agenda.retry(t, time.Now())
+}
+
+// passing reports whether a failure is one that goes away without anybody's doing.
+func passing(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return true // the server was not reached
+	}
+	code := status.Status().Code
+	return code == 409 || code == 429 || code >= 500 || code == 0
+}
+
+// sync writes one slice if it must be written.
+func (c *controller) sync(ctx context.Context, t task) error {
+	c.mu.Lock()
+	doubtful := c.book.doubtful(t.name)
+	idle := !doubtful && c.book.plan(t.name).verb == leave
+	c.mu.Unlock()
+	if idle {
+		return nil
+	}
+	if err := c.limiter.Wait(ctx); err != nil {
+		return err
+	}
+	if doubtful {
+		if err := c.look(ctx, t.name); err != nil {
+			return err
+		}
+	}
+	c.mu.Lock()
+	w := c.book.plan(t.name) // there may be more to write by now
+	c.mu.Unlock()
+	if w.verb == leave {
+		return nil
+	}
+	c.metrics.waited.WithLabelValues(queueOf(t.fast)).Observe(time.Since(t.since).Seconds())
+	if err := c.write(ctx, w); err != nil {
+		return err
+	}
+	c.metrics.wrote(w)
+	return nil
+}
+
+// write does what the book has planned, and tells it what came of it.
+func (c *controller) write(ctx context.Context, w write) error {
+	uid, version := w.slice.UID, w.slice.ResourceVersion
+	request, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	var err error
+	switch w.verb {
+	case create:
+		w.slice.UID = ""
+		err = c.client.Create(request, w.slice)
+	case update:
+		var patch []byte
+		// What others have put into the metadata is left alone.
+		patch, err = json.Marshal(map[string]any{
+			"metadata":  map[string]any{"uid": uid, "resourceVersion": version},
+			"namespace": w.slice.Namespace, "endpoints": w.slice.Endpoints,
+		})
+		if err == nil {
+			err = c.client.Patch(request, w.slice, client.RawPatch(types.MergePatchType, patch))
+		}
+	case remove:
+		err = c.client.Delete(request, w.slice, client.Preconditions{UID: &uid, ResourceVersion: &version})
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	defer c.plan()
+	switch {
+	case err != nil:
+		c.book.doubt(w.slice.Name)
+		return fmt.Errorf("CiliumEndpointSlice %s: %w", w.slice.Name, err)
+	case w.verb == remove:
+		c.book.gone(w.slice.Name, uid)
+	default:
+		c.book.observe(w.slice)
+	}
+	return nil
+}
+
+// look asks the server for a slice and tells the book.
+func (c *controller) look(ctx context.Context, name string) error {
+	c.mu.Lock()
+	uid := c.book.uidOf(name)
+	c.mu.Unlock()
+	request, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	o := &v2alpha1.CiliumEndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	err := c.live.Get(request, client.ObjectKeyFromObject(o), o)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	defer c.plan()
+	switch {
+	case apierrors.IsNotFound(err):
+		c.book.lacks(name, uid)
+	case err != nil:
+		return fmt.Errorf("CiliumEndpointSlice %s: %w", name, err)
+	default:
+		c.book.observe(o)
+	}
+	return nil
+}
