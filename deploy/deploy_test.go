@@ -197,7 +197,7 @@ var rights = map[string][]string{
 		"cilium.io/ciliumclusterwidenetworkpolicies list,watch",
 		"cilium.io/ciliumclusterwidenetworkpolicies/status patch",
 		"cilium.io/ciliumendpoints delete,deletecollection,get,list,watch",
-		"cilium.io/ciliumendpointslices list,watch",
+		"cilium.io/ciliumendpointslices deletecollection,list,watch",
 		"cilium.io/ciliumidentities delete,list,patch,watch",
 		"cilium.io/ciliumnetworkpolicies list,watch",
 		"cilium.io/ciliumnetworkpolicies/status patch",

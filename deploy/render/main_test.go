@@ -52,6 +52,12 @@ func TestValues(t *testing.T) {
 		{"addresses of the nodes", "ipam: {mode: kubernetes}", []string{`ipam: "kubernetes"`}, []string{`cluster-pool`}},
 		{"metrics", "prometheus: {agent: {enabled: true}, operator: {enabled: true}, podMonitor: {enabled: true, labels: {release: prom}}}",
 			[]string{`prometheus-serve-addr: ":9962"`, `enable-metrics: "true"`, `(?s)kind: PodMonitor.*kind: PodMonitor`, `release: prom`, `hostPort: 9963`}, nil},
+		{"slices", "ciliumEndpointSlice: {enabled: true, rateLimits: [{nodes: 0, limit: 2.5, burst: 20}]}",
+			[]string{`enable-cilium-endpoint-slice: "true"`, `ces-controller-mode: "default"`, `ces-max-ciliumendpoints-per-ces: "100"`,
+				`ces-rate-limits: "\[\{\\"burst\\":20,\\"limit\\":2.5,\\"nodes\\":0\}\]"`, `ciliumendpointslices\]\n +verbs: \[list, watch, get, create, patch, delete\]`,
+				`ciliumendpoints\]\n +verbs: \[create, patch, delete\]`, `namespaces\]\n +verbs: \[watch\]`}, []string{`disable-endpoint-crd`}},
+		{"slices without endpoints", "identity: {managementMode: operator}\nciliumEndpointSlice: {enabled: true, mode: slim}",
+			[]string{`ces-controller-mode: "slim"`, `disable-endpoint-crd: "true"`}, []string{`ciliumendpoints\]\n +verbs: \[create, patch, delete\]`}},
 		{"further options", "extraConfig: {bpf-ct-max: 524288, debug: true, mtu: 1400}", []string{`bpf-ct-max: "524288"`, `debug: "true"`, `mtu: "1400"`}, []string{`debug: "false"`}},
 		{"image", "image: {repository: registry.example/hawser, tag: v1, pullPolicy: Always, pullSecrets: [{name: s}]}", []string{`image: registry.example/hawser:v1`, `imagePullSecrets:\n +- name: s`}, []string{`hawser:dev`}},
 	} {
@@ -87,6 +93,8 @@ func TestSchema(t *testing.T) {
 		"cni: {confFile: a/b.conflist}":           "confFile",
 		"cni: {binPath: opt/cni/bin}":             "binPath",
 		"identity: {managementMode: nobody}":      "managementMode",
+		"ciliumEndpointSlice: {maxEndpoints: 0}":  "maxEndpoints",
+		"ciliumEndpointSlice: {mode: fat}":        "mode",
 		"extraConfig: {devices: [eth0]}":          "devices",
 		"ipam: {clusterPool: {ipv4MaskSize: 33}}": "ipv4MaskSize",
 	} {

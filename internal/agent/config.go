@@ -72,6 +72,8 @@ type Config struct {
 	Policies       policies.Config // which kinds of policies count
 	CRDWait        time.Duration
 	EndpointSlices bool
+	// NoEndpointObjects has no CiliumEndpoints written for this node's pods.
+	NoEndpointObjects bool
 	// IdentityMode is where identities are kept: crd, kvstore, or empty for the first without a key-value store.
 	IdentityMode string
 	// ManagementMode and ManageCID say together who makes identities; see management.
@@ -166,6 +168,8 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	c.K8s.Flags(fs)
 	c.Policies.Flags(fs)
 	fs.DurationVar(&c.CRDWait, "crd-wait-timeout", c.CRDWait, "how long the custom resources may be missing before the agent gives up")
+	fs.BoolVar(&c.NoEndpointObjects, "disable-endpoint-crd", c.NoEndpointObjects,
+		"write no CiliumEndpoints: the operator makes CiliumEndpointSlices without them, or a key-value store tells of pods")
 	fs.BoolVar(&c.EndpointSlices, "enable-cilium-endpoint-slice", c.EndpointSlices, "learn of other nodes' pods from CiliumEndpointSlices, which the operator must make")
 	fs.StringVar(&c.IdentityMode, "identity-allocation-mode", c.IdentityMode, "where identities are kept: crd or kvstore; by default kvstore if there is one, else crd")
 	fs.StringVar(&c.ManagementMode, identity.ManagementFlag, c.ManagementMode,
@@ -274,6 +278,9 @@ func (c *Config) Validate() error {
 		oneOf("identity-allocation-mode", c.identityMode(), identityCRD, identityKVStore)
 		if c.identityMode() == identityKVStore && c.KVStore == "" {
 			bad("--identity-allocation-mode: %s needs --kvstore", identityKVStore)
+		}
+		if c.NoEndpointObjects && !c.EndpointSlices && c.identityMode() != identityKVStore {
+			bad("--disable-endpoint-crd: without --enable-cilium-endpoint-slice no node would hear of another's pods")
 		}
 		if c.CRDWait <= 0 {
 			bad("--crd-wait-timeout: %s is not above 0", c.CRDWait)

@@ -116,7 +116,8 @@ func (k *kube) join(a *api, facts nodeFacts) error {
 		return err
 	}
 	k.endpoints, err = endpoints.New(endpoints.Config{
-		Hosts: facts.hosts(), Slices: k.cfg.EndpointSlices, Shared: k.cfg.management().Operator(), Accept: k.acceptable, Log: k.log,
+		Hosts: facts.hosts(), Slices: k.cfg.EndpointSlices, Silent: k.cfg.NoEndpointObjects, Shared: k.cfg.management().Operator(), Accept: k.acceptable,
+		Log: k.log,
 	}, k.client, cache)
 	if err != nil {
 		return err

@@ -15,6 +15,7 @@ import (
 	"github.com/hawser-net/hawser/internal/operator/clusterpool"
 	"github.com/hawser-net/hawser/internal/operator/election"
 	"github.com/hawser-net/hawser/internal/operator/endpoints"
+	"github.com/hawser-net/hawser/internal/operator/endpointslices"
 	"github.com/hawser-net/hawser/internal/operator/groups"
 	"github.com/hawser-net/hawser/internal/operator/identities"
 	"github.com/hawser-net/hawser/internal/operator/kube"
@@ -61,6 +62,7 @@ type Config struct {
 	Pool      clusterpool.Config
 	Nodes     nodes.Config
 	Endpoints endpoints.Config
+	Slices    endpointslices.Config
 	// ValidatePolicies writes the condition Valid of policies.
 	ValidatePolicies bool
 	// Groups says whether policies with groups of a cloud provider are followed.
@@ -105,7 +107,8 @@ func Defaults() Config {
 		ClusterName: "default", MaxConnectedClusters: 255,
 		Store: dial.Defaults(),
 		Kube:  kube.Defaults(), Election: election.Defaults(),
-		IPAM: ipamClusterPool, Pool: clusterpool.Defaults(), Nodes: nodes.Defaults(), Endpoints: endpoints.Defaults(), ValidatePolicies: true, Groups: groups.Defaults(),
+		IPAM: ipamClusterPool, Pool: clusterpool.Defaults(), Nodes: nodes.Defaults(), Endpoints: endpoints.Defaults(), Slices: endpointslices.Defaults(),
+		ValidatePolicies: true, Groups: groups.Defaults(),
 		AllocationMode: modeKVStore, HeartbeatTimeout: 30 * time.Minute, Identities: identities.ControlDefaults(),
 		GCInterval: 15 * time.Minute, GCRateInterval: time.Minute, GCRateLimit: 2500,
 		HeartbeatInterval: time.Minute, LockGCInterval: 25 * time.Second, ClusterConfigInterval: 5 * time.Minute,
@@ -139,6 +142,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	c.Pool.Flags(fs)
 	c.Nodes.Flags(fs)
 	c.Endpoints.Flags(fs)
+	c.Slices.Flags(fs)
 	fs.BoolVar(&c.ValidatePolicies, "validate-network-policy", c.ValidatePolicies, "tell in the condition Valid of policies whether they can be enforced")
 	c.Groups.Flags(fs)
 	fs.DurationVar(&c.PolicyNodeStatusInterval, "cnp-node-status-gc-interval", c.PolicyNodeStatusInterval,
@@ -225,7 +229,7 @@ func (c *Config) Management() (identity.Management, error) {
 
 // validateKubernetes checks the options that only count with Kubernetes.
 func (c *Config) validateKubernetes() error {
-	errs := []error{c.Kube.Validate(), c.Election.Validate(), c.Nodes.Validate(), c.Endpoints.Validate(), c.Groups.Validate()}
+	errs := []error{c.Kube.Validate(), c.Election.Validate(), c.Nodes.Validate(), c.Endpoints.Validate(), c.Slices.Validate(), c.Groups.Validate()}
 	if m, err := c.Management(); err == nil && m.Operator() {
 		errs = append(errs, c.Identities.Validate())
 	}
@@ -239,7 +243,15 @@ func (c *Config) validateKubernetes() error {
 	if c.HeartbeatTimeout < 0 {
 		errs = append(errs, fmt.Errorf("--identity-heartbeat-timeout: %s must not be negative", c.HeartbeatTimeout))
 	}
-	if c.AllocationMode == modeCRD && c.GCInterval > 0 && !c.Endpoints.Kept() {
+	if m, err := c.Management(); c.Slices.Slim() && (c.AllocationMode != modeCRD || err == nil && !m.Operator()) {
+		errs = append(errs, fmt.Errorf("--ces-controller-mode: %s needs --identity-allocation-mode=%s and --%s=%s: nobody else knows which identity a pod has",
+			endpointslices.ModeSlim, modeCRD, identity.ManagementFlag, identity.ManagedByOperator))
+	}
+	if c.Slices.Enable && c.Slices.Mode == endpointslices.ModeDefault && !c.Endpoints.Kept() {
+		errs = append(errs, fmt.Errorf("--%s: without CiliumEndpoints (--cilium-endpoint-gc-interval=0 or --disable-endpoint-crd) slices are made with "+
+			"--ces-controller-mode=%s only", endpointslices.EnableFlag, endpointslices.ModeSlim))
+	}
+	if c.AllocationMode == modeCRD && c.GCInterval > 0 && !c.Endpoints.Kept() && !c.Slices.Slim() {
 		errs = append(errs, errors.New("--identity-gc-interval: without CiliumEndpoints (--cilium-endpoint-gc-interval=0 or --disable-endpoint-crd) "+
 			"nobody can tell which identities are in use; set it to 0"))
 	}

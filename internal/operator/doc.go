@@ -13,6 +13,7 @@
 //   - gives nodes blocks of addresses (clusterpool, on pool);
 //   - tells Kubernetes which nodes have a network, and collects CiliumNodes (nodes);
 //   - collects CiliumEndpoints, and restarts pods that have none (endpoints);
+//   - makes CiliumEndpointSlices (endpointslices);
 //   - collects CiliumIdentities (identities);
 //   - tells of policies whether they can be enforced (policies).
 //

@@ -15,6 +15,7 @@ import (
 	"github.com/hawser-net/hawser/internal/operator/crds"
 	"github.com/hawser-net/hawser/internal/operator/election"
 	"github.com/hawser-net/hawser/internal/operator/endpoints"
+	"github.com/hawser-net/hawser/internal/operator/endpointslices"
 	"github.com/hawser-net/hawser/internal/operator/groups"
 	"github.com/hawser-net/hawser/internal/operator/identities"
 	"github.com/hawser-net/hawser/internal/operator/kube"
@@ -139,6 +140,9 @@ func (o *Operator) addControllers(ctx context.Context, m manager.Manager) error 
 		return err
 	}
 	if err := endpoints.SetupRestart(m, o.cfg.Endpoints, reg, o.log.With("part", "unmanaged-pods")); err != nil {
+		return err
+	}
+	if err := endpointslices.Setup(m, o.cfg.Slices, nil, reg, o.log.With("part", "endpoint-slices")); err != nil {
 		return err
 	}
 	if o.cfg.ValidatePolicies {

@@ -444,6 +444,9 @@ func TestKubernetesConfig(t *testing.T) {
 		"--cilium-endpoint-gc-interval":  func(c *Config) { c.Endpoints.GCInterval = -1 },
 		"--identity-heartbeat-timeout":   func(c *Config) { c.HeartbeatTimeout = -1 },
 		"nobody can tell":                func(c *Config) { c.Endpoints.NoObjects = true },
+		"--ces-rate-limits":              func(c *Config) { c.Slices.Rates = "many" },
+		"--ces-controller-mode: slim":    func(c *Config) { c.Slices.Enable, c.Slices.Mode = true, "slim" },
+		"--enable-cilium-endpoint-slice": func(c *Config) { c.Slices.Enable, c.Endpoints.NoObjects = true, true },
 		"--identity-management-mode":     func(c *Config) { c.ManagementMode = "nobody" },
 		"leave out one of the two":       func(c *Config) { c.ManagementMode, c.ManageCID = "agent", "true" },
 	} {

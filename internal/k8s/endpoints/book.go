@@ -1,10 +1,14 @@
 package endpoints
 
 import (
+	"cmp"
 	"log/slog"
 	"net/netip"
 	"slices"
+	"strconv"
 	"sync"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hawser-net/hawser/internal/ipcache"
 )
@@ -15,24 +19,41 @@ type Cache interface {
 	Delete(p netip.Prefix, source ipcache.Source, owner string) (revision uint64)
 }
 
-// book has what each object says of which address. Several may claim one while a pod follows another: then the one that was heard last counts, and when it
-// goes the one before. It is safe for concurrent use.
+// book has what each object says of which address. Several may claim one while a pod follows another, or moves from one slice to the other: then the one that
+// was written last counts, whichever was heard last, and when it goes the one before. It is safe for concurrent use.
+//
+// A list is told in no order. While one is told, what is not said any more counts as before, until something newer is said: so an address does not get lost, nor
+// goes back to what was said before, because the object that it left is told before the one that it came to.
 type book struct {
 	cache Cache
 	log   *slog.Logger
 
 	mu   sync.Mutex
 	said map[string]statement
-	// holder is who counts for an address, others are those who claim it too, the one heard last at the end.
+	// holder is who counts for an address, others are those who claim it too.
 	holder map[netip.Addr]string
 	others map[netip.Addr][]string
+	heard  uint64 // how many statements there were
+
+	listing bool
+	stale   map[stale]age // while a list is told
+}
+
+// stale is a claim that nobody makes any more.
+type stale struct {
+	ip  netip.Addr
+	who string
 }
 
 // statement is what one object says.
 type statement struct {
 	ip4, ip6 netip.Addr
 	claim    ipcache.Claim
+	age
 }
+
+// age orders statements: by the version of what was written, and those of one version by when they were heard.
+type age struct{ version, heard uint64 }
 
 func (s statement) addrs() []netip.Addr {
 	var out []netip.Addr
@@ -44,27 +65,92 @@ func (s statement) addrs() []netip.Addr {
 	return out
 }
 
+// versionOf returns the version of an object as the number that Kubernetes promises it to be; 0 if it is none.
+func versionOf(o metav1.Object) uint64 {
+	n, err := strconv.ParseUint(o.GetResourceVersion(), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
 func newBook(cache Cache, log *slog.Logger) *book {
-	return &book{cache: cache, log: log, said: map[string]statement{}, holder: map[netip.Addr]string{}, others: map[netip.Addr][]string{}}
+	return &book{
+		cache: cache, log: log, said: map[string]statement{}, holder: map[netip.Addr]string{}, others: map[netip.Addr][]string{}, stale: map[stale]age{},
+	}
+}
+
+// beginList says that a list is told from now on.
+func (b *book) beginList() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.listing = true
+}
+
+// endList says that the list was told.
+func (b *book) endList() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.listing = false
+	for s := range b.stale {
+		delete(b.stale, s)
+		b.drop(s.ip, s.who)
+	}
 }
 
 // set replaces what an object says.
 func (b *book) set(who string, s statement) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.heard++
+	s.heard = b.heard
 	for _, ip := range b.said[who].addrs() {
 		if ip != s.ip4 && ip != s.ip6 {
-			b.drop(ip, who)
+			b.leave(ip, who, b.said[who].age)
 		}
 	}
 	b.said[who] = s
 	for _, ip := range s.addrs() {
-		if holder, ok := b.holder[ip]; ok && holder != who {
+		delete(b.stale, stale{ip, who})
+		switch holder, held := b.holder[ip]; {
+		case !held || holder == who:
+			b.holder[ip] = who
+			b.elect(ip)
+		default:
 			b.withdraw(ip, who)
-			b.others[ip] = append(b.others[ip], holder)
+			b.others[ip] = append(b.others[ip], who)
+			b.elect(ip)
 		}
-		b.holder[ip] = who
-		b.say(ip, s.claim)
+	}
+}
+
+// newer reports whether what x says of an address, or said, was written after what y does.
+func (b *book) newer(ip netip.Addr, x, y string) bool {
+	of := func(who string) age {
+		if a, gone := b.stale[stale{ip, who}]; gone {
+			return a
+		}
+		return b.said[who].age
+	}
+	ax, ay := of(x), of(y)
+	return cmp.Or(cmp.Compare(ax.version, ay.version), cmp.Compare(ax.heard, ay.heard)) > 0
+}
+
+// elect has the one count for an address who should, and tells the cache what it says. The address must have a holder.
+func (b *book) elect(ip netip.Addr) {
+	best := b.holder[ip]
+	for _, who := range b.others[ip] {
+		if b.newer(ip, who, best) {
+			best = who
+		}
+	}
+	if old := b.holder[ip]; old != best {
+		b.withdraw(ip, best)
+		b.others[ip] = append(b.others[ip], old)
+		b.holder[ip] = best
+	}
+	if _, gone := b.stale[stale{ip, best}]; !gone { // what it said of the address stays as it is, until the list was told
+		b.say(ip, b.said[best].claim)
 	}
 }
 
@@ -88,11 +174,20 @@ func (b *book) remove(who string) {
 	}
 	delete(b.said, who)
 	for _, ip := range s.addrs() {
-		b.drop(ip, who)
+		b.leave(ip, who, s.age)
 	}
 }
 
-// drop takes who from those who claim an address. It must be called with mu held.
+// leave takes who from those who claim an address, at the end of the list if one is told.
+func (b *book) leave(ip netip.Addr, who string, said age) {
+	if b.listing {
+		b.stale[stale{ip, who}] = said
+		return
+	}
+	b.drop(ip, who)
+}
+
+// drop takes who from those who claim an address.
 func (b *book) drop(ip netip.Addr, who string) {
 	if b.holder[ip] != who {
 		b.withdraw(ip, who)
@@ -104,10 +199,10 @@ func (b *book) drop(ip netip.Addr, who string) {
 		b.cache.Delete(ipcache.Single(ip), ipcache.KVStore, "")
 		return
 	}
-	next := others[len(others)-1]
+	next := others[0]
 	b.withdraw(ip, next)
 	b.holder[ip] = next
-	b.say(ip, b.said[next].claim)
+	b.elect(ip)
 }
 
 func (b *book) say(ip netip.Addr, c ipcache.Claim) {

@@ -6,7 +6,8 @@
 // objects, and only the claims come from there.
 //
 // What always holds: an object is changed or deleted only if it is this node's, and is the one that was looked at; a claim is made only for an identity that
-// the caller's Accept agrees to; of several objects that claim an address the one that was heard last counts.
+// the caller's Accept agrees to; of several objects that claim an address the one that was written last counts. An address is not forgotten while an object
+// claims it, in whatever order a list is told: so a pod that moves from one slice to another is known all the time.
 //
 // An API server that is away changes nothing: claims stay, and what is to be written is written when it is back.
 //

@@ -27,6 +27,8 @@ type Config struct {
 	// Shared says that the operator writes status.identity of this node's objects too. Then an identity is written when the endpoint has got it, and what
 	// the operator makes of that later stands.
 	Shared bool
+	// Silent has no object written for this node's pods, and none read: the operator makes slices without them, or a key-value store does without both.
+	Silent bool
 	// Accept says whether a pod of another node may have an identity.
 	Accept func(identity.ID) error
 	// Interval is how often this node's objects are compared with what they should be, 10 seconds by default.
@@ -140,16 +142,24 @@ func (e *Endpoints) Run(ctx context.Context) error {
 		})
 	}
 	listed := make(chan struct{})
-	run(func(ctx context.Context) error {
+	follow := func(ctx context.Context) error {
 		return k8s.Follow(ctx, k8s.Kind(e.client, v2.ResourceEndpoints, ""), k8s.Options[*v2.CiliumEndpoint]{Log: e.cfg.Log, Transform: slim},
-			k8s.Handler[*v2.CiliumEndpoint]{Upsert: e.heard, Delete: e.gone, Synced: func() { close(listed) }})
-	})
+			e.objects(func() { close(listed) }))
+	}
 	if e.cfg.Slices {
 		run(func(ctx context.Context) error {
 			return k8s.Follow(ctx, k8s.Kind(e.alpha, v2alpha1.ResourceEndpointSlices, ""), k8s.Options[*v2alpha1.CiliumEndpointSlice]{Log: e.cfg.Log},
 				e.slices(func() { close(e.synced) }))
 		})
 	}
+	if e.cfg.Silent {
+		if !e.cfg.Slices {
+			close(e.synced)
+		}
+		<-ctx.Done()
+		return ended(ctx)
+	}
+	run(follow)
 	run(func(ctx context.Context) error {
 		select {
 		case <-listed:
@@ -162,6 +172,11 @@ func (e *Endpoints) Run(ctx context.Context) error {
 		}
 	})
 	<-ctx.Done()
+	return ended(ctx)
+}
+
+// ended returns why ctx ended, nil if that was wanted.
+func ended(ctx context.Context) error {
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
 		return err
 	}
@@ -184,6 +199,15 @@ func (e *Endpoints) own(n *v2.EndpointNetworking) bool {
 	return err == nil && slices.Contains(e.cfg.Hosts, host.Unmap())
 }
 
+// objects returns the handler of CiliumEndpoints.
+func (e *Endpoints) objects(synced func()) k8s.Handler[*v2.CiliumEndpoint] {
+	h := k8s.Handler[*v2.CiliumEndpoint]{Upsert: e.heard, Delete: e.gone, Synced: synced}
+	if !e.cfg.Slices {
+		h.Listing, h.Listed = e.book.beginList, func(string) { e.book.endList() }
+	}
+	return h
+}
+
 // heard is told of every node's objects.
 func (e *Endpoints) heard(o *v2.CiliumEndpoint) {
 	key := k8s.KeyOf(o)
@@ -204,7 +228,7 @@ func (e *Endpoints) heard(o *v2.CiliumEndpoint) {
 	}
 	e.learn(who, remote{
 		key: key, identity: o.Status.Identity.ID, networking: o.Status.Networking, ports: o.Status.NamedPorts, account: o.Status.ServiceAccount,
-		encryptKey: o.Status.Encryption.Key,
+		encryptKey: o.Status.Encryption.Key, version: versionOf(o),
 	})
 }
 
@@ -245,6 +269,7 @@ func (e *Endpoints) slices(synced func()) k8s.Handler[*v2alpha1.CiliumEndpointSl
 				now[w] = true
 				e.learn(w, remote{
 					key: key, identity: ep.IdentityID, networking: ep.Networking, ports: ep.NamedPorts, account: ep.ServiceAccount, encryptKey: ep.Encryption.Key,
+					version: versionOf(s),
 				})
 			}
 			for w := range members[s.Name] {
@@ -260,6 +285,6 @@ func (e *Endpoints) slices(synced func()) k8s.Handler[*v2alpha1.CiliumEndpointSl
 			}
 			delete(members, key.Name)
 		},
-		Synced: synced,
+		Synced: synced, Listing: e.book.beginList, Listed: func(string) { e.book.endList() },
 	}
 }

@@ -103,6 +103,7 @@ type remote struct {
 	ports      []v2.NamedPort
 	account    string
 	encryptKey int
+	version    uint64
 }
 
 // statement turns what another node says into a claim, or says why it is not believed.
@@ -118,7 +119,7 @@ func (r remote) statement(accept func(identity.ID) error) (statement, error) {
 	if err != nil {
 		return statement{}, fmt.Errorf("the address of its node, %q, is none", r.networking.NodeIP)
 	}
-	s := statement{claim: ipcache.Claim{
+	s := statement{age: age{version: r.version}, claim: ipcache.Claim{
 		Source: ipcache.KVStore, Identity: id, Host: host.Unmap(), Namespace: r.key.Namespace, Pod: r.key.Name, ServiceAccount: r.account,
 	}}
 	if r.encryptKey > 0 && r.encryptKey <= 255 {

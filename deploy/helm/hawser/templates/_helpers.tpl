@@ -21,3 +21,8 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
   value: {{ .Values.k8s.servicePort | quote }}
 {{- end }}
 {{- end }}
+
+{{/* Whether slices are made without CiliumEndpoints: "true" or nothing. */}}
+{{- define "hawser.slim" -}}
+{{- with .Values.ciliumEndpointSlice }}{{ if and .enabled (eq .mode "slim") }}true{{ end }}{{ end -}}
+{{- end -}}
