@@ -270,9 +270,9 @@ func (w *world) check(t *testing.T) {
 // an endpoint vanish, however late news come; afterwards an operator that starts has nothing to write.
 func TestBookProperties(t *testing.T) {
 	t.Parallel()
-	rounds := 600
+	rounds := 200
 	if testing.Short() {
-		rounds = 100
+		rounds = 50
 	}
 	for seed := range rounds {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {

@@ -27,7 +27,8 @@ import (
 const (
 	// PriorityAnnotation on a namespace, with the value PriorityValue, has its slices written before others.
 	PriorityAnnotation = "cilium.io/ces-namespace"
-	PriorityValue      = "priority"
+	// PriorityValue is the value of PriorityAnnotation that counts.
+	PriorityValue = "priority"
 )
 
 // requestTimeout bounds one request to the API server.

@@ -432,9 +432,9 @@ func killed(b *bench) {
 	b.settled(10)
 	first.stop()
 	stop := b.witness(isKept)
-	for round := range 6 {
+	for round := range 3 {
 		how := []fault{deadThen, deadDone}[round%2]
-		cfg.Max = []int{10, 7, 12}[round/2]
+		cfg.Max = []int{10, 7, 12}[round]
 		b.life("killed", 30, time.Millisecond)
 		for at := int64(1); ; at++ {
 			o := b.start(cfg, nil, func(n int64) fault {
