@@ -142,7 +142,11 @@ func (o *Operator) addControllers(ctx context.Context, m manager.Manager) error 
 	if err := endpoints.SetupRestart(m, o.cfg.Endpoints, reg, o.log.With("part", "unmanaged-pods")); err != nil {
 		return err
 	}
-	if err := endpointslices.Setup(m, o.cfg.Slices, nil, reg, o.log.With("part", "endpoint-slices")); err != nil {
+	rules, err := o.cfg.Identities.Rules(o.cfg.ClusterName, o.first, o.last)
+	if err != nil {
+		return err
+	}
+	if err := endpointslices.Setup(m, o.cfg.Slices, rules.IdentityOf, reg, o.log.With("part", "endpoint-slices")); err != nil {
 		return err
 	}
 	if o.cfg.ValidatePolicies {

@@ -30,6 +30,7 @@ import (
 
 	api "github.com/hawser-net/hawser/api/operator"
 	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/api/v2alpha1"
 	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/operator/election"
 	"github.com/hawser-net/hawser/internal/operator/kube"
@@ -595,6 +596,60 @@ func TestIdentities(t *testing.T) {
 	}
 	// What it may not do it would have logged.
 	for _, p := range []*process{a, b} {
+		if text := p.log.String(); strings.Contains(text, "forbidden") {
+			i := strings.Index(text, "forbidden")
+			t.Errorf("operator %s lacks a right: %s", p.name, text[max(0, i-300):i+100])
+		}
+	}
+}
+
+// TestSlices has an operator make identities, and slices without CiliumEndpoints, with the rights that the manual page names; then another one that makes
+// none deletes what is left.
+func TestSlices(t *testing.T) {
+	w := newWorld(t)
+	w.grant(1)
+	w.grant(2)
+	on := []string{"--identity-management-mode=operator", "--ipam=kubernetes", "--disable-endpoint-crd", "--enable-cilium-endpoint-slice", "--ces-controller-mode=slim"}
+	p := w.start("slim", on...)
+	w.eventually(60*time.Second, func() string { return crdsServed(w) })
+	n := &v2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
+	n.Spec.Addresses = []v2.NodeAddress{{IP: "192.0.2.1", Type: "InternalIP"}}
+	w.create(n)
+	for i := range 3 {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprint("pod-", i), Labels: map[string]string{"app": "web"}}}
+		pod.Spec = corev1.PodSpec{NodeName: "n", Containers: []corev1.Container{{Name: "c", Image: "i"}}}
+		w.create(pod)
+		pod.Status.PodIP = fmt.Sprint("10.0.0.", i+1)
+		pod.Status.PodIPs = []corev1.PodIP{{IP: pod.Status.PodIP}}
+		if err := w.client.Status().Update(t.Context(), pod); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var all v2alpha1.CiliumEndpointSliceList
+	w.eventually(60*time.Second, func() string {
+		if err := w.client.List(t.Context(), &all); err != nil {
+			return err.Error()
+		}
+		if len(all.Items) != 1 || len(all.Items[0].Endpoints) != 3 {
+			return fmt.Sprintf("slices: %+v", all.Items)
+		}
+		return ""
+	})
+	for _, e := range all.Items[0].Endpoints {
+		if e.IdentityID < 256 || e.IdentityID != all.Items[0].Endpoints[0].IdentityID || e.Networking.NodeIP != "192.0.2.1" {
+			t.Errorf("%+v", e)
+		}
+	}
+	p.signal(syscall.SIGTERM)
+	<-p.done
+	off := w.start("off", "--identity-management-mode=operator", "--ipam=kubernetes")
+	w.eventually(60*time.Second, func() string {
+		if err := w.client.List(t.Context(), &all); err != nil || len(all.Items) > 0 {
+			return fmt.Sprintf("%d slices are left: %v", len(all.Items), err)
+		}
+		return ""
+	})
+	for _, p := range []*process{p, off} {
 		if text := p.log.String(); strings.Contains(text, "forbidden") {
 			i := strings.Index(text, "forbidden")
 			t.Errorf("operator %s lacks a right: %s", p.name, text[max(0, i-300):i+100])

@@ -36,6 +36,12 @@ func counts(p *corev1.Pod) bool {
 	return !p.Spec.HostNetwork && p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed
 }
 
+// IdentityOf returns the identity of a pod in a namespace with these labels: the canonical form of its labels, and the number, if they have one by rule, else 0.
+func (r *Rules) IdentityOf(p *corev1.Pod, namespace map[string]string) (canonical string, number int64, err error) {
+	t, err := r.target(p, namespace)
+	return t.text, int64(t.number), err
+}
+
 // target returns the identity of a pod in a namespace with these labels.
 func (r *Rules) target(p *corev1.Pod, namespace map[string]string) (target, error) {
 	all, err := labels.PodLabels(labels.Pod{
