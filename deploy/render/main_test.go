@@ -40,7 +40,7 @@ func TestValues(t *testing.T) {
 		name, values string
 		has, hasNot  []string // regular expressions
 	}{
-		{"defaults", "", []string{`identity-management-mode: "agent"`, `identity-allocation-mode: "crd"`, `ciliumidentities\]\n +verbs: \[create, update, delete\]`, `podAntiAffinity`}, []string{`verbs: \[get, create, update\]`, `resources: \[events\]`, `PodMonitor`, `kvstore`, `KUBERNETES_SERVICE_HOST`, `cluster-pool-ipv6`}},
+		{"defaults", "", []string{`identity-management-mode: "agent"`, `identity-allocation-mode: "crd"`, `ciliumidentities\]\n +verbs: \[create, update, delete\]`, `podAntiAffinity`}, []string{`verbs: \[get, create, update\]`, `resources: \[events\]`, `PodMonitor`, `kvstore`, `KUBERNETES_SERVICE_HOST`, `cluster-pool-ipv6`, `hawser-dashboard`, `list, watch, create, update, delete`}},
 		{"operator makes identities", "identity: {managementMode: operator}", []string{`identity-management-mode: "operator"`, `ciliumidentities\]\n +verbs: \[get, create, update\]`, `ciliumendpoints\]\n +verbs: \[patch\]`, `resources: \[events\]\n +verbs: \[create, patch\]`}, []string{`verbs: \[create, update, delete\]`}},
 		{"both make identities", "identity: {managementMode: both}", []string{`identity-management-mode: "both"`, `ciliumidentities\]\n +verbs: \[get, create, update\]`, `ciliumendpoints\]\n +verbs: \[patch\]`, `resources: \[events\]\n +verbs: \[create, patch\]`, `verbs: \[create, update, delete\]`}, nil},
 		{"kvstore", "identity: {allocationMode: kvstore}\nkvstore: {type: etcd, options: {etcd.address: 'http://192.0.2.1:2379', etcd.operationTimeout: 5s}}",
@@ -58,6 +58,10 @@ func TestValues(t *testing.T) {
 				`ciliumendpoints\]\n +verbs: \[create, patch, delete\]`, `namespaces\]\n +verbs: \[watch\]`}, []string{`disable-endpoint-crd`}},
 		{"slices without endpoints", "identity: {managementMode: operator}\nciliumEndpointSlice: {enabled: true, mode: slim}",
 			[]string{`ces-controller-mode: "slim"`, `disable-endpoint-crd: "true"`}, []string{`ciliumendpoints\]\n +verbs: \[create, patch, delete\]`}},
+		{"dashboard", "prometheus: {dashboard: {enabled: true, labels: {grafana_dashboard: yes-please}}}",
+			[]string{`name: hawser-dashboard`, `grafana_dashboard: yes-please`, `(?m)^    +"title": "Hawser"`}, nil},
+		{"groups of AWS", "policy: {groups: {enabled: true, interval: 5m}}",
+			[]string{`policy-external-group-sync-interval: "5m"`, `ciliumclusterwidenetworkpolicies\]\n +verbs: \[list, watch, create, update, delete\]`}, nil},
 		{"further options", "extraConfig: {bpf-ct-max: 524288, debug: true, mtu: 1400}", []string{`bpf-ct-max: "524288"`, `debug: "true"`, `mtu: "1400"`}, []string{`debug: "false"`}},
 		{"image", "image: {repository: registry.example/hawser, tag: v1, pullPolicy: Always, pullSecrets: [{name: s}]}", []string{`image: registry.example/hawser:v1`, `imagePullSecrets:\n +- name: s`}, []string{`hawser:dev`}},
 	} {
