@@ -39,6 +39,8 @@ type book struct {
 	claimed    map[identity.ID]map[string]struct{} // sets that claim a number
 	made       map[identity.ID]types.UID           // objects that this process made
 
+	held map[identity.ID]struct{} // about to be collected
+
 	unscheduled int                 // sets that count against the budget
 	waiting     map[string]struct{} // sets that the budget keeps waiting
 
@@ -96,7 +98,7 @@ func newBook(rules *Rules, budget int) *book {
 		rules: rules, budget: budget,
 		namespaces: map[string]namespaceEntry{}, pods: map[key]*podEntry{}, inside: map[string]map[key]*podEntry{}, sets: map[string]*setEntry{},
 		endpoints: map[key]endpointEntry{}, numbers: map[identity.ID]*numberEntry{}, slices: map[string]map[identity.ID]int{},
-		named: map[identity.ID]int{}, claimed: map[identity.ID]map[string]struct{}{}, made: map[identity.ID]types.UID{}, waiting: map[string]struct{}{},
+		named: map[identity.ID]int{}, claimed: map[identity.ID]map[string]struct{}{}, made: map[identity.ID]types.UID{}, waiting: map[string]struct{}{}, held: map[identity.ID]struct{}{},
 		dirtySets: map[string]struct{}{}, dirtyEndpoints: map[key]struct{}{},
 	}
 }

@@ -225,6 +225,31 @@ func (c *Controller) used() (used func(identity.ID) bool, ok bool) {
 	}, c.running
 }
 
+// second says whether a number's labels have an older one.
+func (c *Controller) second(id identity.ID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := c.book.numbers[id]
+	return n != nil && n.set != nil && n.set.numbers[0] != n
+}
+
+// hold keeps a number that nobody uses from being named while f collects it. It does not call f if the number is in use.
+func (c *Controller) hold(id identity.ID, f func() (bool, error)) (bool, error) {
+	c.mu.Lock()
+	free := c.book.hold(id)
+	c.mu.Unlock()
+	if !free {
+		return false, nil
+	}
+	defer func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.book.letGo(id)
+		c.flush()
+	}()
+	return f()
+}
+
 // follow puts all objects into the book. It returns when those are in it that were there at the start.
 func (c *Controller) follow(ctx context.Context, informers cache.Cache) error {
 	var synced []toolscache.InformerSynced

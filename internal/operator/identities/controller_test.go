@@ -159,7 +159,7 @@ func TestController(t *testing.T) {
 		}
 		tn.edit(s.objects[s.numberOfPod(q)], func(o client.Object) { o.(*v2.CiliumIdentity).SecurityLabels["k8s:app"] = "cache" })
 		tn.operator()
-		controllers.Eventually(t, patience, func() string { return tn.wrong(tn.state()) })
+		tn.until(func() string { return tn.wrong(tn.state()) })
 		now := tn.settled()
 		if now.numberOfPod(p) != s.numberOfPod(p) || now.numberOfPod(q) != s.numberOfPod(q) || len(now.objects) != 2 {
 			t.Errorf("numbers were %s and %s and are %s and %s; %d identities", s.numberOfPod(p), s.numberOfPod(q), now.numberOfPod(p), now.numberOfPod(q), len(now.objects))
@@ -205,14 +205,14 @@ func TestController(t *testing.T) {
 			pods = append(pods, tn.pod("a", fmt.Sprint("p", i), app(fmt.Sprint("app", i))))
 		}
 		count := func() int { return len(tn.state().objects) }
-		controllers.Eventually(t, patience, func() string {
+		tn.until(func() string {
 			if n := count(); n != 3 {
 				return fmt.Sprintf("%d identities, want 3", n)
 			}
 			return ""
 		})
 		tn.endpoint(tn.pod("a", "on-node", app("running"), onNode)) // not counted
-		controllers.Eventually(t, patience, func() string {
+		tn.until(func() string {
 			if n := count(); n != 4 {
 				return fmt.Sprintf("%d identities, want 4", n)
 			}
@@ -236,7 +236,7 @@ func TestController(t *testing.T) {
 			tn.pod("a", fmt.Sprint("p", i), app(fmt.Sprint("app", i)), onNode)
 		}
 		var reason string
-		controllers.Eventually(t, patience, func() string {
+		tn.until(func() string {
 			var list corev1.EventList
 			if err := tn.Client.List(tn.ctx, &list, client.InNamespace("a")); err != nil {
 				return err.Error()

@@ -172,7 +172,7 @@ func (b *book) decideEndpoint(k key) (c correction, ok bool) {
 			return correction{}, false
 		}
 		for _, n := range s.numbers {
-			if n.says == s.text {
+			if _, held := b.held[n.id]; n.says == s.text && !held {
 				right = n.id
 				break
 			}
@@ -201,6 +201,23 @@ func (b *book) used(id identity.ID) bool {
 		return false
 	}
 	return slices.Index(n.set.numbers, n) == 0
+}
+
+// hold keeps a number that nobody uses from being named until letGo. It reports false if it is in use.
+func (b *book) hold(id identity.ID) bool {
+	if b.used(id) {
+		return false
+	}
+	b.held[id] = struct{}{}
+	return true
+}
+
+// letGo ends hold. If the number was collected, the watch will tell.
+func (b *book) letGo(id identity.ID) {
+	delete(b.held, id)
+	if n := b.numbers[id]; n != nil && n.set != nil {
+		b.touchSet(n.set)
+	}
 }
 
 // census counts sets of labels by what they have.

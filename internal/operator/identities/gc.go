@@ -145,14 +145,29 @@ func (c *collector) round(ctx context.Context) (Stats, error) {
 		}
 		return n
 	}
-	do(toUnmark, func(o *v2.CiliumIdentity) (bool, error) { return c.annotate(ctx, o, nil) })
+	limited := func(act func() (bool, error)) (bool, error) {
+		if err := c.cfg.Limiter.Wait(ctx); err != nil {
+			return false, err
+		}
+		return act()
+	}
+	do(toUnmark, func(o *v2.CiliumIdentity) (bool, error) {
+		return limited(func() (bool, error) { return c.annotate(ctx, o, nil) })
+	})
 	stats.Marked = do(toMark, func(o *v2.CiliumIdentity) (bool, error) {
 		value := c.now().UTC().Format(time.RFC3339Nano)
-		return c.annotate(ctx, o, &value)
+		return limited(func() (bool, error) { return c.annotate(ctx, o, &value) })
 	})
-	check := &liveCheck{collector: c, used: used}
-	stats.Deleted = do(toRetire, func(o *v2.CiliumIdentity) (bool, error) { return c.retire(ctx, o, check) })
-	stats.Freed = do(toFree, func(o *v2.CiliumIdentity) (bool, error) { return c.free(ctx, o, check) })
+	check := &liveCheck{collector: c, ctx: ctx}
+	stats.Deleted = do(toRetire, func(o *v2.CiliumIdentity) (bool, error) {
+		return limited(func() (bool, error) {
+			return check.unused(o, textOf(o), func() (bool, error) { return c.retire(ctx, o) })
+		})
+	})
+	stats.Freed = do(toFree, func(o *v2.CiliumIdentity) (bool, error) {
+		was, _, _ := k8sids.Retired(o)
+		return limited(func() (bool, error) { return check.unused(o, was, func() (bool, error) { return c.free(ctx, o) }) })
+	})
 	stats.Alive -= stats.Deleted
 	stats.Resting += stats.Deleted - stats.Freed
 	err = errors.Join(append(errs, ctx.Err())...)
@@ -231,12 +246,9 @@ func (c *collector) annotate(ctx context.Context, o *v2.CiliumIdentity, value *s
 	return c.patch(ctx, o, "marking", map[string]any{"annotations": map[string]any{HeartbeatAnnotation: value}}, nil)
 }
 
-// retire ends an identity that the server itself shows nobody to use; its number rests.
-func (c *collector) retire(ctx context.Context, o *v2.CiliumIdentity, check *liveCheck) (bool, error) {
+// retire ends an identity; its number rests.
+func (c *collector) retire(ctx context.Context, o *v2.CiliumIdentity) (bool, error) {
 	text := textOf(o)
-	if used, err := check.inUse(ctx, o.Name, text); used || err != nil {
-		return false, err
-	}
 	after := &v2.CiliumIdentity{}
 	k8sids.Retire(after, text, c.now())
 	annotations := map[string]any{HeartbeatAnnotation: nil}
@@ -256,9 +268,6 @@ func (c *collector) retire(ctx context.Context, o *v2.CiliumIdentity, check *liv
 
 // patch changes metadata and labels of an object that is still as it was read. It reports whether it did.
 func (c *collector) patch(ctx context.Context, o *v2.CiliumIdentity, verb string, metadata, security map[string]any) (bool, error) {
-	if err := c.cfg.Limiter.Wait(ctx); err != nil {
-		return false, err
-	}
 	metadata["resourceVersion"], metadata["uid"] = o.ResourceVersion, o.UID
 	content := map[string]any{"metadata": metadata}
 	if security != nil {
@@ -281,14 +290,7 @@ func (c *collector) patch(ctx context.Context, o *v2.CiliumIdentity, verb string
 }
 
 // free deletes the record of a number that has rested.
-func (c *collector) free(ctx context.Context, o *v2.CiliumIdentity, check *liveCheck) (bool, error) {
-	was, _, _ := k8sids.Retired(o)
-	if used, err := check.inUse(ctx, o.Name, was); used || err != nil {
-		return false, err
-	}
-	if err := c.cfg.Limiter.Wait(ctx); err != nil {
-		return false, err
-	}
+func (c *collector) free(ctx context.Context, o *v2.CiliumIdentity) (bool, error) {
 	uid, rv := o.UID, o.ResourceVersion
 	into := &v2.CiliumIdentity{}
 	into.Name = o.Name

@@ -45,6 +45,7 @@ type town struct {
 	meddled  map[string]bool // numbers that the test itself changed or deleted
 	seen     []sighting
 	planted  map[string]bool // numbers that the test made
+	emptying bool
 	watching sync.WaitGroup
 }
 
@@ -72,6 +73,9 @@ func newTown(t *testing.T, env *controllers.Env, change ...func(*town)) *town {
 	tn.empty()
 	tn.record()
 	t.Cleanup(func() {
+		tn.mu.Lock()
+		tn.emptying = true
+		tn.mu.Unlock()
 		tn.empty()
 		cancel()
 		tn.watching.Wait()
@@ -139,6 +143,9 @@ func (tn *town) record() {
 					return // the server was restarted: what happens later is not recorded
 				}
 				if o, ok := ev.Object.(*v2.CiliumIdentity); ok {
+					if ev.Type == watch.Deleted || textOf(o) == "" {
+						tn.checkUnused(o)
+					}
 					tn.mu.Lock()
 					tn.seen = append(tn.seen, sighting{ev.Type, o.Name, o.UID, textOf(o)})
 					tn.mu.Unlock()
@@ -146,6 +153,22 @@ func (tn *town) record() {
 			}
 		}
 	})
+}
+
+// checkUnused says if an identity ended while an endpoint named it that was not written since.
+func (tn *town) checkUnused(o *v2.CiliumIdentity) {
+	var eps v2.CiliumEndpointList
+	if err := tn.Client.List(tn.ctx, &eps); err != nil {
+		return // the test ends, or the server is away
+	}
+	tn.mu.Lock()
+	defer tn.mu.Unlock()
+	for _, e := range eps.Items {
+		id := e.Status.Identity
+		if id != nil && fmt.Sprint(id.ID) == o.Name && version(e.ResourceVersion) < version(o.ResourceVersion) && !tn.meddled[o.Name] && !tn.emptying {
+			tn.Errorf("identity %s ended while endpoint %s/%s named it", o.Name, e.Namespace, e.Name)
+		}
+	}
 }
 
 // operator starts an operator. change may break its connection.
@@ -371,11 +394,25 @@ func (tn *town) always(s state) {
 	}
 }
 
+// until asks until f returns "". It leaves the machine to others in between.
+func (tn *town) until(f func() string) {
+	tn.Helper()
+	for deadline := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
+		problem := f()
+		if problem == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			tn.Fatalf("after %s: %s", patience, problem)
+		}
+	}
+}
+
 // settled waits until everything is as it should be, and checks all invariants.
 func (tn *town) settled() state {
 	tn.Helper()
 	var s state
-	controllers.Eventually(tn.T, patience, func() string {
+	tn.until(func() string {
 		s = tn.state()
 		return tn.wrong(s)
 	})

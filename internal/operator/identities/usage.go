@@ -35,33 +35,49 @@ func (c *collector) cached(ctx context.Context) (func(identity.ID) bool, error) 
 // liveCheck asks the server itself who uses identities.
 type liveCheck struct {
 	*collector
-	used  func(identity.ID) bool // what the caches say
+	ctx   context.Context
 	asked time.Time
 	named map[int64]bool
 	texts map[string]bool // labels of pods, if identities are made for them
 }
 
-// inUse reports whether anybody uses a number, or is to use the labels that it stands for.
-func (l *liveCheck) inUse(ctx context.Context, name, text string) (bool, error) {
-	number, ok := numberOf(name, 1, ^identity.ID(0))
-	if !ok || l.used(number) { // the caches may know more by now
-		return true, nil
+// unused calls f if neither the server nor the caches, which may know more by now, show anybody who uses the number of o, or is to use what it stands for.
+func (l *liveCheck) unused(o *v2.CiliumIdentity, text string, f func() (bool, error)) (bool, error) {
+	number, ok := numberOf(o.Name, 1, ^identity.ID(0))
+	if !ok {
+		return false, nil
 	}
 	if l.named == nil || time.Since(l.asked) > recheck {
-		asked := time.Now()
-		named, err := inUse(ctx, l.live, pageSize)
-		if err != nil {
-			return true, err
+		if err := l.ask(); err != nil {
+			return false, err
 		}
-		var texts map[string]bool
-		if l.cfg.Pods != nil {
-			if texts, err = wanted(ctx, l.live, l.cfg.Pods.book.rules); err != nil {
-				return true, err
-			}
-		}
-		l.asked, l.named, l.texts = asked, named, texts
 	}
-	return l.named[int64(number)] || l.texts[text], nil
+	switch {
+	case l.named[int64(number)]:
+		return false, nil
+	case l.cfg.Pods == nil:
+		return f()
+	case l.texts[text] && !l.cfg.Pods.second(number):
+		return false, nil
+	}
+	return l.cfg.Pods.hold(number, f)
+}
+
+// ask reads everything that uses identities.
+func (l *liveCheck) ask() error {
+	asked := time.Now()
+	named, err := inUse(l.ctx, l.live, pageSize)
+	if err != nil {
+		return err
+	}
+	var texts map[string]bool
+	if l.cfg.Pods != nil {
+		if texts, err = wanted(l.ctx, l.live, l.cfg.Pods.book.rules); err != nil {
+			return err
+		}
+	}
+	l.asked, l.named, l.texts = asked, named, texts
+	return nil
 }
 
 // inUse returns the numbers that endpoints and slices name. limit is the size of a page; 0 for everything at once, which a cache can do only.

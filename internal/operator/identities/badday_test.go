@@ -1,0 +1,292 @@
+package identities
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
+	"github.com/hawser-net/hawser/internal/testenv/controllers"
+)
+
+// quickGC has identities collected, and numbers rest, as fast as can be.
+func quickGC(tn *town) {
+	tn.gc.Interval, tn.gc.Rest = 300*time.Millisecond, 400*time.Millisecond
+}
+
+// TestKilledAtEveryWrite kills an operator at its first write, at its second, and so on, once before the server has it and once after; another one takes over.
+// "Simultaneous CID management compatibility", "CID deduplication" of seed 002: nothing is made twice, nothing in use is lost.
+func TestKilledAtEveryWrite(t *testing.T) {
+	env := controllers.Start(t)
+	for _, after := range []bool{false, true} {
+		for n := 1; ; n++ {
+			survived := false
+			t.Run(fmt.Sprintf("write %d, after %t", n, after), func(t *testing.T) {
+				tn := newTown(t, env, quickGC)
+				tn.namespace("a", map[string]string{"team": "x"})
+				for i := range 3 {
+					tn.endpoint(tn.pod("a", fmt.Sprint("p", i), map[string]string{"app": fmt.Sprint(i % 2)}, onNode))
+				}
+				dead := tn.plant(9000, map[string]string{"k8s:app": "dead"}) // collected, and its number freed
+				edited := tn.pod("a", "edited", map[string]string{"app": "edited"}, onNode)
+				set, id := tn.identityOf(edited, 9001)
+				set["k8s:app"] = "changed"
+				tn.plant(9001, set)
+				tn.meddle("9001")
+				tn.endpoint(edited, id)
+				lost := tn.pod("a", "lost", map[string]string{"app": "lost"}, onNode)
+				_, id = tn.identityOf(lost, 9002)
+				tn.endpoint(lost, id)
+
+				k := newKiller(n, after)
+				stop := tn.operator(k.wrap)
+				done := func() string {
+					s := tn.state()
+					if s.objects[dead.Name] != nil {
+						return "a dead identity is still there"
+					}
+					return tn.wrong(s)
+				}
+				for survived = false; !survived; time.Sleep(20 * time.Millisecond) {
+					select {
+					case <-k.dead:
+					default:
+						if survived = done() == ""; !survived {
+							continue
+						}
+					}
+					break
+				}
+				stop()
+				tn.operator()
+				tn.until(done)
+				s := tn.settled()
+				if s.numberOfPod(edited) != "9001" || s.numberOfPod(lost) != "9002" {
+					t.Errorf("pods whose identity was edited, and lost, have %s and %s", s.numberOfPod(edited), s.numberOfPod(lost))
+				}
+			})
+			if t.Failed() || survived {
+				t.Logf("%d writes, after %t", n, after)
+				break
+			}
+		}
+	}
+}
+
+// somewhere is a pod's place in churn.
+func somewhere(r *rand.Rand) (namespace, name string) {
+	return fmt.Sprint("ns", r.IntN(2)), fmt.Sprint("p", r.IntN(12))
+}
+
+// churn has pods come, go and change for a while, as users do, and agents follow.
+func (tn *town) churn(r *rand.Rand, steps int) {
+	tn.Helper()
+	tolerate := func(err error) {
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsAlreadyExists(err) && !apierrors.IsConflict(err) {
+			tn.Fatal(err)
+		}
+	}
+	for range steps {
+		ns, name := somewhere(r)
+		meta := metav1.ObjectMeta{Namespace: ns, Name: name}
+		switch r.IntN(8) {
+		case 0, 1, 2:
+			p := &corev1.Pod{ObjectMeta: meta, Spec: corev1.PodSpec{NodeName: "node", Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
+			p.Labels = map[string]string{"app": fmt.Sprint(r.IntN(5))}
+			if err := tn.Client.Create(tn.ctx, p); err != nil {
+				tolerate(err)
+				break
+			}
+			e := &v2.CiliumEndpoint{ObjectMeta: *meta.DeepCopy()}
+			e.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: name, UID: p.UID}}
+			e.Status.Networking = &v2.EndpointNetworking{NodeIP: "192.0.2.1", Addressing: []*v2.AddressPair{{IPv4: "10.0.0.1"}}}
+			if r.IntN(4) == 0 { // of a name that was used before: the agent replaces what is there
+				tolerate(tn.Client.Delete(tn.ctx, &v2.CiliumEndpoint{ObjectMeta: meta}))
+			}
+			tolerate(tn.Client.Create(tn.ctx, e))
+		case 3, 4:
+			tolerate(tn.Client.Delete(tn.ctx, &corev1.Pod{ObjectMeta: meta}, client.GracePeriodSeconds(0)))
+			if r.IntN(4) > 0 { // else its endpoint stays behind
+				tolerate(tn.Client.Delete(tn.ctx, &v2.CiliumEndpoint{ObjectMeta: meta}))
+			}
+		case 5, 6:
+			patch := fmt.Sprintf(`{"metadata":{"labels":{"app":"%d"}}}`, r.IntN(5))
+			tolerate(tn.Client.Patch(tn.ctx, &corev1.Pod{ObjectMeta: meta}, client.RawPatch("application/merge-patch+json", []byte(patch))))
+		case 7:
+			tn.namespace(ns, map[string]string{"team": fmt.Sprint(r.IntN(2))})
+		}
+		time.Sleep(time.Duration(r.IntN(30)) * time.Millisecond)
+	}
+}
+
+// TestBadWeather has two operators lead at once, both collecting, while requests fail in every way, answers are lost, watches break or stand still, and pods come and
+// go. When the weather clears, everything is as it should be. "CID deduplication", "Operator changes" 1, 2, 3 and 5 of seed 002.
+func TestBadWeather(t *testing.T) {
+	env := controllers.Start(t)
+	for seed, stuck := range []string{"", "ciliumidentities", "pods", "ciliumendpoints", "namespaces"} {
+		t.Run(fmt.Sprintf("%d %s", seed, stuck), func(t *testing.T) {
+			tn := newTown(t, env, quickGC)
+			r := rand.New(rand.NewPCG(uint64(seed), 3))
+			tn.namespace("ns0", nil)
+			tn.namespace("ns1", nil)
+			one, two := newWeather(uint64(seed)), newWeather(uint64(seed)+100)
+			tn.operator(one.wrap)
+			tn.operator(two.wrap)
+			tn.churn(r, 30)
+			one.start(stuck) // the other one goes on with what it sees
+			tn.churn(r, 60)
+			two.start("")
+			tn.churn(r, 60)
+			one.stop()
+			two.stop()
+			tn.settled()
+		})
+	}
+}
+
+// TestServerRestarts has the API server be away for a while in which pods change.
+func TestServerRestarts(t *testing.T) {
+	env := controllers.Start(t)
+	tn := newTown(t, env, quickGC)
+	tn.namespace("a", nil)
+	tn.operator()
+	p := tn.pod("a", "one", map[string]string{"app": "web"}, onNode)
+	tn.endpoint(p)
+	number := tn.settled().numberOfPod(p)
+	env.Server.Stop()
+	time.Sleep(time.Second)
+	env.Server.Start()
+	q := tn.pod("a", "two", map[string]string{"app": "db"}, onNode)
+	tn.endpoint(q)
+	tn.namespace("a", map[string]string{"team": "x"})
+	if now := tn.settled().numberOfPod(p); now == number {
+		t.Errorf("the namespace has other labels, and the pod still has %s", now)
+	}
+}
+
+// TestDuplicates has somebody plant duplicates: "CID deduplication" of seed 002. They are tolerated as long as they are used, and then go.
+func TestDuplicates(t *testing.T) {
+	env := controllers.Start(t)
+	tn := newTown(t, env, quickGC)
+	tn.namespace("a", nil)
+	p := tn.pod("a", "one", map[string]string{"app": "web"}, onNode)
+	q := tn.pod("a", "two", map[string]string{"app": "web"}, onNode)
+	set, used := tn.identityOf(p, 9001)
+	tn.plant(9000, set)
+	time.Sleep(1100 * time.Millisecond) // times of creation have seconds
+	tn.plant(9001, set)
+	tn.plant(9002, set)
+	tn.operator()
+	e := tn.endpoint(p, used)
+	tn.endpoint(q)
+	tn.until(func() string {
+		s := tn.state()
+		if s.numberOfPod(p) != "9001" || s.numberOfPod(q) != "9000" {
+			return fmt.Sprintf("pods have %s and %s", s.numberOfPod(p), s.numberOfPod(q))
+		}
+		if got := s.live[textOfSet(set)]; len(got) != 2 {
+			return fmt.Sprintf("there are %v", got)
+		}
+		return ""
+	})
+	// Its agent moves to the oldest.
+	tn.edit(e, func(o client.Object) { o.(*v2.CiliumEndpoint).Status.Identity.ID = 9000 })
+	tn.until(func() string {
+		if got := tn.state().live[textOfSet(set)]; len(got) != 1 || got[0] != "9000" {
+			return fmt.Sprintf("there are %v", got)
+		}
+		return ""
+	})
+}
+
+func textOfSet(set map[string]string) string { return textOf(&v2.CiliumIdentity{SecurityLabels: set}) }
+
+// TestNamespaceGoes deletes a namespace while its pods still end, and makes pods of the same labels elsewhere.
+func TestNamespaceGoes(t *testing.T) {
+	env := controllers.Start(t)
+	tn := newTown(t, env, quickGC)
+	tn.operator()
+	tn.namespace("going", nil)
+	var pods []*corev1.Pod
+	for i := range 4 {
+		pods = append(pods, tn.pod("going", fmt.Sprint("p", i), map[string]string{"app": fmt.Sprint(i % 2)}, onNode))
+	}
+	for _, p := range pods[:2] {
+		tn.endpoint(p)
+	}
+	tn.settled()
+	if err := tn.Client.Delete(tn.ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "going"}}); err != nil {
+		t.Fatal(err)
+	}
+	tn.settled() // pods that still run have what they had
+	tn.remove(pods)
+	tn.until(func() string {
+		for _, o := range tn.state().objects {
+			return "identity " + o.Name + " is still there: " + textOf(o)
+		}
+		return ""
+	})
+}
+
+// remove deletes pods and their endpoints.
+func (tn *town) remove(pods []*corev1.Pod) {
+	tn.Helper()
+	for _, p := range pods {
+		if err := tn.Client.Delete(tn.ctx, p, client.GracePeriodSeconds(0)); client.IgnoreNotFound(err) != nil {
+			tn.Fatal(err)
+		}
+		e := &v2.CiliumEndpoint{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}}
+		if err := tn.Client.Delete(tn.ctx, e); client.IgnoreNotFound(err) != nil {
+			tn.Fatal(err)
+		}
+	}
+}
+
+// TestCollectionWithoutHeartbeat is "Operator changes" 3 of seed 002: the collection without a heartbeat, where the operator makes identities.
+func TestCollectionWithoutHeartbeat(t *testing.T) {
+	env := controllers.Start(t)
+	tn := newTown(t, env, func(tn *town) {
+		tn.gc.Interval, tn.gc.Rest = 400*time.Millisecond, time.Hour
+	})
+	tn.operator()
+	tn.namespace("a", nil)
+	waiting := tn.pod("a", "waiting", map[string]string{"app": "waiting"}) // has no node, and keeps its identity
+	p := tn.pod("a", "one", map[string]string{"app": "web"}, onNode)
+	tn.endpoint(p)
+	s := tn.settled()
+	number := s.numberOfPod(p)
+	tn.remove([]*corev1.Pod{p})
+	tn.until(func() string {
+		o := tn.state().objects[number]
+		if o == nil {
+			return "the number does not rest: its object is gone"
+		}
+		if was, since, rests := k8sids.Retired(o); !rests || !strings.Contains(was, "k8s:app=web;") || time.Since(since) > time.Minute {
+			return fmt.Sprintf("identity %s: %v, %v", number, o.Annotations, o.SecurityLabels)
+		}
+		return ""
+	})
+	// The labels come back and get their number; nobody else does.
+	q := tn.pod("a", "again", map[string]string{"app": "web"}, onNode)
+	tn.endpoint(q)
+	if now := tn.settled().numberOfPod(q); now != number {
+		t.Errorf("labels that came back have %s, not %s", now, number)
+	}
+	set, _ := tn.identityOf(waiting, 0)
+	if len(tn.state().live[textOfSet(set)]) != 1 {
+		t.Error("the identity of a pod without a node was collected")
+	}
+	for _, o := range tn.state().objects {
+		if o.Annotations[HeartbeatAnnotation] != "" {
+			t.Errorf("identity %s has a mark", o.Name)
+		}
+	}
+}
