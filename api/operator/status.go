@@ -38,6 +38,8 @@ type Identities struct {
 	// Marked are about to be collected, InUse are named by endpoints or slices; the others wait to be marked.
 	Marked int `json:"marked"`
 	InUse  int `json:"inUse"`
+	// Resting are numbers of collected identities that nobody has yet; they are not in Total.
+	Resting int `json:"resting"`
 	// Duplicates are those whose labels an older one has.
 	Duplicates int `json:"duplicates"`
 	// Capacity is how many numbers this cluster has.

@@ -16,6 +16,7 @@ import (
 	api "github.com/hawser-net/hawser/api/operator"
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/api/v2alpha1"
+	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/operator/identities"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
@@ -83,6 +84,10 @@ func (o *Operator) count(ctx context.Context, from client.Reader, st *api.Status
 		n, err := strconv.ParseInt(ids.Items[i].Name, 10, 64)
 		if err != nil || n < int64(o.first) || n > int64(o.last) {
 			continue // another cluster's, or nobody's
+		}
+		if _, _, rests := k8sids.Retired(&ids.Items[i]); rests {
+			counted.Resting++
+			continue
 		}
 		counted.Total++
 		if used[n] {

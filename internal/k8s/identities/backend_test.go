@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/gentype"
 
@@ -329,6 +330,77 @@ func TestMarked(t *testing.T) {
 		if time.Now().After(end) {
 			t.Fatalf("the mark stays on a number in use: %v", err)
 		}
+	}
+}
+
+// TestResting has numbers rest: labels that come back get theirs, others go on to the next, and take one that rests only if there is no other.
+func TestResting(t *testing.T) {
+	t.Parallel()
+	server, c := start(t)
+	retire := func(id allocator.ID, k key) {
+		t.Helper()
+		o, err := c.Get(t.Context(), id.String(), metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			o, err = c.Create(t.Context(), &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: id.String()}, SecurityLabels: k.GetAsMap()}, metav1.CreateOptions{})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		identities.Retire(o, k.GetKey(), time.Now())
+		if _, err := c.Update(t.Context(), o, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first := func(k key) allocator.ID {
+		for id := range identities.Sequence(k.GetKey(), 300, 302) {
+			return id
+		}
+		return allocator.NoID
+	}
+	same, other := app("same"), app("other")
+	retire(first(same), same)
+	a := agent(t, server, 300, 302, nil)
+	if _, err := a.GetByID(t.Context(), first(same)); !errors.Is(err, allocator.ErrIdentityNonExistent) {
+		t.Errorf("a number that rests is somebody's: %v", err)
+	}
+	id, isNew, err := a.Allocate(t.Context(), same)
+	if id != first(same) || isNew || err != nil {
+		t.Errorf("labels that came back have %s, new %t, %v; want %s", id, isNew, err, first(same))
+	}
+	o, err := c.Get(t.Context(), id.String(), metav1.GetOptions{})
+	if err != nil || len(o.SecurityLabels) != 2 || len(o.Annotations) != 0 || o.Labels[labels.KeyNamespace] != "default" {
+		t.Errorf("taken back: %+v, %v", o, err)
+	}
+	// In use, and collected by mistake: it comes back.
+	retire(id, same)
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		if o, err := c.Get(t.Context(), id.String(), metav1.GetOptions{}); err == nil && len(o.SecurityLabels) == 2 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("an identity in use was retired and did not come back")
+		}
+	}
+	// Two numbers are left. One rests: others take the free one first.
+	var rests allocator.ID
+	for n := range identities.Sequence(other.GetKey(), 300, 302) {
+		if n != id {
+			rests = n
+			break
+		}
+	}
+	retire(rests, app("gone"))
+	fresh := agent(t, server, 300, 302, nil)
+	got, _, err := fresh.Allocate(t.Context(), other)
+	if err != nil || got == rests || got == id {
+		t.Errorf("others have %s, %v; %s rests", got, err, rests)
+	}
+	last, _, err := fresh.Allocate(t.Context(), app("last"))
+	if err != nil || last != rests {
+		t.Errorf("when none is free: %s, %v; want %s, which rests", last, err, rests)
+	}
+	if _, _, err := fresh.Allocate(t.Context(), app("one too many")); !errors.Is(err, allocator.ErrExhausted) {
+		t.Errorf("when none is left: %v", err)
 	}
 }
 

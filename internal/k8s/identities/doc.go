@@ -13,5 +13,8 @@
 // There are no references here: an identity is in use if a CiliumEndpoint says so. Release does nothing. The operator marks objects that nobody uses with an
 // annotation ([HeartbeatAnnotation]) before it deletes them; a writer that takes such an object into use removes it, which makes the deletion fail.
 //
-// [Backend] owns no table; it keeps an index of the objects for itself, which its ListAndWatch writes. It starts no goroutine but those of Follow.
+// What was collected rests: its object stays for a while without labels ([Retire]), so that every writer goes on to another number; labels that come back take
+// theirs back. One that rests is no identity ([Retired]).
+//
+// [Prober] is the way to a number, for agents and the operator alike. [Backend] owns no table; it keeps an index of the objects for itself, which its ListAndWatch writes. It starts no goroutine but those of Follow.
 package identities

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 	"golang.org/x/time/rate"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -116,6 +117,24 @@ func (tr *trial) use(endpoint string, id int64) *v2.CiliumEndpoint {
 	return e
 }
 
+// get returns an object that must be there.
+func (tr *trial) get(name string) *v2.CiliumIdentity {
+	tr.Helper()
+	o := &v2.CiliumIdentity{}
+	if err := tr.Client.Get(tr.Context(), client.ObjectKey{Name: name}, o); err != nil {
+		tr.Fatal(err)
+	}
+	return o
+}
+
+// freed checks that a number's object is gone.
+func (tr *trial) freed(name string) {
+	tr.Helper()
+	if err := tr.Client.Get(tr.Context(), client.ObjectKey{Name: name}, &v2.CiliumIdentity{}); !apierrors.IsNotFound(err) {
+		tr.Errorf("%s still rests: %v", name, err)
+	}
+}
+
 // acquire is an agent taking an identity into use: it removes the mark.
 func (tr *trial) acquire(name string) {
 	tr.Helper()
@@ -151,6 +170,55 @@ func TestCollection(t *testing.T) {
 		if diff := cmp.Diff(map[string]bool{"1000": false, "1001": false, "300000": false, "100": false, "word": false}, tr.identities()); diff != "" {
 			t.Errorf("identities (-want +got):\n%s", diff)
 		}
+	})
+	run("numbers rest", func(tr *trial) {
+		tr.identity("1000")
+		for range 5 {
+			tr.pass()
+		}
+		o := tr.get("1000")
+		if was, since, rests := k8sids.Retired(o); !rests || was != "k8s:app=1000;" || tr.clock.Sub(since) > time.Second {
+			t.Fatalf("after its end: %v, %v", o.Annotations, o.SecurityLabels)
+		}
+		tr.pass() // 15 of 20 minutes
+		tr.get("1000")
+		tr.pass()
+		tr.freed("1000")
+	})
+	run("a rest under another clock", func(tr *trial) {
+		// The clock of whoever retired them was hours behind, and hours ahead.
+		for name, off := range map[string]time.Duration{"1000": -5 * time.Hour, "1001": 5 * time.Hour} {
+			o := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: name}}
+			k8sids.Retire(o, "k8s:app=x;", tr.clock.Add(off))
+			tr.Create(tr.T, o)
+		}
+		tr.pass() // it ends no rest at the first look
+		tr.get("1000")
+		tr.pass()
+		tr.freed("1000")
+		tr.get("1001")
+		tr.pass() // 30 minutes by this clock
+		tr.freed("1001")
+	})
+	run("another operator takes over a rest", func(tr *trial) {
+		o := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: "1000"}}
+		k8sids.Retire(o, "k8s:app=x;", tr.clock)
+		tr.Create(tr.T, o)
+		tr.pass()
+		tr.restart()
+		tr.pass()
+		tr.pass()
+		tr.freed("1000")
+	})
+	run("collected by mistake", func(tr *trial) {
+		o := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: "1000"}}
+		k8sids.Retire(o, "k8s:app=x;", tr.clock)
+		tr.Create(tr.T, o)
+		tr.use("still-there", 1000)
+		for range 5 {
+			tr.pass()
+		}
+		tr.get("1000") // whoever makes identities takes it back
 	})
 	run("another operator takes over", func(tr *trial) {
 		tr.identity("1000")

@@ -1,0 +1,121 @@
+package identities
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
+	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/internal/operator/kube"
+	"github.com/hawser-net/hawser/internal/testenv/controllers"
+)
+
+// TestMassCollection has many dead identities go from among fewer live ones, under the limits that an operator has unless told otherwise: "Background" of
+// seed 002, where the collection cannot keep up. With HAWSER_LONG it is 60,000 among 5,000, and prints what it took.
+func TestMassCollection(t *testing.T) {
+	live, dead := 40, 400
+	if os.Getenv("HAWSER_LONG") != "" {
+		live, dead = 5000, 60000
+	}
+	env := controllers.Start(t)
+	rules := testRules(t, 256, 65535)
+	cfg := rest.CopyConfig(env.Server.Config)
+	cfg.QPS, cfg.Burst = 5000, 5000
+	kube.Apart(cfg)
+	c, err := kube.NewClient(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	each := func(n int, f func(int) error) {
+		var wg sync.WaitGroup
+		next := atomic.Int64{}
+		for range 32 {
+			wg.Go(func() {
+				for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+					if err := f(i); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+		wg.Wait()
+	}
+	began := time.Now()
+	each(dead+live, func(i int) error {
+		set := labels.NewSet(labels.New("k8s", "app", fmt.Sprint("app-", i)), labels.New("k8s", labels.KeyNamespace, "default"),
+			labels.New("k8s", labels.KeyCluster, "default"), labels.New("k8s", "io.cilium.k8s.namespace.labels.kubernetes.io/metadata.name", "default"))
+		o := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(256 + i)}, SecurityLabels: k8sids.SecurityLabels(set)}
+		return c.Create(t.Context(), o)
+	})
+	each(live, func(i int) error {
+		meta := metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprint("p", i), Labels: map[string]string{"app": fmt.Sprint("app-", i)}}
+		if i%2 == 0 { // half of them are only wanted, by pods that nobody runs yet
+			p := &corev1.Pod{ObjectMeta: meta, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
+			return c.Create(t.Context(), p)
+		}
+		e := &v2.CiliumEndpoint{ObjectMeta: meta}
+		e.Status.Identity = &v2.EndpointIdentity{ID: int64(256 + i)}
+		return c.Create(t.Context(), e)
+	})
+	t.Logf("made %d identities in %s", dead+live, time.Since(began).Round(time.Second))
+
+	cfg = rest.CopyConfig(env.Server.Config)
+	d := kube.Defaults()
+	cfg.QPS, cfg.Burst = d.QPS, d.Burst
+	var deleted, rounds atomic.Int64
+	var started, took atomic.Int64
+	env.RunOn(t, cfg, func(_ context.Context, m manager.Manager, log *slog.Logger) error {
+		pods, err := Setup(m, ControlDefaults(), rules, prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
+		if err != nil {
+			return err
+		}
+		gc := Config{Interval: 2 * time.Second, Rest: time.Hour, Limiter: rate.NewLimiter(rate.Inf, 1), First: 256, Last: 65535, Pods: pods}
+		started.Store(time.Now().UnixNano())
+		return SetupGC(m, gc, func(s Stats, d time.Duration, err error) {
+			rounds.Add(1)
+			if s.Deleted > 0 {
+				took.Store(int64(d))
+			}
+			deleted.Add(int64(s.Deleted))
+		}, slog.New(slog.DiscardHandler))
+	})
+	for end := time.Now().Add(40 * time.Minute); deleted.Load() < int64(dead) && time.Now().Before(end); {
+		time.Sleep(100 * time.Millisecond)
+	}
+	total := time.Since(time.Unix(0, started.Load()))
+	t.Logf("%d dead identities among %d live: %d ended in %s (the round took %s, %d rounds), at most %g requests/s", dead, live, deleted.Load(),
+		total.Round(time.Second), time.Duration(took.Load()).Round(time.Second), rounds.Load(), d.QPS)
+	var all v2.CiliumIdentityList
+	if err := c.List(t.Context(), &all, client.Limit(0)); err != nil {
+		t.Fatal(err)
+	}
+	alive := 0
+	for i := range all.Items {
+		if _, _, rests := k8sids.Retired(&all.Items[i]); rests {
+			continue
+		}
+		alive++
+		if n, ok := numberOf(all.Items[i].Name, 256, 65535); !ok || int(n) >= 256+live {
+			t.Errorf("dead identity %s is alive", all.Items[i].Name)
+		}
+	}
+	if alive != live || int(deleted.Load()) != dead {
+		t.Errorf("%d of %d are alive; %d of %d have ended", alive, live, deleted.Load(), dead)
+	}
+}
