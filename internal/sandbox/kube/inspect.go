@@ -23,6 +23,8 @@ type Info struct {
 type NodeInfo struct {
 	Name       string
 	IPv4, IPv6 netip.Addr // on the underlay; IPv6 is there without dual stack, too
+	// Pods4 and Pods6 are the ranges of its pods; Pods6 is invalid without dual stack.
+	Pods4, Pods6 netip.Prefix
 	// Dir is the node's directory: what is /run on the node is run there, /var is var, /etc/cni is cni.
 	Dir string
 	// Netns is the path that keeps the node's network namespace.
@@ -49,7 +51,7 @@ func Inspect(name string) (*Info, error) {
 	}
 	for _, n := range st.Nodes {
 		info.Nodes = append(info.Nodes, NodeInfo{
-			Name: n.Name, IPv4: n.IPv4, IPv6: n.IPv6, Dir: c.nodeDir(n.Name), Netns: c.netns(n.Name), Init: n.Init,
+			Name: n.Name, IPv4: n.IPv4, IPv6: n.IPv6, Pods4: n.Pods4, Pods6: n.Pods6, Dir: c.nodeDir(n.Name), Netns: c.netns(n.Name), Init: n.Init,
 		})
 	}
 	return info, nil

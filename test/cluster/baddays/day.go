@@ -98,6 +98,9 @@ func (d *day) prepare(ctx context.Context) error {
 	if err := d.readPolicies(); err != nil {
 		return err
 	}
+	if err := d.remove(ctx); err != nil {
+		return err
+	}
 	d.say("making %d pods on %d nodes", len(d.nodes)*len(roles), len(d.nodes))
 	if err := d.EnsureNamespace(ctx, stage, map[string]string{"stage": "yes"}); err != nil {
 		return err
@@ -165,9 +168,20 @@ func (d *day) readPolicies() error {
 	return nil
 }
 
+// remove takes away the stage, and what a scenario that failed left.
 func (d *day) remove(ctx context.Context) error {
 	d.leave()
-	return d.DeleteNamespaces(ctx, stage)
+	list, err := d.Kube.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	var ours []string
+	for _, n := range list.Items {
+		if strings.HasPrefix(n.Name, stage) {
+			ours = append(ours, n.Name)
+		}
+	}
+	return d.DeleteNamespaces(ctx, ours...)
 }
 
 // enter opens the pods as they are now and starts their servers.

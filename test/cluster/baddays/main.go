@@ -112,7 +112,7 @@ func (o *options) all(ctx context.Context) (ok bool, err error) {
 		return false, fmt.Errorf("prepare: %w", err)
 	}
 	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Minute)
 		defer cancel()
 		err = errors.Join(err, d.remove(ctx))
 	}()

@@ -31,7 +31,7 @@ const (
 	establishedEvery = 20 * time.Millisecond
 	newEvery         = 60 * time.Millisecond
 	// answerWithin is when an answer is given up. It is long: what is measured is loss, not the load of the machine.
-	answerWithin = 6 * time.Second
+	answerWithin = 30 * time.Second
 	// deniedWithin is how long a flow that must not get through waits.
 	deniedWithin = time.Second
 )

@@ -16,10 +16,12 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/sandbox/kube"
@@ -33,8 +35,8 @@ type Lab struct {
 	Kube kubernetes.Interface
 
 	program string
-	config  *rest.Config
-	custom  *rest.RESTClient
+	custom  *rest.RESTClient // of api/v2
+	tiers   *rest.RESTClient // of ClusterNetworkPolicy
 	out     io.Writer
 }
 
@@ -52,26 +54,29 @@ func Open(name, program string, out io.Writer) (*Lab, error) {
 		return nil, err
 	}
 	config.QPS, config.Burst = 200, 400
-	config.Timeout = 20 * time.Second
+	config.Timeout = time.Minute // a node that is filled keeps the whole machine busy
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, err
 	}
-	custom, err := customClient(config)
+	custom, err := customClient(config, v2.SchemeGroupVersion(), v2.AddToScheme)
 	if err != nil {
 		return nil, err
 	}
-	return &Lab{Name: name, Kube: client, program: program, config: config, custom: custom, out: out}, nil
+	tiers, err := customClient(config, schema.GroupVersion(policyv1alpha2.GroupVersion), policyv1alpha2.Install)
+	if err != nil {
+		return nil, err
+	}
+	return &Lab{Name: name, Kube: client, program: program, custom: custom, tiers: tiers, out: out}, nil
 }
 
-// customClient speaks of the kinds of api/v2.
-func customClient(config *rest.Config) (*rest.RESTClient, error) {
+// customClient speaks of the kinds of a group.
+func customClient(config *rest.Config, gv schema.GroupVersion, add func(*runtime.Scheme) error) (*rest.RESTClient, error) {
 	scheme := runtime.NewScheme()
-	if err := v2.AddToScheme(scheme); err != nil {
+	if err := add(scheme); err != nil {
 		return nil, err
 	}
 	c := rest.CopyConfig(config)
-	gv := v2.SchemeGroupVersion()
 	c.GroupVersion, c.APIPath = &gv, "/apis"
 	c.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	return rest.RESTClientFor(c)
@@ -110,6 +115,11 @@ func (l *Lab) Nodes() ([]string, error) {
 // Custom returns a request for a resource of api/v2, such as a list of it.
 func (l *Lab) Custom(verb, resource string) *rest.Request {
 	return l.custom.Verb(verb).Resource(resource)
+}
+
+// Tiers returns a request for ClusterNetworkPolicies.
+func (l *Lab) Tiers(verb string) *rest.Request {
+	return l.tiers.Verb(verb).Resource("clusternetworkpolicies")
 }
 
 // Sandbox runs `hawser sandbox COMMAND... --name NAME`.

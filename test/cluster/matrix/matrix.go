@@ -40,7 +40,9 @@ type Party struct {
 	IsNode    bool
 	Namespace *lab.Namespace
 	Addrs     []netip.Addr
-	Labels    labels.Set
+	// SourceAddrs are those that it sends from, if they are others.
+	SourceAddrs []netip.Addr
+	Labels      labels.Set
 	// NamedPorts are "name/PROTO/port", as the oracle reads them. PeerPorts are those that a name in an egress rule means at this party: those of all pods with
 	// its labels, see docs/user/policies.md.
 	NamedPorts, PeerPorts []string
@@ -133,6 +135,11 @@ func (j Judge) Expect(p *Probe) {
 		proto, port = unix.IPPROTO_ICMP, 8
 	}
 	from, to := end(p.From, p.To, p.Addr), end(p.To, p.From, p.Addr)
+	for _, a := range p.From.SourceAddrs {
+		if a.Is6() == p.Addr.Is6() {
+			from.Addr = a
+		}
+	}
 	peer := to
 	peer.NamedPorts = p.To.PeerPorts
 	out, whyOut := oracle.Side(j.Config, j.Policies, false, from, peer, proto, port)

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -13,6 +15,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
 	"sigs.k8s.io/yaml"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
@@ -22,8 +25,9 @@ import (
 	"github.com/hawser-net/hawser/test/cluster/lab"
 )
 
-// object is a policy of one of three kinds; the others are nil.
+// object is a policy of one of four kinds; the others are nil.
 type object struct {
+	tier       *policyv1alpha2.ClusterNetworkPolicy
 	network    *networkingv1.NetworkPolicy
 	namespaced *v2.CiliumNetworkPolicy
 	cluster    *v2.CiliumClusterwideNetworkPolicy
@@ -31,7 +35,9 @@ type object struct {
 
 func random(g *policygen.Generator, name string) object {
 	switch n := g.Rand.IntN(100); {
-	case n < 40:
+	case n < 15:
+		return object{tier: g.Cluster(name)}
+	case n < 45:
 		return object{network: g.NetworkPolicy(name)}
 	case n < 82:
 		return object{namespaced: g.Namespaced(name)}
@@ -41,6 +47,8 @@ func random(g *policygen.Generator, name string) object {
 
 func (o object) meta() *metav1.ObjectMeta {
 	switch {
+	case o.tier != nil:
+		return &o.tier.ObjectMeta
 	case o.network != nil:
 		return &o.network.ObjectMeta
 	case o.namespaced != nil:
@@ -51,6 +59,8 @@ func (o object) meta() *metav1.ObjectMeta {
 
 func (o object) copy() object {
 	switch {
+	case o.tier != nil:
+		return object{tier: o.tier.DeepCopy()}
 	case o.network != nil:
 		return object{network: o.network.DeepCopy()}
 	case o.namespaced != nil:
@@ -62,6 +72,8 @@ func (o object) copy() object {
 // policy is what the oracle reads.
 func (o object) policy() oracle.Policy {
 	switch {
+	case o.tier != nil:
+		return oracle.FromClusterNetworkPolicy(o.tier)
 	case o.network != nil:
 		return oracle.FromNetworkPolicy(o.network)
 	case o.namespaced != nil:
@@ -74,6 +86,9 @@ func (o object) policy() oracle.Policy {
 func (o object) text() string {
 	var in any
 	switch {
+	case o.tier != nil:
+		o.tier.TypeMeta = metav1.TypeMeta{APIVersion: policyv1alpha2.GroupVersion.String(), Kind: "ClusterNetworkPolicy"}
+		in = o.tier
 	case o.network != nil:
 		o.network.TypeMeta = metav1.TypeMeta{APIVersion: "networking.k8s.io/v1", Kind: "NetworkPolicy"}
 		in = o.network
@@ -95,11 +110,14 @@ func (o object) text() string {
 func (o object) create(ctx context.Context, l *lab.Lab) error {
 	o = o.copy()
 	switch {
+	case o.tier != nil:
+		_ = o.text() // sets the kind
+		return l.Tiers(http.MethodPost).Body(o.tier).Do(ctx).Error()
 	case o.network != nil:
 		_, err := l.Kube.NetworkingV1().NetworkPolicies(o.network.Namespace).Create(ctx, o.network, metav1.CreateOptions{})
 		return err
 	case o.namespaced != nil:
-		_ = o.text() // sets the kind
+		_ = o.text()
 		return l.Custom(http.MethodPost, v2.ResourceNetworkPolicies).Namespace(o.namespaced.Namespace).Body(o.namespaced).Do(ctx).Error()
 	}
 	_ = o.text()
@@ -109,6 +127,8 @@ func (o object) create(ctx context.Context, l *lab.Lab) error {
 func (o object) remove(ctx context.Context, l *lab.Lab) error {
 	var err error
 	switch m := o.meta(); {
+	case o.tier != nil:
+		err = l.Tiers(http.MethodDelete).Name(m.Name).Do(ctx).Error()
 	case o.network != nil:
 		err = l.Kube.NetworkingV1().NetworkPolicies(m.Namespace).Delete(ctx, m.Name, metav1.DeleteOptions{})
 	case o.namespaced != nil:
@@ -176,6 +196,20 @@ func (r *rounds) arrived(ctx context.Context) error {
 		}
 		return nil
 	})
+}
+
+// defineTiers makes the definition of ClusterNetworkPolicy, as its project publishes it, known to the API server.
+func defineTiers(ctx context.Context, l *lab.Lab) error {
+	dir, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/network-policy-api").Output()
+	if err != nil {
+		return fmt.Errorf("find the definition of ClusterNetworkPolicy: %w", err)
+	}
+	file := filepath.Join(strings.TrimSpace(string(dir)), "config/crd/standard/policy.networking.k8s.io_clusternetworkpolicies.yaml")
+	if _, err := l.Kubectl(ctx, "", "apply", "--server-side", "-f", file); err != nil {
+		return err
+	}
+	_, err = l.Kubectl(ctx, "", "wait", "--for=condition=Established", "--timeout=1m", "crd/clusternetworkpolicies.policy.networking.k8s.io")
+	return err
 }
 
 // names returns the names of the policies in what an agent says of its rules, sorted.

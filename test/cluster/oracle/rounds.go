@@ -50,6 +50,9 @@ type rounds struct {
 
 func (r *rounds) run(ctx context.Context) error {
 	r.config = oracle.Config{Mode: "default", ClusterName: r.Name, AllowLocalhost: true, DefaultLocalCluster: true, AllowNonDefaultDeny: true}
+	if err := defineTiers(ctx, r.Lab); err != nil {
+		return err
+	}
 	for world := uint64(0); ; world++ {
 		seed := r.seed + world
 		rng := rand.New(rand.NewPCG(seed, 0))
@@ -164,7 +167,9 @@ func (r *rounds) enter(ctx context.Context, info *kube.Info) (err error) {
 		return err
 	}
 	for _, n := range info.Nodes {
-		if err := r.place(&matrix.Party{Name: n.Name, Node: n.Name, IsNode: true, Addrs: []netip.Addr{n.IPv4, n.IPv6}}, n.Netns); err != nil {
+		// To pods a node speaks from the first address of its own range of pods.
+		source := []netip.Addr{n.Pods4.Addr().Next(), n.Pods6.Addr().Next()}
+		if err := r.place(&matrix.Party{Name: n.Name, Node: n.Name, IsNode: true, Addrs: []netip.Addr{n.IPv4, n.IPv6}, SourceAddrs: source}, n.Netns); err != nil {
 			return err
 		}
 	}
@@ -203,6 +208,7 @@ func (r *rounds) words() policygen.Words {
 		Blocks4: []string{"0.0.0.0/0", "10.0.0.0/8"}, BlockExcept4: append([]string{"10.244.1.0/24", "10.99.0.0/24", "10.244.2.0/25"}, four...),
 		Exact4:  append([]string{"10.244.0.0/16", "10.99.0.1/32"}, four...),
 		Blocks6: []string{"::/0", "fd00::/8"}, BlockExcept6: append([]string{"fd00:10:244:1::/64", "fd00:99::1/128"}, six...),
+		Networks: append([]string{"0.0.0.0/0", "10.0.0.0/8", "10.244.0.0/16", "10.99.0.1/32", "::/0", "fd00:99::/64", "fd00:10:244:1::/64"}, append(four, six...)...),
 	}
 }
 
@@ -227,6 +233,10 @@ func (r *rounds) round(ctx context.Context, gen *policygen.Generator, name strin
 	r.count(probes)
 	fmt.Fprintf(r.out, "%6.0fs %s: %d policies, %s, %d not as the oracle says (%.1f s)\n",
 		time.Since(r.began).Seconds(), name, len(kept), matrix.Summary(probes), len(wrong), time.Since(began).Seconds())
+	if r.refusal != "" {
+		fmt.Fprintf(r.out, "        the API server refused a policy: %s\n", r.refusal)
+		r.refusal = ""
+	}
 	if len(wrong) == 0 {
 		return nil
 	}

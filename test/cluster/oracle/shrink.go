@@ -2,6 +2,7 @@ package main
 
 import (
 	networkingv1 "k8s.io/api/networking/v1"
+	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 )
@@ -49,8 +50,11 @@ func without[T any](list []T, i int) []T {
 
 // lesser lists copies of an object that lack one thing each.
 func (o object) lesser() (out []object) {
-	if o.network != nil {
+	switch {
+	case o.network != nil:
 		return o.lesserNetwork()
+	case o.tier != nil:
+		return o.lesserTier()
 	}
 	specs := func(o object) *[]*v2.Rule {
 		if o.namespaced != nil {
@@ -143,6 +147,42 @@ func (o object) lesserNetwork() (out []object) {
 		}
 		for j := range e.Ports {
 			edit(func(s *networkingv1.NetworkPolicySpec) { s.Egress[i].Ports = without(s.Egress[i].Ports, j) })
+		}
+	}
+	return out
+}
+
+func (o object) lesserTier() (out []object) {
+	edit := func(fn func(*policyv1alpha2.ClusterNetworkPolicySpec)) {
+		c := o.copy()
+		fn(&c.tier.Spec)
+		out = append(out, c)
+	}
+	spec := o.tier.Spec
+	for i, r := range spec.Ingress {
+		edit(func(s *policyv1alpha2.ClusterNetworkPolicySpec) { s.Ingress = without(s.Ingress, i) })
+		for j := range r.From {
+			if len(r.From) > 1 {
+				edit(func(s *policyv1alpha2.ClusterNetworkPolicySpec) { s.Ingress[i].From = without(s.Ingress[i].From, j) })
+			}
+		}
+		for j := range r.Protocols {
+			edit(func(s *policyv1alpha2.ClusterNetworkPolicySpec) {
+				s.Ingress[i].Protocols = without(s.Ingress[i].Protocols, j)
+			})
+		}
+	}
+	for i, r := range spec.Egress {
+		edit(func(s *policyv1alpha2.ClusterNetworkPolicySpec) { s.Egress = without(s.Egress, i) })
+		for j := range r.To {
+			if len(r.To) > 1 {
+				edit(func(s *policyv1alpha2.ClusterNetworkPolicySpec) { s.Egress[i].To = without(s.Egress[i].To, j) })
+			}
+		}
+		for j := range r.Protocols {
+			edit(func(s *policyv1alpha2.ClusterNetworkPolicySpec) {
+				s.Egress[i].Protocols = without(s.Egress[i].Protocols, j)
+			})
 		}
 	}
 	return out
