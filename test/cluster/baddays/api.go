@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"time"
@@ -13,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/hawser-net/hawser/internal/sandbox/machine"
-	"github.com/hawser-net/hawser/test/cluster/flows"
 	"github.com/hawser-net/hawser/test/cluster/invariant"
 	"github.com/hawser-net/hawser/test/cluster/lab"
 )
@@ -81,11 +79,9 @@ func apiDown(ctx context.Context, d *day) (err error) {
 	return nil
 }
 
-// restartSandbox ends the process that holds a server's namespaces, waits for the new sandbox, and probes it: by those of its node that may reach it, and by
-// everybody who may not.
+// restartSandbox ends the processes that hold a server's namespaces, waits for the new sandbox, and probes it.
 func (d *day) restartSandbox(ctx context.Context, p *lab.Pod) error {
-	uid := string(p.Object.UID)
-	old, err := lab.Processes(uid)
+	old, err := lab.Processes(string(p.Object.UID))
 	if err != nil || len(old) == 0 {
 		return errors.Join(fmt.Errorf("pod %s has no process", p.Name()), err)
 	}
@@ -98,56 +94,7 @@ func (d *day) restartSandbox(ctx context.Context, p *lab.Pod) error {
 			return err
 		}
 	}
-	var ns *lab.Namespace
-	var addrs []netip.Addr
-	err = lab.Eventually(ctx, time.Minute, func(context.Context) error {
-		now, err := lab.Processes(uid)
-		if err != nil || len(now) == 0 {
-			return errors.Join(fmt.Errorf("pod %s has no new sandbox", p.Name()), err)
-		}
-		if id, err := machine.NamespaceID(netns(now[0])); err != nil || id == before {
-			return errors.Join(fmt.Errorf("pod %s has no new sandbox", p.Name()), err)
-		}
-		if ns, err = lab.OpenNamespace(netns(now[0])); err != nil {
-			return err
-		}
-		if addrs, err = ns.Addrs(); err != nil || len(addrs) < 2 {
-			ns.Close()
-			return errors.Join(fmt.Errorf("pod %s has the addresses %v", p.Name(), addrs), err)
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	defer ns.Close()
-	servers := flows.NewServers()
-	defer servers.Close()
-	const number = 1000
-	if err := servers.Serve(ns, number, addrs, openPort); err != nil {
-		return err
-	}
-	node := p.Node()
-	for _, n := range d.nodes {
-		for _, a := range addrs {
-			to := netip.AddrPortFrom(a, openPort)
-			for _, network := range []string{"tcp", "udp"} {
-				if err := flows.Ask(d.pods["intruder-"+n.Name].Namespace, network, to, number, 700*time.Millisecond); err == nil {
-					return fmt.Errorf("intruder-%s reaches %s by %s at %s, without API server", n.Name, p.Name(), network, a)
-				}
-				if n.Name != node {
-					continue // other nodes can't know its new address before the API server is back
-				}
-				err := lab.Eventually(ctx, 20*time.Second, func(context.Context) error {
-					return flows.Ask(d.pods["client-"+n.Name].Namespace, network, to, number, 2*time.Second)
-				})
-				if err != nil {
-					return fmt.Errorf("client-%s does not reach %s by %s at %s, without API server: %w", n.Name, p.Name(), network, a, err)
-				}
-			}
-		}
-	}
-	return nil
+	return d.probeSandbox(ctx, p, before, time.Minute, d.nodes, []string{p.Node()})
 }
 
 func netns(pid int) string { return fmt.Sprintf("/proc/%d/ns/net", pid) }

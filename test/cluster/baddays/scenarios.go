@@ -8,9 +8,12 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/hawser-net/hawser/internal/sandbox/kube"
+	"github.com/hawser-net/hawser/internal/sandbox/machine"
 	"github.com/hawser-net/hawser/test/cluster/invariant"
 	"github.com/hawser-net/hawser/test/cluster/lab"
 )
@@ -209,9 +212,19 @@ func (d *day) deletePods(ctx context.Context, pods []*corev1.Pod) error {
 	})
 }
 
-// nodeReboot turns the last node off and on again. Its pods come back by themselves; the flows between the others must not notice.
+// nodeReboot turns the last node off and on again. Its pods come back by themselves, with their policy from the first packet; the flows between the others must
+// not notice.
 func nodeReboot(ctx context.Context, d *day) error {
-	node := d.nodes[len(d.nodes)-1].Name
+	node, others := d.nodes[len(d.nodes)-1].Name, d.nodes[:len(d.nodes)-1]
+	server := d.pods["server-"+node]
+	pids, err := lab.Processes(string(server.Object.UID))
+	if err != nil || len(pids) == 0 {
+		return errors.Join(fmt.Errorf("pod %s has no process", server.Name()), err)
+	}
+	before, err := machine.NamespaceID(netns(pids[0]))
+	if err != nil {
+		return err
+	}
 	if err := d.Sandbox(ctx, "node", "kill", node); err != nil {
 		return err
 	}
@@ -221,10 +234,15 @@ func nodeReboot(ctx context.Context, d *day) error {
 	case <-time.After(10 * time.Second):
 	}
 	began := time.Now()
-	if err := d.Sandbox(ctx, "node", "start", node); err != nil {
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		return d.probeSandbox(gctx, server, before, 3*time.Minute, others, nodeNames(others))
+	})
+	g.Go(func() error { return d.Sandbox(gctx, "node", "start", node) })
+	if err := g.Wait(); err != nil {
 		return err
 	}
-	d.note("node %s is Ready %.1f s after it was started", node, time.Since(began).Seconds())
+	d.note("node %s is Ready and its server is reached %.1f s after it was started", node, time.Since(began).Seconds())
 	info, err := d.Info()
 	if err != nil {
 		return err
@@ -233,6 +251,13 @@ func nodeReboot(ctx context.Context, d *day) error {
 	if err := invariant.Hold(ctx, d.Lab, 3*time.Minute); err != nil {
 		return err
 	}
-	d.note("its pods are back after %.1f s", time.Since(began).Seconds())
+	d.note("all its pods are back after %.1f s", time.Since(began).Seconds())
 	return nil
+}
+
+func nodeNames(nodes []kube.NodeInfo) (out []string) {
+	for _, n := range nodes {
+		out = append(out, n.Name)
+	}
+	return out
 }
