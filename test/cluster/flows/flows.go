@@ -30,7 +30,7 @@ const (
 const (
 	establishedEvery = 20 * time.Millisecond
 	newEvery         = 60 * time.Millisecond
-	// answerWithin is when an answer is given up. It is long: what is measured is loss, not the load of the machine.
+	// answerWithin is long: what is measured is loss, not the load of the machine.
 	answerWithin = 30 * time.Second
 	// deniedWithin is how long a flow that must not get through waits.
 	deniedWithin = time.Second
@@ -43,6 +43,15 @@ type Flow struct {
 	To      netip.AddrPort
 	Kind    Kind
 	Allowed bool
+	// Within is when an answer is given up; 0 for long enough that only what is lost has none.
+	Within time.Duration
+}
+
+func (f Flow) within() time.Duration {
+	if f.Within > 0 {
+		return f.Within
+	}
+	return answerWithin
 }
 
 // Result is what became of a flow.
@@ -165,9 +174,9 @@ func (c *client) note(lost int, format string, args ...any) {
 
 // established keeps one connection, and sends on it without waiting for answers.
 func (c *client) established(ctx context.Context, started chan<- error) {
-	conn, err := c.From.Dial(c.network(), c.To, answerWithin)
+	conn, err := c.From.Dial(c.network(), c.To, c.within())
 	if err == nil {
-		err = c.exchange(conn, 0, answerWithin)
+		err = c.exchange(conn, 0, c.within())
 	}
 	if err != nil {
 		started <- fmt.Errorf("%s: %w", c.Name, err)
@@ -198,7 +207,7 @@ func (c *client) established(ctx context.Context, started chan<- error) {
 		}
 	}
 	// Answers may be late, and an established TCP flow may be waiting for a retransmission.
-	deadline := time.Now().Add(answerWithin)
+	deadline := time.Now().Add(c.within())
 	for time.Now().Before(deadline) {
 		c.mu.Lock()
 		left := len(c.pending)
@@ -281,7 +290,7 @@ func (c *client) exchange(conn net.Conn, seq uint64, timeout time.Duration) erro
 
 // fresh opens a new flow for every message, without waiting for the one before.
 func (c *client) fresh(ctx context.Context, started chan<- error) {
-	timeout := answerWithin
+	timeout := c.within()
 	if !c.Allowed {
 		timeout = deniedWithin
 	}

@@ -93,7 +93,7 @@ func TestLoss(t *testing.T) {
 	}
 	var flows []Flow
 	for _, kind := range []Kind{TCPEstablished, UDPEstablished, TCPNew} {
-		flows = append(flows, Flow{Name: string(kind), Kind: kind, From: ns, To: netip.AddrPortFrom(loopback, port+2), Allowed: true})
+		flows = append(flows, Flow{Name: string(kind), Kind: kind, From: ns, To: netip.AddrPortFrom(loopback, port+2), Allowed: true, Within: 2 * time.Second})
 	}
 	var numbers Numbers
 	traffic, err := Start(t.Context(), servers, &numbers, flows)
@@ -115,7 +115,7 @@ func TestStartFails(t *testing.T) {
 	defer servers.Close()
 	var numbers Numbers
 	_, err := Start(context.Background(), servers, &numbers, []Flow{
-		{Name: "x", Kind: TCPNew, From: ns, To: netip.AddrPortFrom(loopback, silent+1), Allowed: true},
+		{Name: "x", Kind: TCPNew, From: ns, To: netip.AddrPortFrom(loopback, silent+1), Allowed: true, Within: time.Second},
 	})
 	if err == nil {
 		t.Error("a flow to nobody starts")
