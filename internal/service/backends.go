@@ -43,7 +43,7 @@ func usable(a netip.Addr) bool {
 
 func merge(a, b Endpoint) Endpoint {
 	a.Ready, a.Serving, a.Terminating = a.Ready || b.Ready, a.Serving || b.Serving, a.Terminating || b.Terminating
-	a.Node = max(a.Node, b.Node)
+	a.Node, a.Cluster = max(a.Node, b.Node), min(a.Cluster, b.Cluster)
 	a.ForZones, a.ForNodes = union(a.ForZones, b.ForZones), union(a.ForNodes, b.ForNodes)
 	return a
 }
@@ -56,12 +56,18 @@ func union(a, b []string) []string {
 
 // choose returns the backends that get traffic, sorted: those that are ready, or if there is none, those
 // that are on their way out but serving still. Among them only this node's, if local, or else those
-// hinted at for this node or zone, if all have hints and any is meant.
-func (b backends) choose(at Local, local bool) []netip.AddrPort {
+// hinted at for this node or zone, if all have hints and any is meant. Before all that it is decided which clusters'
+// ready ones count.
+func (b backends) choose(at Local, local bool, prefer Prefer) []netip.AddrPort {
 	if local {
-		b = b.filter(func(e Endpoint) bool { return e.Node != "" && e.Node == at.Node })
+		b = b.filter(func(e Endpoint) bool { return e.Cluster == "" && e.Node != "" && e.Node == at.Node })
 	}
 	ready := b.filter(func(e Endpoint) bool { return e.Ready })
+	if prefer != PreferNone {
+		if better := ready.filter(func(e Endpoint) bool { return (e.Cluster == "") == (prefer == PreferLocal) }); len(better) > 0 {
+			ready = better
+		}
+	}
 	if len(ready) == 0 {
 		ready = b.filter(func(e Endpoint) bool { return e.Serving && e.Terminating })
 	} else if !local {

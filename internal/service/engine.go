@@ -22,8 +22,9 @@ type Engine struct {
 	local    Local
 	services map[Name]Service
 	slices   map[Name]Slice
-	parts    map[Name]map[Name]bool // the slices of a service
-	ports    map[Name][]HostPort    // by pod
+	parts    map[Name]map[Name]bool     // the slices of a service
+	remote   map[Name]map[string]Shared // what other clusters offer, by cluster
+	ports    map[Name][]HostPort        // by pod
 	// claims are the rows that each owner wants; most frontends are wanted by one.
 	claims map[datapath.ServiceFrontend][]claim
 	owned  map[owner][]datapath.ServiceFrontend
@@ -54,7 +55,8 @@ func New(at Local) *Engine {
 	return &Engine{
 		frontends: table.New[datapath.ServiceFrontend](Frontend.Equal),
 		local:     at, services: make(map[Name]Service), slices: make(map[Name]Slice), parts: make(map[Name]map[Name]bool),
-		ports: make(map[Name][]HostPort), claims: make(map[datapath.ServiceFrontend][]claim), owned: make(map[owner][]datapath.ServiceFrontend),
+		remote: make(map[Name]map[string]Shared),
+		ports:  make(map[Name][]HostPort), claims: make(map[datapath.ServiceFrontend][]claim), owned: make(map[owner][]datapath.ServiceFrontend),
 	}
 }
 
@@ -126,6 +128,41 @@ func (e *Engine) unlink(n Name) Name {
 		delete(e.parts, of)
 	}
 	return of
+}
+
+// SetShared makes known what another cluster has of a service, in place of what it had before. It counts for a global service, if it is offered.
+func (e *Engine) SetShared(s Shared) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.remote[s.Name] == nil {
+		e.remote[s.Name] = make(map[string]Shared)
+	}
+	e.remote[s.Name][s.Cluster] = s
+	e.refresh(owner{name: s.Name})
+}
+
+// DeleteShared forgets what another cluster has of a service.
+func (e *Engine) DeleteShared(cluster string, n Name) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.remote[n], cluster)
+	if len(e.remote[n]) == 0 {
+		delete(e.remote, n)
+	}
+	e.refresh(owner{name: n})
+}
+
+// Globals counts the services that backends of other clusters can belong to.
+func (e *Engine) Globals() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	n := 0
+	for _, s := range e.services {
+		if s.Mesh.Global {
+			n++
+		}
+	}
+	return n
 }
 
 // SetHostPorts says which host ports a pod of this node has; none to forget the pod.
@@ -207,6 +244,11 @@ func (e *Engine) claim(o owner, touched map[datapath.ServiceFrontend]bool) {
 		for n := range e.parts[o.name] {
 			parts = append(parts, e.slices[n])
 		}
+		for _, r := range e.remote[o.name] {
+			if s.Mesh.Global && r.Offered {
+				parts = append(parts, r.slices()...)
+			}
+		}
 		rows = Rows(e.local, s, parts)
 	}
 	for _, r := range rows {
@@ -232,7 +274,7 @@ func Rows(at Local, s Service, parts []Slice) []Frontend {
 		// Chosen once for all frontends.
 		var sets [2][2][]netip.AddrPort // by family and whether only this node's count
 		for i, b := range []backends{v4, v6} {
-			sets[i][0], sets[i][1] = b.choose(at, false), b.choose(at, true)
+			sets[i][0], sets[i][1] = b.choose(at, false, s.Mesh.Prefer), b.choose(at, true, s.Mesh.Prefer)
 		}
 		add := func(kind Kind, a netip.Addr, port uint16, scope datapath.ServiceScope, local bool) {
 			if !usable(a) || port == 0 {

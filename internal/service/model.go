@@ -38,6 +38,8 @@ type Service struct {
 	// backends of this node only.
 	ExternalLocal bool
 	InternalLocal bool
+	// Mesh is what it is to other clusters.
+	Mesh Mesh
 }
 
 // Port is a port of a service.
@@ -73,6 +75,8 @@ type Endpoint struct {
 	Node string
 	// ForZones and ForNodes are hints: whose clients should be sent here.
 	ForZones, ForNodes []string
+	// Cluster is the other cluster that it is in; empty for this one.
+	Cluster string
 }
 
 // HostPort is a port of the node that leads to a pod of this node.

@@ -20,6 +20,7 @@ type world struct {
 	services map[service.Name]service.Service
 	slices   map[service.Name]service.Slice
 	ports    map[service.Name][]service.HostPort
+	shared   map[string]service.Shared // by cluster/namespace/name
 }
 
 // desired says where packets to a frontend should go, by asking of every service whether it wants them: slow, and
@@ -42,7 +43,7 @@ func (w world) desired(f datapath.ServiceFrontend) (owner string, backends []net
 	}
 	if best != nil {
 		local := (bestRank == 1 && best.InternalLocal) || (bestRank > 1 && best.ExternalLocal && f.Scope == datapath.ServiceOutside)
-		return best.Name.String(), w.endpoints(best.Name, bestPort, f.Addr.Addr().Is4(), local), true
+		return best.Name.String(), w.endpoints(*best, bestPort, f.Addr.Addr().Is4(), local), true
 	}
 	var pods []service.Name
 	for n, ports := range w.ports {
@@ -97,15 +98,16 @@ func (w world) wants(s service.Service, p service.Port, f datapath.ServiceFronte
 	return 0
 }
 
-func (w world) endpoints(of service.Name, p service.Port, v4, local bool) []netip.AddrPort {
+func (w world) endpoints(of service.Service, p service.Port, v4, local bool) []netip.AddrPort {
 	type state struct {
 		ready, serving, terminating bool
 		node                        string // of two, the one with the greater name: one address is on one node
 		zones, nodes                []string
+		here                        bool // a pod of this cluster
 	}
 	all := map[netip.AddrPort]*state{}
 	for _, s := range w.slices {
-		if (service.Name{Namespace: s.Name.Namespace, Name: s.Service}) != of {
+		if (service.Name{Namespace: s.Name.Namespace, Name: s.Service}) != of.Name {
 			continue
 		}
 		for _, sp := range s.Ports {
@@ -121,6 +123,7 @@ func (w world) endpoints(of service.Name, p service.Port, v4, local bool) []neti
 					all[k] = &state{}
 				}
 				st := all[k]
+				st.here = true
 				st.ready = st.ready || e.Ready
 				st.serving = st.serving || e.Serving
 				st.terminating = st.terminating || e.Terminating
@@ -129,15 +132,49 @@ func (w world) endpoints(of service.Name, p service.Port, v4, local bool) []neti
 			}
 		}
 	}
+	for _, r := range w.shared {
+		if r.Name != of.Name || !r.Offered || !of.Mesh.Global {
+			continue
+		}
+		for a, ports := range r.Backends {
+			sp, ok := ports[p.Name]
+			if !ok || sp.Proto != p.Proto || a.Is4() != v4 {
+				continue
+			}
+			k := netip.AddrPortFrom(a, sp.Port)
+			if all[k] == nil {
+				all[k] = &state{}
+			}
+			all[k].ready, all[k].serving = true, true
+			all[k].zones = append(all[k].zones, r.Zones[a].ForZones...)
+		}
+	}
 	pick := func(ok func(*state) bool) []netip.AddrPort {
 		var out []netip.AddrPort
 		for k, st := range all {
-			if (!local || st.node == w.at.Node) && ok(st) {
+			if (!local || st.here && st.node == w.at.Node) && ok(st) {
 				out = append(out, k)
 			}
 		}
 		slices.SortFunc(out, netip.AddrPort.Compare)
 		return out
+	}
+	if of.Mesh.Prefer != service.PreferNone {
+		here, away := 0, 0
+		for _, st := range all {
+			switch {
+			case !st.ready || local && (!st.here || st.node != w.at.Node):
+			case st.here:
+				here++
+			default:
+				away++
+			}
+		}
+		for _, st := range all {
+			if st.ready && (of.Mesh.Prefer == service.PreferLocal && here > 0 && !st.here || of.Mesh.Prefer == service.PreferRemote && away > 0 && st.here) {
+				st.ready, st.serving = false, false
+			}
+		}
 	}
 	ready := pick(func(s *state) bool { return s.ready })
 	if len(ready) == 0 {
@@ -193,6 +230,7 @@ func (d dice) service(name service.Name) service.Service {
 	s := service.Service{
 		Name: name, Created: time.Unix(int64(d.IntN(2)), 0), ClusterIPs: d.addrs(vips...), ExternalIPs: d.addrs(externals...),
 		LoadBalancerIPs: d.addrs(externals...), ExternalLocal: d.yes(), InternalLocal: d.IntN(4) == 0,
+		Mesh: service.Mesh{Global: d.yes(), Prefer: service.Prefer(d.IntN(3))},
 	}
 	for _, n := range d.some("a", "b", "c") {
 		p := service.Port{Name: n, Proto: []uint8{6, 17}[d.IntN(2)], Port: 80}
@@ -231,6 +269,27 @@ func (d dice) slice(name service.Name, of string) service.Slice {
 	return s
 }
 
+func (d dice) shared(cluster string, name service.Name) service.Shared {
+	s := service.Shared{
+		Cluster: cluster, Name: name, Offered: d.IntN(4) > 0,
+		Backends: map[netip.Addr]map[string]service.SharedPort{}, Zones: map[netip.Addr]service.SharedZone{},
+	}
+	for range d.IntN(4) {
+		a := netip.AddrFrom4([4]byte{10, byte(d.IntN(2)), 0, byte(1 + d.IntN(4))})
+		if d.IntN(3) == 0 {
+			a = netip.AddrFrom16([16]byte{0: 0xfd, 14: byte(d.IntN(2)), 15: byte(1 + d.IntN(4))})
+		}
+		s.Backends[a] = map[string]service.SharedPort{}
+		for _, n := range d.some("a", "a", "b", "c") {
+			s.Backends[a][n] = service.SharedPort{Proto: []uint8{6, 17}[d.IntN(2)], Port: uint16(8080 + d.IntN(2))}
+		}
+		if d.yes() {
+			s.Zones[a] = service.SharedZone{ForZones: []string{d.one("z1", "z2")}}
+		}
+	}
+	return s
+}
+
 func (d dice) hostPorts() (out []service.HostPort) {
 	for range d.IntN(3) {
 		p := service.HostPort{Port: []uint16{80, 300}[d.IntN(2)], Proto: 6, Backend: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, 7}), uint16(1+d.IntN(3)))}
@@ -249,6 +308,7 @@ func TestOracle(t *testing.T) {
 		w := world{
 			at:       service.Local{Node: "n1", Zone: "z1", Addrs: []netip.Addr{netip.MustParseAddr(nodeAddrs[0]), netip.MustParseAddr(nodeAddrs[1])}},
 			services: map[service.Name]service.Service{}, slices: map[service.Name]service.Slice{}, ports: map[service.Name][]service.HostPort{},
+			shared: map[string]service.Shared{},
 		}
 		e := service.New(w.at)
 		synced := d.IntN(30)
@@ -258,7 +318,15 @@ func TestOracle(t *testing.T) {
 			}
 			n := service.Name{Namespace: d.one("x", "y"), Name: d.one("s", "t")}
 			slice := service.Name{Namespace: n.Namespace, Name: d.one("1", "2", "3")}
-			switch d.IntN(12) {
+			switch d.IntN(15) {
+			case 12, 13:
+				r := d.shared(d.one("c1", "c2"), n)
+				w.shared[r.GetKeyName()] = r
+				e.SetShared(r)
+			case 14:
+				c := d.one("c1", "c2")
+				delete(w.shared, c+"/"+n.String())
+				e.DeleteShared(c, n)
 			case 0, 1, 2:
 				w.services[n] = d.service(n)
 				e.UpsertService(w.services[n])

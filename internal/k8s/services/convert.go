@@ -54,6 +54,7 @@ func fromService(o *corev1.Service) service.Service {
 	if slices.Contains(ips, corev1.ClusterIPNone) {
 		return s
 	}
+	s.Mesh = service.ReadMesh(o.Annotations)
 	s.ClusterIPs = addresses(ips)
 	s.ExternalIPs = addresses(o.Spec.ExternalIPs)
 	if o.Spec.Type == corev1.ServiceTypeLoadBalancer {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -70,6 +71,9 @@ func New(cfg Config, client *k8s.Client) (*Services, error) {
 func (s *Services) Table() *table.Table[datapath.ServiceFrontend, service.Frontend] {
 	return s.engine.Table()
 }
+
+// Engine returns what computes the table, so that others can tell it of other clusters' services.
+func (s *Services) Engine() *service.Engine { return s.engine }
 
 // Status counts the frontends by whether the kernel has them.
 func (s *Services) Status() table.Summary { return s.reconciler.Summary() }
@@ -164,7 +168,8 @@ func (s *Services) followServices(ctx context.Context, synced func()) error {
 	return k8s.Follow(ctx, k8s.Kind(s.client.Kube.CoreV1().RESTClient(), "services", ""), k8s.Options[*corev1.Service]{
 		Log: s.cfg.Log, LabelSelector: "!service.kubernetes.io/service-proxy-name",
 		Transform: func(o *corev1.Service) *corev1.Service {
-			o.Annotations, o.Labels, o.OwnerReferences, o.Spec.Selector, o.Status.Conditions = nil, nil, nil, nil, nil
+			o.Labels, o.OwnerReferences, o.Spec.Selector, o.Status.Conditions = nil, nil, nil, nil
+			maps.DeleteFunc(o.Annotations, func(name, _ string) bool { return !service.IsMeshAnnotation(name) })
 			return o
 		},
 	}, k8s.Handler[*corev1.Service]{
