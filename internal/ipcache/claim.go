@@ -20,6 +20,8 @@ const (
 	PodCIDR
 	// Generated is a prefix that a policy names.
 	Generated
+	// ClusterMesh is an endpoint of another cluster, as that says.
+	ClusterMesh
 	// KVStore is an endpoint of another node, as that node says.
 	KVStore
 	// RemoteNode is an address of another node.
@@ -39,6 +41,8 @@ func (s Source) String() string {
 		return "restored"
 	case PodCIDR, Generated:
 		return "generated"
+	case ClusterMesh:
+		return "clustermesh"
 	case KVStore, RemoteNode:
 		return "kvstore"
 	case APIServer:

@@ -156,10 +156,13 @@ func ParseKey(key string) (netip.Prefix, error) {
 	return p, nil
 }
 
-// claim returns what a pair read from the store claims.
-func (p Pair) claim() Claim {
+// claim returns what a pair read from the cluster's store claims.
+func (p Pair) claim() Claim { return p.Claim(KVStore, "") }
+
+// Claim returns what a pair claims in the name of an owner.
+func (p Pair) Claim(source Source, owner string) Claim {
 	return Claim{
-		Source: KVStore, Identity: p.Identity, Host: p.Host, EncryptKey: p.EncryptKey,
+		Source: source, Owner: owner, Identity: p.Identity, Host: p.Host, EncryptKey: p.EncryptKey,
 		Namespace: p.Namespace, Pod: p.Pod, ServiceAccount: p.ServiceAccount, NamedPorts: p.NamedPorts,
 	}
 }

@@ -12,8 +12,8 @@ import (
 
 // Peers returns what the datapath must know of all nodes but self, by name. A node of another
 // cluster is named "cluster/name". Nodes without an address to send to are left out. Where two nodes
-// claim overlapping pod CIDRs, only the first by name has them: a route must not depend on the
-// order in which nodes were heard of.
+// claim overlapping pod CIDRs, only the first by name has them, and those of self's cluster before
+// all others: a route must not depend on the order in which nodes were heard of.
 func Peers(nodes iter.Seq2[Key, Node], self Key) []datapath.Peer {
 	var sorted []Node
 	for k, n := range nodes {
@@ -21,8 +21,14 @@ func Peers(nodes iter.Seq2[Key, Node], self Key) []datapath.Peer {
 			sorted = append(sorted, n)
 		}
 	}
+	foreign := func(n Node) int {
+		if n.Cluster == self.Cluster {
+			return 0
+		}
+		return 1
+	}
 	slices.SortFunc(sorted, func(a, b Node) int {
-		return cmp.Or(strings.Compare(a.Cluster, b.Cluster), strings.Compare(a.Name, b.Name))
+		return cmp.Or(foreign(a)-foreign(b), strings.Compare(a.Cluster, b.Cluster), strings.Compare(a.Name, b.Name))
 	})
 	var claimed prefixSet
 	peers := make([]datapath.Peer, 0, len(sorted))

@@ -1,0 +1,85 @@
+package clustermesh
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"regexp"
+
+	"github.com/hawser-net/hawser/pkg/kvstore"
+)
+
+// Description is what a cluster tells others of itself, under [kvstore.ClusterConfigPrefix] in its store.
+type Description struct {
+	ID           uint32       `json:"id,omitempty"`
+	Capabilities Capabilities `json:"capabilities"`
+}
+
+// Capabilities is how a cluster's store is to be read.
+type Capabilities struct {
+	// SyncedCanaries: keys under [kvstore.SyncedPrefix] say when a kind of state is complete.
+	SyncedCanaries bool `json:"syncedCanaries,omitempty"`
+	// Cached: the store is a mirror, with state under [kvstore.CachePrefix].
+	Cached               bool   `json:"cached,omitempty"`
+	MaxConnectedClusters uint32 `json:"maxConnectedClusters,omitempty"`
+}
+
+// maxDescription bounds the value that is read.
+const maxDescription = 64 << 10
+
+// ParseDescription reads a description. Fields that are not known are left alone: newer writers may have more.
+func ParseDescription(value []byte) (Description, error) {
+	if len(value) > maxDescription {
+		return Description{}, fmt.Errorf("a description of %d bytes is larger than %d", len(value), maxDescription)
+	}
+	var d Description
+	if err := json.NewDecoder(bytes.NewReader(value)).Decode(&d); err != nil {
+		return Description{}, fmt.Errorf("the cluster's description cannot be read: %w", err)
+	}
+	return d, nil
+}
+
+// nameForm is that of a cluster's name; at most maxName characters.
+var nameForm = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
+
+const maxName = 32
+
+// Kinds are the kinds of state that a cluster shares, by what is behind [kvstore.StatePrefix] or [kvstore.CachePrefix].
+const (
+	kindIdentities = "identities/v1"
+	kindAddresses  = "ip/v1"
+	kindNodes      = "nodes/v1"
+	kindServices   = "services/v1"
+)
+
+// layout says where a cluster's state is in its store.
+type layout struct {
+	cluster string
+	cached  bool
+}
+
+func (l layout) base(kind string) string {
+	if l.cached {
+		return kvstore.JoinKey(kvstore.CachePrefix, kind)
+	}
+	return kvstore.JoinKey(kvstore.StatePrefix, kind)
+}
+
+// prefix is above the keys of a kind, with a slash at its end.
+func (l layout) prefix(kind string) string {
+	switch {
+	case kind == kindIdentities && l.cached:
+		return kvstore.JoinKey(l.base(kind), l.cluster, "id") + "/"
+	case kind == kindIdentities:
+		return kvstore.JoinKey(l.base(kind), "id") + "/"
+	case kind == kindAddresses && !l.cached:
+		return kvstore.JoinKey(l.base(kind), kvstore.DefaultAddressSpace) + "/"
+	}
+	return kvstore.JoinKey(l.base(kind), l.cluster) + "/"
+}
+
+// canary is the key that says that a kind is complete, canaries what is above all of them.
+func (l layout) canary(kind string) string {
+	return kvstore.JoinKey(kvstore.SyncedPrefix, l.cluster, l.base(kind))
+}
+func (l layout) canaries() string { return kvstore.JoinKey(kvstore.SyncedPrefix, l.cluster) + "/" }

@@ -1,0 +1,315 @@
+package clustermesh
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hawser-net/hawser/internal/service"
+	"github.com/hawser-net/hawser/pkg/kvstore"
+	"github.com/hawser-net/hawser/pkg/kvstore/dial"
+)
+
+// Mesh follows other clusters. Make it with [New]; it serves one Run. Its methods may be called from any goroutine.
+type Mesh struct {
+	p Params
+
+	mu      sync.Mutex
+	freed   chan struct{}     // closed and replaced when a number has no owner any more
+	owners  map[uint32]string // of numbers
+	mine    *prefixes
+	readers map[chan struct{}]bool // of changes of mine
+	remotes map[string]*remote
+	fault   string        // of reading the directory
+	scanned chan struct{} // closed when the directory was read for the first time
+	moved   chan struct{} // closed and replaced when a status may have changed
+}
+
+// New checks the settings. It reads nothing yet; the caller must call Run.
+func New(p Params) (*Mesh, error) {
+	p.defaults()
+	if err := p.Config.Validate(p.ID); err != nil {
+		return nil, fmt.Errorf("clustermesh: %w", err)
+	}
+	if p.Dir == "" || p.Sinks.Identities == nil || p.Sinks.Nodes == nil || p.Sinks.Addresses == nil {
+		return nil, errors.New("clustermesh: a directory and the tables to fill are needed")
+	}
+	if p.Sinks.Services == nil {
+		p.Sinks.Services = noServices{}
+	}
+	return &Mesh{
+		p: p, freed: make(chan struct{}), owners: map[uint32]string{}, readers: map[chan struct{}]bool{}, remotes: map[string]*remote{},
+		scanned: make(chan struct{}), moved: make(chan struct{}),
+	}, nil
+}
+
+type noServices struct{}
+
+func (noServices) SetShared(service.Shared)          {}
+func (noServices) DeleteShared(string, service.Name) {}
+
+// openEtcd connects to an etcd by a file of its client's format. The connection never writes, so it takes no lease.
+func openEtcd(ctx context.Context, file string, log *slog.Logger) (kvstore.Backend, error) {
+	c := dial.Defaults()
+	c.Kind, c.Options = "etcd", map[string]string{"etcd.config": file}
+	return dial.Open(ctx, c, log)
+}
+
+// SetMine says which addresses and ranges are this cluster's nodes' and pods': no other cluster is believed about those.
+func (m *Mesh) SetMine(list []netip.Prefix) {
+	mine := newPrefixes(list)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if mine.equal(m.mine) {
+		return
+	}
+	m.mine = mine
+	for ch := range m.readers {
+		signal(ch)
+	}
+}
+
+func signal(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default: // it is signalled already
+	}
+}
+
+func (m *Mesh) mineNow() *prefixes {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.mine
+}
+
+// followMine returns a channel that tells of changes of this cluster's addresses.
+func (m *Mesh) followMine() (changed <-chan struct{}, forget func()) {
+	ch := make(chan struct{}, 1)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.readers[ch] = true
+	return ch, func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.readers, ch)
+	}
+}
+
+// claim books a number for a cluster, if no other one has it.
+func (m *Mesh) claim(id uint32, name string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if other, taken := m.owners[id]; taken && other != name {
+		return fmt.Errorf("the cluster has the number %d, which cluster %s has: one of the two needs another --cluster-id", id, other)
+	}
+	m.owners[id] = name
+	return nil
+}
+
+func (m *Mesh) release(id uint32, name string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.owners[id] == name {
+		delete(m.owners, id)
+		close(m.freed)
+		m.freed = make(chan struct{})
+	}
+}
+
+// whenFreed returns a channel that is closed when a number has no owner any more.
+func (m *Mesh) whenFreed() <-chan struct{} {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.freed
+}
+
+// follower is a cluster that is being followed.
+type follower struct {
+	*remote
+	sum    [sha256.Size]byte // of its file
+	cancel context.CancelFunc
+	done   chan struct{}
+	// missing counts the readings of the directory that did not find the file.
+	missing int
+}
+
+func (f *follower) end() {
+	f.cancel()
+	<-f.done
+}
+
+// Run follows the clusters that the directory names until ctx ends, and returns nil then. What they said stays in the tables.
+func (m *Mesh) Run(ctx context.Context) error {
+	running := map[string]*follower{}
+	defer func() {
+		for _, f := range running {
+			f.end()
+		}
+	}()
+	tick := time.NewTicker(m.p.Poll)
+	defer tick.Stop()
+	for first := true; ; first = false {
+		m.scan(ctx, running)
+		if first {
+			close(m.scanned)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// scan reads the directory and brings what is followed there.
+func (m *Mesh) scan(ctx context.Context, running map[string]*follower) {
+	files, err := m.files()
+	m.complain(err)
+	if err != nil {
+		return // what was configured stays so
+	}
+	for name, sum := range files {
+		f := running[name]
+		if f != nil && f.sum == sum {
+			f.missing = 0
+			continue
+		}
+		r := newRemote(m, name)
+		if f != nil {
+			m.p.Log.Info("the configuration of another cluster has changed; connecting again", "cluster", name)
+			f.end()
+			r = f.remote
+		}
+		sub, cancel := context.WithCancel(ctx)
+		f = &follower{remote: r, sum: sum, cancel: cancel, done: make(chan struct{})}
+		running[name] = f
+		m.mu.Lock()
+		m.remotes[name] = r
+		m.mu.Unlock()
+		go func() {
+			defer close(f.done)
+			r.connect(sub, filepath.Join(m.p.Dir, name))
+		}()
+	}
+	for name, f := range running {
+		if _, still := files[name]; still {
+			continue
+		}
+		// A file that is being replaced may be missing for a moment.
+		if f.missing++; f.missing < 2 {
+			continue
+		}
+		m.p.Log.Info("another cluster is no longer configured", "cluster", name)
+		f.end()
+		f.drain(ctx)
+		delete(running, name)
+		m.mu.Lock()
+		delete(m.remotes, name)
+		m.stir()
+		m.mu.Unlock()
+	}
+}
+
+// complain logs what is wrong with the directory, once.
+func (m *Mesh) complain(err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	m.mu.Lock()
+	again := m.fault == text
+	m.fault = text
+	m.mu.Unlock()
+	if err != nil && !again {
+		m.p.Log.Warn("cannot read which other clusters there are; those that are known stay", "error", err)
+	}
+}
+
+// maxFile bounds a configuration file.
+const maxFile = 1 << 20
+
+// files returns the clusters that the directory names, with a sum of what their files say. Other files, as certificates, are left alone; so is this
+// cluster's own, as one directory may serve all clusters.
+func (m *Mesh) files() (map[string][sha256.Size]byte, error) {
+	entries, err := os.ReadDir(m.p.Dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // none yet: an optional Secret
+	}
+	if err != nil {
+		return nil, err
+	}
+	out := map[string][sha256.Size]byte{}
+	for _, e := range entries {
+		name := e.Name()
+		if len(name) > maxName || !nameForm.MatchString(name) || name == m.p.Name {
+			continue
+		}
+		path := filepath.Join(m.p.Dir, name)
+		info, err := os.Stat(path) // a link, in a mounted Secret
+		if errors.Is(err, fs.ErrNotExist) || err == nil && !info.Mode().IsRegular() {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if info.Size() > maxFile {
+			return nil, fmt.Errorf("%s has %d bytes: more than %d are no configuration", path, info.Size(), maxFile)
+		}
+		data, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if strings.Contains(string(data), "endpoints:") {
+			out[name] = sha256.Sum256(data)
+		}
+	}
+	return out, nil
+}
+
+// WaitSynced waits until every cluster that was configured at the start was heard in full.
+func (m *Mesh) WaitSynced(ctx context.Context) error {
+	select {
+	case <-m.scanned:
+	case <-ctx.Done():
+		return fmt.Errorf("waiting for the list of other clusters: %w", context.Cause(ctx))
+	}
+	for {
+		m.mu.Lock()
+		moved := m.moved
+		var waiting []string
+		for name, r := range m.remotes {
+			if !r.snapshot().Ready {
+				waiting = append(waiting, name)
+			}
+		}
+		m.mu.Unlock()
+		if len(waiting) == 0 {
+			return nil
+		}
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			slices.Sort(waiting)
+			return fmt.Errorf("waiting to hear clusters %s: %w", strings.Join(waiting, ", "), context.Cause(ctx))
+		}
+	}
+}
+
+// stir wakes who waits for a status. The caller holds mu.
+func (m *Mesh) stir() {
+	close(m.moved)
+	m.moved = make(chan struct{})
+}

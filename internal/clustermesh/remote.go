@@ -1,0 +1,162 @@
+package clustermesh
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/ipcache"
+	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/internal/node"
+	"github.com/hawser-net/hawser/internal/service"
+)
+
+// How many objects of a kind one cluster may have. A store that is full of nonsense must not eat this node's memory.
+const (
+	maxNodes     = 20_000
+	maxAddresses = 1_000_000
+	maxServices  = 100_000
+)
+
+// gather is how long changes of what others depend on are gathered before those are looked at again.
+const gather = 50 * time.Millisecond
+
+// remote is one other cluster. But for its status, it belongs to the goroutine that runs it, and before and after that to the one of [Mesh.Run].
+type remote struct {
+	m    *Mesh
+	name string
+	log  *slog.Logger
+	// complaints bounds how often the log says that something is refused: who writes nonsense may write a lot of it.
+	complaints rate.Sometimes
+
+	peer  peer // zero before the cluster was let in
+	desc  Description
+	heard map[string]*heard // by kind
+
+	identities map[identity.ID]labels.Set      // handed on
+	nodes      map[string]node.Node            // all that could be read, by name
+	believed   map[string]node.Node            // handed on
+	hosts      map[netip.Addr]string           // names of the believed, by address
+	pairs      map[netip.Prefix]ipcache.Pair   // all that could be read
+	placed     map[netip.Prefix]bool           // handed on
+	services   map[service.Name]service.Shared // all that could be read
+	offered    map[service.Name]bool           // handed on
+	refused    map[string]bool                 // keys of what is not believed, with what they are of
+	mine       *prefixes                       // what nodes and addresses were judged by
+
+	mu     sync.Mutex
+	status Status
+}
+
+// heard is how much of a kind of state was heard.
+type heard struct {
+	listed bool            // everything, at least once, over all connections
+	canary bool            // and the writer says that it is complete
+	fresh  map[string]bool // the keys that the present connection has told, until it has told all; nil then
+}
+
+func newRemote(m *Mesh, name string) *remote {
+	r := &remote{
+		m: m, name: name, log: m.p.Log.With("cluster", name), complaints: rate.Sometimes{First: 20, Interval: 10 * time.Second},
+		status: Status{Name: name, Since: time.Now(), Message: "connecting"},
+	}
+	r.reset()
+	return r
+}
+
+func (r *remote) reset() {
+	r.peer, r.desc = peer{}, Description{}
+	r.heard = map[string]*heard{kindIdentities: {}, kindNodes: {}, kindAddresses: {}, kindServices: {}}
+	r.identities, r.refused = map[identity.ID]labels.Set{}, map[string]bool{}
+	r.nodes, r.believed, r.hosts = map[string]node.Node{}, map[string]node.Node{}, map[netip.Addr]string{}
+	r.pairs, r.placed = map[netip.Prefix]ipcache.Pair{}, map[netip.Prefix]bool{}
+	r.services, r.offered = map[service.Name]service.Shared{}, map[service.Name]bool{}
+}
+
+// drain takes back everything that was handed on.
+func (r *remote) drain(ctx context.Context) {
+	for p := range r.placed {
+		r.m.p.Sinks.Addresses.Delete(p, ipcache.ClusterMesh, r.name)
+	}
+	for n := range r.offered {
+		r.m.p.Sinks.Services.DeleteShared(r.name, n)
+	}
+	for name := range r.believed {
+		if err := r.m.p.Sinks.Nodes.Forget(ctx, node.Key{Cluster: r.name, Name: name}); err != nil {
+			return // the agent ends
+		}
+	}
+	if len(r.identities) > 0 {
+		if err := r.m.p.Sinks.Identities.SetIdentities(nil, slices.Sorted(maps.Keys(r.identities))); err != nil {
+			r.log.Error("policy is not in force in full", "error", err)
+		}
+	}
+	r.log.Info("forgot what another cluster said", "identities", len(r.identities), "nodes", len(r.believed), "addresses", len(r.placed), "services", len(r.offered))
+	r.m.release(r.peer.id, r.name)
+	r.reset()
+}
+
+// connect follows the cluster by a file until ctx ends.
+func (r *remote) connect(ctx context.Context, file string) {
+	store, err := r.m.p.Open(ctx, file, r.log.With("part", "kvstore"))
+	if err != nil {
+		// A file that cannot be read is read again when it changes.
+		r.fail(fmt.Errorf("%s: %w", file, err))
+		<-ctx.Done()
+		return
+	}
+	defer func() {
+		if err := store.Close(); err != nil {
+			r.log.Debug("closing the store of another cluster", "error", err)
+		}
+	}()
+	s := &session{remote: r, store: store}
+	for _, h := range r.heard {
+		h.fresh, h.canary = map[string]bool{}, false
+	}
+	s.run(ctx)
+}
+
+// fail notes what keeps the cluster from being followed.
+func (r *remote) fail(err error) {
+	r.mu.Lock()
+	again := r.status.LastError == err.Error()
+	r.status.LastError, r.status.LastErrorAt = err.Error(), time.Now()
+	r.status.Failures++
+	r.mu.Unlock()
+	if !again {
+		r.log.Warn("another cluster cannot be followed; what was heard of it stays in force", "error", err)
+	}
+}
+
+// well notes that what failed works again.
+func (r *remote) well() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.status.LastError = ""
+}
+
+// refuse notes that an object of the cluster is not believed.
+func (r *remote) refuse(kind, key string, err error) {
+	if r.refused[kind+"/"+key] {
+		return
+	}
+	if len(r.refused) < maxNodes {
+		r.refused[kind+"/"+key] = true
+	}
+	r.complaints.Do(func() {
+		r.log.Warn("refused what another cluster says", "kind", kind, "key", clip(key), "error", err)
+	})
+}
+
+func (r *remote) pardon(kind, key string) { delete(r.refused, kind+"/"+key) }
+
+func (r *remote) layout() layout { return layout{r.name, r.desc.Capabilities.Cached} }
