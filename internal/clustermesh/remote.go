@@ -109,6 +109,7 @@ func (r *remote) connect(ctx context.Context, file string) {
 	store, err := r.m.p.Open(ctx, file, r.log.With("part", "kvstore"))
 	if err != nil {
 		// A file that cannot be read is read again when it changes.
+		r.disconnect()
 		r.fail(fmt.Errorf("%s: %w", file, err))
 		<-ctx.Done()
 		return
@@ -125,12 +126,25 @@ func (r *remote) connect(ctx context.Context, file string) {
 	s.run(ctx)
 }
 
+// disconnect notes that there is no connection.
+func (r *remote) disconnect() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.status.Connected {
+		r.status.Connected, r.status.Since = false, time.Now()
+	}
+	r.status.Message = "not connected"
+}
+
 // fail notes what keeps the cluster from being followed.
 func (r *remote) fail(err error) {
 	r.mu.Lock()
 	again := r.status.LastError == err.Error()
 	r.status.LastError, r.status.LastErrorAt = err.Error(), time.Now()
 	r.status.Failures++
+	if r.peer.id == 0 {
+		r.status.Message = "not followed"
+	}
 	r.mu.Unlock()
 	if !again {
 		r.log.Warn("another cluster cannot be followed; what was heard of it stays in force", "error", err)
