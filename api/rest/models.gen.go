@@ -358,8 +358,11 @@ type CNIChainingStatus struct {
 
 // ClusterMeshStatus defines model for ClusterMeshStatus.
 type ClusterMeshStatus struct {
-	Clusters          []RemoteCluster `json:"clusters,omitempty,omitzero"`
-	NumGlobalServices int             `json:"num-global-services,omitempty,omitzero"`
+	Clusters []RemoteCluster `json:"clusters,omitempty,omitzero"`
+
+	// Fault Hawser: what is wrong with the directory of clusters
+	Fault             string `json:"fault,omitempty,omitzero"`
+	NumGlobalServices int    `json:"num-global-services,omitempty,omitzero"`
 }
 
 // ClusterNodeStatus defines model for ClusterNodeStatus.
@@ -1149,17 +1152,34 @@ type PolicyVerdict string
 
 // RemoteCluster defines model for RemoteCluster.
 type RemoteCluster struct {
-	Connected         bool      `json:"connected,omitempty,omitzero"`
-	LastFailure       time.Time `json:"last-failure,omitempty,omitzero"`
-	Name              string    `json:"name,omitempty,omitzero"`
-	NumEndpoints      int       `json:"num-endpoints,omitempty,omitzero"`
-	NumFailures       int       `json:"num-failures,omitempty,omitzero"`
-	NumIdentities     int       `json:"num-identities,omitempty,omitzero"`
-	NumNodes          int       `json:"num-nodes,omitempty,omitzero"`
-	NumServiceExports int       `json:"num-service-exports,omitempty,omitzero"`
-	NumSharedServices int       `json:"num-shared-services,omitempty,omitzero"`
-	Ready             bool      `json:"ready,omitempty,omitzero"`
-	Status            string    `json:"status,omitempty,omitzero"`
+	Config    RemoteClusterConfig `json:"config,omitempty,omitzero"`
+	Connected bool                `json:"connected,omitempty,omitzero"`
+
+	// LastError Hawser: what keeps the cluster from being followed
+	LastError     string    `json:"last-error,omitempty,omitzero"`
+	LastFailure   time.Time `json:"last-failure,omitempty,omitzero"`
+	Name          string    `json:"name,omitempty,omitzero"`
+	NumEndpoints  int       `json:"num-endpoints,omitempty,omitzero"`
+	NumFailures   int       `json:"num-failures,omitempty,omitzero"`
+	NumIdentities int       `json:"num-identities,omitempty,omitzero"`
+	NumNodes      int       `json:"num-nodes,omitempty,omitzero"`
+
+	// NumRefused Hawser: objects that are not believed
+	NumRefused        int  `json:"num-refused,omitempty,omitzero"`
+	NumServiceExports int  `json:"num-service-exports,omitempty,omitzero"`
+	NumSharedServices int  `json:"num-shared-services,omitempty,omitzero"`
+	Ready             bool `json:"ready,omitempty,omitzero"`
+
+	// Since Hawser: when connected last changed
+	Since  time.Time `json:"since,omitempty,omitzero"`
+	Status string    `json:"status,omitempty,omitzero"`
+}
+
+// RemoteClusterConfig defines model for RemoteClusterConfig.
+type RemoteClusterConfig struct {
+	ClusterID int  `json:"cluster-id,omitempty,omitzero"`
+	Required  bool `json:"required,omitempty,omitzero"`
+	Retrieved bool `json:"retrieved,omitempty,omitzero"`
 }
 
 // Routing defines model for Routing.

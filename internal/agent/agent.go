@@ -76,6 +76,7 @@ type api struct {
 	nodeClients      *nodeClients
 	store            kvstore.Backend // nil on a node on its own
 	kube             *kube           // nil outside of Kubernetes
+	mesh             *mesh           // nil without other clusters
 	files            *policydir.Dir
 	cni              *cniconf.Manager
 	hub              *hub
@@ -210,6 +211,9 @@ func (ag *Agent) Run(ctx context.Context) error {
 			return err
 		}
 	}
+	if a.mesh, err = newMesh(a, log.With("part", "clustermesh")); err != nil {
+		return err
+	}
 	placer := &placer{cfg: cfg, cluster: cluster, facts: facts, cache: a.cache, kernel: addrTable, shared: shared, log: log}
 	ruleBook, err := newRules(log.With("part", "policy"), a.policy, a.identities, placer, kernel,
 		cfg.EnableIPv4 && cfg.EnableIPv6, filepath.Join(cfg.StateDir, "state", "local_allocator_state.json"))
@@ -333,6 +337,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 		return nil
 	})
 	run.start("temporary-identities", a.settleIdentities)
+	a.mesh.start(run, gate, log.With("part", "clustermesh"))
 	run.start("synced", func(ctx context.Context) error { return a.whenSynced(ctx, gate, addrTable, shared, ruleBook, log) })
 	run.start("restored", func(ctx context.Context) error {
 		err := a.lifecycle.Reacquire(ctx)

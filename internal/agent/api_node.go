@@ -113,6 +113,10 @@ func (a *api) health() rest.StatusResponse {
 	st.Kvstore = a.kvstoreStatus()
 	st.CNIFile = a.cniStatus()
 	st.Parts = a.parts.list()
+	st.ClusterMesh = a.mesh.status()
+	if p, ok := a.mesh.part(); ok {
+		st.Parts = append(st.Parts, p)
+	}
 	ready := 0
 	rows := a.registry.List()
 	for _, row := range rows {

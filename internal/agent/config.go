@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/hawser-net/hawser/internal/clustermesh"
 	"github.com/hawser-net/hawser/internal/cniconf"
 	"github.com/hawser-net/hawser/internal/datapath/maps"
 	"github.com/hawser-net/hawser/internal/identity"
@@ -81,6 +82,9 @@ type Config struct {
 	// IPAM is who says which addresses this node's pods get, where IPv4Range and IPv6Range do not: kubernetes or cluster-pool.
 	IPAM string
 
+	// ClusterMesh names other clusters.
+	ClusterMesh clustermesh.Config
+
 	EnablePolicy              string
 	AllowLocalhost            string // always, auto or policy
 	StaticCNPPath             string
@@ -116,7 +120,7 @@ func Defaults() Config {
 		ClusterName: "default", MaxConnectedClusters: 255, NodeName: host,
 		EnableIPv4: true, EnableIPv6: true,
 		RoutingMode: "tunnel", TunnelProtocol: "vxlan", TunnelPort: 8472, MasqueradeIPv4: true, MasqueradeIPv6: true,
-		EnablePolicy: "default", AllowLocalhost: "auto", PolicyDefaultLocalCluster: true, NonDefaultDeny: true,
+		ClusterMesh: clustermesh.Defaults(), EnablePolicy: "default", AllowLocalhost: "auto", PolicyDefaultLocalCluster: true, NonDefaultDeny: true,
 		EnableK8s: k8s.InPod(), K8s: k8s.Defaults(), Policies: policies.Defaults(), CRDWait: 5 * time.Minute, IPAM: ipamClusterPool,
 		FixedIdentities: map[string]string{}, AllocationTimeout: 2 * time.Minute, AllocationSync: 5 * time.Minute,
 		CTTCP: 8000 * time.Second, CTTCPSyn: time.Minute, CTTCPFin: 10 * time.Second, CTAny: time.Minute,
@@ -165,6 +169,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.IntVar(&c.KVStoreMaxQuorumFailures, "kvstore-max-consecutive-quorum-errors", c.KVStoreMaxQuorumFailures,
 		"how many checks of the key-value store may fail in a row before it is reported as failed")
 	fs.BoolVar(&c.EnableK8s, "enable-k8s", c.EnableK8s, "be a node of a Kubernetes cluster; on in a pod, and with one of the two options that say where Kubernetes is")
+	c.ClusterMesh.Flags(fs)
 	c.K8s.Flags(fs)
 	c.Policies.Flags(fs)
 	fs.DurationVar(&c.CRDWait, "crd-wait-timeout", c.CRDWait, "how long the custom resources may be missing before the agent gives up")
@@ -369,6 +374,6 @@ func (c *Config) Validate() error {
 	if c.HealthPort < 0 || c.HealthPort > 65535 {
 		bad("--agent-health-port: %d is not a port", c.HealthPort)
 	}
-	errs = append(errs, c.store().Validate(), c.Maps.Validate(), c.CNI.Validate())
+	errs = append(errs, c.store().Validate(), c.Maps.Validate(), c.CNI.Validate(), c.ClusterMesh.Validate(c.ClusterID))
 	return errors.Join(errs...)
 }

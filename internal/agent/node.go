@@ -274,7 +274,7 @@ func (a *api) followNodes(ctx context.Context, facts nodeFacts, links *link.Link
 	defer retry.Stop()
 	listed := make(chan struct{})
 	go func() {
-		if a.nodes.WaitSynced(ctx) == nil && (a.kube == nil || a.kube.nodes.WaitSynced(ctx) == nil) {
+		if a.nodes.WaitSynced(ctx) == nil && (a.kube == nil || a.kube.nodes.WaitSynced(ctx) == nil) && a.mesh.waitHeard(ctx) == nil {
 			close(listed)
 		}
 	}()
@@ -340,6 +340,9 @@ func (a *api) applyNodes(watch *table.Observer[node.Key, node.Node], self node.K
 				Name: ch.Key.String(), IPs: n.NodeIPs(), RouterIPs: n.RouterIPs(), PodCIDRs: n.PodCIDRs(), Host: host,
 			})
 		}
+	}
+	if len(changes) > 0 {
+		a.mesh.setMine()
 	}
 	if a.kube != nil && len(changes) > 0 {
 		a.kube.placeServers()

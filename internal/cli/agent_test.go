@@ -28,6 +28,7 @@ type fakeAgent struct {
 
 	mu        sync.Mutex
 	failing   bool
+	mesh      rest.ClusterMeshStatus
 	config    rest.DaemonConfigurationSpec
 	endpoints []rest.Endpoint
 	policies  []rest.PolicyFile
@@ -159,6 +160,7 @@ func (f *fakeAgent) GetHealthz(_ context.Context, req server.GetHealthzRequestOb
 	}
 	return server.GetHealthz200JSONResponse{
 		Cilium:        overall,
+		ClusterMesh:   f.mesh,
 		Kvstore:       rest.Status{State: rest.StateOk, Msg: "etcd: 1 of 1 servers"},
 		Kubernetes:    rest.K8SStatus{State: rest.StateDisabled},
 		IPAM:          rest.IPAMStatus{Status: "IPv4: 2 of 254 given out", Allocations: map[string]string{"10.0.1.12": "shop/db", "10.0.1.7": "shop/front-1"}},

@@ -13,6 +13,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
@@ -91,6 +92,12 @@ func TestScripts(t *testing.T) {
 				switch args[0] {
 				case "fail":
 					of(ts).agent.failing = true
+				case "mesh":
+					of(ts).agent.mesh = rest.ClusterMeshStatus{NumGlobalServices: 2, Clusters: []rest.RemoteCluster{
+						{Name: "east", Connected: true, Ready: true, NumNodes: 2, NumIdentities: 5, NumEndpoints: 40, NumSharedServices: 3,
+							Config: rest.RemoteClusterConfig{Retrieved: true, ClusterID: 2}},
+						{Name: "west", NumRefused: 1, LastError: "the store has no description"},
+					}}
 				case "stop":
 					ts.Setenv("CILIUM_SOCK", filepath.Join(ts.Getenv("WORK"), "absent.sock"))
 				}

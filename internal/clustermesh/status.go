@@ -68,7 +68,8 @@ func (s *session) tell() {
 	s.remote.mu.Lock()
 	st := &s.remote.status
 	was := *st
-	if now := store.Healthy(); now != st.Connected {
+	// One that answers, but has no quorum, may be silent about what changes.
+	if now := store.Healthy() && store.QuorumFailures == 0; now != st.Connected {
 		st.Connected, st.Since = now, time.Now()
 	}
 	st.ID, st.Ready, st.Message = s.peer.id, ready, store.Message

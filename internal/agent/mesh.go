@@ -1,0 +1,146 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+
+	"github.com/hawser-net/hawser/api/rest"
+	"github.com/hawser-net/hawser/internal/clustermesh"
+	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/ipam"
+	"github.com/hawser-net/hawser/internal/ipcache"
+	"github.com/hawser-net/hawser/internal/labels"
+)
+
+// mesh is what the agent has to do with other clusters; nil if there are none.
+type mesh struct {
+	*clustermesh.Mesh
+	a *api
+	// heard is closed when all other clusters were heard, or the time for that is over.
+	heard chan struct{}
+}
+
+// newMesh makes the part that follows other clusters, if there is a directory of them.
+func newMesh(a *api, log *slog.Logger) (*mesh, error) {
+	m := &mesh{a: a, heard: make(chan struct{})}
+	if a.cfg.ClusterMesh.Dir == "" {
+		return nil, nil
+	}
+	sinks := clustermesh.Sinks{Identities: meshIdentities{a}, Nodes: a.nodes, Addresses: a.cache}
+	if a.kube != nil {
+		sinks.Services = a.kube.services.Engine()
+	}
+	var err error
+	m.Mesh, err = clustermesh.New(clustermesh.Params{
+		Config: a.cfg.ClusterMesh, Name: a.cfg.ClusterName, ID: a.cfg.ClusterID, MaxClusters: a.cfg.MaxConnectedClusters, Sinks: sinks, Log: log,
+	})
+	return m, err
+}
+
+// meshIdentities hands identities of other clusters to policy and to the lists.
+type meshIdentities struct{ a *api }
+
+// SetIdentities implements [clustermesh.Identities].
+func (s meshIdentities) SetIdentities(upserts map[identity.ID]labels.Set, deletes []identity.ID) error {
+	return s.a.identities.hand(s.a.policy, upserts, deletes)
+}
+
+// start begins to follow. It must be called before gate is waited for.
+func (m *mesh) start(run *group, gate *syncGate, log *slog.Logger) {
+	if m == nil {
+		return
+	}
+	m.setMine()
+	synced := gate.expect()
+	run.start("clustermesh", m.Run)
+	run.start("clustermesh-synced", func(ctx context.Context) error {
+		wait, cancel := context.WithTimeout(ctx, m.a.cfg.ClusterMesh.SyncTimeout)
+		defer cancel()
+		if err := m.WaitSynced(wait); err != nil && ctx.Err() == nil {
+			log.Warn("not all other clusters were heard; what only they could want is forgotten", "error", err)
+		}
+		close(m.heard)
+		synced()
+		return nil
+	})
+}
+
+// waitHeard waits until what other clusters say is known as far as it can be.
+func (m *mesh) waitHeard(ctx context.Context) error {
+	if m == nil {
+		return nil
+	}
+	select {
+	case <-m.heard:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// setMine says which addresses are this cluster's own, as the table of nodes has them.
+func (m *mesh) setMine() {
+	if m == nil {
+		return
+	}
+	var mine []netip.Prefix
+	for _, f := range []ipam.Families{ipam.IPv4, ipam.IPv6} {
+		if cidr := m.a.pool.CIDR(f); cidr.IsValid() {
+			mine = append(mine, cidr)
+		}
+	}
+	for key, n := range m.a.nodes.Table().All() {
+		if key.Cluster != m.a.cfg.ClusterName {
+			continue
+		}
+		mine = append(mine, n.PodCIDRs()...)
+		for _, ip := range append(n.NodeIPs(), n.RouterIPs()...) {
+			mine = append(mine, ipcache.Single(ip))
+		}
+	}
+	m.SetMine(mine)
+}
+
+// status is what the API says of other clusters.
+func (m *mesh) status() rest.ClusterMeshStatus {
+	if m == nil {
+		return rest.ClusterMeshStatus{}
+	}
+	var out rest.ClusterMeshStatus
+	list, fault := m.Status()
+	out.Fault = fault
+	if m.a.kube != nil {
+		out.NumGlobalServices = m.a.kube.services.Engine().Globals()
+	}
+	for _, s := range list {
+		out.Clusters = append(out.Clusters, rest.RemoteCluster{
+			Name: s.Name, Connected: s.Connected, Ready: s.Ready, Status: s.Message, Since: s.Since, LastError: s.LastError,
+			NumNodes: s.Nodes, NumIdentities: s.Identities, NumEndpoints: s.Addresses, NumSharedServices: s.Services, NumRefused: s.Refused,
+			NumFailures: s.Failures, LastFailure: s.LastErrorAt, Config: rest.RemoteClusterConfig{Required: true, Retrieved: s.ID != 0, ClusterID: int(s.ID)},
+		})
+	}
+	return out
+}
+
+// part is the line of the agent's health for other clusters. One that is away is no failure of this node.
+func (m *mesh) part() (rest.PartStatus, bool) {
+	if m == nil {
+		return rest.PartStatus{}, false
+	}
+	list, fault := m.Status()
+	p := rest.PartStatus{Name: "clustermesh", State: rest.StateOk}
+	well := 0
+	for _, s := range list {
+		if s.Connected && s.Ready {
+			well++
+		}
+	}
+	p.Msg = fmt.Sprintf("%d of %d other clusters are followed", well, len(list))
+	if well < len(list) || fault != "" {
+		p.State = rest.StateWarning
+		p.Msg += " (see hawser clustermesh status)"
+	}
+	return p, true
+}

@@ -1,0 +1,93 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hawser-net/hawser/api/rest"
+	"github.com/hawser-net/hawser/api/rest/client"
+)
+
+func (a *app) clusterMeshCommand() *cobra.Command {
+	return a.group("clustermesh", "Show other clusters, or connect two of this machine", "Show the other clusters that this node follows, or connect two clusters of this machine.",
+		append([]*cobra.Command{a.clusterMeshStatusCommand()}, a.cfg.MeshCommands...)...)
+}
+
+func (a *app) clusterMeshStatusCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "status",
+		Short: "Show how far each other cluster is followed, and what is known of it",
+		Long: `Show how far each other cluster is followed, and what is known of it.
+
+CONNECTED says whether its store answers now, and since when. READY says whether all that it says was
+heard at least once; that stays in force when the cluster is away. REFUSED counts what it says that is
+not believed, because it is not about itself; the agent's log says what that is.
+
+The exit code is 1 if a cluster is not connected or not ready.`,
+		Example: `  hawser clustermesh status
+  hawser clustermesh status -o jsonpath='{.clusters[*].name}'`,
+		Args: cobra.NoArgs,
+	}
+	out := addOutput(c)
+	c.RunE = a.withClient(func(cmd *cobra.Command, c *client.Client, _ []string) error {
+		st, err := c.Health(cmd.Context(), false)
+		if err != nil {
+			return err
+		}
+		mesh := st.ClusterMesh
+		err = out.print(cmd.OutOrStdout(), mesh, func(w io.Writer) error { return a.writeClusterMesh(w, mesh) })
+		for _, r := range mesh.Clusters {
+			if err == nil && (!r.Connected || !r.Ready) {
+				err = &silentError{ExitError}
+			}
+		}
+		return err
+	})
+	return c
+}
+
+func (a *app) writeClusterMesh(w io.Writer, mesh rest.ClusterMeshStatus) error {
+	if mesh.Fault != "" {
+		if _, err := fmt.Fprintln(w, a.paint(bad, "The directory of clusters cannot be read: ")+printable(mesh.Fault)); err != nil {
+			return err
+		}
+	}
+	if len(mesh.Clusters) == 0 {
+		_, err := fmt.Fprintln(w, "This node follows no other cluster (--clustermesh-config).")
+		return err
+	}
+	t := a.table("CLUSTER", "ID", "CONNECTED", "READY", "NODES", "IDENTITIES", "ENDPOINTS", "SERVICES", "REFUSED", "LAST ERROR")
+	for _, r := range mesh.Clusters {
+		id := "unknown"
+		if r.Config.ClusterID != 0 {
+			id = fmt.Sprint(r.Config.ClusterID)
+		}
+		refused := cell{fmt.Sprint(r.NumRefused), plain}
+		if r.NumRefused > 0 {
+			refused.style = warn
+		}
+		t.row(r.Name, id, yesNo(r.Connected, since(r.Since)), yesNo(r.Ready, ""), r.NumNodes, r.NumIdentities, r.NumEndpoints, r.NumSharedServices, refused, r.LastError)
+	}
+	if err := t.write(w); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(w, "\n%d services of this cluster take backends of others.\n", mesh.NumGlobalServices)
+	return err
+}
+
+func since(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return ", since " + t.Local().Format(time.DateTime)
+}
+
+func yesNo(ok bool, more string) cell {
+	if ok {
+		return cell{"yes" + more, good}
+	}
+	return cell{"no" + more, bad}
+}
