@@ -191,7 +191,7 @@ var rights = map[string][]string{
 		"policy.networking.k8s.io/clusternetworkpolicies get,list,watch",
 	},
 	"hawser-operator": {
-		"/namespaces list", "/nodes get,list,patch,watch", "/nodes/status patch", "/pods delete,get,list,watch",
+		"/namespaces get,list,watch", "/nodes get,list,patch,watch", "/nodes/status patch", "/pods delete,get,list,watch", "/services get,list,watch",
 		"apiextensions.k8s.io/customresourcedefinitions create",
 		"apiextensions.k8s.io/customresourcedefinitions@definitions get,update",
 		"cilium.io/ciliumclusterwidenetworkpolicies list,watch",
@@ -203,6 +203,7 @@ var rights = map[string][]string{
 		"cilium.io/ciliumnetworkpolicies/status patch",
 		"cilium.io/ciliumnodes delete,get,list,patch,watch",
 		"cilium.io/ciliumnodes/status patch",
+		"discovery.k8s.io/endpointslices get,list,watch",
 	},
 }
 

@@ -95,7 +95,7 @@ type Params struct {
 	// Poll is how often the directory is read, a second by default; Describe how often a cluster's description is, 5 seconds until it is known, and
 	// ten times that afterwards.
 	Poll, Describe time.Duration
-	// Open connects to a cluster's store by its file; by default to etcd.
+	// Open connects to a cluster's store by its file.
 	Open func(ctx context.Context, file string, log *slog.Logger) (kvstore.Backend, error)
 	// Log receives what is worth knowing; nil discards it.
 	Log *slog.Logger
@@ -107,9 +107,6 @@ func (p *Params) defaults() {
 	}
 	if p.Describe == 0 {
 		p.Describe = 5 * time.Second
-	}
-	if p.Open == nil {
-		p.Open = openEtcd
 	}
 	if p.Log == nil {
 		p.Log = slog.New(slog.DiscardHandler)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -16,8 +15,6 @@ import (
 	"time"
 
 	"github.com/hawser-net/hawser/internal/service"
-	"github.com/hawser-net/hawser/pkg/kvstore"
-	"github.com/hawser-net/hawser/pkg/kvstore/dial"
 )
 
 // Mesh follows other clusters. Make it with [New]; it serves one Run. Its methods may be called from any goroutine.
@@ -41,8 +38,8 @@ func New(p Params) (*Mesh, error) {
 	if err := p.Config.Validate(p.ID); err != nil {
 		return nil, fmt.Errorf("clustermesh: %w", err)
 	}
-	if p.Dir == "" || p.Sinks.Identities == nil || p.Sinks.Nodes == nil || p.Sinks.Addresses == nil {
-		return nil, errors.New("clustermesh: a directory and the tables to fill are needed")
+	if p.Dir == "" || p.Open == nil || p.Sinks.Identities == nil || p.Sinks.Nodes == nil || p.Sinks.Addresses == nil {
+		return nil, errors.New("clustermesh: a directory, a way to open stores and the tables to fill are needed")
 	}
 	if p.Sinks.Services == nil {
 		p.Sinks.Services = noServices{}
@@ -57,13 +54,6 @@ type noServices struct{}
 
 func (noServices) SetShared(service.Shared)          {}
 func (noServices) DeleteShared(string, service.Name) {}
-
-// openEtcd connects to an etcd by a file of its client's format. The connection never writes, so it takes no lease.
-func openEtcd(ctx context.Context, file string, log *slog.Logger) (kvstore.Backend, error) {
-	c := dial.Defaults()
-	c.Kind, c.Options = "etcd", map[string]string{"etcd.config": file}
-	return dial.Open(ctx, c, log)
-}
 
 // SetMine says which addresses and ranges are this cluster's nodes' and pods': no other cluster is believed about those.
 func (m *Mesh) SetMine(list []netip.Prefix) {

@@ -19,6 +19,7 @@ import (
 	"github.com/hawser-net/hawser/internal/operator/groups"
 	"github.com/hawser-net/hawser/internal/operator/identities"
 	"github.com/hawser-net/hawser/internal/operator/kube"
+	"github.com/hawser-net/hawser/internal/operator/mesh"
 	"github.com/hawser-net/hawser/internal/operator/nodes"
 	"github.com/hawser-net/hawser/pkg/kvstore/dial"
 )
@@ -63,6 +64,7 @@ type Config struct {
 	Nodes     nodes.Config
 	Endpoints endpoints.Config
 	Slices    endpointslices.Config
+	Mesh      mesh.Config
 	// ValidatePolicies writes the condition Valid of policies.
 	ValidatePolicies bool
 	// Groups says whether policies with groups of a cloud provider are followed.
@@ -108,7 +110,7 @@ func Defaults() Config {
 		Store: dial.Defaults(),
 		Kube:  kube.Defaults(), Election: election.Defaults(),
 		IPAM: ipamClusterPool, Pool: clusterpool.Defaults(), Nodes: nodes.Defaults(), Endpoints: endpoints.Defaults(), Slices: endpointslices.Defaults(),
-		ValidatePolicies: true, Groups: groups.Defaults(),
+		Mesh: mesh.Defaults(), ValidatePolicies: true, Groups: groups.Defaults(),
 		AllocationMode: modeKVStore, HeartbeatTimeout: 30 * time.Minute, Identities: identities.ControlDefaults(),
 		GCInterval: 15 * time.Minute, GCRateInterval: time.Minute, GCRateLimit: 2500,
 		HeartbeatInterval: time.Minute, LockGCInterval: 25 * time.Second, ClusterConfigInterval: 5 * time.Minute,
@@ -143,6 +145,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	c.Nodes.Flags(fs)
 	c.Endpoints.Flags(fs)
 	c.Slices.Flags(fs)
+	c.Mesh.Flags(fs)
 	fs.BoolVar(&c.ValidatePolicies, "validate-network-policy", c.ValidatePolicies, "tell in the condition Valid of policies whether they can be enforced")
 	c.Groups.Flags(fs)
 	fs.DurationVar(&c.PolicyNodeStatusInterval, "cnp-node-status-gc-interval", c.PolicyNodeStatusInterval,
@@ -225,6 +228,13 @@ func (c *Config) Validate() error {
 // Management returns who makes identities.
 func (c *Config) Management() (identity.Management, error) {
 	return identity.ParseManagement(c.ManagementMode, c.ManageCID)
+}
+
+// mesh says what other clusters are told of this one.
+func (c *Config) mesh() mesh.Config {
+	m := c.Mesh
+	m.ClusterName, m.ClusterID, m.Objects = c.ClusterName, c.ClusterID, c.AllocationMode == modeCRD
+	return m
 }
 
 // validateKubernetes checks the options that only count with Kubernetes.

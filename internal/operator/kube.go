@@ -19,8 +19,10 @@ import (
 	"github.com/hawser-net/hawser/internal/operator/groups"
 	"github.com/hawser-net/hawser/internal/operator/identities"
 	"github.com/hawser-net/hawser/internal/operator/kube"
+	"github.com/hawser-net/hawser/internal/operator/mesh"
 	"github.com/hawser-net/hawser/internal/operator/nodes"
 	"github.com/hawser-net/hawser/internal/operator/policies"
+	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
 // kubeSide is the Kubernetes side of the operator.
@@ -28,10 +30,11 @@ type kubeSide struct {
 	rest     *rest.Config
 	prober   *kube.Prober
 	election *election.Election
+	store    kvstore.Backend // nil without one
 }
 
 // newCluster prepares the Kubernetes side. It reads files but sends nothing.
-func (o *Operator) newCluster() (*kubeSide, error) {
+func (o *Operator) newCluster(store kvstore.Backend) (*kubeSide, error) {
 	cfg, err := o.cfg.Kube.Rest("hawser-operator/" + o.version)
 	if err != nil {
 		return nil, err
@@ -45,7 +48,7 @@ func (o *Operator) newCluster() (*kubeSide, error) {
 		return nil, err
 	}
 	o.metrics.watchElection(e)
-	return &kubeSide{cfg, prober, e}, nil
+	return &kubeSide{cfg, prober, e, store}, nil
 }
 
 // runCluster waits for the server, stands for election and leads.
@@ -93,7 +96,7 @@ func (o *Operator) lead(ctx context.Context, c *kubeSide) error {
 		return err
 	}
 	defer utilnet.CloseIdleConnectionsFor(m.GetHTTPClient().Transport)
-	if err := o.addControllers(ctx, m); err != nil {
+	if err := o.addControllers(ctx, m, c.store); err != nil {
 		return err
 	}
 	var view client.Reader = m.GetCache()
@@ -123,7 +126,7 @@ func (o *Operator) prepareResources(ctx context.Context, cfg *rest.Config) error
 }
 
 // addControllers adds everything that the leader does to m: this is the list.
-func (o *Operator) addControllers(ctx context.Context, m manager.Manager) error {
+func (o *Operator) addControllers(ctx context.Context, m manager.Manager, store kvstore.Backend) error {
 	reg := o.metrics.registry
 	if o.cfg.IPAM == ipamClusterPool { // before anything else: nodes wait for their addresses
 		if err := clusterpool.Setup(ctx, m, o.cfg.Pool, reg, o.log.With("part", "cluster-pool")); err != nil {
@@ -159,6 +162,11 @@ func (o *Operator) addControllers(ctx context.Context, m manager.Manager) error 
 	}
 	if err := groups.Setup(m, o.cfg.Groups, groups.NewAWS(), o.log.With("part", "groups")); err != nil {
 		return err
+	}
+	if store != nil {
+		if err := mesh.Setup(m, o.cfg.mesh(), store, o.log.With("part", "clustermesh")); err != nil {
+			return err
+		}
 	}
 	if o.cfg.AllocationMode == modeCRD {
 		return o.addIdentities(m)

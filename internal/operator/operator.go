@@ -91,7 +91,7 @@ func (o *Operator) Run(ctx context.Context) error {
 	var c *kubeSide
 	if o.cfg.Kubernetes {
 		var err error
-		if c, err = o.newCluster(); err != nil {
+		if c, err = o.newCluster(store); err != nil {
 			return err
 		}
 		defer c.prober.Close()

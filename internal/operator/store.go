@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/hawser-net/hawser/internal/clustermesh"
 	"github.com/hawser-net/hawser/internal/operator/rounds"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
@@ -29,18 +30,11 @@ func (o *Operator) heartbeat(ctx context.Context, store kvstore.Backend) error {
 	})
 }
 
-// clusterDescription is the value of the cluster's key, as other clusters read it.
-type clusterDescription struct {
-	ID           uint32              `json:"id,omitempty"`
-	Capabilities clusterCapabilities `json:"capabilities"`
-}
-
-type clusterCapabilities struct {
-	MaxConnectedClusters uint32 `json:"maxConnectedClusters,omitempty"`
-}
-
+// description is the value of the cluster's key, as other clusters read it.
 func (o *Operator) description() ([]byte, error) {
-	return json.Marshal(clusterDescription{ID: o.cfg.ClusterID, Capabilities: clusterCapabilities{MaxConnectedClusters: o.cfg.MaxConnectedClusters}})
+	return json.Marshal(clustermesh.Description{ID: o.cfg.ClusterID, Capabilities: clustermesh.Capabilities{
+		MaxConnectedClusters: o.cfg.MaxConnectedClusters, SyncedCanaries: o.cfg.Kubernetes && o.cfg.mesh().Whole(),
+	}})
 }
 
 // clusterConfig keeps the cluster's description in the store. It is written again and again, and not only when it is missing: so it always hangs on the
@@ -60,8 +54,7 @@ func (o *Operator) clusterConfig(ctx context.Context, store kvstore.Backend) err
 		if errors.Is(err, kvstore.ErrNotFound) {
 			err = nil
 		}
-		var other clusterDescription
-		if err == nil && len(have.Value) > 0 && json.Unmarshal(have.Value, &other) == nil && other.ID != o.cfg.ClusterID {
+		if other, perr := clustermesh.ParseDescription(have.Value); err == nil && len(have.Value) > 0 && perr == nil && other.ID != o.cfg.ClusterID {
 			o.log.Warn("the store describes this cluster with another number; if another operator goes on to do so, they are set up differently",
 				"cluster", o.cfg.ClusterName, "was", other.ID, "is", o.cfg.ClusterID)
 		}

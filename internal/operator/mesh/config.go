@@ -1,0 +1,34 @@
+package mesh
+
+import (
+	"github.com/spf13/pflag"
+)
+
+// Config says what is written. Start from [Defaults].
+type Config struct {
+	// Services writes services that are shared, Nodes nodes, identities and addresses of pods.
+	Services, Nodes bool
+	// GlobalNamespaces has services of namespaces shared that do not say whether theirs are.
+	GlobalNamespaces bool
+
+	// Objects says that agents keep their state as objects of Kubernetes, so that somebody must bring it to the store. It is no flag, as are the others
+	// below: the cluster's name and number.
+	Objects     bool
+	ClusterName string
+	ClusterID   uint32
+}
+
+// Defaults returns the configuration of an operator that is told nothing.
+func Defaults() Config { return Config{Services: true, Nodes: true, GlobalNamespaces: true} }
+
+// Flags binds the configuration to command-line flags; the current values are the defaults shown.
+func (c *Config) Flags(fs *pflag.FlagSet) {
+	fs.BoolVar(&c.Services, "synchronize-k8s-services", c.Services, "with Kubernetes and --kvstore: write services that are shared with other clusters into the store")
+	fs.BoolVar(&c.Nodes, "synchronize-k8s-nodes", c.Nodes,
+		"with Kubernetes, --kvstore and --identity-allocation-mode=crd: write nodes, identities and pods' addresses into the store for other clusters")
+	fs.BoolVar(&c.GlobalNamespaces, "clustermesh-default-global-namespace", c.GlobalNamespaces,
+		"share services of namespaces without the annotation clustermesh.cilium.io/global")
+}
+
+// Whole says whether all that other clusters read is written here, so that canaries can tell them when they have heard it.
+func (c Config) Whole() bool { return c.Services && c.Nodes && c.Objects }

@@ -1,0 +1,260 @@
+package mesh
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/api/v2alpha1"
+	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/ipcache"
+	"github.com/hawser-net/hawser/internal/k8s/nodes"
+	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/internal/service"
+)
+
+// namespaceAnnotation says whether the services of a namespace are shared.
+const namespaceAnnotation = "clustermesh.cilium.io/global"
+
+// globalNamespace says whether services of a namespace can be shared.
+func (c Config) globalNamespace(annotations map[string]string) bool {
+	if v, ok := annotations[namespaceAnnotation]; ok {
+		return strings.EqualFold(v, "true")
+	}
+	return c.GlobalNamespaces
+}
+
+// order is when an object was written, compared to others of its kind.
+func order(o metav1.Object) uint64 {
+	n, _ := strconv.ParseUint(o.GetResourceVersion(), 10, 64) // servers of Kubernetes count
+	return n
+}
+
+// service says what other clusters are told of a service with its endpoints; nothing if it is not shared.
+func (c Config) service(s *corev1.Service, slices []discoveryv1.EndpointSlice, global bool) (said, error) {
+	mesh := service.ReadMesh(s.Annotations)
+	if !mesh.Shared || !global || s.Spec.Type == corev1.ServiceTypeExternalName {
+		return said{}, nil
+	}
+	out := service.Shared{
+		Cluster: c.ClusterName, ClusterID: c.ClusterID, Name: service.Name{Namespace: s.Namespace, Name: s.Name},
+		Labels: s.Labels, Selector: s.Spec.Selector, External: mesh.Global, Offered: mesh.Shared,
+		Frontends: map[netip.Addr]map[string]service.SharedPort{}, Backends: map[netip.Addr]map[string]service.SharedPort{},
+		Hostnames: map[netip.Addr]string{}, Zones: map[netip.Addr]service.SharedZone{},
+	}
+	ports := map[string]service.SharedPort{}
+	for _, p := range s.Spec.Ports {
+		if proto, ok := protocol(p.Protocol); ok && p.Port > 0 && p.Port <= 0xFFFF {
+			ports[p.Name] = service.SharedPort{Proto: proto, Port: uint16(p.Port)}
+		}
+	}
+	for _, text := range append(s.Spec.ClusterIPs, s.Spec.ClusterIP) {
+		if ip, ok := address(text); ok { // "None" is no address
+			out.Frontends[ip] = ports
+		}
+	}
+	for _, sl := range slices {
+		addSlice(&out, sl)
+	}
+	value, err := out.Marshal()
+	return said{order: order(s), values: map[string]string{out.Name.String(): string(value)}}, err
+}
+
+// addSlice adds the endpoints of a slice that serve.
+func addSlice(out *service.Shared, sl discoveryv1.EndpointSlice) {
+	ports := map[string]service.SharedPort{}
+	for _, p := range sl.Ports {
+		if p.Port == nil || *p.Port < 1 || *p.Port > 0xFFFF {
+			continue
+		}
+		to, ok := service.SharedPort{Proto: 6, Port: uint16(*p.Port)}, true
+		if p.Protocol != nil {
+			to.Proto, ok = protocol(*p.Protocol)
+		}
+		name := ""
+		if p.Name != nil {
+			name = *p.Name
+		}
+		if ok {
+			ports[name] = to
+		}
+	}
+	for _, e := range sl.Endpoints {
+		ready := e.Conditions.Ready == nil || *e.Conditions.Ready
+		serving := e.Conditions.Serving != nil && *e.Conditions.Serving
+		if !ready && !serving || len(e.Addresses) == 0 || len(ports) == 0 {
+			continue
+		}
+		ip, ok := address(e.Addresses[0])
+		if !ok {
+			continue
+		}
+		if out.Backends[ip] == nil {
+			out.Backends[ip] = map[string]service.SharedPort{}
+		}
+		for name, p := range ports { // an address may be in several slices, each with other ports
+			out.Backends[ip][name] = p
+		}
+		if e.Hostname != nil && *e.Hostname != "" {
+			out.Hostnames[ip] = *e.Hostname
+		}
+		var z service.SharedZone
+		if e.Zone != nil {
+			z.Zone = *e.Zone
+		}
+		if e.Hints != nil {
+			for _, f := range e.Hints.ForZones {
+				z.ForZones = append(z.ForZones, f.Name)
+			}
+		}
+		if z.Zone != "" || len(z.ForZones) > 0 {
+			out.Zones[ip] = z
+		}
+	}
+}
+
+func protocol(p corev1.Protocol) (number uint8, ok bool) {
+	switch p {
+	case corev1.ProtocolTCP, "":
+		return 6, true
+	case corev1.ProtocolUDP:
+		return 17, true
+	case corev1.ProtocolSCTP:
+		return 132, true
+	}
+	return 0, false
+}
+
+func address(text string) (netip.Addr, bool) {
+	ip, err := netip.ParseAddr(text)
+	return ip.Unmap(), err == nil && ip.Zone() == "" && !ip.IsUnspecified()
+}
+
+// node says what other clusters are told of a node.
+func (c Config) node(o *v2.CiliumNode) (said, error) {
+	n, err := nodes.Read(o, c.ClusterName, c.ClusterID)
+	if err == nil {
+		err = n.Validate(maxClusterID)
+	}
+	if err != nil {
+		return said{}, fmt.Errorf("CiliumNode %s: %w", o.Name, err)
+	}
+	value, err := json.Marshal(n)
+	return said{order: order(o), values: map[string]string{o.Name: string(value)}}, err
+}
+
+// maxClusterID is the largest number that a cluster can have at all; that this cluster's is possible is checked elsewhere.
+const maxClusterID = 511
+
+// identity says what other clusters are told of an identity.
+func (c Config) identity(o *v2.CiliumIdentity) (said, error) {
+	id, err := strconv.ParseUint(o.Name, 10, 32)
+	if err != nil || strconv.FormatUint(id, 10) != o.Name {
+		return said{}, fmt.Errorf("CiliumIdentity %s: the name is no number", o.Name)
+	}
+	if o.DeletionTimestamp != nil {
+		return said{}, nil
+	}
+	ls := make([]labels.Label, 0, len(o.SecurityLabels))
+	for name, value := range o.SecurityLabels {
+		source, key, ok := strings.Cut(name, ":")
+		if !ok {
+			source, key = "", name
+		}
+		ls = append(ls, labels.New(source, key, value))
+	}
+	set := labels.NewSet(ls...)
+	if err := set.Validate(); err != nil {
+		return said{}, fmt.Errorf("CiliumIdentity %s: %w", o.Name, err)
+	}
+	return said{order: order(o), values: map[string]string{o.Name: set.KVString()}}, nil
+}
+
+// pod is what an object says of one pod.
+type pod struct {
+	namespace, name string
+	identity        int64
+	networking      *v2.EndpointNetworking
+	ports           []v2.NamedPort
+	account         string
+	key             int
+}
+
+// endpoint says what other clusters are told of an endpoint; nothing as long as it has no identity.
+func (c Config) endpoint(o *v2.CiliumEndpoint) (said, error) {
+	p := pod{namespace: o.Namespace, name: o.Name, networking: o.Status.Networking, ports: o.Status.NamedPorts, account: o.Status.ServiceAccount, key: o.Status.Encryption.Key}
+	if o.Status.Identity != nil {
+		p.identity = o.Status.Identity.ID
+	}
+	values, err := p.values()
+	return said{order(o), values}, err
+}
+
+// slice says what other clusters are told of the endpoints of a slice.
+func (c Config) slice(o *v2alpha1.CiliumEndpointSlice) (said, error) {
+	out := said{order: order(o), values: map[string]string{}}
+	var fault error
+	for _, e := range o.Endpoints {
+		p := pod{namespace: o.Namespace, name: e.Name, identity: e.IdentityID, networking: e.Networking, ports: e.NamedPorts, account: e.ServiceAccount, key: e.Encryption.Key}
+		values, err := p.values()
+		if err != nil {
+			fault = err // the others are told
+			continue
+		}
+		for k, v := range values {
+			out.values[k] = v
+		}
+	}
+	return out, fault
+}
+
+// values returns the keys and values of a pod's addresses.
+func (p pod) values() (map[string]string, error) {
+	if p.identity == 0 || p.networking == nil {
+		return nil, nil
+	}
+	id := identity.ID(p.identity)
+	host, ok := address(p.networking.NodeIP)
+	if p.identity < 0 || p.identity > 1<<24-1 || !ok {
+		return nil, fmt.Errorf("endpoint %s/%s: identity %d at %q cannot be told to other clusters", p.namespace, p.name, p.identity, p.networking.NodeIP)
+	}
+	pair := ipcache.Pair{Host: host, Identity: id, Namespace: p.namespace, Pod: p.name, ServiceAccount: p.account}
+	if p.key > 0 && p.key <= 255 {
+		pair.EncryptKey = uint8(p.key)
+	}
+	for _, np := range p.ports {
+		if np.Port > 0 && np.Port <= 0xFFFF {
+			pair.NamedPorts = append(pair.NamedPorts, ipcache.NamedPort{Name: np.Name, Port: uint16(np.Port), Protocol: np.Protocol})
+		}
+	}
+	out := map[string]string{}
+	for _, a := range p.networking.Addressing {
+		if a == nil {
+			continue
+		}
+		for _, text := range slices.DeleteFunc([]string{a.IPv4, a.IPv6}, func(s string) bool { return s == "" }) {
+			ip, ok := address(text)
+			if !ok {
+				return nil, fmt.Errorf("endpoint %s/%s: %q is no address", p.namespace, p.name, text)
+			}
+			pair.Prefix = ipcache.Single(ip)
+			value, err := json.Marshal(pair)
+			if err == nil {
+				err = pair.Validate()
+			}
+			if err != nil {
+				return nil, fmt.Errorf("endpoint %s/%s: %w", p.namespace, p.name, err)
+			}
+			out[pair.Key()] = string(value)
+		}
+	}
+	return out, nil
+}
