@@ -128,7 +128,7 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 	if t, st := processorTime(); t > total {
 		b.report.StolenPercent = 100 * (st - stolen) / (t - total)
 	}
-	errs = append(errs, ctx.Err(), releaseMounts(dir))
+	errs = append(errs, ctx.Err(), ReleaseMounts(dir))
 	if !cfg.Keep {
 		errs = append(errs, os.RemoveAll(dir))
 	} else {

@@ -170,8 +170,8 @@ func (n *namespace) forward() error {
 	})
 }
 
-// releaseMounts unmounts what is mounted below a directory, the last one first.
-func releaseMounts(dir string) error {
+// ReleaseMounts unmounts what is mounted below a directory, the last one first.
+func ReleaseMounts(dir string) error {
 	data, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return err

@@ -138,7 +138,7 @@ func (r *rig) close() error {
 	if r.spare != nil {
 		errs = append(errs, r.spare.remove())
 	}
-	return errors.Join(append(errs, releaseMounts(r.dir))...)
+	return errors.Join(append(errs, ReleaseMounts(r.dir))...)
 }
 
 func (n *node) path(name string) string { return filepath.Join(n.rig.dir, n.name+"-"+name) }

@@ -25,10 +25,12 @@ import (
 // clusterName is what the agents call their cluster: the operator's default.
 const clusterName = "default"
 
-// relabelRetry and relabelWorkers are the real agent's: how long it waits before it tries labels again, and how many pods' labels it changes at once.
+// These are the real agent's: how long it waits before it tries labels again, how many pods' labels it changes at once, and how long a pod whose labels
+// have changed keeps its identity after its next one has become known, if others made that.
 const (
 	relabelRetry   = 2 * time.Second
 	relabelWorkers = 16
+	settleDelay    = time.Second
 )
 
 // agent is a node's agent without a kernel.
@@ -58,7 +60,7 @@ type row struct {
 	number uint16
 	ip     netip.Addr
 	set    labels.Set // its identity's; empty as long as it has none
-	id     identity.ID
+	next   labels.Set // those that wait for an identity
 }
 
 // agentOptions are how an agent differs from others.
@@ -73,6 +75,8 @@ type agentOptions struct {
 	ids func(*k8s.Client) (identitySource, error)
 	// slices has it read slices.
 	slices bool
+	// shared leaves identities in endpoints to the operator where it has written one.
+	shared bool
 	// cache, if not nil, stands before its address cache.
 	cache func(endpoints.Cache) endpoints.Cache
 }
@@ -119,7 +123,7 @@ func (c *cluster) newAgent(number int, opts agentOptions, log *slog.Logger) (*ag
 		cache = opts.cache(cache)
 	}
 	a.endpoints, err = endpoints.New(endpoints.Config{
-		Hosts: []netip.Addr{a.host}, Slices: opts.slices, Accept: func(identity.ID) error { return nil }, Log: a.log,
+		Hosts: []netip.Addr{a.host}, Slices: opts.slices, Shared: opts.shared, Accept: func(identity.ID) error { return nil }, Log: a.log,
 	}, client, cache)
 	return a, err
 }
@@ -175,7 +179,10 @@ func (a *agent) moved(set labels.Set) {
 	var keys []k8s.Key
 	for key, r := range a.rows {
 		r.Lock()
-		if r.set.Equal(set) {
+		switch {
+		case r.next.Equal(set):
+			keys = append(keys, key)
+		case r.set.Equal(set):
 			r.set = nil
 			keys = append(keys, key)
 		}
@@ -235,18 +242,37 @@ func (a *agent) bring(ctx context.Context, key k8s.Key) error {
 	defer r.Unlock()
 	set, _ := a.filter.Split(info.Labels)
 	if set.Equal(r.set) {
+		r.next = nil
 		return nil
 	}
+	tell := func(id identity.ID) {
+		a.endpoints.Set(endpoints.Local{
+			Number: r.number, Attachment: fmt.Sprintf("%s:eth0", info.UID), Namespace: key.Namespace, Pod: key.Name, UID: info.UID, IPv4: r.ip,
+			Identity: id, IdentityLabels: set, Labels: info.Labels, State: "ready",
+		})
+	}
 	id, err := a.ids.Acquire(ctx, set)
+	if errors.Is(err, errUnassigned) {
+		// The pod has a temporary identity now, of which nobody is told. The source says when there is another.
+		if r.set == nil {
+			tell(0)
+		}
+		r.next = set
+		return nil
+	}
 	if err != nil {
 		return err
 	}
+	if r.set != nil && r.next.Equal(set) {
+		select { // others are to hear of the identity first
+		case <-time.After(settleDelay):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 	old := r.set
-	r.set, r.id = set, id
-	a.endpoints.Set(endpoints.Local{
-		Number: r.number, Attachment: fmt.Sprintf("%s:eth0", info.UID), Namespace: key.Namespace, Pod: key.Name, UID: info.UID, IPv4: r.ip,
-		Identity: id, IdentityLabels: set, Labels: info.Labels, State: "ready",
-	})
+	r.set, r.next = set, nil
+	tell(id)
 	if old != nil {
 		a.ids.Release(ctx, old)
 	}

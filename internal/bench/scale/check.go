@@ -14,6 +14,7 @@ import (
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/api/v2alpha1"
 	"github.com/hawser-net/hawser/internal/k8s"
+	"github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/labels"
 )
 
@@ -96,11 +97,14 @@ func (w *world) setOf(f *labels.Filter, p *corev1.Pod) (labels.Set, error) {
 	return set, err
 }
 
-// numbers returns the numbers of each label set.
+// numbers returns the numbers of each label set. Those that rest are nobody's.
 func (w *world) numbers() (map[string][]string, error) {
 	out := map[string][]string{}
 	for i := range w.identities {
 		o := &w.identities[i]
+		if _, _, rests := identities.Retired(o); rests {
+			continue
+		}
 		key, err := labelKey{}.PutKeyFromMap(o.SecurityLabels)
 		if err != nil {
 			return nil, fmt.Errorf("identity %s: %w", o.Name, err)

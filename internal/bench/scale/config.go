@@ -46,6 +46,8 @@ type Config struct {
 
 	// Sizes are the numbers of pods at which memory is measured, ascending.
 	Sizes []int
+	// Quiet is how long programs are left alone before their memory is read, and how long their rest is watched.
+	Quiet time.Duration
 
 	// StreamPods come at StreamRate a second on StreamNodes nodes. Observers agents of them hear of all pods.
 	StreamPods, StreamNodes, Observers int
@@ -73,8 +75,8 @@ type Config struct {
 // Defaults returns sizes that a machine with two processors does in a quarter of an hour.
 func Defaults() Config {
 	return Config{
-		Agents: 5000, RandomAgents: 1000, Modes: []string{modeAgents, modeRandom}, KillAfter: 100 * time.Millisecond,
-		Numbers: 65280, InUse: 500, CollectEvery: 10 * time.Second, Sizes: []int{10000, 40000},
+		Agents: 5000, RandomAgents: 1000, Modes: []string{modeOperator, modeAgents, modeRandom}, KillAfter: 0,
+		Numbers: 65280, InUse: 500, CollectEvery: 10 * time.Second, Sizes: []int{10000, 40000}, Quiet: 6 * time.Second,
 		StreamPods: 6000, StreamNodes: 200, Observers: 4, StreamRate: 100,
 		Patience: 5 * time.Minute, BinDir: "bin", Out: "bin/scale",
 	}
@@ -129,6 +131,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.IntVar(&c.InUse, "in-use", c.InUse, "identities: how many of them are in use when the others are collected")
 	fs.DurationVar(&c.CollectEvery, "collect-every", c.CollectEvery, "identities: how often the operator looks for unused ones, and how long one must be unused")
 	fs.IntSliceVar(&c.Sizes, "sizes", c.Sizes, "memory: numbers of pods to measure at")
+	fs.DurationVar(&c.Quiet, "quiet", c.Quiet, "memory: how long programs are left alone before they are looked at")
 	fs.IntVar(&c.StreamPods, "stream-pods", c.StreamPods, "stream: how many pods are created")
 	fs.Float64Var(&c.StreamRate, "stream-rate", c.StreamRate, "stream: how many a second")
 	fs.IntVar(&c.StreamNodes, "stream-nodes", c.StreamNodes, "stream: on how many nodes")
@@ -179,6 +182,9 @@ func (c *Config) validate() error {
 	}
 	if c.CollectEvery < time.Second {
 		bad("--collect-every: %s is below a second", c.CollectEvery)
+	}
+	if c.Quiet <= 0 {
+		bad("--quiet: %s is not above 0", c.Quiet)
 	}
 	if c.Patience <= 0 || c.KillAfter < 0 || c.Lease < 0 {
 		bad("--patience must be above 0, --kill-after and --lease not below")

@@ -17,6 +17,7 @@ import (
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/k8s"
+	"github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/pkg/allocator"
 )
@@ -128,7 +129,7 @@ func (f *filling) start(ctx context.Context) (stop func() error, err error) {
 			}
 		}
 		return k8s.Follow(ctx, k8s.Kind(f.c.client.UrgentV2, v2.ResourceIdentities, ""), k8s.Options[*v2.CiliumIdentity]{}, k8s.Handler[*v2.CiliumIdentity]{
-			Upsert: func(o *v2.CiliumIdentity) { count(o.Name, true) }, Delete: func(k k8s.Key) { count(k.Name, false) },
+			Upsert: func(o *v2.CiliumIdentity) { _, _, rests := identities.Retired(o); count(o.Name, !rests) }, Delete: func(k k8s.Key) { count(k.Name, false) },
 		})
 	})
 	for _, a := range f.agents {
@@ -420,7 +421,9 @@ func (f *filling) checkSurvivors(ctx context.Context, inUse map[string]types.UID
 	}
 	now := map[string]types.UID{}
 	for _, o := range w.identities {
-		now[o.Name] = o.UID
+		if _, _, rests := identities.Retired(&o); !rests {
+			now[o.Name] = o.UID
+		}
 	}
 	var wrong []string
 	for _, name := range slices.Sorted(maps.Keys(inUse)) {

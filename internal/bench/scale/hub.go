@@ -8,9 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"strings"
 	"sync"
+	"time"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/k8s"
@@ -21,8 +23,10 @@ import (
 // the place of the server, in the server's words.
 type hub struct {
 	client *k8s.Client
+	log    *slog.Logger
 
 	mu       sync.Mutex
+	synced   chan struct{}        // closed when all objects are known
 	objects  map[string]hubObject // by UID
 	revision string
 	subs     map[*subscription]bool
@@ -33,8 +37,8 @@ type hubObject struct {
 	raw  json.RawMessage
 }
 
-func newHub(client *k8s.Client) *hub {
-	return &hub{client: client, objects: map[string]hubObject{}, subs: map[*subscription]bool{}}
+func newHub(client *k8s.Client, log *slog.Logger) *hub {
+	return &hub{client: client, log: log, synced: make(chan struct{}), objects: map[string]hubObject{}, subs: map[*subscription]bool{}}
 }
 
 // hubEvent is what the hub reads of an event.
@@ -60,65 +64,99 @@ type hubMeta struct {
 // initialEventsEnd marks the bookmark after the objects that were there at the start (see the API's documentation of sendInitialEvents).
 const initialEventsEnd = "k8s.io/initial-events-end"
 
-// run watches until ctx ends; synced is called when all objects are known. It returns an error if the watch ends before.
-func (h *hub) run(ctx context.Context, synced func()) error {
+// hubPause is the pause before the hub watches again: a server that is too busy ends watches.
+const hubPause = 200 * time.Millisecond
+
+// run watches until ctx ends, and returns nil then. When the watch ends, so do those of the agents, who begin anew as they would with the server.
+func (h *hub) run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		err := h.watch(ctx)
+		if ctx.Err() == nil {
+			h.log.Warn("the watch of endpoints that agents share has ended and begins anew", "error", err)
+		}
+		h.restart()
+		select {
+		case <-ctx.Done():
+		case <-time.After(hubPause):
+		}
+	}
+	return nil
+}
+
+// watch hears events until that fails.
+func (h *hub) watch(ctx context.Context) error {
 	body, err := h.client.UrgentV2.Get().Resource(v2.ResourceEndpoints).Param("watch", "true").Param("allowWatchBookmarks", "true").
 		Param("sendInitialEvents", "true").Param("resourceVersionMatch", "NotOlderThan").Param("timeoutSeconds", "86400").Stream(ctx)
 	if err != nil {
-		return fmt.Errorf("the watch of endpoints that agents share: %w", err)
+		return err
 	}
 	defer body.Close()
-	defer h.closeAll()
 	read := bufio.NewReaderSize(body, 1<<20)
 	for {
 		line, err := read.ReadBytes('\n')
-		if ctx.Err() != nil {
-			return nil
-		}
 		if err != nil {
-			return fmt.Errorf("the watch of endpoints that agents share: %w", err)
+			return err
 		}
-		ended, err := h.hear(line)
-		if err != nil {
-			return fmt.Errorf("the watch of endpoints that agents share: %w", err)
-		}
-		if ended {
-			synced()
+		if err := h.hear(line); err != nil {
+			return err
 		}
 	}
 }
 
-// hear takes one event in. It reports whether that was the end of the first ones.
-func (h *hub) hear(line []byte) (end bool, err error) {
+// ready waits until all objects are known.
+func (h *hub) ready(ctx context.Context) error {
+	h.mu.Lock()
+	synced := h.synced
+	h.mu.Unlock()
+	select {
+	case <-synced:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("the watch of endpoints that agents share: %w", ctx.Err())
+	}
+}
+
+// hear takes one event in.
+func (h *hub) hear(line []byte) error {
 	var ev hubEvent
 	var meta hubMeta
 	if err := errors.Join(json.Unmarshal(line, &ev), json.Unmarshal(ev.Object, &meta)); err != nil {
-		return false, err
+		return err
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.revision = meta.Metadata.ResourceVersion
 	switch ev.Type {
 	case "BOOKMARK":
-		return meta.Metadata.Annotations[initialEventsEnd] == "true", nil
+		if meta.Metadata.Annotations[initialEventsEnd] == "true" {
+			close(h.synced)
+		}
+		return nil
 	case "ADDED", "MODIFIED":
 		h.objects[meta.Metadata.UID] = hubObject{meta.Status.Networking.Node, ev.Object}
 	case "DELETED":
 		delete(h.objects, meta.Metadata.UID)
 	default:
-		return false, fmt.Errorf("the server says %s: %s", ev.Type, ev.Object)
+		return fmt.Errorf("the server says %s: %s", ev.Type, ev.Object)
 	}
 	for s := range h.subs {
 		if s.node == meta.Status.Networking.Node {
 			s.push(line)
 		}
 	}
-	return false, nil
+	return nil
 }
 
-func (h *hub) closeAll() {
+// restart forgets everything.
+func (h *hub) restart() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	select {
+	case <-h.synced:
+		h.synced = make(chan struct{})
+	default: // whoever waits goes on to
+	}
+	clear(h.objects)
 	for s := range h.subs {
 		s.end(io.EOF)
 	}
@@ -150,6 +188,9 @@ func (t hubTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 		const gone = `{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","message":"begin anew","reason":"Expired","code":410}}` + "\n"
 		resp.Body = io.NopCloser(strings.NewReader(gone))
 		return resp, nil
+	}
+	if err := t.hub.ready(req.Context()); err != nil {
+		return nil, err
 	}
 	s := t.hub.subscribe(t.node)
 	stop := context.AfterFunc(req.Context(), func() { s.end(req.Context().Err()) })

@@ -37,6 +37,11 @@ type allocated struct {
 }
 
 func newAllocated(client *k8s.Client, first, last identity.ID, log *slog.Logger) (*allocated, error) {
+	return newAllocator(client, first, last, func(b allocator.Backend) allocator.Backend { return b }, log)
+}
+
+// newAllocator makes one on what on makes of the backend.
+func newAllocator(client *k8s.Client, first, last identity.ID, on func(allocator.Backend) allocator.Backend, log *slog.Logger) (*allocated, error) {
 	backend, err := identities.New(identities.Config{
 		Client: client, First: allocator.ID(first), Last: allocator.ID(last), KeyType: labelKey{}, Log: log,
 	})
@@ -44,7 +49,7 @@ func newAllocated(client *k8s.Client, first, last identity.ID, log *slog.Logger)
 		return nil, err
 	}
 	events := make(allocator.AllocatorEventChan, 64)
-	alloc, err := allocator.NewAllocator(labelKey{}, backend, allocator.WithMin(allocator.ID(first)), allocator.WithMax(allocator.ID(last)),
+	alloc, err := allocator.NewAllocator(labelKey{}, on(backend), allocator.WithMin(allocator.ID(first)), allocator.WithMax(allocator.ID(last)),
 		allocator.WithMasterKeyProtection(), allocator.WithEvents(events), allocator.WithLogger(log))
 	return &allocated{alloc, events}, err
 }
@@ -63,6 +68,61 @@ func (s *allocated) Run(ctx context.Context, moved func(labels.Set)) error {
 			return err
 		}
 	}
+}
+
+// told is an agent's that leaves identities to the operator: the same allocator, on a backend that only reads.
+type told struct {
+	*allocated
+
+	mu      sync.Mutex
+	waiting map[string]labels.Set
+	arrived chan struct{}
+}
+
+func newTold(client *k8s.Client, first, last identity.ID, log *slog.Logger) (*told, error) {
+	a, err := newAllocator(client, first, last, allocator.ReadOnly, log)
+	return &told{allocated: a, waiting: map[string]labels.Set{}}, err
+}
+
+// errUnassigned says that the operator has made no identity for a label set yet.
+var errUnassigned = allocator.ErrUnassigned
+
+// Run implements identitySource.
+func (s *told) Run(ctx context.Context, moved func(labels.Set)) error {
+	done := make(chan error, 1)
+	go func() { done <- s.alloc.Run(ctx) }()
+	for {
+		select {
+		case ev := <-s.events:
+			key, ok := ev.Key.(labelKey)
+			if !ok || ev.Kind != allocator.EventUpsert && ev.Kind != allocator.EventRenumbered {
+				break
+			}
+			s.mu.Lock()
+			_, waits := s.waiting[key.GetKey()]
+			delete(s.waiting, key.GetKey())
+			s.mu.Unlock()
+			if waits || ev.Kind == allocator.EventRenumbered {
+				moved(key.set)
+			}
+		case err := <-done:
+			return err
+		}
+	}
+}
+
+// Acquire implements identitySource.
+func (s *told) Acquire(ctx context.Context, set labels.Set) (identity.ID, error) {
+	s.mu.Lock()
+	s.waiting[set.KVString()] = set
+	s.mu.Unlock()
+	id, err := s.allocated.Acquire(ctx, set)
+	if err == nil {
+		s.mu.Lock()
+		delete(s.waiting, set.KVString())
+		s.mu.Unlock()
+	}
+	return id, err
 }
 
 // Ready implements identitySource.

@@ -133,6 +133,8 @@ func shares(moments []float64, n int) []Point {
 	return out
 }
 
+func sorted(values []float64) []float64 { return slices.Sorted(slices.Values(values)) }
+
 // quantile returns the q-th quantile of values; 0 if there are none.
 func quantile[T cmp.Ordered](values []T, q float64) T {
 	var zero T

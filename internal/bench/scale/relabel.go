@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -55,8 +54,11 @@ func (r *runner) relabel(ctx context.Context, s *Scenario) error {
 func (r *runner) sourceFor(mode string) func(*k8s.Client) (identitySource, error) {
 	const last = firstNumber + wholeRange - 1
 	return func(client *k8s.Client) (identitySource, error) {
-		if mode == modeRandom {
+		switch mode {
+		case modeRandom:
 			return newRandomly(client, firstNumber, last), nil
+		case modeOperator:
+			return newTold(client, firstNumber, last, r.log)
 		}
 		return newAllocated(client, firstNumber, last, r.log)
 	}
@@ -86,12 +88,12 @@ func (r *runner) relabelIn(ctx context.Context, mode string, v *Variant) (line L
 	if err := c.namespace(ctx, ns, map[string]string{label: "one"}); err != nil {
 		return line, err
 	}
-	watch, stop, err := c.observe(ctx, label)
+	watch, ctx, stop, err := c.observe(ctx, label)
 	if err != nil {
 		return line, err
 	}
 	defer func() { err = errors.Join(err, stop()) }()
-	fleet, err := r.startAgents(ctx, c, n, watch.hub, r.sourceFor(mode))
+	fleet, err := r.startAgents(ctx, c, n, agentOptions{hub: watch.hub, ids: r.sourceFor(mode), shared: mode == modeOperator})
 	if err != nil {
 		return line, err
 	}
@@ -99,6 +101,9 @@ func (r *runner) relabelIn(ctx context.Context, mode string, v *Variant) (line L
 
 	r.say("    pods")
 	if err := each(ctx, n, func(ctx context.Context, i int) error {
+		if i%100 == 0 {
+			r.progress(i, n, "pods")
+		}
 		// Not so fast that requests pile up: what is measured comes later.
 		if err := poll(ctx, r.cfg.Patience, 20*time.Millisecond, func() error {
 			if waiting := i - watch.count("one"); waiting > pilePods {
@@ -122,7 +127,6 @@ func (r *runner) relabelIn(ctx context.Context, mode string, v *Variant) (line L
 	if err != nil {
 		return line, err
 	}
-	madeBefore := watch.made()
 	stretch := c.startLoad()
 	r.say("    new label")
 	at := time.Now()
@@ -153,7 +157,9 @@ func (r *runner) relabelIn(ctx context.Context, mode string, v *Variant) (line L
 	}
 	did := after.since(before)
 	v.Calls = did.calledFor()
-	v.figure("identities made for the one new label set", float64(watch.made()-madeBefore), "", "goal: 1")
+	made, first := watch.made(at)
+	v.figure("identities made for the one new label set", float64(made), "", "goal: 1")
+	v.figure("the first of them after", first.Seconds(), "s", "")
 	v.figure("API calls for identities, an agent", (did.sum("ciliumidentities"))/float64(n), "", "")
 	v.figure("API calls for endpoints, a pod", (did.sum("ciliumendpoints"))/float64(n), "", "1 is a patch, no less is possible without slices")
 	v.figure("identity events sent", did.events["ciliumidentities"]+did.events["CiliumIdentity"], "", "")
@@ -174,17 +180,21 @@ const pilePods = 300
 const settle = 2 * time.Second
 
 // operatorFlags are the operators' flags in a mode.
-func (r *runner) operatorFlags(string) []string { return nil }
+func (r *runner) operatorFlags(mode string) []string {
+	if mode == modeOperator {
+		return []string{"--" + identity.ManagementFlag, string(identity.ManagedByOperator)}
+	}
+	return nil
+}
 
-// startAgents starts stub agents that share connections, and the hub for endpoints.
-func (r *runner) startAgents(ctx context.Context, c *cluster, n int, h *hub, ids func(*k8s.Client) (identitySource, error)) (*fleet, error) {
+// startAgents starts stub agents of one kind that share connections.
+func (r *runner) startAgents(ctx context.Context, c *cluster, n int, opts agentOptions) (*fleet, error) {
 	var agents []*agent
-	var shared *http.Transport
 	for i := range n {
 		if i%agentsAConnection == 0 {
-			shared = c.transport()
+			opts.transport = c.transport()
 		}
-		a, err := c.newAgent(i, agentOptions{transport: shared, hub: h, ids: ids}, r.log)
+		a, err := c.newAgent(i, opts, r.log)
 		if err != nil {
 			return nil, err
 		}
@@ -200,15 +210,15 @@ type observer struct {
 
 	mu         sync.Mutex
 	seen       map[string]map[k8s.Key]time.Time // by the label's value: when an endpoint first had it
-	identities int
+	identities map[string]time.Time             // when a number appeared
 	moved      chan struct{}
 }
 
-// observe starts to watch. The function that it returns ends that.
-func (c *cluster) observe(ctx context.Context, label string) (*observer, func() error, error) {
+// observe starts to watch. The context that it returns ends if that fails, stop ends it.
+func (c *cluster) observe(ctx context.Context, label string) (_ *observer, _ context.Context, stop func() error, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	o := &observer{hub: newHub(c.client), label: labels.SourceK8s + ":" + labels.KeyNamespaceLabels + "." + label + "=",
-		seen: map[string]map[k8s.Key]time.Time{}, moved: make(chan struct{}, 1)}
+	o := &observer{hub: newHub(c.client, c.r.log), label: labels.SourceK8s + ":" + labels.KeyNamespaceLabels + "." + label + "=",
+		seen: map[string]map[k8s.Key]time.Time{}, identities: map[string]time.Time{}, moved: make(chan struct{}, 1)}
 	var wg sync.WaitGroup
 	var errs []error
 	var mu sync.Mutex
@@ -222,14 +232,14 @@ func (c *cluster) observe(ctx context.Context, label string) (*observer, func() 
 			}
 		})
 	}
-	stop := func() error {
+	stop = func() error {
 		cancel(nil)
 		wg.Wait()
 		return errors.Join(errs...)
 	}
-	synced := make(chan struct{}, 3)
+	synced := make(chan struct{}, 2)
 	done := func() { synced <- struct{}{} }
-	start(func(ctx context.Context) error { return o.hub.run(ctx, done) })
+	start(o.hub.run)
 	start(func(ctx context.Context) error {
 		return k8s.Follow(ctx, k8s.Kind(c.client.UrgentV2, v2.ResourceEndpoints, ""), k8s.Options[*v2.CiliumEndpoint]{}, k8s.Handler[*v2.CiliumEndpoint]{
 			Upsert: o.endpoint, Delete: func(k8s.Key) {}, Synced: done,
@@ -237,17 +247,17 @@ func (c *cluster) observe(ctx context.Context, label string) (*observer, func() 
 	})
 	start(func(ctx context.Context) error {
 		return k8s.Follow(ctx, k8s.Kind(c.client.UrgentV2, v2.ResourceIdentities, ""), k8s.Options[*v2.CiliumIdentity]{}, k8s.Handler[*v2.CiliumIdentity]{
-			Upsert: func(*v2.CiliumIdentity) { o.mu.Lock(); o.identities++; o.mu.Unlock() }, Delete: func(k8s.Key) {}, Synced: done,
+			Upsert: o.identity, Delete: func(k8s.Key) {}, Synced: done,
 		})
 	})
 	for range cap(synced) {
 		select {
 		case <-synced:
 		case <-ctx.Done():
-			return nil, nil, errors.Join(fmt.Errorf("watch the cluster: %w", context.Cause(ctx)), stop())
+			return nil, nil, nil, errors.Join(fmt.Errorf("watch the cluster: %w", context.Cause(ctx)), stop())
 		}
 	}
-	return o, stop, nil
+	return o, ctx, stop, nil
 }
 
 // endpoint is told of every endpoint's changes.
@@ -274,11 +284,28 @@ func (o *observer) endpoint(ep *v2.CiliumEndpoint) {
 	}
 }
 
-// made is how many identities were seen to appear or change.
-func (o *observer) made() int {
+// identity is told of every identity's changes.
+func (o *observer) identity(id *v2.CiliumIdentity) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.identities
+	if _, ok := o.identities[id.Name]; !ok {
+		o.identities[id.Name] = time.Now()
+	}
+}
+
+// made returns how many identities have appeared since then, and when the first of them did.
+func (o *observer) made(since time.Time) (n int, first time.Duration) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, at := range o.identities {
+		if at.Before(since) {
+			continue
+		}
+		if n++; n == 1 || at.Sub(since) < first {
+			first = at.Sub(since)
+		}
+	}
+	return n, first
 }
 
 // count is how many endpoints have had a value.

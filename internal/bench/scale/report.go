@@ -299,6 +299,9 @@ func (s *Scenario) calls(b *strings.Builder, head []string) {
 	markdownTable(b, append([]string{"API calls"}, head[1:]...), rows)
 }
 
+// fullMachine is the share of all processors' time above which a run is limited by them: the rest is others'.
+const fullMachine = 0.8
+
 // limits returns what is said of limits, and how busy the machine was.
 func (s *Scenario) limits() []string {
 	out := slices.Clone(s.Limits)
@@ -317,7 +320,11 @@ func (s *Scenario) limits() []string {
 			sum += v.Processors[name]
 			each = append(each, fmt.Sprintf("%s %.2f", name, v.Processors[name]))
 		}
-		out = append(out, fmt.Sprintf("%s: %.1f of %d processors were used: %s", v.Name, sum, runtime.NumCPU(), strings.Join(each, ", ")))
+		what := "the processors were not what it waited for"
+		if sum > fullMachine*float64(runtime.NumCPU()) {
+			what = "the processors, which were all busy"
+		}
+		out = append(out, fmt.Sprintf("%s: %s: %.1f of %d were used: %s", v.Name, what, sum, runtime.NumCPU(), strings.Join(each, ", ")))
 	}
 	return out
 }

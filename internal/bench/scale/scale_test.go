@@ -23,6 +23,7 @@ import (
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/api/v2alpha1"
+	agentcmd "github.com/hawser-net/hawser/internal/agent"
 	"github.com/hawser-net/hawser/internal/bench"
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/labels"
@@ -33,15 +34,20 @@ import (
 
 // TestMain also runs the programs that the tests start: this one is all of them.
 func TestMain(m *testing.M) {
-	if len(os.Args) < 2 || !slices.Contains([]string{"etcd", "operator"}, os.Args[1]) {
+	if len(os.Args) < 2 || !slices.Contains([]string{"etcd", "operator", "agent"}, os.Args[1]) {
 		os.Exit(m.Run())
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	var err error
-	if os.Args[1] == "etcd" {
+	switch os.Args[1] {
+	case "etcd":
 		err = bench.ServeEtcd(ctx, os.Args[2])
-	} else {
+	case "operator":
 		cmd := operator.NewCommand("test", os.Getenv)
+		cmd.SetArgs(os.Args[2:])
+		err = cmd.ExecuteContext(ctx)
+	case "agent":
+		cmd := agentcmd.NewCommand("test", os.Getenv)
 		cmd.SetArgs(os.Args[2:])
 		err = cmd.ExecuteContext(ctx)
 	}
@@ -70,6 +76,8 @@ func small(t *testing.T, scenarios ...string) Config {
 	cfg.Scenarios = scenarios
 	cfg.Agents, cfg.RandomAgents, cfg.Lease = 30, 30, 2*time.Second
 	cfg.Numbers, cfg.InUse, cfg.CollectEvery = 120, 10, time.Second
+	cfg.StreamPods, cfg.StreamNodes, cfg.Observers, cfg.StreamRate = 40, 6, 2, 50
+	cfg.Sizes, cfg.Quiet = []int{60, 120}, 100*time.Millisecond
 	cfg.Patience = 2 * time.Minute
 	cfg.Self, cfg.Operator, cfg.Agent = []string{self, "etcd"}, []string{self, "operator"}, []string{self, "agent"}
 	cfg.Out, cfg.Progress = t.TempDir(), t.Output()
@@ -120,6 +128,48 @@ func TestIdentities(t *testing.T) {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("the report lacks %q:\n%s", want, text)
 		}
+	}
+}
+
+// TestStream has every agent learn of every pod.
+func TestStream(t *testing.T) {
+	t.Parallel()
+	report, err := Run(t.Context(), small(t, "stream"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range report.Scenarios[0].Variants {
+		// What an agent hears of a pod cannot be less than its address, identity and name.
+		if heard := v.value("watch bytes an agent, a pod"); heard < 50 {
+			t.Errorf("%s: %g bytes tell an agent of a pod", v.Name, heard)
+		}
+		if p99, most := v.value("every agent knows a pod, p99"), v.value("every agent knows a pod, slowest"); p99 <= 0 || p99 > most {
+			t.Errorf("%s: 99 %% of the pods are known after %g s, all after %g s", v.Name, p99, most)
+		}
+	}
+}
+
+// TestMemory runs the real programs and looks at them.
+func TestMemory(t *testing.T) {
+	t.Parallel()
+	testenv.RequireRoot(t)
+	report, err := Run(t.Context(), small(t, "memory"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	variants := report.Scenarios[0].Variants
+	if len(variants) != 3 {
+		t.Fatalf("%d sizes were measured, want 0, 60 and 120", len(variants))
+	}
+	for _, v := range variants {
+		for _, name := range []string{"operator", "agent"} {
+			if mib := v.value(name + ", memory"); mib < 10 {
+				t.Errorf("%s: the %s has %g MiB", v.Name, name, mib)
+			}
+		}
+	}
+	if took := variants[2].value("agent, started anew: knows all pods after"); took <= 0 {
+		t.Errorf("a new agent knows all pods after %g s", took)
 	}
 }
 
@@ -346,7 +396,7 @@ func TestReport(t *testing.T) {
 	for _, want := range []string{
 		"## A question (`s`)", "|       |      a |        b |", "| time  | 1.23 s | 250000 s |", "| other |        |  0.00123 |", "- time: a note\n",
 		"- **does not hold**: a: all is well, 4 times: 1; 2; 3", "- does not hold, as expected: b: all is well, 1 times: 1",
-		"| GET x     | 3 (1 refused) |", "![plot](s.svg)", "- nothing\n- a: 1.5 of", "harness 1.00, etcd 0.50", "How it is measured: Something is shared.",
+		"| GET x     | 3 (1 refused) |", "![plot](s.svg)", "- nothing\n- a: the processors", "harness 1.00, etcd 0.50", "How it is measured: Something is shared.",
 	} {
 		if !strings.Contains(md.String(), want) {
 			t.Errorf("no %q in\n%s", want, md.String())
