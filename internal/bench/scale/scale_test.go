@@ -104,7 +104,7 @@ func TestRelabel(t *testing.T) {
 			t.Errorf("%s: %g calls told of a pod's identity", v.Name, calls)
 		}
 	}
-	if len(s.Plots) != 1 || len(s.Plots[0].Lines) != 2 || len(s.Plots[0].Lines[0].Points) < 10 {
+	if len(s.Plots) != 1 || len(s.Plots[0].Lines) != len(s.Variants) || len(s.Plots[0].Lines[0].Points) < 10 {
 		t.Errorf("the plot is %+v", s.Plots)
 	}
 }
