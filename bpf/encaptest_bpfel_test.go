@@ -27,9 +27,12 @@ const (
 	encapTestMapIpcachePrefix = "ipcache_prefix"
 	encapTestMapLbAffinity    = "lb_affinity"
 	encapTestMapLbMembers     = "lb_members"
+	encapTestMapLbRanges      = "lb_ranges"
+	encapTestMapLbRefused     = "lb_refused"
 	encapTestMapLbServices    = "lb_services"
 	encapTestMapLbSlots       = "lb_slots"
 	encapTestMapLbSockets     = "lb_sockets"
+	encapTestMapLbTables      = "lb_tables"
 	encapTestMapMetrics       = "metrics"
 	encapTestMapMonitor       = "monitor"
 	encapTestMapPolicy        = "policy"
@@ -100,9 +103,12 @@ type encapTestMapSpecs struct {
 	IpcachePrefix *ebpf.MapSpec `ebpf:"ipcache_prefix"`
 	LbAffinity    *ebpf.MapSpec `ebpf:"lb_affinity"`
 	LbMembers     *ebpf.MapSpec `ebpf:"lb_members"`
+	LbRanges      *ebpf.MapSpec `ebpf:"lb_ranges"`
+	LbRefused     *ebpf.MapSpec `ebpf:"lb_refused"`
 	LbServices    *ebpf.MapSpec `ebpf:"lb_services"`
 	LbSlots       *ebpf.MapSpec `ebpf:"lb_slots"`
 	LbSockets     *ebpf.MapSpec `ebpf:"lb_sockets"`
+	LbTables      *ebpf.MapSpec `ebpf:"lb_tables"`
 	Metrics       *ebpf.MapSpec `ebpf:"metrics"`
 	Monitor       *ebpf.MapSpec `ebpf:"monitor"`
 	Policy        *ebpf.MapSpec `ebpf:"policy"`
@@ -147,9 +153,12 @@ type encapTestMaps struct {
 	IpcachePrefix *ebpf.Map `ebpf:"ipcache_prefix"`
 	LbAffinity    *ebpf.Map `ebpf:"lb_affinity"`
 	LbMembers     *ebpf.Map `ebpf:"lb_members"`
+	LbRanges      *ebpf.Map `ebpf:"lb_ranges"`
+	LbRefused     *ebpf.Map `ebpf:"lb_refused"`
 	LbServices    *ebpf.Map `ebpf:"lb_services"`
 	LbSlots       *ebpf.Map `ebpf:"lb_slots"`
 	LbSockets     *ebpf.Map `ebpf:"lb_sockets"`
+	LbTables      *ebpf.Map `ebpf:"lb_tables"`
 	Metrics       *ebpf.Map `ebpf:"metrics"`
 	Monitor       *ebpf.Map `ebpf:"monitor"`
 	Policy        *ebpf.Map `ebpf:"policy"`
@@ -169,9 +178,12 @@ func (m *encapTestMaps) Close() error {
 		m.IpcachePrefix,
 		m.LbAffinity,
 		m.LbMembers,
+		m.LbRanges,
+		m.LbRefused,
 		m.LbServices,
 		m.LbSlots,
 		m.LbSockets,
+		m.LbTables,
 		m.Metrics,
 		m.Monitor,
 		m.Policy,

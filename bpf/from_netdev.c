@@ -10,7 +10,8 @@
 
 static __always_inline bool balanced(const struct packet *p)
 {
-	return p->proto == PROTO_TCP || p->proto == PROTO_UDP || p->proto == PROTO_SCTP;
+	return p->proto == PROTO_TCP || p->proto == PROTO_UDP || p->proto == PROTO_SCTP ||
+	       p->proto == (p->v6 ? PROTO_ICMPV6 : PROTO_ICMP);
 }
 
 static __always_inline int from_netdev_packet(struct __sk_buff *ctx, struct report *report)
@@ -31,9 +32,14 @@ static __always_inline int from_netdev_packet(struct __sk_buff *ctx, struct repo
 		/* The tunnel's own packets are most of what comes, and for no service. */
 		if (cfg.tunnel_port && p.proto == PROTO_UDP && p.dport == cfg.tunnel_port)
 			return TC_ACT_OK;
-		action = node_port(ctx, &p, report);
-		if (action == NOT_A_SERVICE && is_host(&p.dst, p.v6))
-			action = node_port_answer(ctx, &p, report);
+		action = NOT_A_SERVICE;
+		if (p.kind == KIND_FLOW) {
+			action = node_port(ctx, &p, report);
+			if (action == NOT_A_SERVICE && is_host(&p.dst, p.v6))
+				action = node_port_answer(ctx, &p, report);
+		} else if (p.kind == KIND_ERROR) {
+			action = node_port_error(ctx, &p, report);
+		}
 		if (action != NOT_A_SERVICE)
 			return action;
 	}

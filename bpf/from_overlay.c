@@ -83,7 +83,8 @@ static __always_inline int from_overlay_packet(struct __sk_buff *ctx, struct rep
 	if (!is_host(&p.dst, p.v6))
 		return -DROP_NO_ENDPOINT;
 	if (cfg.node_port && !parse_transport(ctx, &p)) {
-		int action = node_port_answer(ctx, &p, report);
+		int action = p.kind == KIND_ERROR ? node_port_error(ctx, &p, report) :
+						    node_port_answer(ctx, &p, report);
 
 		if (action != NOT_A_SERVICE)
 			return action;

@@ -9,6 +9,7 @@
 #include "lib/lb.h"
 #include "lib/neighbour.h"
 #include "lib/nodeport.h"
+#include "lib/refuse.h"
 
 /* What is known of a destination that is not a local pod. */
 static __always_inline __u32 destination(const struct packet *p, struct ipcache_value **entry)
@@ -72,6 +73,11 @@ static __always_inline int from_pod_packet(struct __sk_buff *ctx, struct report 
 	reason = find(ctx, &p, &sides, report, &found);
 	if (!reason)
 		reason = translate(ctx, &p, &found, LB_INSIDE);
+	if (unlikely(reason == DROP_NO_BACKEND)) {
+		reason = refuse(ctx, &p, report);
+		if (!reason)
+			return answer(ctx, report);
+	}
 	if (reason)
 		return -reason;
 

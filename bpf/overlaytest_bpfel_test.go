@@ -138,6 +138,11 @@ type overlayTestLbBackend struct {
 	Pad  [6]uint8
 }
 
+type overlayTestLbCells struct {
+	_    structs.HostLayout
+	Slot [480]uint16
+}
+
 type overlayTestLbChoice struct {
 	_       structs.HostLayout
 	Backend overlayTestLbBackend
@@ -168,12 +173,32 @@ type overlayTestLbMember struct {
 	Pad     uint32
 }
 
+type overlayTestLbPart struct {
+	_    structs.HostLayout
+	Set  uint32
+	Part uint32
+}
+
+type overlayTestLbRange struct {
+	_    structs.HostLayout
+	Bits uint32
+	Set  uint32
+	Addr overlayTestAddr
+}
+
+type overlayTestLbRefusals struct {
+	_     structs.HostLayout
+	Tick  uint32
+	Count uint32
+}
+
 type overlayTestLbService struct {
 	_        structs.HostLayout
 	Set      uint32
 	Count    uint32
 	Affinity uint32
 	Id       uint32
+	Flags    uint32
 }
 
 type overlayTestLbSlot struct {
@@ -247,9 +272,12 @@ const (
 	overlayTestMapIpcachePrefix   = "ipcache_prefix"
 	overlayTestMapLbAffinity      = "lb_affinity"
 	overlayTestMapLbMembers       = "lb_members"
+	overlayTestMapLbRanges        = "lb_ranges"
+	overlayTestMapLbRefused       = "lb_refused"
 	overlayTestMapLbServices      = "lb_services"
 	overlayTestMapLbSlots         = "lb_slots"
 	overlayTestMapLbSockets       = "lb_sockets"
+	overlayTestMapLbTables        = "lb_tables"
 	overlayTestMapMetrics         = "metrics"
 	overlayTestMapMonitor         = "monitor"
 	overlayTestMapPolicy          = "policy"
@@ -320,9 +348,12 @@ type overlayTestMapSpecs struct {
 	IpcachePrefix *ebpf.MapSpec `ebpf:"ipcache_prefix"`
 	LbAffinity    *ebpf.MapSpec `ebpf:"lb_affinity"`
 	LbMembers     *ebpf.MapSpec `ebpf:"lb_members"`
+	LbRanges      *ebpf.MapSpec `ebpf:"lb_ranges"`
+	LbRefused     *ebpf.MapSpec `ebpf:"lb_refused"`
 	LbServices    *ebpf.MapSpec `ebpf:"lb_services"`
 	LbSlots       *ebpf.MapSpec `ebpf:"lb_slots"`
 	LbSockets     *ebpf.MapSpec `ebpf:"lb_sockets"`
+	LbTables      *ebpf.MapSpec `ebpf:"lb_tables"`
 	Metrics       *ebpf.MapSpec `ebpf:"metrics"`
 	Monitor       *ebpf.MapSpec `ebpf:"monitor"`
 	Policy        *ebpf.MapSpec `ebpf:"policy"`
@@ -367,9 +398,12 @@ type overlayTestMaps struct {
 	IpcachePrefix *ebpf.Map `ebpf:"ipcache_prefix"`
 	LbAffinity    *ebpf.Map `ebpf:"lb_affinity"`
 	LbMembers     *ebpf.Map `ebpf:"lb_members"`
+	LbRanges      *ebpf.Map `ebpf:"lb_ranges"`
+	LbRefused     *ebpf.Map `ebpf:"lb_refused"`
 	LbServices    *ebpf.Map `ebpf:"lb_services"`
 	LbSlots       *ebpf.Map `ebpf:"lb_slots"`
 	LbSockets     *ebpf.Map `ebpf:"lb_sockets"`
+	LbTables      *ebpf.Map `ebpf:"lb_tables"`
 	Metrics       *ebpf.Map `ebpf:"metrics"`
 	Monitor       *ebpf.Map `ebpf:"monitor"`
 	Policy        *ebpf.Map `ebpf:"policy"`
@@ -389,9 +423,12 @@ func (m *overlayTestMaps) Close() error {
 		m.IpcachePrefix,
 		m.LbAffinity,
 		m.LbMembers,
+		m.LbRanges,
+		m.LbRefused,
 		m.LbServices,
 		m.LbSlots,
 		m.LbSockets,
+		m.LbTables,
 		m.Metrics,
 		m.Monitor,
 		m.Policy,

@@ -109,7 +109,7 @@ func TestService(t *testing.T) {
 			n.publish(vip, f.proto, nil)
 			n.expect(name+" goes on", delivered(), func() result { return n.fromABytes(withChecksum(f.bytes())) })
 			f.sport++
-			n.expect(name+" without a backend", dropped(datapath.ReasonNoBackend, out), func() result { return n.fromABytes(withChecksum(f.bytes())) })
+			n.expect(name+" without a backend", refused(), func() result { return n.fromABytes(withChecksum(f.bytes())) })
 			n.must(n.maps.DeleteService(datapath.ServiceFrontend{Addr: netip.AddrPortFrom(vip, vipPort), Proto: f.proto}))
 			n.rules(setA, allow(out, 2, f.proto, vipPort))
 			n.expect(name+" to what is no service", passes(out), func() result { return n.fromABytes(withChecksum(f.bytes())) })

@@ -14,7 +14,9 @@ enum {
 	SOCK_STREAM = 1,
 	PASS = 1,
 	REFUSE = 0,
+	EPERM = 1,
 	ECONNREFUSED = 111,
+	EHOSTUNREACH = 113,
 };
 
 /* What a process names, of either family: IPv4 through an IPv6 socket is IPv4. */
@@ -106,6 +108,43 @@ static __always_inline void remember(struct bpf_sock_addr *ctx, const struct nam
 	bpf_map_update_elem(&lb_sockets, &key, &value, BPF_ANY);
 }
 
+/* What a process is told whom no backend is given. */
+static __always_inline int refusal(int reason)
+{
+	if (reason == DROP_SOURCE_RANGE)
+		return -EPERM;
+	/* Nobody else's packets would be answered, but a process of the node need not wait for that. */
+	return reason == DROP_NO_LOCAL_BACKEND ? -EHOSTUNREACH : -ECONNREFUSED;
+}
+
+/* 127.0.0.0/8 and ::1. */
+static __always_inline bool is_own(const struct addr *a, bool v6)
+{
+	if (v6 && !addr_is_mapped4(a))
+		return a->d[0] == 0 && a->w[2] == 0 && a->w[3] == htonl(1);
+	return a->b[12] == 127;
+}
+
+/* Finds the frontend that a process names. A node's ports are served at any of its addresses for itself,
+ * of which one stands for all. */
+static __always_inline bool find_frontend(struct lb_key *key, const struct named *n, bool v6)
+{
+	memset(key, 0, sizeof(*key));
+	key->addr = n->addr;
+	key->port = n->port;
+	key->proto = n->proto;
+	key->scope = LB_INSIDE;
+	if (likely(!is_own(&n->addr, v6)))
+		return bpf_map_lookup_elem(&lb_services, key);
+	key->scope = LB_NODE;
+	if (bpf_map_lookup_elem(&lb_services, key))
+		return true;
+	if (v6 && !addr_is_mapped4(&n->addr))
+		return false;
+	key->addr.w[3] = htonl(0x7F000001);
+	return bpf_map_lookup_elem(&lb_services, key);
+}
+
 /* Gives a process that names a frontend a backend of it. */
 static __always_inline int forward(struct bpf_sock_addr *ctx, bool v6, bool keep)
 {
@@ -116,16 +155,16 @@ static __always_inline int forward(struct bpf_sock_addr *ctx, bool v6, bool keep
 	if (!is_ours(ctx))
 		return PASS;
 	get_name(ctx, &n, v6);
-	struct lb_key key = {.addr = n.addr, .port = n.port, .proto = n.proto, .scope = LB_INSIDE};
-	if (!bpf_map_lookup_elem(&lb_services, &key))
+	struct lb_key key;
+	if (!find_frontend(&key, &n, v6))
 		return PASS;
 	if (!keep || !same_backend(ctx, &key, &n, &to)) {
-		int err = lb_choose(&key, &node, ct_now(), &to);
+		int err = lb_choose(&key, &node, 0, ct_now(), &to);
 
 		if (err == LB_NONE)
 			return PASS;
 		if (err < 0) {
-			bpf_set_retval(-ECONNREFUSED);
+			bpf_set_retval(refusal(-err));
 			return REFUSE;
 		}
 		remember(ctx, &n, &to);

@@ -16,12 +16,12 @@ static __always_inline int to_netdev_packet(struct __sk_buff *ctx, struct report
 	report->outcome = OUTCOME_STACK;
 	if (!cfg.node_port || READ(ctx, 0, &eth) || parse_network(ctx, &p, eth.type))
 		return TC_ACT_OK;
-	if (!is_host(&p.src, p.v6) || parse_transport(ctx, &p) || p.kind != KIND_FLOW)
+	if (!is_host(&p.src, p.v6) || parse_transport(ctx, &p) || (p.kind != KIND_FLOW && p.kind != KIND_ERROR))
 		return TC_ACT_OK;
 	if (cfg.tunnel_port && p.proto == PROTO_UDP && p.dport == cfg.tunnel_port)
 		return TC_ACT_OK;
-	found.now = ct_now();
-	find_flow(&p, &found);
+	if (find(ctx, &p, &sides, report, &found))
+		return TC_ACT_OK;
 	if (!ct_alive(found.flow, found.now) || !(found.flow->flags & CT_TRANSLATED) ||
 	    !!(found.flow->flags & CT_OPENED_BY_B) == found.swapped)
 		return TC_ACT_OK;

@@ -1,5 +1,5 @@
-/* The choice of a backend among those of a frontend, for whoever asks: a pod's packet or a process of the
- * node. */
+/* The choice of a backend among those of a frontend, for whoever asks: a pod's packet, one from outside or
+ * a process of the node. */
 #pragma once
 #include "config.h"
 #include "maps.h"
@@ -11,6 +11,21 @@ struct lb_target {
 	__u16 client_port; /* 0: the client's own */
 	__u32 flags; /* CT_HAIRPIN */
 };
+
+/* Says whether the service lets the client in. */
+static __always_inline bool lb_admits(const struct lb_service *service, const struct lb_key *key,
+				      const struct addr *client)
+{
+	struct lb_range range = {.bits = 32 + 128, .set = service->set, .addr = *client};
+
+	if (addr_is_zero(&range.addr)) {
+		bool v6 = !addr_is_mapped4(&key->addr);
+
+		range.addr.d[0] = v6 ? cfg.node6.d[0] : cfg.node4.d[0];
+		range.addr.d[1] = v6 ? cfg.node6.d[1] : cfg.node4.d[1];
+	}
+	return bpf_map_lookup_elem(&lb_ranges, &range);
+}
 
 /* The backend that a client has had, if it still is one of the service's. */
 static __always_inline bool lb_last(const struct lb_service *service, const struct lb_client *who,
@@ -29,12 +44,54 @@ static __always_inline bool lb_last(const struct lb_service *service, const stru
 	return true;
 }
 
-static __always_inline bool lb_any(const struct lb_service *service, struct lb_target *to)
+/* Mixes a word into a hash, well enough that each bit of either is felt in all (the finalizer of
+ * MurmurHash3). */
+static __always_inline __u64 lb_mix(__u64 hash, __u64 word)
 {
-	struct lb_slot slot = {
-		.set = service->set,
-		.slot = bpf_get_prandom_u32() % service->count,
-	};
+	hash ^= word;
+	hash ^= hash >> 33;
+	hash *= 0xff51afd7ed558ccdULL;
+	hash ^= hash >> 33;
+	hash *= 0xc4ceb9fe1a85ec53ULL;
+	hash ^= hash >> 33;
+	return hash;
+}
+
+/* Finds the slot that a flow of the client has by the service's table. What goes into the hash is the same on
+ * every node: the client and the service, but not the address by which the client came. */
+static __always_inline bool lb_by_table(const struct lb_service *service, const struct addr *client,
+					__u16 port, __u32 *slot)
+{
+	__u64 hash = lb_mix(service->id, client->d[0]);
+	struct lb_part key = {.set = service->set};
+
+	hash = lb_mix(hash, client->d[1]);
+	/* One client's flows belong together if the service says so, on other nodes too. */
+	if (!service->affinity)
+		hash = lb_mix(hash, port);
+	__u32 cell = (__u32)hash % LB_TABLE_CELLS;
+	key.part = cell / LB_PART_CELLS;
+	struct lb_cells *part = bpf_map_lookup_elem(&lb_tables, &key);
+	if (!part)
+		return false;
+	cell %= LB_PART_CELLS;
+	/* The verifier wants to see this, the compiler knows it. */
+	asm volatile("" : "+r"(cell));
+	if (cell >= LB_PART_CELLS)
+		return false;
+	*slot = part->slot[cell];
+	return true;
+}
+
+static __always_inline bool lb_any(const struct lb_service *service, const struct addr *client,
+				   __u16 port, struct lb_target *to)
+{
+	struct lb_slot slot = {.set = service->set};
+
+	if (!(service->flags & LB_CONSISTENT))
+		slot.slot = bpf_get_prandom_u32() % service->count;
+	else if (!lb_by_table(service, client, port, &slot.slot))
+		return false;
 	struct lb_backend *backend = bpf_map_lookup_elem(&lb_slots, &slot);
 
 	if (!backend)
@@ -47,14 +104,17 @@ static __always_inline bool lb_any(const struct lb_service *service, struct lb_t
 enum { LB_NONE = 0, LB_CHOSEN = 1 };
 
 /* Chooses a backend for a packet to a frontend: the one that the client has had, if the service wants
- * that, or any. Returns LB_NONE if the packet is for no service, LB_CHOSEN, or a drop reason negated.
- * client is zero if it is the node itself. */
-__noinline int lb_choose(const struct lb_key *key, const struct addr *client, __u32 now,
+ * that, or any. Returns LB_NONE if the packet is for no service, LB_CHOSEN, or a drop reason negated. The
+ * client is zero if it is the node itself; its port is in network byte order. */
+__noinline int lb_choose(const struct lb_key *key, const struct addr *client, __u16 port, __u32 now,
 			 struct lb_target *to)
 {
+	int reason = DROP_SERVICE_CHANGING;
+
 	if (!key || !client || !to)
 		return LB_NONE;
-	/* Between reading the frontend and the slot, both may be replaced: then look once more. */
+	/* Between reading the frontend and what belongs to its set, all may be replaced: then look once
+	 * more. */
 	for (int i = 0; i < 2; i++) {
 		struct lb_service *found = bpf_map_lookup_elem(&lb_services, key);
 
@@ -63,16 +123,20 @@ __noinline int lb_choose(const struct lb_key *key, const struct addr *client, __
 		struct lb_service service = *found;
 
 		if (!service.count)
-			return -DROP_NO_BACKEND;
+			return service.flags & LB_ELSEWHERE ? -DROP_NO_LOCAL_BACKEND : -DROP_NO_BACKEND;
+		if ((service.flags & LB_RESTRICTED) && !lb_admits(&service, key, client)) {
+			reason = DROP_SOURCE_RANGE;
+			continue;
+		}
 		if (!service.affinity) {
-			if (lb_any(&service, to))
+			if (lb_any(&service, client, port, to))
 				return LB_CHOSEN;
 			continue;
 		}
 		struct lb_client who = {.addr = *client, .id = service.id};
 		if (lb_last(&service, &who, now, to))
 			return LB_CHOSEN;
-		if (!lb_any(&service, to))
+		if (!lb_any(&service, client, port, to))
 			continue;
 		struct lb_choice choice = {
 			.backend = {.addr = to->addr, .port = to->port},
@@ -81,5 +145,5 @@ __noinline int lb_choose(const struct lb_key *key, const struct addr *client, __
 		bpf_map_update_elem(&lb_affinity, &who, &choice, BPF_ANY);
 		return LB_CHOSEN;
 	}
-	return -DROP_NO_BACKEND;
+	return -reason;
 }

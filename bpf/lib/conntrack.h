@@ -325,6 +325,39 @@ static __always_inline int untranslate(struct __sk_buff *ctx, struct packet *p,
 	return rewrite_end(ctx, p, &flow->nat, flow->nat_port, false);
 }
 
+/* Makes an ICMP error about a packet that has become one for a backend an error about what the client has
+ * sent. If the backend itself has it to tell, the service does. */
+__noinline int untranslate_error(struct __sk_buff *ctx, struct packet *p, const struct ct_key *key,
+				 const struct ct_value *flow)
+{
+	struct addr client, backend, service;
+	int reason;
+
+	if (!p || !key || !flow)
+		return DROP_MALFORMED;
+	bool by_b = flow->flags & CT_OPENED_BY_B, hairpin = flow->flags & CT_HAIRPIN;
+	__u16 client_port = by_b ? key->port_b : key->port_a, service_port = flow->nat_port;
+
+	client = by_b ? key->b : key->a;
+	backend = by_b ? key->a : key->b;
+	service = flow->nat;
+	if (hairpin)
+		client = backend;
+	if (hairpin || flow->client_port) {
+		if (flow->client_port)
+			client_port = flow->client_port;
+		reason = rewrite_quoted(ctx, p, &client, client_port, false);
+		if (reason)
+			return reason;
+	}
+	reason = rewrite_quoted(ctx, p, &service, service_port, true);
+	if (!reason && addr_equal(&p->src, &backend))
+		reason = rewrite_end(ctx, p, &service, p->sport, false);
+	if (!reason && hairpin)
+		reason = rewrite_end(ctx, p, &client, p->dport, true);
+	return reason;
+}
+
 /* Records a flow that its sides' policies let begin. Returns 0 or a drop reason. */
 __noinline int open_flow(const struct ct_key *key, const struct sides *s, const struct translation *nat,
 			 __u32 flags, __u32 now)
@@ -472,8 +505,10 @@ static __noinline __maybe_unused int judge_flow(struct __sk_buff *ctx, struct pa
 			if (!flow)
 				return 0;
 		}
-		if (related)
+		if (related) {
+			f->answer = (flags & CT_TRANSLATED) && !forward;
 			return 0;
+		}
 
 		if (report->ct_state != CT_STATE_REJUDGED)
 			report->ct_state = forward ? CT_STATE_ESTABLISHED : CT_STATE_REPLY;
@@ -514,6 +549,8 @@ static __always_inline int judge_found(struct __sk_buff *ctx, struct packet *p, 
 
 	if (likely(reason || !f->answer))
 		return reason;
+	if (unlikely(f->related))
+		return untranslate_error(ctx, p, &f->key, f->flow);
 	return untranslate(ctx, p, f->flow);
 }
 

@@ -105,10 +105,10 @@ static __always_inline int deliver(struct __sk_buff *ctx, const struct packet *p
 }
 
 /* Judges a packet that came from outside the node against the destination's ingress rules and
- * delivers it. */
-static __always_inline int deliver_from(struct __sk_buff *ctx, struct packet *p,
-					const struct endpoint *ep, __u32 src_identity,
-					struct report *report)
+ * delivers it. Not inlined: its variables need a stack of their own. */
+static __noinline __maybe_unused int deliver_from(struct __sk_buff *ctx, struct packet *p,
+						  const struct endpoint *ep, __u32 src_identity,
+						  struct report *report)
 {
 	struct sides sides = {.src_identity = src_identity};
 	int reason;

@@ -122,6 +122,41 @@ static __always_inline bool lb_is_frontend(const struct packet *p, __u8 scope)
 	return bpf_map_lookup_elem(&lb_services, &key);
 }
 
+/* Makes an ICMP error about what a client got from a service one about what the backend has sent, and finds
+ * the flow that this belongs to. find has found where the client's packets go, and f stays as it is if the
+ * error is about one of these: nobody has seen them. */
+static __noinline __maybe_unused int translate_error(struct __sk_buff *ctx, struct packet *p, struct found *f)
+{
+	const struct ct_value *entry = f->flow;
+	bool by_b = entry->flags & CT_OPENED_BY_B, hairpin = entry->flags & CT_HAIRPIN;
+	__u16 client_port = by_b ? f->key.port_b : f->key.port_a;
+	bool replace = hairpin || entry->client_port;
+	struct addr client = by_b ? f->key.b : f->key.a;
+	struct addr backend = entry->nat;
+	__u16 backend_port = entry->nat_port;
+	int reason = 0;
+
+	if (by_b != f->swapped)
+		return 0;
+	if (entry->client_port)
+		client_port = entry->client_port;
+	if (hairpin) {
+		loopback(&client, p->v6);
+		reason = rewrite_end(ctx, p, &client, p->sport, false);
+	}
+	if (!reason && replace)
+		reason = rewrite_quoted(ctx, p, &client, client_port, true);
+	if (!reason)
+		reason = rewrite_quoted(ctx, p, &backend, backend_port, false);
+	if (!reason)
+		reason = rewrite_end(ctx, p, &backend, p->dport, true);
+	if (reason)
+		return reason;
+	f->swapped = ct_key_set(&f->key, &client, &backend, client_port, backend_port, f->key.proto);
+	f->flow = bpf_map_lookup_elem(&ct, &f->key);
+	return 0;
+}
+
 /* Translates a packet of which find has been asked, if it is for a service. Returns 0 or a drop reason. */
 static __always_inline int translate(struct __sk_buff *ctx, struct packet *p, struct found *f,
 				     __u8 scope)
@@ -129,8 +164,11 @@ static __always_inline int translate(struct __sk_buff *ctx, struct packet *p, st
 	struct lb_target to;
 	int err;
 
-	if (p->kind != KIND_FLOW)
+	if (unlikely(p->kind != KIND_FLOW)) {
+		if (f->related && ct_alive(f->flow, f->now) && (f->flow->flags & CT_SERVICE))
+			return translate_error(ctx, p, f);
 		return 0;
+	}
 	if (ct_alive(f->flow, f->now)) {
 		if (likely(!(f->flow->flags & CT_SERVICE)))
 			return 0;
@@ -142,7 +180,7 @@ static __always_inline int translate(struct __sk_buff *ctx, struct packet *p, st
 		struct lb_key key;
 
 		lb_key_set(&key, p, scope);
-		err = lb_choose(&key, &p->src, f->now, &to);
+		err = lb_choose(&key, &p->src, p->sport, f->now, &to);
 		if (err == LB_NONE)
 			return 0;
 		if (err < 0)

@@ -250,10 +250,12 @@ struct {
 	__type(value, struct frag_value);
 } fragments SEC(".maps");
 
-/* Whom a frontend serves: a service may treat those outside of the cluster differently. */
+/* Whom a frontend serves: a service may treat those outside of the cluster differently, and an address
+ * that every machine has for itself (127.0.0.1) is for the node's own processes and nobody else. */
 enum {
 	LB_INSIDE = 0,
 	LB_OUTSIDE = 1,
+	LB_NODE = 2,
 };
 
 struct lb_key {
@@ -264,13 +266,24 @@ struct lb_key {
 	__u8 pad[4];
 };
 
+enum {
+	/* Without backends: there are some, but none that this frontend may lead to. Nothing is answered, as
+	 * another node would serve the client. */
+	LB_ELSEWHERE = 1 << 0,
+	/* Only clients of the set's ranges are served. */
+	LB_RESTRICTED = 1 << 1,
+	/* The set has a table by which a client's flow gets the same backend on every node. */
+	LB_CONSISTENT = 1 << 2,
+};
+
 /* A frontend. Its backends are slots 0 to count-1 of a set, which is written whole under a number not in
  * use, and then named here: so no packet meets half of a change. */
 struct lb_service {
 	__u32 set;
 	__u32 count;
 	__u32 affinity; /* ticks for which a client keeps its backend, 0: not at all */
-	__u32 id; /* of the service's port, the same for all its frontends */
+	__u32 id; /* of the service's port, the same for all its frontends and on all nodes */
+	__u32 flags;
 };
 
 struct {
@@ -314,6 +327,58 @@ struct {
 	__type(key, struct lb_member);
 	__type(value, __u32);
 } lb_members SEC(".maps");
+
+/* Addresses of clients that a set is for. */
+struct lb_range {
+	__u32 bits; /* 32 more than the prefix of addr has, whose IPv4 form has 96 of its own */
+	__u32 set;
+	struct addr addr;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct lb_range);
+	__type(value, __u32);
+} lb_ranges SEC(".maps");
+
+/* A set's table (see internal/service/maglev.go): which slot each cell is. It is cut into parts of less
+ * than a kilobyte, which is what the kernel has in stock. */
+enum {
+	LB_TABLE_CELLS = 16381,
+	LB_PART_CELLS = 480,
+};
+
+struct lb_part {
+	__u32 set;
+	__u32 part;
+};
+
+struct lb_cells {
+	__u16 slot[LB_PART_CELLS];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 35840);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct lb_part);
+	__type(value, struct lb_cells);
+} lb_tables SEC(".maps");
+
+/* How many packets to nobody were answered lately: one cell a processor. */
+struct lb_refusals {
+	__u32 tick;
+	__u32 count;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct lb_refusals);
+} lb_refused SEC(".maps");
 
 struct lb_client {
 	struct addr addr; /* zero: the node itself */

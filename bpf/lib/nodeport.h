@@ -7,6 +7,7 @@
 #pragma once
 #include "forward.h"
 #include "lb.h"
+#include "refuse.h"
 
 enum {
 	MASQUERADE_FIRST = 61000,
@@ -72,6 +73,18 @@ __noinline int masquerade_port(const struct ct_key *key, const struct packet *p,
 	return 0;
 }
 
+/* The address by which this node sends clients' packets on to another. */
+static __always_inline void sender(struct addr *as, bool tunnel, bool v6)
+{
+	if (tunnel) {
+		as->d[0] = v6 ? cfg.router6.d[0] : cfg.router4.d[0];
+		as->d[1] = v6 ? cfg.router6.d[1] : cfg.router4.d[1];
+	} else {
+		as->d[0] = v6 ? cfg.node6.d[0] : cfg.node4.d[0];
+		as->d[1] = v6 ? cfg.node6.d[1] : cfg.node4.d[1];
+	}
+}
+
 /* Sends a packet of a client on to a backend that is not here. */
 static __noinline __maybe_unused int send_on(struct __sk_buff *ctx, struct packet *p,
 					     const struct found *f, const struct ipcache_value *remote,
@@ -81,13 +94,7 @@ static __noinline __maybe_unused int send_on(struct __sk_buff *ctx, struct packe
 	struct addr as;
 	int port, reason;
 
-	if (tunnel) {
-		as.d[0] = p->v6 ? cfg.router6.d[0] : cfg.router4.d[0];
-		as.d[1] = p->v6 ? cfg.router6.d[1] : cfg.router4.d[1];
-	} else {
-		as.d[0] = p->v6 ? cfg.node6.d[0] : cfg.node4.d[0];
-		as.d[1] = p->v6 ? cfg.node6.d[1] : cfg.node4.d[1];
-	}
+	sender(&as, tunnel, p->v6);
 	if (addr_is_zero(&as))
 		return -DROP_NO_BACKEND;
 	port = masquerade_port(&f->key, p, &as);
@@ -101,9 +108,35 @@ static __noinline __maybe_unused int send_on(struct __sk_buff *ctx, struct packe
 	return send_out(ctx, p, report);
 }
 
+/* Says whether a packet from outside has a source that cannot be there: pods of other nodes come through
+ * the overlay or not at all, and nobody out there has an address of this node. */
+static __always_inline bool forged(const struct packet *p, const struct ipcache_value *from)
+{
+	return (cfg.tunnel && has_tunnel(from)) || is_host(&p->src, p->v6) || endpoint_at(&p->src);
+}
+
+/* Tells a client outside that nobody serves it. Returns an action or a drop reason negated. */
+static __noinline __maybe_unused int turn_away(struct __sk_buff *ctx, const struct packet *p, struct report *report)
+{
+	int reason = DROP_NO_BACKEND;
+
+	if (!forged(p, ipcache_lookup(&p->src, p->v6)))
+		reason = refuse(ctx, p, report);
+	if (reason)
+		return -reason;
+	report->outcome = OUTCOME_ANSWERED;
+	return bpf_redirect_neigh(cfg.native_ifindex, NULL, 0, 0);
+}
+
+/* As translate, for clients outside. Not inlined: its variables need a stack of their own. */
+static __noinline __maybe_unused int translate_outside(struct __sk_buff *ctx, struct packet *p, struct found *f)
+{
+	return translate(ctx, p, f, LB_OUTSIDE);
+}
+
 /* Leads a packet of a client outside to a backend. Returns an action, a drop reason negated, or
  * NOT_A_SERVICE. */
-static __always_inline int node_port(struct __sk_buff *ctx, struct packet *p, struct report *report)
+static __noinline __maybe_unused int node_port(struct __sk_buff *ctx, struct packet *p, struct report *report)
 {
 	struct found found = {.now = ct_now()};
 	struct sides sides = {};
@@ -112,14 +145,15 @@ static __always_inline int node_port(struct __sk_buff *ctx, struct packet *p, st
 	if (!lb_is_frontend(p, LB_OUTSIDE))
 		return NOT_A_SERVICE;
 	find_flow(p, &found);
-	reason = translate(ctx, p, &found, LB_OUTSIDE);
+	reason = translate_outside(ctx, p, &found);
+	if (unlikely(reason == DROP_NO_BACKEND))
+		return turn_away(ctx, p, report);
 	if (reason)
 		return -reason;
 	if (!found.nat.on)
 		return NOT_A_SERVICE;
 	struct ipcache_value *from = ipcache_lookup(&p->src, p->v6);
-	/* Pods of other nodes come through the overlay or not at all. */
-	if ((cfg.tunnel && has_tunnel(from)) || is_host(&p->src, p->v6) || endpoint_at(&p->src))
+	if (forged(p, from))
 		return -DROP_INVALID_SOURCE_IP;
 	sides.src_identity = from ? from->identity : world_identity(p->v6);
 	report->src_identity = sides.src_identity;
@@ -151,8 +185,8 @@ static __always_inline int node_port(struct __sk_buff *ctx, struct packet *p, st
 
 /* Sends the answer of a backend elsewhere to its client, in the frontend's name. Returns an action, a
  * drop reason negated, or NOT_A_SERVICE. */
-static __always_inline int node_port_answer(struct __sk_buff *ctx, struct packet *p,
-					    struct report *report)
+static __noinline __maybe_unused int node_port_answer(struct __sk_buff *ctx, struct packet *p,
+						      struct report *report)
 {
 	struct found found = {.now = ct_now()};
 	struct sides sides = {};
@@ -177,4 +211,97 @@ static __always_inline int node_port_answer(struct __sk_buff *ctx, struct packet
 	if (reason)
 		return -reason;
 	return send_out(ctx, p, report);
+}
+
+/* Gives the client an error about a packet that this node sent on in its own name. It is told in the service's,
+ * whoever had it to tell: the client knows neither the backend nor the way there. */
+static __always_inline int error_to_client(struct __sk_buff *ctx, struct packet *p, struct found *f)
+{
+	const struct ct_value *entry = f->flow;
+	bool by_b = entry->flags & CT_OPENED_BY_B;
+	struct addr backend = by_b ? f->key.a : f->key.b;
+	__u16 backend_port = by_b ? f->key.port_a : f->key.port_b;
+	struct addr client = entry->nat;
+	__u16 client_port = entry->nat_port;
+	int reason;
+
+	if (by_b == f->swapped)
+		return DROP_UNKNOWN_RELATED;
+	ct_key_set(&f->key, &backend, &client, backend_port, client_port, f->key.proto);
+	f->flow = bpf_map_lookup_elem(&ct, &f->key);
+	if (!ct_alive(f->flow, f->now) || !(f->flow->flags & CT_TRANSLATED))
+		return DROP_UNKNOWN_RELATED;
+	reason = rewrite_quoted(ctx, p, &client, client_port, false);
+	if (!reason)
+		reason = rewrite_end(ctx, p, &client, p->dport, true);
+	if (!reason)
+		reason = rewrite_end(ctx, p, &backend, p->sport, false);
+	if (reason)
+		return reason;
+	return untranslate_error(ctx, p, &f->key, f->flow);
+}
+
+/* Gives a backend an error about what it has sent to a client outside. Returns an action, or a drop reason
+ * negated. */
+static __always_inline int error_to_backend(struct __sk_buff *ctx, struct packet *p, struct found *f,
+					    struct sides *sides, struct report *report)
+{
+	struct addr as;
+	int reason = translate_error(ctx, p, f);
+
+	if (reason)
+		return -reason;
+	if (!ct_alive(f->flow, f->now) || !(f->flow->flags & CT_TRANSLATED))
+		return -DROP_UNKNOWN_RELATED;
+	if (is_host(&p->dst, p->v6)) {
+		report->outcome = OUTCOME_STACK;
+		return TC_ACT_OK;
+	}
+	struct endpoint *ep = endpoint_at(&p->dst);
+	if (ep) {
+		report->endpoint = ep->id;
+		reason = endpoint_ready(ep);
+		if (reason)
+			return -reason;
+		side_dst(sides, ep);
+		reason = judge_flow(ctx, p, sides, report, f);
+		return reason ? -reason : deliver(ctx, p, ep, report);
+	}
+	struct ipcache_value *remote = ipcache_lookup(&p->dst, p->v6);
+	bool tunnel = cfg.tunnel && has_tunnel(remote);
+
+	if (!f->flow->masquerade_port)
+		return -DROP_UNKNOWN_RELATED;
+	sender(&as, tunnel, p->v6);
+	reason = rewrite_quoted(ctx, p, &as, f->flow->masquerade_port, true);
+	if (!reason)
+		reason = rewrite_end(ctx, p, &as, p->sport, false);
+	if (reason)
+		return -reason;
+	if (tunnel)
+		return encapsulate(ctx, remote, world_identity(p->v6), report);
+	return send_out(ctx, p, report);
+}
+
+/* Leads an ICMP error from outside, or from another node, about a flow through a service to whom it is for.
+ * Returns an action, a drop reason negated, or NOT_A_SERVICE. */
+static __noinline __maybe_unused int node_port_error(struct __sk_buff *ctx, struct packet *p, struct report *report)
+{
+	struct found found = {.now = ct_now(), .related = true};
+	struct sides sides = {};
+	int reason;
+
+	if (related_key(ctx, p, &sides, &found.swapped, &found.key))
+		return NOT_A_SERVICE;
+	found.flow = bpf_map_lookup_elem(&ct, &found.key);
+	if (!ct_alive(found.flow, found.now))
+		return NOT_A_SERVICE;
+	report->ct_state = CT_STATE_RELATED;
+	if (found.flow->flags & CT_MASQUERADE) {
+		reason = error_to_client(ctx, p, &found);
+		return reason ? -reason : send_out(ctx, p, report);
+	}
+	if (!(found.flow->flags & CT_SERVICE) || !!(found.flow->flags & CT_OPENED_BY_B) != found.swapped)
+		return NOT_A_SERVICE;
+	return error_to_backend(ctx, p, &found, &sides, report);
 }

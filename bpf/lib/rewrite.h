@@ -12,12 +12,15 @@ static __always_inline __u32 checksum_offset(__u8 proto)
 		return offsetof(struct tcp_header, check);
 	if (proto == PROTO_UDP)
 		return 6;
+	/* Of ICMP's two, the one that covers the addresses. */
+	if (proto == PROTO_ICMPV6)
+		return offsetof(struct icmp_header, check);
 	return 0;
 }
 
-/* Replaces the destination, or the source, of a packet of KIND_FLOW in the packet and in p. Port is in
- * network byte order. A later fragment has no transport header: its address alone is replaced. Returns
- * 0 or a drop reason. */
+/* Replaces the destination, or the source, of a packet in the packet and in p. Port is in network byte
+ * order; that of a packet that is not of KIND_FLOW must stay as it is in p. A later fragment has no
+ * transport header: its address alone is replaced. Returns 0 or a drop reason. */
 __noinline int rewrite_end(struct __sk_buff *ctx, struct packet *p, const struct addr *to, __u16 port,
 			   bool dst)
 {
@@ -77,6 +80,53 @@ __noinline int rewrite_end(struct __sk_buff *ctx, struct packet *p, const struct
 		return DROP_ENCAP_FAILED;
 	if (bpf_skb_store_bytes(ctx, p->l4 + (dst ? offsetof(struct ports, dst) : offsetof(struct ports, src)),
 				&port, sizeof(port), 0))
+		return DROP_ENCAP_FAILED;
+	return 0;
+}
+
+/* Replaces the destination, or the source, of the packet that an ICMP error is about, which related_key has
+ * read before. The transport's checksum in it may be missing, and nobody asks it: it stays. Returns 0 or a
+ * drop reason. */
+__noinline int rewrite_quoted(struct __sk_buff *ctx, const struct packet *p, const struct addr *to, __u16 port,
+			      bool dst)
+{
+	struct addr old, new;
+	__u16 old_port;
+
+	if (!p || !to)
+		return DROP_MALFORMED;
+	__u32 ip = p->l4 + sizeof(struct icmp_header), check = p->l4 + offsetof(struct icmp_header, check);
+	__u32 ports = ip + sizeof(struct ipv6_header) + (dst ? offsetof(struct ports, dst) : offsetof(struct ports, src));
+	long err;
+
+	new = *to;
+	if (p->v6) {
+		__u32 at = ip + (dst ? offsetof(struct ipv6_header, dst) : offsetof(struct ipv6_header, src));
+
+		err = bpf_skb_load_bytes(ctx, at, &old, sizeof(old));
+		if (!err)
+			err = bpf_skb_store_bytes(ctx, at, &new, sizeof(new), 0);
+		if (!err)
+			err = bpf_l4_csum_replace(ctx, check, 0, bpf_csum_diff(old.w, sizeof(old), new.w, sizeof(new), 0), 0);
+	} else {
+		__u32 at = ip + (dst ? offsetof(struct ipv4_header, dst) : offsetof(struct ipv4_header, src));
+		__u8 version_ihl = 0;
+
+		/* The header's own checksum makes up for what changes in it. */
+		err = bpf_skb_load_bytes(ctx, at, &old.w[3], sizeof(old.w[3]));
+		if (!err)
+			err = bpf_l3_csum_replace(ctx, ip + offsetof(struct ipv4_header, check), old.w[3], new.w[3], sizeof(new.w[3]));
+		if (!err)
+			err = bpf_skb_store_bytes(ctx, at, &new.w[3], sizeof(new.w[3]), 0);
+		if (!err)
+			err = bpf_skb_load_bytes(ctx, ip, &version_ihl, sizeof(version_ihl));
+		ports += (version_ihl & 0xF) * 4 - sizeof(struct ipv6_header);
+	}
+	if (err || bpf_skb_load_bytes(ctx, ports, &old_port, sizeof(old_port)))
+		return DROP_ENCAP_FAILED;
+	if (port == old_port)
+		return 0;
+	if (bpf_l4_csum_replace(ctx, check, old_port, port, sizeof(port)) || bpf_skb_store_bytes(ctx, ports, &port, sizeof(port), 0))
 		return DROP_ENCAP_FAILED;
 	return 0;
 }

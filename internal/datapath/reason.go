@@ -42,6 +42,9 @@ const (
 	ReasonMTUExceeded      DropReason = 20 // larger than the path allows
 	ReasonNoBackend        DropReason = 21 // service without a backend
 	ReasonNoPort           DropReason = 22 // no port free to tell two flows to one backend apart
+	ReasonNoLocalBackend   DropReason = 23 // service whose backends are all elsewhere, for whom only those of this node count
+	ReasonSourceRange      DropReason = 24 // client that the service's ranges of clients leave out
+	ReasonServiceChanging  DropReason = 25 // service that was replaced twice while the packet asked
 )
 
 var reasonNames = [...]string{
@@ -50,6 +53,7 @@ var reasonNames = [...]string{
 	"ttl-exceeded", "conntrack-full", "endpoint-locked", "no-rule-set", "no-tunnel-endpoint",
 	"encapsulation-failed", "unsupported-neighbour-discovery", "multicast", "unknown-related-icmp",
 	"invalid-identity", "mtu-exceeded", "no-backend", "no-port",
+	"no-local-backend", "source-range", "service-changing",
 }
 
 // String returns the stable name used in metrics, events and the command line.

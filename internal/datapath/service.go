@@ -19,12 +19,18 @@ const (
 	ServiceInside ServiceScope = 0
 	// ServiceOutside is for what comes to the node from outside of the cluster.
 	ServiceOutside ServiceScope = 1
+	// ServiceNode is for the node's own processes alone, at addresses that every machine has for itself: 127.0.0.1 and ::1.
+	// The first stands for all of 127.0.0.0/8 that have no row of their own.
+	ServiceNode ServiceScope = 2
 )
 
-// String returns "inside" or "outside".
+// String returns "inside", "outside" or "node".
 func (s ServiceScope) String() string {
-	if s == ServiceOutside {
+	switch s {
+	case ServiceOutside:
 		return "outside"
+	case ServiceNode:
+		return "node"
 	}
 	return "inside"
 }
@@ -72,16 +78,34 @@ type Service struct {
 	// Affinity is how long a client that falls silent keeps its backend for new flows; 0 means that every
 	// flow is given a backend of its own. At most MaxServiceAffinity.
 	Affinity time.Duration
-	// Backends are of the frontend's family, sorted, none twice. Without any the frontend refuses.
+	// Backends are of the frontend's family, sorted, none twice. Without any the frontend refuses clients, at once.
 	Backends []netip.AddrPort
+	// Elsewhere says of a frontend without backends that there are some, to which it may not lead: clients get no answer, because
+	// another node would serve them. The node's own processes are told that there is no route.
+	Elsewhere bool
+	// Restricted has the frontend serve clients of Sources only, which are of its family, masked, sorted, none twice; none at all
+	// means nobody.
+	Restricted bool
+	Sources    []netip.Prefix
+	// Consistent has a client's flow go to the same backend from every node that has the same backends. Otherwise any will do.
+	Consistent bool
 }
+
+// MaxConsistentBackends is how many backends a consistent frontend can have. It is far more than is sensible: beyond a hundredth
+// of it, some backends get noticeably more than others.
+const MaxConsistentBackends = 16381
 
 // MaxServiceAffinity is the longest time for which a client keeps its backend.
 const MaxServiceAffinity = 24 * time.Hour
 
 // Equal says whether two rows are the same.
 func (s Service) Equal(o Service) bool {
-	return s.ServiceFrontend == o.ServiceFrontend && s.ID == o.ID && s.Affinity == o.Affinity && slices.Equal(s.Backends, o.Backends)
+	return s.ServiceFrontend == o.ServiceFrontend && s.ID == o.ID && s.Affinity == o.Affinity && s.Elsewhere == o.Elsewhere && s.SameSet(o)
+}
+
+// SameSet says whether two rows differ in nothing but the frontend and what is said of it: whom they let in, and to whom they lead.
+func (s Service) SameSet(o Service) bool {
+	return slices.Equal(s.Backends, o.Backends) && s.Restricted == o.Restricted && slices.Equal(s.Sources, o.Sources) && s.Consistent == o.Consistent
 }
 
 // Validate reports what makes the frontend unfit for the kernel.
@@ -94,7 +118,7 @@ func (f ServiceFrontend) Validate() error {
 	if f.Proto != 6 && f.Proto != 17 && f.Proto != 132 {
 		errs = append(errs, fmt.Errorf("protocol %d has no ports to balance by", f.Proto))
 	}
-	if f.Scope > ServiceOutside {
+	if f.Scope > ServiceNode {
 		errs = append(errs, fmt.Errorf("no such scope %d", f.Scope))
 	}
 	if len(errs) > 0 {
@@ -117,7 +141,28 @@ func (s Service) Validate() error {
 			errs = append(errs, fmt.Errorf("service %s: backends are not sorted, or %s is there twice", s.ServiceFrontend, b))
 		}
 	}
-	return errors.Join(errs...)
+	if s.Elsewhere && len(s.Backends) > 0 {
+		errs = append(errs, fmt.Errorf("service %s: has %d backends, so they are not all elsewhere", s.ServiceFrontend, len(s.Backends)))
+	}
+	if s.Consistent && len(s.Backends) > MaxConsistentBackends {
+		errs = append(errs, fmt.Errorf("service %s: has %d backends, of which at most %d can be chosen consistently", s.ServiceFrontend, len(s.Backends), MaxConsistentBackends))
+	}
+	return errors.Join(append(errs, s.validateSources()...)...)
+}
+
+func (s Service) validateSources() (errs []error) {
+	if !s.Restricted && len(s.Sources) > 0 {
+		errs = append(errs, fmt.Errorf("service %s: has ranges of clients, but is for all", s.ServiceFrontend))
+	}
+	for i, p := range s.Sources {
+		if !p.IsValid() || p != p.Masked() || p.Addr().Is4() != s.Addr.Addr().Is4() || p.Addr().Is4In6() {
+			errs = append(errs, fmt.Errorf("service %s: %s is no range of clients of its family", s.ServiceFrontend, p))
+		}
+		if i > 0 && s.Sources[i-1].Compare(p) >= 0 {
+			errs = append(errs, fmt.Errorf("service %s: ranges of clients are not sorted, or %s is there twice", s.ServiceFrontend, p))
+		}
+	}
+	return errs
 }
 
 // ServiceFlow is a flow that was addressed to a frontend.

@@ -181,7 +181,7 @@ func (e *Engine) SetHostPorts(pod Name, ports []HostPort) {
 func (e *Engine) SetLocal(at Local) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.local.Node == at.Node && e.local.Zone == at.Zone && slices.Equal(e.local.Addrs, at.Addrs) {
+	if e.local.Node == at.Node && e.local.Zone == at.Zone && slices.Equal(e.local.Addrs, at.Addrs) && e.local.Consistent == at.Consistent {
 		return
 	}
 	e.local = at
@@ -269,15 +269,18 @@ func (e *Engine) claim(o owner, touched map[datapath.ServiceFrontend]bool) {
 // Rows returns the frontends of a service whose endpoints are in the slices given, none twice.
 func Rows(at Local, s Service, parts []Slice) []Frontend {
 	rows := make(map[datapath.ServiceFrontend]Frontend)
+	node4, node6 := s.families()
 	for _, p := range s.Ports {
 		v4, v6 := collect(parts, p)
 		// Chosen once for all frontends.
 		var sets [2][2][]netip.AddrPort // by family and whether only this node's count
+		var exist [2]bool
 		for i, b := range []backends{v4, v6} {
 			sets[i][0], sets[i][1] = b.choose(at, false, s.Mesh.Prefer), b.choose(at, true, s.Mesh.Prefer)
+			exist[i] = b.any()
 		}
 		add := func(kind Kind, a netip.Addr, port uint16, scope datapath.ServiceScope, local bool) {
-			if !usable(a) || port == 0 {
+			if !usable(a) || port == 0 || a.IsLoopback() != (scope == datapath.ServiceNode) {
 				return
 			}
 			family, only := 0, 0
@@ -291,12 +294,16 @@ func Rows(at Local, s Service, parts []Slice) []Frontend {
 			if old, taken := rows[f]; taken && old.Kind <= kind {
 				return
 			}
-			rows[f] = Frontend{
-				Service: datapath.Service{
-					ServiceFrontend: f, ID: number(s.Name, p), Affinity: min(s.Affinity, datapath.MaxServiceAffinity), Backends: sets[family][only],
-				},
-				Owner: s.Name, Kind: kind, PortName: p.Name, Local: local,
+			row := datapath.Service{
+				ServiceFrontend: f, ID: number(s.Name, p), Affinity: min(s.Affinity, datapath.MaxServiceAffinity), Backends: sets[family][only],
 			}
+			row.Elsewhere = len(row.Backends) == 0 && exist[family]
+			// Inside, flows remember their choice on the one node that they begin on.
+			row.Consistent = at.Consistent && scope == datapath.ServiceOutside && len(row.Backends) <= datapath.MaxConsistentBackends
+			if kind == LoadBalancer && s.Restricted {
+				row.Restricted, row.Sources = true, sourcesOf(s.Sources, a.Is4())
+			}
+			rows[f] = Frontend{Service: row, Owner: s.Name, Kind: kind, PortName: p.Name, Local: local}
 		}
 		for _, a := range s.ClusterIPs {
 			add(ClusterIP, a, p.Port, datapath.ServiceInside, s.InternalLocal)
@@ -314,16 +321,36 @@ func Rows(at Local, s Service, parts []Slice) []Frontend {
 			both(LoadBalancer, a, p.Port)
 		}
 		for _, a := range at.Addrs {
-			both(NodePort, a, p.NodePort)
+			if (a.Is4() && node4) || (a.Is6() && node6) {
+				both(NodePort, a, p.NodePort)
+			}
+		}
+		for _, a := range loopbacks() {
+			if (a.Is4() && node4) || (a.Is6() && node6) {
+				add(NodePort, a, p.NodePort, datapath.ServiceNode, false)
+			}
 		}
 	}
 	return slices.SortedFunc(maps.Values(rows), func(a, b Frontend) int { return a.Compare(b.ServiceFrontend) })
 }
 
+// sourcesOf returns the ranges of a family as a row wants them.
+func sourcesOf(all []netip.Prefix, v4 bool) []netip.Prefix {
+	var out []netip.Prefix
+	for _, p := range all {
+		if p.IsValid() && p.Addr().Is4() == v4 && !p.Addr().Is4In6() {
+			out = append(out, p.Masked())
+		}
+	}
+	slices.SortFunc(out, netip.Prefix.Compare)
+	return slices.Compact(out)
+}
+
 func hostPortRows(at Local, pod Name, ports []HostPort) []Frontend {
 	rows := make(map[datapath.ServiceFrontend]Frontend)
 	for _, p := range ports {
-		addrs := at.Addrs
+		own := loopbacks()
+		addrs := slices.Concat(at.Addrs, own[:])
 		if p.Addr.IsValid() && !p.Addr.IsUnspecified() {
 			addrs = []netip.Addr{p.Addr}
 		}
@@ -331,7 +358,12 @@ func hostPortRows(at Local, pod Name, ports []HostPort) []Frontend {
 			if !usable(a) || a.Is4() != p.Backend.Addr().Is4() || p.Port == 0 || p.Backend.Port() == 0 {
 				continue
 			}
-			for _, scope := range []datapath.ServiceScope{datapath.ServiceInside, datapath.ServiceOutside} {
+			scopes := []datapath.ServiceScope{datapath.ServiceInside, datapath.ServiceOutside}
+			if a.IsLoopback() {
+				// Nobody but the node has it: a packet from elsewhere to there is forged.
+				scopes = []datapath.ServiceScope{datapath.ServiceNode}
+			}
+			for _, scope := range scopes {
 				f := datapath.ServiceFrontend{Addr: netip.AddrPortFrom(a, p.Port), Proto: p.Proto, Scope: scope}
 				rows[f] = Frontend{
 					Service: datapath.Service{ServiceFrontend: f, ID: number(pod, Port{Port: p.Port, Proto: p.Proto}), Backends: []netip.AddrPort{p.Backend}},

@@ -40,6 +40,20 @@ type Service struct {
 	InternalLocal bool
 	// Mesh is what it is to other clusters.
 	Mesh Mesh
+	// Restricted has the LoadBalancerIPs serve clients of Sources only.
+	Restricted bool
+	Sources    []netip.Prefix
+}
+
+// families says of which families the service's node ports are: those of its own addresses.
+func (s Service) families() (v4, v6 bool) {
+	for _, a := range s.ClusterIPs {
+		v4, v6 = v4 || a.Is4(), v6 || a.Is6()
+	}
+	if !v4 && !v6 {
+		return true, true
+	}
+	return v4, v6
 }
 
 // Port is a port of a service.
@@ -94,6 +108,13 @@ type Local struct {
 	Node, Zone string
 	// Addrs are the addresses at which node ports and host ports are served.
 	Addrs []netip.Addr
+	// Consistent has clients outside be given the same backend by every node.
+	Consistent bool
+}
+
+// loopbacks returns the addresses at which the node's own processes find its ports as well.
+func loopbacks() [2]netip.Addr {
+	return [2]netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
 }
 
 // Kind says what sort of frontend a row is.

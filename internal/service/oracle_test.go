@@ -43,7 +43,24 @@ func (w world) desired(f datapath.ServiceFrontend) (owner string, backends []net
 	}
 	if best != nil {
 		local := (bestRank == 1 && best.InternalLocal) || (bestRank > 1 && best.ExternalLocal && f.Scope == datapath.ServiceOutside)
-		return best.Name.String(), w.endpoints(*best, bestPort, f.Addr.Addr().Is4(), local), true
+		v4 := f.Addr.Addr().Is4()
+		backends, owner := w.endpoints(*best, bestPort, v4, local), best.Name.String()
+		if len(backends) == 0 && len(w.endpoints(*best, bestPort, v4, false)) > 0 {
+			owner += " elsewhere"
+		}
+		if bestRank == 3 && best.Restricted {
+			var his []netip.Prefix
+			for _, p := range best.Sources {
+				if v4 {
+					his = append(his, p)
+				}
+			}
+			owner += fmt.Sprint(" for", his)
+		}
+		if w.at.Consistent && f.Scope == datapath.ServiceOutside {
+			owner += " consistent"
+		}
+		return owner, backends, true
 	}
 	var pods []service.Name
 	for n, ports := range w.ports {
@@ -70,10 +87,13 @@ func (w world) wantsHostPort(p service.HostPort, f datapath.ServiceFrontend) boo
 	if p.Port != f.Addr.Port() || p.Proto != f.Proto || p.Backend.Addr().Is4() != f.Addr.Addr().Is4() {
 		return false
 	}
+	if own := f.Addr.Addr().IsLoopback(); own != (f.Scope == datapath.ServiceNode) {
+		return false
+	}
 	if p.Addr.IsValid() {
 		return p.Addr == f.Addr.Addr()
 	}
-	return slices.Contains(w.at.Addrs, f.Addr.Addr())
+	return f.Addr.Addr().IsLoopback() || slices.Contains(w.at.Addrs, f.Addr.Addr())
 }
 
 // wants returns 0, or how well the frontend fits: 1 for a cluster address.
@@ -82,6 +102,12 @@ func (w world) wants(s service.Service, p service.Port, f datapath.ServiceFronte
 		return 0
 	}
 	a := f.Addr.Addr()
+	if f.Scope == datapath.ServiceNode || a.IsLoopback() {
+		if f.Scope == datapath.ServiceNode && a.IsLoopback() && p.NodePort == f.Addr.Port() && ofFamily(s, a.Is4()) {
+			return 4
+		}
+		return 0
+	}
 	if p.Port == f.Addr.Port() {
 		switch {
 		case slices.Contains(s.ClusterIPs, a) && f.Scope == datapath.ServiceInside:
@@ -92,10 +118,15 @@ func (w world) wants(s service.Service, p service.Port, f datapath.ServiceFronte
 			return 3
 		}
 	}
-	if p.NodePort != 0 && p.NodePort == f.Addr.Port() && slices.Contains(w.at.Addrs, a) {
+	if p.NodePort != 0 && p.NodePort == f.Addr.Port() && slices.Contains(w.at.Addrs, a) && ofFamily(s, a.Is4()) {
 		return 4
 	}
 	return 0
+}
+
+// ofFamily says whether a service has node ports of a family: if it has addresses of its own, as these.
+func ofFamily(s service.Service, v4 bool) bool {
+	return len(s.ClusterIPs) == 0 || slices.ContainsFunc(s.ClusterIPs, func(a netip.Addr) bool { return a.Is4() == v4 })
 }
 
 func (w world) endpoints(of service.Service, p service.Port, v4, local bool) []netip.AddrPort {
@@ -223,7 +254,8 @@ var (
 	vips      = []string{"10.96.0.1", "10.96.0.2", "fd96::1"}
 	externals = []string{"1.2.3.4", "2606::1", "10.96.0.2"}
 	nodeAddrs = []string{"192.168.0.1", "fd99::1"}
-	allAddrs  = slices.Concat(vips, externals[:2], nodeAddrs)
+	ownAddrs  = []string{"127.0.0.1", "::1"}
+	allAddrs  = slices.Concat(vips, externals[:2], nodeAddrs, ownAddrs)
 )
 
 func (d dice) service(name service.Name) service.Service {
@@ -231,6 +263,12 @@ func (d dice) service(name service.Name) service.Service {
 		Name: name, Created: time.Unix(int64(d.IntN(2)), 0), ClusterIPs: d.addrs(vips...), ExternalIPs: d.addrs(externals...),
 		LoadBalancerIPs: d.addrs(externals...), ExternalLocal: d.yes(), InternalLocal: d.IntN(4) == 0,
 		Mesh: service.Mesh{Global: d.yes(), Prefer: service.Prefer(d.IntN(3))},
+	}
+	if d.IntN(3) == 0 {
+		s.Restricted = true
+		for _, r := range d.some("10.0.0.0/8", "10.1.2.3/32") {
+			s.Sources = append(s.Sources, netip.MustParsePrefix(r))
+		}
 	}
 	for _, n := range d.some("a", "b", "c") {
 		p := service.Port{Name: n, Proto: []uint8{6, 17}[d.IntN(2)], Port: 80}
@@ -294,7 +332,7 @@ func (d dice) hostPorts() (out []service.HostPort) {
 	for range d.IntN(3) {
 		p := service.HostPort{Port: []uint16{80, 300}[d.IntN(2)], Proto: 6, Backend: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, 7}), uint16(1+d.IntN(3)))}
 		if d.yes() {
-			p.Addr = netip.MustParseAddr(nodeAddrs[0])
+			p.Addr = netip.MustParseAddr(d.one(nodeAddrs[0], ownAddrs[0]))
 		}
 		out = append(out, p)
 	}
@@ -344,6 +382,7 @@ func TestOracle(t *testing.T) {
 				e.SetHostPorts(n, w.ports[n])
 			case 11:
 				w.at.Zone = d.one("z1", "z2", "")
+				w.at.Consistent = d.yes()
 				if d.yes() {
 					slices.Reverse(w.at.Addrs)
 					w.at.Addrs = w.at.Addrs[:1+d.IntN(len(w.at.Addrs))]
@@ -369,7 +408,7 @@ func (w world) table() map[string]string {
 	for _, a := range allAddrs {
 		for _, port := range []uint16{80, 443, 444, 300, 663, 664} {
 			for _, proto := range []uint8{6, 17} {
-				for _, scope := range []datapath.ServiceScope{datapath.ServiceInside, datapath.ServiceOutside} {
+				for _, scope := range []datapath.ServiceScope{datapath.ServiceInside, datapath.ServiceOutside, datapath.ServiceNode} {
 					f := datapath.ServiceFrontend{Addr: netip.AddrPortFrom(netip.MustParseAddr(a), port), Proto: proto, Scope: scope}
 					if owner, b, ok := w.desired(f); ok {
 						out[f.String()] = fmt.Sprint(owner, " ", b)
@@ -388,7 +427,17 @@ func engineTable(e *service.Engine) map[string]string {
 			out[f.String()] = fmt.Sprintf("invalid row: %v", r.Validate())
 			continue
 		}
-		out[f.String()] = fmt.Sprint(r.Owner, " ", r.Backends)
+		owner := r.Owner.String()
+		if r.Elsewhere {
+			owner += " elsewhere"
+		}
+		if r.Restricted {
+			owner += fmt.Sprint(" for", r.Sources)
+		}
+		if r.Consistent {
+			owner += " consistent"
+		}
+		out[f.String()] = fmt.Sprint(owner, " ", r.Backends)
 	}
 	return out
 }

@@ -34,6 +34,9 @@ func sameServices(t *testing.T, m datapath.Services, want ...datapath.Service) {
 			if len(list[i].Backends) == 0 {
 				list[i].Backends = nil
 			}
+			if len(list[i].Sources) == 0 {
+				list[i].Sources = nil
+			}
 		}
 		return list, err
 	})
@@ -57,6 +60,7 @@ func testServiceRows(t *testing.T, m datapath.Services) {
 	outside := service("10.96.0.1:443", 6, 1)
 	outside.Scope = datapath.ServiceOutside
 	two.Affinity = 3 * time.Hour
+	two.Restricted, two.Sources, two.Consistent = true, prefixes("::/0", "fd00::/8", "fd00::1/128"), true
 	for range 2 { // writing twice is writing once
 		for _, s := range []datapath.Service{one, two, three, outside} {
 			must(t, m.UpsertService(s))
@@ -74,6 +78,14 @@ func testServiceRows(t *testing.T, m datapath.Services) {
 		"affinity":    func(s *datapath.Service) { s.Affinity = 10 * time.Second },
 		"longer":      func(s *datapath.Service) { s.Affinity = 10800 * time.Second },
 		"no affinity": func(s *datapath.Service) { s.Affinity = 0 },
+		"elsewhere":   func(s *datapath.Service) { s.Backends, s.Elsewhere = nil, true },
+		"for nobody":  func(s *datapath.Service) { s.Restricted = true },
+		"for some": func(s *datapath.Service) {
+			s.Restricted, s.Sources = true, prefixes("0.0.0.0/0", "10.0.0.0/8", "10.0.0.0/9", "10.1.2.3/32")
+		},
+		"for some, refusing": func(s *datapath.Service) { s.Backends, s.Restricted, s.Sources = nil, true, prefixes("10.0.0.0/8") },
+		"consistent":         func(s *datapath.Service) { s.Consistent = true },
+		"consistent, none":   func(s *datapath.Service) { s.Backends, s.Consistent = nil, true },
 	} {
 		s := one
 		change(&s)
@@ -102,6 +114,13 @@ func testServiceRows(t *testing.T, m datapath.Services) {
 	}
 }
 
+func prefixes(list ...string) (out []netip.Prefix) {
+	for _, s := range list {
+		out = append(out, netip.MustParsePrefix(s))
+	}
+	return out
+}
+
 func testServiceInvalid(t *testing.T, m datapath.Services) {
 	for name, change := range map[string]func(*datapath.Service){
 		"no address":         func(s *datapath.Service) { s.Addr = netip.AddrPort{} },
@@ -109,12 +128,17 @@ func testServiceInvalid(t *testing.T, m datapath.Services) {
 		"mapped":             func(s *datapath.Service) { s.Addr = netip.MustParseAddrPort("[::ffff:1.2.3.4]:5") },
 		"unspecified":        func(s *datapath.Service) { s.Addr = netip.MustParseAddrPort("0.0.0.0:5") },
 		"ICMP":               func(s *datapath.Service) { s.Proto = 1 },
-		"scope of its own":   func(s *datapath.Service) { s.Scope = 2 },
+		"scope of its own":   func(s *datapath.Service) { s.Scope = 3 },
 		"other family":       func(s *datapath.Service) { s.Backends[0] = netip.MustParseAddrPort("[::1]:5") },
 		"backend twice":      func(s *datapath.Service) { s.Backends[1] = s.Backends[0] },
 		"unsorted":           func(s *datapath.Service) { slices.Reverse(s.Backends) },
 		"backend of no port": func(s *datapath.Service) { s.Backends[0] = netip.AddrPortFrom(s.Backends[0].Addr(), 0) },
 		"endless affinity":   func(s *datapath.Service) { s.Affinity = datapath.MaxServiceAffinity + 1 },
+		"here and elsewhere": func(s *datapath.Service) { s.Elsewhere = true },
+		"ranges for all":     func(s *datapath.Service) { s.Sources = prefixes("10.0.0.0/8") },
+		"range not masked":   func(s *datapath.Service) { s.Restricted, s.Sources = true, prefixes("10.0.0.1/8") },
+		"range twice":        func(s *datapath.Service) { s.Restricted, s.Sources = true, prefixes("10.0.0.0/8", "10.0.0.0/8") },
+		"other's range":      func(s *datapath.Service) { s.Restricted, s.Sources = true, prefixes("fd00::/8") },
 		"negative affinity":  func(s *datapath.Service) { s.Affinity = -1 },
 	} {
 		s := service("10.96.0.1:443", 6, 3)

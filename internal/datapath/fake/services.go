@@ -52,7 +52,7 @@ func (m *Maps) UpsertService(s datapath.Service) error {
 			return fmt.Errorf("service %s: %w", s.ServiceFrontend, datapath.ErrFull)
 		}
 	}
-	s.Backends = slices.Clone(s.Backends)
+	s.Backends, s.Sources = slices.Clone(s.Backends), slices.Clone(s.Sources)
 	m.services[s.ServiceFrontend] = s
 	return nil
 }
@@ -77,7 +77,7 @@ func (m *Maps) Services() ([]datapath.Service, error) {
 	defer m.mu.Unlock()
 	list := slices.Collect(maps.Values(m.services))
 	for i := range list {
-		list[i].Backends = slices.Clone(list[i].Backends)
+		list[i].Backends, list[i].Sources = slices.Clone(list[i].Backends), slices.Clone(list[i].Sources)
 	}
 	return list, nil
 }

@@ -138,6 +138,11 @@ type fromPodLbBackend struct {
 	Pad  [6]uint8
 }
 
+type fromPodLbCells struct {
+	_    structs.HostLayout
+	Slot [480]uint16
+}
+
 type fromPodLbChoice struct {
 	_       structs.HostLayout
 	Backend fromPodLbBackend
@@ -168,12 +173,32 @@ type fromPodLbMember struct {
 	Pad     uint32
 }
 
+type fromPodLbPart struct {
+	_    structs.HostLayout
+	Set  uint32
+	Part uint32
+}
+
+type fromPodLbRange struct {
+	_    structs.HostLayout
+	Bits uint32
+	Set  uint32
+	Addr fromPodAddr
+}
+
+type fromPodLbRefusals struct {
+	_     structs.HostLayout
+	Tick  uint32
+	Count uint32
+}
+
 type fromPodLbService struct {
 	_        structs.HostLayout
 	Set      uint32
 	Count    uint32
 	Affinity uint32
 	Id       uint32
+	Flags    uint32
 }
 
 type fromPodLbSlot struct {
@@ -247,9 +272,12 @@ const (
 	fromPodMapIpcachePrefix = "ipcache_prefix"
 	fromPodMapLbAffinity    = "lb_affinity"
 	fromPodMapLbMembers     = "lb_members"
+	fromPodMapLbRanges      = "lb_ranges"
+	fromPodMapLbRefused     = "lb_refused"
 	fromPodMapLbServices    = "lb_services"
 	fromPodMapLbSlots       = "lb_slots"
 	fromPodMapLbSockets     = "lb_sockets"
+	fromPodMapLbTables      = "lb_tables"
 	fromPodMapMetrics       = "metrics"
 	fromPodMapMonitor       = "monitor"
 	fromPodMapPolicy        = "policy"
@@ -318,9 +346,12 @@ type fromPodMapSpecs struct {
 	IpcachePrefix *ebpf.MapSpec `ebpf:"ipcache_prefix"`
 	LbAffinity    *ebpf.MapSpec `ebpf:"lb_affinity"`
 	LbMembers     *ebpf.MapSpec `ebpf:"lb_members"`
+	LbRanges      *ebpf.MapSpec `ebpf:"lb_ranges"`
+	LbRefused     *ebpf.MapSpec `ebpf:"lb_refused"`
 	LbServices    *ebpf.MapSpec `ebpf:"lb_services"`
 	LbSlots       *ebpf.MapSpec `ebpf:"lb_slots"`
 	LbSockets     *ebpf.MapSpec `ebpf:"lb_sockets"`
+	LbTables      *ebpf.MapSpec `ebpf:"lb_tables"`
 	Metrics       *ebpf.MapSpec `ebpf:"metrics"`
 	Monitor       *ebpf.MapSpec `ebpf:"monitor"`
 	Policy        *ebpf.MapSpec `ebpf:"policy"`
@@ -365,9 +396,12 @@ type fromPodMaps struct {
 	IpcachePrefix *ebpf.Map `ebpf:"ipcache_prefix"`
 	LbAffinity    *ebpf.Map `ebpf:"lb_affinity"`
 	LbMembers     *ebpf.Map `ebpf:"lb_members"`
+	LbRanges      *ebpf.Map `ebpf:"lb_ranges"`
+	LbRefused     *ebpf.Map `ebpf:"lb_refused"`
 	LbServices    *ebpf.Map `ebpf:"lb_services"`
 	LbSlots       *ebpf.Map `ebpf:"lb_slots"`
 	LbSockets     *ebpf.Map `ebpf:"lb_sockets"`
+	LbTables      *ebpf.Map `ebpf:"lb_tables"`
 	Metrics       *ebpf.Map `ebpf:"metrics"`
 	Monitor       *ebpf.Map `ebpf:"monitor"`
 	Policy        *ebpf.Map `ebpf:"policy"`
@@ -387,9 +421,12 @@ func (m *fromPodMaps) Close() error {
 		m.IpcachePrefix,
 		m.LbAffinity,
 		m.LbMembers,
+		m.LbRanges,
+		m.LbRefused,
 		m.LbServices,
 		m.LbSlots,
 		m.LbSockets,
+		m.LbTables,
 		m.Metrics,
 		m.Monitor,
 		m.Policy,

@@ -38,6 +38,24 @@ func echoNodePort(ns *testenv.NetNS, network string, at netip.Addr, size int, pa
 	return echoAt(ns, network, netip.AddrPortFrom(at, outsidePort), size, patience)
 }
 
+// outsideOf makes a client beyond the wire between two nodes, on the second, whose own datapath has nothing to do with it; the first serves
+// clients outside.
+func outsideOf(t testing.TB, n1, n2 *testNode) *testenv.NetNS {
+	t.Helper()
+	outside := testenv.NewNetNS(t)
+	testenv.Connect(t, n2.ns, "out0", []string{"172.16.0.1/24", "fd98::1/64"}, outside, "eth0", []string{"172.16.0.2/24", "fd98::2/64"})
+	ch := outside.Netlink(t)
+	eth0 := byName(t, ch, "eth0")
+	must(t, ch.RouteAdd(&netlink.Route{LinkIndex: eth0.Attrs().Index, Gw: net.ParseIP("172.16.0.1")}))
+	must(t, ch.RouteAdd(&netlink.Route{LinkIndex: eth0.Attrs().Index, Gw: net.ParseIP("fd98::1")}))
+	under := byName(t, n1.h, "eth0")
+	addRoute(t, n1.h, under, "172.16.0.0/24", n2.cfg.NodeIPv4)
+	addRoute(t, n1.h, under, "fd98::/64", n2.cfg.NodeIPv6)
+	n1.cfg.NodePort, n1.cfg.TunnelPort, n1.cfg.NativeIfIndex = true, 8472, under.Attrs().Index
+	must(t, n1.loader.Configure(n1.cfg))
+	return outside
+}
+
 // TestNodePort: a client outside reaches backends of the node, of another node and the node itself by the
 // node's address and port.
 func TestNodePort(t *testing.T) {
@@ -46,20 +64,7 @@ func TestNodePort(t *testing.T) {
 			t.Parallel()
 			n1, n2 := newTestNode(t, 1, tunnel), newTestNode(t, 2, tunnel)
 			join(t, n1, n2)
-			// The underlay is the wire between the two nodes; the client is beyond it, on the second, whose
-			// own datapath has nothing to do with it.
-			outside := testenv.NewNetNS(t)
-			testenv.Connect(t, n2.ns, "out0", []string{"172.16.0.1/24", "fd98::1/64"}, outside, "eth0", []string{"172.16.0.2/24", "fd98::2/64"})
-			ch := outside.Netlink(t)
-			eth0 := byName(t, ch, "eth0")
-			must(t, ch.RouteAdd(&netlink.Route{LinkIndex: eth0.Attrs().Index, Gw: net.ParseIP("172.16.0.1")}))
-			must(t, ch.RouteAdd(&netlink.Route{LinkIndex: eth0.Attrs().Index, Gw: net.ParseIP("fd98::1")}))
-			under := byName(t, n1.h, "eth0")
-			addRoute(t, n1.h, under, "172.16.0.0/24", n2.cfg.NodeIPv4)
-			addRoute(t, n1.h, under, "fd98::/64", n2.cfg.NodeIPv6)
-
-			n1.cfg.NodePort, n1.cfg.TunnelPort, n1.cfg.NativeIfIndex = true, 8472, under.Attrs().Index
-			must(t, n1.loader.Configure(n1.cfg))
+			outside := outsideOf(t, n1, n2)
 			a, r := n1.pod(t, 1001, n2), n2.pod(t, 1003, n1)
 			for _, ns := range []*testenv.NetNS{a.ns, r.ns, n1.ns} {
 				serve(t, ns)

@@ -27,9 +27,12 @@ const (
 	sockMapIpcachePrefix     = "ipcache_prefix"
 	sockMapLbAffinity        = "lb_affinity"
 	sockMapLbMembers         = "lb_members"
+	sockMapLbRanges          = "lb_ranges"
+	sockMapLbRefused         = "lb_refused"
 	sockMapLbServices        = "lb_services"
 	sockMapLbSlots           = "lb_slots"
 	sockMapLbSockets         = "lb_sockets"
+	sockMapLbTables          = "lb_tables"
 	sockMapMetrics           = "metrics"
 	sockMapMonitor           = "monitor"
 	sockMapPolicy            = "policy"
@@ -112,9 +115,12 @@ type sockMapSpecs struct {
 	IpcachePrefix *ebpf.MapSpec `ebpf:"ipcache_prefix"`
 	LbAffinity    *ebpf.MapSpec `ebpf:"lb_affinity"`
 	LbMembers     *ebpf.MapSpec `ebpf:"lb_members"`
+	LbRanges      *ebpf.MapSpec `ebpf:"lb_ranges"`
+	LbRefused     *ebpf.MapSpec `ebpf:"lb_refused"`
 	LbServices    *ebpf.MapSpec `ebpf:"lb_services"`
 	LbSlots       *ebpf.MapSpec `ebpf:"lb_slots"`
 	LbSockets     *ebpf.MapSpec `ebpf:"lb_sockets"`
+	LbTables      *ebpf.MapSpec `ebpf:"lb_tables"`
 	Metrics       *ebpf.MapSpec `ebpf:"metrics"`
 	Monitor       *ebpf.MapSpec `ebpf:"monitor"`
 	Policy        *ebpf.MapSpec `ebpf:"policy"`
@@ -159,9 +165,12 @@ type sockMaps struct {
 	IpcachePrefix *ebpf.Map `ebpf:"ipcache_prefix"`
 	LbAffinity    *ebpf.Map `ebpf:"lb_affinity"`
 	LbMembers     *ebpf.Map `ebpf:"lb_members"`
+	LbRanges      *ebpf.Map `ebpf:"lb_ranges"`
+	LbRefused     *ebpf.Map `ebpf:"lb_refused"`
 	LbServices    *ebpf.Map `ebpf:"lb_services"`
 	LbSlots       *ebpf.Map `ebpf:"lb_slots"`
 	LbSockets     *ebpf.Map `ebpf:"lb_sockets"`
+	LbTables      *ebpf.Map `ebpf:"lb_tables"`
 	Metrics       *ebpf.Map `ebpf:"metrics"`
 	Monitor       *ebpf.Map `ebpf:"monitor"`
 	Policy        *ebpf.Map `ebpf:"policy"`
@@ -181,9 +190,12 @@ func (m *sockMaps) Close() error {
 		m.IpcachePrefix,
 		m.LbAffinity,
 		m.LbMembers,
+		m.LbRanges,
+		m.LbRefused,
 		m.LbServices,
 		m.LbSlots,
 		m.LbSockets,
+		m.LbTables,
 		m.Metrics,
 		m.Monitor,
 		m.Policy,

@@ -27,9 +27,12 @@ const (
 	toPodMapIpcachePrefix = "ipcache_prefix"
 	toPodMapLbAffinity    = "lb_affinity"
 	toPodMapLbMembers     = "lb_members"
+	toPodMapLbRanges      = "lb_ranges"
+	toPodMapLbRefused     = "lb_refused"
 	toPodMapLbServices    = "lb_services"
 	toPodMapLbSlots       = "lb_slots"
 	toPodMapLbSockets     = "lb_sockets"
+	toPodMapLbTables      = "lb_tables"
 	toPodMapMetrics       = "metrics"
 	toPodMapMonitor       = "monitor"
 	toPodMapPolicy        = "policy"
@@ -98,9 +101,12 @@ type toPodMapSpecs struct {
 	IpcachePrefix *ebpf.MapSpec `ebpf:"ipcache_prefix"`
 	LbAffinity    *ebpf.MapSpec `ebpf:"lb_affinity"`
 	LbMembers     *ebpf.MapSpec `ebpf:"lb_members"`
+	LbRanges      *ebpf.MapSpec `ebpf:"lb_ranges"`
+	LbRefused     *ebpf.MapSpec `ebpf:"lb_refused"`
 	LbServices    *ebpf.MapSpec `ebpf:"lb_services"`
 	LbSlots       *ebpf.MapSpec `ebpf:"lb_slots"`
 	LbSockets     *ebpf.MapSpec `ebpf:"lb_sockets"`
+	LbTables      *ebpf.MapSpec `ebpf:"lb_tables"`
 	Metrics       *ebpf.MapSpec `ebpf:"metrics"`
 	Monitor       *ebpf.MapSpec `ebpf:"monitor"`
 	Policy        *ebpf.MapSpec `ebpf:"policy"`
@@ -145,9 +151,12 @@ type toPodMaps struct {
 	IpcachePrefix *ebpf.Map `ebpf:"ipcache_prefix"`
 	LbAffinity    *ebpf.Map `ebpf:"lb_affinity"`
 	LbMembers     *ebpf.Map `ebpf:"lb_members"`
+	LbRanges      *ebpf.Map `ebpf:"lb_ranges"`
+	LbRefused     *ebpf.Map `ebpf:"lb_refused"`
 	LbServices    *ebpf.Map `ebpf:"lb_services"`
 	LbSlots       *ebpf.Map `ebpf:"lb_slots"`
 	LbSockets     *ebpf.Map `ebpf:"lb_sockets"`
+	LbTables      *ebpf.Map `ebpf:"lb_tables"`
 	Metrics       *ebpf.Map `ebpf:"metrics"`
 	Monitor       *ebpf.Map `ebpf:"monitor"`
 	Policy        *ebpf.Map `ebpf:"policy"`
@@ -167,9 +176,12 @@ func (m *toPodMaps) Close() error {
 		m.IpcachePrefix,
 		m.LbAffinity,
 		m.LbMembers,
+		m.LbRanges,
+		m.LbRefused,
 		m.LbServices,
 		m.LbSlots,
 		m.LbSockets,
+		m.LbTables,
 		m.Metrics,
 		m.Monitor,
 		m.Policy,

@@ -10,7 +10,10 @@ import (
 
 // batchSize is how many entries one system call carries. A lookup must hold the fullest bucket, and the
 // buffers must not be felt in the memory of a small agent.
-const batchSize = 2048
+const (
+	batchSize  = 2048
+	batchBytes = 512 << 10
+)
 
 // each calls fn for every entry of a map until it returns false. What is written at the same time may
 // or may not be seen, but each entry that stays is seen once.
@@ -19,7 +22,7 @@ func each[K, V any](m *ebpf.Map, fn func(K, V) bool) error {
 		// Tries take no batches in which the cursor is a key of their own kind.
 		return eachSingle(m, fn)
 	}
-	size := min(batchSize, int(m.MaxEntries()))
+	size := min(batchSize, max(64, batchBytes/int(m.KeySize()+m.ValueSize())), int(m.MaxEntries()))
 	keys, values := make([]K, size), make([]V, size)
 	var cursor ebpf.MapBatchCursor
 	for {

@@ -36,6 +36,10 @@ type Config struct {
 	ServiceBackends int
 	Affinities      int
 	Sockets         int
+	// ConsistentServices is the number of frontends that have a table of cells, of 36 kB each, and SourceRanges that of the
+	// ranges of clients of all frontends together.
+	ConsistentServices int
+	SourceRanges       int
 	// Fragments is the number of fragmented packets under way; the oldest go first.
 	Fragments int
 	// EventBytes is the size of the event buffer: a power of two and a multiple of the page.
@@ -45,20 +49,22 @@ type Config struct {
 // Defaults returns the sizes for a common node, pinned at the usual place.
 func Defaults() Config {
 	return Config{
-		Dir:             "/sys/fs/bpf/hawser",
-		CTEntries:       262144,
-		PolicyEntries:   262144,
-		RuleSets:        4096,
-		Endpoints:       4096,
-		IPCacheEntries:  524288,
-		IPCachePrefixes: 65536,
-		Blocks:          65536,
-		Services:        65536,
-		ServiceBackends: 262144,
-		Affinities:      65536,
-		Sockets:         65536,
-		Fragments:       8192,
-		EventBytes:      1 << 20,
+		Dir:                "/sys/fs/bpf/hawser",
+		CTEntries:          262144,
+		PolicyEntries:      262144,
+		RuleSets:           4096,
+		Endpoints:          4096,
+		IPCacheEntries:     524288,
+		IPCachePrefixes:    65536,
+		Blocks:             65536,
+		Services:           65536,
+		ServiceBackends:    262144,
+		Affinities:         65536,
+		Sockets:            65536,
+		ConsistentServices: 1024,
+		SourceRanges:       65536,
+		Fragments:          8192,
+		EventBytes:         1 << 20,
 	}
 }
 
@@ -72,6 +78,8 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.IntVar(&c.ServiceBackends, "bpf-lb-service-backend-map-max", c.ServiceBackends, "most backends of all frontends together")
 	fs.IntVar(&c.Affinities, "bpf-lb-affinity-map-max", c.Affinities, "most clients whose backend is remembered")
 	fs.IntVar(&c.Sockets, "bpf-lb-sock-rev-map-max", c.Sockets, "most addresses of services in use by the node's own sockets, their backends counted too")
+	fs.IntVar(&c.ConsistentServices, "bpf-lb-maglev-map-max", c.ConsistentServices, "most frontends whose backends are chosen by Maglev, of 36 kB each")
+	fs.IntVar(&c.SourceRanges, "bpf-lb-source-range-map-max", c.SourceRanges, "most ranges of clients of all frontends together")
 	fs.IntVar(&c.Fragments, "bpf-fragments-map-max", c.Fragments, "most fragmented packets under way")
 	fs.IntVar(&c.EventBytes, "bpf-events-bytes", c.EventBytes, "size of the event buffer in bytes, a power of two")
 }
@@ -100,6 +108,8 @@ func (c Config) Validate() error {
 		{"bpf-lb-service-backend-map-max", c.ServiceBackends, 1},
 		{"bpf-lb-affinity-map-max", c.Affinities, 128},
 		{"bpf-lb-sock-rev-map-max", c.Sockets, 128},
+		{"bpf-lb-maglev-map-max", c.ConsistentServices, 1},
+		{"bpf-lb-source-range-map-max", c.SourceRanges, 1},
 		{"bpf-events-bytes", c.EventBytes, 4096},
 	} {
 		if s.n < s.min || s.n > 1<<26 {
@@ -128,6 +138,8 @@ func (c Config) entries() map[string]int {
 		kernelMapLbMembers:     c.ServiceBackends,
 		kernelMapLbAffinity:    c.Affinities,
 		kernelMapLbSockets:     c.Sockets,
+		kernelMapLbTables:      c.ConsistentServices * tableParts,
+		kernelMapLbRanges:      c.SourceRanges,
 		kernelMapFragments:     c.Fragments,
 		kernelMapEvents:        c.EventBytes,
 	}

@@ -111,6 +111,11 @@ type kernelLbBackend struct {
 	Pad  [6]uint8
 }
 
+type kernelLbCells struct {
+	_    structs.HostLayout
+	Slot [480]uint16
+}
+
 type kernelLbChoice struct {
 	_       structs.HostLayout
 	Backend kernelLbBackend
@@ -141,12 +146,32 @@ type kernelLbMember struct {
 	Pad     uint32
 }
 
+type kernelLbPart struct {
+	_    structs.HostLayout
+	Set  uint32
+	Part uint32
+}
+
+type kernelLbRange struct {
+	_    structs.HostLayout
+	Bits uint32
+	Set  uint32
+	Addr kernelAddr
+}
+
+type kernelLbRefusals struct {
+	_     structs.HostLayout
+	Tick  uint32
+	Count uint32
+}
+
 type kernelLbService struct {
 	_        structs.HostLayout
 	Set      uint32
 	Count    uint32
 	Affinity uint32
 	Id       uint32
+	Flags    uint32
 }
 
 type kernelLbSlot struct {
@@ -220,9 +245,12 @@ const (
 	kernelMapIpcachePrefix = "ipcache_prefix"
 	kernelMapLbAffinity    = "lb_affinity"
 	kernelMapLbMembers     = "lb_members"
+	kernelMapLbRanges      = "lb_ranges"
+	kernelMapLbRefused     = "lb_refused"
 	kernelMapLbServices    = "lb_services"
 	kernelMapLbSlots       = "lb_slots"
 	kernelMapLbSockets     = "lb_sockets"
+	kernelMapLbTables      = "lb_tables"
 	kernelMapMetrics       = "metrics"
 	kernelMapMonitor       = "monitor"
 	kernelMapPolicy        = "policy"
@@ -289,9 +317,12 @@ type kernelMapSpecs struct {
 	IpcachePrefix *ebpf.MapSpec `ebpf:"ipcache_prefix"`
 	LbAffinity    *ebpf.MapSpec `ebpf:"lb_affinity"`
 	LbMembers     *ebpf.MapSpec `ebpf:"lb_members"`
+	LbRanges      *ebpf.MapSpec `ebpf:"lb_ranges"`
+	LbRefused     *ebpf.MapSpec `ebpf:"lb_refused"`
 	LbServices    *ebpf.MapSpec `ebpf:"lb_services"`
 	LbSlots       *ebpf.MapSpec `ebpf:"lb_slots"`
 	LbSockets     *ebpf.MapSpec `ebpf:"lb_sockets"`
+	LbTables      *ebpf.MapSpec `ebpf:"lb_tables"`
 	Metrics       *ebpf.MapSpec `ebpf:"metrics"`
 	Monitor       *ebpf.MapSpec `ebpf:"monitor"`
 	Policy        *ebpf.MapSpec `ebpf:"policy"`
@@ -336,9 +367,12 @@ type kernelMaps struct {
 	IpcachePrefix *ebpf.Map `ebpf:"ipcache_prefix"`
 	LbAffinity    *ebpf.Map `ebpf:"lb_affinity"`
 	LbMembers     *ebpf.Map `ebpf:"lb_members"`
+	LbRanges      *ebpf.Map `ebpf:"lb_ranges"`
+	LbRefused     *ebpf.Map `ebpf:"lb_refused"`
 	LbServices    *ebpf.Map `ebpf:"lb_services"`
 	LbSlots       *ebpf.Map `ebpf:"lb_slots"`
 	LbSockets     *ebpf.Map `ebpf:"lb_sockets"`
+	LbTables      *ebpf.Map `ebpf:"lb_tables"`
 	Metrics       *ebpf.Map `ebpf:"metrics"`
 	Monitor       *ebpf.Map `ebpf:"monitor"`
 	Policy        *ebpf.Map `ebpf:"policy"`
@@ -358,9 +392,12 @@ func (m *kernelMaps) Close() error {
 		m.IpcachePrefix,
 		m.LbAffinity,
 		m.LbMembers,
+		m.LbRanges,
+		m.LbRefused,
 		m.LbServices,
 		m.LbSlots,
 		m.LbSockets,
+		m.LbTables,
 		m.Metrics,
 		m.Monitor,
 		m.Policy,

@@ -19,7 +19,7 @@ import (
 // then the agent fills new maps from its tables before it replaces the programs; flows are lost.
 const (
 	layoutPrefix = "maps-"
-	layout       = layoutPrefix + "v6"
+	layout       = layoutPrefix + "v7"
 )
 
 // Maps is the set of maps of one node.
@@ -146,7 +146,7 @@ func mapNames() []string {
 	return []string{
 		kernelMapEndpoints, kernelMapAddresses, kernelMapRuleSets, kernelMapPolicy,
 		kernelMapIpcache, kernelMapIpcachePrefix, kernelMapBlocks, kernelMapLbServices, kernelMapLbSlots,
-		kernelMapLbMembers, kernelMapLbAffinity, kernelMapLbSockets, kernelMapCt, kernelMapFragments,
+		kernelMapLbMembers, kernelMapLbRanges, kernelMapLbTables, kernelMapLbRefused, kernelMapLbAffinity, kernelMapLbSockets, kernelMapCt, kernelMapFragments,
 		kernelMapMetrics, kernelMapMonitor, kernelMapEvents, kernelMapEventsLost,
 	}
 }

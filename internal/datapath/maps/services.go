@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/service"
 )
 
 // serviceState is a row as the kernel has it, and the set that holds its backends; 0 if it has none.
@@ -61,9 +62,16 @@ func (m *Maps) readServices() (map[datapath.ServiceFrontend]serviceState, error)
 	for _, backends := range sets {
 		slices.SortFunc(backends, netip.AddrPort.Compare)
 	}
+	ranges, err := m.readRanges()
+	if err != nil {
+		return nil, err
+	}
 	err = each(m.maps[kernelMapLbServices], func(k kernelLbKey, v kernelLbService) bool {
 		f := fromKernelFrontend(k)
-		row := datapath.Service{ServiceFrontend: f, ID: v.Id, Affinity: affinityFromTicks(v.Affinity), Backends: sets[v.Set]}
+		row := datapath.Service{
+			ServiceFrontend: f, ID: v.Id, Affinity: affinityFromTicks(v.Affinity), Backends: sets[v.Set], Elsewhere: v.Flags&lbElsewhere != 0,
+			Restricted: v.Flags&lbRestricted != 0, Sources: ranges[v.Set], Consistent: v.Flags&lbConsistent != 0,
+		}
 		if int(v.Count) != len(row.Backends) {
 			row.Backends = nil // somebody else's work: it will be written anew
 		}
@@ -75,6 +83,23 @@ func (m *Maps) readServices() (map[datapath.ServiceFrontend]serviceState, error)
 		return nil, fmt.Errorf("frontends: %w", err)
 	}
 	return services, nil
+}
+
+// readRanges reads the ranges of clients, by set.
+func (m *Maps) readRanges() (map[uint32][]netip.Prefix, error) {
+	ranges := make(map[uint32][]netip.Prefix)
+	err := each(m.maps[kernelMapLbRanges], func(k kernelLbRange, _ uint32) bool {
+		ranges[k.Set] = append(ranges[k.Set], fromKernelRange(k))
+		m.lastSet = max(m.lastSet, k.Set)
+		return true
+	})
+	if err != nil {
+		return nil, fmt.Errorf("ranges of clients: %w", err)
+	}
+	for _, list := range ranges {
+		slices.SortFunc(list, netip.Prefix.Compare)
+	}
+	return ranges, nil
 }
 
 // Services implements datapath.Services.
@@ -99,24 +124,25 @@ func (m *Maps) UpsertService(s datapath.Service) error {
 	if err := s.Validate(); err != nil {
 		return err
 	}
+	if m.hasService(s) {
+		return nil
+	}
+	cells := cellsOf(s) // takes a while: others need not wait for it
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	old, known := m.services[s.ServiceFrontend]
-	if known && old.row.Equal(s) && (old.set != 0) == (len(s.Backends) > 0) {
-		return nil
-	}
-	s.Backends = slices.Clone(s.Backends)
+	s.Backends, s.Sources = slices.Clone(s.Backends), slices.Clone(s.Sources)
 	next := serviceState{row: s, set: old.set}
-	if !known || !slices.Equal(old.row.Backends, s.Backends) {
+	if !known || !old.row.SameSet(s) {
 		next.set = 0
-		if len(s.Backends) > 0 {
+		if needsSet(s) {
 			next.set = m.freeSet()
-			if err := m.writeSet(next); err != nil {
+			if err := m.writeSet(next, cells); err != nil {
 				return fmt.Errorf("service %s: write %d backends: %w", s.ServiceFrontend, len(s.Backends), errors.Join(err, m.deleteSet(next)))
 			}
 		}
 	}
-	v := kernelLbService{Set: next.set, Count: uint32(len(s.Backends)), Affinity: affinityTicks(s.Affinity), Id: s.ID}
+	v := kernelLbService{Set: next.set, Count: uint32(len(s.Backends)), Affinity: affinityTicks(s.Affinity), Id: s.ID, Flags: serviceFlags(s)}
 	if err := m.maps[kernelMapLbServices].Put(toKernelFrontend(s.ServiceFrontend), v); err != nil {
 		if next.set != old.set {
 			err = errors.Join(err, m.deleteSet(next))
@@ -131,6 +157,36 @@ func (m *Maps) UpsertService(s datapath.Service) error {
 	}
 	return nil
 }
+
+// hasService says whether a row is as it should be.
+func (m *Maps) hasService(s datapath.Service) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	old, known := m.services[s.ServiceFrontend]
+	return known && old.row.Equal(s) && (old.set != 0) == needsSet(s)
+}
+
+// Flags of a frontend's row, as in bpf/lib/maps.h.
+const (
+	lbElsewhere  = 1 << 0
+	lbRestricted = 1 << 1
+	lbConsistent = 1 << 2
+)
+
+func serviceFlags(s datapath.Service) (flags uint32) {
+	for _, f := range []struct {
+		on  bool
+		bit uint32
+	}{{s.Elsewhere, lbElsewhere}, {s.Restricted, lbRestricted}, {s.Consistent, lbConsistent}} {
+		if f.on {
+			flags |= f.bit
+		}
+	}
+	return flags
+}
+
+// needsSet says whether anything stands under the number of the row's set.
+func needsSet(s datapath.Service) bool { return len(s.Backends) > 0 || len(s.Sources) > 0 }
 
 // freeSet returns a number that no set has, nor had lately.
 func (m *Maps) freeSet() uint32 {
@@ -166,20 +222,95 @@ func (s serviceState) members() (keys []kernelLbMember, values []uint32) {
 	return keys, values
 }
 
-func (m *Maps) writeSet(s serviceState) error {
+func (m *Maps) writeSet(s serviceState, cells []kernelLbCells) error {
 	slots, backends := s.slots()
 	if _, err := putAll(m.maps[kernelMapLbSlots], slots, backends); err != nil {
 		return err
 	}
 	members, values := s.members()
-	_, err := putAll(m.maps[kernelMapLbMembers], members, values)
-	return err
+	if _, err := putAll(m.maps[kernelMapLbMembers], members, values); err != nil {
+		return err
+	}
+	for _, k := range s.ranges() {
+		if err := m.maps[kernelMapLbRanges].Put(k, uint32(1)); err != nil {
+			return fmt.Errorf("ranges of clients: %w", classify(err))
+		}
+	}
+	if _, err := putAll(m.maps[kernelMapLbTables], s.parts(), cells); err != nil {
+		return fmt.Errorf("table of cells (see --bpf-lb-maglev-map-max): %w", err)
+	}
+	return nil
 }
 
 func (m *Maps) deleteSet(s serviceState) error {
 	slots, _ := s.slots()
 	members, _ := s.members()
-	return errors.Join(deleteAll(m.maps[kernelMapLbSlots], slots), deleteAll(m.maps[kernelMapLbMembers], members))
+	errs := []error{deleteAll(m.maps[kernelMapLbTables], s.parts()), deleteAll(m.maps[kernelMapLbMembers], members)}
+	for _, k := range s.ranges() {
+		errs = append(errs, deleteOne(m.maps[kernelMapLbRanges], k))
+	}
+	// The slots go last: while they are there, the number of the set is not given to another.
+	return errors.Join(append(errs, deleteAll(m.maps[kernelMapLbSlots], slots))...)
+}
+
+// deleteOne removes an entry of a trie, which takes no batches; one that is absent doesn't matter.
+func deleteOne[K any](m *ebpf.Map, k K) error {
+	if err := m.Delete(k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return err
+	}
+	return nil
+}
+
+// The address is in its IPv6 form, and before it stands the number of the set.
+func (s serviceState) ranges() (keys []kernelLbRange) {
+	for _, p := range s.row.Sources {
+		bits := uint32(32 + p.Bits())
+		if p.Addr().Is4() {
+			bits += 96
+		}
+		keys = append(keys, kernelLbRange{Bits: bits, Set: s.set, Addr: toKernelAddr(p.Addr())})
+	}
+	return keys
+}
+
+func fromKernelRange(k kernelLbRange) netip.Prefix {
+	a, bits := netip.AddrFrom16(k.Addr.B), int(k.Bits)-32
+	if a.Is4In6() && bits >= 96 {
+		return netip.PrefixFrom(a.Unmap(), bits-96)
+	}
+	return netip.PrefixFrom(a, bits)
+}
+
+// parts are the keys of the set's table, if it has one.
+func (s serviceState) parts() (keys []kernelLbPart) {
+	if !hasTable(s.row) {
+		return nil
+	}
+	for i := range uint32(tableParts) {
+		keys = append(keys, kernelLbPart{Set: s.set, Part: i})
+	}
+	return keys
+}
+
+// A table and its parts, as in bpf/lib/maps.h.
+const (
+	tableCells = datapath.MaxConsistentBackends
+	partCells  = len(kernelLbCells{}.Slot)
+	tableParts = (tableCells + partCells - 1) / partCells
+)
+
+func hasTable(s datapath.Service) bool { return s.Consistent && len(s.Backends) > 0 }
+
+// cellsOf returns the parts of a row's table, if it has one.
+func cellsOf(s datapath.Service) []kernelLbCells {
+	if !hasTable(s) {
+		return nil
+	}
+	cells := make([]kernelLbCells, tableParts)
+	for i, slot := range service.Maglev(s.Backends, tableCells) {
+		cells[i/partCells].Slot[i%partCells] = slot
+	}
+	return cells
 }
 
 // DeleteService implements datapath.Services.
@@ -210,6 +341,8 @@ func (m *Maps) PruneServiceSets() error {
 	}
 	var slots []kernelLbSlot
 	var members []kernelLbMember
+	var parts []kernelLbPart
+	var ranges []kernelLbRange
 	err := errors.Join(
 		each(m.maps[kernelMapLbSlots], func(k kernelLbSlot, _ kernelLbBackend) bool {
 			if !used[k.Set] {
@@ -222,9 +355,25 @@ func (m *Maps) PruneServiceSets() error {
 				members = append(members, k)
 			}
 			return true
+		}),
+		each(m.maps[kernelMapLbTables], func(k kernelLbPart, _ kernelLbCells) bool {
+			if !used[k.Set] {
+				parts = append(parts, k)
+			}
+			return true
+		}),
+		each(m.maps[kernelMapLbRanges], func(k kernelLbRange, _ uint32) bool {
+			if !used[k.Set] {
+				ranges = append(ranges, k)
+			}
+			return true
 		}))
 	if err == nil {
-		err = errors.Join(deleteAll(m.maps[kernelMapLbSlots], slots), deleteAll(m.maps[kernelMapLbMembers], members))
+		err = errors.Join(
+			deleteAll(m.maps[kernelMapLbSlots], slots), deleteAll(m.maps[kernelMapLbMembers], members), deleteAll(m.maps[kernelMapLbTables], parts))
+	}
+	for _, k := range ranges {
+		err = errors.Join(err, deleteOne(m.maps[kernelMapLbRanges], k))
 	}
 	if err != nil {
 		return fmt.Errorf("services: remove backends of no frontend: %w", err)

@@ -3,6 +3,7 @@ package services
 import (
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -41,6 +42,20 @@ func addresses(list []string) []netip.Addr {
 	return out
 }
 
+// sources returns the ranges of clients that a balancer's addresses are for, and whether there are any: one that cannot be read lets
+// nobody in, but the others still restrict.
+func sources(list []string) (restricted bool, out []netip.Prefix) {
+	for _, s := range list {
+		// As Kubernetes reads it: with blanks around, and with bits beyond the mask.
+		p, err := netip.ParsePrefix(strings.TrimSpace(s))
+		if err != nil || p.Addr().Is4In6() {
+			continue
+		}
+		out = append(out, p.Masked())
+	}
+	return len(list) > 0, out
+}
+
 // fromService says what a Service asks for. One that asks for nothing here, as one of type ExternalName, has no addresses.
 func fromService(o *corev1.Service) service.Service {
 	s := service.Service{Name: service.Name{Namespace: o.Namespace, Name: o.Name}, Created: o.CreationTimestamp.Time}
@@ -66,6 +81,7 @@ func fromService(o *corev1.Service) service.Service {
 			}
 		}
 		s.LoadBalancerIPs = addresses(list)
+		s.Restricted, s.Sources = sources(o.Spec.LoadBalancerSourceRanges)
 	}
 	for _, p := range o.Spec.Ports {
 		proto, known := protocol(p.Protocol)

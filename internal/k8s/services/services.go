@@ -26,6 +26,8 @@ type Config struct {
 	NodeName string
 	// NodeAddrs are the node's addresses at which node ports and host ports are served.
 	NodeAddrs []netip.Addr
+	// Consistent has clients outside be given the same backend by every node.
+	Consistent bool
 	// Kernel is where the rows go.
 	Kernel datapath.Services
 	// Log receives what goes wrong; nil discards it.
@@ -80,7 +82,7 @@ func (s *Services) Status() table.Summary { return s.reconciler.Summary() }
 
 // local is called with mu held, or before anybody else can.
 func (s *Services) local() service.Local {
-	return service.Local{Node: s.cfg.NodeName, Zone: s.zone, Addrs: s.cfg.NodeAddrs}
+	return service.Local{Node: s.cfg.NodeName, Zone: s.zone, Addrs: s.cfg.NodeAddrs, Consistent: s.cfg.Consistent}
 }
 
 // Run follows Kubernetes until ctx ends, and returns nil then. synced is called once, when everything that exists has been

@@ -100,6 +100,12 @@ func (c *cluster) rows() []string {
 		if s.Affinity > 0 {
 			line += " for " + s.Affinity.String()
 		}
+		if s.Elsewhere {
+			line += " elsewhere"
+		}
+		if s.Restricted {
+			line += fmt.Sprint(" from ", s.Sources)
+		}
 		out = append(out, line)
 	}
 	return out
@@ -221,6 +227,7 @@ func TestFollow(t *testing.T) {
 	c.wait("hearing everything again", synced)
 	c.expect("after a restart",
 		"10.96.1.1:53/UDP [10.0.0.4:5353]", "10.96.1.1:80/TCP [10.0.0.4:8080]", "10.96.1.2:80/TCP [10.0.0.5:8080 10.0.0.6:8080] for 3h0m0s",
+		"127.0.0.1:30080/TCP from node [10.0.0.5:8080 10.0.0.6:8080] for 3h0m0s",
 		"192.168.0.1:30080/TCP [10.0.0.5:8080 10.0.0.6:8080] for 3h0m0s", "192.168.0.1:30080/TCP from outside [10.0.0.6:8080] for 3h0m0s")
 	if ops := c.kernel.Ops()[calls:]; slices.Contains(ops, "Maps.DeleteService") {
 		t.Errorf("rows that stayed were deleted: %v", ops)
@@ -232,5 +239,41 @@ func TestFollow(t *testing.T) {
 	c.server.Stop()
 	time.Sleep(time.Second)
 	c.expect("without a server", "10.96.1.1:53/UDP [10.0.0.4:5353]", "10.96.1.1:80/TCP [10.0.0.4:8080]")
+	stop()
+}
+
+// TestKinds: every kind of frontend leads where Kubernetes says, and those without backends are told apart.
+func TestKinds(t *testing.T) {
+	testenv.CheckLeaks(t)
+	c := newCluster(t)
+	there := endpoint("10.0.0.5")
+	there.NodeName = ptr("n2")
+	c.slice("lb-1", "lb", there)
+	c.service("lb", "10.96.2.1", func(s *corev1.Service) {
+		s.Spec.Type, s.Spec.Ports = corev1.ServiceTypeLoadBalancer, []corev1.ServicePort{{Name: "http", Port: 80, NodePort: 30081}}
+		s.Spec.LoadBalancerSourceRanges = []string{"10.0.0.0/8", "172.16.0.0/12", "fd00::/8"}
+		s.Spec.ExternalIPs = []string{"1.2.3.4"}
+		s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+	})
+	api := c.client.Kube.CoreV1().Services("default")
+	lb, err := api.Get(t.Context(), "lb", metav1.GetOptions{})
+	c.must(err)
+	lb.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "5.6.7.8"}, {IP: "5.6.7.9", IPMode: ptr(corev1.LoadBalancerIPModeProxy)}}
+	_, err = api.UpdateStatus(t.Context(), lb, metav1.UpdateOptions{})
+	c.must(err)
+	c.service("local", "10.96.2.2", func(s *corev1.Service) {
+		s.Spec.Ports = s.Spec.Ports[:1]
+		s.Spec.InternalTrafficPolicy = ptr(corev1.ServiceInternalTrafficPolicyLocal)
+	})
+	c.slice("local-1", "local", there)
+	c.service("empty", "10.96.2.3", func(s *corev1.Service) { s.Spec.Ports = s.Spec.Ports[:1] })
+	synced, stop := c.run()
+	c.wait("hearing everything", synced)
+	c.expect("all kinds",
+		"1.2.3.4:80/TCP [10.0.0.5:8080]", "1.2.3.4:80/TCP from outside [] elsewhere",
+		"5.6.7.8:80/TCP [10.0.0.5:8080] from [10.0.0.0/8 172.16.0.0/12]", "5.6.7.8:80/TCP from outside [] elsewhere from [10.0.0.0/8 172.16.0.0/12]",
+		"10.96.2.1:80/TCP [10.0.0.5:8080]", "10.96.2.2:80/TCP [] elsewhere", "10.96.2.3:80/TCP []",
+		"127.0.0.1:30081/TCP from node [10.0.0.5:8080]",
+		"192.168.0.1:30081/TCP [10.0.0.5:8080]", "192.168.0.1:30081/TCP from outside [] elsewhere")
 	stop()
 }

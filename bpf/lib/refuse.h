@@ -1,0 +1,184 @@
+/* The answer to a packet for a service that nobody serves: what a host answers whose port is closed, a
+ * reset to TCP and "port unreachable" to the rest. So clients know at once, instead of when they are
+ * tired of waiting. */
+#pragma once
+#include "clock.h"
+#include "config.h"
+#include "events.h"
+#include "packet.h"
+#include "rewrite.h"
+
+enum {
+	/* Answers a processor gives in a tick; more would serve those who flood others in a false name. */
+	REFUSALS_PER_TICK = 1000,
+	ANSWER_TTL = 64,
+	/* Of the packet that an ICMP error is about, eight bytes of its transport are promised. */
+	QUOTED_L4 = 8,
+};
+
+static __always_inline bool may_refuse(void)
+{
+	__u32 zero = 0, now = ct_now();
+	struct lb_refusals *r = bpf_map_lookup_elem(&lb_refused, &zero);
+
+	if (!r)
+		return false;
+	if (r->tick != now) {
+		r->tick = now;
+		r->count = 0;
+	}
+	return r->count++ < REFUSALS_PER_TICK;
+}
+
+static __always_inline __u16 fold(__u64 sum)
+{
+	sum = (sum & 0xFFFFFFFF) + (sum >> 32);
+	sum = (sum & 0xFFFF) + (sum >> 16);
+	sum = (sum & 0xFFFF) + (sum >> 16);
+	return (sum & 0xFFFF) + (sum >> 16);
+}
+
+/* The sum of the answer's pseudo-header. The question's addresses do as well: a sum knows no order. */
+static __always_inline __u64 pseudo_sum(const struct packet *p, __u32 len, __u8 proto)
+{
+	const struct addr *a = &p->src, *b = &p->dst;
+	__u64 sum = (__u64)htonl(len) + htonl(proto);
+
+	if (!p->v6)
+		return sum + a->w[3] + b->w[3];
+	return sum + a->w[0] + a->w[1] + a->w[2] + a->w[3] + b->w[0] + b->w[1] + b->w[2] + b->w[3];
+}
+
+/* Says whether the kernel has left the transport's checksum to a device: then it, or the device, will sum up
+ * what follows the question's network header, and put the result where the question has it, whatever is
+ * there by then. Destroys that checksum. Returns 1, 0 or negative on failure. */
+static __always_inline int checksum_is_left(struct __sk_buff *ctx, const struct packet *p)
+{
+	__u16 before = 0x1234, after;
+	__u32 off = p->l4 + checksum_offset(p->proto);
+
+	/* A change of what is summed up shows in a checksum that is complete, and in no other. */
+	if (bpf_skb_store_bytes(ctx, off, &before, sizeof(before), BPF_F_RECOMPUTE_CSUM) ||
+	    bpf_l4_csum_replace(ctx, off, 0, 1, sizeof(before)) ||
+	    bpf_skb_load_bytes(ctx, off, &after, sizeof(after)))
+		return -1;
+	return before == after;
+}
+
+/* Writes the network header of an answer whose transport header has been written. */
+static __noinline __maybe_unused int answer_network(struct __sk_buff *ctx, const struct packet *p, __u8 proto, __u32 len)
+{
+	__u8 macs[12];
+
+	if (bpf_skb_load_bytes(ctx, 0, macs + 6, 6) || bpf_skb_load_bytes(ctx, 6, macs, 6) ||
+	    bpf_skb_store_bytes(ctx, 0, macs, sizeof(macs), 0))
+		return DROP_ENCAP_FAILED;
+	if (p->v6) {
+		struct ipv6_header ip = {
+			.version_class = 6 << 4, .payload_len = htons(len), .next = proto, .hop_limit = ANSWER_TTL,
+		};
+
+		memcpy(ip.src, p->dst.w, sizeof(ip.src));
+		memcpy(ip.dst, p->src.w, sizeof(ip.dst));
+		return bpf_skb_store_bytes(ctx, ETH_LEN, &ip, sizeof(ip), BPF_F_RECOMPUTE_CSUM) ? DROP_ENCAP_FAILED : 0;
+	}
+	struct ipv4_header ip = {
+		.version_ihl = 4 << 4 | 5, .total_len = htons(sizeof(ip) + len), .frag = htons(0x4000), .ttl = ANSWER_TTL,
+		.proto = proto, .src = p->dst.w[3], .dst = p->src.w[3],
+	};
+	ip.check = ~fold((__u32)bpf_csum_diff(NULL, 0, (__u32 *)&ip, sizeof(ip), 0));
+	return bpf_skb_store_bytes(ctx, ETH_LEN, &ip, sizeof(ip), BPF_F_RECOMPUTE_CSUM) ? DROP_ENCAP_FAILED : 0;
+}
+
+/* Turns a TCP segment into the reset that answers it (RFC 9293 3.10.7.1). */
+static __noinline __maybe_unused int answer_reset(struct __sk_buff *ctx, const struct packet *p)
+{
+	struct tcp_header in, out = {.src = p->dport, .dst = p->sport, .offset = 5 << 4};
+
+	if (READ_L4(ctx, p, p->l4, &in))
+		return DROP_MALFORMED;
+	if (in.flags & TCP_ACK) {
+		out.seq = in.ack;
+		out.flags = TCP_RST;
+	} else {
+		__u32 used = p->end - p->l4 - (in.offset >> 4) * 4;
+
+		used += !!(in.flags & TCP_SYN) + !!(in.flags & TCP_FIN);
+		out.ack = htonl(ntohl(in.seq) + used);
+		out.flags = TCP_RST | TCP_ACK;
+	}
+	int left = checksum_is_left(ctx, p);
+	if (left < 0 || bpf_skb_change_tail(ctx, p->l4 + sizeof(out), 0))
+		return DROP_ENCAP_FAILED;
+	__u64 sum = pseudo_sum(p, sizeof(out), PROTO_TCP);
+	/* What is left to a device is the sum of all but the pseudo-header. */
+	if (!left)
+		sum = (__u16)~fold(sum + (__u32)bpf_csum_diff(NULL, 0, (__u32 *)&out, sizeof(out), 0));
+	out.check = left ? fold(sum) : sum;
+	if (bpf_skb_store_bytes(ctx, p->l4, &out, sizeof(out), BPF_F_RECOMPUTE_CSUM))
+		return DROP_ENCAP_FAILED;
+	return answer_network(ctx, p, PROTO_TCP, sizeof(out));
+}
+
+/* Turns a datagram into the ICMP error that says that nobody takes it. */
+static __noinline __maybe_unused int answer_unreachable(struct __sk_buff *ctx, const struct packet *p)
+{
+	struct {
+		struct icmp_header icmp;
+		__u8 quoted[sizeof(struct ipv6_header) + QUOTED_L4];
+	} out = {.icmp.type = ICMP_UNREACHABLE, .icmp.code = 3};
+	__u32 header = sizeof(struct ipv4_header), len = sizeof(out.icmp) + header + QUOTED_L4;
+	__u8 proto = PROTO_ICMP;
+	__u64 sum = 0;
+
+	if (p->v6) {
+		header = sizeof(struct ipv6_header);
+		len = sizeof(out);
+		proto = PROTO_ICMPV6;
+		out.icmp.type = ICMPV6_UNREACHABLE;
+		out.icmp.code = 4;
+		sum = pseudo_sum(p, len, proto);
+	}
+	/* Read before anything is changed. */
+	if (p->v6 ? bpf_skb_load_bytes(ctx, ETH_LEN, out.quoted, sizeof(struct ipv6_header) + QUOTED_L4) :
+		    bpf_skb_load_bytes(ctx, ETH_LEN, out.quoted, sizeof(struct ipv4_header) + QUOTED_L4))
+		return DROP_MALFORMED;
+	int left = checksum_is_left(ctx, p);
+	/* A device would spoil what of SCTP's is left to it: it knows another sum. */
+	if (left < 0 || (left && p->proto != PROTO_UDP))
+		return DROP_ENCAP_FAILED;
+	/* A sum that is left overwrites the second half of a field that nobody reads. If the message's sum is
+	 * as if that half were the pseudo-header's, then whatever is written there completes it. */
+	if (left)
+		out.icmp.seq = fold(sum);
+	else
+		out.icmp.check = ~fold(sum + (__u32)bpf_csum_diff(NULL, 0, (__u32 *)&out, sizeof(out), 0));
+	if (bpf_skb_change_tail(ctx, ETH_LEN + header + len, 0))
+		return DROP_ENCAP_FAILED;
+	if (p->v6 ? bpf_skb_store_bytes(ctx, ETH_LEN + sizeof(struct ipv6_header), &out, sizeof(out), BPF_F_RECOMPUTE_CSUM) :
+		    bpf_skb_store_bytes(ctx, ETH_LEN + sizeof(struct ipv4_header), &out,
+					sizeof(out.icmp) + sizeof(struct ipv4_header) + QUOTED_L4, BPF_F_RECOMPUTE_CSUM))
+		return DROP_ENCAP_FAILED;
+	return answer_network(ctx, p, proto, len);
+}
+
+/* Counts and reports a packet for a service without backends as dropped, and turns it into the answer that
+ * refuses it, with the hardware addresses swapped. Returns 0 if there is an answer to send, or the drop
+ * reason. Nothing is answered to resets, to fragments, whose rest would be refused again, and to packets with
+ * options, which nobody sends to a service. */
+static __noinline __maybe_unused int refuse(struct __sk_buff *ctx, const struct packet *p, struct report *report)
+{
+	__u32 plain = ETH_LEN + (p->v6 ? sizeof(struct ipv6_header) : sizeof(struct ipv4_header));
+
+	if (p->fragment || p->l4 != plain || p->kind != KIND_FLOW || (p->tcp_flags & TCP_RST) || !may_refuse())
+		return DROP_NO_BACKEND;
+	report->reason = DROP_NO_BACKEND;
+	count(ctx, DROP_NO_BACKEND, report->direction);
+	if (unlikely(monitor_flags() & MONITOR_DROPS)) {
+		report->type = EVENT_DROP;
+		emit(ctx, report);
+	}
+	if (p->proto == PROTO_TCP)
+		return answer_reset(ctx, p);
+	return answer_unreachable(ctx, p);
+}
