@@ -677,7 +677,7 @@ type FrontendAddress struct {
 	Port     int    `json:"port,omitempty,omitzero"`
 	Protocol string `json:"protocol,omitempty,omitzero"`
 
-	// Scope external, or internal if it is for the node's pods and processes alone
+	// Scope external; internal if it is for the node's pods and processes alone; node, as Hawser says, if it is for the processes alone
 	Scope string `json:"scope,omitempty,omitzero"`
 }
 
@@ -903,16 +903,26 @@ type MapPolicyDirection string
 
 // MapService Hawser: row of the map services
 type MapService struct {
-	AffinitySeconds int      `json:"affinity-seconds,omitempty,omitzero"`
-	Backends        []string `json:"backends,omitempty,omitzero"`
+	AffinitySeconds int `json:"affinity-seconds,omitempty,omitzero"`
+
+	// Algorithm random or maglev
+	Algorithm string   `json:"algorithm,omitempty,omitzero"`
+	Backends  []string `json:"backends,omitempty,omitzero"`
+
+	// Elsewhere There are backends, but none to which it may lead
+	Elsewhere bool `json:"elsewhere,omitempty,omitzero"`
 
 	// Frontend Address and port
 	Frontend string `json:"frontend"`
 	ID       int    `json:"id,omitempty,omitzero"`
 	Proto    string `json:"proto"`
 
-	// Scope Whose packets it leads: inside or outside of the cluster
-	Scope string `json:"scope"`
+	// Restricted It serves nobody but who is in the source-ranges
+	Restricted bool `json:"restricted,omitempty,omitzero"`
+
+	// Scope Whose packets it leads: those from inside or outside of the cluster, or node, those of the node's own processes alone
+	Scope        string   `json:"scope"`
+	SourceRanges []string `json:"source-ranges,omitempty,omitzero"`
 }
 
 // Masquerading defines model for Masquerading.
@@ -1209,12 +1219,24 @@ type Service struct {
 // ServiceFlags defines model for ServiceFlags.
 type ServiceFlags struct {
 	// AffinitySeconds Hawser: how long a client keeps its backend; 0 if it need not
-	AffinitySeconds int    `json:"affinitySeconds,omitempty,omitzero"`
-	Name            string `json:"name,omitempty,omitzero"`
-	Namespace       string `json:"namespace,omitempty,omitzero"`
+	AffinitySeconds int `json:"affinitySeconds,omitempty,omitzero"`
+
+	// Algorithm Hawser: how a backend is chosen: random or maglev
+	Algorithm string `json:"algorithm,omitempty,omitzero"`
+
+	// Elsewhere Hawser: there are backends, but none to which the frontend may lead; clients get no answer
+	Elsewhere bool   `json:"elsewhere,omitempty,omitzero"`
+	Name      string `json:"name,omitempty,omitzero"`
+	Namespace string `json:"namespace,omitempty,omitzero"`
 
 	// PortName Hawser: name of the service's port
 	PortName string `json:"portName,omitempty,omitzero"`
+
+	// Restricted Hawser: the frontend serves nobody but who is in the sourceRanges
+	Restricted bool `json:"restricted,omitempty,omitzero"`
+
+	// SourceRanges Hawser: whom the frontend serves, if it is restricted
+	SourceRanges []string `json:"sourceRanges,omitempty,omitzero"`
 
 	// TrafficPolicy Cluster or Local
 	TrafficPolicy string `json:"trafficPolicy,omitempty,omitzero"`

@@ -142,6 +142,11 @@ func (ag *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	defer kernel.Close()
+	if !cfg.EnableK8s {
+		if err := forgetServices(ctx, kernel); err != nil {
+			return err
+		}
+	}
 	links, err := link.New(link.Config{}, log.With("part", "link"))
 	if err != nil {
 		return err

@@ -1,8 +1,10 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -38,11 +40,15 @@ func serviceSpec(r service.Frontend) rest.ServiceSpec {
 		FrontendAddress: rest.FrontendAddress{IP: r.Addr.Addr().String(), Port: int(r.Addr.Port()), Protocol: proto, Scope: "internal"},
 		Flags: rest.ServiceFlags{
 			Name: r.Owner.Name, Namespace: r.Owner.Namespace, Type: r.Kind.String(), PortName: r.PortName, TrafficPolicy: "Cluster",
-			AffinitySeconds: int(r.Affinity.Seconds()),
+			AffinitySeconds: int(r.Affinity.Seconds()), Elsewhere: r.Elsewhere, Restricted: r.Restricted, SourceRanges: prefixTexts(r.Sources),
+			Algorithm: algorithm(r.Service),
 		},
 	}
-	if r.Scope == datapath.ServiceOutside {
+	switch r.Scope {
+	case datapath.ServiceOutside:
 		spec.FrontendAddress.Scope = "external"
+	case datapath.ServiceNode:
+		spec.FrontendAddress.Scope = "node"
 	}
 	if r.Local {
 		spec.Flags.TrafficPolicy = "Local"
@@ -51,6 +57,20 @@ func serviceSpec(r service.Frontend) rest.ServiceSpec {
 		spec.BackendAddresses = append(spec.BackendAddresses, rest.BackendAddress{IP: b.Addr().String(), Port: int(b.Port()), Protocol: proto, State: "active"})
 	}
 	return spec
+}
+
+func algorithm(s datapath.Service) string {
+	if s.Consistent {
+		return lbMaglev
+	}
+	return lbRandom
+}
+
+func prefixTexts(list []netip.Prefix) (out []string) {
+	for _, p := range list {
+		out = append(out, p.String())
+	}
+	return out
 }
 
 func (a *api) readServiceMap() ([]rest.BPFMapEntry, error) {
@@ -62,13 +82,23 @@ func (a *api) readServiceMap() ([]rest.BPFMapEntry, error) {
 	for _, r := range rows {
 		e := rest.MapService{
 			Frontend: r.Addr.String(), Proto: datapath.ProtocolName(r.Proto), Scope: r.Scope.String(), ID: int(r.ID), AffinitySeconds: int(r.Affinity.Seconds()),
+			Elsewhere: r.Elsewhere, Restricted: r.Restricted, SourceRanges: prefixTexts(r.Sources), Algorithm: algorithm(r),
 		}
 		for _, b := range r.Backends {
 			e.Backends = append(e.Backends, b.String())
 		}
-		value := "nobody"
-		if len(e.Backends) > 0 {
+		value := "nobody, refused"
+		switch {
+		case len(e.Backends) > 0:
 			value = strings.Join(e.Backends, ", ")
+		case r.Elsewhere:
+			value = "nobody here, dropped"
+		}
+		if r.Consistent {
+			value += " by " + lbMaglev
+		}
+		if r.Restricted {
+			value += " for " + cmp.Or(strings.Join(e.SourceRanges, ", "), "no client")
 		}
 		out = append(out, rest.BPFMapEntry{Key: fmt.Sprintf("%s from %s", r.ServiceFrontend, r.Scope), Value: value, Service: e})
 	}

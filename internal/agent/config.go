@@ -61,6 +61,10 @@ type Config struct {
 	// empty for the mounted hierarchy.
 	KubeProxyReplacement bool
 	CgroupRoot           string
+	// LBAlgorithm is how a backend is chosen for a client outside of the cluster, random or maglev, and LBMode how its packets reach
+	// one on another node: snat.
+	LBAlgorithm string
+	LBMode      string
 
 	KVStore                  string // a kind of store, or empty for a node on its own
 	KVStoreOpts              map[string]string
@@ -112,6 +116,12 @@ type Config struct {
 	APIAccess      []string
 }
 
+// The ways to choose a backend.
+const (
+	lbRandom = "random"
+	lbMaglev = "maglev"
+)
+
 // Defaults returns the configuration of an agent that is told nothing.
 func Defaults() Config {
 	host, _ := os.Hostname() // empty on failure: Validate then asks for --node-name
@@ -119,6 +129,7 @@ func Defaults() Config {
 		LogFormat: "text", SocketPath: "/var/run/cilium/cilium.sock", StateDir: "/var/run/cilium", BPFRoot: "/sys/fs/bpf",
 		ClusterName: "default", MaxConnectedClusters: 255, NodeName: host,
 		EnableIPv4: true, EnableIPv6: true,
+		LBAlgorithm: lbRandom, LBMode: "snat",
 		RoutingMode: "tunnel", TunnelProtocol: "vxlan", TunnelPort: 8472, MasqueradeIPv4: true, MasqueradeIPv6: true,
 		ClusterMesh: clustermesh.Defaults(), EnablePolicy: "default", AllowLocalhost: "auto", PolicyDefaultLocalCluster: true, NonDefaultDeny: true,
 		EnableK8s: k8s.InPod(), K8s: k8s.Defaults(), Policies: policies.Defaults(), CRDWait: 5 * time.Minute, IPAM: ipamClusterPool,
@@ -163,6 +174,9 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.KubeProxyReplacement, "kube-proxy-replacement", c.KubeProxyReplacement,
 		"lead the node's own processes, and clients outside of the cluster, to services; without it that is kube-proxy's, and pods' traffic alone is ours")
 	fs.StringVar(&c.CgroupRoot, "cgroup-root", c.CgroupRoot, "cgroup (version 2) of the node's own processes; where such cgroups are mounted by default")
+	fs.StringVar(&c.LBAlgorithm, "bpf-lb-algorithm", c.LBAlgorithm,
+		"how a backend is chosen for a client outside of the cluster: random, or maglev, by which all nodes choose the same")
+	fs.StringVar(&c.LBMode, "bpf-lb-mode", c.LBMode, "how packets of clients outside reach a backend on another node: snat, in this node's name")
 	fs.StringVar(&c.KVStore, "kvstore", c.KVStore, "key-value store shared by the nodes: "+strings.Join(dial.Kinds(), " or ")+"; empty for a node on its own")
 	dial.OptionsVar(fs, &c.KVStoreOpts, "kvstore-opt", "options of the key-value store, such as etcd.address=http://10.0.0.1:2379, etcd.config=/path or consul.address=10.0.0.1:8500")
 	fs.DurationVar(&c.KVStoreLeaseTTL, "kvstore-lease-ttl", c.KVStoreLeaseTTL, "how long this node's keys outlive it, 25s to 24h")
@@ -260,6 +274,12 @@ func (c *Config) Validate() error {
 	}
 	oneOf("log-format", c.LogFormat, "text", "json")
 	oneOf("routing-mode", c.RoutingMode, "tunnel", "native")
+	oneOf("bpf-lb-algorithm", c.LBAlgorithm, lbRandom, lbMaglev)
+	if c.LBMode == "dsr" || c.LBMode == "hybrid" {
+		bad("--bpf-lb-mode: %s, where a backend's node answers clients directly, is not supported; use snat", c.LBMode)
+	} else {
+		oneOf("bpf-lb-mode", c.LBMode, "snat")
+	}
 	oneOf("tunnel-protocol", c.TunnelProtocol, "vxlan")
 	oneOf("enable-policy", c.EnablePolicy, "default", "always", "never")
 	oneOf("allow-localhost", c.AllowLocalhost, "always", "auto", "policy")

@@ -18,6 +18,7 @@ import (
 	"github.com/hawser-net/hawser/api/rest/server"
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/api/v2alpha1"
+	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/ipcache"
@@ -31,6 +32,7 @@ import (
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/node"
 	"github.com/hawser-net/hawser/internal/policy"
+	"github.com/hawser-net/hawser/internal/service"
 )
 
 // kube is the agent's part that speaks with Kubernetes: what it hears goes into the tables that other sources fill too, and what others must know of this node
@@ -125,7 +127,9 @@ func (k *kube) join(a *api, facts nodeFacts) error {
 	if k.policies, err = policies.New(k.cfg.Policies, k.client, k.log); err != nil {
 		return err
 	}
-	k.services, err = services.New(services.Config{NodeName: k.cfg.NodeName, NodeAddrs: facts.hosts(), Kernel: a.maps, Log: k.log}, k.client)
+	k.services, err = services.New(services.Config{
+		NodeName: k.cfg.NodeName, NodeAddrs: facts.hosts(), Consistent: k.cfg.LBAlgorithm == lbMaglev, Kernel: a.maps, Log: k.log,
+	}, k.client)
 	return err
 }
 
@@ -207,6 +211,22 @@ func (k *kube) start(run *group, gate *syncGate, book *rules, heard func()) (fun
 		close(known)
 	})
 	return identitiesHeard, nil
+}
+
+// forgetServices removes services that the kernel has from when the node was one of a cluster: nobody would keep them.
+func forgetServices(ctx context.Context, kernel datapath.Services) error {
+	have, err := kernel.Services()
+	if err != nil || len(have) == 0 {
+		return err
+	}
+	none := service.New(service.Local{}).Table()
+	if err := service.NewMaps(kernel, func() {}).Prune(ctx, none.All()); err != nil {
+		return fmt.Errorf("remove the services of a former cluster: %w", err)
+	}
+	if err := service.NewFlows(kernel, none).Settle(ctx); err != nil {
+		return fmt.Errorf("end flows to the services of a former cluster: %w", err)
+	}
+	return nil
 }
 
 // startRules begins to follow the rules and the services of the cluster.

@@ -68,18 +68,26 @@ func (a *app) bpfCommand() *cobra.Command {
 		},
 		{
 			use: "lb", name: "services", short: "frontends of services and their backends",
-			header: []string{"FRONTEND", "PROTO", "FROM", "AFFINITY", "BACKENDS"},
+			header: []string{"FRONTEND", "PROTO", "FROM", "CHOICE", "BACKENDS"},
 			row: func(e rest.BPFMapEntry) []any {
 				s := e.Service
-				affinity := ""
+				choice := s.Algorithm
 				if s.AffinitySeconds > 0 {
-					affinity = (time.Duration(s.AffinitySeconds) * time.Second).String()
+					choice += ", kept for " + (time.Duration(s.AffinitySeconds) * time.Second).String()
 				}
 				backends := cell{strings.Join(s.Backends, ", "), plain}
-				if len(s.Backends) == 0 {
-					backends = cell{"none", bad}
+				switch {
+				case len(s.Backends) > 0:
+				case s.Elsewhere:
+					backends = cell{"none here: dropped", bad}
+				default:
+					backends = cell{"none: refused", bad}
 				}
-				return []any{s.Frontend, s.Proto, s.Scope, affinity, backends}
+				from := s.Scope
+				if s.Restricted {
+					from += ", of " + cmp.Or(strings.Join(s.SourceRanges, ", "), "nobody")
+				}
+				return []any{s.Frontend, s.Proto, from, choice, backends}
 			},
 			compare: func(x, y rest.BPFMapEntry) int {
 				return cmp.Or(strings.Compare(x.Service.Frontend, y.Service.Frontend), strings.Compare(x.Service.Proto, y.Service.Proto),

@@ -25,7 +25,8 @@ func (a *app) serviceListCommand() *cobra.Command {
 		Aliases: []string{"ls"},
 		Short:   "List the frontends of services and where they lead",
 		Long: "List the frontends of services and where they lead on this node. A frontend is an address, port and protocol; one that is for clients outside\n" +
-			"of the cluster has a row of its own, because it may lead elsewhere. `hawser bpf lb list` shows what the kernel has.",
+			"of the cluster has a row of its own, because it may lead elsewhere; so has one that only the node's own processes have (127.0.0.1). A row without\n" +
+			"backends says what becomes of clients: they are refused, or dropped if there are backends to which this row may not lead. `hawser bpf lb list` shows what the kernel has.",
 		Example: "  hawser service list\n  hawser service list -o jsonpath='{[*].spec.frontend-address.ip}'",
 		Args:    cobra.NoArgs,
 	}
@@ -42,11 +43,8 @@ func (a *app) serviceListCommand() *cobra.Command {
 			t := a.table("SERVICE", "PORT", "TYPE", "FRONTEND", "FROM", "BACKENDS")
 			for _, s := range list {
 				f := s.Spec.FrontendAddress
-				from := "inside"
-				if f.Scope == "external" {
-					from = "outside"
-				}
-				t.row(serviceName(s.Spec), s.Spec.Flags.PortName, serviceType(s.Spec.Flags), addressText(f.IP, f.Port)+"/"+f.Protocol, from, backendsText(s.Spec.BackendAddresses))
+				t.row(serviceName(s.Spec), s.Spec.Flags.PortName, serviceType(s.Spec.Flags), addressText(f.IP, f.Port)+"/"+f.Protocol,
+					serviceFrom(f, s.Spec.Flags), backendsText(s.Spec))
 			}
 			return t.write(w)
 		})
@@ -62,6 +60,9 @@ func serviceType(f rest.ServiceFlags) string {
 	if f.TrafficPolicy == "Local" {
 		s += ",local"
 	}
+	if f.Algorithm == "maglev" {
+		s += ",maglev"
+	}
 	if f.AffinitySeconds > 0 {
 		s += fmt.Sprintf(",affinity=%ds", f.AffinitySeconds)
 	}
@@ -70,12 +71,31 @@ func serviceType(f rest.ServiceFlags) string {
 
 func addressText(ip string, port int) string { return net.JoinHostPort(ip, strconv.Itoa(port)) }
 
-func backendsText(list []rest.BackendAddress) any {
-	if len(list) == 0 {
-		return cell{"none", bad}
+// serviceFrom says whose packets a frontend leads.
+func serviceFrom(f rest.FrontendAddress, flags rest.ServiceFlags) string {
+	from := "inside"
+	switch f.Scope {
+	case "external":
+		from = "outside"
+	case "node":
+		from = "node"
+	}
+	if flags.Restricted {
+		from += ", of " + cmp.Or(strings.Join(flags.SourceRanges, ", "), "nobody")
+	}
+	return from
+}
+
+// backendsText tells the backends, or what becomes of clients without one.
+func backendsText(s rest.ServiceSpec) any {
+	if len(s.BackendAddresses) == 0 && s.Flags.Elsewhere {
+		return cell{"none here: dropped", bad}
+	}
+	if len(s.BackendAddresses) == 0 {
+		return cell{"none: refused", bad}
 	}
 	var out []string
-	for _, b := range list {
+	for _, b := range s.BackendAddresses {
 		out = append(out, addressText(b.IP, b.Port))
 	}
 	return strings.Join(out, ", ")

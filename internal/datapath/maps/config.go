@@ -1,6 +1,7 @@
 package maps
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -37,7 +38,7 @@ type Config struct {
 	Affinities      int
 	Sockets         int
 	// ConsistentServices is the number of frontends that have a table of cells, of 36 kB each, and SourceRanges that of the
-	// ranges of clients of all frontends together.
+	// ranges of clients of all frontends together. 0 means the default, as it does in the field's configurations.
 	ConsistentServices int
 	SourceRanges       int
 	// Fragments is the number of fragmented packets under way; the oldest go first.
@@ -78,8 +79,8 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.IntVar(&c.ServiceBackends, "bpf-lb-service-backend-map-max", c.ServiceBackends, "most backends of all frontends together")
 	fs.IntVar(&c.Affinities, "bpf-lb-affinity-map-max", c.Affinities, "most clients whose backend is remembered")
 	fs.IntVar(&c.Sockets, "bpf-lb-sock-rev-map-max", c.Sockets, "most addresses of services in use by the node's own sockets, their backends counted too")
-	fs.IntVar(&c.ConsistentServices, "bpf-lb-maglev-map-max", c.ConsistentServices, "most frontends whose backends are chosen by Maglev, of 36 kB each")
-	fs.IntVar(&c.SourceRanges, "bpf-lb-source-range-map-max", c.SourceRanges, "most ranges of clients of all frontends together")
+	fs.IntVar(&c.ConsistentServices, "bpf-lb-maglev-map-max", c.ConsistentServices, "most frontends whose backends are chosen by Maglev, of 36 kB each; 0 for the default")
+	fs.IntVar(&c.SourceRanges, "bpf-lb-source-range-map-max", c.SourceRanges, "most ranges of clients of all frontends together; 0 for the default")
 	fs.IntVar(&c.Fragments, "bpf-fragments-map-max", c.Fragments, "most fragmented packets under way")
 	fs.IntVar(&c.EventBytes, "bpf-events-bytes", c.EventBytes, "size of the event buffer in bytes, a power of two")
 }
@@ -108,8 +109,8 @@ func (c Config) Validate() error {
 		{"bpf-lb-service-backend-map-max", c.ServiceBackends, 1},
 		{"bpf-lb-affinity-map-max", c.Affinities, 128},
 		{"bpf-lb-sock-rev-map-max", c.Sockets, 128},
-		{"bpf-lb-maglev-map-max", c.ConsistentServices, 1},
-		{"bpf-lb-source-range-map-max", c.SourceRanges, 1},
+		{"bpf-lb-maglev-map-max", c.ConsistentServices, 0},
+		{"bpf-lb-source-range-map-max", c.SourceRanges, 0},
 		{"bpf-events-bytes", c.EventBytes, 4096},
 	} {
 		if s.n < s.min || s.n > 1<<26 {
@@ -138,8 +139,8 @@ func (c Config) entries() map[string]int {
 		kernelMapLbMembers:     c.ServiceBackends,
 		kernelMapLbAffinity:    c.Affinities,
 		kernelMapLbSockets:     c.Sockets,
-		kernelMapLbTables:      c.ConsistentServices * tableParts,
-		kernelMapLbRanges:      c.SourceRanges,
+		kernelMapLbTables:      cmp.Or(c.ConsistentServices, Defaults().ConsistentServices) * tableParts,
+		kernelMapLbRanges:      cmp.Or(c.SourceRanges, Defaults().SourceRanges),
 		kernelMapFragments:     c.Fragments,
 		kernelMapEvents:        c.EventBytes,
 	}
