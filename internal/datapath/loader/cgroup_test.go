@@ -240,6 +240,39 @@ func TestNodesOwnProcesses(t *testing.T) {
 			}
 		}
 	}
+	// A node's own ports at any of its addresses for itself: for its processes, not for pods.
+	own4, own6 := netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback()
+	for _, at := range []netip.Addr{own4, own6} {
+		for _, proto := range []uint8{6, 17} {
+			s := datapath.Service{ServiceFrontend: datapath.ServiceFrontend{Addr: netip.AddrPortFrom(at, 80), Proto: proto, Scope: datapath.ServiceNode}, ID: 8}
+			for _, to := range b.addrs() {
+				if to.Is4() == at.Is4() {
+					s.Backends = append(s.Backends, netip.AddrPortFrom(to, service))
+				}
+			}
+			must(t, n1.maps.UpsertService(s))
+		}
+	}
+	for _, at := range []netip.Addr{own4, netip.MustParseAddr("127.0.0.5"), own6} {
+		for _, network := range []string{"tcp", "udp", "unconnected"} {
+			try("the node to itself", n1.ns, network, at, outcome{Peer: netip.AddrPortFrom(at, 80).String(), Got: "b"})
+		}
+		try("a pod to itself", a.ns, "tcp", at, outcome{Err: "refused"})
+	}
+	// What a process is told of services that are not for it.
+	for _, vip := range []netip.Addr{vip4, vip6} {
+		n1.publish(t, func(s *datapath.Service) { s.Elsewhere = true })
+		try("the node, to backends elsewhere", n1.ns, "tcp", vip, outcome{Err: "no route to host"})
+		n1.publish(t, func(s *datapath.Service) { s.Restricted = true }, b)
+		try("the node, not in the ranges", n1.ns, "tcp", vip, outcome{Err: "not permitted"})
+		n1.publish(t, func(s *datapath.Service) {
+			s.Restricted, s.Sources = true, []netip.Prefix{netip.PrefixFrom(n1.cfg.NodeIPv4, 24).Masked()}
+			if s.Addr.Addr().Is6() {
+				s.Sources = []netip.Prefix{netip.PrefixFrom(n1.cfg.NodeIPv6, 64).Masked()}
+			}
+		}, b)
+		try("the node, in the ranges", n1.ns, "tcp", vip, outcome{Peer: netip.AddrPortFrom(vip, 80).String(), Got: "b"})
+	}
 	// An address that is no service's is the process's own business.
 	if got := clientIn(t, n1.ns, cgroup, "tcp", netip.AddrPortFrom(a.ep.IPv4, service)); got.Got != "a" {
 		t.Errorf("the node to a pod directly: %+v", got)
