@@ -83,6 +83,8 @@ type Config struct {
 	IdentityMode string
 	// ManagementMode and ManageCID say together who makes identities; see management.
 	ManagementMode, ManageCID string
+	// PodReadiness is loose, or strict for pods with a readiness gate to wait until the cluster is told of their identity.
+	PodReadiness string
 	// IPAM is who says which addresses this node's pods get, where IPv4Range and IPv6Range do not: kubernetes or cluster-pool.
 	IPAM string
 
@@ -132,7 +134,7 @@ func Defaults() Config {
 		LBAlgorithm: lbRandom, LBMode: "snat",
 		RoutingMode: "tunnel", TunnelProtocol: "vxlan", TunnelPort: 8472, MasqueradeIPv4: true, MasqueradeIPv6: true,
 		ClusterMesh: clustermesh.Defaults(), EnablePolicy: "default", AllowLocalhost: "auto", PolicyDefaultLocalCluster: true, NonDefaultDeny: true,
-		EnableK8s: k8s.InPod(), K8s: k8s.Defaults(), Policies: policies.Defaults(), CRDWait: 5 * time.Minute, IPAM: ipamClusterPool,
+		EnableK8s: k8s.InPod(), K8s: k8s.Defaults(), Policies: policies.Defaults(), CRDWait: 5 * time.Minute, IPAM: ipamClusterPool, PodReadiness: readinessLoose,
 		FixedIdentities: map[string]string{}, AllocationTimeout: 2 * time.Minute, AllocationSync: 5 * time.Minute,
 		CTTCP: 8000 * time.Second, CTTCPSyn: time.Minute, CTTCPFin: 10 * time.Second, CTAny: time.Minute,
 		CTInterval: 30 * time.Second, Maps: maps.Defaults(),
@@ -195,6 +197,8 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 		"who makes identities: agent (the default), operator or both; with operator a pod whose identity is not known yet starts with a temporary one")
 	fs.StringVar(&c.ManageCID, identity.ManageCIDFlag, c.ManageCID, "true is the same as --identity-management-mode=operator, false the same as agent")
 	fs.Lookup(identity.ManageCIDFlag).NoOptDefVal = "true"
+	fs.StringVar(&c.PodReadiness, "pod-readiness", c.PodReadiness,
+		"when pods are ready: loose (when their containers are) or strict (those with the readiness gate network.hawser.net/identity-known when all nodes are told of their identity)")
 	fs.StringVar(&c.IPAM, "ipam", c.IPAM, "who says which addresses this node's pods get in Kubernetes, if no range is given: cluster-pool (the operator) or kubernetes (the Node)")
 	fs.StringVar(&c.EnablePolicy, "enable-policy", c.EnablePolicy, "when policy is enforced: default (for endpoints that a rule selects), always or never")
 	fs.StringVar(&c.AllowLocalhost, "allow-localhost", c.AllowLocalhost, "whether the node may always reach its own pods: always, auto (the same until there is a host firewall) or policy")
@@ -307,6 +311,7 @@ func (c *Config) Validate() error {
 		if c.NoEndpointObjects && !c.EndpointSlices && c.identityMode() != identityKVStore {
 			bad("--disable-endpoint-crd: without --enable-cilium-endpoint-slice no node would hear of another's pods")
 		}
+		oneOf("pod-readiness", c.PodReadiness, readinessLoose, readinessStrict)
 		if c.CRDWait <= 0 {
 			bad("--crd-wait-timeout: %s is not above 0", c.CRDWait)
 		}

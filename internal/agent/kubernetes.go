@@ -57,6 +57,7 @@ type kube struct {
 	open     chan struct{}
 
 	mu      sync.Mutex
+	gates   *gates
 	changed map[k8s.Key]bool // pods whose labels may have changed
 	wake    chan struct{}
 	servers []netip.Addr                   // where the API is served
@@ -76,7 +77,7 @@ func newKube(cfg Config, log *slog.Logger) (*kube, error) {
 	}
 	return &kube{
 		cfg: cfg, log: log, client: client, kinds: make(chan struct{}), creation: newSyncGate(), open: make(chan struct{}),
-		changed: map[k8s.Key]bool{}, wake: make(chan struct{}, 1), claimed: map[netip.Prefix]ipcache.Claim{},
+		gates: newGates(), changed: map[k8s.Key]bool{}, wake: make(chan struct{}, 1), claimed: map[netip.Prefix]ipcache.Claim{},
 		state: rest.K8SStatus{State: rest.StateWarning, Msg: client.Host() + " has not answered yet"},
 	}, nil
 }
@@ -101,9 +102,13 @@ func (k *kube) join(a *api, facts nodeFacts) error {
 	k.a, k.facts = a, facts
 	a.kube = k
 	var err error
-	if k.pods, err = pods.New(pods.Config{
-		Client: k.client, NodeName: k.cfg.NodeName, Cluster: k.cfg.ClusterName, Changed: k.relabel, Log: k.log,
-	}); err != nil {
+	pc := pods.Config{Client: k.client, NodeName: k.cfg.NodeName, Cluster: k.cfg.ClusterName, Changed: k.relabel, Log: k.log}
+	ec := endpoints.Config{
+		Hosts: facts.hosts(), Slices: k.cfg.EndpointSlices, Silent: k.cfg.NoEndpointObjects, Shared: k.cfg.management().Operator(), Accept: k.acceptable,
+		Log: k.log,
+	}
+	k.gateConfig(&pc, &ec)
+	if k.pods, err = pods.New(pc); err != nil {
 		return err
 	}
 	// With a key-value store the other nodes are heard of there: two sources would take turns.
@@ -117,10 +122,7 @@ func (k *kube) join(a *api, facts nodeFacts) error {
 	}, k.client, learned); err != nil {
 		return err
 	}
-	k.endpoints, err = endpoints.New(endpoints.Config{
-		Hosts: facts.hosts(), Slices: k.cfg.EndpointSlices, Silent: k.cfg.NoEndpointObjects, Shared: k.cfg.management().Operator(), Accept: k.acceptable,
-		Log: k.log,
-	}, k.client, cache)
+	k.endpoints, err = endpoints.New(ec, k.client, cache)
 	if err != nil {
 		return err
 	}
@@ -160,6 +162,9 @@ func (k *kube) start(run *group, gate *syncGate, book *rules, heard func()) (fun
 	run.start("kubernetes-status", k.watchStatus)
 	run.start("pods", k.pods.Run)
 	run.start("pod-labels", k.followLabels)
+	if k.cfg.PodReadiness == readinessStrict {
+		run.start("pod-readiness", k.keepGates)
+	}
 	if err := k.nodes.Announce(k.a.selfNode(k.facts)); err != nil {
 		return nil, err
 	}

@@ -31,6 +31,9 @@ type Config struct {
 	Silent bool
 	// Accept says whether a pod of another node may have an identity.
 	Accept func(identity.ID) error
+	// Echoed, if not nil, is told of a pod of this node of which something has come back from the API server, or of which Set has said something; see Known.
+	// It must neither block nor call back.
+	Echoed func(k8s.Key)
 	// Interval is how often this node's objects are compared with what they should be, 10 seconds by default.
 	Interval time.Duration
 	// Log receives what is worth knowing; nil discards it.
@@ -49,6 +52,7 @@ type Endpoints struct {
 	want  map[k8s.Key]Local
 	have  map[k8s.Key]object      // this node's objects, as the watch told them
 	said  map[k8s.Key]identity.ID // the identity last written, or found to be there
+	echo  map[k8s.Key]echo
 	dirty map[k8s.Key]bool
 	wake  chan struct{}
 }
@@ -77,7 +81,7 @@ func New(cfg Config, client *k8s.Client, cache Cache) (*Endpoints, error) {
 	}
 	return &Endpoints{
 		cfg: cfg, client: c, alpha: alpha, book: newBook(cache, cfg.Log), synced: make(chan struct{}),
-		want: map[k8s.Key]Local{}, have: map[k8s.Key]object{}, said: map[k8s.Key]identity.ID{}, dirty: map[k8s.Key]bool{}, wake: make(chan struct{}, 1),
+		want: map[k8s.Key]Local{}, have: map[k8s.Key]object{}, said: map[k8s.Key]identity.ID{}, echo: map[k8s.Key]echo{}, dirty: map[k8s.Key]bool{}, wake: make(chan struct{}, 1),
 	}, nil
 }
 
@@ -95,6 +99,9 @@ func (e *Endpoints) Set(l Local) {
 	}
 	e.want[key] = l
 	e.touch(key)
+	if e.cfg.Echoed != nil {
+		e.cfg.Echoed(key)
+	}
 }
 
 // Remove says that an endpoint is gone.
@@ -104,6 +111,7 @@ func (e *Endpoints) Remove(l Local) {
 	key := l.Key()
 	if old, ok := e.want[key]; ok && old.Number == l.Number {
 		delete(e.want, key)
+		delete(e.echo, key)
 		e.touch(key)
 	}
 }
@@ -222,6 +230,13 @@ func (e *Endpoints) heard(o *v2.CiliumEndpoint) {
 		delete(e.have, key)
 	}
 	e.mu.Unlock()
+	if own && !e.cfg.Slices {
+		var id int64
+		if o.Status.Identity != nil {
+			id = o.Status.Identity.ID
+		}
+		e.echoed(key, id, o.Status.Networking)
+	}
 	if own || e.cfg.Slices || o.Status.Networking == nil || o.Status.Identity == nil {
 		e.book.remove(who)
 		return
@@ -239,7 +254,11 @@ func (e *Endpoints) gone(key k8s.Key) {
 	if _, wanted := e.want[key]; wanted { // deleted by somebody else, or to make room
 		e.touch(key)
 	}
+	_, told := e.echo[key]
 	e.mu.Unlock()
+	if told && !e.cfg.Slices {
+		e.echoed(key, 0, nil)
+	}
 	e.book.remove("endpoint/" + key.String())
 }
 
@@ -262,6 +281,9 @@ func (e *Endpoints) slices(synced func()) k8s.Handler[*v2alpha1.CiliumEndpointSl
 			now := make(map[string]bool, len(s.Endpoints))
 			for _, ep := range s.Endpoints {
 				key := k8s.Key{Namespace: s.Namespace, Name: ep.Name}
+				if e.own(ep.Networking) {
+					e.echoed(key, ep.IdentityID, ep.Networking)
+				}
 				if ep.Networking == nil || e.own(ep.Networking) {
 					continue
 				}

@@ -36,6 +36,8 @@ type Config struct {
 	NodeName, Cluster string
 	// Changed is told of a pod whose labels or ports may be others than before. It is called from the goroutines that follow, which it must not hold up.
 	Changed func(k8s.Key)
+	// Gated, if not nil, is told of a pod that declares the gate [ReadinessGate], whenever something is heard of it. It must not block.
+	Gated func(k8s.Key)
 	// Patience is how long Get waits for the watch before it asks the server, 300 ms by default.
 	Patience time.Duration
 	// Log receives what is worth knowing; nil discards it.
@@ -48,6 +50,8 @@ type pod struct {
 	account     string
 	labels      map[string]string
 	ports       []policy.NamedPort
+	// gated: the pod's readiness depends on the gate; met: the gate is open.
+	gated, met bool
 }
 
 // Pods is described with the package. Its methods are safe for concurrent use.
@@ -135,11 +139,14 @@ func slim(o *corev1.Pod) *corev1.Pod {
 		}
 		return out
 	}
+	gates := slices.DeleteFunc(o.Spec.ReadinessGates, func(g corev1.PodReadinessGate) bool { return g.ConditionType != ReadinessGate })
+	conditions := slices.DeleteFunc(o.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type != ReadinessGate })
 	o.Spec = corev1.PodSpec{
-		NodeName: o.Spec.NodeName, ServiceAccountName: o.Spec.ServiceAccountName, HostNetwork: o.Spec.HostNetwork,
+		ReadinessGates: gates,
+		NodeName:       o.Spec.NodeName, ServiceAccountName: o.Spec.ServiceAccountName, HostNetwork: o.Spec.HostNetwork,
 		Containers: containers(o.Spec.Containers), InitContainers: containers(o.Spec.InitContainers),
 	}
-	o.Status = corev1.PodStatus{}
+	o.Status = corev1.PodStatus{Conditions: conditions}
 	return o
 }
 
@@ -148,6 +155,10 @@ const hashAnnotation = "kubernetes.io/config.hash"
 
 func read(o *corev1.Pod) pod {
 	out := pod{uid: string(o.UID), static: o.Annotations[hashAnnotation], account: o.Spec.ServiceAccountName, labels: o.Labels}
+	out.gated = slices.ContainsFunc(o.Spec.ReadinessGates, func(g corev1.PodReadinessGate) bool { return g.ConditionType == ReadinessGate })
+	out.met = slices.ContainsFunc(o.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == ReadinessGate && c.Status == corev1.ConditionTrue
+	})
 	add := func(list []corev1.ContainerPort) {
 		for _, c := range list {
 			proto := uint8(6)
@@ -181,6 +192,9 @@ func (p *Pods) upsertPod(o *corev1.Pod) {
 	p.pods[key] = now
 	p.announce()
 	p.mu.Unlock()
+	if now.gated && p.cfg.Gated != nil {
+		p.cfg.Gated(key)
+	}
 	if known && old.uid == now.uid && old.account == now.account && maps.Equal(old.labels, now.labels) && slices.Equal(old.ports, now.ports) {
 		return
 	}
