@@ -194,8 +194,10 @@ func (b *book) place(k key, p *podEntry) {
 		p.err = err
 		return
 	}
-	if p.set != nil && p.set.text == t.text {
+	if p.set != nil && p.set.text == t.text { // another pod of the same name, perhaps
 		b.claim(k, p)
+		b.account(p.set)
+		b.dirtySets[t.text] = struct{}{}
 		return
 	}
 	b.leave(k, p)

@@ -81,6 +81,8 @@ func Setup(m manager.Manager, cfg Control, rules *Rules, reg prometheus.Register
 func (c *Controller) run(ctx context.Context, informers cache.Cache) error {
 	c.sets.init("identity", c.cfg.MaxBackoff)
 	c.endpoints.init("endpoint", c.cfg.MaxBackoff)
+	defer c.sets.ShutDown()
+	defer c.endpoints.ShutDown()
 	if err := c.follow(ctx, informers); err != nil {
 		if ctx.Err() != nil {
 			return nil

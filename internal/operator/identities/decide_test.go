@@ -1,0 +1,258 @@
+package identities
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"testing"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/identity"
+	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
+)
+
+// play is a book of a cluster with one namespace.
+func play(t *testing.T, budget int) (*worldly, *book) {
+	t.Helper()
+	w := newWorldly(testRules(t, 300, 399))
+	b := newBook(w.rules, budget)
+	ns := &corev1.Namespace{ObjectMeta: w.meta("", "a")}
+	w.namespaces["a"] = ns
+	b.setNamespace(ns)
+	return w, b
+}
+
+// addPod adds a pod; node may be "".
+func (w *worldly) addPod(b *book, name, app, node string) (*corev1.Pod, target) {
+	p := &corev1.Pod{ObjectMeta: w.meta("a", name), Spec: corev1.PodSpec{NodeName: node}}
+	p.Labels = map[string]string{"app": app}
+	k := key{Namespace: "a", Name: name}
+	w.pods[k] = p
+	b.setPod(p)
+	t, _ := w.target(k)
+	return p, t
+}
+
+// addNumber adds an identity.
+func (w *worldly) addNumber(b *book, id identity.ID, t target) *v2.CiliumIdentity {
+	o := &v2.CiliumIdentity{ObjectMeta: w.meta("", decimal(id)), SecurityLabels: k8sids.SecurityLabels(t.labels)}
+	b.setNumber(o)
+	return o
+}
+
+func (w *worldly) update(b *book, o *v2.CiliumIdentity, f func(*v2.CiliumIdentity)) *v2.CiliumIdentity {
+	o = o.DeepCopy()
+	w.version++
+	o.ResourceVersion = strconv.Itoa(w.version)
+	f(o)
+	b.setNumber(o)
+	return o
+}
+
+// TestEdited is "Operator changes" 1 of seed 002: somebody changes the labels of an identity. It has them back as long as pods need them.
+func TestEdited(t *testing.T) {
+	t.Parallel()
+	w, b := play(t, -1)
+	_, web := w.addPod(b, "one", "web", "n")
+	o := w.addNumber(b, 300, web)
+	now := w.update(b, o, func(o *v2.CiliumIdentity) { o.SecurityLabels["k8s:app"] = "db" })
+	want := step{verb: revert, text: web.text, labels: web.labels, id: 300, uid: o.UID, rv: now.ResourceVersion}
+	if diff := gocmp.Diff(want, b.decideSet(web.text), gocmp.AllowUnexported(step{})); diff != "" {
+		t.Errorf("edited (-want +got):\n%s", diff)
+	}
+	// A pod with the labels that it says now must not get the number, nor may the prober take it for theirs.
+	_, db := w.addPod(b, "two", "db", "n")
+	if st := b.decideSet(db.text); st.verb != create {
+		t.Errorf("the other labels: %+v", st)
+	}
+	if !b.used(300) {
+		t.Error("the number could be collected")
+	}
+	w.update(b, now, func(o *v2.CiliumIdentity) { o.SecurityLabels = map[string]string{"no=label;": ""} })
+	if st := b.decideSet(web.text); st.verb != revert {
+		t.Errorf("unreadable: %+v", st)
+	}
+	w.update(b, now, func(o *v2.CiliumIdentity) { o.SecurityLabels = k8sids.SecurityLabels(web.labels) })
+	if st := b.decideSet(web.text); st.verb != nothing {
+		t.Errorf("put right: %+v", st)
+	}
+	// Nobody needs the labels any more: it is what it says.
+	w.update(b, now, func(o *v2.CiliumIdentity) { o.SecurityLabels = k8sids.SecurityLabels(db.labels) })
+	b.dropPod(key{Namespace: "a", Name: "one"})
+	if st := b.decideSet(db.text); st.verb != nothing {
+		t.Errorf("with the pods of the labels that it had gone: %+v", st)
+	}
+}
+
+// TestWithdraw is "CID deduplication" of seed 002: what this process made is taken back if there is an older one and nobody names it.
+func TestWithdraw(t *testing.T) {
+	t.Parallel()
+	w, b := play(t, -1)
+	p, web := w.addPod(b, "one", "web", "n")
+	w.addNumber(b, 310, web)
+	o := w.addNumber(b, 320, web)
+	if st := b.decideSet(web.text); st.verb != nothing {
+		t.Errorf("somebody else's duplicate: %+v", st)
+	}
+	b.take()
+	b.noteMade(320, o.UID)
+	if sets, _ := b.take(); len(sets) != 1 {
+		t.Error("nobody looks at it")
+	}
+	if st := b.decideSet(web.text); st.verb != withdraw || st.id != 320 || st.uid != o.UID {
+		t.Errorf("a duplicate of ours: %+v", st)
+	}
+	e := &v2.CiliumEndpoint{ObjectMeta: w.meta("a", "one")}
+	e.OwnerReferences = []metav1.OwnerReference{{Kind: "Pod", Name: "one", UID: p.UID}}
+	e.Status.Identity = &v2.EndpointIdentity{ID: 320, Labels: web.labels.Strings()}
+	b.setEndpoint(e)
+	if st := b.decideSet(web.text); st.verb != nothing {
+		t.Errorf("a duplicate of ours that an agent uses: %+v", st)
+	}
+}
+
+// TestHeld: a number that is being collected is not named.
+func TestHeld(t *testing.T) {
+	t.Parallel()
+	w, b := play(t, -1)
+	_, web := w.addPod(b, "one", "web", "n")
+	w.addNumber(b, 310, web)
+	if b.hold(310) {
+		t.Error("a number that a pod needs is collected")
+	}
+	b.dropPod(key{Namespace: "a", Name: "one"})
+	if !b.hold(310) {
+		t.Error("a number that nobody needs is not collected")
+	}
+	p, _ := w.addPod(b, "one", "web", "n")
+	e := &v2.CiliumEndpoint{ObjectMeta: w.meta("a", "one")}
+	e.OwnerReferences = []metav1.OwnerReference{{Kind: "Pod", Name: "one", UID: p.UID}}
+	b.setEndpoint(e)
+	k := key{Namespace: "a", Name: "one"}
+	if c, ok := b.decideEndpoint(k); ok {
+		t.Errorf("while it is collected it is named: %+v", c)
+	}
+	b.take()
+	b.letGo(310)
+	if _, endpoints := b.take(); len(endpoints) != 1 {
+		t.Error("nobody looks at the endpoint")
+	}
+	if c, ok := b.decideEndpoint(k); !ok || c.id != 310 {
+		t.Errorf("afterwards: %+v", c)
+	}
+}
+
+// TestDoubt is "Two CEP writing sources" of seed 002: an endpoint that was written after all that is known of its pod is not contradicted unasked.
+func TestDoubt(t *testing.T) {
+	t.Parallel()
+	w, b := play(t, -1)
+	p, web := w.addPod(b, "one", "web", "n")
+	w.addNumber(b, 310, web)
+	k := key{Namespace: "a", Name: "one"}
+	name := func(id int64) {
+		e := &v2.CiliumEndpoint{ObjectMeta: w.meta("a", "one")}
+		e.OwnerReferences = []metav1.OwnerReference{{Kind: "Pod", Name: "one", UID: p.UID}}
+		if id != 0 {
+			e.Status.Identity = &v2.EndpointIdentity{ID: id}
+		}
+		b.setEndpoint(e)
+	}
+	name(0)
+	if c, ok := b.decideEndpoint(k); !ok || c.doubt {
+		t.Errorf("no identity: %+v, %t", c, ok)
+	}
+	name(333)
+	if c, ok := b.decideEndpoint(k); !ok || !c.doubt {
+		t.Errorf("another one, written later than the pod: %+v, %t", c, ok)
+	}
+	ns := &corev1.Namespace{ObjectMeta: w.meta("", "a")}
+	b.setNamespace(ns)
+	if c, ok := b.decideEndpoint(k); !ok || c.doubt {
+		t.Errorf("another one, written before the namespace changed: %+v, %t", c, ok)
+	}
+}
+
+// TestBudget is "Review discussion" 3 of seed 002: whatever happens, no more identities are made for pods without a node than the budget says; and when
+// pods have nodes, or others go, none is left waiting without cause.
+func TestBudget(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(40) {
+		r := rand.New(rand.NewPCG(seed, 4))
+		budget := 1 + r.IntN(4)
+		w, b := play(t, budget)
+		next := identity.ID(300)
+		has := map[string]identity.ID{}
+		work := func() { // everything that is queued
+			for {
+				sets, _ := b.take()
+				if len(sets) == 0 {
+					return
+				}
+				for _, text := range sets {
+					st := b.decideSet(text)
+					switch {
+					case st.verb == create && r.IntN(5) == 0: // it fails, and is tried again
+						b.gaveUp(text)
+						b.dirtySets[text] = struct{}{}
+					case st.verb == create:
+						o := w.addNumber(b, next, target{labels: st.labels})
+						w.numbers[o.Name] = o
+						has[text] = next
+						next++
+					}
+				}
+			}
+		}
+		for range 60 {
+			name := fmt.Sprint("p", r.IntN(12))
+			switch r.IntN(4) {
+			case 0, 1:
+				w.addPod(b, name, fmt.Sprint(r.IntN(8)), "")
+			case 2:
+				if p := w.pods[key{Namespace: "a", Name: name}]; p != nil {
+					q := p.DeepCopy()
+					q.Spec.NodeName = "n"
+					w.pods[key{Namespace: "a", Name: name}] = q
+					b.setPod(q)
+				}
+			case 3:
+				delete(w.pods, key{Namespace: "a", Name: name})
+				b.dropPod(key{Namespace: "a", Name: name})
+			}
+			work()
+			pending, missing := 0, 0
+			for text := range w.texts() {
+				pods := w.podsOf(text)
+				scheduled := false
+				for _, k := range pods {
+					scheduled = scheduled || w.pods[k].Spec.NodeName != ""
+				}
+				switch {
+				case len(pods) == 0:
+				case scheduled && has[text] == 0:
+					t.Fatalf("seed %d: a pod of a node has no identity: %s", seed, text)
+				case !scheduled && has[text] == 0:
+					missing++
+				case !scheduled:
+					pending++
+				}
+			}
+			if pending != b.unscheduled {
+				t.Fatalf("seed %d: %d identities of unscheduled pods, counted %d", seed, pending, b.unscheduled)
+			}
+			if missing > 0 && pending < budget {
+				t.Fatalf("seed %d: %d wait, with %d of %d used", seed, missing, pending, budget)
+			}
+			if c := b.census(); c.waiting != missing || c.missing != missing {
+				t.Fatalf("seed %d: %d wait, told are %+v", seed, missing, c)
+			}
+		}
+		if next-300 > 60 {
+			t.Fatalf("seed %d: %d identities", seed, next-300)
+		}
+	}
+}

@@ -1,0 +1,192 @@
+package identities
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/k8s"
+	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
+	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/internal/testenv/controllers"
+	"github.com/hawser-net/hawser/pkg/allocator"
+)
+
+// setKey is a label set as an agent's allocator has it.
+type setKey struct{ set labels.Set }
+
+func (k setKey) String() string { return k.set.String() }
+func (k setKey) GetKey() string { return k.set.KVString() }
+func (k setKey) PutKey(s string) (allocator.AllocatorKey, error) {
+	set, err := labels.ParseKV(s)
+	return setKey{set}, err
+}
+func (k setKey) GetAsMap() map[string]string { return k8sids.SecurityLabels(k.set) }
+func (k setKey) PutKeyFromMap(m map[string]string) (allocator.AllocatorKey, error) {
+	set, err := k8sids.ParseSecurityLabels(m)
+	return setKey{set}, err
+}
+
+// agent is what an agent does about identities: the real allocator and backend, and an endpoint for each pod.
+type agent struct {
+	*town
+	alloc *allocator.Allocator
+}
+
+// agent starts one, in a mode.
+func (tn *town) agent(mode identity.Management) (a *agent, stop func()) {
+	tn.Helper()
+	c, err := k8s.New(tn.Server.Config)
+	if err != nil {
+		tn.Fatal(err)
+	}
+	first, last := allocator.ID(tn.rules.First), allocator.ID(tn.rules.Last)
+	var backend allocator.Backend
+	backend, err = k8sids.New(k8sids.Config{Client: c, First: first, Last: last, KeyType: setKey{}})
+	if err != nil {
+		tn.Fatal(err)
+	}
+	if !mode.Agent() {
+		backend = allocator.ReadOnly(backend)
+	}
+	alloc, err := allocator.NewAllocator(setKey{}, backend, allocator.WithMin(first), allocator.WithMax(last), allocator.WithMasterKeyProtection(),
+		allocator.WithSyncInterval(time.Second))
+	if err != nil {
+		tn.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- alloc.Run(ctx) }()
+	return &agent{tn, alloc}, sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			tn.Error(err)
+		}
+	})
+}
+
+// attach is a pod's CNI ADD: it never waits for the operator.
+func (a *agent) attach(p *corev1.Pod) {
+	a.Helper()
+	var ns corev1.Namespace
+	if err := a.Client.Get(a.ctx, client.ObjectKey{Name: p.Namespace}, &ns); err != nil {
+		a.Fatal(err)
+	}
+	t, err := a.rules.target(p, ns.Labels)
+	if err != nil {
+		a.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(a.ctx, patience)
+	defer cancel()
+	id, _, err := a.alloc.Allocate(ctx, setKey{t.labels})
+	switch {
+	case errors.Is(err, allocator.ErrUnassigned): // a temporary identity, which no endpoint shows
+		a.endpoint(p)
+	case err != nil:
+		a.Errorf("pod %s: %v", p.Name, err)
+	default:
+		a.endpoint(p, &v2.EndpointIdentity{ID: int64(id), Labels: t.labels.Strings()})
+	}
+}
+
+// TestBoth is "Simultaneous CID management compatibility" and "Label changes: Namespace" of seed 002: agents and two operators make identities for the same
+// pods at the same time, and again when the namespace's labels change. Where the seed expects duplicates there are none.
+func TestBoth(t *testing.T) {
+	env := controllers.Start(t)
+	tn := newTown(t, env)
+	tn.operator()
+	tn.operator()
+	var agents []*agent
+	for range 4 {
+		a, stop := tn.agent(identity.ManagedByBoth)
+		t.Cleanup(stop)
+		agents = append(agents, a)
+	}
+	tn.namespace("a", map[string]string{"team": "x"})
+	var pods []*corev1.Pod
+	var wg sync.WaitGroup
+	for i := range 24 {
+		p := tn.pod("a", fmt.Sprint("p", i), map[string]string{"app": fmt.Sprint(i % 6)}, onNode)
+		pods = append(pods, p)
+		wg.Go(func() { agents[i%len(agents)].attach(p) })
+	}
+	wg.Wait()
+	if n := len(tn.settled().objects); n != 6 {
+		t.Errorf("%d identities for 6 sets of labels", n)
+	}
+	tn.namespace("a", map[string]string{"team": "y"})
+	for i, p := range pods { // every agent wants the new numbers at once
+		wg.Go(func() {
+			_, id := tn.identityOf(p, 0)
+			set, err := labels.ParseSet(id.Labels)
+			if err == nil {
+				_, _, err = agents[i%len(agents)].alloc.Allocate(t.Context(), setKey{set})
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if n := len(tn.settled().objects); n != 12 {
+		t.Errorf("%d identities for 6 sets of labels before and 6 after", n)
+	}
+}
+
+// TestMigration is "Migration", upgrade and downgrade, and "Release Operator first" of seed 002: agent, both, operator, and back, while pods come and go. No number
+// in use changes, none is made twice, and every pod has one.
+func TestMigration(t *testing.T) {
+	env := controllers.Start(t)
+	tn := newTown(t, env, quickGC)
+	tn.namespace("a", nil)
+	numbers := map[string]string{}
+	var old []*corev1.Pod
+	stopAgent, stopOperator := func() {}, func() {}
+	for i, modes := range [][2]identity.Management{ // of the operator, of the agents
+		{"agent", "agent"}, {"both", "agent"}, {"both", "both"}, {"both", "operator"}, {"operator", "operator"},
+		{"both", "operator"}, {"both", "both"}, {"agent", "both"}, {"agent", "agent"},
+	} {
+		stopOperator()
+		stopAgent()
+		stopOperator = func() {}
+		tn.gc.Agents = modes[0].Agent()
+		if modes[0].Operator() {
+			stopOperator = tn.operator()
+		}
+		var a *agent
+		a, stopAgent = tn.agent(modes[1])
+		for j := range 4 {
+			p := tn.pod("a", fmt.Sprintf("p%d-%d", i, j), map[string]string{"app": fmt.Sprint((i + j) % 6)}, onNode)
+			a.attach(p)
+			old = append(old, p)
+		}
+		if i > 1 { // the oldest go
+			tn.remove(old[:4])
+			old = old[4:]
+		}
+		s := tn.settled()
+		now := map[string]string{}
+		for _, p := range old {
+			n := s.numberOfPod(p)
+			app := p.Labels["app"]
+			if now[app] != "" && now[app] != n {
+				t.Errorf("%v: pods of app %s have %s and %s", modes, app, now[app], n)
+			}
+			now[app] = n
+			if was := numbers[app]; was != "" && was != n {
+				t.Errorf("%v: pods of app %s had %s and have %s", modes, app, was, n)
+			}
+		}
+		numbers = now // what nobody had in between may have another number
+	}
+	stopOperator()
+	stopAgent()
+}
