@@ -151,8 +151,11 @@ func (e *Endpoints) Run(ctx context.Context) error {
 	}
 	listed := make(chan struct{})
 	follow := func(ctx context.Context) error {
-		return k8s.Follow(ctx, k8s.Kind(e.client, v2.ResourceEndpoints, ""), k8s.Options[*v2.CiliumEndpoint]{Log: e.cfg.Log, Transform: slim},
-			e.objects(func() { close(listed) }))
+		opts := k8s.Options[*v2.CiliumEndpoint]{Log: e.cfg.Log, Transform: slim}
+		if e.cfg.Slices {
+			opts.FieldSelector = e.ownSelector(ctx)
+		}
+		return k8s.Follow(ctx, k8s.Kind(e.client, v2.ResourceEndpoints, ""), opts, e.objects(func() { close(listed) }))
 	}
 	if e.cfg.Slices {
 		run(func(ctx context.Context) error {

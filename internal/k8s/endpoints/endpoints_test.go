@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"net/netip"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -407,3 +409,98 @@ func TestSlices(t *testing.T) {
 }
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// watched is a transport that notes which field selectors CiliumEndpoints are watched with.
+type watched struct {
+	next      http.RoundTripper
+	mu        sync.Mutex
+	selectors []string
+}
+
+// RoundTrip implements http.RoundTripper.
+func (w *watched) RoundTrip(req *http.Request) (*http.Response, error) {
+	if q := req.URL.Query(); q.Get("watch") == "true" && strings.HasSuffix(req.URL.Path, "/ciliumendpoints") {
+		w.mu.Lock()
+		w.selectors = append(w.selectors, q.Get("fieldSelector"))
+		w.mu.Unlock()
+	}
+	return w.next.RoundTrip(req)
+}
+
+// last returns the last one.
+func (w *watched) last() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.selectors) == 0 {
+		return "none"
+	}
+	return w.selectors[len(w.selectors)-1]
+}
+
+// TestOwnOnly has an agent that reads slices hear of its own CiliumEndpoints only, where their definition allows that, and do its work in any case.
+func TestOwnOnly(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.namespace("ns")
+	seen := &watched{}
+	rc := rest.CopyConfig(r.server.Config)
+	rc.Wrap(func(next http.RoundTripper) http.RoundTripper { seen.next = next; return seen })
+	var err error
+	if r.client, err = k8s.New(rc); err != nil {
+		t.Fatal(err)
+	}
+	made := func(name, host string) {
+		t.Helper()
+		o := &v2.CiliumEndpoint{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name},
+			Status:     v2.EndpointStatus{Networking: &v2.EndpointNetworking{NodeIP: host, Addressing: []*v2.AddressPair{{IPv4: "10.0.0.9"}}}},
+		}
+		if err := r.v2.Post().Namespace("ns").Resource("ciliumendpoints").Body(o).Do(t.Context()).Error(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	there := func(name string) bool {
+		return !apierrors.IsNotFound(r.v2.Get().Namespace("ns").Resource("ciliumendpoints").Name(name).Do(t.Context()).Error())
+	}
+	// Left over from before, one here and one elsewhere.
+	works := func(name, selector string) {
+		t.Helper()
+		made(name+"-own", ownHost)
+		made(name+"-other", otherHost)
+		pod := r.pod("ns", name)
+		_, _, stop := r.start(true, endpoints.Local{
+			Number: 7, Attachment: "c:eth0", Namespace: "ns", Pod: name, UID: string(pod.UID), IPv4: netip.MustParseAddr("10.0.0.7"), Identity: 300, State: "ready",
+		})
+		defer stop()
+		for end := time.Now().Add(30 * time.Second); there(name+"-own") || !there(name); time.Sleep(20 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%s: own object left over: %t, object of the pod: %t", name, there(name+"-own"), there(name))
+			}
+		}
+		if !there(name + "-other") {
+			t.Errorf("%s: another node's object is gone", name)
+		}
+		if got := seen.last(); got != selector {
+			t.Errorf("%s: CiliumEndpoints are watched with %q, want %q", name, got, selector)
+		}
+	}
+	works("new", "status.networking.node="+ownHost)
+
+	// A definition of others.
+	crd := r.client.Urgent.Discovery().RESTClient().Patch(types.JSONPatchType).
+		AbsPath("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/ciliumendpoints.cilium.io").
+		Body([]byte(`[{"op":"remove","path":"/spec/versions/0/selectableFields"}]`))
+	if err := crd.Do(t.Context()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		err := r.v2.Get().Resource("ciliumendpoints").Param("fieldSelector", "status.networking.node="+ownHost).Do(t.Context()).Error()
+		if apierrors.IsBadRequest(err) {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the server goes on to select: %v", err)
+		}
+	}
+	works("old", "")
+}
