@@ -75,8 +75,8 @@ type agentOptions struct {
 	ids func(*k8s.Client) (identitySource, error)
 	// slices has it read slices.
 	slices bool
-	// shared leaves identities in endpoints to the operator where it has written one.
-	shared bool
+	// silent has it write no CiliumEndpoints, shared leaves identities in them to the operator where it has written one.
+	silent, shared bool
 	// cache, if not nil, stands before its address cache.
 	cache func(endpoints.Cache) endpoints.Cache
 }
@@ -123,7 +123,7 @@ func (c *cluster) newAgent(number int, opts agentOptions, log *slog.Logger) (*ag
 		cache = opts.cache(cache)
 	}
 	a.endpoints, err = endpoints.New(endpoints.Config{
-		Hosts: []netip.Addr{a.host}, Slices: opts.slices, Shared: opts.shared, Accept: func(identity.ID) error { return nil }, Log: a.log,
+		Hosts: []netip.Addr{a.host}, Slices: opts.slices, Silent: opts.silent, Shared: opts.shared, Accept: func(identity.ID) error { return nil }, Log: a.log,
 	}, client, cache)
 	return a, err
 }

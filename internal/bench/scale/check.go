@@ -203,3 +203,37 @@ func (w *world) everyEndpointIsInOneSlice() []string {
 	slices.Sort(wrong)
 	return wrong
 }
+
+// everyPodIsInOneSlice is for slices without endpoints: each pod stands in just one slice, of its namespace, with the number of its labels.
+func (w *world) everyPodIsInOneSlice(f *labels.Filter) []string {
+	numbers, err := w.numbers()
+	if err != nil {
+		return []string{err.Error()}
+	}
+	var wrong []string
+	in := map[k8s.Key]int{}
+	for i := range w.slices {
+		for _, e := range w.slices[i].Endpoints {
+			key := k8s.Key{Namespace: w.slices[i].Namespace, Name: e.Name}
+			in[key]++
+			p := w.pods[key]
+			if p == nil {
+				wrong = append(wrong, fmt.Sprintf("slice %s has %s, which is no pod", w.slices[i].Name, key))
+				continue
+			}
+			set, err := w.setOf(f, p)
+			if err != nil {
+				wrong = append(wrong, err.Error())
+			} else if list := numbers[set.KVString()]; !slices.Contains(list, strconv.FormatInt(e.IdentityID, 10)) {
+				wrong = append(wrong, fmt.Sprintf("pod %s has the number %d in its slice, its labels have %s", key, e.IdentityID, strings.Join(list, ", ")))
+			}
+		}
+	}
+	for key := range w.pods {
+		if in[key] != 1 {
+			wrong = append(wrong, fmt.Sprintf("pod %s is in %d slices", key, in[key]))
+		}
+	}
+	slices.Sort(wrong)
+	return wrong
+}

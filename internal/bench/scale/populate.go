@@ -3,6 +3,7 @@ package scale
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -87,4 +88,14 @@ func (c *cluster) pod(ctx context.Context, namespace, name, node string, labels 
 		return nil, fmt.Errorf("create pod %s/%s: %w", namespace, name, err)
 	}
 	return o, nil
+}
+
+// address writes an address into a pod's status, as its kubelet does.
+func (c *cluster) address(ctx context.Context, pod *corev1.Pod, host, ip netip.Addr) error {
+	pod = pod.DeepCopy()
+	pod.Status = corev1.PodStatus{
+		Phase: corev1.PodRunning, HostIP: host.String(), HostIPs: []corev1.HostIP{{IP: host.String()}}, PodIP: ip.String(), PodIPs: []corev1.PodIP{{IP: ip.String()}},
+	}
+	_, err := c.client.Urgent.CoreV1().Pods(pod.Namespace).UpdateStatus(ctx, pod, metav1.UpdateOptions{})
+	return err
 }

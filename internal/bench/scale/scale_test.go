@@ -26,6 +26,7 @@ import (
 	agentcmd "github.com/hawser-net/hawser/internal/agent"
 	"github.com/hawser-net/hawser/internal/bench"
 	"github.com/hawser-net/hawser/internal/k8s"
+	"github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/operator"
 	"github.com/hawser-net/hawser/internal/sandbox/kube/parts"
@@ -245,27 +246,28 @@ func TestInvariants(t *testing.T) {
 	t.Parallel()
 	key := k8s.Key{Namespace: "ns", Name: "p"}
 	for _, tc := range []struct {
-		name              string
-		break1            func(*world)
-		number, told, one string // what each must say; empty for nothing
+		name                    string
+		break1                  func(*world)
+		number, told, one, slim string // what each must say; empty for nothing
 	}{
-		{"nothing", func(*world) {}, "", "", ""},
+		{"nothing", func(*world) {}, "", "", "", ""},
 		{"two numbers", func(w *world) {
 			o := w.identities[0]
 			o.Name = "301"
 			w.identities = append(w.identities, o)
-		}, "2 identities", "", ""},
-		{"identity without labels", func(w *world) { w.identities[0].SecurityLabels = map[string]string{"k8s:a;b": ""} }, "identity 300", "identity 300", ""},
-		{"no endpoint", func(w *world) { delete(w.endpoints, key) }, "", "is missing", "no endpoint"},
-		{"number of others", func(w *world) { w.endpoints[key].Status.Identity.ID = 301 }, "", "has the number 301", "another identity"},
-		{"no identity", func(w *world) { w.endpoints[key].Status.Identity = nil }, "", "has no identity", "another identity"},
-		{"labels of before", func(w *world) { w.endpoints[key].Status.Identity.Labels = []string{"k8s:app=b"} }, "", "says labels", ""},
-		{"namespace changed", func(w *world) { w.namespaces["ns"]["team"] = "two" }, "", "has the number 300, its labels have ", ""},
-		{"pod replaced", func(w *world) { w.pods[key].UID = "v" }, "", "is another pod's", ""},
-		{"pod gone", func(w *world) { delete(w.pods, key) }, "", "has no pod", ""},
-		{"in no slice", func(w *world) { w.slices = nil }, "", "", "in 0 slices"},
-		{"in two slices", func(w *world) { w.slices = append(w.slices, w.slices[0]) }, "", "", "in 2 slices"},
-		{"other node in slice", func(w *world) { w.slices[0].Endpoints[0].Networking.NodeIP = "192.0.2.2" }, "", "", "another node"},
+		}, "2 identities", "", "", ""},
+		{"identity without labels", func(w *world) { w.identities[0].SecurityLabels = map[string]string{"k8s:a;b": ""} }, "identity 300", "identity 300", "", "identity 300"},
+		{"no endpoint", func(w *world) { delete(w.endpoints, key) }, "", "is missing", "no endpoint", ""},
+		{"number of others", func(w *world) { w.endpoints[key].Status.Identity.ID = 301 }, "", "has the number 301", "another identity", ""},
+		{"no identity", func(w *world) { w.endpoints[key].Status.Identity = nil }, "", "has no identity", "another identity", ""},
+		{"labels of before", func(w *world) { w.endpoints[key].Status.Identity.Labels = []string{"k8s:app=b"} }, "", "says labels", "", ""},
+		{"namespace changed", func(w *world) { w.namespaces["ns"]["team"] = "two" }, "", "has the number 300, its labels have ", "", "has the number 300"},
+		{"pod replaced", func(w *world) { w.pods[key].UID = "v" }, "", "is another pod's", "", ""},
+		{"pod gone", func(w *world) { delete(w.pods, key) }, "", "has no pod", "", "is no pod"},
+		{"in no slice", func(w *world) { w.slices = nil }, "", "", "in 0 slices", "in 0 slices"},
+		{"in two slices", func(w *world) { w.slices = append(w.slices, w.slices[0]) }, "", "", "in 2 slices", "in 2 slices"},
+		{"number rests", func(w *world) { identities.Retire(&w.identities[0], "", time.Now()) }, "", "its labels have ", "", "its labels have "},
+		{"other node in slice", func(w *world) { w.slices[0].Endpoints[0].Networking.NodeIP = "192.0.2.2" }, "", "", "another node", ""},
 	} {
 		w := fixture()
 		tc.break1(w)
@@ -276,6 +278,7 @@ func TestInvariants(t *testing.T) {
 			{"one number each", tc.number, w.oneNumberEach()},
 			{"every pod is told", tc.told, w.everyPodIsTold(labels.DefaultFilter())},
 			{"in one slice", tc.one, w.everyEndpointIsInOneSlice()},
+			{"pod in one slice", tc.slim, w.everyPodIsInOneSlice(labels.DefaultFilter())},
 		} {
 			said := strings.Join(c.got, "\n")
 			if (c.want == "") != (said == "") || !strings.Contains(said, c.want) {

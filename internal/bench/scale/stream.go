@@ -13,6 +13,7 @@ import (
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/api/v2alpha1"
+	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/ipcache"
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/k8s/endpoints"
@@ -21,11 +22,14 @@ import (
 // Ways to tell other nodes of pods, for the scenario stream.
 const (
 	streamEndpoints = "one endpoint a pod"
-	streamSlices    = "slices"
+	// streamSlices has the operator put these into slices, which is what other nodes read.
+	streamSlices = "slices of endpoints"
+	// streamSlim has it make slices from pods; there are no endpoints.
+	streamSlim = "slices of pods"
 )
 
 // streamModes are the ways that are measured.
-func streamModes() []string { return []string{streamEndpoints} }
+func streamModes() []string { return []string{streamEndpoints, streamSlices, streamSlim} }
 
 // stream is scenario (b): pods that come at a steady rate, and who hears of them when.
 func (r *runner) stream(ctx context.Context, s *Scenario) error {
@@ -33,7 +37,7 @@ func (r *runner) stream(ctx context.Context, s *Scenario) error {
 		r.cfg.StreamPods, r.cfg.StreamRate, r.cfg.StreamNodes, podsAnIdentity)
 	s.Shared = fmt.Sprintf("%d agents hear of all pods, over connections and watches of their own, and their figures are shown; a pod is known when the last of them has it in its "+
 		"address cache. The others share a TCP connection by %d and one watch of CiliumEndpoints, of which each hears its own node's only. Time is taken from the answer to the pod's "+
-		"creation.", r.cfg.Observers, agentsAConnection)
+		"creation; where slices are made of pods, from the moment that the pod's status has its address.", r.cfg.Observers, agentsAConnection)
 	plot := Plot{File: "stream.svg", Title: "Pods that every agent knows", X: "seconds since the pod was created", Y: "% of pods"}
 	var errs []error
 	for _, mode := range streamModes() {
@@ -71,9 +75,14 @@ func (r *runner) streamIn(ctx context.Context, mode string, v *Variant) (line Li
 			return line, err
 		}
 	}
+	if mode == streamSlim {
+		if err := each(ctx, r.cfg.StreamNodes, func(ctx context.Context, i int) error { return c.node(ctx, i) }); err != nil {
+			return line, err
+		}
+	}
 	h, stop := c.startHub(ctx)
 	defer func() { err = errors.Join(err, stop()) }()
-	st := newStreaming(r, c)
+	st := newStreaming(r, c, mode == streamSlim)
 	agents, err := st.agents(mode, h)
 	if err != nil {
 		return line, err
@@ -106,15 +115,29 @@ func (r *runner) streamIn(ctx context.Context, mode string, v *Variant) (line Li
 		return line, err
 	}
 	v.check("every label set has one identity", false, w.oneNumberEach())
+	if mode == streamSlim {
+		v.check("every pod is in one slice, with the number of its labels", false, w.everyPodIsInOneSlice(r.filter))
+		return line, nil
+	}
 	v.check("every pod's endpoint has the number and the labels of its pod's labels", false, w.everyPodIsTold(r.filter))
-	if mode != streamEndpoints {
+	if mode == streamSlices {
 		v.check("every endpoint is in one slice, as it is", false, w.everyEndpointIsInOneSlice())
 	}
 	return line, nil
 }
 
 // streamFlags are the operator's flags for a way.
-func streamFlags(string) []string { return nil }
+func streamFlags(mode string) []string {
+	switch mode {
+	case streamSlices:
+		return []string{"--enable-cilium-endpoint-slice"}
+	case streamSlim:
+		return []string{
+			"--enable-cilium-endpoint-slice", "--ces-controller-mode", "slim", "--disable-endpoint-crd", "--" + identity.ManagementFlag, string(identity.ManagedByOperator),
+		}
+	}
+	return nil
+}
 
 // startHub runs a hub until stop is called.
 func (c *cluster) startHub(ctx context.Context) (h *hub, stop func() error) {
@@ -129,6 +152,7 @@ func (c *cluster) startHub(ctx context.Context) (h *hub, stop func() error) {
 type streaming struct {
 	r      *runner
 	c      *cluster
+	slim   bool // pods' addresses are in their status, and nowhere else
 	meters []*meter
 	all    chan struct{} // closed when every observer knows every pod
 
@@ -139,9 +163,9 @@ type streaming struct {
 	left    int                   // pods that somebody does not know
 }
 
-func newStreaming(r *runner, c *cluster) *streaming {
+func newStreaming(r *runner, c *cluster, slim bool) *streaming {
 	return &streaming{
-		r: r, c: c, all: make(chan struct{}), created: map[k8s.Key]time.Time{}, known: map[k8s.Key]int{}, last: map[k8s.Key]time.Time{}, left: r.cfg.StreamPods,
+		r: r, c: c, slim: slim, all: make(chan struct{}), created: map[k8s.Key]time.Time{}, known: map[k8s.Key]int{}, last: map[k8s.Key]time.Time{}, left: r.cfg.StreamPods,
 	}
 }
 
@@ -151,6 +175,9 @@ func (st *streaming) agents(mode string, h *hub) ([]*agent, error) {
 	var shared *http.Transport
 	for i := range st.r.cfg.StreamNodes {
 		opts := agentOptions{ids: st.r.sourceFor(modeAgents)}
+		if st.slim {
+			opts.ids, opts.silent = st.r.sourceFor(modeOperator), true
+		}
 		if i < st.r.cfg.Observers {
 			m := newMeter()
 			st.meters = append(st.meters, m)
@@ -215,7 +242,11 @@ func (st *streaming) run(ctx context.Context) error {
 	nodes := max(1, cfg.StreamNodes-cfg.Observers)
 	if err := paced(ctx, cfg.StreamPods, cfg.StreamRate, func(ctx context.Context, n int) error {
 		ns, name, _, _, app := place(n)
-		_, err := st.c.pod(ctx, ns, name, nodeOf(cfg.StreamNodes-nodes+n%nodes), appLabels(app))
+		node := cfg.StreamNodes - nodes + n%nodes
+		pod, err := st.c.pod(ctx, ns, name, nodeOf(node), appLabels(app))
+		if err == nil && st.slim {
+			err = st.c.address(ctx, pod, hostOf(node), podOf(node, 1+n/nodes))
+		}
 		at := time.Now()
 		st.mu.Lock()
 		defer st.mu.Unlock()
