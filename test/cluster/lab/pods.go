@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -71,6 +72,32 @@ func (l *Lab) EnsureNamespace(ctx context.Context, name string, set map[string]s
 	}
 	return Eventually(ctx, time.Minute, func(ctx context.Context) error {
 		_, err := l.Kube.CoreV1().ServiceAccounts(name).Get(ctx, "default", metav1.GetOptions{})
+		return err
+	})
+}
+
+// Relabel gives a namespace that is there these labels, and removes its pods; one that is not there is made.
+func (l *Lab) Relabel(ctx context.Context, name string, set map[string]string) error {
+	object, err := l.Kube.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return l.EnsureNamespace(ctx, name, set)
+	}
+	if err != nil {
+		return err
+	}
+	object.Labels = maps.Clone(set)
+	if _, err := l.Kube.CoreV1().Namespaces().Update(ctx, object, metav1.UpdateOptions{}); err != nil {
+		return err
+	}
+	now := metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}
+	if err := l.Kube.CoreV1().Pods(name).DeleteCollection(ctx, now, metav1.ListOptions{}); err != nil {
+		return err
+	}
+	return Eventually(ctx, 2*time.Minute, func(ctx context.Context) error {
+		pods, err := l.Kube.CoreV1().Pods(name).List(ctx, metav1.ListOptions{})
+		if err == nil && len(pods.Items) > 0 {
+			err = fmt.Errorf("%d pods of namespace %s are still there", len(pods.Items), name)
+		}
 		return err
 	})
 }

@@ -106,16 +106,13 @@ func (r *rounds) populate(ctx context.Context, rng *rand.Rand) error {
 	if !info.DualStack {
 		return fmt.Errorf("cluster %q has one family of addresses; the oracle wants both", r.Name)
 	}
-	if err := r.DeleteNamespaces(ctx, spaces...); err != nil {
-		return err
-	}
 	pick := func(list ...string) string { return list[rng.IntN(len(list))] }
 	for _, ns := range spaces {
 		set := map[string]string{}
 		if rng.IntN(2) == 0 {
 			set["team"] = pick("red", "blue")
 		}
-		if err := r.EnsureNamespace(ctx, ns, set); err != nil {
+		if err := r.Relabel(ctx, ns, set); err != nil {
 			return err
 		}
 	}
