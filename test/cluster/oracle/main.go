@@ -119,6 +119,9 @@ func (o *options) all(ctx context.Context) (ok bool, err error) {
 	r := &rounds{Lab: l, options: *o, out: progress, began: time.Now(), result: result{Seed: o.seed, Differences: []string{}}}
 	fmt.Fprintf(progress, "seed %d (-seed %d repeats the first world)\n", o.seed, o.seed)
 	runErr := r.run(ctx)
+	if ctx.Err() != nil {
+		runErr = nil // interrupted: what was compared until then counts
+	}
 	cleanCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Minute)
 	defer cancel()
 	if err := errors.Join(runErr, r.remove(cleanCtx)); err != nil {
