@@ -75,9 +75,9 @@ type Config struct {
 // Defaults returns sizes that a machine with two processors does in a quarter of an hour.
 func Defaults() Config {
 	return Config{
-		Agents: 5000, RandomAgents: 1000, Modes: []string{modeOperator, modeAgents, modeRandom}, KillAfter: 0,
+		Agents: 5000, RandomAgents: 500, Modes: []string{modeOperator, modeAgents, modeRandom}, KillAfter: 0,
 		Numbers: 65280, InUse: 500, CollectEvery: 10 * time.Second, Sizes: []int{10000, 40000}, Quiet: 6 * time.Second,
-		StreamPods: 6000, StreamNodes: 200, Observers: 4, StreamRate: 100,
+		StreamPods: 4000, StreamNodes: 200, Observers: 4, StreamRate: 100,
 		Patience: 5 * time.Minute, BinDir: "bin", Out: "bin/scale",
 	}
 }

@@ -48,6 +48,10 @@ func (r *runner) fill(ctx context.Context, s *Scenario) (err error) {
 	s.Shared = "Nothing is shared: each agent has its own connection and its own watch of all identities. They make identities without pods, as fast as they are answered. " +
 		fmt.Sprintf("The operator looks every %v, takes for dead what was unused for as long, and has no limit of its own: its defaults are every 15 min, 30 min, and "+
 			"2,500 writes a minute, by which %d take %.0f min.", r.cfg.CollectEvery, r.cfg.Numbers, float64(r.cfg.Numbers)/2500)
+	s.Limits = []string{
+		"filling: how fast the API server and etcd write; an agent's own share of it is a look at its index",
+		"collecting: the operator writes one identity after the other, and each twice (it is marked, then it ends), so the time of a request counts; at its defaults, its limit of writes",
+	}
 	c, err := r.newCluster(ctx)
 	if err != nil {
 		return err
@@ -346,7 +350,8 @@ func (f *filling) recover(ctx context.Context) (Line, error) {
 		return line, err
 	}
 	late := min(late, f.r.cfg.Numbers/10)
-	ctx, cancel := context.WithTimeout(ctx, f.r.cfg.Patience)
+	patience := max(f.r.cfg.Patience, 10*time.Minute) // one identity after the other
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	served := make(chan float64, late)
 	var wg sync.WaitGroup
@@ -364,7 +369,7 @@ func (f *filling) recover(ctx context.Context) (Line, error) {
 		})
 	}
 	// An identity that waits for its pod's endpoint may be collected, and comes back: what is waited for is that all others are gone.
-	err = poll(ctx, f.r.cfg.Patience, 200*time.Millisecond, func() error {
+	err = poll(ctx, patience, 200*time.Millisecond, func() error {
 		n := f.count()
 		line.Points = append(line.Points, Point{time.Since(began).Seconds(), float64(n)})
 		f.r.progress(f.r.cfg.Numbers-n, f.r.cfg.Numbers-len(inUse), "collected")

@@ -24,6 +24,11 @@ func (r *runner) memory(ctx context.Context, s *Scenario) (err error) {
 		"that are installed, hear of all of it. At the last size both are started anew.", r.cfg.Sizes, podsANode, podsAnIdentity)
 	s.Shared = "Nothing is shared. The agent has a namespace of its own, with a link that leads nowhere, and the kernel's programs and maps; the other nodes have no agents: " +
 		"the harness writes their Nodes, CiliumNodes, Pods, identities and endpoints. Memory is what is resident (VmRSS); the kernel's maps are not part of it."
+	s.Limits = []string{
+		"operator: it keeps every Pod and every CiliumEndpoint in its caches, less what it does not need of them",
+		"agent: an entry of its address cache a pod, and the revision of every object that it follows",
+		"what is resident grows in steps and includes what the last collection has not returned: the difference between two sizes says more than either",
+	}
 	c, err := r.newCluster(ctx)
 	if err != nil {
 		return err

@@ -34,6 +34,12 @@ func (r *runner) relabel(ctx context.Context, s *Scenario) error {
 	s.Shared = fmt.Sprintf("%d agents share a TCP connection, each with its own limit of requests and its own watches of its pods, namespaces and identities. "+
 		"One watch of CiliumEndpoints is shared by all, and each agent hears its own node's only: nobody measures here what an agent makes of other nodes' pods. "+
 		"All act with the right system:masters, which the server's fair queueing exempts.", agentsAConnection)
+	s.Limits = []string{
+		"operator: a label set that nobody has seen waits for a leader. If the leader dies before it has made the identity, that is the rest of its lease (15 s by default) " +
+			"and the next try of the other operator; then a second in which the other nodes hear of the identity; then one patch a pod, which the API server takes one after the other",
+		"agents: an agent that has not heard of the new identity yet asks for it: a creation, which is refused, and a read. No leader is waited for",
+		"random: every agent makes an identity of its own, and every agent must hear of all of them: events grow with the square of the number of agents",
+	}
 	plot := Plot{File: "relabel.svg", Title: "Pods with their new identity", X: "seconds since the namespace's new label", Y: "% of pods"}
 	var errs []error
 	for _, mode := range r.cfg.Modes {

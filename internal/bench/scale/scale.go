@@ -23,10 +23,10 @@ type scenario struct {
 
 func scenarios() []scenario {
 	return []scenario{
-		{"relabel", "A namespace gets another label", (*runner).relabel, 5 * time.Minute},
+		{"relabel", "A namespace gets another label", (*runner).relabel, 4 * time.Minute},
 		{"identities", "All identities are taken", (*runner).fill, 4 * time.Minute},
 		{"stream", "Pods come at a steady rate", (*runner).stream, 3 * time.Minute},
-		{"memory", "What operator and agent need", (*runner).memory, 4 * time.Minute},
+		{"memory", "What operator and agent need", (*runner).memory, 3 * time.Minute},
 	}
 }
 

@@ -38,6 +38,11 @@ func (r *runner) stream(ctx context.Context, s *Scenario) error {
 	s.Shared = fmt.Sprintf("%d agents hear of all pods, over connections and watches of their own, and their figures are shown; a pod is known when the last of them has it in its "+
 		"address cache. The others share a TCP connection by %d and one watch of CiliumEndpoints, of which each hears its own node's only. Time is taken from the answer to the pod's "+
 		"creation; where slices are made of pods, from the moment that the pod's status has its address.", r.cfg.Observers, agentsAConnection)
+	s.Limits = []string{
+		streamEndpoints + ": what the API server sends to every agent of every pod; the time that a pod needs is some requests' time",
+		streamSlices + ", " + streamSlim + ": a slice waits half a second for more changes, and at most ten are written a second (--ces-rate-limits): that is what a pod waits for, " +
+			"and 1,000 pods a second at best",
+	}
 	plot := Plot{File: "stream.svg", Title: "Pods that every agent knows", X: "seconds since the pod was created", Y: "% of pods"}
 	var errs []error
 	for _, mode := range streamModes() {
