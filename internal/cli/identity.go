@@ -15,7 +15,7 @@ import (
 
 func (a *app) identityCommand() *cobra.Command {
 	c := a.group("identity", "Show security identities", "Show the security identities this node knows.",
-		a.identityListCommand(), a.identityGetCommand())
+		a.identityListCommand(), a.identityGetCommand(), a.identityWhyCommand())
 	c.Aliases = []string{"id"}
 	return c
 }
