@@ -16,6 +16,7 @@ import (
 	"github.com/hawser-net/hawser/api/v2alpha1"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/ipcache"
+	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/k8s/nodes"
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/service"
@@ -160,7 +161,7 @@ func (c Config) identity(o *v2.CiliumIdentity) (said, error) {
 	if err != nil || strconv.FormatUint(id, 10) != o.Name {
 		return said{}, fmt.Errorf("CiliumIdentity %s: the name is no number", o.Name)
 	}
-	if o.DeletionTimestamp != nil {
+	if _, _, rests := k8sids.Retired(o); rests || o.DeletionTimestamp != nil {
 		return said{}, nil
 	}
 	ls := make([]labels.Label, 0, len(o.SecurityLabels))

@@ -20,6 +20,7 @@ import (
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/api/v2alpha1"
 	"github.com/hawser-net/hawser/internal/ipcache"
+	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/node"
 	"github.com/hawser-net/hawser/internal/service"
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
@@ -347,4 +348,18 @@ func TestObjects(t *testing.T) {
 	r.wants(nodesOf, nodes)
 	r.remove(id)
 	r.wants(identitiesOf, nil)
+}
+
+// TestRestingIdentity: the number of a collected identity means nothing to other clusters.
+func TestRestingIdentity(t *testing.T) {
+	t.Parallel()
+	o := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: "300"}, SecurityLabels: map[string]string{"k8s:app": "web"}}
+	got, err := Config{}.identity(o)
+	if err != nil || got.values["300"] != "k8s:app=web;" {
+		t.Errorf("an identity: %v, %v", got.values, err)
+	}
+	k8sids.Retire(o, "k8s:app=web;", time.Unix(0, 0))
+	if got, err := (Config{}).identity(o); err != nil || len(got.values) != 0 {
+		t.Errorf("one that rests: %v, %v", got.values, err)
+	}
 }
