@@ -24,8 +24,8 @@ func (k *kubernetesFlags) flags(fs *pflag.FlagSet) {
 	fs.StringVar(&k.mode, "kubernetes", "", "a real Kubernetes cluster: full, or api for an API server without nodes")
 	fs.Lookup("kubernetes").NoOptDefVal = kube.Full
 	fs.BoolVar(&k.dualStack, "dual-stack", false, "with --kubernetes: IPv6 for pods and Services, too")
-	fs.StringVar(&k.cni, "cni", kube.Defaults().CNI, "with --kubernetes: the network, hawser or ptp (Debian's plugins ptp and host-local)")
-	fs.BoolVar(&k.kubeProxy, "kube-proxy", false, "with --kubernetes: run kube-proxy (default true with --cni ptp)")
+	fs.StringVar(&k.cni, "cni", kube.Defaults().CNI, "with --kubernetes: the network, hawser, ptp (Debian's plugins ptp and host-local), or none to install one yourself")
+	fs.BoolVar(&k.kubeProxy, "kube-proxy", false, "with --kubernetes: run kube-proxy (the default but with --cni hawser)")
 	fs.BoolVarP(&k.yes, "yes", "y", false, "with --kubernetes: install missing Debian packages")
 }
 
@@ -69,7 +69,7 @@ func upKubernetes(cfg *Config, k *kubernetesFlags, cmd *cobra.Command) error {
 	c := clusterConfig(cfg, cmd)
 	c.Mode, c.Nodes, c.DualStack, c.CNI, c.KubeProxy, c.Install = k.mode, cfg.Nodes, k.dualStack, k.cni, k.kubeProxy, k.yes
 	if !cmd.Flags().Changed("kube-proxy") {
-		c.KubeProxy = k.cni == kube.PTP
+		c.KubeProxy = k.cni != kube.Hawser
 	}
 	cluster, err := openCluster(c, cmd)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -205,7 +206,7 @@ func (c *Cluster) create(ctx context.Context, p prepared) (*state, error) {
 	if err := c.save(st); err != nil {
 		return nil, err
 	}
-	if st.CNI == Hawser && st.Mode == Full {
+	if st.CNI != PTP && st.Mode == Full {
 		if _, err := c.makeHawserImage(); err != nil {
 			return nil, err
 		}
@@ -266,7 +267,7 @@ func (c *Cluster) upAgain(ctx context.Context, st *state) error {
 	if err := c.restartControlPlane(ctx, st); err != nil {
 		return err
 	}
-	if st.CNI == Hawser && st.Mode == Full {
+	if st.CNI != PTP && st.Mode == Full {
 		if err := c.refreshHawser(ctx, st); err != nil {
 			return err
 		}
@@ -379,7 +380,11 @@ func (c *Cluster) waitNode(ctx context.Context, api *client, n *node, since time
 	for {
 		var ready bool
 		if ready, why = c.nodeReady(ctx, api, n, since); ready {
-			c.say("node %s is Ready", n.Name)
+			if c.cfg.CNI == None {
+				c.say("node %s is there, and Ready once it has a network", n.Name)
+			} else {
+				c.say("node %s is Ready", n.Name)
+			}
 			return nil
 		}
 		if !n.Init.Alive() {
@@ -394,13 +399,16 @@ func (c *Cluster) waitNode(ctx context.Context, api *client, n *node, since time
 	}
 }
 
+// noNetwork is the reason that a container runtime gives for not being ready without a network.
+const noNetwork = "NetworkPluginNotReady"
+
 // nodeReady reports whether a node that was started after since is Ready, and what it lacks.
 func (c *Cluster) nodeReady(ctx context.Context, api *client, n *node, since time.Time) (bool, string) {
 	var object nodeObject
 	if err := api.do(ctx, "GET", "/api/v1/nodes/"+n.Name, "", nil, &object); err != nil {
 		return false, err.Error()
 	}
-	if ready, why := object.ready(since); !ready {
+	if ready, why := object.ready(since); !ready && (c.cfg.CNI != None || !strings.Contains(why, noNetwork)) {
 		return false, why
 	}
 	if !since.IsZero() {
@@ -426,6 +434,9 @@ func describe(st *state) string {
 		text += ", IPv4 and IPv6"
 	}
 	text += ", network " + st.CNI
+	if st.CNI == None {
+		text += " yet"
+	}
 	if st.KubeProxy {
 		text += " with kube-proxy"
 	}

@@ -20,6 +20,7 @@ const (
 const (
 	Hawser = "hawser" // this product, by its manifests
 	PTP    = "ptp"    // Debian's plugins ptp and host-local, with static routes between nodes
+	None   = "none"   // none yet: whoever asked for the cluster installs one. The nodes have this product's image
 )
 
 // Config is what a cluster is made of. Use Defaults and change what differs.
@@ -34,7 +35,7 @@ type Config struct {
 	Nodes int
 	// DualStack gives pods and Services IPv6 addresses besides IPv4.
 	DualStack bool
-	// CNI is the network, Hawser or PTP.
+	// CNI is the network: Hawser, PTP or None.
 	CNI string
 	// KubeProxy runs kube-proxy on every node.
 	KubeProxy bool
@@ -83,8 +84,8 @@ func (c *Config) Validate() error {
 	if c.Nodes < 1 || c.Nodes > maxNodes {
 		errs = append(errs, fmt.Errorf("%d nodes: want 1 to %d", c.Nodes, maxNodes))
 	}
-	if !slices.Contains([]string{Hawser, PTP}, c.CNI) {
-		errs = append(errs, fmt.Errorf("cni %q: want %s or %s", c.CNI, Hawser, PTP))
+	if !slices.Contains([]string{Hawser, PTP, None}, c.CNI) {
+		errs = append(errs, fmt.Errorf("cni %q: want %s, %s or %s", c.CNI, Hawser, PTP, None))
 	}
 	if len(c.Self) == 0 {
 		errs = append(errs, errors.New("the running program's path is unknown"))

@@ -59,7 +59,7 @@ func (c *Cluster) prepare(ctx context.Context) (prepared, error) {
 	k := image.Kitchen{Dir: filepath.Join(b.Dir, "images"), Programs: b.Dir, Source: b.Source, Say: c.say}
 	p.images.files, err = k.Make(ctx, "pause", "coredns", "agnhost")
 	p.images.early = 2
-	if c.cfg.CNI == Hawser {
+	if c.cfg.CNI != PTP {
 		// It is made in the cluster's own directory, once there is one.
 		p.images.files = slices.Insert(p.images.files, 1, c.hawserImage())
 		p.images.early++

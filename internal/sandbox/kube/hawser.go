@@ -152,7 +152,7 @@ func at(object any, keys ...string) any {
 	return object
 }
 
-// refreshHawser gives a running cluster the product's programs as they are now, if they changed since it got them.
+// refreshHawser gives a running cluster the product's programs as they are now, if they changed since it got them, and restarts what runs of it.
 func (c *Cluster) refreshHawser(ctx context.Context, st *state) error {
 	made, err := c.makeHawserImage()
 	if err != nil || !made {
@@ -175,6 +175,9 @@ func (c *Cluster) refreshHawser(ctx context.Context, st *state) error {
 		if err = errors.Join(err, f.Close()); err != nil {
 			return fmt.Errorf("import on %s: %w: %s", n.Name, err, tail(string(out)))
 		}
+	}
+	if st.CNI == None {
+		return nil // what runs of it, if anything, is the user's
 	}
 	if err := c.deployHawser(ctx, st); err != nil {
 		return err

@@ -122,7 +122,7 @@ func (c *Cluster) StartNode(ctx context.Context, name string) error {
 		if err != nil {
 			return err
 		}
-		if st.CNI == Hawser {
+		if st.CNI != PTP {
 			if _, err := c.makeHawserImage(); err != nil {
 				return err
 			}

@@ -145,6 +145,18 @@ func (s *Status) Print(w io.Writer, colour bool) {
 	_ = t.Flush()
 }
 
+// chartFlags are the values that the chart needs in this cluster, as flags of helm.
+func (c *Cluster) chartFlags() string {
+	var b strings.Builder
+	if groups, err := findCgroups(); err == nil && groups.unified != "" && groups.unified != cgroupRoot {
+		fmt.Fprintf(&b, " --set agent.cgroupRoot=%s", groups.unified)
+	}
+	if !c.cfg.KubeProxy {
+		fmt.Fprintf(&b, " --set kubeProxyReplacement=true --set k8s.serviceHost=%s --set k8s.servicePort=%d", master().IPv4, apiPort)
+	}
+	return b.String()
+}
+
 // PrintNext tells people what to try.
 func (c *Cluster) PrintNext(w io.Writer) {
 	paint := c.paint
@@ -153,6 +165,9 @@ func (c *Cluster) PrintNext(w io.Writer) {
 		name = " --name " + c.cfg.Name
 	}
 	fmt.Fprintf(w, "\n%s\n  export KUBECONFIG=%s\n", paint.Bold("Next:"), c.Kubeconfig())
+	if c.cfg.Mode == Full && c.cfg.CNI == None {
+		fmt.Fprintf(w, "  helm install hawser deploy/helm/hawser --namespace kube-system%s\n", c.chartFlags())
+	}
 	if c.cfg.Mode == Full {
 		fmt.Fprintf(w, `  hawser sandbox kubectl%[1]s -- get nodes,pods -A -o wide
   hawser sandbox kubectl%[1]s -- create deployment web --image=%[2]s --replicas=3 -- /agnhost netexec
