@@ -56,6 +56,44 @@ func testCgroup(t *testing.T) string {
 	return dir
 }
 
+// onlyCgroup2 makes this process's mounts those of a machine that has no cgroups of version 1.
+func onlyCgroup2() error {
+	const dir = "/sys/fs/cgroup"
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("mounts of one's own: %w", err)
+	}
+	if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("unmount %s: %w", dir, err)
+	}
+	if err := unix.Mount("cgroup2", dir, "cgroup2", 0, ""); err != nil {
+		return fmt.Errorf("mount cgroups of version 2: %w", err)
+	}
+	return nil
+}
+
+// TestOnlyCgroup2: the hooks are found a place for, and work, on a machine that has cgroups of version 2 only, as most have by now. It runs
+// TestNodesOwnProcesses again with mounts of its own.
+func TestOnlyCgroup2(t *testing.T) {
+	testenv.RequireRoot(t)
+	if os.Getenv(onlyEnv) != "" {
+		root, err := loader.FindCgroup()
+		must(t, err)
+		if root != "/sys/fs/cgroup" {
+			t.Errorf("cgroups of version 2 are found at %s", root)
+		}
+		return
+	}
+	cmd := exec.Command("/proc/self/exe", "-test.run=^(TestOnlyCgroup2|TestNodesOwnProcesses)$", "-test.v", "-test.count=1")
+	cmd.Env = append(os.Environ(), onlyEnv+"=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
+	out, err := cmd.CombinedOutput()
+	for _, want := range []string{"--- PASS: TestOnlyCgroup2", "--- PASS: TestNodesOwnProcesses"} {
+		if err != nil || !strings.Contains(string(out), want) {
+			t.Fatalf("%v, and %q is to be among:\n%s", err, want, out)
+		}
+	}
+}
+
 // clientIn runs a client as a process of the cgroup and the namespace.
 func clientIn(t *testing.T, ns *testenv.NetNS, cgroup, network string, to netip.AddrPort) outcome {
 	t.Helper()
@@ -63,7 +101,7 @@ func clientIn(t *testing.T, ns *testenv.NetNS, cgroup, network string, to netip.
 	must(t, err)
 	defer dir.Close()
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), clientEnv+"="+network+" "+to.String())
+	cmd.Env = append(os.Environ(), clientEnv+"="+network+" "+to.String(), onlyEnv+"=")
 	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(dir.Fd())}
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
@@ -79,8 +117,17 @@ func clientIn(t *testing.T, ns *testenv.NetNS, cgroup, network string, to netip.
 	return o
 }
 
+// onlyEnv, if set, makes the test's program hide all cgroups but those of version 2 first: see TestOnlyCgroup2.
+const onlyEnv = "HAWSER_TEST_CGROUP2_ONLY"
+
 // TestMain is the client instead, in a process of its own, if the environment says so.
 func TestMain(m *testing.M) {
+	if os.Getenv(onlyEnv) != "" {
+		if err := onlyCgroup2(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
 	network, to, ok := strings.Cut(os.Getenv(clientEnv), " ")
 	if !ok {
 		os.Exit(m.Run())
