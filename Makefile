@@ -13,13 +13,14 @@ ORACLE        ?=
 PACKAGES ?= ./...
 FUZZTIME ?= 3s
 BENCH    ?=
+CHART    ?=
 SCALE    ?=
 BINARIES := hawser hawser-agent hawser-cni hawser-operator
 # The server that the tests of the Consul driver run.
 export HAWSER_CONSUL := $(CURDIR)/bin/consul
 VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
-.PHONY: help sandbox sandbox-down cluster cluster-down cluster-status build kube-apiserver kube-programs test test-long fuzz e2e e2e-smoke e2e-conformance bad-days oracle bench scale verify lint fmt generate clean
+.PHONY: help sandbox sandbox-down cluster cluster-down cluster-status chart-test build kube-apiserver kube-programs test test-long fuzz e2e e2e-smoke e2e-conformance bad-days oracle bench scale verify lint fmt generate clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -90,6 +91,15 @@ bad-days: build ## kill, restart and remove what a cluster is made of, under tra
 
 oracle: build ## random policies on a cluster against the oracle, 10 min; ORACLE='-for 1h' or '-seed N -rounds 1' (root)
 	@go build -o bin/oracle ./test/cluster/oracle && bin/oracle $(ORACLE)
+
+bin/helm: test/helm/go.mod
+	@hack/need.sh go
+	@mkdir -p bin
+	@echo "building Helm for the test of the chart: minutes the first time, then cached"
+	@cd test/helm && go build -o ../../bin/helm helm.sh/helm/v4/cmd/helm
+
+chart-test: build bin/helm ## install, upgrade and uninstall the chart with helm on a cluster of its own, 6 min; CHART='-replace' instead of kube-proxy (root)
+	@go run ./hack/chart $(CHART)
 
 bench: build ## measure against baselines of this machine, 4 min; BENCH=--quick for one, or BENCH='--rows rr,bpf' (root)
 	@CGO_ENABLED=0 go build -trimpath -o bin/hawser-bench ./internal/bench/hawser-bench

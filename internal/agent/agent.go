@@ -471,23 +471,21 @@ func newIdentities(cfg Config, store allocator.Backend, first, last identity.ID,
 // killed holds its locks until the kernel has taken it apart.
 const lockWait = 5 * time.Second
 
+// lockName is the file in the state directory that its agent holds.
+const lockName = "agent.lock"
+
 // lockState keeps a second agent from working on the same state.
 func lockState(ctx context.Context, dir string) (unlock func(), err error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("--state-dir: %w", err)
-	}
-	path := filepath.Join(dir, "agent.lock")
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("--state-dir: %w", err)
-	}
+	path := filepath.Join(dir, lockName)
 	for deadline := time.Now().Add(lockWait); ; {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
+		f, err := tryLock(path)
+		if err != nil {
+			return nil, fmt.Errorf("--state-dir: %w", err)
+		}
+		if f != nil {
 			return func() { f.Close() }, nil
 		}
 		if time.Now().After(deadline) || ctx.Err() != nil {
-			f.Close()
 			return nil, fmt.Errorf("another agent works on %s (it holds %s); stop it first or choose another --state-dir", dir, path)
 		}
 		select {
@@ -495,6 +493,25 @@ func lockState(ctx context.Context, dir string) (unlock func(), err error) {
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
+}
+
+// tryLock returns the locked file, nil if somebody else holds it or has just removed it.
+func tryLock(path string) (*os.File, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+		mine, mineErr := f.Stat()
+		there, thereErr := os.Stat(path)
+		if mineErr == nil && thereErr == nil && os.SameFile(mine, there) {
+			return f, nil
+		}
+	}
+	return nil, f.Close()
 }
 
 // healthHandler answers the node's own health check.

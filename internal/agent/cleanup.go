@@ -11,11 +11,12 @@ import (
 
 	"github.com/hawser-net/hawser/internal/cniconf"
 	"github.com/hawser-net/hawser/internal/datapath/link"
+	"github.com/hawser-net/hawser/internal/deletequeue"
 )
 
 // CleanUp removes everything that an agent with this configuration leaves on the node when it
-// stops: devices, routes, masquerading, pinned maps and programs, state, and the CNI
-// configuration. Pods that are still there lose their network. It refuses while an agent runs.
+// stops: devices, routes, masquerading, pinned maps and programs, state, what the plugin left
+// in files, and the CNI configuration. Pods that are still there lose their network. It refuses while an agent runs.
 func CleanUp(cfg Config, log *slog.Logger, out io.Writer) error {
 	unlock, err := lockState(context.Background(), cfg.StateDir)
 	if err != nil {
@@ -43,10 +44,14 @@ func CleanUp(cfg Config, log *slog.Logger, out io.Writer) error {
 	step("the pods' interfaces", removePods(links))
 	step("devices, routes and masquerading", links.CleanUp())
 	step("pinned maps and programs in "+filepath.Join(cfg.BPFRoot, "hawser"), os.RemoveAll(filepath.Join(cfg.BPFRoot, "hawser")))
-	for _, name := range []string{"state", "policies"} {
-		dir := filepath.Join(cfg.StateDir, name)
-		step(dir, os.RemoveAll(dir))
+	for _, path := range []string{
+		filepath.Join(cfg.StateDir, "state"), filepath.Join(cfg.StateDir, "policies"), deletequeue.Dir(cfg.SocketPath), cfg.CNI.LogFile,
+		cfg.SocketPath, filepath.Join(cfg.StateDir, lockName), // which is last, and still held
+	} {
+		step(path, os.RemoveAll(path))
 	}
+	// If it is not empty it holds what is somebody else's.
+	_ = os.Remove(cfg.StateDir)
 	return errors.Join(errs...)
 }
 
