@@ -432,6 +432,13 @@ func (f *fakeAgent) GetMap(_ context.Context, req server.GetMapRequestObject) (s
 		"ct": {
 			{Key: "f", Flow: rest.MapFlow{Proto: "TCP", Source: "10.0.1.7:40000", Destination: "10.0.2.9:5432", SourceIdentity: 16384, DestinationIdentity: 16385, SourceGeneration: 9, ExpiresSeconds: 8000, SeenReply: true, ForwardPackets: 10, ReversePackets: 18446744073709551615}},
 		},
+		"services": {
+			{Key: "a", Service: rest.MapService{Frontend: "10.96.0.1:443", Proto: "TCP", Scope: "inside", Algorithm: "random", Backends: []string{"10.0.0.1:6443", "10.0.0.2:6443"}}},
+			{Key: "b", Service: rest.MapService{Frontend: "10.96.0.2:53", Proto: "UDP", Scope: "inside", Algorithm: "random", AffinitySeconds: 10800}},
+			{Key: "c", Service: rest.MapService{Frontend: "203.0.113.5:80", Proto: "TCP", Scope: "outside", Algorithm: "maglev", Elsewhere: true, Restricted: true,
+				SourceRanges: []string{"10.0.0.0/8", "172.16.0.0/12"}}},
+			{Key: "d", Service: rest.MapService{Frontend: "127.0.0.1:30080", Proto: "TCP", Scope: "node", Algorithm: "random", Restricted: true, Backends: []string{"10.0.0.1:80"}}},
+		},
 		"metrics": {
 			{Key: "m", Metric: rest.MapMetric{Reason: "policy-denied", Direction: "egress", Packets: 3, Bytes: 222}},
 			{Key: "n", Metric: rest.MapMetric{Reason: "forwarded", Direction: "ingress", Packets: 5, Bytes: 370}},
