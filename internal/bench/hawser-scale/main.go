@@ -11,7 +11,9 @@ import (
 	"path/filepath"
 	"syscall"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/pflag"
+	"k8s.io/klog/v2"
 
 	"github.com/hawser-net/hawser/internal/bench"
 	"github.com/hawser-net/hawser/internal/bench/scale"
@@ -28,6 +30,7 @@ func run(args []string) int {
 		return report(bench.ServeEtcd(ctx, args[1]))
 	}
 	signal.Ignore(syscall.SIGPIPE) // whoever reads the output may go before what was started is ended
+	klog.SetLogger(logr.Discard()) // client-go speaks of every request that a busy server does not answer in time
 	self, err := os.Executable()
 	if err != nil {
 		return report(err)

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -120,7 +119,13 @@ func (h *hub) ready(ctx context.Context) error {
 func (h *hub) hear(line []byte) error {
 	var ev hubEvent
 	var meta hubMeta
-	if err := errors.Join(json.Unmarshal(line, &ev), json.Unmarshal(ev.Object, &meta)); err != nil {
+	if err := json.Unmarshal(line, &ev); err != nil {
+		return err
+	}
+	if ev.Type == "ERROR" {
+		return fmt.Errorf("the server says %s", ev.Object)
+	}
+	if err := json.Unmarshal(ev.Object, &meta); err != nil {
 		return err
 	}
 	h.mu.Lock()

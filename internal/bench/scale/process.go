@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -21,7 +22,8 @@ type process struct {
 	err  error         // how, once done is closed
 }
 
-// startProcess starts a program with its output appended to a file. enter, if not nil, runs what starts it where it is to run.
+// startProcess starts a program with its output appended to a file. enter, if not nil, runs what starts it on the thread where it is to run, which must last as
+// long as the program.
 func startProcess(name, log string, enter func(func() error) error, argv ...string) (*process, error) {
 	f, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -30,18 +32,26 @@ func startProcess(name, log string, enter func(func() error) error, argv ...stri
 	defer f.Close()
 	p := &process{name: name, cmd: exec.Command(argv[0], argv[1:]...), log: log, done: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = f, f
-	// Out of the terminal's group: after Ctrl-C this program ends its children in order.
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if enter == nil {
-		enter = func(f func() error) error { return f() }
-	}
-	if err := enter(p.cmd.Start); err != nil {
-		return nil, fmt.Errorf("start %s: %w", name, err)
-	}
+	// Out of the terminal's group: after Ctrl-C this program ends its children in order. If it cannot any more, the kernel does.
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	started := make(chan error, 1)
 	go func() {
 		defer close(p.done)
-		p.err = p.cmd.Wait()
+		if enter == nil {
+			// The kernel takes the end of the thread that started it for the end of the parent.
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			enter = func(f func() error) error { return f() }
+		}
+		err := enter(p.cmd.Start)
+		started <- err
+		if err == nil {
+			p.err = p.cmd.Wait()
+		}
 	}()
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
 	return p, nil
 }
 
