@@ -294,11 +294,11 @@ func (l *lab) enforced(ctx context.Context) error {
 // identities sees that pods have some, and whether agents have the right to make them.
 func (l *lab) identities(agents bool) func(context.Context) error {
 	return func(ctx context.Context) error {
-		out, err := l.k(ctx, "get", "ciliumidentities", "-l", "app", "-o", "name")
+		out, err := l.k(ctx, "get", "ciliumidentities", "-o", "jsonpath={range .items[*]}{.security-labels}{\"\\n\"}{end}")
 		if err != nil {
 			return err
 		}
-		if len(strings.Fields(out)) < 2 {
+		if !strings.Contains(out, `"k8s:app":"client"`) || !strings.Contains(out, `"k8s:app":"web"`) {
 			return fmt.Errorf("client and web have no identities of their own: %q", out)
 		}
 		// It fails if the answer is no.
