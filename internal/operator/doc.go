@@ -14,7 +14,7 @@
 //   - tells Kubernetes which nodes have a network, and collects CiliumNodes (nodes);
 //   - collects CiliumEndpoints, and restarts pods that have none (endpoints);
 //   - makes CiliumEndpointSlices (endpointslices);
-//   - collects CiliumIdentities (identities);
+//   - makes CiliumIdentities, if it is told to, and collects them (identities);
 //   - tells of policies whether they can be enforced (policies).
 //
 // # Several operators
