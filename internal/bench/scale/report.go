@@ -178,7 +178,7 @@ func (r *Report) JSON(w io.Writer) error {
 // Markdown writes the report for people. The plots that it shows are files beside it.
 func (r *Report) Markdown(w io.Writer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "Taken %s with Kubernetes %s on Linux %s with %d processors, load average %.1f before, %s in all.\n",
+	fmt.Fprintf(&b, "# What a large cluster costs\n\nTaken %s with Kubernetes %s on Linux %s with %d processors, load average %.1f before, %s in all.\n",
 		r.Taken.Format("2006-01-02 15:04 MST"), r.Kubernetes, r.Kernel, r.CPUs, r.Load, time.Duration(r.Seconds*float64(time.Second)).Round(time.Second))
 	for i := range r.Scenarios {
 		r.Scenarios[i].markdown(&b)
