@@ -11,6 +11,7 @@ import (
 
 	"github.com/hawser-net/hawser/internal/cniconf"
 	"github.com/hawser-net/hawser/internal/datapath/link"
+	"github.com/hawser-net/hawser/internal/datapath/loader"
 	"github.com/hawser-net/hawser/internal/deletequeue"
 )
 
@@ -42,6 +43,7 @@ func CleanUp(cfg Config, log *slog.Logger, out io.Writer) error {
 	}
 	defer links.Close()
 	step("the pods' interfaces", removePods(links))
+	step("programs on the node's devices", links.RemoveFilters(loader.FromNetdev, loader.ToNetdev))
 	step("devices, routes and masquerading", links.CleanUp())
 	step("pinned maps and programs in "+filepath.Join(cfg.BPFRoot, "hawser"), os.RemoveAll(filepath.Join(cfg.BPFRoot, "hawser")))
 	for _, path := range []string{

@@ -3,6 +3,7 @@ package link
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -27,7 +28,7 @@ func hook(ingress bool) (parent uint32, name string) {
 // program that is there is replaced in one step: no packet sees the hook empty. name is what tc
 // shows. The kernel takes its own reference to the program; the caller keeps progFD.
 //
-// Filters hang on the interface and are never removed: they go with it. If the interface is the
+// Filters hang on the interface and go with it; only RemoveFilters removes them. If the interface is the
 // tunnel device, which SetNode leaves down for as long as nothing judges what it receives, it is brought
 // up after its ingress program is in place.
 func (l *Links) ReplaceFilter(ifIndex int, ingress bool, progFD int, name string) error {
@@ -97,4 +98,33 @@ func (l *Links) FilterProgram(ifIndex int, ingress bool) (progID int, err error)
 		}
 	}
 	return 0, nil
+}
+
+// RemoveFilters takes away the filters of these names that ReplaceFilter put on interfaces which stay when the product goes, such as the
+// node's own device. The hooks stay: others may use them, and they cost nothing.
+func (l *Links) RemoveFilters(names ...string) error {
+	all, err := l.h.LinkList()
+	if err != nil {
+		return fmt.Errorf("list interfaces: %w", err)
+	}
+	var errs []error
+	for _, link := range all {
+		for _, ingress := range []bool{true, false} {
+			parent, side := hook(ingress)
+			filters, err := l.h.FilterList(link, parent)
+			if err != nil {
+				continue // no hooks on this interface, or it has just gone
+			}
+			for _, f := range filters {
+				bpf, ok := f.(*netlink.BpfFilter)
+				if !ok || bpf.Priority != filterPriority || bpf.Handle != filterHandle || !slices.Contains(names, bpf.Name) {
+					continue
+				}
+				if err := l.h.FilterDel(bpf); err != nil && !errors.Is(err, unix.ENODEV) && !errors.Is(err, unix.ENOENT) {
+					errs = append(errs, fmt.Errorf("take %s off %s of %s: %w", bpf.Name, side, link.Attrs().Name, err))
+				}
+			}
+		}
+	}
+	return errors.Join(errs...)
 }
