@@ -12,8 +12,7 @@ import (
 )
 
 func (a *app) clusterMeshCommand() *cobra.Command {
-	return a.group("clustermesh", "Show other clusters, or connect two of this machine", "Show the other clusters that this node follows, or connect two clusters of this machine.",
-		append([]*cobra.Command{a.clusterMeshStatusCommand()}, a.cfg.MeshCommands...)...)
+	return a.group("clustermesh", "Show other clusters", "Show the other clusters that this node follows.", a.clusterMeshStatusCommand())
 }
 
 func (a *app) clusterMeshStatusCommand() *cobra.Command {
