@@ -1,0 +1,356 @@
+// Package doublewrite keeps identities in two places at once while a cluster moves from one to the other: as keys of a key-value store, and as CiliumIdentity
+// objects.
+//
+// A [Backend] reads from one of the two, and writes to both. What it promises is that a set of labels has the same number in both places, also while some
+// nodes read from the one and some from the other, and while some write to one of them only:
+//
+//   - a number that the key-value store has in force is taken over, because nodes that know nothing of objects may use it;
+//   - a new number is looked for by objects, where all writers try the same numbers in the same order, and then made in the store under the same number;
+//   - if the store has that number for other labels, these get their object, and the search goes on behind it.
+//
+// Only if both places had different numbers for the same labels before anybody wrote to both, they stay so: the one that is read counts, the log says so, and the
+// operator counts them.
+//
+// If the place that is only written to is away, new numbers cannot be made, since nobody knows whether they are free; labels that have a number go on. What
+// is missing there is written when the allocator compares its references with the store, as it does every now and then.
+//
+// The backend owns no table. It starts goroutines in ListAndWatch only, which waits for them.
+package doublewrite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"golang.org/x/time/rate"
+
+	"github.com/hawser-net/hawser/pkg/allocator"
+)
+
+// Config is what a [Backend] is made from.
+type Config struct {
+	// Objects and Keys are the two places.
+	Objects, Keys allocator.Backend
+	// ReadObjects has identities read from the objects, else from the keys.
+	ReadObjects bool
+	// Log is optional.
+	Log *slog.Logger
+}
+
+// Backend is described with the package. Its methods may be called from many goroutines.
+type Backend struct {
+	// reads is Objects or Keys, other the other one.
+	reads, other  allocator.Backend
+	objects, keys allocator.Backend
+	log           *slog.Logger
+}
+
+var _ allocator.Backend = (*Backend)(nil)
+
+// New checks the settings. It does no I/O.
+func New(cfg Config) (*Backend, error) {
+	if cfg.Objects == nil || cfg.Keys == nil {
+		return nil, errors.New("identities in two places: both are needed")
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	b := &Backend{reads: cfg.Keys, other: cfg.Objects, objects: cfg.Objects, keys: cfg.Keys, log: cfg.Log}
+	if cfg.ReadObjects {
+		b.reads, b.other = cfg.Objects, cfg.Keys
+	}
+	return b, nil
+}
+
+// maxTries bounds how often a new number is looked for, each time because other labels had the last one.
+const maxTries = 32
+
+// errTaken says that the one number that was offered is used for other labels.
+var errTaken = errors.New("the number is used for other labels")
+
+// only offers one number.
+type only struct {
+	id      allocator.ID
+	offered bool
+}
+
+func (o *only) Known(string) allocator.ID { return allocator.NoID }
+
+func (o *only) Taken(allocator.ID) {}
+
+func (o *only) Pick() (allocator.ID, error) {
+	if o.offered || o.id == allocator.NoID {
+		return allocator.NoID, errTaken
+	}
+	o.offered = true
+	return o.id, nil
+}
+
+// known says which number there is for the key that is looked for.
+type known struct {
+	allocator.Numbers
+	id allocator.ID
+}
+
+func (k known) Known(string) allocator.ID { return k.id }
+
+// differs logs that a set of labels has different numbers in the two places, and stays so.
+func (b *Backend) differs(key allocator.AllocatorKey, id allocator.ID, err error) {
+	b.log.Warn("an identity cannot have the same number in both places", "labels", key.GetKey(), "identity", id, "error", err)
+}
+
+// Acquire implements [allocator.Backend].
+func (b *Backend) Acquire(ctx context.Context, key allocator.AllocatorKey, numbers allocator.Numbers) (allocator.Acquired, error) {
+	for range maxTries {
+		a, again, err := b.acquire(ctx, key, numbers)
+		if !again {
+			return a, err
+		}
+	}
+	return allocator.Acquired{}, fmt.Errorf("labels %s: %w", key.GetKey(), allocator.ErrContended)
+}
+
+func (b *Backend) acquire(ctx context.Context, key allocator.AllocatorKey, numbers allocator.Numbers) (a allocator.Acquired, again bool, err error) {
+	if id := numbers.Known(key.GetKey()); id != allocator.NoID {
+		a, err = b.known(ctx, key, numbers)
+		return a, false, err
+	}
+	inForce, err := b.keys.Get(ctx, key)
+	if err != nil {
+		return a, false, err
+	}
+	if inForce != allocator.NoID {
+		a, ok, err := b.takeOver(ctx, key, inForce, numbers)
+		if ok || err != nil {
+			return a, false, err
+		}
+	}
+	return b.make(ctx, key, numbers)
+}
+
+// known takes a number into use that the place that is read has. The other one may be away.
+func (b *Backend) known(ctx context.Context, key allocator.AllocatorKey, numbers allocator.Numbers) (allocator.Acquired, error) {
+	a, err := b.reads.Acquire(ctx, key, numbers)
+	if err != nil {
+		return a, err
+	}
+	err = b.other.Restore(ctx, allocator.Reference{ID: a.ID, Key: key})
+	switch {
+	case err == nil:
+	case conflict(err):
+		b.differs(key, a.ID, err)
+	case a.IsNew: // what was known is gone, and this number would be in one place only
+		return allocator.Acquired{}, errors.Join(err, b.reads.Withdraw(ctx, key, a))
+	default:
+		b.log.Warn("an identity is not in both places yet", "labels", key.GetKey(), "identity", a.ID, "error", err)
+	}
+	return a, nil
+}
+
+func conflict(err error) bool {
+	var c *allocator.ConflictError
+	return errors.As(err, &c)
+}
+
+// takeOver has the objects follow what the store has in force. It is not ok if that cannot be.
+func (b *Backend) takeOver(ctx context.Context, key allocator.AllocatorKey, id allocator.ID, numbers allocator.Numbers) (a allocator.Acquired, ok bool, err error) {
+	ref := allocator.Reference{ID: id, Key: key}
+	if b.reads == b.keys {
+		if a, err = b.keys.Acquire(ctx, key, numbers); err != nil {
+			return a, false, err
+		}
+		ref.ID = a.ID
+		if err = b.objects.Restore(ctx, ref); conflict(err) {
+			b.differs(key, a.ID, err)
+			err = nil
+		}
+		if err != nil && a.IsNew {
+			return allocator.Acquired{}, false, errors.Join(err, b.keys.Withdraw(ctx, key, a))
+		}
+		if err != nil {
+			b.log.Warn("an identity has no object yet", "labels", key.GetKey(), "identity", a.ID, "error", err)
+		}
+		return a, true, nil
+	}
+	if err = b.objects.Restore(ctx, ref); err != nil {
+		if conflict(err) { // there is another object of these labels, or of this number
+			return a, false, nil
+		}
+		return a, false, err
+	}
+	if err = b.keys.Restore(ctx, ref); err != nil && !conflict(err) {
+		b.log.Warn("an identity has no reference in the store yet", "labels", key.GetKey(), "identity", id, "error", err)
+	}
+	return allocator.Acquired{ID: id, Settled: true}, true, nil
+}
+
+// make finds a number by objects, and has the store agree. again says that it is to be tried again.
+func (b *Backend) make(ctx context.Context, key allocator.AllocatorKey, numbers allocator.Numbers) (a allocator.Acquired, again bool, err error) {
+	there, err := b.objects.Get(ctx, key)
+	if err != nil {
+		return a, false, err
+	}
+	o, err := b.objects.Acquire(ctx, key, known{numbers, there})
+	if err != nil {
+		return a, false, err
+	}
+	undo := func() error {
+		if !o.IsNew {
+			return nil
+		}
+		return b.objects.Withdraw(ctx, key, o)
+	}
+	k, err := b.keys.Acquire(ctx, key, &only{id: o.ID})
+	switch {
+	case errors.Is(err, errTaken) && o.IsNew:
+		if err := undo(); err != nil {
+			return a, false, err
+		}
+		return a, true, b.fill(ctx, o.ID)
+	case errors.Is(err, errTaken): // the object was there before, and so was the key of other labels
+		b.differs(key, o.ID, err)
+		if b.reads == b.objects {
+			return o, false, nil
+		}
+		a, err = b.keys.Acquire(ctx, key, numbers)
+		return a, false, err
+	case err != nil:
+		return a, false, errors.Join(err, undo())
+	case k.ID == o.ID && b.reads == b.objects:
+		return o, false, nil
+	case k.ID == o.ID:
+		return k, false, nil
+	}
+	// Somebody who writes keys only was faster.
+	if err := undo(); err != nil {
+		return a, false, err
+	}
+	err = b.objects.Restore(ctx, allocator.Reference{ID: k.ID, Key: key})
+	switch {
+	case err == nil:
+	case !conflict(err):
+		return a, false, err
+	default:
+		b.differs(key, k.ID, err)
+		if b.reads == b.objects {
+			return o, o.IsNew, b.keys.Release(ctx, k.ID, key)
+		}
+	}
+	if b.reads == b.objects {
+		k = allocator.Acquired{ID: k.ID, Settled: true}
+	}
+	return k, false, nil
+}
+
+// fill gives the labels that the store has a number for their object.
+func (b *Backend) fill(ctx context.Context, id allocator.ID) error {
+	owner, err := b.keys.GetByID(ctx, id)
+	if errors.Is(err, allocator.ErrIdentityNonExistent) {
+		return nil // gone again
+	}
+	if err != nil {
+		return err
+	}
+	if err := b.objects.Restore(ctx, allocator.Reference{ID: id, Key: owner}); err != nil && !conflict(err) {
+		return err
+	}
+	return nil
+}
+
+// Withdraw implements [allocator.Backend]. What is left in the other place is collected.
+func (b *Backend) Withdraw(ctx context.Context, key allocator.AllocatorKey, a allocator.Acquired) error {
+	return errors.Join(b.reads.Withdraw(ctx, key, a), b.other.Release(ctx, a.ID, key))
+}
+
+// Release implements [allocator.Backend].
+func (b *Backend) Release(ctx context.Context, id allocator.ID, key allocator.AllocatorKey) error {
+	return errors.Join(b.reads.Release(ctx, id, key), b.other.Release(ctx, id, key))
+}
+
+// Check implements [allocator.Backend]: a reference is in order if it is in both places.
+func (b *Backend) Check(ctx context.Context, refs []allocator.Reference) ([]allocator.Reference, error) {
+	wrong, err := b.reads.Check(ctx, refs)
+	if err != nil {
+		return wrong, err
+	}
+	more, err := b.other.Check(ctx, refs)
+	if err != nil {
+		b.log.Warn("cannot compare identities with the place that is not read", "error", err)
+	}
+	seen := make(map[allocator.ID]bool, len(wrong))
+	for _, r := range wrong {
+		seen[r.ID] = true
+	}
+	for _, r := range more {
+		if !seen[r.ID] {
+			wrong = append(wrong, r)
+		}
+	}
+	return wrong, nil
+}
+
+// Restore implements [allocator.Backend]. That the other place has another number is no conflict: this one counts.
+func (b *Backend) Restore(ctx context.Context, ref allocator.Reference) error {
+	if err := b.reads.Restore(ctx, ref); err != nil {
+		return err
+	}
+	err := b.other.Restore(ctx, ref)
+	if conflict(err) {
+		b.differs(ref.Key, ref.ID, err)
+		return nil
+	}
+	return err
+}
+
+// Get implements [allocator.Backend].
+func (b *Backend) Get(ctx context.Context, key allocator.AllocatorKey) (allocator.ID, error) {
+	return b.reads.Get(ctx, key)
+}
+
+// GetByID implements [allocator.Backend].
+func (b *Backend) GetByID(ctx context.Context, id allocator.ID) (allocator.AllocatorKey, error) {
+	return b.reads.GetByID(ctx, id)
+}
+
+// silent hears what the place says that is not read: only that references were lost is of interest.
+type silent struct{ allocator.CacheMutations }
+
+func (silent) OnListDone(int64)             {}
+func (silent) OnUpsert(allocator.Mapping)   {}
+func (silent) OnDelete(allocator.ID, int64) {}
+
+// ListAndWatch implements [allocator.Backend]. It follows both places, because both need that to be written to.
+func (b *Backend) ListAndWatch(ctx context.Context, handler allocator.CacheMutations) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() {
+		if err := b.other.ListAndWatch(ctx, silent{handler}); err != nil && ctx.Err() == nil {
+			cancel(fmt.Errorf("identities in the place that is not read: %w", err))
+		}
+	})
+	err := b.reads.ListAndWatch(ctx, handler)
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause
+	}
+	cancel(nil)
+	return err
+}
+
+// RunGC implements [allocator.Backend], for the place that is read. The operator collects in both.
+func (b *Backend) RunGC(ctx context.Context, limiter *rate.Limiter, r allocator.Range, previous map[allocator.ID]int64) (map[allocator.ID]int64, allocator.GCStats, error) {
+	return b.reads.RunGC(ctx, limiter, r, previous)
+}
+
+// RunLocksGC implements [allocator.Backend]. Only the store has locks.
+func (b *Backend) RunLocksGC(ctx context.Context, previous map[string]allocator.Lock) (map[string]allocator.Lock, error) {
+	return b.keys.RunLocksGC(ctx, previous)
+}
+
+// DeleteAllKeys implements [allocator.Backend], in both places.
+func (b *Backend) DeleteAllKeys(ctx context.Context) error {
+	return errors.Join(b.reads.DeleteAllKeys(ctx), b.other.DeleteAllKeys(ctx))
+}
