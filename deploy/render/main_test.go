@@ -53,6 +53,7 @@ func TestValues(t *testing.T) {
 		{"addresses of the nodes", "ipam: {mode: kubernetes}", []string{`ipam: "kubernetes"`}, []string{`cluster-pool`}},
 		{"metrics", "prometheus: {agent: {enabled: true}, operator: {enabled: true}, podMonitor: {enabled: true, labels: {release: prom}}}",
 			[]string{`prometheus-serve-addr: ":9962"`, `enable-metrics: "true"`, `(?s)kind: PodMonitor.*kind: PodMonitor`, `release: prom`, `hostPort: 9963`}, nil},
+		{"identities in both places", "identity: {allocationMode: doublewrite-readkvstore}\nkvstore: {type: etcd}", []string{`identity-allocation-mode: "doublewrite-readkvstore"`, `verbs: \[create, update, delete\]`}, nil},
 		{"slices", "ciliumEndpointSlice: {enabled: true, rateLimits: [{nodes: 0, limit: 2.5, burst: 20}]}",
 			[]string{`enable-cilium-endpoint-slice: "true"`, `ces-controller-mode: "default"`, `ces-max-ciliumendpoints-per-ces: "100"`,
 				`ces-rate-limits: "\[\{\\"burst\\":20,\\"limit\\":2.5,\\"nodes\\":0\}\]"`, `ciliumendpointslices\]\n +verbs: \[list, watch, get, create, patch, delete\]`,

@@ -27,6 +27,7 @@ import (
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/ipam"
 	"github.com/hawser-net/hawser/internal/ipcache"
+	"github.com/hawser-net/hawser/internal/k8s/doublewrite"
 	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/node"
@@ -436,12 +437,29 @@ func numberStore(cfg Config, facts nodeFacts, backend kvstore.Backend, cluster *
 }
 
 func openNumberStore(cfg Config, facts nodeFacts, backend kvstore.Backend, cluster *kube, first, last identity.ID, log *slog.Logger) (allocator.Backend, error) {
-	if cfg.identityMode() == identityCRD {
+	newObjects := func() (allocator.Backend, error) {
 		return k8sids.New(k8sids.Config{Client: cluster.client, First: allocator.ID(first), Last: allocator.ID(last), KeyType: labelKey{}, Log: log})
 	}
-	return allocator.NewKVStoreBackend(allocator.KVStoreConfig{
-		Store: backend, BasePath: kvstore.IdentitiesPrefix, Suffix: facts.suffix(), KeyType: labelKey{}, Logger: log,
-	})
+	newKeys := func() (allocator.Backend, error) {
+		return allocator.NewKVStoreBackend(allocator.KVStoreConfig{
+			Store: backend, BasePath: kvstore.IdentitiesPrefix, Suffix: facts.suffix(), KeyType: labelKey{}, Logger: log,
+		})
+	}
+	switch cfg.identityMode() {
+	case identityCRD:
+		return newObjects()
+	case identityKVStore:
+		return newKeys()
+	}
+	objects, err := newObjects()
+	if err != nil {
+		return nil, err
+	}
+	keys, err := newKeys()
+	if err != nil {
+		return nil, err
+	}
+	return doublewrite.New(doublewrite.Config{Objects: objects, Keys: keys, ReadObjects: cfg.identityMode() == identityBothCRD, Log: log})
 }
 
 // newIdentities joins the rules for reserved identities with the cluster's allocator.

@@ -192,7 +192,8 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.NoEndpointObjects, "disable-endpoint-crd", c.NoEndpointObjects,
 		"write no CiliumEndpoints: the operator makes CiliumEndpointSlices without them, or a key-value store tells of pods")
 	fs.BoolVar(&c.EndpointSlices, "enable-cilium-endpoint-slice", c.EndpointSlices, "learn of other nodes' pods from CiliumEndpointSlices, which the operator must make")
-	fs.StringVar(&c.IdentityMode, "identity-allocation-mode", c.IdentityMode, "where identities are kept: crd or kvstore; by default kvstore if there is one, else crd")
+	fs.StringVar(&c.IdentityMode, "identity-allocation-mode", c.IdentityMode, "where identities are kept: crd or kvstore, "+
+		"or in both and read from one: doublewrite-readkvstore or doublewrite-readcrd; by default kvstore if there is one, else crd")
 	fs.StringVar(&c.ManagementMode, identity.ManagementFlag, c.ManagementMode,
 		"who makes identities: agent (the default), operator or both; with operator a pod whose identity is not known yet starts with a temporary one")
 	fs.StringVar(&c.ManageCID, identity.ManageCIDFlag, c.ManageCID, "true is the same as --identity-management-mode=operator, false the same as agent")
@@ -240,6 +241,9 @@ const (
 	ipamKubernetes  = "kubernetes"
 	identityCRD     = "crd"
 	identityKVStore = "kvstore"
+	// In both places; read from one.
+	identityBothKVStore = "doublewrite-readkvstore"
+	identityBothCRD     = "doublewrite-readcrd"
 )
 
 // identityMode is where identities are kept.
@@ -251,6 +255,11 @@ func (c *Config) identityMode() string {
 		return identityCRD
 	}
 	return identityKVStore
+}
+
+// inBothPlaces says whether identities are kept as objects and in the key-value store.
+func (c *Config) inBothPlaces() bool {
+	return c.identityMode() == identityBothKVStore || c.identityMode() == identityBothCRD
 }
 
 // management is who makes identities, of a configuration that is valid.
@@ -304,9 +313,12 @@ func (c *Config) Validate() error {
 	}
 	if c.EnableK8s {
 		oneOf("ipam", c.IPAM, ipamClusterPool, ipamKubernetes)
-		oneOf("identity-allocation-mode", c.identityMode(), identityCRD, identityKVStore)
-		if c.identityMode() == identityKVStore && c.KVStore == "" {
-			bad("--identity-allocation-mode: %s needs --kvstore", identityKVStore)
+		oneOf("identity-allocation-mode", c.identityMode(), identityCRD, identityKVStore, identityBothKVStore, identityBothCRD)
+		if c.identityMode() != identityCRD && c.KVStore == "" {
+			bad("--identity-allocation-mode: %s needs --kvstore", c.identityMode())
+		}
+		if m, err := identity.ParseManagement(c.ManagementMode, c.ManageCID); c.inBothPlaces() && err == nil && m != identity.ManagedByAgent {
+			bad("--identity-allocation-mode: with %s agents make identities; --%s must be %s", c.identityMode(), identity.ManagementFlag, identity.ManagedByAgent)
 		}
 		if c.NoEndpointObjects && !c.EndpointSlices && c.identityMode() != identityKVStore {
 			bad("--disable-endpoint-crd: without --enable-cilium-endpoint-slice no node would hear of another's pods")
@@ -316,8 +328,8 @@ func (c *Config) Validate() error {
 			bad("--crd-wait-timeout: %s is not above 0", c.CRDWait)
 		}
 		errs = append(errs, c.K8s.Validate(), c.Policies.Validate())
-	} else if c.IdentityMode == identityCRD {
-		bad("--identity-allocation-mode: %s needs --enable-k8s", identityCRD)
+	} else if c.identityMode() != identityKVStore {
+		bad("--identity-allocation-mode: %s needs --enable-k8s", c.IdentityMode)
 	}
 	if m, err := identity.ParseManagement(c.ManagementMode, c.ManageCID); err != nil {
 		errs = append(errs, err)

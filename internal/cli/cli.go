@@ -199,6 +199,7 @@ func NewCommand(cfg Config) *cobra.Command {
 		a.bpfCommand(),
 		a.monitorCommand(),
 		a.kvstoreCommand(),
+		a.migrateCommand(),
 		a.operatorCommand(),
 		a.versionCommand(),
 		referenceCommand(),

@@ -36,6 +36,9 @@ const (
 const (
 	modeKVStore = "kvstore"
 	modeCRD     = "crd"
+	// In both places, while a cluster moves from one to the other; agents read one of them.
+	modeBothReadKVStore = "doublewrite-readkvstore"
+	modeBothReadCRD     = "doublewrite-readcrd"
 )
 
 // Config is everything the operator can be told. The names of its flags are those of the field where they exist there.
@@ -74,6 +77,8 @@ type Config struct {
 
 	// AllocationMode says where identities are kept: one of the mode constants.
 	AllocationMode string
+	// CompareInterval is how often the places are compared if identities are in both.
+	CompareInterval time.Duration
 	// ManagementMode and ManageCID say together who makes identities; see [Config.Management].
 	ManagementMode, ManageCID string
 	// Identities counts if the operator makes identities.
@@ -111,7 +116,7 @@ func Defaults() Config {
 		Kube:  kube.Defaults(), Election: election.Defaults(),
 		IPAM: ipamClusterPool, Pool: clusterpool.Defaults(), Nodes: nodes.Defaults(), Endpoints: endpoints.Defaults(), Slices: endpointslices.Defaults(),
 		Mesh: mesh.Defaults(), ValidatePolicies: true, Groups: groups.Defaults(),
-		AllocationMode: modeKVStore, HeartbeatTimeout: 30 * time.Minute, Identities: identities.ControlDefaults(),
+		AllocationMode: modeKVStore, HeartbeatTimeout: 30 * time.Minute, Identities: identities.ControlDefaults(), CompareInterval: time.Minute,
 		GCInterval: 15 * time.Minute, GCRateInterval: time.Minute, GCRateLimit: 2500,
 		HeartbeatInterval: time.Minute, LockGCInterval: 25 * time.Second, ClusterConfigInterval: 5 * time.Minute,
 		APIAddr: "localhost:9234", PrometheusAddr: ":9963", PprofAddr: "localhost", PprofPort: 6061,
@@ -127,7 +132,8 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.Uint32Var(&c.ClusterID, "cluster-id", c.ClusterID, "number of the cluster, 1 to 255 (or 511); 0 for a cluster on its own")
 	fs.Uint32Var(&c.MaxConnectedClusters, "max-connected-clusters", c.MaxConnectedClusters, "how many clusters can be connected: 255 or 511")
 	c.Store.Flags(fs)
-	fs.StringVar(&c.AllocationMode, "identity-allocation-mode", c.AllocationMode, "where identities are kept: kvstore or crd (Kubernetes objects)")
+	fs.StringVar(&c.AllocationMode, "identity-allocation-mode", c.AllocationMode, "where identities are kept: kvstore, crd (Kubernetes objects), or in both: doublewrite-readkvstore or doublewrite-readcrd")
+	fs.DurationVar(&c.CompareInterval, "double-write-metric-reporter-interval", c.CompareInterval, "how often both places are compared if identities are in both")
 	fs.StringVar(&c.ManagementMode, identity.ManagementFlag, c.ManagementMode, "who makes identities: agent (the default), operator or both")
 	fs.StringVar(&c.ManageCID, identity.ManageCIDFlag, c.ManageCID, "true is the same as --identity-management-mode=operator, false the same as agent")
 	fs.Lookup(identity.ManageCIDFlag).NoOptDefVal = "true"
@@ -181,12 +187,15 @@ func (c *Config) Validate() error {
 		errs = append(errs, c.Store.Validate())
 	}
 	switch {
-	case c.AllocationMode != modeKVStore && c.AllocationMode != modeCRD:
-		bad("--identity-allocation-mode: %q is not supported; use %s or %s", c.AllocationMode, modeKVStore, modeCRD)
-	case c.AllocationMode == modeKVStore && c.Store.Kind == "" && c.Kubernetes:
-		bad("--identity-allocation-mode: %s needs --kvstore; use %s to keep identities as Kubernetes objects", modeKVStore, modeCRD)
-	case c.AllocationMode == modeCRD && !c.Kubernetes:
-		bad("--identity-allocation-mode: %s needs Kubernetes: --k8s-kubeconfig-path or --k8s-api-server", modeCRD)
+	case !c.inKVStore() && !c.inCRD():
+		bad("--identity-allocation-mode: %q is not supported; use %s, %s, %s or %s", c.AllocationMode, modeKVStore, modeCRD, modeBothReadKVStore, modeBothReadCRD)
+	case c.inKVStore() && c.Store.Kind == "" && c.Kubernetes:
+		bad("--identity-allocation-mode: %s needs --kvstore; use %s to keep identities as Kubernetes objects", c.AllocationMode, modeCRD)
+	case c.inCRD() && !c.Kubernetes:
+		bad("--identity-allocation-mode: %s needs Kubernetes: --k8s-kubeconfig-path or --k8s-api-server", c.AllocationMode)
+	}
+	if c.CompareInterval < time.Second {
+		bad("--double-write-metric-reporter-interval: %s is below a second", c.CompareInterval)
 	}
 	if m, err := c.Management(); err != nil {
 		errs = append(errs, err)
@@ -225,6 +234,15 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
+// inCRD and inKVStore say where identities are kept.
+func (c *Config) inCRD() bool {
+	return c.AllocationMode == modeCRD || c.AllocationMode == modeBothReadCRD || c.AllocationMode == modeBothReadKVStore
+}
+
+func (c *Config) inKVStore() bool {
+	return c.AllocationMode == modeKVStore || c.AllocationMode == modeBothReadCRD || c.AllocationMode == modeBothReadKVStore
+}
+
 // Management returns who makes identities.
 func (c *Config) Management() (identity.Management, error) {
 	return identity.ParseManagement(c.ManagementMode, c.ManageCID)
@@ -261,7 +279,7 @@ func (c *Config) validateKubernetes() error {
 		errs = append(errs, fmt.Errorf("--%s: without CiliumEndpoints (--cilium-endpoint-gc-interval=0 or --disable-endpoint-crd) slices are made with "+
 			"--ces-controller-mode=%s only", endpointslices.EnableFlag, endpointslices.ModeSlim))
 	}
-	if c.AllocationMode == modeCRD && c.GCInterval > 0 && !c.Endpoints.Kept() && !c.Slices.Slim() {
+	if c.inCRD() && c.GCInterval > 0 && !c.Endpoints.Kept() && !c.Slices.Slim() {
 		errs = append(errs, errors.New("--identity-gc-interval: without CiliumEndpoints (--cilium-endpoint-gc-interval=0 or --disable-endpoint-crd) "+
 			"nobody can tell which identities are in use; set it to 0"))
 	}

@@ -168,7 +168,12 @@ func (o *Operator) addControllers(ctx context.Context, m manager.Manager, store 
 			return err
 		}
 	}
-	if o.cfg.AllocationMode == modeCRD {
+	if o.cfg.inCRD() && o.cfg.inKVStore() {
+		if err := o.addComparison(m, store); err != nil {
+			return err
+		}
+	}
+	if o.cfg.inCRD() {
 		return o.addIdentities(m)
 	}
 	return nil

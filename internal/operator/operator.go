@@ -115,7 +115,7 @@ func (o *Operator) Run(ctx context.Context) error {
 		start("heartbeat", func(ctx context.Context) error { return o.heartbeat(ctx, store) })
 		start("cluster-config", func(ctx context.Context) error { return o.clusterConfig(ctx, store) })
 		start("lock-gc", func(ctx context.Context) error { return o.collectLocks(ctx, ids) })
-		if o.cfg.GCInterval > 0 && o.cfg.AllocationMode == modeKVStore {
+		if o.cfg.GCInterval > 0 && o.cfg.inKVStore() {
 			start("identity-gc", func(ctx context.Context) error { return o.collectIdentities(ctx, ids, o.gcLimiter()) })
 		}
 	}

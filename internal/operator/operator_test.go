@@ -404,6 +404,8 @@ func TestConfig(t *testing.T) {
 		"nothing to do":                    func(c *Config) { c.Store = dial.Defaults() },
 		"--identity-allocation-mode":       func(c *Config) { c.AllocationMode = "crd" },
 		"--identity-management-mode":       func(c *Config) { c.ManagementMode = "operator" },
+		"doublewrite-readcrd needs Kube":   func(c *Config) { c.AllocationMode = "doublewrite-readcrd" },
+		"--double-write-metric-reporter":   func(c *Config) { c.CompareInterval = 0 },
 		"--identity-gc-interval":           func(c *Config) { c.GCInterval = time.Millisecond },
 		"--identity-gc-rate-interval":      func(c *Config) { c.GCRateInterval = 0 },
 		"--identity-gc-rate-limit":         func(c *Config) { c.GCRateLimit = 0 },

@@ -34,7 +34,7 @@ func (o *Operator) serveStatus(store kvstore.Backend, c *kubeSide) http.HandlerF
 			st.Name = c.election.Identity()
 			st.Leader = &api.Leader{Holder: c.election.Leader(), Self: c.election.Leading()}
 			// Only what is watched anyway is counted: asking must not start a watch.
-			if cache := o.cache.Load(); cache != nil && c.election.Leading() && o.cfg.AllocationMode == modeCRD && o.cfg.GCInterval > 0 {
+			if cache := o.cache.Load(); cache != nil && c.election.Leading() && o.cfg.inCRD() && o.cfg.GCInterval > 0 {
 				ctx, cancel := context.WithTimeout(r.Context(), countTimeout)
 				defer cancel()
 				if err := o.count(ctx, *cache, &st); err != nil {

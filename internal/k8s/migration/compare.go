@@ -1,0 +1,144 @@
+// Package migration copies identities from a key-value store into CiliumIdentity objects, or back, each with its number, and compares the two places.
+//
+// A copy is made only where nothing is: a number that has other labels in the other place, or labels that have another number there, are told and left
+// alone. So a copy may be broken off and begun again at any time, and run while nodes go on: what was copied is found to be the same.
+//
+// The package keeps nothing and starts no goroutine.
+package migration
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/k8s/identities"
+	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/pkg/allocator"
+)
+
+// Identity is a number and the labels that it stands for, in canonical form.
+type Identity struct {
+	ID     allocator.ID `json:"id"`
+	Labels string       `json:"labels"`
+	// age orders identities of one place by when they were made.
+	age int64
+}
+
+// Place is what one place has.
+type Place struct {
+	Identities []Identity
+	// Faulty are names and keys that are there and are no identities.
+	Faulty []string
+	// Foreign counts identities with numbers of other clusters.
+	Foreign int
+}
+
+// Conflict is an identity that the other place cannot have too.
+type Conflict struct {
+	Identity
+	// Owner are the labels that the number has there; "" if it is free.
+	Owner string `json:"owner,omitempty"`
+	// Number is the one that the labels have there; 0 if none.
+	Number allocator.ID `json:"number,omitempty"`
+}
+
+// Difference is what two places do not have in common.
+type Difference struct {
+	// Same counts identities that are in both places.
+	Same int
+	// Missing are those of the first place that the second lacks and can have, the oldest first.
+	Missing []Identity
+	// Conflicts are those that it lacks and cannot have.
+	Conflicts []Conflict
+	// Extra are those of the second place that the first lacks.
+	Extra []Identity
+}
+
+// Compare compares what one place has with what another one has.
+func Compare(from, to []Identity) Difference {
+	type pair struct {
+		id     allocator.ID
+		labels string
+	}
+	owner, numbers := map[allocator.ID]string{}, map[string][]allocator.ID{}
+	for _, i := range to {
+		owner[i.ID] = i.Labels
+		numbers[i.Labels] = append(numbers[i.Labels], i.ID)
+	}
+	ours := map[pair]bool{}
+	for _, i := range from {
+		ours[pair{i.ID, i.Labels}] = true
+	}
+	var d Difference
+	for _, i := range from {
+		there, used := owner[i.ID]
+		if used && there == i.Labels {
+			d.Same++
+			continue
+		}
+		c := Conflict{Identity: i, Owner: there}
+		for _, n := range numbers[i.Labels] {
+			if !ours[pair{n, i.Labels}] { // else the labels have several numbers here, too
+				c.Number = n
+			}
+		}
+		if used || c.Number != allocator.NoID {
+			d.Conflicts = append(d.Conflicts, c)
+		} else {
+			d.Missing = append(d.Missing, i)
+		}
+	}
+	for _, i := range to {
+		if !ours[pair{i.ID, i.Labels}] {
+			d.Extra = append(d.Extra, i)
+		}
+	}
+	slices.SortFunc(d.Missing, func(x, y Identity) int { return cmp.Or(cmp.Compare(x.age, y.age), cmp.Compare(x.ID, y.ID)) })
+	slices.SortFunc(d.Conflicts, func(x, y Conflict) int { return cmp.Compare(x.ID, y.ID) })
+	return d
+}
+
+// ofObject returns what an object stands for. It is not ok if it is no identity: a number that rests, or a fault.
+func ofObject(o *v2.CiliumIdentity) (i Identity, ok, faulty bool) {
+	if _, _, rests := identities.Retired(o); rests {
+		return Identity{}, false, false
+	}
+	id, err := allocator.ParseID(o.Name)
+	text := canonical(o.SecurityLabels)
+	if err != nil || text == "" {
+		return Identity{}, false, true
+	}
+	return Identity{ID: id, Labels: text, age: o.CreationTimestamp.Unix()}, true, false
+}
+
+// canonical returns the canonical form of an object's labels, "" if they are no labels.
+func canonical(security map[string]string) string {
+	ls := make([]labels.Label, 0, len(security))
+	for _, name := range slices.Sorted(maps.Keys(security)) {
+		source, key, ok := strings.Cut(name, ":")
+		if !ok {
+			return ""
+		}
+		ls = append(ls, labels.New(source, key, security[name]))
+	}
+	set := labels.NewSet(ls...)
+	if set.Validate() != nil {
+		return ""
+	}
+	return set.KVString()
+}
+
+// security is the inverse of canonical.
+func security(text string) (map[string]string, error) {
+	set, err := labels.ParseKV(text)
+	if err != nil {
+		return nil, err
+	}
+	out := make(map[string]string, len(set))
+	for _, l := range set {
+		out[l.Source+":"+l.Key] = l.Value
+	}
+	return out, nil
+}

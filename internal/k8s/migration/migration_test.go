@@ -1,0 +1,185 @@
+package migration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/k8s"
+	"github.com/hawser-net/hawser/internal/k8s/identities"
+	"github.com/hawser-net/hawser/internal/testenv"
+	"github.com/hawser-net/hawser/internal/testenv/kubeapi"
+	"github.com/hawser-net/hawser/pkg/allocator"
+	"github.com/hawser-net/hawser/pkg/kvstore"
+	"github.com/hawser-net/hawser/pkg/kvstore/etcd"
+)
+
+func TestCompare(t *testing.T) {
+	t.Parallel()
+	id := func(n allocator.ID, labels string, age int64) Identity { return Identity{n, labels, age} }
+	from := []Identity{id(300, "a", 5), id(301, "b", 4), id(302, "c", 3), id(303, "d", 2), id(304, "e", 1), id(305, "e", 0), id(306, "f", 0), id(307, "f", 1)}
+	to := []Identity{id(300, "a", 0), id(301, "x", 0), id(400, "d", 0), id(306, "f", 0)}
+	want := Difference{
+		Same:      2,
+		Missing:   []Identity{id(305, "e", 0), id(304, "e", 1), id(307, "f", 1), id(302, "c", 3)},
+		Conflicts: []Conflict{{Identity: id(301, "b", 4), Owner: "x"}, {Identity: id(303, "d", 2), Number: 400}},
+		Extra:     []Identity{id(301, "x", 0), id(400, "d", 0)},
+	}
+	if diff := cmp.Diff(want, Compare(from, to), cmp.AllowUnexported(Identity{}), cmpopts.EquateEmpty()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// canon is the canonical form of an identity of tests.
+func canon(name string) string {
+	return canonical(map[string]string{"k8s:app": name, "k8s:io.kubernetes.pod.namespace": "team"})
+}
+
+func TestLabels(t *testing.T) {
+	t.Parallel()
+	for _, set := range []map[string]string{
+		{"k8s:app": "web"}, {"k8s:a/b.c": "", "reserved:x": ""}, {"k8s:app": "x", "k8s:io.kubernetes.pod.namespace": "team", "gen:p": "web.TCP.80"},
+	} {
+		back, err := security(canonical(set))
+		if diff := cmp.Diff(set, back); diff != "" || err != nil {
+			t.Errorf("%v: %s, %v", set, diff, err)
+		}
+	}
+	for _, set := range []map[string]string{nil, {"app": "web"}, {"k8s:a;b": "c"}} {
+		if text := canonical(set); text != "" {
+			t.Errorf("%v is %q", set, text)
+		}
+	}
+}
+
+// TestMigrate copies from a real etcd to a real API server, is broken off, goes on, and copies back.
+func TestMigrate(t *testing.T) {
+	testenv.CheckLeaks(t)
+	server := kubeapi.Start(t)
+	server.DefineResources()
+	cfg := etcd.Defaults()
+	cfg.Endpoints, cfg.QPS = []string{testenv.StartEtcd(t).Endpoint()}, 0
+	store, err := etcd.New(t.Context(), cfg, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { store.Close() })
+	client, err := k8s.New(server.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := Keys{Store: store, First: 256, Last: 65535}
+	objects := Objects{Client: client.UrgentV2, First: 256, Last: 65535}
+	put := func(key, value string) {
+		t.Helper()
+		if err := kvstore.Put(t.Context(), store, kvstore.IdentitiesPrefix+key, []byte(value), kvstore.Permanent); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const many = 150
+	for n := range many {
+		put(fmt.Sprint("/id/", 1000+7*n), canon(fmt.Sprint("app-", n)))
+	}
+	put("/id/60000", canon("twice")) // the older one has the larger number
+	put("/id/50000", canon("twice"))
+	put("/id/70000", canon("of-another-cluster"))
+	put("/id/foo", canon("no-number"))
+	put("/id/2", "no labels")
+	put("/id/40000", canon("rests-there"))
+	put("/id/40001", canon("taken-there"))
+	resting := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: "40000", Annotations: map[string]string{identities.RetiredAnnotation: "2026-01-01T00:00:00Z"}}, SecurityLabels: map[string]string{}}
+	taken := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: "40001"}, SecurityLabels: map[string]string{"k8s:app": "other"}}
+	for _, o := range []*v2.CiliumIdentity{resting, taken} {
+		if err := client.UrgentV2.Post().Resource(v2.ResourceIdentities).Body(o).Do(t.Context()).Error(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const total = many + 4
+	check := func(what string, r Report, err error, want Report) {
+		t.Helper()
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		if diff := cmp.Diff(want, r, cmpopts.IgnoreFields(Report{}, "Conflicts", "Faulty"), cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", what, diff)
+		}
+	}
+	dry, err := ToObjects(t.Context(), keys, objects, Options{})
+	check("dry run", dry, err, Report{Total: total, Missing: total - 1, Extra: 1, Foreign: 1})
+	if len(dry.Faulty) != 2 || len(dry.Conflicts) != 1 || dry.Conflicts[0].ID != 40001 {
+		t.Errorf("faulty %v, conflicts %+v", dry.Faulty, dry.Conflicts)
+	}
+	if p, err := objects.read(t.Context()); err != nil || len(p.Identities) != 1 {
+		t.Fatalf("a dry run wrote: %d objects, %v", len(p.Identities), err)
+	}
+	// Broken off.
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err = ToObjects(ctx, keys, objects, Options{Write: true, Progress: func(done, of int) {
+		if done == 60 && of == total {
+			cancel()
+		}
+	}})
+	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "goes on") {
+		t.Errorf("broken off: %v", err)
+	}
+	last := 0
+	r, err := ToObjects(t.Context(), keys, objects, Options{Write: true, Progress: func(done, _ int) { last = done }})
+	check("the rest", r, err, Report{Total: total, Same: 60, Copied: total - 62, Missing: 1, Extra: 1, Foreign: 1})
+	if last != total-2 {
+		t.Errorf("progress ended at %d", last)
+	}
+	if len(r.Conflicts) != 2 || r.Conflicts[0].ID == r.Conflicts[1].ID {
+		t.Errorf("conflicts %+v", r.Conflicts)
+	}
+	// What is in the way goes; then it is complete, and so in the other direction.
+	for _, name := range []string{"40000", "40001"} {
+		if err := client.UrgentV2.Delete().Resource(v2.ResourceIdentities).Name(name).Do(t.Context()).Error(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, err = ToObjects(t.Context(), keys, objects, Options{Write: true})
+	check("without what was in the way", r, err, Report{Total: total, Same: total - 2, Copied: 2, Foreign: 1, Complete: true})
+	r, err = ToKeys(t.Context(), objects, keys, Options{})
+	check("compared backwards", r, err, Report{Total: total, Same: total, Complete: true})
+	// The older of two numbers counts for objects, too.
+	made := map[string]*v2.CiliumIdentity{}
+	for _, name := range []string{"60000", "50000"} {
+		o := &v2.CiliumIdentity{}
+		if err := client.UrgentV2.Get().Resource(v2.ResourceIdentities).Name(name).Do(t.Context()).Into(o); err != nil {
+			t.Fatal(err)
+		}
+		made[name] = o
+	}
+	if !made["60000"].CreationTimestamp.Time.Before(made["50000"].CreationTimestamp.Time) || made["60000"].Labels["io.kubernetes.pod.namespace"] != "team" {
+		t.Errorf("of two numbers of the same labels the older one is %v, the younger one %v", made["60000"].ObjectMeta, made["50000"].ObjectMeta)
+	}
+	before, err := keys.read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := kvstore.DeletePrefix(t.Context(), store, kvstore.IdentitiesPrefix+"/"); err != nil {
+		t.Fatal(err)
+	}
+	put("/value/"+canon("app-3")+"/192.0.2.1", "5000") // in use under another number
+	r, err = ToKeys(t.Context(), objects, keys, Options{Write: true})
+	check("back", r, err, Report{Total: total, Copied: total - 1, Missing: 1})
+	if len(r.Conflicts) != 1 || r.Conflicts[0].Number != 5000 {
+		t.Errorf("conflicts %+v", r.Conflicts)
+	}
+	if err := kvstore.DeletePrefix(t.Context(), store, kvstore.IdentitiesPrefix+"/value/"); err != nil {
+		t.Fatal(err)
+	}
+	r, err = ToKeys(t.Context(), objects, keys, Options{Write: true})
+	check("back in full", r, err, Report{Total: total, Same: total - 1, Copied: 1, Complete: true})
+	after, err := keys.read(t.Context())
+	if d := Compare(before.Identities, after.Identities); err != nil || d.Same != total || len(d.Extra) > 0 {
+		t.Errorf("there and back again: %+v, %v", d, err)
+	}
+}

@@ -1,0 +1,154 @@
+package migration
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/pkg/allocator"
+	"github.com/hawser-net/hawser/pkg/kvstore"
+)
+
+// pageSize is how many objects are read by one request.
+const pageSize = 500
+
+// place is one that can be read and written.
+type place interface {
+	read(ctx context.Context) (Place, error)
+	// write makes an identity where there is none. It returns what is in the way; nil if it was made, or is there already.
+	write(ctx context.Context, i Identity) (*Conflict, error)
+}
+
+// Keys is the key-value store.
+type Keys struct {
+	Store kvstore.Backend
+	// First and Last bound the numbers of this cluster.
+	First, Last allocator.ID
+}
+
+// Read returns the identities that the store has.
+func (k Keys) Read(ctx context.Context) (Place, error) { return k.read(ctx) }
+
+func (k Keys) read(ctx context.Context) (Place, error) {
+	const prefix = kvstore.IdentitiesPrefix + "/id/"
+	all, err := k.Store.List(ctx, prefix)
+	if err != nil {
+		return Place{}, fmt.Errorf("identities of the key-value store: %w", err)
+	}
+	var p Place
+	for _, kv := range all.Pairs {
+		id, err := allocator.ParseID(strings.TrimPrefix(kv.Key, prefix))
+		set, parseErr := labels.ParseKV(string(kv.Value))
+		switch {
+		case err != nil || parseErr != nil || len(set) == 0 || set.KVString() != string(kv.Value):
+			p.Faulty = append(p.Faulty, kv.Key)
+		case id < k.First || id > k.Last:
+			p.Foreign++
+		default:
+			p.Identities = append(p.Identities, Identity{ID: id, Labels: string(kv.Value), age: kv.CreateRevision})
+		}
+	}
+	return p, nil
+}
+
+func (k Keys) write(ctx context.Context, i Identity) (*Conflict, error) {
+	key := kvstore.IdentitiesPrefix + "/id/" + i.ID.String()
+	values := kvstore.IdentitiesPrefix + "/value/" + i.Labels + "/"
+	r, err := k.Store.Txn(ctx, kvstore.Txn{
+		If:   []kvstore.Cond{kvstore.Absent(key), kvstore.PrefixValuesAre(values, []byte(i.ID.String()))},
+		Then: []kvstore.Op{kvstore.PutOp(key, []byte(i.Labels), kvstore.Permanent)},
+		Else: []kvstore.Op{kvstore.GetOp(key), kvstore.ListOp(values)},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("identity %s in the key-value store: %w", i.ID, err)
+	}
+	if r.Succeeded {
+		return nil, nil
+	}
+	c := &Conflict{Identity: i}
+	for _, kv := range r.Results[0] {
+		if c.Owner = string(kv.Value); c.Owner == i.Labels {
+			return nil, nil
+		}
+	}
+	for _, kv := range r.Results[1] {
+		if n, err := allocator.ParseID(string(kv.Value)); err == nil && n != i.ID {
+			c.Number = n
+		}
+	}
+	return c, nil
+}
+
+// Objects is the API server.
+type Objects struct {
+	// Client reaches cilium.io/v2.
+	Client rest.Interface
+	// First and Last bound the numbers of this cluster.
+	First, Last allocator.ID
+}
+
+func (o Objects) read(ctx context.Context) (Place, error) {
+	var all []v2.CiliumIdentity
+	opts := metav1.ListOptions{Limit: pageSize}
+	for {
+		var page v2.CiliumIdentityList
+		if err := o.Client.Get().Resource(v2.ResourceIdentities).VersionedParams(&opts, metav1.ParameterCodec).Do(ctx).Into(&page); err != nil {
+			return Place{}, fmt.Errorf("list of CiliumIdentities: %w", err)
+		}
+		all = append(all, page.Items...)
+		if opts.Continue = page.Continue; opts.Continue == "" {
+			return OfObjects(all, o.First, o.Last), nil
+		}
+	}
+}
+
+// OfObjects returns the identities that objects stand for. Numbers outside of first to last belong to other clusters.
+func OfObjects(all []v2.CiliumIdentity, first, last allocator.ID) Place {
+	var p Place
+	for i := range all {
+		switch id, ok, faulty := ofObject(&all[i]); {
+		case faulty:
+			p.Faulty = append(p.Faulty, all[i].Name)
+		case ok && (id.ID < first || id.ID > last):
+			p.Foreign++
+		case ok:
+			p.Identities = append(p.Identities, id)
+		}
+	}
+	return p
+}
+
+func (o Objects) write(ctx context.Context, i Identity) (*Conflict, error) {
+	set, err := security(i.Labels)
+	if err != nil {
+		return nil, fmt.Errorf("identity %s: %w", i.ID, err)
+	}
+	obj := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: i.ID.String()}, SecurityLabels: set}
+	if ns := set[labels.SourceK8s+":"+labels.KeyNamespace]; ns != "" {
+		obj.Labels = map[string]string{labels.KeyNamespace: ns}
+	}
+	err = o.Client.Post().Resource(v2.ResourceIdentities).Body(obj).Do(ctx).Error()
+	if err == nil {
+		return nil, nil
+	}
+	if !apierrors.IsAlreadyExists(err) {
+		return nil, fmt.Errorf("create CiliumIdentity %s: %w", i.ID, err)
+	}
+	there := &v2.CiliumIdentity{}
+	if err := o.Client.Get().Resource(v2.ResourceIdentities).Name(i.ID.String()).Do(ctx).Into(there); err != nil {
+		return nil, fmt.Errorf("read CiliumIdentity %s: %w", i.ID, err)
+	}
+	if owner := canonical(there.SecurityLabels); owner != i.Labels {
+		if owner == "" {
+			owner = "a number that rests, or labels that cannot be read"
+		}
+		return &Conflict{Identity: i, Owner: owner}, nil
+	}
+	return nil, nil
+}
