@@ -132,6 +132,45 @@ func TestService(t *testing.T) {
 	})
 }
 
+// TestPortOfOtherNode: what a pod sends to a service's port of another node goes to a backend at once, with the pod's own identity; what it sends to that port of
+// anybody else does not, and neither does what it sends to another port of the node.
+func TestPortOfOtherNode(t *testing.T) {
+	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
+		n := newNode(t, testConfig())
+		const other = 6 // the identity of other nodes
+		n.must(n.maps.UpsertIPCache([]datapath.IPCacheEntry{{Prefix: netip.PrefixFrom(w, w.BitLen()), Identity: other}}))
+		n.rules(setA, allow(out, idB, tcp, 8053), allow(out, other, tcp, 0))
+		n.rules(setB, allow(in, idA, tcp, 8053))
+		to, anyone := netip.AddrPortFrom(b, 8053), netip.IPv4Unspecified()
+		if v6 {
+			anyone = netip.IPv6Unspecified()
+		}
+		f := frame{ethSrc: aMAC, ethDst: aHost, src: a, dst: w, proto: tcp, sport: 4444, dport: vipPort, tcpFlags: syn}
+		n.expect("before there is a service", passes(out), func() result { return n.fromABytes(withChecksum(f.bytes())) })
+		n.publish(anyone, tcp, func(s *datapath.Service) { s.Scope = datapath.ServiceOtherNode }, to)
+		f.sport++
+		got := n.expect("to another node", delivered(), func() result { return n.fromABytes(withChecksum(f.bytes())) })
+		expect := f
+		expect.dst, expect.dport, expect.ethSrc, expect.ethDst, expect.ttl = b, to.Port(), bHost, bMAC, 63
+		if !bytes.Equal(got.out, withChecksum(expect.bytes())) {
+			t.Fatalf("b gets\n%x, want\n%x", got.out, withChecksum(expect.bytes()))
+		}
+		reply := expect.reply()
+		reply.ethSrc, reply.ethDst, reply.ttl = bMAC, bHost, 64
+		got = n.expect("its answer", delivered(), func() result { return n.fromBBytes(withChecksum(reply.bytes())) })
+		expect = f.reply()
+		expect.ethSrc, expect.ethDst, expect.ttl = aHost, aMAC, 63
+		if !bytes.Equal(got.out, withChecksum(expect.bytes())) {
+			t.Fatalf("a gets\n%x, want\n%x", got.out, withChecksum(expect.bytes()))
+		}
+		f.sport, f.dport = 4500, vipPort+1
+		n.expect("to another port of it", passes(out), func() result { return n.fromABytes(withChecksum(f.bytes())) })
+		f.sport, f.dport = 4501, vipPort
+		n.must(n.maps.DeleteIPCache([]netip.Prefix{netip.PrefixFrom(w, w.BitLen())}))
+		n.expect("to who is no node", dropped(datapath.ReasonPolicyDenied, out), func() result { return n.fromABytes(withChecksum(f.bytes())) })
+	})
+}
+
 // TestServiceSpread: new flows go to all backends, those with affinity to one as long as it is one.
 func TestServiceSpread(t *testing.T) {
 	n := newNode(t, testConfig())

@@ -677,7 +677,7 @@ type FrontendAddress struct {
 	Port     int    `json:"port,omitempty,omitzero"`
 	Protocol string `json:"protocol,omitempty,omitzero"`
 
-	// Scope external; internal if it is for the node's pods and processes alone; node, as Hawser says, if it is for the processes alone
+	// Scope external; internal if it is for the node's pods and processes alone; node, as Hawser says, if it is for the processes alone; other-node if it is for pods that ask any other node
 	Scope string `json:"scope,omitempty,omitzero"`
 }
 
@@ -920,7 +920,7 @@ type MapService struct {
 	// Restricted It serves nobody but who is in the source-ranges
 	Restricted bool `json:"restricted,omitempty,omitzero"`
 
-	// Scope Whose packets it leads: those from inside or outside of the cluster, or node, those of the node's own processes alone
+	// Scope Whose packets it leads: those from inside or outside of the cluster, node, those of the node's own processes alone, or other-node, those of pods to any other node
 	Scope        string   `json:"scope"`
 	SourceRanges []string `json:"source-ranges,omitempty,omitzero"`
 }

@@ -157,6 +157,25 @@ static __noinline __maybe_unused int translate_error(struct __sk_buff *ctx, stru
 	return 0;
 }
 
+/* Makes the key that of a port of services at whichever other node, if the packet goes to such a port of a
+ * node. What came there from a pod would be taken for forged, and judged as the node's own. */
+static __always_inline bool lb_key_of_node(struct lb_key *key, const struct packet *p)
+{
+	struct ipcache_value *entry;
+
+	if (p->v6) {
+		key->addr.d[0] = 0;
+		key->addr.d[1] = 0;
+	} else {
+		addr_set4(&key->addr, 0);
+	}
+	key->scope = LB_OTHER_NODE;
+	if (!bpf_map_lookup_elem(&lb_services, key))
+		return false;
+	entry = bpf_map_lookup_elem(&ipcache, &p->dst);
+	return entry && is_node(entry->identity);
+}
+
 /* Translates a packet of which find has been asked, if it is for a service. Returns 0 or a drop reason. */
 static __always_inline int translate(struct __sk_buff *ctx, struct packet *p, struct found *f,
 				     __u8 scope)
@@ -181,6 +200,8 @@ static __always_inline int translate(struct __sk_buff *ctx, struct packet *p, st
 
 		lb_key_set(&key, p, scope);
 		err = lb_choose(&key, &p->src, p->sport, f->now, &to);
+		if (err == LB_NONE && scope == LB_INSIDE && lb_key_of_node(&key, p))
+			err = lb_choose(&key, &p->src, p->sport, f->now, &to);
 		if (err == LB_NONE)
 			return 0;
 		if (err < 0)

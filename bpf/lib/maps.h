@@ -251,11 +251,13 @@ struct {
 } fragments SEC(".maps");
 
 /* Whom a frontend serves: a service may treat those outside of the cluster differently, and an address
- * that every machine has for itself (127.0.0.1) is for the node's own processes and nobody else. */
+ * that every machine has for itself (127.0.0.1) is for the node's own processes and nobody else. What pods
+ * send to a port of another node, whichever, is sent on from here: its address in the key is 0. */
 enum {
 	LB_INSIDE = 0,
 	LB_OUTSIDE = 1,
 	LB_NODE = 2,
+	LB_OTHER_NODE = 3,
 };
 
 struct lb_key {

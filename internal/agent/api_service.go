@@ -49,6 +49,8 @@ func serviceSpec(r service.Frontend) rest.ServiceSpec {
 		spec.FrontendAddress.Scope = "external"
 	case datapath.ServiceNode:
 		spec.FrontendAddress.Scope = "node"
+	case datapath.ServiceOtherNode:
+		spec.FrontendAddress.Scope = "other-node"
 	}
 	if r.Local {
 		spec.Flags.TrafficPolicy = "Local"

@@ -79,6 +79,8 @@ func serviceFrom(f rest.FrontendAddress, flags rest.ServiceFlags) string {
 		from = "outside"
 	case "node":
 		from = "node"
+	case "other-node":
+		from = "pods, of another node"
 	}
 	if flags.Restricted {
 		from += ", of " + cmp.Or(strings.Join(flags.SourceRanges, ", "), "nobody")

@@ -22,11 +22,15 @@ const (
 	// ServiceNode is for the node's own processes alone, at addresses that every machine has for itself: 127.0.0.1 and ::1.
 	// The first stands for all of 127.0.0.0/8 that have no row of their own.
 	ServiceNode ServiceScope = 2
+	// ServiceOtherNode is for pods, at a port of whichever other node: the address is the unspecified one of its family.
+	ServiceOtherNode ServiceScope = 3
 )
 
-// String returns "inside", "outside" or "node".
+// String returns "inside", "outside", "node" or "other-node".
 func (s ServiceScope) String() string {
 	switch s {
+	case ServiceOtherNode:
+		return "other-node"
 	case ServiceOutside:
 		return "outside"
 	case ServiceNode:
@@ -112,13 +116,13 @@ func (s Service) SameSet(o Service) bool {
 func (f ServiceFrontend) Validate() error {
 	var errs []error
 	a := f.Addr.Addr()
-	if !a.IsValid() || a.Is4In6() || a.Zone() != "" || a.IsUnspecified() || f.Addr.Port() == 0 {
+	if !a.IsValid() || a.Is4In6() || a.Zone() != "" || a.IsUnspecified() != (f.Scope == ServiceOtherNode) || f.Addr.Port() == 0 {
 		errs = append(errs, errors.New("no plain address and port"))
 	}
 	if f.Proto != 6 && f.Proto != 17 && f.Proto != 132 {
 		errs = append(errs, fmt.Errorf("protocol %d has no ports to balance by", f.Proto))
 	}
-	if f.Scope > ServiceNode {
+	if f.Scope > ServiceOtherNode {
 		errs = append(errs, fmt.Errorf("no such scope %d", f.Scope))
 	}
 	if len(errs) > 0 {

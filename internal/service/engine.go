@@ -280,7 +280,8 @@ func Rows(at Local, s Service, parts []Slice) []Frontend {
 			exist[i] = b.any()
 		}
 		add := func(kind Kind, a netip.Addr, port uint16, scope datapath.ServiceScope, local bool) {
-			if !usable(a) || port == 0 || a.IsLoopback() != (scope == datapath.ServiceNode) {
+			anyNode := scope == datapath.ServiceOtherNode
+			if !anyNode && !usable(a) || port == 0 || a.IsLoopback() != (scope == datapath.ServiceNode) {
 				return
 			}
 			family, only := 0, 0
@@ -329,6 +330,13 @@ func Rows(at Local, s Service, parts []Slice) []Frontend {
 			if (a.Is4() && node4) || (a.Is6() && node6) {
 				add(NodePort, a, p.NodePort, datapath.ServiceNode, false)
 			}
+		}
+		// Pods that use another node's address get a backend at once. There they would be taken for somebody who pretends to be a pod.
+		if node4 {
+			add(NodePort, netip.IPv4Unspecified(), p.NodePort, datapath.ServiceOtherNode, false)
+		}
+		if node6 {
+			add(NodePort, netip.IPv6Unspecified(), p.NodePort, datapath.ServiceOtherNode, false)
 		}
 	}
 	return slices.SortedFunc(maps.Values(rows), func(a, b Frontend) int { return a.Compare(b.ServiceFrontend) })

@@ -87,6 +87,9 @@ func (w world) wantsHostPort(p service.HostPort, f datapath.ServiceFrontend) boo
 	if p.Port != f.Addr.Port() || p.Proto != f.Proto || p.Backend.Addr().Is4() != f.Addr.Addr().Is4() {
 		return false
 	}
+	if f.Scope == datapath.ServiceOtherNode {
+		return false // which other node has the pod is not known
+	}
 	if own := f.Addr.Addr().IsLoopback(); own != (f.Scope == datapath.ServiceNode) {
 		return false
 	}
@@ -104,6 +107,12 @@ func (w world) wants(s service.Service, p service.Port, f datapath.ServiceFronte
 	a := f.Addr.Addr()
 	if f.Scope == datapath.ServiceNode || a.IsLoopback() {
 		if f.Scope == datapath.ServiceNode && a.IsLoopback() && p.NodePort == f.Addr.Port() && ofFamily(s, a.Is4()) {
+			return 4
+		}
+		return 0
+	}
+	if f.Scope == datapath.ServiceOtherNode || a.IsUnspecified() {
+		if f.Scope == datapath.ServiceOtherNode && a.IsUnspecified() && p.NodePort != 0 && p.NodePort == f.Addr.Port() && ofFamily(s, a.Is4()) {
 			return 4
 		}
 		return 0
@@ -255,7 +264,8 @@ var (
 	externals = []string{"1.2.3.4", "2606::1", "10.96.0.2"}
 	nodeAddrs = []string{"192.168.0.1", "fd99::1"}
 	ownAddrs  = []string{"127.0.0.1", "::1"}
-	allAddrs  = slices.Concat(vips, externals[:2], nodeAddrs, ownAddrs)
+	anyAddrs  = []string{"0.0.0.0", "::"} // of any other node
+	allAddrs  = slices.Concat(vips, externals[:2], nodeAddrs, ownAddrs, anyAddrs)
 )
 
 func (d dice) service(name service.Name) service.Service {
@@ -408,7 +418,7 @@ func (w world) table() map[string]string {
 	for _, a := range allAddrs {
 		for _, port := range []uint16{80, 443, 444, 300, 663, 664} {
 			for _, proto := range []uint8{6, 17} {
-				for _, scope := range []datapath.ServiceScope{datapath.ServiceInside, datapath.ServiceOutside, datapath.ServiceNode} {
+				for _, scope := range []datapath.ServiceScope{datapath.ServiceInside, datapath.ServiceOutside, datapath.ServiceNode, datapath.ServiceOtherNode} {
 					f := datapath.ServiceFrontend{Addr: netip.AddrPortFrom(netip.MustParseAddr(a), port), Proto: proto, Scope: scope}
 					if owner, b, ok := w.desired(f); ok {
 						out[f.String()] = fmt.Sprint(owner, " ", b)
