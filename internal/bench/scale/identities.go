@@ -76,7 +76,6 @@ type told struct {
 
 	mu      sync.Mutex
 	waiting map[string]labels.Set
-	arrived chan struct{}
 }
 
 func newTold(client *k8s.Client, first, last identity.ID, log *slog.Logger) (*told, error) {

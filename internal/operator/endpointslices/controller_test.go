@@ -106,7 +106,6 @@ func quick() Config {
 type operator struct {
 	*wire
 	stop func()
-	log  *strings.Builder
 }
 
 // start starts an operator. It ends with the test, or when stop is called.

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -428,17 +427,4 @@ func (s state) numberOfPod(p *corev1.Pod) string {
 		}
 	}
 	return ""
-}
-
-// ended returns the numbers that were deleted or retired until now, in order.
-func (tn *town) ended() string {
-	tn.mu.Lock()
-	defer tn.mu.Unlock()
-	var out []string
-	for _, ev := range tn.seen {
-		if ev.kind == watch.Deleted || ev.text == "" {
-			out = append(out, ev.name)
-		}
-	}
-	return strings.Join(slices.Compact(out), " ")
 }
