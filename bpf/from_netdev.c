@@ -16,15 +16,15 @@ static __always_inline bool balanced(const struct packet *p)
 
 static __always_inline int from_netdev_packet(struct __sk_buff *ctx, struct report *report)
 {
-	struct eth_header eth;
 	struct packet p;
 	int reason;
+	__u16 type;
 
 	report->outcome = OUTCOME_STACK;
-	if ((cfg.tunnel && !cfg.node_port) || ctx->vlan_present || READ(ctx, 0, &eth))
+	if ((cfg.tunnel && !cfg.node_port) || ctx->vlan_present || frame_type(ctx, &type))
 		return TC_ACT_OK;
 	/* Bad packets that are not for a pod are none of our business. */
-	if (ctx->pkt_type != PACKET_HOST || parse_network(ctx, &p, eth.type))
+	if (ctx->pkt_type != PACKET_HOST || parse_network(ctx, &p, type))
 		return TC_ACT_OK;
 	if (cfg.node_port && balanced(&p) && !parse_transport(ctx, &p)) {
 		int action;

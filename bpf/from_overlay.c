@@ -49,26 +49,23 @@ static __noinline __u32 tunnel_id(struct __sk_buff *ctx)
 
 static __always_inline int from_overlay_packet(struct __sk_buff *ctx, struct report *report)
 {
-	struct eth_header eth;
 	struct packet p;
-	__u32 identity;
 	int reason;
+	__u16 type;
 
-	__u32 vni = tunnel_id(ctx);
-	if (!vni)
+	report->src_identity = tunnel_id(ctx);
+	if (!report->src_identity)
 		return -DROP_INVALID_IDENTITY;
-	report->src_identity = vni;
-	if (READ(ctx, 0, &eth))
+	if (frame_type(ctx, &type))
 		return -DROP_MALFORMED;
-	reason = parse_network(ctx, &p, eth.type);
+	reason = parse_network(ctx, &p, type);
 	if (reason)
 		return -reason;
 	if (addr_is_multicast(&p.dst, p.v6))
 		return -DROP_MULTICAST;
-	reason = overlay_identity(&p, vni, &identity);
+	reason = overlay_identity(&p, report->src_identity, &report->src_identity);
 	if (reason)
 		return -reason;
-	report->src_identity = identity;
 	if (is_host(&p.src, p.v6))
 		return -DROP_INVALID_SOURCE_IP;
 
@@ -77,7 +74,7 @@ static __always_inline int from_overlay_packet(struct __sk_buff *ctx, struct rep
 		reason = parse_transport(ctx, &p);
 		if (reason)
 			return -reason;
-		return deliver_from(ctx, &p, ep, identity, report);
+		return deliver_from(ctx, &p, ep, report->src_identity, report);
 	}
 	/* Never forwarded any further: a packet for nobody here ends here. */
 	if (!is_host(&p.dst, p.v6))

@@ -24,25 +24,32 @@ static __always_inline int from_pod_packet(struct __sk_buff *ctx, struct report 
 {
 	__u32 ifindex = ctx->ifindex;
 	struct endpoint *ep = bpf_map_lookup_elem(&endpoints, &ifindex);
-	struct eth_header eth;
 	struct packet p;
 	int reason;
+	__u16 type;
+	bool group;
 
 	if (!ep)
 		return -DROP_NO_ENDPOINT;
 	report->endpoint = ep->id;
 	report->src_identity = ep->identity;
-	if (READ(ctx, 0, &eth))
-		return -DROP_MALFORMED;
-	/* A tag taken off the frame would hide what else it carries. */
-	if (ctx->vlan_present)
-		return -DROP_UNKNOWN_L3;
-	if (eth.type == htons(ETH_P_ARP))
-		return answer_arp(ctx, ep, report);
-	if (!mac_equal(eth.src, ep->mac))
-		return -DROP_INVALID_SOURCE_MAC;
+	{ /* the header's place on the stack is another's afterwards */
+		struct eth_header eth;
 
-	reason = parse_network(ctx, &p, eth.type);
+		if (READ(ctx, 0, &eth))
+			return -DROP_MALFORMED;
+		/* A tag taken off the frame would hide what else it carries. */
+		if (ctx->vlan_present)
+			return -DROP_UNKNOWN_L3;
+		type = eth.type;
+		group = eth.dst[0] & 1;
+		if (type != htons(ETH_P_ARP) && !mac_equal(eth.src, ep->mac))
+			return -DROP_INVALID_SOURCE_MAC;
+	}
+	if (type == htons(ETH_P_ARP))
+		return answer_arp(ctx, ep, report);
+
+	reason = parse_network(ctx, &p, type);
 	if (reason)
 		return -reason;
 	if (p.v6 && p.proto == PROTO_ICMPV6 && !p.fragment) {
@@ -52,7 +59,7 @@ static __always_inline int from_pod_packet(struct __sk_buff *ctx, struct report 
 		if (p.kind == KIND_NEIGHBOUR)
 			return answer_solicitation(ctx, ep, &p, report);
 	}
-	if (addr_is_multicast(&p.dst, p.v6) || (eth.dst[0] & 1))
+	if (addr_is_multicast(&p.dst, p.v6) || group)
 		return -DROP_MULTICAST;
 	/* The unspecified address would equal that of a family the endpoint lacks. */
 	if (!addr_equal(&p.src, p.v6 ? &ep->ip6 : &ep->ip4) || addr_is_zero(&p.src))

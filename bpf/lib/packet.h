@@ -60,6 +60,18 @@ struct packet {
 #define READ_L4(ctx, p, off, to)                                                                   \
 	((off) > 2 * L4_OFFSET_MAX || (off) + sizeof(*(to)) > (p)->end ? -1 : READ(ctx, off, to))
 
+/* Reads what a frame carries. Returns 0, or negative if it is too short. The header's place on the stack is
+ * another's afterwards. */
+static __always_inline int frame_type(struct __sk_buff *ctx, __u16 *type)
+{
+	struct eth_header eth;
+
+	if (READ(ctx, 0, &eth))
+		return -1;
+	*type = eth.type;
+	return 0;
+}
+
 static __always_inline int parse_icmp4(struct packet *p, const struct icmp_header *icmp)
 {
 	switch (icmp->type) {

@@ -16,6 +16,8 @@ enum action {
 #define SAYS_ALLOW (1ull << ORDINARY_ALLOW)
 #define SAYS_DENY (1ull << ORDINARY_DENY)
 #define SAYS_NOTHING 0xFFFFFFFF00000000ull
+/* Rides along: what no entry decides is denied. */
+#define SAYS_ENFORCED (1ull << 8)
 
 /* What policy_verdict is asked, in one word: a global function takes five arguments. */
 #define ABOUT_EGRESS (1u << 24)
@@ -80,7 +82,7 @@ static __always_inline __u32 block_of(struct prefix *key, __u64 address0, __u64 
 }
 
 /* Asks the tiers in their order. Returns 0 or a drop reason. */
-static __always_inline int policy_decide(__u64 says, bool enforced)
+static __always_inline int policy_decide(__u64 says)
 {
 	__u32 action = ((says >> 48) + 1) & ACTION_MASK;
 
@@ -95,7 +97,7 @@ static __always_inline int policy_decide(__u64 says, bool enforced)
 		return FORWARDED;
 	if (action == ACTION_DENY)
 		return DROP_POLICY_DENY;
-	return enforced ? DROP_POLICY_DENIED : FORWARDED;
+	return says & SAYS_ENFORCED ? DROP_POLICY_DENIED : FORWARDED;
 }
 
 /* Judges a packet of a peer, by its identity and, if the rule set names any blocks, by its address (the
@@ -109,7 +111,7 @@ __noinline int policy_verdict(__u32 rule_set, __u32 identity, __u64 address0, __
 		return DROP_NO_RULE_SET;
 	__u32 direction = what & ABOUT_EGRESS ? EGRESS : INGRESS;
 	const __u32 *shapes = rules->shapes[direction];
-	__u64 says = SAYS_NOTHING;
+	__u64 says = SAYS_NOTHING | (rules->enforced[direction] ? SAYS_ENFORCED : 0);
 	/* The callers leave little room on the stack: both keys share theirs, and what the rule set says
 	 * is read when it is needed. */
 	union {
@@ -131,5 +133,5 @@ __noinline int policy_verdict(__u32 rule_set, __u32 identity, __u64 address0, __
 		says = policy_match(says, &key.policy, what, shapes[PEER_ONE]);
 	key.policy.identity = 0;
 	says = policy_match(says, &key.policy, what, shapes[PEER_ANY]);
-	return policy_decide(says, rules->enforced[direction]);
+	return policy_decide(says);
 }
