@@ -523,7 +523,7 @@ func TestDutiesOfLeader(t *testing.T) {
 		if st.Leader == nil || !st.Leader.Self || st.Leader.Holder != st.Name || len(st.Faults) > 0 || len(st.Queues) == 0 || st.Version == "" {
 			return "status: " + body
 		}
-		if st.Identities == nil || *st.Identities != (api.Identities{Total: 1, InUse: 1, Capacity: 65535 - 255}) {
+		if st.Identities == nil || *st.Identities != (api.Identities{Total: 1, InUse: 1, Resting: 1, Capacity: 65535 - 255}) {
 			return fmt.Sprintf("identities in the status: %+v", st.Identities)
 		}
 		if st.Endpoints == nil || *st.Endpoints != (api.Endpoints{Total: 1}) {

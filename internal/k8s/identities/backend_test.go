@@ -159,11 +159,21 @@ func race(t *testing.T, c *objects, agents []*allocator.Allocator, sets []key, m
 			t.Errorf("agents 0 and %d do not agree:\n%s", i, diff)
 		}
 	}
-	have := list(t, c)
-	for _, s := range sets {
-		if ids := have[s.GetKey()]; len(ids) != 1 || ids[0] != got[0][s.GetKey()].String() {
-			t.Errorf("%s has the objects %v, the agents say %v", s, ids, got[0][s.GetKey()])
+	wrong := func() (out []string) {
+		have := list(t, c)
+		for _, s := range sets {
+			if ids := have[s.GetKey()]; len(ids) != 1 || ids[0] != got[0][s.GetKey()].String() {
+				out = append(out, fmt.Sprintf("%s has the objects %v, the agents say %v", s, ids, got[0][s.GetKey()]))
+			}
 		}
+		return out
+	}
+	// A server that has just been restarted may answer a list from a cache that is behind.
+	for end := time.Now().Add(10 * time.Second); len(wrong()) > 0 && time.Now().Before(end); {
+		time.Sleep(100 * time.Millisecond)
+	}
+	for _, w := range wrong() {
+		t.Error(w)
 	}
 }
 

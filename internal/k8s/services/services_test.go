@@ -226,6 +226,7 @@ func TestFollow(t *testing.T) {
 	synced, stop = c.run()
 	c.wait("hearing everything again", synced)
 	c.expect("after a restart",
+		"0.0.0.0:30080/TCP from other-node [10.0.0.5:8080 10.0.0.6:8080] for 3h0m0s",
 		"10.96.1.1:53/UDP [10.0.0.4:5353]", "10.96.1.1:80/TCP [10.0.0.4:8080]", "10.96.1.2:80/TCP [10.0.0.5:8080 10.0.0.6:8080] for 3h0m0s",
 		"127.0.0.1:30080/TCP from node [10.0.0.5:8080 10.0.0.6:8080] for 3h0m0s",
 		"192.168.0.1:30080/TCP [10.0.0.5:8080 10.0.0.6:8080] for 3h0m0s", "192.168.0.1:30080/TCP from outside [10.0.0.6:8080] for 3h0m0s")
@@ -270,6 +271,7 @@ func TestKinds(t *testing.T) {
 	synced, stop := c.run()
 	c.wait("hearing everything", synced)
 	c.expect("all kinds",
+		"0.0.0.0:30081/TCP from other-node [10.0.0.5:8080]",
 		"1.2.3.4:80/TCP [10.0.0.5:8080]", "1.2.3.4:80/TCP from outside [] elsewhere",
 		"5.6.7.8:80/TCP [10.0.0.5:8080] from [10.0.0.0/8 172.16.0.0/12]", "5.6.7.8:80/TCP from outside [] elsewhere from [10.0.0.0/8 172.16.0.0/12]",
 		"10.96.2.1:80/TCP [10.0.0.5:8080]", "10.96.2.2:80/TCP [] elsewhere", "10.96.2.3:80/TCP []",
