@@ -438,11 +438,11 @@ func numberStore(cfg Config, facts nodeFacts, backend kvstore.Backend, cluster *
 
 func openNumberStore(cfg Config, facts nodeFacts, backend kvstore.Backend, cluster *kube, first, last identity.ID, log *slog.Logger) (allocator.Backend, error) {
 	newObjects := func() (allocator.Backend, error) {
-		return k8sids.New(k8sids.Config{Client: cluster.client, First: allocator.ID(first), Last: allocator.ID(last), KeyType: labelKey{}, Log: log})
+		return k8sids.New(k8sids.Config{Client: cluster.client, First: allocator.ID(first), Last: allocator.ID(last), KeyType: k8sids.Key{}, Log: log})
 	}
 	newKeys := func() (allocator.Backend, error) {
 		return allocator.NewKVStoreBackend(allocator.KVStoreConfig{
-			Store: backend, BasePath: kvstore.IdentitiesPrefix, Suffix: facts.suffix(), KeyType: labelKey{}, Logger: log,
+			Store: backend, BasePath: kvstore.IdentitiesPrefix, Suffix: facts.suffix(), KeyType: k8sids.Key{}, Logger: log,
 		})
 	}
 	switch cfg.identityMode() {
@@ -473,7 +473,7 @@ func newIdentities(cfg Config, store allocator.Backend, first, last identity.ID,
 		return nil, fmt.Errorf("--fixed-identity-mapping: %w", err)
 	}
 	events := make(allocator.AllocatorEventChan, 1024)
-	alloc, err := allocator.NewAllocator(labelKey{}, store, allocator.WithMin(allocator.ID(first)), allocator.WithMax(allocator.ID(last)),
+	alloc, err := allocator.NewAllocator(k8sids.Key{}, store, allocator.WithMin(allocator.ID(first)), allocator.WithMax(allocator.ID(last)),
 		allocator.WithEvents(events), allocator.WithMasterKeyProtection(), allocator.WithSyncInterval(cfg.AllocationSync), allocator.WithLogger(log))
 	if err != nil {
 		return nil, err

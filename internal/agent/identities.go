@@ -8,54 +8,14 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/identity"
+	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/pkg/allocator"
 )
-
-// labelKey is a label set as a key of the allocator.
-type labelKey struct {
-	set labels.Set
-}
-
-// String returns the canonical form.
-func (k labelKey) String() string { return k.set.KVString() }
-
-// GetKey returns the canonical form, which is what stands in the key-value store.
-func (k labelKey) GetKey() string { return k.set.KVString() }
-
-// PutKey reads the canonical form.
-func (k labelKey) PutKey(v string) (allocator.AllocatorKey, error) {
-	set, err := labels.ParseKV(v)
-	return labelKey{set}, err
-}
-
-// GetAsMap returns the labels by "source:key".
-func (k labelKey) GetAsMap() map[string]string {
-	out := make(map[string]string, len(k.set))
-	for _, l := range k.set {
-		out[l.Source+":"+l.Key] = l.Value
-	}
-	return out
-}
-
-// PutKeyFromMap is the inverse of GetAsMap.
-func (k labelKey) PutKeyFromMap(m map[string]string) (allocator.AllocatorKey, error) {
-	ls := make([]labels.Label, 0, len(m))
-	for name, value := range m {
-		source, key, ok := strings.Cut(name, ":")
-		if !ok {
-			source, key = "", name
-		}
-		ls = append(ls, labels.New(source, key, value))
-	}
-	set := labels.NewSet(ls...)
-	return labelKey{set}, set.Validate()
-}
 
 // identities numbers label sets: reserved, fixed and well-known ones by rule, all others by the
 // cluster's allocator, or by temporary numbers as long as that has none. It also keeps what is known of all identities, for policy and display.
@@ -108,12 +68,12 @@ func (ids *identities) Acquire(ctx context.Context, set labels.Set) (identity.ID
 
 // allocate asks the allocator.
 func (ids *identities) allocate(ctx context.Context, set labels.Set) (identity.ID, error) {
-	id, _, err := ids.alloc.Allocate(ctx, labelKey{set})
+	id, _, err := ids.alloc.Allocate(ctx, k8sids.Key{Set: set})
 	if err != nil {
 		return 0, err
 	}
 	if err := ids.believable(identity.ID(id), set); err != nil {
-		_, rerr := ids.alloc.Release(ctx, labelKey{set})
+		_, rerr := ids.alloc.Release(ctx, k8sids.Key{Set: set})
 		return 0, errors.Join(err, rerr)
 	}
 	ids.mu.Lock()
@@ -146,7 +106,7 @@ func (ids *identities) Release(ctx context.Context, id identity.ID, set labels.S
 	if _, ok, err := ids.byRule(set); ok || err != nil {
 		return nil
 	}
-	_, err := ids.alloc.Release(ctx, labelKey{set})
+	_, err := ids.alloc.Release(ctx, k8sids.Key{Set: set})
 	return err
 }
 
@@ -166,7 +126,7 @@ func (ids *identities) recall(rows []endpoint.Endpoint) (forgo func(ctx context.
 		}
 		err := ids.believable(row.Identity, row.IdentityLabels)
 		if err == nil {
-			err = ids.alloc.Assume(labelKey{row.IdentityLabels}, allocator.ID(row.Identity))
+			err = ids.alloc.Assume(k8sids.Key{Set: row.IdentityLabels}, allocator.ID(row.Identity))
 		}
 		if err != nil {
 			// Two endpoints cannot disagree about a number but by damage; the first is right.
@@ -178,7 +138,7 @@ func (ids *identities) recall(rows []endpoint.Endpoint) (forgo func(ctx context.
 	}
 	return func(ctx context.Context) {
 		for _, set := range assumed {
-			if _, err := ids.alloc.Release(ctx, labelKey{set}); err != nil {
+			if _, err := ids.alloc.Release(ctx, k8sids.Key{Set: set}); err != nil {
 				ids.log.Warn("cannot give back an identity of before the restart", "labels", set.String(), "error", err)
 			}
 		}
@@ -230,15 +190,15 @@ func (ids *identities) run(ctx context.Context, sink identitySink, synced func()
 			case allocator.EventSync:
 				done = true
 			case allocator.EventUpsert:
-				key, ok := ev.Key.(labelKey)
+				key, ok := ev.Key.(k8sids.Key)
 				if !ok {
 					break
 				}
-				if err := ids.believable(id, key.set); err != nil {
+				if err := ids.believable(id, key.Set); err != nil {
 					ids.log.Warn("ignored an identity", "identity", id, "error", err)
 					break
 				}
-				upserts[id] = key.set
+				upserts[id] = key.Set
 				delete(deletes, id)
 			case allocator.EventDelete:
 				if id < ids.first || id > ids.last {
@@ -267,8 +227,8 @@ func (ids *identities) run(ctx context.Context, sink identitySink, synced func()
 			ids.announce() // after the rule sets of others know the numbers
 		}
 		for _, ev := range moved {
-			if key, ok := ev.Key.(labelKey); ok {
-				renumbered(key.set, identity.ID(ev.ID))
+			if key, ok := ev.Key.(k8sids.Key); ok {
+				renumbered(key.Set, identity.ID(ev.ID))
 			}
 		}
 		if done {

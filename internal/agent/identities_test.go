@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/hawser-net/hawser/internal/identity"
+	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/pkg/allocator"
 )
@@ -24,12 +25,12 @@ func TestStoreCannotRedefineIdentities(t *testing.T) {
 		log: slog.New(slog.DiscardHandler), events: make(allocator.AllocatorEventChan, 64),
 		known: map[identity.ID]labels.Set{}, first: 256, last: 65535, temps: identity.NewTemporaries(),
 	}
-	set := func(s string) labelKey {
+	set := func(s string) k8sids.Key {
 		parsed, err := labels.ParseKV(s)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return labelKey{parsed}
+		return k8sids.Key{Set: parsed}
 	}
 	web := "k8s:app=web;k8s:io.cilium.k8s.policy.cluster=default;"
 	for _, ev := range []allocator.AllocatorEvent{
@@ -62,7 +63,7 @@ func TestStoreCannotRedefineIdentities(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := ids.static()
-	want[300], want[301] = set(web).set, set(web+"gen:io.cilium.k8s.named-ports=http.TCP.80;").set
+	want[300], want[301] = set(web).Set, set(web+"gen:io.cilium.k8s.named-ports=http.TCP.80;").Set
 	if len(got) != len(want) {
 		t.Errorf("%d identities, want %d", len(got), len(want))
 	}

@@ -105,7 +105,7 @@ func (w *world) numbers() (map[string][]string, error) {
 		if _, _, rests := identities.Retired(o); rests {
 			continue
 		}
-		key, err := labelKey{}.PutKeyFromMap(o.SecurityLabels)
+		key, err := identities.Key{}.PutKeyFromMap(o.SecurityLabels)
 		if err != nil {
 			return nil, fmt.Errorf("identity %s: %w", o.Name, err)
 		}

@@ -43,13 +43,13 @@ func newAllocated(client *k8s.Client, first, last identity.ID, log *slog.Logger)
 // newAllocator makes one on what on makes of the backend.
 func newAllocator(client *k8s.Client, first, last identity.ID, on func(allocator.Backend) allocator.Backend, log *slog.Logger) (*allocated, error) {
 	backend, err := identities.New(identities.Config{
-		Client: client, First: allocator.ID(first), Last: allocator.ID(last), KeyType: labelKey{}, Log: log,
+		Client: client, First: allocator.ID(first), Last: allocator.ID(last), KeyType: identities.Key{}, Log: log,
 	})
 	if err != nil {
 		return nil, err
 	}
 	events := make(allocator.AllocatorEventChan, 64)
-	alloc, err := allocator.NewAllocator(labelKey{}, on(backend), allocator.WithMin(allocator.ID(first)), allocator.WithMax(allocator.ID(last)),
+	alloc, err := allocator.NewAllocator(identities.Key{}, on(backend), allocator.WithMin(allocator.ID(first)), allocator.WithMax(allocator.ID(last)),
 		allocator.WithMasterKeyProtection(), allocator.WithEvents(events), allocator.WithLogger(log))
 	return &allocated{alloc, events}, err
 }
@@ -61,8 +61,8 @@ func (s *allocated) Run(ctx context.Context, moved func(labels.Set)) error {
 	for {
 		select {
 		case ev := <-s.events:
-			if key, ok := ev.Key.(labelKey); ok && ev.Kind == allocator.EventRenumbered {
-				moved(key.set)
+			if key, ok := ev.Key.(identities.Key); ok && ev.Kind == allocator.EventRenumbered {
+				moved(key.Set)
 			}
 		case err := <-done:
 			return err
@@ -93,7 +93,7 @@ func (s *told) Run(ctx context.Context, moved func(labels.Set)) error {
 	for {
 		select {
 		case ev := <-s.events:
-			key, ok := ev.Key.(labelKey)
+			key, ok := ev.Key.(identities.Key)
 			if !ok || ev.Kind != allocator.EventUpsert && ev.Kind != allocator.EventRenumbered {
 				break
 			}
@@ -102,7 +102,7 @@ func (s *told) Run(ctx context.Context, moved func(labels.Set)) error {
 			delete(s.waiting, key.GetKey())
 			s.mu.Unlock()
 			if waits || ev.Kind == allocator.EventRenumbered {
-				moved(key.set)
+				moved(key.Set)
 			}
 		case err := <-done:
 			return err
@@ -129,13 +129,13 @@ func (s *allocated) Ready(ctx context.Context) error { return s.alloc.WaitForIni
 
 // Acquire implements identitySource.
 func (s *allocated) Acquire(ctx context.Context, set labels.Set) (identity.ID, error) {
-	id, _, err := s.alloc.Allocate(ctx, labelKey{set})
+	id, _, err := s.alloc.Allocate(ctx, identities.Key{Set: set})
 	return identity.ID(id), err
 }
 
 // Release implements identitySource.
 func (s *allocated) Release(ctx context.Context, set labels.Set) {
-	_, _ = s.alloc.Release(ctx, labelKey{set}) // with objects there is nothing to write
+	_, _ = s.alloc.Release(ctx, identities.Key{Set: set}) // with objects there is nothing to write
 }
 
 // randomly is how agents of the field allocate, here for comparison only: a label set that the watch has not shown gets a number picked at random, and only
@@ -161,7 +161,7 @@ func (s *randomly) Run(ctx context.Context, _ func(labels.Set)) error {
 	return k8s.Follow(ctx, k8s.Kind(s.client.V2, v2.ResourceIdentities, ""), k8s.Options[*v2.CiliumIdentity]{}, k8s.Handler[*v2.CiliumIdentity]{
 		Upsert: func(o *v2.CiliumIdentity) {
 			id, err := identity.Parse(o.Name)
-			key, err2 := labelKey{}.PutKeyFromMap(o.SecurityLabels)
+			key, err2 := identities.Key{}.PutKeyFromMap(o.SecurityLabels)
 			if err != nil || err2 != nil {
 				return
 			}
@@ -215,7 +215,7 @@ func (s *randomly) pick(text string) (id identity.ID, known bool) {
 
 // Acquire implements identitySource.
 func (s *randomly) Acquire(ctx context.Context, set labels.Set) (identity.ID, error) {
-	key := labelKey{set}
+	key := identities.Key{Set: set}
 	for range 16 {
 		id, known := s.pick(key.GetKey())
 		if known {

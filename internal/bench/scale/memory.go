@@ -12,6 +12,7 @@ import (
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/labels"
 )
 
@@ -145,7 +146,7 @@ func (g *growing) set(namespace string, app int) (labels.Set, error) {
 
 func (g *growing) identity(ctx context.Context, id identity.ID, set labels.Set) error {
 	return g.c.client.UrgentV2.Post().Resource(v2.ResourceIdentities).
-		Body(&v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: id.String()}, SecurityLabels: labelKey{set}.GetAsMap()}).Do(ctx).Error()
+		Body(&v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: id.String()}, SecurityLabels: identities.Key{Set: set}.GetAsMap()}).Do(ctx).Error()
 }
 
 // grow writes what a cluster of size pods has, beyond those that are there.

@@ -227,7 +227,7 @@ func fixture() *world {
 	if err != nil {
 		panic(err) // the labels are above
 	}
-	w.identities = []v2.CiliumIdentity{{ObjectMeta: metav1.ObjectMeta{Name: "300"}, SecurityLabels: labelKey{set}.GetAsMap()}}
+	w.identities = []v2.CiliumIdentity{{ObjectMeta: metav1.ObjectMeta{Name: "300"}, SecurityLabels: identities.Key{Set: set}.GetAsMap()}}
 	w.endpoints[k8s.KeyOf(pod)] = &v2.CiliumEndpoint{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", OwnerReferences: []metav1.OwnerReference{{Kind: "Pod", UID: "u"}}},
 		Status: v2.EndpointStatus{

@@ -4,7 +4,36 @@ import (
 	"strings"
 
 	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/pkg/allocator"
 )
+
+// Key is a label set as a key of the allocator, on objects and on key-value stores alike. It is a value and never changes.
+type Key struct {
+	Set labels.Set
+}
+
+var _ allocator.AllocatorKey = Key{}
+
+// String returns the canonical form.
+func (k Key) String() string { return k.Set.KVString() }
+
+// GetKey returns the canonical form, which is what stands in a key-value store.
+func (k Key) GetKey() string { return k.Set.KVString() }
+
+// PutKey reads the canonical form.
+func (k Key) PutKey(v string) (allocator.AllocatorKey, error) {
+	set, err := labels.ParseKV(v)
+	return Key{set}, err
+}
+
+// GetAsMap returns the labels in the form of an object, see [SecurityLabels].
+func (k Key) GetAsMap() map[string]string { return SecurityLabels(k.Set) }
+
+// PutKeyFromMap is the inverse of GetAsMap.
+func (k Key) PutKeyFromMap(m map[string]string) (allocator.AllocatorKey, error) {
+	set, err := ParseSecurityLabels(m)
+	return Key{set}, err
+}
 
 // SecurityLabels returns a label set in the form of an object: values by "source:key".
 func SecurityLabels(set labels.Set) map[string]string {

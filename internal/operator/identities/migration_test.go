@@ -20,21 +20,6 @@ import (
 	"github.com/hawser-net/hawser/pkg/allocator"
 )
 
-// setKey is a label set as an agent's allocator has it.
-type setKey struct{ set labels.Set }
-
-func (k setKey) String() string { return k.set.String() }
-func (k setKey) GetKey() string { return k.set.KVString() }
-func (k setKey) PutKey(s string) (allocator.AllocatorKey, error) {
-	set, err := labels.ParseKV(s)
-	return setKey{set}, err
-}
-func (k setKey) GetAsMap() map[string]string { return k8sids.SecurityLabels(k.set) }
-func (k setKey) PutKeyFromMap(m map[string]string) (allocator.AllocatorKey, error) {
-	set, err := k8sids.ParseSecurityLabels(m)
-	return setKey{set}, err
-}
-
 // agent is what an agent does about identities: the real allocator and backend, and an endpoint for each pod.
 type agent struct {
 	*town
@@ -50,14 +35,14 @@ func (tn *town) agent(mode identity.Management) (a *agent, stop func()) {
 	}
 	first, last := allocator.ID(tn.rules.First), allocator.ID(tn.rules.Last)
 	var backend allocator.Backend
-	backend, err = k8sids.New(k8sids.Config{Client: c, First: first, Last: last, KeyType: setKey{}})
+	backend, err = k8sids.New(k8sids.Config{Client: c, First: first, Last: last, KeyType: k8sids.Key{}})
 	if err != nil {
 		tn.Fatal(err)
 	}
 	if !mode.Agent() {
 		backend = allocator.ReadOnly(backend)
 	}
-	alloc, err := allocator.NewAllocator(setKey{}, backend, allocator.WithMin(first), allocator.WithMax(last), allocator.WithMasterKeyProtection(),
+	alloc, err := allocator.NewAllocator(k8sids.Key{}, backend, allocator.WithMin(first), allocator.WithMax(last), allocator.WithMasterKeyProtection(),
 		allocator.WithSyncInterval(time.Second))
 	if err != nil {
 		tn.Fatal(err)
@@ -86,7 +71,7 @@ func (a *agent) attach(p *corev1.Pod) {
 	}
 	ctx, cancel := context.WithTimeout(a.ctx, patience)
 	defer cancel()
-	id, _, err := a.alloc.Allocate(ctx, setKey{t.labels})
+	id, _, err := a.alloc.Allocate(ctx, k8sids.Key{Set: t.labels})
 	switch {
 	case errors.Is(err, allocator.ErrUnassigned): // a temporary identity, which no endpoint shows
 		a.endpoint(p)
@@ -128,7 +113,7 @@ func TestBoth(t *testing.T) {
 			_, id := tn.identityOf(p, 0)
 			set, err := labels.ParseSet(id.Labels)
 			if err == nil {
-				_, _, err = agents[i%len(agents)].alloc.Allocate(t.Context(), setKey{set})
+				_, _, err = agents[i%len(agents)].alloc.Allocate(t.Context(), k8sids.Key{Set: set})
 			}
 			if err != nil {
 				t.Error(err)

@@ -18,7 +18,6 @@ import (
 	"github.com/hawser-net/hawser/internal/ipcache"
 	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/k8s/nodes"
-	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/service"
 )
 
@@ -164,16 +163,8 @@ func (c Config) identity(o *v2.CiliumIdentity) (said, error) {
 	if _, _, rests := k8sids.Retired(o); rests || o.DeletionTimestamp != nil {
 		return said{}, nil
 	}
-	ls := make([]labels.Label, 0, len(o.SecurityLabels))
-	for name, value := range o.SecurityLabels {
-		source, key, ok := strings.Cut(name, ":")
-		if !ok {
-			source, key = "", name
-		}
-		ls = append(ls, labels.New(source, key, value))
-	}
-	set := labels.NewSet(ls...)
-	if err := set.Validate(); err != nil {
+	set, err := k8sids.ParseSecurityLabels(o.SecurityLabels)
+	if err != nil {
 		return said{}, fmt.Errorf("CiliumIdentity %s: %w", o.Name, err)
 	}
 	return said{order: order(o), values: map[string]string{o.Name: set.KVString()}}, nil
