@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sort"
 	"strings"
 
 	"golang.org/x/time/rate"
@@ -19,12 +20,14 @@ type dead struct {
 	id  ID
 	key string
 	mod int64
+	// alone says that nothing was listed under the key's directory: not even references to another number.
+	alone bool
 }
 
 // RunGC implements [Backend].
 //
-// A number is deleted in one transaction with the proof that it may be: its master key is unchanged since two rounds ago, no reference to its key was written
-// since the listing, which showed none to this number, and no other writer holds the key's lock. A limiter of nil is no limit.
+// A number is deleted in one transaction with the proof that it may be: its master key is unchanged since two rounds ago, no reference to its key exists, or if
+// the listing showed some, to other numbers, none was written since, and no other writer holds the key's lock. A limiter of nil is no limit.
 func (b *KVStoreBackend) RunGC(ctx context.Context, limiter *rate.Limiter, r Range, previous map[ID]int64) (map[ID]int64, GCStats, error) {
 	var stats GCStats
 	// The masters first: a reference written after their listing is in the second one, or is caught by the condition on the directory.
@@ -56,7 +59,7 @@ func (b *KVStoreBackend) RunGC(ctx context.Context, limiter *rate.Limiter, r Ran
 		case used[id.String()+" "+string(kv.Value)]:
 			stats.Alive++
 		case ok && seen == kv.ModRevision:
-			due = append(due, dead{id, string(kv.Value), kv.ModRevision})
+			due = append(due, dead{id, string(kv.Value), kv.ModRevision, !anyUnder(values.Pairs, b.paths.value(string(kv.Value)))})
 		default:
 			stats.Dead++
 			next[id] = kv.ModRevision
@@ -83,6 +86,12 @@ func (b *KVStoreBackend) RunGC(ctx context.Context, limiter *rate.Limiter, r Ran
 	return next, stats, nil
 }
 
+// anyUnder says whether one of the pairs, which are sorted, is under the directory.
+func anyUnder(pairs []kvstore.KeyValue, dir string) bool {
+	i := sort.Search(len(pairs), func(i int) bool { return pairs[i].Key >= dir })
+	return i < len(pairs) && strings.HasPrefix(pairs[i].Key, dir)
+}
+
 // keepForLater lets the next round go on where this one stopped.
 func keepForLater(next map[ID]int64, due []dead) {
 	for _, d := range due {
@@ -97,7 +106,7 @@ func (b *KVStoreBackend) collect(ctx context.Context, list []dead, listed int64)
 		txn.If = append(txn.If, kvstore.ModRevisionIs(b.paths.id(d.id), d.mod))
 		if d.key != "" { // an empty value is nobody's key
 			txn.If = append(txn.If,
-				kvstore.PrefixUnchangedSince(b.paths.value(d.key), listed), kvstore.PrefixAbsent(b.paths.locks(d.key)))
+				unchangedSince(b.paths.value(d.key), d.alone, listed), kvstore.PrefixAbsent(b.paths.locks(d.key)))
 		}
 		txn.Then = append(txn.Then, kvstore.DeleteOp(b.paths.id(d.id)))
 	}

@@ -39,6 +39,8 @@ type view struct {
 	references []reference
 	// locked says that a lock is held or waited for.
 	locked bool
+	// noValues and noLocks say that there was nothing at all under the key's two directories, neither of the key nor of one whose name goes on with a slash.
+	noValues, noLocks bool
 }
 
 type reference struct {
@@ -113,7 +115,7 @@ func (p *plan) next(v *view, numbers Numbers) (step, error) {
 	}
 	// There is no reference to go by. What the view showed under the two directories, keys of other names further below, must still be all there is.
 	unchanged := []kvstore.Cond{
-		kvstore.PrefixUnchangedSince(p.paths.value(p.key), v.revision), kvstore.PrefixUnchangedSince(p.paths.locks(p.key), v.revision),
+		unchangedSince(p.paths.value(p.key), v.noValues, v.revision), unchangedSince(p.paths.locks(p.key), v.noLocks, v.revision),
 	}
 	if v.master != nil && string(v.master.Value) == p.key {
 		return p.refer(v.tried, unchanged...), nil
@@ -127,6 +129,15 @@ func (p *plan) next(v *view, numbers Numbers) (step, error) {
 		return s, nil
 	}
 	return p.create(numbers, unchanged...)
+}
+
+// unchangedSince holds if nothing was written under the directory since it was seen at revision. Of one that was empty it asks that it still is, and not for
+// a revision: a store that was put back to a copy counts on from there, and what is written then can carry a revision that was seen before.
+func unchangedSince(dir string, empty bool, revision int64) kvstore.Cond {
+	if empty {
+		return kvstore.PrefixAbsent(dir)
+	}
+	return kvstore.PrefixUnchangedSince(dir, revision)
 }
 
 // candidate is the number to try first.
@@ -273,7 +284,7 @@ func (p *plan) look(id ID) []kvstore.Op {
 
 // see reads the Else branch of a step's transaction.
 func (p *plan) see(s step, r kvstore.TxnResult) *view {
-	v := &view{revision: r.Revision, tried: s.id}
+	v := &view{revision: r.Revision, tried: s.id, noValues: len(r.Results[readReferences]) == 0, noLocks: len(r.Results[readLocks]) == 0}
 	if m := r.Results[readMaster]; len(m) > 0 {
 		v.master = &m[0]
 	}
