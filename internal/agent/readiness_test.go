@@ -26,7 +26,7 @@ func (c *kubeCluster) gate(name string) corev1.ConditionStatus {
 	return ""
 }
 
-// TestPodReadiness is the sections "Pod ready status" (option 2) and "Loose and Strict modes for pod readiness" of seed 002, with the rights of the chart.
+// TestPodReadiness is the sections "Pod ready status" (option 2) and "Loose and Strict modes for pod readiness" of CFP-27752, with the rights of the chart.
 func TestPodReadiness(t *testing.T) {
 	t.Parallel()
 	c := newKubeCluster(t)

@@ -24,7 +24,7 @@ func (c *kubeCluster) labelPod(name, key, value string) {
 	}
 }
 
-// TestTemporaryRelabel is the sections "Label changes", "Two CEP writing sources" and "Simultaneous CID management compatibility" of seed 002: rules of new
+// TestTemporaryRelabel is the sections "Label changes", "Two CEP writing sources" and "Simultaneous CID management compatibility" of CFP-27752: rules of new
 // labels hold for the endpoint at once; the others know it by its old identity, in packets as in its CiliumEndpoint, until there is a new one; nothing is lost
 // meanwhile, over a restart of the agent too; and what the operator writes stands.
 func TestTemporaryRelabel(t *testing.T) {
@@ -163,7 +163,7 @@ func TestTemporaryRelabel(t *testing.T) {
 	n2.stop()
 }
 
-// TestTemporaryRestart is the section "Temporary ID" of seed 002 over restarts: a pod that starts with a temporary identity keeps it, and its policy, when
+// TestTemporaryRestart is the section "Temporary ID" of CFP-27752 over restarts: a pod that starts with a temporary identity keeps it, and its policy, when
 // the agent dies, also without an API server, and has its own if that was made while no agent ran.
 func TestTemporaryRestart(t *testing.T) {
 	t.Parallel()

@@ -31,7 +31,7 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv/kubeapi"
 )
 
-// This file proves "Agent changes" of seed 002 on real kernels and a real API server, the test being the operator.
+// This file proves "Agent changes" of CFP-27752 on real kernels and a real API server, the test being the operator.
 
 func (c *kubeCluster) identities() *gentype.ClientWithList[*v2.CiliumIdentity, *v2.CiliumIdentityList] {
 	return gentype.NewClientWithList("ciliumidentities", c.client.UrgentV2, metav1.ParameterCodec, "",
@@ -295,7 +295,7 @@ func fromApp(names ...string) func(*networkingv1.NetworkPolicySpec) {
 	}
 }
 
-// TestTemporaryStart is the sections "Temporary ID", "Pod startup", "Policy enforcement" and "Security" of seed 002: pods start while nobody makes identities,
+// TestTemporaryStart is the sections "Temporary ID", "Pod startup", "Policy enforcement" and "Security" of CFP-27752: pods start while nobody makes identities,
 // by agents that have no right to; their own policies hold from the first packet; nobody sees a temporary number; and when the identities come no packet of
 // what is allowed before and after is lost, and none of what is forbidden before and after gets through.
 func TestTemporaryStart(t *testing.T) {

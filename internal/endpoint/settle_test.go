@@ -11,7 +11,7 @@ import (
 	"github.com/hawser-net/hawser/internal/policy"
 )
 
-// TestTemporaryIdentity is the section "Temporary ID" of seed 002, without a kernel: an endpoint begins without a number, is judged by the rules of its labels,
+// TestTemporaryIdentity is the section "Temporary ID" of CFP-27752, without a kernel: an endpoint begins without a number, is judged by the rules of its labels,
 // is known to nobody by its temporary one, and gets the cluster's in one write.
 func TestTemporaryIdentity(t *testing.T) {
 	t.Parallel()
@@ -79,7 +79,7 @@ func TestTemporaryIdentity(t *testing.T) {
 	}
 }
 
-// TestTemporaryRelabel is the section "Label changes" of seed 002: new rules at once, the old number for all others until there is another one.
+// TestTemporaryRelabel is the section "Label changes" of CFP-27752: new rules at once, the old number for all others until there is another one.
 func TestTemporaryRelabel(t *testing.T) {
 	t.Parallel()
 	m, dir := newMachine(), t.TempDir()

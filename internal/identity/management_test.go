@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestManagement is the section "Enablement" of seed 002, with the mode that the field has today.
+// TestManagement is the section "Enablement" of CFP-27752, with the mode that the field has today.
 func TestManagement(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

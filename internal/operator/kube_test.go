@@ -548,7 +548,7 @@ func TestDutiesOfLeader(t *testing.T) {
 }
 
 // TestIdentities has two operators make identities with the rights that the manual page names; one takes over from the other. It is the section "Operator
-// changes" of seed 002.
+// changes" of CFP-27752.
 func TestIdentities(t *testing.T) {
 	w := newWorld(t)
 	w.grant(1)

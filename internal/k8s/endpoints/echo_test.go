@@ -16,7 +16,7 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s/endpoints"
 )
 
-// TestKnown follows the news of a pod back to its own node, the indicator of "Loose and Strict modes for pod readiness" in seed 002: by its CiliumEndpoint, and
+// TestKnown follows the news of a pod back to its own node, the indicator of "Loose and Strict modes for pod readiness" in CFP-27752: by its CiliumEndpoint, and
 // by slices.
 func TestKnown(t *testing.T) {
 	t.Parallel()

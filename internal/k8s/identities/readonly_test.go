@@ -14,7 +14,7 @@ import (
 	"github.com/hawser-net/hawser/pkg/allocator"
 )
 
-// TestReadOnly is the beginning of "Agent changes" in seed 002: an agent that leaves identities to the operator finds those that are there, makes none, takes
+// TestReadOnly is the beginning of "Agent changes" in CFP-27752: an agent that leaves identities to the operator finds those that are there, makes none, takes
 // no mark off, restores none, and follows when the number in force changes.
 func TestReadOnly(t *testing.T) {
 	t.Parallel()

@@ -14,7 +14,7 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 )
 
-// TestController plays one thing after another on a real API server. Names of sections are those of seed 002.
+// TestController plays one thing after another on a real API server. Names of sections are those of CFP-27752.
 func TestController(t *testing.T) {
 	env := controllers.Start(t)
 	run := func(name string, f func(tn *town), change ...func(*town)) {

@@ -53,7 +53,7 @@ func (w *worldly) update(b *book, o *v2.CiliumIdentity, f func(*v2.CiliumIdentit
 	return o
 }
 
-// TestEdited is "Operator changes" 1 of seed 002: somebody changes the labels of an identity. It has them back as long as pods need them.
+// TestEdited is "Operator changes" 1 of CFP-27752: somebody changes the labels of an identity. It has them back as long as pods need them.
 func TestEdited(t *testing.T) {
 	t.Parallel()
 	w, b := play(t, -1)
@@ -88,7 +88,7 @@ func TestEdited(t *testing.T) {
 	}
 }
 
-// TestWithdraw is "CID deduplication" of seed 002: what this process made is taken back if there is an older one and nobody names it.
+// TestWithdraw is "CID deduplication" of CFP-27752: what this process made is taken back if there is an older one and nobody names it.
 func TestWithdraw(t *testing.T) {
 	t.Parallel()
 	w, b := play(t, -1)
@@ -146,7 +146,7 @@ func TestHeld(t *testing.T) {
 	}
 }
 
-// TestDoubt is "Two CEP writing sources" of seed 002: an endpoint that was written after all that is known of its pod is not contradicted unasked.
+// TestDoubt is "Two CEP writing sources" of CFP-27752: an endpoint that was written after all that is known of its pod is not contradicted unasked.
 func TestDoubt(t *testing.T) {
 	t.Parallel()
 	w, b := play(t, -1)
@@ -176,7 +176,7 @@ func TestDoubt(t *testing.T) {
 	}
 }
 
-// TestBudget is "Review discussion" 3 of seed 002: whatever happens, no more identities are made for pods without a node than the budget says; and when
+// TestBudget is "Review discussion" 3 of CFP-27752: whatever happens, no more identities are made for pods without a node than the budget says; and when
 // pods have nodes, or others go, none is left waiting without cause.
 func TestBudget(t *testing.T) {
 	t.Parallel()
