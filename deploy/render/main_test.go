@@ -34,6 +34,8 @@ func TestCommittedFileIsCurrent(t *testing.T) {
 	}
 }
 
+// TestValues renders the chart with values and looks for what must be there and what must not: among others, agents whose operator makes identities have no right
+// to write them, "Security" of CFP-27752.
 func TestValues(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

@@ -24,7 +24,7 @@ func (c *kubeCluster) labelPod(name, key, value string) {
 	}
 }
 
-// TestTemporaryRelabel is the sections "Label changes", "Two CEP writing sources" and "Simultaneous CID management compatibility" of CFP-27752: rules of new
+// TestTemporaryRelabel is "Label changes: Pod", "Label changes: Namespace", "Namespace watch", "Two CEP writing sources" and "Simultaneous CID management compatibility" of CFP-27752: rules of new
 // labels hold for the endpoint at once; the others know it by its old identity, in packets as in its CiliumEndpoint, until there is a new one; nothing is lost
 // meanwhile, over a restart of the agent too; and what the operator writes stands.
 func TestTemporaryRelabel(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 	"github.com/hawser-net/hawser/internal/policy"
 )
 
-// TestTemporaryIdentity is the section "Temporary ID" of CFP-27752, without a kernel: an endpoint begins without a number, is judged by the rules of its labels,
+// TestTemporaryIdentity is "Temporary ID" and "Review discussion 1" of CFP-27752, without a kernel: an endpoint begins without a number, is judged by the rules of its labels,
 // is known to nobody by its temporary one, and gets the cluster's in one write.
 func TestTemporaryIdentity(t *testing.T) {
 	t.Parallel()
@@ -79,7 +79,7 @@ func TestTemporaryIdentity(t *testing.T) {
 	}
 }
 
-// TestTemporaryRelabel is the section "Label changes" of CFP-27752: new rules at once, the old number for all others until there is another one.
+// TestTemporaryRelabel is "Label changes: Pod" of CFP-27752: new rules at once, the old number for all others until there is another one.
 func TestTemporaryRelabel(t *testing.T) {
 	t.Parallel()
 	m, dir := newMachine(), t.TempDir()
@@ -203,7 +203,8 @@ func TestSettleFails(t *testing.T) {
 	}
 }
 
-// TestTemporaryIsNobodysPeer has a rule allow the labels of an endpoint with a temporary identity, as peers: it is not among them, its like with a number is.
+// TestTemporaryIsNobodysPeer has a rule allow the labels of an endpoint with a temporary identity, as peers: it is not among them, its like with a number is:
+// "Review discussion 1" of CFP-27752.
 func TestTemporaryIsNobodysPeer(t *testing.T) {
 	t.Parallel()
 	m := newMachine()

@@ -547,8 +547,8 @@ func TestDutiesOfLeader(t *testing.T) {
 	w.server.Start()
 }
 
-// TestIdentities has two operators make identities with the rights that the manual page names; one takes over from the other. It is the section "Operator
-// changes" of CFP-27752.
+// TestIdentities has two operators make identities with the rights that the manual page names; one takes over from the other. It is "Operator
+// changes 2" of CFP-27752.
 func TestIdentities(t *testing.T) {
 	w := newWorld(t)
 	w.grant(1)
@@ -604,7 +604,7 @@ func TestIdentities(t *testing.T) {
 }
 
 // TestSlices has an operator make identities, and slices without CiliumEndpoints, with the rights that the manual page names; then another one that makes
-// none deletes what is left.
+// none deletes what is left. It is where "Operator acts on Pod instead of CEP changes" of CFP-27752 leads to.
 func TestSlices(t *testing.T) {
 	w := newWorld(t)
 	w.grant(1)

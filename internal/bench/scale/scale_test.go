@@ -85,7 +85,8 @@ func small(t *testing.T, scenarios ...string) Config {
 	return cfg
 }
 
-// TestRelabel runs the scenario at a size that shows that it works and what it finds.
+// TestRelabel runs the scenario at a size that shows that it works and what it finds: one identity where the "Background & Motivation" of CFP-27752 has
+// thousands.
 func TestRelabel(t *testing.T) {
 	t.Parallel()
 	report, err := Run(t.Context(), small(t, "relabel"))
@@ -110,7 +111,7 @@ func TestRelabel(t *testing.T) {
 	}
 }
 
-// TestIdentities fills a small range and has it collected.
+// TestIdentities fills a small range and has it collected: "Background & Motivation" of CFP-27752, the full range.
 func TestIdentities(t *testing.T) {
 	t.Parallel()
 	cfg := small(t, "identities")

@@ -303,6 +303,7 @@ func (r *rig) believes(cache *ipcache.Cache, ip, want string) {
 	})
 }
 
+// TestOthers has the address cache follow the objects of other nodes, "Pod creation process" of CFP-27752, and believe none that cannot be.
 func TestOthers(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

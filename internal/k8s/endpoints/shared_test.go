@@ -16,7 +16,7 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s/endpoints"
 )
 
-// TestTwoWriters is the section "Two CEP writing sources" of CFP-27752, from the agent's side.
+// TestTwoWriters is "Two CEP writing sources" and "Review discussion 2" of CFP-27752, from the agent's side.
 func TestTwoWriters(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -23,7 +23,8 @@ func quickGC(tn *town) {
 }
 
 // TestKilledAtEveryWrite kills an operator at its first write, at its second, and so on, once before the server has it and once after; another one takes over.
-// "Simultaneous CID management compatibility", "CID deduplication" of CFP-27752: nothing is made twice, nothing in use is lost.
+// "Simultaneous CID management compatibility", "CID deduplication", "Operator changes 3" and "Operator changes 4" of CFP-27752: nothing is made twice,
+// nothing in use is lost.
 func TestKilledAtEveryWrite(t *testing.T) {
 	env := controllers.Start(t)
 	for _, after := range []bool{false, true} {
@@ -128,7 +129,8 @@ func (tn *town) churn(r *rand.Rand, steps int) {
 }
 
 // TestBadWeather has two operators lead at once, both collecting, while requests fail in every way, answers are lost, watches break or stand still, and pods come and
-// go. When the weather clears, everything is as it should be. "CID deduplication", "Operator changes" 1, 2, 3 and 5 of CFP-27752.
+// go. When the weather clears, everything is as it should be. "CID deduplication", "Operator changes 1",
+// "Operator changes 2", "Operator changes 3" and "Operator changes 5" of CFP-27752.
 func TestBadWeather(t *testing.T) {
 	env := controllers.Start(t)
 	for seed, stuck := range []string{"", "ciliumidentities", "pods", "ciliumendpoints", "namespaces"} {
@@ -250,7 +252,7 @@ func (tn *town) remove(pods []*corev1.Pod) {
 	}
 }
 
-// TestCollectionWithoutHeartbeat is "Operator changes" 3 of CFP-27752: the collection without a heartbeat, where the operator makes identities.
+// TestCollectionWithoutHeartbeat is "Operator changes 3" of CFP-27752: the collection without a heartbeat, where the operator makes identities.
 func TestCollectionWithoutHeartbeat(t *testing.T) {
 	env := controllers.Start(t)
 	tn := newTown(t, env, func(tn *town) {

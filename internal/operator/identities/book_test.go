@@ -383,7 +383,7 @@ func decisionsOf(w *worldly, b *book) map[string]string {
 }
 
 // TestBookAgreesWithOracle does random things to a cluster: what is to be done must always be what a computation from all objects says, whatever the order in
-// which they came; and whatever changes must be looked at again. It is the section "CID reconciliation" of CFP-27752, and "Two CEP writing sources".
+// which they came; and whatever changes must be looked at again. It is "Operator changes 5" of CFP-27752, and "Two CEP writing sources".
 func TestBookAgreesWithOracle(t *testing.T) {
 	t.Parallel()
 	rules := testRules(t, 300, 307)

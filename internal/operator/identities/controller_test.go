@@ -41,7 +41,7 @@ func TestController(t *testing.T) {
 		}
 	})
 
-	// "Pod creation process", missing global ID path; "Operator changes" 2 and 6: an endpoint without an identity is given one.
+	// "Pod creation process", missing global ID path; "Operator changes 2", "Operator changes 6", "Review discussion 2": an endpoint without an identity is given one.
 	run("endpoints", func(tn *town) {
 		tn.operator()
 		tn.namespace("a", nil)
@@ -118,7 +118,7 @@ func TestController(t *testing.T) {
 		}
 	})
 
-	// "Operator changes" 1: unplanned changes of identities by others.
+	// "Operator changes 1": unplanned changes of identities by others.
 	run("deleted and edited", func(tn *town) {
 		tn.operator()
 		tn.namespace("a", nil)
@@ -140,7 +140,7 @@ func TestController(t *testing.T) {
 		}
 	})
 
-	// The same while no operator runs: what the endpoints say counts.
+	// The same while no operator runs, "Operator changes 4": what the endpoints say counts.
 	run("deleted and edited behind its back", func(tn *town) {
 		stop := tn.operator()
 		tn.namespace("a", nil)
@@ -196,7 +196,7 @@ func TestController(t *testing.T) {
 		}
 	})
 
-	// "Review discussion" 3: redundant identities of pods that are stuck in scheduling stay within a budget.
+	// "Review discussion 3": redundant identities of pods that are stuck in scheduling stay within a budget.
 	run("budget", func(tn *town) {
 		tn.operator()
 		tn.namespace("a", nil)
@@ -228,7 +228,7 @@ func TestController(t *testing.T) {
 		tn.settled()
 	}, func(tn *town) { tn.control.Budget = 3 })
 
-	// "Background": the range is full. It is told where an operator looks, and heals by itself.
+	// "Background & Motivation": the range is full. It is told where an operator looks, and heals by itself.
 	run("exhausted", func(tn *town) {
 		tn.operator()
 		tn.namespace("a", nil)

@@ -53,7 +53,7 @@ func (w *worldly) update(b *book, o *v2.CiliumIdentity, f func(*v2.CiliumIdentit
 	return o
 }
 
-// TestEdited is "Operator changes" 1 of CFP-27752: somebody changes the labels of an identity. It has them back as long as pods need them.
+// TestEdited is "Operator changes 1" of CFP-27752: somebody changes the labels of an identity. It has them back as long as pods need them.
 func TestEdited(t *testing.T) {
 	t.Parallel()
 	w, b := play(t, -1)
@@ -176,7 +176,7 @@ func TestDoubt(t *testing.T) {
 	}
 }
 
-// TestBudget is "Review discussion" 3 of CFP-27752: whatever happens, no more identities are made for pods without a node than the budget says; and when
+// TestBudget is "Review discussion 3" of CFP-27752: whatever happens, no more identities are made for pods without a node than the budget says; and when
 // pods have nodes, or others go, none is left waiting without cause.
 func TestBudget(t *testing.T) {
 	t.Parallel()

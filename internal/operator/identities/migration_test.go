@@ -83,7 +83,7 @@ func (a *agent) attach(p *corev1.Pod) {
 }
 
 // TestBoth is "Simultaneous CID management compatibility" and "Label changes: Namespace" of CFP-27752: agents and two operators make identities for the same
-// pods at the same time, and again when the namespace's labels change. Where the seed expects duplicates there are none.
+// pods at the same time, and again when the namespace's labels change. Where the proposal expects duplicates there are none.
 func TestBoth(t *testing.T) {
 	env := controllers.Start(t)
 	tn := newTown(t, env)
@@ -126,7 +126,7 @@ func TestBoth(t *testing.T) {
 	}
 }
 
-// TestMigration is "Migration", upgrade and downgrade, and "Release Operator first" of CFP-27752: agent, both, operator, and back, while pods come and go. No number
+// TestMigration is "Migration: Upgrade", "Migration: Downgrade" and "Release Operator first" of CFP-27752: agent, both, operator, and back, while pods come and go. No number
 // in use changes, none is made twice, and every pod has one.
 func TestMigration(t *testing.T) {
 	env := controllers.Start(t)

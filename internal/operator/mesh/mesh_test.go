@@ -276,7 +276,7 @@ func TestServices(t *testing.T) {
 	}
 }
 
-// TestObjects: nodes, identities and addresses of a cluster that keeps its state as objects.
+// TestObjects: nodes, identities and addresses of a cluster that keeps its state as objects reach other clusters, "KVStore compatibility" of CFP-27752.
 func TestObjects(t *testing.T) {
 	r := newRig(t)
 	r.Create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}})
