@@ -5,19 +5,36 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 
 	"github.com/hawser-net/hawser/internal/sandbox/machine"
 )
 
-// runEtcd serves one etcd member until ctx ends. It tells descriptor readyFD when it answers.
-func runEtcd(ctx context.Context, dir string, listen []string, readyFD int) error {
+// etcdServer is one member of etcd that is alone.
+type etcdServer struct {
+	dir     string
+	listen  []string
+	readyFD int
+	// tls is a directory with ca.crt, server.crt and server.key: clients must show a certificate of that authority. Empty for none.
+	tls string
+	// writer and reader are the names of certificates: one may do everything, the other one read these keys and what is below these prefixes. Without a writer
+	// everybody may do everything.
+	writer, reader string
+	keys, prefixes []string
+}
+
+// run serves until ctx ends. It tells descriptor readyFD when it answers.
+func (e *etcdServer) run(ctx context.Context) error {
 	cfg := embed.NewConfig()
 	cfg.Name = "sandbox"
-	cfg.Dir = dir
+	cfg.Dir = e.dir
 	cfg.LogLevel = "warn"
 	cfg.EnableGRPCGateway = false
 	// The sandbox does not outlive the machine, so nothing has to survive a power cut.
@@ -25,7 +42,7 @@ func runEtcd(ctx context.Context, dir string, listen []string, readyFD int) erro
 	// One member elects itself: no reason to wait a second for votes that do not come.
 	cfg.TickMs, cfg.ElectionMs = 10, 100
 	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = nil, nil
-	for _, s := range listen {
+	for _, s := range e.listen {
 		u, err := url.Parse(s)
 		if err != nil {
 			return fmt.Errorf("--listen: %w", err)
@@ -33,7 +50,13 @@ func runEtcd(ctx context.Context, dir string, listen []string, readyFD int) erro
 		cfg.ListenClientUrls = append(cfg.ListenClientUrls, *u)
 		cfg.AdvertiseClientUrls = append(cfg.AdvertiseClientUrls, *u)
 	}
-	peer := url.URL{Scheme: "unix", Path: dir + "/peer.sock"}
+	if e.tls != "" {
+		file := func(name string) string { return filepath.Join(e.tls, name) }
+		cfg.ClientTLSInfo = transport.TLSInfo{
+			CertFile: file("server.crt"), KeyFile: file("server.key"), TrustedCAFile: file("ca.crt"), ClientCertAuth: true,
+		}
+	}
+	peer := url.URL{Scheme: "unix", Path: e.dir + "/peer.sock"}
 	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
 	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
 	server, err := embed.StartEtcd(cfg)
@@ -50,7 +73,12 @@ func runEtcd(ctx context.Context, dir string, listen []string, readyFD int) erro
 	case <-ctx.Done():
 		return nil
 	}
-	if err := machine.SignalReady(readyFD); err != nil {
+	if e.writer != "" {
+		if err := e.protect(ctx, v3client.New(server.Server)); err != nil {
+			return fmt.Errorf("rights of etcd: %w", err)
+		}
+	}
+	if err := machine.SignalReady(e.readyFD); err != nil {
 		return err
 	}
 	select {
@@ -61,19 +89,57 @@ func runEtcd(ctx context.Context, dir string, listen []string, readyFD int) erro
 	}
 }
 
+// protect gives writer and reader their rights, and everybody else none. A member that was started again has them already.
+func (e *etcdServer) protect(ctx context.Context, c *clientv3.Client) error {
+	st, err := c.AuthStatus(ctx)
+	if err != nil || st.Enabled {
+		return err
+	}
+	const root = "root" // etcd wants a user of this name
+	byCertificate := &clientv3.UserAddOptions{NoPassword: true}
+	user := func(name, role string) error {
+		_, err := c.UserAddWithOptions(ctx, name, "", byCertificate)
+		if err == nil {
+			_, err = c.UserGrantRole(ctx, name, role)
+		}
+		return err
+	}
+	if _, err := c.RoleAdd(ctx, e.reader); err != nil {
+		return err
+	}
+	read := clientv3.PermissionType(clientv3.PermRead)
+	for _, k := range e.keys {
+		if _, err := c.RoleGrantPermission(ctx, e.reader, k, "", read); err != nil {
+			return err
+		}
+	}
+	for _, p := range e.prefixes {
+		if _, err := c.RoleGrantPermission(ctx, e.reader, p, clientv3.GetPrefixRangeEnd(p), read); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(user(root, root), user(e.writer, root), user(e.reader, e.reader)); err != nil {
+		return err
+	}
+	_, err = c.AuthEnable(ctx)
+	return err
+}
+
 func etcdCommand() *cobra.Command {
-	var dir string
-	var listen []string
-	var readyFD int
+	var e etcdServer
 	cmd := &cobra.Command{
 		Use: "etcd", Hidden: true, Args: cobra.NoArgs,
 		Short: "serve etcd for a sandbox (run by up)",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return runEtcd(cmd.Context(), dir, listen, readyFD)
-		},
+		RunE:  func(cmd *cobra.Command, _ []string) error { return e.run(cmd.Context()) },
 	}
-	cmd.Flags().StringVar(&dir, "dir", "", "data directory")
-	cmd.Flags().StringSliceVar(&listen, "listen", nil, "URLs to serve clients on")
-	cmd.Flags().IntVar(&readyFD, "ready-fd", 0, "descriptor to tell when ready")
+	fs := cmd.Flags()
+	fs.StringVar(&e.dir, "dir", "", "data directory")
+	fs.StringSliceVar(&e.listen, "listen", nil, "URLs to serve clients on")
+	fs.IntVar(&e.readyFD, "ready-fd", 0, "descriptor to tell when ready")
+	fs.StringVar(&e.tls, "tls-dir", "", "directory with ca.crt, server.crt and server.key, to ask clients for certificates")
+	fs.StringVar(&e.writer, "writer", "", "name of the certificate that may do everything")
+	fs.StringVar(&e.reader, "reader", "", "name of the certificate that may read")
+	fs.StringArrayVar(&e.keys, "readable", nil, "key that the reader may read")
+	fs.StringArrayVar(&e.prefixes, "readable-below", nil, "prefix of keys that the reader may read")
 	return cmd
 }

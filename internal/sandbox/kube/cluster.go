@@ -32,21 +32,25 @@ type Cluster struct {
 
 // state is what the commands of a cluster tell each other, in cluster.json. It describes; what is removed is found without it.
 type state struct {
-	Name      string    `json:"name"`
-	Created   time.Time `json:"created"`
-	Complete  bool      `json:"complete"` // Up got to its end
-	Mode      string    `json:"mode"`
-	DualStack bool      `json:"dualStack"`
-	CNI       string    `json:"cni"`
-	KubeProxy bool      `json:"kubeProxy"`
-	Port      int       `json:"port"` // of the loopback
-	BinDir    string    `json:"binDir"`
-	Programs  string    `json:"programs"`
-	Source    string    `json:"source,omitempty"` // of a checkout
+	Name     string    `json:"name"`
+	Created  time.Time `json:"created"`
+	Complete bool      `json:"complete"` // Up got to its end
+	// ID is the cluster's number.
+	ID        int    `json:"id,omitempty"`
+	Mode      string `json:"mode"`
+	DualStack bool   `json:"dualStack"`
+	CNI       string `json:"cni"`
+	KubeProxy bool   `json:"kubeProxy"`
+	Port      int    `json:"port"` // of the loopback
+	BinDir    string `json:"binDir"`
+	Programs  string `json:"programs"`
+	Source    string `json:"source,omitempty"` // of a checkout
 	// Processes are those of the control plane, by name.
 	Processes map[string]machine.Process `json:"processes"`
 	Nodes     []*node                    `json:"nodes"`
 }
+
+func (s *state) plan() plan { return plan(s.ID) }
 
 func (s *state) node(name string) *node {
 	i := slices.IndexFunc(s.Nodes, func(n *node) bool { return n.Name == name })
@@ -154,6 +158,9 @@ func (c *Cluster) Up(ctx context.Context) error {
 			return err
 		}
 		if st, err := c.load(); err == nil && st.Complete {
+			if c.cfg.ID != 0 && c.cfg.ID != st.ID {
+				return fmt.Errorf("cluster %q is running with the number %d, and its addresses are made of it: take it down first", st.Name, st.ID)
+			}
 			return c.upAgain(ctx, st)
 		}
 		p, err := c.prepare(ctx)
@@ -171,6 +178,9 @@ func (c *Cluster) Up(ctx context.Context) error {
 				}
 			}
 		}
+		if err := c.claimID(); err != nil {
+			return err
+		}
 		st, err := c.create(ctx, p)
 		if err != nil {
 			c.say("%s", c.paint.Red("failed: removing what was started"))
@@ -184,7 +194,7 @@ func (c *Cluster) Up(ctx context.Context) error {
 
 // create starts everything.
 func (c *Cluster) create(ctx context.Context, p prepared) (*state, error) {
-	for _, d := range []string{c.path("netns"), c.path("logs"), filepath.Join(c.dataDir(), "etcd")} {
+	for _, d := range []string{c.path("netns"), c.path("logs"), filepath.Join(c.dataDir(), "etcd"), filepath.Join(c.dataDir(), meshEtcd)} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
 			return nil, err
 		}
@@ -195,12 +205,12 @@ func (c *Cluster) create(ctx context.Context, p prepared) (*state, error) {
 	}
 	defer listener.Close()
 	st := &state{
-		Name: c.cfg.Name, Created: time.Now(), Mode: c.cfg.Mode, DualStack: c.cfg.DualStack, CNI: c.cfg.CNI, KubeProxy: c.cfg.KubeProxy,
+		Name: c.cfg.Name, Created: time.Now(), ID: c.cfg.ID, Mode: c.cfg.Mode, DualStack: c.cfg.DualStack, CNI: c.cfg.CNI, KubeProxy: c.cfg.KubeProxy,
 		Port: listener.port, BinDir: c.cfg.BinDir, Programs: p.programs, Source: p.source, Processes: map[string]machine.Process{},
 	}
 	if st.Mode == Full {
 		for i := 1; i <= c.cfg.Nodes; i++ {
-			st.Nodes = append(st.Nodes, newNode(i, st.DualStack))
+			st.Nodes = append(st.Nodes, st.plan().node(i, st.DualStack))
 		}
 	}
 	if err := c.save(st); err != nil {
@@ -211,8 +221,13 @@ func (c *Cluster) create(ctx context.Context, p prepared) (*state, error) {
 			return nil, err
 		}
 	}
-	if err := writePKI(c.path("pki"), st.Name, loopbackURL(st.Port), st.Nodes); err != nil {
+	if err := writePKI(c.path("pki"), st, loopbackURL(st.Port)); err != nil {
 		return nil, fmt.Errorf("certificates: %w", err)
+	}
+	if st.meshed() {
+		if err := writeMeshPKI(c.path("pki", meshDir), st); err != nil {
+			return nil, fmt.Errorf("certificates: %w", err)
+		}
 	}
 	if err := c.createNetwork(st); err != nil {
 		return nil, err
@@ -247,10 +262,11 @@ func (c *Cluster) create(ctx context.Context, p prepared) (*state, error) {
 }
 
 func (c *Cluster) createNetwork(st *state) error {
-	if err := createWorld(c.netns(worldName)); err != nil {
+	world := st.plan().world()
+	if err := createWorld(c.netns(worldName), world); err != nil {
 		return err
 	}
-	if err := master().join(c.netns(worldName), c.netns(masterName), world()); err != nil {
+	if err := st.plan().master().join(c.netns(worldName), c.netns(masterName), world); err != nil {
 		return err
 	}
 	return errors.Join(routesTo(c.netns(worldName), bridgeName, st.Nodes), routesTo(c.netns(masterName), "eth0", st.Nodes))
@@ -432,6 +448,9 @@ func describe(st *state) string {
 	}
 	if st.DualStack {
 		text += ", IPv4 and IPv6"
+	}
+	if st.ID != 0 {
+		text += fmt.Sprintf(", number %d", st.ID)
 	}
 	text += ", network " + st.CNI
 	if st.CNI == None {

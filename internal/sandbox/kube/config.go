@@ -27,6 +27,8 @@ const (
 type Config struct {
 	// Name tells clusters on one machine apart: 1 to 32 characters of a-z, 0-9 and -.
 	Name string
+	// ID is the cluster's number, 1 to 255, by which it can be connected with others, or 0. Addresses follow from it.
+	ID int
 	// Root is the directory of all sandboxes, Data that of what they keep on disk.
 	Root, Data string
 	// Mode is Full or APIOnly.
@@ -80,6 +82,9 @@ func (c *Config) Validate() error {
 	}
 	if !slices.Contains([]string{Full, APIOnly}, c.Mode) {
 		errs = append(errs, fmt.Errorf("kubernetes %q: want %s or %s", c.Mode, Full, APIOnly))
+	}
+	if c.ID < 0 || c.ID > maxClusterID {
+		errs = append(errs, fmt.Errorf("cluster id %d: want 1 to %d, or 0 for a cluster that is never connected with others", c.ID, maxClusterID))
 	}
 	if c.Nodes < 1 || c.Nodes > maxNodes {
 		errs = append(errs, fmt.Errorf("%d nodes: want 1 to %d", c.Nodes, maxNodes))

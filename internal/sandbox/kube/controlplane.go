@@ -113,21 +113,21 @@ func (c *Cluster) etcd() program {
 }
 
 // forwarder serves the port of the loopback: the socket is the machine's, the process is in the control plane's namespace.
-func (c *Cluster) forwarder(l *listener) program {
+func (c *Cluster) forwarder(st *state, l *listener) program {
 	return program{name: "forward", ready: true, files: []*os.File{l.File},
-		argv: c.self("kube-forward", "--ready-fd", "3", "--listener-fd", "4", "--to", fmt.Sprintf("%s:%d", master().IPv4, apiPort))}
+		argv: c.self("kube-forward", "--ready-fd", "3", "--listener-fd", "4", "--to", fmt.Sprintf("%s:%d", st.plan().master().IPv4, apiPort))}
 }
 
 func (c *Cluster) apiServer(st *state) program {
 	pki := func(name string) string { return c.path("pki", name) }
 	return program{name: "kube-apiserver", argv: []string{
 		filepath.Join(st.Programs, "kube-apiserver"),
-		"--advertise-address=" + master().IPv4.String(), "--bind-address=0.0.0.0", fmt.Sprintf("--secure-port=%d", apiPort), "--etcd-servers=" + etcdURL,
+		"--advertise-address=" + st.plan().master().IPv4.String(), "--bind-address=0.0.0.0", fmt.Sprintf("--secure-port=%d", apiPort), "--etcd-servers=" + etcdURL,
 		"--tls-cert-file=" + pki("apiserver.crt"), "--tls-private-key-file=" + pki("apiserver.key"), "--client-ca-file=" + pki("ca.crt"),
 		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--allow-privileged=true",
 		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
 		"--service-account-key-file=" + pki("accounts.key"), "--service-account-signing-key-file=" + pki("accounts.key"),
-		"--service-cluster-ip-range=" + ranges(st.DualStack, clusterServices4, clusterServices6),
+		"--service-cluster-ip-range=" + ranges(st.DualStack, st.plan().services),
 		"--kubelet-client-certificate=" + pki("apiserver-kubelet.crt"), "--kubelet-client-key=" + pki("apiserver-kubelet.key"),
 		"--kubelet-certificate-authority=" + pki("ca.crt"), "--kubelet-preferred-address-types=InternalIP",
 		"--requestheader-client-ca-file=" + pki("front-proxy-ca.crt"), "--requestheader-allowed-names=front-proxy-client",
@@ -150,8 +150,8 @@ func (c *Cluster) controllers(st *state) []program {
 	manager := append([]string{filepath.Join(st.Programs, "kube-controller-manager")}, as("controller-manager")...)
 	manager = append(manager,
 		"--root-ca-file="+pki("ca.crt"), "--service-account-private-key-file="+pki("accounts.key"), "--use-service-account-credentials=true",
-		"--allocate-node-cidrs=true", "--cluster-cidr="+ranges(st.DualStack, clusterPods4, clusterPods6),
-		"--service-cluster-ip-range="+ranges(st.DualStack, clusterServices4, clusterServices6),
+		"--allocate-node-cidrs=true", "--cluster-cidr="+ranges(st.DualStack, st.plan().pods),
+		"--service-cluster-ip-range="+ranges(st.DualStack, st.plan().services),
 		"--cluster-signing-cert-file="+pki("ca.crt"), "--cluster-signing-key-file="+pki("ca.key"))
 	return []program{
 		{name: "kube-controller-manager", argv: manager},
@@ -161,7 +161,11 @@ func (c *Cluster) controllers(st *state) []program {
 
 // startStore starts etcd, the API server and the way to it. It does not wait for the API server.
 func (c *Cluster) startStore(ctx context.Context, st *state, l *listener) error {
-	for _, p := range []program{c.forwarder(l), c.etcd(), c.apiServer(st)} {
+	all := []program{c.forwarder(st, l), c.etcd(), c.apiServer(st)}
+	if st.meshed() {
+		all = append(all, c.meshStore(st))
+	}
+	for _, p := range all {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -249,13 +253,16 @@ func (c *Cluster) waitAccount(ctx context.Context, st *state) error {
 // restartControlPlane starts again what has died of it.
 func (c *Cluster) restartControlPlane(ctx context.Context, st *state) error {
 	all := append([]program{c.etcd(), c.apiServer(st)}, c.controllers(st)...)
+	if st.meshed() {
+		all = append(all, c.meshStore(st))
+	}
 	if !st.Processes["forward"].Alive() {
 		l, err := listen(st.Port) // the user's kubeconfig names it
 		if err != nil {
 			return err
 		}
 		defer l.Close()
-		all = slices.Insert(all, 0, c.forwarder(l))
+		all = slices.Insert(all, 0, c.forwarder(st, l))
 	}
 	api, err := c.client(st.Port)
 	if err != nil {
@@ -286,9 +293,14 @@ func (c *Cluster) deploy(ctx context.Context, st *state) error {
 	if st.Mode == APIOnly {
 		return nil
 	}
-	manifests := [][]byte{coreDNSManifest}
+	manifests := [][]byte{dnsManifest(st.plan())}
 	if st.KubeProxy {
 		manifests = append(manifests, kubeProxyManifest)
+	}
+	if st.meshed() {
+		if err := c.deployMeshSecrets(ctx, st); err != nil {
+			return err
+		}
 	}
 	if st.CNI == Hawser {
 		if err := c.deployHawser(ctx, st); err != nil {
@@ -301,6 +313,11 @@ func (c *Cluster) deploy(ctx context.Context, st *state) error {
 		}
 	}
 	return nil
+}
+
+// dnsManifest is that of CoreDNS with the address that kubelets tell pods.
+func dnsManifest(p plan) []byte {
+	return bytes.ReplaceAll(coreDNSManifest, []byte("clusterIP: "+plan(0).dnsService().String()), []byte("clusterIP: "+p.dnsService().String()))
 }
 
 func (c *Cluster) apply(ctx context.Context, st *state, manifest []byte) error {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -49,7 +50,7 @@ disabled_plugins = [
 	return fmt.Sprintf(text, criSocket, image.PauseName, !oomAdjust, runc)
 }
 
-func kubeletConfig() ([]byte, error) {
+func kubeletConfig(dns netip.Addr) ([]byte, error) {
 	none := "0%"
 	return yaml.Marshal(map[string]any{
 		"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
@@ -62,7 +63,7 @@ func kubeletConfig() ([]byte, error) {
 		"tlsPrivateKeyFile":        nodeFiles + "/kubelet.key",
 		"failCgroupV1":             false,
 		"cgroupDriver":             "cgroupfs",
-		"clusterDNS":               []string{dnsService},
+		"clusterDNS":               []string{dns.String()},
 		"clusterDomain":            "cluster.local",
 		"resolvConf":               nodeFiles + "/resolv.conf", // empty: there is no world that names could lead to
 		"containerRuntimeEndpoint": "unix://" + criSocket,
@@ -133,11 +134,11 @@ func (c *Cluster) writeNode(st *state, n *node, images []string, early int) erro
 	if err != nil {
 		return err
 	}
-	kubelet, err := kubeletConfig()
+	kubelet, err := kubeletConfig(st.plan().dnsService())
 	if err != nil {
 		return err
 	}
-	proxy, err := proxyConfig(n, ranges(st.DualStack, clusterPods4, clusterPods6))
+	proxy, err := proxyConfig(n, ranges(st.DualStack, st.plan().pods))
 	if err != nil {
 		return err
 	}
@@ -211,7 +212,7 @@ func mayAdjustOOM() bool {
 func hostsFile(st *state) string {
 	var b strings.Builder
 	b.WriteString("127.0.0.1 localhost\n::1 localhost ip6-localhost\n")
-	hosts := []host{world(), master()}
+	hosts := []host{st.plan().world(), st.plan().master()}
 	for _, n := range st.Nodes {
 		hosts = append(hosts, n.host)
 	}

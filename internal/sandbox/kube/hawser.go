@@ -72,7 +72,7 @@ func adaptManifest(data []byte, st *state) ([]byte, error) {
 		return nil, err
 	}
 	set := map[string]string{
-		"cluster-name": st.Name, "ipam": "kubernetes", "enable-ipv6": fmt.Sprint(st.DualStack), "kube-proxy-replacement": fmt.Sprint(!st.KubeProxy),
+		"cluster-name": st.Name, "cluster-id": fmt.Sprint(st.ID), "ipam": "kubernetes", "enable-ipv6": fmt.Sprint(st.DualStack), "kube-proxy-replacement": fmt.Sprint(!st.KubeProxy),
 	}
 	var out []string
 	found := map[string]int{}
@@ -98,12 +98,18 @@ func adaptManifest(data []byte, st *state) ([]byte, error) {
 				}
 				config[k] = v
 			}
+			if st.meshed() {
+				config["clustermesh-config"] = "/var/lib/cilium/clustermesh"
+			}
 		case "DaemonSet", "Deployment":
 			spec, ok := at(object, "spec", "template", "spec").(map[string]any)
 			if !ok {
 				return nil, fmt.Errorf("%s without pods", kind)
 			}
-			adaptPod(spec, groups.unified)
+			adaptPod(spec, st.plan().master(), groups.unified)
+			if kind == "Deployment" && st.meshed() {
+				meshOperator(spec)
+			}
 		}
 		text, err := yaml.Marshal(object)
 		if err != nil {
@@ -120,14 +126,14 @@ func adaptManifest(data []byte, st *state) ([]byte, error) {
 }
 
 // adaptPod tells containers where the API server is, since the way by the service needs them first, and where the node has its cgroups of version 2.
-func adaptPod(spec map[string]any, unified string) {
+func adaptPod(spec map[string]any, master host, unified string) {
 	for _, key := range []string{"initContainers", "containers"} {
 		containers, _ := spec[key].([]any)
 		for _, c := range containers {
 			container := c.(map[string]any)
 			env, _ := container["env"].([]any)
 			container["env"] = append(env,
-				map[string]any{"name": "KUBERNETES_SERVICE_HOST", "value": master().IPv4.String()},
+				map[string]any{"name": "KUBERNETES_SERVICE_HOST", "value": master.IPv4.String()},
 				map[string]any{"name": "KUBERNETES_SERVICE_PORT", "value": fmt.Sprint(apiPort)})
 		}
 	}

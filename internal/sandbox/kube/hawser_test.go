@@ -19,7 +19,7 @@ const smallManifest = `# Comment.
 apiVersion: v1
 kind: ConfigMap
 metadata: {name: cilium-config}
-data: {cluster-name: "default", enable-ipv6: "false", ipam: "cluster-pool", kube-proxy-replacement: "false", mtu: "0"}
+data: {cluster-id: "0", cluster-name: "default", enable-ipv6: "false", ipam: "cluster-pool", kube-proxy-replacement: "false", mtu: "0"}
 ---
 apiVersion: apps/v1
 kind: DaemonSet
@@ -58,7 +58,7 @@ func TestAdaptManifest(t *testing.T) {
 		}
 		objects[o["kind"].(string)] = o
 	}
-	want := map[string]any{"cluster-name": "x", "enable-ipv6": "true", "ipam": "kubernetes", "kube-proxy-replacement": "true", "mtu": "0"}
+	want := map[string]any{"cluster-id": "0", "cluster-name": "x", "enable-ipv6": "true", "ipam": "kubernetes", "kube-proxy-replacement": "true", "mtu": "0"}
 	if diff := cmp.Diff(want, at(objects["ConfigMap"], "data")); diff != "" {
 		t.Error(diff)
 	}
@@ -87,6 +87,19 @@ func TestAdaptManifest(t *testing.T) {
 	}
 	if got := at(pod("DaemonSet", "volumes"), "hostPath", "path"); got != cgroup {
 		t.Errorf("the agent's cgroups are at %v, want %s", got, cgroup)
+	}
+
+	numbered, err := adaptManifest([]byte(smallManifest), &state{Name: "x", ID: 7, Mode: Full, CNI: Hawser})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`cluster-id: "7"`, "clustermesh-config: /var/lib/cilium/clustermesh", "value: 192.168.7.10", "--kvstore-opt=etcd.config=" + meshStorePath + "/config.yaml",
+		"secretName: " + meshStoreSecret, "mountPath: " + meshStorePath,
+	} {
+		if n := bytes.Count(numbered, []byte(want)); n == 0 || bytes.Contains(got, []byte(want)) {
+			t.Errorf("a cluster with a number has %q %d times, one without has it, too: %t", want, n, bytes.Contains(got, []byte(want)))
+		}
 	}
 
 	for _, broken := range []struct{ from, to, want string }{

@@ -10,10 +10,14 @@ import (
 type Info struct {
 	Name       string
 	Kubeconfig string
-	DualStack  bool
-	CNI        string
+	// ID is its number, by which it can be connected with others.
+	ID        int
+	DualStack bool
+	CNI       string
 	// World and ControlPlane are paths that keep the network namespaces of these two places.
 	World, ControlPlane string
+	// WorldIPv4 and WorldIPv6 are the addresses of the host on the underlay that is not of the cluster.
+	WorldIPv4, WorldIPv6 netip.Addr
 	// Processes are those of the control plane, by the names of their programs.
 	Processes map[string]machine.Process
 	Nodes     []NodeInfo
@@ -33,9 +37,6 @@ type NodeInfo struct {
 	Init machine.Process
 }
 
-// WorldAddrs are the addresses of the host on the underlay that is not of the cluster.
-func WorldAddrs() (v4, v6 netip.Addr) { return world().IPv4, world().IPv6 }
-
 // Inspect reads what there is of the cluster called name. It is one reading: a node that is killed and started has another first process afterwards.
 func Inspect(name string) (*Info, error) {
 	cfg := Defaults()
@@ -46,8 +47,9 @@ func Inspect(name string) (*Info, error) {
 		return nil, err
 	}
 	info := &Info{
-		Name: st.Name, Kubeconfig: c.Kubeconfig(), DualStack: st.DualStack, CNI: st.CNI, Processes: st.Processes,
+		Name: st.Name, ID: st.ID, Kubeconfig: c.Kubeconfig(), DualStack: st.DualStack, CNI: st.CNI, Processes: st.Processes,
 		World: c.netns(worldName), ControlPlane: c.netns(masterName),
+		WorldIPv4: st.plan().world().IPv4, WorldIPv6: st.plan().world().IPv6,
 	}
 	for _, n := range st.Nodes {
 		info.Nodes = append(info.Nodes, NodeInfo{

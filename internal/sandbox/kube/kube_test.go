@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -45,55 +46,79 @@ func TestConfigValidate(t *testing.T) {
 	}
 }
 
-// Everything in the plan must fit together: no two hosts or ranges of pods overlap, and all lie where Kubernetes is told that they do.
+// Everything in the plan must fit together: no two hosts or ranges of pods overlap, in all clusters that can be connected, and all lie where Kubernetes is
+// told that they do.
 func TestPlan(t *testing.T) {
 	seen := map[netip.Addr]string{}
-	claim := func(h host) {
-		for _, a := range []netip.Addr{h.IPv4, h.IPv6} {
-			if other := seen[a]; other != "" {
-				t.Errorf("%s and %s have the address %s", h.Name, other, a)
+	var all []netip.Prefix
+	for id := range plan(maxClusterID + 1) {
+		claim := func(h host) {
+			for _, a := range []netip.Addr{h.IPv4, h.IPv6} {
+				if other := seen[a]; other != "" {
+					t.Errorf("%s of cluster %d and %s have the address %s", h.Name, id, other, a)
+				}
+				seen[a] = fmt.Sprintf("%s of cluster %d", h.Name, id)
 			}
-			seen[a] = h.Name
+			under4, under6 := id.underlay()
+			if !under4.Contains(h.IPv4) || !under6.Contains(h.IPv6) {
+				t.Errorf("%s of cluster %d is at %s and %s", h.Name, id, h.IPv4, h.IPv6)
+			}
 		}
-	}
-	claim(world())
-	claim(master())
-	pods4, pods6 := netip.MustParsePrefix(clusterPods4), netip.MustParsePrefix(clusterPods6)
-	var ranges []netip.Prefix
-	for i := 1; i <= maxNodes; i++ {
-		n := newNode(i, true)
-		claim(n.host)
-		if !pods4.Contains(n.Pods4.Addr()) || !pods6.Contains(n.Pods6.Addr()) || n.Pods4 != n.Pods4.Masked() || n.Pods6 != n.Pods6.Masked() {
-			t.Errorf("pods of %s: %s, %s", n.Name, n.Pods4, n.Pods6)
-		}
-		for _, r := range ranges {
-			if r.Overlaps(n.Pods4) || r.Overlaps(n.Pods6) {
+		claim(id.world())
+		claim(id.master())
+		text4, text6 := id.pods()
+		pods4, pods6 := netip.MustParsePrefix(text4), netip.MustParsePrefix(text6)
+		nodes := map[netip.Prefix]bool{}
+		for i := 1; i <= maxNodes; i++ {
+			n := id.node(i, true)
+			claim(n.host)
+			if !pods4.Contains(n.Pods4.Addr()) || !pods6.Contains(n.Pods6.Addr()) || n.Pods4 != n.Pods4.Masked() || n.Pods6 != n.Pods6.Masked() {
+				t.Errorf("pods of %s in cluster %d: %s, %s", n.Name, id, n.Pods4, n.Pods6)
+			}
+			if nodes[n.Pods4] || nodes[n.Pods6] {
 				t.Errorf("%s shares addresses of pods with another node", n.Name)
 			}
+			nodes[n.Pods4], nodes[n.Pods6] = true, true
 		}
-		ranges = append(ranges, n.Pods4, n.Pods6)
+		text4, text6 = id.services()
+		services4, services6 := netip.MustParsePrefix(text4), netip.MustParsePrefix(text6)
+		for _, a := range []netip.Addr{id.firstService(), id.dnsService()} {
+			if !services4.Contains(a) {
+				t.Errorf("%s is not in %s", a, services4)
+			}
+		}
+		if id == 0 {
+			continue // nothing of it is visible outside
+		}
+		under4, under6 := id.underlay()
+		all = append(all, pods4, pods6, services4, services6, under4, under6)
 	}
-	services := netip.MustParsePrefix(clusterServices4)
-	for _, a := range []string{firstService, dnsService} {
-		if !services.Contains(netip.MustParseAddr(a)) {
-			t.Errorf("%s is not in %s", a, services)
+	slices.SortFunc(all, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
+	for i := 1; i < len(all); i++ { // of ranges that overlap, two are neighbours
+		if all[i-1].Overlaps(all[i]) {
+			t.Errorf("%s and %s overlap", all[i-1], all[i])
 		}
 	}
-	if !bytes.Contains(coreDNSManifest, []byte("clusterIP: "+dnsService)) {
-		t.Errorf("CoreDNS does not get the address that kubelets tell pods: %s", dnsService)
+	for id, want := range map[plan]string{0: "clusterIP: 10.96.0.10\n", 7: "clusterIP: 172.20.7.10\n"} {
+		if !bytes.Contains(dnsManifest(id), []byte(want)) {
+			t.Errorf("CoreDNS of cluster %d does not get the address that kubelets tell pods: %s", id, want)
+		}
 	}
-	if got := newNode(3, false).podCIDRs(); !cmp.Equal(got, []string{"10.244.3.0/24"}) {
+	if got := plan(0).node(3, false).podCIDRs(); !cmp.Equal(got, []string{"10.244.3.0/24"}) {
 		t.Errorf("IPv4 only: %v", got)
 	}
-	if got := newHost("x", 11).hardwareAddr().String(); got != "02:00:0a:63:00:0b" {
+	if got := plan(12).node(3, true).podCIDRs(); !cmp.Equal(got, []string{"10.12.3.0/24", "fd00:10:12:3::/64"}) {
+		t.Errorf("cluster 12: %v", got)
+	}
+	if got := plan(0).host("x", 11).hardwareAddr().String(); got != "02:00:0a:63:00:0b" {
 		t.Errorf("hardware address %s", got)
 	}
 }
 
 func TestPKI(t *testing.T) {
 	dir := t.TempDir()
-	nodes := []*node{newNode(1, true)}
-	if err := writePKI(dir, "x", "https://127.0.0.1:7777", nodes); err != nil {
+	nodes := []*node{plan(0).node(1, true)}
+	if err := writePKI(dir, &state{Name: "x", Nodes: nodes}, "https://127.0.0.1:7777"); err != nil {
 		t.Fatal(err)
 	}
 	read := func(name string) []byte {
@@ -181,13 +206,13 @@ func TestPKI(t *testing.T) {
 }
 
 func TestNodeFiles(t *testing.T) {
-	n := newNode(2, true)
+	n := plan(0).node(2, true)
 	var kubelet struct {
 		ContainerRuntimeEndpoint, VolumePluginDir string
 		FailCgroupV1                              *bool
 		EvictionHard                              map[string]string
 	}
-	data, err := kubeletConfig()
+	data, err := kubeletConfig(plan(0).dnsService())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -229,7 +254,7 @@ func TestNodeFiles(t *testing.T) {
 		}
 	}
 
-	st := &state{Nodes: []*node{newNode(1, false), n}}
+	st := &state{Nodes: []*node{plan(0).node(1, false), n}}
 	if got := hostsFile(st); !strings.Contains(got, "10.99.0.12 n2\n") || !strings.Contains(got, "10.99.0.10 cp\n") {
 		t.Errorf("hosts:\n%s", got)
 	}

@@ -15,7 +15,7 @@ import (
 const bridgeName = "br0"
 
 // createWorld makes the namespace of the bridge. Its own addresses are those of a host outside of the cluster, which is the nodes' default route, too.
-func createWorld(path string) error {
+func createWorld(path string, self host) error {
 	if err := machine.CreateNamespace(path); err != nil {
 		return err
 	}
@@ -25,7 +25,7 @@ func createWorld(path string) error {
 		if err := h.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
 			return fmt.Errorf("bridge: %w", err)
 		}
-		return machine.AddressAndUp(h, bridgeName, netip.PrefixFrom(world().IPv4, 24), netip.PrefixFrom(world().IPv6, 64))
+		return machine.AddressAndUp(h, bridgeName, netip.PrefixFrom(self.IPv4, 24), netip.PrefixFrom(self.IPv6, 64))
 	})
 }
 

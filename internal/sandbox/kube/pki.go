@@ -113,7 +113,8 @@ func (a *authority) kubeconfig(cluster, server string, id identity) ([]byte, err
 }
 
 // writePKI writes every certificate, key and kubeconfig of a cluster into dir. loopback is the user's URL of the API server.
-func writePKI(dir, cluster, loopback string, nodes []*node) error {
+func writePKI(dir string, st *state, loopback string) error {
+	cluster, master := st.Name, st.plan().master()
 	ca, err := newAuthority("hawser-sandbox-" + cluster)
 	if err != nil {
 		return err
@@ -136,7 +137,7 @@ func writePKI(dir, cluster, loopback string, nodes []*node) error {
 		return err
 	}
 	files := map[string][]byte{"ca.crt": ca.pem, "ca.key": caKey, "front-proxy-ca.crt": front.pem, "accounts.key": accountsKey}
-	url := fmt.Sprintf("https://%s:%d", master().IPv4, apiPort)
+	url := fmt.Sprintf("https://%s:%d", master.IPv4, apiPort)
 	var errs []error
 	issue := func(name string, by *authority, subject pkix.Name, names []string, addrs ...netip.Addr) identity {
 		id, err := by.issue(subject, names, addrs...)
@@ -152,7 +153,7 @@ func writePKI(dir, cluster, loopback string, nodes []*node) error {
 	masters := []string{"system:masters"}
 	issue("apiserver", ca, pkix.Name{CommonName: "kube-apiserver"},
 		[]string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"},
-		netip.MustParseAddr("127.0.0.1"), master().IPv4, master().IPv6, netip.MustParseAddr(firstService))
+		netip.MustParseAddr("127.0.0.1"), master.IPv4, master.IPv6, st.plan().firstService())
 	issue("apiserver-kubelet", ca, pkix.Name{CommonName: "kube-apiserver-kubelet-client", Organization: masters}, nil)
 	issue("front-proxy", front, pkix.Name{CommonName: "front-proxy-client"}, nil)
 	client("admin", url, pkix.Name{CommonName: "admin", Organization: masters})
@@ -160,7 +161,7 @@ func writePKI(dir, cluster, loopback string, nodes []*node) error {
 	client("controller-manager", url, pkix.Name{CommonName: "system:kube-controller-manager"})
 	client("scheduler", url, pkix.Name{CommonName: "system:kube-scheduler"})
 	client("kube-proxy", url, pkix.Name{CommonName: "system:kube-proxy"})
-	for _, n := range nodes {
+	for _, n := range st.Nodes {
 		id := issue(n.Name, ca, pkix.Name{CommonName: "system:node:" + n.Name, Organization: []string{"system:nodes"}}, []string{n.Name}, n.IPv4, n.IPv6)
 		data, err := ca.kubeconfig(cluster, url, id)
 		errs = append(errs, err)

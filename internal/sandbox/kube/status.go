@@ -152,7 +152,7 @@ func (c *Cluster) chartFlags() string {
 		fmt.Fprintf(&b, " --set agent.cgroupRoot=%s", groups.unified)
 	}
 	if !c.cfg.KubeProxy {
-		fmt.Fprintf(&b, " --set kubeProxyReplacement=true --set k8s.serviceHost=%s --set k8s.servicePort=%d", master().IPv4, apiPort)
+		fmt.Fprintf(&b, " --set kubeProxyReplacement=true --set k8s.serviceHost=%s --set k8s.servicePort=%d", plan(c.cfg.ID).master().IPv4, apiPort)
 	}
 	return b.String()
 }

@@ -159,8 +159,7 @@ func (r *rounds) enter(ctx context.Context, info *kube.Info) (err error) {
 			}
 		}
 	}
-	v4, v6 := kube.WorldAddrs()
-	if err := r.place(&matrix.Party{Name: "world", Node: "none", Addrs: []netip.Addr{v4, v6}}, info.World); err != nil {
+	if err := r.place(&matrix.Party{Name: "world", Node: "none", Addrs: []netip.Addr{info.WorldIPv4, info.WorldIPv6}}, info.World); err != nil {
 		return err
 	}
 	for _, n := range info.Nodes {
