@@ -3,7 +3,10 @@ package endpoints
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
+	"math/rand/v2"
 	"reflect"
 	"slices"
 	"time"
@@ -34,11 +37,11 @@ func seen(o *v2.CiliumEndpoint) object {
 	return s
 }
 
-// write brings this node's objects to what is wanted, until ctx ends.
+// write brings this node's objects to what is wanted, until ctx ends. An object that changes is written at once.
 func (e *Endpoints) write(ctx context.Context) error {
-	compare := time.NewTicker(e.cfg.Interval)
+	compare := time.NewTimer(e.pause())
 	defer compare.Stop()
-	failing := map[k8s.Key]bool{}
+	failing := refused{}
 	for {
 		e.mu.Lock()
 		keys := e.dirty
@@ -49,11 +52,11 @@ func (e *Endpoints) write(ctx context.Context) error {
 			switch {
 			case ctx.Err() != nil:
 				return nil
-			case err != nil && !failing[key]:
-				failing[key] = true
-				e.cfg.Log.Warn("cannot tell the other nodes of a pod yet", "pod", key, "error", err)
-			case err == nil && failing[key]:
-				delete(failing, key)
+			case err != nil:
+				if failing.failed(key, err) {
+					e.cfg.Log.Warn("cannot tell the other nodes of a pod yet", "pod", key, "error", err)
+				}
+			case failing.worked(key):
 				e.cfg.Log.Info("told the other nodes of a pod", "pod", key)
 			}
 		}
@@ -62,16 +65,69 @@ func (e *Endpoints) write(ctx context.Context) error {
 			return nil
 		case <-e.wake:
 		case <-compare.C:
+			failing.tick()
 			e.mu.Lock()
 			for key := range e.want {
-				e.dirty[key] = true
+				e.dirty[key] = e.dirty[key] || failing.due(key)
 			}
 			for key := range e.have {
-				e.dirty[key] = true
+				e.dirty[key] = e.dirty[key] || failing.due(key)
 			}
+			maps.DeleteFunc(e.dirty, func(_ k8s.Key, dirty bool) bool { return !dirty })
 			e.mu.Unlock()
+			compare.Reset(e.pause())
 		}
 	}
+}
+
+// pause is the time between two comparisons, up to a tenth more or less: nodes that started together must not all compare at the same moment.
+func (e *Endpoints) pause() time.Duration {
+	return e.cfg.Interval*9/10 + rand.N(e.cfg.Interval/5+1)
+}
+
+// maxMissed is how many comparisons an object that the server refuses misses at most between two attempts.
+const maxMissed = 8
+
+// refused are the objects that could not be written. They are tried again at the comparisons, and less and less often if the server answers, since one that
+// refuses a node's objects is likely to have thousands of nodes ask. One that cannot be reached is not troubled by that, and wants to be found soon when it is back.
+type refused map[k8s.Key]*attempt
+
+// attempt is when an object is tried next: after left comparisons of missed in all.
+type attempt struct{ missed, left int }
+
+// failed notes an attempt in vain. It reports whether that is news.
+func (r refused) failed(key k8s.Key, err error) (news bool) {
+	a := r[key]
+	if a == nil {
+		r[key] = &attempt{missed: 1, left: 1}
+		return true
+	}
+	a.missed = min(2*a.missed, maxMissed)
+	if status := apierrors.APIStatus(nil); !errors.As(err, &status) {
+		a.missed = 1
+	}
+	a.left = a.missed
+	return false
+}
+
+// worked forgets an object. It reports whether that is news.
+func (r refused) worked(key k8s.Key) (news bool) {
+	_, news = r[key]
+	delete(r, key)
+	return news
+}
+
+// tick counts a comparison.
+func (r refused) tick() {
+	for _, a := range r {
+		a.left--
+	}
+}
+
+// due says whether an object is to be looked at in this comparison.
+func (r refused) due(key k8s.Key) bool {
+	a := r[key]
+	return a == nil || a.left <= 0
 }
 
 // bring does the one next thing that an object needs. What came of it is told by the watch alone, so that no answer that comes late counts; what is not as it

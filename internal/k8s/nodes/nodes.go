@@ -152,6 +152,9 @@ func (n *Nodes) gone(ctx context.Context, key k8s.Key) {
 	_ = n.sink.Forget(ctx, node.Key{Cluster: n.cfg.Self.Cluster, Name: key.Name}) // fails at the end only
 }
 
+// maxConflicts is how often in a row others may be faster before the log says so.
+const maxConflicts = 3
+
 // write brings the local node's object to what is wanted whenever either has changed.
 func (n *Nodes) write(ctx context.Context) {
 	select {
@@ -160,22 +163,27 @@ func (n *Nodes) write(ctx context.Context) {
 		return
 	}
 	var retry <-chan time.Time
-	failed := false
+	warned, conflicts := false, 0
 	for {
 		err := n.bring(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return
-		case err != nil:
-			if !failed {
-				n.cfg.Log.Warn("cannot tell the other nodes of this one yet", "error", err)
-			}
-			failed, retry = true, time.After(n.cfg.Retry)
-		default:
-			if failed {
+		case err == nil:
+			if warned {
 				n.cfg.Log.Info("told the other nodes of this one")
 			}
-			failed, retry = false, nil
+			warned, conflicts, retry = false, 0, nil
+		default:
+			if errors.Is(err, errConflict) {
+				conflicts++
+			}
+			// The operator writes into an object as soon as it is there: to meet it once or twice is nothing to tell.
+			if !warned && (conflicts == 0 || conflicts > maxConflicts) {
+				warned = true
+				n.cfg.Log.Warn("cannot tell the other nodes of this one yet", "error", err)
+			}
+			retry = time.After(n.cfg.Retry)
 		}
 		select {
 		case <-ctx.Done():
