@@ -139,7 +139,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.Lease, "lease", c.Lease, "how long the operators' lease lasts; 0 for their default")
 	fs.DurationVar(&c.Patience, "patience", c.Patience, "how long the cluster may take to come to what it should be")
 	fs.StringVar(&c.BinDir, "bin", c.BinDir, "directory with the programs to measure")
-	fs.StringVar(&c.Out, "out", c.Out, "directory for the report and its plots")
+	fs.StringVar(&c.Out, "out", c.Out, "directory for the report and its plots; scenarios that are not run stay there as an earlier run found them")
 	fs.BoolVar(&c.Keep, "keep", c.Keep, "leave the logs of the processes behind")
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"math"
 	"os"
@@ -20,23 +21,26 @@ import (
 	"github.com/hawser-net/hawser/internal/sandbox/kube/parts"
 )
 
-// Report is what a run found.
+// Report is what a run found on a machine.
 type Report struct {
-	Taken      time.Time `json:"taken"`
-	Kernel     string    `json:"kernel"`
-	CPUs       int       `json:"cpus"`
-	Kubernetes string    `json:"kubernetes"`
-	Full       bool      `json:"full"`
-	Seconds    float64   `json:"seconds"`
-	// Load is the machine's load average of the minute before the run.
-	Load      float64    `json:"load"`
+	Machine   Machine    `json:"machine"`
 	Scenarios []Scenario `json:"scenarios"`
+}
+
+// Machine is what was measured on. Figures of different machines do not belong beside each other.
+type Machine struct {
+	Kernel     string `json:"kernel"`
+	CPUs       int    `json:"cpus"`
+	Kubernetes string `json:"kubernetes"`
 }
 
 // Scenario is one question with its answers.
 type Scenario struct {
-	Name  string `json:"name"`
-	Title string `json:"title"`
+	Name  string    `json:"name"`
+	Title string    `json:"title"`
+	Taken time.Time `json:"taken"`
+	// Load is the machine's load average of the minute before.
+	Load float64 `json:"load"`
 	// Text says what is done, Shared what the stub agents share and what is left out.
 	Text     string    `json:"text"`
 	Shared   string    `json:"shared"`
@@ -90,19 +94,54 @@ type Call struct {
 	Refused  float64 `json:"refused,omitempty"`
 }
 
-func newReport(cfg Config) *Report {
-	r := &Report{Taken: time.Now().UTC().Truncate(time.Second), CPUs: runtime.NumCPU(), Kubernetes: parts.Version, Full: cfg.Full}
+func newReport() *Report {
+	r := &Report{Machine: Machine{CPUs: runtime.NumCPU(), Kubernetes: parts.Version}}
 	var u unix.Utsname
 	if unix.Uname(&u) == nil {
-		r.Kernel = unix.ByteSliceToString(u.Release[:])
-	}
-	if data, err := os.ReadFile("/proc/loadavg"); err == nil {
-		_, _ = fmt.Sscan(string(data), &r.Load) // 0 says that it is unknown
+		r.Machine.Kernel = unix.ByteSliceToString(u.Release[:])
 	}
 	return r
 }
 
-func (r *Report) finish(took time.Duration) { r.Seconds = took.Seconds() }
+func newScenario(s scenario) *Scenario {
+	out := &Scenario{Name: s.name, Title: s.title, Taken: time.Now().UTC().Truncate(time.Second)}
+	if data, err := os.ReadFile("/proc/loadavg"); err == nil {
+		_, _ = fmt.Sscan(string(data), &out.Load) // 0 says that it is unknown
+	}
+	return out
+}
+
+// keep takes over what an earlier report in a directory says of scenarios that this one has not run. Without one, or with one of another machine, it does nothing.
+func (r *Report) keep(dir string) error {
+	data, err := os.ReadFile(filepath.Join(dir, reportFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var old Report
+	if err := json.Unmarshal(data, &old); err != nil {
+		return fmt.Errorf("the report of before, %s: %w; remove it, or give another --out", filepath.Join(dir, reportFile), err)
+	}
+	if old.Machine != r.Machine {
+		return nil
+	}
+	have := map[string]Scenario{}
+	for _, s := range append(old.Scenarios, r.Scenarios...) {
+		have[s.Name] = s
+	}
+	r.Scenarios = nil
+	for _, name := range Scenarios() {
+		if s, ok := have[name]; ok {
+			r.Scenarios = append(r.Scenarios, s)
+		}
+	}
+	return nil
+}
+
+// reportFile is the report for programs.
+const reportFile = "report.json"
 
 // figure adds a number.
 func (v *Variant) figure(name string, value float64, unit, note string) {
@@ -147,9 +186,13 @@ func number(v float64) string {
 	return fmt.Sprintf("%.3g", v)
 }
 
-// Write writes report.json, report.md and the plots into a directory, which is made if there is none.
+// Write writes report.json, report.md and the plots into a directory, which is made if there is none. What an earlier run on this machine left there of other
+// scenarios becomes part of the report.
 func (r *Report) Write(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	if err := r.keep(dir); err != nil {
 		return err
 	}
 	write := func(name string, f func(io.Writer) error) error {
@@ -159,7 +202,7 @@ func (r *Report) Write(dir string) error {
 		}
 		return errors.Join(f(file), file.Close())
 	}
-	errs := []error{write("report.json", r.JSON), write("report.md", r.Markdown)}
+	errs := []error{write(reportFile, r.JSON), write("report.md", r.Markdown)}
 	for _, s := range r.Scenarios {
 		for _, p := range s.Plots {
 			errs = append(errs, write(p.File, p.SVG))
@@ -178,8 +221,7 @@ func (r *Report) JSON(w io.Writer) error {
 // Markdown writes the report for people. The plots that it shows are files beside it.
 func (r *Report) Markdown(w io.Writer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# What a large cluster costs\n\nTaken %s with Kubernetes %s on Linux %s with %d processors, load average %.1f before, %s in all.\n",
-		r.Taken.Format("2006-01-02 15:04 MST"), r.Kubernetes, r.Kernel, r.CPUs, r.Load, time.Duration(r.Seconds*float64(time.Second)).Round(time.Second))
+	fmt.Fprintf(&b, "# What a large cluster costs\n\nTaken with Kubernetes %s on Linux %s with %d processors.\n", r.Machine.Kubernetes, r.Machine.Kernel, r.Machine.CPUs)
 	for i := range r.Scenarios {
 		r.Scenarios[i].markdown(&b)
 	}
@@ -188,7 +230,8 @@ func (r *Report) Markdown(w io.Writer) error {
 }
 
 func (s *Scenario) markdown(b *strings.Builder) {
-	fmt.Fprintf(b, "\n## %s (`%s`)\n\n%s\n", s.Title, s.Name, s.Text)
+	fmt.Fprintf(b, "\n## %s (`%s`)\n\n%s\n\nTaken %s, in %s, at a load average of %.1f before.\n", s.Title, s.Name, s.Text,
+		s.Taken.Format("2006-01-02 15:04 MST"), time.Duration(s.Seconds*float64(time.Second)).Round(time.Second), s.Load)
 	if s.Error != "" {
 		fmt.Fprintf(b, "\n**It failed**: %s\n", s.Error)
 	}

@@ -68,7 +68,7 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 		cfg: cfg, dir: dir, filter: labels.DefaultFilter(), started: time.Now(),
 		log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
-	report := newReport(cfg)
+	report := newReport()
 	var errs []error
 	all := slices.DeleteFunc(scenarios(), func(s scenario) bool { return len(cfg.Scenarios) > 0 && !slices.Contains(cfg.Scenarios, s.name) })
 	for i, s := range all {
@@ -80,7 +80,7 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 			left += later.typical
 		}
 		r.say("%d/%d %s: %s (about %s left at the default sizes)", i+1, len(all), s.name, s.title, left)
-		result := &Scenario{Name: s.name, Title: s.title}
+		result := newScenario(s)
 		began := time.Now()
 		err := s.run(r, ctx, result)
 		result.Seconds = time.Since(began).Seconds()
@@ -94,7 +94,6 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 		}
 		report.Scenarios = append(report.Scenarios, *result)
 	}
-	report.finish(time.Since(r.started))
 	errs = append(errs, ctx.Err())
 	if cfg.Keep {
 		r.say("logs are in %s", dir)

@@ -411,3 +411,39 @@ func TestReport(t *testing.T) {
 		t.Errorf("JSON: %v, %+v", err, back)
 	}
 }
+
+// TestReportKeeps writes reports one after the other into a directory: each replaces its own scenarios, unless they are another machine's.
+func TestReportKeeps(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	here := Machine{Kernel: "6.18", CPUs: 2, Kubernetes: "v1"}
+	write := func(m Machine, scenarios ...Scenario) string {
+		t.Helper()
+		r := Report{Machine: m, Scenarios: scenarios}
+		if err := r.Write(dir); err != nil {
+			t.Fatal(err)
+		}
+		var out []string
+		for _, s := range r.Scenarios {
+			out = append(out, s.Name+"="+s.Text)
+		}
+		return strings.Join(out, " ")
+	}
+	for _, step := range []struct{ got, want string }{
+		{write(here, Scenario{Name: "stream", Text: "1"}), "stream=1"},
+		{write(here, Scenario{Name: "relabel", Text: "2"}), "relabel=2 stream=1"},
+		{write(here, Scenario{Name: "stream", Text: "3"}), "relabel=2 stream=3"},
+		{write(Machine{Kernel: "6.6"}, Scenario{Name: "memory", Text: "4"}), "memory=4"},
+	} {
+		if step.got != step.want {
+			t.Errorf("the report has %q, want %q", step.got, step.want)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, reportFile), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := Report{Machine: here}
+	if err := r.Write(dir); err == nil || !strings.Contains(err.Error(), reportFile) {
+		t.Errorf("over a report that cannot be read: %v", err)
+	}
+}
