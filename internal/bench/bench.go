@@ -21,7 +21,7 @@ type Config struct {
 	Rows []string
 	// Quick takes fewer samples: a minute or two in all, and p99 figures that mean little.
 	Quick bool
-	// BinDir has the programs to measure: hawser-agent and hawser-cni.
+	// BinDir has the programs to measure, all that `make build` makes.
 	BinDir string
 	// Self is this program, started again to serve etcd (see ServeEtcd).
 	Self []string
@@ -45,7 +45,7 @@ func (c *Config) Validate() error {
 	if len(c.Self) == 0 {
 		errs = append(errs, errors.New("no program to serve etcd with"))
 	}
-	for _, name := range []string{"hawser-agent", "hawser-cni"} {
+	for _, name := range []string{"hawser", "hawser-agent", "hawser-cni", "hawser-operator"} {
 		if _, err := os.Stat(filepath.Join(c.BinDir, name)); err != nil {
 			errs = append(errs, fmt.Errorf("%w: run `make build` first", err))
 		}
@@ -71,6 +71,7 @@ func groups() []group {
 		{"compute", "policy computation of a large cluster", (*bencher).policyCompute},
 		{"start", "start of the agent with endpoints to restore", (*bencher).agentStart},
 		{"memory", "memory of the agent", (*bencher).agentMemory},
+		{"pod-ready", "pods of a real cluster, created until Ready", (*bencher).podReady},
 	}
 }
 

@@ -125,3 +125,37 @@ func TestFlows(t *testing.T) {
 		}
 	}
 }
+
+// TestReadSandboxes: a kubelet has a histogram for each handler of its runtime.
+func TestReadSandboxes(t *testing.T) {
+	got, err := readSandboxes([]byte(`# TYPE kubelet_run_podsandbox_duration_seconds histogram
+kubelet_run_podsandbox_duration_seconds_bucket{runtime_handler="",le="0.005"} 0
+kubelet_run_podsandbox_duration_seconds_sum{runtime_handler=""} 1.5
+kubelet_run_podsandbox_duration_seconds_count{runtime_handler=""} 10
+kubelet_run_podsandbox_duration_seconds_sum{runtime_handler="other"} 0.5
+kubelet_run_podsandbox_duration_seconds_count{runtime_handler="other"} 10
+kubelet_run_podsandbox_errors_total{runtime_handler=""} 7
+`))
+	if want := (sandboxTime{2, 20}); err != nil || got != want || got.mean() != 100 {
+		t.Errorf("%+v, mean %v ms, %v; want %+v, 100 ms", got, got.mean(), err, want)
+	}
+	if m := (sandboxTime{}).mean(); m != 0 {
+		t.Errorf("the mean of none is %v", m)
+	}
+	if _, err := readSandboxes([]byte("kubelet_run_podsandbox_duration_seconds_sum{} many\n")); err == nil {
+		t.Error("a metric that is no number is taken")
+	}
+}
+
+func TestLines(t *testing.T) {
+	var got []string
+	l := &lines{say: func(s string) { got = append(got, s) }}
+	for _, part := range []string{"one\ntw", "o\n\n", "three"} {
+		if n, err := l.Write([]byte(part)); n != len(part) || err != nil {
+			t.Errorf("%d bytes of %q, %v", n, part, err)
+		}
+	}
+	if diff := cmp.Diff([]string{"one", "two"}, got); diff != "" {
+		t.Error(diff)
+	}
+}

@@ -1,0 +1,385 @@
+package bench
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/hawser-net/hawser/internal/sandbox/kube"
+	"github.com/hawser-net/hawser/internal/sandbox/kube/image"
+)
+
+const (
+	// barePTP is what pods are compared with.
+	barePTP = "a cluster of the same programs beside it, whose pods get a veth pair and an address by Debian's plugins ptp and host-local, and no policy"
+	// podTimeout bounds how long pods may take to be Ready, and to be gone.
+	podTimeout = 2 * time.Minute
+	// rest is how long a kubelet gets at most to finish with a pod before the next one; see settle.
+	rest = 200 * time.Millisecond
+)
+
+// podCluster is a cluster of one node for this row alone.
+type podCluster struct {
+	cni     string
+	cluster *kube.Cluster
+	kube    kubernetes.Interface
+}
+
+// podReady measures how long pods take from the call that creates them until a watch tells that they are Ready.
+func (b *bencher) podReady(ctx context.Context) (err error) {
+	// Clusters are the machine's, known by their names: two of these rows at once would take each other's away. An abstract socket leaves nothing behind.
+	lock, err := net.Listen("unix", "@hawser-bench-pod-ready")
+	if err != nil {
+		return fmt.Errorf("another run measures this row on this machine: %w", err)
+	}
+	defer lock.Close()
+	ours, err := b.newPodCluster(kube.Hawser)
+	if err != nil {
+		return err
+	}
+	theirs, err := b.newPodCluster(kube.PTP)
+	if err != nil {
+		return err
+	}
+	for _, c := range []*podCluster{ours, theirs} {
+		// What a run that was killed left has its pods.
+		if kube.Exists(kube.Defaults().Root, c.name()) {
+			if err := c.cluster.Down(ctx); err != nil {
+				return err
+			}
+		}
+		defer func() { err = errors.Join(err, c.cluster.Down(context.WithoutCancel(ctx))) }()
+		if err := c.up(ctx); err != nil {
+			return fmt.Errorf("cluster of %s: %w", c.cni, err)
+		}
+	}
+	for _, c := range []*podCluster{ours, theirs} {
+		if err := c.warm(ctx); err != nil {
+			return fmt.Errorf("cluster of %s: %w", c.cni, err)
+		}
+	}
+	return errors.Join(b.podsInTurn(ctx, ours, theirs), b.podsAtOnce(ctx, ours, theirs))
+}
+
+// podsInTurn starts pods one after the other, on one cluster and the other in turn.
+func (b *bencher) podsInTurn(ctx context.Context, ours, theirs *podCluster) error {
+	clusters := []*podCluster{ours, theirs}
+	var p pairs
+	var sandboxes [2]sandboxTime
+	for at, c := range clusters {
+		before, err := c.sandboxes(ctx)
+		if err != nil {
+			return err
+		}
+		sandboxes[at] = before
+	}
+	turns, each := pick(b, 80, 10), 20
+	for i := range turns {
+		var took [2]time.Duration
+		for at, c := range clusters {
+			if err := settle(ctx); err != nil {
+				return err
+			}
+			all, err := c.start(ctx, []string{fmt.Sprintf("turn-%d", i)})
+			if err != nil {
+				return fmt.Errorf("cluster of %s: %w", c.cni, err)
+			}
+			took[at] = all[0]
+		}
+		p.add(ms(took[0]), ms(took[1]))
+		if (i+1)%each == 0 || i+1 == turns {
+			if err := errors.Join(ours.empty(ctx), theirs.empty(ctx)); err != nil {
+				return err
+			}
+		}
+	}
+	for at, c := range clusters {
+		after, err := c.sandboxes(ctx)
+		if err != nil {
+			return err
+		}
+		sandboxes[at] = sandboxTime{after.seconds - sandboxes[at].seconds, after.count - sandboxes[at].count}
+	}
+	b.add(p.fill(Figure{Row: "pod-ready", Name: "pod created until Ready, p50", Unit: "ms", BaselineName: barePTP, First: 1.05, Far: 1, GoalOfRatio: true}))
+	b.add(Figure{Row: "pod-ready", Name: "pod created until Ready, p99", Unit: "ms", Value: p99(p.value), Baseline: p99(p.base), BaselineName: barePTP,
+		Samples: turns})
+	b.add(Figure{Row: "pod-ready", Name: "of which the pod's sandbox, by the kubelet, mean", Unit: "ms", Value: sandboxes[0].mean(), Baseline: sandboxes[1].mean(),
+		BaselineName: barePTP, First: 1.05, Far: 1, GoalOfRatio: true, Samples: int(sandboxes[0].count)})
+	return nil
+}
+
+// podsAtOnce starts many pods at once, on one cluster and the other in turn.
+func (b *bencher) podsAtOnce(ctx context.Context, ours, theirs *podCluster) error {
+	const size = 20
+	var p pairs
+	for i := range pick(b, 4, 1) {
+		var took [2]time.Duration
+		for at, c := range []*podCluster{ours, theirs} {
+			var names []string
+			for k := range size {
+				names = append(names, fmt.Sprintf("crowd-%d-%d", i, k))
+			}
+			all, err := c.start(ctx, names)
+			if err != nil {
+				return fmt.Errorf("cluster of %s: %w", c.cni, err)
+			}
+			took[at] = quantile(all, 1)
+			if err := c.empty(ctx); err != nil {
+				return err
+			}
+		}
+		p.add(ms(took[0]), ms(took[1]))
+	}
+	b.add(p.fill(Figure{Row: "pod-ready", Name: fmt.Sprintf("%d pods created at once until the last is Ready", size), Unit: "ms", BaselineName: barePTP,
+		First: 1.05, Far: 1, GoalOfRatio: true}))
+	return nil
+}
+
+// settle pauses for a moment, in which the kubelets finish with the pod before, and not always for the same one: what either does every so often should not
+// always meet the same cluster's pod.
+func settle(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(rest/2 + rand.N(rest/2)):
+		return nil
+	}
+}
+
+func (b *bencher) newPodCluster(cni string) (*podCluster, error) {
+	bin, err := filepath.Abs(b.cfg.BinDir)
+	if err != nil {
+		return nil, err
+	}
+	c := &podCluster{cni: cni}
+	cfg := kube.Defaults()
+	cfg.Name, cfg.CNI, cfg.Nodes, cfg.BinDir = c.name(), cni, 1, bin
+	cfg.Self = []string{filepath.Join(bin, "hawser"), "sandbox"}
+	cfg.KubeProxy = cni == kube.PTP // Hawser leads to Services itself
+	c.cluster, err = kube.New(cfg, &lines{say: func(s string) { b.say("  %s: %s", cni, s) }}, false)
+	return c, err
+}
+
+func (c *podCluster) name() string { return "bench-" + c.cni }
+
+// up starts the cluster and waits until everything that it starts by itself runs: it would disturb what is measured.
+func (c *podCluster) up(ctx context.Context) error {
+	if err := c.cluster.Up(ctx); err != nil {
+		return err
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", c.cluster.Kubeconfig())
+	if err != nil {
+		return err
+	}
+	config.QPS = -1 // a limit here would be measured
+	if c.kube, err = kubernetes.NewForConfig(config); err != nil {
+		return err
+	}
+	return poll(ctx, podTimeout, 200*time.Millisecond, func() error {
+		list, err := c.kube.CoreV1().Pods(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for i := range list.Items {
+			if p := &list.Items[i]; !isReady(p) && p.Spec.NodeName != "" {
+				return errors.New(describePod(p))
+			}
+		}
+		return nil
+	})
+}
+
+// warm starts a few pods: the first ones of a node are slower than any later one.
+func (c *podCluster) warm(ctx context.Context) error {
+	if _, err := c.start(ctx, []string{"warm-0", "warm-1", "warm-2"}); err != nil {
+		return err
+	}
+	return c.empty(ctx)
+}
+
+// start creates pods at once and waits until they are Ready. It returns how long after the first call each was, as a watch told.
+func (c *podCluster) start(ctx context.Context, names []string) ([]time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, podTimeout)
+	pods := c.kube.CoreV1().Pods(metav1.NamespaceDefault)
+	list, err := pods.List(ctx, metav1.ListOptions{Limit: 1})
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	watch, err := pods.Watch(ctx, metav1.ListOptions{ResourceVersion: list.ResourceVersion})
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	defer watch.Stop()
+	waiting := map[string]string{} // what is known of pods that are not Ready
+	for _, name := range names {
+		waiting[name] = "pod " + name + " was not heard of"
+	}
+	var creating sync.WaitGroup
+	defer func() { cancel(); creating.Wait() }()
+	failed := make(chan error, len(names))
+	began := time.Now()
+	for _, name := range names {
+		creating.Go(func() {
+			if _, err := pods.Create(ctx, benchPod(name), metav1.CreateOptions{}); err != nil {
+				failed <- fmt.Errorf("create pod %s: %w", name, err)
+			}
+		})
+	}
+	var took []time.Duration
+	for len(waiting) > 0 {
+		select {
+		case err := <-failed:
+			return nil, err
+		case <-ctx.Done():
+			return nil, notReady(waiting, ctx.Err())
+		case event, ok := <-watch.ResultChan():
+			if !ok {
+				return nil, notReady(waiting, errors.New("the watch of pods ended"))
+			}
+			p, ok := event.Object.(*corev1.Pod)
+			if _, ours := waiting[p.GetName()]; !ok || !ours {
+				continue
+			}
+			waiting[p.Name] = describePod(p)
+			if isReady(p) {
+				took = append(took, time.Since(began))
+				delete(waiting, p.Name)
+			}
+		}
+	}
+	return took, nil
+}
+
+func notReady(waiting map[string]string, err error) error {
+	for _, what := range waiting {
+		return fmt.Errorf("%d pods are not Ready: %w; one of them: %s", len(waiting), err, what)
+	}
+	return err
+}
+
+// empty removes the pods and waits until they are gone.
+func (c *podCluster) empty(ctx context.Context) error {
+	pods := c.kube.CoreV1().Pods(metav1.NamespaceDefault)
+	// A second of grace: without any, the object would go at once and the kubelet would clean up while others are measured.
+	if err := pods.DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: new(int64(1))}, metav1.ListOptions{}); err != nil {
+		return err
+	}
+	return poll(ctx, podTimeout, 100*time.Millisecond, func() error {
+		list, err := pods.List(ctx, metav1.ListOptions{})
+		if err == nil && len(list.Items) > 0 {
+			err = fmt.Errorf("%d pods are not gone, the first: %s", len(list.Items), describePod(&list.Items[0]))
+		}
+		return err
+	})
+}
+
+// benchPod is a pod that does nothing, on the one node, with nothing to wait for but its network.
+func benchPod(name string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": "bench"}},
+		Spec: corev1.PodSpec{
+			NodeName: "n1", EnableServiceLinks: new(false), AutomountServiceAccountToken: new(false),
+			Containers: []corev1.Container{{Name: "pause", Image: image.AgnhostName, Args: []string{"pause"}, ImagePullPolicy: corev1.PullNever}},
+		},
+	}
+}
+
+func isReady(p *corev1.Pod) bool {
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// describePod says what a pod waits for.
+func describePod(p *corev1.Pod) string {
+	s := fmt.Sprintf("%s/%s is %s", p.Namespace, p.Name, p.Status.Phase)
+	for _, c := range p.Status.ContainerStatuses {
+		if w := c.State.Waiting; w != nil {
+			s += fmt.Sprintf(", container %s waits: %s %s", c.Name, w.Reason, w.Message)
+		}
+	}
+	return s
+}
+
+// sandboxTime is what a kubelet says of the sandboxes that it made: their network is part of the time.
+type sandboxTime struct{ seconds, count float64 }
+
+// mean is in milliseconds, 0 without sandboxes.
+func (s sandboxTime) mean() float64 {
+	if s.count == 0 {
+		return 0
+	}
+	return 1e3 * s.seconds / s.count
+}
+
+// sandboxes reads the metric of the node's kubelet.
+func (c *podCluster) sandboxes(ctx context.Context) (sandboxTime, error) {
+	text, err := c.kube.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes/n1/proxy/metrics").DoRaw(ctx)
+	if err != nil {
+		return sandboxTime{}, fmt.Errorf("metrics of the kubelet: %w", err)
+	}
+	return readSandboxes(text)
+}
+
+func readSandboxes(metrics []byte) (s sandboxTime, err error) {
+	const name = "kubelet_run_podsandbox_duration_seconds_"
+	in := bufio.NewScanner(bytes.NewReader(metrics))
+	in.Buffer(nil, 1<<20)
+	for in.Scan() {
+		rest, ok := strings.CutPrefix(in.Text(), name)
+		f := strings.Fields(rest)
+		if !ok || len(f) != 2 {
+			continue
+		}
+		var v float64
+		if _, err := fmt.Sscan(f[1], &v); err != nil {
+			return s, fmt.Errorf("metric of the kubelet %q: %w", in.Text(), err)
+		}
+		switch kind, _, _ := strings.Cut(f[0], "{"); kind {
+		case "sum":
+			s.seconds += v
+		case "count":
+			s.count += v
+		}
+	}
+	return s, in.Err()
+}
+
+// lines hands each line written to it to say.
+type lines struct {
+	say  func(string)
+	rest []byte
+}
+
+// Write takes text of any length; a line without its end waits for that.
+func (l *lines) Write(text []byte) (int, error) {
+	l.rest = append(l.rest, text...)
+	for {
+		line, rest, ok := bytes.Cut(l.rest, []byte("\n"))
+		if !ok {
+			return len(text), nil
+		}
+		if s := strings.TrimSpace(string(line)); s != "" {
+			l.say(s)
+		}
+		l.rest = rest
+	}
+}
