@@ -204,6 +204,10 @@ var rights = map[string][]string{
 		"cilium.io/ciliumnodes delete,get,list,patch,watch",
 		"cilium.io/ciliumnodes/status patch",
 		"discovery.k8s.io/endpointslices get,list,watch",
+		"events.k8s.io/events create,patch",
+		"networking.k8s.io/networkpolicies list,watch",
+		"policy.networking.k8s.io/clusternetworkpolicies list,watch",
+		"policy.networking.k8s.io/clusternetworkpolicies/status patch",
 	},
 }
 
@@ -339,6 +343,9 @@ func TestServer(t *testing.T) {
 		{"hawser-operator", access{Verb: "update", Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions", Name: "gateways.gateway.networking.k8s.io"}, false},
 		{"hawser-operator", access{Verb: "update", Group: "coordination.k8s.io", Resource: "leases", Namespace: "kube-system", Name: "cilium-operator-resource-lock"}, true},
 		{"hawser-operator", access{Verb: "update", Group: "coordination.k8s.io", Resource: "leases", Namespace: "kube-system", Name: "kube-scheduler"}, false},
+		{"hawser-operator", access{Verb: "patch", Group: "policy.networking.k8s.io", Resource: "clusternetworkpolicies", Subresource: "status"}, true},
+		{"hawser-operator", access{Verb: "patch", Group: "policy.networking.k8s.io", Resource: "clusternetworkpolicies"}, false},
+		{"hawser-operator", access{Verb: "create", Group: "events.k8s.io", Resource: "events", Namespace: "shop"}, true},
 		{"hawser-operator", access{Verb: "get", Resource: "secrets", Namespace: "kube-system"}, false},
 		{"hawser-operator", access{Verb: "create", Resource: "pods", Namespace: "kube-system"}, false},
 		{"hawser-operator", access{Verb: "escalate", Group: "rbac.authorization.k8s.io", Resource: "clusterroles"}, false},

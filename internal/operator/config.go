@@ -152,7 +152,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	c.Endpoints.Flags(fs)
 	c.Slices.Flags(fs)
 	c.Mesh.Flags(fs)
-	fs.BoolVar(&c.ValidatePolicies, "validate-network-policy", c.ValidatePolicies, "tell in the condition Valid of policies whether they can be enforced")
+	fs.BoolVar(&c.ValidatePolicies, "validate-network-policy", c.ValidatePolicies, "tell in the condition Valid of policies whether they can be enforced, and in Events which cannot")
 	c.Groups.Flags(fs)
 	fs.DurationVar(&c.PolicyNodeStatusInterval, "cnp-node-status-gc-interval", c.PolicyNodeStatusInterval,
 		"how often nodes that are gone are removed from status.nodes of policies, which agents of long ago wrote; 0 for never")

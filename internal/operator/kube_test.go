@@ -18,9 +18,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
@@ -396,6 +398,11 @@ func crdsServed(w *world) string {
 func TestDutiesOfLeader(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
+	tiers := &unstructured.Unstructured{}
+	if err := tiers.UnmarshalJSON(w.server.ClusterNetworkPolicyDefinition()); err != nil {
+		t.Fatal(err)
+	}
+	w.create(tiers)
 	prom, profiles := freeAddr(t), freeAddr(t)
 	_, profilePort, _ := strings.Cut(profiles, ":")
 	p := w.start("only", "--enable-metrics", "--operator-prometheus-serve-addr="+prom, "--operator-pprof", "--operator-pprof-address=127.0.0.1",
@@ -438,6 +445,26 @@ func TestDutiesOfLeader(t *testing.T) {
 	policy := &v2.CiliumNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "all", Namespace: "default"}}
 	policy.Spec = &v2.Rule{EndpointSelector: &v2.LabelSelector{}, Ingress: []v2.IngressRule{{FromEntities: []string{"cluster"}}}}
 	w.create(policy)
+	// One of the cluster's tiers, which nodes refuse.
+	refused := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal([]byte(`
+apiVersion: policy.networking.k8s.io/v1alpha2
+kind: ClusterNetworkPolicy
+metadata: {name: refused}
+spec:
+  tier: Admin
+  priority: 7
+  subject: {namespaces: {}}
+  egress: [{action: Deny, to: [{domainNames: [example.org]}]}]
+`), &refused.Object); err != nil {
+		t.Fatal(err)
+	}
+	w.eventually(30*time.Second, func() string {
+		if err := w.client.Create(ctx, refused); err != nil { // the server takes a moment to serve the definition
+			return err.Error()
+		}
+		return ""
+	})
 
 	w.eventually(30*time.Second, w.served)
 	get := func(o client.Object, namespace, name string) error {
@@ -497,6 +524,28 @@ func TestDutiesOfLeader(t *testing.T) {
 			return fmt.Sprintf("policy: %+v", policy.Status.Conditions)
 		}
 		return ""
+	})
+	w.eventually(60*time.Second, func() string {
+		if err := get(refused, "", "refused"); err != nil {
+			return err.Error()
+		}
+		conditions, _, _ := unstructured.NestedSlice(refused.Object, "status", "conditions")
+		if text := fmt.Sprint(conditions...); !strings.Contains(text, "type:Valid") || !strings.Contains(text, "status:False") {
+			return "policy of the cluster: " + text
+		}
+		return ""
+	})
+	w.eventually(30*time.Second, func() string {
+		var list eventsv1.EventList
+		if err := w.client.List(ctx, &list); err != nil {
+			return err.Error()
+		}
+		for _, e := range list.Items {
+			if e.Reason == "PolicyRefused" && e.Regarding.Name == "refused" && strings.Contains(e.Note, "spec.egress[0].to[0].domainNames") {
+				return ""
+			}
+		}
+		return fmt.Sprintf("no Event of %d says that the policy is refused", len(list.Items))
 	})
 
 	c := &cluster{T: t, ctx: ctx}

@@ -3,15 +3,11 @@ package policies_test
 import (
 	"errors"
 	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"sigs.k8s.io/yaml"
 
 	"github.com/hawser-net/hawser/internal/k8s/policies"
 	"github.com/hawser-net/hawser/internal/policy"
@@ -26,19 +22,8 @@ const (
 // defineCluster defines ClusterNetworkPolicy as its authors do, in the channel with all fields.
 func (c *cluster) defineCluster() {
 	c.t.Helper()
-	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/network-policy-api").Output()
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	text, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(dir)), "config/crd/experimental/policy.networking.k8s.io_clusternetworkpolicies.yaml"))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	json, err := yaml.YAMLToJSON(text)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	err = c.client.Urgent.Discovery().RESTClient().Post().AbsPath(definitions).SetHeader("Content-Type", "application/json").Body(json).Do(c.t.Context()).Error()
+	err := c.client.Urgent.Discovery().RESTClient().Post().AbsPath(definitions).SetHeader("Content-Type", "application/json").
+		Body(c.server.ClusterNetworkPolicyDefinition()).Do(c.t.Context()).Error()
 	if err != nil {
 		c.t.Fatal(err)
 	}

@@ -71,7 +71,7 @@ func TestNodeStatusGC(t *testing.T) {
 			if got := slices.Sorted(maps.Keys(nodesOf(u))); !slices.Equal(got, []string{"here", "machine"}) {
 				return fmt.Sprintf("%s: nodes %v", u.GetName(), got)
 			}
-			if conditions, _ := (&validator{}).judge(u); len(conditions) != 1 {
+			if conditions := statusOf[v2.NetworkPolicyStatus](u).Conditions; len(conditions) != 1 {
 				return fmt.Sprintf("%s: conditions %v", u.GetName(), conditions)
 			}
 			return ""

@@ -1,7 +1,11 @@
-// Package policies tells in the condition Valid of every CiliumNetworkPolicy and CiliumClusterwideNetworkPolicy whether nodes can enforce it, and if not,
-// which field is at fault. Nodes decide for themselves, by the same code: the condition is for people.
+// Package policies tells of every network policy whether nodes can enforce it, and if not, which field is at fault: CiliumNetworkPolicy,
+// CiliumClusterwideNetworkPolicy and, where it is defined, ClusterNetworkPolicy in their condition Valid, all of them and NetworkPolicy, which has no place
+// for conditions, in an Event. Nodes decide for themselves, by the same code: what is said here is for people.
 //
-// It writes that one condition and leaves the others alone.
+// It writes that one condition and leaves the others alone. An Event is told when the condition changes, so once by all operators that ever lead; that of a
+// NetworkPolicy when it changes or an operator begins to lead. There are no more than one a second for long: the log has what is left out.
+//
+// Goroutines: those of the manager, which waits for them.
 package policies
 
 import (
@@ -11,13 +15,14 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 	"time"
 
+	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -29,49 +34,66 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s/policies"
 )
 
-// What the condition says of a policy without fault.
-const validMessage = "Policy validation succeeded"
+const (
+	// What the condition says of a policy without fault.
+	validMessage = "Policy validation succeeded"
+	// maxMessage bounds the message: a status is no place for a book.
+	maxMessage = 4096
+)
 
-// maxMessage bounds the message: a status is no place for a book.
-const maxMessage = 4096
+// Reasons of the condition of a ClusterNetworkPolicy, whose type wants one.
+const (
+	reasonValid   = "Enforceable"
+	reasonInvalid = "NotEnforceable"
+)
 
-// Setup adds the controllers of both kinds of policies to m. groups says whether somebody follows the groups that policies name.
+// Setup adds the controllers of all kinds of policies to m. groups says whether somebody follows the groups that policies name.
 func Setup(m manager.Manager, groups bool, log *slog.Logger) error {
+	return setup(m, groups, look, log)
+}
+
+func setup(m manager.Manager, groups bool, look time.Duration, log *slog.Logger) error {
+	tell := newTeller(m.GetEventRecorder("hawser-operator"), log)
+	// A write of the status does not change the generation: the condition written here starts nothing, and others' writes of it are not fought over.
+	edited := builder.WithPredicates(predicate.GenerationChangedPredicate{})
 	for _, kind := range []string{v2.KindNetworkPolicy, v2.KindClusterwideNetworkPolicy} {
-		v := &validator{m.GetClient(), groups, log, kind}
-		// A write of the status does not change the generation: the condition written here starts nothing, and others' writes of it are not fought over.
-		err := builder.ControllerManagedBy(m).Named("validator-"+kind).
-			For(v.empty(), builder.WithPredicates(predicate.GenerationChangedPredicate{})).Complete(v)
-		if err != nil {
+		v := &validator{m.GetClient(), m.GetClient(), groups, tell, v2.SchemeGroupVersion().WithKind(kind)}
+		if err := builder.ControllerManagedBy(m).Named("validator-"+kind).For(v.empty(), edited).Complete(v); err != nil {
 			return fmt.Errorf("controller of the condition of a %s: %w", kind, err)
 		}
 	}
-	return nil
+	n := &networkPolicies{m.GetClient(), tell}
+	err := builder.ControllerManagedBy(m).Named("validator-"+policies.KindKubernetes).For(&networkingv1.NetworkPolicy{}, edited).Complete(n)
+	if err != nil {
+		return fmt.Errorf("controller of %s: %w", policies.KindKubernetes, err)
+	}
+	return setupCluster(m, look, tell, log)
 }
 
 // validator writes the condition of policies of one kind. It reads them as the server has them: a typed reader would not show fields that it does not know,
 // and a policy with such a field is not valid.
 type validator struct {
+	reader client.Reader
 	client client.Client
 	groups bool
-	log    *slog.Logger
-	kind   string
+	tell   *teller
+	kind   schema.GroupVersionKind
 }
 
 func (v *validator) empty() *unstructured.Unstructured {
 	u := &unstructured.Unstructured{}
-	u.SetGroupVersionKind(v2.SchemeGroupVersion().WithKind(v.kind))
+	u.SetGroupVersionKind(v.kind)
 	return u
 }
 
 // Reconcile looks at one policy.
 func (v *validator) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	obj := v.empty()
-	if err := v.client.Get(ctx, req.NamespacedName, obj); err != nil {
+	if err := v.reader.Get(ctx, req.NamespacedName, obj); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	have, fault := v.judge(obj)
-	conditions, changed := replace(have, condition(fault), time.Now())
+	fault := v.judge(obj)
+	conditions, changed := v.conditions(obj, fault, time.Now())
 	if !changed {
 		return reconcile.Result{}, nil
 	}
@@ -92,26 +114,39 @@ func (v *validator) Reconcile(ctx context.Context, req reconcile.Request) (recon
 		return reconcile.Result{}, fmt.Errorf("status of policy %s: %w", req, err)
 	}
 	if fault != nil {
-		v.log.Warn("a policy is not valid: no node enforces it", "kind", v.kind, "policy", req.String(), "fault", fault)
+		v.tell.refused(obj, v.kind.Kind, req.String(), fault)
 	}
 	return reconcile.Result{}, nil
 }
 
-// judge returns the conditions that a policy has, and what is wrong with it; nil for nothing.
-func (v *validator) judge(obj *unstructured.Unstructured) ([]v2.NetworkPolicyCondition, error) {
-	// The status is others' business too, whatever they write there.
-	var status struct {
-		Status v2.NetworkPolicyStatus `json:"status"`
+// conditions returns the conditions that a policy is to have, and whether they are others than it has. The status is others' business too, whatever they
+// write there: what can't be read counts as absent.
+func (v *validator) conditions(obj *unstructured.Unstructured, fault error, now time.Time) (want any, changed bool) {
+	if v.kind.Group != v2.GroupName {
+		return replaceStandard(statusOf[standardStatus](obj).Conditions, fault, obj.GetGeneration(), now)
 	}
-	_ = runtime.DefaultUnstructuredConverter.FromUnstructured(obj.UnstructuredContent(), &status)
+	return replace(statusOf[v2.NetworkPolicyStatus](obj).Conditions, condition(fault), now)
+}
+
+// statusOf reads the status of an object as far as it is one.
+func statusOf[T any](obj *unstructured.Unstructured) T {
+	var whole struct {
+		Status T `json:"status"`
+	}
+	_ = runtime.DefaultUnstructuredConverter.FromUnstructured(obj.UnstructuredContent(), &whole)
+	return whole.Status
+}
+
+// judge returns what is wrong with a policy; nil for nothing.
+func (v *validator) judge(obj *unstructured.Unstructured) error {
 	text, err := obj.MarshalJSON()
 	if err == nil {
 		_, err = policies.Parse(obj.GetKind(), text)
 	}
-	if err == nil && !v.groups && namesGroups(obj.Object) {
+	if err == nil && !v.groups && v.kind.Group == v2.GroupName && namesGroups(obj.Object) {
 		err = errors.New("names groups, which this operator does not look up: no member of them is allowed; set its --policy-external-group-sync-interval")
 	}
-	return status.Status.Conditions, err
+	return err
 }
 
 // namesGroups says whether a field fromGroups or toGroups is somewhere in a valid policy.
@@ -134,11 +169,7 @@ func condition(fault error) v2.NetworkPolicyCondition {
 	if fault == nil {
 		return v2.NetworkPolicyCondition{Type: v2.ConditionValid, Status: "True", Message: validMessage}
 	}
-	text := fault.Error()
-	if len(text) > maxMessage {
-		text = strings.ToValidUTF8(text[:maxMessage-3], "") + "..."
-	}
-	return v2.NetworkPolicyCondition{Type: v2.ConditionValid, Status: "False", Message: text}
+	return v2.NetworkPolicyCondition{Type: v2.ConditionValid, Status: "False", Message: clip(fault.Error(), maxMessage)}
 }
 
 // replace puts want among the conditions. It reports whether that changes anything.

@@ -73,7 +73,8 @@ func TestJudge(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			_, err := (&validator{groups: !strings.HasPrefix(tt.name, "groups off")}).judge(object(t, tt.text))
+			u := object(t, tt.text)
+			err := (&validator{groups: !strings.HasPrefix(tt.name, "groups off"), kind: u.GroupVersionKind()}).judge(u)
 			if len(tt.want) == 0 && err != nil {
 				t.Error(err)
 			}
@@ -124,8 +125,7 @@ func TestConditions(t *testing.T) {
 		if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(u), u); err != nil {
 			t.Fatal(err)
 		}
-		conditions, _ := (&validator{}).judge(u)
-		return conditions
+		return statusOf[v2.NetworkPolicyStatus](u).Conditions
 	}
 	wants := func(u *unstructured.Unstructured, status, message string) {
 		t.Helper()

@@ -2,6 +2,10 @@ package kubeapi
 
 import (
 	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -53,4 +57,23 @@ func (k *Server) DefineResources() {
 			time.Sleep(20 * time.Millisecond)
 		}
 	}
+}
+
+// ClusterNetworkPolicyDefinition returns, as JSON, the definition of ClusterNetworkPolicy by its authors, in the channel with all fields. It is no custom
+// resource of the product, so that whoever wants it defines it.
+func (k *Server) ClusterNetworkPolicyDefinition() []byte {
+	k.t.Helper()
+	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/network-policy-api").Output()
+	if err != nil {
+		k.t.Fatalf("where the definition of ClusterNetworkPolicy is: %v", err)
+	}
+	text, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(dir)), "config/crd/experimental/policy.networking.k8s.io_clusternetworkpolicies.yaml"))
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	json, err := yaml.YAMLToJSON(text)
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	return json
 }

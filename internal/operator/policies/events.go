@@ -1,0 +1,73 @@
+package policies
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"time"
+
+	"golang.org/x/time/rate"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/hawser-net/hawser/internal/k8s/policies"
+	"github.com/hawser-net/hawser/internal/policy"
+)
+
+const (
+	// eventPause is how long the Events of this package are apart when there are many, and eventBurst how many may come at once.
+	eventPause = time.Second
+	eventBurst = 25
+	// maxNote is how much text the server takes in an Event.
+	maxNote = 1024
+)
+
+// teller says of a policy that it is refused, in the log and in an Event. It may be used by several goroutines.
+type teller struct {
+	events events.EventRecorder
+	limit  *rate.Limiter
+	log    *slog.Logger
+}
+
+func newTeller(r events.EventRecorder, log *slog.Logger) *teller {
+	return &teller{r, rate.NewLimiter(rate.Every(eventPause), eventBurst), log}
+}
+
+// refused tells what is wrong with a policy. Its text names the field.
+func (t *teller) refused(obj runtime.Object, kind, name string, fault error) {
+	told := t.limit.Allow()
+	t.log.Warn("a policy is not valid: no node enforces it", "kind", kind, "policy", name, "fault", fault, "event", told)
+	if told {
+		t.events.Eventf(obj, nil, corev1.EventTypeWarning, "PolicyRefused", "Validate", "%s", clip(fault.Error(), maxNote))
+	}
+}
+
+// clip shortens a text to this many bytes, and shows that it did.
+func clip(text string, length int) string {
+	if len(text) <= length {
+		return text
+	}
+	return strings.ToValidUTF8(text[:length-3], "") + "..."
+}
+
+// networkPolicies tells of those of Kubernetes. The server checks them well, so that few are refused.
+type networkPolicies struct {
+	reader client.Reader
+	tell   *teller
+}
+
+// Reconcile looks at one NetworkPolicy.
+func (n *networkPolicies) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	obj := &networkingv1.NetworkPolicy{}
+	if err := n.reader.Get(ctx, req.NamespacedName, obj); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	if _, fault := policy.ParseNetworkPolicy(obj); fault != nil {
+		n.tell.refused(obj, policies.KindKubernetes, req.String(), fault)
+	}
+	return reconcile.Result{}, nil
+}
