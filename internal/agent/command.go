@@ -26,7 +26,8 @@ doing both when the agent stops.
 
 Every option can also be given as an environment variable (--cluster-name is
 CILIUM_CLUSTER_NAME) or as a file of --config-dir named like the option. The command line
-comes first, then the environment, then the files.`,
+comes first, then the environment, then the files. In the latter two blanks may separate the
+items of a list, and a duration without a unit is in seconds.`,
 		Example: `  # a node on its own
   hawser-agent --ipv4-range 10.0.1.0/24 --enable-ipv6=false
 

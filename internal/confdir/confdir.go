@@ -9,7 +9,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/spf13/pflag"
 )
@@ -31,6 +33,9 @@ func envName(option string) string {
 // Load completes the flags of fs that the command line did not set, first from the environment, then from the files of the directory that the option
 // [FlagName] names, by the command line or the environment. A file is named like its option. Load returns the names of files that no flag has, which is not
 // an error because other programs read the same directory. All faults are joined, each naming where the bad value came from.
+//
+// ConfigMaps that exist separate the items of lists by blanks, where the command line has commas, and those of older versions have some durations as a number
+// of seconds. Both are taken here: a list that is read as one item would select nothing, without a word.
 func Load(fs *pflag.FlagSet, getenv func(string) string) (unknown []string, err error) {
 	dir := ""
 	if f := fs.Lookup(FlagName); f != nil {
@@ -41,7 +46,7 @@ func Load(fs *pflag.FlagSet, getenv func(string) string) (unknown []string, err 
 	}
 	files, unknown, errs := read(fs, dir)
 	set := func(f *pflag.Flag, value, source string) {
-		if err := fs.Set(f.Name, value); err != nil {
+		if err := fs.Set(f.Name, normal(f, value)); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", source, err))
 		}
 	}
@@ -57,6 +62,20 @@ func Load(fs *pflag.FlagSet, getenv func(string) string) (unknown []string, err 
 		}
 	})
 	return unknown, errors.Join(errs...)
+}
+
+// normal returns a value in the form in which the command line has it.
+func normal(f *pflag.Flag, value string) string {
+	switch f.Value.Type() {
+	case "stringSlice":
+		items := strings.FieldsFunc(value, func(r rune) bool { return r == ',' || unicode.IsSpace(r) })
+		return strings.Join(items, ",")
+	case "duration":
+		if _, err := strconv.ParseUint(value, 10, 31); err == nil {
+			return value + "s"
+		}
+	}
+	return value
 }
 
 // read returns the files of dir that are options of fs, with their content, and the names of the others.

@@ -77,6 +77,41 @@ func TestLoad(t *testing.T) {
 	}
 }
 
+// TestForms: lists and durations as ConfigMaps have them; the command line is stricter.
+func TestForms(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		list, interval string
+		want           []string
+		wantInterval   time.Duration
+	}{
+		{"k8s:app k8s:team", "15", []string{"k8s:app", "k8s:team"}, 15 * time.Second},
+		{"10.0.0.0/8,fd00::/64", "1m30s", []string{"10.0.0.0/8", "fd00::/64"}, 90 * time.Second},
+		{" a,\n b\tc ", "0", []string{"a", "b", "c"}, 0},
+		{"one", "2h", []string{"one"}, 2 * time.Hour},
+	} {
+		dir := t.TempDir()
+		write(t, dir, map[string]string{"list": tt.list, "gc-interval": tt.interval})
+		var got settings
+		var list []string
+		fs := flags(&got)
+		fs.StringSliceVar(&list, "list", []string{"default"}, "")
+		if err := fs.Parse([]string{"--config-dir", dir}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := confdir.Load(fs, func(string) string { return "" }); err != nil {
+			t.Errorf("%q, %q: %v", tt.list, tt.interval, err)
+		}
+		if diff := cmp.Diff(tt.want, list); diff != "" || got.interval != tt.wantInterval {
+			t.Errorf("%q, %q: interval %v; list (-want +got):\n%s", tt.list, tt.interval, got.interval, diff)
+		}
+	}
+	var got settings
+	if err := flags(&got).Parse([]string{"--gc-interval=15"}); err == nil {
+		t.Error("the command line takes a duration without a unit")
+	}
+}
+
 func TestLoadTellsAllFaultsAndTheirPlaces(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -28,7 +28,8 @@ nodes and identities that nobody needs any more. Several may run at once; one of
 
 Every option can also be given as an environment variable (--cluster-name is
 CILIUM_CLUSTER_NAME) or as a file of --config-dir named like the option. The command line
-comes first, then the environment, then the files.`,
+comes first, then the environment, then the files. In the latter two blanks may separate the
+items of a list, and a duration without a unit is in seconds.`,
 		Example: `  hawser-operator --kvstore etcd --kvstore-opt etcd.address=http://192.0.2.1:2379
   hawser-operator --identity-allocation-mode crd --cluster-pool-ipv4-cidr 10.0.0.0/8   # in a pod`,
 		Version: version, Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
