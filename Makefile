@@ -80,8 +80,8 @@ fuzz: ## run every fuzz target for FUZZTIME (3s)
 e2e: build ## upstream NetworkPolicy tests on a cluster of their own; E2E_FLAGS='-focus ... -- --cni ptp' for others (root)
 	@go run ./hack/e2e $(E2E_FLAGS)
 
-e2e-smoke: build ## a few of them, some minutes (root)
-	@go run ./hack/e2e -suite smoke $(E2E_FLAGS)
+e2e-smoke: build ## a few of them, 2 min, as CI does (root)
+	@go run ./hack/e2e -suite smoke -timeout 10m $(E2E_FLAGS)
 
 e2e-conformance: build ## upstream's Conformance tests of the network, 6 min (root)
 	@go run ./hack/e2e -suite conformance $(E2E_FLAGS)

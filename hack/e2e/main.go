@@ -41,6 +41,9 @@ const policies = `\[sig-network\].*(Netpol|NetworkPolicy)`
 const smoke = `\[sig-network\] Netpol (API|.*(allow-all policy|default-deny-all|Multiple PodSelectors and NamespaceSelectors|access on one named port|` +
 	`CIDR block|using UDP should support a 'default-deny-ingress'|stop enforcing policies after))`
 
+// maxReason is how many lines of a failure are printed; the log has all.
+const maxReason = 20
+
 // conformance selects the specs of a network that every Kubernetes must pass.
 const conformance = `\[sig-network\].*\[Conformance\]`
 
@@ -73,6 +76,10 @@ func run() int {
 	flag.BoolVar(&o.keep, "keep", false, "leave the cluster running")
 	flag.Parse()
 	o.up = flag.Args()
+	if os.Geteuid() != 0 {
+		fmt.Fprintln(os.Stderr, "e2e: needs root: it makes a cluster of namespaces")
+		return 2
+	}
 	if o.focus == "" {
 		if o.focus = suites()[*suite]; o.focus == "" {
 			fmt.Fprintf(os.Stderr, "e2e: -suite %q: want one of %s\n", *suite, strings.Join(slices.Sorted(maps.Keys(suites())), ", "))
@@ -246,8 +253,11 @@ func (o *options) table(w io.Writer, specs []spec, cannot map[string]string, too
 			fmt.Fprintf(w, "%-8s %7s  %s\n", "cannot", "-", s.name)
 		default:
 			failed++
-			first, _, _ := strings.Cut(strings.TrimSpace(s.reason), "\n")
-			fmt.Fprintf(w, "%-8s %6.1fs  %s\n%18s%s\n", strings.ToUpper(s.state), s.took.Seconds(), s.name, "", first)
+			fmt.Fprintf(w, "%-8s %6.1fs  %s\n", strings.ToUpper(s.state), s.took.Seconds(), s.name)
+			lines := strings.Split(strings.TrimSpace(s.reason), "\n")
+			for _, line := range lines[:min(len(lines), maxReason)] { // in CI there is nothing but this to read
+				fmt.Fprintf(w, "%18s%s\n", "", line)
+			}
 		}
 	}
 	fmt.Fprintf(w, "\n%d of %d passed in %s", passed, passed+failed, took.Round(time.Second))

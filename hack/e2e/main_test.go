@@ -48,6 +48,7 @@ cannot         -  [sig-network] Netpol [Feature:SCTPConnectivity] should
 ok          4.2s  [sig-network] Netpol between should allow
 FAILED      9.0s  [sig-network] Netpol should deny
                   Had 1 wrong results
+                  more
 
 1 of 2 passed in 1m30s; 1 can't run on this machine: no SCTP
 `
