@@ -25,12 +25,13 @@ func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	return cli.Run(ctx, cli.Config{
-		Version:  version,
-		Stdout:   os.Stdout,
-		Stderr:   os.Stderr,
-		Getenv:   os.Getenv,
-		Terminal: term.IsTerminal(int(os.Stdout.Fd())),
-		Commands: commands(),
+		Version:   version,
+		Stdout:    os.Stdout,
+		Stderr:    os.Stderr,
+		Getenv:    os.Getenv,
+		Terminal:  term.IsTerminal(int(os.Stdout.Fd())),
+		Commands:  commands(),
+		Sandboxes: sandbox.Clusters{Out: os.Stdout},
 	}, os.Args[1:])
 }
 

@@ -478,10 +478,14 @@ func newIdentities(cfg Config, store allocator.Backend, first, last identity.ID,
 	if err != nil {
 		return nil, err
 	}
+	var wellKnown []identity.WellKnown
+	if cfg.WellKnown {
+		wellKnown = identity.WellKnownIdentities(cfg.ClusterName, "kube-system")
+	}
 	return &identities{
 		log: log, alloc: alloc, events: events, fixed: fixedSet, known: map[identity.ID]labels.Set{},
 		first: first, last: last, mode: cfg.management(), temps: identity.NewTemporaries(), arrived: make(chan struct{}, 1),
-		wellKnown: identity.WellKnownIdentities(cfg.ClusterName, "kube-system"),
+		wellKnown: wellKnown,
 	}, nil
 }
 

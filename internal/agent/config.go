@@ -81,6 +81,8 @@ type Config struct {
 	NoEndpointObjects bool
 	// IdentityMode is where identities are kept: crd, kvstore, or empty for the first without a key-value store.
 	IdentityMode string
+	// WellKnown gives certain system pods identities that every cluster has.
+	WellKnown bool
 	// ManagementMode and ManageCID say together who makes identities; see management.
 	ManagementMode, ManageCID string
 	// PodReadiness is loose, or strict for pods with a readiness gate to wait until the cluster is told of their identity.
@@ -135,7 +137,7 @@ func Defaults() Config {
 		RoutingMode: "tunnel", TunnelProtocol: "vxlan", TunnelPort: 8472, MasqueradeIPv4: true, MasqueradeIPv6: true,
 		ClusterMesh: clustermesh.Defaults(), EnablePolicy: "default", AllowLocalhost: "auto", PolicyDefaultLocalCluster: true, NonDefaultDeny: true,
 		EnableK8s: k8s.InPod(), K8s: k8s.Defaults(), Policies: policies.Defaults(), CRDWait: 5 * time.Minute, IPAM: ipamClusterPool, PodReadiness: readinessLoose,
-		FixedIdentities: map[string]string{}, AllocationTimeout: 2 * time.Minute, AllocationSync: 5 * time.Minute,
+		FixedIdentities: map[string]string{}, WellKnown: true, AllocationTimeout: 2 * time.Minute, AllocationSync: 5 * time.Minute,
 		CTTCP: 8000 * time.Second, CTTCPSyn: time.Minute, CTTCPFin: 10 * time.Second, CTAny: time.Minute,
 		CTInterval: 30 * time.Second, Maps: maps.Defaults(),
 		IPAMExpiration: 10 * time.Minute, OrphanGrace: time.Minute, NodeDelay: 30 * time.Second,
@@ -194,6 +196,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.EndpointSlices, "enable-cilium-endpoint-slice", c.EndpointSlices, "learn of other nodes' pods from CiliumEndpointSlices, which the operator must make")
 	fs.StringVar(&c.IdentityMode, "identity-allocation-mode", c.IdentityMode, "where identities are kept: crd or kvstore, "+
 		"or in both and read from one: doublewrite-readkvstore or doublewrite-readcrd; by default kvstore if there is one, else crd")
+	fs.BoolVar(&c.WellKnown, identity.WellKnownFlag, c.WellKnown, "give certain system pods, such as CoreDNS, identities of fixed numbers; not for clusters that are connected with others")
 	fs.StringVar(&c.ManagementMode, identity.ManagementFlag, c.ManagementMode,
 		"who makes identities: agent (the default), operator or both; with operator a pod whose identity is not known yet starts with a temporary one")
 	fs.StringVar(&c.ManageCID, identity.ManageCIDFlag, c.ManageCID, "true is the same as --identity-management-mode=operator, false the same as agent")

@@ -12,7 +12,8 @@ import (
 )
 
 func (a *app) clusterMeshCommand() *cobra.Command {
-	return a.group("clustermesh", "Show other clusters", "Show the other clusters that this node follows.", a.clusterMeshStatusCommand())
+	return a.group("clustermesh", "Show other clusters, connect clusters", "Show the other clusters that this node follows, connect clusters and undo it.",
+		a.clusterMeshStatusCommand(), a.clusterMeshConnectCommand(), a.clusterMeshDisconnectCommand())
 }
 
 func (a *app) clusterMeshStatusCommand() *cobra.Command {

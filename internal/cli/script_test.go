@@ -58,7 +58,7 @@ func TestScripts(t *testing.T) {
 					Stdout:   ts.Stdout(),
 					Stderr:   ts.Stderr(),
 					Getenv:   ts.Getenv,
-					Terminal: st.terminal,
+					Terminal: st.terminal, Sandboxes: noSandboxes{},
 					OpenKVStore: func(context.Context, string, map[string]string) (kvstore.Backend, error) {
 						return st.store.Client(), nil
 					},
@@ -105,3 +105,10 @@ func TestScripts(t *testing.T) {
 		},
 	})
 }
+
+// noSandboxes is a machine without sandboxes.
+type noSandboxes struct{}
+
+func (noSandboxes) Kubeconfig(string) (path string, running bool, err error) { return "", false, nil }
+func (noSandboxes) Link(string, string) error                                { return nil }
+func (noSandboxes) Unlink(string, string) error                              { return nil }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -37,14 +36,7 @@ or with the service account of the pod that it runs in.`,
 	c.Flags().StringVar(&kubeContext, "context", "", "`name` of the context in it; the current one by default")
 	out := addOutput(c)
 	c.RunE = func(cmd *cobra.Command, args []string) error {
-		files := filepath.SplitList(a.cfg.Getenv("KUBECONFIG"))
-		switch home := a.cfg.Getenv("HOME"); {
-		case kubeconfig != "":
-			files = []string{kubeconfig}
-		case len(files) == 0 && home != "":
-			files = []string{filepath.Join(home, ".kube", "config")}
-		}
-		client, err := usage.Connect(files, kubeContext)
+		client, err := usage.Connect(a.kubeconfigs(kubeconfig), kubeContext)
 		if err != nil {
 			return &codedError{ExitUnreachable, err}
 		}

@@ -69,7 +69,9 @@ type Identities interface {
 // Nodes takes nodes of other clusters.
 type Nodes interface {
 	Learn(ctx context.Context, n node.Node) error
+	// Forget is told of a node whose key is gone, which may come back soon; Dismiss of one whose cluster is not followed any more.
 	Forget(ctx context.Context, k node.Key) error
+	Dismiss(ctx context.Context, k node.Key) error
 }
 
 // Addresses takes addresses of other clusters' pods, as claims of source [ipcache.ClusterMesh] that the cluster owns.

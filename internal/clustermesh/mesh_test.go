@@ -67,6 +67,8 @@ func (s *tables) Forget(_ context.Context, k node.Key) error {
 	return nil
 }
 
+func (s *tables) Dismiss(ctx context.Context, k node.Key) error { return s.Forget(ctx, k) }
+
 func (s *tables) Upsert(p netip.Prefix, c ipcache.Claim) (uint64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

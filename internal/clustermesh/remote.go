@@ -90,7 +90,7 @@ func (r *remote) drain(ctx context.Context) {
 		r.m.p.Sinks.Services.DeleteShared(r.name, n)
 	}
 	for name := range r.believed {
-		if err := r.m.p.Sinks.Nodes.Forget(ctx, node.Key{Cluster: r.name, Name: name}); err != nil {
+		if err := r.m.p.Sinks.Nodes.Dismiss(ctx, node.Key{Cluster: r.name, Name: name}); err != nil {
 			return // the agent ends
 		}
 	}

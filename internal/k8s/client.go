@@ -188,6 +188,9 @@ func (c *Client) custom(rc *rest.Config, gv schema.GroupVersion, add func(*runti
 // Host is the server's address, for messages.
 func (c *Client) Host() string { return c.config.Host }
 
+// RESTConfig returns a copy of what the client was made from, for what needs a connection of its own.
+func (c *Client) RESTConfig() *rest.Config { return rest.CopyConfig(c.config) }
+
 // Version asks the server for its version, which shows that it answers.
 func (c *Client) Version(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)

@@ -335,6 +335,15 @@ func (s *Nodes) Learn(ctx context.Context, n Node) error {
 // Forget tells that a node is gone, as Learn does. It stays for Config.DeleteDelay, as one whose key went.
 func (s *Nodes) Forget(ctx context.Context, k Key) error { return s.tell(ctx, func() { s.forget(k) }) }
 
+// Dismiss tells that a node is gone for good, as Forget does: somebody has said so, and it goes at once. A node that is dismissed before it is learned is no fault.
+func (s *Nodes) Dismiss(ctx context.Context, k Key) error {
+	return s.tell(ctx, func() {
+		if _, known := s.table.Get(k); known && k != s.cfg.Self {
+			s.remove(k, "its cluster is not followed any more")
+		}
+	})
+}
+
 func (s *Nodes) tell(ctx context.Context, what func()) error {
 	select {
 	case s.told <- what:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -159,6 +160,33 @@ func TestWatch(t *testing.T) {
 		f.mem.Compact()
 		time.Sleep(time.Minute)
 		f.wantNodes("b2 before")
+	})
+}
+
+// A node of a cluster that is not followed any more goes at once, whether its key went before or not, and no other one does.
+func TestDismiss(t *testing.T) {
+	running(t, func(t *testing.T, f *fixture) {
+		if err := f.nodes.WaitSynced(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for i, name := range []string{"x", "y"} {
+			n := peer(name, fmt.Sprintf("192.0.2.%d", 101+i), fmt.Sprintf("10.1.%d.0/24", i))
+			n.Cluster, n.ClusterID = "other", 2
+			if err := f.nodes.Learn(t.Context(), n); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f.wantNodes("before x y")
+		if err := f.nodes.Forget(t.Context(), Key{"other", "x"}); err != nil {
+			t.Fatal(err)
+		}
+		f.wantNodes("before x y")
+		for _, k := range []Key{{"other", "x"}, {"other", "y"}, {"other", "unknown"}, {"c", "self"}} {
+			if err := f.nodes.Dismiss(t.Context(), k); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f.wantNodes("before")
 	})
 }
 

@@ -18,6 +18,8 @@ type Control struct {
 	Labels          []string
 	LabelPrefixFile string
 	Fixed           map[string]string
+	// WellKnown gives certain system pods identities that every cluster has.
+	WellKnown bool
 	// Budget is how many identities may exist that only pods without a node need; below 0 for any.
 	Budget int
 
@@ -29,7 +31,7 @@ type Control struct {
 
 // ControlDefaults returns the configuration of an operator that is told nothing.
 func ControlDefaults() Control {
-	return Control{Fixed: map[string]string{}, Budget: 1000, Resync: 10 * time.Minute, MaxBackoff: time.Minute, Workers: 8}
+	return Control{Fixed: map[string]string{}, WellKnown: true, Budget: 1000, Resync: 10 * time.Minute, MaxBackoff: time.Minute, Workers: 8}
 }
 
 // Flags binds the configuration to command-line flags; the current values are the defaults shown.
@@ -37,6 +39,7 @@ func (c *Control) Flags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&c.Labels, "labels", c.Labels, "label prefixes that make or (with !) do not make an identity, added to the default list; as for the agents")
 	fs.StringVar(&c.LabelPrefixFile, "label-prefix-file", c.LabelPrefixFile, "JSON file of label prefixes that replaces the default list; as for the agents")
 	fs.StringToStringVar(&c.Fixed, "fixed-identity-mapping", c.Fixed, "identities 128 to 255 by name, such as 128=kv-store; as for the agents")
+	fs.BoolVar(&c.WellKnown, identity.WellKnownFlag, c.WellKnown, "certain system pods, such as CoreDNS, have identities of fixed numbers; as for the agents")
 	fs.IntVar(&c.Budget, "identity-unscheduled-budget", c.Budget,
 		"how many identities may exist that only pods without a node need, if the operator makes identities; -1 for any number")
 }
@@ -82,7 +85,9 @@ func (c *Control) Rules(cluster string, first, last identity.ID) (*Rules, error)
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	return &Rules{
-		Cluster: cluster, Filter: filter, Fixed: fixed, WellKnown: identity.WellKnownIdentities(cluster, wellKnownNamespace), First: first, Last: last,
-	}, nil
+	r := &Rules{Cluster: cluster, Filter: filter, Fixed: fixed, First: first, Last: last}
+	if c.WellKnown {
+		r.WellKnown = identity.WellKnownIdentities(cluster, wellKnownNamespace)
+	}
+	return r, nil
 }

@@ -99,7 +99,7 @@ func adaptManifest(data []byte, st *state) ([]byte, error) {
 				config[k] = v
 			}
 			if st.meshed() {
-				config["clustermesh-config"] = "/var/lib/cilium/clustermesh"
+				config["clustermesh-config"], config["enable-well-known-identities"] = "/var/lib/cilium/clustermesh", "false" // as the chart does
 			}
 		case "DaemonSet", "Deployment":
 			spec, ok := at(object, "spec", "template", "spec").(map[string]any)

@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/hawser-net/hawser/internal/k8s/connect"
 )
 
 // A cluster with a number has a second etcd, of which other clusters read what this one has. It is on the control plane's address, asks for certificates of
@@ -20,9 +22,8 @@ const (
 	meshWriter = "operator"
 	meshReader = "remote"
 
-	meshStoreSecret  = "hawser-mesh-store"
-	meshAccessSecret = "clustermesh-remote-access"
-	meshStorePath    = "/var/lib/cilium/mesh-store" // where the operator finds it
+	meshStoreSecret = "hawser-mesh-store"
+	meshStorePath   = "/var/lib/cilium/mesh-store" // where the operator finds it
 )
 
 // meshed says whether the cluster can be connected with others.
@@ -88,8 +89,8 @@ func (c *Cluster) deployMeshSecrets(ctx context.Context, st *state) error {
 	config := fmt.Sprintf("endpoints: [%s]\ntrusted-ca-file: %[2]s/ca.crt\ncert-file: %[2]s/tls.crt\nkey-file: %[2]s/tls.key\n", st.plan().meshURL(), meshStorePath)
 	var docs []string
 	for name, data := range map[string]map[string]string{
-		meshStoreSecret:  {"config.yaml": config, "ca.crt": files["ca.crt"], "tls.crt": files[meshWriter+".crt"], "tls.key": files[meshWriter+".key"]},
-		meshAccessSecret: {"endpoints": st.plan().meshURL(), "ca.crt": files["ca.crt"], "tls.crt": files[meshReader+".crt"], "tls.key": files[meshReader+".key"]},
+		meshStoreSecret:      {"config.yaml": config, "ca.crt": files["ca.crt"], "tls.crt": files[meshWriter+".crt"], "tls.key": files[meshWriter+".key"]},
+		connect.AccessSecret: {"endpoints": st.plan().meshURL(), "ca.crt": files["ca.crt"], "tls.crt": files[meshReader+".crt"], "tls.key": files[meshReader+".key"]},
 	} {
 		doc, err := json.Marshal(map[string]any{
 			"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{"name": name, "namespace": "kube-system"}, "stringData": data,

@@ -154,6 +154,10 @@ func (c *Cluster) chartFlags() string {
 	if !c.cfg.KubeProxy {
 		fmt.Fprintf(&b, " --set kubeProxyReplacement=true --set k8s.serviceHost=%s --set k8s.servicePort=%d", plan(c.cfg.ID).master().IPv4, apiPort)
 	}
+	if id := c.cfg.ID; id != 0 {
+		fmt.Fprintf(&b, " --set cluster.name=%s --set cluster.id=%d --set clustermesh.store.type=etcd --set clustermesh.store.secretName=%s"+
+			" --set-string 'clustermesh.store.options.etcd\\.config=%s/config.yaml'", c.cfg.Name, id, meshStoreSecret, meshStorePath)
+	}
 	return b.String()
 }
 
@@ -175,6 +179,9 @@ func (c *Cluster) PrintNext(w io.Writer) {
   hawser sandbox node kill%[1]s n2                               a power cut, and
   hawser sandbox node start%[1]s n2                              its end
 `, name, image.AgnhostName)
+	}
+	if c.cfg.ID != 0 {
+		fmt.Fprintf(w, "  hawser clustermesh connect %s OTHER      connect it with a cluster that has another --cluster-id\n", c.cfg.Name)
 	}
 	fmt.Fprintf(w, "  hawser sandbox status%[1]s\n  hawser sandbox down%[1]s\n", name)
 }
