@@ -2,6 +2,7 @@ package kube
 
 import (
 	"net/netip"
+	"path/filepath"
 
 	"github.com/hawser-net/hawser/internal/sandbox/machine"
 )
@@ -33,6 +34,8 @@ type NodeInfo struct {
 	Dir string
 	// Netns is the path that keeps the node's network namespace.
 	Netns string
+	// Cgroup is the directory of the node's cgroup of version 2, with everything that runs on it; empty if the machine has none of that version.
+	Cgroup string
 	// Init is the node's first process.
 	Init machine.Process
 }
@@ -51,9 +54,18 @@ func Inspect(name string) (*Info, error) {
 		World: c.netns(worldName), ControlPlane: c.netns(masterName),
 		WorldIPv4: st.plan().world().IPv4, WorldIPv6: st.plan().world().IPv6,
 	}
+	groups, err := findCgroups()
+	if err != nil {
+		return nil, err
+	}
 	for _, n := range st.Nodes {
+		cgroup := ""
+		if groups.unified != "" {
+			cgroup = filepath.Join(groups.unified, nodeCgroup(st.Name, n.Name))
+		}
 		info.Nodes = append(info.Nodes, NodeInfo{
-			Name: n.Name, IPv4: n.IPv4, IPv6: n.IPv6, Pods4: n.Pods4, Pods6: n.Pods6, Dir: c.nodeDir(n.Name), Netns: c.netns(n.Name), Init: n.Init,
+			Name: n.Name, IPv4: n.IPv4, IPv6: n.IPv6, Pods4: n.Pods4, Pods6: n.Pods6, Dir: c.nodeDir(n.Name), Netns: c.netns(n.Name), Cgroup: cgroup,
+			Init: n.Init,
 		})
 	}
 	return info, nil
