@@ -10,6 +10,7 @@ CLUSTER_FLAGS ?=
 E2E_FLAGS     ?=
 BAD_DAYS      ?=
 ORACLE        ?=
+MESH          ?=
 PACKAGES ?= ./...
 FUZZTIME ?= 3s
 BENCH    ?=
@@ -20,7 +21,7 @@ BINARIES := hawser hawser-agent hawser-cni hawser-operator
 export HAWSER_CONSUL := $(CURDIR)/bin/consul
 VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
-.PHONY: help sandbox sandbox-down cluster cluster-down cluster-status chart-test build kube-apiserver kube-programs test test-long fuzz e2e e2e-smoke e2e-conformance bad-days oracle bench scale verify lint fmt generate clean
+.PHONY: help sandbox sandbox-down cluster cluster-down cluster-status chart-test build kube-apiserver kube-programs test test-long fuzz e2e e2e-smoke e2e-conformance bad-days oracle mesh bench scale verify lint fmt generate clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -91,6 +92,9 @@ bad-days: build ## kill, restart and remove what a cluster is made of, under tra
 
 oracle: build ## random policies on a cluster against the oracle, 10 min; ORACLE='-for 1h' or '-seed N -rounds 1' (root)
 	@go build -o bin/oracle ./test/cluster/oracle && bin/oracle $(ORACLE)
+
+mesh: build ## connect two clusters of their own, and see whether pods reach each other by policy, 4 min; MESH='-keep' (root)
+	@go build -o bin/meshtest ./test/cluster/mesh && bin/meshtest $(MESH)
 
 bin/helm: test/helm/go.mod
 	@hack/need.sh go

@@ -18,10 +18,19 @@ func Token() uint32 { return rand.Uint32() }
 // Ask sends one message by "tcp" or "udp" and waits for the answer of the server with this number; a datagram is sent again until then. Without an answer
 // it returns os.ErrDeadlineExceeded.
 func Ask(from *lab.Namespace, network string, to netip.AddrPort, server uint32, timeout time.Duration) error {
+	who, err := Who(from, network, to, timeout)
+	if err == nil && who != server {
+		err = fmt.Errorf("server %d answers, not %d", who, server)
+	}
+	return err
+}
+
+// Who is Ask of any server. It returns the number of the one that answered.
+func Who(from *lab.Namespace, network string, to netip.AddrPort, timeout time.Duration) (server uint32, err error) {
 	deadline := time.Now().Add(timeout)
 	conn, err := from.Dial(network, to, timeout)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer lab.Reset(conn)
 	// Flow 0 is nobody's.
@@ -29,7 +38,7 @@ func Ask(from *lab.Namespace, network string, to netip.AddrPort, server uint32, 
 	buf := make([]byte, 256)
 	for wait := 100 * time.Millisecond; ; wait *= 2 {
 		if _, err := conn.Write(m.bytes()); err != nil {
-			return err
+			return 0, err
 		}
 		until := deadline
 		if network == "udp" && time.Now().Add(wait).Before(deadline) {
@@ -40,16 +49,13 @@ func Ask(from *lab.Namespace, network string, to netip.AddrPort, server uint32, 
 		switch {
 		case err == nil && n == answerLn:
 			if got, ok := parse(buf[:n]); !ok || got != m {
-				return errors.New("the answer is not to this question")
+				return 0, errors.New("the answer is not to this question")
 			}
-			if who := binary.BigEndian.Uint32(buf[messageLn:]); who != server {
-				return fmt.Errorf("server %d answers, not %d", who, server)
-			}
-			return nil
+			return binary.BigEndian.Uint32(buf[messageLn:]), nil
 		case err == nil:
-			return fmt.Errorf("an answer of %d bytes", n)
+			return 0, fmt.Errorf("an answer of %d bytes", n)
 		case !errors.Is(err, os.ErrDeadlineExceeded), !time.Now().Before(deadline):
-			return err
+			return 0, err
 		}
 	}
 }
