@@ -1,0 +1,41 @@
+package policy
+
+import (
+	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/labels"
+)
+
+// LabelKeys returns the keys of the labels that decide what the rules mean for whom: those of their selectors of subjects and of peers, whatever the operator,
+// for the absence of a label selects too. Labels with other keys can be left out of identities without a change of any verdict, but those that always count
+// (labels.Label.Always). Selectors of addresses and entities need none.
+//
+// A named port of egress is looked up among all ports of the peer's identity. Endpoints that share an identity for want of labels would share their ports
+// too, so that such a rule needs all keys.
+func LabelKeys(rules []*Rule) labels.Keys {
+	var keys []string
+	add := func(s *Selector) {
+		for i := range s.reqs {
+			if !labels.New(s.reqs[i].source, s.reqs[i].key, "").Always() {
+				keys = append(keys, s.reqs[i].key)
+			}
+		}
+	}
+	for _, r := range rules {
+		add(r.Subject)
+		for i := range r.Clauses {
+			c := &r.Clauses[i]
+			for _, s := range c.Peers {
+				add(s)
+			}
+			for _, p := range c.Ports {
+				if p.Name != "" && c.Direction == Egress {
+					return labels.AllKeys()
+				}
+			}
+		}
+	}
+	return labels.KeysOf(keys...)
+}
+
+// Knows reports whether the labels of an identity are known, so that selectors of peers select it.
+func (e *Engine) Knows(id identity.ID) bool { return e.peers[id] != nil }
