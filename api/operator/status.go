@@ -16,6 +16,8 @@ type Status struct {
 	Leader *Leader `json:"leader,omitempty"`
 	// Identities are those of this cluster as Kubernetes objects; nil while this operator does not lead, or keeps no such.
 	Identities *Identities `json:"identities,omitempty"`
+	// IdentityLabels tells which labels make identities; nil if all do, or this operator does not lead.
+	IdentityLabels *IdentityLabels `json:"identityLabels,omitempty"`
 	// Endpoints and Slices are counted by the leader.
 	Endpoints *Endpoints `json:"endpoints,omitempty"`
 	Slices    *Slices    `json:"slices,omitempty"`
@@ -44,6 +46,22 @@ type Identities struct {
 	Duplicates int `json:"duplicates"`
 	// Capacity is how many numbers this cluster has.
 	Capacity int `json:"capacity"`
+}
+
+// IdentityLabels tells which labels make identities where only those do that policies select.
+type IdentityLabels struct {
+	// Generation counts the changes.
+	Generation uint64 `json:"generation"`
+	// Keys are those of the labels that make identities; All says that every label does. Settled and AllSettled are those by which policies may be judged.
+	Keys       []string `json:"keys"`
+	All        bool     `json:"all"`
+	Settled    []string `json:"settled"`
+	AllSettled bool     `json:"allSettled"`
+	// Identities is how many pods need now, WithAllLabels how many they would if all labels counted.
+	Identities    int `json:"identities"`
+	WithAllLabels int `json:"withAllLabels"`
+	// WaitingFor is what the next change waits for.
+	WaitingFor []string `json:"waitingFor,omitempty"`
 }
 
 // Endpoints counts CiliumEndpoints.

@@ -120,6 +120,20 @@ func (a *app) writeOperator(w io.Writer, st *operator.Status) error {
 			f.add("Duplicates", cell{fmt.Sprintf("%d identities have the labels of another one", i.Duplicates), warn})
 		}
 	}
+	if l := st.IdentityLabels; l != nil {
+		keys, style := "all", plain
+		if !l.All {
+			keys = strings.Join(l.Keys, ", ")
+			if keys == "" {
+				keys = "none"
+			}
+			keys += fmt.Sprintf("; %d identities instead of %d", l.Identities, l.WithAllLabels)
+		}
+		if len(l.WaitingFor) > 0 {
+			keys, style = keys+"; a change waits for "+strings.Join(l.WaitingFor, ", "), warn
+		}
+		f.add("Labels", cell{keys, style})
+	}
 	if e := st.Endpoints; e != nil {
 		f.add("Endpoints", fmt.Sprintf("%d, %d of them without an identity", e.Total, e.WithoutIdentity))
 	}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
+	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -100,6 +102,9 @@ type Handler[T Object] struct {
 	// is told in no order; what comes between lists is told in the order of the objects' resource versions. revision is the list's.
 	Listing func()
 	Listed  func(revision string)
+	// Reached, if not nil, is told the resource version of each object, gone ones included, and of each list, after everything of it was told: what has been
+	// written up to it is known.
+	Reached func(version string)
 }
 
 // followBackoff is the wait between attempts: short at first, because a server that restarts is back in seconds, and then random, because all nodes wait.
@@ -142,6 +147,7 @@ type follower[T Object] struct {
 	log     *slog.Logger
 	known   map[Key]revision
 	synced  bool
+	listing bool
 
 	// Of the goroutine that lists and watches:
 	failing bool
@@ -216,6 +222,7 @@ func (f *follower[T]) Update(o any) error {
 	if !ok {
 		return fmt.Errorf("expected %s, got %T", reflect.TypeFor[T](), o)
 	}
+	defer f.reached(obj.GetResourceVersion())
 	key, now := KeyOf(obj), revision{obj.GetUID(), obj.GetResourceVersion()}
 	old, known := f.known[key]
 	if known && old == now {
@@ -236,7 +243,15 @@ func (f *follower[T]) Delete(o any) error {
 		return fmt.Errorf("expected %s, got %T", reflect.TypeFor[T](), o)
 	}
 	f.remove(KeyOf(obj))
+	f.reached(obj.GetResourceVersion())
 	return nil
+}
+
+// reached is called in order, but for what comes in a list, which says nothing until it is complete.
+func (f *follower[T]) reached(version string) {
+	if f.handler.Reached != nil && !f.listing {
+		f.handler.Reached(version)
+	}
 }
 
 func (f *follower[T]) remove(key Key) {
@@ -251,6 +266,7 @@ func (f *follower[T]) Replace(list []any, revision string) error {
 	if f.handler.Listing != nil {
 		f.handler.Listing()
 	}
+	f.listing = true
 	present := make(map[Key]bool, len(list))
 	for _, o := range list {
 		if obj, ok := o.(metav1.Object); ok {
@@ -266,12 +282,14 @@ func (f *follower[T]) Replace(list []any, revision string) error {
 	for _, o := range list {
 		errs = append(errs, f.Update(o))
 	}
+	f.listing = false
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
 	if f.handler.Listed != nil {
 		f.handler.Listed(revision)
 	}
+	f.reached(revision)
 	if !f.synced {
 		f.synced = true
 		if f.handler.Synced != nil {
@@ -279,6 +297,21 @@ func (f *follower[T]) Replace(list []any, revision string) error {
 		}
 	}
 	return nil
+}
+
+// Advance raises a mark to a resource version that Handler.Reached was told, if that is a number and higher. Numbers are what API servers use and promise to
+// compare.
+func Advance(mark *atomic.Uint64, version string) {
+	n, err := strconv.ParseUint(version, 10, 64)
+	if err != nil {
+		return
+	}
+	for {
+		old := mark.Load()
+		if n <= old || mark.CompareAndSwap(old, n) {
+			return
+		}
+	}
 }
 
 // Resync implements cache.ReflectorStore; nothing is resynchronised.

@@ -43,7 +43,7 @@ type Filter struct {
 	rules []filterRule
 	// whitelist: somebody named labels to include, so that what is not named is left out.
 	whitelist bool
-	// keys are those that count at all; see Narrow.
+	// keys are those that count for Split; see Narrow.
 	keys Keys
 }
 
@@ -172,12 +172,9 @@ func (r *filterRule) matchLen(l Label) int {
 }
 
 // Identity reports whether the label is part of an identity: its longest including match is longer
-// than its shortest excluding one, or nothing excludes it and no list of inclusions was given. Of a
-// filter that was narrowed its key must be one of the chosen too.
+// than its shortest excluding one, or nothing excludes it and no list of inclusions was given. Whether its
+// key was chosen (Narrow) does not matter here.
 func (f *Filter) Identity(l Label) bool {
-	if !f.keys.Has(l.Key) && !l.Always() {
-		return false // before the expressions, which cost more
-	}
 	included, ignored := 0, 0
 	for i := range f.rules {
 		n := f.rules[i].matchLen(l)
@@ -203,6 +200,9 @@ func (f *Filter) Split(s Set) (identity, info Set) {
 		} else {
 			info = append(info, l)
 		}
+	}
+	if some := f.keys.Project(identity); len(some) < len(identity) {
+		return some, s.Without(func(l Label) bool { return some.Has(l.Source, l.Key) })
 	}
 	return identity, info
 }

@@ -117,7 +117,19 @@ func (l Label) Always() bool {
 	return l.Source == SourceReserved || l.Source == SourceGenerated || l.Key == KeyNamespace || l.Key == KeyFixedIdentity || strings.HasPrefix(l.Key, prefixPolicy)
 }
 
-// Narrow returns a filter that takes of the labels that f takes only those with one of the keys, and those that count always.
+// Project returns the labels of a set that have one of the keys, and those that count always. If that is none, it is all of them: to have no label at all means
+// something of its own.
+func (k Keys) Project(s Set) Set {
+	if k.all {
+		return s
+	}
+	if some := s.Without(func(l Label) bool { return !k.Has(l.Key) && !l.Always() }); len(some) > 0 {
+		return some
+	}
+	return s
+}
+
+// Narrow returns a filter whose Split takes of the labels that f takes only those that Keys.Project leaves.
 func (f *Filter) Narrow(keys Keys) *Filter {
 	n := *f
 	n.keys = keys

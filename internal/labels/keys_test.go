@@ -98,6 +98,10 @@ func TestNarrow(t *testing.T) {
 			t.Errorf("%s: labels were lost: %s and %s of %s", c.name, identity, info, set)
 		}
 	}
+	bare := NewSet(New(SourceK8s, "app", "web"))
+	if got, _ := DefaultFilter().Narrow(Keys{}).Split(bare); !got.Equal(bare) {
+		t.Errorf("nothing is left of %s: %s", bare, got)
+	}
 	all, _ := DefaultFilter().Split(set)
 	if got, _ := DefaultFilter().Narrow(KeysOf("app")).Narrow(AllKeys()).Split(set); !got.Equal(all) {
 		t.Errorf("all keys: %s, want %s", got, all)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/hawser-net/hawser/internal/confdir"
 	"github.com/hawser-net/hawser/internal/identity"
+	k8skeys "github.com/hawser-net/hawser/internal/k8s/relevance"
 	"github.com/hawser-net/hawser/internal/operator/clusterpool"
 	"github.com/hawser-net/hawser/internal/operator/election"
 	"github.com/hawser-net/hawser/internal/operator/endpoints"
@@ -21,6 +22,7 @@ import (
 	"github.com/hawser-net/hawser/internal/operator/kube"
 	"github.com/hawser-net/hawser/internal/operator/mesh"
 	"github.com/hawser-net/hawser/internal/operator/nodes"
+	"github.com/hawser-net/hawser/internal/operator/relevance"
 	"github.com/hawser-net/hawser/pkg/kvstore/dial"
 )
 
@@ -83,6 +85,8 @@ type Config struct {
 	ManagementMode, ManageCID string
 	// Identities counts if the operator makes identities.
 	Identities identities.Control
+	// Relevance says which labels make identities, if the operator makes them.
+	Relevance relevance.Config
 	// HeartbeatTimeout is how long an identity must be unused before it is marked, where identities are Kubernetes objects.
 	HeartbeatTimeout time.Duration
 	// GCInterval is the time from the start of one round of identity collection to that of the next; 0 switches it off.
@@ -116,7 +120,7 @@ func Defaults() Config {
 		Kube:  kube.Defaults(), Election: election.Defaults(),
 		IPAM: ipamClusterPool, Pool: clusterpool.Defaults(), Nodes: nodes.Defaults(), Endpoints: endpoints.Defaults(), Slices: endpointslices.Defaults(),
 		Mesh: mesh.Defaults(), ValidatePolicies: true, Groups: groups.Defaults(),
-		AllocationMode: modeKVStore, HeartbeatTimeout: 30 * time.Minute, Identities: identities.ControlDefaults(), CompareInterval: time.Minute,
+		AllocationMode: modeKVStore, HeartbeatTimeout: 30 * time.Minute, Identities: identities.ControlDefaults(), Relevance: relevance.Defaults(), CompareInterval: time.Minute,
 		GCInterval: 15 * time.Minute, GCRateInterval: time.Minute, GCRateLimit: 2500,
 		HeartbeatInterval: time.Minute, LockGCInterval: 25 * time.Second, ClusterConfigInterval: 5 * time.Minute,
 		APIAddr: "localhost:9234", PrometheusAddr: ":9963", PprofAddr: "localhost", PprofPort: 6061,
@@ -138,6 +142,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.ManageCID, identity.ManageCIDFlag, c.ManageCID, "true is the same as --identity-management-mode=operator, false the same as agent")
 	fs.Lookup(identity.ManageCIDFlag).NoOptDefVal = "true"
 	c.Identities.Flags(fs)
+	c.Relevance.Flags(fs)
 	fs.DurationVar(&c.HeartbeatTimeout, "identity-heartbeat-timeout", c.HeartbeatTimeout,
 		"how long an identity that is a Kubernetes object must be unused before it is marked for deletion")
 	fs.DurationVar(&c.GCInterval, "identity-gc-interval", c.GCInterval, "how often unused identities are looked for; 0 for never")
@@ -202,6 +207,7 @@ func (c *Config) Validate() error {
 	} else if m.Operator() && c.AllocationMode != modeCRD {
 		bad("--%s: %s needs --identity-allocation-mode=%s", identity.ManagementFlag, m, modeCRD)
 	}
+	errs = append(errs, c.validateRelevance())
 	if c.Kubernetes {
 		errs = append(errs, c.validateKubernetes())
 	}
@@ -253,6 +259,30 @@ func (c *Config) mesh() mesh.Config {
 	m := c.Mesh
 	m.ClusterName, m.ClusterID, m.Objects = c.ClusterName, c.ClusterID, c.AllocationMode == modeCRD
 	return m
+}
+
+// validateRelevance checks what must be so if identities are made by some labels only.
+func (c *Config) validateRelevance() error {
+	errs := []error{c.Relevance.Validate()}
+	if !c.Relevance.Narrow() {
+		return errors.Join(errs...)
+	}
+	bad := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("--"+k8skeys.Flag+"="+k8skeys.PolicyLabels+" "+format, args...))
+	}
+	if c.AllocationMode != modeCRD {
+		bad("needs --identity-allocation-mode=%s: who reads identities from a key-value store does not hear by which labels they are made", modeCRD)
+	}
+	if m, err := c.Management(); err == nil && !m.Operator() {
+		bad("needs --%s=%s or %s: one has to say for all which labels count", identity.ManagementFlag, identity.ManagedByOperator, identity.ManagedByBoth)
+	}
+	if c.Store.Kind != "" {
+		bad("cannot be used with --kvstore: policies of other clusters, which read identities there, may select other labels")
+	}
+	if c.Slices.Slim() || !c.Endpoints.Kept() {
+		bad("needs CiliumEndpoints, by which agents say which identity a pod has (no --ces-controller-mode=%s, no --disable-endpoint-crd)", endpointslices.ModeSlim)
+	}
+	return errors.Join(errs...)
 }
 
 // validateKubernetes checks the options that only count with Kubernetes.

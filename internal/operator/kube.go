@@ -22,6 +22,7 @@ import (
 	"github.com/hawser-net/hawser/internal/operator/mesh"
 	"github.com/hawser-net/hawser/internal/operator/nodes"
 	"github.com/hawser-net/hawser/internal/operator/policies"
+	"github.com/hawser-net/hawser/internal/operator/relevance"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
@@ -102,6 +103,7 @@ func (o *Operator) lead(ctx context.Context, c *kubeSide) error {
 	var view client.Reader = m.GetCache()
 	o.cache.Store(&view)
 	defer o.cache.Store(nil)
+	defer o.keys.Store(nil)
 	if err := m.Start(ctx); err != nil {
 		return fmt.Errorf("controllers: %w", err)
 	}
@@ -194,9 +196,17 @@ func (o *Operator) addIdentities(m manager.Manager) error {
 		if err != nil {
 			return err
 		}
-		if gc.Pods, err = identities.Setup(m, o.cfg.Identities, rules, o.metrics.registry, o.log.With("part", "identities")); err != nil {
+		// Before it makes anything, it hears by which labels.
+		keys := relevance.New(o.cfg.Relevance, o.cfg.Kube.InNamespace(), o.log.With("part", "identity-labels"))
+		control := o.cfg.Identities
+		control.Await = keys.Await
+		if gc.Pods, err = identities.Setup(m, control, rules, o.metrics.registry, o.log.With("part", "identities")); err != nil {
 			return err
 		}
+		if err := keys.Setup(m, gc.Pods, o.metrics.registry); err != nil {
+			return err
+		}
+		o.keys.Store(keys)
 	}
 	return identities.SetupGC(m, gc, func(s identities.Stats, took time.Duration, err error) {
 		o.metrics.collected(ofCRD, s.Alive, s.Deleted, took, err)

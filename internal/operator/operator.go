@@ -17,6 +17,7 @@ import (
 	api "github.com/hawser-net/hawser/api/operator"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/operator/election"
+	"github.com/hawser-net/hawser/internal/operator/relevance"
 	"github.com/hawser-net/hawser/pkg/allocator"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 	"github.com/hawser-net/hawser/pkg/kvstore/dial"
@@ -35,6 +36,8 @@ type Operator struct {
 	problems *problems
 	// cache is the leader's view of the cluster, nil while this operator does not lead.
 	cache atomic.Pointer[client.Reader]
+	// keys says which labels make identities, nil while this operator does not lead or does not make them.
+	keys atomic.Pointer[relevance.Controller]
 }
 
 // New checks the configuration. A nil logger means no log.

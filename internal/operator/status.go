@@ -42,6 +42,9 @@ func (o *Operator) serveStatus(store kvstore.Backend, c *kubeSide) http.HandlerF
 				}
 			}
 		}
+		if keys := o.keys.Load(); keys != nil && c != nil && c.election.Leading() {
+			st.IdentityLabels = keys.Status()
+		}
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(st) // the client has gone
 	}

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -47,6 +48,8 @@ type Endpoints struct {
 	alpha  rest.Interface // cilium.io/v2alpha1
 	book   *book
 	synced chan struct{}
+	// reached is up to where the objects were heard that tell of other nodes' pods.
+	reached atomic.Uint64
 
 	mu    sync.Mutex
 	want  map[k8s.Key]Local
@@ -135,6 +138,12 @@ func (e *Endpoints) WaitSynced(ctx context.Context) error {
 	}
 }
 
+// Reached returns up to which resource version the cache was told of other nodes' pods, of CiliumEndpointSlices if these are followed, else of
+// CiliumEndpoints; 0 for none.
+func (e *Endpoints) Reached() uint64 { return e.reached.Load() }
+
+func (e *Endpoints) advance(version string) { k8s.Advance(&e.reached, version) }
+
 // Run follows the objects and writes this node's until ctx ends, and returns nil then. It is called once, when Set was called for the endpoints of before
 // the agent's start: objects of this node that nobody wants are deleted.
 func (e *Endpoints) Run(ctx context.Context) error {
@@ -214,7 +223,7 @@ func (e *Endpoints) own(n *v2.EndpointNetworking) bool {
 func (e *Endpoints) objects(synced func()) k8s.Handler[*v2.CiliumEndpoint] {
 	h := k8s.Handler[*v2.CiliumEndpoint]{Upsert: e.heard, Delete: e.gone, Synced: synced}
 	if !e.cfg.Slices {
-		h.Listing, h.Listed = e.book.beginList, func(string) { e.book.endList() }
+		h.Listing, h.Listed, h.Reached = e.book.beginList, func(string) { e.book.endList() }, e.advance
 	}
 	return h
 }
@@ -310,6 +319,6 @@ func (e *Endpoints) slices(synced func()) k8s.Handler[*v2alpha1.CiliumEndpointSl
 			}
 			delete(members, key.Name)
 		},
-		Synced: synced, Listing: e.book.beginList, Listed: func(string) { e.book.endList() },
+		Synced: synced, Listing: e.book.beginList, Listed: func(string) { e.book.endList() }, Reached: e.advance,
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/k8s"
@@ -27,6 +28,8 @@ type index struct {
 	mu     sync.RWMutex
 	byID   map[allocator.ID]entry
 	byText map[string][]allocator.ID // nearly always one
+
+	reached atomic.Uint64 // see Backend.Reached
 }
 
 func newIndex() *index {
@@ -101,6 +104,22 @@ func (x *index) drop(id allocator.ID) {
 	}
 }
 
+// Reached returns up to which resource version the watch has told of identities, 0 for none.
+func (b *Backend) Reached() uint64 { return b.index.reached.Load() }
+
+// Live returns the numbers that stand for labels which can be read, in no order.
+func (b *Backend) Live() []allocator.ID {
+	b.index.mu.RLock()
+	defer b.index.mu.RUnlock()
+	out := make([]allocator.ID, 0, len(b.index.byID))
+	for id, e := range b.index.byID {
+		if e.text != "" && !e.resting {
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
 // ListAndWatch implements [allocator.Backend]. It is called once.
 func (b *Backend) ListAndWatch(ctx context.Context, handler allocator.CacheMutations) error {
 	listing := false
@@ -151,6 +170,7 @@ func (b *Backend) ListAndWatch(ctx context.Context, handler allocator.CacheMutat
 			}
 			handler.OnListDone(n)
 		},
+		Reached: func(version string) { k8s.Advance(&b.index.reached, version) },
 	})
 	if err != nil {
 		return err

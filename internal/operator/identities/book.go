@@ -40,6 +40,7 @@ type book struct {
 	made       map[identity.ID]types.UID           // objects that this process made
 
 	held map[identity.ID]struct{} // about to be collected
+	full map[uint64]int           // pods by the labels that they had if all counted; see target.full
 
 	unscheduled int                 // sets that count against the budget
 	waiting     map[string]struct{} // sets that the budget keeps waiting
@@ -60,6 +61,7 @@ type podEntry struct {
 	err error     // why not, if it should
 	// claim is the number that the pod's endpoint names for the very labels of the set; 0 if there is none.
 	claim identity.ID
+	full  uint64 // see target.full
 }
 
 // setEntry is a set of labels that pods or objects have.
@@ -98,7 +100,7 @@ func newBook(rules *Rules, budget int) *book {
 		rules: rules, budget: budget,
 		namespaces: map[string]namespaceEntry{}, pods: map[key]*podEntry{}, inside: map[string]map[key]*podEntry{}, sets: map[string]*setEntry{},
 		endpoints: map[key]endpointEntry{}, numbers: map[identity.ID]*numberEntry{}, slices: map[string]map[identity.ID]int{},
-		named: map[identity.ID]int{}, claimed: map[identity.ID]map[string]struct{}{}, made: map[identity.ID]types.UID{}, waiting: map[string]struct{}{}, held: map[identity.ID]struct{}{},
+		named: map[identity.ID]int{}, claimed: map[identity.ID]map[string]struct{}{}, made: map[identity.ID]types.UID{}, waiting: map[string]struct{}{}, held: map[identity.ID]struct{}{}, full: map[uint64]int{},
 		dirtySets: map[string]struct{}{}, dirtyEndpoints: map[key]struct{}{},
 	}
 }
@@ -194,6 +196,7 @@ func (b *book) place(k key, p *podEntry) {
 		p.err = err
 		return
 	}
+	b.countFull(p, t.full)
 	if p.set != nil && p.set.text == t.text { // another pod of the same name, perhaps
 		b.claim(k, p)
 		b.account(p.set)
@@ -201,6 +204,7 @@ func (b *book) place(k key, p *podEntry) {
 		return
 	}
 	b.leave(k, p)
+	b.countFull(p, t.full)
 	s := b.set(t.text)
 	s.target = t
 	p.set = s
@@ -266,8 +270,21 @@ func (b *book) touchClaims(id identity.ID) {
 	}
 }
 
+// countFull counts a pod under the labels that it had if all counted.
+func (b *book) countFull(p *podEntry, full uint64) {
+	if p.full != 0 {
+		if b.full[p.full]--; b.full[p.full] == 0 {
+			delete(b.full, p.full)
+		}
+	}
+	if p.full = full; full != 0 {
+		b.full[full]++
+	}
+}
+
 // leave takes a pod out of its set.
 func (b *book) leave(k key, p *podEntry) {
+	b.countFull(p, 0)
 	s := p.set
 	if s == nil {
 		return

@@ -1,6 +1,7 @@
 package identities
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -25,6 +26,8 @@ type Control struct {
 
 	// Resync is the time between two looks at everything, MaxBackoff the longest pause between two tries of what failed. Tests shorten them.
 	Resync, MaxBackoff time.Duration
+	// Await, if not nil, returns when it is known which labels count; nothing is made or collected before. It returns early if its context ends.
+	Await func(context.Context)
 	// Workers is how many identities, and how many endpoints, are written at a time.
 	Workers int
 }

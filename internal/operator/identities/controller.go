@@ -83,6 +83,9 @@ func (c *Controller) run(ctx context.Context, informers cache.Cache) error {
 	c.endpoints.init("endpoint", c.cfg.MaxBackoff)
 	defer c.sets.ShutDown()
 	defer c.endpoints.ShutDown()
+	if c.cfg.Await != nil {
+		c.cfg.Await(ctx)
+	}
 	if err := c.follow(ctx, informers); err != nil {
 		if ctx.Err() != nil {
 			return nil

@@ -2,6 +2,8 @@ package identities
 
 import (
 	"errors"
+	"hash/fnv"
+	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -19,6 +21,17 @@ type Rules struct {
 	WellKnown []identity.WellKnown
 	// First and Last bound the numbers of this cluster.
 	First, Last identity.ID
+
+	// keys, if not nil, are those of the labels that count; see Controller.SetKeys.
+	keys atomic.Pointer[labels.Keys]
+}
+
+// relevant returns the keys of the labels that count.
+func (r *Rules) relevant() labels.Keys {
+	if k := r.keys.Load(); k != nil {
+		return *k
+	}
+	return labels.AllKeys()
 }
 
 // target is the identity that a pod is to have.
@@ -27,6 +40,8 @@ type target struct {
 	text   string // canonical
 	// number is one that the labels have by rule; 0 if one must be made.
 	number identity.ID
+	// full tells apart the sets of labels that pods had if all labels counted; 0 for one with a number by rule.
+	full uint64
 }
 
 var errNoLabels = errors.New("no label of the pod makes an identity: see --labels and --label-prefix-file")
@@ -50,23 +65,39 @@ func (r *Rules) target(p *corev1.Pod, namespace map[string]string) (target, erro
 	if err != nil {
 		return target{}, err
 	}
-	set, _ := r.Filter.Split(all)
+	full, _ := r.Filter.Split(all)
+	keys := r.relevant()
+	set := keys.Project(full)
 	if len(set) == 0 {
 		return target{}, errNoLabels
 	}
 	t := target{labels: set, text: set.KVString()}
-	if id, ok := identity.ReservedID(set); ok {
-		t.number = id
-		return t, nil
-	}
-	id, ok, err := r.Fixed.ForPod(set)
-	if err != nil {
+	if t.number, err = r.byRule(set); err != nil {
 		return target{}, err
 	}
-	if ok {
-		t.number = id
-	} else if id, ok := identity.LookupWellKnown(r.WellKnown, set); ok {
-		t.number = id
+	byRule, text := t.number, t.text
+	if len(full) != len(set) {
+		if byRule, err = r.byRule(full); err != nil {
+			return target{}, err
+		}
+		text = full.KVString()
+	}
+	if byRule == 0 {
+		h := fnv.New64a()
+		h.Write([]byte(text))
+		t.full = h.Sum64()
 	}
 	return t, nil
+}
+
+// byRule returns the number that a set of labels has without an object, 0 if it needs one.
+func (r *Rules) byRule(set labels.Set) (identity.ID, error) {
+	if id, ok := identity.ReservedID(set); ok {
+		return id, nil
+	}
+	if id, ok, err := r.Fixed.ForPod(set); ok || err != nil {
+		return id, err
+	}
+	id, _ := identity.LookupWellKnown(r.WellKnown, set)
+	return id, nil
 }

@@ -1,0 +1,138 @@
+package relevance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hawser-net/hawser/internal/k8s"
+)
+
+// retry is the pause between two tries of a request that failed.
+const retry = time.Second
+
+// Published is the agent's side. Make one with New. Its methods may be called from any goroutine, Run once.
+type Published struct {
+	client          *k8s.Client
+	namespace, node string
+	log             *slog.Logger
+}
+
+// New returns the side of the agent of a node. namespace is that of the operator and the agents.
+func New(client *k8s.Client, namespace, node string, log *slog.Logger) (*Published, error) {
+	if client == nil || namespace == "" || node == "" {
+		return nil, errors.New("labels of identities: a client, a namespace and the node's name are needed")
+	}
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &Published{client, namespace, node, log}, nil
+}
+
+// Narrowed asks until it is known whether the operator has published anything, or ctx ends. An agent without the right to know is one of a cluster that was
+// never told of the option.
+func (p *Published) Narrowed(ctx context.Context) (bool, error) {
+	for {
+		try, cancel := context.WithTimeout(ctx, k8s.RequestTimeout)
+		_, err := p.client.Urgent.CoreV1().ConfigMaps(p.namespace).Get(try, ConfigMapName, metav1.GetOptions{})
+		cancel()
+		switch {
+		case err == nil:
+			return true, nil
+		case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
+			return false, nil
+		case ctx.Err() != nil:
+			return false, ctx.Err()
+		}
+		p.log.Debug("cannot tell yet which labels make identities", "error", err)
+		if !sleep(ctx, retry) {
+			return false, ctx.Err()
+		}
+	}
+}
+
+// Run makes the node known to the operator, and then tells heard what is published, whenever that changes, until ctx ends; then it returns nil. there is false if
+// nothing is, or nothing that can be understood: then all labels count. The node is known before the first call, so that the operator never goes on without it.
+// Calls do not overlap.
+func (p *Published) Run(ctx context.Context, heard func(s State, there bool)) error {
+	if err := p.register(ctx); err != nil {
+		return nil // ctx has ended
+	}
+	told := false
+	tell := func(s State, there bool) {
+		told = true
+		heard(s, there)
+	}
+	source := k8s.Kind(p.client.Kube.CoreV1().RESTClient(), "configmaps", p.namespace)
+	return k8s.Follow(ctx, source, k8s.Options[*corev1.ConfigMap]{Log: p.log, FieldSelector: "metadata.name=" + ConfigMapName}, k8s.Handler[*corev1.ConfigMap]{
+		Upsert: func(o *corev1.ConfigMap) {
+			s, err := Read(o)
+			if err != nil {
+				p.log.Error("what is published of the labels that make identities cannot be understood; all of them count, and rules that need others wait", "error", err)
+			}
+			tell(s, err == nil)
+		},
+		Delete: func(k8s.Key) { tell(State{}, false) },
+		Synced: func() {
+			if !told {
+				tell(State{}, false)
+			}
+		},
+	})
+}
+
+// register sees to it that the node has a Lease. What an earlier agent of the node has answered still holds.
+func (p *Published) register(ctx context.Context) error {
+	for {
+		try, cancel := context.WithTimeout(ctx, k8s.RequestTimeout)
+		_, err := p.client.Urgent.CoordinationV1().Leases(p.namespace).Create(try, Answer{}.Lease(p.namespace, p.node), metav1.CreateOptions{})
+		cancel()
+		switch {
+		case err == nil, apierrors.IsAlreadyExists(err):
+			return nil
+		case ctx.Err() != nil:
+			return ctx.Err()
+		}
+		p.log.Warn("cannot tell the operator that this node follows the labels that make identities; trying again", "lease", p.namespace+"/"+LeaseName(p.node), "error", err)
+		if !sleep(ctx, retry) {
+			return ctx.Err()
+		}
+	}
+}
+
+// Tell writes the node's answer. It replaces the one before.
+func (p *Published) Tell(ctx context.Context, a Answer) error {
+	ctx, cancel := context.WithTimeout(ctx, k8s.RequestTimeout)
+	defer cancel()
+	leases := p.client.Urgent.CoordinationV1().Leases(p.namespace)
+	want := a.Lease(p.namespace, p.node)
+	o, err := leases.Get(ctx, want.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) { // somebody took it away
+		_, err = leases.Create(ctx, want, metav1.CreateOptions{})
+	} else if err == nil {
+		o.Labels, o.Annotations, o.Spec = want.Labels, want.Annotations, want.Spec
+		_, err = leases.Update(ctx, o, metav1.UpdateOptions{})
+	}
+	if err != nil {
+		return fmt.Errorf("answer the operator by Lease %s/%s: %w", p.namespace, want.Name, err)
+	}
+	return nil
+}
+
+// sleep waits, and reports whether ctx goes on.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,104 @@
+package identities
+
+import (
+	"context"
+	"fmt"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/api/v2alpha1"
+	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/labels"
+)
+
+// SetKeys has only labels with these keys make identities, and those that always count. From then on pods get their identities by them, and endpoints are
+// corrected. If Control.Await was given, SetKeys must be called before that is over.
+func (c *Controller) SetKeys(keys labels.Keys) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.book.rules.relevant().Equal(keys) {
+		return
+	}
+	c.book.rules.keys.Store(&keys)
+	for k, p := range c.book.pods {
+		c.book.place(k, p)
+	}
+	c.flush()
+}
+
+// LabelSets returns how many identities pods need, and how many they would need if all labels counted. What has a number by rule is in neither.
+func (c *Controller) LabelSets() (now, full int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.book.sets {
+		if len(s.pods) > 0 && s.number == 0 {
+			now++
+		}
+	}
+	return now, len(c.book.full)
+}
+
+// Versions are the highest resource versions of objects of these kinds.
+type Versions struct{ Endpoints, Slices, Identities uint64 }
+
+// Told asks the server whether everybody is told of an identity that is made by the present keys for every pod: whether no CiliumEndpoint and no
+// CiliumEndpointSlice names another one. why says of which one that is not so; it is empty if it is so of all. Who has heard the versions has heard all that.
+func (c *Controller) Told(ctx context.Context) (v Versions, why string, err error) {
+	c.mu.Lock()
+	if !c.running {
+		why = "the operator does not know the cluster yet"
+	}
+	c.mu.Unlock()
+	if why != "" {
+		return v, why, nil
+	}
+	check := func(k key, id int64) {
+		if why == "" && !c.right(k, identity.ID(id)) {
+			why = fmt.Sprintf("%s is still known by identity %d", k, id)
+		}
+	}
+	err = eachPage(ctx, c.live, pageSize, func() client.ObjectList { return &v2.CiliumEndpointList{} }, func(page client.ObjectList) {
+		for _, e := range page.(*v2.CiliumEndpointList).Items {
+			v.Endpoints = max(v.Endpoints, version(e.ResourceVersion))
+			if e.Status.Identity != nil {
+				check(key{Namespace: e.Namespace, Name: e.Name}, e.Status.Identity.ID)
+			}
+		}
+	})
+	if err != nil {
+		return v, why, fmt.Errorf("list of CiliumEndpoints: %w", err)
+	}
+	err = eachPage(ctx, c.live, pageSize, func() client.ObjectList { return &v2alpha1.CiliumEndpointSliceList{} }, func(page client.ObjectList) {
+		for _, s := range page.(*v2alpha1.CiliumEndpointSliceList).Items {
+			v.Slices = max(v.Slices, version(s.ResourceVersion))
+			for _, e := range s.Endpoints {
+				check(key{Namespace: s.Namespace, Name: e.Name}, e.IdentityID)
+			}
+		}
+	})
+	if err != nil {
+		return v, why, fmt.Errorf("list of CiliumEndpointSlices: %w", err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, n := range c.book.numbers { // what was found right is among these
+		v.Identities = max(v.Identities, version(n.rv))
+	}
+	return v, why, nil
+}
+
+// right says whether a number is one that a pod is to have. What is no pod's, or no pod's any more, is not judged.
+func (c *Controller) right(k key, id identity.ID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p := c.book.pods[k]
+	if p == nil || p.set == nil || id == identity.Init || id == 0 {
+		return true
+	}
+	if p.set.number != 0 {
+		return id == p.set.number
+	}
+	n := c.book.numbers[id]
+	return n != nil && !n.resting && n.says == p.set.text
+}

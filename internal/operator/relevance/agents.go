@@ -1,0 +1,145 @@
+package relevance
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+	k8skeys "github.com/hawser-net/hawser/internal/k8s/relevance"
+)
+
+// pageSize is how many objects one request reads.
+const pageSize = 500
+
+// leases calls f with the Lease of each agent, as the server has it.
+func (c *Controller) leases(ctx context.Context, f func(*coordinationv1.Lease)) error {
+	opts := []client.ListOption{client.InNamespace(c.namespace), client.MatchingLabels{k8skeys.LeaseLabel: k8skeys.LeaseLabelValue}, client.Limit(pageSize)}
+	next := ""
+	for {
+		var page coordinationv1.LeaseList
+		if err := c.live.List(ctx, &page, append(opts, client.Continue(next))...); err != nil {
+			return fmt.Errorf("list of agents' Leases: %w", err)
+		}
+		for i := range page.Items {
+			f(&page.Items[i])
+		}
+		if next = page.Continue; next == "" {
+			return nil
+		}
+	}
+}
+
+// answers returns what agents say, by node.
+func (c *Controller) answers(ctx context.Context) (map[string]k8skeys.Answer, error) {
+	out := map[string]k8skeys.Answer{}
+	err := c.leases(ctx, func(o *coordinationv1.Lease) {
+		if node, a := k8skeys.ReadLease(o); node != "" {
+			out[node] = a
+		}
+	})
+	return out, err
+}
+
+// noteAbsent remembers since when nodes are not known to Kubernetes whose agents have answered.
+func (c *Controller) noteAbsent(answers map[string]k8skeys.Answer, here map[string]bool, now time.Time) {
+	absent := map[string]time.Time{}
+	for node := range answers {
+		if _, known := here[node]; known {
+			continue
+		}
+		absent[node] = now
+		if since, before := c.absent[node]; before {
+			absent[node] = since
+		}
+	}
+	c.absent = absent
+}
+
+// maxNamed bounds how many nodes are named as those that are waited for.
+const maxNamed = 10
+
+// behind returns the nodes whose agents have not answered for a generation yet, neither that identities are made by it, nor that nothing else is judged by.
+// Every agent that has ever answered counts, and every node that has a CiliumNode, so that one whose agent does not take part holds everything up. A node that
+// Kubernetes has given up (it was not ready for Config.Lost) does not count, nor does one that Kubernetes has not had for that long: one that it does not have
+// yet is one whose agent has just begun.
+func (c *Controller) behind(ctx context.Context, generation uint64) (made, judged []string, err error) {
+	answers, err := c.answers(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	var joined v2.CiliumNodeList
+	if err := c.client.List(ctx, &joined, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, nil, fmt.Errorf("list of CiliumNodes: %w", err)
+	}
+	var all corev1.NodeList
+	if err := c.client.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, nil, fmt.Errorf("list of Nodes: %w", err)
+	}
+	here := map[string]bool{} // whether it counts, of those that there are
+	for i := range joined.Items {
+		here[joined.Items[i].Name] = true
+	}
+	for i := range all.Items {
+		here[all.Items[i].Name] = !c.lost(&all.Items[i], time.Now())
+	}
+	for i := range joined.Items {
+		if _, asked := answers[joined.Items[i].Name]; !asked {
+			answers[joined.Items[i].Name] = k8skeys.Answer{}
+		}
+	}
+	c.noteAbsent(answers, here, time.Now())
+	for node, a := range answers {
+		if counts, known := here[node]; known && !counts || !known && time.Since(c.absent[node]) > c.cfg.Lost {
+			continue
+		}
+		if a.Made < generation {
+			made = append(made, node)
+		}
+		if a.Judged < generation {
+			judged = append(judged, node)
+		}
+	}
+	return named(made), named(judged), nil
+}
+
+// named returns a sorted list that is not too long to be shown.
+func named(nodes []string) []string {
+	slices.Sort(nodes)
+	for i, n := range nodes {
+		nodes[i] = "the agent of node " + n
+	}
+	if len(nodes) > maxNamed {
+		nodes = append(nodes[:maxNamed:maxNamed], fmt.Sprintf("the agents of %d more nodes", len(nodes)-maxNamed))
+	}
+	return nodes
+}
+
+// lost says whether Kubernetes has given up a node.
+func (c *Controller) lost(n *corev1.Node, now time.Time) bool {
+	for _, cond := range n.Status.Conditions {
+		if cond.Type == corev1.NodeReady {
+			return cond.Status != corev1.ConditionTrue && !cond.LastTransitionTime.IsZero() && now.Sub(cond.LastTransitionTime.Time) > c.cfg.Lost
+		}
+	}
+	return false
+}
+
+// forget deletes all answers.
+func (c *Controller) forget(ctx context.Context) error {
+	var list []*coordinationv1.Lease
+	if err := c.leases(ctx, func(o *coordinationv1.Lease) { list = append(list, o.DeepCopy()) }); err != nil {
+		return err
+	}
+	for _, o := range list {
+		if err := client.IgnoreNotFound(c.client.Delete(ctx, o)); err != nil {
+			return fmt.Errorf("delete Lease %s: %w", o.Name, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,51 @@
+package relevance
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	k8skeys "github.com/hawser-net/hawser/internal/k8s/relevance"
+)
+
+// Config says which labels make identities. Use [Defaults].
+type Config struct {
+	// Labels is which labels count: a value of the option.
+	Labels string
+	// Rest is how long a key stays that no policy needs any more.
+	Rest time.Duration
+	// Lost is how long a node may be unready before nobody waits for its agent.
+	Lost time.Duration
+	// MaxPause is the longest pause between two looks at agents and endpoints that are waited for. Tests shorten it, and Idle, that between two looks at whether
+	// somebody changed what is published.
+	MaxPause, Idle time.Duration
+}
+
+// Defaults returns the configuration of an operator that is told nothing: all labels count.
+func Defaults() Config {
+	return Config{Labels: k8skeys.AllLabels, Rest: 10 * time.Minute, Lost: 5 * time.Minute, MaxPause: 3 * time.Second, Idle: 10 * time.Second}
+}
+
+// Flags binds the configuration to command-line flags; the current values are the defaults shown.
+func (c *Config) Flags(fs *pflag.FlagSet) {
+	fs.StringVar(&c.Labels, k8skeys.Flag, c.Labels, "which labels make identities, of those that --labels leaves: all, or policy (those that some policy selects); as for the agents")
+	fs.DurationVar(&c.Rest, k8skeys.Flag+"-rest", c.Rest, "how long a label goes on to make identities after the last policy that selected it is gone")
+}
+
+// Narrow says whether only labels count that policies select, for a configuration that is valid.
+func (c *Config) Narrow() bool { return c.Labels == k8skeys.PolicyLabels }
+
+// Validate checks every option and joins all faults in one error.
+func (c *Config) Validate() error {
+	_, err := k8skeys.ParseFlag(c.Labels)
+	errs := []error{err}
+	if c.Rest < 0 {
+		errs = append(errs, fmt.Errorf("--%s-rest: %s must not be negative", k8skeys.Flag, c.Rest))
+	}
+	if c.Lost <= 0 || c.MaxPause <= 0 || c.Idle <= 0 {
+		errs = append(errs, errors.New("the intervals of the labels of identities must be above 0"))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,97 @@
+package relevance
+
+import (
+	"slices"
+	"time"
+
+	k8skeys "github.com/hawser-net/hawser/internal/k8s/relevance"
+	"github.com/hawser-net/hawser/internal/labels"
+)
+
+// facts is what decides about the next state.
+type facts struct {
+	// need are the keys that policies use, or used a short while ago.
+	need labels.Keys
+	// made and judged say whether every agent has answered so for the present generation.
+	made, judged bool
+	// told says whether all endpoints are told of with identities by the present keys. It is only asked if made.
+	told func() bool
+}
+
+// next returns what is to be published after s, and whether that is anything else. Keys that come are first made, by everybody, and then judged by; keys that
+// go are first judged by no more, by anybody, and then left out. So no rule is ever judged by a label that identities may lack.
+func next(s k8skeys.State, f facts) (k8skeys.State, bool) {
+	switch {
+	case !s.Keys.Covers(f.need):
+		s.Keys = s.Keys.Union(f.need)
+	case !s.Settled.Covers(f.need):
+		if !f.made || !f.told() {
+			return s, false
+		}
+		s.Settled = s.Settled.Union(f.need)
+	case !s.Settled.Equal(f.need):
+		s.Settled = f.need
+	case !s.Keys.Equal(s.Settled):
+		if !f.judged {
+			return s, false
+		}
+		s.Keys = s.Settled
+	default:
+		return s, false
+	}
+	s.Generation++
+	return s, true
+}
+
+// memory remembers when a key was last needed, so that one that no policy needs for a while is kept.
+type memory struct {
+	rest time.Duration
+	last map[string]time.Time
+	all  time.Time // when all were
+}
+
+// since returns a memory of a time at which these keys were needed.
+func since(rest time.Duration, keys labels.Keys, now time.Time) *memory {
+	m := &memory{rest: rest, last: map[string]time.Time{}}
+	m.note(keys, now)
+	return m
+}
+
+func (m *memory) note(keys labels.Keys, now time.Time) {
+	if keys.All() {
+		m.all = now
+	}
+	for _, key := range keys.List() {
+		m.last[key] = now
+	}
+}
+
+// need returns the keys that are needed now, and those that were within the rest. at is when that becomes less, zero if it does not.
+func (m *memory) need(keys labels.Keys, now time.Time) (need labels.Keys, at time.Time) {
+	m.note(keys, now)
+	if keys.All() {
+		return keys, time.Time{}
+	}
+	sooner := func(t time.Time) {
+		if at.IsZero() || t.Before(at) {
+			at = t
+		}
+	}
+	var rested []string
+	for key, used := range m.last {
+		switch end := used.Add(m.rest); {
+		case keys.Has(key):
+		case now.Before(end):
+			rested = append(rested, key)
+			sooner(end)
+		default:
+			delete(m.last, key)
+		}
+	}
+	if end := m.all.Add(m.rest); !m.all.IsZero() && now.Before(end) {
+		sooner(end)
+		return labels.AllKeys(), at
+	}
+	slices.Sort(rested)
+	return keys.Union(labels.KeysOf(rested...)), at
+}
