@@ -72,6 +72,7 @@ type api struct {
 	maps             *maps.Maps
 	programs         *loader.Loader
 	cache            *ipcache.Cache
+	addresses        *table.Reconciler[netip.Prefix, ipcache.Entry] // brings the kernel to cache
 	ports            *portBook
 	nodes            *node.Nodes
 	nodeClients      *nodeClients
@@ -207,13 +208,14 @@ func (ag *Agent) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	a.addresses = addrTable
 	shared, err := ipcache.NewShared(ipcache.SharedConfig{Hosts: facts.hosts(), Log: log.With("part", "ipcache")}, backend, a.cache)
 	if err != nil {
 		return err
 	}
 	a.ports = newPortBook(log.With("part", "policy"), a.policy, a.cache)
 	if cluster != nil {
-		if err := cluster.join(a, facts); err != nil {
+		if err := cluster.join(a, facts, filter); err != nil {
 			return err
 		}
 	}
@@ -346,6 +348,9 @@ func (ag *Agent) Run(ctx context.Context) error {
 	a.mesh.start(run, gate, log.With("part", "clustermesh"))
 	run.start("synced", func(ctx context.Context) error { return a.whenSynced(ctx, gate, addrTable, shared, ruleBook, log) })
 	run.start("restored", func(ctx context.Context) error {
+		if cluster != nil {
+			cluster.labels.await(ctx)
+		}
 		err := a.lifecycle.Reacquire(ctx)
 		if ctx.Err() == nil {
 			forgo(ctx)
@@ -438,7 +443,11 @@ func numberStore(cfg Config, facts nodeFacts, backend kvstore.Backend, cluster *
 
 func openNumberStore(cfg Config, facts nodeFacts, backend kvstore.Backend, cluster *kube, first, last identity.ID, log *slog.Logger) (allocator.Backend, error) {
 	newObjects := func() (allocator.Backend, error) {
-		return k8sids.New(k8sids.Config{Client: cluster.client, First: allocator.ID(first), Last: allocator.ID(last), KeyType: k8sids.Key{}, Log: log})
+		b, err := k8sids.New(k8sids.Config{Client: cluster.client, First: allocator.ID(first), Last: allocator.ID(last), KeyType: k8sids.Key{}, Log: log})
+		if err == nil {
+			cluster.numbers = b
+		}
+		return b, err
 	}
 	newKeys := func() (allocator.Backend, error) {
 		return allocator.NewKVStoreBackend(allocator.KVStoreConfig{

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -19,6 +20,7 @@ import (
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/k8s/policies"
+	"github.com/hawser-net/hawser/internal/k8s/relevance"
 	"github.com/hawser-net/hawser/pkg/kvstore/dial"
 )
 
@@ -85,6 +87,10 @@ type Config struct {
 	WellKnown bool
 	// ManagementMode and ManageCID say together who makes identities; see management.
 	ManagementMode, ManageCID string
+	// IdentityLabels says which labels make identities: a value of relevance.Flag. See narrowLabels.
+	IdentityLabels string
+	// Namespace is that of the agents and the operator; empty for "default".
+	Namespace string
 	// PodReadiness is loose, or strict for pods with a readiness gate to wait until the cluster is told of their identity.
 	PodReadiness string
 	// IPAM is who says which addresses this node's pods get, where IPv4Range and IPv6Range do not: kubernetes or cluster-pool.
@@ -137,7 +143,7 @@ func Defaults() Config {
 		RoutingMode: "tunnel", TunnelProtocol: "vxlan", TunnelPort: 8472, MasqueradeIPv4: true, MasqueradeIPv6: true,
 		ClusterMesh: clustermesh.Defaults(), EnablePolicy: "default", AllowLocalhost: "auto", PolicyDefaultLocalCluster: true, NonDefaultDeny: true,
 		EnableK8s: k8s.InPod(), K8s: k8s.Defaults(), Policies: policies.Defaults(), CRDWait: 5 * time.Minute, IPAM: ipamClusterPool, PodReadiness: readinessLoose,
-		FixedIdentities: map[string]string{}, WellKnown: true, AllocationTimeout: 2 * time.Minute, AllocationSync: 5 * time.Minute,
+		IdentityLabels: relevance.AllLabels, FixedIdentities: map[string]string{}, WellKnown: true, AllocationTimeout: 2 * time.Minute, AllocationSync: 5 * time.Minute,
 		CTTCP: 8000 * time.Second, CTTCPSyn: time.Minute, CTTCPFin: 10 * time.Second, CTAny: time.Minute,
 		CTInterval: 30 * time.Second, Maps: maps.Defaults(),
 		IPAMExpiration: 10 * time.Minute, OrphanGrace: time.Minute, NodeDelay: 30 * time.Second,
@@ -201,6 +207,9 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 		"who makes identities: agent (the default), operator or both; with operator a pod whose identity is not known yet starts with a temporary one")
 	fs.StringVar(&c.ManageCID, identity.ManageCIDFlag, c.ManageCID, "true is the same as --identity-management-mode=operator, false the same as agent")
 	fs.Lookup(identity.ManageCIDFlag).NoOptDefVal = "true"
+	fs.StringVar(&c.IdentityLabels, relevance.Flag, c.IdentityLabels,
+		"which labels make identities, of those that --labels leaves: all, or policy (those that some policy selects); needs the same of the operator")
+	fs.StringVar(&c.Namespace, "k8s-namespace", c.Namespace, "namespace of the agents and the operator")
 	fs.StringVar(&c.PodReadiness, "pod-readiness", c.PodReadiness,
 		"when pods are ready: loose (when their containers are) or strict (those with the readiness gate network.hawser.net/identity-known when all nodes are told of their identity)")
 	fs.StringVar(&c.IPAM, "ipam", c.IPAM, "who says which addresses this node's pods get in Kubernetes, if no range is given: cluster-pool (the operator) or kubernetes (the Node)")
@@ -272,6 +281,39 @@ func (c *Config) management() identity.Management {
 		return identity.ManagedByAgent
 	}
 	return m
+}
+
+// narrowLabels says whether only labels make identities that policies select, of a configuration that is valid.
+func (c *Config) narrowLabels() bool { return c.IdentityLabels == relevance.PolicyLabels }
+
+// inNamespace is the namespace of the agents and the operator.
+func (c *Config) inNamespace() string { return cmp.Or(c.Namespace, "default") }
+
+// validateLabels checks what must be so if identities are made by some labels only.
+func (c *Config) validateLabels() error {
+	if narrow, err := relevance.ParseFlag(c.IdentityLabels); err != nil || !narrow {
+		return err
+	}
+	var errs []error
+	bad := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("--"+relevance.Flag+"="+relevance.PolicyLabels+" "+format, args...))
+	}
+	if c.identityMode() != identityCRD || c.KVStore != "" {
+		bad("needs --identity-allocation-mode=%s and no --kvstore: who reads identities from a key-value store does not hear by which labels they are made", identityCRD)
+	}
+	if !c.management().Operator() {
+		bad("needs --%s=%s or %s: one has to say for all which labels count", identity.ManagementFlag, identity.ManagedByOperator, identity.ManagedByBoth)
+	}
+	if c.NoEndpointObjects {
+		bad("needs CiliumEndpoints, by which agents say which identity a pod has (no --disable-endpoint-crd)")
+	}
+	if c.StaticCNPPath != "" {
+		bad("cannot be used with --static-cnp-path: the operator does not know which labels the rules of files select")
+	}
+	if c.ClusterMesh.Dir != "" {
+		bad("cannot be used with --clustermesh-config: the identities of other clusters are made by other labels")
+	}
+	return errors.Join(errs...)
 }
 
 var clusterNameForm = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
@@ -414,6 +456,6 @@ func (c *Config) Validate() error {
 	if c.HealthPort < 0 || c.HealthPort > 65535 {
 		bad("--agent-health-port: %d is not a port", c.HealthPort)
 	}
-	errs = append(errs, c.store().Validate(), c.Maps.Validate(), c.CNI.Validate(), c.ClusterMesh.Validate(c.ClusterID))
+	errs = append(errs, c.validateLabels(), c.store().Validate(), c.Maps.Validate(), c.CNI.Validate(), c.ClusterMesh.Validate(c.ClusterID))
 	return errors.Join(errs...)
 }

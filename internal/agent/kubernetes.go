@@ -25,6 +25,7 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/k8s/apiserver"
 	"github.com/hawser-net/hawser/internal/k8s/endpoints"
+	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/k8s/nodes"
 	"github.com/hawser-net/hawser/internal/k8s/pods"
 	"github.com/hawser-net/hawser/internal/k8s/policies"
@@ -49,6 +50,8 @@ type kube struct {
 	endpoints *endpoints.Endpoints
 	services  *services.Services
 	policies  *policies.Policies
+	numbers   *k8sids.Backend // nil if identities are not objects
+	labels    *identityLabels // nil if all labels make identities, whatever the operator says
 
 	// kinds is closed when the custom resources are known to be defined.
 	kinds chan struct{}
@@ -98,10 +101,13 @@ func (k *kube) needs() []schema.GroupVersionResource {
 func (k *kube) self() node.Key { return node.Key{Cluster: k.cfg.ClusterName, Name: k.cfg.NodeName} }
 
 // join makes the parts that follow and write objects, once the tables exist.
-func (k *kube) join(a *api, facts nodeFacts) error {
+func (k *kube) join(a *api, facts nodeFacts, filter *labels.Filter) error {
 	k.a, k.facts = a, facts
 	a.kube = k
 	var err error
+	if k.labels, err = newIdentityLabels(a, k, filter, k.log); err != nil {
+		return err
+	}
 	pc := pods.Config{Client: k.client, NodeName: k.cfg.NodeName, Cluster: k.cfg.ClusterName, Changed: k.relabel, Log: k.log}
 	ec := endpoints.Config{
 		Hosts: facts.hosts(), Slices: k.cfg.EndpointSlices, Silent: k.cfg.NoEndpointObjects, Shared: k.cfg.management().Operator(), Accept: k.acceptable,
@@ -238,16 +244,18 @@ func forgetServices(ctx context.Context, kernel datapath.Services) error {
 func (k *kube) startRules(run *group, gate *syncGate, book *rules) {
 	inForce, admit := gate.expect(), k.creation.expect()
 	heard := sync.OnceFunc(func() { inForce(); admit() })
+	changed := k.labels.rules(func(changes []policy.Change) {
+		err := book.apply(changes)
+		if err != nil {
+			k.log.Error("policy is not in force in full", "error", err)
+		}
+		k.a.parts.report("cluster-rules", err, "all rules of the cluster are in force")
+		k.a.metrics.policyUp.Add(float64(len(changes)))
+		heard()
+	})
+	k.labels.start(run, k.creation.expect())
 	run.start("policies", k.afterKinds(func(ctx context.Context) error {
-		return k.policies.Run(ctx, func(changes []policy.Change) {
-			err := book.apply(changes)
-			if err != nil {
-				k.log.Error("policy is not in force in full", "error", err)
-			}
-			k.a.parts.report("cluster-rules", err, "all rules of the cluster are in force")
-			k.a.metrics.policyUp.Add(float64(len(changes)))
-			heard()
-		})
+		return k.policies.Run(ctx, func(changes []policy.Change) { changed(ctx, changes) })
 	}))
 	servicesHeard := gate.expect()
 	run.start("services", func(ctx context.Context) error { return k.services.Run(ctx, servicesHeard) })
@@ -278,6 +286,9 @@ func (k *kube) policyObjects(describe func(policy.Owner) string) []rest.PolicyFi
 		f := rest.PolicyFile{Path: string(s.Owner), State: rest.PolicyFileStateOk, InForce: s.InForce, Loaded: s.Loaded}
 		if s.Err != nil {
 			f.State, f.Error = rest.PolicyFileStateFaulty, s.Err.Error()
+		}
+		if k.labels.waits(s.Owner) {
+			f.InForce, f.Error = false, "waits until the identities of all pods have the labels that it selects; its last version, if there was one, is in force"
 		}
 		if s.InForce {
 			f.Policies = []rest.PolicyFilePolicy{{Kind: s.Kind, Namespace: s.Namespace, Name: s.Name, Rules: s.Rules, Description: describe(s.Owner)}}

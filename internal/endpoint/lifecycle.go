@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hawser-net/hawser/internal/datapath"
@@ -81,7 +82,8 @@ type Config struct {
 // after the kernel was cleaned, so that whatever step a crash interrupts, Restore finds a record
 // for everything that may be left.
 type Lifecycle struct {
-	cfg Config
+	cfg    Config
+	filter atomic.Pointer[labels.Filter] // Config.Filter, until SetFilter
 
 	mu       sync.Mutex
 	creating map[uint16]context.CancelCauseFunc // by endpoint number
@@ -104,10 +106,12 @@ func NewLifecycle(cfg Config) *Lifecycle {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	return &Lifecycle{
+	l := &Lifecycle{
 		cfg: cfg, creating: map[uint16]context.CancelCauseFunc{}, locks: map[uint16]*rowLock{},
 		orphans: map[string]time.Time{},
 	}
+	l.filter.Store(cfg.Filter)
+	return l
 }
 
 // CreateRequest asks for a new endpoint.
@@ -184,6 +188,8 @@ func (l *Lifecycle) Create(ctx context.Context, req CreateRequest) (Endpoint, er
 		return Endpoint{}, fmt.Errorf("create endpoint %d (%s): %w", row.ID, row.owner(), ErrSuperseded)
 	}
 
+	// Whoever changed the filter before the row was there did not see it.
+	row.IdentityLabels, row.InfoLabels = l.split(row)
 	row, err = l.build(ctx, row, req)
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil {
@@ -475,7 +481,7 @@ func (l *Lifecycle) split(row Endpoint) (identityLabels, info labels.Set) {
 	all = slices.DeleteFunc(all, func(lb labels.Label) bool {
 		return slices.ContainsFunc(row.Disabled, func(d labels.Label) bool { return d.Source == lb.Source && d.Key == lb.Key })
 	})
-	identityLabels, info = l.cfg.Filter.Split(labels.NewSet(all...))
+	identityLabels, info = l.filter.Load().Split(labels.NewSet(all...))
 	if len(identityLabels) == 0 {
 		identityLabels = labels.NewSet(labels.Reserved("init"))
 	}

@@ -37,5 +37,30 @@ func LabelKeys(rules []*Rule) labels.Keys {
 	return labels.KeysOf(keys...)
 }
 
+// Closed returns a rule that never allows what r forbids, whatever the labels say whose keys are not known: if r needs any of these, it is one that lets nothing
+// through, in the directions that r is about, for all endpoints that r may be about. A rule that needs none is returned as it is.
+func Closed(r *Rule, known labels.Keys) *Rule {
+	if known.Covers(LabelKeys([]*Rule{r})) {
+		return r
+	}
+	c := *r
+	if r.Subject.kind == byLabels {
+		var reqs []requirement
+		for _, q := range r.Subject.reqs {
+			if known.Has(q.key) || labels.New(q.source, q.key, "").Always() {
+				reqs = append(reqs, q)
+			}
+		}
+		c.Subject = newLabelSelector(r.Subject.namespace, r.Subject.hasNamespace, r.Subject.localCluster, reqs)
+	}
+	c.Clauses = nil
+	for _, d := range []Direction{Ingress, Egress} {
+		if r.has(d) || r.DefaultDeny[d] {
+			c.Clauses = append(c.Clauses, Clause{Direction: d, Deny: true, AllPeers: true, Ports: []PortMatch{{Last: 65535}}, Path: r.Path})
+		}
+	}
+	return &c
+}
+
 // Knows reports whether the labels of an identity are known, so that selectors of peers select it.
 func (e *Engine) Knows(id identity.ID) bool { return e.peers[id] != nil }

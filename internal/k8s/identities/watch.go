@@ -107,17 +107,15 @@ func (x *index) drop(id allocator.ID) {
 // Reached returns up to which resource version the watch has told of identities, 0 for none.
 func (b *Backend) Reached() uint64 { return b.index.reached.Load() }
 
-// Live returns the numbers that stand for labels which can be read, in no order.
-func (b *Backend) Live() []allocator.ID {
+// Live calls f with each number that stands for labels which can be read, and their canonical string, in no order, until it returns false. f must not call back.
+func (b *Backend) Live(f func(id allocator.ID, text string) bool) {
 	b.index.mu.RLock()
 	defer b.index.mu.RUnlock()
-	out := make([]allocator.ID, 0, len(b.index.byID))
 	for id, e := range b.index.byID {
-		if e.text != "" && !e.resting {
-			out = append(out, id)
+		if e.text != "" && !e.resting && !f(id, e.text) {
+			return
 		}
 	}
-	return out
 }
 
 // ListAndWatch implements [allocator.Backend]. It is called once.

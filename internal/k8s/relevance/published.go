@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hawser-net/hawser/internal/k8s"
+	"github.com/hawser-net/hawser/internal/labels"
 )
 
 // retry is the pause between two tries of a request that failed.
@@ -58,7 +59,7 @@ func (p *Published) Narrowed(ctx context.Context) (bool, error) {
 }
 
 // Run makes the node known to the operator, and then tells heard what is published, whenever that changes, until ctx ends; then it returns nil. there is false if
-// nothing is, or nothing that can be understood: then all labels count. The node is known before the first call, so that the operator never goes on without it.
+// nothing is: then all labels count. So they do in a state of generation 0, which is what cannot be understood, and by which nothing may be judged. The node is known before the first call, so that the operator never goes on without it.
 // Calls do not overlap.
 func (p *Published) Run(ctx context.Context, heard func(s State, there bool)) error {
 	if err := p.register(ctx); err != nil {
@@ -76,7 +77,10 @@ func (p *Published) Run(ctx context.Context, heard func(s State, there bool)) er
 			if err != nil {
 				p.log.Error("what is published of the labels that make identities cannot be understood; all of them count, and rules that need others wait", "error", err)
 			}
-			tell(s, err == nil)
+			if err != nil {
+				s = State{Keys: labels.AllKeys()}
+			}
+			tell(s, true)
 		},
 		Delete: func(k8s.Key) { tell(State{}, false) },
 		Synced: func() {

@@ -1,0 +1,323 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hawser-net/hawser/api/rest"
+	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/k8s/relevance"
+	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/internal/policy"
+	"github.com/hawser-net/hawser/pkg/allocator"
+)
+
+// identityLabels follows which labels make identities in this cluster (docs/design/0007-lazy-identities.md): it has the node's endpoints made by them, holds back
+// rules that need others, and tells the operator how far the node is. Nil stands for an agent that makes identities for itself, by all labels.
+type identityLabels struct {
+	a         *api
+	k         *kube
+	log       *slog.Logger
+	narrow    bool // as the option says
+	base      *labels.Filter
+	published *relevance.Published
+	gate      *labelGate
+
+	// heard is closed when it is known by which keys endpoints are made, ready when rules may be put in force.
+	heard, ready chan struct{}
+	wake         chan struct{}
+
+	mu       sync.Mutex
+	known    bool
+	there    bool
+	state    relevance.State
+	answered relevance.Answer
+}
+
+// newIdentityLabels returns nil if this agent's identities are not the operator's business.
+func newIdentityLabels(a *api, k *kube, base *labels.Filter, log *slog.Logger) (*identityLabels, error) {
+	if !k.cfg.management().Operator() || k.cfg.identityMode() != identityCRD || k.cfg.KVStore != "" {
+		return nil, nil
+	}
+	p, err := relevance.New(k.client, k.cfg.inNamespace(), k.cfg.NodeName, log)
+	if err != nil {
+		return nil, err
+	}
+	return &identityLabels{
+		a: a, k: k, log: log, base: base, narrow: k.cfg.narrowLabels(), published: p,
+		heard: make(chan struct{}), ready: make(chan struct{}), wake: make(chan struct{}, 1),
+	}, nil
+}
+
+// rules returns what is to be told of rules of the cluster in place of put.
+func (l *identityLabels) rules(put func([]policy.Change)) func(context.Context, []policy.Change) {
+	if l == nil {
+		return func(_ context.Context, list []policy.Change) { put(list) }
+	}
+	l.gate = newLabelGate(put)
+	return func(ctx context.Context, list []policy.Change) {
+		select {
+		case <-l.ready:
+			l.gate.change(list)
+			l.stir()
+		case <-ctx.Done():
+		}
+	}
+}
+
+// start begins to follow. It must be called after rules. known is called when it is known by which labels endpoints are made.
+func (l *identityLabels) start(run *group, known func()) {
+	if l == nil {
+		known()
+		return
+	}
+	run.start("identity-labels", func(ctx context.Context) error {
+		if !l.narrow {
+			narrowed, err := l.published.Narrowed(ctx)
+			if err != nil {
+				return nil // ctx has ended
+			}
+			if !narrowed {
+				l.gate.permit(labels.AllKeys())
+				close(l.heard)
+				close(l.ready)
+				known()
+				return nil
+			}
+			if l.k.cfg.StaticCNPPath != "" {
+				return fmt.Errorf("identities of this cluster are made by the labels that its policies select (ConfigMap %s/%s), and rules of files "+
+					"(--static-cnp-path) may select others; turn --%s of the operator to %s first, and wait until that ConfigMap is gone",
+					l.k.cfg.inNamespace(), relevance.ConfigMapName, relevance.Flag, relevance.AllLabels)
+			}
+			l.log.Warn("identities of this cluster are made by the labels that policies select, and so they are on this node, whatever its option says",
+				"option", relevance.Flag, "configmap", l.k.cfg.inNamespace()+"/"+relevance.ConfigMapName)
+		}
+		return l.published.Run(ctx, func(s relevance.State, there bool) { l.hear(s, there, known) })
+	})
+	run.start("identity-labels-follow", l.follow)
+}
+
+// await returns when endpoints of before a restart may be taken up, or ctx ends: they would change their identity twice otherwise.
+func (l *identityLabels) await(ctx context.Context) {
+	if l == nil || !l.narrow {
+		return
+	}
+	select {
+	case <-l.heard:
+	case <-ctx.Done():
+	}
+}
+
+// hear is told what is published. New endpoints are made by it from here on.
+func (l *identityLabels) hear(s relevance.State, there bool, known func()) {
+	l.mu.Lock()
+	switch {
+	case there:
+	case l.known: // somebody took it away: what is in force stays, and nothing is judged by more
+		s = relevance.State{Keys: labels.AllKeys(), Settled: l.gate.may()}
+	default:
+		s = relevance.Everything()
+	}
+	first := !l.known
+	l.state, l.there, l.known = s, there, true
+	l.a.lifecycle.SetFilter(l.base.Narrow(s.Keys))
+	l.gate.restrict(s.Settled)
+	l.mu.Unlock()
+	l.log.Info("labels of identities", "generation", s.Generation, "keys", s.Keys.List(), "all", s.Keys.All(), "settled", s.Settled.List(), "allSettled", s.Settled.All())
+	if first {
+		close(l.heard)
+		known()
+	}
+	l.stir()
+}
+
+// stir has follow look.
+func (l *identityLabels) stir() {
+	select {
+	case l.wake <- struct{}{}:
+	default: // it is awake
+	}
+}
+
+// Pauses between looks: while something is under way, and when nothing is, because endpoints settle without telling.
+const (
+	labelsBusy = 100 * time.Millisecond
+	labelsIdle = 5 * time.Second
+)
+
+// follow does what is to be done after hear, until ctx ends.
+func (l *identityLabels) follow(ctx context.Context) error {
+	select {
+	case <-l.heard:
+	case <-ctx.Done():
+		return nil
+	}
+	l.mu.Lock()
+	nothing := !l.known
+	l.mu.Unlock()
+	if nothing { // to follow: all labels count
+		return nil
+	}
+	failing := false
+	for ctx.Err() == nil {
+		busy, err := l.advance(ctx)
+		if err != nil && ctx.Err() == nil && !failing {
+			l.log.Warn("this node does not follow the labels of identities yet; trying again", "error", err)
+		}
+		failing = err != nil
+		pause := labelsIdle
+		if busy || failing {
+			pause = labelsBusy
+		}
+		t := time.NewTimer(pause)
+		select {
+		case <-l.wake:
+		case <-t.C:
+		case <-ctx.Done():
+		}
+		t.Stop()
+	}
+	return nil
+}
+
+// advance does what can be done now. busy says that something is left.
+func (l *identityLabels) advance(ctx context.Context) (busy bool, err error) {
+	l.mu.Lock()
+	s, there := l.state, l.there
+	l.mu.Unlock()
+	begun := true
+	select {
+	case <-l.ready:
+	default:
+		begun = false
+	}
+	if !begun || !l.gate.may().Covers(s.Settled) {
+		switch ok, err := l.caughtUp(ctx, s); {
+		case err != nil:
+			return true, err
+		case !ok:
+			busy = true
+		default:
+			l.settle(s, begun)
+		}
+	}
+	select {
+	case <-l.k.open: // Refilter's condition
+		if err := l.a.lifecycle.Refilter(ctx); err != nil {
+			return true, err
+		}
+	default:
+		busy = true
+	}
+	held := l.gate.waiting()
+	l.report(held, s)
+	unsettled := l.a.lifecycle.Unsettled()
+	busy = busy || unsettled > 0
+	if !there || s.Generation == 0 {
+		return busy, nil
+	}
+	return l.answer(ctx, s, unsettled == 0, busy)
+}
+
+// settle lets rules be judged by the settled keys of a state, unless there is another one by now.
+func (l *identityLabels) settle(s relevance.State, begun bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.same(s) {
+		return
+	}
+	l.gate.permit(s.Settled)
+	if !begun {
+		close(l.ready)
+	}
+}
+
+// same says whether a state is still the one that was heard last. It must be called with mu held.
+func (l *identityLabels) same(s relevance.State) bool {
+	return l.state.Generation == s.Generation && l.state.Keys.Equal(s.Keys) && l.state.Settled.Equal(s.Settled)
+}
+
+// answer tells the operator how far this node is, if that is further than it knows.
+func (l *identityLabels) answer(ctx context.Context, s relevance.State, made, busy bool) (bool, error) {
+	l.mu.Lock()
+	if !l.same(s) { // what was looked at is not what is published now
+		l.mu.Unlock()
+		return true, nil
+	}
+	now := l.answered
+	if made {
+		now.Made = s.Generation
+	}
+	if s.Settled.Covers(l.gate.uses()) {
+		now.Judged = s.Generation
+	} else {
+		busy = true
+	}
+	before := l.answered
+	l.mu.Unlock()
+	if now == before {
+		return busy, nil
+	}
+	if err := l.published.Tell(ctx, now); err != nil {
+		return true, err
+	}
+	l.mu.Lock()
+	l.answered = now
+	l.mu.Unlock()
+	return busy, nil
+}
+
+// caughtUp says whether this node knows an identity by the settled keys of a state for every pod of the cluster, and its kernel does.
+func (l *identityLabels) caughtUp(ctx context.Context, s relevance.State) (bool, error) {
+	heard := s.Endpoints
+	if l.k.cfg.EndpointSlices {
+		heard = s.Slices
+	}
+	if l.k.endpoints.Reached() < heard || l.k.numbers.Reached() < s.Identities {
+		return false, nil
+	}
+	// What was heard of identities is handed on a moment later.
+	missing := map[identity.ID]string{}
+	l.a.policy.View(func(e *policy.Engine) {
+		l.k.numbers.Live(func(id allocator.ID, text string) bool {
+			if !e.Knows(identity.ID(id)) {
+				missing[identity.ID(id)] = text
+			}
+			return true
+		})
+	})
+	for id, text := range missing {
+		if set, err := labels.ParseKV(text); err == nil && l.a.identities.believable(id, set) == nil {
+			return false, nil
+		}
+	}
+	if err := l.a.addresses.WaitTried(ctx, l.a.cache.Table().Revision()); err != nil {
+		return false, fmt.Errorf("tell the kernel of the identities of other nodes' pods: %w", err)
+	}
+	return true, nil
+}
+
+// partLabels is the name under which the status shows policies that wait for identities.
+const partLabels = "identity-labels"
+
+// report says in the status what is held back.
+func (l *identityLabels) report(held []policy.Owner, s relevance.State) {
+	switch {
+	case len(held) > 0:
+		l.a.parts.set(partLabels, rest.StateWarning, fmt.Sprintf("%d policies wait until the identities of all pods have the labels that they select, among them %s; "+
+			"hawser operator status tells for whom", len(held), held[0]))
+	case s.Keys.All():
+		l.a.parts.set(partLabels, rest.StateOk, "all labels make identities")
+	default:
+		l.a.parts.set(partLabels, rest.StateOk, fmt.Sprintf("labels with %d keys make identities", len(s.Keys.List())))
+	}
+}
+
+// waits says whether the rules of an owner, as they are now, are held back.
+func (l *identityLabels) waits(o policy.Owner) bool {
+	return l != nil && l.gate != nil && slices.Contains(l.gate.waiting(), o)
+}

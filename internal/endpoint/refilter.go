@@ -1,0 +1,77 @@
+package endpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/hawser-net/hawser/internal/labels"
+)
+
+// SetFilter has another filter divide the labels of endpoints from now on. Endpoints that are there keep their division until Refilter.
+func (l *Lifecycle) SetFilter(f *labels.Filter) { l.filter.Store(f) }
+
+// refilterWorkers is how many endpoints get other identity labels at once: each may wait for an identity, and for the kernel to learn of its address.
+const refilterWorkers = 16
+
+// Refilter gives endpoints the identity that the labels have which the filter leaves now, as if their labels had changed. Call it not before Policy.Synced, for
+// the reason that Settle has. What fails is to be tried again.
+func (l *Lifecycle) Refilter(ctx context.Context) error {
+	var (
+		wg    sync.WaitGroup
+		mu    sync.Mutex
+		errs  []error
+		slots = make(chan struct{}, refilterWorkers)
+	)
+	for _, row := range l.cfg.Registry.List() {
+		if !l.otherwise(row) || ctx.Err() != nil {
+			continue
+		}
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			if err := l.refilter(ctx, row.ID); err != nil {
+				mu.Lock()
+				errs = append(errs, err)
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+func (l *Lifecycle) refilter(ctx context.Context, id uint16) error {
+	unlock := l.lock(id)
+	defer unlock()
+	row, ok := l.cfg.Registry.Get(id)
+	if !ok || row.State == StateDisconnecting || !l.otherwise(row) {
+		return nil
+	}
+	if row.State == StateRestoring {
+		var err error
+		if row, err = l.takeUp(ctx, row); err != nil {
+			return fmt.Errorf("endpoint %d keeps its identity: %w", id, err)
+		}
+	}
+	_, err := l.relabel(ctx, row, row)
+	return err
+}
+
+// otherwise says whether the filter divides an endpoint's labels in another way than they are.
+func (l *Lifecycle) otherwise(row Endpoint) bool {
+	set, _ := l.split(row)
+	return !set.Equal(row.IdentityLabels)
+}
+
+// Unsettled returns how many endpoints are not yet what everybody else is to know them as: their identity is temporary or about to change, or their labels are
+// divided otherwise than the filter says. Endpoints that are made after the call are what the filter says now.
+func (l *Lifecycle) Unsettled() (n int) {
+	for _, row := range l.cfg.Registry.List() {
+		if row.State != StateReady || row.Identity == 0 || row.Identity.IsTemporary() || l.otherwise(row) {
+			n++
+		}
+	}
+	return n
+}
