@@ -91,40 +91,27 @@ func (p *Published) Run(ctx context.Context, heard func(s State, there bool)) er
 	})
 }
 
-// register sees to it that the node has a Lease. What an earlier agent of the node has answered still holds.
+// register sees to it that the node is known. What an earlier agent of the node has answered still holds.
 func (p *Published) register(ctx context.Context) error {
 	for {
-		try, cancel := context.WithTimeout(ctx, k8s.RequestTimeout)
-		_, err := p.client.Urgent.CoordinationV1().Leases(p.namespace).Create(try, Answer{}.Lease(p.namespace, p.node), metav1.CreateOptions{})
-		cancel()
-		switch {
-		case err == nil, apierrors.IsAlreadyExists(err):
-			return nil
-		case ctx.Err() != nil:
-			return ctx.Err()
+		err := p.Tell(ctx, Answer{})
+		if err == nil || ctx.Err() != nil {
+			return err
 		}
-		p.log.Warn("cannot tell the operator that this node follows the labels that make identities; trying again", "lease", p.namespace+"/"+LeaseName(p.node), "error", err)
+		p.log.Warn("cannot tell the operator that this node follows the labels that make identities; trying again", "error", err)
 		if !sleep(ctx, retry) {
 			return ctx.Err()
 		}
 	}
 }
 
-// Tell writes the node's answer. It replaces the one before.
+// Tell gives the node's answer.
 func (p *Published) Tell(ctx context.Context, a Answer) error {
 	ctx, cancel := context.WithTimeout(ctx, k8s.RequestTimeout)
 	defer cancel()
-	leases := p.client.Urgent.CoordinationV1().Leases(p.namespace)
-	want := a.Lease(p.namespace, p.node)
-	o, err := leases.Get(ctx, want.Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) { // somebody took it away
-		_, err = leases.Create(ctx, want, metav1.CreateOptions{})
-	} else if err == nil {
-		o.Labels, o.Annotations, o.Spec = want.Labels, want.Annotations, want.Spec
-		_, err = leases.Update(ctx, o, metav1.UpdateOptions{})
-	}
-	if err != nil {
-		return fmt.Errorf("answer the operator by Lease %s/%s: %w", p.namespace, want.Name, err)
+	o := a.Lease(p.namespace, p.node)
+	if _, err := p.client.Urgent.CoordinationV1().Leases(p.namespace).Create(ctx, o, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("answer the operator by Lease %s/%s: %w", p.namespace, o.Name, err)
 	}
 	return nil
 }

@@ -113,7 +113,7 @@ func Read(o *corev1.ConfigMap) (State, error) {
 	return s, nil
 }
 
-// Answer is what an agent says of itself, by generations of [State]. An answer holds until the agent's next one, over restarts too.
+// Answer is what an agent says of itself, by generations of [State]. An answer holds for ever, over restarts too: of several of a node the highest counts.
 type Answer struct {
 	// Made is the last one by whose keys all endpoints of the node have their identity, and new ones get it.
 	Made uint64
@@ -134,24 +134,24 @@ const (
 // maxName is the longest name of an object.
 const maxName = 253
 
-// LeaseName returns the name of a node's Lease.
-func LeaseName(node string) string {
-	name := LeaseLabelValue + "." + node
+// Lease returns the object by which the agent of a node gives an answer. Each answer is an object of its own, so that agents need no right but to create some,
+// in a namespace where the Leases of others are; the operator deletes those that a higher one makes superfluous.
+func (a Answer) Lease(namespace, node string) *coordinationv1.Lease {
+	end := fmt.Sprintf(".%d.%d", a.Made, a.Judged)
+	name := LeaseLabelValue + "." + node + end
 	if len(name) > maxName {
 		sum := sha256.Sum256([]byte(node))
-		name = LeaseLabelValue + "." + hex.EncodeToString(sum[:])
+		name = LeaseLabelValue + "." + hex.EncodeToString(sum[:]) + end
 	}
-	return name
+	return &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{LeaseLabel: LeaseLabelValue}, Annotations: a.annotations()},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &node},
+	}
 }
 
-// Lease returns the object by which the agent of a node answers.
-func (a Answer) Lease(namespace, node string) *coordinationv1.Lease {
-	return &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: LeaseName(node), Labels: map[string]string{LeaseLabel: LeaseLabelValue}, Annotations: a.annotations(),
-		},
-		Spec: coordinationv1.LeaseSpec{HolderIdentity: &node},
-	}
+// Join returns what two answers of a node say together.
+func (a Answer) Join(o Answer) Answer {
+	return Answer{Made: max(a.Made, o.Made), Judged: max(a.Judged, o.Judged)}
 }
 
 func (a Answer) annotations() map[string]string {

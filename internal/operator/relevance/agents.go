@@ -35,15 +35,27 @@ func (c *Controller) leases(ctx context.Context, f func(*coordinationv1.Lease)) 
 	}
 }
 
-// answers returns what agents say, by node.
+// answers returns what agents say, by node, and deletes answers that others make superfluous.
 func (c *Controller) answers(ctx context.Context) (map[string]k8skeys.Answer, error) {
 	out := map[string]k8skeys.Answer{}
+	var all []*coordinationv1.Lease
 	err := c.leases(ctx, func(o *coordinationv1.Lease) {
 		if node, a := k8skeys.ReadLease(o); node != "" {
-			out[node] = a
+			out[node] = out[node].Join(a)
+			all = append(all, o)
 		}
 	})
-	return out, err
+	if err != nil {
+		return nil, err
+	}
+	for _, o := range all {
+		if node, a := k8skeys.ReadLease(o); a.Made < out[node].Made && a.Judged <= out[node].Judged || a.Made <= out[node].Made && a.Judged < out[node].Judged {
+			if err := client.IgnoreNotFound(c.client.Delete(ctx, o)); err != nil {
+				return nil, fmt.Errorf("delete Lease %s: %w", o.Name, err)
+			}
+		}
+	}
+	return out, nil
 }
 
 // noteAbsent remembers since when nodes are not known to Kubernetes whose agents have answered.

@@ -120,19 +120,7 @@ func (tn *town) published() (k8skeys.State, bool) {
 // answers plays the agent.
 func (tn *town) answer(a k8skeys.Answer) {
 	tn.Helper()
-	o := a.Lease(namespace, "n1")
-	err := tn.Client.Create(tn.ctx, o)
-	if err != nil {
-		now := a.Lease(namespace, "n1")
-		if err := tn.Client.Get(tn.ctx, client.ObjectKeyFromObject(o), now); err != nil {
-			tn.Fatal(err)
-		}
-		now.Annotations = o.Annotations
-		err = tn.Client.Update(tn.ctx, now)
-	}
-	if err != nil {
-		tn.Fatal(err)
-	}
+	tn.make(a.Lease(namespace, "n1"))
 }
 
 func (tn *town) eventually(what string, ok func() bool) {

@@ -26,3 +26,8 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- define "hawser.slim" -}}
 {{- with .Values.ciliumEndpointSlice }}{{ if and .enabled (eq .mode "slim") }}true{{ end }}{{ end -}}
 {{- end -}}
+
+{{/* Whether agents and operator may agree on the labels that make identities: "true" or nothing. They keep the rights when the option is taken back, to do so in order. */}}
+{{- define "hawser.narrow" -}}
+{{- if and (ne .Values.identity.managementMode "agent") (eq .Values.identity.allocationMode "crd") }}true{{ end -}}
+{{- end -}}
