@@ -2,6 +2,7 @@ package policy
 
 import (
 	"math/rand/v2"
+	"net/netip"
 	"testing"
 
 	networkingv1 "k8s.io/api/networking/v1"
@@ -149,4 +150,40 @@ func TestVerdictsByRelevantLabels(t *testing.T) {
 		t.Error("no two pods ever shared an identity: nothing was tried")
 	}
 	t.Logf("%d pods shared an identity", shared)
+}
+
+func TestClosed(t *testing.T) {
+	t.Parallel()
+	rules := mustParse(t, "a", `{"endpointSelector": {"matchLabels": {"app": "x", "tier": "f"}}, "ingress": [{"fromEndpoints": [{"matchLabels": {"zone": "z"}}]}]}`)
+	whole := labels.KeysOf("app", "tier", "zone")
+	if r := Closed(rules[0], whole); r != rules[0] {
+		t.Error("a rule that may be judged is another one")
+	}
+	closed := Closed(rules[0], labels.KeysOf("app"))
+	if keys := LabelKeys([]*Rule{closed}); !keys.Equal(labels.KeysOf("app")) {
+		t.Errorf("it needs %q", keys)
+	}
+	e, k := newEngine(t, Config{AllowNonDefaultDeny: true})
+	for id, set := range map[identity.ID]labels.Set{1000: podSet(t, "a", "app=x"), 1001: podSet(t, "a", "app=y"), 1002: podSet(t, "b", "app=x")} {
+		e.SetIdentity(id, set)
+		e.AddSubject(Subject{Identity: id})
+	}
+	if err := e.SetRules("p", []*Rule{closed}); err != nil {
+		t.Fatal(err)
+	}
+	k.sync(e)
+	for _, c := range []struct {
+		self identity.ID
+		dir  Direction
+		want bool
+	}{{1000, Ingress, false}, {1000, Egress, true}, {1001, Ingress, true}, {1002, Ingress, true}} {
+		v := e.Lookup(k.bind[Subject{Identity: c.self}].RuleSet, c.dir, 1001, netip.Addr{}, ProtoTCP, 80)
+		if v.Pass() != c.want {
+			t.Errorf("%s of %d: %v", c.dir, c.self, v)
+		}
+	}
+	named := mustParse(t, "a", `{"endpointSelector": {}, "egress": [{"toPorts": [{"ports": [{"port": "http"}]}]}]}`)
+	if r := Closed(named[0], whole); r == named[0] || !r.Clauses[0].Deny || r.Clauses[0].Direction != Egress {
+		t.Errorf("a rule with a named port, of which not all keys are known: %+v", r)
+	}
 }
