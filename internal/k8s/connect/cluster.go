@@ -164,10 +164,10 @@ func readAccess(s *corev1.Secret) (Access, error) {
 		}
 	}
 	if len(a.Endpoints) == 0 {
-		return Access{}, fmt.Errorf("Secret %s names no endpoints", AccessSecret)
+		return Access{}, fmt.Errorf("the Secret %s names no endpoints", AccessSecret)
 	}
 	if (len(a.Cert) == 0) != (len(a.Key) == 0) {
-		return Access{}, fmt.Errorf("Secret %s has one of tls.crt and tls.key without the other", AccessSecret)
+		return Access{}, fmt.Errorf("the Secret %s has one of tls.crt and tls.key without the other", AccessSecret)
 	}
 	return a, nil
 }

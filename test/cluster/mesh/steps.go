@@ -338,7 +338,7 @@ func (m *mesh) disconnect(ctx context.Context) error {
 func (m *mesh) left(ctx context.Context, s *side) error {
 	o := m.other(s)
 	if _, err := s.Kube.CoreV1().Secrets("kube-system").Get(ctx, connect.MeshSecret, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		return fmt.Errorf("Secret %s (%w)", connect.MeshSecret, err)
+		return fmt.Errorf("the Secret %s (%w)", connect.MeshSecret, err)
 	}
 	info, err := o.Info()
 	if err != nil {
