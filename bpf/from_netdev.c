@@ -5,6 +5,7 @@
  * What is for a service goes to a backend. If the network routes pod addresses natively, what another pod or
  * node of the cluster sends to a local pod is judged here and goes straight there. Everything else is the
  * stack's, which may have to undo a translation of addresses; if it ends up at a pod, to_pod judges it. */
+#include "lib/direct.h"
 #include "lib/forward.h"
 #include "lib/nodeport.h"
 
@@ -49,16 +50,17 @@ static __always_inline int from_netdev_packet(struct __sk_buff *ctx, struct repo
 	if (!ep)
 		return TC_ACT_OK;
 	struct ipcache_value *from = ipcache_lookup(&p.src, p.v6);
-	if (!from)
+	__u32 identity = from ? from->identity : world_identity(p.v6);
+	if (identity == ID_HOST)
 		return TC_ACT_OK;
-	__u32 identity = from->identity;
-	if (identity == ID_HOST || identity == ID_WORLD || identity == ID_WORLD4 ||
-	    identity == ID_WORLD6)
+	if (is_world(identity) && !(cfg.node_port && p.kind == KIND_FLOW && was_carried(&p)))
 		return TC_ACT_OK;
 	/* Nobody out there has an address of this node. */
 	report->endpoint = ep->id;
 	if (is_host(&p.src, p.v6) || endpoint_at(&p.src))
 		return -DROP_INVALID_SOURCE_IP;
+	if (cfg.node_port && unlikely(p.proto == PROTO_GRE) && is_node(identity))
+		return deliver_carried(ctx, &p, ep, report);
 	reason = parse_transport(ctx, &p);
 	if (reason)
 		return -reason;

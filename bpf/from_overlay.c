@@ -2,6 +2,7 @@
 
 /* Packets from other nodes: ingress of the VXLAN device, which delivers them unwrapped with the
  * tunnel's metadata. The sender's identity is the VNI. */
+#include "lib/direct.h"
 #include "lib/forward.h"
 #include "lib/nodeport.h"
 
@@ -71,6 +72,8 @@ static __always_inline int from_overlay_packet(struct __sk_buff *ctx, struct rep
 
 	struct endpoint *ep = endpoint_at(&p.dst);
 	if (ep) {
+		if (cfg.node_port && unlikely(p.proto == PROTO_GRE) && is_node(report->src_identity))
+			return deliver_carried(ctx, &p, ep, report);
 		reason = parse_transport(ctx, &p);
 		if (reason)
 			return -reason;

@@ -61,7 +61,8 @@ type overlayTestConfig struct {
 	HasNode6      uint8
 	HostMac       [6]uint8
 	NodePort      uint8
-	Pad           [3]uint8
+	Pad           uint8
+	NativeMtu     uint16
 }
 
 type overlayTestCtKey struct {

@@ -912,6 +912,9 @@ type MapService struct {
 	// Elsewhere There are backends, but none to which it may lead
 	Elsewhere bool `json:"elsewhere,omitempty,omitzero"`
 
+	// Forwarding How clients outside reach a pod on another node: snat or dsr; empty for the rest
+	Forwarding string `json:"forwarding,omitempty,omitzero"`
+
 	// Frontend Address and port
 	Frontend string `json:"frontend"`
 	ID       int    `json:"id,omitempty,omitzero"`
@@ -1225,9 +1228,12 @@ type ServiceFlags struct {
 	Algorithm string `json:"algorithm,omitempty,omitzero"`
 
 	// Elsewhere Hawser: there are backends, but none to which the frontend may lead; clients get no answer
-	Elsewhere bool   `json:"elsewhere,omitempty,omitzero"`
-	Name      string `json:"name,omitempty,omitzero"`
-	Namespace string `json:"namespace,omitempty,omitzero"`
+	Elsewhere bool `json:"elsewhere,omitempty,omitzero"`
+
+	// Forwarding Hawser: how clients outside reach a pod on another node: snat or dsr; empty for the rest
+	Forwarding string `json:"forwarding,omitempty,omitzero"`
+	Name       string `json:"name,omitempty,omitzero"`
+	Namespace  string `json:"namespace,omitempty,omitzero"`
 
 	// PortName Hawser: name of the service's port
 	PortName string `json:"portName,omitempty,omitzero"`

@@ -9,7 +9,7 @@ struct lb_target {
 	struct addr addr;
 	__u16 port;
 	__u16 client_port; /* 0: the client's own */
-	__u32 flags; /* CT_HAIRPIN */
+	__u32 flags; /* CT_HAIRPIN, CT_DIRECT */
 };
 
 /* Says whether the service lets the client in. */
@@ -122,6 +122,7 @@ __noinline int lb_choose(const struct lb_key *key, const struct addr *client, __
 			return LB_NONE;
 		struct lb_service service = *found;
 
+		to->flags = service.flags & LB_DIRECT ? CT_DIRECT : 0;
 		if (!service.count)
 			return service.flags & LB_ELSEWHERE ? -DROP_NO_LOCAL_BACKEND : -DROP_NO_BACKEND;
 		if ((service.flags & LB_RESTRICTED) && !lb_admits(&service, key, client)) {

@@ -62,6 +62,9 @@ enum {
 	BPF_F_ZERO_CSUM_TX = 1 << 1,
 };
 
+/* Where bpf_skb_adjust_room makes room: between the MAC header and the network header. */
+enum { BPF_ADJ_ROOM_MAC = 1 };
+
 enum {
 	TC_ACT_OK = 0,
 	TC_ACT_SHOT = 2,
@@ -89,6 +92,21 @@ struct __sk_buff {
 	__u32 tc_classid;
 	__u32 data;
 	__u32 data_end;
+	__u32 napi_id;
+	__u32 family;
+	__u32 remote_ip4;
+	__u32 local_ip4;
+	__u32 remote_ip6[4];
+	__u32 local_ip6[4];
+	__u32 remote_port;
+	__u32 local_port;
+	__u32 data_meta;
+	__u64 flow_keys;
+	__u64 tstamp;
+	__u32 wire_len;
+	__u32 gso_segs;
+	__u64 sk;
+	__u32 gso_size;
 };
 
 /* A socket and the address that it names, as the hooks of a cgroup see it. */
@@ -147,6 +165,8 @@ static long (*const bpf_skb_change_tail)(struct __sk_buff *skb, __u32 len,
 					 __u64 flags) = (void *)38;
 static long (*const bpf_skb_pull_data)(struct __sk_buff *skb, __u32 len) = (void *)39;
 static __u64 (*const bpf_get_socket_cookie)(void *ctx) = (void *)46;
+static long (*const bpf_skb_adjust_room)(struct __sk_buff *skb, __s32 len_diff, __u32 mode,
+					 __u64 flags) = (void *)50;
 static __u64 (*const bpf_get_netns_cookie)(void *ctx) = (void *)122;
 static void *(*const bpf_ringbuf_reserve)(void *ringbuf, __u64 size, __u64 flags) = (void *)131;
 static void (*const bpf_ringbuf_submit)(void *data, __u64 flags) = (void *)132;

@@ -32,7 +32,8 @@ struct config {
 	__u8 host_mac[6];
 	/* Clients outside of the cluster are led to services at the device. */
 	__u8 node_port;
-	__u8 pad[3];
+	__u8 pad;
+	__u16 native_mtu; /* 0 if unknown */
 };
 
 const volatile struct config cfg SEC(".rodata");

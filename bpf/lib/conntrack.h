@@ -76,6 +76,9 @@ static __always_inline __u32 ct_lifetime(__u8 proto, __u32 flags)
 		return cfg.timeout_any;
 	if (ct_closing(flags))
 		return cfg.timeout_tcp_fin;
+	/* The node that a client asked does not hear the backend: after the client's last word it waits a while. */
+	if ((flags & (CT_DIRECT | CT_FIN_FORWARD | CT_DST_JUDGED)) == (CT_DIRECT | CT_FIN_FORWARD))
+		return cfg.timeout_tcp_syn;
 	return flags & CT_SEEN_REPLY ? cfg.timeout_tcp : cfg.timeout_tcp_syn;
 }
 
@@ -200,6 +203,7 @@ struct translation {
 	__u16 client_port; /* the client's own, 0 if unchanged */
 	bool on; /* whether there is one at all */
 	bool hairpin; /* the backend is the client itself */
+	bool direct; /* the backend's node is to answer, or has been asked to */
 };
 
 /* What conntrack knows of a packet. */
@@ -381,7 +385,7 @@ __noinline int open_flow(const struct ct_key *key, const struct sides *s, const 
 		fresh.nat = nat->service;
 		fresh.nat_port = nat->port;
 		fresh.client_port = nat->client_port;
-		flags |= CT_TRANSLATED | (nat->hairpin ? CT_HAIRPIN : 0);
+		flags |= CT_TRANSLATED | (nat->hairpin ? CT_HAIRPIN : 0) | (nat->direct ? CT_DIRECT : 0);
 	}
 	fresh.flags = flags;
 	fresh.expires = now + ct_lifetime(key->proto, flags);
@@ -441,7 +445,7 @@ static __noinline __maybe_unused int judge_flow(struct __sk_buff *ctx, struct pa
 	 * over, and lb_select sees to it that a translation is not that. */
 	bool translated = f->nat.on;
 	if (alive && !related && unlikely(!!(flow->flags & CT_TRANSLATED) != translated) &&
-	    !!(flow->flags & CT_OPENED_BY_B) == swapped)
+	    !(flow->flags & CT_DIRECT) && !!(flow->flags & CT_OPENED_BY_B) == swapped)
 		alive = false;
 
 	if (alive && !(ct_opens(p) && ct_closing(flow->flags))) {
@@ -517,6 +521,9 @@ static __noinline __maybe_unused int judge_flow(struct __sk_buff *ctx, struct pa
 		else
 			flow->reverse_packets++;
 		flags |= ct_packet_flags(p, forward);
+		/* Who acknowledges has been answered, by whichever way. */
+		if (unlikely(flags & CT_DIRECT) && (p->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_ACK)
+			flags |= CT_SEEN_REPLY;
 		__u32 news = flags & (CT_SEEN_REPLY | CT_FIN_FORWARD | CT_FIN_REVERSE | CT_RST);
 		if ((flow->flags & news) != news)
 			flow->flags |= news;

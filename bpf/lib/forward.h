@@ -1,5 +1,5 @@
-/* Who is behind an address, and the ways a judged packet can go: into a local pod, or into the
- * overlay. */
+/* Who is behind an address, and the ways a judged packet can go: into a local pod, into the
+ * overlay, or out through the device. */
 #pragma once
 #include "config.h"
 #include "conntrack.h"
@@ -164,4 +164,35 @@ static __noinline __maybe_unused int encapsulate(struct __sk_buff *ctx, const st
 static __always_inline bool has_tunnel(const struct ipcache_value *entry)
 {
 	return entry && (entry->flags & (IPCACHE_TUNNEL4 | IPCACHE_TUNNEL6));
+}
+
+/* Sends a packet out through the node's device, past the stack. */
+static __noinline __maybe_unused int send_out(struct __sk_buff *ctx, const struct packet *p,
+				    struct report *report)
+{
+	int reason = decrement_ttl(ctx, p);
+
+	if (reason)
+		return -reason;
+	report->outcome = OUTCOME_DEVICE;
+	return bpf_redirect_neigh(cfg.native_ifindex, NULL, 0, 0);
+}
+
+/* The address by which this node sends clients' packets on to another. */
+static __always_inline void sender(struct addr *as, bool tunnel, bool v6)
+{
+	if (tunnel) {
+		as->d[0] = v6 ? cfg.router6.d[0] : cfg.router4.d[0];
+		as->d[1] = v6 ? cfg.router6.d[1] : cfg.router4.d[1];
+	} else {
+		as->d[0] = v6 ? cfg.node6.d[0] : cfg.node4.d[0];
+		as->d[1] = v6 ? cfg.node6.d[1] : cfg.node4.d[1];
+	}
+}
+
+/* Says whether a packet from outside has a source that cannot be there: pods of other nodes come through
+ * the overlay or not at all, and nobody out there has an address of this node. */
+static __always_inline bool forged(const struct packet *p, const struct ipcache_value *from)
+{
+	return (cfg.tunnel && has_tunnel(from)) || is_host(&p->src, p->v6) || endpoint_at(&p->src);
 }

@@ -48,10 +48,10 @@ __noinline int lb_settle(const struct packet *p, struct lb_target *to, __u32 now
 	if (!p || !to)
 		return DROP_MALFORMED;
 	client = p->src;
-	to->flags = 0;
+	to->flags &= CT_DIRECT;
 	to->client_port = 0;
 	if (addr_equal(&to->addr, &client)) {
-		to->flags = CT_HAIRPIN;
+		to->flags |= CT_HAIRPIN;
 		loopback(&client, p->v6);
 	}
 	port = p->sport;
@@ -194,7 +194,7 @@ static __always_inline int translate(struct __sk_buff *ctx, struct packet *p, st
 		to.addr = f->flow->nat;
 		to.port = f->flow->nat_port;
 		to.client_port = f->flow->client_port;
-		to.flags = f->flow->flags & CT_HAIRPIN;
+		to.flags = f->flow->flags & (CT_HAIRPIN | CT_DIRECT);
 	} else {
 		struct lb_key key;
 
@@ -214,6 +214,7 @@ static __always_inline int translate(struct __sk_buff *ctx, struct packet *p, st
 	}
 	f->nat.on = true;
 	f->nat.hairpin = to.flags & CT_HAIRPIN;
+	f->nat.direct = to.flags & CT_DIRECT;
 	f->nat.service = p->dst;
 	f->nat.port = p->dport;
 	f->nat.client_port = to.client_port ? p->sport : 0;

@@ -200,6 +200,8 @@ enum {
 	 * client. See nodeport.h. */
 	CT_MASQUERADE = 1 << 10,
 	CT_NO_FLOW = CT_SERVICE | CT_MASQUERADE,
+	/* Another node than the backend's was asked, and the backend's answers the client itself: see direct.h. */
+	CT_DIRECT = 1 << 11,
 };
 
 struct ct_value {
@@ -276,6 +278,8 @@ enum {
 	LB_RESTRICTED = 1 << 1,
 	/* The set has a table by which a client's flow gets the same backend on every node. */
 	LB_CONSISTENT = 1 << 2,
+	/* Clients that are sent on to another node are answered from there. */
+	LB_DIRECT = 1 << 3,
 };
 
 /* A frontend. Its backends are slots 0 to count-1 of a set, which is written whole under a number not in

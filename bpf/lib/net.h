@@ -17,6 +17,7 @@ enum {
 	PROTO_UDP = 17,
 	PROTO_ROUTING = 43,
 	PROTO_FRAGMENT = 44,
+	PROTO_GRE = 47,
 	PROTO_ICMPV6 = 58,
 	PROTO_DSTOPTS = 60,
 	PROTO_SCTP = 132,
@@ -44,6 +45,7 @@ struct ipv4_header {
 };
 
 enum {
+	IPV4_DONT_FRAGMENT = 0x4000,
 	IPV4_MORE_FRAGMENTS = 0x2000,
 	IPV4_OFFSET_MASK = 0x1FFF,
 };
@@ -122,6 +124,15 @@ enum {
 	ICMPV6_REDIRECT = 137,
 	ICMPV6_MLDV2 = 143,
 };
+
+/* GRE with a key and nothing else that is optional (RFC 2784, RFC 2890). */
+struct gre_header {
+	__u16 flags;
+	__u16 proto;
+	__u16 key[2];
+};
+
+enum { GRE_KEY = 0x2000 };
 
 struct arp_header {
 	__u16 hw_type;

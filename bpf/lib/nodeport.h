@@ -1,10 +1,11 @@
 /* Services for clients outside of the cluster: what comes to the node's device for a frontend.
  *
  * A backend of this node gets the packet as it came, so it sees its client; what the backend answers
- * leaves through the device in the frontend's name. To a backend elsewhere the node sends the packet on in
- * its own name, so that the answer comes back here: the port it uses then is one that its own sockets are
+ * leaves through the device in the frontend's name. To a backend elsewhere the node sends the packet on
+ * either in the client's name, and the other node answers (direct.h), or in its own, so that the answer comes back here: the port it uses then is one that its own sockets are
  * not given (the kernel's range for these ends at 60999), and stands in conntrack as CT_MASQUERADE. */
 #pragma once
+#include "direct.h"
 #include "forward.h"
 #include "lb.h"
 #include "refuse.h"
@@ -15,18 +16,6 @@ enum {
 	/* Not an action: the packet has nothing to do with this. */
 	NOT_A_SERVICE = 1000,
 };
-
-/* Sends a packet out through the node's device, past the stack. */
-static __noinline __maybe_unused int send_out(struct __sk_buff *ctx, const struct packet *p,
-				    struct report *report)
-{
-	int reason = decrement_ttl(ctx, p);
-
-	if (reason)
-		return -reason;
-	report->outcome = OUTCOME_DEVICE;
-	return bpf_redirect_neigh(cfg.native_ifindex, NULL, 0, 0);
-}
 
 /* Finds the port under which a flow, from a client to a backend elsewhere, is sent on as coming from an
  * address of this node, and keeps it for as long as the flow. Returns it in network byte order, or 0. */
@@ -73,18 +62,6 @@ __noinline int masquerade_port(const struct ct_key *key, const struct packet *p,
 	return 0;
 }
 
-/* The address by which this node sends clients' packets on to another. */
-static __always_inline void sender(struct addr *as, bool tunnel, bool v6)
-{
-	if (tunnel) {
-		as->d[0] = v6 ? cfg.router6.d[0] : cfg.router4.d[0];
-		as->d[1] = v6 ? cfg.router6.d[1] : cfg.router4.d[1];
-	} else {
-		as->d[0] = v6 ? cfg.node6.d[0] : cfg.node4.d[0];
-		as->d[1] = v6 ? cfg.node6.d[1] : cfg.node4.d[1];
-	}
-}
-
 /* Sends a packet of a client on to a backend that is not here. */
 static __noinline __maybe_unused int send_on(struct __sk_buff *ctx, struct packet *p,
 					     const struct found *f, const struct ipcache_value *remote,
@@ -94,6 +71,8 @@ static __noinline __maybe_unused int send_on(struct __sk_buff *ctx, struct packe
 	struct addr as;
 	int port, reason;
 
+	if (f->nat.direct && remote)
+		return send_direct(ctx, p, &f->nat, remote, report);
 	sender(&as, tunnel, p->v6);
 	if (addr_is_zero(&as))
 		return -DROP_NO_BACKEND;
@@ -106,13 +85,6 @@ static __noinline __maybe_unused int send_on(struct __sk_buff *ctx, struct packe
 	if (tunnel)
 		return encapsulate(ctx, remote, world_identity(p->v6), report);
 	return send_out(ctx, p, report);
-}
-
-/* Says whether a packet from outside has a source that cannot be there: pods of other nodes come through
- * the overlay or not at all, and nobody out there has an address of this node. */
-static __always_inline bool forged(const struct packet *p, const struct ipcache_value *from)
-{
-	return (cfg.tunnel && has_tunnel(from)) || is_host(&p->src, p->v6) || endpoint_at(&p->src);
 }
 
 /* Tells a client outside that nobody serves it. Returns an action or a drop reason negated. */
@@ -171,6 +143,7 @@ static __noinline __maybe_unused int node_port(struct __sk_buff *ctx, struct pac
 		remote = here ? NULL : ipcache_lookup(&p->dst, p->v6);
 		sides.dst_identity = here ? ID_HOST : remote ? remote->identity : world_identity(p->v6);
 	}
+	choose_direct(ctx, p, &found, remote, sides.src_identity);
 	reason = judge_found(ctx, p, &sides, report, &found);
 	if (reason)
 		return -reason;
@@ -270,14 +243,17 @@ static __always_inline int error_to_backend(struct __sk_buff *ctx, struct packet
 	struct ipcache_value *remote = ipcache_lookup(&p->dst, p->v6);
 	bool tunnel = cfg.tunnel && has_tunnel(remote);
 
-	if (!f->flow->masquerade_port)
-		return -DROP_UNKNOWN_RELATED;
-	sender(&as, tunnel, p->v6);
-	reason = rewrite_quoted(ctx, p, &as, f->flow->masquerade_port, true);
-	if (!reason)
-		reason = rewrite_end(ctx, p, &as, p->sport, false);
-	if (reason)
-		return -reason;
+	/* A backend that answers clients itself knows them by their own address, and errors by who has them to tell. */
+	if (!(f->flow->flags & CT_DIRECT)) {
+		if (!f->flow->masquerade_port)
+			return -DROP_UNKNOWN_RELATED;
+		sender(&as, tunnel, p->v6);
+		reason = rewrite_quoted(ctx, p, &as, f->flow->masquerade_port, true);
+		if (!reason)
+			reason = rewrite_end(ctx, p, &as, p->sport, false);
+		if (reason)
+			return -reason;
+	}
 	if (tunnel)
 		return encapsulate(ctx, remote, world_identity(p->v6), report);
 	return send_out(ctx, p, report);

@@ -30,14 +30,6 @@ static __always_inline bool may_refuse(void)
 	return r->count++ < REFUSALS_PER_TICK;
 }
 
-static __always_inline __u16 fold(__u64 sum)
-{
-	sum = (sum & 0xFFFFFFFF) + (sum >> 32);
-	sum = (sum & 0xFFFF) + (sum >> 16);
-	sum = (sum & 0xFFFF) + (sum >> 16);
-	return (sum & 0xFFFF) + (sum >> 16);
-}
-
 /* The sum of the answer's pseudo-header. The question's addresses do as well: a sum knows no order. */
 static __always_inline __u64 pseudo_sum(const struct packet *p, __u32 len, __u8 proto)
 {
@@ -83,7 +75,7 @@ static __noinline __maybe_unused int answer_network(struct __sk_buff *ctx, const
 		return bpf_skb_store_bytes(ctx, ETH_LEN, &ip, sizeof(ip), BPF_F_RECOMPUTE_CSUM) ? DROP_ENCAP_FAILED : 0;
 	}
 	struct ipv4_header ip = {
-		.version_ihl = 4 << 4 | 5, .total_len = htons(sizeof(ip) + len), .frag = htons(0x4000), .ttl = ANSWER_TTL,
+		.version_ihl = 4 << 4 | 5, .total_len = htons(sizeof(ip) + len), .frag = htons(IPV4_DONT_FRAGMENT), .ttl = ANSWER_TTL,
 		.proto = proto, .src = p->dst.w[3], .dst = p->src.w[3],
 	};
 	ip.check = ~fold((__u32)bpf_csum_diff(NULL, 0, (__u32 *)&ip, sizeof(ip), 0));

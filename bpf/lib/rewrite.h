@@ -5,6 +5,15 @@
 #pragma once
 #include "packet.h"
 
+/* Adds the carries of a ones' complement sum. */
+static __always_inline __u16 fold(__u64 sum)
+{
+	sum = (sum & 0xFFFFFFFF) + (sum >> 32);
+	sum = (sum & 0xFFFF) + (sum >> 16);
+	sum = (sum & 0xFFFF) + (sum >> 16);
+	return (sum & 0xFFFF) + (sum >> 16);
+}
+
 /* Where the transport's checksum is, from the start of its header; 0 if there is none to follow. */
 static __always_inline __u32 checksum_offset(__u8 proto)
 {

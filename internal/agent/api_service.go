@@ -41,7 +41,7 @@ func serviceSpec(r service.Frontend) rest.ServiceSpec {
 		Flags: rest.ServiceFlags{
 			Name: r.Owner.Name, Namespace: r.Owner.Namespace, Type: r.Kind.String(), PortName: r.PortName, TrafficPolicy: "Cluster",
 			AffinitySeconds: int(r.Affinity.Seconds()), Elsewhere: r.Elsewhere, Restricted: r.Restricted, SourceRanges: prefixTexts(r.Sources),
-			Algorithm: algorithm(r.Service),
+			Algorithm: algorithm(r.Service), Forwarding: forwarding(r.Service),
 		},
 	}
 	switch r.Scope {
@@ -68,6 +68,17 @@ func algorithm(s datapath.Service) string {
 	return lbRandom
 }
 
+// forwarding is how clients outside reach a pod on another node; empty if no client outside is led.
+func forwarding(s datapath.Service) string {
+	switch {
+	case s.Scope != datapath.ServiceOutside:
+		return ""
+	case s.Direct:
+		return string(service.ForwardDSR)
+	}
+	return string(service.ForwardSNAT)
+}
+
 func prefixTexts(list []netip.Prefix) (out []string) {
 	for _, p := range list {
 		out = append(out, p.String())
@@ -85,6 +96,7 @@ func (a *api) readServiceMap() ([]rest.BPFMapEntry, error) {
 		e := rest.MapService{
 			Frontend: r.Addr.String(), Proto: datapath.ProtocolName(r.Proto), Scope: r.Scope.String(), ID: int(r.ID), AffinitySeconds: int(r.Affinity.Seconds()),
 			Elsewhere: r.Elsewhere, Restricted: r.Restricted, SourceRanges: prefixTexts(r.Sources), Algorithm: algorithm(r),
+			Forwarding: forwarding(r),
 		}
 		for _, b := range r.Backends {
 			e.Backends = append(e.Backends, b.String())
@@ -98,6 +110,9 @@ func (a *api) readServiceMap() ([]rest.BPFMapEntry, error) {
 		}
 		if r.Consistent {
 			value += " by " + lbMaglev
+		}
+		if r.Direct {
+			value += ", who answer directly"
 		}
 		if r.Restricted {
 			value += " for " + cmp.Or(strings.Join(e.SourceRanges, ", "), "no client")

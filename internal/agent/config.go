@@ -21,6 +21,7 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/k8s/policies"
 	"github.com/hawser-net/hawser/internal/k8s/relevance"
+	"github.com/hawser-net/hawser/internal/service"
 	"github.com/hawser-net/hawser/pkg/kvstore/dial"
 )
 
@@ -64,9 +65,10 @@ type Config struct {
 	KubeProxyReplacement bool
 	CgroupRoot           string
 	// LBAlgorithm is how a backend is chosen for a client outside of the cluster, random or maglev, and LBMode how its packets reach
-	// one on another node: snat.
-	LBAlgorithm string
-	LBMode      string
+	// one on another node: snat, dsr or hybrid. LBModeAnnotation has an annotation of a service say otherwise for it.
+	LBAlgorithm      string
+	LBMode           string
+	LBModeAnnotation bool
 
 	KVStore                  string // a kind of store, or empty for a node on its own
 	KVStoreOpts              map[string]string
@@ -139,7 +141,7 @@ func Defaults() Config {
 		LogFormat: "text", SocketPath: "/var/run/cilium/cilium.sock", StateDir: "/var/run/cilium", BPFRoot: "/sys/fs/bpf",
 		ClusterName: "default", MaxConnectedClusters: 255, NodeName: host,
 		EnableIPv4: true, EnableIPv6: true,
-		LBAlgorithm: lbRandom, LBMode: "snat",
+		LBAlgorithm: lbRandom, LBMode: string(service.ForwardSNAT),
 		RoutingMode: "tunnel", TunnelProtocol: "vxlan", TunnelPort: 8472, MasqueradeIPv4: true, MasqueradeIPv6: true,
 		ClusterMesh: clustermesh.Defaults(), EnablePolicy: "default", AllowLocalhost: "auto", PolicyDefaultLocalCluster: true, NonDefaultDeny: true,
 		EnableK8s: k8s.InPod(), K8s: k8s.Defaults(), Policies: policies.Defaults(), CRDWait: 5 * time.Minute, IPAM: ipamClusterPool, PodReadiness: readinessLoose,
@@ -186,7 +188,10 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.CgroupRoot, "cgroup-root", c.CgroupRoot, "cgroup (version 2) of the node's own processes; where such cgroups are mounted by default")
 	fs.StringVar(&c.LBAlgorithm, "bpf-lb-algorithm", c.LBAlgorithm,
 		"how a backend is chosen for a client outside of the cluster: random, or maglev, by which all nodes choose the same")
-	fs.StringVar(&c.LBMode, "bpf-lb-mode", c.LBMode, "how packets of clients outside reach a backend on another node: snat, in this node's name")
+	fs.StringVar(&c.LBMode, "bpf-lb-mode", c.LBMode, "how packets of clients outside reach a pod on another node: snat (in this node's name), "+
+		"dsr (in the client's own name, and the other node answers) or hybrid (dsr for TCP, snat for the rest)")
+	fs.BoolVar(&c.LBModeAnnotation, "bpf-lb-mode-annotation", c.LBModeAnnotation, "let the annotation "+service.AnnotationForwarding+
+		" of a service (snat or dsr) say how packets of its clients outside reach a pod on another node")
 	fs.StringVar(&c.KVStore, "kvstore", c.KVStore, "key-value store shared by the nodes: "+strings.Join(dial.Kinds(), " or ")+"; empty for a node on its own")
 	dial.OptionsVar(fs, &c.KVStoreOpts, "kvstore-opt", "options of the key-value store, such as etcd.address=http://10.0.0.1:2379, etcd.config=/path or consul.address=10.0.0.1:8500")
 	fs.DurationVar(&c.KVStoreLeaseTTL, "kvstore-lease-ttl", c.KVStoreLeaseTTL, "how long this node's keys outlive it, 25s to 24h")
@@ -333,10 +338,9 @@ func (c *Config) Validate() error {
 	oneOf("log-format", c.LogFormat, "text", "json")
 	oneOf("routing-mode", c.RoutingMode, "tunnel", "native")
 	oneOf("bpf-lb-algorithm", c.LBAlgorithm, lbRandom, lbMaglev)
-	if c.LBMode == "dsr" || c.LBMode == "hybrid" {
-		bad("--bpf-lb-mode: %s, where a backend's node answers clients directly, is not supported; use snat", c.LBMode)
-	} else {
-		oneOf("bpf-lb-mode", c.LBMode, "snat")
+	oneOf("bpf-lb-mode", c.LBMode, string(service.ForwardSNAT), string(service.ForwardDSR), string(service.ForwardHybrid))
+	if !c.KubeProxyReplacement && (c.LBMode == string(service.ForwardDSR) || c.LBMode == string(service.ForwardHybrid)) {
+		bad("--bpf-lb-mode: %s needs --kube-proxy-replacement: without it kube-proxy leads clients outside", c.LBMode)
 	}
 	oneOf("tunnel-protocol", c.TunnelProtocol, "vxlan")
 	oneOf("enable-policy", c.EnablePolicy, "default", "always", "never")

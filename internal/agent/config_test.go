@@ -85,6 +85,9 @@ func TestValidate(t *testing.T) {
 		"--tunnel-protocol":        func(c *Config) { c.TunnelProtocol = "geneve" },
 		"--tunnel-port":            func(c *Config) { c.TunnelPort = 0 },
 		"--enable-policy":          func(c *Config) { c.EnablePolicy = "sometimes" },
+		"--bpf-lb-mode: \"fast\"":  func(c *Config) { c.LBMode = "fast" },
+		"--bpf-lb-mode: dsr":       func(c *Config) { c.LBMode = "dsr" },
+		"--bpf-lb-mode: hybrid":    func(c *Config) { c.LBMode = "hybrid" },
 		"--devices":                func(c *Config) { c.Devices = []string{"a", "b"} },
 		"--mtu":                    func(c *Config) { c.MTU = 100 },
 		"lease TTL": func(c *Config) {

@@ -136,7 +136,8 @@ func (k *kube) join(a *api, facts nodeFacts, filter *labels.Filter) error {
 		return err
 	}
 	k.services, err = services.New(services.Config{
-		NodeName: k.cfg.NodeName, NodeAddrs: facts.hosts(), Consistent: k.cfg.LBAlgorithm == lbMaglev, Kernel: a.maps, Log: k.log,
+		NodeName: k.cfg.NodeName, NodeAddrs: facts.hosts(), Consistent: k.cfg.LBAlgorithm == lbMaglev,
+		Forwarding: service.Forwarding(k.cfg.LBMode), PerService: k.cfg.LBModeAnnotation, Kernel: a.maps, Log: k.log,
 	}, k.client)
 	return err
 }

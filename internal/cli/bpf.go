@@ -75,6 +75,9 @@ func (a *app) bpfCommand() *cobra.Command {
 				if s.AffinitySeconds > 0 {
 					choice += ", kept for " + (time.Duration(s.AffinitySeconds) * time.Second).String()
 				}
+				if s.Forwarding == "dsr" {
+					choice += ", dsr"
+				}
 				backends := cell{strings.Join(s.Backends, ", "), plain}
 				switch {
 				case len(s.Backends) > 0:

@@ -63,6 +63,9 @@ func serviceType(f rest.ServiceFlags) string {
 	if f.Algorithm == "maglev" {
 		s += ",maglev"
 	}
+	if f.Forwarding == "dsr" {
+		s += ",dsr"
+	}
 	if f.AffinitySeconds > 0 {
 		s += fmt.Sprintf(",affinity=%ds", f.AffinitySeconds)
 	}

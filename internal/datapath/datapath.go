@@ -149,6 +149,9 @@ type Config struct {
 	TunnelIfIndex int
 	HostIfIndex   int
 	NativeIfIndex int
+	// NativeMTU is how large a packet the native device sends; 0 if unknown. Without a tunnel it says which packets of clients outside have room
+	// for what another node must be told to answer them itself.
+	NativeMTU int
 	// TunnelPort is the UDP port of the encapsulation, 0 if unknown.
 	TunnelPort uint16
 	// NodePort has the native device lead clients outside of the cluster to services.
@@ -214,7 +217,9 @@ type CTEntry struct {
 	SeenReply     bool
 	Closing       bool
 	// Service is the frontend that the flow was addressed to, invalid if none: Dst is its backend.
-	Service        netip.AddrPort
+	Service netip.AddrPort
+	// Direct says that the node of the backend answers the client, who had asked another: neither sees all of the flow.
+	Direct         bool
 	ForwardPackets uint64
 	ReversePackets uint64
 }

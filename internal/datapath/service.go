@@ -93,6 +93,8 @@ type Service struct {
 	Sources    []netip.Prefix
 	// Consistent has a client's flow go to the same backend from every node that has the same backends. Otherwise any will do.
 	Consistent bool
+	// Direct has clients outside that are led to a pod of another node be answered by that node; otherwise this one stands in between.
+	Direct bool
 }
 
 // MaxConsistentBackends is how many backends a consistent frontend can have. It is far more than is sensible: beyond a hundredth
@@ -104,7 +106,7 @@ const MaxServiceAffinity = 24 * time.Hour
 
 // Equal says whether two rows are the same.
 func (s Service) Equal(o Service) bool {
-	return s.ServiceFrontend == o.ServiceFrontend && s.ID == o.ID && s.Affinity == o.Affinity && s.Elsewhere == o.Elsewhere && s.SameSet(o)
+	return s.ServiceFrontend == o.ServiceFrontend && s.ID == o.ID && s.Affinity == o.Affinity && s.Elsewhere == o.Elsewhere && s.Direct == o.Direct && s.SameSet(o)
 }
 
 // SameSet says whether two rows differ in nothing but the frontend and what is said of it: whom they let in, and to whom they lead.
@@ -147,6 +149,9 @@ func (s Service) Validate() error {
 	}
 	if s.Elsewhere && len(s.Backends) > 0 {
 		errs = append(errs, fmt.Errorf("service %s: has %d backends, so they are not all elsewhere", s.ServiceFrontend, len(s.Backends)))
+	}
+	if s.Direct && s.Scope != ServiceOutside {
+		errs = append(errs, fmt.Errorf("service %s: only clients outside can be answered directly", s.ServiceFrontend))
 	}
 	if s.Consistent && len(s.Backends) > MaxConsistentBackends {
 		errs = append(errs, fmt.Errorf("service %s: has %d backends, of which at most %d can be chosen consistently", s.ServiceFrontend, len(s.Backends), MaxConsistentBackends))

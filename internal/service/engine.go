@@ -181,7 +181,7 @@ func (e *Engine) SetHostPorts(pod Name, ports []HostPort) {
 func (e *Engine) SetLocal(at Local) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.local.Node == at.Node && e.local.Zone == at.Zone && slices.Equal(e.local.Addrs, at.Addrs) && e.local.Consistent == at.Consistent {
+	if e.local.equal(at) {
 		return
 	}
 	e.local = at
@@ -274,10 +274,11 @@ func Rows(at Local, s Service, parts []Slice) []Frontend {
 		v4, v6 := collect(parts, p)
 		// Chosen once for all frontends.
 		var sets [2][2][]netip.AddrPort // by family and whether only this node's count
-		var exist [2]bool
+		var exist, foreign [2]bool
 		for i, b := range []backends{v4, v6} {
 			sets[i][0], sets[i][1] = b.choose(at, false, s.Mesh.Prefer), b.choose(at, true, s.Mesh.Prefer)
 			exist[i] = b.any()
+			foreign[i] = slices.ContainsFunc(sets[i][0], func(a netip.AddrPort) bool { return b[a].Cluster != "" })
 		}
 		add := func(kind Kind, a netip.Addr, port uint16, scope datapath.ServiceScope, local bool) {
 			anyNode := scope == datapath.ServiceOtherNode
@@ -301,6 +302,8 @@ func Rows(at Local, s Service, parts []Slice) []Frontend {
 			row.Elsewhere = len(row.Backends) == 0 && exist[family]
 			// Inside, flows remember their choice on the one node that they begin on.
 			row.Consistent = at.Consistent && scope == datapath.ServiceOutside && len(row.Backends) <= datapath.MaxConsistentBackends
+			// Another cluster's nodes don't know this one's frontends, nor does a frontend with backends of this node alone send on.
+			row.Direct = scope == datapath.ServiceOutside && !local && !foreign[family] && at.forwarding(s).direct(p.Proto)
 			if kind == LoadBalancer && s.Restricted {
 				row.Restricted, row.Sources = true, sourcesOf(s.Sources, a.Is4())
 			}

@@ -119,7 +119,10 @@ func (f *Flows) Settle(ctx context.Context) error {
 	return nil
 }
 
-const protoUDP = 17
+const (
+	protoTCP = 6
+	protoUDP = 17
+)
 
 // Stale says whether a flow should choose anew where it goes.
 func Stale(frontends map[datapath.ServiceFrontend]Frontend, flow datapath.ServiceFlow) bool {

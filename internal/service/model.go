@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"hash/fnv"
 	"net/netip"
+	"slices"
 	"strconv"
 	"time"
 
@@ -40,6 +41,8 @@ type Service struct {
 	InternalLocal bool
 	// Mesh is what it is to other clusters.
 	Mesh Mesh
+	// Forwarding is how clients outside reach backends on other nodes, if not as the node does it.
+	Forwarding Forwarding
 	// Restricted has the LoadBalancerIPs serve clients of Sources only.
 	Restricted bool
 	Sources    []netip.Prefix
@@ -110,6 +113,23 @@ type Local struct {
 	Addrs []netip.Addr
 	// Consistent has clients outside be given the same backend by every node.
 	Consistent bool
+	// Forwarding is how clients outside reach backends on other nodes. PerService has services decide that for themselves.
+	Forwarding Forwarding
+	PerService bool
+}
+
+// forwarding is how clients outside reach a service's backends on other nodes.
+func (l Local) forwarding(s Service) Forwarding {
+	if l.PerService && s.Forwarding != "" {
+		return s.Forwarding
+	}
+	return l.Forwarding
+}
+
+// equal says whether two are the same.
+func (l Local) equal(o Local) bool {
+	return l.Node == o.Node && l.Zone == o.Zone && slices.Equal(l.Addrs, o.Addrs) && l.Consistent == o.Consistent &&
+		l.Forwarding == o.Forwarding && l.PerService == o.PerService
 }
 
 // loopbacks returns the addresses at which the node's own processes find its ports as well.

@@ -60,6 +60,9 @@ func (w world) desired(f datapath.ServiceFrontend) (owner string, backends []net
 		if w.at.Consistent && f.Scope == datapath.ServiceOutside {
 			owner += " consistent"
 		}
+		if f.Scope == datapath.ServiceOutside && !local && w.direct(*best, bestPort, backends) {
+			owner += " direct"
+		}
 		return owner, backends, true
 	}
 	var pods []service.Name
@@ -97,6 +100,29 @@ func (w world) wantsHostPort(p service.HostPort, f datapath.ServiceFrontend) boo
 		return p.Addr == f.Addr.Addr()
 	}
 	return f.Addr.Addr().IsLoopback() || slices.Contains(w.at.Addrs, f.Addr.Addr())
+}
+
+// direct says whether clients outside are answered by the nodes of backends, all of which must be of this cluster.
+func (w world) direct(s service.Service, p service.Port, backends []netip.AddrPort) bool {
+	mode := w.at.Forwarding
+	if w.at.PerService && s.Forwarding != "" {
+		mode = s.Forwarding
+	}
+	if mode != "dsr" && (mode != "hybrid" || p.Proto != 6) {
+		return false
+	}
+	for _, b := range backends {
+		known := false
+		for _, part := range w.slices {
+			known = known || (part.Name.Namespace == s.Name.Namespace && part.Service == s.Name.Name &&
+				slices.Contains(part.Ports, service.SlicePort{Name: p.Name, Proto: p.Proto, Port: b.Port()}) &&
+				slices.ContainsFunc(part.Endpoints, func(e service.Endpoint) bool { return e.Addr == b.Addr() }))
+		}
+		if !known {
+			return false
+		}
+	}
+	return true
 }
 
 // wants returns 0, or how well the frontend fits: 1 for a cluster address.
@@ -272,7 +298,7 @@ func (d dice) service(name service.Name) service.Service {
 	s := service.Service{
 		Name: name, Created: time.Unix(int64(d.IntN(2)), 0), ClusterIPs: d.addrs(vips...), ExternalIPs: d.addrs(externals...),
 		LoadBalancerIPs: d.addrs(externals...), ExternalLocal: d.yes(), InternalLocal: d.IntN(4) == 0,
-		Mesh: service.Mesh{Global: d.yes(), Prefer: service.Prefer(d.IntN(3))},
+		Mesh: service.Mesh{Global: d.yes(), Prefer: service.Prefer(d.IntN(3))}, Forwarding: service.Forwarding(d.one("", "snat", "dsr")),
 	}
 	if d.IntN(3) == 0 {
 		s.Restricted = true
@@ -393,6 +419,8 @@ func TestOracle(t *testing.T) {
 			case 11:
 				w.at.Zone = d.one("z1", "z2", "")
 				w.at.Consistent = d.yes()
+				w.at.Forwarding = service.Forwarding(d.one("", "snat", "dsr", "hybrid"))
+				w.at.PerService = d.yes()
 				if d.yes() {
 					slices.Reverse(w.at.Addrs)
 					w.at.Addrs = w.at.Addrs[:1+d.IntN(len(w.at.Addrs))]
@@ -446,6 +474,9 @@ func engineTable(e *service.Engine) map[string]string {
 		}
 		if r.Consistent {
 			owner += " consistent"
+		}
+		if r.Direct {
+			owner += " direct"
 		}
 		out[f.String()] = fmt.Sprint(owner, " ", r.Backends)
 	}

@@ -58,7 +58,7 @@ func testServiceRows(t *testing.T, m datapath.Services) {
 	sameServices(t, m)
 	one, two, three := service("10.96.0.1:443", 6, 3), service("[fd96::1]:443", 6, 2), service("10.96.0.1:443", 17, 0)
 	outside := service("10.96.0.1:443", 6, 1)
-	outside.Scope = datapath.ServiceOutside
+	outside.Scope, outside.Direct = datapath.ServiceOutside, true
 	two.Affinity = 3 * time.Hour
 	two.Restricted, two.Sources, two.Consistent = true, prefixes("::/0", "fd00::/8", "fd00::1/128"), true
 	for range 2 { // writing twice is writing once
@@ -67,6 +67,9 @@ func testServiceRows(t *testing.T, m datapath.Services) {
 		}
 		must(t, m.PruneServiceSets())
 	}
+	sameServices(t, m, one, two, three, outside)
+	outside.Direct = false
+	must(t, m.UpsertService(outside))
 	sameServices(t, m, one, two, three, outside)
 	// Every change of a row, alone.
 	for name, change := range map[string]func(s *datapath.Service){

@@ -3,6 +3,7 @@ package loader
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"time"
 
@@ -19,6 +20,7 @@ func settings(cfg datapath.Config) (fromPodConfig, error) {
 		HostIfindex:   uint32(cfg.HostIfIndex),
 		NativeIfindex: uint32(cfg.NativeIfIndex),
 		NodePort:      flag(cfg.NodePort),
+		NativeMtu:     uint16(min(cfg.NativeMTU, math.MaxUint16)),
 		Tunnel:        flag(cfg.Tunnel),
 		DualStack:     flag(cfg.DualStackWorld),
 	}
@@ -26,6 +28,9 @@ func settings(cfg datapath.Config) (fromPodConfig, error) {
 		if i < 0 {
 			errs = append(errs, fmt.Errorf("interface index %d is negative", i))
 		}
+	}
+	if cfg.NativeMTU < 0 {
+		errs = append(errs, fmt.Errorf("MTU of the native device %d is negative", cfg.NativeMTU))
 	}
 	if cfg.Tunnel && cfg.TunnelIfIndex == 0 {
 		errs = append(errs, errors.New("tunnelling needs the index of the tunnel device"))

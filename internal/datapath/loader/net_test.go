@@ -137,10 +137,18 @@ func newTestNode(t testing.TB, n byte, tunnel bool) *testNode {
 // join connects two nodes and tells each about the other.
 func join(t testing.TB, a, b *testNode) {
 	t.Helper()
-	addrs := func(n *testNode) []string {
-		return []string{n.cfg.NodeIPv4.String() + "/24", n.cfg.NodeIPv6.String() + "/64"}
-	}
-	testenv.Connect(t, a.ns, "eth0", addrs(a), b.ns, "eth0", addrs(b))
+	testenv.Connect(t, a.ns, "eth0", a.underlay(), b.ns, "eth0", b.underlay())
+	acquaint(t, a, b)
+}
+
+// underlay returns the node's addresses towards others.
+func (n *testNode) underlay() []string {
+	return []string{n.cfg.NodeIPv4.String() + "/24", n.cfg.NodeIPv6.String() + "/64"}
+}
+
+// acquaint tells each of two nodes, which are connected, about the other.
+func acquaint(t testing.TB, a, b *testNode) {
+	t.Helper()
 	for _, p := range [][2]*testNode{{a, b}, {b, a}} {
 		me, peer := p[0], p[1]
 		eth0 := byName(t, me.h, "eth0")

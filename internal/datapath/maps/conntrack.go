@@ -25,6 +25,7 @@ const (
 	ctTranslated = 1 << 8
 	ctHairpin    = 1 << 9
 	ctMasquerade = 1 << 10
+	ctDirect     = 1 << 11
 )
 
 func fromKernelCT(k kernelCtKey, v kernelCtValue, now uint32) datapath.CTEntry {
@@ -52,6 +53,7 @@ func fromKernelCT(k kernelCtKey, v kernelCtValue, now uint32) datapath.CTEntry {
 	}
 	if v.Flags&ctTranslated != 0 {
 		e.Service = netip.AddrPortFrom(netip.AddrFrom16(v.Nat.B).Unmap(), ntohs(v.NatPort))
+		e.Direct = v.Flags&ctDirect != 0
 	}
 	return e
 }

@@ -71,6 +71,7 @@ func (m *Maps) readServices() (map[datapath.ServiceFrontend]serviceState, error)
 		row := datapath.Service{
 			ServiceFrontend: f, ID: v.Id, Affinity: affinityFromTicks(v.Affinity), Backends: sets[v.Set], Elsewhere: v.Flags&lbElsewhere != 0,
 			Restricted: v.Flags&lbRestricted != 0, Sources: ranges[v.Set], Consistent: v.Flags&lbConsistent != 0,
+			Direct: v.Flags&lbDirect != 0,
 		}
 		if int(v.Count) != len(row.Backends) {
 			row.Backends = nil // somebody else's work: it will be written anew
@@ -171,13 +172,14 @@ const (
 	lbElsewhere  = 1 << 0
 	lbRestricted = 1 << 1
 	lbConsistent = 1 << 2
+	lbDirect     = 1 << 3
 )
 
 func serviceFlags(s datapath.Service) (flags uint32) {
 	for _, f := range []struct {
 		on  bool
 		bit uint32
-	}{{s.Elsewhere, lbElsewhere}, {s.Restricted, lbRestricted}, {s.Consistent, lbConsistent}} {
+	}{{s.Elsewhere, lbElsewhere}, {s.Restricted, lbRestricted}, {s.Consistent, lbConsistent}, {s.Direct, lbDirect}} {
 		if f.on {
 			flags |= f.bit
 		}

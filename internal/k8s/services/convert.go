@@ -70,6 +70,7 @@ func fromService(o *corev1.Service) service.Service {
 		return s
 	}
 	s.Mesh = service.ReadMesh(o.Annotations)
+	s.Forwarding = service.ReadForwarding(o.Annotations)
 	s.ClusterIPs = addresses(ips)
 	s.ExternalIPs = addresses(o.Spec.ExternalIPs)
 	if o.Spec.Type == corev1.ServiceTypeLoadBalancer {

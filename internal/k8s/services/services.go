@@ -28,6 +28,9 @@ type Config struct {
 	NodeAddrs []netip.Addr
 	// Consistent has clients outside be given the same backend by every node.
 	Consistent bool
+	// Forwarding is how clients outside reach backends on other nodes; PerService has annotations of services say otherwise.
+	Forwarding service.Forwarding
+	PerService bool
 	// Kernel is where the rows go.
 	Kernel datapath.Services
 	// Log receives what goes wrong; nil discards it.
@@ -82,7 +85,9 @@ func (s *Services) Status() table.Summary { return s.reconciler.Summary() }
 
 // local is called with mu held, or before anybody else can.
 func (s *Services) local() service.Local {
-	return service.Local{Node: s.cfg.NodeName, Zone: s.zone, Addrs: s.cfg.NodeAddrs, Consistent: s.cfg.Consistent}
+	return service.Local{
+		Node: s.cfg.NodeName, Zone: s.zone, Addrs: s.cfg.NodeAddrs, Consistent: s.cfg.Consistent, Forwarding: s.cfg.Forwarding, PerService: s.cfg.PerService,
+	}
 }
 
 // Run follows Kubernetes until ctx ends, and returns nil then. synced is called once, when everything that exists has been
@@ -171,7 +176,9 @@ func (s *Services) followServices(ctx context.Context, synced func()) error {
 		Log: s.cfg.Log, LabelSelector: "!service.kubernetes.io/service-proxy-name",
 		Transform: func(o *corev1.Service) *corev1.Service {
 			o.Labels, o.OwnerReferences, o.Spec.Selector, o.Status.Conditions = nil, nil, nil, nil
-			maps.DeleteFunc(o.Annotations, func(name, _ string) bool { return !service.IsMeshAnnotation(name) })
+			maps.DeleteFunc(o.Annotations, func(name, _ string) bool {
+				return !service.IsMeshAnnotation(name) && name != service.AnnotationForwarding
+			})
 			return o
 		},
 	}, k8s.Handler[*corev1.Service]{

@@ -19,6 +19,7 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath/fake"
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/k8s/services"
+	"github.com/hawser-net/hawser/internal/service"
 	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/internal/testenv/kubeapi"
 )
@@ -57,6 +58,7 @@ func (c *cluster) run() (synced <-chan struct{}, stop func()) {
 	var err error
 	c.part, err = services.New(services.Config{
 		NodeName: "n1", NodeAddrs: []netip.Addr{netip.MustParseAddr("192.168.0.1")}, Kernel: c.kernel.Maps, Log: slog.New(slog.DiscardHandler),
+		PerService: true,
 	}, c.client)
 	c.must(err)
 	ctx, cancel := context.WithCancel(c.t.Context())
@@ -102,6 +104,9 @@ func (c *cluster) rows() []string {
 		}
 		if s.Elsewhere {
 			line += " elsewhere"
+		}
+		if s.Direct {
+			line += " direct"
 		}
 		if s.Restricted {
 			line += fmt.Sprint(" from ", s.Sources)
@@ -268,13 +273,19 @@ func TestKinds(t *testing.T) {
 	})
 	c.slice("local-1", "local", there)
 	c.service("empty", "10.96.2.3", func(s *corev1.Service) { s.Spec.Ports = s.Spec.Ports[:1] })
+	c.service("direct", "10.96.2.4", func(s *corev1.Service) {
+		s.Annotations = map[string]string{service.AnnotationForwarding: "dsr"}
+		s.Spec.Ports, s.Spec.ExternalIPs = s.Spec.Ports[:1], []string{"1.2.3.5"}
+	})
+	c.slice("direct-1", "direct", there)
 	synced, stop := c.run()
 	c.wait("hearing everything", synced)
 	c.expect("all kinds",
 		"0.0.0.0:30081/TCP from other-node [10.0.0.5:8080]",
 		"1.2.3.4:80/TCP [10.0.0.5:8080]", "1.2.3.4:80/TCP from outside [] elsewhere",
+		"1.2.3.5:80/TCP [10.0.0.5:8080]", "1.2.3.5:80/TCP from outside [10.0.0.5:8080] direct",
 		"5.6.7.8:80/TCP [10.0.0.5:8080] from [10.0.0.0/8 172.16.0.0/12]", "5.6.7.8:80/TCP from outside [] elsewhere from [10.0.0.0/8 172.16.0.0/12]",
-		"10.96.2.1:80/TCP [10.0.0.5:8080]", "10.96.2.2:80/TCP [] elsewhere", "10.96.2.3:80/TCP []",
+		"10.96.2.1:80/TCP [10.0.0.5:8080]", "10.96.2.2:80/TCP [] elsewhere", "10.96.2.3:80/TCP []", "10.96.2.4:80/TCP [10.0.0.5:8080]",
 		"127.0.0.1:30081/TCP from node [10.0.0.5:8080]",
 		"192.168.0.1:30081/TCP [10.0.0.5:8080]", "192.168.0.1:30081/TCP from outside [] elsewhere")
 	stop()
