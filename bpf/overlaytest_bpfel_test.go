@@ -72,7 +72,8 @@ type overlayTestCtKey struct {
 	PortA uint16
 	PortB uint16
 	Proto uint8
-	Pad   [3]uint8
+	Aside uint8
+	Pad   [2]uint8
 }
 
 type overlayTestCtValue struct {

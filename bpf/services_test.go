@@ -298,6 +298,78 @@ func TestServicePortConflict(t *testing.T) {
 	}
 }
 
+// TestServiceThenDirect: a client with a flow through a service may open one directly, by the same port to the same backend; both go on, whichever
+// ends first.
+func TestServiceThenDirect(t *testing.T) {
+	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
+		n := newNode(t, testConfig())
+		n.allowAll()
+		vip, l4, srcAt := vip4, 14+20, 14+12
+		if v6 {
+			vip, l4, srcAt = vip6, 14+40, 14+8
+		}
+		for proto, sport := range map[uint8]uint16{tcp: 4000, udp: 4001} {
+			n.publish(vip, proto, nil, netip.AddrPortFrom(b, 8053))
+			through := frame{ethSrc: aMAC, ethDst: aHost, src: a, dst: vip, proto: proto, sport: sport, dport: vipPort, tcpFlags: syn}
+			direct := through
+			direct.dst, direct.dport = b, 8053
+			// exchange sends a packet and has the backend answer; it returns the port by which the backend knows the client.
+			exchange := func(what string, f frame, answer uint8) uint16 {
+				t.Helper()
+				got := n.expect(what, delivered(), func() result { return n.fromABytes(withChecksum(f.bytes())) })
+				port := binary.BigEndian.Uint16(got.out[l4:])
+				want := f
+				want.sport, want.dst, want.dport, want.ethSrc, want.ethDst, want.ttl = port, b, 8053, bHost, bMAC, 63
+				if !bytes.Equal(got.out, withChecksum(want.bytes())) {
+					t.Fatalf("%s: b gets\n%x, want\n%x", what, got.out, withChecksum(want.bytes()))
+				}
+				reply := want.reply()
+				reply.ethSrc, reply.ethDst, reply.ttl, reply.tcpFlags = bMAC, bHost, 64, answer
+				got = n.expect(what+", answer", delivered(), func() result { return n.fromBBytes(withChecksum(reply.bytes())) })
+				back := f.reply()
+				back.ethSrc, back.ethDst, back.ttl, back.tcpFlags = aHost, aMAC, 63, answer
+				if !bytes.Equal(got.out, withChecksum(back.bytes())) {
+					t.Fatalf("%s: a gets\n%x from %x, want\n%x", what, got.out, got.out[srcAt:], withChecksum(back.bytes()))
+				}
+				return port
+			}
+			if p := exchange("through the service", through, syn|ack); p != sport {
+				t.Errorf("the service's flow has port %d", p)
+			}
+			aside := exchange("directly", direct, syn|ack)
+			if aside == sport {
+				t.Fatal("two flows have the same ends")
+			}
+			through.tcpFlags, direct.tcpFlags = ack, ack
+			for range 2 {
+				if p := exchange("through the service, goes on", through, ack); p != sport {
+					t.Errorf("the service's flow has port %d now", p)
+				}
+				if p := exchange("directly, goes on", direct, ack); p != aside {
+					t.Errorf("the direct flow has port %d now, had %d", p, aside)
+				}
+			}
+			through.tcpFlags = fin | ack
+			exchange("through the service, ends", through, fin|ack)
+			if p := exchange("directly, after the other's end", direct, ack); p != aside {
+				t.Errorf("the direct flow has port %d now, had %d", p, aside)
+			}
+			// Forgotten: as after its time.
+			n.must(n.maps.DeleteService(datapath.ServiceFrontend{Addr: netip.AddrPortFrom(vip, vipPort), Proto: proto}))
+			_, err := n.maps.ForgetServiceFlows(t.Context(), func(datapath.ServiceFlow) bool { return true })
+			n.must(err)
+			if p := exchange("directly, after changes of services", direct, ack); p != aside {
+				t.Errorf("the direct flow has port %d now, had %d", p, aside)
+			}
+		}
+		for _, e := range n.flows() {
+			if e.Service == e.Dst {
+				t.Errorf("a flow through itself: %+v", e)
+			}
+		}
+	})
+}
+
 // TestServiceImpostor: nobody but the datapath speaks in a service's name, and what comes in it does not
 // change where the client's packets go.
 func TestServiceImpostor(t *testing.T) {

@@ -57,9 +57,9 @@ static __always_inline bool ct_key_set(struct ct_key *key, const struct addr *sr
 		key->port_b = dport;
 	}
 	key->proto = proto;
+	key->aside = 0;
 	key->pad[0] = 0;
 	key->pad[1] = 0;
-	key->pad[2] = 0;
 	return swapped;
 }
 
@@ -300,6 +300,9 @@ __noinline int mirror_expiry(const struct ct_key *key, const struct ct_value *fl
 	if (!port)
 		port = by_b ? key->port_b : key->port_a;
 	ct_key_set(&client_key, &client, &service, port, flow->nat_port, key->proto);
+	/* Addressed to the backend itself: a flow that was put aside. */
+	client_key.aside = addr_equal(&service, by_b ? &key->a : &key->b) &&
+			   flow->nat_port == (by_b ? key->port_a : key->port_b);
 	struct ct_value *entry = bpf_map_lookup_elem(&ct, &client_key);
 	if (entry && (entry->flags & CT_SERVICE))
 		entry->expires = expires;

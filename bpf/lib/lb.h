@@ -7,7 +7,10 @@
  * asks nothing of the tables of services: these may change as they like.
  *
  * A client may meet a backend directly and through services with the same ports. Then, and when a pod
- * meets itself, the client's port is replaced so that the flows can be told apart. */
+ * meets itself, the client's port is replaced so that the flows can be told apart. If the service came first,
+ * the direct flow is put aside: treated as one through a service whose address is the backend's. Where its
+ * packets go cannot stand under the addresses that the client uses, which are those of the other flow, but
+ * beside it. */
 #pragma once
 #include "backend.h"
 #include "conntrack.h"
@@ -69,7 +72,7 @@ __noinline int lb_settle(const struct packet *p, struct lb_target *to, __u32 now
 }
 
 /* Remembers where the packets of a client's flow go. Returns 0 or a drop reason. */
-__noinline int lb_remember(const struct packet *p, const struct lb_target *to, __u32 now)
+__noinline int lb_remember(const struct packet *p, const struct lb_target *to, __u32 now, bool aside)
 {
 	struct ct_value entry = {};
 	struct ct_key key;
@@ -79,11 +82,51 @@ __noinline int lb_remember(const struct packet *p, const struct lb_target *to, _
 	entry.flags = CT_SERVICE | to->flags;
 	if (ct_key_set(&key, &p->src, &p->dst, p->sport, p->dport, p->proto))
 		entry.flags |= CT_OPENED_BY_B;
+	key.aside = aside;
 	entry.nat = to->addr;
 	entry.nat_port = to->port;
 	entry.client_port = to->client_port;
 	entry.expires = now + ct_lifetime(p->proto, 0);
 	return bpf_map_update_elem(&ct, &key, &entry, BPF_ANY) ? DROP_CT_FULL : 0;
+}
+
+/* Finds where the packets of a direct flow go that has been put aside. Returns whether it has. */
+__noinline int lb_aside(const struct packet *p, struct lb_target *to, __u32 now)
+{
+	struct ct_key key;
+
+	if (!p || !to)
+		return false;
+	ct_key_set(&key, &p->src, &p->dst, p->sport, p->dport, p->proto);
+	key.aside = true;
+	struct ct_value *entry = bpf_map_lookup_elem(&ct, &key);
+	to->addr = p->dst;
+	to->port = p->dport;
+	to->flags = 0;
+	to->client_port = 0;
+	if (!ct_alive(entry, now))
+		return false;
+	to->client_port = entry->client_port;
+	return true;
+}
+
+/* Puts a direct flow aside, for which lb_aside has set *to. If its ends are free after all, to->client_port is 0. Returns
+ * 0 or a drop reason. */
+static __always_inline int lb_put_aside(const struct packet *p, struct lb_target *to, __u32 now)
+{
+	int reason = lb_settle(p, to, now);
+
+	if (reason || !to->client_port)
+		return reason;
+	return lb_remember(p, to, now, true);
+}
+
+/* Says whether a packet, which is not for a service, has the ends of a flow through one. */
+static __always_inline bool lb_collides(const struct found *f)
+{
+	const __u32 other = CT_TRANSLATED | CT_HAIRPIN | CT_DIRECT;
+
+	return (f->flow->flags & other) == CT_TRANSLATED && !!(f->flow->flags & CT_OPENED_BY_B) == f->swapped;
 }
 
 /* Makes a packet for a service one for its backend. Returns 0 or a drop reason. */
@@ -188,14 +231,20 @@ static __always_inline int translate(struct __sk_buff *ctx, struct packet *p, st
 			return translate_error(ctx, p, f);
 		return 0;
 	}
-	if (ct_alive(f->flow, f->now)) {
-		if (likely(!(f->flow->flags & CT_SERVICE)))
+	if (ct_alive(f->flow, f->now) && likely(!(f->flow->flags & CT_SERVICE))) {
+		if (likely(scope != LB_INSIDE || !lb_collides(f)))
 			return 0;
+		if (!lb_aside(p, &to, f->now)) {
+			err = lb_put_aside(p, &to, f->now);
+			if (err || !to.client_port)
+				return err;
+		}
+	} else if (ct_alive(f->flow, f->now)) {
 		to.addr = f->flow->nat;
 		to.port = f->flow->nat_port;
 		to.client_port = f->flow->client_port;
 		to.flags = f->flow->flags & (CT_HAIRPIN | CT_DIRECT);
-	} else {
+	} else if (scope != LB_INSIDE || ct_opens(p) || !lb_aside(p, &to, f->now)) {
 		struct lb_key key;
 
 		lb_key_set(&key, p, scope);
@@ -208,7 +257,7 @@ static __always_inline int translate(struct __sk_buff *ctx, struct packet *p, st
 			return -err;
 		err = lb_settle(p, &to, f->now);
 		if (!err)
-			err = lb_remember(p, &to, f->now);
+			err = lb_remember(p, &to, f->now, false);
 		if (err)
 			return err;
 	}

@@ -178,7 +178,8 @@ struct ct_key {
 	__u16 port_a; /* network byte order */
 	__u16 port_b;
 	__u8 proto;
-	__u8 pad[3];
+	__u8 aside; /* of a CT_SERVICE: the flow with these ends is another's, see lb.h */
+	__u8 pad[2];
 };
 
 enum {

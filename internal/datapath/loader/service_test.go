@@ -1,13 +1,17 @@
 package loader_test
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/testenv"
@@ -151,5 +155,57 @@ func TestServices(t *testing.T) {
 			n1.publish(t, nil)
 			reachesVIP(t, "nobody there", a.ns, false)
 		})
+	}
+}
+
+// keepOpen connects to an address by a port of the client's own choice, which may be that of other connections, and returns what sends a word and wants
+// it back.
+func keepOpen(t *testing.T, ns *testenv.NetNS, port int, to netip.AddrPort) (talk func() error) {
+	t.Helper()
+	d := net.Dialer{
+		Timeout: 10 * time.Second, LocalAddr: &net.TCPAddr{Port: port},
+		Control: func(_, _ string, c syscall.RawConn) (err error) {
+			return errors.Join(c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) }), err)
+		},
+	}
+	var c net.Conn
+	must(t, ns.Do(func() (err error) { c, err = d.DialContext(t.Context(), "tcp", to.String()); return err }))
+	t.Cleanup(func() { c.Close() })
+	return func() error {
+		c.SetDeadline(time.Now().Add(10 * time.Second))
+		if _, err := c.Write([]byte("word")); err != nil {
+			return err
+		}
+		_, err := io.ReadFull(c, make([]byte, 4))
+		return err
+	}
+}
+
+// TestServiceThenDirect: a pod with a connection to a backend through a service opens one directly, from the same port; neither breaks the other, with the
+// backend on its node or on another.
+func TestServiceThenDirect(t *testing.T) {
+	n1, n2 := newTestNode(t, 1, true), newTestNode(t, 2, true)
+	join(t, n1, n2)
+	a, b, r := n1.pod(t, 1001, n2), n1.pod(t, 1002, n2), n2.pod(t, 1003, n1)
+	for i, to := range []*testPod{b, r} {
+		serve(t, to.ns)
+		n1.publish(t, nil, to)
+		for _, vip := range []netip.Addr{vip4, vip6} {
+			backend := to.ep.IPv4
+			if vip.Is6() {
+				backend = to.ep.IPv6
+			}
+			through := keepOpen(t, a.ns, 20000+i, netip.AddrPortFrom(vip, 80))
+			must(t, through())
+			direct := keepOpen(t, a.ns, 20000+i, netip.AddrPortFrom(backend, service))
+			for range 3 {
+				if err := errors.Join(direct(), through()); err != nil {
+					t.Errorf("%s through %s, and directly: %v", backend, vip, err)
+				}
+			}
+		}
+	}
+	if t.Failed() {
+		metrics(t, n1, n2)
 	}
 }

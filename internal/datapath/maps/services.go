@@ -404,6 +404,7 @@ func (m *Maps) ForgetServiceFlows(ctx context.Context, forget func(datapath.Serv
 		e := fromKernelCT(k, v, now)
 		live := e.SeenReply && !e.Closing && e.Expires > 0
 		switch {
+		case k.Aside != 0:
 		case v.Flags&ctService != 0:
 			entries = append(entries, entry{k, datapath.ServiceFlow{
 				Client: e.Src, Frontend: e.Dst, Proto: e.Proto, Backend: fromKernelAddrPort(v.Nat, v.NatPort),
