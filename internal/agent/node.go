@@ -199,7 +199,7 @@ func (a *api) configure(facts nodeFacts, links *link.Links) error {
 		NativeIfIndex: devices.NativeIfIndex, RouterIPv4: a.router4, RouterIPv6: a.router6, HostMAC: devices.HostMAC,
 		NodeIPv4: facts.ipv4, NodeIPv6: facts.ipv6, DualStackWorld: a.cfg.EnableIPv4 && a.cfg.EnableIPv6,
 		CgroupRoot: cgroup, NetNSCookie: devices.NetNSCookie, TunnelPort: a.cfg.TunnelPort,
-		NodePort:   a.cfg.KubeProxyReplacement && devices.NativeIfIndex != 0, NativeMTU: devices.DeviceMTU,
+		NodePort: a.cfg.KubeProxyReplacement && devices.NativeIfIndex != 0, NativeMTU: devices.DeviceMTU,
 		CTTimeouts: datapath.CTTimeouts{TCP: a.cfg.CTTCP, TCPSyn: a.cfg.CTTCPSyn, TCPFin: a.cfg.CTTCPFin, Any: a.cfg.CTAny},
 	}); err != nil {
 		return fmt.Errorf("load the programs: %w", err)
