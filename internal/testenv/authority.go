@@ -47,7 +47,7 @@ func (a Authority) PEM() []byte {
 }
 
 // Issue returns a certificate for a name, and for 127.0.0.1, and its key as PEM.
-func (a Authority) Issue(t testing.TB, name string, usage x509.ExtKeyUsage) (cert, key []byte) {
+func (a Authority) Issue(t testing.TB, name string, usage ...x509.ExtKeyUsage) (cert, key []byte) {
 	t.Helper()
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -55,7 +55,7 @@ func (a Authority) Issue(t testing.TB, name string, usage x509.ExtKeyUsage) (cer
 	}
 	tmpl := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), ExtKeyUsage: []x509.ExtKeyUsage{usage},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), ExtKeyUsage: usage,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, a.Cert, &k.PublicKey, a.key)
 	if err != nil {

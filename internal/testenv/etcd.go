@@ -1,6 +1,9 @@
 package testenv
 
 import (
+	"crypto/tls"
+	"crypto/x509"
+	"net"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -13,22 +16,36 @@ import (
 )
 
 // Etcd is an etcd server of one member inside the test process, with a directory of its own. It
-// listens on unix sockets only, so no port is taken and no two tests can meet.
+// listens on unix sockets only, so no port is taken and no two tests can meet; but see [StartSecureEtcd].
 type Etcd struct {
 	t      testing.TB
 	dir    string
 	server *embed.Etcd
+	// secure is nil but for a server that speaks TLS at addr.
+	secure *Authority
+	addr   string
 }
 
 // StartEtcd starts a server and stops it when the test ends. It returns when the server answers.
 func StartEtcd(t testing.TB) *Etcd {
+	t.Helper()
+	return startEtcd(t, nil)
+}
+
+// StartSecureEtcd starts a server that speaks TLS at a port of 127.0.0.1, and lets only clients in that have a certificate of the authority's.
+func StartSecureEtcd(t testing.TB, a Authority) *Etcd {
+	t.Helper()
+	return startEtcd(t, &a)
+}
+
+func startEtcd(t testing.TB, secure *Authority) *Etcd {
 	t.Helper()
 	// A short path: a unix socket's name has at most 107 bytes, and t.TempDir() is long.
 	dir, err := os.MkdirTemp("", "hawser-etcd-")
 	if err != nil {
 		t.Fatalf("etcd directory: %v", err)
 	}
-	e := &Etcd{t: t, dir: dir}
+	e := &Etcd{t: t, dir: dir, secure: secure}
 	t.Cleanup(func() {
 		e.Stop()
 		if err := os.RemoveAll(dir); err != nil {
@@ -39,8 +56,13 @@ func StartEtcd(t testing.TB) *Etcd {
 	return e
 }
 
-// Endpoint returns the address to give to a client: unix:///path.
-func (e *Etcd) Endpoint() string { return "unix://" + e.socket("client") }
+// Endpoint returns the address to give to a client: unix:///path, or https://address:port.
+func (e *Etcd) Endpoint() string {
+	if e.secure != nil {
+		return "https://" + e.addr
+	}
+	return "unix://" + e.socket("client")
+}
 
 func (e *Etcd) socket(kind string) string { return filepath.Join(e.dir, kind+".sock") }
 
@@ -56,6 +78,13 @@ func (e *Etcd) Start() {
 	client := url.URL{Scheme: "unix", Path: e.socket("client")}
 	peer := url.URL{Scheme: "unix", Path: e.socket("peer")}
 	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
+	if e.secure != nil {
+		client = url.URL{Scheme: "https", Host: e.listenAt()}
+		cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
+		info := &cfg.ClientTLSInfo
+		info.ClientCertAuth = true
+		info.CertFile, info.KeyFile, info.TrustedCAFile = e.identity()
+	}
 	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
 	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
 	cfg.EnableGRPCGateway = false
@@ -63,6 +92,8 @@ func (e *Etcd) Start() {
 	cfg.UnsafeNoFsync = true
 	// One member elects itself: no reason to wait a second for votes that do not come.
 	cfg.TickMs, cfg.ElectionMs = 10, 100
+	// Passwords of a test are no secrets.
+	cfg.BcryptCost = 4
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
 	server, err := embed.StartEtcd(cfg)
 	if err != nil {
@@ -76,6 +107,48 @@ func (e *Etcd) Start() {
 	case <-time.After(30 * time.Second):
 		e.t.Fatal("etcd is not ready after 30 s")
 	}
+}
+
+// listenAt returns the address of a server that speaks TLS: one that was free a moment ago, the same for the server's life.
+func (e *Etcd) listenAt() string {
+	e.t.Helper()
+	if e.addr == "" {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			e.t.Fatalf("etcd address: %v", err)
+		}
+		e.addr = l.Addr().String()
+		l.Close()
+	}
+	return e.addr
+}
+
+// identity writes the server's certificate, and what it knows clients by.
+func (e *Etcd) identity() (certFile, keyFile, caFile string) {
+	e.t.Helper()
+	cert, key := e.secure.Issue(e.t, "etcd", x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
+	certFile, keyFile, caFile = filepath.Join(e.dir, "server.crt"), filepath.Join(e.dir, "server.key"), filepath.Join(e.dir, "ca.crt")
+	for path, data := range map[string][]byte{certFile: cert, keyFile: key, caFile: e.secure.PEM()} {
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			e.t.Fatalf("etcd certificate: %v", err)
+		}
+	}
+	return certFile, keyFile, caFile
+}
+
+// clientTLS is what a client of the server needs, nil for nothing.
+func (e *Etcd) clientTLS() *tls.Config {
+	e.t.Helper()
+	if e.secure == nil {
+		return nil
+	}
+	pair, err := tls.X509KeyPair(e.secure.Issue(e.t, "test", x509.ExtKeyUsageClientAuth))
+	if err != nil {
+		e.t.Fatalf("etcd client: %v", err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(e.secure.Cert)
+	return &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: pool}
 }
 
 // Stop stops the server and keeps its data. Stopping twice is fine.
@@ -93,6 +166,7 @@ func (e *Etcd) Client() *clientv3.Client {
 	c, err := clientv3.New(clientv3.Config{
 		Endpoints:   []string{e.Endpoint()},
 		DialTimeout: 5 * time.Second,
+		TLS:         e.clientTLS(),
 		Logger:      zap.NewNop(),
 	})
 	if err != nil {
