@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"net/netip"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/internal/clustermesh"
 	"github.com/hawser-net/hawser/internal/identity"
@@ -74,6 +76,18 @@ func (m *mesh) start(run *group, gate *syncGate, log *slog.Logger) {
 		synced()
 		return nil
 	})
+}
+
+// register adds the metrics of other clusters.
+func (m *mesh) register(reg *prometheus.Registry) {
+	if m == nil {
+		return
+	}
+	var globals func() int
+	if m.a.kube != nil {
+		globals = m.a.kube.services.Engine().Globals
+	}
+	reg.MustRegister(m.Collector(m.a.cfg.NodeName, globals))
 }
 
 // waitHeard waits until what other clusters say is known as far as it can be.

@@ -26,7 +26,13 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m,
+		// The embedded server leaves these behind for the life of the process.
+		goleak.IgnoreAnyFunction("go.etcd.io/etcd/client/pkg/v3/fileutil.purgeFile"),
+		goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start"),
+	)
+}
 
 // tables keep what they are told, as text.
 type tables struct {
