@@ -72,7 +72,7 @@ func (c *kubeCluster) operator(cfg operator.Config) {
 	keys := operator.New(cfg, "default", log)
 	control.Await = keys.Await
 	reg := prometheus.NewRegistry()
-	ids, err := making.Setup(m, control, rules, reg, log)
+	ids, err := making.Setup(m, control, rules, nil, reg, log)
 	if err != nil {
 		c.t.Fatal(err)
 	}

@@ -204,8 +204,10 @@ func (c *Config) Validate() error {
 	}
 	if m, err := c.Management(); err != nil {
 		errs = append(errs, err)
-	} else if m.Operator() && c.AllocationMode != modeCRD {
-		bad("--%s: %s needs --identity-allocation-mode=%s", identity.ManagementFlag, m, modeCRD)
+	} else if m.Operator() && c.inCRD() && c.inKVStore() {
+		bad("--%s: %s needs --identity-allocation-mode=%s or %s: in both places agents write identities", identity.ManagementFlag, m, modeCRD, modeKVStore)
+	} else if m.Operator() && !c.Kubernetes {
+		bad("--%s: %s needs Kubernetes, which tells of pods: --k8s-kubeconfig-path or --k8s-api-server", identity.ManagementFlag, m)
 	}
 	errs = append(errs, c.validateRelevance())
 	if c.Kubernetes {
@@ -252,6 +254,13 @@ func (c *Config) inKVStore() bool {
 // Management returns who makes identities.
 func (c *Config) Management() (identity.Management, error) {
 	return identity.ParseManagement(c.ManagementMode, c.ManageCID)
+}
+
+// keysByOperator says whether identities are kept in the store, and made there by the operator. A reference of the leader keeps a number then, and not those of
+// agents alone: so it is the leader who collects.
+func (c *Config) keysByOperator() bool {
+	m, err := c.Management()
+	return err == nil && m.Operator() && c.Kubernetes && c.AllocationMode == modeKVStore
 }
 
 // mesh says what other clusters are told of this one.

@@ -4,7 +4,7 @@
 //
 //   - writes the heartbeat, by which nodes see that somebody looks after the store;
 //   - writes the cluster's own description, by which other clusters recognise it;
-//   - collects identities that nobody refers to any more;
+//   - collects identities that nobody refers to any more, unless the operator makes them: then that is the leader's;
 //   - removes locks that other writers left behind.
 //
 // In a Kubernetes cluster the one operator that leads
@@ -14,7 +14,7 @@
 //   - tells Kubernetes which nodes have a network, and collects CiliumNodes (nodes);
 //   - collects CiliumEndpoints, and restarts pods that have none (endpoints);
 //   - makes CiliumEndpointSlices (endpointslices);
-//   - makes CiliumIdentities, if it is told to, and collects them (identities);
+//   - makes identities, if it is told to, and collects CiliumIdentities (identities);
 //   - tells of policies whether they can be enforced (policies).
 //
 // # Several operators

@@ -43,11 +43,25 @@ func (k textKey) PutKeyFromMap(m map[string]string) (allocator.AllocatorKey, err
 	return textKey(m[""]), nil
 }
 
-// collectIdentities deletes identities that nobody refers to, two rounds after that was first seen.
-func (o *Operator) collectIdentities(ctx context.Context, ids *allocator.Allocator, limiter *rate.Limiter) error {
+// users returns a function that says whether a number is in use, although nobody may refer to it.
+type users func(ctx context.Context) (func(allocator.ID) bool, error)
+
+// collectIdentities deletes identities that nobody refers to, two rounds after that was first seen. A number of which used says that it is in use stays, and
+// has two rounds to go after that. used may be nil.
+func (o *Operator) collectIdentities(ctx context.Context, ids *allocator.Allocator, limiter *rate.Limiter, used users) error {
 	seen := map[allocator.ID]int64{}
 	return rounds.Every(ctx, o.cfg.GCInterval, nil, func(ctx context.Context) error {
 		start := time.Now()
+		if used != nil {
+			inUse, err := used(ctx)
+			if err != nil {
+				if ctx.Err() == nil {
+					o.log.Warn("cannot tell which identities are in use, so none is collected", "error", err)
+				}
+				return err
+			}
+			maps.DeleteFunc(seen, func(id allocator.ID, _ int64) bool { return inUse(id) })
+		}
 		next, stats, err := ids.RunGC(ctx, limiter, seen)
 		if err != nil {
 			// The next try comes early. What this round saw for the first time has not been unused for an interval then, so it does not count yet.

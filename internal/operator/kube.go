@@ -2,7 +2,9 @@ package operator
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	utilnet "k8s.io/apimachinery/pkg/util/net"
@@ -11,6 +13,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	definitions "github.com/hawser-net/hawser/api/crds"
+	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/ipcache"
 	"github.com/hawser-net/hawser/internal/operator/clusterpool"
 	"github.com/hawser-net/hawser/internal/operator/crds"
 	"github.com/hawser-net/hawser/internal/operator/election"
@@ -23,6 +27,7 @@ import (
 	"github.com/hawser-net/hawser/internal/operator/nodes"
 	"github.com/hawser-net/hawser/internal/operator/policies"
 	"github.com/hawser-net/hawser/internal/operator/relevance"
+	"github.com/hawser-net/hawser/pkg/allocator"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
@@ -31,11 +36,13 @@ type kubeSide struct {
 	rest     *rest.Config
 	prober   *kube.Prober
 	election *election.Election
-	store    kvstore.Backend // nil without one
+	// store and what collects in it; nil without one.
+	store kvstore.Backend
+	ids   *allocator.Allocator
 }
 
 // newCluster prepares the Kubernetes side. It reads files but sends nothing.
-func (o *Operator) newCluster(store kvstore.Backend) (*kubeSide, error) {
+func (o *Operator) newCluster(store kvstore.Backend, ids *allocator.Allocator) (*kubeSide, error) {
 	cfg, err := o.cfg.Kube.Rest("hawser-operator/" + o.version)
 	if err != nil {
 		return nil, err
@@ -49,7 +56,7 @@ func (o *Operator) newCluster(store kvstore.Backend) (*kubeSide, error) {
 		return nil, err
 	}
 	o.metrics.watchElection(e)
-	return &kubeSide{cfg, prober, e, store}, nil
+	return &kubeSide{cfg, prober, e, store, ids}, nil
 }
 
 // runCluster waits for the server, stands for election and leads.
@@ -97,7 +104,7 @@ func (o *Operator) lead(ctx context.Context, c *kubeSide) error {
 		return err
 	}
 	defer utilnet.CloseIdleConnectionsFor(m.GetHTTPClient().Transport)
-	if err := o.addControllers(ctx, m, c.store); err != nil {
+	if err := o.addControllers(ctx, m, c); err != nil {
 		return err
 	}
 	var view client.Reader = m.GetCache()
@@ -128,7 +135,7 @@ func (o *Operator) prepareResources(ctx context.Context, cfg *rest.Config) error
 }
 
 // addControllers adds everything that the leader does to m: this is the list.
-func (o *Operator) addControllers(ctx context.Context, m manager.Manager, store kvstore.Backend) error {
+func (o *Operator) addControllers(ctx context.Context, m manager.Manager, c *kubeSide) error {
 	reg := o.metrics.registry
 	if o.cfg.IPAM == ipamClusterPool { // before anything else: nodes wait for their addresses
 		if err := clusterpool.Setup(ctx, m, o.cfg.Pool, reg, o.log.With("part", "cluster-pool")); err != nil {
@@ -165,18 +172,21 @@ func (o *Operator) addControllers(ctx context.Context, m manager.Manager, store 
 	if err := groups.Setup(m, o.cfg.Groups, groups.NewAWS(), o.log.With("part", "groups")); err != nil {
 		return err
 	}
-	if store != nil {
-		if err := mesh.Setup(m, o.cfg.mesh(), store, o.log.With("part", "clustermesh")); err != nil {
+	if c.store != nil {
+		if err := mesh.Setup(m, o.cfg.mesh(), c.store, o.log.With("part", "clustermesh")); err != nil {
 			return err
 		}
 	}
 	if o.cfg.inCRD() && o.cfg.inKVStore() {
-		if err := o.addComparison(m, store); err != nil {
+		if err := o.addComparison(m, c.store); err != nil {
 			return err
 		}
 	}
-	if o.cfg.inCRD() {
+	switch {
+	case o.cfg.inCRD():
 		return o.addIdentities(m)
+	case o.cfg.keysByOperator():
+		return o.addKeys(m, c, rules)
 	}
 	return nil
 }
@@ -200,7 +210,7 @@ func (o *Operator) addIdentities(m manager.Manager) error {
 		keys := relevance.New(o.cfg.Relevance, o.cfg.Kube.InNamespace(), o.log.With("part", "identity-labels"))
 		control := o.cfg.Identities
 		control.Await = keys.Await
-		if gc.Pods, err = identities.Setup(m, control, rules, o.metrics.registry, o.log.With("part", "identities")); err != nil {
+		if gc.Pods, err = identities.Setup(m, control, rules, nil, o.metrics.registry, o.log.With("part", "identities")); err != nil {
 			return err
 		}
 		if err := keys.Setup(m, gc.Pods, o.metrics.registry); err != nil {
@@ -211,4 +221,44 @@ func (o *Operator) addIdentities(m manager.Manager) error {
 	return identities.SetupGC(m, gc, func(s identities.Stats, took time.Duration, err error) {
 		o.metrics.collected(ofCRD, s.Alive, s.Deleted, took, err)
 	}, o.log.With("part", "identity-gc"))
+}
+
+// addKeys adds what makes identities in the store, and collects them there.
+func (o *Operator) addKeys(m manager.Manager, c *kubeSide, rules *identities.Rules) error {
+	// The name under which this process stands for election is new with every start, and so are its references.
+	keys := &identities.Keys{Store: c.store, Suffix: "operator-" + c.election.Identity()}
+	pods, err := identities.Setup(m, o.cfg.Identities, rules, keys, o.metrics.registry, o.log.With("part", "identities"))
+	if err != nil || o.cfg.GCInterval == 0 {
+		return err
+	}
+	return m.Add(manager.RunnableFunc(func(ctx context.Context) error {
+		return o.collectIdentities(ctx, c.ids, o.gcLimiter(), func(ctx context.Context) (func(allocator.ID) bool, error) {
+			return usersOfKeys(ctx, c.store, pods)
+		})
+	}))
+}
+
+// podsOf tells which numbers pods and their endpoints use; ok is false as long as that is not known.
+type podsOf interface {
+	InUse() (used func(identity.ID) bool, ok bool)
+}
+
+// usersOfKeys finds who uses numbers that no agent refers to: pods, their endpoints, and the addresses that agents have written into the store.
+func usersOfKeys(ctx context.Context, store kvstore.Backend, pods podsOf) (func(allocator.ID) bool, error) {
+	used, ok := pods.InUse()
+	if !ok {
+		return nil, errors.New("the pods of the cluster are not known yet")
+	}
+	prefix := kvstore.JoinKey(kvstore.IPsPrefix, kvstore.DefaultAddressSpace) + "/"
+	addresses, err := store.List(ctx, prefix)
+	if err != nil {
+		return nil, fmt.Errorf("list of addresses: %w", err)
+	}
+	placed := map[allocator.ID]bool{}
+	for _, kv := range addresses.Pairs {
+		if p, err := ipcache.ParsePair(strings.TrimPrefix(kv.Key, prefix), kv.Value); err == nil {
+			placed[allocator.ID(p.Identity)] = true
+		}
+	}
+	return func(id allocator.ID) bool { return placed[id] || used(identity.ID(id)) }, nil
 }

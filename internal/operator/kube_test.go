@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -36,7 +37,9 @@ import (
 	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/operator/election"
 	"github.com/hawser-net/hawser/internal/operator/kube"
+	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/internal/testenv/kubeapi"
+	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
 // asOperator in its environment makes the test binary an operator.
@@ -599,9 +602,24 @@ spec:
 // TestIdentities has two operators make identities with the rights that the manual page names; one takes over from the other. It is "Operator
 // changes 2" of CFP-27752.
 func TestIdentities(t *testing.T) {
+	takeTurns(t)
+}
+
+// TestIdentitiesInStore is the same where identities are keys of a store: "KVStore compatibility" of CFP-27752. Collection goes on all the time.
+func TestIdentitiesInStore(t *testing.T) {
+	etcd := testenv.StartEtcd(t)
+	takeTurns(t, "--identity-allocation-mode=kvstore", "--kvstore=etcd", "--kvstore-opt=etcd.address="+etcd.Endpoint(), "--identity-gc-interval=1s")
+	c := etcd.Client()
+	ids, err := c.Get(t.Context(), kvstore.IdentitiesPrefix+"/id/", clientv3.WithPrefix())
+	if err != nil || len(ids.Kvs) != 2 {
+		t.Errorf("there are %d identities for 2 sets of labels: %v, %v", len(ids.Kvs), ids.Kvs, err)
+	}
+}
+
+func takeTurns(t *testing.T, more ...string) {
 	w := newWorld(t)
 	w.grant(1)
-	flags := []string{"--identity-management-mode=operator", "--enable-metrics", "--ipam=kubernetes", "--labels=!noise"}
+	flags := append([]string{"--identity-management-mode=operator", "--enable-metrics", "--ipam=kubernetes", "--labels=!noise"}, more...)
 	a := w.start("a", append(flags, "--operator-prometheus-serve-addr="+freeAddr(t))...)
 	b := w.start("b", append(flags, "--operator-prometheus-serve-addr="+freeAddr(t))...)
 	pod := func(name, app string) *v2.CiliumEndpoint {

@@ -94,7 +94,7 @@ func (o *Operator) Run(ctx context.Context) error {
 	var c *kubeSide
 	if o.cfg.Kubernetes {
 		var err error
-		if c, err = o.newCluster(store); err != nil {
+		if c, err = o.newCluster(store, ids); err != nil {
 			return err
 		}
 		defer c.prober.Close()
@@ -118,8 +118,8 @@ func (o *Operator) Run(ctx context.Context) error {
 		start("heartbeat", func(ctx context.Context) error { return o.heartbeat(ctx, store) })
 		start("cluster-config", func(ctx context.Context) error { return o.clusterConfig(ctx, store) })
 		start("lock-gc", func(ctx context.Context) error { return o.collectLocks(ctx, ids) })
-		if o.cfg.GCInterval > 0 && o.cfg.inKVStore() {
-			start("identity-gc", func(ctx context.Context) error { return o.collectIdentities(ctx, ids, o.gcLimiter()) })
+		if o.cfg.GCInterval > 0 && o.cfg.inKVStore() && !o.cfg.keysByOperator() {
+			start("identity-gc", func(ctx context.Context) error { return o.collectIdentities(ctx, ids, o.gcLimiter(), nil) })
 		}
 	}
 	if c != nil {

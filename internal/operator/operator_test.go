@@ -403,7 +403,7 @@ func TestConfig(t *testing.T) {
 		"--max-connected-clusters":         func(c *Config) { c.MaxConnectedClusters = 300 },
 		"nothing to do":                    func(c *Config) { c.Store = dial.Defaults() },
 		"--identity-allocation-mode":       func(c *Config) { c.AllocationMode = "crd" },
-		"--identity-management-mode":       func(c *Config) { c.ManagementMode = "operator" },
+		"operator needs Kubernetes":        func(c *Config) { c.ManagementMode = "operator" },
 		"doublewrite-readcrd needs Kube":   func(c *Config) { c.AllocationMode = "doublewrite-readcrd" },
 		"--double-write-metric-reporter":   func(c *Config) { c.CompareInterval = 0 },
 		"--identity-gc-interval":           func(c *Config) { c.GCInterval = time.Millisecond },
@@ -450,6 +450,7 @@ func TestKubernetesConfig(t *testing.T) {
 		"--ces-controller-mode: slim":    func(c *Config) { c.Slices.Enable, c.Slices.Mode = true, "slim" },
 		"--enable-cilium-endpoint-slice": func(c *Config) { c.Slices.Enable, c.Endpoints.NoObjects = true, true },
 		"--identity-management-mode":     func(c *Config) { c.ManagementMode = "nobody" },
+		"in both places agents write":    func(c *Config) { c.ManagementMode, c.AllocationMode = "both", "doublewrite-readcrd" },
 		"leave out one of the two":       func(c *Config) { c.ManagementMode, c.ManageCID = "agent", "true" },
 	} {
 		c := good()

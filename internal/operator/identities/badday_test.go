@@ -26,12 +26,15 @@ func quickGC(tn *town) {
 // "Simultaneous CID management compatibility", "CID deduplication", "Operator changes 3" and "Operator changes 4" of CFP-27752: nothing is made twice,
 // nothing in use is lost.
 func TestKilledAtEveryWrite(t *testing.T) {
-	env := controllers.Start(t)
+	homes(t, playKilledAtEveryWrite)
+}
+
+func playKilledAtEveryWrite(t *testing.T, env *controllers.Env, in func(*town)) {
 	for _, after := range []bool{false, true} {
 		for n := 1; ; n++ {
 			survived := false
 			t.Run(fmt.Sprintf("write %d, after %t", n, after), func(t *testing.T) {
-				tn := newTown(t, env, quickGC)
+				tn := newTown(t, env, quickGC, in)
 				tn.namespace("a", map[string]string{"team": "x"})
 				for i := range 3 {
 					tn.endpoint(tn.pod("a", fmt.Sprint("p", i), map[string]string{"app": fmt.Sprint(i % 2)}, onNode))
@@ -48,7 +51,7 @@ func TestKilledAtEveryWrite(t *testing.T) {
 				tn.endpoint(lost, id)
 
 				k := newKiller(n, after)
-				stop := tn.operator(k.wrap)
+				stop := tn.operator(k.connection())
 				done := func() string {
 					s := tn.state()
 					if s.objects[dead.Name] != nil {
@@ -132,16 +135,19 @@ func (tn *town) churn(r *rand.Rand, steps int) {
 // go. When the weather clears, everything is as it should be. "CID deduplication", "Operator changes 1",
 // "Operator changes 2", "Operator changes 3" and "Operator changes 5" of CFP-27752.
 func TestBadWeather(t *testing.T) {
-	env := controllers.Start(t)
+	homes(t, playBadWeather)
+}
+
+func playBadWeather(t *testing.T, env *controllers.Env, in func(*town)) {
 	for seed, stuck := range []string{"", "ciliumidentities", "pods", "ciliumendpoints", "namespaces"} {
 		t.Run(fmt.Sprintf("%d %s", seed, stuck), func(t *testing.T) {
-			tn := newTown(t, env, quickGC)
+			tn := newTown(t, env, quickGC, in)
 			r := rand.New(rand.NewPCG(uint64(seed), 3))
 			tn.namespace("ns0", nil)
 			tn.namespace("ns1", nil)
 			one, two := newWeather(uint64(seed)), newWeather(uint64(seed)+100)
-			tn.operator(one.wrap)
-			tn.operator(two.wrap)
+			tn.operator(one.connection())
+			tn.operator(two.connection())
 			tn.churn(r, 30)
 			one.start(stuck) // the other one goes on with what it sees
 			tn.churn(r, 60)
@@ -156,8 +162,11 @@ func TestBadWeather(t *testing.T) {
 
 // TestServerRestarts has the API server be away for a while in which pods change.
 func TestServerRestarts(t *testing.T) {
-	env := controllers.Start(t)
-	tn := newTown(t, env, quickGC)
+	homes(t, playServerRestarts)
+}
+
+func playServerRestarts(t *testing.T, env *controllers.Env, in func(*town)) {
+	tn := newTown(t, env, quickGC, in)
 	tn.namespace("a", nil)
 	tn.operator()
 	p := tn.pod("a", "one", map[string]string{"app": "web"}, onNode)
@@ -176,8 +185,11 @@ func TestServerRestarts(t *testing.T) {
 
 // TestDuplicates has somebody plant duplicates: "CID deduplication" of CFP-27752. They are tolerated as long as they are used, and then go.
 func TestDuplicates(t *testing.T) {
-	env := controllers.Start(t)
-	tn := newTown(t, env, quickGC)
+	homes(t, playDuplicates)
+}
+
+func playDuplicates(t *testing.T, env *controllers.Env, in func(*town)) {
+	tn := newTown(t, env, quickGC, in)
 	tn.namespace("a", nil)
 	p := tn.pod("a", "one", map[string]string{"app": "web"}, onNode)
 	q := tn.pod("a", "two", map[string]string{"app": "web"}, onNode)
@@ -213,8 +225,11 @@ func textOfSet(set map[string]string) string { return textOf(&v2.CiliumIdentity{
 
 // TestNamespaceGoes deletes a namespace while its pods still end, and makes pods of the same labels elsewhere.
 func TestNamespaceGoes(t *testing.T) {
-	env := controllers.Start(t)
-	tn := newTown(t, env, quickGC)
+	homes(t, playNamespaceGoes)
+}
+
+func playNamespaceGoes(t *testing.T, env *controllers.Env, in func(*town)) {
+	tn := newTown(t, env, quickGC, in)
 	tn.operator()
 	tn.namespace("going", nil)
 	var pods []*corev1.Pod

@@ -42,6 +42,10 @@ type book struct {
 	held map[identity.ID]struct{} // about to be collected
 	full map[uint64]int           // pods by the labels that they had if all counted; see target.full
 
+	// references says that a number is in force only while somebody holds a reference to it; kept are the sets that this process holds one to.
+	references bool
+	kept       map[string]struct{}
+
 	unscheduled int                 // sets that count against the budget
 	waiting     map[string]struct{} // sets that the budget keeps waiting
 
@@ -83,12 +87,12 @@ type endpointEntry struct {
 	alien bool // belongs to something that is no pod
 }
 
-// numberEntry is a CiliumIdentity.
+// numberEntry is a number as its home shows it: a CiliumIdentity, or a key of a store.
 type numberEntry struct {
 	id   identity.ID
 	uid  types.UID
 	rv   string
-	born int64
+	born int64 // in units of the home's own
 	// text is what the number stands for: what the object said first. says is what it says now. They differ if somebody edited it.
 	text, says string
 	resting    bool
@@ -101,7 +105,7 @@ func newBook(rules *Rules, budget int) *book {
 		namespaces: map[string]namespaceEntry{}, pods: map[key]*podEntry{}, inside: map[string]map[key]*podEntry{}, sets: map[string]*setEntry{},
 		endpoints: map[key]endpointEntry{}, numbers: map[identity.ID]*numberEntry{}, slices: map[string]map[identity.ID]int{},
 		named: map[identity.ID]int{}, claimed: map[identity.ID]map[string]struct{}{}, made: map[identity.ID]types.UID{}, waiting: map[string]struct{}{}, held: map[identity.ID]struct{}{}, full: map[uint64]int{},
-		dirtySets: map[string]struct{}{}, dirtyEndpoints: map[key]struct{}{},
+		kept: map[string]struct{}{}, dirtySets: map[string]struct{}{}, dirtyEndpoints: map[key]struct{}{},
 	}
 }
 
@@ -397,11 +401,15 @@ func (b *book) name(id identity.ID, n int) {
 	if id == 0 {
 		return
 	}
+	was := b.named[id] > 0
 	if b.named[id] += n; b.named[id] <= 0 {
 		delete(b.named, id)
-		if e := b.numbers[id]; e != nil && e.set != nil {
-			b.dirtySets[e.set.text] = struct{}{} // a duplicate of ours may go
-		}
+	}
+	if is := b.named[id] > 0; is == was {
+		return
+	}
+	if e := b.numbers[id]; e != nil && e.set != nil {
+		b.dirtySets[e.set.text] = struct{}{} // a duplicate of ours, or our reference, may go, or one is needed
 	}
 }
 
@@ -447,18 +455,25 @@ func textOf(obj *v2.CiliumIdentity) string {
 	return set.KVString()
 }
 
-func (b *book) setNumber(obj *v2.CiliumIdentity) {
-	id, ok := numberOf(obj.Name, b.rules.First, b.rules.Last)
+// numberEntryOf reads an object; ok is false if its name is no number of this cluster's.
+func (r *Rules) numberEntryOf(obj *v2.CiliumIdentity) (now *numberEntry, ok bool) {
+	id, ok := numberOf(obj.Name, r.First, r.Last)
 	if !ok {
-		return
+		return nil, false
 	}
-	now := &numberEntry{id: id, uid: obj.UID, rv: obj.ResourceVersion, born: obj.CreationTimestamp.Unix()}
+	now = &numberEntry{id: id, uid: obj.UID, rv: obj.ResourceVersion, born: obj.CreationTimestamp.Unix()}
 	if was, _, rests := k8sids.Retired(obj); rests {
 		now.text, now.says, now.resting = was, was, true
 	} else {
 		now.says = textOf(obj)
 		now.text = now.says
 	}
+	return now, true
+}
+
+// setNumber books a number as it is now. The entry belongs to the book from here on.
+func (b *book) setNumber(now *numberEntry) {
+	id := now.id
 	old := b.numbers[id]
 	if old != nil && old.uid == now.uid && old.resting == now.resting && old.says == now.says {
 		old.rv = now.rv // somebody annotated it
@@ -478,9 +493,9 @@ func (b *book) setNumber(obj *v2.CiliumIdentity) {
 	b.attach(now)
 }
 
-func (b *book) dropNumber(name string) {
-	id, ok := numberOf(name, b.rules.First, b.rules.Last)
-	if n := b.numbers[id]; ok && n != nil {
+// dropNumber books that a number is gone.
+func (b *book) dropNumber(id identity.ID) {
+	if n := b.numbers[id]; n != nil {
 		b.detach(n)
 		delete(b.numbers, id)
 		delete(b.made, id)
@@ -543,6 +558,9 @@ func (b *book) touchSet(s *setEntry) {
 // all marks everything as to be looked at.
 func (b *book) all() {
 	for text := range b.sets {
+		b.dirtySets[text] = struct{}{}
+	}
+	for text := range b.kept {
 		b.dirtySets[text] = struct{}{}
 	}
 	for k := range b.endpoints {

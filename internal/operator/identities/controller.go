@@ -42,7 +42,7 @@ type Controller struct {
 	events  events.EventRecorder
 	log     *slog.Logger
 	metrics *controlMetrics
-	prober  k8sids.Prober
+	home    home
 
 	sets      queue[string]
 	endpoints queue[key]
@@ -61,18 +61,24 @@ type queue[T comparable] struct {
 	since    map[T]time.Time
 }
 
-// Setup adds the controller to m.
-func Setup(m manager.Manager, cfg Control, rules *Rules, reg prometheus.Registerer, log *slog.Logger) (*Controller, error) {
+// Setup adds the controller to m. Numbers are kept as objects, or, if keys is not nil, in a key-value store.
+func Setup(m manager.Manager, cfg Control, rules *Rules, keys *Keys, reg prometheus.Registerer, log *slog.Logger) (*Controller, error) {
 	c := &Controller{
 		cfg: cfg, client: m.GetClient(), live: m.GetAPIReader(), events: m.GetEventRecorder("hawser-operator"), log: log,
 		book: newBook(rules, cfg.Budget), told: map[string]bool{},
 	}
+	if keys != nil {
+		h, err := newKeyHome(*keys, rules, log)
+		if err != nil {
+			return nil, err
+		}
+		c.home, c.book.references = h, true
+	} else {
+		c.home = newObjectHome(objects{c.client, c.live}, rules, c.known, log)
+	}
 	c.metrics = newControlMetrics(c)
 	if err := reg.Register(c.metrics); err != nil {
 		return nil, fmt.Errorf("metrics of the identity controller: %w", err)
-	}
-	c.prober = k8sids.Prober{
-		Objects: objects{c.client, c.live}, First: allocator.ID(rules.First), Last: allocator.ID(rules.Last), Text: textOf, Known: c.known,
 	}
 	return c, m.Add(manager.RunnableFunc(func(ctx context.Context) error { return c.run(ctx, m.GetCache()) }))
 }
@@ -81,18 +87,36 @@ func Setup(m manager.Manager, cfg Control, rules *Rules, reg prometheus.Register
 func (c *Controller) run(ctx context.Context, informers cache.Cache) error {
 	c.sets.init("identity", c.cfg.MaxBackoff)
 	c.endpoints.init("endpoint", c.cfg.MaxBackoff)
-	defer c.sets.ShutDown()
-	defer c.endpoints.ShutDown()
 	if c.cfg.Await != nil {
 		c.cfg.Await(ctx)
 	}
-	if err := c.follow(ctx, informers); err != nil {
-		if ctx.Err() != nil {
-			return nil
-		}
-		return err
-	}
+	sub, cancel := context.WithCancelCause(ctx)
 	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := c.home.run(sub); err != nil {
+			cancel(fmt.Errorf("the home of identities: %w", err))
+		}
+	})
+	err := c.follow(sub, informers)
+	if err == nil {
+		c.serve(sub, &wg)
+	}
+	failed := context.Cause(sub) // by the home
+	c.sets.ShutDown()
+	c.endpoints.ShutDown()
+	cancel(nil)
+	wg.Wait()
+	switch {
+	case ctx.Err() != nil:
+		return nil
+	case failed != nil:
+		return failed
+	}
+	return err
+}
+
+// serve does what is queued, and has everything looked at now and then, until ctx ends.
+func (c *Controller) serve(ctx context.Context, wg *sync.WaitGroup) {
 	for range c.cfg.Workers {
 		wg.Go(func() { work(ctx, c, &c.sets, c.doSet) })
 		wg.Go(func() { work(ctx, c, &c.endpoints, c.doEndpoint) })
@@ -105,17 +129,14 @@ func (c *Controller) run(ctx context.Context, informers cache.Cache) error {
 	c.log.Info("looking after identities", "ready", census.ready, "missing", census.missing, "duplicates", census.duplicates, "resting", census.resting)
 	ticker := time.NewTicker(c.cfg.Resync)
 	defer ticker.Stop()
-	for ctx.Err() == nil {
+	for {
 		select {
 		case <-ctx.Done():
+			return
 		case <-ticker.C:
 			c.resync()
 		}
 	}
-	c.sets.ShutDown()
-	c.endpoints.ShutDown()
-	wg.Wait()
-	return nil
 }
 
 // resync has everything looked at again.
@@ -219,8 +240,8 @@ func (c *Controller) known(id allocator.ID) (k8sids.Entry, bool) {
 	return k8sids.Entry{Text: n.text, Resting: n.resting}, true
 }
 
-// used returns a function that says whether a number must not be collected, by what the caches have. ok is false as long as they are not filled.
-func (c *Controller) used() (used func(identity.ID) bool, ok bool) {
+// InUse returns a function that says whether a number must not be collected, by what the caches have. ok is false as long as they are not filled.
+func (c *Controller) InUse() (used func(identity.ID) bool, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return func(id identity.ID) bool {
@@ -255,16 +276,16 @@ func (c *Controller) hold(id identity.ID, f func() (bool, error)) (bool, error) 
 	return f()
 }
 
-// follow puts all objects into the book. It returns when those are in it that were there at the start.
+// follow puts everything into the book. It returns when that is in it which was there at the start.
 func (c *Controller) follow(ctx context.Context, informers cache.Cache) error {
 	var synced []toolscache.InformerSynced
 	var errs []error
 	add := func(s toolscache.InformerSynced, err error) { synced, errs = append(synced, s), append(errs, err) }
-	add(handle(ctx, c, informers, func(o *corev1.Namespace) { c.book.setNamespace(o) }, func(k key) { c.book.dropNamespace(k.Name) }))
-	add(handle(ctx, c, informers, func(o *v2.CiliumIdentity) { c.book.setNumber(o) }, func(k key) { c.book.dropNumber(k.Name) }))
-	add(handle(ctx, c, informers, func(o *v2alpha1.CiliumEndpointSlice) { c.book.setSlice(o) }, func(k key) { c.book.dropSlice(k.Name) }))
-	add(handle(ctx, c, informers, func(o *corev1.Pod) { c.book.setPod(o) }, func(k key) { c.book.dropPod(k) }))
-	add(handle(ctx, c, informers, func(o *v2.CiliumEndpoint) { c.book.setEndpoint(o) }, func(k key) { c.book.dropEndpoint(k) }))
+	add(handle(ctx, informers, booked(c, func(o *corev1.Namespace) { c.book.setNamespace(o) }), booked(c, func(k key) { c.book.dropNamespace(k.Name) })))
+	add(c.home.follow(ctx, informers, bookkeeper{c}))
+	add(handle(ctx, informers, booked(c, func(o *v2alpha1.CiliumEndpointSlice) { c.book.setSlice(o) }), booked(c, func(k key) { c.book.dropSlice(k.Name) })))
+	add(handle(ctx, informers, booked(c, func(o *corev1.Pod) { c.book.setPod(o) }), booked(c, func(k key) { c.book.dropPod(k) })))
+	add(handle(ctx, informers, booked(c, func(o *v2.CiliumEndpoint) { c.book.setEndpoint(o) }), booked(c, func(k key) { c.book.dropEndpoint(k) })))
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
@@ -274,24 +295,37 @@ func (c *Controller) follow(ctx context.Context, informers cache.Cache) error {
 	return nil
 }
 
+// booked has f change the book.
+func booked[T any](c *Controller, f func(T)) func(T) {
+	return func(o T) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		f(o)
+		c.flush()
+	}
+}
+
+// bookkeeper is the [ledger] that writes into the book.
+type bookkeeper struct{ c *Controller }
+
+func (k bookkeeper) setNumber(now *numberEntry) { booked(k.c, k.c.book.setNumber)(now) }
+func (k bookkeeper) dropNumber(id identity.ID)  { booked(k.c, k.c.book.dropNumber)(id) }
+
 // object is a pointer to a kind of object.
 type object[T any] interface {
 	*T
 	client.Object
 }
 
-// handle has objects of one kind told to set and drop, which run with mu held.
-func handle[T any, P object[T]](ctx context.Context, c *Controller, informers cache.Cache, set func(P), drop func(key)) (toolscache.InformerSynced, error) {
+// handle has objects of one kind told to set and drop.
+func handle[T any, P object[T]](ctx context.Context, informers cache.Cache, set func(P), drop func(key)) (toolscache.InformerSynced, error) {
 	informer, err := informers.GetInformer(ctx, P(new(T)))
 	if err != nil {
 		return nil, fmt.Errorf("follow %T: %w", P(nil), err)
 	}
 	upsert := func(o any) {
 		if o, ok := o.(P); ok {
-			c.mu.Lock()
-			defer c.mu.Unlock()
 			set(o)
-			c.flush()
 		}
 	}
 	reg, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
@@ -301,10 +335,7 @@ func handle[T any, P object[T]](ctx context.Context, c *Controller, informers ca
 				o = t.Obj
 			}
 			if o, ok := o.(P); ok {
-				c.mu.Lock()
-				defer c.mu.Unlock()
 				drop(types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()})
-				c.flush()
 			}
 		},
 	})

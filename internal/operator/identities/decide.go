@@ -25,6 +25,8 @@ const (
 	withdraw
 	// wait: only pods without a node need a number, and too many of these have one.
 	wait
+	// letGo: nobody needs the number any more that this process holds a reference to.
+	letGo
 )
 
 // step is the next thing to do for a set of labels.
@@ -41,10 +43,22 @@ type step struct {
 // decideSet says what is to be done for a set of labels. It has no consequences but those for the budget.
 func (b *book) decideSet(text string) step {
 	s := b.sets[text]
+	if _, kept := b.kept[text]; kept { // whoever holds the reference brings back what others delete or change
+		if b.needed(s) {
+			return step{}
+		}
+		return step{verb: letGo, text: text}
+	}
 	if s == nil {
 		return step{}
 	}
 	st := step{text: text, labels: s.labels}
+	if b.references && len(s.numbers) > 0 {
+		if len(s.pods) > 0 && s.number == 0 {
+			st.verb = create
+		}
+		return st
+	}
 	if n := b.surplus(s); n != nil {
 		st.verb, st.id, st.uid, st.rv = withdraw, n.id, n.uid, n.rv
 		return st
@@ -80,6 +94,24 @@ func (b *book) decideSet(text string) step {
 	}
 	delete(b.waiting, text)
 	return st
+}
+
+// needed says whether a reference to a set's number must be kept: pods are to have it, or endpoints name it still. That endpoints name a number is no reason to
+// make a reference: somebody may have given it to these labels since.
+func (b *book) needed(s *setEntry) bool {
+	if s == nil || s.number != 0 {
+		return false
+	}
+	return len(s.pods) > 0 || slices.ContainsFunc(s.numbers, func(n *numberEntry) bool { return b.named[n.id] > 0 })
+}
+
+// keep notes that this process holds a reference to the number of a set.
+func (b *book) keep(text string) {
+	b.kept[text] = struct{}{}
+	b.dirtySets[text] = struct{}{} // what it is for may be gone by now
+	if s := b.sets[text]; s != nil {
+		b.touchSet(s)
+	}
 }
 
 // gaveUp says that the number of a set could not be made: it does not count against the budget meanwhile.
@@ -171,13 +203,16 @@ func (b *book) decideEndpoint(k key) (c correction, ok bool) {
 		if n := b.numbers[e.id]; n != nil && !n.resting && n.text == s.text {
 			return correction{}, false
 		}
+		if _, kept := b.kept[s.text]; b.references && !kept { // it may be collected still
+			return correction{}, false
+		}
 		for _, n := range s.numbers {
 			if _, held := b.held[n.id]; n.says == s.text && !held {
 				right = n.id
 				break
 			}
 		}
-		if right == 0 || p.claim != 0 && b.lost(s, p.claim) { // its own number comes back
+		if right == 0 || !b.references && p.claim != 0 && b.lost(s, p.claim) { // its own number comes back
 			return correction{}, false
 		}
 	}

@@ -40,7 +40,7 @@ func (w *worldly) addPod(b *book, name, app, node string) (*corev1.Pod, target) 
 // addNumber adds an identity.
 func (w *worldly) addNumber(b *book, id identity.ID, t target) *v2.CiliumIdentity {
 	o := &v2.CiliumIdentity{ObjectMeta: w.meta("", decimal(id)), SecurityLabels: k8sids.SecurityLabels(t.labels)}
-	b.setNumber(o)
+	setObject(b, o)
 	return o
 }
 
@@ -49,7 +49,7 @@ func (w *worldly) update(b *book, o *v2.CiliumIdentity, f func(*v2.CiliumIdentit
 	w.version++
 	o.ResourceVersion = strconv.Itoa(w.version)
 	f(o)
-	b.setNumber(o)
+	setObject(b, o)
 	return o
 }
 

@@ -1,4 +1,4 @@
-// Package identities makes CiliumIdentities and names them in CiliumEndpoints, where the operator manages identities, and collects those that nobody uses
+// Package identities makes identities and names them in CiliumEndpoints, where the operator manages identities, and collects those that nobody uses
 // any more, wherever identities are objects.
 //
 // # Making
@@ -13,6 +13,10 @@
 //   - An endpoint without an identity, or with one of other labels than its pod's, is given the right one, if nobody has written it meanwhile. An
 //     endpoint that names any identity of the right labels is left alone, so that there is no quarrel with its agent.
 //   - Pods in the network of their node, and pods that have ended, need no identity. Labels with a number by rule need no object.
+//
+// Numbers have a home (home.go): they are CiliumIdentities, or keys of a store ([Keys]). A key is in force only while somebody refers to it: the controller does
+// for as long as a pod has the labels, or an endpoint names the number, and names no number to which it does not refer. Its references end with the lease of
+// the process; another leader makes its own as soon as it leads. Keys are collected by package operator, which asks [Controller.InUse].
 //
 // # Collection
 //

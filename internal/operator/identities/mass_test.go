@@ -82,7 +82,7 @@ func TestMassCollection(t *testing.T) {
 	var deleted, rounds atomic.Int64
 	var started, took atomic.Int64
 	env.RunOn(t, cfg, func(_ context.Context, m manager.Manager, log *slog.Logger) error {
-		pods, err := Setup(m, ControlDefaults(), rules, prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
+		pods, err := Setup(m, ControlDefaults(), rules, nil, prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
 		if err != nil {
 			return err
 		}

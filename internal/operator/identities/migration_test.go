@@ -18,6 +18,7 @@ import (
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 	"github.com/hawser-net/hawser/pkg/allocator"
+	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
 // agent is what an agent does about identities: the real allocator and backend, and an endpoint for each pod.
@@ -29,13 +30,8 @@ type agent struct {
 // agent starts one, in a mode.
 func (tn *town) agent(mode identity.Management) (a *agent, stop func()) {
 	tn.Helper()
-	c, err := k8s.New(tn.Server.Config)
-	if err != nil {
-		tn.Fatal(err)
-	}
 	first, last := allocator.ID(tn.rules.First), allocator.ID(tn.rules.Last)
-	var backend allocator.Backend
-	backend, err = k8sids.New(k8sids.Config{Client: c, First: first, Last: last, KeyType: k8sids.Key{}})
+	backend, err := tn.agentBackend(first, last)
 	if err != nil {
 		tn.Fatal(err)
 	}
@@ -56,6 +52,20 @@ func (tn *town) agent(mode identity.Management) (a *agent, stop func()) {
 			tn.Error(err)
 		}
 	})
+}
+
+// agentBackend is what an agent opens.
+func (tn *town) agentBackend(first, last allocator.ID) (allocator.Backend, error) {
+	if tn.keys != nil {
+		return allocator.NewKVStoreBackend(allocator.KVStoreConfig{
+			Store: tn.open(), BasePath: kvstore.IdentitiesPrefix, Suffix: fmt.Sprint("192.0.2.", tn.operators.Add(1)), KeyType: k8sids.Key{},
+		})
+	}
+	c, err := k8s.New(tn.Server.Config)
+	if err != nil {
+		return nil, err
+	}
+	return k8sids.New(k8sids.Config{Client: c, First: first, Last: last, KeyType: k8sids.Key{}})
 }
 
 // attach is a pod's CNI ADD: it never waits for the operator.
@@ -85,8 +95,11 @@ func (a *agent) attach(p *corev1.Pod) {
 // TestBoth is "Simultaneous CID management compatibility" and "Label changes: Namespace" of CFP-27752: agents and two operators make identities for the same
 // pods at the same time, and again when the namespace's labels change. Where the proposal expects duplicates there are none.
 func TestBoth(t *testing.T) {
-	env := controllers.Start(t)
-	tn := newTown(t, env)
+	homes(t, playBoth)
+}
+
+func playBoth(t *testing.T, env *controllers.Env, in func(*town)) {
+	tn := newTown(t, env, in)
 	tn.operator()
 	tn.operator()
 	var agents []*agent
@@ -129,8 +142,11 @@ func TestBoth(t *testing.T) {
 // TestMigration is "Migration: Upgrade", "Migration: Downgrade" and "Release Operator first" of CFP-27752: agent, both, operator, and back, while pods come and go. No number
 // in use changes, none is made twice, and every pod has one.
 func TestMigration(t *testing.T) {
-	env := controllers.Start(t)
-	tn := newTown(t, env, quickGC)
+	homes(t, playMigration)
+}
+
+func playMigration(t *testing.T, env *controllers.Env, in func(*town)) {
+	tn := newTown(t, env, quickGC, in)
 	tn.namespace("a", nil)
 	numbers := map[string]string{}
 	var old []*corev1.Pod

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,8 +26,12 @@ import (
 	"github.com/hawser-net/hawser/internal/identity"
 	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/operator/kube"
+	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
+	"github.com/hawser-net/hawser/pkg/kvstore"
 )
+
+type clientObject = client.Object
 
 // patience is how long a machine under load may take.
 const patience = 90 * time.Second
@@ -39,6 +44,11 @@ type town struct {
 	control Control
 	gc      Config
 	ctx     context.Context
+
+	// etcd keeps the numbers, if it is not nil; keys is the test's own connection to it.
+	etcd      *testenv.Etcd
+	keys      kvstore.Backend
+	operators *atomic.Int64
 
 	mu       sync.Mutex
 	meddled  map[string]bool // numbers that the test itself changed or deleted
@@ -59,7 +69,7 @@ type sighting struct {
 // newTown gives a test an empty cluster: what others left on the server is deleted first.
 func newTown(t *testing.T, env *controllers.Env, change ...func(*town)) *town {
 	t.Helper()
-	tn := &town{T: t, Env: env, rules: testRules(t, 256, 65535), control: ControlDefaults(), meddled: map[string]bool{}, planted: map[string]bool{}}
+	tn := &town{T: t, Env: env, rules: testRules(t, 256, 65535), control: ControlDefaults(), operators: &atomic.Int64{}, meddled: map[string]bool{}, planted: map[string]bool{}}
 	tn.control.MaxBackoff = 500 * time.Millisecond
 	// Collection never gets in the way of a test that does not ask for it.
 	tn.gc = Config{Interval: 0, Rest: time.Hour, Limiter: rate.NewLimiter(rate.Inf, 1)}
@@ -70,7 +80,11 @@ func newTown(t *testing.T, env *controllers.Env, change ...func(*town)) *town {
 	var cancel context.CancelFunc
 	tn.ctx, cancel = context.WithCancel(context.Background())
 	tn.empty()
-	tn.record()
+	if tn.keys != nil {
+		tn.follow()
+	} else {
+		tn.record()
+	}
 	t.Cleanup(func() {
 		tn.mu.Lock()
 		tn.emptying = true
@@ -170,16 +184,37 @@ func (tn *town) checkUnused(o *v2.CiliumIdentity) {
 	}
 }
 
-// operator starts an operator. change may break its connection.
-func (tn *town) operator(change ...func(*rest.Config)) (stop func()) {
+// connection is how an operator reaches the API server and the store.
+type connection struct {
+	api   func(*rest.Config)
+	store func(kvstore.Backend) kvstore.Backend
+}
+
+// operator starts an operator. change may break its connections.
+func (tn *town) operator(change ...connection) (stop func()) {
 	tn.Helper()
 	cfg := rest.CopyConfig(tn.Server.Config)
 	cfg.QPS, cfg.Burst = 2000, 2000
+	var store kvstore.Backend
+	if tn.keys != nil {
+		store = tn.open()
+	}
 	for _, f := range change {
-		f(cfg)
+		if f.api != nil {
+			f.api(cfg)
+		}
+		if f.store != nil && store != nil {
+			store = f.store(store)
+		}
 	}
 	return tn.RunOn(tn.T, cfg, func(_ context.Context, m manager.Manager, log *slog.Logger) error {
-		c, err := Setup(m, tn.control, tn.rules, prometheus.NewRegistry(), log)
+		setup := func(keys *Keys) (*Controller, error) {
+			return Setup(m, tn.control, tn.rules, keys, prometheus.NewRegistry(), log)
+		}
+		if store != nil {
+			return tn.keySetup(m, setup, store)
+		}
+		c, err := setup(nil)
 		if err != nil {
 			return err
 		}
@@ -259,8 +294,10 @@ func (tn *town) endpoint(p *corev1.Pod, id ...*v2.EndpointIdentity) *v2.CiliumEn
 func (tn *town) plant(number identity.ID, set map[string]string) *v2.CiliumIdentity {
 	tn.Helper()
 	o := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: decimal(number)}, SecurityLabels: set}
-	if err := tn.Client.Create(tn.ctx, o); err != nil {
-		tn.Fatal(err)
+	if tn.keys != nil {
+		tn.inspect(kvstore.Put(tn.ctx, tn.keys, masters+o.Name, []byte(textOf(o)), kvstore.Permanent))
+	} else {
+		tn.inspect(tn.Client.Create(tn.ctx, o))
 	}
 	tn.mu.Lock()
 	tn.planted[o.Name] = true
@@ -300,14 +337,23 @@ type state struct {
 
 func (tn *town) state() state {
 	tn.Helper()
+	s, err := tn.look()
+	tn.inspect(err)
+	return s
+}
+
+func (tn *town) look() (state, error) {
 	var namespaces corev1.NamespaceList
 	var pods corev1.PodList
 	var eps v2.CiliumEndpointList
-	var ids v2.CiliumIdentityList
-	for _, list := range []client.ObjectList{&namespaces, &pods, &eps, &ids} {
+	for _, list := range []client.ObjectList{&namespaces, &pods, &eps} {
 		if err := tn.Client.List(tn.ctx, list); err != nil {
-			tn.Fatal(err)
+			return state{}, err
 		}
+	}
+	ids, err := tn.numbers()
+	if err != nil {
+		return state{}, err
 	}
 	s := state{pods: map[key]*corev1.Pod{}, targets: map[key]target{}, endpoints: eps.Items, live: map[string][]string{}, objects: map[string]*v2.CiliumIdentity{}}
 	labels := map[string]map[string]string{}
@@ -325,14 +371,14 @@ func (tn *town) state() state {
 			s.targets[k] = t
 		}
 	}
-	for i := range ids.Items {
-		o := &ids.Items[i]
+	for i := range ids {
+		o := &ids[i]
 		s.objects[o.Name] = o
 		if _, _, rests := k8sids.Retired(o); !rests {
 			s.live[textOf(o)] = append(s.live[textOf(o)], o.Name)
 		}
 	}
-	return s
+	return s, nil
 }
 
 // wrong says what is not as it should be once everything is done.

@@ -22,7 +22,7 @@ const recheck = time.Minute
 // cached returns what the caches say of the use of numbers.
 func (c *collector) cached(ctx context.Context) (func(identity.ID) bool, error) {
 	if c.cfg.Pods != nil {
-		used, ok := c.cfg.Pods.used()
+		used, ok := c.cfg.Pods.InUse()
 		if !ok {
 			return nil, errEmpty
 		}

@@ -15,85 +15,60 @@ import (
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/identity"
-	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/pkg/allocator"
 )
 
-// objects is the operator's way to CiliumIdentities for [k8sids.Prober].
-type objects struct {
-	client client.Client
-	live   client.Reader
-}
-
-// Create implements [k8sids.Objects].
-func (o objects) Create(ctx context.Context, id *v2.CiliumIdentity, _ metav1.CreateOptions) (*v2.CiliumIdentity, error) {
-	return id, o.client.Create(ctx, id)
-}
-
-// Get implements [k8sids.Objects].
-func (o objects) Get(ctx context.Context, name string, _ metav1.GetOptions) (*v2.CiliumIdentity, error) {
-	id := &v2.CiliumIdentity{}
-	return id, o.live.Get(ctx, client.ObjectKey{Name: name}, id)
-}
-
-// Update implements [k8sids.Objects].
-func (o objects) Update(ctx context.Context, id *v2.CiliumIdentity, _ metav1.UpdateOptions) (*v2.CiliumIdentity, error) {
-	return id, o.client.Update(ctx, id)
-}
-
-// doSet does the next thing that a set of labels needs. What follows from it is done when the watch has told of it.
+// doSet does the next thing that a set of labels needs. What follows from it is done when the home has told of it.
 func (c *Controller) doSet(ctx context.Context, text string) error {
 	c.mu.Lock()
 	st := c.book.decideSet(text)
 	c.mu.Unlock()
+	var did made
+	var err error
 	switch st.verb {
 	case create:
-		return c.create(ctx, st)
+		did, err = c.home.make(ctx, st)
 	case restore:
-		_, err := c.prober.Restore(ctx, allocator.ID(st.id), text, k8sids.SecurityLabels(st.labels))
-		if err == nil {
-			c.log.Warn("an identity in use was gone: it is there again", "identity", st.id, "labels", st.labels)
-		}
-		return err
+		did, err = c.home.restore(ctx, st)
 	case revert:
-		return c.revert(ctx, st)
+		did, err = c.home.revert(ctx, st)
 	case withdraw:
-		o := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: decimal(st.id)}}
-		err := c.client.Delete(ctx, o, client.Preconditions{UID: &st.uid, ResourceVersion: &st.rv})
-		if changed(err) {
-			return errChanged
-		}
-		if err == nil {
-			c.log.Info("took back an identity, because an older one has the same labels", "identity", st.id, "labels", text)
-		}
-		return err
+		return c.home.withdraw(ctx, st)
+	case letGo:
+		return c.letGo(ctx, text)
 	case nothing, wait:
-	}
-	return nil
-}
-
-// create makes a number for a set of labels, or finds the one that another writer has just made.
-func (c *Controller) create(ctx context.Context, st step) error {
-	got, err := c.prober.Probe(ctx, st.text, k8sids.SecurityLabels(st.labels))
-	if err != nil {
-		c.mu.Lock()
-		c.book.gaveUp(st.text)
-		c.flush()
-		c.mu.Unlock()
-		if errors.Is(err, allocator.ErrExhausted) {
-			c.tell(st, err)
-		}
-		return err
+		return nil
 	}
 	c.mu.Lock()
-	delete(c.told, st.text)
-	if got.Made {
-		c.book.noteMade(identity.ID(got.ID), got.Object.UID)
-		c.flush()
+	if err != nil && st.verb == create {
+		c.book.gaveUp(text)
 	}
+	if err == nil {
+		delete(c.told, text)
+	}
+	if did.uid != "" {
+		c.book.noteMade(did.id, did.uid)
+	}
+	if did.held {
+		c.book.keep(text)
+	}
+	c.flush()
 	c.mu.Unlock()
-	c.log.Debug("made sure of an identity", "identity", got.ID, "labels", st.labels, "new", got.Made)
-	return nil
+	if errors.Is(err, allocator.ErrExhausted) {
+		c.tell(st, err)
+	}
+	return err
+}
+
+// letGo gives back the reference to a number that nobody needs. Whatever the home says, it holds none from here on.
+func (c *Controller) letGo(ctx context.Context, text string) error {
+	err := c.home.letGo(ctx, text)
+	c.mu.Lock()
+	delete(c.book.kept, text)
+	c.book.dirtySets[text] = struct{}{} // somebody may need it by now
+	c.flush()
+	c.mu.Unlock()
+	return err
 }
 
 // tell has pods of a set show that there is no identity for them, once.
@@ -113,26 +88,6 @@ func (c *Controller) tell(st step, err error) {
 		c.events.Eventf(p, nil, corev1.EventTypeWarning, "IdentityNotMade", "MakeIdentity",
 			"there is no security identity for the labels of this pod: %v", err)
 	}
-}
-
-// revert gives an identity the labels back that it had before somebody changed them.
-func (c *Controller) revert(ctx context.Context, st step) error {
-	o, err := objects{c.client, c.live}.Get(ctx, decimal(st.id), metav1.GetOptions{})
-	if changed(err) || err == nil && (o.UID != st.uid || o.ResourceVersion != st.rv) {
-		return errChanged
-	}
-	if err != nil {
-		return fmt.Errorf("read identity %d: %w", st.id, err)
-	}
-	edited := o.SecurityLabels
-	k8sids.Revive(o, k8sids.SecurityLabels(st.labels))
-	if err := c.client.Update(ctx, o); changed(err) {
-		return errChanged
-	} else if err != nil {
-		return fmt.Errorf("give identity %d its labels back: %w", st.id, err)
-	}
-	c.log.Warn("somebody changed the labels of an identity in use: it has them back", "identity", st.id, "labels", st.labels, "edited", edited)
-	return nil
 }
 
 // doEndpoint names the right identity in an endpoint.
@@ -196,11 +151,6 @@ func (f *correction) patch() ([]byte, error) {
 		last = op{"add", "/status", v2.EndpointStatus{Identity: &id}}
 	}
 	return json.Marshal([]op{{"test", "/metadata/uid", f.uid}, {"test", "/metadata/resourceVersion", f.rv}, last})
-}
-
-// changed says whether a write failed because the object is another than was known.
-func changed(err error) bool {
-	return apierrors.IsNotFound(err) || apierrors.IsConflict(err) || apierrors.IsInvalid(err)
 }
 
 // decimal is a number as the name of its object.

@@ -61,7 +61,7 @@ func (tn *town) operator() {
 		tn.c = New(tn.cfg, namespace, log)
 		control.Await = tn.c.Await
 		reg := prometheus.NewRegistry()
-		ids, err := identities.Setup(m, control, rules, reg, log)
+		ids, err := identities.Setup(m, control, rules, nil, reg, log)
 		if err != nil {
 			return err
 		}

@@ -1,0 +1,46 @@
+package identities
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+
+	"github.com/hawser-net/hawser/internal/identity"
+)
+
+// home is where numbers are kept: [objectHome] or [keyHome]. The controller decides what is to be done for a set of labels, a home does it. What follows from
+// it comes back by way of the ledger. Its methods may be called from many goroutines, but for one set of labels by one at a time.
+type home interface {
+	// follow has every number told to l, and what becomes of it, until ctx ends. The function that it returns says whether all are told that there were
+	// at the start.
+	follow(ctx context.Context, informers cache.Cache, l ledger) (toolscache.InformerSynced, error)
+	// run does what goes on all the time, until ctx ends. It returns an error if the home is of no use any more.
+	run(ctx context.Context) error
+
+	// make finds or makes a number for a set of labels.
+	make(ctx context.Context, st step) (made, error)
+	// restore gives the set the number again that its endpoints carry, and revert undoes that somebody gave the number to other labels.
+	restore(ctx context.Context, st step) (made, error)
+	revert(ctx context.Context, st step) (made, error)
+	// withdraw ends a number that make made.
+	withdraw(ctx context.Context, st step) error
+	// letGo ends what make or restore began, if they said that the number is held.
+	letGo(ctx context.Context, text string) error
+}
+
+// ledger is told of numbers.
+type ledger interface {
+	setNumber(now *numberEntry)
+	dropNumber(id identity.ID)
+}
+
+// made is what a home did for a set of labels.
+type made struct {
+	// id is the number, and uid what to know it by, if this call made it; 0 and "" else.
+	id  identity.ID
+	uid types.UID
+	// held says that a reference keeps the number in force until letGo.
+	held bool
+}

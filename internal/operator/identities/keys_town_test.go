@@ -1,0 +1,277 @@
+package identities
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/identity"
+	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
+	"github.com/hawser-net/hawser/internal/operator/rounds"
+	"github.com/hawser-net/hawser/internal/testenv"
+	"github.com/hawser-net/hawser/internal/testenv/controllers"
+	"github.com/hawser-net/hawser/pkg/allocator"
+	"github.com/hawser-net/hawser/pkg/kvstore"
+	"github.com/hawser-net/hawser/pkg/kvstore/dial"
+)
+
+// This file is the half of a town that keeps its numbers in an etcd.
+
+const (
+	masters    = kvstore.IdentitiesPrefix + "/id/"
+	references = kvstore.IdentitiesPrefix + "/value/"
+)
+
+// homes runs a scenario where numbers are objects, and where they are keys, each with an API server of its own.
+func homes(t *testing.T, f func(t *testing.T, env *controllers.Env, in func(*town))) {
+	t.Run("objects", func(t *testing.T) {
+		t.Parallel()
+		f(t, controllers.Start(t), func(*town) {})
+	})
+	t.Run("keys", func(t *testing.T) {
+		t.Parallel()
+		f(t, controllers.Start(t), inEtcd(testenv.StartEtcd(t)))
+	})
+}
+
+// inEtcd has a town keep its numbers in an etcd, where none are left from before.
+func inEtcd(etcd *testenv.Etcd) func(*town) {
+	return func(tn *town) {
+		tn.etcd = etcd
+		tn.keys = tn.open()
+		tn.inspect(kvstore.DeletePrefix(context.Background(), tn.keys, kvstore.StatePrefix+"/"))
+	}
+}
+
+// open connects to the town's etcd until the test ends.
+func (tn *town) open() kvstore.Backend {
+	tn.Helper()
+	cfg := dial.Defaults()
+	cfg.Kind, cfg.Options = "etcd", map[string]string{"etcd.address": tn.etcd.Endpoint(), "etcd.qps": "2000", "etcd.bootstrapQps": "2000"}
+	b, err := dial.Open(context.Background(), cfg, nil)
+	if err != nil {
+		tn.Fatal(err)
+	}
+	tn.Cleanup(func() { b.Close() })
+	return b
+}
+
+// inspect fails the test at an error of its own look into the store.
+func (tn *town) inspect(err error) {
+	tn.Helper()
+	if err != nil {
+		tn.Fatal(err)
+	}
+}
+
+// objectOf shows a key as the object that it would be.
+func objectOf(kv kvstore.KeyValue) *v2.CiliumIdentity {
+	o := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: strings.TrimPrefix(kv.Key, masters)}}
+	o.UID, o.ResourceVersion = types.UID(fmt.Sprint(kv.CreateRevision)), fmt.Sprint(kv.ModRevision)
+	if k, err := parseKey(string(kv.Value)); err == nil {
+		o.SecurityLabels = k.GetAsMap()
+	}
+	return o
+}
+
+// numbers returns all identities, wherever they are kept.
+func (tn *town) numbers() ([]v2.CiliumIdentity, error) {
+	if tn.keys == nil {
+		var all v2.CiliumIdentityList
+		err := tn.Client.List(tn.ctx, &all)
+		return all.Items, err
+	}
+	l, err := tn.keys.List(tn.ctx, masters)
+	var out []v2.CiliumIdentity
+	for _, kv := range l.Pairs {
+		out = append(out, *objectOf(kv))
+	}
+	return out, err
+}
+
+// destroy deletes an identity, as somebody else.
+func (tn *town) destroy(name string) {
+	tn.Helper()
+	if tn.keys != nil {
+		tn.inspect(kvstore.Delete(tn.ctx, tn.keys, masters+name))
+		return
+	}
+	o := &v2.CiliumIdentity{}
+	o.Name = name
+	tn.inspect(tn.Client.Delete(tn.ctx, o))
+}
+
+// rename gives an identity another value of the label app, as somebody else.
+func (tn *town) rename(name, app string) {
+	tn.Helper()
+	if tn.keys == nil {
+		o := &v2.CiliumIdentity{}
+		o.Name = name
+		tn.edit(o, func(o clientObject) { o.(*v2.CiliumIdentity).SecurityLabels["k8s:app"] = app })
+		return
+	}
+	kv, err := tn.keys.Get(tn.ctx, masters+name)
+	tn.inspect(err)
+	o := objectOf(kv)
+	o.SecurityLabels["k8s:app"] = app
+	tn.inspect(kvstore.Put(tn.ctx, tn.keys, kv.Key, []byte(textOf(o)), kvstore.Permanent))
+}
+
+// released waits until nobody refers to the labels of an identity, where there are references.
+func (tn *town) released(o *v2.CiliumIdentity) {
+	tn.Helper()
+	if tn.keys == nil {
+		return
+	}
+	tn.until(func() string {
+		l, err := tn.keys.List(tn.ctx, references+textOf(o)+"/")
+		tn.inspect(err)
+		if len(l.Pairs) > 0 {
+			return fmt.Sprintf("somebody refers to %s: %v", o.Name, l.Pairs)
+		}
+		return ""
+	})
+}
+
+// follow is record for keys.
+func (tn *town) follow() {
+	events := tn.keys.Watch(tn.ctx, masters)
+	tn.watching.Go(func() {
+		last := map[string]*v2.CiliumIdentity{}
+		for ev := range events {
+			name := strings.TrimPrefix(ev.Key, masters)
+			s := sighting{kind: watch.Modified, name: name}
+			switch ev.Kind {
+			case kvstore.EventListDone:
+				continue
+			case kvstore.EventDelete:
+				s.kind = watch.Deleted
+				if last[name] != nil {
+					tn.checkKeyUnused(last[name])
+					s.uid = last[name].UID
+				}
+			case kvstore.EventCreate, kvstore.EventModify:
+				o := objectOf(ev.KeyValue)
+				s.uid, s.text = o.UID, textOf(o)
+				last[name] = o
+			}
+			tn.mu.Lock()
+			tn.seen = append(tn.seen, s)
+			tn.mu.Unlock()
+		}
+	})
+}
+
+// checkKeyUnused says if a number was deleted while an endpoint named it for its pod's labels. Nobody names a number that is gone.
+func (tn *town) checkKeyUnused(o *v2.CiliumIdentity) {
+	s, err := tn.look()
+	tn.mu.Lock()
+	defer tn.mu.Unlock()
+	if err != nil || tn.meddled[o.Name] || tn.emptying {
+		return // the test ends, or the server is away
+	}
+	for _, e := range s.endpoints {
+		k := types.NamespacedName{Namespace: e.Namespace, Name: e.Name}
+		if id := e.Status.Identity; id != nil && decimal(identity.ID(id.ID)) == o.Name && s.targets[k].text == textOf(o) {
+			tn.Errorf("identity %s ended while endpoint %s named it", o.Name, k)
+		}
+	}
+}
+
+// keySetup adds the controller and the collection of keys to a manager, on a connection of their own.
+func (tn *town) keySetup(m manager.Manager, setup func(*Keys) (*Controller, error), store kvstore.Backend) error {
+	keys := &Keys{Store: store, Suffix: fmt.Sprint("operator-", tn.operators.Add(1)), SyncInterval: time.Second}
+	pods, err := setup(keys)
+	if err != nil || tn.gc.Interval == 0 {
+		return err
+	}
+	b, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{Store: store, BasePath: kvstore.IdentitiesPrefix, KeyType: k8sids.Key{}})
+	if err != nil {
+		return err
+	}
+	ids, err := allocator.NewAllocatorForGC(b, allocator.WithMin(allocator.ID(tn.rules.First)), allocator.WithMax(allocator.ID(tn.rules.Last)))
+	if err != nil {
+		return err
+	}
+	seen := map[allocator.ID]int64{}
+	return m.Add(manager.RunnableFunc(func(ctx context.Context) error {
+		return rounds.Every(ctx, tn.gc.Interval, nil, func(ctx context.Context) error {
+			used, ok := pods.InUse()
+			if !ok {
+				return errors.New("not yet")
+			}
+			maps.DeleteFunc(seen, func(id allocator.ID, _ int64) bool { return used(identity.ID(id)) })
+			next, _, err := ids.RunGC(ctx, nil, seen)
+			seen = next
+			return err
+		})
+	}))
+}
+
+// storeKiller ends an operator's connection with the store at the killer's count.
+type storeKiller struct {
+	kvstore.Backend
+	k *killer
+}
+
+// Txn implements [kvstore.Backend].
+func (s storeKiller) Txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, error) {
+	select {
+	case <-s.k.dead:
+		return kvstore.TxnResult{}, errDead
+	default:
+	}
+	writes := slices.ContainsFunc(txn.Then, func(op kvstore.Op) bool { return op.Kind != kvstore.OpGet && op.Kind != kvstore.OpList })
+	if !writes || s.k.n.Add(1) < s.k.at {
+		return s.Backend.Txn(ctx, txn)
+	}
+	if s.k.after && s.k.n.Load() == s.k.at {
+		_, _ = s.Backend.Txn(ctx, txn)
+	}
+	s.k.once.Do(func() { close(s.k.dead) })
+	return kvstore.TxnResult{}, errDead
+}
+
+// stormy fails requests to the store, and loses answers, as long as the weather is on.
+type stormy struct {
+	kvstore.Backend
+	w *weather
+}
+
+// Txn implements [kvstore.Backend].
+func (s stormy) Txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, error) {
+	switch s.w.roll(8) {
+	case 1:
+		return kvstore.TxnResult{}, errors.New("the connection was refused")
+	case 2:
+		_, _ = s.Backend.Txn(ctx, txn)
+		return kvstore.TxnResult{}, errors.New("the connection was reset")
+	case 3:
+		select {
+		case <-time.After(time.Duration(s.w.roll(200)) * time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
+	return s.Backend.Txn(ctx, txn)
+}
+
+// connection is one that the killer breaks.
+func (k *killer) connection() connection {
+	return connection{k.wrap, func(b kvstore.Backend) kvstore.Backend { return storeKiller{b, k} }}
+}
+
+// connection is one that the weather is about.
+func (w *weather) connection() connection {
+	return connection{w.wrap, func(b kvstore.Backend) kvstore.Backend { return stormy{b, w} }}
+}

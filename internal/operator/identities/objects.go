@@ -1,0 +1,128 @@
+package identities
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/identity"
+	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
+	"github.com/hawser-net/hawser/pkg/allocator"
+)
+
+// objects is the operator's way to CiliumIdentities for [k8sids.Prober].
+type objects struct {
+	client client.Client
+	live   client.Reader
+}
+
+// Create implements [k8sids.Objects].
+func (o objects) Create(ctx context.Context, id *v2.CiliumIdentity, _ metav1.CreateOptions) (*v2.CiliumIdentity, error) {
+	return id, o.client.Create(ctx, id)
+}
+
+// Get implements [k8sids.Objects].
+func (o objects) Get(ctx context.Context, name string, _ metav1.GetOptions) (*v2.CiliumIdentity, error) {
+	id := &v2.CiliumIdentity{}
+	return id, o.live.Get(ctx, client.ObjectKey{Name: name}, id)
+}
+
+// Update implements [k8sids.Objects].
+func (o objects) Update(ctx context.Context, id *v2.CiliumIdentity, _ metav1.UpdateOptions) (*v2.CiliumIdentity, error) {
+	return id, o.client.Update(ctx, id)
+}
+
+// objectHome keeps numbers as CiliumIdentities.
+type objectHome struct {
+	objects
+	rules  *Rules
+	prober k8sids.Prober
+	log    *slog.Logger
+}
+
+// newObjectHome returns one. known says what the ledger has.
+func newObjectHome(o objects, rules *Rules, known func(allocator.ID) (k8sids.Entry, bool), log *slog.Logger) *objectHome {
+	return &objectHome{objects: o, rules: rules, log: log, prober: k8sids.Prober{
+		Objects: o, First: allocator.ID(rules.First), Last: allocator.ID(rules.Last), Text: textOf, Known: known,
+	}}
+}
+
+func (h *objectHome) follow(ctx context.Context, informers cache.Cache, l ledger) (toolscache.InformerSynced, error) {
+	return handle(ctx, informers, func(o *v2.CiliumIdentity) {
+		if now, ok := h.rules.numberEntryOf(o); ok {
+			l.setNumber(now)
+		}
+	}, func(k key) {
+		if id, ok := numberOf(k.Name, h.rules.First, h.rules.Last); ok {
+			l.dropNumber(id)
+		}
+	})
+}
+
+func (h *objectHome) run(context.Context) error { return nil }
+
+func (h *objectHome) make(ctx context.Context, st step) (made, error) {
+	got, err := h.prober.Probe(ctx, st.text, k8sids.SecurityLabels(st.labels))
+	if err != nil {
+		return made{}, err
+	}
+	h.log.Debug("made sure of an identity", "identity", got.ID, "labels", st.labels, "new", got.Made)
+	if !got.Made {
+		return made{}, nil
+	}
+	return made{id: identity.ID(got.ID), uid: got.Object.UID}, nil
+}
+
+func (h *objectHome) restore(ctx context.Context, st step) (made, error) {
+	_, err := h.prober.Restore(ctx, allocator.ID(st.id), st.text, k8sids.SecurityLabels(st.labels))
+	if err == nil {
+		h.log.Warn("an identity in use was gone: it is there again", "identity", st.id, "labels", st.labels)
+	}
+	return made{}, err
+}
+
+func (h *objectHome) revert(ctx context.Context, st step) (made, error) {
+	o, err := h.Get(ctx, decimal(st.id), metav1.GetOptions{})
+	if changed(err) || err == nil && (o.UID != st.uid || o.ResourceVersion != st.rv) {
+		return made{}, errChanged
+	}
+	if err != nil {
+		return made{}, fmt.Errorf("read identity %d: %w", st.id, err)
+	}
+	edited := o.SecurityLabels
+	k8sids.Revive(o, k8sids.SecurityLabels(st.labels))
+	if err := h.client.Update(ctx, o); changed(err) {
+		return made{}, errChanged
+	} else if err != nil {
+		return made{}, fmt.Errorf("give identity %d its labels back: %w", st.id, err)
+	}
+	h.log.Warn("somebody changed the labels of an identity in use: it has them back", "identity", st.id, "labels", st.labels, "edited", edited)
+	return made{}, nil
+}
+
+func (h *objectHome) withdraw(ctx context.Context, st step) error {
+	o := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: decimal(st.id)}}
+	err := h.client.Delete(ctx, o, client.Preconditions{UID: &st.uid, ResourceVersion: &st.rv})
+	if changed(err) {
+		return errChanged
+	}
+	if err == nil {
+		h.log.Info("took back an identity, because an older one has the same labels", "identity", st.id, "labels", st.text)
+	}
+	return err
+}
+
+// letGo has nothing to do: what keeps an object are the pods and endpoints themselves.
+func (h *objectHome) letGo(context.Context, string) error { return nil }
+
+// changed says whether a write failed because the object is another than was known.
+func changed(err error) bool {
+	return apierrors.IsNotFound(err) || apierrors.IsConflict(err) || apierrors.IsInvalid(err)
+}

@@ -1,0 +1,206 @@
+package identities
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+
+	"github.com/hawser-net/hawser/internal/identity"
+	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
+	"github.com/hawser-net/hawser/pkg/allocator"
+	"github.com/hawser-net/hawser/pkg/kvstore"
+)
+
+// Keys says which key-value store keeps the numbers.
+type Keys struct {
+	// Store is the connection. It must stay open while the controller runs, and is not closed.
+	Store kvstore.Backend
+	// Suffix names this process in its references. No other may have the same, not even one that was on this machine before: each takes back its own.
+	Suffix string
+	// SyncInterval is how often all references are compared with the store; 0 for what the allocator thinks best.
+	SyncInterval time.Duration
+}
+
+// keyHome keeps numbers as keys of a store, by the allocator that agents have too. For each set of labels in use it holds a reference on the lease of this
+// process. After a failover both leaders' references stand side by side, until the lease of the one that is gone has run out.
+type keyHome struct {
+	rules *Rules
+	alloc *allocator.Allocator
+	log   *slog.Logger
+
+	ledger   ledger
+	followed chan struct{} // closed when ledger is set
+	listed   atomic.Bool
+}
+
+func newKeyHome(cfg Keys, rules *Rules, log *slog.Logger) (*keyHome, error) {
+	h := &keyHome{rules: rules, log: log, followed: make(chan struct{})}
+	b, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{
+		Store: cfg.Store, BasePath: kvstore.IdentitiesPrefix, Suffix: cfg.Suffix, KeyType: k8sids.Key{}, Logger: log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Suffix == "" {
+		return nil, errors.New("identities in a key-value store: this process needs a name of its own")
+	}
+	opts := []allocator.AllocatorOption{
+		allocator.WithMin(allocator.ID(rules.First)), allocator.WithMax(allocator.ID(rules.Last)), allocator.WithMasterKeyProtection(), allocator.WithLogger(log),
+	}
+	if cfg.SyncInterval > 0 {
+		opts = append(opts, allocator.WithSyncInterval(cfg.SyncInterval))
+	}
+	h.alloc, err = allocator.NewAllocator(k8sids.Key{}, &keyBackend{b, cfg.Store, h}, opts...)
+	return h, err
+}
+
+func (h *keyHome) follow(_ context.Context, _ cache.Cache, l ledger) (toolscache.InformerSynced, error) {
+	h.ledger = l
+	close(h.followed)
+	return h.listed.Load, nil
+}
+
+func (h *keyHome) run(ctx context.Context) error {
+	select {
+	case <-h.followed:
+		return h.alloc.Run(ctx)
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+// parseKey reads the labels of a set.
+func parseKey(text string) (k8sids.Key, error) {
+	k, err := k8sids.Key{}.PutKey(text)
+	if err != nil {
+		return k8sids.Key{}, fmt.Errorf("labels %q: %w", text, err)
+	}
+	return k.(k8sids.Key), nil
+}
+
+func (h *keyHome) make(ctx context.Context, st step) (made, error) {
+	id, isNew, err := h.alloc.Allocate(ctx, k8sids.Key{Set: st.labels})
+	if err != nil {
+		return made{}, err
+	}
+	h.log.Debug("made sure of an identity", "identity", id, "labels", st.labels, "new", isNew)
+	return made{held: true}, nil
+}
+
+// restore has the allocator go on with the number as if this process had had it before. If it has become others', the allocator takes another one.
+func (h *keyHome) restore(ctx context.Context, st step) (made, error) {
+	if err := h.alloc.Assume(k8sids.Key{Set: st.labels}, allocator.ID(st.id)); err != nil {
+		h.log.Warn("an identity in use is gone and cannot come back", "identity", st.id, "labels", st.labels, "error", err)
+		return h.make(ctx, st)
+	}
+	h.log.Warn("an identity in use was gone, or had other labels: it is to be as it was", "identity", st.id, "labels", st.labels)
+	return made{held: true}, nil
+}
+
+func (h *keyHome) revert(ctx context.Context, st step) (made, error) { return h.restore(ctx, st) }
+
+// withdraw has nothing to do: the allocator gives back what somebody else made before it.
+func (h *keyHome) withdraw(context.Context, step) error { return nil }
+
+func (h *keyHome) letGo(ctx context.Context, text string) error {
+	k, err := parseKey(text)
+	if err != nil {
+		return err
+	}
+	if _, err := h.alloc.Release(ctx, k); err != nil {
+		h.log.Info("a reference to an identity that nobody needs stays for now", "labels", text, "error", err)
+	}
+	return nil
+}
+
+// keyBackend is the store as the allocator sees it. It tells the ledger what it tells the allocator.
+type keyBackend struct {
+	*allocator.KVStoreBackend
+	store kvstore.Backend
+	home  *keyHome
+}
+
+// ListAndWatch implements [allocator.Backend].
+func (b *keyBackend) ListAndWatch(ctx context.Context, handler allocator.CacheMutations) error {
+	return b.KVStoreBackend.ListAndWatch(ctx, &teller{handler, b.home})
+}
+
+// Restore implements [allocator.Backend]. A number in use that somebody gave to other labels gets its own back, as long as nobody uses it for those.
+func (b *keyBackend) Restore(ctx context.Context, ref allocator.Reference) error {
+	err := b.KVStoreBackend.Restore(ctx, ref)
+	var c *allocator.ConflictError
+	if !errors.As(err, &c) || c.InForce != allocator.NoID {
+		return err
+	}
+	undone, rerr := b.revert(ctx, ref, c.Owner)
+	if rerr != nil || !undone {
+		return errors.Join(err, rerr)
+	}
+	b.home.log.Warn("somebody changed the labels of an identity in use: it has them back", "identity", ref.ID, "labels", ref.Key.GetKey(), "edited", c.Owner)
+	return b.KVStoreBackend.Restore(ctx, ref)
+}
+
+// revert gives a number from labels that nobody refers to, or has locked to do so, back to those of a reference.
+func (b *keyBackend) revert(ctx context.Context, ref allocator.Reference, owner string) (bool, error) {
+	const base = kvstore.IdentitiesPrefix
+	number, text := ref.ID.String(), ref.Key.GetKey()
+	master := kvstore.JoinKey(base, "id", number)
+	txn := kvstore.Txn{
+		If:   []kvstore.Cond{kvstore.ValueIs(master, []byte(owner)), kvstore.PrefixValuesAre(base+"/value/"+text+"/", []byte(number))},
+		Then: []kvstore.Op{kvstore.PutOp(master, []byte(text), kvstore.Permanent)},
+	}
+	if owner != "" {
+		txn.If = append(txn.If, kvstore.PrefixAbsent(base+"/value/"+owner+"/"), kvstore.PrefixAbsent(base+"/locks/"+owner+"/"))
+	}
+	r, err := b.store.Txn(ctx, txn)
+	if err != nil {
+		return false, fmt.Errorf("give identity %s its labels back: %w", number, err)
+	}
+	return r.Succeeded, nil
+}
+
+// teller tells the ledger what the allocator has been told.
+type teller struct {
+	allocator.CacheMutations
+	home *keyHome
+}
+
+// OnListDone implements [allocator.CacheMutations].
+func (t *teller) OnListDone(revision int64) {
+	t.CacheMutations.OnListDone(revision)
+	t.home.listed.Store(true)
+}
+
+// OnUpsert implements [allocator.CacheMutations]. A key that is written with another value counts as another number: who wrote it may have meant so.
+func (t *teller) OnUpsert(m allocator.Mapping) {
+	t.CacheMutations.OnUpsert(m)
+	if !t.ours(m.ID) {
+		return
+	}
+	text := ""
+	if m.Key != nil {
+		text = m.Key.GetKey()
+	}
+	born := strconv.FormatInt(m.Created, 10)
+	t.home.ledger.setNumber(&numberEntry{id: identity.ID(m.ID), uid: types.UID(born + " " + text), born: m.Created, text: text, says: text})
+}
+
+// OnDelete implements [allocator.CacheMutations].
+func (t *teller) OnDelete(id allocator.ID, revision int64) {
+	t.CacheMutations.OnDelete(id, revision)
+	if t.ours(id) {
+		t.home.ledger.dropNumber(identity.ID(id))
+	}
+}
+
+func (t *teller) ours(id allocator.ID) bool {
+	return id >= allocator.ID(t.home.rules.First) && id <= allocator.ID(t.home.rules.Last)
+}
