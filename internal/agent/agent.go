@@ -189,6 +189,11 @@ func (ag *Agent) Run(ctx context.Context) error {
 	}
 	defer backend.Close()
 	run := newGroup(ctx, log)
+	defer func() {
+		if a.identities != nil {
+			a.identities.pursuits.stop()
+		}
+	}()
 	defer run.abort()
 	numbers, err := numberStore(cfg, facts, backend, cluster, a.idMin, a.idMax, log.With("part", "identity"))
 	if err != nil {
@@ -377,6 +382,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 		return a.replayDeletions(ctx, fence, log)
 	})
 	a.metrics.registry.MustRegister(newStateCollector(a))
+	a.mesh.register(a.metrics.registry)
 	if cfg.PrometheusAddr != "" {
 		run.start("metrics", func(ctx context.Context) error { return serveHTTP(ctx, cfg.PrometheusAddr, a.metrics.handler()) })
 	}
@@ -471,7 +477,7 @@ func openNumberStore(cfg Config, facts nodeFacts, backend kvstore.Backend, clust
 	return doublewrite.New(doublewrite.Config{Objects: objects, Keys: keys, ReadObjects: cfg.identityMode() == identityBothCRD, Log: log})
 }
 
-// newIdentities joins the rules for reserved identities with the cluster's allocator.
+// newIdentities joins the rules for reserved identities with the cluster's allocator. The caller must stop its pursuits.
 func newIdentities(cfg Config, store allocator.Backend, first, last identity.ID, log *slog.Logger) (*identities, error) {
 	var fixed []string
 	for id, name := range cfg.FixedIdentities {
@@ -491,11 +497,13 @@ func newIdentities(cfg Config, store allocator.Backend, first, last identity.ID,
 	if cfg.WellKnown {
 		wellKnown = identity.WellKnownIdentities(cfg.ClusterName, "kube-system")
 	}
-	return &identities{
+	ids := &identities{
 		log: log, alloc: alloc, events: events, fixed: fixedSet, known: map[identity.ID]labels.Set{},
 		first: first, last: last, mode: cfg.management(), temps: identity.NewTemporaries(), arrived: make(chan struct{}, 1),
 		wellKnown: wellKnown,
-	}, nil
+	}
+	ids.pursuits = newPursuits(patience, cfg.AllocationTimeout, ids.allocate, ids.giveBack, ids.announce)
+	return ids, nil
 }
 
 // lockWait is how long the state directory's last owner may take to be gone: a process that was

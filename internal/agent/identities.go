@@ -31,6 +31,8 @@ type identities struct {
 	// mode says who makes numbers.
 	mode  identity.Management
 	temps *identity.Temporaries
+	// pursuits are the searches for numbers, where this node may make them.
+	pursuits *pursuits
 	// arrived says that a number came for which a temporary one may stand.
 	arrived chan struct{}
 
@@ -63,7 +65,7 @@ func (ids *identities) Acquire(ctx context.Context, set labels.Set) (identity.ID
 	if !ids.mode.Agent() {
 		return ids.acquireKnown(ctx, set)
 	}
-	return ids.allocate(ctx, set)
+	return ids.acquireAny(ctx, set)
 }
 
 // allocate asks the allocator.
@@ -82,16 +84,19 @@ func (ids *identities) allocate(ctx context.Context, set labels.Set) (identity.I
 	return identity.ID(id), nil
 }
 
+// errUnbelievable says that the store gives labels a number that it must not.
+var errUnbelievable = errors.New("this is not believed")
+
 // believable tells why a number from the store is not taken for the identity of these labels: a
 // number of another range would give reserved, node-local or other clusters' identities labels of
 // somebody's choice, and labels that the network derives would turn a pod into a host or a prefix.
 func (ids *identities) believable(id identity.ID, set labels.Set) error {
 	if id < ids.first || id > ids.last {
-		return fmt.Errorf("the store gives %s the number %d, which is outside of this cluster's %d to %d; delete that key from the store", set, id, ids.first, ids.last)
+		return fmt.Errorf("the store gives %s the number %d, which is outside of this cluster's %d to %d; delete that key from the store: %w", set, id, ids.first, ids.last, errUnbelievable)
 	}
 	for _, l := range set {
 		if derivedSource(l.Source) && l.Source != labels.SourceGenerated {
-			return fmt.Errorf("the store gives number %d to %s, which is not a label of a pod; delete that key from the store", id, l)
+			return fmt.Errorf("the store gives number %d to %s, which is not a label of a pod; delete that key from the store: %w", id, l, errUnbelievable)
 		}
 	}
 	return nil

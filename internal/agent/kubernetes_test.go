@@ -189,6 +189,7 @@ func TestKubernetes(t *testing.T) {
 		n.start()
 	}
 	ctx := t.Context()
+	c.object(n1, "stranger", map[string]string{"app": "stranger"})
 	c.object(n2, "web", map[string]string{"app": "web"}, corev1.ContainerPort{Name: "http", ContainerPort: 80})
 	client, web := c.pod(n1, "client", map[string]string{"app": "client", "io.cilium.k8s.policy.cluster": "forged"}), n2.attached("web", nil)
 	if !netip.MustParsePrefix("10.0.1.0/24").Contains(client.ip4) || !netip.MustParsePrefix("fd00:2::/112").Contains(web.ip6) {
@@ -288,6 +289,13 @@ func TestKubernetes(t *testing.T) {
 	if err := second.add(); err != nil {
 		t.Errorf("a known pod's sandbox made anew while the API server is away: %v", err)
 	}
+	// A pod whose labels nobody had starts with a temporary identity, by its own rules.
+	began := time.Now()
+	stranger := n1.attached("stranger", nil)
+	if took := time.Since(began); took > 15*time.Second {
+		t.Errorf("a pod with unknown labels took %v without an API server", took)
+	}
+	stranger.temporary("without an API server", identity.Init)
 	id := web.endpoint().Status.Identity.ID
 	n2.kill()
 	n2.launch()
@@ -307,6 +315,10 @@ func TestKubernetes(t *testing.T) {
 		return err == nil && st.Kubernetes.State == rest.StateOk && strings.Contains(st.Kubernetes.Msg, strings.TrimPrefix(kubeapi.Version, "v"))
 	})
 	c.eventually("n1 knows the pod that was made anew", knows(n1, second))
+	c.eventually("the pod with a temporary identity has its own", func() bool {
+		return !identity.ID(stranger.endpoint().Status.Identity.ID).IsTemporary()
+	})
+	c.eventually("n2 knows it", knows(n2, stranger))
 
 	// Its object is the same one, and goes with the endpoint.
 	again, err := c.endpoints().Get(ctx, "web", metav1.GetOptions{})

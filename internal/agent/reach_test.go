@@ -10,16 +10,20 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/net/icmp"
 	"golang.org/x/net/ipv4"
 	"golang.org/x/net/ipv6"
 	"golang.org/x/sys/unix"
 
 	"github.com/hawser-net/hawser/api/rest"
+	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/testenv"
 )
 
@@ -392,8 +396,32 @@ func TestTwoNodes(t *testing.T) {
 			}
 			serveEcho(t, late.ns, late.both(81)[0])
 			refused(t, "open to another port of the pod that started without the store", open.ns, late.both(81)[0])
+			// So does one of labels that nobody had, with a temporary identity. Its rules hold, and nobody else knows it by its labels.
+			began = time.Now()
+			fresh := n2.attached("web-3", map[string]string{"app": "web", "release": "new"})
+			if took := time.Since(began); took > 10*time.Second {
+				t.Errorf("a pod with unknown labels took %v without the store", took)
+			}
+			fresh.temporary("without the store", identity.Init)
+			gone := n2.attached("gone", map[string]string{"app": "gone"})
+			gone.temporary("without the store", identity.Init)
+			if err := gone.del(); err != nil {
+				t.Error(err)
+			}
+			serveEcho(t, fresh.ns, fresh.both(81)[0])
+			refused(t, "open to another port of the pod with a temporary identity", open.ns, fresh.both(81)[0])
 			store.Start()
 			n2.ready()
+			for end := time.Now().Add(60 * time.Second); identity.ID(fresh.endpoint().Status.Identity.ID).IsTemporary(); time.Sleep(50 * time.Millisecond) {
+				if time.Now().After(end) {
+					t.Fatal("the store is back, and the pod keeps its temporary identity")
+				}
+			}
+			serveEcho(t, fresh.ns, fresh.both(80)[0])
+			if err := ask(t, front.ns, fresh.both(80)[0], 100, false, patient); err != nil {
+				t.Errorf("front to the pod that had a temporary identity: %v", err)
+			}
+			onlyUsed(t, store, n1, n2)
 			if err := ask(t, front.ns, late.both(80)[0], 100, false, 0); err == nil {
 				t.Error("a port that nobody serves answers")
 			}
@@ -410,6 +438,43 @@ func TestTwoNodes(t *testing.T) {
 			n1.stop()
 			n2.stop()
 		})
+	}
+}
+
+// onlyUsed waits until the store has references only to identities that endpoints of the nodes have, and one for each.
+func onlyUsed(t testing.TB, store *testenv.Etcd, nodes ...*machineNode) {
+	t.Helper()
+	c := store.Client()
+	for end := time.Now().Add(60 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+		want := map[string]int{}
+		for _, n := range nodes {
+			used := map[int]bool{}
+			eps, err := n.client.Endpoints(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, ep := range eps {
+				if id := ep.Status.Identity.ID; id >= int(identity.MinGlobal) && !used[id] {
+					used[id] = true
+					want[strconv.Itoa(id)]++
+				}
+			}
+		}
+		r, err := c.Get(t.Context(), "cilium/state/identities/v1/value/", clientv3.WithPrefix())
+		if err != nil {
+			t.Fatal(err)
+		}
+		have := map[string]int{}
+		for _, kv := range r.Kvs {
+			have[string(kv.Value)]++
+		}
+		diff := cmp.Diff(want, have)
+		if diff == "" {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("references of nodes to identities (-want +have):\n%s", diff)
+		}
 	}
 }
 

@@ -51,6 +51,7 @@ func (ids *identities) releaseTemporary(id identity.ID) {
 	ids.mu.Lock()
 	defer ids.mu.Unlock()
 	if ids.temps.Release(id) {
+		ids.pursuits.unneeded(ids.known[id])
 		delete(ids.known, id)
 	}
 }

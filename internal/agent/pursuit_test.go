@@ -1,0 +1,309 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hawser-net/hawser/internal/identity"
+	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
+	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/pkg/allocator"
+	"github.com/hawser-net/hawser/pkg/kvstore"
+)
+
+// moody is a store that answers after a while, or fails.
+type moody struct {
+	kvstore.Backend
+	mu    sync.Mutex
+	delay time.Duration
+	err   error
+	txns  int
+}
+
+func (m *moody) set(delay time.Duration, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.delay, m.err = delay, err
+}
+
+func (m *moody) Txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, error) {
+	m.mu.Lock()
+	delay, err := m.delay, m.err
+	m.txns++
+	m.mu.Unlock()
+	select {
+	case <-time.After(delay):
+	case <-ctx.Done():
+		return kvstore.TxnResult{}, ctx.Err()
+	}
+	if err != nil {
+		return kvstore.TxnResult{}, err
+	}
+	return m.Backend.Txn(ctx, txn)
+}
+
+// seeker is the identities of a node that makes numbers, on a moody store.
+type seeker struct {
+	*identities
+	t     *testing.T
+	store *moody
+	stop  func()
+}
+
+func newSeeker(t *testing.T) *seeker {
+	t.Helper()
+	store := &moody{Backend: kvstore.NewMemory().Client()}
+	b, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{Store: store, BasePath: kvstore.IdentitiesPrefix, Suffix: "192.0.2.1", KeyType: k8sids.Key{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := Defaults()
+	ids, err := newIdentities(cfg, b, 256, 65535, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = ids.alloc.Run(ctx) })
+	wg.Go(func() {
+		none := sinkFunc(func(map[identity.ID]labels.Set, []identity.ID) error { return nil })
+		_ = ids.run(ctx, none, func() {}, func(labels.Set, identity.ID) {})
+	})
+	return &seeker{ids, t, store, func() {
+		cancel()
+		wg.Wait()
+		ids.pursuits.stop()
+		store.Backend.Close()
+	}}
+}
+
+func app(name string) labels.Set { return labels.NewSet(labels.New("k8s", "app", name)) }
+
+// acquire returns an identity and how long it took.
+func (s *seeker) acquire(set labels.Set) (identity.ID, time.Duration) {
+	s.t.Helper()
+	began := time.Now()
+	id, err := s.Acquire(context.Background(), set)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return id, time.Since(began)
+}
+
+func (s *seeker) give(id identity.ID, set labels.Set) {
+	s.t.Helper()
+	// The allocator gives back later what it cannot now.
+	if err := s.Release(context.Background(), id, set); errors.Is(err, allocator.ErrNotInUse) {
+		s.t.Error(err)
+	}
+}
+
+// references returns how many references to numbers the store has.
+func (s *seeker) references() int {
+	s.t.Helper()
+	l, err := s.store.List(context.Background(), kvstore.IdentitiesPrefix+"/value/")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return len(l.Pairs)
+}
+
+// called says whether endpoints with temporary identities were told to look again.
+func (s *seeker) called() bool {
+	select {
+	case <-s.arrived:
+		return true
+	default:
+		return false
+	}
+}
+
+// quiet waits until nothing moves any more, and checks that nothing is held that nobody uses.
+func (s *seeker) quiet() {
+	s.t.Helper()
+	s.store.set(0, nil)
+	time.Sleep(30 * time.Minute) // the allocator looks after what failed
+	synctest.Wait()
+	s.pursuits.mu.Lock()
+	defer s.pursuits.mu.Unlock()
+	if n, m := s.references(), len(s.pursuits.byText); n != 0 || m != 0 || s.temps.Len() != 0 {
+		s.t.Errorf("%d references, %d searches and %d temporary identities are left", n, m, s.temps.Len())
+	}
+}
+
+func TestPursuit(t *testing.T) {
+	run := func(name string, f func(*testing.T, *seeker)) {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newSeeker(t)
+				defer s.stop()
+				f(t, s)
+				s.quiet()
+			})
+		})
+	}
+	run("a store that answers", func(t *testing.T, s *seeker) {
+		s.store.set(time.Second, nil) // slow, but within patience
+		id, took := s.acquire(app("web"))
+		again, at := s.acquire(app("web"))
+		if id.IsTemporary() || again != id || took > patience || at != 0 {
+			t.Errorf("%s after %s, then %s after %s", id, took, again, at)
+		}
+		s.give(id, app("web"))
+		s.give(id, app("web"))
+	})
+	run("a store that is slow", func(t *testing.T, s *seeker) {
+		s.store.set(20*time.Second, nil)
+		first, took := s.acquire(app("web"))
+		second, at := s.acquire(app("web"))
+		if !first.IsTemporary() || second != first || took != patience || at != 0 {
+			t.Errorf("%s after %s, then %s after %s", first, took, second, at)
+		}
+		s.called()
+		for range 3 { // as those do who wait for it; none begins anew
+			time.Sleep(4 * time.Second)
+			id, took := s.acquire(app("web"))
+			if id != first || took != 0 {
+				t.Errorf("%s after %s, want %s at once", id, took, first)
+			}
+			s.give(id, app("web"))
+		}
+		s.store.mu.Lock()
+		if s.store.txns != 1 {
+			t.Errorf("%d requests", s.store.txns)
+		}
+		s.store.mu.Unlock()
+		time.Sleep(10 * time.Second)
+		if !s.called() {
+			t.Error("nobody was told that the number came")
+		}
+		var number identity.ID
+		for _, temporary := range []identity.ID{first, second} {
+			id, took := s.acquire(app("web"))
+			if id.IsTemporary() || took != 0 {
+				t.Errorf("%s after %s, want the number at once", id, took)
+			}
+			s.give(temporary, app("web"))
+			number = id
+		}
+		if n := s.references(); n != 1 {
+			t.Errorf("%d references", n)
+		}
+		s.give(number, app("web"))
+		s.give(number, app("web"))
+	})
+	run("a number that comes too late", func(t *testing.T, s *seeker) {
+		s.store.set(20*time.Second, nil)
+		id, _ := s.acquire(app("web"))
+		s.give(id, app("web"))
+	})
+	run("a store that is away", func(t *testing.T, s *seeker) {
+		s.store.set(100*time.Hour, nil)
+		id, took := s.acquire(app("web"))
+		if !id.IsTemporary() || took != patience {
+			t.Errorf("%s after %s", id, took)
+		}
+		time.Sleep(time.Hour) // searches end, and are begun again
+		if same, took := s.acquire(app("web")); same != id || took != 0 {
+			t.Errorf("%s after %s, want %s at once", same, took, id)
+		}
+		s.give(id, app("web"))
+		s.store.set(0, nil)
+		s.called()
+		time.Sleep(time.Hour)
+		again, _ := s.acquire(app("web"))
+		time.Sleep(time.Minute)
+		if !s.called() {
+			t.Error("nobody was told that the number came")
+		}
+		number, _ := s.acquire(app("web"))
+		if number.IsTemporary() {
+			t.Errorf("the store is back, and the identity is %s", number)
+		}
+		for _, x := range []identity.ID{number, again, id, id} {
+			s.give(x, app("web"))
+		}
+	})
+	run("a store that fails", func(t *testing.T, s *seeker) {
+		s.store.set(0, errors.New("no quorum"))
+		id, took := s.acquire(app("web"))
+		if !id.IsTemporary() || took > patience {
+			t.Errorf("%s after %s", id, took)
+		}
+		s.give(id, app("web"))
+	})
+	run("a caller that gives up", func(t *testing.T, s *seeker) {
+		s.store.set(20*time.Second, nil)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if id, err := s.Acquire(ctx, app("web")); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s, %v", id, err)
+		}
+	})
+	run("no number is free", func(t *testing.T, s *seeker) {
+		for i := range 3 {
+			if _, _, err := s.alloc.Allocate(t.Context(), k8sids.Key{Set: app(fmt.Sprint(i))}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		full := errors.Join(allocator.ErrExhausted)
+		s.pursuits.allocate = func(context.Context, labels.Set) (identity.ID, error) { return 0, full }
+		if id, err := s.Acquire(t.Context(), app("web")); !errors.Is(err, allocator.ErrExhausted) {
+			t.Errorf("%s, %v", id, err)
+		}
+		for i := range 3 {
+			s.give(300, app(fmt.Sprint(i)))
+		}
+	})
+}
+
+// TestPursuitsLeakNothing has endpoints come, go, and settle, in a store that is slow, away or well: what nobody uses is given back.
+func TestPursuitsLeakNothing(t *testing.T) {
+	for seed := range uint64(count(20, 5, 500)) {
+		synctest.Test(t, func(t *testing.T) {
+			s := newSeeker(t)
+			defer s.stop()
+			var wg sync.WaitGroup
+			for e := range 12 {
+				r := rand.New(rand.NewPCG(seed, uint64(e)))
+				wg.Go(func() {
+					for range 6 {
+						set := app(fmt.Sprint(r.IntN(3)))
+						ctx, cancel := context.WithTimeout(context.Background(), time.Duration(1+r.IntN(60))*time.Second)
+						id, err := s.Acquire(ctx, set)
+						cancel()
+						if err != nil {
+							continue
+						}
+						for range r.IntN(4) { // settles
+							time.Sleep(time.Duration(r.IntN(10_000)) * time.Millisecond)
+							if now, err := s.Acquire(context.Background(), set); err == nil {
+								if id.IsTemporary() {
+									id, now = now, id
+								}
+								s.give(now, set)
+							}
+						}
+						time.Sleep(time.Duration(r.IntN(10_000)) * time.Millisecond)
+						s.give(id, set)
+					}
+				})
+			}
+			r := rand.New(rand.NewPCG(seed, 99))
+			for range 20 {
+				s.store.set(time.Duration(r.IntN(8))*time.Second, []error{nil, nil, errors.New("no quorum")}[r.IntN(3)])
+				time.Sleep(time.Duration(r.IntN(6000)) * time.Millisecond)
+			}
+			s.store.set(0, nil)
+			wg.Wait()
+			s.quiet()
+		})
+	}
+}
