@@ -135,7 +135,7 @@ func from(sel ...metav1.LabelSelector) func(*networkingv1.NetworkPolicySpec) {
 	}
 }
 
-// TestRelevantLabels is "CID lazy creation" of seed 002: pods whose labels no policy tells apart share an identity; policies that come with labels which identities
+// TestRelevantLabels is "CID lazy creation" of CFP-27752: pods whose labels no policy tells apart share an identity; policies that come with labels which identities
 // do not have yet are judged right from the first packet on, those that select the absence of a label and those that deny by one too; what is allowed before
 // and after flows meanwhile; and it goes back when the policies are gone.
 func TestRelevantLabels(t *testing.T) {

@@ -117,7 +117,8 @@ func (w *world) narrowed(e *Engine) (shared int) {
 	return shared
 }
 
-// Verdicts of pods by the labels that policies select are those by all of their labels, which the oracle is told.
+// TestVerdictsByRelevantLabels: verdicts of pods by the labels that policies select are those by all of their labels, which the oracle is told. It is what
+// "CID lazy creation" of CFP-27752 rests on.
 func TestVerdictsByRelevantLabels(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(seed(t), 7))
