@@ -14,13 +14,9 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
-	"os/signal"
 	"regexp"
-	"syscall"
 	"time"
 
-	"github.com/hawser-net/hawser/internal/sandbox/kube"
 	"github.com/hawser-net/hawser/test/cluster/lab"
 )
 
@@ -42,17 +38,7 @@ func run() int {
 	flag.IntVar(&o.nodes, "nodes", 2, "nodes of each cluster that is made")
 	flag.BoolVar(&o.keep, "keep", false, "leave clusters that were made running")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	ok, err := o.all(ctx)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "mesh:", err)
-		return 2
-	}
-	if !ok {
-		return 1
-	}
-	return 0
+	return lab.Main("mesh", o.all)
 }
 
 // all makes the clusters and runs the steps.
@@ -61,28 +47,21 @@ func (o *options) all(ctx context.Context) (ok bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("-run: %w", err)
 	}
+	hawser := lab.Program(o.program)
 	var sides [2]*side
 	for i, name := range o.names {
-		if !kube.Exists(kube.Defaults().Root, name) {
-			if err := o.hawser(ctx, os.Stdout, "sandbox", "up", "--kubernetes", "--yes", "--dual-stack", "--name", name, "--nodes", fmt.Sprint(o.nodes),
-				"--cluster-id", fmt.Sprint(i+1)); err != nil {
-				return false, fmt.Errorf("start cluster %s: %w", name, err)
-			}
-			if !o.keep {
-				defer func() {
-					ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-					defer cancel()
-					err = errors.Join(err, o.hawser(ctx, os.Stdout, "sandbox", "down", "--name", name))
-				}()
-			}
+		down, upErr := hawser.Up(ctx, os.Stdout, name, o.nodes, o.keep, "--cluster-id", fmt.Sprint(i+1))
+		if upErr != nil {
+			return false, upErr
 		}
+		defer func() { err = errors.Join(err, down()) }()
 		l, err := lab.Open(name, o.program, io.Discard)
 		if err != nil {
 			return false, err
 		}
 		sides[i] = &side{Lab: l}
 	}
-	m := &mesh{a: sides[0], b: sides[1], hawser: o.hawser, out: os.Stdout, began: time.Now()}
+	m := &mesh{a: sides[0], b: sides[1], hawser: hawser.Run, out: os.Stdout, began: time.Now()}
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Minute)
 		defer cancel()
@@ -115,11 +94,4 @@ func (o *options) all(ctx context.Context) (ok bool, err error) {
 		m.say("%d steps failed", failed)
 	}
 	return failed == 0, nil
-}
-
-func (o *options) hawser(ctx context.Context, out io.Writer, args ...string) error {
-	cmd := exec.CommandContext(ctx, o.program, args...)
-	cmd.Stdout, cmd.Stderr = out, os.Stderr
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-	return cmd.Run()
 }

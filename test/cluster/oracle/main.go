@@ -15,12 +15,8 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
-	"os/signal"
-	"syscall"
 	"time"
 
-	"github.com/hawser-net/hawser/internal/sandbox/kube"
 	"github.com/hawser-net/hawser/test/cluster/lab"
 )
 
@@ -53,17 +49,7 @@ func run() int {
 	if o.seed == 0 {
 		o.seed = uint64(time.Now().UnixNano())
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	ok, err := o.all(ctx)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "oracle:", err)
-		return 2
-	}
-	if !ok {
-		return 1
-	}
-	return 0
+	return lab.Main("oracle", o.all)
 }
 
 // result is what came of all rounds.
@@ -99,19 +85,11 @@ func (o *options) all(ctx context.Context) (ok bool, err error) {
 	if o.output == "json" {
 		progress = os.Stderr
 	}
-	if !kube.Exists(kube.Defaults().Root, o.name) {
-		up := append([]string{"sandbox", "up", "--kubernetes", "--yes", "--dual-stack", "--name", o.name, "--nodes", fmt.Sprint(o.nodes)}, o.up...)
-		if err := o.hawser(ctx, progress, up...); err != nil {
-			return false, fmt.Errorf("start the cluster: %w", err)
-		}
-		if !o.keep {
-			defer func() {
-				ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-				defer cancel()
-				err = errors.Join(err, o.hawser(ctx, progress, "sandbox", "down", "--name", o.name))
-			}()
-		}
+	down, err := lab.Program(o.program).Up(ctx, progress, o.name, o.nodes, o.keep, o.up...)
+	if err != nil {
+		return false, err
 	}
+	defer func() { err = errors.Join(err, down()) }()
 	l, err := lab.Open(o.name, o.program, io.Discard)
 	if err != nil {
 		return false, err
@@ -136,13 +114,6 @@ func (o *options) all(ctx context.Context) (ok bool, err error) {
 		r.result.print(os.Stdout)
 	}
 	return len(r.result.Differences) == 0, err
-}
-
-func (o *options) hawser(ctx context.Context, out io.Writer, args ...string) error {
-	cmd := exec.CommandContext(ctx, o.program, args...)
-	cmd.Stdout, cmd.Stderr = out, os.Stderr
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-	return cmd.Run()
 }
 
 func (r *result) print(w io.Writer) {
