@@ -103,7 +103,7 @@ func newWorld(t *testing.T) *world {
 	cfg := clientcmdapi.NewConfig()
 	cfg.Clusters["test"] = &clientcmdapi.Cluster{Server: w.server.Config.Host, InsecureSkipTLSVerify: true}
 	// The operators have the rights that their manual page names, and no others.
-	w.grant(0)
+	w.grant("hawser-operator")
 	cfg.AuthInfos["test"] = &clientcmdapi.AuthInfo{Token: w.server.Config.BearerToken, Impersonate: operatorUser}
 	cfg.Contexts["test"] = &clientcmdapi.Context{Cluster: "test", AuthInfo: "test"}
 	cfg.CurrentContext = "test"
@@ -116,24 +116,25 @@ func newWorld(t *testing.T) *world {
 // operatorUser is who operators are to the server.
 const operatorUser = "hawser-operator"
 
-// manualRights returns the roles of the nth block of rights in the manual page: the first is for everybody, the second for those who make identities.
-func manualRights(n int) []string {
-	rest := referenceText
-	for {
-		_, text, _ := strings.Cut(rest, "```yaml\n")
-		text, rest, _ = strings.Cut(text, "```")
-		if n == 0 {
-			return strings.Split(text, "---\n")
+// manualRights returns the roles of the block of rights in the manual page whose first role has a name.
+func manualRights(t *testing.T, name string) []string {
+	t.Helper()
+	for _, text := range strings.Split(referenceText, "```yaml\n")[1:] {
+		text, _, _ = strings.Cut(text, "```")
+		roles := strings.Split(text, "---\n")
+		if strings.Contains(roles[0], "\n  name: "+name+"\n") {
+			return roles
 		}
-		n--
 	}
+	t.Fatalf("the manual page has no rights that begin with a role %s", name)
+	return nil
 }
 
-// grant gives operators the rights of a block in the manual page.
-func (w *world) grant(block int) {
+// grant gives operators the rights of the block in the manual page that begins with a role.
+func (w *world) grant(first string) {
 	w.Helper()
 	subjects := []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: operatorUser}}
-	for _, doc := range manualRights(block) {
+	for _, doc := range manualRights(w.T, first) {
 		if strings.Contains(doc, "kind: ClusterRole\n") {
 			role := &rbacv1.ClusterRole{}
 			if err := yaml.UnmarshalStrict([]byte(doc), role); err != nil {
@@ -618,7 +619,7 @@ func TestIdentitiesInStore(t *testing.T) {
 
 func takeTurns(t *testing.T, more ...string) {
 	w := newWorld(t)
-	w.grant(1)
+	w.grant("hawser-operator-identities")
 	flags := append([]string{"--identity-management-mode=operator", "--enable-metrics", "--ipam=kubernetes", "--labels=!noise"}, more...)
 	a := w.start("a", append(flags, "--operator-prometheus-serve-addr="+freeAddr(t))...)
 	b := w.start("b", append(flags, "--operator-prometheus-serve-addr="+freeAddr(t))...)
@@ -674,8 +675,8 @@ func takeTurns(t *testing.T, more ...string) {
 // none deletes what is left. It is where "Operator acts on Pod instead of CEP changes" of CFP-27752 leads to.
 func TestSlices(t *testing.T) {
 	w := newWorld(t)
-	w.grant(1)
-	w.grant(2)
+	w.grant("hawser-operator-identities")
+	w.grant("hawser-operator-slices")
 	on := []string{"--identity-management-mode=operator", "--ipam=kubernetes", "--disable-endpoint-crd", "--enable-cilium-endpoint-slice", "--ces-controller-mode=slim"}
 	p := w.start("slim", on...)
 	w.eventually(60*time.Second, func() string { return crdsServed(w) })

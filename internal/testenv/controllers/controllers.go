@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"log/slog"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -31,10 +32,13 @@ type Env struct {
 	Client client.Client
 }
 
+// silence takes the log away from the library, which complains if nobody does; managers have logs of their own. Tests start side by side: once is enough.
+var silence = sync.OnceFunc(func() { ctrllog.SetLogger(logr.Discard()) })
+
 // Start starts a server; it stops when the test ends.
 func Start(t testing.TB) *Env {
 	t.Helper()
-	ctrllog.SetLogger(logr.Discard()) // the library complains if nobody does; managers have logs of their own
+	silence()
 	e := &Env{Server: kubeapi.Start(t)}
 	cfg := rest.CopyConfig(e.Server.Config)
 	kube.Apart(cfg)
