@@ -111,6 +111,7 @@ func (o *Operator) lead(ctx context.Context, c *kubeSide) error {
 	o.cache.Store(&view)
 	defer o.cache.Store(nil)
 	defer o.keys.Store(nil)
+	defer o.inStore.Store(nil)
 	if err := m.Start(ctx); err != nil {
 		return fmt.Errorf("controllers: %w", err)
 	}
@@ -228,8 +229,12 @@ func (o *Operator) addKeys(m manager.Manager, c *kubeSide, rules *identities.Rul
 	// The name under which this process stands for election is new with every start, and so are its references.
 	keys := &identities.Keys{Store: c.store, Suffix: "operator-" + c.election.Identity()}
 	pods, err := identities.Setup(m, o.cfg.Identities, rules, keys, o.metrics.registry, o.log.With("part", "identities"))
-	if err != nil || o.cfg.GCInterval == 0 {
+	if err != nil {
 		return err
+	}
+	o.inStore.Store(pods)
+	if o.cfg.GCInterval == 0 {
+		return nil
 	}
 	return m.Add(manager.RunnableFunc(func(ctx context.Context) error {
 		return o.collectIdentities(ctx, c.ids, o.gcLimiter(), func(ctx context.Context) (func(allocator.ID) bool, error) {

@@ -662,6 +662,14 @@ func takeTurns(t *testing.T, more ...string) {
 	if w.leading(60*time.Second, rest) != rest {
 		t.Error("the other operator does not lead")
 	}
+	w.eventually(60*time.Second, func() string {
+		_, body := (&cluster{T: t, ctx: t.Context()}).http(rest.api, "/v1/status")
+		var st api.Status
+		if err := json.Unmarshal([]byte(body), &st); err != nil || st.Identities == nil || *st.Identities != (api.Identities{Total: 2, InUse: 2, Capacity: 65535 - 255}) {
+			return "status: " + body
+		}
+		return ""
+	})
 	// What it may not do it would have logged.
 	for _, p := range []*process{a, b} {
 		if text := p.log.String(); strings.Contains(text, "forbidden") {

@@ -17,6 +17,7 @@ import (
 	api "github.com/hawser-net/hawser/api/operator"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/operator/election"
+	"github.com/hawser-net/hawser/internal/operator/identities"
 	"github.com/hawser-net/hawser/internal/operator/relevance"
 	"github.com/hawser-net/hawser/pkg/allocator"
 	"github.com/hawser-net/hawser/pkg/kvstore"
@@ -38,6 +39,8 @@ type Operator struct {
 	cache atomic.Pointer[client.Reader]
 	// keys says which labels make identities, nil while this operator does not lead or does not make them.
 	keys atomic.Pointer[relevance.Controller]
+	// inStore makes identities in a key-value store, nil while this operator does not lead or does not make them there.
+	inStore atomic.Pointer[identities.Controller]
 }
 
 // New checks the configuration. A nil logger means no log.

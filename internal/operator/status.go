@@ -42,6 +42,11 @@ func (o *Operator) serveStatus(store kvstore.Backend, c *kubeSide) http.HandlerF
 				}
 			}
 		}
+		if made := o.inStore.Load(); made != nil && c != nil && c.election.Leading() {
+			if n, ok := made.Count(); ok {
+				st.Identities = &api.Identities{Total: n.Total, InUse: n.InUse, Resting: n.Resting, Duplicates: n.Duplicates, Capacity: o.capacity()}
+			}
+		}
 		if keys := o.keys.Load(); keys != nil && c != nil && c.election.Leading() {
 			st.IdentityLabels = keys.Status()
 		}
@@ -49,6 +54,9 @@ func (o *Operator) serveStatus(store kvstore.Backend, c *kubeSide) http.HandlerF
 		_ = json.NewEncoder(w).Encode(st) // the client has gone
 	}
 }
+
+// capacity is how many numbers this cluster has.
+func (o *Operator) capacity() int { return int(o.last-o.first) + 1 }
 
 // count reads from the leader's cache, which the collection of identities and endpoints fills.
 func (o *Operator) count(ctx context.Context, from client.Reader, st *api.Status) error {
@@ -81,7 +89,7 @@ func (o *Operator) count(ctx context.Context, from client.Reader, st *api.Status
 	if err := from.List(ctx, &ids, shared); err != nil {
 		return err
 	}
-	counted := &api.Identities{Capacity: int(o.last-o.first) + 1}
+	counted := &api.Identities{Capacity: o.capacity()}
 	sets := map[string]bool{}
 	for i := range ids.Items {
 		n, err := strconv.ParseInt(ids.Items[i].Name, 10, 64)

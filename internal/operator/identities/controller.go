@@ -251,6 +251,37 @@ func (c *Controller) InUse() (used func(identity.ID) bool, ok bool) {
 	}, c.running
 }
 
+// Count is how many identities there are, wherever they are kept.
+type Count struct {
+	// Total are those with labels. InUse are those of them that must not be collected; Duplicates those whose labels an older one has.
+	Total, InUse, Duplicates int
+	// Resting are numbers of collected ones.
+	Resting int
+}
+
+// Count counts what the caches have; ok is false as long as they are not filled. Numbers of other clusters do not count.
+func (c *Controller) Count() (n Count, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for id, number := range c.book.numbers {
+		switch {
+		case id < c.book.rules.First || id > c.book.rules.Last:
+			continue
+		case number.resting:
+			n.Resting++
+			continue
+		}
+		n.Total++
+		if c.book.used(id) {
+			n.InUse++
+		}
+		if number.set != nil && number.set.numbers[0] != number {
+			n.Duplicates++
+		}
+	}
+	return n, c.running
+}
+
 // second says whether a number's labels have an older one.
 func (c *Controller) second(id identity.ID) bool {
 	c.mu.Lock()
