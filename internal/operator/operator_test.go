@@ -461,8 +461,7 @@ func TestKubernetesConfig(t *testing.T) {
 	}
 }
 
-func TestClusterIsFound(t *testing.T) {
-	t.Parallel()
+func TestClusterIsFound(t *testing.T) { // not parallel: the command sets the log of its libraries
 	pod := map[string]string{"KUBERNETES_SERVICE_HOST": "192.0.2.1", "KUBERNETES_SERVICE_PORT": "443"}
 	for _, tt := range []struct {
 		name string
@@ -485,8 +484,7 @@ func TestClusterIsFound(t *testing.T) {
 	}
 }
 
-func TestCommand(t *testing.T) {
-	t.Parallel()
+func TestCommand(t *testing.T) { // not parallel: the command sets the log of its libraries
 	run := func(env map[string]string, args ...string) error {
 		cmd := NewCommand("test", func(k string) string { return env[k] })
 		cmd.SetArgs(args)
