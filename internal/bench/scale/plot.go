@@ -31,6 +31,22 @@ type Point struct {
 	Y float64 `json:"y"`
 }
 
+// mostPoints is how many points of a line a reader can tell apart in the picture, and more.
+const mostPoints = 400
+
+// thin leaves out points of a line that has more than can be seen, at equal distances. The first and the last stay.
+func (l *Line) thin() {
+	n := len(l.Points)
+	if n <= mostPoints {
+		return
+	}
+	kept := make([]Point, 0, mostPoints)
+	for i := range mostPoints {
+		kept = append(kept, l.Points[i*(n-1)/(mostPoints-1)])
+	}
+	l.Points = kept
+}
+
 // Places in the picture, in its own units.
 const (
 	plotWidth, plotHeight       = 760, 380

@@ -195,6 +195,13 @@ func (r *Report) Write(dir string) error {
 	if err := r.keep(dir); err != nil {
 		return err
 	}
+	for _, s := range r.Scenarios {
+		for _, p := range s.Plots {
+			for i := range p.Lines {
+				p.Lines[i].thin()
+			}
+		}
+	}
 	write := func(name string, f func(io.Writer) error) error {
 		file, err := os.Create(filepath.Join(dir, name))
 		if err != nil {

@@ -371,6 +371,26 @@ func TestPlot(t *testing.T) {
 	}
 }
 
+// TestThin has a line with more points than a picture shows: it keeps its ends, and its order.
+func TestThin(t *testing.T) {
+	long := Line{Points: make([]Point, 5534)}
+	for i := range long.Points {
+		long.Points[i] = Point{float64(i), float64(i * i)}
+	}
+	whole := slices.Clone(long.Points)
+	long.thin()
+	if len(long.Points) != mostPoints || long.Points[0] != whole[0] || long.Points[mostPoints-1] != whole[len(whole)-1] {
+		t.Errorf("%d points, from %v to %v", len(long.Points), long.Points[0], long.Points[len(long.Points)-1])
+	}
+	if !slices.IsSortedFunc(long.Points, func(a, b Point) int { return int(a.X - b.X) }) {
+		t.Error("the points are out of order")
+	}
+	short := Line{Points: whole[:3]}
+	if short.thin(); len(short.Points) != 3 {
+		t.Errorf("%d points of 3", len(short.Points))
+	}
+}
+
 func TestReport(t *testing.T) {
 	t.Parallel()
 	r := Report{Scenarios: []Scenario{{
