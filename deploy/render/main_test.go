@@ -42,7 +42,7 @@ func TestValues(t *testing.T) {
 		name, values string
 		has, hasNot  []string // regular expressions
 	}{
-		{"defaults", "", []string{`identity-management-mode: "agent"`, `identity-allocation-mode: "crd"`, `ciliumidentities\]\n +verbs: \[create, update, delete\]`, `podAntiAffinity`}, []string{`verbs: \[get, create, update\]`, `resources: \[events\]`, `pods/status`, `PodMonitor`, `kvstore`, `KUBERNETES_SERVICE_HOST`, `cluster-pool-ipv6`, `hawser-dashboard`, `list, watch, create, update, delete`}},
+		{"defaults", "", []string{`identity-management-mode: "agent"`, `identity-allocation-mode: "crd"`, `ciliumidentities\]\n +verbs: \[create, update, delete\]`, `podAntiAffinity`, `resources: \[events\]\n +verbs: \[create, patch\]`}, []string{`verbs: \[get, create, update\]`, `pods/status`, `PodMonitor`, `kvstore`, `KUBERNETES_SERVICE_HOST`, `cluster-pool-ipv6`, `hawser-dashboard`, `list, watch, create, update, delete`}},
 		{"operator makes identities", "identity: {managementMode: operator}", []string{`identity-management-mode: "operator"`, `ciliumidentities\]\n +verbs: \[get, create, update\]`, `ciliumendpoints\]\n +verbs: \[patch\]`, `resources: \[events\]\n +verbs: \[create, patch\]`}, []string{`verbs: \[create, update, delete\]`}},
 		{"both make identities", "identity: {managementMode: both}", []string{`identity-management-mode: "both"`, `ciliumidentities\]\n +verbs: \[get, create, update\]`, `ciliumendpoints\]\n +verbs: \[patch\]`, `resources: \[events\]\n +verbs: \[create, patch\]`, `verbs: \[create, update, delete\]`}, nil},
 		{"strict readiness", "identity: {podReadiness: strict}", []string{`pod-readiness: "strict"`, `resources: \[pods/status\]\n +verbs: \[patch\]`}, nil},
