@@ -23,10 +23,14 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"sort"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 func main() { os.Exit(run()) }
@@ -318,30 +322,43 @@ func runFuzz(ctx context.Context, r *report, d time.Duration) error {
 	if err != nil {
 		return err
 	}
+	var mu sync.Mutex // guards r
+	var wg errgroup.Group
+	wg.SetLimit(runtime.NumCPU())
 	for _, t := range targets {
-		began := time.Now()
-		var out []byte
-		for range 3 {
-			cmd := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-fuzz", "^"+t.name+"$",
-				"-fuzztime", d.String(), "-fuzzminimizetime", "10x", "./"+t.dir)
-			if out, err = cmd.CombinedOutput(); err == nil || !outOfTime(out) {
-				break
+		wg.Go(func() error {
+			began := time.Now()
+			out, err := fuzzOne(ctx, t, d)
+			if ctx.Err() != nil {
+				return ctx.Err()
 			}
-		}
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		verdict, result := "ok  ", "pass"
-		if err != nil {
-			verdict, result = "FAIL", "fail"
-		}
-		fmt.Fprintf(r.w, "%s  %-40s %6.1f s\n", verdict, "fuzz "+t.dir+" "+t.name, time.Since(began).Seconds())
-		if err != nil {
-			fmt.Fprintf(r.w, "%s\n", out)
-		}
-		r.results[t.dir+" fuzzing "+t.name] = result
+			mu.Lock()
+			defer mu.Unlock()
+			verdict, result := "ok  ", "pass"
+			if err != nil {
+				verdict, result = "FAIL", "fail"
+			}
+			fmt.Fprintf(r.w, "%s  %-40s %6.1f s\n", verdict, "fuzz "+t.dir+" "+t.name, time.Since(began).Seconds())
+			if err != nil {
+				fmt.Fprintf(r.w, "%s\n", out)
+			}
+			r.results[t.dir+" fuzzing "+t.name] = result
+			return nil
+		})
 	}
-	return nil
+	return wg.Wait()
+}
+
+// fuzzOne runs a target with one worker: another processor runs another target.
+func fuzzOne(ctx context.Context, t target, d time.Duration) (out []byte, err error) {
+	for range 3 {
+		cmd := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-fuzz", "^"+t.name+"$", "-parallel", "1",
+			"-fuzztime", d.String(), "-fuzzminimizetime", "10x", "./"+t.dir)
+		if out, err = cmd.CombinedOutput(); err == nil || !outOfTime(out) {
+			break
+		}
+	}
+	return out, err
 }
 
 // outOfTime says that the fuzzer failed for nothing but its own end: it reports so when its time is up while a worker is busy (go.dev/issue/75804). An
