@@ -26,8 +26,7 @@ import (
 )
 
 // TestMassCollection has many dead identities go from among fewer live ones, under the limits that an operator has unless told otherwise: "Background &
-// Motivation" of
-// CFP-27752, where the collection cannot keep up. With HAWSER_LONG it is 60,000 among 5,000, and prints what it took.
+// Motivation" of CFP-27752, where the collection cannot keep up. With HAWSER_LONG it is 60,000 among 5,000, and prints what it took.
 func TestMassCollection(t *testing.T) {
 	live, dead := 40, 400
 	if os.Getenv("HAWSER_LONG") != "" {
