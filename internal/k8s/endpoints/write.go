@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"net"
 	"reflect"
 	"slices"
 	"time"
@@ -41,22 +42,22 @@ func seen(o *v2.CiliumEndpoint) object {
 func (e *Endpoints) write(ctx context.Context) error {
 	compare := time.NewTimer(e.pause())
 	defer compare.Stop()
-	failing := refused{}
+	tried := attempts{}
 	for {
 		e.mu.Lock()
 		keys := e.dirty
 		e.dirty = map[k8s.Key]bool{}
 		e.mu.Unlock()
 		for key := range keys {
-			err := e.bring(ctx, key)
+			wrote, err := e.bring(ctx, key)
 			switch {
 			case ctx.Err() != nil:
 				return nil
 			case err != nil:
-				if failing.failed(key, err) {
+				if tried.failed(key, err) {
 					e.cfg.Log.Warn("cannot tell the other nodes of a pod yet", "pod", key, "error", err)
 				}
-			case failing.worked(key):
+			case wrote && tried.wrote(key), !wrote && tried.settled(key):
 				e.cfg.Log.Info("told the other nodes of a pod", "pod", key)
 			}
 		}
@@ -65,14 +66,15 @@ func (e *Endpoints) write(ctx context.Context) error {
 			return nil
 		case <-e.wake:
 		case <-compare.C:
-			failing.tick()
+			tried.tick()
 			e.mu.Lock()
 			for key := range e.want {
-				e.dirty[key] = e.dirty[key] || failing.due(key)
+				e.dirty[key] = e.dirty[key] || tried.due(key)
 			}
 			for key := range e.have {
-				e.dirty[key] = e.dirty[key] || failing.due(key)
+				e.dirty[key] = e.dirty[key] || tried.due(key)
 			}
+			maps.DeleteFunc(tried, func(key k8s.Key, _ *attempt) bool { _, known := e.dirty[key]; return !known })
 			maps.DeleteFunc(e.dirty, func(_ k8s.Key, dirty bool) bool { return !dirty })
 			e.mu.Unlock()
 			compare.Reset(e.pause())
@@ -85,54 +87,84 @@ func (e *Endpoints) pause() time.Duration {
 	return e.cfg.Interval*9/10 + rand.N(e.cfg.Interval/5+1)
 }
 
-// maxMissed is how many comparisons an object that the server refuses misses at most between two attempts.
+// maxMissed is how many comparisons an object misses at most between two attempts.
 const maxMissed = 8
 
-// refused are the objects that could not be written. They are tried again at the comparisons, and less and less often if the server answers, since one that
-// refuses a node's objects is likely to have thousands of nodes ask. One that cannot be reached is not troubled by that, and wants to be found soon when it is back.
-type refused map[k8s.Key]*attempt
+// attempts are the objects that were written in vain, or of which the watch has not told yet. They are tried again at the comparisons, and less and less often:
+// a server that is late with one node's objects is likely to have thousands of nodes ask, and each attempt that comes too early makes all the others later. One
+// that cannot be reached is not troubled by that, and wants to be found soon when it is back.
+type attempts map[k8s.Key]*attempt
 
 // attempt is when an object is tried next: after left comparisons of missed in all.
-type attempt struct{ missed, left int }
-
-// failed notes an attempt in vain. It reports whether that is news.
-func (r refused) failed(key k8s.Key, err error) (news bool) {
-	a := r[key]
-	if a == nil {
-		r[key] = &attempt{missed: 1, left: 1}
-		return true
-	}
-	a.missed = min(2*a.missed, maxMissed)
-	if status := apierrors.APIStatus(nil); !errors.As(err, &status) {
-		a.missed = 1
-	}
-	a.left = a.missed
-	return false
+type attempt struct {
+	missed, left int
+	failed       bool // the last one was in vain
 }
 
-// worked forgets an object. It reports whether that is news.
-func (r refused) worked(key k8s.Key) (news bool) {
-	_, news = r[key]
-	delete(r, key)
+// again notes an attempt.
+func (r attempts) again(key k8s.Key) *attempt {
+	a := r[key]
+	if a == nil {
+		a = &attempt{missed: 1}
+		r[key] = a
+	} else {
+		a.missed = min(2*a.missed, maxMissed)
+	}
+	a.left = a.missed
+	return a
+}
+
+// failed notes an attempt in vain. It reports whether that is news.
+func (r attempts) failed(key k8s.Key, err error) (news bool) {
+	a := r.again(key)
+	if !busy(err) {
+		a.missed, a.left = 1, 1
+	}
+	news, a.failed = !a.failed, true
 	return news
 }
 
+// wrote notes an attempt that the server has accepted; the watch is to tell what came of it. It reports whether that is news.
+func (r attempts) wrote(key k8s.Key) (news bool) {
+	a := r.again(key)
+	news, a.failed = a.failed, false
+	return news
+}
+
+// settled forgets an object, which is as it should be. It reports whether that is news.
+func (r attempts) settled(key k8s.Key) (news bool) {
+	a := r[key]
+	delete(r, key)
+	return a != nil && a.failed
+}
+
+// busy says whether a server is there that has too much to do: it has refused, or not answered in time.
+func busy(err error) bool {
+	if status := apierrors.APIStatus(nil); errors.As(err, &status) {
+		return true
+	}
+	if op := (*net.OpError)(nil); errors.As(err, &op) && op.Op == "dial" {
+		return false
+	}
+	return errors.Is(err, context.DeadlineExceeded)
+}
+
 // tick counts a comparison.
-func (r refused) tick() {
+func (r attempts) tick() {
 	for _, a := range r {
 		a.left--
 	}
 }
 
 // due says whether an object is to be looked at in this comparison.
-func (r refused) due(key k8s.Key) bool {
+func (r attempts) due(key k8s.Key) bool {
 	a := r[key]
 	return a == nil || a.left <= 0
 }
 
-// bring does the one next thing that an object needs. What came of it is told by the watch alone, so that no answer that comes late counts; what is not as it
+// bring does the one next thing that an object needs, and reports whether there was any. What came of it is told by the watch alone, so that no answer that comes late counts; what is not as it
 // should be at the next comparison is tried again.
-func (e *Endpoints) bring(ctx context.Context, key k8s.Key) error {
+func (e *Endpoints) bring(ctx context.Context, key k8s.Key) (wrote bool, err error) {
 	e.mu.Lock()
 	want, wanted := e.want[key]
 	have, exists := e.have[key]
@@ -141,29 +173,29 @@ func (e *Endpoints) bring(ctx context.Context, key k8s.Key) error {
 	defer cancel()
 	switch {
 	case !wanted && !exists:
-		return nil
+		return false, nil
 	case !wanted:
-		return e.delete(ctx, key, have)
+		return true, e.delete(ctx, key, have)
 	case !exists:
-		return e.create(ctx, want)
+		return true, e.create(ctx, want)
 	}
 	return e.adjust(ctx, want, have)
 }
 
-// adjust brings an object that exists to what is wanted.
-func (e *Endpoints) adjust(ctx context.Context, want Local, have object) error {
+// adjust brings an object that exists to what is wanted. It reports whether there was anything to do.
+func (e *Endpoints) adjust(ctx context.Context, want Local, have object) (wrote bool, err error) {
 	if string(have.owner) != want.UID { // of a pod of the same name that was there before
-		return e.delete(ctx, want.Key(), have)
+		return true, e.delete(ctx, want.Key(), have)
 	}
 	status := want.status(e.cfg.Hosts[0])
 	if e.keepIdentity(want, have) {
 		status.Identity = have.status.Identity
 	}
 	if !same(have.status, status) {
-		return e.patch(ctx, want, have, status)
+		return true, e.patch(ctx, want, have, status)
 	}
 	e.note(want)
-	return nil
+	return false, nil
 }
 
 // keepIdentity says whether the identity that an object names is to stay. It is while this node knows none; and where the operator writes it too, once it has
@@ -210,7 +242,8 @@ func (e *Endpoints) create(ctx context.Context, l Local) error {
 		// The watch is behind; or the object is another node's, where a pod of the same name was.
 		there := &v2.CiliumEndpoint{}
 		if err = e.client.Get().Namespace(l.Namespace).Resource(v2.ResourceEndpoints).Name(l.Pod).Do(ctx).Into(there); err == nil {
-			return e.adjust(ctx, l, seen(there))
+			_, err = e.adjust(ctx, l, seen(there))
+			return err
 		}
 	}
 	if err != nil {

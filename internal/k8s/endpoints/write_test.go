@@ -3,7 +3,11 @@ package endpoints
 import (
 	"context"
 	"fmt"
+	"io"
+	"net"
+	"net/url"
 	"slices"
+	"syscall"
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -11,23 +15,39 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s"
 )
 
-// TestRefused: a server that answers is asked less and less often, one that cannot be reached at every comparison.
-func TestRefused(t *testing.T) {
+// TestAttempts: a server that answers, or is late, is asked less and less often; one that cannot be reached at every comparison.
+func TestAttempts(t *testing.T) {
 	t.Parallel()
 	key, other := k8s.Key{Namespace: "a", Name: "pod"}, k8s.Key{Namespace: "a", Name: "other"}
 	overloaded := fmt.Errorf("create: %w", apierrors.NewTooManyRequests("later", 1))
-	away := fmt.Errorf("create: %w", context.DeadlineExceeded)
+	slow := fmt.Errorf("create: %w", &url.Error{Op: "Post", Err: context.DeadlineExceeded})
+	away := fmt.Errorf("create: %w", &url.Error{Op: "Post", Err: &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}})
+	lost := fmt.Errorf("create: %w", &url.Error{Op: "Post", Err: io.ErrUnexpectedEOF})
+	rarely := []int{1, 3, 7, 15, 23}
+	var always []int
+	for n := range 30 {
+		always = append(always, n+1)
+	}
 	for _, tt := range []struct {
 		name string
 		err  error
 		at   []int // comparisons with an attempt
 	}{
-		{"refused", overloaded, []int{1, 3, 7, 15, 23}},
-		{"not reached", away, []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30}},
+		{"refused", overloaded, rarely},
+		{"not answered in time", slow, rarely},
+		{"not reached", away, always},
+		{"broken off", lost, always},
+		{"accepted, and not told by the watch", nil, rarely},
 	} {
-		r := refused{}
-		if !r.failed(key, tt.err) {
-			t.Errorf("%s: the first failure is no news", tt.name)
+		r := attempts{}
+		try := func() (news bool) {
+			if tt.err == nil {
+				return r.wrote(key)
+			}
+			return r.failed(key, tt.err)
+		}
+		if try() != (tt.err != nil) {
+			t.Errorf("%s: news are failures, and the first of them", tt.name)
 		}
 		var at []int
 		for n := range 30 {
@@ -39,19 +59,22 @@ func TestRefused(t *testing.T) {
 				continue
 			}
 			at = append(at, n+1)
-			if r.failed(key, tt.err) {
-				t.Errorf("%s: the same failure is news", tt.name)
+			if try() {
+				t.Errorf("%s: the same again is news", tt.name)
 			}
 		}
 		if !slices.Equal(at, tt.at) {
 			t.Errorf("%s: attempts at %v, want %v", tt.name, at, tt.at)
 		}
-		if !r.worked(key) || r.worked(key) || !r.due(key) {
+		if tt.err != nil && (!r.wrote(key) || r.wrote(key)) {
 			t.Errorf("%s: success is not told once", tt.name)
+		}
+		if r.settled(key) || !r.due(key) || len(r) > 0 {
+			t.Errorf("%s: what is as it should be is not forgotten", tt.name)
 		}
 	}
 	// A server that comes back is found soon, however long it refused before.
-	r := refused{}
+	r := attempts{}
 	for range 10 {
 		r.failed(key, overloaded)
 	}
@@ -59,5 +82,9 @@ func TestRefused(t *testing.T) {
 	r.tick()
 	if !r.due(key) {
 		t.Error("it waits longer than one comparison for a server that was away")
+	}
+	// What somebody else has written as it should be is told, too.
+	if !r.settled(key) || r.settled(key) {
+		t.Error("success is not told once")
 	}
 }
