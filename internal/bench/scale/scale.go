@@ -92,7 +92,9 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 		for _, v := range result.Variants {
 			errs = append(errs, v.broken(s.name)...)
 		}
-		report.Scenarios = append(report.Scenarios, *result)
+		if ctx.Err() == nil { // what was cut short says nothing, and must not take the place of what an earlier run found
+			report.Scenarios = append(report.Scenarios, *result)
+		}
 	}
 	errs = append(errs, ctx.Err())
 	if cfg.Keep {
