@@ -131,9 +131,12 @@ func (tn *town) churn(r *rand.Rand, steps int) {
 	}
 }
 
+// unfenced has a town whose operators all write, though there should be one.
+func unfenced(tn *town) { tn.unfenced = true }
+
 // TestBadWeather has two operators lead at once, both collecting, while requests fail in every way, answers are lost, watches break or stand still, and pods come and
-// go. When the weather clears, everything is as it should be. "CID deduplication", "Operator changes 1",
-// "Operator changes 2", "Operator changes 3" and "Operator changes 5" of CFP-27752.
+// go. When the weather clears, everything is as it should be, and what one collected while the other named it has come back. "CID deduplication",
+// "Operator changes 1", "Operator changes 2", "Operator changes 3" and "Operator changes 5" of CFP-27752.
 func TestBadWeather(t *testing.T) {
 	homes(t, playBadWeather)
 }
@@ -141,7 +144,7 @@ func TestBadWeather(t *testing.T) {
 func playBadWeather(t *testing.T, env *controllers.Env, in func(*town)) {
 	for seed, stuck := range []string{"", "ciliumidentities", "pods", "ciliumendpoints", "namespaces"} {
 		t.Run(fmt.Sprintf("%d %s", seed, stuck), func(t *testing.T) {
-			tn := newTown(t, env, quickGC, in)
+			tn := newTown(t, env, quickGC, in, unfenced)
 			r := rand.New(rand.NewPCG(uint64(seed), 3))
 			tn.namespace("ns0", nil)
 			tn.namespace("ns1", nil)
@@ -157,6 +160,51 @@ func playBadWeather(t *testing.T, env *controllers.Env, in func(*town)) {
 			two.stop()
 			tn.settled()
 		})
+	}
+}
+
+// TestLateCollection has a leader stand still after the last look before it collects an identity, so long that another one leads and names the identity: it ends,
+// and comes back at once with its number. Nothing else can be done about a request that is already sent.
+func TestLateCollection(t *testing.T) {
+	tn := newTown(t, controllers.Start(t), quickGC, unfenced)
+	tn.namespace("a", nil)
+	p := tn.pod("a", "one", map[string]string{"app": "web"}, onNode)
+	set, _ := tn.identityOf(p, 9000)
+	tn.remove([]*corev1.Pod{p})
+	tn.plant(9000, set)
+
+	f := newFreezer("/ciliumidentities/9000")
+	stop := tn.operator(connection{api: f.wrap})
+	<-f.frozen
+	stopped := make(chan struct{})
+	go func() { defer close(stopped); stop() }()
+
+	tn.gc.Interval = 0 // it is about the one that is late
+	tn.operator()
+	p = tn.pod("a", "one", map[string]string{"app": "web"}, onNode)
+	e := tn.endpoint(p)
+	if number := tn.settled().numberOfPod(p); number != "9000" {
+		t.Fatalf("the pod has %s", number)
+	}
+	f.thaw()
+	<-stopped
+	began := time.Now()
+	tn.until(func() string {
+		tn.mu.Lock()
+		defer tn.mu.Unlock()
+		if len(tn.early) == 0 {
+			return "the late request had no effect"
+		}
+		return ""
+	})
+	s := tn.settled()
+	t.Logf("it was back within %s", time.Since(began).Round(time.Millisecond))
+	if number := s.numberOfPod(p); number != "9000" || len(s.live) != 1 {
+		t.Errorf("the pod has %s of %v", number, s.live)
+	}
+	var after v2.CiliumEndpoint
+	if err := tn.Client.Get(tn.ctx, client.ObjectKeyFromObject(e), &after); err != nil || after.UID != e.UID {
+		t.Errorf("the endpoint is another one: %v", err)
 	}
 }
 

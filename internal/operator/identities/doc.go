@@ -28,6 +28,9 @@
 // It ends by losing its labels: the object stays, without any, for as long as the number rests, and is then deleted. So no writer gives the number to other
 // labels meanwhile, whether or not it saw the identity end; labels that come back get their number back.
 //
+// An election's fence keeps an operator that does not lead any more from writing. What it cannot stop is a request that a process sent, or was about to send, when
+// it stood still: an identity that another leader has named meanwhile may end by it. The leader then gives it its labels back, as to any in use that is gone.
+//
 // The mark and the rest are in the objects: another leader goes on where the last one was, one look later.
 //
 // # Goroutines

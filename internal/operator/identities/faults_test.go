@@ -2,6 +2,7 @@ package identities
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -55,6 +56,42 @@ func (k *killer) wrap(cfg *rest.Config) {
 			}
 			k.once.Do(func() { close(k.dead) })
 			return nil, errDead
+		})
+	})
+}
+
+// freezer is an operator that stands still when it has sent its first write to a path: that arrives later, and nothing else after it.
+type freezer struct {
+	path   string
+	once   sync.Once
+	frozen chan struct{}
+	thawed chan struct{}
+}
+
+func newFreezer(path string) *freezer {
+	return &freezer{path: path, frozen: make(chan struct{}), thawed: make(chan struct{})}
+}
+
+// thaw lets the write go on.
+func (f *freezer) thaw() { close(f.thawed) }
+
+func (f *freezer) wrap(cfg *rest.Config) {
+	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return wrapped(next, func(r *http.Request) (*http.Response, error) {
+			first := false
+			if writes(r) && strings.HasSuffix(r.URL.Path, f.path) {
+				f.once.Do(func() { first = true; close(f.frozen) })
+			}
+			select {
+			case <-f.frozen:
+				if !first {
+					return nil, errDead
+				}
+				<-f.thawed
+				r = r.WithContext(context.WithoutCancel(r.Context())) // it is under way
+			default:
+			}
+			return next.RoundTrip(r)
 		})
 	})
 }

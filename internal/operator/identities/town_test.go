@@ -55,6 +55,10 @@ type town struct {
 	seen     []sighting
 	planted  map[string]bool // numbers that the test made
 	emptying bool
+	// unfenced says that several operators write at once, which an election's fence keeps from happening. Then one may collect an identity that another one names
+	// at that moment: it must come back. early are these.
+	unfenced bool
+	early    []ending
 	watching sync.WaitGroup
 }
 
@@ -64,6 +68,12 @@ type sighting struct {
 	name string
 	uid  types.UID
 	text string
+}
+
+// ending is that an identity ended though an endpoint named it.
+type ending struct {
+	sighting
+	at int // how many events there had been
 }
 
 // newTown gives a test an empty cluster: what others left on the server is deleted first.
@@ -178,10 +188,39 @@ func (tn *town) checkUnused(o *v2.CiliumIdentity) {
 	defer tn.mu.Unlock()
 	for _, e := range eps.Items {
 		id := e.Status.Identity
-		if id != nil && fmt.Sprint(id.ID) == o.Name && version(e.ResourceVersion) < version(o.ResourceVersion) && !tn.meddled[o.Name] && !tn.emptying {
+		if id == nil || fmt.Sprint(id.ID) != o.Name || version(e.ResourceVersion) > version(o.ResourceVersion) || tn.meddled[o.Name] || tn.emptying {
+			continue
+		}
+		if !tn.unfenced {
 			tn.Errorf("identity %s ended while endpoint %s/%s named it", o.Name, e.Namespace, e.Name)
+			continue
+		}
+		was, _, rests := k8sids.Retired(o)
+		if !rests {
+			was = textOf(o)
+		}
+		tn.Logf("identity %s ended while endpoint %s/%s named it", o.Name, e.Namespace, e.Name)
+		tn.early = append(tn.early, ending{sighting{name: o.Name, text: was}, len(tn.seen)})
+	}
+}
+
+// lost says which identity ended too early, is named still, and has not come back; "" for none.
+func (tn *town) lost(s state) string {
+	tn.mu.Lock()
+	defer tn.mu.Unlock()
+	named := map[string]bool{}
+	for _, e := range s.endpoints {
+		if id := e.Status.Identity; id != nil {
+			named[fmt.Sprint(id.ID)] = true
 		}
 	}
+	for _, end := range tn.early {
+		back := slices.ContainsFunc(tn.seen[end.at:], func(ev sighting) bool { return ev.name == end.name && ev.text == end.text })
+		if named[end.name] && !back {
+			return fmt.Sprintf("identity %s ended in use and has not come back: %s", end.name, end.text)
+		}
+	}
+	return ""
 }
 
 // connection is how an operator reaches the API server and the store.
@@ -459,7 +498,10 @@ func (tn *town) settled() state {
 	var s state
 	tn.until(func() string {
 		s = tn.state()
-		return tn.wrong(s)
+		if problem := tn.wrong(s); problem != "" {
+			return problem
+		}
+		return tn.lost(s)
 	})
 	tn.always(s)
 	return s
