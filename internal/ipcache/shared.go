@@ -293,10 +293,44 @@ func (t sharedTarget) key(p netip.Prefix) string {
 	return t.s.cfg.Prefix + "/" + Pair{Prefix: p}.Key()
 }
 
+// inParts calls f for a list, and for its halves as long as a part is more than this store can do at once. The indexes in f's [table.RowErrors] are those of its
+// part, in the result those of the whole.
+func inParts[T any](list []T, f func([]T) error) error {
+	err := f(list)
+	if len(list) < 2 || !errors.Is(err, kvstore.ErrTxnTooLarge) {
+		return err
+	}
+	failed := table.RowErrors{}
+	half := len(list) / 2
+	for from, part := range map[int][]T{0: list[:half], half: list[half:]} {
+		err := inParts(part, f)
+		var rows table.RowErrors
+		switch {
+		case err == nil:
+		case errors.As(err, &rows):
+			for i, err := range rows {
+				failed[from+i] = err
+			}
+		default:
+			for i := range part {
+				failed[from+i] = err
+			}
+		}
+	}
+	if len(failed) == 0 {
+		return nil
+	}
+	return failed
+}
+
 // Update implements [table.Target]: one transaction for the batch.
 func (t sharedTarget) Update(ctx context.Context, rows []table.Row[netip.Prefix, string]) error {
 	ctx, cancel := context.WithTimeout(ctx, t.s.cfg.WriteTimeout)
 	defer cancel()
+	return inParts(rows, func(rows []table.Row[netip.Prefix, string]) error { return t.update(ctx, rows) })
+}
+
+func (t sharedTarget) update(ctx context.Context, rows []table.Row[netip.Prefix, string]) error {
 	ops := make([]kvstore.Op, len(rows))
 	for i, r := range rows {
 		ops[i] = kvstore.PutOp(t.key(r.Key), []byte(r.Value), kvstore.Leased)
@@ -305,50 +339,71 @@ func (t sharedTarget) Update(ctx context.Context, rows []table.Row[netip.Prefix,
 	return err
 }
 
-// Delete implements [table.Target]: one transaction for the batch if the store has what was
-// written last, else one by one with a look at whose they are.
+// Delete implements [table.Target]: one transaction for the batch if the store has what was written last. Else that transaction says what the store has, and a second
+// one deletes what is this node's: withdrawals that have waited are often of addresses which were never written.
 func (t sharedTarget) Delete(ctx context.Context, rows []table.Row[netip.Prefix, string]) error {
 	ctx, cancel := context.WithTimeout(ctx, t.s.cfg.WriteTimeout)
 	defer cancel()
+	return inParts(rows, func(rows []table.Row[netip.Prefix, string]) error { return t.delete(ctx, rows) })
+}
+
+func (t sharedTarget) delete(ctx context.Context, rows []table.Row[netip.Prefix, string]) error {
 	var txn kvstore.Txn
 	for _, r := range rows {
-		txn.If = append(txn.If, kvstore.ValueIs(t.key(r.Key), []byte(r.Value)))
-		txn.Then = append(txn.Then, kvstore.DeleteOp(t.key(r.Key)))
+		key := t.key(r.Key)
+		txn.If = append(txn.If, kvstore.ValueIs(key, []byte(r.Value)))
+		txn.Then = append(txn.Then, kvstore.DeleteOp(key))
+		txn.Else = append(txn.Else, kvstore.GetOp(key))
+	}
+	res, err := t.s.store.Txn(ctx, txn)
+	if err != nil || res.Succeeded {
+		return err
+	}
+	return t.removeRead(ctx, res.Results)
+}
+
+// remove deletes those of the keys that are this node's, at most [kvstore.MaxTxnOps]. It returns [table.RowErrors] if some changed meanwhile.
+func (t sharedTarget) remove(ctx context.Context, prefixes []netip.Prefix) error {
+	var look kvstore.Txn
+	for _, p := range prefixes {
+		look.Then = append(look.Then, kvstore.GetOp(t.key(p)))
+	}
+	res, err := t.s.store.Txn(ctx, look)
+	if err != nil {
+		return err
+	}
+	return t.removeRead(ctx, res.Results)
+}
+
+// removeRead deletes what was read if it is this node's, and still the same. read has a key or none for each row.
+func (t sharedTarget) removeRead(ctx context.Context, read [][]kvstore.KeyValue) error {
+	var txn kvstore.Txn
+	var index []int
+	for i, kvs := range read {
+		if len(kvs) == 0 {
+			continue
+		}
+		kv := kvs[0]
+		pair, err := ParsePair(strings.TrimPrefix(kv.Key, t.s.cfg.Prefix+"/"), kv.Value)
+		if err != nil || !slices.Contains(t.s.cfg.Hosts, pair.Host) {
+			continue // not ours, or no more
+		}
+		txn.If = append(txn.If, kvstore.ModRevisionIs(kv.Key, kv.ModRevision))
+		txn.Then = append(txn.Then, kvstore.DeleteOp(kv.Key))
+		index = append(index, i)
+	}
+	if len(index) == 0 {
+		return nil
 	}
 	res, err := t.s.store.Txn(ctx, txn)
 	if err != nil || res.Succeeded {
 		return err
 	}
 	failed := table.RowErrors{}
-	for i, r := range rows {
-		if err := t.remove(ctx, r.Key); err != nil {
-			failed[i] = err
-		}
+	for n, i := range index {
+		failed[i] = fmt.Errorf("key %s, or another one removed with it, changed meanwhile", txn.Then[n].Key)
 	}
-	if len(failed) > 0 {
-		return failed
-	}
-	return nil
-}
-
-// remove deletes a key if it is this node's.
-func (t sharedTarget) remove(ctx context.Context, p netip.Prefix) error {
-	kv, err := t.s.store.Get(ctx, t.key(p))
-	if errors.Is(err, kvstore.ErrNotFound) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	pair, err := ParsePair(strings.TrimPrefix(kv.Key, t.s.cfg.Prefix+"/"), kv.Value)
-	if err != nil || !slices.Contains(t.s.cfg.Hosts, pair.Host) {
-		return nil // not ours, or no more
-	}
-	deleted, err := kvstore.CompareAndDelete(ctx, t.s.store, kv.Key, kv.ModRevision)
-	if err == nil && !deleted {
-		err = fmt.Errorf("key %s changed while it was being removed", kv.Key)
-	}
-	return err
+	return failed
 }
 
 // Prune implements [table.Target]. It runs after the first listing.
@@ -363,22 +418,15 @@ func (t sharedTarget) Prune(ctx context.Context, desired iter.Seq2[netip.Prefix,
 	for p := range desired {
 		wanted[p] = true
 	}
-	var errs []error
-	for _, p := range stale {
-		if wanted[p] {
-			continue
-		}
+	stale = slices.DeleteFunc(stale, func(p netip.Prefix) bool { return wanted[p] })
+	for batch := range slices.Chunk(stale, kvstore.MaxTxnOps) {
 		rctx, cancel := context.WithTimeout(ctx, t.s.cfg.WriteTimeout)
-		err := t.remove(rctx, p)
+		err := inParts(batch, func(part []netip.Prefix) error { return t.remove(rctx, part) })
 		cancel()
 		if err != nil {
-			errs = append(errs, fmt.Errorf("removing %v: %w", p, err))
-			if ctx.Err() != nil {
-				break
-			}
-			continue
+			return fmt.Errorf("removing addresses of before the restart: %w", err) // all is tried again
 		}
-		t.s.cfg.Log.Info("removed an address of before the restart", "prefix", p)
+		t.s.cfg.Log.Info("removed addresses of before the restart", "addresses", len(batch), "first", batch[0])
 	}
-	return errors.Join(errs...)
+	return nil
 }

@@ -270,6 +270,78 @@ func TestLostAnswers(t *testing.T) {
 	})
 }
 
+// TestBacklog has more addresses come and go, while the store is slow, than it is told of in between: that costs few requests, not some for each address.
+func TestBacklog(t *testing.T) {
+	sharing(t, nil, func(t *testing.T, w *world) {
+		slow := func(context.Context, kvstore.MemoryCall) (before, after error) {
+			time.Sleep(time.Second)
+			return nil, nil
+		}
+		ours, moved := pair("10.0.1.1", "192.0.2.1", 300), pair("10.0.1.2", "192.0.2.1", 301)
+		for _, p := range []Pair{ours, moved} {
+			if _, err := w.shared.Announce(p); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.wantStore(map[string]int{"10.0.1.1": 300, "10.0.1.2": 301})
+		moved.Host = ip("192.0.2.2")
+		w.put(moved)
+		w.client.SetFault(slow)
+		if _, err := w.shared.Announce(pair("10.0.1.3", "192.0.2.1", 302)); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait() // it is being written
+		for i := range 120 {
+			p := pair(fmt.Sprint("10.0.2.", i), "192.0.2.1", 300)
+			if _, err := w.shared.Announce(p); err != nil {
+				t.Fatal(err)
+			}
+			w.shared.Withdraw(p.Prefix)
+		}
+		w.shared.Withdraw(ours.Prefix)
+		began := time.Now()
+		if err := w.shared.WaitWritten(t.Context(), moved.Prefix, w.shared.Withdraw(moved.Prefix)); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took > 4*time.Second {
+			t.Errorf("the store is %s behind, at a second a request", took)
+		}
+		w.wantStore(map[string]int{"10.0.1.2": 301, "10.0.1.3": 302})
+	})
+}
+
+// TestSmallTransactions has a store that can do less at once than others, as Consul.
+func TestSmallTransactions(t *testing.T) {
+	var before []Pair
+	for i := range 100 {
+		before = append(before, pair(fmt.Sprint("10.0.3.", i), "192.0.2.1", 300))
+	}
+	sharing(t, before, func(t *testing.T, w *world) {
+		w.client.SetFault(func(_ context.Context, call kvstore.MemoryCall) (before, after error) {
+			if call.Ops > 20 {
+				return kvstore.ErrTxnTooLarge, nil
+			}
+			return nil, nil
+		})
+		w.shared.Prune()
+		want := map[string]int{}
+		for i := range 100 {
+			if _, err := w.shared.Announce(pair(fmt.Sprint("10.0.2.", i), "192.0.2.1", identity.ID(300+i))); err != nil {
+				t.Fatal(err)
+			}
+			want[fmt.Sprint("10.0.2.", i)] = 300 + i
+		}
+		w.wantStore(want)
+		for i := range 100 {
+			w.shared.Withdraw(Single(ip(fmt.Sprint("10.0.2.", i))))
+		}
+		w.wantStore(map[string]int{})
+		if n := w.shared.Status(); n.Failed > 0 {
+			t.Errorf("%+v", n)
+		}
+	})
+}
+
 func TestSharedPrune(t *testing.T) {
 	before := []Pair{
 		pair("10.0.1.1", "192.0.2.1", 300), // still there

@@ -128,6 +128,8 @@ type MemoryCall struct {
 	Op string
 	// Key is the key or prefix; that of the first write for a transaction.
 	Key string
+	// Ops is how many conditions and operations a transaction has; 0 for others.
+	Ops int
 }
 
 // MemoryFault decides what happens to a call. It runs before the call reaches the store and may block to delay it, at least until ctx ends. A before error
@@ -175,7 +177,7 @@ func (c *MemoryClient) Calls() int {
 }
 
 // begin counts a call, applies the fault function and returns the error to give afterwards.
-func (c *MemoryClient) begin(ctx context.Context, op, key string) (after error, err error) {
+func (c *MemoryClient) begin(ctx context.Context, call MemoryCall) (after error, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -189,13 +191,13 @@ func (c *MemoryClient) begin(ctx context.Context, op, key string) (after error, 
 	if fault == nil {
 		return nil, nil
 	}
-	before, after := fault(ctx, MemoryCall{Op: op, Key: key})
+	before, after := fault(ctx, call)
 	return after, before
 }
 
 // Get implements [Backend].
 func (c *MemoryClient) Get(ctx context.Context, key string) (KeyValue, error) {
-	after, err := c.begin(ctx, "get", key)
+	after, err := c.begin(ctx, MemoryCall{Op: "get", Key: key})
 	if err != nil {
 		return KeyValue{}, err
 	}
@@ -213,7 +215,7 @@ func (c *MemoryClient) Get(ctx context.Context, key string) (KeyValue, error) {
 
 // List implements [Backend].
 func (c *MemoryClient) List(ctx context.Context, prefix string) (Listing, error) {
-	after, err := c.begin(ctx, "list", prefix)
+	after, err := c.begin(ctx, MemoryCall{Op: "list", Key: prefix})
 	if err != nil {
 		return Listing{}, err
 	}
@@ -232,7 +234,7 @@ func (c *MemoryClient) Txn(ctx context.Context, txn Txn) (TxnResult, error) {
 	if len(txn.Then) > 0 {
 		first = txn.Then[0].Key
 	}
-	after, err := c.begin(ctx, "txn", first)
+	after, err := c.begin(ctx, MemoryCall{Op: "txn", Key: first, Ops: len(txn.If) + len(txn.Then) + len(txn.Else)})
 	if err != nil {
 		return TxnResult{}, err
 	}
