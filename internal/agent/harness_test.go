@@ -195,10 +195,27 @@ func nodeIn(t testing.TB, ns *testenv.NetNS, name, range4, range6 string) *machi
 			t.Errorf("the agent panicked:\n%s", clipText(text[i:], 6000))
 		}
 		if t.Failed() {
-			t.Logf("end of the log of agent %s:\n%s", name, text[max(0, len(text)-6000):])
+			t.Logf("log of agent %s, what went wrong and its end:\n%s\n...\n%s", name, warnings(text, 6000), text[max(0, len(text)-6000):])
 		}
 	})
 	return n
+}
+
+// warnings returns the first n bytes of the lines that are no routine, one of each text.
+func warnings(log []byte, n int) []byte {
+	var out []byte
+	seen := map[string]bool{}
+	for line := range bytes.Lines(log) {
+		_, rest, ok := bytes.Cut(line, []byte("level=WARN msg="))
+		if !ok {
+			_, rest, ok = bytes.Cut(line, []byte("level=ERROR msg="))
+		}
+		if text := string(rest[:min(len(rest), 30)]); ok && !seen[text] {
+			seen[text] = true
+			out = append(out, line...)
+		}
+	}
+	return clipText(out, n)
 }
 
 func clipText(b []byte, n int) []byte { return b[:min(len(b), n)] }
