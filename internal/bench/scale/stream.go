@@ -257,7 +257,7 @@ func (st *streaming) run(ctx context.Context) error {
 		defer st.mu.Unlock()
 		st.created[k8s.Key{Namespace: ns, Name: name}] = at
 		if n%100 == 0 {
-			st.r.progress(n, cfg.StreamPods, "pods")
+			st.r.progress(n, cfg.StreamPods, fmt.Sprintf("pods, %d of them not known everywhere yet", len(st.created)-(cfg.StreamPods-st.left)))
 		}
 		return err
 	}); err != nil {

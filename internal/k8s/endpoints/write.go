@@ -124,9 +124,11 @@ func (r attempts) failed(key k8s.Key, err error) (news bool) {
 	return news
 }
 
-// wrote notes an attempt that the server has accepted; the watch is to tell what came of it. It reports whether that is news.
+// wrote notes an attempt that the server has accepted; the watch is to tell what came of it, and one that is late is no reason to write the same again. It reports
+// whether that is news.
 func (r attempts) wrote(key k8s.Key) (news bool) {
 	a := r.again(key)
+	a.missed, a.left = maxMissed, maxMissed
 	news, a.failed = a.failed, false
 	return news
 }
