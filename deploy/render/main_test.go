@@ -67,6 +67,7 @@ func TestValues(t *testing.T) {
 		{"groups of AWS", "policy: {groups: {enabled: true, interval: 5m}}",
 			[]string{`policy-external-group-sync-interval: "5m"`, `ciliumclusterwidenetworkpolicies\]\n +verbs: \[list, watch, create, update, delete\]`}, nil},
 		{"further options", "extraConfig: {bpf-ct-max: 524288, debug: true, mtu: 1400}", []string{`bpf-ct-max: "524288"`, `debug: "true"`, `mtu: "1400"`}, []string{`debug: "false"`}},
+		{"further arguments", "agent: {extraArgs: ['', --debug]}\noperator: {extraArgs: ['']}", []string{`config-map\n +- "--debug"\n`}, []string{`- ""\n`}}, // helm reads {} as ['']
 		{"image", "image: {repository: registry.example/hawser, tag: v1, pullPolicy: Always, pullSecrets: [{name: s}]}", []string{`image: registry.example/hawser:v1`, `imagePullSecrets:\n +- name: s`}, []string{`hawser:dev`}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -37,6 +37,15 @@ func (l *lab) steps() []step {
 		{"upgrade to identities by agents and operator (both), under traffic", l.underTraffic(l.upgrade("identity.managementMode=both"))},
 		{"pods reach each other and services; policies hold", l.works},
 		{"agents may make identities now", l.identities(true)},
+		{"upgrade to slices that nobody reads yet, identities by the operator, under a policy and traffic", l.underPolicy(l.upgrade("identity.managementMode=operator",
+			"ciliumEndpointSlice.enabled=true", "agent.extraArgs={--enable-cilium-endpoint-slice=false}"))},
+		{"every pod is in a slice", l.sliced},
+		{"upgrade to agents that read slices, under a policy and traffic", l.underPolicy(l.upgrade("agent.extraArgs={}"))},
+		{"pods reach each other and services; policies hold", l.works},
+		{"upgrade to slices without CiliumEndpoints (slim), under a policy and traffic", l.underPolicy(l.upgrade("ciliumEndpointSlice.mode=slim"))},
+		{"every pod is in a slice", l.sliced},
+		{"pods reach each other and services; policies hold", l.works},
+		{"pods that start now are in slices and have no CiliumEndpoint", l.slim},
 		{"uninstall: nothing of the release is left in the cluster", l.uninstall},
 		{"cleanup as the manual says: nothing is left on nodes", l.cleanup},
 	}
@@ -289,6 +298,69 @@ func (l *lab) enforced(ctx context.Context) error {
 		return err
 	}
 	return l.until(ctx, false, clients[0].name, servers[0].ip+":8080")
+}
+
+// underPolicy does something while a policy lets only clients in, and clients ask all the time.
+func (l *lab) underPolicy(do func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		if err := l.apply(ctx, strings.ReplaceAll(onlyClients, "LABEL", "client")); err != nil {
+			return err
+		}
+		if err := l.underTraffic(do)(ctx); err != nil {
+			return err
+		}
+		_, err := l.k(ctx, "-n", "chart", "delete", "networkpolicy", "--all")
+		return err
+	}
+}
+
+// sliced waits until all pods are in slices.
+func (l *lab) sliced(ctx context.Context) error {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Second) {
+		var missing []string
+		out, err := l.k(ctx, "get", "ciliumendpointslices", "-o", `jsonpath={range .items[?(@.namespace=="chart")].endpoints[*]}{.name}{"\n"}{end}`)
+		if err != nil {
+			return err
+		}
+		for _, selector := range []string{"app=client", "app=web"} {
+			pods, err := l.pods(ctx, selector)
+			if err != nil {
+				return err
+			}
+			for _, p := range pods {
+				if !slices.Contains(strings.Fields(out), p.name) {
+					missing = append(missing, p.name)
+				}
+			}
+		}
+		if len(missing) == 0 {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("in no slice: %s", strings.Join(missing, ", "))
+		}
+	}
+}
+
+// slim starts the clients anew.
+func (l *lab) slim(ctx context.Context) error {
+	if _, err := l.k(ctx, "-n", "chart", "delete", "pods", "-l", "app=client"); err != nil {
+		return err
+	}
+	if _, err := l.k(ctx, "-n", "chart", "rollout", "status", "daemonset/client", "--timeout=120s"); err != nil {
+		return err
+	}
+	if err := errors.Join(l.sliced(ctx), l.works(ctx)); err != nil {
+		return err
+	}
+	out, err := l.k(ctx, "-n", "chart", "get", "ciliumendpoints", "-o", "name")
+	if err != nil {
+		return err
+	}
+	if strings.Contains(out, "/client-") {
+		return fmt.Errorf("there are CiliumEndpoints: %s", out)
+	}
+	return nil
 }
 
 // identities sees that pods have some, and whether agents have the right to make them.
