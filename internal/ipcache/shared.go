@@ -302,18 +302,15 @@ func inParts[T any](list []T, f func([]T) error) error {
 	}
 	failed := table.RowErrors{}
 	half := len(list) / 2
-	for from, part := range map[int][]T{0: list[:half], half: list[half:]} {
+	for n, part := range [][]T{list[:half], list[half:]} {
 		err := inParts(part, f)
 		var rows table.RowErrors
-		switch {
-		case err == nil:
-		case errors.As(err, &rows):
-			for i, err := range rows {
-				failed[from+i] = err
-			}
-		default:
-			for i := range part {
-				failed[from+i] = err
+		whole := err != nil && !errors.As(err, &rows)
+		for i := range part {
+			if whole {
+				failed[n*half+i] = err
+			} else if rows[i] != nil {
+				failed[n*half+i] = rows[i]
 			}
 		}
 	}

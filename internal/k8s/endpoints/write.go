@@ -101,25 +101,24 @@ type attempt struct {
 	failed       bool // the last one was in vain
 }
 
-// again notes an attempt.
-func (r attempts) again(key k8s.Key) *attempt {
+// wait has an object left alone for some comparisons, after an attempt.
+func (r attempts) wait(key k8s.Key, missed int) *attempt {
 	a := r[key]
 	if a == nil {
-		a = &attempt{missed: 1}
+		a = &attempt{}
 		r[key] = a
-	} else {
-		a.missed = min(2*a.missed, maxMissed)
 	}
-	a.left = a.missed
+	a.missed, a.left = missed, missed
 	return a
 }
 
 // failed notes an attempt in vain. It reports whether that is news.
 func (r attempts) failed(key k8s.Key, err error) (news bool) {
-	a := r.again(key)
-	if !busy(err) {
-		a.missed, a.left = 1, 1
+	missed := 1
+	if last := r[key]; last != nil && busy(err) {
+		missed = min(2*last.missed, maxMissed)
 	}
+	a := r.wait(key, missed)
 	news, a.failed = !a.failed, true
 	return news
 }
@@ -127,8 +126,7 @@ func (r attempts) failed(key k8s.Key, err error) (news bool) {
 // wrote notes an attempt that the server has accepted; the watch is to tell what came of it, and one that is late is no reason to write the same again. It reports
 // whether that is news.
 func (r attempts) wrote(key k8s.Key) (news bool) {
-	a := r.again(key)
-	a.missed, a.left = maxMissed, maxMissed
+	a := r.wait(key, maxMissed)
 	news, a.failed = a.failed, false
 	return news
 }
