@@ -234,7 +234,7 @@ func (e *Engine) addRule(o Owner, r *Rule) *engineRule {
 		if cc.all {
 			cc.peers = nil
 		}
-		if !cc.all && len(cc.peers) == 0 {
+		if !cc.all && len(cc.peers) == 0 || len(c.Ports) == 0 {
 			continue
 		}
 		for _, m := range c.Ports {

@@ -71,7 +71,10 @@ func ParseClusterwide(p *v2.CiliumClusterwideNetworkPolicy, opts ...Option) ([]*
 type parser struct {
 	namespace string // "" for clusterwide policies
 	groups    bool   // accepted, as peers that are nobody
-	errs      []error
+	// unconfined: the rule at hand is clusterwide and names reserved:init, so that its selectors of peers are confined to nothing.
+	unconfined bool
+	warnings   []string // about the rule at hand
+	errs       []error
 }
 
 func newParser(namespace string, opts []Option) *parser {
@@ -84,6 +87,11 @@ func newParser(namespace string, opts []Option) *parser {
 
 func (ps *parser) fail(field, format string, args ...any) {
 	ps.errs = append(ps.errs, &FieldError{Field: field, Problem: fmt.Sprintf(format, args...)})
+}
+
+// warn notes what is accepted, but may mean something else than its author thought.
+func (ps *parser) warn(field, format string, args ...any) {
+	ps.warnings = append(ps.warnings, field+": "+fmt.Sprintf(format, args...))
 }
 
 // unsupported refuses the field name under at if it is present.
@@ -120,6 +128,7 @@ func (ps *parser) object(name string, spec *v2.Rule, specs []*v2.Rule) ([]*Rule,
 
 func (ps *parser) rule(path string, in *v2.Rule) *Rule {
 	r := &Rule{Namespace: ps.namespace, Path: path, Description: in.Description}
+	ps.warnings, ps.unconfined = nil, false
 	ps.unsupported(in.NodeSelector != nil, path, "nodeSelector")
 	ps.unsupported(in.Log != nil, path, "log")
 	if in.EndpointSelector == nil {
@@ -165,6 +174,7 @@ func (ps *parser) rule(path string, in *v2.Rule) *Rule {
 		ls = append(ls, label)
 	}
 	r.Labels = labels.NewSet(ls...)
+	r.Warnings = ps.warnings
 	return r
 }
 
@@ -172,6 +182,7 @@ func (ps *parser) rule(path string, in *v2.Rule) *Rule {
 type peerList struct {
 	field   string
 	present bool
+	empty   bool // present, and names nobody
 	peers   []*Selector
 }
 
@@ -207,38 +218,42 @@ func (ps *parser) egress(r *Rule, path, sub string, in *v2.EgressRule, deny bool
 
 // clause finishes an entry and adds it to the rule.
 func (ps *parser) clause(r *Rule, c Clause, at string, lists []peerList, toPorts []v2.PortRule, icmps []v2.ICMPRule) {
-	var from *peerList
+	var from, empty *peerList
 	for i := range lists {
-		if !lists[i].present {
-			continue
-		}
-		if from != nil {
+		switch {
+		case !lists[i].present:
+		case lists[i].empty:
+			empty = &lists[i]
+		case from != nil:
 			ps.fail(at+"."+lists[i].field, "cannot be combined with %s in one entry; write two entries", from.field)
-			continue
+		default:
+			from = &lists[i]
 		}
-		from = &lists[i]
 	}
-	if from != nil {
+	switch {
+	case from != nil && empty != nil:
+		ps.warn(at+"."+empty.field, "is empty, so that the entry is about nobody in spite of %s", from.field)
+	case from != nil:
 		c.Peers = from.peers
 	}
-	if toPorts != nil && icmps != nil {
+	if len(toPorts) > 0 && len(icmps) > 0 {
 		ps.fail(at+".icmps", "cannot be combined with toPorts in one entry; write two entries")
 	}
 	switch {
-	case toPorts != nil:
+	case len(toPorts) > 0:
 		c.Ports = ps.ports(at+".toPorts", toPorts)
-	case icmps != nil:
+	case len(icmps) > 0:
 		c.Ports = ps.icmps(at+".icmps", icmps)
 	default:
 		c.Ports = []PortMatch{{Proto: ProtoAny, First: 0, Last: 65535}}
 	}
 	// "- {}" says nothing about peers or ports and matches nothing.
-	c.AllPeers = from == nil && (toPorts != nil || icmps != nil)
+	c.AllPeers = from == nil && empty == nil && len(toPorts)+len(icmps) > 0
 	r.Clauses = append(r.Clauses, c)
 }
 
 func (ps *parser) endpoints(at, name string, in []v2.LabelSelector) peerList {
-	out := peerList{field: name, present: in != nil}
+	out := peerList{field: name, present: in != nil, empty: in != nil && len(in) == 0}
 	for i := range in {
 		reqs, ok := ps.requirements(fmt.Sprintf("%s.%s[%d]", at, name, i), &in[i])
 		if !ok {
@@ -254,13 +269,14 @@ func (ps *parser) endpoints(at, name string, in []v2.LabelSelector) peerList {
 				namesCluster = true
 			case strings.HasPrefix(q.key, labels.KeyNamespaceLabels+".") && typed:
 				namesNamespaceLabel = true
-			case q.source == labels.SourceReserved && (q.op == opIn || q.op == opExists):
+			case q.source == labels.SourceReserved:
+				// Under any operator: "not the host" is about the world and other namespaces too.
 				reserved = true
 			}
 		}
 		var s *Selector
 		switch {
-		case reserved:
+		case reserved || ps.unconfined:
 			s = newLabelSelector("", false, false, reqs)
 		case namesNamespace:
 			s = newLabelSelector("", false, !namesCluster, reqs)
@@ -276,7 +292,7 @@ func (ps *parser) endpoints(at, name string, in []v2.LabelSelector) peerList {
 
 // groupList reads groups of a cloud provider. It has no peers: see WithGroups.
 func (ps *parser) groupList(at, name string, in []v2.Group, deny bool) peerList {
-	out := peerList{field: name, present: in != nil}
+	out := peerList{field: name, present: in != nil, empty: in != nil && len(in) == 0}
 	if !ps.groups {
 		ps.unsupported(in != nil, at, name)
 		return out
@@ -304,18 +320,24 @@ func (ps *parser) subject(field string, in *v2.LabelSelector) *Selector {
 	if !ok {
 		return nil
 	}
-	if ps.namespace != "" {
-		for i := range reqs {
-			q := &reqs[i]
-			if q.source == labels.SourceReserved && (q.op == opIn || q.op == opExists) {
-				ps.fail(field, "a policy of a namespace cannot select %s; use the kind %s", q, v2.KindClusterwideNetworkPolicy)
-			}
-			typed := q.source == "" || q.source == labels.SourceK8s
-			if v, one := q.equality(); one && typed && q.key == labels.KeyNamespace && v != ps.namespace {
-				ps.fail(field, "selects namespace %q, but a policy selects endpoints of its own namespace only, which is %q", clip(v), ps.namespace)
-			}
-		}
+	if ps.namespace == "" {
+		ps.unconfined = slices.ContainsFunc(reqs, func(q requirement) bool {
+			return q.source == labels.SourceReserved && q.key == identity.Init.String()
+		})
+		return newLabelSelector("", false, false, reqs)
 	}
+	reqs = slices.DeleteFunc(reqs, func(q requirement) bool {
+		if q.source == labels.SourceReserved && (q.op == opIn || q.op == opExists) {
+			ps.fail(field, "a policy of a namespace cannot select %s; use the kind %s", &q, v2.KindClusterwideNetworkPolicy)
+		}
+		typed := q.source == "" || q.source == labels.SourceK8s
+		v, one := q.equality()
+		other := one && typed && q.key == labels.KeyNamespace && v != ps.namespace
+		if other {
+			ps.warn(field, "names namespace %q, but a policy selects endpoints of its own namespace only: it applies to those of %q", clip(v), ps.namespace)
+		}
+		return other
+	})
 	return newLabelSelector(ps.namespace, false, false, reqs)
 }
 
@@ -409,7 +431,7 @@ func checkValue(v string) error {
 }
 
 func (ps *parser) cidrs(at, name string, in []string) peerList {
-	out := peerList{field: name, present: in != nil}
+	out := peerList{field: name, present: in != nil, empty: in != nil && len(in) == 0}
 	for i, s := range in {
 		if p, ok := ps.prefix(fmt.Sprintf("%s.%s[%d]", at, name, i), s); ok {
 			out.peers = append(out.peers, newCIDRSelector(p, nil))
@@ -419,7 +441,7 @@ func (ps *parser) cidrs(at, name string, in []string) peerList {
 }
 
 func (ps *parser) cidrSet(at, name string, in []v2.CIDRRule) peerList {
-	out := peerList{field: name, present: in != nil}
+	out := peerList{field: name, present: in != nil, empty: in != nil && len(in) == 0}
 	for i, c := range in {
 		at := fmt.Sprintf("%s.%s[%d]", at, name, i)
 		ps.unsupported(c.CIDRGroupRef != "", at, "cidrGroupRef")
@@ -479,7 +501,7 @@ func (ps *parser) prefix(field, s string) (netip.Prefix, bool) {
 }
 
 func (ps *parser) entities(at, name string, in []string) peerList {
-	out := peerList{field: name, present: in != nil}
+	out := peerList{field: name, present: in != nil, empty: in != nil && len(in) == 0}
 	for i, s := range in {
 		e := identity.Entity(s)
 		if _, _, _, ok := identity.EntityMembers(e); !ok {
@@ -492,9 +514,6 @@ func (ps *parser) entities(at, name string, in []string) peerList {
 }
 
 func (ps *parser) ports(field string, in []v2.PortRule) []PortMatch {
-	if len(in) == 0 {
-		ps.fail(field, "the list is empty; leave the field out to match every port")
-	}
 	var out []PortMatch
 	for i := range in {
 		at := fmt.Sprintf("%s[%d]", field, i)
@@ -508,10 +527,7 @@ func (ps *parser) ports(field string, in []v2.PortRule) []PortMatch {
 		ps.unsupported(pr.OriginatingTLS != nil, at, "originatingTLS")
 		ps.unsupported(pr.TerminatingTLS != nil, at, "terminatingTLS")
 		ps.unsupported(pr.ServerNames != nil, at, "serverNames")
-		switch {
-		case len(pr.Ports) == 0:
-			ps.fail(at+".ports", "the list is empty; leave toPorts out to match every port")
-		case len(pr.Ports) > maxPorts:
+		if len(pr.Ports) > maxPorts {
 			ps.fail(at+".ports", "%d ports; at most %d are allowed", len(pr.Ports), maxPorts)
 			continue
 		}
@@ -522,7 +538,7 @@ func (ps *parser) ports(field string, in []v2.PortRule) []PortMatch {
 	return out
 }
 
-// port reads one port; ANY makes three of it.
+// port reads one port; ANY, the protocols that have ports, makes three of it.
 func (ps *parser) port(field string, in *v2.PortProtocol) []PortMatch {
 	var protos []uint8
 	switch in.Protocol {
@@ -549,15 +565,15 @@ func (ps *parser) port(field string, in *v2.PortProtocol) []PortMatch {
 	case in.Port == "":
 		ps.fail(field+".port", `is missing; write "0" for every port`)
 		return nil
+	case err == nil && len(in.Port) > 1 && in.Port[0] == '0':
+		ps.fail(field+".port", "%q has leading zeros; write the number without them", clip(in.Port))
+		return nil
 	case err == nil && n == 0:
 		if in.EndPort != 0 {
 			ps.fail(field+".endPort", "needs a port other than 0")
 			return nil
 		}
 		m.Last = 65535
-		if len(protos) > 1 {
-			protos = []uint8{ProtoAny}
-		}
 	case err == nil:
 		m.First, m.Last = uint16(n), uint16(n)
 		if in.EndPort != 0 {
@@ -587,16 +603,10 @@ func (ps *parser) port(field string, in *v2.PortProtocol) []PortMatch {
 }
 
 func (ps *parser) icmps(field string, in []v2.ICMPRule) []PortMatch {
-	if len(in) == 0 {
-		ps.fail(field, "the list is empty; leave the field out to match all traffic")
-	}
 	var out []PortMatch
 	for i := range in {
 		at := fmt.Sprintf("%s[%d].fields", field, i)
-		switch n := len(in[i].Fields); {
-		case n == 0:
-			ps.fail(at, "the list is empty")
-		case n > maxICMPFields:
+		if n := len(in[i].Fields); n > maxICMPFields {
 			ps.fail(at, "%d fields; at most %d are allowed", n, maxICMPFields)
 			continue
 		}

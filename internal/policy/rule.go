@@ -98,6 +98,16 @@ type Rule struct {
 	Description string
 	// Path is where the rule stands in its object: "spec" or "specs[2]".
 	Path string
+	// Warnings are about what is in force, but perhaps not as the author meant it; each starts with its field.
+	Warnings []string
+}
+
+// Warnings returns those of all rules.
+func Warnings(rules []*Rule) (out []string) {
+	for _, r := range rules {
+		out = append(out, r.Warnings...)
+	}
+	return out
 }
 
 // has reports whether the rule has an entry for the direction.
@@ -120,7 +130,7 @@ type Clause struct {
 	// matches nothing.
 	AllPeers bool
 	Peers    []*Selector
-	// Ports lists what of the traffic matches; never empty in a clause that matches anything.
+	// Ports lists what of the traffic matches; without one the clause matches nothing.
 	Ports []PortMatch
 	// Path is where the clause stands in its rule: "ingress[0]".
 	Path string

@@ -84,9 +84,17 @@ func (r *requirement) equality() (string, bool) {
 	return "", false
 }
 
+// worldwide reports whether the requirement is about reserved:world, which whatever is outside has, be it of one family only.
+func (r *requirement) worldwide() bool {
+	return r.source == labels.SourceReserved && r.key == identity.World.String()
+}
+
 func (r *requirement) match(s labels.Set) bool {
 	l, ok := s.Get(r.key)
 	ok = ok && (r.source == "" || r.source == l.Source)
+	if !ok && r.worldwide() {
+		l, ok = labels.Label{}, s.HasReserved(identity.WorldIPv4.String()) || s.HasReserved(identity.WorldIPv6.String())
+	}
 	switch r.op {
 	case opExists:
 		return ok
@@ -266,7 +274,10 @@ func containsPrefix(outer, inner netip.Prefix) bool {
 }
 
 // isWildcard reports whether the selector matches every peer there can be, known or not.
-func (s *Selector) isWildcard() bool { return s.kind == byEntity && s.entity == identity.EntityAll }
+func (s *Selector) isWildcard() bool {
+	return s.kind == byEntity && s.entity == identity.EntityAll ||
+		s.kind == byLabels && s.namespace == "" && !s.hasNamespace && !s.localCluster && len(s.reqs) == 0
+}
 
 // isNone reports whether the selector can never match.
 func (s *Selector) isNone() bool { return s.kind == byEntity && s.entity == identity.EntityNone }
@@ -274,6 +285,11 @@ func (s *Selector) isNone() bool { return s.kind == byEntity && s.entity == iden
 // anchors returns the places of the index under which everything that the selector can match is
 // found. An anchor that is neither a namespace nor a label is "everything".
 func (s *Selector) anchors(cfg *Config) []anchor {
+	outside := []anchor{
+		{kv: kv{identity.World.String(), ""}, reserved: true},
+		{kv: kv{identity.WorldIPv4.String(), ""}, reserved: true},
+		{kv: kv{identity.WorldIPv6.String(), ""}, reserved: true},
+	}
 	switch s.kind {
 	case byBlock:
 		return nil // found by prefix instead
@@ -281,11 +297,7 @@ func (s *Selector) anchors(cfg *Config) []anchor {
 		if s.cidr.Bits() > 0 {
 			return nil // found by prefix instead
 		}
-		return []anchor{
-			{kv: kv{identity.World.String(), ""}, reserved: true},
-			{kv: kv{identity.WorldIPv4.String(), ""}, reserved: true},
-			{kv: kv{identity.WorldIPv6.String(), ""}, reserved: true},
-		}
+		return outside
 	case byEntity:
 		if s.entity == identity.EntityAll {
 			return []anchor{{}}
@@ -308,6 +320,8 @@ func (s *Selector) anchors(cfg *Config) []anchor {
 		v, ok := s.reqs[i].equality()
 		switch {
 		case !ok || s.reqs[i].key == labels.KeyCluster:
+		case s.reqs[i].worldwide():
+			return outside
 		case s.reqs[i].key == labels.KeyNamespace:
 			if a.namespace == "" {
 				a.namespace = v

@@ -277,6 +277,11 @@ func (d *Dir) load(name string) []policy.Change {
 	}
 	changes := f.put(objects)
 	d.log.Info("Policy file loaded", "file", name, "policies", len(objects))
+	for _, o := range objects {
+		for _, w := range policy.Warnings(o.Rules) {
+			d.log.Warn("Policy may mean something else than it seems", "file", name, "policy", o.Owner, "warning", w)
+		}
+	}
 	return changes
 }
 

@@ -262,6 +262,9 @@ func (p *Policies) upsert(kind string, key k8s.Key, rules []*policy.Rule, fault 
 	if s.Err != nil {
 		p.log.Info("policy is faulty no more", "policy", owner)
 	}
+	for _, w := range policy.Warnings(rules) {
+		p.log.Warn("policy may mean something else than it seems", "policy", owner, "warning", w)
+	}
 	s.Err, s.Failed = nil, time.Time{}
 	s.InForce, s.Rules, s.Loaded = true, len(rules), now
 	p.note(owner, rules)

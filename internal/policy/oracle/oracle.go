@@ -206,10 +206,29 @@ func defaultDeny(cfg Config, r *v2.Rule, ingress bool) bool {
 
 // selectsSubject: a policy of a namespace selects nothing outside of it.
 func selectsSubject(p Policy, sel v2.LabelSelector, self End) bool {
-	if p.Namespace != "" && self.Labels.Value("k8s", "io.kubernetes.pod.namespace") != p.Namespace {
+	if p.Namespace == "" {
+		return selectorMatches(sel, self.Labels)
+	}
+	if self.Labels.Value("k8s", "io.kubernetes.pod.namespace") != p.Namespace {
 		return false
 	}
-	return selectorMatches(sel, self.Labels)
+	// That it names another one is not counted.
+	own := v2.LabelSelector{MatchLabels: map[string]v2.LabelValue{}}
+	isNamespace := func(key string) bool {
+		return key == "io.kubernetes.pod.namespace" || key == "k8s:io.kubernetes.pod.namespace" || key == "any:io.kubernetes.pod.namespace"
+	}
+	for k, v := range sel.MatchLabels {
+		if !isNamespace(k) {
+			own.MatchLabels[k] = v
+		}
+	}
+	for _, x := range sel.MatchExpressions {
+		one := x.Operator == "In" && !slices.ContainsFunc(x.Values, func(v string) bool { return v != x.Values[0] })
+		if !isNamespace(x.Key) || !one {
+			own.MatchExpressions = append(own.MatchExpressions, x)
+		}
+	}
+	return selectorMatches(own, self.Labels)
 }
 
 // selectorMatches evaluates a label selector without any scope.
@@ -241,7 +260,23 @@ func lookup(set labels.Set, name string) (string, bool) {
 			return l.Value, true
 		}
 	}
+	if name == "reserved:world" && (set.HasReserved("world-ipv4") || set.HasReserved("world-ipv6")) {
+		return "", true
+	}
 	return "", false
+}
+
+// namesReserved says whether a selector mentions the label, or any reserved label if name is empty.
+func namesReserved(sel v2.LabelSelector, name string) bool {
+	is := func(key string) bool {
+		return strings.HasPrefix(key, "reserved:") && (name == "" || key == "reserved:"+name)
+	}
+	for k := range sel.MatchLabels {
+		if is(k) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(sel.MatchExpressions, func(x v2.LabelSelectorRequirement) bool { return is(x.Key) })
 }
 
 // clause is an entry of a rule's lists, with the two directions made alike.
@@ -260,9 +295,16 @@ func clauses(r *v2.Rule, ingress bool) []clause {
 		c := clause{deny: deny, toPorts: toPorts, icmps: icmps}
 		absent := eps == nil && cidrs == nil && sets == nil && entities == nil
 		// An entry that says nothing at all matches nothing.
-		c.allPeers = absent && (toPorts != nil || icmps != nil)
+		c.allPeers = absent && len(toPorts)+len(icmps) > 0
+		if eps != nil && len(eps) == 0 || cidrs != nil && len(cidrs) == 0 || sets != nil && len(sets) == 0 || entities != nil && len(entities) == 0 {
+			out = append(out, c) // an empty list is nobody, whatever is beside it
+			return
+		}
 		for _, s := range eps {
-			c.peers = append(c.peers, func(cfg Config, p Policy, e End) bool { return endpointPeer(cfg, p, s, e) })
+			c.peers = append(c.peers, func(cfg Config, p Policy, e End) bool {
+				everywhere := p.Namespace == "" && namesReserved(*r.EndpointSelector, "init")
+				return endpointPeer(cfg, p, s, e, everywhere)
+			})
 		}
 		for _, s := range cidrs {
 			c.peers = append(c.peers, func(_ Config, _ Policy, e End) bool { return cidrPeer(s, nil, e) })
@@ -295,8 +337,8 @@ func clauses(r *v2.Rule, ingress bool) []clause {
 	return out
 }
 
-// endpointPeer: a selector of peers, in the scope that the policy gives it.
-func endpointPeer(cfg Config, p Policy, sel v2.LabelSelector, e End) bool {
+// endpointPeer: a selector of peers, in the scope that the policy gives it, or in none.
+func endpointPeer(cfg Config, p Policy, sel v2.LabelSelector, e End, everywhere bool) bool {
 	set := e.Labels
 	if len(set) == 0 { // outside: all that is known of it is that it is the world
 		set = labels.NewSet(labels.Reserved("world-ipv4"))
@@ -307,14 +349,14 @@ func endpointPeer(cfg Config, p Policy, sel v2.LabelSelector, e End) bool {
 	if !selectorMatches(sel, set) {
 		return false
 	}
-	reserved, namespace, namespaceLabel, cluster := false, false, false, false
-	note := func(name string, positive bool) {
+	if everywhere || namesReserved(sel, "") {
+		return true
+	}
+	namespace, namespaceLabel, cluster := false, false, false
+	note := func(name string) {
 		source, key, ok := strings.Cut(name, ":")
 		if !ok {
 			source, key = "any", name
-		}
-		if source == "reserved" && positive {
-			reserved = true
 		}
 		if source == "any" || source == "k8s" {
 			namespace = namespace || key == "io.kubernetes.pod.namespace"
@@ -323,13 +365,10 @@ func endpointPeer(cfg Config, p Policy, sel v2.LabelSelector, e End) bool {
 		}
 	}
 	for k := range sel.MatchLabels {
-		note(k, true)
+		note(k)
 	}
 	for _, x := range sel.MatchExpressions {
-		note(x.Key, x.Operator == "In" || x.Operator == "Exists")
-	}
-	if reserved {
-		return true
+		note(x.Key)
 	}
 	if !namespace {
 		has := set.Has("k8s", "io.kubernetes.pod.namespace")
@@ -397,7 +436,7 @@ func entityPeer(cfg Config, entity string, e End) bool {
 }
 
 func (c clause) portMatches(proto uint8, port uint16, named []string) bool {
-	if c.toPorts == nil && c.icmps == nil {
+	if len(c.toPorts) == 0 && len(c.icmps) == 0 {
 		return true
 	}
 	for _, pr := range c.toPorts {
@@ -424,9 +463,6 @@ func (c clause) portMatches(proto uint8, port uint16, named []string) bool {
 func portMatches(p v2.PortProtocol, proto uint8, port uint16, named []string) bool {
 	names := map[uint8]string{6: "TCP", 17: "UDP", 132: "SCTP"}
 	anyProto := p.Protocol == "" || p.Protocol == "ANY"
-	if p.Port == "0" && anyProto {
-		return true
-	}
 	if names[proto] == "" || !anyProto && names[proto] != p.Protocol {
 		return false
 	}

@@ -63,12 +63,31 @@ func (g *Generator) NetworkPolicy(name string) *networkingv1.NetworkPolicy {
 
 // Namespaced returns a CiliumNetworkPolicy of one or two rules.
 func (g *Generator) Namespaced(name string) *v2.CiliumNetworkPolicy {
-	return &v2.CiliumNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: g.pick(g.Words.Namespaces...)}, Specs: g.rules()}
+	p := &v2.CiliumNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: g.pick(g.Words.Namespaces...)}, Specs: g.rules()}
+	for _, r := range p.Specs {
+		if g.chance(8) { // of another namespace perhaps, which counts for nothing
+			r.EndpointSelector = &v2.LabelSelector{MatchLabels: map[string]v2.LabelValue{
+				g.pick("io.kubernetes.pod.namespace", "k8s:io.kubernetes.pod.namespace"): v2.LabelValue(g.pick(g.Words.Namespaces...)),
+			}}
+		}
+	}
+	return p
 }
 
 // Clusterwide returns a CiliumClusterwideNetworkPolicy of one or two rules.
 func (g *Generator) Clusterwide(name string) *v2.CiliumClusterwideNetworkPolicy {
-	return &v2.CiliumClusterwideNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}, Specs: g.rules()}
+	p := &v2.CiliumClusterwideNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}, Specs: g.rules()}
+	for _, r := range p.Specs {
+		switch {
+		case g.chance(12): // about endpoints without labels
+			r.EndpointSelector = &v2.LabelSelector{MatchLabels: map[string]v2.LabelValue{"reserved:init": ""}}
+		case g.chance(8): // about all but these, or none but these
+			r.EndpointSelector = &v2.LabelSelector{MatchExpressions: []v2.LabelSelectorRequirement{
+				{Key: "reserved:init", Operator: g.pick(v2.OpExists, v2.OpDoesNotExist)},
+			}}
+		}
+	}
+	return p
 }
 
 func (g *Generator) rules() (out []*v2.Rule) {
@@ -128,7 +147,33 @@ func (g *Generator) ingress() v2.IngressRule {
 		}
 	}
 	r.ToPorts, r.ICMPs = g.ports()
+	g.leftovers(&r)
 	return r
+}
+
+// leftovers adds the empty lists that templates leave behind.
+func (g *Generator) leftovers(r *v2.IngressRule) {
+	if !g.chance(15) {
+		return
+	}
+	switch g.Rand.IntN(6) {
+	case 0:
+		r.ToPorts, r.ICMPs = []v2.PortRule{}, nil
+	case 1:
+		r.ToPorts, r.ICMPs = append([]v2.PortRule{{}}, r.ToPorts...), nil
+	case 2:
+		r.ToPorts, r.ICMPs = nil, []v2.ICMPRule{}
+	case 3:
+		r.ToPorts, r.ICMPs = []v2.PortRule{}, []v2.ICMPRule{{Fields: []v2.ICMPField{}}}
+	case 4:
+		if r.FromEndpoints == nil {
+			r.FromEndpoints = []v2.LabelSelector{}
+		}
+	case 5:
+		if r.FromEntities == nil {
+			r.FromEntities = []string{}
+		}
+	}
 }
 
 func (g *Generator) egress() v2.EgressRule {
@@ -154,7 +199,10 @@ func denyEgress(in v2.EgressRule) v2.EgressDenyRule {
 }
 
 func denyPorts(in []v2.PortRule) []v2.PortDenyRule {
-	var out []v2.PortDenyRule
+	if in == nil {
+		return nil
+	}
+	out := []v2.PortDenyRule{}
 	for _, p := range in {
 		out = append(out, v2.PortDenyRule{Ports: p.Ports})
 	}
@@ -185,12 +233,12 @@ func (g *Generator) selector(peer bool) v2.LabelSelector {
 		s.MatchLabels["io.cilium.k8s.policy.cluster"] = v2.LabelValue(g.pick(g.Words.Clusters...))
 	}
 	if peer && g.chance(8) {
-		s.MatchLabels[g.pick("reserved:host", "reserved:world-ipv4", "reserved:health")] = ""
+		s.MatchLabels[g.pick("reserved:host", "reserved:world", "reserved:world-ipv4", "reserved:health")] = ""
 	}
 	for range g.Rand.IntN(3) {
 		key := g.pick("app", "tier", "k8s:tier", "cni:app", "nope", "io.cilium.k8s.namespace.labels.team")
 		if peer {
-			key = g.pick(key, key, "io.kubernetes.pod.namespace", "reserved:host")
+			key = g.pick(key, key, "io.kubernetes.pod.namespace", "reserved:host", "reserved:world")
 		}
 		x := v2.LabelSelectorRequirement{Key: key, Operator: g.pick(v2.OpIn, v2.OpNotIn, v2.OpExists, v2.OpDoesNotExist)}
 		if x.Operator == v2.OpIn || x.Operator == v2.OpNotIn {
