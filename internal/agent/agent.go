@@ -83,14 +83,17 @@ type api struct {
 	cni              *cniconf.Manager
 	hub              *hub
 	parts            *parts
+	routeFaults      routeFaults
 	metrics          *metricsSet
 	stopping         chan struct{} // closed when the agent ends
 	inForce          chan struct{} // closed when policy is that of everything there was to hear
 
 	mu      sync.Mutex
 	devices datapath.Devices
-	// formerPeers are the nodes that the agent before knew, until this one has heard of all.
-	formerPeers []datapath.Peer
+	// heldPeers are the other nodes as last told to the kernel, at first by the agent before; peersHeard says that
+	// this one has heard of all.
+	heldPeers  []datapath.Peer
+	peersHeard bool
 }
 
 // mapPath is where a map is pinned.
@@ -275,8 +278,8 @@ func (ag *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	peerFile := peerState{path: filepath.Join(cfg.StateDir, "state", "peers.json")}
-	a.formerPeers = peerFile.load(log)
-	if err := a.configure(facts, links); err != nil {
+	a.heldPeers = peerFile.load(log)
+	if err := a.configure(facts, links, log); err != nil {
 		return err
 	}
 	a.placeSelf(facts, log)

@@ -58,6 +58,9 @@ type Config struct {
 	// NativeCIDRs are destinations that are not masqueraded besides the pod CIDRs of known nodes.
 	NativeIPv4CIDR string
 	NativeIPv6CIDR string
+	// DirectRoutes has native routing set routes to the pods of other nodes, and SkipUnreachable none through
+	// nodes that are not on the network of the device.
+	DirectRoutes, SkipUnreachable bool
 
 	// KubeProxyReplacement has the agent do for the node itself, and for what comes from outside, what it
 	// does for pods in any case: lead to services. CgroupRoot is the cgroup of the node's own processes;
@@ -142,7 +145,7 @@ func Defaults() Config {
 		ClusterName: "default", MaxConnectedClusters: 255, NodeName: host,
 		EnableIPv4: true, EnableIPv6: true,
 		LBAlgorithm: lbRandom, LBMode: string(service.ForwardSNAT),
-		RoutingMode: "tunnel", TunnelProtocol: "vxlan", TunnelPort: 8472, MasqueradeIPv4: true, MasqueradeIPv6: true,
+		RoutingMode: "tunnel", TunnelProtocol: "vxlan", TunnelPort: 8472, MasqueradeIPv4: true, MasqueradeIPv6: true, DirectRoutes: true,
 		ClusterMesh: clustermesh.Defaults(), EnablePolicy: "default", AllowLocalhost: "auto", PolicyDefaultLocalCluster: true, NonDefaultDeny: true,
 		EnableK8s: k8s.InPod(), K8s: k8s.Defaults(), Policies: policies.Defaults(), CRDWait: 5 * time.Minute, IPAM: ipamClusterPool, PodReadiness: readinessLoose,
 		IdentityLabels: relevance.AllLabels, FixedIdentities: map[string]string{}, WellKnown: true, AllocationTimeout: 2 * time.Minute, AllocationSync: 5 * time.Minute,
@@ -183,6 +186,10 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.MasqueradeIPv6, "enable-ipv6-masquerade", c.MasqueradeIPv6, "give pod traffic that leaves the cluster the node's IPv6 address")
 	fs.StringVar(&c.NativeIPv4CIDR, "ipv4-native-routing-cidr", c.NativeIPv4CIDR, "IPv4 range that is never masqueraded")
 	fs.StringVar(&c.NativeIPv6CIDR, "ipv6-native-routing-cidr", c.NativeIPv6CIDR, "IPv6 range that is never masqueraded")
+	fs.BoolVar(&c.DirectRoutes, "auto-direct-node-routes", c.DirectRoutes,
+		"with native routing, set a route to each other node's pods through that node; without it the network between the nodes must know where pods are")
+	fs.BoolVar(&c.SkipUnreachable, "direct-routing-skip-unreachable", c.SkipUnreachable,
+		"with such routes, leave out nodes that are not on the network of the device: its routers must know where their pods are")
 	fs.BoolVar(&c.KubeProxyReplacement, "kube-proxy-replacement", c.KubeProxyReplacement,
 		"lead the node's own processes, and clients outside of the cluster, to services; without it that is kube-proxy's, and pods' traffic alone is ours")
 	fs.StringVar(&c.CgroupRoot, "cgroup-root", c.CgroupRoot, "cgroup (version 2) of the node's own processes; where such cgroups are mounted by default")

@@ -65,6 +65,7 @@ type stateCollector struct {
 	identities, nodes, lost                  *prometheus.Desc
 	policyFiles, policyRevision              *prometheus.Desc
 	ruleSets, kvstoreUp, unhealthy           *prometheus.Desc
+	unrouted                                 *prometheus.Desc
 }
 
 func newStateCollector(a *api) *stateCollector {
@@ -81,6 +82,7 @@ func newStateCollector(a *api) *stateCollector {
 		policyFiles: d("policy_files", "Policy files and policies of Kubernetes by state.", "state"), policyRevision: d("policy_max_revision", "Revision of the policy in force."),
 		ruleSets:  d("policy_rule_sets", "Rule sets in the kernel."),
 		kvstoreUp: d("kvstore_up", "Whether the key-value store can be relied on."), unhealthy: d("unhealthy_parts", "Parts of the agent that report a failure."),
+		unrouted: d("node_route_error", "Other nodes to which not all routes are in place.", "node"),
 	}
 }
 
@@ -154,6 +156,9 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 			up = 1
 		}
 		gauge(c.kvstoreUp, up)
+	}
+	for _, node := range a.routeFaults.nodes() {
+		gauge(c.unrouted, 1, node)
 	}
 	failed := 0
 	for _, p := range a.parts.list() {

@@ -86,13 +86,16 @@ func (a *api) takeRouter(preferred []netip.Addr) error {
 	return nil
 }
 
-// desiredNode is what the node's own networking should be, given the nodes known now.
-func (a *api) desiredNode(facts nodeFacts) datapath.Node {
+// desiredNode is what the node's own networking should be, given the nodes known now, and what of their
+// claims is refused.
+func (a *api) desiredNode(facts nodeFacts) (datapath.Node, []*datapath.RouteError) {
+	peers, refused := a.peers()
 	n := datapath.Node{
 		Tunnel: a.cfg.RoutingMode == "tunnel", TunnelPort: a.cfg.TunnelPort, Device: facts.device, MTU: a.cfg.MTU,
 		RouterIPv4: a.router4, RouterIPv6: a.router6,
 		Masquerade4: a.cfg.MasqueradeIPv4 && a.cfg.EnableIPv4, Masquerade6: a.cfg.MasqueradeIPv6 && a.cfg.EnableIPv6,
-		Peers: a.peers(),
+		DirectRoutes: a.cfg.DirectRoutes, SkipUnreachable: a.cfg.SkipUnreachable,
+		Peers: peers,
 	}
 	for _, f := range []ipam.Families{ipam.IPv4, ipam.IPv6} {
 		if cidr := a.pool.CIDR(f); cidr.IsValid() {
@@ -114,31 +117,17 @@ func (a *api) desiredNode(facts nodeFacts) datapath.Node {
 			n.ClusterCIDRs = append(n.ClusterCIDRs, netip.MustParsePrefix(c)) // Validate has parsed it
 		}
 	}
-	return n
+	return n, refused
 }
 
-// peers are the other nodes. Until they have all been heard of, those that the agent before this
-// one knew are among them: their routes are in use, and traffic with them is not masqueraded.
-func (a *api) peers() []datapath.Peer {
-	peers := a.nodes.Peers()
+// peers are the other nodes, and what they claim in vain. Until they have all been heard of, those that the
+// agent before this one knew are among them: their routes are in use, and traffic with them is not masqueraded.
+func (a *api) peers() ([]datapath.Peer, []*datapath.RouteError) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, old := range a.formerPeers {
-		if !slices.ContainsFunc(peers, func(p datapath.Peer) bool { return p.Name == old.Name || overlap(p, old) }) {
-			peers = append(peers, old)
-		}
-	}
-	return peers
-}
-
-// overlap reports whether two nodes cannot both be right about their pods' networks.
-func overlap(a, b datapath.Peer) bool {
-	for _, p := range a.PodCIDRs {
-		if slices.ContainsFunc(b.PodCIDRs, p.Overlaps) {
-			return true
-		}
-	}
-	return false
+	peers, refused := a.nodes.Peers(a.heldPeers, !a.peersHeard)
+	a.heldPeers = peers
+	return peers, refused
 }
 
 // peerState keeps the other nodes on disk for the next agent.
@@ -182,9 +171,10 @@ func writeState(path string, data []byte) error {
 }
 
 // configure brings devices and programs to what they should be.
-func (a *api) configure(facts nodeFacts, links *link.Links) error {
-	devices, err := links.SetNode(a.desiredNode(facts))
-	if err != nil {
+func (a *api) configure(facts nodeFacts, links *link.Links, log *slog.Logger) error {
+	desired, refused := a.desiredNode(facts)
+	devices, err := links.SetNode(desired)
+	if err := a.routeFaults.note(err, refused, log); err != nil {
 		return fmt.Errorf("set up the node's network: %w", err)
 	}
 	a.mu.Lock()
@@ -289,7 +279,7 @@ func (a *api) followNodes(ctx context.Context, facts nodeFacts, links *link.Link
 			listed = nil
 			a.applyNodes(watch, self)
 			a.mu.Lock()
-			a.formerPeers = nil
+			a.peersHeard = true
 			a.mu.Unlock()
 			synced()
 		case <-watch.Changed():
@@ -301,8 +291,9 @@ func (a *api) followNodes(ctx context.Context, facts nodeFacts, links *link.Link
 			}
 		}
 		a.applyNodes(watch, self)
-		desired := a.desiredNode(facts)
+		desired, refused := a.desiredNode(facts)
 		_, err := links.SetNode(desired)
+		err = a.routeFaults.note(err, refused, log)
 		if serr := saved.save(desired.Peers); serr != nil {
 			log.Warn("cannot store the nodes for the next agent", "error", serr)
 		}
@@ -311,6 +302,7 @@ func (a *api) followNodes(ctx context.Context, facts nodeFacts, links *link.Link
 			err = errors.Join(err, a.lifecycle.Repair())
 			last = time.Now()
 		}
+		err = errors.Join(err, a.routeFaults.err())
 		failed = err != nil
 		a.parts.report("routes", err, fmt.Sprintf("%d other nodes", len(desired.Peers)))
 		if s, ok := a.store.(interface{ SetClusterSize(clients int) }); ok {
@@ -337,7 +329,7 @@ func (a *api) applyNodes(watch *table.Observer[node.Key, node.Node], self node.K
 				host = n.UnderlayIPv6()
 			}
 			a.cache.SetNode(ipcache.Node{
-				Name: ch.Key.String(), IPs: n.NodeIPs(), RouterIPs: n.RouterIPs(), PodCIDRs: n.PodCIDRs(), Host: host,
+				Name: ch.Key.String(), IPs: n.NodeIPs(), RouterIPs: n.RouterIPs(), PodCIDRs: a.notOurs(n.PodCIDRs()), Host: host,
 			})
 		}
 	}
@@ -347,6 +339,12 @@ func (a *api) applyNodes(watch *table.Observer[node.Key, node.Node], self node.K
 	if a.kube != nil && len(changes) > 0 {
 		a.kube.placeServers()
 	}
+}
+
+// notOurs leaves out what another node claims of this node's own pod networks.
+func (a *api) notOurs(cidrs []netip.Prefix) []netip.Prefix {
+	own := []netip.Prefix{a.pool.CIDR(ipam.IPv4), a.pool.CIDR(ipam.IPv6)}
+	return slices.DeleteFunc(slices.Clone(cidrs), func(c netip.Prefix) bool { return slices.ContainsFunc(own, c.Overlaps) })
 }
 
 // pruneWait bounds how long the end of synchronisation waits for the kernel's address map to be gone through; that goes on beyond.

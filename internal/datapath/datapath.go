@@ -2,6 +2,7 @@ package datapath
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"time"
@@ -310,8 +311,39 @@ type Links interface {
 	// EndpointLinks lists the host-side pod interfaces present (names starting with "lxc").
 	EndpointLinks() ([]EndpointLink, error)
 	// SetNode makes the node's devices, addresses, routes to other nodes and masquerading be as
-	// described, and returns the device facts that Config needs.
+	// described, and returns the device facts that Config needs. What it returns joins a *RouteError for
+	// each route that is not in place; see RouteErrors.
 	SetNode(n Node) (Devices, error)
+}
+
+// RouteError says that a route of SetNode is not in place. Everything else is.
+type RouteError struct {
+	// Peer is the node whose pods are not reached by it; empty if it is a route of this node's own network.
+	Peer string
+	Err  error
+}
+
+func (e *RouteError) Error() string { return e.Err.Error() }
+
+func (e *RouteError) Unwrap() error { return e.Err }
+
+// RouteErrors parts the errors that SetNode joined: those of single routes, with which a node can work, from
+// the rest, with which it cannot.
+func RouteErrors(err error) (routes []*RouteError, rest error) {
+	if one, ok := err.(*RouteError); ok {
+		return []*RouteError{one}, nil
+	}
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return nil, err
+	}
+	var others []error
+	for _, e := range joined.Unwrap() {
+		some, other := RouteErrors(e)
+		routes = append(routes, some...)
+		others = append(others, other)
+	}
+	return routes, errors.Join(others...)
 }
 
 // EndpointLink is a host-side pod interface found on the node.
@@ -336,6 +368,10 @@ type Node struct {
 	ClusterCIDRs []netip.Prefix
 	Masquerade4  bool
 	Masquerade6  bool
+	// DirectRoutes has routes to the pods of all Peers in native mode, each through the peer, which must be
+	// on the network of Device; without it the network itself knows where pods are. SkipUnreachable has no
+	// route to a peer that is on another network, and no error either: the network's routers know the way.
+	DirectRoutes, SkipUnreachable bool
 	// Peers are the other nodes.
 	Peers []Peer
 }

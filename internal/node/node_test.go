@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"go.uber.org/goleak"
 
 	"github.com/hawser-net/hawser/internal/datapath"
@@ -126,7 +127,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil || !back.Equal(n) {
 			t.Fatalf("wrote %+v\nread  %+v (%v)", n, back, err)
 		}
-		Peers(maps.All(map[Key]Node{n.Key(): n}), Key{})
+		Peers(maps.All(map[Key]Node{n.Key(): n}), Key{}, nil, false)
 	})
 }
 
@@ -173,10 +174,60 @@ func TestPeers(t *testing.T) {
 		for _, n := range nodes {
 			tb.Upsert(n.Key(), n)
 		}
-		if diff := cmp.Diff(want, Peers(tb.All(), Key{"c", "self"}), compare); diff != "" {
+		got, refused := Peers(tb.All(), Key{"c", "self"}, nil, false)
+		if diff := cmp.Diff(want, got, compare); diff != "" {
 			t.Error(diff)
 		}
+		if len(refused) != 2 || refused[0].Peer != "b" || !strings.Contains(refused[0].Error(), "10.0.1.128/25") ||
+			!strings.Contains(refused[0].Error(), "node a's") || refused[1].Peer != "d/a" {
+			t.Errorf("refused %v", refused)
+		}
 		slices.Reverse(nodes) // the order must not matter
+	}
+}
+
+// A node that claims what another has does not get it, whatever its name, whenever it comes, and whether or not this
+// process has heard of the other yet.
+func TestPeersKeepWhatTheyHave(t *testing.T) {
+	t.Parallel()
+	mk := func(name, ip string, cidrs ...string) Node {
+		return Node{Cluster: "c", Name: name, IPv4PodCIDRs: pfxs(cidrs...), Addresses: []Address{{InternalIP, netip.MustParseAddr(ip)}}}
+	}
+	all := func(nodes ...Node) map[Key]Node {
+		out := map[Key]Node{}
+		for _, n := range nodes {
+			out[n.Key()] = n
+		}
+		return out
+	}
+	self := mk("self", "192.0.2.9", "10.9.0.0/24")
+	victim := mk("victim", "192.0.2.2", "10.0.2.0/24")
+	thief := mk("a", "192.0.2.3", "10.0.2.128/25", "10.0.0.0/16", "10.9.0.0/25", "10.0.3.0/24")
+	held := []datapath.Peer{{Name: "victim", IPv4: netip.MustParseAddr("192.0.2.2"), PodCIDRs: pfxs("10.0.2.0/24")}}
+	for name, tt := range map[string]struct {
+		nodes map[Key]Node
+		await bool
+		held  []datapath.Peer
+		want  map[string][]netip.Prefix
+		bad   int
+	}{
+		"both are there":                   {all(self, victim, thief), false, held, map[string][]netip.Prefix{"victim": pfxs("10.0.2.0/24"), "a": pfxs("10.0.3.0/24")}, 3},
+		"the holder is not heard of yet":   {all(self, thief), true, held, map[string][]netip.Prefix{"victim": pfxs("10.0.2.0/24"), "a": pfxs("10.0.3.0/24")}, 3},
+		"the holder is gone":               {all(self, thief), false, held, map[string][]netip.Prefix{"a": pfxs("10.0.2.128/25", "10.0.3.0/24")}, 2},
+		"the holder has given it up":       {all(self, mk("victim", "192.0.2.2"), thief), true, held, map[string][]netip.Prefix{"victim": nil, "a": pfxs("10.0.2.128/25", "10.0.3.0/24")}, 2},
+		"an earlier process held our own":  {all(self), true, []datapath.Peer{{Name: "old", PodCIDRs: pfxs("10.9.0.0/24", "10.4.0.0/24")}}, map[string][]netip.Prefix{"old": pfxs("10.4.0.0/24")}, 0},
+		"two that are held overlap":        {all(self), true, []datapath.Peer{{Name: "x", PodCIDRs: pfxs("10.4.0.0/24")}, {Name: "y", PodCIDRs: pfxs("10.4.0.0/25")}}, map[string][]netip.Prefix{"x": pfxs("10.4.0.0/24"), "y": nil}, 0},
+		"nobody held anything, by name":    {all(self, victim, thief), false, nil, map[string][]netip.Prefix{"victim": nil, "a": pfxs("10.0.2.128/25", "10.0.3.0/24")}, 3},
+		"what is held of ours is not kept": {all(self, thief), false, []datapath.Peer{{Name: "a", PodCIDRs: pfxs("10.9.0.0/25")}}, map[string][]netip.Prefix{"a": pfxs("10.0.2.128/25", "10.0.3.0/24")}, 2},
+	} {
+		peers, refused := Peers(maps.All(tt.nodes), Key{"c", "self"}, tt.held, tt.await)
+		got := map[string][]netip.Prefix{}
+		for _, p := range peers {
+			got[p.Name] = p.PodCIDRs
+		}
+		if diff := cmp.Diff(tt.want, got, compare, cmpopts.EquateEmpty()); diff != "" || len(refused) != tt.bad {
+			t.Errorf("%s: refused %v, want %d; (-want +got):\n%s", name, refused, tt.bad, diff)
+		}
 	}
 }
 

@@ -122,8 +122,10 @@ func New(cfg Config, store kvstore.Backend) (*Nodes, error) {
 // Table returns the table of nodes, which the caller must not write to.
 func (s *Nodes) Table() *table.Table[Key, Node] { return s.table }
 
-// Peers returns what the datapath must know of the other nodes.
-func (s *Nodes) Peers() []datapath.Peer { return Peers(s.table.All(), s.cfg.Self) }
+// Peers returns what the datapath must know of the other nodes, and the claims that are refused; see the function [Peers].
+func (s *Nodes) Peers(held []datapath.Peer, await bool) ([]datapath.Peer, []*datapath.RouteError) {
+	return Peers(s.table.All(), s.cfg.Self, held, await)
+}
 
 // Announce sets what is told of the local node. It is written as long as Run runs, and again
 // whenever it gets lost.

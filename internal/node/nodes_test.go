@@ -118,7 +118,7 @@ func TestWatch(t *testing.T) {
 		f.put(peer("a", "192.0.2.1", "10.0.1.0/24"))
 		f.put(peer("b", "192.0.2.2", "10.0.2.0/24"))
 		f.wantNodes("a b before")
-		if p := f.nodes.Peers(); len(p) != 3 || p[0].Name != "a" {
+		if p, _ := f.nodes.Peers(nil, false); len(p) != 3 || p[0].Name != "a" {
 			t.Errorf("peers %v", p)
 		}
 		if ids := f.nodes.IDs(); len(ids) != 3 || ids[0].ID != 1 {
@@ -216,7 +216,7 @@ func TestAnnounce(t *testing.T) {
 			t.Fatal(err)
 		}
 		want()
-		if p := f.nodes.Peers(); len(p) != 1 {
+		if p, _ := f.nodes.Peers(nil, false); len(p) != 1 {
 			t.Errorf("peers %v", p)
 		}
 		calls := f.client.Calls()

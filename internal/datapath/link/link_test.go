@@ -198,7 +198,7 @@ func tunnelNode() datapath.Node {
 
 func nativeNode() datapath.Node {
 	n := tunnelNode()
-	n.Tunnel = false
+	n.Tunnel, n.DirectRoutes = false, true
 	return n
 }
 

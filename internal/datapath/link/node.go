@@ -30,6 +30,8 @@ const (
 // SetNode implements datapath.Links. It is idempotent and does as much as it can: the routes of one
 // faulty peer, say, do not keep the others' from being set, and the Devices are returned together with
 // the error. Errors before the devices are in place end it.
+//
+// A peer that claims some of this node's own pod network, or what a peer before it claims, does not get it.
 func (l *Links) SetNode(n datapath.Node) (datapath.Devices, error) {
 	l.nodeMu.Lock()
 	defer l.nodeMu.Unlock()
@@ -70,11 +72,11 @@ func (l *Links) SetNode(n datapath.Node) (datapath.Devices, error) {
 	l.router4, l.router6 = n.RouterIPv4, n.RouterIPv6
 	l.mu.Unlock()
 
-	want, err := desiredRoutes(n, d)
+	want, peers, err := desiredRoutes(n, d)
 	errs = append(errs, err)
 	endpoints, err := l.endpointDevs()
 	if err == nil {
-		err = l.reconcileRoutes(want, n, endpoints)
+		err = l.reconcileRoutes(want, peers, n, endpoints)
 	}
 	errs = append(errs, err)
 	errs = append(errs, l.removeAddresses(d.HostIfIndex, stale))

@@ -84,10 +84,10 @@ func (r route) request(typ, flags int, ignore ...syscall.Errno) *request {
 	return req
 }
 
-// desiredRoutes is pure: the routes that n asks for on the devices d. Routes of endpoints are not
-// among them. A faulty peer is left out and reported; the others' routes are returned all the same.
-func desiredRoutes(n datapath.Node, d datapath.Devices) ([]route, error) {
-	var out []route
+// desiredRoutes is pure: the routes that n asks for on the devices d, and for each destination the peer
+// it leads to. Routes of endpoints are not among them. A faulty peer is left out and reported; the
+// others' routes are returned all the same.
+func desiredRoutes(n datapath.Node, d datapath.Devices) (out []route, peers map[netip.Prefix]string, err error) {
 	var errs []error
 	router := func(p netip.Prefix) netip.Addr {
 		if p.Addr().Is4() {
@@ -99,54 +99,59 @@ func desiredRoutes(n datapath.Node, d datapath.Devices) ([]route, error) {
 	if n.Tunnel && n.RouterIPv4.IsValid() {
 		out = append(out, route{dst: netip.PrefixFrom(n.RouterIPv4, 32), dev: d.HostIfIndex, src: n.RouterIPv4})
 	}
-	local := map[netip.Prefix]bool{}
 	for _, p := range n.PodCIDRs {
 		p = p.Masked()
-		local[p] = true
 		if router(p).IsValid() && !p.IsSingleIP() {
 			out = append(out, route{dst: p, unreachable: true})
 		}
 	}
-	seen := map[netip.Prefix]string{}
+	peers = map[netip.Prefix]string{}
 	for _, peer := range n.Peers {
+		bad := func(format string, args ...any) {
+			errs = append(errs, &datapath.RouteError{Peer: peer.Name, Err: fmt.Errorf("node %s "+format, append([]any{peer.Name}, args...)...)})
+		}
 		for _, p := range peer.PodCIDRs {
 			p = p.Masked()
 			src := router(p)
 			if !src.IsValid() {
 				continue // this node does not have the family
 			}
-			switch other, dup := seen[p]; {
+			other, dup := peers[p]
+			switch {
 			case p.Bits() == 0:
-				errs = append(errs, fmt.Errorf("node %s claims %s as its pod network: refused", peer.Name, p))
+				bad("claims %s as its pod network: refused; correct what the cluster says of the node", p)
 				continue
-			case local[p]:
-				errs = append(errs, fmt.Errorf("node %s claims this node's pod network %s: refused", peer.Name, p))
+			case slices.ContainsFunc(n.PodCIDRs, p.Overlaps):
+				bad("claims %s, which is of this node's pod network: refused; give one of the two another network", p)
 				continue
 			case dup:
-				errs = append(errs, fmt.Errorf("nodes %s and %s both claim pod network %s: the first keeps it", other, peer.Name, p))
+				bad("claims pod network %s, which node %s has: refused; give one of the two another network", p, other)
 				continue
 			}
 			r := route{dst: p, src: src}
-			if n.Tunnel {
+			switch {
+			case n.Tunnel:
 				r.dev, r.mtu, r.gw = d.HostIfIndex, d.RouteMTU, n.RouterIPv4
 				if p.Addr().Is6() {
 					r.gw = gateway6
 				}
-			} else {
+			case !n.DirectRoutes:
+				continue // the network knows
+			default:
 				r.dev, r.gw = d.NativeIfIndex, peer.IPv4
 				if p.Addr().Is6() {
 					r.gw = peer.IPv6
 				}
 				if !r.gw.IsValid() {
-					errs = append(errs, fmt.Errorf("node %s has pod network %s but no address of that family: no route", peer.Name, p))
+					bad("has pod network %s but no address of that family: no route; give it one", p)
 					continue
 				}
 			}
-			seen[p] = peer.Name
+			peers[p] = peer.Name
 			out = append(out, r)
 		}
 	}
-	return out, errors.Join(errs...)
+	return out, peers, errors.Join(errs...)
 }
 
 // ourRoutes lists the routes of the main table that carry our protocol number.
@@ -208,8 +213,9 @@ func unmapIf4(a netip.Addr, fam int) netip.Addr {
 }
 
 // reconcileRoutes makes our routes those of want. Endpoints' routes stay, except that they follow
-// the router address. It returns what it could not do; the rest is done.
-func (l *Links) reconcileRoutes(want []route, n datapath.Node, endpointDevs map[int]bool) error {
+// the router address. peers names the peer to which a destination leads. It returns what it could not do;
+// the rest is done.
+func (l *Links) reconcileRoutes(want []route, peers map[netip.Prefix]string, n datapath.Node, endpointDevs map[int]bool) error {
 	have, err := l.ourRoutes()
 	if err != nil {
 		return err
@@ -222,6 +228,7 @@ func (l *Links) reconcileRoutes(want []route, n datapath.Node, endpointDevs map[
 	}
 	wanted := make(map[netip.Prefix]bool, len(want))
 	var reqs []*request
+	var dsts []netip.Prefix // of the first requests, those for wanted routes
 	for _, r := range want {
 		wanted[r.dst] = true
 		if present[r] {
@@ -232,6 +239,7 @@ func (l *Links) reconcileRoutes(want []route, n datapath.Node, endpointDevs map[
 			flags = unix.NLM_F_CREATE | unix.NLM_F_REPLACE
 		}
 		reqs = append(reqs, r.request(unix.RTM_NEWROUTE, flags))
+		dsts = append(dsts, r.dst)
 	}
 	var gone []route
 	for _, r := range have {
@@ -258,10 +266,21 @@ func (l *Links) reconcileRoutes(want []route, n datapath.Node, endpointDevs map[
 	}
 	var errs []error
 	for i, err := range l.rt.run(reqs...) {
-		if errors.Is(err, unix.EEXIST) {
-			err = fmt.Errorf("%s: a route that is not Hawser's is in the way: %w", reqs[i].what, err)
+		peer := ""
+		if i < len(dsts) {
+			peer = peers[dsts[i]]
 		}
-		errs = append(errs, err)
+		offLink := peer != "" && !n.Tunnel && (errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH))
+		switch {
+		case err == nil, offLink && n.SkipUnreachable:
+			continue
+		case offLink:
+			err = fmt.Errorf("node %s is not on the network of device %s, so that it cannot be the gateway to its pods; let the network route to pods"+
+				" (--auto-direct-node-routes=false, or --direct-routing-skip-unreachable for such nodes) or use a tunnel: %w", peer, n.Device, err)
+		case errors.Is(err, unix.EEXIST):
+			err = fmt.Errorf("%s: a route that is not Hawser's is in the way: remove it: %w", reqs[i].what, err)
+		}
+		errs = append(errs, &datapath.RouteError{Peer: peer, Err: err})
 	}
 	return errors.Join(errs...)
 }

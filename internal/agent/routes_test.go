@@ -1,0 +1,123 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hawser-net/hawser/api/rest"
+	"github.com/hawser-net/hawser/internal/datapath"
+)
+
+// What an agent knows of bad peers keeps it neither from starting nor from routing to good ones; it says which they
+// are, and routes to them when the obstacle is gone. The peers are those that the agent before left on disk.
+func TestAgentStartsWithBadPeers(t *testing.T) {
+	n, _ := newNode(t)
+	if err := os.MkdirAll(n.path("run/state"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	peers := `[{"Name":"afar","IPv4":"198.51.100.9","IPv6":"","PodCIDRs":["10.0.2.0/24"]},
+		{"Name":"blocked","IPv4":"192.0.2.3","IPv6":"","PodCIDRs":["10.0.3.0/24"]},
+		{"Name":"good","IPv4":"192.0.2.4","IPv6":"2001:db8::4","PodCIDRs":["10.0.4.0/24","fd00:4::/112"]},
+		{"Name":"mine","IPv4":"192.0.2.5","IPv6":"","PodCIDRs":["10.0.1.0/24"]}]`
+	if err := os.WriteFile(n.path("run/state/peers.json"), []byte(peers), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.command("ip", "route", "add", "10.0.3.0/24", "via", outside4, "proto", "bird")
+	// A store that is not there: nobody else is heard of.
+	n.flags = append(n.flags, "--routing-mode", "native", "--kvstore", "etcd", "--kvstore-opt", "etcd.address=http://127.0.0.1:9")
+	n.launch()
+	n.serving(false)
+
+	routes := func() string {
+		return n.command("ip", "route", "show", "proto", "72") + n.command("ip", "-6", "route", "show", "proto", "72")
+	}
+	for _, want := range []string{"10.0.4.0/24 via 192.0.2.4", "fd00:4::/112 via 2001:db8::4", "unreachable 10.0.1.0/24"} {
+		if !strings.Contains(routes(), want) {
+			t.Errorf("no route %q in\n%s", want, routes())
+		}
+	}
+	if out := n.command("ip", "route", "get", "10.0.1.77"); strings.Contains(out, "192.0.2.5") {
+		t.Errorf("this node's own network leads to a peer: %s", out)
+	}
+	said := func() (msg string) {
+		st, err := n.client.Health(context.Background(), false)
+		i := slices.IndexFunc(st.Parts, func(p rest.PartStatus) bool { return p.Name == "routes" })
+		if err == nil && i >= 0 {
+			msg = st.Parts[i].Msg
+		}
+		return msg
+	}
+	eventually := func(what string, ok func() bool) {
+		t.Helper()
+		for deadline := time.Now().Add(60 * time.Second); !ok(); time.Sleep(50 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("%s: not after a minute; the status says %q; routes\n%s", what, said(), routes())
+			}
+		}
+	}
+	eventually("the status names the peers", func() bool {
+		return strings.Contains(said(), "node afar") && strings.Contains(said(), "10.0.3.0/24") && strings.Contains(said(), "--auto-direct-node-routes=false")
+	})
+	for _, node := range []string{"node=afar", "node=blocked"} {
+		if !strings.Contains(n.logText(), node) {
+			t.Errorf("the log does not name %s", node)
+		}
+	}
+	n.command("ip", "route", "del", "10.0.3.0/24", "proto", "bird")
+	eventually("the obstacle is gone", func() bool { return strings.Contains(routes(), "10.0.3.0/24 via 192.0.2.3") })
+	eventually("the status says so", func() bool { return !strings.Contains(said(), "10.0.3.0/24") && strings.Contains(said(), "node afar") })
+}
+
+// command runs a command on the node and returns what it says, also if it fails.
+func (n *machineNode) command(name string, args ...string) (out string) {
+	n.t.Helper()
+	n.ns.Must(n.t, func() error {
+		text, err := exec.Command(name, args...).CombinedOutput()
+		out = string(text)
+		if _, failed := errors.AsType[*exec.ExitError](err); failed {
+			return nil
+		}
+		return err
+	})
+	return out
+}
+
+func TestRouteFaults(t *testing.T) {
+	t.Parallel()
+	var f routeFaults
+	log := slog.New(slog.DiscardHandler)
+	if err := f.note(nil, nil, log); err != nil || f.err() != nil || len(f.nodes()) != 0 {
+		t.Errorf("nothing is wrong, and %v, %v", err, f.err())
+	}
+	boom := errors.New("no device")
+	bad := func(node string) *datapath.RouteError {
+		return &datapath.RouteError{Peer: node, Err: fmt.Errorf("node %s is odd", node)}
+	}
+	err := f.note(errors.Join(bad("a"), errors.Join(bad("b"), boom)), []*datapath.RouteError{bad("c"), bad("a")}, log)
+	if err == nil || err.Error() != "no device" {
+		t.Errorf("the rest is %v", err)
+	}
+	if got := f.nodes(); !slices.Equal(got, []string{"a", "b", "c"}) {
+		t.Errorf("faulty are %v", got)
+	}
+	var many []*datapath.RouteError
+	for i := range 5000 {
+		many = append(many, bad(fmt.Sprintf("n%04d", i)))
+	}
+	f.note(nil, many, log)
+	if text := f.err().Error(); len(text) > 500 || !strings.Contains(text, "node n0000") || !strings.Contains(text, "4995 more") {
+		t.Errorf("5000 faults are told as %s", text)
+	}
+	f.note(nil, nil, log)
+	if f.err() != nil {
+		t.Errorf("still wrong: %v", f.err())
+	}
+}
