@@ -65,7 +65,8 @@ func (c *cache) listDone(revision int64) (first bool) {
 	}
 }
 
-// upsert books a number and returns the one it replaces, if its key was another.
+// upsert books a number and returns the one it replaces, if its key was another. changed says that the number has a key of
+// which nobody was told: it is new, or it had another one, or none that can be read, as a number that rests.
 func (c *cache) upsert(m Mapping) (replaced *entry, changed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -93,9 +94,9 @@ func (c *cache) upsert(m Mapping) (replaced *entry, changed bool) {
 		c.advance(m.Revision)
 	}
 	if old != nil && old.key != nil && old.text != e.text {
-		return old, true
+		return old, e.key != nil
 	}
-	return nil, old == nil || old.missing
+	return nil, e.key != nil && (old == nil || old.key == nil || old.missing)
 }
 
 // drop must be called with mu held.

@@ -361,7 +361,7 @@ func (b *KVStoreBackend) ListAndWatch(ctx context.Context, handler CacheMutation
 			continue
 		}
 		m := Mapping{ID: id, Created: ev.CreateRevision, Revision: ev.Revision}
-		if key, err := b.typ.PutKey(string(ev.Value)); err == nil {
+		if key, err := b.typ.PutKey(string(ev.Value)); err == nil && key.GetKey() != "" { // an empty value is nobody's key
 			m.Key = key
 		} else {
 			b.log.Warn("a number has an unreadable key in the store", "id", id, "error", err)

@@ -218,7 +218,7 @@ func (rc *RemoteCache) OnUpsert(m Mapping) {
 	if replaced != nil {
 		rc.tell(EventDelete, m.ID, replaced.key)
 	}
-	if changed && m.Key != nil {
+	if changed {
 		rc.tell(EventUpsert, m.ID, m.Key)
 	}
 }

@@ -253,7 +253,7 @@ func (m *mutations) OnUpsert(mapping Mapping) {
 	if replaced != nil {
 		a.events.push(AllocatorEvent{Kind: EventDelete, ID: mapping.ID, Key: replaced.key})
 	}
-	if changed && mapping.Key != nil {
+	if changed {
 		a.events.push(AllocatorEvent{Kind: EventUpsert, ID: mapping.ID, Key: mapping.Key})
 	}
 	a.mu.Lock()
