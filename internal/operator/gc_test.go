@@ -2,6 +2,7 @@ package operator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -20,11 +21,14 @@ type somePods struct {
 	used  identity.ID
 }
 
-func (p *somePods) InUse() (func(identity.ID) bool, bool) {
+func (p *somePods) Users(context.Context) (func(identity.ID) bool, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	used := p.used
-	return func(id identity.ID) bool { return id == used }, p.known
+	if !p.known {
+		return nil, errors.New("not known yet")
+	}
+	return func(id identity.ID) bool { return id == used }, nil
 }
 
 func (p *somePods) set(known bool, used identity.ID) {

@@ -2,7 +2,6 @@ package operator
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -243,16 +242,16 @@ func (o *Operator) addKeys(m manager.Manager, c *kubeSide, rules *identities.Rul
 	}))
 }
 
-// podsOf tells which numbers pods and their endpoints use; ok is false as long as that is not known.
+// podsOf tells which numbers pods and their endpoints use; it fails as long as that is not known.
 type podsOf interface {
-	InUse() (used func(identity.ID) bool, ok bool)
+	Users(ctx context.Context) (used func(identity.ID) bool, err error)
 }
 
 // usersOfKeys finds who uses numbers that no agent refers to: pods, their endpoints, and the addresses that agents have written into the store.
 func usersOfKeys(ctx context.Context, store kvstore.Backend, pods podsOf) (func(allocator.ID) bool, error) {
-	used, ok := pods.InUse()
-	if !ok {
-		return nil, errors.New("the pods of the cluster are not known yet")
+	used, err := pods.Users(ctx)
+	if err != nil {
+		return nil, err
 	}
 	prefix := kvstore.JoinKey(kvstore.IPsPrefix, kvstore.DefaultAddressSpace) + "/"
 	addresses, err := store.List(ctx, prefix)

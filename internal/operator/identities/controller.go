@@ -5,12 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
@@ -18,8 +17,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
-	v2 "github.com/hawser-net/hawser/api/v2"
-	"github.com/hawser-net/hawser/api/v2alpha1"
 	"github.com/hawser-net/hawser/internal/identity"
 	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/pkg/allocator"
@@ -50,6 +47,7 @@ type Controller struct {
 	mu      sync.Mutex
 	book    *book
 	running bool            // all there was at the start is in the book
+	have    versions        // of what was booked
 	told    map[string]bool // sets of labels whose pods know that there is no number
 }
 
@@ -65,7 +63,7 @@ type queue[T comparable] struct {
 func Setup(m manager.Manager, cfg Control, rules *Rules, keys *Keys, reg prometheus.Registerer, log *slog.Logger) (*Controller, error) {
 	c := &Controller{
 		cfg: cfg, client: m.GetClient(), live: m.GetAPIReader(), events: m.GetEventRecorder("hawser-operator"), log: log,
-		book: newBook(rules, cfg.Budget), told: map[string]bool{},
+		book: newBook(rules, cfg.Budget), told: map[string]bool{}, have: versions{},
 	}
 	if keys != nil {
 		h, err := newKeyHome(*keys, rules, log)
@@ -251,6 +249,31 @@ func (c *Controller) InUse() (used func(identity.ID) bool, ok bool) {
 	}, c.running
 }
 
+// Users asks the server itself which numbers must not be collected, and joins that with what the caches have. It fails while the caches are not filled, or show
+// less than the server.
+func (c *Controller) Users(ctx context.Context) (used func(identity.ID) bool, err error) {
+	cached, ok := c.InUse()
+	if !ok {
+		return nil, errEmpty
+	}
+	now, err := liveUse(ctx, c.live, c.book.rules)
+	if err != nil {
+		return nil, err
+	}
+	if err := settled(ctx, now.newest, func(context.Context) (versions, error) { return c.heard(), nil }); err != nil {
+		return nil, err
+	}
+	return func(id identity.ID) bool { return now.named[int64(id)] || cached(id) || c.wanted(id, now.texts) }, nil
+}
+
+// wanted says whether a number is the one for a set of labels that is among texts.
+func (c *Controller) wanted(id identity.ID, texts map[string]bool) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := c.book.numbers[id]
+	return n != nil && texts[n.text] && (n.set == nil || n.set.numbers[0] == n)
+}
+
 // Count is how many identities there are, wherever they are kept.
 type Count struct {
 	// Total are those with labels. InUse are those of them that must not be collected; Duplicates those whose labels an older one has.
@@ -312,11 +335,11 @@ func (c *Controller) follow(ctx context.Context, informers cache.Cache) error {
 	var synced []toolscache.InformerSynced
 	var errs []error
 	add := func(s toolscache.InformerSynced, err error) { synced, errs = append(synced, s), append(errs, err) }
-	add(handle(ctx, informers, booked(c, func(o *corev1.Namespace) { c.book.setNamespace(o) }), booked(c, func(k key) { c.book.dropNamespace(k.Name) })))
+	add(follow(ctx, c, informers, kindNamespaces, c.book.setNamespace, func(k key) { c.book.dropNamespace(k.Name) }))
 	add(c.home.follow(ctx, informers, bookkeeper{c}))
-	add(handle(ctx, informers, booked(c, func(o *v2alpha1.CiliumEndpointSlice) { c.book.setSlice(o) }), booked(c, func(k key) { c.book.dropSlice(k.Name) })))
-	add(handle(ctx, informers, booked(c, func(o *corev1.Pod) { c.book.setPod(o) }), booked(c, func(k key) { c.book.dropPod(k) })))
-	add(handle(ctx, informers, booked(c, func(o *v2.CiliumEndpoint) { c.book.setEndpoint(o) }), booked(c, func(k key) { c.book.dropEndpoint(k) })))
+	add(follow(ctx, c, informers, kindSlices, c.book.setSlice, func(k key) { c.book.dropSlice(k.Name) }))
+	add(follow(ctx, c, informers, kindPods, c.book.setPod, c.book.dropPod))
+	add(follow(ctx, c, informers, kindEndpoints, c.book.setEndpoint, c.book.dropEndpoint))
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
@@ -324,6 +347,24 @@ func (c *Controller) follow(ctx context.Context, informers cache.Cache) error {
 		return errors.New("the identity controller was stopped before it knew the cluster")
 	}
 	return nil
+}
+
+// follow has objects of a kind that uses identities change the book, and notes up to which version it did.
+func follow[T any, P object[T]](ctx context.Context, c *Controller, informers cache.Cache, kind string, set func(P), drop func(key)) (toolscache.InformerSynced, error) {
+	return handle(ctx, informers, booked(c, func(o P) {
+		set(o)
+		c.have.note(kind, o)
+	}), booked(c, func(o P) {
+		drop(client.ObjectKeyFromObject(o))
+		c.have.note(kind, o)
+	}))
+}
+
+// heard returns the highest versions of what is in the book, by kind.
+func (c *Controller) heard() versions {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return maps.Clone(c.have)
 }
 
 // booked has f change the book.
@@ -348,8 +389,8 @@ type object[T any] interface {
 	client.Object
 }
 
-// handle has objects of one kind told to set and drop.
-func handle[T any, P object[T]](ctx context.Context, informers cache.Cache, set func(P), drop func(key)) (toolscache.InformerSynced, error) {
+// handle has objects of one kind told to set and drop. What drop is told is the object as it was when it was deleted, or as it was known last.
+func handle[T any, P object[T]](ctx context.Context, informers cache.Cache, set, drop func(P)) (toolscache.InformerSynced, error) {
 	informer, err := informers.GetInformer(ctx, P(new(T)))
 	if err != nil {
 		return nil, fmt.Errorf("follow %T: %w", P(nil), err)
@@ -366,7 +407,7 @@ func handle[T any, P object[T]](ctx context.Context, informers cache.Cache, set 
 				o = t.Obj
 			}
 			if o, ok := o.(P); ok {
-				drop(types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()})
+				drop(o)
 			}
 		},
 	})

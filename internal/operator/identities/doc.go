@@ -23,7 +23,8 @@
 // An identity is in use if a CiliumEndpoint or a CiliumEndpointSlice names it, or, where the operator makes identities, a pod has its labels. Where agents make
 // identities, one that was not used for the heartbeat timeout is marked by an annotation first; agents remove the annotation before they use the
 // identity again, which gives the object another resource version. An identity that two looks, an interval apart, found unused (and marked) at the same
-// resource version ends, if the server itself still shows nobody who uses it, and on the condition of that very resource version.
+// resource version ends, if the server itself still shows nobody who uses it, and on the condition of that very resource version. While the
+// caches do not show all that the server does, none ends: an operator that hears nothing must not judge by what it has not heard.
 //
 // It ends by losing its labels: the object stays, without any, for as long as the number rests, and is then deleted. So no writer gives the number to other
 // labels meanwhile, whether or not it saw the identity end; labels that come back get their number back.

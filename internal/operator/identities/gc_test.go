@@ -2,6 +2,7 @@ package identities
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -277,8 +278,14 @@ func TestCollection(t *testing.T) {
 		tr.client = &behind{Client: tr.Client, identities: tr.snapshot()}
 		tr.use("unseen", 1000)
 		tr.acquire("1001")
+		tr.clock = tr.clock.Add(tr.cfg.Interval)
+		stats, err := tr.round(tr.Context())
+		if !errors.Is(err, errBehind) || stats.Deleted > 0 {
+			t.Errorf("a look with caches that are behind: %+v, %v", stats, err)
+		}
+		tr.client = tr.Client
 		marked, deleted := tr.pass()
-		tr.want("behind", marked, deleted, "", "")
+		tr.want("not behind any more", marked, deleted, "", "")
 	})
 	run("failure", func(tr *trial) {
 		tr.identity("1000")

@@ -207,9 +207,9 @@ func (tn *town) keySetup(m manager.Manager, setup func(*Keys) (*Controller, erro
 	seen := map[allocator.ID]int64{}
 	return m.Add(manager.RunnableFunc(func(ctx context.Context) error {
 		return rounds.Every(ctx, tn.gc.Interval, nil, func(ctx context.Context) error {
-			used, ok := pods.InUse()
-			if !ok {
-				return errors.New("not yet")
+			used, err := pods.Users(ctx)
+			if err != nil {
+				return err
 			}
 			maps.DeleteFunc(seen, func(id allocator.ID, _ int64) bool { return used(identity.ID(id)) })
 			next, _, err := ids.RunGC(ctx, nil, seen)

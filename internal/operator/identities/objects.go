@@ -59,8 +59,8 @@ func (h *objectHome) follow(ctx context.Context, informers cache.Cache, l ledger
 		if now, ok := h.rules.numberEntryOf(o); ok {
 			l.setNumber(now)
 		}
-	}, func(k key) {
-		if id, ok := numberOf(k.Name, h.rules.First, h.rules.Last); ok {
+	}, func(o *v2.CiliumIdentity) {
+		if id, ok := numberOf(o.Name, h.rules.First, h.rules.Last); ok {
 			l.dropNumber(id)
 		}
 	})

@@ -2,7 +2,10 @@ package identities
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,8 +19,18 @@ import (
 // pageSize is how many objects one request reads from the server itself.
 const pageSize = 500
 
-// recheck is how long what the server itself said of the users of identities counts. A round that deletes many takes longer.
-const recheck = time.Minute
+// recheck is how long what the server itself said of the users of identities counts, or recheckShare times as long as it took to ask, if that is longer: so
+// asking takes no more than a part of the time of a look that ends many.
+const (
+	recheck      = time.Second
+	recheckShare = 4
+)
+
+// The caches are given catchUp to show what the server has; they are asked every catchUpPause.
+const (
+	catchUp      = 5 * time.Second
+	catchUpPause = 50 * time.Millisecond
+)
 
 // cached returns what the caches say of the use of numbers.
 func (c *collector) cached(ctx context.Context) (func(identity.ID) bool, error) {
@@ -28,64 +41,150 @@ func (c *collector) cached(ctx context.Context) (func(identity.ID) bool, error) 
 		}
 		return used, nil
 	}
-	named, err := inUse(ctx, c.client, 0)
+	named, err := inUse(ctx, c.client, 0, nil)
 	return func(id identity.ID) bool { return named[int64(id)] }, err
+}
+
+// use is who uses identities, as a reader showed it.
+type use struct {
+	named map[int64]bool  // numbers that endpoints and slices name
+	texts map[string]bool // labels of pods, if identities are made for them
+	// newest are the highest resource versions that were shown, by kind.
+	newest versions
+}
+
+// versions are resource versions by kind of object.
+type versions map[string]uint64
+
+// Kinds of objects that use identities.
+const (
+	kindPods       = "Pods"
+	kindNamespaces = "Namespaces"
+	kindEndpoints  = "CiliumEndpoints"
+	kindSlices     = "CiliumEndpointSlices"
+)
+
+// note takes in the version of an object. A nil map takes in nothing.
+func (v versions) note(kind string, o client.Object) {
+	if v != nil {
+		v[kind] = max(v[kind], version(o.GetResourceVersion()))
+	}
+}
+
+// errBehind says that the caches do not show what the server has. Then they do not show either who uses an identity.
+var errBehind = errors.New("the operator's view of the cluster is behind the API server's, so no identity is collected")
+
+// behind returns an error if have does not reach what the server showed.
+func (v versions) behind(have versions) error {
+	for _, kind := range slices.Sorted(maps.Keys(v)) {
+		if have[kind] < v[kind] {
+			return fmt.Errorf("%w: %s are known up to version %d, the server has %d", errBehind, kind, have[kind], v[kind])
+		}
+	}
+	return nil
 }
 
 // liveCheck asks the server itself who uses identities.
 type liveCheck struct {
 	*collector
-	ctx   context.Context
-	asked time.Time
-	named map[int64]bool
-	texts map[string]bool // labels of pods, if identities are made for them
+	ctx    context.Context
+	until  time.Time // how long use counts
+	use    use
+	failed bool
 }
 
 // unused calls f if neither the server nor the caches, which may know more by now, show anybody who uses the number of o, or is to use what it stands for.
+// It calls f for nobody while the caches are behind the server.
 func (l *liveCheck) unused(o *v2.CiliumIdentity, text string, f func() (bool, error)) (bool, error) {
 	number, ok := numberOf(o.Name, 1, ^identity.ID(0))
-	if !ok {
+	if !ok || l.failed {
 		return false, nil
 	}
-	if l.named == nil || time.Since(l.asked) > recheck {
+	if !time.Now().Before(l.until) {
 		if err := l.ask(); err != nil {
+			l.failed = true // the next look asks again; this one has nothing to go by
 			return false, err
 		}
 	}
 	switch {
-	case l.named[int64(number)]:
+	case l.use.named[int64(number)]:
 		return false, nil
 	case l.cfg.Pods == nil:
 		return f()
-	case l.texts[text] && !l.cfg.Pods.second(number):
+	case l.use.texts[text] && !l.cfg.Pods.second(number):
 		return false, nil
 	}
 	return l.cfg.Pods.hold(number, f)
 }
 
-// ask reads everything that uses identities.
+// ask reads everything that uses identities, and waits until the caches show that too.
 func (l *liveCheck) ask() error {
-	asked := time.Now()
-	named, err := inUse(l.ctx, l.live, pageSize)
+	began := time.Now()
+	var rules *Rules
+	if l.cfg.Pods != nil {
+		rules = l.cfg.Pods.book.rules
+	}
+	now, err := liveUse(l.ctx, l.live, rules)
 	if err != nil {
 		return err
 	}
-	var texts map[string]bool
-	if l.cfg.Pods != nil {
-		if texts, err = wanted(l.ctx, l.live, l.cfg.Pods.book.rules); err != nil {
-			return err
-		}
+	took := time.Since(began)
+	if err := settled(l.ctx, now.newest, l.heard); err != nil {
+		return err
 	}
-	l.asked, l.named, l.texts = asked, named, texts
+	l.use, l.until = now, began.Add(took+max(recheck, recheckShare*took))
 	return nil
 }
 
-// inUse returns the numbers that endpoints and slices name. limit is the size of a page; 0 for everything at once, which a cache can do only.
-func inUse(ctx context.Context, from client.Reader, limit int64) (map[int64]bool, error) {
+// heard returns up to which versions the caches know what uses identities.
+func (c *collector) heard(ctx context.Context) (versions, error) {
+	if c.cfg.Pods != nil {
+		return c.cfg.Pods.heard(), nil
+	}
+	have := versions{}
+	_, err := inUse(ctx, c.client, 0, have)
+	return have, err
+}
+
+// settled waits until heard reaches newest. After a while it gives up, with an error that wraps [errBehind]. What was deleted meanwhile may never be heard
+// of again at its version: then a later look finds the server without it.
+func settled(ctx context.Context, newest versions, heard func(context.Context) (versions, error)) error {
+	for end := time.Now().Add(catchUp); ; {
+		have, err := heard(ctx)
+		if err != nil {
+			return err
+		}
+		err = newest.behind(have)
+		if err == nil || time.Now().After(end) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(catchUpPause):
+		}
+	}
+}
+
+// liveUse reads everything that uses identities. With rules that is also the pods for which identities are made by them.
+func liveUse(ctx context.Context, from client.Reader, rules *Rules) (use, error) {
+	now := use{newest: versions{}}
+	var err error
+	if now.named, err = inUse(ctx, from, pageSize, now.newest); err == nil && rules != nil {
+		now.texts, err = wanted(ctx, from, rules, now.newest)
+	}
+	return now, err
+}
+
+// inUse returns the numbers that endpoints and slices name. limit is the size of a page; 0 for everything at once, which a cache can do only. newest, if not
+// nil, is told the versions.
+func inUse(ctx context.Context, from client.Reader, limit int64, newest versions) (map[int64]bool, error) {
 	used := map[int64]bool{}
 	err := eachPage(ctx, from, limit, func() client.ObjectList { return &v2.CiliumEndpointList{} }, func(page client.ObjectList) {
-		for _, e := range page.(*v2.CiliumEndpointList).Items {
-			if id := e.Status.Identity; id != nil {
+		items := page.(*v2.CiliumEndpointList).Items
+		for i := range items {
+			newest.note(kindEndpoints, &items[i])
+			if id := items[i].Status.Identity; id != nil {
 				used[id.ID] = true
 			}
 		}
@@ -94,8 +193,10 @@ func inUse(ctx context.Context, from client.Reader, limit int64) (map[int64]bool
 		return nil, fmt.Errorf("list of CiliumEndpoints: %w", err)
 	}
 	err = eachPage(ctx, from, limit, func() client.ObjectList { return &v2alpha1.CiliumEndpointSliceList{} }, func(page client.ObjectList) {
-		for _, s := range page.(*v2alpha1.CiliumEndpointSliceList).Items {
-			for _, e := range s.Endpoints {
+		items := page.(*v2alpha1.CiliumEndpointSliceList).Items
+		for i := range items {
+			newest.note(kindSlices, &items[i])
+			for _, e := range items[i].Endpoints {
 				used[e.IdentityID] = true
 			}
 		}
@@ -106,12 +207,14 @@ func inUse(ctx context.Context, from client.Reader, limit int64) (map[int64]bool
 	return used, nil
 }
 
-// wanted returns the labels that pods are to have an identity for, as the server has them.
-func wanted(ctx context.Context, from client.Reader, rules *Rules) (map[string]bool, error) {
+// wanted returns the labels that pods are to have an identity for, as the server has them. newest is told the versions.
+func wanted(ctx context.Context, from client.Reader, rules *Rules, newest versions) (map[string]bool, error) {
 	namespaces := map[string]map[string]string{}
 	err := eachPage(ctx, from, pageSize, func() client.ObjectList { return &corev1.NamespaceList{} }, func(page client.ObjectList) {
-		for _, ns := range page.(*corev1.NamespaceList).Items {
-			namespaces[ns.Name] = ns.Labels
+		items := page.(*corev1.NamespaceList).Items
+		for i := range items {
+			newest.note(kindNamespaces, &items[i])
+			namespaces[items[i].Name] = items[i].Labels
 		}
 	})
 	if err != nil {
@@ -121,6 +224,7 @@ func wanted(ctx context.Context, from client.Reader, rules *Rules) (map[string]b
 	err = eachPage(ctx, from, pageSize, func() client.ObjectList { return &corev1.PodList{} }, func(page client.ObjectList) {
 		for i := range page.(*corev1.PodList).Items {
 			p := &page.(*corev1.PodList).Items[i]
+			newest.note(kindPods, p)
 			if !counts(p) {
 				continue
 			}

@@ -1,0 +1,218 @@
+package identities
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/testenv/controllers"
+)
+
+// muffler is a connection whose watches of some kinds tell nothing while it is on. Requests are answered.
+type muffler struct {
+	kinds []string
+
+	mu   sync.Mutex
+	gate chan struct{} // closed by off; nil while it is off
+}
+
+func (m *muffler) on() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.gate = make(chan struct{})
+}
+
+func (m *muffler) off() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.gate != nil {
+		close(m.gate)
+		m.gate = nil
+	}
+}
+
+func (m *muffler) wrap(cfg *rest.Config) {
+	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return wrapped(next, func(r *http.Request) (*http.Response, error) {
+			resp, err := next.RoundTrip(r)
+			muffled := slices.ContainsFunc(m.kinds, func(kind string) bool { return strings.HasSuffix(r.URL.Path, "/"+kind) })
+			if err == nil && muffled && r.URL.Query().Get("watch") != "" {
+				resp.Body = &muffledBody{resp.Body, m, r.Context().Done()}
+			}
+			return resp, err
+		})
+	})
+}
+
+type muffledBody struct {
+	io.ReadCloser
+	m    *muffler
+	done <-chan struct{}
+}
+
+// Read holds back what it has read while the muffler is on.
+func (b *muffledBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.m.mu.Lock()
+	gate := b.m.gate
+	b.m.mu.Unlock()
+	if gate != nil {
+		select {
+		case <-gate:
+		case <-b.done:
+		}
+	}
+	return n, err
+}
+
+// lagging is an operator whose watches a test can silence, with a slow collection.
+type lagging struct {
+	*town
+	*muffler
+	deleted atomic.Int64
+	behind  atomic.Int64 // looks that were refused
+}
+
+func newLagging(t *testing.T, env *controllers.Env, agents bool, limit rate.Limit) *lagging {
+	l := &lagging{town: newTown(t, env), muffler: &muffler{kinds: []string{"pods", "ciliumendpoints"}}}
+	l.gc.Interval, l.gc.Agents, l.gc.Timeout, l.gc.Limiter = 200*time.Millisecond, agents, time.Millisecond, rate.NewLimiter(limit, 1)
+	cfg := rest.CopyConfig(env.Server.Config)
+	cfg.QPS, cfg.Burst = 2000, 2000
+	l.wrap(cfg)
+	env.RunOn(t, cfg, func(_ context.Context, m manager.Manager, log *slog.Logger) error {
+		gc := l.gc
+		if !agents {
+			var err error
+			if gc.Pods, err = Setup(m, l.control, l.rules, nil, prometheus.NewRegistry(), log); err != nil {
+				return err
+			}
+		}
+		return SetupGC(m, gc, func(s Stats, _ time.Duration, err error) {
+			l.deleted.Add(int64(s.Deleted))
+			if errors.Is(err, errBehind) {
+				l.behind.Add(1)
+			}
+		}, log)
+	})
+	t.Cleanup(l.off)
+	return l
+}
+
+func (l *lagging) until(what string, ok func() bool) {
+	l.Helper()
+	for end := time.Now().Add(patience); !ok(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			l.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// plant makes an identity that nobody has yet.
+func (l *lagging) plant(name string) {
+	l.Helper()
+	l.mine(name)
+	if err := l.Client.Create(l.ctx, &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: name}, SecurityLabels: map[string]string{"k8s:app": name}}); err != nil {
+		l.Fatal(err)
+	}
+}
+
+// mine says that the test itself is to blame for what becomes of a number.
+func (l *lagging) mine(name string) {
+	l.town.mu.Lock()
+	defer l.town.mu.Unlock()
+	l.meddled[name], l.planted[name] = true, true
+}
+
+func (l *lagging) rests(name string) bool {
+	l.Helper()
+	o := &v2.CiliumIdentity{}
+	if err := l.Client.Get(l.ctx, key{Name: name}, o); err != nil {
+		l.Fatal(err)
+	}
+	return len(o.SecurityLabels) == 0
+}
+
+// TestCachesAreBehind: an operator whose watches tell nothing collects no identity, neither one that is taken into use meanwhile nor any other, and says so;
+// when they tell again, it does.
+func TestCachesAreBehind(t *testing.T) {
+	env := controllers.Start(t)
+	for _, agents := range []bool{false, true} {
+		name := map[bool]string{false: "operator", true: "agents"}[agents]
+		t.Run(name, func(t *testing.T) {
+			l := newLagging(t, env, agents, rate.Inf)
+			l.plant("1000")
+			l.until("an operator that hears collects", func() bool { return l.rests("1000") })
+			l.muffler.on()
+			l.namespace("default", nil)
+			used := &v2.CiliumEndpoint{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "unheard"}}
+			used.Status.Identity = &v2.EndpointIdentity{ID: 1001}
+			if err := l.Client.Create(l.ctx, used); err != nil {
+				t.Fatal(err)
+			}
+			l.plant("1001")
+			l.plant("1002")
+			before := l.behind.Load()
+			l.until("the operator says that it is behind", func() bool { return l.behind.Load() >= before+2 })
+			for _, name := range []string{"1001", "1002"} {
+				if l.rests(name) {
+					t.Errorf("identity %s was collected by an operator that hears nothing", name)
+				}
+			}
+			l.muffler.off()
+			l.until("an operator that hears again collects", func() bool { return l.rests("1002") })
+			if l.rests("1001") {
+				t.Error("an identity in use was collected")
+			}
+			if err := l.Client.Delete(l.ctx, used); err != nil {
+				t.Fatal(err)
+			}
+			l.until("the other one is collected after its use", func() bool { return l.rests("1001") })
+		})
+	}
+}
+
+// TestUsedDuringCollection: of two identities that a slow look is to end, the second is taken into use when the first has ended. The operator's watches tell
+// nothing of that; the server is asked again.
+func TestUsedDuringCollection(t *testing.T) {
+	env := controllers.Start(t)
+	l := newLagging(t, env, false, rate.Every(15*time.Second))
+	names := []string{"2000", "2001", "2002"}
+	for _, name := range names {
+		l.plant(name)
+	}
+	var rest []string
+	l.until("one has ended", func() bool {
+		rest = slices.DeleteFunc(slices.Clone(names), l.rests)
+		return len(rest) < len(names)
+	})
+	l.muffler.on()
+	for i, name := range rest {
+		e := &v2.CiliumEndpoint{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "late-" + name}}
+		e.Status.Identity = &v2.EndpointIdentity{ID: 2000 + int64(slices.Index(names, name))}
+		if err := l.Client.Create(l.ctx, e); err != nil {
+			t.Fatal(i, err)
+		}
+	}
+	before := l.behind.Load()
+	l.until("the operator says that it is behind", func() bool { return l.behind.Load() > before })
+	for _, name := range rest {
+		if l.rests(name) {
+			t.Errorf("identity %s was collected after it was taken into use", name)
+		}
+	}
+}
