@@ -316,7 +316,7 @@ func (a *api) traceParty(s string) (tracedParty, error) {
 		return none, err
 	}
 	return tracedParty{
-		Party: policy.Party{Identity: row.Identity, SeenAs: row.Seen(), NamedPorts: policy.FormatNamedPorts(row.NamedPorts)},
+		Party: policy.Party{Identity: row.Identity, Labels: row.IdentityLabels, SeenAs: row.Seen(), NamedPorts: policy.FormatNamedPorts(row.NamedPorts)},
 		name: rest.PolicyTracePeer{
 			Name: fmt.Sprintf("endpoint %d (%s)", row.ID, row.Pod()), Endpoint: int(row.ID), Identity: int(row.Identity), Labels: row.IdentityLabels.Strings(),
 		},

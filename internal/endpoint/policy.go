@@ -101,10 +101,17 @@ func NewPolicy(log *slog.Logger, engine *policy.Engine, kernel datapath.Maps) (*
 }
 
 // SubjectOf says by what the engine knows an endpoint: all endpoints of one subject share one
-// rule set. A temporary identity is a subject like any other and nobody's peer: what the kernel has of
+// rule set. Its own labels choose its rules, whatever the cluster says of its number. A temporary identity is a subject like any other and nobody's peer: what the kernel has of
 // it is the rule set; the row carries the identity that others see.
 func SubjectOf(ep Endpoint) policy.Subject {
-	return policy.Subject{Identity: ep.Identity, NamedPorts: policy.FormatNamedPorts(ep.NamedPorts)}
+	return policy.Subject{Identity: ep.Identity, NamedPorts: policy.FormatNamedPorts(ep.NamedPorts), Labels: ep.IdentityLabels.KVString()}
+}
+
+// introduce makes the endpoint's identity known as a peer, unless the cluster has told of it.
+func (p *Policy) introduce(ep Endpoint) {
+	if !p.engine.Knows(ep.Identity) {
+		p.engine.SetIdentity(ep.Identity, ep.IdentityLabels)
+	}
 }
 
 // Attach makes the kernel judge the endpoint's packets by the policy of its identity, and returns
@@ -115,7 +122,7 @@ func (p *Policy) Attach(ep Endpoint) (datapath.Endpoint, uint64, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	subject := SubjectOf(ep)
-	p.engine.SetIdentity(ep.Identity, ep.IdentityLabels)
+	p.introduce(ep)
 	old := p.rows[ep.ID]
 	if old == nil || old.subject != subject {
 		p.engine.AddSubject(subject)
@@ -157,7 +164,7 @@ func (p *Policy) Restore(ep Endpoint) error {
 	kernel := rows[i]
 	kernel.IfName = ep.IfName
 	b := &boundRow{endpoint: ep, subject: SubjectOf(ep), kernel: kernel, written: true, held: !p.synced}
-	p.engine.SetIdentity(ep.Identity, ep.IdentityLabels)
+	p.introduce(ep)
 	p.engine.AddSubject(b.subject)
 	p.index(b)
 	return p.apply(p.engine.Flush())

@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -107,7 +106,7 @@ type user struct {
 type subject struct {
 	Subject
 	refs    int
-	peer    *peer // the identity's labels, as last known; nil if never
+	peer    *peer // its own labels, or the identity's as last known; nil if never
 	set     *ruleSet
 	at      int // index in set.subjects
 	nsAt    int // index in Engine.subjectsByNS
@@ -292,7 +291,8 @@ func (e *Engine) touchSubjects(er *engineRule) {
 	}
 }
 
-// SetIdentity makes the labels of an identity known, or changes them. The identities up to
+// SetIdentity makes the labels of an identity known, or changes them. Subjects that have labels of
+// their own keep the rules of these. The identities up to
 // world-ipv6 are known from the start. Identity 0 and empty labels are ignored. The labels of a
 // temporary identity count for subjects that have it, until the last of these is removed, and for
 // nothing else: no selector of peers ever selects it.
@@ -316,7 +316,9 @@ func (e *Engine) SetIdentity(id identity.ID, set labels.Set) {
 		e.addPeer(p)
 	}
 	for s := e.subjectsByID[id]; s != nil; s = s.next {
-		e.setSubjectPeer(s, p)
+		if s.Labels == "" {
+			e.setSubjectPeer(s, p)
+		}
 	}
 }
 
@@ -465,8 +467,8 @@ func (e *Engine) indexPeer(p *peer) {
 	}
 }
 
-// AddSubject says that a local endpoint has this identity and these named ports. Each call takes a
-// reference.
+// AddSubject says that there is such a local endpoint. Each call takes a reference. Labels that
+// cannot be read leave it without a rule set, so that it drops everything.
 func (e *Engine) AddSubject(s Subject) {
 	if sub := e.subjects[s]; sub != nil {
 		sub.refs++
@@ -478,8 +480,11 @@ func (e *Engine) AddSubject(s Subject) {
 	e.subjectsByID[s.Identity] = sub
 	e.markDirty(sub)
 	e.markRebind(sub)
-	if p := e.known(s.Identity); p != nil {
-		e.setSubjectPeer(sub, p)
+	switch set, err := labels.ParseKV(s.Labels); {
+	case err == nil && len(set) > 0:
+		e.setSubjectPeer(sub, newPeer(&e.cfg, s.Identity, set))
+	case err == nil && e.known(s.Identity) != nil:
+		e.setSubjectPeer(sub, e.known(s.Identity))
 	}
 }
 
@@ -562,5 +567,5 @@ func (e *Engine) markRebind(s *subject) {
 }
 
 func compareSubjects(a, b *subject) int {
-	return cmp.Or(cmp.Compare(a.Identity, b.Identity), cmp.Compare(a.NamedPorts, b.NamedPorts))
+	return a.compare(b.Subject)
 }

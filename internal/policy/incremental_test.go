@@ -50,8 +50,8 @@ func (w *world) mutate(t *testing.T, e *Engine, k *kernel) string {
 	i := w.rng.IntN(len(w.pods))
 	p := &w.pods[i]
 	drop := func() {
-		e.RemoveSubject(Subject{p.id, p.ports})
-		delete(k.bind, Subject{p.id, p.ports})
+		e.RemoveSubject(Subject{Identity: p.id, NamedPorts: p.ports})
+		delete(k.bind, Subject{Identity: p.id, NamedPorts: p.ports})
 	}
 	switch {
 	case pick < 4:
@@ -83,7 +83,7 @@ func (w *world) mutate(t *testing.T, e *Engine, k *kernel) string {
 		w.pods = append(w.pods, n)
 		add := []func(){
 			func() { e.SetIdentity(n.id, n.set) },
-			func() { e.AddSubject(Subject{n.id, n.ports}) },
+			func() { e.AddSubject(Subject{Identity: n.id, NamedPorts: n.ports}) },
 			func() {
 				if err := e.SetNamedPorts(n.id, n.ports); err != nil {
 					t.Fatal(err)
@@ -105,7 +105,7 @@ func (w *world) mutate(t *testing.T, e *Engine, k *kernel) string {
 		if err := e.SetNamedPorts(p.id, p.ports); err != nil {
 			t.Fatal(err)
 		}
-		e.AddSubject(Subject{p.id, p.ports})
+		e.AddSubject(Subject{Identity: p.id, NamedPorts: p.ports})
 		return fmt.Sprintf("ports of %v", p.id)
 	case pick < 11:
 		w.cfg.Mode = []Mode{ModeDefault, ModeDefault, ModeAlways, ModeNever}[w.rng.IntN(4)]
@@ -231,7 +231,7 @@ func TestTeardown(t *testing.T) {
 			}
 		}
 		for _, p := range w.pods {
-			e.RemoveSubject(Subject{p.id, p.ports})
+			e.RemoveSubject(Subject{Identity: p.id, NamedPorts: p.ports})
 			e.RemoveIdentity(p.id)
 		}
 		e.RemoveSubject(Subject{Identity: identity.Health})

@@ -101,14 +101,14 @@ func (w *world) narrowed(e *Engine) (shared int) {
 		if known {
 			shared++
 			e.RemoveIdentity(p.id)
-			e.RemoveSubject(Subject{p.id, p.ports})
+			e.RemoveSubject(Subject{Identity: p.id, NamedPorts: p.ports})
 			p.id = id
 			all, _ := ParseNamedPorts(e.ports[id])
 			more, _ := ParseNamedPorts(p.ports)
 			if err := e.SetNamedPorts(id, FormatNamedPorts(append(all, more...))); err != nil {
 				panic(err) // both were read before
 			}
-			e.AddSubject(Subject{p.id, p.ports})
+			e.AddSubject(Subject{Identity: p.id, NamedPorts: p.ports})
 			continue
 		}
 		numbers[set.KVString()] = p.id

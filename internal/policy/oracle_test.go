@@ -72,7 +72,7 @@ func (w *world) subject() (Subject, oracle.End) {
 		return Subject{Identity: id}, oracle.End{Labels: set}
 	}
 	p := w.pods[w.rng.IntN(len(w.pods))]
-	return Subject{p.id, p.ports}, oracle.End{Labels: p.set, NamedPorts: oraclePorts(p.ports)}
+	return Subject{Identity: p.id, NamedPorts: p.ports}, oracle.End{Labels: p.set, NamedPorts: oraclePorts(p.ports)}
 }
 
 // compare judges n random packets with the engine, with the kernel built from its updates, and

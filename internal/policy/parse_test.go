@@ -297,7 +297,7 @@ func FuzzParse(f *testing.F) {
 		w := newWorld(randFor(spec))
 		for _, p := range w.pods {
 			e.SetIdentity(p.id, p.set)
-			e.AddSubject(Subject{p.id, p.ports})
+			e.AddSubject(Subject{Identity: p.id, NamedPorts: p.ports})
 		}
 		k.sync(e)
 	})

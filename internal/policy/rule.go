@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -246,11 +247,18 @@ type Binding struct {
 	Generation uint32
 }
 
-// Subject is every local endpoint with this identity and these named ports.
+// Subject is every local endpoint with this identity, these named ports and these labels.
 type Subject struct {
 	Identity identity.ID
 	// NamedPorts is what FormatNamedPorts returns; empty if there are none.
 	NamedPorts string
+	// Labels is the canonical string (labels.Set.KVString) of the labels that the endpoints have themselves: by these their rules are chosen, whatever is said
+	// of the number, which counts for others who judge them as a peer. If it is empty, the labels are those of the identity as it is known.
+	Labels string
+}
+
+func (s Subject) compare(o Subject) int {
+	return cmp.Or(cmp.Compare(s.Identity, o.Identity), cmp.Compare(s.NamedPorts, o.NamedPorts), cmp.Compare(s.Labels, o.Labels))
 }
 
 func clip(s string) string {

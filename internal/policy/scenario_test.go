@@ -231,7 +231,7 @@ func (sc *scenario) check(t *testing.T, e *Engine, k *kernel) {
 	for _, line := range sc.expect {
 		f := strings.Fields(line)
 		name, ports, _ := strings.Cut(f[2], "/")
-		sub := Subject{mustID(t, name), ports}
+		sub := Subject{Identity: mustID(t, name), NamedPorts: ports}
 		dir := Ingress
 		if f[1] == "egress" {
 			dir = Egress

@@ -15,8 +15,8 @@ import (
 type Party struct {
 	// Identity may be 0 if Labels are given; the identity itself plays no part then.
 	Identity identity.ID
-	// SeenAs, if not 0, is the identity by which the other end's rules judge this one, as that of an
-	// endpoint whose own is temporary.
+	// SeenAs, if not 0, is the identity by which the other end's rules judge this one: an endpoint's own rules
+	// follow from its labels, those of others from what is known of its number, which for a temporary one is another.
 	SeenAs identity.ID
 	// Labels, if empty, are those of Identity.
 	Labels labels.Set
@@ -167,7 +167,7 @@ func (e *Engine) party(p Party) (*peer, error) {
 
 // seen returns a party as the rules of the other one see it.
 func (e *Engine) seen(p Party, self *peer) (*peer, error) {
-	if p.SeenAs == 0 || p.SeenAs == p.Identity {
+	if p.SeenAs == 0 || p.SeenAs == p.Identity && e.peers[p.SeenAs] == nil {
 		return self, nil
 	}
 	out, err := e.party(Party{Identity: p.SeenAs})

@@ -89,9 +89,7 @@ func (e *Engine) RuleSets() []RuleSetInfo {
 		for _, s := range rs.subjects {
 			info.Subjects = append(info.Subjects, s.Subject)
 		}
-		slices.SortFunc(info.Subjects, func(a, b Subject) int {
-			return cmp.Or(cmp.Compare(a.Identity, b.Identity), cmp.Compare(a.NamedPorts, b.NamedPorts))
-		})
+		slices.SortFunc(info.Subjects, Subject.compare)
 		for _, er := range rs.rules {
 			info.Owners = append(info.Owners, er.owner)
 		}

@@ -456,7 +456,7 @@ func (w *world) load(t testing.TB, e *Engine) {
 		if err := e.SetNamedPorts(p.id, p.ports); err != nil {
 			t.Fatal(err)
 		}
-		e.AddSubject(Subject{p.id, p.ports})
+		e.AddSubject(Subject{Identity: p.id, NamedPorts: p.ports})
 	}
 	e.AddSubject(Subject{Identity: identity.Health})
 	e.AddSubject(Subject{Identity: identity.Init})
