@@ -11,6 +11,7 @@ E2E_FLAGS     ?=
 BAD_DAYS      ?=
 ORACLE        ?=
 MESH          ?=
+ATTACK        ?=
 PACKAGES ?= ./...
 FUZZTIME ?= 3s
 BENCH    ?=
@@ -21,7 +22,7 @@ BINARIES := hawser hawser-agent hawser-cni hawser-operator
 export HAWSER_CONSUL := $(CURDIR)/bin/consul
 VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
-.PHONY: help sandbox sandbox-down cluster cluster-down cluster-status chart-test build kube-apiserver kube-programs test test-long fuzz e2e e2e-smoke e2e-conformance bad-days oracle mesh bench scale verify lint fmt generate clean
+.PHONY: help sandbox sandbox-down cluster cluster-down cluster-status chart-test build kube-apiserver kube-programs test test-long fuzz e2e e2e-smoke e2e-conformance bad-days oracle mesh attack bench scale verify lint fmt generate clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -95,6 +96,9 @@ oracle: build ## random policies on a cluster against the oracle, 10 min; ORACLE
 
 mesh: build ## connect two clusters of their own, and see whether pods reach each other by policy, 4 min; MESH='-keep' (root)
 	@go build -o bin/meshtest ./test/cluster/mesh && bin/meshtest $(MESH)
+
+attack: build ## adversaries in pods, on nodes and beside them against a sandbox, 4 min; ATTACK='-run vxlan -modes tunnel' for some (root)
+	@go build -o bin/attack ./test/attack && bin/attack $(ATTACK)
 
 bin/helm: test/helm/go.mod
 	@hack/need.sh go
