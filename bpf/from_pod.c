@@ -93,7 +93,8 @@ static __always_inline int from_pod_packet(struct __sk_buff *ctx, struct report 
 	if (unlikely(is_hairpin(&found))) {
 		/* Nobody keeps a pod from itself. */
 		local = ep;
-		sides = (struct sides){.src_identity = ep->identity, .dst_identity = ep->identity};
+		sides = (struct sides){.src_identity = ep->identity, .dst_identity = ep->identity,
+				       .src_owner = ep->incarnation, .dst_owner = ep->incarnation};
 	} else {
 		local = endpoint_at(&p.dst);
 		if (local) {

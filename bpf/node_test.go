@@ -159,11 +159,11 @@ func newNode(t testing.TB, cfg datapath.Config) *node {
 	n.configure(cfg)
 	n.a = datapath.Endpoint{
 		ID: 1, IfIndex: n.ifA, MAC: aMAC, HostMAC: aHost, IPv4: a4, IPv6: a6,
-		Identity: idA, RuleSet: setA, PolicyGeneration: 1,
+		Identity: idA, RuleSet: setA, PolicyGeneration: 1, Incarnation: 1,
 	}
 	n.b = datapath.Endpoint{
 		ID: 2, IfIndex: n.ifB, MAC: bMAC, HostMAC: bHost, IPv4: b4, IPv6: b6,
-		Identity: idB, RuleSet: setB, PolicyGeneration: 1,
+		Identity: idB, RuleSet: setB, PolicyGeneration: 1, Incarnation: 2,
 	}
 	n.upsert(n.a)
 	n.upsert(n.b)

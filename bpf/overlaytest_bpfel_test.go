@@ -78,12 +78,14 @@ type overlayTestCtKey struct {
 
 type overlayTestCtValue struct {
 	_              structs.HostLayout
-	ForwardPackets uint64
-	ReversePackets uint64
+	ForwardPackets uint32
+	ReversePackets uint32
 	SrcIdentity    uint32
 	DstIdentity    uint32
 	SrcGeneration  uint32
 	DstGeneration  uint32
+	SrcOwner       uint32
+	DstOwner       uint32
 	Expires        uint32
 	Flags          uint32
 	Nat            overlayTestAddr
@@ -94,18 +96,20 @@ type overlayTestCtValue struct {
 }
 
 type overlayTestEndpoint struct {
-	_          structs.HostLayout
-	Ip4        overlayTestAddr
-	Ip6        overlayTestAddr
-	Ifindex    uint32
-	Identity   uint32
-	RuleSet    uint32
-	Generation uint32
-	Id         uint16
-	Flags      uint8
-	Pad        uint8
-	Mac        [6]uint8
-	HostMac    [6]uint8
+	_           structs.HostLayout
+	Ip4         overlayTestAddr
+	Ip6         overlayTestAddr
+	Ifindex     uint32
+	Identity    uint32
+	RuleSet     uint32
+	Generation  uint32
+	Incarnation uint32
+	Id          uint16
+	Flags       uint8
+	Pad         uint8
+	Mac         [6]uint8
+	HostMac     [6]uint8
+	Pad2        [4]uint8
 }
 
 type overlayTestFragKey struct {
@@ -153,10 +157,10 @@ type overlayTestLbChoice struct {
 }
 
 type overlayTestLbClient struct {
-	_    structs.HostLayout
-	Addr overlayTestAddr
-	Id   uint32
-	Pad  uint32
+	_     structs.HostLayout
+	Addr  overlayTestAddr
+	Id    uint32
+	Owner uint32
 }
 
 type overlayTestLbKey struct {

@@ -149,7 +149,7 @@ static __always_inline bool find_frontend(struct lb_key *key, const struct named
 static __always_inline int forward(struct bpf_sock_addr *ctx, bool v6, bool keep)
 {
 	const struct addr node = {};
-	struct lb_target to;
+	struct lb_target to = {};
 	struct named n;
 
 	if (!is_ours(ctx))

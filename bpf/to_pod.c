@@ -5,16 +5,17 @@
  * what comes from local pods or the overlay is put into the pod without passing here. */
 #include "lib/forward.h"
 
-/* Finds the identity behind a source address. Returns 0 or a drop reason. */
-static __always_inline int source(const struct packet *p, __u32 *identity)
+/* Finds out who is behind a source address. Returns 0 or a drop reason. */
+static __always_inline int source(const struct packet *p, struct sides *s)
 {
 	if (is_host(&p->src, p->v6)) {
-		*identity = ID_HOST;
+		s->src_identity = ID_HOST;
 		return 0;
 	}
 	struct endpoint *local = endpoint_at(&p->src);
 	if (local) {
-		*identity = local->identity;
+		s->src_identity = local->identity;
+		s->src_owner = local->incarnation;
 		return 0;
 	}
 	struct ipcache_value *entry = ipcache_lookup(&p->src, p->v6);
@@ -22,7 +23,7 @@ static __always_inline int source(const struct packet *p, __u32 *identity)
 	 * could claim to be one. */
 	if (cfg.tunnel && has_tunnel(entry))
 		return DROP_INVALID_SOURCE_IP;
-	*identity = entry ? entry->identity : world_identity(p->v6);
+	s->src_identity = entry ? entry->identity : world_identity(p->v6);
 	return 0;
 }
 
@@ -59,7 +60,7 @@ static __always_inline int to_pod_packet(struct __sk_buff *ctx, struct report *r
 	reason = parse_transport(ctx, &p);
 	if (reason)
 		return -reason;
-	reason = source(&p, &sides.src_identity);
+	reason = source(&p, &sides);
 	if (reason)
 		return -reason;
 	side_dst(&sides, ep);

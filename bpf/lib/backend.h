@@ -10,6 +10,7 @@ struct lb_target {
 	__u16 port;
 	__u16 client_port; /* 0: the client's own */
 	__u32 flags; /* CT_HAIRPIN, CT_DIRECT */
+	__u32 owner; /* the client's incarnation, 0 if it is not of this node: set before lb_choose */
 };
 
 /* Says whether the service lets the client in. */
@@ -134,7 +135,7 @@ __noinline int lb_choose(const struct lb_key *key, const struct addr *client, __
 				return LB_CHOSEN;
 			continue;
 		}
-		struct lb_client who = {.addr = *client, .id = service.id};
+		struct lb_client who = {.addr = *client, .id = service.id, .owner = to->owner};
 		if (lb_last(&service, &who, now, to))
 			return LB_CHOSEN;
 		if (!lb_any(&service, client, port, to))

@@ -10,6 +10,13 @@
  * at most once a tick, so that processors do not fight over its cache line; only the counters of
  * packets are, and these may miss some when two processors count at once.
  *
+ * A flow belongs to the endpoints that it was opened by and for, not to their addresses: it remembers the
+ * incarnation of each that is of this node, 0 for a side that is not. A packet one of whose sides is somebody
+ * else by now, or has come to this node or left it, does not find the flow: it opens one of its own. That a
+ * peer on another node has been replaced cannot be seen here and need not be: its new owner's packets are
+ * judged there as what they are, the opening of a flow; here they pass as answers only if their identity may be
+ * talked to from here, and cannot open a connection (see judge_flow).
+ *
  * Entries of an LRU map may be reused for another flow while a program still reads one. What decides
  * is therefore never written through the pointer of a lookup, only by a whole update under the key. */
 #pragma once
@@ -28,6 +35,8 @@ struct sides {
 	__u32 dst_rule_set;
 	__u32 src_generation;
 	__u32 dst_generation;
+	__u32 src_owner; /* the incarnation, 0 if not of this node */
+	__u32 dst_owner;
 	__u16 src_endpoint;
 	__u16 dst_endpoint;
 };
@@ -201,21 +210,26 @@ struct translation {
 	struct addr service;
 	__u16 port;
 	__u16 client_port; /* the client's own, 0 if unchanged */
-	bool on; /* whether there is one at all */
-	bool hairpin; /* the backend is the client itself */
-	bool direct; /* the backend's node is to answer, or has been asked to */
+	bool on : 1; /* whether there is one at all */
+	bool hairpin : 1; /* the backend is the client itself */
+	bool direct : 1; /* the backend's node is to answer, or has been asked to */
+	bool fresh : 1; /* the backend has just been chosen, and is to be remembered */
+	bool kept : 1; /* the backend is remembered, and its incarnation was found's then */
 };
 
 /* What conntrack knows of a packet. */
 struct found {
 	struct ct_key key;
 	struct ct_value *flow; /* NULL if none is known; it may have expired */
+	struct translation nat; /* how the packet was translated before it was looked up */
 	__u32 now;
+	__u32 owner; /* the incarnation of the packet's source, 0 if it is not of this node */
+	__u32 backend_owner; /* of the backend when it was chosen, 0 likewise */
 	__u16 port; /* by which a new flow is judged */
 	bool swapped; /* the packet goes from b to a */
-	bool related;
-	bool answer; /* of a service: it has to come from there */
-	struct translation nat; /* how the packet was translated before it was looked up */
+	bool related : 1;
+	bool answer : 1; /* of a service: it has to come from there */
+	bool prolonged : 1; /* the flow, through a service, lives longer now */
 };
 
 static __always_inline bool ct_alive(const struct ct_value *flow, __u32 now)
@@ -228,11 +242,33 @@ static __always_inline bool ct_opens(const struct packet *p)
 	return (p->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN;
 }
 
+/* Says whether a packet that opens a connection has nothing to do with the flow of the same ends: it is no part of
+ * one that has ended, and no answer in one that goes on. It may come from whoever has the peer's address now. */
+static __always_inline bool ct_reopens(__u32 flags, bool swapped)
+{
+	return ct_closing(flags) || ((flags & CT_SEEN_REPLY) && !!(flags & CT_OPENED_BY_B) != swapped);
+}
+
+/* The incarnation that a flow remembers of the side that is a packet's source. */
+static __always_inline __u32 ct_source_owner(const struct ct_value *flow, bool swapped)
+{
+	return !!(flow->flags & CT_OPENED_BY_B) == swapped ? flow->src_owner : flow->dst_owner;
+}
+
+/* Looks the flow up whose key is set. It is none if the source is somebody else by now; of its destination not
+ * everybody knows yet whose it is. An error may come from any router on the way. */
+static __always_inline void lookup_flow(struct found *f)
+{
+	f->flow = bpf_map_lookup_elem(&ct, &f->key);
+	if (f->flow && unlikely(ct_source_owner(f->flow, f->swapped) != f->owner) && !(f->related && !f->owner))
+		f->flow = NULL;
+}
+
 /* Looks a packet's flow up by the addresses and ports that the packet has now. */
 static __always_inline void find_flow(const struct packet *p, struct found *f)
 {
 	f->swapped = ct_key_set(&f->key, &p->src, &p->dst, p->sport, p->dport, p->proto);
-	f->flow = bpf_map_lookup_elem(&ct, &f->key);
+	lookup_flow(f);
 }
 
 /* Finds what is known of a packet. Returns 0 or a drop reason. */
@@ -240,9 +276,11 @@ static __always_inline int find(struct __sk_buff *ctx, struct packet *p, const s
 				struct report *report, struct found *f)
 {
 	f->now = ct_now();
+	f->owner = s->src_owner;
 	f->flow = NULL;
 	f->related = false;
 	f->answer = false;
+	f->prolonged = false;
 	memset(&f->nat, 0, sizeof(f->nat));
 	switch (p->kind) {
 	case KIND_FLOW:
@@ -262,7 +300,7 @@ static __always_inline int find(struct __sk_buff *ctx, struct packet *p, const s
 			return reason;
 		f->related = true;
 		f->port = 0;
-		f->flow = bpf_map_lookup_elem(&ct, &f->key);
+		lookup_flow(f);
 		report->ct_state = CT_STATE_RELATED;
 		return 0;
 	}
@@ -284,7 +322,7 @@ static __noinline __maybe_unused __u32 answered_identity(const struct found *f, 
 }
 
 /* Has the entry that translates a client's packets live as long as the flow that they are. */
-__noinline int mirror_expiry(const struct ct_key *key, const struct ct_value *flow, __u32 expires)
+__noinline int mirror_expiry(const struct ct_key *key, const struct ct_value *flow)
 {
 	struct ct_key client_key;
 
@@ -293,19 +331,17 @@ __noinline int mirror_expiry(const struct ct_key *key, const struct ct_value *fl
 	bool by_b = flow->flags & CT_OPENED_BY_B;
 	/* Of a pod that talks to itself, one address is not its own: the client's. */
 	bool client_b = flow->flags & CT_HAIRPIN ? !by_b : by_b;
-	struct addr client = client_b ? key->b : key->a;
-	struct addr service = flow->nat;
 	__u16 port = flow->client_port;
 
 	if (!port)
 		port = by_b ? key->port_b : key->port_a;
-	ct_key_set(&client_key, &client, &service, port, flow->nat_port, key->proto);
+	ct_key_set(&client_key, client_b ? &key->b : &key->a, &flow->nat, port, flow->nat_port, key->proto);
 	/* Addressed to the backend itself: a flow that was put aside. */
-	client_key.aside = addr_equal(&service, by_b ? &key->a : &key->b) &&
+	client_key.aside = addr_equal(&flow->nat, by_b ? &key->a : &key->b) &&
 			   flow->nat_port == (by_b ? key->port_a : key->port_b);
 	struct ct_value *entry = bpf_map_lookup_elem(&ct, &client_key);
 	if (entry && (entry->flags & CT_SERVICE))
-		entry->expires = expires;
+		entry->expires = flow->expires;
 	return 0;
 }
 
@@ -376,6 +412,8 @@ __noinline int open_flow(const struct ct_key *key, const struct sides *s, const 
 	fresh.forward_packets = 1;
 	fresh.src_identity = s->src_identity;
 	fresh.dst_identity = s->dst_identity;
+	fresh.src_owner = s->src_owner;
+	fresh.dst_owner = s->dst_owner;
 	if (s->src_rule_set) {
 		fresh.src_generation = s->src_generation;
 		flags |= CT_SRC_JUDGED;
@@ -397,8 +435,7 @@ __noinline int open_flow(const struct ct_key *key, const struct sides *s, const 
 
 /* Records that the sides' policies, asked again, let a flow go on. Identities are in the order of its
  * opening. Returns 0 or a drop reason. */
-__noinline int readmit_flow(const struct ct_key *key, const struct sides *s, bool forward,
-			    __u32 src_identity, __u32 dst_identity)
+__noinline int readmit_flow(const struct ct_key *key, const struct sides *s, bool forward, __u64 identities)
 {
 	if (!key || !s)
 		return DROP_MALFORMED;
@@ -408,6 +445,8 @@ __noinline int readmit_flow(const struct ct_key *key, const struct sides *s, boo
 	struct ct_value next = *flow;
 	__u32 src_rule_set = forward ? s->src_rule_set : s->dst_rule_set;
 	__u32 dst_rule_set = forward ? s->dst_rule_set : s->src_rule_set;
+
+	__u32 src_identity = identities >> 32, dst_identity = identities;
 
 	if (next.src_identity != src_identity || next.dst_identity != dst_identity)
 		next.flags &= ~(CT_SRC_JUDGED | CT_DST_JUDGED);
@@ -431,6 +470,9 @@ static __noinline __maybe_unused int judge_flow(struct __sk_buff *ctx, struct pa
 						const struct sides *s, struct report *report,
 						struct found *f)
 {
+	/* The destination is somebody else than the flow was for. */
+	if (f->flow && unlikely(ct_source_owner(f->flow, !f->swapped) != s->dst_owner))
+		f->flow = NULL;
 	struct ct_value *flow = f->flow;
 	bool swapped = f->swapped, related = f->related;
 	bool alive = ct_alive(flow, f->now);
@@ -451,7 +493,7 @@ static __noinline __maybe_unused int judge_flow(struct __sk_buff *ctx, struct pa
 	    !(flow->flags & CT_DIRECT) && !!(flow->flags & CT_OPENED_BY_B) == swapped)
 		alive = false;
 
-	if (alive && !(ct_opens(p) && ct_closing(flow->flags))) {
+	if (alive && !(ct_opens(p) && ct_reopens(flow->flags, swapped))) {
 		__u32 flags = flow->flags;
 		bool forward = !!(flags & CT_OPENED_BY_B) == swapped;
 		/* The sides in the order of the flow's opening. */
@@ -506,9 +548,10 @@ static __noinline __maybe_unused int judge_flow(struct __sk_buff *ctx, struct pa
 			 * anew from the other side, and what was just refused would pass as answers to that. */
 			if (reason)
 				return reason;
-			if (readmit_flow(&f->key, s, forward, src_identity, dst_identity))
+			if (readmit_flow(&f->key, s, forward, (__u64)src_identity << 32 | dst_identity))
 				return DROP_CT_FULL;
 			flow = bpf_map_lookup_elem(&ct, &f->key);
+			f->flow = flow;
 			if (!flow)
 				return 0;
 		}
@@ -533,8 +576,7 @@ static __noinline __maybe_unused int judge_flow(struct __sk_buff *ctx, struct pa
 		__u32 expires = now + ct_lifetime(p->proto, flags);
 		if (flow->expires != expires) {
 			flow->expires = expires;
-			if (unlikely(flags & CT_TRANSLATED))
-				mirror_expiry(&f->key, flow, expires);
+			f->prolonged = flags & CT_TRANSLATED;
 		}
 		f->answer = (flags & CT_TRANSLATED) && !forward;
 		return 0;
@@ -551,13 +593,63 @@ static __noinline __maybe_unused int judge_flow(struct __sk_buff *ctx, struct pa
 	return open_flow(&f->key, s, &f->nat, (swapped ? CT_OPENED_BY_B : 0) | ct_packet_flags(p, true), now);
 }
 
+/* Sets the key of what is remembered of a client's choice, from its packet to the backend. */
+static __always_inline bool choice_key_set(struct ct_key *key, const struct packet *p, const struct translation *nat)
+{
+	bool swapped = ct_key_set(key, nat->hairpin ? &p->dst : &p->src, &nat->service,
+				  nat->client_port ? nat->client_port : p->sport, nat->port, p->proto);
+
+	/* Addressed to the backend itself: a flow that is put aside. */
+	key->aside = addr_equal(&nat->service, &p->dst) && nat->port == p->dport;
+	return swapped;
+}
+
+/* Remembers where the packets of a client's flow go, now that the flow is known. Returns 0 or a drop reason. */
+__noinline int remember_choice(const struct packet *p, const struct translation *nat, const struct sides *s, __u32 now)
+{
+	struct ct_value entry = {};
+	struct ct_key key;
+
+	if (!p || !nat || !s)
+		return DROP_MALFORMED;
+	entry.flags = CT_SERVICE | (nat->hairpin ? CT_HAIRPIN : 0) | (nat->direct ? CT_DIRECT : 0);
+	if (choice_key_set(&key, p, nat))
+		entry.flags |= CT_OPENED_BY_B;
+	entry.nat = p->dst;
+	entry.nat_port = p->dport;
+	entry.client_port = nat->client_port ? p->sport : 0;
+	entry.src_owner = s->src_owner;
+	entry.dst_generation = s->dst_owner;
+	entry.expires = now + ct_lifetime(p->proto, 0);
+	return bpf_map_update_elem(&ct, &key, &entry, BPF_ANY) ? DROP_CT_FULL : 0;
+}
+
+/* Forgets where the packets of a client's flow go, because the backend is gone and its address another's: the
+ * next packet is given a backend that is one. Returns a drop reason. */
+__noinline int forget_choice(const struct packet *p, const struct translation *nat)
+{
+	struct ct_key key;
+
+	if (!p || !nat)
+		return DROP_MALFORMED;
+	choice_key_set(&key, p, nat);
+	bpf_map_delete_elem(&ct, &key);
+	return DROP_SERVICE_CHANGING;
+}
+
 /* As judge_flow, and has answers of a service come from there. */
 static __always_inline int judge_found(struct __sk_buff *ctx, struct packet *p, const struct sides *s,
 				       struct report *report, struct found *f)
 {
+	if (unlikely(f->nat.kept && f->backend_owner != s->dst_owner))
+		return forget_choice(p, &f->nat);
 	int reason = judge_flow(ctx, p, s, report, f);
 
-	if (likely(reason || !f->answer))
+	if (!reason && unlikely(f->nat.fresh))
+		reason = remember_choice(p, &f->nat, s, f->now);
+	else if (unlikely(f->prolonged) && f->flow)
+		mirror_expiry(&f->key, f->flow);
+	if (likely(reason || !f->answer || !f->flow)) /* the last for the verifier */
 		return reason;
 	if (unlikely(f->related))
 		return untranslate_error(ctx, p, &f->key, f->flow);

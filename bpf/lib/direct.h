@@ -143,19 +143,22 @@ static __noinline __maybe_unused bool served_elsewhere(const struct packet *p)
 
 /* Finds the flow of a packet that was carried here, which is for a backend here, and translates the packet.
  * Returns 0 or a drop reason. */
-static __noinline __maybe_unused int translate_carried(struct __sk_buff *ctx, struct packet *p, const struct addr *backend,
+static __noinline __maybe_unused int translate_carried(struct __sk_buff *ctx, struct packet *p, const struct endpoint *ep,
 						       const __u16 *ports, struct found *f)
 {
+	struct addr backend = p->v6 ? ep->ip6 : ep->ip4;
 	__u16 client_port = ports[1];
 	int reason = 0;
 
 	f->now = ct_now();
-	f->swapped = ct_key_set(&f->key, &p->src, backend, client_port, ports[0], p->proto);
-	f->flow = bpf_map_lookup_elem(&ct, &f->key);
+	f->swapped = ct_key_set(&f->key, &p->src, &backend, client_port, ports[0], p->proto);
+	lookup_flow(f);
+	if (f->flow && ct_source_owner(f->flow, !f->swapped) != ep->incarnation)
+		f->flow = NULL;
 	if (!ct_alive(f->flow, f->now) && !served_elsewhere(p))
 		return DROP_NO_BACKEND;
 	/* The plain packets of two flows could not be told apart. */
-	if (!lb_port_free(p, f->flow, f->swapped, client_port, f->now))
+	if (!lb_port_free(p, f->flow, f->swapped, client_port, 0, f->now))
 		return DROP_NO_PORT;
 	f->nat.on = true;
 	f->nat.direct = true;
@@ -169,7 +172,7 @@ static __noinline __maybe_unused int translate_carried(struct __sk_buff *ctx, st
 		reason = rewrite_end(ctx, p, &client, client_port, false);
 	}
 	if (!reason)
-		reason = rewrite_end(ctx, p, backend, ports[0], true);
+		reason = rewrite_end(ctx, p, &backend, ports[0], true);
 	return reason;
 }
 
@@ -180,7 +183,6 @@ static __noinline __maybe_unused int deliver_carried(struct __sk_buff *ctx, stru
 {
 	struct sides sides = {};
 	struct found found = {};
-	struct addr backend = p->dst;
 	struct gre_header gre;
 	__u32 plain = ETH_LEN + carry_room(p->v6) - sizeof(gre);
 	int reason;
@@ -208,7 +210,7 @@ static __noinline __maybe_unused int deliver_carried(struct __sk_buff *ctx, stru
 	if (reason)
 		return -reason;
 	side_dst(&sides, ep);
-	reason = translate_carried(ctx, p, &backend, gre.key, &found);
+	reason = translate_carried(ctx, p, ep, gre.key, &found);
 	if (!reason)
 		reason = judge_found(ctx, p, &sides, report, &found);
 	if (reason)
@@ -219,7 +221,7 @@ static __noinline __maybe_unused int deliver_carried(struct __sk_buff *ctx, stru
 /* Says whether a packet from outside belongs to a flow that was carried here. */
 static __noinline __maybe_unused bool was_carried(const struct packet *p)
 {
-	struct found f;
+	struct found f = {};
 
 	find_flow(p, &f);
 	return ct_alive(f.flow, ct_now()) && (f.flow->flags & CT_DIRECT) && !!(f.flow->flags & CT_OPENED_BY_B) == f.swapped;

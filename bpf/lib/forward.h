@@ -36,6 +36,7 @@ static __always_inline void side_src(struct sides *s, const struct endpoint *ep)
 	s->src_identity = ep->identity;
 	s->src_rule_set = ep->rule_set;
 	s->src_generation = ep->generation;
+	s->src_owner = ep->incarnation;
 	s->src_endpoint = ep->id;
 }
 
@@ -44,6 +45,7 @@ static __always_inline void side_dst(struct sides *s, const struct endpoint *ep)
 	s->dst_identity = ep->identity;
 	s->dst_rule_set = ep->rule_set;
 	s->dst_generation = ep->generation;
+	s->dst_owner = ep->incarnation;
 	s->dst_endpoint = ep->id;
 }
 

@@ -31,9 +31,9 @@ static __always_inline void loopback(struct addr *a, bool v6)
 /* Says whether a flow may have a client's port: whether nobody has it, or the same flow has, from
  * before its choice was forgotten. */
 static __always_inline bool lb_port_free(const struct packet *p, const struct ct_value *flow,
-					 bool swapped, __u16 port, __u32 now)
+					 bool swapped, __u16 port, __u32 owner, __u32 now)
 {
-	if (!ct_alive(flow, now) || ct_closing(flow->flags))
+	if (!ct_alive(flow, now) || ct_closing(flow->flags) || ct_source_owner(flow, swapped) != owner)
 		return true;
 	return (flow->flags & CT_TRANSLATED) && !!(flow->flags & CT_OPENED_BY_B) == swapped &&
 	       addr_equal(&flow->nat, &p->dst) && flow->nat_port == p->dport &&
@@ -61,7 +61,7 @@ __noinline int lb_settle(const struct packet *p, struct lb_target *to, __u32 now
 	for (int i = 0; i < LB_TRIES; i++) {
 		bool swapped = ct_key_set(&key, &client, &to->addr, port, to->port, p->proto);
 
-		if (lb_port_free(p, bpf_map_lookup_elem(&ct, &key), swapped, port, now)) {
+		if (lb_port_free(p, bpf_map_lookup_elem(&ct, &key), swapped, port, to->owner, now)) {
 			if (port != p->sport)
 				to->client_port = port;
 			return 0;
@@ -71,31 +71,12 @@ __noinline int lb_settle(const struct packet *p, struct lb_target *to, __u32 now
 	return DROP_NO_PORT;
 }
 
-/* Remembers where the packets of a client's flow go. Returns 0 or a drop reason. */
-__noinline int lb_remember(const struct packet *p, const struct lb_target *to, __u32 now, bool aside)
-{
-	struct ct_value entry = {};
-	struct ct_key key;
-
-	if (!p || !to)
-		return DROP_MALFORMED;
-	entry.flags = CT_SERVICE | to->flags;
-	if (ct_key_set(&key, &p->src, &p->dst, p->sport, p->dport, p->proto))
-		entry.flags |= CT_OPENED_BY_B;
-	key.aside = aside;
-	entry.nat = to->addr;
-	entry.nat_port = to->port;
-	entry.client_port = to->client_port;
-	entry.expires = now + ct_lifetime(p->proto, 0);
-	return bpf_map_update_elem(&ct, &key, &entry, BPF_ANY) ? DROP_CT_FULL : 0;
-}
-
 /* Finds where the packets of a direct flow go that has been put aside. Returns whether it has. */
-__noinline int lb_aside(const struct packet *p, struct lb_target *to, __u32 now)
+__noinline int lb_aside(const struct packet *p, struct lb_target *to, __u32 now, __u32 *backend_owner)
 {
 	struct ct_key key;
 
-	if (!p || !to)
+	if (!p || !to || !backend_owner)
 		return false;
 	ct_key_set(&key, &p->src, &p->dst, p->sport, p->dport, p->proto);
 	key.aside = true;
@@ -104,21 +85,11 @@ __noinline int lb_aside(const struct packet *p, struct lb_target *to, __u32 now)
 	to->port = p->dport;
 	to->flags = 0;
 	to->client_port = 0;
-	if (!ct_alive(entry, now))
+	if (!ct_alive(entry, now) || entry->src_owner != to->owner)
 		return false;
 	to->client_port = entry->client_port;
+	*backend_owner = entry->dst_generation;
 	return true;
-}
-
-/* Puts a direct flow aside, for which lb_aside has set *to. If its ends are free after all, to->client_port is 0. Returns
- * 0 or a drop reason. */
-static __always_inline int lb_put_aside(const struct packet *p, struct lb_target *to, __u32 now)
-{
-	int reason = lb_settle(p, to, now);
-
-	if (reason || !to->client_port)
-		return reason;
-	return lb_remember(p, to, now, true);
 }
 
 /* Says whether a packet, which is not for a service, has the ends of a flow through one. */
@@ -196,7 +167,7 @@ static __noinline __maybe_unused int translate_error(struct __sk_buff *ctx, stru
 	if (reason)
 		return reason;
 	f->swapped = ct_key_set(&f->key, &client, &backend, client_port, backend_port, f->key.proto);
-	f->flow = bpf_map_lookup_elem(&ct, &f->key);
+	lookup_flow(f);
 	return 0;
 }
 
@@ -224,6 +195,8 @@ static __always_inline int translate(struct __sk_buff *ctx, struct packet *p, st
 				     __u8 scope)
 {
 	struct lb_target to;
+	__u32 backend_owner = 0;
+	bool fresh = false;
 	int err;
 
 	if (unlikely(p->kind != KIND_FLOW)) {
@@ -231,11 +204,14 @@ static __always_inline int translate(struct __sk_buff *ctx, struct packet *p, st
 			return translate_error(ctx, p, f);
 		return 0;
 	}
+	to.owner = f->owner;
 	if (ct_alive(f->flow, f->now) && likely(!(f->flow->flags & CT_SERVICE))) {
 		if (likely(scope != LB_INSIDE || !lb_collides(f)))
 			return 0;
-		if (!lb_aside(p, &to, f->now)) {
-			err = lb_put_aside(p, &to, f->now);
+		fresh = !lb_aside(p, &to, f->now, &backend_owner);
+		if (fresh) {
+			err = lb_settle(p, &to, f->now);
+			/* If its ends are free after all, it need not be put aside. */
 			if (err || !to.client_port)
 				return err;
 		}
@@ -244,7 +220,8 @@ static __always_inline int translate(struct __sk_buff *ctx, struct packet *p, st
 		to.port = f->flow->nat_port;
 		to.client_port = f->flow->client_port;
 		to.flags = f->flow->flags & (CT_HAIRPIN | CT_DIRECT);
-	} else if (scope != LB_INSIDE || ct_opens(p) || !lb_aside(p, &to, f->now)) {
+		backend_owner = f->flow->dst_generation;
+	} else if (scope != LB_INSIDE || ct_opens(p) || !lb_aside(p, &to, f->now, &backend_owner)) {
 		struct lb_key key;
 
 		lb_key_set(&key, p, scope);
@@ -256,12 +233,14 @@ static __always_inline int translate(struct __sk_buff *ctx, struct packet *p, st
 		if (err < 0)
 			return -err;
 		err = lb_settle(p, &to, f->now);
-		if (!err)
-			err = lb_remember(p, &to, f->now, false);
 		if (err)
 			return err;
+		fresh = true;
 	}
 	f->nat.on = true;
+	f->nat.fresh = fresh;
+	f->nat.kept = !fresh;
+	f->backend_owner = backend_owner;
 	f->nat.hairpin = to.flags & CT_HAIRPIN;
 	f->nat.direct = to.flags & CT_DIRECT;
 	f->nat.service = p->dst;

@@ -16,11 +16,13 @@ struct endpoint {
 	__u32 identity;
 	__u32 rule_set;
 	__u32 generation;
+	__u32 incarnation; /* whose the flows are: never another endpoint's, and never 0 */
 	__u16 id;
 	__u8 flags;
 	__u8 pad;
 	__u8 mac[6];
 	__u8 host_mac[6];
+	__u8 pad2[4];
 };
 
 struct {
@@ -206,12 +208,16 @@ enum {
 };
 
 struct ct_value {
-	__u64 forward_packets; /* approximate when two processors count at once */
-	__u64 reverse_packets;
+	/* Approximate when two processors count at once, and of four billion packets the rest. */
+	__u32 forward_packets;
+	__u32 reverse_packets;
 	__u32 src_identity; /* src is the side that opened the flow */
 	__u32 dst_identity;
 	__u32 src_generation;
-	__u32 dst_generation;
+	__u32 dst_generation; /* CT_SERVICE: the incarnation of the backend */
+	/* The incarnations of the endpoints of this node that the flow belongs to, 0 where there is none. */
+	__u32 src_owner;
+	__u32 dst_owner;
 	__u32 expires; /* tick */
 	__u32 flags;
 	struct addr nat; /* CT_SERVICE: the backend; CT_TRANSLATED: the service */
@@ -390,7 +396,7 @@ struct {
 struct lb_client {
 	struct addr addr; /* zero: the node itself */
 	__u32 id; /* of the service's port */
-	__u32 pad;
+	__u32 owner; /* the incarnation of the endpoint that has the address, 0 if it is not of this node */
 };
 
 struct lb_choice {

@@ -132,16 +132,17 @@ static __noinline __maybe_unused int node_port(struct __sk_buff *ctx, struct pac
 
 	struct endpoint *ep = endpoint_at(&p->dst);
 	struct ipcache_value *remote = NULL;
-	bool here = is_host(&p->dst, p->v6);
 	if (ep) {
 		report->endpoint = ep->id;
 		reason = endpoint_ready(ep);
 		if (reason)
 			return -reason;
 		side_dst(&sides, ep);
+	} else if (is_host(&p->dst, p->v6)) {
+		sides.dst_identity = ID_HOST;
 	} else {
-		remote = here ? NULL : ipcache_lookup(&p->dst, p->v6);
-		sides.dst_identity = here ? ID_HOST : remote ? remote->identity : world_identity(p->v6);
+		remote = ipcache_lookup(&p->dst, p->v6);
+		sides.dst_identity = remote ? remote->identity : world_identity(p->v6);
 	}
 	choose_direct(ctx, p, &found, remote, sides.src_identity);
 	reason = judge_found(ctx, p, &sides, report, &found);
@@ -149,7 +150,7 @@ static __noinline __maybe_unused int node_port(struct __sk_buff *ctx, struct pac
 		return -reason;
 	if (ep)
 		return deliver(ctx, p, ep, report);
-	if (here) {
+	if (!remote && sides.dst_identity == ID_HOST) {
 		report->outcome = OUTCOME_STACK;
 		return TC_ACT_OK;
 	}

@@ -33,17 +33,18 @@ static __always_inline __u32 checksum_offset(__u8 proto)
 __noinline int rewrite_end(struct __sk_buff *ctx, struct packet *p, const struct addr *to, __u16 port,
 			   bool dst)
 {
-	struct addr old, new;
+	struct addr *old;
+	struct addr new;
 	__u16 old_port;
 
 	if (!p || !to)
 		return DROP_MALFORMED;
-	old = dst ? p->dst : p->src;
+	old = dst ? &p->dst : &p->src;
 	old_port = dst ? p->dport : p->sport;
 	new = *to; /* may be shared with other processors: one look */
 
 	/* Of the mapped form all but the last word are the same, so one difference does for both. */
-	__u64 diff = bpf_csum_diff(old.w, sizeof(old), new.w, sizeof(new), 0);
+	__u64 diff = bpf_csum_diff(old->w, sizeof(*old), new.w, sizeof(new), 0);
 	__u64 pseudo = BPF_F_PSEUDO_HDR;
 	long err;
 
@@ -53,7 +54,7 @@ __noinline int rewrite_end(struct __sk_buff *ctx, struct packet *p, const struct
 					  new.w, sizeof(new), 0);
 		pseudo |= BPF_F_IPV6;
 	} else {
-		err = bpf_l3_csum_replace(ctx, ETH_LEN + offsetof(struct ipv4_header, check), old.w[3],
+		err = bpf_l3_csum_replace(ctx, ETH_LEN + offsetof(struct ipv4_header, check), old->w[3],
 					  new.w[3], sizeof(new.w[3]));
 		if (!err)
 			err = bpf_skb_store_bytes(ctx,
@@ -94,12 +95,12 @@ __noinline int rewrite_end(struct __sk_buff *ctx, struct packet *p, const struct
 }
 
 /* Replaces the destination, or the source, of the packet that an ICMP error is about, which related_key has
- * read before. The transport's checksum in it may be missing, and nobody asks it: it stays. Returns 0 or a
- * drop reason. */
+ * read before. The transport's checksum in it may be missing, and nobody asks it: it stays. What *to
+ * holds must not change meanwhile. Returns 0 or a drop reason. */
 __noinline int rewrite_quoted(struct __sk_buff *ctx, const struct packet *p, const struct addr *to, __u16 port,
 			      bool dst)
 {
-	struct addr old, new;
+	struct addr old;
 	__u16 old_port;
 
 	if (!p || !to)
@@ -108,15 +109,14 @@ __noinline int rewrite_quoted(struct __sk_buff *ctx, const struct packet *p, con
 	__u32 ports = ip + sizeof(struct ipv6_header) + (dst ? offsetof(struct ports, dst) : offsetof(struct ports, src));
 	long err;
 
-	new = *to;
 	if (p->v6) {
 		__u32 at = ip + (dst ? offsetof(struct ipv6_header, dst) : offsetof(struct ipv6_header, src));
 
 		err = bpf_skb_load_bytes(ctx, at, &old, sizeof(old));
 		if (!err)
-			err = bpf_skb_store_bytes(ctx, at, &new, sizeof(new), 0);
+			err = bpf_skb_store_bytes(ctx, at, to, sizeof(*to), 0);
 		if (!err)
-			err = bpf_l4_csum_replace(ctx, check, 0, bpf_csum_diff(old.w, sizeof(old), new.w, sizeof(new), 0), 0);
+			err = bpf_l4_csum_replace(ctx, check, 0, bpf_csum_diff(old.w, sizeof(old), (__u32 *)to->w, sizeof(*to), 0), 0);
 	} else {
 		__u32 at = ip + (dst ? offsetof(struct ipv4_header, dst) : offsetof(struct ipv4_header, src));
 		__u8 version_ihl = 0;
@@ -124,9 +124,9 @@ __noinline int rewrite_quoted(struct __sk_buff *ctx, const struct packet *p, con
 		/* The header's own checksum makes up for what changes in it. */
 		err = bpf_skb_load_bytes(ctx, at, &old.w[3], sizeof(old.w[3]));
 		if (!err)
-			err = bpf_l3_csum_replace(ctx, ip + offsetof(struct ipv4_header, check), old.w[3], new.w[3], sizeof(new.w[3]));
+			err = bpf_l3_csum_replace(ctx, ip + offsetof(struct ipv4_header, check), old.w[3], to->w[3], sizeof(to->w[3]));
 		if (!err)
-			err = bpf_skb_store_bytes(ctx, at, &new.w[3], sizeof(new.w[3]), 0);
+			err = bpf_skb_store_bytes(ctx, at, &to->w[3], sizeof(to->w[3]), 0);
 		if (!err)
 			err = bpf_skb_load_bytes(ctx, ip, &version_ihl, sizeof(version_ihl));
 		ports += (version_ihl & 0xF) * 4 - sizeof(struct ipv6_header);

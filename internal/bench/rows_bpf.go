@@ -76,8 +76,8 @@ func newBPFNode(ifA, ifB int) (n *bpfNode, err error) {
 	}
 	if err == nil {
 		err = errors.Join(
-			n.maps.UpsertEndpoint(datapath.Endpoint{ID: 1, IfIndex: ifA, MAC: macA, HostMAC: hostA, IPv4: addrA, Identity: identityA, RuleSet: ruleSetA, PolicyGeneration: 1}),
-			n.maps.UpsertEndpoint(datapath.Endpoint{ID: 2, IfIndex: ifB, MAC: macB, HostMAC: hostB, IPv4: addrB, Identity: identityB, RuleSet: ruleSetB, PolicyGeneration: 1}))
+			n.maps.UpsertEndpoint(datapath.Endpoint{ID: 1, IfIndex: ifA, MAC: macA, HostMAC: hostA, IPv4: addrA, Identity: identityA, RuleSet: ruleSetA, PolicyGeneration: 1, Incarnation: 1}),
+			n.maps.UpsertEndpoint(datapath.Endpoint{ID: 2, IfIndex: ifB, MAC: macB, HostMAC: hostB, IPv4: addrB, Identity: identityB, RuleSet: ruleSetB, PolicyGeneration: 1, Incarnation: 2}))
 	}
 	if err != nil {
 		return nil, errors.Join(err, n.close())

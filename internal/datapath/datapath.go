@@ -120,6 +120,10 @@ type Endpoint struct {
 	// PolicyGeneration changes whenever flows admitted before must be judged again. It is never
 	// reused while such a flow could live.
 	PolicyGeneration uint32
+	// Incarnation tells the endpoint from every other that this node has had or will have, also from those with its
+	// number and addresses: flows belong to it and not to the address. It is never 0 and does not change while the
+	// endpoint lives.
+	Incarnation uint32
 	// Locked drops every packet because the endpoint's rules could not be installed whole.
 	Locked bool
 }
@@ -214,6 +218,8 @@ type CTEntry struct {
 	DstIdentity   uint32
 	SrcGeneration uint32        // policy generation of the local source endpoint, 0 if remote
 	DstGeneration uint32        // policy generation of the local destination endpoint, 0 if remote
+	SrcOwner      uint32        // incarnation of the local source endpoint, 0 if remote
+	DstOwner      uint32        // incarnation of the local destination endpoint, 0 if remote
 	Expires       time.Duration // until expiry; negative when expired
 	SeenReply     bool
 	Closing       bool
@@ -267,6 +273,9 @@ type Maps interface {
 	DeleteBlocks(prefixes []netip.Prefix) error
 	Blocks() ([]Block, error)
 
+	// LastGeneration returns the highest policy generation or incarnation that an endpoint's row, a flow, or what
+	// else is remembered of packets names: numbers above it are nobody's.
+	LastGeneration() (uint32, error)
 	// CT calls fn for each tracked flow until it returns false.
 	CT(fn func(CTEntry) bool) error
 	// CollectCT removes expired flows and returns how many are left and how many went.

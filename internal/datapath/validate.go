@@ -12,6 +12,9 @@ func (ep Endpoint) Validate() error {
 	if ep.ID == 0 {
 		errs = append(errs, errors.New("id is 0"))
 	}
+	if ep.Incarnation == 0 {
+		errs = append(errs, errors.New("incarnation is 0"))
+	}
 	if ep.IfIndex <= 0 {
 		errs = append(errs, fmt.Errorf("interface index %d is not positive", ep.IfIndex))
 	}

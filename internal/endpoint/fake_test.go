@@ -185,6 +185,19 @@ func (m fakeMaps) RuleSets() ([]datapath.RuleSet, error) {
 	return out, nil
 }
 
+func (m fakeMaps) LastGeneration() (uint32, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var last uint32
+	for _, ep := range m.endpoints {
+		last = max(last, ep.PolicyGeneration, ep.Incarnation)
+	}
+	for _, f := range m.flows {
+		last = max(last, f.SrcGeneration, f.DstGeneration, f.SrcOwner, f.DstOwner)
+	}
+	return last, nil
+}
+
 func (m fakeMaps) CT(fn func(datapath.CTEntry) bool) error {
 	for _, f := range m.flows {
 		if !fn(f) {

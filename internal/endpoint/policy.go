@@ -87,14 +87,10 @@ func NewPolicy(log *slog.Logger, engine *policy.Engine, kernel datapath.Maps) (*
 	}
 	for _, row := range rows {
 		p.nextSet = max(p.nextSet, row.RuleSet)
-		p.nextGeneration = max(p.nextGeneration, row.PolicyGeneration)
 	}
-	// Flows of endpoints that are gone remember higher numbers, perhaps. Were these given to a new
-	// endpoint with such an address, its policy would not be asked about them.
-	if err := kernel.CT(func(f datapath.CTEntry) bool {
-		p.nextGeneration = max(p.nextGeneration, f.SrcGeneration, f.DstGeneration)
-		return true
-	}); err != nil {
+	// Flows of endpoints that are gone remember higher numbers than the rows, perhaps. Were these given to a new
+	// endpoint with such an address, the flows would be its own.
+	if p.nextGeneration, err = kernel.LastGeneration(); err != nil {
 		return nil, fmt.Errorf("read the kernel's flows: %w", err)
 	}
 	return p, nil
@@ -517,6 +513,10 @@ func (p *Policy) bind(b *boundRow) error {
 		}
 		row.PolicyGeneration = p.nextGeneration
 	}
+	// The number of the row's first writing is no other endpoint's.
+	if row.Incarnation = b.kernel.Incarnation; !b.written {
+		row.Incarnation = row.PolicyGeneration
+	}
 	if !b.written || !sameRow(b.kernel, row) {
 		if err := p.maps.UpsertEndpoint(row); err != nil {
 			return fmt.Errorf("write the kernel row of endpoint %d: %w", row.ID, err)
@@ -537,7 +537,7 @@ func (p *Policy) bind(b *boundRow) error {
 func sameRow(a, b datapath.Endpoint) bool {
 	return a.ID == b.ID && a.IfIndex == b.IfIndex && slices.Equal(a.MAC, b.MAC) && slices.Equal(a.HostMAC, b.HostMAC) &&
 		a.IPv4 == b.IPv4 && a.IPv6 == b.IPv6 && a.Identity == b.Identity && a.RuleSet == b.RuleSet &&
-		a.PolicyGeneration == b.PolicyGeneration && a.Locked == b.Locked
+		a.PolicyGeneration == b.PolicyGeneration && a.Incarnation == b.Incarnation && a.Locked == b.Locked
 }
 
 func (p *Policy) index(b *boundRow) {

@@ -355,6 +355,55 @@ func TestDetachThatFailsIsRetried(t *testing.T) {
 	p.audit("after the retry")
 }
 
+// TestIncarnation: an endpoint is the same one, to whom its flows belong, whatever happens to it while it lives, and over
+// restarts of the agent; another is never, not even with its number, addresses and interface.
+func TestIncarnation(t *testing.T) {
+	t.Parallel()
+	m, dir := newMachine(), t.TempDir()
+	p := started(t, m, dir)
+	row := p.mustCreateApp(1, "web")
+	first := m.row(row).Incarnation
+	if first == 0 {
+		t.Fatal("the incarnation is 0")
+	}
+	same := func(after string) {
+		t.Helper()
+		if got := m.row(row).Incarnation; got != first {
+			t.Errorf("after %s: incarnation %d, was %d", after, got, first)
+		}
+	}
+	if err := setRules(t, p.cfg.Policy, "a", allowPorts("web", 80, 1)); err != nil {
+		t.Fatal(err)
+	}
+	same("other rules")
+	if _, err := p.SetLabels(t.Context(), row.ID, labels.NewSet(labels.Label{Source: "k8s", Key: "app", Value: "db"}), nil); err != nil {
+		t.Fatal(err)
+	}
+	same("other labels")
+	p = started(t, m, dir)
+	same("a restart")
+	if err := setRules(t, p.cfg.Policy, "a", allowPorts("web", 443, 1)); err != nil {
+		t.Fatal(err)
+	}
+	same("other rules after a restart")
+
+	seen := map[uint32]bool{first: true}
+	for range 3 {
+		if _, err := p.Delete(t.Context(), row.ID); err != nil {
+			t.Fatal(err)
+		}
+		// What is remembered of packets outlives the row.
+		m.flows = append(m.flows, datapath.CTEntry{SrcOwner: first})
+		p = started(t, m, dir)
+		row = p.mustCreateApp(1, "web")
+		first = m.row(row).Incarnation
+		if seen[first] {
+			t.Errorf("incarnation %d was given out again", first)
+		}
+		seen[first] = true
+	}
+}
+
 // TestGenerationsAreNotReused: a flow of an endpoint that is gone must not look judged to the next
 // one with its address, not even after a restart.
 func TestGenerationsAreNotReused(t *testing.T) {

@@ -85,7 +85,7 @@ func endpoint(n byte) datapath.Endpoint {
 		ID: uint16(n), IfIndex: 1000 + int(n),
 		MAC: net.HardwareAddr{2, 0, 0, 0, 0, n}, HostMAC: net.HardwareAddr{2, 0, 0, 0, 1, n},
 		IPv4: netip.AddrFrom4([4]byte{10, 0, 0, n}), IPv6: netip.AddrFrom16([16]byte{0: 0xfd, 15: n}),
-		Identity: 70000 + uint32(n), RuleSet: datapath.RuleSetID(n), PolicyGeneration: 3,
+		Identity: 70000 + uint32(n), RuleSet: datapath.RuleSetID(n), PolicyGeneration: 3, Incarnation: uint32(n),
 	}
 }
 
@@ -312,12 +312,27 @@ func testConntrack(t *testing.T, m datapath.Maps) {
 	if len(list) != 0 || err != nil {
 		t.Errorf("metrics of a new map: %v, %v", list, err)
 	}
+	last := func(want uint32) {
+		t.Helper()
+		if got, err := m.LastGeneration(); got != want || err != nil {
+			t.Errorf("last generation %d, %v; want %d", got, err, want)
+		}
+	}
+	last(0)
+	ep := endpoint(1)
+	ep.PolicyGeneration, ep.Incarnation = 7, 5
+	must(t, m.UpsertEndpoint(ep))
+	last(7)
+	ep.Incarnation = 9
+	must(t, m.UpsertEndpoint(ep))
+	last(9)
 	must(t, m.SetMonitor(datapath.MonitorDrops|datapath.MonitorTraces))
 }
 
 func testInvalid(t *testing.T, m datapath.Maps) {
 	for name, change := range map[string]func(*datapath.Endpoint){
 		"no id":         func(e *datapath.Endpoint) { e.ID = 0 },
+		"no owner":      func(e *datapath.Endpoint) { e.Incarnation = 0 },
 		"no interface":  func(e *datapath.Endpoint) { e.IfIndex = 0 },
 		"no MAC":        func(e *datapath.Endpoint) { e.MAC = nil },
 		"long host MAC": func(e *datapath.Endpoint) { e.HostMAC = make([]byte, 8) },

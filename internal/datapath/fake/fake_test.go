@@ -30,7 +30,7 @@ func TestServicesConformance(t *testing.T) {
 func TestOrderOfBringingUp(t *testing.T) {
 	n := fake.New()
 	mac := net.HardwareAddr{2, 0, 0, 0, 0, 1}
-	ep := datapath.Endpoint{ID: 1, IfIndex: 10, IfName: "lxc1", MAC: mac, HostMAC: mac, IPv4: netip.MustParseAddr("10.0.0.1")}
+	ep := datapath.Endpoint{ID: 1, Incarnation: 1, IfIndex: 10, IfName: "lxc1", MAC: mac, HostMAC: mac, IPv4: netip.MustParseAddr("10.0.0.1")}
 	if err := n.Programs.AttachEndpoint(10); err == nil {
 		t.Error("attached to an interface that is not there")
 	}

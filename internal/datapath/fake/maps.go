@@ -366,6 +366,23 @@ func (m *Maps) Blocks() ([]datapath.Block, error) {
 	return list, nil
 }
 
+// LastGeneration implements datapath.Maps.
+func (m *Maps) LastGeneration() (uint32, error) {
+	if err := m.node.begin("Maps.LastGeneration", nil); err != nil {
+		return 0, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var last uint32
+	for _, ep := range m.endpoints {
+		last = max(last, ep.PolicyGeneration, ep.Incarnation)
+	}
+	for _, f := range m.flows {
+		last = max(last, f.SrcGeneration, f.DstGeneration, f.SrcOwner, f.DstOwner)
+	}
+	return last, nil
+}
+
 // CT implements datapath.Maps.
 func (m *Maps) CT(fn func(datapath.CTEntry) bool) error {
 	if err := m.node.begin("Maps.CT", nil); err != nil {

@@ -78,12 +78,14 @@ type fromPodCtKey struct {
 
 type fromPodCtValue struct {
 	_              structs.HostLayout
-	ForwardPackets uint64
-	ReversePackets uint64
+	ForwardPackets uint32
+	ReversePackets uint32
 	SrcIdentity    uint32
 	DstIdentity    uint32
 	SrcGeneration  uint32
 	DstGeneration  uint32
+	SrcOwner       uint32
+	DstOwner       uint32
 	Expires        uint32
 	Flags          uint32
 	Nat            fromPodAddr
@@ -94,18 +96,20 @@ type fromPodCtValue struct {
 }
 
 type fromPodEndpoint struct {
-	_          structs.HostLayout
-	Ip4        fromPodAddr
-	Ip6        fromPodAddr
-	Ifindex    uint32
-	Identity   uint32
-	RuleSet    uint32
-	Generation uint32
-	Id         uint16
-	Flags      uint8
-	Pad        uint8
-	Mac        [6]uint8
-	HostMac    [6]uint8
+	_           structs.HostLayout
+	Ip4         fromPodAddr
+	Ip6         fromPodAddr
+	Ifindex     uint32
+	Identity    uint32
+	RuleSet     uint32
+	Generation  uint32
+	Incarnation uint32
+	Id          uint16
+	Flags       uint8
+	Pad         uint8
+	Mac         [6]uint8
+	HostMac     [6]uint8
+	Pad2        [4]uint8
 }
 
 type fromPodFragKey struct {
@@ -153,10 +157,10 @@ type fromPodLbChoice struct {
 }
 
 type fromPodLbClient struct {
-	_    structs.HostLayout
-	Addr fromPodAddr
-	Id   uint32
-	Pad  uint32
+	_     structs.HostLayout
+	Addr  fromPodAddr
+	Id    uint32
+	Owner uint32
 }
 
 type fromPodLbKey struct {

@@ -77,9 +77,9 @@ func TestRestartAndUpgrade(t *testing.T) {
 		t.Errorf("not attached: %t, %v", ok, err)
 	}
 	mac := net.HardwareAddr{2, 0, 0, 0, 0, 1}
-	must(t, m.UpsertEndpoint(datapath.Endpoint{ID: 1, IfIndex: lxc, MAC: mac, HostMAC: mac, IPv4: ip("10.1.0.9")}))
+	must(t, m.UpsertEndpoint(datapath.Endpoint{ID: 1, Incarnation: 1, IfIndex: lxc, MAC: mac, HostMAC: mac, IPv4: ip("10.1.0.9")}))
 	// A row without its interface, as a pod leaves it that went while no agent ran.
-	must(t, m.UpsertEndpoint(datapath.Endpoint{ID: 2, IfIndex: 9999, MAC: mac, HostMAC: mac, IPv4: ip("10.1.0.10")}))
+	must(t, m.UpsertEndpoint(datapath.Endpoint{ID: 2, Incarnation: 2, IfIndex: 9999, MAC: mac, HostMAC: mac, IPv4: ip("10.1.0.10")}))
 	in, out := current(true), current(false)
 	pins := programDirs(t, dir)
 

@@ -192,7 +192,7 @@ func (n *testNode) pod(t testing.TB, identity uint32, others ...*testNode) *test
 		ID: uint16(n.pods), IfIndex: host.Attrs().Index, IfName: name,
 		MAC: eth0.Attrs().HardwareAddr, HostMAC: host.Attrs().HardwareAddr,
 		IPv4: ip("10.%d.0.%d", n.n, 9+n.pods), IPv6: ip("fd00:%d::%d", n.n, 9+n.pods),
-		Identity: identity, RuleSet: datapath.RuleSetID(n.pods), PolicyGeneration: 1,
+		Identity: identity, RuleSet: datapath.RuleSetID(n.pods), PolicyGeneration: 1, Incarnation: uint32(n.pods),
 	}
 	must(t, n.maps.InstallRuleSet(datapath.RuleSet{ID: p.ep.RuleSet}))
 	must(t, n.maps.UpsertEndpoint(p.ep))

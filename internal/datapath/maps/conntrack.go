@@ -39,8 +39,10 @@ func fromKernelCT(k kernelCtKey, v kernelCtValue, now uint32) datapath.CTEntry {
 		Expires:        time.Duration(int32(v.Expires-now)) * TickNanoseconds,
 		SeenReply:      v.Flags&ctSeenReply != 0,
 		Closing:        v.Flags&(ctFinForward|ctFinReverse|ctRST) != 0,
-		ForwardPackets: v.ForwardPackets,
-		ReversePackets: v.ReversePackets,
+		ForwardPackets: uint64(v.ForwardPackets),
+		ReversePackets: uint64(v.ReversePackets),
+		SrcOwner:       v.SrcOwner,
+		DstOwner:       v.DstOwner,
 	}
 	if v.Flags&ctOpenedByB != 0 {
 		e.Src, e.Dst = b, a
@@ -75,6 +77,26 @@ func (m *Maps) CT(fn func(datapath.CTEntry) bool) error {
 		return fmt.Errorf("conntrack: %w", err)
 	}
 	return nil
+}
+
+// LastGeneration implements datapath.Maps.
+func (m *Maps) LastGeneration() (uint32, error) {
+	var last uint32
+	rows, err := m.Endpoints()
+	if err != nil {
+		return 0, fmt.Errorf("endpoints: %w", err)
+	}
+	for _, row := range rows {
+		last = max(last, row.PolicyGeneration, row.Incarnation)
+	}
+	err = each(m.maps[kernelMapCt], func(_ kernelCtKey, v kernelCtValue) bool {
+		last = max(last, v.SrcGeneration, v.DstGeneration, v.SrcOwner, v.DstOwner)
+		return true
+	})
+	if err != nil {
+		return 0, fmt.Errorf("conntrack: %w", err)
+	}
+	return last, nil
 }
 
 // expired says whether the programs would no longer believe an entry.

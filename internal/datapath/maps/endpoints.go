@@ -19,15 +19,16 @@ func (m *Maps) UpsertEndpoint(ep datapath.Endpoint) error {
 		return err
 	}
 	row := kernelEndpoint{
-		Ip4:        toKernelAddr(ep.IPv4),
-		Ip6:        toKernelAddr(ep.IPv6),
-		Ifindex:    uint32(ep.IfIndex),
-		Identity:   ep.Identity,
-		RuleSet:    uint32(ep.RuleSet),
-		Generation: ep.PolicyGeneration,
-		Id:         ep.ID,
-		Mac:        [6]uint8(ep.MAC),
-		HostMac:    [6]uint8(ep.HostMAC),
+		Ip4:         toKernelAddr(ep.IPv4),
+		Ip6:         toKernelAddr(ep.IPv6),
+		Ifindex:     uint32(ep.IfIndex),
+		Identity:    ep.Identity,
+		Incarnation: ep.Incarnation,
+		RuleSet:     uint32(ep.RuleSet),
+		Generation:  ep.PolicyGeneration,
+		Id:          ep.ID,
+		Mac:         [6]uint8(ep.MAC),
+		HostMac:     [6]uint8(ep.HostMAC),
 	}
 	if ep.Locked {
 		row.Flags |= endpointLocked
@@ -119,6 +120,7 @@ func (m *Maps) Endpoints() ([]datapath.Endpoint, error) {
 			IPv4:             fromKernelAddr(row.Ip4),
 			IPv6:             fromKernelAddr(row.Ip6),
 			Identity:         row.Identity,
+			Incarnation:      row.Incarnation,
 			RuleSet:          datapath.RuleSetID(row.RuleSet),
 			PolicyGeneration: row.Generation,
 			Locked:           row.Flags&endpointLocked != 0,

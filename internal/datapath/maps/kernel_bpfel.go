@@ -31,12 +31,14 @@ type kernelCtKey struct {
 
 type kernelCtValue struct {
 	_              structs.HostLayout
-	ForwardPackets uint64
-	ReversePackets uint64
+	ForwardPackets uint32
+	ReversePackets uint32
 	SrcIdentity    uint32
 	DstIdentity    uint32
 	SrcGeneration  uint32
 	DstGeneration  uint32
+	SrcOwner       uint32
+	DstOwner       uint32
 	Expires        uint32
 	Flags          uint32
 	Nat            kernelAddr
@@ -47,18 +49,20 @@ type kernelCtValue struct {
 }
 
 type kernelEndpoint struct {
-	_          structs.HostLayout
-	Ip4        kernelAddr
-	Ip6        kernelAddr
-	Ifindex    uint32
-	Identity   uint32
-	RuleSet    uint32
-	Generation uint32
-	Id         uint16
-	Flags      uint8
-	Pad        uint8
-	Mac        [6]uint8
-	HostMac    [6]uint8
+	_           structs.HostLayout
+	Ip4         kernelAddr
+	Ip6         kernelAddr
+	Ifindex     uint32
+	Identity    uint32
+	RuleSet     uint32
+	Generation  uint32
+	Incarnation uint32
+	Id          uint16
+	Flags       uint8
+	Pad         uint8
+	Mac         [6]uint8
+	HostMac     [6]uint8
+	Pad2        [4]uint8
 }
 
 type kernelEvent struct {
@@ -125,10 +129,10 @@ type kernelLbChoice struct {
 }
 
 type kernelLbClient struct {
-	_    structs.HostLayout
-	Addr kernelAddr
-	Id   uint32
-	Pad  uint32
+	_     structs.HostLayout
+	Addr  kernelAddr
+	Id    uint32
+	Owner uint32
 }
 
 type kernelLbKey struct {

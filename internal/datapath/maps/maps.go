@@ -19,7 +19,7 @@ import (
 // then the agent fills new maps from its tables before it replaces the programs; flows are lost.
 const (
 	layoutPrefix = "maps-"
-	layout       = layoutPrefix + "v7"
+	layout       = layoutPrefix + "v8"
 )
 
 // Maps is the set of maps of one node.
