@@ -315,6 +315,11 @@ func (ag *Agent) Run(ctx context.Context) error {
 
 	// ---- sources --------------------------------------------------------------------------------
 	idsSynced := gate.expect()
+	if cluster == nil {
+		// The rules have been heard already.
+		heard := idsSynced
+		idsSynced = func() { a.policy.Heard(); heard() }
+	}
 	nodesSynced := gate.expect()
 	addrsSynced := gate.expect()
 	if cluster != nil {

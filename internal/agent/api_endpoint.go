@@ -32,6 +32,8 @@ func endpointError(err error) error {
 		return server.Errorf(http.StatusBadRequest, "%w", err)
 	case errors.Is(err, endpoint.ErrSuperseded):
 		return server.Errorf(http.StatusConflict, "%w", err)
+	case errors.Is(err, endpoint.ErrNotHeard):
+		return server.Errorf(http.StatusServiceUnavailable, "%w; try again in a moment", err)
 	}
 	return err
 }

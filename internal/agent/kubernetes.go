@@ -178,9 +178,15 @@ func (k *kube) start(run *group, gate *syncGate, book *rules, heard func()) (fun
 	run.start("cilium-nodes", k.afterKinds(k.nodes.Run))
 	addressesHeard, serversHeard, podsHeard := gate.expect(), gate.expect(), gate.expect()
 	run.start("cilium-endpoints", k.afterKinds(k.endpoints.Run))
+	placed := k.creation.expect()
 	run.start("cilium-endpoints-synced", func(ctx context.Context) error {
-		if k.endpoints.WaitSynced(ctx) == nil {
-			addressesHeard()
+		if k.endpoints.WaitSynced(ctx) != nil {
+			return nil
+		}
+		addressesHeard()
+		// A deny of a peer whose address the kernel does not know yet would let it through.
+		if k.a.addresses.WaitTried(ctx, k.a.cache.Table().Revision()) == nil {
+			placed()
 		}
 		return nil
 	})
@@ -213,6 +219,7 @@ func (k *kube) start(run *group, gate *syncGate, book *rules, heard func()) (fun
 	ids := k.creation.expect()
 	run.start("pods-admitted", func(ctx context.Context) error {
 		if k.creation.wait(ctx) == nil {
+			k.a.policy.Heard()
 			close(k.open)
 		}
 		return nil

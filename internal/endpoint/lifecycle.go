@@ -270,6 +270,9 @@ func (l *Lifecycle) build(ctx context.Context, row Endpoint, req CreateRequest) 
 	if err := context.Cause(ctx); err != nil {
 		return row, err
 	}
+	if row.Kernel.Locked {
+		return row, ErrNotHeard // a pod that begins now would have no network
+	}
 	if !row.ExternalIPAM {
 		c.Step("commit-addresses")
 		for _, ip := range row.Addresses() {

@@ -24,6 +24,10 @@ import (
 // number if the content is the same: a restart that changes nothing writes nothing. Until Synced
 // the engine knows only a part of what its rule sets follow from, so those that only restored
 // endpoints want are neither written nor compared before.
+//
+// Until Heard it knows so little that nobody may be judged by it: a policy not heard yet, or an
+// identity that a deny names, would leave a pod open. Whatever is attached before gets the rule set
+// that the kernel has for it from before the restart, or drops everything until Synced.
 type Policy struct {
 	log  *slog.Logger
 	maps datapath.Maps
@@ -46,6 +50,7 @@ type Policy struct {
 	// left are the kernel's rule sets that the engine does not want: those of before the restart
 	// that nothing has adopted yet, and those that are to be removed.
 	left   map[datapath.RuleSetID]datapath.RuleSet
+	heard  bool
 	synced bool
 }
 
@@ -61,8 +66,12 @@ type boundRow struct {
 	binding  policy.Binding // the engine's binding that kernel implements
 	kernel   datapath.Endpoint
 	written  bool
-	held     bool // restored: left as it is until Synced
+	held     bool // restored, or attached before Heard: left as it is until Synced
 }
+
+// ErrNotHeard says that an endpoint drops all its packets because the rules, or the identities that
+// they name, have not been heard yet.
+var ErrNotHeard = errors.New("the policies and identities of the cluster have not all been heard yet")
 
 // NewPolicy reads what the kernel holds and returns a Policy that goes on from there.
 func NewPolicy(log *slog.Logger, engine *policy.Engine, kernel datapath.Maps) (*Policy, error) {
@@ -113,7 +122,8 @@ func (p *Policy) introduce(ep Endpoint) {
 // Attach makes the kernel judge the endpoint's packets by the policy of its identity, and returns
 // its kernel row. Attaching an endpoint again under another identity replaces the row in one
 // step. If its rules do not fit into the kernel, the row is written locked, which drops
-// everything, and the error says so.
+// everything, and the error says so. Before Heard the rule set is one of before the restart, or the
+// row is locked without an error.
 func (p *Policy) Attach(ep Endpoint) (datapath.Endpoint, uint64, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -123,7 +133,7 @@ func (p *Policy) Attach(ep Endpoint) (datapath.Endpoint, uint64, error) {
 	if old == nil || old.subject != subject {
 		p.engine.AddSubject(subject)
 	}
-	b := &boundRow{endpoint: ep, subject: subject}
+	b := &boundRow{endpoint: ep, subject: subject, held: !p.heard}
 	if old != nil {
 		b.kernel, b.written = old.kernel, old.written
 		p.unindex(old)
@@ -137,14 +147,69 @@ func (p *Policy) Attach(ep Endpoint) (datapath.Endpoint, uint64, error) {
 	if err != nil {
 		p.log.Error("policy is not in force in full", "endpoint", ep.ID, "error", err)
 	}
-	if err := p.bind(b); err != nil {
-		return b.kernel, p.revision, err
+	if b.held {
+		err = p.bindBefore(b)
+	} else {
+		err = p.bind(b)
 	}
-	return b.kernel, p.revision, nil
+	return b.kernel, p.revision, err
+}
+
+// bindBefore writes the row that an endpoint has until the rules have been heard: with the rule set that another
+// endpoint of its subject has from before the restart, or the one it had itself, or locked.
+func (p *Policy) bindBefore(b *boundRow) error {
+	from := b.kernel
+	if !b.written {
+		from = datapath.Endpoint{Locked: true}
+	}
+	for _, other := range p.bySubject[b.subject] {
+		if other != b && other.held && other.written && !other.kernel.Locked {
+			from = other.kernel
+			break
+		}
+	}
+	row := b.endpoint.datapathRow(from.RuleSet, b.kernel.PolicyGeneration, from.Locked || from.RuleSet == 0)
+	if !b.written || !sameRow(b.kernel, row) {
+		p.newGeneration(&row)
+		if err := p.write(b, row); err != nil {
+			return err
+		}
+	}
+	if row.Locked {
+		p.log.Warn("an endpoint drops all its packets until the rules have been heard", "endpoint", row.ID)
+	}
+	return nil
+}
+
+// newGeneration has flows admitted under an earlier row judged again.
+func (p *Policy) newGeneration(row *datapath.Endpoint) {
+	p.nextGeneration++
+	if p.nextGeneration == 0 {
+		p.nextGeneration = 1 // 0 means "not judged here" in the kernel
+	}
+	row.PolicyGeneration = p.nextGeneration
+}
+
+// write brings the kernel to a row.
+func (p *Policy) write(b *boundRow, row datapath.Endpoint) error {
+	if err := p.maps.UpsertEndpoint(row); err != nil {
+		return fmt.Errorf("write the kernel row of endpoint %d: %w", row.ID, err)
+	}
+	delete(p.gone, row.IfIndex) // the interface has an endpoint again
+	b.kernel, b.written = row, true
+	return nil
+}
+
+// Heard says that all rules and identities have been heard once, so that new endpoints can be
+// judged by them.
+func (p *Policy) Heard() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.heard = true
 }
 
 // Restore makes the endpoint known again without touching the kernel's row of it, which stays in
-// force until Synced. An endpoint that has no kernel row is attached as if it were new.
+// force until Synced. One that has no kernel row, because the maps are new, gets a locked one until then.
 func (p *Policy) Restore(ep Endpoint) error {
 	rows, err := p.maps.Endpoints()
 	if err != nil {
@@ -152,8 +217,7 @@ func (p *Policy) Restore(ep Endpoint) error {
 	}
 	i := slices.IndexFunc(rows, func(r datapath.Endpoint) bool { return r.IfIndex == ep.IfIndex })
 	if i < 0 || rows[i].ID != ep.ID {
-		_, _, err := p.Attach(ep)
-		return err
+		return p.restoreLocked(ep)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -166,6 +230,24 @@ func (p *Policy) Restore(ep Endpoint) error {
 	return p.apply(p.engine.Flush())
 }
 
+// restoreLocked makes an endpoint known that the kernel does not know.
+func (p *Policy) restoreLocked(ep Endpoint) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	b := &boundRow{endpoint: ep, subject: SubjectOf(ep), held: !p.synced}
+	p.engine.SetIdentity(ep.Identity, ep.IdentityLabels)
+	p.engine.AddSubject(b.subject)
+	p.index(b)
+	err := p.apply(p.engine.Flush())
+	if !b.held {
+		return errors.Join(err, p.bind(b))
+	}
+	row := ep.datapathRow(0, 0, true)
+	p.newGeneration(&row)
+	p.log.Warn("the kernel's maps are new: a restored endpoint drops all packets that are judged by them until the rules have been heard", "endpoint", ep.ID)
+	return errors.Join(err, p.write(b, row))
+}
+
 // Synced says that everything which policy depends on has been heard once: rules, identities,
 // nodes. The rows of restored endpoints are now brought up to date, and the rule sets that none
 // needs any more are removed.
@@ -176,7 +258,7 @@ func (p *Policy) Synced() error {
 		return nil
 	}
 	errs := []error{p.apply(p.engine.Flush())}
-	p.synced = true
+	p.heard, p.synced = true, true
 	for _, id := range slices.Sorted(maps.Keys(p.waiting)) {
 		errs = append(errs, p.ready(id))
 	}
@@ -507,23 +589,18 @@ func (p *Policy) bind(b *boundRow) error {
 	// admitted is still admitted. After a restart there is no earlier binding of the engine's to
 	// compare with; the adopted rule set is then the very same.
 	if !same || (b.binding != (policy.Binding{}) && b.binding.Generation != want.Generation) {
-		p.nextGeneration++
-		if p.nextGeneration == 0 {
-			p.nextGeneration = 1 // 0 means "not judged here" in the kernel
-		}
-		row.PolicyGeneration = p.nextGeneration
+		p.newGeneration(&row)
 	}
 	// The number of the row's first writing is no other endpoint's.
 	if row.Incarnation = b.kernel.Incarnation; !b.written {
 		row.Incarnation = row.PolicyGeneration
 	}
 	if !b.written || !sameRow(b.kernel, row) {
-		if err := p.maps.UpsertEndpoint(row); err != nil {
-			return fmt.Errorf("write the kernel row of endpoint %d: %w", row.ID, err)
+		if err := p.write(b, row); err != nil {
+			return err
 		}
-		delete(p.gone, row.IfIndex) // the interface has an endpoint again
 	}
-	b.kernel, b.written, b.binding = row, true, want
+	b.kernel, b.binding = row, want
 	if failure != nil {
 		return fmt.Errorf("endpoint %d drops all its packets: %w", row.ID, failure)
 	}
