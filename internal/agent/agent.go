@@ -94,6 +94,8 @@ type api struct {
 	// this one has heard of all.
 	heldPeers  []datapath.Peer
 	peersHeard bool
+	// keeping: the pods' packets are still judged by the programs and maps of an agent before.
+	keeping bool
 }
 
 // mapPath is where a map is pinned.
@@ -279,6 +281,9 @@ func (ag *Agent) Run(ctx context.Context) error {
 	}
 	peerFile := peerState{path: filepath.Join(cfg.StateDir, "state", "peers.json")}
 	a.heldPeers = peerFile.load(log)
+	if err := a.keepPrograms(log); err != nil {
+		return err
+	}
 	if err := a.configure(facts, links, log); err != nil {
 		return err
 	}
@@ -627,6 +632,9 @@ func (a *api) housekeeping(ctx context.Context, book *rules, log *slog.Logger) e
 		case <-sweep.C:
 			a.parts.report("orphans", a.lifecycle.Sweep(), "no interface without an endpoint stays")
 		case <-retry.C:
+			if a.isInForce() {
+				a.replacePrograms(log)
+			}
 			err := errors.Join(book.retry(), a.policy.Retry())
 			if err != nil {
 				log.Error("policy is not in force in full", "error", err)

@@ -72,12 +72,18 @@ func (a *api) CreateEndpoint(ctx context.Context, req server.CreateEndpointReque
 	if ref.Kind == endpoint.RefLocalID && create.ID == 0 {
 		create.ID = ref.Local
 	}
+	if err := a.awaitPrograms(ctx); err != nil {
+		return nil, err
+	}
 	if a.kube != nil && create.PodName != "" {
 		if err := a.kube.complete(ctx, &create); err != nil {
 			return nil, err
 		}
 	}
 	row, err := a.lifecycle.Create(ctx, create)
+	if errors.Is(err, endpoint.ErrNotHeard) && a.awaitRules(ctx) == nil {
+		row, err = a.lifecycle.Create(ctx, create)
+	}
 	if err != nil {
 		return nil, endpointError(err)
 	}

@@ -365,6 +365,7 @@ func (a *api) whenSynced(ctx context.Context, gate *syncGate, addrs *table.Recon
 	if err := a.policy.Synced(); err != nil {
 		log.Error("policy is not in force in full", "error", err)
 	}
+	a.replacePrograms(log)
 	close(a.inForce)
 	shared.Prune()
 	pruned, cancel := context.WithTimeout(ctx, pruneWait)

@@ -1,6 +1,7 @@
 package endpoint
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -50,7 +51,7 @@ type Policy struct {
 	// left are the kernel's rule sets that the engine does not want: those of before the restart
 	// that nothing has adopted yet, and those that are to be removed.
 	left   map[datapath.RuleSetID]datapath.RuleSet
-	heard  bool
+	heard  chan struct{} // closed by Heard
 	synced bool
 }
 
@@ -80,7 +81,7 @@ func NewPolicy(log *slog.Logger, engine *policy.Engine, kernel datapath.Maps) (*
 		rows: map[uint16]*boundRow{}, bySubject: map[policy.Subject]map[uint16]*boundRow{},
 		bindings: map[policy.Subject]policy.Binding{}, sets: map[policy.RuleSetID]*kernelSet{},
 		failed: map[policy.RuleSetID]error{}, waiting: map[policy.RuleSetID]struct{}{}, gone: map[int]datapath.Endpoint{},
-		left: map[datapath.RuleSetID]datapath.RuleSet{},
+		left: map[datapath.RuleSetID]datapath.RuleSet{}, heard: make(chan struct{}),
 	}
 	existing, err := kernel.RuleSets()
 	if err != nil {
@@ -133,7 +134,7 @@ func (p *Policy) Attach(ep Endpoint) (datapath.Endpoint, uint64, error) {
 	if old == nil || old.subject != subject {
 		p.engine.AddSubject(subject)
 	}
-	b := &boundRow{endpoint: ep, subject: subject, held: !p.heard}
+	b := &boundRow{endpoint: ep, subject: subject, held: !p.hasHeard()}
 	if old != nil {
 		b.kernel, b.written = old.kernel, old.written
 		p.unindex(old)
@@ -205,7 +206,32 @@ func (p *Policy) write(b *boundRow, row datapath.Endpoint) error {
 func (p *Policy) Heard() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.heard = true
+	p.setHeard()
+}
+
+func (p *Policy) setHeard() {
+	if !p.hasHeard() {
+		close(p.heard)
+	}
+}
+
+func (p *Policy) hasHeard() bool {
+	select {
+	case <-p.heard:
+		return true
+	default:
+		return false
+	}
+}
+
+// WaitHeard waits for Heard.
+func (p *Policy) WaitHeard(ctx context.Context) error {
+	select {
+	case <-p.heard:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // Restore makes the endpoint known again without touching the kernel's row of it, which stays in
@@ -258,7 +284,8 @@ func (p *Policy) Synced() error {
 		return nil
 	}
 	errs := []error{p.apply(p.engine.Flush())}
-	p.heard, p.synced = true, true
+	p.setHeard()
+	p.synced = true
 	for _, id := range slices.Sorted(maps.Keys(p.waiting)) {
 		errs = append(errs, p.ready(id))
 	}

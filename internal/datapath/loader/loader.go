@@ -57,6 +57,8 @@ type Loader struct {
 	programs map[string]*ebpf.Program
 	ids      map[string]int
 	hooks    map[string]link.Link // of the cgroup, if nothing is pinned
+	cfg      datapath.Config      // of the last Configure
+	keeping  bool                 // programs of other maps stay until ReplaceOthers
 }
 
 var _ datapath.Programs = (*Loader)(nil)
@@ -95,7 +97,7 @@ func (l *Loader) Program(name string) *ebpf.Program {
 
 // Configure implements datapath.Programs. If the programs change, it also puts the new ones on the
 // interface of every endpoint that has a row, so that after it returns nothing runs the old ones
-// but interfaces that failed, which the error names, and devices that cfg no longer names.
+// but interfaces that failed, which the error names, devices that cfg no longer names, and what KeepOthers keeps.
 func (l *Loader) Configure(cfg datapath.Config) error {
 	rodata, err := settings(cfg)
 	if err != nil {
@@ -118,11 +120,21 @@ func (l *Loader) Configure(cfg datapath.Config) error {
 		l.programs, l.ids, l.digest = programs, ids, digest
 		closeAll(old) // the filters hold references of their own
 	}
-	errs := []error{l.attachNode(cfg), l.attachCgroup(cfg.CgroupRoot)}
-	if fresh {
+	l.cfg = cfg
+	return l.attachAll(fresh)
+}
+
+// attachAll puts the programs where they are not yet, on the endpoints' interfaces if so asked, and removes what is pinned of
+// others if nothing runs them any more.
+func (l *Loader) attachAll(endpoints bool) error {
+	errs := []error{l.attachNode(l.cfg)}
+	if !l.keeping {
+		errs = append(errs, l.attachCgroup(l.cfg.CgroupRoot)) // whose services are not known yet
+	}
+	if endpoints {
 		errs = append(errs, l.attachEndpoints())
 	}
-	if err := errors.Join(errs...); err != nil {
+	if err := errors.Join(errs...); err != nil || l.keeping {
 		return err
 	}
 	if err := errors.Join(l.removeStale(), l.maps.RemoveStale()); err != nil {
@@ -155,13 +167,16 @@ func (l *Loader) Attached(ifIndex int) (bool, error) {
 }
 
 func (l *Loader) attached(ifIndex int) (bool, error) {
-	for _, hook := range []struct {
-		ingress bool
-		name    string
-	}{{true, FromPod}, {false, ToPod}} {
+	for _, hook := range podHooks() {
 		id, err := l.filters.FilterProgram(ifIndex, hook.ingress)
 		if err != nil {
 			return false, fmt.Errorf("look for %s on interface %d: %w", hook.name, ifIndex, err)
+		}
+		if kept, err := l.keeps(ifIndex, hook.ingress, hook.name); err != nil || kept {
+			if err != nil {
+				return false, err
+			}
+			continue
 		}
 		if id == 0 || id != l.ids[hook.name] {
 			return false, nil
@@ -174,6 +189,9 @@ func (l *Loader) attach(ifIndex int, ingress bool, name string) error {
 	p := l.programs[name]
 	if p == nil {
 		return fmt.Errorf("attach %s to interface %d: the programs are not loaded yet", name, ifIndex)
+	}
+	if kept, err := l.keeps(ifIndex, ingress, name); err != nil || kept {
+		return err
 	}
 	if err := l.filters.ReplaceFilter(ifIndex, ingress, p.FD(), name); err != nil {
 		return fmt.Errorf("attach %s to interface %d: %w", name, ifIndex, err)

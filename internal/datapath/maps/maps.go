@@ -16,7 +16,8 @@ import (
 )
 
 // layout names the directory of the pinned maps. It changes with the layout of any key or value, and
-// then the agent fills new maps from its tables before it replaces the programs; flows are lost.
+// then the agent fills new maps from its tables before it replaces the programs (see loader.KeepOthers); flows
+// are judged again.
 const (
 	layoutPrefix = "maps-"
 	layout       = layoutPrefix + "v8"
@@ -140,6 +141,23 @@ func (m *Maps) Replacements() map[string]*ebpf.Map {
 		r[name] = km
 	}
 	return r
+}
+
+// IDs returns the kernel's numbers of the maps, in no order.
+func (m *Maps) IDs() ([]ebpf.MapID, error) {
+	ids := make([]ebpf.MapID, 0, len(m.maps))
+	for name, km := range m.maps {
+		info, err := km.Info()
+		if err != nil {
+			return nil, fmt.Errorf("maps: identify %q: %w", name, err)
+		}
+		id, ok := info.ID()
+		if !ok {
+			return nil, fmt.Errorf("maps: the kernel does not number maps: %w", datapath.ErrUnsupported)
+		}
+		ids = append(ids, id)
+	}
+	return ids, nil
 }
 
 func mapNames() []string {

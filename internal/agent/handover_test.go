@@ -1,0 +1,240 @@
+package agent
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hawser-net/hawser/internal/testenv"
+)
+
+// otherLayout makes the pinned maps those of another layout, as they are for an agent of the next release, or
+// removes every pin, as somebody does who empties the BPF file system.
+func (n *machineNode) otherLayout(emptied bool) {
+	n.t.Helper()
+	dir := n.path("bpf/hawser")
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	found := false
+	for _, e := range entries {
+		found = found || strings.HasPrefix(e.Name(), "maps-")
+		switch {
+		case !e.IsDir(): // the kernel's own files for people to look at
+		case emptied:
+			err = os.RemoveAll(filepath.Join(dir, e.Name()))
+		case strings.HasPrefix(e.Name(), "maps-"):
+			err = os.Rename(filepath.Join(dir, e.Name()), filepath.Join(dir, "maps-v0"))
+		}
+		if err != nil {
+			n.t.Fatal(err)
+		}
+	}
+	if !found {
+		n.t.Fatal("no maps are pinned")
+	}
+}
+
+// layouts are the maps that are pinned.
+func (n *machineNode) layouts() (out []string) {
+	n.t.Helper()
+	entries, err := os.ReadDir(n.path("bpf/hawser"))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), "maps-") {
+			out = append(out, e.Name())
+		}
+	}
+	return out
+}
+
+// crossing is the traffic that goes on while an agent takes over.
+type crossing struct {
+	t                 *testing.T
+	allowed, knocking []*flow
+	streams           []func() (int, error)
+	connecting        []func() (int, []error)
+	forbidden         []*echoServer
+	web               *machinePod
+}
+
+// cross starts traffic of a client that may reach the web pod on port 80, and of one that may not. Port 81 is nobody's.
+func cross(t *testing.T, web, client, intruder *machinePod) *crossing {
+	t.Helper()
+	c := &crossing{t: t, web: web}
+	for _, to := range web.both(80) {
+		serveEcho(t, web.ns, to)
+		c.allowed = append(c.allowed, startFlow(t, "client to web "+to.String(), client.ns, to))
+		c.streams = append(c.streams, startStream(t, client.ns, to))
+		c.connecting = append(c.connecting, startConnecting(t, client.ns, to))
+		c.knocking = append(c.knocking, startFlow(t, "intruder to web "+to.String(), intruder.ns, to))
+	}
+	for _, to := range web.both(81) {
+		c.forbidden = append(c.forbidden, serveEcho(t, web.ns, to))
+		c.knocking = append(c.knocking, startFlow(t, "client to web "+to.String(), client.ns, to))
+	}
+	return c
+}
+
+// finish ends the traffic and requires that nothing forbidden has passed and everything allowed has.
+func (c *crossing) finish() {
+	c.t.Helper()
+	for _, f := range c.allowed {
+		sent, lost := f.finish()
+		c.t.Logf("%s: %d datagrams, %d lost", f.name, sent, len(lost))
+		if len(lost) > 0 {
+			c.t.Errorf("%s: %d of %d datagrams got lost, the first sent at %s", f.name, len(lost), sent, lost[0].UTC().Format("15:04:05.000"))
+		}
+	}
+	for _, finish := range c.streams {
+		if k, err := finish(); err != nil || k == 0 {
+			c.t.Errorf("the connection broke after %d answers: %v", k, err)
+		}
+	}
+	for _, finish := range c.connecting {
+		k, errs := finish()
+		c.t.Logf("%d connections", k)
+		if len(errs) > 0 {
+			c.t.Errorf("%d of %d connections failed: %v", len(errs), k, errors.Join(errs[:min(3, len(errs))]...))
+		}
+	}
+	for _, f := range c.knocking {
+		close(f.stop)
+		f.sending.Wait()
+		f.conn.Close()
+		f.done.Wait()
+		if sent, got := f.counts(); got > 0 || sent == 0 {
+			c.t.Errorf("%s: %d of %d forbidden datagrams were answered", f.name, got, sent)
+		}
+	}
+	for _, s := range c.forbidden {
+		if d, k := s.datagrams.Load(), s.connections.Load(); d+k > 0 {
+			c.t.Errorf("%d forbidden datagrams and %d connections got through", d, k)
+		}
+	}
+}
+
+// denyIntruder lets everybody but the intruder reach web, and only on port 80.
+const denyIntruder = `apiVersion: cilium.io/v2
+kind: CiliumNetworkPolicy
+metadata: {name: web, namespace: default}
+spec:
+  endpointSelector: {matchLabels: {app: web}}
+  ingress:
+  - fromEntities: [all]
+    toPorts: [{ports: [{port: "80"}]}]
+  ingressDeny:
+  - fromEndpoints: [{matchLabels: {app: intruder}}]
+`
+
+// TestNewLayoutUnderTraffic: an agent whose maps are new takes over from the programs and maps of the one before
+// while traffic goes on. Nothing that is denied passes, and nothing that is allowed gets lost.
+func TestNewLayoutUnderTraffic(t *testing.T) {
+	for name, flags := range map[string]func(testing.TB) []string{
+		"alone": func(testing.TB) []string { return nil },
+		"etcd": func(t testing.TB) []string {
+			return []string{"--kvstore", "etcd", "--kvstore-opt", "etcd.address=" + testenv.StartEtcd(t).Endpoint()}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n, _ := newNode(t)
+			n.flags = append(n.flags, flags(t)...)
+			n.policy("web.yaml", denyIntruder)
+			n.start()
+			web := n.attached("web", map[string]string{"app": "web"})
+			c := cross(t, web, n.attached("client", map[string]string{"app": "client"}), n.attached("intruder", map[string]string{"app": "intruder"}))
+			for i := range count(4, 2, 40) {
+				n.kill()
+				n.otherLayout(i%2 == 1)
+				n.start()
+				if got := n.layouts(); len(got) != 1 || got[0] == "maps-v0" {
+					t.Errorf("the agent has heard everything, and the maps %v are pinned", got)
+				}
+			}
+			c.finish()
+			n.stop()
+		})
+	}
+}
+
+// TestNewLayoutWithoutAPIServer: as long as the API server is away the programs and maps of the agent before stay in
+// charge, through any number of restarts; when it is back the new ones take over.
+func TestNewLayoutWithoutAPIServer(t *testing.T) {
+	for name, emptied := range map[string]bool{"another layout": false, "no pins": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newKubeCluster(t)
+			ns := testenv.NewNetNS(t)
+			outside := testenv.NewNetNS(t)
+			testenv.Connect(t, ns, "eth0", []string{"192.0.2.1/24", "2001:db8::1/64"}, outside, "eth0", []string{"192.0.2.254/24", "2001:db8::fe/64"})
+			n := c.node(ns, "n1", pods4, pods6)
+			n.flags = append(n.flags, "--ipv4-range", pods4, "--ipv6-range", pods6)
+			c.network("web", "web", fromApps("client"))
+			n.start()
+			web := c.pod(n, "web", map[string]string{"app": "web"})
+			client, intruder := c.pod(n, "client", map[string]string{"app": "client"}), c.pod(n, "intruder", map[string]string{"app": "intruder"})
+			traffic := cross80(t, web, client, intruder)
+			n.kill()
+			c.Stop()
+			n.otherLayout(emptied)
+			for range 2 {
+				n.launch()
+				n.serving(false)
+				// It has had every opportunity.
+				time.Sleep(2 * time.Second)
+				if !emptied && !slices.Contains(n.layouts(), "maps-v0") {
+					t.Errorf("the maps of before are not pinned any more: %v", n.layouts())
+				}
+				n.kill()
+			}
+			n.launch()
+			c.Start()
+			n.ready()
+			if got := n.layouts(); len(got) != 1 || got[0] == "maps-v0" {
+				t.Errorf("the agent has heard everything, and the maps %v are pinned", got)
+			}
+			traffic.finish()
+			n.stop()
+		})
+	}
+}
+
+// cross80 is cross when policies say nothing of ports.
+func cross80(t *testing.T, web, client, intruder *machinePod) *crossing {
+	t.Helper()
+	c := &crossing{t: t, web: web}
+	for _, to := range web.both(80) {
+		serveEcho(t, web.ns, to)
+		c.allowed = append(c.allowed, startFlow(t, "client to web "+to.String(), client.ns, to))
+		c.streams = append(c.streams, startStream(t, client.ns, to))
+		c.connecting = append(c.connecting, startConnecting(t, client.ns, to))
+	}
+	for _, to := range web.both(81) {
+		c.forbidden = append(c.forbidden, serveEcho(t, web.ns, to))
+		c.knocking = append(c.knocking, startFlow(t, "intruder to web "+to.String(), intruder.ns, to))
+	}
+	return c
+}
+
+// fromApps admits pods by their label app.
+func fromApps(apps ...string) func(*networkingv1.NetworkPolicySpec) {
+	return func(s *networkingv1.NetworkPolicySpec) {
+		s.PolicyTypes = []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}
+		for _, app := range apps {
+			s.Ingress = append(s.Ingress, networkingv1.NetworkPolicyIngressRule{From: []networkingv1.NetworkPolicyPeer{
+				{PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}},
+			}})
+		}
+	}
+}
