@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -132,7 +133,9 @@ func (k *kube) join(a *api, facts nodeFacts, filter *labels.Filter) error {
 	if err != nil {
 		return err
 	}
-	if k.policies, err = policies.New(k.cfg.Policies, k.client, k.log); err != nil {
+	pol := k.cfg.Policies
+	pol.Keep = filepath.Join(k.cfg.StateDir, "policies-k8s")
+	if k.policies, err = policies.New(pol, k.client, k.log); err != nil {
 		return err
 	}
 	k.services, err = services.New(services.Config{
@@ -248,6 +251,10 @@ func forgetServices(ctx context.Context, kernel datapath.Services) error {
 	return nil
 }
 
+// recallAfter is how long the API server may be away before policies are those of before the restart. With one that answers they
+// are heard once.
+const recallAfter = 3 * time.Second
+
 // startRules begins to follow the rules and the services of the cluster.
 func (k *kube) startRules(run *group, gate *syncGate, book *rules) {
 	inForce, admit := gate.expect(), k.creation.expect()
@@ -262,9 +269,27 @@ func (k *kube) startRules(run *group, gate *syncGate, book *rules) {
 		heard()
 	})
 	k.labels.start(run, k.creation.expect())
-	run.start("policies", k.afterKinds(func(ctx context.Context) error {
+	follow := k.afterKinds(func(ctx context.Context) error {
 		return k.policies.Run(ctx, func(changes []policy.Change) { changed(ctx, changes) })
-	}))
+	})
+	run.start("policies", func(ctx context.Context) error {
+		kept := k.policies.Recall()
+		select {
+		case <-k.kinds:
+		case <-time.After(recallAfter):
+			// Nobody is judged by them before all has been heard; they are for people to see, and keep their prefixes and
+			// blocks of addresses in the kernel.
+			if len(kept) > 0 {
+				k.log.Info("the API server is away; its policies of before stay in force", "policies", len(kept))
+			}
+			if err := book.apply(kept); err != nil {
+				k.log.Error("policies of before are not known in full", "error", err)
+			}
+		case <-ctx.Done():
+			return nil
+		}
+		return follow(ctx)
+	})
 	servicesHeard := gate.expect()
 	run.start("services", func(ctx context.Context) error { return k.services.Run(ctx, servicesHeard) })
 }

@@ -2,6 +2,7 @@ package policies
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -35,6 +36,8 @@ type Config struct {
 	Look time.Duration
 	// Gather is how long a change waits for others, so that what comes together is put in force together.
 	Gather time.Duration
+	// Keep is a directory for copies of the last good versions, for Recall; empty keeps none.
+	Keep string
 }
 
 // Defaults returns the defaults: every kind.
@@ -88,6 +91,11 @@ type Policies struct {
 	objects map[policy.Owner]*Status
 	pending map[policy.Owner][]*policy.Rule // to be put in force; nil rules take away
 	changed chan struct{}
+	// kept are the rules of before the restart of objects that have not been heard of since; nil when all have.
+	kept map[policy.Owner][]*policy.Rule
+
+	keeping sync.Mutex // guards keeper
+	keeper  *keeper
 }
 
 // New returns a Policies that has heard of nothing. It makes no request.
@@ -112,6 +120,7 @@ func New(cfg Config, client *k8s.Client, log *slog.Logger) (*Policies, error) {
 	return &Policies{
 		cfg: cfg, client: client, ours: ours, theirs: theirs, log: log,
 		objects: map[policy.Owner]*Status{}, pending: map[policy.Owner][]*policy.Rule{}, changed: make(chan struct{}, 1),
+		kept: map[policy.Owner][]*policy.Rule{}, keeper: newKeeper(cfg.Keep),
 	}, nil
 }
 
@@ -155,6 +164,7 @@ func (p *Policies) deliver(ctx context.Context, kinds int, heard <-chan struct{}
 			return
 		}
 	}
+	p.settleKept()
 	first := p.take()
 	apply(first)
 	ok, faulty := p.Counts()
@@ -182,11 +192,16 @@ func (p *Policies) deliver(ctx context.Context, kinds int, heard <-chan struct{}
 func (p *Policies) take() []policy.Change {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	changes := make([]policy.Change, 0, len(p.pending))
-	for _, o := range slices.Sorted(maps.Keys(p.pending)) {
-		changes = append(changes, policy.Change{Owner: o, Rules: p.pending[o]})
-	}
+	changes := sortedChanges(p.pending)
 	clear(p.pending)
+	return changes
+}
+
+func sortedChanges(rules map[policy.Owner][]*policy.Rule) []policy.Change {
+	changes := make([]policy.Change, 0, len(rules))
+	for _, o := range slices.Sorted(maps.Keys(rules)) {
+		changes = append(changes, policy.Change{Owner: o, Rules: rules[o]})
+	}
 	return changes
 }
 
@@ -213,7 +228,7 @@ func (p *Policies) followRaw(from rest.Interface, resource, kind string) followe
 		return k8s.Follow(ctx, k8s.Kind(from, resource, ""), k8s.Options[*raw]{Log: p.log}, k8s.Handler[*raw]{
 			Upsert: func(r *raw) {
 				rules, err := r.parse(kind)
-				p.upsert(kind, k8s.KeyOf(r), rules, err)
+				p.upsert(kind, k8s.KeyOf(r), rules, err, func() ([]byte, error) { return r.text, nil })
 			},
 			Delete: func(key k8s.Key) { p.remove(kind, key) },
 			Synced: synced,
@@ -231,18 +246,23 @@ func (p *Policies) followKubernetes(ctx context.Context, synced func()) error {
 	}, k8s.Handler[*networkingv1.NetworkPolicy]{
 		Upsert: func(o *networkingv1.NetworkPolicy) {
 			rules, err := policy.ParseNetworkPolicy(o)
-			p.upsert(KindKubernetes, k8s.KeyOf(o), rules, err)
+			p.upsert(KindKubernetes, k8s.KeyOf(o), rules, err, func() ([]byte, error) { return json.Marshal(o) })
 		},
 		Delete: func(key k8s.Key) { p.remove(KindKubernetes, key) },
 		Synced: synced,
 	})
 }
 
-// upsert notes an object as it is now.
-func (p *Policies) upsert(kind string, key k8s.Key, rules []*policy.Rule, fault error) {
+// upsert notes an object as it is now, and keeps its text if it is good.
+func (p *Policies) upsert(kind string, key k8s.Key, rules []*policy.Rule, fault error, text func() ([]byte, error)) {
 	owner := OwnerOf(kind, key)
+	if fault == nil {
+		p.keep(owner, kind, text)
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	before, recalled := p.kept[owner]
+	delete(p.kept, owner)
 	s := p.objects[owner]
 	if s == nil {
 		s = &Status{Owner: owner, Kind: kind, Namespace: key.Namespace, Name: key.Name}
@@ -257,6 +277,9 @@ func (p *Policies) upsert(kind string, key k8s.Key, rules []*policy.Rule, fault 
 			p.log.Warn("policy is faulty", "policy", owner, "lastGoodVersionInForce", s.InForce, "error", fault)
 		}
 		s.Err = fault
+		if recalled {
+			p.note(owner, before)
+		}
 		return
 	}
 	if s.Err != nil {
@@ -273,10 +296,12 @@ func (p *Policies) upsert(kind string, key k8s.Key, rules []*policy.Rule, fault 
 // remove notes that an object is gone.
 func (p *Policies) remove(kind string, key k8s.Key) {
 	owner := OwnerOf(kind, key)
+	p.forget(owner)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := p.objects[owner]
 	delete(p.objects, owner)
+	delete(p.kept, owner)
 	if s != nil && s.InForce {
 		p.note(owner, nil)
 	}

@@ -1,0 +1,162 @@
+package policies_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hawser-net/hawser/internal/k8s/policies"
+	"github.com/hawser-net/hawser/internal/policy"
+)
+
+// recalled are the owners of what a new agent finds on disk.
+func recalled(t *testing.T, c *cluster, cfg policies.Config) (*policies.Policies, []policy.Owner, map[policy.Owner][]*policy.Rule) {
+	t.Helper()
+	p, err := policies.New(cfg, c.client, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	owners, rules := []policy.Owner{}, map[policy.Owner][]*policy.Rule{}
+	for _, ch := range p.Recall() {
+		owners = append(owners, ch.Owner)
+		rules[ch.Owner] = ch.Rules
+	}
+	return p, owners, rules
+}
+
+// run has a part follow the server until stop is called.
+func run(t *testing.T, p *policies.Policies) (f *force, stop func()) {
+	t.Helper()
+	f = &force{rules: map[policy.Owner][]*policy.Rule{}, news: make(chan struct{}, 1)}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- p.Run(ctx, f.apply) }()
+	return f, func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestRecall: the last good versions survive the agent. What happened to the objects meanwhile counts as soon as the
+// server is heard: one that is faulty now stays as it was, one that is gone goes.
+func TestRecall(t *testing.T) {
+	c := newCluster(t)
+	cnp := `{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {name: tier}, spec: {tier: Admin, priority: 1, subject: {namespaces: {}}, ingress: [{name: x, action: Deny, from: [{namespaces: {}}]}]}}`
+	for _, m := range []string{denyAll, web, all} {
+		c.mustApply(m)
+	}
+	cfg := policies.Defaults()
+	cfg.Keep = filepath.Join(t.TempDir(), "policies")
+	owners := []policy.Owner{"k8s/CiliumClusterwideNetworkPolicy/all", "k8s/CiliumNetworkPolicy/a/web", "k8s/NetworkPolicy/a/deny"}
+	if c.apply(cnp) == nil {
+		owners = append(owners[:2:2], "k8s/ClusterNetworkPolicy/tier", owners[2])
+	}
+
+	p, none, _ := recalled(t, c, cfg)
+	if len(none) > 0 {
+		t.Fatalf("an empty directory holds %v", none)
+	}
+	f, stop := run(t, p)
+	f.until(t, has(owners...))
+	stop()
+	first := f.rules
+
+	// The agent is gone: one policy becomes faulty, one goes.
+	l7 := strings.Replace(web, "fromEndpoints: []", `toPorts: [{ports: [{port: "80", protocol: TCP}], rules: {http: [{method: GET}]}}]`, 1)
+	c.mustApply(l7)
+	c.remove("NetworkPolicy", "a", "deny")
+	p, got, rules := recalled(t, c, cfg)
+	if diff := cmp.Diff(owners, got); diff != "" {
+		t.Fatalf("recalled (-want +got):\n%s", diff)
+	}
+	for o := range first {
+		if len(rules[o]) != len(first[o]) || rules[o][0].DefaultDeny != first[o][0].DefaultDeny || len(rules[o][0].Clauses) != len(first[o][0].Clauses) {
+			t.Errorf("%s is recalled as %+v, was %+v", o, rules[o][0], first[o][0])
+		}
+	}
+	for _, s := range p.Status() {
+		if !s.InForce || s.Rules == 0 || s.Loaded.IsZero() {
+			t.Errorf("the status of a recalled policy is %+v", s)
+		}
+	}
+	faulty := func(rules map[policy.Owner][]*policy.Rule) error {
+		for _, s := range p.Status() {
+			if s.Owner == "k8s/CiliumNetworkPolicy/a/web" && (s.Err == nil || !s.InForce) {
+				return fmt.Errorf("the faulty policy has the status %+v", s)
+			}
+		}
+		return has(owners[:len(owners)-1]...)(rules)
+	}
+	f, stop = run(t, p)
+	f.until(t, faulty)
+	stop()
+	if !slices.ContainsFunc(f.batches[0], func(ch policy.Change) bool { return ch.Owner == "k8s/NetworkPolicy/a/deny" && len(ch.Rules) == 0 }) {
+		t.Error("the first batch does not take the policy away that is gone")
+	}
+
+	// A second restart finds it so, too.
+	if p, got, _ = recalled(t, c, cfg); cmp.Diff(owners[:len(owners)-1], got) != "" {
+		t.Fatalf("at the second restart %v are recalled", got)
+	}
+	f, stop = run(t, p)
+	f.until(t, faulty)
+	stop()
+}
+
+// TestRecallDamaged: copies that are damaged in any way are left out and removed; the others are recalled.
+func TestRecallDamaged(t *testing.T) {
+	c := newCluster(t)
+	for _, m := range []string{denyAll, web, all} {
+		c.mustApply(m)
+	}
+	cfg := policies.Defaults()
+	cfg.Keep = filepath.Join(t.TempDir(), "policies")
+	p, _, _ := recalled(t, c, cfg)
+	f, stop := run(t, p)
+	f.until(t, has("k8s/NetworkPolicy/a/deny", "k8s/CiliumNetworkPolicy/a/web", "k8s/CiliumClusterwideNetworkPolicy/all"))
+	stop()
+	files, err := filepath.Glob(filepath.Join(cfg.Keep, "*"))
+	if err != nil || len(files) != 3 {
+		t.Fatalf("kept are %v, %v", files, err)
+	}
+	for i, path := range files[:2] {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i == 0 {
+			text = text[:len(text)-1]
+		} else {
+			text = []byte(strings.Replace(string(text), "ingress", "egress_", 1))
+			text[len(text)-2] ^= 1
+		}
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// A good copy under a name that is not its own, and half of one.
+	good, err := os.ReadFile(files[2])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"00.policy", "x.policy.tmp"} {
+		if err := os.WriteFile(filepath.Join(cfg.Keep, name), good, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, got, _ := recalled(t, c, cfg); len(got) != 1 {
+		t.Errorf("recalled %v, want one", got)
+	}
+	if left, _ := filepath.Glob(filepath.Join(cfg.Keep, "*")); len(left) != 1 || left[0] != files[2] {
+		t.Errorf("left are %v, want %s", left, files[2])
+	}
+}
