@@ -89,6 +89,8 @@ type Config struct {
 	Relevance relevance.Config
 	// HeartbeatTimeout is how long an identity must be unused before it is marked, where identities are Kubernetes objects.
 	HeartbeatTimeout time.Duration
+	// ReuseDelay is how long the number of a collected identity is not given to other labels, if any other is free.
+	ReuseDelay time.Duration
 	// GCInterval is the time from the start of one round of identity collection to that of the next; 0 switches it off.
 	GCInterval time.Duration
 	// At most GCRateLimit identities are deleted in GCRateInterval.
@@ -121,7 +123,7 @@ func Defaults() Config {
 		IPAM: ipamClusterPool, Pool: clusterpool.Defaults(), Nodes: nodes.Defaults(), Endpoints: endpoints.Defaults(), Slices: endpointslices.Defaults(),
 		Mesh: mesh.Defaults(), ValidatePolicies: true, Groups: groups.Defaults(),
 		AllocationMode: modeKVStore, HeartbeatTimeout: 30 * time.Minute, Identities: identities.ControlDefaults(), Relevance: relevance.Defaults(), CompareInterval: time.Minute,
-		GCInterval: 15 * time.Minute, GCRateInterval: time.Minute, GCRateLimit: 2500,
+		ReuseDelay: identities.DefaultRest, GCInterval: 15 * time.Minute, GCRateInterval: time.Minute, GCRateLimit: 2500,
 		HeartbeatInterval: time.Minute, LockGCInterval: 25 * time.Second, ClusterConfigInterval: 5 * time.Minute,
 		APIAddr: "localhost:9234", PrometheusAddr: ":9963", PprofAddr: "localhost", PprofPort: 6061,
 	}
@@ -146,6 +148,8 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.HeartbeatTimeout, "identity-heartbeat-timeout", c.HeartbeatTimeout,
 		"how long an identity that is a Kubernetes object must be unused before it is marked for deletion")
 	fs.DurationVar(&c.GCInterval, "identity-gc-interval", c.GCInterval, "how often unused identities are looked for; 0 for never")
+	fs.DurationVar(&c.ReuseDelay, "identity-reuse-delay", c.ReuseDelay,
+		"how long the number of a collected identity is not given to other labels, as long as another number is free")
 	fs.DurationVar(&c.GCRateInterval, "identity-gc-rate-interval", c.GCRateInterval, "time in which --identity-gc-rate-limit identities may be deleted")
 	fs.IntVar(&c.GCRateLimit, "identity-gc-rate-limit", c.GCRateLimit, "how many identities may be deleted in --identity-gc-rate-interval")
 	c.Kube.Flags(fs)
@@ -215,6 +219,9 @@ func (c *Config) Validate() error {
 	}
 	if c.PolicyNodeStatusInterval < 0 {
 		bad("--cnp-node-status-gc-interval: %s must not be negative", c.PolicyNodeStatusInterval)
+	}
+	if c.ReuseDelay < time.Minute {
+		bad("--identity-reuse-delay: %s must be at least a minute", c.ReuseDelay)
 	}
 	if c.GCInterval < 0 || c.GCInterval > 0 && c.GCInterval < time.Second {
 		bad("--identity-gc-interval: %s must be 0 or at least a second", c.GCInterval)

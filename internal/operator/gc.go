@@ -84,7 +84,7 @@ func (o *Operator) collectIdentities(ctx context.Context, ids *allocator.Allocat
 			level = log.Info
 		}
 		level("looked for unused identities", "deleted", stats.Deleted, "unused", stats.Dead, "used", stats.Alive,
-			"spared", stats.Spared, "of-other-clusters", stats.OutOfRange, "took", took.Round(time.Millisecond))
+			"spared", stats.Spared, "resting", stats.Resting, "freed", stats.Freed, "of-other-clusters", stats.OutOfRange, "took", took.Round(time.Millisecond))
 		return nil
 	})
 }

@@ -198,7 +198,7 @@ func (o *Operator) addIdentities(m manager.Manager) error {
 		return err
 	}
 	gc := identities.Config{
-		Interval: o.cfg.GCInterval, Timeout: o.cfg.HeartbeatTimeout, Rest: identities.DefaultRest, Limiter: o.gcLimiter(),
+		Interval: o.cfg.GCInterval, Timeout: o.cfg.HeartbeatTimeout, Rest: o.cfg.ReuseDelay, Limiter: o.gcLimiter(),
 		First: uint32(o.first), Last: uint32(o.last), Agents: management.Agent(),
 	}
 	if management.Operator() {

@@ -2,6 +2,7 @@ package allocator
 
 import (
 	"context"
+	"time"
 
 	"golang.org/x/time/rate"
 )
@@ -51,6 +52,8 @@ type Numbers interface {
 	Known(key string) ID
 	// Pick returns a number of the range that nobody is known to use, at random. It returns an error that wraps [ErrExhausted] if there is none.
 	Pick() (ID, error)
+	// Rests says that a number was deleted, and when. It is not picked if any other is free.
+	Rests(id ID, since time.Time)
 	// Taken says that a picked number turned out to be used.
 	Taken(id ID)
 }
@@ -113,6 +116,8 @@ type GCStats struct {
 	Alive, Dead, Deleted int
 	// Spared numbers were about to be deleted when a reference appeared or they changed.
 	Spared int
+	// Resting numbers were deleted and are not made again yet, Freed ones may be from now on.
+	Resting, Freed int
 	// OutOfRange numbers belong to someone else and were not looked at.
 	OutOfRange int
 }

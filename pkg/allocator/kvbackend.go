@@ -30,6 +30,9 @@ type KVStoreConfig struct {
 	Suffix string
 	// KeyType is any key; it is used to read others.
 	KeyType AllocatorKey
+	// Rest is how long a number that RunGC deleted is not given to another key, if any other is free: a record in the store says so to all writers, and is
+	// deleted by RunGC. 0 leaves no records; those that are there are heeded all the same.
+	Rest time.Duration
 	// Logger is optional.
 	Logger *slog.Logger
 }
@@ -39,9 +42,12 @@ type KVStoreBackend struct {
 	store kvstore.Backend
 	paths paths
 	typ   AllocatorKey
+	rest  time.Duration
 	log   *slog.Logger
 
 	mu sync.Mutex
+	// resting are the records of numbers that rest as RunGC saw them last.
+	resting map[ID]seenRest
 	// written has, by key, the revision at which this node's reference was written last, as far as is known.
 	written map[string]int64
 }
@@ -61,6 +67,9 @@ func NewKVStoreBackend(cfg KVStoreConfig) (*KVStoreBackend, error) {
 	if strings.Contains(cfg.Suffix, "/") {
 		errs = append(errs, fmt.Errorf("node suffix %q holds a slash", cfg.Suffix))
 	}
+	if cfg.Rest < 0 {
+		errs = append(errs, fmt.Errorf("numbers cannot rest for %s", cfg.Rest))
+	}
 	if cfg.KeyType == nil {
 		errs = append(errs, errors.New("no key type given"))
 	}
@@ -71,7 +80,7 @@ func NewKVStoreBackend(cfg KVStoreConfig) (*KVStoreBackend, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &KVStoreBackend{store: cfg.Store, paths: paths{base, cfg.Suffix}, typ: cfg.KeyType, log: log, written: make(map[string]int64)}, nil
+	return &KVStoreBackend{store: cfg.Store, paths: paths{base, cfg.Suffix}, typ: cfg.KeyType, rest: cfg.Rest, log: log, written: make(map[string]int64)}, nil
 }
 
 func canonical(key AllocatorKey) (string, error) {
@@ -148,6 +157,11 @@ func (b *KVStoreBackend) execute(ctx context.Context, p *plan, numbers Numbers) 
 			return s, r, nil
 		}
 		last, v = s, p.see(s, r)
+		if v.rests && s.fresh {
+			if err := b.learnRests(ctx, p, numbers); err != nil {
+				return step{}, kvstore.TxnResult{}, err
+			}
+		}
 	}
 	return step{}, kvstore.TxnResult{}, fmt.Errorf("key %q: %w", p.key, ErrContended)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sort"
 	"strings"
+	"time"
 
 	"golang.org/x/time/rate"
 
@@ -27,7 +28,8 @@ type dead struct {
 // RunGC implements [Backend].
 //
 // A number is deleted in one transaction with the proof that it may be: its master key is unchanged since two rounds ago, no reference to its key exists, or if
-// the listing showed some, to other numbers, none was written since, and no other writer holds the key's lock. A limiter of nil is no limit.
+// the listing showed some, to other numbers, none was written since, and no other writer holds the key's lock. It rests from then on, see
+// [KVStoreConfig]. A limiter of nil is no limit.
 func (b *KVStoreBackend) RunGC(ctx context.Context, limiter *rate.Limiter, r Range, previous map[ID]int64) (map[ID]int64, GCStats, error) {
 	var stats GCStats
 	// The masters first: a reference written after their listing is in the second one, or is caught by the condition on the directory.
@@ -83,7 +85,8 @@ func (b *KVStoreBackend) RunGC(ctx context.Context, limiter *rate.Limiter, r Ran
 		stats.Spared += n - deleted
 		due = due[n:]
 	}
-	return next, stats, nil
+	stats.Resting, stats.Freed, err = b.free(ctx, r, time.Now())
+	return next, stats, err
 }
 
 // anyUnder says whether one of the pairs, which are sorted, is under the directory.
@@ -102,6 +105,7 @@ func keepForLater(next map[ID]int64, due []dead) {
 // collect deletes numbers in one transaction, and says how many. If one may not be deleted, each half is tried alone.
 func (b *KVStoreBackend) collect(ctx context.Context, list []dead, listed int64) (deleted int, err error) {
 	var txn kvstore.Txn
+	now := time.Now()
 	for _, d := range list {
 		txn.If = append(txn.If, kvstore.ModRevisionIs(b.paths.id(d.id), d.mod))
 		if d.key != "" { // an empty value is nobody's key
@@ -109,6 +113,9 @@ func (b *KVStoreBackend) collect(ctx context.Context, list []dead, listed int64)
 				unchangedSince(b.paths.value(d.key), d.alone, listed), kvstore.PrefixAbsent(b.paths.locks(d.key)))
 		}
 		txn.Then = append(txn.Then, kvstore.DeleteOp(b.paths.id(d.id)))
+		if b.rest > 0 {
+			txn.Then = append(txn.Then, b.putRest(d.id, now))
+		}
 	}
 	r, err := b.store.Txn(ctx, txn)
 	switch {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/hawser-net/hawser/pkg/allocator"
 	"github.com/hawser-net/hawser/pkg/kvstore"
@@ -89,6 +90,7 @@ func (w *world) actor(name string) *actor {
 // Known, Pick and Taken make an actor the [allocator.Numbers] of its own backend.
 func (a *actor) Known(key string) allocator.ID { return a.cache[key] }
 func (a *actor) Taken(id allocator.ID)         { a.taken[id] = true }
+func (a *actor) Rests(allocator.ID, time.Time) {}
 func (a *actor) Pick() (allocator.ID, error) {
 	for _, id := range a.picks {
 		if !a.taken[id] {

@@ -3,6 +3,7 @@ package allocator
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 )
 
@@ -20,6 +21,8 @@ type picker struct {
 	a      *Allocator
 	picked []ID
 	taken  map[ID]bool
+	// resting are numbers of which the store says that they rest, and since when.
+	resting map[ID]time.Time
 }
 
 // Known implements [Numbers].
@@ -31,6 +34,15 @@ func (p *picker) Taken(id ID) {
 		p.taken = make(map[ID]bool)
 	}
 	p.taken[id] = true
+}
+
+// Rests implements [Numbers].
+func (p *picker) Rests(id ID, since time.Time) {
+	if p.resting == nil {
+		p.resting = make(map[ID]time.Time)
+	}
+	p.resting[id] = since
+	p.unreserve(id) // it may be picked again, as the last that is left
 }
 
 // Pick implements [Numbers]. Numbers that rest are passed over unless no other is free; then the one that has rested longest among those looked at is taken.
@@ -51,7 +63,13 @@ func (p *picker) Pick() (ID, error) {
 		if taken || p.taken[id] || id == NoID || p.a.reserved(id) {
 			return NoID, false
 		}
-		if !rested.IsZero() && time.Since(rested) < p.a.set.rest {
+		noted, rests := p.resting[id]
+		if rests {
+			rested = noted
+		} else {
+			rests = !rested.IsZero() && time.Since(rested) < p.a.set.rest
+		}
+		if rests {
 			if resting == NoID || rested.Before(since) {
 				resting, since = id, rested
 			}
@@ -88,6 +106,18 @@ func (p *picker) reserve(id ID) bool {
 	p.a.picking[id]++
 	p.picked = append(p.picked, id)
 	return true
+}
+
+// unreserve ends the reservation of a number that this picker picked.
+func (p *picker) unreserve(id ID) {
+	p.a.mu.Lock()
+	defer p.a.mu.Unlock()
+	if i := slices.Index(p.picked, id); i >= 0 {
+		p.picked = slices.Delete(p.picked, i, i+1)
+		if p.a.picking[id]--; p.a.picking[id] <= 0 {
+			delete(p.a.picking, id)
+		}
+	}
 }
 
 func (a *Allocator) reserved(id ID) bool {

@@ -13,7 +13,8 @@ import (
 //	    witness (an existing reference with that number) does, or all have that number.
 //	I2  A reference is only written while the number's master key says that the number belongs to the key, or together with it.
 //	I3  A master key is only made while there is none for the number, and while no reference to the key exists except to that number.
-//	I4  While another writer holds the key's lock, nothing makes its first reference: it may have looked already and found none.
+//	I4  A number whose rest record is there is only made by whoever knows that record, and deletes it.
+//	I5  While another writer holds the key's lock, nothing makes its first reference: it may have looked already and found none.
 
 // paths builds the keys of one allocator in the store.
 type paths struct {
@@ -26,6 +27,8 @@ func (p paths) values() string             { return p.base + "/value/" }
 func (p paths) allLocks() string           { return p.base + "/locks/" }
 func (p paths) id(id ID) string            { return p.ids() + id.String() }
 func (p paths) value(key string) string    { return p.values() + key + "/" }
+func (p paths) rests() string              { return p.base + "/rest/" }
+func (p paths) rest(id ID) string          { return p.rests() + id.String() }
 func (p paths) locks(key string) string    { return p.allLocks() + key + "/" }
 func (p paths) ownValue(key string) string { return p.value(key) + p.suffix }
 
@@ -35,6 +38,8 @@ type view struct {
 	tried    ID
 	// master is the master key of the number tried; nil if there is none.
 	master *kvstore.KeyValue
+	// rests says that the number tried rests.
+	rests bool
 	// references stand directly under the key's directory.
 	references []reference
 	// locked says that a lock is held or waited for.
@@ -58,6 +63,8 @@ type plan struct {
 	// refused are numbers that turned out to belong to another key, or to nobody, each with the revision at which they did. A reference written later says
 	// that the number has come back.
 	refused map[ID]int64
+	// rests are the numbers that rest, with the revision of the record that says so.
+	rests map[ID]int64
 	// yielded counts how often the plan has waited for references to a younger number to go.
 	yielded int
 }
@@ -86,6 +93,7 @@ const (
 	readReferences = iota
 	readLocks
 	readMaster
+	readRest
 )
 
 // next returns the next step. v is nil at first.
@@ -253,17 +261,24 @@ func (p *plan) refer(id ID, conds ...kvstore.Cond) step {
 // restore writes the master key of a number that is in use without one, with this node's reference.
 func (p *plan) restore(id ID, conds ...kvstore.Cond) step {
 	return step{id: id, creates: true, txn: kvstore.Txn{
-		If:   append([]kvstore.Cond{kvstore.Absent(p.paths.id(id))}, conds...),
-		Then: []kvstore.Op{p.putReference(id), kvstore.PutOp(p.paths.id(id), []byte(p.key), kvstore.Permanent)},
+		If: append([]kvstore.Cond{kvstore.Absent(p.paths.id(id))}, conds...),
+		Then: []kvstore.Op{
+			p.putReference(id), kvstore.PutOp(p.paths.id(id), []byte(p.key), kvstore.Permanent), kvstore.DeleteOp(p.paths.rest(id)),
+		},
 		Else: p.look(id),
 	}}
 }
 
-// create makes a number and this node's reference.
+// create makes a number and this node's reference. A number that rests is only picked if no other is free.
 func (p *plan) create(numbers Numbers, conds ...kvstore.Cond) (step, error) {
 	id, err := numbers.Pick()
 	if err != nil {
 		return step{}, err
+	}
+	if mod, rests := p.rests[id]; rests {
+		conds = append(conds, kvstore.ModRevisionIs(p.paths.rest(id), mod))
+	} else {
+		conds = append(conds, kvstore.Absent(p.paths.rest(id)))
 	}
 	s := p.restore(id, conds...)
 	s.fresh = true
@@ -279,12 +294,13 @@ func (p *plan) look(id ID) []kvstore.Op {
 		readReferences: kvstore.ListOp(p.paths.value(p.key)),
 		readLocks:      kvstore.ListOp(p.paths.locks(p.key)),
 		readMaster:     kvstore.GetOp(p.paths.id(id)),
+		readRest:       kvstore.GetOp(p.paths.rest(id)),
 	}
 }
 
 // see reads the Else branch of a step's transaction.
 func (p *plan) see(s step, r kvstore.TxnResult) *view {
-	v := &view{revision: r.Revision, tried: s.id, noValues: len(r.Results[readReferences]) == 0, noLocks: len(r.Results[readLocks]) == 0}
+	v := &view{revision: r.Revision, tried: s.id, rests: len(r.Results[readRest]) > 0, noValues: len(r.Results[readReferences]) == 0, noLocks: len(r.Results[readLocks]) == 0}
 	if m := r.Results[readMaster]; len(m) > 0 {
 		v.master = &m[0]
 	}

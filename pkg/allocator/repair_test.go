@@ -295,9 +295,10 @@ func TestRemoteKeyBecomesUnreadable(t *testing.T) {
 // known is what a backend asks of an allocator whose cache is out of date.
 type known struct{ id, pick allocator.ID }
 
-func (k known) Known(string) allocator.ID   { return k.id }
-func (k known) Pick() (allocator.ID, error) { return k.pick, nil }
-func (k known) Taken(allocator.ID)          {}
+func (k known) Known(string) allocator.ID     { return k.id }
+func (k known) Pick() (allocator.ID, error)   { return k.pick, nil }
+func (k known) Taken(allocator.ID)            {}
+func (k known) Rests(allocator.ID, time.Time) {}
 
 // A number that was nobody's a moment ago may be in force for the key now: a plan must believe the references, not its memory.
 func TestNumberComesBackDuringAllocate(t *testing.T) {

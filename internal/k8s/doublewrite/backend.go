@@ -23,6 +23,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"time"
 
 	"golang.org/x/time/rate"
 
@@ -79,6 +80,13 @@ type only struct {
 func (o *only) Known(string) allocator.ID { return allocator.NoID }
 
 func (o *only) Taken(allocator.ID) {}
+
+// Rests offers the number again: where it was made first decides whether it has rested.
+func (o *only) Rests(id allocator.ID, _ time.Time) {
+	if id == o.id {
+		o.offered = false
+	}
+}
 
 func (o *only) Pick() (allocator.ID, error) {
 	if o.offered || o.id == allocator.NoID {

@@ -60,7 +60,7 @@ func New(cfg Config) (*Backend, error) {
 	}
 	b.prober = Prober{Objects: b.objects, First: cfg.First, Last: cfg.Last, Text: b.text, Known: func(id allocator.ID) (Entry, bool) {
 		e, ok := b.index.get(id)
-		return Entry{Text: e.text, Resting: e.resting}, ok
+		return Entry{Text: e.text, Resting: e.resting, Since: e.since}, ok
 	}}
 	return b, nil
 }

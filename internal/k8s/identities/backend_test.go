@@ -414,6 +414,26 @@ func TestResting(t *testing.T) {
 	}
 }
 
+// TestLongestRestedIsTakenFirst: when no number is free, labels take the one that has rested longest, wherever their sequence begins.
+func TestLongestRestedIsTakenFirst(t *testing.T) {
+	t.Parallel()
+	server, c := start(t)
+	ago := map[allocator.ID]time.Duration{300: time.Minute, 301: 3 * time.Hour, 302: time.Hour, 303: 2 * time.Hour}
+	for id, d := range ago {
+		o := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: id.String()}}
+		identities.Retire(o, app("gone"+id.String()).GetKey(), time.Now().Add(-d))
+		if _, err := c.Create(t.Context(), o, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a := agent(t, server, 300, 303, nil)
+	for _, want := range []allocator.ID{301, 303, 302, 300} {
+		if got, _, err := a.Allocate(t.Context(), app("new"+want.String())); got != want || err != nil {
+			t.Errorf("labels have %s, %v, want %s", got, err, want)
+		}
+	}
+}
+
 // TestProtected deletes an object in use: it comes back with its number.
 func TestProtected(t *testing.T) {
 	t.Parallel()

@@ -3,6 +3,8 @@ package identities
 import (
 	"context"
 	"fmt"
+	"slices"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,8 +25,9 @@ type Objects interface {
 type Entry struct {
 	// Text is the canonical string of its labels; "" if they cannot be read. Of a number that rests it is what the labels were.
 	Text string
-	// Resting: see [Retire].
+	// Resting: see [Retire]. Since is from when, the zero time if that cannot be read.
 	Resting bool
+	Since   time.Time
 }
 
 // Prober finds the numbers of label sets, or makes them. All who write CiliumIdentities use it, agents and operator alike: that is why they agree. It keeps
@@ -48,15 +51,20 @@ type Taken struct {
 }
 
 // Probe goes through the numbers in the order of the label set until it has made an object or met one of the same labels. text is the set's canonical
-// string. A number that rests is taken if the set is the one that it stood for; of another set only if no number is free. If all numbers are
+// string. A number that rests is taken if the set is the one that it stood for; of another set only if no number is free, and then the one that
+// has rested longest. If all numbers are
 // taken the error wraps [allocator.ErrExhausted], if others keep changing the same objects [allocator.ErrContended].
 func (p *Prober) Probe(ctx context.Context, text string, security map[string]string) (Taken, error) {
-	var resting []allocator.ID
+	type rest struct {
+		id    allocator.ID
+		since time.Time
+	}
+	var resting []rest
 	steps := maxSteps
 	for id := range Sequence(text, p.First, p.Last) {
 		if e, ok := p.Known(id); ok && e.Text != text {
 			if e.Resting {
-				resting = append(resting, id)
+				resting = append(resting, rest{id, e.Since})
 			}
 			continue
 		}
@@ -64,13 +72,14 @@ func (p *Prober) Probe(ctx context.Context, text string, security map[string]str
 		if err != nil || other == nil {
 			return got, err
 		}
-		if _, _, rests := Retired(other); rests {
-			resting = append(resting, id)
+		if _, since, rests := Retired(other); rests {
+			resting = append(resting, rest{id, since})
 		}
 	}
 	// No number is free. Those that rest are the last resort: better than a pod without an identity.
-	for _, id := range resting {
-		if got, err := p.seize(ctx, id, text, security, &steps); err != nil || got.ID != allocator.NoID {
+	slices.SortStableFunc(resting, func(x, y rest) int { return x.since.Compare(y.since) })
+	for _, r := range resting {
+		if got, err := p.seize(ctx, r.id, text, security, &steps); err != nil || got.ID != allocator.NoID {
 			return got, err
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/k8s"
@@ -19,6 +20,7 @@ type entry struct {
 	created int64
 	marked  bool // about to be collected
 	resting bool // see Retire
+	since   time.Time
 }
 
 // index is what the watch has shown. One goroutine writes it.
@@ -138,8 +140,8 @@ func (b *Backend) ListAndWatch(ctx context.Context, handler allocator.CacheMutat
 			}
 			e := entry{created: m.Created}
 			_, e.marked = o.Annotations[HeartbeatAnnotation]
-			if was, _, rests := Retired(o); rests {
-				e.text, e.resting = was, true // nobody's number, but not free
+			if was, since, rests := Retired(o); rests {
+				e.text, e.resting, e.since = was, true, since // nobody's number, but not free
 			} else if key, err := b.read(o); err == nil && key.GetKey() != "" {
 				m.Key, e.text = key, key.GetKey()
 			} else {

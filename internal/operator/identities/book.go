@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -96,6 +97,7 @@ type numberEntry struct {
 	// text is what the number stands for: what the object said first. says is what it says now. They differ if somebody edited it.
 	text, says string
 	resting    bool
+	since      time.Time // when it began to rest
 	set        *setEntry // of text, unless it rests
 }
 
@@ -462,8 +464,8 @@ func (r *Rules) numberEntryOf(obj *v2.CiliumIdentity) (now *numberEntry, ok bool
 		return nil, false
 	}
 	now = &numberEntry{id: id, uid: obj.UID, rv: obj.ResourceVersion, born: obj.CreationTimestamp.Unix()}
-	if was, _, rests := k8sids.Retired(obj); rests {
-		now.text, now.says, now.resting = was, was, true
+	if was, since, rests := k8sids.Retired(obj); rests {
+		now.text, now.says, now.resting, now.since = was, was, true, since
 	} else {
 		now.says = textOf(obj)
 		now.text = now.says

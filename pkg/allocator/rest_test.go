@@ -1,0 +1,158 @@
+package allocator_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hawser-net/hawser/pkg/allocator"
+	"github.com/hawser-net/hawser/pkg/kvstore"
+)
+
+// collectors are operators that collect in turns: each is another process, and remembers nothing of what others did.
+type collectors struct {
+	*testing.T
+	mem  *kvstore.Memory
+	rest time.Duration
+	be   *allocator.KVStoreBackend
+	seen map[allocator.ID]int64
+}
+
+// another has another operator lead.
+func (c *collectors) another() {
+	c.Helper()
+	store := c.mem.Client()
+	c.Cleanup(func() { store.Close() })
+	var err error
+	if c.be, err = allocator.NewKVStoreBackend(allocator.KVStoreConfig{Store: store, BasePath: base, KeyType: allocator.StringKey(""), Rest: c.rest}); err != nil {
+		c.Fatal(err)
+	}
+	c.seen = nil
+}
+
+func (c *collectors) round() allocator.GCStats {
+	c.Helper()
+	next, stats, err := c.be.RunGC(c.Context(), nil, allocator.Range{Min: 1, Max: 65535}, c.seen)
+	if err != nil {
+		c.Fatal(err)
+	}
+	c.seen = next
+	return stats
+}
+
+// TestRestIsInTheStore: a number that was collected is given to no other key while it rests, by a node that never saw it, after the operator that
+// collected it and all nodes that knew it are gone.
+func TestRestIsInTheStore(t *testing.T) {
+	t.Parallel()
+	mem := kvstore.NewMemory()
+	c := &collectors{T: t, mem: mem, rest: time.Hour}
+	c.another()
+	few := []allocator.AllocatorOption{allocator.WithMin(1), allocator.WithMax(3), allocator.WithRest(0)}
+	old := newNode(t, mem, "192.0.2.1", few...)
+	id := old.allocate(t, "old")
+	old.release(t, "old")
+	c.round()
+	if stats := c.round(); stats.Deleted != 1 || stats.Resting != 1 {
+		t.Fatalf("the round that collects says %+v", stats)
+	}
+	c.another() // the leader changes
+	for range 3 {
+		if stats := c.round(); stats.Freed != 0 || stats.Resting != 1 {
+			t.Fatalf("another leader says %+v", stats)
+		}
+	}
+	fresh := newNode(t, mem, "192.0.2.2", few...)
+	for _, key := range []string{"a", "b"} {
+		if got := fresh.allocate(t, key); got == id {
+			t.Errorf("%s has number %d, which rests", key, got)
+		}
+	}
+	// No other number is left: better than none.
+	if got := fresh.allocate(t, "c"); got != id {
+		t.Errorf("c has number %d, want %d", got, id)
+	}
+	if got := records(t, mem); len(got) != 0 {
+		t.Errorf("numbers in use rest: %q", got)
+	}
+}
+
+// records returns the records of numbers that rest.
+func records(t *testing.T, mem *kvstore.Memory) (ids []string) {
+	t.Helper()
+	store := mem.Client()
+	defer store.Close()
+	l, err := store.List(t.Context(), base+"/rest/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kv := range l.Pairs {
+		ids = append(ids, strings.TrimPrefix(kv.Key, base+"/rest/"))
+	}
+	return ids
+}
+
+// TestRestEnds: the rest ends by the clock of whoever collected or by that of who leads now, whichever is first, and never at the first look.
+func TestRestEnds(t *testing.T) {
+	t.Parallel()
+	mem := kvstore.NewMemory()
+	store := mem.Client()
+	defer store.Close()
+	for id, since := range map[string]string{
+		"1": time.Now().Add(-2 * time.Hour).Format(time.RFC3339), "2": time.Now().Format(time.RFC3339), "3": "nonsense", "70000": "2006-01-02T15:04:05Z",
+	} {
+		put(t, store, "/rest/"+id, since)
+	}
+	c := &collectors{T: t, mem: mem, rest: time.Hour}
+	c.another()
+	if c.round(); !slices.Equal(records(t, mem), []string{"1", "2", "3", "70000"}) {
+		t.Errorf("the first look ended a rest: %q are left", records(t, mem))
+	}
+	if stats := c.round(); stats.Freed != 2 || !slices.Equal(records(t, mem), []string{"2", "70000"}) {
+		t.Errorf("the second look: %+v, %q are left", stats, records(t, mem))
+	}
+	put(t, store, "/rest/2", time.Now().Add(time.Hour).Format(time.RFC3339)) // by a clock that is ahead
+	c.rest = 50 * time.Millisecond
+	c.another()
+	c.round()
+	time.Sleep(2 * c.rest) // what is waited for is the clock
+	if stats := c.round(); stats.Freed != 1 || !slices.Equal(records(t, mem), []string{"70000"}) {
+		t.Errorf("by the leader's clock: %+v, %q are left", stats, records(t, mem))
+	}
+}
+
+// TestLongestRestedFirst: when no number is free, the one that rested longest is made again first, whatever a node remembers itself.
+func TestLongestRestedFirst(t *testing.T) {
+	t.Parallel()
+	mem := kvstore.NewMemory()
+	store := mem.Client()
+	defer store.Close()
+	now := time.Now()
+	for id, ago := range map[string]time.Duration{"1": time.Minute, "2": 3 * time.Hour, "3": time.Hour, "4": 2 * time.Hour} {
+		put(t, store, "/rest/"+id, now.Add(-ago).UTC().Format(time.RFC3339))
+	}
+	n := newNode(t, mem, "192.0.2.1", allocator.WithMin(1), allocator.WithMax(4))
+	var got []allocator.ID
+	for _, key := range []string{"a", "b", "c", "d"} {
+		got = append(got, n.allocate(t, key))
+	}
+	if want := []allocator.ID{2, 4, 3, 1}; !slices.Equal(got, want) {
+		t.Errorf("numbers %v, want %v", got, want)
+	}
+}
+
+// TestRestoredNumberDoesNotRest: a node that was cut off while its number was collected has it again, and the record is gone.
+func TestRestoredNumberDoesNotRest(t *testing.T) {
+	t.Parallel()
+	mem := kvstore.NewMemory()
+	store := mem.Client()
+	defer store.Close()
+	put(t, store, "/rest/300", time.Now().Format(time.RFC3339))
+	be, _ := backend(t, mem, "192.0.2.1")
+	if err := be.Restore(t.Context(), allocator.Reference{ID: 300, Key: allocator.StringKey("key")}); err != nil {
+		t.Fatal(err)
+	}
+	if got := records(t, mem); len(got) != 0 {
+		t.Errorf("a number in use rests: %q", got)
+	}
+}
