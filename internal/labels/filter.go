@@ -1,6 +1,8 @@
 package labels
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -205,6 +207,22 @@ func (f *Filter) Split(s Set) (identity, info Set) {
 		return some, s.Without(func(l Label) bool { return some.Has(l.Source, l.Key) })
 	}
 	return identity, info
+}
+
+// Fingerprint returns a short text that is the same for filters by which the same labels make identities, as far as their rules say so alike, and another
+// one for others. The keys of [Filter.Narrow] have no part in it.
+func (f *Filter) Fingerprint() string {
+	var rules []string
+	for _, r := range f.rules {
+		kind, expression := "prefix", r.prefix
+		if r.re != nil {
+			kind, expression = "expression", r.re.String()
+		}
+		rules = append(rules, fmt.Sprintf("%q %t %s %q", r.source, r.ignore, kind, expression))
+	}
+	slices.Sort(rules) // their order does not matter, but how often one is there does
+	sum := sha256.Sum256(fmt.Appendf(nil, "%t\n%s", f.whitelist, strings.Join(rules, "\n")))
+	return hex.EncodeToString(sum[:8])
 }
 
 // Rules returns the rules as written, for display.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"reflect"
 	"sync"
@@ -18,6 +19,9 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/node"
 )
+
+// LabelFilterAnnotation says on a CiliumNode by which filter the node's agent makes identities of labels; see labels.Filter.Fingerprint.
+const LabelFilterAnnotation = "network.hawser.net/label-filter"
 
 // Sink is told of other nodes.
 type Sink interface {
@@ -34,6 +38,9 @@ type Config struct {
 	ClusterID uint32
 	// WritePodCIDRs has the local node's pod CIDRs written to its object. Without it they are the operator's to write.
 	WritePodCIDRs bool
+	// LabelFilter, if not empty, is the fingerprint of the filter by which the agent makes identities of labels. It is written into the local node's object
+	// for the operator, as [LabelFilterAnnotation].
+	LabelFilter string
 	// Own, if not nil, is told of the local node's object whenever it has changed; it must not change the object.
 	Own func(*v2.CiliumNode)
 	// Retry is the pause after a write that failed, 5 seconds by default.
@@ -246,6 +253,13 @@ func (n *Nodes) fill(o *v2.CiliumNode, local node.Node) {
 			return ""
 		}
 		return a.String()
+	}
+	if n.cfg.LabelFilter != "" && o.Annotations[LabelFilterAnnotation] != n.cfg.LabelFilter {
+		o.Annotations = maps.Clone(o.Annotations)
+		if o.Annotations == nil {
+			o.Annotations = map[string]string{}
+		}
+		o.Annotations[LabelFilterAnnotation] = n.cfg.LabelFilter
 	}
 	o.Spec.BootID = local.BootID
 	o.Spec.Encryption.Key = int(local.EncryptionKey)

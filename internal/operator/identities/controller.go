@@ -48,6 +48,7 @@ type Controller struct {
 	book    *book
 	running bool            // all there was at the start is in the book
 	have    versions        // of what was booked
+	differ  int             // nodes whose agents make other labels count, as agree saw last
 	told    map[string]bool // sets of labels whose pods know that there is no number
 }
 
@@ -235,7 +236,7 @@ func (c *Controller) known(id allocator.ID) (k8sids.Entry, bool) {
 	if n == nil {
 		return k8sids.Entry{}, false
 	}
-	return k8sids.Entry{Text: n.text, Resting: n.resting}, true
+	return k8sids.Entry{Text: n.text, Resting: n.resting, Since: n.since}, true
 }
 
 // InUse returns a function that says whether a number must not be collected, by what the caches have. ok is false as long as they are not filled.
@@ -255,6 +256,9 @@ func (c *Controller) Users(ctx context.Context) (used func(identity.ID) bool, er
 	cached, ok := c.InUse()
 	if !ok {
 		return nil, errEmpty
+	}
+	if err := c.agree(ctx); err != nil {
+		return nil, err
 	}
 	now, err := liveUse(ctx, c.live, c.book.rules)
 	if err != nil {

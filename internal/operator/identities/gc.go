@@ -105,6 +105,12 @@ var errEmpty = errors.New("the pods of the cluster are not known yet")
 // round looks at all identities once.
 func (c *collector) round(ctx context.Context) (Stats, error) {
 	var stats Stats
+	if c.cfg.Pods != nil {
+		if err := c.cfg.Pods.agree(ctx); err != nil {
+			c.looks = map[string]look{} // what was seen unused before that counts no more
+			return stats, err
+		}
+	}
 	used, err := c.cached(ctx)
 	if err != nil {
 		return stats, err

@@ -85,7 +85,9 @@ type lagging struct {
 	*town
 	*muffler
 	deleted atomic.Int64
-	behind  atomic.Int64 // looks that were refused
+	behind  atomic.Int64 // looks that were refused because the caches are behind
+	refused atomic.Int64 // because agents make other labels count
+	last    atomic.Pointer[error]
 }
 
 func newLagging(t *testing.T, env *controllers.Env, agents bool, limit rate.Limit) *lagging {
@@ -104,8 +106,11 @@ func newLagging(t *testing.T, env *controllers.Env, agents bool, limit rate.Limi
 		}
 		return SetupGC(m, gc, func(s Stats, _ time.Duration, err error) {
 			l.deleted.Add(int64(s.Deleted))
-			if errors.Is(err, errBehind) {
+			switch l.last.Store(&err); {
+			case errors.Is(err, errBehind):
 				l.behind.Add(1)
+			case errors.Is(err, errDiffer):
+				l.refused.Add(1)
 			}
 		}, log)
 	})

@@ -11,6 +11,7 @@ type controlMetrics struct {
 	surplus *prometheus.Desc
 	resting *prometheus.Desc
 	pending *prometheus.Desc
+	differ  *prometheus.Desc
 }
 
 func newControlMetrics(c *Controller) *controlMetrics {
@@ -29,6 +30,8 @@ func newControlMetrics(c *Controller) *controlMetrics {
 			[]string{"state"}, nil),
 		surplus: prometheus.NewDesc(prefix+"duplicate_identities", "Identities beyond the oldest of their labels.", nil, nil),
 		resting: prometheus.NewDesc(prefix+"resting_identities", "Numbers that were collected and rest before they are used again.", nil, nil),
+		differ: prometheus.NewDesc(prefix+"label_filter_mismatches",
+			"Nodes whose agents make other labels count for identities than the operator, or do not say which. While there are any no identity is collected.", nil, nil),
 		pending: prometheus.NewDesc(prefix+"unscheduled_identities",
 			"Identities that only pods without a node need; --identity-unscheduled-budget is their bound.", nil, nil),
 	}
@@ -38,7 +41,7 @@ func newControlMetrics(c *Controller) *controlMetrics {
 func (m *controlMetrics) Describe(ch chan<- *prometheus.Desc) {
 	m.count.Describe(ch)
 	m.latency.Describe(ch)
-	for _, d := range []*prometheus.Desc{m.sets, m.surplus, m.resting, m.pending} {
+	for _, d := range []*prometheus.Desc{m.sets, m.surplus, m.resting, m.pending, m.differ} {
 		ch <- d
 	}
 }
@@ -48,7 +51,7 @@ func (m *controlMetrics) Collect(ch chan<- prometheus.Metric) {
 	m.count.Collect(ch)
 	m.latency.Collect(ch)
 	m.c.mu.Lock()
-	n := m.c.book.census()
+	n, differ := m.c.book.census(), m.c.differ
 	m.c.mu.Unlock()
 	gauge := func(d *prometheus.Desc, v int, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels...)
@@ -59,4 +62,5 @@ func (m *controlMetrics) Collect(ch chan<- prometheus.Metric) {
 	gauge(m.surplus, n.duplicates)
 	gauge(m.resting, n.resting)
 	gauge(m.pending, n.unscheduled)
+	gauge(m.differ, differ)
 }

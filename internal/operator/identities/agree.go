@@ -1,0 +1,52 @@
+package identities
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/k8s/nodes"
+)
+
+// errDiffer says that agents and operator would make different identities of a pod's labels. Then what the operator knows of pods does not say which
+// identities are in use.
+var errDiffer = errors.New("agents make other labels count for identities than this operator, so no identity is collected until they agree; " +
+	"give all the same --labels and --label-prefix-file")
+
+// maxDiffer bounds how many nodes are named.
+const maxDiffer = 10
+
+// agree returns an error, which wraps [errDiffer], unless the agents of all nodes say that they make identities by the filter of labels that the operator has.
+// One that does not say, as an older one, may have any. The server itself is asked. A node counts for as long as it has a CiliumNode: what its kernel
+// enforces goes on when its agent does not.
+func (c *Controller) agree(ctx context.Context) error {
+	want := c.book.rules.Filter.Fingerprint()
+	var others []string
+	err := eachPage(ctx, c.live, pageSize, func() client.ObjectList { return &v2.CiliumNodeList{} }, func(page client.ObjectList) {
+		for i := range page.(*v2.CiliumNodeList).Items {
+			if o := &page.(*v2.CiliumNodeList).Items[i]; o.Annotations[nodes.LabelFilterAnnotation] != want {
+				others = append(others, o.Name)
+			}
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("list of CiliumNodes: %w", err)
+	}
+	c.mu.Lock()
+	c.differ = len(others)
+	c.mu.Unlock()
+	if len(others) == 0 {
+		return nil
+	}
+	slices.Sort(others)
+	more := ""
+	if n := len(others) - maxDiffer; n > 0 {
+		others, more = others[:maxDiffer], fmt.Sprintf(" and %d more", n)
+	}
+	return fmt.Errorf("%w (nodes %s%s)", errDiffer, strings.Join(others, ", "), more)
+}
