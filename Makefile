@@ -10,6 +10,7 @@ CLUSTER_FLAGS ?=
 E2E_FLAGS     ?=
 BAD_DAYS      ?=
 ORACLE        ?=
+SOAK          ?=
 MESH          ?=
 ATTACK        ?=
 PACKAGES ?= ./...
@@ -22,7 +23,7 @@ BINARIES := hawser hawser-agent hawser-cni hawser-operator
 export HAWSER_CONSUL := $(CURDIR)/bin/consul
 VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
-.PHONY: help sandbox sandbox-down cluster cluster-down cluster-status chart-test build kube-apiserver kube-programs test test-long fuzz e2e e2e-smoke e2e-conformance bad-days oracle mesh attack bench scale verify lint fmt generate clean
+.PHONY: help sandbox sandbox-down cluster cluster-down cluster-status chart-test build kube-apiserver kube-programs test test-long fuzz e2e e2e-smoke e2e-conformance bad-days oracle soak mesh attack bench scale verify lint fmt generate clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -93,6 +94,15 @@ bad-days: build ## kill, restart and remove what a cluster is made of, under tra
 
 oracle: build ## random policies on a cluster against the oracle, 10 min; ORACLE='-for 1h' or '-seed N -rounds 1' (root)
 	@go build -o bin/oracle ./test/cluster/oracle && bin/oracle $(ORACLE)
+
+bin/render: deploy/render/go.mod deploy/render/main.go
+	@hack/need.sh go
+	@mkdir -p bin
+	@echo "building the program that renders the chart: a minute the first time, then cached"
+	@cd deploy/render && go build -o ../../bin/render .
+
+soak: build bin/render ## change, kill and freeze a cluster all the time, beside the oracle, 10 min; SOAK='-identities operator -for 1h' (root)
+	@go build -o bin/soak ./test/cluster/soak && bin/soak $(SOAK)
 
 mesh: build ## connect two clusters of their own, and see whether pods reach each other by policy, 4 min; MESH='-keep' (root)
 	@go build -o bin/meshtest ./test/cluster/mesh && bin/meshtest $(MESH)

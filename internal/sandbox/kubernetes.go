@@ -17,6 +17,7 @@ type kubernetesFlags struct {
 	dualStack bool
 	cni       string
 	kubeProxy bool
+	manifest  string
 	id        int
 	yes       bool
 }
@@ -27,6 +28,7 @@ func (k *kubernetesFlags) flags(fs *pflag.FlagSet) {
 	fs.BoolVar(&k.dualStack, "dual-stack", false, "with --kubernetes: IPv6 for pods and Services, too")
 	fs.StringVar(&k.cni, "cni", kube.Defaults().CNI, "with --kubernetes: the network, hawser, ptp (Debian's plugins ptp and host-local), or none to install one yourself")
 	fs.BoolVar(&k.kubeProxy, "kube-proxy", false, "with --kubernetes: run kube-proxy (the default but with --cni hawser)")
+	fs.StringVar(&k.manifest, "manifest", "", "with --kubernetes: a file of Hawser's objects, as the chart renders them, instead of deploy/hawser.yaml")
 	fs.IntVar(&k.id, "cluster-id", 0, "with --kubernetes: a number of 1 to 255 that no other cluster has, to connect clusters; addresses follow from it")
 	fs.BoolVarP(&k.yes, "yes", "y", false, "with --kubernetes: install missing Debian packages")
 }
@@ -71,6 +73,13 @@ func upKubernetes(cfg *Config, k *kubernetesFlags, cmd *cobra.Command) error {
 	c := clusterConfig(cfg, cmd)
 	c.Mode, c.Nodes, c.DualStack, c.CNI, c.KubeProxy, c.Install = k.mode, cfg.Nodes, k.dualStack, k.cni, k.kubeProxy, k.yes
 	c.ID = k.id
+	if k.manifest != "" {
+		path, err := filepath.Abs(k.manifest)
+		if err != nil {
+			return err
+		}
+		c.Manifest = path
+	}
 	if !cmd.Flags().Changed("kube-proxy") {
 		c.KubeProxy = k.cni != kube.Hawser
 	}

@@ -41,7 +41,8 @@ type state struct {
 	DualStack bool   `json:"dualStack"`
 	CNI       string `json:"cni"`
 	KubeProxy bool   `json:"kubeProxy"`
-	Port      int    `json:"port"` // of the loopback
+	Manifest  string `json:"manifest,omitempty"` // of the product, if not the checkout's
+	Port      int    `json:"port"`               // of the loopback
 	BinDir    string `json:"binDir"`
 	Programs  string `json:"programs"`
 	Source    string `json:"source,omitempty"` // of a checkout
@@ -205,7 +206,7 @@ func (c *Cluster) create(ctx context.Context, p prepared) (*state, error) {
 	}
 	defer listener.Close()
 	st := &state{
-		Name: c.cfg.Name, Created: time.Now(), ID: c.cfg.ID, Mode: c.cfg.Mode, DualStack: c.cfg.DualStack, CNI: c.cfg.CNI, KubeProxy: c.cfg.KubeProxy,
+		Name: c.cfg.Name, Created: time.Now(), ID: c.cfg.ID, Mode: c.cfg.Mode, DualStack: c.cfg.DualStack, CNI: c.cfg.CNI, KubeProxy: c.cfg.KubeProxy, Manifest: c.cfg.Manifest,
 		Port: listener.port, BinDir: c.cfg.BinDir, Programs: p.programs, Source: p.source, Processes: map[string]machine.Process{},
 	}
 	if st.Mode == Full {

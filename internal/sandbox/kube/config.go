@@ -39,6 +39,9 @@ type Config struct {
 	DualStack bool
 	// CNI is the network: Hawser, PTP or None.
 	CNI string
+	// Manifest is a file of the product's objects, as the chart renders them with other values; empty for
+	// that of the checkout.
+	Manifest string
 	// KubeProxy runs kube-proxy on every node.
 	KubeProxy bool
 	// Install says that missing Debian packages may be installed.

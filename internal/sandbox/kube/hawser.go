@@ -48,18 +48,22 @@ func (c *Cluster) makeHawserImage() (made bool, err error) {
 	return true, m.WriteFile(file)
 }
 
-// deployHawser applies the product's manifests as they are in the checkout, with what is special about this cluster.
+// deployHawser applies the product's manifests, those of the checkout unless others are named, with what is special about this cluster.
 func (c *Cluster) deployHawser(ctx context.Context, st *state) error {
-	if st.Source == "" {
-		return fmt.Errorf("%s: it is in a checkout of Hawser, so run this from one", manifestOfAgent)
+	file := st.Manifest
+	if file == "" {
+		if st.Source == "" {
+			return fmt.Errorf("%s: it is in a checkout of Hawser, so run this from one", manifestOfAgent)
+		}
+		file = filepath.Join(st.Source, manifestOfAgent)
 	}
-	data, err := os.ReadFile(filepath.Join(st.Source, manifestOfAgent))
+	data, err := os.ReadFile(file)
 	if err != nil {
 		return err
 	}
 	manifest, err := adaptManifest(data, st)
 	if err != nil {
-		return fmt.Errorf("%s: %w", manifestOfAgent, err)
+		return fmt.Errorf("%s: %w", file, err)
 	}
 	return c.apply(ctx, st, manifest)
 }

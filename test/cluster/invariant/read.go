@@ -14,11 +14,13 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/api/rest/client"
 	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/api/v2alpha1"
 	"github.com/hawser-net/hawser/internal/sandbox/kube"
 	"github.com/hawser-net/hawser/test/cluster/lab"
 )
@@ -28,9 +30,15 @@ type World struct {
 	Cluster    string
 	Namespaces map[string]map[string]string // with their labels
 	Pods       []corev1.Pod                 // on a network of their own, not ended
-	Endpoints  []v2.CiliumEndpoint
+	// Endpoints are the objects. Where slices are made of pods and there are no objects, those of Sliced
+	// stand for them: without labels and owners.
+	Endpoints []v2.CiliumEndpoint
+	// Sliced are the pods in slices, by namespace/name; nil if there are no slices.
+	Sliced     map[string]*v2alpha1.CoreCiliumEndpoint
 	Identities []v2.CiliumIdentity
 	Nodes      map[string]*Node
+
+	slim bool // the endpoints are those of slices
 }
 
 // Node is what a node says of itself.
@@ -97,6 +105,39 @@ func (w *World) readObjects(ctx context.Context, l *lab.Lab) error {
 		return err
 	}
 	w.Endpoints, w.Identities = endpoints.Items, identities.Items
+	return w.readSlices(ctx, l)
+}
+
+// readSlices reads what slices say, if the cluster has them.
+func (w *World) readSlices(ctx context.Context, l *lab.Lab) error {
+	var list v2alpha1.CiliumEndpointSliceList
+	if err := l.Slices("GET").Do(ctx).Into(&list); err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return err
+	}
+	for i := range list.Items {
+		slice := &list.Items[i]
+		for j := range slice.Endpoints {
+			if w.Sliced == nil {
+				w.Sliced = map[string]*v2alpha1.CoreCiliumEndpoint{}
+			}
+			w.Sliced[slice.Namespace+"/"+slice.Endpoints[j].Name] = &slice.Endpoints[j]
+		}
+	}
+	if len(w.Endpoints) > 0 {
+		return nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(w.Sliced)) {
+		core := w.Sliced[name]
+		namespace, pod, _ := strings.Cut(name, "/")
+		w.Endpoints = append(w.Endpoints, v2.CiliumEndpoint{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: pod},
+			Status:     v2.EndpointStatus{Identity: &v2.EndpointIdentity{ID: core.IdentityID}, Networking: core.Networking},
+		})
+	}
+	w.slim = len(w.Sliced) > 0
 	return nil
 }
 

@@ -24,6 +24,7 @@ import (
 	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/api/v2alpha1"
 	"github.com/hawser-net/hawser/internal/sandbox/kube"
 )
 
@@ -36,6 +37,7 @@ type Lab struct {
 
 	program string
 	custom  *rest.RESTClient // of api/v2
+	alpha   *rest.RESTClient // of api/v2alpha1
 	tiers   *rest.RESTClient // of ClusterNetworkPolicy
 	out     io.Writer
 }
@@ -63,11 +65,15 @@ func Open(name, program string, out io.Writer) (*Lab, error) {
 	if err != nil {
 		return nil, err
 	}
+	alpha, err := customClient(config, v2alpha1.SchemeGroupVersion(), v2alpha1.AddToScheme)
+	if err != nil {
+		return nil, err
+	}
 	tiers, err := customClient(config, schema.GroupVersion(policyv1alpha2.GroupVersion), policyv1alpha2.Install)
 	if err != nil {
 		return nil, err
 	}
-	return &Lab{Name: name, Kube: client, program: program, custom: custom, tiers: tiers, out: out}, nil
+	return &Lab{Name: name, Kube: client, program: program, custom: custom, alpha: alpha, tiers: tiers, out: out}, nil
 }
 
 // customClient speaks of the kinds of a group.
@@ -115,6 +121,11 @@ func (l *Lab) Nodes() ([]string, error) {
 // Custom returns a request for a resource of api/v2, such as a list of it.
 func (l *Lab) Custom(verb, resource string) *rest.Request {
 	return l.custom.Verb(verb).Resource(resource)
+}
+
+// Slices returns a request for CiliumEndpointSlices.
+func (l *Lab) Slices(verb string) *rest.Request {
+	return l.alpha.Verb(verb).Resource(v2alpha1.ResourceEndpointSlices)
 }
 
 // Tiers returns a request for ClusterNetworkPolicies.

@@ -77,8 +77,10 @@ type Probe struct {
 	Addr     netip.Addr
 	Port     Port
 	Expected bool
-	Why      string // of the expectation
-	Reached  bool
+	// Egress and Ingress are what each side's policies say; Expected is both.
+	Egress, Ingress bool
+	Why             string // of the expectation
+	Reached         bool
 	// Error is set if the attempt ended in a way that a drop does not explain.
 	Error string
 }
@@ -144,6 +146,7 @@ func (j Judge) Expect(p *Probe) {
 	peer.NamedPorts = p.To.PeerPorts
 	out, whyOut := oracle.Side(j.Config, j.Policies, false, from, peer, proto, port)
 	in, whyIn := oracle.Side(j.Config, j.Policies, true, to, from, proto, port)
+	p.Egress, p.Ingress = out, in
 	p.Expected, p.Why = out && in, "egress: "+whyOut+"; ingress: "+whyIn
 }
 

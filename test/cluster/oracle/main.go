@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/hawser-net/hawser/test/cluster/lab"
+	"github.com/hawser-net/hawser/test/cluster/world"
 )
 
 type options struct {
@@ -94,7 +95,7 @@ func (o *options) all(ctx context.Context) (ok bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	r := &rounds{Lab: l, options: *o, out: progress, began: time.Now(), result: result{Seed: o.seed, Differences: []string{}}}
+	r := &rounds{World: world.New(l, "oracle"), options: *o, out: progress, began: time.Now(), result: result{Seed: o.seed, Differences: []string{}}}
 	fmt.Fprintf(progress, "seed %d (-seed %d repeats the first world)\n", o.seed, o.seed)
 	runErr := r.run(ctx)
 	if ctx.Err() != nil {
@@ -102,7 +103,7 @@ func (o *options) all(ctx context.Context) (ok bool, err error) {
 	}
 	cleanCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Minute)
 	defer cancel()
-	if err := errors.Join(runErr, r.remove(cleanCtx)); err != nil {
+	if err := errors.Join(runErr, r.Remove(cleanCtx)); err != nil {
 		return false, err
 	}
 	r.result.Took = time.Since(r.began)

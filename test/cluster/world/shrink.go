@@ -1,4 +1,4 @@
-package main
+package world
 
 import (
 	networkingv1 "k8s.io/api/networking/v1"
@@ -7,9 +7,9 @@ import (
 	v2 "github.com/hawser-net/hawser/api/v2"
 )
 
-// shrink takes away objects, then parts of them, for as long as what is left still differs. It returns the smallest set that it found, and how many sets it
+// Shrink takes away objects, then parts of them, for as long as what is left still differs. It returns the smallest set that it found, and how many sets it
 // tried. A set of none is not tried.
-func shrink(objects []object, differs func([]object) (bool, error)) (_ []object, tries int, err error) {
+func Shrink(objects []Object, differs func([]Object) (bool, error)) (_ []Object, tries int, err error) {
 	for again := true; again; {
 		again = false
 		for _, candidate := range smaller(objects) {
@@ -28,7 +28,7 @@ func shrink(objects []object, differs func([]object) (bool, error)) (_ []object,
 }
 
 // smaller lists sets that lack something, larger pieces first.
-func smaller(objects []object) (out [][]object) {
+func smaller(objects []Object) (out [][]Object) {
 	for i := range objects {
 		if len(objects) > 1 {
 			out = append(out, without(objects, i))
@@ -36,7 +36,7 @@ func smaller(objects []object) (out [][]object) {
 	}
 	for i, o := range objects {
 		for _, less := range o.lesser() {
-			set := append([]object(nil), objects...)
+			set := append([]Object(nil), objects...)
 			set[i] = less
 			out = append(out, set)
 		}
@@ -49,30 +49,30 @@ func without[T any](list []T, i int) []T {
 }
 
 // lesser lists copies of an object that lack one thing each.
-func (o object) lesser() (out []object) {
+func (o Object) lesser() (out []Object) {
 	switch {
-	case o.network != nil:
+	case o.Network != nil:
 		return o.lesserNetwork()
-	case o.tier != nil:
+	case o.Tier != nil:
 		return o.lesserTier()
 	}
-	specs := func(o object) *[]*v2.Rule {
-		if o.namespaced != nil {
-			return &o.namespaced.Specs
+	specs := func(o Object) *[]*v2.Rule {
+		if o.Namespaced != nil {
+			return &o.Namespaced.Specs
 		}
-		return &o.cluster.Specs
+		return &o.Cluster.Specs
 	}
 	list := *specs(o)
 	for i := range list {
 		if len(list) > 1 {
-			c := o.copy()
+			c := o.Copy()
 			*specs(c) = without(*specs(c), i)
 			out = append(out, c)
 		}
 	}
 	for i := range list {
 		for _, less := range lesserRule(list[i]) {
-			c := o.copy()
+			c := o.Copy()
 			(*specs(c))[i] = less
 			out = append(out, c)
 		}
@@ -117,13 +117,13 @@ func lesserRule(r *v2.Rule) (out []*v2.Rule) {
 	return out
 }
 
-func (o object) lesserNetwork() (out []object) {
+func (o Object) lesserNetwork() (out []Object) {
 	edit := func(fn func(*networkingv1.NetworkPolicySpec)) {
-		c := o.copy()
-		fn(&c.network.Spec)
+		c := o.Copy()
+		fn(&c.Network.Spec)
 		out = append(out, c)
 	}
-	spec := o.network.Spec
+	spec := o.Network.Spec
 	for i := range spec.Ingress {
 		edit(func(s *networkingv1.NetworkPolicySpec) { s.Ingress = without(s.Ingress, i) })
 	}
@@ -152,13 +152,13 @@ func (o object) lesserNetwork() (out []object) {
 	return out
 }
 
-func (o object) lesserTier() (out []object) {
+func (o Object) lesserTier() (out []Object) {
 	edit := func(fn func(*policyv1alpha2.ClusterNetworkPolicySpec)) {
-		c := o.copy()
-		fn(&c.tier.Spec)
+		c := o.Copy()
+		fn(&c.Tier.Spec)
 		out = append(out, c)
 	}
-	spec := o.tier.Spec
+	spec := o.Tier.Spec
 	for i, r := range spec.Ingress {
 		edit(func(s *policyv1alpha2.ClusterNetworkPolicySpec) { s.Ingress = without(s.Ingress, i) })
 		for j := range r.From {

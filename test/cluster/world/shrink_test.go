@@ -1,4 +1,4 @@
-package main
+package world
 
 import (
 	"math/rand/v2"
@@ -18,28 +18,28 @@ func TestShrink(t *testing.T) {
 		}
 		return r
 	}
-	objects := []object{
-		{namespaced: &v2.CiliumNetworkPolicy{Specs: []*v2.Rule{rule("a"), rule("b", "culprit", "c")}}},
-		{cluster: &v2.CiliumClusterwideNetworkPolicy{Specs: []*v2.Rule{rule("d")}}},
+	objects := []Object{
+		{Namespaced: &v2.CiliumNetworkPolicy{Specs: []*v2.Rule{rule("a"), rule("b", "culprit", "c")}}},
+		{Cluster: &v2.CiliumClusterwideNetworkPolicy{Specs: []*v2.Rule{rule("d")}}},
 	}
-	whole := objects[0].text()
-	small, tries, err := shrink(objects, func(set []object) (bool, error) {
+	whole := objects[0].Text()
+	small, tries, err := Shrink(objects, func(set []Object) (bool, error) {
 		var all string
 		for _, o := range set {
-			all += o.text()
+			all += o.Text()
 		}
 		return strings.Contains(all, "culprit"), nil
 	})
 	if err != nil || tries == 0 {
 		t.Fatalf("%d tries: %v", tries, err)
 	}
-	if len(small) != 1 || len(small[0].namespaced.Specs) != 1 {
+	if len(small) != 1 || len(small[0].Namespaced.Specs) != 1 {
 		t.Fatalf("left: %d objects", len(small))
 	}
-	if r := small[0].namespaced.Specs[0]; len(r.Ingress) != 1 || len(r.Ingress[0].FromEndpoints) != 1 {
-		t.Errorf("left: %s", small[0].text())
+	if r := small[0].Namespaced.Specs[0]; len(r.Ingress) != 1 || len(r.Ingress[0].FromEndpoints) != 1 {
+		t.Errorf("left: %s", small[0].Text())
 	}
-	if objects[0].text() != whole {
+	if objects[0].Text() != whole {
 		t.Error("shrinking changed what it was given")
 	}
 }
@@ -54,15 +54,15 @@ func TestLesserIsSmaller(t *testing.T) {
 		Networks: []string{"10.0.0.0/8"},
 	}}
 	for range 60 {
-		o := random(gen, "p")
-		before := o.text()
+		o := Random(gen, "p")
+		before := o.Text()
 		for _, less := range o.lesser() {
-			if len(less.text()) >= len(before) {
-				t.Fatalf("not smaller:\n%s\nthan\n%s", less.text(), before)
+			if len(less.Text()) >= len(before) {
+				t.Fatalf("not smaller:\n%s\nthan\n%s", less.Text(), before)
 			}
 		}
-		if o.text() != before {
-			t.Fatalf("changed by asking what is smaller:\n%s\n%s", before, o.text())
+		if o.Text() != before {
+			t.Fatalf("changed by asking what is smaller:\n%s\n%s", before, o.Text())
 		}
 	}
 }

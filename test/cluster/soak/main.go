@@ -1,0 +1,169 @@
+// Command soak keeps a cluster busy and compares all the time what passes with what the oracle of
+// internal/policy says: pods, labels, namespaces and policies change, agents and operators are killed
+// and frozen, the API server goes away, and objects are edited and deleted by hand.
+//
+//	go run ./test/cluster/soak -for 3m
+//	go run ./test/cluster/soak -identities operator -endpoints slim -for 1h
+//	go run ./test/cluster/soak -seed 7 -steps 12
+//
+// What one change does not concern must hold in every moment; after each change everything must, and
+// so must the invariants of package invariant. The exit code is 0 only if nothing was wrong. What
+// was is printed with the arguments that repeat it.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hawser-net/hawser/test/cluster/lab"
+	"github.com/hawser-net/hawser/test/cluster/world"
+)
+
+type options struct {
+	name, program, render, output string
+	identities, endpoints         string
+	seed                          uint64
+	steps, pods, nodes            int
+	lasts, settle                 time.Duration
+	keep                          bool
+}
+
+func main() { os.Exit(run()) }
+
+func run() int {
+	var o options
+	flag.StringVar(&o.name, "name", "soak", "name of the cluster; it is made unless it is there")
+	flag.StringVar(&o.program, "bin", "bin/hawser", "the program hawser")
+	flag.StringVar(&o.render, "render", "bin/render", "the program that renders the chart (deploy/render)")
+	flag.StringVar(&o.output, "o", "", "json: print the result as JSON, and progress to stderr")
+	flag.StringVar(&o.identities, "identities", "agent", "who makes identities: "+strings.Join(identityModes(), ", "))
+	flag.StringVar(&o.endpoints, "endpoints", "objects", "how nodes are told of pods: "+strings.Join(endpointModes(), ", "))
+	flag.Uint64Var(&o.seed, "seed", 0, "of the changes; 0 for a new one")
+	flag.IntVar(&o.steps, "steps", 0, "how many changes; 0 for as many as fit in -for")
+	flag.DurationVar(&o.lasts, "for", 10*time.Minute, "how long to go on")
+	flag.IntVar(&o.pods, "pods", 8, "pods at the beginning")
+	flag.DurationVar(&o.settle, "settle", 20*time.Second, "how long a difference may last after a change that concerns it")
+	flag.IntVar(&o.nodes, "nodes", 2, "nodes of a cluster that is made")
+	flag.BoolVar(&o.keep, "keep", false, "leave a cluster that was made running")
+	flag.Parse()
+	if o.seed == 0 {
+		o.seed = uint64(time.Now().UnixNano())
+	}
+	return lab.Main("soak", o.all)
+}
+
+// result is what came of all steps.
+type result struct {
+	Seed       uint64         `json:"seed"`
+	Identities string         `json:"identities"`
+	Endpoints  string         `json:"endpoints"`
+	Steps      int            `json:"steps"`
+	Kinds      map[string]int `json:"kinds"` // of changes and of disturbances
+	// Settled probes were made when everything had settled, Meanwhile those while something changed.
+	Settled   int           `json:"settled"`
+	Meanwhile int           `json:"meanwhile"`
+	Took      time.Duration `json:"took"`
+	// Faults are what was not as it must be.
+	Faults []string `json:"faults"`
+}
+
+func (o *options) validate() error {
+	var errs []error
+	if o.output != "" && o.output != "json" {
+		errs = append(errs, fmt.Errorf("-o %q: want json", o.output))
+	}
+	if !slices.Contains(identityModes(), o.identities) {
+		errs = append(errs, fmt.Errorf("-identities %q: want %s", o.identities, strings.Join(identityModes(), ", ")))
+	}
+	if !slices.Contains(endpointModes(), o.endpoints) {
+		errs = append(errs, fmt.Errorf("-endpoints %q: want %s", o.endpoints, strings.Join(endpointModes(), ", ")))
+	}
+	if o.endpoints == "slim" && o.identities != "operator" {
+		errs = append(errs, errors.New("-endpoints slim needs -identities operator"))
+	}
+	if o.nodes < 2 {
+		errs = append(errs, fmt.Errorf("-nodes %d: want 2 or more", o.nodes))
+	}
+	return errors.Join(errs...)
+}
+
+func (o *options) all(ctx context.Context) (ok bool, err error) {
+	if err := o.validate(); err != nil {
+		return false, err
+	}
+	progress := io.Writer(os.Stdout)
+	if o.output == "json" {
+		progress = os.Stderr
+	}
+	manifest, err := o.manifest(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer os.Remove(manifest)
+	down, err := lab.Program(o.program).Up(ctx, progress, o.name, o.nodes, o.keep, "--manifest", manifest)
+	if err != nil {
+		return false, err
+	}
+	defer func() { err = errors.Join(err, down()) }()
+	l, err := lab.Open(o.name, o.program, io.Discard)
+	if err != nil {
+		return false, err
+	}
+	s := &soak{World: world.New(l, "soak"), options: *o, out: progress, began: time.Now(), result: result{
+		Seed: o.seed, Identities: o.identities, Endpoints: o.endpoints, Kinds: map[string]int{}, Faults: []string{},
+	}}
+	s.say("identities by %s, endpoints by %s; repeat it with %s", o.identities, o.endpoints, o.again(0))
+	runErr := s.run(ctx)
+	if ctx.Err() != nil {
+		runErr = nil // interrupted: what was compared until then counts
+	}
+	cleanCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Minute)
+	defer cancel()
+	if o.keep {
+		s.Leave()
+	} else {
+		runErr = errors.Join(runErr, s.Remove(cleanCtx))
+	}
+	if runErr != nil {
+		return false, runErr
+	}
+	s.result.Took = time.Since(s.began)
+	if o.output == "json" {
+		enc := json.NewEncoder(os.Stdout)
+		enc.SetIndent("", "  ")
+		err = enc.Encode(s.result)
+	} else {
+		s.result.print(os.Stdout)
+	}
+	return len(s.result.Faults) == 0, err
+}
+
+// again is how to repeat the run, as far as a step if that is not 0.
+func (o *options) again(step int) string {
+	text := fmt.Sprintf("-identities %s -endpoints %s -nodes %d -pods %d -seed %d", o.identities, o.endpoints, o.nodes, o.pods, o.seed)
+	if step > 0 {
+		text += fmt.Sprintf(" -steps %d", step)
+	}
+	return text
+}
+
+func (r *result) print(w io.Writer) {
+	for _, f := range r.Faults {
+		fmt.Fprintf(w, "\nFAULT\n%s\n", f)
+	}
+	var kinds []string
+	for k := range r.Kinds {
+		kinds = append(kinds, fmt.Sprintf("%s %d", k, r.Kinds[k]))
+	}
+	slices.Sort(kinds)
+	fmt.Fprintf(w, "\nidentities by %s, endpoints by %s: %d steps (%s); %d probes while something changed, %d when all had settled; %d faults; %s, seed %d\n",
+		r.Identities, r.Endpoints, r.Steps, strings.Join(kinds, ", "), r.Meanwhile, r.Settled, len(r.Faults), r.Took.Round(time.Second), r.Seed)
+}
