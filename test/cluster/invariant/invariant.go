@@ -267,6 +267,9 @@ func identitiesAreUnique(w *World) (wrong []string) {
 	seen := map[string]string{}
 	for i := range w.Identities {
 		id := &w.Identities[i]
+		if len(id.SecurityLabels) == 0 {
+			continue // it rests
+		}
 		text := IdentityLabels(id).String()
 		if other := seen[text]; other != "" {
 			wrong = append(wrong, fmt.Sprintf("%s and %s both are %s", other, id.Name, text))

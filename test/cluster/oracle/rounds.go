@@ -23,7 +23,7 @@ type rounds struct {
 }
 
 func (r *rounds) run(ctx context.Context) error {
-	if err := r.DefineTiers(ctx); err != nil {
+	if err := r.Prepare(ctx); err != nil {
 		return err
 	}
 	for n := uint64(0); ; n++ {

@@ -63,7 +63,7 @@ func (s *soak) fault(step int, format string, args ...any) {
 }
 
 func (s *soak) run(ctx context.Context) error {
-	if err := s.DefineTiers(ctx); err != nil {
+	if err := s.Prepare(ctx); err != nil {
 		return err
 	}
 	s.rng = rand.New(rand.NewPCG(s.seed, 0))

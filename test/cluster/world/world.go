@@ -29,6 +29,9 @@ import (
 	"github.com/hawser-net/hawser/test/cluster/matrix"
 )
 
+// ownerLabel is on every policy of a world, so that a later run finds those of one that was cut short.
+const ownerLabel = "test.hawser.net/world"
+
 // Ports are what is asked of every target; their numbers are those that policies speak of.
 func Ports() []matrix.Port {
 	return []matrix.Port{
@@ -52,6 +55,7 @@ type World struct {
 	Refused int
 	Refusal string
 
+	prefix  string
 	config  oracle.Config
 	places  []*lab.Namespace // of parties that are no pods
 	servers *flows.Servers
@@ -59,19 +63,19 @@ type World struct {
 }
 
 // New returns a world without pods and policies in namespaces called prefix-a and so on. The cluster
-// must know the kind ClusterNetworkPolicy: see DefineTiers.
+// must know the kind ClusterNetworkPolicy: see Prepare.
 func New(l *lab.Lab, prefix string) *World {
 	return &World{
-		Lab: l, Spaces: []string{prefix + "-a", prefix + "-b", prefix + "-c"},
+		Lab: l, prefix: prefix, Spaces: []string{prefix + "-a", prefix + "-b", prefix + "-c"},
 		config: oracle.Config{
 			Mode: "default", ClusterName: l.Name, AllowLocalhost: true, DefaultLocalCluster: true, AllowNonDefaultDeny: true,
 		},
 	}
 }
 
-// DefineTiers makes the definition of ClusterNetworkPolicy, as its project publishes it, known to
-// the API server.
-func (w *World) DefineTiers(ctx context.Context) error {
+// Prepare makes the definition of ClusterNetworkPolicy, as its project publishes it, known to the API
+// server, and removes policies that an earlier run with the same prefix left.
+func (w *World) Prepare(ctx context.Context) error {
 	dir, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/network-policy-api").Output()
 	if err != nil {
 		return fmt.Errorf("find the definition of ClusterNetworkPolicy: %w", err)
@@ -81,6 +85,11 @@ func (w *World) DefineTiers(ctx context.Context) error {
 		return err
 	}
 	_, err = w.Kubectl(ctx, "", "wait", "--for=condition=Established", "--timeout=1m", "crd/clusternetworkpolicies.policy.networking.k8s.io")
+	if err != nil {
+		return err
+	}
+	const kinds = "networkpolicies,ciliumnetworkpolicies,ciliumclusterwidenetworkpolicies,clusternetworkpolicies"
+	_, err = w.Kubectl(ctx, "", "delete", kinds, "-A", "-l", ownerLabel+"="+w.prefix)
 	return err
 }
 
@@ -267,6 +276,7 @@ func (w *World) Add(ctx context.Context, o Object) (added bool, err error) {
 	w.names++
 	o = o.Copy()
 	o.Meta().Name = fmt.Sprintf("random-%d", w.names)
+	o.Meta().Labels = map[string]string{ownerLabel: w.prefix}
 	if err := o.Create(ctx, w.Lab); apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) {
 		w.Refused++
 		w.Refusal = err.Error()
