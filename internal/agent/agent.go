@@ -342,6 +342,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	run.start("nodes", a.nodes.Run)
+	run.start("filters", func(ctx context.Context) error { return a.guardFilters(ctx, links, log) })
 	damaged := make(chan struct{}, 1)
 	run.start("damage", func(ctx context.Context) error {
 		return links.Watch(ctx, func(reason string) {

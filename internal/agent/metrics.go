@@ -23,6 +23,8 @@ type metricsSet struct {
 	registry *prometheus.Registry
 	apiTime  *prometheus.HistogramVec
 	policyUp prometheus.Counter
+	// reattached counts interfaces and hooks that got their programs back.
+	reattached prometheus.Counter
 }
 
 func newMetrics() *metricsSet {
@@ -35,8 +37,11 @@ func newMetrics() *metricsSet {
 		policyUp: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "cilium_policy_change_total", Help: "Changes of the policy files that were put in force.",
 		}),
+		reattached: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "cilium_filters_restored_total", Help: "Times that programs were put back on an interface from which somebody else had taken them.",
+		}),
 	}
-	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), m.apiTime, m.policyUp)
+	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), m.apiTime, m.policyUp, m.reattached)
 	return m
 }
 

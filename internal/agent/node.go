@@ -177,9 +177,6 @@ func (a *api) configure(facts nodeFacts, links *link.Links, log *slog.Logger) er
 	if err := a.routeFaults.note(err, refused, log); err != nil {
 		return fmt.Errorf("set up the node's network: %w", err)
 	}
-	a.mu.Lock()
-	a.devices = devices
-	a.mu.Unlock()
 	cgroup, err := a.cfg.cgroup()
 	if err != nil {
 		return err
@@ -194,7 +191,17 @@ func (a *api) configure(facts nodeFacts, links *link.Links, log *slog.Logger) er
 	}); err != nil {
 		return fmt.Errorf("load the programs: %w", err)
 	}
+	a.mu.Lock()
+	a.devices = devices
+	a.mu.Unlock()
 	return nil
+}
+
+// otherDevices says whether devices are not those that the programs were configured with.
+func (a *api) otherDevices(now datapath.Devices) bool {
+	before := a.deviceFacts()
+	return now.TunnelIfIndex != before.TunnelIfIndex || now.HostIfIndex != before.HostIfIndex ||
+		now.NativeIfIndex != before.NativeIfIndex || now.HostMAC.String() != before.HostMAC.String()
 }
 
 // cgroup returns the cgroup whose processes are led to services, empty if that is not the agent's to do.
@@ -292,15 +299,22 @@ func (a *api) followNodes(ctx context.Context, facts nodeFacts, links *link.Link
 		}
 		a.applyNodes(watch, self)
 		desired, refused := a.desiredNode(facts)
-		_, err := links.SetNode(desired)
-		err = a.routeFaults.note(err, refused, log)
+		devices, err := links.SetNode(desired)
+		if err = a.routeFaults.note(err, refused, log); err == nil && a.otherDevices(devices) {
+			// Somebody removed one, and the programs know and are on the one of before.
+			log.Info("the node's devices are not those of before; setting them up again")
+			err = a.configure(facts, links, log)
+		}
 		if serr := saved.save(desired.Peers); serr != nil {
 			log.Warn("cannot store the nodes for the next agent", "error", serr)
 		}
 		if repair {
 			a.placeSelf(facts, log)
-			err = errors.Join(err, a.lifecycle.Repair())
 			last = time.Now()
+			if rerr := a.lifecycle.Repair(); rerr != nil {
+				err = errors.Join(err, rerr)
+				last = time.Time{} // due again at the next tick
+			}
 		}
 		err = errors.Join(err, a.routeFaults.err())
 		failed = err != nil

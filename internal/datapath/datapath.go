@@ -314,6 +314,9 @@ type Links interface {
 	// EnsureEndpoint brings the host side of an endpoint up and installs its routes and permanent
 	// neighbours. It must be called after the programs are attached.
 	EnsureEndpoint(ep Endpoint) error
+	// ShutEndpoint takes the host side of an endpoint down, so that nothing passes until EnsureEndpoint.
+	// The absence of the interface is not an error.
+	ShutEndpoint(ifIndex int) error
 	// DeleteEndpoint removes the interface (and with it routes, neighbours and programs), perhaps
 	// a little later together with others. The absence of the interface is not an error.
 	DeleteEndpoint(ifName string, ifIndex int) error

@@ -238,6 +238,13 @@ func (m fakeNode) EnsureEndpoint(ep datapath.Endpoint) error {
 	})
 }
 
+func (m fakeNode) ShutEndpoint(ifIndex int) error {
+	return m.do("ShutLink", func() error {
+		delete(m.up, ifIndex)
+		return nil
+	})
+}
+
 func (m fakeNode) DeleteEndpoint(name string, ifIndex int) error {
 	return m.do("DeleteLink", func() error {
 		if m.links[ifIndex] == name {

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -416,6 +417,90 @@ func TestSweep(t *testing.T) {
 }
 
 // TestRenumber: a number that the cluster lost is replaced everywhere it was used.
+// An interface whose programs somebody took has them back at once, is shut where they cannot be put back, and comes up
+// with them only.
+func TestReattach(t *testing.T) {
+	ctx := context.Background()
+	m := newMachine()
+	p := started(t, m, t.TempDir())
+	var index []int
+	for i := range 3 {
+		req := p.plug(i + 1)
+		if _, err := p.Create(ctx, req); err != nil {
+			t.Fatal(err)
+		}
+		index = append(index, req.IfIndex)
+	}
+	state := func() (out string) {
+		for _, i := range index {
+			out += fmt.Sprintf("%t/%t ", m.attached[i], m.up[i])
+		}
+		return out
+	}
+	want := func(when, want string) {
+		t.Helper()
+		if got := state(); got != want {
+			t.Errorf("%s: attached/up are %q, want %q", when, got, want)
+		}
+	}
+	reattach := func(ifIndex, wantRestored int, wantErr string) {
+		t.Helper()
+		n, err := p.Reattach(ifIndex)
+		if n != wantRestored || (err != nil) != (wantErr != "") || err != nil && !strings.Contains(err.Error(), wantErr) {
+			t.Errorf("interface %d: %d restored, error %v; want %d and %q", ifIndex, n, err, wantRestored, wantErr)
+		}
+	}
+	reattach(0, 0, "")
+	want("nothing is missing", "true/true true/true true/true ")
+	delete(m.attached, index[1])
+	reattach(index[1], 1, "")
+	want("one was told of", "true/true true/true true/true ")
+	delete(m.attached, index[0])
+	delete(m.attached, index[2])
+	reattach(9999, 0, "")
+	want("one that is nobody's was told of", "false/true true/true false/true ")
+	reattach(0, 2, "")
+	want("nobody told of two", "true/true true/true true/true ")
+
+	m.fault = func(op string) error {
+		if op == "AttachEndpoint" {
+			return errInjected
+		}
+		return nil
+	}
+	delete(m.attached, index[0])
+	reattach(index[0], 0, "is shut")
+	want("it cannot be put back", "false/false true/true true/true ")
+	if err := p.Repair(); err == nil {
+		t.Error("the repair says nothing of an interface without programs")
+	}
+	want("a repair", "false/false true/true true/true ")
+	// So does an agent that starts.
+	p = boot(t, m, p.dir)
+	if err := p.Load(ctx); err != nil {
+		t.Fatal(err)
+	}
+	m.up[index[0]] = true
+	if _, err := p.Resume(ctx); err != nil {
+		t.Fatal(err)
+	}
+	want("a restart", "false/false true/true true/true ")
+	m.fault = func(op string) error {
+		if op == "AttachEndpoint" || op == "ShutLink" {
+			return errInjected
+		}
+		return nil
+	}
+	m.up[index[0]] = true
+	reattach(index[0], 0, "CANNOT BE SHUT")
+	m.fault = func(string) error { return nil }
+	reattach(0, 1, "")
+	want("it can", "true/true true/true true/true ")
+	if len(m.breaches) > 0 {
+		t.Error(m.breaches)
+	}
+}
+
 func TestRenumber(t *testing.T) {
 	t.Parallel()
 	m, dir := newMachine(), t.TempDir()

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/labels"
 )
@@ -94,8 +96,10 @@ func (l *Lifecycle) Resume(ctx context.Context) (restored int, err error) {
 			return restored, err
 		}
 		if attached, err := c.Programs.Attached(row.IfIndex); err != nil || !attached {
-			if err := c.Programs.AttachEndpoint(row.IfIndex); err != nil {
+			if err := l.attach(row); err != nil {
 				c.Log.Error("cannot attach programs to a restored endpoint", "endpoint", row.ID, "error", err)
+				restored++
+				continue
 			}
 		}
 		if err := c.Links.EnsureEndpoint(row.datapathRow(0, 0, false)); err != nil {
@@ -234,11 +238,62 @@ func (l *Lifecycle) Repair() error {
 		}
 		if attached, err := l.cfg.Programs.Attached(row.IfIndex); err != nil || !attached {
 			// Programs first: an interface must not be up without them.
-			errs = append(errs, l.cfg.Programs.AttachEndpoint(row.IfIndex))
+			if err := l.attach(row); err != nil {
+				errs = append(errs, err)
+				continue
+			}
 		}
 		errs = append(errs, l.cfg.Links.EnsureEndpoint(row.datapathRow(0, 0, false)))
 	}
 	return errors.Join(errs...)
+}
+
+// attach puts the programs on the interface of an endpoint that may be up. If it cannot, it shuts the
+// interface: nothing passes unjudged.
+func (l *Lifecycle) attach(row Endpoint) error {
+	err := l.cfg.Programs.AttachEndpoint(row.IfIndex)
+	if err == nil || errors.Is(err, unix.ENODEV) {
+		return err
+	}
+	err = fmt.Errorf("endpoint %d on %s is shut, for its programs cannot be attached: %w", row.ID, row.IfName, err)
+	if serr := l.cfg.Links.ShutEndpoint(row.IfIndex); serr != nil {
+		err = fmt.Errorf("endpoint %d on %s HAS NO PROGRAMS AND CANNOT BE SHUT: %w", row.ID, row.IfName, errors.Join(err, serr))
+	}
+	return err
+}
+
+// Reattach puts the programs back on an endpoint's interface from which somebody took them, at once, and
+// brings up one that was shut for want of them. If they cannot be attached it shuts the interface. An
+// interface that has no endpoint is none of its business: it is down. With 0 it looks at all
+// endpoints, and touches those that lack something. It returns how many it gave their programs back.
+func (l *Lifecycle) Reattach(ifIndex int) (restored int, err error) {
+	var errs []error
+	for _, row := range l.cfg.Registry.List() {
+		if ifIndex != 0 && row.IfIndex != ifIndex {
+			continue
+		}
+		if ifIndex == 0 {
+			if attached, err := l.cfg.Programs.Attached(row.IfIndex); err == nil && attached {
+				continue
+			}
+		}
+		if row.State == StateDisconnecting || row.State == StateDisconnected {
+			continue
+		}
+		err := l.attach(row)
+		// One that is only being made comes up when its row and rules are there.
+		if err == nil && (row.State == StateReady || row.State == StateRestoring && row.Identity != 0) {
+			err = l.cfg.Links.EnsureEndpoint(row.datapathRow(0, 0, false))
+		}
+		switch {
+		case errors.Is(err, unix.ENODEV): // it has just gone; its endpoint follows
+		case err != nil:
+			errs = append(errs, err)
+		default:
+			restored++
+		}
+	}
+	return restored, errors.Join(errs...)
 }
 
 // Sweep removes pod interfaces that have had no endpoint for the grace period: what is left of a

@@ -67,6 +67,22 @@ func (l *Links) EnsureEndpoint(ep datapath.Endpoint) error {
 	return nil
 }
 
+// ShutEndpoint implements datapath.Links.
+func (l *Links) ShutEndpoint(ifIndex int) error {
+	if err := l.node.begin("Links.ShutEndpoint", ifIndex); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for name, link := range l.links {
+		if link.IfIndex == ifIndex {
+			link.Up = false
+			l.links[name] = link
+		}
+	}
+	return nil
+}
+
 // DeleteEndpoint implements datapath.Links.
 func (l *Links) DeleteEndpoint(ifName string, ifIndex int) error {
 	if err := l.node.begin("Links.DeleteEndpoint", ifName); err != nil {

@@ -47,6 +47,11 @@ func (l *Links) EnsureEndpoint(ep datapath.Endpoint) error {
 	return nil
 }
 
+// ShutEndpoint implements datapath.Links.
+func (l *Links) ShutEndpoint(ifIndex int) error {
+	return errors.Join(l.rt.run(linkDown(ifIndex))...)
+}
+
 // EndpointLinks implements datapath.Links. Interfaces that wait for removal are not listed.
 func (l *Links) EndpointLinks() ([]datapath.EndpointLink, error) {
 	links, err := l.listLinks()

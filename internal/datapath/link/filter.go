@@ -33,8 +33,8 @@ func hook(ingress bool) (parent uint32, name string) {
 // up after its ingress program is in place.
 func (l *Links) ReplaceFilter(ifIndex int, ingress bool, progFD int, name string) error {
 	parent, side := hook(ingress)
-	qdisc := newRequest(fmt.Sprintf("create hooks of interface %d", ifIndex),
-		unix.RTM_NEWQDISC, unix.NLM_F_CREATE|unix.NLM_F_EXCL, unix.EEXIST)
+	// Without NLM_F_EXCL the same is no error, and another kind is.
+	qdisc := newRequest(fmt.Sprintf("create hooks of interface %d", ifIndex), unix.RTM_NEWQDISC, unix.NLM_F_CREATE)
 	qdisc.AddData(&nl.TcMsg{
 		Family:  nl.FAMILY_ALL,
 		Ifindex: int32(ifIndex),
@@ -59,7 +59,16 @@ func (l *Links) ReplaceFilter(ifIndex int, ingress bool, progFD int, name string
 	opts.AddRtAttr(nl.TCA_BPF_FLAGS, nl.Uint32Attr(nl.TCA_BPF_FLAG_ACT_DIRECT))
 	filter.AddData(opts)
 
-	if err := errors.Join(l.rt.run(qdisc, filter)...); err != nil {
+	// One after the other: a qdisc "ingress" takes filters for both hooks, and asks them all about what
+	// comes in.
+	err := errors.Join(l.rt.run(qdisc)...)
+	if errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("another qdisc than clsact is at the hooks; remove it (tc qdisc del dev %s ingress): %w", l.nameOf(ifIndex), err)
+	}
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(l.rt.run(filter)...); err != nil {
 		return err
 	}
 	if !ingress {
@@ -78,6 +87,15 @@ func (l *Links) ReplaceFilter(ifIndex int, ingress bool, progFD int, name string
 	l.tunnelWaiting = 0
 	l.mu.Unlock()
 	return nil
+}
+
+// nameOf returns the name of an interface for an error, or its index.
+func (l *Links) nameOf(ifIndex int) string {
+	link, err := l.h.LinkByIndex(ifIndex)
+	if err != nil {
+		return fmt.Sprint(ifIndex)
+	}
+	return link.Attrs().Name
 }
 
 // FilterProgram returns the kernel's number of the program that ReplaceFilter put on the hook, 0 if

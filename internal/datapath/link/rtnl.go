@@ -178,6 +178,16 @@ func linkUp(ifIndex int) *request {
 	return r
 }
 
+// linkDown asks for an interface to be down. One that is gone is.
+func linkDown(ifIndex int) *request {
+	r := newRequest(fmt.Sprintf("shut down interface %d", ifIndex), unix.RTM_NEWLINK, 0, unix.ENODEV)
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	msg.Index = int32(ifIndex)
+	msg.Change = unix.IFF_UP
+	r.AddData(msg)
+	return r
+}
+
 // Indexes of struct ipv4_devconf as the kernel numbers them for IFLA_INET_CONF, from 1
 // (include/uapi/linux/ip.h).
 const (

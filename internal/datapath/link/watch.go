@@ -30,67 +30,107 @@ var watchGroups = []int{unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP
 // Changes of nftables and kernel parameters are not seen; a caller that repeats SetNode from time to
 // time repairs those too.
 func (l *Links) Watch(ctx context.Context, changed func(reason string)) error {
-	var c *conn
-	err := l.inNS(func() (err error) {
-		c, err = newConn()
-		return err
-	})
+	w, err := l.listen(ctx, watchGroups...)
 	if err != nil {
 		return fmt.Errorf("watch the node's network: %w", err)
 	}
-	defer c.close()
-	for _, group := range watchGroups {
-		if err := unix.SetsockoptInt(c.fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, group); err != nil {
-			return fmt.Errorf("watch the node's network: join group %d: %w", group, err)
-		}
-	}
-	// The end of ctx must interrupt the wait for messages.
-	var pipe [2]int
-	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
-		return fmt.Errorf("watch the node's network: %w", err)
-	}
-	stopped := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() { unix.Write(pipe[1], []byte{0}); close(stopped) })
-	defer func() {
-		if !stop() {
-			<-stopped
-		}
-		unix.Close(pipe[0])
-		unix.Close(pipe[1])
-	}()
-
-	reason, wait := "", -1
+	defer w.close()
+	reason, wait := "", forever
 	for {
-		fds := []unix.PollFd{{Fd: int32(c.fd), Events: unix.POLLIN}, {Fd: int32(pipe[0]), Events: unix.POLLIN}}
-		n, err := unix.Poll(fds, wait)
+		got, err := w.next(wait)
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case errors.Is(err, unix.EINTR):
+		case errors.Is(err, unix.ENOBUFS):
+			reason, wait = "messages of the kernel were lost", watchSettle
 			continue
 		case err != nil:
 			return fmt.Errorf("watch the node's network: %w", err)
-		case n == 0: // the burst is over
+		case got == nil && reason != "": // the burst is over
 			changed(reason)
-			reason, wait = "", -1
+			reason, wait = "", forever
 			continue
 		}
-		got, _, err := unix.Recvfrom(c.fd, c.buf, unix.MSG_DONTWAIT)
-		if errors.Is(err, unix.ENOBUFS) {
-			reason, wait = "messages of the kernel were lost", int(watchSettle.Milliseconds())
-			continue
-		}
-		if err != nil {
-			continue
-		}
-		msgs, err := syscall.ParseNetlinkMessage(c.buf[:got])
-		if err != nil {
-			continue
-		}
-		for _, m := range msgs {
+		for _, m := range got {
 			if r := l.foreign(m); r != "" && reason == "" {
-				reason, wait = r, int(watchSettle.Milliseconds())
+				reason, wait = r, watchSettle
 			}
+		}
+	}
+}
+
+// forever has listener.next wait until there is something.
+const forever = time.Duration(-1)
+
+// listener hears what the kernel tells of changes of the network.
+type listener struct {
+	ctx  context.Context
+	c    *conn
+	pipe [2]int // the end of ctx interrupts the wait for messages
+	stop func()
+}
+
+// listen joins rtnetlink multicast groups in the node's namespace.
+func (l *Links) listen(ctx context.Context, groups ...int) (*listener, error) {
+	w := &listener{ctx: ctx}
+	if err := l.inNS(func() (err error) { w.c, err = newConn(); return err }); err != nil {
+		return nil, err
+	}
+	for _, group := range groups {
+		if err := unix.SetsockoptInt(w.c.fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, group); err != nil {
+			w.c.close()
+			return nil, fmt.Errorf("join group %d: %w", group, err)
+		}
+	}
+	if err := unix.Pipe2(w.pipe[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		w.c.close()
+		return nil, err
+	}
+	stopped := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() { unix.Write(w.pipe[1], []byte{0}); close(stopped) })
+	w.stop = func() {
+		if !stop() {
+			<-stopped
+		}
+	}
+	return w, nil
+}
+
+func (w *listener) close() {
+	w.stop()
+	unix.Close(w.pipe[0])
+	unix.Close(w.pipe[1])
+	w.c.close()
+}
+
+// next returns the messages that come next, none after wait without any or when ctx ends. It returns
+// ENOBUFS when messages were lost.
+func (w *listener) next(wait time.Duration) ([]syscall.NetlinkMessage, error) {
+	for {
+		ms := -1
+		if wait >= 0 {
+			ms = int((wait + time.Millisecond - 1) / time.Millisecond)
+		}
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(w.c.fd), Events: unix.POLLIN}, {Fd: int32(w.pipe[0]), Events: unix.POLLIN}}, ms)
+		switch {
+		case w.ctx.Err() != nil:
+			return nil, nil
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
+			return nil, err
+		case n == 0:
+			return nil, nil
+		}
+		got, _, err := unix.Recvfrom(w.c.fd, w.c.buf, unix.MSG_DONTWAIT)
+		if errors.Is(err, unix.ENOBUFS) {
+			return nil, err
+		}
+		if err != nil {
+			continue
+		}
+		if msgs, err := syscall.ParseNetlinkMessage(w.c.buf[:got]); err == nil && len(msgs) > 0 {
+			return msgs, nil
 		}
 	}
 }

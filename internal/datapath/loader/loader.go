@@ -199,8 +199,36 @@ func (l *Loader) attach(ifIndex int, ingress bool, name string) error {
 	return nil
 }
 
+// nodeHook is a hook of one of the node's own devices.
+type nodeHook struct {
+	ifIndex int
+	ingress bool
+	name    string
+	// wanted is false where there is nothing to judge. A program that an earlier setting left there must not go
+	// on by that setting.
+	wanted bool
+}
+
+func nodeHooks(cfg datapath.Config) []nodeHook {
+	return []nodeHook{
+		{cfg.TunnelIfIndex, true, FromOverlay, true},
+		{cfg.HostIfIndex, false, FromHost, true},
+		// Without a tunnel this device brings the pods' packets, and in any case those of clients
+		// outside.
+		{cfg.NativeIfIndex, true, FromNetdev, !cfg.Tunnel || cfg.NodePort},
+		{cfg.NativeIfIndex, false, ToNetdev, cfg.NodePort},
+	}
+}
+
 // attachNode puts the node's own programs where they are not yet.
 func (l *Loader) attachNode(cfg datapath.Config) error {
+	_, err := l.attachDevices(cfg, 0)
+	return err
+}
+
+// attachDevices puts the node's own programs where they are not yet, on one device or on all with 0, and returns on how
+// many hooks.
+func (l *Loader) attachDevices(cfg datapath.Config, only int) (attached int, err error) {
 	var errs []error
 	for _, d := range []struct {
 		ifIndex int
@@ -216,19 +244,43 @@ func (l *Loader) attachNode(cfg datapath.Config) error {
 		{cfg.NativeIfIndex, true, FromNetdev, !cfg.Tunnel || cfg.NodePort},
 		{cfg.NativeIfIndex, false, ToNetdev, cfg.NodePort},
 	} {
-		if d.ifIndex == 0 {
+		if d.ifIndex == 0 || only != 0 && d.ifIndex != only {
 			continue
 		}
-		id, err := l.filters.FilterProgram(d.ifIndex, d.ingress)
+		kept, err := l.keeps(d.ifIndex, d.ingress, d.name)
+		id := 0
+		if err == nil && !kept {
+			id, err = l.filters.FilterProgram(d.ifIndex, d.ingress)
+		}
 		switch {
 		case err != nil:
 			errs = append(errs, fmt.Errorf("look for %s on interface %d: %w", d.name, d.ifIndex, err))
-		case id == l.ids[d.name], id == 0 && !d.wanted:
+		case kept, id == l.ids[d.name], id == 0 && !d.wanted:
 		default:
-			errs = append(errs, l.attach(d.ifIndex, d.ingress, d.name))
+			if err := l.attach(d.ifIndex, d.ingress, d.name); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			attached++
 		}
 	}
-	return errors.Join(errs...)
+	return attached, errors.Join(errs...)
+}
+
+// ReattachNode puts programs back on one of the node's own devices from which somebody took them; on all
+// of them, and on the cgroup, with 0. An interface that is none of these is not an error. It returns on
+// how many hooks of devices it put one.
+func (l *Loader) ReattachNode(ifIndex int) (attached int, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.digest == "" {
+		return 0, nil
+	}
+	attached, err = l.attachDevices(l.cfg, ifIndex)
+	if ifIndex == 0 && l.cfg.CgroupRoot != "" && !l.keeping {
+		err = errors.Join(err, l.attachCgroup(l.cfg.CgroupRoot))
+	}
+	return attached, err
 }
 
 // attachEndpoints puts the programs on the interfaces of all endpoints, except those that are gone.

@@ -92,6 +92,26 @@ func TestRestartAndUpgrade(t *testing.T) {
 		t.Errorf("a restart changed the pins from %v to %v", pins, now)
 	}
 
+	// What somebody takes off a device of the node's is put back, and nothing else is touched.
+	reattach := func(ifIndex, want int) {
+		t.Helper()
+		if n, err := again.ReattachNode(ifIndex); n != want || err != nil {
+			t.Errorf("interface %d: %d put back, %v, want %d", ifIndex, n, err, want)
+		}
+	}
+	reattach(0, 0)
+	for _, ifIndex := range []int{host, 0} {
+		must(t, h.QdiscDel(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
+			LinkIndex: host, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
+		}}))
+		reattach(lxc, 0)
+		reattach(ifIndex, 1)
+		reattach(ifIndex, 0)
+	}
+	if n, err := loader.New(m, filters, slog.New(slog.DiscardHandler)).ReattachNode(0); n != 0 || err != nil {
+		t.Errorf("before Configure: %d put back, %v", n, err)
+	}
+
 	// Half of a set, as a crash could leave it, is no set.
 	must(t, os.Remove(filepath.Join(dir, pins[0], "to_pod")))
 	must(t, os.Mkdir(filepath.Join(dir, "programs-0000-new"), 0o700))
