@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -138,12 +139,37 @@ func (a *api) createRequest(m *rest.EndpointChangeRequest) (endpoint.CreateReque
 	if (m.K8SPodName == "") != (m.K8SNamespace == "") {
 		bad("k8s-pod-name and k8s-namespace go together")
 	}
+	errs = append(errs, withoutEffect(m))
 	lbls, err := a.workloadLabels(m)
 	if err != nil {
 		errs = append(errs, err)
 	}
 	req.Labels = lbls
 	return req, errors.Join(errs...)
+}
+
+// withoutEffect refuses what would change how an endpoint is connected or what is enforced for it, and does not here:
+// who asks for it would believe that it does.
+func withoutEffect(m *rest.EndpointChangeRequest) error {
+	var errs []error
+	refuse := func(asked bool, field, why string) {
+		if asked {
+			errs = append(errs, fmt.Errorf("%s is not supported: %s; leave it out", field, why))
+		}
+	}
+	dp := m.DatapathConfiguration
+	refuse(m.PolicyEnabled, "policy-enabled", "policies and --enable-policy say what is enforced")
+	refuse(m.IsSecondaryInterface, "is-secondary-interface", "a pod has one interface")
+	refuse(m.ParentInterfaceIndex != 0, "parent-interface-index", "pods are routed by the node's own device")
+	refuse(m.DatapathMapID != 0, "datapath-map-id", "pods have veth interfaces")
+	refuse(dp.RequireArpPassthrough, "datapath-configuration.require-arp-passthrough", "the programs answer for the router")
+	refuse(dp.RequireRouting != nil && !*dp.RequireRouting, "datapath-configuration.require-routing=false", "pods are routed here and by nobody else")
+	refuse(dp.DisableSIPVerification, "datapath-configuration.disable-sip-verification", "a pod's source addresses are always checked")
+	for _, name := range slices.Sorted(maps.Keys(m.Properties)) {
+		off := m.Properties[name] == nil || m.Properties[name] == false
+		refuse(!off, "properties."+name, "endpoints have no such property")
+	}
+	return errors.Join(errs...)
 }
 
 // workloadLabels makes the endpoint's labels from what the plugin sent: the runtime's own labels
@@ -188,6 +214,9 @@ func (a *api) PatchEndpoint(ctx context.Context, req server.PatchEndpointRequest
 	case "", rest.EndpointStateWaitingForIdentity, rest.EndpointStateReady:
 	default:
 		return nil, server.Errorf(http.StatusBadRequest, "state: %s cannot be asked for; only %s and %s", m.State, rest.EndpointStateWaitingForIdentity, rest.EndpointStateReady)
+	}
+	if err := withoutEffect(m); err != nil {
+		return nil, server.Errorf(http.StatusBadRequest, "%w", err)
 	}
 	if (m.InterfaceIndex != 0 && m.InterfaceIndex != row.IfIndex) || (m.ContainerID != "" && m.ContainerID != row.ContainerID) {
 		return nil, server.Errorf(http.StatusBadRequest, "endpoint %d: the attachment of an endpoint cannot change; delete it and create another", row.ID)

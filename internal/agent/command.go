@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -85,12 +86,12 @@ func (c *Config) load(fs *pflag.FlagSet, getenv func(string) string) (*slog.Logg
 	if !fs.Changed("enable-k8s") {
 		c.EnableK8s = c.EnableK8s || c.K8s.KubeconfigPath != "" || c.K8s.APIServer != ""
 	}
-	if err := c.Validate(); err != nil {
+	if err := errors.Join(c.Validate(), confdir.Unprotected(fs, getenv)); err != nil {
 		return nil, fmt.Errorf("the configuration is not usable:\n%w", err)
 	}
 	log := newLogger(*c)
 	if len(unknown) > 0 {
-		log.Info("options of other programs in the configuration directory are ignored", "options", unknown)
+		log.Info("options of other programs, or without effect here, in the configuration directory are ignored", "options", unknown)
 	}
 	return log, nil
 }

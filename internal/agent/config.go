@@ -16,6 +16,7 @@ import (
 
 	"github.com/hawser-net/hawser/internal/clustermesh"
 	"github.com/hawser-net/hawser/internal/cniconf"
+	"github.com/hawser-net/hawser/internal/confdir"
 	"github.com/hawser-net/hawser/internal/datapath/maps"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/k8s"
@@ -29,8 +30,10 @@ import (
 // where they exist there, so that configuration written for it is understood.
 type Config struct {
 	ConfigDir string
-	Debug     bool
-	LogFormat string // text or json
+	// AcceptWithout names protections of the field that the configuration asks for and that are gone without.
+	AcceptWithout []string
+	Debug         bool
+	LogFormat     string // text or json
 
 	SocketPath string
 	StateDir   string
@@ -162,6 +165,8 @@ func Defaults() Config {
 // Flags binds the configuration to command-line flags; the current values are the defaults shown.
 func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.ConfigDir, "config-dir", c.ConfigDir, "directory with one file per option, named like the flag (a mounted ConfigMap)")
+	fs.StringSliceVar(&c.AcceptWithout, confdir.AcceptFlag, c.AcceptWithout,
+		"options of Cilium that protect something Hawser has nothing for, such as enable-wireguard: the agent starts although the configuration sets them")
 	fs.BoolVar(&c.Debug, "debug", c.Debug, "log debug messages")
 	fs.StringVar(&c.LogFormat, "log-format", c.LogFormat, "form of log lines: text or json")
 	fs.StringVar(&c.SocketPath, "socket-path", c.SocketPath, "unix socket of the agent's API")

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -33,6 +35,15 @@ type netConf struct {
 	// AttachedOld is the key of drafts of the specification.
 	AttachedOld *[]attachment `json:"cni.dev/attachments"`
 
+	// Capabilities are what the runtime shall pass, RuntimeConfig what it passed (CNI specification 1.1, section 3).
+	Capabilities  map[string]any `json:"capabilities"`
+	RuntimeConfig map[string]any `json:"runtimeConfig"`
+
+	// Of a cloud's interfaces.
+	ENI          any `json:"eni"`
+	Azure        any `json:"azure"`
+	AlibabaCloud any `json:"alibaba-cloud"`
+
 	ChainingMode string `json:"chaining-mode"`
 	Debug        bool   `json:"enable-debug"`
 	LogFile      string `json:"log-file"`
@@ -40,8 +51,12 @@ type netConf struct {
 	SocketPath string `json:"socket-path"`
 }
 
-type ipamConf struct {
-	Type string `json:"type"`
+// ipamConf is the section of address management; any key but type is for modes that Hawser has not.
+type ipamConf map[string]any
+
+func (c ipamConf) mode() string {
+	t, _ := c["type"].(string)
+	return t
 }
 
 type runtimeArgs struct {
@@ -96,8 +111,30 @@ func (c netConf) canAdd() error {
 	if c.ChainingMode != "" && c.ChainingMode != "none" {
 		errs = append(errs, fmt.Errorf("chaining-mode %q is not supported: remove it", c.ChainingMode))
 	}
-	if c.IPAM.Type != "" {
-		errs = append(errs, fmt.Errorf("ipam type %q is not supported: the agent allocates addresses; remove ipam.type", c.IPAM.Type))
+	if c.IPAM.mode() != "" {
+		errs = append(errs, fmt.Errorf("ipam type %q is not supported: the agent allocates addresses; remove ipam.type", c.IPAM.mode()))
+	}
+	// What would change a pod's connection, its limits or who guards it must not be passed over.
+	for _, key := range slices.Sorted(maps.Keys(c.IPAM)) {
+		if key != "type" {
+			errs = append(errs, fmt.Errorf("ipam.%s is not supported: the agent allocates addresses; remove it", key))
+		}
+	}
+	for _, cloud := range []struct {
+		name string
+		conf any
+	}{{"eni", c.ENI}, {"azure", c.Azure}, {"alibaba-cloud", c.AlibabaCloud}} {
+		if fields, object := cloud.conf.(map[string]any); cloud.conf != nil && (!object || len(fields) > 0) {
+			errs = append(errs, fmt.Errorf("%s is not supported: pods have no interfaces, addresses or security groups of the cloud; remove it", cloud.name))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Capabilities)) {
+		if on := c.Capabilities[name]; on != false && on != nil {
+			errs = append(errs, fmt.Errorf("capability %s is not supported: remove it, or declare it for a plugin further down the list", name))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.RuntimeConfig)) {
+		errs = append(errs, fmt.Errorf("runtimeConfig.%s is not supported: remove the capability %s", name, name))
 	}
 	return errors.Join(errs...)
 }

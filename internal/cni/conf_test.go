@@ -71,6 +71,43 @@ func TestLabels(t *testing.T) {
 	}
 }
 
+// What changes a pod's connection or who guards it, and has no effect here, is refused by name; what the field writes by
+// default, and what only tunes, is taken.
+func TestCanAdd(t *testing.T) {
+	t.Parallel()
+	for conf, want := range map[string][]string{
+		`{"cniVersion":"1.0.0","name":"cilium","type":"cilium-cni","enable-debug":false,"log-file":"/var/run/cilium/cilium-cni.log"}`:       nil,
+		`{"cniVersion":"0.3.1","name":"cilium","type":"cilium-cni","enable-route-mtu":true,"mtu":9000,"log-format":"json"}`:                 nil,
+		`{"ipam":{},"eni":{},"azure":null,"alibaba-cloud":{},"capabilities":{"bandwidth":false},"runtimeConfig":{},"chaining-mode":"none"}`: nil,
+		`{"ipam":{"type":""},"dns":{},"args":{"cni":{"labels":[]}},"prevResult":null}`:                                                      nil,
+		`{"ipam":{"type":"host-local"}}`:                      {`ipam type "host-local"`},
+		`{"ipam":{"pool":"blue","podCIDRs":["10.0.0.0/24"]}}`: {"ipam.pool", "ipam.podCIDRs"},
+		`{"eni":{"security-groups":["sg-1"]}}`:                {"eni", "security groups"},
+		`{"azure":{"interface-name":"eth1"}}`:                 {"azure"},
+		`{"alibaba-cloud":{"security-groups":["sg-1"]}}`:      {"alibaba-cloud"},
+		`{"eni":"x"}`:                                           {"eni"},
+		`{"capabilities":{"bandwidth":true}}`:                   {"capability bandwidth"},
+		`{"runtimeConfig":{"mac":"02:00:00:00:00:01"}}`:         {"runtimeConfig.mac"},
+		`{"chaining-mode":"aws-cni","eni":{"x":1}}`:             {`chaining-mode "aws-cni"`, "eni"},
+		`{"prevResult":{},"runtimeConfig":{"ips":["1.2.3.4"]}}`: {"prevResult", "runtimeConfig.ips"},
+	} {
+		c, err := parseConf([]byte(conf))
+		if err != nil {
+			t.Errorf("%s: %v", conf, err)
+			continue
+		}
+		err = c.canAdd()
+		if (err != nil) != (want != nil) {
+			t.Errorf("%s: error %v", conf, err)
+		}
+		for _, text := range want {
+			if err != nil && !strings.Contains(err.Error(), text) {
+				t.Errorf("%s: the error does not say %q: %v", conf, text, err)
+			}
+		}
+	}
+}
+
 func TestHostIfName(t *testing.T) {
 	t.Parallel()
 	// sha256("abc:eth0"); the name is an interface to other tools.
