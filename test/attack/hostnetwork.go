@@ -18,7 +18,7 @@ func hostNetworkRows() []row {
 		r.who = inHostNetwork
 		rows = append(rows, r)
 	}
-	add(row{what: "raw sockets", wanted: refused, once: true, try: func(s *scene) (string, error) {
+	add(row{what: "raw sockets", wanted: refused, once: true, when: mode.plain, try: func(s *scene) (string, error) {
 		if err := s.as(&s.nodes["n1"].place, 0, 0, userRaw); err != nil {
 			return "", fmt.Errorf("%w: root gets none: %w", errControl, err)
 		}

@@ -102,7 +102,7 @@ func chooseModes(list string) ([]mode, error) {
 
 // rows are all attacks. Those that change the stage for good come last.
 func rows() []row {
-	return slices.Concat(podRows(), formRows(), hostNetworkRows(), underlayRows(), nodeRows(), socketRows(), floodRows(), reuseRows(), accidentRows())
+	return slices.Concat(podRows(), formRows(), hostNetworkRows(), underlayRows(), nodeRows(), socketRows(), tenantRows(), floodRows(), reuseRows(), storeRows(), accidentRows())
 }
 
 // all plays the chosen rows in the chosen modes and prints what came out.

@@ -12,16 +12,16 @@ const atSocket = "agent's socket"
 // socketRows are what such a process tries.
 func socketRows() []row {
 	var rows []row
-	add := func(what string, uid, gid int, mode os.FileMode) {
-		rows = append(rows, row{who: atSocket, what: what, wanted: refused, once: true, try: func(s *scene) (got string, err error) {
+	add := func(what string, uid, gid int, open os.FileMode) {
+		rows = append(rows, row{who: atSocket, what: what, wanted: refused, once: true, when: mode.plain, try: func(s *scene) (got string, err error) {
 			n1 := s.nodes["n1"]
 			if err := s.as(&n1.place, 0, 0, userGet, n1.api, "/v1/endpoint"); err != nil {
 				return "", fmt.Errorf("%w: root gets no answer: %w", errControl, err)
 			}
-			if mode != 0 {
+			if open != 0 {
 				before, err := os.Stat(n1.api)
 				if err == nil {
-					err = os.Chmod(n1.api, mode)
+					err = os.Chmod(n1.api, open)
 				}
 				if err != nil {
 					return "", err

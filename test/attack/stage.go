@@ -38,6 +38,9 @@ func (m mode) String() string {
 
 func (m mode) tunnel() bool { return m.routing == "tunnel" }
 
+// plain says that the mode has no replacement for kube-proxy. What has nothing to do with services is played in such alone.
+func (m mode) plain() bool { return !m.replacement }
+
 func modes() []mode {
 	return []mode{{"tunnel", false}, {"native", false}, {"tunnel", true}, {"native", true}}
 }
@@ -241,6 +244,10 @@ func (s *stage) writePolicy(name, text string) error {
 		return err
 	}
 	return os.Rename(tmp, filepath.Join(s.sandbox.PolicyDir(), name+".yaml"))
+}
+
+func (s *stage) removePolicy(name string) error {
+	return os.Remove(filepath.Join(s.sandbox.PolicyDir(), name+".yaml"))
 }
 
 // netns is the path of a namespace of the sandbox.
