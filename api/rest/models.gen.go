@@ -1070,7 +1070,7 @@ type PolicyFile struct {
 	// Error What is wrong and where
 	Error string `json:"error,omitempty,omitzero"`
 
-	// InForce A version of the file is enforced: this one, or for a faulty file the last good one
+	// InForce Something of it is enforced: this version, or if it is faulty the last good one, or without loaded what of it can be
 	InForce bool `json:"in-force,omitempty,omitzero"`
 
 	// Loaded When the version in force was read

@@ -32,8 +32,10 @@ func (a *app) policyListCommand() *cobra.Command {
 		Long: `List the files of the static policy directory and the policy objects of
 Kubernetes, with the policies in force of each.
 
-A faulty file or object is shown with its fault; the last good version of it
-stays in force. The exit code is 0 all the same.`,
+A faulty file or object is shown with its fault. Of an object, and of a file that
+was never good, what can be enforced is: it isolates whom it selects, and does
+not grant what is at fault. Of another file the last good version stays in
+force. The exit code is 0 all the same.`,
 		Example: `  hawser policy list
   hawser policy list -o jsonpath='{[?(@.state=="faulty")].path}'`,
 		Args: cobra.NoArgs,
@@ -56,9 +58,12 @@ func (a *app) writePolicyFiles(w io.Writer, files []rest.PolicyFile) error {
 		state := cell{string(f.State), good}
 		if f.State == rest.PolicyFileStateFaulty {
 			state.style = bad
-			if f.InForce {
+			switch {
+			case f.InForce && f.Loaded.IsZero():
+				state.text += ", not fully enforced"
+			case f.InForce:
 				state.text += ", last good version in force"
-			} else {
+			default:
 				state.text += ", not in force"
 			}
 		}

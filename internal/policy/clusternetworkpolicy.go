@@ -3,6 +3,7 @@ package policy
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -26,13 +27,17 @@ const (
 //   - networks are addresses, whoever has them, as an ipBlock is.
 //   - A named port is one of TCP, UDP and SCTP. Ports at networks must be numbers.
 //
-// Peers that need to be looked up elsewhere, nodes and domainNames, are refused. Every fault is reported, as FieldErrors joined: a policy
-// counts whole or not at all.
-func ParseClusterNetworkPolicy(p *policyv1alpha2.ClusterNetworkPolicy) ([]*Rule, error) {
+// Peers that need to be looked up elsewhere, nodes and domainNames, are refused. Every fault is reported, as FieldErrors joined. As with [Parse] there is a rule
+// beside an error, with what can be enforced: of an Accept or a Pass what is wholly understood; a Deny of which the peers are not understood denies all pods, and
+// on egress all addresses, one of which the protocols are not, all traffic; so does an entry whose action is not known. If the subject or
+// the tier is not understood, only what denies is left, about all pods that may be meant, in the admin tier.
+func ParseClusterNetworkPolicy(p *policyv1alpha2.ClusterNetworkPolicy, opts ...Option) ([]*Rule, error) {
 	if p == nil {
 		return nil, errors.New("the policy is missing")
 	}
-	var ps parser
+	ps := newParser("", opts)
+	understood := !ps.isUnreadOutside("spec")
+	before := len(ps.errs)
 	if p.Name == "" {
 		ps.fail("metadata.name", "is missing")
 	}
@@ -43,24 +48,32 @@ func ParseClusterNetworkPolicy(p *policyv1alpha2.ClusterNetworkPolicy) ([]*Rule,
 	if r.Priority < 0 || r.Priority > maxPriority {
 		ps.fail("spec.priority", "%d is not in 0 to %d", r.Priority, maxPriority)
 	}
-	r.Subject = ps.clusterPods("spec.subject", false, p.Spec.Subject.Namespaces, p.Spec.Subject.Pods)
+	r.Priority = min(max(r.Priority, 0), maxPriority)
+	if r.Subject = ps.clusterPods("spec.subject", false, p.Spec.Subject.Namespaces, p.Spec.Subject.Pods); r.Subject == nil {
+		r.Subject = newLabelSelector("", true, false, nil)
+	}
+	understood = understood && len(ps.errs) == before
 	for i := range p.Spec.Ingress {
 		in := &p.Spec.Ingress[i]
-		c := ps.clusterEntry(Ingress, i, in.Name, in.Action, in.Protocols)
+		c, ok := ps.clusterEntry(Ingress, i, in.Name, in.Action, in.Protocols)
+		n := len(ps.errs)
 		for j := range in.From {
 			at := fmt.Sprintf("spec.ingress[%d].from[%d]", i, j)
-			c.Peers = append(c.Peers, ps.clusterPods(at, true, in.From[j].Namespaces, in.From[j].Pods))
+			c.Peers = append(c.Peers, ps.clusterPeer(at, in.From[j].Namespaces, in.From[j].Pods))
 		}
 		ps.needsPeers(&c, fmt.Sprintf("spec.ingress[%d].from", i))
+		c.settle(ok, len(ps.errs) == n)
 		r.Clauses = append(r.Clauses, c)
 	}
 	for i := range p.Spec.Egress {
 		out := &p.Spec.Egress[i]
-		c := ps.clusterEntry(Egress, i, out.Name, out.Action, out.Protocols)
+		c, ok := ps.clusterEntry(Egress, i, out.Name, out.Action, out.Protocols)
+		n := len(ps.errs)
 		for j := range out.To {
 			c.Peers = append(c.Peers, ps.clusterDestination(fmt.Sprintf("spec.egress[%d].to[%d]", i, j), &out.To[j], out.Protocols)...)
 		}
 		ps.needsPeers(&c, fmt.Sprintf("spec.egress[%d].to", i))
+		c.settle(ok, len(ps.errs) == n)
 		r.Clauses = append(r.Clauses, c)
 	}
 	for field, n := range map[string]int{"spec.egress": len(p.Spec.Egress), "spec.ingress": len(p.Spec.Ingress)} {
@@ -68,10 +81,35 @@ func ParseClusterNetworkPolicy(p *policyv1alpha2.ClusterNetworkPolicy) ([]*Rule,
 			ps.fail(field, "has %d rules; %d are allowed", n, maxClusterRules)
 		}
 	}
-	if len(ps.errs) > 0 {
-		return nil, errors.Join(ps.errs...)
+	if !understood {
+		r.Clauses = slices.DeleteFunc(r.Clauses, func(c Clause) bool { return !c.Deny })
 	}
-	return []*Rule{r}, nil
+	if r.Tier == TierOrdinary {
+		r.Tier = TierAdmin // it is not known; nothing comes before
+	}
+	r.Faults = ps.faultsAt("spec")
+	return []*Rule{r}, errors.Join(ps.errs...)
+}
+
+// entryOK says how much of an entry beside its peers is understood.
+type entryOK struct {
+	whole, protocols bool
+}
+
+// settle leaves of an entry that is not wholly understood what it surely accepts or passes on, or makes it deny all that it may deny.
+func (c *Clause) settle(ok entryOK, peersOK bool) {
+	switch {
+	case !c.Deny && !ok.whole:
+		c.Peers = nil
+	case c.Deny && !(ok.whole && peersOK):
+		c.Peers = []*Selector{newLabelSelector("", true, false, nil)}
+		if c.Direction == Egress {
+			c.Peers = append(c.Peers, newBlockSelector(netip.MustParsePrefix("0.0.0.0/0"), nil), newBlockSelector(netip.MustParsePrefix("::/0"), nil))
+		}
+	}
+	if c.Deny && !(ok.whole && ok.protocols) {
+		c.Ports = []PortMatch{{Proto: ProtoAny, First: 0, Last: 65535}}
+	}
 }
 
 func (ps *parser) tier(t policyv1alpha2.Tier) Tier {
@@ -88,9 +126,10 @@ func (ps *parser) tier(t policyv1alpha2.Tier) Tier {
 // clusterEntry reads what the rules of both directions have in common.
 func (ps *parser) clusterEntry(d Direction, i int, name string, a policyv1alpha2.ClusterNetworkPolicyRuleAction,
 	protocols []policyv1alpha2.ClusterNetworkPolicyProtocol,
-) Clause {
+) (Clause, entryOK) {
 	c := Clause{Direction: d, Path: fmt.Sprintf("%s[%d]", d, i)}
 	at := "spec." + c.Path
+	ok := entryOK{whole: !ps.isUnread(at)}
 	switch a {
 	case policyv1alpha2.ClusterNetworkPolicyRuleActionAccept:
 	case policyv1alpha2.ClusterNetworkPolicyRuleActionDeny:
@@ -98,8 +137,12 @@ func (ps *parser) clusterEntry(d Direction, i int, name string, a policyv1alpha2
 	case policyv1alpha2.ClusterNetworkPolicyRuleActionPass:
 		c.Pass = true
 	default:
-		ps.fail(at+".action", "%q is not one of Accept, Deny, Pass", clip(string(a)))
+		if ok.whole {
+			ps.fail(at+".action", "%q is not one of Accept, Deny, Pass", clip(string(a)))
+		}
+		c.Deny, ok.whole = true, false
 	}
+	before := len(ps.errs)
 	if name != "" {
 		c.Path += fmt.Sprintf(" %q", clip(name))
 	}
@@ -111,7 +154,8 @@ func (ps *parser) clusterEntry(d Direction, i int, name string, a policyv1alpha2
 	for j := range protocols {
 		c.Ports = append(c.Ports, ps.clusterProtocol(fmt.Sprintf("%s.protocols[%d]", at, j), &protocols[j])...)
 	}
-	return c
+	ok.protocols = len(ps.errs) == before
+	return c, ok
 }
 
 func (ps *parser) needsPeers(c *Clause, at string) {
@@ -121,7 +165,17 @@ func (ps *parser) needsPeers(c *Clause, at string) {
 	}
 }
 
-// clusterPods returns the selector of pods by their namespaces, or by namespaces and their own labels; nil if it is faulty.
+// clusterPeer returns the selector of a peer, nil if it is faulty.
+func (ps *parser) clusterPeer(at string, namespaces *metav1.LabelSelector, pods *policyv1alpha2.NamespacedPod) *Selector {
+	before := len(ps.errs)
+	if s := ps.clusterPods(at, true, namespaces, pods); len(ps.errs) == before {
+		return s
+	}
+	return nil // what is left of it would select too many
+}
+
+// clusterPods returns the selector of pods by their namespaces, or by namespaces and their own labels, without what
+// is not understood of them; nil if there are none.
 func (ps *parser) clusterPods(at string, peer bool, namespaces *metav1.LabelSelector, pods *policyv1alpha2.NamespacedPod) *Selector {
 	switch {
 	case namespaces != nil && pods != nil:
@@ -158,7 +212,7 @@ func (ps *parser) clusterDestination(at string, p *policyv1alpha2.ClusterNetwork
 		ps.fail(at+".domainNames", "is not supported; name addresses under networks")
 		return nil
 	case p.Networks == nil:
-		return []*Selector{ps.clusterPods(at, true, p.Namespaces, p.Pods)}
+		return []*Selector{ps.clusterPeer(at, p.Namespaces, p.Pods)}
 	case len(p.Networks) == 0:
 		ps.fail(at+".networks", "is empty; name at least one network")
 		return nil

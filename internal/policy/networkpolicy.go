@@ -25,7 +25,7 @@ import (
 //   - ipBlock is about addresses, whoever has them. A named port of an egress entry is looked up at the
 //     peer; at an ipBlock, which is nobody, it matches nothing.
 //
-// Every fault is reported, as FieldErrors joined: a policy counts whole or not at all.
+// Every fault is reported, as FieldErrors joined. The rule is there beside an error too, with what can be enforced, as for [Parse].
 func ParseNetworkPolicy(p *networkingv1.NetworkPolicy) ([]*Rule, error) {
 	if p == nil {
 		return nil, errors.New("the policy is missing")
@@ -38,7 +38,9 @@ func ParseNetworkPolicy(p *networkingv1.NetworkPolicy) ([]*Rule, error) {
 		ps.fail("metadata.name", "is missing")
 	}
 	r := &Rule{Namespace: ps.namespace, Path: "spec"}
+	before := len(ps.errs)
 	reqs := ps.k8sRequirements("spec.podSelector", "", &p.Spec.PodSelector)
+	understood := len(ps.errs) == before
 	r.Subject = newLabelSelector(ps.namespace, false, false, reqs)
 	r.DefaultDeny = ps.policyTypes(&p.Spec)
 	if r.DefaultDeny[Ingress] {
@@ -53,14 +55,18 @@ func ParseNetworkPolicy(p *networkingv1.NetworkPolicy) ([]*Rule, error) {
 			r.Clauses = append(r.Clauses, ps.networkEntry(Egress, i, "to", e.To, e.Ports))
 		}
 	}
-	if len(ps.errs) > 0 {
-		return nil, errors.Join(ps.errs...)
+	if !understood {
+		r.grantNothing()
 	}
-	return []*Rule{r}, nil
+	r.Faults = ps.faultsAt("spec")
+	if !validNamespace(ps.namespace) {
+		return nil, errors.Join(ps.errs...) // whom it may be about is not known at all
+	}
+	return []*Rule{r}, errors.Join(ps.errs...)
 }
 
 // policyTypes says which directions the policy enforces: if it does not say so itself, ingress, and egress
-// if it has entries for it.
+// if it has entries for it. A direction that is not known is both.
 func (ps *parser) policyTypes(spec *networkingv1.NetworkPolicySpec) (enforces [2]bool) {
 	if len(spec.PolicyTypes) == 0 {
 		return [2]bool{Ingress: true, Egress: len(spec.Egress) > 0}
@@ -73,6 +79,7 @@ func (ps *parser) policyTypes(spec *networkingv1.NetworkPolicySpec) (enforces [2
 			enforces[Egress] = true
 		default:
 			ps.fail(fmt.Sprintf("spec.policyTypes[%d]", i), "%q is neither Ingress nor Egress", clip(string(t)))
+			enforces = [2]bool{true, true}
 		}
 	}
 	return enforces
@@ -107,17 +114,23 @@ func (ps *parser) networkPeer(at string, p *networkingv1.NetworkPolicyPeer) *Sel
 		}
 		return ps.ipBlock(at+".ipBlock", p.IPBlock)
 	}
+	before := len(ps.errs)
 	var reqs []requirement
+	if p.PodSelector != nil {
+		reqs = ps.k8sRequirements(at+".podSelector", "", p.PodSelector)
+	}
+	if p.NamespaceSelector != nil {
+		reqs = append(reqs, ps.k8sRequirements(at+".namespaceSelector", labels.KeyNamespaceLabels+".", p.NamespaceSelector)...)
+	}
 	switch {
 	case p.PodSelector == nil && p.NamespaceSelector == nil:
 		ps.fail(at, "is empty; write podSelector, namespaceSelector or ipBlock")
 		return nil
+	case len(ps.errs) > before:
+		return nil // what is left of it would select too many
 	case p.NamespaceSelector == nil:
-		return newLabelSelector(ps.namespace, false, true, ps.k8sRequirements(at+".podSelector", "", p.PodSelector))
-	case p.PodSelector != nil:
-		reqs = ps.k8sRequirements(at+".podSelector", "", p.PodSelector)
+		return newLabelSelector(ps.namespace, false, true, reqs)
 	}
-	reqs = append(reqs, ps.k8sRequirements(at+".namespaceSelector", labels.KeyNamespaceLabels+".", p.NamespaceSelector)...)
 	slices.SortFunc(reqs, func(a, b requirement) int { return strings.Compare(a.String(), b.String()) })
 	return newLabelSelector("", true, true, reqs)
 }
@@ -191,7 +204,7 @@ func (ps *parser) networkPort(at string, p *networkingv1.NetworkPolicyPort) (Por
 	return m, true
 }
 
-// k8sRequirements reads a label selector of Kubernetes, sorted; prefix stands before each key.
+// k8sRequirements reads a label selector of Kubernetes, sorted; prefix stands before each key. What is not understood is left out.
 func (ps *parser) k8sRequirements(at, prefix string, in *metav1.LabelSelector) []requirement {
 	reqs := make([]requirement, 0, len(in.MatchLabels)+len(in.MatchExpressions))
 	key := func(field, k string) requirement {
@@ -203,9 +216,13 @@ func (ps *parser) k8sRequirements(at, prefix string, in *metav1.LabelSelector) [
 	}
 	for _, k := range slices.Sorted(maps.Keys(in.MatchLabels)) {
 		field := fmt.Sprintf("%s.matchLabels[%s]", at, clip(k))
+		before := len(ps.errs)
 		q := key(field, k)
 		if err := checkValue(in.MatchLabels[k]); err != nil {
 			ps.fail(field, "%v", err)
+		}
+		if len(ps.errs) > before {
+			continue
 		}
 		q.op, q.values = opIn, []string{in.MatchLabels[k]}
 		reqs = append(reqs, q)
@@ -213,6 +230,7 @@ func (ps *parser) k8sRequirements(at, prefix string, in *metav1.LabelSelector) [
 	for i := range in.MatchExpressions {
 		x := &in.MatchExpressions[i]
 		field := fmt.Sprintf("%s.matchExpressions[%d]", at, i)
+		before := len(ps.errs)
 		q := key(field+".key", x.Key)
 		needs := false
 		switch x.Operator {
@@ -234,6 +252,9 @@ func (ps *parser) k8sRequirements(at, prefix string, in *metav1.LabelSelector) [
 			if err := checkValue(v); err != nil {
 				ps.fail(fmt.Sprintf("%s.values[%d]", field, j), "%v", err)
 			}
+		}
+		if len(ps.errs) > before {
+			continue
 		}
 		q.values = slices.Compact(slices.Sorted(slices.Values(x.Values)))
 		reqs = append(reqs, q)

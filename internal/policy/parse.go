@@ -42,8 +42,30 @@ type Option func(*parser)
 // their addresses. Where nobody does, leave it out, so that such a policy is refused.
 func WithGroups() Option { return func(ps *parser) { ps.groups = true } }
 
-// Parse returns the rules of a namespaced policy. Every fault is reported, as FieldErrors joined:
-// a policy counts whole or not at all.
+// WithFaults says what of the object could not be read into its type, by fields. It is treated like what is read and not supported.
+func WithFaults(faults []*FieldError) Option {
+	return func(ps *parser) {
+		for _, f := range faults {
+			ps.errs = append(ps.errs, f)
+			ps.unread = append(ps.unread, f.Field)
+		}
+	}
+}
+
+// Parse returns the rules of a namespaced policy. Every fault is reported, as FieldErrors joined.
+//
+// The rules are there beside an error too, for a policy that somebody else has accepted already. They are what can be enforced of it, and never more than it
+// grants or less than it denies:
+//
+//   - Whom the policy selects is isolated in the directions it has entries for; in both if it has none. enableDefaultDeny counts as ever.
+//   - What is wholly understood is granted: of a list of peers, ports or messages the items that are. An entry that is restricted
+//     by something else that is not supported (authentication, layer 7, names) grants nothing.
+//   - A deny of which the peers are not understood denies everybody, one of which the ports are not, all traffic.
+//   - What of an endpointSelector is not understood is left out, so that more endpoints are selected; such a rule grants nothing. Without one
+//     a rule selects all pods: those of its namespace, or of the cluster.
+//   - A rule that selects nodes is left out: no endpoint is meant.
+//
+// Rule.Faults says of each rule what is not enforced as it is written.
 func Parse(p *v2.CiliumNetworkPolicy, opts ...Option) ([]*Rule, error) {
 	if p == nil {
 		return nil, errors.New("the policy is missing")
@@ -51,11 +73,13 @@ func Parse(p *v2.CiliumNetworkPolicy, opts ...Option) ([]*Rule, error) {
 	ps := newParser(p.Namespace, opts)
 	if !validNamespace(ps.namespace) {
 		ps.fail("metadata.namespace", "%q is not the name of a namespace", clip(ps.namespace))
+		_, err := ps.object(p.Name, p.Spec, p.Specs)
+		return nil, err // whom it may be about is not known at all
 	}
 	return ps.object(p.Name, p.Spec, p.Specs)
 }
 
-// ParseClusterwide returns the rules of a clusterwide policy.
+// ParseClusterwide returns the rules of a clusterwide policy, as Parse does.
 func ParseClusterwide(p *v2.CiliumClusterwideNetworkPolicy, opts ...Option) ([]*Rule, error) {
 	if p == nil {
 		return nil, errors.New("the policy is missing")
@@ -75,6 +99,7 @@ type parser struct {
 	unconfined bool
 	warnings   []string // about the rule at hand
 	errs       []error
+	unread     []string // see WithFaults
 }
 
 func newParser(namespace string, opts []Option) *parser {
@@ -120,25 +145,69 @@ func (ps *parser) object(name string, spec *v2.Rule, specs []*v2.Rule) ([]*Rule,
 		}
 		rules = append(rules, ps.rule(path, r))
 	}
-	if len(ps.errs) > 0 {
-		return nil, errors.Join(ps.errs...)
+	rules = slices.DeleteFunc(rules, func(r *Rule) bool { return r == nil })
+	for _, r := range rules {
+		r.Faults = ps.faultsAt(r.Path)
 	}
-	return rules, nil
+	return rules, errors.Join(ps.errs...)
 }
 
+// under reports whether a field is the one at path or a part of it.
+func under(field, path string) bool {
+	rest, ok := strings.CutPrefix(field, path)
+	return ok && (rest == "" || rest[0] == '.' || rest[0] == '[')
+}
+
+// faultsAt returns the faults of what is at path.
+func (ps *parser) faultsAt(path string) (out []string) {
+	for _, err := range ps.errs {
+		var fe *FieldError
+		if errors.As(err, &fe) && under(fe.Field, path) {
+			out = append(out, fe.Error())
+		}
+	}
+	return out
+}
+
+// isUnread reports whether something of what is at path could not be read.
+func (ps *parser) isUnread(path string) bool {
+	return slices.ContainsFunc(ps.unread, func(f string) bool { return under(f, path) })
+}
+
+// isUnreadOutside reports whether something of the rule at path could not be read that is no part of an entry.
+func (ps *parser) isUnreadOutside(path string) bool {
+	return slices.ContainsFunc(ps.unread, func(f string) bool {
+		if !under(f, path) {
+			return false
+		}
+		for _, section := range []string{".ingress[", ".ingressDeny[", ".egress[", ".egressDeny["} {
+			if strings.HasPrefix(f, path+section) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// rule reads one rule; nil if it can be about no endpoint.
 func (ps *parser) rule(path string, in *v2.Rule) *Rule {
 	r := &Rule{Namespace: ps.namespace, Path: path, Description: in.Description}
 	ps.warnings, ps.unconfined = nil, false
 	ps.unsupported(in.NodeSelector != nil, path, "nodeSelector")
 	ps.unsupported(in.Log != nil, path, "log")
+	understood := !ps.isUnreadOutside(path)
 	if in.EndpointSelector == nil {
-		if in.NodeSelector == nil {
+		if in.NodeSelector == nil && !ps.isUnread(path+".endpointSelector") && !ps.isUnread(path) {
 			ps.fail(path+".endpointSelector", "is missing; write {} to select all endpoints")
 		}
+		understood = false
+		r.Subject = newLabelSelector(ps.namespace, ps.namespace == "", false, nil)
 	} else {
+		n := len(ps.errs)
 		r.Subject = ps.subject(path+".endpointSelector", in.EndpointSelector)
+		understood = understood && len(ps.errs) == n
 	}
-	if len(in.Ingress)+len(in.IngressDeny)+len(in.Egress)+len(in.EgressDeny) == 0 {
+	if len(in.Ingress)+len(in.IngressDeny)+len(in.Egress)+len(in.EgressDeny) == 0 && !ps.isUnread(path) {
 		ps.fail(path, "has no entry; write at least one of ingress, ingressDeny, egress, egressDeny")
 	}
 	for i := range in.Ingress {
@@ -156,6 +225,10 @@ func (ps *parser) rule(path string, in *v2.Rule) *Rule {
 		ps.egress(r, path, fmt.Sprintf("egressDeny[%d]", i), &entry, true)
 	}
 	r.DefaultDeny = [2]bool{r.has(Ingress), r.has(Egress)}
+	if len(r.Clauses) == 0 { // a fault: the sections may say what it is about
+		ingress, egress := in.Ingress != nil || in.IngressDeny != nil, in.Egress != nil || in.EgressDeny != nil
+		r.DefaultDeny = [2]bool{ingress || !egress, egress || !ingress}
+	}
 	if d := in.EnableDefaultDeny; d != nil {
 		if d.Ingress != nil {
 			r.DefaultDeny[Ingress] = *d.Ingress
@@ -175,7 +248,22 @@ func (ps *parser) rule(path string, in *v2.Rule) *Rule {
 	}
 	r.Labels = labels.NewSet(ls...)
 	r.Warnings = ps.warnings
+	if in.EndpointSelector == nil && in.NodeSelector != nil && !ps.isUnread(path+".endpointSelector") {
+		return nil
+	}
+	if !understood {
+		r.grantNothing()
+	}
 	return r
+}
+
+// grantNothing leaves what a rule denies and enforces.
+func (r *Rule) grantNothing() {
+	for i := range r.Clauses {
+		if c := &r.Clauses[i]; !c.Deny {
+			c.AllPeers, c.Peers = false, nil
+		}
+	}
 }
 
 // peerList is one of the alternative lists of peers of an entry.
@@ -183,15 +271,21 @@ type peerList struct {
 	field   string
 	present bool
 	empty   bool // present, and names nobody
+	faulty  bool // not all of it is understood; what is, is in peers
 	peers   []*Selector
 }
 
+// unsupported reports whether nothing of the list is understood.
+func (l *peerList) unsupported() bool { return l.faulty && len(l.peers) == 0 }
+
 func (ps *parser) ingress(r *Rule, path, sub string, in *v2.IngressRule, deny bool) {
 	at := path + "." + sub
-	ps.unsupported(in.FromNodes != nil, at, "fromNodes")
+	before := len(ps.errs)
 	ps.unsupported(in.Authentication != nil, at, "authentication")
 	ps.unsupported(len(in.FromRequires) > 0, at, "fromRequires")
-	ps.clause(r, Clause{Direction: Ingress, Deny: deny, Path: sub}, at, []peerList{
+	whole := len(ps.errs) == before && !ps.isUnread(at)
+	ps.clause(r, Clause{Direction: Ingress, Deny: deny, Path: sub}, at, whole, []peerList{
+		ps.unsupportedPeers(in.FromNodes != nil, at, "fromNodes"),
 		ps.endpoints(at, "fromEndpoints", in.FromEndpoints),
 		ps.cidrs(at, "fromCIDR", in.FromCIDR),
 		ps.cidrSet(at, "fromCIDRSet", in.FromCIDRSet),
@@ -202,12 +296,14 @@ func (ps *parser) ingress(r *Rule, path, sub string, in *v2.IngressRule, deny bo
 
 func (ps *parser) egress(r *Rule, path, sub string, in *v2.EgressRule, deny bool) {
 	at := path + "." + sub
-	ps.unsupported(in.ToServices != nil, at, "toServices")
-	ps.unsupported(in.ToFQDNs != nil, at, "toFQDNs")
-	ps.unsupported(in.ToNodes != nil, at, "toNodes")
+	before := len(ps.errs)
 	ps.unsupported(in.Authentication != nil, at, "authentication")
 	ps.unsupported(len(in.ToRequires) > 0, at, "toRequires")
-	ps.clause(r, Clause{Direction: Egress, Deny: deny, Path: sub}, at, []peerList{
+	whole := len(ps.errs) == before && !ps.isUnread(at)
+	ps.clause(r, Clause{Direction: Egress, Deny: deny, Path: sub}, at, whole, []peerList{
+		ps.unsupportedPeers(in.ToServices != nil, at, "toServices"),
+		ps.unsupportedPeers(in.ToFQDNs != nil, at, "toFQDNs"),
+		ps.unsupportedPeers(in.ToNodes != nil, at, "toNodes"),
 		ps.endpoints(at, "toEndpoints", in.ToEndpoints),
 		ps.cidrs(at, "toCIDR", in.ToCIDR),
 		ps.cidrSet(at, "toCIDRSet", in.ToCIDRSet),
@@ -216,16 +312,27 @@ func (ps *parser) egress(r *Rule, path, sub string, in *v2.EgressRule, deny bool
 	}, in.ToPorts, in.ICMPs)
 }
 
-// clause finishes an entry and adds it to the rule.
-func (ps *parser) clause(r *Rule, c Clause, at string, lists []peerList, toPorts []v2.PortRule, icmps []v2.ICMPRule) {
+// unsupportedPeers is a list of peers of a kind that is not supported.
+func (ps *parser) unsupportedPeers(present bool, at, name string) peerList {
+	ps.unsupported(present, at, name)
+	return peerList{field: name, present: present, faulty: present}
+}
+
+// clause finishes an entry and adds it to the rule. whole is false if the entry says more than who and what, and that is not understood.
+func (ps *parser) clause(r *Rule, c Clause, at string, whole bool, lists []peerList, toPorts []v2.PortRule, icmps []v2.ICMPRule) {
 	var from, empty *peerList
+	peersOK := true
 	for i := range lists {
+		peersOK = peersOK && !lists[i].faulty
 		switch {
 		case !lists[i].present:
 		case lists[i].empty:
 			empty = &lists[i]
 		case from != nil:
-			ps.fail(at+"."+lists[i].field, "cannot be combined with %s in one entry; write two entries", from.field)
+			whole = false
+			if !from.unsupported() && !lists[i].unsupported() { // one fault is enough
+				ps.fail(at+"."+lists[i].field, "cannot be combined with %s in one entry; write two entries", from.field)
+			}
 		default:
 			from = &lists[i]
 		}
@@ -236,8 +343,10 @@ func (ps *parser) clause(r *Rule, c Clause, at string, lists []peerList, toPorts
 	case from != nil:
 		c.Peers = from.peers
 	}
+	before := len(ps.errs)
 	if len(toPorts) > 0 && len(icmps) > 0 {
 		ps.fail(at+".icmps", "cannot be combined with toPorts in one entry; write two entries")
+		whole = false
 	}
 	switch {
 	case len(toPorts) > 0:
@@ -249,6 +358,15 @@ func (ps *parser) clause(r *Rule, c Clause, at string, lists []peerList, toPorts
 	}
 	// "- {}" says nothing about peers or ports and matches nothing.
 	c.AllPeers = from == nil && empty == nil && len(toPorts)+len(icmps) > 0
+	switch {
+	case !c.Deny && !whole:
+		c.AllPeers, c.Peers = false, nil
+	case c.Deny && !(whole && peersOK):
+		c.AllPeers, c.Peers = true, nil
+	}
+	if c.Deny && !(whole && len(ps.errs) == before) {
+		c.Ports = []PortMatch{{Proto: ProtoAny, First: 0, Last: 65535}}
+	}
 	r.Clauses = append(r.Clauses, c)
 }
 
@@ -257,6 +375,7 @@ func (ps *parser) endpoints(at, name string, in []v2.LabelSelector) peerList {
 	for i := range in {
 		reqs, ok := ps.requirements(fmt.Sprintf("%s.%s[%d]", at, name, i), &in[i])
 		if !ok {
+			out.faulty = true
 			continue
 		}
 		namesNamespace, namesNamespaceLabel, namesCluster, reserved := false, false, false, false
@@ -291,8 +410,10 @@ func (ps *parser) endpoints(at, name string, in []v2.LabelSelector) peerList {
 }
 
 // groupList reads groups of a cloud provider. It has no peers: see WithGroups.
-func (ps *parser) groupList(at, name string, in []v2.Group, deny bool) peerList {
-	out := peerList{field: name, present: in != nil, empty: in != nil && len(in) == 0}
+func (ps *parser) groupList(at, name string, in []v2.Group, deny bool) (out peerList) {
+	out = peerList{field: name, present: in != nil, empty: in != nil && len(in) == 0}
+	before := len(ps.errs)
+	defer func() { out.faulty = len(ps.errs) > before }()
 	if !ps.groups {
 		ps.unsupported(in != nil, at, name)
 		return out
@@ -316,15 +437,13 @@ func (ps *parser) groupList(at, name string, in []v2.Group, deny bool) peerList 
 
 // subject reads an endpointSelector.
 func (ps *parser) subject(field string, in *v2.LabelSelector) *Selector {
-	reqs, ok := ps.requirements(field, in)
-	if !ok {
-		return nil
-	}
+	reqs, understood := ps.requirements(field, in)
 	if ps.namespace == "" {
 		ps.unconfined = slices.ContainsFunc(reqs, func(q requirement) bool {
 			return q.source == labels.SourceReserved && q.key == identity.Init.String()
 		})
-		return newLabelSelector("", false, false, reqs)
+		ps.unconfined = ps.unconfined || !understood // perhaps it is; and it grants nothing
+		return newLabelSelector("", !understood && len(reqs) == 0, false, reqs)
 	}
 	reqs = slices.DeleteFunc(reqs, func(q requirement) bool {
 		if q.source == labels.SourceReserved && (q.op == opIn || q.op == opExists) {
@@ -341,7 +460,7 @@ func (ps *parser) subject(field string, in *v2.LabelSelector) *Selector {
 	return newLabelSelector(ps.namespace, false, false, reqs)
 }
 
-// requirements reads both parts of a label selector.
+// requirements reads both parts of a label selector. It returns those that are understood, and whether all are.
 func (ps *parser) requirements(field string, in *v2.LabelSelector) ([]requirement, bool) {
 	before := len(ps.errs)
 	reqs := make([]requirement, 0, len(in.MatchLabels)+len(in.MatchExpressions))
@@ -350,11 +469,13 @@ func (ps *parser) requirements(field string, in *v2.LabelSelector) ([]requiremen
 		q := requirement{op: opIn, values: []string{v}}
 		if err := cmp.Or(q.setKey(k), checkValue(v)); err != nil {
 			ps.fail(fmt.Sprintf("%s.matchLabels[%s]", field, clip(k)), "%v", err)
+			continue
 		}
 		reqs = append(reqs, q)
 	}
 	for i, e := range in.MatchExpressions {
 		at := fmt.Sprintf("%s.matchExpressions[%d]", field, i)
+		sofar := len(ps.errs)
 		var q requirement
 		if err := q.setKey(e.Key); err != nil {
 			ps.fail(at+".key", "%v", err)
@@ -382,6 +503,9 @@ func (ps *parser) requirements(field string, in *v2.LabelSelector) ([]requiremen
 			if err := checkValue(v); err != nil {
 				ps.fail(fmt.Sprintf("%s.values[%d]", at, j), "%v", err)
 			}
+		}
+		if len(ps.errs) > sofar {
+			continue
 		}
 		q.values = slices.Sorted(slices.Values(e.Values))
 		q.values = slices.Compact(q.values)
@@ -433,9 +557,12 @@ func checkValue(v string) error {
 func (ps *parser) cidrs(at, name string, in []string) peerList {
 	out := peerList{field: name, present: in != nil, empty: in != nil && len(in) == 0}
 	for i, s := range in {
-		if p, ok := ps.prefix(fmt.Sprintf("%s.%s[%d]", at, name, i), s); ok {
-			out.peers = append(out.peers, newCIDRSelector(p, nil))
+		p, ok := ps.prefix(fmt.Sprintf("%s.%s[%d]", at, name, i), s)
+		if !ok {
+			out.faulty = true
+			continue
 		}
+		out.peers = append(out.peers, newCIDRSelector(p, nil))
 	}
 	return out
 }
@@ -444,16 +571,19 @@ func (ps *parser) cidrSet(at, name string, in []v2.CIDRRule) peerList {
 	out := peerList{field: name, present: in != nil, empty: in != nil && len(in) == 0}
 	for i, c := range in {
 		at := fmt.Sprintf("%s.%s[%d]", at, name, i)
+		before := len(ps.errs)
 		ps.unsupported(c.CIDRGroupRef != "", at, "cidrGroupRef")
 		ps.unsupported(c.CIDRGroupSelector != nil, at, "cidrGroupSelector")
 		if c.CIDR == "" {
 			if c.CIDRGroupRef == "" && c.CIDRGroupSelector == nil {
 				ps.fail(at+".cidr", "is missing")
 			}
+			out.faulty = true
 			continue
 		}
 		p, ok := ps.prefix(at+".cidr", c.CIDR)
 		if !ok {
+			out.faulty = true
 			continue
 		}
 		var except []netip.Prefix
@@ -468,6 +598,10 @@ func (ps *parser) cidrSet(at, name string, in []v2.CIDRRule) peerList {
 				continue
 			}
 			except = append(except, e)
+		}
+		if len(ps.errs) > before { // without one of its exceptions it would be too wide
+			out.faulty = true
+			continue
 		}
 		slices.SortFunc(except, comparePrefix)
 		out.peers = append(out.peers, newCIDRSelector(p, slices.Compact(except)))
@@ -506,6 +640,7 @@ func (ps *parser) entities(at, name string, in []string) peerList {
 		e := identity.Entity(s)
 		if _, _, _, ok := identity.EntityMembers(e); !ok {
 			ps.fail(fmt.Sprintf("%s.%s[%d]", at, name, i), "entity %q is not known", clip(s))
+			out.faulty = true
 			continue
 		}
 		out.peers = append(out.peers, newEntitySelector(e))
@@ -518,6 +653,7 @@ func (ps *parser) ports(field string, in []v2.PortRule) []PortMatch {
 	for i := range in {
 		at := fmt.Sprintf("%s[%d]", field, i)
 		pr := &in[i]
+		before := len(ps.errs)
 		if pr.Rules != nil {
 			ps.unsupported(pr.Rules.HTTP != nil, at, "rules.http")
 			ps.unsupported(pr.Rules.DNS != nil, at, "rules.dns")
@@ -529,6 +665,8 @@ func (ps *parser) ports(field string, in []v2.PortRule) []PortMatch {
 		ps.unsupported(pr.ServerNames != nil, at, "serverNames")
 		if len(pr.Ports) > maxPorts {
 			ps.fail(at+".ports", "%d ports; at most %d are allowed", len(pr.Ports), maxPorts)
+		}
+		if len(ps.errs) > before { // the ports alone would be too much
 			continue
 		}
 		for j := range pr.Ports {

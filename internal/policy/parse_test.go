@@ -24,6 +24,16 @@ func parseJSON(namespace, spec string) ([]*Rule, error) {
 	return Parse(&v2.CiliumNetworkPolicy{ObjectMeta: meta, Spec: r})
 }
 
+// mustUnmarshal returns a policy of namespace a with this rule.
+func mustUnmarshal(t testing.TB, spec string) *v2.CiliumNetworkPolicy {
+	t.Helper()
+	r := &v2.Rule{}
+	if err := json.Unmarshal([]byte(spec), r); err != nil {
+		t.Fatal(err)
+	}
+	return &v2.CiliumNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "a"}, Spec: r}
+}
+
 func mustParse(t testing.TB, namespace, spec string) []*Rule {
 	t.Helper()
 	rules, err := parseJSON(namespace, spec)

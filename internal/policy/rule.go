@@ -101,6 +101,8 @@ type Rule struct {
 	Path string
 	// Warnings are about what is in force, but perhaps not as the author meant it; each starts with its field.
 	Warnings []string
+	// Faults are what of the rule is not enforced as it is written, because it cannot be; each starts with its field.
+	Faults []string
 }
 
 // Warnings returns those of all rules.

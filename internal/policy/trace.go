@@ -208,6 +208,11 @@ func (e *Engine) traceSide(dir Direction, self, other *peer, at netip.Addr, prot
 	rules := e.rulesOf(self, nil)
 	side.Enforced = e.enforcement(self, rules)[dir]
 	side.Why = e.why(dir, self, rules, side.Enforced)
+	for _, er := range rules {
+		if len(er.Faults) > 0 {
+			side.Why += fmt.Sprintf("; %s %s is not fully enforced: %s", er.owner, er.Path, strings.Join(er.Faults, ", "))
+		}
+	}
 	slices.SortStableFunc(rules, inOrder)
 	enforcedByRule := false
 	for _, er := range rules {

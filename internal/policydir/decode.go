@@ -33,6 +33,15 @@ type Object struct {
 // Decode reads the content of a file; name is used in owners. All faults are reported: unknown and
 // unsupported fields, wrong types and nulls by their path. No objects are returned with an error.
 func Decode(name string, data []byte) ([]Object, error) {
+	objects, err := decode(name, data)
+	if err != nil {
+		return nil, err
+	}
+	return objects, nil
+}
+
+// decode is Decode, but beside an error there are the objects as far as they can be enforced.
+func decode(name string, data []byte) ([]Object, error) {
 	if len(data) > MaxFileSize {
 		return nil, fmt.Errorf("the file is larger than %d bytes", MaxFileSize)
 	}
@@ -56,13 +65,15 @@ func Decode(name string, data []byte) ([]Object, error) {
 				err = fmt.Errorf("document at line %d: %w", doc.line, err)
 			}
 			errs = append(errs, err)
-			continue
+			if obj == nil || seen[obj.Owner] {
+				continue
+			}
 		}
 		seen[obj.Owner] = true
 		out = append(out, *obj)
 	}
 	if len(errs) > 0 {
-		return nil, errors.Join(errs...)
+		return out, errors.Join(errs...)
 	}
 	if len(out) == 0 {
 		return nil, errors.New("the file holds no policy; remove the file to remove its policies")
@@ -110,7 +121,7 @@ func split(data []byte) []document {
 	return out
 }
 
-// decodeOne reads one document; nil if it holds nothing.
+// decodeOne reads one document; nil if it holds nothing. Beside an error there is the object if some of it can be enforced.
 func decodeOne(file string, data []byte) (*Object, error) {
 	// Duplicate keys are refused here, before a map hides them.
 	raw, err := yaml.YAMLToJSONStrict(data)
@@ -136,28 +147,30 @@ func decodeOne(file string, data []byte) (*Object, error) {
 	switch kind {
 	case v2.KindNetworkPolicy:
 		var p v2.CiliumNetworkPolicy
-		if err := decodeStrict(tree, raw, &p); err != nil {
+		faults, err := decodeStrict(tree, raw, &p)
+		if err != nil {
 			return nil, err
 		}
 		if p.Namespace == "" {
 			p.Namespace = "default"
 		}
-		rules, err := policy.Parse(&p)
-		if err != nil {
+		rules, err := policy.Parse(&p, policy.WithFaults(faults))
+		if p.Name == "" || len(rules) == 0 {
 			return nil, err
 		}
 		owner := policy.Owner(file + "/" + p.Namespace + "/" + p.Name)
-		return &Object{Owner: owner, Namespaced: &p, Rules: rules}, nil
+		return &Object{Owner: owner, Namespaced: &p, Rules: rules}, err
 	case v2.KindClusterwideNetworkPolicy:
 		var p v2.CiliumClusterwideNetworkPolicy
-		if err := decodeStrict(tree, raw, &p); err != nil {
-			return nil, err
-		}
-		rules, err := policy.ParseClusterwide(&p)
+		faults, err := decodeStrict(tree, raw, &p)
 		if err != nil {
 			return nil, err
 		}
-		return &Object{Owner: policy.Owner(file + "/" + p.Name), Clusterwide: &p, Rules: rules}, nil
+		rules, err := policy.ParseClusterwide(&p, policy.WithFaults(faults))
+		if p.Name == "" || len(rules) == 0 {
+			return nil, err
+		}
+		return &Object{Owner: policy.Owner(file + "/" + p.Name), Clusterwide: &p, Rules: rules}, err
 	}
 	return nil, fmt.Errorf("kind: %q is neither %s nor %s", clip(kind), v2.KindNetworkPolicy, v2.KindClusterwideNetworkPolicy)
 }

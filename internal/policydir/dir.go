@@ -67,7 +67,7 @@ type FileStatus struct {
 	Err error
 	// Policies are the owners in force, of the present content or of the last good one, sorted.
 	Policies []policy.Owner
-	// Loaded is when what is in force was read; zero if nothing is.
+	// Loaded is when what is in force was read; zero if it is not what was written: nothing, or what can be enforced of a file that was never good.
 	Loaded time.Time
 	// Failed is since when the file is faulty; zero if it is not.
 	Failed time.Time
@@ -87,6 +87,7 @@ type file struct {
 	content []byte // as last read
 	read    bool   // content is what was read last, not an unreadable file
 	objects []Object
+	good    bool // objects are those of a good version
 	status  FileStatus
 }
 
@@ -253,12 +254,12 @@ func (d *Dir) load(name string) []policy.Change {
 	f.content, f.read = data, err == nil
 	var objects []Object
 	if err == nil {
-		objects, err = Decode(name, data)
+		objects, err = decode(name, data)
 	}
 	if err != nil {
 		if f.status.Err == nil || f.status.Err.Error() != err.Error() {
-			d.log.Error("Policy file is faulty; its last good version stays in force",
-				"file", name, "policiesInForce", len(f.objects), "error", err)
+			d.log.Error("Policy file is faulty; its last good version stays in force, or what can be enforced if there is none",
+				"file", name, "lastGoodVersion", f.good, "policiesInForce", len(f.objects), "error", err)
 			f.status.Failed = time.Now()
 		}
 		f.status.Err = err
@@ -267,11 +268,19 @@ func (d *Dir) load(name string) []policy.Change {
 				d.log.Info("The version of before the restart is in force", "file", name, "policies", len(objects))
 				changes := f.put(objects)
 				f.status.Err, f.status.Failed = err, time.Now()
+				f.good = true
 				return changes
 			}
 		}
-		return nil
+		if f.good || !f.read {
+			return nil
+		}
+		failed := f.status.Failed
+		changes := f.put(objects)
+		f.status.Err, f.status.Failed, f.status.Loaded = err, failed, time.Time{}
+		return changes
 	}
+	f.good = true
 	if err := keep.put(name, data); err != nil {
 		d.log.Warn("A policy file's good version cannot be kept for a restart", "file", name, "error", err)
 	}

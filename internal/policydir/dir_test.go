@@ -275,3 +275,42 @@ func TestConfigMapMount(t *testing.T) {
 	link("..v2", "..data")
 	expect(t, ch, "-a.yaml/default/v1", "a.yaml/default/v2")
 }
+
+// TestNeverGood: of a file that was never good what can be enforced is in force; once it was good, its last good version.
+func TestNeverGood(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	l7 := header + `metadata: {name: one}
+spec: {endpointSelector: {matchLabels: {app: web}}, ingress: [{toPorts: [{ports: [{port: "80"}], rules: {http: [{path: /}]}}]}]}
+`
+	write(t, dir, "a.yaml", l7+"---\n"+cnp("two", "x")+"---\n"+strings.Replace(cnp("three", "x"), "fromEndpoints", "fromEndpoint", 1))
+	d, ch, log := follow(t, Config{Path: dir, Poll: time.Hour, Settle: time.Millisecond})
+	select {
+	case changes := <-ch:
+		if got := owners(changes); !slices.Equal(got, []string{"a.yaml/default/one", "a.yaml/default/three", "a.yaml/default/two"}) {
+			t.Fatalf("applied %q", got)
+		}
+		for i, faults := range []int{1, 1, 0} {
+			r := changes[i].Rules[0]
+			if len(r.Faults) != faults || !r.DefaultDeny[policy.Ingress] {
+				t.Errorf("%s: %+v", changes[i].Owner, r)
+			}
+			if c := r.Clauses[0]; faults > 0 && len(c.Ports) > 0 && (c.AllPeers || len(c.Peers) > 0) {
+				t.Errorf("%s grants %+v", changes[i].Owner, c)
+			}
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("nothing was applied")
+	}
+	list, _ := log.await(t, d, "Policy file is faulty")
+	if st := find(t, list, "a.yaml"); st.Err == nil || len(st.Policies) != 3 || !st.Loaded.IsZero() || st.Failed.IsZero() {
+		t.Errorf("status %+v", st)
+	}
+	write(t, dir, "a.yaml", cnp("two", "x"))
+	expect(t, ch, "-a.yaml/default/one", "-a.yaml/default/three", "a.yaml/default/two")
+	write(t, dir, "a.yaml", l7)
+	list, _ = log.await(t, d, "Policy file is faulty")
+	if st := find(t, list, "a.yaml"); !slices.Equal(st.Policies, []policy.Owner{"a.yaml/default/two"}) || st.Loaded.IsZero() {
+		t.Errorf("status %+v", st)
+	}
+}

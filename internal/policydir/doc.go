@@ -2,7 +2,7 @@
 // (--static-cnp-path) and follows its changes.
 //
 // A file counts whole or not at all. When a file is faulty, its fault is reported (Status, log) and
-// its last good version stays in force, across a restart too if Config.Keep says where to keep it; the other files apply. A file that is removed takes its
+// its last good version stays in force (of one that was never good, what can be enforced: policy.Parse says what that is), across a restart too if Config.Keep says where to keep it; the other files apply. A file that is removed takes its
 // policies with it; a file without any policy is taken for one that is being written and is a
 // fault, so that an editor's truncate-and-write never lifts a policy for a moment.
 //

@@ -11,28 +11,36 @@ import (
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hawser-net/hawser/internal/policy"
 )
 
 // decodeStrict decodes raw, of which tree is the generic form, into dst, which points at a struct. The
 // standard decoder would match names without regard to case, and would not say where a fault is;
 // so the tree is checked against the type first.
-func decodeStrict(tree any, raw []byte, dst any) error {
+//
+// What is at fault is returned by fields; the rest is in dst then. With an error dst is of no use.
+func decodeStrict(tree any, raw []byte, dst any) ([]*policy.FieldError, error) {
 	c := checker{}
 	c.check("", tree, reflect.TypeOf(dst).Elem())
-	if len(c.errs) > 0 {
-		return errors.Join(c.errs...)
+	err := json.Unmarshal(raw, dst)
+	switch {
+	case len(c.errs) >= maxFaults:
+		return nil, errors.New("has too many faults: " + c.errs[0].Error() + ", and others")
+	case len(c.errs) > 0:
+		return c.errs, nil
 	}
-	return json.Unmarshal(raw, dst)
+	return nil, err
 }
 
-type checker struct{ errs []error }
+type checker struct{ errs []*policy.FieldError }
 
 // maxFaults bounds how many faults of one document are listed.
 const maxFaults = 20
 
 func (c *checker) fail(path, format string, args ...any) {
 	if len(c.errs) < maxFaults {
-		c.errs = append(c.errs, fmt.Errorf("%s: %s", path, fmt.Sprintf(format, args...)))
+		c.errs = append(c.errs, &policy.FieldError{Field: path, Problem: fmt.Sprintf(format, args...)})
 	}
 }
 

@@ -65,7 +65,7 @@ func newJudge(dir, mode string, parties []party) (*judge, error) {
 		j.policies = append(j.policies, ps...)
 	}
 	if len(errs) > 0 {
-		return nil, fmt.Errorf("the agents refuse a policy and go on with its last good version; mend it, then compare: %w", errors.Join(errs...))
+		return nil, fmt.Errorf("the agents enforce a policy only in part, or its last good version; mend it, then compare: %w", errors.Join(errs...))
 	}
 	return j, nil
 }

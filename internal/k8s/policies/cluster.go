@@ -2,7 +2,9 @@ package policies
 
 import (
 	"context"
-	"errors"
+	"encoding/json"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -112,13 +114,43 @@ func (p *Policies) serves(ctx context.Context) (bool, error) {
 }
 
 // parseCluster makes rules of a ClusterNetworkPolicy.
-func (r *raw) parseCluster() ([]*policy.Rule, error) {
-	var spec *policyv1alpha2.ClusterNetworkPolicySpec
-	if err := r.decode(map[string]any{"spec": &spec}); err != nil {
-		return nil, err
+func (r *raw) parseCluster(fields map[string]json.RawMessage, faults []*policy.FieldError) ([]*policy.Rule, error) {
+	p := &policyv1alpha2.ClusterNetworkPolicy{ObjectMeta: r.ObjectMeta}
+	if _, ok := fields["specs"]; ok {
+		faults = append(faults, &policy.FieldError{Field: "specs", Problem: "is not a field that is known here"})
 	}
-	if spec == nil {
-		return nil, errors.New("spec: is missing")
+	text, ok := fields["spec"]
+	if !ok {
+		return nil, &policy.FieldError{Field: "spec", Problem: "is missing"}
 	}
-	return policy.ParseClusterNetworkPolicy(&policyv1alpha2.ClusterNetworkPolicy{ObjectMeta: r.ObjectMeta, Spec: *spec})
+	if more := decode("spec", text, &p.Spec); len(more) > 0 {
+		p.Spec = policyv1alpha2.ClusterNetworkPolicySpec{}
+		more = readCluster(text, &p.Spec)
+		faults = append(faults, more...)
+	}
+	return policy.ParseClusterNetworkPolicy(p, policy.WithFaults(faults))
+}
+
+// readCluster reads the parts of a specification that can't be read as a whole.
+func readCluster(text []byte, spec *policyv1alpha2.ClusterNetworkPolicySpec) (faults []*policy.FieldError) {
+	var parts map[string]json.RawMessage
+	if err := json.Unmarshal(text, &parts); err != nil || parts == nil {
+		return decode("spec", text, spec)
+	}
+	for _, name := range slices.Sorted(maps.Keys(parts)) {
+		var more []*policy.FieldError
+		switch name {
+		case "ingress":
+			spec.Ingress, more = readEntries[policyv1alpha2.ClusterNetworkPolicyIngressRule]("spec.ingress", parts[name])
+		case "egress":
+			spec.Egress, more = readEntries[policyv1alpha2.ClusterNetworkPolicyEgressRule]("spec.egress", parts[name])
+		default:
+			alone, _ := json.Marshal(map[string]json.RawMessage{name: parts[name]})
+			if more = decode("spec."+name, alone, &policyv1alpha2.ClusterNetworkPolicySpec{}); len(more) == 0 {
+				_ = json.Unmarshal(alone, spec) // as it just was
+			}
+		}
+		faults = append(faults, more...)
+	}
+	return faults
 }

@@ -2,6 +2,7 @@ package policies
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -21,8 +22,8 @@ import (
 	"github.com/hawser-net/hawser/internal/policy"
 )
 
-// keeper holds a copy of the last good version of each policy on disk, a file each, for an agent that starts while the API
-// server is away, or while the object is faulty. Without a directory it holds nothing. It is for one goroutine at a time.
+// keeper holds a copy of each policy on disk as it was heard last, a file each, for an agent that starts while the API
+// server is away. Without a directory it holds nothing. It is for one goroutine at a time.
 //
 // A file has a line with the version of this format, a checksum and the kind, and then the object in JSON.
 type keeper struct {
@@ -40,11 +41,12 @@ const (
 	keptMax = 8 << 20
 )
 
-// kept is a policy as it was when it was last good.
+// kept is a policy as it was heard last.
 type kept struct {
 	kind   string
 	key    k8s.Key
 	rules  []*policy.Rule
+	fault  error // nil if the rules are all of it
 	loaded time.Time
 }
 
@@ -172,21 +174,31 @@ func parseKept(text []byte) (p kept, object []byte, err error) {
 			return p, nil, err
 		}
 		p.key = k8s.KeyOf(&o)
-		p.rules, err = policy.ParseNetworkPolicy(&o)
-		return p, object, err
+		p.rules, p.fault = policy.ParseNetworkPolicy(&o)
+		return p, object, p.check()
 	}
 	r := &raw{}
 	if err := json.Unmarshal(object, r); err != nil {
 		return p, nil, err
 	}
 	p.key = k8s.KeyOf(r)
-	p.rules, err = r.parse(p.kind)
-	return p, object, err
+	p.rules, p.fault = r.parse(p.kind)
+	return p, object, p.check()
+}
+
+// check says what is wrong with a copy of which nothing can be enforced.
+func (p *kept) check() error {
+	if p.key.Name == "" {
+		return errors.New("has no name")
+	}
+	if len(p.rules) == 0 {
+		return cmp.Or(p.fault, errors.New("has no rules"))
+	}
+	return nil
 }
 
 // Recall reads the copies of policies that an agent before has kept and returns their rules, sorted by owner, as what was
-// in force last. It is to be called once, before Run. Those that Run then hears to be gone are taken away in its first batch;
-// one that is faulty by now stays in force as it was.
+// in force last. It is to be called once, before Run. Those that Run then hears to be gone are taken away in its first batch.
 func (p *Policies) Recall() []policy.Change {
 	found := p.keeper.load(p.log)
 	p.mu.Lock()
@@ -195,13 +207,16 @@ func (p *Policies) Recall() []policy.Change {
 		p.kept[owner] = old.rules
 		p.objects[owner] = &Status{
 			Owner: owner, Kind: old.kind, Namespace: old.key.Namespace, Name: old.key.Name,
-			InForce: true, Rules: len(old.rules), Loaded: old.loaded,
+			InForce: true, Rules: len(old.rules), Loaded: old.loaded, Err: old.fault,
+		}
+		if old.fault != nil {
+			p.objects[owner].Failed, p.objects[owner].Loaded = old.loaded, time.Time{}
 		}
 	}
 	return sortedChanges(p.kept)
 }
 
-// keep stores an object that is good.
+// keep stores an object.
 func (p *Policies) keep(owner policy.Owner, kind string, object func() ([]byte, error)) {
 	if p.cfg.Keep == "" {
 		return
@@ -213,7 +228,7 @@ func (p *Policies) keep(owner policy.Owner, kind string, object func() ([]byte, 
 		err = p.keeper.put(owner, kind, text)
 	}
 	if err != nil {
-		p.log.Warn("a policy's good version cannot be kept for a restart", "policy", owner, "error", err)
+		p.log.Warn("a policy cannot be kept for a restart", "policy", owner, "error", err)
 	}
 }
 

@@ -46,8 +46,8 @@ func run(t *testing.T, p *policies.Policies) (f *force, stop func()) {
 	}
 }
 
-// TestRecall: the last good versions survive the agent. What happened to the objects meanwhile counts as soon as the
-// server is heard: one that is faulty now stays as it was, one that is gone goes.
+// TestRecall: policies survive the agent. What happened to the objects meanwhile counts as soon as the
+// server is heard: of one that is faulty now what can be enforced is in force, one that is gone goes.
 func TestRecall(t *testing.T) {
 	c := newCluster(t)
 	cnp := `{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {name: tier}, spec: {tier: Admin, priority: 1, subject: {namespaces: {}}, ingress: [{name: x, action: Deny, from: [{namespaces: {}}]}]}}`
@@ -103,9 +103,15 @@ func TestRecall(t *testing.T) {
 		t.Error("the first batch does not take the policy away that is gone")
 	}
 
-	// A second restart finds it so, too.
-	if p, got, _ = recalled(t, c, cfg); cmp.Diff(owners[:len(owners)-1], got) != "" {
+	// A second restart finds it so, too: faulty, and isolating.
+	if p, got, rules = recalled(t, c, cfg); cmp.Diff(owners[:len(owners)-1], got) != "" {
 		t.Fatalf("at the second restart %v are recalled", got)
+	}
+	if r := rules["k8s/CiliumNetworkPolicy/a/web"]; len(r) != 1 || len(r[0].Faults) != 1 || !r[0].DefaultDeny[policy.Ingress] || len(r[0].Clauses[0].Ports) > 0 {
+		t.Errorf("the faulty policy is recalled as %+v", r)
+	}
+	if err := faulty(rules); err != nil {
+		t.Error(err)
 	}
 	f, stop = run(t, p)
 	f.until(t, faulty)

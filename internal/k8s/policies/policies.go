@@ -36,7 +36,7 @@ type Config struct {
 	Look time.Duration
 	// Gather is how long a change waits for others, so that what comes together is put in force together.
 	Gather time.Duration
-	// Keep is a directory for copies of the last good versions, for Recall; empty keeps none.
+	// Keep is a directory for copies of policies as they were heard last, for Recall; empty keeps none.
 	Keep string
 }
 
@@ -70,12 +70,12 @@ type Status struct {
 	Owner policy.Owner
 	// Kind, Namespace and Name name the object; a clusterwide one has no namespace.
 	Kind, Namespace, Name string
-	// Err is the fault of the object as it is now, nil if it is in force.
+	// Err is the fault of the object, nil if it is in force as it is written.
 	Err error
-	// InForce says whether some version of it is in force: this one, or with Err an earlier one, of Rules rules.
+	// InForce says whether there are rules of it in force: with Err what can be enforced of it.
 	InForce bool
 	Rules   int
-	// Loaded is when what is in force was heard; zero if nothing is. Failed is since when the object is faulty.
+	// Loaded is when it was heard as it is in force; zero if it is not as it is written. Failed is since when the object is faulty.
 	Loaded, Failed time.Time
 }
 
@@ -253,15 +253,16 @@ func (p *Policies) followKubernetes(ctx context.Context, synced func()) error {
 	})
 }
 
-// upsert notes an object as it is now, and keeps its text if it is good.
+// upsert notes an object as it is now, and keeps its text if something of it is in force.
 func (p *Policies) upsert(kind string, key k8s.Key, rules []*policy.Rule, fault error, text func() ([]byte, error)) {
 	owner := OwnerOf(kind, key)
-	if fault == nil {
+	if len(rules) > 0 {
 		p.keep(owner, kind, text)
+	} else {
+		p.forget(owner)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	before, recalled := p.kept[owner]
 	delete(p.kept, owner)
 	s := p.objects[owner]
 	if s == nil {
@@ -269,28 +270,29 @@ func (p *Policies) upsert(kind string, key k8s.Key, rules []*policy.Rule, fault 
 		p.objects[owner] = s
 	}
 	now := time.Now()
-	if fault != nil {
-		if s.Err == nil {
-			s.Failed = now
-		}
-		if s.Err == nil || s.Err.Error() != fault.Error() {
-			p.log.Warn("policy is faulty", "policy", owner, "lastGoodVersionInForce", s.InForce, "error", fault)
-		}
-		s.Err = fault
-		if recalled {
-			p.note(owner, before)
-		}
-		return
-	}
-	if s.Err != nil {
+	switch {
+	case fault == nil && s.Err != nil:
 		p.log.Info("policy is faulty no more", "policy", owner)
+	case fault != nil && s.Err == nil:
+		s.Failed = now
+	}
+	if fault != nil && (s.Err == nil || s.Err.Error() != fault.Error()) {
+		p.log.Warn("policy is not fully enforced; whom it selects is isolated, and what is at fault is not granted", "policy", owner, "rules", len(rules), "error", fault)
 	}
 	for _, w := range policy.Warnings(rules) {
 		p.log.Warn("policy may mean something else than it seems", "policy", owner, "warning", w)
 	}
-	s.Err, s.Failed = nil, time.Time{}
-	s.InForce, s.Rules, s.Loaded = true, len(rules), now
-	p.note(owner, rules)
+	if s.Err = fault; fault == nil {
+		s.Failed = time.Time{}
+	}
+	// Of a faulty policy what can be enforced is; what an earlier version granted is not.
+	if len(rules) > 0 || s.InForce {
+		p.note(owner, rules)
+	}
+	s.InForce, s.Rules, s.Loaded = len(rules) > 0, len(rules), now
+	if fault != nil {
+		s.Loaded = time.Time{}
+	}
 }
 
 // remove notes that an object is gone.

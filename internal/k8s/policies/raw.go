@@ -3,7 +3,6 @@ package policies
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -69,7 +68,7 @@ func addRaw(gv schema.GroupVersion, kinds ...string) func(*runtime.Scheme) error
 }
 
 // Parse reads an object of one of our own kinds, or a ClusterNetworkPolicy, as the server sent it, in JSON, exactly as agents do: what it returns for it is
-// what nodes enforce, and an error is why they do not. Groups are accepted and match nothing: the operator makes policies of their members.
+// what nodes enforce, and an error is why that is not all that is written. Groups are accepted and match nothing: the operator makes policies of their members.
 func Parse(kind string, text []byte) ([]*policy.Rule, error) {
 	r := &raw{}
 	if err := json.Unmarshal(text, r); err != nil {
@@ -78,67 +77,134 @@ func Parse(kind string, text []byte) ([]*policy.Rule, error) {
 	return r.parse(kind)
 }
 
-// parse makes rules of the object.
+// parse makes rules of the object. As with [policy.Parse] there are rules beside an error.
 func (r *raw) parse(kind string) ([]*policy.Rule, error) {
-	if kind == KindCluster {
-		return r.parseCluster()
-	}
-	spec, specs, err := r.rules()
+	fields, faults, err := r.fields("spec", "specs")
 	if err != nil {
 		return nil, err
 	}
+	if kind == KindCluster {
+		return r.parseCluster(fields, faults)
+	}
+	spec, specs, more := readRules(fields)
+	opts := []policy.Option{policy.WithGroups(), policy.WithFaults(append(faults, more...))}
 	switch kind {
 	case v2.KindNetworkPolicy:
-		return policy.Parse(&v2.CiliumNetworkPolicy{ObjectMeta: r.ObjectMeta, Spec: spec, Specs: specs}, policy.WithGroups())
+		return policy.Parse(&v2.CiliumNetworkPolicy{ObjectMeta: r.ObjectMeta, Spec: spec, Specs: specs}, opts...)
 	case v2.KindClusterwideNetworkPolicy:
-		return policy.ParseClusterwide(&v2.CiliumClusterwideNetworkPolicy{ObjectMeta: r.ObjectMeta, Spec: spec, Specs: specs}, policy.WithGroups())
+		return policy.ParseClusterwide(&v2.CiliumClusterwideNetworkPolicy{ObjectMeta: r.ObjectMeta, Spec: spec, Specs: specs}, opts...)
 	}
 	return nil, fmt.Errorf("%q is no kind of policy", kind)
 }
 
-// rules decodes spec and specs.
-func (r *raw) rules() (spec *v2.Rule, specs []*v2.Rule, err error) {
-	err = r.decode(map[string]any{"spec": &spec, "specs": &specs})
-	return spec, specs, err
-}
-
-// decode reads fields of the object into what they are to be read into, and refuses others.
-func (r *raw) decode(into map[string]any) error {
+// fields returns the parts of the object that are known here, and a fault for each that is not.
+func (r *raw) fields(known ...string) (map[string]json.RawMessage, []*policy.FieldError, error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(r.text, &fields); err != nil {
-		return err
+		return nil, nil, err
 	}
-	var errs []error
+	var faults []*policy.FieldError
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
-		switch dst, wanted := into[name]; {
-		case wanted:
-			errs = append(errs, decode(name, fields[name], dst))
-		case slices.Contains([]string{"apiVersion", "kind", "metadata", "status"}, name):
+		switch {
+		case slices.Contains(known, name), slices.Contains([]string{"apiVersion", "kind", "metadata", "status"}, name):
 		default:
-			errs = append(errs, fmt.Errorf("%s: is not a field that is known here", name))
+			faults = append(faults, &policy.FieldError{Field: name, Problem: "is not a field that is known here"})
 		}
 	}
-	return errors.Join(errs...)
+	return fields, faults, nil
 }
 
-// decode reads a field of the object, and refuses what the types have no place for.
-func decode(name string, text []byte, dst any) error {
+// readRules reads spec and specs.
+func readRules(fields map[string]json.RawMessage) (spec *v2.Rule, specs []*v2.Rule, faults []*policy.FieldError) {
+	if text, ok := fields["spec"]; ok {
+		spec, faults = readRule("spec", text)
+	}
+	if text, ok := fields["specs"]; ok {
+		var list []json.RawMessage
+		if err := json.Unmarshal(text, &list); err != nil || list == nil {
+			// Whatever it is: a rule of which nothing is known.
+			return spec, []*v2.Rule{{}}, append(faults, &policy.FieldError{Field: "specs[0]", Problem: "specs is not a list of rules"})
+		}
+		specs = []*v2.Rule{}
+		for i, text := range list {
+			rule, more := readRule(fmt.Sprintf("specs[%d]", i), text)
+			specs, faults = append(specs, rule), append(faults, more...)
+		}
+	}
+	return spec, specs, faults
+}
+
+// readRule reads a rule; if it can't be read as a whole, part by part, so that a fault concerns the entry that it stands in and no other.
+func readRule(at string, text []byte) (*v2.Rule, []*policy.FieldError) {
+	rule := &v2.Rule{}
+	if len(decode(at, text, rule)) == 0 {
+		return rule, nil
+	}
+	rule = &v2.Rule{}
+	var parts map[string]json.RawMessage
+	if err := json.Unmarshal(text, &parts); err != nil || parts == nil {
+		return rule, decode(at, text, rule)
+	}
+	var faults []*policy.FieldError
+	for _, name := range slices.Sorted(maps.Keys(parts)) {
+		field, part := at+"."+name, parts[name]
+		var more []*policy.FieldError
+		switch name {
+		case "ingress":
+			rule.Ingress, more = readEntries[v2.IngressRule](field, part)
+		case "ingressDeny":
+			rule.IngressDeny, more = readEntries[v2.IngressDenyRule](field, part)
+		case "egress":
+			rule.Egress, more = readEntries[v2.EgressRule](field, part)
+		case "egressDeny":
+			rule.EgressDeny, more = readEntries[v2.EgressDenyRule](field, part)
+		default:
+			alone, _ := json.Marshal(map[string]json.RawMessage{name: part})
+			if more = decode(field, alone, &v2.Rule{}); len(more) == 0 {
+				_ = json.Unmarshal(alone, rule) // as it just was
+			}
+		}
+		faults = append(faults, more...)
+	}
+	return rule, faults
+}
+
+// readEntries reads a list of entries. One that can't be read is there as far as it could, with a fault.
+func readEntries[T any](at string, text []byte) ([]T, []*policy.FieldError) {
+	var list []json.RawMessage
+	if err := json.Unmarshal(text, &list); err != nil || list == nil {
+		return make([]T, 1), decode(at+"[0]", text, new(T))
+	}
+	out := make([]T, len(list))
+	var faults []*policy.FieldError
+	for i, entry := range list {
+		more := decode(fmt.Sprintf("%s[%d]", at, i), entry, &out[i])
+		faults = append(faults, more...)
+	}
+	return out, faults
+}
+
+// decode reads the text of a field, and finds faults with what the types have no place for.
+func decode(at string, text []byte, dst any) []*policy.FieldError {
+	fault := func(field, format string, args ...any) []*policy.FieldError {
+		return []*policy.FieldError{{Field: field, Problem: fmt.Sprintf(format, args...)}}
+	}
 	var tree any
 	if err := json.Unmarshal(text, &tree); err != nil {
-		return fmt.Errorf("%s: %w", name, err)
-	}
-	if at, found := findNull(name, tree); found {
-		return fmt.Errorf("%s: is null; remove the field or give it a value", at)
+		return fault(at, "%v", err)
 	}
 	strict, err := sigsjson.UnmarshalStrict(text, dst)
+	if where, found := findNull(at, tree); found {
+		return fault(where, "is null; remove the field or give it a value")
+	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
+		return fault(at, "%v", err)
 	}
-	var errs []error
+	var faults []*policy.FieldError
 	for _, err := range strict {
-		errs = append(errs, fmt.Errorf("%s: %s; this version of the agent cannot enforce it", name, strings.TrimPrefix(err.Error(), "strict decoding error: ")))
+		faults = append(faults, fault(at, "%s; this version of the agent cannot enforce it", strings.TrimPrefix(err.Error(), "strict decoding error: "))...)
 	}
-	return errors.Join(errs...)
+	return faults
 }
 
 // findNull looks for a null: to the decoder it is an absent field, and absent peers are all peers.

@@ -2,27 +2,31 @@ package policies
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/policy"
 )
 
 // TestRawRefuses: what the types have no place for is a fault, not nothing.
 func TestRawRefuses(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		`{"spec":{"endpointSelector":{},"ingress":[{"fromPlanets":["mars"]}]}}`: `spec: unknown field "ingress[0].fromPlanets"`,
-		`{"specs":[{"endpointSelector":{},"ingress":[{}],"Egress":[]}]}`:        `unknown field "[0].Egress"`,
+		`{"spec":{"endpointSelector":{},"ingress":[{"fromPlanets":["mars"]}]}}`: `spec.ingress[0]: unknown field "fromPlanets"`,
+		`{"specs":[{"endpointSelector":{},"ingress":[{}],"Egress":[]}]}`:        `specs[0].Egress: unknown field "Egress"`,
 		`{"spec":{"endpointSelector":{},"ingress":[{"fromEndpoints":null}]}}`:   "spec.ingress[0].fromEndpoints: is null",
 		`{"spec":null}`:                        "spec: is null",
-		`{"spec":{"endpointSelector":[]}}`:     "spec: ",
+		`{"spec":{"endpointSelector":[]}}`:     "spec.endpointSelector: ",
 		`{"specz":{}}`:                         "specz: is not a field",
-		`{"spec":{"description":1}}`:           "spec: ",
+		`{"spec":{"description":1}}`:           "spec.description: ",
 		`{"metadata":{"name":"x"},"kind":[1]}`: "",
 	} {
 		r := &raw{}
 		err := json.Unmarshal([]byte(text), r)
 		if err == nil {
-			_, _, err = r.rules()
+			_, err = r.parse("CiliumNetworkPolicy")
 		}
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)
@@ -35,9 +39,60 @@ func TestRawRefuses(t *testing.T) {
 	}
 	copied := r.DeepCopyObject().(*raw)
 	r.text[0] = 'X'
-	spec, specs, err := copied.rules()
-	if err != nil || specs != nil || spec.Ingress[0].FromEndpoints == nil {
-		t.Errorf("%+v, %+v, %v", spec, specs, err)
+	spec, specs, faults := copied.rules(t)
+	if len(faults) > 0 || specs != nil || spec.Ingress[0].FromEndpoints == nil {
+		t.Errorf("%+v, %+v, %v", spec, specs, faults)
+	}
+}
+
+// rules reads spec and specs.
+func (r *raw) rules(t *testing.T) (*v2.Rule, []*v2.Rule, []*policy.FieldError) {
+	t.Helper()
+	fields, faults, err := r.fields("spec", "specs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec, specs, more := readRules(fields)
+	return spec, specs, append(faults, more...)
+}
+
+// TestRawIsolates: a policy that cannot be read isolates its namespace's pods, one entry that cannot be read is not granted.
+func TestRawIsolates(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		`{"spec":{"endpointSelector":{"matchLabels":{"a":"b"}},"ingress":[{"fromPlanets":["mars"]},{"fromEntities":["world"]}]}}`:        "{any:a=b}@x [true false] nobody entity:world",
+		`{"spec":{"endpointSelector":{"matchLabels":{"a":"b"}},"ingress":[{"fromEntities":["world"]}],"egress":"none"}}`:                 "{any:a=b}@x [true true] entity:world nobody",
+		`{"spec":{"endpointSelector":{"matchLabels":{"a":"b"}},"ingress":[{"fromEndpoints":null,"toPorts":[{"ports":[{"port":80}]}]}]}}`: "{any:a=b}@x [true false] nobody",
+		`{"spec":{"endpointSelector":{"matchLabels":{"a":"b"}},"egressDeny":[{"toPorts":[{"ports":[{"port":80}]}]}]}}`:                   "{any:a=b}@x [false true] all",
+		`{"spec":{"endpointSelector":[],"ingress":[{"fromEntities":["world"]}]}}`:                                                        "{}@x [true false] nobody",
+		`{"spec":7}`:   "{}@x [true true]",
+		`{"specs":{}}`: "{}@x [true true]",
+		`{"spec":{"endpointSelector":{},"when":"always","egress":[{"toEntities":["world"]}]}}`: "{}@x [false true] nobody",
+	} {
+		r := &raw{}
+		if err := json.Unmarshal([]byte(text), r); err != nil {
+			t.Fatal(err)
+		}
+		r.Name, r.Namespace = "p", "x"
+		rules, err := r.parse("CiliumNetworkPolicy")
+		if err == nil || len(rules) != 1 || len(rules[0].Faults) == 0 {
+			t.Errorf("%s: %+v, %v", text, rules, err)
+			continue
+		}
+		got := fmt.Sprint(rules[0].Subject, " ", rules[0].DefaultDeny)
+		for _, c := range rules[0].Clauses {
+			who := "nobody"
+			switch {
+			case c.AllPeers:
+				who = "all"
+			case len(c.Peers) > 0:
+				who = fmt.Sprint(c.Peers[0])
+			}
+			got += " " + who
+		}
+		if got != want {
+			t.Errorf("%s: %s, want %s", text, got, want)
+		}
 	}
 }
 
@@ -50,8 +105,14 @@ func FuzzRaw(f *testing.F) {
 		if err := json.Unmarshal([]byte(text), r); err != nil {
 			return
 		}
-		spec, specs, err := r.rules()
-		if err != nil {
+		_, _ = r.parse("CiliumNetworkPolicy")
+		_, _ = r.parse("ClusterNetworkPolicy")
+		fields, faults, err := r.fields("spec", "specs")
+		if err != nil || len(faults) > 0 {
+			return
+		}
+		spec, specs, faults := readRules(fields)
+		if len(faults) > 0 {
 			return
 		}
 		// Whatever is accepted is all that there is: written out and read again it is the same.
@@ -64,8 +125,8 @@ func FuzzRaw(f *testing.F) {
 		if err := json.Unmarshal(out, again); err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := again.rules(); err != nil && !strings.Contains(err.Error(), "is null") {
-			t.Errorf("%s is accepted, but not %s: %v", text, out, err)
+		if _, _, faults := again.rules(t); len(faults) > 0 && !strings.Contains(faults[0].Error(), "is null") {
+			t.Errorf("%s is accepted, but not %s: %v", text, out, faults)
 		}
 	})
 }

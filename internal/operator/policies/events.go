@@ -40,7 +40,7 @@ func newTeller(r events.EventRecorder, log *slog.Logger) *teller {
 // refused tells what is wrong with a policy. Its text names the field.
 func (t *teller) refused(obj runtime.Object, kind, name string, fault error) {
 	told := t.limit.Allow()
-	t.log.Warn("a policy is not valid: no node enforces it", "kind", kind, "policy", name, "fault", fault, "event", told)
+	t.log.Warn("a policy is not valid: nodes isolate whom it selects, and grant only what is not at fault", "kind", kind, "policy", name, "fault", fault, "event", told)
 	if told {
 		t.events.Eventf(obj, nil, corev1.EventTypeWarning, "PolicyRefused", "Validate", "%s", clip(fault.Error(), maxNote))
 	}
