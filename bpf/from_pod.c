@@ -94,7 +94,8 @@ static __always_inline int from_pod_packet(struct __sk_buff *ctx, struct report 
 		/* Nobody keeps a pod from itself. */
 		local = ep;
 		sides = (struct sides){.src_identity = ep->identity, .dst_identity = ep->identity,
-				       .src_owner = ep->incarnation, .dst_owner = ep->incarnation};
+				       .src_owner = ep->incarnation, .dst_owner = ep->incarnation,
+				       .src_endpoint = ep->id};
 	} else {
 		local = endpoint_at(&p.dst);
 		if (local) {

@@ -65,6 +65,15 @@ type overlayTestConfig struct {
 	NativeMtu     uint16
 }
 
+type overlayTestCtAccount struct {
+	_       structs.HostLayout
+	Entries uint32
+	Share   uint32
+	Counted uint32
+	Excess  uint32
+	Places  uint32
+}
+
 type overlayTestCtKey struct {
 	_     structs.HostLayout
 	A     overlayTestAddr
@@ -270,6 +279,8 @@ const (
 	overlayTestMapAddresses       = "addresses"
 	overlayTestMapBlocks          = "blocks"
 	overlayTestMapCt              = "ct"
+	overlayTestMapCtAccounts      = "ct_accounts"
+	overlayTestMapCtExcess        = "ct_excess"
 	overlayTestMapEndpoints       = "endpoints"
 	overlayTestMapEvents          = "events"
 	overlayTestMapEventsLost      = "events_lost"
@@ -346,6 +357,8 @@ type overlayTestMapSpecs struct {
 	Addresses     *ebpf.MapSpec `ebpf:"addresses"`
 	Blocks        *ebpf.MapSpec `ebpf:"blocks"`
 	Ct            *ebpf.MapSpec `ebpf:"ct"`
+	CtAccounts    *ebpf.MapSpec `ebpf:"ct_accounts"`
+	CtExcess      *ebpf.MapSpec `ebpf:"ct_excess"`
 	Endpoints     *ebpf.MapSpec `ebpf:"endpoints"`
 	Events        *ebpf.MapSpec `ebpf:"events"`
 	EventsLost    *ebpf.MapSpec `ebpf:"events_lost"`
@@ -396,6 +409,8 @@ type overlayTestMaps struct {
 	Addresses     *ebpf.Map `ebpf:"addresses"`
 	Blocks        *ebpf.Map `ebpf:"blocks"`
 	Ct            *ebpf.Map `ebpf:"ct"`
+	CtAccounts    *ebpf.Map `ebpf:"ct_accounts"`
+	CtExcess      *ebpf.Map `ebpf:"ct_excess"`
 	Endpoints     *ebpf.Map `ebpf:"endpoints"`
 	Events        *ebpf.Map `ebpf:"events"`
 	EventsLost    *ebpf.Map `ebpf:"events_lost"`
@@ -421,6 +436,8 @@ func (m *overlayTestMaps) Close() error {
 		m.Addresses,
 		m.Blocks,
 		m.Ct,
+		m.CtAccounts,
+		m.CtExcess,
 		m.Endpoints,
 		m.Events,
 		m.EventsLost,

@@ -401,6 +401,44 @@ __noinline int untranslate_error(struct __sk_buff *ctx, struct packet *p, const 
 	return reason;
 }
 
+/* Ticks after which a count of the agent binds nobody: without an agent everybody shares conntrack as it comes. */
+enum { CT_COUNT_LAPSES = 300 };
+
+/* Accounts for an entry that has been made on behalf of an endpoint. If that has its share already, the entry
+ * takes the place of another beyond somebody's share, so that a flood displaces floods only. */
+__noinline int ct_account(const struct ct_key *key, __u32 endpoint, __u32 now)
+{
+	if (!key)
+		return 0;
+	struct ct_account *account = bpf_map_lookup_elem(&ct_accounts, &endpoint);
+	if (!account)
+		return 0;
+	__u32 held = __sync_fetch_and_add(&account->entries, 1);
+	if (likely(!account->share || held < account->share) || now - account->counted > CT_COUNT_LAPSES)
+		return 0;
+	__u32 place = bpf_get_prandom_u32() % account->places;
+	struct ct_key *had = bpf_map_lookup_elem(&ct_excess, &place);
+	if (!had)
+		return 0;
+	struct ct_key old = *had;
+	*had = *key;
+	account->excess++;
+	/* The ends may have met again since, within a share. */
+	struct ct_value *entry = bpf_map_lookup_elem(&ct, &old);
+	if (entry && (entry->flags & CT_EXCESS))
+		bpf_map_delete_elem(&ct, &old);
+	entry = bpf_map_lookup_elem(&ct, key);
+	if (entry)
+		entry->flags |= CT_EXCESS;
+	return 0;
+}
+
+/* On whose behalf a flow is opened: that of the endpoint of this node that opens it, or for which it is. */
+static __always_inline __u32 ct_payer(const struct sides *s)
+{
+	return s->src_owner ? s->src_endpoint : s->dst_endpoint;
+}
+
 /* Records a flow that its sides' policies let begin. Returns 0 or a drop reason. */
 __noinline int open_flow(const struct ct_key *key, const struct sides *s, const struct translation *nat,
 			 __u32 flags, __u32 now)
@@ -594,7 +632,7 @@ static __noinline __maybe_unused int judge_flow(struct __sk_buff *ctx, struct pa
 }
 
 /* Sets the key of what is remembered of a client's choice, from its packet to the backend. */
-static __always_inline bool choice_key_set(struct ct_key *key, const struct packet *p, const struct translation *nat)
+static __noinline bool choice_key_set(struct ct_key *key, const struct packet *p, const struct translation *nat)
 {
 	bool swapped = ct_key_set(key, nat->hairpin ? &p->dst : &p->src, &nat->service,
 				  nat->client_port ? nat->client_port : p->sport, nat->port, p->proto);
@@ -621,7 +659,9 @@ __noinline int remember_choice(const struct packet *p, const struct translation 
 	entry.src_owner = s->src_owner;
 	entry.dst_generation = s->dst_owner;
 	entry.expires = now + ct_lifetime(p->proto, 0);
-	return bpf_map_update_elem(&ct, &key, &entry, BPF_ANY) ? DROP_CT_FULL : 0;
+	if (bpf_map_update_elem(&ct, &key, &entry, BPF_ANY))
+		return DROP_CT_FULL;
+	return ct_account(&key, ct_payer(s), now);
 }
 
 /* Forgets where the packets of a client's flow go, because the backend is gone and its address another's: the
@@ -645,6 +685,9 @@ static __always_inline int judge_found(struct __sk_buff *ctx, struct packet *p, 
 		return forget_choice(p, &f->nat);
 	int reason = judge_flow(ctx, p, s, report, f);
 
+	/* An entry that takes the place of a dead one counts too, until the agent counts anew. */
+	if (!reason && unlikely(report->ct_state == CT_STATE_NEW && p->kind != KIND_ECHO_REPLY))
+		ct_account(&f->key, ct_payer(s), f->now);
 	if (!reason && unlikely(f->nat.fresh))
 		reason = remember_choice(p, &f->nat, s, f->now);
 	else if (unlikely(f->prolonged) && f->flow)

@@ -205,6 +205,8 @@ enum {
 	CT_NO_FLOW = CT_SERVICE | CT_MASQUERADE,
 	/* Another node than the backend's was asked, and the backend's answers the client itself: see direct.h. */
 	CT_DIRECT = 1 << 11,
+	/* Made on behalf of an endpoint beyond its share: may be displaced by others that are. */
+	CT_EXCESS = 1 << 12,
 };
 
 struct ct_value {
@@ -235,6 +237,30 @@ struct {
 	__type(key, struct ct_key);
 	__type(value, struct ct_value);
 } ct SEC(".maps");
+
+/* What an endpoint holds of conntrack, by its number; 0 is the node itself and who is outside. */
+struct ct_account {
+	__u32 entries; /* what was there when the agent counted last, and what has been made since */
+	__u32 share; /* what it may hold, 0: anything */
+	__u32 counted; /* tick at which the agent counted: an old count binds nobody */
+	__u32 excess; /* entries made beyond the share */
+	__u32 places; /* how many ct_excess has */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 65536);
+	__type(key, __u32);
+	__type(value, struct ct_account);
+} ct_accounts SEC(".maps");
+
+/* The entries beyond shares. Each new one takes a place by lot, and the entry that had it goes. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 32768);
+	__type(key, __u32);
+	__type(value, struct ct_key);
+} ct_excess SEC(".maps");
 
 struct frag_key {
 	struct addr src;

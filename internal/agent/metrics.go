@@ -70,6 +70,7 @@ type stateCollector struct {
 	identities, nodes, lost                  *prometheus.Desc
 	policyFiles, policyRevision              *prometheus.Desc
 	ruleSets, kvstoreUp, unhealthy           *prometheus.Desc
+	excess                                   *prometheus.Desc
 	unrouted                                 *prometheus.Desc
 }
 
@@ -86,6 +87,7 @@ func newStateCollector(a *api) *stateCollector {
 		nodes: d("nodes_all_num", "Nodes known."), lost: d("monitor_events_lost_total", "Events the kernel could not store."),
 		policyFiles: d("policy_files", "Policy files and policies of Kubernetes by state.", "state"), policyRevision: d("policy_max_revision", "Revision of the policy in force."),
 		ruleSets:  d("policy_rule_sets", "Rule sets in the kernel."),
+		excess:    d("conntrack_excess", "Entries of conntrack made on behalf of endpoints of now beyond their shares."),
 		kvstoreUp: d("kvstore_up", "Whether the key-value store can be relied on."), unhealthy: d("unhealthy_parts", "Parts of the agent that report a failure."),
 		unrouted: d("node_route_error", "Other nodes to which not all routes are in place.", "node"),
 	}
@@ -148,6 +150,13 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge(c.nodes, float64(len(a.nodeElements())))
 	_, lost := a.hub.status()
 	counter(c.lost, float64(lost))
+	if shares, err := c.a.maps.FlowShares(); err == nil {
+		excess := 0
+		for _, s := range shares {
+			excess += s.Excess
+		}
+		gauge(c.excess, float64(excess))
+	}
 	for state, n := range a.policyFileStates() {
 		gauge(c.policyFiles, float64(n), state)
 	}

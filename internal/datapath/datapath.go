@@ -231,6 +231,15 @@ type CTEntry struct {
 	ReversePackets uint64
 }
 
+// FlowShare is what is held of conntrack on behalf of an endpoint of this node, or of the node itself and of who is
+// outside (Endpoint 0).
+type FlowShare struct {
+	Endpoint uint16
+	Entries  int // flows, and what else is remembered of them
+	Share    int // beyond this, new entries displace others that are beyond a share; 0: no bound
+	Excess   int // entries that were made beyond the share, in all
+}
+
 // Metric is one counter of packets and bytes by reason and direction, summed over processors.
 type Metric struct {
 	Reason    DropReason // ReasonForwarded for packets that passed
@@ -278,7 +287,10 @@ type Maps interface {
 	LastGeneration() (uint32, error)
 	// CT calls fn for each tracked flow until it returns false.
 	CT(fn func(CTEntry) bool) error
-	// CollectCT removes expired flows and returns how many are left and how many went.
+	// FlowShares says what endpoints, and the node, hold of conntrack.
+	FlowShares() ([]FlowShare, error)
+	// CollectCT removes expired flows and those of endpoints that are gone, sets the shares by which a flood of flows
+	// displaces nobody else's, and returns how many are left and how many went.
 	CollectCT(ctx context.Context) (alive, removed int, err error)
 
 	// Metrics returns the packet counters.

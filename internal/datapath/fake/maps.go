@@ -399,6 +399,11 @@ func (m *Maps) CT(fn func(datapath.CTEntry) bool) error {
 	return nil
 }
 
+// FlowShares implements datapath.Maps. The fake has room for all.
+func (m *Maps) FlowShares() ([]datapath.FlowShare, error) {
+	return nil, m.node.begin("Maps.FlowShares", nil)
+}
+
 // CollectCT implements datapath.Maps.
 func (m *Maps) CollectCT(ctx context.Context) (alive, removed int, err error) {
 	if err := m.node.begin("Maps.CollectCT", nil); err != nil {

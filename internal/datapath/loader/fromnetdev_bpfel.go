@@ -19,6 +19,8 @@ const (
 	fromNetdevMapAddresses     = "addresses"
 	fromNetdevMapBlocks        = "blocks"
 	fromNetdevMapCt            = "ct"
+	fromNetdevMapCtAccounts    = "ct_accounts"
+	fromNetdevMapCtExcess      = "ct_excess"
 	fromNetdevMapEndpoints     = "endpoints"
 	fromNetdevMapEvents        = "events"
 	fromNetdevMapEventsLost    = "events_lost"
@@ -93,6 +95,8 @@ type fromNetdevMapSpecs struct {
 	Addresses     *ebpf.MapSpec `ebpf:"addresses"`
 	Blocks        *ebpf.MapSpec `ebpf:"blocks"`
 	Ct            *ebpf.MapSpec `ebpf:"ct"`
+	CtAccounts    *ebpf.MapSpec `ebpf:"ct_accounts"`
+	CtExcess      *ebpf.MapSpec `ebpf:"ct_excess"`
 	Endpoints     *ebpf.MapSpec `ebpf:"endpoints"`
 	Events        *ebpf.MapSpec `ebpf:"events"`
 	EventsLost    *ebpf.MapSpec `ebpf:"events_lost"`
@@ -143,6 +147,8 @@ type fromNetdevMaps struct {
 	Addresses     *ebpf.Map `ebpf:"addresses"`
 	Blocks        *ebpf.Map `ebpf:"blocks"`
 	Ct            *ebpf.Map `ebpf:"ct"`
+	CtAccounts    *ebpf.Map `ebpf:"ct_accounts"`
+	CtExcess      *ebpf.Map `ebpf:"ct_excess"`
 	Endpoints     *ebpf.Map `ebpf:"endpoints"`
 	Events        *ebpf.Map `ebpf:"events"`
 	EventsLost    *ebpf.Map `ebpf:"events_lost"`
@@ -168,6 +174,8 @@ func (m *fromNetdevMaps) Close() error {
 		m.Addresses,
 		m.Blocks,
 		m.Ct,
+		m.CtAccounts,
+		m.CtExcess,
 		m.Endpoints,
 		m.Events,
 		m.EventsLost,

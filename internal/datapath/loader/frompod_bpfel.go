@@ -65,6 +65,15 @@ type fromPodConfig struct {
 	NativeMtu     uint16
 }
 
+type fromPodCtAccount struct {
+	_       structs.HostLayout
+	Entries uint32
+	Share   uint32
+	Counted uint32
+	Excess  uint32
+	Places  uint32
+}
+
 type fromPodCtKey struct {
 	_     structs.HostLayout
 	A     fromPodAddr
@@ -270,6 +279,8 @@ const (
 	fromPodMapAddresses     = "addresses"
 	fromPodMapBlocks        = "blocks"
 	fromPodMapCt            = "ct"
+	fromPodMapCtAccounts    = "ct_accounts"
+	fromPodMapCtExcess      = "ct_excess"
 	fromPodMapEndpoints     = "endpoints"
 	fromPodMapEvents        = "events"
 	fromPodMapEventsLost    = "events_lost"
@@ -344,6 +355,8 @@ type fromPodMapSpecs struct {
 	Addresses     *ebpf.MapSpec `ebpf:"addresses"`
 	Blocks        *ebpf.MapSpec `ebpf:"blocks"`
 	Ct            *ebpf.MapSpec `ebpf:"ct"`
+	CtAccounts    *ebpf.MapSpec `ebpf:"ct_accounts"`
+	CtExcess      *ebpf.MapSpec `ebpf:"ct_excess"`
 	Endpoints     *ebpf.MapSpec `ebpf:"endpoints"`
 	Events        *ebpf.MapSpec `ebpf:"events"`
 	EventsLost    *ebpf.MapSpec `ebpf:"events_lost"`
@@ -394,6 +407,8 @@ type fromPodMaps struct {
 	Addresses     *ebpf.Map `ebpf:"addresses"`
 	Blocks        *ebpf.Map `ebpf:"blocks"`
 	Ct            *ebpf.Map `ebpf:"ct"`
+	CtAccounts    *ebpf.Map `ebpf:"ct_accounts"`
+	CtExcess      *ebpf.Map `ebpf:"ct_excess"`
 	Endpoints     *ebpf.Map `ebpf:"endpoints"`
 	Events        *ebpf.Map `ebpf:"events"`
 	EventsLost    *ebpf.Map `ebpf:"events_lost"`
@@ -419,6 +434,8 @@ func (m *fromPodMaps) Close() error {
 		m.Addresses,
 		m.Blocks,
 		m.Ct,
+		m.CtAccounts,
+		m.CtExcess,
 		m.Endpoints,
 		m.Events,
 		m.EventsLost,

@@ -19,6 +19,8 @@ const (
 	sockMapAddresses         = "addresses"
 	sockMapBlocks            = "blocks"
 	sockMapCt                = "ct"
+	sockMapCtAccounts        = "ct_accounts"
+	sockMapCtExcess          = "ct_excess"
 	sockMapEndpoints         = "endpoints"
 	sockMapEvents            = "events"
 	sockMapEventsLost        = "events_lost"
@@ -107,6 +109,8 @@ type sockMapSpecs struct {
 	Addresses     *ebpf.MapSpec `ebpf:"addresses"`
 	Blocks        *ebpf.MapSpec `ebpf:"blocks"`
 	Ct            *ebpf.MapSpec `ebpf:"ct"`
+	CtAccounts    *ebpf.MapSpec `ebpf:"ct_accounts"`
+	CtExcess      *ebpf.MapSpec `ebpf:"ct_excess"`
 	Endpoints     *ebpf.MapSpec `ebpf:"endpoints"`
 	Events        *ebpf.MapSpec `ebpf:"events"`
 	EventsLost    *ebpf.MapSpec `ebpf:"events_lost"`
@@ -157,6 +161,8 @@ type sockMaps struct {
 	Addresses     *ebpf.Map `ebpf:"addresses"`
 	Blocks        *ebpf.Map `ebpf:"blocks"`
 	Ct            *ebpf.Map `ebpf:"ct"`
+	CtAccounts    *ebpf.Map `ebpf:"ct_accounts"`
+	CtExcess      *ebpf.Map `ebpf:"ct_excess"`
 	Endpoints     *ebpf.Map `ebpf:"endpoints"`
 	Events        *ebpf.Map `ebpf:"events"`
 	EventsLost    *ebpf.Map `ebpf:"events_lost"`
@@ -182,6 +188,8 @@ func (m *sockMaps) Close() error {
 		m.Addresses,
 		m.Blocks,
 		m.Ct,
+		m.CtAccounts,
+		m.CtExcess,
 		m.Endpoints,
 		m.Events,
 		m.EventsLost,

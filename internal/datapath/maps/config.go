@@ -127,6 +127,7 @@ func (c Config) Validate() error {
 func (c Config) entries() map[string]int {
 	return map[string]int{
 		kernelMapCt:            c.CTEntries,
+		kernelMapCtExcess:      c.CTEntries / excessPart,
 		kernelMapPolicy:        c.PolicyEntries,
 		kernelMapRuleSets:      c.RuleSets,
 		kernelMapEndpoints:     c.Endpoints,

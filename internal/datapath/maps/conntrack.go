@@ -102,8 +102,8 @@ func (m *Maps) LastGeneration() (uint32, error) {
 // expired says whether the programs would no longer believe an entry.
 func expired(v kernelCtValue, now uint32) bool { return int32(v.Expires-now) <= 0 }
 
-// CollectCT implements datapath.Maps. Programs treat an expired entry as absent, so this only gives
-// memory back and keeps listings honest.
+// CollectCT implements datapath.Maps. Programs treat an expired entry, and one whose owner is gone, as absent, so
+// their removal only gives memory back and keeps listings honest; the counts are what shares go by.
 func (m *Maps) CollectCT(ctx context.Context) (alive, removed int, err error) {
 	now, err := now()
 	if err != nil {
@@ -111,16 +111,40 @@ func (m *Maps) CollectCT(ctx context.Context) (alive, removed int, err error) {
 	}
 	ct := m.maps[kernelMapCt]
 	var old []kernelCtKey
+	held := map[owners]int{}
+	keys := map[owners][]kernelCtKey{} // of the few whose owners are not known at first
+	known, err := m.incarnations()
+	if err != nil {
+		return 0, 0, err
+	}
 	err = each(ct, func(k kernelCtKey, v kernelCtValue) bool {
-		if expired(v, now) {
+		of := owners{v.SrcOwner, v.DstOwner}
+		switch {
+		case expired(v, now):
 			old = append(old, k)
-		} else {
+		case !of.all(known):
+			keys[of] = append(keys[of], k)
+		default:
+			held[of]++
 			alive++
 		}
 		return ctx.Err() == nil
 	})
 	if err != nil {
 		return alive, 0, fmt.Errorf("conntrack: %w", err)
+	}
+	// A row is there before its flows are: whose owner has none now has gone.
+	if known, err = m.incarnations(); err != nil {
+		return alive, 0, err
+	}
+	gone := func(v kernelCtValue) bool { return expired(v, now) || !owners{v.SrcOwner, v.DstOwner}.all(known) }
+	for of, list := range keys {
+		if of.all(known) {
+			held[of] += len(list)
+			alive += len(list)
+		} else {
+			old = append(old, list...)
+		}
 	}
 	for _, k := range old {
 		if ctx.Err() != nil {
@@ -134,7 +158,8 @@ func (m *Maps) CollectCT(ctx context.Context) (alive, removed int, err error) {
 		case err != nil:
 			return alive, removed, fmt.Errorf("conntrack: %w", err)
 		}
-		if !expired(v, now) {
+		if !gone(v) {
+			held[owners{v.SrcOwner, v.DstOwner}]++
 			alive++
 			continue
 		}
@@ -143,5 +168,8 @@ func (m *Maps) CollectCT(ctx context.Context) (alive, removed int, err error) {
 		}
 		removed++
 	}
-	return alive, removed, ctx.Err()
+	if ctx.Err() != nil {
+		return alive, removed, ctx.Err()
+	}
+	return alive, removed, m.settleAccounts(held, known, now)
 }

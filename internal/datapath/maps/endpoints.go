@@ -52,7 +52,7 @@ func (m *Maps) UpsertEndpoint(ep datapath.Endpoint) error {
 		}
 	}
 	if !known {
-		return nil
+		return m.openAccount(ep.ID)
 	}
 	for _, a := range []kernelAddr{old.Ip4, old.Ip6} {
 		if a == row.Ip4 || a == row.Ip6 {

@@ -18,6 +18,15 @@ type kernelAddr struct {
 	B [16]uint8
 }
 
+type kernelCtAccount struct {
+	_       structs.HostLayout
+	Entries uint32
+	Share   uint32
+	Counted uint32
+	Excess  uint32
+	Places  uint32
+}
+
 type kernelCtKey struct {
 	_     structs.HostLayout
 	A     kernelAddr
@@ -242,6 +251,8 @@ const (
 	kernelMapAddresses     = "addresses"
 	kernelMapBlocks        = "blocks"
 	kernelMapCt            = "ct"
+	kernelMapCtAccounts    = "ct_accounts"
+	kernelMapCtExcess      = "ct_excess"
 	kernelMapEndpoints     = "endpoints"
 	kernelMapEvents        = "events"
 	kernelMapEventsLost    = "events_lost"
@@ -314,6 +325,8 @@ type kernelMapSpecs struct {
 	Addresses     *ebpf.MapSpec `ebpf:"addresses"`
 	Blocks        *ebpf.MapSpec `ebpf:"blocks"`
 	Ct            *ebpf.MapSpec `ebpf:"ct"`
+	CtAccounts    *ebpf.MapSpec `ebpf:"ct_accounts"`
+	CtExcess      *ebpf.MapSpec `ebpf:"ct_excess"`
 	Endpoints     *ebpf.MapSpec `ebpf:"endpoints"`
 	Events        *ebpf.MapSpec `ebpf:"events"`
 	EventsLost    *ebpf.MapSpec `ebpf:"events_lost"`
@@ -364,6 +377,8 @@ type kernelMaps struct {
 	Addresses     *ebpf.Map `ebpf:"addresses"`
 	Blocks        *ebpf.Map `ebpf:"blocks"`
 	Ct            *ebpf.Map `ebpf:"ct"`
+	CtAccounts    *ebpf.Map `ebpf:"ct_accounts"`
+	CtExcess      *ebpf.Map `ebpf:"ct_excess"`
 	Endpoints     *ebpf.Map `ebpf:"endpoints"`
 	Events        *ebpf.Map `ebpf:"events"`
 	EventsLost    *ebpf.Map `ebpf:"events_lost"`
@@ -389,6 +404,8 @@ func (m *kernelMaps) Close() error {
 		m.Addresses,
 		m.Blocks,
 		m.Ct,
+		m.CtAccounts,
+		m.CtExcess,
 		m.Endpoints,
 		m.Events,
 		m.EventsLost,

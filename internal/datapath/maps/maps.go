@@ -164,7 +164,8 @@ func mapNames() []string {
 	return []string{
 		kernelMapEndpoints, kernelMapAddresses, kernelMapRuleSets, kernelMapPolicy,
 		kernelMapIpcache, kernelMapIpcachePrefix, kernelMapBlocks, kernelMapLbServices, kernelMapLbSlots,
-		kernelMapLbMembers, kernelMapLbRanges, kernelMapLbTables, kernelMapLbRefused, kernelMapLbAffinity, kernelMapLbSockets, kernelMapCt, kernelMapFragments,
+		kernelMapLbMembers, kernelMapLbRanges, kernelMapLbTables, kernelMapLbRefused, kernelMapLbAffinity, kernelMapLbSockets, kernelMapCt,
+		kernelMapCtAccounts, kernelMapCtExcess, kernelMapFragments,
 		kernelMapMetrics, kernelMapMonitor, kernelMapEvents, kernelMapEventsLost,
 	}
 }

@@ -1,0 +1,139 @@
+package maps
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/hawser-net/hawser/internal/datapath"
+)
+
+// Conntrack is one table for all, from which the entry not used for longest goes when it is full. So that an endpoint's
+// flood displaces nobody else's entries, each has a share of it. Parts of the table:
+const (
+	podPart    = 8   // an endpoint's share
+	podFloor   = 256 // its share if many take much
+	nodePart   = 4   // the share of the node itself and of who is outside
+	excessPart = 8   // what all endpoints beyond their shares have together
+	// allPart is what endpoints may have together: where their shares come to more, these are halved until they do not.
+	allPart = 2
+)
+
+// owners are the incarnations that an entry remembers.
+type owners struct{ src, dst uint32 }
+
+// all says whether each is in the table, or nobody's.
+func (o owners) all(known map[uint32]uint16) bool {
+	for _, one := range []uint32{o.src, o.dst} {
+		if _, ok := known[one]; one != 0 && !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// payer is ct_payer of bpf/lib/conntrack.h.
+func (o owners) payer(known map[uint32]uint16) uint16 {
+	if o.src != 0 {
+		return known[o.src]
+	}
+	return known[o.dst]
+}
+
+// incarnations returns the endpoints' numbers by their incarnations.
+func (m *Maps) incarnations() (map[uint32]uint16, error) {
+	eps, err := m.Endpoints()
+	if err != nil {
+		return nil, fmt.Errorf("conntrack: list its owners: %w", err)
+	}
+	known := make(map[uint32]uint16, len(eps))
+	for _, ep := range eps {
+		known[ep.Incarnation] = ep.ID
+	}
+	return known, nil
+}
+
+// openAccount gives a new endpoint its share. The number may have been another's.
+func (m *Maps) openAccount(id uint16) error {
+	now, err := now()
+	if err != nil {
+		return fmt.Errorf("endpoint %d: read the clock: %w", id, err)
+	}
+	account := kernelCtAccount{
+		Share: m.maps[kernelMapCt].MaxEntries() / podPart, Counted: now, Places: m.maps[kernelMapCtExcess].MaxEntries(),
+	}
+	if err := m.maps[kernelMapCtAccounts].Put(uint32(id), account); err != nil {
+		return fmt.Errorf("endpoint %d: open its account of flows: %w", id, err)
+	}
+	return nil
+}
+
+// settleAccounts says to the programs what each endpoint holds and may hold.
+func (m *Maps) settleAccounts(held map[owners]int, known map[uint32]uint16, now uint32) error {
+	size := int(m.maps[kernelMapCt].MaxEntries())
+	counts := make(map[uint16]int, len(known)+1)
+	counts[0] = 0
+	for _, id := range known {
+		counts[id] = 0
+	}
+	for of, n := range held {
+		counts[of.payer(known)] += n
+	}
+	share := podShare(counts, size)
+	var errs []error
+	for id, n := range counts {
+		var account kernelCtAccount
+		if err := m.maps[kernelMapCtAccounts].Lookup(uint32(id), &account); err != nil {
+			errs = append(errs, fmt.Errorf("read the account of endpoint %d: %w", id, err))
+			continue
+		}
+		account.Entries, account.Share, account.Counted = uint32(n), uint32(share), now
+		account.Places = m.maps[kernelMapCtExcess].MaxEntries()
+		if id == 0 {
+			account.Share = uint32(size / nodePart)
+		}
+		if err := m.maps[kernelMapCtAccounts].Put(uint32(id), account); err != nil {
+			errs = append(errs, fmt.Errorf("write the account of endpoint %d: %w", id, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// podShare returns the share of every endpoint.
+func podShare(counts map[uint16]int, size int) int {
+	share := size / podPart
+	for ; share > size/podFloor; share /= 2 {
+		sum := 0
+		for id, n := range counts {
+			if id != 0 {
+				sum += min(n, share)
+			}
+		}
+		if sum <= size/allPart {
+			break
+		}
+	}
+	return max(share, 1)
+}
+
+// FlowShares implements datapath.Maps.
+func (m *Maps) FlowShares() ([]datapath.FlowShare, error) {
+	known, err := m.incarnations()
+	if err != nil {
+		return nil, err
+	}
+	ids := []uint16{0}
+	for _, id := range known {
+		ids = append(ids, id)
+	}
+	var list []datapath.FlowShare
+	for _, id := range ids {
+		var account kernelCtAccount
+		if err := m.maps[kernelMapCtAccounts].Lookup(uint32(id), &account); err != nil {
+			return nil, fmt.Errorf("read the account of endpoint %d: %w", id, err)
+		}
+		list = append(list, datapath.FlowShare{
+			Endpoint: id, Entries: int(account.Entries), Share: int(account.Share), Excess: int(account.Excess),
+		})
+	}
+	return list, nil
+}
