@@ -22,13 +22,15 @@ func (n *node) inherit() {
 // new owner sends opens flows of its own.
 func TestAddressReuse(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
+		n := newNode(t, testConfig())
+		n.allowAll()
 		for _, row := range []struct {
 			name string
 			peer netip.Addr
 		}{{"the world", w}, {"a pod of this node", b}, {"a pod of another node", r}} {
 			for name, f := range protocols(v6) {
-				n := newNode(t, testConfig())
-				n.allowAll()
+				n.a.RuleSet = setA
+				n.upsert(n.a)
 				send := n.toA
 				if row.peer == b {
 					send = n.fromB
