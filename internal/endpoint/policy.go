@@ -170,8 +170,10 @@ func (p *Policy) bindBefore(b *boundRow) error {
 		}
 	}
 	row := b.endpoint.datapathRow(from.RuleSet, b.kernel.PolicyGeneration, from.Locked || from.RuleSet == 0)
+	b.tellApart(&row)
 	if !b.written || !sameRow(b.kernel, row) {
 		p.newGeneration(&row)
+		b.tellApart(&row)
 		if err := p.write(b, row); err != nil {
 			return err
 		}
@@ -270,6 +272,7 @@ func (p *Policy) restoreLocked(ep Endpoint) error {
 	}
 	row := ep.datapathRow(0, 0, true)
 	p.newGeneration(&row)
+	b.tellApart(&row)
 	p.log.Warn("the kernel's maps are new: a restored endpoint drops all packets that are judged by them until the rules have been heard", "endpoint", ep.ID)
 	return errors.Join(err, p.write(b, row))
 }
@@ -618,10 +621,7 @@ func (p *Policy) bind(b *boundRow) error {
 	if !same || (b.binding != (policy.Binding{}) && b.binding.Generation != want.Generation) {
 		p.newGeneration(&row)
 	}
-	// The number of the row's first writing is no other endpoint's.
-	if row.Incarnation = b.kernel.Incarnation; !b.written {
-		row.Incarnation = row.PolicyGeneration
-	}
+	b.tellApart(&row)
 	if !b.written || !sameRow(b.kernel, row) {
 		if err := p.write(b, row); err != nil {
 			return err
@@ -635,6 +635,14 @@ func (p *Policy) bind(b *boundRow) error {
 		return fmt.Errorf("endpoint %d drops all its packets: it has no rule set", row.ID)
 	}
 	return nil
+}
+
+// tellApart gives a row that is about to be written its incarnation: the number of the endpoint's first writing,
+// which is no other endpoint's.
+func (b *boundRow) tellApart(row *datapath.Endpoint) {
+	if row.Incarnation = b.kernel.Incarnation; !b.written {
+		row.Incarnation = row.PolicyGeneration
+	}
 }
 
 // sameRow compares what the kernel stores of a row.

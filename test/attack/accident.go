@@ -112,8 +112,11 @@ func (s *scene) otherLayout(name string) (string, error) {
 		return "", err
 	}
 	layouts, err := filepath.Glob(filepath.Join(s.mapDir(n1), "maps-*"))
-	if err != nil || len(layouts) != 1 {
-		return "", fmt.Errorf("layouts in %s: %v, %w", s.mapDir(n1), layouts, err)
+	if err != nil {
+		return "", err
+	}
+	if len(layouts) != 1 {
+		return "", fmt.Errorf("%w: layouts in %s: %v", errControl, s.mapDir(n1), layouts)
 	}
 	if err := os.Rename(layouts[0], filepath.Join(s.mapDir(n1), name)); err != nil {
 		return "", err
