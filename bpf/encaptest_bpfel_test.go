@@ -39,6 +39,7 @@ const (
 	encapTestMapMonitor       = "monitor"
 	encapTestMapPolicy        = "policy"
 	encapTestMapRuleSets      = "rule_sets"
+	encapTestMapTunnelPeers   = "tunnel_peers"
 	encapTestProgEncapSeen    = "encap_seen"
 	encapTestProgFromPod      = "from_pod"
 	encapTestVarCfg           = "cfg"
@@ -117,6 +118,7 @@ type encapTestMapSpecs struct {
 	Monitor       *ebpf.MapSpec `ebpf:"monitor"`
 	Policy        *ebpf.MapSpec `ebpf:"policy"`
 	RuleSets      *ebpf.MapSpec `ebpf:"rule_sets"`
+	TunnelPeers   *ebpf.MapSpec `ebpf:"tunnel_peers"`
 }
 
 // encapTestVariableSpecs contains global variables before they are loaded into the kernel.
@@ -169,6 +171,7 @@ type encapTestMaps struct {
 	Monitor       *ebpf.Map `ebpf:"monitor"`
 	Policy        *ebpf.Map `ebpf:"policy"`
 	RuleSets      *ebpf.Map `ebpf:"rule_sets"`
+	TunnelPeers   *ebpf.Map `ebpf:"tunnel_peers"`
 }
 
 func (m *encapTestMaps) Close() error {
@@ -196,6 +199,7 @@ func (m *encapTestMaps) Close() error {
 		m.Monitor,
 		m.Policy,
 		m.RuleSets,
+		m.TunnelPeers,
 	)
 }
 

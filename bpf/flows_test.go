@@ -331,7 +331,7 @@ func TestFromOverlay(t *testing.T) {
 			return func() result { return n.run(p, n.ifA, vni, f.bytes()) }
 		}
 		for vni, identity := range map[uint32]uint32{
-			idR: idR, 1: 6, 6: 6, 2: 2, 9: 2, 10: 2, 3: 3, 4: 4, 5: 5, 7: 7, 8: 8, 100: 100, 112: 112, 128: 128, 255: 255, 256: 256, 1<<24 - 1: 1<<24 - 1,
+			idR: idR, 1: 6, 6: 6, 2: 2, 9: 2, 10: 2, 3: 3, 4: 4, 5: 5, 7: 7, 8: 8, 100: 100, 112: 112, 128: 128, 255: 255, 256: 256, 65535: 65535,
 		} {
 			n.rules(setA, allow(in, identity, tcp, 2))
 			n.expect("allowed", delivered(), run(vni))
@@ -341,11 +341,11 @@ func TestFromOverlay(t *testing.T) {
 			n.expect("revoked", dropped(datapath.ReasonPolicyDenied, in), run(vni))
 		}
 		n.rules(setA, allow(in, 0, 0, 0))
-		for _, vni := range []uint32{0, 11, 14, 99} {
+		for _, vni := range []uint32{0, 11, 14, 99, 65536, 1<<24 - 1} {
 			n.expect("invalid identity", dropped(datapath.ReasonInvalidIdentity, in), run(vni))
 		}
 		// A node that is known as more than a node.
-		n.must(n.maps.UpsertIPCache([]datapath.IPCacheEntry{{Prefix: netip.PrefixFrom(r, r.BitLen()), Identity: 7}}))
+		n.must(n.maps.UpsertIPCache([]datapath.IPCacheEntry{{Prefix: netip.PrefixFrom(r, r.BitLen()), Identity: 7, TunnelEndpoint: otherNode}}))
 		n.rules(setA, allow(in, 7, tcp, 2))
 		n.a.PolicyGeneration++
 		n.upsert(n.a)
@@ -365,7 +365,7 @@ func TestFromOverlay(t *testing.T) {
 		f.dst, f.src = a, router
 		n.expect("in this node's name", dropped(datapath.ReasonInvalidSourceIP, in), run(idR))
 		plain := n.loader.Program(loader.FromOverlay)
-		n.expect("without metadata", dropped(datapath.ReasonInvalidIdentity, in), func() result { return n.run(plain, n.ifA, 0, f.bytes()) })
+		n.expect("without metadata", dropped(datapath.ReasonUnknownTunnelPeer, in), func() result { return n.run(plain, n.ifA, 0, f.bytes()) })
 	})
 }
 
@@ -399,7 +399,7 @@ func TestOverlayReplyBeforeNews(t *testing.T) {
 func TestFromHost(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		cfg := testConfig()
-		cfg.Tunnel, cfg.TunnelIfIndex = true, 1
+		cfg.Tunnel, cfg.TunnelIfIndex, cfg.TunnelPort = true, 1, tunnelPort
 		n := newNode(t, cfg)
 		run := func(f frame) func() result {
 			return func() result { return n.run(n.loader.Program(loader.FromHost), n.ifA, 0, f.bytes()) }

@@ -4,21 +4,10 @@
  * routes lead there when nodes are joined by a tunnel. */
 #include "lib/forward.h"
 
-/* The host may forward for others: who is not the host is not given the host's identity. */
-static __always_inline __u32 source(const struct packet *p)
-{
-	if (is_host(&p->src, p->v6))
-		return ID_HOST;
-	struct endpoint *local = endpoint_at(&p->src);
-	if (local)
-		return local->identity;
-	struct ipcache_value *entry = ipcache_lookup(&p->src, p->v6);
-	return entry ? entry->identity : world_identity(p->v6);
-}
-
 static __always_inline int from_host_packet(struct __sk_buff *ctx, struct report *report)
 {
 	struct ipcache_value *remote;
+	struct sides sides = {};
 	struct eth_header eth;
 	struct packet p;
 	int reason;
@@ -36,7 +25,11 @@ static __always_inline int from_host_packet(struct __sk_buff *ctx, struct report
 	/* The device's own chatter, and what the host says to itself. */
 	if (addr_is_multicast(&p.dst, p.v6) || is_host(&p.dst, p.v6))
 		return TC_ACT_OK;
-	report->src_identity = source(&p);
+	/* The host may forward for others: who is not the host is not given the host's identity. */
+	reason = stack_source(ctx, &p, &sides);
+	report->src_identity = sides.src_identity;
+	if (reason)
+		return -reason;
 	remote = ipcache_lookup(&p.dst, p.v6);
 	if (!has_tunnel(remote))
 		return -DROP_NO_TUNNEL;

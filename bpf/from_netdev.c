@@ -2,7 +2,8 @@
 
 /* Packets from the network that joins the nodes: ingress of the native device.
  *
- * What is for a service goes to a backend. If the network routes pod addresses natively, what another pod or
+ * Whoever claims to be this node or one of its pods is not heard: they do not come by the network. What is for a
+ * service goes to a backend. If the network routes pod addresses natively, what another pod or
  * node of the cluster sends to a local pod is judged here and goes straight there. Everything else is the
  * stack's, which may have to undo a translation of addresses; if it ends up at a pod, to_pod judges it. */
 #include "lib/direct.h"
@@ -15,25 +16,45 @@ static __always_inline bool balanced(const struct packet *p)
 	       p->proto == (p->v6 ? PROTO_ICMPV6 : PROTO_ICMP);
 }
 
+/* Says whether a packet claims to be from this node or a pod of it. Link-local addresses are the neighbours' as
+ * well as this node's. */
+static __always_inline bool claims_own(const struct packet *p)
+{
+	return (is_host(&p->src, p->v6) && !(p->v6 && addr_is_link_local6(&p->src))) || endpoint_at(&p->src);
+}
+
+/* Says whether the frame is of a virtual network of its own, and so for another device than this one. Number 0
+ * means that it is of none. */
+static __always_inline bool is_tagged(const struct __sk_buff *ctx)
+{
+	return ctx->vlan_present && (ctx->vlan_tci & VLAN_ID_MASK);
+}
+
 static __always_inline int from_netdev_packet(struct __sk_buff *ctx, struct report *report)
 {
+	bool parsed = false;
 	struct packet p;
 	int reason;
 	__u16 type;
 
 	report->outcome = OUTCOME_STACK;
-	if ((cfg.tunnel && !cfg.node_port) || ctx->vlan_present || frame_type(ctx, &type))
+	if (is_tagged(ctx) || frame_type(ctx, &type))
 		return TC_ACT_OK;
 	/* Bad packets that are not for a pod are none of our business. */
 	if (ctx->pkt_type != PACKET_HOST || parse_network(ctx, &p, type))
 		return TC_ACT_OK;
-	if (cfg.node_port && balanced(&p) && !parse_transport(ctx, &p)) {
-		int action;
+	if (cfg.node_port ? balanced(&p) : p.proto == PROTO_ICMPV6 || (cfg.tunnel_port && p.proto == PROTO_UDP))
+		parsed = !parse_transport(ctx, &p);
+	/* The tunnel's own packets are most of what comes, and for no service; from_overlay asks who sent them.
+	 * Neighbours are found before anything else, and two that have one address find each other. */
+	if (parsed && (p.kind == KIND_NEIGHBOUR || (cfg.tunnel_port && p.proto == PROTO_UDP &&
+						    p.dport == cfg.tunnel_port && is_host(&p.dst, p.v6))))
+		return TC_ACT_OK;
+	if (claims_own(&p))
+		return -DROP_INVALID_SOURCE_IP;
+	if (cfg.node_port && parsed) {
+		int action = NOT_A_SERVICE;
 
-		/* The tunnel's own packets are most of what comes, and for no service. */
-		if (cfg.tunnel_port && p.proto == PROTO_UDP && p.dport == cfg.tunnel_port)
-			return TC_ACT_OK;
-		action = NOT_A_SERVICE;
 		if (p.kind == KIND_FLOW) {
 			action = node_port(ctx, &p, report);
 			if (action == NOT_A_SERVICE && is_host(&p.dst, p.v6))
@@ -44,20 +65,23 @@ static __always_inline int from_netdev_packet(struct __sk_buff *ctx, struct repo
 		if (action != NOT_A_SERVICE)
 			return action;
 	}
-	if (cfg.tunnel)
-		return TC_ACT_OK;
 	struct endpoint *ep = endpoint_at(&p.dst);
 	if (!ep)
 		return TC_ACT_OK;
 	struct ipcache_value *from = ipcache_lookup(&p.src, p.v6);
 	__u32 identity = from ? from->identity : world_identity(p.v6);
-	if (identity == ID_HOST)
+	/* The node has other addresses than those that the programs know; with a tunnel, pods of other nodes come
+	 * by it. What they send to the node itself does not, and is not judged. */
+	if (identity == ID_HOST || (cfg.tunnel && has_tunnel(from))) {
+		report->endpoint = ep->id;
+		return -DROP_INVALID_SOURCE_IP;
+	}
+	if (cfg.tunnel)
 		return TC_ACT_OK;
 	if (is_world(identity) && !(cfg.node_port && p.kind == KIND_FLOW && was_carried(&p)))
 		return TC_ACT_OK;
-	/* Nobody out there has an address of this node. */
 	report->endpoint = ep->id;
-	if (is_host(&p.src, p.v6) || endpoint_at(&p.src))
+	if (is_host(&p.src, p.v6))
 		return -DROP_INVALID_SOURCE_IP;
 	if (cfg.node_port && unlikely(p.proto == PROTO_GRE) && is_node(identity))
 		return deliver_carried(ctx, &p, ep, report);

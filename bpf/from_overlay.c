@@ -1,51 +1,137 @@
 //go:build ignore
 
 /* Packets from other nodes: ingress of the VXLAN device, which delivers them unwrapped with the
- * tunnel's metadata. The sender's identity is the VNI. */
+ * tunnel's metadata. The sender's identity is the VNI.
+ *
+ * The kernel unwraps what anybody sends to the port, so what says who sent a packet counts only if a node says
+ * it: the source of the outer packet must be the address of a known one, the identity one that it may speak for,
+ * and the source of the inner packet must not be that of somebody who is elsewhere. */
 #include "lib/direct.h"
 #include "lib/forward.h"
 #include "lib/nodeport.h"
 
-/* Turns the identity on the wire into the one to judge by. Returns 0 or a drop reason. */
-static __always_inline int overlay_identity(const struct packet *p, __u32 vni, __u32 *identity)
+/* Says whether a node may send packets of an identity. */
+static __always_inline bool may_speak_for(const struct tunnel_peer *peer, __u32 identity)
+{
+	if (identity >= peer->first && identity <= peer->last)
+		return true;
+	switch (identity) {
+	case ID_HOST:
+	case ID_REMOTE_NODE:
+	case ID_WORLD:
+	case ID_WORLD4:
+	case ID_WORLD6:
+	case ID_UNMANAGED:
+	case ID_HEALTH:
+	case ID_INIT:
+	case ID_INGRESS:
+		return true;
+	case ID_KUBE_APISERVER:
+		return peer->own;
+	}
+	/* What has a number without allocation is told apart by its number alone, in one cluster. */
+	return peer->own && identity >= ID_WELL_KNOWN_MIN && identity <= ID_WELL_KNOWN_MAX;
+}
+
+/* Says whether an address is one of the node that has sent the packet. */
+static __always_inline bool is_of_peer(const struct addr *a, const struct tunnel_peer *peer)
+{
+	struct tunnel_peer *owner = bpf_map_lookup_elem(&tunnel_peers, a);
+
+	return owner && owner->node == peer->node;
+}
+
+/* Turns the identity on the wire into the one to judge by. */
+static __always_inline __u32 overlay_identity(const struct packet *p, const struct tunnel_peer *peer,
+					      const struct ipcache_value *entry, __u32 vni)
 {
 	switch (vni) {
 	case ID_HOST:
 	case ID_REMOTE_NODE:
-		/* Nodes send as remote-node; one may be known here as something more particular. */
-		*identity = ID_REMOTE_NODE;
-		{
-			struct ipcache_value *entry = ipcache_lookup(&p->src, p->v6);
-			if (entry && (entry->identity == ID_KUBE_APISERVER ||
-				      entry->identity == ID_INGRESS ||
-				      entry->identity >> 24 == ID_REMOTE_NODE_SCOPE))
-				*identity = entry->identity;
-		}
-		return 0;
+		/* Nodes send as remote-node; one may be known here as something more particular. Behind the tunnel
+		 * the address is this node's. */
+		if (entry && (entry->identity == ID_KUBE_APISERVER || entry->identity == ID_INGRESS ||
+			      entry->identity >> 24 == ID_REMOTE_NODE_SCOPE) &&
+		    (has_tunnel(entry) || is_of_peer(&p->src, peer)))
+			return entry->identity;
+		return ID_REMOTE_NODE;
 	case ID_WORLD:
 	case ID_WORLD4:
 	case ID_WORLD6:
-		*identity = world_identity(p->v6);
-		return 0;
+		return world_identity(p->v6);
 	}
-	/* 0 is nobody; numbers between the reserved and the well-known ones have no owner. */
-	if (vni == ID_UNKNOWN || (vni > ID_WORLD6 && vni < ID_WELL_KNOWN_MIN))
-		return DROP_INVALID_IDENTITY;
-	*identity = vni;
-	return 0;
+	return vni;
 }
 
-/* The number that the packet carried, 0 if none: nobody's. Not inlined: its variables need a stack of
- * their own. */
-static __noinline __u32 tunnel_id(struct __sk_buff *ctx)
+/* Finds the node that has sent the packet, and the number that it carried. Returns NULL if the node is not known.
+ * Not inlined: its variables need a stack of their own. */
+static __always_inline const struct tunnel_peer *sent_by(struct __sk_buff *ctx, struct addr *remote, __u32 *vni)
 {
 	struct bpf_tunnel_key key = {};
 
 	/* The call names the family of the outer packet, which nothing else tells. */
-	if (bpf_skb_get_tunnel_key(ctx, &key, sizeof(key), 0) &&
-	    bpf_skb_get_tunnel_key(ctx, &key, sizeof(key), BPF_F_TUNINFO_IPV6))
-		return 0;
-	return key.tunnel_id;
+	if (!bpf_skb_get_tunnel_key(ctx, &key, sizeof(key), 0))
+		addr_set4(remote, htonl(key.remote_ipv4));
+	else if (!bpf_skb_get_tunnel_key(ctx, &key, sizeof(key), BPF_F_TUNINFO_IPV6))
+		addr_set6(remote, key.remote_ipv6);
+	else
+		return NULL;
+	*vni = key.tunnel_id;
+	return bpf_map_lookup_elem(&tunnel_peers, remote);
+}
+
+/* Finds out who a packet is from, as the node says that has sent it. Returns 0 or a drop reason, and writes the
+ * identity into the report. Not inlined: its variables need a stack of their own. */
+static __noinline int overlay_source(struct __sk_buff *ctx, const struct packet *p, struct report *report)
+{
+	struct addr remote;
+	__u32 vni = ID_UNKNOWN;
+	const struct tunnel_peer *peer = sent_by(ctx, &remote, &vni);
+
+	report->src_identity = vni;
+	if (!peer)
+		return DROP_UNKNOWN_TUNNEL_PEER;
+	if (!may_speak_for(peer, vni))
+		return DROP_INVALID_IDENTITY;
+	if (is_host(&p->src, p->v6) || endpoint_at(&p->src))
+		return DROP_INVALID_SOURCE_IP;
+	struct ipcache_value *entry = ipcache_lookup(&p->src, p->v6);
+	if (entry && entry->identity == ID_HOST)
+		return DROP_INVALID_SOURCE_IP;
+	/* A node speaks for its own addresses and for those outside, not for what is behind another node. Where
+	 * an address has just moved and the news is not here yet, answers would go to the old place as well: what
+	 * is dropped until then could not have worked. */
+	if (has_tunnel(entry) && !addr_equal(&entry->tunnel, &remote) && !is_of_peer(&entry->tunnel, peer))
+		return DROP_INVALID_SOURCE_IP;
+	report->src_identity = overlay_identity(p, peer, entry, vni);
+	return 0;
+}
+
+/* Hands a packet to this node itself. Returns an action, or a drop reason negated. */
+static __always_inline int to_host(struct __sk_buff *ctx, struct packet *p, struct report *report)
+{
+	int reason = 0;
+
+	if (cfg.node_port || p->proto == PROTO_UDP)
+		reason = parse_transport(ctx, p);
+	/* Nothing is sent through the tunnel twice: what could be for it again is whoever's that the sender let
+	 * through, in the name of the sender. */
+	if (p->proto == PROTO_UDP && reason)
+		return -reason;
+	if (for_tunnel(p))
+		return -DROP_TUNNEL_NOT_FROM_NODE;
+	if (cfg.node_port && !reason) {
+		int action = p->kind == KIND_ERROR ? node_port_error(ctx, p, report) :
+						     node_port_answer(ctx, p, report);
+
+		if (action != NOT_A_SERVICE)
+			return action;
+	}
+	report->dst_identity = ID_HOST;
+	if (ctx->pkt_type != PACKET_HOST)
+		bpf_skb_change_type(ctx, PACKET_HOST);
+	report->outcome = OUTCOME_STACK;
+	return TC_ACT_OK;
 }
 
 static __always_inline int from_overlay_packet(struct __sk_buff *ctx, struct report *report)
@@ -54,9 +140,6 @@ static __always_inline int from_overlay_packet(struct __sk_buff *ctx, struct rep
 	int reason;
 	__u16 type;
 
-	report->src_identity = tunnel_id(ctx);
-	if (!report->src_identity)
-		return -DROP_INVALID_IDENTITY;
 	if (frame_type(ctx, &type))
 		return -DROP_MALFORMED;
 	reason = parse_network(ctx, &p, type);
@@ -64,11 +147,9 @@ static __always_inline int from_overlay_packet(struct __sk_buff *ctx, struct rep
 		return -reason;
 	if (addr_is_multicast(&p.dst, p.v6))
 		return -DROP_MULTICAST;
-	reason = overlay_identity(&p, report->src_identity, &report->src_identity);
+	reason = overlay_source(ctx, &p, report);
 	if (reason)
 		return -reason;
-	if (is_host(&p.src, p.v6))
-		return -DROP_INVALID_SOURCE_IP;
 
 	struct endpoint *ep = endpoint_at(&p.dst);
 	if (ep) {
@@ -82,18 +163,7 @@ static __always_inline int from_overlay_packet(struct __sk_buff *ctx, struct rep
 	/* Never forwarded any further: a packet for nobody here ends here. */
 	if (!is_host(&p.dst, p.v6))
 		return -DROP_NO_ENDPOINT;
-	if (cfg.node_port && !parse_transport(ctx, &p)) {
-		int action = p.kind == KIND_ERROR ? node_port_error(ctx, &p, report) :
-						    node_port_answer(ctx, &p, report);
-
-		if (action != NOT_A_SERVICE)
-			return action;
-	}
-	report->dst_identity = ID_HOST;
-	if (ctx->pkt_type != PACKET_HOST)
-		bpf_skb_change_type(ctx, PACKET_HOST);
-	report->outcome = OUTCOME_STACK;
-	return TC_ACT_OK;
+	return to_host(ctx, &p, report);
 }
 
 SEC("tc")

@@ -67,6 +67,8 @@ static __always_inline int from_pod_packet(struct __sk_buff *ctx, struct report 
 	reason = endpoint_ready(ep);
 	if (reason)
 		return -reason;
+	if (unlikely(p.proto == PROTO_GRE))
+		return -DROP_TUNNEL_NOT_FROM_NODE;
 	/* After the source is known to be the pod's own: fragments are remembered from here on. */
 	if (!p.kind) {
 		reason = parse_transport(ctx, &p);
@@ -111,7 +113,10 @@ static __always_inline int from_pod_packet(struct __sk_buff *ctx, struct report 
 			if (is_loopback(&p.dst, p.v6))
 				return -DROP_NO_ENDPOINT;
 			sides.dst_identity = destination(&p, &remote);
-			if (unlikely(is_node(sides.dst_identity)))
+			/* As the packet is after translation: who writes services chooses their backends. */
+			if (unlikely(misuses_tunnel(&p, remote)))
+				return -DROP_TUNNEL_NOT_FROM_NODE;
+			if (unlikely(is_node(sides.dst_identity) || sides.dst_identity == ID_HOST))
 				sides.dst_identity = answered_identity(&found, sides.dst_identity);
 		}
 	}

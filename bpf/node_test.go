@@ -1,6 +1,7 @@
 package bpf_test
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -37,6 +38,7 @@ var (
 const (
 	idA, idB, idR = 1000, 2000, 3000
 	setA, setB    = 1, 2
+	tunnelPort    = 8472
 	// Actions of traffic control.
 	actOK, actDrop, actRedirect = 0, 2, 7
 )
@@ -173,6 +175,7 @@ func newNode(t testing.TB, cfg datapath.Config) *node {
 		{Prefix: netip.PrefixFrom(r4, 32), Identity: idR, TunnelEndpoint: otherNode},
 		{Prefix: netip.PrefixFrom(r6, 128), Identity: idR, TunnelEndpoint: otherNode},
 	}))
+	n.must(n.maps.UpsertTunnelPeers([]datapath.TunnelPeer{{Addr: otherNode, Node: 2, First: 256, Last: 65535, Own: true}}))
 	return n
 }
 
@@ -239,14 +242,33 @@ func minFrame(v6 bool) int {
 	return 14 + 20
 }
 
-// run puts a frame through a program as if it had come by the interface.
+// run puts a frame through a program as if it had come by the interface. What is tunnelled comes from the other node.
 func (n *node) run(p *ebpf.Program, ifIndex int, mark uint32, in []byte) result {
+	n.t.Helper()
+	ctx := skbContext{IfIndex: uint32(ifIndex), Mark: mark}
+	ctx.tunnelledFrom(otherNode)
+	return n.runAs(p, ctx, in)
+}
+
+// tunnelledFrom says from where the outer packet has come, to overlay_with_vni.
+func (c *skbContext) tunnelledFrom(a netip.Addr) {
+	b := a.As16()
+	for i := range 4 {
+		c.CB[i] = binary.NativeEndian.Uint32(b[4*i:])
+	}
+	if a.Is4() {
+		c.CB[0], c.CB[1], c.CB[2] = 0, 0, 0
+	}
+}
+
+// runAs puts a frame through a program with what the kernel knows of it.
+func (n *node) runAs(p *ebpf.Program, ctx skbContext, in []byte) result {
 	n.t.Helper()
 	r := result{out: make([]byte, len(in)+64)}
 	err := n.ns.do(func() error {
 		opts := &ebpf.RunOptions{
 			Data: in, DataOut: r.out,
-			Context:    skbContext{IfIndex: uint32(ifIndex), Mark: mark},
+			Context:    ctx,
 			ContextOut: &r.ctx,
 		}
 		var err error
@@ -278,6 +300,13 @@ func (n *node) toA(f frame) result {
 	n.t.Helper()
 	f.ethSrc, f.ethDst = aHost, aMAC
 	return n.run(n.loader.Program(loader.ToPod), n.ifA, 0, f.bytes())
+}
+
+// toABy is toA for a packet that the stack had by an interface, 0 for none.
+func (n *node) toABy(ifIndex int, f frame) result {
+	n.t.Helper()
+	f.ethSrc, f.ethDst = aHost, aMAC
+	return n.runAs(n.loader.Program(loader.ToPod), skbContext{IfIndex: uint32(n.ifA), IngressIfIndex: uint32(ifIndex)}, f.bytes())
 }
 
 // count returns the packets counted under a reason and direction.
@@ -347,7 +376,7 @@ func (n *node) testObject(spec *ebpf.CollectionSpec, err error, name string, cha
 		spec.Maps[mapName].MaxEntries = m.MaxEntries()
 	}
 	if v := spec.Variables["cfg"]; v != nil {
-		c := overlayTestConfig{HasRouter4: 1, HasRouter6: 1, HasNode4: 1, HasNode6: 1, Tunnel: 1, TunnelIfindex: 1,
+		c := overlayTestConfig{HasRouter4: 1, HasRouter6: 1, HasNode4: 1, HasNode6: 1, Tunnel: 1, TunnelIfindex: 1, TunnelPort: uint32(maps.NetworkOrder(tunnelPort)),
 			TimeoutTcp: 100, TimeoutTcpSyn: 100, TimeoutTcpFin: 100, TimeoutAny: 100}
 		c.Router4.B, c.Router6.B = router4.As16(), router6.As16()
 		c.Node4.B, c.Node6.B = node4.As16(), node6.As16()

@@ -272,6 +272,14 @@ type overlayTestRuleSet struct {
 	Shapes   [2][3]uint32
 }
 
+type overlayTestTunnelPeer struct {
+	_     structs.HostLayout
+	Node  uint32
+	First uint32
+	Last  uint32
+	Own   uint32
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -299,6 +307,7 @@ const (
 	overlayTestMapMonitor         = "monitor"
 	overlayTestMapPolicy          = "policy"
 	overlayTestMapRuleSets        = "rule_sets"
+	overlayTestMapTunnelPeers     = "tunnel_peers"
 	overlayTestProgFromOverlay    = "from_overlay"
 	overlayTestProgOverlayWithVni = "overlay_with_vni"
 	overlayTestVarCfg             = "cfg"
@@ -377,6 +386,7 @@ type overlayTestMapSpecs struct {
 	Monitor       *ebpf.MapSpec `ebpf:"monitor"`
 	Policy        *ebpf.MapSpec `ebpf:"policy"`
 	RuleSets      *ebpf.MapSpec `ebpf:"rule_sets"`
+	TunnelPeers   *ebpf.MapSpec `ebpf:"tunnel_peers"`
 }
 
 // overlayTestVariableSpecs contains global variables before they are loaded into the kernel.
@@ -429,6 +439,7 @@ type overlayTestMaps struct {
 	Monitor       *ebpf.Map `ebpf:"monitor"`
 	Policy        *ebpf.Map `ebpf:"policy"`
 	RuleSets      *ebpf.Map `ebpf:"rule_sets"`
+	TunnelPeers   *ebpf.Map `ebpf:"tunnel_peers"`
 }
 
 func (m *overlayTestMaps) Close() error {
@@ -456,6 +467,7 @@ func (m *overlayTestMaps) Close() error {
 		m.Monitor,
 		m.Policy,
 		m.RuleSets,
+		m.TunnelPeers,
 	)
 }
 

@@ -39,6 +39,7 @@ const (
 	policyTestMapMonitor       = "monitor"
 	policyTestMapPolicy        = "policy"
 	policyTestMapRuleSets      = "rule_sets"
+	policyTestMapTunnelPeers   = "tunnel_peers"
 	policyTestProgAskPolicy    = "ask_policy"
 	policyTestProgEmpty        = "empty"
 )
@@ -116,6 +117,7 @@ type policyTestMapSpecs struct {
 	Monitor       *ebpf.MapSpec `ebpf:"monitor"`
 	Policy        *ebpf.MapSpec `ebpf:"policy"`
 	RuleSets      *ebpf.MapSpec `ebpf:"rule_sets"`
+	TunnelPeers   *ebpf.MapSpec `ebpf:"tunnel_peers"`
 }
 
 // policyTestVariableSpecs contains global variables before they are loaded into the kernel.
@@ -167,6 +169,7 @@ type policyTestMaps struct {
 	Monitor       *ebpf.Map `ebpf:"monitor"`
 	Policy        *ebpf.Map `ebpf:"policy"`
 	RuleSets      *ebpf.Map `ebpf:"rule_sets"`
+	TunnelPeers   *ebpf.Map `ebpf:"tunnel_peers"`
 }
 
 func (m *policyTestMaps) Close() error {
@@ -194,6 +197,7 @@ func (m *policyTestMaps) Close() error {
 		m.Monitor,
 		m.Policy,
 		m.RuleSets,
+		m.TunnelPeers,
 	)
 }
 

@@ -109,7 +109,7 @@ func TestSpoofing(t *testing.T) {
 			{"address of nobody", func(f *frame) { f.src = w }, dropped(datapath.ReasonInvalidSourceIP, out)},
 			{"to a multicast hardware address", func(f *frame) { f.ethSrc, f.ethDst = aMAC, mac("01:00:5e:00:00:01") }, dropped(datapath.ReasonMulticast, out)},
 			{"time used up", func(f *frame) { f.ttl = 1 }, dropped(datapath.ReasonTTLExceeded, in)},
-			{"no transport we know", func(f *frame) { f.proto = 47 }, dropped(datapath.ReasonUnknownL4, out)},
+			{"no transport we know", func(f *frame) { f.proto = 89 }, dropped(datapath.ReasonUnknownL4, out)},
 			{"not IP", func(f *frame) { f.etherType = 0x88cc }, dropped(datapath.ReasonUnknownL3, out)},
 		} {
 			f := good
@@ -207,7 +207,7 @@ func TestToPod(t *testing.T) {
 		for _, tunnel := range []bool{false, true} {
 			cfg := testConfig()
 			if tunnel {
-				cfg.Tunnel, cfg.TunnelIfIndex = true, 1
+				cfg.Tunnel, cfg.TunnelIfIndex, cfg.TunnelPort = true, 1, tunnelPort
 			}
 			n := newNode(t, cfg)
 			for _, row := range []struct {
@@ -222,9 +222,13 @@ func TestToPod(t *testing.T) {
 					continue
 				}
 				n.rules(setA, allow(in, row.identity+1, 0, 0))
-				n.expect(row.name+" not allowed", dropped(datapath.ReasonPolicyDenied, in), func() result { return n.toA(f) })
+				by := 0
+				if row.src == b {
+					by = n.ifB
+				}
+				n.expect(row.name+" not allowed", dropped(datapath.ReasonPolicyDenied, in), func() result { return n.toABy(by, f) })
 				n.rules(setA, allow(in, row.identity, 0, 0))
-				n.expect(row.name, passes(in), func() result { return n.toA(f) })
+				n.expect(row.name, passes(in), func() result { return n.toABy(by, f) })
 			}
 			f := frame{src: w, dst: b, proto: tcp, sport: 5, dport: 80}
 			n.expect("for another", dropped(datapath.ReasonNoEndpoint, in), func() result { return n.toA(f) })

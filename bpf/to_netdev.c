@@ -27,7 +27,10 @@ static __always_inline int to_netdev_packet(struct __sk_buff *ctx, struct report
 		return TC_ACT_OK;
 	sides.dst_identity = found.flow->src_identity;
 	reason = judge_found(ctx, &p, &sides, report, &found);
-	return reason ? -reason : TC_ACT_OK;
+	if (reason)
+		return -reason;
+	/* The port is the client's choice. */
+	return for_tunnel(&p) ? -DROP_TUNNEL_NOT_FROM_NODE : TC_ACT_OK;
 }
 
 SEC("tc")

@@ -5,28 +5,6 @@
  * what comes from local pods or the overlay is put into the pod without passing here. */
 #include "lib/forward.h"
 
-/* Finds out who is behind a source address. Returns 0 or a drop reason. */
-static __always_inline int source(const struct packet *p, struct sides *s)
-{
-	if (is_host(&p->src, p->v6)) {
-		s->src_identity = ID_HOST;
-		return 0;
-	}
-	struct endpoint *local = endpoint_at(&p->src);
-	if (local) {
-		s->src_identity = local->identity;
-		s->src_owner = local->incarnation;
-		return 0;
-	}
-	struct ipcache_value *entry = ipcache_lookup(&p->src, p->v6);
-	/* Pods of other nodes are heard through the overlay or not at all: anyone on the underlay
-	 * could claim to be one. */
-	if (cfg.tunnel && has_tunnel(entry))
-		return DROP_INVALID_SOURCE_IP;
-	s->src_identity = entry ? entry->identity : world_identity(p->v6);
-	return 0;
-}
-
 static __always_inline int to_pod_packet(struct __sk_buff *ctx, struct report *report)
 {
 	__u32 ifindex = ctx->ifindex;
@@ -60,7 +38,7 @@ static __always_inline int to_pod_packet(struct __sk_buff *ctx, struct report *r
 	reason = parse_transport(ctx, &p);
 	if (reason)
 		return -reason;
-	reason = source(&p, &sides);
+	reason = stack_source(ctx, &p, &sides);
 	if (reason)
 		return -reason;
 	side_dst(&sides, ep);

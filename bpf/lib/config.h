@@ -44,6 +44,7 @@ enum {
 	ID_HOST = 1,
 	ID_WORLD = 2,
 	ID_UNMANAGED = 3,
+	ID_HEALTH = 4,
 	ID_INIT = 5,
 	ID_REMOTE_NODE = 6,
 	ID_KUBE_APISERVER = 7,
@@ -52,9 +53,11 @@ enum {
 	ID_WORLD6 = 10,
 	/* From here on numbers are pods': system pods have some without allocation, users fix others. */
 	ID_WELL_KNOWN_MIN = 100,
+	ID_WELL_KNOWN_MAX = 255,
 	/* An identity from here on means something on this node only; the VNI has 24 bits anyway. */
 	ID_LOCAL_MIN = 1 << 24,
-	/* Node-local identities of other nodes' addresses. */
+	/* The upper byte of node-local identities: of addresses outside, and of other nodes' addresses. */
+	ID_LOCAL_SCOPE = 1,
 	ID_REMOTE_NODE_SCOPE = 2,
 };
 
@@ -68,6 +71,12 @@ static __always_inline __u32 world_identity(bool v6)
 static __always_inline bool is_world(__u32 identity)
 {
 	return identity == ID_WORLD || identity == ID_WORLD4 || identity == ID_WORLD6;
+}
+
+/* Says whether the identity is that of somebody outside of the cluster, by name or by address. */
+static __always_inline bool is_outside(__u32 identity)
+{
+	return is_world(identity) || identity >> 24 == ID_LOCAL_SCOPE;
 }
 
 /* Says whether the identity is that of another node. */

@@ -311,12 +311,12 @@ static __always_inline int find(struct __sk_buff *ctx, struct packet *p, const s
 	return 0;
 }
 
-/* The identity of whom a packet answers, who has a node's address. A node that sends a client of outside
- * on to a pod here does so in its own name: what it has said of the client counts. */
+/* The identity of whom a packet answers, who has a node's address. A node that sends a client of outside, or a
+ * pod, on to a pod here does so in its own name: what was known of the client then counts. */
 static __noinline __maybe_unused __u32 answered_identity(const struct found *f, __u32 identity)
 {
 	if (ct_alive(f->flow, f->now) && !!(f->flow->flags & CT_OPENED_BY_B) != f->swapped &&
-	    is_world(f->flow->src_identity))
+	    !is_node(f->flow->src_identity) && f->flow->src_identity != ID_HOST)
 		return f->flow->src_identity;
 	return identity;
 }

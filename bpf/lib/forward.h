@@ -168,11 +168,26 @@ static __always_inline bool has_tunnel(const struct ipcache_value *entry)
 	return entry && (entry->flags & (IPCACHE_TUNNEL4 | IPCACHE_TUNNEL6));
 }
 
-/* Sends a packet out through the node's device, past the stack. */
+/* Says whether a packet is of the kind in which nodes send each other packets: a node that takes it apart
+ * believes what it says of its sender. */
+static __always_inline bool for_tunnel(const struct packet *p)
+{
+	return p->proto == PROTO_GRE || (cfg.tunnel_port && p->proto == PROTO_UDP && p->dport == cfg.tunnel_port);
+}
+
+/* Says whether a packet, from somebody who is no node, could be taken apart where it goes. Not if that is a
+ * pod: remote, which is not a pod of this node, is one if the way there is the tunnel and it is no node. All
+ * others may be nodes, of another cluster too, and get the packet in this node's name. */
+static __always_inline bool misuses_tunnel(const struct packet *p, const struct ipcache_value *remote)
+{
+	return for_tunnel(p) && !(cfg.tunnel && has_tunnel(remote) && !is_node(remote->identity));
+}
+
+/* Sends a packet out through the node's device, past the stack. An answer has the port that its client chose. */
 static __noinline __maybe_unused int send_out(struct __sk_buff *ctx, const struct packet *p,
 				    struct report *report)
 {
-	int reason = decrement_ttl(ctx, p);
+	int reason = for_tunnel(p) ? DROP_TUNNEL_NOT_FROM_NODE : decrement_ttl(ctx, p);
 
 	if (reason)
 		return -reason;
@@ -190,6 +205,53 @@ static __always_inline void sender(struct addr *as, bool tunnel, bool v6)
 		as->d[0] = v6 ? cfg.node6.d[0] : cfg.node4.d[0];
 		as->d[1] = v6 ? cfg.node6.d[1] : cfg.node4.d[1];
 	}
+}
+
+/* Finds who sent a packet that the node's stack lets go to a pod, and makes that the source's side. What the packet says of its source counts
+ * only where it can be true, which is told by the interface that it came in by; what the stack made itself came
+ * by none. No setting of the kernel is relied on: IPv6 has no filter of reverse paths at all. Returns 0 or a
+ * drop reason. Not inlined: its variables need a stack of their own. */
+static __noinline __maybe_unused int stack_source(struct __sk_buff *ctx, const struct packet *p, struct sides *s)
+{
+	__u32 by = ctx->ingress_ifindex;
+	struct ipcache_value *entry = NULL;
+	bool own = is_host(&p->src, p->v6);
+
+	s->src_identity = ID_HOST;
+	if (!own) {
+		struct endpoint *local = endpoint_at(&p->src);
+
+		if (local) {
+			s->src_identity = local->identity;
+			s->src_owner = local->incarnation;
+			return by == local->ifindex ? 0 : DROP_INVALID_SOURCE_IP;
+		}
+		entry = ipcache_lookup(&p->src, p->v6);
+		own = entry && entry->identity == ID_HOST;
+	}
+	if (own) {
+		/* A pod that is led back to itself is done no harm by the node's name. */
+		if (!by || by == ctx->ifindex)
+			return 0;
+		/* Sent on in the node's name, by kube-proxy say: the node has not said it. */
+		struct endpoint *sender = bpf_map_lookup_elem(&endpoints, &by);
+
+		s->src_identity = sender ? sender->identity : world_identity(p->v6);
+		return 0;
+	}
+	s->src_identity = entry ? entry->identity : world_identity(p->v6);
+	/* Pods of other nodes are heard through the overlay or not at all: anyone on the underlay could claim to
+	 * be one. */
+	if (cfg.tunnel && has_tunnel(entry))
+		return DROP_INVALID_SOURCE_IP;
+	/* Who belongs to the cluster comes by the device that joins its nodes. Nodes may have others, by which
+	 * they are like anybody; pods have not. */
+	if (!by || by == cfg.native_ifindex || is_outside(s->src_identity))
+		return 0;
+	if (!is_node(s->src_identity))
+		return DROP_INVALID_SOURCE_IP;
+	s->src_identity = world_identity(p->v6);
+	return 0;
 }
 
 /* Says whether a packet from outside has a source that cannot be there: pods of other nodes come through

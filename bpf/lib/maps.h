@@ -163,6 +163,24 @@ struct {
 	__type(value, struct ipcache_value);
 } ipcache_prefix SEC(".maps");
 
+/* Who may send through the tunnel: the other nodes, by the addresses that they have outside of it. */
+struct tunnel_peer {
+	__u32 node; /* the same for all addresses of a node */
+	/* The identities that a node's packets may have, besides those reserved for whom it has to do with. */
+	__u32 first;
+	__u32 last;
+	/* Of this cluster: reserved identities with one meaning in the cluster may be spoken for as well. */
+	__u32 own;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 131072);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct addr);
+	__type(value, struct tunnel_peer);
+} tunnel_peers SEC(".maps");
+
 /* Blocks of addresses that rules name, and the identities that stand for them in rule sets. They are
  * nobody's own: what has an address keeps its identity beside that of the block. */
 struct {

@@ -10,6 +10,8 @@ enum {
 	ETH_P_IPV6 = 0x86DD,
 };
 
+enum { VLAN_ID_MASK = 0x0FFF };
+
 enum {
 	PROTO_HOPOPTS = 0,
 	PROTO_ICMP = 1,

@@ -144,6 +144,8 @@ static __noinline __maybe_unused int node_port(struct __sk_buff *ctx, struct pac
 		remote = ipcache_lookup(&p->dst, p->v6);
 		sides.dst_identity = remote ? remote->identity : world_identity(p->v6);
 	}
+	if (unlikely(!ep && misuses_tunnel(p, remote)))
+		return -DROP_TUNNEL_NOT_FROM_NODE;
 	choose_direct(ctx, p, &found, remote, sides.src_identity);
 	reason = judge_found(ctx, p, &sides, report, &found);
 	if (reason)

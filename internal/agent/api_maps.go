@@ -18,7 +18,7 @@ import (
 func (a *api) mapReaders() map[string]func() ([]rest.BPFMapEntry, error) {
 	return map[string]func() ([]rest.BPFMapEntry, error){
 		"endpoints": a.readEndpointMap, "policy": a.readPolicyMap, "ipcache": a.readIPCacheMap,
-		"ct": a.readCTMap, "metrics": a.readMetricsMap, "services": a.readServiceMap,
+		"ct": a.readCTMap, "metrics": a.readMetricsMap, "services": a.readServiceMap, "tunnel": a.readTunnelMap,
 	}
 }
 
@@ -36,7 +36,7 @@ func (a *api) ListMaps(context.Context, server.ListMapsRequestObject) (server.Li
 func (a *api) GetMap(_ context.Context, req server.GetMapRequestObject) (server.GetMapResponseObject, error) {
 	read, ok := a.mapReaders()[req.Name]
 	if !ok {
-		return nil, server.Errorf(http.StatusNotFound, "no map is called %q; there are ct, endpoints, ipcache, metrics, policy and services", req.Name)
+		return nil, server.Errorf(http.StatusNotFound, "no map is called %q; there are ct, endpoints, ipcache, metrics, policy, services and tunnel", req.Name)
 	}
 	entries, err := read()
 	if err != nil {
@@ -71,6 +71,22 @@ func (a *api) readEndpointMap() ([]rest.BPFMapEntry, error) {
 			Value:    fmt.Sprintf("endpoint %d identity %d ruleset %d generation %d", r.ID, r.Identity, r.RuleSet, r.PolicyGeneration),
 			Endpoint: e,
 		})
+	}
+	return out, nil
+}
+
+func (a *api) readTunnelMap() ([]rest.BPFMapEntry, error) {
+	rows, err := a.maps.TunnelPeers()
+	if err != nil {
+		return nil, err
+	}
+	var out []rest.BPFMapEntry
+	for _, r := range rows {
+		value := fmt.Sprintf("identities %d to %d", r.First, r.Last)
+		if !r.Own {
+			value += ", of another cluster"
+		}
+		out = append(out, rest.BPFMapEntry{Key: r.Addr.String(), Value: value})
 	}
 	return out, nil
 }

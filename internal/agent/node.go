@@ -177,6 +177,10 @@ func (a *api) configure(facts nodeFacts, links *link.Links, log *slog.Logger) er
 	if err := a.routeFaults.note(err, refused, log); err != nil {
 		return fmt.Errorf("set up the node's network: %w", err)
 	}
+	// Before the programs, which may be the first that ask for it.
+	if err := a.admitPeers(desired.Peers, facts, false); err != nil {
+		return fmt.Errorf("let the other nodes in: %w", err)
+	}
 	cgroup, err := a.cfg.cgroup()
 	if err != nil {
 		return err
@@ -275,7 +279,7 @@ func (a *api) followNodes(ctx context.Context, facts nodeFacts, links *link.Link
 			close(listed)
 		}
 	}()
-	failed := false
+	failed, all := false, false
 	last := time.Now()
 	for {
 		var repair bool
@@ -283,7 +287,7 @@ func (a *api) followNodes(ctx context.Context, facts nodeFacts, links *link.Link
 		case <-ctx.Done():
 			return nil
 		case <-listed:
-			listed = nil
+			listed, all = nil, true
 			a.applyNodes(watch, self)
 			a.mu.Lock()
 			a.peersHeard = true
@@ -305,6 +309,7 @@ func (a *api) followNodes(ctx context.Context, facts nodeFacts, links *link.Link
 			log.Info("the node's devices are not those of before; setting them up again")
 			err = a.configure(facts, links, log)
 		}
+		err = errors.Join(err, a.admitPeers(desired.Peers, facts, all))
 		if serr := saved.save(desired.Peers); serr != nil {
 			log.Warn("cannot store the nodes for the next agent", "error", serr)
 		}

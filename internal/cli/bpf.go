@@ -51,6 +51,12 @@ func (a *app) bpfCommand() *cobra.Command {
 			compare: func(x, y rest.BPFMapEntry) int { return compareAddresses(x.IPCache.Prefix, y.IPCache.Prefix) },
 		},
 		{
+			use: "tunnel", name: "tunnel", short: "addresses of nodes whose tunnelled packets are taken",
+			header:  []string{"ADDRESS", "SPEAKS FOR"},
+			row:     func(e rest.BPFMapEntry) []any { return []any{e.Key, e.Value} },
+			compare: func(x, y rest.BPFMapEntry) int { return compareAddresses(x.Key, y.Key) },
+		},
+		{
 			use: "ct", name: "ct", short: "tracked flows",
 			header: []string{"PROTO", "SOURCE", "DESTINATION", "IDENTITIES", "GENERATIONS", "EXPIRES", "PACKETS", "REPLIES", "FLAGS"},
 			row: func(e rest.BPFMapEntry) []any {

@@ -137,6 +137,19 @@ type IPCacheEntry struct {
 	TunnelEndpoint netip.Addr
 }
 
+// TunnelPeer is one address by which another node sends through the tunnel, and what is believed of its packets.
+// Who is not listed is not heard.
+type TunnelPeer struct {
+	Addr netip.Addr
+	// Node is the same for all addresses of a node, and differs between nodes.
+	Node uint32
+	// First and Last bound the identities that the node's packets may have, besides reserved ones.
+	First, Last uint32
+	// Own says that the node is of this cluster: its packets may have the identities that are known without
+	// allocation, which mean something else in another cluster.
+	Own bool
+}
+
 // Block gives the addresses of a prefix an identity beside the one they have already, for rules that
 // mean addresses, whoever has them. Of several blocks around an address the longest counts.
 type Block struct {
@@ -157,7 +170,7 @@ type Config struct {
 	// NativeMTU is how large a packet the native device sends; 0 if unknown. Without a tunnel it says which packets of clients outside have room
 	// for what another node must be told to answer them itself.
 	NativeMTU int
-	// TunnelPort is the UDP port of the encapsulation, 0 if unknown.
+	// TunnelPort is the UDP port of the encapsulation; 0 without a tunnel.
 	TunnelPort uint16
 	// NodePort has the native device lead clients outside of the cluster to services.
 	NodePort bool
@@ -275,6 +288,11 @@ type Maps interface {
 	UpsertIPCache(entries []IPCacheEntry) error
 	DeleteIPCache(prefixes []netip.Prefix) error
 	IPCache() ([]IPCacheEntry, error)
+
+	// UpsertTunnelPeers and DeleteTunnelPeers change who may send through the tunnel.
+	UpsertTunnelPeers(peers []TunnelPeer) error
+	DeleteTunnelPeers(addrs []netip.Addr) error
+	TunnelPeers() ([]TunnelPeer, error)
 
 	// UpsertBlocks and DeleteBlocks change blocks of addresses, in the order given and up to the first that
 	// cannot be written.
@@ -406,6 +424,11 @@ type Peer struct {
 	IPv4     netip.Addr
 	IPv6     netip.Addr
 	PodCIDRs []netip.Prefix
+	// Addresses are all by which it is known outside of the pods' network, those above among them.
+	Addresses []netip.Addr
+	// Cluster is the name of the node's cluster if that is another than this one's, and ClusterID its number.
+	Cluster   string
+	ClusterID uint32
 }
 
 // Devices are facts read from the node's devices after SetNode.

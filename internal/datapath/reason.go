@@ -19,32 +19,34 @@ type DropReason uint8
 
 // Drop reasons.
 const (
-	ReasonForwarded        DropReason = 0
-	ReasonPolicyDenied     DropReason = 1  // no rule allows it and the direction is enforced
-	ReasonPolicyDeny       DropReason = 2  // a deny rule matched
-	ReasonNoEndpoint       DropReason = 3  // no endpoint row for the interface or address
-	ReasonInvalidSourceMAC DropReason = 4  // spoofed hardware address
-	ReasonInvalidSourceIP  DropReason = 5  // spoofed address
-	ReasonMalformed        DropReason = 6  // truncated or inconsistent headers
-	ReasonUnknownL3        DropReason = 7  // neither IPv4, IPv6 nor ARP
-	ReasonUnknownL4        DropReason = 8  // protocol or extension header the datapath can't judge
-	ReasonFragmentUnknown  DropReason = 9  // fragment whose first part was not seen
-	ReasonTTLExceeded      DropReason = 10 // hop limit used up
-	ReasonCTFull           DropReason = 11 // the flow could not be recorded
-	ReasonEndpointLocked   DropReason = 12 // the endpoint's rules could not be installed whole
-	ReasonNoRuleSet        DropReason = 13 // the endpoint has no rules yet
-	ReasonNoTunnel         DropReason = 14 // remote pod whose node is unknown
-	ReasonEncapFailed      DropReason = 15 // the kernel refused to encapsulate or write
-	ReasonUnsupportedNDP   DropReason = 16 // neighbour discovery other than for the gateway
-	ReasonMulticast        DropReason = 17 // multicast or broadcast from or to a pod
-	ReasonUnknownRelated   DropReason = 18 // ICMP error about a flow that is not known
-	ReasonInvalidIdentity  DropReason = 19 // identity on the wire that no peer may use
-	ReasonMTUExceeded      DropReason = 20 // larger than the path allows
-	ReasonNoBackend        DropReason = 21 // service without a backend
-	ReasonNoPort           DropReason = 22 // no port free to tell two flows to one backend apart
-	ReasonNoLocalBackend   DropReason = 23 // service whose backends are all elsewhere, for whom only those of this node count
-	ReasonSourceRange      DropReason = 24 // client that the service's ranges of clients leave out
-	ReasonServiceChanging  DropReason = 25 // service that was replaced twice while the packet asked
+	ReasonForwarded         DropReason = 0
+	ReasonPolicyDenied      DropReason = 1  // no rule allows it and the direction is enforced
+	ReasonPolicyDeny        DropReason = 2  // a deny rule matched
+	ReasonNoEndpoint        DropReason = 3  // no endpoint row for the interface or address
+	ReasonInvalidSourceMAC  DropReason = 4  // spoofed hardware address
+	ReasonInvalidSourceIP   DropReason = 5  // spoofed address
+	ReasonMalformed         DropReason = 6  // truncated or inconsistent headers
+	ReasonUnknownL3         DropReason = 7  // neither IPv4, IPv6 nor ARP
+	ReasonUnknownL4         DropReason = 8  // protocol or extension header the datapath can't judge
+	ReasonFragmentUnknown   DropReason = 9  // fragment whose first part was not seen
+	ReasonTTLExceeded       DropReason = 10 // hop limit used up
+	ReasonCTFull            DropReason = 11 // the flow could not be recorded
+	ReasonEndpointLocked    DropReason = 12 // the endpoint's rules could not be installed whole
+	ReasonNoRuleSet         DropReason = 13 // the endpoint has no rules yet
+	ReasonNoTunnel          DropReason = 14 // remote pod whose node is unknown
+	ReasonEncapFailed       DropReason = 15 // the kernel refused to encapsulate or write
+	ReasonUnsupportedNDP    DropReason = 16 // neighbour discovery other than for the gateway
+	ReasonMulticast         DropReason = 17 // multicast or broadcast from or to a pod
+	ReasonUnknownRelated    DropReason = 18 // ICMP error about a flow that is not known
+	ReasonInvalidIdentity   DropReason = 19 // identity on the wire that no peer may use
+	ReasonMTUExceeded       DropReason = 20 // larger than the path allows
+	ReasonNoBackend         DropReason = 21 // service without a backend
+	ReasonNoPort            DropReason = 22 // no port free to tell two flows to one backend apart
+	ReasonNoLocalBackend    DropReason = 23 // service whose backends are all elsewhere, for whom only those of this node count
+	ReasonSourceRange       DropReason = 24 // client that the service's ranges of clients leave out
+	ReasonServiceChanging   DropReason = 25 // service that was replaced twice while the packet asked
+	ReasonTunnelNotFromNode DropReason = 26 // packet to a node's tunnel, or one that carries another, from somebody who is no node
+	ReasonUnknownTunnelPeer DropReason = 27 // tunnelled packet from an address that no known node has
 )
 
 var reasonNames = [...]string{
@@ -53,7 +55,7 @@ var reasonNames = [...]string{
 	"ttl-exceeded", "conntrack-full", "endpoint-locked", "no-rule-set", "no-tunnel-endpoint",
 	"encapsulation-failed", "unsupported-neighbour-discovery", "multicast", "unknown-related-icmp",
 	"invalid-identity", "mtu-exceeded", "no-backend", "no-port",
-	"no-local-backend", "source-range", "service-changing",
+	"no-local-backend", "source-range", "service-changing", "tunnel-not-from-node", "unknown-tunnel-peer",
 }
 
 // String returns the stable name used in metrics, events and the command line.

@@ -39,6 +39,22 @@ func (ep Endpoint) Validate() error {
 	return nil
 }
 
+// Validate reports what makes a row about another node unfit for the kernel, all faults joined.
+func (p TunnelPeer) Validate() error {
+	var errs []error
+	if !p.Addr.IsValid() || p.Addr.Is4In6() || p.Addr.Zone() != "" || p.Addr.IsUnspecified() || p.Addr.IsLoopback() || p.Addr.IsMulticast() {
+		errs = append(errs, fmt.Errorf("%v is no address of a node", p.Addr))
+	}
+	// Numbers beyond mean something on one node only, and those below are reserved.
+	if p.First < 256 || p.Last >= 1<<24 || p.First > p.Last {
+		errs = append(errs, fmt.Errorf("%d to %d is no range of identities of a cluster", p.First, p.Last))
+	}
+	if len(errs) > 0 {
+		return fmt.Errorf("tunnel peer %v: %w", p.Addr, errors.Join(errs...))
+	}
+	return nil
+}
+
 // Addresses returns the endpoint's valid addresses, IPv4 first.
 func (ep Endpoint) Addresses() []netip.Addr {
 	var addrs []netip.Addr

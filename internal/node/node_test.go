@@ -164,10 +164,12 @@ func TestPeers(t *testing.T) {
 		mk("d", "a", "2001:db8::1", "10.0.0.0/16", "10.1.0.0/16"), // the first has a's inside
 		mk("c", "silent", "", "10.0.3.0/24"),
 	}
+	nodes[1].Addresses = append(nodes[1].Addresses, Address{ExternalIP, netip.MustParseAddr("203.0.113.2")}, Address{RouterIP, netip.MustParseAddr("10.0.2.1")})
+	nodes[3].ClusterID = 4
 	want := []datapath.Peer{
-		{Name: "a", IPv4: netip.MustParseAddr("192.0.2.1"), PodCIDRs: pfxs("10.0.1.0/24")},
-		{Name: "b", IPv4: netip.MustParseAddr("192.0.2.2"), PodCIDRs: pfxs("10.0.2.0/24")},
-		{Name: "d/a", IPv6: netip.MustParseAddr("2001:db8::1"), PodCIDRs: pfxs("10.1.0.0/16")},
+		{Name: "a", IPv4: netip.MustParseAddr("192.0.2.1"), PodCIDRs: pfxs("10.0.1.0/24"), Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}},
+		{Name: "b", IPv4: netip.MustParseAddr("192.0.2.2"), PodCIDRs: pfxs("10.0.2.0/24"), Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("203.0.113.2")}},
+		{Name: "d/a", IPv6: netip.MustParseAddr("2001:db8::1"), PodCIDRs: pfxs("10.1.0.0/16"), Addresses: []netip.Addr{netip.MustParseAddr("2001:db8::1")}, Cluster: "d", ClusterID: 4},
 	}
 	for range 2 {
 		tb := table.New[Key](Node.Equal)

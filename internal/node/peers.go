@@ -69,7 +69,10 @@ func Peers(nodes iter.Seq2[Key, Node], self Key, held []datapath.Peer, await boo
 	}
 	peers = make([]datapath.Peer, 0, len(sorted))
 	for _, n := range sorted {
-		p := datapath.Peer{Name: peerName(n, self), IPv4: n.UnderlayIPv4(), IPv6: n.UnderlayIPv6()}
+		p := datapath.Peer{Name: peerName(n, self), IPv4: n.UnderlayIPv4(), IPv6: n.UnderlayIPv6(), Addresses: n.NodeIPs()}
+		if n.Cluster != self.Cluster {
+			p.Cluster, p.ClusterID = n.Cluster, n.ClusterID
+		}
 		if !p.IPv4.IsValid() && !p.IPv6.IsValid() {
 			continue
 		}

@@ -29,6 +29,7 @@ func Maps(t *testing.T, policyRoom int, open func(t *testing.T) datapath.Maps) {
 		"Deltas":     testDeltas,
 		"IPCache":    testIPCache,
 		"Blocks":     testBlocks,
+		"Peers":      testTunnelPeers,
 		"Conntrack":  testConntrack,
 		"Invalid":    testInvalid,
 		"Concurrent": testConcurrent,
@@ -265,6 +266,40 @@ func sameBlocks(t *testing.T, m datapath.Maps, want ...datapath.Block) {
 	same(t, "blocks", func(a, b datapath.Block) int {
 		return cmp.Or(a.Prefix.Addr().Compare(b.Prefix.Addr()), cmp.Compare(a.Prefix.Bits(), b.Prefix.Bits()))
 	}, want, m.Blocks)
+}
+
+func testTunnelPeers(t *testing.T, m datapath.Maps) {
+	one := datapath.TunnelPeer{Addr: netip.MustParseAddr("192.0.2.1"), Node: 7, First: 256, Last: 65535, Own: true}
+	two := datapath.TunnelPeer{Addr: netip.MustParseAddr("2001:db8::2"), Node: 8, First: 3 << 16, Last: 4<<16 - 1}
+	want := func(peers ...datapath.TunnelPeer) {
+		t.Helper()
+		same(t, "tunnel peers", func(a, b datapath.TunnelPeer) int { return a.Addr.Compare(b.Addr) }, peers, m.TunnelPeers)
+	}
+	want()
+	for range 2 {
+		must(t, m.UpsertTunnelPeers([]datapath.TunnelPeer{one, two}))
+	}
+	want(one, two)
+	one.Node, one.Own = 9, false
+	must(t, m.UpsertTunnelPeers([]datapath.TunnelPeer{one}))
+	want(one, two)
+	for range 2 {
+		must(t, m.DeleteTunnelPeers([]netip.Addr{one.Addr}))
+	}
+	want(two)
+	for _, bad := range []datapath.TunnelPeer{
+		{Node: 1, First: 256, Last: 65535},
+		{Addr: netip.IPv4Unspecified(), Node: 1, First: 256, Last: 65535},
+		{Addr: netip.MustParseAddr("::ffff:192.0.2.1"), Node: 1, First: 256, Last: 65535},
+		{Addr: one.Addr, Node: 1, First: 1, Last: 65535},
+		{Addr: one.Addr, Node: 1, First: 300, Last: 299},
+		{Addr: one.Addr, Node: 1, First: 256, Last: 1 << 24},
+	} {
+		if err := m.UpsertTunnelPeers([]datapath.TunnelPeer{bad}); err == nil {
+			t.Errorf("%+v was taken", bad)
+		}
+	}
+	want(two)
 }
 
 func testBlocks(t *testing.T, m datapath.Maps) {

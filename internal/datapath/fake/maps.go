@@ -22,6 +22,7 @@ type Maps struct {
 	ruleSets  map[datapath.RuleSetID]datapath.RuleSet
 	ipcache   map[netip.Prefix]datapath.IPCacheEntry
 	blocks    map[netip.Prefix]uint32
+	peers     map[netip.Addr]datapath.TunnelPeer
 	flows     []datapath.CTEntry
 	metrics   []datapath.Metric
 	monitor   datapath.MonitorFlags
@@ -43,6 +44,7 @@ func newMaps(n *Node) *Maps {
 		ruleSets:  make(map[datapath.RuleSetID]datapath.RuleSet),
 		ipcache:   make(map[netip.Prefix]datapath.IPCacheEntry),
 		blocks:    make(map[netip.Prefix]uint32),
+		peers:     make(map[netip.Addr]datapath.TunnelPeer),
 		room:      1 << 20,
 
 		services:    make(map[datapath.ServiceFrontend]datapath.Service),
@@ -312,6 +314,47 @@ func (m *Maps) IPCache() ([]datapath.IPCacheEntry, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Collect(maps.Values(m.ipcache)), nil
+}
+
+// UpsertTunnelPeers implements datapath.Maps.
+func (m *Maps) UpsertTunnelPeers(peers []datapath.TunnelPeer) error {
+	if err := m.node.begin("Maps.UpsertTunnelPeers", peers); err != nil {
+		return err
+	}
+	for _, p := range peers {
+		if err := p.Validate(); err != nil {
+			return err
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, p := range peers {
+		m.peers[p.Addr] = p
+	}
+	return nil
+}
+
+// DeleteTunnelPeers implements datapath.Maps.
+func (m *Maps) DeleteTunnelPeers(addrs []netip.Addr) error {
+	if err := m.node.begin("Maps.DeleteTunnelPeers", addrs); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, a := range addrs {
+		delete(m.peers, a)
+	}
+	return nil
+}
+
+// TunnelPeers implements datapath.Maps.
+func (m *Maps) TunnelPeers() ([]datapath.TunnelPeer, error) {
+	if err := m.node.begin("Maps.TunnelPeers", nil); err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Collect(maps.Values(m.peers)), nil
 }
 
 // UpsertBlocks implements datapath.Maps.

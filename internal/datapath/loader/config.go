@@ -35,6 +35,9 @@ func settings(cfg datapath.Config) (fromPodConfig, error) {
 	if cfg.Tunnel && cfg.TunnelIfIndex == 0 {
 		errs = append(errs, errors.New("tunnelling needs the index of the tunnel device"))
 	}
+	if cfg.Tunnel && cfg.TunnelPort == 0 {
+		errs = append(errs, errors.New("tunnelling needs the port of the tunnel, which nobody but nodes may send to"))
+	}
 	if cfg.NodePort && cfg.NativeIfIndex == 0 {
 		errs = append(errs, errors.New("services for clients outside of the cluster need the index of the native device"))
 	}

@@ -39,6 +39,7 @@ const (
 	fromHostMapMonitor       = "monitor"
 	fromHostMapPolicy        = "policy"
 	fromHostMapRuleSets      = "rule_sets"
+	fromHostMapTunnelPeers   = "tunnel_peers"
 	fromHostProgFromHost     = "from_host"
 	fromHostVarCfg           = "cfg"
 )
@@ -115,6 +116,7 @@ type fromHostMapSpecs struct {
 	Monitor       *ebpf.MapSpec `ebpf:"monitor"`
 	Policy        *ebpf.MapSpec `ebpf:"policy"`
 	RuleSets      *ebpf.MapSpec `ebpf:"rule_sets"`
+	TunnelPeers   *ebpf.MapSpec `ebpf:"tunnel_peers"`
 }
 
 // fromHostVariableSpecs contains global variables before they are loaded into the kernel.
@@ -167,6 +169,7 @@ type fromHostMaps struct {
 	Monitor       *ebpf.Map `ebpf:"monitor"`
 	Policy        *ebpf.Map `ebpf:"policy"`
 	RuleSets      *ebpf.Map `ebpf:"rule_sets"`
+	TunnelPeers   *ebpf.Map `ebpf:"tunnel_peers"`
 }
 
 func (m *fromHostMaps) Close() error {
@@ -194,6 +197,7 @@ func (m *fromHostMaps) Close() error {
 		m.Monitor,
 		m.Policy,
 		m.RuleSets,
+		m.TunnelPeers,
 	)
 }
 

@@ -39,6 +39,7 @@ const (
 	fromNetdevMapMonitor       = "monitor"
 	fromNetdevMapPolicy        = "policy"
 	fromNetdevMapRuleSets      = "rule_sets"
+	fromNetdevMapTunnelPeers   = "tunnel_peers"
 	fromNetdevProgFromNetdev   = "from_netdev"
 	fromNetdevVarCfg           = "cfg"
 )
@@ -115,6 +116,7 @@ type fromNetdevMapSpecs struct {
 	Monitor       *ebpf.MapSpec `ebpf:"monitor"`
 	Policy        *ebpf.MapSpec `ebpf:"policy"`
 	RuleSets      *ebpf.MapSpec `ebpf:"rule_sets"`
+	TunnelPeers   *ebpf.MapSpec `ebpf:"tunnel_peers"`
 }
 
 // fromNetdevVariableSpecs contains global variables before they are loaded into the kernel.
@@ -167,6 +169,7 @@ type fromNetdevMaps struct {
 	Monitor       *ebpf.Map `ebpf:"monitor"`
 	Policy        *ebpf.Map `ebpf:"policy"`
 	RuleSets      *ebpf.Map `ebpf:"rule_sets"`
+	TunnelPeers   *ebpf.Map `ebpf:"tunnel_peers"`
 }
 
 func (m *fromNetdevMaps) Close() error {
@@ -194,6 +197,7 @@ func (m *fromNetdevMaps) Close() error {
 		m.Monitor,
 		m.Policy,
 		m.RuleSets,
+		m.TunnelPeers,
 	)
 }
 

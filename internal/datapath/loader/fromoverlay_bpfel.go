@@ -39,6 +39,7 @@ const (
 	fromOverlayMapMonitor       = "monitor"
 	fromOverlayMapPolicy        = "policy"
 	fromOverlayMapRuleSets      = "rule_sets"
+	fromOverlayMapTunnelPeers   = "tunnel_peers"
 	fromOverlayProgFromOverlay  = "from_overlay"
 	fromOverlayVarCfg           = "cfg"
 )
@@ -115,6 +116,7 @@ type fromOverlayMapSpecs struct {
 	Monitor       *ebpf.MapSpec `ebpf:"monitor"`
 	Policy        *ebpf.MapSpec `ebpf:"policy"`
 	RuleSets      *ebpf.MapSpec `ebpf:"rule_sets"`
+	TunnelPeers   *ebpf.MapSpec `ebpf:"tunnel_peers"`
 }
 
 // fromOverlayVariableSpecs contains global variables before they are loaded into the kernel.
@@ -167,6 +169,7 @@ type fromOverlayMaps struct {
 	Monitor       *ebpf.Map `ebpf:"monitor"`
 	Policy        *ebpf.Map `ebpf:"policy"`
 	RuleSets      *ebpf.Map `ebpf:"rule_sets"`
+	TunnelPeers   *ebpf.Map `ebpf:"tunnel_peers"`
 }
 
 func (m *fromOverlayMaps) Close() error {
@@ -194,6 +197,7 @@ func (m *fromOverlayMaps) Close() error {
 		m.Monitor,
 		m.Policy,
 		m.RuleSets,
+		m.TunnelPeers,
 	)
 }
 

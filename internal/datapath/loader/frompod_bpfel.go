@@ -272,6 +272,14 @@ type fromPodRuleSet struct {
 	Shapes   [2][3]uint32
 }
 
+type fromPodTunnelPeer struct {
+	_     structs.HostLayout
+	Node  uint32
+	First uint32
+	Last  uint32
+	Own   uint32
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -299,6 +307,7 @@ const (
 	fromPodMapMonitor       = "monitor"
 	fromPodMapPolicy        = "policy"
 	fromPodMapRuleSets      = "rule_sets"
+	fromPodMapTunnelPeers   = "tunnel_peers"
 	fromPodProgFromPod      = "from_pod"
 	fromPodVarCfg           = "cfg"
 )
@@ -375,6 +384,7 @@ type fromPodMapSpecs struct {
 	Monitor       *ebpf.MapSpec `ebpf:"monitor"`
 	Policy        *ebpf.MapSpec `ebpf:"policy"`
 	RuleSets      *ebpf.MapSpec `ebpf:"rule_sets"`
+	TunnelPeers   *ebpf.MapSpec `ebpf:"tunnel_peers"`
 }
 
 // fromPodVariableSpecs contains global variables before they are loaded into the kernel.
@@ -427,6 +437,7 @@ type fromPodMaps struct {
 	Monitor       *ebpf.Map `ebpf:"monitor"`
 	Policy        *ebpf.Map `ebpf:"policy"`
 	RuleSets      *ebpf.Map `ebpf:"rule_sets"`
+	TunnelPeers   *ebpf.Map `ebpf:"tunnel_peers"`
 }
 
 func (m *fromPodMaps) Close() error {
@@ -454,6 +465,7 @@ func (m *fromPodMaps) Close() error {
 		m.Monitor,
 		m.Policy,
 		m.RuleSets,
+		m.TunnelPeers,
 	)
 }
 

@@ -238,10 +238,11 @@ func (l *Loader) attachDevices(cfg datapath.Config, only int) (attached int, err
 	}{
 		{cfg.TunnelIfIndex, true, FromOverlay, true},
 		{cfg.HostIfIndex, false, FromHost, true},
-		// Without a tunnel this device brings the pods' packets, and in any case those of clients
-		// outside. If it has nothing to say, a program that an earlier setting left there must not
-		// go on by that setting.
-		{cfg.NativeIfIndex, true, FromNetdev, !cfg.Tunnel || cfg.NodePort},
+		// By this device comes whoever claims to be somebody else; without a tunnel it brings the pods'
+		// packets as well.
+		{cfg.NativeIfIndex, true, FromNetdev, true},
+		// If it has nothing to say, a program that an earlier setting left there must not go on by that
+		// setting.
 		{cfg.NativeIfIndex, false, ToNetdev, cfg.NodePort},
 	} {
 		if d.ifIndex == 0 || only != 0 && d.ifIndex != only {

@@ -114,6 +114,9 @@ func newTestNode(t testing.TB, n byte, tunnel bool) *testNode {
 		NodeIPv4: ip("192.168.0.%d", n), NodeIPv6: ip("fd99::%d", n),
 		HostIfIndex: host.Attrs().Index, HostMAC: host.Attrs().HardwareAddr,
 	}
+	if tunnel {
+		node.cfg.TunnelPort = 8472
+	}
 	addAddr(t, node.h, host, node.cfg.RouterIPv4, 32)
 	addAddr(t, node.h, host, node.cfg.RouterIPv6, 128)
 	if tunnel {
@@ -152,9 +155,7 @@ func acquaint(t testing.TB, a, b *testNode) {
 	for _, p := range [][2]*testNode{{a, b}, {b, a}} {
 		me, peer := p[0], p[1]
 		eth0 := byName(t, me.h, "eth0")
-		if !me.tunnels {
-			me.cfg.NativeIfIndex = eth0.Attrs().Index
-		}
+		me.cfg.NativeIfIndex = eth0.Attrs().Index
 		must(t, me.loader.Configure(me.cfg))
 		entries := []datapath.IPCacheEntry{
 			{Prefix: netip.PrefixFrom(peer.cfg.NodeIPv4, 32), Identity: 6},
@@ -176,6 +177,11 @@ func acquaint(t testing.TB, a, b *testNode) {
 			addRoute(t, me.h, eth0, pods6, peer.cfg.NodeIPv6)
 		}
 		must(t, me.maps.UpsertIPCache(entries))
+		var peers []datapath.TunnelPeer
+		for _, a := range []netip.Addr{peer.cfg.NodeIPv4, peer.cfg.NodeIPv6} {
+			peers = append(peers, datapath.TunnelPeer{Addr: a, Node: uint32(peer.n), First: 256, Last: 65535, Own: true})
+		}
+		must(t, me.maps.UpsertTunnelPeers(peers))
 	}
 }
 

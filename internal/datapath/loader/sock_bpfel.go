@@ -39,6 +39,7 @@ const (
 	sockMapMonitor           = "monitor"
 	sockMapPolicy            = "policy"
 	sockMapRuleSets          = "rule_sets"
+	sockMapTunnelPeers       = "tunnel_peers"
 	sockProgSockConnect4     = "sock_connect4"
 	sockProgSockConnect6     = "sock_connect6"
 	sockProgSockGetpeername4 = "sock_getpeername4"
@@ -129,6 +130,7 @@ type sockMapSpecs struct {
 	Monitor       *ebpf.MapSpec `ebpf:"monitor"`
 	Policy        *ebpf.MapSpec `ebpf:"policy"`
 	RuleSets      *ebpf.MapSpec `ebpf:"rule_sets"`
+	TunnelPeers   *ebpf.MapSpec `ebpf:"tunnel_peers"`
 }
 
 // sockVariableSpecs contains global variables before they are loaded into the kernel.
@@ -181,6 +183,7 @@ type sockMaps struct {
 	Monitor       *ebpf.Map `ebpf:"monitor"`
 	Policy        *ebpf.Map `ebpf:"policy"`
 	RuleSets      *ebpf.Map `ebpf:"rule_sets"`
+	TunnelPeers   *ebpf.Map `ebpf:"tunnel_peers"`
 }
 
 func (m *sockMaps) Close() error {
@@ -208,6 +211,7 @@ func (m *sockMaps) Close() error {
 		m.Monitor,
 		m.Policy,
 		m.RuleSets,
+		m.TunnelPeers,
 	)
 }
 

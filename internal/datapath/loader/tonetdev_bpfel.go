@@ -39,6 +39,7 @@ const (
 	toNetdevMapMonitor       = "monitor"
 	toNetdevMapPolicy        = "policy"
 	toNetdevMapRuleSets      = "rule_sets"
+	toNetdevMapTunnelPeers   = "tunnel_peers"
 	toNetdevProgToNetdev     = "to_netdev"
 	toNetdevVarCfg           = "cfg"
 )
@@ -115,6 +116,7 @@ type toNetdevMapSpecs struct {
 	Monitor       *ebpf.MapSpec `ebpf:"monitor"`
 	Policy        *ebpf.MapSpec `ebpf:"policy"`
 	RuleSets      *ebpf.MapSpec `ebpf:"rule_sets"`
+	TunnelPeers   *ebpf.MapSpec `ebpf:"tunnel_peers"`
 }
 
 // toNetdevVariableSpecs contains global variables before they are loaded into the kernel.
@@ -167,6 +169,7 @@ type toNetdevMaps struct {
 	Monitor       *ebpf.Map `ebpf:"monitor"`
 	Policy        *ebpf.Map `ebpf:"policy"`
 	RuleSets      *ebpf.Map `ebpf:"rule_sets"`
+	TunnelPeers   *ebpf.Map `ebpf:"tunnel_peers"`
 }
 
 func (m *toNetdevMaps) Close() error {
@@ -194,6 +197,7 @@ func (m *toNetdevMaps) Close() error {
 		m.Monitor,
 		m.Policy,
 		m.RuleSets,
+		m.TunnelPeers,
 	)
 }
 

@@ -39,6 +39,7 @@ const (
 	toPodMapMonitor       = "monitor"
 	toPodMapPolicy        = "policy"
 	toPodMapRuleSets      = "rule_sets"
+	toPodMapTunnelPeers   = "tunnel_peers"
 	toPodProgToPod        = "to_pod"
 	toPodVarCfg           = "cfg"
 )
@@ -115,6 +116,7 @@ type toPodMapSpecs struct {
 	Monitor       *ebpf.MapSpec `ebpf:"monitor"`
 	Policy        *ebpf.MapSpec `ebpf:"policy"`
 	RuleSets      *ebpf.MapSpec `ebpf:"rule_sets"`
+	TunnelPeers   *ebpf.MapSpec `ebpf:"tunnel_peers"`
 }
 
 // toPodVariableSpecs contains global variables before they are loaded into the kernel.
@@ -167,6 +169,7 @@ type toPodMaps struct {
 	Monitor       *ebpf.Map `ebpf:"monitor"`
 	Policy        *ebpf.Map `ebpf:"policy"`
 	RuleSets      *ebpf.Map `ebpf:"rule_sets"`
+	TunnelPeers   *ebpf.Map `ebpf:"tunnel_peers"`
 }
 
 func (m *toPodMaps) Close() error {
@@ -194,6 +197,7 @@ func (m *toPodMaps) Close() error {
 		m.Monitor,
 		m.Policy,
 		m.RuleSets,
+		m.TunnelPeers,
 	)
 }
 

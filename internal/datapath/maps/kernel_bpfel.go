@@ -244,6 +244,14 @@ type kernelRuleSet struct {
 	Shapes   [2][3]uint32
 }
 
+type kernelTunnelPeer struct {
+	_     structs.HostLayout
+	Node  uint32
+	First uint32
+	Last  uint32
+	Own   uint32
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -271,6 +279,7 @@ const (
 	kernelMapMonitor       = "monitor"
 	kernelMapPolicy        = "policy"
 	kernelMapRuleSets      = "rule_sets"
+	kernelMapTunnelPeers   = "tunnel_peers"
 	kernelVarEventLayout   = "event_layout"
 )
 
@@ -345,6 +354,7 @@ type kernelMapSpecs struct {
 	Monitor       *ebpf.MapSpec `ebpf:"monitor"`
 	Policy        *ebpf.MapSpec `ebpf:"policy"`
 	RuleSets      *ebpf.MapSpec `ebpf:"rule_sets"`
+	TunnelPeers   *ebpf.MapSpec `ebpf:"tunnel_peers"`
 }
 
 // kernelVariableSpecs contains global variables before they are loaded into the kernel.
@@ -397,6 +407,7 @@ type kernelMaps struct {
 	Monitor       *ebpf.Map `ebpf:"monitor"`
 	Policy        *ebpf.Map `ebpf:"policy"`
 	RuleSets      *ebpf.Map `ebpf:"rule_sets"`
+	TunnelPeers   *ebpf.Map `ebpf:"tunnel_peers"`
 }
 
 func (m *kernelMaps) Close() error {
@@ -424,6 +435,7 @@ func (m *kernelMaps) Close() error {
 		m.Monitor,
 		m.Policy,
 		m.RuleSets,
+		m.TunnelPeers,
 	)
 }
 

@@ -163,7 +163,7 @@ func (m *Maps) IDs() ([]ebpf.MapID, error) {
 func mapNames() []string {
 	return []string{
 		kernelMapEndpoints, kernelMapAddresses, kernelMapRuleSets, kernelMapPolicy,
-		kernelMapIpcache, kernelMapIpcachePrefix, kernelMapBlocks, kernelMapLbServices, kernelMapLbSlots,
+		kernelMapIpcache, kernelMapIpcachePrefix, kernelMapTunnelPeers, kernelMapBlocks, kernelMapLbServices, kernelMapLbSlots,
 		kernelMapLbMembers, kernelMapLbRanges, kernelMapLbTables, kernelMapLbRefused, kernelMapLbAffinity, kernelMapLbSockets, kernelMapCt,
 		kernelMapCtAccounts, kernelMapCtExcess, kernelMapFragments,
 		kernelMapMetrics, kernelMapMonitor, kernelMapEvents, kernelMapEventsLost,

@@ -1,0 +1,97 @@
+package agent
+
+import (
+	"fmt"
+	"hash/fnv"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/identity"
+)
+
+// tunnelPeers says from which addresses packets are taken that come through the tunnel, and what is believed of them: a node of
+// this cluster speaks for this cluster's identities, one of another for that cluster's. Of two nodes with one address the first
+// in the list has it, so one of this cluster if any; mine are this node's own addresses, which nobody else has.
+func (c Config) tunnelPeers(peers []datapath.Peer, mine ...netip.Addr) ([]datapath.TunnelPeer, error) {
+	taken := make(map[netip.Addr]bool, len(peers))
+	for _, a := range mine {
+		taken[a] = true
+	}
+	var out []datapath.TunnelPeer
+	for _, p := range peers {
+		// As an older agent has stored a node of another cluster: without what tells its identities.
+		if p.Cluster == "" && strings.Contains(p.Name, "/") {
+			continue
+		}
+		id := p.ClusterID
+		if p.Cluster == "" {
+			id = c.ClusterID
+		}
+		first, last, err := identity.Range(id, c.MaxConnectedClusters)
+		if err != nil {
+			return nil, fmt.Errorf("identities of node %s: %w", p.Name, err)
+		}
+		row := datapath.TunnelPeer{Node: nodeNumber(p.Name), First: uint32(first), Last: uint32(last), Own: p.Cluster == ""}
+		for _, row.Addr = range append([]netip.Addr{p.IPv4, p.IPv6}, p.Addresses...) {
+			if row.Validate() == nil && !taken[row.Addr] {
+				taken[row.Addr] = true
+				out = append(out, row)
+			}
+		}
+	}
+	return out, nil
+}
+
+// nodeNumber tells nodes apart in the kernel. It depends on the name alone, so that it outlives the agent; two nodes that have
+// the same one, which is not to be expected in years, could speak for each other's addresses and nothing more.
+func nodeNumber(name string) uint32 {
+	h := fnv.New32a()
+	h.Write([]byte(name))
+	return h.Sum32()
+}
+
+// admitPeers has the kernel take tunnelled packets from the other nodes. Nodes that are not among peers any more are taken out only
+// if all have been heard of: until then what the agent before this one has written stands.
+func (a *api) admitPeers(peers []datapath.Peer, facts nodeFacts, all bool) error {
+	if a.cfg.RoutingMode != "tunnel" {
+		return nil
+	}
+	wanted, err := a.cfg.tunnelPeers(peers, facts.hosts()...)
+	if err != nil {
+		return err
+	}
+	present, err := a.maps.TunnelPeers()
+	if err != nil {
+		return err
+	}
+	known := make(map[netip.Addr]datapath.TunnelPeer, len(present))
+	for _, p := range present {
+		known[p.Addr] = p
+	}
+	stale := make(map[netip.Addr]bool, len(present))
+	for addr := range known {
+		stale[addr] = all
+	}
+	// This node's own address may have been another's.
+	for _, addr := range facts.hosts() {
+		if _, there := known[addr]; there {
+			stale[addr] = true
+		}
+	}
+	for _, p := range wanted {
+		delete(stale, p.Addr)
+	}
+	wanted = slices.DeleteFunc(wanted, func(p datapath.TunnelPeer) bool { return known[p.Addr] == p })
+	if err := a.maps.UpsertTunnelPeers(wanted); err != nil {
+		return err
+	}
+	var gone []netip.Addr
+	for addr, yes := range stale {
+		if yes {
+			gone = append(gone, addr)
+		}
+	}
+	return a.maps.DeleteTunnelPeers(gone)
+}

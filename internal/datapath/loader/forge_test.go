@@ -1,0 +1,270 @@
+package loader_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/testenv"
+)
+
+const forgedPort = 9999
+
+// victim tells which datagrams have come. Datagrams keep their order on a path, so a forged one has not come if an honest one that
+// was sent after it has.
+type victim struct {
+	t *testing.T
+	c net.PacketConn
+}
+
+func newVictim(t *testing.T, p *testPod) *victim {
+	t.Helper()
+	v := &victim{t: t}
+	must(t, p.ns.Do(func() (err error) {
+		v.c, err = net.ListenPacket("udp", fmt.Sprintf(":%d", forgedPort))
+		return err
+	}))
+	t.Cleanup(func() { v.c.Close() })
+	return v
+}
+
+// until returns what comes until the text last does, which the caller sends, and sends again if it is lost.
+func (v *victim) until(last string, send func()) (seen []string) {
+	v.t.Helper()
+	deadline := time.Now().Add(30 * time.Second)
+	buf := make([]byte, 1500)
+	for time.Now().Before(deadline) {
+		send()
+		v.c.SetReadDeadline(time.Now().Add(time.Second))
+		for {
+			n, _, err := v.c.ReadFrom(buf)
+			if err != nil {
+				break
+			}
+			if string(buf[:n]) == last {
+				return seen
+			}
+			seen = append(seen, string(buf[:n]))
+		}
+	}
+	v.t.Fatalf("%q has not come", last)
+	return nil
+}
+
+// datagram sends a text from an address, which the namespace must have.
+func datagram(t *testing.T, ns *testenv.NetNS, src netip.Addr, dst netip.AddrPort, what []byte) {
+	t.Helper()
+	must(t, ns.Do(func() error {
+		c, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(src, 0)), net.UDPAddrFromAddrPort(dst))
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		c.Write(what) // an error of before, that nobody listens, is no matter
+		return nil
+	}))
+}
+
+// vxlan is a datagram that carries a datagram, as a node would send it.
+func vxlan(flags byte, vni uint32, src, dst netip.Addr, what string) []byte {
+	udp := make([]byte, 8, 8+len(what))
+	binary.BigEndian.PutUint16(udp, 4444)
+	binary.BigEndian.PutUint16(udp[2:], forgedPort)
+	binary.BigEndian.PutUint16(udp[4:], uint16(8+len(what)))
+	udp = append(udp, what...)
+	pseudo := append(append(src.AsSlice(), dst.AsSlice()...), 0, 17, udp[4], udp[5])
+	binary.BigEndian.PutUint16(udp[6:], ^onesSum(append(pseudo, udp...)))
+	b := []byte{flags, 0, 0, 0, byte(vni >> 16), byte(vni >> 8), byte(vni), 0}
+	b = append(b, 2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2)
+	if src.Is4() {
+		ip := make([]byte, 20)
+		ip[0], ip[8], ip[9] = 0x45, 64, 17
+		binary.BigEndian.PutUint16(ip[2:], uint16(20+len(udp)))
+		copy(ip[12:], src.AsSlice())
+		copy(ip[16:], dst.AsSlice())
+		binary.BigEndian.PutUint16(ip[10:], ^onesSum(ip))
+		b = append(append(b, 0x08, 0), ip...)
+	} else {
+		ip := make([]byte, 40)
+		ip[0], ip[6], ip[7] = 0x60, 17, 64
+		binary.BigEndian.PutUint16(ip[4:], uint16(len(udp)))
+		copy(ip[8:], src.AsSlice())
+		copy(ip[24:], dst.AsSlice())
+		b = append(append(b, 0x86, 0xdd), ip...)
+	}
+	return append(b, udp...)
+}
+
+func onesSum(b []byte) uint16 {
+	if len(b)%2 == 1 {
+		b = append(b, 0)
+	}
+	var sum uint32
+	for i := 0; i < len(b); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(b[i:]))
+	}
+	for sum > 0xffff {
+		sum = sum&0xffff + sum>>16
+	}
+	return uint16(sum)
+}
+
+// stranger is a machine on a network of the node's that is no node, and has whatever addresses it likes.
+func stranger(t *testing.T, n *testNode, device string, subnet int, spoof ...netip.Addr) *testenv.NetNS {
+	t.Helper()
+	ns := testenv.NewNetNS(t)
+	testenv.Connect(t, n.ns, device, []string{fmt.Sprintf("192.168.%d.1/24", subnet), fmt.Sprintf("fd%d::1/64", subnet)},
+		ns, "eth0", []string{fmt.Sprintf("192.168.%d.2/24", subnet), fmt.Sprintf("fd%d::2/64", subnet)})
+	h := ns.Netlink(t)
+	lo, eth0 := byName(t, h, "lo"), byName(t, h, "eth0")
+	for _, a := range spoof {
+		addAddr(t, h, lo, a, a.BitLen())
+	}
+	for _, dst := range []string{"10.0.0.0/8", "192.168.0.0/24", "fd00::/16", "fd99::/64"} {
+		via := ip("192.168.%d.1", subnet)
+		if dst[0] == 'f' {
+			via = ip("fd%d::1", subnet)
+		}
+		_, to, err := net.ParseCIDR(dst)
+		must(t, err)
+		must(t, h.RouteAdd(&netlink.Route{LinkIndex: eth0.Attrs().Index, Dst: to, Gw: via.AsSlice(), Priority: 1}))
+	}
+	return ns
+}
+
+// TestNoTunnelForPods: root in a pod, and a machine that is no node, send what a node would unwrap, to every address of every node,
+// and reach nobody.
+func TestNoTunnelForPods(t *testing.T) {
+	for _, nodePort := range []bool{false, true} {
+		t.Run(fmt.Sprintf("nodeport=%v", nodePort), func(t *testing.T) {
+			n1, n2 := newTestNode(t, 1, true), newTestNode(t, 2, true)
+			n1.cfg.NodePort, n2.cfg.NodePort = nodePort, nodePort
+			join(t, n1, n2)
+			a, b, ok := n1.pod(t, 1001, n2), n1.pod(t, 1002, n2), n1.pod(t, 1003, n2)
+			r, far := n2.pod(t, 1002, n1), n2.pod(t, 1003, n1)
+			n1.enforce(t, b, 1003)
+			n2.enforce(t, r, 1003)
+			outside := stranger(t, n1, "under", 77)
+			for _, row := range []struct {
+				name   string
+				victim *testPod
+				honest *testPod // whom the victim admits
+				node   *testNode
+			}{{"own node", b, ok, n1}, {"other node", r, far, n2}} {
+				v := newVictim(t, row.victim)
+				for i, to := range row.victim.addrs() {
+					inner := []netip.Addr{ip("10.3.0.99"), ip("fd00:3::99")}[i]
+					for _, outer := range []netip.Addr{row.node.cfg.RouterIPv4, row.node.cfg.NodeIPv4, row.node.cfg.RouterIPv6, row.node.cfg.NodeIPv6} {
+						at := netip.AddrPortFrom(outer, 8472)
+						for _, flags := range []byte{0x08, 0x88, 0x0c, 0x00} {
+							datagram(t, a.ns, netip.Addr{}, at, vxlan(flags, 1003, inner, to, fmt.Sprintf("from a pod to %s", outer)))
+							datagram(t, outside, netip.Addr{}, at, vxlan(flags, 1003, inner, to, fmt.Sprintf("from outside to %s", outer)))
+						}
+					}
+					last := fmt.Sprintf("honest %d", i)
+					seen := v.until(last, func() {
+						datagram(t, row.honest.ns, netip.Addr{}, netip.AddrPortFrom(to, forgedPort), []byte(last))
+					})
+					if len(seen) > 0 {
+						t.Errorf("%s, %s: the pod got %q", row.name, to, seen)
+					}
+				}
+			}
+			if got := n1.dropped(t, datapath.ReasonTunnelNotFromNode); got < 64 {
+				t.Errorf("%d of the pod's packets were dropped for what they are, want all 64", got)
+			}
+			if got := n1.dropped(t, datapath.ReasonUnknownTunnelPeer); got == 0 {
+				t.Error("the kernel has unwrapped none of the stranger's packets: nothing was tried")
+			}
+		})
+	}
+}
+
+// dropped counts packets that a node has dropped for a reason.
+func (n *testNode) dropped(t *testing.T, reason datapath.DropReason) (packets uint64) {
+	t.Helper()
+	list, err := n.maps.Metrics()
+	must(t, err)
+	for _, m := range list {
+		if m.Reason == reason {
+			packets += m.Packets
+		}
+	}
+	return packets
+}
+
+// TestForgedSources: a machine on the network of the nodes, and one on another network of a node, claims to be the node, its router, a
+// pod of it and a pod of another node. Nobody takes it for one, in any mode, whatever the kernel filters.
+func TestForgedSources(t *testing.T) {
+	for _, tunnel := range []bool{true, false} {
+		for _, nodePort := range []bool{false, true} {
+			t.Run(fmt.Sprintf("tunnel=%v,nodeport=%v", tunnel, nodePort), func(t *testing.T) {
+				n1, n2 := newTestNode(t, 1, tunnel), newTestNode(t, 2, tunnel)
+				join(t, n1, n2)
+				a, b, ok := n1.pod(t, 1001, n2), n1.pod(t, 1002, n2), n1.pod(t, 1005, n2)
+				far, r, far2 := n2.pod(t, 1006, n1), n2.pod(t, 1003, n1), n2.pod(t, 1005, n1)
+				spoof := []netip.Addr{a.ep.IPv4, a.ep.IPv6, b.ep.IPv4, b.ep.IPv6, far.ep.IPv4, far.ep.IPv6,
+					n1.cfg.RouterIPv4, n1.cfg.RouterIPv6, n1.cfg.NodeIPv4, n1.cfg.NodeIPv6, n2.cfg.NodeIPv4, n2.cfg.NodeIPv6}
+				under := stranger(t, n1, "under", 77, spoof...)
+				bridge := stranger(t, n1, "bridge", 78, spoof...)
+				// The stranger's network is that of the nodes, as far as the node can tell.
+				n1.cfg.NativeIfIndex, n1.cfg.NodePort = byName(t, n1.h, "under").Attrs().Index, nodePort
+				must(t, n1.loader.Configure(n1.cfg))
+				// Everybody whom somebody claims to be is let in, but not the world; and an honest one, to know when all has come.
+				n1.enforce(t, b, 1, 6, 1001, 1002, 1006, 1005)
+				n2.enforce(t, r, 1, 6, 1001, 1002, 1005)
+				vb, vr := newVictim(t, b), newVictim(t, r)
+				for _, filter := range []string{"0", "1", "2"} {
+					must(t, n1.ns.Do(func() error {
+						for _, dev := range []string{"all", "under", "bridge"} {
+							if err := os.WriteFile("/proc/sys/net/ipv4/conf/"+dev+"/rp_filter", []byte(filter), 0); err != nil {
+								return err
+							}
+						}
+						return nil
+					}))
+					for _, to := range []struct {
+						v      *victim
+						pod    *testPod
+						honest *testPod
+					}{{vb, b, ok}, {vr, r, far2}} {
+						for i, dst := range to.pod.addrs() {
+							for where, ns := range map[string]*testenv.NetNS{"the underlay": under, "a bridge": bridge} {
+								// What the node routes on to another one natively is that one's to believe or not, by the network.
+								if !tunnel && ns == bridge && to.v == vr {
+									continue
+								}
+								for _, src := range spoof {
+									// On the network that routes pods' addresses, other nodes and their pods are whom the network says.
+									if ns == under && (src == n2.cfg.NodeIPv4 || src == n2.cfg.NodeIPv6 || !tunnel && (src == far.ep.IPv4 || src == far.ep.IPv6)) {
+										continue
+									}
+									if src.Is4() == dst.Is4() {
+										datagram(t, ns, src, netip.AddrPortFrom(dst, forgedPort), []byte(fmt.Sprintf("%s from %s", src, where)))
+									}
+								}
+							}
+							last := fmt.Sprintf("honest %s %d", filter, i)
+							seen := to.v.until(last, func() {
+								datagram(t, to.honest.ns, netip.Addr{}, netip.AddrPortFrom(dst, forgedPort), []byte(last))
+							})
+							if len(seen) > 0 {
+								t.Errorf("rp_filter %s: the pod %s got %q", filter, dst, seen)
+							}
+						}
+					}
+				}
+				if got := n1.dropped(t, datapath.ReasonInvalidSourceIP); got == 0 {
+					t.Error("nothing was dropped for its source: nothing was tried")
+				}
+			})
+		}
+	}
+}
