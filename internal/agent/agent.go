@@ -60,6 +60,7 @@ func New(cfg Config, log *slog.Logger, version string, flags map[string]string) 
 // api is the running agent: everything that the operations of the REST API and the metrics need.
 type api struct {
 	cfg              Config
+	log              *slog.Logger
 	version          string
 	flagValues       map[string]string
 	registry         *endpoint.Registry
@@ -94,6 +95,7 @@ type api struct {
 	// this one has heard of all.
 	heldPeers  []datapath.Peer
 	peersHeard bool
+	judging    sync.Mutex // of addresses that the kernel has no room for: the last look counts
 	// keeping: the pods' packets are still judged by the programs and maps of an agent before.
 	keeping bool
 }
@@ -164,7 +166,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 
 	// ---- pure parts and tables ------------------------------------------------------------------
 	a := &api{
-		cfg: cfg, version: ag.version, flagValues: ag.flags, maps: kernel, programs: programs,
+		cfg: cfg, log: log, version: ag.version, flagValues: ag.flags, maps: kernel, programs: programs,
 		registry: endpoint.NewRegistry(), cache: ipcache.New(), nodeClients: newNodeClients(), parts: newParts(), inForce: make(chan struct{}),
 		metrics: newMetrics(), hub: newHub(log, kernel), stopping: make(chan struct{}),
 	}
@@ -213,7 +215,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 	}, backend); err != nil {
 		return err
 	}
-	addrTable, err := table.NewReconciler(table.ReconcilerConfig{Name: "ipcache", Log: log.With("part", "ipcache")},
+	addrTable, err := table.NewReconciler(table.ReconcilerConfig{Name: "ipcache", Log: log.With("part", "ipcache"), Failing: a.judgeAddresses},
 		a.cache.Table(), ipcache.NewMaps(kernel, cfg.RoutingMode == "tunnel"))
 	if err != nil {
 		return err
@@ -232,7 +234,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 	if a.mesh, err = newMesh(a, log.With("part", "clustermesh")); err != nil {
 		return err
 	}
-	placer := &placer{cfg: cfg, cluster: cluster, facts: facts, cache: a.cache, kernel: addrTable, shared: shared, log: log}
+	placer := &placer{cfg: cfg, cluster: cluster, facts: facts, cache: a.cache, kernel: addrTable, shared: shared, unplaced: a.judgeAddresses, log: log}
 	ruleBook, err := newRules(log.With("part", "policy"), a.policy, a.identities, placer, kernel,
 		cfg.EnableIPv4 && cfg.EnableIPv6, filepath.Join(cfg.StateDir, "state", "local_allocator_state.json"))
 	if err != nil {

@@ -2,6 +2,8 @@ package agent
 
 import (
 	"errors"
+	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,6 +14,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/internal/testenv"
 )
 
@@ -171,7 +174,11 @@ func TestNewLayoutUnderTraffic(t *testing.T) {
 // TestNewLayoutWithoutAPIServer: as long as the API server is away the programs and maps of the agent before stay in
 // charge, through any number of restarts; when it is back the new ones take over.
 func TestNewLayoutWithoutAPIServer(t *testing.T) {
-	for name, emptied := range map[string]bool{"another layout": false, "no pins": true} {
+	for name, change := range map[string]func(*machineNode){
+		"the same maps":  func(*machineNode) {},
+		"another layout": func(n *machineNode) { n.otherLayout(false) },
+		"no pins":        func(n *machineNode) { n.otherLayout(true) },
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := newKubeCluster(t)
@@ -187,14 +194,22 @@ func TestNewLayoutWithoutAPIServer(t *testing.T) {
 			traffic := cross80(t, web, client, intruder)
 			n.kill()
 			c.Stop()
-			n.otherLayout(emptied)
+			change(n)
+			before := n.layouts()
 			for range 2 {
 				n.launch()
 				n.serving(false)
-				// It has had every opportunity.
-				time.Sleep(2 * time.Second)
-				if !emptied && !slices.Contains(n.layouts(), "maps-v0") {
-					t.Errorf("the maps of before are not pinned any more: %v", n.layouts())
+				// Its policies of before are in force, as people see them; by now it has had every opportunity to do wrong.
+				c.eventually("the policies of before are recalled", func() bool {
+					files, err := n.client.PolicyFiles(t.Context())
+					return err == nil && slices.ContainsFunc(files, func(f rest.PolicyFile) bool {
+						return f.Path == "k8s/NetworkPolicy/default/web" && f.InForce
+					}) && strings.Contains(n.logText(), "its policies of before stay in force")
+				})
+				for _, name := range before {
+					if !slices.Contains(n.layouts(), name) {
+						t.Errorf("the maps of before are not pinned any more: %v", n.layouts())
+					}
 				}
 				n.kill()
 			}
@@ -237,4 +252,61 @@ func fromApps(apps ...string) func(*networkingv1.NetworkPolicySpec) {
 			}})
 		}
 	}
+}
+
+// TestFullPrefixMap: the kernel has no room for a prefix that a pod must not reach. The pod is locked, so that it does not
+// reach it, and says so; when other policies go it has the rest of the network again.
+func TestFullPrefixMap(t *testing.T) {
+	t.Parallel()
+	n, outside := newNode(t)
+	n.flags = append(n.flags, "--bpf-ipcache-prefix-max", "4")
+	var fill strings.Builder
+	fill.WriteString("apiVersion: cilium.io/v2\nkind: CiliumNetworkPolicy\nmetadata: {name: fill, namespace: default}\nspec:\n  endpointSelector: {matchLabels: {app: nobody}}\n  egress:\n  - toCIDR: [203.0.113.0/24")
+	for i := range 8 {
+		fmt.Fprintf(&fill, ", 198.51.100.%d/28", 16*i)
+	}
+	fill.WriteString("]\n")
+	n.policy("fill.yaml", fill.String())
+	n.start()
+	web, peer := n.attached("web", map[string]string{"app": "web"}), n.attached("peer", map[string]string{"app": "peer"})
+	away, near := netip.AddrPortFrom(netip.MustParseAddr(outside4), 80), peer.both(80)[0]
+	serveEcho(t, outside, away)
+	serveEcho(t, peer.ns, near)
+	until := func(what string, to netip.AddrPort, want bool) {
+		t.Helper()
+		for end := time.Now().Add(60 * time.Second); ; {
+			err := ask(t, web.ns, to, 64, false, 250*time.Millisecond)
+			if (err == nil) == want {
+				return
+			}
+			if time.Now().After(end) {
+				t.Fatalf("%s: %v", what, err)
+			}
+		}
+	}
+	until("before there is a policy", away, true)
+	n.policy("web.yaml", `apiVersion: cilium.io/v2
+kind: CiliumNetworkPolicy
+metadata: {name: web, namespace: default}
+spec:
+  endpointSelector: {matchLabels: {app: web}}
+  egress: [{toEntities: [all]}]
+  egressDeny: [{toCIDR: [192.0.2.128/25]}]
+`)
+	until("what is denied passes", away, false)
+	until("the pod is not locked", near, false)
+	st, err := n.client.Health(t.Context(), false)
+	if err != nil || !slices.ContainsFunc(st.Parts, func(p rest.PartStatus) bool { return p.Name == "addresses" && p.State == rest.StateFailure }) {
+		t.Errorf("nothing is said of the full map: %+v, %v", st.Parts, err)
+	}
+	n.policy("fill.yaml", "")
+	until("there is room again", near, true)
+	if err := ask(t, web.ns, away, 64, false, 250*time.Millisecond); err == nil {
+		t.Error("what is denied passes when there is room again")
+	}
+	st, err = n.client.Health(t.Context(), false)
+	if err != nil || slices.ContainsFunc(st.Parts, func(p rest.PartStatus) bool { return p.Name == "addresses" && p.State == rest.StateFailure }) {
+		t.Errorf("a full map is told of that has room: %+v, %v", st.Parts, err)
+	}
+	n.stop()
 }

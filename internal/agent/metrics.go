@@ -69,7 +69,7 @@ type stateCollector struct {
 	endpoints, ips, ipCapacity               *prometheus.Desc
 	identities, nodes, lost                  *prometheus.Desc
 	policyFiles, policyRevision              *prometheus.Desc
-	ruleSets, kvstoreUp, unhealthy           *prometheus.Desc
+	ruleSets, locked, kvstoreUp, unhealthy   *prometheus.Desc
 	excess                                   *prometheus.Desc
 	unrouted                                 *prometheus.Desc
 }
@@ -88,6 +88,7 @@ func newStateCollector(a *api) *stateCollector {
 		policyFiles: d("policy_files", "Policy files and policies of Kubernetes by state.", "state"), policyRevision: d("policy_max_revision", "Revision of the policy in force."),
 		ruleSets:  d("policy_rule_sets", "Rule sets in the kernel."),
 		excess:    d("conntrack_excess", "Entries of conntrack made on behalf of endpoints of now beyond their shares."),
+		locked:    d("policy_locked_endpoints", "Endpoints that drop all their packets because their rules are not in the kernel in full."),
 		kvstoreUp: d("kvstore_up", "Whether the key-value store can be relied on."), unhealthy: d("unhealthy_parts", "Parts of the agent that report a failure."),
 		unrouted: d("node_route_error", "Other nodes to which not all routes are in place.", "node"),
 	}
@@ -164,6 +165,7 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	if sets, err := a.maps.RuleSets(); err == nil {
 		gauge(c.ruleSets, float64(len(sets)))
 	}
+	gauge(c.locked, float64(a.policy.Locked()))
 	if a.store != nil {
 		up := 0.0
 		if a.store.Status().Healthy() {

@@ -481,6 +481,11 @@ func (a *api) identityAt(ip netip.Addr) identity.ID {
 	if _, e, ok := a.cache.Lookup(ip.Unmap()); ok {
 		return e.Identity
 	}
+	return a.outside(ip)
+}
+
+// outside is the identity of an address that nobody claims.
+func (a *api) outside(ip netip.Addr) identity.ID {
 	switch {
 	case !a.cfg.EnableIPv4 || !a.cfg.EnableIPv6:
 		return identity.World

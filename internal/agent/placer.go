@@ -28,6 +28,8 @@ type placer struct {
 	log    *slog.Logger
 	// cluster tells the other nodes by objects of Kubernetes; nil outside of it.
 	cluster *kube
+	// unplaced tells policy of what the kernel has no room for.
+	unplaced func()
 	// late: the last endpoint did not wait long enough for the key-value store.
 	late atomic.Bool
 }
@@ -123,7 +125,8 @@ const prefixWait = 10 * time.Second
 // rulePrefixes is the owner of the claims that rules make.
 const rulePrefixes = "policy"
 
-// PlacePrefixes gives prefixes that rules name their identities, and takes others back.
+// PlacePrefixes gives prefixes that rules name their identities, and takes others back. What the kernel has no room for is no error:
+// see judgeAddresses.
 func (p *placer) PlacePrefixes(upserts map[netip.Prefix]identity.ID, deletes []netip.Prefix) error {
 	revision, err := p.cache.UpsertGenerated(rulePrefixes, upserts)
 	if err != nil {
@@ -134,15 +137,10 @@ func (p *placer) PlacePrefixes(upserts map[netip.Prefix]identity.ID, deletes []n
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), prefixWait)
 	defer cancel()
-	var errs []error
-	for prefix := range upserts {
-		errs = append(errs, p.kernel.WaitDone(ctx, prefix, revision))
-	}
-	for _, prefix := range deletes {
-		errs = append(errs, p.kernel.WaitDone(ctx, prefix, revision))
-	}
-	if err := errors.Join(errs...); err != nil {
+	if err := p.kernel.WaitTried(ctx, revision); err != nil {
 		return fmt.Errorf("tell the kernel of the prefixes in rules: %w", err)
 	}
+	// What the kernel has no room for concerns those only whose rules name it.
+	p.unplaced()
 	return nil
 }

@@ -171,11 +171,35 @@ func (r *rules) placeBlocks() error {
 	slices.SortFunc(list, func(a, b datapath.Block) int {
 		return cmp.Or(cmp.Compare(b.Prefix.Bits(), a.Prefix.Bits()), a.Prefix.Addr().Compare(b.Prefix.Addr()))
 	})
-	if err := r.kernel.UpsertBlocks(list); err != nil {
-		return fmt.Errorf("rules about addresses do not hold in full: %w", err)
+	err := r.kernel.UpsertBlocks(list)
+	if err == nil {
+		clear(r.missingBlocks)
+		return r.tellBlocks(nil)
 	}
-	clear(r.missingBlocks)
-	return nil
+	have, lerr := r.kernel.Blocks()
+	placed := make(map[netip.Prefix]identity.ID, len(have))
+	for _, b := range have {
+		placed[b.Prefix] = identity.ID(b.Identity)
+		if r.missingBlocks[b.Prefix] == identity.ID(b.Identity) {
+			delete(r.missingBlocks, b.Prefix)
+		}
+	}
+	return errors.Join(fmt.Errorf("rules about addresses do not hold in full: %w", err), lerr, r.tellBlocks(placed))
+}
+
+// tellBlocks tells policy which blocks the kernel does not have, and which it finds instead of them.
+func (r *rules) tellBlocks(placed map[netip.Prefix]identity.ID) error {
+	var list []endpoint.Unplaced
+	for p, id := range r.missingBlocks {
+		u := endpoint.Unplaced{Prefix: p, Identity: id}
+		for bits := p.Bits(); bits >= 0 && u.TakenFor == 0; bits-- {
+			around, _ := p.Addr().Prefix(bits)
+			u.TakenFor = placed[around]
+		}
+		list = append(list, u)
+	}
+	slices.SortFunc(list, func(a, b endpoint.Unplaced) int { return cmp.Compare(a.Identity, b.Identity) })
+	return r.policy.SetUnplaced("block", list)
 }
 
 // retry writes again what could not be written.
@@ -195,6 +219,10 @@ func (r *rules) drop(places, blocks []netip.Prefix) (errs []error) {
 			delete(r.missingBlocks, p)
 		}
 		errs = append(errs, r.kernel.DeleteBlocks(goneBlocks))
+		if len(r.missingBlocks) == 0 {
+			errs = append(errs, r.tellBlocks(nil))
+		}
+		errs = append(errs, r.placeBlocks()) // there is room for others
 	}
 	if len(gonePlaces) > 0 {
 		errs = append(errs, r.placer.PlacePrefixes(nil, gonePlaces))

@@ -13,10 +13,12 @@ import (
 
 	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/datapath/fake"
+	kernelmaps "github.com/hawser-net/hawser/internal/datapath/maps"
 	"github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/policy"
+	"github.com/hawser-net/hawser/internal/testenv"
 )
 
 type noPlacer struct{}
@@ -184,4 +186,86 @@ func TestRulesNeverWithoutExceptions(t *testing.T) {
 		t.Errorf("written in the order %v, want exceptions first", order)
 	}
 	b.passes(map[string]bool{"10.3.0.1": true, "10.2.0.1": false})
+}
+
+// TestFullBlockMap: the kernel's map of blocks has no room for one that is denied. Whose rules name it is locked and nobody
+// else, until another policy goes.
+func TestFullBlockMap(t *testing.T) {
+	testenv.RequireRoot(t)
+	c := kernelmaps.Defaults()
+	c.Dir, c.CTEntries, c.PolicyEntries, c.IPCacheEntries, c.IPCachePrefixes, c.Blocks = "", 4096, 4096, 16, 2, 3
+	kernel, err := kernelmaps.Open(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer kernel.Close()
+	engine, err := policy.New(policy.Defaults())
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	pol, err := endpoint.NewPolicy(log, engine, kernel)
+	if err != nil {
+		t.Fatal(err)
+	}
+	book, err := newRules(log, pol, &identities{known: map[identity.ID]labels.Set{}}, noPlacer{}, kernel, true, filepath.Join(t.TempDir(), "numbers.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := pol.Synced(); err != nil {
+		t.Fatal(err)
+	}
+	for id, ns := range map[uint16]string{1: "a", 2: "b"} {
+		set, err := labels.PodLabels(labels.Pod{Namespace: ns, Cluster: "default", Labels: map[string]string{"app": "x"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := pol.Attach(endpoint.Endpoint{ID: id, Identity: 300 + identity.ID(id), IdentityLabels: set, Attachment: endpoint.Attachment{
+			IfIndex: 7 + int(id), IPv4: netip.AddrFrom4([4]byte{10, 1, 0, byte(id)}), MAC: make([]byte, 6), HostMAC: make([]byte, 6),
+		}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	locked := func(when string, want ...bool) {
+		t.Helper()
+		rows, err := kernel.Endpoints()
+		if err != nil || len(rows) != 2 {
+			t.Fatal(rows, err)
+		}
+		for _, r := range rows {
+			if r.Locked != want[r.ID-1] {
+				t.Errorf("%s: endpoint %d is locked: %v", when, r.ID, r.Locked)
+			}
+		}
+	}
+	other := egress(t, "other", "192.0.2.0/24", "192.0.2.1/32", "192.0.2.2/32")
+	for _, r := range other.Rules {
+		r.Namespace = "b"
+	}
+	if err := book.apply([]policy.Change{other}); err != nil {
+		t.Fatal(err)
+	}
+	locked("full, but for nobody", false, false)
+	if err := book.apply([]policy.Change{egress(t, "mine", "10.0.0.0/8", "10.2.0.0/16")}); !errors.Is(err, datapath.ErrFull) {
+		t.Errorf("blocks that do not fit: %v", err)
+	}
+	locked("with a block too many", true, false)
+	if err := errors.Join(book.retry(), pol.Retry()); !errors.Is(err, datapath.ErrFull) {
+		t.Errorf("tried again: %v", err)
+	}
+	locked("tried again", true, false)
+	// Room for one of two: the exception comes first, and the rule still does not hold.
+	one := egress(t, "other", "192.0.2.0/24", "192.0.2.1/32")
+	one.Rules[0].Namespace = "b"
+	if err := book.apply([]policy.Change{one}); !errors.Is(err, datapath.ErrFull) {
+		t.Errorf("room for one of two: %v", err)
+	}
+	locked("with room for one", true, false)
+	if err := book.apply([]policy.Change{{Owner: "other"}}); err != nil {
+		t.Errorf("with room again: %v", err)
+	}
+	locked("with room again", false, false)
+	if list, err := kernel.Blocks(); err != nil || len(list) != 2 {
+		t.Errorf("the kernel has the blocks %v, %v", list, err)
+	}
 }

@@ -9,6 +9,8 @@ import (
 var (
 	// ErrFull says that a kernel map has no room for an entry.
 	ErrFull = errors.New("kernel map is full")
+	// ErrShare says, beside ErrFull, that a rule set is larger than what one may have of the map.
+	ErrShare = errors.New("rule set is larger than its share of the map")
 	// ErrUnsupported says that the running kernel lacks something the datapath needs.
 	ErrUnsupported = errors.New("not supported by this kernel")
 )

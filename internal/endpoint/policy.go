@@ -1,6 +1,7 @@
 package endpoint
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,6 +42,8 @@ type Policy struct {
 	sets      map[policy.RuleSetID]*kernelSet // by the engine's number
 	failed    map[policy.RuleSetID]error      // rule sets that could not be written whole
 	waiting   map[policy.RuleSetID]struct{}   // rule sets that no row needs before Synced
+	unplaced  map[string][]Unplaced           // by kind: see SetUnplaced
+	misled    map[policy.RuleSetID]error      // rule sets that name some of these
 	// gone are the kernel rows of detached endpoints that could not be removed yet, by interface.
 	gone map[int]datapath.Endpoint
 
@@ -81,6 +84,7 @@ func NewPolicy(log *slog.Logger, engine *policy.Engine, kernel datapath.Maps) (*
 		rows: map[uint16]*boundRow{}, bySubject: map[policy.Subject]map[uint16]*boundRow{},
 		bindings: map[policy.Subject]policy.Binding{}, sets: map[policy.RuleSetID]*kernelSet{},
 		failed: map[policy.RuleSetID]error{}, waiting: map[policy.RuleSetID]struct{}{}, gone: map[int]datapath.Endpoint{},
+		unplaced: map[string][]Unplaced{}, misled: map[policy.RuleSetID]error{},
 		left: map[datapath.RuleSetID]datapath.RuleSet{}, heard: make(chan struct{}),
 	}
 	existing, err := kernel.RuleSets()
@@ -376,13 +380,20 @@ func (p *Policy) Retry() error {
 		}
 		delete(p.gone, ifIndex)
 	}
+	var again []policy.RuleSet
 	for id := range p.failed {
-		rs, ok := p.engine.RuleSet(id)
-		if !ok {
+		if rs, ok := p.engine.RuleSet(id); ok {
+			again = append(again, rs)
+		} else {
 			delete(p.failed, id)
-			continue
 		}
-		errs = append(errs, p.install(rs))
+	}
+	// Small ones first, and none gives way: what is tried every few seconds must not take turns.
+	slices.SortFunc(again, func(a, b policy.RuleSet) int {
+		return cmp.Or(cmp.Compare(len(a.Entries), len(b.Entries)), cmp.Compare(a.ID, b.ID))
+	})
+	for _, rs := range again {
+		errs = append(errs, p.put(rs, false))
 	}
 	for _, b := range p.rows {
 		if want := p.bindings[b.subject]; !b.held && (b.kernel.Locked || b.binding != want) {
@@ -462,8 +473,9 @@ func (p *Policy) apply(u policy.Update) error {
 		s := p.sets[id]
 		delete(p.sets, id)
 		delete(p.failed, id)
+		delete(p.misled, id)
 		delete(p.waiting, id)
-		if s == nil {
+		if s == nil || s.number == 0 {
 			continue
 		}
 		p.left[s.number] = datapath.RuleSet{ID: s.number}
@@ -507,8 +519,11 @@ func (p *Policy) ready(id policy.RuleSetID) error {
 }
 
 // install writes a rule set whole, or adopts the kernel's if one with the same content is left
-// over from an earlier agent.
-func (p *Policy) install(rs policy.RuleSet) error {
+// over from an earlier agent. If there is no room a larger one gives way.
+func (p *Policy) install(rs policy.RuleSet) error { return p.put(rs, true) }
+
+func (p *Policy) put(rs policy.RuleSet, makeRoom bool) error {
+	p.judge(rs)
 	want := kernelRuleSet(rs)
 	s := p.sets[rs.ID]
 	if s == nil {
@@ -530,7 +545,11 @@ func (p *Policy) install(rs policy.RuleSet) error {
 		s.number = p.nextSet
 	}
 	want.ID = s.number
-	if err := p.maps.InstallRuleSet(want); err != nil {
+	err := p.maps.InstallRuleSet(want)
+	for makeRoom && errors.Is(err, datapath.ErrFull) && !errors.Is(err, datapath.ErrShare) && p.giveWay(rs) {
+		err = p.maps.InstallRuleSet(want)
+	}
+	if err != nil {
 		err = fmt.Errorf("write rule set %d with %d entries: %w", s.number, len(want.Entries), err)
 		p.failed[rs.ID] = err
 		return err
@@ -544,16 +563,19 @@ func (p *Policy) install(rs policy.RuleSet) error {
 // half-way the whole is written again; if that fails too its endpoints are locked.
 func (p *Policy) delta(d policy.Delta) error {
 	s := p.sets[d.ID]
-	if s == nil {
-		return nil
+	if s == nil || s.number == 0 {
+		return nil // it is not in the kernel; when it is written, it is whole
 	}
 	err := p.steps(s.number, d)
-	if err == nil {
+	if err == nil && len(p.unplaced) == 0 {
 		return nil
 	}
 	rs, ok := p.engine.RuleSet(d.ID)
 	if !ok {
 		return nil
+	}
+	if err == nil {
+		return p.rejudge(rs)
 	}
 	if p.install(rs) == nil {
 		return nil
@@ -611,7 +633,7 @@ func (p *Policy) bind(b *boundRow) error {
 	if s := p.sets[want.RuleSet]; s != nil {
 		number = s.number
 	}
-	failure := p.failed[want.RuleSet]
+	failure := p.failure(want.RuleSet)
 	locked := failure != nil || number == 0
 	row := b.endpoint.datapathRow(number, b.kernel.PolicyGeneration, locked)
 	same := b.written && b.kernel.RuleSet == number && b.kernel.Identity == row.Identity && b.kernel.Locked == locked

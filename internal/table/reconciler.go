@@ -109,6 +109,9 @@ type ReconcilerConfig struct {
 	// PruneInterval is the time between Prunes once the first was asked for with
 	// [Reconciler.Prune]; 0 means only when asked.
 	PruneInterval time.Duration
+	// Failing, if not nil, is called by Run's goroutine when rows have begun or ceased to fail, see
+	// [Reconciler.Failing]. It must not wait for the reconciler.
+	Failing func()
 }
 
 // Defaults sets what is not set.
@@ -164,6 +167,7 @@ type Reconciler[K comparable, V any] struct {
 	pruning  bool   // a Prune runs
 	pruned   uint64 // number of Prunes that ended, well or not
 	asked    uint64 // value of pruned that satisfies those who asked
+	turned   bool   // rows have begun or ceased to fail since Failing was called
 
 	buf []Row[K, V] // of the goroutine in Run
 }
@@ -308,6 +312,7 @@ func (r *Reconciler[K, V]) round(ctx context.Context) error {
 			}
 			changes = changes[n:]
 		}
+		r.tellFailing()
 		r.mu.Lock()
 		r.done = max(r.done, r.obs.Revision())
 		r.tell()
@@ -324,10 +329,22 @@ func (r *Reconciler[K, V]) round(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 	}
+	r.tellFailing()
 	r.mu.Lock()
 	r.tell()
 	r.mu.Unlock()
 	return nil
+}
+
+// tellFailing tells that rows have begun or ceased to fail.
+func (r *Reconciler[K, V]) tellFailing() {
+	r.mu.Lock()
+	turned := r.turned
+	r.turned = false
+	r.mu.Unlock()
+	if turned && r.cfg.Failing != nil {
+		r.cfg.Failing()
+	}
 }
 
 // apply gives one run of changes to the target and notes what failed.
@@ -365,6 +382,7 @@ func (r *Reconciler[K, V]) apply(ctx context.Context, changes []Change[K, V]) {
 		if perRow[i] == nil {
 			if f != nil {
 				delete(r.failing, c.Key)
+				r.turned = true
 				r.cfg.Log.Info("recovered", "target", r.cfg.Name, "key", c.Key, "attempts", f.status.Attempts)
 			}
 			continue
@@ -372,6 +390,7 @@ func (r *Reconciler[K, V]) apply(ctx context.Context, changes []Change[K, V]) {
 		if f == nil {
 			f = &failure[K, V]{status: Status{Phase: Failed, Since: now}}
 			r.failing[c.Key] = f
+			r.turned = true
 			r.cfg.Log.Warn("could not reconcile", "target", r.cfg.Name, "key", c.Key, "delete", c.Deleted, "error", perRow[i])
 		}
 		f.change = c

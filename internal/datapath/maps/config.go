@@ -21,6 +21,9 @@ type Config struct {
 	CTEntries int
 	// PolicyEntries is the number of entries of all rule sets together.
 	PolicyEntries int
+	// RuleSetEntries is the number of entries that one rule set may have of these. 0 means the default: an eighth, but
+	// no less than 16,384, or all if there are fewer.
+	RuleSetEntries int
 	// RuleSets is the number of rule sets.
 	RuleSets int
 	// Endpoints is the number of local endpoints.
@@ -73,8 +76,10 @@ func Defaults() Config {
 func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.IntVar(&c.CTEntries, "bpf-ct-max", c.CTEntries, "most flows tracked at once")
 	fs.IntVar(&c.PolicyEntries, "bpf-policy-map-max", c.PolicyEntries, "most policy entries of all rule sets together")
+	fs.IntVar(&c.RuleSetEntries, "bpf-policy-rule-set-max", c.RuleSetEntries, "most policy entries of one rule set, which the pods of one identity share; 0 for an eighth of all, but at least 16384")
 	fs.IntVar(&c.IPCacheEntries, "bpf-ipcache-max", c.IPCacheEntries, "most single addresses with a known identity")
 	fs.IntVar(&c.IPCachePrefixes, "bpf-ipcache-prefix-max", c.IPCachePrefixes, "most prefixes with a known identity")
+	fs.IntVar(&c.Blocks, "bpf-policy-block-max", c.Blocks, "most blocks of addresses that policies name")
 	fs.IntVar(&c.Services, "bpf-lb-map-max", c.Services, "most frontends of services")
 	fs.IntVar(&c.ServiceBackends, "bpf-lb-service-backend-map-max", c.ServiceBackends, "most backends of all frontends together")
 	fs.IntVar(&c.Affinities, "bpf-lb-affinity-map-max", c.Affinities, "most clients whose backend is remembered")
@@ -100,11 +105,12 @@ func (c Config) Validate() error {
 		{"bpf-ct-max", c.CTEntries, 128 * runtime.NumCPU()},
 		{"bpf-fragments-map-max", c.Fragments, 128},
 		{"bpf-policy-map-max", c.PolicyEntries, 1},
+		{"bpf-policy-rule-set-max", c.RuleSetEntries, 0},
 		{"rule sets", c.RuleSets, 1},
 		{"endpoints", c.Endpoints, 1},
 		{"bpf-ipcache-max", c.IPCacheEntries, 1},
 		{"bpf-ipcache-prefix-max", c.IPCachePrefixes, 1},
-		{"blocks", c.Blocks, 1},
+		{"bpf-policy-block-max", c.Blocks, 1},
 		{"bpf-lb-map-max", c.Services, 1},
 		{"bpf-lb-service-backend-map-max", c.ServiceBackends, 1},
 		{"bpf-lb-affinity-map-max", c.Affinities, 128},
@@ -121,6 +127,14 @@ func (c Config) Validate() error {
 		errs = append(errs, fmt.Errorf("bpf-events-bytes is %d, want a power of two", c.EventBytes))
 	}
 	return errors.Join(errs...)
+}
+
+// ruleSetShare is the least that is the default of RuleSetEntries.
+const ruleSetShare = 16384
+
+// ruleSetMax returns how many entries a rule set may have.
+func (c Config) ruleSetMax() int {
+	return cmp.Or(c.RuleSetEntries, max(c.PolicyEntries/8, ruleSetShare))
 }
 
 // entries returns the size of each map that has a setting.

@@ -2,8 +2,11 @@ package maps
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
+
+	"github.com/cilium/ebpf"
 
 	"github.com/hawser-net/hawser/internal/datapath"
 )
@@ -138,4 +141,28 @@ func (m *Maps) IPCache() ([]datapath.IPCacheEntry, error) {
 		return nil, fmt.Errorf("ipcache: %w", err)
 	}
 	return list, nil
+}
+
+// Resolve returns the identity by which the programs know the addresses of a prefix that no longer prefix has: its own, or
+// that of the longest prefix around it. It is 0 if there is none.
+func (m *Maps) Resolve(p netip.Prefix) (identity uint32, err error) {
+	p, err = datapath.CanonicalPrefix(p)
+	if err != nil {
+		return 0, err
+	}
+	var v kernelIpcacheValue
+	if p.IsSingleIP() {
+		err := m.maps[kernelMapIpcache].Lookup(toKernelAddr(p.Addr()), &v)
+		if err == nil {
+			return v.Identity, nil
+		}
+		if !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return 0, fmt.Errorf("ipcache: look up %s: %w", p, err)
+		}
+	}
+	err = m.maps[kernelMapIpcachePrefix].Lookup(toKernelPrefix(p), &v)
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return 0, fmt.Errorf("ipcache: look up %s: %w", p, err)
+	}
+	return v.Identity, nil
 }

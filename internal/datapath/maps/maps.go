@@ -32,6 +32,7 @@ type Maps struct {
 	// ruleSets is what the policy map holds, so that a change writes only what differs.
 	ruleSets map[datapath.RuleSetID]*ruleSetState
 	entries  int // in all of ruleSets
+	setMax   int // entries that one of them may have; 0 if no writer
 	// services is what the tables of services hold, by frontend.
 	services map[datapath.ServiceFrontend]serviceState
 	lastSet  uint32 // the set of backends made last
@@ -52,7 +53,7 @@ func Open(cfg Config) (*Maps, error) {
 	if err != nil {
 		return nil, fmt.Errorf("maps: read the built-in blueprint: %w", err)
 	}
-	m := &Maps{dir: cfg.Dir, maps: make(map[string]*ebpf.Map)}
+	m := &Maps{dir: cfg.Dir, maps: make(map[string]*ebpf.Map), setMax: cfg.ruleSetMax()}
 	if cfg.Dir != "" {
 		if err := mountBPF(cfg.Dir); err != nil {
 			return nil, err

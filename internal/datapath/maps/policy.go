@@ -279,10 +279,21 @@ func (m *Maps) InstallRuleSet(rs datapath.RuleSet) error {
 	return err
 }
 
-func (m *Maps) install(rs datapath.RuleSet, s *ruleSetState, added, changed map[datapath.PolicyKey]datapath.PolicyEntry, stale []datapath.PolicyKey) error {
-	// The kernel would find out too, but only after filling the map for all others.
-	if free := int(m.maps[kernelMapPolicy].MaxEntries()) - m.entries; len(added) > free {
+// room tells why a rule set that is to have so many entries, some of them new, cannot be written. The kernel would find
+// out too, but only after filling the map for all others.
+func (m *Maps) room(entries, added int) error {
+	if entries > m.setMax {
+		return fmt.Errorf("%w: %w: it would have %d entries, and one may have %d (--bpf-policy-rule-set-max)", datapath.ErrFull, datapath.ErrShare, entries, m.setMax)
+	}
+	if free := int(m.maps[kernelMapPolicy].MaxEntries()) - m.entries; added > free {
 		return fmt.Errorf("%w: the policy map has room for %d more entries", datapath.ErrFull, free)
+	}
+	return nil
+}
+
+func (m *Maps) install(rs datapath.RuleSet, s *ruleSetState, added, changed map[datapath.PolicyKey]datapath.PolicyEntry, stale []datapath.PolicyKey) error {
+	if err := m.room(len(rs.Entries), len(added)); err != nil {
+		return err
 	}
 	// If the rule set is in use, its descriptor must know the new shapes before they matter.
 	if s.described {
@@ -321,6 +332,23 @@ func (m *Maps) UpdateRuleSet(d datapath.RuleSetDelta) error {
 	s := m.ruleSets[d.ID]
 	if s == nil || !s.described {
 		return fmt.Errorf("rule set %d is not installed", d.ID)
+	}
+	added := 0
+	for k := range d.Upserts {
+		if _, known := s.entries[k]; !known {
+			added++
+		}
+	}
+	if added > 0 {
+		gone := 0
+		for _, k := range d.Deletes {
+			if _, known := s.entries[k]; known {
+				gone++
+			}
+		}
+		if err := m.room(len(s.entries)+added-gone, added); err != nil {
+			return fmt.Errorf("rule set %d: %w", d.ID, err)
+		}
 	}
 	before := s.descriptor(nil)
 	if with := s.descriptor(d.Upserts); with != before {

@@ -1,0 +1,179 @@
+package endpoint
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/policy"
+)
+
+// What happens when a map of the kernel is full: whose verdicts would be others than the rules say is locked, until
+// there is room again. Everybody else goes on.
+
+// Unplaced is a prefix whose identity the kernel does not know for want of room, so that it takes what is there for
+// somebody else.
+type Unplaced struct {
+	Prefix   netip.Prefix
+	Identity identity.ID
+	// TakenFor is the identity that the kernel knows instead, 0 if none.
+	TakenFor identity.ID
+}
+
+// SetUnplaced says which prefixes of a kind the kernel does not know as they are, in place of what was said of that
+// kind before. An endpoint whose rules tell one of them from whom it is taken for drops all its packets for as long.
+func (p *Policy) SetUnplaced(kind string, list []Unplaced) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(list) == 0 && len(p.unplaced[kind]) == 0 || slices.Equal(list, p.unplaced[kind]) {
+		return nil
+	}
+	if p.unplaced[kind] = list; len(list) == 0 {
+		delete(p.unplaced, kind)
+	}
+	var errs []error
+	for _, id := range slices.Sorted(maps.Keys(p.sets)) {
+		if rs, ok := p.engine.RuleSet(id); ok {
+			errs = append(errs, p.rejudge(rs))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// rejudge looks whether a rule set can be relied on, and binds its endpoints again if that has changed.
+func (p *Policy) rejudge(rs policy.RuleSet) error {
+	if !p.judge(rs) {
+		return nil
+	}
+	var errs []error
+	for _, b := range p.rows {
+		if !b.held && p.bindings[b.subject].RuleSet == rs.ID {
+			errs = append(errs, p.bind(b))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// judge notes whether a rule set tells an unplaced prefix from whom the kernel takes it for. It reports whether that has changed.
+func (p *Policy) judge(rs policy.RuleSet) (changed bool) {
+	before := p.misled[rs.ID]
+	now := p.misleads(rs)
+	if now == nil {
+		delete(p.misled, rs.ID)
+	} else {
+		p.misled[rs.ID] = now
+	}
+	return (before == nil) != (now == nil)
+}
+
+func (p *Policy) misleads(rs policy.RuleSet) error {
+	if len(p.unplaced) == 0 {
+		return nil
+	}
+	says := map[identity.ID]map[policy.Key]policy.Decision{}
+	for _, list := range p.unplaced {
+		for _, u := range list {
+			says[u.Identity] = nil
+			if u.TakenFor != 0 { // the entries of 0 are those of any
+				says[u.TakenFor] = nil
+			}
+		}
+	}
+	for _, e := range rs.Entries {
+		if m, wanted := says[e.Key.Identity]; wanted {
+			if m == nil {
+				m = map[policy.Key]policy.Decision{}
+				says[e.Key.Identity] = m
+			}
+			k := e.Key
+			k.Identity = 0
+			m[k] = e.Decision
+		}
+	}
+	var first netip.Prefix
+	count := 0
+	for _, list := range p.unplaced {
+		for _, u := range list {
+			if !maps.Equal(says[u.Identity], says[u.TakenFor]) {
+				count++
+				if !first.IsValid() {
+					first = u.Prefix
+				}
+			}
+		}
+	}
+	if count == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: its rules name %d addresses or prefixes for which there is no room, as %s", datapath.ErrFull, count, first)
+}
+
+// failure returns why the endpoints of a rule set are locked, nil if they are not.
+func (p *Policy) failure(id policy.RuleSetID) error { return cmp.Or(p.failed[id], p.misled[id]) }
+
+// giveWay removes the largest rule set from the kernel, if it is larger than one for which there is no room, and locks its
+// endpoints. So a rule set that is no larger than the map divided by the number of rule sets always finds room.
+func (p *Policy) giveWay(rs policy.RuleSet) bool {
+	var victim policy.RuleSetID
+	most := len(rs.Entries)
+	for id, s := range p.sets {
+		if id == rs.ID || s.number == 0 || p.isHeld(s.number) {
+			continue
+		}
+		if other, ok := p.engine.RuleSet(id); ok && len(other.Entries) > most {
+			victim, most = id, len(other.Entries)
+		}
+	}
+	if victim == 0 {
+		return false
+	}
+	s := p.sets[victim]
+	number := s.number
+	p.failed[victim] = fmt.Errorf("%w: with %d entries its rule set is the largest, and gave way to others", datapath.ErrFull, most)
+	s.number = 0
+	for _, b := range p.rows {
+		if b.written && b.kernel.RuleSet == number {
+			_ = p.bind(b) // which says that the endpoint is locked
+			p.log.Error("the policy map is full: an endpoint with the largest rule set drops all its packets until there is room",
+				"endpoint", b.endpoint.ID, "identity", b.endpoint.Identity, "labels", b.endpoint.IdentityLabels.String(), "entries", most)
+		}
+	}
+	if p.pointedAt(number) {
+		s.number = number // a row could not be written; Retry will
+		return false
+	}
+	if err := p.maps.DeleteRuleSet(number); err != nil {
+		p.log.Error("cannot remove a rule set that gave way", "error", err)
+		p.left[number] = datapath.RuleSet{ID: number}
+		return false
+	}
+	return true
+}
+
+// isHeld reports whether a row that is to stay as it is points at a rule set.
+func (p *Policy) isHeld(number datapath.RuleSetID) bool {
+	for _, b := range p.rows {
+		if b.held && b.kernel.RuleSet == number {
+			return true
+		}
+	}
+	return false
+}
+
+// Locked returns how many endpoints drop all their packets because something does not fit into the kernel's maps, or because
+// their rules have not been heard.
+func (p *Policy) Locked() (n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, b := range p.rows {
+		if b.written && b.kernel.Locked {
+			n++
+		}
+	}
+	return n
+}
