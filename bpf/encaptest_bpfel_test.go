@@ -35,6 +35,7 @@ const (
 	encapTestMapLbSlots       = "lb_slots"
 	encapTestMapLbSockets     = "lb_sockets"
 	encapTestMapLbTables      = "lb_tables"
+	encapTestMapMasquerade    = "masquerade"
 	encapTestMapMetrics       = "metrics"
 	encapTestMapMonitor       = "monitor"
 	encapTestMapPolicy        = "policy"
@@ -114,6 +115,7 @@ type encapTestMapSpecs struct {
 	LbSlots       *ebpf.MapSpec `ebpf:"lb_slots"`
 	LbSockets     *ebpf.MapSpec `ebpf:"lb_sockets"`
 	LbTables      *ebpf.MapSpec `ebpf:"lb_tables"`
+	Masquerade    *ebpf.MapSpec `ebpf:"masquerade"`
 	Metrics       *ebpf.MapSpec `ebpf:"metrics"`
 	Monitor       *ebpf.MapSpec `ebpf:"monitor"`
 	Policy        *ebpf.MapSpec `ebpf:"policy"`
@@ -167,6 +169,7 @@ type encapTestMaps struct {
 	LbSlots       *ebpf.Map `ebpf:"lb_slots"`
 	LbSockets     *ebpf.Map `ebpf:"lb_sockets"`
 	LbTables      *ebpf.Map `ebpf:"lb_tables"`
+	Masquerade    *ebpf.Map `ebpf:"masquerade"`
 	Metrics       *ebpf.Map `ebpf:"metrics"`
 	Monitor       *ebpf.Map `ebpf:"monitor"`
 	Policy        *ebpf.Map `ebpf:"policy"`
@@ -195,6 +198,7 @@ func (m *encapTestMaps) Close() error {
 		m.LbSlots,
 		m.LbSockets,
 		m.LbTables,
+		m.Masquerade,
 		m.Metrics,
 		m.Monitor,
 		m.Policy,

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/datapath/maps"
 )
 
 // TestEvents: what happens to packets is told, in order, if and only if somebody asked.
@@ -87,5 +88,37 @@ func TestEventsLost(t *testing.T) {
 	}
 	if got := n.count(datapath.ReasonPolicyDenied, out); got != uint64(total) {
 		t.Errorf("%d packets counted, want %d", got, total)
+	}
+}
+
+// TestEventsForgotten: events that nobody asks for any more, because the agent was killed, end by themselves.
+func TestEventsForgotten(t *testing.T) {
+	n := newNode(t, testConfig())
+	n.must(n.maps.SetMonitor(datapath.MonitorDrops))
+	cell := n.maps.Replacements()["monitor"]
+	var wish uint32
+	n.must(cell.Lookup(uint32(0), &wish))
+	const flags = 1<<3 - 1
+	f := frame{src: a4, dst: b4, proto: udp, sport: 1, dport: 2}
+	lost := func() uint64 { // every event is lost in a full buffer
+		t.Helper()
+		before, err := n.maps.EventsLost()
+		n.must(err)
+		n.fromA(f)
+		after, err := n.maps.EventsLost()
+		n.must(err)
+		return after - before
+	}
+	n.runMany(n.loader.Program("from_pod"), n.ifA, frame{src: a4, dst: b4, proto: udp, ethSrc: aMAC, ethDst: aHost}.bytes(), 1<<20/168+1000)
+	lifetime := uint32(datapath.MonitorLifetime / maps.TickNanoseconds)
+	for _, row := range []struct {
+		what string
+		back uint32 // ticks since the wish was repeated last
+		want uint64
+	}{{"just now", 0, 1}, {"before half its time", lifetime / 2, 1}, {"too long ago", lifetime + 2, 0}, {"long ago", 1 << 27, 0}} {
+		n.must(cell.Put(uint32(0), (wish&^flags-row.back<<3)|wish&flags))
+		if got := lost(); got != row.want {
+			t.Errorf("repeated %s: %d events, want %d", row.what, got, row.want)
+		}
 	}
 }

@@ -56,9 +56,11 @@ static __always_inline int from_netdev_packet(struct __sk_buff *ctx, struct repo
 		int action = NOT_A_SERVICE;
 
 		if (p.kind == KIND_FLOW) {
-			action = node_port(ctx, &p, report);
-			if (action == NOT_A_SERVICE && is_host(&p.dst, p.v6))
+			/* Whom a port is lent to has it until he is done, even if it becomes a frontend's meanwhile. */
+			if (is_host(&p.dst, p.v6))
 				action = node_port_answer(ctx, &p, report);
+			if (action == NOT_A_SERVICE)
+				action = node_port(ctx, &p, report);
 		} else if (p.kind == KIND_ERROR) {
 			action = node_port_error(ctx, &p, report);
 		}

@@ -35,6 +35,7 @@ const (
 	policyTestMapLbSlots       = "lb_slots"
 	policyTestMapLbSockets     = "lb_sockets"
 	policyTestMapLbTables      = "lb_tables"
+	policyTestMapMasquerade    = "masquerade"
 	policyTestMapMetrics       = "metrics"
 	policyTestMapMonitor       = "monitor"
 	policyTestMapPolicy        = "policy"
@@ -113,6 +114,7 @@ type policyTestMapSpecs struct {
 	LbSlots       *ebpf.MapSpec `ebpf:"lb_slots"`
 	LbSockets     *ebpf.MapSpec `ebpf:"lb_sockets"`
 	LbTables      *ebpf.MapSpec `ebpf:"lb_tables"`
+	Masquerade    *ebpf.MapSpec `ebpf:"masquerade"`
 	Metrics       *ebpf.MapSpec `ebpf:"metrics"`
 	Monitor       *ebpf.MapSpec `ebpf:"monitor"`
 	Policy        *ebpf.MapSpec `ebpf:"policy"`
@@ -165,6 +167,7 @@ type policyTestMaps struct {
 	LbSlots       *ebpf.Map `ebpf:"lb_slots"`
 	LbSockets     *ebpf.Map `ebpf:"lb_sockets"`
 	LbTables      *ebpf.Map `ebpf:"lb_tables"`
+	Masquerade    *ebpf.Map `ebpf:"masquerade"`
 	Metrics       *ebpf.Map `ebpf:"metrics"`
 	Monitor       *ebpf.Map `ebpf:"monitor"`
 	Policy        *ebpf.Map `ebpf:"policy"`
@@ -193,6 +196,7 @@ func (m *policyTestMaps) Close() error {
 		m.LbSlots,
 		m.LbSockets,
 		m.LbTables,
+		m.Masquerade,
 		m.Metrics,
 		m.Monitor,
 		m.Policy,

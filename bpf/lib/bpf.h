@@ -50,6 +50,7 @@ enum {
 
 enum {
 	BPF_ANY = 0,
+	BPF_NOEXIST = 1,
 	BPF_F_NO_PREALLOC = 1 << 0,
 	/* bpf_skb_store_bytes */
 	BPF_F_RECOMPUTE_CSUM = 1 << 0,
@@ -70,6 +71,29 @@ enum {
 	TC_ACT_SHOT = 2,
 	TC_ACT_REDIRECT = 7,
 };
+
+/* The network namespace of the device, for lookups of sockets. */
+#define BPF_F_CURRENT_NETNS (-1L)
+
+/* The ends of a socket as packets to it have them: src is its peer. */
+struct bpf_sock_tuple {
+	union {
+		struct {
+			__u32 saddr;
+			__u32 daddr;
+			__u16 sport;
+			__u16 dport;
+		} ipv4;
+		struct {
+			__u32 saddr[4];
+			__u32 daddr[4];
+			__u16 sport;
+			__u16 dport;
+		} ipv6;
+	};
+};
+
+struct bpf_sock;
 
 /* Values of __sk_buff.pkt_type (include/uapi/linux/if_packet.h). */
 enum { PACKET_HOST = 0 };
@@ -167,6 +191,11 @@ static long (*const bpf_skb_pull_data)(struct __sk_buff *skb, __u32 len) = (void
 static __u64 (*const bpf_get_socket_cookie)(void *ctx) = (void *)46;
 static long (*const bpf_skb_adjust_room)(struct __sk_buff *skb, __s32 len_diff, __u32 mode,
 					 __u64 flags) = (void *)50;
+static struct bpf_sock *(*const bpf_sk_lookup_udp)(void *ctx, struct bpf_sock_tuple *tuple, __u32 size,
+						   __u64 netns, __u64 flags) = (void *)85;
+static long (*const bpf_sk_release)(void *sock) = (void *)86;
+static struct bpf_sock *(*const bpf_skc_lookup_tcp)(void *ctx, struct bpf_sock_tuple *tuple, __u32 size,
+						    __u64 netns, __u64 flags) = (void *)99;
 static __u64 (*const bpf_get_netns_cookie)(void *ctx) = (void *)122;
 static void *(*const bpf_ringbuf_reserve)(void *ringbuf, __u64 size, __u64 flags) = (void *)131;
 static void (*const bpf_ringbuf_submit)(void *data, __u64 flags) = (void *)132;

@@ -34,6 +34,10 @@ struct config {
 	__u8 node_port;
 	__u8 pad;
 	__u16 native_mtu; /* 0 if unknown */
+	/* The ports in whose name clients are sent on to other nodes, see nodeport.h: the first, and how many. */
+	__u16 masquerade_first;
+	__u16 masquerade_ports;
+	__u8 pad2[4];
 };
 
 const volatile struct config cfg SEC(".rodata");

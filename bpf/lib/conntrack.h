@@ -522,7 +522,7 @@ static __noinline __maybe_unused int judge_flow(struct __sk_buff *ctx, struct pa
 	if (p->kind == KIND_ICMP)
 		return judge_own(ctx, report, s, p, port);
 	/* Only clients use a service's address, and theirs have been translated by now. */
-	if (alive && unlikely(flow->flags & CT_NO_FLOW))
+	if (alive && unlikely(flow->flags & CT_SERVICE))
 		return related ? DROP_UNKNOWN_RELATED : DROP_INVALID_SOURCE_IP;
 	/* The same two ends may meet directly and through a service. They can't at once: the later takes
 	 * over, and lb_select sees to it that a translation is not that. */

@@ -1,6 +1,7 @@
 /* Counters and events. Counting is unconditional; an event is written only if its kind is wanted,
  * and one that finds no room is counted as lost. */
 #pragma once
+#include "clock.h"
 #include "maps.h"
 
 enum event_type {
@@ -49,12 +50,22 @@ struct report {
 	__u8 reason;
 };
 
+/* The kinds of event that a wish stands for now. Not inlined, as there hardly ever is one: its callers have no
+ * stack to spare. */
+__noinline __u32 monitor_wanted(__u32 wish)
+{
+	/* The difference of two ticks, with the sign of the bits that a wish has for one. */
+	__s32 left = (wish & ~MONITOR_ALL) - (ct_now() << MONITOR_BITS);
+
+	return left > 0 ? wish & MONITOR_ALL : 0;
+}
+
 static __always_inline __u32 monitor_flags(void)
 {
 	__u32 zero = 0;
-	__u32 *flags = bpf_map_lookup_elem(&monitor, &zero);
+	__u32 *wish = bpf_map_lookup_elem(&monitor, &zero);
 
-	return flags ? *flags : 0;
+	return wish && unlikely(*wish) ? monitor_wanted(*wish) : 0;
 }
 
 static __always_inline void count(struct __sk_buff *ctx, __u32 reason, __u32 direction)

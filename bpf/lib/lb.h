@@ -50,6 +50,9 @@ __noinline int lb_settle(const struct packet *p, struct lb_target *to, __u32 now
 
 	if (!p || !to)
 		return DROP_MALFORMED;
+	/* Before anything is remembered: see rewrite_end. */
+	if (unlikely(p->proto == PROTO_SCTP && to->port != p->dport))
+		return DROP_SCTP_PORT;
 	client = p->src;
 	to->flags &= CT_DIRECT;
 	to->client_port = 0;
@@ -66,6 +69,8 @@ __noinline int lb_settle(const struct packet *p, struct lb_target *to, __u32 now
 				to->client_port = port;
 			return 0;
 		}
+		if (unlikely(p->proto == PROTO_SCTP))
+			return DROP_SCTP_PORT;
 		port = htons(32768 + bpf_get_prandom_u32() % 28232);
 	}
 	return DROP_NO_PORT;

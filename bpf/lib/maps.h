@@ -217,10 +217,6 @@ enum {
 	CT_TRANSLATED = 1 << 8,
 	/* A pod talks to itself through a service: its own address is replaced by the loopback address. */
 	CT_HAIRPIN = 1 << 9,
-	/* No flow, but whose the replies are to a flow that this node sent on in its own name: nat is the
-	 * client. See nodeport.h. */
-	CT_MASQUERADE = 1 << 10,
-	CT_NO_FLOW = CT_SERVICE | CT_MASQUERADE,
 	/* Another node than the backend's was asked, and the backend's answers the client itself: see direct.h. */
 	CT_DIRECT = 1 << 11,
 	/* Made on behalf of an endpoint beyond its share: may be displaced by others that are. */
@@ -279,6 +275,32 @@ struct {
 	__type(key, __u32);
 	__type(value, struct ct_key);
 } ct_excess SEC(".maps");
+
+/* Whose the answers are to a flow that this node has sent on in its own name: a port of the node towards
+ * one port of a backend. What is in use must never make room for others, so this is no LRU map. */
+struct masquerade_key {
+	struct addr node;
+	struct addr backend;
+	__u16 port; /* network byte order, as all here */
+	__u16 backend_port;
+	__u8 proto;
+	__u8 pad[3];
+};
+
+struct masquerade_value {
+	struct addr client;
+	__u32 expires; /* tick: that of the flow */
+	__u16 client_port; /* as the flow has it */
+	__u8 pad[2];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 131072);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct masquerade_key);
+	__type(value, struct masquerade_value);
+} masquerade SEC(".maps");
 
 struct frag_key {
 	struct addr src;
@@ -496,9 +518,12 @@ enum {
 	MONITOR_DROPS = 1 << 0,
 	MONITOR_VERDICTS = 1 << 1,
 	MONITOR_TRACES = 1 << 2,
+	MONITOR_BITS = 3,
+	MONITOR_ALL = (1 << MONITOR_BITS) - 1,
 };
 
-/* One cell: the kinds of event wanted. */
+/* One cell: the kinds of event wanted, and above them the tick until which, without its upper bits. Who wants
+ * them says so again and again: nobody would take the wish back for an agent that was killed. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);

@@ -2,8 +2,10 @@
  *
  * A backend of this node gets the packet as it came, so it sees its client; what the backend answers
  * leaves through the device in the frontend's name. To a backend elsewhere the node sends the packet on
- * either in the client's name, and the other node answers (direct.h), or in its own, so that the answer comes back here: the port it uses then is one that its own sockets are
- * not given (the kernel's range for these ends at 60999), and stands in conntrack as CT_MASQUERADE. */
+ * either in the client's name, and the other node answers (direct.h), or in its own, so that the answer comes
+ * back here. The port it uses then is above those that the kernel by default gives to the node's own
+ * sockets, one that none of them has, and no frontend's. It is lent to the
+ * flow, towards the flow's backend, for as long as the flow lives: what either side sends keeps it. */
 #pragma once
 #include "direct.h"
 #include "forward.h"
@@ -11,55 +13,160 @@
 #include "refuse.h"
 
 enum {
-	MASQUERADE_FIRST = 61000,
-	MASQUERADE_PORTS = 65536 - MASQUERADE_FIRST,
+	/* Ports that are tried for a new flow. Where nine of ten are taken, one in a million flows finds none; of
+	 * 98 of a hundred, one in thirteen. */
+	MASQUERADE_TRIES = 128,
 	/* Not an action: the packet has nothing to do with this. */
 	NOT_A_SERVICE = 1000,
 };
 
-/* Finds the port under which a flow, from a client to a backend elsewhere, is sent on as coming from an
- * address of this node, and keeps it for as long as the flow. Returns it in network byte order, or 0. */
-__noinline int masquerade_port(const struct ct_key *key, const struct packet *p, const struct addr *as)
+static __always_inline bool is_frontend(const struct masquerade_key *key)
 {
-	struct ct_value entry;
-	struct ct_key back;
+	struct lb_key frontend = {.addr = key->node, .port = key->port, .proto = key->proto, .scope = LB_OUTSIDE};
+
+	return bpf_map_lookup_elem(&lb_services, &frontend);
+}
+
+/* Says whether the port of *key is the node's own: a frontend's, or a socket's that has it or listens at it, so
+ * that the backend's packets to it are the socket's. */
+__noinline int port_in_use(struct __sk_buff *ctx, const struct masquerade_key *key, bool v6)
+{
+	if (!key || is_frontend(key))
+		return true;
+
+	struct bpf_sock_tuple tuple;
+	__u32 size = sizeof(tuple.ipv4);
+	struct bpf_sock *socket;
+
+	if (v6) {
+		size = sizeof(tuple.ipv6);
+		memcpy(tuple.ipv6.saddr, key->backend.w, sizeof(tuple.ipv6.saddr));
+		memcpy(tuple.ipv6.daddr, key->node.w, sizeof(tuple.ipv6.daddr));
+		tuple.ipv6.sport = key->backend_port;
+		tuple.ipv6.dport = key->port;
+	} else {
+		tuple.ipv4.saddr = key->backend.w[3];
+		tuple.ipv4.daddr = key->node.w[3];
+		tuple.ipv4.sport = key->backend_port;
+		tuple.ipv4.dport = key->port;
+	}
+	if (key->proto == PROTO_TCP)
+		socket = bpf_skc_lookup_tcp(ctx, &tuple, size, BPF_F_CURRENT_NETNS, 0);
+	else if (key->proto == PROTO_UDP)
+		socket = bpf_sk_lookup_udp(ctx, &tuple, size, BPF_F_CURRENT_NETNS, 0);
+	else
+		return false; /* of SCTP's nobody can ask */
+	if (!socket)
+		return false;
+	bpf_sk_release(socket);
+	return true;
+}
+
+static __always_inline bool masquerade_alive(const struct masquerade_value *entry, __u32 now)
+{
+	return entry && (__s32)(entry->expires - now) > 0;
+}
+
+/* Makes the port of *key that of the flow of p until the tick given, unless it is somebody else's. Returns
+ * whether it is the flow's now. */
+__noinline int lend_port(const struct masquerade_key *key, const struct packet *p, __u32 expires)
+{
+	struct masquerade_value fresh = {.expires = expires};
+
+	if (!key || !p)
+		return false;
+	fresh.client = p->src;
+	fresh.client_port = p->sport;
+	struct masquerade_value *entry = bpf_map_lookup_elem(&masquerade, key);
+	if (!entry)
+		return !bpf_map_update_elem(&masquerade, key, &fresh, BPF_NOEXIST);
+	__u32 was = entry->expires;
+	if ((__s32)(was - ct_now()) > 0) {
+		if (entry->client_port != p->sport || !addr_equal(&entry->client, &p->src))
+			return false;
+		if (was != expires)
+			entry->expires = expires;
+		return true;
+	}
+	/* Of processors that find it free at once, the one that prolongs it has it. */
+	if (__sync_val_compare_and_swap(&entry->expires, was, expires) != was)
+		return false;
+	return !bpf_map_update_elem(&masquerade, key, &fresh, BPF_ANY);
+}
+
+/* Has a flow know the port that it was lent. Returns whether it does. */
+__noinline int remember_port(const struct ct_key *key, __u16 port)
+{
+	struct ct_value *flow, next;
+
+	if (!key)
+		return false;
+	flow = bpf_map_lookup_elem(&ct, key);
+	if (!flow)
+		return false;
+	next = *flow;
+	next.masquerade_port = port;
+	return !bpf_map_update_elem(&ct, key, &next, BPF_ANY);
+}
+
+static __always_inline void lent_to(struct masquerade_key *key, const struct packet *p, const struct addr *as)
+{
+	memset(key, 0, sizeof(*key));
+	key->node = *as;
+	key->backend = p->dst;
+	key->backend_port = p->dport;
+	key->proto = p->proto;
+}
+
+/* Returns the port under which a flow, from a client to a backend elsewhere, has been sent on as coming from an
+ * address of this node, if it still is the flow's, and has it stay that; 0 if not. In network byte order. */
+__noinline int known_port(const struct ct_key *key, const struct packet *p, const struct addr *as)
+{
+	struct masquerade_key lent;
+
+	if (!key || !p || !as)
+		return 0;
+	struct ct_value *flow = bpf_map_lookup_elem(&ct, key);
+	if (!flow || !flow->masquerade_port)
+		return 0;
+	lent_to(&lent, p, as);
+	lent.port = flow->masquerade_port;
+	return lend_port(&lent, p, flow->expires) ? lent.port : 0;
+}
+
+/* As known_port, for a flow that has none. Returns 0 if none is found. */
+__noinline int new_port(struct __sk_buff *ctx, const struct ct_key *key, const struct packet *p, const struct addr *as)
+{
+	struct masquerade_key lent;
 
 	if (!key || !p || !as)
 		return 0;
 	struct ct_value *flow = bpf_map_lookup_elem(&ct, key);
 	if (!flow)
 		return 0;
-	__u16 port = flow->masquerade_port;
 	__u32 expires = flow->expires;
-	if (port) {
-		ct_key_set(&back, as, &p->dst, port, p->dport, p->proto);
-		struct ct_value *known = bpf_map_lookup_elem(&ct, &back);
-		if (known && (known->flags & CT_MASQUERADE) && known->nat_port == p->sport &&
-		    addr_equal(&known->nat, &p->src)) {
-			if (known->expires != expires)
-				known->expires = expires;
-			return port;
-		}
-	}
-	for (int i = 0; i < 2 * LB_TRIES; i++) {
-		port = htons(MASQUERADE_FIRST + bpf_get_prandom_u32() % MASQUERADE_PORTS);
-		bool swapped = ct_key_set(&back, as, &p->dst, port, p->dport, p->proto);
-		if (ct_alive(bpf_map_lookup_elem(&ct, &back), ct_now()))
+	int tries = p->proto == PROTO_SCTP ? 1 : MASQUERADE_TRIES;
+
+	lent_to(&lent, p, as);
+	lent.port = p->sport; /* SCTP's stays, see rewrite_end */
+	for (int i = 0; i < MASQUERADE_TRIES && i < tries; i++) {
+		if (tries > 1)
+			lent.port = htons(cfg.masquerade_first + bpf_get_prandom_u32() % cfg.masquerade_ports);
+		if (masquerade_alive(bpf_map_lookup_elem(&masquerade, &lent), ct_now()) || port_in_use(ctx, &lent, p->v6))
 			continue;
-		entry = *flow;
-		entry.masquerade_port = port;
-		if (bpf_map_update_elem(&ct, key, &entry, BPF_ANY))
-			return 0;
-		memset(&entry, 0, sizeof(entry));
-		entry.flags = CT_MASQUERADE | (swapped ? CT_OPENED_BY_B : 0);
-		entry.nat = p->src;
-		entry.nat_port = p->sport;
-		entry.expires = expires;
-		if (bpf_map_update_elem(&ct, &back, &entry, BPF_ANY))
-			return 0;
-		return port;
+		if (lend_port(&lent, p, expires))
+			return remember_port(key, lent.port) ? lent.port : 0;
 	}
 	return 0;
+}
+
+/* The port under which a flow is sent on, in network byte order; 0 if none is found. */
+static __noinline __maybe_unused int masquerade_port(struct __sk_buff *ctx, const struct ct_key *key,
+						     const struct packet *p, const struct addr *as)
+{
+	int port = known_port(key, p, as);
+
+	return port ? port : new_port(ctx, key, p, as);
 }
 
 /* Sends a packet of a client on to a backend that is not here. */
@@ -76,9 +183,9 @@ static __noinline __maybe_unused int send_on(struct __sk_buff *ctx, struct packe
 	sender(&as, tunnel, p->v6);
 	if (addr_is_zero(&as))
 		return -DROP_NO_BACKEND;
-	port = masquerade_port(&f->key, p, &as);
+	port = masquerade_port(ctx, &f->key, p, &as);
 	if (!port)
-		return -DROP_NO_PORT;
+		return p->proto == PROTO_SCTP ? -DROP_SCTP_PORT : -DROP_NO_PORT;
 	reason = rewrite_end(ctx, p, &as, port, false);
 	if (reason)
 		return -reason;
@@ -159,22 +266,63 @@ static __noinline __maybe_unused int node_port(struct __sk_buff *ctx, struct pac
 	return send_on(ctx, p, &found, remote, report);
 }
 
+/* Says whether a port of the node may be lent to a flow. SCTP's flows keep their own. */
+static __always_inline bool may_be_lent(__u8 proto, __u16 port)
+{
+	return proto == PROTO_SCTP || (__u16)(ntohs(port) - cfg.masquerade_first) < cfg.masquerade_ports;
+}
+
+/* Finds whom a packet to the node's own address answers. Returns whether there is somebody. */
+__noinline int find_client(const struct packet *p, __u32 now, struct masquerade_value *client)
+{
+	struct masquerade_key lent = {};
+
+	if (!p || !client || !may_be_lent(p->proto, p->dport))
+		return false;
+	lent.node = p->dst;
+	lent.backend = p->src;
+	lent.port = p->dport;
+	lent.backend_port = p->sport;
+	lent.proto = p->proto;
+	struct masquerade_value *entry = bpf_map_lookup_elem(&masquerade, &lent);
+	if (!masquerade_alive(entry, now))
+		return false;
+	*client = *entry;
+	return true;
+}
+
+/* Has the port of a flow that has been answered lent for as long as the flow lives. */
+__noinline int prolong(const struct ct_key *key, const struct ct_value *flow, bool tunnel, bool v6)
+{
+	struct masquerade_key lent = {};
+
+	if (!key || !flow)
+		return 0;
+	bool by_b = flow->flags & CT_OPENED_BY_B;
+	sender(&lent.node, tunnel, v6);
+	lent.backend = by_b ? key->a : key->b;
+	lent.port = flow->masquerade_port;
+	lent.backend_port = by_b ? key->port_a : key->port_b;
+	lent.proto = key->proto;
+	struct masquerade_value *entry = bpf_map_lookup_elem(&masquerade, &lent);
+	if (masquerade_alive(entry, ct_now()))
+		entry->expires = flow->expires;
+	return 0;
+}
+
 /* Sends the answer of a backend elsewhere to its client, in the frontend's name. Returns an action, a
  * drop reason negated, or NOT_A_SERVICE. */
 static __noinline __maybe_unused int node_port_answer(struct __sk_buff *ctx, struct packet *p,
 						      struct report *report)
 {
 	struct found found = {.now = ct_now()};
+	struct masquerade_value to;
 	struct sides sides = {};
 	int reason;
 
-	if (p->kind != KIND_FLOW || ntohs(p->dport) < MASQUERADE_FIRST)
+	if (p->kind != KIND_FLOW || !find_client(p, found.now, &to))
 		return NOT_A_SERVICE;
-	find_flow(p, &found);
-	if (!ct_alive(found.flow, found.now) || !(found.flow->flags & CT_MASQUERADE))
-		return NOT_A_SERVICE;
-	struct addr client = found.flow->nat;
-	reason = rewrite_end(ctx, p, &client, found.flow->nat_port, true);
+	reason = rewrite_end(ctx, p, &to.client, to.client_port, true);
 	if (reason)
 		return -reason;
 	find_flow(p, &found);
@@ -186,24 +334,37 @@ static __noinline __maybe_unused int node_port_answer(struct __sk_buff *ctx, str
 	reason = judge_found(ctx, p, &sides, report, &found);
 	if (reason)
 		return -reason;
+	/* A client may be silent while it is told something. */
+	if (found.flow && found.flow->expires != to.expires)
+		prolong(&found.key, found.flow, report->program == PROGRAM_FROM_OVERLAY, p->v6);
 	return send_out(ctx, p, report);
 }
 
 /* Gives the client an error about a packet that this node sent on in its own name. It is told in the service's,
- * whoever had it to tell: the client knows neither the backend nor the way there. */
-static __always_inline int error_to_client(struct __sk_buff *ctx, struct packet *p, struct found *f)
+ * whoever had it to tell: the client knows neither the backend nor the way there. Returns 0 if it is an error
+ * about the client's flow now, to be made one about the service's, or a drop reason, or NOT_A_SERVICE. */
+static __noinline __maybe_unused int error_to_client(struct __sk_buff *ctx, struct packet *p, struct found *f)
 {
-	const struct ct_value *entry = f->flow;
-	bool by_b = entry->flags & CT_OPENED_BY_B;
-	struct addr backend = by_b ? f->key.a : f->key.b;
-	__u16 backend_port = by_b ? f->key.port_a : f->key.port_b;
-	struct addr client = entry->nat;
-	__u16 client_port = entry->nat_port;
+	/* The key is that of a packet from the flow's other end. */
+	__u16 port = f->swapped ? f->key.port_a : f->key.port_b;
+	struct masquerade_key lent = {};
+	struct addr client, backend;
 	int reason;
 
-	if (by_b == f->swapped)
-		return DROP_UNKNOWN_RELATED;
-	ct_key_set(&f->key, &backend, &client, backend_port, client_port, f->key.proto);
+	if (!may_be_lent(f->key.proto, port))
+		return NOT_A_SERVICE;
+	lent.node = f->swapped ? f->key.a : f->key.b;
+	lent.backend = f->swapped ? f->key.b : f->key.a;
+	lent.port = port;
+	lent.backend_port = f->swapped ? f->key.port_b : f->key.port_a;
+	lent.proto = f->key.proto;
+	struct masquerade_value *entry = bpf_map_lookup_elem(&masquerade, &lent);
+	if (!masquerade_alive(entry, f->now))
+		return NOT_A_SERVICE;
+	__u16 client_port = entry->client_port;
+	client = entry->client;
+	backend = lent.backend;
+	ct_key_set(&f->key, &backend, &client, lent.backend_port, client_port, lent.proto);
 	f->flow = bpf_map_lookup_elem(&ct, &f->key);
 	if (!ct_alive(f->flow, f->now) || !(f->flow->flags & CT_TRANSLATED))
 		return DROP_UNKNOWN_RELATED;
@@ -212,9 +373,7 @@ static __always_inline int error_to_client(struct __sk_buff *ctx, struct packet 
 		reason = rewrite_end(ctx, p, &client, p->dport, true);
 	if (!reason)
 		reason = rewrite_end(ctx, p, &backend, p->sport, false);
-	if (reason)
-		return reason;
-	return untranslate_error(ctx, p, &f->key, f->flow);
+	return reason;
 }
 
 /* Gives a backend an error about what it has sent to a client outside. Returns an action, or a drop reason
@@ -272,14 +431,17 @@ static __noinline __maybe_unused int node_port_error(struct __sk_buff *ctx, stru
 
 	if (related_key(ctx, p, &sides, &found.swapped, &found.key))
 		return NOT_A_SERVICE;
+	reason = error_to_client(ctx, p, &found);
+	if (reason != NOT_A_SERVICE) {
+		report->ct_state = CT_STATE_RELATED;
+		if (!reason)
+			reason = untranslate_error(ctx, p, &found.key, found.flow);
+		return reason ? -reason : send_out(ctx, p, report);
+	}
 	found.flow = bpf_map_lookup_elem(&ct, &found.key);
 	if (!ct_alive(found.flow, found.now))
 		return NOT_A_SERVICE;
 	report->ct_state = CT_STATE_RELATED;
-	if (found.flow->flags & CT_MASQUERADE) {
-		reason = error_to_client(ctx, p, &found);
-		return reason ? -reason : send_out(ctx, p, report);
-	}
 	if (!(found.flow->flags & CT_SERVICE) || !!(found.flow->flags & CT_OPENED_BY_B) != found.swapped)
 		return NOT_A_SERVICE;
 	return error_to_backend(ctx, p, &found, &sides, report);

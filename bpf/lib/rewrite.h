@@ -29,7 +29,9 @@ static __always_inline __u32 checksum_offset(__u8 proto)
 
 /* Replaces the destination, or the source, of a packet in the packet and in p. Port is in network byte
  * order; that of a packet that is not of KIND_FLOW must stay as it is in p. A later fragment has no
- * transport header: its address alone is replaced. Returns 0 or a drop reason. */
+ * transport header: its address alone is replaced. SCTP's checksum (CRC32c, RFC 9260) does not cover addresses,
+ * but all of the packet from its ports on, which may be more than a program can read: its ports stay. Returns 0 or
+ * a drop reason. */
 __noinline int rewrite_end(struct __sk_buff *ctx, struct packet *p, const struct addr *to, __u16 port,
 			   bool dst)
 {
@@ -42,6 +44,8 @@ __noinline int rewrite_end(struct __sk_buff *ctx, struct packet *p, const struct
 	old = dst ? &p->dst : &p->src;
 	old_port = dst ? p->dport : p->sport;
 	new = *to; /* may be shared with other processors: one look */
+	if (unlikely(p->proto == PROTO_SCTP && port != old_port))
+		return DROP_SCTP_PORT;
 
 	/* Of the mapped form all but the last word are the same, so one difference does for both. */
 	__u64 diff = bpf_csum_diff(old->w, sizeof(*old), new.w, sizeof(new), 0);

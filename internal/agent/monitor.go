@@ -47,9 +47,37 @@ func newHub(log *slog.Logger, maps datapath.Maps) *hub {
 	return &hub{log: log, maps: maps, subs: map[*subscriber]struct{}{}}
 }
 
-// run spreads events until ctx ends.
+// run spreads events until ctx ends. It first takes back what an agent before it may have wanted, and then repeats
+// what is wanted before the kernel forgets it.
 func (h *hub) run(ctx context.Context, src eventSource) error {
+	h.repeat(true)
+	done := make(chan struct{})
+	defer func() { <-done }()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(datapath.MonitorLifetime / 4)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				h.repeat(false)
+			}
+		}
+	}()
 	return src.Events(ctx, h.publish)
+}
+
+// repeat tells the kernel once more which kinds somebody wants; that nobody wants any only if so asked.
+func (h *hub) repeat(always bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if always || len(h.subs) > 0 {
+		h.update()
+	}
 }
 
 // flagOf is the switch that turns an event's kind on.

@@ -174,6 +174,9 @@ type Config struct {
 	TunnelPort uint16
 	// NodePort has the native device lead clients outside of the cluster to services.
 	NodePort bool
+	// MasqueradePorts are those in whose name clients outside are sent on to backends of other nodes; the zero value
+	// stands for DefaultMasqueradePorts.
+	MasqueradePorts PortRange
 	// RouterIPv4 and RouterIPv6 are the node's own pod-network addresses, the pods' gateways.
 	RouterIPv4 netip.Addr
 	RouterIPv6 netip.Addr
@@ -198,6 +201,15 @@ type Config struct {
 	// as in DefaultCTTimeouts.
 	CTTimeouts CTTimeouts
 }
+
+// PortRange is the ports from First to Last, both included.
+type PortRange struct{ First, Last uint16 }
+
+// DefaultMasqueradePorts returns the ports above those that Linux gives to sockets by itself.
+func DefaultMasqueradePorts() PortRange { return PortRange{First: 61000, Last: 65535} }
+
+// Count returns how many ports there are, 0 if the range is upside down.
+func (r PortRange) Count() int { return max(0, int(r.Last)-int(r.First)+1) }
 
 // DefaultLoopbacks returns the usual addresses that a pod sees when it reaches itself through a
 // service. Nobody has them: one is link-local, the other of the prefix that RFC 6666 sets aside.
@@ -313,9 +325,13 @@ type Maps interface {
 
 	// Metrics returns the packet counters.
 	Metrics() ([]Metric, error)
-	// SetMonitor switches the emission of events; drops, verdicts and traces are counted anyway.
+	// SetMonitor switches the emission of events for MonitorLifetime; drops, verdicts and traces are counted anyway.
 	SetMonitor(flags MonitorFlags) error
 }
+
+// MonitorLifetime is how long the programs emit events after SetMonitor: whoever wants them repeats it, so that they do
+// not go on for an agent that was killed.
+const MonitorLifetime = 40 * time.Second
 
 // MonitorFlags select the kinds of event that the programs emit.
 type MonitorFlags uint32

@@ -49,6 +49,7 @@ const (
 	ReasonServiceChanging   DropReason = 25 // service that was replaced twice while the packet asked
 	ReasonTunnelNotFromNode DropReason = 26 // packet to a node's tunnel, or one that carries another, from somebody who is no node
 	ReasonUnknownTunnelPeer DropReason = 27 // tunnelled packet from an address that no known node has
+	ReasonSCTPPort          DropReason = 28 // SCTP whose port would have to change, which its checksum forbids
 )
 
 var reasonNames = [...]string{
@@ -58,6 +59,7 @@ var reasonNames = [...]string{
 	"encapsulation-failed", "unsupported-neighbour-discovery", "multicast", "unknown-related-icmp",
 	"invalid-identity", "mtu-exceeded", "no-backend", "no-port",
 	"no-local-backend", "source-range", "service-changing", "tunnel-not-from-node", "unknown-tunnel-peer",
+	"sctp-port",
 }
 
 // String returns the stable name used in metrics, events and the command line.

@@ -83,6 +83,15 @@ func settings(cfg datapath.Config) (fromPodConfig, error) {
 		*a.to, *a.has = a.addr.As16(), 1
 	}
 
+	ports := cfg.MasqueradePorts
+	if ports == (datapath.PortRange{}) {
+		ports = datapath.DefaultMasqueradePorts()
+	}
+	if ports.First < 1024 || ports.Count() < 1 {
+		errs = append(errs, fmt.Errorf("ports %d to %d for clients sent on to other nodes are not within 1024 to 65535", ports.First, ports.Last))
+	}
+	c.MasqueradeFirst, c.MasqueradePorts = ports.First, uint16(ports.Count())
+
 	t, d := cfg.CTTimeouts, datapath.DefaultCTTimeouts()
 	for _, l := range []struct {
 		what            string

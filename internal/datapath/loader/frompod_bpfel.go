@@ -44,25 +44,28 @@ type fromPodConfig struct {
 		_ structs.HostLayout
 		B [16]uint8
 	}
-	NetnsCookie   uint64
-	TunnelIfindex uint32
-	HostIfindex   uint32
-	NativeIfindex uint32
-	TunnelPort    uint32
-	TimeoutTcp    uint32
-	TimeoutTcpSyn uint32
-	TimeoutTcpFin uint32
-	TimeoutAny    uint32
-	Tunnel        uint8
-	DualStack     uint8
-	HasRouter4    uint8
-	HasRouter6    uint8
-	HasNode4      uint8
-	HasNode6      uint8
-	HostMac       [6]uint8
-	NodePort      uint8
-	Pad           uint8
-	NativeMtu     uint16
+	NetnsCookie     uint64
+	TunnelIfindex   uint32
+	HostIfindex     uint32
+	NativeIfindex   uint32
+	TunnelPort      uint32
+	TimeoutTcp      uint32
+	TimeoutTcpSyn   uint32
+	TimeoutTcpFin   uint32
+	TimeoutAny      uint32
+	Tunnel          uint8
+	DualStack       uint8
+	HasRouter4      uint8
+	HasRouter6      uint8
+	HasNode4        uint8
+	HasNode6        uint8
+	HostMac         [6]uint8
+	NodePort        uint8
+	Pad             uint8
+	NativeMtu       uint16
+	MasqueradeFirst uint16
+	MasqueradePorts uint16
+	Pad2            [4]uint8
 }
 
 type fromPodCtAccount struct {
@@ -232,6 +235,24 @@ type fromPodLbSocket struct {
 	Pad    [4]uint8
 }
 
+type fromPodMasqueradeKey struct {
+	_           structs.HostLayout
+	Node        fromPodAddr
+	Backend     fromPodAddr
+	Port        uint16
+	BackendPort uint16
+	Proto       uint8
+	Pad         [3]uint8
+}
+
+type fromPodMasqueradeValue struct {
+	_          structs.HostLayout
+	Client     fromPodAddr
+	Expires    uint32
+	ClientPort uint16
+	Pad        [2]uint8
+}
+
 type fromPodMetric struct {
 	_       structs.HostLayout
 	Packets uint64
@@ -303,6 +324,7 @@ const (
 	fromPodMapLbSlots       = "lb_slots"
 	fromPodMapLbSockets     = "lb_sockets"
 	fromPodMapLbTables      = "lb_tables"
+	fromPodMapMasquerade    = "masquerade"
 	fromPodMapMetrics       = "metrics"
 	fromPodMapMonitor       = "monitor"
 	fromPodMapPolicy        = "policy"
@@ -380,6 +402,7 @@ type fromPodMapSpecs struct {
 	LbSlots       *ebpf.MapSpec `ebpf:"lb_slots"`
 	LbSockets     *ebpf.MapSpec `ebpf:"lb_sockets"`
 	LbTables      *ebpf.MapSpec `ebpf:"lb_tables"`
+	Masquerade    *ebpf.MapSpec `ebpf:"masquerade"`
 	Metrics       *ebpf.MapSpec `ebpf:"metrics"`
 	Monitor       *ebpf.MapSpec `ebpf:"monitor"`
 	Policy        *ebpf.MapSpec `ebpf:"policy"`
@@ -433,6 +456,7 @@ type fromPodMaps struct {
 	LbSlots       *ebpf.Map `ebpf:"lb_slots"`
 	LbSockets     *ebpf.Map `ebpf:"lb_sockets"`
 	LbTables      *ebpf.Map `ebpf:"lb_tables"`
+	Masquerade    *ebpf.Map `ebpf:"masquerade"`
 	Metrics       *ebpf.Map `ebpf:"metrics"`
 	Monitor       *ebpf.Map `ebpf:"monitor"`
 	Policy        *ebpf.Map `ebpf:"policy"`
@@ -461,6 +485,7 @@ func (m *fromPodMaps) Close() error {
 		m.LbSlots,
 		m.LbSockets,
 		m.LbTables,
+		m.Masquerade,
 		m.Metrics,
 		m.Monitor,
 		m.Policy,

@@ -35,6 +35,7 @@ const (
 	sockMapLbSlots           = "lb_slots"
 	sockMapLbSockets         = "lb_sockets"
 	sockMapLbTables          = "lb_tables"
+	sockMapMasquerade        = "masquerade"
 	sockMapMetrics           = "metrics"
 	sockMapMonitor           = "monitor"
 	sockMapPolicy            = "policy"
@@ -126,6 +127,7 @@ type sockMapSpecs struct {
 	LbSlots       *ebpf.MapSpec `ebpf:"lb_slots"`
 	LbSockets     *ebpf.MapSpec `ebpf:"lb_sockets"`
 	LbTables      *ebpf.MapSpec `ebpf:"lb_tables"`
+	Masquerade    *ebpf.MapSpec `ebpf:"masquerade"`
 	Metrics       *ebpf.MapSpec `ebpf:"metrics"`
 	Monitor       *ebpf.MapSpec `ebpf:"monitor"`
 	Policy        *ebpf.MapSpec `ebpf:"policy"`
@@ -179,6 +181,7 @@ type sockMaps struct {
 	LbSlots       *ebpf.Map `ebpf:"lb_slots"`
 	LbSockets     *ebpf.Map `ebpf:"lb_sockets"`
 	LbTables      *ebpf.Map `ebpf:"lb_tables"`
+	Masquerade    *ebpf.Map `ebpf:"masquerade"`
 	Metrics       *ebpf.Map `ebpf:"metrics"`
 	Monitor       *ebpf.Map `ebpf:"monitor"`
 	Policy        *ebpf.Map `ebpf:"policy"`
@@ -207,6 +210,7 @@ func (m *sockMaps) Close() error {
 		m.LbSlots,
 		m.LbSockets,
 		m.LbTables,
+		m.Masquerade,
 		m.Metrics,
 		m.Monitor,
 		m.Policy,

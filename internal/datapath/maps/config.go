@@ -19,6 +19,9 @@ type Config struct {
 
 	// CTEntries is the number of tracked flows, of 184 bytes each; the oldest go first.
 	CTEntries int
+	// MasqueradeEntries is the number of flows, of 64 bytes each, of clients outside that other nodes serve in this
+	// node's name. None makes room for another: further flows are dropped.
+	MasqueradeEntries int
 	// PolicyEntries is the number of entries of all rule sets together.
 	PolicyEntries int
 	// RuleSetEntries is the number of entries that one rule set may have of these. 0 means the default: an eighth, but
@@ -55,6 +58,7 @@ func Defaults() Config {
 	return Config{
 		Dir:                "/sys/fs/bpf/hawser",
 		CTEntries:          262144,
+		MasqueradeEntries:  131072,
 		PolicyEntries:      262144,
 		RuleSets:           4096,
 		Endpoints:          4096,
@@ -75,6 +79,7 @@ func Defaults() Config {
 // Flags binds the settings to command-line flags, with the current values as defaults.
 func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.IntVar(&c.CTEntries, "bpf-ct-max", c.CTEntries, "most flows tracked at once")
+	fs.IntVar(&c.MasqueradeEntries, "bpf-nat-global-max", c.MasqueradeEntries, "most flows of clients outside that other nodes serve in this node's name")
 	fs.IntVar(&c.PolicyEntries, "bpf-policy-map-max", c.PolicyEntries, "most policy entries of all rule sets together")
 	fs.IntVar(&c.RuleSetEntries, "bpf-policy-rule-set-max", c.RuleSetEntries, "most policy entries of one rule set, which the pods of one identity share; 0 for an eighth of all, but at least 16384")
 	fs.IntVar(&c.IPCacheEntries, "bpf-ipcache-max", c.IPCacheEntries, "most single addresses with a known identity")
@@ -103,6 +108,7 @@ func (c Config) Validate() error {
 	}{
 		// An LRU map keeps spare entries for every processor and serves badly below that.
 		{"bpf-ct-max", c.CTEntries, 128 * runtime.NumCPU()},
+		{"bpf-nat-global-max", c.MasqueradeEntries, 1},
 		{"bpf-fragments-map-max", c.Fragments, 128},
 		{"bpf-policy-map-max", c.PolicyEntries, 1},
 		{"bpf-policy-rule-set-max", c.RuleSetEntries, 0},
@@ -142,6 +148,7 @@ func (c Config) entries() map[string]int {
 	return map[string]int{
 		kernelMapCt:            c.CTEntries,
 		kernelMapCtExcess:      c.CTEntries / excessPart,
+		kernelMapMasquerade:    c.MasqueradeEntries,
 		kernelMapPolicy:        c.PolicyEntries,
 		kernelMapRuleSets:      c.RuleSets,
 		kernelMapEndpoints:     c.Endpoints,

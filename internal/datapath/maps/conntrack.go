@@ -24,7 +24,6 @@ const (
 	ctService    = 1 << 7
 	ctTranslated = 1 << 8
 	ctHairpin    = 1 << 9
-	ctMasquerade = 1 << 10
 	ctDirect     = 1 << 11
 )
 
@@ -71,7 +70,7 @@ func (m *Maps) CT(fn func(datapath.CTEntry) bool) error {
 	}
 	err = each(m.maps[kernelMapCt], func(k kernelCtKey, v kernelCtValue) bool {
 		// Where a client's packets go is told with the flow that they are.
-		return v.Flags&(ctService|ctMasquerade) != 0 || fn(fromKernelCT(k, v, now))
+		return v.Flags&ctService != 0 || fn(fromKernelCT(k, v, now))
 	})
 	if err != nil {
 		return fmt.Errorf("conntrack: %w", err)
@@ -167,6 +166,9 @@ func (m *Maps) CollectCT(ctx context.Context) (alive, removed int, err error) {
 			return alive, removed, fmt.Errorf("conntrack: remove an expired flow: %w", err)
 		}
 		removed++
+	}
+	if err := m.collectMasquerade(ctx, now); err != nil {
+		return alive, removed, err
 	}
 	if ctx.Err() != nil {
 		return alive, removed, ctx.Err()

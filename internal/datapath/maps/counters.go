@@ -6,6 +6,9 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath"
 )
 
+// monitorBits is how many bits the kinds of event take, as in bpf/lib/maps.h.
+const monitorBits = 3
+
 // Metrics implements datapath.Maps. Counters that are 0 are left out.
 func (m *Maps) Metrics() ([]datapath.Metric, error) {
 	km := m.maps[kernelMapMetrics]
@@ -29,7 +32,16 @@ func (m *Maps) Metrics() ([]datapath.Metric, error) {
 
 // SetMonitor implements datapath.Maps.
 func (m *Maps) SetMonitor(flags datapath.MonitorFlags) error {
-	if err := m.maps[kernelMapMonitor].Put(uint32(0), uint32(flags)); err != nil {
+	now, err := now()
+	if err != nil {
+		return fmt.Errorf("switch events: read the clock: %w", err)
+	}
+	var wish uint32
+	if flags != 0 {
+		until := now + uint32(datapath.MonitorLifetime/TickNanoseconds)
+		wish = until<<monitorBits | uint32(flags)
+	}
+	if err := m.maps[kernelMapMonitor].Put(uint32(0), wish); err != nil {
 		return fmt.Errorf("switch events: %w", err)
 	}
 	return nil

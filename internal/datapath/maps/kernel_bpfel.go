@@ -204,6 +204,24 @@ type kernelLbSocket struct {
 	Pad    [4]uint8
 }
 
+type kernelMasqueradeKey struct {
+	_           structs.HostLayout
+	Node        kernelAddr
+	Backend     kernelAddr
+	Port        uint16
+	BackendPort uint16
+	Proto       uint8
+	Pad         [3]uint8
+}
+
+type kernelMasqueradeValue struct {
+	_          structs.HostLayout
+	Client     kernelAddr
+	Expires    uint32
+	ClientPort uint16
+	Pad        [2]uint8
+}
+
 type kernelMetric struct {
 	_       structs.HostLayout
 	Packets uint64
@@ -275,6 +293,7 @@ const (
 	kernelMapLbSlots       = "lb_slots"
 	kernelMapLbSockets     = "lb_sockets"
 	kernelMapLbTables      = "lb_tables"
+	kernelMapMasquerade    = "masquerade"
 	kernelMapMetrics       = "metrics"
 	kernelMapMonitor       = "monitor"
 	kernelMapPolicy        = "policy"
@@ -350,6 +369,7 @@ type kernelMapSpecs struct {
 	LbSlots       *ebpf.MapSpec `ebpf:"lb_slots"`
 	LbSockets     *ebpf.MapSpec `ebpf:"lb_sockets"`
 	LbTables      *ebpf.MapSpec `ebpf:"lb_tables"`
+	Masquerade    *ebpf.MapSpec `ebpf:"masquerade"`
 	Metrics       *ebpf.MapSpec `ebpf:"metrics"`
 	Monitor       *ebpf.MapSpec `ebpf:"monitor"`
 	Policy        *ebpf.MapSpec `ebpf:"policy"`
@@ -403,6 +423,7 @@ type kernelMaps struct {
 	LbSlots       *ebpf.Map `ebpf:"lb_slots"`
 	LbSockets     *ebpf.Map `ebpf:"lb_sockets"`
 	LbTables      *ebpf.Map `ebpf:"lb_tables"`
+	Masquerade    *ebpf.Map `ebpf:"masquerade"`
 	Metrics       *ebpf.Map `ebpf:"metrics"`
 	Monitor       *ebpf.Map `ebpf:"monitor"`
 	Policy        *ebpf.Map `ebpf:"policy"`
@@ -431,6 +452,7 @@ func (m *kernelMaps) Close() error {
 		m.LbSlots,
 		m.LbSockets,
 		m.LbTables,
+		m.Masquerade,
 		m.Metrics,
 		m.Monitor,
 		m.Policy,

@@ -409,7 +409,6 @@ func (m *Maps) ForgetServiceFlows(ctx context.Context, forget func(datapath.Serv
 			entries = append(entries, entry{k, datapath.ServiceFlow{
 				Client: e.Src, Frontend: e.Dst, Proto: e.Proto, Backend: fromKernelAddrPort(v.Nat, v.NatPort),
 			}})
-		case v.Flags&ctMasquerade != 0:
 		case v.Flags&ctTranslated != 0:
 			if live {
 				answered[meeting{serviceClient(e, v), e.Service, e.Proto}] = true

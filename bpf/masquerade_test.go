@@ -1,0 +1,326 @@
+package bpf_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/datapath/loader"
+)
+
+// outside is a node that sends clients outside on to the other node's pod, in its own name.
+type outside struct {
+	*node
+	v6           bool
+	client, pod  netip.Addr
+	frontend, as netip.Addr
+	device       net.HardwareAddr
+	l4           int // where the transport begins in a frame
+}
+
+func newOutside(t *testing.T, v6 bool, change func(*datapath.Config)) *outside {
+	t.Helper()
+	cfg := testConfig()
+	cfg.NodePort, cfg.NativeIfIndex, cfg.NativeMTU = true, 7, 1500
+	if change != nil {
+		change(&cfg)
+	}
+	o := &outside{node: newNode(t, cfg), v6: v6, client: w4, pod: r4, frontend: netip.MustParseAddr("203.0.113.5"), as: node4, l4: 14 + 20}
+	if v6 {
+		o.client, o.pod, o.frontend, o.as, o.l4 = w6, r6, netip.MustParseAddr("2001:db8::5"), node6, 14+40
+	}
+	o.device = o.macA()
+	o.must(o.maps.UpsertIPCache([]datapath.IPCacheEntry{{Prefix: netip.PrefixFrom(o.pod, o.pod.BitLen()), Identity: idR}}))
+	return o
+}
+
+// serve leads clients of the frontend's port to the pod's.
+func (o *outside) serve(proto uint8, port, target uint16) {
+	o.t.Helper()
+	o.must(o.maps.UpsertService(datapath.Service{
+		ServiceFrontend: datapath.ServiceFrontend{Addr: netip.AddrPortFrom(o.frontend, port), Proto: proto, Scope: datapath.ServiceOutside},
+		ID:              7, Backends: []netip.AddrPort{netip.AddrPortFrom(o.pod, target)},
+	}))
+}
+
+// arrive runs a packet as if it had come by the node's device.
+func (o *outside) arrive(f frame) result {
+	o.t.Helper()
+	f.ethDst, f.ethSrc = o.device, mac("02:00:00:00:00:77")
+	return o.run(o.loader.Program(loader.FromNetdev), o.ifA, 0, withChecksum(f.bytes()))
+}
+
+// ask sends a client's packet, which must be sent on in the node's name; it returns the port.
+func (o *outside) ask(what string, f frame) uint16 {
+	o.t.Helper()
+	r := o.expect(what, redirected(in), func() result { return o.arrive(f) })
+	if src := addrAt(r.out, o.v6, false); src != o.as {
+		o.t.Fatalf("%s: sent on in the name of %s", what, src)
+	}
+	return binary.BigEndian.Uint16(r.out[o.l4:])
+}
+
+// answered sends the backend's answer to a port of the node and wants the client to get it.
+func (o *outside) answered(what string, port uint16, f frame) {
+	o.t.Helper()
+	answer := frame{src: o.pod, dst: o.as, proto: f.proto, sport: f.dport, dport: port, tcpFlags: syn | ack}
+	r := o.expect(what, redirected(in), func() result { return o.arrive(answer) })
+	want := netip.AddrPortFrom(f.src, f.sport)
+	if got := netip.AddrPortFrom(addrAt(r.out, o.v6, true), binary.BigEndian.Uint16(r.out[o.l4+2:])); got != want {
+		o.t.Errorf("%s: went to %s, want %s", what, got, want)
+	}
+	if from := addrAt(r.out, o.v6, false); from != o.frontend {
+		o.t.Errorf("%s: came from %s", what, from)
+	}
+}
+
+// addrAt returns the source or destination of a frame.
+func addrAt(b []byte, v6, dst bool) netip.Addr {
+	at, n := 14+12, 4
+	if v6 {
+		at, n = 14+8, 16
+	}
+	if dst {
+		at += n
+	}
+	a, _ := netip.AddrFromSlice(b[at : at+n])
+	return a
+}
+
+func (o *outside) request(proto uint8, sport uint16) frame {
+	return frame{src: o.client, dst: o.frontend, proto: proto, sport: sport, dport: 9000, tcpFlags: syn}
+}
+
+// TestMasqueradeSilentClient: who is told something goes on hearing it, although he says nothing; and where only he speaks, the port stays his.
+func TestMasqueradeSilentClient(t *testing.T) {
+	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
+		o := newOutside(t, v6, func(c *datapath.Config) {
+			c.CTTimeouts = datapath.CTTimeouts{TCP: 4 * time.Second, TCPSyn: 4 * time.Second, TCPFin: 4 * time.Second, Any: 4 * time.Second}
+		})
+		f := o.request(udp, 40000)
+		other := o.request(udp, 40001)
+		o.serve(udp, 9000, 9000)
+		port, otherPort := o.ask("first", f), o.ask("another", other)
+		for i := range 5 {
+			waitTick()
+			o.answered(fmt.Sprintf("answer %d", i), port, f)
+			if p := o.ask("the talker", other); p != otherPort {
+				t.Errorf("the talker has port %d now, had %d", p, otherPort)
+			}
+		}
+		if p := o.ask("the silent one", f); p != port {
+			t.Errorf("the silent one has port %d now, had %d", p, port)
+		}
+		o.answered("the talker's answer", otherPort, other)
+		// Once both are silent, it ends for both.
+		for range 3 {
+			waitTick()
+		}
+		late := frame{src: o.pod, dst: o.as, proto: udp, sport: 9000, dport: port}
+		o.expect("after its time", passes(in), func() result { return o.arrive(late) })
+		_, _, err := o.maps.CollectCT(t.Context())
+		o.must(err)
+		if n := o.lent(); n != 0 {
+			t.Errorf("%d ports are lent", n)
+		}
+	})
+}
+
+// lent counts the ports in the map.
+func (o *outside) lent() (n int) {
+	o.t.Helper()
+	m := o.maps.Replacements()["masquerade"]
+	var k, v []byte
+	for it := m.Iterate(); it.Next(&k, &v); {
+		n++
+	}
+	return n
+}
+
+// TestMasqueradeFull: a port in use serves nobody else, whoever asks for one; those left are found; and without any, packets are dropped and counted.
+func TestMasqueradeFull(t *testing.T) {
+	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
+		const first, count = 62000, 40
+		o := newOutside(t, v6, func(c *datapath.Config) {
+			c.MasqueradePorts = datapath.PortRange{First: first, Last: first + count - 1}
+		})
+		o.serve(udp, 9000, 9000)
+		ports := map[uint16]frame{}
+		full := 0
+		for i := range uint16(20 * count) {
+			f := o.request(udp, 20000+i)
+			got := o.arrive(f)
+			if got.action == actDrop {
+				full++
+				continue
+			}
+			port := binary.BigEndian.Uint16(got.out[o.l4:])
+			if _, ok := ports[port]; ok || port < first || port >= first+count {
+				t.Fatalf("port %d a second time, or out of range", port)
+			}
+			ports[port] = f
+		}
+		if len(ports) != count {
+			t.Errorf("%d of %d ports were found by %d flows", len(ports), count, 20*count)
+		}
+		if n := o.count(datapath.ReasonNoPort, in); int(n) != full {
+			t.Errorf("%d packets were counted, %d dropped", n, full)
+		}
+		for port, f := range ports {
+			if p := o.ask("goes on", f); p != port {
+				t.Errorf("a flow in use was moved from port %d to %d", port, p)
+			}
+			o.answered("answer", port, f)
+		}
+		// Another backend has ports of its own.
+		other := r4.Next()
+		if v6 {
+			other = r6.Next()
+		}
+		o.must(o.maps.UpsertIPCache([]datapath.IPCacheEntry{{Prefix: netip.PrefixFrom(other, other.BitLen()), Identity: idR}}))
+		o.pod = other
+		o.serve(udp, 9000, 9000)
+		o.ask("to another backend", o.request(udp, 50000))
+	})
+}
+
+// TestMasqueradeFill says how many new flows to one backend are refused, by how many of the ports are taken.
+func TestMasqueradeFill(t *testing.T) {
+	o := newOutside(t, false, nil)
+	o.serve(udp, 9000, 9000)
+	total := datapath.DefaultMasqueradePorts().Count()
+	open := func(i int) bool {
+		f := o.request(udp, uint16(i%60000+1))
+		f.src = netip.AddrFrom4([4]byte{1, 1, byte(i / 60000), 1})
+		return o.arrive(f).action == actRedirect
+	}
+	next := 0
+	for _, percent := range []int{50, 75, 90, 95} {
+		for o.lent() < total*percent/100 {
+			for range total*percent/100 - o.lent() {
+				open(next)
+				next++
+			}
+		}
+		refused := 0
+		const tries = 40
+		for range tries {
+			if !open(next) {
+				refused++
+			}
+			next++
+		}
+		t.Logf("%d %% taken: %d of %d refused", percent, refused, tries)
+		if refused > 2 {
+			t.Errorf("%d %% of the ports taken: %d of %d new flows find none", percent, refused, tries)
+		}
+	}
+}
+
+// TestMasqueradeSockets: a port that a socket of the node has is not lent, nor is a frontend's; one that is lent stays lent if it becomes a frontend's.
+func TestMasqueradeSockets(t *testing.T) {
+	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
+		const first = 63000
+		o := newOutside(t, v6, func(c *datapath.Config) {
+			c.MasqueradePorts = datapath.PortRange{First: first, Last: first + 2}
+		})
+		// The namespace is shared by all tests: the families have sockets of their own.
+		listen := map[bool]string{false: "0.0.0.0", true: "[::]"}[v6]
+		family := map[bool]string{false: "4", true: "6"}[v6]
+		o.must(o.ns.do(func() error {
+			l, err := net.Listen("tcp"+family, fmt.Sprintf("%s:%d", listen, first))
+			if err != nil {
+				return err
+			}
+			t.Cleanup(func() { l.Close() })
+			c, err := net.ListenPacket("udp"+family, fmt.Sprintf("%s:%d", listen, first+1))
+			if err != nil {
+				return err
+			}
+			t.Cleanup(func() { c.Close() })
+			return nil
+		}))
+		o.must(o.maps.UpsertService(datapath.Service{
+			ServiceFrontend: datapath.ServiceFrontend{Addr: netip.AddrPortFrom(o.as, first+2), Proto: tcp, Scope: datapath.ServiceOutside}, ID: 9,
+		}))
+		for proto, free := range map[uint8][]uint16{tcp: {first + 1}, udp: {first, first + 2}} {
+			o.serve(proto, 9000, 9000)
+			got := map[uint16]frame{}
+			for i := range uint16(10) {
+				f := o.request(proto, 20000+i)
+				if r := o.arrive(f); r.action == actRedirect {
+					got[binary.BigEndian.Uint16(r.out[o.l4:])] = f
+				}
+			}
+			if len(got) != len(free) {
+				t.Errorf("protocol %d: ports %v, want %v", proto, got, free)
+			}
+			for _, port := range free {
+				if _, ok := got[port]; !ok {
+					t.Errorf("protocol %d: port %d was not found", proto, port)
+				}
+			}
+			for port, f := range got {
+				o.must(o.maps.UpsertService(datapath.Service{
+					ServiceFrontend: datapath.ServiceFrontend{Addr: netip.AddrPortFrom(o.as, port), Proto: proto, Scope: datapath.ServiceOutside}, ID: 10,
+				}))
+				o.answered("of a port that is a frontend's by now", port, f)
+			}
+		}
+	})
+}
+
+// TestSCTP: no SCTP packet leaves with another port than its checksum covers: it keeps its ports, or is dropped by name.
+func TestSCTP(t *testing.T) {
+	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
+		o := newOutside(t, v6, nil)
+		drop := dropped(datapath.ReasonSCTPPort, in)
+		o.serve(sctp, 9000, 9000)
+		f := o.request(sctp, 40000)
+		for range 2 {
+			if port := o.ask("sent on", f); port != f.sport {
+				t.Errorf("sent on from port %d", port)
+			}
+			o.answered("sent on", f.sport, f)
+		}
+		// Another client of the same port cannot be told apart.
+		twin := f
+		twin.src = f.src.Next()
+		o.expect("a twin", drop, func() result { return o.arrive(twin) })
+		twin.sport++
+		if port := o.ask("of another port", twin); port != twin.sport {
+			t.Errorf("sent on from port %d", port)
+		}
+		o.serve(sctp, 9001, 9000)
+		g := f
+		g.dport, g.sport = 9001, 40007
+		o.expect("to another port", drop, func() result { return o.arrive(g) })
+
+		// Of pods: through a service of another port, and where two flows have the same ends.
+		n := newNode(t, testConfig())
+		n.allowAll()
+		vip := vip4
+		if v6 {
+			vip = vip6
+		}
+		drop = dropped(datapath.ReasonSCTPPort, out)
+		n.publish(vip, sctp, nil, netip.AddrPortFrom(b, 8053))
+		p := frame{ethSrc: aMAC, ethDst: aHost, src: a, dst: vip, proto: sctp, sport: 4000, dport: vipPort}
+		n.expect("a pod, to another port", drop, func() result { return n.fromA(p) })
+		if list := n.flows(); len(list) != 0 {
+			t.Errorf("remembered: %+v", list)
+		}
+		direct := p
+		direct.dst = b
+		n.publish(vip, sctp, nil, netip.AddrPortFrom(b, vipPort))
+		n.expect("directly", delivered(), func() result { return n.fromA(direct) })
+		n.expect("the same ends through a service", drop, func() result { return n.fromA(p) })
+		n.publish(vip, sctp, nil, netip.AddrPortFrom(a, vipPort))
+		p.sport = 4001
+		n.expect("to itself", delivered(), func() result { return n.fromA(p) })
+	})
+}
