@@ -323,7 +323,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 	// ---- sources --------------------------------------------------------------------------------
 	idsSynced := gate.expect()
 	if cluster == nil {
-		// The rules have been heard already.
+		a.policy.RulesHeard() // from the files
 		heard := idsSynced
 		idsSynced = func() { a.policy.Heard(); heard() }
 	}

@@ -140,3 +140,44 @@ func TestNothingOpensBeforeRules(t *testing.T) {
 	}
 	p.audit("at the end")
 }
+
+// TestRulesHeard: with the rules known, and identities not, a new endpoint is made with its own rules, unless some
+// endpoint's rules deny: whom they mean is not known.
+func TestRulesHeard(t *testing.T) {
+	t.Parallel()
+	restarted := func(rules string) (*machine, *process) {
+		m, dir := newMachine(), t.TempDir()
+		p := started(t, m, dir)
+		if err := setRules(t, p.cfg.Policy, "a", rules); err != nil {
+			t.Fatal(err)
+		}
+		p.mustCreateApp(1, "web")
+		p = boot(t, m, dir)
+		if err := p.Load(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.Resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := setRules(t, p.cfg.Policy, "a", rules); err != nil {
+			t.Fatal(err)
+		}
+		return m, p
+	}
+	const allow = "  endpointSelector: {}\n  ingress: [{fromEndpoints: [{matchLabels: {app: friend}}]}]\n"
+	m, p := restarted(allow)
+	if _, err := p.Create(t.Context(), namespaced(p.plug(2), "early")); !errors.Is(err, ErrNotHeard) {
+		t.Errorf("before the rules are known an endpoint was made, %v", err)
+	}
+	p.cfg.Policy.RulesHeard()
+	if k := m.row(p.mustCreateApp(3, "new")); k.Locked || !m.sets[k.RuleSet].IngressEnforced {
+		t.Errorf("with the rules known a new endpoint has %+v", k)
+	}
+
+	_, p = restarted("  endpointSelector: {matchLabels: {app: web}}\n  ingress: [{fromEntities: [all]}]\n" +
+		"  ingressDeny: [{fromEndpoints: [{matchLabels: {app: evil}}]}]\n")
+	p.cfg.Policy.RulesHeard()
+	if _, err := p.Create(t.Context(), namespaced(p.plug(2), "evil")); !errors.Is(err, ErrNotHeard) {
+		t.Errorf("an endpoint was made whom another one may deny, %v", err)
+	}
+}

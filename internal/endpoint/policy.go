@@ -53,9 +53,11 @@ type Policy struct {
 
 	// left are the kernel's rule sets that the engine does not want: those of before the restart
 	// that nothing has adopted yet, and those that are to be removed.
-	left   map[datapath.RuleSetID]datapath.RuleSet
-	heard  chan struct{} // closed by Heard
-	synced bool
+	left  map[datapath.RuleSetID]datapath.RuleSet
+	heard chan struct{} // closed by Heard
+	// rulesHeard is earlier than heard where identities are kept elsewhere.
+	rulesHeard bool
+	synced     bool
 }
 
 // kernelSet is a rule set of the engine under its number in the kernel.
@@ -161,7 +163,9 @@ func (p *Policy) Attach(ep Endpoint) (datapath.Endpoint, uint64, error) {
 }
 
 // bindBefore writes the row that an endpoint has until the rules have been heard: with the rule set that another
-// endpoint of its subject has from before the restart, or the one it had itself, or locked.
+// endpoint of its subject has from before the restart, or the one it had itself, or locked. A new one gets its own as
+// soon as the rules are known, if no endpoint here has one that denies: who is not known yet then lacks a grant, and
+// gets nothing besides.
 func (p *Policy) bindBefore(b *boundRow) error {
 	from := b.kernel
 	if !b.written {
@@ -172,6 +176,10 @@ func (p *Policy) bindBefore(b *boundRow) error {
 			from = other.kernel
 			break
 		}
+	}
+	if from.Locked && !b.written && p.rulesHeard && !p.denies() {
+		b.held = false
+		return p.bind(b)
 	}
 	row := b.endpoint.datapathRow(from.RuleSet, b.kernel.PolicyGeneration, from.Locked || from.RuleSet == 0)
 	b.tellApart(&row)
@@ -186,6 +194,16 @@ func (p *Policy) bindBefore(b *boundRow) error {
 		p.log.Warn("an endpoint drops all its packets until the rules have been heard", "endpoint", row.ID)
 	}
 	return nil
+}
+
+// denies reports whether a rule of any endpoint denies peers.
+func (p *Policy) denies() bool {
+	for subject := range p.bySubject {
+		if p.engine.DeniesPeers(subject) {
+			return true
+		}
+	}
+	return false
 }
 
 // newGeneration has flows admitted under an earlier row judged again.
@@ -205,6 +223,13 @@ func (p *Policy) write(b *boundRow, row datapath.Endpoint) error {
 	delete(p.gone, row.IfIndex) // the interface has an endpoint again
 	b.kernel, b.written = row, true
 	return nil
+}
+
+// RulesHeard says that all rules have been heard, though perhaps not what there is of identities.
+func (p *Policy) RulesHeard() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.rulesHeard = true
 }
 
 // Heard says that all rules and identities have been heard once, so that new endpoints can be

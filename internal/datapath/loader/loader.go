@@ -199,27 +199,6 @@ func (l *Loader) attach(ifIndex int, ingress bool, name string) error {
 	return nil
 }
 
-// nodeHook is a hook of one of the node's own devices.
-type nodeHook struct {
-	ifIndex int
-	ingress bool
-	name    string
-	// wanted is false where there is nothing to judge. A program that an earlier setting left there must not go
-	// on by that setting.
-	wanted bool
-}
-
-func nodeHooks(cfg datapath.Config) []nodeHook {
-	return []nodeHook{
-		{cfg.TunnelIfIndex, true, FromOverlay, true},
-		{cfg.HostIfIndex, false, FromHost, true},
-		// Without a tunnel this device brings the pods' packets, and in any case those of clients
-		// outside.
-		{cfg.NativeIfIndex, true, FromNetdev, !cfg.Tunnel || cfg.NodePort},
-		{cfg.NativeIfIndex, false, ToNetdev, cfg.NodePort},
-	}
-}
-
 // attachNode puts the node's own programs where they are not yet.
 func (l *Loader) attachNode(cfg datapath.Config) error {
 	_, err := l.attachDevices(cfg, 0)
