@@ -667,7 +667,12 @@ func loadProgram(t testing.TB) int {
 		insns:   uint64(uintptr(unsafe.Pointer(&insns[0]))),
 		license: uint64(uintptr(unsafe.Pointer(&license[0]))),
 	}
-	fd, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_LOAD, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
+	var fd uintptr
+	errno := unix.EAGAIN
+	// The verifier gives up when a signal is pending, such as the runtime's own (bpf(2)).
+	for tries := 0; errno == unix.EAGAIN && tries < 20; tries++ {
+		fd, _, errno = unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_LOAD, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
+	}
 	runtime.KeepAlive(insns)
 	runtime.KeepAlive(license)
 	if errno != 0 {
