@@ -81,6 +81,11 @@ func start(t *testing.T) (*kubeapi.Server, *objects) {
 // agent is an allocator as one node runs it, with its own connection.
 func agent(t *testing.T, server *kubeapi.Server, first, last allocator.ID, events allocator.AllocatorEventChan) *allocator.Allocator {
 	t.Helper()
+	return running(t, backend(t, server, first, last), first, last, events)
+}
+
+func backend(t *testing.T, server *kubeapi.Server, first, last allocator.ID) *identities.Backend {
+	t.Helper()
 	c, err := k8s.New(server.Config)
 	if err != nil {
 		t.Fatal(err)
@@ -89,6 +94,11 @@ func agent(t *testing.T, server *kubeapi.Server, first, last allocator.ID, event
 	if err != nil {
 		t.Fatal(err)
 	}
+	return backend
+}
+
+func running(t *testing.T, backend *identities.Backend, first, last allocator.ID, events allocator.AllocatorEventChan) *allocator.Allocator {
+	t.Helper()
 	opts := []allocator.AllocatorOption{
 		allocator.WithMin(first), allocator.WithMax(last), allocator.WithMasterKeyProtection(), allocator.WithSyncInterval(2 * time.Second), allocator.WithRest(0),
 	}
@@ -412,6 +422,53 @@ func TestResting(t *testing.T) {
 	if _, _, err := fresh.Allocate(t.Context(), app("one too many")); !errors.Is(err, allocator.ErrExhausted) {
 		t.Errorf("when none is left: %v", err)
 	}
+}
+
+// TestEdited: other labels than those that it was made with change nothing of what a number means, however it gets them; told until
+// they are taken back.
+func TestEdited(t *testing.T) {
+	t.Parallel()
+	server, c := start(t)
+	b := backend(t, server, 300, 400)
+	a := running(t, b, 300, 400, nil)
+	web, evil := app("web"), app("evil")
+	id, _, err := a.Allocate(t.Context(), web)
+	if err != nil {
+		t.Fatal(err)
+	}
+	edit := func(set map[string]string) {
+		t.Helper()
+		o, err := c.Get(t.Context(), id.String(), metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.SecurityLabels = set
+		if _, err := c.Update(t.Context(), o, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	told := func(when string, want bool) {
+		t.Helper()
+		for end := time.Now().Add(20 * time.Second); slices.Contains(b.Edited(), id) != want; time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%s: edited %v", when, b.Edited())
+			}
+		}
+		if k, err := a.GetByID(t.Context(), id); err != nil || k == nil || k.GetKey() != web.GetKey() {
+			t.Errorf("%s: %s means %v, %v", when, id, k, err)
+		}
+	}
+	edit(evil.GetAsMap())
+	told("given other labels", true)
+	edit(map[string]string{})
+	told("emptied", true)
+	edit(evil.GetAsMap())
+	told("given other labels after it was emptied", true)
+	if got, err := a.Get(t.Context(), evil); err != nil || got == id {
+		t.Errorf("the other labels have %s, %v", got, err)
+	}
+	edit(web.GetAsMap())
+	told("given its labels back", false)
 }
 
 // TestLongestRestedIsTakenFirst: when no number is free, labels take the one that has rested longest, wherever their sequence begins.

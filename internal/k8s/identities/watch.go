@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/pkg/allocator"
@@ -21,6 +23,9 @@ type entry struct {
 	marked  bool // about to be collected
 	resting bool // see Retire
 	since   time.Time
+	uid     types.UID
+	// edited says that somebody gave the object other labels than text; see Backend.Edited.
+	edited bool
 }
 
 // index is what the watch has shown. One goroutine writes it.
@@ -109,6 +114,46 @@ func (x *index) drop(id allocator.ID) {
 // Reached returns up to which resource version the watch has told of identities, 0 for none.
 func (b *Backend) Reached() uint64 { return b.index.reached.Load() }
 
+// keepMeaning has a number go on to mean what it means. An object gets its labels when it is made, loses them when it
+// is retired, and may get them back; it never gets others, as every node judges packets by them. So what an edit says
+// is not taken over, but told. A number that was deleted and made again is another object.
+func (b *Backend) keepMeaning(o *v2.CiliumIdentity, m *allocator.Mapping, e *entry) {
+	e.uid = o.UID
+	known, ok := b.index.get(m.ID)
+	if !ok || known.uid != o.UID || known.text == "" || known.resting {
+		return
+	}
+	if e.resting || e.text == known.text {
+		if known.edited {
+			b.cfg.Log.Info("an identity that somebody had edited is as it was, or retired", "identity", m.ID)
+		}
+		return
+	}
+	key, err := b.cfg.KeyType.PutKey(known.text)
+	if err != nil {
+		return // it was read before
+	}
+	if !known.edited {
+		b.cfg.Log.Error("somebody edited the labels of an identity; what it means stays, give it its labels back",
+			"identity", m.ID, "labels", known.text, "edited", o.SecurityLabels)
+	}
+	m.Key, e.text, e.edited = key, known.text, true
+}
+
+// Edited returns the numbers whose objects have other labels than those that they stand for, in order: somebody
+// edited them.
+func (b *Backend) Edited() (out []allocator.ID) {
+	b.index.mu.RLock()
+	defer b.index.mu.RUnlock()
+	for id, e := range b.index.byID {
+		if e.edited {
+			out = append(out, id)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
 // Live calls f with each number that stands for labels which can be read, and their canonical string, in no order, until it returns false. f must not call back.
 func (b *Backend) Live(f func(id allocator.ID, text string) bool) {
 	b.index.mu.RLock()
@@ -147,6 +192,7 @@ func (b *Backend) ListAndWatch(ctx context.Context, handler allocator.CacheMutat
 			} else {
 				b.cfg.Log.Warn("an identity has unreadable labels", "identity", id, "error", err)
 			}
+			b.keepMeaning(o, &m, &e)
 			b.index.set(id, e)
 			handler.OnUpsert(m)
 		},
