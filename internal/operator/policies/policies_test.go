@@ -62,7 +62,7 @@ func TestJudge(t *testing.T) {
 			[]string{"spec.ingress[0].toPorts[0].rules.http: is not supported"}},
 		{"two faults", cnp("a", "spec: {endpointSelector: {}, ingress: [{fromCIDR: [nonsense]}], egress: [{toFQDNs: [{matchName: example.com}]}]}"),
 			[]string{"spec.ingress[0].fromCIDR[0]", "spec.egress[0].toFQDNs: is not supported"}},
-		{"unknown field", cnp("a", "spec: {endpointSelector: {}, ingress: [{fromNowhere: []}]}"), []string{`ingress[0].fromNowhere`}},
+		{"unknown field", cnp("a", "spec: {endpointSelector: {}, ingress: [{fromNowhere: []}]}"), []string{`spec.ingress[0]: unknown field "fromNowhere"`}},
 		{"unknown part", cnp("a", "spec: {endpointSelector: {}, ingress: [{}]}\nrules: []"), []string{"rules: is not a field"}},
 		{"null", cnp("a", "spec: {endpointSelector: {}, ingress: [{fromEndpoints: null}]}"), []string{"spec.ingress[0].fromEndpoints: is null"}},
 		{"groups", cnp("a", "spec: {endpointSelector: {}, egress: [{toGroups: [{aws: {region: r, securityGroupsIds: [a]}}]}]}"), nil},
