@@ -10,7 +10,7 @@ type Status struct {
 	Name    string    `json:"name,omitempty"`
 	Cluster string    `json:"cluster"`
 	Started time.Time `json:"started"`
-	// Faults are what makes GET /healthz fail; none if nothing does.
+	// Faults are what makes GET /readyz fail; none if nothing does.
 	Faults []string `json:"faults,omitempty"`
 	// Leader tells of the election; nil outside of Kubernetes.
 	Leader *Leader `json:"leader,omitempty"`

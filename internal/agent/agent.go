@@ -569,16 +569,31 @@ func tryLock(path string) (*os.File, error) {
 	return nil, f.Close()
 }
 
-// healthHandler answers the node's own health check.
+// healthHandler answers the node's own health checks with the agent's state and what it is about.
+//
+//   - GET /healthz and /livez: 200 as long as the process works. The state is read behind the locks
+//     of every part, so a part that holds its lock for ever keeps it from answering. What fails in
+//     the kernel, or is away, a new process would find as it is, and pods could not start meanwhile.
+//   - GET /readyz: 503 while pods cannot be attached or policy is not in force.
 func (a *api) healthHandler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		st := a.health()
-		if st.Cilium.State == rest.StateFailure {
-			w.WriteHeader(http.StatusServiceUnavailable)
+	answer := func(code func(rest.State) int) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			st := a.health()
+			w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+			w.WriteHeader(code(st.Cilium.State))
+			fmt.Fprintln(w, st.Cilium.State, st.Cilium.Msg)
 		}
-		fmt.Fprintln(w, st.Cilium.State, st.Cilium.Msg)
-	})
+	}
+	live := answer(func(rest.State) int { return http.StatusOK })
+	mux.HandleFunc("GET /healthz", live)
+	mux.HandleFunc("GET /livez", live)
+	mux.HandleFunc("GET /readyz", answer(func(s rest.State) int {
+		if s == rest.StateFailure {
+			return http.StatusServiceUnavailable
+		}
+		return http.StatusOK
+	}))
 	return mux
 }
 

@@ -129,14 +129,19 @@ func TestChurnLeavesNothing(t *testing.T) {
 	n.stop()
 }
 
-// metric reads one of the agent's metrics.
-func (n *machineNode) metric(name string) float64 {
-	n.t.Helper()
+// get asks one of the agent's servers on loopback.
+func (n *machineNode) get(url string) (*http.Response, error) {
 	tr := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, addr string) (c net.Conn, err error) {
 		err = n.ns.Do(func() error { c, err = (&net.Dialer{}).DialContext(ctx, network, addr); return err })
 		return c, err
 	}}
-	resp, err := (&http.Client{Transport: tr, Timeout: 10 * time.Second}).Get("http://127.0.0.1:9962/metrics")
+	return (&http.Client{Transport: tr, Timeout: 10 * time.Second}).Get(url)
+}
+
+// metric reads one of the agent's metrics.
+func (n *machineNode) metric(name string) float64 {
+	n.t.Helper()
+	resp, err := n.get("http://127.0.0.1:9962/metrics")
 	if err != nil {
 		n.t.Fatal(err)
 	}

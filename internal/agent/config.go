@@ -251,7 +251,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.NodeDelay, "node-delete-delay", c.NodeDelay, "how long a node that vanished from the key-value store is still reachable")
 	c.CNI.Flags(fs)
 	fs.StringVar(&c.PrometheusAddr, "prometheus-serve-addr", c.PrometheusAddr, "address to serve metrics at, such as :9962; empty for none")
-	fs.IntVar(&c.HealthPort, "agent-health-port", c.HealthPort, "port of /healthz on loopback; 0 for none")
+	fs.IntVar(&c.HealthPort, "agent-health-port", c.HealthPort, "port of /healthz, /livez and /readyz on loopback; 0 for none")
 	fs.StringSliceVar(&c.APIAccess, "enable-cilium-api-server-access", c.APIAccess, "API calls that are served, by operation name; * for all")
 }
 

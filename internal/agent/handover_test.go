@@ -3,6 +3,7 @@ package agent
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -284,6 +285,20 @@ func TestFullPrefixMap(t *testing.T) {
 			}
 		}
 	}
+	// A kubelet must not start an agent again that has no room: the next one would have none either.
+	probes := func(ready int) {
+		t.Helper()
+		for path, want := range map[string]int{"/healthz": http.StatusOK, "/livez": http.StatusOK, "/readyz": ready} {
+			resp, err := n.get("http://127.0.0.1:9879" + path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp.Body.Close()
+			if resp.StatusCode != want {
+				t.Errorf("%s: %s, want %d", path, resp.Status, want)
+			}
+		}
+	}
 	until("before there is a policy", away, true)
 	n.policy("web.yaml", `apiVersion: cilium.io/v2
 kind: CiliumNetworkPolicy
@@ -299,6 +314,7 @@ spec:
 	if err != nil || !slices.ContainsFunc(st.Parts, func(p rest.PartStatus) bool { return p.Name == "addresses" && p.State == rest.StateFailure }) {
 		t.Errorf("nothing is said of the full map: %+v, %v", st.Parts, err)
 	}
+	probes(http.StatusServiceUnavailable)
 	n.policy("fill.yaml", "")
 	until("there is room again", near, true)
 	if err := ask(t, web.ns, away, 64, false, 250*time.Millisecond); err == nil {
@@ -308,5 +324,6 @@ spec:
 	if err != nil || slices.ContainsFunc(st.Parts, func(p rest.PartStatus) bool { return p.Name == "addresses" && p.State == rest.StateFailure }) {
 		t.Errorf("a full map is told of that has room: %+v, %v", st.Parts, err)
 	}
+	probes(http.StatusOK)
 	n.stop()
 }

@@ -168,7 +168,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.Pprof, "operator-pprof", c.Pprof, "serve profiles for go tool pprof")
 	fs.StringVar(&c.PprofAddr, "operator-pprof-address", c.PprofAddr, "address to serve profiles at")
 	fs.Uint16Var(&c.PprofPort, "operator-pprof-port", c.PprofPort, "port to serve profiles at")
-	fs.StringVar(&c.APIAddr, "operator-api-serve-addr", c.APIAddr, "address to serve /healthz at; empty for none")
+	fs.StringVar(&c.APIAddr, "operator-api-serve-addr", c.APIAddr, "address to serve /healthz, /readyz and /v1/status at; empty for none")
 	fs.StringVar(&c.PrometheusAddr, "operator-prometheus-serve-addr", c.PrometheusAddr, "address to serve metrics at")
 	fs.BoolVar(&c.EnableMetrics, "enable-metrics", c.EnableMetrics, "serve metrics at --operator-prometheus-serve-addr")
 }

@@ -16,14 +16,26 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
-// probeTimeout bounds how long the health check waits for the API server: whoever asks waits no longer than three seconds.
+// probeTimeout bounds how long GET /readyz waits for the API server: a kubelet asks with a timeout of
+// three seconds.
 const probeTimeout = 2 * time.Second
 
-// apiHandler answers GET /healthz and /v1/healthz: 200 and "ok", or 500 and what is wrong; GET /v1/metrics: the metrics as JSON; and GET /v1/status. It answers whether or
-// not this operator leads. store and c are nil if they are not in use.
+// apiHandler answers, whether or not this operator leads:
+//
+//   - GET /healthz and /livez: 200 and "ok" as long as the process works. They ask neither the store
+//     nor the API server: a new process would not reach them either, and would have forgotten what
+//     this one knows.
+//   - GET /readyz and /v1/healthz: 200 and "ok", or 500 and what it depends on and cannot reach.
+//   - GET /v1/metrics: the metrics as JSON; GET /v1/status: an [api.Status].
+//
+// store and c are nil if they are not in use.
 func (o *Operator) apiHandler(store kvstore.Backend, c *kubeSide) http.Handler {
 	mux := http.NewServeMux()
-	health := func(w http.ResponseWriter, r *http.Request) {
+	live := func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		fmt.Fprint(w, "ok")
+	}
+	ready := func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		if faults := o.faults(r.Context(), store, c); len(faults) > 0 {
 			w.WriteHeader(http.StatusInternalServerError)
@@ -32,8 +44,10 @@ func (o *Operator) apiHandler(store kvstore.Backend, c *kubeSide) http.Handler {
 		}
 		fmt.Fprint(w, "ok")
 	}
-	mux.HandleFunc("GET /healthz", health)
-	mux.HandleFunc("GET /v1/healthz", health)
+	mux.HandleFunc("GET /healthz", live)
+	mux.HandleFunc("GET /livez", live)
+	mux.HandleFunc("GET /readyz", ready)
+	mux.HandleFunc("GET /v1/healthz", ready)
 	mux.HandleFunc("GET /v1/metrics", o.listMetrics)
 	mux.HandleFunc("GET /v1/status", o.serveStatus(store, c))
 	return mux

@@ -592,8 +592,11 @@ spec:
 	}
 	w.server.Stop()
 	w.eventually(10*time.Second, func() string {
-		if code, body := c.http(p.api, "/v1/healthz"); code != 500 || !strings.Contains(body, "kubernetes:") {
+		if code, body := c.http(p.api, "/readyz"); code != 500 || !strings.Contains(body, "kubernetes:") {
 			return fmt.Sprintf("health without a server: %d %s", code, body)
+		}
+		if code, body := c.http(p.api, "/healthz"); code != 200 {
+			return fmt.Sprintf("liveness without a server: %d %s", code, body)
 		}
 		return ""
 	})

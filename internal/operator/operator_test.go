@@ -239,7 +239,8 @@ func TestDuties(t *testing.T) {
 	}
 }
 
-func TestHealthFollowsTheStore(t *testing.T) {
+// TestReadinessFollowsTheStore: without its store an operator is not ready, but alive: a kubelet must not start it again and again.
+func TestReadinessFollowsTheStore(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	c.etcd.Stop()
@@ -254,9 +255,13 @@ func TestHealthFollowsTheStore(t *testing.T) {
 			return ""
 		})
 	}
-	want(http.StatusInternalServerError, "/healthz")
-	c.etcd.Start()
+	want(http.StatusInternalServerError, "/readyz")
+	want(http.StatusInternalServerError, "/v1/healthz")
 	want(http.StatusOK, "/healthz")
+	want(http.StatusOK, "/livez")
+	c.etcd.Start()
+	want(http.StatusOK, "/readyz")
+	want(http.StatusOK, "/v1/healthz")
 	b := c.open()
 	c.eventually(func() string {
 		if _, err := b.Get(c.ctx, kvstore.HeartbeatKey); err != nil {

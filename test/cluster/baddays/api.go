@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hawser-net/hawser/internal/sandbox/machine"
 	"github.com/hawser-net/hawser/test/cluster/invariant"
@@ -42,6 +43,10 @@ func apiDown(ctx context.Context, d *day) (err error) {
 	}
 	lab.ClosePods(open)
 
+	restarts, err := d.operatorRestarts(ctx)
+	if err != nil {
+		return err
+	}
 	info, err := d.Info()
 	if err != nil {
 		return err
@@ -76,7 +81,27 @@ func apiDown(ctx context.Context, d *day) (err error) {
 		return err
 	}
 	d.note("all is in order %.1f s after the API server is back", time.Since(began).Seconds())
-	return nil
+	// The leader ends when it cannot renew its lease. Probes must end none: a new operator reaches the
+	// API server no better than the old one.
+	now, err := d.operatorRestarts(ctx)
+	if err == nil && now > restarts+1 {
+		err = fmt.Errorf("operators were restarted %d times while the API server was away, want once at most: the leader", now-restarts)
+	}
+	return err
+}
+
+// operatorRestarts is how often operators were restarted since their pods were made.
+func (d *day) operatorRestarts(ctx context.Context) (n int32, err error) {
+	pods, err := d.Kube.CoreV1().Pods(system).List(ctx, metav1.ListOptions{LabelSelector: "io.cilium/app=operator"})
+	if err != nil {
+		return 0, err
+	}
+	for i := range pods.Items {
+		for _, c := range pods.Items[i].Status.ContainerStatuses {
+			n += c.RestartCount
+		}
+	}
+	return n, nil
 }
 
 // restartSandbox ends the processes that hold a server's namespaces, waits for the new sandbox, and probes it.
