@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/hawser-net/hawser/api/v2"
@@ -46,18 +47,25 @@ type Endpoints struct {
 	cfg    Config
 	client rest.Interface // cilium.io/v2
 	alpha  rest.Interface // cilium.io/v2alpha1
+	pods   corev1.PodsGetter
 	book   *book
 	synced chan struct{}
 	// reached is up to where the objects were heard that tell of other nodes' pods.
 	reached atomic.Uint64
 
-	mu    sync.Mutex
-	want  map[k8s.Key]Local
-	have  map[k8s.Key]object      // this node's objects, as the watch told them
-	said  map[k8s.Key]identity.ID // the identity last written, or found to be there
-	echo  map[k8s.Key]echo
-	dirty map[k8s.Key]bool
-	wake  chan struct{}
+	mu     sync.Mutex
+	locals map[k8s.Key][]Local     // this node's endpoints of a name, in the order in which they came
+	want   map[k8s.Key]Local       // of each, the one that the object tells of
+	exists map[k8s.Key]string      // UID of the pod of a name, as the API server said when two were known
+	have   map[k8s.Key]object      // this node's objects, as the watch told them
+	said   map[k8s.Key]identity.ID // the identity last written, or found to be there
+	made   map[k8s.Key]creation
+	lost   map[k8s.Key]string // UID of the pod whose object somebody else deleted
+	// relabelled are the labels last written to an object, and when.
+	relabelled map[k8s.Key]relabelling
+	echo       map[k8s.Key]echo
+	dirty      map[k8s.Key]bool
+	wake       chan struct{}
 }
 
 // New returns Endpoints that do nothing until Run.
@@ -83,8 +91,9 @@ func New(cfg Config, client *k8s.Client, cache Cache) (*Endpoints, error) {
 		return nil, err
 	}
 	return &Endpoints{
-		cfg: cfg, client: c, alpha: alpha, book: newBook(cache, cfg.Log), synced: make(chan struct{}),
-		want: map[k8s.Key]Local{}, have: map[k8s.Key]object{}, said: map[k8s.Key]identity.ID{}, echo: map[k8s.Key]echo{}, dirty: map[k8s.Key]bool{}, wake: make(chan struct{}, 1),
+		cfg: cfg, client: c, alpha: alpha, pods: client.Kube.CoreV1(), book: newBook(cache, cfg.Log), synced: make(chan struct{}),
+		locals: map[k8s.Key][]Local{}, want: map[k8s.Key]Local{}, exists: map[k8s.Key]string{}, have: map[k8s.Key]object{}, said: map[k8s.Key]identity.ID{},
+		made: map[k8s.Key]creation{}, lost: map[k8s.Key]string{}, relabelled: map[k8s.Key]relabelling{}, echo: map[k8s.Key]echo{}, dirty: map[k8s.Key]bool{}, wake: make(chan struct{}, 1),
 	}, nil
 }
 
@@ -97,26 +106,65 @@ func (e *Endpoints) Set(l Local) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	key := l.Key()
-	if old, ok := e.want[key]; ok && old.Number != l.Number && old.UID == l.UID && old.Number < l.Number {
-		return // another interface of the same pod: the first one speaks for it
+	list := e.locals[key]
+	if i := slices.IndexFunc(list, l.sameEndpoint); i >= 0 {
+		list[i] = l
+	} else {
+		if !slices.ContainsFunc(list, func(o Local) bool { return o.UID == l.UID }) {
+			delete(e.exists, key) // the answer is older than this pod
+		}
+		list = append(list, l)
 	}
-	e.want[key] = l
-	e.touch(key)
+	e.locals[key] = list
+	e.choose(key)
 	if e.cfg.Echoed != nil {
 		e.cfg.Echoed(key)
 	}
 }
 
-// Remove says that an endpoint is gone.
+// Remove says that an endpoint is gone. Another one of its pod, or of a pod of the same name, is told of instead.
 func (e *Endpoints) Remove(l Local) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	key := l.Key()
-	if old, ok := e.want[key]; ok && old.Number == l.Number {
-		delete(e.want, key)
-		delete(e.echo, key)
-		e.touch(key)
+	list := slices.DeleteFunc(e.locals[key], func(o Local) bool { return o.Number == l.Number })
+	if e.locals[key] = list; len(list) == 0 {
+		delete(e.locals, key)
+		delete(e.exists, key)
 	}
+	e.choose(key)
+}
+
+// choose decides which of the endpoints of a name the object tells of: of the pod that the API server says exists, if it was asked, else of the pod that came
+// last, and of its interfaces the one with the lowest number. It must be called with mu held.
+func (e *Endpoints) choose(key k8s.Key) {
+	list := e.locals[key]
+	if len(list) == 0 {
+		if _, ok := e.want[key]; ok {
+			delete(e.want, key)
+			delete(e.echo, key)
+			delete(e.relabelled, key)
+			delete(e.made, key)
+			delete(e.lost, key)
+			e.touch(key)
+		}
+		return
+	}
+	uid := list[len(list)-1].UID
+	if known := e.exists[key]; slices.ContainsFunc(list, func(l Local) bool { return l.UID == known }) {
+		uid = known
+	}
+	var best Local
+	for _, l := range list {
+		if l.UID == uid && (best.UID == "" || l.Number < best.Number) {
+			best = l
+		}
+	}
+	if old, ok := e.want[key]; ok && !best.sameEndpoint(old) {
+		delete(e.echo, key)
+	}
+	e.want[key] = best
+	e.touch(key)
 }
 
 // touch has a key looked at soon. It must be called with mu held.
@@ -236,7 +284,7 @@ func (e *Endpoints) heard(o *v2.CiliumEndpoint) {
 	e.mu.Lock()
 	_, wanted := e.want[key]
 	if own || wanted {
-		e.have[key] = seen(o)
+		e.have[key] = seen(o, own)
 		e.touch(key)
 	} else {
 		delete(e.have, key)
@@ -263,8 +311,12 @@ func (e *Endpoints) gone(key k8s.Key) {
 	e.mu.Lock()
 	delete(e.have, key)
 	delete(e.said, key)
-	if _, wanted := e.want[key]; wanted { // deleted by somebody else, or to make room
-		e.touch(key)
+	// Deleted by somebody else, or to make room. What is deleted again and again waits for the comparison.
+	if want, wanted := e.want[key]; wanted {
+		e.lost[key] = want.UID
+		if !e.made[key].recent(want.UID, e.cfg.Interval) {
+			e.touch(key)
+		}
 	}
 	_, told := e.echo[key]
 	e.mu.Unlock()

@@ -34,6 +34,9 @@ type Local struct {
 // Key returns the name of the endpoint's object.
 func (l Local) Key() k8s.Key { return k8s.Key{Namespace: l.Namespace, Name: l.Pod} }
 
+// sameEndpoint says whether o is the same endpoint, of before or after a change.
+func (l Local) sameEndpoint(o Local) bool { return l.Number == o.Number && l.UID == o.UID }
+
 // Validate says what keeps the endpoint from having an object.
 func (l Local) Validate() error {
 	switch {

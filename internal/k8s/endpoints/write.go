@@ -24,12 +24,34 @@ import (
 type object struct {
 	uid     types.UID
 	version string
+	own     bool      // it names this node
 	owner   types.UID // of the pod it belongs to; empty if it has none
+	labels  map[string]string
 	status  v2.EndpointStatus
 }
 
-func seen(o *v2.CiliumEndpoint) object {
-	s := object{uid: o.UID, version: o.ResourceVersion, status: o.Status}
+// creation is when an object was made here last, and for which pod.
+type creation struct {
+	uid string
+	at  time.Time
+}
+
+// recent says whether the object was made for this pod less than the given time ago.
+func (c creation) recent(uid string, within time.Duration) bool {
+	return c.uid == uid && time.Since(c.at) < within
+}
+
+// relabelling is which labels were written to an object last, and when.
+type relabelling struct {
+	labels map[string]string
+	at     time.Time
+}
+
+// errGone says that the pod of an endpoint is not the one that has its name now, if any has.
+var errGone = errors.New("it is not written, as the pod does not exist any more: it was deleted by force, or while this node was cut off")
+
+func seen(o *v2.CiliumEndpoint, own bool) object {
+	s := object{own: own, uid: o.UID, version: o.ResourceVersion, labels: o.Labels, status: o.Status}
 	for _, ref := range o.OwnerReferences {
 		if ref.Kind == "Pod" {
 			s.owner = ref.UID
@@ -115,7 +137,7 @@ func (r attempts) wait(key k8s.Key, missed int) *attempt {
 // failed notes an attempt in vain. It reports whether that is news.
 func (r attempts) failed(key k8s.Key, err error) (news bool) {
 	missed := 1
-	if last := r[key]; last != nil && busy(err) {
+	if last := r[key]; last != nil && (busy(err) || errors.Is(err, errGone)) {
 		missed = min(2*last.missed, maxMissed)
 	}
 	a := r.wait(key, missed)
@@ -172,7 +194,7 @@ func (e *Endpoints) bring(ctx context.Context, key k8s.Key) (wrote bool, err err
 	ctx, cancel := context.WithTimeout(ctx, k8s.RequestTimeout)
 	defer cancel()
 	switch {
-	case !wanted && !exists:
+	case !wanted && (!exists || !have.own):
 		return false, nil
 	case !wanted:
 		return true, e.delete(ctx, key, have)
@@ -184,18 +206,70 @@ func (e *Endpoints) bring(ctx context.Context, key k8s.Key) (wrote bool, err err
 
 // adjust brings an object that exists to what is wanted. It reports whether there was anything to do.
 func (e *Endpoints) adjust(ctx context.Context, want Local, have object) (wrote bool, err error) {
-	if string(have.owner) != want.UID { // of a pod of the same name that was there before
+	if string(have.owner) != want.UID {
+		// Of a pod of the same name that was there before, or that is there now, on another node: a pod that was deleted by force may run here still, and a node
+		// that was cut off may know pods that are gone. Only the API server can say which of them exists.
+		uid, err := e.podUID(ctx, want.Key())
+		if err != nil {
+			return false, err
+		}
+		if uid != want.UID {
+			if e.speaksFor(want.Key(), uid) {
+				return true, nil // it is looked at again
+			}
+			return false, fmt.Errorf("CiliumEndpoint %s: %w", want.Key(), errGone)
+		}
 		return true, e.delete(ctx, want.Key(), have)
 	}
 	status := want.status(e.cfg.Hosts[0])
 	if e.keepIdentity(want, have) {
 		status.Identity = have.status.Identity
 	}
-	if !same(have.status, status) {
-		return true, e.patch(ctx, want, have, status)
+	relabel := e.mustRelabel(want, have)
+	if relabel || !same(have.status, status) {
+		return true, e.patch(ctx, want, have, status, relabel)
 	}
 	e.note(want)
 	return false, nil
+}
+
+// podUID asks the API server for the pod that has a name now, and remembers it. It is empty if there is none.
+func (e *Endpoints) podUID(ctx context.Context, key k8s.Key) (string, error) {
+	var uid string
+	pod, err := e.pods.Pods(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
+	switch {
+	case err == nil:
+		uid = string(pod.UID)
+	case !apierrors.IsNotFound(err):
+		return "", fmt.Errorf("get pod %s, to tell whose its CiliumEndpoint is: %w", key, err)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.exists[key] = uid; e.want[key].UID != uid {
+		e.choose(key)
+	}
+	return uid, nil
+}
+
+// speaksFor says whether the object is to tell of the pod with this UID.
+func (e *Endpoints) speaksFor(key k8s.Key, uid string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	want, ok := e.want[key]
+	return ok && want.UID == uid
+}
+
+// mustRelabel says whether the object's labels are to become those of the pod. When somebody else, such as an admission webhook, makes others of them at
+// once, they are not written again and again.
+func (e *Endpoints) mustRelabel(want Local, have object) bool {
+	labels := want.podLabels()
+	if maps.Equal(have.labels, labels) {
+		return false
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	last := e.relabelled[want.Key()]
+	return !maps.Equal(last.labels, labels) || time.Since(last.at) >= maxMissed*e.cfg.Interval
 }
 
 // keepIdentity says whether the identity that an object names is to stay. It is while this node knows none; and where the operator writes it too, once it has
@@ -228,6 +302,19 @@ func same(have, want v2.EndpointStatus) bool {
 }
 
 func (e *Endpoints) create(ctx context.Context, l Local) error {
+	e.mu.Lock()
+	lost := e.lost[l.Key()] == l.UID
+	e.mu.Unlock()
+	if lost { // it may have made room for a pod of this name that is on another node now
+		if uid, err := e.podUID(ctx, l.Key()); err != nil {
+			return err
+		} else if uid != l.UID {
+			if e.speaksFor(l.Key(), uid) {
+				return nil // that is looked at next
+			}
+			return fmt.Errorf("CiliumEndpoint %s: %w", l.Key(), errGone)
+		}
+	}
 	block := false
 	o := &v2.CiliumEndpoint{
 		ObjectMeta: metav1.ObjectMeta{
@@ -242,18 +329,32 @@ func (e *Endpoints) create(ctx context.Context, l Local) error {
 		// The watch is behind; or the object is another node's, where a pod of the same name was.
 		there := &v2.CiliumEndpoint{}
 		if err = e.client.Get().Namespace(l.Namespace).Resource(v2.ResourceEndpoints).Name(l.Pod).Do(ctx).Into(there); err == nil {
-			_, err = e.adjust(ctx, l, seen(there))
+			found := seen(there, e.own(there.Status.Networking))
+			_, err = e.adjust(ctx, l, found)
+			if err == nil && string(found.owner) != l.UID && there.DeletionTimestamp == nil {
+				// It has made room. Who hears of its own objects only is not told so.
+				e.mu.Lock()
+				e.touch(l.Key())
+				e.mu.Unlock()
+			}
 			return err
 		}
 	}
 	if err != nil {
 		return fmt.Errorf("create CiliumEndpoint %s: %w", l.Key(), err)
 	}
+	e.mu.Lock()
+	e.made[l.Key()] = creation{uid: l.UID, at: time.Now()}
+	delete(e.lost, l.Key())
+	e.relabelled[l.Key()] = relabelling{labels: l.podLabels(), at: time.Now()}
+	e.mu.Unlock()
 	e.note(l)
 	return nil
 }
 
-func (e *Endpoints) patch(ctx context.Context, want Local, have object, status v2.EndpointStatus) error {
+// patch writes status, and with relabel the pod's labels. It returns nil if the object is another one by now, or was changed by the operator where that writes
+// too: the watch tells.
+func (e *Endpoints) patch(ctx context.Context, want Local, have object, status v2.EndpointStatus, relabel bool) error {
 	key := want.Key()
 	type op struct {
 		Op    string `json:"op"`
@@ -265,19 +366,38 @@ func (e *Endpoints) patch(ctx context.Context, want Local, have object, status v
 	if e.cfg.Shared { // what the operator wrote meanwhile must not be undone unseen
 		ops = slices.Insert(ops, 1, op{"test", "/metadata/resourceVersion", have.version})
 	}
+	if relabel {
+		labels := want.podLabels()
+		if labels == nil {
+			labels = map[string]string{}
+		}
+		ops = append(ops, op{"add", "/metadata/labels", labels})
+	}
 	body, err := json.Marshal(ops)
 	if err != nil {
 		return err
 	}
 	err = e.client.Patch(types.JSONPatchType).Namespace(key.Namespace).Resource(v2.ResourceEndpoints).Name(key.Name).Body(body).Do(ctx).Error()
-	if apierrors.IsNotFound(err) || apierrors.IsInvalid(err) { // gone, or another one: the watch tells
+	if apierrors.IsNotFound(err) || apierrors.IsInvalid(err) && e.replaced(ctx, key, have) {
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("patch CiliumEndpoint %s: %w", key, err)
 	}
+	if relabel {
+		e.mu.Lock()
+		e.relabelled[key] = relabelling{labels: want.podLabels(), at: time.Now()}
+		e.mu.Unlock()
+	}
 	e.note(want)
 	return nil
+}
+
+// replaced says whether the object is not the one that is known, as which a patch was refused; if not, the server refuses what the patch says.
+func (e *Endpoints) replaced(ctx context.Context, key k8s.Key, have object) bool {
+	now := &v2.CiliumEndpoint{}
+	err := e.client.Get().Namespace(key.Namespace).Resource(v2.ResourceEndpoints).Name(key.Name).Do(ctx).Into(now)
+	return apierrors.IsNotFound(err) || err == nil && (now.UID != have.uid || e.cfg.Shared && now.ResourceVersion != have.version)
 }
 
 func (e *Endpoints) delete(ctx context.Context, key k8s.Key, have object) error {
