@@ -88,8 +88,9 @@ type Shared struct {
 
 	mu sync.Mutex
 	// seen has the values of this node's keys, and of those that are wanted, as the watch told.
-	seen     map[netip.Prefix]string
-	pruneDue bool // a Prune was asked for before the first listing was complete
+	seen map[netip.Prefix]string
+	// pruning says that a Prune was asked for: every listing that is complete is followed by one.
+	pruning bool
 }
 
 // NewShared returns a Shared that fills a cache. The caller must call Run.
@@ -153,15 +154,16 @@ func (s *Shared) WaitSynced(ctx context.Context) error {
 
 // Prune removes from the store the addresses of this node that are not announced: those of endpoints that
 // went while no agent ran. It is to be called when all endpoints that are left were announced, and
-// takes effect as soon as the store's addresses are known.
+// takes effect as soon as the store's addresses are known. From then on it does so whenever they are listed
+// anew: a store that went back to an old copy has addresses again that were withdrawn since.
 func (s *Shared) Prune() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.pruning = true
 	select {
 	case <-s.synced:
 		s.writer.Prune()
 	default:
-		s.pruneDue = true
 	}
 }
 
@@ -233,9 +235,9 @@ func (s *Shared) event(e kvstore.Event) {
 		case <-s.synced:
 		default:
 			close(s.synced)
-			if s.pruneDue {
-				s.writer.Prune()
-			}
+		}
+		if s.pruning {
+			s.writer.Prune()
 		}
 		return
 	}
@@ -421,9 +423,9 @@ func (t sharedTarget) Prune(ctx context.Context, desired iter.Seq2[netip.Prefix,
 		err := inParts(batch, func(part []netip.Prefix) error { return t.remove(rctx, part) })
 		cancel()
 		if err != nil {
-			return fmt.Errorf("removing addresses of before the restart: %w", err) // all is tried again
+			return fmt.Errorf("removing addresses that this node does not have: %w", err) // all is tried again
 		}
-		t.s.cfg.Log.Info("removed addresses of before the restart", "addresses", len(batch), "first", batch[0])
+		t.s.cfg.Log.Info("removed addresses that this node does not have", "addresses", len(batch), "first", batch[0])
 	}
 	return nil
 }

@@ -360,6 +360,33 @@ func TestSharedPrune(t *testing.T) {
 	})
 }
 
+// TestSharedPruneAfterOldCopy: a store that goes back to an old copy has addresses again that this node withdrew since, on a
+// lease that it keeps alive. They must not stay.
+func TestSharedPruneAfterOldCopy(t *testing.T) {
+	here, gone := pair("10.0.1.1", "192.0.2.1", 300), pair("10.0.1.2", "192.0.2.1", 301)
+	theirs := pair("10.0.2.1", "192.0.2.2", 302)
+	sharing(t, nil, func(t *testing.T, w *world) {
+		back := func() {
+			w.put(gone)
+			w.put(theirs)
+			synctest.Wait()
+			w.shared.event(kvstore.Event{Kind: kvstore.EventListDone}) // as a watch that listed anew
+		}
+		if _, err := w.shared.Announce(here); err != nil {
+			t.Fatal(err)
+		}
+		back()
+		w.wantStore(map[string]int{"10.0.1.1": 300, "10.0.1.2": 301, "10.0.2.1": 302}) // not all endpoints are announced
+		w.shared.Prune()
+		w.wantStore(map[string]int{"10.0.1.1": 300, "10.0.2.1": 302})
+		for range 2 {
+			back()
+			w.wantStore(map[string]int{"10.0.1.1": 300, "10.0.2.1": 302})
+			w.wantCache(map[string]string{"10.0.2.1/32": "302 via 192.0.2.2"})
+		}
+	})
+}
+
 func TestSharedConfig(t *testing.T) {
 	t.Parallel()
 	client := kvstore.NewMemory().Client()
