@@ -23,7 +23,7 @@ BINARIES := hawser hawser-agent hawser-cni hawser-operator
 export HAWSER_CONSUL := $(CURDIR)/bin/consul
 VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
-.PHONY: help sandbox sandbox-down cluster cluster-down cluster-status chart-test build kube-apiserver kube-programs test test-long fuzz e2e e2e-smoke e2e-conformance bad-days oracle soak mesh attack bench scale verify lint fmt generate clean
+.PHONY: help sandbox sandbox-down cluster cluster-down cluster-status chart-test build kube-apiserver kube-programs test test-long fuzz e2e e2e-smoke e2e-conformance bad-days oracle soak soak-short mesh attack bench scale verify lint fmt generate clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -89,10 +89,10 @@ e2e-smoke: build ## a few of them, 2 min, as CI does (root)
 e2e-conformance: build ## upstream's Conformance tests of the network, 6 min (root)
 	@go run ./hack/e2e -suite conformance $(E2E_FLAGS)
 
-bad-days: build ## kill, restart and remove what a cluster is made of, under traffic, 10 min; BAD_DAYS='-run node' for some (root)
+bad-days: build bin/render ## kill, restart and remove what a cluster is made of, under traffic, 10 min; BAD_DAYS='-run node' for some, '-identities operator' for other modes (root)
 	@go build -o bin/baddays ./test/cluster/baddays && bin/baddays $(BAD_DAYS)
 
-oracle: build ## random policies on a cluster against the oracle, 10 min; ORACLE='-for 1h' or '-seed N -rounds 1' (root)
+oracle: build bin/render ## random policies on a cluster against the oracle, 10 min; ORACLE='-for 1h' or '-seed N -rounds 1' (root)
 	@go build -o bin/oracle ./test/cluster/oracle && bin/oracle $(ORACLE)
 
 bin/render: deploy/render/go.mod deploy/render/main.go
@@ -103,6 +103,11 @@ bin/render: deploy/render/go.mod deploy/render/main.go
 
 soak: build bin/render ## change, kill and freeze a cluster all the time, beside the oracle, 10 min; SOAK='-identities operator -for 1h' (root)
 	@go build -o bin/soak ./test/cluster/soak && bin/soak $(SOAK)
+
+soak-short: build bin/render ## the first steps of two soaks, 4 min, the same each time (root)
+	@go build -o bin/soak ./test/cluster/soak
+	@bin/soak -identities agent -seed 1 -for 45s
+	@bin/soak -identities operator -endpoints slim -seed 2 -for 45s
 
 mesh: build ## connect two clusters of their own, and see whether pods reach each other by policy, 4 min; MESH='-keep' (root)
 	@go build -o bin/meshtest ./test/cluster/mesh && bin/meshtest $(MESH)

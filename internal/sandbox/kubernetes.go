@@ -18,6 +18,7 @@ type kubernetesFlags struct {
 	cni       string
 	kubeProxy bool
 	manifest  string
+	store     string
 	id        int
 	yes       bool
 }
@@ -29,6 +30,7 @@ func (k *kubernetesFlags) flags(fs *pflag.FlagSet) {
 	fs.StringVar(&k.cni, "cni", kube.Defaults().CNI, "with --kubernetes: the network, hawser, ptp (Debian's plugins ptp and host-local), or none to install one yourself")
 	fs.BoolVar(&k.kubeProxy, "kube-proxy", false, "with --kubernetes: run kube-proxy (the default but with --cni hawser)")
 	fs.StringVar(&k.manifest, "manifest", "", "with --kubernetes: a file of Hawser's objects, as the chart renders them, instead of deploy/hawser.yaml")
+	fs.StringVar(&k.store, "store", "", "with --kubernetes: keep identities in etcd or consul, instead of objects of Kubernetes")
 	fs.IntVar(&k.id, "cluster-id", 0, "with --kubernetes: a number of 1 to 255 that no other cluster has, to connect clusters; addresses follow from it")
 	fs.BoolVarP(&k.yes, "yes", "y", false, "with --kubernetes: install missing Debian packages")
 }
@@ -72,7 +74,7 @@ func upKubernetes(cfg *Config, k *kubernetesFlags, cmd *cobra.Command) error {
 	}
 	c := clusterConfig(cfg, cmd)
 	c.Mode, c.Nodes, c.DualStack, c.CNI, c.KubeProxy, c.Install = k.mode, cfg.Nodes, k.dualStack, k.cni, k.kubeProxy, k.yes
-	c.ID = k.id
+	c.ID, c.Store = k.id, k.store
 	if k.manifest != "" {
 		path, err := filepath.Abs(k.manifest)
 		if err != nil {

@@ -42,6 +42,7 @@ type state struct {
 	CNI       string `json:"cni"`
 	KubeProxy bool   `json:"kubeProxy"`
 	Manifest  string `json:"manifest,omitempty"` // of the product, if not the checkout's
+	Store     string `json:"store,omitempty"`    // of identities, if not Kubernetes
 	Port      int    `json:"port"`               // of the loopback
 	BinDir    string `json:"binDir"`
 	Programs  string `json:"programs"`
@@ -165,7 +166,7 @@ func (c *Cluster) Up(ctx context.Context) error {
 			return c.upAgain(ctx, st)
 		}
 		p, err := c.prepare(ctx)
-		if err != nil {
+		if err = errors.Join(err, c.checkStore()); err != nil {
 			return err
 		}
 		if _, err := os.Stat(c.path("state.json")); err == nil {
@@ -195,7 +196,7 @@ func (c *Cluster) Up(ctx context.Context) error {
 
 // create starts everything.
 func (c *Cluster) create(ctx context.Context, p prepared) (*state, error) {
-	for _, d := range []string{c.path("netns"), c.path("logs"), filepath.Join(c.dataDir(), "etcd"), filepath.Join(c.dataDir(), meshEtcd)} {
+	for _, d := range []string{c.path("netns"), c.path("logs"), filepath.Join(c.dataDir(), "etcd"), filepath.Join(c.dataDir(), meshEtcd), c.storeDir()} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
 			return nil, err
 		}
@@ -206,7 +207,7 @@ func (c *Cluster) create(ctx context.Context, p prepared) (*state, error) {
 	}
 	defer listener.Close()
 	st := &state{
-		Name: c.cfg.Name, Created: time.Now(), ID: c.cfg.ID, Mode: c.cfg.Mode, DualStack: c.cfg.DualStack, CNI: c.cfg.CNI, KubeProxy: c.cfg.KubeProxy, Manifest: c.cfg.Manifest,
+		Name: c.cfg.Name, Created: time.Now(), ID: c.cfg.ID, Mode: c.cfg.Mode, DualStack: c.cfg.DualStack, CNI: c.cfg.CNI, KubeProxy: c.cfg.KubeProxy, Manifest: c.cfg.Manifest, Store: c.cfg.Store,
 		Port: listener.port, BinDir: c.cfg.BinDir, Programs: p.programs, Source: p.source, Processes: map[string]machine.Process{},
 	}
 	if st.Mode == Full {

@@ -42,6 +42,8 @@ type Config struct {
 	// Manifest is a file of the product's objects, as the chart renders them with other values; empty for
 	// that of the checkout.
 	Manifest string
+	// Store keeps identities, nodes and addresses of pods: Etcd or Consul; empty for objects of Kubernetes.
+	Store string
 	// KubeProxy runs kube-proxy on every node.
 	KubeProxy bool
 	// Install says that missing Debian packages may be installed.
@@ -94,6 +96,12 @@ func (c *Config) Validate() error {
 	}
 	if !slices.Contains([]string{Hawser, PTP, None}, c.CNI) {
 		errs = append(errs, fmt.Errorf("cni %q: want %s, %s or %s", c.CNI, Hawser, PTP, None))
+	}
+	if !slices.Contains([]string{"", Etcd, Consul}, c.Store) {
+		errs = append(errs, fmt.Errorf("store %q: want %s, %s or none", c.Store, Etcd, Consul))
+	}
+	if c.Store != "" && (c.CNI != Hawser || c.Mode != Full) {
+		errs = append(errs, errors.New("a store of identities is for nodes on the network "+Hawser))
 	}
 	if len(c.Self) == 0 {
 		errs = append(errs, errors.New("the running program's path is unknown"))

@@ -165,6 +165,9 @@ func (c *Cluster) startStore(ctx context.Context, st *state, l *listener) error 
 	if st.meshed() {
 		all = append(all, c.meshStore(st))
 	}
+	if st.Store != "" {
+		all = append(all, c.store(st))
+	}
 	for _, p := range all {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -255,6 +258,9 @@ func (c *Cluster) restartControlPlane(ctx context.Context, st *state) error {
 	all := append([]program{c.etcd(), c.apiServer(st)}, c.controllers(st)...)
 	if st.meshed() {
 		all = append(all, c.meshStore(st))
+	}
+	if st.Store != "" {
+		all = append(all, c.store(st))
 	}
 	if !st.Processes["forward"].Alive() {
 		l, err := listen(st.Port) // the user's kubeconfig names it

@@ -102,6 +102,9 @@ func adaptManifest(data []byte, st *state) ([]byte, error) {
 				}
 				config[k] = v
 			}
+			for k, v := range st.storeOptions() {
+				config[k] = v
+			}
 			if st.meshed() {
 				config["clustermesh-config"], config["enable-well-known-identities"] = "/var/lib/cilium/clustermesh", "false" // as the chart does
 			}

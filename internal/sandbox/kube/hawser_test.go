@@ -102,6 +102,18 @@ func TestAdaptManifest(t *testing.T) {
 		}
 	}
 
+	for store, address := range map[string]string{Etcd: "etcd.address=http://10.99.0.10:2391", Consul: "consul.address=10.99.0.10:2391"} {
+		kept, err := adaptManifest([]byte(smallManifest), &state{Name: "x", Store: store})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{"identity-allocation-mode: kvstore", "kvstore: " + store, "kvstore-opt: " + address} {
+			if !bytes.Contains(kept, []byte(want)) || bytes.Contains(got, []byte(want)) {
+				t.Errorf("a cluster with %s lacks %q, or one without has it", store, want)
+			}
+		}
+	}
+
 	for _, broken := range []struct{ from, to, want string }{
 		{`cluster-name: "default", `, "", "no option cluster-name"}, {"kind: ConfigMap", "kind: Secret", "no ConfigMap"}, {"kind: DaemonSet", "kind: Job", "no DaemonSet"},
 	} {

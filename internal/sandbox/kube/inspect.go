@@ -19,6 +19,8 @@ type Info struct {
 	World, ControlPlane string
 	// WorldIPv4 and WorldIPv6 are the addresses of the host on the underlay that is not of the cluster.
 	WorldIPv4, WorldIPv6 netip.Addr
+	// Store is what keeps identities, if it is not Kubernetes; StoreSocket is where it listens, and StoreDir has its data.
+	Store, StoreSocket, StoreDir string
 	// Processes are those of the control plane, by the names of their programs.
 	Processes map[string]machine.Process
 	Nodes     []NodeInfo
@@ -51,6 +53,7 @@ func Inspect(name string) (*Info, error) {
 	}
 	info := &Info{
 		Name: st.Name, ID: st.ID, Kubeconfig: c.Kubeconfig(), DualStack: st.DualStack, CNI: st.CNI, Processes: st.Processes,
+		Store: st.Store, StoreSocket: c.storeSocket(), StoreDir: c.storeDir(),
 		World: c.netns(worldName), ControlPlane: c.netns(masterName),
 		WorldIPv4: st.plan().world().IPv4, WorldIPv6: st.plan().world().IPv6,
 	}

@@ -31,14 +31,15 @@ func TestConfigValidate(t *testing.T) {
 	if err := good.Validate(); err != nil {
 		t.Errorf("defaults: %v", err)
 	}
-	bad := Config{Name: "-x", Root: "rel", Data: "rel", Mode: "half", Nodes: maxNodes + 1, CNI: "nobody"}
+	bad := Config{Name: "-x", Root: "rel", Data: "rel", Mode: "half", Nodes: maxNodes + 1, CNI: "nobody", Store: "disk"}
 	err := bad.Validate()
 	if err == nil {
 		t.Fatal("accepted")
 	}
 	for _, want := range []string{
 		`cluster name "-x"`, `"rel" is not an absolute path`, `can't be both`, `kubernetes "half": want full or api`, "21 nodes: want 1 to 20",
-		`cni "nobody": want hawser, ptp or none`, "path is unknown", "start timeout 0s",
+		`cni "nobody": want hawser, ptp or none`, `store "disk": want etcd, consul or none`,
+		"a store of identities is for nodes", "path is unknown", "start timeout 0s",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("error lacks %q: %v", want, err)

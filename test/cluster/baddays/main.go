@@ -3,6 +3,8 @@
 //	go run ./test/cluster/baddays                     all scenarios, on a cluster of their own
 //	go run ./test/cluster/baddays -run 'agent|node'   some of them
 //	go run ./test/cluster/baddays -list
+//	go run ./test/cluster/baddays -identities operator -endpoints slices
+//	go run ./test/cluster/baddays -store etcd
 //
 // Before and after each scenario the invariants of test/cluster/invariant must hold, and the matrix of who reaches whom must be that of the policies. During
 // it no message that is allowed may be lost, and none that is forbidden may arrive, except through a node that is off. The exit code is 0 only if so.
@@ -26,15 +28,17 @@ import (
 
 type options struct {
 	name, program, run, output string
-	nodes, repeat              int
-	keep, list                 bool
-	up                         []string // further arguments of `sandbox up`
+	lab.Modes
+	nodes, repeat int
+	keep, list    bool
+	up            []string // further arguments of `sandbox up`
 }
 
 func main() { os.Exit(run()) }
 
 func run() int {
-	var o options
+	o := options{Modes: lab.NewModes()}
+	o.Modes.Flags(flag.CommandLine)
 	flag.StringVar(&o.name, "name", "baddays", "name of the cluster; it is made unless it is there")
 	flag.StringVar(&o.program, "bin", "bin/hawser", "the program hawser")
 	flag.StringVar(&o.run, "run", "", "regular expression of the scenarios to run; all if empty")
@@ -60,12 +64,15 @@ func (o *options) all(ctx context.Context) (ok bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("-run: %w", err)
 	}
+	if err := o.Modes.Validate(); err != nil {
+		return false, err
+	}
 	if o.output != "" && o.output != "json" {
 		return false, fmt.Errorf("-o %q: want json", o.output)
 	}
 	var chosen []scenario
 	for _, s := range scenarios() {
-		if pattern.MatchString(s.name) {
+		if pattern.MatchString(s.name) && (!s.store || o.Store != "objects") {
 			chosen = append(chosen, s)
 		}
 	}
@@ -76,7 +83,7 @@ func (o *options) all(ctx context.Context) (ok bool, err error) {
 	if o.output == "json" {
 		progress = os.Stderr
 	}
-	down, err := lab.Program(o.program).Up(ctx, progress, o.name, o.nodes, o.keep, o.up...)
+	down, err := o.Modes.Up(ctx, lab.Program(o.program), progress, o.name, o.nodes, o.keep, nil, o.up...)
 	if err != nil {
 		return false, err
 	}
@@ -85,6 +92,7 @@ func (o *options) all(ctx context.Context) (ok bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	defer l.Close()
 	d := newDay(l, progress)
 	if err := d.prepare(ctx); err != nil {
 		return false, fmt.Errorf("prepare: %w", err)

@@ -21,6 +21,8 @@ import (
 // scenario is a bad day.
 type scenario struct {
 	name, about string
+	// store says that it is about the store of identities, and not for clusters without one.
+	store bool
 	// away names a node that the scenario turns off, so that no flow is led through it; nil if there is none.
 	away func(*day) string
 	// run does it, under traffic, and returns when it is over. What must hold afterwards is checked by the caller.
@@ -31,17 +33,18 @@ type scenario struct {
 func scenarios() []scenario {
 	last := func(d *day) string { return d.nodes[len(d.nodes)-1].Name }
 	return []scenario{
-		{"agent-rollout", "a rolling update of the agents", nil, agentRollout},
-		{"agent-kill", "every agent killed, and its pod removed without grace, three times", nil, agentKill},
-		{"operator-failover", "the leading operator killed, while pods start", nil, operatorFailover},
-		{"node-reboot", "a node without power for ten seconds", last, nodeReboot},
-		{"kubelet-restart", "every kubelet killed", nil, func(ctx context.Context, d *day) error { return d.killOnNodes(ctx, "kubelet") }},
-		{"containerd-restart", "every containerd killed", nil, func(ctx context.Context, d *day) error { return d.killOnNodes(ctx, "containerd") }},
-		{"pod-force-delete", "pods deleted by force and made again under their names, five times", nil, forceDelete},
-		{"namespaces-bulk", "15 namespaces with pods and policies made, and deleted at once", nil, bulkNamespaces},
-		{"cni-config", "the CNI configuration removed from every node for ten seconds", nil, cniConfig},
-		{"density", "a node filled to 250 pods at once, and emptied at once", nil, density},
-		{"api-down", "no API server for two minutes, while sandboxes and agents are restarted", nil, apiDown},
+		{name: "agent-rollout", about: "a rolling update of the agents", run: agentRollout},
+		{name: "agent-kill", about: "every agent killed, and its pod removed without grace, three times", run: agentKill},
+		{name: "operator-failover", about: "the leading operator killed, while pods start", run: operatorFailover},
+		{name: "node-reboot", about: "a node without power for ten seconds", away: last, run: nodeReboot},
+		{name: "kubelet-restart", about: "every kubelet killed", run: func(ctx context.Context, d *day) error { return d.killOnNodes(ctx, "kubelet") }},
+		{name: "containerd-restart", about: "every containerd killed", run: func(ctx context.Context, d *day) error { return d.killOnNodes(ctx, "containerd") }},
+		{name: "pod-force-delete", about: "pods deleted by force and made again under their names, five times", run: forceDelete},
+		{name: "namespaces-bulk", about: "15 namespaces with pods and policies made, and deleted at once", run: bulkNamespaces},
+		{name: "cni-config", about: "the CNI configuration removed from every node for ten seconds", run: cniConfig},
+		{name: "density", about: "a node filled to 250 pods at once, and emptied at once", run: density},
+		{name: "api-down", about: "no API server for two minutes, while sandboxes and agents are restarted", run: apiDown},
+		{name: "store-down", about: "no store of identities for a minute, while agents are restarted", store: true, run: storeDown},
 	}
 }
 

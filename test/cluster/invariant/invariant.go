@@ -262,13 +262,20 @@ func nothingLeft(w *World) (wrong []string) {
 	return wrong
 }
 
-// identitiesAreUnique: two numbers for one label set would judge the same pods differently.
+// identitiesAreUnique: two numbers for one label set would judge the same pods differently. In a store a
+// number that was put back by an old copy stays until its references have run out, as long as no pod has it.
 func identitiesAreUnique(w *World) (wrong []string) {
+	used := map[string]bool{}
+	for i := range w.Endpoints {
+		if id := w.Endpoints[i].Status.Identity; id != nil {
+			used[strconv.FormatInt(id.ID, 10)] = true
+		}
+	}
 	seen := map[string]string{}
 	for i := range w.Identities {
 		id := &w.Identities[i]
-		if len(id.SecurityLabels) == 0 {
-			continue // it rests
+		if len(id.SecurityLabels) == 0 || w.shared && !used[id.Name] {
+			continue // it rests, or nobody has it
 		}
 		text := IdentityLabels(id).String()
 		if other := seen[text]; other != "" {

@@ -21,7 +21,10 @@ import (
 	"github.com/hawser-net/hawser/api/rest/client"
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/api/v2alpha1"
+	"github.com/hawser-net/hawser/internal/k8s/identities"
+	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/sandbox/kube"
+	"github.com/hawser-net/hawser/pkg/kvstore"
 	"github.com/hawser-net/hawser/test/cluster/lab"
 )
 
@@ -39,6 +42,8 @@ type World struct {
 	Nodes      map[string]*Node
 
 	slim bool // the endpoints are those of slices
+	// shared says that identities are in a store, where others' references may keep what this cluster does not use.
+	shared bool
 }
 
 // Node is what a node says of itself.
@@ -100,13 +105,41 @@ func (w *World) readObjects(ctx context.Context, l *lab.Lab) error {
 	if err := l.Custom("GET", v2.ResourceEndpoints).Do(ctx).Into(&endpoints); err != nil {
 		return err
 	}
-	var identities v2.CiliumIdentityList
-	if err := l.Custom("GET", v2.ResourceIdentities).Do(ctx).Into(&identities); err != nil {
+	w.Endpoints = endpoints.Items
+	if w.Identities, err = Identities(ctx, l); err != nil {
 		return err
 	}
-	w.Endpoints, w.Identities = endpoints.Items, identities.Items
+	w.shared = l.Store != nil
 	return w.readSlices(ctx, l)
 }
+
+// Identities returns the identities of a cluster, from objects or, in the same form, from the store that
+// keeps them.
+func Identities(ctx context.Context, l *lab.Lab) ([]v2.CiliumIdentity, error) {
+	if l.Store == nil {
+		var list v2.CiliumIdentityList
+		err := l.Custom("GET", v2.ResourceIdentities).Do(ctx).Into(&list)
+		return list.Items, err
+	}
+	list, err := l.Store.List(ctx, IdentityKey(""))
+	if err != nil {
+		return nil, err
+	}
+	var out []v2.CiliumIdentity
+	for _, kv := range list.Pairs {
+		set, err := labels.ParseKV(string(kv.Value))
+		if err != nil {
+			return nil, fmt.Errorf("key %s: %w", kv.Key, err)
+		}
+		id := v2.CiliumIdentity{SecurityLabels: identities.SecurityLabels(set)}
+		id.Name = strings.TrimPrefix(kv.Key, IdentityKey(""))
+		out = append(out, id)
+	}
+	return out, nil
+}
+
+// IdentityKey is the key of a number in a store.
+func IdentityKey(number string) string { return kvstore.IdentitiesPrefix + "/id/" + number }
 
 // readSlices reads what slices say, if the cluster has them.
 func (w *World) readSlices(ctx context.Context, l *lab.Lab) error {

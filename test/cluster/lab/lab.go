@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os/exec"
 	"strings"
 	"time"
@@ -26,6 +27,8 @@ import (
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/api/v2alpha1"
 	"github.com/hawser-net/hawser/internal/sandbox/kube"
+	"github.com/hawser-net/hawser/pkg/kvstore"
+	"github.com/hawser-net/hawser/pkg/kvstore/dial"
 )
 
 // Lab is one cluster.
@@ -34,6 +37,8 @@ type Lab struct {
 	Name string
 	// Kube is a client with all rights.
 	Kube kubernetes.Interface
+	// Store is what keeps identities, or nil if they are objects of Kubernetes.
+	Store kvstore.Backend
 
 	program string
 	custom  *rest.RESTClient // of api/v2
@@ -42,7 +47,7 @@ type Lab struct {
 	out     io.Writer
 }
 
-// Open returns a handle on the cluster called name, which must run. program is the path of hawser; out gets what it says.
+// Open returns a handle on the cluster called name, which must run. program is the path of hawser; out gets what it says. Close it.
 func Open(name, program string, out io.Writer) (*Lab, error) {
 	info, err := kube.Inspect(name)
 	if err != nil {
@@ -73,7 +78,21 @@ func Open(name, program string, out io.Writer) (*Lab, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Lab{Name: name, Kube: client, program: program, custom: custom, alpha: alpha, tiers: tiers, out: out}, nil
+	l := &Lab{Name: name, Kube: client, program: program, custom: custom, alpha: alpha, tiers: tiers, out: out}
+	if info.Store != "" {
+		cfg := dial.Defaults()
+		cfg.Kind, cfg.Options = info.Store, map[string]string{info.Store + ".address": "unix://" + info.StoreSocket}
+		l.Store, err = dial.Open(context.Background(), cfg, slog.New(slog.DiscardHandler))
+	}
+	return l, err
+}
+
+// Close gives up the connection to the store.
+func (l *Lab) Close() error {
+	if l.Store == nil {
+		return nil
+	}
+	return l.Store.Close()
 }
 
 // customClient speaks of the kinds of a group.

@@ -3,6 +3,7 @@
 //
 //	go run ./test/cluster/oracle                  until 10 minutes are over
 //	go run ./test/cluster/oracle -seed 7 -rounds 1
+//	go run ./test/cluster/oracle -identities operator -endpoints slim
 //
 // Where cluster and oracle differ, it takes away from the policies what does not matter and prints the smallest case. The exit code is 0 only if they agree.
 package main
@@ -22,7 +23,8 @@ import (
 )
 
 type options struct {
-	name, program, output     string
+	name, program, output string
+	lab.Modes
 	seed                      uint64
 	rounds, pods, each, nodes int
 	lasts, settle             time.Duration
@@ -33,7 +35,8 @@ type options struct {
 func main() { os.Exit(run()) }
 
 func run() int {
-	var o options
+	o := options{Modes: lab.NewModes()}
+	o.Modes.Flags(flag.CommandLine)
 	flag.StringVar(&o.name, "name", "oracle", "name of the cluster; it is made unless it is there")
 	flag.StringVar(&o.program, "bin", "bin/hawser", "the program hawser")
 	flag.StringVar(&o.output, "o", "", "json: print the result as JSON, and progress to stderr")
@@ -79,6 +82,9 @@ type kinds struct {
 }
 
 func (o *options) all(ctx context.Context) (ok bool, err error) {
+	if err := o.Modes.Validate(); err != nil {
+		return false, err
+	}
 	if o.output != "" && o.output != "json" {
 		return false, fmt.Errorf("-o %q: want json", o.output)
 	}
@@ -86,7 +92,7 @@ func (o *options) all(ctx context.Context) (ok bool, err error) {
 	if o.output == "json" {
 		progress = os.Stderr
 	}
-	down, err := lab.Program(o.program).Up(ctx, progress, o.name, o.nodes, o.keep, o.up...)
+	down, err := o.Modes.Up(ctx, lab.Program(o.program), progress, o.name, o.nodes, o.keep, nil, o.up...)
 	if err != nil {
 		return false, err
 	}
@@ -95,6 +101,7 @@ func (o *options) all(ctx context.Context) (ok bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	defer l.Close()
 	r := &rounds{World: world.New(l, "oracle"), options: *o, out: progress, began: time.Now(), result: result{Seed: o.seed, Differences: []string{}}}
 	fmt.Fprintf(progress, "seed %d (-seed %d repeats the first world)\n", o.seed, o.seed)
 	runErr := r.run(ctx)

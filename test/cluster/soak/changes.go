@@ -15,7 +15,6 @@ import (
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/labels"
-	"github.com/hawser-net/hawser/test/cluster/invariant"
 	"github.com/hawser-net/hawser/test/cluster/lab"
 	"github.com/hawser-net/hawser/test/cluster/matrix"
 	"github.com/hawser-net/hawser/test/cluster/world"
@@ -59,11 +58,13 @@ func (s *soak) choose(ctx context.Context) (disturbance, change, error) {
 		c, err = s.relabelNamespace(ctx)
 	case n < 80:
 		c = s.replacePod()
+	case d.noStore && n < 92:
+		c = none() // there is nothing to edit
 	case n < 86:
 		c, err = s.editIdentity(ctx)
 	case n < 92:
 		c, err = s.deleteIdentity(ctx)
-	case n < 96 && s.endpoints != "slim":
+	case n < 96 && s.Endpoints != "slim":
 		c = s.deleteEndpoint()
 	default:
 		c = none()
@@ -194,75 +195,6 @@ func (c change) with(prepare func() error) change {
 // mean those of all.
 func appOf(set labels.Set, podLabels map[string]string) bool {
 	return value(set, "app") == podLabels["app"] && value(set, "tier") == podLabels["tier"]
-}
-
-// inUse returns the number and the object of a random pod's identity.
-func (s *soak) inUse(ctx context.Context) (*v2.CiliumIdentity, error) {
-	p := s.pod()
-	var list v2.CiliumIdentityList
-	if err := s.Custom("GET", v2.ResourceIdentities).Do(ctx).Into(&list); err != nil {
-		return nil, err
-	}
-	for i := range list.Items {
-		id := &list.Items[i]
-		if invariant.IdentityLabels(id).Equal(p.Labels) {
-			return id, nil
-		}
-	}
-	return nil, fmt.Errorf("no CiliumIdentity has the labels of %s", p.Name())
-}
-
-// editIdentity gives a number in use other labels by hand, and takes that back. It must change
-// nothing.
-func (s *soak) editIdentity(ctx context.Context) (change, error) {
-	id, err := s.inUse(ctx)
-	if err != nil {
-		return change{}, err
-	}
-	was, is := id.SecurityLabels["k8s:app"], map[string]string{"x": "y", "y": "z", "z": "x"}[id.SecurityLabels["k8s:app"]]
-	set := func(ctx context.Context, value string) error {
-		patch, err := json.Marshal(map[string]any{"security-labels": map[string]string{"k8s:app": value}})
-		if err != nil {
-			return err
-		}
-		return s.Custom("PATCH", v2.ResourceIdentities).Name(id.Name).SetHeader("Content-Type", string(types.MergePatchType)).Body(patch).Do(ctx).Error()
-	}
-	return change{
-		kind: "edit-identity", what: fmt.Sprintf("identity %s is edited by hand, and back", id.Name),
-		make: func(ctx context.Context) error { return set(ctx, is) },
-		undo: func(ctx context.Context) error {
-			if err := set(ctx, was); !apierrors.IsNotFound(err) {
-				return err
-			}
-			return nil
-		},
-	}, nil
-}
-
-// deleteIdentity removes the object of a number in use by hand. It must come back with its meaning.
-func (s *soak) deleteIdentity(ctx context.Context) (change, error) {
-	id, err := s.inUse(ctx)
-	if err != nil {
-		return change{}, err
-	}
-	return change{
-		kind: "delete-identity", what: fmt.Sprintf("identity %s is deleted by hand", id.Name),
-		make: func(ctx context.Context) error {
-			return s.Custom("DELETE", v2.ResourceIdentities).Name(id.Name).Do(ctx).Error()
-		},
-		undo: func(ctx context.Context) error {
-			return lab.Eventually(ctx, settled, func(ctx context.Context) error {
-				var now v2.CiliumIdentity
-				if err := s.Custom("GET", v2.ResourceIdentities).Name(id.Name).Do(ctx).Into(&now); err != nil {
-					return err
-				}
-				if !maps.Equal(now.SecurityLabels, id.SecurityLabels) {
-					return fmt.Errorf("identity %s came back as %v, was %v", id.Name, now.SecurityLabels, id.SecurityLabels)
-				}
-				return nil
-			})
-		},
-	}, nil
 }
 
 // deleteEndpoint removes a pod's CiliumEndpoint by hand: other nodes forget the pod until it is back.

@@ -17,9 +17,11 @@ type disturbance struct {
 	kind, what string
 	// noAPI says that there is no API server meanwhile.
 	noAPI bool
-	begin func(context.Context) error
-	lasts time.Duration
-	end   func(context.Context) error
+	// noStore says that there is no store of identities meanwhile.
+	noStore bool
+	begin   func(context.Context) error
+	lasts   time.Duration
+	end     func(context.Context) error
 }
 
 func (d disturbance) String() string { return d.what }
@@ -50,6 +52,13 @@ func (s *soak) disturbance(ctx context.Context) (disturbance, error) {
 		})
 	case n < 44:
 		return s.away(ctx, node)
+	case s.Lab.Store == nil:
+	case n < 52:
+		return s.storeGone(node), nil
+	case n < 58:
+		return s.storeFrozen(), nil
+	case n < 70:
+		return s.storeBack(), nil
 	}
 	return disturbance{kind: "calm", what: "calm", begin: nothing, lasts: time.Second, end: nothing}, nil
 }

@@ -28,24 +28,22 @@ import (
 )
 
 type options struct {
-	name, program, render, output string
-	identities, endpoints         string
-	seed                          uint64
-	steps, pods, nodes            int
-	lasts, settle                 time.Duration
-	keep                          bool
+	name, program, output string
+	lab.Modes
+	seed               uint64
+	steps, pods, nodes int
+	lasts, settle      time.Duration
+	keep               bool
 }
 
 func main() { os.Exit(run()) }
 
 func run() int {
-	var o options
+	o := options{Modes: lab.NewModes()}
+	o.Modes.Flags(flag.CommandLine)
 	flag.StringVar(&o.name, "name", "soak", "name of the cluster; it is made unless it is there")
 	flag.StringVar(&o.program, "bin", "bin/hawser", "the program hawser")
-	flag.StringVar(&o.render, "render", "bin/render", "the program that renders the chart (deploy/render)")
 	flag.StringVar(&o.output, "o", "", "json: print the result as JSON, and progress to stderr")
-	flag.StringVar(&o.identities, "identities", "agent", "who makes identities: "+strings.Join(identityModes(), ", "))
-	flag.StringVar(&o.endpoints, "endpoints", "objects", "how nodes are told of pods: "+strings.Join(endpointModes(), ", "))
 	flag.Uint64Var(&o.seed, "seed", 0, "of the changes; 0 for a new one")
 	flag.IntVar(&o.steps, "steps", 0, "how many changes; 0 for as many as fit in -for")
 	flag.DurationVar(&o.lasts, "for", 10*time.Minute, "how long to go on")
@@ -65,6 +63,7 @@ type result struct {
 	Seed       uint64         `json:"seed"`
 	Identities string         `json:"identities"`
 	Endpoints  string         `json:"endpoints"`
+	Store      string         `json:"store"`
 	Steps      int            `json:"steps"`
 	Kinds      map[string]int `json:"kinds"` // of changes and of disturbances
 	// Settled probes were made when everything had settled, Meanwhile those while something changed.
@@ -76,18 +75,9 @@ type result struct {
 }
 
 func (o *options) validate() error {
-	var errs []error
+	errs := []error{o.Modes.Validate()}
 	if o.output != "" && o.output != "json" {
 		errs = append(errs, fmt.Errorf("-o %q: want json", o.output))
-	}
-	if !slices.Contains(identityModes(), o.identities) {
-		errs = append(errs, fmt.Errorf("-identities %q: want %s", o.identities, strings.Join(identityModes(), ", ")))
-	}
-	if !slices.Contains(endpointModes(), o.endpoints) {
-		errs = append(errs, fmt.Errorf("-endpoints %q: want %s", o.endpoints, strings.Join(endpointModes(), ", ")))
-	}
-	if o.endpoints == "slim" && o.identities != "operator" {
-		errs = append(errs, errors.New("-endpoints slim needs -identities operator"))
 	}
 	if o.nodes < 2 {
 		errs = append(errs, fmt.Errorf("-nodes %d: want 2 or more", o.nodes))
@@ -103,12 +93,7 @@ func (o *options) all(ctx context.Context) (ok bool, err error) {
 	if o.output == "json" {
 		progress = os.Stderr
 	}
-	manifest, err := o.manifest(ctx)
-	if err != nil {
-		return false, err
-	}
-	defer os.Remove(manifest)
-	down, err := lab.Program(o.program).Up(ctx, progress, o.name, o.nodes, o.keep, "--manifest", manifest)
+	down, err := o.Modes.Up(ctx, lab.Program(o.program), progress, o.name, o.nodes, o.keep, operatorArgs())
 	if err != nil {
 		return false, err
 	}
@@ -117,11 +102,12 @@ func (o *options) all(ctx context.Context) (ok bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	defer l.Close()
 	s := &soak{World: world.New(l, "soak"), options: *o, out: progress, began: time.Now(), result: result{
-		Seed: o.seed, Identities: o.identities, Endpoints: o.endpoints, Kinds: map[string]int{}, Faults: []string{},
+		Seed: o.seed, Identities: o.Identities, Endpoints: o.Endpoints, Store: o.Store, Kinds: map[string]int{}, Faults: []string{},
 	}}
-	s.say("identities by %s, endpoints by %s; repeat it with %s", o.identities, o.endpoints, o.again(0))
-	runErr := s.run(ctx)
+	s.say("repeat it with %s", o.again(0))
+	runErr := errors.Join(s.run(ctx), s.copies.remove())
 	if ctx.Err() != nil {
 		runErr = nil // interrupted: what was compared until then counts
 	}
@@ -146,9 +132,15 @@ func (o *options) all(ctx context.Context) (ok bool, err error) {
 	return len(s.result.Faults) == 0, err
 }
 
+// operatorArgs have what nobody uses collected every few seconds, so that numbers retire and come back all
+// the time.
+func operatorArgs() []string {
+	return []string{"--identity-gc-interval=5s", "--identity-heartbeat-timeout=10s", "--cilium-endpoint-gc-interval=10s", "--nodes-gc-interval=10s"}
+}
+
 // again is how to repeat the run, as far as a step if that is not 0.
 func (o *options) again(step int) string {
-	text := fmt.Sprintf("-identities %s -endpoints %s -nodes %d -pods %d -seed %d", o.identities, o.endpoints, o.nodes, o.pods, o.seed)
+	text := fmt.Sprintf("%s -nodes %d -pods %d -seed %d", o.Modes, o.nodes, o.pods, o.seed)
 	if step > 0 {
 		text += fmt.Sprintf(" -steps %d", step)
 	}
@@ -164,6 +156,6 @@ func (r *result) print(w io.Writer) {
 		kinds = append(kinds, fmt.Sprintf("%s %d", k, r.Kinds[k]))
 	}
 	slices.Sort(kinds)
-	fmt.Fprintf(w, "\nidentities by %s, endpoints by %s: %d steps (%s); %d probes while something changed, %d when all had settled; %d faults; %s, seed %d\n",
-		r.Identities, r.Endpoints, r.Steps, strings.Join(kinds, ", "), r.Meanwhile, r.Settled, len(r.Faults), r.Took.Round(time.Second), r.Seed)
+	fmt.Fprintf(w, "\nidentities by %s, endpoints by %s, store %s: %d steps (%s); %d probes while something changed, %d when all had settled; %d faults; %s, seed %d\n",
+		r.Identities, r.Endpoints, r.Store, r.Steps, strings.Join(kinds, ", "), r.Meanwhile, r.Settled, len(r.Faults), r.Took.Round(time.Second), r.Seed)
 }

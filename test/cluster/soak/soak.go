@@ -40,6 +40,7 @@ type soak struct {
 	gen      *policygen.Generator
 	pods     int // names given
 	meanings map[string]meaning
+	copies   copies
 }
 
 // meaning is what a number stood for when it was seen last.
@@ -64,6 +65,10 @@ func (s *soak) fault(step int, format string, args ...any) {
 
 func (s *soak) run(ctx context.Context) error {
 	if err := s.Prepare(ctx); err != nil {
+		return err
+	}
+	// Policies by random cut it off from the API server, so that it is never ready again; nobody here asks for names.
+	if _, err := s.Kubectl(ctx, "", "-n", system, "scale", "deployment/coredns", "--replicas=0"); err != nil {
 		return err
 	}
 	s.rng = rand.New(rand.NewPCG(s.seed, 0))
@@ -102,7 +107,7 @@ func (s *soak) step(ctx context.Context, step int) error {
 	err = s.disturbed(ctx, d, c)
 	if err == nil {
 		if settleErr := s.settleDown(ctx); settleErr != nil {
-			s.fault(step, "%s; %s: not settled: %v", d, c, settleErr)
+			s.fault(step, "%s; %s: not settled: %v\n%s", d, c, settleErr, s.described())
 		}
 	}
 	watch.stop()
