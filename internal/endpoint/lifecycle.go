@@ -434,29 +434,38 @@ func samePorts(a, b []policy.NamedPort) bool {
 
 func (l *Lifecycle) relabel(ctx context.Context, old, row Endpoint) (Endpoint, error) {
 	row.IdentityLabels, row.InfoLabels = l.split(row)
-	if row.IdentityLabels.String() == old.IdentityLabels.String() && old.Identity != 0 && samePorts(row.NamedPorts, old.NamedPorts) {
+	same := row.IdentityLabels.String() == old.IdentityLabels.String() && old.Identity != 0
+	if same && samePorts(row.NamedPorts, old.NamedPorts) {
 		row, _ = l.set(row, old.State, "labels changed, identity kept")
 		return row, l.cfg.Store.Put(row)
 	}
 	row, _ = l.set(row, StateWaitingForIdentity, "labels changed")
-	id, err := l.acquire(ctx, row.IdentityLabels)
-	if err != nil {
-		l.set(old, StateReady, "labels not changed: "+err.Error())
-		return old, fmt.Errorf("endpoint %d keeps its labels: %w", row.ID, err)
+	if same {
+		row.Referenced = false // the reference is the old row's, which is gone back to if this fails
+	} else {
+		id, err := l.acquire(ctx, row.IdentityLabels)
+		if err != nil {
+			l.set(old, StateReady, "labels not changed: "+err.Error())
+			return old, fmt.Errorf("endpoint %d keeps its labels: %w", row.ID, err)
+		}
+		row.Due = time.Time{} // the others have not had time yet to hear of this identity
+		row = row.become(id)
+		row.Referenced = true
 	}
-	row = row.become(id)
-	row.Referenced = true
-	row, _ = l.set(row, StateRegenerating, "identity "+id.String())
-	if err := l.cfg.Placer.Place(ctx, row); err != nil {
+	row, _ = l.set(row, StateRegenerating, "identity "+row.Identity.String())
+	err := l.cfg.Placer.Place(ctx, row)
+	if err == nil {
+		row, err = l.realise(row)
+	}
+	if err == nil {
+		err = l.cfg.Store.Put(row)
+	}
+	switch {
+	case err != nil:
 		return l.revert(old, row, err)
-	}
-	if row, err = l.realise(row); err != nil {
-		return l.revert(old, row, err)
-	}
-	if err := l.cfg.Store.Put(row); err != nil {
-		return l.revert(old, row, err)
-	}
-	if old.Referenced {
+	case same:
+		row.Referenced = old.Referenced
+	case old.Referenced:
 		l.release(old)
 	}
 	row, _ = l.set(row, StateReady, "ready")
@@ -471,7 +480,9 @@ func (l *Lifecycle) revert(old, failed Endpoint, cause error) (Endpoint, error) 
 	if _, err := l.realise(old); err != nil {
 		cause = errors.Join(cause, err)
 	}
-	l.release(failed)
+	if failed.Referenced {
+		l.release(failed)
+	}
 	old.State = failed.State
 	old, _ = l.set(old, StateReady, "change undone: "+cause.Error())
 	return old, fmt.Errorf("endpoint %d keeps its labels: %w", old.ID, cause)

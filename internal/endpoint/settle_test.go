@@ -127,6 +127,55 @@ func TestTemporaryRelabel(t *testing.T) {
 	p.audit("at the end")
 }
 
+// TestSettleDelayOfEachChange: the others are given time to hear of an identity at every change of labels, also at one that comes while the last one's identity is
+// waited for; and no more than that, if only the ports change meanwhile.
+func TestSettleDelayOfEachChange(t *testing.T) {
+	t.Parallel()
+	m, dir := newMachine(), t.TempDir()
+	p := started(t, m, dir, func(c *Config) { c.SettleDelay = time.Second })
+	row, err := p.Create(t.Context(), namespaced(p.plug(1), "web"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := row.Identity
+	relabel := func(tier string) {
+		t.Helper()
+		m.withheld = true // the number of these labels is not known yet
+		if _, err := p.SetLabels(t.Context(), row.ID, labels.NewSet(labels.New(labels.SourceK8s, "tier", tier)), nil); err != nil {
+			t.Fatal(err)
+		}
+		m.withheld = false
+	}
+	settle := func(want time.Duration) {
+		t.Helper()
+		w, err := p.Settle(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if w.Next != want {
+			t.Errorf("due in %s, not in %s", w.Next, want)
+		}
+		if row, _ = p.cfg.Registry.Get(row.ID); row.Identity.IsTemporary() != (want > 0) || want > 0 && row.Seen() != known {
+			t.Errorf("identity %s, seen as %s, with %s to go; known before: %s", row.Identity, row.Seen(), want, known)
+		}
+	}
+	relabel("a")
+	settle(time.Second)
+	p.clock = p.clock.Add(900 * time.Millisecond)
+	relabel("b")
+	p.clock = p.clock.Add(10 * time.Second)
+	settle(time.Second)
+	p.clock = p.clock.Add(600 * time.Millisecond)
+	m.withheld = true
+	if _, err := p.SetWorkload(t.Context(), row.ID, row.Labels, []policy.NamedPort{{Name: "http", Port: 80, Proto: 6}}); err != nil {
+		t.Fatal(err)
+	}
+	m.withheld = false
+	settle(400 * time.Millisecond)
+	p.clock = p.clock.Add(400 * time.Millisecond)
+	settle(0)
+}
+
 // TestTemporaryRace has the number appear while endpoints are made and relabelled: none is left behind.
 func TestTemporaryRace(t *testing.T) {
 	t.Parallel()
