@@ -38,6 +38,7 @@ type book struct {
 	slices     map[string]map[identity.ID]int
 	named      map[identity.ID]int                 // how many endpoints and entries of slices name a number
 	claimed    map[identity.ID]map[string]struct{} // sets that claim a number
+	spent      map[string]int                      // numbers that came back by the word of a node since the last look at everything
 	made       map[identity.ID]types.UID           // objects that this process made
 
 	held map[identity.ID]struct{} // about to be collected
@@ -61,12 +62,17 @@ type namespaceEntry struct {
 }
 
 type podEntry struct {
-	obj *corev1.Pod
-	set *setEntry // nil if the pod has no identity
-	err error     // why not, if it should
-	// claim is the number that the pod's endpoint names for the very labels of the set; 0 if there is none.
-	claim identity.ID
+	obj   *corev1.Pod
+	set   *setEntry // nil if the pod has no identity
+	err   error     // why not, if it should
+	claim claim
 	full  uint64 // see target.full
+}
+
+// claim is that a pod's endpoint names a number for the very labels of the pod's set; the zero claim is none. See refusal.
+type claim struct {
+	id   identity.ID
+	node string // of the pod
 }
 
 // setEntry is a set of labels that pods or objects have.
@@ -74,8 +80,8 @@ type setEntry struct {
 	target
 	pods      map[key]*podEntry
 	scheduled int
-	claims    map[identity.ID]int // how many pods claim a number
-	numbers   []*numberEntry      // oldest first; nearly always one
+	claims    map[identity.ID]map[string]int // how many pods of a node claim a number
+	numbers   []*numberEntry                 // oldest first; nearly always one
 	// counted says that the set counts against the budget; reserved that it does so because an object is being made.
 	counted, reserved bool
 }
@@ -106,7 +112,8 @@ func newBook(rules *Rules, budget int) *book {
 		rules: rules, budget: budget,
 		namespaces: map[string]namespaceEntry{}, pods: map[key]*podEntry{}, inside: map[string]map[key]*podEntry{}, sets: map[string]*setEntry{},
 		endpoints: map[key]endpointEntry{}, numbers: map[identity.ID]*numberEntry{}, slices: map[string]map[identity.ID]int{},
-		named: map[identity.ID]int{}, claimed: map[identity.ID]map[string]struct{}{}, made: map[identity.ID]types.UID{}, waiting: map[string]struct{}{}, held: map[identity.ID]struct{}{}, full: map[uint64]int{},
+		named: map[identity.ID]int{}, claimed: map[identity.ID]map[string]struct{}{}, spent: map[string]int{},
+		made: map[identity.ID]types.UID{}, waiting: map[string]struct{}{}, held: map[identity.ID]struct{}{}, full: map[uint64]int{},
 		kept: map[string]struct{}{}, dirtySets: map[string]struct{}{}, dirtyEndpoints: map[key]struct{}{},
 	}
 }
@@ -161,6 +168,7 @@ func (b *book) setPod(obj *corev1.Pod) {
 	}
 	if old != nil && samePod(old, obj) {
 		if p.set != nil && old.Spec.NodeName != obj.Spec.NodeName {
+			b.claim(k, p)
 			b.account(p.set)
 			b.dirtySets[p.set.text] = struct{}{}
 		}
@@ -229,43 +237,52 @@ func (b *book) place(k key, p *podEntry) {
 	b.dirtySets[s.text] = struct{}{}
 }
 
-// claim books which number the pod's endpoint has for the pod's labels.
+// claim books which number the pod's endpoint has for the pod's labels. A pod without a node has no agent that could have given it one.
 func (b *book) claim(k key, p *podEntry) {
 	s := p.set
 	if s == nil {
 		return
 	}
-	var now identity.ID
+	var now claim
 	e, ok := b.endpoints[k]
-	if ok && e.of(p) && e.id >= b.rules.First && e.id <= b.rules.Last && sameLabels(e.obj.Status.Identity.Labels, s.labels) {
-		now = e.id
+	if ok && p.obj.Spec.NodeName != "" && e.of(p) && e.id >= b.rules.First && e.id <= b.rules.Last && sameLabels(e.obj.Status.Identity.Labels, s.labels) {
+		now = claim{e.id, p.obj.Spec.NodeName}
 	}
 	if now != p.claim {
-		b.count(s, p.claim, -1)
+		was := p.claim
+		b.count(s, was, -1)
 		b.count(s, now, 1)
 		p.claim = now
 		b.dirtySets[s.text] = struct{}{}
+		b.touchClaims(was.id)
+		b.touchClaims(now.id)
 	}
 }
 
 // count counts claims.
-func (b *book) count(s *setEntry, id identity.ID, n int) {
-	if id == 0 {
+func (b *book) count(s *setEntry, c claim, n int) {
+	if c.id == 0 {
 		return
 	}
 	if s.claims == nil {
-		s.claims = map[identity.ID]int{}
+		s.claims = map[identity.ID]map[string]int{}
 	}
-	if b.claimed[id] == nil {
-		b.claimed[id] = map[string]struct{}{}
+	if s.claims[c.id] == nil {
+		s.claims[c.id] = map[string]int{}
 	}
-	b.claimed[id][s.text] = struct{}{}
-	if s.claims[id] += n; s.claims[id] > 0 {
+	if b.claimed[c.id] == nil {
+		b.claimed[c.id] = map[string]struct{}{}
+	}
+	b.claimed[c.id][s.text] = struct{}{}
+	if s.claims[c.id][c.node] += n; s.claims[c.id][c.node] > 0 {
 		return
 	}
-	delete(s.claims, id)
-	if delete(b.claimed[id], s.text); len(b.claimed[id]) == 0 {
-		delete(b.claimed, id)
+	if delete(s.claims[c.id], c.node); len(s.claims[c.id]) > 0 {
+		return
+	}
+	delete(s.claims, c.id)
+	if delete(b.claimed[c.id], s.text); len(b.claimed[c.id]) == 0 {
+		delete(b.claimed, c.id)
 	}
 }
 
@@ -296,7 +313,8 @@ func (b *book) leave(k key, p *podEntry) {
 		return
 	}
 	b.count(s, p.claim, -1)
-	p.set, p.claim = nil, 0
+	b.touchClaims(p.claim.id)
+	p.set, p.claim = nil, claim{}
 	delete(s.pods, k)
 	if p.obj.Spec.NodeName != "" {
 		s.scheduled--
@@ -559,6 +577,7 @@ func (b *book) touchSet(s *setEntry) {
 
 // all marks everything as to be looked at.
 func (b *book) all() {
+	clear(b.spent)
 	for text := range b.sets {
 		b.dirtySets[text] = struct{}{}
 	}

@@ -114,31 +114,38 @@ func owned(e *v2.CiliumEndpoint, p *corev1.Pod) bool {
 	return e.OwnerReferences[0].Kind == "Pod" && e.OwnerReferences[0].UID == p.UID
 }
 
-// lost returns the number that a pod's endpoint names for the pod's labels, if the labels have no such object; 0 otherwise.
-func (w *worldly) lost(k key) identity.ID {
+// claimOf returns the number that the endpoint of a node's pod names for the pod's labels, and these; 0 otherwise.
+func (w *worldly) claimOf(k key) (identity.ID, string) {
 	t, ok := w.target(k)
 	e := w.endpoints[k]
-	if !ok || e == nil || e.Status.Identity == nil || !owned(e, w.pods[k]) {
-		return 0
+	if !ok || e == nil || e.Status.Identity == nil || !owned(e, w.pods[k]) || w.pods[k].Spec.NodeName == "" {
+		return 0, ""
 	}
 	id := e.Status.Identity.ID
 	if id < int64(w.rules.First) || id > int64(w.rules.Last) || gocmp.Diff(slices.Sorted(slices.Values(e.Status.Identity.Labels)), slices.Sorted(slices.Values(t.labels.Strings()))) != "" {
+		return 0, ""
+	}
+	return identity.ID(id), t.text
+}
+
+// lost returns the number that a pod's endpoint claims, if the labels have none and it can become theirs; 0 otherwise.
+func (w *worldly) lost(k key) identity.ID {
+	id, text := w.claimOf(k)
+	if id == 0 || len(w.live(text)) > 0 {
 		return 0
 	}
-	o := w.numbers[strconv.FormatInt(id, 10)]
-	if o == nil {
-		return identity.ID(id)
-	}
-	if was, _, rests := k8sids.Retired(o); rests {
-		if was == t.text {
-			return identity.ID(id)
+	if o := w.numbers[decimal(id)]; o != nil {
+		if was, _, rests := k8sids.Retired(o); rests && was == text {
+			return id
 		}
 		return 0
 	}
-	if textOf(o) != t.text && len(w.live(t.text)) == 0 && len(w.podsOf(textOf(o))) == 0 {
-		return identity.ID(id)
+	for other := range w.endpoints {
+		if theirs, what := w.claimOf(other); theirs == id && what != text {
+			return 0
+		}
 	}
-	return 0
+	return id
 }
 
 // set is the oracle for decideSet.
@@ -150,20 +157,20 @@ func (w *worldly) set(text string) (verb, identity.ID) {
 	if t, _ := w.target(pods[0]); t.number != 0 {
 		return nothing, 0
 	}
-	count := map[identity.ID]int{}
+	count := map[identity.ID]map[string]bool{} // nodes
 	for _, k := range pods {
 		if id := w.lost(k); id != 0 {
-			count[id]++
+			if count[id] == nil {
+				count[id] = map[string]bool{}
+			}
+			count[id][w.pods[k].Spec.NodeName] = true
 		}
 	}
 	if len(count) > 0 {
 		ids := slices.Collect(maps.Keys(count))
-		slices.SortFunc(ids, func(x, y identity.ID) int { return cmp.Or(-cmp.Compare(count[x], count[y]), cmp.Compare(x, y)) })
-		if o := w.numbers[decimal(ids[0])]; o != nil {
-			if _, _, rests := k8sids.Retired(o); !rests {
-				return revert, ids[0]
-			}
-		}
+		slices.SortFunc(ids, func(x, y identity.ID) int {
+			return cmp.Or(-cmp.Compare(len(count[x]), len(count[y])), cmp.Compare(x, y))
+		})
 		return restore, ids[0]
 	}
 	if len(w.live(text)) > 0 {
@@ -190,7 +197,7 @@ func (w *worldly) endpoint(k key) identity.ID {
 		return t.number
 	}
 	live := w.live(t.text)
-	if slices.ContainsFunc(live, func(o *v2.CiliumIdentity) bool { return o.Name == strconv.FormatInt(has, 10) }) || w.lost(k) != 0 || len(live) == 0 {
+	if slices.ContainsFunc(live, func(o *v2.CiliumIdentity) bool { return o.Name == strconv.FormatInt(has, 10) }) || len(live) == 0 {
 		return 0
 	}
 	id, _ := numberOf(live[0].Name, w.rules.First, w.rules.Last)
@@ -270,7 +277,7 @@ func (w *worldly) change(r *rand.Rand, b *book) string {
 			o.Labels[labels.KeyFixedIdentity] = []string{"store", "unknown"}[r.IntN(2)]
 		}
 		if r.IntN(3) > 0 {
-			o.Spec.NodeName = "node"
+			o.Spec.NodeName = fmt.Sprint("node", r.IntN(2))
 		}
 		if r.IntN(8) == 0 {
 			o.Status.Phase = corev1.PodSucceeded

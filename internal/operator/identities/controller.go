@@ -46,10 +46,13 @@ type Controller struct {
 
 	mu      sync.Mutex
 	book    *book
-	running bool            // all there was at the start is in the book
-	have    versions        // of what was booked
-	differ  int             // nodes whose agents make other labels count, as agree saw last
-	told    map[string]bool // sets of labels whose pods know that there is no number
+	running bool                // all there was at the start is in the book
+	have    versions            // of what was booked
+	differ  int                 // nodes whose agents make other labels count, as agree saw last
+	told    map[string]bool     // sets of labels whose pods know that there is no number
+	refused map[key]identity.ID // claims whose pods know that they were refused
+
+	disputes disputes
 }
 
 // queue is what waits to be looked at. One that failed comes again after a pause that doubles up to a bound, for ever.
@@ -64,7 +67,7 @@ type queue[T comparable] struct {
 func Setup(m manager.Manager, cfg Control, rules *Rules, keys *Keys, reg prometheus.Registerer, log *slog.Logger) (*Controller, error) {
 	c := &Controller{
 		cfg: cfg, client: m.GetClient(), live: m.GetAPIReader(), events: m.GetEventRecorder("hawser-operator"), log: log,
-		book: newBook(rules, cfg.Budget), told: map[string]bool{}, have: versions{},
+		book: newBook(rules, cfg.Budget), told: map[string]bool{}, refused: map[key]identity.ID{}, have: versions{}, disputes: disputes{of: map[key]dispute{}},
 	}
 	if keys != nil {
 		h, err := newKeyHome(*keys, rules, log)
@@ -144,6 +147,8 @@ func (c *Controller) resync() {
 	defer c.mu.Unlock()
 	c.book.all()
 	clear(c.told)
+	clear(c.refused)
+	c.disputes.tidy(time.Now(), c.cfg.MaxBackoff)
 	c.flush()
 	if n := c.book.census(); n.missing > 0 {
 		c.log.Warn("pods wait for identities", "sets-of-labels", n.missing, "of-these-for-the-budget", n.waiting,

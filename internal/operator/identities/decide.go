@@ -72,15 +72,12 @@ func (b *book) decideSet(text string) step {
 			return st
 		}
 	}
-	if id := b.carried(s); id != 0 {
-		st.verb, st.id = restore, id
-		if n := b.numbers[id]; n != nil && !n.resting {
-			st.verb, st.uid, st.rv = revert, n.uid, n.rv
-		}
-		return st
-	}
 	if len(s.numbers) > 0 {
 		return step{}
+	}
+	if id := b.carried(s); id != 0 {
+		st.verb, st.id = restore, id
+		return st
 	}
 	st.verb = create
 	if s.scheduled == 0 && !s.counted {
@@ -143,31 +140,16 @@ func (b *book) surplus(s *setEntry) *numberEntry {
 	return nil
 }
 
-// carried returns a number that endpoints of the set's pods carry for these very labels, while there is no object that says so; 0 if there is none. Of several
-// it is the one that most carry, then the smallest.
+// carried returns a number that endpoints of the set's pods carry for these very labels, and that can become the set's; 0 if there is none. Of several it is the
+// one that pods of most nodes carry, then the smallest.
 func (b *book) carried(s *setEntry) identity.ID {
 	var best identity.ID
-	for id, n := range s.claims {
-		if b.lost(s, id) && (best == 0 || n > s.claims[best] || (n == s.claims[best] && id < best)) {
+	for id, nodes := range s.claims {
+		if b.refusal(s, id) == believed && (best == 0 || len(nodes) > len(s.claims[best]) || (len(nodes) == len(s.claims[best]) && id < best)) {
 			best = id
 		}
 	}
 	return best
-}
-
-// lost says whether a number that is claimed for a set can become the set's again: its object is gone, was collected by mistake, or was edited before
-// this process looked.
-func (b *book) lost(s *setEntry, id identity.ID) bool {
-	n := b.numbers[id]
-	switch {
-	case n == nil:
-		return true
-	case n.text == s.text:
-		return n.resting
-	case n.resting:
-		return false
-	}
-	return len(s.numbers) == 0 && (n.set == nil || len(n.set.pods) == 0)
 }
 
 // of says whether an endpoint is a pod's.
@@ -185,8 +167,10 @@ type correction struct {
 	labels  labels.Set
 	// doubt says that the endpoint was written after what is known of its pod and namespace, so that whoever wrote it may have known more.
 	doubt bool
-	pod   types.UID
-	blank bool // it has no status at all
+	// refused says why its claim of the number that it names is not believed; "" if it claims none.
+	refused refusal
+	pod     types.UID
+	blank   bool // it has no status at all
 }
 
 // decideEndpoint says how an endpoint's identity is wrong; ok is false if it is right, or there is nothing right to name yet. Whoever named a number of the
@@ -212,15 +196,19 @@ func (b *book) decideEndpoint(k key) (c correction, ok bool) {
 				break
 			}
 		}
-		if right == 0 || !b.references && p.claim != 0 && b.lost(s, p.claim) { // its own number comes back
+		if right == 0 {
 			return correction{}, false
 		}
 	}
 	if right == e.id {
 		return correction{}, false
 	}
+	why := believed
+	if p.claim.id != 0 && s.number == 0 {
+		why = b.refusal(s, p.claim.id)
+	}
 	return correction{
-		key: k, uid: e.obj.UID, rv: e.obj.ResourceVersion, had: e.id, id: right, labels: s.labels, pod: p.obj.UID,
+		key: k, uid: e.obj.UID, rv: e.obj.ResourceVersion, had: e.id, id: right, labels: s.labels, pod: p.obj.UID, refused: why,
 		doubt: e.id != 0 && (e.rv >= version(p.obj.ResourceVersion) && e.rv >= b.namespaces[k.Namespace].rv),
 		blank: e.obj.Status.Networking == nil && e.obj.Status.State == "" && e.obj.Status.ID == 0 && e.obj.Status.Identity == nil,
 	}, true

@@ -21,11 +21,14 @@ type home interface {
 
 	// make finds or makes a number for a set of labels.
 	make(ctx context.Context, st step) (made, error)
-	// restore gives the set the number again that its endpoints carry, and revert undoes that somebody gave the number to other labels.
+	// restore gives the set the number again that its endpoints carry, or another one if that has become others' or rests after others, and revert undoes that
+	// somebody gave the number to other labels.
 	restore(ctx context.Context, st step) (made, error)
 	revert(ctx context.Context, st step) (made, error)
 	// withdraw ends a number that make made.
 	withdraw(ctx context.Context, st step) error
+	// has asks, not a cache, whether a number is a set's now.
+	has(ctx context.Context, id identity.ID, text string) (bool, error)
 	// letGo ends what make or restore began, if they said that the number is held.
 	letGo(ctx context.Context, text string) error
 }

@@ -7,6 +7,7 @@ type controlMetrics struct {
 	c       *Controller
 	count   *prometheus.CounterVec
 	latency *prometheus.HistogramVec
+	refused *prometheus.CounterVec
 	sets    *prometheus.Desc
 	surplus *prometheus.Desc
 	resting *prometheus.Desc
@@ -25,6 +26,11 @@ func newControlMetrics(c *Controller) *controlMetrics {
 			Name: prefix + "work_queue_latency", Help: "Seconds that an identity or an endpoint waited, and that looking at it took.",
 			Buckets: []float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60},
 		}, []string{"resource", "phase"}),
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: prefix + "refused_claims_total",
+			Help: "CiliumEndpoints that claimed a number for their pod's labels and were given another one, by why: has-number, the labels have one; other-labels, the number is " +
+				"that of others; contested, others claim it too; too-many, so many came back by the word of that node already.",
+		}, []string{"reason"}),
 		sets: prometheus.NewDesc(prefix+"label_sets",
 			"Sets of labels that pods have: ready have an identity, missing have none yet, waiting are those of them that the budget keeps waiting.",
 			[]string{"state"}, nil),
@@ -41,6 +47,7 @@ func newControlMetrics(c *Controller) *controlMetrics {
 func (m *controlMetrics) Describe(ch chan<- *prometheus.Desc) {
 	m.count.Describe(ch)
 	m.latency.Describe(ch)
+	m.refused.Describe(ch)
 	for _, d := range []*prometheus.Desc{m.sets, m.surplus, m.resting, m.pending, m.differ} {
 		ch <- d
 	}
@@ -50,6 +57,7 @@ func (m *controlMetrics) Describe(ch chan<- *prometheus.Desc) {
 func (m *controlMetrics) Collect(ch chan<- prometheus.Metric) {
 	m.count.Collect(ch)
 	m.latency.Collect(ch)
+	m.refused.Collect(ch)
 	m.c.mu.Lock()
 	n, differ := m.c.book.census(), m.c.differ
 	m.c.mu.Unlock()

@@ -2,6 +2,7 @@ package identities
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 
@@ -82,6 +83,10 @@ func (h *objectHome) make(ctx context.Context, st step) (made, error) {
 
 func (h *objectHome) restore(ctx context.Context, st step) (made, error) {
 	_, err := h.prober.Restore(ctx, allocator.ID(st.id), st.text, k8sids.SecurityLabels(st.labels))
+	if conflict := (*allocator.ConflictError)(nil); errors.As(err, &conflict) {
+		h.log.Warn("an identity in use is gone and cannot come back", "identity", st.id, "labels", st.labels, "error", err)
+		return h.make(ctx, st)
+	}
 	if err == nil {
 		h.log.Warn("an identity in use was gone: it is there again", "identity", st.id, "labels", st.labels)
 	}
@@ -117,6 +122,18 @@ func (h *objectHome) withdraw(ctx context.Context, st step) error {
 		h.log.Info("took back an identity, because an older one has the same labels", "identity", st.id, "labels", st.text)
 	}
 	return err
+}
+
+func (h *objectHome) has(ctx context.Context, id identity.ID, text string) (bool, error) {
+	o, err := h.Get(ctx, decimal(id), metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read identity %d: %w", id, err)
+	}
+	_, _, rests := k8sids.Retired(o)
+	return !rests && textOf(o) == text, nil
 }
 
 // letGo has nothing to do: what keeps an object are the pods and endpoints themselves.

@@ -33,6 +33,7 @@ type Keys struct {
 // process. After a failover both leaders' references stand side by side, until the lease of the one that is gone has run out.
 type keyHome struct {
 	rules *Rules
+	store kvstore.Backend
 	alloc *allocator.Allocator
 	log   *slog.Logger
 
@@ -42,7 +43,7 @@ type keyHome struct {
 }
 
 func newKeyHome(cfg Keys, rules *Rules, log *slog.Logger) (*keyHome, error) {
-	h := &keyHome{rules: rules, log: log, followed: make(chan struct{})}
+	h := &keyHome{rules: rules, store: cfg.Store, log: log, followed: make(chan struct{})}
 	b, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{
 		Store: cfg.Store, BasePath: kvstore.IdentitiesPrefix, Suffix: cfg.Suffix, KeyType: k8sids.Key{}, Logger: log,
 	})
@@ -95,8 +96,17 @@ func (h *keyHome) make(ctx context.Context, st step) (made, error) {
 	return made{held: true}, nil
 }
 
-// restore has the allocator go on with the number as if this process had had it before. If it has become others', the allocator takes another one.
+// restore has the allocator go on with the number as if this process had had it before. If it has become others', the allocator takes another one. One that rests is
+// not taken: the record does not say after which labels.
 func (h *keyHome) restore(ctx context.Context, st step) (made, error) {
+	_, err := h.store.Get(ctx, kvstore.JoinKey(kvstore.IdentitiesPrefix, "rest", decimal(st.id)))
+	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
+		return made{}, fmt.Errorf("read whether number %d rests: %w", st.id, err)
+	}
+	if err == nil {
+		h.log.Warn("an identity in use was collected and rests: its labels get another one", "identity", st.id, "labels", st.labels)
+		return h.make(ctx, st)
+	}
 	if err := h.alloc.Assume(k8sids.Key{Set: st.labels}, allocator.ID(st.id)); err != nil {
 		h.log.Warn("an identity in use is gone and cannot come back", "identity", st.id, "labels", st.labels, "error", err)
 		return h.make(ctx, st)
@@ -106,6 +116,17 @@ func (h *keyHome) restore(ctx context.Context, st step) (made, error) {
 }
 
 func (h *keyHome) revert(ctx context.Context, st step) (made, error) { return h.restore(ctx, st) }
+
+func (h *keyHome) has(ctx context.Context, id identity.ID, text string) (bool, error) {
+	kv, err := h.store.Get(ctx, kvstore.JoinKey(kvstore.IdentitiesPrefix, "id", decimal(id)))
+	if errors.Is(err, kvstore.ErrNotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read identity %d: %w", id, err)
+	}
+	return string(kv.Value) == text, nil
+}
 
 // withdraw has nothing to do: the allocator gives back what somebody else made before it.
 func (h *keyHome) withdraw(context.Context, step) error { return nil }

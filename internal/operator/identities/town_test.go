@@ -49,6 +49,7 @@ type town struct {
 	etcd      *testenv.Etcd
 	keys      kvstore.Backend
 	operators *atomic.Int64
+	metrics   *prometheus.Registry // of the operator that was started last
 
 	mu       sync.Mutex
 	meddled  map[string]bool // numbers that the test itself changed or deleted
@@ -248,7 +249,8 @@ func (tn *town) operator(change ...connection) (stop func()) {
 	}
 	return tn.RunOn(tn.T, cfg, func(_ context.Context, m manager.Manager, log *slog.Logger) error {
 		setup := func(keys *Keys) (*Controller, error) {
-			return Setup(m, tn.control, tn.rules, keys, prometheus.NewRegistry(), log)
+			tn.metrics = prometheus.NewRegistry()
+			return Setup(m, tn.control, tn.rules, keys, tn.metrics, log)
 		}
 		if store != nil {
 			return tn.keySetup(m, setup, store)

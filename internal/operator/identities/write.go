@@ -1,11 +1,13 @@
 package identities
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -45,6 +47,9 @@ func (c *Controller) doSet(ctx context.Context, text string) error {
 	}
 	if err == nil {
 		delete(c.told, text)
+	}
+	if err == nil && st.verb == restore {
+		c.book.noteRestored(text, st.id)
 	}
 	if did.uid != "" {
 		c.book.noteMade(did.id, did.uid)
@@ -98,9 +103,21 @@ func (c *Controller) doEndpoint(ctx context.Context, k key) error {
 	if !ok {
 		return nil
 	}
+	if wait := c.disputes.pause(k, time.Now(), c.cfg.MaxBackoff); wait > 0 {
+		c.endpoints.AddAfter(k, wait)
+		return nil
+	}
+	if fix.had != 0 {
+		c.disputes.note(k, time.Now(), c.cfg.MaxBackoff)
+	}
 	if fix.doubt {
 		if err := c.confirm(ctx, fix); err != nil {
 			return err
+		}
+	}
+	if fix.refused != believed { // its number may have been made a moment ago
+		if has, err := c.home.has(ctx, fix.had, fix.labels.KVString()); err != nil || has {
+			return cmp.Or(err, errChanged)
 		}
 	}
 	body, err := fix.patch()
@@ -114,6 +131,9 @@ func (c *Controller) doEndpoint(ctx context.Context, k key) error {
 		return fmt.Errorf("name identity %d in CiliumEndpoint %s: %w", fix.id, k, err)
 	}
 	c.log.Debug("named an endpoint's identity", "endpoint", k, "identity", fix.id, "was", fix.had)
+	if fix.refused != believed {
+		c.refuse(fix)
+	}
 	return nil
 }
 

@@ -1,0 +1,125 @@
+package identities
+
+import (
+	"maps"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/hawser-net/hawser/internal/identity"
+)
+
+// refusal is why a claim is not believed.
+//
+// Who wrote an endpoint cannot be known: any agent may write any. So a claim is no reason to make an identity, and never changes what a number means; all that it
+// decides is which number a set of labels gets that pods have and that has none.
+type refusal string
+
+const (
+	believed refusal = ""
+	// otherLabels: the number is, or was before it rested, that of other labels.
+	otherLabels refusal = "other-labels"
+	// contested: endpoints of other labels claim the number as well.
+	contested refusal = "contested"
+	// tooMany: so many numbers came back by the word of the node alone that this one does not.
+	tooMany refusal = "too-many"
+	// hasNumber: the labels have a number.
+	hasNumber refusal = "has-number"
+)
+
+// maxSpent is how many numbers come back by the word of one node between two looks at everything. It is more than the pods that a node has.
+const maxSpent = 512
+
+// refusal says why a number does not become a set's by the word of endpoints.
+func (b *book) refusal(s *setEntry, id identity.ID) refusal {
+	n := b.numbers[id]
+	switch {
+	case n != nil && n.text != s.text:
+		return otherLabels
+	case len(s.numbers) > 0:
+		return hasNumber
+	case n != nil: // it rests after these labels, which is proof
+		return believed
+	case len(b.claimed[id]) > 1:
+		return contested
+	}
+	for node := range s.claims[id] {
+		if b.spent[node] < maxSpent {
+			return believed
+		}
+	}
+	return tooMany
+}
+
+// noteRestored counts a number that came back.
+func (b *book) noteRestored(text string, id identity.ID) {
+	if s := b.sets[text]; s != nil {
+		for node := range s.claims[id] {
+			b.spent[node]++
+		}
+	}
+}
+
+// refuse counts a claim that was not believed, and says so in the log and at the pod, once for each number between two looks at everything.
+func (c *Controller) refuse(fix correction) {
+	c.metrics.refused.WithLabelValues(string(fix.refused)).Inc()
+	c.mu.Lock()
+	var pod *corev1.Pod
+	if p := c.book.pods[fix.key]; p != nil && c.refused[fix.key] != fix.had {
+		pod = p.obj
+		c.refused[fix.key] = fix.had
+	}
+	c.mu.Unlock()
+	if pod == nil {
+		return
+	}
+	c.log.Warn("an endpoint claimed a number that is not its pod's identity", "endpoint", fix.key, "node", pod.Spec.NodeName,
+		"claimed", fix.had, "why-not", fix.refused, "identity", fix.id)
+	c.events.Eventf(pod, nil, corev1.EventTypeWarning, "IdentityClaimRefused", "NameIdentity",
+		"the CiliumEndpoint of this pod claimed number %d for the pod's labels (%s); their security identity is %d", fix.had, fix.refused, fix.id)
+}
+
+// disputes are endpoints that somebody gives a wrong identity again and again: each try to correct one waits longer than the last, so that who does that costs the
+// operator and the API server no more than a request now and then. Others do not wait.
+type disputes struct {
+	mu sync.Mutex
+	of map[key]dispute
+}
+
+type dispute struct {
+	times int
+	last  time.Time
+}
+
+// freeCorrections is how many corrections of an endpoint follow each other without a pause, as when its labels change a few times.
+const freeCorrections = 4
+
+// pause returns how long a correction must wait.
+func (d *disputes) pause(k key, now time.Time, most time.Duration) time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	x := d.of[k]
+	if x.times <= freeCorrections {
+		return 0
+	}
+	return x.last.Add(min(minBackoff<<min(x.times-freeCorrections, 20), most)).Sub(now)
+}
+
+// note notes a correction. A while without any ends the dispute.
+func (d *disputes) note(k key, now time.Time, most time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	x := d.of[k]
+	if now.Sub(x.last) > 2*most {
+		x.times = 0
+	}
+	d.of[k] = dispute{x.times + 1, now}
+}
+
+// tidy forgets disputes that are over.
+func (d *disputes) tidy(now time.Time, most time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	maps.DeleteFunc(d.of, func(_ key, x dispute) bool { return now.Sub(x.last) > 2*most })
+}
