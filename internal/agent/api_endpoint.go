@@ -182,10 +182,10 @@ func (a *api) workloadLabels(m *rest.EndpointChangeRequest) (labels.Set, error) 
 	}
 	pod := map[string]string{}
 	for _, l := range given {
-		if derivedSource(l.Source) {
+		if labels.GiverOf(l.Source) != labels.GivenByAnyone {
 			return nil, fmt.Errorf("labels: %s: labels of this source cannot be asked for", l)
 		}
-		if m.K8SPodName == "" && ownedKey(l.Key) {
+		if m.K8SPodName == "" && labels.Owned(l.Key) {
 			return nil, fmt.Errorf("labels: %s: a workload that is no pod has no namespace and no cluster of its own choice", l)
 		}
 		pod[l.Key] = l.Value
@@ -224,7 +224,7 @@ func (a *api) PatchEndpoint(ctx context.Context, req server.PatchEndpointRequest
 	if len(m.Labels) > 0 {
 		user, err := labels.ParseSet(m.Labels)
 		if err == nil {
-			err = refuseReserved(user)
+			err = labels.CheckGiven(user)
 		}
 		if err != nil {
 			return nil, server.Errorf(http.StatusBadRequest, "labels: %w", err)
@@ -234,32 +234,6 @@ func (a *api) PatchEndpoint(ctx context.Context, req server.PatchEndpointRequest
 		}
 	}
 	return server.PatchEndpoint200JSONResponse(a.endpointModel(row)), nil
-}
-
-// refuseReserved keeps clients from giving a workload the labels that only Hawser gives.
-func refuseReserved(set labels.Set) error {
-	for _, l := range set {
-		if derivedSource(l.Source) || ownedKey(l.Key) {
-			return fmt.Errorf("%s: labels of this kind cannot be set", l)
-		}
-	}
-	return nil
-}
-
-// derivedSource tells whether labels of this source are derived by the network, never given: a
-// workload that could choose "cidr:" or "reserved:" labels would match rules about other hosts.
-func derivedSource(source string) bool {
-	switch source {
-	case labels.SourceReserved, labels.SourceCIDR, labels.SourceCIDRGroup, labels.SourceFQDN,
-		labels.SourceNode, labels.SourceDirectory, labels.SourceGenerated:
-		return true
-	}
-	return false
-}
-
-// ownedKey tells whether the network itself sets labels with this key.
-func ownedKey(key string) bool {
-	return strings.HasPrefix(key, labels.PrefixOwned) || strings.HasPrefix(key, "io.kubernetes.pod.")
 }
 
 // GetEndpoint is GET /endpoint/{id}.
@@ -359,7 +333,7 @@ func (a *api) PatchEndpointConfig(ctx context.Context, req server.PatchEndpointC
 	if user := req.Body.LabelConfiguration.User; user != nil {
 		set, err := labels.ParseSet(user)
 		if err == nil {
-			err = refuseReserved(set)
+			err = labels.CheckGiven(set)
 		}
 		if err != nil {
 			return nil, server.Errorf(http.StatusBadRequest, "labels: %w", err)
@@ -423,7 +397,7 @@ func (a *api) PatchEndpointLabels(ctx context.Context, req server.PatchEndpointL
 	}
 	user, err := labels.ParseSet(req.Body.User)
 	if err == nil {
-		err = refuseReserved(user)
+		err = labels.CheckGiven(user)
 	}
 	if err != nil {
 		return nil, server.Errorf(http.StatusBadRequest, "labels: %w", err)

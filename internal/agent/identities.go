@@ -94,10 +94,8 @@ func (ids *identities) believable(id identity.ID, set labels.Set) error {
 	if id < ids.first || id > ids.last {
 		return fmt.Errorf("the store gives %s the number %d, which is outside of this cluster's %d to %d; delete that key from the store: %w", set, id, ids.first, ids.last, errUnbelievable)
 	}
-	for _, l := range set {
-		if derivedSource(l.Source) && l.Source != labels.SourceGenerated {
-			return fmt.Errorf("the store gives number %d to %s, which is not a label of a pod; delete that key from the store: %w", id, l, errUnbelievable)
-		}
+	if err := labels.CheckIdentity(set); err != nil {
+		return fmt.Errorf("the store gives number %d to labels of which %w; delete that key from the store: %w", id, err, errUnbelievable)
 	}
 	return nil
 }

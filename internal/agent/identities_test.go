@@ -43,6 +43,7 @@ func TestStoreCannotRedefineIdentities(t *testing.T) {
 		{Kind: allocator.EventUpsert, ID: 1<<24 + 1, Key: set(web)},
 		{Kind: allocator.EventUpsert, ID: 302, Key: set("reserved:host=;")},
 		{Kind: allocator.EventUpsert, ID: 303, Key: set("cidr:10.0.0.0/8=;reserved:world=;")},
+		{Kind: allocator.EventUpsert, ID: 304, Key: set("block:10.0.0.0/8=;" + web)},
 		{Kind: allocator.EventDelete, ID: 9, Key: set(web)},
 		{Kind: allocator.EventSync},
 	} {

@@ -13,7 +13,7 @@ func TestNobodyChoosesTheNetworksLabels(t *testing.T) {
 	t.Parallel()
 	a := &api{cfg: Config{ClusterName: "default"}}
 	owned := []string{
-		"reserved:host", "cidr:10.0.0.0/8", "cidrgroup:x", "fqdn:example.org", "node:a=b", "directory:a=b", "gen:a=b",
+		"reserved:host", "cidr:10.0.0.0/8", "cidrgroup:x", "block:10.0.0.0/8", "fqdn:example.org", "node:a=b", "directory:a=b", "gen:a=b",
 	}
 	keys := []string{"k8s:io.kubernetes.pod.namespace=kube-system", "k8s:io.cilium.k8s.policy.cluster=other", "cni:io.cilium.k8s.policy.serviceaccount=root"}
 	for _, l := range append(owned, keys...) {
@@ -21,7 +21,7 @@ func TestNobodyChoosesTheNetworksLabels(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if refuseReserved(set) == nil {
+		if labels.CheckGiven(set) == nil {
 			t.Errorf("%s can be set as a user's label", l)
 		}
 		if set, err := a.workloadLabels(&rest.EndpointChangeRequest{Labels: []string{"cni:app=web", l}}); err == nil {
@@ -38,7 +38,7 @@ func TestNobodyChoosesTheNetworksLabels(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := refuseReserved(set); err != nil {
+		if err := labels.CheckGiven(set); err != nil {
 			t.Errorf("%s: %v", l, err)
 		}
 	}

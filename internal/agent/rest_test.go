@@ -175,6 +175,7 @@ func TestREST(t *testing.T) {
 		n.expect([]answers{
 			{method: "PATCH", path: "/endpoint/" + id + "/labels", body: `{"user": ["k8s:tier=x"]}`, code: 200},
 			{method: "PATCH", path: "/endpoint/" + id + "/labels", body: `{"user": ["reserved:host"]}`, code: 400},
+			{method: "PATCH", path: "/endpoint/" + id + "/labels", body: `{"user": ["block:10.0.0.0/8"]}`, code: 400},
 			{method: "PATCH", path: "/endpoint/" + id + "/labels", body: `{"user": ["k8s:io.kubernetes.pod.namespace=kube-system"]}`, code: 400},
 			{method: "PATCH", path: "/endpoint/" + id + "/labels", body: `{"user": "text"}`, code: 400},
 			{method: "PATCH", path: "/endpoint/60000/labels", body: `{"user": ["k8s:tier=x"]}`, code: 404},

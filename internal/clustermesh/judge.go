@@ -65,12 +65,8 @@ func (p peer) identity(id identity.ID, value []byte) (labels.Set, error) {
 	if err != nil {
 		return nil, fmt.Errorf("identity %d: %w", id, err)
 	}
-	for _, l := range set {
-		// Labels that the network derives would turn a pod into a host or a prefix.
-		switch l.Source {
-		case labels.SourceReserved, labels.SourceCIDR, labels.SourceCIDRGroup, labels.SourceBlock, labels.SourceNode, labels.SourceFQDN, labels.SourceDirectory:
-			return nil, fmt.Errorf("identity %d has %s, which is not a label of a pod", id, l)
-		}
+	if err := labels.CheckIdentity(set); err != nil {
+		return nil, fmt.Errorf("identity %d: %w", id, err)
 	}
 	if l, ok := set.Get(labels.KeyCluster); !ok || l.Source != labels.SourceK8s || l.Value != p.name {
 		return nil, fmt.Errorf("identity %d does not carry the label %s:%s=%s", id, labels.SourceK8s, labels.KeyCluster, p.name)

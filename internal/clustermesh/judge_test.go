@@ -75,6 +75,8 @@ func TestIdentity(t *testing.T) {
 		{"the name from another source", 2<<16 + 5, "cni:io.cilium.k8s.policy.cluster=b;", "does not carry"},
 		{"a host", 2<<16 + 5, good + "reserved:host=;", "not a label of a pod"},
 		{"a prefix", 2<<16 + 5, "cidr:0.0.0.0/0=;" + good, "not a label of a pod"},
+		{"a block of addresses", 2<<16 + 5, "block:0.0.0.0/0=;" + good, "not a label of a pod"},
+		{"ports that its agent derived", 2<<16 + 5, good + "gen:io.cilium.k8s.named-ports=http.TCP.80;", ""},
 		{"nonsense", 2<<16 + 5, "\x00", "identity"},
 		{"large", 2<<16 + 5, strings.Repeat("x", maxIdentity+1), "more than"},
 	} {

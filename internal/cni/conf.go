@@ -11,6 +11,8 @@ import (
 	"unicode/utf8"
 
 	cnitypes "github.com/containernetworking/cni/pkg/types"
+
+	"github.com/hawser-net/hawser/internal/labels"
 )
 
 // Bounds of what is accepted from the runtime.
@@ -140,14 +142,9 @@ func (c netConf) canAdd() error {
 }
 
 // reservedLabel tells whether a key says where a pod belongs. Only the agent may set those, from what
-// it knows itself. (No regular expression: compiling it would cost every start of the plugin.)
+// it knows itself.
 func reservedLabel(key string) bool {
-	for _, prefix := range []string{"reserved.", "io.cilium.k8s", "io.kubernetes.pod"} {
-		if strings.HasPrefix(key, prefix) {
-			return true
-		}
-	}
-	return key == "reserved"
+	return labels.Owned(key) || key == labels.SourceReserved || strings.HasPrefix(key, labels.SourceReserved+".")
 }
 
 // labels returns the pod labels that the runtime passed, as "cni:key=value".

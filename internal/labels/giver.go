@@ -1,0 +1,57 @@
+package labels
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Giver is who gives a workload labels of a source.
+type Giver int
+
+const (
+	// GivenByAnyone: whoever starts the workload, its users among them.
+	GivenByAnyone Giver = iota
+	// GivenByAgent: the agent makes them from what a pod asks for. They are part of identities, but
+	// nobody may ask for them.
+	GivenByAgent
+	// GivenByNobody: the network derives them from addresses, names and nodes. What carries one is no
+	// workload: one that did would be a host or a prefix to a rule, or on a list of names.
+	GivenByNobody
+)
+
+// GiverOf says who gives labels of a source. It is the one place that does: whoever reads labels
+// from outside (the REST API, the CNI's arguments, stores, other clusters) goes by it.
+func GiverOf(source string) Giver {
+	switch source {
+	case SourceReserved, SourceCIDR, SourceCIDRGroup, SourceBlock, SourceNode, SourceFQDN, SourceDirectory:
+		return GivenByNobody
+	case SourceGenerated:
+		return GivenByAgent
+	}
+	return GivenByAnyone
+}
+
+// Owned says whether the network itself sets labels with this key, whatever their source.
+func Owned(key string) bool {
+	return strings.HasPrefix(key, PrefixOwned) || strings.HasPrefix(key, "io.kubernetes.pod.")
+}
+
+// CheckGiven returns an error that names a label of the set that users cannot give a workload.
+func CheckGiven(set Set) error {
+	for _, l := range set {
+		if GiverOf(l.Source) != GivenByAnyone || Owned(l.Key) {
+			return fmt.Errorf("%s: labels of this kind cannot be set", l)
+		}
+	}
+	return nil
+}
+
+// CheckIdentity returns an error that names a label of the set that no workload's identity has.
+func CheckIdentity(set Set) error {
+	for _, l := range set {
+		if GiverOf(l.Source) == GivenByNobody {
+			return fmt.Errorf("%s is not a label of a pod", l)
+		}
+	}
+	return nil
+}
