@@ -394,3 +394,60 @@ func TestForgedFromNetwork(t *testing.T) {
 		}
 	})
 }
+
+// TestTunnelPortOnTheWayOut: nothing that the node did not encapsulate itself goes to the tunnel's port by its device, whoever sent it.
+func TestTunnelPortOnTheWayOut(t *testing.T) {
+	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
+		nodeAddr := node4
+		if v6 {
+			nodeAddr = node6
+		}
+		other, _, _ := others(v6)
+		for _, nodePort := range []bool{false, true} {
+			n := newNode(t, tunnelConfig(nodePort))
+			for by, who := range map[int]string{0: "the node", n.ifA: "a pod", nativeIf: "a client outside", elsewhereIf: "a bridge"} {
+				send := func(f frame) func() result {
+					f.ethSrc, f.ethDst = aHost, bMAC
+					return func() result {
+						return n.runAs(n.loader.Program(loader.ToNetdev), skbContext{IfIndex: uint32(n.ifA), IngressIfIndex: uint32(by)}, f.bytes())
+					}
+				}
+				refused := dropped(datapath.ReasonTunnelNotFromNode, out)
+				for _, src := range []netip.Addr{nodeAddr, other, w} {
+					f := frame{src: src, dst: other, proto: udp, sport: 40000, dport: tunnelPort, payload: make([]byte, 64)}
+					n.expect(who, refused, send(f))
+					g := f
+					g.options, g.atomic = 8, v6
+					if v6 {
+						g.ext = []byte{60, 0, 0, 1, 4, 0, 0, 0, 0}
+					}
+					n.expect(who+" behind other headers", refused, send(g))
+					g = f
+					g.more, g.fragID = true, 9
+					n.expect(who+" in a fragment", refused, send(g))
+					f.dport++
+					n.expect(who+" at another port", passes(out), send(f))
+					f.dport, f.proto = tunnelPort, tcp
+					n.expect(who+" by TCP", passes(out), send(f))
+					if !v6 {
+						continue
+					}
+					f.proto, f.ext = udp, []byte{60}
+					for range 7 { // more than are followed
+						f.ext = append(f.ext, 60, 0, 1, 4, 0, 0, 0, 0)
+					}
+					want := dropped(datapath.ReasonUnknownL4, out)
+					if by == 0 {
+						want = passes(out)
+					}
+					n.expect(who+" behind headers that are not understood", want, send(f))
+				}
+			}
+		}
+		n := newNode(t, nativeConfig(false))
+		f := frame{src: nodeAddr, dst: other, proto: udp, sport: 40000, dport: tunnelPort, ethSrc: aHost, ethDst: bMAC}
+		n.expect("without a tunnel", passes(out), func() result {
+			return n.run(n.loader.Program(loader.ToNetdev), n.ifA, 0, f.bytes())
+		})
+	})
+}

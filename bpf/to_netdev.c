@@ -1,36 +1,63 @@
 //go:build ignore
 
-/* Packets that the node sends out: egress of the native device. A process of the node that is a service's
- * backend answers under its own port; the client is to see the service's. */
+/* Packets that the node sends out: egress of the native device.
+ *
+ * Other nodes believe what comes through the tunnel from this node's address, so nothing goes to the tunnel's port that
+ * this node has not encapsulated itself: others' packets get its address when netfilter masquerades them, and its own
+ * processes have it anyway.
+ *
+ * A process of the node that is a service's backend answers under its own port; the client is to see the service's. */
 #include "lib/forward.h"
 #include "lib/nodeport.h"
 
-static __always_inline int to_netdev_packet(struct __sk_buff *ctx, struct report *report)
+/* Gives the answer of a process of the node to a service's client the service's name. Returns an action or a drop reason
+ * negated. */
+static __always_inline int answer_client(struct __sk_buff *ctx, struct packet *p, struct report *report)
 {
 	struct sides sides = {.src_identity = ID_HOST};
 	struct found found = {};
-	struct eth_header eth;
-	struct packet p;
 	int reason;
 
-	report->outcome = OUTCOME_STACK;
-	if (!cfg.node_port || READ(ctx, 0, &eth) || parse_network(ctx, &p, eth.type))
+	if (!is_host(&p->src, p->v6) || parse_transport(ctx, p) || (p->kind != KIND_FLOW && p->kind != KIND_ERROR))
 		return TC_ACT_OK;
-	if (!is_host(&p.src, p.v6) || parse_transport(ctx, &p) || (p.kind != KIND_FLOW && p.kind != KIND_ERROR))
-		return TC_ACT_OK;
-	if (cfg.tunnel_port && p.proto == PROTO_UDP && p.dport == cfg.tunnel_port)
-		return TC_ACT_OK;
-	if (find(ctx, &p, &sides, report, &found))
+	if (find(ctx, p, &sides, report, &found))
 		return TC_ACT_OK;
 	if (!ct_alive(found.flow, found.now) || !(found.flow->flags & CT_TRANSLATED) ||
 	    !!(found.flow->flags & CT_OPENED_BY_B) == found.swapped)
 		return TC_ACT_OK;
 	sides.dst_identity = found.flow->src_identity;
-	reason = judge_found(ctx, &p, &sides, report, &found);
+	reason = judge_found(ctx, p, &sides, report, &found);
 	if (reason)
 		return -reason;
 	/* The port is the client's choice. */
-	return for_tunnel(&p) ? -DROP_TUNNEL_NOT_FROM_NODE : TC_ACT_OK;
+	return for_tunnel(p) ? -DROP_TUNNEL_NOT_FROM_NODE : TC_ACT_OK;
+}
+
+/* Says whether a packet is for the tunnel's port. Of fragments the first says so; without it the others are nothing. */
+static __always_inline bool to_tunnel_port(struct __sk_buff *ctx, const struct packet *p)
+{
+	struct ports ports;
+
+	return cfg.tunnel_port && p->proto == PROTO_UDP && p->fragment != FRAGMENT_LATER &&
+	       !READ_L4(ctx, p, p->l4, &ports) && ports.dst == cfg.tunnel_port;
+}
+
+static __always_inline int to_netdev_packet(struct __sk_buff *ctx, struct report *report)
+{
+	struct packet p;
+	int reason;
+	__u16 type;
+
+	report->outcome = OUTCOME_STACK;
+	if (ctx->tc_index == ENCAPSULATED || frame_type(ctx, &type) || (type != htons(ETH_P_IP) && type != htons(ETH_P_IPV6)))
+		return TC_ACT_OK;
+	reason = parse_network(ctx, &p, type);
+	/* Others' headers that are not understood may be followed by anything. */
+	if (reason)
+		return cfg.tunnel && ctx->ingress_ifindex ? -reason : TC_ACT_OK;
+	if (to_tunnel_port(ctx, &p))
+		return -DROP_TUNNEL_NOT_FROM_NODE;
+	return cfg.node_port ? answer_client(ctx, &p, report) : TC_ACT_OK;
 }
 
 SEC("tc")

@@ -139,6 +139,11 @@ static __always_inline __u32 wire_identity(__u32 identity)
 	return identity;
 }
 
+/* What tc_index, a field of a packet's that nothing but traffic control sees, is set to by the programs when they put it
+ * into another: the kernel leaves it alone until the result goes out by a device, where to_netdev tells it from
+ * what others have made. */
+enum { ENCAPSULATED = 0x4857 };
+
 /* Sends a packet to the node behind an ipcache entry, its sender's identity in the VNI. Not inlined: its
  * variables need a stack of their own. */
 static __noinline __maybe_unused int encapsulate(struct __sk_buff *ctx, const struct ipcache_value *to,
@@ -159,6 +164,7 @@ static __noinline __maybe_unused int encapsulate(struct __sk_buff *ctx, const st
 	}
 	if (bpf_skb_set_tunnel_key(ctx, &key, sizeof(key), flags))
 		return -DROP_ENCAP_FAILED;
+	ctx->tc_index = ENCAPSULATED;
 	report->outcome = OUTCOME_OVERLAY;
 	return bpf_redirect(cfg.tunnel_ifindex, 0);
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"os/exec"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 
@@ -31,6 +33,8 @@ func podRows() []row {
 	for _, t := range tunnelEnds()[:2] {
 		add(row{what: "vxlan through a service whose backend is " + t.name, wanted: dropped, try: func(s *scene) (string, error) { return s.vxlanThroughService(t) }})
 	}
+	// With the replacement kube-proxy is not there.
+	add(row{what: "vxlan through kube-proxy to another node", wanted: dropped, when: mode.plain, try: (*scene).vxlanThroughKubeProxy})
 	for _, c := range claims() {
 		for _, dst := range []string{"open1", "open2"} {
 			add(row{what: fmt.Sprintf("source %s to %s", c.name, dst), wanted: dropped, only: c.only,
@@ -176,6 +180,46 @@ func (s *scene) vxlanThroughService(t tunnelEnd) (string, error) {
 	}
 	service := control{"evil1 through a service", through(54, func(k token) []byte { return k[:] }), n.server}
 	return s.strike(victim.eth, through(53, s.carried(friend, friend.identity, victim)), s.tunnelControls(victim, service)...)
+}
+
+// kubeProxy are rules like kube-proxy's for a service, which send what they lead to a backend on in the node's name: port 53 leads to the
+// tunnel of a node, port 54 to its socket.
+func kubeProxy(service, backend pair) string {
+	var lead strings.Builder
+	for from, to := range map[uint16]uint16{53: tunnelPort, 54: nodePort} {
+		fmt.Fprintf(&lead, "ip daddr %s udp dport %d dnat ip to %s\n", service[0], from, netip.AddrPortFrom(backend[0], to))
+		fmt.Fprintf(&lead, "ip6 daddr %s udp dport %d dnat ip6 to %s\n", service[1], from, netip.AddrPortFrom(backend[1], to))
+	}
+	return "table inet kube {\nchain enter { type nat hook prerouting priority -100\n" + lead.String() +
+		"}\nchain leave { type nat hook postrouting priority 90\nct status dnat masquerade\n}\n}\n"
+}
+
+// vxlanThroughKubeProxy has a service of kube-proxy's lead to another node's tunnel.
+func (s *scene) vxlanThroughKubeProxy() (string, error) {
+	evil, victim, friend, n1, n2 := s.pods["evil1"], s.pods["victim2"], s.pods["friend1"], s.nodes["n1"], s.nodes["n2"]
+	cluster := pair{netip.MustParseAddr("10.96.0.98"), netip.MustParseAddr("fd00:96::98")}
+	if err := n1.nft(kubeProxy(cluster, n2.addr)); err != nil {
+		return "", err
+	}
+	defer n1.nft("delete table inet kube")
+	source := s.at(evil.addr, uint16(20000+rand.IntN(10000)))
+	through := func(port uint16, payload func(token) []byte) shot {
+		return outOf(evil, func(k token) []byte { return udpPacket(source, s.at(cluster, port), payload(k)) })
+	}
+	service := control{"evil1 through kube-proxy", through(54, func(k token) []byte { return k[:] }), n2.server}
+	return s.strike(victim.eth, through(53, s.carried(friend, friend.identity, victim)), s.tunnelControls(victim, service)...)
+}
+
+// nft has nftables read commands.
+func (p *place) nft(commands string) error {
+	return machine.InNamespace(p.path, func() error {
+		nft := exec.Command("nft", "-f", "-")
+		nft.Stdin = strings.NewReader(commands)
+		if out, err := nft.CombinedOutput(); err != nil {
+			return fmt.Errorf("nft: %w: %s", err, out)
+		}
+		return nil
+	})
 }
 
 // claim is a source address that is not the pod's own.

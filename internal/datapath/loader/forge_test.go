@@ -6,6 +6,8 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
+	"strings"
 	"testing"
 	"time"
 
@@ -184,6 +186,88 @@ func TestNoTunnelForPods(t *testing.T) {
 				t.Error("the kernel has unwrapped none of the stranger's packets: nothing was tried")
 			}
 		})
+	}
+}
+
+// asKubeProxy has netfilter lead two services of a node's to another, as kube-proxy does, and the packets leave in the node's name:
+// 10.96.0.9 and fd00:96::9 port 53 to the other's tunnel, port 54 to its socket.
+func asKubeProxy(t *testing.T, n, other *testNode) {
+	t.Helper()
+	var nat string
+	for from, to := range map[int]int{53: 8472, 54: forgedPort} {
+		nat += fmt.Sprintf("ip daddr 10.96.0.9 udp dport %d dnat ip to %s:%d\n", from, other.cfg.NodeIPv4, to)
+		nat += fmt.Sprintf("ip6 daddr fd00:96::9 udp dport %d dnat ip6 to [%s]:%d\n", from, other.cfg.NodeIPv6, to)
+	}
+	rules := "table inet kube {\nchain pre { type nat hook prerouting priority -100\n" + nat + "}\nchain out { type nat hook output priority -100\n" + nat +
+		"}\nchain post { type nat hook postrouting priority srcnat\nct status dnat masquerade\n}\n}\n"
+	must(t, n.ns.Do(func() error {
+		nft := exec.Command("nft", "-f", "-")
+		nft.Stdin = strings.NewReader(rules)
+		out, err := nft.CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return nil
+	}))
+	for _, service := range []string{"10.96.0.9/32", "fd00:96::9/128"} {
+		via := other.cfg.NodeIPv4
+		if service[0] == 'f' {
+			via = other.cfg.NodeIPv6
+		}
+		addRoute(t, n.h, byName(t, n.h, "eth0"), service, via)
+	}
+}
+
+// TestTunnelInNodesName: packets for another node's tunnel that leave under this node's address, but were not encapsulated by it, do not get
+// there: neither a pod's, nor those of a client outside, that kube-proxy leads there, nor those of a process of the node. What the node encapsulates
+// does, over either family.
+func TestTunnelInNodesName(t *testing.T) {
+	for _, nodePort := range []bool{false, true} {
+		for _, underlay6 := range []bool{false, true} {
+			t.Run(fmt.Sprintf("nodeport=%v,underlay6=%v", nodePort, underlay6), func(t *testing.T) {
+				n1, n2 := newTestNode(t, 1, true), newTestNode(t, 2, true)
+				n1.cfg.NodePort, n2.cfg.NodePort = nodePort, nodePort
+				n1.underlay6, n2.underlay6 = underlay6, underlay6
+				join(t, n1, n2)
+				a, far := n1.pod(t, 1001, n2), n1.pod(t, 1003, n2)
+				r := n2.pod(t, 1002, n1)
+				n2.enforce(t, r, 1003, 6)
+				outside := stranger(t, n1, "outside", 77)
+				asKubeProxy(t, n1, n2)
+				v, socket := newVictim(t, r), newVictim(t, &testPod{ns: n2.ns})
+				services := []netip.Addr{ip("10.96.0.9"), ip("fd00:96::9")}
+				nodes := []netip.Addr{n2.cfg.NodeIPv4, n2.cfg.NodeIPv6}
+				for i, to := range r.addrs() {
+					inner := []netip.Addr{ip("10.1.0.99"), ip("fd00:1::99")}[i]
+					for family := range services {
+						// The way through kube-proxy is open.
+						for who, ns := range map[string]*testenv.NetNS{"a pod": a.ns, "outside": outside, "the node": n1.ns} {
+							last := fmt.Sprintf("%s asks %d", who, i)
+							socket.until(last, func() { datagram(t, ns, netip.Addr{}, netip.AddrPortFrom(services[family], 54), []byte(last)) })
+						}
+						for _, size := range []int{0, 3000} {
+							forged := func(who string) []byte {
+								return append(vxlan(0x08, 1003, inner, to, fmt.Sprintf("%s by %s, %d more", who, services[family], size)), make([]byte, size)...)
+							}
+							datagram(t, a.ns, netip.Addr{}, netip.AddrPortFrom(services[family], 53), forged("a pod"))
+							datagram(t, outside, netip.Addr{}, netip.AddrPortFrom(services[family], 53), forged("a client outside"))
+							datagram(t, n1.ns, netip.Addr{}, netip.AddrPortFrom(services[family], 53), forged("the node"))
+							datagram(t, n1.ns, netip.Addr{}, netip.AddrPortFrom(nodes[family], 8472), forged("the node without a service"))
+						}
+					}
+					for who, ns := range map[string]*testenv.NetNS{"a pod": far.ns, "the node": n1.ns} {
+						last := fmt.Sprintf("honest %d by %s", i, who)
+						seen := v.until(last, func() { datagram(t, ns, netip.Addr{}, netip.AddrPortFrom(to, forgedPort), []byte(last)) })
+						if len(seen) > 0 {
+							t.Errorf("the pod %s got %q", to, seen)
+						}
+					}
+				}
+				if got := n1.dropped(t, datapath.ReasonTunnelNotFromNode); got < 32 {
+					t.Errorf("%d packets were dropped for what they are, want all 32", got)
+				}
+			})
+		}
 	}
 }
 

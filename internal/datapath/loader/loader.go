@@ -127,13 +127,16 @@ func (l *Loader) Configure(cfg datapath.Config) error {
 // attachAll puts the programs where they are not yet, on the endpoints' interfaces if so asked, and removes what is pinned of
 // others if nothing runs them any more.
 func (l *Loader) attachAll(endpoints bool) error {
-	errs := []error{l.attachNode(l.cfg)}
+	_, err := l.attachHooks(0, entries(l.cfg)...)
+	errs := []error{err}
 	if !l.keeping {
 		errs = append(errs, l.attachCgroup(l.cfg.CgroupRoot)) // whose services are not known yet
 	}
 	if endpoints {
 		errs = append(errs, l.attachEndpoints())
 	}
+	_, err = l.attachExit(0)
+	errs = append(errs, err)
 	if err := errors.Join(errs...); err != nil || l.keeping {
 		return err
 	}
@@ -199,31 +202,39 @@ func (l *Loader) attach(ifIndex int, ingress bool, name string) error {
 	return nil
 }
 
-// attachNode puts the node's own programs where they are not yet.
-func (l *Loader) attachNode(cfg datapath.Config) error {
-	_, err := l.attachDevices(cfg, 0)
-	return err
+// deviceHook is a hook of one of the node's own devices and the program that belongs there. One that is not wanted
+// is still not left to an earlier program, which would go on by other settings.
+type deviceHook struct {
+	ifIndex int
+	ingress bool
+	name    string
+	wanted  bool
 }
 
-// attachDevices puts the node's own programs where they are not yet, on one device or on all with 0, and returns on how
-// many hooks.
-func (l *Loader) attachDevices(cfg datapath.Config, only int) (attached int, err error) {
-	var errs []error
-	for _, d := range []struct {
-		ifIndex int
-		ingress bool
-		name    string
-		wanted  bool
-	}{
+// entries are the hooks by which packets come: from other nodes, from the node's own stack, from the network. By the last comes
+// whoever claims to be somebody else; without a tunnel it brings the pods' packets as well.
+func entries(cfg datapath.Config) []deviceHook {
+	return []deviceHook{
 		{cfg.TunnelIfIndex, true, FromOverlay, true},
 		{cfg.HostIfIndex, false, FromHost, true},
-		// By this device comes whoever claims to be somebody else; without a tunnel it brings the pods'
-		// packets as well.
 		{cfg.NativeIfIndex, true, FromNetdev, true},
-		// If it has nothing to say, a program that an earlier setting left there must not go on by that
-		// setting.
-		{cfg.NativeIfIndex, false, ToNetdev, cfg.NodePort},
-	} {
+	}
+}
+
+// attachExit puts the program where packets leave the node, if it is not there yet. It comes after all others, and not
+// while others' are kept: it drops what goes through the tunnel unless they are of the same make.
+func (l *Loader) attachExit(only int) (attached int, err error) {
+	if l.keeping {
+		return 0, nil
+	}
+	return l.attachHooks(only, deviceHook{l.cfg.NativeIfIndex, false, ToNetdev, l.cfg.NodePort || l.cfg.Tunnel})
+}
+
+// attachHooks puts the node's own programs where they are not yet, on one device or on all with 0, and returns on how
+// many hooks.
+func (l *Loader) attachHooks(only int, hooks ...deviceHook) (attached int, err error) {
+	var errs []error
+	for _, d := range hooks {
 		if d.ifIndex == 0 || only != 0 && d.ifIndex != only {
 			continue
 		}
@@ -256,7 +267,9 @@ func (l *Loader) ReattachNode(ifIndex int) (attached int, err error) {
 	if l.digest == "" {
 		return 0, nil
 	}
-	attached, err = l.attachDevices(l.cfg, ifIndex)
+	attached, err = l.attachHooks(ifIndex, entries(l.cfg)...)
+	last, lerr := l.attachExit(ifIndex)
+	attached, err = attached+last, errors.Join(err, lerr)
 	if ifIndex == 0 && l.cfg.CgroupRoot != "" && !l.keeping {
 		err = errors.Join(err, l.attachCgroup(l.cfg.CgroupRoot))
 	}

@@ -210,3 +210,71 @@ func TestReplaceUnderTraffic(t *testing.T) {
 		t.Errorf("only %d packets went there and back", sent)
 	}
 }
+
+// orderedFilters remembers what was attached, in order.
+type orderedFilters struct {
+	tcFilters
+	order []string
+}
+
+func (f *orderedFilters) ReplaceFilter(ifIndex int, ingress bool, progFD int, name string) error {
+	f.order = append(f.order, name)
+	return f.tcFilters.ReplaceFilter(ifIndex, ingress, progFD, name)
+}
+
+// TestExitAfterOthers: what drops that goes through the tunnel unless a program of the same make has put it there comes after all that
+// put something there, and not at all while others' are kept.
+func TestExitAfterOthers(t *testing.T) {
+	ns := testenv.NewNetNS(t)
+	h := ns.Netlink(t)
+	for name, peer := range map[string]string{"eth0": "lxc1", "hawser_host": "hawser_vxlan"} {
+		must(t, h.LinkAdd(&netlink.Veth{LinkAttrs: named(name), PeerName: peer}))
+	}
+	index := func(name string) int { return byName(t, h, name).Attrs().Index }
+	cfg := datapath.Config{
+		Tunnel: true, TunnelPort: 8472, RouterIPv4: ip("10.1.0.1"), NativeIfIndex: index("eth0"), HostIfIndex: index("hawser_host"),
+		TunnelIfIndex: index("hawser_vxlan"),
+	}
+	filters := &orderedFilters{tcFilters: tcFilters{h: h}}
+	take := func() (order string) {
+		order, filters.order = strings.Join(filters.order, " "), nil
+		return order
+	}
+	mac := net.HardwareAddr{2, 0, 0, 0, 0, 1}
+	start := func(keep bool) *loader.Loader {
+		t.Helper()
+		m := smallMaps(t, "")
+		must(t, m.UpsertEndpoint(datapath.Endpoint{ID: 1, Incarnation: 1, IfIndex: index("lxc1"), MAC: mac, HostMAC: mac, IPv4: ip("10.1.0.9")}))
+		l := loader.New(m, filters, slog.New(slog.DiscardHandler))
+		t.Cleanup(func() { l.Close() })
+		kept, err := l.KeepOthers([]int{index("lxc1")})
+		if must(t, err); kept != keep {
+			t.Fatalf("others' programs are kept: %t, want %t", kept, keep)
+		}
+		must(t, l.Configure(cfg))
+		return l
+	}
+	start(false)
+	if got, want := take(), "from_overlay from_host from_netdev to_pod from_pod to_netdev"; got != want {
+		t.Errorf("attached %s, want %s", got, want)
+	}
+	// As an earlier version leaves it, which has none there.
+	must(t, h.FilterDel(&netlink.BpfFilter{FilterAttrs: netlink.FilterAttrs{
+		LinkIndex: index("eth0"), Parent: netlink.HANDLE_MIN_EGRESS, Handle: 1, Priority: 1, Protocol: unix.ETH_P_ALL,
+	}}))
+	next := start(true)
+	if n, err := next.ReattachNode(0); n != 0 || err != nil {
+		t.Errorf("put back while others' programs are kept: %d, %v", n, err)
+	}
+	if got := take(); got != "" {
+		t.Errorf("attached %s while others' programs are kept", got)
+	}
+	must(t, next.ReplaceOthers())
+	if got, want := take(), "from_overlay from_host from_netdev to_pod from_pod to_netdev"; got != want {
+		t.Errorf("attached %s, want %s", got, want)
+	}
+	must(t, h.QdiscDel(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index("eth0"), Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}}))
+	if n, err := next.ReattachNode(index("eth0")); n != 2 || err != nil {
+		t.Errorf("put back: %d, %v", n, err)
+	}
+}

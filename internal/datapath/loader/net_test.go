@@ -31,6 +31,8 @@ type testNode struct {
 	n       byte
 	pods    byte
 	tunnels bool
+	// underlay6 says that the tunnel to this node goes by IPv6.
+	underlay6 bool
 }
 
 // testPod is a namespace behind a veth pair whose host side runs the programs.
@@ -137,6 +139,14 @@ func newTestNode(t testing.TB, n byte, tunnel bool) *testNode {
 	return node
 }
 
+// end is where the tunnel to the node ends.
+func (n *testNode) end() netip.Addr {
+	if n.underlay6 {
+		return n.cfg.NodeIPv6
+	}
+	return n.cfg.NodeIPv4
+}
+
 // join connects two nodes and tells each about the other.
 func join(t testing.TB, a, b *testNode) {
 	t.Helper()
@@ -165,7 +175,7 @@ func acquaint(t testing.TB, a, b *testNode) {
 		}
 		pods4, pods6 := fmt.Sprintf("10.%d.0.0/24", peer.n), fmt.Sprintf("fd00:%d::/64", peer.n)
 		if me.tunnels {
-			entries[2].TunnelEndpoint, entries[3].TunnelEndpoint = peer.cfg.NodeIPv4, peer.cfg.NodeIPv4
+			entries[2].TunnelEndpoint, entries[3].TunnelEndpoint = peer.end(), peer.end()
 			must(t, me.h.LinkSetUp(byName(t, me.h, "hawser_vxlan")))
 			host := byName(t, me.h, "hawser_host")
 			for dst, src := range map[string]netip.Addr{pods4: me.cfg.RouterIPv4, pods6: me.cfg.RouterIPv6} {
@@ -222,7 +232,7 @@ func (n *testNode) pod(t testing.TB, identity uint32, others ...*testNode) *test
 		for _, a := range p.ep.Addresses() {
 			e := datapath.IPCacheEntry{Prefix: netip.PrefixFrom(a, a.BitLen()), Identity: identity}
 			if n.tunnels {
-				e.TunnelEndpoint = n.cfg.NodeIPv4
+				e.TunnelEndpoint = n.end()
 			}
 			must(t, other.maps.UpsertIPCache([]datapath.IPCacheEntry{e}))
 		}
