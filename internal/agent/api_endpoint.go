@@ -224,7 +224,7 @@ func (a *api) PatchEndpoint(ctx context.Context, req server.PatchEndpointRequest
 	if len(m.Labels) > 0 {
 		user, err := labels.ParseSet(m.Labels)
 		if err == nil {
-			err = labels.CheckGiven(user)
+			err = a.checkUserLabels(row, user)
 		}
 		if err != nil {
 			return nil, server.Errorf(http.StatusBadRequest, "labels: %w", err)
@@ -234,6 +234,26 @@ func (a *api) PatchEndpoint(ctx context.Context, req server.PatchEndpointRequest
 		}
 	}
 	return server.PatchEndpoint200JSONResponse(a.endpointModel(row)), nil
+}
+
+// checkUserLabels says which of a user's labels the endpoint cannot be given. Where the operator makes
+// identities it makes them of what Kubernetes says of a pod: it would never make one with a label that
+// only this agent knows, and would tell the other nodes of the pod's own. Labels of before that can be
+// deleted.
+func (a *api) checkUserLabels(row endpoint.Endpoint, user labels.Set) error {
+	if err := labels.CheckGiven(user); err != nil {
+		return err
+	}
+	mode := a.cfg.management()
+	if !mode.Operator() || mode.Agent() && row.Pod() == "" {
+		return nil
+	}
+	for _, l := range user {
+		if !slices.Contains(row.User, l) {
+			return fmt.Errorf("%s: the operator makes identities here (--%s %s), and knows no labels but those of pods: label the pod itself", l, identity.ManagementFlag, mode)
+		}
+	}
+	return nil
 }
 
 // GetEndpoint is GET /endpoint/{id}.
@@ -333,7 +353,7 @@ func (a *api) PatchEndpointConfig(ctx context.Context, req server.PatchEndpointC
 	if user := req.Body.LabelConfiguration.User; user != nil {
 		set, err := labels.ParseSet(user)
 		if err == nil {
-			err = labels.CheckGiven(set)
+			err = a.checkUserLabels(row, set)
 		}
 		if err != nil {
 			return nil, server.Errorf(http.StatusBadRequest, "labels: %w", err)
@@ -397,7 +417,7 @@ func (a *api) PatchEndpointLabels(ctx context.Context, req server.PatchEndpointL
 	}
 	user, err := labels.ParseSet(req.Body.User)
 	if err == nil {
-		err = labels.CheckGiven(user)
+		err = a.checkUserLabels(row, user)
 	}
 	if err != nil {
 		return nil, server.Errorf(http.StatusBadRequest, "labels: %w", err)

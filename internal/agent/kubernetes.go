@@ -126,7 +126,7 @@ func (k *kube) join(a *api, facts nodeFacts, filter *labels.Filter) error {
 	}
 	if k.nodes, err = nodes.New(nodes.Config{
 		Self: k.self(), ClusterID: k.cfg.ClusterID, WritePodCIDRs: k.cfg.IPAM == ipamKubernetes || k.rangesGiven(), Own: k.checkRanges, Log: k.log,
-		LabelFilter: filter.Fingerprint(),
+		LabelFilter: filter.Fingerprint(), Management: string(k.cfg.management()),
 	}, k.client, learned); err != nil {
 		return err
 	}

@@ -23,6 +23,9 @@ import (
 // LabelFilterAnnotation says on a CiliumNode by which filter the node's agent makes identities of labels; see labels.Filter.Fingerprint.
 const LabelFilterAnnotation = "network.hawser.net/label-filter"
 
+// ManagementAnnotation says on a CiliumNode who makes identities by what the node's agent was told: an identity.Management.
+const ManagementAnnotation = "network.hawser.net/identity-management"
+
 // Sink is told of other nodes.
 type Sink interface {
 	Learn(ctx context.Context, n node.Node) error
@@ -41,6 +44,8 @@ type Config struct {
 	// LabelFilter, if not empty, is the fingerprint of the filter by which the agent makes identities of labels. It is written into the local node's object
 	// for the operator, as [LabelFilterAnnotation].
 	LabelFilter string
+	// Management, if not empty, is written there too, as [ManagementAnnotation].
+	Management string
 	// Own, if not nil, is told of the local node's object whenever it has changed; it must not change the object.
 	Own func(*v2.CiliumNode)
 	// Retry is the pause after a write that failed, 5 seconds by default.
@@ -242,6 +247,18 @@ func (n *Nodes) bring(ctx context.Context) error {
 
 var errConflict = errors.New("somebody else changed this node's CiliumNode at the same time")
 
+// annotate gives an object an annotation, if the value is not empty. What o shares with others is not changed.
+func annotate(o *v2.CiliumNode, name, value string) {
+	if value == "" || o.Annotations[name] == value {
+		return
+	}
+	o.Annotations = maps.Clone(o.Annotations)
+	if o.Annotations == nil {
+		o.Annotations = map[string]string{}
+	}
+	o.Annotations[name] = value
+}
+
 // fill writes what this node says of itself into an object.
 func (n *Nodes) fill(o *v2.CiliumNode, local node.Node) {
 	o.Spec.Addresses = nil
@@ -254,13 +271,8 @@ func (n *Nodes) fill(o *v2.CiliumNode, local node.Node) {
 		}
 		return a.String()
 	}
-	if n.cfg.LabelFilter != "" && o.Annotations[LabelFilterAnnotation] != n.cfg.LabelFilter {
-		o.Annotations = maps.Clone(o.Annotations)
-		if o.Annotations == nil {
-			o.Annotations = map[string]string{}
-		}
-		o.Annotations[LabelFilterAnnotation] = n.cfg.LabelFilter
-	}
+	annotate(o, LabelFilterAnnotation, n.cfg.LabelFilter)
+	annotate(o, ManagementAnnotation, n.cfg.Management)
 	o.Spec.BootID = local.BootID
 	o.Spec.Encryption.Key = int(local.EncryptionKey)
 	o.Spec.HealthAddressing = v2.NodeServiceAddress{IPv4: text(local.IPv4HealthIP), IPv6: text(local.IPv6HealthIP)}

@@ -14,6 +14,7 @@ import (
 	"github.com/hawser-net/hawser/api/v2alpha1"
 	"github.com/hawser-net/hawser/internal/identity"
 	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
+	"github.com/hawser-net/hawser/internal/k8s/nodes"
 	"github.com/hawser-net/hawser/internal/labels"
 )
 
@@ -40,6 +41,8 @@ type book struct {
 	claimed    map[identity.ID]map[string]struct{} // sets that claim a number
 	spent      map[string]int                      // numbers that came back by the word of a node since the last look at everything
 	made       map[identity.ID]types.UID           // objects that this process made
+
+	agents map[string]struct{} // nodes whose agents make identities themselves and leave it to nobody else
 
 	held map[identity.ID]struct{} // about to be collected
 	full map[uint64]int           // pods by the labels that they had if all counted; see target.full
@@ -112,7 +115,7 @@ func newBook(rules *Rules, budget int) *book {
 		rules: rules, budget: budget,
 		namespaces: map[string]namespaceEntry{}, pods: map[key]*podEntry{}, inside: map[string]map[key]*podEntry{}, sets: map[string]*setEntry{},
 		endpoints: map[key]endpointEntry{}, numbers: map[identity.ID]*numberEntry{}, slices: map[string]map[identity.ID]int{},
-		named: map[identity.ID]int{}, claimed: map[identity.ID]map[string]struct{}{}, spent: map[string]int{},
+		named: map[identity.ID]int{}, claimed: map[identity.ID]map[string]struct{}{}, spent: map[string]int{}, agents: map[string]struct{}{},
 		made: map[identity.ID]types.UID{}, waiting: map[string]struct{}{}, held: map[identity.ID]struct{}{}, full: map[uint64]int{},
 		kept: map[string]struct{}{}, dirtySets: map[string]struct{}{}, dirtyEndpoints: map[key]struct{}{},
 	}
@@ -455,6 +458,29 @@ func (b *book) dropSlice(name string) {
 		b.name(id, -n)
 	}
 	delete(b.slices, name)
+}
+
+// setNode books what the agent of a node says of itself.
+func (b *book) setNode(obj *v2.CiliumNode) {
+	_, was := b.agents[obj.Name]
+	switch is := obj.Annotations[nodes.ManagementAnnotation] == string(identity.ManagedByAgent); {
+	case is:
+		b.agents[obj.Name] = struct{}{}
+	case was:
+		b.dropNode(key{Name: obj.Name})
+	}
+}
+
+func (b *book) dropNode(k key) {
+	if _, was := b.agents[k.Name]; !was {
+		return
+	}
+	delete(b.agents, k.Name)
+	for at, p := range b.pods {
+		if p.obj.Spec.NodeName == k.Name {
+			b.dirtyEndpoints[at] = struct{}{}
+		}
+	}
 }
 
 // ---- identities ---------------------------------------------------------------------------------

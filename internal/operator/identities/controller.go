@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/identity"
 	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/pkg/allocator"
@@ -344,6 +345,7 @@ func (c *Controller) follow(ctx context.Context, informers cache.Cache) error {
 	var synced []toolscache.InformerSynced
 	var errs []error
 	add := func(s toolscache.InformerSynced, err error) { synced, errs = append(synced, s), append(errs, err) }
+	add(handle(ctx, informers, booked(c, c.book.setNode), booked(c, func(o *v2.CiliumNode) { c.book.dropNode(client.ObjectKeyFromObject(o)) })))
 	add(follow(ctx, c, informers, kindNamespaces, c.book.setNamespace, func(k key) { c.book.dropNamespace(k.Name) }))
 	add(c.home.follow(ctx, informers, bookkeeper{c}))
 	add(follow(ctx, c, informers, kindSlices, c.book.setSlice, func(k key) { c.book.dropSlice(k.Name) }))

@@ -200,7 +200,7 @@ func (b *book) decideEndpoint(k key) (c correction, ok bool) {
 			return correction{}, false
 		}
 	}
-	if right == e.id {
+	if right == e.id || b.agentKnows(p, e.id) {
 		return correction{}, false
 	}
 	why := believed
@@ -212,6 +212,16 @@ func (b *book) decideEndpoint(k key) (c correction, ok bool) {
 		doubt: e.id != 0 && (e.rv >= version(p.obj.ResourceVersion) && e.rv >= b.namespaces[k.Namespace].rv),
 		blank: e.obj.Status.Networking == nil && e.obj.Status.State == "" && e.obj.Status.ID == 0 && e.obj.Status.Identity == nil,
 	}, true
+}
+
+// agentKnows says whether a number is left alone because it is an identity, of whatever labels, that the agent of the pod's node has made or found: one that makes
+// identities and expects nobody else to write them would put back what is corrected, and the two would take turns.
+func (b *book) agentKnows(p *podEntry, id identity.ID) bool {
+	if _, alone := b.agents[p.obj.Spec.NodeName]; !alone {
+		return false
+	}
+	n := b.numbers[id]
+	return n != nil && !n.resting
 }
 
 // used says whether a number must not be collected: an endpoint or a slice names it, or pods are to have it.

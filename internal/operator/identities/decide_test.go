@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"testing"
+	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -13,6 +14,7 @@ import (
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/identity"
 	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
+	"github.com/hawser-net/hawser/internal/k8s/nodes"
 )
 
 // play is a book of a cluster with one namespace.
@@ -173,6 +175,50 @@ func TestDoubt(t *testing.T) {
 	b.setNamespace(ns)
 	if c, ok := b.decideEndpoint(k); !ok || c.doubt {
 		t.Errorf("another one, written before the namespace changed: %+v, %t", c, ok)
+	}
+}
+
+// TestAgentsOfTheirOwn: an endpoint that names an identity, of whatever labels, is left alone if its agent says that it makes identities itself; one that names none, or
+// nobody's number, is not. As soon as the agent says otherwise the endpoint is looked at.
+func TestAgentsOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	w, b := play(t, -1)
+	p, web := w.addPod(b, "one", "web", "n")
+	_, db := w.addPod(b, "two", "db", "n")
+	w.addNumber(b, 310, web)
+	o := w.addNumber(b, 320, db)
+	says := func(mode identity.Management) {
+		n := &v2.CiliumNode{ObjectMeta: w.meta("", "n")}
+		n.Annotations = map[string]string{nodes.ManagementAnnotation: string(mode)}
+		b.setNode(n)
+	}
+	says(identity.ManagedByAgent)
+	k := w.claims(b, p, 320)
+	if c, ok := b.decideEndpoint(k); ok {
+		t.Errorf("an identity that the agent named: %+v", c)
+	}
+	w.claims(b, p, 330)
+	if c, ok := b.decideEndpoint(k); !ok || c.id != 310 {
+		t.Errorf("nobody's number: %+v", c)
+	}
+	w.claims(b, p, 320)
+	resting := w.update(b, o, func(o *v2.CiliumIdentity) { k8sids.Retire(o, db.text, time.Unix(0, 0)) })
+	if c, ok := b.decideEndpoint(k); !ok || c.id != 310 {
+		t.Errorf("a number that rests: %+v", c)
+	}
+	w.update(b, resting, func(o *v2.CiliumIdentity) { k8sids.Revive(o, k8sids.SecurityLabels(db.labels)) })
+	b.take()
+	says(identity.ManagedByBoth)
+	if _, endpoints := b.take(); len(endpoints) == 0 {
+		t.Error("nobody looks at the endpoints of an agent that lets others write identities now")
+	}
+	if c, ok := b.decideEndpoint(k); !ok || c.id != 310 {
+		t.Errorf("an agent that lets others write identities: %+v", c)
+	}
+	says(identity.ManagedByAgent)
+	b.dropNode(key{Name: "n"})
+	if c, ok := b.decideEndpoint(k); !ok || c.id != 310 || len(b.agents) != 0 {
+		t.Errorf("a node that is gone: %+v", c)
 	}
 }
 
