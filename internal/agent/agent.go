@@ -177,7 +177,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 	if a.policy, err = endpoint.NewPolicy(log.With("part", "policy"), engine, kernel); err != nil {
 		return err
 	}
-	if a.pool, err = newPool(cfg, a.registry, log.With("part", "ipam")); err != nil {
+	if a.pool, err = newPool(cfg, a.registry, links, log.With("part", "ipam")); err != nil {
 		return err
 	}
 	if a.idMin, a.idMax, err = identity.Range(cfg.ClusterID, cfg.MaxConnectedClusters); err != nil {
@@ -440,8 +440,8 @@ func newEngine(cfg Config) (*policy.Engine, error) {
 	})
 }
 
-func newPool(cfg Config, registry *endpoint.Registry, log *slog.Logger) (*ipam.IPAM, error) {
-	pc := ipam.Config{Expiration: cfg.IPAMExpiration, Log: log, InUse: func(ip netip.Addr) (string, bool) {
+func newPool(cfg Config, registry *endpoint.Registry, links *link.Links, log *slog.Logger) (*ipam.IPAM, error) {
+	pc := ipam.Config{Expiration: cfg.IPAMExpiration, Log: log, Local: links.IsLocal, InUse: func(ip netip.Addr) (string, bool) {
 		row, ok := registry.ByAddr(ip)
 		return fmt.Sprintf("endpoint %d", row.ID), ok
 	}}

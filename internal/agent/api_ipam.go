@@ -100,12 +100,13 @@ type addresses struct {
 	pool *ipam.IPAM
 }
 
-// Claim checks that the address was given to the owner; after a restart it is taken anew.
+// Claim checks that the address was given to the owner. After a restart it is taken anew, and
+// expires as before: the plugin may be gone when it is to be given back.
 func (p addresses) Claim(ip netip.Addr, owner, uuid string) error {
 	given, ok := p.pool.Lookup(ip)
 	switch {
 	case !ok:
-		err := p.pool.Allocate(ip, owner, "")
+		err := p.pool.Take(ip, owner, uuid)
 		switch {
 		case errors.Is(err, ipam.ErrInvalid), errors.Is(err, ipam.ErrDisabled):
 			return fmt.Errorf("%w: %w", endpoint.ErrInvalid, err)

@@ -128,8 +128,8 @@ func (p *Plugin) addPod(conf netConf, args *skel.CmdArgs, log *logger) (result *
 			req.Properties[key] = true
 		}
 	}
-	if err := p.makeLink(a, &req, addrs, cfg); err != nil {
-		return nil, fail(cnitypes.ErrInternal, "cannot set up the pod's interface", err)
+	if err := p.makeLink(ctx, a, &req, addrs, cfg); err != nil {
+		return nil, agentError("cannot set up the pod's interface", err)
 	}
 	if err := a.createEndpoint(ctx, req); err != nil {
 		return nil, err
@@ -222,7 +222,7 @@ func parseIP(s string, v6 bool) (netip.Addr, error) {
 }
 
 // makeLink creates and configures the interface and completes req with what it is.
-func (p *Plugin) makeLink(a *adding, req *rest.EndpointChangeRequest, addrs []address, cfg rest.DaemonConfigurationStatus) error {
+func (p *Plugin) makeLink(ctx context.Context, a *adding, req *rest.EndpointChangeRequest, addrs []address, cfg rest.DaemonConfigurationStatus) error {
 	host, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return fmt.Errorf("open netlink: %w", err)
@@ -240,7 +240,7 @@ func (p *Plugin) makeLink(a *adding, req *rest.EndpointChangeRequest, addrs []ad
 	defer pod.close()
 
 	hostName := hostIfName(a.args.ContainerID, a.args.IfName)
-	link, err := createVeth(host, pod, hostName, a.args.IfName, cfg)
+	link, err := createVeth(host, pod, hostName, a.args.IfName, cfg, func() error { return a.notAttached(ctx) })
 	if err != nil {
 		return err
 	}
@@ -266,6 +266,20 @@ func (p *Plugin) makeLink(a *adding, req *rest.EndpointChangeRequest, addrs []ad
 	req.MAC = link.podMAC.String()
 	req.NetnsCookie = strconv.FormatUint(pod.cookie, 10)
 	return nil
+}
+
+// notAttached returns an error if the agent has an endpoint for this attachment, or does not say. A
+// runtime that asks twice has lost its own record of a pod that runs: its interface must stay.
+func (a *adding) notAttached(ctx context.Context) error {
+	id := attachmentID(a.args.ContainerID, a.args.IfName)
+	_, err := a.agent.EndpointHealth(ctx, id)
+	switch {
+	case err == nil:
+		return fmt.Errorf("container %s has interface %s already, and an endpoint for it: DEL it first", a.args.ContainerID, a.args.IfName)
+	case client.NotFound(err):
+		return nil
+	}
+	return fmt.Errorf("there is an interface of this attachment, and whether it is in use is unknown: %w", err)
 }
 
 // createEndpoint asks the agent to take the interface over, and returns when its policy is enforced.

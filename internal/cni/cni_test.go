@@ -461,19 +461,53 @@ func TestRollBack(t *testing.T) {
 	}
 }
 
-// If the agent refuses because another endpoint has the same id, that one must survive.
-func TestRollBackSparesTheOlderEndpoint(t *testing.T) {
+// TestRepeatedADD: a runtime asks again for an attachment that is there, with the pod's own namespace or with another. It is refused, and the pod's network stays as
+// it is.
+func TestRepeatedADD(t *testing.T) {
 	f := setUp(t)
 	f.must("ADD", nil)
+	hostLink := func() int {
+		t.Helper()
+		l, err := f.node.h.LinkByName(hostIfName("cid1", "eth0"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l.Attrs().Index
+	}
+	index, pod := hostLink(), links(t, f.pod.h)
 	other, otherPath := newNS(t)
-	_, err := f.run("ADD", f.conf(nil), "CNI_NETNS="+otherPath)
-	f.wantError("second ADD", err, cnitypes.ErrInternal, "endpoint exists")
-	if got := f.agent.state(); got != "endpoints [cid1:eth0], addresses []" {
-		t.Errorf("agent holds %s", got)
+	for name, env := range map[string][]string{"the same namespace": nil, "another namespace": {"CNI_NETNS=" + otherPath}} {
+		_, err := f.run("ADD", f.conf(nil), env...)
+		f.wantError("ADD again, "+name, err, cnitypes.ErrInternal, "has interface eth0 already")
+		if got := f.agent.state(); got != "endpoints [cid1:eth0], addresses []" {
+			t.Errorf("%s: the agent holds %s", name, got)
+		}
+		if now := hostLink(); now != index {
+			t.Errorf("%s: the host's interface was made anew", name)
+		}
+		if diff := cmp.Diff(pod, links(t, f.pod.h)); diff != "" {
+			t.Errorf("%s: the pod's interfaces: %s", name, diff)
+		}
+		if diff := cmp.Diff([]string{"lo"}, links(t, other.h)); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
 	}
-	if diff := cmp.Diff([]string{"lo"}, links(t, other.h)); diff != "" {
-		t.Error(diff)
+	// An agent that does not say whether the attachment lives keeps it alive.
+	f.agent.fault = func(call string, w http.ResponseWriter, _ *http.Request) bool {
+		if call != "GET /v1/endpoint/{id}/healthz" {
+			return false
+		}
+		answer(w, 500, "injected fault")
+		return true
 	}
+	_, err := f.run("ADD", f.conf(nil))
+	f.wantError("ADD again, and the agent does not say", err, cnitypes.ErrInternal, "injected fault")
+	if now := hostLink(); now != index {
+		t.Error("the host's interface was made anew although nobody said that it is not in use")
+	}
+	f.agent.fault = nil
+	f.must("DEL", nil)
+	f.clean("after DEL")
 }
 
 func TestAgentThatStarts(t *testing.T) {

@@ -112,8 +112,9 @@ type veth struct {
 }
 
 // createVeth makes a pair with one end called hostName here and the other called ifName in the pod. An
-// interface of either name that is left from an earlier attempt is removed.
-func createVeth(host *netlink.Handle, pod *podNS, hostName, ifName string, cfg rest.DaemonConfigurationStatus) (veth, error) {
+// interface of either name that is left from an earlier attempt is removed, if left allows it: it
+// returns an error for one that is in use.
+func createVeth(host *netlink.Handle, pod *podNS, hostName, ifName string, cfg rest.DaemonConfigurationStatus, left func() error) (veth, error) {
 	var v veth
 	var err error
 	if v.hostMAC, err = randomMAC(); err != nil {
@@ -139,6 +140,9 @@ func createVeth(host *netlink.Handle, pod *podNS, hostName, ifName string, cfg r
 	}
 	err = host.LinkAdd(link)
 	if errors.Is(err, unix.EEXIST) {
+		if err := left(); err != nil {
+			return v, err
+		}
 		if err := errors.Join(removeVeth(host, hostName), removeVeth(pod.h, ifName)); err != nil {
 			return v, fmt.Errorf("remove an interface left from an earlier attempt: %w", err)
 		}

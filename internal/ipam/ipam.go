@@ -108,6 +108,10 @@ type Config struct {
 	// InUse reports whether an endpoint uses an address, and names it. Such an address is neither released by
 	// Release nor by its expiration. It is called without locks held. Nil means none is used.
 	InUse func(ip netip.Addr) (user string, used bool)
+	// Local reports whether the node itself has an address, on whatever interface. Such an address
+	// is not given to anybody. It is called with a lock held, so it must not call back. Nil means
+	// that the node has none in its pod CIDRs.
+	Local func(ip netip.Addr) bool
 	// Log receives what is worth knowing; nil discards it.
 	Log *slog.Logger
 }
@@ -119,6 +123,9 @@ func (c *Config) Defaults() {
 	}
 	if c.InUse == nil {
 		c.InUse = func(netip.Addr) (string, bool) { return "", false }
+	}
+	if c.Local == nil {
+		c.Local = func(netip.Addr) bool { return false }
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
@@ -294,22 +301,31 @@ func (m *IPAM) AllocateNext(families Families, owner, pool string, expire bool) 
 func (m *IPAM) next(f Families, owner string, expire bool) (*Allocation, error) {
 	p := m.pool(f)
 	i, ok := p.free()
+	for ok && m.keptForNode(p.addr(i)) {
+		i, ok = p.free()
+	}
 	if !ok {
 		return nil, fmt.Errorf("%w: all %d %v addresses of pod CIDR %v are allocated; delete pods or give the node a larger CIDR",
 			ErrExhausted, p.capacity, f, p.cidr)
 	}
 	a := m.take(p, i, owner)
 	if expire {
-		a.UUID = newUUID()
-		a.Expires = time.Now().Add(m.cfg.Expiration)
-		m.expiring[a.IP] = a
-		select {
-		case m.wake <- struct{}{}:
-		default:
-		}
+		m.limit(a, newUUID())
 	}
 	c := *a
 	return &c, nil
+}
+
+// keptForNode excludes an address for good if the node itself has it, and says whether it does.
+func (m *IPAM) keptForNode(ip netip.Addr) bool {
+	if !m.cfg.Local(ip) {
+		return false
+	}
+	if err := m.exclude(ip, nodeOwner); err != nil {
+		return false // given or excluded: then it is not free
+	}
+	m.cfg.Log.Warn("an address in the pod CIDR is the node's own, on an interface that is not Hawser's: no pod gets it", "ip", ip)
+	return true
 }
 
 func (m *IPAM) take(p *pool, i uint32, owner string) *Allocation {
@@ -335,10 +351,39 @@ func (m *IPAM) Allocate(ip netip.Addr, owner, pool string) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	return m.allocate(ip, owner)
+}
+
+// Take is Allocate for an address that AllocateNext gave out with expiration before a restart, and
+// uuid: it expires, unless StopExpiration is called, as if it had been given out now.
+func (m *IPAM) Take(ip netip.Addr, owner, uuid string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	err := m.allocate(ip, owner)
+	if err == nil && uuid != "" {
+		m.limit(m.given[ip], uuid)
+	}
+	return err
+}
+
+func (m *IPAM) allocate(ip netip.Addr, owner string) error {
 	if !m.open {
 		return ErrNotOpen
 	}
+	if _, _, err := m.find(ip); err == nil && m.given[ip] == nil {
+		m.keptForNode(ip)
+	}
 	return m.claim(ip, owner)
+}
+
+// limit has an allocation expire.
+func (m *IPAM) limit(a *Allocation, uuid string) {
+	a.UUID, a.Expires = uuid, time.Now().Add(m.cfg.Expiration)
+	m.expiring[a.IP] = a
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
 }
 
 // Restore is Allocate before Open, for an address that was given out before a restart.
@@ -380,11 +425,12 @@ func nameOf(owner string) string {
 	return owner
 }
 
-// Exclude makes sure that an address is never given out, because something else has it. Addresses
+// nodeOwner is for whom addresses are excluded that the node has on interfaces of its own.
+const nodeOwner = "an interface of the node"
+
+// exclude makes sure that an address is never given out, because something else has it. Addresses
 // outside the pod CIDRs are no error. Excluding for the same owner twice does nothing.
-func (m *IPAM) Exclude(ip netip.Addr, owner string) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+func (m *IPAM) exclude(ip netip.Addr, owner string) error {
 	p, i, err := m.find(ip)
 	if err != nil {
 		if !ip.IsValid() {

@@ -134,13 +134,13 @@ func TestErrors(t *testing.T) {
 	if err := m.Restore(ip("10.0.0.2"), "a/old"); err == nil {
 		t.Error("Restore after Open: no error")
 	}
-	if err := m.Exclude(ip("10.0.0.2"), "gateway"); err != nil {
+	if err := m.exclude(ip("10.0.0.2"), "gateway"); err != nil {
 		t.Error(err)
 	}
-	if err := m.Exclude(ip("192.0.2.1"), "elsewhere"); err != nil {
+	if err := m.exclude(ip("192.0.2.1"), "elsewhere"); err != nil {
 		t.Error(err)
 	}
-	if err := m.Exclude(ip("10.0.0.1"), "gateway"); !errors.Is(err, ErrExists) {
+	if err := m.exclude(ip("10.0.0.1"), "gateway"); !errors.Is(err, ErrExists) {
 		t.Errorf("Exclude of an allocated address: %v", err)
 	}
 	for _, tt := range []struct {
@@ -452,7 +452,7 @@ func TestModel(t *testing.T) {
 				delete(owners, a)
 			case r.IntN(8) == 0:
 				_, taken := owners[a]
-				if err := m.Exclude(a, "x"); (err != nil) != taken {
+				if err := m.exclude(a, "x"); (err != nil) != taken {
 					t.Fatalf("seed %d step %d: Exclude(%v): %v", seed, step, a, err)
 				} else if err == nil && usable(a) {
 					excluded[a] = true
@@ -552,5 +552,61 @@ func BenchmarkAllocateNext(b *testing.B) {
 			b.Fatal(err)
 		}
 		_, _ = m.Free(r.IPv4.IP), m.Free(r.IPv6.IP)
+	}
+}
+
+// TestLocal: an address that the node itself has is given to nobody, also if it is asked for by name, and the others are all given.
+func TestLocal(t *testing.T) {
+	mine := map[netip.Addr]bool{ip("10.0.0.2"): true, ip("10.0.0.5"): true}
+	m, err := New(Config{IPv4CIDR: netip.MustParsePrefix("10.0.0.0/29"), Local: func(a netip.Addr) bool { return mine[a] }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Open()
+	if err := m.Allocate(ip("10.0.0.5"), "a/b", ""); !errors.Is(err, ErrExists) || !strings.Contains(err.Error(), "interface of the node") {
+		t.Errorf("an address of the node by name: %v", err)
+	}
+	var got []string
+	for {
+		r, err := m.AllocateNext(IPv4, "a/b", "", false)
+		if err != nil {
+			if !errors.Is(err, ErrExhausted) {
+				t.Error(err)
+			}
+			break
+		}
+		got = append(got, r.IPv4.IP.String())
+	}
+	if want := "[10.0.0.1 10.0.0.3 10.0.0.4 10.0.0.6]"; fmt.Sprint(got) != want {
+		t.Errorf("given were %v, want %s", got, want)
+	}
+	if u := m.Usage(); len(u) != 1 || u[0].Used != 4 || u[0].Capacity != 4 {
+		t.Errorf("usage %+v", u)
+	}
+}
+
+// TestTake: an address of before a restart expires like one that is given now, unless it is confirmed.
+func TestTake(t *testing.T) {
+	m, err := New(Config{IPv4CIDR: netip.MustParsePrefix("10.0.0.0/29"), Expiration: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Open()
+	for _, a := range []struct{ ip, uuid string }{{"10.0.0.1", "one"}, {"10.0.0.2", "two"}, {"10.0.0.3", ""}} {
+		if err := m.Take(ip(a.ip), "a/b", a.uuid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := m.Take(ip("10.0.0.1"), "a/c", "one"); !errors.Is(err, ErrExists) {
+		t.Errorf("an address that is taken: %v", err)
+	}
+	if err := m.StopExpiration(ip("10.0.0.2"), "two"); err != nil {
+		t.Error(err)
+	}
+	m.expire(time.Now().Add(2 * time.Minute))
+	for a, want := range map[string]bool{"10.0.0.1": false, "10.0.0.2": true, "10.0.0.3": true} {
+		if _, ok := m.Lookup(ip(a)); ok != want {
+			t.Errorf("%s is given out: %t, want %t", a, ok, want)
+		}
 	}
 }

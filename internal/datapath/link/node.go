@@ -349,6 +349,13 @@ func (l *Links) endpointDevs() (map[int]bool, error) {
 	return out, nil
 }
 
+// IsLocal reports whether the kernel takes packets to an address for this node, because one of its
+// interfaces has it. An address to which there is no route is not local.
+func (l *Links) IsLocal(ip netip.Addr) bool {
+	routes, err := l.h.RouteGet(ip.AsSlice())
+	return err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL
+}
+
 // CleanUp removes hawser_host, hawser_net, hawser_vxlan, our routes and masquerading. The pods'
 // interfaces stay; nothing being there is not an error.
 func (l *Links) CleanUp() error {
