@@ -30,6 +30,14 @@ static __always_inline bool is_tagged(const struct __sk_buff *ctx)
 	return ctx->vlan_present && (ctx->vlan_tci & VLAN_ID_MASK);
 }
 
+/* Whose the places are of a fragment. */
+static __always_inline __u64 places(const struct packet *p)
+{
+	struct endpoint *ep = p->fragment ? endpoint_at(&p->dst) : NULL;
+
+	return ep ? fragments_of(ep, INGRESS) : 0;
+}
+
 static __always_inline int from_netdev_packet(struct __sk_buff *ctx, struct report *report)
 {
 	bool parsed = false;
@@ -44,7 +52,7 @@ static __always_inline int from_netdev_packet(struct __sk_buff *ctx, struct repo
 	if (ctx->pkt_type != PACKET_HOST || parse_network(ctx, &p, type))
 		return TC_ACT_OK;
 	if (cfg.node_port ? balanced(&p) : p.proto == PROTO_ICMPV6 || (cfg.tunnel_port && p.proto == PROTO_UDP))
-		parsed = !parse_transport(ctx, &p);
+		parsed = !parse_transport(ctx, &p, places(&p));
 	/* The tunnel's own packets are most of what comes, and for no service; from_overlay asks who sent them.
 	 * Neighbours are found before anything else, and two that have one address find each other. */
 	if (parsed && (p.kind == KIND_NEIGHBOUR || (cfg.tunnel_port && p.proto == PROTO_UDP &&
@@ -87,7 +95,7 @@ static __always_inline int from_netdev_packet(struct __sk_buff *ctx, struct repo
 		return -DROP_INVALID_SOURCE_IP;
 	if (cfg.node_port && unlikely(p.proto == PROTO_GRE) && is_node(identity))
 		return deliver_carried(ctx, &p, ep, report);
-	reason = parse_transport(ctx, &p);
+	reason = parse_transport(ctx, &p, fragments_of(ep, INGRESS));
 	if (reason)
 		return -reason;
 	return deliver_from(ctx, &p, ep, identity, report);

@@ -113,7 +113,7 @@ static __always_inline int to_host(struct __sk_buff *ctx, struct packet *p, stru
 	int reason = 0;
 
 	if (cfg.node_port || p->proto == PROTO_UDP)
-		reason = parse_transport(ctx, p);
+		reason = parse_transport(ctx, p, 0);
 	/* Nothing is sent through the tunnel twice: what could be for it again is whoever's that the sender let
 	 * through, in the name of the sender. */
 	if (p->proto == PROTO_UDP && reason)
@@ -155,7 +155,7 @@ static __always_inline int from_overlay_packet(struct __sk_buff *ctx, struct rep
 	if (ep) {
 		if (cfg.node_port && unlikely(p.proto == PROTO_GRE) && is_node(report->src_identity))
 			return deliver_carried(ctx, &p, ep, report);
-		reason = parse_transport(ctx, &p);
+		reason = parse_transport(ctx, &p, fragments_of(ep, INGRESS));
 		if (reason)
 			return -reason;
 		return deliver_from(ctx, &p, ep, report->src_identity, report);

@@ -53,7 +53,7 @@ static __always_inline int from_pod_packet(struct __sk_buff *ctx, struct report 
 	if (reason)
 		return -reason;
 	if (p.v6 && p.proto == PROTO_ICMPV6 && !p.fragment) {
-		reason = parse_transport(ctx, &p);
+		reason = parse_transport(ctx, &p, 0);
 		if (reason)
 			return -reason;
 		if (p.kind == KIND_NEIGHBOUR)
@@ -71,7 +71,7 @@ static __always_inline int from_pod_packet(struct __sk_buff *ctx, struct report 
 		return -DROP_TUNNEL_NOT_FROM_NODE;
 	/* After the source is known to be the pod's own: fragments are remembered from here on. */
 	if (!p.kind) {
-		reason = parse_transport(ctx, &p);
+		reason = parse_transport(ctx, &p, fragments_of(ep, EGRESS));
 		if (reason)
 			return -reason;
 	}

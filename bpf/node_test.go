@@ -130,7 +130,7 @@ func testMaps(t testing.TB, change func(*maps.Config)) *maps.Maps {
 	t.Helper()
 	testenv.RequireRoot(t)
 	cfg := maps.Defaults()
-	cfg.Dir, cfg.CTEntries, cfg.Fragments = "", 4096, 256
+	cfg.Dir, cfg.CTEntries, cfg.Fragments = "", 4096, 4096
 	cfg.IPCacheEntries, cfg.IPCachePrefixes, cfg.PolicyEntries = 1024, 128, 4096
 	if change != nil {
 		change(&cfg)

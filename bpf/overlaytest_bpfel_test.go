@@ -44,28 +44,30 @@ type overlayTestConfig struct {
 		_ structs.HostLayout
 		B [16]uint8
 	}
-	NetnsCookie     uint64
-	TunnelIfindex   uint32
-	HostIfindex     uint32
-	NativeIfindex   uint32
-	TunnelPort      uint32
-	TimeoutTcp      uint32
-	TimeoutTcpSyn   uint32
-	TimeoutTcpFin   uint32
-	TimeoutAny      uint32
-	Tunnel          uint8
-	DualStack       uint8
-	HasRouter4      uint8
-	HasRouter6      uint8
-	HasNode4        uint8
-	HasNode6        uint8
-	HostMac         [6]uint8
-	NodePort        uint8
-	Pad             uint8
-	NativeMtu       uint16
-	MasqueradeFirst uint16
-	MasqueradePorts uint16
-	Pad2            [4]uint8
+	NetnsCookie      uint64
+	TunnelIfindex    uint32
+	HostIfindex      uint32
+	NativeIfindex    uint32
+	TunnelPort       uint32
+	TimeoutTcp       uint32
+	TimeoutTcpSyn    uint32
+	TimeoutTcpFin    uint32
+	TimeoutAny       uint32
+	Tunnel           uint8
+	DualStack        uint8
+	HasRouter4       uint8
+	HasRouter6       uint8
+	HasNode4         uint8
+	HasNode6         uint8
+	HostMac          [6]uint8
+	NodePort         uint8
+	Pad              uint8
+	NativeMtu        uint16
+	MasqueradeFirst  uint16
+	MasqueradePorts  uint16
+	FragmentBits     uint8
+	FragmentNodeBits uint8
+	Pad2             [2]uint8
 }
 
 type overlayTestCtAccount struct {
@@ -125,21 +127,25 @@ type overlayTestEndpoint struct {
 }
 
 type overlayTestFragKey struct {
-	_     structs.HostLayout
-	Src   overlayTestAddr
-	Dst   overlayTestAddr
-	Id    uint32
-	Proto uint8
-	Pad   [3]uint8
+	_         structs.HostLayout
+	Owner     uint32
+	Slot      uint16
+	Direction uint8
+	Pad       uint8
 }
 
 type overlayTestFragValue struct {
 	_        structs.HostLayout
+	Src      overlayTestAddr
+	Dst      overlayTestAddr
+	Id       uint32
+	Seen     uint32
 	Sport    uint16
 	Dport    uint16
+	Proto    uint8
 	Kind     uint8
 	IcmpType uint8
-	Pad      [2]uint8
+	Pad      uint8
 }
 
 type overlayTestIpcacheValue struct {

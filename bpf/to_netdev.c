@@ -18,7 +18,7 @@ static __always_inline int answer_client(struct __sk_buff *ctx, struct packet *p
 	struct found found = {};
 	int reason;
 
-	if (!is_host(&p->src, p->v6) || parse_transport(ctx, p) || (p->kind != KIND_FLOW && p->kind != KIND_ERROR))
+	if (!is_host(&p->src, p->v6) || parse_transport(ctx, p, (__u64)EGRESS << 32) || (p->kind != KIND_FLOW && p->kind != KIND_ERROR))
 		return TC_ACT_OK;
 	if (find(ctx, p, &sides, report, &found))
 		return TC_ACT_OK;

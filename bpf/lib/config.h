@@ -37,7 +37,10 @@ struct config {
 	/* The ports in whose name clients are sent on to other nodes, see nodeport.h: the first, and how many. */
 	__u16 masquerade_first;
 	__u16 masquerade_ports;
-	__u8 pad2[4];
+	/* How many places for fragments an endpoint has a direction, and the node, as powers of two. */
+	__u8 fragment_bits;
+	__u8 fragment_node_bits;
+	__u8 pad2[2];
 };
 
 const volatile struct config cfg SEC(".rodata");

@@ -23,6 +23,7 @@
 #include "clock.h"
 #include "config.h"
 #include "events.h"
+#include "fragment.h"
 #include "packet.h"
 #include "policy.h"
 #include "rewrite.h"

@@ -196,10 +196,10 @@ static __noinline __maybe_unused int deliver_carried(struct __sk_buff *ctx, stru
 		return -DROP_ENCAP_FAILED;
 	reason = parse_network(ctx, p, gre.proto);
 	if (!reason)
-		reason = parse_transport(ctx, p);
+		reason = p->fragment ? DROP_UNKNOWN_L4 : parse_transport(ctx, p, 0);
 	if (reason)
 		return -reason;
-	if (p->kind != KIND_FLOW || p->fragment)
+	if (p->kind != KIND_FLOW)
 		return -DROP_UNKNOWN_L4;
 	struct ipcache_value *from = ipcache_lookup(&p->src, p->v6);
 	sides.src_identity = from ? from->identity : world_identity(p->v6);

@@ -302,25 +302,31 @@ struct {
 	__type(value, struct masquerade_value);
 } masquerade SEC(".maps");
 
+/* A place for the first fragment of a datagram: one of an endpoint's, or of the node's own, see fragment.h. */
 struct frag_key {
-	struct addr src;
-	struct addr dst;
-	__u32 id;
-	__u8 proto;
-	__u8 pad[3];
+	__u32 owner; /* the incarnation of the endpoint, 0 for the node */
+	__u16 slot;
+	__u8 direction;
+	__u8 pad;
 };
 
 struct frag_value {
+	struct addr src;
+	struct addr dst;
+	__u32 id;
+	__u32 seen; /* tick */
 	__u16 sport;
 	__u16 dport;
+	__u8 proto;
 	__u8 kind;
 	__u8 icmp_type;
-	__u8 pad[2];
+	__u8 pad;
 };
 
 struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 8192);
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 131072);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct frag_key);
 	__type(value, struct frag_value);
 } fragments SEC(".maps");

@@ -155,45 +155,6 @@ static __always_inline int parse_l4(struct __sk_buff *ctx, struct packet *p)
 	return DROP_UNKNOWN_L4;
 }
 
-/* Gives a later fragment the ports of the first, or records the first's. Errors are not recorded:
- * their later fragments say nothing about the flow meant. */
-static __always_inline int parse_fragment(struct __sk_buff *ctx, struct packet *p)
-{
-	struct frag_key key = {
-		.src = p->src,
-		.dst = p->dst,
-		.id = p->fragment_id,
-		.proto = p->proto,
-	};
-
-	if (p->fragment == FRAGMENT_LATER) {
-		struct frag_value *seen = bpf_map_lookup_elem(&fragments, &key);
-
-		if (!seen)
-			return DROP_FRAGMENT_UNKNOWN;
-		p->sport = seen->sport;
-		p->dport = seen->dport;
-		p->kind = seen->kind;
-		p->icmp_type = seen->icmp_type;
-		return 0;
-	}
-
-	int err = parse_l4(ctx, p);
-	if (err)
-		return err;
-	if (p->kind == KIND_ERROR || p->kind == KIND_NEIGHBOUR)
-		return 0;
-	struct frag_value value = {
-		.sport = p->sport,
-		.dport = p->dport,
-		.kind = p->kind,
-		.icmp_type = p->icmp_type,
-	};
-	/* If there is no room, the later fragments are dropped and counted as such. */
-	bpf_map_update_elem(&fragments, &key, &value, BPF_ANY);
-	return 0;
-}
-
 static __always_inline int parse4(struct __sk_buff *ctx, struct packet *p)
 {
 	struct ipv4_header ip;
@@ -307,7 +268,7 @@ static __always_inline int parse6(struct __sk_buff *ctx, struct packet *p)
 
 /* Reads the network header of an IPv4 or IPv6 packet into p. Returns 0 or a drop reason.
  *
- * This function and the next are global: the verifier looks at each by itself, and takes up after the
+ * This function and parse_transport are global: the verifier looks at each by itself, and takes up after the
  * call in one state instead of one for each way through the headers. */
 __noinline int parse_network(struct __sk_buff *ctx, struct packet *p, __u16 ethertype)
 {
@@ -319,14 +280,4 @@ __noinline int parse_network(struct __sk_buff *ctx, struct packet *p, __u16 ethe
 	if (ethertype == htons(ETH_P_IPV6))
 		return parse6(ctx, p);
 	return DROP_UNKNOWN_L3;
-}
-
-/* Reads the transport header after parse_network. Returns 0 or a drop reason. */
-__noinline int parse_transport(struct __sk_buff *ctx, struct packet *p)
-{
-	if (!p)
-		return DROP_MALFORMED;
-	if (unlikely(p->fragment))
-		return parse_fragment(ctx, p);
-	return parse_l4(ctx, p);
 }

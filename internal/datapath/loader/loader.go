@@ -103,6 +103,7 @@ func (l *Loader) Configure(cfg datapath.Config) error {
 	if err != nil {
 		return err
 	}
+	rodata.FragmentBits, rodata.FragmentNodeBits = l.maps.FragmentPlaces()
 	specs, digest, err := l.blueprint(rodata)
 	if err != nil {
 		return err

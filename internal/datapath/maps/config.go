@@ -47,7 +47,8 @@ type Config struct {
 	// ranges of clients of all frontends together. 0 means the default, as it does in the field's configurations.
 	ConsistentServices int
 	SourceRanges       int
-	// Fragments is the number of fragmented packets under way; the oldest go first.
+	// Fragments is the number of fragmented packets under way, of 112 bytes each. Endpoints have places of their own among
+	// them, see FragmentPlaces.
 	Fragments int
 	// EventBytes is the size of the event buffer: a power of two and a multiple of the page.
 	EventBytes int
@@ -71,7 +72,7 @@ func Defaults() Config {
 		Sockets:            65536,
 		ConsistentServices: 1024,
 		SourceRanges:       65536,
-		Fragments:          8192,
+		Fragments:          131072,
 		EventBytes:         1 << 20,
 	}
 }

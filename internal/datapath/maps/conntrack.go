@@ -167,7 +167,7 @@ func (m *Maps) CollectCT(ctx context.Context) (alive, removed int, err error) {
 		}
 		removed++
 	}
-	if err := m.collectMasquerade(ctx, now); err != nil {
+	if err := errors.Join(m.collectMasquerade(ctx, now), m.collectFragments(ctx, now)); err != nil {
 		return alive, removed, err
 	}
 	if ctx.Err() != nil {

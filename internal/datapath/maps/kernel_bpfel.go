@@ -94,21 +94,25 @@ type kernelEvent struct {
 }
 
 type kernelFragKey struct {
-	_     structs.HostLayout
-	Src   kernelAddr
-	Dst   kernelAddr
-	Id    uint32
-	Proto uint8
-	Pad   [3]uint8
+	_         structs.HostLayout
+	Owner     uint32
+	Slot      uint16
+	Direction uint8
+	Pad       uint8
 }
 
 type kernelFragValue struct {
 	_        structs.HostLayout
+	Src      kernelAddr
+	Dst      kernelAddr
+	Id       uint32
+	Seen     uint32
 	Sport    uint16
 	Dport    uint16
+	Proto    uint8
 	Kind     uint8
 	IcmpType uint8
-	Pad      [2]uint8
+	Pad      uint8
 }
 
 type kernelIpcacheValue struct {
