@@ -317,7 +317,10 @@ type BPFMapEntry struct {
 
 	// Service Hawser: row of the map services
 	Service MapService `json:"service,omitempty,omitzero"`
-	Value   string     `json:"value,omitempty,omitzero"`
+
+	// Share Hawser: row of the map shares: what is held of conntrack on behalf of an endpoint
+	Share MapShare `json:"share,omitempty,omitzero"`
+	Value string   `json:"value,omitempty,omitzero"`
 }
 
 // BPFMapList defines model for BPFMapList.
@@ -926,6 +929,21 @@ type MapService struct {
 	// Scope Whose packets it leads: those from inside or outside of the cluster, node, those of the node's own processes alone, or other-node, those of pods to any other node
 	Scope        string   `json:"scope"`
 	SourceRanges []string `json:"source-ranges,omitempty,omitzero"`
+}
+
+// MapShare Hawser: row of the map shares: what is held of conntrack on behalf of an endpoint
+type MapShare struct {
+	// Endpoint 0 is the node itself and who is outside
+	Endpoint int `json:"endpoint"`
+
+	// Entries Flows, and what else is remembered of them: as many as the last collection counted, and those made since
+	Entries int `json:"entries"`
+
+	// Excess Entries that were made beyond the share, in all
+	Excess int `json:"excess"`
+
+	// Share Entries beyond as many displace others that are beyond a share; 0 for no bound
+	Share int `json:"share"`
 }
 
 // Masquerading defines model for Masquerading.

@@ -646,7 +646,8 @@ func (a *api) housekeeping(ctx context.Context, book *rules, log *slog.Logger) e
 			if ctx.Err() != nil {
 				return nil
 			}
-			a.parts.report("conntrack", err, fmt.Sprintf("%d flows, %d expired ones removed", alive, removed))
+			shares, failed := a.maps.FlowShares()
+			a.parts.report("conntrack", errors.Join(err, failed), fmt.Sprintf("%d flows, %d expired ones removed%s", alive, removed, beyondShares(shares)))
 		case <-sweep.C:
 			a.parts.report("orphans", a.lifecycle.Sweep(), "no interface without an endpoint stays")
 		case <-retry.C:

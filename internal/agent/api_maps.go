@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/hawser-net/hawser/api/rest"
@@ -18,7 +19,7 @@ import (
 func (a *api) mapReaders() map[string]func() ([]rest.BPFMapEntry, error) {
 	return map[string]func() ([]rest.BPFMapEntry, error){
 		"endpoints": a.readEndpointMap, "policy": a.readPolicyMap, "ipcache": a.readIPCacheMap,
-		"ct": a.readCTMap, "metrics": a.readMetricsMap, "services": a.readServiceMap, "tunnel": a.readTunnelMap,
+		"ct": a.readCTMap, "metrics": a.readMetricsMap, "services": a.readServiceMap, "shares": a.readShareMap, "tunnel": a.readTunnelMap,
 	}
 }
 
@@ -36,7 +37,7 @@ func (a *api) ListMaps(context.Context, server.ListMapsRequestObject) (server.Li
 func (a *api) GetMap(_ context.Context, req server.GetMapRequestObject) (server.GetMapResponseObject, error) {
 	read, ok := a.mapReaders()[req.Name]
 	if !ok {
-		return nil, server.Errorf(http.StatusNotFound, "no map is called %q; there are ct, endpoints, ipcache, metrics, policy, services and tunnel", req.Name)
+		return nil, server.Errorf(http.StatusNotFound, "no map is called %q; there are ct, endpoints, ipcache, metrics, policy, services, shares and tunnel", req.Name)
 	}
 	entries, err := read()
 	if err != nil {
@@ -87,6 +88,20 @@ func (a *api) readTunnelMap() ([]rest.BPFMapEntry, error) {
 			value += ", of another cluster"
 		}
 		out = append(out, rest.BPFMapEntry{Key: r.Addr.String(), Value: value})
+	}
+	return out, nil
+}
+
+func (a *api) readShareMap() ([]rest.BPFMapEntry, error) {
+	rows, err := a.maps.FlowShares()
+	if err != nil {
+		return nil, err
+	}
+	var out []rest.BPFMapEntry
+	for _, r := range rows {
+		out = append(out, rest.BPFMapEntry{
+			Key: strconv.Itoa(int(r.Endpoint)), Share: rest.MapShare{Endpoint: int(r.Endpoint), Entries: r.Entries, Share: r.Share, Excess: r.Excess},
+		})
 	}
 	return out, nil
 }

@@ -439,6 +439,11 @@ func (f *fakeAgent) GetMap(_ context.Context, req server.GetMapRequestObject) (s
 				SourceRanges: []string{"10.0.0.0/8", "172.16.0.0/12"}}},
 			{Key: "d", Service: rest.MapService{Frontend: "127.0.0.1:30080", Proto: "TCP", Scope: "node", Algorithm: "random", Restricted: true, Backends: []string{"10.0.0.1:80"}}},
 		},
+		"shares": {
+			{Key: "12", Share: rest.MapShare{Endpoint: 12, Entries: 33000, Share: 32768, Excess: 232}},
+			{Key: "0", Share: rest.MapShare{Entries: 5, Share: 65536}},
+			{Key: "7", Share: rest.MapShare{Endpoint: 7, Entries: 40}},
+		},
 		"metrics": {
 			{Key: "m", Metric: rest.MapMetric{Reason: "policy-denied", Direction: "egress", Packets: 3, Bytes: 222}},
 			{Key: "n", Metric: rest.MapMetric{Reason: "forwarded", Direction: "ingress", Packets: 5, Bytes: 370}},

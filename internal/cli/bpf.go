@@ -73,6 +73,25 @@ func (a *app) bpfCommand() *cobra.Command {
 			},
 		},
 		{
+			use: "share", name: "shares", short: "what each endpoint holds of conntrack, and may hold",
+			header: []string{"ENDPOINT", "ENTRIES", "SHARE", "MADE BEYOND"},
+			row: func(e rest.BPFMapEntry) []any {
+				s := e.Share
+				endpoint, share, excess := strconv.Itoa(s.Endpoint), strconv.Itoa(s.Share), cell{strconv.Itoa(s.Excess), plain}
+				if s.Endpoint == 0 {
+					endpoint = "the node"
+				}
+				if s.Share == 0 {
+					share = "all"
+				}
+				if s.Excess > 0 {
+					excess.style = bad
+				}
+				return []any{endpoint, s.Entries, share, excess}
+			},
+			compare: func(x, y rest.BPFMapEntry) int { return cmp.Compare(x.Share.Endpoint, y.Share.Endpoint) },
+		},
+		{
 			use: "lb", name: "services", short: "frontends of services and their backends",
 			header: []string{"FRONTEND", "PROTO", "FROM", "CHOICE", "BACKENDS"},
 			row: func(e rest.BPFMapEntry) []any {
