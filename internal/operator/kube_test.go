@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
@@ -617,6 +618,56 @@ func TestIdentitiesInStore(t *testing.T) {
 	ids, err := c.Get(t.Context(), kvstore.IdentitiesPrefix+"/id/", clientv3.WithPrefix())
 	if err != nil || len(ids.Kvs) != 2 {
 		t.Errorf("there are %d identities for 2 sets of labels: %v, %v", len(ids.Kvs), ids.Kvs, err)
+	}
+}
+
+// TestDeletedNodes: an agent's key of a node that was deleted goes at once, and the keys of all others stay.
+func TestDeletedNodes(t *testing.T) {
+	etcd := testenv.StartEtcd(t)
+	w := newWorld(t)
+	there := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "there"}}
+	doomed := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "doomed"}}
+	w.create(there)
+	w.create(doomed)
+	c := etcd.Client()
+	put := func(key, value string) {
+		t.Helper()
+		if _, err := c.Put(t.Context(), kvstore.NodesPrefix+"/"+key, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const local = `{"Name":"x","Cluster":"default","Source":"local"}`
+	for _, name := range []string{"default/there", "default/doomed", "default/gone", "default/kept", "other/gone", "default-2/gone"} {
+		put(name, local)
+	}
+	put("default/custom", `{"Name":"x","Cluster":"default","Source":"custom-resource"}`)
+	put("default/broken", `{`)
+	left := func(want ...string) {
+		t.Helper()
+		w.eventually(60*time.Second, func() string {
+			r, err := c.Get(t.Context(), kvstore.NodesPrefix+"/", clientv3.WithPrefix())
+			if err != nil {
+				return err.Error()
+			}
+			var got []string
+			for _, kv := range r.Kvs {
+				got = append(got, strings.TrimPrefix(string(kv.Key), kvstore.NodesPrefix+"/"))
+			}
+			return cmp.Diff(want, got)
+		})
+	}
+	p := w.start("a", "--ipam=kubernetes", "--kvstore=etcd", "--kvstore-opt=etcd.address="+etcd.Endpoint(), "--identity-allocation-mode=kvstore", "--nodes-gc-interval=1h")
+	w.leading(60*time.Second, p)
+	w.eventually(60*time.Second, w.served)
+	left("default-2/gone", "default/broken", "default/custom", "default/doomed", "default/there", "other/gone")
+	w.create(&v2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "kept", Annotations: map[string]string{"cilium.io/do-not-gc": "true"}}})
+	put("default/kept", local)
+	if err := w.client.Delete(t.Context(), doomed); err != nil {
+		t.Fatal(err)
+	}
+	left("default-2/gone", "default/broken", "default/custom", "default/kept", "default/there", "other/gone")
+	if text := p.log.String(); strings.Contains(text, "forbidden") {
+		t.Errorf("the operator lacks a right:\n%s", text)
 	}
 }
 

@@ -1,7 +1,8 @@
 // Package nodes tells Kubernetes which nodes have a network, by taints and conditions of Nodes, and removes the CiliumNodes of nodes that are gone.
 //
 // It writes Node.spec.taints, as far as the agent's own taint goes, and the condition NetworkUnavailable of Nodes. It deletes CiliumNodes that have no Node,
-// no owner and no annotation that forbids it, when two looks an interval apart found them so.
+// no owner and no annotation that forbids it, when two looks an interval apart found them so. Where agents use a key-value store it deletes the keys of nodes that
+// are gone, at once when a Node is deleted.
 package nodes
 
 import (
@@ -27,7 +28,7 @@ type Config struct {
 	// AgentLabels selects the agents' pods in AgentNamespace; empty for the namespace of the operator.
 	AgentLabels    string
 	AgentNamespace string
-	// GCInterval is the time between two looks for CiliumNodes without a Node; 0 for never.
+	// GCInterval is the time between two looks for CiliumNodes and keys of nodes without a Node; 0 for never.
 	GCInterval time.Duration
 }
 
@@ -48,7 +49,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.IntVar(&c.Workers, "taint-sync-workers", c.Workers, "how many nodes are looked after at once")
 	fs.StringVar(&c.AgentLabels, "cilium-pod-labels", c.AgentLabels, "label selector of the agents' pods")
 	fs.StringVar(&c.AgentNamespace, "cilium-pod-namespace", c.AgentNamespace, "namespace of the agents' pods; empty for that of the operator")
-	fs.DurationVar(&c.GCInterval, "nodes-gc-interval", c.GCInterval, "how often CiliumNodes without a Node are looked for; 0 for never")
+	fs.DurationVar(&c.GCInterval, "nodes-gc-interval", c.GCInterval, "how often CiliumNodes, and keys of nodes in the key-value store, without a Node are looked for; 0 for never")
 }
 
 // Validate checks every option and joins all faults in one error.

@@ -1,0 +1,119 @@
+package nodes
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/operator/rounds"
+	"github.com/hawser-net/hawser/pkg/kvstore"
+)
+
+// sourceAgent is Source in the keys that agents write of their own node.
+const sourceAgent = "local"
+
+// SetupStoreGC adds the removal of keys of nodes that are gone from a key-value store to m. Agents
+// put these keys on a lease of a quarter of an hour, in which the node's pod CIDR may have been
+// given to another node, and who hears of both sends its packets to the node that is gone.
+func SetupStoreGC(m manager.Manager, cfg Config, store kvstore.Backend, cluster string, log *slog.Logger) error {
+	if cfg.GCInterval == 0 {
+		return nil
+	}
+	c := &storeCollector{
+		cached: m.GetClient(), live: m.GetAPIReader(), store: store, prefix: kvstore.JoinKey(kvstore.NodesPrefix, cluster) + "/", log: log,
+	}
+	return m.Add(manager.RunnableFunc(func(ctx context.Context) error {
+		deleted := make(chan struct{}, 1)
+		informer, err := m.GetCache().GetInformer(ctx, &corev1.Node{})
+		if err != nil {
+			return fmt.Errorf("watch of nodes: %w", err)
+		}
+		reg, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: func(any) {
+			select {
+			case deleted <- struct{}{}:
+			default: // a round is to come anyway
+			}
+		}})
+		if err != nil {
+			return fmt.Errorf("watch of nodes: %w", err)
+		}
+		defer func() { _ = informer.RemoveEventHandler(reg) }() // it fails only for an informer that has ended
+		return rounds.Every(ctx, cfg.GCInterval, deleted, c.round)
+	}))
+}
+
+// storeCollector removes keys of nodes that are gone.
+type storeCollector struct {
+	cached, live client.Reader
+	store        kvstore.Backend
+	prefix       string // of this cluster's nodes, with a slash at the end
+	log          *slog.Logger
+}
+
+func (c *storeCollector) round(ctx context.Context) error {
+	err := c.collect(ctx)
+	if err != nil && ctx.Err() == nil {
+		c.log.Warn("cannot remove the keys of nodes that are gone, trying again", "error", err)
+	}
+	return err
+}
+
+func (c *storeCollector) collect(ctx context.Context) error {
+	list, err := c.store.List(ctx, c.prefix)
+	if err != nil {
+		return fmt.Errorf("list of nodes in the key-value store: %w", err)
+	}
+	for _, kv := range list.Pairs {
+		name := strings.TrimPrefix(kv.Key, c.prefix)
+		var n struct{ Source string }
+		if json.Unmarshal(kv.Value, &n) != nil || n.Source != sourceAgent {
+			continue // it is whose who wrote it
+		}
+		if gone, err := c.gone(ctx, name); err != nil {
+			return err
+		} else if !gone {
+			continue
+		}
+		// Not if it was written since: an agent that runs is there, whatever Kubernetes says.
+		deleted, err := kvstore.CompareAndDelete(ctx, c.store, kv.Key, kv.ModRevision)
+		if err != nil {
+			return fmt.Errorf("delete %s: %w", kv.Key, err)
+		}
+		if deleted {
+			c.log.Info("removed the key of a node that is gone", "node", name, "key", kv.Key)
+		}
+	}
+	return nil
+}
+
+// gone reports whether the API server has no Node of this name, and no CiliumNode that is to be
+// kept without one. What the cache shows is not enough.
+func (c *storeCollector) gone(ctx context.Context, name string) (bool, error) {
+	key := types.NamespacedName{Name: name}
+	for _, r := range []client.Reader{c.cached, c.live} {
+		switch err := r.Get(ctx, key, &corev1.Node{}); {
+		case err == nil:
+			return false, nil
+		case !apierrors.IsNotFound(err):
+			return false, fmt.Errorf("node %s: %w", name, err)
+		}
+	}
+	var cn v2.CiliumNode
+	switch err := c.live.Get(ctx, key, &cn); {
+	case err == nil:
+		return cn.Annotations[keepAnnotation] != "true", nil
+	case !apierrors.IsNotFound(err):
+		return false, fmt.Errorf("CiliumNode %s: %w", name, err)
+	}
+	return true, nil
+}
