@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -43,8 +44,8 @@ func freePort(t *testing.T) string {
 	return strings.TrimPrefix(l.Addr().String(), "127.0.0.1:")
 }
 
-// startServer returns when the server answers a client with the settings.
-func startServer(t *testing.T, cfg consul.Config, args ...string) {
+// startServer returns when the server answers a client with the settings. end ends it before the test does; its data is lost.
+func startServer(t *testing.T, cfg consul.Config, args ...string) (end func()) {
 	t.Helper()
 	program := os.Getenv("HAWSER_CONSUL")
 	if program == "" {
@@ -63,11 +64,12 @@ func startServer(t *testing.T, cfg consul.Config, args ...string) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
+	end = sync.OnceFunc(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 		log.Close()
 	})
+	t.Cleanup(end)
 	c, err := consul.New(context.Background(), cfg, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -83,6 +85,7 @@ func startServer(t *testing.T, cfg consul.Config, args ...string) {
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
+	return end
 }
 
 func config(address string) consul.Config {
@@ -119,6 +122,53 @@ func TestConformance(t *testing.T) {
 		BreakWatches: func(_ *testing.T, b kvstore.Backend) { b.(*consul.Client).BreakWatches() },
 		Coalesces:    true,
 	})
+}
+
+// TestGoesBack: a server that comes back with older data, whose index is behind what a watch has been told. The watch must not wait until the index has caught up.
+func TestGoesBack(t *testing.T) {
+	t.Parallel()
+	port := freePort(t)
+	cfg := config("127.0.0.1:" + port)
+	end := startServer(t, cfg, "-http-port", port)
+	c, err := consul.New(t.Context(), cfg, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	put := func(key string) {
+		t.Helper()
+		for kvstore.Put(ctx, c, key, nil, kvstore.Permanent) != nil {
+			if ctx.Err() != nil {
+				t.Fatalf("cannot write %s", key)
+			}
+		}
+	}
+	for range 50 {
+		put("cilium/elsewhere")
+	}
+	put("cilium/x/old")
+	events := c.Watch(ctx, "cilium/x/")
+	expect := func(kind kvstore.EventKind, key string) {
+		t.Helper()
+		for {
+			select {
+			case ev := <-events:
+				if ev.Kind == kind && ev.Key == key {
+					return
+				}
+			case <-ctx.Done():
+				t.Fatalf("the watch does not tell %v of %s", kind, key)
+			}
+		}
+	}
+	expect(kvstore.EventCreate, "cilium/x/old")
+	end()
+	startServer(t, cfg, "-http-port", port)
+	expect(kvstore.EventDelete, "cilium/x/old")
+	put("cilium/x/new")
+	expect(kvstore.EventCreate, "cilium/x/new")
 }
 
 // TestTLSAndToken has a Consul that speaks TLS only, asks clients for certificates and denies what no token allows.

@@ -43,7 +43,9 @@ type watch struct {
 	out    chan<- kvstore.Event
 	known  map[string]kvstore.KeyValue
 	index  uint64 // to ask for changes after
-	told   int64  // the last revision told
+	// doubt says that the last query failed: whoever answers next may have older data, and would let a query for a later index wait.
+	doubt bool
+	told  int64 // the last revision told
 }
 
 func (w *watch) run(ctx context.Context) {
@@ -108,7 +110,7 @@ func (w *watch) follow(ctx context.Context) error {
 	return w.send(ctx, w.changes(listing(pairs, index)))
 }
 
-// query waits until the index of the prefix has changed, or the watches are broken.
+// query waits until the index of the prefix has changed, or the watches are broken. After a query that failed it does not wait.
 func (w *watch) query(ctx context.Context) (api.KVPairs, uint64, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	w.client.mu.Lock()
@@ -125,9 +127,11 @@ func (w *watch) query(ctx context.Context) (api.KVPairs, uint64, error) {
 		}
 	}()
 	opts := consistent(ctx)
-	opts.WaitIndex, opts.WaitTime = w.index, waitTime
+	if !w.doubt {
+		opts.WaitIndex, opts.WaitTime = w.index, waitTime
+	}
 	pairs, meta, err := w.client.consul.KV().List(w.prefix, opts)
-	if err != nil {
+	if w.doubt = err != nil; err != nil {
 		return nil, 0, err
 	}
 	return pairs, meta.LastIndex, nil

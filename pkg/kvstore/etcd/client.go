@@ -3,7 +3,7 @@
 // [New] returns at once, whether or not etcd can be reached: the connection is made in the background, calls wait for it as long as their context lets
 // them, and [Client.Status] says how it stands. Requests are rate limited, bounded in number, and refused by members that have lost their leader.
 //
-// Goroutines: one connects and then checks the store; one keeps each lease alive; one serves each watch. Close ends them all.
+// Goroutines: one connects and then checks the store; one looks after each new connection whether it is still the same store; one keeps each lease alive; one serves each watch. Close ends them all.
 package etcd
 
 import (
@@ -42,6 +42,7 @@ type Client struct {
 	observers leases.Observers
 	history   history
 	comeback  *comeback
+	doubts    chan struct{} // a connection was made
 	beat      kvstore.Heartbeat
 
 	mu     sync.Mutex
@@ -71,8 +72,15 @@ func newClient(cfg Config, log *slog.Logger) *Client {
 	c := &Client{
 		cfg: cfg, log: log, ctx: ctx, cancel: cancel,
 		ready: make(chan struct{}), broken: make(chan struct{}),
-		comeback: newComeback(cfg.QPS),
-		status:   kvstore.Status{Kind: "etcd", State: kvstore.StateConnecting},
+		comeback: newComeback(cfg.QPS), doubts: make(chan struct{}, 1),
+		status: kvstore.Status{Kind: "etcd", State: kvstore.StateConnecting},
+	}
+	c.comeback.connected = func() {
+		c.history.doubt()
+		select {
+		case c.doubts <- struct{}{}:
+		default: // it is about to look
+		}
 	}
 	if cfg.BootstrapQPS > 0 {
 		c.comeback.setRate(cfg.BootstrapQPS)
@@ -116,6 +124,7 @@ func (c *Client) connect() {
 			return
 		}
 	}
+	c.wg.Go(c.verifyLoop)
 	c.checkLoop()
 }
 
@@ -339,6 +348,12 @@ func (c *Client) txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, e
 	c.observe(before, r.Header)
 	out := kvstore.TxnResult{Succeeded: succeeded, Revision: r.Header.Revision, Results: make([][]kvstore.KeyValue, len(branch))}
 	for i, op := range branch {
+		switch {
+		case op.Kind == kvstore.OpPut:
+			c.history.remember(change{key: op.Key, revision: out.Revision, value: string(op.Value)})
+		case op.Kind == kvstore.OpDelete && responses[i].GetResponseDeleteRange().GetDeleted() > 0:
+			c.history.remember(change{key: op.Key, revision: out.Revision, deleted: true})
+		}
 		if op.Kind != kvstore.OpGet && op.Kind != kvstore.OpList {
 			continue
 		}

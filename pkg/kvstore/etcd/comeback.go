@@ -50,6 +50,9 @@ type comeback struct {
 	qps       int // in normal times; 0 is no limit
 	slowUntil time.Time
 
+	// connected, if not nil, is called after each connection that was made.
+	connected func()
+
 	began    time.Time
 	admitted [meterSlots]int // requests by slots of time
 	slot     int64           // the newest slot
@@ -198,6 +201,9 @@ func (c *comeback) dial(ctx context.Context, address string) (net.Conn, error) {
 		return nil, err
 	}
 	c.opened()
+	if c.connected != nil {
+		c.connected()
+	}
 	return &countedConn{Conn: conn, closed: sync.OnceFunc(c.closed)}, nil
 }
 

@@ -1,20 +1,72 @@
 package etcd
 
 import (
+	"context"
+	"errors"
 	"sync"
+	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
 // history notices that the store went back in time: it was restored from a backup, or another cluster answers at its address. A watch would then wait for
-// revisions that are years away, so all watches must list again.
+// revisions that are years away, or go on where others' writes have taken the place of those that it has told, so all watches must list again.
 //
-// All our reads and writes are linearizable: an answer never shows an older revision than one that was known before its request was sent.
+// All our reads and writes are linearizable: an answer never shows an older revision than one that was known before its request was sent. A store that was put back
+// and has gone on may have reached that revision before this client is back. So whenever a connection was made anew, the store is asked for the newest change that is known,
+// at its revision: see [Client.verify].
 type history struct {
 	mu       sync.Mutex
 	revision int64
 	cluster  uint64
 	breaks   int64
+	newest   change
+	// doubts counts the connections that were made. As long as it is not trusted, newest stays as it is.
+	doubts, trusted int64
+}
+
+// change is a change of a key that was seen at a revision, or none if that is 0.
+type change struct {
+	key      string
+	revision int64
+	deleted  bool
+	value    string // that was put
+}
+
+// remember keeps a change if it is the newest.
+func (h *history) remember(ch change) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.doubts == h.trusted && ch.revision > h.newest.revision {
+		h.newest = ch
+	}
+}
+
+// doubt is called when a connection was made.
+func (h *history) doubt() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.doubts++
+}
+
+// doubted returns the change to ask for, if the store may have gone back, and what to tell [history.resolve].
+func (h *history) doubted() (newest change, doubts int64, ok bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.newest, h.doubts, h.doubts != h.trusted
+}
+
+// resolve books whether the store still had the change after so many doubts.
+func (h *history) resolve(doubts int64, same bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.trusted = doubts
+	if !same {
+		h.breaks++
+		h.revision, h.newest = 0, change{}
+	}
 }
 
 // seen returns the newest revision known; take it before sending a request.
@@ -39,7 +91,7 @@ func (h *history) note(before int64, cluster uint64, revision int64) bool {
 	h.cluster = cluster
 	if broke {
 		h.breaks++
-		h.revision = revision
+		h.revision, h.newest = revision, change{}
 		return true
 	}
 	h.revision = max(h.revision, revision)
@@ -53,6 +105,66 @@ func (c *Client) observe(before int64, header *pb.ResponseHeader) {
 	}
 	c.log.Warn("etcd went back in time: it was restored or replaced, everything is listed again", "was", before, "is", header.Revision)
 	c.breakWatches()
+}
+
+// verifyLoop looks after each new connection whether the store is still the same, until the client is closed.
+func (c *Client) verifyLoop() {
+	for {
+		select {
+		case <-c.doubts:
+		case <-c.ctx.Done():
+			return
+		}
+		for failures := 0; ; failures++ {
+			newest, doubts, ok := c.history.doubted()
+			if !ok {
+				break
+			}
+			same, err := c.verify(newest)
+			if err == nil {
+				failures = 0
+				c.history.resolve(doubts, same)
+				if !same {
+					c.log.Warn("etcd went back in time: it was restored or replaced, everything is listed again", "lost", newest.key, "revision", newest.revision)
+					c.breakWatches()
+				}
+				continue
+			}
+			if !sleep(c.ctx, retryPause(failures, 5*time.Second)) {
+				return
+			}
+		}
+	}
+}
+
+// verify says whether the store has a change at its revision. One that was forgotten in a compaction counts as lost: no watch could go on from there either.
+func (c *Client) verify(ch change) (same bool, err error) {
+	if ch.revision == 0 {
+		return true, nil // nothing is known that could be lost
+	}
+	ctx, cancel := context.WithTimeout(c.ctx, c.cfg.CheckTimeout)
+	defer cancel()
+	done, err := c.begin(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer done()
+	read := []clientv3.Op{clientv3.OpGet(ch.key, clientv3.WithRev(ch.revision))}
+	if ch.deleted {
+		read = append(read, clientv3.OpGet(ch.key, clientv3.WithRev(ch.revision-1)))
+	}
+	resp, err := c.etcd.Txn(clientv3.WithRequireLeader(ctx)).Then(read...).Commit()
+	if errors.Is(err, rpctypes.ErrFutureRev) || errors.Is(err, rpctypes.ErrCompacted) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	at := resp.Responses[0].GetResponseRange().GetKvs()
+	if ch.deleted {
+		return len(at) == 0 && len(resp.Responses[1].GetResponseRange().GetKvs()) == 1, nil
+	}
+	return len(at) == 1 && at[0].ModRevision == ch.revision && string(at[0].Value) == ch.value, nil
 }
 
 // breakWatches makes every watch open a new stream.

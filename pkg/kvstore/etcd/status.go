@@ -70,6 +70,7 @@ func (c *Client) check() bool {
 			var revision int64
 			if len(resp.Kvs) > 0 {
 				revision = resp.Kvs[0].ModRevision
+				c.history.remember(change{key: kvstore.HeartbeatKey, revision: revision, value: string(resp.Kvs[0].Value)})
 			}
 			c.beat.Note(revision, time.Now())
 		} else {

@@ -125,6 +125,12 @@ func (w *watch) follow(ctx context.Context) (progress, relist bool, err error) {
 			w.next = rev + 1
 			progress = true
 		}
+		if n := len(resp.Events); n > 0 {
+			last := resp.Events[n-1]
+			c.history.remember(change{
+				key: string(last.Kv.Key), revision: last.Kv.ModRevision, deleted: last.Type == mvccpb.DELETE, value: string(last.Kv.Value),
+			})
+		}
 	}
 }
 
