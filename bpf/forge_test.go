@@ -298,6 +298,8 @@ func TestStackSource(t *testing.T) {
 				{"the pod itself from the network", a, nativeIf, nobody},
 				{"a remote pod from the network", r, nativeIf, remotePod},
 				{"a remote pod from a bridge", r, elsewhereIf, nobody},
+				{"a remote pod from the node", r, 0, nobody},
+				{"a remote node from the node", other, 0, remoteNode},
 				{"a remote node from the network", other, nativeIf, remoteNode},
 				{"a remote node from a bridge", other, elsewhereIf, 2},
 				{"the world from the network", w, nativeIf, 2},
@@ -449,5 +451,62 @@ func TestTunnelPortOnTheWayOut(t *testing.T) {
 		n.expect("without a tunnel", passes(out), func() result {
 			return n.run(n.loader.Program(loader.ToNetdev), n.ifA, 0, f.bytes())
 		})
+	})
+}
+
+// TestPodSourceOnTheWayOut: without a tunnel other nodes believe whom a packet claims to be from. By the node's device nobody leaves as a pod
+// who is none, and no pod as another.
+func TestPodSourceOnTheWayOut(t *testing.T) {
+	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
+		nodeAddr, far, block := node4, netip.MustParseAddr("10.3.0.9"), netip.MustParseAddr("1.2.3.4")
+		if v6 {
+			nodeAddr, far, block = node6, netip.MustParseAddr("fd00:3::9"), netip.MustParseAddr("2607::1")
+		}
+		other, _, foreign := others(v6)
+		for _, nodePort := range []bool{false, true} {
+			n := newNode(t, nativeConfig(nodePort))
+			n.must(n.maps.UpsertIPCache([]datapath.IPCacheEntry{
+				{Prefix: netip.PrefixFrom(r, r.BitLen()), Identity: idR}, {Prefix: netip.PrefixFrom(far, far.BitLen()), Identity: idR},
+				{Prefix: netip.PrefixFrom(other, other.BitLen()), Identity: remoteNode}, {Prefix: netip.PrefixFrom(foreign, foreign.BitLen()), Identity: remoteNode},
+				{Prefix: netip.PrefixFrom(block, block.BitLen()), Identity: 1<<24 + 5},
+			}))
+			passed, forged := passes(out), dropped(datapath.ReasonInvalidSourceIP, out)
+			for _, row := range []struct {
+				what     string
+				src, dst netip.Addr
+				by       int
+				want     want
+			}{
+				{"the node", nodeAddr, r, 0, passed},
+				{"the node's router", router, r, 0, passed},
+				{"a bridge in the node's name", nodeAddr, r, elsewhereIf, passed},
+				{"a process as a local pod", a, r, 0, forged},
+				{"a process as a local pod to the world", a, w, 0, forged},
+				{"a process as a remote pod", far, r, 0, forged},
+				{"a process as another node", foreign, r, 0, passed},
+				{"a pod's other one", b, r, n.ifA, forged},
+				{"a pod as a remote one", far, r, n.ifA, forged},
+				{"a bridge as a local pod", a, r, elsewhereIf, forged},
+				{"a bridge as a remote pod", far, r, elsewhereIf, forged},
+				{"a bridge as a remote pod to the world", far, w, elsewhereIf, forged},
+				{"a bridge as another node", foreign, r, elsewhereIf, forged},
+				{"a bridge as another node to a node", foreign, other, elsewhereIf, passed},
+				{"a bridge as the world", w, r, elsewhereIf, passed},
+				{"a bridge as an address that rules name", block, r, elsewhereIf, passed},
+				{"the network as a remote pod", far, r, nativeIf, passed},
+				{"the network as another node", foreign, r, nativeIf, passed},
+			} {
+				for _, proto := range []uint8{udp, tcp, gre, 89} {
+					f := frame{src: row.src, dst: row.dst, proto: proto, sport: 40000, dport: 80, ethSrc: aHost, ethDst: bMAC}
+					want := row.want
+					if proto == gre && row.what == "a bridge in the node's name" {
+						want = dropped(datapath.ReasonTunnelNotFromNode, out)
+					}
+					n.expect(fmt.Sprintf("%s by %d", row.what, proto), want, func() result {
+						return n.runAs(n.loader.Program(loader.ToNetdev), skbContext{IfIndex: uint32(n.ifA), IngressIfIndex: uint32(row.by)}, f.bytes())
+					})
+				}
+			}
+		}
 	})
 }

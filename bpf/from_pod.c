@@ -132,6 +132,8 @@ static __always_inline int from_pod_packet(struct __sk_buff *ctx, struct report 
 		return send_out(ctx, &p, report);
 	if (cfg.tunnel && has_tunnel(remote))
 		return encapsulate(ctx, remote, ep->identity, report);
+	/* Traffic control makes it tc_index when it lets the packet go on. */
+	ctx->tc_classid = SENT_BY_POD;
 	report->outcome = OUTCOME_STACK;
 	return TC_ACT_OK;
 }

@@ -4,7 +4,8 @@
  *
  * Other nodes believe what comes through the tunnel from this node's address, so nothing goes to the tunnel's port that
  * this node has not encapsulated itself: others' packets get its address when netfilter masquerades them, and its own
- * processes have it anyway.
+ * processes have it anyway. Without a tunnel they believe the source of what comes from here, so what claims a pod's must be
+ * from that pod, or have come by the network that joins the nodes.
  *
  * A process of the node that is a service's backend answers under its own port; the client is to see the service's. */
 #include "lib/forward.h"
@@ -42,6 +43,34 @@ static __always_inline bool to_tunnel_port(struct __sk_buff *ctx, const struct p
 	       !READ_L4(ctx, p, p->l4, &ports) && ports.dst == cfg.tunnel_port;
 }
 
+/* Says whether an address is that of a pod of another node. */
+static __always_inline bool is_remote_pod(const struct addr *a, bool v6)
+{
+	struct ipcache_value *entry = ipcache_lookup(a, v6);
+
+	return entry && entry->identity != ID_HOST && !is_node(entry->identity) && !is_outside(entry->identity);
+}
+
+/* Finds out whether other nodes would take a packet for somebody else's. Returns 0 or a drop reason. */
+static __always_inline int check_source(struct __sk_buff *ctx, const struct packet *p)
+{
+	__u32 by = ctx->ingress_ifindex;
+
+	if (ctx->tc_index == SENT_BY_POD || (by && by == cfg.native_ifindex))
+		return 0;
+	if (is_host(&p->src, p->v6))
+		/* Nodes hand each other clients' packets so; this node's were sent on by its programs. */
+		return by && p->proto == PROTO_GRE && is_remote_pod(&p->dst, p->v6) ? DROP_TUNNEL_NOT_FROM_NODE : 0;
+	if (endpoint_at(&p->src) || is_remote_pod(&p->src, p->v6))
+		return DROP_INVALID_SOURCE_IP;
+	/* An address may move from node to node. And a node may join networks, but not for pods. */
+	if (made_here(ctx, p) || !is_remote_pod(&p->dst, p->v6))
+		return 0;
+	struct ipcache_value *from = ipcache_lookup(&p->src, p->v6);
+
+	return from && is_node(from->identity) ? DROP_INVALID_SOURCE_IP : 0;
+}
+
 static __always_inline int to_netdev_packet(struct __sk_buff *ctx, struct report *report)
 {
 	struct packet p;
@@ -57,6 +86,9 @@ static __always_inline int to_netdev_packet(struct __sk_buff *ctx, struct report
 		return cfg.tunnel && ctx->ingress_ifindex ? -reason : TC_ACT_OK;
 	if (to_tunnel_port(ctx, &p))
 		return -DROP_TUNNEL_NOT_FROM_NODE;
+	reason = cfg.tunnel ? 0 : check_source(ctx, &p);
+	if (reason)
+		return -reason;
 	return cfg.node_port ? answer_client(ctx, &p, report) : TC_ACT_OK;
 }
 

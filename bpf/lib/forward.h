@@ -139,10 +139,12 @@ static __always_inline __u32 wire_identity(__u32 identity)
 	return identity;
 }
 
-/* What tc_index, a field of a packet's that nothing but traffic control sees, is set to by the programs when they put it
- * into another: the kernel leaves it alone until the result goes out by a device, where to_netdev tells it from
- * what others have made. */
-enum { ENCAPSULATED = 0x4857 };
+/* What the programs set tc_index to, a field of a packet's that nothing but traffic control sees. The kernel leaves it
+ * alone until the packet goes out by a device, where to_netdev tells by it what the programs have done with it. */
+enum {
+	ENCAPSULATED = 0x4857, /* put into another */
+	SENT_BY_POD = 0x4858, /* its source is the pod's that sent it */
+};
 
 /* Sends a packet to the node behind an ipcache entry, its sender's identity in the VNI. Not inlined: its
  * variables need a stack of their own. */
@@ -201,6 +203,14 @@ static __noinline __maybe_unused int send_out(struct __sk_buff *ctx, const struc
 	return bpf_redirect_neigh(cfg.native_ifindex, NULL, 0, 0);
 }
 
+/* Says whether the node's own stack has made a packet, which came in by no interface then. Of a packet of IPv6 that the
+ * kernel has put together from fragments, and cuts anew, it does not always remember by which it came; but
+ * what it makes for a socket is still that socket's. */
+static __always_inline bool made_here(const struct __sk_buff *ctx, const struct packet *p)
+{
+	return !ctx->ingress_ifindex && (!p->fragment || ctx->sk);
+}
+
 /* The address by which this node sends clients' packets on to another. */
 static __always_inline void sender(struct addr *as, bool tunnel, bool v6)
 {
@@ -237,7 +247,7 @@ static __noinline __maybe_unused int stack_source(struct __sk_buff *ctx, const s
 	}
 	if (own) {
 		/* A pod that is led back to itself is done no harm by the node's name. */
-		if (!by || by == ctx->ifindex)
+		if (made_here(ctx, p) || by == ctx->ifindex)
 			return 0;
 		/* Sent on in the node's name, by kube-proxy say: the node has not said it. */
 		struct endpoint *sender = bpf_map_lookup_elem(&endpoints, &by);
@@ -252,10 +262,13 @@ static __noinline __maybe_unused int stack_source(struct __sk_buff *ctx, const s
 		return DROP_INVALID_SOURCE_IP;
 	/* Who belongs to the cluster comes by the device that joins its nodes. Nodes may have others, by which
 	 * they are like anybody; pods have not. */
-	if (!by || by == cfg.native_ifindex || is_outside(s->src_identity))
+	if ((by && by == cfg.native_ifindex) || is_outside(s->src_identity))
 		return 0;
+	/* Nor has the node's stack: a process that binds a pod's address is not the pod. */
 	if (!is_node(s->src_identity))
 		return DROP_INVALID_SOURCE_IP;
+	if (made_here(ctx, p))
+		return 0;
 	s->src_identity = world_identity(p->v6);
 	return 0;
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/testenv"
@@ -50,10 +51,11 @@ func (v *victim) until(last string, send func()) (seen []string) {
 			if err != nil {
 				break
 			}
-			if string(buf[:n]) == last {
+			got := strings.TrimRight(string(buf[:n]), "\x00") // what makes it large
+			if got == last {
 				return seen
 			}
-			seen = append(seen, string(buf[:n]))
+			seen = append(seen, got)
 		}
 	}
 	v.t.Fatalf("%q has not come", last)
@@ -200,15 +202,7 @@ func asKubeProxy(t *testing.T, n, other *testNode) {
 	}
 	rules := "table inet kube {\nchain pre { type nat hook prerouting priority -100\n" + nat + "}\nchain out { type nat hook output priority -100\n" + nat +
 		"}\nchain post { type nat hook postrouting priority srcnat\nct status dnat masquerade\n}\n}\n"
-	must(t, n.ns.Do(func() error {
-		nft := exec.Command("nft", "-f", "-")
-		nft.Stdin = strings.NewReader(rules)
-		out, err := nft.CombinedOutput()
-		if err != nil {
-			return fmt.Errorf("%w: %s", err, out)
-		}
-		return nil
-	}))
+	must(t, n.ns.Do(func() error { return nft(rules) }))
 	for _, service := range []string{"10.96.0.9/32", "fd00:96::9/128"} {
 		via := other.cfg.NodeIPv4
 		if service[0] == 'f' {
@@ -216,6 +210,16 @@ func asKubeProxy(t *testing.T, n, other *testNode) {
 		}
 		addRoute(t, n.h, byName(t, n.h, "eth0"), service, via)
 	}
+}
+
+// nft has nftables read commands in the namespace of the thread.
+func nft(commands string) error {
+	c := exec.Command("nft", "-f", "-")
+	c.Stdin = strings.NewReader(commands)
+	if out, err := c.CombinedOutput(); err != nil {
+		return fmt.Errorf("nft: %w: %s", err, out)
+	}
+	return nil
 }
 
 // TestTunnelInNodesName: packets for another node's tunnel that leave under this node's address, but were not encapsulated by it, do not get
@@ -321,11 +325,10 @@ func TestForgedSources(t *testing.T) {
 					}{{vb, b, ok}, {vr, r, far2}} {
 						for i, dst := range to.pod.addrs() {
 							for where, ns := range map[string]*testenv.NetNS{"the underlay": under, "a bridge": bridge} {
-								// What the node routes on to another one natively is that one's to believe or not, by the network.
-								if !tunnel && ns == bridge && to.v == vr {
-									continue
-								}
 								for _, src := range spoof {
+									if !tunnel && to.v == vr && asNode(n1, src) {
+										continue
+									}
 									// On the network that routes pods' addresses, other nodes and their pods are whom the network says.
 									if ns == under && (src == n2.cfg.NodeIPv4 || src == n2.cfg.NodeIPv6 || !tunnel && (src == far.ep.IPv4 || src == far.ep.IPv6)) {
 										continue
@@ -350,5 +353,79 @@ func TestForgedSources(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// asNode says whether an address is the node's own, of IPv6. What the node sends on under it, as it does for whom it masquerades, is believed
+// by other nodes without a tunnel; of IPv4 the kernel takes no such packet in.
+func asNode(n *testNode, a netip.Addr) bool { return a == n.cfg.NodeIPv6 || a == n.cfg.RouterIPv6 }
+
+// TestForgedFragments: where the kernel tracks connections it puts fragments together and cuts the packet anew when it sends it on. What that
+// does not remember of where they came from is no way in.
+func TestForgedFragments(t *testing.T) {
+	for _, tunnel := range []bool{true, false} {
+		t.Run(fmt.Sprintf("tunnel=%v", tunnel), func(t *testing.T) {
+			n1, n2 := newTestNode(t, 1, tunnel), newTestNode(t, 2, tunnel)
+			join(t, n1, n2)
+			must(t, n1.ns.Do(func() error {
+				return nft("add table inet track; add chain inet track in { type filter hook prerouting priority 0; }; add rule inet track in ct state invalid counter")
+			}))
+			a, b := n1.pod(t, 1001, n2), n1.pod(t, 1002, n2)
+			far, r := n2.pod(t, 1006, n1), n2.pod(t, 1003, n1)
+			spoof := []netip.Addr{a.ep.IPv4, a.ep.IPv6, far.ep.IPv4, far.ep.IPv6, n1.cfg.RouterIPv4, n1.cfg.RouterIPv6, n1.cfg.NodeIPv4, n1.cfg.NodeIPv6}
+			// A veth pair, and one that a bridge of the node's leads on from.
+			veth := stranger(t, n1, "veth", 78, spoof...)
+			bridged := stranger(t, n1, "port", 79, spoof...)
+			must(t, n1.h.LinkAdd(&netlink.Bridge{LinkAttrs: named("bridge")}))
+			bridge, port := byName(t, n1.h, "bridge"), byName(t, n1.h, "port")
+			must(t, n1.h.LinkSetMaster(port, bridge))
+			must(t, n1.h.LinkSetUp(bridge))
+			for _, cidr := range []string{"192.168.79.1/24", "fd79::1/64"} {
+				addr, err := netlink.ParseAddr(cidr)
+				must(t, err)
+				must(t, n1.h.AddrDel(port, addr))
+				addr.Flags = unix.IFA_F_NODAD
+				must(t, n1.h.AddrAdd(bridge, addr))
+			}
+			n1.enforce(t, b, 1, 6, 1001, 1006)
+			n2.enforce(t, r, 1, 6, 1001, 1006)
+			vb, vr := newVictim(t, b), newVictim(t, r)
+			// Everybody may reach these.
+			openb, openr := n1.pod(t, 1009, n2), n2.pod(t, 1009, n1)
+			vopenb, vopenr := newVictim(t, openb), newVictim(t, openr)
+			large := func(text string) []byte { return append([]byte(text), make([]byte, 4000)...) }
+			for _, to := range []struct {
+				v, vopen  *victim
+				pod, open *testPod
+			}{{vb, vopenb, b, openb}, {vr, vopenr, r, openr}} {
+				for i, dst := range to.pod.addrs() {
+					at := netip.AddrPortFrom(dst, forgedPort)
+					for where, ns := range map[string]*testenv.NetNS{"a veth pair": veth, "a bridge": bridged} {
+						control := func(when string) {
+							last := fmt.Sprintf("%s %d by %s", when, i, where)
+							to.vopen.until(last, func() { datagram(t, ns, netip.Addr{}, netip.AddrPortFrom(to.open.addrs()[i], forgedPort), large(last)) })
+						}
+						control("before")
+						for _, src := range spoof {
+							if src.Is4() == dst.Is4() && (tunnel || to.v != vr || !asNode(n1, src)) {
+								datagram(t, ns, src, at, large(fmt.Sprintf("%s from %s", src, where)))
+							}
+						}
+						control("after")
+					}
+					// The node's own are heard, large ones too, and a pod's.
+					for who, honest := range map[string]struct {
+						ns  *testenv.NetNS
+						src netip.Addr
+					}{"the node": {n1.ns, []netip.Addr{n1.cfg.RouterIPv4, n1.cfg.RouterIPv6}[i]}, "a pod": {a.ns, a.addrs()[i]}} {
+						last := fmt.Sprintf("honest %d from %s", i, who)
+						seen := to.v.until(last, func() { datagram(t, honest.ns, honest.src, at, large(last)) })
+						if len(seen) > 0 {
+							t.Errorf("the pod %s got %q", dst, seen)
+						}
+					}
+				}
+			}
+		})
 	}
 }

@@ -203,32 +203,30 @@ func (l *Loader) attach(ifIndex int, ingress bool, name string) error {
 	return nil
 }
 
-// deviceHook is a hook of one of the node's own devices and the program that belongs there. One that is not wanted
-// is still not left to an earlier program, which would go on by other settings.
+// deviceHook is a hook of one of the node's own devices and the program that belongs there.
 type deviceHook struct {
 	ifIndex int
 	ingress bool
 	name    string
-	wanted  bool
 }
 
 // entries are the hooks by which packets come: from other nodes, from the node's own stack, from the network. By the last comes
 // whoever claims to be somebody else; without a tunnel it brings the pods' packets as well.
 func entries(cfg datapath.Config) []deviceHook {
 	return []deviceHook{
-		{cfg.TunnelIfIndex, true, FromOverlay, true},
-		{cfg.HostIfIndex, false, FromHost, true},
-		{cfg.NativeIfIndex, true, FromNetdev, true},
+		{cfg.TunnelIfIndex, true, FromOverlay},
+		{cfg.HostIfIndex, false, FromHost},
+		{cfg.NativeIfIndex, true, FromNetdev},
 	}
 }
 
 // attachExit puts the program where packets leave the node, if it is not there yet. It comes after all others, and not
-// while others' are kept: it drops what goes through the tunnel unless they are of the same make.
+// while others' are kept: it drops what goes through the tunnel, or in a pod's name, unless they are of the same make.
 func (l *Loader) attachExit(only int) (attached int, err error) {
 	if l.keeping {
 		return 0, nil
 	}
-	return l.attachHooks(only, deviceHook{l.cfg.NativeIfIndex, false, ToNetdev, l.cfg.NodePort || l.cfg.Tunnel})
+	return l.attachHooks(only, deviceHook{l.cfg.NativeIfIndex, false, ToNetdev})
 }
 
 // attachHooks puts the node's own programs where they are not yet, on one device or on all with 0, and returns on how
@@ -247,7 +245,7 @@ func (l *Loader) attachHooks(only int, hooks ...deviceHook) (attached int, err e
 		switch {
 		case err != nil:
 			errs = append(errs, fmt.Errorf("look for %s on interface %d: %w", d.name, d.ifIndex, err))
-		case kept, id == l.ids[d.name], id == 0 && !d.wanted:
+		case kept, id == l.ids[d.name]:
 		default:
 			if err := l.attach(d.ifIndex, d.ingress, d.name); err != nil {
 				errs = append(errs, err)
