@@ -231,9 +231,14 @@ func TestRights(t *testing.T) {
 	}
 	var role rbacv1.Role
 	one(t, "Role", "hawser-operator", &role)
-	want := []string{"coordination.k8s.io/leases create", "coordination.k8s.io/leases@cilium-operator-resource-lock get,update"}
+	want := []string{"coordination.k8s.io/leases create,delete,list", "coordination.k8s.io/leases@cilium-operator-resource-lock get,update"}
 	if diff := cmp.Diff(want, granted(role.Rules, definitions)); diff != "" {
 		t.Errorf("hawser-operator in its namespace (-want +granted):\n%s", diff)
+	}
+	role = rbacv1.Role{}
+	one(t, "Role", "hawser-agent", &role)
+	if diff := cmp.Diff([]string{"coordination.k8s.io/leases create"}, granted(role.Rules, definitions)); diff != "" {
+		t.Errorf("hawser-agent in its namespace (-want +granted):\n%s", diff)
 	}
 }
 

@@ -378,6 +378,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 		}
 		return err
 	})
+	run.start("identities-ended", func(ctx context.Context) error { return a.confirmEnds(ctx, log.With("part", "identity")) })
 	run.start("ipam", a.pool.Run)
 	run.start("events", func(ctx context.Context) error { return a.hub.run(ctx, kernel) })
 	run.start("housekeeping", func(ctx context.Context) error { return a.housekeeping(ctx, ruleBook, log) })
@@ -465,7 +466,10 @@ func numberStore(cfg Config, facts nodeFacts, backend kvstore.Backend, cluster *
 
 func openNumberStore(cfg Config, facts nodeFacts, backend kvstore.Backend, cluster *kube, first, last identity.ID, log *slog.Logger) (allocator.Backend, error) {
 	newObjects := func() (allocator.Backend, error) {
-		b, err := k8sids.New(k8sids.Config{Client: cluster.client, First: allocator.ID(first), Last: allocator.ID(last), KeyType: k8sids.Key{}, Log: log})
+		b, err := k8sids.New(k8sids.Config{
+			Client: cluster.client, First: allocator.ID(first), Last: allocator.ID(last), KeyType: k8sids.Key{},
+			Node: cfg.NodeName, Namespace: cfg.inNamespace(), Log: log,
+		})
 		if err == nil {
 			cluster.numbers = b
 		}

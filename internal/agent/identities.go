@@ -36,8 +36,13 @@ type identities struct {
 	// arrived says that a number came for which a temporary one may stand.
 	arrived chan struct{}
 
+	// handing is held while what was heard is brought to the kernel.
+	handing sync.Mutex
+
 	mu    sync.RWMutex
 	known map[identity.ID]labels.Set
+	// ended are numbers of which was heard that they stand for nothing any more, until that is confirmed.
+	ended map[identity.ID]struct{}
 }
 
 // identitySink is told what becomes known, in order.
@@ -241,13 +246,46 @@ func (ids *identities) run(ctx context.Context, sink identitySink, synced func()
 }
 
 func (ids *identities) hand(sink identitySink, upserts map[identity.ID]labels.Set, deletes []identity.ID) error {
+	ids.handing.Lock()
+	defer ids.handing.Unlock()
 	ids.mu.Lock()
 	maps.Copy(ids.known, upserts)
+	for id := range upserts {
+		delete(ids.ended, id)
+	}
 	for _, id := range deletes {
 		delete(ids.known, id)
+		if ids.ended == nil {
+			ids.ended = map[identity.ID]struct{}{}
+		}
+		ids.ended[id] = struct{}{}
 	}
 	ids.mu.Unlock()
 	return sink.SetIdentities(upserts, deletes)
+}
+
+// ours says whether a number is one that this cluster gives to labels.
+func (ids *identities) ours(id identity.ID) bool { return id >= ids.first && id <= ids.last }
+
+// stands says whether a number of this cluster stands for labels, by what was heard.
+func (ids *identities) stands(id identity.ID) bool { return ids.alloc.Stands(allocator.ID(id)) }
+
+// endings returns the numbers that have ended since that was confirmed last, once what was heard of them is in the kernel.
+func (ids *identities) endings() []identity.ID {
+	ids.handing.Lock()
+	defer ids.handing.Unlock()
+	ids.mu.RLock()
+	defer ids.mu.RUnlock()
+	return slices.Collect(maps.Keys(ids.ended))
+}
+
+// confirmed forgets endings.
+func (ids *identities) confirmed(list []identity.ID) {
+	ids.mu.Lock()
+	defer ids.mu.Unlock()
+	for _, id := range list {
+		delete(ids.ended, id)
+	}
 }
 
 // learn adds an identity that this node made for itself.

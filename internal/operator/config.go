@@ -91,6 +91,8 @@ type Config struct {
 	HeartbeatTimeout time.Duration
 	// ReuseDelay is how long the number of a collected identity is not given to other labels, if any other is free.
 	ReuseDelay time.Duration
+	// LostNodeDelay is how long it waits for agents that do not say that they have let go of it.
+	LostNodeDelay time.Duration
 	// GCInterval is the time from the start of one round of identity collection to that of the next; 0 switches it off.
 	GCInterval time.Duration
 	// At most GCRateLimit identities are deleted in GCRateInterval.
@@ -123,7 +125,7 @@ func Defaults() Config {
 		IPAM: ipamClusterPool, Pool: clusterpool.Defaults(), Nodes: nodes.Defaults(), Endpoints: endpoints.Defaults(), Slices: endpointslices.Defaults(),
 		Mesh: mesh.Defaults(), ValidatePolicies: true, Groups: groups.Defaults(),
 		AllocationMode: modeKVStore, HeartbeatTimeout: 30 * time.Minute, Identities: identities.ControlDefaults(), Relevance: relevance.Defaults(), CompareInterval: time.Minute,
-		ReuseDelay: identities.DefaultRest, GCInterval: 15 * time.Minute, GCRateInterval: time.Minute, GCRateLimit: 2500,
+		ReuseDelay: identities.DefaultRest, LostNodeDelay: identities.DefaultLost, GCInterval: 15 * time.Minute, GCRateInterval: time.Minute, GCRateLimit: 2500,
 		HeartbeatInterval: time.Minute, LockGCInterval: 25 * time.Second, ClusterConfigInterval: 5 * time.Minute,
 		APIAddr: "localhost:9234", PrometheusAddr: ":9963", PprofAddr: "localhost", PprofPort: 6061,
 	}
@@ -150,6 +152,8 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.GCInterval, "identity-gc-interval", c.GCInterval, "how often unused identities are looked for; 0 for never")
 	fs.DurationVar(&c.ReuseDelay, "identity-reuse-delay", c.ReuseDelay,
 		"how long the number of a collected identity is not given to other labels, as long as another number is free")
+	fs.DurationVar(&c.LostNodeDelay, "identity-lost-node-delay", c.LostNodeDelay,
+		"how long the number of a collected identity waits for agents that do not say that they have let go of it, before it is given to other labels")
 	fs.DurationVar(&c.GCRateInterval, "identity-gc-rate-interval", c.GCRateInterval, "time in which --identity-gc-rate-limit identities may be deleted")
 	fs.IntVar(&c.GCRateLimit, "identity-gc-rate-limit", c.GCRateLimit, "how many identities may be deleted in --identity-gc-rate-interval")
 	c.Kube.Flags(fs)
@@ -222,6 +226,9 @@ func (c *Config) Validate() error {
 	}
 	if c.ReuseDelay < time.Minute {
 		bad("--identity-reuse-delay: %s must be at least a minute", c.ReuseDelay)
+	}
+	if c.LostNodeDelay < c.ReuseDelay {
+		bad("--identity-lost-node-delay: %s must be at least --identity-reuse-delay, %s", c.LostNodeDelay, c.ReuseDelay)
 	}
 	if c.GCInterval < 0 || c.GCInterval > 0 && c.GCInterval < time.Second {
 		bad("--identity-gc-interval: %s must be 0 or at least a second", c.GCInterval)

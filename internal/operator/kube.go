@@ -201,7 +201,8 @@ func (o *Operator) addIdentities(m manager.Manager) error {
 		return err
 	}
 	gc := identities.Config{
-		Interval: o.cfg.GCInterval, Timeout: o.cfg.HeartbeatTimeout, Rest: o.cfg.ReuseDelay, Limiter: o.gcLimiter(),
+		Interval: o.cfg.GCInterval, Timeout: o.cfg.HeartbeatTimeout, Rest: o.cfg.ReuseDelay, Lost: o.cfg.LostNodeDelay,
+		Namespace: o.cfg.Kube.InNamespace(), Limiter: o.gcLimiter(),
 		First: uint32(o.first), Last: uint32(o.last), Agents: management.Agent(),
 	}
 	if management.Operator() {

@@ -187,7 +187,8 @@ func (o *Operator) openStore(ctx context.Context) (kvstore.Backend, *allocator.A
 		return nil, nil, err
 	}
 	backend, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{
-		Store: store, BasePath: kvstore.IdentitiesPrefix, KeyType: textKey(""), Rest: o.cfg.ReuseDelay, Logger: o.log.With("part", "identity-gc"),
+		Store: store, BasePath: kvstore.IdentitiesPrefix, KeyType: textKey(""), Rest: o.cfg.ReuseDelay, Lost: o.cfg.LostNodeDelay,
+		Logger: o.log.With("part", "identity-gc"),
 	})
 	if err != nil {
 		store.Close()

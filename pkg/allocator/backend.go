@@ -42,6 +42,10 @@ type Backend interface {
 	// RunLocksGC deletes locks of other writers that have not moved since the previous round. It returns those held now.
 	RunLocksGC(ctx context.Context, previous map[string]Lock) (map[string]Lock, error)
 
+	// Confirm says that this node goes by no number any more that ended up to revision, which ListAndWatch has told. Whoever collects gives no number to
+	// other keys before every node that has ever confirmed anything has confirmed its end, or counts as lost.
+	Confirm(ctx context.Context, revision int64) error
+
 	// DeleteAllKeys deletes everything of this allocator in the store. It is for tests and for the end of a cluster.
 	DeleteAllKeys(ctx context.Context) error
 }
@@ -116,8 +120,9 @@ type GCStats struct {
 	Alive, Dead, Deleted int
 	// Spared numbers were about to be deleted when a reference appeared or they changed.
 	Spared int
-	// Resting numbers were deleted and are not made again yet, Freed ones may be from now on.
-	Resting, Freed int
+	// Resting numbers were deleted and are not made again yet, Freed ones may be from now on. Awaited are those of the resting that only wait for nodes to
+	// confirm their end.
+	Resting, Freed, Awaited int
 	// OutOfRange numbers belong to someone else and were not looked at.
 	OutOfRange int
 }

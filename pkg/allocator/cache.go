@@ -29,6 +29,7 @@ type cache struct {
 	byKey   map[string][]*entry // oldest first; nearly always one
 	resting map[ID]time.Time    // when numbers were deleted
 	applied int64               // every change up to here is in
+	ended   int64               // the last change that ended a number, or the last listing
 	lists   int                 // how often the watch listed
 	synced  chan struct{}       // closed after the first listing
 	moved   chan struct{}       // made by whoever waits, closed when applied changes
@@ -56,6 +57,7 @@ func (c *cache) listDone(revision int64) (first bool) {
 	defer c.mu.Unlock()
 	c.lists++
 	c.advance(revision)
+	c.ended = revision
 	select {
 	case <-c.synced:
 		return false
@@ -92,6 +94,9 @@ func (c *cache) upsert(m Mapping) (replaced *entry, changed bool) {
 	}
 	if m.Revision != 0 {
 		c.advance(m.Revision)
+		if m.Key == nil {
+			c.ended = m.Revision
+		}
 	}
 	if old != nil && old.key != nil && old.text != e.text {
 		return old, e.key != nil
@@ -129,8 +134,28 @@ func (c *cache) remove(id ID, revision int64, keep func(*entry) bool) (gone *ent
 	}
 	if revision != 0 {
 		c.advance(revision)
+		c.ended = revision
 	}
 	return e, kept
+}
+
+// heard returns up to where every change is in, and the last of them by which a number may have ended. Both are 0 before the
+// first listing.
+func (c *cache) heard() (applied, ended int64) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if c.lists == 0 {
+		return 0, 0
+	}
+	return c.applied, c.ended
+}
+
+// stands says whether a number stands for a key in the store.
+func (c *cache) stands(id ID) bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	e := c.byID[id]
+	return e != nil && e.key != nil && !e.missing
 }
 
 // forget drops a number that was kept as missing and will not come back.

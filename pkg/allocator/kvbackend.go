@@ -33,6 +33,9 @@ type KVStoreConfig struct {
 	// Rest is how long a number that RunGC deleted is not given to another key, if any other is free: a record in the store says so to all writers, and is
 	// deleted by RunGC. 0 leaves no records; those that are there are heeded all the same.
 	Rest time.Duration
+	// Lost is how long RunGC waits, from its deletion, for nodes to confirm the end of such a number; 0 for not at all. A node's word, and what it is waited
+	// for, ends with its lease.
+	Lost time.Duration
 	// Logger is optional.
 	Logger *slog.Logger
 }
@@ -43,6 +46,7 @@ type KVStoreBackend struct {
 	paths paths
 	typ   AllocatorKey
 	rest  time.Duration
+	lost  time.Duration
 	log   *slog.Logger
 
 	mu sync.Mutex
@@ -67,8 +71,8 @@ func NewKVStoreBackend(cfg KVStoreConfig) (*KVStoreBackend, error) {
 	if strings.Contains(cfg.Suffix, "/") {
 		errs = append(errs, fmt.Errorf("node suffix %q holds a slash", cfg.Suffix))
 	}
-	if cfg.Rest < 0 {
-		errs = append(errs, fmt.Errorf("numbers cannot rest for %s", cfg.Rest))
+	if cfg.Rest < 0 || cfg.Lost < 0 {
+		errs = append(errs, fmt.Errorf("numbers cannot rest for %s, or wait for nodes for %s", cfg.Rest, cfg.Lost))
 	}
 	if cfg.KeyType == nil {
 		errs = append(errs, errors.New("no key type given"))
@@ -80,7 +84,7 @@ func NewKVStoreBackend(cfg KVStoreConfig) (*KVStoreBackend, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &KVStoreBackend{store: cfg.Store, paths: paths{base, cfg.Suffix}, typ: cfg.KeyType, rest: cfg.Rest, log: log, written: make(map[string]int64)}, nil
+	return &KVStoreBackend{store: cfg.Store, paths: paths{base, cfg.Suffix}, typ: cfg.KeyType, rest: cfg.Rest, lost: cfg.Lost, log: log, written: make(map[string]int64)}, nil
 }
 
 func canonical(key AllocatorKey) (string, error) {

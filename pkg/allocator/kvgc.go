@@ -85,7 +85,8 @@ func (b *KVStoreBackend) RunGC(ctx context.Context, limiter *rate.Limiter, r Ran
 		stats.Spared += n - deleted
 		due = due[n:]
 	}
-	stats.Resting, stats.Freed, err = b.free(ctx, r, time.Now())
+	rests, err := b.free(ctx, r, time.Now())
+	stats.Resting, stats.Freed, stats.Awaited = rests.Resting, rests.Freed, rests.Awaited
 	return next, stats, err
 }
 

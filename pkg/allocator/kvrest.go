@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"strconv"
 	"strings"
 	"time"
 
@@ -13,6 +15,9 @@ import (
 // A number that was collected rests: RunGC leaves a record of it in the store, rest/<number>, in the transaction that deletes the master key. Its value is when
 // that was, in RFC 3339. Nothing makes a number whose record is there, whoever leads by then, unless no other number is free. Writers of other programs
 // know nothing of these records, which stand beside the directories that they read, and go by what they remember themselves.
+//
+// A record goes when its time has passed and every node has let go of the number: heard/<node> says up to which revision the node has heard of the end of
+// numbers, and goes by none of them. It is on the node's lease, so a node whose lease has run out is not waited for.
 
 // restRecord is the record of a number that rests.
 type restRecord struct {
@@ -63,41 +68,88 @@ func (b *KVStoreBackend) putRest(id ID, now time.Time) kvstore.Op {
 
 // free deletes the records of numbers that have rested: by the clock of whoever collected them, if an earlier round saw the record, or by this process's own, so
 // that a clock that goes wrong neither ends a rest at once nor makes it last for ever.
-func (b *KVStoreBackend) free(ctx context.Context, r Range, now time.Time) (resting, freed int, err error) {
+func (b *KVStoreBackend) free(ctx context.Context, r Range, now time.Time) (stats GCStats, err error) {
 	list, err := b.rests(ctx)
 	if err != nil {
-		return 0, 0, err
+		return stats, err
 	}
 	b.mu.Lock()
 	last := b.resting
-	b.resting = make(map[ID]seenRest, len(list))
 	b.mu.Unlock()
-	var errs []error
+	seenNow := make(map[ID]seenRest, len(list))
+	var due []restRecord
 	for _, rec := range list {
 		if !r.Contains(rec.id) {
 			continue
 		}
-		seen := seenRest{rec.mod, now}
-		if was, ok := last[rec.id]; ok && was.mod == rec.mod {
-			seen = was
-			if now.Sub(rec.since) >= b.rest || now.Sub(seen.first) >= b.rest {
-				done, err := kvstore.CompareAndDelete(ctx, b.store, b.paths.rest(rec.id), rec.mod)
-				errs = append(errs, err)
-				if done {
-					freed++
-					continue
-				}
-			}
+		stats.Resting++
+		seen, again := last[rec.id]
+		if again = again && seen.mod == rec.mod; !again {
+			seen = seenRest{rec.mod, now}
 		}
-		resting++
-		b.mu.Lock()
-		b.resting[rec.id] = seen
-		b.mu.Unlock()
+		seenNow[rec.id] = seen
+		if again && (now.Sub(rec.since) >= b.rest || now.Sub(seen.first) >= b.rest) {
+			due = append(due, rec)
+		}
+	}
+	b.mu.Lock()
+	b.resting = seenNow
+	b.mu.Unlock()
+	if len(due) == 0 {
+		return stats, nil
+	}
+	confirmed, err := b.confirmed(ctx)
+	if err != nil {
+		return stats, err
+	}
+	var errs []error
+	for _, rec := range due {
+		if rec.mod > confirmed && now.Sub(seenNow[rec.id].first) < b.lost {
+			stats.Awaited++
+			continue
+		}
+		done, err := kvstore.CompareAndDelete(ctx, b.store, b.paths.rest(rec.id), rec.mod)
+		errs = append(errs, err)
+		if done {
+			stats.Freed++
+			stats.Resting--
+		}
 	}
 	if err := errors.Join(errs...); err != nil {
-		return resting, freed, fmt.Errorf("ending the rest of numbers: %w", err)
+		return stats, fmt.Errorf("ending the rest of numbers: %w", err)
 	}
-	return resting, freed, nil
+	return stats, nil
+}
+
+// Confirm implements [Backend].
+func (b *KVStoreBackend) Confirm(ctx context.Context, revision int64) error {
+	if b.paths.suffix == "" {
+		return errors.New("this allocator backend has no node suffix, so it can confirm nothing")
+	}
+	_, err := b.store.Txn(ctx, kvstore.Txn{Then: []kvstore.Op{
+		kvstore.PutOp(b.paths.heard()+b.paths.suffix, strconv.AppendInt(nil, revision, 10), kvstore.Leased),
+	}})
+	if err != nil {
+		return fmt.Errorf("confirm the end of numbers up to revision %d: %w", revision, err)
+	}
+	return nil
+}
+
+// confirmed returns the revision up to which all nodes that confirm anything have let go of numbers. What cannot be read confirms nothing.
+func (b *KVStoreBackend) confirmed(ctx context.Context) (int64, error) {
+	l, err := b.store.List(ctx, b.paths.heard())
+	if err != nil {
+		return 0, fmt.Errorf("listing which nodes have let go of numbers: %w", err)
+	}
+	least := int64(math.MaxInt64)
+	for _, kv := range l.Pairs {
+		n, err := strconv.ParseInt(string(kv.Value), 10, 64)
+		if err != nil {
+			n = 0
+		}
+		least = min(least, n)
+	}
+	return least, nil
 }
 
 // seenRest is when this process first saw a record, at a revision.

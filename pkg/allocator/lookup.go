@@ -110,6 +110,18 @@ func (a *Allocator) ForeachCache(fn RangeFunc) {
 	}
 }
 
+// Heard returns the revision up to which every change of the store is known here, and that of the last of them by which a number may have ended, a listing
+// among these; 0 before the first listing. What is known was handed to the events before.
+func (a *Allocator) Heard() (applied, ended int64) { return a.cache.heard() }
+
+// Stands says whether, by what was heard of the store itself, a number stands for a key.
+func (a *Allocator) Stands(id ID) bool { return a.cache.stands(id) }
+
+// Confirm tells those who collect that this node has let go of every number that ended up to a revision, see [Backend.Confirm].
+func (a *Allocator) Confirm(ctx context.Context, revision int64) error {
+	return a.backend.Confirm(ctx, revision)
+}
+
 // RunGC does one round of garbage collection: see [Backend.RunGC]. Give it what the round before returned, nil at first.
 func (a *Allocator) RunGC(ctx context.Context, limiter *rate.Limiter, previous map[ID]int64) (map[ID]int64, GCStats, error) {
 	return a.backend.RunGC(ctx, limiter, a.set.numbers, previous)

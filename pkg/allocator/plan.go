@@ -29,6 +29,7 @@ func (p paths) id(id ID) string            { return p.ids() + id.String() }
 func (p paths) value(key string) string    { return p.values() + key + "/" }
 func (p paths) rests() string              { return p.base + "/rest/" }
 func (p paths) rest(id ID) string          { return p.rests() + id.String() }
+func (p paths) heard() string              { return p.base + "/heard/" }
 func (p paths) locks(key string) string    { return p.allLocks() + key + "/" }
 func (p paths) ownValue(key string) string { return p.value(key) + p.suffix }
 

@@ -15,6 +15,7 @@ type collectors struct {
 	*testing.T
 	mem  *kvstore.Memory
 	rest time.Duration
+	lost time.Duration
 	be   *allocator.KVStoreBackend
 	seen map[allocator.ID]int64
 }
@@ -25,7 +26,7 @@ func (c *collectors) another() {
 	store := c.mem.Client()
 	c.Cleanup(func() { store.Close() })
 	var err error
-	if c.be, err = allocator.NewKVStoreBackend(allocator.KVStoreConfig{Store: store, BasePath: base, KeyType: allocator.StringKey(""), Rest: c.rest}); err != nil {
+	if c.be, err = allocator.NewKVStoreBackend(allocator.KVStoreConfig{Store: store, BasePath: base, KeyType: allocator.StringKey(""), Rest: c.rest, Lost: c.lost}); err != nil {
 		c.Fatal(err)
 	}
 	c.seen = nil
@@ -154,5 +155,70 @@ func TestRestoredNumberDoesNotRest(t *testing.T) {
 	}
 	if got := records(t, mem); len(got) != 0 {
 		t.Errorf("a number in use rests: %q", got)
+	}
+}
+
+// TestRestWaitsForNodes: a number that has rested is not given to other keys before every node that confirms anything has let go of it, its lease has run out, or
+// it has had time enough.
+func TestRestWaitsForNodes(t *testing.T) {
+	t.Parallel()
+	mem := kvstore.NewMemory()
+	store := mem.Client()
+	defer store.Close()
+	put(t, store, "/rest/300", time.Now().Add(-2*time.Hour).Format(time.RFC3339))
+	now, err := store.List(t.Context(), base+"/rest/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := now.Pairs[0].ModRevision
+	c := &collectors{T: t, mem: mem, rest: time.Hour, lost: time.Hour}
+	fast, _ := backend(t, mem, "192.0.2.1")
+	slow, gone := backend(t, mem, "192.0.2.2")
+	confirm := func(b *allocator.KVStoreBackend, revision int64) {
+		t.Helper()
+		if err := b.Confirm(t.Context(), revision); err != nil {
+			t.Fatal(err)
+		}
+	}
+	awaits := func(what string) {
+		t.Helper()
+		for range 3 {
+			if stats := c.round(); stats.Freed != 0 || !slices.Equal(records(t, mem), []string{"300"}) {
+				t.Fatalf("%s: %+v, %q rest", what, stats, records(t, mem))
+			}
+		}
+		if stats := c.round(); stats.Awaited != 1 || stats.Resting != 1 {
+			t.Errorf("%s: %+v", what, stats)
+		}
+	}
+	c.another()
+	confirm(fast, ended)
+	confirm(slow, ended-1)
+	awaits("one node has not heard of it")
+	put(t, store, "/heard/192.0.2.3", "nonsense")
+	confirm(slow, ended)
+	awaits("what a node says cannot be read")
+	if _, err := store.Txn(t.Context(), kvstore.Txn{Then: []kvstore.Op{kvstore.DeleteOp(base + "/heard/192.0.2.3")}}); err != nil {
+		t.Fatal(err)
+	}
+	confirm(slow, ended-1) // the store was put back, say
+	c.another()
+	awaits("another leader, and one that goes back")
+	c.lost = 50 * time.Millisecond
+	c.another()
+	c.round()
+	time.Sleep(2 * c.lost) // what is waited for is the clock
+	if stats := c.round(); stats.Freed != 1 {
+		t.Errorf("the node counts as lost: %+v", stats)
+	}
+	put(t, store, "/rest/300", time.Now().Add(-2*time.Hour).Format(time.RFC3339))
+	confirm(fast, 1<<40)
+	c.lost = time.Hour
+	c.another()
+	awaits("again")
+	gone.ExpireLeases()
+	c.round()
+	if got := records(t, mem); len(got) != 0 {
+		t.Errorf("numbers wait for a node whose lease has run out: %q", got)
 	}
 }

@@ -358,6 +358,11 @@ func (b *Backend) RunLocksGC(ctx context.Context, previous map[string]allocator.
 	return b.keys.RunLocksGC(ctx, previous)
 }
 
+// Confirm implements [allocator.Backend], for the place that is read: its revisions are those that were heard.
+func (b *Backend) Confirm(ctx context.Context, revision int64) error {
+	return b.reads.Confirm(ctx, revision)
+}
+
 // DeleteAllKeys implements [allocator.Backend], in both places.
 func (b *Backend) DeleteAllKeys(ctx context.Context) error {
 	return errors.Join(b.reads.DeleteAllKeys(ctx), b.other.DeleteAllKeys(ctx))

@@ -27,6 +27,8 @@ type Config struct {
 	First, Last allocator.ID
 	// KeyType is any key; it is used to read others.
 	KeyType allocator.AllocatorKey
+	// Node and Namespace are whose Leases confirm the end of numbers, and where; without them Confirm fails.
+	Node, Namespace string
 	// Log is optional.
 	Log *slog.Logger
 }

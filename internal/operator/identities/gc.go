@@ -35,6 +35,9 @@ type Config struct {
 	Timeout time.Duration
 	// Rest is how long the number of a collected identity is not given to other labels.
 	Rest time.Duration
+	// Lost is how long it waits, from its end, for agents to let go of it; 0 for not at all. Namespace is where their Leases are that say so.
+	Lost      time.Duration
+	Namespace string
 	// Limiter bounds writes.
 	Limiter *rate.Limiter
 	// First and Last bound the numbers of this cluster: others are left alone.
@@ -49,8 +52,8 @@ type Config struct {
 type Stats struct {
 	// Alive are the identities that exist after the look, Marked those of them that were marked in it, Deleted those that ended in it.
 	Alive, Marked, Deleted int
-	// Resting are the numbers that rest after the look, Freed those whose rest ended in it.
-	Resting, Freed int
+	// Resting are the numbers that rest after the look, Freed those whose rest ended in it, Awaited those that only wait for agents.
+	Resting, Freed, Awaited int
 }
 
 // SetupGC adds the collection of identities to m. report is told of every look.
@@ -71,7 +74,7 @@ func SetupGC(m manager.Manager, cfg Config, report func(Stats, time.Duration, er
 				log.Warn("cannot collect unused identities, trying again", "error", err, "deleted", stats.Deleted)
 			} else if stats.Deleted+stats.Marked+stats.Freed > 0 {
 				log.Info("looked for unused identities", "deleted", stats.Deleted, "marked", stats.Marked, "alive", stats.Alive,
-					"resting", stats.Resting, "freed", stats.Freed)
+					"resting", stats.Resting, "freed", stats.Freed, "awaited", stats.Awaited)
 			}
 			return err
 		})
@@ -93,6 +96,7 @@ type collector struct {
 	log    *slog.Logger
 	now    func() time.Time
 	looks  map[string]look
+	slow   []string // nodes that numbers waited for at the last look
 }
 
 func newCollector(c client.Client, live client.Reader, cfg Config, log *slog.Logger) *collector {
@@ -170,6 +174,9 @@ func (c *collector) round(ctx context.Context) (Stats, error) {
 			return check.unused(o, textOf(o), func() (bool, error) { return c.retire(ctx, o) })
 		})
 	})
+	if todo[toFree], stats.Awaited, err = c.letGoOf(ctx, todo[toFree], looks); err != nil {
+		errs = append(errs, err)
+	}
 	stats.Freed = do(toFree, func(o *v2.CiliumIdentity) (bool, error) {
 		was, _, _ := k8sids.Retired(o)
 		return limited(func() (bool, error) { return check.unused(o, was, func() (bool, error) { return c.free(ctx, o) }) })

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 	"golang.org/x/time/rate"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -200,6 +201,75 @@ func TestCollection(t *testing.T) {
 		tr.get("1001")
 		tr.pass() // 30 minutes by this clock
 		tr.freed("1001")
+	})
+	run("a rest until all agents have let go", func(tr *trial) {
+		tr.cfg.Lost, tr.cfg.Namespace = 24*time.Hour, "default"
+		for _, name := range []string{"fast", "slow", "old"} { // the last one's agent says nothing
+			tr.Create(tr.T, &v2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: name}})
+		}
+		o := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: "1000"}}
+		k8sids.Retire(o, "k8s:app=x;", tr.clock)
+		tr.Create(tr.T, o)
+		ended := version(o.ResourceVersion)
+		say := func(node string, v uint64) { tr.Create(tr.T, k8sids.Heard{Node: node, Version: v}.Lease("default")) }
+		waits := func(what string) {
+			t.Helper()
+			for range 4 {
+				tr.pass()
+			}
+			tr.get("1000")
+			if diff := cmp.Diff([]string{"slow"}, tr.slow); diff != "" {
+				t.Errorf("%s: who is waited for (-want +got):\n%s", what, diff)
+			}
+		}
+		say("fast", ended+1000)
+		say("slow", 1)
+		say("gone", 1) // no such node
+		waits("slow has not heard of it")
+		say("slow", ended-1)
+		waits("slow has not heard of it either")
+		say("slow", ended)
+		tr.pass()
+		tr.freed("1000")
+		var left coordinationv1.LeaseList
+		if err := tr.Client.List(tr.Context(), &left, client.InNamespace("default")); err != nil {
+			t.Fatal(err)
+		}
+		said := map[string]int{}
+		for i := range left.Items {
+			if h, ok := k8sids.ReadHeard(&left.Items[i]); ok {
+				said[h.Node]++
+			}
+		}
+		if diff := cmp.Diff(map[string]int{"fast": 1, "slow": 1, "gone": 1}, said); diff != "" {
+			t.Errorf("Leases that are left (-want +got):\n%s", diff)
+		}
+		// One that says nothing for long enough counts as lost, by the clock of this operator alone.
+		o = &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: "1001"}}
+		k8sids.Retire(o, "k8s:app=x;", tr.clock.Add(-48*time.Hour))
+		tr.Create(tr.T, o)
+		say("fast", version(o.ResourceVersion)+1)
+		for range 5 {
+			tr.pass()
+		}
+		tr.get("1001")
+		tr.clock = tr.clock.Add(24 * time.Hour)
+		tr.pass()
+		tr.freed("1001")
+		// And so does one that is no node any more.
+		o = &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: "1002"}}
+		k8sids.Retire(o, "k8s:app=x;", tr.clock.Add(-48*time.Hour))
+		tr.Create(tr.T, o)
+		tr.pass()
+		tr.pass()
+		tr.get("1002")
+		for _, name := range []string{"fast", "slow"} {
+			if err := tr.Client.Delete(tr.Context(), &v2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		tr.pass()
+		tr.freed("1002")
 	})
 	run("another operator takes over a rest", func(tr *trial) {
 		o := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: "1000"}}

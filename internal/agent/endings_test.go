@@ -1,0 +1,282 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/hawser-net/hawser/internal/identity"
+	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
+	making "github.com/hawser-net/hawser/internal/operator/identities"
+	managers "github.com/hawser-net/hawser/internal/operator/kube"
+	"github.com/hawser-net/hawser/internal/testenv"
+	"github.com/hawser-net/hawser/pkg/allocator"
+	"github.com/hawser-net/hawser/pkg/kvstore"
+	"github.com/hawser-net/hawser/pkg/kvstore/dial"
+)
+
+// collecting runs what of the operator makes and collects identities, until the function that it returns is called or the test ends. Numbers rest for a moment.
+func (c *kubeCluster) collecting(lost time.Duration) (stop func()) {
+	c.t.Helper()
+	ctrllog.SetLogger(logr.Discard()) // the library complains if nobody does
+	rc := rest.CopyConfig(c.Config)
+	managers.Apart(rc)
+	log := slog.New(slog.DiscardHandler)
+	if testing.Verbose() {
+		log = slog.New(slog.NewTextHandler(os.Stderr, nil)).With("who", "operator")
+	}
+	m, err := managers.NewManager(rc, log)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	control := making.ControlDefaults()
+	rules, err := control.Rules("default", identity.MinGlobal, 65535)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	gc := making.Config{
+		Interval: 200 * time.Millisecond, Rest: time.Second, Lost: lost, Namespace: "default", Limiter: rate.NewLimiter(rate.Inf, 1), First: 256, Last: 65535,
+	}
+	if gc.Pods, err = making.Setup(m, control, rules, nil, prometheus.NewRegistry(), log); err != nil {
+		c.t.Fatal(err)
+	}
+	if err := making.SetupGC(m, gc, func(making.Stats, time.Duration, error) {}, log); err != nil {
+		c.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- m.Start(ctx) }()
+	ended := false
+	stop = func() {
+		if ended {
+			return
+		}
+		ended = true
+		cancel()
+		if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
+			c.t.Errorf("the operator ended with: %v", err)
+		}
+	}
+	c.t.Cleanup(stop)
+	return stop
+}
+
+// fate says what has become of a number.
+func (c *kubeCluster) fate(number int) string {
+	c.t.Helper()
+	o, err := c.identities().Get(c.t.Context(), strconv.Itoa(number), metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return "free"
+	case err != nil:
+		c.t.Fatal(err)
+	}
+	if _, _, rests := k8sids.Retired(o); rests {
+		return "rests"
+	}
+	return "stands"
+}
+
+// gone deletes a pod, on its node and in Kubernetes.
+func (c *kubeCluster) gone(p *machinePod) {
+	c.t.Helper()
+	if err := p.del(); err != nil {
+		c.t.Fatal(err)
+	}
+	now := int64(0)
+	if err := c.client.Kube.CoreV1().Pods("default").Delete(c.t.Context(), p.name, metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// freeze stops an agent until the function that it returns is called.
+func freeze(t *testing.T, n *machineNode) (goOn func()) {
+	t.Helper()
+	p := n.cmd.Process
+	if err := p.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	goOn = func() {
+		if err := p.Signal(syscall.SIGCONT); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			t.Error(err)
+		}
+	}
+	t.Cleanup(goOn)
+	return goOn
+}
+
+// aimed returns a value of the label app for which a pod's number is looked for at one number first.
+func aimed(t *testing.T, at int, label func(app string) string) string {
+	t.Helper()
+	for i := range 1 << 22 {
+		app := "aimed-" + strconv.Itoa(i)
+		for first := range k8sids.Sequence(label(app), 256, 65535) {
+			if first == allocator.ID(at) {
+				return app
+			}
+			break
+		}
+	}
+	t.Fatalf("no label is looked for at %d first", at)
+	return ""
+}
+
+// TestNumbersWaitForFrozenAgent: a number whose labels nobody has any more is not given to others, who aim at it, while an agent stands still that may go by
+// it; the agent that goes on lets go of it, and judges its next owner by what that is.
+func TestNumbersWaitForFrozenAgent(t *testing.T) {
+	t.Parallel()
+	c := newKubeCluster(t)
+	c.readOnlyIdentities()
+	c.mayFollow()
+	ns1, ns2 := twoNamespaces(t)
+	n1, n2 := c.node(ns1, "n1", "10.0.1.0/24", "fd00:1::/112"), c.node(ns2, "n2", "10.0.2.0/24", "fd00:2::/112")
+	for _, n := range []*machineNode{n1, n2} {
+		n.flags = append(n.flags, "--ipam", "kubernetes", "--operator-manage-cid")
+		n.start()
+	}
+	stop := c.collecting(time.Hour)
+	c.network("web", "web", fromApp("friend"))
+	web := c.pod(n1, "web", map[string]string{"app": "web"})
+	for _, to := range web.both(80) {
+		serveEcho(t, web.ns, to)
+	}
+	known := func(p *machinePod) int {
+		var id int
+		c.eventually(p.name+" has an identity", func() bool {
+			id = p.endpoint().Status.Identity.ID
+			return id >= 256 && id <= 65535
+		})
+		return id
+	}
+	known(web)
+	friend := c.pod(n2, "friend", map[string]string{"app": "friend"})
+	number := known(friend)
+	for _, to := range web.both(80) {
+		c.passing("the friend", friend, to)
+	}
+	text := k8sids.Key{Set: parseAll(t, friend.endpoint().Status.Identity.Labels)}.GetKey()
+	enemy := aimed(t, number, func(app string) string { return strings.Replace(text, "k8s:app=friend;", "k8s:app="+app+";", 1) })
+
+	// n1 has let it in, and stands still from here on.
+	goOn := freeze(t, n1)
+	c.gone(friend)
+	c.eventually("the number rests", func() bool { return c.fate(number) == "rests" })
+	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		if is := c.fate(number); is != "rests" {
+			t.Fatalf("an agent stands still, and number %d, which it takes for a friend, %s", number, is)
+		}
+	}
+	other := c.pod(n2, "enemy", map[string]string{"app": enemy})
+	if got := known(other); got == number {
+		t.Fatalf("%s has number %d, by which a node lets in friends", enemy, got)
+	}
+	for _, to := range web.both(80) {
+		c.blocked("the enemy, while the agent stands still", other, to)
+	}
+	c.gone(other)
+
+	goOn()
+	c.eventually("all agents have let go of the number", func() bool { return c.fate(number) == "free" })
+	if _, err := n1.client.Identity(t.Context(), strconv.Itoa(number)); err == nil {
+		t.Errorf("n1 knows number %d still", number)
+	}
+	again := c.pod(n2, "enemy-again", map[string]string{"app": enemy + "x"}) // of other labels, which no number rests for
+	known(again)
+	for _, to := range web.both(80) {
+		c.blocked("another one afterwards", again, to)
+	}
+
+	// A node that says nothing counts as lost in the end.
+	number = known(again)
+	stop()
+	c.collecting(3 * time.Second)
+	freeze(t, n1)
+	c.gone(again)
+	c.eventually("the node counts as lost", func() bool { return c.fate(number) == "free" })
+}
+
+// TestKeysWaitForFrozenAgent is the same where numbers are keys of a store: by the agent's own key there.
+func TestKeysWaitForFrozenAgent(t *testing.T) {
+	t.Parallel()
+	testenv.RequireRoot(t)
+	store := testenv.StartEtcd(t)
+	ns1, ns2 := twoNamespaces(t)
+	n1, n2 := nodeIn(t, ns1, "n1", "10.0.1.0/24", "fd00:1::/112"), nodeIn(t, ns2, "n2", "10.0.2.0/24", "fd00:2::/112")
+	for _, n := range []*machineNode{n1, n2} {
+		n.flags = append(n.flags, "--kvstore", "etcd", "--kvstore-opt", "etcd.address="+store.Endpoint())
+		n.start()
+	}
+	cfg := dial.Defaults()
+	cfg.Kind, cfg.Options = "etcd", map[string]string{"etcd.address": store.Endpoint()}
+	keys, err := dial.Open(context.Background(), cfg, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { keys.Close() })
+	operator, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{
+		Store: keys, BasePath: kvstore.IdentitiesPrefix, KeyType: k8sids.Key{}, Rest: time.Second, Lost: time.Hour,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[allocator.ID]int64{}
+	collect := func() allocator.GCStats {
+		t.Helper()
+		next, stats, err := operator.RunGC(t.Context(), nil, allocator.Range{Min: 256, Max: 65535}, seen)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen = next
+		return stats
+	}
+	eventually := func(what string, f func() bool) {
+		t.Helper()
+		for end := time.Now().Add(60 * time.Second); !f(); time.Sleep(100 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%s: never", what)
+			}
+		}
+	}
+	heard := func() (n int) {
+		l, err := keys.List(t.Context(), kvstore.IdentitiesPrefix+"/heard/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(l.Pairs)
+	}
+	eventually("both agents confirm", func() bool { return heard() == 2 })
+	pod := n2.attached("friend", map[string]string{"app": "friend"})
+	number := pod.endpoint().Status.Identity.ID
+	goOn := freeze(t, n1)
+	if err := pod.del(); err != nil {
+		t.Fatal(err)
+	}
+	eventually("the number rests", func() bool { return collect().Resting == 1 })
+	eventually("it waits for n1", func() bool { return collect().Awaited == 1 })
+	for range 20 {
+		if stats := collect(); stats.Freed > 0 {
+			t.Fatalf("an agent stands still, and number %d is free: %+v", number, stats)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	goOn()
+	eventually("both agents have let go of it", func() bool { return collect().Freed == 1 })
+	if _, err := n1.client.Identity(t.Context(), fmt.Sprint(number)); err == nil {
+		t.Errorf("n1 knows number %d still", number)
+	}
+}
