@@ -24,7 +24,7 @@ import (
 	managers "github.com/hawser-net/hawser/internal/operator/kube"
 )
 
-// makers runs what of the operator makes identities, as in the modes operator and both, until the test ends.
+// makers runs what of the operator makes identities, as in mode both, until the test ends.
 func (c *kubeCluster) makers() {
 	c.t.Helper()
 	ctrllog.SetLogger(logr.Discard()) // the library complains if nobody does
@@ -39,6 +39,7 @@ func (c *kubeCluster) makers() {
 		c.t.Fatal(err)
 	}
 	control := making.ControlDefaults()
+	control.Agents = true
 	rules, err := control.Rules("default", identity.MinGlobal, 65535)
 	if err != nil {
 		c.t.Fatal(err)

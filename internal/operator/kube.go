@@ -213,7 +213,7 @@ func (o *Operator) addIdentities(m manager.Manager) error {
 		// Before it makes anything, it hears by which labels.
 		keys := relevance.New(o.cfg.Relevance, o.cfg.Kube.InNamespace(), o.log.With("part", "identity-labels"))
 		control := o.cfg.Identities
-		control.Await = keys.Await
+		control.Await, control.Agents = keys.Await, management.Agent()
 		if gc.Pods, err = identities.Setup(m, control, rules, nil, o.metrics.registry, o.log.With("part", "identities")); err != nil {
 			return err
 		}

@@ -345,7 +345,9 @@ func (c *Controller) follow(ctx context.Context, informers cache.Cache) error {
 	var synced []toolscache.InformerSynced
 	var errs []error
 	add := func(s toolscache.InformerSynced, err error) { synced, errs = append(synced, s), append(errs, err) }
-	add(handle(ctx, informers, booked(c, c.book.setNode), booked(c, func(o *v2.CiliumNode) { c.book.dropNode(client.ObjectKeyFromObject(o)) })))
+	if c.cfg.Agents { // else nobody's word stands for his endpoints
+		add(handle(ctx, informers, booked(c, c.book.setNode), booked(c, func(o *v2.CiliumNode) { c.book.dropNode(client.ObjectKeyFromObject(o)) })))
+	}
 	add(follow(ctx, c, informers, kindNamespaces, c.book.setNamespace, func(k key) { c.book.dropNamespace(k.Name) }))
 	add(c.home.follow(ctx, informers, bookkeeper{c}))
 	add(follow(ctx, c, informers, kindSlices, c.book.setSlice, func(k key) { c.book.dropSlice(k.Name) }))
