@@ -121,6 +121,9 @@ func (w *world) setPolicy(o Owner) {
 	var err error
 	var pol oracle.Policy
 	gen := policygen.Generator{Rand: w.rng, Words: words()}
+	if w.chance(50) { // else all of them are accepted
+		gen.Refused = 15
+	}
 	switch n := w.rng.IntN(100); {
 	case w.tiers && w.chance(50):
 		obj := gen.Cluster(string(o))
@@ -139,7 +142,7 @@ func (w *world) setPolicy(o Owner) {
 		rules, err = ParseClusterwide(obj)
 		pol = oracle.FromClusterwide(obj)
 	}
-	if err != nil {
+	if err != nil && gen.Refused == 0 {
 		panic(fmt.Sprintf("the generator made a policy that is refused: %v", err))
 	}
 	w.policies[o] = object{rules, pol}

@@ -3,7 +3,8 @@
 // neither identities nor rule sets, and exists to be compared with: by the tests of the engine, and by
 // the sandbox, which shows what should reach what beside what does.
 //
-// It expects objects that policy.Parse accepts. Of others it makes no sense, but it does not crash.
+// Of a Cilium policy that policy.Parse refuses because of its entries it knows what is in force: see refused.go. Of
+// other objects that are refused it makes no sense, but it does not crash.
 //
 // The package is pure and safe for concurrent use.
 package oracle
@@ -284,57 +285,83 @@ type clause struct {
 	deny     bool
 	allPeers bool
 	peers    []func(Config, Policy, End) bool
+	anything bool // whatever the protocol and port
 	toPorts  []v2.PortRule
 	icmps    []v2.ICMPRule
 }
 
-func clauses(r *v2.Rule, ingress bool) []clause {
-	var out []clause
-	add := func(deny bool, eps []v2.LabelSelector, cidrs []string, sets []v2.CIDRRule, entities []string,
-		toPorts []v2.PortRule, icmps []v2.ICMPRule) {
-		c := clause{deny: deny, toPorts: toPorts, icmps: icmps}
-		absent := eps == nil && cidrs == nil && sets == nil && entities == nil
-		// An entry that says nothing at all matches nothing.
-		c.allPeers = absent && len(toPorts)+len(icmps) > 0
-		if eps != nil && len(eps) == 0 || cidrs != nil && len(cidrs) == 0 || sets != nil && len(sets) == 0 || entities != nil && len(entities) == 0 {
-			out = append(out, c) // an empty list is nobody, whatever is beside it
-			return
+// entry is one of any of the four lists.
+type entry struct {
+	deny     bool
+	eps      []v2.LabelSelector
+	cidrs    []string
+	sets     []v2.CIDRRule
+	entities []string
+	toPorts  []v2.PortRule
+	icmps    []v2.ICMPRule
+	beyond   beyond
+}
+
+func clauses(r *v2.Rule, ingress bool) (out []clause) {
+	for _, e := range entries(r, ingress) {
+		out = append(out, e.clause(r))
+	}
+	return out
+}
+
+func entries(r *v2.Rule, ingress bool) (out []entry) {
+	if ingress {
+		of := func(deny bool, x v2.IngressRule) entry {
+			return entry{deny, x.FromEndpoints, x.FromCIDR, x.FromCIDRSet, x.FromEntities, x.ToPorts, x.ICMPs,
+				beyond{restricted: x.Authentication != nil || len(x.FromRequires) > 0, lists: present(x.FromNodes != nil)}}
 		}
-		for _, s := range eps {
+		for _, x := range r.Ingress {
+			out = append(out, of(false, x))
+		}
+		for _, x := range r.IngressDeny {
+			out = append(out, of(true, x.Entry()))
+		}
+		return out
+	}
+	of := func(deny bool, x v2.EgressRule) entry {
+		return entry{deny, x.ToEndpoints, x.ToCIDR, x.ToCIDRSet, x.ToEntities, x.ToPorts, x.ICMPs,
+			beyond{restricted: x.Authentication != nil || len(x.ToRequires) > 0, lists: present(x.ToNodes != nil, x.ToServices != nil, x.ToFQDNs != nil)}}
+	}
+	for _, x := range r.Egress {
+		out = append(out, of(false, x))
+	}
+	for _, x := range r.EgressDeny {
+		out = append(out, of(true, x.Entry()))
+	}
+	return out
+}
+
+func (x entry) clause(r *v2.Rule) clause {
+	c := clause{deny: x.deny, anything: len(x.toPorts)+len(x.icmps) == 0, toPorts: x.toPorts, icmps: x.icmps}
+	absent := x.eps == nil && x.cidrs == nil && x.sets == nil && x.entities == nil && x.beyond.lists == 0
+	// An entry that says nothing at all matches nothing.
+	c.allPeers = absent && !c.anything
+	empty := x.eps != nil && len(x.eps) == 0 || x.cidrs != nil && len(x.cidrs) == 0 || x.sets != nil && len(x.sets) == 0 || x.entities != nil && len(x.entities) == 0
+	if !empty { // an empty list is nobody, whatever is beside it
+		for _, s := range x.eps {
 			c.peers = append(c.peers, func(cfg Config, p Policy, e End) bool {
 				everywhere := p.Namespace == "" && namesReserved(*r.EndpointSelector, "init")
 				return endpointPeer(cfg, p, s, e, everywhere)
 			})
 		}
-		for _, s := range cidrs {
+		for _, s := range x.cidrs {
 			c.peers = append(c.peers, func(_ Config, _ Policy, e End) bool { return cidrPeer(s, nil, e) })
 		}
-		for _, s := range sets {
-			c.peers = append(c.peers, func(_ Config, _ Policy, e End) bool { return cidrPeer(s.CIDR, s.Except, e) })
+		for _, s := range x.sets {
+			if s.CIDRGroupRef == "" {
+				c.peers = append(c.peers, func(_ Config, _ Policy, e End) bool { return cidrPeer(s.CIDR, s.Except, e) })
+			}
 		}
-		for _, s := range entities {
+		for _, s := range x.entities {
 			c.peers = append(c.peers, func(cfg Config, _ Policy, e End) bool { return entityPeer(cfg, s, e) })
 		}
-		out = append(out, c)
 	}
-	if ingress {
-		for _, x := range r.Ingress {
-			add(false, x.FromEndpoints, x.FromCIDR, x.FromCIDRSet, x.FromEntities, x.ToPorts, x.ICMPs)
-		}
-		for _, deny := range r.IngressDeny {
-			x := deny.Entry()
-			add(true, x.FromEndpoints, x.FromCIDR, x.FromCIDRSet, x.FromEntities, x.ToPorts, x.ICMPs)
-		}
-		return out
-	}
-	for _, x := range r.Egress {
-		add(false, x.ToEndpoints, x.ToCIDR, x.ToCIDRSet, x.ToEntities, x.ToPorts, x.ICMPs)
-	}
-	for _, deny := range r.EgressDeny {
-		x := deny.Entry()
-		add(true, x.ToEndpoints, x.ToCIDR, x.ToCIDRSet, x.ToEntities, x.ToPorts, x.ICMPs)
-	}
-	return out
+	return x.refused(c)
 }
 
 // endpointPeer: a selector of peers, in the scope that the policy gives it, or in none.
@@ -436,10 +463,13 @@ func entityPeer(cfg Config, entity string, e End) bool {
 }
 
 func (c clause) portMatches(proto uint8, port uint16, named []string) bool {
-	if len(c.toPorts) == 0 && len(c.icmps) == 0 {
+	if c.anything {
 		return true
 	}
 	for _, pr := range c.toPorts {
+		if layer7(pr) {
+			continue
+		}
 		for _, p := range pr.Ports {
 			if portMatches(p, proto, port, named) {
 				return true
@@ -463,7 +493,7 @@ func (c clause) portMatches(proto uint8, port uint16, named []string) bool {
 func portMatches(p v2.PortProtocol, proto uint8, port uint16, named []string) bool {
 	names := map[uint8]string{6: "TCP", 17: "UDP", 132: "SCTP"}
 	anyProto := p.Protocol == "" || p.Protocol == "ANY"
-	if names[proto] == "" || !anyProto && names[proto] != p.Protocol {
+	if names[proto] == "" || !anyProto && names[proto] != p.Protocol || unreadable(p) {
 		return false
 	}
 	if p.Port == "0" {

@@ -1,5 +1,5 @@
-// Package policygen makes random policies of every kind that is accepted, for comparison with the oracle: by the tests of the policy engine, and on a real
-// cluster. Its vocabulary is small, so that rules and packets meet often.
+// Package policygen makes random policies of every kind that is accepted, and, if it is told to, some that are refused, for comparison with the oracle: by the
+// tests of the policy engine, and on a real cluster. Its vocabulary is small, so that rules and packets meet often.
 package policygen
 
 import (
@@ -36,6 +36,8 @@ type Words struct {
 type Generator struct {
 	Rand  *rand.Rand
 	Words Words
+	// Refused is how many of a hundred entries of Cilium policies say something that is not supported.
+	Refused int
 }
 
 func (g *Generator) pick(list ...string) string { return list[g.Rand.IntN(len(list))] }
@@ -148,7 +150,35 @@ func (g *Generator) ingress() v2.IngressRule {
 	}
 	r.ToPorts, r.ICMPs = g.ports()
 	g.leftovers(&r)
+	if g.chance(g.Refused) {
+		g.spoil(&r)
+	}
 	return r
+}
+
+// spoil adds something that is not supported to an entry.
+func (g *Generator) spoil(r *v2.IngressRule) {
+	switch g.Rand.IntN(8) {
+	case 0:
+		r.Authentication = &v2.Authentication{Mode: "required"}
+	case 1: // two kinds of peers at once
+		r.FromEndpoints, r.FromEntities = g.selectors(), []string{"all"}
+	case 2:
+		r.FromNodes = []v2.LabelSelector{{}}
+	case 3:
+		r.FromEndpoints, r.FromCIDR, r.FromCIDRSet, r.FromEntities = nil, nil, nil, nil
+		r.FromNodes = []v2.LabelSelector{{}}
+	case 4:
+		r.ToPorts, r.ICMPs = append(r.ToPorts, v2.PortRule{Ports: []v2.PortProtocol{{Port: g.pick("80", "443"), Protocol: "TCP"}}, Rules: &v2.L7Rules{HTTP: []v2.HTTPRule{{}}}}), nil
+	case 5:
+		r.ToPorts, r.ICMPs = append(r.ToPorts, v2.PortRule{Ports: []v2.PortProtocol{{Port: g.pick("080", "00"), Protocol: g.pick("TCP", "ANY")}}}), nil
+	case 6:
+		r.FromEndpoints, r.FromCIDR, r.FromEntities = nil, nil, nil
+		r.FromCIDRSet = append(r.FromCIDRSet, v2.CIDRRule{CIDRGroupRef: "group"})
+	case 7: // ports and messages at once
+		r.ToPorts = []v2.PortRule{{Ports: []v2.PortProtocol{{Port: "80", Protocol: "TCP"}}}}
+		r.ICMPs = []v2.ICMPRule{{Fields: []v2.ICMPField{{Family: "IPv4", Type: &v2.IntOrString{Text: "8"}}}}}
+	}
 }
 
 // leftovers adds the empty lists that templates leave behind.
@@ -178,23 +208,32 @@ func (g *Generator) leftovers(r *v2.IngressRule) {
 
 func (g *Generator) egress() v2.EgressRule {
 	in := g.ingress()
-	return v2.EgressRule{
+	out := v2.EgressRule{
 		ToEndpoints: in.FromEndpoints, ToCIDR: in.FromCIDR, ToCIDRSet: in.FromCIDRSet, ToEntities: in.FromEntities,
-		ToPorts: in.ToPorts, ICMPs: in.ICMPs,
+		ToPorts: in.ToPorts, ICMPs: in.ICMPs, ToNodes: in.FromNodes, Authentication: in.Authentication,
 	}
+	if out.ToNodes != nil {
+		switch g.Rand.IntN(3) {
+		case 0:
+			out.ToNodes, out.ToServices = nil, []v2.Service{{K8sService: &v2.NamedService{ServiceName: "s", Namespace: "a"}}}
+		case 1:
+			out.ToNodes, out.ToFQDNs = nil, []v2.FQDNSelector{{MatchName: "example.com"}}
+		}
+	}
+	return out
 }
 
 func denyIngress(in v2.IngressRule) v2.IngressDenyRule {
 	return v2.IngressDenyRule{
 		FromEndpoints: in.FromEndpoints, FromCIDR: in.FromCIDR, FromCIDRSet: in.FromCIDRSet, FromEntities: in.FromEntities,
-		ToPorts: denyPorts(in.ToPorts), ICMPs: in.ICMPs,
+		FromNodes: in.FromNodes, ToPorts: denyPorts(in.ToPorts), ICMPs: in.ICMPs,
 	}
 }
 
 func denyEgress(in v2.EgressRule) v2.EgressDenyRule {
 	return v2.EgressDenyRule{
 		ToEndpoints: in.ToEndpoints, ToCIDR: in.ToCIDR, ToCIDRSet: in.ToCIDRSet, ToEntities: in.ToEntities,
-		ToPorts: denyPorts(in.ToPorts), ICMPs: in.ICMPs,
+		ToServices: in.ToServices, ToNodes: in.ToNodes, ToPorts: denyPorts(in.ToPorts), ICMPs: in.ICMPs,
 	}
 }
 

@@ -33,7 +33,7 @@ func (r *rounds) run(ctx context.Context) error {
 			return fmt.Errorf("world of seed %d: %w", seed, err)
 		}
 		r.result.Worlds++
-		gen := &policygen.Generator{Rand: rng, Words: r.Words()}
+		gen := &policygen.Generator{Rand: rng, Words: r.Words(), Refused: 8}
 		for round := range r.each {
 			if err := r.round(ctx, gen, fmt.Sprintf("seed %d, set %d", seed, round)); err != nil {
 				return fmt.Errorf("seed %d, set %d: %w", seed, round, err)
