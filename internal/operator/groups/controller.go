@@ -80,11 +80,45 @@ type parent struct {
 	Status v2.NetworkPolicyStatus `json:"status"`
 }
 
-func (p *parent) rules() []*v2.Rule {
-	if p.Spec == nil {
-		return p.Specs
+// rules returns the policy's rules. Of a policy that is refused they are without those entries that name groups and are not understood as a whole: a derivative would
+// allow the members of the groups what is left of such an entry, or of its last good version. left tells which.
+func (p *parent) rules(refused error) (out []*v2.Rule, left error) {
+	whole := understood(refused)
+	var errs []error
+	add := func(path string, r *v2.Rule) {
+		if r == nil {
+			return
+		}
+		r = r.DeepCopy()
+		keep := func(section string, i int, groups []v2.Group) bool {
+			at := fmt.Sprintf("%s.%s[%d]", path, section, i)
+			if groups == nil || whole(path, at) {
+				return true
+			}
+			errs = append(errs, fmt.Errorf("%s is not understood as a whole: its groups are allowed nothing", at))
+			return false
+		}
+		ingress, egress := r.Ingress, r.Egress
+		r.Ingress, r.Egress = nil, nil
+		for i, e := range ingress {
+			if keep("ingress", i, e.FromGroups) {
+				r.Ingress = append(r.Ingress, e)
+			}
+		}
+		for i, e := range egress {
+			if keep("egress", i, e.ToGroups) {
+				r.Egress = append(r.Egress, e)
+			}
+		}
+		out = append(out, r)
 	}
-	return append([]*v2.Rule{p.Spec}, p.Specs...)
+	if p.Spec != nil {
+		add("spec", p.Spec)
+	}
+	for i, r := range p.Specs {
+		add(fmt.Sprintf("specs[%d]", i), r)
+	}
+	return out, errors.Join(errs...)
 }
 
 // Reconcile looks at one policy.
@@ -100,20 +134,22 @@ func (c *controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("%s %s: %w", c.kind, req, err)
 	}
-	if _, err := policies.Parse(c.kind, text); err != nil {
-		return reconcile.Result{}, nil // its condition says so; what is in force stays
-	}
+	_, refused := policies.Parse(c.kind, text)
 	var p parent
 	if err := json.Unmarshal(text, &p); err != nil {
-		return reconcile.Result{}, fmt.Errorf("%s %s: %w", c.kind, req, err)
+		if refused == nil {
+			return reconcile.Result{}, fmt.Errorf("%s %s: %w", c.kind, req, err)
+		}
+		p.Spec, p.Specs = nil, nil // the agents make something of it; nothing is known here of its groups
 	}
 	name := derivativeName(obj)
-	if !named(p.rules()) {
+	rules, left := p.rules(refused)
+	if !named(rules) {
 		return reconcile.Result{}, c.drop(ctx, obj, p.Status, name)
 	}
-	fault, err := c.keep(ctx, obj, &p, name)
+	fault, err := c.keep(ctx, obj, rules, name)
 	if err == nil {
-		err = c.tell(ctx, obj, p.Status, name, fault)
+		err = c.tell(ctx, obj, p.Status, name, errors.Join(fault, left))
 	}
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("%s %s: %w", c.kind, req, err)
@@ -133,8 +169,8 @@ func derivativeName(obj *unstructured.Unstructured) string {
 }
 
 // keep brings the derivative of a policy to what it should be. fault tells which groups could not be looked up.
-func (c *controller) keep(ctx context.Context, obj *unstructured.Unstructured, p *parent, name string) (fault, err error) {
-	source, err := digest(p.rules())
+func (c *controller) keep(ctx context.Context, obj *unstructured.Unstructured, from []*v2.Rule, name string) (fault, err error) {
+	source, err := digest(from)
 	if err != nil {
 		return nil, err
 	}
@@ -148,7 +184,7 @@ func (c *controller) keep(ctx context.Context, obj *unstructured.Unstructured, p
 		return fmt.Errorf("a policy %s exists that is not this one's derivative; remove or rename it", name), nil
 	}
 	unknown := false
-	rules, fault := derive(p.rules(), func(g v2.Group) (Members, error) {
+	rules, fault := derive(from, func(g v2.Group) (Members, error) {
 		m, known, err := c.book.find(ctx, g)
 		unknown = unknown || !known
 		return m, err

@@ -180,6 +180,43 @@ func TestDerivatives(t *testing.T) {
 	c.members(fresh, "10.0.0.1/32", "10.0.0.2/32")
 	c.told(p, "")
 
+	// An edit that cannot be understood ends what the last good version allowed; what is understood of it is allowed still.
+	edit := func(p *v2.CiliumNetworkPolicy, f func(*v2.Rule)) {
+		t.Helper()
+		for {
+			if err := c.Client.Get(t.Context(), client.ObjectKeyFromObject(p), p); err != nil {
+				t.Fatal(err)
+			}
+			f(p.Spec)
+			err := c.Client.Update(t.Context(), p)
+			if err == nil {
+				return
+			}
+			if !apierrors.IsConflict(err) {
+				t.Fatal(err)
+			}
+		}
+	}
+	gone := func(what string, p *v2.CiliumNetworkPolicy) {
+		t.Helper()
+		c.eventually(what, func() error {
+			if _, err := c.derivative(p); !apierrors.IsNotFound(err) {
+				return fmt.Errorf("there is a derivative: %v", err)
+			}
+			return nil
+		})
+	}
+	edit(fresh, func(r *v2.Rule) {
+		r.Egress = append(r.Egress, v2.EgressRule{ToFQDNs: []v2.FQDNSelector{{MatchName: "example.com"}}})
+	})
+	c.members(fresh, "10.0.0.1/32", "10.0.0.2/32")
+	edit(fresh, func(r *v2.Rule) { r.Egress[0].Authentication = &v2.Authentication{Mode: "required"} })
+	gone("an entry that is restricted by what is not enforced", fresh)
+	edit(fresh, func(r *v2.Rule) { r.Egress[0].Authentication = nil })
+	c.members(fresh, "10.0.0.1/32", "10.0.0.2/32")
+	edit(fresh, func(r *v2.Rule) { r.Egress = r.Egress[1:] })
+	gone("an edit that takes the groups away, and cannot be enforced otherwise", fresh)
+
 	// The group becomes empty: nobody.
 	c.ec2.set()
 	c.members(p)

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/policy"
 )
 
 // maxMembers bounds the addresses of one policy's groups: an object of Kubernetes holds about 1 MB.
@@ -25,6 +27,49 @@ func named(rules []*v2.Rule) bool {
 		return slices.ContainsFunc(r.Ingress, func(e v2.IngressRule) bool { return e.FromGroups != nil }) ||
 			slices.ContainsFunc(r.Egress, func(e v2.EgressRule) bool { return e.ToGroups != nil })
 	})
+}
+
+// understood returns a function that says whether an entry is understood as a whole, by what reading its policy found: that nothing is wrong with it, nor with its
+// rule or the object outside of entries.
+func understood(refused error) func(rule, entry string) bool {
+	if refused == nil {
+		return func(string, string) bool { return true }
+	}
+	fields, known := faultyFields(refused)
+	return func(rule, entry string) bool {
+		return known && !slices.ContainsFunc(fields, func(f string) bool {
+			ofEntry := slices.ContainsFunc([]string{".ingress[", ".ingressDeny[", ".egress[", ".egressDeny["}, func(section string) bool {
+				return strings.Contains(f, section)
+			})
+			if !ofEntry {
+				return !strings.HasPrefix(f, "spec") || f == "specs" || under(f, rule)
+			}
+			return under(f, entry)
+		})
+	}
+}
+
+// under says whether a field is the one at path or a part of it.
+func under(field, path string) bool {
+	rest, ok := strings.CutPrefix(field, path)
+	return ok && (rest == "" || rest[0] == '.' || rest[0] == '[')
+}
+
+// faultyFields returns the fields that an error names; ok is false if it has parts that name none.
+func faultyFields(err error) (fields []string, ok bool) {
+	if list, many := err.(interface{ Unwrap() []error }); many {
+		ok = true
+		for _, err := range list.Unwrap() {
+			more, known := faultyFields(err)
+			fields, ok = append(fields, more...), ok && known
+		}
+		return fields, ok
+	}
+	var fe *policy.FieldError
+	if errors.As(err, &fe) {
+		return []string{fe.Field}, true
+	}
+	return nil, false
 }
 
 // derive returns the rules of the derivative policy: the entries of rules that name groups, with their members instead. A group that cannot be looked up has

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/k8s/policies"
+	"github.com/hawser-net/hawser/internal/policy"
 )
 
 func rules(t testing.TB, text string) []*v2.Rule {
@@ -137,5 +140,46 @@ func TestBook(t *testing.T) {
 	look(group("new"), 5, true, false)
 	if len(b.groups) != 1 {
 		t.Errorf("%d groups are remembered, want the one that is asked for", len(b.groups))
+	}
+}
+
+// TestUnderstood: what of a policy is wrong takes the groups from the entries that it concerns, and from no other.
+func TestUnderstood(t *testing.T) {
+	t.Parallel()
+	const groups = `"toGroups":[{"aws":{"securityGroupsIds":["sg-1"]}}]`
+	for spec, want := range map[string]string{
+		`{"endpointSelector":{},"egress":[{` + groups + `},{"toEntities":["host"]}]}`:                                                               "spec.egress[0]",
+		`{"endpointSelector":{},"egress":[{"toFQDNs":[{"matchName":"x.y"}]},{` + groups + `}]}`:                                                     "spec.egress[1]",
+		`{"endpointSelector":{},"egress":[{` + groups + `,"authentication":{"mode":"required"}},{` + groups + `}]}`:                                 "spec.egress[1]",
+		`{"endpointSelector":{},"egress":[{` + groups + `,"toPorts":[{"ports":[{"port":"80"}],"rules":{"http":[{}]}},{"ports":[{"port":"81"}]}]}]}`: "",
+		`{"endpointSelector":{},"egress":[{` + groups + `,"unheardOf":1}]}`:                                                                         "",
+		`{"endpointSelector":{"matchLabels":{":":"x"}},"egress":[{` + groups + `}]}`:                                                                "",
+		`{"endpointSelector":{},"unheardOf":1,"egress":[{` + groups + `}]}`:                                                                         "",
+		`{"egress":[{` + groups + `}]}`: "",
+		`{"endpointSelector":{},"ingressDeny":[{"fromNodes":[{}]}],"egress":[{` + groups + `}]}`: "spec.egress[0]",
+	} {
+		text := fmt.Sprintf(`{"metadata":{"name":"p","namespace":"default"},"spec":%s}`, spec)
+		_, refused := policies.Parse(v2.KindNetworkPolicy, []byte(text))
+		var p parent
+		if err := json.Unmarshal([]byte(text), &p); err != nil {
+			t.Fatal(err)
+		}
+		whole := understood(refused)
+		var got []string
+		for i, e := range p.Spec.Egress {
+			if at := fmt.Sprintf("spec.egress[%d]", i); e.ToGroups != nil && whole("spec", at) {
+				got = append(got, at)
+			}
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("%s (%v): derived is %q, not %q", spec, refused, got, want)
+		}
+		rules, left := p.rules(refused)
+		if named(rules) != (want != "") || (refused == nil) && left != nil {
+			t.Errorf("%s: groups are named: %t; left out: %v", spec, named(rules), left)
+		}
+	}
+	if _, ok := faultyFields(errors.Join(&policy.FieldError{Field: "spec.egress[0]"}, errors.New("no field"))); ok {
+		t.Error("a fault without a field is overlooked")
 	}
 }

@@ -5,6 +5,8 @@
 // selects and allows nobody for its groups; the derivative allows the members. So whatever fails, denies: a group that cannot be looked up, or
 // has no members, allows nobody.
 //
+// Of a policy that is refused only those entries are derived that are understood as a whole; an edit that cannot be understood ends what the last good version allowed.
+//
 // A group that was looked up before keeps its members while looking it up fails, unless the policy was changed meanwhile. What became of a policy is
 // told in its status.derivativePolicies. A derivative belongs to its policy and goes with it, by its owner reference; one that somebody changes is put
 // right.
