@@ -262,15 +262,40 @@ func nothingLeft(w *World) (wrong []string) {
 	return wrong
 }
 
-// identitiesAreUnique: two numbers for one label set would judge the same pods differently. In a store a
-// number that was put back by an old copy stays until its references have run out, as long as no pod has it.
-func identitiesAreUnique(w *World) (wrong []string) {
+// used are the numbers that pods have.
+func (w *World) used() map[string]bool {
 	used := map[string]bool{}
 	for i := range w.Endpoints {
 		if id := w.Endpoints[i].Status.Identity; id != nil {
 			used[strconv.FormatInt(id.ID, 10)] = true
 		}
 	}
+	return used
+}
+
+// numbersMeanOne: every agent takes a number that pods have for the labels that it stands for, and none for others.
+func numbersMeanOne(w *World) (wrong []string) {
+	used := w.used()
+	for i := range w.Identities {
+		id := &w.Identities[i]
+		number, err := strconv.Atoi(id.Name)
+		if err != nil || len(id.SecurityLabels) == 0 {
+			continue // it rests
+		}
+		for _, n := range w.sortedNodes() {
+			got, known := n.Identities[number]
+			if want := IdentityLabels(id); known && !got.Equal(want) || !known && used[id.Name] {
+				wrong = append(wrong, fmt.Sprintf("%s takes identity %s for %q (known: %t), it is %s", n.Info.Name, id.Name, got, known, want))
+			}
+		}
+	}
+	return wrong
+}
+
+// identitiesAreUnique: two numbers for one label set would judge the same pods differently. In a store a
+// number that was put back by an old copy stays until its references have run out, as long as no pod has it.
+func identitiesAreUnique(w *World) (wrong []string) {
+	used := w.used()
 	seen := map[string]string{}
 	for i := range w.Identities {
 		id := &w.Identities[i]

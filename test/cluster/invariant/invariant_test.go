@@ -10,6 +10,7 @@ import (
 
 	"github.com/hawser-net/hawser/api/rest"
 	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/sandbox/kube"
 )
 
@@ -44,6 +45,7 @@ func good() *World {
 	}
 	for i, name := range []string{"n1", "n2"} {
 		n := &Node{Info: kube.NodeInfo{Name: name, IPv4: netip.AddrFrom4([4]byte{192, 0, 2, byte(1 + i)})}, RuleSets: map[int]bool{}}
+		n.Identities = map[int]labels.Set{300: IdentityLabels(&w.Identities[0])}
 		n.Allocations = map[string]string{"10.0.0.1": "router"}
 		n.IPCache = []rest.MapIPCache{{Prefix: "10.0.1.5/32", Identity: 300}, {Prefix: "10.0.1.0/24", Identity: 3}, {Prefix: "192.0.2.7/32", Identity: 6}}
 		w.Nodes[name] = n
@@ -100,6 +102,8 @@ func TestChecks(t *testing.T) {
 		"rule set left":       {func(w *World) { w.Nodes["n2"].RuleSets[3] = true }, "rule set 3 of nobody"},
 		"kernel row left":     {func(w *World) { w.Nodes["n2"].Kernel = []rest.MapEndpoint{{ID: 8}} }, "row for endpoint 8, which is gone"},
 		"identity duplicated": {func(w *World) { d := w.Identities[0]; d.Name = "301"; w.Identities = append(w.Identities, d) }, "300 and 301 both are"},
+		"unknown meaning":     {func(w *World) { w.Nodes["n2"].Identities = nil }, "n2 takes identity 300 for"},
+		"other meaning":       {func(w *World) { w.Nodes["n2"].Identities[300] = labels.NewSet(labels.New("k8s", "app", "db")) }, "n2 takes identity 300 for \"k8s:app=db\""},
 	} {
 		w := good()
 		tc.spoil(w)

@@ -54,7 +54,9 @@ type Node struct {
 	Kernel      []rest.MapEndpoint
 	IPCache     []rest.MapIPCache
 	RuleSets    map[int]bool // in the kernel
-	Links       []string     // host ends of pods
+	// Identities are what the agent takes numbers for.
+	Identities map[int]labels.Set
+	Links      []string // host ends of pods
 }
 
 // Read reads everything. Parts that change meanwhile may not fit together: read again.
@@ -180,7 +182,7 @@ func Agent(n kube.NodeInfo) (*client.Client, error) {
 }
 
 func readNode(ctx context.Context, l *lab.Lab, info kube.NodeInfo) (*Node, error) {
-	n := &Node{Info: info, RuleSets: map[int]bool{}}
+	n := &Node{Info: info, RuleSets: map[int]bool{}, Identities: map[int]labels.Set{}}
 	c, err := Agent(info)
 	if err != nil {
 		return nil, err
@@ -193,6 +195,15 @@ func readNode(ctx context.Context, l *lab.Lab, info kube.NodeInfo) (*Node, error
 	n.Allocations = status.IPAM.Allocations
 	if n.Endpoints, err = c.Endpoints(ctx, nil); err != nil {
 		return nil, err
+	}
+	known, err := c.Identities(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range known {
+		if n.Identities[id.ID], err = labels.ParseSet(id.Labels); err != nil {
+			return nil, fmt.Errorf("identity %d: %w", id.ID, err)
+		}
 	}
 	m, err := c.Map(ctx, "endpoints")
 	if err != nil {
@@ -238,6 +249,7 @@ func All() []Check {
 		{"every node knows every pod, and nobody else", nodesKnowPods},
 		{"nothing is left of pods that are gone", nothingLeft},
 		{"a label set has one identity", identitiesAreUnique},
+		{"a number means the same everywhere", numbersMeanOne},
 	}
 }
 
