@@ -10,6 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hawser-net/hawser/internal/sandbox/kube"
 )
 
 // disturbance is what goes wrong around a change.
@@ -57,7 +59,7 @@ func (s *soak) disturbance(ctx context.Context) (disturbance, error) {
 		return s.storeGone(node), nil
 	case n < 58:
 		return s.storeFrozen(), nil
-	case n < 70:
+	case n < 70 && s.Modes.Store == kube.Etcd:
 		return s.storeBack(), nil
 	}
 	return disturbance{kind: "calm", what: "calm", begin: nothing, lasts: time.Second, end: nothing}, nil
