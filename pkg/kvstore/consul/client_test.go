@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/x509"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -169,6 +170,24 @@ func TestGoesBack(t *testing.T) {
 	expect(kvstore.EventDelete, "cilium/x/old")
 	put("cilium/x/new")
 	expect(kvstore.EventCreate, "cilium/x/new")
+}
+
+// TestOtherHistory: a store that went back and has gone on may have other values at revisions that a watch has told.
+func TestOtherHistory(t *testing.T) {
+	t.Parallel()
+	kv := func(key, value string, revision int64) kvstore.KeyValue {
+		return kvstore.KeyValue{Key: key, Value: []byte(value), CreateRevision: 5, ModRevision: revision}
+	}
+	before := kvstore.Listing{Revision: 9, Pairs: []kvstore.KeyValue{kv("a", "1", 6), kv("b", "1", 7), kv("c", "1", 8), kv("d", "1", 9)}}
+	now := kvstore.Listing{Revision: 12, Pairs: []kvstore.KeyValue{kv("a", "1", 6), kv("b", "2", 7), kv("c", "1", 7), kv("d", "2", 10), kv("e", "1", 11)}}
+	got := map[string]kvstore.EventKind{}
+	for _, ev := range consul.Changes(before, now) {
+		got[ev.Key] = ev.Kind
+	}
+	want := map[string]kvstore.EventKind{"b": kvstore.EventModify, "c": kvstore.EventModify, "d": kvstore.EventModify, "e": kvstore.EventCreate}
+	if !maps.Equal(got, want) {
+		t.Errorf("told %v, want %v", got, want)
+	}
 }
 
 // TestTLSAndToken has a Consul that speaks TLS only, asks clients for certificates and denies what no token allows.

@@ -1,5 +1,7 @@
 package consul
 
+import "github.com/hawser-net/hawser/pkg/kvstore"
+
 // NewUnchecked is New without the bounds of the settings: tests need leases shorter than any cluster should have.
 func NewUnchecked(cfg Config) (*Client, error) { return newClient(cfg, nil) }
 
@@ -14,3 +16,9 @@ func (c *Client) SessionIDs() []string {
 
 // BreakWatches cuts all queries.
 func (c *Client) BreakWatches() { c.breakWatches() }
+
+// Changes returns what a watch tells that knew the one listing and reads the other.
+func Changes(before, now kvstore.Listing) []kvstore.Event {
+	w := watch{known: byKey(before.Pairs), told: before.Revision}
+	return w.changes(now)
+}

@@ -1,6 +1,7 @@
 package consul
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"slices"
@@ -144,7 +145,9 @@ func (w *watch) changes(l kvstore.Listing) []kvstore.Event {
 	for _, kv := range l.Pairs {
 		old, known := w.known[kv.Key]
 		switch {
-		case known && old.ModRevision == kv.ModRevision:
+		case known && old.ModRevision == kv.ModRevision && bytes.Equal(old.Value, kv.Value):
+		case known && old.ModRevision >= kv.ModRevision: // of another history: the store went back, and has gone on
+			events = append(events, kvstore.Event{Kind: kvstore.EventModify, KeyValue: kv, Revision: l.Revision})
 		case known && old.CreateRevision == kv.CreateRevision:
 			events = append(events, kvstore.Event{Kind: kvstore.EventModify, KeyValue: kv, Revision: kv.ModRevision})
 		case known: // deleted and made again
