@@ -120,19 +120,23 @@ func freeze(t *testing.T, n *machineNode) (goOn func()) {
 	return goOn
 }
 
-// aimed returns a value of the label app for which a pod's number is looked for at one number first.
-func aimed(t *testing.T, at int, label func(app string) string) string {
-	t.Helper()
+// aimed returns, to somebody who knows the cluster's salt, a value of the label app for which a pod's number is looked for at one number first.
+func (c *kubeCluster) aimed(at int, label func(app string) string) string {
+	c.t.Helper()
+	ns, err := c.client.Urgent.CoreV1().Namespaces().Get(c.t.Context(), k8sids.SaltNamespace, metav1.GetOptions{})
+	if err != nil {
+		c.t.Fatal(err)
+	}
 	for i := range 1 << 22 {
 		app := "aimed-" + strconv.Itoa(i)
-		for first := range k8sids.Sequence(label(app), 256, 65535) {
+		for first := range k8sids.Sequence(string(ns.UID), label(app), 256, 65535) {
 			if first == allocator.ID(at) {
 				return app
 			}
 			break
 		}
 	}
-	t.Fatalf("no label is looked for at %d first", at)
+	c.t.Fatalf("no label is looked for at %d first", at)
 	return ""
 }
 
@@ -170,7 +174,7 @@ func TestNumbersWaitForFrozenAgent(t *testing.T) {
 		c.passing("the friend", friend, to)
 	}
 	text := k8sids.Key{Set: parseAll(t, friend.endpoint().Status.Identity.Labels)}.GetKey()
-	enemy := aimed(t, number, func(app string) string { return strings.Replace(text, "k8s:app=friend;", "k8s:app="+app+";", 1) })
+	enemy := c.aimed(number, func(app string) string { return strings.Replace(text, "k8s:app=friend;", "k8s:app="+app+";", 1) })
 
 	// n1 has let it in, and stands still from here on.
 	goOn := freeze(t, n1)

@@ -219,8 +219,13 @@ func race(p *places, modes []string) {
 }
 
 // firstOf returns the number that all writers of objects try first for a set.
-func firstOf(set string) allocator.ID {
-	for id := range identities.Sequence(set, first, last) {
+func (p *places) firstOf(set string) allocator.ID {
+	p.Helper()
+	ns, err := p.client.Urgent.CoreV1().Namespaces().Get(p.Context(), identities.SaltNamespace, metav1.GetOptions{})
+	if err != nil {
+		p.Fatal(err)
+	}
+	for id := range identities.Sequence(string(ns.UID), set, first, last) {
 		return id
 	}
 	return 0
@@ -247,8 +252,8 @@ func (p *places) putObject(id allocator.ID, set string) {
 func taken(p *places) {
 	for i, mode := range []string{readKeys, readObjects} {
 		set, other := "wants-"+strconv.Itoa(i), "has-"+strconv.Itoa(i)
-		p.putKeys(firstOf(set), other)
-		if id := p.allocate(p.agent(fmt.Sprint("192.0.2.1", i), mode), set); id == firstOf(set) {
+		p.putKeys(p.firstOf(set), other)
+		if id := p.allocate(p.agent(fmt.Sprint("192.0.2.1", i), mode), set); id == p.firstOf(set) {
 			p.Errorf("%s: %s is the number of other labels", mode, id)
 		}
 		p.agree(set, other)

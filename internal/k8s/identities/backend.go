@@ -10,6 +10,7 @@ import (
 	"golang.org/x/time/rate"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/gentype"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
@@ -40,6 +41,7 @@ type Backend struct {
 	objects *gentype.ClientWithList[*v2.CiliumIdentity, *v2.CiliumIdentityList]
 	index   *index
 	prober  Prober
+	salt    Salt
 }
 
 var _ allocator.Backend = (*Backend)(nil)
@@ -60,11 +62,22 @@ func New(cfg Config) (*Backend, error) {
 		objects: gentype.NewClientWithList("ciliumidentities", cfg.Client.UrgentV2, metav1.ParameterCodec, "",
 			func() *v2.CiliumIdentity { return &v2.CiliumIdentity{} }, func() *v2.CiliumIdentityList { return &v2.CiliumIdentityList{} }),
 	}
-	b.prober = Prober{Objects: b.objects, First: cfg.First, Last: cfg.Last, Text: b.text, Known: func(id allocator.ID) (Entry, bool) {
+	b.prober = Prober{Objects: b.objects, First: cfg.First, Last: cfg.Last, Text: b.text, Salt: b.readSalt, Known: func(id allocator.ID) (Entry, bool) {
 		e, ok := b.index.get(id)
 		return Entry{Text: e.text, Resting: e.resting, Since: e.since}, ok
 	}}
 	return b, nil
+}
+
+// readSalt returns the cluster's salt.
+func (b *Backend) readSalt(ctx context.Context) (string, error) {
+	return b.salt.Get(ctx, func(ctx context.Context) (types.UID, error) {
+		ns, err := b.cfg.Client.Urgent.CoreV1().Namespaces().Get(ctx, SaltNamespace, metav1.GetOptions{})
+		if err != nil {
+			return "", err
+		}
+		return ns.UID, nil
+	})
 }
 
 // maxSteps bounds the requests of one call while others keep changing the same objects.

@@ -2,6 +2,8 @@ package identities_test
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -76,6 +78,24 @@ func start(t *testing.T) (*kubeapi.Server, *objects) {
 		t.Fatal(err)
 	}
 	return server, objectsOf(c)
+}
+
+// saltOf returns the salt of a cluster.
+func saltOf(t *testing.T, server *kubeapi.Server) string {
+	t.Helper()
+	c, err := k8s.New(server.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		ns, err := c.Urgent.CoreV1().Namespaces().Get(t.Context(), identities.SaltNamespace, metav1.GetOptions{})
+		if err == nil {
+			return string(ns.UID)
+		}
+		if time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
 }
 
 // agent is an allocator as one node runs it, with its own connection.
@@ -371,8 +391,9 @@ func TestResting(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	salt := saltOf(t, server)
 	first := func(k key) allocator.ID {
-		for id := range identities.Sequence(k.GetKey(), 300, 302) {
+		for id := range identities.Sequence(salt, k.GetKey(), 300, 302) {
 			return id
 		}
 		return allocator.NoID
@@ -403,7 +424,7 @@ func TestResting(t *testing.T) {
 	}
 	// Two numbers are left. One rests: others take the free one first.
 	var rests allocator.ID
-	for n := range identities.Sequence(other.GetKey(), 300, 302) {
+	for n := range identities.Sequence(salt, other.GetKey(), 300, 302) {
 		if n != id {
 			rests = n
 			break
@@ -531,25 +552,68 @@ func TestProtected(t *testing.T) {
 func TestSequence(t *testing.T) {
 	t.Parallel()
 	var head []allocator.ID
-	for id := range identities.Sequence("k8s:app=a;k8s:io.kubernetes.pod.namespace=default;", 256, 65535) {
+	for id := range identities.Sequence("4b1d", "k8s:app=a;k8s:io.kubernetes.pod.namespace=default;", 256, 65535) {
 		if head = append(head, id); len(head) == 4 {
 			break
 		}
 	}
-	if diff := cmp.Diff([]allocator.ID{18582, 13019, 7456, 1893}, head); diff != "" {
+	if diff := cmp.Diff([]allocator.ID{46179, 20138, 59377, 33336}, head); diff != "" {
 		t.Errorf("the sequence has changed (-want +got):\n%s", diff)
 	}
-	if err := quick.Check(func(text string, first uint16, size uint8) bool {
+	if err := quick.Check(func(salt, text string, first uint16, size uint8) bool {
 		from := allocator.ID(first) + 1
 		to := from + allocator.ID(size)
 		seen := map[allocator.ID]bool{}
 		n := 0
-		for id := range identities.Sequence(text, from, to) {
+		for id := range identities.Sequence(salt, text, from, to) {
 			seen[id] = id >= from && id <= to
 			n++
 		}
 		return n == int(size)+1 && len(seen) == n && !slices.Contains(slices.Collect(maps.Values(seen)), false)
 	}, nil); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestNumbersCannotBeAimedAt: who knows how numbers are chosen, but not the cluster's salt, cannot choose labels for a number; writers of the cluster agree.
+func TestNumbersCannotBeAimedAt(t *testing.T) {
+	t.Parallel()
+	server, _ := start(t)
+	const target = 4711
+	aim := func(first func(canonical string) allocator.ID) key {
+		for i := range 1 << 22 {
+			if k := app(fmt.Sprint("aimed-", i)); first(k.GetKey()) == target {
+				return k
+			}
+		}
+		t.Fatal("no labels are tried there first")
+		return key{}
+	}
+	plain := func(canonical string) allocator.ID {
+		sum := sha256.Sum256([]byte(canonical))
+		return 256 + allocator.ID(binary.BigEndian.Uint64(sum[:8])%(65535-256+1))
+	}
+	salted := func(salt string) func(string) allocator.ID {
+		return func(canonical string) allocator.ID {
+			for id := range identities.Sequence(salt, canonical, 256, 65535) {
+				return id
+			}
+			return allocator.NoID
+		}
+	}
+	one, two := agent(t, server, 256, 65535, nil), agent(t, server, 256, 65535, nil)
+	for what, first := range map[string]func(string) allocator.ID{"without a salt": plain, "with none": salted(""), "with another's": salted("4b1d")} {
+		k := aim(first)
+		id, _, err := one.Allocate(t.Context(), k)
+		if err != nil || id == target {
+			t.Errorf("aimed at %d %s: %s, %v", target, what, id, err)
+		}
+		if again, _, err := two.Allocate(t.Context(), k); again != id || err != nil {
+			t.Errorf("another writer has %s, %v; want %s", again, err, id)
+		}
+	}
+	// Who knows the salt can: the test aims well.
+	if id, _, err := one.Allocate(t.Context(), aim(salted(saltOf(t, server)))); err != nil || id != target {
+		t.Errorf("with the cluster's salt: %s, %v; want %d", id, err, target)
 	}
 }

@@ -35,6 +35,8 @@ type Entry struct {
 type Prober struct {
 	Objects     Objects
 	First, Last allocator.ID
+	// Salt returns the cluster's salt, see [Sequence].
+	Salt func(context.Context) (string, error)
 	// Text returns the canonical string of an object's labels, "" if they cannot be read.
 	Text func(*v2.CiliumIdentity) string
 	// Known says what a watch has shown of a number; ok is false if there is no object. It may be behind. It spares requests and decides nothing, but that a
@@ -59,9 +61,13 @@ func (p *Prober) Probe(ctx context.Context, text string, security map[string]str
 		id    allocator.ID
 		since time.Time
 	}
+	salt, err := p.Salt(ctx)
+	if err != nil {
+		return Taken{}, err
+	}
 	var resting []rest
 	steps := maxSteps
-	for id := range Sequence(text, p.First, p.Last) {
+	for id := range Sequence(salt, text, p.First, p.Last) {
 		if e, ok := p.Known(id); ok && e.Text != text {
 			if e.Resting {
 				resting = append(resting, rest{id, e.Since})

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"log/slog"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -45,14 +47,26 @@ type objectHome struct {
 	objects
 	rules  *Rules
 	prober k8sids.Prober
+	salt   k8sids.Salt
 	log    *slog.Logger
 }
 
 // newObjectHome returns one. known says what the ledger has.
 func newObjectHome(o objects, rules *Rules, known func(allocator.ID) (k8sids.Entry, bool), log *slog.Logger) *objectHome {
-	return &objectHome{objects: o, rules: rules, log: log, prober: k8sids.Prober{
-		Objects: o, First: allocator.ID(rules.First), Last: allocator.ID(rules.Last), Text: textOf, Known: known,
-	}}
+	h := &objectHome{objects: o, rules: rules, log: log}
+	h.prober = k8sids.Prober{
+		Objects: o, First: allocator.ID(rules.First), Last: allocator.ID(rules.Last), Salt: h.readSalt, Text: textOf, Known: known,
+	}
+	return h
+}
+
+// readSalt returns the cluster's salt.
+func (h *objectHome) readSalt(ctx context.Context) (string, error) {
+	return h.salt.Get(ctx, func(ctx context.Context) (types.UID, error) {
+		var ns corev1.Namespace
+		err := h.live.Get(ctx, client.ObjectKey{Name: k8sids.SaltNamespace}, &ns)
+		return ns.UID, err
+	})
 }
 
 func (h *objectHome) follow(ctx context.Context, informers cache.Cache, l ledger) (toolscache.InformerSynced, error) {
