@@ -280,7 +280,7 @@ func (c *Config) keysByOperator() bool {
 // mesh says what other clusters are told of this one.
 func (c *Config) mesh() mesh.Config {
 	m := c.Mesh
-	m.ClusterName, m.ClusterID, m.Objects = c.ClusterName, c.ClusterID, c.AllocationMode == modeCRD
+	m.ClusterName, m.ClusterID, m.MaxConnectedClusters, m.Objects = c.ClusterName, c.ClusterID, c.MaxConnectedClusters, c.AllocationMode == modeCRD
 	return m
 }
 

@@ -176,7 +176,7 @@ func (o *Operator) addControllers(ctx context.Context, m manager.Manager, c *kub
 		if err := nodes.SetupStoreGC(m, o.cfg.Nodes, c.store, o.cfg.ClusterName, o.log.With("part", "node-gc")); err != nil {
 			return err
 		}
-		if err := mesh.Setup(m, o.cfg.mesh(), c.store, o.log.With("part", "clustermesh")); err != nil {
+		if err := mesh.Setup(m, o.cfg.mesh(), c.store, reg, o.log.With("part", "clustermesh")); err != nil {
 			return err
 		}
 	}

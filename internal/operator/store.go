@@ -59,6 +59,9 @@ func (o *Operator) clusterConfig(ctx context.Context, store kvstore.Backend) err
 				"cluster", o.cfg.ClusterName, "was", other.ID, "is", o.cfg.ClusterID)
 		}
 		if err == nil {
+			err = clustermesh.CheckOwner(ctx, store, o.cfg.ClusterName)
+		}
+		if err == nil {
 			err = kvstore.Put(ctx, store, key, want, kvstore.Leased)
 		}
 		if err != nil && !errors.Is(err, context.Canceled) {

@@ -223,15 +223,23 @@ func (s *SharedStore[K]) Get(name string) (key K, ok bool) {
 // UpdateLocalKeySync makes key a local key, in place of one of the same name, and returns when the store has it. After an error of the store it is a local key
 // all the same: Run goes on trying to write it.
 func (s *SharedStore[K]) UpdateLocalKeySync(ctx context.Context, key K) error {
-	name := key.GetKeyName()
-	if name == "" || strings.HasPrefix(name, "/") || JoinKey(name) != name {
-		return fmt.Errorf("shared store: %q is no name for a key", name)
-	}
-	value, err := key.Marshal()
+	name, value, err := encode(key)
 	if err != nil {
-		return fmt.Errorf("shared store: encoding %q: %w", name, err)
+		return err
 	}
 	return s.set(ctx, name, true, value)
+}
+
+// encode returns the name of a key, which it checks, and its value.
+func encode[K SharedKey](key K) (name string, value []byte, err error) {
+	name = key.GetKeyName()
+	if name == "" || strings.HasPrefix(name, "/") || JoinKey(name) != name {
+		return "", nil, fmt.Errorf("shared store: %q is no name for a key", name)
+	}
+	if value, err = key.Marshal(); err != nil {
+		return "", nil, fmt.Errorf("shared store: encoding %q: %w", name, err)
+	}
+	return name, value, nil
 }
 
 // DeleteLocalKey deletes a key from the store, and from the local keys if it is one. Keys of other writers may be deleted too; who keeps one writes it
@@ -243,16 +251,76 @@ func (s *SharedStore[K]) DeleteLocalKey(ctx context.Context, name string) error 
 	return s.set(ctx, name, false, nil)
 }
 
-func (s *SharedStore[K]) set(ctx context.Context, name string, wanted bool, value []byte) error {
+// Apply is [SharedStore.UpdateLocalKeySync] for all keys of update and [SharedStore.DeleteLocalKey] for all names of remove, in one transaction: all are written
+// or none. There may be at most [MaxTxnOps], and each name only once. After an error of the store Run goes on trying, with fewer at a time.
+func (s *SharedStore[K]) Apply(ctx context.Context, update []K, remove []string) error {
+	values := make(map[string][]byte, len(update)+len(remove))
+	for _, key := range update {
+		name, value, err := encode(key)
+		if err != nil {
+			return err
+		}
+		values[name] = value
+	}
+	for _, name := range remove {
+		if name == "" {
+			return errors.New("shared store: the name of a key to delete is empty")
+		}
+		values[name] = nil
+	}
+	if n := len(update) + len(remove); n > MaxTxnOps || n != len(values) {
+		return fmt.Errorf("shared store: %d keys for %d names in one transaction, which takes %d at most, each once", n, len(values), MaxTxnOps)
+	}
+	if len(values) == 0 {
+		return nil
+	}
+	removed := make(map[string]bool, len(remove))
+	for _, name := range remove {
+		removed[name] = true
+	}
+	entries := make([]*localEntry, 0, len(values))
+	var gen uint64 // counts only if there is one
 	s.mu.Lock()
-	e := s.local[name]
+	for _, name := range sortedKeys(values) {
+		var e *localEntry
+		e, gen = s.want(name, !removed[name], values[name])
+		entries = append(entries, e)
+	}
+	s.mu.Unlock()
+	err := s.write(ctx, entries, gen)
+	if err != nil {
+		signal(s.dirty)
+	}
+	return err
+}
+
+// Pending returns how many local keys are still to be written or deleted: those for which a call has failed, and those that were lost with their lease.
+func (s *SharedStore[K]) Pending() (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.local {
+		if e.gen != e.done {
+			n++
+		}
+	}
+	return n
+}
+
+// want books what is wanted of a key. The caller holds mu.
+func (s *SharedStore[K]) want(name string, wanted bool, value []byte) (e *localEntry, gen uint64) {
+	e = s.local[name]
 	if e == nil {
 		e = &localEntry{name: name, busy: make(chan struct{}, 1)}
 		s.local[name] = e
 	}
 	e.wanted, e.value = wanted, value
 	e.gen++
-	gen := e.gen
+	return e, e.gen
+}
+
+func (s *SharedStore[K]) set(ctx context.Context, name string, wanted bool, value []byte) error {
+	s.mu.Lock()
+	e, gen := s.want(name, wanted, value)
 	s.mu.Unlock()
 	err := s.write(ctx, []*localEntry{e}, gen)
 	if err != nil {

@@ -252,6 +252,60 @@ func TestSharedStoreComparesFromTimeToTime(t *testing.T) {
 	}
 }
 
+// TestSharedStoreApply: many keys in one transaction are like each of them alone.
+func TestSharedStoreApply(t *testing.T) {
+	s := newSharedTest(t, nil)
+	s.must(s.shared.Apply(s.ctx, []thing{{"one", "1"}}, nil))
+	s.eventually("one", "1")
+	var many []thing
+	for i := range kvstore.MaxTxnOps - 1 {
+		many = append(many, thing{fmt.Sprint(i), "1"})
+	}
+	before := s.client.Calls()
+	s.must(s.shared.Apply(s.ctx, many, []string{"one"}))
+	if n := s.client.Calls() - before; n != 1 {
+		t.Errorf("%d requests for one transaction", n)
+	}
+	s.eventually("one", "")
+	for _, k := range many {
+		s.eventually(k.name, "1")
+	}
+	s.must(s.shared.Apply(s.ctx, nil, []string{"0"}))
+	s.eventually("0", "")
+	s.must(s.shared.Apply(s.ctx, nil, nil))
+	for what, err := range map[string]error{
+		"too many":      s.shared.Apply(s.ctx, many, []string{"a", "b"}),
+		"one twice":     s.shared.Apply(s.ctx, []thing{{"a", "1"}}, []string{"a"}),
+		"without name":  s.shared.Apply(s.ctx, nil, []string{""}),
+		"no good name":  s.shared.Apply(s.ctx, []thing{{"a//b", "1"}}, nil),
+		"no good value": s.shared.Apply(s.ctx, []thing{{"b", "1"}, {"a", "unwritable"}}, nil),
+	} {
+		if err == nil {
+			t.Errorf("%s: no error", what)
+		}
+	}
+	if n := s.shared.Pending(); n != 0 {
+		t.Errorf("%d keys wait after refused calls", n)
+	}
+	// The store refuses one of them: the others are written in the end, and it is written when it can be.
+	s.client.SetFault(func(_ context.Context, call kvstore.MemoryCall) (before, after error) {
+		if call.Key == "things/v1/a-refused" {
+			return errors.New("it is too large"), nil
+		}
+		return nil, nil
+	})
+	if err := s.shared.Apply(s.ctx, []thing{{"x", "1"}, {"a-refused", "1"}, {"y", "1"}}, nil); err == nil {
+		t.Error("refused, and no error")
+	}
+	s.eventually("x", "1")
+	s.eventually("y", "1")
+	if n := s.shared.Pending(); n != 1 {
+		t.Errorf("%d keys wait, want the one that is refused", n)
+	}
+	s.client.SetFault(nil)
+	s.eventually("a-refused", "1")
+}
+
 func TestSharedStoreRetriesWrites(t *testing.T) {
 	s := newSharedTest(t, nil)
 	s.client.SetFault(func(_ context.Context, call kvstore.MemoryCall) (before, after error) {

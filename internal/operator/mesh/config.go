@@ -16,6 +16,8 @@ type Config struct {
 	Objects     bool
 	ClusterName string
 	ClusterID   uint32
+	// MaxConnectedClusters is 255, for which 0 stands too, or 511: it says which numbers of identities are this cluster's.
+	MaxConnectedClusters uint32
 }
 
 // Defaults returns the configuration of an operator that is told nothing.

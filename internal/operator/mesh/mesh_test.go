@@ -10,6 +10,7 @@ import (
 	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -157,7 +158,9 @@ func newRig(t *testing.T) *rig {
 
 func (r *rig) run(cfg Config) (stop func()) {
 	backend := r.store.Client()
-	end := r.Env.Run(r.T, func(_ context.Context, m manager.Manager, log *slog.Logger) error { return Setup(m, cfg, backend, log) })
+	end := r.Env.Run(r.T, func(_ context.Context, m manager.Manager, log *slog.Logger) error {
+		return Setup(m, cfg, backend, prometheus.NewRegistry(), log)
+	})
 	done := false
 	stop = func() {
 		if !done {
@@ -303,7 +306,10 @@ func TestObjects(t *testing.T) {
 	}
 	put(nodesOf+"gone", "{}", kvstore.Leased)
 	put(identitiesOf+"196999", "k8s:app=gone;", kvstore.Permanent)
-	put(addressesOf+"10.1.0.77", "{}", kvstore.Leased)
+	put(identitiesOf+"65999", "k8s:app=web;k8s:io.cilium.k8s.policy.cluster=c9;", kvstore.Permanent) // another cluster's number
+	put(addressesOf+"10.1.0.77", `{"IP":"10.1.0.77","HostIP":"192.0.2.1","ID":196999}`, kvstore.Leased)
+	const elsewhere = `{"IP":"10.9.0.1","HostIP":"192.0.2.9","ID":65999}`
+	put(addressesOf+"10.9.0.1", elsewhere, kvstore.Leased)
 	agents, err := node.Node{Name: "n2", Cluster: "c1", ClusterID: 3, Source: "local"}.MarshalJSON()
 	if err != nil {
 		t.Fatal(err)
@@ -315,8 +321,9 @@ func TestObjects(t *testing.T) {
 	r.run(cfg)
 	nodes := map[string]string{"n1": `"IPv4AllocCIDR":{"IP":"10.1.0.0"`, "n2": `"Source":"local"`}
 	r.wants(nodesOf, nodes)
-	r.wants(identitiesOf, map[string]string{"196613": "k8s:app=web;k8s:io.cilium.k8s.policy.cluster=c1;"})
-	pairs := map[string]string{"10.1.0.5": `"ID":196613`, "fd00:1::5": `"HostIP":"192.0.2.1"`}
+	const foreign = "k8s:app=web;k8s:io.cilium.k8s.policy.cluster=c9;"
+	r.wants(identitiesOf, map[string]string{"196613": "k8s:app=web;k8s:io.cilium.k8s.policy.cluster=c1;", "65999": foreign})
+	pairs := map[string]string{"10.1.0.5": `"ID":196613`, "fd00:1::5": `"HostIP":"192.0.2.1"`, "10.9.0.1": elsewhere}
 	r.wants(addressesOf, pairs)
 	r.wants(syncedOf, map[string]string{"services/v1": "", "nodes/v1": "", "identities/v1": "", "ip/v1": ""})
 	for key, value := range r.keys(addressesOf) {
@@ -342,12 +349,12 @@ func TestObjects(t *testing.T) {
 	r.remove(ep)
 	r.wants(addressesOf, more)
 	r.update(ces, func() { ces.Endpoints = ces.Endpoints[1:2] })
-	r.wants(addressesOf, map[string]string{"10.1.0.8": `"K8sPodName":"web-2"`})
+	r.wants(addressesOf, map[string]string{"10.1.0.8": `"K8sPodName":"web-2"`, "10.9.0.1": elsewhere})
 	r.remove(n)
 	delete(nodes, "n1")
 	r.wants(nodesOf, nodes)
 	r.remove(id)
-	r.wants(identitiesOf, nil)
+	r.wants(identitiesOf, map[string]string{"65999": foreign})
 }
 
 // TestRestingIdentity: the number of a collected identity means nothing to other clusters.

@@ -2,14 +2,12 @@ package mesh
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
-	"maps"
-	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/hawser-net/hawser/internal/clustermesh"
 	"github.com/hawser-net/hawser/internal/operator/rounds"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
@@ -17,11 +15,13 @@ import (
 const (
 	// roundInterval is how often all objects are looked at.
 	roundInterval = 10 * time.Minute
-	// writers is how many keys are written at once.
-	writers = 16
+	// batchKeys and batchBytes are how much one transaction writes: what every store takes, and little enough that a change waits for a moment only.
+	batchKeys, batchBytes = 64, 256 << 10
 	// writeTimeout bounds one write, writeRetry is the pause after one that failed.
 	writeTimeout = 30 * time.Second
 	writeRetry   = time.Second
+	// pendingPoll is how often it is looked whether the store has written what failed before.
+	pendingPoll = 200 * time.Millisecond
 )
 
 // entry is a key and its value as they stand in the store.
@@ -34,35 +34,48 @@ func (e entry) GetKeyName() string { return e.name }
 func (e entry) Marshal() ([]byte, error) { return []byte(e.value), nil }
 
 // mirror keeps the keys of one kind.
+//
+// Changes are written before everything else. What a new leader finds as it should be is backlog: it
+// must be written again, to be on the lease of this operator, but nobody waits for it, as it stays on
+// the lease of the last one for minutes. Keys without a lease are left as they are.
 type mirror struct {
-	kind  string
-	log   *slog.Logger
-	store *kvstore.SharedStore[entry]
+	kind      string
+	log       *slog.Logger
+	store     *kvstore.SharedStore[entry]
+	permanent bool
 	// backend and canary: where to write that the kind is complete.
 	backend kvstore.Backend
 	canary  string
 	// all reads every object of the kind from the cache.
 	all func(context.Context) (map[string]said, error)
+	// admit returns an error if the store is another cluster's.
+	admit func(context.Context) error
 	// foreign says whether a value was written by somebody who looks after it.
 	foreign func(value string) bool
+	// own says whether a key that no object stands for is this cluster's to remove.
+	own func(name, value string) bool
 
-	mu      sync.Mutex
-	book    *book
-	dirty   map[string]bool
-	written map[string]bool // keys that are this operator's
-	busy    bool            // keys are being written
-	warned  bool
-	wake    chan struct{}
-	clean   chan struct{} // closed and replaced when nothing is dirty any more
+	mu       sync.Mutex
+	book     *book
+	changed  map[string]bool // keys to look at
+	backlog  map[string]bool // keys to write again, when nothing else is to be done
+	written  map[string]bool // keys that are as they should be, on the lease of this operator if on any
+	busy     bool            // keys are being written
+	warned   bool
+	complete time.Time // when the store had everything last
+	wake     chan struct{}
+	clean    chan struct{} // closed and replaced when nothing is left to write
 }
 
 // newMirror makes a mirror of a prefix. permanent keys outlive the operator.
 func newMirror(kind, cluster, prefix string, permanent bool, backend kvstore.Backend, log *slog.Logger) (*mirror, error) {
 	base, _, _ := strings.Cut(prefix, "/v1")
 	m := &mirror{
-		kind: kind, log: log.With("kind", kind), backend: backend, canary: kvstore.JoinKey(kvstore.SyncedPrefix, cluster, base+"/v1"),
-		foreign: func(string) bool { return false },
-		book:    newBook(), dirty: map[string]bool{}, written: map[string]bool{}, wake: make(chan struct{}, 1), clean: make(chan struct{}),
+		kind: kind, log: log.With("kind", kind), permanent: permanent,
+		backend: backend, canary: kvstore.JoinKey(kvstore.SyncedPrefix, cluster, base+"/v1"),
+		admit:   func(ctx context.Context) error { return clustermesh.CheckOwner(ctx, backend, cluster) },
+		foreign: func(string) bool { return false }, own: func(string, string) bool { return true },
+		book: newBook(), changed: map[string]bool{}, backlog: map[string]bool{}, written: map[string]bool{}, wake: make(chan struct{}, 1), clean: make(chan struct{}),
 	}
 	look := func(e entry) { m.look(e.name) }
 	var err error
@@ -86,7 +99,8 @@ func (m *mirror) look(name string) {
 // touch marks keys. The caller holds mu.
 func (m *mirror) touch(names ...string) {
 	for _, n := range names {
-		m.dirty[n] = true
+		m.changed[n] = true
+		delete(m.backlog, n)
 	}
 	select {
 	case m.wake <- struct{}{}:
@@ -117,15 +131,29 @@ func (m *mirror) run(parent context.Context) error {
 			cancel(err)
 		}
 	})
-	wg.Go(func() { m.write(ctx) })
 	if err := m.store.WaitForSync(ctx); err != nil {
 		if parent.Err() != nil {
 			return nil
 		}
 		return err
 	}
-	_ = rounds.Every(ctx, roundInterval, nil, func(ctx context.Context) error {
-		err := m.round(ctx)
+	lost := make(chan struct{}, 1)
+	defer m.backend.ObserveLostLeases(m.canary, func([]string) {
+		select {
+		case lost <- struct{}{}:
+		default: // it is told already
+		}
+	})()
+	writing := false
+	_ = rounds.Every(ctx, roundInterval, lost, func(ctx context.Context) error {
+		err := m.admit(ctx)
+		if err == nil && !writing {
+			writing = true
+			wg.Go(func() { m.write(ctx) })
+		}
+		if err == nil {
+			err = m.round(ctx)
+		}
 		if err != nil && ctx.Err() == nil {
 			m.log.Warn("cannot bring the store in line with the cluster, trying again", "error", err)
 		}
@@ -142,22 +170,41 @@ func (m *mirror) round(ctx context.Context) error {
 	if err := m.survey(ctx); err != nil {
 		return err
 	}
+	if err := m.settled(ctx); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	if err := kvstore.Put(ctx, m.backend, m.canary, []byte(time.Now().UTC().Format(time.RFC3339)), kvstore.Leased); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.complete = time.Now()
+	return nil
+}
+
+// settled waits until nothing is left to write.
+func (m *mirror) settled(ctx context.Context) error {
+	poll := time.NewTicker(pendingPoll)
+	defer poll.Stop()
 	for {
 		m.mu.Lock()
-		clean, done := m.clean, len(m.dirty) == 0 && !m.busy
+		clean, done := m.clean, len(m.changed)+len(m.backlog) == 0 && !m.busy
 		m.mu.Unlock()
+		if done && m.store.Pending() == 0 {
+			return nil
+		}
 		if done {
-			break
+			clean = nil // what has failed is written by the store itself
 		}
 		select {
 		case <-clean:
+		case <-poll.C:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
-	defer cancel()
-	return kvstore.Put(ctx, m.backend, m.canary, []byte(time.Now().UTC().Format(time.RFC3339)), kvstore.Leased)
 }
 
 func (m *mirror) survey(ctx context.Context) error {
@@ -183,7 +230,7 @@ func (m *mirror) survey(ctx context.Context) error {
 		}
 	}
 	for key := range m.book.speakers { // what is there may be another's, or on another operator's lease
-		if !m.written[key] {
+		if !m.written[key] && !m.backlog[key] {
 			m.touch(key)
 		}
 	}
@@ -191,25 +238,30 @@ func (m *mirror) survey(ctx context.Context) error {
 	return nil
 }
 
-// write writes what is dirty until ctx ends.
+// left returns how many keys wait to be written, and when the store had everything last, zero for never.
+func (m *mirror) left() (keys int, complete time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.changed) + len(m.backlog) + m.store.Pending(), m.complete
+}
+
+// write writes what has changed, and then the backlog, until ctx ends.
 func (m *mirror) write(ctx context.Context) {
 	for ctx.Err() == nil {
-		m.mu.Lock()
-		names := slices.Sorted(maps.Keys(m.dirty))
-		if m.busy = len(names) > 0; !m.busy {
-			close(m.clean)
-			m.clean = make(chan struct{})
-		}
-		m.mu.Unlock()
-		if len(names) == 0 {
+		b := m.next()
+		if b.empty() {
 			select {
 			case <-m.wake:
 			case <-ctx.Done():
 			}
 			continue
 		}
-		if err := m.writeAll(ctx, names); err != nil && ctx.Err() == nil {
-			m.log.Warn("cannot tell other clusters of changes yet, trying again", "keys", len(names), "error", err)
+		wctx, cancel := context.WithTimeout(ctx, writeTimeout)
+		err := m.store.Apply(wctx, b.update, b.remove)
+		cancel()
+		if err != nil && ctx.Err() == nil {
+			// From here on the store tries, each key alone in the end.
+			m.log.Warn("cannot tell other clusters of changes yet, trying again", "keys", len(b.update)+len(b.remove), "error", err)
 			select {
 			case <-time.After(writeRetry):
 			case <-ctx.Done():
@@ -218,75 +270,77 @@ func (m *mirror) write(ctx context.Context) {
 	}
 }
 
-// writeAll brings keys to the store, several at a time, and returns one of the errors.
-func (m *mirror) writeAll(ctx context.Context, names []string) error {
-	var wg sync.WaitGroup
-	slots, failed := make(chan struct{}, writers), make(chan error, 1)
-	for _, name := range names {
-		select {
-		case slots <- struct{}{}:
-		case <-ctx.Done():
-			wg.Wait()
-			return ctx.Err()
-		}
-		wg.Go(func() {
-			defer func() { <-slots }()
-			ctx, cancel := context.WithTimeout(ctx, writeTimeout)
-			defer cancel()
-			if err := m.bring(ctx, name); err != nil {
-				m.mu.Lock()
-				m.touch(name)
-				m.mu.Unlock()
-				select {
-				case failed <- fmt.Errorf("%s: %w", name, err):
-				default: // one is enough
-				}
-			}
-		})
-	}
-	wg.Wait()
-	select {
-	case err := <-failed:
-		return err
-	default:
-		return nil
-	}
+// batch is what one transaction writes.
+type batch struct {
+	update []entry
+	remove []string
+	bytes  int
 }
 
-// bring writes or deletes one key, unless somebody else looks after it.
-func (m *mirror) bring(ctx context.Context, name string) error {
-	have, known := m.store.Get(name)
-	m.mu.Lock()
-	delete(m.dirty, name)
-	want, ok := m.book.value(name)
-	mine := m.written[name]
-	theirs := known && m.foreign(have.value) && (!ok || have.value != want)
-	warn := theirs && ok && !m.warned
-	m.warned = m.warned || warn
-	m.mu.Unlock()
-	if warn {
-		m.log.Warn("agents write this themselves; set --synchronize-k8s-nodes=false", "key", name)
-	}
-	switch {
-	case theirs:
-		return nil
-	case ok && mine && known && have.value == want:
-		return nil
-	case ok:
-		if err := m.store.UpdateLocalKeySync(ctx, entry{name, want}); err != nil {
-			return err
-		}
-	case known || mine:
-		if err := m.store.DeleteLocalKey(ctx, name); err != nil {
-			return err
-		}
-	}
+func (b *batch) empty() bool { return len(b.update)+len(b.remove) == 0 }
+
+func (b *batch) full() bool { return len(b.update)+len(b.remove) >= batchKeys || b.bytes >= batchBytes }
+
+// next takes up to a batch of keys, those of changes first. It is empty if there is nothing to do.
+func (m *mirror) next() (b batch) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if ok {
-		m.written[name] = true
-	} else {
-		delete(m.written, name)
+	for name := range m.changed {
+		if b.full() {
+			break
+		}
+		delete(m.changed, name)
+		if m.decide(name, &b) {
+			m.backlog[name] = true
+		}
 	}
-	return nil
+	if b.empty() {
+		for name := range m.backlog {
+			if b.full() {
+				break
+			}
+			delete(m.backlog, name)
+			if m.decide(name, &b) {
+				want, _ := m.book.value(name)
+				m.put(name, want, &b)
+			}
+		}
+	}
+	if m.busy = !b.empty(); !m.busy {
+		close(m.clean)
+		m.clean = make(chan struct{})
+	}
+	return b
+}
+
+// decide adds to a batch what a key needs now. It reports whether the key is as it should be but on the lease of another operator. The caller holds mu.
+func (m *mirror) decide(name string, b *batch) (refresh bool) {
+	have, known := m.store.Get(name)
+	want, ok := m.book.value(name)
+	equal := ok && known && have.value == want
+	switch {
+	case known && m.foreign(have.value) && !equal: // somebody else looks after it
+		if ok && !m.warned {
+			m.warned = true
+			m.log.Warn("agents write this themselves; set --synchronize-k8s-nodes=false", "key", name)
+		}
+	case equal && (m.permanent || m.written[name]):
+		m.written[name] = true
+	case equal:
+		return true
+	case ok:
+		m.put(name, want, b)
+	case m.written[name] || known && m.own(name, have.value):
+		delete(m.written, name)
+		b.remove = append(b.remove, name)
+		b.bytes += len(name)
+	}
+	return false
+}
+
+// put adds a key to a batch. The caller holds mu.
+func (m *mirror) put(name, value string, b *batch) {
+	m.written[name] = true
+	b.update = append(b.update, entry{name, value})
+	b.bytes += len(name) + len(value)
 }

@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -21,26 +23,31 @@ import (
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/api/v2alpha1"
+	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/ipcache"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
 // Setup adds to m what writes this cluster's state into the store. The store must stay open while m runs.
-func Setup(m manager.Manager, cfg Config, store kvstore.Backend, log *slog.Logger) error {
+func Setup(m manager.Manager, cfg Config, store kvstore.Backend, reg prometheus.Registerer, log *slog.Logger) error {
 	x := &exporter{cfg: cfg, cache: m.GetClient(), backend: store, log: log}
+	var err error
+	if x.first, x.last, err = identity.Range(cfg.ClusterID, cfg.MaxConnectedClusters); err != nil {
+		return err
+	}
 	if cfg.Services {
 		if err := x.services(m); err != nil {
 			return fmt.Errorf("services for other clusters: %w", err)
 		}
 	}
-	if !cfg.Nodes || !cfg.Objects {
-		return nil
-	}
-	for _, setup := range []func(manager.Manager) error{x.nodes, x.identities, x.addresses} {
-		if err := setup(m); err != nil {
-			return fmt.Errorf("state for other clusters: %w", err)
+	if cfg.Nodes && cfg.Objects {
+		for _, setup := range []func(manager.Manager) error{x.nodes, x.identities, x.addresses} {
+			if err := setup(m); err != nil {
+				return fmt.Errorf("state for other clusters: %w", err)
+			}
 		}
 	}
-	return nil
+	return reg.Register(x)
 }
 
 type exporter struct {
@@ -48,11 +55,15 @@ type exporter struct {
 	cache   client.Reader
 	backend kvstore.Backend
 	log     *slog.Logger
+	mirrors []*mirror
+	// first and last are the numbers that this cluster may give.
+	first, last identity.ID
 }
 
 // add adds a mirror to m. It runs once the caches are filled.
 func (x *exporter) add(m manager.Manager, mi *mirror, all func(context.Context) (map[string]said, error)) error {
 	mi.all = all
+	x.mirrors = append(x.mirrors, mi)
 	return m.Add(manager.RunnableFunc(mi.run))
 }
 
@@ -199,10 +210,17 @@ func named(prefix string, o client.Object) string {
 	return prefix + client.ObjectKeyFromObject(o).String()
 }
 
+// ours says whether a number is one of this cluster's pods.
+func (x *exporter) ours(id identity.ID) bool { return x.first <= id && id <= x.last }
+
 func (x *exporter) identities(m manager.Manager) error {
 	mi, err := newMirror("identities", x.cfg.ClusterName, kvstore.JoinKey(kvstore.IdentitiesPrefix, "id"), true, x.backend, x.log)
 	if err != nil {
 		return err
+	}
+	mi.own = func(name, _ string) bool {
+		id, err := strconv.ParseUint(name, 10, 32)
+		return err == nil && x.ours(identity.ID(id))
 	}
 	if err := builder.ControllerManagedBy(m).Named("mesh-identities").For(&v2.CiliumIdentity{}).WithOptions(options()).
 		Complete(x.reconcile(mi, "", func(ctx context.Context, key types.NamespacedName) (said, error) {
@@ -233,6 +251,10 @@ func (x *exporter) addresses(m manager.Manager) error {
 		return err
 	}
 	mi.foreign = func(value string) bool { return strings.Contains(value, `"Metadata":"cilium-global:`) }
+	mi.own = func(name, value string) bool {
+		p, err := ipcache.ParsePair(name, []byte(value))
+		return err == nil && x.ours(p.Identity)
+	}
 	if err := builder.ControllerManagedBy(m).Named("mesh-endpoints").For(&v2.CiliumEndpoint{}).WithOptions(options()).
 		Complete(x.reconcile(mi, ofEndpoint, func(ctx context.Context, key types.NamespacedName) (said, error) {
 			var o v2.CiliumEndpoint
