@@ -312,6 +312,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 	case <-run.ctx.Done():
 		return run.wait()
 	}
+	a.noteUserLabels()
 	forgo := a.identities.recall(a.registry.List())
 	restored, err := a.lifecycle.Resume(ctx)
 	if err != nil {

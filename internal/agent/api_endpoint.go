@@ -245,7 +245,7 @@ func (a *api) checkUserLabels(row endpoint.Endpoint, user labels.Set) error {
 		return err
 	}
 	mode := a.cfg.management()
-	if !mode.Operator() || mode.Agent() && row.Pod() == "" {
+	if !a.operatorNames(row) {
 		return nil
 	}
 	for _, l := range user {
@@ -254,6 +254,22 @@ func (a *api) checkUserLabels(row endpoint.Endpoint, user labels.Set) error {
 		}
 	}
 	return nil
+}
+
+// operatorNames says whether it is the operator that makes an endpoint's identity, of what it knows of it.
+func (a *api) operatorNames(row endpoint.Endpoint) bool {
+	mode := a.cfg.management()
+	return mode.Operator() && (!mode.Agent() || row.Pod() != "")
+}
+
+// noteUserLabels tells of restored endpoints that have labels of users where checkUserLabels would refuse them.
+func (a *api) noteUserLabels() {
+	for _, row := range a.registry.List() {
+		if len(row.User)+len(row.Disabled) > 0 && a.operatorNames(row) {
+			a.log.Error("users have set labels of an endpoint, and the operator, which makes identities here, does not know them: the other nodes do not know it by them; "+
+				"delete them with hawser endpoint labels --delete", "endpoint", row.ID, "pod", row.Pod(), "labels", row.User.String(), "disabled", row.Disabled.String())
+		}
+	}
 }
 
 // GetEndpoint is GET /endpoint/{id}.

@@ -101,7 +101,7 @@ func back(history []int64) int64 {
 	return 0
 }
 
-// TestMixedModes has an operator make identities beside an agent that does so itself, and knows a pod by a label that users set on its socket: what the pod's CiliumEndpoint
+// TestMixedModes is "Two CEP writing sources" of CFP-27752 while a cluster changes from one to two. It has an operator make identities beside an agent that does so itself, and knows a pod by a label that users set on its socket: what the pod's CiliumEndpoint
 // names does not go to and fro, neither by itself nor when the pod's labels change. When the agent lets the operator write identities, no more such labels can be
 // set; those that are there can be deleted, and then all mean the same.
 func TestMixedModes(t *testing.T) {
@@ -156,6 +156,9 @@ func TestMixedModes(t *testing.T) {
 	n.stop()
 	n.flags = append(n.flags, "--"+identity.ManagementFlag, string(identity.ManagedByBoth))
 	n.start()
+	if log := n.logText(); !strings.Contains(log, "users have set labels of an endpoint") {
+		t.Error("the log does not tell of the label that nobody else knows")
+	}
 	user(http.StatusOK, "team=red") // it is there
 	text := user(http.StatusBadRequest, "team=red", "tier=front")
 	for _, want := range []string{"tier=front", identity.ManagementFlag, "label the pod"} {
