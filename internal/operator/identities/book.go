@@ -252,17 +252,14 @@ func (b *book) claim(k key, p *podEntry) {
 		now = claim{e.id, p.obj.Spec.NodeName}
 	}
 	if now != p.claim {
-		was := p.claim
-		b.count(s, was, -1)
+		b.count(s, p.claim, -1)
 		b.count(s, now, 1)
 		p.claim = now
 		b.dirtySets[s.text] = struct{}{}
-		b.touchClaims(was.id)
-		b.touchClaims(now.id)
 	}
 }
 
-// count counts claims.
+// count counts claims. Other sets that claim a number are looked at when one more does, or one less: see contested.
 func (b *book) count(s *setEntry, c claim, n int) {
 	if c.id == 0 {
 		return
@@ -276,7 +273,10 @@ func (b *book) count(s *setEntry, c claim, n int) {
 	if b.claimed[c.id] == nil {
 		b.claimed[c.id] = map[string]struct{}{}
 	}
-	b.claimed[c.id][s.text] = struct{}{}
+	if _, claims := b.claimed[c.id][s.text]; !claims {
+		b.claimed[c.id][s.text] = struct{}{}
+		b.contest(c.id)
+	}
 	if s.claims[c.id][c.node] += n; s.claims[c.id][c.node] > 0 {
 		return
 	}
@@ -284,8 +284,16 @@ func (b *book) count(s *setEntry, c claim, n int) {
 		return
 	}
 	delete(s.claims, c.id)
+	b.contest(c.id)
 	if delete(b.claimed[c.id], s.text); len(b.claimed[c.id]) == 0 {
 		delete(b.claimed, c.id)
+	}
+}
+
+// contest has the sets looked at that claim a number, but not their endpoints.
+func (b *book) contest(id identity.ID) {
+	for text := range b.claimed[id] {
+		b.dirtySets[text] = struct{}{}
 	}
 }
 
@@ -316,7 +324,6 @@ func (b *book) leave(k key, p *podEntry) {
 		return
 	}
 	b.count(s, p.claim, -1)
-	b.touchClaims(p.claim.id)
 	p.set, p.claim = nil, claim{}
 	delete(s.pods, k)
 	if p.obj.Spec.NodeName != "" {
