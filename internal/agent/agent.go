@@ -664,6 +664,7 @@ func (a *api) housekeeping(ctx context.Context, book *rules, log *slog.Logger) e
 				log.Error("policy is not in force in full", "error", err)
 			}
 			a.parts.report("policy", err, "all endpoints have their rule sets")
+			a.reportEdited()
 		}
 	}
 }

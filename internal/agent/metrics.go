@@ -71,7 +71,7 @@ type stateCollector struct {
 	policyFiles, policyRevision              *prometheus.Desc
 	ruleSets, locked, kvstoreUp, unhealthy   *prometheus.Desc
 	excess                                   *prometheus.Desc
-	unrouted                                 *prometheus.Desc
+	unrouted, edited                         *prometheus.Desc
 }
 
 func newStateCollector(a *api) *stateCollector {
@@ -90,6 +90,7 @@ func newStateCollector(a *api) *stateCollector {
 		excess:    d("conntrack_excess", "Entries of conntrack made on behalf of endpoints of now beyond their shares."),
 		locked:    d("policy_locked_endpoints", "Endpoints that drop all their packets because their rules are not in the kernel in full."),
 		kvstoreUp: d("kvstore_up", "Whether the key-value store can be relied on."), unhealthy: d("unhealthy_parts", "Parts of the agent that report a failure."),
+		edited:   d("edited_identities", "Identities that somebody gave other labels, and that mean on this node what they meant."),
 		unrouted: d("node_route_error", "Other nodes to which not all routes are in place.", "node"),
 	}
 }
@@ -148,6 +149,7 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	for kind, n := range kinds {
 		gauge(c.identities, float64(n), kind)
 	}
+	gauge(c.edited, float64(len(a.edited())))
 	gauge(c.nodes, float64(len(a.nodeElements())))
 	_, lost := a.hub.status()
 	counter(c.lost, float64(lost))

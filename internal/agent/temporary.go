@@ -132,3 +132,26 @@ func (a *api) reportWaiting(n int) {
 	a.parts.set(partTemporary, rest.StateWarning, fmt.Sprintf(
 		"%d endpoints wait for an identity and have a temporary one: their own policies are enforced, others see them as %s or as before", n, identity.Init))
 }
+
+// partEdited is the name under which the status shows identities that somebody edited.
+const partEdited = "edited-identities"
+
+// edited returns the numbers of which the place where identities are kept says something else than what they stand for.
+func (a *api) edited() []allocator.ID {
+	if a.kube == nil || a.kube.numbers == nil {
+		return nil
+	}
+	return a.kube.numbers.Edited()
+}
+
+// reportEdited says in the status which identities somebody edited.
+func (a *api) reportEdited() {
+	list := a.edited()
+	if len(list) == 0 {
+		a.parts.set(partEdited, rest.StateOk, "all identities are as they were made")
+		return
+	}
+	shown := list[:min(len(list), 10)]
+	a.parts.set(partEdited, rest.StateWarning, fmt.Sprintf(
+		"somebody edited the labels of %d identities, among them %v: on this node they mean what they meant; the log has their labels, give them these back", len(list), shown))
+}

@@ -332,9 +332,6 @@ func (b *book) leave(k key, p *podEntry) {
 	b.account(s)
 	b.dirtySets[s.text] = struct{}{}
 	if len(s.pods) == 0 {
-		for _, n := range slices.Clone(s.numbers) {
-			b.accept(n)
-		}
 		b.touchNumbers(s)
 	}
 	b.tidy(s)
@@ -534,8 +531,8 @@ func (b *book) setNumber(now *numberEntry) {
 	}
 	if old != nil {
 		b.detach(old)
-		// Labels of an identity never change. The number goes on to stand for what it stood for, as long as that is in use.
-		if old.uid == now.uid && !old.resting && !now.resting && now.says != old.text && b.inUse(old) {
+		// Labels of an identity never change: nodes judge packets by them. The number goes on to stand for what it stood for.
+		if old.uid == now.uid && !old.resting && !now.resting && old.text != "" {
 			now.text = old.text
 		}
 	}
@@ -553,12 +550,6 @@ func (b *book) dropNumber(id identity.ID) {
 		delete(b.numbers, id)
 		delete(b.made, id)
 	}
-}
-
-// inUse says whether pods or endpoints need a number for what it stands for.
-func (b *book) inUse(n *numberEntry) bool {
-	s := b.sets[n.text]
-	return s != nil && len(s.pods) > 0
 }
 
 // attach puts a number under its set.
@@ -588,16 +579,6 @@ func (b *book) detach(n *numberEntry) {
 	b.account(s)
 	b.touchSet(s)
 	b.tidy(s)
-}
-
-// accept lets a number that was edited stand for what it says now, when nobody needs what it stood for.
-func (b *book) accept(n *numberEntry) {
-	if n.text == n.says {
-		return
-	}
-	b.detach(n)
-	n.text = n.says
-	b.attach(n)
 }
 
 // touchSet has a set looked at, with the endpoints of its pods.

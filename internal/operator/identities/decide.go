@@ -63,14 +63,22 @@ func (b *book) decideSet(text string) step {
 		st.verb, st.id, st.uid, st.rv = withdraw, n.id, n.uid, n.rv
 		return st
 	}
+	for _, n := range s.numbers { // whether or not anybody needs it
+		if n.says == text {
+			continue
+		}
+		if st.labels == nil { // no pod has them
+			k, err := parseKey(text)
+			if err != nil {
+				continue
+			}
+			st.labels = k.Set
+		}
+		st.verb, st.id, st.uid, st.rv = revert, n.id, n.uid, n.rv
+		return st
+	}
 	if len(s.pods) == 0 || s.number != 0 {
 		return step{}
-	}
-	for _, n := range s.numbers {
-		if n.says != text {
-			st.verb, st.id, st.uid, st.rv = revert, n.id, n.uid, n.rv
-			return st
-		}
 	}
 	if len(s.numbers) > 0 {
 		return step{}
@@ -259,6 +267,8 @@ type census struct {
 	ready, missing, unscheduled, waiting int
 	// duplicates are objects beyond the first of their labels, resting those that no labels have.
 	duplicates, resting int
+	// edited are objects with other labels than those that they stand for.
+	edited int
 }
 
 func (b *book) census() census {
@@ -278,8 +288,11 @@ func (b *book) census() census {
 		c.duplicates += max(0, len(s.numbers)-1)
 	}
 	for _, n := range b.numbers {
-		if n.resting {
+		switch {
+		case n.resting:
 			c.resting++
+		case n.says != n.text:
+			c.edited++
 		}
 	}
 	return c

@@ -82,11 +82,24 @@ func TestEdited(t *testing.T) {
 	if st := b.decideSet(web.text); st.verb != nothing {
 		t.Errorf("put right: %+v", st)
 	}
-	// Nobody needs the labels any more: it is what it says.
-	w.update(b, now, func(o *v2.CiliumIdentity) { o.SecurityLabels = k8sids.SecurityLabels(db.labels) })
+	// Nobody needs the labels any more: nodes go on to judge by them all the same.
+	now = w.update(b, now, func(o *v2.CiliumIdentity) { o.SecurityLabels = k8sids.SecurityLabels(db.labels) })
 	b.dropPod(key{Namespace: "a", Name: "one"})
-	if st := b.decideSet(db.text); st.verb != nothing {
-		t.Errorf("with the pods of the labels that it had gone: %+v", st)
+	if st := b.decideSet(db.text); st.verb != create {
+		t.Errorf("the other labels, with the pods of the labels that it had gone: %+v", st)
+	}
+	want.rv = now.ResourceVersion
+	if diff := gocmp.Diff(want, b.decideSet(web.text), gocmp.AllowUnexported(step{})); diff != "" {
+		t.Errorf("edited, and no pod has the labels (-want +got):\n%s", diff)
+	}
+	if n := b.census().edited; n != 1 {
+		t.Errorf("%d edited", n)
+	}
+	// One that nobody ever needed is told by what it said first, too.
+	o = w.addNumber(b, 301, target{labels: web.labels, text: web.text})
+	w.update(b, o, func(o *v2.CiliumIdentity) { o.SecurityLabels = map[string]string{} })
+	if n := b.numbers[301]; n.text != web.text || b.census().edited != 2 {
+		t.Errorf("emptied: it stands for %q", n.text)
 	}
 }
 

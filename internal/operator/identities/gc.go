@@ -87,6 +87,7 @@ type look struct {
 	rv   string
 	used time.Time // when it last showed a sign of life; if it rests, when that was first seen
 	dead bool      // it was to be collected, or rested
+	text string    // what it stands for: what it said first
 }
 
 type collector struct {
@@ -214,6 +215,13 @@ func (c *collector) judge(o *v2.CiliumIdentity, used bool) (look, fate) {
 	same := known && last.uid == o.UID && last.rv == o.ResourceVersion
 	if _, since, rests := k8sids.Retired(o); rests {
 		return c.judgeResting(now, same && last.dead, used, since)
+	}
+	now.text = textOf(o)
+	if known && last.uid == o.UID && last.text != "" && last.text != now.text {
+		// Nodes judge by what it stood for. Nobody else could tell, when it rests, what that was.
+		c.log.Warn("an identity is not collected, because somebody edited its labels; give it its labels back", "identity", o.Name, "labels", last.text, "edited", now.text)
+		now.text, now.used = last.text, c.now()
+		return now, toKeep
 	}
 	_, marked := o.Annotations[HeartbeatAnnotation]
 	switch {

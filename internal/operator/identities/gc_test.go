@@ -271,6 +271,31 @@ func TestCollection(t *testing.T) {
 		tr.pass()
 		tr.freed("1002")
 	})
+	run("edited", func(tr *trial) {
+		tr.identity("1000")
+		tr.pass()
+		give := func(app string) {
+			o := tr.get("1000")
+			o.SecurityLabels = map[string]string{"k8s:app": app}
+			if err := tr.Client.Update(tr.Context(), o); err != nil {
+				t.Fatal(err)
+			}
+		}
+		give("evil")
+		for range 8 {
+			marked, deleted := tr.pass()
+			tr.want("edited", marked, deleted, "", "")
+		}
+		give("1000")
+		var gone []string
+		for range 6 {
+			_, deleted := tr.pass()
+			gone = append(gone, deleted...)
+		}
+		if was, _, rests := k8sids.Retired(tr.get("1000")); !rests || was != "k8s:app=1000;" || len(gone) != 1 {
+			t.Errorf("with its labels back: rests %t, of %q", rests, was)
+		}
+	})
 	run("another operator takes over a rest", func(tr *trial) {
 		o := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: "1000"}}
 		k8sids.Retire(o, "k8s:app=x;", tr.clock)

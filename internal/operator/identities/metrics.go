@@ -11,6 +11,7 @@ type controlMetrics struct {
 	sets    *prometheus.Desc
 	surplus *prometheus.Desc
 	resting *prometheus.Desc
+	edited  *prometheus.Desc
 	pending *prometheus.Desc
 	differ  *prometheus.Desc
 }
@@ -36,6 +37,8 @@ func newControlMetrics(c *Controller) *controlMetrics {
 			[]string{"state"}, nil),
 		surplus: prometheus.NewDesc(prefix+"duplicate_identities", "Identities beyond the oldest of their labels.", nil, nil),
 		resting: prometheus.NewDesc(prefix+"resting_identities", "Numbers that were collected and rest before they are used again.", nil, nil),
+		edited: prometheus.NewDesc(prefix+"edited_identities",
+			"Identities whose objects somebody gave other labels. They stand for what they stood for, and get their labels back.", nil, nil),
 		differ: prometheus.NewDesc(prefix+"label_filter_mismatches",
 			"Nodes whose agents make other labels count for identities than the operator, or do not say which. While there are any no identity is collected.", nil, nil),
 		pending: prometheus.NewDesc(prefix+"unscheduled_identities",
@@ -48,7 +51,7 @@ func (m *controlMetrics) Describe(ch chan<- *prometheus.Desc) {
 	m.count.Describe(ch)
 	m.latency.Describe(ch)
 	m.refused.Describe(ch)
-	for _, d := range []*prometheus.Desc{m.sets, m.surplus, m.resting, m.pending, m.differ} {
+	for _, d := range []*prometheus.Desc{m.sets, m.surplus, m.resting, m.edited, m.pending, m.differ} {
 		ch <- d
 	}
 }
@@ -69,6 +72,7 @@ func (m *controlMetrics) Collect(ch chan<- prometheus.Metric) {
 	gauge(m.sets, n.waiting, "waiting")
 	gauge(m.surplus, n.duplicates)
 	gauge(m.resting, n.resting)
+	gauge(m.edited, n.edited)
 	gauge(m.pending, n.unscheduled)
 	gauge(m.differ, differ)
 }
