@@ -173,10 +173,11 @@ func (o *Operator) addControllers(ctx context.Context, m manager.Manager, c *kub
 		return err
 	}
 	if c.store != nil {
-		if err := nodes.SetupStoreGC(m, o.cfg.Nodes, c.store, o.cfg.ClusterName, o.log.With("part", "node-gc")); err != nil {
+		store := &fencedStore{Backend: c.store, held: c.election.Held, name: c.election.Identity()}
+		if err := nodes.SetupStoreGC(m, o.cfg.Nodes, store, o.cfg.ClusterName, o.log.With("part", "node-gc")); err != nil {
 			return err
 		}
-		if err := mesh.Setup(m, o.cfg.mesh(), c.store, reg, o.log.With("part", "clustermesh")); err != nil {
+		if err := mesh.Setup(m, o.cfg.mesh(), store, reg, o.log.With("part", "clustermesh")); err != nil {
 			return err
 		}
 	}

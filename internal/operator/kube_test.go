@@ -346,7 +346,8 @@ func TestFailover(t *testing.T) {
 	}
 	took := time.Since(began)
 	t.Logf("killed: the other leads after %s", took.Round(time.Millisecond))
-	if took > 60*time.Second {
+	// 15 s lease and twice 2 s between two tries are promised; the rest is for a loaded machine.
+	if took > 19*time.Second+5*time.Second {
 		t.Errorf("it took %s to take over", took)
 	}
 	close(stop)

@@ -15,8 +15,9 @@ import (
 const (
 	// roundInterval is how often all objects are looked at.
 	roundInterval = 10 * time.Minute
-	// batchKeys and batchBytes are how much one transaction writes: what every store takes, and little enough that a change waits for a moment only.
-	batchKeys, batchBytes = 64, 256 << 10
+	// batchKeys and batchBytes are how much one transaction writes: what every store takes, of which Consul takes least, with a condition or two beside, and
+	// little enough that a change waits for a moment only.
+	batchKeys, batchBytes = 60, 256 << 10
 	// writeTimeout bounds one write, writeRetry is the pause after one that failed.
 	writeTimeout = 30 * time.Second
 	writeRetry   = time.Second

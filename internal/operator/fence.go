@@ -1,0 +1,82 @@
+package operator
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/hawser-net/hawser/internal/operator/election"
+	"github.com/hawser-net/hawser/pkg/kvstore"
+)
+
+// leaderKey says in the key-value store which operator leads. Who writes it last is whose writes count.
+const leaderKey = "cilium/.operator-leader"
+
+// fencedStore is the key-value store as a leader writes it. What it writes takes effect only while
+// no other operator has begun to lead: a process that was stopped for a while, and goes on before it
+// finds out, changes nothing that the next leader has written. The one exception are transactions
+// that write if their conditions do not hold; for these the clock alone decides, as for the API server.
+//
+// It takes the place of the leader with its first write, so that an unreachable store keeps nobody
+// from leading. Its methods are safe for concurrent use.
+type fencedStore struct {
+	kvstore.Backend
+	// held returns an error if the lease is not surely this operator's.
+	held func() error
+	name string
+
+	mu       sync.Mutex
+	revision int64 // at which leaderKey was written; 0 before
+}
+
+// Txn implements [kvstore.Backend]. The error wraps [election.ErrLost] if another operator leads.
+func (s *fencedStore) Txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, error) {
+	if !writes(txn.Then) && !writes(txn.Else) {
+		return s.Backend.Txn(ctx, txn)
+	}
+	if err := s.held(); err != nil {
+		return kvstore.TxnResult{}, err
+	}
+	if writes(txn.Else) {
+		return s.Backend.Txn(ctx, txn)
+	}
+	revision, err := s.acquire(ctx)
+	if err != nil {
+		return kvstore.TxnResult{}, err
+	}
+	txn.If = append(slices.Clip(txn.If), kvstore.ModRevisionIs(leaderKey, revision))
+	txn.Else = append(slices.Clip(txn.Else), kvstore.GetOp(leaderKey))
+	r, err := s.Backend.Txn(ctx, txn)
+	if err != nil || r.Succeeded {
+		return r, err
+	}
+	last := len(r.Results) - 1
+	if leader := r.Results[last]; len(leader) != 1 || leader[0].ModRevision != revision {
+		return kvstore.TxnResult{}, fmt.Errorf("%w: %s has been written by another operator", election.ErrLost, leaderKey)
+	}
+	r.Results = r.Results[:last]
+	return r, nil
+}
+
+// acquire makes this operator the one whose writes count, the first time, and returns at which revision it did.
+func (s *fencedStore) acquire(ctx context.Context) (int64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.revision != 0 {
+		return s.revision, nil
+	}
+	r, err := s.Backend.Txn(ctx, kvstore.Txn{Then: []kvstore.Op{kvstore.PutOp(leaderKey, []byte(s.name), kvstore.Permanent)}})
+	if err != nil {
+		return 0, fmt.Errorf("say in the key-value store that this operator leads: %w", err)
+	}
+	if err := s.held(); err != nil { // it may have been stopped before that write
+		return 0, err
+	}
+	s.revision = r.Revision
+	return s.revision, nil
+}
+
+func writes(ops []kvstore.Op) bool {
+	return slices.ContainsFunc(ops, func(o kvstore.Op) bool { return o.Kind != kvstore.OpGet && o.Kind != kvstore.OpList })
+}
