@@ -1,7 +1,7 @@
 //go:build ignore
 
 /* from_pod, followed by a look at the tunnel's metadata that it set: the outcome, the VNI and the
- * address of the other node are left in the control block. The helper reads metadata as the receiver's,
+ * address of the other node are left in the control block, and the last word of this node's in the mark. The helper reads metadata as the receiver's,
  * so what was set as remote is read as local. */
 #include "from_pod.c"
 
@@ -14,10 +14,12 @@ static __noinline int look(struct __sk_buff *ctx, __u32 outcome)
 	if (!bpf_skb_get_tunnel_key(ctx, &key, sizeof(key), 0)) {
 		seen[1] = key.tunnel_id;
 		seen[2] = key.local_ipv4;
+		ctx->mark = key.remote_ipv4;
 	} else if (!bpf_skb_get_tunnel_key(ctx, &key, sizeof(key), BPF_F_TUNINFO_IPV6)) {
 		seen[1] = key.tunnel_id;
 		seen[3] = key.local_ipv6[0];
 		seen[4] = key.local_ipv6[3];
+		ctx->mark = key.remote_ipv6[3];
 	}
 	ctx->cb[0] = seen[0];
 	ctx->cb[1] = seen[1];

@@ -303,6 +303,11 @@ func TestEncapsulation(t *testing.T) {
 			if cb := got.ctx.CB; cb[0] != uint32(outcome) || cb[1] != vni || cb[2] != remote4 || cb[3] != remote6 {
 				t.Errorf("%s: control block %x", name, cb)
 			}
+			// It comes from the address that this node announces, whichever the route would have chosen.
+			from := map[bool]uint32{remote4 != 0: 0xC0A80001, remote6 != 0: 0x01000000}[true]
+			if got.ctx.Mark != from {
+				t.Errorf("%s: sent from %x, want %x", name, got.ctx.Mark, from)
+			}
 		}
 		check("remote pod", datapath.OutcomeOverlay, idA, 0xC0A80002, 0)
 		ea := n.a

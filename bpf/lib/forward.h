@@ -146,8 +146,8 @@ enum {
 	SENT_BY_POD = 0x4858, /* its source is the pod's that sent it */
 };
 
-/* Sends a packet to the node behind an ipcache entry, its sender's identity in the VNI. Not inlined: its
- * variables need a stack of their own. */
+/* Sends a packet to the node behind an ipcache entry, its sender's identity in the VNI, from the address by which that
+ * node knows this one: the route could choose another. Not inlined: its variables need a stack of their own. */
 static __noinline __maybe_unused int encapsulate(struct __sk_buff *ctx, const struct ipcache_value *to,
 						 __u32 identity, struct report *report)
 {
@@ -161,8 +161,11 @@ static __noinline __maybe_unused int encapsulate(struct __sk_buff *ctx, const st
 		/* UDP over IPv6 must have a checksum. */
 		flags = BPF_F_TUNINFO_IPV6;
 		memcpy(key.remote_ipv6, to->tunnel.w, 16);
+		for (int i = 0; i < 4; i++)
+			key.local_ipv6[i] = cfg.node6.w[i];
 	} else {
 		key.remote_ipv4 = ntohl(to->tunnel.w[3]);
+		key.local_ipv4 = ntohl(cfg.node4.w[3]);
 	}
 	if (bpf_skb_set_tunnel_key(ctx, &key, sizeof(key), flags))
 		return -DROP_ENCAP_FAILED;

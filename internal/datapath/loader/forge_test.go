@@ -356,6 +356,31 @@ func TestForgedSources(t *testing.T) {
 	}
 }
 
+// TestTunnelSource: a node with several addresses sends through the tunnel from the one that it announces, and so is heard.
+func TestTunnelSource(t *testing.T) {
+	for _, underlay6 := range []bool{false, true} {
+		t.Run(fmt.Sprintf("underlay6=%v", underlay6), func(t *testing.T) {
+			n1, n2 := newTestNode(t, 1, true), newTestNode(t, 2, true)
+			n1.underlay6, n2.underlay6 = underlay6, underlay6
+			join(t, n1, n2)
+			eth0 := byName(t, n1.h, "eth0")
+			for peer, other := range map[netip.Addr]netip.Addr{n2.cfg.NodeIPv4: ip("192.168.0.101"), n2.cfg.NodeIPv6: ip("fd99::101")} {
+				addAddr(t, n1.h, eth0, other, other.BitLen())
+				to := &net.IPNet{IP: peer.AsSlice(), Mask: net.CIDRMask(peer.BitLen(), peer.BitLen())}
+				must(t, n1.h.RouteAdd(&netlink.Route{LinkIndex: eth0.Attrs().Index, Dst: to, Scope: netlink.SCOPE_LINK, Src: other.AsSlice()}))
+			}
+			a, r := n1.pod(t, 1001, n2), n2.pod(t, 1002, n1)
+			serve(t, a.ns)
+			serve(t, r.ns)
+			reaches(t, "by a node with several addresses", a.ns, r.addrs(), true)
+			reaches(t, "to a node with several addresses", r.ns, a.addrs(), true)
+			if got := n2.dropped(t, datapath.ReasonUnknownTunnelPeer); got != 0 {
+				t.Errorf("%d packets came from an address that nobody announces", got)
+			}
+		})
+	}
+}
+
 // asNode says whether an address is the node's own, of IPv6. What the node sends on under it, as it does for whom it masquerades, is believed
 // by other nodes without a tunnel; of IPv4 the kernel takes no such packet in.
 func asNode(n *testNode, a netip.Addr) bool { return a == n.cfg.NodeIPv6 || a == n.cfg.RouterIPv6 }
