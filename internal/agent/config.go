@@ -17,6 +17,7 @@ import (
 	"github.com/hawser-net/hawser/internal/clustermesh"
 	"github.com/hawser-net/hawser/internal/cniconf"
 	"github.com/hawser-net/hawser/internal/confdir"
+	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/datapath/maps"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/k8s"
@@ -75,6 +76,8 @@ type Config struct {
 	LBAlgorithm      string
 	LBMode           string
 	LBModeAnnotation bool
+	// SNATPorts is the range of ports in whose name clients outside are sent on to other nodes.
+	SNATPorts string
 
 	KVStore                  string // a kind of store, or empty for a node on its own
 	KVStoreOpts              map[string]string
@@ -147,7 +150,7 @@ func Defaults() Config {
 		LogFormat: "text", SocketPath: "/var/run/cilium/cilium.sock", StateDir: "/var/run/cilium", BPFRoot: "/sys/fs/bpf",
 		ClusterName: "default", MaxConnectedClusters: 255, NodeName: host,
 		EnableIPv4: true, EnableIPv6: true,
-		LBAlgorithm: lbRandom, LBMode: string(service.ForwardSNAT),
+		LBAlgorithm: lbRandom, LBMode: string(service.ForwardSNAT), SNATPorts: datapath.DefaultMasqueradePorts().String(),
 		RoutingMode: "tunnel", TunnelProtocol: "vxlan", TunnelPort: 8472, MasqueradeIPv4: true, MasqueradeIPv6: true, DirectRoutes: true,
 		ClusterMesh: clustermesh.Defaults(), EnablePolicy: "default", AllowLocalhost: "auto", PolicyDefaultLocalCluster: true, NonDefaultDeny: true,
 		EnableK8s: k8s.InPod(), K8s: k8s.Defaults(), Policies: policies.Defaults(), CRDWait: 5 * time.Minute, IPAM: ipamClusterPool, PodReadiness: readinessLoose,
@@ -202,6 +205,8 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 		"how a backend is chosen for a client outside of the cluster: random, or maglev, by which all nodes choose the same")
 	fs.StringVar(&c.LBMode, "bpf-lb-mode", c.LBMode, "how packets of clients outside reach a pod on another node: snat (in this node's name), "+
 		"dsr (in the client's own name, and the other node answers) or hybrid (dsr for TCP, snat for the rest)")
+	fs.StringVar(&c.SNATPorts, "snat-port-range", c.SNATPorts, "ports in whose name, with --kube-proxy-replacement, clients outside are sent on to pods of other nodes; "+
+		"they are reserved from the node's own sockets")
 	fs.BoolVar(&c.LBModeAnnotation, "bpf-lb-mode-annotation", c.LBModeAnnotation, "let the annotation "+service.AnnotationForwarding+
 		" of a service (snat or dsr) say how packets of its clients outside reach a pod on another node")
 	fs.StringVar(&c.KVStore, "kvstore", c.KVStore, "key-value store shared by the nodes: "+strings.Join(dial.Kinds(), " or ")+"; empty for a node on its own")
@@ -306,6 +311,15 @@ func (c *Config) narrowLabels() bool { return c.IdentityLabels == relevance.Poli
 // inNamespace is the namespace of the agents and the operator.
 func (c *Config) inNamespace() string { return cmp.Or(c.Namespace, "default") }
 
+// snatPorts are the ports in whose name clients outside are sent on, of a configuration that is valid.
+func (c *Config) snatPorts() datapath.PortRange {
+	r, err := datapath.ParsePortRange(c.SNATPorts)
+	if err != nil {
+		return datapath.DefaultMasqueradePorts()
+	}
+	return r
+}
+
 // validateLabels checks what must be so if identities are made by some labels only.
 func (c *Config) validateLabels() error {
 	if narrow, err := relevance.ParseFlag(c.IdentityLabels); err != nil || !narrow {
@@ -351,6 +365,11 @@ func (c *Config) Validate() error {
 	oneOf("routing-mode", c.RoutingMode, "tunnel", "native")
 	oneOf("bpf-lb-algorithm", c.LBAlgorithm, lbRandom, lbMaglev)
 	oneOf("bpf-lb-mode", c.LBMode, string(service.ForwardSNAT), string(service.ForwardDSR), string(service.ForwardHybrid))
+	if r, err := datapath.ParsePortRange(c.SNATPorts); err != nil {
+		bad("--snat-port-range: %w", err)
+	} else if r.First < 1024 {
+		bad("--snat-port-range: ports below 1024 are those of well-known services")
+	}
 	if !c.KubeProxyReplacement && (c.LBMode == string(service.ForwardDSR) || c.LBMode == string(service.ForwardHybrid)) {
 		bad("--bpf-lb-mode: %s needs --kube-proxy-replacement: without it kube-proxy leads clients outside", c.LBMode)
 	}

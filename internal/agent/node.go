@@ -185,12 +185,19 @@ func (a *api) configure(facts nodeFacts, links *link.Links, log *slog.Logger) er
 	if err != nil {
 		return err
 	}
+	nodePort := a.cfg.KubeProxyReplacement && devices.NativeIfIndex != 0
+	if nodePort {
+		// Before a port is lent the programs ask whether a socket has it; one that comes later is not asked for.
+		if err := links.ReservePorts(a.cfg.snatPorts()); err != nil {
+			log.Warn("sockets of this node may get ports by which clients outside are sent on to other nodes", "error", err)
+		}
+	}
 	if err := a.programs.Configure(datapath.Config{
 		Tunnel: a.cfg.RoutingMode == "tunnel", TunnelIfIndex: devices.TunnelIfIndex, HostIfIndex: devices.HostIfIndex,
 		NativeIfIndex: devices.NativeIfIndex, RouterIPv4: a.router4, RouterIPv6: a.router6, HostMAC: devices.HostMAC,
 		NodeIPv4: facts.ipv4, NodeIPv6: facts.ipv6, DualStackWorld: a.cfg.EnableIPv4 && a.cfg.EnableIPv6,
 		CgroupRoot: cgroup, NetNSCookie: devices.NetNSCookie, TunnelPort: a.cfg.TunnelPort,
-		NodePort: a.cfg.KubeProxyReplacement && devices.NativeIfIndex != 0, NativeMTU: devices.DeviceMTU,
+		NodePort: nodePort, NativeMTU: devices.DeviceMTU, MasqueradePorts: a.cfg.snatPorts(),
 		CTTimeouts: datapath.CTTimeouts{TCP: a.cfg.CTTCP, TCPSyn: a.cfg.CTTCPSyn, TCPFin: a.cfg.CTTCPFin, Any: a.cfg.CTAny},
 	}); err != nil {
 		return fmt.Errorf("load the programs: %w", err)

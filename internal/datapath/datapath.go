@@ -3,8 +3,11 @@ package datapath
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -207,6 +210,28 @@ type PortRange struct{ First, Last uint16 }
 
 // DefaultMasqueradePorts returns the ports above those that Linux gives to sockets by itself.
 func DefaultMasqueradePorts() PortRange { return PortRange{First: 61000, Last: 65535} }
+
+// ParsePortRange reads a port, or the first and the last with a hyphen between.
+func ParsePortRange(s string) (PortRange, error) {
+	first, last, ok := strings.Cut(s, "-")
+	if !ok {
+		last = first
+	}
+	f, err := strconv.ParseUint(first, 10, 16)
+	l, lerr := strconv.ParseUint(last, 10, 16)
+	if err != nil || lerr != nil || f > l {
+		return PortRange{}, fmt.Errorf("%q is no range of ports: want FIRST-LAST", s)
+	}
+	return PortRange{First: uint16(f), Last: uint16(l)}, nil
+}
+
+// String returns what ParsePortRange reads.
+func (r PortRange) String() string {
+	if r.First == r.Last {
+		return strconv.Itoa(int(r.First))
+	}
+	return fmt.Sprintf("%d-%d", r.First, r.Last)
+}
 
 // Count returns how many ports there are, 0 if the range is upside down.
 func (r PortRange) Count() int { return max(0, int(r.Last)-int(r.First)+1) }

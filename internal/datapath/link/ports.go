@@ -1,0 +1,71 @@
+package link
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/hawser-net/hawser/internal/datapath"
+)
+
+// reservedPorts is a kernel parameter of the network namespace: ports that no socket gets without asking for
+// one, for TCP, UDP and SCTP of both families (Documentation/networking/ip-sysctl.rst).
+const reservedPorts = "/proc/sys/net/ipv4/ip_local_reserved_ports"
+
+// ReservePorts keeps the kernel from giving ports of a range to the node's own sockets by itself, beside those that somebody has
+// reserved already. A process may still ask for one. Nothing is taken back: who else reserves the same ports is not known,
+// and they are few.
+func (l *Links) ReservePorts(r datapath.PortRange) error {
+	return l.inNS(func() error {
+		have, err := os.ReadFile(reservedPorts)
+		if err != nil {
+			return fmt.Errorf("read the ports that are reserved: %w", err)
+		}
+		want, err := withPorts(strings.TrimSpace(string(have)), r)
+		if err != nil || want == "" {
+			return err
+		}
+		if err := os.WriteFile(reservedPorts, []byte(want), 0o644); err != nil {
+			return fmt.Errorf("reserve ports %s: %w", r, err)
+		}
+		return nil
+	})
+}
+
+// withPorts is pure: a list of ports with those of a range added, in the kernel's form; empty if they are in it.
+func withPorts(list string, add datapath.PortRange) (string, error) {
+	var in [1 << 16]bool
+	for item := range strings.SplitSeq(list, ",") {
+		if item == "" {
+			continue
+		}
+		r, err := datapath.ParsePortRange(item)
+		if err != nil {
+			return "", fmt.Errorf("ports that are reserved %q: %w", list, err)
+		}
+		for p := int(r.First); p <= int(r.Last); p++ {
+			in[p] = true
+		}
+	}
+	missing := false
+	for p := int(add.First); p <= int(add.Last); p++ {
+		missing = missing || !in[p]
+		in[p] = true
+	}
+	if !missing {
+		return "", nil
+	}
+	var out []string
+	for first := 0; first < len(in); first++ {
+		if !in[first] {
+			continue
+		}
+		last := first
+		for last+1 < len(in) && in[last+1] {
+			last++
+		}
+		out = append(out, datapath.PortRange{First: uint16(first), Last: uint16(last)}.String())
+		first = last
+	}
+	return strings.Join(out, ","), nil
+}
