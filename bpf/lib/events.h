@@ -117,6 +117,21 @@ __noinline int emit(struct __sk_buff *ctx, const struct report *report)
 	return 0;
 }
 
+/* What becomes of a packet that goes no further. One whose time has run out, which its sender's and its receiver's
+ * policies let pass, is left to the stack where that is about to route it: the stack does not send it on but tells its
+ * sender, within its limits of such errors, so that a trace shows this node. */
+static __always_inline int dropped_action(struct __sk_buff *ctx, const struct report *report)
+{
+	bool routed = report->program == PROGRAM_FROM_POD || report->program == PROGRAM_FROM_OVERLAY ||
+		      report->program == PROGRAM_FROM_NETDEV;
+
+	if (report->reason != DROP_TTL_EXCEEDED || !routed)
+		return TC_ACT_SHOT;
+	if (ctx->pkt_type != PACKET_HOST)
+		bpf_skb_change_type(ctx, PACKET_HOST);
+	return TC_ACT_OK;
+}
+
 /* Ends the work on a packet: result is a tc action, or a drop reason negated. */
 static __always_inline int finish(struct __sk_buff *ctx, struct report *report, int result)
 {
@@ -129,5 +144,5 @@ static __always_inline int finish(struct __sk_buff *ctx, struct report *report, 
 		report->type = dropped ? EVENT_DROP : EVENT_TRACE;
 		emit(ctx, report);
 	}
-	return dropped ? TC_ACT_SHOT : result;
+	return unlikely(dropped) ? dropped_action(ctx, report) : result;
 }
