@@ -189,6 +189,44 @@ func TestTCPStates(t *testing.T) {
 	check("refused", def.TCPFin, true)
 }
 
+// TestForgedReset: a reset that does not end a connection does not have it forgotten. Who sends one knows no more than its ends.
+func TestForgedReset(t *testing.T) {
+	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
+		cfg := testConfig()
+		cfg.CTTimeouts = datapath.CTTimeouts{TCP: time.Hour, TCPSyn: time.Hour, TCPFin: time.Nanosecond, Any: time.Hour}
+		n := newNode(t, cfg)
+		n.rules(setA, allow(out, 0, 0, 0))
+		for name, goesOn := range map[string]bool{"from the client": true, "from the server": false} {
+			f := frame{src: a, dst: w, proto: tcp, sport: 5000, dport: 443, tcpFlags: syn}
+			if !goesOn {
+				f.sport++
+			}
+			data := f.reply()
+			data.tcpFlags = ack
+			n.expect("open", passes(out), func() result { return n.fromA(f) })
+			n.expect("answer", passes(in), func() result { return n.toA(f.reply()) })
+			forged := f.reply()
+			forged.tcpFlags = rst
+			n.expect("forged", passes(in), func() result { return n.toA(forged) })
+			f.tcpFlags = ack
+			if goesOn {
+				n.expect(name+", it goes on", passes(out), func() result { return n.fromA(f) })
+			} else {
+				n.expect(name+", it goes on", passes(in), func() result { return n.toA(data) })
+			}
+			waitTick()
+			n.expect(name+", and on", passes(in), func() result { return n.toA(data) })
+			// A reset that ends it does.
+			n.expect("a reset", passes(in), func() result { return n.toA(forged) })
+			last := forged
+			last.tcpFlags = fin | ack
+			n.expect("under way", passes(in), func() result { return n.toA(last) })
+			waitTick()
+			n.expect("ended", dropped(datapath.ReasonPolicyDenied, in), func() result { return n.toA(data) })
+		}
+	})
+}
+
 // inner returns what an ICMP error about f quotes: its header and 8 bytes more.
 func inner(f frame) []byte {
 	b := f.network()

@@ -243,6 +243,11 @@ static __always_inline bool ct_opens(const struct packet *p)
 	return (p->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN;
 }
 
+static __always_inline bool ct_goes_on(const struct packet *p)
+{
+	return (p->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST | TCP_FIN)) == TCP_ACK;
+}
+
 /* Says whether a packet that opens a connection has nothing to do with the flow of the same ends: it is no part of
  * one that has ended, and no answer in one that goes on. It may come from whoever has the peer's address now. */
 static __always_inline bool ct_reopens(__u32 flags, bool swapped)
@@ -605,6 +610,12 @@ static __noinline __maybe_unused int judge_flow(struct __sk_buff *ctx, struct pa
 			flow->forward_packets++;
 		else
 			flow->reverse_packets++;
+		/* Where a connection goes on, the reset was none: somebody else has sent it, or it was not for this one. Of
+		 * one that has ended, whatever is still under way is answered by another reset. */
+		if (unlikely(flags & CT_RST) && ct_goes_on(p)) {
+			flags &= ~CT_RST;
+			flow->flags &= ~CT_RST;
+		}
 		flags |= ct_packet_flags(p, forward);
 		/* Who acknowledges has been answered, by whichever way. */
 		if (unlikely(flags & CT_DIRECT) && (p->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_ACK)
