@@ -195,7 +195,7 @@ func TestMasqueradeFill(t *testing.T) {
 	total := datapath.DefaultMasqueradePorts().Count()
 	open := func(i int) bool {
 		f := o.request(udp, uint16(i%60000+1))
-		f.src = netip.AddrFrom4([4]byte{1, 1, byte(i / 60000), 1})
+		f.src = netip.AddrFrom4([4]byte{1, 1, byte(i / 250), byte(i % 250)})
 		return o.arrive(f).action == actRedirect
 	}
 	next := 0
@@ -219,6 +219,43 @@ func TestMasqueradeFill(t *testing.T) {
 			t.Errorf("%d %% of the ports taken: %d of %d new flows find none", percent, refused, tries)
 		}
 	}
+}
+
+// TestMasqueradeGreedyClient: a client who takes all ports towards a backend that he can get leaves other clients some.
+func TestMasqueradeGreedyClient(t *testing.T) {
+	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
+		const first, count = 62000, 640
+		o := newOutside(t, v6, func(c *datapath.Config) {
+			c.MasqueradePorts = datapath.PortRange{First: first, Last: first + count - 1}
+		})
+		o.serve(udp, 9000, 9000)
+		refused := 0
+		for i := 0; refused < 64; i++ { // each of these has tried 128 ports
+			if o.arrive(o.request(udp, uint16(1024+i))).action == actDrop {
+				refused++
+			}
+		}
+		got, peer := o.lent(), w
+		served, same := 0, 0
+		const clients = 32
+		for range clients {
+			peer = peer.Next()
+			f := o.request(udp, 5000)
+			f.src = peer
+			if o.arrive(f).action == actRedirect {
+				served++
+			} else {
+				same++
+			}
+		}
+		t.Logf("a client took %d of %d ports; %d of %d others found one, %d did not", got, count, served, clients, same)
+		if got < count*3/4 || got > count*3/4+count/64 {
+			t.Errorf("a client got %d of %d ports", got, count)
+		}
+		if same > clients/4 {
+			t.Errorf("%d of %d other clients found no port", same, clients)
+		}
+	})
 }
 
 // TestMasqueradeSockets: a port that a socket of the node has is not lent, nor is a frontend's; one that is lent stays lent if it becomes a frontend's.

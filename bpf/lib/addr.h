@@ -61,3 +61,12 @@ static __always_inline bool mac_equal(const __u8 *a, const __u8 *b)
 	return ((a[0] ^ b[0]) | (a[1] ^ b[1]) | (a[2] ^ b[2]) | (a[3] ^ b[3]) | (a[4] ^ b[4]) |
 		(a[5] ^ b[5])) == 0;
 }
+
+/* The lower bits tell addresses apart as well as the upper ones. */
+static __always_inline __u32 addr_hash(const struct addr *a)
+{
+	const __u64 golden = 0x9E3779B97F4A7C15ULL;
+	__u64 hash = a->d[0] * golden ^ a->d[1];
+
+	return (hash ^ hash >> 32) * golden >> 32;
+}

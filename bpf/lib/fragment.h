@@ -24,14 +24,6 @@ static __always_inline __u64 fragments_of(const struct endpoint *ep, __u32 direc
 	return (__u64)direction << 32 | ep->incarnation;
 }
 
-static __always_inline __u32 fragment_hash(const struct addr *a)
-{
-	const __u64 golden = 0x9E3779B97F4A7C15ULL;
-	__u64 hash = a->d[0] * golden ^ a->d[1];
-
-	return (hash ^ hash >> 32) * golden >> 32;
-}
-
 /* Sets the place of a datagram. Identifications that a sender counts upwards do not meet. */
 static __always_inline void fragment_key_set(struct frag_key *key, const struct packet *p, __u64 places)
 {
@@ -43,9 +35,9 @@ static __always_inline void fragment_key_set(struct frag_key *key, const struct 
 	key->direction = places >> 32;
 	key->pad = 0;
 	if (key->direction == EGRESS)
-		number += fragment_hash(&p->dst);
+		number += addr_hash(&p->dst);
 	else
-		number = fragment_hash(&p->src) << in_group | (number & ((1 << in_group) - 1));
+		number = addr_hash(&p->src) << in_group | (number & ((1 << in_group) - 1));
 	key->slot = number & ((1 << bits) - 1);
 }
 

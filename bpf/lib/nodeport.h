@@ -13,9 +13,13 @@
 #include "refuse.h"
 
 enum {
-	/* Ports that are tried for a new flow. Where nine of ten are taken, one in a million flows finds none; of
-	 * 98 of a hundred, one in thirteen. */
+	/* Ports that are tried for a new flow, one half of them among all that its client may have, the other among those kept
+	 * for him. Where nine of ten are taken, one in a thousand flows finds none among the first. */
 	MASQUERADE_TRIES = 128,
+	/* Of the ports towards a backend's, one part of so many is kept for clients by their address, in so many groups:
+	 * a client who takes all that he may have leaves the others something. */
+	MASQUERADE_KEPT = 4,
+	MASQUERADE_GROUPS = 16,
 	/* Not an action: the packet has nothing to do with this. */
 	NOT_A_SERVICE = 1000,
 };
@@ -134,6 +138,23 @@ __noinline int known_port(const struct ct_key *key, const struct packet *p, cons
 	return lend_port(&lent, p, flow->expires) ? lent.port : 0;
 }
 
+/* A port by lot that a client may have, in host byte order: of those that are anybody's and those kept for him, or of
+ * the latter alone. Where there are too few to divide, all are anybody's. */
+static __always_inline __u16 port_by_lot(const struct addr *client, bool kept_alone)
+{
+	__u32 kept = cfg.masquerade_ports / MASQUERADE_KEPT / MASQUERADE_GROUPS;
+	__u32 common = cfg.masquerade_ports - kept * MASQUERADE_GROUPS;
+	__u32 lot = bpf_get_prandom_u32();
+
+	if (kept_alone && kept)
+		lot = common + lot % kept;
+	else
+		lot %= common + kept;
+	if (lot >= common)
+		lot += addr_hash(client) % MASQUERADE_GROUPS * kept;
+	return cfg.masquerade_first + lot;
+}
+
 /* As known_port, for a flow that has none. Returns 0 if none is found. */
 __noinline int new_port(struct __sk_buff *ctx, const struct ct_key *key, const struct packet *p, const struct addr *as)
 {
@@ -151,7 +172,7 @@ __noinline int new_port(struct __sk_buff *ctx, const struct ct_key *key, const s
 	lent.port = p->sport; /* SCTP's stays, see rewrite_end */
 	for (int i = 0; i < MASQUERADE_TRIES && i < tries; i++) {
 		if (tries > 1)
-			lent.port = htons(cfg.masquerade_first + bpf_get_prandom_u32() % cfg.masquerade_ports);
+			lent.port = htons(port_by_lot(&p->src, i >= MASQUERADE_TRIES / 2));
 		if (masquerade_alive(bpf_map_lookup_elem(&masquerade, &lent), ct_now()) || port_in_use(ctx, &lent, p->v6))
 			continue;
 		if (lend_port(&lent, p, expires))
