@@ -16,34 +16,35 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	encapTestMapAddresses     = "addresses"
-	encapTestMapBlocks        = "blocks"
-	encapTestMapCt            = "ct"
-	encapTestMapCtAccounts    = "ct_accounts"
-	encapTestMapCtExcess      = "ct_excess"
-	encapTestMapEndpoints     = "endpoints"
-	encapTestMapEvents        = "events"
-	encapTestMapEventsLost    = "events_lost"
-	encapTestMapFragments     = "fragments"
-	encapTestMapIpcache       = "ipcache"
-	encapTestMapIpcachePrefix = "ipcache_prefix"
-	encapTestMapLbAffinity    = "lb_affinity"
-	encapTestMapLbMembers     = "lb_members"
-	encapTestMapLbRanges      = "lb_ranges"
-	encapTestMapLbRefused     = "lb_refused"
-	encapTestMapLbServices    = "lb_services"
-	encapTestMapLbSlots       = "lb_slots"
-	encapTestMapLbSockets     = "lb_sockets"
-	encapTestMapLbTables      = "lb_tables"
-	encapTestMapMasquerade    = "masquerade"
-	encapTestMapMetrics       = "metrics"
-	encapTestMapMonitor       = "monitor"
-	encapTestMapPolicy        = "policy"
-	encapTestMapRuleSets      = "rule_sets"
-	encapTestMapTunnelPeers   = "tunnel_peers"
-	encapTestProgEncapSeen    = "encap_seen"
-	encapTestProgFromPod      = "from_pod"
-	encapTestVarCfg           = "cfg"
+	encapTestMapAddresses          = "addresses"
+	encapTestMapBlocks             = "blocks"
+	encapTestMapCt                 = "ct"
+	encapTestMapCtAccounts         = "ct_accounts"
+	encapTestMapCtExcess           = "ct_excess"
+	encapTestMapEndpoints          = "endpoints"
+	encapTestMapEvents             = "events"
+	encapTestMapEventsLost         = "events_lost"
+	encapTestMapFragments          = "fragments"
+	encapTestMapIpcache            = "ipcache"
+	encapTestMapIpcachePrefix      = "ipcache_prefix"
+	encapTestMapLbAffinity         = "lb_affinity"
+	encapTestMapLbMembers          = "lb_members"
+	encapTestMapLbRanges           = "lb_ranges"
+	encapTestMapLbRefused          = "lb_refused"
+	encapTestMapLbServices         = "lb_services"
+	encapTestMapLbSlots            = "lb_slots"
+	encapTestMapLbSockets          = "lb_sockets"
+	encapTestMapLbTables           = "lb_tables"
+	encapTestMapMasquerade         = "masquerade"
+	encapTestMapMasqueradeAccounts = "masquerade_accounts"
+	encapTestMapMetrics            = "metrics"
+	encapTestMapMonitor            = "monitor"
+	encapTestMapPolicy             = "policy"
+	encapTestMapRuleSets           = "rule_sets"
+	encapTestMapTunnelPeers        = "tunnel_peers"
+	encapTestProgEncapSeen         = "encap_seen"
+	encapTestProgFromPod           = "from_pod"
+	encapTestVarCfg                = "cfg"
 )
 
 // loadEncapTest returns the embedded CollectionSpec for encapTest.
@@ -96,31 +97,32 @@ type encapTestProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type encapTestMapSpecs struct {
-	Addresses     *ebpf.MapSpec `ebpf:"addresses"`
-	Blocks        *ebpf.MapSpec `ebpf:"blocks"`
-	Ct            *ebpf.MapSpec `ebpf:"ct"`
-	CtAccounts    *ebpf.MapSpec `ebpf:"ct_accounts"`
-	CtExcess      *ebpf.MapSpec `ebpf:"ct_excess"`
-	Endpoints     *ebpf.MapSpec `ebpf:"endpoints"`
-	Events        *ebpf.MapSpec `ebpf:"events"`
-	EventsLost    *ebpf.MapSpec `ebpf:"events_lost"`
-	Fragments     *ebpf.MapSpec `ebpf:"fragments"`
-	Ipcache       *ebpf.MapSpec `ebpf:"ipcache"`
-	IpcachePrefix *ebpf.MapSpec `ebpf:"ipcache_prefix"`
-	LbAffinity    *ebpf.MapSpec `ebpf:"lb_affinity"`
-	LbMembers     *ebpf.MapSpec `ebpf:"lb_members"`
-	LbRanges      *ebpf.MapSpec `ebpf:"lb_ranges"`
-	LbRefused     *ebpf.MapSpec `ebpf:"lb_refused"`
-	LbServices    *ebpf.MapSpec `ebpf:"lb_services"`
-	LbSlots       *ebpf.MapSpec `ebpf:"lb_slots"`
-	LbSockets     *ebpf.MapSpec `ebpf:"lb_sockets"`
-	LbTables      *ebpf.MapSpec `ebpf:"lb_tables"`
-	Masquerade    *ebpf.MapSpec `ebpf:"masquerade"`
-	Metrics       *ebpf.MapSpec `ebpf:"metrics"`
-	Monitor       *ebpf.MapSpec `ebpf:"monitor"`
-	Policy        *ebpf.MapSpec `ebpf:"policy"`
-	RuleSets      *ebpf.MapSpec `ebpf:"rule_sets"`
-	TunnelPeers   *ebpf.MapSpec `ebpf:"tunnel_peers"`
+	Addresses          *ebpf.MapSpec `ebpf:"addresses"`
+	Blocks             *ebpf.MapSpec `ebpf:"blocks"`
+	Ct                 *ebpf.MapSpec `ebpf:"ct"`
+	CtAccounts         *ebpf.MapSpec `ebpf:"ct_accounts"`
+	CtExcess           *ebpf.MapSpec `ebpf:"ct_excess"`
+	Endpoints          *ebpf.MapSpec `ebpf:"endpoints"`
+	Events             *ebpf.MapSpec `ebpf:"events"`
+	EventsLost         *ebpf.MapSpec `ebpf:"events_lost"`
+	Fragments          *ebpf.MapSpec `ebpf:"fragments"`
+	Ipcache            *ebpf.MapSpec `ebpf:"ipcache"`
+	IpcachePrefix      *ebpf.MapSpec `ebpf:"ipcache_prefix"`
+	LbAffinity         *ebpf.MapSpec `ebpf:"lb_affinity"`
+	LbMembers          *ebpf.MapSpec `ebpf:"lb_members"`
+	LbRanges           *ebpf.MapSpec `ebpf:"lb_ranges"`
+	LbRefused          *ebpf.MapSpec `ebpf:"lb_refused"`
+	LbServices         *ebpf.MapSpec `ebpf:"lb_services"`
+	LbSlots            *ebpf.MapSpec `ebpf:"lb_slots"`
+	LbSockets          *ebpf.MapSpec `ebpf:"lb_sockets"`
+	LbTables           *ebpf.MapSpec `ebpf:"lb_tables"`
+	Masquerade         *ebpf.MapSpec `ebpf:"masquerade"`
+	MasqueradeAccounts *ebpf.MapSpec `ebpf:"masquerade_accounts"`
+	Metrics            *ebpf.MapSpec `ebpf:"metrics"`
+	Monitor            *ebpf.MapSpec `ebpf:"monitor"`
+	Policy             *ebpf.MapSpec `ebpf:"policy"`
+	RuleSets           *ebpf.MapSpec `ebpf:"rule_sets"`
+	TunnelPeers        *ebpf.MapSpec `ebpf:"tunnel_peers"`
 }
 
 // encapTestVariableSpecs contains global variables before they are loaded into the kernel.
@@ -150,31 +152,32 @@ func (o *encapTestObjects) Close() error {
 //
 // It can be passed to loadEncapTestObjects or ebpf.CollectionSpec.LoadAndAssign.
 type encapTestMaps struct {
-	Addresses     *ebpf.Map `ebpf:"addresses"`
-	Blocks        *ebpf.Map `ebpf:"blocks"`
-	Ct            *ebpf.Map `ebpf:"ct"`
-	CtAccounts    *ebpf.Map `ebpf:"ct_accounts"`
-	CtExcess      *ebpf.Map `ebpf:"ct_excess"`
-	Endpoints     *ebpf.Map `ebpf:"endpoints"`
-	Events        *ebpf.Map `ebpf:"events"`
-	EventsLost    *ebpf.Map `ebpf:"events_lost"`
-	Fragments     *ebpf.Map `ebpf:"fragments"`
-	Ipcache       *ebpf.Map `ebpf:"ipcache"`
-	IpcachePrefix *ebpf.Map `ebpf:"ipcache_prefix"`
-	LbAffinity    *ebpf.Map `ebpf:"lb_affinity"`
-	LbMembers     *ebpf.Map `ebpf:"lb_members"`
-	LbRanges      *ebpf.Map `ebpf:"lb_ranges"`
-	LbRefused     *ebpf.Map `ebpf:"lb_refused"`
-	LbServices    *ebpf.Map `ebpf:"lb_services"`
-	LbSlots       *ebpf.Map `ebpf:"lb_slots"`
-	LbSockets     *ebpf.Map `ebpf:"lb_sockets"`
-	LbTables      *ebpf.Map `ebpf:"lb_tables"`
-	Masquerade    *ebpf.Map `ebpf:"masquerade"`
-	Metrics       *ebpf.Map `ebpf:"metrics"`
-	Monitor       *ebpf.Map `ebpf:"monitor"`
-	Policy        *ebpf.Map `ebpf:"policy"`
-	RuleSets      *ebpf.Map `ebpf:"rule_sets"`
-	TunnelPeers   *ebpf.Map `ebpf:"tunnel_peers"`
+	Addresses          *ebpf.Map `ebpf:"addresses"`
+	Blocks             *ebpf.Map `ebpf:"blocks"`
+	Ct                 *ebpf.Map `ebpf:"ct"`
+	CtAccounts         *ebpf.Map `ebpf:"ct_accounts"`
+	CtExcess           *ebpf.Map `ebpf:"ct_excess"`
+	Endpoints          *ebpf.Map `ebpf:"endpoints"`
+	Events             *ebpf.Map `ebpf:"events"`
+	EventsLost         *ebpf.Map `ebpf:"events_lost"`
+	Fragments          *ebpf.Map `ebpf:"fragments"`
+	Ipcache            *ebpf.Map `ebpf:"ipcache"`
+	IpcachePrefix      *ebpf.Map `ebpf:"ipcache_prefix"`
+	LbAffinity         *ebpf.Map `ebpf:"lb_affinity"`
+	LbMembers          *ebpf.Map `ebpf:"lb_members"`
+	LbRanges           *ebpf.Map `ebpf:"lb_ranges"`
+	LbRefused          *ebpf.Map `ebpf:"lb_refused"`
+	LbServices         *ebpf.Map `ebpf:"lb_services"`
+	LbSlots            *ebpf.Map `ebpf:"lb_slots"`
+	LbSockets          *ebpf.Map `ebpf:"lb_sockets"`
+	LbTables           *ebpf.Map `ebpf:"lb_tables"`
+	Masquerade         *ebpf.Map `ebpf:"masquerade"`
+	MasqueradeAccounts *ebpf.Map `ebpf:"masquerade_accounts"`
+	Metrics            *ebpf.Map `ebpf:"metrics"`
+	Monitor            *ebpf.Map `ebpf:"monitor"`
+	Policy             *ebpf.Map `ebpf:"policy"`
+	RuleSets           *ebpf.Map `ebpf:"rule_sets"`
+	TunnelPeers        *ebpf.Map `ebpf:"tunnel_peers"`
 }
 
 func (m *encapTestMaps) Close() error {
@@ -199,6 +202,7 @@ func (m *encapTestMaps) Close() error {
 		m.LbSockets,
 		m.LbTables,
 		m.Masquerade,
+		m.MasqueradeAccounts,
 		m.Metrics,
 		m.Monitor,
 		m.Policy,

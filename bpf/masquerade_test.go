@@ -258,6 +258,64 @@ func TestMasqueradeGreedyClient(t *testing.T) {
 	})
 }
 
+// TestMasqueradeShare: a client who has entries for as many flows as he may have leaves others room, and has room again when his flows have ended.
+func TestMasqueradeShare(t *testing.T) {
+	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
+		o := newOutside(t, v6, func(c *datapath.Config) {
+			c.CTTimeouts = datapath.CTTimeouts{TCP: time.Hour, TCPSyn: time.Hour, TCPFin: time.Hour, Any: 4 * time.Second}
+		})
+		o.serve(tcp, 9000, 9000)
+		o.serve(udp, 9000, 9000)
+		accounts := o.maps.Replacements()["masquerade_accounts"]
+		sum := func() (n uint32) {
+			var key, value uint32
+			for it := accounts.Iterate(); it.Next(&key, &value); {
+				n += value
+			}
+			o.must(accounts.Lookup(uint32(0), &value))
+			return n
+		}
+		const flows = 20
+		for i := range uint16(flows) {
+			o.ask("datagram", o.request(udp, 20000+i))
+			o.ask("connection", o.request(tcp, 20000+i))
+		}
+		counted := func(what string, want uint32) {
+			t.Helper()
+			if got := sum(); got != want || int(want) != o.lent() {
+				t.Errorf("%s: %d entries were counted of %d, want %d", what, got, o.lent(), want)
+			}
+		}
+		counted("lent", 2*flows)
+		_, _, err := o.maps.CollectCT(t.Context())
+		o.must(err)
+		counted("counted by the agent", 2*flows)
+		for range 6 {
+			waitTick()
+		}
+		_, _, err = o.maps.CollectCT(t.Context())
+		o.must(err)
+		counted("datagrams have ended", flows)
+
+		// As if the client had as many as he may have.
+		var key, value, account uint32
+		for it := accounts.Iterate(); it.Next(&key, &value); {
+			if value > 0 {
+				account = key
+			}
+		}
+		o.must(accounts.Put(account, o.maps.MasqueradeShare()))
+		o.expect("one more", dropped(datapath.ReasonNoPort, in), func() result { return o.arrive(o.request(tcp, 30000)) })
+		o.ask("one that he has", o.request(tcp, 20000))
+		other := o.request(tcp, 30000)
+		other.src = w.Next()
+		o.ask("another client's", other)
+		_, _, err = o.maps.CollectCT(t.Context())
+		o.must(err)
+		o.ask("one more after a count", o.request(tcp, 30001))
+	})
+}
+
 // TestMasqueradeSockets: a port that a socket of the node has is not lent, nor is a frontend's; one that is lent stays lent if it becomes a frontend's.
 func TestMasqueradeSockets(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {

@@ -68,6 +68,8 @@ type overlayTestConfig struct {
 	FragmentBits     uint8
 	FragmentNodeBits uint8
 	Pad2             [2]uint8
+	MasqueradeShare  uint32
+	Pad3             [4]uint8
 }
 
 type overlayTestCtAccount struct {
@@ -311,34 +313,35 @@ type overlayTestTunnelPeer struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	overlayTestMapAddresses       = "addresses"
-	overlayTestMapBlocks          = "blocks"
-	overlayTestMapCt              = "ct"
-	overlayTestMapCtAccounts      = "ct_accounts"
-	overlayTestMapCtExcess        = "ct_excess"
-	overlayTestMapEndpoints       = "endpoints"
-	overlayTestMapEvents          = "events"
-	overlayTestMapEventsLost      = "events_lost"
-	overlayTestMapFragments       = "fragments"
-	overlayTestMapIpcache         = "ipcache"
-	overlayTestMapIpcachePrefix   = "ipcache_prefix"
-	overlayTestMapLbAffinity      = "lb_affinity"
-	overlayTestMapLbMembers       = "lb_members"
-	overlayTestMapLbRanges        = "lb_ranges"
-	overlayTestMapLbRefused       = "lb_refused"
-	overlayTestMapLbServices      = "lb_services"
-	overlayTestMapLbSlots         = "lb_slots"
-	overlayTestMapLbSockets       = "lb_sockets"
-	overlayTestMapLbTables        = "lb_tables"
-	overlayTestMapMasquerade      = "masquerade"
-	overlayTestMapMetrics         = "metrics"
-	overlayTestMapMonitor         = "monitor"
-	overlayTestMapPolicy          = "policy"
-	overlayTestMapRuleSets        = "rule_sets"
-	overlayTestMapTunnelPeers     = "tunnel_peers"
-	overlayTestProgFromOverlay    = "from_overlay"
-	overlayTestProgOverlayWithVni = "overlay_with_vni"
-	overlayTestVarCfg             = "cfg"
+	overlayTestMapAddresses          = "addresses"
+	overlayTestMapBlocks             = "blocks"
+	overlayTestMapCt                 = "ct"
+	overlayTestMapCtAccounts         = "ct_accounts"
+	overlayTestMapCtExcess           = "ct_excess"
+	overlayTestMapEndpoints          = "endpoints"
+	overlayTestMapEvents             = "events"
+	overlayTestMapEventsLost         = "events_lost"
+	overlayTestMapFragments          = "fragments"
+	overlayTestMapIpcache            = "ipcache"
+	overlayTestMapIpcachePrefix      = "ipcache_prefix"
+	overlayTestMapLbAffinity         = "lb_affinity"
+	overlayTestMapLbMembers          = "lb_members"
+	overlayTestMapLbRanges           = "lb_ranges"
+	overlayTestMapLbRefused          = "lb_refused"
+	overlayTestMapLbServices         = "lb_services"
+	overlayTestMapLbSlots            = "lb_slots"
+	overlayTestMapLbSockets          = "lb_sockets"
+	overlayTestMapLbTables           = "lb_tables"
+	overlayTestMapMasquerade         = "masquerade"
+	overlayTestMapMasqueradeAccounts = "masquerade_accounts"
+	overlayTestMapMetrics            = "metrics"
+	overlayTestMapMonitor            = "monitor"
+	overlayTestMapPolicy             = "policy"
+	overlayTestMapRuleSets           = "rule_sets"
+	overlayTestMapTunnelPeers        = "tunnel_peers"
+	overlayTestProgFromOverlay       = "from_overlay"
+	overlayTestProgOverlayWithVni    = "overlay_with_vni"
+	overlayTestVarCfg                = "cfg"
 )
 
 // loadOverlayTest returns the embedded CollectionSpec for overlayTest.
@@ -391,31 +394,32 @@ type overlayTestProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type overlayTestMapSpecs struct {
-	Addresses     *ebpf.MapSpec `ebpf:"addresses"`
-	Blocks        *ebpf.MapSpec `ebpf:"blocks"`
-	Ct            *ebpf.MapSpec `ebpf:"ct"`
-	CtAccounts    *ebpf.MapSpec `ebpf:"ct_accounts"`
-	CtExcess      *ebpf.MapSpec `ebpf:"ct_excess"`
-	Endpoints     *ebpf.MapSpec `ebpf:"endpoints"`
-	Events        *ebpf.MapSpec `ebpf:"events"`
-	EventsLost    *ebpf.MapSpec `ebpf:"events_lost"`
-	Fragments     *ebpf.MapSpec `ebpf:"fragments"`
-	Ipcache       *ebpf.MapSpec `ebpf:"ipcache"`
-	IpcachePrefix *ebpf.MapSpec `ebpf:"ipcache_prefix"`
-	LbAffinity    *ebpf.MapSpec `ebpf:"lb_affinity"`
-	LbMembers     *ebpf.MapSpec `ebpf:"lb_members"`
-	LbRanges      *ebpf.MapSpec `ebpf:"lb_ranges"`
-	LbRefused     *ebpf.MapSpec `ebpf:"lb_refused"`
-	LbServices    *ebpf.MapSpec `ebpf:"lb_services"`
-	LbSlots       *ebpf.MapSpec `ebpf:"lb_slots"`
-	LbSockets     *ebpf.MapSpec `ebpf:"lb_sockets"`
-	LbTables      *ebpf.MapSpec `ebpf:"lb_tables"`
-	Masquerade    *ebpf.MapSpec `ebpf:"masquerade"`
-	Metrics       *ebpf.MapSpec `ebpf:"metrics"`
-	Monitor       *ebpf.MapSpec `ebpf:"monitor"`
-	Policy        *ebpf.MapSpec `ebpf:"policy"`
-	RuleSets      *ebpf.MapSpec `ebpf:"rule_sets"`
-	TunnelPeers   *ebpf.MapSpec `ebpf:"tunnel_peers"`
+	Addresses          *ebpf.MapSpec `ebpf:"addresses"`
+	Blocks             *ebpf.MapSpec `ebpf:"blocks"`
+	Ct                 *ebpf.MapSpec `ebpf:"ct"`
+	CtAccounts         *ebpf.MapSpec `ebpf:"ct_accounts"`
+	CtExcess           *ebpf.MapSpec `ebpf:"ct_excess"`
+	Endpoints          *ebpf.MapSpec `ebpf:"endpoints"`
+	Events             *ebpf.MapSpec `ebpf:"events"`
+	EventsLost         *ebpf.MapSpec `ebpf:"events_lost"`
+	Fragments          *ebpf.MapSpec `ebpf:"fragments"`
+	Ipcache            *ebpf.MapSpec `ebpf:"ipcache"`
+	IpcachePrefix      *ebpf.MapSpec `ebpf:"ipcache_prefix"`
+	LbAffinity         *ebpf.MapSpec `ebpf:"lb_affinity"`
+	LbMembers          *ebpf.MapSpec `ebpf:"lb_members"`
+	LbRanges           *ebpf.MapSpec `ebpf:"lb_ranges"`
+	LbRefused          *ebpf.MapSpec `ebpf:"lb_refused"`
+	LbServices         *ebpf.MapSpec `ebpf:"lb_services"`
+	LbSlots            *ebpf.MapSpec `ebpf:"lb_slots"`
+	LbSockets          *ebpf.MapSpec `ebpf:"lb_sockets"`
+	LbTables           *ebpf.MapSpec `ebpf:"lb_tables"`
+	Masquerade         *ebpf.MapSpec `ebpf:"masquerade"`
+	MasqueradeAccounts *ebpf.MapSpec `ebpf:"masquerade_accounts"`
+	Metrics            *ebpf.MapSpec `ebpf:"metrics"`
+	Monitor            *ebpf.MapSpec `ebpf:"monitor"`
+	Policy             *ebpf.MapSpec `ebpf:"policy"`
+	RuleSets           *ebpf.MapSpec `ebpf:"rule_sets"`
+	TunnelPeers        *ebpf.MapSpec `ebpf:"tunnel_peers"`
 }
 
 // overlayTestVariableSpecs contains global variables before they are loaded into the kernel.
@@ -445,31 +449,32 @@ func (o *overlayTestObjects) Close() error {
 //
 // It can be passed to loadOverlayTestObjects or ebpf.CollectionSpec.LoadAndAssign.
 type overlayTestMaps struct {
-	Addresses     *ebpf.Map `ebpf:"addresses"`
-	Blocks        *ebpf.Map `ebpf:"blocks"`
-	Ct            *ebpf.Map `ebpf:"ct"`
-	CtAccounts    *ebpf.Map `ebpf:"ct_accounts"`
-	CtExcess      *ebpf.Map `ebpf:"ct_excess"`
-	Endpoints     *ebpf.Map `ebpf:"endpoints"`
-	Events        *ebpf.Map `ebpf:"events"`
-	EventsLost    *ebpf.Map `ebpf:"events_lost"`
-	Fragments     *ebpf.Map `ebpf:"fragments"`
-	Ipcache       *ebpf.Map `ebpf:"ipcache"`
-	IpcachePrefix *ebpf.Map `ebpf:"ipcache_prefix"`
-	LbAffinity    *ebpf.Map `ebpf:"lb_affinity"`
-	LbMembers     *ebpf.Map `ebpf:"lb_members"`
-	LbRanges      *ebpf.Map `ebpf:"lb_ranges"`
-	LbRefused     *ebpf.Map `ebpf:"lb_refused"`
-	LbServices    *ebpf.Map `ebpf:"lb_services"`
-	LbSlots       *ebpf.Map `ebpf:"lb_slots"`
-	LbSockets     *ebpf.Map `ebpf:"lb_sockets"`
-	LbTables      *ebpf.Map `ebpf:"lb_tables"`
-	Masquerade    *ebpf.Map `ebpf:"masquerade"`
-	Metrics       *ebpf.Map `ebpf:"metrics"`
-	Monitor       *ebpf.Map `ebpf:"monitor"`
-	Policy        *ebpf.Map `ebpf:"policy"`
-	RuleSets      *ebpf.Map `ebpf:"rule_sets"`
-	TunnelPeers   *ebpf.Map `ebpf:"tunnel_peers"`
+	Addresses          *ebpf.Map `ebpf:"addresses"`
+	Blocks             *ebpf.Map `ebpf:"blocks"`
+	Ct                 *ebpf.Map `ebpf:"ct"`
+	CtAccounts         *ebpf.Map `ebpf:"ct_accounts"`
+	CtExcess           *ebpf.Map `ebpf:"ct_excess"`
+	Endpoints          *ebpf.Map `ebpf:"endpoints"`
+	Events             *ebpf.Map `ebpf:"events"`
+	EventsLost         *ebpf.Map `ebpf:"events_lost"`
+	Fragments          *ebpf.Map `ebpf:"fragments"`
+	Ipcache            *ebpf.Map `ebpf:"ipcache"`
+	IpcachePrefix      *ebpf.Map `ebpf:"ipcache_prefix"`
+	LbAffinity         *ebpf.Map `ebpf:"lb_affinity"`
+	LbMembers          *ebpf.Map `ebpf:"lb_members"`
+	LbRanges           *ebpf.Map `ebpf:"lb_ranges"`
+	LbRefused          *ebpf.Map `ebpf:"lb_refused"`
+	LbServices         *ebpf.Map `ebpf:"lb_services"`
+	LbSlots            *ebpf.Map `ebpf:"lb_slots"`
+	LbSockets          *ebpf.Map `ebpf:"lb_sockets"`
+	LbTables           *ebpf.Map `ebpf:"lb_tables"`
+	Masquerade         *ebpf.Map `ebpf:"masquerade"`
+	MasqueradeAccounts *ebpf.Map `ebpf:"masquerade_accounts"`
+	Metrics            *ebpf.Map `ebpf:"metrics"`
+	Monitor            *ebpf.Map `ebpf:"monitor"`
+	Policy             *ebpf.Map `ebpf:"policy"`
+	RuleSets           *ebpf.Map `ebpf:"rule_sets"`
+	TunnelPeers        *ebpf.Map `ebpf:"tunnel_peers"`
 }
 
 func (m *overlayTestMaps) Close() error {
@@ -494,6 +499,7 @@ func (m *overlayTestMaps) Close() error {
 		m.LbSockets,
 		m.LbTables,
 		m.Masquerade,
+		m.MasqueradeAccounts,
 		m.Metrics,
 		m.Monitor,
 		m.Policy,

@@ -41,6 +41,9 @@ struct config {
 	__u8 fragment_bits;
 	__u8 fragment_node_bits;
 	__u8 pad2[2];
+	/* How many entries of masquerade clients with one hash of their address may have together. */
+	__u32 masquerade_share;
+	__u8 pad3[4];
 };
 
 const volatile struct config cfg SEC(".rodata");

@@ -302,6 +302,16 @@ struct {
 	__type(value, struct masquerade_value);
 } masquerade SEC(".maps");
 
+/* How many entries of masquerade there are for clients whose addresses have one hash: see nodeport.h. */
+enum { MASQUERADE_ACCOUNTS = 256 };
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MASQUERADE_ACCOUNTS);
+	__type(key, __u32);
+	__type(value, __u32);
+} masquerade_accounts SEC(".maps");
+
 /* A place for the first fragment of a datagram: one of an endpoint's, or of the node's own, see fragment.h. */
 struct frag_key {
 	__u32 owner; /* the incarnation of the endpoint, 0 for the node */

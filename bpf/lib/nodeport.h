@@ -71,6 +71,24 @@ static __always_inline bool masquerade_alive(const struct masquerade_value *entr
 	return entry && (__s32)(entry->expires - now) > 0;
 }
 
+/* How many ports have been lent to clients whose addresses have the hash of this one's. */
+static __always_inline __u32 *lent_account(const struct addr *client)
+{
+	__u32 index = addr_hash(client) % MASQUERADE_ACCOUNTS;
+
+	return bpf_map_lookup_elem(&masquerade_accounts, &index);
+}
+
+/* Counts an entry of a client's that there is now, or is no more. */
+__noinline int account_lent(const struct addr *client, __s32 change)
+{
+	__u32 *account = client ? lent_account(client) : NULL;
+
+	if (account)
+		__sync_fetch_and_add(account, change);
+	return 0;
+}
+
 /* Makes the port of *key that of the flow of p until the tick given, unless it is somebody else's. Returns
  * whether it is the flow's now. */
 __noinline int lend_port(const struct masquerade_key *key, const struct packet *p, __u32 expires)
@@ -82,8 +100,12 @@ __noinline int lend_port(const struct masquerade_key *key, const struct packet *
 	fresh.client = p->src;
 	fresh.client_port = p->sport;
 	struct masquerade_value *entry = bpf_map_lookup_elem(&masquerade, key);
-	if (!entry)
-		return !bpf_map_update_elem(&masquerade, key, &fresh, BPF_NOEXIST);
+	if (!entry) {
+		if (bpf_map_update_elem(&masquerade, key, &fresh, BPF_NOEXIST))
+			return false;
+		account_lent(&p->src, 1);
+		return true;
+	}
 	__u32 was = entry->expires;
 	if ((__s32)(was - ct_now()) > 0) {
 		if (entry->client_port != p->sport || !addr_equal(&entry->client, &p->src))
@@ -95,6 +117,8 @@ __noinline int lend_port(const struct masquerade_key *key, const struct packet *
 	/* Of processors that find it free at once, the one that prolongs it has it. */
 	if (__sync_val_compare_and_swap(&entry->expires, was, expires) != was)
 		return false;
+	account_lent(&entry->client, -1);
+	account_lent(&p->src, 1);
 	return !bpf_map_update_elem(&masquerade, key, &fresh, BPF_ANY);
 }
 
@@ -164,6 +188,10 @@ __noinline int new_port(struct __sk_buff *ctx, const struct ct_key *key, const s
 		return 0;
 	struct ct_value *flow = bpf_map_lookup_elem(&ct, key);
 	if (!flow)
+		return 0;
+	__u32 *account = lent_account(&p->src);
+	/* What is lent while the agent counts may be missing: less than none are none. */
+	if (account && (__s32)*account >= (__s32)cfg.masquerade_share)
 		return 0;
 	__u32 expires = flow->expires;
 	int tries = p->proto == PROTO_SCTP ? 1 : MASQUERADE_TRIES;

@@ -16,33 +16,34 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	fromHostMapAddresses     = "addresses"
-	fromHostMapBlocks        = "blocks"
-	fromHostMapCt            = "ct"
-	fromHostMapCtAccounts    = "ct_accounts"
-	fromHostMapCtExcess      = "ct_excess"
-	fromHostMapEndpoints     = "endpoints"
-	fromHostMapEvents        = "events"
-	fromHostMapEventsLost    = "events_lost"
-	fromHostMapFragments     = "fragments"
-	fromHostMapIpcache       = "ipcache"
-	fromHostMapIpcachePrefix = "ipcache_prefix"
-	fromHostMapLbAffinity    = "lb_affinity"
-	fromHostMapLbMembers     = "lb_members"
-	fromHostMapLbRanges      = "lb_ranges"
-	fromHostMapLbRefused     = "lb_refused"
-	fromHostMapLbServices    = "lb_services"
-	fromHostMapLbSlots       = "lb_slots"
-	fromHostMapLbSockets     = "lb_sockets"
-	fromHostMapLbTables      = "lb_tables"
-	fromHostMapMasquerade    = "masquerade"
-	fromHostMapMetrics       = "metrics"
-	fromHostMapMonitor       = "monitor"
-	fromHostMapPolicy        = "policy"
-	fromHostMapRuleSets      = "rule_sets"
-	fromHostMapTunnelPeers   = "tunnel_peers"
-	fromHostProgFromHost     = "from_host"
-	fromHostVarCfg           = "cfg"
+	fromHostMapAddresses          = "addresses"
+	fromHostMapBlocks             = "blocks"
+	fromHostMapCt                 = "ct"
+	fromHostMapCtAccounts         = "ct_accounts"
+	fromHostMapCtExcess           = "ct_excess"
+	fromHostMapEndpoints          = "endpoints"
+	fromHostMapEvents             = "events"
+	fromHostMapEventsLost         = "events_lost"
+	fromHostMapFragments          = "fragments"
+	fromHostMapIpcache            = "ipcache"
+	fromHostMapIpcachePrefix      = "ipcache_prefix"
+	fromHostMapLbAffinity         = "lb_affinity"
+	fromHostMapLbMembers          = "lb_members"
+	fromHostMapLbRanges           = "lb_ranges"
+	fromHostMapLbRefused          = "lb_refused"
+	fromHostMapLbServices         = "lb_services"
+	fromHostMapLbSlots            = "lb_slots"
+	fromHostMapLbSockets          = "lb_sockets"
+	fromHostMapLbTables           = "lb_tables"
+	fromHostMapMasquerade         = "masquerade"
+	fromHostMapMasqueradeAccounts = "masquerade_accounts"
+	fromHostMapMetrics            = "metrics"
+	fromHostMapMonitor            = "monitor"
+	fromHostMapPolicy             = "policy"
+	fromHostMapRuleSets           = "rule_sets"
+	fromHostMapTunnelPeers        = "tunnel_peers"
+	fromHostProgFromHost          = "from_host"
+	fromHostVarCfg                = "cfg"
 )
 
 // loadFromHost returns the embedded CollectionSpec for fromHost.
@@ -94,31 +95,32 @@ type fromHostProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type fromHostMapSpecs struct {
-	Addresses     *ebpf.MapSpec `ebpf:"addresses"`
-	Blocks        *ebpf.MapSpec `ebpf:"blocks"`
-	Ct            *ebpf.MapSpec `ebpf:"ct"`
-	CtAccounts    *ebpf.MapSpec `ebpf:"ct_accounts"`
-	CtExcess      *ebpf.MapSpec `ebpf:"ct_excess"`
-	Endpoints     *ebpf.MapSpec `ebpf:"endpoints"`
-	Events        *ebpf.MapSpec `ebpf:"events"`
-	EventsLost    *ebpf.MapSpec `ebpf:"events_lost"`
-	Fragments     *ebpf.MapSpec `ebpf:"fragments"`
-	Ipcache       *ebpf.MapSpec `ebpf:"ipcache"`
-	IpcachePrefix *ebpf.MapSpec `ebpf:"ipcache_prefix"`
-	LbAffinity    *ebpf.MapSpec `ebpf:"lb_affinity"`
-	LbMembers     *ebpf.MapSpec `ebpf:"lb_members"`
-	LbRanges      *ebpf.MapSpec `ebpf:"lb_ranges"`
-	LbRefused     *ebpf.MapSpec `ebpf:"lb_refused"`
-	LbServices    *ebpf.MapSpec `ebpf:"lb_services"`
-	LbSlots       *ebpf.MapSpec `ebpf:"lb_slots"`
-	LbSockets     *ebpf.MapSpec `ebpf:"lb_sockets"`
-	LbTables      *ebpf.MapSpec `ebpf:"lb_tables"`
-	Masquerade    *ebpf.MapSpec `ebpf:"masquerade"`
-	Metrics       *ebpf.MapSpec `ebpf:"metrics"`
-	Monitor       *ebpf.MapSpec `ebpf:"monitor"`
-	Policy        *ebpf.MapSpec `ebpf:"policy"`
-	RuleSets      *ebpf.MapSpec `ebpf:"rule_sets"`
-	TunnelPeers   *ebpf.MapSpec `ebpf:"tunnel_peers"`
+	Addresses          *ebpf.MapSpec `ebpf:"addresses"`
+	Blocks             *ebpf.MapSpec `ebpf:"blocks"`
+	Ct                 *ebpf.MapSpec `ebpf:"ct"`
+	CtAccounts         *ebpf.MapSpec `ebpf:"ct_accounts"`
+	CtExcess           *ebpf.MapSpec `ebpf:"ct_excess"`
+	Endpoints          *ebpf.MapSpec `ebpf:"endpoints"`
+	Events             *ebpf.MapSpec `ebpf:"events"`
+	EventsLost         *ebpf.MapSpec `ebpf:"events_lost"`
+	Fragments          *ebpf.MapSpec `ebpf:"fragments"`
+	Ipcache            *ebpf.MapSpec `ebpf:"ipcache"`
+	IpcachePrefix      *ebpf.MapSpec `ebpf:"ipcache_prefix"`
+	LbAffinity         *ebpf.MapSpec `ebpf:"lb_affinity"`
+	LbMembers          *ebpf.MapSpec `ebpf:"lb_members"`
+	LbRanges           *ebpf.MapSpec `ebpf:"lb_ranges"`
+	LbRefused          *ebpf.MapSpec `ebpf:"lb_refused"`
+	LbServices         *ebpf.MapSpec `ebpf:"lb_services"`
+	LbSlots            *ebpf.MapSpec `ebpf:"lb_slots"`
+	LbSockets          *ebpf.MapSpec `ebpf:"lb_sockets"`
+	LbTables           *ebpf.MapSpec `ebpf:"lb_tables"`
+	Masquerade         *ebpf.MapSpec `ebpf:"masquerade"`
+	MasqueradeAccounts *ebpf.MapSpec `ebpf:"masquerade_accounts"`
+	Metrics            *ebpf.MapSpec `ebpf:"metrics"`
+	Monitor            *ebpf.MapSpec `ebpf:"monitor"`
+	Policy             *ebpf.MapSpec `ebpf:"policy"`
+	RuleSets           *ebpf.MapSpec `ebpf:"rule_sets"`
+	TunnelPeers        *ebpf.MapSpec `ebpf:"tunnel_peers"`
 }
 
 // fromHostVariableSpecs contains global variables before they are loaded into the kernel.
@@ -148,31 +150,32 @@ func (o *fromHostObjects) Close() error {
 //
 // It can be passed to loadFromHostObjects or ebpf.CollectionSpec.LoadAndAssign.
 type fromHostMaps struct {
-	Addresses     *ebpf.Map `ebpf:"addresses"`
-	Blocks        *ebpf.Map `ebpf:"blocks"`
-	Ct            *ebpf.Map `ebpf:"ct"`
-	CtAccounts    *ebpf.Map `ebpf:"ct_accounts"`
-	CtExcess      *ebpf.Map `ebpf:"ct_excess"`
-	Endpoints     *ebpf.Map `ebpf:"endpoints"`
-	Events        *ebpf.Map `ebpf:"events"`
-	EventsLost    *ebpf.Map `ebpf:"events_lost"`
-	Fragments     *ebpf.Map `ebpf:"fragments"`
-	Ipcache       *ebpf.Map `ebpf:"ipcache"`
-	IpcachePrefix *ebpf.Map `ebpf:"ipcache_prefix"`
-	LbAffinity    *ebpf.Map `ebpf:"lb_affinity"`
-	LbMembers     *ebpf.Map `ebpf:"lb_members"`
-	LbRanges      *ebpf.Map `ebpf:"lb_ranges"`
-	LbRefused     *ebpf.Map `ebpf:"lb_refused"`
-	LbServices    *ebpf.Map `ebpf:"lb_services"`
-	LbSlots       *ebpf.Map `ebpf:"lb_slots"`
-	LbSockets     *ebpf.Map `ebpf:"lb_sockets"`
-	LbTables      *ebpf.Map `ebpf:"lb_tables"`
-	Masquerade    *ebpf.Map `ebpf:"masquerade"`
-	Metrics       *ebpf.Map `ebpf:"metrics"`
-	Monitor       *ebpf.Map `ebpf:"monitor"`
-	Policy        *ebpf.Map `ebpf:"policy"`
-	RuleSets      *ebpf.Map `ebpf:"rule_sets"`
-	TunnelPeers   *ebpf.Map `ebpf:"tunnel_peers"`
+	Addresses          *ebpf.Map `ebpf:"addresses"`
+	Blocks             *ebpf.Map `ebpf:"blocks"`
+	Ct                 *ebpf.Map `ebpf:"ct"`
+	CtAccounts         *ebpf.Map `ebpf:"ct_accounts"`
+	CtExcess           *ebpf.Map `ebpf:"ct_excess"`
+	Endpoints          *ebpf.Map `ebpf:"endpoints"`
+	Events             *ebpf.Map `ebpf:"events"`
+	EventsLost         *ebpf.Map `ebpf:"events_lost"`
+	Fragments          *ebpf.Map `ebpf:"fragments"`
+	Ipcache            *ebpf.Map `ebpf:"ipcache"`
+	IpcachePrefix      *ebpf.Map `ebpf:"ipcache_prefix"`
+	LbAffinity         *ebpf.Map `ebpf:"lb_affinity"`
+	LbMembers          *ebpf.Map `ebpf:"lb_members"`
+	LbRanges           *ebpf.Map `ebpf:"lb_ranges"`
+	LbRefused          *ebpf.Map `ebpf:"lb_refused"`
+	LbServices         *ebpf.Map `ebpf:"lb_services"`
+	LbSlots            *ebpf.Map `ebpf:"lb_slots"`
+	LbSockets          *ebpf.Map `ebpf:"lb_sockets"`
+	LbTables           *ebpf.Map `ebpf:"lb_tables"`
+	Masquerade         *ebpf.Map `ebpf:"masquerade"`
+	MasqueradeAccounts *ebpf.Map `ebpf:"masquerade_accounts"`
+	Metrics            *ebpf.Map `ebpf:"metrics"`
+	Monitor            *ebpf.Map `ebpf:"monitor"`
+	Policy             *ebpf.Map `ebpf:"policy"`
+	RuleSets           *ebpf.Map `ebpf:"rule_sets"`
+	TunnelPeers        *ebpf.Map `ebpf:"tunnel_peers"`
 }
 
 func (m *fromHostMaps) Close() error {
@@ -197,6 +200,7 @@ func (m *fromHostMaps) Close() error {
 		m.LbSockets,
 		m.LbTables,
 		m.Masquerade,
+		m.MasqueradeAccounts,
 		m.Metrics,
 		m.Monitor,
 		m.Policy,

@@ -16,33 +16,34 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	fromNetdevMapAddresses     = "addresses"
-	fromNetdevMapBlocks        = "blocks"
-	fromNetdevMapCt            = "ct"
-	fromNetdevMapCtAccounts    = "ct_accounts"
-	fromNetdevMapCtExcess      = "ct_excess"
-	fromNetdevMapEndpoints     = "endpoints"
-	fromNetdevMapEvents        = "events"
-	fromNetdevMapEventsLost    = "events_lost"
-	fromNetdevMapFragments     = "fragments"
-	fromNetdevMapIpcache       = "ipcache"
-	fromNetdevMapIpcachePrefix = "ipcache_prefix"
-	fromNetdevMapLbAffinity    = "lb_affinity"
-	fromNetdevMapLbMembers     = "lb_members"
-	fromNetdevMapLbRanges      = "lb_ranges"
-	fromNetdevMapLbRefused     = "lb_refused"
-	fromNetdevMapLbServices    = "lb_services"
-	fromNetdevMapLbSlots       = "lb_slots"
-	fromNetdevMapLbSockets     = "lb_sockets"
-	fromNetdevMapLbTables      = "lb_tables"
-	fromNetdevMapMasquerade    = "masquerade"
-	fromNetdevMapMetrics       = "metrics"
-	fromNetdevMapMonitor       = "monitor"
-	fromNetdevMapPolicy        = "policy"
-	fromNetdevMapRuleSets      = "rule_sets"
-	fromNetdevMapTunnelPeers   = "tunnel_peers"
-	fromNetdevProgFromNetdev   = "from_netdev"
-	fromNetdevVarCfg           = "cfg"
+	fromNetdevMapAddresses          = "addresses"
+	fromNetdevMapBlocks             = "blocks"
+	fromNetdevMapCt                 = "ct"
+	fromNetdevMapCtAccounts         = "ct_accounts"
+	fromNetdevMapCtExcess           = "ct_excess"
+	fromNetdevMapEndpoints          = "endpoints"
+	fromNetdevMapEvents             = "events"
+	fromNetdevMapEventsLost         = "events_lost"
+	fromNetdevMapFragments          = "fragments"
+	fromNetdevMapIpcache            = "ipcache"
+	fromNetdevMapIpcachePrefix      = "ipcache_prefix"
+	fromNetdevMapLbAffinity         = "lb_affinity"
+	fromNetdevMapLbMembers          = "lb_members"
+	fromNetdevMapLbRanges           = "lb_ranges"
+	fromNetdevMapLbRefused          = "lb_refused"
+	fromNetdevMapLbServices         = "lb_services"
+	fromNetdevMapLbSlots            = "lb_slots"
+	fromNetdevMapLbSockets          = "lb_sockets"
+	fromNetdevMapLbTables           = "lb_tables"
+	fromNetdevMapMasquerade         = "masquerade"
+	fromNetdevMapMasqueradeAccounts = "masquerade_accounts"
+	fromNetdevMapMetrics            = "metrics"
+	fromNetdevMapMonitor            = "monitor"
+	fromNetdevMapPolicy             = "policy"
+	fromNetdevMapRuleSets           = "rule_sets"
+	fromNetdevMapTunnelPeers        = "tunnel_peers"
+	fromNetdevProgFromNetdev        = "from_netdev"
+	fromNetdevVarCfg                = "cfg"
 )
 
 // loadFromNetdev returns the embedded CollectionSpec for fromNetdev.
@@ -94,31 +95,32 @@ type fromNetdevProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type fromNetdevMapSpecs struct {
-	Addresses     *ebpf.MapSpec `ebpf:"addresses"`
-	Blocks        *ebpf.MapSpec `ebpf:"blocks"`
-	Ct            *ebpf.MapSpec `ebpf:"ct"`
-	CtAccounts    *ebpf.MapSpec `ebpf:"ct_accounts"`
-	CtExcess      *ebpf.MapSpec `ebpf:"ct_excess"`
-	Endpoints     *ebpf.MapSpec `ebpf:"endpoints"`
-	Events        *ebpf.MapSpec `ebpf:"events"`
-	EventsLost    *ebpf.MapSpec `ebpf:"events_lost"`
-	Fragments     *ebpf.MapSpec `ebpf:"fragments"`
-	Ipcache       *ebpf.MapSpec `ebpf:"ipcache"`
-	IpcachePrefix *ebpf.MapSpec `ebpf:"ipcache_prefix"`
-	LbAffinity    *ebpf.MapSpec `ebpf:"lb_affinity"`
-	LbMembers     *ebpf.MapSpec `ebpf:"lb_members"`
-	LbRanges      *ebpf.MapSpec `ebpf:"lb_ranges"`
-	LbRefused     *ebpf.MapSpec `ebpf:"lb_refused"`
-	LbServices    *ebpf.MapSpec `ebpf:"lb_services"`
-	LbSlots       *ebpf.MapSpec `ebpf:"lb_slots"`
-	LbSockets     *ebpf.MapSpec `ebpf:"lb_sockets"`
-	LbTables      *ebpf.MapSpec `ebpf:"lb_tables"`
-	Masquerade    *ebpf.MapSpec `ebpf:"masquerade"`
-	Metrics       *ebpf.MapSpec `ebpf:"metrics"`
-	Monitor       *ebpf.MapSpec `ebpf:"monitor"`
-	Policy        *ebpf.MapSpec `ebpf:"policy"`
-	RuleSets      *ebpf.MapSpec `ebpf:"rule_sets"`
-	TunnelPeers   *ebpf.MapSpec `ebpf:"tunnel_peers"`
+	Addresses          *ebpf.MapSpec `ebpf:"addresses"`
+	Blocks             *ebpf.MapSpec `ebpf:"blocks"`
+	Ct                 *ebpf.MapSpec `ebpf:"ct"`
+	CtAccounts         *ebpf.MapSpec `ebpf:"ct_accounts"`
+	CtExcess           *ebpf.MapSpec `ebpf:"ct_excess"`
+	Endpoints          *ebpf.MapSpec `ebpf:"endpoints"`
+	Events             *ebpf.MapSpec `ebpf:"events"`
+	EventsLost         *ebpf.MapSpec `ebpf:"events_lost"`
+	Fragments          *ebpf.MapSpec `ebpf:"fragments"`
+	Ipcache            *ebpf.MapSpec `ebpf:"ipcache"`
+	IpcachePrefix      *ebpf.MapSpec `ebpf:"ipcache_prefix"`
+	LbAffinity         *ebpf.MapSpec `ebpf:"lb_affinity"`
+	LbMembers          *ebpf.MapSpec `ebpf:"lb_members"`
+	LbRanges           *ebpf.MapSpec `ebpf:"lb_ranges"`
+	LbRefused          *ebpf.MapSpec `ebpf:"lb_refused"`
+	LbServices         *ebpf.MapSpec `ebpf:"lb_services"`
+	LbSlots            *ebpf.MapSpec `ebpf:"lb_slots"`
+	LbSockets          *ebpf.MapSpec `ebpf:"lb_sockets"`
+	LbTables           *ebpf.MapSpec `ebpf:"lb_tables"`
+	Masquerade         *ebpf.MapSpec `ebpf:"masquerade"`
+	MasqueradeAccounts *ebpf.MapSpec `ebpf:"masquerade_accounts"`
+	Metrics            *ebpf.MapSpec `ebpf:"metrics"`
+	Monitor            *ebpf.MapSpec `ebpf:"monitor"`
+	Policy             *ebpf.MapSpec `ebpf:"policy"`
+	RuleSets           *ebpf.MapSpec `ebpf:"rule_sets"`
+	TunnelPeers        *ebpf.MapSpec `ebpf:"tunnel_peers"`
 }
 
 // fromNetdevVariableSpecs contains global variables before they are loaded into the kernel.
@@ -148,31 +150,32 @@ func (o *fromNetdevObjects) Close() error {
 //
 // It can be passed to loadFromNetdevObjects or ebpf.CollectionSpec.LoadAndAssign.
 type fromNetdevMaps struct {
-	Addresses     *ebpf.Map `ebpf:"addresses"`
-	Blocks        *ebpf.Map `ebpf:"blocks"`
-	Ct            *ebpf.Map `ebpf:"ct"`
-	CtAccounts    *ebpf.Map `ebpf:"ct_accounts"`
-	CtExcess      *ebpf.Map `ebpf:"ct_excess"`
-	Endpoints     *ebpf.Map `ebpf:"endpoints"`
-	Events        *ebpf.Map `ebpf:"events"`
-	EventsLost    *ebpf.Map `ebpf:"events_lost"`
-	Fragments     *ebpf.Map `ebpf:"fragments"`
-	Ipcache       *ebpf.Map `ebpf:"ipcache"`
-	IpcachePrefix *ebpf.Map `ebpf:"ipcache_prefix"`
-	LbAffinity    *ebpf.Map `ebpf:"lb_affinity"`
-	LbMembers     *ebpf.Map `ebpf:"lb_members"`
-	LbRanges      *ebpf.Map `ebpf:"lb_ranges"`
-	LbRefused     *ebpf.Map `ebpf:"lb_refused"`
-	LbServices    *ebpf.Map `ebpf:"lb_services"`
-	LbSlots       *ebpf.Map `ebpf:"lb_slots"`
-	LbSockets     *ebpf.Map `ebpf:"lb_sockets"`
-	LbTables      *ebpf.Map `ebpf:"lb_tables"`
-	Masquerade    *ebpf.Map `ebpf:"masquerade"`
-	Metrics       *ebpf.Map `ebpf:"metrics"`
-	Monitor       *ebpf.Map `ebpf:"monitor"`
-	Policy        *ebpf.Map `ebpf:"policy"`
-	RuleSets      *ebpf.Map `ebpf:"rule_sets"`
-	TunnelPeers   *ebpf.Map `ebpf:"tunnel_peers"`
+	Addresses          *ebpf.Map `ebpf:"addresses"`
+	Blocks             *ebpf.Map `ebpf:"blocks"`
+	Ct                 *ebpf.Map `ebpf:"ct"`
+	CtAccounts         *ebpf.Map `ebpf:"ct_accounts"`
+	CtExcess           *ebpf.Map `ebpf:"ct_excess"`
+	Endpoints          *ebpf.Map `ebpf:"endpoints"`
+	Events             *ebpf.Map `ebpf:"events"`
+	EventsLost         *ebpf.Map `ebpf:"events_lost"`
+	Fragments          *ebpf.Map `ebpf:"fragments"`
+	Ipcache            *ebpf.Map `ebpf:"ipcache"`
+	IpcachePrefix      *ebpf.Map `ebpf:"ipcache_prefix"`
+	LbAffinity         *ebpf.Map `ebpf:"lb_affinity"`
+	LbMembers          *ebpf.Map `ebpf:"lb_members"`
+	LbRanges           *ebpf.Map `ebpf:"lb_ranges"`
+	LbRefused          *ebpf.Map `ebpf:"lb_refused"`
+	LbServices         *ebpf.Map `ebpf:"lb_services"`
+	LbSlots            *ebpf.Map `ebpf:"lb_slots"`
+	LbSockets          *ebpf.Map `ebpf:"lb_sockets"`
+	LbTables           *ebpf.Map `ebpf:"lb_tables"`
+	Masquerade         *ebpf.Map `ebpf:"masquerade"`
+	MasqueradeAccounts *ebpf.Map `ebpf:"masquerade_accounts"`
+	Metrics            *ebpf.Map `ebpf:"metrics"`
+	Monitor            *ebpf.Map `ebpf:"monitor"`
+	Policy             *ebpf.Map `ebpf:"policy"`
+	RuleSets           *ebpf.Map `ebpf:"rule_sets"`
+	TunnelPeers        *ebpf.Map `ebpf:"tunnel_peers"`
 }
 
 func (m *fromNetdevMaps) Close() error {
@@ -197,6 +200,7 @@ func (m *fromNetdevMaps) Close() error {
 		m.LbSockets,
 		m.LbTables,
 		m.Masquerade,
+		m.MasqueradeAccounts,
 		m.Metrics,
 		m.Monitor,
 		m.Policy,

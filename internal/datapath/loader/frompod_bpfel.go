@@ -68,6 +68,8 @@ type fromPodConfig struct {
 	FragmentBits     uint8
 	FragmentNodeBits uint8
 	Pad2             [2]uint8
+	MasqueradeShare  uint32
+	Pad3             [4]uint8
 }
 
 type fromPodCtAccount struct {
@@ -311,33 +313,34 @@ type fromPodTunnelPeer struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	fromPodMapAddresses     = "addresses"
-	fromPodMapBlocks        = "blocks"
-	fromPodMapCt            = "ct"
-	fromPodMapCtAccounts    = "ct_accounts"
-	fromPodMapCtExcess      = "ct_excess"
-	fromPodMapEndpoints     = "endpoints"
-	fromPodMapEvents        = "events"
-	fromPodMapEventsLost    = "events_lost"
-	fromPodMapFragments     = "fragments"
-	fromPodMapIpcache       = "ipcache"
-	fromPodMapIpcachePrefix = "ipcache_prefix"
-	fromPodMapLbAffinity    = "lb_affinity"
-	fromPodMapLbMembers     = "lb_members"
-	fromPodMapLbRanges      = "lb_ranges"
-	fromPodMapLbRefused     = "lb_refused"
-	fromPodMapLbServices    = "lb_services"
-	fromPodMapLbSlots       = "lb_slots"
-	fromPodMapLbSockets     = "lb_sockets"
-	fromPodMapLbTables      = "lb_tables"
-	fromPodMapMasquerade    = "masquerade"
-	fromPodMapMetrics       = "metrics"
-	fromPodMapMonitor       = "monitor"
-	fromPodMapPolicy        = "policy"
-	fromPodMapRuleSets      = "rule_sets"
-	fromPodMapTunnelPeers   = "tunnel_peers"
-	fromPodProgFromPod      = "from_pod"
-	fromPodVarCfg           = "cfg"
+	fromPodMapAddresses          = "addresses"
+	fromPodMapBlocks             = "blocks"
+	fromPodMapCt                 = "ct"
+	fromPodMapCtAccounts         = "ct_accounts"
+	fromPodMapCtExcess           = "ct_excess"
+	fromPodMapEndpoints          = "endpoints"
+	fromPodMapEvents             = "events"
+	fromPodMapEventsLost         = "events_lost"
+	fromPodMapFragments          = "fragments"
+	fromPodMapIpcache            = "ipcache"
+	fromPodMapIpcachePrefix      = "ipcache_prefix"
+	fromPodMapLbAffinity         = "lb_affinity"
+	fromPodMapLbMembers          = "lb_members"
+	fromPodMapLbRanges           = "lb_ranges"
+	fromPodMapLbRefused          = "lb_refused"
+	fromPodMapLbServices         = "lb_services"
+	fromPodMapLbSlots            = "lb_slots"
+	fromPodMapLbSockets          = "lb_sockets"
+	fromPodMapLbTables           = "lb_tables"
+	fromPodMapMasquerade         = "masquerade"
+	fromPodMapMasqueradeAccounts = "masquerade_accounts"
+	fromPodMapMetrics            = "metrics"
+	fromPodMapMonitor            = "monitor"
+	fromPodMapPolicy             = "policy"
+	fromPodMapRuleSets           = "rule_sets"
+	fromPodMapTunnelPeers        = "tunnel_peers"
+	fromPodProgFromPod           = "from_pod"
+	fromPodVarCfg                = "cfg"
 )
 
 // loadFromPod returns the embedded CollectionSpec for fromPod.
@@ -389,31 +392,32 @@ type fromPodProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type fromPodMapSpecs struct {
-	Addresses     *ebpf.MapSpec `ebpf:"addresses"`
-	Blocks        *ebpf.MapSpec `ebpf:"blocks"`
-	Ct            *ebpf.MapSpec `ebpf:"ct"`
-	CtAccounts    *ebpf.MapSpec `ebpf:"ct_accounts"`
-	CtExcess      *ebpf.MapSpec `ebpf:"ct_excess"`
-	Endpoints     *ebpf.MapSpec `ebpf:"endpoints"`
-	Events        *ebpf.MapSpec `ebpf:"events"`
-	EventsLost    *ebpf.MapSpec `ebpf:"events_lost"`
-	Fragments     *ebpf.MapSpec `ebpf:"fragments"`
-	Ipcache       *ebpf.MapSpec `ebpf:"ipcache"`
-	IpcachePrefix *ebpf.MapSpec `ebpf:"ipcache_prefix"`
-	LbAffinity    *ebpf.MapSpec `ebpf:"lb_affinity"`
-	LbMembers     *ebpf.MapSpec `ebpf:"lb_members"`
-	LbRanges      *ebpf.MapSpec `ebpf:"lb_ranges"`
-	LbRefused     *ebpf.MapSpec `ebpf:"lb_refused"`
-	LbServices    *ebpf.MapSpec `ebpf:"lb_services"`
-	LbSlots       *ebpf.MapSpec `ebpf:"lb_slots"`
-	LbSockets     *ebpf.MapSpec `ebpf:"lb_sockets"`
-	LbTables      *ebpf.MapSpec `ebpf:"lb_tables"`
-	Masquerade    *ebpf.MapSpec `ebpf:"masquerade"`
-	Metrics       *ebpf.MapSpec `ebpf:"metrics"`
-	Monitor       *ebpf.MapSpec `ebpf:"monitor"`
-	Policy        *ebpf.MapSpec `ebpf:"policy"`
-	RuleSets      *ebpf.MapSpec `ebpf:"rule_sets"`
-	TunnelPeers   *ebpf.MapSpec `ebpf:"tunnel_peers"`
+	Addresses          *ebpf.MapSpec `ebpf:"addresses"`
+	Blocks             *ebpf.MapSpec `ebpf:"blocks"`
+	Ct                 *ebpf.MapSpec `ebpf:"ct"`
+	CtAccounts         *ebpf.MapSpec `ebpf:"ct_accounts"`
+	CtExcess           *ebpf.MapSpec `ebpf:"ct_excess"`
+	Endpoints          *ebpf.MapSpec `ebpf:"endpoints"`
+	Events             *ebpf.MapSpec `ebpf:"events"`
+	EventsLost         *ebpf.MapSpec `ebpf:"events_lost"`
+	Fragments          *ebpf.MapSpec `ebpf:"fragments"`
+	Ipcache            *ebpf.MapSpec `ebpf:"ipcache"`
+	IpcachePrefix      *ebpf.MapSpec `ebpf:"ipcache_prefix"`
+	LbAffinity         *ebpf.MapSpec `ebpf:"lb_affinity"`
+	LbMembers          *ebpf.MapSpec `ebpf:"lb_members"`
+	LbRanges           *ebpf.MapSpec `ebpf:"lb_ranges"`
+	LbRefused          *ebpf.MapSpec `ebpf:"lb_refused"`
+	LbServices         *ebpf.MapSpec `ebpf:"lb_services"`
+	LbSlots            *ebpf.MapSpec `ebpf:"lb_slots"`
+	LbSockets          *ebpf.MapSpec `ebpf:"lb_sockets"`
+	LbTables           *ebpf.MapSpec `ebpf:"lb_tables"`
+	Masquerade         *ebpf.MapSpec `ebpf:"masquerade"`
+	MasqueradeAccounts *ebpf.MapSpec `ebpf:"masquerade_accounts"`
+	Metrics            *ebpf.MapSpec `ebpf:"metrics"`
+	Monitor            *ebpf.MapSpec `ebpf:"monitor"`
+	Policy             *ebpf.MapSpec `ebpf:"policy"`
+	RuleSets           *ebpf.MapSpec `ebpf:"rule_sets"`
+	TunnelPeers        *ebpf.MapSpec `ebpf:"tunnel_peers"`
 }
 
 // fromPodVariableSpecs contains global variables before they are loaded into the kernel.
@@ -443,31 +447,32 @@ func (o *fromPodObjects) Close() error {
 //
 // It can be passed to loadFromPodObjects or ebpf.CollectionSpec.LoadAndAssign.
 type fromPodMaps struct {
-	Addresses     *ebpf.Map `ebpf:"addresses"`
-	Blocks        *ebpf.Map `ebpf:"blocks"`
-	Ct            *ebpf.Map `ebpf:"ct"`
-	CtAccounts    *ebpf.Map `ebpf:"ct_accounts"`
-	CtExcess      *ebpf.Map `ebpf:"ct_excess"`
-	Endpoints     *ebpf.Map `ebpf:"endpoints"`
-	Events        *ebpf.Map `ebpf:"events"`
-	EventsLost    *ebpf.Map `ebpf:"events_lost"`
-	Fragments     *ebpf.Map `ebpf:"fragments"`
-	Ipcache       *ebpf.Map `ebpf:"ipcache"`
-	IpcachePrefix *ebpf.Map `ebpf:"ipcache_prefix"`
-	LbAffinity    *ebpf.Map `ebpf:"lb_affinity"`
-	LbMembers     *ebpf.Map `ebpf:"lb_members"`
-	LbRanges      *ebpf.Map `ebpf:"lb_ranges"`
-	LbRefused     *ebpf.Map `ebpf:"lb_refused"`
-	LbServices    *ebpf.Map `ebpf:"lb_services"`
-	LbSlots       *ebpf.Map `ebpf:"lb_slots"`
-	LbSockets     *ebpf.Map `ebpf:"lb_sockets"`
-	LbTables      *ebpf.Map `ebpf:"lb_tables"`
-	Masquerade    *ebpf.Map `ebpf:"masquerade"`
-	Metrics       *ebpf.Map `ebpf:"metrics"`
-	Monitor       *ebpf.Map `ebpf:"monitor"`
-	Policy        *ebpf.Map `ebpf:"policy"`
-	RuleSets      *ebpf.Map `ebpf:"rule_sets"`
-	TunnelPeers   *ebpf.Map `ebpf:"tunnel_peers"`
+	Addresses          *ebpf.Map `ebpf:"addresses"`
+	Blocks             *ebpf.Map `ebpf:"blocks"`
+	Ct                 *ebpf.Map `ebpf:"ct"`
+	CtAccounts         *ebpf.Map `ebpf:"ct_accounts"`
+	CtExcess           *ebpf.Map `ebpf:"ct_excess"`
+	Endpoints          *ebpf.Map `ebpf:"endpoints"`
+	Events             *ebpf.Map `ebpf:"events"`
+	EventsLost         *ebpf.Map `ebpf:"events_lost"`
+	Fragments          *ebpf.Map `ebpf:"fragments"`
+	Ipcache            *ebpf.Map `ebpf:"ipcache"`
+	IpcachePrefix      *ebpf.Map `ebpf:"ipcache_prefix"`
+	LbAffinity         *ebpf.Map `ebpf:"lb_affinity"`
+	LbMembers          *ebpf.Map `ebpf:"lb_members"`
+	LbRanges           *ebpf.Map `ebpf:"lb_ranges"`
+	LbRefused          *ebpf.Map `ebpf:"lb_refused"`
+	LbServices         *ebpf.Map `ebpf:"lb_services"`
+	LbSlots            *ebpf.Map `ebpf:"lb_slots"`
+	LbSockets          *ebpf.Map `ebpf:"lb_sockets"`
+	LbTables           *ebpf.Map `ebpf:"lb_tables"`
+	Masquerade         *ebpf.Map `ebpf:"masquerade"`
+	MasqueradeAccounts *ebpf.Map `ebpf:"masquerade_accounts"`
+	Metrics            *ebpf.Map `ebpf:"metrics"`
+	Monitor            *ebpf.Map `ebpf:"monitor"`
+	Policy             *ebpf.Map `ebpf:"policy"`
+	RuleSets           *ebpf.Map `ebpf:"rule_sets"`
+	TunnelPeers        *ebpf.Map `ebpf:"tunnel_peers"`
 }
 
 func (m *fromPodMaps) Close() error {
@@ -492,6 +497,7 @@ func (m *fromPodMaps) Close() error {
 		m.LbSockets,
 		m.LbTables,
 		m.Masquerade,
+		m.MasqueradeAccounts,
 		m.Metrics,
 		m.Monitor,
 		m.Policy,

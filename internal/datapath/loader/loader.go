@@ -104,6 +104,7 @@ func (l *Loader) Configure(cfg datapath.Config) error {
 		return err
 	}
 	rodata.FragmentBits, rodata.FragmentNodeBits = l.maps.FragmentPlaces()
+	rodata.MasqueradeShare = l.maps.MasqueradeShare()
 	specs, digest, err := l.blueprint(rodata)
 	if err != nil {
 		return err

@@ -16,40 +16,41 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	sockMapAddresses         = "addresses"
-	sockMapBlocks            = "blocks"
-	sockMapCt                = "ct"
-	sockMapCtAccounts        = "ct_accounts"
-	sockMapCtExcess          = "ct_excess"
-	sockMapEndpoints         = "endpoints"
-	sockMapEvents            = "events"
-	sockMapEventsLost        = "events_lost"
-	sockMapFragments         = "fragments"
-	sockMapIpcache           = "ipcache"
-	sockMapIpcachePrefix     = "ipcache_prefix"
-	sockMapLbAffinity        = "lb_affinity"
-	sockMapLbMembers         = "lb_members"
-	sockMapLbRanges          = "lb_ranges"
-	sockMapLbRefused         = "lb_refused"
-	sockMapLbServices        = "lb_services"
-	sockMapLbSlots           = "lb_slots"
-	sockMapLbSockets         = "lb_sockets"
-	sockMapLbTables          = "lb_tables"
-	sockMapMasquerade        = "masquerade"
-	sockMapMetrics           = "metrics"
-	sockMapMonitor           = "monitor"
-	sockMapPolicy            = "policy"
-	sockMapRuleSets          = "rule_sets"
-	sockMapTunnelPeers       = "tunnel_peers"
-	sockProgSockConnect4     = "sock_connect4"
-	sockProgSockConnect6     = "sock_connect6"
-	sockProgSockGetpeername4 = "sock_getpeername4"
-	sockProgSockGetpeername6 = "sock_getpeername6"
-	sockProgSockRecvmsg4     = "sock_recvmsg4"
-	sockProgSockRecvmsg6     = "sock_recvmsg6"
-	sockProgSockSendmsg4     = "sock_sendmsg4"
-	sockProgSockSendmsg6     = "sock_sendmsg6"
-	sockVarCfg               = "cfg"
+	sockMapAddresses          = "addresses"
+	sockMapBlocks             = "blocks"
+	sockMapCt                 = "ct"
+	sockMapCtAccounts         = "ct_accounts"
+	sockMapCtExcess           = "ct_excess"
+	sockMapEndpoints          = "endpoints"
+	sockMapEvents             = "events"
+	sockMapEventsLost         = "events_lost"
+	sockMapFragments          = "fragments"
+	sockMapIpcache            = "ipcache"
+	sockMapIpcachePrefix      = "ipcache_prefix"
+	sockMapLbAffinity         = "lb_affinity"
+	sockMapLbMembers          = "lb_members"
+	sockMapLbRanges           = "lb_ranges"
+	sockMapLbRefused          = "lb_refused"
+	sockMapLbServices         = "lb_services"
+	sockMapLbSlots            = "lb_slots"
+	sockMapLbSockets          = "lb_sockets"
+	sockMapLbTables           = "lb_tables"
+	sockMapMasquerade         = "masquerade"
+	sockMapMasqueradeAccounts = "masquerade_accounts"
+	sockMapMetrics            = "metrics"
+	sockMapMonitor            = "monitor"
+	sockMapPolicy             = "policy"
+	sockMapRuleSets           = "rule_sets"
+	sockMapTunnelPeers        = "tunnel_peers"
+	sockProgSockConnect4      = "sock_connect4"
+	sockProgSockConnect6      = "sock_connect6"
+	sockProgSockGetpeername4  = "sock_getpeername4"
+	sockProgSockGetpeername6  = "sock_getpeername6"
+	sockProgSockRecvmsg4      = "sock_recvmsg4"
+	sockProgSockRecvmsg6      = "sock_recvmsg6"
+	sockProgSockSendmsg4      = "sock_sendmsg4"
+	sockProgSockSendmsg6      = "sock_sendmsg6"
+	sockVarCfg                = "cfg"
 )
 
 // loadSock returns the embedded CollectionSpec for sock.
@@ -108,31 +109,32 @@ type sockProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type sockMapSpecs struct {
-	Addresses     *ebpf.MapSpec `ebpf:"addresses"`
-	Blocks        *ebpf.MapSpec `ebpf:"blocks"`
-	Ct            *ebpf.MapSpec `ebpf:"ct"`
-	CtAccounts    *ebpf.MapSpec `ebpf:"ct_accounts"`
-	CtExcess      *ebpf.MapSpec `ebpf:"ct_excess"`
-	Endpoints     *ebpf.MapSpec `ebpf:"endpoints"`
-	Events        *ebpf.MapSpec `ebpf:"events"`
-	EventsLost    *ebpf.MapSpec `ebpf:"events_lost"`
-	Fragments     *ebpf.MapSpec `ebpf:"fragments"`
-	Ipcache       *ebpf.MapSpec `ebpf:"ipcache"`
-	IpcachePrefix *ebpf.MapSpec `ebpf:"ipcache_prefix"`
-	LbAffinity    *ebpf.MapSpec `ebpf:"lb_affinity"`
-	LbMembers     *ebpf.MapSpec `ebpf:"lb_members"`
-	LbRanges      *ebpf.MapSpec `ebpf:"lb_ranges"`
-	LbRefused     *ebpf.MapSpec `ebpf:"lb_refused"`
-	LbServices    *ebpf.MapSpec `ebpf:"lb_services"`
-	LbSlots       *ebpf.MapSpec `ebpf:"lb_slots"`
-	LbSockets     *ebpf.MapSpec `ebpf:"lb_sockets"`
-	LbTables      *ebpf.MapSpec `ebpf:"lb_tables"`
-	Masquerade    *ebpf.MapSpec `ebpf:"masquerade"`
-	Metrics       *ebpf.MapSpec `ebpf:"metrics"`
-	Monitor       *ebpf.MapSpec `ebpf:"monitor"`
-	Policy        *ebpf.MapSpec `ebpf:"policy"`
-	RuleSets      *ebpf.MapSpec `ebpf:"rule_sets"`
-	TunnelPeers   *ebpf.MapSpec `ebpf:"tunnel_peers"`
+	Addresses          *ebpf.MapSpec `ebpf:"addresses"`
+	Blocks             *ebpf.MapSpec `ebpf:"blocks"`
+	Ct                 *ebpf.MapSpec `ebpf:"ct"`
+	CtAccounts         *ebpf.MapSpec `ebpf:"ct_accounts"`
+	CtExcess           *ebpf.MapSpec `ebpf:"ct_excess"`
+	Endpoints          *ebpf.MapSpec `ebpf:"endpoints"`
+	Events             *ebpf.MapSpec `ebpf:"events"`
+	EventsLost         *ebpf.MapSpec `ebpf:"events_lost"`
+	Fragments          *ebpf.MapSpec `ebpf:"fragments"`
+	Ipcache            *ebpf.MapSpec `ebpf:"ipcache"`
+	IpcachePrefix      *ebpf.MapSpec `ebpf:"ipcache_prefix"`
+	LbAffinity         *ebpf.MapSpec `ebpf:"lb_affinity"`
+	LbMembers          *ebpf.MapSpec `ebpf:"lb_members"`
+	LbRanges           *ebpf.MapSpec `ebpf:"lb_ranges"`
+	LbRefused          *ebpf.MapSpec `ebpf:"lb_refused"`
+	LbServices         *ebpf.MapSpec `ebpf:"lb_services"`
+	LbSlots            *ebpf.MapSpec `ebpf:"lb_slots"`
+	LbSockets          *ebpf.MapSpec `ebpf:"lb_sockets"`
+	LbTables           *ebpf.MapSpec `ebpf:"lb_tables"`
+	Masquerade         *ebpf.MapSpec `ebpf:"masquerade"`
+	MasqueradeAccounts *ebpf.MapSpec `ebpf:"masquerade_accounts"`
+	Metrics            *ebpf.MapSpec `ebpf:"metrics"`
+	Monitor            *ebpf.MapSpec `ebpf:"monitor"`
+	Policy             *ebpf.MapSpec `ebpf:"policy"`
+	RuleSets           *ebpf.MapSpec `ebpf:"rule_sets"`
+	TunnelPeers        *ebpf.MapSpec `ebpf:"tunnel_peers"`
 }
 
 // sockVariableSpecs contains global variables before they are loaded into the kernel.
@@ -162,31 +164,32 @@ func (o *sockObjects) Close() error {
 //
 // It can be passed to loadSockObjects or ebpf.CollectionSpec.LoadAndAssign.
 type sockMaps struct {
-	Addresses     *ebpf.Map `ebpf:"addresses"`
-	Blocks        *ebpf.Map `ebpf:"blocks"`
-	Ct            *ebpf.Map `ebpf:"ct"`
-	CtAccounts    *ebpf.Map `ebpf:"ct_accounts"`
-	CtExcess      *ebpf.Map `ebpf:"ct_excess"`
-	Endpoints     *ebpf.Map `ebpf:"endpoints"`
-	Events        *ebpf.Map `ebpf:"events"`
-	EventsLost    *ebpf.Map `ebpf:"events_lost"`
-	Fragments     *ebpf.Map `ebpf:"fragments"`
-	Ipcache       *ebpf.Map `ebpf:"ipcache"`
-	IpcachePrefix *ebpf.Map `ebpf:"ipcache_prefix"`
-	LbAffinity    *ebpf.Map `ebpf:"lb_affinity"`
-	LbMembers     *ebpf.Map `ebpf:"lb_members"`
-	LbRanges      *ebpf.Map `ebpf:"lb_ranges"`
-	LbRefused     *ebpf.Map `ebpf:"lb_refused"`
-	LbServices    *ebpf.Map `ebpf:"lb_services"`
-	LbSlots       *ebpf.Map `ebpf:"lb_slots"`
-	LbSockets     *ebpf.Map `ebpf:"lb_sockets"`
-	LbTables      *ebpf.Map `ebpf:"lb_tables"`
-	Masquerade    *ebpf.Map `ebpf:"masquerade"`
-	Metrics       *ebpf.Map `ebpf:"metrics"`
-	Monitor       *ebpf.Map `ebpf:"monitor"`
-	Policy        *ebpf.Map `ebpf:"policy"`
-	RuleSets      *ebpf.Map `ebpf:"rule_sets"`
-	TunnelPeers   *ebpf.Map `ebpf:"tunnel_peers"`
+	Addresses          *ebpf.Map `ebpf:"addresses"`
+	Blocks             *ebpf.Map `ebpf:"blocks"`
+	Ct                 *ebpf.Map `ebpf:"ct"`
+	CtAccounts         *ebpf.Map `ebpf:"ct_accounts"`
+	CtExcess           *ebpf.Map `ebpf:"ct_excess"`
+	Endpoints          *ebpf.Map `ebpf:"endpoints"`
+	Events             *ebpf.Map `ebpf:"events"`
+	EventsLost         *ebpf.Map `ebpf:"events_lost"`
+	Fragments          *ebpf.Map `ebpf:"fragments"`
+	Ipcache            *ebpf.Map `ebpf:"ipcache"`
+	IpcachePrefix      *ebpf.Map `ebpf:"ipcache_prefix"`
+	LbAffinity         *ebpf.Map `ebpf:"lb_affinity"`
+	LbMembers          *ebpf.Map `ebpf:"lb_members"`
+	LbRanges           *ebpf.Map `ebpf:"lb_ranges"`
+	LbRefused          *ebpf.Map `ebpf:"lb_refused"`
+	LbServices         *ebpf.Map `ebpf:"lb_services"`
+	LbSlots            *ebpf.Map `ebpf:"lb_slots"`
+	LbSockets          *ebpf.Map `ebpf:"lb_sockets"`
+	LbTables           *ebpf.Map `ebpf:"lb_tables"`
+	Masquerade         *ebpf.Map `ebpf:"masquerade"`
+	MasqueradeAccounts *ebpf.Map `ebpf:"masquerade_accounts"`
+	Metrics            *ebpf.Map `ebpf:"metrics"`
+	Monitor            *ebpf.Map `ebpf:"monitor"`
+	Policy             *ebpf.Map `ebpf:"policy"`
+	RuleSets           *ebpf.Map `ebpf:"rule_sets"`
+	TunnelPeers        *ebpf.Map `ebpf:"tunnel_peers"`
 }
 
 func (m *sockMaps) Close() error {
@@ -211,6 +214,7 @@ func (m *sockMaps) Close() error {
 		m.LbSockets,
 		m.LbTables,
 		m.Masquerade,
+		m.MasqueradeAccounts,
 		m.Metrics,
 		m.Monitor,
 		m.Policy,

@@ -278,32 +278,33 @@ type kernelTunnelPeer struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	kernelMapAddresses     = "addresses"
-	kernelMapBlocks        = "blocks"
-	kernelMapCt            = "ct"
-	kernelMapCtAccounts    = "ct_accounts"
-	kernelMapCtExcess      = "ct_excess"
-	kernelMapEndpoints     = "endpoints"
-	kernelMapEvents        = "events"
-	kernelMapEventsLost    = "events_lost"
-	kernelMapFragments     = "fragments"
-	kernelMapIpcache       = "ipcache"
-	kernelMapIpcachePrefix = "ipcache_prefix"
-	kernelMapLbAffinity    = "lb_affinity"
-	kernelMapLbMembers     = "lb_members"
-	kernelMapLbRanges      = "lb_ranges"
-	kernelMapLbRefused     = "lb_refused"
-	kernelMapLbServices    = "lb_services"
-	kernelMapLbSlots       = "lb_slots"
-	kernelMapLbSockets     = "lb_sockets"
-	kernelMapLbTables      = "lb_tables"
-	kernelMapMasquerade    = "masquerade"
-	kernelMapMetrics       = "metrics"
-	kernelMapMonitor       = "monitor"
-	kernelMapPolicy        = "policy"
-	kernelMapRuleSets      = "rule_sets"
-	kernelMapTunnelPeers   = "tunnel_peers"
-	kernelVarEventLayout   = "event_layout"
+	kernelMapAddresses          = "addresses"
+	kernelMapBlocks             = "blocks"
+	kernelMapCt                 = "ct"
+	kernelMapCtAccounts         = "ct_accounts"
+	kernelMapCtExcess           = "ct_excess"
+	kernelMapEndpoints          = "endpoints"
+	kernelMapEvents             = "events"
+	kernelMapEventsLost         = "events_lost"
+	kernelMapFragments          = "fragments"
+	kernelMapIpcache            = "ipcache"
+	kernelMapIpcachePrefix      = "ipcache_prefix"
+	kernelMapLbAffinity         = "lb_affinity"
+	kernelMapLbMembers          = "lb_members"
+	kernelMapLbRanges           = "lb_ranges"
+	kernelMapLbRefused          = "lb_refused"
+	kernelMapLbServices         = "lb_services"
+	kernelMapLbSlots            = "lb_slots"
+	kernelMapLbSockets          = "lb_sockets"
+	kernelMapLbTables           = "lb_tables"
+	kernelMapMasquerade         = "masquerade"
+	kernelMapMasqueradeAccounts = "masquerade_accounts"
+	kernelMapMetrics            = "metrics"
+	kernelMapMonitor            = "monitor"
+	kernelMapPolicy             = "policy"
+	kernelMapRuleSets           = "rule_sets"
+	kernelMapTunnelPeers        = "tunnel_peers"
+	kernelVarEventLayout        = "event_layout"
 )
 
 // loadKernel returns the embedded CollectionSpec for kernel.
@@ -354,31 +355,32 @@ type kernelProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type kernelMapSpecs struct {
-	Addresses     *ebpf.MapSpec `ebpf:"addresses"`
-	Blocks        *ebpf.MapSpec `ebpf:"blocks"`
-	Ct            *ebpf.MapSpec `ebpf:"ct"`
-	CtAccounts    *ebpf.MapSpec `ebpf:"ct_accounts"`
-	CtExcess      *ebpf.MapSpec `ebpf:"ct_excess"`
-	Endpoints     *ebpf.MapSpec `ebpf:"endpoints"`
-	Events        *ebpf.MapSpec `ebpf:"events"`
-	EventsLost    *ebpf.MapSpec `ebpf:"events_lost"`
-	Fragments     *ebpf.MapSpec `ebpf:"fragments"`
-	Ipcache       *ebpf.MapSpec `ebpf:"ipcache"`
-	IpcachePrefix *ebpf.MapSpec `ebpf:"ipcache_prefix"`
-	LbAffinity    *ebpf.MapSpec `ebpf:"lb_affinity"`
-	LbMembers     *ebpf.MapSpec `ebpf:"lb_members"`
-	LbRanges      *ebpf.MapSpec `ebpf:"lb_ranges"`
-	LbRefused     *ebpf.MapSpec `ebpf:"lb_refused"`
-	LbServices    *ebpf.MapSpec `ebpf:"lb_services"`
-	LbSlots       *ebpf.MapSpec `ebpf:"lb_slots"`
-	LbSockets     *ebpf.MapSpec `ebpf:"lb_sockets"`
-	LbTables      *ebpf.MapSpec `ebpf:"lb_tables"`
-	Masquerade    *ebpf.MapSpec `ebpf:"masquerade"`
-	Metrics       *ebpf.MapSpec `ebpf:"metrics"`
-	Monitor       *ebpf.MapSpec `ebpf:"monitor"`
-	Policy        *ebpf.MapSpec `ebpf:"policy"`
-	RuleSets      *ebpf.MapSpec `ebpf:"rule_sets"`
-	TunnelPeers   *ebpf.MapSpec `ebpf:"tunnel_peers"`
+	Addresses          *ebpf.MapSpec `ebpf:"addresses"`
+	Blocks             *ebpf.MapSpec `ebpf:"blocks"`
+	Ct                 *ebpf.MapSpec `ebpf:"ct"`
+	CtAccounts         *ebpf.MapSpec `ebpf:"ct_accounts"`
+	CtExcess           *ebpf.MapSpec `ebpf:"ct_excess"`
+	Endpoints          *ebpf.MapSpec `ebpf:"endpoints"`
+	Events             *ebpf.MapSpec `ebpf:"events"`
+	EventsLost         *ebpf.MapSpec `ebpf:"events_lost"`
+	Fragments          *ebpf.MapSpec `ebpf:"fragments"`
+	Ipcache            *ebpf.MapSpec `ebpf:"ipcache"`
+	IpcachePrefix      *ebpf.MapSpec `ebpf:"ipcache_prefix"`
+	LbAffinity         *ebpf.MapSpec `ebpf:"lb_affinity"`
+	LbMembers          *ebpf.MapSpec `ebpf:"lb_members"`
+	LbRanges           *ebpf.MapSpec `ebpf:"lb_ranges"`
+	LbRefused          *ebpf.MapSpec `ebpf:"lb_refused"`
+	LbServices         *ebpf.MapSpec `ebpf:"lb_services"`
+	LbSlots            *ebpf.MapSpec `ebpf:"lb_slots"`
+	LbSockets          *ebpf.MapSpec `ebpf:"lb_sockets"`
+	LbTables           *ebpf.MapSpec `ebpf:"lb_tables"`
+	Masquerade         *ebpf.MapSpec `ebpf:"masquerade"`
+	MasqueradeAccounts *ebpf.MapSpec `ebpf:"masquerade_accounts"`
+	Metrics            *ebpf.MapSpec `ebpf:"metrics"`
+	Monitor            *ebpf.MapSpec `ebpf:"monitor"`
+	Policy             *ebpf.MapSpec `ebpf:"policy"`
+	RuleSets           *ebpf.MapSpec `ebpf:"rule_sets"`
+	TunnelPeers        *ebpf.MapSpec `ebpf:"tunnel_peers"`
 }
 
 // kernelVariableSpecs contains global variables before they are loaded into the kernel.
@@ -408,31 +410,32 @@ func (o *kernelObjects) Close() error {
 //
 // It can be passed to loadKernelObjects or ebpf.CollectionSpec.LoadAndAssign.
 type kernelMaps struct {
-	Addresses     *ebpf.Map `ebpf:"addresses"`
-	Blocks        *ebpf.Map `ebpf:"blocks"`
-	Ct            *ebpf.Map `ebpf:"ct"`
-	CtAccounts    *ebpf.Map `ebpf:"ct_accounts"`
-	CtExcess      *ebpf.Map `ebpf:"ct_excess"`
-	Endpoints     *ebpf.Map `ebpf:"endpoints"`
-	Events        *ebpf.Map `ebpf:"events"`
-	EventsLost    *ebpf.Map `ebpf:"events_lost"`
-	Fragments     *ebpf.Map `ebpf:"fragments"`
-	Ipcache       *ebpf.Map `ebpf:"ipcache"`
-	IpcachePrefix *ebpf.Map `ebpf:"ipcache_prefix"`
-	LbAffinity    *ebpf.Map `ebpf:"lb_affinity"`
-	LbMembers     *ebpf.Map `ebpf:"lb_members"`
-	LbRanges      *ebpf.Map `ebpf:"lb_ranges"`
-	LbRefused     *ebpf.Map `ebpf:"lb_refused"`
-	LbServices    *ebpf.Map `ebpf:"lb_services"`
-	LbSlots       *ebpf.Map `ebpf:"lb_slots"`
-	LbSockets     *ebpf.Map `ebpf:"lb_sockets"`
-	LbTables      *ebpf.Map `ebpf:"lb_tables"`
-	Masquerade    *ebpf.Map `ebpf:"masquerade"`
-	Metrics       *ebpf.Map `ebpf:"metrics"`
-	Monitor       *ebpf.Map `ebpf:"monitor"`
-	Policy        *ebpf.Map `ebpf:"policy"`
-	RuleSets      *ebpf.Map `ebpf:"rule_sets"`
-	TunnelPeers   *ebpf.Map `ebpf:"tunnel_peers"`
+	Addresses          *ebpf.Map `ebpf:"addresses"`
+	Blocks             *ebpf.Map `ebpf:"blocks"`
+	Ct                 *ebpf.Map `ebpf:"ct"`
+	CtAccounts         *ebpf.Map `ebpf:"ct_accounts"`
+	CtExcess           *ebpf.Map `ebpf:"ct_excess"`
+	Endpoints          *ebpf.Map `ebpf:"endpoints"`
+	Events             *ebpf.Map `ebpf:"events"`
+	EventsLost         *ebpf.Map `ebpf:"events_lost"`
+	Fragments          *ebpf.Map `ebpf:"fragments"`
+	Ipcache            *ebpf.Map `ebpf:"ipcache"`
+	IpcachePrefix      *ebpf.Map `ebpf:"ipcache_prefix"`
+	LbAffinity         *ebpf.Map `ebpf:"lb_affinity"`
+	LbMembers          *ebpf.Map `ebpf:"lb_members"`
+	LbRanges           *ebpf.Map `ebpf:"lb_ranges"`
+	LbRefused          *ebpf.Map `ebpf:"lb_refused"`
+	LbServices         *ebpf.Map `ebpf:"lb_services"`
+	LbSlots            *ebpf.Map `ebpf:"lb_slots"`
+	LbSockets          *ebpf.Map `ebpf:"lb_sockets"`
+	LbTables           *ebpf.Map `ebpf:"lb_tables"`
+	Masquerade         *ebpf.Map `ebpf:"masquerade"`
+	MasqueradeAccounts *ebpf.Map `ebpf:"masquerade_accounts"`
+	Metrics            *ebpf.Map `ebpf:"metrics"`
+	Monitor            *ebpf.Map `ebpf:"monitor"`
+	Policy             *ebpf.Map `ebpf:"policy"`
+	RuleSets           *ebpf.Map `ebpf:"rule_sets"`
+	TunnelPeers        *ebpf.Map `ebpf:"tunnel_peers"`
 }
 
 func (m *kernelMaps) Close() error {
@@ -457,6 +460,7 @@ func (m *kernelMaps) Close() error {
 		m.LbSockets,
 		m.LbTables,
 		m.Masquerade,
+		m.MasqueradeAccounts,
 		m.Metrics,
 		m.Monitor,
 		m.Policy,

@@ -166,7 +166,7 @@ func mapNames() []string {
 		kernelMapEndpoints, kernelMapAddresses, kernelMapRuleSets, kernelMapPolicy,
 		kernelMapIpcache, kernelMapIpcachePrefix, kernelMapTunnelPeers, kernelMapBlocks, kernelMapLbServices, kernelMapLbSlots,
 		kernelMapLbMembers, kernelMapLbRanges, kernelMapLbTables, kernelMapLbRefused, kernelMapLbAffinity, kernelMapLbSockets, kernelMapCt,
-		kernelMapCtAccounts, kernelMapCtExcess, kernelMapMasquerade, kernelMapFragments,
+		kernelMapCtAccounts, kernelMapCtExcess, kernelMapMasquerade, kernelMapMasqueradeAccounts, kernelMapFragments,
 		kernelMapMetrics, kernelMapMonitor, kernelMapEvents, kernelMapEventsLost,
 	}
 }

@@ -2,20 +2,40 @@ package maps
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 
 	"github.com/cilium/ebpf"
 )
 
+// MasqueradeShare returns how many of the flows of clients outside that other nodes serve in this node's name may be those of clients
+// with one hash of their address: three quarters, so that no client takes all.
+func (m *Maps) MasqueradeShare() uint32 {
+	size := m.maps[kernelMapMasquerade].MaxEntries()
+	return max(size-size/4, 1)
+}
+
+// addrHash is addr_hash of bpf/lib/addr.h.
+func addrHash(a [16]byte) uint32 {
+	const golden = 0x9E3779B97F4A7C15
+	hash := binary.NativeEndian.Uint64(a[:8])*golden ^ binary.NativeEndian.Uint64(a[8:])
+	return uint32((hash ^ hash>>32) * golden >> 32)
+}
+
 // collectMasquerade takes ports back that were lent to flows which have ended. Programs lend such a port to the next
-// flow by themselves; but the map has no room for more while they are there.
+// flow by themselves; but the map has no room for more while they are there. Then it says to the programs how many entries
+// there are for whom.
 func (m *Maps) collectMasquerade(ctx context.Context, now uint32) error {
 	lent := m.maps[kernelMapMasquerade]
+	accounts := m.maps[kernelMapMasqueradeAccounts]
+	counts := make([]uint32, accounts.MaxEntries())
 	var old []kernelMasqueradeKey
 	err := each(lent, func(k kernelMasqueradeKey, v kernelMasqueradeValue) bool {
 		if int32(v.Expires-now) <= 0 {
 			old = append(old, k)
+		} else {
+			counts[addrHash(v.Client.B)%uint32(len(counts))]++
 		}
 		return ctx.Err() == nil
 	})
@@ -30,10 +50,19 @@ func (m *Maps) collectMasquerade(ctx context.Context, now uint32) error {
 		err := lent.LookupAndDelete(k, &v)
 		// Lent again since it was listed: nobody else has it, so it is the new flow's still.
 		if err == nil && int32(v.Expires-now) > 0 {
+			counts[addrHash(v.Client.B)%uint32(len(counts))]++
 			err = lent.Update(k, v, ebpf.UpdateNoExist)
 		}
 		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) && !errors.Is(err, ebpf.ErrKeyExist) {
 			return fmt.Errorf("masquerading: take a port back: %w", err)
+		}
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	for i, n := range counts {
+		if err := accounts.Put(uint32(i), n); err != nil {
+			return fmt.Errorf("masquerading: count the ports lent: %w", err)
 		}
 	}
 	return nil
