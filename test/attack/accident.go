@@ -108,15 +108,19 @@ func (s *scene) otherLayout(name string) (string, error) {
 			toNode(s.stranger, n1, datagram(f.at(s.stranger.addr, fromPort), f.at(victim.addr, toPort))),
 		}
 	}
+	// The agent before this one may still be taking over, and has the maps of the one before it.
+	var layouts []string
+	for deadline := time.Now().Add(patience); len(layouts) != 1; time.Sleep(10 * time.Millisecond) {
+		var err error
+		if layouts, err = filepath.Glob(filepath.Join(s.mapDir(n1), "maps-*")); err != nil {
+			return "", err
+		}
+		if time.Now().After(deadline) {
+			return "", fmt.Errorf("%w: layouts in %s: %v", errControl, s.mapDir(n1), layouts)
+		}
+	}
 	if err := s.endAgent("n1"); err != nil {
 		return "", err
-	}
-	layouts, err := filepath.Glob(filepath.Join(s.mapDir(n1), "maps-*"))
-	if err != nil {
-		return "", err
-	}
-	if len(layouts) != 1 {
-		return "", fmt.Errorf("%w: layouts in %s: %v", errControl, s.mapDir(n1), layouts)
 	}
 	if err := os.Rename(layouts[0], filepath.Join(s.mapDir(n1), name)); err != nil {
 		return "", err
@@ -126,6 +130,7 @@ func (s *scene) otherLayout(name string) (string, error) {
 	defer victim.eth.forget(k)
 	up := make(chan error, 1)
 	go func() { up <- s.sandbox.Up(s.ctx) }()
+	var err error
 	for started := false; !started; {
 		select {
 		case err = <-up:
