@@ -18,11 +18,21 @@ func (n *node) inherit() {
 	n.upsert(n.a)
 }
 
+// newJoined returns a node that pods' addresses are routed to by the network of nodes.
+func newJoined(t *testing.T) *node {
+	cfg := testConfig()
+	cfg.NativeIfIndex = nativeIf
+	return newNode(t, cfg)
+}
+
+// fromOtherNode has the stack give pod a what came from another node.
+func (n *node) fromOtherNode(f frame) result { n.t.Helper(); return n.toABy(nativeIf, f) }
+
 // TestAddressReuse: who gets an address gets none of its former owner's flows: an answer to these is none, and what the
 // new owner sends opens flows of its own.
 func TestAddressReuse(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
-		n := newNode(t, testConfig())
+		n := newJoined(t)
 		n.allowAll()
 		for _, row := range []struct {
 			name string
@@ -32,8 +42,11 @@ func TestAddressReuse(t *testing.T) {
 				n.a.RuleSet = setA
 				n.upsert(n.a)
 				send := n.toA
-				if row.peer == b {
+				switch row.peer {
+				case b:
 					send = n.fromB
+				case r:
+					send = n.fromOtherNode
 				}
 				f.src, f.dst = a, row.peer
 				back := f.reply()
@@ -138,19 +151,19 @@ func TestPeerComesHere(t *testing.T) {
 // who has its address, on another node, and has the same identity.
 func TestPeerOpensNothing(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
-		n := newNode(t, testConfig())
+		n := newJoined(t)
 		n.rules(setA, allow(out, 0, 0, 0))
 		f := frame{src: a, dst: r, proto: tcp, sport: 8080, dport: 443, tcpFlags: syn}
 		back := f.reply()
 		back.tcpFlags = syn
 		n.expect("open", passes(out), func() result { return n.fromA(f) })
-		n.expect("both open at once", passes(in), func() result { return n.toA(back) })
-		n.expect("opens once more", dropped(datapath.ReasonPolicyDenied, in), func() result { return n.toA(back) })
+		n.expect("both open at once", passes(in), func() result { return n.fromOtherNode(back) })
+		n.expect("opens once more", dropped(datapath.ReasonPolicyDenied, in), func() result { return n.fromOtherNode(back) })
 		back.tcpFlags = syn | ack
-		n.expect("answers", passes(in), func() result { return n.toA(back) })
+		n.expect("answers", passes(in), func() result { return n.fromOtherNode(back) })
 		n.rules(setA, allow(out, 0, 0, 0), allow(in, idR, tcp, 8080))
 		back.tcpFlags = syn
-		n.expect("opens where it may", passes(in), func() result { return n.toA(back) })
+		n.expect("opens where it may", passes(in), func() result { return n.fromOtherNode(back) })
 	})
 }
 
