@@ -206,6 +206,7 @@ func TestToPod(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		for _, tunnel := range []bool{false, true} {
 			cfg := testConfig()
+			cfg.NativeIfIndex = nativeIf
 			if tunnel {
 				cfg.Tunnel, cfg.TunnelIfIndex, cfg.TunnelPort = true, 1, tunnelPort
 			}
@@ -223,8 +224,11 @@ func TestToPod(t *testing.T) {
 				}
 				n.rules(setA, allow(in, row.identity+1, 0, 0))
 				by := 0
-				if row.src == b {
+				switch row.src {
+				case b:
 					by = n.ifB
+				case r:
+					by = nativeIf
 				}
 				n.expect(row.name+" not allowed", dropped(datapath.ReasonPolicyDenied, in), func() result { return n.toABy(by, f) })
 				n.rules(setA, allow(in, row.identity, 0, 0))
