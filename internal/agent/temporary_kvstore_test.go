@@ -38,7 +38,7 @@ func guarded(t *testing.T, store *testenv.Etcd) {
 	}
 	must(c.RoleAdd(t.Context(), "agents"))
 	grant("cilium/", "cilium0", clientv3.PermissionType(clientv3.PermRead))
-	for _, prefix := range []string{kvstore.NodesPrefix, kvstore.IPsPrefix} {
+	for _, prefix := range []string{kvstore.NodesPrefix, kvstore.IPsPrefix, kvstore.IdentitiesPrefix + "/heard"} {
 		grant(prefix+"/", clientv3.GetPrefixRangeEnd(prefix+"/"), clientv3.PermissionType(clientv3.PermReadWrite))
 	}
 	for user, role := range map[string]string{"root": "root", "agent": "agents"} {

@@ -160,8 +160,8 @@ func list(t *testing.T, c *objects) map[string][]string {
 	return out
 }
 
-// race has each of the agents allocate all sets at once, in its own order, and checks that they agree and that the server has one object for each.
-func race(t *testing.T, c *objects, agents []*allocator.Allocator, sets []key, meanwhile func()) {
+// allocate has each of the agents allocate all sets at once, in its own order, and returns the numbers by agent and set.
+func allocate(t *testing.T, agents []*allocator.Allocator, sets []key, meanwhile func()) []map[string]allocator.ID {
 	t.Helper()
 	got := make([]map[string]allocator.ID, len(agents))
 	var wg sync.WaitGroup
@@ -184,10 +184,25 @@ func race(t *testing.T, c *objects, agents []*allocator.Allocator, sets []key, m
 		meanwhile()
 	}
 	wg.Wait()
+	return got
+}
+
+// disagreement says which agents have other numbers than the first, "" for none.
+func disagreement(got []map[string]allocator.ID) (out string) {
 	for i := range got {
 		if diff := cmp.Diff(got[0], got[i]); diff != "" {
-			t.Errorf("agents 0 and %d do not agree:\n%s", i, diff)
+			out += fmt.Sprintf("agents 0 and %d do not agree:\n%s", i, diff)
 		}
+	}
+	return out
+}
+
+// race has the agents allocate, and checks that they agree and that the server has one object for each set.
+func race(t *testing.T, c *objects, agents []*allocator.Allocator, sets []key, meanwhile func()) {
+	t.Helper()
+	got := allocate(t, agents, sets, meanwhile)
+	if d := disagreement(got); d != "" {
+		t.Error(d)
 	}
 	wrong := func() (out []string) {
 		have := list(t, c)
@@ -245,7 +260,9 @@ func TestOneNumberForEach(t *testing.T) {
 	})
 }
 
-// TestNarrow makes agents meet: the range has hardly more numbers than there are sets, and a stranger makes and deletes objects in it.
+// TestNarrow makes agents meet: the range has hardly more numbers than there are sets, and a stranger makes and deletes objects in it. So an agent may find a
+// number taken that is free for the next one, and both make an object within one second, which is all that the server says of their age: then the lower number
+// counts, and who has the other one follows at the next comparison.
 func TestNarrow(t *testing.T) {
 	t.Parallel()
 	server, c := start(t)
@@ -265,9 +282,27 @@ func TestNarrow(t *testing.T) {
 			}
 		}
 	})
-	race(t, c, agents, apps(40), nil)
+	sets := apps(40)
+	got := allocate(t, agents, sets, nil)
 	stop()
 	wg.Wait()
+	for end := time.Now().Add(30 * time.Second); disagreement(got) != "" && time.Now().Before(end); {
+		time.Sleep(500 * time.Millisecond)
+		got = allocate(t, agents, sets, nil)
+	}
+	if d := disagreement(got); d != "" {
+		t.Error(d)
+	}
+	have, owner := list(t, c), map[allocator.ID]string{}
+	for text, id := range got[0] {
+		if !slices.Contains(have[text], id.String()) {
+			t.Errorf("%s has the objects %v, the agents say %v", text, have[text], id)
+		}
+		if other, taken := owner[id]; taken {
+			t.Errorf("%s and %s have the same number %v", text, other, id)
+		}
+		owner[id] = text
+	}
 }
 
 // TestExhausted fills the range.
