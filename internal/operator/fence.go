@@ -25,6 +25,8 @@ type fencedStore struct {
 	// held returns an error if the lease is not surely this operator's.
 	held func() error
 	name string
+	// lost is called when another operator has begun to lead: this one must end, and stand again.
+	lost func()
 
 	mu       sync.Mutex
 	revision int64 // at which leaderKey was written; 0 before
@@ -41,22 +43,41 @@ func (s *fencedStore) Txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResu
 	if writes(txn.Else) {
 		return s.Backend.Txn(ctx, txn)
 	}
-	revision, err := s.acquire(ctx)
-	if err != nil {
-		return kvstore.TxnResult{}, err
+	then, ifs, otherwise := txn.Then, slices.Clip(txn.If), slices.Clip(txn.Else)
+	for again := false; ; again = true {
+		revision, err := s.acquire(ctx)
+		if err != nil {
+			return kvstore.TxnResult{}, err
+		}
+		r, err := s.Backend.Txn(ctx, kvstore.Txn{
+			If: append(ifs, kvstore.ModRevisionIs(leaderKey, revision)), Then: then, Else: append(otherwise, kvstore.GetOp(leaderKey)),
+		})
+		if err != nil || r.Succeeded {
+			return r, err
+		}
+		last := len(r.Results) - 1
+		leader := r.Results[last]
+		switch {
+		case len(leader) == 1 && leader[0].ModRevision == revision:
+			r.Results = r.Results[:last]
+			return r, nil
+		case !again && (len(leader) == 0 || leader[0].ModRevision < revision || string(leader[0].Value) == s.name):
+			// The store has lost the key, was put back to an old copy, or a write of this operator came late: nobody else leads.
+			s.release(revision)
+		default:
+			s.lost()
+			return kvstore.TxnResult{}, fmt.Errorf("%w: %s has been written by another operator", election.ErrLost, leaderKey)
+		}
 	}
-	txn.If = append(slices.Clip(txn.If), kvstore.ModRevisionIs(leaderKey, revision))
-	txn.Else = append(slices.Clip(txn.Else), kvstore.GetOp(leaderKey))
-	r, err := s.Backend.Txn(ctx, txn)
-	if err != nil || r.Succeeded {
-		return r, err
+}
+
+// release has the next write make this operator the one whose writes count again.
+func (s *fencedStore) release(revision int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.revision == revision {
+		s.revision = 0
 	}
-	last := len(r.Results) - 1
-	if leader := r.Results[last]; len(leader) != 1 || leader[0].ModRevision != revision {
-		return kvstore.TxnResult{}, fmt.Errorf("%w: %s has been written by another operator", election.ErrLost, leaderKey)
-	}
-	r.Results = r.Results[:last]
-	return r, nil
 }
 
 // acquire makes this operator the one whose writes count, the first time, and returns at which revision it did.

@@ -30,7 +30,11 @@ func TestFencedStore(t *testing.T) {
 	}
 	var lost error
 	held := func() error { return lost }
-	one, two := &fencedStore{Backend: open(), held: held, name: "one"}, &fencedStore{Backend: open(), held: held, name: "two"}
+	ended := map[string]int{}
+	leader := func(name string) *fencedStore {
+		return &fencedStore{Backend: open(), held: held, name: name, lost: func() { ended[name]++ }}
+	}
+	one, two := leader("one"), leader("two")
 	read := open()
 	has := func(key, want string) {
 		t.Helper()
@@ -69,6 +73,9 @@ func TestFencedStore(t *testing.T) {
 		t.Errorf("a deletion of the former leader: %v", err)
 	}
 	has("k", "3")
+	if ended["one"] != 2 || ended["two"] != 0 {
+		t.Errorf("who was told that another leads, and how often: %v", ended)
+	}
 	if kv, err := one.Get(ctx, "k"); err != nil || string(kv.Value) != "3" {
 		t.Errorf("the former leader reads %q, %v", kv.Value, err)
 	}
@@ -76,7 +83,7 @@ func TestFencedStore(t *testing.T) {
 		t.Errorf("a write of the leader: %v", err)
 	}
 	// One that was frozen before its first write.
-	late := &fencedStore{Backend: open(), held: held, name: "late"}
+	late := leader("late")
 	lost = election.ErrLost
 	if err := put(late, "k", "6"); !errors.Is(err, election.ErrLost) {
 		t.Errorf("a write without the lease: %v", err)
@@ -84,6 +91,7 @@ func TestFencedStore(t *testing.T) {
 	has(leaderKey, "two")
 	has("k", "5")
 	n := 0
+	lost = nil
 	late.held = func() error { // it is frozen between the look at the clock and the write
 		if n++; n > 1 {
 			return election.ErrLost
@@ -94,10 +102,35 @@ func TestFencedStore(t *testing.T) {
 		t.Errorf("a write of one that was frozen before it: %v", err)
 	}
 	has("k", "5")
+	// It has written the key of the leader all the same. The leader ends and stands again: then it writes again.
+	if err := put(two, "k", "8"); !errors.Is(err, election.ErrLost) || ended["two"] != 1 {
+		t.Errorf("a write of a leader after another one's: %v, %v", err, ended)
+	}
+	three := leader("three")
+	if err := put(three, "k", "9"); err != nil {
+		t.Errorf("a write of the next leader: %v", err)
+	}
+	has("k", "9")
+	// Nobody else leads, and the store has lost what was in it, or was put back to an old copy.
+	if err := kvstore.Delete(ctx, read, leaderKey); err != nil {
+		t.Fatal(err)
+	}
+	if err := put(three, "k", "10"); err != nil {
+		t.Errorf("a write after the store has lost the key of the leader: %v", err)
+	}
+	has("k", "10")
+	three.revision += 1000
+	if err := put(three, "k", "11"); err != nil {
+		t.Errorf("a write after the store was put back to an old copy: %v", err)
+	}
+	has("k", "11")
+	if ended["three"] != 0 {
+		t.Error("a leader was told that another leads, and none does")
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	cancel()
 	lost = nil
-	if err := put(&fencedStore{Backend: open(), held: held, name: "away"}, "k", "8"); err == nil || errors.Is(err, election.ErrLost) {
+	if err := put(leader("away"), "k", "8"); err == nil || errors.Is(err, election.ErrLost) {
 		t.Errorf("a store that cannot be reached: %v", err)
 	}
 }

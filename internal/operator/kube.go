@@ -2,6 +2,7 @@ package operator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -103,7 +104,10 @@ func (o *Operator) lead(ctx context.Context, c *kubeSide) error {
 		return err
 	}
 	defer utilnet.CloseIdleConnectionsFor(m.GetHTTPClient().Transport)
-	if err := o.addControllers(ctx, m, c); err != nil {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	lost := func() { cancel(election.ErrLost) }
+	if err := o.addControllers(ctx, m, c, lost); err != nil {
 		return err
 	}
 	var view client.Reader = m.GetCache()
@@ -113,6 +117,9 @@ func (o *Operator) lead(ctx context.Context, c *kubeSide) error {
 	defer o.inStore.Store(nil)
 	if err := m.Start(ctx); err != nil {
 		return fmt.Errorf("controllers: %w", err)
+	}
+	if err := context.Cause(ctx); errors.Is(err, election.ErrLost) {
+		return fmt.Errorf("%w: another operator has written to the key-value store as the leader", err)
 	}
 	return nil
 }
@@ -134,8 +141,8 @@ func (o *Operator) prepareResources(ctx context.Context, cfg *rest.Config) error
 	return crds.Register(ctx, c, defs, log)
 }
 
-// addControllers adds everything that the leader does to m: this is the list.
-func (o *Operator) addControllers(ctx context.Context, m manager.Manager, c *kubeSide) error {
+// addControllers adds everything that the leader does to m: this is the list. lost is called when another operator has begun to lead.
+func (o *Operator) addControllers(ctx context.Context, m manager.Manager, c *kubeSide, lost func()) error {
 	reg := o.metrics.registry
 	if o.cfg.IPAM == ipamClusterPool { // before anything else: nodes wait for their addresses
 		if err := clusterpool.Setup(ctx, m, o.cfg.Pool, reg, o.log.With("part", "cluster-pool")); err != nil {
@@ -173,7 +180,7 @@ func (o *Operator) addControllers(ctx context.Context, m manager.Manager, c *kub
 		return err
 	}
 	if c.store != nil {
-		store := &fencedStore{Backend: c.store, held: c.election.Held, name: c.election.Identity()}
+		store := &fencedStore{Backend: c.store, held: c.election.Held, name: c.election.Identity(), lost: lost}
 		if err := nodes.SetupStoreGC(m, o.cfg.Nodes, store, o.cfg.ClusterName, o.log.With("part", "node-gc")); err != nil {
 			return err
 		}

@@ -5,15 +5,18 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 
 	"github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/identity"
@@ -46,10 +49,16 @@ func (l *logged) String() string {
 // node runs the Endpoints of a node until the test ends.
 func (r *rig) node(host string, slices bool, out *logged) *endpoints.Endpoints {
 	r.t.Helper()
+	return r.nodeBy(r.client, host, slices, out)
+}
+
+// nodeBy is node with a connection of its own.
+func (r *rig) nodeBy(c *k8s.Client, host string, slices bool, out *logged) *endpoints.Endpoints {
+	r.t.Helper()
 	e, err := endpoints.New(endpoints.Config{
 		Hosts: []netip.Addr{netip.MustParseAddr(host)}, Slices: slices, Interval: interval, Log: slog.New(slog.NewTextHandler(out, nil)),
 		Accept: func(identity.ID) error { return nil },
-	}, r.client, ipcache.New())
+	}, c, ipcache.New())
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -64,6 +73,28 @@ func (r *rig) node(host string, slices bool, out *logged) *endpoints.Endpoints {
 	})
 	return e
 }
+
+// counted returns a connection, and how many requests were made by it.
+func (r *rig) counted() (*atomic.Int64, *k8s.Client) {
+	r.t.Helper()
+	n := &atomic.Int64{}
+	cfg := rest.CopyConfig(r.server.Config)
+	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(req *http.Request) (*http.Response, error) {
+			n.Add(1)
+			return next.RoundTrip(req)
+		})
+	})
+	c, err := k8s.New(cfg)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return n, c
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
 
 // tells waits until the object tells of a pod on a node, by an address.
 func (r *rig) tells(what string, uid types.UID, host, ip string) *v2.CiliumEndpoint {
@@ -92,7 +123,8 @@ func TestForceDeleted(t *testing.T) {
 			r := newRig(t)
 			r.namespace("team")
 			var logs logged
-			one, two := r.node(ownHost, slices, &logs), r.node(otherHost, slices, &logs)
+			asked, counted := r.counted()
+			one, two := r.nodeBy(counted, ownHost, slices, &logs), r.node(otherHost, slices, &logs)
 			old := r.pod("team", "web")
 			one.Set(local(old, 7, 500))
 			r.tells("the pod before", old.UID, ownHost, "10.0.1.7")
@@ -105,7 +137,12 @@ func TestForceDeleted(t *testing.T) {
 			one.Set(local(old, 7, 501)) // such as a change of the namespace's labels
 			time.Sleep(10 * interval)   // for both to compare
 			settled := r.tells("the nodes have compared", pod.UID, otherHost, "10.0.1.9")
+			before := asked.Load()
 			time.Sleep(10 * interval)
+			// A comparison makes three requests at most, and looks at this one less and less often.
+			if n := asked.Load() - before; n > 3*12 {
+				t.Errorf("the node of the pod that is gone made %d requests within ten comparisons", n)
+			}
 			if now := r.tells("the nodes compare again", pod.UID, otherHost, "10.0.1.9"); now.UID != settled.UID || now.ResourceVersion != settled.ResourceVersion {
 				t.Errorf("two nodes write one object: %s at %s, then %s at %s", settled.UID, settled.ResourceVersion, now.UID, now.ResourceVersion)
 			}

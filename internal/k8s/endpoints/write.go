@@ -245,7 +245,9 @@ func (e *Endpoints) podUID(ctx context.Context, key k8s.Key) (string, error) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.exists[key] = uid; e.want[key].UID != uid {
+	e.exists[key] = uid
+	// Only if there is another to tell of: to look again at once would help nobody.
+	if e.want[key].UID != uid && slices.ContainsFunc(e.locals[key], func(l Local) bool { return l.UID == uid }) {
 		e.choose(key)
 	}
 	return uid, nil

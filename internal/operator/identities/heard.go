@@ -112,8 +112,8 @@ func (c *collector) said(ctx context.Context) (map[string]uint64, error) {
 			errs = append(errs, client.IgnoreNotFound(c.client.Delete(ctx, o)))
 		}
 	}
-	if err := errors.Join(errs...); err != nil {
-		return nil, fmt.Errorf("delete superfluous Leases of agents: %w", err)
+	if err := errors.Join(errs...); err != nil && ctx.Err() == nil {
+		c.log.Warn("cannot delete superfluous Leases of agents", "error", err)
 	}
 	return said, nil
 }

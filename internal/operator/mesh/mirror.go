@@ -2,6 +2,8 @@ package mesh
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -63,6 +65,8 @@ type mirror struct {
 	written  map[string]bool // keys that are as they should be, on the lease of this operator if on any
 	busy     bool            // keys are being written
 	warned   bool
+	surveyed bool      // all objects were looked at once
+	limit    int       // keys of a transaction
 	complete time.Time // when the store had everything last
 	wake     chan struct{}
 	clean    chan struct{} // closed and replaced when nothing is left to write
@@ -77,6 +81,7 @@ func newMirror(kind, cluster, prefix string, permanent bool, backend kvstore.Bac
 		admit:   func(ctx context.Context) error { return clustermesh.CheckOwner(ctx, backend, cluster) },
 		foreign: func(string) bool { return false }, own: func(string, string) bool { return true },
 		book: newBook(), changed: map[string]bool{}, backlog: map[string]bool{}, written: map[string]bool{}, wake: make(chan struct{}, 1), clean: make(chan struct{}),
+		limit: batchKeys,
 	}
 	look := func(e entry) { m.look(e.name) }
 	var err error
@@ -92,7 +97,8 @@ func newMirror(kind, cluster, prefix string, permanent bool, backend kvstore.Bac
 func (m *mirror) look(name string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if _, ok := m.book.value(name); ok || m.written[name] {
+	// What no object stands for may be what an old copy of the store has brought back.
+	if _, ok := m.book.value(name); ok || m.written[name] || m.surveyed {
 		m.touch(name)
 	}
 }
@@ -171,10 +177,14 @@ func (m *mirror) round(ctx context.Context) error {
 	if err := m.survey(ctx); err != nil {
 		return err
 	}
-	if err := m.settled(ctx); err != nil {
-		return err
+	// A key that the store refuses must not keep everything from being looked at again.
+	wctx, cancel := context.WithTimeout(ctx, roundInterval)
+	err := m.settled(wctx)
+	cancel()
+	if err != nil {
+		return fmt.Errorf("not everything is written: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	ctx, cancel = context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	if err := kvstore.Put(ctx, m.backend, m.canary, []byte(time.Now().UTC().Format(time.RFC3339)), kvstore.Leased); err != nil {
 		return err
@@ -235,6 +245,7 @@ func (m *mirror) survey(ctx context.Context) error {
 			m.touch(key)
 		}
 	}
+	m.surveyed = true
 	m.log.Debug("looked at everything", "objects", len(all), "keys", len(m.book.speakers), "left-overs", left)
 	return nil
 }
@@ -260,6 +271,11 @@ func (m *mirror) write(ctx context.Context) {
 		wctx, cancel := context.WithTimeout(ctx, writeTimeout)
 		err := m.store.Apply(wctx, b.update, b.remove)
 		cancel()
+		if errors.Is(err, kvstore.ErrTxnTooLarge) {
+			m.mu.Lock()
+			m.limit = max(m.limit/2, 1)
+			m.mu.Unlock()
+		}
 		if err != nil && ctx.Err() == nil {
 			// From here on the store tries, each key alone in the end.
 			m.log.Warn("cannot tell other clusters of changes yet, trying again", "keys", len(b.update)+len(b.remove), "error", err)
@@ -280,14 +296,16 @@ type batch struct {
 
 func (b *batch) empty() bool { return len(b.update)+len(b.remove) == 0 }
 
-func (b *batch) full() bool { return len(b.update)+len(b.remove) >= batchKeys || b.bytes >= batchBytes }
+func (b *batch) full(limit int) bool {
+	return len(b.update)+len(b.remove) >= limit || b.bytes >= batchBytes
+}
 
 // next takes up to a batch of keys, those of changes first. It is empty if there is nothing to do.
 func (m *mirror) next() (b batch) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for name := range m.changed {
-		if b.full() {
+		if b.full(m.limit) {
 			break
 		}
 		delete(m.changed, name)
@@ -295,16 +313,15 @@ func (m *mirror) next() (b batch) {
 			m.backlog[name] = true
 		}
 	}
-	if b.empty() {
-		for name := range m.backlog {
-			if b.full() {
-				break
-			}
-			delete(m.backlog, name)
-			if m.decide(name, &b) {
-				want, _ := m.book.value(name)
-				m.put(name, want, &b)
-			}
+	// What is left of the batch, so that changes that never end do not keep the backlog from getting done before the lease of the last leader ends.
+	for name := range m.backlog {
+		if b.full(m.limit) {
+			break
+		}
+		delete(m.backlog, name)
+		if m.decide(name, &b) {
+			want, _ := m.book.value(name)
+			m.put(name, want, &b)
 		}
 	}
 	if m.busy = !b.empty(); !m.busy {
@@ -316,6 +333,9 @@ func (m *mirror) next() (b batch) {
 
 // decide adds to a batch what a key needs now. It reports whether the key is as it should be but on the lease of another operator. The caller holds mu.
 func (m *mirror) decide(name string, b *batch) (refresh bool) {
+	if name == "" || strings.HasPrefix(name, "/") || kvstore.JoinKey(name) != name {
+		return false // whoever wrote that, the store refuses it, and all that is written with it
+	}
 	have, known := m.store.Get(name)
 	want, ok := m.book.value(name)
 	equal := ok && known && have.value == want
