@@ -156,3 +156,39 @@ func TestSharesLapse(t *testing.T) {
 	try("counted now", now, 1)
 	try("counted long ago", now-1000, 0)
 }
+
+// TestSharesOfOutsideClients: what is remembered of the services of clients outside is the backend's, for the programs as for the agent that counts, and goes with it.
+func TestSharesOfOutsideClients(t *testing.T) {
+	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
+		const clients = 20
+		o := newOutside(t, v6, nil)
+		o.pod = b
+		o.rules(setB, allow(in, 0, 0, 0))
+		o.serve(tcp, 9000, 80)
+		for i := range clients {
+			o.expect("a client", delivered(), func() result { return o.arrive(o.request(tcp, uint16(30000+i))) })
+		}
+		held := func(what string, pod int) {
+			t.Helper()
+			list, err := o.maps.FlowShares()
+			o.must(err)
+			got := map[uint16]int{}
+			for _, s := range list {
+				got[s.Endpoint] = s.Entries
+			}
+			if got[o.b.ID] != pod || got[0] != 0 {
+				t.Errorf("%s: the backend holds %d entries and the node %d; want %d and none", what, got[o.b.ID], got[0], pod)
+			}
+		}
+		held("counted by the programs", 2*clients)
+		_, _, err := o.maps.CollectCT(t.Context())
+		o.must(err)
+		held("counted by the agent", 2*clients)
+		o.must(o.maps.DeleteEndpoint(o.ifB))
+		alive, _, err := o.maps.CollectCT(t.Context())
+		o.must(err)
+		if alive != 0 {
+			t.Errorf("%d entries outlive the backend", alive)
+		}
+	})
+}

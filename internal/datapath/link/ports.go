@@ -1,7 +1,9 @@
 package link
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 
@@ -17,11 +19,11 @@ const reservedPorts = "/proc/sys/net/ipv4/ip_local_reserved_ports"
 // and they are few.
 func (l *Links) ReservePorts(r datapath.PortRange) error {
 	return l.inNS(func() error {
-		have, err := os.ReadFile(reservedPorts)
+		have, err := readReserved()
 		if err != nil {
 			return fmt.Errorf("read the ports that are reserved: %w", err)
 		}
-		want, err := withPorts(strings.TrimSpace(string(have)), r)
+		want, err := withPorts(have, r)
 		if err != nil || want == "" {
 			return err
 		}
@@ -30,6 +32,29 @@ func (l *Links) ReservePorts(r datapath.PortRange) error {
 		}
 		return nil
 	})
+}
+
+// maxReserved is longer than a list of all ports can be, one by one.
+const maxReserved = 1 << 19
+
+// readReserved reads the whole list at once: the kernel gives what fits into the first read, and nothing
+// afterwards (proc_do_large_bitmap). A list that was cut off would take ports from who reserved them.
+func readReserved() (string, error) {
+	f, err := os.Open(reservedPorts)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	buf := make([]byte, maxReserved)
+	n, err := f.Read(buf)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return "", err
+	}
+	list, whole := strings.CutSuffix(string(buf[:n]), "\n")
+	if n > 0 && !whole {
+		return "", fmt.Errorf("the list in %s does not end after %d bytes", reservedPorts, n)
+	}
+	return strings.TrimSpace(list), nil
 }
 
 // withPorts is pure: a list of ports with those of a range added, in the kernel's form; empty if they are in it.

@@ -3,6 +3,8 @@ package link
 import (
 	"net"
 	"os"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/hawser-net/hawser/internal/datapath"
@@ -66,5 +68,23 @@ func TestReservePorts(t *testing.T) {
 			return err
 		}
 		return c.Close()
+	})
+}
+
+// TestReserveBesideMany: a list that is longer than the kernel gives in small pieces stays whole.
+func TestReserveBesideMany(t *testing.T) {
+	n := newNode(t)
+	var list []string
+	for p := 20000; p < 21000; p += 2 {
+		list = append(list, strconv.Itoa(p))
+	}
+	n.in(t, func() error { return os.WriteFile(reservedPorts, []byte(strings.Join(list, ",")), 0) })
+	must(t, n.ReservePorts(datapath.PortRange{First: 61000, Last: 65535}))
+	n.in(t, func() error {
+		got, err := readReserved()
+		if want := strings.Join(list, ",") + ",61000-65535"; err == nil && got != want {
+			t.Errorf("reserved are %d bytes, %.60s...; want %d bytes", len(got), got, len(want))
+		}
+		return err
 	})
 }

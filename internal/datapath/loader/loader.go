@@ -137,8 +137,11 @@ func (l *Loader) attachAll(endpoints bool) error {
 	if endpoints {
 		errs = append(errs, l.attachEndpoints())
 	}
-	_, err = l.attachExit(0)
-	errs = append(errs, err)
+	// Not while a pod has programs that do not mark what they let go: nothing of it would leave.
+	if errors.Join(errs...) == nil {
+		_, err = l.attachExit(0)
+		errs = append(errs, err)
+	}
 	if err := errors.Join(errs...); err != nil || l.keeping {
 		return err
 	}

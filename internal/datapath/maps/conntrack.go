@@ -117,7 +117,7 @@ func (m *Maps) CollectCT(ctx context.Context) (alive, removed int, err error) {
 		return 0, 0, err
 	}
 	err = each(ct, func(k kernelCtKey, v kernelCtValue) bool {
-		of := owners{v.SrcOwner, v.DstOwner}
+		of := ownersOf(v)
 		switch {
 		case expired(v, now):
 			old = append(old, k)
@@ -136,7 +136,7 @@ func (m *Maps) CollectCT(ctx context.Context) (alive, removed int, err error) {
 	if known, err = m.incarnations(); err != nil {
 		return alive, 0, err
 	}
-	gone := func(v kernelCtValue) bool { return expired(v, now) || !owners{v.SrcOwner, v.DstOwner}.all(known) }
+	gone := func(v kernelCtValue) bool { return expired(v, now) || !ownersOf(v).all(known) }
 	for of, list := range keys {
 		if of.all(known) {
 			held[of] += len(list)
@@ -158,7 +158,7 @@ func (m *Maps) CollectCT(ctx context.Context) (alive, removed int, err error) {
 			return alive, removed, fmt.Errorf("conntrack: %w", err)
 		}
 		if !gone(v) {
-			held[owners{v.SrcOwner, v.DstOwner}]++
+			held[ownersOf(v)]++
 			alive++
 			continue
 		}
@@ -167,11 +167,19 @@ func (m *Maps) CollectCT(ctx context.Context) (alive, removed int, err error) {
 		}
 		removed++
 	}
-	if err := errors.Join(m.collectMasquerade(ctx, now), m.collectFragments(ctx, now)); err != nil {
-		return alive, removed, err
-	}
+	err = errors.Join(m.collectMasquerade(ctx, now), m.collectFragments(ctx, now))
 	if ctx.Err() != nil {
 		return alive, removed, ctx.Err()
 	}
-	return alive, removed, m.settleAccounts(held, known, now)
+	// Also after an error: shares that nobody settles lapse.
+	return alive, removed, errors.Join(err, m.settleAccounts(held, known, now))
+}
+
+// ownersOf returns whose an entry is. What is remembered of a service has the incarnation of its
+// backend where other entries have a generation: see remember_choice in bpf/lib/conntrack.h.
+func ownersOf(v kernelCtValue) owners {
+	if v.Flags&ctService != 0 {
+		return owners{v.SrcOwner, v.DstGeneration}
+	}
+	return owners{v.SrcOwner, v.DstOwner}
 }

@@ -51,8 +51,14 @@ func (m *Maps) UpsertEndpoint(ep datapath.Endpoint) error {
 			return fmt.Errorf("endpoint %d: write the row of %s: %w", ep.ID, a, classify(err))
 		}
 	}
+	// Also if an earlier attempt has failed half-way, or the row was another endpoint's.
+	if !known || old.Id != row.Id || old.Incarnation != row.Incarnation {
+		if err := m.openAccount(ep.ID); err != nil {
+			return err
+		}
+	}
 	if !known {
-		return m.openAccount(ep.ID)
+		return nil
 	}
 	for _, a := range []kernelAddr{old.Ip4, old.Ip6} {
 		if a == row.Ip4 || a == row.Ip6 {
