@@ -43,7 +43,10 @@ struct config {
 	__u8 pad2[2];
 	/* How many entries of masquerade clients with one hash of their address may have together. */
 	__u32 masquerade_share;
-	__u8 pad3[4];
+	/* The node's addresses are on none of its interfaces: somebody translates them on the way. */
+	__u8 node4_elsewhere;
+	__u8 node6_elsewhere;
+	__u8 pad3[2];
 };
 
 const volatile struct config cfg SEC(".rodata");

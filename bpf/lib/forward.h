@@ -161,11 +161,13 @@ static __noinline __maybe_unused int encapsulate(struct __sk_buff *ctx, const st
 		/* UDP over IPv6 must have a checksum. */
 		flags = BPF_F_TUNINFO_IPV6;
 		memcpy(key.remote_ipv6, to->tunnel.w, 16);
-		for (int i = 0; i < 4; i++)
+		for (int i = 0; i < 4 && !cfg.node6_elsewhere; i++)
 			key.local_ipv6[i] = cfg.node6.w[i];
 	} else {
 		key.remote_ipv4 = ntohl(to->tunnel.w[3]);
-		key.local_ipv4 = ntohl(cfg.node4.w[3]);
+		/* The kernel has no route from an address that is not its own. */
+		if (!cfg.node4_elsewhere)
+			key.local_ipv4 = ntohl(cfg.node4.w[3]);
 	}
 	if (bpf_skb_set_tunnel_key(ctx, &key, sizeof(key), flags))
 		return -DROP_ENCAP_FAILED;

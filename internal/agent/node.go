@@ -192,7 +192,15 @@ func (a *api) configure(facts nodeFacts, links *link.Links, log *slog.Logger) er
 			log.Warn("sockets of this node may get ports by which clients outside are sent on to other nodes", "error", err)
 		}
 	}
+	elsewhere := func(ip netip.Addr) bool {
+		if !ip.IsValid() || links.IsLocal(ip) {
+			return false
+		}
+		log.Info("this node's address is on none of its interfaces; the tunnel's packets have the source that the route to the other node chooses", "address", ip)
+		return true
+	}
 	if err := a.programs.Configure(datapath.Config{
+		NodeIPv4Elsewhere: elsewhere(facts.ipv4), NodeIPv6Elsewhere: elsewhere(facts.ipv6),
 		Tunnel: a.cfg.RoutingMode == "tunnel", TunnelIfIndex: devices.TunnelIfIndex, HostIfIndex: devices.HostIfIndex,
 		NativeIfIndex: devices.NativeIfIndex, RouterIPv4: a.router4, RouterIPv6: a.router6, HostMAC: devices.HostMAC,
 		NodeIPv4: facts.ipv4, NodeIPv6: facts.ipv6, DualStackWorld: a.cfg.EnableIPv4 && a.cfg.EnableIPv6,

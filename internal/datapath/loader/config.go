@@ -83,6 +83,8 @@ func settings(cfg datapath.Config) (fromPodConfig, error) {
 		*a.to, *a.has = a.addr.As16(), 1
 	}
 
+	c.Node4Elsewhere, c.Node6Elsewhere = flag(cfg.NodeIPv4Elsewhere), flag(cfg.NodeIPv6Elsewhere)
+
 	ports := cfg.MasqueradePorts
 	if ports == (datapath.PortRange{}) {
 		ports = datapath.DefaultMasqueradePorts()

@@ -358,10 +358,12 @@ func TestForgedSources(t *testing.T) {
 
 // TestTunnelSource: a node with several addresses sends through the tunnel from the one that it announces, and so is heard.
 func TestTunnelSource(t *testing.T) {
-	for _, underlay6 := range []bool{false, true} {
-		t.Run(fmt.Sprintf("underlay6=%v", underlay6), func(t *testing.T) {
+	for _, row := range []struct{ underlay6, elsewhere bool }{{false, false}, {true, false}, {false, true}, {true, true}} {
+		t.Run(fmt.Sprintf("%+v", row), func(t *testing.T) {
 			n1, n2 := newTestNode(t, 1, true), newTestNode(t, 2, true)
-			n1.underlay6, n2.underlay6 = underlay6, underlay6
+			n1.underlay6, n2.underlay6 = row.underlay6, row.underlay6
+			// What a node announces may be an address that somebody translates: the kernel cannot send from that.
+			n1.cfg.NodeIPv4Elsewhere, n1.cfg.NodeIPv6Elsewhere = row.elsewhere, row.elsewhere
 			join(t, n1, n2)
 			eth0 := byName(t, n1.h, "eth0")
 			for peer, other := range map[netip.Addr]netip.Addr{n2.cfg.NodeIPv4: ip("192.168.0.101"), n2.cfg.NodeIPv6: ip("fd99::101")} {
@@ -372,6 +374,13 @@ func TestTunnelSource(t *testing.T) {
 			a, r := n1.pod(t, 1001, n2), n2.pod(t, 1002, n1)
 			serve(t, a.ns)
 			serve(t, r.ns)
+			if row.elsewhere {
+				reaches(t, "from the address that the route chooses", a.ns, r.addrs(), false)
+				if got := n2.dropped(t, datapath.ReasonUnknownTunnelPeer); got == 0 {
+					t.Error("nothing came from the address that the route chooses")
+				}
+				return
+			}
 			reaches(t, "by a node with several addresses", a.ns, r.addrs(), true)
 			reaches(t, "to a node with several addresses", r.ns, a.addrs(), true)
 			if got := n2.dropped(t, datapath.ReasonUnknownTunnelPeer); got != 0 {

@@ -69,7 +69,9 @@ type fromPodConfig struct {
 	FragmentNodeBits uint8
 	Pad2             [2]uint8
 	MasqueradeShare  uint32
-	Pad3             [4]uint8
+	Node4Elsewhere   uint8
+	Node6Elsewhere   uint8
+	Pad3             [2]uint8
 }
 
 type fromPodCtAccount struct {
