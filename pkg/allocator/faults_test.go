@@ -394,6 +394,11 @@ func TestRemoteCache(t *testing.T) {
 	if _, err := a.GetByID(t.Context(), stray); !errors.Is(err, allocator.ErrIdentityNonExistent) {
 		t.Errorf("a refused number: %v", err)
 	}
+	all := map[allocator.ID]string{}
+	a.ForeachCache(func(id allocator.ID, key allocator.AllocatorKey) { all[id] = key.GetKey() })
+	if len(all) != 1 || all[id] != "far" {
+		t.Errorf("the caches have %v, want the remote number %d only", all, id)
+	}
 	// A remote key does not answer for a local one.
 	if got := a.allocate(t, "far"); got == id {
 		t.Errorf("the local key has the remote number %d", got)

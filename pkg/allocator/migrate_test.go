@@ -1,0 +1,155 @@
+package allocator_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hawser-net/hawser/pkg/allocator"
+	"github.com/hawser-net/hawser/pkg/kvstore"
+)
+
+// The tests here are of names that users of other allocators look for.
+
+func newBackend(t *testing.T, mem *kvstore.Memory, suffix string) (*allocator.KVStoreBackend, *kvstore.MemoryClient) {
+	t.Helper()
+	store := mem.Client()
+	t.Cleanup(func() { _ = store.Close() })
+	b, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{Store: store, BasePath: base, Suffix: suffix, KeyType: allocator.StringKey("")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b, store
+}
+
+// TestGetIf: a number is read under conditions on the store, as that a lock is still held.
+func TestGetIf(t *testing.T) {
+	t.Parallel()
+	mem := kvstore.NewMemory()
+	want := newNode(t, mem, "n1").allocate(t, "web")
+	b, store := newBackend(t, mem, "n2")
+	if err := kvstore.Put(t.Context(), store, "lock", []byte("mine"), kvstore.Leased); err != nil {
+		t.Fatal(err)
+	}
+	lock, err := store.Get(t.Context(), "lock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	held := kvstore.ModRevisionIs("lock", lock.ModRevision)
+	if id, err := b.GetIf(t.Context(), allocator.StringKey("web"), held, kvstore.Absent("other")); err != nil || id != want {
+		t.Errorf("while the lock is held: %v, %v; want %v", id, err, want)
+	}
+	if id, err := b.GetIf(t.Context(), allocator.StringKey("nobody's"), held); err != nil || id != allocator.NoID {
+		t.Errorf("a key without a number: %v, %v", id, err)
+	}
+	if err := kvstore.Delete(t.Context(), store, "lock"); err != nil {
+		t.Fatal(err)
+	}
+	if id, err := b.GetIf(t.Context(), allocator.StringKey("web"), held); !errors.Is(err, allocator.ErrConditionFailed) || id != allocator.NoID || !strings.Contains(err.Error(), "web") {
+		t.Errorf("after the lock is lost: %v, %v", id, err)
+	}
+}
+
+// TestDelete: Delete ends an allocator as Close does; what it wrote stays.
+func TestDelete(t *testing.T) {
+	t.Parallel()
+	mem := kvstore.NewMemory()
+	n := newNode(t, mem, "n1")
+	id := n.allocate(t, "web")
+	n.Delete()
+	n.Delete()
+	if _, _, err := n.Allocate(t.Context(), allocator.StringKey("db")); !errors.Is(err, allocator.ErrClosed) {
+		t.Errorf("an allocation afterwards: %v", err)
+	}
+	b, _ := newBackend(t, mem, "n2")
+	if got, err := b.Get(t.Context(), allocator.StringKey("web")); err != nil || got != id {
+		t.Errorf("the number afterwards: %v, %v; want %v", got, err, id)
+	}
+}
+
+// TestDeleteAllKeys: everything of the allocator goes from the store, and nothing else.
+func TestDeleteAllKeys(t *testing.T) {
+	t.Parallel()
+	mem := kvstore.NewMemory()
+	one := newNode(t, mem, "n1")
+	one.allocate(t, "web")
+	one.allocate(t, "db")
+	_, store := newBackend(t, mem, "n2")
+	if err := kvstore.Put(t.Context(), store, base+"-of-others/id/1", []byte("x"), kvstore.Permanent); err != nil {
+		t.Fatal(err)
+	}
+	one.Delete() // it would write again what it uses
+	b, _ := newBackend(t, mem, "n3")
+	if err := b.DeleteAllKeys(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	list, err := store.List(t.Context(), "")
+	if err != nil || len(list.Pairs) != 1 || list.Pairs[0].Key != base+"-of-others/id/1" {
+		t.Errorf("left are %+v, %v", list.Pairs, err)
+	}
+}
+
+// TestGetEvents returns the channel that was given, and WithoutGC changes nothing.
+func TestGetEvents(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, kvstore.NewMemory(), "n1", allocator.WithoutGC())
+	if n.GetEvents() != n.events {
+		t.Error("another channel than the one that was given")
+	}
+	id := n.allocate(t, "web")
+	for {
+		select {
+		case ev := <-n.GetEvents():
+			if ev.ID == id && ev.Kind == allocator.EventUpsert {
+				return
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatal("no event of a number")
+		}
+	}
+}
+
+// TestWaitForInitialSyncEnds: with an error, at the end of its context or of the allocator.
+func TestWaitForInitialSyncEnds(t *testing.T) {
+	t.Parallel()
+	b, _ := newBackend(t, kvstore.NewMemory(), "n1")
+	a, err := allocator.NewAllocator(allocator.StringKey(""), b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if err := a.WaitForInitialSync(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("at the end of its context: %v", err)
+	}
+	a.Close()
+	if err := a.WaitForInitialSync(t.Context()); !errors.Is(err, allocator.ErrClosed) {
+		t.Errorf("at the end of the allocator: %v", err)
+	}
+}
+
+// TestTimeout: WithTimeout bounds an Allocate whose context has no end, and no other.
+func TestTimeout(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, kvstore.NewMemory(), "n1", allocator.WithTimeout(50*time.Millisecond))
+	n.store.SetFault(func(ctx context.Context, call kvstore.MemoryCall) (before, after error) {
+		if call.Op == "txn" {
+			<-ctx.Done()
+			return ctx.Err(), nil
+		}
+		return nil, nil
+	})
+	began := time.Now()
+	if _, _, err := n.Allocate(context.Background(), allocator.StringKey("web")); err == nil || time.Since(began) > 20*time.Second {
+		t.Errorf("without an answer of the store: %v after %v", err, time.Since(began))
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	began = time.Now()
+	if _, _, err := n.Allocate(ctx, allocator.StringKey("db")); err == nil || time.Since(began) < 900*time.Millisecond {
+		t.Errorf("with an end of its own: %v after %v", err, time.Since(began))
+	}
+	n.store.SetFault(nil)
+}
