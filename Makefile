@@ -70,7 +70,7 @@ kube-programs: ## build every program of a Kubernetes cluster, once, minutes
 
 test: bin/consul kube-programs ## all tests with the race detector, then every fuzz target for some seconds (root for all of them)
 	@hack/need.sh go gcc runc iptables conntrack nft busybox /usr/lib/cni/ptp
-	@go run ./hack/gotest -fuzztime $(FUZZTIME) -- -race -p 3 -parallel 6 -timeout 15m $(PACKAGES)
+	@go run ./hack/gotest -fuzztime $(FUZZTIME) -- -race -p 3 -parallel 6 -timeout 25m $(PACKAGES)
 
 test-long: bin/consul kube-programs ## the same tests at full size: minutes become hours
 	@hack/need.sh go gcc runc iptables conntrack nft busybox /usr/lib/cni/ptp
