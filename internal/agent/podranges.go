@@ -180,7 +180,7 @@ func (k *kube) askOperator(ctx context.Context, facts nodeFacts, heard func([]st
 	if err != nil {
 		return err
 	}
-	self := node.Node{Name: k.cfg.NodeName, Cluster: k.cfg.ClusterName, ClusterID: k.cfg.ClusterID, Source: "local"}
+	self := node.Node{Name: k.cfg.NodeName, Cluster: k.cfg.ClusterName, ClusterID: k.cfg.ClusterID, Source: node.SourceLocal}
 	for _, ip := range facts.hosts() {
 		self.Addresses = append(self.Addresses, node.Address{Type: node.InternalIP, IP: ip})
 	}

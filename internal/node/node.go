@@ -46,6 +46,9 @@ type Address struct {
 	IP   netip.Addr
 }
 
+// SourceLocal is [Node.Source] in what an agent writes of its own node.
+const SourceLocal = "local"
+
 // Node is what a node tells the others of itself. Nodes are shared: who holds one must not change
 // its slices and maps.
 type Node struct {
@@ -63,7 +66,7 @@ type Node struct {
 	IPv6HealthIP  netip.Addr
 	IPv4IngressIP netip.Addr
 	IPv6IngressIP netip.Addr
-	// Source says how the writer knows the node: "local" for its own, "custom-resource", "kvstore"...
+	// Source says how the writer knows the node: [SourceLocal] for its own, "custom-resource", "kvstore"...
 	Source          string
 	EncryptionKey   uint8
 	Labels          map[string]string

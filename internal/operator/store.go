@@ -17,7 +17,7 @@ const writeTimeout = 25 * time.Second
 
 // heartbeat writes the time, by which nodes see that somebody looks after the store.
 func (o *Operator) heartbeat(ctx context.Context, store kvstore.Backend) error {
-	lost, stop := lostLease(store, kvstore.HeartbeatKey)
+	lost, stop := kvstore.LostLease(store, kvstore.HeartbeatKey)
 	defer stop()
 	return rounds.Every(ctx, o.cfg.HeartbeatInterval, lost, func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, writeTimeout)
@@ -45,7 +45,7 @@ func (o *Operator) clusterConfig(ctx context.Context, store kvstore.Backend) err
 	if err != nil {
 		return fmt.Errorf("encoding the cluster's description: %w", err)
 	}
-	lost, stop := lostLease(store, key)
+	lost, stop := kvstore.LostLease(store, key)
 	defer stop()
 	return rounds.Every(ctx, o.cfg.ClusterConfigInterval, lost, func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, writeTimeout)
@@ -68,16 +68,5 @@ func (o *Operator) clusterConfig(ctx context.Context, store kvstore.Backend) err
 			o.log.Warn("cannot write the cluster's description", "key", key, "error", err)
 		}
 		return err
-	})
-}
-
-// lostLease returns a channel that tells when a key's lease is gone.
-func lostLease(store kvstore.Backend, key string) (lost <-chan struct{}, stop func()) {
-	ch := make(chan struct{}, 1)
-	return ch, store.ObserveLostLeases(key, func([]string) {
-		select {
-		case ch <- struct{}{}:
-		default: // it is told already
-		}
 	})
 }

@@ -13,23 +13,12 @@ import (
 
 // The tests here are of names that users of other allocators look for.
 
-func newBackend(t *testing.T, mem *kvstore.Memory, suffix string) (*allocator.KVStoreBackend, *kvstore.MemoryClient) {
-	t.Helper()
-	store := mem.Client()
-	t.Cleanup(func() { _ = store.Close() })
-	b, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{Store: store, BasePath: base, Suffix: suffix, KeyType: allocator.StringKey("")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b, store
-}
-
 // TestGetIf: a number is read under conditions on the store, as that a lock is still held.
 func TestGetIf(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()
 	want := newNode(t, mem, "n1").allocate(t, "web")
-	b, store := newBackend(t, mem, "n2")
+	b, store := backend(t, mem, "n2")
 	if err := kvstore.Put(t.Context(), store, "lock", []byte("mine"), kvstore.Leased); err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +52,7 @@ func TestDelete(t *testing.T) {
 	if _, _, err := n.Allocate(t.Context(), allocator.StringKey("db")); !errors.Is(err, allocator.ErrClosed) {
 		t.Errorf("an allocation afterwards: %v", err)
 	}
-	b, _ := newBackend(t, mem, "n2")
+	b, _ := backend(t, mem, "n2")
 	if got, err := b.Get(t.Context(), allocator.StringKey("web")); err != nil || got != id {
 		t.Errorf("the number afterwards: %v, %v; want %v", got, err, id)
 	}
@@ -76,12 +65,12 @@ func TestDeleteAllKeys(t *testing.T) {
 	one := newNode(t, mem, "n1")
 	one.allocate(t, "web")
 	one.allocate(t, "db")
-	_, store := newBackend(t, mem, "n2")
+	_, store := backend(t, mem, "n2")
 	if err := kvstore.Put(t.Context(), store, base+"-of-others/id/1", []byte("x"), kvstore.Permanent); err != nil {
 		t.Fatal(err)
 	}
 	one.Delete() // it would write again what it uses
-	b, _ := newBackend(t, mem, "n3")
+	b, _ := backend(t, mem, "n3")
 	if err := b.DeleteAllKeys(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +103,7 @@ func TestGetEvents(t *testing.T) {
 // TestWaitForInitialSyncEnds: with an error, at the end of its context or of the allocator.
 func TestWaitForInitialSyncEnds(t *testing.T) {
 	t.Parallel()
-	b, _ := newBackend(t, kvstore.NewMemory(), "n1")
+	b, _ := backend(t, kvstore.NewMemory(), "n1")
 	a, err := allocator.NewAllocator(allocator.StringKey(""), b)
 	if err != nil {
 		t.Fatal(err)

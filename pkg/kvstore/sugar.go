@@ -41,3 +41,15 @@ func DeletePrefix(ctx context.Context, b Backend, prefix string) error {
 	_, err := b.Txn(ctx, Txn{Then: []Op{DeletePrefixOp(prefix)}})
 	return err
 }
+
+// LostLease returns a channel that tells when the lease of a key, or of a key that begins like it, is gone, so that its writer writes it again. One that is not
+// read tells once. stop ends it.
+func LostLease(b Backend, key string) (lost <-chan struct{}, stop func()) {
+	ch := make(chan struct{}, 1)
+	return ch, b.ObserveLostLeases(key, func([]string) {
+		select {
+		case ch <- struct{}{}:
+		default: // it is told already
+		}
+	})
+}

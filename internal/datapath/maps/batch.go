@@ -1,6 +1,7 @@
 package maps
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -45,6 +46,38 @@ func each[K, V any](m *ebpf.Map, fn func(K, V) bool) error {
 			return nil
 		}
 	}
+}
+
+// sweep removes the entries of a map that are stale. One that the programs have used again since it
+// was listed stays. kept is called for each that stays, once. The end of ctx is no error.
+func sweep[K, V any](ctx context.Context, m *ebpf.Map, stale func(V) bool, kept func(V)) error {
+	var old []K
+	err := each(m, func(k K, v V) bool {
+		if stale(v) {
+			old = append(old, k)
+		} else {
+			kept(v)
+		}
+		return ctx.Err() == nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, k := range old {
+		if ctx.Err() != nil {
+			return nil
+		}
+		var v V
+		err := m.LookupAndDelete(k, &v)
+		if err == nil && !stale(v) {
+			kept(v)
+			err = m.Update(k, v, ebpf.UpdateNoExist)
+		}
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) && !errors.Is(err, ebpf.ErrKeyExist) {
+			return fmt.Errorf("remove an old entry: %w", err)
+		}
+	}
+	return nil
 }
 
 func eachSingle[K, V any](m *ebpf.Map, fn func(K, V) bool) error {

@@ -2,11 +2,8 @@ package maps
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/bits"
-
-	"github.com/cilium/ebpf"
 )
 
 // Parts of the map of fragments, for each direction. With the default size what 240 endpoints and the node can fill
@@ -31,30 +28,9 @@ func (m *Maps) FragmentPlaces() (endpoint, node uint8) {
 
 // collectFragments removes what is remembered of packets whose fragments have come, or will not.
 func (m *Maps) collectFragments(ctx context.Context, now uint32) error {
-	fragments := m.maps[kernelMapFragments]
 	stale := func(v kernelFragValue) bool { return int32(now-v.Seen) > fragmentTicks }
-	var old []kernelFragKey
-	err := each(fragments, func(k kernelFragKey, v kernelFragValue) bool {
-		if stale(v) {
-			old = append(old, k)
-		}
-		return ctx.Err() == nil
-	})
-	if err != nil {
+	if err := sweep[kernelFragKey](ctx, m.maps[kernelMapFragments], stale, func(kernelFragValue) {}); err != nil {
 		return fmt.Errorf("fragments: %w", err)
-	}
-	for _, k := range old {
-		if ctx.Err() != nil {
-			return nil
-		}
-		var v kernelFragValue
-		err := fragments.LookupAndDelete(k, &v)
-		if err == nil && !stale(v) { // another packet has the place since it was listed
-			err = fragments.Update(k, v, ebpf.UpdateNoExist)
-		}
-		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) && !errors.Is(err, ebpf.ErrKeyExist) {
-			return fmt.Errorf("fragments: remove an old one: %w", err)
-		}
 	}
 	return nil
 }

@@ -3,10 +3,7 @@ package maps
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
-
-	"github.com/cilium/ebpf"
 )
 
 // MasqueradeShare returns how many of the flows of clients outside that other nodes serve in this node's name may be those of clients
@@ -27,35 +24,15 @@ func addrHash(a [16]byte) uint32 {
 // flow by themselves; but the map has no room for more while they are there. Then it says to the programs how many entries
 // there are for whom.
 func (m *Maps) collectMasquerade(ctx context.Context, now uint32) error {
-	lent := m.maps[kernelMapMasquerade]
 	accounts := m.maps[kernelMapMasqueradeAccounts]
 	counts := make([]uint32, accounts.MaxEntries())
-	var old []kernelMasqueradeKey
-	err := each(lent, func(k kernelMasqueradeKey, v kernelMasqueradeValue) bool {
-		if int32(v.Expires-now) <= 0 {
-			old = append(old, k)
-		} else {
-			counts[addrHash(v.Client.B)%uint32(len(counts))]++
-		}
-		return ctx.Err() == nil
+	// What is lent again since it was listed nobody else has: it is the new flow's still.
+	ended := func(v kernelMasqueradeValue) bool { return int32(v.Expires-now) <= 0 }
+	err := sweep[kernelMasqueradeKey](ctx, m.maps[kernelMapMasquerade], ended, func(v kernelMasqueradeValue) {
+		counts[addrHash(v.Client.B)%uint32(len(counts))]++
 	})
 	if err != nil {
 		return fmt.Errorf("masquerading: %w", err)
-	}
-	for _, k := range old {
-		if ctx.Err() != nil {
-			return nil
-		}
-		var v kernelMasqueradeValue
-		err := lent.LookupAndDelete(k, &v)
-		// Lent again since it was listed: nobody else has it, so it is the new flow's still.
-		if err == nil && int32(v.Expires-now) > 0 {
-			counts[addrHash(v.Client.B)%uint32(len(counts))]++
-			err = lent.Update(k, v, ebpf.UpdateNoExist)
-		}
-		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) && !errors.Is(err, ebpf.ErrKeyExist) {
-			return fmt.Errorf("masquerading: take a port back: %w", err)
-		}
 	}
 	if ctx.Err() != nil {
 		return nil

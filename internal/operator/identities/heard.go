@@ -85,19 +85,14 @@ func (c *collector) said(ctx context.Context) (map[string]uint64, error) {
 		return nil, fmt.Errorf("list of CiliumNodes: %w", err)
 	}
 	var all []*coordinationv1.Lease
-	opts := []client.ListOption{client.InNamespace(c.cfg.Namespace), client.MatchingLabels{k8sids.HeardLabel: k8sids.HeardLabelValue}, client.Limit(pageSize)}
-	for next := ""; ; {
-		var page coordinationv1.LeaseList
-		if err := c.live.List(ctx, &page, append(slices.Clip(opts), client.Continue(next))...); err != nil {
-			return nil, fmt.Errorf("list of Leases in namespace %s, by which agents tell which identities have ended; until it can be read no number is used again: %w",
-				c.cfg.Namespace, err)
+	err = eachPage(ctx, c.live, pageSize, func() client.ObjectList { return &coordinationv1.LeaseList{} }, func(page client.ObjectList) {
+		for i := range page.(*coordinationv1.LeaseList).Items {
+			all = append(all, &page.(*coordinationv1.LeaseList).Items[i])
 		}
-		for i := range page.Items {
-			all = append(all, &page.Items[i])
-		}
-		if next = page.Continue; next == "" {
-			break
-		}
+	}, client.InNamespace(c.cfg.Namespace), client.MatchingLabels{k8sids.HeardLabel: k8sids.HeardLabelValue})
+	if err != nil {
+		return nil, fmt.Errorf("list of Leases in namespace %s, by which agents tell which identities have ended; until it can be read no number is used again: %w",
+			c.cfg.Namespace, err)
 	}
 	for _, o := range all {
 		if h, ok := k8sids.ReadHeard(o); ok && here[h.Node] {

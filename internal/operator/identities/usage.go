@@ -240,7 +240,7 @@ func wanted(ctx context.Context, from client.Reader, rules *Rules, newest versio
 }
 
 // eachPage reads all objects page by page, each into a list of its own, and calls f for each page.
-func eachPage(ctx context.Context, from client.Reader, limit int64, list func() client.ObjectList, f func(client.ObjectList)) error {
+func eachPage(ctx context.Context, from client.Reader, limit int64, list func() client.ObjectList, f func(client.ObjectList), more ...client.ListOption) error {
 	opts := &client.ListOptions{Limit: limit}
 	if limit == 0 { // from a cache, and only read
 		uncopied := true
@@ -248,7 +248,7 @@ func eachPage(ctx context.Context, from client.Reader, limit int64, list func() 
 	}
 	for {
 		page := list()
-		if err := from.List(ctx, page, opts); err != nil {
+		if err := from.List(ctx, page, append(slices.Clip(more), opts)...); err != nil {
 			return err
 		}
 		f(page)

@@ -144,13 +144,8 @@ func (m *mirror) run(parent context.Context) error {
 		}
 		return err
 	}
-	lost := make(chan struct{}, 1)
-	defer m.backend.ObserveLostLeases(m.canary, func([]string) {
-		select {
-		case lost <- struct{}{}:
-		default: // it is told already
-		}
-	})()
+	lost, stop := kvstore.LostLease(m.backend, m.canary)
+	defer stop()
 	writing := false
 	_ = rounds.Every(ctx, roundInterval, lost, func(ctx context.Context) error {
 		err := m.admit(ctx)

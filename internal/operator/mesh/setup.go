@@ -25,6 +25,7 @@ import (
 	"github.com/hawser-net/hawser/api/v2alpha1"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/ipcache"
+	"github.com/hawser-net/hawser/internal/node"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
@@ -181,7 +182,7 @@ func (x *exporter) nodes(m manager.Manager) error {
 	if err != nil {
 		return err
 	}
-	mi.foreign = func(value string) bool { return strings.Contains(value, `"Source":"local"`) }
+	mi.foreign = func(value string) bool { return strings.Contains(value, `"Source":"`+node.SourceLocal+`"`) }
 	if err := builder.ControllerManagedBy(m).Named("mesh-nodes").For(&v2.CiliumNode{}).WithOptions(options()).
 		Complete(x.reconcile(mi, "", func(ctx context.Context, key types.NamespacedName) (said, error) {
 			var o v2.CiliumNode

@@ -58,11 +58,10 @@ func (c *collector) collect(ctx context.Context) error {
 		if len(n.OwnerReferences) > 0 || n.Annotations[keepAnnotation] == "true" || !n.DeletionTimestamp.IsZero() {
 			continue // the owner's end is its end
 		}
-		switch err := c.client.Get(ctx, types.NamespacedName{Name: n.Name}, &corev1.Node{}); {
-		case err == nil:
+		if there, err := hasNode(ctx, c.client, n.Name); err != nil {
+			return err
+		} else if there {
 			continue
-		case !apierrors.IsNotFound(err):
-			return fmt.Errorf("node %s: %w", n.Name, err)
 		}
 		found[n.UID] = true
 		if !c.seen[n.UID] {
@@ -78,11 +77,8 @@ func (c *collector) collect(ctx context.Context) error {
 
 // remove deletes n if the server itself says that there is no such Node, and n is still what was read.
 func (c *collector) remove(ctx context.Context, n *v2.CiliumNode) error {
-	switch err := c.live.Get(ctx, types.NamespacedName{Name: n.Name}, &corev1.Node{}); {
-	case err == nil:
-		return nil
-	case !apierrors.IsNotFound(err):
-		return fmt.Errorf("node %s: %w", n.Name, err)
+	if there, err := hasNode(ctx, c.live, n.Name); there || err != nil {
+		return err
 	}
 	err := c.client.Delete(ctx, n, client.Preconditions{UID: &n.UID, ResourceVersion: &n.ResourceVersion})
 	if err == nil {
@@ -93,4 +89,16 @@ func (c *collector) remove(ctx context.Context, n *v2.CiliumNode) error {
 		return nil
 	}
 	return fmt.Errorf("deleting CiliumNode %s: %w", n.Name, err)
+}
+
+// hasNode reports whether there is a Node of this name, as a cache or the server shows it.
+func hasNode(ctx context.Context, from client.Reader, name string) (bool, error) {
+	switch err := from.Get(ctx, types.NamespacedName{Name: name}, &corev1.Node{}); {
+	case err == nil:
+		return true, nil
+	case apierrors.IsNotFound(err):
+		return false, nil
+	default:
+		return false, fmt.Errorf("node %s: %w", name, err)
+	}
 }

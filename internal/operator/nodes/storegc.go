@@ -15,12 +15,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/node"
 	"github.com/hawser-net/hawser/internal/operator/rounds"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
-
-// sourceAgent is Source in the keys that agents write of their own node.
-const sourceAgent = "local"
 
 // SetupStoreGC adds the removal of keys of nodes that are gone from a key-value store to m. Agents
 // put these keys on a lease of a quarter of an hour, in which the node's pod CIDR may have been
@@ -76,7 +74,7 @@ func (c *storeCollector) collect(ctx context.Context) error {
 	for _, kv := range list.Pairs {
 		name := strings.TrimPrefix(kv.Key, c.prefix)
 		var n struct{ Source string }
-		if json.Unmarshal(kv.Value, &n) != nil || n.Source != sourceAgent {
+		if json.Unmarshal(kv.Value, &n) != nil || n.Source != node.SourceLocal {
 			continue // it is whose who wrote it
 		}
 		if gone, err := c.gone(ctx, name); err != nil {
@@ -99,17 +97,13 @@ func (c *storeCollector) collect(ctx context.Context) error {
 // gone reports whether the API server has no Node of this name, and no CiliumNode that is to be
 // kept without one. What the cache shows is not enough.
 func (c *storeCollector) gone(ctx context.Context, name string) (bool, error) {
-	key := types.NamespacedName{Name: name}
 	for _, r := range []client.Reader{c.cached, c.live} {
-		switch err := r.Get(ctx, key, &corev1.Node{}); {
-		case err == nil:
-			return false, nil
-		case !apierrors.IsNotFound(err):
-			return false, fmt.Errorf("node %s: %w", name, err)
+		if there, err := hasNode(ctx, r, name); there || err != nil {
+			return false, err
 		}
 	}
 	var cn v2.CiliumNode
-	switch err := c.live.Get(ctx, key, &cn); {
+	switch err := c.live.Get(ctx, types.NamespacedName{Name: name}, &cn); {
 	case err == nil:
 		return cn.Annotations[keepAnnotation] != "true", nil
 	case !apierrors.IsNotFound(err):
