@@ -4,14 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/hawser-net/hawser/internal/sandbox/kube"
+	"github.com/hawser-net/hawser/test/cluster/lab"
 )
 
 // disturbance is what goes wrong around a change.
@@ -104,23 +108,54 @@ func (s *soak) killed(kind, what, node, program, selector string) disturbance {
 	return disturbance{
 		kind: kind, what: what, lasts: time.Second,
 		begin: func(ctx context.Context) error { return s.signal(ctx, node, "KILL", program) },
-		end: func(ctx context.Context) error {
-			pods, err := s.Kube.CoreV1().Pods(system).List(ctx, metav1.ListOptions{LabelSelector: selector})
+		end:   func(ctx context.Context) error { return s.replace(ctx, node, selector) },
+	}
+}
+
+// replace removes the pod of a program of the cluster on a node, and waits until another one runs
+// and nothing is left of the first. The kubelet may have started the program in the removed pod
+// once more, only to end it: whoever asks that one finds it gone a moment later.
+func (s *soak) replace(ctx context.Context, node, selector string) error {
+	list := metav1.ListOptions{LabelSelector: selector, FieldSelector: "spec.nodeName=" + node}
+	pods, err := s.Kube.CoreV1().Pods(system).List(ctx, list)
+	if err != nil {
+		return err
+	}
+	removed := map[types.UID]bool{}
+	for _, p := range pods.Items {
+		removed[p.UID] = true
+		err := s.Kube.CoreV1().Pods(system).Delete(ctx, p.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+	}
+	return lab.Eventually(ctx, settled, func(ctx context.Context) error {
+		pods, err := s.Kube.CoreV1().Pods(system).List(ctx, list)
+		if err != nil {
+			return err
+		}
+		// The kubelet heard of the removal before it heard of the new pod, so it starts nothing in
+		// the removed one any more once the new one runs.
+		if !slices.ContainsFunc(pods.Items, func(p corev1.Pod) bool { return !removed[p.UID] && running(&p) }) {
+			return fmt.Errorf("no new pod of %s runs on %s", selector, node)
+		}
+		for uid := range removed {
+			out, err := s.Exec(ctx, node, "sh", "-c", `cat /proc/[0-9]*/cgroup 2>/dev/null | grep -cF "$1" || test $? = 1`, "sh", string(uid))
 			if err != nil {
 				return err
 			}
-			for _, p := range pods.Items {
-				if p.Spec.NodeName != node {
-					continue
-				}
-				err := s.Kube.CoreV1().Pods(system).Delete(ctx, p.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))})
-				if err != nil && !apierrors.IsNotFound(err) {
-					return err
-				}
+			if n := strings.TrimSpace(string(out)); n != "0" {
+				return fmt.Errorf("%s processes of the removed pod %s are left on %s", n, uid, node)
 			}
-			return nil
-		},
-	}
+		}
+		return nil
+	})
+}
+
+// running reports whether every container of a pod runs.
+func running(p *corev1.Pod) bool {
+	return p.DeletionTimestamp == nil && len(p.Status.ContainerStatuses) > 0 &&
+		!slices.ContainsFunc(p.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool { return c.State.Running == nil })
 }
 
 // away takes the API server away, and meanwhile kills an agent, which then has what it wrote down.
