@@ -76,7 +76,7 @@ func (c *SharedConfig) Validate() error {
 // nodes announce.
 //
 // What was announced is written again when its key or lease is lost, and when another writer changed it, then
-// within the resync interval. A key is only removed while it is this node's: an address that moved to
+// within the resync interval, or when the store is listed anew. A key is only removed while it is this node's: an address that moved to
 // another node stays. All methods are safe for concurrent use.
 type Shared struct {
 	cfg    SharedConfig
@@ -229,6 +229,8 @@ func (s *Shared) resync() {
 
 func (s *Shared) event(e kvstore.Event) {
 	if e.Kind == kvstore.EventListDone {
+		// A store that went back to an old copy is listed anew, and has what was announced then.
+		s.resync()
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		select {

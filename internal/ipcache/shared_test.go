@@ -387,6 +387,27 @@ func TestSharedPruneAfterOldCopy(t *testing.T) {
 	})
 }
 
+// TestSharedAfterOldCopy: a store that goes back to an old copy has what this node announced then, or nothing. What holds now
+// is written at once: until then other nodes judge the pod by who it was.
+func TestSharedAfterOldCopy(t *testing.T) {
+	sharing(t, nil, func(t *testing.T, w *world) {
+		announce := func(p Pair) {
+			if _, err := w.shared.Announce(p); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		announce(pair("10.0.1.1", "192.0.2.1", 299))
+		back := w.mem.Save()
+		announce(pair("10.0.1.1", "192.0.2.1", 300))
+		announce(pair("10.0.1.2", "192.0.2.1", 301))
+		now := map[string]int{"10.0.1.1": 300, "10.0.1.2": 301}
+		w.wantStore(now)
+		back()
+		w.wantStore(now)
+	})
+}
+
 func TestSharedConfig(t *testing.T) {
 	t.Parallel()
 	client := kvstore.NewMemory().Client()

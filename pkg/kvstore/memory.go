@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"sort"
 	"strings"
 	"sync"
@@ -15,7 +16,7 @@ const memoryHistory = 1 << 16
 
 // Memory is a complete key-value store in memory: revisions, transactions, watches, leases. It stands for the servers; [Memory.Client] gives connections to
 // it. Faults are injected per connection ([MemoryClient.SetFault], [MemoryClient.BreakWatches], [MemoryClient.ExpireLeases]) and in the store
-// ([Memory.Compact]). Nothing happens by the clock: leases end only when told to.
+// ([Memory.Compact], [Memory.Save]). Nothing happens by the clock: leases end only when told to.
 type Memory struct {
 	mu        sync.Mutex
 	revision  int64
@@ -24,6 +25,7 @@ type Memory struct {
 	log       []memoryChange
 	changed   chan struct{} // closed and replaced at each change
 	clients   int
+	restored  int // how often the store went back
 }
 
 // memoryChange is one key written (or deleted) at one revision.
@@ -55,6 +57,23 @@ func (m *Memory) Compact() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.compacted, m.log = m.revision, nil
+}
+
+// Save copies the store, and returns a function that puts it back to the copy: keys, leases of keys and
+// revision, as a server that is restored from a backup. Watches list anew. What connections believe of their
+// leases stays as it is.
+func (m *Memory) Save() (restore func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	pairs, revision := maps.Clone(m.pairs), m.revision // values are replaced, not written into
+	return func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.pairs, m.revision, m.compacted, m.log = maps.Clone(pairs), revision, revision, nil
+		m.restored++
+		close(m.changed)
+		m.changed = make(chan struct{})
+	}
 }
 
 // Revision returns the store's revision.

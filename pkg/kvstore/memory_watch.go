@@ -44,12 +44,17 @@ type memoryWatch struct {
 	out    chan<- Event
 	known  Known
 	next   int64 // first revision not yet told
+	// restored is how often the store had gone back when it was listed.
+	restored int
 }
 
 func (w *memoryWatch) run(ctx context.Context) {
 	relist := true
 	for ctx.Err() == nil {
 		if relist {
+			w.client.store.mu.Lock()
+			w.restored = w.client.store.restored
+			w.client.store.mu.Unlock()
 			l, err := w.client.List(ctx, w.prefix)
 			if err != nil {
 				// A fault function says when the store is back; asking again soon is right for a store in memory.
@@ -77,7 +82,7 @@ func (w *memoryWatch) follow(ctx context.Context) (relist bool) {
 	for {
 		m.mu.Lock()
 		changed := m.changed
-		if w.next <= m.compacted {
+		if w.next <= m.compacted || w.restored != m.restored {
 			m.mu.Unlock()
 			return true
 		}

@@ -72,8 +72,8 @@ func (c SharedConfig[K]) Validate() error {
 
 // SharedStore is the view of all objects under a prefix, whoever wrote them, and the keeper of those that this process writes: its local keys.
 //
-// A local key is written again when somebody deletes it, when its lease is lost, and when the comparison every [SharedConfig.SyncInterval] finds it missing or
-// different. If several writers claim one key, the last write stands until the next comparison of the others.
+// A local key is written again when somebody deletes it, when its lease is lost, and when the comparison every [SharedConfig.SyncInterval], and after each
+// listing, finds it missing or different. If several writers claim one key, the last write stands until the next comparison of the others.
 //
 // An object that cannot be read, or that stands under another name than its own, is logged and ignored; if an earlier form of it was known, that one stays.
 //
@@ -84,6 +84,7 @@ type SharedStore[K SharedKey] struct {
 	log    *slog.Logger
 	synced chan struct{}
 	dirty  chan struct{} // a local key must be written or deleted
+	listed chan struct{} // the store was listed anew
 	reap   chan struct{} // a local key was given up
 
 	mu      sync.Mutex
@@ -130,7 +131,7 @@ func NewSharedStore[K SharedKey](cfg SharedConfig[K]) (*SharedStore[K], error) {
 	}
 	return &SharedStore[K]{
 		cfg: cfg, prefix: JoinKey(cfg.Prefix) + "/", log: cfg.Logger.With("prefix", cfg.Prefix),
-		synced: make(chan struct{}), dirty: make(chan struct{}, 1), reap: make(chan struct{}, 1), done: make(chan struct{}),
+		synced: make(chan struct{}), dirty: make(chan struct{}, 1), listed: make(chan struct{}, 1), reap: make(chan struct{}, 1), done: make(chan struct{}),
 		shared: make(map[string]sharedEntry[K]), local: make(map[string]*localEntry),
 	}, nil
 }
@@ -421,7 +422,9 @@ func (s *SharedStore[K]) follow(ctx context.Context) error {
 			case !ok:
 				return fmt.Errorf("shared store of %q: %w", s.cfg.Prefix, ErrClosed)
 			case ev.Kind == EventListDone:
-				if !synced {
+				if synced {
+					signal(s.listed) // it may have gone back to an old copy, with what was written then
+				} else {
 					synced = true
 					close(s.synced)
 					if s.cfg.Observer.OnSync != nil {
@@ -512,10 +515,10 @@ func (s *SharedStore[K]) maintain(ctx context.Context) {
 			return
 		case <-s.dirty:
 		case <-retry.C:
+		case <-s.listed:
+			s.compare(ctx)
 		case <-compare.C:
-			if err := s.compare(ctx); err != nil && ctx.Err() == nil {
-				s.log.Warn("cannot compare this node's keys with the key-value store", "error", err)
-			}
+			s.compare(ctx)
 			compare.Reset(next())
 		}
 		if err := s.flush(ctx, size); err != nil && ctx.Err() == nil {
@@ -561,9 +564,9 @@ func (s *SharedStore[K]) flush(ctx context.Context, size int) error {
 }
 
 // compare marks the local keys that the store does not have as they should be.
-func (s *SharedStore[K]) compare(ctx context.Context) error {
+func (s *SharedStore[K]) compare(ctx context.Context) {
 	wanted := func(e *localEntry) bool { return e.wanted && e.gen == e.done }
-	return s.batches(ctx, MaxTxnOps, wanted, func(ctx context.Context, batch []*localEntry) error {
+	err := s.batches(ctx, MaxTxnOps, wanted, func(ctx context.Context, batch []*localEntry) error {
 		var txn Txn
 		for _, e := range batch {
 			txn.Then = append(txn.Then, GetOp(s.prefix+e.name))
@@ -583,6 +586,9 @@ func (s *SharedStore[K]) compare(ctx context.Context) error {
 		}
 		return nil
 	})
+	if err != nil && ctx.Err() == nil {
+		s.log.Warn("cannot compare this node's keys with the key-value store", "error", err)
+	}
 }
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

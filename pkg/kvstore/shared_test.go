@@ -252,6 +252,19 @@ func TestSharedStoreComparesFromTimeToTime(t *testing.T) {
 	}
 }
 
+// TestSharedStoreAfterOldCopy: a store that goes back to an old copy has local keys as they were then. They do not wait for the
+// next comparison.
+func TestSharedStoreAfterOldCopy(t *testing.T) {
+	s := newSharedTest(t, func(c *kvstore.SharedConfig[thing]) { c.SyncInterval = time.Hour })
+	s.must(s.shared.UpdateLocalKeySync(s.ctx, thing{"a", "old"}))
+	back := s.store.Save()
+	s.must(s.shared.UpdateLocalKeySync(s.ctx, thing{"a", "new"}))
+	s.must(s.shared.UpdateLocalKeySync(s.ctx, thing{"b", "new"}))
+	back()
+	s.eventually("a", "new")
+	s.eventually("b", "new")
+}
+
 // TestSharedStoreApply: many keys in one transaction are like each of them alone.
 func TestSharedStoreApply(t *testing.T) {
 	s := newSharedTest(t, nil)
