@@ -39,7 +39,8 @@ func (a answer) fault() string { return strings.Join(a.faults, "; ") }
 type member struct {
 	uid     string
 	created time.Time
-	// served is set if the last answer left nothing to do and nothing to complain about.
+	// served is set if nothing was to be complained about, and the node had what it was to have, when
+	// it was last read from the server.
 	served bool
 }
 
@@ -76,11 +77,13 @@ func (b *book) restore(nodes []node) {
 		return cmp.Or(x.created.Compare(y.created), cmp.Compare(x.name, y.name))
 	})
 	for _, n := range nodes {
-		b.nodes[n.name] = &member{uid: n.uid, created: n.created}
-		parsed, _ := parse(n.cidrs)
+		parsed, bad := parse(n.cidrs)
+		served := len(bad) == 0
 		for _, p := range parsed {
-			_ = b.pools[family(p)].Claim(n.name, p) // who is in the way is older; the node is told when it is looked at
+			// Who is in the way is older; the node is told when it is looked at.
+			served = b.pools[family(p)].Claim(n.name, p) == nil && served
 		}
+		b.nodes[n.name] = &member{uid: n.uid, created: n.created, served: served}
 	}
 }
 

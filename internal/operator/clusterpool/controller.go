@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -26,6 +27,9 @@ import (
 const (
 	// pageSize is how many nodes one request reads at the start.
 	pageSize = 500
+	// workers is how many nodes are looked after at once: each that needs something waits for the
+	// server twice.
+	workers = 16
 	// waitingRetry is how often a node that could not be served is looked at again, whether or not something was released.
 	waitingRetry = 15 * time.Second
 )
@@ -47,7 +51,7 @@ func Setup(ctx context.Context, m manager.Manager, cfg Config, reg prometheus.Re
 		For(&v2.CiliumNode{}).
 		WatchesRawSource(source.Channel(c.kick, &handler.EnqueueRequestForObject{})).
 		WithOptions(controller.Options{
-			MaxConcurrentReconciles: 1, // the book has one writer
+			MaxConcurrentReconciles: workers,
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](100*time.Millisecond, 30*time.Second),
 		}).
 		Complete(c)
@@ -57,16 +61,19 @@ func Setup(ctx context.Context, m manager.Manager, cfg Config, reg prometheus.Re
 	return nil
 }
 
-// controllerOf keeps the nodes in line with the book. Only Reconcile writes it, in one goroutine.
+// controllerOf keeps the nodes in line with the book. What was booked at the start and is still so
+// needs no request, so that new nodes do not wait for it.
 type controllerOf struct {
-	client  client.Client
-	live    client.Reader
+	client client.Client
+	live   client.Reader
+	log    *slog.Logger
+	kick   chan event.GenericEvent
+	held   [2]prometheus.Gauge
+	waits  prometheus.Gauge
+
+	mu      sync.Mutex // not held while the server is asked
 	book    *book
-	log     *slog.Logger
 	waiting map[string]bool // nodes that would be better off if something were released
-	kick    chan event.GenericEvent
-	held    [2]prometheus.Gauge
-	waits   prometheus.Gauge
 }
 
 func (c *controllerOf) register(reg prometheus.Registerer) error {
@@ -93,6 +100,8 @@ func (c *controllerOf) register(reg prometheus.Registerer) error {
 }
 
 func (c *controllerOf) measure() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	for f, p := range c.book.pools {
 		c.held[f].Set(float64(p.Len()))
 	}
@@ -115,6 +124,8 @@ func (c *controllerOf) restore(ctx context.Context) error {
 			break
 		}
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.book.restore(nodes)
 	c.log.Info("read what nodes hold", "nodes", len(nodes), "ipv4", c.book.pools[0].Len(), "ipv6", c.book.pools[1].Len())
 	return nil
@@ -132,19 +143,14 @@ func (c *controllerOf) Reconcile(ctx context.Context, req reconcile.Request) (re
 	if err != nil && !apierrors.IsNotFound(err) {
 		return reconcile.Result{}, fmt.Errorf("CiliumNode %s: %w", req.Name, err)
 	}
-	if err == nil && cached.Status.IPAM.OperatorStatus.Error == "" && c.book.agrees(viewOf(cached)) {
-		delete(c.waiting, req.Name)
+	if err == nil && cached.Status.IPAM.OperatorStatus.Error == "" && c.agrees(cached) {
 		return reconcile.Result{}, nil
 	}
 	// What the cache shows may be old; what is given or released depends on what is.
 	live := &v2.CiliumNode{}
 	err = c.live.Get(ctx, req.NamespacedName, live)
 	if apierrors.IsNotFound(err) {
-		delete(c.waiting, req.Name)
-		if c.book.forget(req.Name) {
-			c.log.Info("a node is gone, its addresses are free", "node", req.Name)
-			c.wake()
-		}
+		c.forget(req.Name)
 		return reconcile.Result{}, nil
 	}
 	if err != nil {
@@ -156,17 +162,60 @@ func (c *controllerOf) Reconcile(ctx context.Context, req reconcile.Request) (re
 	return c.settle(ctx, live)
 }
 
-// settle brings a node, as the server has it now, in line with the book.
-func (c *controllerOf) settle(ctx context.Context, live *v2.CiliumNode) (reconcile.Result, error) {
-	before := viewOf(live)
-	a := c.book.settle(before)
+// agrees says whether a node as the cache shows it needs nothing.
+func (c *controllerOf) agrees(cached *v2.CiliumNode) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ok := c.book.agrees(viewOf(cached))
+	if ok {
+		delete(c.waiting, cached.Name)
+	}
+	return ok
+}
+
+// forget books that a node is gone.
+func (c *controllerOf) forget(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.waiting, name)
+	if c.book.forget(name) {
+		c.log.Info("a node is gone, its addresses are free", "node", name)
+		c.wake()
+	}
+}
+
+// decide asks the book about a node as the server has it now.
+func (c *controllerOf) decide(now node) answer {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	a := c.book.settle(now)
 	if a.released {
 		c.wake()
 	}
 	for _, name := range a.displaced {
-		c.log.Warn("an older node has the same addresses", "node", name, "older", live.Name)
+		c.log.Warn("an older node has the same addresses", "node", name, "older", now.name)
 		c.enqueue(name)
 	}
+	return a
+}
+
+// note books what has been written of a node. It reports whether the node waits for something.
+func (c *controllerOf) note(name string, a answer) (waits bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.book.wrote(name, a)
+	if len(a.faults) == 0 {
+		delete(c.waiting, name)
+		return false
+	}
+	c.waiting[name] = true
+	return true
+}
+
+// settle brings a node, as the server has it now, in line with the book.
+func (c *controllerOf) settle(ctx context.Context, live *v2.CiliumNode) (reconcile.Result, error) {
+	before := viewOf(live)
+	a := c.decide(before)
 	if len(a.cidrs) != len(before.cidrs) {
 		if err := c.write(ctx, live, a.cidrs); err != nil {
 			if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
@@ -174,18 +223,15 @@ func (c *controllerOf) settle(ctx context.Context, live *v2.CiliumNode) (reconci
 			}
 			return reconcile.Result{}, err
 		}
-		c.book.wrote(live.Name, a)
 		c.log.Info("gave addresses to a node", "node", live.Name, "podCIDRs", a.cidrs)
 	}
 	if err := c.tell(ctx, live, a.fault()); err != nil {
 		return reconcile.Result{}, err
 	}
-	if len(a.faults) == 0 {
-		delete(c.waiting, live.Name)
-		return reconcile.Result{}, nil
+	if c.note(live.Name, a) {
+		return reconcile.Result{RequeueAfter: waitingRetry}, nil
 	}
-	c.waiting[live.Name] = true
-	return reconcile.Result{RequeueAfter: waitingRetry}, nil
+	return reconcile.Result{}, nil
 }
 
 // write sets the blocks of a node, if it is still as it was read, and leaves everything else alone.
@@ -228,7 +274,7 @@ func (c *controllerOf) tell(ctx context.Context, live *v2.CiliumNode, fault stri
 	return nil
 }
 
-// wake has nodes looked at that wait for something to be released.
+// wake has nodes looked at that wait for something to be released. It must be called with mu held.
 func (c *controllerOf) wake() {
 	for name := range c.waiting {
 		c.enqueue(name)

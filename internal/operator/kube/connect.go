@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/util/flowcontrol"
 )
 
 // Config says how to reach the API server. Use [Defaults].
@@ -29,15 +30,16 @@ type Config struct {
 	Kubeconfig string
 	// APIServer is the address of the API server, over that of the kubeconfig file or of the pod's environment.
 	APIServer string
-	// QPS and Burst bound the requests per second of this process.
+	// QPS and Burst bound the requests per second of all clients of this process together.
 	QPS   float32
 	Burst int
 	// Namespace is where the operator runs: where its lease is, and the agents' pods.
 	Namespace string
 }
 
-// Defaults returns the configuration of an operator that is told nothing.
-func Defaults() Config { return Config{Enable: true, QPS: 100, Burst: 200} }
+// Defaults returns the configuration of an operator that is told nothing. It has room for a mass of
+// identities that end, at the default rate of collection, beside everything else.
+func Defaults() Config { return Config{Enable: true, QPS: 500, Burst: 1000} }
 
 // EnableFlag is the name of the flag of Config.Enable. Whoever gives it demands what it says.
 const EnableFlag = "enable-k8s"
@@ -47,7 +49,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.Enable, EnableFlag, c.Enable, "look after a Kubernetes cluster, if this is a pod of one or an option says where it is")
 	fs.StringVar(&c.Kubeconfig, "k8s-kubeconfig-path", c.Kubeconfig, "path of the kubeconfig file")
 	fs.StringVar(&c.APIServer, "k8s-api-server", c.APIServer, "URL of the API server, over that of the kubeconfig file or of the pod")
-	fs.Float32Var(&c.QPS, "operator-k8s-client-qps", c.QPS, "how many requests a second to send to the API server")
+	fs.Float32Var(&c.QPS, "operator-k8s-client-qps", c.QPS, "how many requests a second to send to the API server, whatever for")
 	fs.IntVar(&c.Burst, "operator-k8s-client-burst", c.Burst, "how many requests to send to the API server at once")
 	fs.StringVar(&c.Namespace, "k8s-namespace", c.Namespace, "namespace that the operator and the agents run in; empty for \"default\"")
 }
@@ -83,7 +85,8 @@ func (c *Config) InNamespace() string {
 	return c.Namespace
 }
 
-// Rest returns the configuration of a client. It reads files but sends nothing.
+// Rest returns the configuration of clients, which share one budget of requests: without, client-go
+// gives every kind of object one of its own. It reads files but sends nothing.
 func (c *Config) Rest(userAgent string) (*rest.Config, error) {
 	var cfg *rest.Config
 	var err error
@@ -108,6 +111,7 @@ func (c *Config) Rest(userAgent string) (*rest.Config, error) {
 		}
 	}
 	cfg.QPS, cfg.Burst, cfg.UserAgent = c.QPS, c.Burst, userAgent
+	cfg.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(c.QPS, c.Burst)
 	return cfg, nil
 }
 
