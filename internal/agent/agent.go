@@ -209,6 +209,9 @@ func (ag *Agent) Run(ctx context.Context) error {
 	if a.identities, err = newIdentities(cfg, numbers, a.idMin, a.idMax, log.With("part", "identity")); err != nil {
 		return err
 	}
+	if cluster != nil && cluster.numbers != nil {
+		a.identities.expect = cluster.numbers.Expect
+	}
 	if a.nodes, err = node.New(node.Config{
 		Self: node.Key{Cluster: cfg.ClusterName, Name: cfg.NodeName}, MaxClusterID: cfg.MaxConnectedClusters,
 		DeleteDelay: cfg.NodeDelay, Log: log.With("part", "node"),

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/identity"
@@ -35,6 +36,9 @@ type identities struct {
 	pursuits *pursuits
 	// arrived says that a number came for which a temporary one may stand.
 	arrived chan struct{}
+
+	// expect says what a number meant at a time, to where it is kept; nil if that does not ask.
+	expect func(id allocator.ID, text string, at time.Time)
 
 	// handing is held while what was heard is brought to the kernel.
 	handing sync.Mutex
@@ -142,6 +146,9 @@ func (ids *identities) recall(rows []endpoint.Endpoint) (forgo func(ctx context.
 			continue
 		}
 		assumed = append(assumed, row.IdentityLabels)
+		if ids.expect != nil {
+			ids.expect(allocator.ID(row.Identity), k8sids.Key{Set: row.IdentityLabels}.GetKey(), row.Stored)
+		}
 		ids.learn(row.Identity, row.IdentityLabels)
 	}
 	return func(ctx context.Context) {

@@ -93,6 +93,8 @@ type Endpoint struct {
 	Known      identity.ID        `json:"known-identity,omitempty"`
 	NamedPorts []policy.NamedPort `json:"named-ports,omitempty"`
 	Created    time.Time          `json:"created"`
+	// Stored is when the row of an endpoint that was restored had been written.
+	Stored time.Time `json:"-"`
 
 	// Due is when the identity that has become known takes the place of the temporary one; see Settle.
 	Due time.Time `json:"-"`

@@ -162,6 +162,12 @@ func TestStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	opts := cmp.Options{cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateEmpty()}
+	for i := range got {
+		if age := time.Since(got[i].Stored); age < 0 || age > time.Minute {
+			t.Errorf("endpoint %d was written %s ago", got[i].ID, age)
+		}
+		got[i].Stored = time.Time{}
+	}
 	if diff := cmp.Diff(want, got, opts); diff != "" {
 		t.Errorf("rows changed on their way through the disk (-put +loaded):\n%s", diff)
 	}

@@ -85,6 +85,11 @@ func (s *Store) Load() ([]Endpoint, error) {
 			errs = append(errs, fmt.Errorf("restore endpoint %d: %w", id, err))
 			continue
 		}
+		info, err := os.Stat(path)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("restore endpoint %d: %w", id, err))
+			continue
+		}
 		var row Endpoint
 		if err := json.Unmarshal(data, &row); err != nil {
 			errs = append(errs, fmt.Errorf("restore endpoint %d from %s: %w", id, path, err))
@@ -94,6 +99,7 @@ func (s *Store) Load() ([]Endpoint, error) {
 			errs = append(errs, fmt.Errorf("restore endpoint %d from %s: the record is incomplete", id, path))
 			continue
 		}
+		row.Stored = info.ModTime()
 		rows = append(rows, row)
 	}
 	return rows, errors.Join(errs...)

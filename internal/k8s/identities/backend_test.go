@@ -527,6 +527,69 @@ func TestEdited(t *testing.T) {
 	told("given its labels back", false)
 }
 
+// TestEditedWhileAway: an agent that was away while somebody edited an identity. What its own pods have
+// of before is not edited; of other numbers nothing better is known, until they are put back.
+func TestEditedWhileAway(t *testing.T) {
+	t.Parallel()
+	server, c := start(t)
+	before := agent(t, server, 300, 400, nil)
+	own, remote, remade := app("own"), app("remote"), app("remade")
+	ids := map[string]allocator.ID{}
+	for _, k := range []allocator.AllocatorKey{own, remote, remade} {
+		id, _, err := before.Allocate(t.Context(), k)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids[k.GetKey()] = id
+	}
+	stopped := time.Now().Add(time.Second) // an object tells when it was made to the second
+	label := func(key allocator.AllocatorKey, as allocator.AllocatorKey) {
+		t.Helper()
+		o, err := c.Get(t.Context(), ids[key.GetKey()].String(), metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.SecurityLabels = as.GetAsMap()
+		if _, err := c.Update(t.Context(), o, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b := backend(t, server, 300, 400)
+	label(own, app("evil"))
+	label(remote, app("worse"))
+	for _, k := range []allocator.AllocatorKey{own, app("unmade")} {
+		id, ok := ids[k.GetKey()]
+		if !ok {
+			id = 399
+		}
+		b.Expect(id, k.GetKey(), stopped)
+	}
+	b.Expect(ids[remade.GetKey()], app("of old").GetKey(), stopped.Add(-time.Hour)) // the number had another owner then
+	after := running(t, b, 300, 400, nil)
+	means := func(when string, key, want allocator.AllocatorKey, edited bool) {
+		t.Helper()
+		id := ids[key.GetKey()]
+		var got allocator.AllocatorKey
+		var err error
+		for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+			if got, err = after.GetByID(t.Context(), id); err == nil && got.GetKey() == want.GetKey() && slices.Contains(b.Edited(), id) == edited {
+				return
+			}
+		}
+		t.Errorf("%s: %s means %v (%v), edited %v; want %s, edited %v", when, id, got, err, b.Edited(), want, edited)
+	}
+	means("a pod's own", own, own, true)
+	means("a remote pod's", remote, app("worse"), false)
+	means("another object", remade, remade, false)
+	if got, err := after.Get(t.Context(), app("unmade")); err != nil || got != allocator.NoID {
+		t.Errorf("labels whose object is gone have %s, %v", got, err)
+	}
+	label(own, own)
+	label(remote, remote)
+	means("a pod's own, put back", own, own, false)
+	means("a remote pod's, put back", remote, remote, false)
+}
+
 // TestLongestRestedIsTakenFirst: when no number is free, labels take the one that has rested longest, wherever their sequence begins.
 func TestLongestRestedIsTakenFirst(t *testing.T) {
 	t.Parallel()

@@ -26,6 +26,10 @@ type entry struct {
 	uid     types.UID
 	// edited says that somebody gave the object other labels than text; see Backend.Edited.
 	edited bool
+	// expected is the time of Backend.Expect, as long as no object was heard of; unsure says that
+	// text may be an edit that was made before the object was heard of first.
+	expected time.Time
+	unsure   bool
 }
 
 // index is what the watch has shown. One goroutine writes it.
@@ -94,6 +98,17 @@ func (x *index) remove(id allocator.ID) {
 	x.drop(id)
 }
 
+// dropExpected forgets what was expected of objects that are not there.
+func (x *index) dropExpected() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for id, e := range x.byID {
+		if !e.expected.IsZero() {
+			x.drop(id)
+		}
+	}
+}
+
 // drop must be called with mu held.
 func (x *index) drop(id allocator.ID) {
 	e, ok := x.byID[id]
@@ -114,13 +129,40 @@ func (x *index) drop(id allocator.ID) {
 // Reached returns up to which resource version the watch has told of identities, 0 for none.
 func (b *Backend) Reached() uint64 { return b.index.reached.Load() }
 
+// Expect says what a number meant at a time, to a backend that has not heard of any object yet: labels of this node's
+// own pods from before a restart. An object that is older, and was given other labels since, was edited meanwhile.
+func (b *Backend) Expect(id allocator.ID, text string, at time.Time) {
+	if _, ok := b.index.get(id); !ok {
+		b.index.set(id, entry{text: text, expected: at})
+	}
+}
+
 // keepMeaning has a number go on to mean what it means. An object gets its labels when it is made, loses them when it
 // is retired, and may get them back; it never gets others, as every node judges packets by them. So what an edit says
 // is not taken over, but told. A number that was deleted and made again is another object.
+//
+// What an object means that is heard of first is what it says; but if it was changed since it was made (its generation
+// tells), this may be an edit itself, and the next change its end. So that is taken over.
 func (b *Backend) keepMeaning(o *v2.CiliumIdentity, m *allocator.Mapping, e *entry) {
 	e.uid = o.UID
+	changed := o.Generation > 1 // https://kubernetes.io/docs/reference/using-api/api-concepts: not by annotations
 	known, ok := b.index.get(m.ID)
-	if !ok || known.uid != o.UID || known.text == "" || known.resting {
+	if ok && !known.expected.IsZero() && changed && !o.CreationTimestamp.After(known.expected) {
+		known.uid = o.UID
+	}
+	if !ok || known.uid != o.UID {
+		e.unsure = changed && !e.resting
+		return
+	}
+	if known.text == "" || known.resting {
+		return
+	}
+	if known.unsure && !e.resting {
+		e.unsure = true
+		if e.text != known.text {
+			b.cfg.Log.Warn("the labels of an identity have changed again, which were edited before this node heard of it, or have been now: they are taken over",
+				"identity", m.ID, "before", known.text, "labels", o.SecurityLabels)
+		}
 		return
 	}
 	if e.resting || e.text == known.text {
@@ -209,6 +251,7 @@ func (b *Backend) ListAndWatch(ctx context.Context, handler allocator.CacheMutat
 			if err != nil {
 				b.cfg.Log.Warn("the version of a list of identities is no number", "version", revision)
 			}
+			b.index.dropExpected()
 			select {
 			case <-b.index.synced:
 			default:
