@@ -92,6 +92,7 @@ func (e EndpointPolicyEnabled) Valid() bool {
 
 // Defines values for EndpointState.
 const (
+	EndpointStateCreating            EndpointState = "creating"
 	EndpointStateDisconnected        EndpointState = "disconnected"
 	EndpointStateDisconnecting       EndpointState = "disconnecting"
 	EndpointStateInvalid             EndpointState = "invalid"
@@ -106,6 +107,8 @@ const (
 // Valid indicates whether the value is a known member of the EndpointState enum.
 func (e EndpointState) Valid() bool {
 	switch e {
+	case EndpointStateCreating:
+		return true
 	case EndpointStateDisconnected:
 		return true
 	case EndpointStateDisconnecting:
@@ -542,8 +545,8 @@ type EndpointChangeRequest struct {
 	Properties           map[string]interface{} `json:"properties,omitempty,omitzero"`
 	State                EndpointState          `json:"state"`
 
-	// SyncBuildEndpoint Return when the kernel enforces
-	SyncBuildEndpoint bool `json:"sync-build-endpoint,omitempty,omitzero"`
+	// SyncBuildEndpoint Return when the kernel enforces; false is refused
+	SyncBuildEndpoint *bool `json:"sync-build-endpoint,omitempty"`
 }
 
 // EndpointConfigurationSpec defines model for EndpointConfigurationSpec.

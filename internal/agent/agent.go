@@ -667,6 +667,9 @@ func (a *api) housekeeping(ctx context.Context, book *rules, log *slog.Logger) e
 				log.Error("policy is not in force in full", "error", err)
 			}
 			a.parts.report("policy", err, "all endpoints have their rule sets")
+			if err := a.lifecycle.Recover(ctx); err != nil {
+				log.Error("what is left of a failed change could not be undone", "error", err)
+			}
 			a.reportEdited()
 		}
 	}

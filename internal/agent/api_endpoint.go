@@ -41,9 +41,19 @@ func endpointError(err error) error {
 
 // find resolves an endpoint id of the API.
 func (a *api) find(id string) (endpoint.Endpoint, error) {
-	ref, err := endpoint.ParseRef(id)
+	ref, err := a.reference(id)
 	if err != nil {
 		return endpoint.Endpoint{}, endpointError(err)
+	}
+	row, err := a.registry.Find(ref)
+	return row, endpointError(err)
+}
+
+// reference reads an endpoint id of the API.
+func (a *api) reference(id string) (endpoint.Ref, error) {
+	ref, err := endpoint.ParseRef(id)
+	if err != nil {
+		return ref, err
 	}
 	if ref.Kind == endpoint.RefGlobalID {
 		// An endpoint's global name is its cluster, its node and its number there.
@@ -53,8 +63,7 @@ func (a *api) find(id string) (endpoint.Endpoint, error) {
 			}
 		}
 	}
-	row, err := a.registry.Find(ref)
-	return row, endpointError(err)
+	return ref, nil
 }
 
 // CreateEndpoint is PUT /endpoint/{id}.
@@ -77,7 +86,7 @@ func (a *api) CreateEndpoint(ctx context.Context, req server.CreateEndpointReque
 		return nil, err
 	}
 	if a.kube != nil && create.PodName != "" {
-		if err := a.kube.complete(ctx, &create); err != nil {
+		if err := a.kube.complete(ctx, &create, req.Body.Labels); err != nil {
 			return nil, err
 		}
 	}
@@ -158,6 +167,7 @@ func withoutEffect(m *rest.EndpointChangeRequest) error {
 		}
 	}
 	dp := m.DatapathConfiguration
+	refuse(m.SyncBuildEndpoint != nil && !*m.SyncBuildEndpoint, "sync-build-endpoint=false", "the answer comes when the endpoint's policy is enforced")
 	refuse(m.PolicyEnabled, "policy-enabled", "policies and --enable-policy say what is enforced")
 	refuse(m.IsSecondaryInterface, "is-secondary-interface", "a pod has one interface")
 	refuse(m.ParentInterfaceIndex != 0, "parent-interface-index", "pods are routed by the node's own device")
@@ -396,6 +406,8 @@ func (a *api) endpointHealth(row endpoint.Endpoint) rest.EndpointHealth {
 	h := rest.EndpointHealth{BPF: rest.EndpointHealthStatusOK, Policy: rest.EndpointHealthStatusOK, OverallHealth: rest.EndpointHealthStatusOK, Connected: true}
 	switch row.State {
 	case endpoint.StateReady, endpoint.StateRestoring:
+	case endpoint.StateNotReady: // in force is what was before a change that failed
+		h.Policy, h.OverallHealth = rest.EndpointHealthStatusWarning, rest.EndpointHealthStatusWarning
 	case endpoint.StateDisconnecting, endpoint.StateDisconnected, endpoint.StateInvalid:
 		return rest.EndpointHealth{BPF: rest.EndpointHealthStatusDisabled, Policy: rest.EndpointHealthStatusDisabled, OverallHealth: rest.EndpointHealthStatusDisabled}
 	default:
@@ -444,11 +456,18 @@ func (a *api) PatchEndpointLabels(ctx context.Context, req server.PatchEndpointL
 	return server.PatchEndpointLabels200Response{}, nil
 }
 
-// GetEndpointLog is GET /endpoint/{id}/log, newest first.
+// GetEndpointLog is GET /endpoint/{id}/log, newest first. It tells also of endpoints that are gone, or could not be made.
 func (a *api) GetEndpointLog(_ context.Context, req server.GetEndpointLogRequestObject) (server.GetEndpointLogResponseObject, error) {
-	row, err := a.find(req.ID)
+	ref, err := a.reference(req.ID)
 	if err != nil {
-		return nil, err
+		return nil, endpointError(err)
+	}
+	row, err := a.registry.Find(ref)
+	if err != nil {
+		row, err = a.registry.Past(ref)
+	}
+	if err != nil {
+		return nil, endpointError(err)
 	}
 	out := logModel(row)
 	slices.Reverse(out)

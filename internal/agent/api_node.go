@@ -26,7 +26,7 @@ func (a *api) GetConfig(context.Context, server.GetConfigRequestObject) (server.
 		Status: rest.DaemonConfigurationStatus{
 			Realized: spec, Immutable: rest.ConfigurationMap(a.flagValues), Addressing: a.hostAddressing(),
 			DeviceMTU: devices.DeviceMTU, RouteMTU: devices.RouteMTU,
-			DatapathMode: rest.DatapathModeVeth, ConfiguredDatapathMode: string(rest.DatapathModeVeth), IPAMMode: a.ipamMode(),
+			DatapathMode: rest.DatapathModeVeth, ConfiguredDatapathMode: a.cfg.DatapathMode, IPAMMode: a.ipamMode(),
 			Masquerade:           a.cfg.MasqueradeIPv4 || a.cfg.MasqueradeIPv6,
 			MasqueradeProtocols:  rest.EnabledProtocols{IPv4: a.cfg.MasqueradeIPv4 && a.cfg.EnableIPv4, IPv6: a.cfg.MasqueradeIPv6 && a.cfg.EnableIPv6},
 			KVStoreConfiguration: rest.KVStoreConfiguration{Type: a.cfg.KVStore, Options: rest.ConfigurationMap(redact(a.cfg.KVStoreOpts))},
@@ -98,7 +98,7 @@ func (a *api) health() rest.StatusResponse {
 	_, lost := a.hub.status()
 	st := rest.StatusResponse{
 		Kubernetes:   a.kube.status(),
-		DatapathMode: rest.DatapathModeVeth, ConfiguredDatapathMode: string(rest.DatapathModeVeth), AttachMode: "tc",
+		DatapathMode: rest.DatapathModeVeth, ConfiguredDatapathMode: a.cfg.DatapathMode, AttachMode: "tc",
 		IdentityRange: rest.IdentityRange{MinIdentity: int(a.idMin), MaxIdentity: int(a.idMax)},
 		Masquerading: rest.Masquerading{
 			Enabled: a.cfg.MasqueradeIPv4 || a.cfg.MasqueradeIPv6, Mode: "nftables",

@@ -94,7 +94,7 @@ func TestAddressOfADeadPlugin(t *testing.T) {
 	n.kill()
 	n.start()
 	_, err = n.client.CreateEndpoint(ctx, "cilium-local:0", rest.EndpointChangeRequest{
-		State: rest.EndpointStateWaitingForIdentity, SyncBuildEndpoint: true, ContainerID: "dead", ContainerInterfaceName: "eth0", InterfaceName: "lxcdead", InterfaceIndex: 4711,
+		State: rest.EndpointStateWaitingForIdentity, ContainerID: "dead", ContainerInterfaceName: "eth0", InterfaceName: "lxcdead", InterfaceIndex: 4711,
 		Addressing: given.Address, K8SPodName: "web", K8SNamespace: "default", MAC: "02:00:00:00:00:01", HostMAC: "02:00:00:00:00:02", ContainerNetnsPath: "/proc/1/ns/net",
 	})
 	if err == nil {

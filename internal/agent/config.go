@@ -106,6 +106,8 @@ type Config struct {
 	PodReadiness string
 	// IPAM is who says which addresses this node's pods get, where IPv4Range and IPv6Range do not: kubernetes or cluster-pool.
 	IPAM string
+	// DatapathMode is how pods are connected: veth, or auto for the same.
+	DatapathMode string
 
 	// ClusterMesh names other clusters.
 	ClusterMesh clustermesh.Config
@@ -153,7 +155,7 @@ func Defaults() Config {
 		LBAlgorithm: lbRandom, LBMode: string(service.ForwardSNAT), SNATPorts: datapath.DefaultMasqueradePorts().String(),
 		RoutingMode: "tunnel", TunnelProtocol: "vxlan", TunnelPort: 8472, MasqueradeIPv4: true, MasqueradeIPv6: true, DirectRoutes: true,
 		ClusterMesh: clustermesh.Defaults(), EnablePolicy: "default", AllowLocalhost: "auto", PolicyDefaultLocalCluster: true, NonDefaultDeny: true,
-		EnableK8s: k8s.InPod(), K8s: k8s.Defaults(), Policies: policies.Defaults(), CRDWait: 5 * time.Minute, IPAM: ipamClusterPool, PodReadiness: readinessLoose,
+		EnableK8s: k8s.InPod(), K8s: k8s.Defaults(), Policies: policies.Defaults(), CRDWait: 5 * time.Minute, IPAM: ipamClusterPool, DatapathMode: datapathVeth, PodReadiness: readinessLoose,
 		IdentityLabels: relevance.AllLabels, FixedIdentities: map[string]string{}, WellKnown: true, AllocationTimeout: 2 * time.Minute, AllocationSync: 5 * time.Minute,
 		CTTCP: 8000 * time.Second, CTTCPSyn: time.Minute, CTTCPFin: 10 * time.Second, CTAny: time.Minute,
 		CTInterval: 30 * time.Second, Maps: maps.Defaults(),
@@ -235,6 +237,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.PodReadiness, "pod-readiness", c.PodReadiness,
 		"when pods are ready: loose (when their containers are) or strict (those with the readiness gate network.hawser.net/identity-known when all nodes are told of their identity)")
 	fs.StringVar(&c.IPAM, "ipam", c.IPAM, "who says which addresses this node's pods get in Kubernetes, if no range is given: cluster-pool (the operator) or kubernetes (the Node)")
+	fs.StringVar(&c.DatapathMode, "datapath-mode", c.DatapathMode, "how pods are connected: veth (a pair of interfaces), or auto, which is the same")
 	fs.StringVar(&c.EnablePolicy, "enable-policy", c.EnablePolicy, "when policy is enforced: default (for endpoints that a rule selects), always or never")
 	fs.StringVar(&c.AllowLocalhost, "allow-localhost", c.AllowLocalhost, "whether the node may always reach its own pods: always, auto (the same until there is a host firewall) or policy")
 	fs.StringVar(&c.StaticCNPPath, "static-cnp-path", c.StaticCNPPath, "directory of CiliumNetworkPolicy YAML files, read again when they change")
@@ -273,6 +276,8 @@ func (c *Config) setStore(d dial.Config) {
 const (
 	ipamClusterPool = "cluster-pool"
 	ipamKubernetes  = "kubernetes"
+	datapathVeth    = "veth"
+	datapathAuto    = "auto"
 	identityCRD     = "crd"
 	identityKVStore = "kvstore"
 	// In both places; read from one.
@@ -391,8 +396,22 @@ func (c *Config) Validate() error {
 	if !c.EnableIPv4 && !c.EnableIPv6 {
 		bad("--enable-ipv4 and --enable-ipv6 are both off: pods would have no address")
 	}
+	switch {
+	case c.IPAM == ipamClusterPool || c.IPAM == ipamKubernetes:
+	case c.EnableK8s:
+		bad("--ipam: %q is not supported: use %s (the operator gives each node a block) or %s (the Node's pod CIDR)", c.IPAM, ipamClusterPool, ipamKubernetes)
+	default:
+		bad("--ipam: %q is not supported: leave it out, without Kubernetes --ipv4-range and --ipv6-range say which addresses pods get", c.IPAM)
+	}
+	switch c.DatapathMode {
+	case datapathVeth, datapathAuto:
+	case "lb-only":
+		bad("--datapath-mode: lb-only is not supported: the agent attaches pods and leads to services on one node, there is no load balancer without pods; "+
+			"set %s, with --kube-proxy-replacement for clients outside", datapathVeth)
+	default:
+		bad("--datapath-mode: %q is not supported: pods get veth pairs; set %s", c.DatapathMode, datapathVeth)
+	}
 	if c.EnableK8s {
-		oneOf("ipam", c.IPAM, ipamClusterPool, ipamKubernetes)
 		oneOf("identity-allocation-mode", c.identityMode(), identityCRD, identityKVStore, identityBothKVStore, identityBothCRD)
 		if c.identityMode() != identityCRD && c.KVStore == "" {
 			bad("--identity-allocation-mode: %s needs --kvstore", c.identityMode())

@@ -338,7 +338,12 @@ func (k *kube) policyObjects(describe func(policy.Owner) string) []rest.PolicyFi
 const admitWait = 20 * time.Second
 
 // complete fills in what Kubernetes says of the pod of a new endpoint. A pod must not begin before the rules have been heard that may isolate it.
-func (k *kube) complete(ctx context.Context, req *endpoint.CreateRequest) error {
+// Labels that the runtime gives (CNI convention args.cni.labels) would be gone with the pod's next change, and no operator would know them: they are refused.
+func (k *kube) complete(ctx context.Context, req *endpoint.CreateRequest, given []string) error {
+	if len(given) > 0 {
+		return server.Errorf(http.StatusBadRequest, "labels (args.cni.labels of the CNI configuration) are not supported for pods of Kubernetes: "+
+			"label the pod itself and leave them out: %s", strings.Join(given, ", "))
+	}
 	select {
 	case <-k.open:
 	case <-ctx.Done():

@@ -274,6 +274,12 @@ func TestKubernetes(t *testing.T) {
 	}
 	c.eventually("n1 knows the web server's new identity", knows(n1, web))
 
+	// Labels of the runtime's configuration are no labels of a pod of Kubernetes.
+	c.object(n1, "labelled", map[string]string{"app": "labelled"})
+	if err := n1.newPod("labelled", map[string]string{"app": "web"}).add(); err == nil || !strings.Contains(err.Error(), "args.cni.labels") || !strings.Contains(err.Error(), "cni:app=web") {
+		t.Errorf("a pod with labels of the runtime: %v", err)
+	}
+
 	// A pod that Kubernetes does not have is refused, and so is another one of the same name.
 	if err := n1.newPod("unknown", nil).add(); err == nil || !strings.Contains(err.Error(), "no such pod") {
 		t.Errorf("a pod that Kubernetes does not have: %v", err)

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/api/rest/client"
 	"github.com/hawser-net/hawser/internal/deletequeue"
@@ -121,7 +123,7 @@ func TestREST(t *testing.T) {
 		n.t = t
 		request := func(change func(*rest.EndpointChangeRequest)) string {
 			r := rest.EndpointChangeRequest{
-				State: rest.EndpointStateWaitingForIdentity, ContainerID: "other", ContainerInterfaceName: "eth0", SyncBuildEndpoint: true,
+				State: rest.EndpointStateWaitingForIdentity, ContainerID: "other", ContainerInterfaceName: "eth0",
 				InterfaceName: "lxcother", InterfaceIndex: 4711, MAC: "02:00:00:00:00:01", HostMAC: "02:00:00:00:00:02",
 				Addressing: rest.AddressPair{IPv4: "10.0.1.14"},
 			}
@@ -145,6 +147,7 @@ func TestREST(t *testing.T) {
 			"CNI attachment":  func(r *R) { r.ContainerID = web.container },
 			"10.0.1":          func(r *R) { r.Addressing.IPv4 = web.ip4.String() },
 			"number " + id:    func(r *R) { r.ID = ep.ID },
+			"sync-build":      func(r *R) { r.SyncBuildEndpoint = new(bool) },
 			"lxc":             func(r *R) { r.InterfaceName = ep.Status.Networking.InterfaceName },
 			"pod CIDR":        func(r *R) { r.Addressing.IPv4 = "10.9.9.9" },
 			"cannot be a pod": func(r *R) { r.Addressing.IPv4 = "127.0.0.1" },
@@ -155,6 +158,8 @@ func TestREST(t *testing.T) {
 		// With neither interface nor programs to attach, a creation fails at that, and is undone.
 		list = append(list,
 			answers{method: "PUT", path: "/endpoint/0", body: request(func(*R) {}), code: 500, text: "lxcother"},
+			answers{method: "GET", path: "/endpoint/container-id:other/log", code: 200, text: `"state":"invalid"`},
+			answers{method: "GET", path: "/endpoint/container-id:other", code: 404},
 			answers{method: "PUT", path: "/endpoint/0", body: "", code: 400},
 			answers{method: "PUT", path: "/endpoint/0", body: "{", code: 400},
 			answers{method: "PUT", path: "/endpoint/0", body: `{"state": 7}`, code: 400},
@@ -200,6 +205,44 @@ func TestREST(t *testing.T) {
 			{method: "PATCH", path: "/endpoint/" + id + "/labels", body: `{"user": []}`, code: 200}})
 		if back := web.endpoint().Status.Identity.ID; back != was {
 			t.Errorf("without the label the identity is %d, want %d again", back, was)
+		}
+	})
+
+	t.Run("log", func(t *testing.T) {
+		n.t = t
+		states := func(id string) (out []rest.EndpointState) {
+			log, err := n.client.EndpointLog(ctx, id)
+			if err != nil {
+				t.Fatalf("log of %s: %v", id, err)
+			}
+			for i, e := range log { // newest first
+				if i > 0 && e.Timestamp > log[i-1].Timestamp {
+					t.Errorf("%s: entry %d is newer than the one before", id, i)
+				}
+				if len(out) == 0 || out[len(out)-1] != e.State {
+					out = append(out, e.State)
+				}
+			}
+			slices.Reverse(out)
+			return out
+		}
+		brief := n.attached("brief", map[string]string{"app": "brief"})
+		made := []rest.EndpointState{"creating", "waiting-for-identity", "waiting-to-regenerate", "regenerating", "ready"}
+		name := fmt.Sprint(brief.endpoint().ID)
+		if diff := cmp.Diff(made, states(name)); diff != "" {
+			t.Errorf("the states of a new endpoint (-want +got):\n%s", diff)
+		}
+		if err := n.client.PatchEndpointLabels(ctx, name, []string{"k8s:tier=x"}); err != nil {
+			t.Fatal(err)
+		}
+		if err := brief.del(); err != nil {
+			t.Fatal(err)
+		}
+		want := slices.Concat(made, made[1:], []rest.EndpointState{"disconnecting", "disconnected"})
+		for _, id := range []string{name, "cep-name:default/brief", "container-id:" + brief.container} {
+			if diff := cmp.Diff(want, states(id)); diff != "" {
+				t.Errorf("the states of %s, which is gone (-want +got):\n%s", id, diff)
+			}
 		}
 	})
 

@@ -101,6 +101,8 @@ type Endpoint struct {
 
 	// State and what follows describe the realisation; they are not restored from disk.
 	State State `json:"state"`
+	// Insisted says of an endpoint that is not ready that whoever changes it tries again.
+	Insisted bool `json:"-"`
 	// Referenced says that this process holds a reference to Identity. A restored endpoint knows
 	// its identity before it does.
 	Referenced bool `json:"-"`
@@ -125,12 +127,12 @@ const maxLog = 64
 
 // withState returns the row in its next state, with a line in its history. A transition that the
 // state machine does not know leaves the row as it is and reports false.
-func (e Endpoint) withState(next State, now time.Time, message string) (Endpoint, bool) {
+func (e Endpoint) withState(next State, now time.Time, ok bool, message string) (Endpoint, bool) {
 	if !e.State.mayFollow(next) {
 		return e, false
 	}
 	e.State = next
-	return e.withLog(now, true, message), true
+	return e.withLog(now, ok, message), true
 }
 
 func (e Endpoint) withLog(now time.Time, ok bool, message string) Endpoint {

@@ -174,7 +174,7 @@ func (l *Lifecycle) Create(ctx context.Context, req CreateRequest) (Endpoint, er
 		Created: l.cfg.Now(),
 	}
 	row.IdentityLabels, row.InfoLabels = l.split(row)
-	row, _ = row.withState(StateWaitingForIdentity, l.cfg.Now(), "created")
+	row, _ = row.withState(StateCreating, l.cfg.Now(), true, "created")
 
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -195,7 +195,7 @@ func (l *Lifecycle) Create(ctx context.Context, req CreateRequest) (Endpoint, er
 		if cause := context.Cause(ctx); cause != nil {
 			err = errors.Join(cause, err)
 		}
-		l.undo(row)
+		l.undo(row, err)
 		return Endpoint{}, fmt.Errorf("create endpoint %d (%s): %w", row.ID, row.owner(), err)
 	}
 	return row, nil
@@ -241,6 +241,7 @@ func (l *Lifecycle) build(ctx context.Context, row Endpoint, req CreateRequest) 
 			}
 		}
 	}
+	row, _ = l.set(row, StateWaitingForIdentity, "the addresses are its own")
 	c.Step("identity")
 	id, err := l.acquire(ctx, row.IdentityLabels)
 	if err != nil {
@@ -248,7 +249,7 @@ func (l *Lifecycle) build(ctx context.Context, row Endpoint, req CreateRequest) 
 	}
 	row = row.become(id)
 	row.Referenced = true
-	row, _ = l.set(row, StateRegenerating, "identity "+id.String())
+	row, _ = l.set(row, StateWaitingToRegenerate, "identity "+id.String())
 	// On disk before anything of it is in the kernel: what a crash leaves behind is found there.
 	c.Step("store")
 	if err := c.Store.Put(row); err != nil {
@@ -260,6 +261,7 @@ func (l *Lifecycle) build(ctx context.Context, row Endpoint, req CreateRequest) 
 	// on each other, and each is a round trip.
 	placed, place := make(chan error, 1), row
 	go func() { placed <- c.Placer.Place(ctx, place) }()
+	row, _ = l.set(row, StateRegenerating, "rules, programs and interface")
 	row, err = l.realise(row)
 	if perr := <-placed; err == nil {
 		err = perr
@@ -308,8 +310,9 @@ func (l *Lifecycle) realise(row Endpoint) (Endpoint, error) {
 
 // undo removes every trace of an endpoint whose creation failed. The interface and the addresses
 // belong to the caller.
-func (l *Lifecycle) undo(row Endpoint) {
+func (l *Lifecycle) undo(row Endpoint, cause error) {
 	c := &l.cfg
+	l.fail(row, StateInvalid, "not created: "+cause.Error())
 	if err := c.Policy.Detach(row.ID); err != nil {
 		c.Log.Error("cannot remove the kernel row of a failed endpoint", "endpoint", row.ID, "error", err)
 	}
@@ -374,6 +377,11 @@ func (l *Lifecycle) teardown(_ context.Context, row Endpoint) (failures int) {
 	c.Step("delete-store")
 	attempt("store", c.Store.Delete(row.ID))
 	c.Step("delete-addresses")
+	if failures == 0 {
+		l.set(row, StateDisconnected, "deleted")
+	} else {
+		l.fail(row, StateDisconnected, fmt.Sprintf("deleted, but %d steps failed", failures))
+	}
 	c.Registry.remove(row.ID)
 	if !row.ExternalIPAM {
 		for _, ip := range row.Addresses() {
@@ -402,11 +410,11 @@ func (l *Lifecycle) SetLabels(ctx context.Context, id uint16, user, disabled lab
 	}
 	row := old
 	row.User, row.Disabled = user, disabled
-	return l.relabel(ctx, old, row)
+	return l.relabel(ctx, old, row, false)
 }
 
 // SetWorkload changes the labels and named ports that an endpoint has from its workload, as SetLabels does those of the API. What is the same already costs
-// nothing.
+// nothing. An endpoint whose change fails is not ready until a later call succeeds: the caller is to try again.
 func (l *Lifecycle) SetWorkload(ctx context.Context, id uint16, workload labels.Set, ports []policy.NamedPort) (Endpoint, error) {
 	unlock := l.lock(id)
 	defer unlock()
@@ -414,7 +422,7 @@ func (l *Lifecycle) SetWorkload(ctx context.Context, id uint16, workload labels.
 	if !ok {
 		return Endpoint{}, fmt.Errorf("%w: cilium-local:%d", ErrNotFound, id)
 	}
-	if old.Labels.Equal(workload) && samePorts(old.NamedPorts, ports) {
+	if old.State != StateNotReady && old.Labels.Equal(workload) && samePorts(old.NamedPorts, ports) {
 		return old, nil
 	}
 	if old.State == StateRestoring {
@@ -425,36 +433,53 @@ func (l *Lifecycle) SetWorkload(ctx context.Context, id uint16, workload labels.
 	}
 	row := old
 	row.Labels, row.NamedPorts = workload, ports
-	return l.relabel(ctx, old, row)
+	return l.relabel(ctx, old, row, true)
 }
 
 func samePorts(a, b []policy.NamedPort) bool {
 	return policy.FormatNamedPorts(a) == policy.FormatNamedPorts(b)
 }
 
-func (l *Lifecycle) relabel(ctx context.Context, old, row Endpoint) (Endpoint, error) {
+// relabel gives an endpoint the labels and ports of row in place of those of old. What fails is undone. With again the change is one that the source of the
+// labels insists on: until it succeeds the endpoint is not what it should be, and says so (StateNotReady).
+func (l *Lifecycle) relabel(ctx context.Context, old, row Endpoint, again bool) (Endpoint, error) {
 	row.IdentityLabels, row.InfoLabels = l.split(row)
 	same := row.IdentityLabels.String() == old.IdentityLabels.String() && old.Identity != 0
-	if same && samePorts(row.NamedPorts, old.NamedPorts) {
+	if same && samePorts(row.NamedPorts, old.NamedPorts) && old.State != StateNotReady {
 		row, _ = l.set(row, old.State, "labels changed, identity kept")
 		return row, l.cfg.Store.Put(row)
 	}
-	row, _ = l.set(row, StateWaitingForIdentity, "labels changed")
+	// Attempts after the first are told when they succeed: the log would hold nothing else soon.
+	first := old.State != StateNotReady
+	if first {
+		row, _ = l.set(row, StateWaitingForIdentity, "labels changed")
+	}
 	if same {
 		row.Referenced = false // the reference is the old row's, which is gone back to if this fails
 	} else {
 		id, err := l.acquire(ctx, row.IdentityLabels)
 		if err != nil {
-			l.set(old, StateReady, "labels not changed: "+err.Error())
+			old.Insisted = again
+			if first {
+				old, _ = l.fail(old, StateNotReady, "labels not changed: "+err.Error())
+			}
+			if !again {
+				old, _ = l.set(old, StateReady, "labels as before")
+			}
 			return old, fmt.Errorf("endpoint %d keeps its labels: %w", row.ID, err)
 		}
 		row.Due = time.Time{} // the others have not had time yet to hear of this identity
 		row = row.become(id)
 		row.Referenced = true
 	}
-	row, _ = l.set(row, StateRegenerating, "identity "+row.Identity.String())
+	if !first {
+		row, _ = l.set(row, StateWaitingForIdentity, "labels changed, in another attempt")
+	}
+	row.Insisted = false
+	row, _ = l.set(row, StateWaitingToRegenerate, "identity "+row.Identity.String())
 	err := l.cfg.Placer.Place(ctx, row)
 	if err == nil {
+		row, _ = l.set(row, StateRegenerating, "rules, programs and interface")
 		row, err = l.realise(row)
 	}
 	if err == nil {
@@ -462,7 +487,7 @@ func (l *Lifecycle) relabel(ctx context.Context, old, row Endpoint) (Endpoint, e
 	}
 	switch {
 	case err != nil:
-		return l.revert(old, row, err)
+		return l.revert(old, row, err, again)
 	case same:
 		row.Referenced = old.Referenced
 	case old.Referenced:
@@ -472,20 +497,56 @@ func (l *Lifecycle) relabel(ctx context.Context, old, row Endpoint) (Endpoint, e
 	return row, nil
 }
 
-// revert puts an endpoint back to what it was before a change that failed half-way.
-func (l *Lifecycle) revert(old, failed Endpoint, cause error) (Endpoint, error) {
-	if err := l.cfg.Placer.Place(context.Background(), old); err != nil {
-		cause = errors.Join(cause, err)
-	}
+// revert puts an endpoint back to what it was before a change that failed half-way. It is ready again then, unless the change is insisted on or cannot be
+// undone; Recover tries the latter again.
+func (l *Lifecycle) revert(old, failed Endpoint, cause error, again bool) (Endpoint, error) {
+	undone := l.cfg.Placer.Place(context.Background(), old)
 	if _, err := l.realise(old); err != nil {
-		cause = errors.Join(cause, err)
+		undone = errors.Join(undone, err)
 	}
 	if failed.Referenced {
 		l.release(failed)
 	}
-	old.State = failed.State
-	old, _ = l.set(old, StateReady, "change undone: "+cause.Error())
+	old.Insisted = again
+	old, _ = l.fail(old, StateNotReady, "change failed: "+cause.Error())
+	switch {
+	case undone != nil:
+		cause = errors.Join(cause, undone)
+		old, _ = l.fail(old, StateNotReady, "change not undone: "+undone.Error())
+	case !again:
+		old, _ = l.set(old, StateReady, "change undone")
+	}
 	return old, fmt.Errorf("endpoint %d keeps its labels: %w", old.ID, cause)
+}
+
+// Recover brings the kernel back to endpoints of which a failed change could not be undone. Call it now and then. Those whose change is insisted on are left
+// to whoever does that.
+func (l *Lifecycle) Recover(ctx context.Context) error {
+	var errs []error
+	for _, row := range l.cfg.Registry.List() {
+		if row.State == StateNotReady && !row.Insisted {
+			errs = append(errs, l.recover(ctx, row.ID))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (l *Lifecycle) recover(ctx context.Context, id uint16) error {
+	unlock := l.lock(id)
+	defer unlock()
+	row, ok := l.cfg.Registry.Get(id)
+	if !ok || row.State != StateNotReady || row.Insisted {
+		return nil
+	}
+	err := l.cfg.Placer.Place(ctx, row)
+	if err == nil {
+		row, err = l.realise(row)
+	}
+	if err != nil {
+		return fmt.Errorf("endpoint %d is not ready: %w", id, err)
+	}
+	l.set(row, StateReady, "change undone")
+	return nil
 }
 
 // split divides the endpoint's labels into those that make its identity and the rest. A pod
@@ -523,9 +584,18 @@ func (l *Lifecycle) release(row Endpoint) {
 
 // set writes the row with its next state to the table. A row that is no longer there stays away.
 func (l *Lifecycle) set(row Endpoint, next State, message string) (Endpoint, bool) {
+	return l.move(row, next, true, message)
+}
+
+// fail is set for a state that an endpoint enters because something went wrong.
+func (l *Lifecycle) fail(row Endpoint, next State, message string) (Endpoint, bool) {
+	return l.move(row, next, false, message)
+}
+
+func (l *Lifecycle) move(row Endpoint, next State, good bool, message string) (Endpoint, bool) {
 	changed, ok := l.cfg.Registry.update(row.ID, func(current Endpoint) (Endpoint, bool) {
 		row.Log, row.State = current.Log, current.State
-		if changed, ok := row.withState(next, l.cfg.Now(), message); ok {
+		if changed, ok := row.withState(next, l.cfg.Now(), good, message); ok {
 			return changed, true
 		}
 		return row.withLog(l.cfg.Now(), false, fmt.Sprintf("%s (state %s cannot follow %s)", message, next, row.State)), true

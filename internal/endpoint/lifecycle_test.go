@@ -625,7 +625,7 @@ func TestRandomLife(t *testing.T) {
 				waiting, err := p.Settle(t.Context())
 				log = append(log, fmt.Sprintf("settle: %+v, %v", waiting, err))
 			default:
-				err := p.cfg.Policy.Retry()
+				err := errors.Join(p.cfg.Policy.Retry(), p.Recover(t.Context()))
 				log = append(log, fmt.Sprintf("retry: %v", err))
 			}
 			m.mu.Lock()
@@ -638,7 +638,7 @@ func TestRandomLife(t *testing.T) {
 			}
 		}
 		m.fault = failing()
-		if err := p.cfg.Policy.Retry(); err != nil {
+		if err := errors.Join(p.cfg.Policy.Retry(), p.Recover(t.Context())); err != nil {
 			t.Fatalf("round %d: %v\n%q", round, err, log)
 		}
 		p.audit(fmt.Sprintf("round %d", round))

@@ -55,7 +55,7 @@ func (l *Lifecycle) refilter(ctx context.Context, id uint16) error {
 			return fmt.Errorf("endpoint %d keeps its identity: %w", id, err)
 		}
 	}
-	_, err := l.relabel(ctx, row, row)
+	_, err := l.relabel(ctx, row, row, true)
 	return err
 }
 

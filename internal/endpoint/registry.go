@@ -22,7 +22,11 @@ type Registry struct {
 	byPod        map[string]map[uint16]struct{} // a pod may have several interfaces
 	byContainer  map[string]map[uint16]struct{}
 	next         uint16
+	past         []Endpoint // the last rows that were removed, oldest first
 }
+
+// maxPast is of how many endpoints that are gone the last row is kept.
+const maxPast = 128
 
 // NewRegistry returns an empty table.
 func NewRegistry() *Registry {
@@ -110,7 +114,7 @@ func (r *Registry) update(id uint16, change func(Endpoint) (Endpoint, bool)) (En
 	return row, ok
 }
 
-// remove takes the row out.
+// remove takes the row out. What became of it can be read for a while; see Past.
 func (r *Registry) remove(id uint16) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -118,6 +122,10 @@ func (r *Registry) remove(id uint16) {
 	if !ok {
 		return
 	}
+	if len(r.past) == maxPast {
+		r.past = slices.Delete(r.past, 0, 1)
+	}
+	r.past = append(r.past, row)
 	delete(r.rows, id)
 	delete(r.byAttachment, row.AttachmentID())
 	for _, ip := range row.Addresses() {
@@ -225,6 +233,33 @@ func (r *Registry) Find(ref Ref) (Endpoint, error) {
 		}
 	}
 	return notFound()
+}
+
+// Past returns the last row of an endpoint that is gone, the latest that a client may mean. It fails with ErrNotFound also if that was too many endpoints ago.
+func (r *Registry) Past(ref Ref) (Endpoint, error) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	for _, row := range slices.Backward(r.past) {
+		is := false
+		switch ref.Kind {
+		case RefLocalID:
+			is = row.ID == ref.Local
+		case RefIP:
+			is = slices.Contains(row.Addresses(), ref.Addr.Unmap())
+		case RefAttachment:
+			is = row.AttachmentID() == ref.Text || row.ContainerID == ref.Text
+		case RefPodName:
+			is = row.Pod() == ref.Text
+		case RefContainerID:
+			is = row.ContainerID == ref.Text
+		case RefContainerName:
+			is = row.ContainerName == ref.Text
+		}
+		if is {
+			return row, nil
+		}
+	}
+	return Endpoint{}, fmt.Errorf("%w: %s", ErrNotFound, ref)
 }
 
 // String renders the reference as the API spells it.

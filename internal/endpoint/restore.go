@@ -44,7 +44,7 @@ func (l *Lifecycle) Load(ctx context.Context) error {
 		row.State, row.Log = "", nil
 		// Temporary numbers are this node's own: whoever keeps them has taken this one back for the row.
 		row.Referenced = row.Identity.IsTemporary()
-		row, _ = row.withState(StateRestoring, c.Now(), "restored from disk")
+		row, _ = row.withState(StateRestoring, c.Now(), true, "restored from disk")
 		if _, err := c.Registry.insert(row); err != nil {
 			c.Log.Error("cannot restore an endpoint", "endpoint", row.ID, "error", err)
 			continue
@@ -169,6 +169,8 @@ func (l *Lifecycle) takeUp(ctx context.Context, restored Endpoint) (Endpoint, er
 		l.cfg.Log.Info("a restored endpoint has another identity", "endpoint", id, "was", old, "is", got)
 		err := l.cfg.Placer.Place(ctx, row)
 		if err == nil {
+			l.set(row, StateWaitingToRegenerate, "identity "+got.String())
+			row, _ = l.set(row, StateRegenerating, "rules, programs and interface")
 			row, err = l.realise(row)
 		}
 		if err == nil {
@@ -176,6 +178,7 @@ func (l *Lifecycle) takeUp(ctx context.Context, restored Endpoint) (Endpoint, er
 		}
 		if err != nil {
 			l.release(row)
+			restored, _ = l.fail(restored, StateRestoring, "not taken over: "+err.Error())
 			return restored, err
 		}
 	} else {
@@ -233,7 +236,7 @@ func (l *Lifecycle) Repair() error {
 	}
 	var errs []error
 	for _, row := range l.cfg.Registry.List() {
-		if row.State != StateReady || !present[row.IfIndex] {
+		if !row.State.inForce() || !present[row.IfIndex] {
 			continue
 		}
 		if attached, err := l.cfg.Programs.Attached(row.IfIndex); err != nil || !attached {
@@ -282,7 +285,7 @@ func (l *Lifecycle) Reattach(ifIndex int) (restored int, err error) {
 		}
 		err := l.attach(row)
 		// One that is only being made comes up when its row and rules are there.
-		if err == nil && (row.State == StateReady || row.State == StateRestoring && row.Identity != 0) {
+		if err == nil && (row.State.inForce() || row.State == StateRestoring && row.Identity != 0) {
 			err = l.cfg.Links.EnsureEndpoint(row.datapathRow(0, 0, false))
 		}
 		switch {

@@ -35,7 +35,7 @@ func (l *Lifecycle) Settle(ctx context.Context) (Waiting, error) {
 	)
 	for _, row := range l.cfg.Registry.List() {
 		// One that is being made or relabelled may have taken a temporary identity a moment ago: its lock is waited for.
-		undecided := row.Identity == 0 || row.State == StateWaitingForIdentity
+		undecided := row.Identity == 0 || row.State == StateWaitingForIdentity || row.State == StateCreating
 		if !undecided && !row.Identity.IsTemporary() || ctx.Err() != nil {
 			continue
 		}
@@ -94,11 +94,15 @@ func (l *Lifecycle) settle(ctx context.Context, id uint16) (waiting bool, wait t
 		err = l.cfg.Store.Put(row)
 	}
 	if err != nil {
-		_, err = l.revert(old, row, err)
+		_, err = l.revert(old, row, err, old.Insisted)
 		return true, 0, err
 	}
 	l.release(old)
-	l.set(row, StateReady, fmt.Sprintf("identity %s instead of %s", got, old.Identity))
+	next := StateReady
+	if old.State == StateNotReady {
+		next = old.State // for another reason
+	}
+	l.set(row, next, fmt.Sprintf("identity %s instead of %s", got, old.Identity))
 	l.cfg.Log.Info("an endpoint has its identity", "endpoint", id, "was", old.Identity, "is", got)
 	return false, 0, nil
 }

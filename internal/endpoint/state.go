@@ -7,26 +7,38 @@ type State string
 
 // The states of an endpoint.
 const (
-	StateWaitingForIdentity  State = "waiting-for-identity"
-	StateNotReady            State = "not-ready"
+	// StateCreating: its number and addresses are being taken.
+	StateCreating State = "creating"
+	// StateWaitingForIdentity: its labels are known, their number is not.
+	StateWaitingForIdentity State = "waiting-for-identity"
+	// StateNotReady: a change failed. The endpoint forwards and is judged as before the change.
+	StateNotReady State = "not-ready"
+	// StateWaitingToRegenerate: its identity is known, the record and other nodes are told.
 	StateWaitingToRegenerate State = "waiting-to-regenerate"
-	StateRegenerating        State = "regenerating"
-	StateRestoring           State = "restoring"
-	StateReady               State = "ready"
-	StateDisconnecting       State = "disconnecting"
-	StateDisconnected        State = "disconnected"
-	StateInvalid             State = "invalid"
+	// StateRegenerating: its rules, row, programs and interface are being brought into the kernel.
+	StateRegenerating State = "regenerating"
+	// StateRestoring: it was there before this agent, which has not taken it over yet.
+	StateRestoring State = "restoring"
+	// StateReady: the kernel does all that the row says.
+	StateReady State = "ready"
+	// StateDisconnecting: it is being removed.
+	StateDisconnecting State = "disconnecting"
+	// StateDisconnected: it is gone. Only its log is left, for a while.
+	StateDisconnected State = "disconnected"
+	// StateInvalid: it could not be made. Only its log is left, for a while.
+	StateInvalid State = "invalid"
 )
 
 // transitions lists which state may follow which; "" is an endpoint that has none yet.
 var transitions = map[State][]State{
-	"":                       {StateWaitingForIdentity, StateRestoring},
-	StateWaitingForIdentity:  {StateWaitingToRegenerate, StateRegenerating, StateReady, StateDisconnecting, StateInvalid},
-	StateNotReady:            {StateWaitingForIdentity, StateWaitingToRegenerate, StateDisconnecting},
-	StateWaitingToRegenerate: {StateRegenerating, StateWaitingForIdentity, StateDisconnecting, StateRestoring},
-	StateRegenerating:        {StateReady, StateNotReady, StateWaitingForIdentity, StateWaitingToRegenerate, StateDisconnecting, StateRestoring},
-	StateRestoring:           {StateWaitingForIdentity, StateWaitingToRegenerate, StateRegenerating, StateReady, StateDisconnecting},
-	StateReady:               {StateWaitingForIdentity, StateWaitingToRegenerate, StateRegenerating, StateDisconnecting, StateRestoring},
+	"":                       {StateCreating, StateRestoring},
+	StateCreating:            {StateWaitingForIdentity, StateInvalid},
+	StateWaitingForIdentity:  {StateWaitingToRegenerate, StateNotReady, StateInvalid},
+	StateWaitingToRegenerate: {StateRegenerating, StateNotReady, StateRestoring, StateInvalid},
+	StateRegenerating:        {StateReady, StateNotReady, StateRestoring, StateInvalid},
+	StateRestoring:           {StateWaitingForIdentity, StateWaitingToRegenerate, StateReady, StateDisconnecting},
+	StateReady:               {StateWaitingForIdentity, StateNotReady, StateDisconnecting},
+	StateNotReady:            {StateWaitingForIdentity, StateReady, StateDisconnecting},
 	StateDisconnecting:       {StateDisconnected},
 }
 
@@ -34,3 +46,6 @@ var transitions = map[State][]State{
 func (s State) mayFollow(next State) bool {
 	return s == next || slices.Contains(transitions[s], next)
 }
+
+// inForce says whether the kernel forwards for an endpoint in state s, and judges it.
+func (s State) inForce() bool { return s == StateReady || s == StateNotReady }

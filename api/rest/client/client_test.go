@@ -98,7 +98,7 @@ func TestRequests(t *testing.T) {
 		{`DELETE /v1/endpoint {"container-id":"c0ffee"}`, 200, ``, func(c *client.Client) error { _, err := c.DeleteEndpoints(ctx, "c0ffee"); return err }},
 		{"GET /v1/endpoint/cep-name:shop%2Ffront-1", 200, `{}`, func(c *client.Client) error { _, err := c.Endpoint(ctx, "cep-name:shop/front-1"); return err }},
 		{`PUT /v1/endpoint/cilium-local:0 {"state":"waiting-for-identity","sync-build-endpoint":true}`, 201, `{}`, func(c *client.Client) error {
-			_, err := c.CreateEndpoint(ctx, "cilium-local:0", rest.EndpointChangeRequest{State: rest.EndpointStateWaitingForIdentity, SyncBuildEndpoint: true})
+			_, err := c.CreateEndpoint(ctx, "cilium-local:0", rest.EndpointChangeRequest{State: rest.EndpointStateWaitingForIdentity, SyncBuildEndpoint: new(true)})
 			return err
 		}},
 		{`PATCH /v1/endpoint/5 {"datapath-configuration":{"require-routing":false},"state":"ready"}`, 200, `{}`, func(c *client.Client) error {

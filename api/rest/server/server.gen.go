@@ -60,7 +60,7 @@ type ServerInterface interface {
 	// PatchEndpointLabels Replace an endpoint's user labels
 	// (PATCH /endpoint/{id}/labels)
 	PatchEndpointLabels(w http.ResponseWriter, r *http.Request, id EndpointID)
-	// GetEndpointLog Get what happened to an endpoint, newest first
+	// GetEndpointLog Get what happened to an endpoint, newest first; also to one of the last that are gone
 	// (GET /endpoint/{id}/log)
 	GetEndpointLog(w http.ResponseWriter, r *http.Request, id EndpointID)
 	// GetHealthz Health of the agent and of its parts
@@ -3112,7 +3112,7 @@ type StrictServerInterface interface {
 	// PatchEndpointLabels Replace an endpoint's user labels
 	// (PATCH /endpoint/{id}/labels)
 	PatchEndpointLabels(ctx context.Context, request PatchEndpointLabelsRequestObject) (PatchEndpointLabelsResponseObject, error)
-	// GetEndpointLog Get what happened to an endpoint, newest first
+	// GetEndpointLog Get what happened to an endpoint, newest first; also to one of the last that are gone
 	// (GET /endpoint/{id}/log)
 	GetEndpointLog(ctx context.Context, request GetEndpointLogRequestObject) (GetEndpointLogResponseObject, error)
 	// GetHealthz Health of the agent and of its parts

@@ -51,7 +51,7 @@ func (l Local) Validate() error {
 // state returns what is told of a state: others need to know only whether the endpoint forwards traffic.
 func state(s string) v2.EndpointState {
 	switch v2.EndpointState(s) {
-	case v2.EndpointRestoring, v2.EndpointWaitingToRegenerate, v2.EndpointRegenerating, v2.EndpointReady, v2.EndpointDisconnecting, v2.EndpointDisconnected:
+	case v2.EndpointNotReady, v2.EndpointRestoring, v2.EndpointWaitingToRegenerate, v2.EndpointRegenerating, v2.EndpointReady, v2.EndpointDisconnecting, v2.EndpointDisconnected:
 		return v2.EndpointReady
 	}
 	return v2.EndpointState(s)

@@ -169,8 +169,8 @@ type ClientInterface interface {
 
 	// CreateEndpointWithBody Create an endpoint
 	//
-	// With sync-build-endpoint it returns when the kernel enforces the endpoint's policy. Labels in
-	// the request are ignored where an orchestrator is the source of labels.
+	// It returns when the kernel enforces the endpoint's policy, so that sync-build-endpoint must not be
+	// false. Where Kubernetes is the source of a pod's labels the request must have none.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -179,8 +179,8 @@ type ClientInterface interface {
 
 	// CreateEndpoint Create an endpoint
 	//
-	// With sync-build-endpoint it returns when the kernel enforces the endpoint's policy. Labels in
-	// the request are ignored where an orchestrator is the source of labels.
+	// It returns when the kernel enforces the endpoint's policy, so that sync-build-endpoint must not be
+	// false. Where Kubernetes is the source of a pod's labels the request must have none.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -230,7 +230,7 @@ type ClientInterface interface {
 	// Corresponds with PATCH /endpoint/{id}/labels (the `PatchEndpointLabels` operationId).
 	PatchEndpointLabels(ctx context.Context, id EndpointID, body PatchEndpointLabelsJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// GetEndpointLog Get what happened to an endpoint, newest first
+	// GetEndpointLog Get what happened to an endpoint, newest first; also to one of the last that are gone
 	//
 	// Corresponds with GET /endpoint/{id}/log (the `GetEndpointLog` operationId).
 	GetEndpointLog(ctx context.Context, id EndpointID, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -548,8 +548,8 @@ func (c *Client) PatchEndpoint(ctx context.Context, id EndpointID, body PatchEnd
 
 // CreateEndpointWithBody Create an endpoint
 //
-// With sync-build-endpoint it returns when the kernel enforces the endpoint's policy. Labels in
-// the request are ignored where an orchestrator is the source of labels.
+// It returns when the kernel enforces the endpoint's policy, so that sync-build-endpoint must not be
+// false. Where Kubernetes is the source of a pod's labels the request must have none.
 //
 // Takes any type of body and a specified content type.
 //
@@ -568,8 +568,8 @@ func (c *Client) CreateEndpointWithBody(ctx context.Context, id EndpointID, cont
 
 // CreateEndpoint Create an endpoint
 //
-// With sync-build-endpoint it returns when the kernel enforces the endpoint's policy. Labels in
-// the request are ignored where an orchestrator is the source of labels.
+// It returns when the kernel enforces the endpoint's policy, so that sync-build-endpoint must not be
+// false. Where Kubernetes is the source of a pod's labels the request must have none.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -699,7 +699,7 @@ func (c *Client) PatchEndpointLabels(ctx context.Context, id EndpointID, body Pa
 	return c.Client.Do(req)
 }
 
-// GetEndpointLog Get what happened to an endpoint, newest first
+// GetEndpointLog Get what happened to an endpoint, newest first; also to one of the last that are gone
 //
 // Corresponds with GET /endpoint/{id}/log (the `GetEndpointLog` operationId).
 func (c *Client) GetEndpointLog(ctx context.Context, id EndpointID, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -2500,8 +2500,8 @@ type ClientWithResponsesInterface interface {
 
 	// CreateEndpointWithBodyWithResponse Create an endpoint
 	//
-	// With sync-build-endpoint it returns when the kernel enforces the endpoint's policy. Labels in
-	// the request are ignored where an orchestrator is the source of labels.
+	// It returns when the kernel enforces the endpoint's policy, so that sync-build-endpoint must not be
+	// false. Where Kubernetes is the source of a pod's labels the request must have none.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -2510,8 +2510,8 @@ type ClientWithResponsesInterface interface {
 
 	// CreateEndpointWithResponse Create an endpoint
 	//
-	// With sync-build-endpoint it returns when the kernel enforces the endpoint's policy. Labels in
-	// the request are ignored where an orchestrator is the source of labels.
+	// It returns when the kernel enforces the endpoint's policy, so that sync-build-endpoint must not be
+	// false. Where Kubernetes is the source of a pod's labels the request must have none.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -2567,7 +2567,7 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with PATCH /endpoint/{id}/labels (the `PatchEndpointLabels` operationId).
 	PatchEndpointLabelsWithResponse(ctx context.Context, id EndpointID, body PatchEndpointLabelsJSONRequestBody, reqEditors ...RequestEditorFn) (*PatchEndpointLabelsResponse, error)
 
-	// GetEndpointLogWithResponse Get what happened to an endpoint, newest first
+	// GetEndpointLogWithResponse Get what happened to an endpoint, newest first; also to one of the last that are gone
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -4757,8 +4757,8 @@ func (c *ClientWithResponses) PatchEndpointWithResponse(ctx context.Context, id 
 
 // CreateEndpointWithBodyWithResponse Create an endpoint
 //
-// With sync-build-endpoint it returns when the kernel enforces the endpoint's policy. Labels in
-// the request are ignored where an orchestrator is the source of labels.
+// It returns when the kernel enforces the endpoint's policy, so that sync-build-endpoint must not be
+// false. Where Kubernetes is the source of a pod's labels the request must have none.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -4773,8 +4773,8 @@ func (c *ClientWithResponses) CreateEndpointWithBodyWithResponse(ctx context.Con
 
 // CreateEndpointWithResponse Create an endpoint
 //
-// With sync-build-endpoint it returns when the kernel enforces the endpoint's policy. Labels in
-// the request are ignored where an orchestrator is the source of labels.
+// It returns when the kernel enforces the endpoint's policy, so that sync-build-endpoint must not be
+// false. Where Kubernetes is the source of a pod's labels the request must have none.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -4878,7 +4878,7 @@ func (c *ClientWithResponses) PatchEndpointLabelsWithResponse(ctx context.Contex
 	return ParsePatchEndpointLabelsResponse(rsp)
 }
 
-// GetEndpointLogWithResponse Get what happened to an endpoint, newest first
+// GetEndpointLogWithResponse Get what happened to an endpoint, newest first; also to one of the last that are gone
 //
 // Returns a wrapper object for the known response body format(s).
 //

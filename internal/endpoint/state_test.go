@@ -1,0 +1,236 @@
+package endpoint
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/labels"
+)
+
+// history returns the states that an endpoint went through, one for each, with "!" behind those that it entered because something failed.
+func history(row Endpoint) []string {
+	var out []string
+	for _, e := range row.Log {
+		s := string(e.State)
+		if !e.OK {
+			s += "!"
+		}
+		if len(out) == 0 || out[len(out)-1] != s {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+func (p *process) now(id uint16) Endpoint {
+	p.t.Helper()
+	row, ok := p.cfg.Registry.Get(id)
+	if !ok {
+		p.t.Fatalf("endpoint %d is gone", id)
+	}
+	return row
+}
+
+func (p *process) wantHistory(what string, row Endpoint, want ...string) {
+	p.t.Helper()
+	if diff := cmp.Diff(want, history(row)); diff != "" {
+		p.t.Errorf("%s (-want +got):\n%s\n%+v", what, diff, row.Log)
+	}
+}
+
+var made = []string{"creating", "waiting-for-identity", "waiting-to-regenerate", "regenerating", "ready"}
+
+// TestStates: the log of an endpoint has every state that it went through, also when the endpoint is gone.
+func TestStates(t *testing.T) {
+	t.Parallel()
+	m, dir := newMachine(), t.TempDir()
+	p := started(t, m, dir)
+	row := p.mustCreate(1)
+	p.wantHistory("created", p.now(row.ID), made...)
+	if _, err := p.SetLabels(t.Context(), row.ID, labels.NewSet(labels.New(labels.SourceK8s, "tier", "a")), nil); err != nil {
+		t.Fatal(err)
+	}
+	p.wantHistory("relabelled", p.now(row.ID), slices.Concat(made, made[1:])...)
+
+	p = started(t, m, dir)
+	p.wantHistory("after a restart", p.now(row.ID), "restoring", "ready")
+	if n, err := p.Delete(t.Context(), row.ID); n != 0 || err != nil {
+		t.Fatalf("%d steps failed, %v", n, err)
+	}
+	for _, id := range []string{"cilium-local:1", "cep-name:" + row.Pod(), "ipv4:" + row.IPv4.String(), "cni-attachment-id:" + row.AttachmentID(), "container-id:" + row.ContainerID} {
+		ref, err := ParseRef(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ref.Kind == RefLocalID {
+			ref.Local = row.ID
+		}
+		past, err := p.cfg.Registry.Past(ref)
+		if err != nil {
+			t.Errorf("%s: %v", id, err)
+			continue
+		}
+		p.wantHistory(id, past, "restoring", "ready", "disconnecting", "disconnected")
+	}
+
+	// One that cannot be made.
+	m.fault = failing("AttachEndpoint")
+	if _, err := p.Create(t.Context(), p.plug(2)); !errors.Is(err, errInjected) {
+		t.Fatal(err)
+	}
+	m.fault = failing()
+	past, err := p.cfg.Registry.Past(Ref{Kind: RefIP, Addr: testRow(2).IPv4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.wantHistory("not created", past, "creating", "waiting-for-identity", "waiting-to-regenerate", "regenerating", "invalid!")
+	if last := past.Log[len(past.Log)-1]; !strings.Contains(last.Message, errInjected.Error()) {
+		t.Errorf("the log does not say why: %+v", last)
+	}
+}
+
+// TestPastIsBounded: of endpoints that are gone the latest are remembered.
+func TestPastIsBounded(t *testing.T) {
+	t.Parallel()
+	r := NewRegistry()
+	for n := 1; n <= maxPast+10; n++ {
+		row, err := r.insert(testRow(n % 200))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.remove(row.ID)
+	}
+	if _, err := r.Past(Ref{Kind: RefLocalID, Local: 10}); !errors.Is(err, ErrNotFound) {
+		t.Errorf("the tenth is still remembered: %v", err)
+	}
+	for _, id := range []uint16{11, maxPast + 10} {
+		if row, err := r.Past(Ref{Kind: RefLocalID, Local: id}); err != nil || row.ID != id {
+			t.Errorf("endpoint %d: %+v, %v", id, row, err)
+		}
+	}
+	if len(r.past) != maxPast {
+		t.Errorf("%d are remembered, want %d", len(r.past), maxPast)
+	}
+}
+
+// TestFailedChange: a change that fails leaves the endpoint not ready, and ready again only when the change is undone, or done.
+func TestFailedChange(t *testing.T) {
+	t.Parallel()
+	other := labels.NewSet(labels.New(labels.SourceK8s, "app", "other"))
+	for _, op := range []string{"Acquire", "Place", "AttachEndpoint", "EnsureEndpoint"} {
+		m := newMachine()
+		p := started(t, m, t.TempDir())
+		row := p.mustCreate(1)
+
+		// Through the API: the caller is told, and the change is over.
+		m.fault = once(op)
+		if _, err := p.SetLabels(t.Context(), row.ID, other, nil); !errors.Is(err, errInjected) {
+			t.Fatalf("%s: %v", op, err)
+		}
+		got := history(p.now(row.ID))
+		if !slices.Equal(got[len(got)-2:], []string{"not-ready!", "ready"}) {
+			t.Errorf("%s: %q, want not-ready and then ready", op, got)
+		}
+		p.audit(op + " failed")
+
+		// What cannot be undone is not ready until it can.
+		if op != "Acquire" {
+			m.fault = failing(op)
+			if _, err := p.SetLabels(t.Context(), row.ID, other, nil); !errors.Is(err, errInjected) {
+				t.Fatalf("%s: %v", op, err)
+			}
+			if err := p.Recover(t.Context()); !errors.Is(err, errInjected) {
+				t.Errorf("%s goes on failing: %v", op, err)
+			}
+			if now := p.now(row.ID); now.State != StateNotReady {
+				t.Errorf("%s goes on failing: the endpoint is %s", op, now.State)
+			}
+			m.fault = failing()
+			if err := p.Recover(t.Context()); err != nil {
+				t.Errorf("%s: %v", op, err)
+			}
+			p.audit(op + " recovered")
+		}
+
+		// The workload's own labels are insisted on. Repeated failures leave one line.
+		m.fault = failing(op)
+		for range 5 {
+			if _, err := p.SetWorkload(t.Context(), row.ID, other, nil); !errors.Is(err, errInjected) {
+				t.Fatalf("%s: %v", op, err)
+			}
+		}
+		if now := p.now(row.ID); now.State != StateNotReady || len(now.Log) >= maxLog {
+			t.Errorf("%s goes on failing: the endpoint is %s, %d lines", op, now.State, len(now.Log))
+		}
+		m.fault = failing()
+		if err := p.Recover(t.Context()); err != nil || p.now(row.ID).State != StateNotReady {
+			t.Errorf("%s: a change that is insisted on is given up: %s, %v", op, p.now(row.ID).State, err)
+		}
+		if _, err := p.SetWorkload(t.Context(), row.ID, other, nil); err != nil {
+			t.Fatalf("%s: %v", op, err)
+		}
+		if now := p.now(row.ID); now.State != StateReady || !now.Labels.Equal(other) {
+			t.Errorf("%s: the endpoint is %s with %s", op, now.State, now.Labels)
+		}
+		p.audit(op + " done at last")
+
+		// Back to what it was, before the change succeeded.
+		m.fault = failing(op)
+		if _, err := p.SetWorkload(t.Context(), row.ID, row.Labels, nil); !errors.Is(err, errInjected) {
+			t.Fatalf("%s: %v", op, err)
+		}
+		m.fault = failing()
+		if _, err := p.SetWorkload(t.Context(), row.ID, other, nil); err != nil {
+			t.Fatalf("%s: %v", op, err)
+		}
+		p.audit(op + " withdrawn")
+	}
+}
+
+// once makes the operation fail at its next call.
+func once(op string) func(string) error {
+	failed := false
+	return func(got string) error {
+		if got == op && !failed {
+			failed = true
+			return errInjected
+		}
+		return nil
+	}
+}
+
+// TestTakenOverWithAnotherIdentity: the log of a restored endpoint whose identity is another than before says so; while it cannot be taken over it is restoring.
+func TestTakenOverWithAnotherIdentity(t *testing.T) {
+	t.Parallel()
+	m, dir := newMachine(), t.TempDir()
+	row := started(t, m, dir).mustCreate(1)
+	p := boot(t, m, dir)
+	if err := p.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Resume(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	m.numbers = map[string]identity.ID{} // the store lost it
+	m.fault = once("AttachEndpoint")
+	if err := p.reacquire(context.Background(), row.ID); !errors.Is(err, errInjected) {
+		t.Fatal(err)
+	}
+	if now := p.now(row.ID); now.State != StateRestoring || now.Identity != row.Identity {
+		t.Errorf("the endpoint is %s with %s", now.State, now.Identity)
+	}
+	if err := p.Reacquire(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.wantHistory("taken over", p.now(row.ID), "restoring", "waiting-to-regenerate", "regenerating", "restoring!", "waiting-to-regenerate", "regenerating", "ready")
+	if err := p.cfg.Policy.Synced(); err != nil {
+		t.Fatal(err)
+	}
+	p.audit("at the end")
+}
