@@ -96,17 +96,19 @@ func (p *Plugin) addPod(conf netConf, args *skel.CmdArgs, log *logger) (result *
 	if mode := cfg.DatapathMode; mode != "" && mode != rest.DatapathModeVeth {
 		return nil, fail(cnitypes.ErrInternal, "unsupported datapath mode", fmt.Errorf("the agent wants %q, this plugin makes veth pairs", mode))
 	}
+	log.debug("The agent answers", "device-mtu", cfg.DeviceMTU, "route-mtu", cfg.RouteMTU, "ipam-mode", cfg.IPAMMode)
 	p.step(StepAddConfig)
 
 	ipam, addrs, err := a.allocate(ctx, pod.owner(args.ContainerID))
 	if err != nil {
 		return nil, err
 	}
+	log.debug("Addresses allocated", "ipv4", ipam.Address.IPv4, "ipv6", ipam.Address.IPv6, "router-ipv4", ipam.HostAddressing.IPv4.IP, "router-ipv6", ipam.HostAddressing.IPv6.IP)
 	p.step(StepAddIP)
 
 	req := rest.EndpointChangeRequest{
 		State:                  rest.EndpointStateWaitingForIdentity,
-		SyncBuildEndpoint:      true,
+		SyncBuildEndpoint:      new(true),
 		ContainerID:            args.ContainerID,
 		ContainerInterfaceName: args.IfName,
 		ContainerNetnsPath:     args.Netns,
@@ -131,6 +133,7 @@ func (p *Plugin) addPod(conf netConf, args *skel.CmdArgs, log *logger) (result *
 	if err := p.makeLink(ctx, a, &req, addrs, cfg); err != nil {
 		return nil, agentError("cannot set up the pod's interface", err)
 	}
+	log.debug("Interface made", "host", req.InterfaceName, "index", req.InterfaceIndex, "mac", req.MAC)
 	if err := a.createEndpoint(ctx, req); err != nil {
 		return nil, err
 	}
@@ -173,7 +176,8 @@ func (a *adding) allocate(ctx context.Context, owner string) (rest.IPAMResponse,
 			if a.claimed {
 				return nil
 			}
-			return a.agent.ReleaseIP(ctx, lease.ip, lease.pool)
+			bare, _, _ := strings.Cut(lease.ip, "/")
+			return a.agent.ReleaseIP(ctx, bare, lease.pool)
 		})
 	}
 	// IPv6 first, as in the result.

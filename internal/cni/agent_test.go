@@ -37,8 +37,10 @@ type fakeAgent struct {
 	after  func(call string) bool
 	config rest.DaemonConfigurationStatus
 	health rest.EndpointHealth
-	ipv4   bool
-	ipv6   bool
+	// edit changes the answer to an allocation.
+	edit func(*rest.IPAMResponse)
+	ipv4 bool
+	ipv6 bool
 }
 
 func newFakeAgent(t testing.TB, node *testNode) *fakeAgent {
@@ -142,6 +144,9 @@ func (a *fakeAgent) allocate(w http.ResponseWriter, r *http.Request) {
 		resp.IPv6 = rest.IPAMAddressResponse{IP: ip, ExpirationUUID: "uuid-" + ip, SkipMasquerade: true}
 		resp.HostAddressing.IPv6 = rest.NodeAddressingElement{Enabled: true, IP: "fd00:1::1"}
 	}
+	if a.edit != nil {
+		a.edit(&resp)
+	}
 	if a.handled("POST /v1/ipam", w) {
 		answer(w, 201, resp)
 	}
@@ -189,7 +194,8 @@ func (a *fakeAgent) create(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	for _, ip := range []string{req.Addressing.IPv4, req.Addressing.IPv6} {
-		delete(a.ips, ip)
+		bare, _, _ := strings.Cut(ip, "/")
+		delete(a.ips, bare)
 	}
 	a.endpoints[id] = req
 	if a.handled("PUT /v1/endpoint/{id}", w) {

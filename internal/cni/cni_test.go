@@ -24,6 +24,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/internal/deletequeue"
 )
 
@@ -238,7 +239,7 @@ func TestAddMakesTheInterface(t *testing.T) {
 	want.MAC, want.HostMAC = link.Attrs().HardwareAddr.String(), host.Attrs().HardwareAddr.String()
 	want.K8SNamespace, want.K8SPodName, want.K8SUid = "ns1", "pod1", "u1"
 	want.Labels = []string{"cni:app=web"}
-	want.State, want.SyncBuildEndpoint = "waiting-for-identity", true
+	want.State, want.SyncBuildEndpoint = "waiting-for-identity", new(true)
 	want.Addressing.IPv4, want.Addressing.IPv4ExpirationUUID, want.Addressing.IPv4PoolName = "10.1.0.3", "uuid-10.1.0.3", "default"
 	want.Addressing.IPv6, want.Addressing.IPv6ExpirationUUID, want.Addressing.IPv6PoolName = "fd00:1::2", "uuid-fd00:1::2", "default"
 	want.NetnsCookie = fmt.Sprint(f.pod.cookie)
@@ -322,6 +323,114 @@ func TestAddMakesTheInterface(t *testing.T) {
 	f.must("DEL", nil)
 	f.clean("after DEL")
 	f.must("DEL", nil)
+}
+
+// TestLogFile: what the plugin did, and with enable-debug each step, is in the configuration's file; one that cannot be written keeps no pod from its network.
+func TestLogFile(t *testing.T) {
+	f := setUp(t)
+	lines := func(file string) (levels map[string]int, all string) {
+		b, err := os.ReadFile(file)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Fatal(err)
+		}
+		levels = map[string]int{}
+		for line := range strings.Lines(string(b)) {
+			var entry struct {
+				Level string `json:"level"`
+				ID    string `json:"container-id"`
+			}
+			if err := json.Unmarshal([]byte(line), &entry); err != nil || entry.ID != "cid1" {
+				t.Errorf("the line %q is no entry of this container: %v", line, err)
+			}
+			levels[entry.Level]++
+		}
+		return levels, string(b)
+	}
+	file := func(name string) string { return filepath.Join(t.TempDir(), name) }
+	for debug, want := range map[bool]bool{true: true, false: false} {
+		path := file("cni.log")
+		conf := map[string]any{"enable-debug": debug, "log-file": path}
+		f.must("ADD", conf)
+		f.must("DEL", conf)
+		levels, all := lines(path)
+		if levels["INFO"] != 2 || (levels["DEBUG"] > 0) != want || !strings.Contains(all, "ADD done") || !strings.Contains(all, "DEL done") {
+			t.Errorf("enable-debug %v: %v\n%s", debug, levels, all)
+		}
+		if want && !strings.Contains(all, hostIfName("cid1", "eth0")) {
+			t.Errorf("enable-debug does not tell of the interface:\n%s", all)
+		}
+	}
+	// A failure is told with its cause.
+	path := file("cni.log")
+	if _, err := f.run("ADD", f.conf(map[string]any{"log-file": path, "chaining-mode": "aws-cni"})); err == nil {
+		t.Error("an unsupported configuration is accepted")
+	}
+	if levels, all := lines(path); levels["ERROR"] != 1 || !strings.Contains(all, "aws-cni") {
+		t.Errorf("after a failure: %v\n%s", levels, all)
+	}
+	// A large file moves aside.
+	if err := os.Truncate(path, maxLogBytes+1); err != nil {
+		t.Fatal(err)
+	}
+	f.must("ADD", map[string]any{"log-file": path})
+	if old, err := os.Stat(path + ".1"); err != nil || old.Size() != maxLogBytes+1 {
+		t.Errorf("the large file: %v", err)
+	}
+	if levels, _ := lines(path); levels["INFO"] != 1 {
+		t.Errorf("the next file has %v", levels)
+	}
+	f.must("DEL", map[string]any{"log-file": filepath.Join(path, "no-directory", "cni.log")})
+	f.must("ADD", map[string]any{"log-file": "", "enable-debug": true})
+	f.must("DEL", nil)
+	f.clean("at the end")
+}
+
+// TestAnswersWithoutRouter: ADD ends if the agent's answer has no Cilium internal IP (the node's router address) of a family that it gives an address of, and
+// leaves nothing.
+func TestAnswersWithoutRouter(t *testing.T) {
+	f := setUp(t)
+	for name, spoil := range map[string]func(*rest.IPAMResponse){
+		"no host addressing": func(r *rest.IPAMResponse) { r.HostAddressing = rest.NodeAddressing{} },
+		"no IPv4 router":     func(r *rest.IPAMResponse) { r.HostAddressing.IPv4.IP = "" },
+		"no IPv6 router":     func(r *rest.IPAMResponse) { r.HostAddressing.IPv6.IP = "" },
+		"of another family":  func(r *rest.IPAMResponse) { r.HostAddressing.IPv4.IP = "fd00:1::1" },
+	} {
+		f.agent.edit = spoil
+		_, err := f.run("ADD", f.conf(nil))
+		f.wantError(name, err, cnitypes.ErrInternal, "router address")
+		f.clean(name)
+	}
+}
+
+// TestAddressForms: the agent's answer may have addresses with the length of a prefix. The pod gets single addresses either way.
+func TestAddressForms(t *testing.T) {
+	f := setUp(t)
+	f.agent.edit = func(r *rest.IPAMResponse) {
+		r.Address.IPv4 += "/24"
+		r.Address.IPv6 += "/64"
+	}
+	out := f.must("ADD", nil)
+	var got current.Result
+	if err := json.Unmarshal(out, &got); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if len(got.IPs) != 2 || got.IPs[0].Address.String() != "fd00:1::2/128" || got.IPs[1].Address.String() != "10.1.0.3/32" {
+		t.Errorf("addresses: %s", out)
+	}
+	link, err := f.pod.h.LinkByName("eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addrs, err := f.pod.h.AddrList(link, netlink.FAMILY_V4)
+	if err != nil || len(addrs) != 1 || addrs[0].IPNet.String() != "10.1.0.3/32" {
+		t.Errorf("the pod has %v, %v", addrs, err)
+	}
+	f.must("DEL", nil)
+	f.clean("after DEL")
+	// What is no address is refused, and given back all the same.
+	f.agent.edit = func(r *rest.IPAMResponse) { r.Address.IPv4 = "x/24" }
+	_, err = f.run("ADD", f.conf(nil))
+	f.wantError("no address", err, cnitypes.ErrInternal, "is not an address")
 }
 
 func TestAddResultInEveryVersion(t *testing.T) {

@@ -51,6 +51,8 @@ type netConf struct {
 	LogFile      string `json:"log-file"`
 	// SocketPath is the agent's address: a path, unix:///path or tcp://host:port.
 	SocketPath string `json:"socket-path"`
+	// SyncBuild false would have ADD return before the pod's policy is enforced.
+	SyncBuild *bool `json:"sync-build-endpoint"`
 }
 
 // ipamConf is the section of address management; any key but type is for modes that Hawser has not.
@@ -115,6 +117,9 @@ func (c netConf) canAdd() error {
 	}
 	if c.IPAM.mode() != "" {
 		errs = append(errs, fmt.Errorf("ipam type %q is not supported: the agent allocates addresses; remove ipam.type", c.IPAM.mode()))
+	}
+	if c.SyncBuild != nil && !*c.SyncBuild {
+		errs = append(errs, errors.New("sync-build-endpoint false is not supported: ADD returns when the pod's policy is enforced; remove it"))
 	}
 	// What would change a pod's connection, its limits or who guards it must not be passed over.
 	for _, key := range slices.Sorted(maps.Keys(c.IPAM)) {

@@ -80,6 +80,8 @@ func TestCanAdd(t *testing.T) {
 		`{"cniVersion":"0.3.1","name":"cilium","type":"cilium-cni","enable-route-mtu":true,"mtu":9000,"log-format":"json"}`:                 nil,
 		`{"ipam":{},"eni":{},"azure":null,"alibaba-cloud":{},"capabilities":{"bandwidth":false},"runtimeConfig":{},"chaining-mode":"none"}`: nil,
 		`{"ipam":{"type":""},"dns":{},"args":{"cni":{"labels":[]}},"prevResult":null}`:                                                      nil,
+		`{"sync-build-endpoint":true}`:                        nil,
+		`{"sync-build-endpoint":false}`:                       {"sync-build-endpoint"},
 		`{"ipam":{"type":"host-local"}}`:                      {`ipam type "host-local"`},
 		`{"ipam":{"pool":"blue","podCIDRs":["10.0.0.0/24"]}}`: {"ipam.pool", "ipam.podCIDRs"},
 		`{"eni":{"security-groups":["sg-1"]}}`:                {"eni", "security groups"},

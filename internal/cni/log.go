@@ -44,6 +44,12 @@ func (l *logger) close() {
 	}
 }
 
+func (l *logger) debug(msg string, attrs ...any) {
+	if l.l != nil {
+		l.l.Debug(msg, attrs...)
+	}
+}
+
 func (l *logger) info(msg string, started time.Time, attrs ...any) {
 	if l.l != nil {
 		l.l.Info(msg, append(attrs, "duration", time.Since(started))...)

@@ -114,18 +114,72 @@ type conflist struct {
 	Plugins    []plugin `json:"plugins"`
 }
 
-// Render returns the generated configuration. The network keeps the name "cilium" under which
-// runtimes know the pods of nodes that ran Cilium.
+// single is the configuration of one plugin, which is what runtimes read from every file that is no .conflist.
+type single struct {
+	CNIVersion string `json:"cniVersion"`
+	Name       string `json:"name"`
+	plugin
+}
+
+// Render returns the generated configuration, in the form that runtimes expect in WritePath. The
+// network keeps the name "cilium" under which runtimes know the pods of nodes that ran Cilium.
 func (c Config) Render() []byte {
-	b, err := json.MarshalIndent(conflist{
-		CNIVersion: "1.0.0",
-		Name:       "cilium",
-		Plugins:    []plugin{{Type: c.Plugin, Debug: c.Debug, Log: c.LogFile, Socket: c.SocketPath}},
-	}, "", "  ")
+	const cniVersion, name = "1.0.0", "cilium"
+	p := plugin{Type: c.Plugin, Debug: c.Debug, Log: c.LogFile, Socket: c.SocketPath}
+	var conf any = conflist{CNIVersion: cniVersion, Name: name, Plugins: []plugin{p}}
+	if !isList(c.WritePath) {
+		conf = single{CNIVersion: cniVersion, Name: name, plugin: p}
+	}
+	b, err := json.MarshalIndent(conf, "", "  ")
 	if err != nil {
 		panic(err) // strings and booleans only
 	}
 	return append(b, '\n')
+}
+
+// isList says whether runtimes expect a list of plugins in the file: by its name. One that is written nowhere is a list, too.
+func isList(path string) bool { return path == "" || filepath.Ext(path) == ".conflist" }
+
+// formed returns a configuration in the form that runtimes expect in the file at path: a list of plugins, or one plugin.
+func formed(content []byte, path string) ([]byte, error) {
+	var conf map[string]json.RawMessage
+	if err := json.Unmarshal(content, &conf); err != nil {
+		return nil, err
+	}
+	var name, kind string
+	var plugins []map[string]json.RawMessage
+	for key, into := range map[string]any{"name": &name, "type": &kind, "plugins": &plugins} {
+		if raw, ok := conf[key]; ok {
+			if err := json.Unmarshal(raw, into); err != nil {
+				return nil, fmt.Errorf("%s: %w", key, err)
+			}
+		}
+	}
+	switch {
+	case name == "":
+		return nil, errors.New("it names no network")
+	case len(plugins) == 0 && kind == "":
+		return nil, errors.New("it names no plugin")
+	case isList(path) == (len(plugins) > 0):
+		return content, nil
+	case len(plugins) > 1:
+		return nil, fmt.Errorf("it names %d plugins, and runtimes read one from %s: write it to a .conflist", len(plugins), filepath.Base(path))
+	}
+	out := map[string]any{"name": conf["name"]}
+	if v, ok := conf["cniVersion"]; ok {
+		out["cniVersion"] = v
+	}
+	if isList(path) {
+		delete(conf, "name")
+		delete(conf, "cniVersion")
+		out["plugins"] = []map[string]json.RawMessage{conf}
+	} else {
+		for key, v := range plugins[0] {
+			out[key] = v
+		}
+	}
+	b, err := json.MarshalIndent(out, "", "  ")
+	return append(b, '\n'), err
 }
 
 // Manager keeps one configuration file in place.
@@ -164,14 +218,8 @@ func (m *Manager) content() ([]byte, error) {
 	if len(b) > maxConfBytes {
 		return nil, fmt.Errorf("CNI configuration %s is longer than %d bytes", m.cfg.ReadPath, maxConfBytes)
 	}
-	var conf struct {
-		Name string `json:"name"`
-	}
-	if err := json.Unmarshal(b, &conf); err != nil {
+	if b, err = formed(b, m.cfg.WritePath); err != nil {
 		return nil, fmt.Errorf("CNI configuration %s: %w", m.cfg.ReadPath, err)
-	}
-	if conf.Name == "" {
-		return nil, fmt.Errorf("CNI configuration %s names no network", m.cfg.ReadPath)
 	}
 	return b, nil
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containernetworking/cni/libcni"
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 )
@@ -118,6 +119,8 @@ func TestReadPath(t *testing.T) {
 	for content, want := range map[string]string{
 		"{":                                 "unexpected end",
 		`{}`:                                "names no network",
+		`{"name":"mine"}`:                   "names no plugin",
+		`{"name":7,"type":"x"}`:             "name",
 		strings.Repeat("x", maxConfBytes+1): "longer than",
 	} {
 		write(t, source, content)
@@ -132,12 +135,68 @@ func TestReadPath(t *testing.T) {
 	if err := m.Install(); err != nil {
 		t.Fatal(err)
 	}
-	if got := files(t, filepath.Dir(target))["05.conflist"]; got != `{"name":"mine","type":"x"}` {
-		t.Errorf("wrote %q", got)
+	if l, err := libcni.ConfListFromFile(target); err != nil || l.Name != "mine" || len(l.Plugins) != 1 || l.Plugins[0].Network.Type != "x" {
+		t.Errorf("wrote %q: %+v, %v", files(t, filepath.Dir(target))["05.conflist"], l, err)
 	}
 	os.Remove(source)
 	if err := m.Install(); err == nil {
 		t.Error("no error without the source")
+	}
+}
+
+// TestFormOfFile reads what was written as runtimes do: a list from a .conflist, one plugin from any other file.
+func TestFormOfFile(t *testing.T) {
+	t.Parallel()
+	const (
+		one  = `{"cniVersion":"0.3.1","name":"n","type":"first","log-file":"/l","args":{"x":[1]}}`
+		list = `{"cniVersion":"0.3.1","name":"n","plugins":[{"type":"first","log-file":"/l","args":{"x":[1]}}]}`
+		two  = `{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"first"},{"type":"second"}]}`
+	)
+	for _, tt := range []struct{ file, source, plugin, fault string }{
+		{"05.conflist", "", "hawser-cni", ""},
+		{"05.conf", "", "hawser-cni", ""},
+		{"05.json", "", "hawser-cni", ""},
+		{"05.conflist", one, "first", ""},
+		{"05.conflist", list, "first", ""},
+		{"05.conflist", two, "first", ""},
+		{"05.conf", one, "first", ""},
+		{"05.conf", list, "first", ""},
+		{"05.conf", two, "", "write it to a .conflist"},
+	} {
+		dir := t.TempDir()
+		cfg := Config{WritePath: filepath.Join(dir, "net.d", tt.file)}
+		if tt.source != "" {
+			cfg.ReadPath = filepath.Join(dir, "source")
+			write(t, cfg.ReadPath, tt.source)
+		}
+		err := newManager(t, cfg).Install()
+		if tt.fault != "" {
+			if err == nil || !strings.Contains(err.Error(), tt.fault) {
+				t.Errorf("%s of %s: error %v, want one saying %q", tt.file, tt.source, err, tt.fault)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s of %s: %v", tt.file, tt.source, err)
+			continue
+		}
+		var name, kind string
+		var bytes []byte
+		if strings.HasSuffix(tt.file, ".conflist") {
+			var l *libcni.NetworkConfigList
+			if l, err = libcni.ConfListFromFile(cfg.WritePath); err == nil {
+				name, kind, bytes = l.Name, l.Plugins[0].Network.Type, l.Plugins[0].Bytes
+			}
+		} else {
+			var c *libcni.PluginConfig
+			//lint:ignore SA1019 older runtimes read such files, and by this
+			if c, err = libcni.ConfFromFile(cfg.WritePath); err == nil {
+				name, kind, bytes = c.Network.Name, c.Network.Type, c.Bytes
+			}
+		}
+		if err != nil || kind != tt.plugin || name == "" || !strings.Contains(string(bytes), "log-file") && tt.source != two {
+			t.Errorf("%s of %s: network %q, plugin %q (%s), %v", tt.file, tt.source, name, kind, bytes, err)
+		}
 	}
 }
 
