@@ -209,6 +209,13 @@ func (ag *Agent) Run(ctx context.Context) error {
 	if a.identities, err = newIdentities(cfg, numbers, a.idMin, a.idMax, log.With("part", "identity")); err != nil {
 		return err
 	}
+	a.identities.inUse = func() map[identity.ID]bool {
+		used := map[identity.ID]bool{}
+		for _, e := range a.cache.All() {
+			used[e.Identity] = true
+		}
+		return used
+	}
 	if cluster != nil && cluster.numbers != nil {
 		a.identities.expect = cluster.numbers.Expect
 	}

@@ -40,6 +40,9 @@ type identities struct {
 	// expect says what a number meant at a time, to where it is kept; nil if that does not ask.
 	expect func(id allocator.ID, text string, at time.Time)
 
+	// inUse returns the numbers that addresses known here have; nil for none. See run.
+	inUse func() map[identity.ID]bool
+
 	// handing is held while what was heard is brought to the kernel.
 	handing sync.Mutex
 
@@ -182,21 +185,31 @@ func (ids *identities) static() map[identity.ID]labels.Set {
 // maxIdentityBatch bounds how many events are handed on together.
 const maxIdentityBatch = 4096
 
-// run hands every identity that appears, changes or goes to sink, in batches, until ctx ends. It
-// calls synced once, after the first listing was handed on, and renumbered for a label set in use
+// releasePause is how often is looked whether a number that was deleted is still an address's.
+const releasePause = time.Second
+
+// run hands every identity that appears, changes or goes to sink, in batches, until ctx ends. A number that goes while pods have it, as
+// somebody deleted it by hand and whoever writes it again is slow, means what it meant until the last of their addresses has gone: their packets
+// carry it. It calls synced once, after the first listing was handed on, and renumbered for a label set in use
 // on this node whose number is another than before.
 func (ids *identities) run(ctx context.Context, sink identitySink, synced func(), renumbered func(set labels.Set, id identity.ID)) error {
 	if err := ids.hand(sink, ids.static(), nil); err != nil {
 		ids.log.Error("policy is not in force in full", "error", err)
 	}
+	deletes := map[identity.ID]struct{}{} // with those of numbers in use, which wait
 	for {
 		var first allocator.AllocatorEvent
+		var look <-chan time.Time
+		if len(deletes) > 0 {
+			look = time.After(releasePause)
+		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case first = <-ids.events:
+		case <-look:
 		}
-		upserts, deletes := map[identity.ID]labels.Set{}, map[identity.ID]struct{}{}
+		upserts, waiting := map[identity.ID]labels.Set{}, len(deletes)
 		done := false
 		var moved []allocator.AllocatorEvent
 		take := func(ev allocator.AllocatorEvent) {
@@ -225,7 +238,7 @@ func (ids *identities) run(ctx context.Context, sink identitySink, synced func()
 				moved = append(moved, ev)
 			}
 		}
-		take(first)
+		take(first) // nothing, if it was time to look
 	drain:
 		for range maxIdentityBatch {
 			select {
@@ -235,8 +248,17 @@ func (ids *identities) run(ctx context.Context, sink identitySink, synced func()
 				break drain
 			}
 		}
-		if err := ids.hand(sink, upserts, slices.Sorted(maps.Keys(deletes))); err != nil {
-			ids.log.Error("policy is not in force in full", "error", err)
+		ended := ids.released(deletes)
+		for _, id := range ended {
+			delete(deletes, id)
+		}
+		if len(deletes) > waiting {
+			ids.log.Info("numbers were deleted that pods have: they mean what they meant until the pods are gone", "numbers", len(deletes))
+		}
+		if len(upserts)+len(ended) > 0 {
+			if err := ids.hand(sink, upserts, ended); err != nil {
+				ids.log.Error("policy is not in force in full", "error", err)
+			}
 		}
 		if len(upserts) > 0 {
 			ids.announce() // after the rule sets of others know the numbers
@@ -250,6 +272,25 @@ func (ids *identities) run(ctx context.Context, sink identitySink, synced func()
 			synced()
 		}
 	}
+}
+
+// released returns those numbers, sorted, that no address has any more.
+func (ids *identities) released(deleted map[identity.ID]struct{}) []identity.ID {
+	if len(deleted) == 0 {
+		return nil
+	}
+	var used map[identity.ID]bool
+	if ids.inUse != nil {
+		used = ids.inUse()
+	}
+	out := make([]identity.ID, 0, len(deleted))
+	for id := range deleted {
+		if !used[id] {
+			out = append(out, id)
+		}
+	}
+	slices.Sort(out)
+	return out
 }
 
 func (ids *identities) hand(sink identitySink, upserts map[identity.ID]labels.Set, deletes []identity.ID) error {

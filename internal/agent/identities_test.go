@@ -3,7 +3,12 @@ package agent
 import (
 	"context"
 	"log/slog"
+	"maps"
+	"slices"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/hawser-net/hawser/internal/identity"
 	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
@@ -73,4 +78,68 @@ func TestStoreCannotRedefineIdentities(t *testing.T) {
 			t.Errorf("identity %d is %s, want %s", id, got[id], s)
 		}
 	}
+}
+
+// TestDeletedInUse: a number that is deleted while addresses have it means what it meant, until the last of them goes or it is given labels again.
+func TestDeletedInUse(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		used := map[identity.ID]bool{300: true, 301: true}
+		var mu sync.Mutex
+		ids := &identities{
+			log: slog.New(slog.DiscardHandler), events: make(allocator.AllocatorEventChan, 64),
+			known: map[identity.ID]labels.Set{}, first: 256, last: 65535, temps: identity.NewTemporaries(),
+			inUse: func() map[identity.ID]bool {
+				mu.Lock()
+				defer mu.Unlock()
+				return maps.Clone(used)
+			},
+		}
+		got := map[identity.ID]labels.Set{}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() {
+			ended <- ids.run(ctx, sinkFunc(func(up map[identity.ID]labels.Set, del []identity.ID) error {
+				mu.Lock()
+				defer mu.Unlock()
+				maps.Copy(got, up)
+				for _, id := range del {
+					delete(got, id)
+				}
+				return nil
+			}), func() {}, func(labels.Set, identity.ID) {})
+		}()
+		want := func(when string, numbers ...identity.ID) {
+			t.Helper()
+			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			for id := identity.ID(300); id < 303; id++ {
+				_, known := ids.labelsOf(id)
+				if _, ok := got[id]; ok != slices.Contains(numbers, id) || known != ok {
+					t.Errorf("%s: number %d is known %v, to policy %v; want %v", when, id, known, ok, numbers)
+				}
+			}
+		}
+		for id := allocator.ID(300); id < 303; id++ {
+			ids.events <- allocator.AllocatorEvent{Kind: allocator.EventUpsert, ID: id, Key: k8sids.Key{Set: app("web")}}
+		}
+		want("heard", 300, 301, 302)
+		for id := allocator.ID(300); id < 303; id++ {
+			ids.events <- allocator.AllocatorEvent{Kind: allocator.EventDelete, ID: id}
+		}
+		want("deleted", 300, 301)
+		time.Sleep(time.Hour)
+		want("an hour later", 300, 301)
+		ids.events <- allocator.AllocatorEvent{Kind: allocator.EventUpsert, ID: 300, Key: k8sids.Key{Set: app("web")}}
+		mu.Lock()
+		clear(used)
+		mu.Unlock()
+		time.Sleep(releasePause)
+		want("unused", 300)
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
 }
