@@ -5,8 +5,11 @@
 //	from_pod.c      what a pod sends: ingress of the host side of its veth pair
 //	to_pod.c        what the host's stack sends to a pod: egress of the same
 //	from_overlay.c  what other nodes send through VXLAN: ingress of the tunnel device
+//	to_overlay.c    what goes to other nodes through VXLAN: egress of the same
 //	from_host.c     what the host sends to other nodes' pods: egress of the host's device
 //	from_netdev.c   what other nodes send natively: ingress of the underlay device
+//	to_netdev.c     what leaves the node: egress of the same
+//	sock.c          what the node's own processes call services by: hooks of a cgroup
 //	maps.c          all maps, without a program: the source of their Go types
 //
 // lib/ holds the parts, each a leaf that says at its top what it is about. A packet goes through

@@ -51,12 +51,27 @@ static __always_inline bool is_remote_pod(const struct addr *a, bool v6)
 	return entry && entry->identity != ID_HOST && !is_node(entry->identity) && !is_outside(entry->identity);
 }
 
+/* Says whether the programs have marked a packet so. A mark goes with a packet into other network namespaces and to
+ * what the packet is cut into, and whoever has rights in one namespace writes it there. So it counts only on
+ * what has come by an interface that has our programs, or by none; see made_here for the fragments of IPv6. */
+static __always_inline bool is_marked(const struct __sk_buff *ctx, __u16 mark, bool fragment6)
+{
+	__u32 by = ctx->ingress_ifindex;
+
+	if (ctx->tc_index != mark)
+		return false;
+	if (!by)
+		return !fragment6 || ctx->sk;
+	return by == cfg.native_ifindex || by == cfg.host_ifindex || by == cfg.tunnel_ifindex ||
+	       bpf_map_lookup_elem(&endpoints, &by);
+}
+
 /* Finds out whether other nodes would take a packet for somebody else's. Returns 0 or a drop reason. */
 static __always_inline int check_source(struct __sk_buff *ctx, const struct packet *p)
 {
 	__u32 by = ctx->ingress_ifindex;
 
-	if (ctx->tc_index == SENT_BY_POD || (by && by == cfg.native_ifindex))
+	if (is_marked(ctx, SENT_BY_POD, p->v6 && p->fragment) || (by && by == cfg.native_ifindex))
 		return 0;
 	if (is_host(&p->src, p->v6))
 		/* Nodes hand each other clients' packets so; this node's were sent on by its programs. */
@@ -78,9 +93,16 @@ static __always_inline int to_netdev_packet(struct __sk_buff *ctx, struct report
 	__u16 type;
 
 	report->outcome = OUTCOME_STACK;
-	if (ctx->tc_index == ENCAPSULATED || frame_type(ctx, &type) || (type != htons(ETH_P_IP) && type != htons(ETH_P_IPV6)))
+	if (frame_type(ctx, &type))
+		return TC_ACT_OK;
+	/* Most of what leaves. */
+	if (type == htons(ETH_P_IP) && is_marked(ctx, ENCAPSULATED, false))
+		return TC_ACT_OK;
+	if (type != htons(ETH_P_IP) && type != htons(ETH_P_IPV6))
 		return TC_ACT_OK;
 	reason = parse_network(ctx, &p, type);
+	if (p.v6 && is_marked(ctx, ENCAPSULATED, p.fragment))
+		return TC_ACT_OK;
 	/* Others' headers that are not understood may be followed by anything. */
 	if (reason)
 		return cfg.tunnel && ctx->ingress_ifindex ? -reason : TC_ACT_OK;

@@ -142,7 +142,7 @@ static __always_inline __u32 wire_identity(__u32 identity)
 /* What the programs set tc_index to, a field of a packet's that nothing but traffic control sees. The kernel leaves it
  * alone until the packet goes out by a device, where to_netdev tells by it what the programs have done with it. */
 enum {
-	ENCAPSULATED = 0x4857, /* put into another */
+	ENCAPSULATED = 0x4857, /* put into another; to_overlay sees to it that it stays */
 	SENT_BY_POD = 0x4858, /* its source is the pod's that sent it */
 };
 

@@ -24,14 +24,22 @@ func side(ingress bool) uint32 {
 	return netlink.HANDLE_MIN_EGRESS
 }
 
-func (f *tcFilters) ReplaceFilter(ifIndex int, ingress bool, progFD int, name string) error {
+// clsact makes the hooks of an interface if there are none.
+func (f *tcFilters) clsact(ifIndex int) error {
 	err := f.h.QdiscAdd(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
 		LinkIndex: ifIndex, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
 	}})
 	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("clsact: %w", err)
 	}
-	err = f.h.FilterReplace(&netlink.BpfFilter{
+	return nil
+}
+
+func (f *tcFilters) ReplaceFilter(ifIndex int, ingress bool, progFD int, name string) error {
+	if err := f.clsact(ifIndex); err != nil {
+		return err
+	}
+	err := f.h.FilterReplace(&netlink.BpfFilter{
 		FilterAttrs: netlink.FilterAttrs{
 			LinkIndex: ifIndex, Parent: side(ingress), Handle: 1, Priority: 1, Protocol: unix.ETH_P_ALL,
 		},
@@ -54,7 +62,7 @@ func (f *tcFilters) FilterProgram(ifIndex int, ingress bool) (int, error) {
 		return 0, err
 	}
 	for _, l := range list {
-		if b, ok := l.(*netlink.BpfFilter); ok {
+		if b, ok := l.(*netlink.BpfFilter); ok && b.Priority == 1 {
 			return b.Id, nil
 		}
 	}

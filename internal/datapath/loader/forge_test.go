@@ -143,6 +143,22 @@ func stranger(t *testing.T, n *testNode, device string, subnet int, spoof ...net
 	return ns
 }
 
+// bridge makes the node's end of a stranger's network a port of a bridge, which has its addresses then.
+func bridge(t *testing.T, n *testNode, device string, subnet int) {
+	t.Helper()
+	must(t, n.h.LinkAdd(&netlink.Bridge{LinkAttrs: named("bridge")}))
+	bridge, port := byName(t, n.h, "bridge"), byName(t, n.h, device)
+	must(t, n.h.LinkSetMaster(port, bridge))
+	must(t, n.h.LinkSetUp(bridge))
+	for _, cidr := range []string{fmt.Sprintf("192.168.%d.1/24", subnet), fmt.Sprintf("fd%d::1/64", subnet)} {
+		addr, err := netlink.ParseAddr(cidr)
+		must(t, err)
+		must(t, n.h.AddrDel(port, addr))
+		addr.Flags = unix.IFA_F_NODAD
+		must(t, n.h.AddrAdd(bridge, addr))
+	}
+}
+
 // TestNoTunnelForPods: root in a pod, and a machine that is no node, send what a node would unwrap, to every address of every node,
 // and reach nobody.
 func TestNoTunnelForPods(t *testing.T) {
@@ -410,17 +426,7 @@ func TestForgedFragments(t *testing.T) {
 			// A veth pair, and one that a bridge of the node's leads on from.
 			veth := stranger(t, n1, "veth", 78, spoof...)
 			bridged := stranger(t, n1, "port", 79, spoof...)
-			must(t, n1.h.LinkAdd(&netlink.Bridge{LinkAttrs: named("bridge")}))
-			bridge, port := byName(t, n1.h, "bridge"), byName(t, n1.h, "port")
-			must(t, n1.h.LinkSetMaster(port, bridge))
-			must(t, n1.h.LinkSetUp(bridge))
-			for _, cidr := range []string{"192.168.79.1/24", "fd79::1/64"} {
-				addr, err := netlink.ParseAddr(cidr)
-				must(t, err)
-				must(t, n1.h.AddrDel(port, addr))
-				addr.Flags = unix.IFA_F_NODAD
-				must(t, n1.h.AddrAdd(bridge, addr))
-			}
+			bridge(t, n1, "port", 79)
 			n1.enforce(t, b, 1, 6, 1001, 1006)
 			n2.enforce(t, r, 1, 6, 1001, 1006)
 			vb, vr := newVictim(t, b), newVictim(t, r)
