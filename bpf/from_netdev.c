@@ -16,20 +16,6 @@ static __always_inline bool balanced(const struct packet *p)
 	       p->proto == (p->v6 ? PROTO_ICMPV6 : PROTO_ICMP);
 }
 
-/* Says whether a packet claims to be from this node or a pod of it. Link-local addresses are the neighbours' as
- * well as this node's. */
-static __always_inline bool claims_own(const struct packet *p)
-{
-	return (is_host(&p->src, p->v6) && !(p->v6 && addr_is_link_local6(&p->src))) || endpoint_at(&p->src);
-}
-
-/* Says whether the frame is of a virtual network of its own, and so for another device than this one. Number 0
- * means that it is of none. */
-static __always_inline bool is_tagged(const struct __sk_buff *ctx)
-{
-	return ctx->vlan_present && (ctx->vlan_tci & VLAN_ID_MASK);
-}
-
 /* Whose the places are of a fragment. */
 static __always_inline __u64 places(const struct packet *p)
 {

@@ -7,6 +7,9 @@
  * processes have it anyway. Without a tunnel they believe the source of what comes from here, so what claims a pod's must be
  * from that pod, or have come by the network that joins the nodes.
  *
+ * By the device others send too: virtual networks on the same wire, and interfaces of their own hardware addresses, as
+ * containers of other networks have them. What they send is not the cluster's, unless it claims to be.
+ *
  * A process of the node that is a service's backend answers under its own port; the client is to see the service's. */
 #include "lib/forward.h"
 #include "lib/nodeport.h"
@@ -66,8 +69,31 @@ static __always_inline bool is_marked(const struct __sk_buff *ctx, __u16 mark, b
 	       bpf_map_lookup_elem(&endpoints, &by);
 }
 
+/* Says whether a packet claims to be from somebody of the cluster, whom other nodes would believe it. */
+static __always_inline bool claims_cluster(const struct packet *p)
+{
+	if (claims_own(p) || (cfg.tunnel && bpf_map_lookup_elem(&tunnel_peers, &p->src)))
+		return true;
+	struct ipcache_value *entry = ipcache_lookup(&p->src, p->v6);
+
+	/* This node has addresses that it does not announce. */
+	return entry && entry->identity != ID_HOST && !is_outside(entry->identity);
+}
+
+/* Says whether a frame is another device's, which sends by this one. */
+static __always_inline bool is_child(struct __sk_buff *ctx, const struct eth_header *eth)
+{
+	__u8 known = 0, differ = 0;
+
+	for (int i = 0; i < 6; i++) {
+		known |= cfg.native_mac[i];
+		differ |= cfg.native_mac[i] ^ eth->src[i];
+	}
+	return is_tagged(ctx) || (known && differ);
+}
+
 /* Finds out whether other nodes would take a packet for somebody else's. Returns 0 or a drop reason. */
-static __always_inline int check_source(struct __sk_buff *ctx, const struct packet *p)
+static __always_inline int check_source(struct __sk_buff *ctx, const struct packet *p, bool child)
 {
 	__u32 by = ctx->ingress_ifindex;
 
@@ -79,7 +105,7 @@ static __always_inline int check_source(struct __sk_buff *ctx, const struct pack
 	if (endpoint_at(&p->src) || is_remote_pod(&p->src, p->v6))
 		return DROP_INVALID_SOURCE_IP;
 	/* An address may move from node to node. And a node may join networks, but not for pods. */
-	if (made_here(ctx, p) || !is_remote_pod(&p->dst, p->v6))
+	if ((!child && made_here(ctx, p)) || !is_remote_pod(&p->dst, p->v6))
 		return 0;
 	struct ipcache_value *from = ipcache_lookup(&p->src, p->v6);
 
@@ -91,10 +117,17 @@ static __always_inline int to_netdev_packet(struct __sk_buff *ctx, struct report
 	struct packet p;
 	int reason;
 	__u16 type;
+	bool child;
 
 	report->outcome = OUTCOME_STACK;
-	if (frame_type(ctx, &type))
-		return TC_ACT_OK;
+	{ /* the header's place on the stack is another's afterwards */
+		struct eth_header eth;
+
+		if (READ(ctx, 0, &eth))
+			return TC_ACT_OK;
+		type = eth.type;
+		child = is_child(ctx, &eth);
+	}
 	/* Most of what leaves. */
 	if (type == htons(ETH_P_IP) && is_marked(ctx, ENCAPSULATED, false))
 		return TC_ACT_OK;
@@ -103,12 +136,14 @@ static __always_inline int to_netdev_packet(struct __sk_buff *ctx, struct report
 	reason = parse_network(ctx, &p, type);
 	if (p.v6 && is_marked(ctx, ENCAPSULATED, p.fragment))
 		return TC_ACT_OK;
+	if (unlikely(child) && !claims_cluster(&p))
+		return TC_ACT_OK;
 	/* Others' headers that are not understood may be followed by anything. */
 	if (reason)
 		return cfg.tunnel && ctx->ingress_ifindex ? -reason : TC_ACT_OK;
 	if (to_tunnel_port(ctx, &p))
 		return -DROP_TUNNEL_NOT_FROM_NODE;
-	reason = cfg.tunnel ? 0 : check_source(ctx, &p);
+	reason = cfg.tunnel ? 0 : check_source(ctx, &p, child);
 	if (reason)
 		return -reason;
 	return cfg.node_port ? answer_client(ctx, &p, report) : TC_ACT_OK;

@@ -46,7 +46,7 @@ struct config {
 	/* The node's addresses are on none of its interfaces: somebody translates them on the way. */
 	__u8 node4_elsewhere;
 	__u8 node6_elsewhere;
-	__u8 pad3[2];
+	__u8 native_mac[6]; /* all 0 if unknown */
 };
 
 const volatile struct config cfg SEC(".rodata");

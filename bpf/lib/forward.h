@@ -278,6 +278,13 @@ static __noinline __maybe_unused int stack_source(struct __sk_buff *ctx, const s
 	return 0;
 }
 
+/* Says whether a packet claims to be from this node or a pod of it. Link-local addresses are the neighbours' as
+ * well as this node's. */
+static __always_inline bool claims_own(const struct packet *p)
+{
+	return (is_host(&p->src, p->v6) && !(p->v6 && addr_is_link_local6(&p->src))) || endpoint_at(&p->src);
+}
+
 /* Says whether a packet from outside has a source that cannot be there: pods of other nodes come through
  * the overlay or not at all, and nobody out there has an address of this node. */
 static __always_inline bool forged(const struct packet *p, const struct ipcache_value *from)

@@ -202,7 +202,7 @@ func (a *api) configure(facts nodeFacts, links *link.Links, log *slog.Logger) er
 	if err := a.programs.Configure(datapath.Config{
 		NodeIPv4Elsewhere: elsewhere(facts.ipv4), NodeIPv6Elsewhere: elsewhere(facts.ipv6),
 		Tunnel: a.cfg.RoutingMode == "tunnel", TunnelIfIndex: devices.TunnelIfIndex, HostIfIndex: devices.HostIfIndex,
-		NativeIfIndex: devices.NativeIfIndex, RouterIPv4: a.router4, RouterIPv6: a.router6, HostMAC: devices.HostMAC,
+		NativeIfIndex: devices.NativeIfIndex, NativeMAC: devices.NativeMAC, RouterIPv4: a.router4, RouterIPv6: a.router6, HostMAC: devices.HostMAC,
 		NodeIPv4: facts.ipv4, NodeIPv6: facts.ipv6, DualStackWorld: a.cfg.EnableIPv4 && a.cfg.EnableIPv6,
 		CgroupRoot: cgroup, NetNSCookie: devices.NetNSCookie, TunnelPort: a.cfg.TunnelPort,
 		NodePort: nodePort, NativeMTU: devices.DeviceMTU, MasqueradePorts: a.cfg.snatPorts(),
@@ -220,7 +220,7 @@ func (a *api) configure(facts nodeFacts, links *link.Links, log *slog.Logger) er
 func (a *api) otherDevices(now datapath.Devices) bool {
 	before := a.deviceFacts()
 	return now.TunnelIfIndex != before.TunnelIfIndex || now.HostIfIndex != before.HostIfIndex ||
-		now.NativeIfIndex != before.NativeIfIndex || now.HostMAC.String() != before.HostMAC.String()
+		now.NativeIfIndex != before.NativeIfIndex || now.NativeMAC.String() != before.NativeMAC.String() || now.HostMAC.String() != before.HostMAC.String()
 }
 
 // cgroup returns the cgroup whose processes are led to services, empty if that is not the agent's to do.

@@ -170,6 +170,8 @@ type Config struct {
 	TunnelIfIndex int
 	HostIfIndex   int
 	NativeIfIndex int
+	// NativeMAC is the hardware address of the native device: what leaves by it under another is not this node's own. Empty if unknown.
+	NativeMAC net.HardwareAddr
 	// NativeMTU is how large a packet the native device sends; 0 if unknown. Without a tunnel it says which packets of clients outside have room
 	// for what another node must be told to answer them itself.
 	NativeMTU int
@@ -481,6 +483,7 @@ type Devices struct {
 	TunnelIfIndex int
 	HostIfIndex   int
 	NativeIfIndex int
+	NativeMAC     net.HardwareAddr
 	HostMAC       net.HardwareAddr
 	// NetNSCookie is the kernel's number of the network namespace.
 	NetNSCookie uint64

@@ -138,6 +138,9 @@ func (l *Links) nativeDevice(n datapath.Node, d *datapath.Devices) error {
 			return fmt.Errorf("device %s towards other nodes: %w", n.Device, err)
 		}
 		d.NativeIfIndex = dev.Attrs().Index
+		if mac := dev.Attrs().HardwareAddr; len(mac) == 6 {
+			d.NativeMAC = bytes.Clone(mac)
+		}
 		if d.DeviceMTU == 0 {
 			d.DeviceMTU = dev.Attrs().MTU
 		} else if d.DeviceMTU > dev.Attrs().MTU {

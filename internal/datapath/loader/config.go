@@ -51,6 +51,10 @@ func settings(cfg datapath.Config) (fromPodConfig, error) {
 		errs = append(errs, fmt.Errorf("hardware address of the host device %q is not 6 bytes long", cfg.HostMAC))
 	}
 	copy(c.HostMac[:], cfg.HostMAC)
+	if len(cfg.NativeMAC) != 0 && len(cfg.NativeMAC) != 6 {
+		errs = append(errs, fmt.Errorf("hardware address of the native device %q is not 6 bytes long", cfg.NativeMAC))
+	}
+	copy(c.NativeMac[:], cfg.NativeMAC)
 	loopback4, loopback6 := datapath.DefaultLoopbacks()
 	if cfg.LoopbackIPv4.IsValid() {
 		loopback4 = cfg.LoopbackIPv4

@@ -47,81 +47,82 @@ func passAll(t *testing.T, h *netlink.Handle, device string, priority, mark uint
 // TestForeignMarks: tc_index goes with a packet from one network namespace to another, and to the fragments that it is cut into. Who may write it in a container that is no
 // pod is no more believed for it: neither in the node's name to another's tunnel, nor in a pod's without one.
 func TestForeignMarks(t *testing.T) {
-	for _, way := range []struct{ tunnel, underlay6 bool }{{true, false}, {true, true}, {false, false}} {
-		for _, mark := range []uint16{encapsulated, sentByPod} {
-			t.Run(fmt.Sprintf("%+v,mark=%#x", way, mark), func(t *testing.T) {
-				tunnel := way.tunnel
-				n1, n2 := newTestNode(t, 1, tunnel), newTestNode(t, 2, tunnel)
-				n1.underlay6, n2.underlay6 = way.underlay6, way.underlay6
-				join(t, n1, n2)
-				if !way.underlay6 {
-					// The kernel cuts what comes through the bridge in other pieces, which do not remember by which interface they came.
-					must(t, n1.h.LinkSetMTU(byName(t, n1.h, "eth0"), 1400))
-					must(t, n2.h.LinkSetMTU(byName(t, n2.h, "eth0"), 1400))
-				}
-				a, far := n1.pod(t, 1001, n2), n1.pod(t, 1003, n2)
-				r, open := n2.pod(t, 1002, n1), n2.pod(t, 1009, n1)
-				n2.enforce(t, r, 1001, 1003, 6)
-				spoof := []netip.Addr{a.ep.IPv4, a.ep.IPv6}
-				veth := stranger(t, n1, "veth", 78, spoof...)
-				bridged := stranger(t, n1, "port", 79, spoof...)
-				bridge(t, n1, "port", 79)
-				// The network of the containers is translated, as others do it for theirs; and connections are tracked.
-				must(t, n1.ns.Do(func() error {
-					return nft("table inet others {\nchain post { type nat hook postrouting priority srcnat\n" +
-						"ip saddr { 192.168.78.0/24, 192.168.79.0/24 } masquerade\nip6 saddr { fd78::/64, fd79::/64 } masquerade\n}\n}\n")
-				}))
-				containers := map[string]*testenv.NetNS{"a veth pair": veth, "a bridge": bridged}
-				for _, ns := range containers {
-					passAll(t, ns.Netlink(t), "eth0", 1, mark)
-				}
-				v, socket, vopen := newVictim(t, r), newVictim(t, &testPod{ns: n2.ns}), newVictim(t, open)
-				nodes := []netip.Addr{n2.cfg.NodeIPv4, n2.cfg.NodeIPv6}
-				for i, to := range r.addrs() {
-					for where, ns := range containers {
-						for _, size := range []int{0, 4000} {
-							more := make([]byte, size)
-							text := func(what string) []byte {
-								return append([]byte(fmt.Sprintf("%s by %s, %d more", what, where, size)), more...)
-							}
-							control := func(when string) {
-								last := string(text(when)[:len(text(when))-size])
-								socket.until(last, func() { datagram(t, ns, netip.Addr{}, netip.AddrPortFrom(nodes[i], forgedPort), text(when)) })
-								vopen.until(last, func() { datagram(t, ns, netip.Addr{}, netip.AddrPortFrom(open.addrs()[i], forgedPort), text(when)) })
-							}
-							control("before")
-							if tunnel {
-								inner := []netip.Addr{ip("10.1.0.99"), ip("fd00:1::99")}[i]
-								datagram(t, ns, netip.Addr{}, netip.AddrPortFrom(nodes[i], 8472),
-									append(vxlan(0x08, 1003, inner, to, string(text("forged")[:len(text("forged"))-size])), more...))
-							} else {
-								datagram(t, ns, spoof[i], netip.AddrPortFrom(to, forgedPort), text("forged"))
-							}
-							control("after")
-						}
-					}
+	for _, way := range []struct {
+		tunnel, underlay6 bool
+		mark              uint16
+	}{{true, false, encapsulated}, {true, true, encapsulated}, {false, false, encapsulated}, {false, false, sentByPod}} {
+		t.Run(fmt.Sprintf("%+v", way), func(t *testing.T) {
+			tunnel, mark := way.tunnel, way.mark
+			n1, n2 := newTestNode(t, 1, tunnel), newTestNode(t, 2, tunnel)
+			n1.underlay6, n2.underlay6 = way.underlay6, way.underlay6
+			join(t, n1, n2)
+			if !way.underlay6 {
+				// The kernel cuts what comes through the bridge in other pieces, which do not remember by which interface they came.
+				must(t, n1.h.LinkSetMTU(byName(t, n1.h, "eth0"), 1400))
+				must(t, n2.h.LinkSetMTU(byName(t, n2.h, "eth0"), 1400))
+			}
+			a, far := n1.pod(t, 1001, n2), n1.pod(t, 1003, n2)
+			r, open := n2.pod(t, 1002, n1), n2.pod(t, 1009, n1)
+			n2.enforce(t, r, 1001, 1003, 6)
+			spoof := []netip.Addr{a.ep.IPv4, a.ep.IPv6}
+			veth := stranger(t, n1, "veth", 78, spoof...)
+			bridged := stranger(t, n1, "port", 79, spoof...)
+			bridge(t, n1, "port", 79)
+			// The network of the containers is translated, as others do it for theirs; and connections are tracked.
+			must(t, n1.ns.Do(func() error {
+				return nft("table inet others {\nchain post { type nat hook postrouting priority srcnat\n" +
+					"ip saddr { 192.168.78.0/24, 192.168.79.0/24 } masquerade\nip6 saddr { fd78::/64, fd79::/64 } masquerade\n}\n}\n")
+			}))
+			containers := map[string]*testenv.NetNS{"a veth pair": veth, "a bridge": bridged}
+			for _, ns := range containers {
+				passAll(t, ns.Netlink(t), "eth0", 1, mark)
+			}
+			v, socket, vopen := newVictim(t, r), newVictim(t, &testPod{ns: n2.ns}), newVictim(t, open)
+			nodes := []netip.Addr{n2.cfg.NodeIPv4, n2.cfg.NodeIPv6}
+			for i, to := range r.addrs() {
+				for where, ns := range containers {
 					for _, size := range []int{0, 4000} {
-						for who, ns := range map[string]*testenv.NetNS{"a pod": far.ns, "the node": n1.ns} {
-							last := fmt.Sprintf("honest %d from %s, %d more", i, who, size)
-							seen := v.until(last, func() {
-								datagram(t, ns, netip.Addr{}, netip.AddrPortFrom(to, forgedPort), append([]byte(last), make([]byte, size)...))
-							})
-							if len(seen) > 0 {
-								t.Errorf("the pod %s got %q", to, seen)
-							}
+						more := make([]byte, size)
+						text := func(what string) []byte {
+							return append([]byte(fmt.Sprintf("%s by %s, %d more", what, where, size)), more...)
+						}
+						control := func(when string) {
+							last := string(text(when)[:len(text(when))-size])
+							socket.until(last, func() { datagram(t, ns, netip.Addr{}, netip.AddrPortFrom(nodes[i], forgedPort), text(when)) })
+							vopen.until(last, func() { datagram(t, ns, netip.Addr{}, netip.AddrPortFrom(open.addrs()[i], forgedPort), text(when)) })
+						}
+						control("before")
+						if tunnel {
+							inner := []netip.Addr{ip("10.1.0.99"), ip("fd00:1::99")}[i]
+							datagram(t, ns, netip.Addr{}, netip.AddrPortFrom(nodes[i], 8472),
+								append(vxlan(0x08, 1003, inner, to, string(text("forged")[:len(text("forged"))-size])), more...))
+						} else {
+							datagram(t, ns, spoof[i], netip.AddrPortFrom(to, forgedPort), text("forged"))
+						}
+						control("after")
+					}
+				}
+				for _, size := range []int{0, 4000} {
+					for who, ns := range map[string]*testenv.NetNS{"a pod": far.ns, "the node": n1.ns} {
+						last := fmt.Sprintf("honest %d from %s, %d more", i, who, size)
+						seen := v.until(last, func() {
+							datagram(t, ns, netip.Addr{}, netip.AddrPortFrom(to, forgedPort), append([]byte(last), make([]byte, size)...))
+						})
+						if len(seen) > 0 {
+							t.Errorf("the pod %s got %q", to, seen)
 						}
 					}
 				}
-				reason := datapath.ReasonInvalidSourceIP
-				if tunnel {
-					reason = datapath.ReasonTunnelNotFromNode
-				}
-				// Without a tunnel the kernel finds one too large.
-				if got := n1.dropped(t, reason); got < 7 {
-					t.Errorf("%d packets were dropped for what they are, want all", got)
-				}
-			})
-		}
+			}
+			reason := datapath.ReasonInvalidSourceIP
+			if tunnel {
+				reason = datapath.ReasonTunnelNotFromNode
+			}
+			// Without a tunnel the kernel finds one too large.
+			if got := n1.dropped(t, reason); got < 7 {
+				t.Errorf("%d packets were dropped for what they are, want all", got)
+			}
+		})
 	}
 }
 

@@ -165,7 +165,7 @@ func acquaint(t testing.TB, a, b *testNode) {
 	for _, p := range [][2]*testNode{{a, b}, {b, a}} {
 		me, peer := p[0], p[1]
 		eth0 := byName(t, me.h, "eth0")
-		me.cfg.NativeIfIndex = eth0.Attrs().Index
+		me.cfg.NativeIfIndex, me.cfg.NativeMAC = eth0.Attrs().Index, eth0.Attrs().HardwareAddr
 		must(t, me.loader.Configure(me.cfg))
 		entries := []datapath.IPCacheEntry{
 			{Prefix: netip.PrefixFrom(peer.cfg.NodeIPv4, 32), Identity: 6},
