@@ -103,7 +103,7 @@ static __always_inline int check_source(struct __sk_buff *ctx, const struct pack
 		/* Nodes hand each other clients' packets so; this node's were sent on by its programs. */
 		return by && p->proto == PROTO_GRE && is_remote_pod(&p->dst, p->v6) ? DROP_TUNNEL_NOT_FROM_NODE : 0;
 	if (endpoint_at(&p->src) || is_remote_pod(&p->src, p->v6))
-		return DROP_INVALID_SOURCE_IP;
+		return is_refusal(ctx, p) ? 0 : DROP_INVALID_SOURCE_IP;
 	/* An address may move from node to node. And a node may join networks, but not for pods. */
 	if ((!child && made_here(ctx, p)) || !is_remote_pod(&p->dst, p->v6))
 		return 0;

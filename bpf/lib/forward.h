@@ -216,6 +216,19 @@ static __always_inline bool made_here(const struct __sk_buff *ctx, const struct 
 	return !ctx->ingress_ifindex && (!p->fragment || ctx->sk);
 }
 
+/* Says whether a packet is a reset that the stack has made for no socket: netfilter's, by which it refuses a packet in the
+ * name of whom that was for. Sound, because a process does not get such a thing sent: what it sends, and what the kernel answers for it, has a
+ * socket here; and what comes in by an interface has that. Who may have netfilter refuse a packet of his own making
+ * chooses whom it tells, and the sequence number, as whoever sends a reset from outside may: it carries nothing and
+ * opens no connection. */
+static __always_inline bool is_refusal(struct __sk_buff *ctx, const struct packet *p)
+{
+	struct tcp_header tcp;
+
+	return !ctx->ingress_ifindex && !ctx->sk && p->proto == PROTO_TCP && !p->fragment &&
+	       p->end == p->l4 + sizeof(tcp) && !READ_L4(ctx, p, p->l4, &tcp) && (tcp.flags & TCP_RST);
+}
+
 /* The address by which this node sends clients' packets on to another. */
 static __always_inline void sender(struct addr *as, bool tunnel, bool v6)
 {
@@ -271,7 +284,7 @@ static __noinline __maybe_unused int stack_source(struct __sk_buff *ctx, const s
 		return 0;
 	/* Nor has the node's stack: a process that binds a pod's address is not the pod. */
 	if (!is_node(s->src_identity))
-		return DROP_INVALID_SOURCE_IP;
+		return is_refusal(ctx, p) ? 0 : DROP_INVALID_SOURCE_IP;
 	if (made_here(ctx, p))
 		return 0;
 	s->src_identity = world_identity(p->v6);
