@@ -71,7 +71,8 @@ type overlayTestConfig struct {
 	MasqueradeShare  uint32
 	Node4Elsewhere   uint8
 	Node6Elsewhere   uint8
-	Pad3             [2]uint8
+	NativeMac        [6]uint8
+	_                [4]byte
 }
 
 type overlayTestCtAccount struct {
