@@ -39,7 +39,8 @@ func readStoredIdentities(ctx context.Context, store kvstore.Backend) ([]storedI
 	for _, kv := range uses.Pairs {
 		path := strings.TrimPrefix(kv.Key, kvstore.IdentitiesPrefix+"/value/")
 		if i := strings.LastIndexByte(path, '/'); i > 0 {
-			byLabels[path[:i]] = append(byLabels[path[:i]], use{path[i+1:], string(kv.Value)})
+			text := store.Layout().Decode(path[:i])
+			byLabels[text] = append(byLabels[text], use{path[i+1:], string(kv.Value)})
 		}
 	}
 	out := []storedIdentity{}
@@ -49,8 +50,9 @@ func readStoredIdentities(ctx context.Context, store kvstore.Backend) ([]storedI
 		if err != nil {
 			continue
 		}
-		s := storedIdentity{ID: id, Labels: storedLabels(string(kv.Value)), Nodes: []string{}}
-		for _, u := range byLabels[string(kv.Value)] {
+		text := store.Layout().Decode(string(kv.Value))
+		s := storedIdentity{ID: id, Labels: storedLabels(text), Nodes: []string{}}
+		for _, u := range byLabels[text] {
 			if u.number == number {
 				s.Nodes = append(s.Nodes, u.node)
 			} else {

@@ -32,7 +32,11 @@ type node struct {
 // newNode starts an allocator; the test's end stops it.
 func newNode(t *testing.T, mem *kvstore.Memory, name string, opts ...allocator.AllocatorOption) *node {
 	t.Helper()
-	store := mem.Client()
+	return newNodeAt(t, mem.Client(), name, opts...)
+}
+
+func newNodeAt(t *testing.T, store *kvstore.MemoryClient, name string, opts ...allocator.AllocatorOption) *node {
+	t.Helper()
 	be, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{Store: store, BasePath: base, Suffix: name, KeyType: allocator.StringKey("")})
 	if err != nil {
 		t.Fatal(err)
@@ -90,9 +94,22 @@ func eventually(t *testing.T, what string, ok func() bool) {
 }
 
 // Many nodes race for the same keys: one number for each key, one key for each number, whatever
-// the interleaving.
+// the interleaving, and the form in which each of them writes.
 func TestRaceForKeys(t *testing.T) {
 	t.Parallel()
+	for name, layouts := range map[string][]kvstore.Layout{
+		"etcd":                 {kvstore.LayoutEtcd},
+		"Consul":               {kvstore.LayoutConsul},
+		"both forms at Consul": {kvstore.LayoutConsul, kvstore.LayoutConsulPlain},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			raceForKeys(t, layouts)
+		})
+	}
+}
+
+func raceForKeys(t *testing.T, layouts []kvstore.Layout) {
 	mem := kvstore.NewMemory()
 	const nodes, keys = 16, 60
 	var mu sync.Mutex
@@ -101,7 +118,7 @@ func TestRaceForKeys(t *testing.T) {
 	made := map[string]int{}
 	var wg sync.WaitGroup
 	for n := range nodes {
-		a := newNode(t, mem, fmt.Sprintf("192.0.2.%d", n))
+		a := newNodeAt(t, mem.ClientAs(layouts[n%len(layouts)]), fmt.Sprintf("192.0.2.%d", n))
 		wg.Go(func() {
 			for _, k := range rand.Perm(keys) {
 				key := fmt.Sprintf("k8s:app=%d;", k)

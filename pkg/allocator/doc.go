@@ -23,6 +23,8 @@
 //	<base>/value/<key>/<node>     the number; a reference, on the node's lease
 //	<base>/locks/<key>/...        locks of other writers, which are honoured
 //
+// On Consul the key stands encoded in all three, and its lock is one key; see [kvstore.Layout].
+//
 // A new number is made by one transaction: if nothing stands under value/<key>/, no lock is held and id/<number> is free, put both, else show what is there.
 // Two nodes that do not know of each other can at most make two numbers for one key one after the other, when the first has lost all its references in
 // between; the later one is given back as soon as the watch shows the older, before anybody is told of it. Duplicates that others have made, and have told,
@@ -43,7 +45,7 @@
 //	Backend.Lock, ...IfLocked              none: a lock in a store excludes nobody for certain; transactions do
 //	Backend.AllocateID, AcquireReference   Backend.Acquire: both in one step
 //	Backend.UpdateKey                      Backend.Check and Backend.Restore
-//	Backend.Encode, Status                 none; ask the kvstore.Backend
+//	Backend.Encode, Status                 kvstore.Backend.Layout, Status
 //	RunGC(map[string]uint64)               RunGC(ctx, limiter, map[ID]int64) with statistics
 //	WatchRemoteKVStore(alloc)              WatchRemoteKVStore(name, backend, accept)
 //	Delete                                 Close; Delete is kept

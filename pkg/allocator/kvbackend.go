@@ -84,7 +84,7 @@ func NewKVStoreBackend(cfg KVStoreConfig) (*KVStoreBackend, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &KVStoreBackend{store: cfg.Store, paths: paths{base, cfg.Suffix}, typ: cfg.KeyType, rest: cfg.Rest, lost: cfg.Lost, log: log, written: make(map[string]int64)}, nil
+	return &KVStoreBackend{store: cfg.Store, paths: paths{base, cfg.Suffix, cfg.Store.Layout()}, typ: cfg.KeyType, rest: cfg.Rest, lost: cfg.Lost, log: log, written: make(map[string]int64)}, nil
 }
 
 func canonical(key AllocatorKey) (string, error) {
@@ -255,7 +255,7 @@ func (b *KVStoreBackend) Check(ctx context.Context, refs []Reference) ([]Referen
 		}
 		for i, ref := range refs[:n] {
 			master, own := r.Results[2*i], r.Results[2*i+1]
-			ok := len(master) > 0 && string(master[0].Value) == ref.Key.GetKey() &&
+			ok := len(master) > 0 && b.paths.owner(&master[0]) == ref.Key.GetKey() &&
 				len(own) > 0 && string(own[0].Value) == ref.ID.String() && own[0].Lease != ""
 			if !ok {
 				wrong = append(wrong, ref)
@@ -276,6 +276,34 @@ func (b *KVStoreBackend) Restore(ctx context.Context, ref Reference) error {
 	return err
 }
 
+// Reclaim gives the number of a reference back from another key, owner, that somebody has written in its place, as long as nobody refers to it for owner, or
+// has locked owner to do so. It reports whether the number is the reference's again.
+func (b *KVStoreBackend) Reclaim(ctx context.Context, ref Reference, owner string) (bool, error) {
+	text, err := canonical(ref.Key)
+	if err != nil {
+		return false, err
+	}
+	master, err := b.store.Get(ctx, b.paths.id(ref.ID))
+	if errors.Is(err, kvstore.ErrNotFound) || err == nil && b.paths.owner(&master) != owner {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("give number %s back to its key: %w", ref.ID, err)
+	}
+	txn := kvstore.Txn{
+		If:   append(b.paths.allReferTo(text, ref.ID), kvstore.ModRevisionIs(master.Key, master.ModRevision)),
+		Then: []kvstore.Op{kvstore.PutOp(master.Key, []byte(b.paths.layout.Encode(text)), kvstore.Permanent)},
+	}
+	if owner != "" {
+		txn.If = append(txn.If, b.paths.untouched(owner, nil)...)
+	}
+	r, err := b.store.Txn(ctx, txn)
+	if err != nil {
+		return false, fmt.Errorf("give number %s back to its key: %w", ref.ID, err)
+	}
+	return r.Succeeded, nil
+}
+
 // Get implements [Backend]. A number without a reference is not in force.
 func (b *KVStoreBackend) Get(ctx context.Context, key AllocatorKey) (ID, error) {
 	return b.GetIf(ctx, key)
@@ -290,7 +318,12 @@ func (b *KVStoreBackend) GetIf(ctx context.Context, key AllocatorKey, conds ...k
 	if err != nil {
 		return NoID, err
 	}
-	r, err := b.store.Txn(ctx, kvstore.Txn{If: conds, Then: []kvstore.Op{kvstore.ListOp(b.paths.value(text))}})
+	txn := kvstore.Txn{If: conds}
+	dirs := b.paths.referenceDirs(text)
+	for _, dir := range dirs {
+		txn.Then = append(txn.Then, kvstore.ListOp(dir))
+	}
+	r, err := b.store.Txn(ctx, txn)
 	if err != nil {
 		return NoID, err
 	}
@@ -298,9 +331,11 @@ func (b *KVStoreBackend) GetIf(ctx context.Context, key AllocatorKey, conds ...k
 		return NoID, fmt.Errorf("number of key %q: %w", text, ErrConditionFailed)
 	}
 	var found []ID
-	for _, ref := range references(r.Results[0], b.paths.value(text)) {
-		if !slices.Contains(found, ref.id) {
-			found = append(found, ref.id)
+	for i, dir := range dirs {
+		for _, ref := range references(r.Results[i], dir) {
+			if !slices.Contains(found, ref.id) {
+				found = append(found, ref.id)
+			}
 		}
 	}
 	switch len(found) {
@@ -326,7 +361,7 @@ func (b *KVStoreBackend) oldest(ctx context.Context, key string, found []ID) (ID
 	}
 	best, created := NoID, int64(0)
 	for i, id := range found {
-		if m := r.Results[i]; len(m) > 0 && string(m[0].Value) == key && (best == NoID || m[0].CreateRevision < created) {
+		if m := r.Results[i]; len(m) > 0 && b.paths.owner(&m[0]) == key && (best == NoID || m[0].CreateRevision < created) {
 			best, created = id, m[0].CreateRevision
 		}
 	}
@@ -342,7 +377,7 @@ func (b *KVStoreBackend) GetByID(ctx context.Context, id ID) (AllocatorKey, erro
 	if err != nil {
 		return nil, err
 	}
-	key, err := b.typ.PutKey(string(kv.Value))
+	key, err := b.typ.PutKey(b.paths.owner(&kv))
 	if err != nil {
 		return nil, fmt.Errorf("number %s has an unreadable key in the store: %w", id, err)
 	}
@@ -357,7 +392,7 @@ func (b *KVStoreBackend) ListAndWatch(ctx context.Context, handler CacheMutation
 			// The label string is all between the directory and the last slash; the last part must be this node.
 			rest := strings.TrimPrefix(path, b.paths.values())
 			if i := strings.LastIndexByte(rest, '/'); i > 0 && rest[i+1:] == b.paths.suffix {
-				keys = append(keys, rest[:i])
+				keys = append(keys, b.paths.layout.Decode(rest[:i]))
 			}
 		}
 		if len(keys) > 0 {
@@ -379,7 +414,7 @@ func (b *KVStoreBackend) ListAndWatch(ctx context.Context, handler CacheMutation
 			continue
 		}
 		m := Mapping{ID: id, Created: ev.CreateRevision, Revision: ev.Revision}
-		if key, err := b.typ.PutKey(string(ev.Value)); err == nil && key.GetKey() != "" { // an empty value is nobody's key
+		if key, err := b.typ.PutKey(b.paths.owner(&ev.KeyValue)); err == nil && key.GetKey() != "" { // an empty value is nobody's key
 			m.Key = key
 		} else {
 			b.log.Warn("a number has an unreadable key in the store", "id", id, "error", err)

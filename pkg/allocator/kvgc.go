@@ -13,16 +13,16 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
-// gcBatch is how many numbers are deleted in one transaction, at three conditions and one operation each.
-const gcBatch = kvstore.MaxTxnOps / 3
+// gcBatch is how many numbers are deleted in one transaction, at up to four conditions and two operations each.
+const gcBatch = kvstore.MaxTxnOps / 4
 
 // dead is a number that nobody refers to.
 type dead struct {
 	id  ID
 	key string
 	mod int64
-	// alone says that nothing was listed under the key's directory: not even references to another number.
-	alone bool
+	// alone says, for each of the key's directories, that nothing was listed there: not even references to another number.
+	alone []bool
 }
 
 // RunGC implements [Backend].
@@ -45,7 +45,7 @@ func (b *KVStoreBackend) RunGC(ctx context.Context, limiter *rate.Limiter, r Ran
 	for _, kv := range values.Pairs {
 		path := strings.TrimPrefix(kv.Key, b.paths.values())
 		if i := strings.LastIndexByte(path, '/'); i > 0 {
-			used[string(kv.Value)+" "+path[:i]] = true
+			used[string(kv.Value)+" "+b.paths.layout.Decode(path[:i])] = true
 		}
 	}
 	next := make(map[ID]int64)
@@ -55,13 +55,18 @@ func (b *KVStoreBackend) RunGC(ctx context.Context, limiter *rate.Limiter, r Ran
 		if err != nil {
 			continue
 		}
+		owner := b.paths.owner(&kv)
 		switch seen, ok := previous[id]; {
 		case !r.Contains(id):
 			stats.OutOfRange++
-		case used[id.String()+" "+string(kv.Value)]:
+		case used[id.String()+" "+owner]:
 			stats.Alive++
 		case ok && seen == kv.ModRevision:
-			due = append(due, dead{id, string(kv.Value), kv.ModRevision, !anyUnder(values.Pairs, b.paths.value(string(kv.Value)))})
+			d := dead{id: id, key: owner, mod: kv.ModRevision}
+			for _, dir := range b.paths.referenceDirs(owner) {
+				d.alone = append(d.alone, !anyUnder(values.Pairs, dir))
+			}
+			due = append(due, d)
 		default:
 			stats.Dead++
 			next[id] = kv.ModRevision
@@ -110,8 +115,10 @@ func (b *KVStoreBackend) collect(ctx context.Context, list []dead, listed int64)
 	for _, d := range list {
 		txn.If = append(txn.If, kvstore.ModRevisionIs(b.paths.id(d.id), d.mod))
 		if d.key != "" { // an empty value is nobody's key
-			txn.If = append(txn.If,
-				unchangedSince(b.paths.value(d.key), d.alone, listed), kvstore.PrefixAbsent(b.paths.locks(d.key)))
+			txn.If = append(txn.If, b.paths.unlocked(d.key, nil))
+			for i, dir := range b.paths.referenceDirs(d.key) {
+				txn.If = append(txn.If, unchangedSince(dir, d.alone[i], listed))
+			}
 		}
 		txn.Then = append(txn.Then, kvstore.DeleteOp(b.paths.id(d.id)))
 		if b.rest > 0 {
@@ -145,7 +152,10 @@ func (b *KVStoreBackend) RunLocksGC(ctx context.Context, previous map[string]Loc
 	}
 	oldest := make(map[string]kvstore.KeyValue)
 	for _, kv := range l.Pairs {
-		dir := kv.Key[:strings.LastIndexByte(kv.Key, '/')+1]
+		dir := kv.Key // a lock of its own
+		if b.paths.layout == kvstore.LayoutEtcd {
+			dir = kv.Key[:strings.LastIndexByte(kv.Key, '/')+1]
+		}
 		if have, ok := oldest[dir]; !ok || kv.CreateRevision < have.CreateRevision {
 			oldest[dir] = kv
 		}

@@ -1,6 +1,8 @@
 package allocator
 
 import (
+	"bytes"
+	"slices"
 	"strings"
 
 	"github.com/hawser-net/hawser/pkg/kvstore"
@@ -20,18 +22,88 @@ import (
 type paths struct {
 	base   string // without a slash at the end
 	suffix string // this node's name under each key
+	layout kvstore.Layout
 }
 
 func (p paths) ids() string                { return p.base + "/id/" }
 func (p paths) values() string             { return p.base + "/value/" }
 func (p paths) allLocks() string           { return p.base + "/locks/" }
 func (p paths) id(id ID) string            { return p.ids() + id.String() }
-func (p paths) value(key string) string    { return p.values() + key + "/" }
+func (p paths) value(key string) string    { return p.values() + p.layout.Encode(key) + "/" }
 func (p paths) rests() string              { return p.base + "/rest/" }
 func (p paths) rest(id ID) string          { return p.rests() + id.String() }
 func (p paths) heard() string              { return p.base + "/heard/" }
 func (p paths) locks(key string) string    { return p.allLocks() + key + "/" }
 func (p paths) ownValue(key string) string { return p.value(key) + p.suffix }
+
+// referenceDirs returns the directories under which a key has references: that in which they are written, and those of other forms that are read.
+func (p paths) referenceDirs(key string) []string {
+	dirs := p.layout.Forms(key)
+	for i, form := range dirs {
+		dirs[i] = p.values() + form + "/"
+	}
+	return dirs
+}
+
+// unlocked holds if nobody holds the lock of a key, or where locks are keys below a path, if no such key was written since a view that showed none of this key.
+func (p paths) unlocked(key string, v *view) kvstore.Cond {
+	if lock, ok := p.layout.Session(p.allLocks(), key); ok {
+		return kvstore.Unleased(lock)
+	}
+	if v == nil {
+		return kvstore.PrefixAbsent(p.locks(key))
+	}
+	return unchangedSince(p.locks(key), v.noLocks, v.revision)
+}
+
+// untouched holds if nobody refers to a key, or nobody since a view that showed no reference, and nobody holds its lock.
+func (p paths) untouched(key string, v *view) []kvstore.Cond {
+	conds := []kvstore.Cond{p.unlocked(key, v)}
+	for i, dir := range p.referenceDirs(key) {
+		if v == nil {
+			conds = append(conds, kvstore.PrefixAbsent(dir))
+		} else {
+			conds = append(conds, unchangedSince(dir, v.noValues[i], v.revision))
+		}
+	}
+	return conds
+}
+
+// allReferTo holds if all references to a key are to that number, and in the form that is written; a transaction takes one condition on values.
+func (p paths) allReferTo(key string, id ID) []kvstore.Cond {
+	var conds []kvstore.Cond
+	for i, dir := range p.referenceDirs(key) {
+		if i == 0 {
+			conds = append(conds, kvstore.PrefixValuesAre(dir, []byte(id.String())))
+		} else {
+			conds = append(conds, kvstore.PrefixAbsent(dir))
+		}
+	}
+	return conds
+}
+
+// lookLocks reads what locked judges.
+func (p paths) lookLocks(key string) kvstore.Op {
+	if lock, ok := p.layout.Session(p.allLocks(), key); ok {
+		return kvstore.GetOp(lock)
+	}
+	return kvstore.ListOp(p.locks(key))
+}
+
+// locked says whether somebody holds the lock of a key, or waits for it.
+func (p paths) locked(key string, pairs []kvstore.KeyValue) bool {
+	_, session := p.layout.Session(p.allLocks(), key)
+	return slices.ContainsFunc(pairs, func(kv kvstore.KeyValue) bool {
+		if session {
+			return kv.Lease != ""
+		}
+		_, ok := directChild(kv.Key, p.locks(key))
+		return ok
+	})
+}
+
+// owner returns the key that a master key of the store says its number belongs to.
+func (p paths) owner(master *kvstore.KeyValue) string { return p.layout.Decode(string(master.Value)) }
 
 // view is what the store showed when a transaction of a plan did not go through.
 type view struct {
@@ -45,8 +117,10 @@ type view struct {
 	references []reference
 	// locked says that a lock is held or waited for.
 	locked bool
-	// noValues and noLocks say that there was nothing at all under the key's two directories, neither of the key nor of one whose name goes on with a slash.
-	noValues, noLocks bool
+	// noValues, for each directory of references, and noLocks say that there was nothing at all under the key's directories, neither of the key nor of one
+	// whose name goes on with a slash.
+	noValues []bool
+	noLocks  bool
 }
 
 type reference struct {
@@ -89,12 +163,12 @@ type step struct {
 	trusted bool
 }
 
-// The places of the reads in every plan transaction's Else branch.
+// The places of the reads in every plan transaction's Else branch. References are the last: there is a read for each of their directories.
 const (
-	readReferences = iota
-	readLocks
+	readLocks = iota
 	readMaster
 	readRest
+	readReferences
 )
 
 // next returns the next step. v is nil at first.
@@ -103,7 +177,7 @@ func (p *plan) next(v *view, numbers Numbers) (step, error) {
 		if id := p.candidate(numbers); id != NoID {
 			return p.referAlone(id), nil
 		}
-		return p.create(numbers, kvstore.PrefixAbsent(p.paths.value(p.key)), kvstore.PrefixAbsent(p.paths.locks(p.key)))
+		return p.create(numbers, p.paths.untouched(p.key, nil)...)
 	}
 	p.learn(v, numbers)
 	if witness, ok := p.inForce(v, numbers); ok {
@@ -122,18 +196,16 @@ func (p *plan) next(v *view, numbers Numbers) (step, error) {
 	if v.locked {
 		return step{wait: true}, nil
 	}
-	// There is no reference to go by. What the view showed under the two directories, keys of other names further below, must still be all there is.
-	unchanged := []kvstore.Cond{
-		unchangedSince(p.paths.value(p.key), v.noValues, v.revision), unchangedSince(p.paths.locks(p.key), v.noLocks, v.revision),
-	}
-	if v.master != nil && string(v.master.Value) == p.key {
-		return p.refer(v.tried, unchanged...), nil
+	// There is no reference to go by. What the view showed under the directories, keys of other names further below, must still be all there is.
+	unchanged := p.paths.untouched(p.key, v)
+	if v.master != nil && p.paths.owner(v.master) == p.key {
+		return p.refer(v.tried, v, unchanged...), nil
 	}
 	if p.held != NoID {
 		return p.restore(p.held, unchanged...), nil
 	}
 	if id := p.candidate(numbers); id != NoID {
-		s := p.refer(id, unchanged...)
+		s := p.refer(id, v, unchanged...)
 		s.trusted = true
 		return s, nil
 	}
@@ -171,7 +243,7 @@ func (p *plan) learn(v *view, numbers Numbers) {
 			delete(p.refused, r.id)
 		}
 	}
-	if v.master != nil && string(v.master.Value) != p.key {
+	if v.master != nil && p.paths.owner(v.master) != p.key {
 		p.refused[v.tried] = v.revision
 		if numbers != nil {
 			numbers.Taken(v.tried)
@@ -223,8 +295,8 @@ func (p *plan) clash(v *view) *ConflictError {
 	if p.held == NoID {
 		return nil
 	}
-	if v.master != nil && string(v.master.Value) != p.key {
-		return &ConflictError{Key: p.key, Held: p.held, Owner: string(v.master.Value)}
+	if v.master != nil && p.paths.owner(v.master) != p.key {
+		return &ConflictError{Key: p.key, Held: p.held, Owner: p.paths.owner(v.master)}
 	}
 	for _, r := range v.references {
 		if r.id != p.held {
@@ -236,7 +308,7 @@ func (p *plan) clash(v *view) *ConflictError {
 
 // referAlone writes this node's reference to a number that the cache knows, if nobody refers to another.
 func (p *plan) referAlone(id ID) step {
-	s := p.refer(id, kvstore.PrefixValuesAre(p.paths.value(p.key), []byte(id.String())), kvstore.PrefixAbsent(p.paths.locks(p.key)))
+	s := p.refer(id, nil, append(p.paths.allReferTo(p.key, id), p.paths.unlocked(p.key, nil))...)
 	s.trusted = true
 	return s
 }
@@ -247,16 +319,25 @@ func (p *plan) join(v *view, witness reference) step {
 	if witness.id == v.tried && v.master == nil {
 		return p.restore(witness.id, stillThere)
 	}
-	return p.refer(witness.id, stillThere)
+	return p.refer(witness.id, v, stillThere)
 }
 
-// refer writes this node's reference to a number that exists.
-func (p *plan) refer(id ID, conds ...kvstore.Cond) step {
-	return step{id: id, txn: kvstore.Txn{
-		If:   append([]kvstore.Cond{kvstore.ValueIs(p.paths.id(id), []byte(p.key))}, conds...),
+// refer writes this node's reference to a number that exists. A master key that the view showed in another form than ours is written in ours.
+func (p *plan) refer(id ID, v *view, conds ...kvstore.Cond) step {
+	ours := []byte(p.paths.layout.Encode(p.key))
+	master := ours
+	if v != nil && v.tried == id && v.master != nil && p.paths.owner(v.master) == p.key {
+		master = v.master.Value
+	}
+	s := step{id: id, txn: kvstore.Txn{
+		If:   append([]kvstore.Cond{kvstore.ValueIs(p.paths.id(id), master)}, conds...),
 		Then: []kvstore.Op{p.putReference(id), kvstore.GetOp(p.paths.id(id))},
 		Else: p.look(id),
 	}}
+	if !bytes.Equal(master, ours) && p.paths.layout != kvstore.LayoutConsulPlain {
+		s.txn.Then = append(s.txn.Then, kvstore.PutOp(p.paths.id(id), ours, kvstore.Permanent))
+	}
+	return s
 }
 
 // restore writes the master key of a number that is in use without one, with this node's reference.
@@ -264,7 +345,7 @@ func (p *plan) restore(id ID, conds ...kvstore.Cond) step {
 	return step{id: id, creates: true, txn: kvstore.Txn{
 		If: append([]kvstore.Cond{kvstore.Absent(p.paths.id(id))}, conds...),
 		Then: []kvstore.Op{
-			p.putReference(id), kvstore.PutOp(p.paths.id(id), []byte(p.key), kvstore.Permanent), kvstore.DeleteOp(p.paths.rest(id)),
+			p.putReference(id), kvstore.PutOp(p.paths.id(id), []byte(p.paths.layout.Encode(p.key)), kvstore.Permanent), kvstore.DeleteOp(p.paths.rest(id)),
 		},
 		Else: p.look(id),
 	}}
@@ -291,25 +372,30 @@ func (p *plan) putReference(id ID) kvstore.Op {
 }
 
 func (p *plan) look(id ID) []kvstore.Op {
-	return []kvstore.Op{
-		readReferences: kvstore.ListOp(p.paths.value(p.key)),
-		readLocks:      kvstore.ListOp(p.paths.locks(p.key)),
-		readMaster:     kvstore.GetOp(p.paths.id(id)),
-		readRest:       kvstore.GetOp(p.paths.rest(id)),
+	ops := []kvstore.Op{
+		readLocks:  p.paths.lookLocks(p.key),
+		readMaster: kvstore.GetOp(p.paths.id(id)),
+		readRest:   kvstore.GetOp(p.paths.rest(id)),
 	}
+	for _, dir := range p.paths.referenceDirs(p.key) {
+		ops = append(ops, kvstore.ListOp(dir))
+	}
+	return ops
 }
 
 // see reads the Else branch of a step's transaction.
 func (p *plan) see(s step, r kvstore.TxnResult) *view {
-	v := &view{revision: r.Revision, tried: s.id, rests: len(r.Results[readRest]) > 0, noValues: len(r.Results[readReferences]) == 0, noLocks: len(r.Results[readLocks]) == 0}
+	v := &view{
+		revision: r.Revision, tried: s.id, rests: len(r.Results[readRest]) > 0,
+		locked: p.paths.locked(p.key, r.Results[readLocks]), noLocks: len(r.Results[readLocks]) == 0,
+	}
 	if m := r.Results[readMaster]; len(m) > 0 {
 		v.master = &m[0]
 	}
-	v.references = references(r.Results[readReferences], p.paths.value(p.key))
-	for _, kv := range r.Results[readLocks] {
-		if _, ok := directChild(kv.Key, p.paths.locks(p.key)); ok {
-			v.locked = true
-		}
+	for i, dir := range p.paths.referenceDirs(p.key) {
+		pairs := r.Results[readReferences+i]
+		v.references = append(v.references, references(pairs, dir)...)
+		v.noValues = append(v.noValues, len(pairs) == 0)
 	}
 	return v
 }

@@ -41,6 +41,9 @@ type Backend interface {
 	// lost leases are not told. Later leased writes take a new lease.
 	RevokeLeases(ctx context.Context) error
 
+	// Layout says how texts and locks stand in this kind of store.
+	Layout() Layout
+
 	// Status says how the connection is, without asking the store.
 	Status() Status
 

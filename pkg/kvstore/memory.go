@@ -40,14 +40,17 @@ func NewMemory() *Memory {
 	return &Memory{revision: 1, pairs: make(map[string]KeyValue), changed: make(chan struct{})}
 }
 
-// Client opens a new connection with leases of its own. It is up at once.
-func (m *Memory) Client() *MemoryClient {
+// Client opens a new connection with leases of its own. It is up at once. Its layout is that of etcd.
+func (m *Memory) Client() *MemoryClient { return m.ClientAs(LayoutEtcd) }
+
+// ClientAs is Client with the layout of another kind of store.
+func (m *Memory) ClientAs(layout Layout) *MemoryClient {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.clients++
 	ctx, cancel := context.WithCancel(context.Background())
 	return &MemoryClient{
-		store: m, id: m.clients, ctx: ctx, cancel: cancel,
+		store: m, layout: layout, id: m.clients, ctx: ctx, cancel: cancel,
 		leases: make(map[string]map[string]struct{}), leaseOf: make(map[string]string), broken: make(chan struct{}),
 	}
 }
@@ -111,6 +114,8 @@ func (m *Memory) holds(c Cond) bool {
 		return exists
 	case CondValueIs:
 		return exists && bytes.Equal(kv.Value, c.Value)
+	case CondUnleased:
+		return kv.Lease == ""
 	case CondModRevisionIs:
 		return exists && kv.ModRevision == c.Revision
 	case CondCreateRevisionIs:
@@ -158,6 +163,7 @@ type MemoryFault func(ctx context.Context, call MemoryCall) (before, after error
 // MemoryClient is a connection to a [Memory].
 type MemoryClient struct {
 	store  *Memory
+	layout Layout
 	id     int
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -439,6 +445,9 @@ func KeysUnder(keys []string, prefix string) []string {
 	}
 	return keys[from:to:to]
 }
+
+// Layout implements [Backend].
+func (c *MemoryClient) Layout() Layout { return c.layout }
 
 // Status implements [Backend].
 func (c *MemoryClient) Status() Status {

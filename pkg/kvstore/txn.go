@@ -46,6 +46,8 @@ const (
 	CondPrefixValuesAre
 	// CondPrefixUnchangedSince: no key under the prefix was written after that revision. Deletions are not noticed. With revision 0: no key exists.
 	CondPrefixUnchangedSince
+	// CondUnleased: the key does not exist, or hangs on no lease.
+	CondUnleased
 )
 
 // Cond is one condition of a [Txn]. Use the functions that return one.
@@ -75,6 +77,9 @@ func ModRevisionIs(key string, revision int64) Cond {
 func CreateRevisionIs(key string, revision int64) Cond {
 	return Cond{Kind: CondCreateRevisionIs, Key: key, Revision: revision}
 }
+
+// Unleased holds if the key hangs on no lease, or does not exist.
+func Unleased(key string) Cond { return Cond{Kind: CondUnleased, Key: key} }
 
 // PrefixAbsent holds if no key starts with prefix.
 func PrefixAbsent(prefix string) Cond { return PrefixUnchangedSince(prefix, 0) }
@@ -158,7 +163,7 @@ func (t Txn) Validate() error {
 		if c.Key == "" {
 			errs = append(errs, errors.New("transaction has a condition on an empty key"))
 		}
-		if c.Kind < CondAbsent || c.Kind > CondPrefixUnchangedSince {
+		if c.Kind < CondAbsent || c.Kind > CondUnleased {
 			errs = append(errs, fmt.Errorf("transaction has a condition of unknown kind %d on %q", c.Kind, c.Key))
 		}
 	}

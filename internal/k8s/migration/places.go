@@ -44,14 +44,15 @@ func (k Keys) read(ctx context.Context) (Place, error) {
 	var p Place
 	for _, kv := range all.Pairs {
 		id, err := allocator.ParseID(strings.TrimPrefix(kv.Key, prefix))
-		set, parseErr := labels.ParseKV(string(kv.Value))
+		text := k.Store.Layout().Decode(string(kv.Value))
+		set, parseErr := labels.ParseKV(text)
 		switch {
-		case err != nil || parseErr != nil || len(set) == 0 || set.KVString() != string(kv.Value):
+		case err != nil || parseErr != nil || len(set) == 0 || set.KVString() != text:
 			p.Faulty = append(p.Faulty, kv.Key)
 		case id < k.First || id > k.Last:
 			p.Foreign++
 		default:
-			p.Identities = append(p.Identities, Identity{ID: id, Labels: string(kv.Value), age: kv.CreateRevision})
+			p.Identities = append(p.Identities, Identity{ID: id, Labels: text, age: kv.CreateRevision})
 		}
 	}
 	return p, nil
@@ -59,10 +60,11 @@ func (k Keys) read(ctx context.Context) (Place, error) {
 
 func (k Keys) write(ctx context.Context, i Identity) (*Conflict, error) {
 	key := kvstore.IdentitiesPrefix + "/id/" + i.ID.String()
-	values := kvstore.IdentitiesPrefix + "/value/" + i.Labels + "/"
+	layout := k.Store.Layout()
+	values := kvstore.IdentitiesPrefix + "/value/" + layout.Encode(i.Labels) + "/"
 	r, err := k.Store.Txn(ctx, kvstore.Txn{
 		If:   []kvstore.Cond{kvstore.Absent(key), kvstore.PrefixValuesAre(values, []byte(i.ID.String()))},
-		Then: []kvstore.Op{kvstore.PutOp(key, []byte(i.Labels), kvstore.Permanent)},
+		Then: []kvstore.Op{kvstore.PutOp(key, []byte(layout.Encode(i.Labels)), kvstore.Permanent)},
 		Else: []kvstore.Op{kvstore.GetOp(key), kvstore.ListOp(values)},
 	})
 	if err != nil {
@@ -73,7 +75,7 @@ func (k Keys) write(ctx context.Context, i Identity) (*Conflict, error) {
 	}
 	c := &Conflict{Identity: i}
 	for _, kv := range r.Results[0] {
-		if c.Owner = string(kv.Value); c.Owner == i.Labels {
+		if c.Owner = layout.Decode(string(kv.Value)); c.Owner == i.Labels {
 			return nil, nil
 		}
 	}

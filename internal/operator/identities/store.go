@@ -59,7 +59,7 @@ func newKeyHome(cfg Keys, rules *Rules, log *slog.Logger) (*keyHome, error) {
 	if cfg.SyncInterval > 0 {
 		opts = append(opts, allocator.WithSyncInterval(cfg.SyncInterval))
 	}
-	h.alloc, err = allocator.NewAllocator(k8sids.Key{}, &keyBackend{b, cfg.Store, h}, opts...)
+	h.alloc, err = allocator.NewAllocator(k8sids.Key{}, &keyBackend{b, h}, opts...)
 	return h, err
 }
 
@@ -125,7 +125,7 @@ func (h *keyHome) has(ctx context.Context, id identity.ID, text string) (bool, e
 	if err != nil {
 		return false, fmt.Errorf("read identity %d: %w", id, err)
 	}
-	return string(kv.Value) == text, nil
+	return h.store.Layout().Decode(string(kv.Value)) == text, nil
 }
 
 // withdraw has nothing to do: the allocator gives back what somebody else made before it.
@@ -145,8 +145,7 @@ func (h *keyHome) letGo(ctx context.Context, text string) error {
 // keyBackend is the store as the allocator sees it. It tells the ledger what it tells the allocator.
 type keyBackend struct {
 	*allocator.KVStoreBackend
-	store kvstore.Backend
-	home  *keyHome
+	home *keyHome
 }
 
 // ListAndWatch implements [allocator.Backend].
@@ -161,31 +160,12 @@ func (b *keyBackend) Restore(ctx context.Context, ref allocator.Reference) error
 	if !errors.As(err, &c) || c.InForce != allocator.NoID {
 		return err
 	}
-	undone, rerr := b.revert(ctx, ref, c.Owner)
+	undone, rerr := b.Reclaim(ctx, ref, c.Owner)
 	if rerr != nil || !undone {
 		return errors.Join(err, rerr)
 	}
 	b.home.log.Warn("somebody changed the labels of an identity in use: it has them back", "identity", ref.ID, "labels", ref.Key.GetKey(), "edited", c.Owner)
 	return b.KVStoreBackend.Restore(ctx, ref)
-}
-
-// revert gives a number from labels that nobody refers to, or has locked to do so, back to those of a reference.
-func (b *keyBackend) revert(ctx context.Context, ref allocator.Reference, owner string) (bool, error) {
-	const base = kvstore.IdentitiesPrefix
-	number, text := ref.ID.String(), ref.Key.GetKey()
-	master := kvstore.JoinKey(base, "id", number)
-	txn := kvstore.Txn{
-		If:   []kvstore.Cond{kvstore.ValueIs(master, []byte(owner)), kvstore.PrefixValuesAre(base+"/value/"+text+"/", []byte(number))},
-		Then: []kvstore.Op{kvstore.PutOp(master, []byte(text), kvstore.Permanent)},
-	}
-	if owner != "" {
-		txn.If = append(txn.If, kvstore.PrefixAbsent(base+"/value/"+owner+"/"), kvstore.PrefixAbsent(base+"/locks/"+owner+"/"))
-	}
-	r, err := b.store.Txn(ctx, txn)
-	if err != nil {
-		return false, fmt.Errorf("give identity %s its labels back: %w", number, err)
-	}
-	return r.Succeeded, nil
 }
 
 // teller tells the ledger what the allocator has been told.

@@ -19,6 +19,7 @@ import (
 	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/k8s/nodes"
 	"github.com/hawser-net/hawser/internal/service"
+	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
 // namespaceAnnotation says whether the services of a namespace are shared.
@@ -154,8 +155,8 @@ func (c Config) node(o *v2.CiliumNode) (said, error) {
 // maxClusterID is the largest number that a cluster can have at all; that this cluster's is possible is checked elsewhere.
 const maxClusterID = 511
 
-// identity says what other clusters are told of an identity.
-func (c Config) identity(o *v2.CiliumIdentity) (said, error) {
+// identity says what other clusters are told of an identity, in the form of the store.
+func (c Config) identity(o *v2.CiliumIdentity, layout kvstore.Layout) (said, error) {
 	id, err := strconv.ParseUint(o.Name, 10, 32)
 	if err != nil || strconv.FormatUint(id, 10) != o.Name {
 		return said{}, fmt.Errorf("CiliumIdentity %s: the name is no number", o.Name)
@@ -167,7 +168,7 @@ func (c Config) identity(o *v2.CiliumIdentity) (said, error) {
 	if err != nil {
 		return said{}, fmt.Errorf("CiliumIdentity %s: %w", o.Name, err)
 	}
-	return said{order: order(o), values: map[string]string{o.Name: set.KVString()}}, nil
+	return said{order: order(o), values: map[string]string{o.Name: layout.Encode(set.KVString())}}, nil
 }
 
 // pod is what an object says of one pod.

@@ -361,12 +361,12 @@ func TestObjects(t *testing.T) {
 func TestRestingIdentity(t *testing.T) {
 	t.Parallel()
 	o := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: "300"}, SecurityLabels: map[string]string{"k8s:app": "web"}}
-	got, err := Config{}.identity(o)
+	got, err := Config{}.identity(o, kvstore.LayoutEtcd)
 	if err != nil || got.values["300"] != "k8s:app=web;" {
 		t.Errorf("an identity: %v, %v", got.values, err)
 	}
 	k8sids.Retire(o, "k8s:app=web;", time.Unix(0, 0))
-	if got, err := (Config{}).identity(o); err != nil || len(got.values) != 0 {
+	if got, err := (Config{}).identity(o, kvstore.LayoutEtcd); err != nil || len(got.values) != 0 {
 		t.Errorf("one that rests: %v, %v", got.values, err)
 	}
 }

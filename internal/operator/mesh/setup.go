@@ -228,7 +228,7 @@ func (x *exporter) identities(m manager.Manager) error {
 			var o v2.CiliumIdentity
 			err := x.cache.Get(ctx, key, &o)
 			if err == nil {
-				return x.tolerate(x.cfg.identity(&o)), nil
+				return x.tolerate(x.cfg.identity(&o, x.backend.Layout())), nil
 			}
 			return said{}, err
 		})); err != nil {
@@ -240,7 +240,7 @@ func (x *exporter) identities(m manager.Manager) error {
 		out := map[string]said{}
 		for i := range list.Items {
 			o := &list.Items[i]
-			out[named("", o)] = x.tolerate(x.cfg.identity(o))
+			out[named("", o)] = x.tolerate(x.cfg.identity(o, x.backend.Layout()))
 		}
 		return out, err
 	})

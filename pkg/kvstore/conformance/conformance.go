@@ -284,6 +284,7 @@ func (s *suite) txnConditions() {
 	s.put(s.key("dir/b"), "5")
 	s.put(s.key("mixed/a"), "5")
 	s.put(s.key("mixed/b"), "6")
+	s.must(kvstore.Put(s.ctx, s.b, s.key("leased"), nil, kvstore.Leased))
 	one, last := s.get(s.key("one")), s.get(s.key("dir/b")).ModRevision
 	s.put(s.key("one"), "1")
 	now := s.get(s.key("one"))
@@ -303,6 +304,9 @@ func (s *suite) txnConditions() {
 		{"old mod revision", kvstore.ModRevisionIs(s.key("one"), one.ModRevision), false},
 		{"create revision", kvstore.CreateRevisionIs(s.key("one"), one.CreateRevision), true},
 		{"wrong create revision", kvstore.CreateRevisionIs(s.key("one"), now.ModRevision), false},
+		{"unleased key is unleased", kvstore.Unleased(s.key("one")), true},
+		{"absent key is unleased", kvstore.Unleased(s.key("none")), true},
+		{"leased key is unleased", kvstore.Unleased(s.key("leased")), false},
 		{"empty prefix is absent", kvstore.PrefixAbsent(s.key("none/")), true},
 		{"prefix with keys is absent", kvstore.PrefixAbsent(s.key("dir/")), false},
 		{"a prefix is not a directory", kvstore.PrefixAbsent(s.key("di")), false},

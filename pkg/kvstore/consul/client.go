@@ -208,6 +208,14 @@ func (c *Client) Close() error {
 	return nil
 }
 
+// Layout implements [kvstore.Backend].
+func (c *Client) Layout() kvstore.Layout {
+	if c.cfg.PlainKeys {
+		return kvstore.LayoutConsulPlain
+	}
+	return kvstore.LayoutConsul
+}
+
 // Status implements [kvstore.Backend].
 func (c *Client) Status() kvstore.Status {
 	leases, keys := c.leases.Count()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -27,6 +28,9 @@ type Config struct {
 	Datacenter string
 	// CAFile, CertFile and KeyFile are PEM files for TLS. Options consul.caFile, consul.certFile and consul.keyFile.
 	CAFile, CertFile, KeyFile string
+	// PlainKeys writes texts in keys as they are instead of encoded: for the time in which programs share the store that know no other form. Both are read.
+	// Option consul.plainKeys: true or false.
+	PlainKeys bool
 	// LeaseTTL is how long leased keys outlive a client that has gone silent. Consul takes up to twice as long.
 	LeaseTTL time.Duration
 	// MaxInflight bounds the requests under way at once, watches aside. Option consul.maxInflight.
@@ -55,6 +59,8 @@ func Defaults() Config {
 	}
 }
 
+const plainKeys = "consul.plainKeys"
+
 func (c *Config) options() map[string]*string {
 	return map[string]*string{
 		"consul.address": &c.Address, "consul.token": &c.Token, "consul.tokenFile": &c.TokenFile, "consul.datacenter": &c.Datacenter,
@@ -66,10 +72,18 @@ func (c *Config) options() map[string]*string {
 func (c *Config) Set(opts map[string]string) error {
 	known := c.options()
 	names := slices.Sorted(maps.Keys(known))
+	names = append(names, plainKeys)
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(opts)) {
 		if to, ok := known[name]; ok {
 			*to = opts[name]
+		} else if name == plainKeys {
+			plain, err := strconv.ParseBool(opts[name])
+			if err != nil {
+				err = fmt.Errorf("option %s is true or false, not %q", name, opts[name])
+			}
+			c.PlainKeys = plain
+			errs = append(errs, err)
 		} else {
 			errs = append(errs, fmt.Errorf("option %q is not known to consul; there are %s", name, strings.Join(names, ", ")))
 		}

@@ -59,6 +59,8 @@ func (s snapshot) holds(cond kvstore.Cond) bool {
 		return p == nil
 	case kvstore.CondExists:
 		return p != nil
+	case kvstore.CondUnleased:
+		return p == nil || p.Session == ""
 	case kvstore.CondValueIs:
 		return p != nil && string(p.Value) == string(cond.Value)
 	case kvstore.CondModRevisionIs:

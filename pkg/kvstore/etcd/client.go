@@ -408,6 +408,8 @@ func compare(c kvstore.Cond) clientv3.Cmp {
 		return clientv3.Compare(clientv3.CreateRevision(c.Key), "=", 0)
 	case kvstore.CondExists:
 		return clientv3.Compare(clientv3.CreateRevision(c.Key), ">", 0)
+	case kvstore.CondUnleased: // etcd compares a key that does not exist as one whose numbers are all 0
+		return clientv3.Compare(clientv3.LeaseValue(c.Key), "=", 0)
 	case kvstore.CondValueIs:
 		return clientv3.Compare(clientv3.Value(c.Key), "=", string(c.Value))
 	case kvstore.CondModRevisionIs:

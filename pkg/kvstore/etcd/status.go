@@ -12,6 +12,9 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
+// Layout implements [kvstore.Backend].
+func (c *Client) Layout() kvstore.Layout { return kvstore.LayoutEtcd }
+
 // Status implements [kvstore.Backend]. The counts are of now, the rest is what the last check found.
 func (c *Client) Status() kvstore.Status {
 	leases, keys := c.leases.Count()

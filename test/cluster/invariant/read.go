@@ -129,7 +129,7 @@ func Identities(ctx context.Context, l *lab.Lab) ([]v2.CiliumIdentity, error) {
 	}
 	var out []v2.CiliumIdentity
 	for _, kv := range list.Pairs {
-		set, err := labels.ParseKV(string(kv.Value))
+		set, err := labels.ParseKV(l.Store.Layout().Decode(string(kv.Value)))
 		if err != nil {
 			return nil, fmt.Errorf("key %s: %w", kv.Key, err)
 		}

@@ -67,7 +67,7 @@ func (s *soak) setMeaning(ctx context.Context, number string, set map[string]str
 		return err
 	}
 	_, err = s.Lab.Store.Txn(ctx, kvstore.Txn{
-		Then: []kvstore.Op{kvstore.PutOp(invariant.IdentityKey(number), []byte(parsed.KVString()), kvstore.Permanent)},
+		Then: []kvstore.Op{kvstore.PutOp(invariant.IdentityKey(number), []byte(s.Lab.Store.Layout().Encode(parsed.KVString())), kvstore.Permanent)},
 	})
 	return err
 }
