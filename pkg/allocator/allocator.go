@@ -170,7 +170,7 @@ func (a *Allocator) Delete() { a.Close() }
 // DeleteAllKeys deletes everything of this allocator in the store, for all nodes.
 func (a *Allocator) DeleteAllKeys(ctx context.Context) error { return a.backend.DeleteAllKeys(ctx) }
 
-// WaitForInitialSync waits until all numbers in the store are known.
+// WaitForInitialSync waits until all numbers in the store are known. What it waits for in vain without [Allocator.Run] is [ErrNotRunning].
 func (a *Allocator) WaitForInitialSync(ctx context.Context) error {
 	select {
 	case <-a.cache.synced:
@@ -185,8 +185,14 @@ func (a *Allocator) WaitForInitialSync(ctx context.Context) error {
 	case <-a.done:
 		return ErrClosed
 	case <-ctx.Done():
-		return fmt.Errorf("waiting for the first listing of all numbers: %w", ctx.Err())
 	}
+	a.mu.Lock()
+	running := a.running
+	a.mu.Unlock()
+	if !running {
+		return fmt.Errorf("%w: %w", ErrNotRunning, ctx.Err())
+	}
+	return fmt.Errorf("waiting for the first listing of all numbers: %w", ctx.Err())
 }
 
 // GetEvents returns the channel given with [WithEvents].

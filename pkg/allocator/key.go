@@ -34,6 +34,8 @@ var (
 	ErrIdentityNonExistent = errors.New("identity does not exist")
 	// ErrNotInUse says that a key was released more often than it was allocated on this node.
 	ErrNotInUse = errors.New("key is not in use on this node")
+	// ErrNotRunning says that Run, which follows the store, has not been called.
+	ErrNotRunning = errors.New("Run is not running, so nothing is known of the store")
 	// ErrClosed says that the allocator has been closed.
 	ErrClosed = errors.New("allocator is closed")
 )

@@ -110,8 +110,11 @@ func TestWaitForInitialSyncEnds(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	if err := a.WaitForInitialSync(ctx); !errors.Is(err, context.DeadlineExceeded) {
+	if err := a.WaitForInitialSync(ctx); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, allocator.ErrNotRunning) {
 		t.Errorf("at the end of its context: %v", err)
+	}
+	if _, _, err := a.Allocate(ctx, allocator.StringKey("web")); !errors.Is(err, allocator.ErrNotRunning) {
+		t.Errorf("Allocate without Run: %v", err)
 	}
 	a.Close()
 	if err := a.WaitForInitialSync(t.Context()); !errors.Is(err, allocator.ErrClosed) {
