@@ -308,6 +308,24 @@ func TestSetNodeNative(t *testing.T) {
 	}
 }
 
+// TestSetNodeWithoutEthernet: a device whose packets have no Ethernet header is refused by name, in every mode, before anything is changed.
+func TestSetNodeWithoutEthernet(t *testing.T) {
+	for name, desired := range map[string]datapath.Node{"tunnel": tunnelNode(), "native": nativeNode()} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			n.output(t, "ip", "tuntap", "add", "dev", "tun0", "mode", "tun")
+			desired.Device = "tun0"
+			_, err := n.SetNode(desired)
+			if err == nil || !strings.Contains(err.Error(), "tun0") || !strings.Contains(err.Error(), "--devices") {
+				t.Errorf("a device without Ethernet headers: %v", err)
+			}
+			if _, err := n.h.LinkByName(HostDevice); err == nil {
+				t.Error("devices were made for a node that cannot be")
+			}
+		})
+	}
+}
+
 func TestSetNodeFollowsPeersAndLeavesForeignRoutes(t *testing.T) {
 	n := newNode(t)
 	_, err := n.SetNode(tunnelNode())

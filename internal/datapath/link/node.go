@@ -137,10 +137,12 @@ func (l *Links) nativeDevice(n datapath.Node, d *datapath.Devices) error {
 		if err != nil {
 			return fmt.Errorf("device %s towards other nodes: %w", n.Device, err)
 		}
-		d.NativeIfIndex = dev.Attrs().Index
-		if mac := dev.Attrs().HardwareAddr; len(mac) == 6 {
-			d.NativeMAC = bytes.Clone(mac)
+		// The programs read Ethernet headers: on another device they would let everything pass unjudged.
+		if kind := dev.Attrs().EncapType; kind != "ether" {
+			return fmt.Errorf("device %s towards other nodes has no Ethernet headers (it is of type %s, with headers of kind %q), so nothing could be"+
+				" judged there; name the Ethernet device by which the nodes reach each other with --devices", n.Device, dev.Type(), kind)
 		}
+		d.NativeIfIndex, d.NativeMAC = dev.Attrs().Index, bytes.Clone(dev.Attrs().HardwareAddr)
 		if d.DeviceMTU == 0 {
 			d.DeviceMTU = dev.Attrs().MTU
 		} else if d.DeviceMTU > dev.Attrs().MTU {
