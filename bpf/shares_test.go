@@ -131,6 +131,75 @@ func TestFlowFlood(t *testing.T) {
 	})
 }
 
+// held counts the flows that belong to endpoint a, and to b.
+func (n *node) held() (a, b int) {
+	n.t.Helper()
+	for _, f := range n.flows() {
+		switch f.SrcOwner {
+		case n.a.Incarnation:
+			a++
+		case n.b.Incarnation:
+			b++
+		}
+	}
+	return a, b
+}
+
+// TestShareOfOneThatIsAlone: who needs more of conntrack than a share gets what nobody else holds, from sweep to sweep, and what it had to fight for within the
+// excess is its own then. When its neighbours need it, it has to give it back; and what they hold stays theirs, whatever it opens.
+func TestShareOfOneThatIsAlone(t *testing.T) {
+	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
+		const size, want, neighbours = 4096, 1600, 500 // of testMaps
+		n := newNode(t, testConfig())
+		n.rules(setA, allow(out, 0, 0, 0))
+		n.rules(setB, allow(out, 0, 0, 0))
+		sweep := func() {
+			t.Helper()
+			_, _, err := n.maps.CollectCT(t.Context())
+			n.must(err)
+		}
+		flood := frame{src: a, dst: w, proto: udp, ethSrc: aMAC, ethDst: aHost}
+		// As a gateway's connections, which go on.
+		for range 12 {
+			n.flood(flood, n.loader.Program(loader.FromPod), n.ifA, want)
+			sweep()
+		}
+		n.flood(flood, n.loader.Program(loader.FromPod), n.ifA, want)
+		alone, _ := n.held()
+		// Flows of the excess would displace each other; a flood of others in it, all of these.
+		n.flood(frame{src: a, dst: r, proto: udp, ethSrc: aMAC, ethDst: aHost}, n.loader.Program(loader.FromPod), n.ifA, 6*size)
+		after := 0
+		for _, f := range n.flows() {
+			if f.Dst.Addr() == w {
+				after++
+			}
+		}
+		t.Logf("a pod alone that has %d flows in a table of %d holds %d; %d of them after it has opened %d others", want, size, alone, after, 6*size)
+		if alone < want || after < want*9/10 {
+			t.Errorf("it holds %d of %d flows, %d after a flood", alone, want, after)
+		}
+
+		mine := func(i int) frame { return frame{src: b, dst: w, proto: udp, sport: uint16(2000 + i), dport: 53} }
+		for i := range neighbours {
+			n.expect("open", passes(out), func() result { return n.fromB(mine(i)) })
+		}
+		sweep()
+		greedy, theirs := n.held()
+		t.Logf("when a neighbour has opened %d flows, the pod holds %d", theirs, greedy)
+		if greedy > size/2-neighbours || greedy < size/4 || theirs != neighbours {
+			t.Errorf("the pod holds %d flows and its neighbour %d, of %d", greedy, theirs, size)
+		}
+		for range 3 {
+			n.flood(flood, n.loader.Program(loader.FromPod), n.ifA, 6*size)
+			sweep()
+		}
+		greedy, theirs = n.held()
+		if theirs != neighbours || greedy > size/2-neighbours {
+			t.Errorf("after a flood the pod holds %d flows and its neighbour %d of %d", greedy, theirs, neighbours)
+		}
+	})
+}
+
 // TestSharesLapse: what nobody has counted for long binds nobody, so that flows go on without an agent.
 func TestSharesLapse(t *testing.T) {
 	n := newNode(t, testConfig())

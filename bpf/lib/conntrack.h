@@ -346,8 +346,12 @@ __noinline int mirror_expiry(const struct ct_key *key, const struct ct_value *fl
 	client_key.aside = addr_equal(&flow->nat, by_b ? &key->a : &key->b) &&
 			   flow->nat_port == (by_b ? key->port_a : key->port_b);
 	struct ct_value *entry = bpf_map_lookup_elem(&ct, &client_key);
-	if (entry && (entry->flags & CT_SERVICE))
+	if (entry && (entry->flags & CT_SERVICE)) {
 		entry->expires = flow->expires;
+		/* What is forgiven the flow. */
+		if (unlikely(entry->flags & CT_EXCESS) && !(flow->flags & CT_EXCESS))
+			entry->flags &= ~CT_EXCESS;
+	}
 	return 0;
 }
 
@@ -436,6 +440,19 @@ __noinline int ct_account(const struct ct_key *key, __u32 endpoint, __u32 now)
 	entry = bpf_map_lookup_elem(&ct, key);
 	if (entry)
 		entry->flags |= CT_EXCESS;
+	return 0;
+}
+
+/* Lets an entry that was made beyond a share be as any other, if the endpoint that pays for it is within its own by now. */
+__noinline int ct_forgive(const struct ct_key *key, __u32 endpoint)
+{
+	struct ct_account *account = bpf_map_lookup_elem(&ct_accounts, &endpoint);
+
+	if (!key || !account || account->entries >= account->share)
+		return 0;
+	struct ct_value *entry = bpf_map_lookup_elem(&ct, key);
+	if (entry)
+		entry->flags &= ~CT_EXCESS;
 	return 0;
 }
 
@@ -628,6 +645,8 @@ static __noinline __maybe_unused int judge_flow(struct __sk_buff *ctx, struct pa
 			flow->expires = expires;
 			f->prolonged = flags & CT_TRANSLATED;
 		}
+		if (unlikely(flags & CT_EXCESS))
+			ct_forgive(&f->key, forward == !!flow->src_owner ? s->src_endpoint : s->dst_endpoint);
 		f->answer = (flags & CT_TRANSLATED) && !forward;
 		return 0;
 	}

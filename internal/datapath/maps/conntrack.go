@@ -167,7 +167,9 @@ func (m *Maps) CollectCT(ctx context.Context) (alive, removed int, err error) {
 		}
 		removed++
 	}
-	err = errors.Join(m.collectMasquerade(ctx, now), m.collectFragments(ctx, now))
+	back, err := m.takeBack(ctx, held, known)
+	alive, removed = alive-back, removed+back
+	err = errors.Join(err, m.collectMasquerade(ctx, now), m.collectFragments(ctx, now))
 	if ctx.Err() != nil {
 		return alive, removed, ctx.Err()
 	}

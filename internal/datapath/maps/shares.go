@@ -1,14 +1,17 @@
 package maps
 
 import (
+	"context"
 	"errors"
 	"fmt"
+
+	"github.com/cilium/ebpf"
 
 	"github.com/hawser-net/hawser/internal/datapath"
 )
 
 // Conntrack is one table for all, from which the entry not used for longest goes when it is full. So that an endpoint's
-// flood displaces nobody else's entries, each has a share of it. Parts of the table:
+// flood displaces nobody else's entries, each has a share of it, which grows while others leave room. Parts of the table:
 const (
 	podPart    = 8   // an endpoint's share
 	podFloor   = 256 // its share if many take much
@@ -16,6 +19,8 @@ const (
 	excessPart = 8   // what all endpoints beyond their shares have together
 	// allPart is what endpoints may have together: where their shares come to more, these are halved until they do not.
 	allPart = 2
+	// growPart is how much of what is left of that an endpoint may take from one count to the next beyond what it holds.
+	growPart = 4
 )
 
 // owners are the incarnations that an entry remembers.
@@ -67,9 +72,8 @@ func (m *Maps) openAccount(id uint16) error {
 	return nil
 }
 
-// settleAccounts says to the programs what each endpoint holds and may hold.
-func (m *Maps) settleAccounts(held map[owners]int, known map[uint32]uint16, now uint32) error {
-	size := int(m.maps[kernelMapCt].MaxEntries())
+// byPayer returns how many entries each endpoint pays for.
+func byPayer(held map[owners]int, known map[uint32]uint16) map[uint16]int {
 	counts := make(map[uint16]int, len(known)+1)
 	counts[0] = 0
 	for _, id := range known {
@@ -78,7 +82,15 @@ func (m *Maps) settleAccounts(held map[owners]int, known map[uint32]uint16, now 
 	for of, n := range held {
 		counts[of.payer(known)] += n
 	}
+	return counts
+}
+
+// settleAccounts says to the programs what each endpoint holds and may hold.
+func (m *Maps) settleAccounts(held map[owners]int, known map[uint32]uint16, now uint32) error {
+	size := int(m.maps[kernelMapCt].MaxEntries())
+	counts := byPayer(held, known)
 	share := podShare(counts, size)
+	grow := max(0, size/allPart-podsHold(counts)) / growPart
 	var errs []error
 	for id, n := range counts {
 		var account kernelCtAccount
@@ -86,7 +98,7 @@ func (m *Maps) settleAccounts(held map[owners]int, known map[uint32]uint16, now 
 			errs = append(errs, fmt.Errorf("read the account of endpoint %d: %w", id, err))
 			continue
 		}
-		account.Entries, account.Share, account.Counted = uint32(n), uint32(share), now
+		account.Entries, account.Share, account.Counted = uint32(n), uint32(max(share, n+grow)), now
 		account.Places = m.maps[kernelMapCtExcess].MaxEntries()
 		if id == 0 {
 			account.Share = uint32(size / nodePart)
@@ -98,7 +110,67 @@ func (m *Maps) settleAccounts(held map[owners]int, known map[uint32]uint16, now 
 	return errors.Join(errs...)
 }
 
-// podShare returns the share of every endpoint.
+// podsHold is how many entries the endpoints have together.
+func podsHold(counts map[uint16]int) int {
+	sum := 0
+	for id, n := range counts {
+		if id != 0 {
+			sum += n
+		}
+	}
+	return sum
+}
+
+// takeBack removes entries of endpoints that hold more than a share of the common part, if others want it: those of flows that nobody has answered
+// first. It takes them off held, and returns how many there were.
+func (m *Maps) takeBack(ctx context.Context, held map[owners]int, known map[uint32]uint16) (removed int, err error) {
+	ct := m.maps[kernelMapCt]
+	size := int(ct.MaxEntries())
+	counts := byPayer(held, known)
+	share, surplus := podShare(counts, size), podsHold(counts)-size/allPart
+	if surplus <= 0 {
+		return 0, nil
+	}
+	type entry struct {
+		key kernelCtKey
+		of  owners
+	}
+	var unanswered, answered []entry
+	err = each(ct, func(k kernelCtKey, v kernelCtValue) bool {
+		of := ownersOf(v)
+		if id := of.payer(known); id != 0 && counts[id] > share {
+			if v.Flags&(ctSeenReply|ctService) == 0 {
+				unanswered = append(unanswered, entry{k, of})
+			} else {
+				answered = append(answered, entry{k, of})
+			}
+		}
+		return ctx.Err() == nil
+	})
+	if err != nil {
+		return 0, fmt.Errorf("conntrack: %w", err)
+	}
+	for _, e := range append(unanswered, answered...) {
+		id := e.of.payer(known)
+		if removed == surplus || ctx.Err() != nil {
+			break
+		}
+		if counts[id] <= share || held[e.of] == 0 {
+			continue
+		}
+		if err := ct.Delete(e.key); errors.Is(err, ebpf.ErrKeyNotExist) {
+			continue
+		} else if err != nil {
+			return removed, fmt.Errorf("conntrack: take back what is beyond a share: %w", err)
+		}
+		counts[id]--
+		held[e.of]--
+		removed++
+	}
+	return removed, nil
+}
+
+// podShare returns the share that every endpoint has in any case.
 func podShare(counts map[uint16]int, size int) int {
 	share := size / podPart
 	for ; share > size/podFloor; share /= 2 {
