@@ -1,15 +1,14 @@
 package agent
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
-	"strings"
+
+	"github.com/hawser-net/hawser/internal/datapath/link"
 )
 
 // nodeFacts are what the agent finds out about its host before it changes anything.
@@ -24,11 +23,10 @@ func findNode(cfg Config) (nodeFacts, error) {
 	if len(cfg.Devices) > 0 {
 		f.device = cfg.Devices[0]
 	} else {
-		routes, err := os.ReadFile("/proc/net/route")
-		if err != nil {
+		var err error
+		if f.device, err = link.DefaultDevice(); err != nil {
 			return f, fmt.Errorf("find the device of the default route: %w; give --devices", err)
 		}
-		f.device = defaultDevice(string(routes))
 	}
 	var addrs []netip.Addr
 	if f.device != "" {
@@ -68,18 +66,6 @@ func findNode(cfg Config) (nodeFacts, error) {
 		return f, errors.New("the node has no address: " + where + "; give --devices, --ipv4-node or --ipv6-node")
 	}
 	return f, nil
-}
-
-// defaultDevice reads the device of the default route from the text of /proc/net/route.
-func defaultDevice(routes string) string {
-	sc := bufio.NewScanner(strings.NewReader(routes))
-	for sc.Scan() {
-		f := strings.Fields(sc.Text())
-		if len(f) > 7 && f[1] == "00000000" && f[7] == "00000000" {
-			return f[0]
-		}
-	}
-	return ""
 }
 
 // suffix is the address by which this node marks its references in the key-value store.
