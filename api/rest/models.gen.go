@@ -362,6 +362,11 @@ type CNIChainingStatus struct {
 	Mode string `json:"mode,omitempty,omitzero"`
 }
 
+// CgroupMetadata defines model for CgroupMetadata.
+type CgroupMetadata struct {
+	PodMetadatas []map[string]interface{} `json:"pod-metadatas,omitempty,omitzero"`
+}
+
 // ClusterMeshStatus defines model for ClusterMeshStatus.
 type ClusterMeshStatus struct {
 	Clusters []RemoteCluster `json:"clusters,omitempty,omitzero"`
@@ -486,10 +491,37 @@ type DaemonConfigurationStatus struct {
 // DatapathMode Kind of link between a pod and its node
 type DatapathMode string
 
+// DebugInfo The state of all parts
+type DebugInfo struct {
+	// CiliumStatus Health of the agent and its parts
+	CiliumStatus  StatusResponse `json:"cilium-status,omitempty,omitzero"`
+	CiliumVersion string         `json:"cilium-version,omitempty,omitzero"`
+
+	// Encryption Encryption between nodes; there is none
+	Encryption   EncryptionStatus `json:"encryption,omitempty,omitzero"`
+	EndpointList []Endpoint       `json:"endpoint-list,omitempty,omitzero"`
+
+	// EnvironmentVariables Options, written name:value
+	EnvironmentVariables []string  `json:"environment-variables,omitempty,omitzero"`
+	KernelVersion        string    `json:"kernel-version,omitempty,omitzero"`
+	Policy               Policy    `json:"policy,omitempty,omitzero"`
+	ServiceList          []Service `json:"service-list,omitempty,omitzero"`
+
+	// Subsystem Tables by name, as text
+	Subsystem map[string]string `json:"subsystem,omitempty,omitzero"`
+}
+
 // EnabledProtocols defines model for EnabledProtocols.
 type EnabledProtocols struct {
 	IPv4 bool `json:"ipv4,omitempty,omitzero"`
 	IPv6 bool `json:"ipv6,omitempty,omitzero"`
+}
+
+// EncryptionStatus Encryption between nodes; there is none
+type EncryptionStatus struct {
+	// Mode Disabled
+	Mode string `json:"mode,omitempty,omitzero"`
+	Msg  string `json:"msg,omitempty,omitzero"`
 }
 
 // Endpoint defines model for Endpoint.
@@ -685,6 +717,60 @@ type FrontendAddress struct {
 
 	// Scope external; internal if it is for the node's pods and processes alone; node, as Hawser says, if it is for the processes alone; other-node if it is for pods that ask any other node
 	Scope string `json:"scope,omitempty,omitzero"`
+}
+
+// HealthAddresses defines model for HealthAddresses.
+type HealthAddresses struct {
+	// PrimaryAddress Connectivity to an address; what was not probed yet is left out
+	PrimaryAddress     HealthPath   `json:"primary-address,omitempty,omitzero"`
+	SecondaryAddresses []HealthPath `json:"secondary-addresses,omitempty,omitzero"`
+}
+
+// HealthConnectivity defines model for HealthConnectivity.
+type HealthConnectivity struct {
+	LastProbed time.Time `json:"lastProbed,omitempty,omitzero"`
+
+	// Latency Nanoseconds
+	Latency int64 `json:"latency,omitempty,omitzero"`
+
+	// Since Hawser: when this state began
+	Since time.Time `json:"since,omitempty,omitzero"`
+
+	// Status Why there is no answer; empty if there is one
+	Status string `json:"status,omitempty,omitzero"`
+}
+
+// HealthNode Connectivity to a node
+type HealthNode struct {
+	// Endpoint Connectivity to an address; what was not probed yet is left out
+	Endpoint       HealthPath      `json:"endpoint,omitempty,omitzero"`
+	HealthEndpoint HealthAddresses `json:"health-endpoint,omitempty,omitzero"`
+	Host           HealthAddresses `json:"host,omitempty,omitzero"`
+
+	// Name cluster/node
+	Name string `json:"name,omitempty,omitzero"`
+}
+
+// HealthPath Connectivity to an address; what was not probed yet is left out
+type HealthPath struct {
+	HTTP HealthConnectivity `json:"http,omitempty,omitzero"`
+	ICMP HealthConnectivity `json:"icmp,omitempty,omitzero"`
+	IP   string             `json:"ip,omitempty,omitzero"`
+}
+
+// HealthSelf defines model for HealthSelf.
+type HealthSelf struct {
+	Name string `json:"name,omitempty,omitzero"`
+}
+
+// HealthStatus Connectivity to all nodes, as this one sees it
+type HealthStatus struct {
+	Local HealthSelf   `json:"local,omitempty,omitzero"`
+	Nodes []HealthNode `json:"nodes,omitempty,omitzero"`
+
+	// ProbeInterval How long a round through all nodes takes, as 1m0s
+	ProbeInterval string    `json:"probeInterval,omitempty,omitzero"`
+	Timestamp     time.Time `json:"timestamp,omitempty,omitzero"`
 }
 
 // IPAMAddressResponse defines model for IPAMAddressResponse.
@@ -960,6 +1046,19 @@ type Masquerading struct {
 	SNATExclusionCIDRv6 string `json:"snat-exclusion-cidr-v6,omitempty,omitzero"`
 }
 
+// Metric A metric with its labels
+type Metric struct {
+	Labels map[string]string `json:"labels,omitempty,omitzero"`
+	Name   string            `json:"name,omitempty,omitzero"`
+	Value  float64           `json:"value,omitempty,omitzero"`
+}
+
+// ModeStatus A feature that has modes
+type ModeStatus struct {
+	// Mode Disabled or Enabled
+	Mode string `json:"mode,omitempty,omitzero"`
+}
+
 // MonitorEvent Hawser: something that happened to a packet, or a gap in what is known
 type MonitorEvent struct {
 	// Destination Address
@@ -1018,6 +1117,12 @@ type MonitorStatus struct {
 
 	// Unknown Events that could not be read
 	Unknown int `json:"unknown,omitempty,omitzero"`
+}
+
+// NameManager defines model for NameManager.
+type NameManager struct {
+	DNSPollNames        []string                 `json:"DNSPollNames,omitempty,omitzero"`
+	FQDNPolicySelectors []map[string]interface{} `json:"FQDNPolicySelectors,omitempty,omitzero"`
 }
 
 // NamedPort defines model for NamedPort.
@@ -1299,8 +1404,11 @@ type Status struct {
 // StatusResponse Health of the agent and its parts
 type StatusResponse struct {
 	// AttachMode tc or tcx
-	AttachMode string       `json:"attach-mode,omitempty,omitzero"`
-	BPFMaps    BPFMapStatus `json:"bpf-maps,omitempty,omitzero"`
+	AttachMode string `json:"attach-mode,omitempty,omitzero"`
+
+	// AuthCertificateProvider Health of a part with the reason
+	AuthCertificateProvider Status       `json:"auth-certificate-provider,omitempty,omitzero"`
+	BPFMaps                 BPFMapStatus `json:"bpf-maps,omitempty,omitzero"`
 
 	// Cilium Health of a part with the reason
 	Cilium      Status            `json:"cilium,omitempty,omitzero"`
@@ -1315,7 +1423,16 @@ type StatusResponse struct {
 	Controllers            []ControllerStatus `json:"controllers,omitempty,omitzero"`
 
 	// DatapathMode Kind of link between a pod and its node
-	DatapathMode  DatapathMode  `json:"datapath-mode,omitempty,omitzero"`
+	DatapathMode DatapathMode `json:"datapath-mode,omitempty,omitzero"`
+
+	// Encryption Encryption between nodes; there is none
+	Encryption EncryptionStatus `json:"encryption,omitempty,omitzero"`
+
+	// HostFirewall A feature that has modes
+	HostFirewall ModeStatus `json:"host-firewall,omitempty,omitzero"`
+
+	// Hubble Health of a part with the reason
+	Hubble        Status        `json:"hubble,omitempty,omitzero"`
 	IdentityRange IdentityRange `json:"identity-range,omitempty,omitzero"`
 
 	// IPAM Addresses given out

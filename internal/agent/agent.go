@@ -85,6 +85,7 @@ type api struct {
 	hub              *hub
 	parts            *parts
 	routeFaults      routeFaults
+	nodeHealth       *nodeHealth // nil if nodes do not probe each other
 	metrics          *metricsSet
 	stopping         chan struct{} // closed when the agent ends
 	inForce          chan struct{} // closed when policy is that of everything there was to hear
@@ -282,9 +283,13 @@ func (ag *Agent) Run(ctx context.Context) error {
 	run.start("named-ports", a.ports.run)
 	routers := routerState{path: filepath.Join(cfg.StateDir, "state", "router.json")}
 	preferred := routers.load(log)
+	if a.nodeHealth, err = newNodeHealth(a, facts, links, log.With("part", "health")); err != nil {
+		return err
+	}
 	if err := a.lifecycle.Load(ctx); err != nil {
 		return err
 	}
+	a.nodeHealth.keep()
 	if err := a.takeRouter(preferred); err != nil {
 		return err
 	}
@@ -392,6 +397,9 @@ func (ag *Agent) Run(ctx context.Context) error {
 	run.start("identities-ended", func(ctx context.Context) error { return a.confirmEnds(ctx, log.With("part", "identity")) })
 	run.start("ipam", a.pool.Run)
 	run.start("events", func(ctx context.Context) error { return a.hub.run(ctx, kernel) })
+	if err := a.nodeHealth.start(run); err != nil {
+		return err
+	}
 	run.start("housekeeping", func(ctx context.Context) error { return a.housekeeping(ctx, ruleBook, log) })
 
 	// ---- the API --------------------------------------------------------------------------------

@@ -251,6 +251,9 @@ func (a *api) PatchEndpoint(ctx context.Context, req server.PatchEndpointRequest
 // only this agent knows, and would tell the other nodes of the pod's own. Labels of before that can be
 // deleted.
 func (a *api) checkUserLabels(row endpoint.Endpoint, user labels.Set) error {
+	if row.Health() {
+		return errors.New("the node's health endpoint has no labels but its own")
+	}
 	if err := labels.CheckGiven(user); err != nil {
 		return err
 	}

@@ -84,12 +84,18 @@ func (a *api) policyMode() string {
 
 // GetHealthz is GET /healthz.
 func (a *api) GetHealthz(_ context.Context, req server.GetHealthzRequestObject) (server.GetHealthzResponseObject, error) {
-	st := a.health()
 	if req.Params.Brief {
+		st := a.health()
 		return server.GetHealthz200JSONResponse(rest.StatusResponse{Cilium: st.Cilium, Stale: st.Stale}), nil
 	}
-	st.Cluster = rest.ClusterStatus{Self: a.localName(), Nodes: a.nodeElements(), CiliumHealth: rest.Status{State: rest.StateDisabled}}
-	return server.GetHealthz200JSONResponse(st), nil
+	return server.GetHealthz200JSONResponse(a.fullHealth()), nil
+}
+
+// fullHealth is health with the nodes.
+func (a *api) fullHealth() rest.StatusResponse {
+	st := a.health()
+	st.Cluster = rest.ClusterStatus{Self: a.localName(), Nodes: a.nodeElements(), CiliumHealth: a.nodeHealth.summary()}
+	return st
 }
 
 // health puts together the state of every part. The whole is a failure only if pods cannot be
@@ -106,8 +112,20 @@ func (a *api) health() rest.StatusResponse {
 		},
 		NodeMonitor: rest.MonitorStatus{Lost: int(lost)}, IPAM: a.ipamStatus(),
 	}
+	st.Encryption.Mode, st.HostFirewall.Mode = modeDisabled, modeDisabled
+	st.Hubble.State, st.AuthCertificateProvider.State = rest.StateDisabled, rest.StateDisabled
+	st.KubeProxyReplacement.Mode = "False"
+	if a.cfg.KubeProxyReplacement {
+		st.KubeProxyReplacement.Mode = "True"
+	}
 	st.Routing = rest.Routing{InterHostRoutingMode: "Native"}
 	if a.cfg.RoutingMode == "tunnel" {
+		st.Encryption.Mode, st.HostFirewall.Mode = modeDisabled, modeDisabled
+		st.Hubble.State, st.AuthCertificateProvider.State = rest.StateDisabled, rest.StateDisabled
+		st.KubeProxyReplacement.Mode = "False"
+		if a.cfg.KubeProxyReplacement {
+			st.KubeProxyReplacement.Mode = "True"
+		}
 		st.Routing = rest.Routing{InterHostRoutingMode: "Tunnel", TunnelProtocol: a.cfg.TunnelProtocol}
 	}
 	st.Kvstore = a.kvstoreStatus()

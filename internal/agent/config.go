@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/hawser-net/hawser/internal/clusterhealth"
 	"github.com/hawser-net/hawser/internal/clustermesh"
 	"github.com/hawser-net/hawser/internal/cniconf"
 	"github.com/hawser-net/hawser/internal/confdir"
@@ -136,6 +137,12 @@ type Config struct {
 
 	PrometheusAddr string
 	HealthPort     int
+	// HealthChecking has the agent probe all nodes and answer theirs at ClusterHealthPort; HealthEndpoint gives the node an endpoint
+	// for that besides.
+	HealthChecking, HealthEndpoint bool
+	ClusterHealthPort              uint16
+	// HealthInterval is how long a round through all nodes takes, at least.
+	HealthInterval time.Duration
 	APIAccess      []string
 }
 
@@ -160,7 +167,7 @@ func Defaults() Config {
 		CTTCP: 8000 * time.Second, CTTCPSyn: time.Minute, CTTCPFin: 10 * time.Second, CTAny: time.Minute,
 		CTInterval: 30 * time.Second, Maps: maps.Defaults(),
 		IPAMExpiration: 10 * time.Minute, OrphanGrace: time.Minute, NodeDelay: 30 * time.Second,
-		CNI: cniconf.Config{Exclusive: true}, HealthPort: 9879, APIAccess: []string{"*"},
+		CNI: cniconf.Config{Exclusive: true}, HealthPort: 9879, HealthChecking: true, HealthEndpoint: true, ClusterHealthPort: clusterhealth.Port, HealthInterval: time.Minute, APIAccess: []string{"*"},
 	}
 	c.CNI.Defaults()
 	c.setStore(dial.Defaults())
@@ -260,6 +267,12 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	c.CNI.Flags(fs)
 	fs.StringVar(&c.PrometheusAddr, "prometheus-serve-addr", c.PrometheusAddr, "address to serve metrics at, such as :9962; empty for none")
 	fs.IntVar(&c.HealthPort, "agent-health-port", c.HealthPort, "port of /healthz, /livez and /readyz on loopback; 0 for none")
+	fs.BoolVar(&c.HealthChecking, "enable-health-checking", c.HealthChecking, "probe all nodes, and answer when they probe this one: who reaches whom")
+	fs.BoolVar(&c.HealthEndpoint, "enable-endpoint-health-checking", c.HealthEndpoint,
+		"with --enable-health-checking, give the node an endpoint with an address of the pods that the others probe")
+	fs.Uint16Var(&c.ClusterHealthPort, "cluster-health-port", c.ClusterHealthPort, "TCP port of the nodes' addresses, and of their health endpoints, for probes; the same on all nodes")
+	fs.DurationVar(&c.HealthInterval, "cluster-health-interval", c.HealthInterval,
+		"how long a round of probes through all nodes takes at least; with more than 600 nodes it takes a second for each ten at any rate")
 	fs.StringSliceVar(&c.APIAccess, "enable-cilium-api-server-access", c.APIAccess, "API calls that are served, by operation name; * for all")
 }
 
@@ -489,6 +502,7 @@ func (c *Config) Validate() error {
 	atLeastSecond("bpf-ct-timeout-regular-any", c.CTAny)
 	atLeastSecond("conntrack-gc-interval", c.CTInterval)
 	atLeastSecond("ipam-expiration", c.IPAMExpiration)
+	atLeastSecond("cluster-health-interval", c.HealthInterval)
 	atLeastSecond("identity-allocation-timeout", c.AllocationTimeout)
 	atLeastSecond("identity-allocation-sync-interval", c.AllocationSync)
 	absolute := func(flag, path string) {
@@ -506,6 +520,9 @@ func (c *Config) Validate() error {
 		if _, _, err := net.SplitHostPort(c.PrometheusAddr); err != nil {
 			bad("--prometheus-serve-addr: %q is not host:port", c.PrometheusAddr)
 		}
+	}
+	if c.ClusterHealthPort == 0 {
+		bad("--cluster-health-port: must not be 0; --enable-health-checking=false switches probes off")
 	}
 	if c.HealthPort < 0 || c.HealthPort > 65535 {
 		bad("--agent-health-port: %d is not a port", c.HealthPort)

@@ -185,10 +185,12 @@ func TestKubernetes(t *testing.T) {
 	ns1, ns2 := twoNamespaces(t)
 	n1, n2 := c.node(ns1, "n1", "10.0.1.0/24", "fd00:1::/112"), c.node(ns2, "n2", "10.0.2.0/24", "fd00:2::/112")
 	for _, n := range []*machineNode{n1, n2} {
-		n.flags = append(n.flags, "--ipam", "kubernetes")
+		n.flags = append(n.flags, "--ipam", "kubernetes", "--enable-health-checking", "--cluster-health-interval", "1s")
 		n.start()
 	}
 	ctx := t.Context()
+	n1.wantHealth("in Kubernetes", "n2")
+	n2.wantHealth("in Kubernetes", "n1")
 	c.object(n1, "stranger", map[string]string{"app": "stranger"})
 	c.object(n2, "web", map[string]string{"app": "web"}, corev1.ContainerPort{Name: "http", ContainerPort: 80})
 	client, web := c.pod(n1, "client", map[string]string{"app": "client", "io.cilium.k8s.policy.cluster": "forged"}), n2.attached("web", nil)
@@ -211,6 +213,7 @@ func TestKubernetes(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !slices.Contains(node.Spec.Addresses, v2.NodeAddress{Type: "InternalIP", IP: "192.0.2.1"}) || !slices.Contains(node.Spec.IPAM.PodCIDRs, "10.0.1.0/24") ||
+		!strings.HasPrefix(node.Spec.HealthAddressing.IPv4, "10.0.1.") || !strings.HasPrefix(node.Spec.HealthAddressing.IPv6, "fd00:1::") ||
 		len(node.OwnerReferences) != 1 || node.OwnerReferences[0].Kind != "Node" {
 		t.Errorf("CiliumNode n1 is %+v", node)
 	}

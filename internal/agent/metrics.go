@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/hawser-net/hawser/api/rest/server"
+	"github.com/hawser-net/hawser/internal/clusterhealth"
 	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/ipam"
@@ -72,6 +73,8 @@ type stateCollector struct {
 	ruleSets, locked, kvstoreUp, unhealthy   *prometheus.Desc
 	excess                                   *prometheus.Desc
 	unrouted, edited                         *prometheus.Desc
+	unreachable, unreachableEP               *prometheus.Desc
+	connectivity, since                      *prometheus.Desc
 }
 
 func newStateCollector(a *api) *stateCollector {
@@ -90,8 +93,12 @@ func newStateCollector(a *api) *stateCollector {
 		excess:    d("conntrack_excess", "Entries of conntrack made on behalf of endpoints of now beyond their shares."),
 		locked:    d("policy_locked_endpoints", "Endpoints that drop all their packets because their rules are not in the kernel in full."),
 		kvstoreUp: d("kvstore_up", "Whether the key-value store can be relied on."), unhealthy: d("unhealthy_parts", "Parts of the agent that report a failure."),
-		edited:   d("edited_identities", "Identities that somebody gave other labels, and that mean on this node what they meant."),
-		unrouted: d("node_route_error", "Other nodes to which not all routes are in place.", "node"),
+		edited:        d("edited_identities", "Identities that somebody gave other labels, and that mean on this node what they meant."),
+		unreachable:   d("unreachable_nodes", "Nodes of which an own address does not answer this node's probes."),
+		unreachableEP: d("unreachable_health_endpoints", "Nodes of which the health endpoint does not answer this node's probes."),
+		connectivity:  d("node_health_connectivity_status", "Nodes by what their addresses (node) or health endpoints (endpoint) answer.", "type", "status"),
+		since:         d("node_unreachable_since_seconds", "Since when a node, or its health endpoint, does not answer, in seconds since 1970.", "node", "type"),
+		unrouted:      d("node_route_error", "Other nodes to which not all routes are in place.", "node"),
 	}
 }
 
@@ -175,6 +182,7 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 		}
 		gauge(c.kvstoreUp, up)
 	}
+	c.health(gauge)
 	for _, node := range a.routeFaults.nodes() {
 		gauge(c.unrouted, 1, node)
 	}
@@ -185,6 +193,35 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 		}
 	}
 	gauge(c.unhealthy, float64(failed))
+}
+
+// health tells which nodes answer.
+func (c *stateCollector) health(gauge func(d *prometheus.Desc, v float64, labels ...string)) {
+	if c.a.nodeHealth == nil {
+		return
+	}
+	all, _ := c.a.nodeHealth.prober.Statuses()
+	for _, kind := range []struct {
+		name  string
+		total *prometheus.Desc
+		paths func(clusterhealth.Status) []clusterhealth.Path
+	}{
+		{"node", c.unreachable, func(s clusterhealth.Status) []clusterhealth.Path { return s.Node }},
+		{"endpoint", c.unreachableEP, func(s clusterhealth.Status) []clusterhealth.Path { return s.Endpoint }},
+	} {
+		count := map[string]int{"reachable": 0, "unreachable": 0, "unknown": 0}
+		for _, s := range all {
+			state, since := clusterhealth.Judge(kind.paths(s))
+			count[state.String()]++
+			if state == clusterhealth.Unreachable {
+				gauge(c.since, float64(since.Unix()), s.Name, kind.name)
+			}
+		}
+		gauge(kind.total, float64(count["unreachable"]))
+		for state, n := range count {
+			gauge(c.connectivity, float64(n), kind.name, state)
+		}
+	}
 }
 
 // serveHTTP serves h at addr until ctx ends.

@@ -270,6 +270,13 @@ func (a *api) selfNode(facts nodeFacts) node.Node {
 	if cidr := a.pool.CIDR(ipam.IPv6); cidr.IsValid() {
 		n.IPv6PodCIDRs = []netip.Prefix{cidr}
 	}
+	for _, ip := range a.healthAddresses() {
+		if ip.Is4() {
+			n.IPv4HealthIP = ip
+		} else {
+			n.IPv6HealthIP = ip
+		}
+	}
 	if id, err := os.ReadFile("/proc/sys/kernel/random/boot_id"); err == nil {
 		n.BootID = strings.TrimSpace(string(id))
 	}
@@ -363,7 +370,7 @@ func (a *api) applyNodes(watch *table.Observer[node.Key, node.Node], self node.K
 				host = n.UnderlayIPv6()
 			}
 			a.cache.SetNode(ipcache.Node{
-				Name: ch.Key.String(), IPs: n.NodeIPs(), RouterIPs: n.RouterIPs(), PodCIDRs: a.notOurs(n.PodCIDRs()), Host: host,
+				Name: ch.Key.String(), IPs: n.NodeIPs(), RouterIPs: n.RouterIPs(), PodCIDRs: a.notOurs(n.PodCIDRs()), HealthIPs: a.notInOurs(n.HealthIPs()), Host: host,
 			})
 		}
 	}
@@ -379,6 +386,14 @@ func (a *api) applyNodes(watch *table.Observer[node.Key, node.Node], self node.K
 func (a *api) notOurs(cidrs []netip.Prefix) []netip.Prefix {
 	own := []netip.Prefix{a.pool.CIDR(ipam.IPv4), a.pool.CIDR(ipam.IPv6)}
 	return slices.DeleteFunc(slices.Clone(cidrs), func(c netip.Prefix) bool { return slices.ContainsFunc(own, c.Overlaps) })
+}
+
+// notInOurs leaves out addresses in this node's own pod networks.
+func (a *api) notInOurs(ips []netip.Addr) []netip.Addr {
+	own := []netip.Prefix{a.pool.CIDR(ipam.IPv4), a.pool.CIDR(ipam.IPv6)}
+	return slices.DeleteFunc(ips, func(ip netip.Addr) bool {
+		return slices.ContainsFunc(own, func(p netip.Prefix) bool { return p.Contains(ip) })
+	})
 }
 
 // pruneWait bounds how long the end of synchronisation waits for the kernel's address map to be gone through; that goes on beyond.
@@ -434,6 +449,9 @@ func (a *api) nodeElements() []rest.NodeElement {
 				e.Enabled, e.AllocRange = true, cidrs[0].String()
 			}
 			return e
+		}
+		if ips := n.HealthIPs(); len(ips) > 0 {
+			el.HealthEndpointAddress.IPv4, el.HealthEndpointAddress.IPv6 = healthElement(ips, true), healthElement(ips, false)
 		}
 		el.PrimaryAddress = rest.NodeAddressing{IPv4: family(n.UnderlayIPv4(), n.IPv4PodCIDRs), IPv6: family(n.UnderlayIPv6(), n.IPv6PodCIDRs)}
 		for _, ip := range n.RouterIPs() {

@@ -80,7 +80,7 @@ func (p *placer) Place(ctx context.Context, row endpoint.Endpoint) error {
 			return fmt.Errorf("tell the kernel where %s is: %w", ip, err)
 		}
 	}
-	if p.cluster != nil {
+	if p.cluster != nil && row.Pod() != "" {
 		p.cluster.endpoints.Set(localEndpoint(row, ports))
 	}
 	if p.cfg.KVStore == "" || row.State == endpoint.StateRestoring {
@@ -114,7 +114,7 @@ func (p *placer) Withdraw(row endpoint.Endpoint) {
 		}
 		p.shared.Withdraw(prefix)
 	}
-	if p.cluster != nil {
+	if p.cluster != nil && row.Pod() != "" {
 		p.cluster.endpoints.Remove(localEndpoint(row, nil))
 	}
 }

@@ -246,6 +246,49 @@ func TestREST(t *testing.T) {
 		}
 	})
 
+	t.Run("what other agents have", func(t *testing.T) {
+		n.t = t
+		n.expect([]answers{
+			{method: "GET", path: "/lrp", code: 200, text: "[]"},
+			{method: "GET", path: "/cgroup-dump-metadata", code: 200, text: "{"},
+			{method: "GET", path: "/map/endpoints/events", code: 404, text: "GET /map/endpoints"},
+			{method: "GET", path: "/fqdn/cache", code: 404},
+			{method: "DELETE", path: "/fqdn/cache", code: 200},
+			{method: "GET", path: "/fqdn/cache/" + id, code: 404},
+			{method: "GET", path: "/fqdn/names", code: 200, text: "{"},
+			{method: "GET", path: "/prefilter", code: 500, text: "no prefilter"},
+			{method: "PATCH", path: "/prefilter", body: `{"deny": ["192.0.2.0/24"]}`, code: 500, text: "no prefilter"},
+			{method: "DELETE", path: "/prefilter", code: 500, text: "no prefilter"},
+			{method: "GET", path: "/bgp/peers", code: 501, text: "BGP"},
+			{method: "GET", path: "/bgp/routes", code: 501, text: "BGP"},
+			{method: "GET", path: "/bgp/route-policies", code: 501, text: "BGP"},
+			{method: "GET", path: "/cluster/health", code: 501, text: "--enable-health-checking"},
+			{method: "GET", path: "/metrics", code: 200, text: `"cilium_endpoint_state"`},
+			{method: "GET", path: "/debuginfo", code: 200, text: web.container},
+		})
+		if strings.Contains(n.logText(), "no prefilter") {
+			t.Error("a feature that is not there is logged as a fault of the agent")
+		}
+		st, err := n.client.Health(ctx, false)
+		if err != nil || st.Encryption.Mode != "Disabled" || st.HostFirewall.Mode != "Disabled" || st.Hubble.State != rest.StateDisabled ||
+			st.AuthCertificateProvider.State != rest.StateDisabled || st.KubeProxyReplacement.Mode != "False" {
+			t.Errorf("the status of features that are off: %+v, %v", st, err)
+		}
+		_, body := n.call("GET", "/debuginfo", "")
+		var info rest.DebugInfo
+		if err := json.Unmarshal([]byte(body), &info); err != nil {
+			t.Fatal(err)
+		}
+		if len(info.EndpointList) != 2 || info.KernelVersion == "" || info.CiliumStatus.Cilium.State != rest.StateOk || !strings.Contains(info.Policy.Policy, "front to web") ||
+			!strings.Contains(info.Subsystem["identities"], "k8s:app=web") || !strings.Contains(info.Subsystem["addresses"], web.ip4.String()) ||
+			!slices.Contains(info.EnvironmentVariables, "ipam-expiration:2s") {
+			t.Errorf("%.2000s", body)
+		}
+		if slices.ContainsFunc(info.EnvironmentVariables, func(s string) bool { return strings.HasPrefix(s, "kvstore-opt") }) {
+			t.Error("the options of the key-value store, which may hold passwords, are told")
+		}
+	})
+
 	t.Run("ipam", func(t *testing.T) {
 		n.t = t
 		res, err := n.client.AllocateIP(ctx, rest.AllocateIPParams{Owner: "default/x"})

@@ -25,6 +25,7 @@ var layers = map[string]int{
 	"internal/node":    2,
 	"internal/service": 2,
 
+	"internal/clusterhealth":   3,
 	"internal/clustermesh":     3,
 	"internal/cniconf":         3,
 	"internal/confdir":         3,

@@ -167,10 +167,13 @@ func (f *fakeAgent) GetHealthz(_ context.Context, req server.GetHealthzRequestOb
 		Routing:       rest.Routing{InterHostRoutingMode: "Tunnel", TunnelProtocol: "vxlan", IntraHostRoutingMode: "BPF"},
 		Masquerading:  rest.Masquerading{Enabled: true, Mode: "nftables", EnabledProtocols: rest.EnabledProtocols{IPv4: true}, SNATExclusionCIDRv4: "10.0.0.0/8"},
 		IdentityRange: rest.IdentityRange{MinIdentity: 256, MaxIdentity: 65535},
-		Cluster:       rest.ClusterStatus{Self: "n1", Nodes: []rest.NodeElement{{Name: "n1"}, {Name: "n2"}}},
-		DatapathMode:  rest.DatapathModeVeth,
-		AttachMode:    "tc",
-		NodeMonitor:   rest.MonitorStatus{Lost: 42},
+		Cluster: rest.ClusterStatus{
+			Self: "n1", Nodes: []rest.NodeElement{{Name: "n1"}, {Name: "n2"}},
+			CiliumHealth: rest.Status{State: rest.StateWarning, Msg: "1 of 2 nodes reachable; not: c/n2"},
+		},
+		DatapathMode: rest.DatapathModeVeth,
+		AttachMode:   "tc",
+		NodeMonitor:  rest.MonitorStatus{Lost: 42},
 		Controllers: []rest.ControllerStatus{
 			{Name: "sync-nodes", Status: rest.ControllerRunStatus{SuccessCount: 9}},
 			{Name: "sync-ip", Status: rest.ControllerRunStatus{SuccessCount: 3, FailureCount: 2, ConsecutiveFailureCount: 1, LastFailureMsg: "no quorum"}},
@@ -178,6 +181,27 @@ func (f *fakeAgent) GetHealthz(_ context.Context, req server.GetHealthzRequestOb
 		Stale: map[string]time.Time{"conntrack-gc": agentTime},
 		Parts: []rest.PartStatus{datapath, {Name: "policy", State: rest.StateWarning, Msg: "broken.yaml is faulty"}},
 	}, nil
+}
+
+func (f *fakeAgent) GetClusterHealth(context.Context, server.GetClusterHealthRequestObject) (server.GetClusterHealthResponseObject, error) {
+	answers := rest.HealthConnectivity{Latency: 1234567, LastProbed: agentTime, Since: agentTime.Add(-time.Hour)}
+	silent := rest.HealthConnectivity{Status: "no answer", LastProbed: agentTime, Since: agentTime.Add(-time.Minute)}
+	all := func(c rest.HealthConnectivity, ips ...string) (out rest.HealthAddresses) {
+		for i, ip := range ips {
+			p := rest.HealthPath{IP: ip, ICMP: c, HTTP: answers}
+			if i == 0 {
+				out.PrimaryAddress = p
+			} else {
+				out.SecondaryAddresses = append(out.SecondaryAddresses, p)
+			}
+		}
+		return out
+	}
+	return server.GetClusterHealth200JSONResponse{Nodes: []rest.HealthNode{
+		{Name: "c/n1", Host: all(answers, "192.0.2.1", "2001:db8::1"), HealthEndpoint: all(answers, "10.0.1.9")},
+		{Name: "c/n2", Host: all(answers, "192.0.2.2"), HealthEndpoint: all(silent, "10.0.2.9")},
+		{Name: "c/new", Host: all(rest.HealthConnectivity{}, "192.0.2.3")},
+	}}, nil
 }
 
 func (f *fakeAgent) GetConfig(context.Context, server.GetConfigRequestObject) (server.GetConfigResponseObject, error) {

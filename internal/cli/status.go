@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -15,7 +16,7 @@ import (
 )
 
 func (a *app) statusCommand() *cobra.Command {
-	var brief, addresses, controllers bool
+	var brief, addresses, controllers, verbose bool
 	c := &cobra.Command{
 		Use:   "status",
 		Short: "Show the health of the agent and of its parts",
@@ -25,23 +26,34 @@ The exit code is 0 while the agent works, even with warnings, 1 if it reports a
 failure, and 3 if it does not answer.`,
 		Example: `  hawser status
   hawser status --brief
+  hawser status --verbose
   hawser status -o jsonpath='{.cilium.state}'`,
 		Args: cobra.NoArgs,
 	}
 	c.Flags().BoolVar(&brief, "brief", false, "only the overall state, on one line")
 	c.Flags().BoolVar(&addresses, "all-addresses", false, "list the addresses given out, with their owners")
 	c.Flags().BoolVar(&controllers, "all-controllers", false, "list all repeating tasks, not only failing ones")
+	c.Flags().BoolVar(&verbose, "verbose", false, "list all of these, and which nodes this one reaches, or since when it does not")
 	out := addOutput(c)
 	c.RunE = a.withClient(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 		st, err := c.Health(cmd.Context(), brief)
 		if err != nil {
 			return err
 		}
+		var health rest.HealthStatus
+		if verbose && st.Cluster.CiliumHealth.State != rest.StateDisabled {
+			if health, err = c.ClusterHealth(cmd.Context()); err != nil {
+				return err
+			}
+		}
 		err = out.print(cmd.OutOrStdout(), st, func(w io.Writer) error {
 			if brief {
 				return a.writeBrief(w, st.Cilium)
 			}
-			return a.writeStatus(w, st, addresses, controllers)
+			if err := a.writeStatus(w, st, addresses || verbose, controllers || verbose); err != nil || !verbose {
+				return err
+			}
+			return a.writeHealth(w, health)
 		})
 		if err == nil && st.Cilium.State == rest.StateFailure {
 			err = &silentError{ExitError}
@@ -96,6 +108,7 @@ func (a *app) writeStatus(w io.Writer, st rest.StatusResponse, addresses, contro
 	part("KVStore", st.Kvstore)
 	part("Kubernetes", rest.Status{State: st.Kubernetes.State, Msg: st.Kubernetes.Msg})
 	part("CNI config", st.CNIFile)
+	part("Reachable", st.Cluster.CiliumHealth)
 	if err := t.write(w); err != nil {
 		return err
 	}
@@ -166,6 +179,65 @@ func (a *app) writeStatus(w io.Writer, st rest.StatusResponse, addresses, contro
 		return writeAfterBlank(w, t)
 	}
 	return nil
+}
+
+// writeHealth lists the nodes: how long their answers take, or since when and why there is none. Those that do not answer come first.
+func (a *app) writeHealth(w io.Writer, st rest.HealthStatus) error {
+	if len(st.Nodes) == 0 {
+		return nil
+	}
+	t := a.table("NODE", "ADDRESS", "ICMP", "HTTP", "SINCE")
+	type row struct {
+		failing bool
+		cells   []any
+	}
+	var rows []row
+	add := func(node, kind string, p rest.HealthPath) {
+		if p.IP == "" {
+			return
+		}
+		icmp, http := answerCell(p.ICMP), answerCell(p.HTTP)
+		since := ""
+		for _, c := range []rest.HealthConnectivity{p.ICMP, p.HTTP} {
+			if c.Status != "" && (since == "" || c.Since.Format(timeFormat) < since) {
+				since = c.Since.Format(timeFormat)
+			}
+		}
+		rows = append(rows, row{since != "", []any{node, p.IP + " (" + kind + ")", icmp, http, since}})
+	}
+	for _, n := range st.Nodes {
+		for _, of := range []struct {
+			kind  string
+			addrs rest.HealthAddresses
+		}{{"node", n.Host}, {"endpoint", n.HealthEndpoint}} {
+			for _, p := range append([]rest.HealthPath{of.addrs.PrimaryAddress}, of.addrs.SecondaryAddresses...) {
+				add(n.Name, of.kind, p)
+			}
+		}
+	}
+	slices.SortStableFunc(rows, func(x, y row) int {
+		switch {
+		case x.failing == y.failing:
+			return 0
+		case x.failing:
+			return -1
+		}
+		return 1
+	})
+	for _, r := range rows {
+		t.row(r.cells...)
+	}
+	return writeAfterBlank(w, t)
+}
+
+func answerCell(c rest.HealthConnectivity) cell {
+	switch {
+	case c.LastProbed.IsZero():
+		return cell{"not probed yet", plain}
+	case c.Status != "":
+		return cell{c.Status, bad}
+	}
+	return cell{time.Duration(c.Latency).Round(time.Microsecond).String(), good}
 }
 
 // timeFormat is how times are shown to people, in the zone the agent gave.

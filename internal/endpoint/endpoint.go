@@ -54,6 +54,9 @@ func (a Attachment) AttachmentID() string {
 	return a.ContainerID + ":" + a.ContainerIfName
 }
 
+// Health says that the endpoint is the node's own, by which its network is probed.
+func (e Endpoint) Health() bool { return e.Labels.HasReserved("health") }
+
 // Pod returns namespace/name, or "" if the endpoint is not a pod's.
 func (a Attachment) Pod() string {
 	if a.PodName == "" {

@@ -152,7 +152,10 @@ func (a Attachment) owner() string {
 	if pod := a.Pod(); pod != "" {
 		return pod
 	}
-	return a.AttachmentID()
+	if id := a.AttachmentID(); id != "" {
+		return id
+	}
+	return a.ContainerName
 }
 
 // Create makes an endpoint and returns when its packets are judged by its policy, or with an
@@ -552,6 +555,9 @@ func (l *Lifecycle) recover(ctx context.Context, id uint16) error {
 // split divides the endpoint's labels into those that make its identity and the rest. A pod
 // without any identity label is reserved:init until it has some.
 func (l *Lifecycle) split(row Endpoint) (identityLabels, info labels.Set) {
+	if row.Health() {
+		return row.Labels, nil // whatever the filter says of pods
+	}
 	all := slices.Concat([]labels.Label(row.Labels), []labels.Label(row.User))
 	all = slices.DeleteFunc(all, func(lb labels.Label) bool {
 		return slices.ContainsFunc(row.Disabled, func(d labels.Label) bool { return d.Source == lb.Source && d.Key == lb.Key })

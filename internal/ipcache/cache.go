@@ -202,6 +202,8 @@ type Node struct {
 	IPs       []netip.Addr
 	RouterIPs []netip.Addr
 	PodCIDRs  []netip.Prefix
+	// HealthIPs are those of its health endpoint.
+	HealthIPs []netip.Addr
 	// Host is the address to which packets for its pods are sent.
 	Host netip.Addr
 }
@@ -223,6 +225,9 @@ func (c *Cache) SetNode(n Node) {
 	if !n.Local {
 		for _, p := range n.PodCIDRs {
 			claim(p, PodCIDR, identity.Unmanaged, n.Host)
+		}
+		for _, ip := range n.HealthIPs {
+			claim(Single(ip), Health, identity.Health, n.Host)
 		}
 	}
 	for _, ip := range n.RouterIPs {

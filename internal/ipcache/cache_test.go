@@ -346,3 +346,28 @@ func TestRow(t *testing.T) {
 		}
 	}
 }
+
+// TestHealthEndpoints: the health endpoint of another node is reached by that node, and has the identity of its own; a pod that has the address counts before it.
+func TestHealthEndpoints(t *testing.T) {
+	t.Parallel()
+	c := New()
+	health, host := netip.MustParseAddr("10.0.2.9"), netip.MustParseAddr("192.0.2.2")
+	other := Node{Name: "c/n2", IPs: []netip.Addr{host}, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.2.0/24")}, HealthIPs: []netip.Addr{health}, Host: host}
+	c.SetNode(other)
+	want := func(what string, id identity.ID) {
+		t.Helper()
+		if _, e, ok := c.Lookup(health); !ok || e.Identity != id || e.Host() != host {
+			t.Errorf("%s: identity %s at %s, want %s", what, e.Identity, e.Host(), id)
+		}
+	}
+	want("announced", identity.Health)
+	if _, err := c.Upsert(Single(health), Claim{Source: KVStore, Owner: "x", Identity: 300, Host: host}); err != nil {
+		t.Fatal(err)
+	}
+	want("a pod has the address", 300)
+	c.Delete(Single(health), KVStore, "x")
+	want("the pod is gone", identity.Health)
+	other.HealthIPs = nil
+	c.SetNode(other)
+	want("taken back", identity.Unmanaged)
+}

@@ -20,6 +20,8 @@ const (
 	PodCIDR
 	// Generated is a prefix that a policy names.
 	Generated
+	// Health is the health endpoint of another node, as that says. Whoever else has the address counts before it.
+	Health
 	// ClusterMesh is an endpoint of another cluster, as that says.
 	ClusterMesh
 	// KVStore is an endpoint of another node, as that node says.
@@ -43,7 +45,7 @@ func (s Source) String() string {
 		return "generated"
 	case ClusterMesh:
 		return "clustermesh"
-	case KVStore, RemoteNode:
+	case KVStore, RemoteNode, Health:
 		return "kvstore"
 	case APIServer:
 		return "kube-apiserver"

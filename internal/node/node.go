@@ -279,6 +279,18 @@ func (n Node) pick(want func(AddressType) bool) []netip.Addr {
 	return ips
 }
 
+// HealthIPs returns the addresses of the node's health endpoint, IPv4 first. One outside of the node's own pod networks would be
+// somebody else's, and is left out.
+func (n Node) HealthIPs() []netip.Addr {
+	var out []netip.Addr
+	for _, ip := range []netip.Addr{n.IPv4HealthIP, n.IPv6HealthIP} {
+		if ip.IsValid() && slices.ContainsFunc(n.PodCIDRs(), func(p netip.Prefix) bool { return p.Contains(ip) }) {
+			out = append(out, ip)
+		}
+	}
+	return out
+}
+
 // UnderlayIPv4 returns the address to which other nodes send: the first internal IPv4 address,
 // else the first external one, else an invalid one.
 func (n Node) UnderlayIPv4() netip.Addr { return n.underlay(netip.Addr.Is4) }

@@ -2,6 +2,7 @@ package node
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -256,6 +257,33 @@ func TestIDs(t *testing.T) {
 		}
 		if !maps.Equal(got, tt.want) {
 			t.Errorf("%s: %v, want %v", tt.nodes, got, tt.want)
+		}
+	}
+}
+
+// TestHealthIPs: what a node says of its health endpoint counts in its own pod networks only.
+func TestHealthIPs(t *testing.T) {
+	t.Parallel()
+	n := Node{
+		IPv4PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24"), netip.MustParsePrefix("10.0.9.0/24")},
+		IPv6PodCIDRs: []netip.Prefix{netip.MustParsePrefix("fd00:1::/112")},
+	}
+	for _, tt := range []struct{ v4, v6, want string }{
+		{"10.0.1.7", "fd00:1::7", "[10.0.1.7 fd00:1::7]"},
+		{"10.0.9.7", "", "[10.0.9.7]"},
+		{"10.0.2.7", "fd00:2::7", "[]"},
+		{"192.0.2.1", "fd00:1::7", "[fd00:1::7]"},
+		{"", "", "[]"},
+	} {
+		n.IPv4HealthIP, n.IPv6HealthIP = netip.Addr{}, netip.Addr{}
+		if tt.v4 != "" {
+			n.IPv4HealthIP = netip.MustParseAddr(tt.v4)
+		}
+		if tt.v6 != "" {
+			n.IPv6HealthIP = netip.MustParseAddr(tt.v6)
+		}
+		if got := fmt.Sprint(n.HealthIPs()); got != tt.want {
+			t.Errorf("%q and %q: %s, want %s", tt.v4, tt.v6, got, tt.want)
 		}
 	}
 }

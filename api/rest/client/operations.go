@@ -252,6 +252,13 @@ func (c *Client) Map(ctx context.Context, name string) (rest.BPFMap, error) {
 	})
 }
 
+// ClusterHealth gets which nodes the agent's one reaches. An agent that probes none answers with status 501.
+func (c *Client) ClusterHealth(ctx context.Context) (rest.HealthStatus, error) {
+	return get[rest.HealthStatus](ctx, c, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.GetClusterHealth(ctx)
+	})
+}
+
 // maxEventBytes bounds one line of the event stream.
 const maxEventBytes = 64 << 10
 

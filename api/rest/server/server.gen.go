@@ -18,6 +18,21 @@ import (
 
 // ServerInterface represents all server handlers.
 type ServerInterface interface {
+	// ListBGPPeers Peers of BGP, which is not supported
+	// (GET /bgp/peers)
+	ListBGPPeers(w http.ResponseWriter, r *http.Request)
+	// ListBGPRoutePolicies Policies of BGP, which is not supported
+	// (GET /bgp/route-policies)
+	ListBGPRoutePolicies(w http.ResponseWriter, r *http.Request)
+	// ListBGPRoutes Routes of BGP, which is not supported
+	// (GET /bgp/routes)
+	ListBGPRoutes(w http.ResponseWriter, r *http.Request)
+	// GetCgroupMetadata Cgroups of pods, which nothing here needs; the list is empty
+	// (GET /cgroup-dump-metadata)
+	GetCgroupMetadata(w http.ResponseWriter, r *http.Request)
+	// GetClusterHealth Hawser: which nodes this one reaches, and since when it does not
+	// (GET /cluster/health)
+	GetClusterHealth(w http.ResponseWriter, r *http.Request)
 	// GetClusterNodes List the nodes, or what changed since this client asked last
 	// (GET /cluster/nodes)
 	GetClusterNodes(w http.ResponseWriter, r *http.Request, params GetClusterNodesParams)
@@ -27,6 +42,9 @@ type ServerInterface interface {
 	// PatchConfig Change options that can change at run time
 	// (PATCH /config)
 	PatchConfig(w http.ResponseWriter, r *http.Request)
+	// GetDebugInfo What helps to find a fault; no secrets
+	// (GET /debuginfo)
+	GetDebugInfo(w http.ResponseWriter, r *http.Request)
 	// DeleteEndpoints Delete all endpoints of a container
 	// (DELETE /endpoint)
 	DeleteEndpoints(w http.ResponseWriter, r *http.Request)
@@ -63,6 +81,18 @@ type ServerInterface interface {
 	// GetEndpointLog Get what happened to an endpoint, newest first; also to one of the last that are gone
 	// (GET /endpoint/{id}/log)
 	GetEndpointLog(w http.ResponseWriter, r *http.Request, id EndpointID)
+	// DeleteFQDNs Forget names that pods have looked up; there are none
+	// (DELETE /fqdn/cache)
+	DeleteFQDNs(w http.ResponseWriter, r *http.Request)
+	// ListFQDNs Names that pods have looked up; there is no proxy that sees them
+	// (GET /fqdn/cache)
+	ListFQDNs(w http.ResponseWriter, r *http.Request)
+	// ListEndpointFQDNs Names that an endpoint has looked up; there is no proxy that sees them
+	// (GET /fqdn/cache/{id})
+	ListEndpointFQDNs(w http.ResponseWriter, r *http.Request, id EndpointID)
+	// GetFQDNNames Selectors of names, which policies here cannot have
+	// (GET /fqdn/names)
+	GetFQDNNames(w http.ResponseWriter, r *http.Request)
 	// GetHealthz Health of the agent and of its parts
 	// (GET /healthz)
 	GetHealthz(w http.ResponseWriter, r *http.Request, params GetHealthzParams)
@@ -87,12 +117,21 @@ type ServerInterface interface {
 	// ReserveIP Reserve one address
 	// (POST /ipam/{ip})
 	ReserveIP(w http.ResponseWriter, r *http.Request, ip string, params ReserveIPParams)
+	// ListLRPs Local redirect policies, which are not supported; the list is empty
+	// (GET /lrp)
+	ListLRPs(w http.ResponseWriter, r *http.Request)
 	// ListMaps List the kernel maps
 	// (GET /map)
 	ListMaps(w http.ResponseWriter, r *http.Request)
 	// GetMap Get the content of a kernel map
 	// (GET /map/{name})
 	GetMap(w http.ResponseWriter, r *http.Request, name string)
+	// ListMapEvents Changes of a kernel map; none are kept
+	// (GET /map/{name}/events)
+	ListMapEvents(w http.ResponseWriter, r *http.Request, name string)
+	// ListMetrics The values of all metrics now
+	// (GET /metrics)
+	ListMetrics(w http.ResponseWriter, r *http.Request)
 	// Monitor Hawser: stream datapath events as JSON lines until the client closes
 	// (GET /monitor)
 	Monitor(w http.ResponseWriter, r *http.Request, params MonitorParams)
@@ -114,6 +153,15 @@ type ServerInterface interface {
 	// TracePolicy Hawser: explain why one side would reach the other, rule by rule
 	// (GET /policy/trace)
 	TracePolicy(w http.ResponseWriter, r *http.Request, params TracePolicyParams)
+	// DeletePrefilter Remove prefixes to filter; there is no such filter
+	// (DELETE /prefilter)
+	DeletePrefilter(w http.ResponseWriter, r *http.Request)
+	// GetPrefilter Prefixes that are filtered before all else; there is no such filter
+	// (GET /prefilter)
+	GetPrefilter(w http.ResponseWriter, r *http.Request)
+	// PatchPrefilter Add prefixes to filter; there is no such filter
+	// (PATCH /prefilter)
+	PatchPrefilter(w http.ResponseWriter, r *http.Request)
 	// ListServices List the frontends of services and where they lead
 	// (GET /service)
 	ListServices(w http.ResponseWriter, r *http.Request)
@@ -127,6 +175,76 @@ type ServerInterfaceWrapper struct {
 }
 
 type MiddlewareFunc func(http.Handler) http.Handler
+
+// ListBGPPeers operation middleware
+func (siw *ServerInterfaceWrapper) ListBGPPeers(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListBGPPeers(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListBGPRoutePolicies operation middleware
+func (siw *ServerInterfaceWrapper) ListBGPRoutePolicies(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListBGPRoutePolicies(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListBGPRoutes operation middleware
+func (siw *ServerInterfaceWrapper) ListBGPRoutes(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListBGPRoutes(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetCgroupMetadata operation middleware
+func (siw *ServerInterfaceWrapper) GetCgroupMetadata(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetCgroupMetadata(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetClusterHealth operation middleware
+func (siw *ServerInterfaceWrapper) GetClusterHealth(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetClusterHealth(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
 
 // GetClusterNodes operation middleware
 func (siw *ServerInterfaceWrapper) GetClusterNodes(w http.ResponseWriter, r *http.Request) {
@@ -188,6 +306,20 @@ func (siw *ServerInterfaceWrapper) PatchConfig(w http.ResponseWriter, r *http.Re
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.PatchConfig(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetDebugInfo operation middleware
+func (siw *ServerInterfaceWrapper) GetDebugInfo(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetDebugInfo(w, r)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -476,6 +608,74 @@ func (siw *ServerInterfaceWrapper) GetEndpointLog(w http.ResponseWriter, r *http
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.GetEndpointLog(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// DeleteFQDNs operation middleware
+func (siw *ServerInterfaceWrapper) DeleteFQDNs(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.DeleteFQDNs(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListFQDNs operation middleware
+func (siw *ServerInterfaceWrapper) ListFQDNs(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListFQDNs(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListEndpointFQDNs operation middleware
+func (siw *ServerInterfaceWrapper) ListEndpointFQDNs(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id EndpointID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", r.PathValue("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListEndpointFQDNs(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetFQDNNames operation middleware
+func (siw *ServerInterfaceWrapper) GetFQDNNames(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetFQDNNames(w, r)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -809,6 +1009,20 @@ func (siw *ServerInterfaceWrapper) ReserveIP(w http.ResponseWriter, r *http.Requ
 	handler.ServeHTTP(w, r)
 }
 
+// ListLRPs operation middleware
+func (siw *ServerInterfaceWrapper) ListLRPs(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListLRPs(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // ListMaps operation middleware
 func (siw *ServerInterfaceWrapper) ListMaps(w http.ResponseWriter, r *http.Request) {
 
@@ -840,6 +1054,46 @@ func (siw *ServerInterfaceWrapper) GetMap(w http.ResponseWriter, r *http.Request
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.GetMap(w, r, name)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListMapEvents operation middleware
+func (siw *ServerInterfaceWrapper) ListMapEvents(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "name" -------------
+	var name string
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", r.PathValue("name"), &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListMapEvents(w, r, name)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListMetrics operation middleware
+func (siw *ServerInterfaceWrapper) ListMetrics(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListMetrics(w, r)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -1024,6 +1278,48 @@ func (siw *ServerInterfaceWrapper) TracePolicy(w http.ResponseWriter, r *http.Re
 	handler.ServeHTTP(w, r)
 }
 
+// DeletePrefilter operation middleware
+func (siw *ServerInterfaceWrapper) DeletePrefilter(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.DeletePrefilter(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetPrefilter operation middleware
+func (siw *ServerInterfaceWrapper) GetPrefilter(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetPrefilter(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// PatchPrefilter operation middleware
+func (siw *ServerInterfaceWrapper) PatchPrefilter(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.PatchPrefilter(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // ListServices operation middleware
 func (siw *ServerInterfaceWrapper) ListServices(w http.ResponseWriter, r *http.Request) {
 
@@ -1188,11 +1484,146 @@ func HandlerWithOptions(si ServerInterface, options StdHTTPServerOptions) http.H
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/policy/trace", wrapper.TracePolicy)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/node/ids", wrapper.ListNodeIDs)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/cluster/nodes", wrapper.GetClusterNodes)
+	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/cluster/health", wrapper.GetClusterHealth)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/map", wrapper.ListMaps)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/map/{name}", wrapper.GetMap)
+	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/map/{name}/events", wrapper.ListMapEvents)
+	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/metrics", wrapper.ListMetrics)
+	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/debuginfo", wrapper.GetDebugInfo)
+	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/lrp", wrapper.ListLRPs)
+	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/cgroup-dump-metadata", wrapper.GetCgroupMetadata)
+	m.HandleFunc(http.MethodDelete+" "+options.BaseURL+"/fqdn/cache", wrapper.DeleteFQDNs)
+	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/fqdn/cache", wrapper.ListFQDNs)
+	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/fqdn/cache/{id}", wrapper.ListEndpointFQDNs)
+	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/fqdn/names", wrapper.GetFQDNNames)
+	m.HandleFunc(http.MethodDelete+" "+options.BaseURL+"/prefilter", wrapper.DeletePrefilter)
+	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/prefilter", wrapper.GetPrefilter)
+	m.HandleFunc(http.MethodPatch+" "+options.BaseURL+"/prefilter", wrapper.PatchPrefilter)
+	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/bgp/peers", wrapper.ListBGPPeers)
+	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/bgp/routes", wrapper.ListBGPRoutes)
+	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/bgp/route-policies", wrapper.ListBGPRoutePolicies)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/monitor", wrapper.Monitor)
 
 	return m
+}
+
+type ListBGPPeersRequestObject struct {
+}
+
+type ListBGPPeersResponseObject interface {
+	VisitListBGPPeersResponse(w http.ResponseWriter) error
+}
+
+type ListBGPPeers501JSONResponse ErrorMessage
+
+func (response ListBGPPeers501JSONResponse) VisitListBGPPeersResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(501)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListBGPRoutePoliciesRequestObject struct {
+}
+
+type ListBGPRoutePoliciesResponseObject interface {
+	VisitListBGPRoutePoliciesResponse(w http.ResponseWriter) error
+}
+
+type ListBGPRoutePolicies501JSONResponse ErrorMessage
+
+func (response ListBGPRoutePolicies501JSONResponse) VisitListBGPRoutePoliciesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(501)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListBGPRoutesRequestObject struct {
+}
+
+type ListBGPRoutesResponseObject interface {
+	VisitListBGPRoutesResponse(w http.ResponseWriter) error
+}
+
+type ListBGPRoutes501JSONResponse ErrorMessage
+
+func (response ListBGPRoutes501JSONResponse) VisitListBGPRoutesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(501)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetCgroupMetadataRequestObject struct {
+}
+
+type GetCgroupMetadataResponseObject interface {
+	VisitGetCgroupMetadataResponse(w http.ResponseWriter) error
+}
+
+type GetCgroupMetadata200JSONResponse CgroupMetadata
+
+func (response GetCgroupMetadata200JSONResponse) VisitGetCgroupMetadataResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetClusterHealthRequestObject struct {
+}
+
+type GetClusterHealthResponseObject interface {
+	VisitGetClusterHealthResponse(w http.ResponseWriter) error
+}
+
+type GetClusterHealth200JSONResponse HealthStatus
+
+func (response GetClusterHealth200JSONResponse) VisitGetClusterHealthResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetClusterHealth501JSONResponse ErrorMessage
+
+func (response GetClusterHealth501JSONResponse) VisitGetClusterHealthResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(501)
+	_, err := buf.WriteTo(w)
+	return err
 }
 
 type GetClusterNodesRequestObject struct {
@@ -1285,6 +1716,41 @@ func (response PatchConfig403JSONResponse) VisitPatchConfigResponse(w http.Respo
 type PatchConfig500JSONResponse ErrorMessage
 
 func (response PatchConfig500JSONResponse) VisitPatchConfigResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetDebugInfoRequestObject struct {
+}
+
+type GetDebugInfoResponseObject interface {
+	VisitGetDebugInfoResponse(w http.ResponseWriter) error
+}
+
+type GetDebugInfo200JSONResponse DebugInfo
+
+func (response GetDebugInfo200JSONResponse) VisitGetDebugInfoResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetDebugInfo500JSONResponse ErrorMessage
+
+func (response GetDebugInfo500JSONResponse) VisitGetDebugInfoResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
 	if err := json.NewEncoder(&buf).Encode(response); err != nil {
@@ -2268,6 +2734,85 @@ func (response GetEndpointLog429JSONResponse) VisitGetEndpointLogResponse(w http
 	return err
 }
 
+type DeleteFQDNsRequestObject struct {
+}
+
+type DeleteFQDNsResponseObject interface {
+	VisitDeleteFQDNsResponse(w http.ResponseWriter) error
+}
+
+type DeleteFQDNs200Response struct {
+}
+
+func (response DeleteFQDNs200Response) VisitDeleteFQDNsResponse(w http.ResponseWriter) error {
+	w.WriteHeader(200)
+	return nil
+}
+
+type ListFQDNsRequestObject struct {
+}
+
+type ListFQDNsResponseObject interface {
+	VisitListFQDNsResponse(w http.ResponseWriter) error
+}
+
+type ListFQDNs404JSONResponse ErrorMessage
+
+func (response ListFQDNs404JSONResponse) VisitListFQDNsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListEndpointFQDNsRequestObject struct {
+	ID EndpointID `json:"id"`
+}
+
+type ListEndpointFQDNsResponseObject interface {
+	VisitListEndpointFQDNsResponse(w http.ResponseWriter) error
+}
+
+type ListEndpointFQDNs404JSONResponse ErrorMessage
+
+func (response ListEndpointFQDNs404JSONResponse) VisitListEndpointFQDNsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetFQDNNamesRequestObject struct {
+}
+
+type GetFQDNNamesResponseObject interface {
+	VisitGetFQDNNamesResponse(w http.ResponseWriter) error
+}
+
+type GetFQDNNames200JSONResponse NameManager
+
+func (response GetFQDNNames200JSONResponse) VisitGetFQDNNamesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type GetHealthzRequestObject struct {
 	Params GetHealthzParams
 }
@@ -2756,6 +3301,27 @@ func (response ReserveIP501JSONResponse) VisitReserveIPResponse(w http.ResponseW
 	return err
 }
 
+type ListLRPsRequestObject struct {
+}
+
+type ListLRPsResponseObject interface {
+	VisitListLRPsResponse(w http.ResponseWriter) error
+}
+
+type ListLRPs200JSONResponse []map[string]interface{}
+
+func (response ListLRPs200JSONResponse) VisitListLRPsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type ListMapsRequestObject struct {
 }
 
@@ -2809,6 +3375,63 @@ func (response GetMap404JSONResponse) VisitGetMapResponse(w http.ResponseWriter)
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListMapEventsRequestObject struct {
+	Name string `json:"name"`
+}
+
+type ListMapEventsResponseObject interface {
+	VisitListMapEventsResponse(w http.ResponseWriter) error
+}
+
+type ListMapEvents404JSONResponse ErrorMessage
+
+func (response ListMapEvents404JSONResponse) VisitListMapEventsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListMetricsRequestObject struct {
+}
+
+type ListMetricsResponseObject interface {
+	VisitListMetricsResponse(w http.ResponseWriter) error
+}
+
+type ListMetrics200JSONResponse []Metric
+
+func (response ListMetrics200JSONResponse) VisitListMetricsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListMetrics500JSONResponse ErrorMessage
+
+func (response ListMetrics500JSONResponse) VisitListMetricsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(500)
 	_, err := buf.WriteTo(w)
 	return err
 }
@@ -3047,6 +3670,69 @@ func (response TracePolicy404JSONResponse) VisitTracePolicyResponse(w http.Respo
 	return err
 }
 
+type DeletePrefilterRequestObject struct {
+}
+
+type DeletePrefilterResponseObject interface {
+	VisitDeletePrefilterResponse(w http.ResponseWriter) error
+}
+
+type DeletePrefilter500JSONResponse ErrorMessage
+
+func (response DeletePrefilter500JSONResponse) VisitDeletePrefilterResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetPrefilterRequestObject struct {
+}
+
+type GetPrefilterResponseObject interface {
+	VisitGetPrefilterResponse(w http.ResponseWriter) error
+}
+
+type GetPrefilter500JSONResponse ErrorMessage
+
+func (response GetPrefilter500JSONResponse) VisitGetPrefilterResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PatchPrefilterRequestObject struct {
+}
+
+type PatchPrefilterResponseObject interface {
+	VisitPatchPrefilterResponse(w http.ResponseWriter) error
+}
+
+type PatchPrefilter500JSONResponse ErrorMessage
+
+func (response PatchPrefilter500JSONResponse) VisitPatchPrefilterResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type ListServicesRequestObject struct {
 }
 
@@ -3070,6 +3756,21 @@ func (response ListServices200JSONResponse) VisitListServicesResponse(w http.Res
 
 // StrictServerInterface represents all server handlers.
 type StrictServerInterface interface {
+	// ListBGPPeers Peers of BGP, which is not supported
+	// (GET /bgp/peers)
+	ListBGPPeers(ctx context.Context, request ListBGPPeersRequestObject) (ListBGPPeersResponseObject, error)
+	// ListBGPRoutePolicies Policies of BGP, which is not supported
+	// (GET /bgp/route-policies)
+	ListBGPRoutePolicies(ctx context.Context, request ListBGPRoutePoliciesRequestObject) (ListBGPRoutePoliciesResponseObject, error)
+	// ListBGPRoutes Routes of BGP, which is not supported
+	// (GET /bgp/routes)
+	ListBGPRoutes(ctx context.Context, request ListBGPRoutesRequestObject) (ListBGPRoutesResponseObject, error)
+	// GetCgroupMetadata Cgroups of pods, which nothing here needs; the list is empty
+	// (GET /cgroup-dump-metadata)
+	GetCgroupMetadata(ctx context.Context, request GetCgroupMetadataRequestObject) (GetCgroupMetadataResponseObject, error)
+	// GetClusterHealth Hawser: which nodes this one reaches, and since when it does not
+	// (GET /cluster/health)
+	GetClusterHealth(ctx context.Context, request GetClusterHealthRequestObject) (GetClusterHealthResponseObject, error)
 	// GetClusterNodes List the nodes, or what changed since this client asked last
 	// (GET /cluster/nodes)
 	GetClusterNodes(ctx context.Context, request GetClusterNodesRequestObject) (GetClusterNodesResponseObject, error)
@@ -3079,6 +3780,9 @@ type StrictServerInterface interface {
 	// PatchConfig Change options that can change at run time
 	// (PATCH /config)
 	PatchConfig(ctx context.Context, request PatchConfigRequestObject) (PatchConfigResponseObject, error)
+	// GetDebugInfo What helps to find a fault; no secrets
+	// (GET /debuginfo)
+	GetDebugInfo(ctx context.Context, request GetDebugInfoRequestObject) (GetDebugInfoResponseObject, error)
 	// DeleteEndpoints Delete all endpoints of a container
 	// (DELETE /endpoint)
 	DeleteEndpoints(ctx context.Context, request DeleteEndpointsRequestObject) (DeleteEndpointsResponseObject, error)
@@ -3115,6 +3819,18 @@ type StrictServerInterface interface {
 	// GetEndpointLog Get what happened to an endpoint, newest first; also to one of the last that are gone
 	// (GET /endpoint/{id}/log)
 	GetEndpointLog(ctx context.Context, request GetEndpointLogRequestObject) (GetEndpointLogResponseObject, error)
+	// DeleteFQDNs Forget names that pods have looked up; there are none
+	// (DELETE /fqdn/cache)
+	DeleteFQDNs(ctx context.Context, request DeleteFQDNsRequestObject) (DeleteFQDNsResponseObject, error)
+	// ListFQDNs Names that pods have looked up; there is no proxy that sees them
+	// (GET /fqdn/cache)
+	ListFQDNs(ctx context.Context, request ListFQDNsRequestObject) (ListFQDNsResponseObject, error)
+	// ListEndpointFQDNs Names that an endpoint has looked up; there is no proxy that sees them
+	// (GET /fqdn/cache/{id})
+	ListEndpointFQDNs(ctx context.Context, request ListEndpointFQDNsRequestObject) (ListEndpointFQDNsResponseObject, error)
+	// GetFQDNNames Selectors of names, which policies here cannot have
+	// (GET /fqdn/names)
+	GetFQDNNames(ctx context.Context, request GetFQDNNamesRequestObject) (GetFQDNNamesResponseObject, error)
 	// GetHealthz Health of the agent and of its parts
 	// (GET /healthz)
 	GetHealthz(ctx context.Context, request GetHealthzRequestObject) (GetHealthzResponseObject, error)
@@ -3139,12 +3855,21 @@ type StrictServerInterface interface {
 	// ReserveIP Reserve one address
 	// (POST /ipam/{ip})
 	ReserveIP(ctx context.Context, request ReserveIPRequestObject) (ReserveIPResponseObject, error)
+	// ListLRPs Local redirect policies, which are not supported; the list is empty
+	// (GET /lrp)
+	ListLRPs(ctx context.Context, request ListLRPsRequestObject) (ListLRPsResponseObject, error)
 	// ListMaps List the kernel maps
 	// (GET /map)
 	ListMaps(ctx context.Context, request ListMapsRequestObject) (ListMapsResponseObject, error)
 	// GetMap Get the content of a kernel map
 	// (GET /map/{name})
 	GetMap(ctx context.Context, request GetMapRequestObject) (GetMapResponseObject, error)
+	// ListMapEvents Changes of a kernel map; none are kept
+	// (GET /map/{name}/events)
+	ListMapEvents(ctx context.Context, request ListMapEventsRequestObject) (ListMapEventsResponseObject, error)
+	// ListMetrics The values of all metrics now
+	// (GET /metrics)
+	ListMetrics(ctx context.Context, request ListMetricsRequestObject) (ListMetricsResponseObject, error)
 	// Monitor Hawser: stream datapath events as JSON lines until the client closes
 	// (GET /monitor)
 	Monitor(ctx context.Context, request MonitorRequestObject) (MonitorResponseObject, error)
@@ -3166,6 +3891,15 @@ type StrictServerInterface interface {
 	// TracePolicy Hawser: explain why one side would reach the other, rule by rule
 	// (GET /policy/trace)
 	TracePolicy(ctx context.Context, request TracePolicyRequestObject) (TracePolicyResponseObject, error)
+	// DeletePrefilter Remove prefixes to filter; there is no such filter
+	// (DELETE /prefilter)
+	DeletePrefilter(ctx context.Context, request DeletePrefilterRequestObject) (DeletePrefilterResponseObject, error)
+	// GetPrefilter Prefixes that are filtered before all else; there is no such filter
+	// (GET /prefilter)
+	GetPrefilter(ctx context.Context, request GetPrefilterRequestObject) (GetPrefilterResponseObject, error)
+	// PatchPrefilter Add prefixes to filter; there is no such filter
+	// (PATCH /prefilter)
+	PatchPrefilter(ctx context.Context, request PatchPrefilterRequestObject) (PatchPrefilterResponseObject, error)
 	// ListServices List the frontends of services and where they lead
 	// (GET /service)
 	ListServices(ctx context.Context, request ListServicesRequestObject) (ListServicesResponseObject, error)
@@ -3208,6 +3942,126 @@ type strictHandler struct {
 	ssi         StrictServerInterface
 	middlewares []StrictMiddlewareFunc
 	options     StrictHTTPServerOptions
+}
+
+// ListBGPPeers operation middleware
+func (sh *strictHandler) ListBGPPeers(w http.ResponseWriter, r *http.Request) {
+	var request ListBGPPeersRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListBGPPeers(ctx, request.(ListBGPPeersRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListBGPPeers")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListBGPPeersResponseObject); ok {
+		if err := validResponse.VisitListBGPPeersResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ListBGPRoutePolicies operation middleware
+func (sh *strictHandler) ListBGPRoutePolicies(w http.ResponseWriter, r *http.Request) {
+	var request ListBGPRoutePoliciesRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListBGPRoutePolicies(ctx, request.(ListBGPRoutePoliciesRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListBGPRoutePolicies")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListBGPRoutePoliciesResponseObject); ok {
+		if err := validResponse.VisitListBGPRoutePoliciesResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ListBGPRoutes operation middleware
+func (sh *strictHandler) ListBGPRoutes(w http.ResponseWriter, r *http.Request) {
+	var request ListBGPRoutesRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListBGPRoutes(ctx, request.(ListBGPRoutesRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListBGPRoutes")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListBGPRoutesResponseObject); ok {
+		if err := validResponse.VisitListBGPRoutesResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// GetCgroupMetadata operation middleware
+func (sh *strictHandler) GetCgroupMetadata(w http.ResponseWriter, r *http.Request) {
+	var request GetCgroupMetadataRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.GetCgroupMetadata(ctx, request.(GetCgroupMetadataRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetCgroupMetadata")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(GetCgroupMetadataResponseObject); ok {
+		if err := validResponse.VisitGetCgroupMetadataResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// GetClusterHealth operation middleware
+func (sh *strictHandler) GetClusterHealth(w http.ResponseWriter, r *http.Request) {
+	var request GetClusterHealthRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.GetClusterHealth(ctx, request.(GetClusterHealthRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetClusterHealth")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(GetClusterHealthResponseObject); ok {
+		if err := validResponse.VisitGetClusterHealthResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
 }
 
 // GetClusterNodes operation middleware
@@ -3284,6 +4138,30 @@ func (sh *strictHandler) PatchConfig(w http.ResponseWriter, r *http.Request) {
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(PatchConfigResponseObject); ok {
 		if err := validResponse.VisitPatchConfigResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// GetDebugInfo operation middleware
+func (sh *strictHandler) GetDebugInfo(w http.ResponseWriter, r *http.Request) {
+	var request GetDebugInfoRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.GetDebugInfo(ctx, request.(GetDebugInfoRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetDebugInfo")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(GetDebugInfoResponseObject); ok {
+		if err := validResponse.VisitGetDebugInfoResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {
@@ -3644,6 +4522,104 @@ func (sh *strictHandler) GetEndpointLog(w http.ResponseWriter, r *http.Request, 
 	}
 }
 
+// DeleteFQDNs operation middleware
+func (sh *strictHandler) DeleteFQDNs(w http.ResponseWriter, r *http.Request) {
+	var request DeleteFQDNsRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.DeleteFQDNs(ctx, request.(DeleteFQDNsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "DeleteFQDNs")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(DeleteFQDNsResponseObject); ok {
+		if err := validResponse.VisitDeleteFQDNsResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ListFQDNs operation middleware
+func (sh *strictHandler) ListFQDNs(w http.ResponseWriter, r *http.Request) {
+	var request ListFQDNsRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListFQDNs(ctx, request.(ListFQDNsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListFQDNs")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListFQDNsResponseObject); ok {
+		if err := validResponse.VisitListFQDNsResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ListEndpointFQDNs operation middleware
+func (sh *strictHandler) ListEndpointFQDNs(w http.ResponseWriter, r *http.Request, id EndpointID) {
+	var request ListEndpointFQDNsRequestObject
+
+	request.ID = id
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListEndpointFQDNs(ctx, request.(ListEndpointFQDNsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListEndpointFQDNs")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListEndpointFQDNsResponseObject); ok {
+		if err := validResponse.VisitListEndpointFQDNsResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// GetFQDNNames operation middleware
+func (sh *strictHandler) GetFQDNNames(w http.ResponseWriter, r *http.Request) {
+	var request GetFQDNNamesRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.GetFQDNNames(ctx, request.(GetFQDNNamesRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetFQDNNames")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(GetFQDNNamesResponseObject); ok {
+		if err := validResponse.VisitGetFQDNNamesResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
 // GetHealthz operation middleware
 func (sh *strictHandler) GetHealthz(w http.ResponseWriter, r *http.Request, params GetHealthzParams) {
 	var request GetHealthzRequestObject
@@ -3870,6 +4846,30 @@ func (sh *strictHandler) ReserveIP(w http.ResponseWriter, r *http.Request, ip st
 	}
 }
 
+// ListLRPs operation middleware
+func (sh *strictHandler) ListLRPs(w http.ResponseWriter, r *http.Request) {
+	var request ListLRPsRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListLRPs(ctx, request.(ListLRPsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListLRPs")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListLRPsResponseObject); ok {
+		if err := validResponse.VisitListLRPsResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
 // ListMaps operation middleware
 func (sh *strictHandler) ListMaps(w http.ResponseWriter, r *http.Request) {
 	var request ListMapsRequestObject
@@ -3913,6 +4913,56 @@ func (sh *strictHandler) GetMap(w http.ResponseWriter, r *http.Request, name str
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(GetMapResponseObject); ok {
 		if err := validResponse.VisitGetMapResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ListMapEvents operation middleware
+func (sh *strictHandler) ListMapEvents(w http.ResponseWriter, r *http.Request, name string) {
+	var request ListMapEventsRequestObject
+
+	request.Name = name
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListMapEvents(ctx, request.(ListMapEventsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListMapEvents")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListMapEventsResponseObject); ok {
+		if err := validResponse.VisitListMapEventsResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ListMetrics operation middleware
+func (sh *strictHandler) ListMetrics(w http.ResponseWriter, r *http.Request) {
+	var request ListMetricsRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListMetrics(ctx, request.(ListMetricsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListMetrics")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListMetricsResponseObject); ok {
+		if err := validResponse.VisitListMetricsResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {
@@ -4085,6 +5135,78 @@ func (sh *strictHandler) TracePolicy(w http.ResponseWriter, r *http.Request, par
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(TracePolicyResponseObject); ok {
 		if err := validResponse.VisitTracePolicyResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// DeletePrefilter operation middleware
+func (sh *strictHandler) DeletePrefilter(w http.ResponseWriter, r *http.Request) {
+	var request DeletePrefilterRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.DeletePrefilter(ctx, request.(DeletePrefilterRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "DeletePrefilter")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(DeletePrefilterResponseObject); ok {
+		if err := validResponse.VisitDeletePrefilterResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// GetPrefilter operation middleware
+func (sh *strictHandler) GetPrefilter(w http.ResponseWriter, r *http.Request) {
+	var request GetPrefilterRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.GetPrefilter(ctx, request.(GetPrefilterRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetPrefilter")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(GetPrefilterResponseObject); ok {
+		if err := validResponse.VisitGetPrefilterResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// PatchPrefilter operation middleware
+func (sh *strictHandler) PatchPrefilter(w http.ResponseWriter, r *http.Request) {
+	var request PatchPrefilterRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.PatchPrefilter(ctx, request.(PatchPrefilterRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "PatchPrefilter")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(PatchPrefilterResponseObject); ok {
+		if err := validResponse.VisitPatchPrefilterResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

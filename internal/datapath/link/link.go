@@ -162,7 +162,10 @@ func openNS(fd int) (*os.File, error) {
 
 // inNS calls fn on a thread that is in the node's namespace. If the caller's thread already is, fn
 // runs there; otherwise on a thread of its own which is thrown away if it can't be brought back.
-func (l *Links) inNS(fn func() error) error {
+func (l *Links) inNS(fn func() error) error { return visit(l.ns, fn) }
+
+// visit calls fn on a thread that is in a network namespace.
+func visit(ns *os.File, fn func() error) error {
 	runtime.LockOSThread()
 	cur, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
@@ -170,18 +173,18 @@ func (l *Links) inNS(fn func() error) error {
 		return err
 	}
 	defer cur.Close()
-	if sameFile(cur, l.ns) {
+	if sameFile(cur, ns) {
 		defer runtime.UnlockOSThread()
 		return fn()
 	}
-	if err := netns.Set(netns.NsHandle(l.ns.Fd())); err != nil {
+	if err := netns.Set(netns.NsHandle(ns.Fd())); err != nil {
 		runtime.UnlockOSThread()
-		return fmt.Errorf("enter the node's network namespace: %w", err)
+		return fmt.Errorf("enter the network namespace: %w", err)
 	}
 	err = fn()
 	if back := netns.Set(netns.NsHandle(cur.Fd())); back != nil {
 		// The thread stays locked to this goroutine and so ends with it.
-		return errors.Join(err, fmt.Errorf("leave the node's network namespace: %w", back))
+		return errors.Join(err, fmt.Errorf("leave the network namespace: %w", back))
 	}
 	runtime.UnlockOSThread()
 	return err

@@ -91,6 +91,33 @@ func WithRequestEditorFn(fn RequestEditorFn) ClientOption {
 // The interface specification for the client above.
 type ClientInterface interface {
 
+	// ListBGPPeers Peers of BGP, which is not supported
+	//
+	// Corresponds with GET /bgp/peers (the `ListBGPPeers` operationId).
+	ListBGPPeers(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListBGPRoutePolicies Policies of BGP, which is not supported
+	//
+	// Corresponds with GET /bgp/route-policies (the `ListBGPRoutePolicies` operationId).
+	ListBGPRoutePolicies(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListBGPRoutes Routes of BGP, which is not supported
+	//
+	// Corresponds with GET /bgp/routes (the `ListBGPRoutes` operationId).
+	ListBGPRoutes(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetCgroupMetadata Cgroups of pods, which nothing here needs; the list is empty
+	//
+	// Corresponds with GET /cgroup-dump-metadata (the `GetCgroupMetadata` operationId).
+	GetCgroupMetadata(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetClusterHealth Hawser: which nodes this one reaches, and since when it does not
+	//
+	// The same is GET /v1beta/status of the socket health.sock beside this one, for clients that ask there.
+	//
+	// Corresponds with GET /cluster/health (the `GetClusterHealth` operationId).
+	GetClusterHealth(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// GetClusterNodes List the nodes, or what changed since this client asked last
 	//
 	// Corresponds with GET /cluster/nodes (the `GetClusterNodes` operationId).
@@ -114,6 +141,11 @@ type ClientInterface interface {
 	//
 	// Corresponds with PATCH /config (the `PatchConfig` operationId).
 	PatchConfig(ctx context.Context, body PatchConfigJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetDebugInfo What helps to find a fault; no secrets
+	//
+	// Corresponds with GET /debuginfo (the `GetDebugInfo` operationId).
+	GetDebugInfo(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// DeleteEndpointsWithBody Delete all endpoints of a container
 	//
@@ -235,6 +267,26 @@ type ClientInterface interface {
 	// Corresponds with GET /endpoint/{id}/log (the `GetEndpointLog` operationId).
 	GetEndpointLog(ctx context.Context, id EndpointID, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// DeleteFQDNs Forget names that pods have looked up; there are none
+	//
+	// Corresponds with DELETE /fqdn/cache (the `DeleteFQDNs` operationId).
+	DeleteFQDNs(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListFQDNs Names that pods have looked up; there is no proxy that sees them
+	//
+	// Corresponds with GET /fqdn/cache (the `ListFQDNs` operationId).
+	ListFQDNs(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListEndpointFQDNs Names that an endpoint has looked up; there is no proxy that sees them
+	//
+	// Corresponds with GET /fqdn/cache/{id} (the `ListEndpointFQDNs` operationId).
+	ListEndpointFQDNs(ctx context.Context, id EndpointID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetFQDNNames Selectors of names, which policies here cannot have
+	//
+	// Corresponds with GET /fqdn/names (the `GetFQDNNames` operationId).
+	GetFQDNNames(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// GetHealthz Health of the agent and of its parts
 	//
 	// Corresponds with GET /healthz (the `GetHealthz` operationId).
@@ -293,6 +345,11 @@ type ClientInterface interface {
 	// Corresponds with POST /ipam/{ip} (the `ReserveIP` operationId).
 	ReserveIP(ctx context.Context, ip string, params *ReserveIPParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// ListLRPs Local redirect policies, which are not supported; the list is empty
+	//
+	// Corresponds with GET /lrp (the `ListLRPs` operationId).
+	ListLRPs(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// ListMaps List the kernel maps
 	//
 	// Corresponds with GET /map (the `ListMaps` operationId).
@@ -304,6 +361,16 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /map/{name} (the `GetMap` operationId).
 	GetMap(ctx context.Context, name string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListMapEvents Changes of a kernel map; none are kept
+	//
+	// Corresponds with GET /map/{name}/events (the `ListMapEvents` operationId).
+	ListMapEvents(ctx context.Context, name string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListMetrics The values of all metrics now
+	//
+	// Corresponds with GET /metrics (the `ListMetrics` operationId).
+	ListMetrics(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// Monitor Hawser: stream datapath events as JSON lines until the client closes
 	//
@@ -344,10 +411,102 @@ type ClientInterface interface {
 	// Corresponds with GET /policy/trace (the `TracePolicy` operationId).
 	TracePolicy(ctx context.Context, params *TracePolicyParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// DeletePrefilter Remove prefixes to filter; there is no such filter
+	//
+	// Corresponds with DELETE /prefilter (the `DeletePrefilter` operationId).
+	DeletePrefilter(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetPrefilter Prefixes that are filtered before all else; there is no such filter
+	//
+	// Corresponds with GET /prefilter (the `GetPrefilter` operationId).
+	GetPrefilter(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// PatchPrefilter Add prefixes to filter; there is no such filter
+	//
+	// Corresponds with PATCH /prefilter (the `PatchPrefilter` operationId).
+	PatchPrefilter(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// ListServices List the frontends of services and where they lead
 	//
 	// Corresponds with GET /service (the `ListServices` operationId).
 	ListServices(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+}
+
+// ListBGPPeers Peers of BGP, which is not supported
+//
+// Corresponds with GET /bgp/peers (the `ListBGPPeers` operationId).
+func (c *Client) ListBGPPeers(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListBGPPeersRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListBGPRoutePolicies Policies of BGP, which is not supported
+//
+// Corresponds with GET /bgp/route-policies (the `ListBGPRoutePolicies` operationId).
+func (c *Client) ListBGPRoutePolicies(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListBGPRoutePoliciesRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListBGPRoutes Routes of BGP, which is not supported
+//
+// Corresponds with GET /bgp/routes (the `ListBGPRoutes` operationId).
+func (c *Client) ListBGPRoutes(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListBGPRoutesRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetCgroupMetadata Cgroups of pods, which nothing here needs; the list is empty
+//
+// Corresponds with GET /cgroup-dump-metadata (the `GetCgroupMetadata` operationId).
+func (c *Client) GetCgroupMetadata(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetCgroupMetadataRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetClusterHealth Hawser: which nodes this one reaches, and since when it does not
+//
+// The same is GET /v1beta/status of the socket health.sock beside this one, for clients that ask there.
+//
+// Corresponds with GET /cluster/health (the `GetClusterHealth` operationId).
+func (c *Client) GetClusterHealth(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetClusterHealthRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
 }
 
 // GetClusterNodes List the nodes, or what changed since this client asked last
@@ -404,6 +563,21 @@ func (c *Client) PatchConfigWithBody(ctx context.Context, contentType string, bo
 // Corresponds with PATCH /config (the `PatchConfig` operationId).
 func (c *Client) PatchConfig(ctx context.Context, body PatchConfigJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewPatchConfigRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetDebugInfo What helps to find a fault; no secrets
+//
+// Corresponds with GET /debuginfo (the `GetDebugInfo` operationId).
+func (c *Client) GetDebugInfo(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetDebugInfoRequest(c.Server)
 	if err != nil {
 		return nil, err
 	}
@@ -714,6 +888,66 @@ func (c *Client) GetEndpointLog(ctx context.Context, id EndpointID, reqEditors .
 	return c.Client.Do(req)
 }
 
+// DeleteFQDNs Forget names that pods have looked up; there are none
+//
+// Corresponds with DELETE /fqdn/cache (the `DeleteFQDNs` operationId).
+func (c *Client) DeleteFQDNs(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDeleteFQDNsRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListFQDNs Names that pods have looked up; there is no proxy that sees them
+//
+// Corresponds with GET /fqdn/cache (the `ListFQDNs` operationId).
+func (c *Client) ListFQDNs(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListFQDNsRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListEndpointFQDNs Names that an endpoint has looked up; there is no proxy that sees them
+//
+// Corresponds with GET /fqdn/cache/{id} (the `ListEndpointFQDNs` operationId).
+func (c *Client) ListEndpointFQDNs(ctx context.Context, id EndpointID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListEndpointFQDNsRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetFQDNNames Selectors of names, which policies here cannot have
+//
+// Corresponds with GET /fqdn/names (the `GetFQDNNames` operationId).
+func (c *Client) GetFQDNNames(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetFQDNNamesRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // GetHealthz Health of the agent and of its parts
 //
 // Corresponds with GET /healthz (the `GetHealthz` operationId).
@@ -872,6 +1106,21 @@ func (c *Client) ReserveIP(ctx context.Context, ip string, params *ReserveIPPara
 	return c.Client.Do(req)
 }
 
+// ListLRPs Local redirect policies, which are not supported; the list is empty
+//
+// Corresponds with GET /lrp (the `ListLRPs` operationId).
+func (c *Client) ListLRPs(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListLRPsRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // ListMaps List the kernel maps
 //
 // Corresponds with GET /map (the `ListMaps` operationId).
@@ -894,6 +1143,36 @@ func (c *Client) ListMaps(ctx context.Context, reqEditors ...RequestEditorFn) (*
 // Corresponds with GET /map/{name} (the `GetMap` operationId).
 func (c *Client) GetMap(ctx context.Context, name string, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetMapRequest(c.Server, name)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListMapEvents Changes of a kernel map; none are kept
+//
+// Corresponds with GET /map/{name}/events (the `ListMapEvents` operationId).
+func (c *Client) ListMapEvents(ctx context.Context, name string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListMapEventsRequest(c.Server, name)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListMetrics The values of all metrics now
+//
+// Corresponds with GET /metrics (the `ListMetrics` operationId).
+func (c *Client) ListMetrics(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListMetricsRequest(c.Server)
 	if err != nil {
 		return nil, err
 	}
@@ -1013,6 +1292,51 @@ func (c *Client) TracePolicy(ctx context.Context, params *TracePolicyParams, req
 	return c.Client.Do(req)
 }
 
+// DeletePrefilter Remove prefixes to filter; there is no such filter
+//
+// Corresponds with DELETE /prefilter (the `DeletePrefilter` operationId).
+func (c *Client) DeletePrefilter(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDeletePrefilterRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetPrefilter Prefixes that are filtered before all else; there is no such filter
+//
+// Corresponds with GET /prefilter (the `GetPrefilter` operationId).
+func (c *Client) GetPrefilter(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetPrefilterRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// PatchPrefilter Add prefixes to filter; there is no such filter
+//
+// Corresponds with PATCH /prefilter (the `PatchPrefilter` operationId).
+func (c *Client) PatchPrefilter(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPatchPrefilterRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // ListServices List the frontends of services and where they lead
 //
 // Corresponds with GET /service (the `ListServices` operationId).
@@ -1026,6 +1350,141 @@ func (c *Client) ListServices(ctx context.Context, reqEditors ...RequestEditorFn
 		return nil, err
 	}
 	return c.Client.Do(req)
+}
+
+// NewListBGPPeersRequest constructs an http.Request for the ListBGPPeers method
+func NewListBGPPeersRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/bgp/peers")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewListBGPRoutePoliciesRequest constructs an http.Request for the ListBGPRoutePolicies method
+func NewListBGPRoutePoliciesRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/bgp/route-policies")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewListBGPRoutesRequest constructs an http.Request for the ListBGPRoutes method
+func NewListBGPRoutesRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/bgp/routes")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewGetCgroupMetadataRequest constructs an http.Request for the GetCgroupMetadata method
+func NewGetCgroupMetadataRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/cgroup-dump-metadata")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewGetClusterHealthRequest constructs an http.Request for the GetClusterHealth method
+func NewGetClusterHealthRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/cluster/health")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
 }
 
 // NewGetClusterNodesRequest constructs an http.Request for the GetClusterNodes method
@@ -1131,6 +1590,33 @@ func NewPatchConfigRequestWithBody(server string, contentType string, body io.Re
 	}
 
 	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewGetDebugInfoRequest constructs an http.Request for the GetDebugInfo method
+func NewGetDebugInfoRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/debuginfo")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
 
 	return req, nil
 }
@@ -1607,6 +2093,121 @@ func NewGetEndpointLogRequest(server string, id EndpointID) (*http.Request, erro
 	return req, nil
 }
 
+// NewDeleteFQDNsRequest constructs an http.Request for the DeleteFQDNs method
+func NewDeleteFQDNsRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/fqdn/cache")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewListFQDNsRequest constructs an http.Request for the ListFQDNs method
+func NewListFQDNsRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/fqdn/cache")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewListEndpointFQDNsRequest constructs an http.Request for the ListEndpointFQDNs method
+func NewListEndpointFQDNsRequest(server string, id EndpointID) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/fqdn/cache/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewGetFQDNNamesRequest constructs an http.Request for the GetFQDNNames method
+func NewGetFQDNNamesRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/fqdn/names")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewGetHealthzRequest constructs an http.Request for the GetHealthz method
 func NewGetHealthzRequest(server string, params *GetHealthzParams) (*http.Request, error) {
 	var err error
@@ -2023,6 +2624,33 @@ func NewReserveIPRequest(server string, ip string, params *ReserveIPParams) (*ht
 	return req, nil
 }
 
+// NewListLRPsRequest constructs an http.Request for the ListLRPs method
+func NewListLRPsRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/lrp")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewListMapsRequest constructs an http.Request for the ListMaps method
 func NewListMapsRequest(server string) (*http.Request, error) {
 	var err error
@@ -2067,6 +2695,67 @@ func NewGetMapRequest(server string, name string) (*http.Request, error) {
 	}
 
 	operationPath := fmt.Sprintf("/map/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewListMapEventsRequest constructs an http.Request for the ListMapEvents method
+func NewListMapEventsRequest(server string, name string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "name", name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/map/%s/events", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewListMetricsRequest constructs an http.Request for the ListMetrics method
+func NewListMetricsRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/metrics")
 	if operationPath[0] == '/' {
 		operationPath = "." + operationPath
 	}
@@ -2343,6 +3032,87 @@ func NewTracePolicyRequest(server string, params *TracePolicyParams) (*http.Requ
 	return req, nil
 }
 
+// NewDeletePrefilterRequest constructs an http.Request for the DeletePrefilter method
+func NewDeletePrefilterRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/prefilter")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewGetPrefilterRequest constructs an http.Request for the GetPrefilter method
+func NewGetPrefilterRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/prefilter")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewPatchPrefilterRequest constructs an http.Request for the PatchPrefilter method
+func NewPatchPrefilterRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/prefilter")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPatch, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewListServicesRequest constructs an http.Request for the ListServices method
 func NewListServicesRequest(server string) (*http.Request, error) {
 	var err error
@@ -2414,6 +3184,43 @@ func WithBaseURL(baseURL string) ClientOption {
 // ClientWithResponsesInterface is the interface specification for the client with responses above.
 type ClientWithResponsesInterface interface {
 
+	// ListBGPPeersWithResponse Peers of BGP, which is not supported
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /bgp/peers (the `ListBGPPeers` operationId).
+	ListBGPPeersWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListBGPPeersResponse, error)
+
+	// ListBGPRoutePoliciesWithResponse Policies of BGP, which is not supported
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /bgp/route-policies (the `ListBGPRoutePolicies` operationId).
+	ListBGPRoutePoliciesWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListBGPRoutePoliciesResponse, error)
+
+	// ListBGPRoutesWithResponse Routes of BGP, which is not supported
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /bgp/routes (the `ListBGPRoutes` operationId).
+	ListBGPRoutesWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListBGPRoutesResponse, error)
+
+	// GetCgroupMetadataWithResponse Cgroups of pods, which nothing here needs; the list is empty
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /cgroup-dump-metadata (the `GetCgroupMetadata` operationId).
+	GetCgroupMetadataWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetCgroupMetadataResponse, error)
+
+	// GetClusterHealthWithResponse Hawser: which nodes this one reaches, and since when it does not
+	//
+	// The same is GET /v1beta/status of the socket health.sock beside this one, for clients that ask there.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /cluster/health (the `GetClusterHealth` operationId).
+	GetClusterHealthWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetClusterHealthResponse, error)
+
 	// GetClusterNodesWithResponse List the nodes, or what changed since this client asked last
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -2441,6 +3248,13 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with PATCH /config (the `PatchConfig` operationId).
 	PatchConfigWithResponse(ctx context.Context, body PatchConfigJSONRequestBody, reqEditors ...RequestEditorFn) (*PatchConfigResponse, error)
+
+	// GetDebugInfoWithResponse What helps to find a fault; no secrets
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /debuginfo (the `GetDebugInfo` operationId).
+	GetDebugInfoWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetDebugInfoResponse, error)
 
 	// DeleteEndpointsWithBodyWithResponse Delete all endpoints of a container
 	//
@@ -2574,6 +3388,34 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /endpoint/{id}/log (the `GetEndpointLog` operationId).
 	GetEndpointLogWithResponse(ctx context.Context, id EndpointID, reqEditors ...RequestEditorFn) (*GetEndpointLogResponse, error)
 
+	// DeleteFQDNsWithResponse Forget names that pods have looked up; there are none
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /fqdn/cache (the `DeleteFQDNs` operationId).
+	DeleteFQDNsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*DeleteFQDNsResponse, error)
+
+	// ListFQDNsWithResponse Names that pods have looked up; there is no proxy that sees them
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /fqdn/cache (the `ListFQDNs` operationId).
+	ListFQDNsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListFQDNsResponse, error)
+
+	// ListEndpointFQDNsWithResponse Names that an endpoint has looked up; there is no proxy that sees them
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /fqdn/cache/{id} (the `ListEndpointFQDNs` operationId).
+	ListEndpointFQDNsWithResponse(ctx context.Context, id EndpointID, reqEditors ...RequestEditorFn) (*ListEndpointFQDNsResponse, error)
+
+	// GetFQDNNamesWithResponse Selectors of names, which policies here cannot have
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /fqdn/names (the `GetFQDNNames` operationId).
+	GetFQDNNamesWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetFQDNNamesResponse, error)
+
 	// GetHealthzWithResponse Health of the agent and of its parts
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -2644,6 +3486,13 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /ipam/{ip} (the `ReserveIP` operationId).
 	ReserveIPWithResponse(ctx context.Context, ip string, params *ReserveIPParams, reqEditors ...RequestEditorFn) (*ReserveIPResponse, error)
 
+	// ListLRPsWithResponse Local redirect policies, which are not supported; the list is empty
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /lrp (the `ListLRPs` operationId).
+	ListLRPsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListLRPsResponse, error)
+
 	// ListMapsWithResponse List the kernel maps
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -2659,6 +3508,20 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /map/{name} (the `GetMap` operationId).
 	GetMapWithResponse(ctx context.Context, name string, reqEditors ...RequestEditorFn) (*GetMapResponse, error)
+
+	// ListMapEventsWithResponse Changes of a kernel map; none are kept
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /map/{name}/events (the `ListMapEvents` operationId).
+	ListMapEventsWithResponse(ctx context.Context, name string, reqEditors ...RequestEditorFn) (*ListMapEventsResponse, error)
+
+	// ListMetricsWithResponse The values of all metrics now
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /metrics (the `ListMetrics` operationId).
+	ListMetricsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListMetricsResponse, error)
 
 	// MonitorWithResponse Hawser: stream datapath events as JSON lines until the client closes
 	//
@@ -2713,12 +3576,245 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /policy/trace (the `TracePolicy` operationId).
 	TracePolicyWithResponse(ctx context.Context, params *TracePolicyParams, reqEditors ...RequestEditorFn) (*TracePolicyResponse, error)
 
+	// DeletePrefilterWithResponse Remove prefixes to filter; there is no such filter
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /prefilter (the `DeletePrefilter` operationId).
+	DeletePrefilterWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*DeletePrefilterResponse, error)
+
+	// GetPrefilterWithResponse Prefixes that are filtered before all else; there is no such filter
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /prefilter (the `GetPrefilter` operationId).
+	GetPrefilterWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetPrefilterResponse, error)
+
+	// PatchPrefilterWithResponse Add prefixes to filter; there is no such filter
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PATCH /prefilter (the `PatchPrefilter` operationId).
+	PatchPrefilterWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*PatchPrefilterResponse, error)
+
 	// ListServicesWithResponse List the frontends of services and where they lead
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with GET /service (the `ListServices` operationId).
 	ListServicesWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListServicesResponse, error)
+}
+
+type ListBGPPeersResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON501 the response for an HTTP 501 `application/json` response
+	JSON501 *ErrorMessage
+}
+
+// GetJSON501 returns the response for an HTTP 501 `application/json` response
+func (r ListBGPPeersResponse) GetJSON501() *ErrorMessage {
+	return r.JSON501
+}
+
+// GetBody returns the raw response body bytes
+func (r ListBGPPeersResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListBGPPeersResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListBGPPeersResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListBGPPeersResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ListBGPRoutePoliciesResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON501 the response for an HTTP 501 `application/json` response
+	JSON501 *ErrorMessage
+}
+
+// GetJSON501 returns the response for an HTTP 501 `application/json` response
+func (r ListBGPRoutePoliciesResponse) GetJSON501() *ErrorMessage {
+	return r.JSON501
+}
+
+// GetBody returns the raw response body bytes
+func (r ListBGPRoutePoliciesResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListBGPRoutePoliciesResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListBGPRoutePoliciesResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListBGPRoutePoliciesResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ListBGPRoutesResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON501 the response for an HTTP 501 `application/json` response
+	JSON501 *ErrorMessage
+}
+
+// GetJSON501 returns the response for an HTTP 501 `application/json` response
+func (r ListBGPRoutesResponse) GetJSON501() *ErrorMessage {
+	return r.JSON501
+}
+
+// GetBody returns the raw response body bytes
+func (r ListBGPRoutesResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListBGPRoutesResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListBGPRoutesResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListBGPRoutesResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetCgroupMetadataResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *CgroupMetadata
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetCgroupMetadataResponse) GetJSON200() *CgroupMetadata {
+	return r.JSON200
+}
+
+// GetBody returns the raw response body bytes
+func (r GetCgroupMetadataResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetCgroupMetadataResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetCgroupMetadataResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetCgroupMetadataResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetClusterHealthResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *HealthStatus
+	// JSON501 the response for an HTTP 501 `application/json` response
+	JSON501 *ErrorMessage
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetClusterHealthResponse) GetJSON200() *HealthStatus {
+	return r.JSON200
+}
+
+// GetJSON501 returns the response for an HTTP 501 `application/json` response
+func (r GetClusterHealthResponse) GetJSON501() *ErrorMessage {
+	return r.JSON501
+}
+
+// GetBody returns the raw response body bytes
+func (r GetClusterHealthResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetClusterHealthResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetClusterHealthResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetClusterHealthResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
 }
 
 type GetClusterNodesResponse struct {
@@ -2852,6 +3948,54 @@ func (r PatchConfigResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r PatchConfigResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetDebugInfoResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *DebugInfo
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *ErrorMessage
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetDebugInfoResponse) GetJSON200() *DebugInfo {
+	return r.JSON200
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r GetDebugInfoResponse) GetJSON500() *ErrorMessage {
+	return r.JSON500
+}
+
+// GetBody returns the raw response body bytes
+func (r GetDebugInfoResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetDebugInfoResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetDebugInfoResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetDebugInfoResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -3686,6 +4830,163 @@ func (r GetEndpointLogResponse) ContentType() string {
 	return ""
 }
 
+type DeleteFQDNsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+}
+
+// GetBody returns the raw response body bytes
+func (r DeleteFQDNsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r DeleteFQDNsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r DeleteFQDNsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r DeleteFQDNsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ListFQDNsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON404 the response for an HTTP 404 `application/json` response
+	JSON404 *ErrorMessage
+}
+
+// GetJSON404 returns the response for an HTTP 404 `application/json` response
+func (r ListFQDNsResponse) GetJSON404() *ErrorMessage {
+	return r.JSON404
+}
+
+// GetBody returns the raw response body bytes
+func (r ListFQDNsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListFQDNsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListFQDNsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListFQDNsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ListEndpointFQDNsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON404 the response for an HTTP 404 `application/json` response
+	JSON404 *ErrorMessage
+}
+
+// GetJSON404 returns the response for an HTTP 404 `application/json` response
+func (r ListEndpointFQDNsResponse) GetJSON404() *ErrorMessage {
+	return r.JSON404
+}
+
+// GetBody returns the raw response body bytes
+func (r ListEndpointFQDNsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListEndpointFQDNsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListEndpointFQDNsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListEndpointFQDNsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetFQDNNamesResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *NameManager
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetFQDNNamesResponse) GetJSON200() *NameManager {
+	return r.JSON200
+}
+
+// GetBody returns the raw response body bytes
+func (r GetFQDNNamesResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetFQDNNamesResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetFQDNNamesResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetFQDNNamesResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type GetHealthzResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -4161,6 +5462,47 @@ func (r ReserveIPResponse) ContentType() string {
 	return ""
 }
 
+type ListLRPsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *[]map[string]interface{}
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListLRPsResponse) GetJSON200() *[]map[string]interface{} {
+	return r.JSON200
+}
+
+// GetBody returns the raw response body bytes
+func (r ListLRPsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListLRPsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListLRPsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListLRPsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type ListMapsResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -4244,6 +5586,95 @@ func (r GetMapResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r GetMapResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ListMapEventsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON404 the response for an HTTP 404 `application/json` response
+	JSON404 *ErrorMessage
+}
+
+// GetJSON404 returns the response for an HTTP 404 `application/json` response
+func (r ListMapEventsResponse) GetJSON404() *ErrorMessage {
+	return r.JSON404
+}
+
+// GetBody returns the raw response body bytes
+func (r ListMapEventsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListMapEventsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListMapEventsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListMapEventsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ListMetricsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *[]Metric
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *ErrorMessage
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListMetricsResponse) GetJSON200() *[]Metric {
+	return r.JSON200
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r ListMetricsResponse) GetJSON500() *ErrorMessage {
+	return r.JSON500
+}
+
+// GetBody returns the raw response body bytes
+func (r ListMetricsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListMetricsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListMetricsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListMetricsResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -4558,6 +5989,129 @@ func (r TracePolicyResponse) ContentType() string {
 	return ""
 }
 
+type DeletePrefilterResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *ErrorMessage
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r DeletePrefilterResponse) GetJSON500() *ErrorMessage {
+	return r.JSON500
+}
+
+// GetBody returns the raw response body bytes
+func (r DeletePrefilterResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r DeletePrefilterResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r DeletePrefilterResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r DeletePrefilterResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetPrefilterResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *ErrorMessage
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r GetPrefilterResponse) GetJSON500() *ErrorMessage {
+	return r.JSON500
+}
+
+// GetBody returns the raw response body bytes
+func (r GetPrefilterResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetPrefilterResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetPrefilterResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetPrefilterResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type PatchPrefilterResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *ErrorMessage
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r PatchPrefilterResponse) GetJSON500() *ErrorMessage {
+	return r.JSON500
+}
+
+// GetBody returns the raw response body bytes
+func (r PatchPrefilterResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r PatchPrefilterResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r PatchPrefilterResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r PatchPrefilterResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type ListServicesResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -4597,6 +6151,73 @@ func (r ListServicesResponse) ContentType() string {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
 	return ""
+}
+
+// ListBGPPeersWithResponse Peers of BGP, which is not supported
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /bgp/peers (the `ListBGPPeers` operationId).
+func (c *ClientWithResponses) ListBGPPeersWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListBGPPeersResponse, error) {
+	rsp, err := c.ListBGPPeers(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListBGPPeersResponse(rsp)
+}
+
+// ListBGPRoutePoliciesWithResponse Policies of BGP, which is not supported
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /bgp/route-policies (the `ListBGPRoutePolicies` operationId).
+func (c *ClientWithResponses) ListBGPRoutePoliciesWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListBGPRoutePoliciesResponse, error) {
+	rsp, err := c.ListBGPRoutePolicies(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListBGPRoutePoliciesResponse(rsp)
+}
+
+// ListBGPRoutesWithResponse Routes of BGP, which is not supported
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /bgp/routes (the `ListBGPRoutes` operationId).
+func (c *ClientWithResponses) ListBGPRoutesWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListBGPRoutesResponse, error) {
+	rsp, err := c.ListBGPRoutes(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListBGPRoutesResponse(rsp)
+}
+
+// GetCgroupMetadataWithResponse Cgroups of pods, which nothing here needs; the list is empty
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /cgroup-dump-metadata (the `GetCgroupMetadata` operationId).
+func (c *ClientWithResponses) GetCgroupMetadataWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetCgroupMetadataResponse, error) {
+	rsp, err := c.GetCgroupMetadata(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetCgroupMetadataResponse(rsp)
+}
+
+// GetClusterHealthWithResponse Hawser: which nodes this one reaches, and since when it does not
+//
+// The same is GET /v1beta/status of the socket health.sock beside this one, for clients that ask there.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /cluster/health (the `GetClusterHealth` operationId).
+func (c *ClientWithResponses) GetClusterHealthWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetClusterHealthResponse, error) {
+	rsp, err := c.GetClusterHealth(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetClusterHealthResponse(rsp)
 }
 
 // GetClusterNodesWithResponse List the nodes, or what changed since this client asked last
@@ -4649,6 +6270,19 @@ func (c *ClientWithResponses) PatchConfigWithResponse(ctx context.Context, body 
 		return nil, err
 	}
 	return ParsePatchConfigResponse(rsp)
+}
+
+// GetDebugInfoWithResponse What helps to find a fault; no secrets
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /debuginfo (the `GetDebugInfo` operationId).
+func (c *ClientWithResponses) GetDebugInfoWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetDebugInfoResponse, error) {
+	rsp, err := c.GetDebugInfo(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetDebugInfoResponse(rsp)
 }
 
 // DeleteEndpointsWithBodyWithResponse Delete all endpoints of a container
@@ -4891,6 +6525,58 @@ func (c *ClientWithResponses) GetEndpointLogWithResponse(ctx context.Context, id
 	return ParseGetEndpointLogResponse(rsp)
 }
 
+// DeleteFQDNsWithResponse Forget names that pods have looked up; there are none
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /fqdn/cache (the `DeleteFQDNs` operationId).
+func (c *ClientWithResponses) DeleteFQDNsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*DeleteFQDNsResponse, error) {
+	rsp, err := c.DeleteFQDNs(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDeleteFQDNsResponse(rsp)
+}
+
+// ListFQDNsWithResponse Names that pods have looked up; there is no proxy that sees them
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /fqdn/cache (the `ListFQDNs` operationId).
+func (c *ClientWithResponses) ListFQDNsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListFQDNsResponse, error) {
+	rsp, err := c.ListFQDNs(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListFQDNsResponse(rsp)
+}
+
+// ListEndpointFQDNsWithResponse Names that an endpoint has looked up; there is no proxy that sees them
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /fqdn/cache/{id} (the `ListEndpointFQDNs` operationId).
+func (c *ClientWithResponses) ListEndpointFQDNsWithResponse(ctx context.Context, id EndpointID, reqEditors ...RequestEditorFn) (*ListEndpointFQDNsResponse, error) {
+	rsp, err := c.ListEndpointFQDNs(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListEndpointFQDNsResponse(rsp)
+}
+
+// GetFQDNNamesWithResponse Selectors of names, which policies here cannot have
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /fqdn/names (the `GetFQDNNames` operationId).
+func (c *ClientWithResponses) GetFQDNNamesWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetFQDNNamesResponse, error) {
+	rsp, err := c.GetFQDNNames(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetFQDNNamesResponse(rsp)
+}
+
 // GetHealthzWithResponse Health of the agent and of its parts
 //
 // Returns a wrapper object for the known response body format(s).
@@ -5021,6 +6707,19 @@ func (c *ClientWithResponses) ReserveIPWithResponse(ctx context.Context, ip stri
 	return ParseReserveIPResponse(rsp)
 }
 
+// ListLRPsWithResponse Local redirect policies, which are not supported; the list is empty
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /lrp (the `ListLRPs` operationId).
+func (c *ClientWithResponses) ListLRPsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListLRPsResponse, error) {
+	rsp, err := c.ListLRPs(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListLRPsResponse(rsp)
+}
+
 // ListMapsWithResponse List the kernel maps
 //
 // Returns a wrapper object for the known response body format(s).
@@ -5047,6 +6746,32 @@ func (c *ClientWithResponses) GetMapWithResponse(ctx context.Context, name strin
 		return nil, err
 	}
 	return ParseGetMapResponse(rsp)
+}
+
+// ListMapEventsWithResponse Changes of a kernel map; none are kept
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /map/{name}/events (the `ListMapEvents` operationId).
+func (c *ClientWithResponses) ListMapEventsWithResponse(ctx context.Context, name string, reqEditors ...RequestEditorFn) (*ListMapEventsResponse, error) {
+	rsp, err := c.ListMapEvents(ctx, name, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListMapEventsResponse(rsp)
+}
+
+// ListMetricsWithResponse The values of all metrics now
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /metrics (the `ListMetrics` operationId).
+func (c *ClientWithResponses) ListMetricsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListMetricsResponse, error) {
+	rsp, err := c.ListMetrics(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListMetricsResponse(rsp)
 }
 
 // MonitorWithResponse Hawser: stream datapath events as JSON lines until the client closes
@@ -5144,6 +6869,45 @@ func (c *ClientWithResponses) TracePolicyWithResponse(ctx context.Context, param
 	return ParseTracePolicyResponse(rsp)
 }
 
+// DeletePrefilterWithResponse Remove prefixes to filter; there is no such filter
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /prefilter (the `DeletePrefilter` operationId).
+func (c *ClientWithResponses) DeletePrefilterWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*DeletePrefilterResponse, error) {
+	rsp, err := c.DeletePrefilter(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDeletePrefilterResponse(rsp)
+}
+
+// GetPrefilterWithResponse Prefixes that are filtered before all else; there is no such filter
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /prefilter (the `GetPrefilter` operationId).
+func (c *ClientWithResponses) GetPrefilterWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetPrefilterResponse, error) {
+	rsp, err := c.GetPrefilter(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetPrefilterResponse(rsp)
+}
+
+// PatchPrefilterWithResponse Add prefixes to filter; there is no such filter
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PATCH /prefilter (the `PatchPrefilter` operationId).
+func (c *ClientWithResponses) PatchPrefilterWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*PatchPrefilterResponse, error) {
+	rsp, err := c.PatchPrefilter(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParsePatchPrefilterResponse(rsp)
+}
+
 // ListServicesWithResponse List the frontends of services and where they lead
 //
 // Returns a wrapper object for the known response body format(s).
@@ -5155,6 +6919,143 @@ func (c *ClientWithResponses) ListServicesWithResponse(ctx context.Context, reqE
 		return nil, err
 	}
 	return ParseListServicesResponse(rsp)
+}
+
+// ParseListBGPPeersResponse parses an HTTP response from a ListBGPPeersWithResponse call
+func ParseListBGPPeersResponse(rsp *http.Response) (*ListBGPPeersResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListBGPPeersResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 501:
+		var dest ErrorMessage
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON501 = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseListBGPRoutePoliciesResponse parses an HTTP response from a ListBGPRoutePoliciesWithResponse call
+func ParseListBGPRoutePoliciesResponse(rsp *http.Response) (*ListBGPRoutePoliciesResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListBGPRoutePoliciesResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 501:
+		var dest ErrorMessage
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON501 = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseListBGPRoutesResponse parses an HTTP response from a ListBGPRoutesWithResponse call
+func ParseListBGPRoutesResponse(rsp *http.Response) (*ListBGPRoutesResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListBGPRoutesResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 501:
+		var dest ErrorMessage
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON501 = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseGetCgroupMetadataResponse parses an HTTP response from a GetCgroupMetadataWithResponse call
+func ParseGetCgroupMetadataResponse(rsp *http.Response) (*GetCgroupMetadataResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetCgroupMetadataResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest CgroupMetadata
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseGetClusterHealthResponse parses an HTTP response from a GetClusterHealthWithResponse call
+func ParseGetClusterHealthResponse(rsp *http.Response) (*GetClusterHealthResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetClusterHealthResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest HealthStatus
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 501:
+		var dest ErrorMessage
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON501 = &dest
+
+	}
+
+	return response, nil
 }
 
 // ParseGetClusterNodesResponse parses an HTTP response from a GetClusterNodesWithResponse call
@@ -5239,6 +7140,39 @@ func ParsePatchConfigResponse(rsp *http.Response) (*PatchConfigResponse, error) 
 			return nil, err
 		}
 		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest ErrorMessage
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseGetDebugInfoResponse parses an HTTP response from a GetDebugInfoWithResponse call
+func ParseGetDebugInfoResponse(rsp *http.Response) (*GetDebugInfoResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetDebugInfoResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest DebugInfo
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
 
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
 		var dest ErrorMessage
@@ -5912,6 +7846,100 @@ func ParseGetEndpointLogResponse(rsp *http.Response) (*GetEndpointLogResponse, e
 	return response, nil
 }
 
+// ParseDeleteFQDNsResponse parses an HTTP response from a DeleteFQDNsWithResponse call
+func ParseDeleteFQDNsResponse(rsp *http.Response) (*DeleteFQDNsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &DeleteFQDNsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	return response, nil
+}
+
+// ParseListFQDNsResponse parses an HTTP response from a ListFQDNsWithResponse call
+func ParseListFQDNsResponse(rsp *http.Response) (*ListFQDNsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListFQDNsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest ErrorMessage
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON404 = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseListEndpointFQDNsResponse parses an HTTP response from a ListEndpointFQDNsWithResponse call
+func ParseListEndpointFQDNsResponse(rsp *http.Response) (*ListEndpointFQDNsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListEndpointFQDNsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest ErrorMessage
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON404 = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseGetFQDNNamesResponse parses an HTTP response from a GetFQDNNamesWithResponse call
+func ParseGetFQDNNamesResponse(rsp *http.Response) (*GetFQDNNamesResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetFQDNNamesResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest NameManager
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	}
+
+	return response, nil
+}
+
 // ParseGetHealthzResponse parses an HTTP response from a GetHealthzWithResponse call
 func ParseGetHealthzResponse(rsp *http.Response) (*GetHealthzResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -6273,6 +8301,32 @@ func ParseReserveIPResponse(rsp *http.Response) (*ReserveIPResponse, error) {
 	return response, nil
 }
 
+// ParseListLRPsResponse parses an HTTP response from a ListLRPsWithResponse call
+func ParseListLRPsResponse(rsp *http.Response) (*ListLRPsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListLRPsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest []map[string]interface{}
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	}
+
+	return response, nil
+}
+
 // ParseListMapsResponse parses an HTTP response from a ListMapsWithResponse call
 func ParseListMapsResponse(rsp *http.Response) (*ListMapsResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -6326,6 +8380,65 @@ func ParseGetMapResponse(rsp *http.Response) (*GetMapResponse, error) {
 			return nil, err
 		}
 		response.JSON404 = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseListMapEventsResponse parses an HTTP response from a ListMapEventsWithResponse call
+func ParseListMapEventsResponse(rsp *http.Response) (*ListMapEventsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListMapEventsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest ErrorMessage
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON404 = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseListMetricsResponse parses an HTTP response from a ListMetricsWithResponse call
+func ParseListMetricsResponse(rsp *http.Response) (*ListMetricsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListMetricsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest []Metric
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest ErrorMessage
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
 
 	}
 
@@ -6529,6 +8642,84 @@ func ParseTracePolicyResponse(rsp *http.Response) (*TracePolicyResponse, error) 
 			return nil, err
 		}
 		response.JSON404 = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseDeletePrefilterResponse parses an HTTP response from a DeletePrefilterWithResponse call
+func ParseDeletePrefilterResponse(rsp *http.Response) (*DeletePrefilterResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &DeletePrefilterResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest ErrorMessage
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseGetPrefilterResponse parses an HTTP response from a GetPrefilterWithResponse call
+func ParseGetPrefilterResponse(rsp *http.Response) (*GetPrefilterResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetPrefilterResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest ErrorMessage
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParsePatchPrefilterResponse parses an HTTP response from a PatchPrefilterWithResponse call
+func ParsePatchPrefilterResponse(rsp *http.Response) (*PatchPrefilterResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &PatchPrefilterResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest ErrorMessage
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
 
 	}
 
