@@ -100,7 +100,7 @@ func newAllocator(backend Backend, opts []AllocatorOption) (*Allocator, error) {
 		return nil, fmt.Errorf("allocator: %w", err)
 	}
 	return &Allocator{
-		backend: backend, set: set, log: set.log, cache: newCache(),
+		backend: backend, set: set, log: set.log, cache: newCache(set.numbers),
 		kick: make(chan struct{}, 1), closed: make(chan struct{}), done: make(chan struct{}),
 		local: make(map[string]*localKey), localIDs: make(map[ID]*localKey), picking: make(map[ID]int),
 		remotes: make(map[string]*RemoteCache), late: make(map[string]lateKey),

@@ -25,6 +25,8 @@ type entry struct {
 // cache holds the numbers of one store as its watch tells them.
 type cache struct {
 	mu      sync.RWMutex
+	numbers Range // those that are counted
+	taken   uint64
 	byID    map[ID]*entry
 	byKey   map[string][]*entry // oldest first; nearly always one
 	resting map[ID]time.Time    // when numbers were deleted
@@ -35,9 +37,10 @@ type cache struct {
 	moved   chan struct{}       // made by whoever waits, closed when applied changes
 }
 
-func newCache() *cache {
+// newCache returns an empty cache that counts the numbers of a range.
+func newCache(numbers Range) *cache {
 	return &cache{
-		byID: make(map[ID]*entry), byKey: make(map[string][]*entry), resting: make(map[ID]time.Time),
+		numbers: numbers, byID: make(map[ID]*entry), byKey: make(map[string][]*entry), resting: make(map[ID]time.Time),
 		synced: make(chan struct{}),
 	}
 }
@@ -82,6 +85,9 @@ func (c *cache) upsert(m Mapping) (replaced *entry, changed bool) {
 	}
 	delete(c.resting, m.ID)
 	c.byID[m.ID] = e
+	if c.numbers.Contains(m.ID) {
+		c.taken++
+	}
 	if e.key != nil {
 		list := append(c.byKey[e.text], e)
 		slices.SortStableFunc(list, func(a, b *entry) int {
@@ -107,6 +113,9 @@ func (c *cache) upsert(m Mapping) (replaced *entry, changed bool) {
 // drop must be called with mu held.
 func (c *cache) drop(e *entry) {
 	delete(c.byID, e.id)
+	if c.numbers.Contains(e.id) {
+		c.taken--
+	}
 	if e.key == nil {
 		return
 	}
@@ -207,6 +216,14 @@ func (c *cache) used(id ID) (taken bool, rested time.Time) {
 	defer c.mu.RUnlock()
 	_, taken = c.byID[id]
 	return taken, c.resting[id]
+}
+
+// full says whether every number of the range is taken.
+func (c *cache) full() bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	size := uint64(c.numbers.Max-c.numbers.Min) + 1
+	return size != 0 && c.taken >= size
 }
 
 // tidy forgets numbers that have rested for longer than rest.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sort"
 	"strings"
 	"time"
 
@@ -33,43 +32,49 @@ type dead struct {
 func (b *KVStoreBackend) RunGC(ctx context.Context, limiter *rate.Limiter, r Range, previous map[ID]int64) (map[ID]int64, GCStats, error) {
 	var stats GCStats
 	// The masters first: a reference written after their listing is in the second one, or is caught by the condition on the directory.
-	masters, err := b.store.List(ctx, b.paths.ids())
+	var masters []dead
+	_, err := kvstore.ListPages(ctx, b.store, b.paths.ids(), func(page []kvstore.KeyValue) {
+		for _, kv := range page {
+			if id, err := ParseID(strings.TrimPrefix(kv.Key, b.paths.ids())); err == nil {
+				masters = append(masters, dead{id: id, key: b.paths.owner(&kv), mod: kv.ModRevision})
+			}
+		}
+	})
 	if err != nil {
 		return previous, stats, fmt.Errorf("listing numbers: %w", err)
 	}
-	values, err := b.store.List(ctx, b.paths.values())
+	refs := listedReferences{paths: b.paths, used: map[string]bool{}, under: map[string]bool{}}
+	for _, m := range masters {
+		if previous[m.id] == m.mod {
+			for _, dir := range b.paths.referenceDirs(m.key) {
+				refs.under[dir] = false
+			}
+		}
+	}
+	listed, err := kvstore.ListPages(ctx, b.store, b.paths.values(), func(page []kvstore.KeyValue) {
+		for _, kv := range page {
+			refs.add(kv.Key, string(kv.Value))
+		}
+	})
 	if err != nil {
 		return previous, stats, fmt.Errorf("listing references: %w", err)
 	}
-	used := make(map[string]bool, len(values.Pairs))
-	for _, kv := range values.Pairs {
-		path := strings.TrimPrefix(kv.Key, b.paths.values())
-		if i := strings.LastIndexByte(path, '/'); i > 0 {
-			used[string(kv.Value)+" "+b.paths.layout.Decode(path[:i])] = true
-		}
-	}
 	next := make(map[ID]int64)
 	var due []dead
-	for _, kv := range masters.Pairs {
-		id, err := ParseID(strings.TrimPrefix(kv.Key, b.paths.ids()))
-		if err != nil {
-			continue
-		}
-		owner := b.paths.owner(&kv)
-		switch seen, ok := previous[id]; {
-		case !r.Contains(id):
+	for _, m := range masters {
+		switch seen, ok := previous[m.id]; {
+		case !r.Contains(m.id):
 			stats.OutOfRange++
-		case used[id.String()+" "+owner]:
+		case refs.used[m.id.String()+" "+m.key]:
 			stats.Alive++
-		case ok && seen == kv.ModRevision:
-			d := dead{id: id, key: owner, mod: kv.ModRevision}
-			for _, dir := range b.paths.referenceDirs(owner) {
-				d.alone = append(d.alone, !anyUnder(values.Pairs, dir))
+		case ok && seen == m.mod:
+			for _, dir := range b.paths.referenceDirs(m.key) {
+				m.alone = append(m.alone, !refs.under[dir])
 			}
-			due = append(due, d)
+			due = append(due, m)
 		default:
 			stats.Dead++
-			next[id] = kv.ModRevision
+			next[m.id] = m.mod
 		}
 	}
 	for len(due) > 0 {
@@ -81,7 +86,7 @@ func (b *KVStoreBackend) RunGC(ctx context.Context, limiter *rate.Limiter, r Ran
 				return next, stats, fmt.Errorf("waiting for the deletion rate limit: %w", err)
 			}
 		}
-		deleted, err := b.collect(ctx, due[:n], values.Revision)
+		deleted, err := b.collect(ctx, due[:n], listed)
 		stats.Deleted += deleted
 		if err != nil {
 			keepForLater(next, due)
@@ -95,10 +100,30 @@ func (b *KVStoreBackend) RunGC(ctx context.Context, limiter *rate.Limiter, r Ran
 	return next, stats, err
 }
 
-// anyUnder says whether one of the pairs, which are sorted, is under the directory.
-func anyUnder(pairs []kvstore.KeyValue, dir string) bool {
-	i := sort.Search(len(pairs), func(i int) bool { return pairs[i].Key >= dir })
-	return i < len(pairs) && strings.HasPrefix(pairs[i].Key, dir)
+// listedReferences is what is kept of the references while they are read.
+type listedReferences struct {
+	paths paths
+	// used has each number that is referred to, with its key.
+	used map[string]bool
+	// under says of the directories in it whether anything stands there, be it a reference to another
+	// number, or of a longer key.
+	under map[string]bool
+}
+
+// add takes in a reference.
+func (l *listedReferences) add(key, value string) {
+	base := len(l.paths.values())
+	if i := strings.LastIndexByte(key, '/'); i > base {
+		l.used[value+" "+l.paths.layout.Decode(key[base:i])] = true
+	}
+	for i := base; i < len(key); i++ {
+		if key[i] != '/' {
+			continue
+		}
+		if _, asked := l.under[key[:i+1]]; asked {
+			l.under[key[:i+1]] = true
+		}
+	}
 }
 
 // keepForLater lets the next round go on where this one stopped.

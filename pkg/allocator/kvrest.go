@@ -102,23 +102,52 @@ func (b *KVStoreBackend) free(ctx context.Context, r Range, now time.Time) (stat
 	if err != nil {
 		return stats, err
 	}
-	var errs []error
+	var ready []restRecord
 	for _, rec := range due {
 		if rec.mod > confirmed && now.Sub(seenNow[rec.id].first) < b.lost {
 			stats.Awaited++
 			continue
 		}
-		done, err := kvstore.CompareAndDelete(ctx, b.store, b.paths.rest(rec.id), rec.mod)
-		errs = append(errs, err)
-		if done {
-			stats.Freed++
-			stats.Resting--
-		}
+		ready = append(ready, rec)
 	}
-	if err := errors.Join(errs...); err != nil {
-		return stats, fmt.Errorf("ending the rest of numbers: %w", err)
+	for len(ready) > 0 {
+		n := min(len(ready), kvstore.MaxTxnOps)
+		freed, err := b.endRest(ctx, ready[:n])
+		stats.Freed += freed
+		stats.Resting -= freed
+		if err != nil {
+			return stats, fmt.Errorf("ending the rest of numbers: %w", err)
+		}
+		ready = ready[n:]
 	}
 	return stats, nil
+}
+
+// endRest deletes records in one transaction, and says how many. If one has changed, or they are too
+// many, each half is tried alone.
+func (b *KVStoreBackend) endRest(ctx context.Context, list []restRecord) (int, error) {
+	var txn kvstore.Txn
+	for _, rec := range list {
+		txn.If = append(txn.If, kvstore.ModRevisionIs(b.paths.rest(rec.id), rec.mod))
+		txn.Then = append(txn.Then, kvstore.DeleteOp(b.paths.rest(rec.id)))
+	}
+	r, err := b.store.Txn(ctx, txn)
+	switch {
+	case errors.Is(err, kvstore.ErrTxnTooLarge) && len(list) > 1:
+	case err != nil:
+		return 0, err
+	case r.Succeeded:
+		return len(list), nil
+	case len(list) == 1:
+		return 0, nil
+	}
+	half := len(list) / 2
+	first, err := b.endRest(ctx, list[:half])
+	if err != nil {
+		return first, err
+	}
+	second, err := b.endRest(ctx, list[half:])
+	return first + second, err
 }
 
 // Confirm implements [Backend].

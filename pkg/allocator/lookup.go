@@ -155,7 +155,7 @@ func (a *Allocator) WatchRemoteKVStore(name string, remote Backend, accept func(
 		accept = func(ID, AllocatorKey) error { return nil }
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	rc := &RemoteCache{name: name, a: a, cache: newCache(), accept: accept, cancel: cancel, done: make(chan struct{}), told: make(map[ID]AllocatorKey)}
+	rc := &RemoteCache{name: name, a: a, cache: newCache(Range{}), accept: accept, cancel: cancel, done: make(chan struct{}), told: make(map[ID]AllocatorKey)}
 	a.mu.Lock()
 	_, taken := a.remotes[name]
 	closed := a.isClosed

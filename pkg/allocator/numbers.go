@@ -48,6 +48,12 @@ func (p *picker) Rests(id ID, since time.Time) {
 // Pick implements [Numbers]. Numbers that rest are passed over unless no other is free; then the one that has rested longest among those looked at is taken.
 func (p *picker) Pick() (ID, error) {
 	r := p.a.set.numbers
+	exhausted := func() error {
+		return fmt.Errorf("%w: all of %s to %s are taken", ErrExhausted, r.Min|r.Mask, r.Max|r.Mask)
+	}
+	if p.a.cache.full() { // no need to look at each
+		return NoID, exhausted()
+	}
 	size := uint64(r.Max-r.Min) + 1 // 0: all of them
 	draw := func() uint64 {
 		if size == 0 {
@@ -93,7 +99,7 @@ func (p *picker) Pick() (ID, error) {
 	if resting != NoID && p.reserve(resting) {
 		return resting, nil
 	}
-	return NoID, fmt.Errorf("%w: all of %s to %s are taken", ErrExhausted, r.Min|r.Mask, r.Max|r.Mask)
+	return NoID, exhausted()
 }
 
 // reserve keeps other calls of this node from picking the number.

@@ -52,6 +52,26 @@ type Backend interface {
 	Close() error
 }
 
+// Pager is a [Backend] that lists in pages.
+type Pager interface {
+	// ListPages calls page for the keys that start with prefix, sorted by key, some at a time, as they
+	// were at one revision, which it returns. After an error page has seen a part of them.
+	ListPages(ctx context.Context, prefix string, page func([]KeyValue)) (revision int64, err error)
+}
+
+// ListPages is [Pager] for every backend. One that is no Pager gives one page, with everything.
+func ListPages(ctx context.Context, b Backend, prefix string, page func([]KeyValue)) (revision int64, err error) {
+	if p, ok := b.(Pager); ok {
+		return p.ListPages(ctx, prefix, page)
+	}
+	l, err := b.List(ctx, prefix)
+	if err != nil {
+		return 0, err
+	}
+	page(l.Pairs)
+	return l.Revision, nil
+}
+
 // KeyValue is one key of the store at one moment.
 type KeyValue struct {
 	Key   string

@@ -42,6 +42,9 @@ type Prober struct {
 	// Known says what a watch has shown of a number; ok is false if there is no object. It may be behind. It spares requests and decides nothing, but that a
 	// number which is known to be other labels' is passed over.
 	Known func(allocator.ID) (e Entry, ok bool)
+	// Full, if not nil, says at once what Known says of all numbers together: that each is other labels'
+	// than these, and none rests. So thousands that wait for a number cost next to nothing.
+	Full func(text string) bool
 }
 
 // Taken is the outcome of [Prober.Probe].
@@ -57,6 +60,9 @@ type Taken struct {
 // has rested longest. If all numbers are
 // taken the error wraps [allocator.ErrExhausted], if others keep changing the same objects [allocator.ErrContended].
 func (p *Prober) Probe(ctx context.Context, text string, security map[string]string) (Taken, error) {
+	if p.Full != nil && p.Full(text) {
+		return Taken{}, p.exhausted()
+	}
 	type rest struct {
 		id    allocator.ID
 		since time.Time
@@ -89,7 +95,11 @@ func (p *Prober) Probe(ctx context.Context, text string, security map[string]str
 			return got, err
 		}
 	}
-	return Taken{}, fmt.Errorf("%w: all of %s to %s are taken", allocator.ErrExhausted, p.First, p.Last)
+	return Taken{}, p.exhausted()
+}
+
+func (p *Prober) exhausted() error {
+	return fmt.Errorf("%w: all of %s to %s are taken", allocator.ErrExhausted, p.First, p.Last)
 }
 
 // try decides one number. If it is other labels', or is about to vanish, it returns that object.

@@ -47,6 +47,10 @@ type Client struct {
 
 	mu     sync.Mutex
 	closed bool
+	// listings are under way; listed says that one was done, bootstrapped that the start is over.
+	listings             int
+	listed, bootstrapped bool
+
 	status kvstore.Status // what the last check found
 	up     int            // endpoints that answered then
 	quorum error          // why there was no quorum then
@@ -99,9 +103,24 @@ func newClient(cfg Config, log *slog.Logger) *Client {
 	return c
 }
 
-// BootstrapDone changes from the request rate of the start to that of normal work.
-func (c *Client) BootstrapDone() {
-	c.comeback.setRate(c.cfg.QPS)
+// listing counts a listing that begins. The function returned must be called when it is over; when the
+// first is done, and with it those that began meanwhile, the request rate becomes that of normal work.
+func (c *Client) listing() (over func(done bool)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.listings++
+	return func(done bool) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.listings--
+		c.listed = c.listed || done
+		if c.listed && c.listings == 0 && !c.bootstrapped {
+			c.bootstrapped = true
+			if c.cfg.BootstrapQPS > 0 {
+				c.comeback.setRate(c.cfg.QPS)
+			}
+		}
+	}
 }
 
 // connect makes the client, trying until it works, and then watches over it.
@@ -260,6 +279,29 @@ func (c *Client) List(ctx context.Context, prefix string) (kvstore.Listing, erro
 
 func (c *Client) list(ctx context.Context, prefix string) (kvstore.Listing, error) {
 	var l kvstore.Listing
+	var err error
+	l.Revision, err = c.pages(ctx, prefix, func(page []kvstore.KeyValue, all int64) {
+		if l.Pairs == nil {
+			l.Pairs = make([]kvstore.KeyValue, 0, all)
+		}
+		l.Pairs = append(l.Pairs, page...)
+	})
+	if err != nil {
+		return kvstore.Listing{}, err
+	}
+	return l, nil
+}
+
+// ListPages implements [kvstore.Pager].
+func (c *Client) ListPages(ctx context.Context, prefix string, page func([]kvstore.KeyValue)) (int64, error) {
+	revision, err := c.pages(ctx, prefix, func(part []kvstore.KeyValue, _ int64) { page(part) })
+	return revision, c.fault(ctx, "list", prefix, err)
+}
+
+// pages reads pages, all at the revision of the first. page is told how many keys there are in all.
+func (c *Client) pages(ctx context.Context, prefix string, page func(part []kvstore.KeyValue, all int64)) (revision int64, err error) {
+	over := c.listing()
+	defer func() { over(err == nil) }()
 	end := clientv3.GetPrefixRangeEnd(prefix)
 	from := prefix
 	if prefix == "" {
@@ -267,29 +309,30 @@ func (c *Client) list(ctx context.Context, prefix string) (kvstore.Listing, erro
 	}
 	for {
 		opts := []clientv3.OpOption{clientv3.WithRange(end), clientv3.WithLimit(int64(c.cfg.ListLimit))}
-		if l.Revision != 0 {
-			opts = append(opts, clientv3.WithRev(l.Revision))
+		if revision != 0 {
+			opts = append(opts, clientv3.WithRev(revision))
 		}
 		done, err := c.begin(ctx)
 		if err != nil {
-			return kvstore.Listing{}, err
+			return 0, err
 		}
 		before := c.history.seen()
 		resp, err := c.etcd.Get(clientv3.WithRequireLeader(ctx), from, opts...)
 		done()
 		if err != nil {
-			return kvstore.Listing{}, err
+			return 0, err
 		}
 		c.observe(before, resp.Header)
-		if l.Revision == 0 {
-			l.Revision = resp.Header.Revision
-			l.Pairs = make([]kvstore.KeyValue, 0, resp.Count)
+		if revision == 0 {
+			revision = resp.Header.Revision
 		}
-		for _, kv := range resp.Kvs {
-			l.Pairs = append(l.Pairs, pair(kv))
+		part := make([]kvstore.KeyValue, len(resp.Kvs))
+		for i, kv := range resp.Kvs {
+			part[i] = pair(kv)
 		}
+		page(part, resp.Count)
 		if !resp.More || len(resp.Kvs) == 0 {
-			return l, nil
+			return revision, nil
 		}
 		from = string(resp.Kvs[len(resp.Kvs)-1].Key) + "\x00"
 	}

@@ -3,6 +3,8 @@ package etcd_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -166,10 +168,70 @@ func TestRateLimitHonoursTheContext(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	c.BootstrapDone()
+	if l, err := c.List(ctx, "cilium/"); err != nil || len(l.Pairs) != 1 { // it ends the start
+		t.Fatal(l, err)
+	}
 	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer cancel()
 	if err := kvstore.Put(short, c, "cilium/a", nil, kvstore.Permanent); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("a request over the limit: %v", err)
+	}
+}
+
+// TestBootstrapRateEnds: a client that may send much at its start sends no more than the normal rate
+// once a watch has told what there was, also while it has sent nothing else.
+func TestBootstrapRateEnds(t *testing.T) {
+	server := testenv.StartEtcd(t)
+	cfg := config(server)
+	cfg.QPS, cfg.BootstrapQPS, cfg.ListLimit = 1, 1000, 1
+	c := open(t, cfg)
+	ctx := timeout(t, time.Minute)
+	for i := range 10 {
+		if err := kvstore.Put(ctx, c, fmt.Sprint("cilium/a/", i), nil, kvstore.Permanent); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for ev := range c.Watch(ctx, "cilium/a/") {
+		if ev.Kind == kvstore.EventListDone {
+			break
+		}
+	}
+	n := 0
+	short, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	for kvstore.Put(short, c, "cilium/b", nil, kvstore.Permanent) == nil {
+		n++
+	}
+	if n > 3 {
+		t.Errorf("%d requests in a second; the normal rate is 1", n)
+	}
+}
+
+// TestListPages reads in pages what a listing reads at once, at one revision.
+func TestListPages(t *testing.T) {
+	server := testenv.StartEtcd(t)
+	cfg := config(server)
+	cfg.ListLimit = 3
+	c := open(t, cfg)
+	ctx := timeout(t, time.Minute)
+	for i := range 10 {
+		if err := kvstore.Put(ctx, c, fmt.Sprint("cilium/a/", i), []byte{byte(i)}, kvstore.Permanent); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := c.List(ctx, "cilium/a/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sizes []int
+	var got []kvstore.KeyValue
+	revision, err := kvstore.ListPages(ctx, c, "cilium/a/", func(page []kvstore.KeyValue) {
+		sizes, got = append(sizes, len(page)), append(got, page...)
+		if err := kvstore.Put(ctx, c, fmt.Sprint("cilium/a/late", len(sizes)), nil, kvstore.Permanent); err != nil {
+			t.Error(err)
+		}
+	})
+	if err != nil || revision != want.Revision || fmt.Sprint(sizes) != "[3 3 3 1]" || !reflect.DeepEqual(got, want.Pairs) {
+		t.Errorf("pages of %v, revision %d, %v; want %d keys at %d: %v", sizes, revision, err, len(want.Pairs), want.Revision, got)
 	}
 }

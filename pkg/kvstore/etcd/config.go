@@ -34,7 +34,7 @@ type Config struct {
 	// QPS bounds the requests a second, with bursts of as many. 0 is no bound. Option etcd.qps. The default is five times that of other clients of these
 	// keys, whose 20 make pods queue for the store when many start at once; in quiet times a node sends next to nothing either way.
 	QPS int
-	// BootstrapQPS is the bound until [Client.BootstrapDone] is called; 0 means that of QPS. Option etcd.bootstrapQps.
+	// BootstrapQPS is the bound until the first listing is done, and those that began meanwhile; 0 means that of QPS. Option etcd.bootstrapQps.
 	BootstrapQPS int
 	// MaxInflight bounds the requests under way at once; 0 means as many as QPS. Option etcd.maxInflight.
 	MaxInflight int
