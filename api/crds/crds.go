@@ -24,7 +24,7 @@ var files embed.FS
 // has no such label or a lower version, so that of several programs the newest one's stays.
 const (
 	SchemaVersionLabel = "io.cilium.k8s.crd.schema.version"
-	SchemaVersion      = "1.33.13"
+	SchemaVersion      = "1.33.14"
 )
 
 // All returns the definitions, sorted by name. An error means that the program was built wrong.

@@ -8,7 +8,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:resource:path=ciliumclusterwidenetworkpolicies,singular=ciliumclusterwidenetworkpolicy,scope=Cluster,shortName=ccnp,categories={cilium,ciliumpolicy}
 // +kubebuilder:subresource:status
 // +kubebuilder:storageversion
-// +kubebuilder:metadata:labels="io.cilium.k8s.crd.schema.version=1.33.13"
+// +kubebuilder:metadata:labels="io.cilium.k8s.crd.schema.version=1.33.14"
 // +kubebuilder:printcolumn:name="Valid",type=string,JSONPath=".status.conditions[?(@.type=='Valid')].status",description="Whether the policy is understood and enforced"
 type CiliumClusterwideNetworkPolicy struct {
 	metav1.TypeMeta `json:",inline"`

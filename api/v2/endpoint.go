@@ -8,8 +8,9 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=ciliumendpoints,singular=ciliumendpoint,scope=Namespaced,shortName={cep,ciliumep},categories=cilium
 // +kubebuilder:storageversion
-// +kubebuilder:metadata:labels="io.cilium.k8s.crd.schema.version=1.33.13"
+// +kubebuilder:metadata:labels="io.cilium.k8s.crd.schema.version=1.33.14"
 // +kubebuilder:selectablefield:JSONPath=".status.networking.node"
+// +kubebuilder:selectablefield:JSONPath=".status.identity.id"
 // +kubebuilder:printcolumn:name="Security Identity",type=integer,JSONPath=".status.identity.id",description="Number of the identity"
 // +kubebuilder:printcolumn:name="Ingress Enforcement",type=string,JSONPath=".status.policy.ingress.state",description="Whether policy is enforced on what the pod receives",priority=1
 // +kubebuilder:printcolumn:name="Egress Enforcement",type=string,JSONPath=".status.policy.egress.state",description="Whether policy is enforced on what the pod sends",priority=1

@@ -8,7 +8,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:resource:path=ciliumidentities,singular=ciliumidentity,scope=Cluster,shortName=ciliumid,categories=cilium
 // +kubebuilder:subresource:status
 // +kubebuilder:storageversion
-// +kubebuilder:metadata:labels="io.cilium.k8s.crd.schema.version=1.33.13"
+// +kubebuilder:metadata:labels="io.cilium.k8s.crd.schema.version=1.33.14"
 // +kubebuilder:printcolumn:name="Namespace",type=string,JSONPath=".metadata.labels.io\\.kubernetes\\.pod\\.namespace",description="The namespace of the pods with this identity"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=".metadata.creationTimestamp",description="Time since the identity was allocated"
 type CiliumIdentity struct {

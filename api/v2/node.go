@@ -9,7 +9,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:resource:path=ciliumnodes,singular=ciliumnode,scope=Cluster,shortName={cn,ciliumn},categories=cilium
 // +kubebuilder:subresource:status
 // +kubebuilder:storageversion
-// +kubebuilder:metadata:labels="io.cilium.k8s.crd.schema.version=1.33.13"
+// +kubebuilder:metadata:labels="io.cilium.k8s.crd.schema.version=1.33.14"
 // +kubebuilder:printcolumn:name="CiliumInternalIP",type=string,JSONPath=".spec.addresses[?(@.type==\"CiliumInternalIP\")].ip",description="The node's address in the pod network"
 // +kubebuilder:printcolumn:name="InternalIP",type=string,JSONPath=".spec.addresses[?(@.type==\"InternalIP\")].ip",description="The node's own address"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=".metadata.creationTimestamp",description="Time since the object was created"

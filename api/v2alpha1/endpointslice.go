@@ -12,7 +12,7 @@ import (
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=ciliumendpointslices,singular=ciliumendpointslice,scope=Cluster,shortName=ces,categories=cilium
 // +kubebuilder:storageversion
-// +kubebuilder:metadata:labels="io.cilium.k8s.crd.schema.version=1.33.13"
+// +kubebuilder:metadata:labels="io.cilium.k8s.crd.schema.version=1.33.14"
 type CiliumEndpointSlice struct {
 	metav1.TypeMeta `json:",inline"`
 	// +required

@@ -12,7 +12,7 @@ import (
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=ciliumpodippools,singular=ciliumpodippool,scope=Cluster,shortName=cpip,categories=cilium
 // +kubebuilder:storageversion
-// +kubebuilder:metadata:labels="io.cilium.k8s.crd.schema.version=1.33.13"
+// +kubebuilder:metadata:labels="io.cilium.k8s.crd.schema.version=1.33.14"
 type CiliumPodIPPool struct {
 	metav1.TypeMeta `json:",inline"`
 	// +optional

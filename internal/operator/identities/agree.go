@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
@@ -22,16 +24,14 @@ var errDiffer = errors.New("agents make other labels count for identities than t
 const maxDiffer = 10
 
 // agree returns an error, which wraps [errDiffer], unless the agents of all nodes say that they make identities by the filter of labels that the operator has.
-// One that does not say, as an older one, may have any. The server itself is asked. A node counts for as long as it has a CiliumNode: what its kernel
+// One that does not say, as an older one, may have any. Who is asked is the server itself, or a cache. A node counts for as long as it has a CiliumNode: what its kernel
 // enforces goes on when its agent does not.
-func (c *Controller) agree(ctx context.Context) error {
+func (c *Controller) agree(ctx context.Context, from client.Reader) error {
 	want := c.book.rules.Filter.Fingerprint()
 	var others []string
-	err := eachPage(ctx, c.live, pageSize, func() client.ObjectList { return &v2.CiliumNodeList{} }, func(page client.ObjectList) {
-		for i := range page.(*v2.CiliumNodeList).Items {
-			if o := &page.(*v2.CiliumNodeList).Items[i]; o.Annotations[nodes.LabelFilterAnnotation] != want {
-				others = append(others, o.Name)
-			}
+	err := eachNode(ctx, from, from != c.live, func(o *metav1.ObjectMeta) {
+		if o.Annotations[nodes.LabelFilterAnnotation] != want {
+			others = append(others, o.Name)
 		}
 	})
 	if err != nil {
@@ -49,4 +49,30 @@ func (c *Controller) agree(ctx context.Context) error {
 		others, more = others[:maxDiffer], fmt.Sprintf(" and %d more", n)
 	}
 	return fmt.Errorf("%w (nodes %s%s)", errDiffer, strings.Join(others, ", "), more)
+}
+
+// eachNode calls f for every CiliumNode. A server is asked for no more than their metadata.
+func eachNode(ctx context.Context, from client.Reader, cached bool, f func(*metav1.ObjectMeta)) error {
+	if cached {
+		return eachPage(ctx, from, 0, func() client.ObjectList { return &v2.CiliumNodeList{} }, func(page client.ObjectList) {
+			for i := range page.(*v2.CiliumNodeList).Items {
+				f(&page.(*v2.CiliumNodeList).Items[i].ObjectMeta)
+			}
+		})
+	}
+	return eachPage(ctx, from, pageSize, metadataOf(v2.SchemeGroupVersion().WithKind(v2.KindNode)), func(page client.ObjectList) {
+		for i := range page.(*metav1.PartialObjectMetadataList).Items {
+			f(&page.(*metav1.PartialObjectMetadataList).Items[i].ObjectMeta)
+		}
+	})
+}
+
+// metadataOf returns what makes lists of a kind's metadata.
+func metadataOf(gvk schema.GroupVersionKind) func() client.ObjectList {
+	gvk.Kind += "List"
+	return func() client.ObjectList {
+		list := &metav1.PartialObjectMetadataList{}
+		list.SetGroupVersionKind(gvk)
+		return list
+	}
 }

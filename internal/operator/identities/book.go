@@ -36,6 +36,7 @@ type book struct {
 	sets       map[string]*setEntry         // by canonical labels
 	endpoints  map[key]endpointEntry
 	numbers    map[identity.ID]*numberEntry
+	resting    int // how many of them rest
 	slices     map[string]map[identity.ID]int
 	named      map[identity.ID]int                 // how many endpoints and entries of slices name a number
 	claimed    map[identity.ID]map[string]struct{} // sets that claim a number
@@ -543,6 +544,14 @@ func (b *book) setNumber(now *numberEntry) {
 	b.attach(now)
 }
 
+// allTaken says whether every number is another set's, and none rests.
+func (b *book) allTaken(text string) bool {
+	if s := b.sets[text]; s != nil && len(s.numbers) > 0 {
+		return false
+	}
+	return b.resting == 0 && len(b.numbers) == int(b.rules.Last-b.rules.First)+1
+}
+
 // dropNumber books that a number is gone.
 func (b *book) dropNumber(id identity.ID) {
 	if n := b.numbers[id]; n != nil {
@@ -556,6 +565,7 @@ func (b *book) dropNumber(id identity.ID) {
 func (b *book) attach(n *numberEntry) {
 	b.touchClaims(n.id)
 	if n.resting {
+		b.resting++
 		b.dirtySets[n.text] = struct{}{} // whoever still needs it takes it back
 		return
 	}
@@ -570,6 +580,9 @@ func (b *book) attach(n *numberEntry) {
 // detach is the inverse of attach.
 func (b *book) detach(n *numberEntry) {
 	b.touchClaims(n.id)
+	if n.resting {
+		b.resting--
+	}
 	s := n.set
 	if s == nil {
 		return

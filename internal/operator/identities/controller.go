@@ -77,7 +77,7 @@ func Setup(m manager.Manager, cfg Control, rules *Rules, keys *Keys, reg prometh
 		}
 		c.home, c.book.references = h, true
 	} else {
-		c.home = newObjectHome(objects{c.client, c.live}, rules, c.known, log)
+		c.home = newObjectHome(objects{c.client, c.live}, rules, c, log)
 	}
 	c.metrics = newControlMetrics(c)
 	if err := reg.Register(c.metrics); err != nil {
@@ -245,6 +245,13 @@ func (c *Controller) known(id allocator.ID) (k8sids.Entry, bool) {
 	return k8sids.Entry{Text: n.text, Resting: n.resting, Since: n.since}, true
 }
 
+// full says whether the cache shows that every number is other labels'.
+func (c *Controller) full(text string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.book.allTaken(text)
+}
+
 // InUse returns a function that says whether a number must not be collected, by what the caches have. ok is false as long as they are not filled.
 func (c *Controller) InUse() (used func(identity.ID) bool, ok bool) {
 	c.mu.Lock()
@@ -263,7 +270,7 @@ func (c *Controller) Users(ctx context.Context) (used func(identity.ID) bool, er
 	if !ok {
 		return nil, errEmpty
 	}
-	if err := c.agree(ctx); err != nil {
+	if err := c.agree(ctx, c.live); err != nil {
 		return nil, err
 	}
 	now, err := liveUse(ctx, c.live, c.book.rules)

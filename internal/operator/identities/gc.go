@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -38,7 +39,8 @@ type Config struct {
 	// Lost is how long it waits, from its end, for agents to let go of it; 0 for not at all. Namespace is where their Leases are that say so.
 	Lost      time.Duration
 	Namespace string
-	// Limiter bounds writes.
+	// Limiter bounds how many identities end. Marks, and records of numbers that have rested, do not
+	// count: they are bounded by the requests that the process may send.
 	Limiter *rate.Limiter
 	// First and Last bound the numbers of this cluster: others are left alone.
 	First, Last uint32
@@ -52,6 +54,8 @@ type Config struct {
 type Stats struct {
 	// Alive are the identities that exist after the look, Marked those of them that were marked in it, Deleted those that ended in it.
 	Alive, Marked, Deleted int
+	// Unused are those of the living that end if another look finds them so.
+	Unused int
 	// Resting are the numbers that rest after the look, Freed those whose rest ended in it, Awaited those that only wait for agents.
 	Resting, Freed, Awaited int
 }
@@ -62,6 +66,11 @@ func SetupGC(m manager.Manager, cfg Config, report func(Stats, time.Duration, er
 		return nil
 	}
 	c := newCollector(m.GetClient(), m.GetAPIReader(), cfg, log)
+	var err error
+	c.watch, err = client.NewWithWatch(m.GetConfig(), client.Options{HTTPClient: m.GetHTTPClient(), Scheme: m.GetScheme(), Mapper: m.GetRESTMapper()})
+	if err != nil {
+		return fmt.Errorf("a client that watches: %w", err)
+	}
 	return m.Add(manager.RunnableFunc(func(ctx context.Context) error {
 		return rounds.Every(ctx, cfg.Interval, nil, func(ctx context.Context) error {
 			began := time.Now()
@@ -93,6 +102,7 @@ type look struct {
 type collector struct {
 	client client.Client
 	live   client.Reader
+	watch  client.WithWatch // without a cache; nil to read everything whenever an identity may end
 	cfg    Config
 	log    *slog.Logger
 	now    func() time.Time
@@ -111,7 +121,7 @@ var errEmpty = errors.New("the pods of the cluster are not known yet")
 func (c *collector) round(ctx context.Context) (Stats, error) {
 	var stats Stats
 	if c.cfg.Pods != nil {
-		if err := c.cfg.Pods.agree(ctx); err != nil {
+		if err := c.cfg.Pods.agree(ctx, c.client); err != nil {
 			c.looks = map[string]look{} // what was seen unused before that counts no more
 			return stats, err
 		}
@@ -140,40 +150,37 @@ func (c *collector) round(ctx context.Context) (Stats, error) {
 		}
 		l, fate := c.judge(o, used(number))
 		looks[o.Name] = l
+		if l.dead && !rests && fate == toKeep {
+			stats.Unused++
+		}
 		todo[fate] = append(todo[fate], o)
 	}
-	var errs []error
-	do := func(f fate, act func(*v2.CiliumIdentity) (bool, error)) (n int) {
-		for _, o := range todo[f] {
-			if ctx.Err() != nil {
-				break
-			}
-			done, err := act(o)
-			if done {
-				n++
-			}
-			errs = append(errs, err)
+	if c.cfg.Pods != nil && len(todo[toRetire])+len(todo[toFree]) > 0 { // only then the server itself is asked
+		if err := c.cfg.Pods.agree(ctx, c.live); err != nil {
+			c.looks = map[string]look{}
+			return stats, err
 		}
+	}
+	var errs []error
+	do := func(f fate, act func(*v2.CiliumIdentity) (bool, error)) int {
+		n, err := eachOf(ctx, todo[f], act)
+		errs = append(errs, err)
 		return n
 	}
-	limited := func(act func() (bool, error)) (bool, error) {
+	do(toUnmark, func(o *v2.CiliumIdentity) (bool, error) { return c.annotate(ctx, o, nil) })
+	stats.Marked = do(toMark, func(o *v2.CiliumIdentity) (bool, error) {
+		value := c.now().UTC().Format(time.RFC3339Nano)
+		return c.annotate(ctx, o, &value)
+	})
+	check := c.newLiveCheck(ctx, len(todo[toRetire])+len(todo[toFree]))
+	stats.Deleted = do(toRetire, func(o *v2.CiliumIdentity) (bool, error) {
+		if check.over() {
+			return false, nil
+		}
 		if err := c.cfg.Limiter.Wait(ctx); err != nil {
 			return false, err
 		}
-		return act()
-	}
-	do(toUnmark, func(o *v2.CiliumIdentity) (bool, error) {
-		return limited(func() (bool, error) { return c.annotate(ctx, o, nil) })
-	})
-	stats.Marked = do(toMark, func(o *v2.CiliumIdentity) (bool, error) {
-		value := c.now().UTC().Format(time.RFC3339Nano)
-		return limited(func() (bool, error) { return c.annotate(ctx, o, &value) })
-	})
-	check := &liveCheck{collector: c, ctx: ctx}
-	stats.Deleted = do(toRetire, func(o *v2.CiliumIdentity) (bool, error) {
-		return limited(func() (bool, error) {
-			return check.unused(o, textOf(o), func() (bool, error) { return c.retire(ctx, o) })
-		})
+		return check.unused(o, textOf(o), func() (bool, error) { return c.retire(ctx, o) })
 	})
 	if todo[toFree], stats.Awaited, err = c.letGoOf(ctx, todo[toFree], looks); err != nil && ctx.Err() == nil {
 		// It keeps nothing else from going on, and so is no failure of the round: collection would not get to a second look as long as it lasts.
@@ -181,7 +188,7 @@ func (c *collector) round(ctx context.Context) (Stats, error) {
 	}
 	stats.Freed = do(toFree, func(o *v2.CiliumIdentity) (bool, error) {
 		was, _, _ := k8sids.Retired(o)
-		return limited(func() (bool, error) { return check.unused(o, was, func() (bool, error) { return c.free(ctx, o) }) })
+		return check.unused(o, was, func() (bool, error) { return c.free(ctx, o) })
 	})
 	stats.Alive -= stats.Deleted
 	stats.Resting += stats.Deleted - stats.Freed
@@ -196,6 +203,59 @@ func (c *collector) round(ctx context.Context) (Stats, error) {
 	}
 	c.looks = looks
 	return stats, err
+}
+
+const (
+	// writers is how many objects are written at once: a write waits for the server, not for a
+	// processor.
+	writers = 32
+	// maxFaults is how many writes in a row may fail before the others wait for the next look.
+	maxFaults = 100
+	// maxErrors bounds how many errors of a look are told.
+	maxErrors = 5
+)
+
+// eachOf calls act for objects, for some at once, and counts those for which it says true.
+func eachOf(ctx context.Context, list []*v2.CiliumIdentity, act func(*v2.CiliumIdentity) (bool, error)) (int, error) {
+	var mu sync.Mutex
+	var errs []error
+	next, did, faults, inRow := 0, 0, 0, 0
+	take := func() *v2.CiliumIdentity {
+		mu.Lock()
+		defer mu.Unlock()
+		if next == len(list) || inRow >= maxFaults || ctx.Err() != nil {
+			return nil
+		}
+		next++
+		return list[next-1]
+	}
+	note := func(done bool, err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if done {
+			did++
+		}
+		if inRow++; err == nil {
+			inRow = 0
+			return
+		}
+		if faults++; faults <= maxErrors {
+			errs = append(errs, err)
+		}
+	}
+	var wg sync.WaitGroup
+	for range min(writers, len(list)) {
+		wg.Go(func() {
+			for o := take(); o != nil; o = take() {
+				note(act(o))
+			}
+		})
+	}
+	wg.Wait()
+	if more := faults - len(errs); more > 0 {
+		errs = append(errs, fmt.Errorf("and %d more failed", more))
+	}
+	return did, errors.Join(errs...)
 }
 
 // fate is what is to become of an object.

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -186,6 +187,32 @@ func TestCollection(t *testing.T) {
 		tr.get("1000")
 		tr.pass()
 		tr.freed("1000")
+	})
+	run("only ends are limited, and nothing waits for the last write", func(tr *trial) {
+		for i := range 8 {
+			tr.identity(fmt.Sprint(1000 + i))
+		}
+		tr.cfg.Limiter = rate.NewLimiter(rate.Every(time.Hour), 3)
+		held := &together{Client: tr.client, want: 4, reached: make(chan struct{})}
+		tr.client = held
+		tr.pass()
+		tr.pass()
+		marked, deleted := tr.pass()
+		tr.want("mark", marked, deleted, "1000 1001 1002 1003 1004 1005 1006 1007", "")
+		select {
+		case <-held.reached:
+		default:
+			t.Error("fewer than 4 identities were marked at once")
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		for range 2 {
+			tr.clock = tr.clock.Add(tr.cfg.Interval)
+			stats, _ := tr.round(ctx)
+			if stats.Deleted > 3 {
+				t.Errorf("%d ended; the limit is 3", stats.Deleted)
+			}
+		}
 	})
 	run("a rest under another clock", func(tr *trial) {
 		// The clock of whoever retired them was hours behind, and hours ahead.
@@ -407,6 +434,26 @@ func (tr *trial) snapshot() *v2.CiliumIdentityList {
 		tr.Fatal(err)
 	}
 	return &all
+}
+
+// together holds patches back until there are as many at once as it wants.
+type together struct {
+	client.Client
+	want    int64
+	under   atomic.Int64
+	reached chan struct{}
+}
+
+// Patch implements [client.Client].
+func (c *together) Patch(ctx context.Context, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+	if c.under.Add(1) == c.want {
+		close(c.reached)
+	}
+	select {
+	case <-c.reached:
+	case <-time.After(10 * time.Second): // the test fails, but must not hang
+	}
+	return c.Client.Patch(ctx, o, p, opts...)
 }
 
 // behind shows identities as they once were, and no endpoints.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
@@ -76,11 +77,7 @@ func (c *collector) tellSlow(said map[string]uint64, newest uint64, numbers int)
 // as it has a CiliumNode. One whose agent never said anything, as an older one, is not among them.
 func (c *collector) said(ctx context.Context) (map[string]uint64, error) {
 	said, here := map[string]uint64{}, map[string]bool{}
-	err := eachPage(ctx, c.live, pageSize, func() client.ObjectList { return &v2.CiliumNodeList{} }, func(page client.ObjectList) {
-		for i := range page.(*v2.CiliumNodeList).Items {
-			here[page.(*v2.CiliumNodeList).Items[i].Name] = true
-		}
-	})
+	err := eachNode(ctx, c.live, false, func(o *metav1.ObjectMeta) { here[o.Name] = true })
 	if err != nil {
 		return nil, fmt.Errorf("list of CiliumNodes: %w", err)
 	}

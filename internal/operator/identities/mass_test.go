@@ -2,6 +2,7 @@ package identities
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"os"
@@ -15,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/flowcontrol"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
@@ -28,6 +30,15 @@ import (
 // TestMassCollection has many dead identities go from among fewer live ones, under the limits that an operator has unless told otherwise: "Background &
 // Motivation" of CFP-27752, where the collection cannot keep up. With HAWSER_LONG it is 60,000 among 5,000, and prints what it took.
 func TestMassCollection(t *testing.T) {
+	for _, agents := range []bool{false, true} {
+		t.Run(map[bool]string{false: "operator", true: "agents"}[agents], func(t *testing.T) { massCollection(t, agents) })
+	}
+}
+
+// massRate is the default of --identity-gc-rate-limit, for each second.
+const massRate = 250
+
+func massCollection(t *testing.T, agents bool) {
 	live, dead := 40, 400
 	if os.Getenv("HAWSER_LONG") != "" {
 		live, dead = 5000, 60000
@@ -56,7 +67,7 @@ func TestMassCollection(t *testing.T) {
 		}
 		wg.Wait()
 	}
-	began := time.Now()
+	began, living := time.Now(), live
 	each(dead+live, func(i int) error {
 		set := labels.NewSet(labels.New("k8s", "app", fmt.Sprint("app-", i)), labels.New("k8s", labels.KeyNamespace, "default"),
 			labels.New("k8s", labels.KeyCluster, "default"), labels.New("k8s", "io.cilium.k8s.namespace.labels.kubernetes.io/metadata.name", "default"))
@@ -77,41 +88,59 @@ func TestMassCollection(t *testing.T) {
 
 	cfg = rest.CopyConfig(env.Server.Config)
 	d := kube.Defaults()
-	cfg.QPS, cfg.Burst = d.QPS, d.Burst
-	var deleted, rounds atomic.Int64
+	cfg.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(d.QPS, d.Burst)
+	var marked, deleted, rounds atomic.Int64
 	var started, took atomic.Int64
 	env.RunOn(t, cfg, func(_ context.Context, m manager.Manager, log *slog.Logger) error {
-		pods, err := Setup(m, ControlDefaults(), rules, nil, prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
-		if err != nil {
-			return err
+		gc := Config{Interval: 2 * time.Second, Rest: time.Hour, Limiter: rate.NewLimiter(massRate, 42), First: 256, Last: 65535, Agents: agents, Timeout: time.Second}
+		if !agents {
+			var err error
+			if gc.Pods, err = Setup(m, ControlDefaults(), rules, nil, prometheus.NewRegistry(), slog.New(slog.DiscardHandler)); err != nil {
+				return err
+			}
 		}
-		gc := Config{Interval: 2 * time.Second, Rest: time.Hour, Limiter: rate.NewLimiter(rate.Inf, 1), First: 256, Last: 65535, Pods: pods}
 		started.Store(time.Now().UnixNano())
 		return SetupGC(m, gc, func(s Stats, d time.Duration, err error) {
 			rounds.Add(1)
 			if s.Deleted > 0 {
 				took.Store(int64(d))
 			}
+			marked.Add(int64(s.Marked))
 			deleted.Add(int64(s.Deleted))
 		}, slog.New(slog.DiscardHandler))
 	})
-	for end := time.Now().Add(40 * time.Minute); deleted.Load() < int64(dead) && time.Now().Before(end); {
-		time.Sleep(100 * time.Millisecond)
+	if agents { // nobody says which identities pods want
+		live /= 2
+		dead += live
 	}
+	controllers.Eventually(t, 40*time.Minute, func() string {
+		if n := deleted.Load(); n < int64(dead) {
+			return fmt.Sprintf("%d of %d have ended", n, dead)
+		}
+		return ""
+	})
 	total := time.Since(time.Unix(0, started.Load()))
-	t.Logf("%d dead identities among %d live: %d ended in %s (the round took %s, %d rounds), at most %g requests/s", dead, live, deleted.Load(),
-		total.Round(time.Second), time.Duration(took.Load()).Round(time.Second), rounds.Load(), d.QPS)
+	t.Logf("%d dead identities among %d live: %d marked, %d ended in %s (the last round that ended any took %s, %d rounds), at most %d a second", dead, live,
+		marked.Load(), deleted.Load(), total.Round(time.Second), time.Duration(took.Load()).Round(time.Second), rounds.Load(), massRate)
 	var all v2.CiliumIdentityList
 	if err := c.List(t.Context(), &all, client.Limit(0)); err != nil {
 		t.Fatal(err)
 	}
-	alive := 0
+	alive, size := 0, 0
 	for i := range all.Items {
 		if _, _, rests := k8sids.Retired(&all.Items[i]); rests {
+			if size == 0 {
+				b, err := json.Marshal(&all.Items[i])
+				if err != nil {
+					t.Fatal(err)
+				}
+				size = len(b)
+				t.Logf("an agent hears of an end by %d bytes", size)
+			}
 			continue
 		}
 		alive++
-		if n, ok := numberOf(all.Items[i].Name, 256, 65535); !ok || int(n) >= 256+live {
+		if n, ok := numberOf(all.Items[i].Name, 256, 65535); !ok || int(n) >= 256+living || agents && n%2 == 0 {
 			t.Errorf("dead identity %s is alive", all.Items[i].Name)
 		}
 	}

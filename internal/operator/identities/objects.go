@@ -51,11 +51,11 @@ type objectHome struct {
 	log    *slog.Logger
 }
 
-// newObjectHome returns one. known says what the ledger has.
-func newObjectHome(o objects, rules *Rules, known func(allocator.ID) (k8sids.Entry, bool), log *slog.Logger) *objectHome {
+// newObjectHome returns one. c says what the ledger has.
+func newObjectHome(o objects, rules *Rules, c *Controller, log *slog.Logger) *objectHome {
 	h := &objectHome{objects: o, rules: rules, log: log}
 	h.prober = k8sids.Prober{
-		Objects: o, First: allocator.ID(rules.First), Last: allocator.ID(rules.Last), Salt: h.readSalt, Text: textOf, Known: known,
+		Objects: o, First: allocator.ID(rules.First), Last: allocator.ID(rules.Last), Salt: h.readSalt, Text: textOf, Known: c.known, Full: c.full,
 	}
 	return h
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -84,42 +85,129 @@ func (v versions) behind(have versions) error {
 	return nil
 }
 
-// liveCheck asks the server itself who uses identities.
+// liveCheck asks the server itself who uses identities: of a few one by one, else of all at once. Its
+// method may be called from many goroutines.
 type liveCheck struct {
 	*collector
-	ctx    context.Context
-	until  time.Time // how long use counts
-	use    use
+	ctx context.Context
+
+	mu     sync.Mutex             // held while the server is asked: the others need the same answer
+	single bool                   // ask of one by one
+	until  time.Time              // how long use and known count
+	use    use                    // if not single
+	known  func(identity.ID) bool // what the caches show, if single
 	failed bool
+}
+
+// newLiveCheck returns one for as many identities as may end.
+func (c *collector) newLiveCheck(ctx context.Context, candidates int) *liveCheck {
+	return &liveCheck{collector: c, ctx: ctx, single: c.watch != nil && candidates <= few}
 }
 
 // unused calls f if neither the server nor the caches, which may know more by now, show anybody who uses the number of o, or is to use what it stands for.
 // It calls f for nobody while the caches are behind the server.
 func (l *liveCheck) unused(o *v2.CiliumIdentity, text string, f func() (bool, error)) (bool, error) {
 	number, ok := numberOf(o.Name, 1, ^identity.ID(0))
-	if !ok || l.failed {
+	if !ok {
 		return false, nil
 	}
-	if !time.Now().Before(l.until) {
-		if err := l.ask(); err != nil {
-			l.failed = true // the next look asks again; this one has nothing to go by
-			return false, err
-		}
+	now, err := l.current(number, text)
+	if err != nil || now == nil {
+		return false, err
 	}
 	switch {
-	case l.use.named[int64(number)]:
+	case now.named[int64(number)]:
 		return false, nil
 	case l.cfg.Pods == nil:
 		return f()
-	case l.use.texts[text] && !l.cfg.Pods.second(number):
+	case now.texts[text] && !l.cfg.Pods.second(number):
 		return false, nil
 	}
 	return l.cfg.Pods.hold(number, f)
 }
 
+// current returns what the server says of a number, asked a moment ago. It is nil, and fails the first
+// time, if the server could not be asked: the next look asks again, this one has nothing to go by.
+func (l *liveCheck) current(number identity.ID, text string) (*use, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.failed {
+		return nil, nil
+	}
+	if !time.Now().Before(l.until) {
+		if err := l.refresh(); err != nil {
+			l.failed = true
+			return nil, err
+		}
+	}
+	now := l.use
+	if !l.single {
+		return &now, nil
+	}
+	known := l.known
+	l.mu.Unlock() // others may ask meanwhile
+	now, err := l.usersOf(l.ctx, number, text)
+	if known(number) {
+		now.named[int64(number)] = true
+	}
+	l.mu.Lock()
+	switch {
+	case errors.Is(err, errNotSelectable):
+		if l.single {
+			l.single, l.until = false, time.Time{}
+		}
+		if time.Now().Before(l.until) {
+			break
+		}
+		if err := l.refresh(); err != nil {
+			l.failed = true
+			return nil, err
+		}
+	case err != nil:
+		return nil, err
+	default:
+		return &now, nil
+	}
+	now = l.use
+	return &now, nil
+}
+
+// over says whether nothing can be known any more in this look.
+func (l *liveCheck) over() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.failed
+}
+
+// refresh makes sure that the caches show what the server does. The caller holds mu.
+func (l *liveCheck) refresh() error {
+	began := time.Now()
+	if l.single {
+		err := l.caughtUp(l.ctx)
+		if err == nil {
+			l.known, err = l.cached(l.ctx)
+		}
+		if !errors.Is(err, errTooOld) {
+			l.counts(began)
+			return err
+		}
+		l.single = false
+	}
+	if err := l.ask(); err != nil {
+		return err
+	}
+	l.counts(began)
+	return nil
+}
+
+// counts has what was read since then count for a while.
+func (l *liveCheck) counts(began time.Time) {
+	took := time.Since(began)
+	l.until = began.Add(took + max(recheck, recheckShare*took))
+}
+
 // ask reads everything that uses identities, and waits until the caches show that too.
 func (l *liveCheck) ask() error {
-	began := time.Now()
 	var rules *Rules
 	if l.cfg.Pods != nil {
 		rules = l.cfg.Pods.book.rules
@@ -128,11 +216,10 @@ func (l *liveCheck) ask() error {
 	if err != nil {
 		return err
 	}
-	took := time.Since(began)
 	if err := settled(l.ctx, now.newest, l.heard); err != nil {
 		return err
 	}
-	l.use, l.until = now, began.Add(took+max(recheck, recheckShare*took))
+	l.use = now
 	return nil
 }
 
@@ -209,16 +296,9 @@ func inUse(ctx context.Context, from client.Reader, limit int64, newest versions
 
 // wanted returns the labels that pods are to have an identity for, as the server has them. newest is told the versions.
 func wanted(ctx context.Context, from client.Reader, rules *Rules, newest versions) (map[string]bool, error) {
-	namespaces := map[string]map[string]string{}
-	err := eachPage(ctx, from, pageSize, func() client.ObjectList { return &corev1.NamespaceList{} }, func(page client.ObjectList) {
-		items := page.(*corev1.NamespaceList).Items
-		for i := range items {
-			newest.note(kindNamespaces, &items[i])
-			namespaces[items[i].Name] = items[i].Labels
-		}
-	})
+	namespaces, err := namespaceLabels(ctx, from, newest)
 	if err != nil {
-		return nil, fmt.Errorf("list of Namespaces: %w", err)
+		return nil, err
 	}
 	texts := map[string]bool{}
 	err = eachPage(ctx, from, pageSize, func() client.ObjectList { return &corev1.PodList{} }, func(page client.ObjectList) {
@@ -237,6 +317,22 @@ func wanted(ctx context.Context, from client.Reader, rules *Rules, newest versio
 		return nil, fmt.Errorf("list of Pods: %w", err)
 	}
 	return texts, nil
+}
+
+// namespaceLabels returns the labels of all namespaces. newest is told the versions.
+func namespaceLabels(ctx context.Context, from client.Reader, newest versions) (map[string]map[string]string, error) {
+	namespaces := map[string]map[string]string{}
+	err := eachPage(ctx, from, pageSize, func() client.ObjectList { return &corev1.NamespaceList{} }, func(page client.ObjectList) {
+		items := page.(*corev1.NamespaceList).Items
+		for i := range items {
+			newest.note(kindNamespaces, &items[i])
+			namespaces[items[i].Name] = items[i].Labels
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list of Namespaces: %w", err)
+	}
+	return namespaces, nil
 }
 
 // eachPage reads all objects page by page, each into a list of its own, and calls f for each page.
