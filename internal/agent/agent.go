@@ -220,6 +220,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 	if cluster != nil && cluster.numbers != nil {
 		a.identities.expect = cluster.numbers.Expect
 	}
+	a.identities.kept = a.metrics.temporary
 	if a.nodes, err = node.New(node.Config{
 		Self: node.Key{Cluster: cfg.ClusterName, Name: cfg.NodeName}, MaxClusterID: cfg.MaxConnectedClusters,
 		DeleteDelay: cfg.NodeDelay, Log: log.With("part", "node"),

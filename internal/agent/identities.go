@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/identity"
 	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
@@ -32,6 +34,8 @@ type identities struct {
 	// mode says who makes numbers.
 	mode  identity.Management
 	temps *identity.Temporaries
+	// kept, if not nil, is told for how many seconds labels had a temporary number.
+	kept prometheus.Observer
 	// pursuits are the searches for numbers, where this node may make them.
 	pursuits *pursuits
 	// arrived says that a number came for which a temporary one may stand.
@@ -48,6 +52,8 @@ type identities struct {
 
 	mu    sync.RWMutex
 	known map[identity.ID]labels.Set
+	// since is from when on labels have a temporary number.
+	since map[identity.ID]time.Time
 	// ended are numbers of which was heard that they stand for nothing any more, until that is confirmed.
 	ended map[identity.ID]struct{}
 }
@@ -340,6 +346,12 @@ func (ids *identities) confirmed(list []identity.ID) {
 func (ids *identities) learn(id identity.ID, set labels.Set) {
 	ids.mu.Lock()
 	defer ids.mu.Unlock()
+	if _, has := ids.since[id]; !has && id.IsTemporary() {
+		if ids.since == nil {
+			ids.since = map[identity.ID]time.Time{}
+		}
+		ids.since[id] = time.Now()
+	}
 	ids.known[id] = set
 }
 

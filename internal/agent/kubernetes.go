@@ -112,7 +112,7 @@ func (k *kube) join(a *api, facts nodeFacts, filter *labels.Filter) error {
 	pc := pods.Config{Client: k.client, NodeName: k.cfg.NodeName, Cluster: k.cfg.ClusterName, Changed: k.relabel, Log: k.log}
 	ec := endpoints.Config{
 		Hosts: facts.hosts(), Slices: k.cfg.EndpointSlices, Silent: k.cfg.NoEndpointObjects, Shared: k.cfg.management().Operator(), Accept: k.acceptable,
-		Log: k.log,
+		Learned: func(wait time.Duration) { a.metrics.known.Observe(wait.Seconds()) }, Log: k.log,
 	}
 	k.gateConfig(&pc, &ec)
 	if k.pods, err = pods.New(pc); err != nil {

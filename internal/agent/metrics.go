@@ -26,9 +26,13 @@ type metricsSet struct {
 	policyUp prometheus.Counter
 	// reattached counts interfaces and hooks that got their programs back.
 	reattached prometheus.Counter
+	// known and temporary are in seconds: how long a pod of another node was not known by its identity,
+	// and how long labels had a temporary number.
+	known, temporary prometheus.Histogram
 }
 
 func newMetrics() *metricsSet {
+	waits := []float64{.1, .25, .5, 1, 1.5, 2, 3, 5, 10, 20, 30, 60, 120, 300, 600, 1800}
 	m := &metricsSet{
 		registry: prometheus.NewRegistry(),
 		apiTime: prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -42,7 +46,15 @@ func newMetrics() *metricsSet {
 			Name: "cilium_filters_restored_total", Help: "Times that programs were put back on an interface from which somebody else had taken them.",
 		}),
 	}
-	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), m.apiTime, m.policyUp, m.reattached)
+	m.known = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "cilium_remote_endpoint_known_seconds", Help: "From the creation of another node's CiliumEndpoint until this node knows its identity.",
+		Buckets: waits,
+	})
+	m.temporary = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "cilium_temporary_identity_seconds", Help: "How long labels of this node's endpoints had a temporary identity.", Buckets: waits,
+	})
+	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), m.apiTime, m.policyUp, m.reattached,
+		m.known, m.temporary)
 	return m
 }
 
@@ -68,7 +80,7 @@ type stateCollector struct {
 
 	drops, dropBytes, forwards, forwardBytes *prometheus.Desc
 	endpoints, ips, ipCapacity               *prometheus.Desc
-	identities, nodes, lost                  *prometheus.Desc
+	identities, temporary, nodes, lost       *prometheus.Desc
 	policyFiles, policyRevision              *prometheus.Desc
 	ruleSets, locked, kvstoreUp, unhealthy   *prometheus.Desc
 	excess                                   *prometheus.Desc
@@ -87,7 +99,8 @@ func newStateCollector(a *api) *stateCollector {
 		forwards: d("forward_count_total", "Packets forwarded.", "direction"), forwardBytes: d("forward_bytes_total", "Bytes forwarded.", "direction"),
 		endpoints: d("endpoint_state", "Endpoints by state.", "endpoint_state"), ips: d("ip_addresses", "Addresses given out.", "family"),
 		ipCapacity: d("ipam_capacity", "Addresses that can be given out.", "family"), identities: d("identity", "Identities known.", "type"),
-		nodes: d("nodes_all_num", "Nodes known."), lost: d("monitor_events_lost_total", "Events the kernel could not store."),
+		temporary: d("temporary_identities", "Temporary identities that labels of this node's endpoints have."),
+		nodes:     d("nodes_all_num", "Nodes known."), lost: d("monitor_events_lost_total", "Events the kernel could not store."),
 		policyFiles: d("policy_files", "Policy files and policies of Kubernetes by state.", "state"), policyRevision: d("policy_max_revision", "Revision of the policy in force."),
 		ruleSets:  d("policy_rule_sets", "Rule sets in the kernel."),
 		excess:    d("conntrack_excess", "Entries of conntrack made on behalf of endpoints of now beyond their shares."),
@@ -140,6 +153,7 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 		gauge(c.ips, float64(u.Used), family)
 		gauge(c.ipCapacity, float64(u.Capacity), family)
 	}
+	gauge(c.temporary, float64(a.identities.temps.Len()))
 	kinds := map[string]int{}
 	for _, k := range a.identities.list() {
 		switch {

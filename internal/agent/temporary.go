@@ -53,6 +53,10 @@ func (ids *identities) releaseTemporary(id identity.ID) {
 	if ids.temps.Release(id) {
 		ids.pursuits.unneeded(ids.known[id])
 		delete(ids.known, id)
+		if since, ok := ids.since[id]; ok && ids.kept != nil {
+			ids.kept.Observe(time.Since(since).Seconds())
+		}
+		delete(ids.since, id)
 	}
 }
 

@@ -8,11 +8,13 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"github.com/hawser-net/hawser/internal/operator/identities"
 	"github.com/hawser-net/hawser/internal/operator/rounds"
 	"github.com/hawser-net/hawser/pkg/allocator"
 )
 
-// gcBurst bounds how many identities are deleted without a pause when the rate was not used before.
+// gcBurst bounds how many identities are deleted without a pause when the rate was not used before:
+// as many as one transaction deletes.
 const gcBurst = 42
 
 // gcLimiter bounds how fast identities are deleted.
@@ -52,7 +54,7 @@ func (o *Operator) collectIdentities(ctx context.Context, ids *allocator.Allocat
 	seen := map[allocator.ID]int64{}
 	return rounds.Every(ctx, o.cfg.GCInterval, nil, func(ctx context.Context) error {
 		start := time.Now()
-		if used != nil {
+		if used != nil && len(seen) > 0 { // else none may be collected yet
 			inUse, err := used(ctx)
 			if err != nil {
 				if ctx.Err() == nil {
@@ -73,7 +75,10 @@ func (o *Operator) collectIdentities(ctx context.Context, ids *allocator.Allocat
 		}
 		took := time.Since(start)
 		// What waits for its second round still exists.
-		o.metrics.collected(ofKVStore, stats.Alive+stats.Dead+stats.Spared, stats.Deleted, took, err)
+		o.metrics.collected(ofKVStore, identities.Stats{
+			Alive: stats.Alive + stats.Dead + stats.Spared, Unused: stats.Dead, Deleted: stats.Deleted,
+			Resting: stats.Resting, Freed: stats.Freed, Awaited: stats.Awaited,
+		}, took, err)
 		log := o.log.With("part", "identity-gc")
 		if err != nil {
 			log.Warn("cannot collect unused identities, trying again", "error", err, "deleted", stats.Deleted)
@@ -92,7 +97,7 @@ func (o *Operator) collectIdentities(ctx context.Context, ids *allocator.Allocat
 // collectLocks deletes locks that have not moved between two sweeps: their holder's lease should have ended long ago.
 func (o *Operator) collectLocks(ctx context.Context, ids *allocator.Allocator) error {
 	seen := map[string]allocator.Lock{}
-	return rounds.Every(ctx, o.cfg.LockGCInterval, nil, func(ctx context.Context) error {
+	return rounds.Every(ctx, o.cfg.LockGCInterval, nil, o.metrics.meter.Measure("locks", func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, lockTimeout)
 		defer cancel()
 		held, err := ids.RunLocksGC(ctx, seen)
@@ -105,5 +110,5 @@ func (o *Operator) collectLocks(ctx context.Context, ids *allocator.Allocator) e
 			seen = map[string]allocator.Lock{}
 		}
 		return err
-	})
+	}))
 }

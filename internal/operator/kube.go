@@ -144,6 +144,8 @@ func (o *Operator) prepareResources(ctx context.Context, cfg *rest.Config) error
 // addControllers adds everything that the leader does to m: this is the list. lost is called when another operator has begun to lead.
 func (o *Operator) addControllers(ctx context.Context, m manager.Manager, c *kubeSide, lost func()) error {
 	reg := o.metrics.registry
+	nodeConfig, endpointConfig := o.cfg.Nodes, o.cfg.Endpoints
+	nodeConfig.Meter, endpointConfig.Meter = o.metrics.meter, o.metrics.meter
 	if o.cfg.IPAM == ipamClusterPool { // before anything else: nodes wait for their addresses
 		if err := clusterpool.Setup(ctx, m, o.cfg.Pool, reg, o.log.With("part", "cluster-pool")); err != nil {
 			return err
@@ -152,10 +154,10 @@ func (o *Operator) addControllers(ctx context.Context, m manager.Manager, c *kub
 	if err := nodes.SetupReadiness(ctx, m, o.cfg.Nodes, o.cfg.Kube.InNamespace(), o.log.With("part", "node-readiness")); err != nil {
 		return err
 	}
-	if err := nodes.SetupGC(m, o.cfg.Nodes, o.log.With("part", "node-gc")); err != nil {
+	if err := nodes.SetupGC(m, nodeConfig, o.log.With("part", "node-gc")); err != nil {
 		return err
 	}
-	if err := endpoints.SetupGC(m, o.cfg.Endpoints, o.log.With("part", "endpoint-gc")); err != nil {
+	if err := endpoints.SetupGC(m, endpointConfig, o.log.With("part", "endpoint-gc")); err != nil {
 		return err
 	}
 	if err := endpoints.SetupRestart(m, o.cfg.Endpoints, reg, o.log.With("part", "unmanaged-pods")); err != nil {
@@ -181,7 +183,7 @@ func (o *Operator) addControllers(ctx context.Context, m manager.Manager, c *kub
 	}
 	if c.store != nil {
 		store := &fencedStore{Backend: c.store, held: c.election.Held, name: c.election.Identity(), lost: lost}
-		if err := nodes.SetupStoreGC(m, o.cfg.Nodes, store, o.cfg.ClusterName, o.log.With("part", "node-gc")); err != nil {
+		if err := nodes.SetupStoreGC(m, nodeConfig, store, o.cfg.ClusterName, o.log.With("part", "node-gc")); err != nil {
 			return err
 		}
 		if err := mesh.Setup(m, o.cfg.mesh(), store, reg, o.log.With("part", "clustermesh")); err != nil {
@@ -190,6 +192,12 @@ func (o *Operator) addControllers(ctx context.Context, m manager.Manager, c *kub
 	}
 	if o.cfg.inCRD() && o.cfg.inKVStore() {
 		if err := o.addComparison(m, c.store); err != nil {
+			return err
+		}
+	}
+	if o.cfg.GCInterval > 0 && o.cfg.inKVStore() && !o.cfg.keysByOperator() {
+		err := m.Add(manager.RunnableFunc(func(ctx context.Context) error { return o.collectIdentities(ctx, c.ids, o.gcLimiter(), nil) }))
+		if err != nil {
 			return err
 		}
 	}
@@ -231,7 +239,7 @@ func (o *Operator) addIdentities(m manager.Manager) error {
 		o.keys.Store(keys)
 	}
 	return identities.SetupGC(m, gc, func(s identities.Stats, took time.Duration, err error) {
-		o.metrics.collected(ofCRD, s.Alive, s.Deleted, took, err)
+		o.metrics.collected(ofCRD, s, took, err)
 	}, o.log.With("part", "identity-gc"))
 }
 

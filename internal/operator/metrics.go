@@ -9,6 +9,8 @@ import (
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/hawser-net/hawser/internal/operator/election"
+	"github.com/hawser-net/hawser/internal/operator/identities"
+	"github.com/hawser-net/hawser/internal/operator/rounds"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
@@ -18,6 +20,8 @@ type metrics struct {
 	entries  *prometheus.GaugeVec
 	runs     *prometheus.CounterVec
 	latency  *prometheus.GaugeVec
+	meter    *rounds.Meter
+	beat     prometheus.Gauge
 }
 
 // Places where identities are, as the label identity_type.
@@ -31,7 +35,7 @@ func newMetrics() *metrics {
 	m := &metrics{
 		registry: prometheus.NewRegistry(),
 		entries: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: prefix + "identity_gc_entries", Help: "Identities found alive, and deleted, in the last round of collection.",
+			Name: prefix + "identity_gc_entries", Help: "Identities in the last round of collection: alive, unused (they end if another round finds them so), deleted, and numbers that rest, were freed, or wait for agents (awaited).",
 		}, []string{"status", "identity_type"}),
 		runs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: prefix + "identity_gc_runs", Help: "Rounds of identity collection.",
@@ -40,22 +44,31 @@ func newMetrics() *metrics {
 			Name: prefix + "identity_gc_latency", Help: "Seconds that the last round of identity collection took.",
 		}, []string{"outcome", "identity_type"}),
 	}
-	m.registry.MustRegister(m.entries, m.runs, m.latency)
+	m.meter = rounds.NewMeter()
+	m.beat = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: prefix + "kvstore_heartbeat_timestamp_seconds", Help: "When this operator last wrote the heartbeat into the key-value store, in Unix time; 0 for never.",
+	})
+	m.registry.MustRegister(m.entries, m.runs, m.latency, m.meter, m.beat)
 	return m
 }
 
-// collected books a round of collection of identities that are kept in a place. alive are those that still exist after it.
-func (m *metrics) collected(place string, alive, deleted int, took time.Duration, err error) {
+// collected books a round of collection of identities that are kept in a place.
+func (m *metrics) collected(place string, n identities.Stats, took time.Duration, err error) {
 	outcome := "success"
 	if err != nil {
 		outcome = "fail"
 	}
 	m.runs.WithLabelValues(outcome, place).Inc()
 	m.latency.WithLabelValues(outcome, place).Set(took.Seconds())
-	if err == nil {
-		m.entries.WithLabelValues("alive", place).Set(float64(alive))
+	m.meter.Note("identities-"+place, took, err)
+	m.meter.Removed("identities-"+place, n.Deleted)
+	m.entries.WithLabelValues("deleted", place).Set(float64(n.Deleted))
+	if err != nil {
+		return
 	}
-	m.entries.WithLabelValues("deleted", place).Set(float64(deleted))
+	for status, count := range map[string]int{"alive": n.Alive, "unused": n.Unused, "resting": n.Resting, "freed": n.Freed, "awaited": n.Awaited} {
+		m.entries.WithLabelValues(status, place).Set(float64(count))
+	}
 }
 
 // watchElection adds a metric that tells whether this operator leads.

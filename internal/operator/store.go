@@ -26,6 +26,9 @@ func (o *Operator) heartbeat(ctx context.Context, store kvstore.Backend) error {
 		if err != nil && !errors.Is(err, context.Canceled) {
 			o.log.Warn("cannot write the heartbeat", "key", kvstore.HeartbeatKey, "error", err)
 		}
+		if err == nil {
+			o.metrics.beat.SetToCurrentTime()
+		}
 		return err
 	})
 }

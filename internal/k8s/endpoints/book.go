@@ -10,6 +10,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/ipcache"
 )
 
@@ -122,6 +123,13 @@ func (b *book) set(who string, s statement) {
 			b.elect(ip)
 		}
 	}
+}
+
+// identityOf returns the identity that an object names; 0 if it says nothing.
+func (b *book) identityOf(who string) identity.ID {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.said[who].claim.Identity
 }
 
 // newer reports whether what x says of an address, or said, was written after what y does.

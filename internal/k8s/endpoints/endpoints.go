@@ -36,6 +36,9 @@ type Config struct {
 	// Echoed, if not nil, is told of a pod of this node of which something has come back from the API server, or of which Set has said something; see Known.
 	// It must neither block nor call back.
 	Echoed func(k8s.Key)
+	// Learned, if not nil, is told how old another node's CiliumEndpoint was when its pod got an identity
+	// here, if it was made after New. The age is that of the API server's clock, which counts seconds.
+	Learned func(age time.Duration)
 	// Interval is how often this node's objects are compared with what they should be, 10 seconds by default.
 	Interval time.Duration
 	// Log receives what is worth knowing; nil discards it.
@@ -49,6 +52,7 @@ type Endpoints struct {
 	alpha  rest.Interface // cilium.io/v2alpha1
 	pods   corev1.PodsGetter
 	book   *book
+	began  time.Time
 	synced chan struct{}
 	// reached is up to where the objects were heard that tell of other nodes' pods.
 	reached atomic.Uint64
@@ -91,7 +95,7 @@ func New(cfg Config, client *k8s.Client, cache Cache) (*Endpoints, error) {
 		return nil, err
 	}
 	return &Endpoints{
-		cfg: cfg, client: c, alpha: alpha, pods: client.Kube.CoreV1(), book: newBook(cache, cfg.Log), synced: make(chan struct{}),
+		cfg: cfg, client: c, alpha: alpha, pods: client.Kube.CoreV1(), book: newBook(cache, cfg.Log), began: time.Now(), synced: make(chan struct{}),
 		locals: map[k8s.Key][]Local{}, want: map[k8s.Key]Local{}, exists: map[k8s.Key]string{}, have: map[k8s.Key]object{}, said: map[k8s.Key]identity.ID{},
 		made: map[k8s.Key]creation{}, lost: map[k8s.Key]string{}, relabelled: map[k8s.Key]relabelling{}, echo: map[k8s.Key]echo{}, dirty: map[k8s.Key]bool{}, wake: make(chan struct{}, 1),
 	}, nil
@@ -301,10 +305,22 @@ func (e *Endpoints) heard(o *v2.CiliumEndpoint) {
 		e.book.remove(who)
 		return
 	}
+	e.measure(who, o)
 	e.learn(who, remote{
 		key: key, identity: o.Status.Identity.ID, networking: o.Status.Networking, ports: o.Status.NamedPorts, account: o.Status.ServiceAccount,
 		encryptKey: o.Status.Encryption.Key, version: versionOf(o),
 	})
+}
+
+// measure tells how old another node's object is if it names an identity for the first time.
+func (e *Endpoints) measure(who string, o *v2.CiliumEndpoint) {
+	id := identity.ID(o.Status.Identity.ID)
+	if e.cfg.Learned == nil || id.IsReserved() || o.CreationTimestamp.Time.Before(e.began) {
+		return
+	}
+	if before := e.book.identityOf(who); before == 0 || before.IsReserved() {
+		e.cfg.Learned(max(0, time.Since(o.CreationTimestamp.Time)))
+	}
 }
 
 func (e *Endpoints) gone(key k8s.Key) {

@@ -10,11 +10,16 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/hawser-net/hawser/internal/operator/rounds"
 	"k8s.io/apimachinery/pkg/labels"
 )
 
 // Config says how endpoints are looked after. Use [Defaults].
 type Config struct {
+	// Meter, if not nil, is told what is collected.
+	Meter *rounds.Meter
+
 	// GCInterval is the time between two looks for CiliumEndpoints without a pod. 0 means that there are to be none at all: they are deleted once.
 	GCInterval time.Duration
 	// NoObjects says that agents write no CiliumEndpoints: they are deleted once.

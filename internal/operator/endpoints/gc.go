@@ -23,17 +23,18 @@ const wipeRetry = 10 * time.Second
 
 // SetupGC adds the collection of CiliumEndpoints without a pod to m; or, if there are to be none, their deletion.
 func SetupGC(m manager.Manager, cfg Config, log *slog.Logger) error {
-	c := &collector{client: m.GetClient(), live: m.GetAPIReader(), log: log, interval: cfg.GCInterval, now: time.Now}
+	c := &collector{meter: cfg.Meter, client: m.GetClient(), live: m.GetAPIReader(), log: log, interval: cfg.GCInterval, now: time.Now}
 	return m.Add(manager.RunnableFunc(func(ctx context.Context) error {
 		if !cfg.Kept() {
 			return c.wipe(ctx)
 		}
-		return rounds.Every(ctx, cfg.GCInterval, nil, c.round)
+		return rounds.Every(ctx, cfg.GCInterval, nil, c.meter.Measure("endpoints", c.round))
 	}))
 }
 
 // collector deletes CiliumEndpoints that no pod has.
 type collector struct {
+	meter    *rounds.Meter
 	client   client.Client
 	live     client.Reader
 	log      *slog.Logger
@@ -156,6 +157,7 @@ func (c *collector) remove(ctx context.Context, ep *v2.CiliumEndpoint, owner pod
 	err := c.client.Delete(ctx, ep, client.Preconditions{UID: &ep.UID, ResourceVersion: &ep.ResourceVersion},
 		client.PropagationPolicy(metav1.DeletePropagationBackground))
 	if err == nil {
+		c.meter.Removed("endpoints", 1)
 		c.log.Info("deleted the CiliumEndpoint of a pod that is gone", "namespace", ep.Namespace, "endpoint", ep.Name, "pod", owner.name)
 		return nil
 	}

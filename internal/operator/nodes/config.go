@@ -11,12 +11,17 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/hawser-net/hawser/internal/operator/rounds"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // Config says how nodes are looked after. Use [Defaults].
 type Config struct {
+	// Meter, if not nil, is told what is collected.
+	Meter *rounds.Meter
+
 	// RemoveTaints and SetTaints say whether the taint is removed from nodes whose agent is ready, and set on those whose agent is there but not ready.
 	RemoveTaints, SetTaints bool
 	// TaintKey is the key of the taint by which nodes keep pods away until their agent is ready.

@@ -24,14 +24,15 @@ func SetupGC(m manager.Manager, cfg Config, log *slog.Logger) error {
 	if cfg.GCInterval == 0 {
 		return nil
 	}
-	c := &collector{client: m.GetClient(), live: m.GetAPIReader(), log: log, seen: map[types.UID]bool{}}
+	c := &collector{meter: cfg.Meter, client: m.GetClient(), live: m.GetAPIReader(), log: log, seen: map[types.UID]bool{}}
 	return m.Add(manager.RunnableFunc(func(ctx context.Context) error {
-		return rounds.Every(ctx, cfg.GCInterval, nil, c.round)
+		return rounds.Every(ctx, cfg.GCInterval, nil, c.meter.Measure("nodes", c.round))
 	}))
 }
 
 // collector deletes CiliumNodes whose Node is gone.
 type collector struct {
+	meter  *rounds.Meter
 	client client.Client
 	live   client.Reader
 	log    *slog.Logger
@@ -82,6 +83,7 @@ func (c *collector) remove(ctx context.Context, n *v2.CiliumNode) error {
 	}
 	err := c.client.Delete(ctx, n, client.Preconditions{UID: &n.UID, ResourceVersion: &n.ResourceVersion})
 	if err == nil {
+		c.meter.Removed("nodes", 1)
 		c.log.Info("deleted the CiliumNode of a node that is gone", "node", n.Name, "podCIDRs", slices.Clone(n.Spec.IPAM.PodCIDRs))
 		return nil
 	}

@@ -28,6 +28,7 @@ func SetupStoreGC(m manager.Manager, cfg Config, store kvstore.Backend, cluster 
 		return nil
 	}
 	c := &storeCollector{
+		meter:  cfg.Meter,
 		cached: m.GetClient(), live: m.GetAPIReader(), store: store, prefix: kvstore.JoinKey(kvstore.NodesPrefix, cluster) + "/", log: log,
 	}
 	return m.Add(manager.RunnableFunc(func(ctx context.Context) error {
@@ -46,12 +47,13 @@ func SetupStoreGC(m manager.Manager, cfg Config, store kvstore.Backend, cluster 
 			return fmt.Errorf("watch of nodes: %w", err)
 		}
 		defer func() { _ = informer.RemoveEventHandler(reg) }() // it fails only for an informer that has ended
-		return rounds.Every(ctx, cfg.GCInterval, deleted, c.round)
+		return rounds.Every(ctx, cfg.GCInterval, deleted, c.meter.Measure("node-keys", c.round))
 	}))
 }
 
 // storeCollector removes keys of nodes that are gone.
 type storeCollector struct {
+	meter        *rounds.Meter
 	cached, live client.Reader
 	store        kvstore.Backend
 	prefix       string // of this cluster's nodes, with a slash at the end
@@ -88,6 +90,7 @@ func (c *storeCollector) collect(ctx context.Context) error {
 			return fmt.Errorf("delete %s: %w", kv.Key, err)
 		}
 		if deleted {
+			c.meter.Removed("node-keys", 1)
 			c.log.Info("removed the key of a node that is gone", "node", name, "key", kv.Key)
 		}
 	}
