@@ -74,7 +74,11 @@ func unreachable(s Status) (node, endpoint bool, since time.Time) {
 func TestRounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		targets, n := cluster(30)
-		p := prober(t, func() []Target { return append([]Target(nil), targets...) }, n)
+		p := prober(t, func() []Target {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			return append([]Target(nil), targets...)
+		}, n)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- p.Run(ctx) }()
@@ -106,18 +110,20 @@ func TestRounds(t *testing.T) {
 			}
 		}
 		// Nobody was kept waiting by the dead: each was probed in every round, in both ways.
+		n.mu.Lock()
 		for i := range 30 {
 			if got := len(n.began[addr(i)]); got < 2*3 || got > 2*5 {
 				t.Errorf("node %d was probed %d times in 200 s", i, got)
 			}
 		}
+		n.mu.Unlock()
 		since := all[0].Node[0].ICMP.Since
 
 		// One comes back, one is gone, one is new.
 		n.mu.Lock()
 		delete(n.dead, addr(1))
-		n.mu.Unlock()
 		targets = append(targets[:29:29], Target{Name: "c/new", Node: []netip.Addr{addr(99)}})
+		n.mu.Unlock()
 		time.Sleep(130 * time.Second)
 		all, _ = p.Statuses()
 		if node, _, _ := unreachable(all[2]); all[0].Name != "c/n00000" && all[0].Name != "c/new" || node && all[2].Name == "c/n00001" {
