@@ -427,6 +427,11 @@ func (ag *Agent) Run(ctx context.Context) error {
 		addr := "localhost:" + strconv.Itoa(cfg.HealthPort)
 		run.start("health", func(ctx context.Context) error { return serveHTTP(ctx, addr, a.healthHandler()) })
 	}
+	if cfg.ProxyHealthzAddr != "" && cfg.KubeProxyReplacement {
+		run.start("kube-proxy-healthz", func(ctx context.Context) error {
+			return serveHTTP(ctx, cfg.ProxyHealthzAddr, proxyHealthz(func() bool { return a.isInForce() && a.health().Cilium.State != rest.StateFailure }))
+		})
+	}
 	if err := fence.wait(run.ctx); err == nil { // not if a part failed before
 		if err := a.cni.Install(); err != nil {
 			log.Error("cannot write the CNI configuration", "error", err)

@@ -72,6 +72,8 @@ type Config struct {
 	// empty for the mounted hierarchy.
 	KubeProxyReplacement bool
 	CgroupRoot           string
+	// ProxyHealthzAddr is where /healthz of kube-proxy is answered in its place; empty for nowhere.
+	ProxyHealthzAddr string
 	// LBAlgorithm is how a backend is chosen for a client outside of the cluster, random or maglev, and LBMode how its packets reach
 	// one on another node: snat, dsr or hybrid. LBModeAnnotation has an annotation of a service say otherwise for it.
 	LBAlgorithm      string
@@ -210,6 +212,8 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.KubeProxyReplacement, "kube-proxy-replacement", c.KubeProxyReplacement,
 		"lead the node's own processes, and clients outside of the cluster, to services; without it that is kube-proxy's, and pods' traffic alone is ours")
 	fs.StringVar(&c.CgroupRoot, "cgroup-root", c.CgroupRoot, "cgroup (version 2) of the node's own processes; where such cgroups are mounted by default")
+	fs.StringVar(&c.ProxyHealthzAddr, "kube-proxy-replacement-healthz-bind-address", c.ProxyHealthzAddr,
+		"with --kube-proxy-replacement, where balancers find kube-proxy's /healthz, such as 0.0.0.0:10256; empty for nowhere")
 	fs.StringVar(&c.LBAlgorithm, "bpf-lb-algorithm", c.LBAlgorithm,
 		"how a backend is chosen for a client outside of the cluster: random, or maglev, by which all nodes choose the same")
 	fs.StringVar(&c.LBMode, "bpf-lb-mode", c.LBMode, "how packets of clients outside reach a pod on another node: snat (in this node's name), "+
@@ -523,6 +527,11 @@ func (c *Config) Validate() error {
 	}
 	if c.ClusterHealthPort == 0 {
 		bad("--cluster-health-port: must not be 0; --enable-health-checking=false switches probes off")
+	}
+	if c.ProxyHealthzAddr != "" {
+		if _, _, err := net.SplitHostPort(c.ProxyHealthzAddr); err != nil {
+			bad("--kube-proxy-replacement-healthz-bind-address: %q is not host:port", c.ProxyHealthzAddr)
+		}
 	}
 	if c.HealthPort < 0 || c.HealthPort > 65535 {
 		bad("--agent-health-port: %d is not a port", c.HealthPort)

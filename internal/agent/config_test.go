@@ -94,18 +94,19 @@ func TestValidate(t *testing.T) {
 			c.KVStore, c.KVStoreLeaseTTL = "etcd", 1
 			c.KVStoreOpts["etcd.address"] = "http://127.0.0.1:2379"
 		},
-		"--ipam: \"eni\"":             func(c *Config) { c.IPAM = "eni" },
-		"Node's pod CIDR":             func(c *Config) { c.EnableK8s, c.IPAM = true, "multi-pool" },
-		"--datapath-mode: lb-only":    func(c *Config) { c.DatapathMode = "lb-only" },
-		"--datapath-mode: \"netkit\"": func(c *Config) { c.DatapathMode = "netkit" },
-		"--bpf-ct-timeout":            func(c *Config) { c.CTAny = 0 },
-		"--ipam-expiration":           func(c *Config) { c.IPAMExpiration = 0 },
-		"--socket-path":               func(c *Config) { c.SocketPath = "/" + strings.Repeat("x", 107) },
-		"--state-dir":                 func(c *Config) { c.StateDir = "relative" },
-		"--prometheus-serve-addr":     func(c *Config) { c.PrometheusAddr = "nonsense" },
-		"--agent-health-port":         func(c *Config) { c.HealthPort = 70000 },
-		"--ipv4-native-routing-cidr":  func(c *Config) { c.NativeIPv4CIDR = "x" },
-		"--ipv6-node":                 func(c *Config) { c.NodeIPv6 = "192.0.2.1" },
+		"--ipam: \"eni\"":                  func(c *Config) { c.IPAM = "eni" },
+		"Node's pod CIDR":                  func(c *Config) { c.EnableK8s, c.IPAM = true, "multi-pool" },
+		"--datapath-mode: lb-only":         func(c *Config) { c.DatapathMode = "lb-only" },
+		"--datapath-mode: \"netkit\"":      func(c *Config) { c.DatapathMode = "netkit" },
+		"--bpf-ct-timeout":                 func(c *Config) { c.CTAny = 0 },
+		"--ipam-expiration":                func(c *Config) { c.IPAMExpiration = 0 },
+		"--socket-path":                    func(c *Config) { c.SocketPath = "/" + strings.Repeat("x", 107) },
+		"--state-dir":                      func(c *Config) { c.StateDir = "relative" },
+		"--prometheus-serve-addr":          func(c *Config) { c.PrometheusAddr = "nonsense" },
+		"--kube-proxy-replacement-healthz": func(c *Config) { c.ProxyHealthzAddr = "10256" },
+		"--agent-health-port":              func(c *Config) { c.HealthPort = 70000 },
+		"--ipv4-native-routing-cidr":       func(c *Config) { c.NativeIPv4CIDR = "x" },
+		"--ipv6-node":                      func(c *Config) { c.NodeIPv6 = "192.0.2.1" },
 	} {
 		c := good()
 		change(&c)

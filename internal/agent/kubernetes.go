@@ -141,7 +141,7 @@ func (k *kube) join(a *api, facts nodeFacts, filter *labels.Filter) error {
 	}
 	k.services, err = services.New(services.Config{
 		NodeName: k.cfg.NodeName, NodeAddrs: facts.hosts(), Consistent: k.cfg.LBAlgorithm == lbMaglev,
-		Forwarding: service.Forwarding(k.cfg.LBMode), PerService: k.cfg.LBModeAnnotation, Kernel: a.maps, Log: k.log,
+		Forwarding: service.Forwarding(k.cfg.LBMode), PerService: k.cfg.LBModeAnnotation, HealthPorts: k.cfg.KubeProxyReplacement, Kernel: a.maps, Log: k.log,
 	}, k.client)
 	return err
 }

@@ -115,6 +115,21 @@ func (e *Engine) DeleteSlice(n Name) {
 	e.refresh(owner{name: e.unlink(n)})
 }
 
+// LocalReady returns how many ready endpoints of a service are on this node.
+func (e *Engine) LocalReady(n Name) int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	ready := map[netip.Addr]bool{}
+	for slice := range e.parts[n] {
+		for _, to := range e.slices[slice].Endpoints {
+			if to.Node == e.local.Node && to.Ready && usable(to.Addr) {
+				ready[to.Addr] = true
+			}
+		}
+	}
+	return len(ready)
+}
+
 // unlink removes a slice and returns the service that it was of.
 func (e *Engine) unlink(n Name) Name {
 	old, ok := e.slices[n]

@@ -39,6 +39,8 @@ type Service struct {
 	// backends of this node only.
 	ExternalLocal bool
 	InternalLocal bool
+	// HealthPort is where balancers ask whether this node has endpoints of it; 0 if they do not.
+	HealthPort uint16
 	// Mesh is what it is to other clusters.
 	Mesh Mesh
 	// Forwarding is how clients outside reach backends on other nodes, if not as the node does it.

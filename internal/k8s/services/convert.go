@@ -103,6 +103,9 @@ func fromService(o *corev1.Service) service.Service {
 		}
 	}
 	s.ExternalLocal = o.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
+	if s.ExternalLocal && o.Spec.Type == corev1.ServiceTypeLoadBalancer {
+		s.HealthPort, _ = portNumber(o.Spec.HealthCheckNodePort)
+	}
 	s.InternalLocal = o.Spec.InternalTrafficPolicy != nil && *o.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal
 	return s
 }

@@ -31,6 +31,8 @@ type Config struct {
 	// Forwarding is how clients outside reach backends on other nodes; PerService has annotations of services say otherwise.
 	Forwarding service.Forwarding
 	PerService bool
+	// HealthPorts has balancers answered that ask at a service's health check port; it is kube-proxy that does where that runs.
+	HealthPorts bool
 	// Kernel is where the rows go.
 	Kernel datapath.Services
 	// Log receives what goes wrong; nil discards it.
@@ -45,6 +47,7 @@ type Services struct {
 	reconciler *table.Reconciler[datapath.ServiceFrontend, service.Frontend]
 	flows      *service.Flows
 	changed    chan struct{}
+	checks     *checks
 
 	mu   sync.Mutex
 	zone string
@@ -60,6 +63,7 @@ func New(cfg Config, client *k8s.Client) (*Services, error) {
 	}
 	s := &Services{cfg: cfg, client: client, changed: make(chan struct{}, 1)}
 	s.engine = service.New(s.local())
+	s.checks = newChecks(cfg.Log, s.engine.LocalReady)
 	s.flows = service.NewFlows(cfg.Kernel, s.engine.Table())
 	target := service.NewMaps(cfg.Kernel, func() {
 		select {
@@ -111,6 +115,7 @@ func (s *Services) Run(ctx context.Context, synced func()) error {
 	start(func(ctx context.Context) error { return s.followNode(ctx, hear) })
 	start(s.reconciler.Run)
 	start(s.settle)
+	start(s.checks.run)
 	start(func(ctx context.Context) error {
 		for range cap(heard) {
 			select {
@@ -182,8 +187,17 @@ func (s *Services) followServices(ctx context.Context, synced func()) error {
 			return o
 		},
 	}, k8s.Handler[*corev1.Service]{
-		Upsert: func(o *corev1.Service) { s.engine.UpsertService(fromService(o)) },
-		Delete: func(k k8s.Key) { s.engine.DeleteService(named(k)) },
+		Upsert: func(o *corev1.Service) {
+			it := fromService(o)
+			s.engine.UpsertService(it)
+			if s.cfg.HealthPorts {
+				s.checks.set(it.Name, it.HealthPort)
+			}
+		},
+		Delete: func(k k8s.Key) {
+			s.engine.DeleteService(named(k))
+			s.checks.set(named(k), 0)
+		},
 		Synced: synced,
 	})
 }

@@ -58,7 +58,7 @@ func (c *cluster) run() (synced <-chan struct{}, stop func()) {
 	var err error
 	c.part, err = services.New(services.Config{
 		NodeName: "n1", NodeAddrs: []netip.Addr{netip.MustParseAddr("192.168.0.1")}, Kernel: c.kernel.Maps, Log: slog.New(slog.DiscardHandler),
-		PerService: true,
+		PerService: true, HealthPorts: true,
 	}, c.client)
 	c.must(err)
 	ctx, cancel := context.WithCancel(c.t.Context())

@@ -1,0 +1,119 @@
+package services
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/hawser-net/hawser/internal/service"
+)
+
+// checkRetry is the pause before ports are tried again at which somebody else listens.
+const checkRetry = 10 * time.Second
+
+// checks answers balancers outside that ask, at a service's health check port, whether this node has endpoints of it: for a service whose
+// traffic from outside goes to the endpoints of the node that it came to (spec.healthCheckNodePort). The form is that of kube-proxy.
+type checks struct {
+	log   *slog.Logger
+	ready func(service.Name) int
+
+	mu     sync.Mutex
+	ended  bool
+	ports  map[service.Name]uint16
+	open   map[service.Name]*http.Server
+	serves sync.WaitGroup
+}
+
+func newChecks(log *slog.Logger, ready func(service.Name) int) *checks {
+	return &checks{log: log, ready: ready, ports: map[service.Name]uint16{}, open: map[service.Name]*http.Server{}}
+}
+
+// set says at which port there are questions about a service; 0 for none.
+func (c *checks) set(n service.Name, port uint16) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ports[n] == port {
+		return
+	}
+	if srv := c.open[n]; srv != nil {
+		srv.Close()
+		delete(c.open, n)
+	}
+	delete(c.ports, n)
+	if port == 0 {
+		return
+	}
+	c.ports[n] = port
+	if err := c.listen(n); err != nil {
+		c.log.Warn("balancers that ask for a service's endpoints on this node are not answered yet", "service", n, "port", port, "error", err)
+	}
+}
+
+// listen is called with mu held.
+func (c *checks) listen(n service.Name) error {
+	if c.ended || c.open[n] != nil {
+		return nil
+	}
+	l, err := net.Listen("tcp", ":"+strconv.Itoa(int(c.ports[n])))
+	if err != nil {
+		return err
+	}
+	srv := &http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { c.answer(w, n) }), MaxHeaderBytes: 8 << 10,
+		ReadTimeout: 5 * time.Second, WriteTimeout: 5 * time.Second, IdleTimeout: time.Minute,
+	}
+	c.open[n] = srv
+	c.serves.Go(func() {
+		if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			c.log.Warn("a health check port is served no longer", "service", n, "error", err)
+		}
+	})
+	return nil
+}
+
+func (c *checks) answer(w http.ResponseWriter, n service.Name) {
+	ready := c.ready(n)
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.Header().Set("X-Load-Balancing-Endpoint-Weight", strconv.Itoa(ready))
+	if ready == 0 {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+	_ = json.NewEncoder(w).Encode(map[string]any{ // it fails if nobody listens any more
+		"service": map[string]string{"namespace": n.Namespace, "name": n.Name}, "localEndpoints": ready, "serviceProxyHealthy": true,
+	})
+}
+
+// run tries ports again that were taken, until ctx ends; then it ends all servers.
+func (c *checks) run(ctx context.Context) error {
+	again := time.NewTicker(checkRetry)
+	defer again.Stop()
+	for {
+		select {
+		case <-again.C:
+			c.mu.Lock()
+			for n, port := range c.ports {
+				if err := c.listen(n); err != nil {
+					c.log.Debug("a health check port is taken", "service", n, "port", port, "error", fmt.Sprint(err))
+				}
+			}
+			c.mu.Unlock()
+		case <-ctx.Done():
+			c.mu.Lock()
+			c.ended = true
+			for _, srv := range c.open {
+				srv.Close()
+			}
+			c.mu.Unlock()
+			c.serves.Wait()
+			return nil
+		}
+	}
+}
