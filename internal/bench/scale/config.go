@@ -53,6 +53,9 @@ type Config struct {
 	StreamPods, StreamNodes, Observers int
 	StreamRate                         float64
 
+	// MeshPods is how many pods another cluster knows before new ones come.
+	MeshPods int
+
 	// Lease is how long the operators' lease lasts; 0 for their default.
 	Lease time.Duration
 	// Patience is how long a cluster may take to come to what it should be.
@@ -77,7 +80,7 @@ func Defaults() Config {
 	return Config{
 		Agents: 5000, RandomAgents: 500, Modes: []string{modeOperator, modeAgents, modeRandom}, KillAfter: 0,
 		Numbers: 65280, InUse: 500, CollectEvery: 10 * time.Second, Sizes: []int{10000, 40000}, Quiet: 6 * time.Second,
-		StreamPods: 4000, StreamNodes: 200, Observers: 4, StreamRate: 100,
+		StreamPods: 4000, StreamNodes: 200, Observers: 4, StreamRate: 100, MeshPods: 20000,
 		Patience: 5 * time.Minute, BinDir: "bin", Out: "bin/scale",
 	}
 }
@@ -111,6 +114,7 @@ func (c *Config) full() {
 	set(&c.StreamPods, d.StreamPods, 40000)
 	set(&c.StreamNodes, d.StreamNodes, 400)
 	set(&c.Observers, d.Observers, 8)
+	set(&c.MeshPods, d.MeshPods, 100000)
 	if slices.Equal(c.Sizes, d.Sizes) {
 		c.Sizes = []int{10000, 40000, 100000}
 	}
@@ -136,6 +140,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.Float64Var(&c.StreamRate, "stream-rate", c.StreamRate, "stream: how many a second")
 	fs.IntVar(&c.StreamNodes, "stream-nodes", c.StreamNodes, "stream: on how many nodes")
 	fs.IntVar(&c.Observers, "observers", c.Observers, "stream: agents that hear of all pods, with connections and watches of their own")
+	fs.IntVar(&c.MeshPods, "mesh-pods", c.MeshPods, "mesh: pods that the other cluster knows before new ones come")
 	fs.DurationVar(&c.Lease, "lease", c.Lease, "how long the operators' lease lasts; 0 for their default")
 	fs.DurationVar(&c.Patience, "patience", c.Patience, "how long the cluster may take to come to what it should be")
 	fs.StringVar(&c.BinDir, "bin", c.BinDir, "directory with the programs to measure")
@@ -167,6 +172,9 @@ func (c *Config) validate() error {
 	}
 	if c.StreamPods < 1 || c.StreamNodes > 0 && (c.StreamPods-1)/c.StreamNodes+1 > mostPods {
 		bad("--stream-pods: %d on %d nodes is not 1 to %d each", c.StreamPods, c.StreamNodes, mostPods)
+	}
+	if c.MeshPods < 1 || c.MeshPods > 1<<23 {
+		bad("--mesh-pods: %d is not 1 to %d", c.MeshPods, 1<<23)
 	}
 	if c.StreamRate <= 0 {
 		bad("--stream-rate: %g is not above 0", c.StreamRate)

@@ -46,11 +46,11 @@ func (r *runner) fill(ctx context.Context, s *Scenario) (err error) {
 	s.Text = fmt.Sprintf("%d agents make identities until all %d numbers are taken. Then %d pods come with labels that have none, and an operator starts that collects "+
 		"what nobody uses; %d identities have a pod and an endpoint.", fillers, r.cfg.Numbers, late, r.cfg.InUse)
 	s.Shared = "Nothing is shared: each agent has its own connection and its own watch of all identities. They make identities without pods, as fast as they are answered. " +
-		fmt.Sprintf("The operator looks every %v, takes for dead what was unused for as long, and has no limit of its own: its defaults are every 15 min, 30 min, and "+
-			"2,500 writes a minute, by which %d take %.0f min.", r.cfg.CollectEvery, r.cfg.Numbers, float64(r.cfg.Numbers)/2500)
+		fmt.Sprintf("The operator looks every %v, takes for dead what was unused for as long, and has no limit of its own: its defaults are every minute, 30 min, and "+
+			"15,000 ends a minute, by which %d take %.0f min.", r.cfg.CollectEvery, r.cfg.Numbers, float64(r.cfg.Numbers)/15000)
 	s.Limits = []string{
 		"filling: how fast the API server and etcd write; an agent's own share of it is a look at its index",
-		"collecting: the operator writes one identity after the other, and each twice (it is marked, then it ends), so the time of a request counts; at its defaults, its limit of writes",
+		"collecting: the operator writes each identity twice (it is marked, then it ends), 32 at once, so the API server counts; at its defaults, its limit of ends",
 	}
 	c, err := r.newCluster(ctx)
 	if err != nil {

@@ -27,6 +27,7 @@ func scenarios() []scenario {
 		{"identities", "All identities are taken", (*runner).fill, 4 * time.Minute},
 		{"stream", "Pods come at a steady rate", (*runner).stream, 3 * time.Minute},
 		{"memory", "What operator and agent need", (*runner).memory, 3 * time.Minute},
+		{"mesh", "Another cluster is told of pods", (*runner).mesh, 2 * time.Minute},
 	}
 }
 

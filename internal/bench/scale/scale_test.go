@@ -78,6 +78,7 @@ func small(t *testing.T, scenarios ...string) Config {
 	cfg.Agents, cfg.RandomAgents, cfg.Lease = 30, 30, 2*time.Second
 	cfg.Numbers, cfg.InUse, cfg.CollectEvery = 120, 10, time.Second
 	cfg.StreamPods, cfg.StreamNodes, cfg.Observers, cfg.StreamRate = 40, 6, 2, 50
+	cfg.MeshPods = 500
 	cfg.Sizes, cfg.Quiet = []int{60, 120}, 100*time.Millisecond
 	cfg.Patience = 2 * time.Minute
 	cfg.Self, cfg.Operator, cfg.Agent = []string{self, "etcd"}, []string{self, "operator"}, []string{self, "agent"}
@@ -469,5 +470,19 @@ func TestReportKeeps(t *testing.T) {
 	r := Report{Machine: here}
 	if err := r.Write(dir); err == nil || !strings.Contains(err.Error(), reportFile) {
 		t.Errorf("over a report that cannot be read: %v", err)
+	}
+}
+
+// TestMesh: another cluster knows every pod, also those that came when no operator led.
+func TestMesh(t *testing.T) {
+	t.Parallel()
+	report, err := Run(t.Context(), small(t, "mesh"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := report.Scenarios[0].Variants[0]
+	t.Logf("%+v", v.Figures)
+	if len(v.Figures) != 6 || len(v.Checks) != 1 {
+		t.Errorf("figures %+v, checks %+v", v.Figures, v.Checks)
 	}
 }
