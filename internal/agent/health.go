@@ -31,8 +31,11 @@ const (
 // healthCheck is how often it is looked whether the health endpoint is there, and who is to answer answers.
 const healthCheck = 10 * time.Second
 
-// healthRetry is the pause after a failure.
-const healthRetry = 2 * time.Second
+// healthRetry is the pause after a failure, twice as long after each further one, and maxHealthRetry the longest.
+const (
+	healthRetry    = time.Second
+	maxHealthRetry = 30 * time.Second
+)
 
 // nodeHealth answers other nodes' probes, at the node's addresses and at those of its health endpoint, and probes them. Nil stands for
 // a node that does neither.
@@ -152,12 +155,14 @@ func (h *nodeHealth) run(ctx context.Context) error {
 			}
 		})
 	}
-	warned := ""
+	warned, retry := "", healthRetry
 	for {
 		err := errors.Join(h.listen(ctx, serve), h.ensure(ctx, serve))
 		pause := healthCheck
-		if err != nil {
-			pause = healthRetry
+		if err == nil {
+			retry = healthRetry
+		} else {
+			pause, retry = retry, min(2*retry, maxHealthRetry)
 		}
 		if text := fmt.Sprint(err); text != warned && ctx.Err() == nil && !errors.Is(err, endpoint.ErrNotHeard) {
 			if err != nil {

@@ -47,18 +47,27 @@ func (n *machineNode) healthNS() insideAgent {
 	return insideAgent{}
 }
 
-// Do calls fn on a thread inside.
+// Do calls fn on a thread inside, which comes back: the namespace must not stay because a thread is in it.
 func (in insideAgent) Do(fn func() error) error {
 	done := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // for good
+		runtime.LockOSThread()
+		home, err := os.Open("/proc/thread-self/ns/net")
+		if err != nil {
+			done <- err
+			return
+		}
+		defer home.Close()
 		f, err := os.Open(in.path)
 		if err == nil {
-			defer f.Close()
 			err = unix.Setns(int(f.Fd()), unix.CLONE_NEWNET)
+			f.Close()
 		}
 		if err == nil {
 			err = fn()
+		}
+		if back := unix.Setns(int(home.Fd()), unix.CLONE_NEWNET); back == nil {
+			runtime.UnlockOSThread()
 		}
 		done <- err
 	}()

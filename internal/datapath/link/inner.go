@@ -45,7 +45,8 @@ func (l *Links) AddInner(name string, addrs []InnerAddress, mtu, routeMTU int) (
 	return in, nil
 }
 
-// newNamespace makes a network namespace.
+// newNamespace makes a network namespace. The thread that does comes back from it: were it the process's first one, which does not end, others would take the
+// namespace for that of the process, and it would stay.
 func newNamespace() (*os.File, error) {
 	type made struct {
 		f   *os.File
@@ -53,16 +54,39 @@ func newNamespace() (*os.File, error) {
 	}
 	ch := make(chan made)
 	go func() {
-		runtime.LockOSThread() // for good: the thread ends with the goroutine
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			ch <- made{err: fmt.Errorf("make a network namespace: %w", err)}
-			return
+		var m made
+		runtime.LockOSThread()
+		m.f, m.err = unshared()
+		if m.err == nil || !errors.Is(m.err, errNotBack) {
+			runtime.UnlockOSThread()
 		}
-		f, err := os.Open("/proc/thread-self/ns/net")
-		ch <- made{f, err}
+		ch <- m
 	}()
 	m := <-ch
 	return m.f, m.err
+}
+
+// errNotBack says that a thread is in the wrong network namespace.
+var errNotBack = errors.New("leave the new network namespace")
+
+// unshared makes a network namespace on a thread that is locked.
+func unshared() (*os.File, error) {
+	home, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		return nil, err
+	}
+	defer home.Close()
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return nil, fmt.Errorf("make a network namespace: %w", err)
+	}
+	f, err := os.Open("/proc/thread-self/ns/net")
+	if back := netns.Set(netns.NsHandle(home.Fd())); back != nil {
+		if err == nil {
+			f.Close()
+		}
+		return nil, fmt.Errorf("%w: %w", errNotBack, back)
+	}
+	return f, err
 }
 
 func (l *Links) fillInner(in *Inner, name string, addrs []InnerAddress, mtu, routeMTU int) error {

@@ -2,6 +2,7 @@ package link
 
 import (
 	"net/netip"
+	"os"
 	"testing"
 	"time"
 
@@ -22,6 +23,16 @@ func TestInner(t *testing.T) {
 	node := tunnelNode()
 	addrs := []InnerAddress{
 		{IP: netip.MustParseAddr("10.0.1.77"), Router: node.RouterIPv4}, {IP: netip.MustParseAddr("fd00:1::77"), Router: node.RouterIPv6},
+	}
+	before, err := os.Readlink("/proc/self/ns/net")
+	must(t, err)
+	for range 50 { // on whichever thread
+		ns, err := newNamespace()
+		must(t, err)
+		ns.Close()
+	}
+	if after, err := os.Readlink("/proc/self/ns/net"); err != nil || after != before {
+		t.Fatalf("the process is in %s, it was in %s: %v", after, before, err)
 	}
 	first, err := n.AddInner("lxc_test", addrs, 1400, 1350)
 	must(t, err)
