@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/hawser-net/hawser/api/rest"
@@ -142,10 +143,12 @@ const partEdited = "edited-identities"
 
 // edited returns the numbers of which the place where identities are kept says something else than what they stand for.
 func (a *api) edited() []allocator.ID {
-	if a.kube == nil || a.kube.numbers == nil {
-		return nil
+	list := a.identities.alloc.Edited()
+	if a.kube != nil && a.kube.numbers != nil {
+		list = append(list, a.kube.numbers.Edited()...)
+		slices.Sort(list)
 	}
-	return a.kube.numbers.Edited()
+	return slices.Compact(list)
 }
 
 // reportEdited says in the status which identities somebody edited.

@@ -23,7 +23,7 @@ type Backend interface {
 	Check(ctx context.Context, refs []Reference) ([]Reference, error)
 
 	// Restore writes a reference of this node, and the number itself if it is missing. If the store has another number in force for the key, or
-	// another key for the number, it changes nothing and returns a [*ConflictError].
+	// another key for the number, it changes nothing and returns a [*ConflictError]. The other key of an edited number is taken back, if nobody goes by it.
 	Restore(ctx context.Context, ref Reference) error
 
 	// Get returns the number in force for key according to the store, NoID if there is none.
@@ -77,6 +77,8 @@ type Acquired struct {
 type Reference struct {
 	ID  ID
 	Key AllocatorKey
+	// Edited says that the number was made for Key, and that somebody has written another key over it: see [Mapping].
+	Edited bool
 }
 
 // Range is the numbers from Min to Max, both included, with Mask or-ed to each.
@@ -112,6 +114,13 @@ type Mapping struct {
 	Created int64
 	// Revision is that of the change, 0 during a listing.
 	Revision int64
+	// Made names the change that made the number. Where the store tells, another key under the same Made is an edit by hand: a number gets another key only when
+	// it is made anew. 0 if the store does not tell, or if the backend sees to edits itself.
+	Made int64
+	// Original says that Key is what the number was made with, or what nodes go by that use it, and not something that was written over it since.
+	Original bool
+	// Edited says that the store has another key for the number than Key, which is what nodes go by that use it.
+	Edited bool
 }
 
 // GCStats says what a round of garbage collection found and did.

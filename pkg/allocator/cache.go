@@ -18,6 +18,12 @@ type entry struct {
 	key     AllocatorKey // nil: unreadable
 	text    string
 	created int64
+	// made and original are as in Mapping. A number that was written again since it was made, and is not original, is what the store says, for want of better, but
+	// is not taken into use: others may know what it was.
+	made     int64
+	original bool
+	// edited: the store has another key for the number than the one it was made with, which is key.
+	edited bool
 	// missing: the store has lost the number, but this node uses it and will write it again.
 	missing bool
 }
@@ -70,12 +76,55 @@ func (c *cache) listDone(revision int64) (first bool) {
 	}
 }
 
+// rewrite books that a number was written again since it was made, and returns its entry; nil if this is another number, or nothing is known of what it was
+// made with. It goes on to stand for that: every node judges by it, and only somebody who knows nothing of this protocol writes anything else. edited
+// says that this is so now, changed that it was not before, or the other way round.
+func (c *cache) rewrite(m Mapping) (e *entry, edited, changed bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e = c.byID[m.ID]
+	if e == nil || !e.original || e.missing || m.Made == 0 || e.made != m.Made {
+		return nil, false, false
+	}
+	edited = m.Key == nil || m.Key.GetKey() != e.text
+	if edited && m.Original {
+		return nil, false, false // the store went back, and made it at a revision of before
+	}
+	changed = edited != e.edited
+	e.edited = edited
+	if m.Revision != 0 {
+		c.advance(m.Revision)
+	}
+	return e, edited, changed
+}
+
+// edited returns the numbers that the store has with another key than the one they were made with, in order.
+func (c *cache) edited() (out []ID) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	for id, e := range c.byID {
+		if e.edited {
+			out = append(out, id)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// isEdited says whether the number was made for the key, and edited since.
+func (c *cache) isEdited(id ID, text string) bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	e := c.byID[id]
+	return e != nil && e.edited && e.text == text
+}
+
 // upsert books a number and returns the one it replaces, if its key was another. changed says that the number has a key of
 // which nobody was told: it is new, or it had another one, or none that can be read, as a number that rests.
 func (c *cache) upsert(m Mapping) (replaced *entry, changed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	e := &entry{id: m.ID, key: m.Key, created: m.Created}
+	e := &entry{id: m.ID, key: m.Key, created: m.Created, made: m.Made, original: m.Original && m.Key != nil, edited: m.Edited}
 	if m.Key != nil {
 		e.text = m.Key.GetKey()
 	}
@@ -179,12 +228,12 @@ func (c *cache) forget(id ID) *entry {
 	return e
 }
 
-// oldest returns the oldest number of key that is in the store, NoID if there is none.
+// oldest returns the oldest number of key that is in the store and may be taken into use, NoID if there is none.
 func (c *cache) oldest(key string) ID {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	for _, e := range c.byKey[key] {
-		if !e.missing {
+		if !e.missing && (e.original || e.made == 0) {
 			return e.id
 		}
 	}

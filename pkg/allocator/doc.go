@@ -10,6 +10,8 @@
 //   - A number that somebody deletes from the store while a node uses it is written again: at once with [WithMasterKeyProtection], else with the next
 //     comparison ([WithSyncInterval]). So is everything after the store has lost its data. If by then others use another number for the key, this node
 //     follows them and says so with [EventRenumbered].
+//   - What somebody writes over the key of a number changes nothing of what the number means to whoever saw it made ([Allocator.Edited], an error in the log).
+//     Whoever uses the number gives it its key back. Another key comes with a number that was made anew.
 //   - The references of a node that dies end with its lease.
 //   - Numbers lie between [WithMin] and [WithMax], with [WithPrefixMask] or-ed to them. A full range is reported by [ErrExhausted]. A number that was collected
 //     rests before it is used again as long as others are free ([WithRest]).

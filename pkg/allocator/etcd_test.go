@@ -24,15 +24,24 @@ import (
 type counted struct {
 	kvstore.Backend
 	txns atomic.Int64
+	// hold, if set, keeps transactions waiting until it is closed.
+	hold atomic.Pointer[chan struct{}]
 }
 
 func (c *counted) Txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, error) {
 	c.txns.Add(1)
+	if wait := c.hold.Load(); wait != nil {
+		select {
+		case <-*wait:
+		case <-ctx.Done():
+			return kvstore.TxnResult{}, ctx.Err()
+		}
+	}
 	return c.Backend.Txn(ctx, txn)
 }
 
 // etcdNode starts an allocator with a connection of its own to a real etcd.
-func etcdNode(t *testing.T, server *testenv.Etcd, name string) (*allocator.Allocator, *counted) {
+func etcdNode(t *testing.T, server *testenv.Etcd, name string, opts ...allocator.AllocatorOption) (*allocator.Allocator, *counted) {
 	t.Helper()
 	cfg := etcd.Defaults()
 	cfg.Endpoints, cfg.QPS = []string{server.Endpoint()}, 0
@@ -48,7 +57,8 @@ func etcdNode(t *testing.T, server *testenv.Etcd, name string) (*allocator.Alloc
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := allocator.NewAllocator(allocator.StringKey(""), be, allocator.WithMin(256), allocator.WithMax(65535))
+	opts = append([]allocator.AllocatorOption{allocator.WithMin(256), allocator.WithMax(65535)}, opts...)
+	a, err := allocator.NewAllocator(allocator.StringKey(""), be, opts...)
 	if err != nil {
 		t.Fatal(err)
 	}

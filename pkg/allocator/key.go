@@ -49,6 +49,8 @@ type ConflictError struct {
 	InForce ID
 	// Owner is the key that the store has for Held, if it is not Key.
 	Owner string
+	// Revision is that of the change by which the store gave Held to Owner, 0 if it is not known.
+	Revision int64
 }
 
 // Error implements error.

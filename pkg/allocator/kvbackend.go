@@ -273,35 +273,67 @@ func (b *KVStoreBackend) Restore(ctx context.Context, ref Reference) error {
 		return err
 	}
 	_, _, err = b.execute(ctx, &plan{paths: b.paths, key: text, held: ref.ID}, nil)
+	var c *ConflictError
+	if !ref.Edited || !errors.As(err, &c) || c.InForce != NoID {
+		return err
+	}
+	undone, rerr := b.revert(ctx, ref.ID, text, c.Owner)
+	if rerr != nil || !undone {
+		return errors.Join(err, rerr)
+	}
+	b.log.Warn("somebody edited the key of a number in use: it has its own back", "id", ref.ID, "key", text, "edited", c.Owner)
+	_, _, err = b.execute(ctx, &plan{paths: b.paths, key: text, held: ref.ID}, nil)
 	return err
 }
 
-// Reclaim gives the number of a reference back from another key, owner, that somebody has written in its place, as long as nobody refers to it for owner, or
-// has locked owner to do so. It reports whether the number is the reference's again.
-func (b *KVStoreBackend) Reclaim(ctx context.Context, ref Reference, owner string) (bool, error) {
-	text, err := canonical(ref.Key)
-	if err != nil {
-		return false, err
-	}
-	master, err := b.store.Get(ctx, b.paths.id(ref.ID))
+// revert gives an edited number back its key, unless somebody goes by the other one, which is owner, or may be about to. It is written over what is
+// there, as the edit was: who knows what the number was made with sees that it is as it was, and who does not takes it over.
+func (b *KVStoreBackend) revert(ctx context.Context, id ID, text, owner string) (undone bool, err error) {
+	master, err := b.store.Get(ctx, b.paths.id(id))
 	if errors.Is(err, kvstore.ErrNotFound) || err == nil && b.paths.owner(&master) != owner {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("give number %s back to its key: %w", ref.ID, err)
+		return false, fmt.Errorf("give number %s its key %q back: %w", id, text, err)
 	}
 	txn := kvstore.Txn{
-		If:   append(b.paths.allReferTo(text, ref.ID), kvstore.ModRevisionIs(master.Key, master.ModRevision)),
+		If:   append(b.paths.allReferTo(text, id), kvstore.ModRevisionIs(master.Key, master.ModRevision)),
 		Then: []kvstore.Op{kvstore.PutOp(master.Key, []byte(b.paths.layout.Encode(text)), kvstore.Permanent)},
 	}
-	if owner != "" {
-		txn.If = append(txn.If, b.paths.untouched(owner, nil)...)
+	if owner != "" { // an empty value is nobody's key
+		v, err := b.lookAt(ctx, owner)
+		if err != nil {
+			return false, fmt.Errorf("who refers to number %s as %q: %w", id, owner, err)
+		}
+		if v.locked || v.refers(id) {
+			return false, nil
+		}
+		txn.If = append(txn.If, b.paths.untouched(owner, v)...)
 	}
 	r, err := b.store.Txn(ctx, txn)
 	if err != nil {
-		return false, fmt.Errorf("give number %s back to its key: %w", ref.ID, err)
+		return false, fmt.Errorf("give number %s its key %q back: %w", id, text, err)
 	}
 	return r.Succeeded, nil
+}
+
+// lookAt shows who refers to a key, and who holds its lock.
+func (b *KVStoreBackend) lookAt(ctx context.Context, key string) (*view, error) {
+	txn := kvstore.Txn{Then: []kvstore.Op{b.paths.lookLocks(key)}}
+	dirs := b.paths.referenceDirs(key)
+	for _, dir := range dirs {
+		txn.Then = append(txn.Then, kvstore.ListOp(dir))
+	}
+	r, err := b.store.Txn(ctx, txn)
+	if err != nil {
+		return nil, err
+	}
+	v := &view{revision: r.Revision, locked: b.paths.locked(key, r.Results[0]), noLocks: len(r.Results[0]) == 0}
+	for i, dir := range dirs {
+		v.references = append(v.references, references(r.Results[1+i], dir)...)
+		v.noValues = append(v.noValues, len(r.Results[1+i]) == 0)
+	}
+	return v, nil
 }
 
 // Get implements [Backend]. A number without a reference is not in force.
@@ -399,7 +431,12 @@ func (b *KVStoreBackend) ListAndWatch(ctx context.Context, handler CacheMutation
 			handler.OnReferencesLost(keys)
 		}
 	})()
+	originals := make(map[ID]int64) // when numbers were made of which the handler knows what they were made with
+	var users map[ID]user           // during a listing, if it was needed
 	for ev := range b.store.Watch(ctx, b.paths.ids()) {
+		if ev.Revision != 0 {
+			users = nil
+		}
 		if ev.Kind == kvstore.EventListDone {
 			handler.OnListDone(ev.Revision)
 			continue
@@ -410,14 +447,24 @@ func (b *KVStoreBackend) ListAndWatch(ctx context.Context, handler CacheMutation
 			continue
 		}
 		if ev.Kind == kvstore.EventDelete {
+			delete(originals, id)
 			handler.OnDelete(id, ev.Revision)
 			continue
 		}
-		m := Mapping{ID: id, Created: ev.CreateRevision, Revision: ev.Revision}
+		m := Mapping{ID: id, Created: ev.CreateRevision, Revision: ev.Revision, Made: ev.CreateRevision, Original: ev.CreateRevision == ev.ModRevision}
 		if key, err := b.typ.PutKey(b.paths.owner(&ev.KeyValue)); err == nil && key.GetKey() != "" { // an empty value is nobody's key
 			m.Key = key
 		} else {
 			b.log.Warn("a number has an unreadable key in the store", "id", id, "error", err)
+		}
+		if !m.Original && originals[id] != m.Made {
+			if users == nil {
+				users = b.users(ctx)
+			}
+			b.believe(&m, users[id])
+		}
+		if m.Original {
+			originals[id] = m.Made
 		}
 		handler.OnUpsert(m)
 	}
@@ -425,6 +472,47 @@ func (b *KVStoreBackend) ListAndWatch(ctx context.Context, handler CacheMutation
 		return err
 	}
 	return kvstore.ErrClosed
+}
+
+// user is the key by which nodes refer to a number, the oldest if there are several, and when that was written first.
+type user struct {
+	key   string
+	since int64
+}
+
+// users returns who refers to which number; nil, and a line in the log, if the store does not say.
+func (b *KVStoreBackend) users(ctx context.Context) map[ID]user {
+	l, err := b.store.List(ctx, b.paths.values())
+	if err != nil {
+		b.log.Warn("cannot see what nodes use numbers for that were written again since they were made", "error", err)
+		return nil
+	}
+	out := make(map[ID]user)
+	for _, kv := range l.Pairs {
+		path := strings.TrimPrefix(kv.Key, b.paths.values())
+		i := strings.LastIndexByte(path, '/')
+		id, err := ParseID(string(kv.Value))
+		if i <= 0 || err != nil {
+			continue
+		}
+		if have, ok := out[id]; !ok || kv.CreateRevision < have.since {
+			out[id] = user{b.paths.layout.Decode(path[:i]), kv.CreateRevision}
+		}
+	}
+	return out
+}
+
+// believe completes what is told of a number that was written again since it was made, when nobody here knows what it was made with: by what nodes use it for.
+func (b *KVStoreBackend) believe(m *Mapping, u user) {
+	key, err := b.typ.PutKey(u.key)
+	if u.key == "" || err != nil || key.GetKey() != u.key {
+		return
+	}
+	m.Original = true
+	if m.Key == nil || m.Key.GetKey() != u.key {
+		b.log.Error("somebody edited the key of a number in the store; it means what it is used for, give it its key back", "id", m.ID, "key", u.key, "edited", m.Key)
+		m.Key, m.Edited = key, true
+	}
 }
 
 // DeleteAllKeys implements [Backend].

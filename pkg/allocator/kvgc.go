@@ -20,6 +20,8 @@ type dead struct {
 	id  ID
 	key string
 	mod int64
+	// rewritten says that its key was written again since it was made: somebody may have edited it.
+	rewritten bool
 	// alone says, for each of the key's directories, that nothing was listed there: not even references to another number.
 	alone []bool
 }
@@ -36,14 +38,14 @@ func (b *KVStoreBackend) RunGC(ctx context.Context, limiter *rate.Limiter, r Ran
 	_, err := kvstore.ListPages(ctx, b.store, b.paths.ids(), func(page []kvstore.KeyValue) {
 		for _, kv := range page {
 			if id, err := ParseID(strings.TrimPrefix(kv.Key, b.paths.ids())); err == nil {
-				masters = append(masters, dead{id: id, key: b.paths.owner(&kv), mod: kv.ModRevision})
+				masters = append(masters, dead{id: id, key: b.paths.owner(&kv), mod: kv.ModRevision, rewritten: kv.ModRevision != kv.CreateRevision})
 			}
 		}
 	})
 	if err != nil {
 		return previous, stats, fmt.Errorf("listing numbers: %w", err)
 	}
-	refs := listedReferences{paths: b.paths, used: map[string]bool{}, under: map[string]bool{}}
+	refs := listedReferences{paths: b.paths, used: map[string]bool{}, named: map[string]bool{}, under: map[string]bool{}}
 	for _, m := range masters {
 		if previous[m.id] == m.mod {
 			for _, dir := range b.paths.referenceDirs(m.key) {
@@ -65,7 +67,7 @@ func (b *KVStoreBackend) RunGC(ctx context.Context, limiter *rate.Limiter, r Ran
 		switch seen, ok := previous[m.id]; {
 		case !r.Contains(m.id):
 			stats.OutOfRange++
-		case refs.used[m.id.String()+" "+m.key]:
+		case refs.used[m.id.String()+" "+m.key], m.rewritten && refs.named[m.id.String()]:
 			stats.Alive++
 		case ok && seen == m.mod:
 			for _, dir := range b.paths.referenceDirs(m.key) {
@@ -105,6 +107,8 @@ type listedReferences struct {
 	paths paths
 	// used has each number that is referred to, with its key.
 	used map[string]bool
+	// named has each number that is referred to, for whatever key.
+	named map[string]bool
 	// under says of the directories in it whether anything stands there, be it a reference to another
 	// number, or of a longer key.
 	under map[string]bool
@@ -114,7 +118,7 @@ type listedReferences struct {
 func (l *listedReferences) add(key, value string) {
 	base := len(l.paths.values())
 	if i := strings.LastIndexByte(key, '/'); i > base {
-		l.used[value+" "+l.paths.layout.Decode(key[base:i])] = true
+		l.used[value+" "+l.paths.layout.Decode(key[base:i])], l.named[value] = true, true
 	}
 	for i := base; i < len(key); i++ {
 		if key[i] != '/' {

@@ -117,6 +117,10 @@ func (a *Allocator) Heard() (applied, ended int64) { return a.cache.heard() }
 // Stands says whether, by what was heard of the store itself, a number stands for a key.
 func (a *Allocator) Stands(id ID) bool { return a.cache.stands(id) }
 
+// Edited returns the numbers of which the store says something else than the key that they were made with, in order: somebody edited them. They go on to stand
+// for that key, and whoever uses them gives it back.
+func (a *Allocator) Edited() []ID { return a.cache.edited() }
+
 // Confirm tells those who collect that this node has let go of every number that ended up to a revision, see [Backend.Confirm].
 func (a *Allocator) Confirm(ctx context.Context, revision int64) error {
 	return a.backend.Confirm(ctx, revision)

@@ -100,7 +100,7 @@ func (a *Allocator) compare(ctx context.Context) bool {
 	var refs []Reference
 	for _, lk := range a.local {
 		if lk.refs > 0 && lk.id != NoID {
-			refs = append(refs, Reference{lk.id, lk.key})
+			refs = append(refs, Reference{ID: lk.id, Key: lk.key})
 		}
 	}
 	a.mu.Unlock()
@@ -189,8 +189,19 @@ func (a *Allocator) repair(ctx context.Context, lk *localKey) error {
 			_, _, err := a.acquire(ctx, lk, 0)
 			return err
 		}
-		err := a.backend.Restore(ctx, Reference{id, lk.key})
+		mark := a.cache.mark()
+		err := a.backend.Restore(ctx, Reference{ID: id, Key: lk.key})
 		var conflict *ConflictError
+		if errors.As(err, &conflict) && conflict.Revision != 0 {
+			// The watch knows whether the number was made anew for its owner, or edited.
+			werr := a.cache.waitFor(ctx, mark, conflict.Revision, a.done)
+			switch {
+			case werr != nil && !errors.Is(werr, errRelisted):
+				return werr
+			case a.cache.isEdited(id, lk.text):
+				err = a.backend.Restore(ctx, Reference{ID: id, Key: lk.key, Edited: true})
+			}
+		}
 		if err == nil {
 			a.log.Info("a number and this node's reference to it are in order again", "id", id, "key", lk.text)
 			return nil
@@ -249,16 +260,25 @@ func (m *mutations) OnListDone(revision int64) {
 // OnUpsert implements [CacheMutations].
 func (m *mutations) OnUpsert(mapping Mapping) {
 	a := (*Allocator)(m)
-	replaced, changed := a.cache.upsert(mapping)
-	if replaced != nil {
-		a.events.push(AllocatorEvent{Kind: EventDelete, ID: mapping.ID, Key: replaced.key})
-	}
-	if changed {
-		a.events.push(AllocatorEvent{Kind: EventUpsert, ID: mapping.ID, Key: mapping.Key})
+	if e, edited, changed := a.cache.rewrite(mapping); e != nil {
+		if changed && edited {
+			a.log.Error("somebody edited the key of a number in the store; the number means what it meant, give it its key back",
+				"id", e.id, "key", e.text, "edited", mapping.Key)
+		} else if changed {
+			a.log.Info("a number that somebody had edited has its key back", "id", e.id, "key", e.text)
+		}
+	} else {
+		replaced, changed := a.cache.upsert(mapping)
+		if replaced != nil {
+			a.events.push(AllocatorEvent{Kind: EventDelete, ID: mapping.ID, Key: replaced.key})
+		}
+		if changed {
+			a.events.push(AllocatorEvent{Kind: EventUpsert, ID: mapping.ID, Key: mapping.Key})
+		}
 	}
 	a.mu.Lock()
 	lk := a.localIDs[mapping.ID]
-	stolen := lk != nil && lk.refs > 0 && (mapping.Key == nil || mapping.Key.GetKey() != lk.text)
+	stolen := lk != nil && lk.refs > 0 && (mapping.Edited || mapping.Key == nil || mapping.Key.GetKey() != lk.text)
 	if stolen {
 		lk.wrong = true
 	}

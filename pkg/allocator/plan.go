@@ -296,7 +296,7 @@ func (p *plan) clash(v *view) *ConflictError {
 		return nil
 	}
 	if v.master != nil && p.paths.owner(v.master) != p.key {
-		return &ConflictError{Key: p.key, Held: p.held, Owner: p.paths.owner(v.master)}
+		return &ConflictError{Key: p.key, Held: p.held, Owner: p.paths.owner(v.master), Revision: v.master.ModRevision}
 	}
 	for _, r := range v.references {
 		if r.id != p.held {

@@ -122,7 +122,7 @@ func TestLeaseLostDuringAllocate(t *testing.T) {
 	})
 }
 
-// Between the loss of a number and the new one nobody is told either: the old one belongs to a stranger, the new one is not certain.
+// Between the loss of a number and the new one nobody is told either: the old one is not in force, the new one is not certain.
 func TestNothingIsToldWhileRenumbering(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()
@@ -141,14 +141,15 @@ func TestNothingIsToldWhileRenumbering(t *testing.T) {
 	other := mem.Client()
 	defer other.Close()
 	txn := kvstore.Txn{Then: []kvstore.Op{
-		kvstore.DeleteOp(base + "/value/key/192.0.2.1"), kvstore.PutOp(fmt.Sprintf("%s/id/%d", base, id), []byte("stranger"), kvstore.Permanent),
+		kvstore.DeleteOp(base + "/value/key/192.0.2.1"), kvstore.DeleteOp(fmt.Sprintf("%s/id/%d", base, id)),
+		kvstore.PutOp(base+"/id/9", []byte("key"), kvstore.Permanent), kvstore.PutOp(base+"/value/key/192.0.2.9", []byte("9"), kvstore.Permanent),
 	}}
 	if _, err := other.Txn(t.Context(), txn); err != nil {
 		t.Fatal(err)
 	}
 	<-reached
 	if got, err := a.Get(t.Context(), allocator.StringKey("key")); got == id {
-		t.Errorf("Get tells %d, which belongs to a stranger, %v", got, err)
+		t.Errorf("Get tells %d, which is not in force any more, %v", got, err)
 	}
 	short, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
@@ -379,7 +380,7 @@ func TestReleaseWhileRenumbering(t *testing.T) {
 	})
 	id := a.allocate(t, "key")
 	armed.Store(true)
-	put(t, mem.Client(), "/id/"+id.String(), "stranger")
+	put(t, mem.Client(), "/id/"+id.String(), "stranger", "/value/stranger/192.0.2.9", id.String()) // without the second, it would be put back
 	<-reached
 	short, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()

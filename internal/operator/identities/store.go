@@ -150,28 +150,15 @@ type keyBackend struct {
 
 // ListAndWatch implements [allocator.Backend].
 func (b *keyBackend) ListAndWatch(ctx context.Context, handler allocator.CacheMutations) error {
-	return b.KVStoreBackend.ListAndWatch(ctx, &teller{handler, b.home})
-}
-
-// Restore implements [allocator.Backend]. A number in use that somebody gave to other labels gets its own back, as long as nobody uses it for those.
-func (b *keyBackend) Restore(ctx context.Context, ref allocator.Reference) error {
-	err := b.KVStoreBackend.Restore(ctx, ref)
-	var c *allocator.ConflictError
-	if !errors.As(err, &c) || c.InForce != allocator.NoID {
-		return err
-	}
-	undone, rerr := b.Reclaim(ctx, ref, c.Owner)
-	if rerr != nil || !undone {
-		return errors.Join(err, rerr)
-	}
-	b.home.log.Warn("somebody changed the labels of an identity in use: it has them back", "identity", ref.ID, "labels", ref.Key.GetKey(), "edited", c.Owner)
-	return b.KVStoreBackend.Restore(ctx, ref)
+	return b.KVStoreBackend.ListAndWatch(ctx, &teller{handler, b.home, make(map[allocator.ID]int64)})
 }
 
 // teller tells the ledger what the allocator has been told.
 type teller struct {
 	allocator.CacheMutations
 	home *keyHome
+	// originals are the numbers of which is known what they were made with, and when they were made.
+	originals map[allocator.ID]int64
 }
 
 // OnListDone implements [allocator.CacheMutations].
@@ -180,23 +167,30 @@ func (t *teller) OnListDone(revision int64) {
 	t.home.listed.Store(true)
 }
 
-// OnUpsert implements [allocator.CacheMutations]. A key that is written with another value counts as another number: who wrote it may have meant so.
+// OnUpsert implements [allocator.CacheMutations]. A number stands for what it was made with, whatever is written over it; where that is not known, for nothing that
+// is given to anybody.
 func (t *teller) OnUpsert(m allocator.Mapping) {
 	t.CacheMutations.OnUpsert(m)
 	if !t.ours(m.ID) {
 		return
 	}
-	text := ""
-	if m.Key != nil {
-		text = m.Key.GetKey()
+	now := &numberEntry{id: identity.ID(m.ID), uid: types.UID(strconv.FormatInt(m.Created, 10)), born: m.Created}
+	if m.Original {
+		t.originals[m.ID] = m.Made
 	}
-	born := strconv.FormatInt(m.Created, 10)
-	t.home.ledger.setNumber(&numberEntry{id: identity.ID(m.ID), uid: types.UID(born + " " + text), born: m.Created, text: text, says: text})
+	if m.Key != nil && t.originals[m.ID] == m.Made {
+		now.text, now.says = m.Key.GetKey(), m.Key.GetKey()
+	}
+	if m.Edited {
+		now.says = ""
+	}
+	t.home.ledger.setNumber(now)
 }
 
 // OnDelete implements [allocator.CacheMutations].
 func (t *teller) OnDelete(id allocator.ID, revision int64) {
 	t.CacheMutations.OnDelete(id, revision)
+	delete(t.originals, id)
 	if t.ours(id) {
 		t.home.ledger.dropNumber(identity.ID(id))
 	}

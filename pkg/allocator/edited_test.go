@@ -1,0 +1,327 @@
+package allocator_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/hawser-net/hawser/internal/testenv"
+	"github.com/hawser-net/hawser/pkg/allocator"
+	"github.com/hawser-net/hawser/pkg/kvstore"
+)
+
+// editor writes into an etcd as somebody does who knows nothing of the protocol.
+type editor struct {
+	*testing.T
+	etcd *clientv3.Client
+}
+
+func (e editor) put(pairs ...string) {
+	e.Helper()
+	var ops []clientv3.Op
+	for i := 0; i < len(pairs); i += 2 {
+		ops = append(ops, clientv3.OpPut(kvstore.IdentitiesPrefix+pairs[i], pairs[i+1]))
+	}
+	if _, err := e.etcd.Txn(e.Context()).Then(ops...).Commit(); err != nil {
+		e.Fatal(err)
+	}
+}
+
+func (e editor) remove(key string) {
+	e.Helper()
+	if _, err := e.etcd.Delete(e.Context(), kvstore.IdentitiesPrefix+key); err != nil {
+		e.Fatal(err)
+	}
+}
+
+// get returns a key's value, or "none".
+func (e editor) get(key string) string {
+	e.Helper()
+	r, err := e.etcd.Get(e.Context(), kvstore.IdentitiesPrefix+key)
+	if err != nil {
+		e.Fatal(err)
+	}
+	if len(r.Kvs) == 0 {
+		return "none"
+	}
+	return string(r.Kvs[0].Value)
+}
+
+// means returns the key of a number as a node knows it, "none" if it knows of none.
+func means(t *testing.T, a *allocator.Allocator, id allocator.ID) string {
+	t.Helper()
+	found := "none"
+	a.ForeachCache(func(n allocator.ID, key allocator.AllocatorKey) {
+		if n == id {
+			found = key.GetKey()
+		}
+	})
+	return found
+}
+
+func notOne(t *testing.T, events allocator.AllocatorEventChan, what string) {
+	t.Helper()
+	select {
+	case ev := <-events:
+		t.Errorf("%s: told %+v", what, ev)
+	default:
+	}
+}
+
+// TestEditedKey: what somebody writes over the key of a number changes nothing of what the number means, to nobody, however often and whatever it is, while its
+// owner is away and cannot take it back; it is told until somebody does, and the number is not collected. A number that is made anew means what it is made for.
+func TestEditedKey(t *testing.T) {
+	t.Parallel()
+	server := testenv.StartEtcd(t)
+	e := editor{t, server.Client()}
+	e.put("/id/300", "web", "/value/web/192.0.2.9", "300") // by a node that is away
+	events := make(allocator.AllocatorEventChan, 64)
+	a, store := etcdNode(t, server, "192.0.2.1", allocator.WithEvents(events))
+	for _, want := range []allocator.EventKind{allocator.EventUpsert, allocator.EventSync} {
+		if ev := <-events; ev.Kind != want {
+			t.Fatalf("told %+v at first, want %s", ev, want)
+		}
+	}
+	gc, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{Store: store, BasePath: kvstore.IdentitiesPrefix, KeyType: allocator.StringKey("")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	edited := func(want ...allocator.ID) func() bool { return func() bool { return slices.Equal(a.Edited(), want) } }
+	for _, value := range []string{"friend", "foe", "", "friend"} {
+		e.put("/id/300", value)
+		eventually(t, "the edit is told", edited(300))
+		e.put("/id/301", "marker") // what was written before it is known with it
+		eventually(t, "the marker is known", func() bool { return means(t, a, 301) == "marker" })
+		e.remove("/id/301")
+		eventually(t, "the marker is gone", func() bool { return means(t, a, 301) == "none" })
+		for _, kind := range []allocator.EventKind{allocator.EventUpsert, allocator.EventDelete} {
+			if ev := <-events; ev.Kind != kind || ev.ID != 301 {
+				t.Fatalf("told %+v of an edit to %q", ev, value)
+			}
+		}
+		if key, err := a.GetByID(t.Context(), 300); err != nil || key.GetKey() != "web" || !a.Stands(300) {
+			t.Errorf("edited to %q: 300 means %v, %v", value, key, err)
+		}
+		if id, err := a.Get(t.Context(), allocator.StringKey("friend")); err != nil || id != allocator.NoID {
+			t.Errorf("edited to %q: friend has %s, %v", value, id, err)
+		}
+		var seen map[allocator.ID]int64
+		for range 3 {
+			if seen, _, err = gc.RunGC(t.Context(), nil, allocator.Range{Min: 256, Max: 65535}, seen); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if e.get("/id/300") != value {
+			t.Fatalf("a number in use was collected because it was edited to %q", value)
+		}
+	}
+	e.put("/id/300", "web")
+	eventually(t, "it is as it was", edited())
+	notOne(t, events, "of an edit that is over")
+	e.remove("/id/300")
+	e.put("/id/300", "friend")
+	eventually(t, "it was made anew", func() bool { return means(t, a, 300) == "friend" })
+	if !edited()() {
+		t.Errorf("edited: %v", a.Edited())
+	}
+}
+
+// TestEditedKeyIsPutBack: a node that uses a number gives it its key back at once, also if the key that somebody wrote over it has a number of its own in use, and
+// goes on with its number, as all do that know it. A node that starts while the edit stands goes by what the number is used for.
+func TestEditedKeyIsPutBack(t *testing.T) {
+	t.Parallel()
+	server := testenv.StartEtcd(t)
+	e := editor{t, server.Client()}
+	events := make(allocator.AllocatorEventChan, 64)
+	owner, store := etcdNode(t, server, "192.0.2.1", allocator.WithEvents(events), allocator.WithSyncInterval(200*time.Millisecond))
+	other, _ := etcdNode(t, server, "192.0.2.2", allocator.WithEvents(events))
+	id, _, err := owner.Allocate(t.Context(), allocator.StringKey("web"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := other.Allocate(t.Context(), allocator.StringKey("friend")); err != nil {
+		t.Fatal(err)
+	}
+	cut := make(chan struct{})
+	store.hold.Store(&cut)
+	for _, value := range []string{"nobody", "friend", "", "friend"} {
+		e.put("/id/"+id.String(), value)
+		eventually(t, "the edit is told", func() bool { return slices.Equal(other.Edited(), []allocator.ID{id}) })
+		late, _ := etcdNode(t, server, "192.0.2.3")
+		if got := means(t, late, id); got != "web" || !slices.Equal(late.Edited(), []allocator.ID{id}) {
+			t.Errorf("a node that starts takes %s for %q, edited %v", id, got, late.Edited())
+		}
+		close(cut)
+		eventually(t, "it has its key back", func() bool { return e.get("/id/"+id.String()) == "web" })
+		eventually(t, "nothing is told of it any more", func() bool { return len(other.Edited())+len(owner.Edited()) == 0 })
+		eventually(t, "who came late knows", func() bool { return means(t, late, id) == "web" && len(late.Edited()) == 0 })
+		cut = make(chan struct{})
+		store.hold.Store(&cut)
+	}
+	close(cut)
+	if again, err := owner.Get(t.Context(), allocator.StringKey("web")); err != nil || again != id {
+		t.Errorf("web has %s, %v, want %s", again, err, id)
+	}
+	for len(events) > 0 {
+		if ev := <-events; ev.Kind == allocator.EventRenumbered || ev.Kind == allocator.EventDelete && ev.ID == id {
+			t.Errorf("told %+v", ev)
+		}
+	}
+}
+
+// TestEditedKeyIsTakenIntoUse: who takes the key of an edited number into use gives the number its key back, and makes no second one.
+func TestEditedKeyIsTakenIntoUse(t *testing.T) {
+	t.Parallel()
+	server := testenv.StartEtcd(t)
+	e := editor{t, server.Client()}
+	e.put("/id/300", "web")
+	a, _ := etcdNode(t, server, "192.0.2.1")
+	e.put("/id/300", "friend")
+	eventually(t, "the edit is told", func() bool { return len(a.Edited()) == 1 })
+	if id, isNew, err := a.Allocate(t.Context(), allocator.StringKey("friend")); err != nil || id == 300 || !isNew {
+		t.Errorf("friend has %s, new %t, %v", id, isNew, err)
+	}
+	if id, isNew, err := a.Allocate(t.Context(), allocator.StringKey("web")); err != nil || id != 300 || isNew || e.get("/id/300") != "web" {
+		t.Errorf("web has %s, new %t, %v; the store says %q", id, isNew, err, e.get("/id/300"))
+	}
+}
+
+// TestEditedKeyOfNobody: an edited number that nobody uses is not taken into use by nodes that start meanwhile, for either key: others know what it was.
+func TestEditedKeyOfNobody(t *testing.T) {
+	t.Parallel()
+	server := testenv.StartEtcd(t)
+	e := editor{t, server.Client()}
+	e.put("/id/300", "web")
+	before, _ := etcdNode(t, server, "192.0.2.1")
+	e.put("/id/300", "friend")
+	eventually(t, "the edit is told", func() bool { return len(before.Edited()) == 1 })
+	late, _ := etcdNode(t, server, "192.0.2.2")
+	for _, key := range []allocator.StringKey{"friend", "web"} {
+		id, _, err := late.Allocate(t.Context(), key)
+		if err != nil || id == 300 {
+			t.Fatalf("%s has %s, %v", key, id, err)
+		}
+		for _, a := range []*allocator.Allocator{before, late} {
+			eventually(t, "all know", func() bool { return means(t, a, id) == string(key) })
+		}
+	}
+	if got := means(t, before, 300); got != "web" {
+		t.Errorf("300 means %q", got)
+	}
+}
+
+// TestEditedWhileCutOff: an edit of which a node hears by a listing is one.
+func TestEditedWhileCutOff(t *testing.T) {
+	t.Parallel()
+	mem := kvstore.NewMemory()
+	other := mem.Client()
+	defer other.Close()
+	put(t, other, "/id/300", "web", "/value/web/192.0.2.9", "300")
+	a := newNode(t, mem, "192.0.2.1")
+	cut := errors.New("cut off")
+	a.store.SetFault(func(context.Context, kvstore.MemoryCall) (before, after error) { return cut, nil })
+	a.store.BreakWatches()
+	put(t, other, "/id/300", "friend")
+	put(t, other, "/id/301", "marker")
+	mem.Compact()
+	a.store.BreakWatches()
+	a.store.SetFault(nil)
+	eventually(t, "the marker is known", func() bool { return means(t, a.Allocator, 301) == "marker" })
+	if got := means(t, a.Allocator, 300); got != "web" || !slices.Equal(a.Edited(), []allocator.ID{300}) {
+		t.Errorf("300 means %q, edited %v", got, a.Edited())
+	}
+}
+
+// TestOldCopy: the store goes back to a copy in which a number in use meant something else, to somebody or to nobody any more. What the copy says counts; who uses
+// the number for another key gets another one; and all nodes come to agree on what every number means that somebody uses.
+func TestOldCopy(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"in use then", "left behind then"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			oldCopy(t, name == "in use then")
+		})
+	}
+}
+
+func oldCopy(t *testing.T, used bool) {
+	server := testenv.StartEtcd(t)
+	e := editor{t, server.Client()}
+	few := []allocator.AllocatorOption{allocator.WithMin(300), allocator.WithMax(301), allocator.WithSyncInterval(time.Second)}
+	first, store := etcdNode(t, server, "192.0.2.1", few...)
+	second, _ := etcdNode(t, server, "192.0.2.2", few...)
+	reader, _ := etcdNode(t, server, "192.0.2.3", few...)
+	was, now := allocator.StringKey("was"), allocator.StringKey("now")
+	e.put("/id/301", "filler")
+	eventually(t, "the filler is known", func() bool { return means(t, first, 301) == "filler" })
+	if id, _, err := first.Allocate(t.Context(), was); err != nil || id != 300 {
+		t.Fatalf("the first key has %s, %v", id, err)
+	}
+	release := func() {
+		if _, err := first.Release(t.Context(), was); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !used {
+		release()
+	}
+	e.remove("/id/301")
+	data := filepath.Join(filepath.Dir(strings.TrimPrefix(server.Endpoint(), "unix://")), "data")
+	kept := t.TempDir()
+	server.Stop()
+	if err := os.CopyFS(kept, os.DirFS(data)); err != nil {
+		t.Fatal(err)
+	}
+	server.Start()
+	e.etcd = server.Client()
+	e.put("/id/301", "filler")
+	if used {
+		release()
+	}
+	gc, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{Store: store, BasePath: kvstore.IdentitiesPrefix, KeyType: was})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var seen map[allocator.ID]int64
+	for range 2 {
+		if seen, _, err = gc.RunGC(t.Context(), nil, allocator.Range{Min: 300, Max: 300}, seen); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "the end of the number is known", func() bool { return means(t, second, 300) == "none" && means(t, second, 301) == "filler" })
+	if id, _, err := second.Allocate(t.Context(), now); err != nil || id != 300 {
+		t.Fatalf("the second key has %s, %v", id, err)
+	}
+	eventually(t, "the reader knows", func() bool { return means(t, reader, 300) == "now" })
+
+	server.Stop()
+	if err := os.RemoveAll(data); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.CopyFS(data, os.DirFS(kept)); err != nil {
+		t.Fatal(err)
+	}
+	server.Start()
+	e.etcd = server.Client()
+	eventually(t, "who uses the number for another key has another one", func() bool {
+		id, err := second.Get(t.Context(), now)
+		return err == nil && id == 301 && e.get("/id/301") == "now" && e.get("/value/now/192.0.2.2") == "301"
+	})
+	for i, a := range []*allocator.Allocator{first, second, reader} {
+		for end := time.Now().Add(40 * time.Second); means(t, a, 300) != "was" || means(t, a, 301) != "now"; time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("node %d takes 300 for %q and 301 for %q; the store says %q and %q; %v", i, means(t, a, 300), means(t, a, 301), e.get("/id/300"), e.get("/id/301"), a.Edited())
+			}
+		}
+		if got := a.Edited(); len(got) > 0 {
+			t.Errorf("nobody edited %v", got)
+		}
+	}
+}
