@@ -358,7 +358,8 @@ func (k *kube) complete(ctx context.Context, req *endpoint.CreateRequest, given 
 	case err != nil:
 		return err
 	}
-	req.Labels, req.NamedPorts, req.PodUID = info.Labels, info.Ports, info.UID
+	k.endpoints.Mirror(info.Runtime, info.UID)
+	req.Labels, req.NamedPorts, req.PodUID = info.Labels, info.Ports, info.Runtime
 	return nil
 }
 
@@ -429,6 +430,7 @@ func (k *kube) bringLabels(ctx context.Context, key k8s.Key) error {
 		}
 		info, ok, err := k.pods.Known(key, row.PodUID)
 		if err == nil && ok {
+			k.endpoints.Mirror(info.Runtime, info.UID)
 			_, err = k.a.lifecycle.SetWorkload(ctx, row.ID, info.Labels, info.Ports)
 		}
 		if !errors.Is(err, endpoint.ErrNotFound) {

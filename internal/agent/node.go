@@ -258,6 +258,9 @@ func (a *api) routers() []netip.Addr {
 // selfNode is what this node tells the others of itself.
 func (a *api) selfNode(facts nodeFacts) node.Node {
 	n := node.Node{Name: a.cfg.NodeName, Cluster: a.cfg.ClusterName, ClusterID: a.cfg.ClusterID, Source: node.SourceLocal}
+	if a.kube != nil {
+		n.Annotations = map[string]string{node.KubernetesAnnotation: "true"}
+	}
 	for _, ip := range facts.hosts() {
 		n.Addresses = append(n.Addresses, node.Address{Type: node.InternalIP, IP: ip})
 	}

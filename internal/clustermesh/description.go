@@ -41,27 +41,24 @@ func ParseDescription(value []byte) (Description, error) {
 	return d, nil
 }
 
-// CheckOwner returns an error if the store is another cluster's: if the oldest description in it is
-// not of the given cluster. Descriptions of clusters that are only mirrored there do not count.
+// CheckOwner returns an error if the store is another cluster's, too: if there is a description in it
+// that is not of the given cluster. Which of several is right nobody can tell: the oldest may be
+// what is left of a cluster that is gone, or what a copy of the store has brought. Descriptions of
+// clusters that are only mirrored there do not count.
 func CheckOwner(ctx context.Context, store kvstore.Backend, cluster string) error {
 	prefix := kvstore.ClusterConfigPrefix + "/"
 	list, err := store.List(ctx, prefix)
 	if err != nil {
 		return fmt.Errorf("list of the clusters that the store describes: %w", err)
 	}
-	var owner string
-	var oldest int64
 	for _, kv := range list.Pairs {
 		if d, err := ParseDescription(kv.Value); err != nil || d.Capabilities.Cached {
 			continue
 		}
-		if owner == "" || kv.CreateRevision < oldest {
-			owner, oldest = strings.TrimPrefix(kv.Key, prefix), kv.CreateRevision
+		if owner := strings.TrimPrefix(kv.Key, prefix); owner != cluster {
+			return fmt.Errorf("the key-value store is that of cluster %q, not of %q alone: give this cluster a store of its own (--kvstore-opt), or delete %s if that cluster is gone",
+				owner, cluster, kv.Key)
 		}
-	}
-	if owner != "" && owner != cluster {
-		return fmt.Errorf("the key-value store is that of cluster %q, not of %q: give this cluster a store of its own (--kvstore-opt), or delete %s%s if that cluster is gone",
-			owner, cluster, prefix, owner)
 	}
 	return nil
 }

@@ -49,6 +49,10 @@ type Address struct {
 // SourceLocal is [Node.Source] in what an agent writes of its own node.
 const SourceLocal = "local"
 
+// KubernetesAnnotation is on what an agent writes of its own node, with the value "true", if that is one of Kubernetes: its keys may be deleted when Kubernetes
+// has the node no more. A store may have nodes besides that Kubernetes never had.
+const KubernetesAnnotation = "network.hawser.net/kubernetes-node"
+
 // Node is what a node tells the others of itself. Nodes are shared: who holds one must not change
 // its slices and maps.
 type Node struct {

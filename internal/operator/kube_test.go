@@ -622,7 +622,7 @@ func TestIdentitiesInStore(t *testing.T) {
 	}
 }
 
-// TestDeletedNodes: an agent's key of a node that was deleted goes at once, and the keys of all others stay.
+// TestDeletedNodes: an agent's key of a node that was deleted goes at once, and the keys of all others stay, those of agents without Kubernetes too.
 func TestDeletedNodes(t *testing.T) {
 	etcd := testenv.StartEtcd(t)
 	w := newWorld(t)
@@ -637,10 +637,15 @@ func TestDeletedNodes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	const local = `{"Name":"x","Cluster":"default","Source":"local"}`
-	for _, name := range []string{"default/there", "default/doomed", "default/gone", "default/kept", "other/gone", "default-2/gone"} {
+	const (
+		local = `{"Name":"x","Cluster":"default","Source":"local","Annotations":{"network.hawser.net/kubernetes-node":"true"}}`
+		plain = `{"Name":"x","Cluster":"default","Source":"local","Annotations":null}` // of an agent without Kubernetes, or an older one
+	)
+	for _, name := range []string{"default/there", "default/gone", "default/kept", "other/gone", "default-2/gone"} {
 		put(name, local)
 	}
+	put("default/alone", plain)
+	put("default/doomed", plain)
 	put("default/custom", `{"Name":"x","Cluster":"default","Source":"custom-resource"}`)
 	put("default/broken", `{`)
 	left := func(want ...string) {
@@ -660,13 +665,13 @@ func TestDeletedNodes(t *testing.T) {
 	p := w.start("a", "--ipam=kubernetes", "--kvstore=etcd", "--kvstore-opt=etcd.address="+etcd.Endpoint(), "--identity-allocation-mode=kvstore", "--nodes-gc-interval=1h")
 	w.leading(60*time.Second, p)
 	w.eventually(60*time.Second, w.served)
-	left("default-2/gone", "default/broken", "default/custom", "default/doomed", "default/there", "other/gone")
+	left("default-2/gone", "default/alone", "default/broken", "default/custom", "default/doomed", "default/there", "other/gone")
 	w.create(&v2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "kept", Annotations: map[string]string{"cilium.io/do-not-gc": "true"}}})
 	put("default/kept", local)
 	if err := w.client.Delete(t.Context(), doomed); err != nil {
 		t.Fatal(err)
 	}
-	left("default-2/gone", "default/broken", "default/custom", "default/kept", "default/there", "other/gone")
+	left("default-2/gone", "default/alone", "default/broken", "default/custom", "default/kept", "default/there", "other/gone")
 	if text := p.log.String(); strings.Contains(text, "forbidden") {
 		t.Errorf("the operator lacks a right:\n%s", text)
 	}

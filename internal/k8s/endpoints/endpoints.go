@@ -58,13 +58,15 @@ type Endpoints struct {
 	reached atomic.Uint64
 
 	mu     sync.Mutex
-	locals map[k8s.Key][]Local     // this node's endpoints of a name, in the order in which they came
-	want   map[k8s.Key]Local       // of each, the one that the object tells of
-	exists map[k8s.Key]string      // UID of the pod of a name, as the API server said when two were known
-	have   map[k8s.Key]object      // this node's objects, as the watch told them
-	said   map[k8s.Key]identity.ID // the identity last written, or found to be there
-	made   map[k8s.Key]creation
-	lost   map[k8s.Key]string // UID of the pod whose object somebody else deleted
+	locals map[k8s.Key][]Local // this node's endpoints of a name, in the order in which they came
+	want   map[k8s.Key]Local   // of each, the one that the object tells of
+	exists map[k8s.Key]string  // UID of the pod of a name, as the API server said when two were known
+	// mirrors are the UIDs of the objects of static pods, by the UID by which the runtime knows the pod.
+	mirrors map[string]string
+	have    map[k8s.Key]object      // this node's objects, as the watch told them
+	said    map[k8s.Key]identity.ID // the identity last written, or found to be there
+	made    map[k8s.Key]creation
+	lost    map[k8s.Key]string // UID of the pod whose object somebody else deleted
 	// relabelled are the labels last written to an object, and when.
 	relabelled map[k8s.Key]relabelling
 	echo       map[k8s.Key]echo
@@ -96,7 +98,7 @@ func New(cfg Config, client *k8s.Client, cache Cache) (*Endpoints, error) {
 	}
 	return &Endpoints{
 		cfg: cfg, client: c, alpha: alpha, pods: client.Kube.CoreV1(), book: newBook(cache, cfg.Log), began: time.Now(), synced: make(chan struct{}),
-		locals: map[k8s.Key][]Local{}, want: map[k8s.Key]Local{}, exists: map[k8s.Key]string{}, have: map[k8s.Key]object{}, said: map[k8s.Key]identity.ID{},
+		locals: map[k8s.Key][]Local{}, want: map[k8s.Key]Local{}, exists: map[k8s.Key]string{}, mirrors: map[string]string{}, have: map[k8s.Key]object{}, said: map[k8s.Key]identity.ID{},
 		made: map[k8s.Key]creation{}, lost: map[k8s.Key]string{}, relabelled: map[k8s.Key]relabelling{}, echo: map[k8s.Key]echo{}, dirty: map[k8s.Key]bool{}, wake: make(chan struct{}, 1),
 	}, nil
 }
@@ -110,6 +112,10 @@ func (e *Endpoints) Set(l Local) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	key := l.Key()
+	l.runtime = l.UID
+	if uid, ok := e.mirrors[l.UID]; ok {
+		l.UID = uid
+	}
 	list := e.locals[key]
 	if i := slices.IndexFunc(list, l.sameEndpoint); i >= 0 {
 		list[i] = l
@@ -126,12 +132,35 @@ func (e *Endpoints) Set(l Local) {
 	}
 }
 
+// Mirror says that the object of the static pod which the runtime knows by a UID has another UID. The kubelet makes it anew when somebody deletes it, while the pod
+// goes on. Of a pod of its own, whose UIDs are one, it says nothing.
+func (e *Endpoints) Mirror(runtime, uid string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if runtime == uid || e.mirrors[runtime] == uid {
+		return
+	}
+	e.mirrors[runtime] = uid
+	for key, list := range e.locals {
+		for i := range list {
+			if list[i].runtime == runtime {
+				list[i].UID = uid
+				delete(e.exists, key)
+				defer e.choose(key)
+			}
+		}
+	}
+}
+
 // Remove says that an endpoint is gone. Another one of its pod, or of a pod of the same name, is told of instead.
 func (e *Endpoints) Remove(l Local) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	key := l.Key()
 	list := slices.DeleteFunc(e.locals[key], func(o Local) bool { return o.Number == l.Number })
+	if !slices.ContainsFunc(list, func(o Local) bool { return o.runtime == l.UID }) {
+		delete(e.mirrors, l.UID)
+	}
 	if e.locals[key] = list; len(list) == 0 {
 		delete(e.locals, key)
 		delete(e.exists, key)

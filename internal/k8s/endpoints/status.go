@@ -18,7 +18,7 @@ type Local struct {
 	// Number is the endpoint's number on this node, Attachment the CNI's name for it.
 	Number     uint16
 	Attachment string
-	// The pod.
+	// The pod, by the UID by which the runtime knows it.
 	Namespace, Pod, UID string
 	IPv4, IPv6          netip.Addr
 	// Identity is 0 as long as there is none for the whole cluster. A new object then names none, and one that is there goes on to name what it did.
@@ -29,6 +29,9 @@ type Local struct {
 	NamedPorts []ipcache.NamedPort
 	// State is that of the endpoint's lifecycle.
 	State string
+
+	// runtime is the UID that Set was told: the UID of a static pod's object is another, see Mirror.
+	runtime string
 }
 
 // Key returns the name of the endpoint's object.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/k8s"
+	"github.com/hawser-net/hawser/internal/k8s/pods"
 )
 
 // object is what is known of an object.
@@ -240,6 +241,9 @@ func (e *Endpoints) podUID(ctx context.Context, key k8s.Key) (string, error) {
 	switch {
 	case err == nil:
 		uid = string(pod.UID)
+		if runtime := pods.StaticUID(pod); runtime != "" {
+			e.Mirror(runtime, uid)
+		}
 	case !apierrors.IsNotFound(err):
 		return "", fmt.Errorf("get pod %s, to tell whose its CiliumEndpoint is: %w", key, err)
 	}

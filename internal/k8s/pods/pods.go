@@ -1,6 +1,7 @@
 package pods
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,7 +25,9 @@ var ErrNotFound = errors.New("no such pod in Kubernetes")
 
 // Info is what an endpoint of a pod is to have.
 type Info struct {
-	UID    string
+	// UID is that of the object in the API. Runtime is the one by which kubelet and runtime know the pod, which stays if the object of a static pod is made anew.
+	UID, Runtime string
+
 	Labels labels.Set
 	Ports  []policy.NamedPort
 }
@@ -126,7 +129,7 @@ func (p *Pods) Synced() <-chan struct{} { return p.synced }
 
 // slim drops what is not needed of a pod.
 func slim(o *corev1.Pod) *corev1.Pod {
-	hash := o.Annotations[hashAnnotation]
+	hash := StaticUID(o)
 	o.Annotations = nil
 	if hash != "" {
 		o.Annotations = map[string]string{hashAnnotation: hash}
@@ -150,11 +153,15 @@ func slim(o *corev1.Pod) *corev1.Pod {
 	return o
 }
 
-// hashAnnotation holds the UID by which kubelet and runtime know a static pod; the object in the API, its mirror, has another.
+// hashAnnotation holds the UID by which kubelet and runtime know a static pod; the object in the API, its mirror, has another, and yet another when it was deleted:
+// the kubelet makes it anew.
 const hashAnnotation = "kubernetes.io/config.hash"
 
+// StaticUID returns the UID by which kubelet and runtime know the static pod that a Pod is the mirror of; empty if it is a pod of its own.
+func StaticUID(o *corev1.Pod) string { return o.Annotations[hashAnnotation] }
+
 func read(o *corev1.Pod) pod {
-	out := pod{uid: string(o.UID), static: o.Annotations[hashAnnotation], account: o.Spec.ServiceAccountName, labels: o.Labels}
+	out := pod{uid: string(o.UID), static: StaticUID(o), account: o.Spec.ServiceAccountName, labels: o.Labels}
 	out.gated = slices.ContainsFunc(o.Spec.ReadinessGates, func(g corev1.PodReadinessGate) bool { return g.ConditionType == ReadinessGate })
 	out.met = slices.ContainsFunc(o.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == ReadinessGate && c.Status == corev1.ConditionTrue
@@ -246,7 +253,7 @@ func (p *Pods) info(key k8s.Key, o pod, namespace map[string]string) (Info, erro
 	set, err := labels.PodLabels(labels.Pod{
 		Namespace: key.Namespace, ServiceAccount: o.account, Cluster: p.cfg.Cluster, Labels: o.labels, NamespaceLabels: namespace,
 	})
-	return Info{UID: o.uid, Labels: set, Ports: o.ports}, err
+	return Info{UID: o.uid, Runtime: cmp.Or(o.static, o.uid), Labels: set, Ports: o.ports}, err
 }
 
 // Known returns what the watch has told of a pod. An empty uid is that of any pod of the name.

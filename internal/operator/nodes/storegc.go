@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"maps"
 	"strings"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -22,7 +24,9 @@ import (
 
 // SetupStoreGC adds the removal of keys of nodes that are gone from a key-value store to m. Agents
 // put these keys on a lease of a quarter of an hour, in which the node's pod CIDR may have been
-// given to another node, and who hears of both sends its packets to the node that is gone.
+// given to another node, and who hears of both sends its packets to the node that is gone. Nodes that
+// were none of Kubernetes stay: agents without Kubernetes may share the store. A node was one of
+// Kubernetes if its agent says so, or if it was seen to be deleted.
 func SetupStoreGC(m manager.Manager, cfg Config, store kvstore.Backend, cluster string, log *slog.Logger) error {
 	if cfg.GCInterval == 0 {
 		return nil
@@ -30,6 +34,7 @@ func SetupStoreGC(m manager.Manager, cfg Config, store kvstore.Backend, cluster 
 	c := &storeCollector{
 		meter:  cfg.Meter,
 		cached: m.GetClient(), live: m.GetAPIReader(), store: store, prefix: kvstore.JoinKey(kvstore.NodesPrefix, cluster) + "/", log: log,
+		deleted: map[string]bool{},
 	}
 	return m.Add(manager.RunnableFunc(func(ctx context.Context) error {
 		deleted := make(chan struct{}, 1)
@@ -37,7 +42,10 @@ func SetupStoreGC(m manager.Manager, cfg Config, store kvstore.Backend, cluster 
 		if err != nil {
 			return fmt.Errorf("watch of nodes: %w", err)
 		}
-		reg, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: func(any) {
+		reg, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: func(obj any) {
+			if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj); err == nil {
+				c.note(key)
+			}
 			select {
 			case deleted <- struct{}{}:
 			default: // a round is to come anyway
@@ -58,6 +66,23 @@ type storeCollector struct {
 	store        kvstore.Backend
 	prefix       string // of this cluster's nodes, with a slash at the end
 	log          *slog.Logger
+
+	mu      sync.Mutex
+	deleted map[string]bool // nodes that Kubernetes had, until there is no key of theirs
+}
+
+// note remembers that a Node was deleted.
+func (c *storeCollector) note(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.deleted[name] = true
+}
+
+// wasNode says whether a node was seen to be one of Kubernetes that was deleted.
+func (c *storeCollector) wasNode(name string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.deleted[name]
 }
 
 func (c *storeCollector) round(ctx context.Context) error {
@@ -73,11 +98,19 @@ func (c *storeCollector) collect(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("list of nodes in the key-value store: %w", err)
 	}
+	there := make(map[string]bool, len(list.Pairs))
 	for _, kv := range list.Pairs {
 		name := strings.TrimPrefix(kv.Key, c.prefix)
-		var n struct{ Source string }
+		there[name] = true
+		var n struct {
+			Source      string
+			Annotations map[string]string
+		}
 		if json.Unmarshal(kv.Value, &n) != nil || n.Source != node.SourceLocal {
 			continue // it is whose who wrote it
+		}
+		if n.Annotations[node.KubernetesAnnotation] != "true" && !c.wasNode(name) {
+			continue
 		}
 		if gone, err := c.gone(ctx, name); err != nil {
 			return err
@@ -94,6 +127,9 @@ func (c *storeCollector) collect(ctx context.Context) error {
 			c.log.Info("removed the key of a node that is gone", "node", name, "key", kv.Key)
 		}
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	maps.DeleteFunc(c.deleted, func(name string, _ bool) bool { return !there[name] })
 	return nil
 }
 

@@ -1,0 +1,78 @@
+package endpoints_test
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/hawser-net/hawser/internal/k8s"
+	"github.com/hawser-net/hawser/internal/k8s/endpoints"
+)
+
+// TestStaticPod: the object of a static pod is made anew while the pod goes on. Its CiliumEndpoint becomes the new object's, whether the agent hears of that first
+// or has to ask, and goes with the endpoint.
+func TestStaticPod(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.namespace("team")
+	const runtime = "1f4c0ffee1f4c0ffee1f4c0ffee1f4c0"
+	mirror := func() *corev1.Pod {
+		t.Helper()
+		pod, err := r.client.Kube.CoreV1().Pods("team").Create(t.Context(), &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: "web", Annotations: map[string]string{"kubernetes.io/config.hash": runtime, "kubernetes.io/config.mirror": runtime}},
+			Spec:       corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+		}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return pod
+	}
+	// remade deletes the mirror, and with it, as Kubernetes does, what belongs to it.
+	remade := func(collect bool) *corev1.Pod {
+		t.Helper()
+		if err := r.client.Kube.CoreV1().Pods("team").Delete(t.Context(), "web", *metav1.NewDeleteOptions(0)); err != nil {
+			t.Fatal(err)
+		}
+		if collect {
+			r.delete("team", "web")
+		}
+		return mirror()
+	}
+	var logs logged
+	e := r.node(ownHost, false, &logs)
+	pod := mirror()
+	endpoint := func() endpoints.Local {
+		l := local(pod, 7, 500)
+		l.UID = runtime
+		return l
+	}
+	e.Mirror(runtime, string(pod.UID))
+	e.Set(endpoint())
+	r.tells("a static pod", pod.UID, ownHost, "10.0.1.7")
+	for _, collect := range []bool{true, false} {
+		pod = remade(collect)
+		e.Mirror(runtime, string(pod.UID)) // as the watch of pods tells
+		e.Set(endpoint())
+		r.tells("made anew, and heard of", pod.UID, ownHost, "10.0.1.7")
+	}
+	pod = remade(true)
+	e.Set(endpoint())
+	r.tells("made anew, and not heard of", pod.UID, ownHost, "10.0.1.7")
+	if uid, _, ok := e.Known(k8s.Key{Namespace: "team", Name: "web"}); !ok || types.UID(uid) != pod.UID {
+		t.Errorf("the endpoint is known as pod %q's, want %q", uid, pod.UID)
+	}
+	// An agent that starts, and has not heard of pods yet.
+	again := r.node(ownHost, false, &logs)
+	again.Set(endpoint())
+	r.tells("after a restart", pod.UID, ownHost, "10.0.1.7")
+	e.Remove(endpoint())
+	again.Remove(endpoint())
+	r.eventually(func() string {
+		if _, err := r.get("team", "web"); err == nil {
+			return "the object of an endpoint that is gone is there"
+		}
+		return ""
+	})
+}
