@@ -18,8 +18,10 @@ const (
 	endingsShare = 10 * time.Millisecond
 	// endingsRetry is the pause after a failure, more or less: rights may be missing for ever.
 	endingsRetry = 30 * time.Second
-	// endingsAgain is how often what was said last is said again: somebody may have taken it away, or the lease that it was on has run out.
+	// endingsAgain is how often what was said last is said again: somebody may have taken it away.
 	endingsAgain = 10 * time.Minute
+	// endingsTimeout bounds a request that says something. A store that is away longer may come back as an old copy, in which revisions mean something else.
+	endingsTimeout = 5 * time.Second
 )
 
 // confirmEnds tells whoever collects identities, when some have ended, that this node goes by them no more, until ctx ends: no number is given to other labels
@@ -36,16 +38,30 @@ func (a *api) confirmEnds(ctx context.Context, log *slog.Logger) error {
 	var told int64
 	var when, due time.Time
 	failing := false
+	lost := make(chan struct{}, 1)
+	defer a.identities.alloc.ObserveLostConfirmation(func() {
+		select {
+		case lost <- struct{}{}:
+		default: // it is told already
+		}
+	})()
 	tick := time.NewTicker(endingsPause)
 	defer tick.Stop()
+	gone, back := false, false
 	for {
 		applied, ended := a.identities.alloc.Heard()
-		if applied < told { // the store was put back to an earlier state
-			told = 0
+		if applied < told { // the store was put back to an earlier state: what was said is of another one
+			told, due, back = 0, time.Time{}, true
 		}
 		var done bool
 		var err error
 		switch now := time.Now(); {
+		case back && !failing:
+			err = a.confirm(ctx, 0)
+			back = err != nil
+		case gone && told > 0 && !failing:
+			err = a.confirm(ctx, told)
+			done, gone = err == nil, err != nil
 		case ended > told && due.IsZero():
 			due = now.Add(rand.N(endingsPause + endingsShare*time.Duration(a.nodes.Table().Len())))
 		case ended > told && !now.Before(due):
@@ -53,7 +69,7 @@ func (a *api) confirmEnds(ctx context.Context, log *slog.Logger) error {
 				told, due = applied, time.Time{}
 			}
 		case told > 0 && now.Sub(when) > endingsAgain:
-			err = a.identities.alloc.Confirm(ctx, told)
+			err = a.confirm(ctx, told)
 			done = err == nil
 		}
 		if done {
@@ -67,10 +83,19 @@ func (a *api) confirmEnds(ctx context.Context, log *slog.Logger) error {
 		}
 		select {
 		case <-tick.C:
+		case <-lost:
+			gone = true
 		case <-ctx.Done():
 			return nil
 		}
 	}
+}
+
+// confirm says it, if the store answers soon.
+func (a *api) confirm(ctx context.Context, revision int64) error {
+	ctx, cancel := context.WithTimeout(ctx, endingsTimeout)
+	defer cancel()
+	return a.identities.alloc.Confirm(ctx, revision)
 }
 
 // confirmUpTo confirms the end of numbers up to a revision, if this node has let go of all of them. A rule set that cannot be written keeps nothing up: who has
@@ -92,7 +117,7 @@ func (a *api) confirmUpTo(ctx context.Context, revision int64) (done bool, err e
 	if err := a.addresses.WaitTried(ctx, a.cache.Table().Revision()); err != nil {
 		return false, fmt.Errorf("tell the kernel of pods that are gone: %w", err)
 	}
-	if err := a.identities.alloc.Confirm(ctx, revision); err != nil {
+	if err := a.confirm(ctx, revision); err != nil {
 		return false, err
 	}
 	a.identities.confirmed(endings)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/time/rate"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -283,4 +284,20 @@ func TestKeysWaitForFrozenAgent(t *testing.T) {
 	if _, err := n1.client.Identity(t.Context(), fmt.Sprint(number)); err == nil {
 		t.Errorf("n1 knows number %d still", number)
 	}
+	// What agents said is lost with their leases, and is said again at once: others would not wait for them meanwhile.
+	before := map[int64]bool{}
+	l, err := store.Client().Get(t.Context(), kvstore.IdentitiesPrefix+"/heard/", clientv3.WithPrefix())
+	if err != nil || len(l.Kvs) != 2 {
+		t.Fatalf("%d agents confirm, %v", len(l.Kvs), err)
+	}
+	for _, kv := range l.Kvs {
+		before[kv.Lease] = true
+		if _, err := store.Client().Revoke(t.Context(), clientv3.LeaseID(kv.Lease)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually("both agents confirm on new leases", func() bool {
+		l, err := store.Client().Get(t.Context(), kvstore.IdentitiesPrefix+"/heard/", clientv3.WithPrefix())
+		return err == nil && len(l.Kvs) == 2 && !before[l.Kvs[0].Lease] && !before[l.Kvs[1].Lease]
+	})
 }

@@ -46,6 +46,9 @@ type Backend interface {
 	// other keys before every node that has ever confirmed anything has confirmed its end, or counts as lost.
 	Confirm(ctx context.Context, revision int64) error
 
+	// ObserveLostConfirmation calls lost, which must not block, when what Confirm said last is lost with this node's lease, until stop is called.
+	ObserveLostConfirmation(lost func()) (stop func())
+
 	// DeleteAllKeys deletes everything of this allocator in the store. It is for tests and for the end of a cluster.
 	DeleteAllKeys(ctx context.Context) error
 }

@@ -164,7 +164,13 @@ func (b *KVStoreBackend) Confirm(ctx context.Context, revision int64) error {
 	return nil
 }
 
-// confirmed returns the revision up to which all nodes that confirm anything have let go of numbers. What cannot be read confirms nothing.
+// ObserveLostConfirmation implements [Backend].
+func (b *KVStoreBackend) ObserveLostConfirmation(lost func()) (stop func()) {
+	return b.store.ObserveLostLeases(b.paths.heard()+b.paths.suffix, func([]string) { lost() })
+}
+
+// confirmed returns the revision up to which all nodes that confirm anything have let go of numbers. What cannot be read confirms nothing, nor does what was written
+// before the store had reached that revision: it is of before the store went back to an old copy.
 func (b *KVStoreBackend) confirmed(ctx context.Context) (int64, error) {
 	l, err := b.store.List(ctx, b.paths.heard())
 	if err != nil {
@@ -173,7 +179,7 @@ func (b *KVStoreBackend) confirmed(ctx context.Context) (int64, error) {
 	least := int64(math.MaxInt64)
 	for _, kv := range l.Pairs {
 		n, err := strconv.ParseInt(string(kv.Value), 10, 64)
-		if err != nil {
+		if err != nil || n >= kv.ModRevision {
 			n = 0
 		}
 		least = min(least, n)

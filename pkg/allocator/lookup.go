@@ -126,6 +126,11 @@ func (a *Allocator) Confirm(ctx context.Context, revision int64) error {
 	return a.backend.Confirm(ctx, revision)
 }
 
+// ObserveLostConfirmation calls lost when what Confirm said last is lost, see [Backend.ObserveLostConfirmation].
+func (a *Allocator) ObserveLostConfirmation(lost func()) (stop func()) {
+	return a.backend.ObserveLostConfirmation(lost)
+}
+
 // RunGC does one round of garbage collection: see [Backend.RunGC]. Give it what the round before returned, nil at first.
 func (a *Allocator) RunGC(ctx context.Context, limiter *rate.Limiter, previous map[ID]int64) (map[ID]int64, GCStats, error) {
 	return a.backend.RunGC(ctx, limiter, a.set.numbers, previous)

@@ -201,7 +201,9 @@ func TestRestWaitsForNodes(t *testing.T) {
 	if _, err := store.Txn(t.Context(), kvstore.Txn{Then: []kvstore.Op{kvstore.DeleteOp(base + "/heard/192.0.2.3")}}); err != nil {
 		t.Fatal(err)
 	}
-	confirm(slow, ended-1) // the store was put back, say
+	confirm(slow, ended+1000)
+	awaits("a node has heard of what has not happened yet: the store was put back since")
+	confirm(slow, ended-1)
 	c.another()
 	awaits("another leader, and one that goes back")
 	c.lost = 50 * time.Millisecond
@@ -212,7 +214,10 @@ func TestRestWaitsForNodes(t *testing.T) {
 		t.Errorf("the node counts as lost: %+v", stats)
 	}
 	put(t, store, "/rest/300", time.Now().Add(-2*time.Hour).Format(time.RFC3339))
-	confirm(fast, 1<<40)
+	if now, err = store.List(t.Context(), base+"/rest/"); err != nil {
+		t.Fatal(err)
+	}
+	confirm(fast, now.Revision)
 	c.lost = time.Hour
 	c.another()
 	awaits("again")

@@ -363,6 +363,11 @@ func (b *Backend) Confirm(ctx context.Context, revision int64) error {
 	return b.reads.Confirm(ctx, revision)
 }
 
+// ObserveLostConfirmation implements [allocator.Backend], for the place that is read.
+func (b *Backend) ObserveLostConfirmation(lost func()) (stop func()) {
+	return b.reads.ObserveLostConfirmation(lost)
+}
+
 // DeleteAllKeys implements [allocator.Backend], in both places.
 func (b *Backend) DeleteAllKeys(ctx context.Context) error {
 	return errors.Join(b.reads.DeleteAllKeys(ctx), b.other.DeleteAllKeys(ctx))

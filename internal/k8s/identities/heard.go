@@ -50,13 +50,17 @@ func (h Heard) Lease(namespace string) *coordinationv1.Lease {
 	}
 }
 
-// ReadHeard returns what a Lease says; ok is false if it does not say whose it is. A version that cannot be read is 0.
+// ReadHeard returns what a Lease says; ok is false if it does not say whose it is. A version that cannot be read is 0. So is one that the server had not reached when
+// it made the Lease: it is of before the server went back to an old copy, whose versions mean something else since.
 func ReadHeard(o *coordinationv1.Lease) (h Heard, ok bool) {
 	if o.Spec.HolderIdentity == nil || *o.Spec.HolderIdentity == "" {
 		return Heard{}, false
 	}
 	n, err := strconv.ParseUint(o.Annotations[heardAnnotation], 10, 64)
 	if err != nil {
+		n = 0
+	}
+	if made, err := strconv.ParseUint(o.ResourceVersion, 10, 64); err == nil && n >= made {
 		n = 0
 	}
 	return Heard{Node: *o.Spec.HolderIdentity, Version: n}, true
@@ -74,3 +78,6 @@ func (b *Backend) Confirm(ctx context.Context, revision int64) error {
 	}
 	return nil
 }
+
+// ObserveLostConfirmation implements [allocator.Backend]. A Lease that says it is on no lease of a store.
+func (b *Backend) ObserveLostConfirmation(func()) (stop func()) { return func() {} }

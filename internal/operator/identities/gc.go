@@ -62,10 +62,18 @@ type Stats struct {
 
 // SetupGC adds the collection of identities to m. report is told of every look.
 func SetupGC(m manager.Manager, cfg Config, report func(Stats, time.Duration, error), log *slog.Logger) error {
-	if cfg.Interval == 0 {
-		return nil
-	}
 	c := newCollector(m.GetClient(), m.GetAPIReader(), cfg, log)
+	if cfg.Interval == 0 { // agents say all the same which identities have ended
+		return m.Add(manager.RunnableFunc(func(ctx context.Context) error {
+			return rounds.Every(ctx, strayLease, nil, func(ctx context.Context) error {
+				_, err := c.said(ctx)
+				if err != nil && ctx.Err() == nil {
+					log.Warn("cannot remove what agents said of identities", "error", err)
+				}
+				return err
+			})
+		}))
+	}
 	var err error
 	c.watch, err = client.NewWithWatch(m.GetConfig(), client.Options{HTTPClient: m.GetHTTPClient(), Scheme: m.GetScheme(), Mapper: m.GetRESTMapper()})
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/api/v2alpha1"
@@ -229,6 +230,25 @@ func TestCollection(t *testing.T) {
 		tr.pass() // 30 minutes by this clock
 		tr.freed("1001")
 	})
+	run("what agents say where nothing is collected", func(tr *trial) {
+		tr.Create(tr.T, &v2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "one"}})
+		for v := range uint64(3) {
+			tr.Create(tr.T, k8sids.Heard{Node: "one", Version: v + 1}.Lease("kube-system"))
+		}
+		env.Run(tr.T, func(_ context.Context, m manager.Manager, log *slog.Logger) error {
+			return SetupGC(m, Config{Namespace: "kube-system"}, nil, log)
+		})
+		controllers.Eventually(tr.T, time.Minute, func() string {
+			var left coordinationv1.LeaseList
+			if err := tr.Client.List(tr.Context(), &left, client.InNamespace("kube-system"), client.MatchingLabels{k8sids.HeardLabel: k8sids.HeardLabelValue}); err != nil {
+				return err.Error()
+			}
+			if len(left.Items) != 1 || !strings.HasSuffix(left.Items[0].Name, ".3") {
+				return fmt.Sprintf("%d Leases are left", len(left.Items))
+			}
+			return ""
+		})
+	})
 	run("a rest until all agents have let go", func(tr *trial) {
 		tr.cfg.Lost, tr.cfg.Namespace = 24*time.Hour, "default"
 		for _, name := range []string{"fast", "slow", "old"} { // the last one's agent says nothing
@@ -249,12 +269,14 @@ func TestCollection(t *testing.T) {
 				t.Errorf("%s: who is waited for (-want +got):\n%s", what, diff)
 			}
 		}
-		say("fast", ended+1000)
+		say("fast", ended)
 		say("slow", 1)
 		say("gone", 1) // no such node
 		waits("slow has not heard of it")
 		say("slow", ended-1)
 		waits("slow has not heard of it either")
+		say("slow", ended+1000)
+		waits("slow has heard of what has not happened yet: the server was put back since")
 		say("slow", ended)
 		tr.pass()
 		tr.freed("1000")
@@ -275,7 +297,7 @@ func TestCollection(t *testing.T) {
 		o = &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: "1001"}}
 		k8sids.Retire(o, "k8s:app=x;", tr.clock.Add(-48*time.Hour))
 		tr.Create(tr.T, o)
-		say("fast", version(o.ResourceVersion)+1)
+		say("fast", version(o.ResourceVersion))
 		for range 5 {
 			tr.pass()
 		}
