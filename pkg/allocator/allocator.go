@@ -19,6 +19,8 @@ const (
 	maxWithdrawals = 16
 	// operationTimeout bounds one repair.
 	operationTimeout = 10 * time.Second
+	// editTimeout bounds the wait for the watch to tell whether somebody edited a number.
+	editTimeout = 2 * time.Second
 )
 
 // Allocator gives numbers to keys, the same one to the same key on every node. See the package doc.

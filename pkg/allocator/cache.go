@@ -256,7 +256,7 @@ func (c *cache) holds(id ID, text string) bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	e := c.byID[id]
-	return e != nil && e.text == text && !e.missing
+	return e != nil && e.text == text && !e.missing && !e.edited
 }
 
 // used says whether a number is taken, and if not, since when it rests.

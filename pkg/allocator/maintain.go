@@ -192,16 +192,6 @@ func (a *Allocator) repair(ctx context.Context, lk *localKey) error {
 		mark := a.cache.mark()
 		err := a.backend.Restore(ctx, Reference{ID: id, Key: lk.key})
 		var conflict *ConflictError
-		if errors.As(err, &conflict) && conflict.Revision != 0 {
-			// The watch knows whether the number was made anew for its owner, or edited.
-			werr := a.cache.waitFor(ctx, mark, conflict.Revision, a.done)
-			switch {
-			case werr != nil && !errors.Is(werr, errRelisted):
-				return werr
-			case a.cache.isEdited(id, lk.text):
-				err = a.backend.Restore(ctx, Reference{ID: id, Key: lk.key, Edited: true})
-			}
-		}
 		if err == nil {
 			a.log.Info("a number and this node's reference to it are in order again", "id", id, "key", lk.text)
 			return nil
@@ -211,11 +201,19 @@ func (a *Allocator) repair(ctx context.Context, lk *localKey) error {
 			return err
 		}
 		// Others went on without this node's reference: it must follow. Until it knows the number in force, the key has none here.
-		a.log.Warn("the number of a key in use on this node must change", "key", lk.text, "because", conflict)
 		a.mu.Lock()
 		a.setID(lk, NoID)
 		lk.was = id
 		a.mu.Unlock()
+		if conflict.Revision != 0 {
+			// The watch knows whether the number was made anew for its owner, or edited: then it is taken back.
+			wait, cancel := context.WithTimeout(ctx, editTimeout)
+			_ = a.cache.waitFor(wait, mark, conflict.Revision, a.done) // else the key gets another number, which is in order too
+			cancel()
+		}
+		if !a.cache.isEdited(id, lk.text) {
+			a.log.Warn("the number of a key in use on this node must change", "key", lk.text, "because", conflict)
+		}
 		_, _, err = a.acquire(ctx, lk, 0)
 		return err
 	}()
