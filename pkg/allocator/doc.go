@@ -30,7 +30,7 @@
 // A new number is made by one transaction: if nothing stands under value/<key>/, no lock is held and id/<number> is free, put both, else show what is there.
 // Two nodes that do not know of each other can at most make two numbers for one key one after the other, when the first has lost all its references in
 // between; the later one is given back as soon as the watch shows the older, before anybody is told of it. Duplicates that others have made, and have told,
-// heal with the next comparison: the oldest wins, and the users of the rest follow with [EventRenumbered].
+// heal when the watch shows them: the oldest wins, and the users of the rest follow with [EventRenumbered].
 //
 // # Use
 //

@@ -274,14 +274,25 @@ func (m *mutations) OnUpsert(mapping Mapping) {
 			a.events.push(AllocatorEvent{Kind: EventUpsert, ID: mapping.ID, Key: mapping.Key})
 		}
 	}
+	oldest, text := NoID, ""
+	if mapping.Key != nil {
+		text = mapping.Key.GetKey()
+		oldest = a.cache.oldest(text)
+	}
 	a.mu.Lock()
 	lk := a.localIDs[mapping.ID]
 	stolen := lk != nil && lk.refs > 0 && (mapping.Edited || mapping.Key == nil || mapping.Key.GetKey() != lk.text)
 	if stolen {
 		lk.wrong = true
 	}
+	// One that this node uses may have an older number, as of several that were made in the same second the smallest counts.
+	lk = a.local[text]
+	older := lk != nil && lk.refs > 0 && lk.id != NoID && lk.id != mapping.ID && oldest == mapping.ID
+	if older {
+		lk.wrong = true
+	}
 	a.mu.Unlock()
-	if stolen {
+	if stolen || older {
 		a.wake()
 	}
 }

@@ -715,3 +715,62 @@ func TestNumbersCannotBeAimedAt(t *testing.T) {
 		t.Errorf("with the cluster's salt: %s, %v; want %d", id, err, target)
 	}
 }
+
+// TestSameSecond: two writers make an object each for a set of labels in one second, which is all that objects say of their age. Who uses the larger number follows to
+// the smaller at once, and not with the next comparison: both are told before.
+func TestSameSecond(t *testing.T) {
+	t.Parallel()
+	server, c := start(t)
+	events := make(allocator.AllocatorEventChan, 256)
+	b := backend(t, server, 256, 65535)
+	a, err := allocator.NewAllocator(key{}, b, allocator.WithMin(256), allocator.WithMax(65535), allocator.WithEvents(events), allocator.WithSyncInterval(time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- a.Run(context.Background()) }()
+	t.Cleanup(func() {
+		a.Close()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	for i := range 100 {
+		k := app(fmt.Sprint("twice-", i))
+		id, _, err := a.Allocate(t.Context(), k)
+		if err != nil {
+			t.Fatal(err)
+		}
+		first, err := c.Get(t.Context(), id.String(), metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		smaller := allocator.ID(256 + i)
+		if id <= smaller {
+			continue
+		}
+		o := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: smaller.String()}, SecurityLabels: k.GetAsMap()}
+		second, err := c.Create(t.Context(), o, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !second.CreationTimestamp.Equal(&first.CreationTimestamp) {
+			continue // a second began between them: the first counts
+		}
+		for {
+			select {
+			case ev := <-events:
+				if ev.Kind != allocator.EventRenumbered {
+					continue
+				}
+				if ev.OldID != id || ev.ID != smaller {
+					t.Errorf("told %+v, want from %s to %s", ev, id, smaller)
+				}
+				return
+			case <-time.After(time.Minute):
+				t.Fatalf("the node goes on with %s beside %s", id, smaller)
+			}
+		}
+	}
+	t.Fatal("no two objects were made in one second")
+}
