@@ -95,6 +95,9 @@ func (b *Backend) Acquire(ctx context.Context, key allocator.AllocatorKey, numbe
 	security := key.GetAsMap()
 	if id := numbers.Known(text); id != allocator.NoID {
 		ok, err := b.keep(ctx, id, text, security)
+		if ok {
+			b.index.use(id, text)
+		}
 		if err != nil || ok {
 			return allocator.Acquired{ID: id}, err
 		}
@@ -103,6 +106,7 @@ func (b *Backend) Acquire(ctx context.Context, key allocator.AllocatorKey, numbe
 	if err != nil {
 		return allocator.Acquired{}, err
 	}
+	b.index.use(got.ID, text)
 	return allocator.Acquired{ID: got.ID, IsNew: got.Made, Revision: revision(got.Object)}, nil
 }
 

@@ -533,9 +533,9 @@ func TestEditedWhileAway(t *testing.T) {
 	t.Parallel()
 	server, c := start(t)
 	before := agent(t, server, 300, 400, nil)
-	own, remote, remade := app("own"), app("remote"), app("remade")
+	own, remote, other, remade := app("own"), app("remote"), app("other"), app("remade")
 	ids := map[string]allocator.ID{}
-	for _, k := range []allocator.AllocatorKey{own, remote, remade} {
+	for _, k := range []allocator.AllocatorKey{own, remote, other, remade} {
 		id, _, err := before.Allocate(t.Context(), k)
 		if err != nil {
 			t.Fatal(err)
@@ -557,6 +557,7 @@ func TestEditedWhileAway(t *testing.T) {
 	b := backend(t, server, 300, 400)
 	label(own, app("evil"))
 	label(remote, app("worse"))
+	label(other, app("worst"))
 	for _, k := range []allocator.AllocatorKey{own, app("unmade")} {
 		id, ok := ids[k.GetKey()]
 		if !ok {
@@ -580,14 +581,23 @@ func TestEditedWhileAway(t *testing.T) {
 	}
 	means("a pod's own", own, own, true)
 	means("a remote pod's", remote, app("worse"), false)
+	means("another remote pod's", other, app("worst"), false)
+	label(other, other)
+	means("a remote pod's, put back", other, other, false)
 	means("another object", remade, remade, false)
 	if got, err := after.Get(t.Context(), app("unmade")); err != nil || got != allocator.NoID {
 		t.Errorf("labels whose object is gone have %s, %v", got, err)
 	}
+	// A number that this node takes into use means what it meant then.
+	if id, _, err := after.Allocate(t.Context(), app("worse")); err != nil || id != ids[remote.GetKey()] {
+		t.Fatalf("labels that an edit has given to %s have %s, %v", ids[remote.GetKey()], id, err)
+	}
+	label(remote, app("evil"))
+	means("a number in use", remote, app("worse"), true)
 	label(own, own)
-	label(remote, remote)
+	label(remote, app("worse"))
+	means("a number in use, put back", remote, app("worse"), false)
 	means("a pod's own, put back", own, own, false)
-	means("a remote pod's, put back", remote, remote, false)
 }
 
 // TestLongestRestedIsTakenFirst: when no number is free, labels take the one that has rested longest, wherever their sequence begins.

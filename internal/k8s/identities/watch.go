@@ -98,6 +98,16 @@ func (x *index) remove(id allocator.ID) {
 	x.drop(id)
 }
 
+// use says that this node goes by what a number means: what is written over it from now on is an edit.
+func (x *index) use(id allocator.ID, text string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if e, ok := x.byID[id]; ok && e.unsure && e.text == text {
+		e.unsure = false
+		x.byID[id] = e
+	}
+}
+
 // dropExpected forgets what was expected of objects that are not there.
 func (x *index) dropExpected() {
 	x.mu.Lock()
@@ -142,7 +152,8 @@ func (b *Backend) Expect(id allocator.ID, text string, at time.Time) {
 // is not taken over, but told. A number that was deleted and made again is another object.
 //
 // What an object means that is heard of first is what it says; but if it was changed since it was made (its generation
-// tells), this may be an edit itself, and the next change its end. So that is taken over.
+// tells), this may be an edit itself, and the next change its end. So that is taken over, unless this node uses the number
+// by then.
 func (b *Backend) keepMeaning(o *v2.CiliumIdentity, m *allocator.Mapping, e *entry) {
 	e.uid = o.UID
 	changed := o.Generation > 1 // https://kubernetes.io/docs/reference/using-api/api-concepts: not by annotations
