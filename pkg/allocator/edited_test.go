@@ -149,8 +149,12 @@ func TestEditedKeyIsPutBack(t *testing.T) {
 	if _, _, err := other.Allocate(t.Context(), allocator.StringKey("friend")); err != nil {
 		t.Fatal(err)
 	}
-	cut := make(chan struct{})
-	store.hold.Store(&cut)
+	stop := func() (goOn func()) {
+		cut := make(chan struct{})
+		store.hold.Store(&cut)
+		return func() { close(cut) }
+	}
+	goOn := stop()
 	for _, value := range []string{"nobody", "friend", "", "friend"} {
 		e.put("/id/"+id.String(), value)
 		eventually(t, "the edit is told", func() bool { return slices.Equal(other.Edited(), []allocator.ID{id}) })
@@ -158,14 +162,13 @@ func TestEditedKeyIsPutBack(t *testing.T) {
 		if got := means(t, late, id); got != "web" || !slices.Equal(late.Edited(), []allocator.ID{id}) {
 			t.Errorf("a node that starts takes %s for %q, edited %v", id, got, late.Edited())
 		}
-		close(cut)
+		goOn()
 		eventually(t, "it has its key back", func() bool { return e.get("/id/"+id.String()) == "web" })
 		eventually(t, "nothing is told of it any more", func() bool { return len(other.Edited())+len(owner.Edited()) == 0 })
 		eventually(t, "who came late knows", func() bool { return means(t, late, id) == "web" && len(late.Edited()) == 0 })
-		cut = make(chan struct{})
-		store.hold.Store(&cut)
+		goOn = stop()
 	}
-	close(cut)
+	goOn()
 	if again, err := owner.Get(t.Context(), allocator.StringKey("web")); err != nil || again != id {
 		t.Errorf("web has %s, %v, want %s", again, err, id)
 	}
