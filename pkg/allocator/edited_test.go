@@ -166,6 +166,9 @@ func TestEditedKeyIsPutBack(t *testing.T) {
 		eventually(t, "it has its key back", func() bool { return e.get("/id/"+id.String()) == "web" })
 		eventually(t, "nothing is told of it any more", func() bool { return len(other.Edited())+len(owner.Edited()) == 0 })
 		eventually(t, "who came late knows", func() bool { return means(t, late, id) == "web" && len(late.Edited()) == 0 })
+		if _, _, err := owner.Allocate(t.Context(), allocator.StringKey("web")); err != nil { // waits until the owner has done with the edit
+			t.Fatal(err)
+		}
 		goOn = stop()
 	}
 	goOn()
