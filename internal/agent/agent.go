@@ -429,7 +429,19 @@ func (ag *Agent) Run(ctx context.Context) error {
 	}
 	if cfg.ProxyHealthzAddr != "" && cfg.KubeProxyReplacement {
 		run.start("kube-proxy-healthz", func(ctx context.Context) error {
-			return serveHTTP(ctx, cfg.ProxyHealthzAddr, proxyHealthz(func() bool { return a.isInForce() && a.health().Cilium.State != rest.StateFailure }))
+			h := proxyHealthz(func() bool { return a.isInForce() && a.health().Cilium.State != rest.StateFailure })
+			for {
+				err := serveHTTP(ctx, cfg.ProxyHealthzAddr, h)
+				if ctx.Err() != nil {
+					return err
+				}
+				log.Warn("balancers that ask kube-proxy's address for health are not answered; does kube-proxy still run on this node?", "error", err)
+				select {
+				case <-time.After(maxHealthRetry):
+				case <-ctx.Done():
+					return nil
+				}
+			}
 		})
 	}
 	if err := fence.wait(run.ctx); err == nil { // not if a part failed before

@@ -36,7 +36,7 @@ func (a *api) confirmEnds(ctx context.Context, log *slog.Logger) error {
 		return nil
 	}
 	var told int64
-	var when, due time.Time
+	var when, due, retry time.Time
 	failing := false
 	lost := make(chan struct{}, 1)
 	defer a.identities.alloc.ObserveLostConfirmation(func() {
@@ -52,18 +52,20 @@ func (a *api) confirmEnds(ctx context.Context, log *slog.Logger) error {
 		applied, ended := a.identities.alloc.Heard()
 		if applied < told { // the store was put back to an earlier state: what was said is of another one
 			told, due, back = 0, time.Time{}, true
+			retry = a.spread() // all nodes hear of it at once
 		}
 		var done bool
 		var err error
 		switch now := time.Now(); {
-		case back && !failing:
+		case now.Before(retry):
+		case back:
 			err = a.confirm(ctx, 0)
 			back = err != nil
-		case gone && told > 0 && !failing:
+		case gone && told > 0:
 			err = a.confirm(ctx, told)
 			done, gone = err == nil, err != nil
 		case ended > told && due.IsZero():
-			due = now.Add(rand.N(endingsPause + endingsShare*time.Duration(a.nodes.Table().Len())))
+			due = a.spread()
 		case ended > told && !now.Before(due):
 			if done, err = a.confirmUpTo(ctx, applied); done {
 				told, due = applied, time.Time{}
@@ -73,13 +75,13 @@ func (a *api) confirmEnds(ctx context.Context, log *slog.Logger) error {
 			done = err == nil
 		}
 		if done {
-			when = time.Now()
+			when, failing = time.Now(), false
 		}
 		if err != nil && ctx.Err() == nil && !failing {
 			log.Warn("cannot confirm yet that identities have ended on this node; their numbers wait for it for a while", "error", err)
 		}
-		if failing = err != nil; failing {
-			when, due = time.Now(), time.Now().Add(endingsRetry/2+rand.N(endingsRetry))
+		if err != nil {
+			failing, retry = true, time.Now().Add(endingsRetry/2+rand.N(endingsRetry))
 		}
 		select {
 		case <-tick.C:
@@ -96,6 +98,11 @@ func (a *api) confirm(ctx context.Context, revision int64) error {
 	ctx, cancel := context.WithTimeout(ctx, endingsTimeout)
 	defer cancel()
 	return a.identities.alloc.Confirm(ctx, revision)
+}
+
+// spread returns when this node is to say what all nodes have to say at the same time.
+func (a *api) spread() time.Time {
+	return time.Now().Add(rand.N(endingsPause + endingsShare*time.Duration(a.nodes.Table().Len())))
 }
 
 // confirmUpTo confirms the end of numbers up to a revision, if this node has let go of all of them. A rule set that cannot be written keeps nothing up: who has

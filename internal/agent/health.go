@@ -50,6 +50,8 @@ type nodeHealth struct {
 
 	// Of the goroutine that runs:
 	inner *link.Inner
+	// unanswered are addresses of the endpoint at which nobody answers yet.
+	unanswered []netip.AddrPort
 	// listening are the addresses of the node at which it answers.
 	listening map[netip.Addr]bool
 
@@ -85,6 +87,7 @@ func (h *nodeHealth) keep() {
 		}
 		h.reserved = append(h.reserved, ip)
 	}
+	h.announced = slices.Clone(h.reserved) // or all nodes would hear of each restart, twice
 }
 
 // healthAddresses are those of this node's health endpoint.
@@ -188,7 +191,14 @@ func (h *nodeHealth) listen(ctx context.Context, serve func(net.Listener)) error
 		if h.listening[ip] {
 			continue
 		}
-		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", clusterhealth.Address(ip, h.a.cfg.ClusterHealthPort))
+		at := ip
+		if !h.links.IsLocal(ip) { // somebody translates it on the way
+			at = netip.IPv6Unspecified()
+			if ip.Is4() {
+				at = netip.IPv4Unspecified()
+			}
+		}
+		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", clusterhealth.Address(at, h.a.cfg.ClusterHealthPort))
 		if err != nil {
 			errs = append(errs, fmt.Errorf("answer probes: %w", err))
 			continue
@@ -199,16 +209,38 @@ func (h *nodeHealth) listen(ctx context.Context, serve func(net.Listener)) error
 	return errors.Join(errs...)
 }
 
+// listenInner answers at the endpoint's addresses.
+func (h *nodeHealth) listenInner(serve func(net.Listener)) error {
+	var errs []error
+	h.unanswered = slices.DeleteFunc(h.unanswered, func(at netip.AddrPort) bool {
+		l, err := h.inner.Listen(at)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("health endpoint: %w", err))
+			return false
+		}
+		serve(l)
+		return true
+	})
+	return errors.Join(errs...)
+}
+
 // ensure makes the endpoint unless it is there.
 func (h *nodeHealth) ensure(ctx context.Context, serve func(net.Listener)) error {
 	if !h.a.cfg.HealthEndpoint {
 		return nil
 	}
-	if slices.ContainsFunc(h.a.registry.List(), endpoint.Endpoint.Health) {
-		return nil
+	rows := h.a.registry.List()
+	if i := slices.IndexFunc(rows, endpoint.Endpoint.Health); i >= 0 {
+		if _, err := net.InterfaceByIndex(rows[i].IfIndex); err == nil {
+			return h.listenInner(serve)
+		}
+		// Somebody removed its interface.
+		if _, err := h.a.lifecycle.Delete(ctx, rows[i].ID); err != nil {
+			return fmt.Errorf("health endpoint without an interface: %w", err)
+		}
 	}
-	if h.a.isKeeping() && !h.a.isInForce() {
-		return endpoint.ErrNotHeard // its neighbours are judged by other maps yet
+	if !h.a.isInForce() {
+		return endpoint.ErrNotHeard // it would be undone at once; or its neighbours are judged by other maps yet
 	}
 	if h.inner != nil { // somebody deleted it
 		h.inner.Close()
@@ -240,22 +272,23 @@ func (h *nodeHealth) ensure(ctx context.Context, serve func(net.Listener)) error
 		inner.Close()
 		return errors.Join(fmt.Errorf("health endpoint: %w", err), h.links.RemoveInner(healthLink))
 	}
-	h.inner = inner
+	h.inner, h.unanswered = inner, nil
 	for _, a := range addrs {
-		l, err := inner.Listen(netip.AddrPortFrom(a.IP, h.a.cfg.ClusterHealthPort))
-		if err != nil {
-			return fmt.Errorf("health endpoint: %w", err)
-		}
-		serve(l)
+		h.unanswered = append(h.unanswered, netip.AddrPortFrom(a.IP, h.a.cfg.ClusterHealthPort))
 	}
+	unanswered := h.listenInner(serve)
 	v4, v6 := req.IPv4, req.IPv6
 	if err := h.saved.save(v4, v6); err != nil {
 		h.log.Warn("the health endpoint gets other addresses after a restart", "error", err)
 	}
 	h.mu.Lock()
+	told := slices.Equal(h.announced, have)
 	h.announced = have
 	h.mu.Unlock()
-	return h.announce()
+	if told {
+		return unanswered
+	}
+	return errors.Join(unanswered, h.announce())
 }
 
 // announce tells the other nodes of the endpoint's addresses.

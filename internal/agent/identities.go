@@ -203,11 +203,12 @@ func (ids *identities) run(ctx context.Context, sink identitySink, synced func()
 		ids.log.Error("policy is not in force in full", "error", err)
 	}
 	deletes := map[identity.ID]struct{}{} // with those of numbers in use, which wait
+	var looked time.Time
 	for {
 		var first allocator.AllocatorEvent
 		var look <-chan time.Time
 		if len(deletes) > 0 {
-			look = time.After(releasePause)
+			look = time.After(time.Until(looked.Add(releasePause)))
 		}
 		select {
 		case <-ctx.Done():
@@ -254,7 +255,11 @@ func (ids *identities) run(ctx context.Context, sink identitySink, synced func()
 				break drain
 			}
 		}
-		ended := ids.released(deletes)
+		var ended []identity.ID
+		if len(deletes) > 0 && time.Since(looked) >= releasePause { // it costs a look at all addresses
+			ended = ids.released(deletes)
+			looked = time.Now()
+		}
 		for _, id := range ended {
 			delete(deletes, id)
 		}

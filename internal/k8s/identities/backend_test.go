@@ -617,6 +617,11 @@ func TestLongestRestedIsTakenFirst(t *testing.T) {
 		if got, _, err := a.Allocate(t.Context(), app("new"+want.String())); got != want || err != nil {
 			t.Errorf("labels have %s, %v, want %s", got, err, want)
 		}
+		// Whoever missed that it rested must not take the new labels for an edit of the old ones.
+		o, err := c.Get(t.Context(), want.String(), metav1.GetOptions{})
+		if err != nil || identities.Incarnation(o) == o.UID {
+			t.Errorf("%s was given to others, and is as before to those who did not hear of it, %v", want, err)
+		}
 	}
 }
 

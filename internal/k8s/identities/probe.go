@@ -182,6 +182,10 @@ func (p *Prober) seize(ctx context.Context, id allocator.ID, text string, securi
 		}
 		other = other.DeepCopy()
 		Revive(other, security)
+		if other.Annotations == nil {
+			other.Annotations = map[string]string{}
+		}
+		other.Annotations[TakenAnnotation] = other.ResourceVersion
 		now, done, err := p.update(ctx, other, "take")
 		if err != nil {
 			return Taken{}, err

@@ -3,6 +3,8 @@ package identities
 import (
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/labels"
 )
@@ -11,7 +13,18 @@ import (
 const (
 	RetiredAnnotation       = "hawser.net/retired"
 	RetiredLabelsAnnotation = "hawser.net/retired-labels"
+	// TakenAnnotation is on a number that rested and was given to other labels, as no other was free: the version of the object that was taken.
+	TakenAnnotation = "hawser.net/taken"
 )
+
+// Incarnation names what o is the identity of: it is another one if the object was made anew, or taken for other labels. While it is the same, other labels are an edit
+// by hand.
+func Incarnation(o *v2.CiliumIdentity) types.UID {
+	if taken := o.Annotations[TakenAnnotation]; taken != "" {
+		return o.UID + "/" + types.UID(taken)
+	}
+	return o.UID
+}
 
 // Retire makes o, an object that nobody uses, the record of a number that rests: it has no labels, so it is nobody's identity, but the object holds the number.
 // Every writer, of whatever version, meets it and goes on to another number; none has to remember anything. canonical is what o's labels were.

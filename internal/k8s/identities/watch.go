@@ -23,7 +23,7 @@ type entry struct {
 	marked  bool // about to be collected
 	resting bool // see Retire
 	since   time.Time
-	uid     types.UID
+	uid     types.UID // its incarnation
 	// edited says that somebody gave the object other labels than text; see Backend.Edited.
 	edited bool
 	// expected is the time of Backend.Expect, as long as no object was heard of; unsure says that
@@ -149,19 +149,19 @@ func (b *Backend) Expect(id allocator.ID, text string, at time.Time) {
 
 // keepMeaning has a number go on to mean what it means. An object gets its labels when it is made, loses them when it
 // is retired, and may get them back; it never gets others, as every node judges packets by them. So what an edit says
-// is not taken over, but told. A number that was deleted and made again is another object.
+// is not taken over, but told. A number that was deleted and made again, or taken for other labels, is another incarnation.
 //
 // What an object means that is heard of first is what it says; but if it was changed since it was made (its generation
 // tells), this may be an edit itself, and the next change its end. So that is taken over, unless this node uses the number
 // by then.
 func (b *Backend) keepMeaning(o *v2.CiliumIdentity, m *allocator.Mapping, e *entry) {
-	e.uid = o.UID
+	e.uid = Incarnation(o)
 	changed := o.Generation > 1 // https://kubernetes.io/docs/reference/using-api/api-concepts: not by annotations
 	known, ok := b.index.get(m.ID)
 	if ok && !known.expected.IsZero() && changed && !o.CreationTimestamp.After(known.expected) {
-		known.uid = o.UID
+		known.uid = e.uid
 	}
-	if !ok || known.uid != o.UID {
+	if !ok || known.uid != e.uid {
 		e.unsure = changed && !e.resting
 		return
 	}

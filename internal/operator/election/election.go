@@ -27,6 +27,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/client-go/util/retry"
 	"k8s.io/klog/v2"
 )
 
@@ -242,16 +243,17 @@ func (e *Election) release(base context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(base, e.cfg.RetryPeriod)
 	defer cancel()
-	record, _, err := e.lock.Get(ctx)
-	if err == nil && record.HolderIdentity != e.Identity() {
-		return
-	}
-	if err == nil {
+	// A renewal that was under way when the election ended may reach the server between the two requests.
+	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		record, _, err := e.lock.Get(ctx)
+		if err != nil || record.HolderIdentity != e.Identity() {
+			return err
+		}
 		now := metav1.Now()
-		err = e.lock.LeaseLock.Update(ctx, resourcelock.LeaderElectionRecord{
+		return e.lock.LeaseLock.Update(ctx, resourcelock.LeaderElectionRecord{
 			LeaderTransitions: record.LeaderTransitions, LeaseDurationSeconds: 1, AcquireTime: now, RenewTime: now,
 		})
-	}
+	})
 	e.lock.renewed.Store(nil)
 	if err != nil {
 		e.log.Warn("cannot give the lease back; another operator leads when it has expired", "error", err, "expires", e.cfg.LeaseDuration)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -17,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -116,6 +118,18 @@ func (a *arena) stand(id string, kube *rest.Config, work func(context.Context) e
 	return c
 }
 
+// touch writes the lease without changing who has it.
+func (a *arena) touch() {
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"touched":"%d"}}}`, time.Now().UnixNano())
+	client, err := kubernetes.NewForConfig(a.kube.Config)
+	if err == nil {
+		_, err = client.CoordinationV1().Leases(a.namespace).Patch(a.Context(), "cilium-operator-resource-lock", types.MergePatchType, patch, metav1.PatchOptions{})
+	}
+	if err != nil {
+		a.Error(err)
+	}
+}
+
 func untilEnd(ctx context.Context) error {
 	<-ctx.Done()
 	time.Sleep(300 * time.Millisecond) // work that takes a while to end must have ended before another begins
@@ -195,6 +209,31 @@ func TestElection(t *testing.T) {
 		second := a.stand("second", kube.Config, func(context.Context) error { return nil })
 		if err := a.ended(second, 2*time.Second); err == nil {
 			a.Error("a leader that just stops working is no fault")
+		}
+	})
+	run("late renewal", func(a *arena) {
+		// Somebody writes the lease just before each of the first requests by which it is given back.
+		ending, writes := make(chan struct{}), 0
+		cfg := rest.CopyConfig(kube.Config)
+		cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
+			return roundTrip(func(r *http.Request) (*http.Response, error) {
+				select {
+				case <-ending:
+					if r.Method == http.MethodPut && writes < 3 {
+						writes++
+						a.touch()
+					}
+				default:
+				}
+				return next.RoundTrip(r)
+			})
+		})
+		first := a.stand("first", cfg, func(context.Context) error { close(ending); return nil })
+		if err := a.ended(first, 60*time.Second); err == nil {
+			a.Error("a leader that just stops working is no fault")
+		}
+		if text := a.log.String(); writes == 0 || strings.Contains(text, "cannot give the lease back") {
+			a.Errorf("%d writes came between\n%s", writes, text)
 		}
 	})
 	run("silent leader", func(a *arena) {

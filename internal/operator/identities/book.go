@@ -102,6 +102,7 @@ type endpointEntry struct {
 type numberEntry struct {
 	id   identity.ID
 	uid  types.UID
+	life types.UID // its incarnation
 	rv   string
 	born int64 // in units of the home's own
 	// text is what the number stands for: what the object said first. says is what it says now. They differ if somebody edited it.
@@ -512,7 +513,7 @@ func (r *Rules) numberEntryOf(obj *v2.CiliumIdentity) (now *numberEntry, ok bool
 	if !ok {
 		return nil, false
 	}
-	now = &numberEntry{id: id, uid: obj.UID, rv: obj.ResourceVersion, born: obj.CreationTimestamp.Unix()}
+	now = &numberEntry{id: id, uid: obj.UID, life: k8sids.Incarnation(obj), rv: obj.ResourceVersion, born: obj.CreationTimestamp.Unix()}
 	if was, since, rests := k8sids.Retired(obj); rests {
 		now.text, now.says, now.resting, now.since = was, was, true, since
 	} else {
@@ -526,14 +527,14 @@ func (r *Rules) numberEntryOf(obj *v2.CiliumIdentity) (now *numberEntry, ok bool
 func (b *book) setNumber(now *numberEntry) {
 	id := now.id
 	old := b.numbers[id]
-	if old != nil && old.uid == now.uid && old.resting == now.resting && old.says == now.says {
+	if old != nil && old.life == now.life && old.resting == now.resting && old.says == now.says {
 		old.rv = now.rv // somebody annotated it
 		return
 	}
 	if old != nil {
 		b.detach(old)
 		// Labels of an identity never change: nodes judge packets by them. The number goes on to stand for what it stood for.
-		if old.uid == now.uid && !old.resting && !now.resting && old.text != "" {
+		if old.life == now.life && !old.resting && !now.resting && old.text != "" {
 			now.text = old.text
 		}
 	}

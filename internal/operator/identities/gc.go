@@ -100,7 +100,7 @@ func SetupGC(m manager.Manager, cfg Config, report func(Stats, time.Duration, er
 
 // look is what one look saw of an object.
 type look struct {
-	uid  types.UID
+	uid  types.UID // its incarnation
 	rv   string
 	used time.Time // when it last showed a sign of life; if it rests, when that was first seen
 	dead bool      // it was to be collected, or rested
@@ -280,13 +280,13 @@ const (
 // judge says what is to become of an object.
 func (c *collector) judge(o *v2.CiliumIdentity, used bool) (look, fate) {
 	last, known := c.looks[o.Name]
-	now := look{uid: o.UID, rv: o.ResourceVersion, used: last.used}
-	same := known && last.uid == o.UID && last.rv == o.ResourceVersion
+	now := look{uid: k8sids.Incarnation(o), rv: o.ResourceVersion, used: last.used}
+	same := known && last.uid == now.uid && last.rv == o.ResourceVersion
 	if _, since, rests := k8sids.Retired(o); rests {
 		return c.judgeResting(now, same && last.dead, used, since)
 	}
 	now.text = textOf(o)
-	if known && last.uid == o.UID && last.text != "" && last.text != now.text {
+	if known && last.uid == now.uid && last.text != "" && last.text != now.text {
 		// Nodes judge by what it stood for. Nobody else could tell, when it rests, what that was.
 		c.log.Warn("an identity is not collected, because somebody edited its labels; give it its labels back", "identity", o.Name, "labels", last.text, "edited", now.text)
 		now.text, now.used = last.text, c.now()

@@ -175,6 +175,7 @@ func (t *teller) OnUpsert(m allocator.Mapping) {
 		return
 	}
 	now := &numberEntry{id: identity.ID(m.ID), uid: types.UID(strconv.FormatInt(m.Created, 10)), born: m.Created}
+	now.life = now.uid
 	if m.Original {
 		t.originals[m.ID] = m.Made
 	}
