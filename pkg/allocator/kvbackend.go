@@ -319,21 +319,11 @@ func (b *KVStoreBackend) revert(ctx context.Context, id ID, text, owner string) 
 
 // lookAt shows who refers to a key, and who holds its lock.
 func (b *KVStoreBackend) lookAt(ctx context.Context, key string) (*view, error) {
-	txn := kvstore.Txn{Then: []kvstore.Op{b.paths.lookLocks(key)}}
-	dirs := b.paths.referenceDirs(key)
-	for _, dir := range dirs {
-		txn.Then = append(txn.Then, kvstore.ListOp(dir))
-	}
-	r, err := b.store.Txn(ctx, txn)
+	r, err := b.store.Txn(ctx, kvstore.Txn{Then: append([]kvstore.Op{b.paths.lookLocks(key)}, b.paths.lookReferences(key)...)})
 	if err != nil {
 		return nil, err
 	}
-	v := &view{revision: r.Revision, locked: b.paths.locked(key, r.Results[0]), noLocks: len(r.Results[0]) == 0}
-	for i, dir := range dirs {
-		v.references = append(v.references, references(r.Results[1+i], dir)...)
-		v.noValues = append(v.noValues, len(r.Results[1+i]) == 0)
-	}
-	return v, nil
+	return b.paths.shown(key, r.Revision, r.Results[0], r.Results[1:]), nil
 }
 
 // Get implements [Backend]. A number without a reference is not in force.
@@ -350,12 +340,7 @@ func (b *KVStoreBackend) GetIf(ctx context.Context, key AllocatorKey, conds ...k
 	if err != nil {
 		return NoID, err
 	}
-	txn := kvstore.Txn{If: conds}
-	dirs := b.paths.referenceDirs(text)
-	for _, dir := range dirs {
-		txn.Then = append(txn.Then, kvstore.ListOp(dir))
-	}
-	r, err := b.store.Txn(ctx, txn)
+	r, err := b.store.Txn(ctx, kvstore.Txn{If: conds, Then: b.paths.lookReferences(text)})
 	if err != nil {
 		return NoID, err
 	}
@@ -363,7 +348,7 @@ func (b *KVStoreBackend) GetIf(ctx context.Context, key AllocatorKey, conds ...k
 		return NoID, fmt.Errorf("number of key %q: %w", text, ErrConditionFailed)
 	}
 	var found []ID
-	for i, dir := range dirs {
+	for i, dir := range b.paths.referenceDirs(text) {
 		for _, ref := range references(r.Results[i], dir) {
 			if !slices.Contains(found, ref.id) {
 				found = append(found, ref.id)
@@ -421,10 +406,8 @@ func (b *KVStoreBackend) ListAndWatch(ctx context.Context, handler CacheMutation
 	defer b.store.ObserveLostLeases(b.paths.values(), func(lost []string) {
 		var keys []string
 		for _, path := range lost {
-			// The label string is all between the directory and the last slash; the last part must be this node.
-			rest := strings.TrimPrefix(path, b.paths.values())
-			if i := strings.LastIndexByte(rest, '/'); i > 0 && rest[i+1:] == b.paths.suffix {
-				keys = append(keys, b.paths.layout.Decode(rest[:i]))
+			if key, node, ok := b.paths.reference(path); ok && node == b.paths.suffix {
+				keys = append(keys, key)
 			}
 		}
 		if len(keys) > 0 {
@@ -489,14 +472,13 @@ func (b *KVStoreBackend) users(ctx context.Context) map[ID]user {
 	}
 	out := make(map[ID]user)
 	for _, kv := range l.Pairs {
-		path := strings.TrimPrefix(kv.Key, b.paths.values())
-		i := strings.LastIndexByte(path, '/')
+		key, _, ok := b.paths.reference(kv.Key)
 		id, err := ParseID(string(kv.Value))
-		if i <= 0 || err != nil {
+		if !ok || err != nil {
 			continue
 		}
 		if have, ok := out[id]; !ok || kv.CreateRevision < have.since {
-			out[id] = user{b.paths.layout.Decode(path[:i]), kv.CreateRevision}
+			out[id] = user{key, kv.CreateRevision}
 		}
 	}
 	return out

@@ -116,11 +116,10 @@ type listedReferences struct {
 
 // add takes in a reference.
 func (l *listedReferences) add(key, value string) {
-	base := len(l.paths.values())
-	if i := strings.LastIndexByte(key, '/'); i > base {
-		l.used[value+" "+l.paths.layout.Decode(key[base:i])], l.named[value] = true, true
+	if text, _, ok := l.paths.reference(key); ok {
+		l.used[value+" "+text], l.named[value] = true, true
 	}
-	for i := base; i < len(key); i++ {
+	for i := len(l.paths.values()); i < len(key); i++ {
 		if key[i] != '/' {
 			continue
 		}

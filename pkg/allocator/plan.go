@@ -90,6 +90,26 @@ func (p paths) lookLocks(key string) kvstore.Op {
 	return kvstore.ListOp(p.locks(key))
 }
 
+// lookReferences reads the references to a key, each of its directories in turn.
+func (p paths) lookReferences(key string) []kvstore.Op {
+	var ops []kvstore.Op
+	for _, dir := range p.referenceDirs(key) {
+		ops = append(ops, kvstore.ListOp(dir))
+	}
+	return ops
+}
+
+// reference splits the path of a reference into the key and the node that it is of. Labels hold
+// slashes; the last part is the node.
+func (p paths) reference(path string) (key, node string, ok bool) {
+	path = strings.TrimPrefix(path, p.values())
+	i := strings.LastIndexByte(path, '/')
+	if i <= 0 {
+		return "", "", false
+	}
+	return p.layout.Decode(path[:i]), path[i+1:], true
+}
+
 // locked says whether somebody holds the lock of a key, or waits for it.
 func (p paths) locked(key string, pairs []kvstore.KeyValue) bool {
 	_, session := p.layout.Session(p.allLocks(), key)
@@ -377,25 +397,25 @@ func (p *plan) look(id ID) []kvstore.Op {
 		readMaster: kvstore.GetOp(p.paths.id(id)),
 		readRest:   kvstore.GetOp(p.paths.rest(id)),
 	}
-	for _, dir := range p.paths.referenceDirs(p.key) {
-		ops = append(ops, kvstore.ListOp(dir))
-	}
-	return ops
+	return append(ops, p.paths.lookReferences(p.key)...)
 }
 
 // see reads the Else branch of a step's transaction.
 func (p *plan) see(s step, r kvstore.TxnResult) *view {
-	v := &view{
-		revision: r.Revision, tried: s.id, rests: len(r.Results[readRest]) > 0,
-		locked: p.paths.locked(p.key, r.Results[readLocks]), noLocks: len(r.Results[readLocks]) == 0,
-	}
+	v := p.paths.shown(p.key, r.Revision, r.Results[readLocks], r.Results[readReferences:])
+	v.tried, v.rests = s.id, len(r.Results[readRest]) > 0
 	if m := r.Results[readMaster]; len(m) > 0 {
 		v.master = &m[0]
 	}
-	for i, dir := range p.paths.referenceDirs(p.key) {
-		pairs := r.Results[readReferences+i]
-		v.references = append(v.references, references(pairs, dir)...)
-		v.noValues = append(v.noValues, len(pairs) == 0)
+	return v
+}
+
+// shown is the part of a view that tells of a key: what was read by lookLocks and lookReferences.
+func (p paths) shown(key string, revision int64, locks []kvstore.KeyValue, found [][]kvstore.KeyValue) *view {
+	v := &view{revision: revision, locked: p.locked(key, locks), noLocks: len(locks) == 0}
+	for i, dir := range p.referenceDirs(key) {
+		v.references = append(v.references, references(found[i], dir)...)
+		v.noValues = append(v.noValues, len(found[i]) == 0)
 	}
 	return v
 }

@@ -28,6 +28,36 @@ func (k label) PutKeyFromMap(m map[string]string) (allocator.AllocatorKey, error
 	return label(m[""]), nil
 }
 
+// startNode returns the allocator of a node, with a connection of its own, which ends with the test.
+func startNode(ctx context.Context, t *testing.T, address, suffix string) *allocator.Allocator {
+	t.Helper()
+	c, err := consul.New(ctx, config(address), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	backend, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{
+		Store: c, BasePath: kvstore.IdentitiesPrefix, Suffix: suffix, KeyType: label(""),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := allocator.NewAllocator(label(""), backend, allocator.WithMin(256), allocator.WithMax(65535))
+	if err != nil {
+		t.Fatal(err)
+	}
+	run, stop := context.WithCancel(context.WithoutCancel(ctx)) // the test's context ends before its cleanups
+	ended := make(chan error, 1)
+	go func() { ended <- a.Run(run) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return a
+}
+
 // TestAllocator has several nodes number the same keys at once: what matters most of a store, and what Consul has no condition for.
 func TestAllocator(t *testing.T) {
 	address := server(t)
@@ -39,30 +69,7 @@ func TestAllocator(t *testing.T) {
 	owners := map[allocator.ID]string{}
 	var wg sync.WaitGroup
 	for n := range nodes {
-		c, err := consul.New(ctx, config(address), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		backend, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{
-			Store: c, BasePath: kvstore.IdentitiesPrefix, Suffix: fmt.Sprintf("10.0.0.%d", n), KeyType: label(""),
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		a, err := allocator.NewAllocator(label(""), backend, allocator.WithMin(256), allocator.WithMax(65535))
-		if err != nil {
-			t.Fatal(err)
-		}
-		run, stop := context.WithCancel(ctx)
-		ended := make(chan error, 1)
-		go func() { ended <- a.Run(run) }()
-		defer func() {
-			stop()
-			if err := <-ended; err != nil {
-				t.Error(err)
-			}
-		}()
+		a := startNode(ctx, t, address, fmt.Sprintf("10.0.0.%d", n))
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
@@ -108,30 +115,7 @@ func TestMixedAllocators(t *testing.T) {
 	}
 	var wg sync.WaitGroup
 	for n := range nodes {
-		c, err := consul.New(ctx, config(address), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		backend, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{
-			Store: c, BasePath: kvstore.IdentitiesPrefix, Suffix: fmt.Sprintf("10.0.0.%d", n), KeyType: label(""),
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		a, err := allocator.NewAllocator(label(""), backend, allocator.WithMin(256), allocator.WithMax(65535))
-		if err != nil {
-			t.Fatal(err)
-		}
-		run, stop := context.WithCancel(ctx)
-		ended := make(chan error, 1)
-		go func() { ended <- a.Run(run) }()
-		defer func() {
-			stop()
-			if err := <-ended; err != nil {
-				t.Error(err)
-			}
-		}()
+		a := startNode(ctx, t, address, fmt.Sprintf("10.0.0.%d", n))
 		wg.Go(func() {
 			for i := range keys {
 				id, _, err := a.Allocate(ctx, label(text(i+n)))
