@@ -5,12 +5,17 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/cilium/ebpf"
+
 	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/datapath/loader"
 )
 
 // nativeIf is the device towards other nodes in these tests, and elsewhereIf one towards somebody else.
 const nativeIf, elsewhereIf = 7, 9
+
+// unrouted is added to the interface that a packet came in by if this node's stack has not routed it.
+const unrouted = 1 << 16
 
 func tunnelConfig(nodePort bool) datapath.Config {
 	cfg := testConfig()
@@ -22,6 +27,21 @@ func nativeConfig(nodePort bool) datapath.Config {
 	cfg := testConfig()
 	cfg.NativeIfIndex, cfg.NativeMTU, cfg.NodePort = nativeIf, 1500, nodePort
 	return cfg
+}
+
+// toNetdev returns the program where the node's packets leave, with the settings of tunnelConfig or nativeConfig.
+func (n *node) toNetdev(tunnel, nodePort bool) *ebpf.Program {
+	n.t.Helper()
+	spec, err := loadNetdevTest()
+	return n.testObject(spec, err, "to_netdev", func(c *overlayTestConfig) {
+		c.NativeIfindex = nativeIf
+		if nodePort {
+			c.NodePort = 1
+		}
+		if !tunnel {
+			c.Tunnel, c.TunnelIfindex, c.TunnelPort = 0, 0, 0
+		}
+	})
 }
 
 // others are addresses of other nodes: outside, in the network of pods, and of one of another cluster.
@@ -407,15 +427,21 @@ func TestTunnelPortOnTheWayOut(t *testing.T) {
 		other, _, _ := others(v6)
 		for _, nodePort := range []bool{false, true} {
 			n := newNode(t, tunnelConfig(nodePort))
-			for by, who := range map[int]string{0: "the node", n.ifA: "a pod", nativeIf: "a client outside", elsewhereIf: "a bridge"} {
+			n.must(n.maps.UpsertIPCache([]datapath.IPCacheEntry{{Prefix: netip.PrefixFrom(other, other.BitLen()), Identity: remoteNode}}))
+			program := n.toNetdev(true, nodePort)
+			for by, who := range map[int]string{0: "the node", n.ifA: "a pod", nativeIf: "a client outside", elsewhereIf: "a bridge",
+				unrouted: "another namespace", unrouted + n.ifA: "another namespace that forwards"} {
 				send := func(f frame) func() result {
 					f.ethSrc, f.ethDst = aHost, bMAC
 					return func() result {
-						return n.runAs(n.loader.Program(loader.ToNetdev), skbContext{IfIndex: uint32(n.ifA), IngressIfIndex: uint32(by)}, f.bytes())
+						return n.runAs(program, skbContext{IfIndex: uint32(n.ifA), IngressIfIndex: uint32(by % unrouted), Mark: uint32(by / unrouted)}, f.bytes())
 					}
 				}
-				refused := dropped(datapath.ReasonTunnelNotFromNode, out)
 				for _, src := range []netip.Addr{nodeAddr, other, w} {
+					refused := dropped(datapath.ReasonTunnelNotFromNode, out)
+					if by >= unrouted && src == w {
+						refused = passes(out) // it is nobody of the cluster's
+					}
 					f := frame{src: src, dst: other, proto: udp, sport: 40000, dport: tunnelPort, payload: make([]byte, 64)}
 					n.expect(who, refused, send(f))
 					g := f
@@ -439,7 +465,7 @@ func TestTunnelPortOnTheWayOut(t *testing.T) {
 						f.ext = append(f.ext, 60, 0, 1, 4, 0, 0, 0, 0)
 					}
 					want := dropped(datapath.ReasonUnknownL4, out)
-					if by == 0 {
+					if by == 0 || by >= unrouted && src == w {
 						want = passes(out)
 					}
 					n.expect(who+" behind headers that are not understood", want, send(f))
@@ -449,7 +475,7 @@ func TestTunnelPortOnTheWayOut(t *testing.T) {
 		n := newNode(t, nativeConfig(false))
 		f := frame{src: nodeAddr, dst: other, proto: udp, sport: 40000, dport: tunnelPort, ethSrc: aHost, ethDst: bMAC}
 		n.expect("without a tunnel", passes(out), func() result {
-			return n.run(n.loader.Program(loader.ToNetdev), n.ifA, 0, f.bytes())
+			return n.run(n.toNetdev(false, false), n.ifA, 0, f.bytes())
 		})
 	})
 }
@@ -470,6 +496,7 @@ func TestPodSourceOnTheWayOut(t *testing.T) {
 				{Prefix: netip.PrefixFrom(other, other.BitLen()), Identity: remoteNode}, {Prefix: netip.PrefixFrom(foreign, foreign.BitLen()), Identity: remoteNode},
 				{Prefix: netip.PrefixFrom(block, block.BitLen()), Identity: 1<<24 + 5},
 			}))
+			program := n.toNetdev(false, nodePort)
 			passed, forged := passes(out), dropped(datapath.ReasonInvalidSourceIP, out)
 			for _, row := range []struct {
 				what     string
@@ -495,6 +522,12 @@ func TestPodSourceOnTheWayOut(t *testing.T) {
 				{"a bridge as an address that rules name", block, r, elsewhereIf, passed},
 				{"the network as a remote pod", far, r, nativeIf, passed},
 				{"the network as another node", foreign, r, nativeIf, passed},
+				{"another namespace as a local pod", a, r, unrouted, forged},
+				{"another namespace as a remote pod", far, r, unrouted, forged},
+				{"another namespace as another node", foreign, r, unrouted, forged},
+				{"another namespace as a remote pod that came by the network", far, r, unrouted + nativeIf, forged},
+				{"another namespace as a local pod that came from it", a, r, unrouted + n.ifA, forged},
+				{"another namespace as itself", w, r, unrouted, passed},
 			} {
 				for _, proto := range []uint8{udp, tcp, gre, 89} {
 					f := frame{src: row.src, dst: row.dst, proto: proto, sport: 40000, dport: 80, ethSrc: aHost, ethDst: bMAC}
@@ -503,7 +536,7 @@ func TestPodSourceOnTheWayOut(t *testing.T) {
 						want = dropped(datapath.ReasonTunnelNotFromNode, out)
 					}
 					n.expect(fmt.Sprintf("%s by %d", row.what, proto), want, func() result {
-						return n.runAs(n.loader.Program(loader.ToNetdev), skbContext{IfIndex: uint32(n.ifA), IngressIfIndex: uint32(row.by)}, f.bytes())
+						return n.runAs(program, skbContext{IfIndex: uint32(n.ifA), IngressIfIndex: uint32(row.by % unrouted), Mark: uint32(row.by / unrouted)}, f.bytes())
 					})
 				}
 			}

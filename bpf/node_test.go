@@ -122,7 +122,7 @@ type node struct {
 func testConfig() datapath.Config {
 	return datapath.Config{
 		RouterIPv4: router4, RouterIPv6: router6, NodeIPv4: node4, NodeIPv6: node6,
-		HostMAC: mac("0a:ee:00:00:00:01"),
+		HostMAC: mac("0a:ee:00:00:00:01"), NetNSCookie: 1,
 	}
 }
 

@@ -7,12 +7,14 @@
  * processes have it anyway. Without a tunnel they believe the source of what comes from here, so what claims a pod's must be
  * from that pod, or have come by the network that joins the nodes.
  *
- * By the device others send too: virtual networks on the same wire, and interfaces of their own hardware addresses, as
- * containers of other networks have them. What they send is not the cluster's, unless it claims to be.
+ * By the device others send too: virtual networks on the same wire, and interfaces of other network namespaces, as
+ * containers of other networks have them. What they send is not the cluster's, unless it claims to be; then it is judged
+ * without regard to what they could have written on it.
  *
  * A process of the node that is a service's backend answers under its own port; the client is to see the service's. */
 #include "lib/forward.h"
 #include "lib/nodeport.h"
+#include "lib/origin.h"
 
 /* Gives the answer of a process of the node to a service's client the service's name. Returns an action or a drop reason
  * negated. */
@@ -54,19 +56,28 @@ static __always_inline bool is_remote_pod(const struct addr *a, bool v6)
 	return entry && entry->identity != ID_HOST && !is_node(entry->identity) && !is_outside(entry->identity);
 }
 
-/* Says whether the programs have marked a packet so. A mark goes with a packet into other network namespaces and to
- * what the packet is cut into, and whoever has rights in one namespace writes it there. So it counts only on
- * what has come by an interface that has our programs, or by none; see made_here for the fragments of IPv6. */
-static __always_inline bool is_marked(const struct __sk_buff *ctx, __u16 mark, bool fragment6)
+/* Says whether the programs have put a packet into another. A mark goes with a packet into other network namespaces and
+ * to what the packet is cut into, and whoever has rights in one namespace writes it there. So it counts only on
+ * what this node has routed and has come by an interface that has our programs, or by none; see made_here for the
+ * fragments of IPv6. */
+static __always_inline bool is_encapsulated(const struct __sk_buff *ctx, bool fragment6)
 {
 	__u32 by = ctx->ingress_ifindex;
 
-	if (ctx->tc_index != mark)
+	if (!cfg.tunnel || ctx->tc_index != ENCAPSULATED)
 		return false;
 	if (!by)
 		return !fragment6 || ctx->sk;
 	return by == cfg.native_ifindex || by == cfg.host_ifindex || by == cfg.tunnel_ifindex ||
 	       bpf_map_lookup_elem(&endpoints, &by);
+}
+
+/* Says whether a pod has sent a packet in its own name. */
+static __always_inline bool is_sent_by_pod(const struct __sk_buff *ctx)
+{
+	__u32 by = ctx->ingress_ifindex;
+
+	return ctx->tc_index == SENT_BY_POD && by && bpf_map_lookup_elem(&endpoints, &by);
 }
 
 /* Says whether a packet claims to be from somebody of the cluster, whom other nodes would believe it. */
@@ -80,7 +91,7 @@ static __always_inline bool claims_cluster(const struct packet *p)
 	return entry && entry->identity != ID_HOST && !is_outside(entry->identity);
 }
 
-/* Says whether a frame is another device's, which sends by this one. */
+/* Says whether a frame is another device's, which sends by this one, as far as the frame tells. */
 static __always_inline bool is_child(struct __sk_buff *ctx, const struct eth_header *eth)
 {
 	__u8 known = 0, differ = 0;
@@ -92,18 +103,19 @@ static __always_inline bool is_child(struct __sk_buff *ctx, const struct eth_hea
 	return is_tagged(ctx) || (known && differ);
 }
 
-/* Finds out whether other nodes would take a packet for somebody else's. Returns 0 or a drop reason. */
-static __always_inline int check_source(struct __sk_buff *ctx, const struct packet *p, bool child)
+/* Finds out whether other nodes would take a packet for somebody else's. Returns 0 or a drop reason. Not inlined: its
+ * variables need a stack of their own. */
+static __noinline int check_source(struct __sk_buff *ctx, const struct packet *p, bool here, bool child)
 {
 	__u32 by = ctx->ingress_ifindex;
 
-	if (is_marked(ctx, SENT_BY_POD, p->v6 && p->fragment) || (by && by == cfg.native_ifindex))
+	if (here && (is_sent_by_pod(ctx) || (by && by == cfg.native_ifindex)))
 		return 0;
 	if (is_host(&p->src, p->v6))
 		/* Nodes hand each other clients' packets so; this node's were sent on by its programs. */
 		return by && p->proto == PROTO_GRE && is_remote_pod(&p->dst, p->v6) ? DROP_TUNNEL_NOT_FROM_NODE : 0;
 	if (endpoint_at(&p->src) || is_remote_pod(&p->src, p->v6))
-		return is_refusal(ctx, p) ? 0 : DROP_INVALID_SOURCE_IP;
+		return here && is_refusal(ctx, p) ? 0 : DROP_INVALID_SOURCE_IP;
 	/* An address may move from node to node. And a node may join networks, but not for pods. */
 	if ((!child && made_here(ctx, p)) || !is_remote_pod(&p->dst, p->v6))
 		return 0;
@@ -117,7 +129,7 @@ static __always_inline int to_netdev_packet(struct __sk_buff *ctx, struct report
 	struct packet p;
 	int reason;
 	__u16 type;
-	bool child;
+	bool here, child;
 
 	report->outcome = OUTCOME_STACK;
 	{ /* the header's place on the stack is another's afterwards */
@@ -126,24 +138,25 @@ static __always_inline int to_netdev_packet(struct __sk_buff *ctx, struct report
 		if (READ(ctx, 0, &eth))
 			return TC_ACT_OK;
 		type = eth.type;
-		child = is_child(ctx, &eth);
+		here = routed_here(ctx);
+		child = !here || is_child(ctx, &eth);
 	}
 	/* Most of what leaves. */
-	if (type == htons(ETH_P_IP) && is_marked(ctx, ENCAPSULATED, false))
+	if (here && type == htons(ETH_P_IP) && is_encapsulated(ctx, false))
 		return TC_ACT_OK;
 	if (type != htons(ETH_P_IP) && type != htons(ETH_P_IPV6))
 		return TC_ACT_OK;
 	reason = parse_network(ctx, &p, type);
-	if (p.v6 && is_marked(ctx, ENCAPSULATED, p.fragment))
+	if (here && p.v6 && is_encapsulated(ctx, p.fragment))
 		return TC_ACT_OK;
 	if (unlikely(child) && !claims_cluster(&p))
 		return TC_ACT_OK;
 	/* Others' headers that are not understood may be followed by anything. */
 	if (reason)
-		return cfg.tunnel && ctx->ingress_ifindex ? -reason : TC_ACT_OK;
+		return cfg.tunnel && (child || ctx->ingress_ifindex) ? -reason : TC_ACT_OK;
 	if (to_tunnel_port(ctx, &p))
 		return -DROP_TUNNEL_NOT_FROM_NODE;
-	reason = cfg.tunnel ? 0 : check_source(ctx, &p, child);
+	reason = cfg.tunnel ? 0 : check_source(ctx, &p, here, child);
 	if (reason)
 		return -reason;
 	return cfg.node_port ? answer_client(ctx, &p, report) : TC_ACT_OK;
@@ -157,4 +170,5 @@ int to_netdev(struct __sk_buff *ctx)
 	return finish(ctx, &report, to_netdev_packet(ctx, &report));
 }
 
-char license_name[] SEC("license") = "Apache-2.0";
+/* Also under the GPL, see LICENSE.GPL-2.0 here: the kernel gives what origin.h uses to nobody else. */
+char license_name[] SEC("license") = "GPL";

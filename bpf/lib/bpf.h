@@ -19,6 +19,8 @@ typedef _Bool bool;
 #define __always_inline inline __attribute__((always_inline))
 #define __noinline __attribute__((noinline))
 #define __maybe_unused __attribute__((unused))
+#define __ksym __attribute__((section(".ksyms")))
+#define __kernel __attribute__((preserve_access_index))
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)
 #define memcpy __builtin_memcpy

@@ -200,7 +200,8 @@ type Config struct {
 	LoopbackIPv6 netip.Addr
 	// CgroupRoot is the directory of the cgroup (version 2) whose processes reach services by hooks; empty
 	// if the node's own processes are somebody else's care. NetNSCookie is the kernel's number of the
-	// node's own network namespace, whose sockets are the only ones that the hooks touch.
+	// node's own network namespace, whose sockets are the only ones that the hooks touch, and whose routes
+	// are what makes a packet the node's where it leaves; it is needed with a native device, too.
 	CgroupRoot  string
 	NetNSCookie uint64
 	// DualStackWorld gives what is outside the cluster one identity a family, world-ipv4 (9) and

@@ -248,7 +248,6 @@ func answerAs(t *testing.T, ns *testenv.NetNS, name string) {
 func TestNodesOwnProcesses(t *testing.T) {
 	cgroup := testCgroup(t)
 	n1, n2 := newTestNode(t, 1, true), newTestNode(t, 2, true)
-	must(t, n1.ns.Do(func() (err error) { n1.cfg.NetNSCookie, err = netnsCookie(); return err }))
 	n1.cfg.CgroupRoot = cgroup
 	join(t, n1, n2)
 	a, b := n1.pod(t, 1001, n2), n1.pod(t, 1002, n2)

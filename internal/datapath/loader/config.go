@@ -44,8 +44,8 @@ func settings(cfg datapath.Config) (fromPodConfig, error) {
 	if cfg.Tunnel {
 		c.TunnelPort = uint32(maps.NetworkOrder(cfg.TunnelPort))
 	}
-	if cfg.CgroupRoot != "" && cfg.NetNSCookie == 0 {
-		errs = append(errs, errors.New("services for the node's own processes need the number of its network namespace"))
+	if (cfg.CgroupRoot != "" || cfg.NativeIfIndex != 0) && cfg.NetNSCookie == 0 {
+		errs = append(errs, errors.New("what the node itself sends is told by the number of its network namespace, which is missing"))
 	}
 	if len(cfg.HostMAC) != 0 && len(cfg.HostMAC) != 6 {
 		errs = append(errs, fmt.Errorf("hardware address of the host device %q is not 6 bytes long", cfg.HostMAC))

@@ -150,7 +150,7 @@ func TestConfigErrors(t *testing.T) {
 		Tunnel: true, RouterIPv4: netip.MustParseAddr("fd00::1"), NodeIPv6: netip.MustParseAddr("1.2.3.4"),
 		HostMAC: []byte{1}, CTTimeouts: datapath.CTTimeouts{TCP: -1}, NativeIfIndex: -1,
 	})
-	for _, want := range []string{"tunnel device", "router IPv4", "node IPv6", "hardware address", "lifetime of TCP", "negative"} {
+	for _, want := range []string{"tunnel device", "router IPv4", "node IPv6", "hardware address", "lifetime of TCP", "negative", "number of its network namespace"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error does not speak of %q: %v", want, err)
 		}
@@ -233,7 +233,7 @@ func TestExitAfterOthers(t *testing.T) {
 	index := func(name string) int { return byName(t, h, name).Attrs().Index }
 	cfg := datapath.Config{
 		Tunnel: true, TunnelPort: 8472, RouterIPv4: ip("10.1.0.1"), NativeIfIndex: index("eth0"), HostIfIndex: index("hawser_host"),
-		TunnelIfIndex: index("hawser_vxlan"),
+		TunnelIfIndex: index("hawser_vxlan"), NetNSCookie: 1,
 	}
 	filters := &orderedFilters{tcFilters: tcFilters{h: h}}
 	take := func() (order string) {

@@ -1,8 +1,14 @@
 package loader_test
 
 import (
+	"bytes"
+	"encoding/binary"
+	"errors"
 	"fmt"
+	"net"
 	"net/netip"
+	"os"
+	"syscall"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -23,15 +29,30 @@ const (
 // passAll puts a filter of somebody's on the way out of a device, which lets everything pass and makes tc_index what the mark says.
 func passAll(t *testing.T, h *netlink.Handle, device string, priority, mark uint16) {
 	t.Helper()
+	passAs(t, h, device, priority, mark, nil)
+}
+
+// passAs is passAll, and makes the frames' source a hardware address.
+func passAs(t *testing.T, h *netlink.Handle, device string, priority, mark uint16, source net.HardwareAddr) {
+	t.Helper()
 	const tcClassID = 72 // struct __sk_buff
+	instructions := asm.Instructions{
+		asm.Mov.Imm(asm.R2, int32(mark)),
+		asm.StoreMem(asm.R1, tcClassID, asm.R2, asm.Word),
+	}
+	if source != nil {
+		instructions = append(instructions,
+			asm.LoadImm(asm.R2, int64(binary.LittleEndian.Uint64(append(bytes.Clone(source), 0, 0))), asm.DWord),
+			asm.StoreMem(asm.RFP, -8, asm.R2, asm.DWord),
+			asm.Mov.Imm(asm.R2, 6), // where the source is, behind the destination
+			asm.Mov.Reg(asm.R3, asm.RFP), asm.Add.Imm(asm.R3, -8),
+			asm.Mov.Imm(asm.R4, 6), asm.Mov.Imm(asm.R5, 0),
+			asm.FnSkbStoreBytes.Call(),
+		)
+	}
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Type: ebpf.SchedCLS, License: "GPL",
-		Instructions: asm.Instructions{
-			asm.Mov.Imm(asm.R2, int32(mark)),
-			asm.StoreMem(asm.R1, tcClassID, asm.R2, asm.Word),
-			asm.Mov.Imm(asm.R0, 0), // TC_ACT_OK
-			asm.Return(),
-		},
+		Instructions: append(instructions, asm.Mov.Imm(asm.R0, 0), asm.Return()), // TC_ACT_OK
 	})
 	must(t, err)
 	defer program.Close()
@@ -121,6 +142,140 @@ func TestForeignMarks(t *testing.T) {
 			// Without a tunnel the kernel finds one too large.
 			if got := n1.dropped(t, reason); got < 7 {
 				t.Errorf("%d packets were dropped for what they are, want all", got)
+			}
+		})
+	}
+}
+
+// ip2 is an address of the family, 0 for IPv4.
+func ip2(family int, v4, v6 string) netip.Addr {
+	return netip.MustParseAddr([]string{v4, v6}[family])
+}
+
+// behindOptions sends a datagram with so many bytes of destination options before it, of a kind to be ignored; 0 or a multiple of 8 from 16.
+func behindOptions(t *testing.T, ns *testenv.NetNS, src netip.Addr, dst netip.AddrPort, size int, data []byte) {
+	t.Helper()
+	must(t, ns.Do(func() error {
+		d := net.Dialer{LocalAddr: net.UDPAddrFromAddrPort(netip.AddrPortFrom(src, 0)), Control: func(_, _ string, c syscall.RawConn) (err error) {
+			if size == 0 {
+				return nil
+			}
+			options := []byte{0, byte(size/8 - 1)}
+			for left := size - 2; left > 0; left = size - len(options) {
+				const ignored = 0x1e // RFC 4727
+				options = append(append(options, ignored, byte(min(left, 255)-2)), make([]byte, min(left, 255)-2)...)
+			}
+			return errors.Join(c.Control(func(fd uintptr) {
+				err = unix.SetsockoptString(int(fd), unix.SOL_IPV6, unix.IPV6_DSTOPTS, string(options))
+			}), err)
+		}}
+		c, err := d.Dial("udp", dst.String())
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		_, err = c.Write(data)
+		return err
+	}))
+}
+
+// TestMarksOfMacvlan: who has rights in a network namespace with an interface on the nodes' wire chooses all that a frame tells of itself: its mark, its source's hardware
+// address, and the number of the interface by which it came into that namespace, which may be a pod's here. None of it lets him send as the node into another's
+// tunnel, or without one as a pod; nor do headers that are not understood. What is his own passes.
+func TestMarksOfMacvlan(t *testing.T) {
+	for _, tunnel := range []bool{true, false} {
+		t.Run(fmt.Sprintf("tunnel=%v", tunnel), func(t *testing.T) {
+			n1, n2 := newTestNode(t, 1, tunnel), newTestNode(t, 2, tunnel)
+			join(t, n1, n2)
+			a, far, r := n1.pod(t, 1001, n2), n1.pod(t, 1003, n2), n2.pod(t, 1002, n1)
+			open := n2.pod(t, 1009, n1)
+			n2.enforce(t, r, 1001, 1003, 6)
+			defer func() {
+				if t.Failed() {
+					metrics(t, n1, n2)
+				}
+			}()
+			mark, reason := uint16(sentByPod), datapath.ReasonInvalidSourceIP
+			spoof := []netip.Addr{a.ep.IPv4, a.ep.IPv6}
+			if tunnel {
+				mark, reason = encapsulated, datapath.ReasonTunnelNotFromNode
+				spoof = []netip.Addr{n1.cfg.NodeIPv4, n1.cfg.NodeIPv6}
+			}
+			container, behind := testenv.NewNetNS(t), testenv.NewNetNS(t)
+			macvlan(t, n1.h, container, 51, 1, spoof...)
+			inside, further := container.Netlink(t), behind.Netlink(t)
+			passAs(t, inside, "macvlan", 1, mark, n1.cfg.NativeMAC)
+			// What the container forwards came in by an interface with the number of the pod's.
+			port := named("port")
+			port.Index = a.ep.IfIndex
+			must(t, inside.LinkAdd(&netlink.Veth{LinkAttrs: port, PeerName: "eth0", PeerNamespace: netlink.NsFd(behind.Fd())}))
+			setUp(t, inside, "port", 53, 1)
+			setUp(t, further, "eth0", 53, 2)
+			must(t, container.Do(func() error {
+				return errors.Join(
+					os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0),
+					os.WriteFile("/proc/sys/net/ipv6/conf/all/forwarding", []byte("1"), 0),
+					os.WriteFile("/proc/sys/net/ipv4/conf/all/rp_filter", []byte("0"), 0),
+					os.WriteFile("/proc/sys/net/ipv4/conf/port/rp_filter", []byte("0"), 0),
+				)
+			}))
+			for i, dst := range []string{"0.0.0.0/0", "::/0"} {
+				_, to, err := net.ParseCIDR(dst)
+				must(t, err)
+				via := ip2(i, "192.168.51.3", "fd51::3")
+				must(t, inside.RouteAdd(&netlink.Route{LinkIndex: byName(t, inside, "macvlan").Attrs().Index, Dst: to, Gw: via.AsSlice()}))
+				// Its router is the other node, and answers who uses the node's hardware address.
+				addAddr(t, n2.h, byName(t, n2.h, "eth0"), via, via.BitLen())
+				must(t, inside.NeighAdd(&netlink.Neigh{
+					LinkIndex: byName(t, inside, "macvlan").Attrs().Index, IP: via.AsSlice(), State: netlink.NUD_PERMANENT,
+					HardwareAddr: byName(t, n2.h, "eth0").Attrs().HardwareAddr,
+				}))
+				gateway := ip2(i, "192.168.53.1", "fd53::1")
+				must(t, further.RouteAdd(&netlink.Route{LinkIndex: byName(t, further, "eth0").Attrs().Index, Dst: to, Gw: gateway.AsSlice()}))
+				addAddr(t, further, byName(t, further, "lo"), ip2(i, "192.168.53.9", "fd53::9"), spoof[i].BitLen())
+			}
+			v, vopen, before := newVictim(t, r), newVictim(t, open), uint64(0)
+			for i, to := range r.addrs() {
+				node := []netip.Addr{n2.cfg.NodeIPv4, n2.cfg.NodeIPv6}[i]
+				inner := []netip.Addr{ip("10.1.0.99"), ip("fd00:1::99")}[i]
+				for _, ns := range []*testenv.NetNS{container, behind} {
+					who := "the container"
+					if ns == behind {
+						who = "who is behind it"
+						lo := byName(t, inside, "lo")
+						must(t, inside.AddrDel(lo, &netlink.Addr{IPNet: &net.IPNet{IP: spoof[i].AsSlice(), Mask: net.CIDRMask(spoof[i].BitLen(), spoof[i].BitLen())}}))
+						addAddr(t, further, byName(t, further, "lo"), spoof[i], spoof[i].BitLen())
+					}
+					for _, headers := range []int{0, 600} {
+						if headers != 0 && to.Is4() {
+							continue
+						}
+						what := fmt.Sprintf("forged by %s with %d bytes of headers", who, headers)
+						dst, data := netip.AddrPortFrom(to, forgedPort), []byte(what)
+						if tunnel {
+							dst, data = netip.AddrPortFrom(node, 8472), vxlan(0x08, 1003, inner, to, what)
+						}
+						behindOptions(t, ns, spoof[i], dst, headers, data)
+						// What went before has arrived or been dropped when this arrives.
+						last := fmt.Sprintf("own after %s", what)
+						own := ip2(i, "192.168.51.1", "fd51::1")
+						if ns == behind {
+							own = ip2(i, "192.168.53.9", "fd53::9")
+						}
+						vopen.until(last, func() { datagram(t, ns, own, netip.AddrPortFrom(open.addrs()[i], forgedPort), []byte(last)) })
+						got := n1.dropped(t, reason) + n1.dropped(t, datapath.ReasonUnknownL4)
+						// Without a tunnel the other node is who does not understand headers.
+						if got == before && (headers == 0 || tunnel) {
+							t.Errorf("what %s as %s was not dropped", what, spoof[i])
+						}
+						before = got
+					}
+				}
+				last := fmt.Sprintf("honest %d", i)
+				seen := v.until(last, func() { datagram(t, far.ns, netip.Addr{}, netip.AddrPortFrom(to, forgedPort), []byte(last)) })
+				if len(seen) > 0 {
+					t.Errorf("the pod %s got %q", to, seen)
+				}
 			}
 		})
 	}

@@ -116,6 +116,7 @@ func newTestNode(t testing.TB, n byte, tunnel bool) *testNode {
 		NodeIPv4: ip("192.168.0.%d", n), NodeIPv6: ip("fd99::%d", n),
 		HostIfIndex: host.Attrs().Index, HostMAC: host.Attrs().HardwareAddr,
 	}
+	must(t, node.ns.Do(func() (err error) { node.cfg.NetNSCookie, err = netnsCookie(); return err }))
 	if tunnel {
 		node.cfg.TunnelPort = 8472
 	}

@@ -1,0 +1,47 @@
+/* Where a packet that leaves has been routed or made: in this node's network namespace, or in another that has a device
+ * on this node's. What else the context tells goes along from one namespace to the next when a packet crosses by a
+ * macvlan, an ipvlan or a VLAN, where whoever has rights chooses all of it: tc_index, the hardware address, and the
+ * number of the interface that the packet came in by. The kernel's own structures tell it; reading them
+ * is what kfuncs have been for since Linux 6.2. Only the fields that are read are declared, and the loader finds them
+ * by name in the running kernel's types. */
+#pragma once
+#include "config.h"
+
+struct net {
+	__u64 net_cookie;
+} __kernel;
+
+typedef struct {
+	struct net *net;
+} possible_net_t;
+
+struct net_device {
+	possible_net_t nd_net;
+} __kernel;
+
+struct dst_entry {
+	struct net_device *dev;
+} __kernel;
+
+struct sk_buff {
+	unsigned long _skb_refdst;
+} __kernel;
+
+extern void *bpf_cast_to_kern_ctx(void *ctx) __ksym;
+extern void *bpf_rdonly_cast(const void *object, __u32 type) __ksym;
+
+/* The lowest bit of a packet's route says that the packet holds no reference to it. */
+enum { DST_NOREF = 1 };
+
+/* Says whether this node's stack has routed a packet. What goes past the stack, through packet sockets and by redirects
+ * without a neighbour, has no route. A device in ipvlan's mode l3 has this node route what others send. */
+static __always_inline bool routed_here(struct __sk_buff *ctx)
+{
+	struct sk_buff *skb = bpf_cast_to_kern_ctx(ctx);
+	struct dst_entry *dst = (void *)(skb->_skb_refdst & ~(unsigned long)DST_NOREF);
+
+	if (!dst)
+		return false;
+	dst = bpf_rdonly_cast(dst, __builtin_btf_type_id(*(struct dst_entry *)0, 1));
+	return dst->dev->nd_net.net->net_cookie == cfg.netns_cookie;
+}
