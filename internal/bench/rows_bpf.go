@@ -59,6 +59,7 @@ var (
 
 func newBPFNode(ifA, ifB int) (n *bpfNode, err error) {
 	cfg := maps.Defaults()
+	cfg.RuleSetEntries = cfg.PolicyEntries // one rule set of 65,000 is more than its share
 	cfg.Dir = ""
 	n = &bpfNode{ifA: ifA, ifB: ifB}
 	if n.maps, err = maps.Open(cfg); err != nil {

@@ -106,7 +106,7 @@ func (l *Loader) Configure(cfg datapath.Config) error {
 	}
 	rodata.FragmentBits, rodata.FragmentNodeBits = l.maps.FragmentPlaces()
 	rodata.MasqueradeShare = l.maps.MasqueradeShare()
-	specs, digest, err := l.blueprint(rodata)
+	digest, err := l.digestOf(rodata)
 	if err != nil {
 		return err
 	}
@@ -115,7 +115,7 @@ func (l *Loader) Configure(cfg datapath.Config) error {
 	defer l.mu.Unlock()
 	fresh := digest != l.digest
 	if fresh {
-		programs, ids, err := l.obtain(specs, digest)
+		programs, ids, err := l.obtain(rodata, digest)
 		if err != nil {
 			return err
 		}
@@ -303,14 +303,14 @@ func (l *Loader) attachEndpoints() error {
 	return errors.Join(errs...)
 }
 
-// blueprint returns the programs as they are to be loaded, and a digest of everything they depend on.
-func (l *Loader) blueprint(rodata fromPodConfig) (map[string]*ebpf.CollectionSpec, string, error) {
-	specs := make(map[string]*ebpf.CollectionSpec)
-	sum := sha256.New()
-	for _, o := range []struct {
-		name   string
-		object []byte
-	}{
+// object is a built-in object file.
+type object struct {
+	name string
+	elf  []byte
+}
+
+func objects() []object {
+	return []object{
 		{FromPod, _FromPodBytes},
 		{ToPod, _ToPodBytes},
 		{FromOverlay, _FromOverlayBytes},
@@ -319,45 +319,58 @@ func (l *Loader) blueprint(rodata fromPodConfig) (map[string]*ebpf.CollectionSpe
 		{FromNetdev, _FromNetdevBytes},
 		{ToNetdev, _ToNetdevBytes},
 		{sock, _SockBytes},
-	} {
-		spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(o.object))
-		if err != nil {
-			return nil, "", fmt.Errorf("read the built-in object of %s: %w", o.name, err)
+	}
+}
+
+// programNames returns the names of all programs of the objects.
+func programNames() []string {
+	var names []string
+	for _, o := range objects() {
+		if o.name != sock {
+			names = append(names, o.name)
 		}
-		if err := spec.Variables["cfg"].Set(rodata); err != nil {
-			return nil, "", fmt.Errorf("set the settings of %s: %w", o.name, err)
-		}
-		specs[o.name] = spec
-		sum.Write(o.object)
+	}
+	for _, h := range cgroupHooks() {
+		names = append(names, h.name)
+	}
+	return names
+}
+
+// digestOf returns a digest of everything that the programs depend on.
+func (l *Loader) digestOf(rodata fromPodConfig) (string, error) {
+	sum := sha256.New()
+	for _, o := range objects() {
+		sum.Write(o.elf)
 	}
 	if err := binary.Write(sum, binary.NativeEndian, rodata); err != nil {
-		return nil, "", fmt.Errorf("digest of the settings: %w", err)
+		return "", fmt.Errorf("digest of the settings: %w", err)
 	}
 	// A program is bound to the very maps it was loaded with.
 	replacements := l.maps.Replacements()
 	for _, name := range slices.Sorted(stdmaps.Keys(replacements)) {
 		info, err := replacements[name].Info()
 		if err != nil {
-			return nil, "", fmt.Errorf("identify map %q: %w", name, err)
+			return "", fmt.Errorf("identify map %q: %w", name, err)
 		}
 		id, _ := info.ID()
 		fmt.Fprintf(sum, "%s=%d\n", name, id)
 	}
-	return specs, hex.EncodeToString(sum.Sum(nil))[:16], nil
+	return hex.EncodeToString(sum.Sum(nil))[:16], nil
 }
 
 // pinPrefix starts the name of a directory of pinned programs; the digest follows.
 const pinPrefix = "programs-"
 
-// obtain returns the programs of a blueprint: those pinned, or newly loaded ones, which it pins.
-func (l *Loader) obtain(specs map[string]*ebpf.CollectionSpec, digest string) (map[string]*ebpf.Program, map[string]int, error) {
+// obtain returns the programs with these settings: those pinned, or newly loaded ones, which it pins. Reading the objects takes longer
+// than all else at an agent's restart, so it happens only to load them.
+func (l *Loader) obtain(rodata fromPodConfig, digest string) (map[string]*ebpf.Program, map[string]int, error) {
 	programs := make(map[string]*ebpf.Program)
 	dir := ""
 	if l.maps.Dir() != "" {
 		dir = filepath.Join(l.maps.Dir(), pinPrefix+digest)
 	}
 	pinned := dir != ""
-	for _, name := range programNames(specs) {
+	for _, name := range programNames() {
 		if !pinned {
 			break
 		}
@@ -374,7 +387,7 @@ func (l *Loader) obtain(specs map[string]*ebpf.CollectionSpec, digest string) (m
 	if !pinned {
 		closeAll(programs)
 		var err error
-		if programs, err = l.load(specs); err != nil {
+		if programs, err = l.load(rodata); err != nil {
 			return nil, nil, err
 		}
 		if dir != "" {
@@ -399,10 +412,18 @@ func (l *Loader) obtain(specs map[string]*ebpf.CollectionSpec, digest string) (m
 }
 
 // load verifies the programs and binds them to the maps.
-func (l *Loader) load(specs map[string]*ebpf.CollectionSpec) (map[string]*ebpf.Program, error) {
+func (l *Loader) load(rodata fromPodConfig) (map[string]*ebpf.Program, error) {
 	programs := make(map[string]*ebpf.Program)
 	replacements := l.maps.Replacements()
-	for name, spec := range specs {
+	for _, o := range objects() {
+		spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(o.elf))
+		if err == nil {
+			err = spec.Variables["cfg"].Set(rodata)
+		}
+		if err != nil {
+			closeAll(programs)
+			return nil, fmt.Errorf("read the built-in object of %s: %w", o.name, err)
+		}
 		for mapName, km := range replacements {
 			if ms := spec.Maps[mapName]; ms != nil {
 				ms.MaxEntries = km.MaxEntries() // sizes are a matter of the maps alone
@@ -414,7 +435,7 @@ func (l *Loader) load(specs map[string]*ebpf.CollectionSpec) (map[string]*ebpf.P
 			if errors.Is(err, ebpf.ErrNotSupported) {
 				err = fmt.Errorf("%w: %w", datapath.ErrUnsupported, err)
 			}
-			return nil, fmt.Errorf("load program %s: %w", name, err)
+			return nil, fmt.Errorf("load program %s: %w", o.name, err)
 		}
 		for program := range spec.Programs {
 			programs[program] = c.DetachProgram(program)
@@ -422,16 +443,6 @@ func (l *Loader) load(specs map[string]*ebpf.CollectionSpec) (map[string]*ebpf.P
 		c.Close()
 	}
 	return programs, nil
-}
-
-// programNames returns the names of all programs of some objects, sorted.
-func programNames(specs map[string]*ebpf.CollectionSpec) []string {
-	var names []string
-	for _, spec := range specs {
-		names = slices.AppendSeq(names, stdmaps.Keys(spec.Programs))
-	}
-	slices.Sort(names)
-	return names
 }
 
 // publish pins programs so that the directory appears with all of them or not at all.
