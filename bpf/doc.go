@@ -5,7 +5,6 @@
 //	from_pod.c      what a pod sends: ingress of the host side of its veth pair
 //	to_pod.c        what the host's stack sends to a pod: egress of the same
 //	from_overlay.c  what other nodes send through VXLAN: ingress of the tunnel device
-//	to_overlay.c    what goes to other nodes through VXLAN: egress of the same
 //	from_host.c     what the host sends to other nodes' pods: egress of the host's device
 //	from_netdev.c   what other nodes send natively: ingress of the underlay device
 //	to_netdev.c     what leaves the node: egress of the same

@@ -60,11 +60,15 @@ static __always_inline bool is_remote_pod(const struct addr *a, bool v6)
  * to what the packet is cut into, and whoever has rights in one namespace writes it there. So it counts only on
  * what this node has routed and has come by an interface that has our programs, or by none; see made_here for the
  * fragments of IPv6. */
-static __always_inline bool is_encapsulated(const struct __sk_buff *ctx, bool fragment6)
+static __always_inline bool is_encapsulated(struct __sk_buff *ctx, bool fragment6)
 {
 	__u32 by = ctx->ingress_ifindex;
+	bool in_priority = ctx->priority >> 16 == ENCAPSULATED;
 
-	if (!cfg.tunnel || ctx->tc_index != ENCAPSULATED)
+	/* No queue is to take it for the name of a class. */
+	if (in_priority)
+		set_priority(ctx, ctx->priority & 0xffff);
+	if (!cfg.tunnel || (!in_priority && ctx->tc_index != ENCAPSULATED))
 		return false;
 	if (!by)
 		return !fragment6 || ctx->sk;

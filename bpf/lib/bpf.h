@@ -149,6 +149,12 @@ struct bpf_sock_addr {
 	__u64 sk;
 };
 
+/* The kernel wants fields of a context written whole, which the compiler is clever enough not to do. */
+static __always_inline void set_priority(struct __sk_buff *ctx, __u32 priority)
+{
+	*(volatile __u32 *)&ctx->priority = priority;
+}
+
 struct bpf_tunnel_key {
 	__u32 tunnel_id;
 	union {

@@ -140,9 +140,13 @@ static __always_inline __u32 wire_identity(__u32 identity)
 }
 
 /* What the programs set tc_index to, a field of a packet's that nothing but traffic control sees. The kernel leaves it
- * alone until the packet goes out by a device, where to_netdev tells by it what the programs have done with it. */
+ * alone until the packet goes out by a device, where to_netdev tells by it what the programs have done with it.
+ *
+ * On the way into the tunnel any filter of somebody's that lets a packet pass takes that mark off, so the upper half of
+ * the priority says the same there, and only there: the stack changes it in what it forwards. A firewall may
+ * set priorities. Either mark suffices. */
 enum {
-	ENCAPSULATED = 0x4857, /* put into another; to_overlay sees to it that it stays */
+	ENCAPSULATED = 0x4857, /* put into another */
 	SENT_BY_POD = 0x4858, /* its source is the pod's that sent it */
 };
 
@@ -172,6 +176,7 @@ static __noinline __maybe_unused int encapsulate(struct __sk_buff *ctx, const st
 	if (bpf_skb_set_tunnel_key(ctx, &key, sizeof(key), flags))
 		return -DROP_ENCAP_FAILED;
 	ctx->tc_index = ENCAPSULATED;
+	set_priority(ctx, ENCAPSULATED << 16 | (ctx->priority & 0xffff));
 	report->outcome = OUTCOME_OVERLAY;
 	return bpf_redirect(cfg.tunnel_ifindex, 0);
 }

@@ -30,7 +30,6 @@ const (
 	FromPod     = "from_pod"
 	ToPod       = "to_pod"
 	FromOverlay = "from_overlay"
-	ToOverlay   = "to_overlay"
 	FromHost    = "from_host"
 	FromNetdev  = "from_netdev"
 	ToNetdev    = "to_netdev"
@@ -216,12 +215,10 @@ type deviceHook struct {
 }
 
 // entries are the hooks by which packets come: from other nodes, from the node's own stack, from the network. By the last comes
-// whoever claims to be somebody else; without a tunnel it brings the pods' packets as well. Among them is that by which they go through the
-// tunnel, as the program where they leave the node must know them.
+// whoever claims to be somebody else; without a tunnel it brings the pods' packets as well.
 func entries(cfg datapath.Config) []deviceHook {
 	return []deviceHook{
 		{cfg.TunnelIfIndex, true, FromOverlay},
-		{cfg.TunnelIfIndex, false, ToOverlay},
 		{cfg.HostIfIndex, false, FromHost},
 		{cfg.NativeIfIndex, true, FromNetdev},
 	}
@@ -314,7 +311,6 @@ func objects() []object {
 		{FromPod, _FromPodBytes},
 		{ToPod, _ToPodBytes},
 		{FromOverlay, _FromOverlayBytes},
-		{ToOverlay, _ToOverlayBytes},
 		{FromHost, _FromHostBytes},
 		{FromNetdev, _FromNetdevBytes},
 		{ToNetdev, _ToNetdevBytes},

@@ -255,7 +255,7 @@ func TestExitAfterOthers(t *testing.T) {
 		return l
 	}
 	start(false)
-	if got, want := take(), "from_overlay to_overlay from_host from_netdev to_pod from_pod to_netdev"; got != want {
+	if got, want := take(), "from_overlay from_host from_netdev to_pod from_pod to_netdev"; got != want {
 		t.Errorf("attached %s, want %s", got, want)
 	}
 	// As an earlier version leaves it, which has none there.
@@ -270,7 +270,7 @@ func TestExitAfterOthers(t *testing.T) {
 		t.Errorf("attached %s while others' programs are kept", got)
 	}
 	must(t, next.ReplaceOthers())
-	if got, want := take(), "from_overlay to_overlay from_host from_netdev to_pod from_pod to_netdev"; got != want {
+	if got, want := take(), "from_overlay from_host from_netdev to_pod from_pod to_netdev"; got != want {
 		t.Errorf("attached %s, want %s", got, want)
 	}
 	must(t, h.QdiscDel(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index("eth0"), Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}}))

@@ -281,22 +281,31 @@ func TestMarksOfMacvlan(t *testing.T) {
 	}
 }
 
-// TestOthersFilterOnTunnel: somebody's filter on the way into the tunnel, which lets everything pass and by that takes the programs' marks off, stops nothing.
+// TestOthersFilterOnTunnel: somebody's filter on the way into the tunnel, which lets everything pass and by that takes one of the programs' marks off, stops nothing; nor does a
+// firewall's rule that sets priorities and so takes off the other.
 func TestOthersFilterOnTunnel(t *testing.T) {
 	for _, underlay6 := range []bool{false, true} {
-		t.Run(fmt.Sprintf("underlay6=%v", underlay6), func(t *testing.T) {
-			n1, n2 := newTestNode(t, 1, true), newTestNode(t, 2, true)
-			n1.underlay6, n2.underlay6 = underlay6, underlay6
-			for _, n := range []*testNode{n1, n2} {
-				passAll(t, n.h, "hawser_vxlan", 2, 0)
-			}
-			join(t, n1, n2)
-			a, r := n1.pod(t, 1001, n2), n2.pod(t, 1002, n1)
-			serve(t, a.ns)
-			serve(t, r.ns)
-			reaches(t, "to a pod of another node", a.ns, r.addrs(), true)
-			reaches(t, "back", r.ns, a.addrs(), true)
-			reaches(t, "from a node", n1.ns, r.addrs(), true)
-		})
+		for _, filter := range []bool{true, false} {
+			t.Run(fmt.Sprintf("underlay6=%v,filter=%v", underlay6, filter), func(t *testing.T) {
+				n1, n2 := newTestNode(t, 1, true), newTestNode(t, 2, true)
+				n1.underlay6, n2.underlay6 = underlay6, underlay6
+				for _, n := range []*testNode{n1, n2} {
+					if filter {
+						passAll(t, n.h, "hawser_vxlan", 2, 0)
+					} else {
+						must(t, n.ns.Do(func() error {
+							return nft("table inet others {\nchain post { type filter hook postrouting priority 0\nmeta priority set 1:2\n}\n}\n")
+						}))
+					}
+				}
+				join(t, n1, n2)
+				a, r := n1.pod(t, 1001, n2), n2.pod(t, 1002, n1)
+				serve(t, a.ns)
+				serve(t, r.ns)
+				reaches(t, "to a pod of another node", a.ns, r.addrs(), true)
+				reaches(t, "back", r.ns, a.addrs(), true)
+				reaches(t, "from a node", n1.ns, r.addrs(), true)
+			})
+		}
 	}
 }
