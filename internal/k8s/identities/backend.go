@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strconv"
+	"sync/atomic"
 
 	"golang.org/x/time/rate"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -42,6 +43,7 @@ type Backend struct {
 	index   *index
 	prober  Prober
 	salt    Salt
+	origin  atomic.Pointer[string] // of what Confirm says
 }
 
 var _ allocator.Backend = (*Backend)(nil)
@@ -65,7 +67,7 @@ func New(cfg Config) (*Backend, error) {
 	b.prober = Prober{Objects: b.objects, First: cfg.First, Last: cfg.Last, Text: b.text, Salt: b.readSalt, Known: func(id allocator.ID) (Entry, bool) {
 		e, ok := b.index.get(id)
 		return Entry{Text: e.text, Resting: e.resting, Since: e.since}, ok
-	}}
+	}, Full: func(text string) bool { return b.index.full(text, int(cfg.Last-cfg.First)+1) }}
 	return b, nil
 }
 

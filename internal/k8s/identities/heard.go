@@ -1,12 +1,16 @@
 package identities
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"strconv"
+	"strings"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -14,11 +18,14 @@ import (
 )
 
 // Heard is what an agent says of the identities that it has heard of: those that were retired or deleted up to a version are none to its node any more. See
-// docs/design/0010-reuse.md. It holds over restarts: of several of a node the highest counts.
+// docs/design/0010-reuse.md. It holds over restarts: of several of a node the highest counts, see [SumUp].
 type Heard struct {
 	Node string
-	// Version is a resource version of CiliumIdentities.
+	// Version is a resource version of CiliumIdentities. 0 takes back what the node said before.
 	Version uint64
+	// Origin, if not empty, tells apart what is said for the same version before and after something was taken back: there are no two Leases of a name, and an
+	// agent may not change one.
+	Origin string
 }
 
 // What marks the Leases by which agents say it.
@@ -37,10 +44,14 @@ const maxName = 253
 // others are; the operator deletes those that a higher one makes superfluous.
 func (h Heard) Lease(namespace string) *coordinationv1.Lease {
 	version := strconv.FormatUint(h.Version, 10)
-	name := HeardLabelValue + "." + h.Node + "." + version
+	end := "." + version
+	if h.Origin != "" {
+		end += "." + h.Origin
+	}
+	name := HeardLabelValue + "." + h.Node + end
 	if len(name) > maxName {
 		sum := sha256.Sum256([]byte(h.Node))
-		name = HeardLabelValue + "." + hex.EncodeToString(sum[:]) + "." + version
+		name = HeardLabelValue + "." + hex.EncodeToString(sum[:]) + end
 	}
 	return &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{
@@ -66,12 +77,66 @@ func ReadHeard(o *coordinationv1.Lease) (h Heard, ok bool) {
 	return Heard{Node: *o.Spec.HolderIdentity, Version: n}, true
 }
 
-// Confirm implements [allocator.Backend]: it says so by a Lease.
+// SumUp returns up to which version each node has heard, and which of the Leases nobody needs. A Lease that takes back what its node said before ends what all
+// older ones say: of the others the one with the highest version counts. Which is older the server's version of the Lease tells, as Leases of agents are made and
+// never changed. One that takes something back is needed until those are gone that it is about.
+func SumUp(all []*coordinationv1.Lease) (said map[string]uint64, needless []*coordinationv1.Lease) {
+	type word struct {
+		lease *coordinationv1.Lease
+		heard uint64
+		made  uint64
+	}
+	words := map[string][]word{}
+	for _, o := range all {
+		h, ok := ReadHeard(o)
+		if !ok {
+			needless = append(needless, o)
+			continue
+		}
+		made, _ := strconv.ParseUint(o.ResourceVersion, 10, 64) // else it is as old as can be
+		words[h.Node] = append(words[h.Node], word{o, h.Version, made})
+	}
+	said = make(map[string]uint64, len(words))
+	for node, list := range words {
+		slices.SortFunc(list, func(x, y word) int {
+			return cmp.Or(cmp.Compare(x.made, y.made), strings.Compare(x.lease.Name, y.lease.Name))
+		})
+		after := 0 // the first that is not taken back; list[after-1] takes the others back
+		for i, w := range list {
+			if w.heard == 0 {
+				after = i + 1
+			}
+		}
+		best := -1
+		for i := after; i < len(list); i++ {
+			if best < 0 || list[i].heard > list[best].heard {
+				best = i
+			}
+		}
+		said[node] = 0
+		if best >= 0 {
+			said[node] = list[best].heard
+		}
+		for i, w := range list {
+			if i == best || i == after-1 && (best < 0 || i > 0) {
+				continue
+			}
+			needless = append(needless, w.lease)
+		}
+	}
+	return said, needless
+}
+
+// Confirm implements [allocator.Backend]: it says so by a Lease. A revision of 0 takes back what was said before.
 func (b *Backend) Confirm(ctx context.Context, revision int64) error {
 	if b.cfg.Node == "" || b.cfg.Namespace == "" || revision < 0 {
 		return errors.New("to confirm the end of identities, a node and a namespace are needed")
 	}
-	o := Heard{Node: b.cfg.Node, Version: uint64(revision)}.Lease(b.cfg.Namespace)
+	if revision == 0 || b.origin.Load() == nil {
+		origin := strconv.FormatUint(uint64(rand.Uint32()), 16)
+		b.origin.Store(&origin)
+	}
+	o := Heard{Node: b.cfg.Node, Version: uint64(revision), Origin: *b.origin.Load()}.Lease(b.cfg.Namespace)
 	_, err := b.cfg.Client.Urgent.CoordinationV1().Leases(b.cfg.Namespace).Create(ctx, o, metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("tell by Lease %s/%s which identities have ended: %w", b.cfg.Namespace, o.Name, err)

@@ -39,6 +39,7 @@ type index struct {
 	mu     sync.RWMutex
 	byID   map[allocator.ID]entry
 	byText map[string][]allocator.ID // nearly always one
+	rests  int                       // how many rest
 
 	reached atomic.Uint64 // see Backend.Reached
 }
@@ -82,11 +83,21 @@ func (x *index) oldest(text string) allocator.ID {
 	return best
 }
 
+// full says whether each of so many numbers is that of other labels than these, and none rests.
+func (x *index) full(text string, numbers int) bool {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return len(x.byID) >= numbers && x.rests == 0 && len(x.byText[text]) == 0
+}
+
 func (x *index) set(id allocator.ID, e entry) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.drop(id)
 	x.byID[id] = e
+	if e.resting {
+		x.rests++
+	}
 	if e.text != "" && !e.resting {
 		x.byText[e.text] = append(x.byText[e.text], id)
 	}
@@ -127,6 +138,7 @@ func (x *index) drop(id allocator.ID) {
 	}
 	delete(x.byID, id)
 	if e.resting {
+		x.rests--
 		return
 	}
 	if rest := slices.DeleteFunc(x.byText[e.text], func(o allocator.ID) bool { return o == id }); len(rest) > 0 {
