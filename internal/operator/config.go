@@ -87,7 +87,8 @@ type Config struct {
 	Identities identities.Control
 	// Relevance says which labels make identities, if the operator makes them.
 	Relevance relevance.Config
-	// HeartbeatTimeout is how long an identity must be unused before it is marked, where identities are Kubernetes objects.
+	// HeartbeatTimeout is how long an identity must be unused before it is marked, where identities are Kubernetes objects, or before it ends, where the operator
+	// makes them.
 	HeartbeatTimeout time.Duration
 	// ReuseDelay is how long the number of a collected identity is not given to other labels, if any other is free.
 	ReuseDelay time.Duration
@@ -148,7 +149,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	c.Identities.Flags(fs)
 	c.Relevance.Flags(fs)
 	fs.DurationVar(&c.HeartbeatTimeout, "identity-heartbeat-timeout", c.HeartbeatTimeout,
-		"how long an identity that is a Kubernetes object must be unused before it is marked for deletion")
+		"how long an identity that is a Kubernetes object, or that the operator made, must be unused before it is marked for deletion, or ends")
 	fs.DurationVar(&c.GCInterval, "identity-gc-interval", c.GCInterval, "how often unused identities are looked for; 0 for never")
 	fs.DurationVar(&c.ReuseDelay, "identity-reuse-delay", c.ReuseDelay,
 		"how long the number of a collected identity is not given to other labels, as long as another number is free")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"slices"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -45,31 +46,52 @@ func (k textKey) PutKeyFromMap(m map[string]string) (allocator.AllocatorKey, err
 	return textKey(m[""]), nil
 }
 
-// users returns a function that says whether a number is in use, although nobody may refer to it.
-type users func(ctx context.Context) (func(allocator.ID) bool, error)
+// users returns a function that says whether one of some numbers is in use, although nobody may refer to it.
+type users func(ctx context.Context, numbers []allocator.ID) (func(allocator.ID) bool, error)
 
-// collectIdentities deletes identities that nobody refers to, two rounds after that was first seen. A number of which used says that it is in use stays, and
-// has two rounds to go after that. used may be nil.
+// collectIdentities deletes identities that nobody refers to, two rounds after that was first seen. With used, identities are the operator's: a number of which
+// it says that it is in use stays, and others go when they were unused for the heartbeat timeout, as long as numbers are plenty.
 func (o *Operator) collectIdentities(ctx context.Context, ids *allocator.Allocator, limiter *rate.Limiter, used users) error {
 	seen := map[allocator.ID]int64{}
+	since := map[allocator.ID]time.Time{} // of those in seen
+	taken := 0
 	return rounds.Every(ctx, o.cfg.GCInterval, nil, func(ctx context.Context) error {
 		start := time.Now()
-		if used != nil && len(seen) > 0 { // else none may be collected yet
-			inUse, err := used(ctx)
+		due := seen
+		if used != nil {
+			var grace time.Duration
+			if identities.Plenty(taken, o.first, o.last) {
+				grace = o.cfg.HeartbeatTimeout
+			}
+			due = maps.Clone(seen)
+			maps.DeleteFunc(due, func(id allocator.ID, _ int64) bool { return start.Sub(since[id]) < grace })
+			inUse, err := used(ctx, slices.Collect(maps.Keys(due)))
 			if err != nil {
 				if ctx.Err() == nil {
 					o.log.Warn("cannot tell which identities are in use, so none is collected", "error", err)
 				}
 				return err
 			}
-			maps.DeleteFunc(seen, func(id allocator.ID, _ int64) bool { return inUse(id) })
+			maps.DeleteFunc(due, func(id allocator.ID, _ int64) bool {
+				if !inUse(id) {
+					return false
+				}
+				delete(since, id)
+				return true
+			})
 		}
-		next, stats, err := ids.RunGC(ctx, limiter, seen)
+		next, stats, err := ids.RunGC(ctx, limiter, due)
 		if err != nil {
 			// The next try comes early. What this round saw for the first time has not been unused for an interval then, so it does not count yet.
 			maps.DeleteFunc(next, func(id allocator.ID, mod int64) bool { return seen[id] != mod })
 		}
-		seen = next
+		for id, mod := range next {
+			if _, ok := since[id]; !ok || seen[id] != mod {
+				since[id] = start
+			}
+		}
+		maps.DeleteFunc(since, func(id allocator.ID, _ time.Time) bool { _, ok := next[id]; return !ok })
+		seen, taken = next, stats.Alive+stats.Dead+stats.Spared+stats.Resting
 		if ctx.Err() != nil {
 			return nil
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/time/rate"
 
@@ -21,7 +22,7 @@ type somePods struct {
 	used  identity.ID
 }
 
-func (p *somePods) Users(context.Context) (func(identity.ID) bool, error) {
+func (p *somePods) Users(context.Context, []identity.ID) (func(identity.ID) bool, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	used := p.used
@@ -42,6 +43,7 @@ func (p *somePods) set(known bool, used identity.ID) {
 func TestUsedWithoutReference(t *testing.T) {
 	c := newCluster(t)
 	cfg := c.config()
+	cfg.HeartbeatTimeout = 0
 	o, err := New(cfg, nil, "test")
 	if err != nil {
 		t.Fatal(err)
@@ -64,9 +66,9 @@ func TestUsedWithoutReference(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = o.collectIdentities(ctx, ids, rate.NewLimiter(rate.Inf, 1), func(ctx context.Context) (func(allocator.ID) bool, error) {
+		_ = o.collectIdentities(ctx, ids, rate.NewLimiter(rate.Inf, 1), func(ctx context.Context, numbers []allocator.ID) (func(allocator.ID) bool, error) {
 			looked <- struct{}{}
-			return usersOfKeys(ctx, store, pods)
+			return usersOfKeys(ctx, store, pods, numbers)
 		})
 	}()
 	defer func() { cancel(); <-done }()
@@ -120,4 +122,58 @@ func TestUsedWithoutReference(t *testing.T) {
 		}
 		return ""
 	})
+}
+
+// TestUnusedKeysAreSpared collects where the operator makes identities: what nobody uses goes when it was unused for the heartbeat timeout, at once if hardly
+// any number is free.
+func TestUnusedKeysAreSpared(t *testing.T) {
+	c := newCluster(t)
+	cfg := c.config()
+	cfg.HeartbeatTimeout = time.Hour
+	o, err := New(cfg, nil, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, ids, err := o.openStore(c.ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	c.must(kvstore.Put(c.ctx, store, fmt.Sprintf("%s/id/%d", kvstore.IdentitiesPrefix, o.first), []byte("k8s:app=job;"), kvstore.Permanent))
+	there := func() bool {
+		_, err := store.Get(c.ctx, fmt.Sprintf("%s/id/%d", kvstore.IdentitiesPrefix, o.first))
+		return err == nil
+	}
+	// rounds has some rounds go by, or waits until the number is gone.
+	rounds := func(n int) {
+		ctx, cancel := context.WithCancel(c.ctx)
+		done, looked := make(chan struct{}), make(chan struct{}, 100)
+		go func() {
+			defer close(done)
+			_ = o.collectIdentities(ctx, ids, rate.NewLimiter(rate.Inf, 1), func(context.Context, []allocator.ID) (func(allocator.ID) bool, error) {
+				looked <- struct{}{}
+				return func(allocator.ID) bool { return false }, nil
+			})
+		}()
+		defer func() { cancel(); <-done }()
+		for range n {
+			select {
+			case <-looked:
+			case <-c.ctx.Done():
+				t.Fatal("nobody looks")
+			}
+		}
+	}
+	if rounds(4); !there() {
+		t.Error("it was collected within the timeout")
+	}
+	o.last = o.first // all numbers are taken
+	if rounds(4); there() {
+		t.Error("it was not collected though no number is free")
+	}
+	c.must(kvstore.Put(c.ctx, store, fmt.Sprintf("%s/id/%d", kvstore.IdentitiesPrefix, o.first), []byte("k8s:app=job;"), kvstore.Permanent))
+	o.last, o.cfg.HeartbeatTimeout = o.first+1000, 2*time.Second
+	if rounds(6); there() {
+		t.Error("it was not collected after the timeout")
+	}
 }

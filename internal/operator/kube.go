@@ -256,33 +256,47 @@ func (o *Operator) addKeys(m manager.Manager, c *kubeSide, rules *identities.Rul
 		return nil
 	}
 	return m.Add(manager.RunnableFunc(func(ctx context.Context) error {
-		return o.collectIdentities(ctx, c.ids, o.gcLimiter(), func(ctx context.Context) (func(allocator.ID) bool, error) {
-			return usersOfKeys(ctx, c.store, pods)
+		return o.collectIdentities(ctx, c.ids, o.gcLimiter(), func(ctx context.Context, numbers []allocator.ID) (func(allocator.ID) bool, error) {
+			return usersOfKeys(ctx, c.store, pods, numbers)
 		})
 	}))
 }
 
-// podsOf tells which numbers pods and their endpoints use; it fails as long as that is not known.
+// podsOf tells which of some numbers pods and their endpoints use; it fails as long as that is not known.
 type podsOf interface {
-	Users(ctx context.Context) (used func(identity.ID) bool, err error)
+	Users(ctx context.Context, numbers []identity.ID) (used func(identity.ID) bool, err error)
 }
 
-// usersOfKeys finds who uses numbers that no agent refers to: pods, their endpoints, and the addresses that agents have written into the store.
-func usersOfKeys(ctx context.Context, store kvstore.Backend, pods podsOf) (func(allocator.ID) bool, error) {
-	used, err := pods.Users(ctx)
+// usersOfKeys finds which of some numbers are used that no agent refers to: by pods, their endpoints, and the addresses that agents have written into the
+// store.
+func usersOfKeys(ctx context.Context, store kvstore.Backend, pods podsOf, numbers []allocator.ID) (func(allocator.ID) bool, error) {
+	ids := make([]identity.ID, len(numbers))
+	for i, id := range numbers {
+		ids[i] = identity.ID(id)
+	}
+	used, err := pods.Users(ctx, ids)
 	if err != nil {
 		return nil, err
 	}
+	unused := map[allocator.ID]bool{}
+	for _, id := range numbers {
+		if !used(identity.ID(id)) {
+			unused[id] = true
+		}
+	}
+	if len(unused) == 0 {
+		return func(allocator.ID) bool { return true }, nil
+	}
 	prefix := kvstore.JoinKey(kvstore.IPsPrefix, kvstore.DefaultAddressSpace) + "/"
-	addresses, err := store.List(ctx, prefix)
+	_, err = kvstore.ListPages(ctx, store, prefix, func(page []kvstore.KeyValue) {
+		for _, kv := range page {
+			if p, err := ipcache.ParsePair(strings.TrimPrefix(kv.Key, prefix), kv.Value); err == nil {
+				delete(unused, allocator.ID(p.Identity))
+			}
+		}
+	})
 	if err != nil {
 		return nil, fmt.Errorf("list of addresses: %w", err)
 	}
-	placed := map[allocator.ID]bool{}
-	for _, kv := range addresses.Pairs {
-		if p, err := ipcache.ParsePair(strings.TrimPrefix(kv.Key, prefix), kv.Value); err == nil {
-			placed[allocator.ID(p.Identity)] = true
-		}
-	}
-	return func(id allocator.ID) bool { return placed[id] || used(identity.ID(id)) }, nil
+	return func(id allocator.ID) bool { return !unused[id] || used(identity.ID(id)) }, nil
 }

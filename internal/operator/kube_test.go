@@ -614,7 +614,8 @@ func TestIdentities(t *testing.T) {
 // TestIdentitiesInStore is the same where identities are keys of a store: "KVStore compatibility" of CFP-27752. Collection goes on all the time.
 func TestIdentitiesInStore(t *testing.T) {
 	etcd := testenv.StartEtcd(t)
-	takeTurns(t, "--identity-allocation-mode=kvstore", "--kvstore=etcd", "--kvstore-opt=etcd.address="+etcd.Endpoint(), "--identity-gc-interval=1s")
+	takeTurns(t, "--identity-allocation-mode=kvstore", "--kvstore=etcd", "--kvstore-opt=etcd.address="+etcd.Endpoint(), "--identity-gc-interval=1s",
+		"--identity-heartbeat-timeout=1s")
 	c := etcd.Client()
 	ids, err := c.Get(t.Context(), kvstore.IdentitiesPrefix+"/id/", clientv3.WithPrefix())
 	if err != nil || len(ids.Kvs) != 2 {

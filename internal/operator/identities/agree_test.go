@@ -13,13 +13,13 @@ import (
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/k8s/nodes"
 	"github.com/hawser-net/hawser/internal/labels"
-	"github.com/hawser-net/hawser/internal/testenv/controllers"
 )
 
 // TestOtherFilters: as long as one agent makes other labels count than the operator, or does not say which, no identity is collected, and it is said whose
 // agent that is.
 func TestOtherFilters(t *testing.T) {
-	env := controllers.Start(t)
+	t.Parallel()
+	env := servers.Take(t)
 	l := newLagging(t, env, false, rate.Inf)
 	other, err := labels.NewFilter([]string{"k8s:!zone"}, nil)
 	if err != nil {

@@ -1,6 +1,7 @@
 package identities
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -26,62 +27,65 @@ func quickGC(tn *town) {
 // "Simultaneous CID management compatibility", "CID deduplication", "Operator changes 3" and "Operator changes 4" of CFP-27752: nothing is made twice,
 // nothing in use is lost.
 func TestKilledAtEveryWrite(t *testing.T) {
-	homes(t, playKilledAtEveryWrite)
+	t.Parallel()
+	for _, after := range []bool{false, true} {
+		t.Run(fmt.Sprint("after ", after), func(t *testing.T) {
+			homes(t, func(t *testing.T, env *controllers.Env, in func(*town)) { playKilledAtEveryWrite(t, env, in, after) })
+		})
+	}
 }
 
-func playKilledAtEveryWrite(t *testing.T, env *controllers.Env, in func(*town)) {
-	for _, after := range []bool{false, true} {
-		for n := 1; ; n++ {
-			survived := false
-			t.Run(fmt.Sprintf("write %d, after %t", n, after), func(t *testing.T) {
-				tn := newTown(t, env, quickGC, in)
-				tn.namespace("a", map[string]string{"team": "x"})
-				for i := range 3 {
-					tn.endpoint(tn.pod("a", fmt.Sprint("p", i), map[string]string{"app": fmt.Sprint(i % 2)}, onNode))
-				}
-				dead := tn.plant(9000, map[string]string{"k8s:app": "dead"}) // collected, and its number freed
-				edited := tn.pod("a", "edited", map[string]string{"app": "edited"}, onNode)
-				set, id := tn.identityOf(edited, 9001)
-				set["k8s:app"] = "changed"
-				tn.plant(9001, set)
-				tn.meddle("9001")
-				tn.endpoint(edited, id)
-				lost := tn.pod("a", "lost", map[string]string{"app": "lost"}, onNode)
-				_, id = tn.identityOf(lost, 9002)
-				tn.endpoint(lost, id)
+func playKilledAtEveryWrite(t *testing.T, env *controllers.Env, in func(*town), after bool) {
+	for n := 1; ; n++ {
+		survived := false
+		t.Run(fmt.Sprint("write ", n), func(t *testing.T) {
+			tn := newTown(t, env, quickGC, in)
+			tn.namespace("a", map[string]string{"team": "x"})
+			for i := range 3 {
+				tn.endpoint(tn.pod("a", fmt.Sprint("p", i), map[string]string{"app": fmt.Sprint(i % 2)}, onNode))
+			}
+			dead := tn.plant(9000, map[string]string{"k8s:app": "dead"}) // collected, and its number freed
+			edited := tn.pod("a", "edited", map[string]string{"app": "edited"}, onNode)
+			set, id := tn.identityOf(edited, 9001)
+			set["k8s:app"] = "changed"
+			tn.plant(9001, set)
+			tn.meddle("9001")
+			tn.endpoint(edited, id)
+			lost := tn.pod("a", "lost", map[string]string{"app": "lost"}, onNode)
+			_, id = tn.identityOf(lost, 9002)
+			tn.endpoint(lost, id)
 
-				k := newKiller(n, after)
-				stop := tn.operator(k.connection())
-				done := func() string {
-					s := tn.state()
-					if s.objects[dead.Name] != nil {
-						return "a dead identity is still there"
+			k := newKiller(n, after)
+			stop := tn.operator(k.connection())
+			done := func() string {
+				s := tn.state()
+				if s.objects[dead.Name] != nil {
+					return "a dead identity is still there"
+				}
+				return tn.wrong(s)
+			}
+			for survived = false; !survived; time.Sleep(20 * time.Millisecond) {
+				select {
+				case <-k.dead:
+				default:
+					if survived = done() == ""; !survived {
+						continue
 					}
-					return tn.wrong(s)
 				}
-				for survived = false; !survived; time.Sleep(20 * time.Millisecond) {
-					select {
-					case <-k.dead:
-					default:
-						if survived = done() == ""; !survived {
-							continue
-						}
-					}
-					break
-				}
-				stop()
-				tn.operator()
-				tn.until(done)
-				s := tn.settled()
-				// What endpoints say brings back a number that is nobody's, and takes none from the labels that it has now.
-				if s.numberOfPod(edited) == "9001" || s.numberOfPod(lost) != "9002" {
-					t.Errorf("pods whose identity was edited, and lost, have %s and %s", s.numberOfPod(edited), s.numberOfPod(lost))
-				}
-			})
-			if t.Failed() || survived {
-				t.Logf("%d writes, after %t", n, after)
 				break
 			}
+			stop()
+			tn.operator()
+			tn.until(done)
+			s := tn.settled()
+			// What endpoints say brings back a number that is nobody's, and takes none from the labels that it has now.
+			if s.numberOfPod(edited) == "9001" || s.numberOfPod(lost) != "9002" {
+				t.Errorf("pods whose identity was edited, and lost, have %s and %s", s.numberOfPod(edited), s.numberOfPod(lost))
+			}
+		})
+		if t.Failed() || survived {
+			t.Logf("%d writes, after %t", n, after)
+			break
 		}
 	}
 }
@@ -139,35 +143,39 @@ func unfenced(tn *town) { tn.unfenced = true }
 // go. When the weather clears, everything is as it should be, and what one collected while the other named it has come back. "CID deduplication",
 // "Operator changes 1", "Operator changes 2", "Operator changes 3" and "Operator changes 5" of CFP-27752.
 func TestBadWeather(t *testing.T) {
-	homes(t, playBadWeather)
-}
-
-func playBadWeather(t *testing.T, env *controllers.Env, in func(*town)) {
+	t.Parallel()
 	for seed, stuck := range []string{"", "ciliumidentities", "pods", "ciliumendpoints", "namespaces"} {
 		t.Run(fmt.Sprintf("%d %s", seed, stuck), func(t *testing.T) {
-			tn := newTown(t, env, quickGC, in, unfenced)
-			r := rand.New(rand.NewPCG(uint64(seed), 3))
-			tn.namespace("ns0", nil)
-			tn.namespace("ns1", nil)
-			one, two := newWeather(uint64(seed)), newWeather(uint64(seed)+100)
-			tn.operator(one.connection())
-			tn.operator(two.connection())
-			tn.churn(r, 30)
-			one.start(stuck) // the other one goes on with what it sees
-			tn.churn(r, 60)
-			two.start("")
-			tn.churn(r, 60)
-			one.stop()
-			two.stop()
-			tn.settled()
+			homes(t, func(t *testing.T, env *controllers.Env, in func(*town)) {
+				playBadWeather(t, env, in, uint64(seed), stuck)
+			})
 		})
 	}
+}
+
+func playBadWeather(t *testing.T, env *controllers.Env, in func(*town), seed uint64, stuck string) {
+	tn := newTown(t, env, quickGC, in, unfenced)
+	r := rand.New(rand.NewPCG(seed, 3))
+	tn.namespace("ns0", nil)
+	tn.namespace("ns1", nil)
+	one, two := newWeather(seed), newWeather(seed+100)
+	tn.operator(one.connection())
+	tn.operator(two.connection())
+	tn.churn(r, 30)
+	one.start(stuck) // the other one goes on with what it sees
+	tn.churn(r, 60)
+	two.start("")
+	tn.churn(r, 60)
+	one.stop()
+	two.stop()
+	tn.settled()
 }
 
 // TestLateCollection has a leader stand still after the last look before it collects an identity, so long that another one leads and names the identity: it ends,
 // and comes back at once with its number. Nothing else can be done about a request that is already sent.
 func TestLateCollection(t *testing.T) {
-	tn := newTown(t, controllers.Start(t), quickGC, unfenced)
+	t.Parallel()
+	tn := newTown(t, servers.Take(t), quickGC, unfenced)
 	tn.namespace("a", nil)
 	p := tn.pod("a", "one", map[string]string{"app": "web"}, onNode)
 	set, _ := tn.identityOf(p, 9000)
@@ -289,9 +297,16 @@ func playNamespaceGoes(t *testing.T, env *controllers.Env, in func(*town)) {
 		tn.endpoint(p)
 	}
 	tn.settled()
-	if err := tn.Client.Delete(tn.ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "going"}}); err != nil {
+	going := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "going"}}
+	if err := tn.Client.Delete(tn.ctx, going); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { // nobody else here ends it
+		ctx := context.Background()
+		tn.inspect(tn.Client.Get(ctx, client.ObjectKeyFromObject(going), going))
+		going.Spec.Finalizers = nil
+		tn.inspect(tn.Client.SubResource("finalize").Update(ctx, going))
+	})
 	tn.settled() // pods that still run have what they had
 	tn.remove(pods)
 	tn.until(func() string {
@@ -318,7 +333,8 @@ func (tn *town) remove(pods []*corev1.Pod) {
 
 // TestCollectionWithoutHeartbeat is "Operator changes 3" of CFP-27752: the collection without a heartbeat, where the operator makes identities.
 func TestCollectionWithoutHeartbeat(t *testing.T) {
-	env := controllers.Start(t)
+	t.Parallel()
+	env := servers.Take(t)
 	tn := newTown(t, env, func(tn *town) {
 		tn.gc.Interval, tn.gc.Rest = 400*time.Millisecond, time.Hour
 	})

@@ -38,6 +38,7 @@ type Controller struct {
 	client  client.Client
 	live    client.Reader
 	events  events.EventRecorder
+	asker   *asker
 	log     *slog.Logger
 	metrics *controlMetrics
 	home    home
@@ -69,6 +70,10 @@ func Setup(m manager.Manager, cfg Control, rules *Rules, keys *Keys, reg prometh
 	c := &Controller{
 		cfg: cfg, client: m.GetClient(), live: m.GetAPIReader(), events: m.GetEventRecorder("hawser-operator"), log: log,
 		book: newBook(rules, cfg.Budget), told: map[string]bool{}, refused: map[key]identity.ID{}, have: versions{}, disputes: disputes{of: map[key]dispute{}},
+	}
+	var err error
+	if c.asker, err = newAsker(m, c); err != nil {
+		return nil, err
 	}
 	if keys != nil {
 		h, err := newKeyHome(*keys, rules, log)
@@ -263,32 +268,49 @@ func (c *Controller) InUse() (used func(identity.ID) bool, ok bool) {
 	}, c.running
 }
 
-// Users asks the server itself which numbers must not be collected, and joins that with what the caches have. It fails while the caches are not filled, or show
-// less than the server.
-func (c *Controller) Users(ctx context.Context) (used func(identity.ID) bool, err error) {
+// Users asks the server itself which of some numbers must not be collected, and joins that with what the caches have; of other numbers it says that they are in
+// use. It fails while the caches are not filled, or show less than the server, or agents make other identities than the operator. Of a few numbers it asks one by
+// one, and of none not at all.
+func (c *Controller) Users(ctx context.Context, numbers []identity.ID) (used func(identity.ID) bool, err error) {
 	cached, ok := c.InUse()
 	if !ok {
 		return nil, errEmpty
 	}
-	if err := c.agree(ctx, c.live); err != nil {
+	if err := c.agree(ctx, c.client); err != nil {
 		return nil, err
 	}
-	now, err := liveUse(ctx, c.live, c.book.rules)
-	if err != nil {
-		return nil, err
+	ask := map[identity.ID]string{}
+	for _, id := range numbers {
+		if text, ok := c.textOf(id); ok && !cached(id) {
+			ask[id] = text
+		}
 	}
-	if err := settled(ctx, now.newest, func(context.Context) (versions, error) { return c.heard(), nil }); err != nil {
-		return nil, err
+	if len(ask) > 0 {
+		if err := c.agree(ctx, c.live); err != nil {
+			return nil, err
+		}
 	}
-	return func(id identity.ID) bool { return now.named[int64(id)] || cached(id) || c.wanted(id, now.texts) }, nil
+	free := map[identity.ID]bool{}
+	check := c.asker.newLiveCheck(ctx, len(ask))
+	for id, text := range ask {
+		now, err := check.current(id, text)
+		if err != nil {
+			return nil, err
+		}
+		free[id] = !check.inUse(now, id, text)
+	}
+	return func(id identity.ID) bool { return !free[id] || cached(id) }, nil
 }
 
-// wanted says whether a number is the one for a set of labels that is among texts.
-func (c *Controller) wanted(id identity.ID, texts map[string]bool) bool {
+// textOf returns what a number stands for; ok is false if it is not known.
+func (c *Controller) textOf(id identity.ID) (text string, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := c.book.numbers[id]
-	return n != nil && texts[n.text] && (n.set == nil || n.set.numbers[0] == n)
+	if n == nil {
+		return "", false
+	}
+	return n.text, true
 }
 
 // Count is how many identities there are, wherever they are kept.

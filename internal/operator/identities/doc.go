@@ -22,7 +22,8 @@
 //
 // An identity is in use if a CiliumEndpoint or a CiliumEndpointSlice names it, or, where the operator makes identities, a pod has its labels. Where agents make
 // identities, one that was not used for the heartbeat timeout is marked by an annotation first; agents remove the annotation before they use the
-// identity again, which gives the object another resource version. An identity that two looks, an interval apart, found unused (and marked) at the same
+// identity again, which gives the object another resource version. Where the operator alone makes them, one that was unused for less than that is spared as long as
+// numbers are plenty. An identity that two looks, an interval apart, found unused (and marked) at the same
 // resource version ends, if the server itself still shows nobody who uses it, and on the condition of that very resource version. While the
 // caches do not show all that the server does, none ends: an operator that hears nothing must not judge by what it has not heard.
 //

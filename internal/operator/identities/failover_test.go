@@ -13,7 +13,6 @@ import (
 
 	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/testenv"
-	"github.com/hawser-net/hawser/internal/testenv/controllers"
 	"github.com/hawser-net/hawser/pkg/allocator"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
@@ -90,7 +89,8 @@ func (l *leader) expire(tn *town) { tn.inspect(l.store.RevokeLeases(context.Back
 // TestReferencesOfLeaders has one operator lead after the other, numbers being keys of a store that is collected all the time: a new leader refers to every
 // number in use before the lease of the last one ends, and so none is collected; "KVStore compatibility" of CFP-27752.
 func TestReferencesOfLeaders(t *testing.T) {
-	tn := newTown(t, controllers.Start(t), quickGC, inEtcd(testenv.StartEtcd(t)))
+	t.Parallel()
+	tn := newTown(t, servers.Take(t), quickGC, inEtcd(testenv.StartEtcd(t)))
 	tn.namespace("a", nil)
 	var pods []*corev1.Pod
 	for i := range 12 {
@@ -137,7 +137,8 @@ func TestReferencesOfLeaders(t *testing.T) {
 // TestNobodyLeads has all references vanish while no operator leads, and nobody collects then. The next leader, which collects from its first moment on, finds
 // numbers to which nobody refers: those that are in use stay.
 func TestNobodyLeads(t *testing.T) {
-	tn := newTown(t, controllers.Start(t), inEtcd(testenv.StartEtcd(t)), func(tn *town) { tn.gc.Interval = 20 * time.Millisecond })
+	t.Parallel()
+	tn := newTown(t, servers.Take(t), inEtcd(testenv.StartEtcd(t)), func(tn *town) { tn.gc.Interval = 20 * time.Millisecond })
 	tn.namespace("a", nil)
 	p, q := tn.pod("a", "one", map[string]string{"app": "web"}, onNode), tn.pod("a", "two", map[string]string{"app": "db"})
 	tn.endpoint(p)
@@ -172,8 +173,9 @@ func TestNobodyLeads(t *testing.T) {
 
 // TestStoreIsAway has the store be away for a while in which pods come and go.
 func TestStoreIsAway(t *testing.T) {
+	t.Parallel()
 	etcd := testenv.StartEtcd(t)
-	tn := newTown(t, controllers.Start(t), quickGC, inEtcd(etcd))
+	tn := newTown(t, servers.Take(t), quickGC, inEtcd(etcd))
 	tn.namespace("a", nil)
 	tn.lead()
 	p := tn.pod("a", "one", map[string]string{"app": "web"}, onNode)

@@ -6,11 +6,15 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
+	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
@@ -29,12 +33,12 @@ const numberField = "status.identity.id"
 // errNotSelectable says that the server cannot find endpoints by number: its definition of them is older.
 var errNotSelectable = errors.New("the server cannot select CiliumEndpoints by " + numberField)
 
-// usersOf asks the server who uses one number, or is to use what it stands for. c.cfg.Pods is asked by
-// whoever calls this, and so are slices, see [collector.caughtUp].
-func (c *collector) usersOf(ctx context.Context, number identity.ID, text string) (use, error) {
+// usersOf asks the server who uses one number, or is to use what it stands for. The caches are asked by
+// whoever calls this, of slices too, see [asker.caughtUp].
+func (a *asker) usersOf(ctx context.Context, number identity.ID, text string) (use, error) {
 	now := use{named: map[int64]bool{}, texts: map[string]bool{}}
 	var naming v2.CiliumEndpointList
-	err := c.live.List(ctx, &naming, client.MatchingFields{numberField: decimal(number)}, client.Limit(1))
+	err := a.live.List(ctx, &naming, client.MatchingFields{numberField: decimal(number)}, client.Limit(1))
 	if apierrors.IsBadRequest(err) {
 		return now, errNotSelectable
 	}
@@ -42,10 +46,10 @@ func (c *collector) usersOf(ctx context.Context, number identity.ID, text string
 		return now, fmt.Errorf("list of CiliumEndpoints with identity %d: %w", number, err)
 	}
 	now.named[int64(number)] = len(naming.Items) > 0
-	if c.cfg.Pods == nil || now.named[int64(number)] {
+	if a.pods == nil || now.named[int64(number)] {
 		return now, nil
 	}
-	now.texts[text], err = podsWant(ctx, c.live, c.cfg.Pods.book.rules, text)
+	now.texts[text], err = podsWant(ctx, a.live, a.pods.book.rules, text)
 	return now, err
 }
 
@@ -97,61 +101,107 @@ func podsWant(ctx context.Context, live client.Reader, rules *Rules, text string
 }
 
 // caughtUp returns nil if the caches show what the server has of what uses identities, else an error
-// that wraps [errBehind]. It reads little: a watch from where the caches are tells what they have
-// missed, and slices are few.
-func (c *collector) caughtUp(ctx context.Context) error {
-	have, err := c.heard(ctx)
+// that wraps [errBehind]. It reads next to nothing: watches from where the caches are tell what they have
+// missed.
+func (a *asker) caughtUp(ctx context.Context) error {
+	have, err := a.heard(ctx)
 	if err != nil {
 		return err
 	}
 	newest := versions{}
-	follow := map[string]client.ObjectList{kindEndpoints: &v2.CiliumEndpointList{}}
-	if c.cfg.Pods != nil {
-		follow[kindPods], follow[kindNamespaces] = &corev1.PodList{}, &corev1.NamespaceList{}
+	kinds := []string{kindEndpoints, kindSlices}
+	if a.pods != nil {
+		kinds = append(kinds, kindPods, kindNamespaces)
 	}
-	type answer struct {
-		kind   string
-		newest uint64
-		err    error
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	var errs []error
+	for _, kind := range kinds {
+		wg.Go(func() {
+			v, err := a.missed(ctx, kind, have[kind])
+			mu.Lock()
+			defer mu.Unlock()
+			newest[kind], errs = v, append(errs, err)
+		})
 	}
-	answers := make(chan answer, len(follow))
-	for kind, list := range follow {
-		go func() {
-			v, err := c.missed(ctx, kind, list, have[kind])
-			answers <- answer{kind, v, err}
-		}()
-	}
-	for range follow {
-		a := <-answers
-		newest[a.kind] = a.newest
-		err = errors.Join(err, a.err)
-	}
-	if err != nil {
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	slices := metadataOf(v2alpha1.SchemeGroupVersion().WithKind(v2alpha1.KindEndpointSlice))
-	err = eachPage(ctx, c.live, pageSize, slices, func(page client.ObjectList) {
-		items := page.(*metav1.PartialObjectMetadataList).Items
-		for i := range items {
-			newest.note(kindSlices, &items[i])
-		}
-	})
-	if err != nil {
-		return fmt.Errorf("list of CiliumEndpointSlices: %w", err)
+	return settled(ctx, newest, a.heard)
+}
+
+// listOf returns an empty object and an empty list of a kind.
+func listOf(kind string) (client.Object, client.ObjectList) {
+	switch kind {
+	case kindPods:
+		return &corev1.Pod{}, &corev1.PodList{}
+	case kindNamespaces:
+		return &corev1.Namespace{}, &corev1.NamespaceList{}
+	case kindSlices:
+		return &v2alpha1.CiliumEndpointSlice{}, &v2alpha1.CiliumEndpointSliceList{}
 	}
-	return settled(ctx, newest, c.heard)
+	return &v2.CiliumEndpoint{}, &v2.CiliumEndpointList{}
+}
+
+// missed returns the highest version of objects of a kind that the server has written after since, that
+// are still there, and that may not have been heard of.
+//
+// The version of what was heard last may be older than the server remembers: nothing of the kind was
+// written for long, or the server was restarted. Then a watch begins where the cache itself is, which is
+// told now and then how far that is; a cache whose version the server does not remember either is behind.
+func (a *asker) missed(ctx context.Context, kind string, since uint64) (uint64, error) {
+	if since > 0 {
+		v, err := a.written(ctx, kind, since)
+		if !errors.Is(err, errTooOld) {
+			return v, err
+		}
+	}
+	since, newest, err := a.reached(ctx, kind)
+	if err != nil {
+		return 0, err
+	}
+	v, err := a.written(ctx, kind, since)
+	return max(v, newest), err
+}
+
+// reached returns the version up to which a cache has everything of a kind, and the highest of what it
+// has.
+func (a *asker) reached(ctx context.Context, kind string) (all, newest uint64, err error) {
+	object, list := listOf(kind)
+	informer, err := a.caches.GetInformer(ctx, object)
+	if err != nil {
+		return 0, 0, fmt.Errorf("cache of %s: %w", kind, err)
+	}
+	store, ok := informer.(interface{ GetStore() toolscache.Store })
+	if !ok {
+		return 0, 0, fmt.Errorf("cache of %s: %T does not say how far it is", kind, informer)
+	}
+	if all = version(store.GetStore().LastStoreSyncResourceVersion()); all == 0 {
+		return 0, 0, fmt.Errorf("%w: nothing was heard of %s", errBehind, kind)
+	}
+	if err := a.client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+		return 0, 0, fmt.Errorf("list of %s: %w", kind, err)
+	}
+	shown := versions{}
+	err = meta.EachListItem(list, func(o runtime.Object) error {
+		shown.note(kind, o.(client.Object))
+		return nil
+	})
+	return all, shown[kind], err
 }
 
 // errTooOld says that the server does not know any more what has happened since a version.
-var errTooOld = errors.New("the server does not remember what the operator has not heard")
+var errTooOld = fmt.Errorf("%w: the server does not remember what the operator has not heard", errBehind)
 
-// missed returns the highest version of objects of a kind that the server has written after another and
+// written returns the highest version of objects of a kind that the server has written after since and
 // that are still there.
-func (c *collector) missed(ctx context.Context, kind string, list client.ObjectList, since uint64) (uint64, error) {
+func (a *asker) written(ctx context.Context, kind string, since uint64) (uint64, error) {
+	_, list := listOf(kind)
 	second := int64(1) // all that has happened comes at once
 	ctx, cancel := context.WithTimeout(ctx, catchUp)
 	defer cancel()
-	w, err := c.watch.Watch(ctx, list, &client.ListOptions{Raw: &metav1.ListOptions{
+	w, err := a.watch.Watch(ctx, list, &client.ListOptions{Raw: &metav1.ListOptions{
 		ResourceVersion: strconv.FormatUint(since, 10), TimeoutSeconds: &second,
 	}})
 	if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {

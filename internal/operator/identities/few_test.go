@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
@@ -21,6 +21,7 @@ import (
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 )
 
@@ -49,57 +50,83 @@ func (w *wholeLists) wrap(cfg *rest.Config) {
 	})
 }
 
-// TestFewAreAskedAboutSingly: where few identities may end, the operator reads no list of all pods,
-// endpoints, slices or nodes for that, and ends none that the server says is used.
+// begin forgets what was noted so far, and takes notes from now on.
+func (w *wholeLists) begin() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.on, w.seen = true, nil
+}
+
+// noted returns what was noted.
+func (w *wholeLists) noted() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.seen)
+}
+
+// TestFewAreAskedAboutSingly: where few identities may end, be they objects or keys, the operator reads no list of all pods, endpoints, slices or nodes for that,
+// and ends all that nobody uses. That the server has been restarted, and does not remember what was before, changes nothing.
 func TestFewAreAskedAboutSingly(t *testing.T) {
-	env := controllers.Start(t)
-	for _, agents := range []bool{false, true} {
-		t.Run(map[bool]string{false: "operator", true: "agents"}[agents], func(t *testing.T) {
-			tn := newTown(t, env)
-			tn.gc.Interval, tn.gc.Agents, tn.gc.Timeout = 200*time.Millisecond, agents, time.Millisecond
-			cfg := rest.CopyConfig(env.Server.Config)
-			cfg.QPS, cfg.Burst = 2000, 2000
+	t.Parallel()
+	for _, mode := range []string{"operator", "agents", "keys"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			env := servers.Take(t)
+			in := func(*town) {}
+			if mode == "keys" {
+				in = inEtcd(testenv.StartEtcd(t))
+			}
+			tn := newTown(t, env, in)
+			tn.gc.Interval, tn.gc.Agents, tn.gc.Timeout = 200*time.Millisecond, mode == "agents", time.Millisecond
 			lists := &wholeLists{}
-			lists.wrap(cfg)
 			tn.namespace("default", nil)
-			ended := make(chan struct{}, 100)
-			env.RunOn(t, cfg, func(_ context.Context, m manager.Manager, log *slog.Logger) error {
-				gc := tn.gc
-				if !agents {
-					var err error
-					if gc.Pods, err = Setup(m, tn.control, tn.rules, nil, prometheus.NewRegistry(), log); err != nil {
-						return err
-					}
+			if mode == "agents" { // no pods are known
+				cfg := rest.CopyConfig(env.Server.Config)
+				cfg.QPS, cfg.Burst = 2000, 2000
+				lists.wrap(cfg)
+				env.RunOn(t, cfg, func(_ context.Context, m manager.Manager, log *slog.Logger) error {
+					return SetupGC(m, tn.gc, func(Stats, time.Duration, error) {}, log)
+				})
+			} else {
+				tn.operator(connection{api: lists.wrap})
+			}
+			next := identity.ID(1000)
+			// collected plants identities, and waits until they have ended.
+			collected := func(n int) {
+				t.Helper()
+				var names []string
+				for range n {
+					o := tn.plant(next, map[string]string{"k8s:app": decimal(next)})
+					tn.meddle(o.Name)
+					names = append(names, o.Name)
+					next++
 				}
-				return SetupGC(m, gc, func(s Stats, _ time.Duration, err error) {
-					lists.mu.Lock()
-					lists.on = true // the caches are filled
-					lists.mu.Unlock()
-					for range s.Deleted {
-						ended <- struct{}{}
+				tn.until(func() string {
+					objects := tn.state().objects
+					for _, name := range names {
+						if o := objects[name]; o != nil && textOf(o) != "" {
+							return "identity " + name + ", which nobody uses, has not ended"
+						}
 					}
-				}, log)
+					return ""
+				})
+			}
+			collected(1) // the caches are filled
+			lists.begin()
+			collected(3)
+			if seen := lists.noted(); len(seen) > 0 {
+				t.Errorf("%d lists of everything, the first: %s", len(seen), seen[0])
+			}
+			env.Server.Stop()
+			env.Server.Start()
+			tn.until(func() string { // caches list again, each when it has found out
+				lists.begin()
+				collected(1)
+				if seen := lists.noted(); len(seen) > 0 {
+					return fmt.Sprintf("after a restart of the server: %d lists of everything, the first: %s", len(seen), seen[0])
+				}
+				return ""
 			})
-			for i := range 3 {
-				name := fmt.Sprint(1000 + i)
-				tn.meddle(name)
-				o := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: name}, SecurityLabels: map[string]string{"k8s:app": name}}
-				if err := env.Client.Create(t.Context(), o); err != nil {
-					t.Fatal(err)
-				}
-			}
-			for i := range 3 {
-				select {
-				case <-ended:
-				case <-time.After(patience):
-					t.Fatalf("%d of 3 identities that nobody uses have ended", i)
-				}
-			}
-			lists.mu.Lock()
-			defer lists.mu.Unlock()
-			if len(lists.seen) > 0 {
-				t.Errorf("%d lists of everything, the first: %s", len(lists.seen), lists.seen[0])
-			}
 		})
 	}
 }
@@ -109,7 +136,7 @@ func single(t *testing.T, env *controllers.Env, pods *Controller) *collector {
 	t.Helper()
 	cfg := testConfig()
 	cfg.Pods = pods
-	c := newCollector(env.Client, env.Client, cfg, slog.New(slog.DiscardHandler))
+	c := newCollector(&asker{client: env.Client, live: env.Client, pods: pods}, cfg, slog.New(slog.DiscardHandler))
 	var err error
 	if c.watch, err = client.NewWithWatch(env.Server.Config, client.Options{Scheme: env.Client.Scheme()}); err != nil {
 		t.Fatal(err)
@@ -120,10 +147,12 @@ func single(t *testing.T, env *controllers.Env, pods *Controller) *collector {
 // TestUsersOf asks a real server about single numbers: endpoints that name them, and pods that are to
 // have their labels, whatever a cache knows.
 func TestUsersOf(t *testing.T) {
-	env := controllers.Start(t)
+	t.Parallel()
+	env := servers.Take(t)
 	rules := testRules(t, 256, 65535)
 	c := single(t, env, &Controller{book: newBook(rules, 0), live: env.Client})
-	if err := env.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "few", Labels: map[string]string{"team": "red"}}}); err != nil {
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "few", Labels: map[string]string{"team": "red"}}}
+	if err := env.Client.Create(t.Context(), ns); client.IgnoreAlreadyExists(err) != nil {
 		t.Fatal(err)
 	}
 	pod := func(name string, labels map[string]string, change ...func(*corev1.Pod)) string {
@@ -175,7 +204,8 @@ func TestUsersOf(t *testing.T) {
 
 // TestMissed has a watch tell what the caches have not heard.
 func TestMissed(t *testing.T) {
-	env := controllers.Start(t)
+	t.Parallel()
+	env := servers.Take(t)
 	c := single(t, env, nil)
 	var last uint64
 	for i := range 3 {
@@ -186,11 +216,11 @@ func TestMissed(t *testing.T) {
 		if before == 0 {
 			continue
 		}
-		if v, err := c.missed(t.Context(), kindEndpoints, &v2.CiliumEndpointList{}, before); err != nil || v != last {
+		if v, err := c.written(t.Context(), kindEndpoints, before); err != nil || v != last {
 			t.Errorf("after version %d: %d, %v; want %d", before, v, err, last)
 		}
 	}
-	if v, err := c.missed(t.Context(), kindEndpoints, &v2.CiliumEndpointList{}, last); err != nil || v != 0 {
+	if v, err := c.written(t.Context(), kindEndpoints, last); err != nil || v != 0 {
 		t.Errorf("after the last one: %d, %v", v, err)
 	}
 	short := &v2.CiliumEndpoint{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "short"}}
@@ -198,10 +228,10 @@ func TestMissed(t *testing.T) {
 	if err := env.Client.Delete(t.Context(), short); err != nil {
 		t.Fatal(err)
 	}
-	if v, err := c.missed(t.Context(), kindEndpoints, &v2.CiliumEndpointList{}, last); err != nil || v != 0 {
+	if v, err := c.written(t.Context(), kindEndpoints, last); err != nil || v != 0 {
 		t.Errorf("after one that is gone: %d, %v", v, err)
 	}
-	if _, err := c.missed(t.Context(), kindEndpoints, &v2.CiliumEndpointList{}, 1); !errors.Is(err, errTooOld) {
+	if _, err := c.written(t.Context(), kindEndpoints, 1); !errors.Is(err, errTooOld) {
 		t.Errorf("after a version that the server does not remember: %v", err)
 	}
 }

@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -32,15 +34,15 @@ const DefaultRest = 15 * time.Minute
 type Config struct {
 	// Interval is the time from the start of one look to that of the next; 0 for never.
 	Interval time.Duration
-	// Timeout is how long an identity must be unused before it is marked, where agents make identities.
+	// Timeout is how long an identity must be unused before it is marked, where agents make identities, and else before it may end, as long as numbers are
+	// plenty (see [Plenty]): what makes pods now and then gives them the same labels again.
 	Timeout time.Duration
 	// Rest is how long the number of a collected identity is not given to other labels.
 	Rest time.Duration
 	// Lost is how long it waits, from its end, for agents to let go of it; 0 for not at all. Namespace is where their Leases are that say so.
 	Lost      time.Duration
 	Namespace string
-	// Limiter bounds how many identities end. Marks, and records of numbers that have rested, do not
-	// count: they are bounded by the requests that the process may send.
+	// Limiter bounds how many identities end. Besides, all that is written of identities is bounded by what their agents are told by it, see [pace].
 	Limiter *rate.Limiter
 	// First and Last bound the numbers of this cluster: others are left alone.
 	First, Last uint32
@@ -62,11 +64,18 @@ type Stats struct {
 
 // SetupGC adds the collection of identities to m. report is told of every look.
 func SetupGC(m manager.Manager, cfg Config, report func(Stats, time.Duration, error), log *slog.Logger) error {
-	c := newCollector(m.GetClient(), m.GetAPIReader(), cfg, log)
+	a, err := newAsker(m, cfg.Pods)
+	if err != nil {
+		return err
+	}
+	c := newCollector(a, cfg, log)
 	if cfg.Interval == 0 { // agents say all the same which identities have ended
 		return m.Add(manager.RunnableFunc(func(ctx context.Context) error {
 			return rounds.Every(ctx, strayLease, nil, func(ctx context.Context) error {
-				_, err := c.said(ctx)
+				_, needless, err := c.said(ctx)
+				if err == nil {
+					err = c.remove(ctx, needless)
+				}
 				if err != nil && ctx.Err() == nil {
 					log.Warn("cannot remove what agents said of identities", "error", err)
 				}
@@ -74,10 +83,8 @@ func SetupGC(m manager.Manager, cfg Config, report func(Stats, time.Duration, er
 			})
 		}))
 	}
-	var err error
-	c.watch, err = client.NewWithWatch(m.GetConfig(), client.Options{HTTPClient: m.GetHTTPClient(), Scheme: m.GetScheme(), Mapper: m.GetRESTMapper()})
-	if err != nil {
-		return fmt.Errorf("a client that watches: %w", err)
+	if err := m.Add(manager.RunnableFunc(c.removing)); err != nil {
+		return err
 	}
 	return m.Add(manager.RunnableFunc(func(ctx context.Context) error {
 		return rounds.Every(ctx, cfg.Interval, nil, func(ctx context.Context) error {
@@ -108,18 +115,42 @@ type look struct {
 }
 
 type collector struct {
-	client client.Client
-	live   client.Reader
-	watch  client.WithWatch // without a cache; nil to read everything whenever an identity may end
-	cfg    Config
-	log    *slog.Logger
-	now    func() time.Time
-	looks  map[string]look
-	slow   []string // nodes that numbers waited for at the last look
+	*asker
+	cfg   Config
+	log   *slog.Logger
+	now   func() time.Time
+	looks map[string]look
+	slow  []string // nodes that numbers waited for at the last look
+	// needless are Leases to delete.
+	needless chan []*coordinationv1.Lease
+	// grace is how long an identity of the operator's is spared in this look.
+	grace time.Duration
+	// rate says how many identities may be written a second in a cluster of so many agents, and writes sees to it.
+	rate   func(agents int) rate.Limit
+	writes *rate.Limiter
 }
 
-func newCollector(c client.Client, live client.Reader, cfg Config, log *slog.Logger) *collector {
-	return &collector{client: c, live: live, cfg: cfg, log: log, now: time.Now, looks: map[string]look{}}
+// Plenty says whether so many numbers are free of those from first to last that identities which nobody uses need not end at once.
+func Plenty(taken int, first, last identity.ID) bool {
+	return taken < int(last-first+1)/4*3
+}
+
+// What is written of an identity is told to every agent: toldPerSecond bounds that for all of them together, to some 100 MB a second of all API servers. But
+// identities must end faster than they are made, and faster than mostPerSecond a server would have no time for others.
+const (
+	toldPerSecond  = 125_000
+	leastPerSecond = 42
+	mostPerSecond  = 300
+)
+
+// pace returns how many identities may be written a second in a cluster of so many agents.
+func pace(agents int) rate.Limit {
+	return rate.Limit(min(mostPerSecond, max(leastPerSecond, toldPerSecond/max(1, agents))))
+}
+
+func newCollector(a *asker, cfg Config, log *slog.Logger) *collector {
+	return &collector{asker: a, cfg: cfg, log: log, now: time.Now, looks: map[string]look{}, needless: make(chan []*coordinationv1.Lease, 1),
+		rate: pace, writes: rate.NewLimiter(rate.Inf, leastPerSecond)}
 }
 
 // errEmpty says that the caches are not filled yet.
@@ -141,6 +172,10 @@ func (c *collector) round(ctx context.Context) (Stats, error) {
 	var all v2.CiliumIdentityList
 	if err := c.client.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
 		return stats, fmt.Errorf("list of CiliumIdentities: %w", err)
+	}
+	c.grace = 0
+	if Plenty(len(all.Items), identity.ID(c.cfg.First), identity.ID(c.cfg.Last)) {
+		c.grace = c.cfg.Timeout
 	}
 	looks := make(map[string]look, len(all.Items))
 	todo := map[fate][]*v2.CiliumIdentity{}
@@ -171,10 +206,15 @@ func (c *collector) round(ctx context.Context) (Stats, error) {
 	}
 	var errs []error
 	do := func(f fate, act func(*v2.CiliumIdentity) (bool, error)) int {
-		n, err := eachOf(ctx, todo[f], act)
+		n, err := eachOf(ctx, writers, todo[f], act)
 		errs = append(errs, err)
 		return n
 	}
+	agents := 0
+	if err := eachNode(ctx, c.client, true, func(*metav1.ObjectMeta) { agents++ }); err != nil {
+		return stats, fmt.Errorf("list of CiliumNodes: %w", err)
+	}
+	c.writes.SetLimit(c.rate(agents))
 	do(toUnmark, func(o *v2.CiliumIdentity) (bool, error) { return c.annotate(ctx, o, nil) })
 	stats.Marked = do(toMark, func(o *v2.CiliumIdentity) (bool, error) {
 		value := c.now().UTC().Format(time.RFC3339Nano)
@@ -185,7 +225,7 @@ func (c *collector) round(ctx context.Context) (Stats, error) {
 		if check.over() {
 			return false, nil
 		}
-		if err := c.cfg.Limiter.Wait(ctx); err != nil {
+		if err := errors.Join(c.cfg.Limiter.Wait(ctx), c.writes.Wait(ctx)); err != nil {
 			return false, err
 		}
 		return check.unused(o, textOf(o), func() (bool, error) { return c.retire(ctx, o) })
@@ -195,6 +235,12 @@ func (c *collector) round(ctx context.Context) (Stats, error) {
 		c.log.Error("numbers of collected identities are not used again: whether agents have let go of them is unknown", "numbers", stats.Awaited, "error", err)
 	}
 	stats.Freed = do(toFree, func(o *v2.CiliumIdentity) (bool, error) {
+		if check.over() {
+			return false, nil
+		}
+		if err := c.writes.Wait(ctx); err != nil {
+			return false, err
+		}
 		was, _, _ := k8sids.Retired(o)
 		return check.unused(o, was, func() (bool, error) { return c.free(ctx, o) })
 	})
@@ -224,11 +270,11 @@ const (
 )
 
 // eachOf calls act for objects, for some at once, and counts those for which it says true.
-func eachOf(ctx context.Context, list []*v2.CiliumIdentity, act func(*v2.CiliumIdentity) (bool, error)) (int, error) {
+func eachOf[T any](ctx context.Context, writers int, list []*T, act func(*T) (bool, error)) (int, error) {
 	var mu sync.Mutex
 	var errs []error
 	next, did, faults, inRow := 0, 0, 0, 0
-	take := func() *v2.CiliumIdentity {
+	take := func() *T {
 		mu.Lock()
 		defer mu.Unlock()
 		if next == len(list) || inRow >= maxFaults || ctx.Err() != nil {
@@ -301,8 +347,10 @@ func (c *collector) judge(o *v2.CiliumIdentity, used bool) (look, fate) {
 		}
 		return now, toKeep
 	case marked || !c.cfg.Agents:
-		now.dead = true
-		if same && last.dead {
+		if !same || now.used.IsZero() {
+			now.used = c.now()
+		}
+		if now.dead = marked || c.now().Sub(now.used) >= c.grace; now.dead && same && last.dead {
 			return now, toRetire
 		}
 		return now, toKeep
@@ -333,6 +381,9 @@ func (c *collector) judgeResting(now look, again, used bool, since time.Time) (l
 
 // annotate sets or removes the mark, if the identity is still as it was read. It reports whether it did.
 func (c *collector) annotate(ctx context.Context, o *v2.CiliumIdentity, value *string) (bool, error) {
+	if err := c.writes.Wait(ctx); err != nil {
+		return false, fmt.Errorf("waiting to mark CiliumIdentity %s: %w", o.Name, err)
+	}
 	return c.patch(ctx, o, "marking", map[string]any{"annotations": map[string]any{HeartbeatAnnotation: value}}, nil)
 }
 

@@ -27,8 +27,11 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 )
 
+// servers are taken by nearly all tests of this package. More at once would only slow each other down.
+var servers = controllers.NewPool(4)
+
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m,
+	goleak.VerifyTestMain(servers.Around(m),
 		// The embedded server of the test's API server, and klog's, stay for the life of the process.
 		goleak.IgnoreAnyFunction("go.etcd.io/etcd/client/pkg/v3/fileutil.purgeFile"),
 		goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start"),
@@ -57,7 +60,7 @@ func newTrial(t *testing.T, env *controllers.Env) *trial {
 
 // restart is another operator taking over.
 func (tr *trial) restart() {
-	tr.collector = newCollector(tr.Client, tr.Client, testConfig(), slog.New(slog.DiscardHandler))
+	tr.collector = newCollector(&asker{client: tr.Client, live: tr.Client}, testConfig(), slog.New(slog.DiscardHandler))
 	tr.now = func() time.Time { return tr.clock }
 }
 
@@ -68,6 +71,13 @@ func (tr *trial) pass() (marked, deleted []string) {
 	tr.clock = tr.clock.Add(tr.cfg.Interval)
 	if _, err := tr.round(tr.Context()); err != nil {
 		tr.Fatal(err)
+	}
+	select {
+	case list := <-tr.needless:
+		if err := tr.remove(tr.Context(), list); err != nil {
+			tr.Fatal(err)
+		}
+	default:
 	}
 	after := tr.identities()
 	for _, name := range slices.Sorted(maps.Keys(before)) {
@@ -153,7 +163,8 @@ func (tr *trial) acquire(name string) {
 }
 
 func TestCollection(t *testing.T) {
-	env := controllers.Start(t)
+	t.Parallel()
+	env := servers.Take(t)
 	run := func(name string, f func(*trial)) {
 		t.Run(name, func(t *testing.T) { f(newTrial(t, env)) })
 	}
@@ -213,6 +224,67 @@ func TestCollection(t *testing.T) {
 			if stats.Deleted > 3 {
 				t.Errorf("%d ended; the limit is 3", stats.Deleted)
 			}
+		}
+	})
+	run("what agents are told is limited, be it marks or ends", func(tr *trial) {
+		for i := range 8 {
+			tr.identity(fmt.Sprint(1000 + i))
+		}
+		for _, name := range []string{"one", "two"} {
+			tr.Create(tr.T, &v2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: name}})
+		}
+		agents := 0
+		tr.rate = func(n int) rate.Limit {
+			agents = n
+			return rate.Every(time.Hour)
+		}
+		tr.writes.SetBurst(3)
+		tr.pass()
+		tr.pass()
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		tr.clock = tr.clock.Add(tr.cfg.Interval)
+		if stats, _ := tr.round(ctx); stats.Marked != 3 || agents != 2 {
+			t.Errorf("%d are marked, want 3; there are %d agents, want 2", stats.Marked, agents)
+		}
+	})
+	run("an identity of the operator's is spared for a while, as long as numbers are plenty", func(tr *trial) {
+		tr.cfg.Agents, tr.cfg.Timeout = false, 4*tr.cfg.Interval
+		tr.identity("1000")
+		e := tr.use("by-endpoint", 1000)
+		ended := func(passes int) (out []string) {
+			for range passes {
+				_, deleted := tr.pass()
+				out = append(out, deleted...)
+			}
+			return out
+		}
+		ended(3)
+		for range 3 { // a job that runs now and then
+			if err := tr.Client.Delete(tr.Context(), e); err != nil {
+				t.Fatal(err)
+			}
+			if gone := ended(4); len(gone) > 0 {
+				t.Fatalf("%v have ended between two runs", gone)
+			}
+			e = tr.use("by-endpoint", 1000)
+			ended(1)
+		}
+		if err := tr.Client.Delete(tr.Context(), e); err != nil {
+			t.Fatal(err)
+		}
+		if gone := ended(4); len(gone) > 0 {
+			t.Errorf("%v have ended too early", gone)
+		}
+		if gone := ended(2); !slices.Equal(gone, []string{"1000"}) {
+			t.Errorf("%v have ended, in the end", gone)
+		}
+		tr.cfg.First, tr.cfg.Last = 1000, 1007
+		for i := range 6 {
+			tr.identity(fmt.Sprint(1001 + i))
+		}
+		if gone := ended(2); len(gone) != 6 {
+			t.Errorf("of 8 numbers 7 are taken, and %v have ended", gone)
 		}
 	})
 	run("a rest under another clock", func(tr *trial) {
@@ -278,6 +350,9 @@ func TestCollection(t *testing.T) {
 		say("slow", ended+1000)
 		waits("slow has heard of what has not happened yet: the server was put back since")
 		say("slow", ended)
+		say("slow", 0)
+		waits("slow has taken back what it said")
+		tr.Create(tr.T, k8sids.Heard{Node: "slow", Version: ended, Origin: "again"}.Lease("default"))
 		tr.pass()
 		tr.freed("1000")
 		var left coordinationv1.LeaseList
@@ -319,6 +394,47 @@ func TestCollection(t *testing.T) {
 		}
 		tr.pass()
 		tr.freed("1002")
+	})
+	run("Leases of agents are deleted beside the looks", func(tr *trial) {
+		tr.cfg.Lost, tr.cfg.Namespace = 24*time.Hour, "default"
+		tr.Create(tr.T, &v2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "one"}})
+		o := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: "1000"}}
+		k8sids.Retire(o, "k8s:app=x;", tr.clock)
+		tr.Create(tr.T, o)
+		for v := range uint64(20) {
+			tr.Create(tr.T, k8sids.Heard{Node: "one", Version: v + 1}.Lease("default"))
+		}
+		tr.Create(tr.T, k8sids.Heard{Node: "one", Version: version(o.ResourceVersion)}.Lease("default"))
+		leases := func() int {
+			var all coordinationv1.LeaseList
+			if err := tr.Client.List(tr.Context(), &all, client.InNamespace("default")); err != nil {
+				t.Fatal(err)
+			}
+			return len(all.Items)
+		}
+		for range 3 {
+			tr.clock = tr.clock.Add(tr.cfg.Interval)
+			if _, err := tr.round(tr.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		tr.freed("1000")
+		if n := leases(); n != 21 {
+			t.Errorf("looks have deleted %d Leases", 21-n)
+		}
+		held := &together{Client: tr.client, want: 4, reached: make(chan struct{})}
+		tr.client = held
+		if err := tr.remove(t.Context(), <-tr.needless); err != nil {
+			t.Fatal(err)
+		}
+		if n := leases(); n != 1 {
+			t.Errorf("%d Leases are left", n)
+		}
+		select {
+		case <-held.reached:
+		default:
+			t.Error("fewer than 4 Leases were deleted at once")
+		}
 	})
 	run("edited", func(tr *trial) {
 		tr.identity("1000")
@@ -449,6 +565,16 @@ func TestCollection(t *testing.T) {
 	})
 }
 
+// TestPace: what all agents together are told is bounded, and so are the requests.
+func TestPace(t *testing.T) {
+	t.Parallel()
+	for agents, want := range map[int]rate.Limit{0: 300, 1: 300, 416: 300, 500: 250, 1000: 125, 2976: 42, 5000: 42, 100000: 42} {
+		if got := pace(agents); got != want {
+			t.Errorf("with %d agents %v a second, want %v", agents, got, want)
+		}
+	}
+}
+
 func (tr *trial) snapshot() *v2.CiliumIdentityList {
 	tr.Helper()
 	var all v2.CiliumIdentityList
@@ -458,7 +584,7 @@ func (tr *trial) snapshot() *v2.CiliumIdentityList {
 	return &all
 }
 
-// together holds patches back until there are as many at once as it wants.
+// together holds patches, and deletions, back until there are as many at once as it wants.
 type together struct {
 	client.Client
 	want    int64
@@ -468,6 +594,17 @@ type together struct {
 
 // Patch implements [client.Client].
 func (c *together) Patch(ctx context.Context, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+	c.hold()
+	return c.Client.Patch(ctx, o, p, opts...)
+}
+
+// Delete implements [client.Client].
+func (c *together) Delete(ctx context.Context, o client.Object, opts ...client.DeleteOption) error {
+	c.hold()
+	return c.Client.Delete(ctx, o, opts...)
+}
+
+func (c *together) hold() {
 	if c.under.Add(1) == c.want {
 		close(c.reached)
 	}
@@ -475,7 +612,6 @@ func (c *together) Patch(ctx context.Context, o client.Object, p client.Patch, o
 	case <-c.reached:
 	case <-time.After(10 * time.Second): // the test fails, but must not hang
 	}
-	return c.Client.Patch(ctx, o, p, opts...)
 }
 
 // behind shows identities as they once were, and no endpoints.

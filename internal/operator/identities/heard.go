@@ -2,7 +2,6 @@ package identities
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -30,9 +29,13 @@ func (c *collector) letGoOf(ctx context.Context, list []*v2.CiliumIdentity, look
 	if len(list) == 0 || c.cfg.Lost == 0 {
 		return list, 0, nil
 	}
-	said, err := c.said(ctx)
+	said, needless, err := c.said(ctx)
 	if err != nil {
 		return nil, len(list), err
+	}
+	select {
+	case c.needless <- needless:
+	default: // the last ones are still being deleted: the next look finds these again
 	}
 	least := uint64(math.MaxUint64)
 	for _, v := range said {
@@ -73,39 +76,58 @@ func (c *collector) tellSlow(said map[string]uint64, newest uint64, numbers int)
 		"nodes", strings.Join(slow[:min(len(slow), maxDiffer)], " "), "count", len(slow), "numbers", numbers, "lost-after", c.cfg.Lost)
 }
 
-// said asks the server up to which version the agent of each node has let go of the numbers that ended, and deletes what is superfluous. A node counts as long
+// said asks the server up to which version the agent of each node has let go of the numbers that ended, and which Leases nobody needs. A node counts as long
 // as it has a CiliumNode. One whose agent never said anything, as an older one, is not among them.
-func (c *collector) said(ctx context.Context) (map[string]uint64, error) {
-	said, here := map[string]uint64{}, map[string]bool{}
-	err := eachNode(ctx, c.live, false, func(o *metav1.ObjectMeta) { here[o.Name] = true })
+func (c *collector) said(ctx context.Context) (said map[string]uint64, needless []*coordinationv1.Lease, err error) {
+	here := map[string]bool{}
+	err = eachNode(ctx, c.live, false, func(o *metav1.ObjectMeta) { here[o.Name] = true })
 	if err != nil {
-		return nil, fmt.Errorf("list of CiliumNodes: %w", err)
+		return nil, nil, fmt.Errorf("list of CiliumNodes: %w", err)
 	}
 	var all []*coordinationv1.Lease
 	err = eachPage(ctx, c.live, pageSize, func() client.ObjectList { return &coordinationv1.LeaseList{} }, func(page client.ObjectList) {
 		for i := range page.(*coordinationv1.LeaseList).Items {
-			all = append(all, &page.(*coordinationv1.LeaseList).Items[i])
+			o := &page.(*coordinationv1.LeaseList).Items[i]
+			if h, ok := k8sids.ReadHeard(o); !ok || here[h.Node] {
+				all = append(all, o)
+			} else if time.Since(o.CreationTimestamp.Time) >= strayLease {
+				needless = append(needless, o)
+			}
 		}
 	}, client.InNamespace(c.cfg.Namespace), client.MatchingLabels{k8sids.HeardLabel: k8sids.HeardLabelValue})
 	if err != nil {
-		return nil, fmt.Errorf("list of Leases in namespace %s, by which agents tell which identities have ended; until it can be read no number is used again: %w",
+		return nil, nil, fmt.Errorf("list of Leases in namespace %s, by which agents tell which identities have ended; until it can be read no number is used again: %w",
 			c.cfg.Namespace, err)
 	}
-	for _, o := range all {
-		if h, ok := k8sids.ReadHeard(o); ok && here[h.Node] {
-			said[h.Node] = max(said[h.Node], h.Version)
+	said, more := k8sids.SumUp(all)
+	return said, append(needless, more...), nil
+}
+
+// leaseWriters is how many Leases are deleted at once: there may be as many as agents, and nothing waits for it.
+const leaseWriters = 8
+
+// remove deletes Leases that nobody needs.
+func (c *collector) remove(ctx context.Context, needless []*coordinationv1.Lease) error {
+	_, err := eachOf(ctx, leaseWriters, needless, func(o *coordinationv1.Lease) (bool, error) {
+		err := client.IgnoreNotFound(c.client.Delete(ctx, o, client.Preconditions{UID: &o.UID}))
+		return err == nil, err
+	})
+	if err != nil && ctx.Err() == nil {
+		return fmt.Errorf("delete superfluous Leases of agents: %w", err)
+	}
+	return nil
+}
+
+// removing deletes the Leases that looks found superfluous, beside the looks, until ctx ends.
+func (c *collector) removing(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case list := <-c.needless:
+			if err := c.remove(ctx, list); err != nil {
+				c.log.Warn("Leases of agents are left over, until later", "error", err)
+			}
 		}
 	}
-	var errs []error
-	for _, o := range all {
-		h, ok := k8sids.ReadHeard(o)
-		needed := here[h.Node] && h.Version >= said[h.Node] || !here[h.Node] && time.Since(o.CreationTimestamp.Time) < strayLease
-		if !ok || !needed {
-			errs = append(errs, client.IgnoreNotFound(c.client.Delete(ctx, o)))
-		}
-	}
-	if err := errors.Join(errs...); err != nil && ctx.Err() == nil {
-		c.log.Warn("cannot delete superfluous Leases of agents", "error", err)
-	}
-	return said, nil
 }

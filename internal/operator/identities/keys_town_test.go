@@ -33,15 +33,16 @@ const (
 	references = kvstore.IdentitiesPrefix + "/value/"
 )
 
-// homes runs a scenario where numbers are objects, and where they are keys, each with an API server of its own.
+// homes runs a scenario where numbers are objects, and where they are keys, each with an API server for itself.
 func homes(t *testing.T, f func(t *testing.T, env *controllers.Env, in func(*town))) {
+	t.Parallel()
 	t.Run("objects", func(t *testing.T) {
 		t.Parallel()
-		f(t, controllers.Start(t), func(*town) {})
+		f(t, servers.Take(t), func(*town) {})
 	})
 	t.Run("keys", func(t *testing.T) {
 		t.Parallel()
-		f(t, controllers.Start(t), inEtcd(testenv.StartEtcd(t)))
+		f(t, servers.Take(t), inEtcd(testenv.StartEtcd(t)))
 	})
 }
 
@@ -207,7 +208,11 @@ func (tn *town) keySetup(m manager.Manager, setup func(*Keys) (*Controller, erro
 	seen := map[allocator.ID]int64{}
 	return m.Add(manager.RunnableFunc(func(ctx context.Context) error {
 		return rounds.Every(ctx, tn.gc.Interval, nil, func(ctx context.Context) error {
-			used, err := pods.Users(ctx)
+			var candidates []identity.ID
+			for id := range seen {
+				candidates = append(candidates, identity.ID(id))
+			}
+			used, err := pods.Users(ctx, candidates)
 			if err != nil {
 				return err
 			}

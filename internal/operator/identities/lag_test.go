@@ -155,11 +155,12 @@ func (l *lagging) rests(name string) bool {
 // TestCachesAreBehind: an operator whose watches tell nothing collects no identity, neither one that is taken into use meanwhile nor any other, and says so;
 // when they tell again, it does.
 func TestCachesAreBehind(t *testing.T) {
-	env := controllers.Start(t)
+	t.Parallel()
 	for _, agents := range []bool{false, true} {
 		name := map[bool]string{false: "operator", true: "agents"}[agents]
 		t.Run(name, func(t *testing.T) {
-			l := newLagging(t, env, agents, rate.Inf)
+			t.Parallel()
+			l := newLagging(t, servers.Take(t), agents, rate.Inf)
 			l.plant("1000")
 			l.until("an operator that hears collects", func() bool { return l.rests("1000") })
 			l.muffler.on()
@@ -194,7 +195,8 @@ func TestCachesAreBehind(t *testing.T) {
 // TestUsedDuringCollection: of two identities that a slow look is to end, the second is taken into use when the first has ended. The operator's watches tell
 // nothing of that; the server is asked again.
 func TestUsedDuringCollection(t *testing.T) {
-	env := controllers.Start(t)
+	t.Parallel()
+	env := servers.Take(t)
 	l := newLagging(t, env, false, rate.Every(15*time.Second))
 	names := []string{"2000", "2001", "2002"}
 	for _, name := range names {

@@ -10,7 +10,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/api/v2alpha1"
@@ -33,16 +35,37 @@ const (
 	catchUpPause = 50 * time.Millisecond
 )
 
+// asker asks who uses identities: the caches, and the server itself. Its methods may be called from many goroutines.
+type asker struct {
+	client client.Client // reads from the caches
+	live   client.Reader
+	// watch and caches, if not nil, let it ask about a few identities one by one; else everything is read.
+	watch  client.WithWatch
+	caches cache.Cache
+	pods   *Controller // if not nil, identities are made for pods: one that a pod is to have is in use
+}
+
+// newAsker returns one with the clients of a manager.
+func newAsker(m manager.Manager, pods *Controller) (*asker, error) {
+	a := &asker{client: m.GetClient(), live: m.GetAPIReader(), caches: m.GetCache(), pods: pods}
+	var err error
+	a.watch, err = client.NewWithWatch(m.GetConfig(), client.Options{HTTPClient: m.GetHTTPClient(), Scheme: m.GetScheme(), Mapper: m.GetRESTMapper()})
+	if err != nil {
+		return nil, fmt.Errorf("a client that watches: %w", err)
+	}
+	return a, nil
+}
+
 // cached returns what the caches say of the use of numbers.
-func (c *collector) cached(ctx context.Context) (func(identity.ID) bool, error) {
-	if c.cfg.Pods != nil {
-		used, ok := c.cfg.Pods.InUse()
+func (a *asker) cached(ctx context.Context) (func(identity.ID) bool, error) {
+	if a.pods != nil {
+		used, ok := a.pods.InUse()
 		if !ok {
 			return nil, errEmpty
 		}
 		return used, nil
 	}
-	named, err := inUse(ctx, c.client, 0, nil)
+	named, err := inUse(ctx, a.client, 0, nil)
 	return func(id identity.ID) bool { return named[int64(id)] }, err
 }
 
@@ -88,7 +111,7 @@ func (v versions) behind(have versions) error {
 // liveCheck asks the server itself who uses identities: of a few one by one, else of all at once. Its
 // method may be called from many goroutines.
 type liveCheck struct {
-	*collector
+	*asker
 	ctx context.Context
 
 	mu     sync.Mutex             // held while the server is asked: the others need the same answer
@@ -100,8 +123,8 @@ type liveCheck struct {
 }
 
 // newLiveCheck returns one for as many identities as may end.
-func (c *collector) newLiveCheck(ctx context.Context, candidates int) *liveCheck {
-	return &liveCheck{collector: c, ctx: ctx, single: c.watch != nil && candidates <= few}
+func (a *asker) newLiveCheck(ctx context.Context, candidates int) *liveCheck {
+	return &liveCheck{asker: a, ctx: ctx, single: a.watch != nil && candidates <= few}
 }
 
 // unused calls f if neither the server nor the caches, which may know more by now, show anybody who uses the number of o, or is to use what it stands for.
@@ -116,14 +139,17 @@ func (l *liveCheck) unused(o *v2.CiliumIdentity, text string, f func() (bool, er
 		return false, err
 	}
 	switch {
-	case now.named[int64(number)]:
+	case l.inUse(now, number, text):
 		return false, nil
-	case l.cfg.Pods == nil:
+	case l.pods == nil:
 		return f()
-	case now.texts[text] && !l.cfg.Pods.second(number):
-		return false, nil
 	}
-	return l.cfg.Pods.hold(number, f)
+	return l.pods.hold(number, f)
+}
+
+// inUse says whether somebody uses a number, or is to use what it stands for.
+func (l *liveCheck) inUse(now *use, number identity.ID, text string) bool {
+	return now.named[int64(number)] || l.pods != nil && now.texts[text] && !l.pods.second(number)
 }
 
 // current returns what the server says of a number, asked a moment ago. It is nil, and fails the first
@@ -187,11 +213,8 @@ func (l *liveCheck) refresh() error {
 		if err == nil {
 			l.known, err = l.cached(l.ctx)
 		}
-		if !errors.Is(err, errTooOld) {
-			l.counts(began)
-			return err
-		}
-		l.single = false
+		l.counts(began)
+		return err
 	}
 	if err := l.ask(); err != nil {
 		return err
@@ -209,8 +232,8 @@ func (l *liveCheck) counts(began time.Time) {
 // ask reads everything that uses identities, and waits until the caches show that too.
 func (l *liveCheck) ask() error {
 	var rules *Rules
-	if l.cfg.Pods != nil {
-		rules = l.cfg.Pods.book.rules
+	if l.pods != nil {
+		rules = l.pods.book.rules
 	}
 	now, err := liveUse(l.ctx, l.live, rules)
 	if err != nil {
@@ -224,12 +247,12 @@ func (l *liveCheck) ask() error {
 }
 
 // heard returns up to which versions the caches know what uses identities.
-func (c *collector) heard(ctx context.Context) (versions, error) {
-	if c.cfg.Pods != nil {
-		return c.cfg.Pods.heard(), nil
+func (a *asker) heard(ctx context.Context) (versions, error) {
+	if a.pods != nil {
+		return a.pods.heard(), nil
 	}
 	have := versions{}
-	_, err := inUse(ctx, c.client, 0, have)
+	_, err := inUse(ctx, a.client, 0, have)
 	return have, err
 }
 
