@@ -93,15 +93,17 @@ static __noinline int overlay_source(struct __sk_buff *ctx, const struct packet 
 		return DROP_UNKNOWN_TUNNEL_PEER;
 	if (!may_speak_for(peer, vni))
 		return DROP_INVALID_IDENTITY;
-	if (is_host(&p->src, p->v6) || endpoint_at(&p->src))
+	if (is_host(&p->src, p->v6))
 		return DROP_INVALID_SOURCE_IP;
 	struct ipcache_value *entry = ipcache_lookup(&p->src, p->v6);
-	if (entry && entry->identity == ID_HOST)
+	/* Nearly all packets: from a pod of the node that has sent them. */
+	bool theirs = has_tunnel(entry) && addr_equal(&entry->tunnel, &remote);
+	if (!theirs && (endpoint_at(&p->src) || (entry && entry->identity == ID_HOST)))
 		return DROP_INVALID_SOURCE_IP;
 	/* A node speaks for its own addresses and for those outside, not for what is behind another node. Where
 	 * an address has just moved and the news is not here yet, answers would go to the old place as well: what
 	 * is dropped until then could not have worked. */
-	if (has_tunnel(entry) && !addr_equal(&entry->tunnel, &remote) && !is_of_peer(&entry->tunnel, peer))
+	if (!theirs && has_tunnel(entry) && !is_of_peer(&entry->tunnel, peer))
 		return DROP_INVALID_SOURCE_IP;
 	report->src_identity = overlay_identity(p, peer, entry, vni);
 	return 0;

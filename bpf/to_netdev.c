@@ -136,6 +136,9 @@ static __always_inline int to_netdev_packet(struct __sk_buff *ctx, struct report
 	bool here, child;
 
 	report->outcome = OUTCOME_STACK;
+	/* Most of what leaves. */
+	if (ctx->protocol == htons(ETH_P_IP) && routed_here(ctx) && is_encapsulated(ctx, false))
+		return TC_ACT_OK;
 	{ /* the header's place on the stack is another's afterwards */
 		struct eth_header eth;
 
@@ -145,9 +148,6 @@ static __always_inline int to_netdev_packet(struct __sk_buff *ctx, struct report
 		here = routed_here(ctx);
 		child = !here || is_child(ctx, &eth);
 	}
-	/* Most of what leaves. */
-	if (here && type == htons(ETH_P_IP) && is_encapsulated(ctx, false))
-		return TC_ACT_OK;
 	if (type != htons(ETH_P_IP) && type != htons(ETH_P_IPV6))
 		return TC_ACT_OK;
 	reason = parse_network(ctx, &p, type);
