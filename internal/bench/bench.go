@@ -72,6 +72,7 @@ func groups() []group {
 		{"start", "start of the agent with endpoints to restore", (*bencher).agentStart},
 		{"memory", "memory of the agent", (*bencher).agentMemory},
 		{"pod-ready", "pods of a real cluster, created until Ready", (*bencher).podReady},
+		{"pod-managed", "the same where the operator makes identities", (*bencher).podManaged},
 	}
 }
 

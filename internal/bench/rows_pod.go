@@ -32,9 +32,10 @@ const (
 	rest = 200 * time.Millisecond
 )
 
-// podCluster is a cluster of one node for this row alone.
+// podCluster is a cluster of one node for these rows alone.
 type podCluster struct {
-	cni     string
+	what    string // tells it apart
+	fresh   bool   // its pods have labels that no pod has had yet
 	cluster *kube.Cluster
 	kube    kubernetes.Interface
 	node    kube.NodeInfo
@@ -42,21 +43,75 @@ type podCluster struct {
 
 // podReady measures how long pods take from the call that creates them until a watch tells that they are Ready.
 func (b *bencher) podReady(ctx context.Context) (err error) {
+	ours, err := b.newPodCluster(kube.Hawser, func(*kube.Config) {})
+	if err != nil {
+		return err
+	}
+	theirs, err := b.newPodCluster(kube.PTP, func(c *kube.Config) { c.CNI, c.KubeProxy = kube.PTP, true })
+	if err != nil {
+		return err
+	}
+	row := podRow{row: "pod-ready", pod: "pod", pods: "pods", ours: ours, theirs: theirs, baseline: barePTP, first: 1.05, far: 1}
+	return b.podRow(ctx, row)
+}
+
+// agentsMake is what pods are compared with whose identities the operator makes.
+const agentsMake = "a cluster beside it, the same but that agents make identities"
+
+// podManaged measures the same where the operator makes identities, against agents that do. Each pod has labels of its own, so that each needs a new identity.
+func (b *bencher) podManaged(ctx context.Context) (err error) {
+	manifest, err := b.managedManifest()
+	if err != nil {
+		return err
+	}
+	ours, err := b.newPodCluster("managed", func(c *kube.Config) { c.Manifest = manifest })
+	if err != nil {
+		return err
+	}
+	theirs, err := b.newPodCluster("agents", func(*kube.Config) {})
+	if err != nil {
+		return err
+	}
+	ours.fresh, theirs.fresh = true, true
+	return b.podRow(ctx, podRow{row: "pod-managed", pod: "pod with new labels", pods: "pods with new labels", ours: ours, theirs: theirs, baseline: agentsMake})
+}
+
+// managedManifest is the product's, with identities made by the operator.
+func (b *bencher) managedManifest() (path string, err error) {
+	const made, by = `identity-management-mode: "agent"`, `identity-management-mode: "operator"`
+	text, err := os.ReadFile(filepath.Join("deploy", "hawser.yaml"))
+	if err != nil {
+		return "", err
+	}
+	if !bytes.Contains(text, []byte(made)) {
+		return "", fmt.Errorf("deploy/hawser.yaml does not say %s", made)
+	}
+	path = filepath.Join(b.dir, "managed.yaml")
+	return path, os.WriteFile(path, bytes.ReplaceAll(text, []byte(made), []byte(by)), 0o600)
+}
+
+// podRow is what is measured on two clusters in turn. Goals are of the ratio, 0 for none.
+type podRow struct {
+	row, pod, pods string
+	ours, theirs   *podCluster
+	baseline       string
+	first, far     float64
+}
+
+// figure is one of the row's, with its goals.
+func (r podRow) figure(name, unit string) Figure {
+	return Figure{Row: r.row, Name: name, Unit: unit, BaselineName: r.baseline, First: r.first, Far: r.far, GoalOfRatio: true}
+}
+
+// podRow starts the clusters, measures, and takes them down.
+func (b *bencher) podRow(ctx context.Context, row podRow) (err error) {
 	// Clusters are the machine's, known by their names: two of these rows at once would take each other's away. An abstract socket leaves nothing behind.
 	lock, err := net.Listen("unix", "@hawser-bench-pod-ready")
 	if err != nil {
-		return fmt.Errorf("another run measures this row on this machine: %w", err)
+		return fmt.Errorf("another run measures pods on this machine: %w", err)
 	}
 	defer lock.Close()
-	ours, err := b.newPodCluster(kube.Hawser)
-	if err != nil {
-		return err
-	}
-	theirs, err := b.newPodCluster(kube.PTP)
-	if err != nil {
-		return err
-	}
-	for _, c := range []*podCluster{ours, theirs} {
+	for _, c := range []*podCluster{row.ours, row.theirs} {
 		// What a run that was killed left has its pods.
 		if kube.Exists(kube.Defaults().Root, c.name()) {
 			if err := c.cluster.Down(ctx); err != nil {
@@ -65,19 +120,20 @@ func (b *bencher) podReady(ctx context.Context) (err error) {
 		}
 		defer func() { err = errors.Join(err, c.cluster.Down(context.WithoutCancel(ctx))) }()
 		if err := c.up(ctx); err != nil {
-			return fmt.Errorf("cluster of %s: %w", c.cni, err)
+			return fmt.Errorf("cluster of %s: %w", c.what, err)
 		}
 	}
-	for _, c := range []*podCluster{ours, theirs} {
+	for _, c := range []*podCluster{row.ours, row.theirs} {
 		if err := c.warm(ctx); err != nil {
-			return fmt.Errorf("cluster of %s: %w", c.cni, err)
+			return fmt.Errorf("cluster of %s: %w", c.what, err)
 		}
 	}
-	return errors.Join(b.podsInTurn(ctx, ours, theirs), b.podsAtOnce(ctx, ours, theirs))
+	return errors.Join(b.podsInTurn(ctx, row), b.podsAtOnce(ctx, row))
 }
 
 // podsInTurn starts pods one after the other, on one cluster and the other in turn.
-func (b *bencher) podsInTurn(ctx context.Context, ours, theirs *podCluster) error {
+func (b *bencher) podsInTurn(ctx context.Context, row podRow) error {
+	ours, theirs := row.ours, row.theirs
 	clusters := []*podCluster{ours, theirs}
 	var p pairs
 	var sandboxes [2]sandboxTime
@@ -97,7 +153,7 @@ func (b *bencher) podsInTurn(ctx context.Context, ours, theirs *podCluster) erro
 			}
 			all, err := c.start(ctx, []string{fmt.Sprintf("turn-%d", i)})
 			if err != nil {
-				return fmt.Errorf("cluster of %s: %w", c.cni, err)
+				return fmt.Errorf("cluster of %s: %w", c.what, err)
 			}
 			took[at] = all[0]
 		}
@@ -115,17 +171,19 @@ func (b *bencher) podsInTurn(ctx context.Context, ours, theirs *podCluster) erro
 		}
 		sandboxes[at] = sandboxTime{after.seconds - sandboxes[at].seconds, after.count - sandboxes[at].count}
 	}
-	b.add(p.fill(Figure{Row: "pod-ready", Name: "pod created until Ready, p50", Unit: "ms", BaselineName: barePTP, First: 1.05, Far: 1, GoalOfRatio: true}))
-	b.add(Figure{Row: "pod-ready", Name: "pod created until Ready, p99", Unit: "ms", Value: p99(p.value), Baseline: p99(p.base), BaselineName: barePTP,
+	b.add(p.fill(row.figure(row.pod+" created until Ready, p50", "ms")))
+	b.add(Figure{Row: row.row, Name: row.pod + " created until Ready, p99", Unit: "ms", Value: p99(p.value), Baseline: p99(p.base), BaselineName: row.baseline,
 		Samples: turns})
-	b.add(Figure{Row: "pod-ready", Name: "of which the pod's sandbox, by the kubelet, mean", Unit: "ms", Value: sandboxes[0].mean(), Baseline: sandboxes[1].mean(),
-		BaselineName: barePTP, First: 1.05, Far: 1, GoalOfRatio: true, Samples: int(sandboxes[0].count)})
+	sandbox := row.figure("of which the pod's sandbox, by the kubelet, mean", "ms")
+	sandbox.Value, sandbox.Baseline, sandbox.Samples = sandboxes[0].mean(), sandboxes[1].mean(), int(sandboxes[0].count)
+	b.add(sandbox)
 	return nil
 }
 
 // podsAtOnce starts many pods at once, on one cluster and the other in turn.
-func (b *bencher) podsAtOnce(ctx context.Context, ours, theirs *podCluster) error {
+func (b *bencher) podsAtOnce(ctx context.Context, row podRow) error {
 	const size = 20
+	ours, theirs := row.ours, row.theirs
 	var p, work pairs
 	for i := range pick(b, 4, 1) {
 		var took, used [2]time.Duration
@@ -140,7 +198,7 @@ func (b *bencher) podsAtOnce(ctx context.Context, ours, theirs *podCluster) erro
 			}
 			all, err := c.start(ctx, names)
 			if err != nil {
-				return fmt.Errorf("cluster of %s: %w", c.cni, err)
+				return fmt.Errorf("cluster of %s: %w", c.what, err)
 			}
 			after, err := c.processorTime()
 			if err != nil {
@@ -154,10 +212,9 @@ func (b *bencher) podsAtOnce(ctx context.Context, ours, theirs *podCluster) erro
 		p.add(ms(took[0]), ms(took[1]))
 		work.add(ms(used[0])/size, ms(used[1])/size)
 	}
-	b.add(p.fill(Figure{Row: "pod-ready", Name: fmt.Sprintf("%d pods created at once until the last is Ready", size), Unit: "ms", BaselineName: barePTP,
-		First: 1.05, Far: 1, GoalOfRatio: true}))
+	b.add(p.fill(row.figure(fmt.Sprintf("%d %s created at once until the last is Ready", size, row.pods), "ms")))
 	if ours.node.Cgroup != "" {
-		b.add(work.fill(Figure{Row: "pod-ready", Name: "processor time of the node for each of them", Unit: "ms", BaselineName: barePTP}))
+		b.add(work.fill(Figure{Row: row.row, Name: "processor time of the node for each of them", Unit: "ms", BaselineName: row.baseline}))
 	}
 	return nil
 }
@@ -173,21 +230,31 @@ func settle(ctx context.Context) error {
 	}
 }
 
-func (b *bencher) newPodCluster(cni string) (*podCluster, error) {
+// newPodCluster prepares a cluster on Hawser, but for what change changes.
+func (b *bencher) newPodCluster(what string, change func(*kube.Config)) (*podCluster, error) {
 	bin, err := filepath.Abs(b.cfg.BinDir)
 	if err != nil {
 		return nil, err
 	}
-	c := &podCluster{cni: cni}
+	c := &podCluster{what: what}
 	cfg := kube.Defaults()
-	cfg.Name, cfg.CNI, cfg.Nodes, cfg.BinDir = c.name(), cni, 1, bin
+	cfg.Name, cfg.CNI, cfg.Nodes, cfg.BinDir = c.name(), kube.Hawser, 1, bin
 	cfg.Self = []string{filepath.Join(bin, "hawser"), "sandbox"}
-	cfg.KubeProxy = cni == kube.PTP // Hawser leads to Services itself
-	c.cluster, err = kube.New(cfg, &lines{say: func(s string) { b.say("  %s: %s", cni, s) }}, false)
+	change(&cfg)
+	c.cluster, err = kube.New(cfg, &lines{say: func(s string) { b.say("  %s: %s", what, s) }}, false)
 	return c, err
 }
 
-func (c *podCluster) name() string { return "bench-" + c.cni }
+func (c *podCluster) name() string { return "bench-" + c.what }
+
+// pod is a pod of the cluster's.
+func (c *podCluster) pod(name string) *corev1.Pod {
+	p := benchPod(name)
+	if c.fresh {
+		p.Labels["only"] = name
+	}
+	return p
+}
 
 // up starts the cluster and waits until everything that it starts by itself runs: it would disturb what is measured.
 func (c *podCluster) up(ctx context.Context) error {
@@ -273,7 +340,7 @@ func (c *podCluster) start(ctx context.Context, names []string) ([]time.Duration
 	began := time.Now()
 	for _, name := range names {
 		creating.Go(func() {
-			if _, err := pods.Create(ctx, benchPod(name), metav1.CreateOptions{}); err != nil {
+			if _, err := pods.Create(ctx, c.pod(name), metav1.CreateOptions{}); err != nil {
 				failed <- fmt.Errorf("create pod %s: %w", name, err)
 			}
 		})
