@@ -233,12 +233,17 @@ func (ag *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	a.addresses = addrTable
-	shared, err := ipcache.NewShared(ipcache.SharedConfig{Hosts: facts.hosts(), Log: log.With("part", "ipcache")}, backend, a.cache)
+	sharing := ipcache.SharedConfig{Hosts: facts.hosts(), Log: log.With("part", "ipcache")}
+	if cluster != nil && cfg.KVStore != "" && cfg.PodReadiness == readinessStrict {
+		sharing.Echoed = cluster.storeEchoed
+	}
+	shared, err := ipcache.NewShared(sharing, backend, a.cache)
 	if err != nil {
 		return err
 	}
 	a.ports = newPortBook(log.With("part", "policy"), a.policy, a.cache)
 	if cluster != nil {
+		cluster.shared = shared
 		if err := cluster.join(a, facts, filter); err != nil {
 			return err
 		}

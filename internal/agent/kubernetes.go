@@ -52,6 +52,7 @@ type kube struct {
 	services  *services.Services
 	policies  *policies.Policies
 	numbers   *k8sids.Backend // nil if identities are not objects
+	shared    *ipcache.Shared
 	labels    *identityLabels // nil if all labels make identities, whatever the operator says
 
 	// kinds is closed when the custom resources are known to be defined.

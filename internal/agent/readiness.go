@@ -2,9 +2,12 @@ package agent
 
 import (
 	"context"
+	"net/netip"
 	"sync"
 	"time"
 
+	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/ipcache"
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/k8s/endpoints"
 	"github.com/hawser-net/hawser/internal/k8s/pods"
@@ -56,6 +59,14 @@ func (k *kube) keepGates(ctx context.Context) error {
 	case <-ctx.Done():
 		return nil
 	}
+	// What was not heard yet after a restart must not close the gates of pods that are known.
+	heard := k.endpoints.WaitSynced
+	if k.cfg.KVStore != "" {
+		heard = k.shared.WaitSynced
+	}
+	if heard(ctx) != nil {
+		return nil
+	}
 	for {
 		failed := false
 		for key := range k.gates.take() {
@@ -81,7 +92,7 @@ func (k *kube) keepGates(ctx context.Context) error {
 
 // bringGate brings one pod's gate to what is known.
 func (k *kube) bringGate(ctx context.Context, key k8s.Key) error {
-	uid, known, ok := k.endpoints.Known(key)
+	uid, known, ok := k.knownToAll(key)
 	if !ok {
 		return nil
 	}
@@ -94,6 +105,39 @@ func (k *kube) bringGate(ctx context.Context, key k8s.Key) error {
 		return k.pods.SetGate(ctx, key, uid, true, "IdentityKnown", "all nodes are told of the pod's address and identity")
 	}
 	return k.pods.SetGate(ctx, key, uid, false, "AddressUnknown", "other nodes are not told of the pod's address yet")
+}
+
+// knownToAll returns how far the news of a pod's endpoint has come, by the way on which the other nodes hear of it: the key-value store if there is one, whatever
+// is told of the pod beside it, else objects of Kubernetes. ok is false if there is no such endpoint.
+func (k *kube) knownToAll(key k8s.Key) (uid string, known endpoints.Known, ok bool) {
+	if k.cfg.KVStore == "" {
+		return k.endpoints.Known(key)
+	}
+	want, ok := k.endpoints.Told(key)
+	if !ok {
+		return "", endpoints.KnownNot, false
+	}
+	known = endpoints.KnownWhole
+	for _, ip := range []netip.Addr{want.IPv4, want.IPv6} {
+		if !ip.IsValid() {
+			continue
+		}
+		// A pod that has had none but a temporary identity is told of as init.
+		switch id, told := k.shared.Told(ipcache.Single(ip)); {
+		case !told, id == identity.Init:
+			return want.UID, endpoints.KnownNot, true
+		case id != want.Identity:
+			known = endpoints.KnownBefore
+		}
+	}
+	return want.UID, known, true
+}
+
+// storeEchoed has the gate of the pod looked at that has an address of which the store has said something.
+func (k *kube) storeEchoed(p netip.Prefix) {
+	if row, ok := k.a.registry.ByAddr(p.Addr()); ok && row.PodName != "" {
+		k.gates.touch(k8s.Key{Namespace: row.Namespace, Name: row.PodName})
+	}
 }
 
 // gateConfig adds to what the parts are made from whatever strict readiness needs.

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/table"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
@@ -31,6 +32,9 @@ type SharedConfig struct {
 	WriteTimeout time.Duration
 	MinBackoff   time.Duration
 	MaxBackoff   time.Duration
+	// Echoed, if not nil, is told of an address that is or was announced here when the store has said something of it; see Told. It must neither block nor
+	// call back.
+	Echoed func(netip.Prefix)
 	// Log receives what is worth knowing; nil discards it.
 	Log *slog.Logger
 }
@@ -142,6 +146,22 @@ func (s *Shared) WaitWritten(ctx context.Context, p netip.Prefix, revision uint6
 	return s.writer.WaitDone(ctx, p, revision)
 }
 
+// Told returns under which identity the other nodes are told of an address that this one announces: the store has it so, and has said so to all who listen.
+// ok is false if it has not, or has it as another node's.
+func (s *Shared) Told(p netip.Prefix) (id identity.ID, ok bool) {
+	s.mu.Lock()
+	value, seen := s.seen[p]
+	s.mu.Unlock()
+	if !seen {
+		return 0, false
+	}
+	pair, err := ParsePair(Pair{Prefix: p}.Key(), []byte(value))
+	if err != nil || !slices.Contains(s.cfg.Hosts, pair.Host) {
+		return 0, false
+	}
+	return pair.Identity, true
+}
+
 // WaitSynced waits until the cache holds the addresses that the store held when Run began.
 func (s *Shared) WaitSynced(ctx context.Context) error {
 	select {
@@ -247,10 +267,12 @@ func (s *Shared) event(e kvstore.Event) {
 	if e.Kind == kvstore.EventDelete {
 		if p, err := ParseKey(key); err == nil {
 			s.mu.Lock()
+			_, had := s.seen[p]
 			delete(s.seen, p)
 			s.mu.Unlock()
 			s.cache.Delete(p, KVStore, "")
 			s.wanted.Touch(p) // if it is announced it must not be gone
+			s.echo(p, had)
 		}
 		return
 	}
@@ -275,9 +297,17 @@ func (s *Shared) event(e kvstore.Event) {
 	}
 }
 
+// echo tells of an address that was said something of.
+func (s *Shared) echo(p netip.Prefix, ours bool) {
+	if ours && s.cfg.Echoed != nil {
+		s.cfg.Echoed(p)
+	}
+}
+
 // saw notes what the store has under a key if it is this node's or should be.
 func (s *Shared) saw(p netip.Prefix, value []byte, own bool) {
 	want, wanted := s.wanted.Get(p)
+	defer s.echo(p, own || wanted)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !own && !wanted {

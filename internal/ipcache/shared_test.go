@@ -25,6 +25,7 @@ type world struct {
 	other  *kvstore.MemoryClient // of the rest of the world
 	cache  *Cache
 	shared *Shared
+	echoes []netip.Prefix // what was told of, in order
 }
 
 const addrPrefix = kvstore.IPsPrefix + "/default/"
@@ -38,7 +39,9 @@ func sharing(t *testing.T, before []Pair, fn func(*testing.T, *world)) {
 			w.put(p)
 		}
 		var err error
-		w.shared, err = NewShared(SharedConfig{Hosts: []netip.Addr{ip("192.0.2.1")}}, w.client, w.cache)
+		w.shared, err = NewShared(SharedConfig{
+			Hosts: []netip.Addr{ip("192.0.2.1")}, Echoed: func(p netip.Prefix) { w.echoes = append(w.echoes, p) },
+		}, w.client, w.cache)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -429,4 +432,43 @@ func TestSharedConfig(t *testing.T) {
 	if err := s.Run(t.Context()); !errors.Is(err, kvstore.ErrClosed) {
 		t.Errorf("Run on a closed store: %v", err)
 	}
+}
+
+// TestTold: what the other nodes are told of this one's addresses is what came back from the store, and whoever asked is told when that changes.
+func TestTold(t *testing.T) {
+	sharing(t, nil, func(t *testing.T, w *world) {
+		mine := pair("10.0.1.1", "192.0.2.1", 300)
+		expect := func(when string, want identity.ID, wantOK bool) {
+			t.Helper()
+			synctest.Wait()
+			if id, ok := w.shared.Told(mine.Prefix); id != want || ok != wantOK {
+				t.Errorf("%s: told %d, %v; want %d, %v", when, id, ok, want, wantOK)
+			}
+		}
+		expect("before", 0, false)
+		if _, err := w.shared.Announce(mine); err != nil {
+			t.Fatal(err)
+		}
+		expect("announced", 300, true)
+		mine.Identity = 301
+		if _, err := w.shared.Announce(mine); err != nil {
+			t.Fatal(err)
+		}
+		expect("announced again", 301, true)
+		w.put(pair("10.0.1.1", "192.0.2.2", 302))
+		expect("another node has it", 0, false)
+		w.shared.Withdraw(mine.Prefix)
+		w.del("10.0.1.1")
+		expect("gone", 0, false)
+		w.putRaw("10.0.1.1", "nonsense")
+		expect("nonsense", 0, false)
+		if len(w.echoes) < 4 {
+			t.Errorf("told of %v", w.echoes)
+		}
+		for _, p := range w.echoes {
+			if p != mine.Prefix {
+				t.Errorf("told of %s", p)
+			}
+		}
+	})
 }

@@ -52,6 +52,14 @@ func (e *Endpoints) Known(key k8s.Key) (uid string, known Known, ok bool) {
 	return want.UID, KnownWhole, true
 }
 
+// Told returns the endpoint of a pod that the other nodes are to be told of; ok is false if there is none.
+func (e *Endpoints) Told(key k8s.Key) (l Local, ok bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	l, ok = e.want[key]
+	return l, ok
+}
+
 // echoed books what came back of a pod; n is nil if nothing is said of it any more.
 func (e *Endpoints) echoed(key k8s.Key, id int64, n *v2.EndpointNetworking) {
 	if e.cfg.Echoed == nil {
