@@ -187,6 +187,7 @@ var rights = map[string][]string{
 		"cilium.io/ciliumnetworkpolicies get,list,watch",
 		"cilium.io/ciliumnodes create,get,list,update,watch",
 		"discovery.k8s.io/endpointslices get,list,watch",
+		"events.k8s.io/events create",
 		"networking.k8s.io/networkpolicies get,list,watch",
 		"policy.networking.k8s.io/clusternetworkpolicies get,list,watch",
 	},

@@ -98,6 +98,7 @@ func (a *api) settleIdentities(ctx context.Context) error {
 	case <-ctx.Done():
 		return nil
 	}
+	told := newPendingPods()
 	for {
 		var waiting endpoint.Waiting
 		if a.identities.temps.Len() > 0 {
@@ -111,6 +112,7 @@ func (a *api) settleIdentities(ctx context.Context) error {
 			}
 		}
 		a.reportWaiting(waiting.Endpoints)
+		a.kube.tellPending(ctx, told)
 		again := settleInterval
 		if waiting.Next > 0 {
 			again = min(again, waiting.Next)
