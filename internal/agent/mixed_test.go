@@ -15,6 +15,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -180,4 +181,133 @@ func TestMixedModes(t *testing.T) {
 		return int64(c.told(web)) == int64(e.ID) && !slices.ContainsFunc(e.Labels, func(l string) bool { return strings.Contains(l, "team") })
 	})
 	n.stop()
+}
+
+// TestMixedFleet is "Simultaneous CID management compatibility" and "Migration: Upgrade" of CFP-27752 with real agents beside the real operator's controller: one node's
+// agent makes identities, the other's leaves them to the operator, then the other way round. Pods of the same labels have the same number on both, whoever was first,
+// and after a change of their namespace's labels, too; nothing is made twice, and rules by labels hold between the nodes.
+func TestMixedFleet(t *testing.T) {
+	t.Parallel()
+	c := newKubeCluster(t)
+	ns1, ns2 := twoNamespaces(t)
+	n1, n2 := c.node(ns1, "n1", "10.0.1.0/24", "fd00:1::/112"), c.node(ns2, "n2", "10.0.2.0/24", "fd00:2::/112")
+	plain := map[*machineNode][]string{}
+	nodes := []*machineNode{n1, n2}
+	for _, n := range nodes {
+		n.flags = append(n.flags, "--ipam", "kubernetes")
+		plain[n] = slices.Clone(n.flags)
+	}
+	modes := func(one, two identity.Management) {
+		for n, mode := range map[*machineNode]identity.Management{n1: one, n2: two} {
+			n.flags = append(slices.Clone(plain[n]), "--"+identity.ManagementFlag, string(mode))
+		}
+	}
+	modes(identity.ManagedByAgent, identity.ManagedByOperator)
+	n1.start()
+	n2.start()
+	c.makers()
+	c.watchLeaks(n1, n2)
+
+	same := func(when string, pods ...*machinePod) int {
+		t.Helper()
+		number := 0
+		c.eventually(when+": the pods have one identity", func() bool {
+			for i, p := range pods {
+				id := p.endpoint().Status.Identity
+				if id.Temporary || i > 0 && id.ID != number || c.told(p) != id.ID {
+					return false
+				}
+				number = id.ID
+			}
+			return number >= int(identity.MinGlobal)
+		})
+		return number
+	}
+	single := func(when string) {
+		t.Helper()
+		list, err := c.identities().List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen := map[string]string{}
+		for _, o := range list.Items {
+			text := fmt.Sprint(o.SecurityLabels)
+			if other, twice := seen[text]; twice && len(o.SecurityLabels) > 0 {
+				t.Errorf("%s: %s and %s are both %s", when, other, o.Name, text)
+			}
+			seen[text] = o.Name
+		}
+	}
+	// Labels that nobody has had, on both nodes at the same moment.
+	round := func(when, app string) []*machinePod {
+		t.Helper()
+		pods := make([]*machinePod, 2)
+		var wg sync.WaitGroup
+		for i, n := range nodes {
+			name := fmt.Sprintf("%s-%s", app, n.name)
+			c.object(n, name, map[string]string{"app": app})
+			pods[i] = n.newPod(name, nil)
+		}
+		for i, p := range pods {
+			wg.Go(func() {
+				if err := p.add(); err != nil {
+					t.Errorf("%s: ADD %d: %v", when, i, err)
+				}
+			})
+		}
+		wg.Wait()
+		if t.Failed() {
+			t.FailNow()
+		}
+		same(when, pods...)
+		single(when)
+		return pods
+	}
+	web := round("at first", "web")
+	client := round("at first", "client")
+	for i, p := range web {
+		serveEcho(t, p.ns, p.both(80)[0])
+		c.passing("across", client[1-i], p.both(80)[0])
+	}
+	before := same("before the namespace changes", web...)
+	relabel := func(value string) {
+		t.Helper()
+		body := fmt.Sprintf(`{"metadata":{"labels":{"team":%q}}}`, value)
+		if _, err := c.client.Kube.CoreV1().Namespaces().Patch(t.Context(), "default", types.MergePatchType, []byte(body), metav1.PatchOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	relabel("red")
+	c.eventually("the pods have another identity", func() bool {
+		return web[0].endpoint().Status.Identity.ID != before && web[1].endpoint().Status.Identity.ID != before
+	})
+	same("after the namespace's labels changed", web...)
+
+	// One agent after the other changes its way, and both at a time are of different ones.
+	n1.stop()
+	modes(identity.ManagedByOperator, identity.ManagedByOperator)
+	n1.start()
+	same("after one was upgraded", web...)
+	round("after one was upgraded", "db")
+	n2.stop()
+	modes(identity.ManagedByOperator, identity.ManagedByAgent)
+	n2.start()
+	same("after the other was put back", web...)
+	round("after the other was put back", "cache")
+	relabel("blue")
+	c.eventually("what was red is gone from the pods", func() bool {
+		for _, p := range append(slices.Clone(web), client...) {
+			if slices.ContainsFunc(p.endpoint().Status.Identity.Labels, func(l string) bool { return strings.HasSuffix(l, "=red") }) {
+				return false
+			}
+		}
+		return true
+	})
+	same("after the namespace's labels changed again", web...)
+	same("after the namespace's labels changed again", client...)
+	for i, p := range web {
+		c.passing("across at the end", client[1-i], p.both(80)[0])
+	}
+	n1.stop()
+	n2.stop()
 }
