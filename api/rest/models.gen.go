@@ -351,6 +351,17 @@ type BackendAddress struct {
 	State    string `json:"state,omitempty,omitzero"`
 }
 
+// BigTCPStatus Packets of TCP beyond 64 KiB inside the node
+type BigTCPStatus struct {
+	Enabled bool `json:"enabled,omitempty,omitzero"`
+
+	// MaxGRO Bytes after reassembly, 0 for the kernel's default
+	MaxGRO int `json:"maxGRO,omitempty,omitzero"`
+
+	// MaxGSO Bytes before segmentation, 0 for the kernel's default
+	MaxGSO int `json:"maxGSO,omitempty,omitzero"`
+}
+
 // CIDRPolicy defines model for CIDRPolicy.
 type CIDRPolicy struct {
 	Egress  []PolicyRule `json:"egress,omitempty,omitzero"`
@@ -1436,7 +1447,13 @@ type StatusResponse struct {
 	IdentityRange IdentityRange `json:"identity-range,omitempty,omitzero"`
 
 	// IPAM Addresses given out
-	IPAM                 IPAMStatus           `json:"ipam,omitempty,omitzero"`
+	IPAM IPAMStatus `json:"ipam,omitempty,omitzero"`
+
+	// IPv4BigTCP Packets of TCP beyond 64 KiB inside the node
+	IPv4BigTCP BigTCPStatus `json:"ipv4-big-tcp,omitempty,omitzero"`
+
+	// IPv6BigTCP Packets of TCP beyond 64 KiB inside the node
+	IPv6BigTCP           BigTCPStatus         `json:"ipv6-big-tcp,omitempty,omitzero"`
 	KubeProxyReplacement KubeProxyReplacement `json:"kube-proxy-replacement,omitempty,omitzero"`
 	Kubernetes           K8SStatus            `json:"kubernetes,omitempty,omitzero"`
 

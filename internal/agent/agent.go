@@ -251,7 +251,10 @@ func (ag *Agent) Run(ctx context.Context) error {
 	if a.mesh, err = newMesh(a, log.With("part", "clustermesh")); err != nil {
 		return err
 	}
-	placer := &placer{cfg: cfg, cluster: cluster, facts: facts, cache: a.cache, kernel: addrTable, shared: shared, unplaced: a.judgeAddresses, log: log}
+	placer := &placer{
+		cfg: cfg, cluster: cluster, facts: facts, cache: a.cache, kernel: addrTable, shared: shared, unplaced: a.judgeAddresses,
+		plain: newUnmasqueraded(links.SetUnmasqueraded, log.With("part", "link")), log: log,
+	}
 	ruleBook, err := newRules(log.With("part", "policy"), a.policy, a.identities, placer, kernel,
 		cfg.EnableIPv4 && cfg.EnableIPv6, filepath.Join(cfg.StateDir, "state", "local_allocator_state.json"))
 	if err != nil {
@@ -293,6 +296,9 @@ func (ag *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	if err := a.lifecycle.Load(ctx); err != nil {
+		return err
+	}
+	if err := placer.plain.restore(a.registry.List()); err != nil {
 		return err
 	}
 	a.nodeHealth.keep()

@@ -135,6 +135,7 @@ func (a *api) createRequest(m *rest.EndpointChangeRequest) (endpoint.CreateReque
 			IPv4: addr("ipv4", m.Addressing.IPv4, true), IPv6: addr("ipv6", m.Addressing.IPv6, false),
 			Namespace: m.K8SNamespace, PodName: m.K8SPodName, PodUID: m.K8SUid,
 			ExternalIPAM: m.DatapathConfiguration.ExternalIPAM,
+			PlainIPv4:    m.Properties[propertyPlain4] == true, PlainIPv6: m.Properties[propertyPlain6] == true,
 		},
 		IPv4Expiration: m.Addressing.IPv4ExpirationUUID, IPv6Expiration: m.Addressing.IPv6ExpirationUUID,
 	}
@@ -157,6 +158,12 @@ func (a *api) createRequest(m *rest.EndpointChangeRequest) (endpoint.CreateReque
 	return req, errors.Join(errs...)
 }
 
+// Properties of an endpoint that the plugin hands on from the answer to its request for addresses.
+const (
+	propertyPlain4 = "property-skip-masquerade-v4"
+	propertyPlain6 = "property-skip-masquerade-v6"
+)
+
 // withoutEffect refuses what would change how an endpoint is connected or what is enforced for it, and does not here:
 // who asks for it would believe that it does.
 func withoutEffect(m *rest.EndpointChangeRequest) error {
@@ -176,8 +183,15 @@ func withoutEffect(m *rest.EndpointChangeRequest) error {
 	refuse(dp.RequireRouting != nil && !*dp.RequireRouting, "datapath-configuration.require-routing=false", "pods are routed here and by nobody else")
 	refuse(dp.DisableSIPVerification, "datapath-configuration.disable-sip-verification", "a pod's source addresses are always checked")
 	for _, name := range slices.Sorted(maps.Keys(m.Properties)) {
-		off := m.Properties[name] == nil || m.Properties[name] == false
-		refuse(!off, "properties."+name, "endpoints have no such property")
+		value := m.Properties[name]
+		_, flag := value.(bool)
+		switch {
+		case value == nil || value == false:
+		case name != propertyPlain4 && name != propertyPlain6:
+			refuse(true, "properties."+name, "endpoints have no such property")
+		default:
+			refuse(!flag, fmt.Sprintf("properties.%s=%v", name, value), "it is true or false")
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -228,7 +242,8 @@ func (a *api) PatchEndpoint(ctx context.Context, req server.PatchEndpointRequest
 	if err := withoutEffect(m); err != nil {
 		return nil, server.Errorf(http.StatusBadRequest, "%w", err)
 	}
-	if (m.InterfaceIndex != 0 && m.InterfaceIndex != row.IfIndex) || (m.ContainerID != "" && m.ContainerID != row.ContainerID) {
+	if (m.InterfaceIndex != 0 && m.InterfaceIndex != row.IfIndex) || (m.ContainerID != "" && m.ContainerID != row.ContainerID) ||
+		m.Properties[propertyPlain4] == true && !row.PlainIPv4 || m.Properties[propertyPlain6] == true && !row.PlainIPv6 {
 		return nil, server.Errorf(http.StatusBadRequest, "endpoint %d: the attachment of an endpoint cannot change; delete it and create another", row.ID)
 	}
 	if len(m.Labels) > 0 {

@@ -48,13 +48,14 @@ func (a *api) AllocateIP(_ context.Context, req server.AllocateIPRequestObject) 
 		return nil, ipamError(err, http.StatusBadGateway)
 	}
 	out := rest.IPAMResponse{HostAddressing: a.hostAddressing()}
+	plain := a.kube.skipsMasquerade(req.Params.Owner)
 	if v4 := res.IPv4; v4 != nil {
 		out.Address.IPv4, out.Address.IPv4ExpirationUUID, out.Address.IPv4PoolName = v4.IP.String(), v4.UUID, ipam.DefaultPool
-		out.IPv4 = rest.IPAMAddressResponse{IP: v4.IP.String(), ExpirationUUID: v4.UUID, Gateway: a.router4.String()}
+		out.IPv4 = rest.IPAMAddressResponse{IP: v4.IP.String(), ExpirationUUID: v4.UUID, Gateway: a.router4.String(), SkipMasquerade: plain}
 	}
 	if v6 := res.IPv6; v6 != nil {
 		out.Address.IPv6, out.Address.IPv6ExpirationUUID, out.Address.IPv6PoolName = v6.IP.String(), v6.UUID, ipam.DefaultPool
-		out.IPv6 = rest.IPAMAddressResponse{IP: v6.IP.String(), ExpirationUUID: v6.UUID, Gateway: a.router6.String()}
+		out.IPv6 = rest.IPAMAddressResponse{IP: v6.IP.String(), ExpirationUUID: v6.UUID, Gateway: a.router6.String(), SkipMasquerade: plain}
 	}
 	return server.AllocateIP201JSONResponse(out), nil
 }

@@ -21,7 +21,7 @@ func (a *api) GetConfig(context.Context, server.GetConfigRequestObject) (server.
 	devices := a.deviceFacts()
 	spec := rest.DaemonConfigurationSpec{PolicyEnforcement: rest.PolicyEnforcement(a.policyMode())}
 	_, lost := a.hub.status()
-	return server.GetConfig200JSONResponse(rest.DaemonConfiguration{
+	out := rest.DaemonConfiguration{
 		Spec: spec,
 		Status: rest.DaemonConfigurationStatus{
 			Realized: spec, Immutable: rest.ConfigurationMap(a.flagValues), Addressing: a.hostAddressing(),
@@ -32,7 +32,9 @@ func (a *api) GetConfig(context.Context, server.GetConfigRequestObject) (server.
 			KVStoreConfiguration: rest.KVStoreConfiguration{Type: a.cfg.KVStore, Options: rest.ConfigurationMap(redact(a.cfg.KVStoreOpts))},
 			NodeMonitor:          rest.MonitorStatus{Lost: int(lost)},
 		},
-	}), nil
+	}
+	a.podSettings(&out.Status)
+	return server.GetConfig200JSONResponse(out), nil
 }
 
 // ipamMode is the word for where the node's ranges come from. Without Kubernetes it is the one for ranges that are given.
@@ -112,6 +114,8 @@ func (a *api) health() rest.StatusResponse {
 		},
 		NodeMonitor: rest.MonitorStatus{Lost: int(lost)}, IPAM: a.ipamStatus(),
 	}
+	devices := a.deviceFacts()
+	st.IPv4BigTCP, st.IPv6BigTCP = bigTCP(devices.SegmentSize4, devices.SegmentSize4), bigTCP(devices.SegmentSize6, 0)
 	st.Encryption.Mode, st.HostFirewall.Mode = modeDisabled, modeDisabled
 	st.Hubble.State, st.AuthCertificateProvider.State = rest.StateDisabled, rest.StateDisabled
 	st.KubeProxyReplacement.Mode = "False"

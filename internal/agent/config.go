@@ -63,6 +63,11 @@ type Config struct {
 	// NativeCIDRs are destinations that are not masqueraded besides the pod CIDRs of known nodes.
 	NativeIPv4CIDR string
 	NativeIPv6CIDR string
+	// BigTCPIPv4 and BigTCPIPv6 have packets of TCP be larger than 64 KiB inside the node, as far as the device takes them.
+	BigTCPIPv4, BigTCPIPv6 bool
+	// PodReservedPorts are ports that no socket of a pod gets without asking for one, PodPMTUD how pods find the MTU of a path
+	// where nobody says that packets are too large; see podReservedPorts and validatePods.
+	PodReservedPorts, PodPMTUD string
 	// DirectRoutes has native routing set routes to the pods of other nodes, and SkipUnreachable none through
 	// nodes that are not on the network of the device.
 	DirectRoutes, SkipUnreachable bool
@@ -163,6 +168,7 @@ func Defaults() Config {
 		EnableIPv4: true, EnableIPv6: true,
 		LBAlgorithm: lbRandom, LBMode: string(service.ForwardSNAT), SNATPorts: datapath.DefaultMasqueradePorts().String(),
 		RoutingMode: "tunnel", TunnelProtocol: "vxlan", TunnelPort: 8472, MasqueradeIPv4: true, MasqueradeIPv6: true, DirectRoutes: true,
+		PodReservedPorts: reservedAuto, PodPMTUD: pmtudBlackhole,
 		ClusterMesh: clustermesh.Defaults(), EnablePolicy: "default", AllowLocalhost: "auto", PolicyDefaultLocalCluster: true, NonDefaultDeny: true,
 		EnableK8s: k8s.InPod(), K8s: k8s.Defaults(), Policies: policies.Defaults(), CRDWait: 5 * time.Minute, IPAM: ipamClusterPool, DatapathMode: datapathVeth, PodReadiness: readinessLoose,
 		IdentityLabels: relevance.AllLabels, FixedIdentities: map[string]string{}, WellKnown: true, AllocationTimeout: 2 * time.Minute, AllocationSync: 5 * time.Minute,
@@ -203,6 +209,12 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.Uint16Var(&c.TunnelPort, "tunnel-port", c.TunnelPort, "UDP port of the encapsulation")
 	fs.BoolVar(&c.MasqueradeIPv4, "enable-ipv4-masquerade", c.MasqueradeIPv4, "give pod traffic that leaves the cluster the node's IPv4 address")
 	fs.BoolVar(&c.MasqueradeIPv6, "enable-ipv6-masquerade", c.MasqueradeIPv6, "give pod traffic that leaves the cluster the node's IPv6 address")
+	fs.BoolVar(&c.BigTCPIPv4, flagBigTCP4, c.BigTCPIPv4, "let IPv4 packets of TCP be up to 192 KiB before segmentation and after reassembly, on the device and in new pods; with native routing")
+	fs.BoolVar(&c.BigTCPIPv6, flagBigTCP6, c.BigTCPIPv6, "the same for IPv6 packets before segmentation")
+	fs.StringVar(&c.PodReservedPorts, flagReservedPorts, c.PodReservedPorts,
+		"ports that sockets of pods get only if they ask for them, such as 8472,20000-20100; auto for that of the tunnel, empty for none")
+	fs.StringVar(&c.PodPMTUD, flagPMTUD, c.PodPMTUD, "how TCP of pods finds the MTU of a path itself: blackhole (when packets vanish that are too large), "+
+		"always, disabled, or unset to leave it to the kernel's default")
 	fs.StringVar(&c.NativeIPv4CIDR, "ipv4-native-routing-cidr", c.NativeIPv4CIDR, "IPv4 range that is never masqueraded")
 	fs.StringVar(&c.NativeIPv6CIDR, "ipv6-native-routing-cidr", c.NativeIPv6CIDR, "IPv6 range that is never masqueraded")
 	fs.BoolVar(&c.DirectRoutes, "auto-direct-node-routes", c.DirectRoutes,
@@ -536,6 +548,6 @@ func (c *Config) Validate() error {
 	if c.HealthPort < 0 || c.HealthPort > 65535 {
 		bad("--agent-health-port: %d is not a port", c.HealthPort)
 	}
-	errs = append(errs, c.validateLabels(), c.store().Validate(), c.Maps.Validate(), c.CNI.Validate(), c.ClusterMesh.Validate(c.ClusterID))
+	errs = append(errs, c.validateLabels(), c.validatePods(), c.store().Validate(), c.Maps.Validate(), c.CNI.Validate(), c.ClusterMesh.Validate(c.ClusterID))
 	return errors.Join(errs...)
 }

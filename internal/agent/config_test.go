@@ -107,6 +107,13 @@ func TestValidate(t *testing.T) {
 		"--agent-health-port":              func(c *Config) { c.HealthPort = 70000 },
 		"--ipv4-native-routing-cidr":       func(c *Config) { c.NativeIPv4CIDR = "x" },
 		"--ipv6-node":                      func(c *Config) { c.NodeIPv6 = "192.0.2.1" },
+		"--enable-ipv6-big-tcp: packets beyond 64 KiB do not fit into the tunnel": func(c *Config) { c.BigTCPIPv6 = true },
+		"--enable-ipv4-big-tcp: has no effect with --enable-ipv4=false": func(c *Config) {
+			c.RoutingMode, c.BigTCPIPv4, c.EnableIPv4 = "native", true, false
+		},
+		"--container-ip-local-reserved-ports: \"many\"": func(c *Config) { c.PodReservedPorts = "auto,many" },
+		"--container-ip-local-reserved-ports: \"7-5\"":  func(c *Config) { c.PodReservedPorts = "7-5" },
+		"--packetization-layer-pmtud-mode: \"1\"":       func(c *Config) { c.PodPMTUD = "1" },
 	} {
 		c := good()
 		change(&c)

@@ -361,6 +361,9 @@ func (k *kube) complete(ctx context.Context, req *endpoint.CreateRequest, given 
 	}
 	k.endpoints.Mirror(info.Runtime, info.UID)
 	req.Labels, req.NamedPorts, req.PodUID = info.Labels, info.Ports, info.Runtime
+	if info.SkipMasquerade {
+		req.PlainIPv4, req.PlainIPv6 = true, true
+	}
 	return nil
 }
 

@@ -95,6 +95,7 @@ func (a *api) desiredNode(facts nodeFacts) (datapath.Node, []*datapath.RouteErro
 		RouterIPv4: a.router4, RouterIPv6: a.router6,
 		Masquerade4: a.cfg.MasqueradeIPv4 && a.cfg.EnableIPv4, Masquerade6: a.cfg.MasqueradeIPv6 && a.cfg.EnableIPv6,
 		DirectRoutes: a.cfg.DirectRoutes, SkipUnreachable: a.cfg.SkipUnreachable,
+		BigTCP4: a.cfg.BigTCPIPv4, BigTCP6: a.cfg.BigTCPIPv6,
 		Peers: peers,
 	}
 	for _, f := range []ipam.Families{ipam.IPv4, ipam.IPv6} {
@@ -213,6 +214,7 @@ func (a *api) configure(facts nodeFacts, links *link.Links, log *slog.Logger) er
 	a.mu.Lock()
 	a.devices = devices
 	a.mu.Unlock()
+	a.reportBigTCP(devices, facts.device)
 	return nil
 }
 

@@ -26,6 +26,8 @@ type placer struct {
 	kernel *table.Reconciler[netip.Prefix, ipcache.Entry]
 	shared *ipcache.Shared
 	log    *slog.Logger
+	// plain has the kernel leave addresses unmasqueraded.
+	plain *unmasqueraded
 	// cluster tells the other nodes by objects of Kubernetes; nil outside of it.
 	cluster *kube
 	// unplaced tells policy of what the kernel has no room for.
@@ -44,6 +46,9 @@ const announceLate = 10 * time.Millisecond
 
 // Place claims the row's addresses and tells the other nodes. A temporary identity is told to nobody: see endpoint.Endpoint.Seen.
 func (p *placer) Place(ctx context.Context, row endpoint.Endpoint) error {
+	if err := p.plain.set(row); err != nil {
+		return err
+	}
 	owner := strconv.Itoa(int(row.ID))
 	var ports []ipcache.NamedPort
 	for _, np := range row.NamedPorts {
@@ -105,6 +110,7 @@ func (p *placer) Place(ctx context.Context, row endpoint.Endpoint) error {
 
 // Withdraw takes the row's addresses back, unless another endpoint has them by now.
 func (p *placer) Withdraw(row endpoint.Endpoint) {
+	p.plain.remove(row)
 	owner := strconv.Itoa(int(row.ID))
 	for _, ip := range row.Addresses() {
 		prefix := ipcache.Single(ip)

@@ -25,8 +25,9 @@ func TestFieldsWithoutEffect(t *testing.T) {
 		`{"is-secondary-interface":true}`: {"is-secondary-interface"},
 		`{"parent-interface-index":3}`:    {"parent-interface-index"},
 		`{"datapath-map-id":7}`:           {"datapath-map-id"},
-		`{"properties":{"property-skip-masquerade-v4":true,"property-skip-bpf-policy":true}}`: {
-			"properties.property-skip-masquerade-v4", "properties.property-skip-bpf-policy"},
+		`{"properties":{"property-skip-masquerade-v4":true,"property-skip-masquerade-v6":true}}`: nil,
+		`{"properties":{"property-skip-masquerade-v4":"yes","property-skip-bpf-policy":true}}`: {
+			"properties.property-skip-masquerade-v4=yes", "properties.property-skip-bpf-policy"},
 		`{"properties":{"other":"yes"}}`:                              {"properties.other"},
 		`{"datapath-configuration":{"require-arp-passthrough":true}}`: {"datapath-configuration.require-arp-passthrough"},
 		`{"datapath-configuration":{"require-routing":false}}`:        {"datapath-configuration.require-routing"},

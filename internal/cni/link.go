@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -269,20 +270,51 @@ func podSysctls(cfg rest.DaemonConfigurationStatus, ipv6 bool) error {
 	}
 	if ports := cfg.IPLocalReservedPorts; ports != "" {
 		const path = "ipv4/ip_local_reserved_ports"
-		if b, err := os.ReadFile("/proc/sys/net/" + path); err == nil {
-			if have := strings.TrimSpace(string(b)); have != "" && have != ports {
-				ports = have + "," + ports // the kernel merges
-			}
+		have, err := readOnce("/proc/sys/net/" + path)
+		switch {
+		case err != nil:
+			errs = append(errs, fmt.Errorf("read kernel parameter net/%s: %w", path, err))
+		case have == "" || have == ports:
+			set(path, ports)
+		default:
+			set(path, have+","+ports) // the kernel merges
 		}
-		set(path, ports)
 	}
-	if probing, ok := map[string]int{"blackhole": 1, "always": 2}[cfg.PacketizationLayerPMTUDMode]; ok {
+	switch mode := cfg.PacketizationLayerPMTUDMode; mode {
+	case "", "unset":
+	case "disabled":
+		set("ipv4/tcp_mtu_probing", "0")
+	case "blackhole", "always":
+		probing := 1
+		if mode == "always" {
+			probing = 2
+		}
 		set("ipv4/tcp_mtu_probing", strconv.Itoa(probing))
 		set("ipv4/tcp_base_mss", "1024")
 		set("ipv4/tcp_mtu_probe_floor", "48")
+	default:
+		errs = append(errs, fmt.Errorf("the agent's mode of path MTU discovery, %q, is not known to this plugin", mode))
 	}
 	if cfg.EnableBBRHostNamespaceOnly {
 		set("ipv4/tcp_congestion_control", "cubic")
 	}
 	return errors.Join(errs...)
+}
+
+// maxList is longer than a list of all ports can be, one by one.
+const maxList = 1 << 19
+
+// readOnce reads a list of the kernel whole: it gives what fits into the first read, and nothing afterwards.
+func readOnce(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	buf := make([]byte, maxList)
+	n, err := f.Read(buf)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return "", err
+	}
+	return strings.TrimSpace(string(buf[:n])), nil
 }

@@ -458,6 +458,9 @@ type Node struct {
 	ClusterCIDRs []netip.Prefix
 	Masquerade4  bool
 	Masquerade6  bool
+	// BigTCP4 and BigTCP6 have packets of TCP be larger than 64 KiB before segmentation and after reassembly
+	// (BIG TCP), as far as Device takes them; with native routing only.
+	BigTCP4, BigTCP6 bool
 	// DirectRoutes has routes to the pods of all Peers in native mode, each through the peer, which must be
 	// on the network of Device; without it the network itself knows where pods are. SkipUnreachable has no
 	// route to a peer that is on another network, and no error either: the network's routers know the way.
@@ -492,4 +495,9 @@ type Devices struct {
 	// when packets are encapsulated), 0 if equal.
 	DeviceMTU int
 	RouteMTU  int
+	// SegmentSize4 and SegmentSize6 are how large packets of TCP may be before segmentation, and of IPv4 after
+	// reassembly, in bytes, on the devices and on interfaces of pods; 0 for the kernel's own default.
+	// SegmentLimit is what Device takes, 0 if nobody asked.
+	SegmentSize4, SegmentSize6 int
+	SegmentLimit               int
 }

@@ -44,6 +44,20 @@ type Attachment struct {
 	PodName         string           `json:"k8s-pod-name,omitempty"`
 	PodUID          string           `json:"k8s-uid,omitempty"`
 	ExternalIPAM    bool             `json:"external-ipam,omitempty"`
+	// PlainIPv4 and PlainIPv6 say that packets leave the cluster under the pod's own address, where others get the node's.
+	PlainIPv4 bool `json:"skip-masquerade-ipv4,omitempty"`
+	PlainIPv6 bool `json:"skip-masquerade-ipv6,omitempty"`
+}
+
+// Plain returns those of the addresses under which packets leave the cluster as they are.
+func (a Attachment) Plain() []netip.Addr {
+	var out []netip.Addr
+	for _, ip := range a.Addresses() {
+		if ip.Is4() && a.PlainIPv4 || ip.Is6() && a.PlainIPv6 {
+			out = append(out, ip)
+		}
+	}
+	return out
 }
 
 // AttachmentID is the container id with the interface name, as CNI identifies an attachment.

@@ -76,8 +76,10 @@ type Links struct {
 	ns   *os.File // the namespace, for sysctls and nftables
 	ipv6 bool     // the kernel has IPv6
 
-	nodeMu      sync.Mutex // serialises SetNode and CleanUp
-	trackTunnel bool       // under nodeMu: the kernel cannot leave the tunnel out of connection tracking
+	nodeMu      sync.Mutex     // serialises SetNode and CleanUp
+	trackTunnel bool           // under nodeMu: the kernel cannot leave the tunnel out of connection tracking
+	node        *datapath.Node // under nodeMu: what SetNode was last given, nil before
+	plain       []netip.Addr   // under nodeMu: pods that are not masqueraded, sorted
 
 	mu               sync.Mutex
 	router4, router6 netip.Addr     // of the last SetNode

@@ -19,17 +19,20 @@ import (
 const (
 	nftTable = "hawser"
 	nftChain = "postrouting"
+	// setPlain begins the names of the sets of pods that are not masqueraded.
+	setPlain = "unmasqueraded"
 )
 
 // masqFamily is what masquerading of one address family needs.
 type masqFamily struct {
 	v6            bool
 	pods, cluster []netip.Prefix // canonical
+	plain         []netip.Addr   // pods that keep their addresses, sorted
 }
 
-// masqRules is pure: what n asks for. The pods' own prefixes are never masqueraded towards each
+// masqRules is pure: what n asks for, without the pods in plain. The pods' own prefixes are never masqueraded towards each
 // other, whether or not the cluster's include them.
-func masqRules(n datapath.Node) []masqFamily {
+func masqRules(n datapath.Node, plain []netip.Addr) []masqFamily {
 	var out []masqFamily
 	for _, f := range []struct{ on, v6 bool }{{n.Masquerade4, false}, {n.Masquerade6, true}} {
 		if !f.on {
@@ -51,6 +54,11 @@ func masqRules(n datapath.Node) []masqFamily {
 			continue
 		}
 		m.pods, m.cluster = disjoint(m.pods), disjoint(m.cluster)
+		for _, ip := range plain {
+			if ip.Is6() == f.v6 {
+				m.plain = append(m.plain, ip)
+			}
+		}
 		out = append(out, m)
 	}
 	return out
@@ -79,10 +87,10 @@ func disjoint(in []netip.Prefix) []netip.Prefix {
 	return out
 }
 
-// fingerprint identifies the rule and its sets; it is stored with the rule.
+// fingerprint identifies the rule and its sets but for the pods that come and go; it is stored with the rule.
 func (m masqFamily) fingerprint() []byte {
 	h := sha256.New()
-	fmt.Fprintf(h, "masquerade 1 %v %v %v", m.v6, m.pods, m.cluster)
+	fmt.Fprintf(h, "masquerade 2 %v %v %v", m.v6, m.pods, m.cluster)
 	return h.Sum(nil)[:16]
 }
 
@@ -101,11 +109,24 @@ func (l *Links) nft() (*nftables.Conn, error) {
 	return c, nil
 }
 
-// reconcileMasquerade makes our table hold what n asks for. If it differs it is replaced whole in
-// one transaction; flows already translated keep their translation, which is in conntrack. Without
+// SetUnmasqueraded has the packets of pods with these addresses leave the cluster under them, now and with every
+// SetNode that follows, in place of the addresses it was last given. Flows that are translated already stay so.
+func (l *Links) SetUnmasqueraded(pods []netip.Addr) error {
+	l.nodeMu.Lock()
+	defer l.nodeMu.Unlock()
+	l.plain = slices.Clone(pods)
+	slices.SortFunc(l.plain, netip.Addr.Compare)
+	if l.node == nil {
+		return nil
+	}
+	return l.reconcileMasquerade(*l.node)
+}
+
+// reconcileMasquerade makes our table hold what n asks for. If more differs than the pods that are not masqueraded it is
+// replaced whole in one transaction; flows already translated keep their translation, which is in conntrack. Without
 // masquerading there is no table: then nothing of ours needs conntrack, and the tunnel no exception.
 func (l *Links) reconcileMasquerade(n datapath.Node) error {
-	want, port := masqRules(n), untrackedPort(n)
+	want, port := masqRules(n, l.plain), untrackedPort(n)
 	if len(want) == 0 {
 		return l.removeMasquerade()
 	}
@@ -132,8 +153,11 @@ func (l *Links) installTable(want []masqFamily, port uint16) error {
 		return err
 	}
 	same, err := masqUnchanged(c, want, port)
-	if err != nil || same {
+	if err != nil {
 		return err
+	}
+	if same {
+		return l.updatePlain(c, want)
 	}
 	// Adding before deleting makes the deletion valid whether or not the table was there.
 	table := &nftables.Table{Name: nftTable, Family: nftables.TableFamilyINet}
@@ -159,6 +183,49 @@ func (l *Links) installTable(want []masqFamily, port uint16) error {
 	return nil
 }
 
+// updatePlain makes the sets of pods that are not masqueraded hold what is wanted, in a table that is right otherwise.
+func (l *Links) updatePlain(c *nftables.Conn, want []masqFamily) error {
+	table := &nftables.Table{Name: nftTable, Family: nftables.TableFamilyINet}
+	changed := false
+	for _, m := range want {
+		set, err := c.GetSetByName(table, m.setName(setPlain))
+		if err != nil {
+			return fmt.Errorf("read nftables set %s: %w", m.setName(setPlain), err)
+		}
+		elems, err := c.GetSetElements(set)
+		if err != nil {
+			return fmt.Errorf("read nftables set %s: %w", set.Name, err)
+		}
+		if sameElements(elems, singles(m.plain)) {
+			continue
+		}
+		changed = true
+		c.FlushSet(set)
+		if len(m.plain) == 0 {
+			continue
+		}
+		if err := c.SetAddElements(set, singles(m.plain)); err != nil {
+			return fmt.Errorf("nftables set %s: %w", set.Name, err)
+		}
+	}
+	if !changed {
+		return nil
+	}
+	if err := c.Flush(); err != nil {
+		return fmt.Errorf("change which pods are not masqueraded in nftables: %w", err)
+	}
+	return nil
+}
+
+// singles writes addresses as the elements of a set that is none of intervals.
+func singles(ips []netip.Addr) []nftables.SetElement {
+	var out []nftables.SetElement
+	for _, ip := range ips {
+		out = append(out, nftables.SetElement{Key: ip.AsSlice()})
+	}
+	return out
+}
+
 // add queues the sets and the rule of one family.
 func (m masqFamily) add(c *nftables.Conn, table *nftables.Table, chain *nftables.Chain) error {
 	keyType, proto := nftables.TypeIPAddr, byte(unix.NFPROTO_IPV4)
@@ -177,6 +244,10 @@ func (m masqFamily) add(c *nftables.Conn, table *nftables.Table, chain *nftables
 			return fmt.Errorf("nftables set %s: %w", s.set.Name, err)
 		}
 	}
+	plain := &nftables.Set{Table: table, Name: m.setName(setPlain), KeyType: keyType}
+	if err := c.AddSet(plain, singles(m.plain)); err != nil {
+		return fmt.Errorf("nftables set %s: %w", plain.Name, err)
+	}
 	notTo := func(prefix string) []expr.Any {
 		return []expr.Any{
 			&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1},
@@ -188,6 +259,7 @@ func (m masqFamily) add(c *nftables.Conn, table *nftables.Table, chain *nftables
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{proto}},
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: saddr, Len: size},
 		&expr.Lookup{SourceRegister: 1, SetName: pods.Name, SetID: pods.ID},
+		&expr.Lookup{SourceRegister: 1, SetName: plain.Name, SetID: plain.ID, Invert: true},
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: daddr, Len: size},
 		&expr.Lookup{SourceRegister: 1, SetName: cluster.Name, SetID: cluster.ID, Invert: true},
 	}
@@ -235,7 +307,7 @@ func after(p netip.Prefix) netip.Addr {
 	return last.Next()
 }
 
-// masqUnchanged compares the rules' marks and the sets' elements with want.
+// masqUnchanged compares the rules' marks and the sets' elements with want, but for the pods that are not masqueraded.
 func masqUnchanged(c *nftables.Conn, want []masqFamily, port uint16) (bool, error) {
 	table, err := c.ListTableOfFamily(nftTable, nftables.TableFamilyINet)
 	if errors.Is(err, unix.ENOENT) || (err == nil && table == nil) {
@@ -265,6 +337,9 @@ func masqUnchanged(c *nftables.Conn, want []masqFamily, port uint16) (bool, erro
 			if err != nil || !sameElements(elems, intervals(prefixes)) {
 				return false, nil
 			}
+		}
+		if _, err := c.GetSetByName(table, m.setName(setPlain)); err != nil {
+			return false, nil
 		}
 	}
 	return true, nil

@@ -133,6 +133,51 @@ func TestMasquerade(t *testing.T) {
 	}
 }
 
+// Pods that are excepted keep their addresses outside of the cluster, those beside them do not; who is excepted changes without anything else changing.
+func TestMasqueradeExceptions(t *testing.T) {
+	n := newNode(t)
+	six := netip.MustParseAddr("fd00:1::7")
+	must(t, n.SetUnmasqueraded([]netip.Addr{six})) // before anything is there
+	_, err := n.SetNode(tunnelNode())
+	must(t, err)
+	ep, pod := n.realPod(t, 7)
+	_, other := n.realPod(t, 8)
+	if ep.IPv6 != six {
+		t.Fatalf("the pod has %s", ep.IPv6)
+	}
+	eth := linkNamed(t, n.peer, "eth0").Attrs().Index
+	for _, r := range [][2]string{{"10.1.0.0/24", "192.0.2.1"}, {"fd00:1::/112", "2001:db8::1"}} {
+		_, dst, _ := net.ParseCIDR(r[0])
+		must(t, n.peer.RouteAdd(&netlink.Route{LinkIndex: eth, Dst: dst, Gw: net.ParseIP(r[1])}))
+	}
+	check := func(when string, four, six string) {
+		t.Helper()
+		for to, want := range map[string]string{"192.0.2.2": four, "2001:db8::2": six} {
+			if got := sourceSeen(t, pod, n.far, to); got.String() != want {
+				t.Errorf("%s: %s sees %s, want %s", when, to, got, want)
+			}
+		}
+		for to, want := range map[string]string{"192.0.2.2": "192.0.2.1", "2001:db8::2": "2001:db8::1"} {
+			if got := sourceSeen(t, other, n.far, to); got.String() != want {
+				t.Errorf("%s: of the pod beside it %s sees %s, want %s", when, to, got, want)
+			}
+		}
+	}
+	check("IPv6 excepted", "192.0.2.1", ep.IPv6.String())
+	handle := func() string { return n.output(t, "nft", "-s", "-a", "list", "chain", "inet", nftTable, nftChain) }
+	before := handle()
+	must(t, n.SetUnmasqueraded([]netip.Addr{ep.IPv6, ep.IPv4}))
+	check("both excepted", ep.IPv4.String(), ep.IPv6.String())
+	_, err = n.SetNode(tunnelNode())
+	must(t, err)
+	check("after a repair", ep.IPv4.String(), ep.IPv6.String())
+	must(t, n.SetUnmasqueraded(nil))
+	check("none excepted", "192.0.2.1", "2001:db8::1")
+	if diff := cmp.Diff(before, handle()); diff != "" {
+		t.Errorf("the rules were replaced (-before +after):\n%s", diff)
+	}
+}
+
 // What somebody else changed in our table is put right; a foreign table stays.
 func TestMasqueradeRepair(t *testing.T) {
 	n := newNode(t)
@@ -144,6 +189,7 @@ func TestMasqueradeRepair(t *testing.T) {
 		"rule gone":       {"flush", "chain", "inet", nftTable, nftChain},
 		"element added":   {"add", "element", "inet", nftTable, "cluster4", "{ 198.51.100.0/24 }"},
 		"element gone":    {"flush", "set", "inet", nftTable, "pods6"},
+		"pod excepted":    {"add", "element", "inet", nftTable, "unmasqueraded4", "{ 10.1.0.7 }"},
 		"foreign rule":    {"add", "rule", "inet", nftTable, nftChain, "accept"},
 		"chain gone":      {"delete", "chain", "inet", nftTable, nftChain},
 		"tunnel tracked":  {"flush", "chain", "inet", nftTable, "tunnel_in"},

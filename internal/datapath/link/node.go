@@ -57,6 +57,9 @@ func (l *Links) SetNode(n datapath.Node) (datapath.Devices, error) {
 	if err := l.tunnelDevice(n, &d); err != nil {
 		return d, err
 	}
+	if err := l.segments(n, &d); err != nil {
+		return d, err
+	}
 	ours := deviceSettings(HostDevice)
 	ours = append(ours, deviceSettings(NetDevice)...)
 	if n.Tunnel {
@@ -80,6 +83,7 @@ func (l *Links) SetNode(n datapath.Node) (datapath.Devices, error) {
 	}
 	errs = append(errs, err)
 	errs = append(errs, l.removeAddresses(d.HostIfIndex, stale))
+	l.node = &n
 	errs = append(errs, l.reconcileMasquerade(n))
 	return d, errors.Join(errs...)
 }
@@ -111,6 +115,9 @@ func validateNode(n datapath.Node) error {
 	}
 	if n.Device == "" && !n.Tunnel {
 		errs = append(errs, errors.New("native routing needs the device towards the other nodes"))
+	}
+	if n.Tunnel && (n.BigTCP4 || n.BigTCP6) {
+		errs = append(errs, errors.New("packets beyond 64 KiB cannot be encapsulated: BIG TCP needs native routing"))
 	}
 	if n.MTU != 0 && (n.MTU < minMTU || n.MTU > maxMTU) {
 		errs = append(errs, fmt.Errorf("MTU %d is not within %d to %d", n.MTU, minMTU, maxMTU))
@@ -361,7 +368,7 @@ func (l *Links) IsLocal(ip netip.Addr) bool {
 	return err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL
 }
 
-// CleanUp removes hawser_host, hawser_net, hawser_vxlan, our routes and masquerading. The pods'
+// CleanUp removes hawser_host, hawser_net, hawser_vxlan, our routes and masquerading, and puts segment sizes back. The pods'
 // interfaces stay; nothing being there is not an error.
 func (l *Links) CleanUp() error {
 	l.nodeMu.Lock()
@@ -374,6 +381,7 @@ func (l *Links) CleanUp() error {
 		reqs = append(reqs, r.request(unix.RTM_DELROUTE, 0, unix.ESRCH, unix.ENODEV, unix.ENOENT))
 	}
 	errs = append(errs, l.rt.run(reqs...)...)
+	errs = append(errs, l.forgetSegments())
 	for _, name := range []string{HostDevice, TunnelDevice} {
 		link, err := l.h.LinkByName(name)
 		if errors.As(err, &netlink.LinkNotFoundError{}) {

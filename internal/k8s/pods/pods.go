@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -30,7 +31,13 @@ type Info struct {
 
 	Labels labels.Set
 	Ports  []policy.NamedPort
+	// SkipMasquerade: the namespace has the annotation [SkipMasquerade].
+	SkipMasquerade bool
 }
+
+// SkipMasquerade is an annotation of namespaces: if "true", packets of its pods leave the cluster under the pods' own addresses. Where there are several
+// pools of addresses it is one of pools, among which namespaces choose. Pods cannot have it, so that who makes pods does not choose by himself.
+const SkipMasquerade = "ipam.cilium.io/skip-masquerade"
 
 // Config is what [Pods] is made from.
 type Config struct {
@@ -57,6 +64,23 @@ type pod struct {
 	gated, met bool
 }
 
+// namespace is what is kept of a namespace.
+type namespace struct {
+	labels map[string]string
+	plain  bool // annotated with SkipMasquerade
+}
+
+func (p *Pods) readNamespace(o metav1.Object) namespace {
+	n := namespace{labels: o.GetLabels()}
+	if v, ok := o.GetAnnotations()[SkipMasquerade]; ok {
+		var err error
+		if n.plain, err = strconv.ParseBool(v); err != nil {
+			p.cfg.Log.Warn("an annotation of a namespace is neither true nor false and does not count", "namespace", o.GetName(), "annotation", SkipMasquerade, "value", v)
+		}
+	}
+	return n
+}
+
 // Pods is described with the package. Its methods are safe for concurrent use.
 type Pods struct {
 	cfg    Config
@@ -64,7 +88,7 @@ type Pods struct {
 
 	mu         sync.Mutex
 	pods       map[k8s.Key]pod
-	namespaces map[string]map[string]string
+	namespaces map[string]namespace
 	moved      chan struct{} // closed when something is told
 }
 
@@ -80,7 +104,7 @@ func New(cfg Config) (*Pods, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	return &Pods{
-		cfg: cfg, synced: make(chan struct{}), pods: map[k8s.Key]pod{}, namespaces: map[string]map[string]string{}, moved: make(chan struct{}),
+		cfg: cfg, synced: make(chan struct{}), pods: map[k8s.Key]pod{}, namespaces: map[string]namespace{}, moved: make(chan struct{}),
 	}, nil
 }
 
@@ -105,7 +129,7 @@ func (p *Pods) Run(ctx context.Context) error {
 	})
 	follow(func(ctx context.Context) error {
 		return k8s.Follow(ctx, p.cfg.Client.MetadataOf(corev1.SchemeGroupVersion.WithResource("namespaces")), k8s.Options[*metav1.PartialObjectMetadata]{
-			Log: p.cfg.Log, Transform: func(o *metav1.PartialObjectMetadata) *metav1.PartialObjectMetadata { o.Annotations = nil; return o },
+			Log: p.cfg.Log, Transform: slimNamespace,
 		}, k8s.Handler[*metav1.PartialObjectMetadata]{Upsert: p.upsertNamespace, Delete: p.deleteNamespace, Synced: func() { heard <- struct{}{} }})
 	})
 	for range cap(heard) {
@@ -150,6 +174,16 @@ func slim(o *corev1.Pod) *corev1.Pod {
 		Containers: containers(o.Spec.Containers), InitContainers: containers(o.Spec.InitContainers),
 	}
 	o.Status = corev1.PodStatus{Conditions: conditions}
+	return o
+}
+
+// slimNamespace drops what is not needed of a namespace.
+func slimNamespace(o *metav1.PartialObjectMetadata) *metav1.PartialObjectMetadata {
+	plain, ok := o.Annotations[SkipMasquerade]
+	o.Annotations = nil
+	if ok {
+		o.Annotations = map[string]string{SkipMasquerade: plain}
+	}
 	return o
 }
 
@@ -215,12 +249,13 @@ func (p *Pods) deletePod(key k8s.Key) {
 }
 
 func (p *Pods) upsertNamespace(o *metav1.PartialObjectMetadata) {
+	now := p.readNamespace(o)
 	p.mu.Lock()
 	old, known := p.namespaces[o.Name]
-	p.namespaces[o.Name] = o.Labels
+	p.namespaces[o.Name] = now
 	p.announce()
 	var changed []k8s.Key
-	if !known || !maps.Equal(old, o.Labels) {
+	if !known || !maps.Equal(old.labels, now.labels) {
 		for key := range p.pods {
 			if key.Namespace == o.Name {
 				changed = append(changed, key)
@@ -249,11 +284,18 @@ func (p *Pods) announce() {
 func (o pod) matches(uid string) bool { return uid == "" || uid == o.uid || uid == o.static }
 
 // info makes the answer.
-func (p *Pods) info(key k8s.Key, o pod, namespace map[string]string) (Info, error) {
+func (p *Pods) info(key k8s.Key, o pod, ns namespace) (Info, error) {
 	set, err := labels.PodLabels(labels.Pod{
-		Namespace: key.Namespace, ServiceAccount: o.account, Cluster: p.cfg.Cluster, Labels: o.labels, NamespaceLabels: namespace,
+		Namespace: key.Namespace, ServiceAccount: o.account, Cluster: p.cfg.Cluster, Labels: o.labels, NamespaceLabels: ns.labels,
 	})
-	return Info{UID: o.uid, Runtime: cmp.Or(o.static, o.uid), Labels: set, Ports: o.ports}, err
+	return Info{UID: o.uid, Runtime: cmp.Or(o.static, o.uid), Labels: set, Ports: o.ports, SkipMasquerade: ns.plain}, err
+}
+
+// SkipsMasquerade says whether a namespace has the annotation [SkipMasquerade], as far as the watch has told.
+func (p *Pods) SkipsMasquerade(name string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.namespaces[name].plain
 }
 
 // Known returns what the watch has told of a pod. An empty uid is that of any pod of the name.
@@ -318,7 +360,7 @@ func (p *Pods) ask(ctx context.Context, key k8s.Key, uid string) (Info, error) {
 		if err != nil {
 			return Info{}, fmt.Errorf("read namespace %s: %w", key.Namespace, err)
 		}
-		ns = got.Labels
+		ns = p.readNamespace(got)
 	}
 	return p.info(key, now, ns)
 }

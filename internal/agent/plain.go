@@ -1,0 +1,102 @@
+package agent
+
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/hawser-net/hawser/internal/endpoint"
+)
+
+// skipsMasquerade says whether the packets of the pod for which an address is asked leave the cluster under it: what the plugin is told, and tells back when it
+// has the endpoint made. An owner that is no namespace/pod is none of Kubernetes.
+func (k *kube) skipsMasquerade(owner string) bool {
+	if k == nil {
+		return false
+	}
+	namespace, _, pod := strings.Cut(owner, "/")
+	return pod && k.pods.SkipsMasquerade(namespace)
+}
+
+// unmasqueraded is the book of addresses of this node's endpoints under which packets leave the cluster as they are. It is safe for concurrent use.
+type unmasqueraded struct {
+	// tell has the kernel leave these addresses, and no others, as they are.
+	tell func([]netip.Addr) error
+	log  *slog.Logger
+
+	mu     sync.Mutex // held while the kernel is told, so that the last word is the last change
+	owners map[netip.Addr]uint16
+}
+
+func newUnmasqueraded(tell func([]netip.Addr) error, log *slog.Logger) *unmasqueraded {
+	return &unmasqueraded{tell: tell, log: log, owners: map[netip.Addr]uint16{}}
+}
+
+// restore is told of the endpoints of before a restart, before the node's network is set up: their flows must not meet one that has forgotten them.
+func (u *unmasqueraded) restore(rows []endpoint.Endpoint) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, row := range rows {
+		for _, ip := range row.Plain() {
+			u.owners[ip] = row.ID
+		}
+	}
+	return u.push()
+}
+
+// set makes the kernel treat the row's addresses as the row says. What does not change anything costs nothing.
+func (u *unmasqueraded) set(row endpoint.Endpoint) error {
+	plain := row.Plain()
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	changed := false
+	for _, ip := range row.Addresses() {
+		_, is := u.owners[ip]
+		switch want := slices.Contains(plain, ip); {
+		case want:
+			changed = changed || !is
+			u.owners[ip] = row.ID
+		case is: // of an endpoint that had the address before
+			changed = true
+			delete(u.owners, ip)
+		}
+	}
+	if !changed {
+		return nil
+	}
+	return u.push()
+}
+
+// remove forgets the row's addresses, unless they are another endpoint's by now.
+func (u *unmasqueraded) remove(row endpoint.Endpoint) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	changed := false
+	for _, ip := range row.Addresses() {
+		if owner, is := u.owners[ip]; is && owner == row.ID {
+			changed = true
+			delete(u.owners, ip)
+		}
+	}
+	if !changed {
+		return
+	}
+	if err := u.push(); err != nil {
+		u.log.Warn("the address of a pod that is gone is still left unmasqueraded; it is tried again", "endpoint", row.ID, "error", err)
+	}
+}
+
+// push tells the kernel. It is called with mu held. What fails the kernel is told again with the node's next change or repair.
+func (u *unmasqueraded) push() error {
+	ips := make([]netip.Addr, 0, len(u.owners))
+	for ip := range u.owners {
+		ips = append(ips, ip)
+	}
+	if err := u.tell(ips); err != nil {
+		return fmt.Errorf("except pods from masquerading: %w", err)
+	}
+	return nil
+}
