@@ -353,7 +353,7 @@ func (a *Allocator) acquire(ctx context.Context, lk *localKey, refs int) (id ID,
 	withdrawals := 0
 	for attempt := 0; ; {
 		mark := a.cache.mark()
-		if id := a.cache.oldest(lk.text); a.cache.isEdited(id, lk.text) {
+		if id := a.cache.editedFirst(lk.text); id != NoID {
 			// Else the key would get a second number. If it cannot have this one back it does.
 			if err := a.backend.Restore(ctx, Reference{ID: id, Key: lk.key, Edited: true}); err != nil {
 				a.log.Warn("an edited number cannot have its key back", "id", id, "key", lk.text, "error", err)

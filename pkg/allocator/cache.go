@@ -28,6 +28,9 @@ type entry struct {
 	missing bool
 }
 
+// usable says whether the number is there, and certain to be its key's.
+func (e *entry) usable() bool { return !e.missing && (e.original || e.made == 0) }
+
 // cache holds the numbers of one store as its watch tells them.
 type cache struct {
 	mu      sync.RWMutex
@@ -228,14 +231,32 @@ func (c *cache) forget(id ID) *entry {
 	return e
 }
 
-// oldest returns the oldest number of key that is in the store and may be taken into use, NoID if there is none.
+// oldest returns the oldest number of key that is in the store and may be taken into use, NoID if
+// there is none. The store has an edited one for another key, so it has none for this one until
+// somebody has given it its key back.
 func (c *cache) oldest(key string) ID {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	for _, e := range c.byKey[key] {
-		if !e.missing && (e.original || e.made == 0) {
+		if e.usable() && !e.edited {
 			return e.id
 		}
+	}
+	return NoID
+}
+
+// editedFirst returns the oldest number that was made for key, if it is edited, else NoID.
+func (c *cache) editedFirst(key string) ID {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	for _, e := range c.byKey[key] {
+		if !e.usable() {
+			continue
+		}
+		if e.edited {
+			return e.id
+		}
+		break
 	}
 	return NoID
 }

@@ -3,6 +3,7 @@ package allocator_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -54,6 +55,16 @@ func (e editor) get(key string) string {
 	return string(r.Kvs[0].Value)
 }
 
+// revision is the store's.
+func (e editor) revision() int64 {
+	e.Helper()
+	r, err := e.etcd.Get(e.Context(), "any")
+	if err != nil {
+		e.Fatal(err)
+	}
+	return r.Header.Revision
+}
+
 // means returns the key of a number as a node knows it, "none" if it knows of none.
 func means(t *testing.T, a *allocator.Allocator, id allocator.ID) string {
 	t.Helper()
@@ -97,14 +108,13 @@ func TestEditedKey(t *testing.T) {
 	for _, value := range []string{"friend", "foe", "", "friend"} {
 		e.put("/id/300", value)
 		eventually(t, "the edit is told", edited(300))
-		e.put("/id/301", "marker") // what was written before it is known with it
-		eventually(t, "the marker is known", func() bool { return means(t, a, 301) == "marker" })
+		e.put("/id/301", "marker") // what was written before it is told before
+		if ev := <-events; ev.Kind != allocator.EventUpsert || ev.ID != 301 {
+			t.Fatalf("told %+v of an edit to %q", ev, value)
+		}
 		e.remove("/id/301")
-		eventually(t, "the marker is gone", func() bool { return means(t, a, 301) == "none" })
-		for _, kind := range []allocator.EventKind{allocator.EventUpsert, allocator.EventDelete} {
-			if ev := <-events; ev.Kind != kind || ev.ID != 301 {
-				t.Fatalf("told %+v of an edit to %q", ev, value)
-			}
+		if ev := <-events; ev.Kind != allocator.EventDelete || ev.ID != 301 {
+			t.Fatalf("told %+v of an edit to %q", ev, value)
 		}
 		if key, err := a.GetByID(t.Context(), 300); err != nil || key.GetKey() != "web" || !a.Stands(300) {
 			t.Errorf("edited to %q: 300 means %v, %v", value, key, err)
@@ -221,6 +231,94 @@ func TestEditedKeyOfNobody(t *testing.T) {
 	if got := means(t, before, 300); got != "web" {
 		t.Errorf("300 means %q", got)
 	}
+}
+
+// TestEditedKeyThatStays: a number that somebody edited and that nodes use by its new key is none
+// of its own key's any more. Who takes that into use makes one number, and keeps it.
+func TestEditedKeyThatStays(t *testing.T) {
+	t.Parallel()
+	server := testenv.StartEtcd(t)
+	e := editor{t, server.Client()}
+	e.put("/id/300", "web")
+	a, store := etcdNode(t, server, "192.0.2.1", allocator.WithSyncInterval(200*time.Millisecond))
+	other, _ := etcdNode(t, server, "192.0.2.2")
+	e.put("/id/300", "friend", "/value/friend/192.0.2.9", "300")
+	for _, node := range []*allocator.Allocator{a, other} {
+		eventually(t, "the edit is told", func() bool { return len(node.Edited()) == 1 })
+	}
+	before := e.revision()
+	web := allocator.StringKey("web")
+	id, isNew, err := a.Allocate(t.Context(), web)
+	if err != nil || !isNew || id == 300 {
+		t.Fatalf("web has %s, new %t, %v", id, isNew, err)
+	}
+	if now := e.revision(); now != before+1 {
+		t.Errorf("one number was made with %d changes of the store", now-before)
+	}
+	eventually(t, "the other node knows the number", func() bool { return means(t, other, id) == "web" })
+	if got, err := other.Get(t.Context(), web); err != nil || got != id {
+		t.Errorf("to another node web has %s, %v, want %s", got, err, id)
+	}
+	compared := store.txns.Load() + 4
+	eventually(t, "its references were compared with the store", func() bool { return store.txns.Load() >= compared })
+	e.put("/id/300", "friend")
+	compared = store.txns.Load() + 4
+	eventually(t, "its references were compared with the store again", func() bool { return store.txns.Load() >= compared })
+	if now := e.revision(); now != before+2 {
+		t.Errorf("a number in good order was repaired: %d changes of the store", now-before-2)
+	}
+}
+
+// TestUsesAreAskedForUntilTheStoreAnswers: a node that starts while an edit stands goes by what the
+// number is used for, however often the store does not answer when it asks for that. Until it does
+// the node knows nothing.
+func TestUsesAreAskedForUntilTheStoreAnswers(t *testing.T) {
+	t.Parallel()
+	server := testenv.StartEtcd(t)
+	e := editor{t, server.Client()}
+	e.put("/id/300", "web", "/value/web/192.0.2.9", "300")
+	e.put("/id/300", "friend")
+	late, store := startEtcdNode(t, server, "192.0.2.1", true)
+	eventually(t, "it asks, and asks again", func() bool { return store.txns.Load()+store.lists.Load() >= 4 })
+	if got := means(t, late, 300); got != "none" {
+		t.Errorf("without an answer 300 means %q", got)
+	}
+	store.refuse.Store(false)
+	if err := late.WaitForInitialSync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := means(t, late, 300); got != "web" || !slices.Equal(late.Edited(), []allocator.ID{300}) {
+		t.Errorf("300 means %q, edited %v", got, late.Edited())
+	}
+}
+
+// TestRewrittenNumbersCostLittle: of a number that was written again as it was, a node that starts
+// reads the references to its own key, not those to all.
+func TestRewrittenNumbersCostLittle(t *testing.T) {
+	t.Parallel()
+	server := testenv.StartEtcd(t)
+	e := editor{t, server.Client()}
+	rewrite := func(from, to int) {
+		for n := from; n < to; n++ {
+			id, key := fmt.Sprint("/id/", n), fmt.Sprint("app-", n)
+			e.put(id, key, "/value/"+key+"/192.0.2.9", fmt.Sprint(n))
+			e.put(id, key)
+		}
+	}
+	rewrite(300, 320)
+	check := func(name string, most int64) {
+		t.Helper()
+		a, store := etcdNode(t, server, name)
+		if lists, txns := store.lists.Load(), store.txns.Load(); lists > most || txns > 40 {
+			t.Errorf("%s read everything %d times, and %d times what is of one key", name, lists, txns)
+		}
+		if id, isNew, err := a.Allocate(t.Context(), allocator.StringKey("app-310")); err != nil || id != 310 || isNew {
+			t.Errorf("%s: app-310 has %s, new %t, %v", name, id, isNew, err)
+		}
+	}
+	check("192.0.2.1", 0)
+	rewrite(320, 500) // so many that one listing is less
+	check("192.0.2.2", 1)
 }
 
 // TestEditedWhileCutOff: an edit of which a node hears by a listing is one.

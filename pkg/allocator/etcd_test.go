@@ -2,6 +2,7 @@ package allocator_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -20,12 +21,22 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore/etcd"
 )
 
-// counted counts the transactions of a connection.
+// counted counts the requests of a connection.
 type counted struct {
 	kvstore.Backend
-	txns atomic.Int64
+	txns, lists atomic.Int64
 	// hold, if set, keeps transactions waiting until it is closed.
 	hold atomic.Pointer[chan struct{}]
+	// refuse has every request fail; watches go on.
+	refuse atomic.Bool
+}
+
+func (c *counted) List(ctx context.Context, prefix string) (kvstore.Listing, error) {
+	c.lists.Add(1)
+	if c.refuse.Load() {
+		return kvstore.Listing{}, errors.New("the test refuses")
+	}
+	return c.Backend.List(ctx, prefix)
 }
 
 func (c *counted) Txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, error) {
@@ -37,11 +48,25 @@ func (c *counted) Txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, 
 			return kvstore.TxnResult{}, ctx.Err()
 		}
 	}
+	if c.refuse.Load() {
+		return kvstore.TxnResult{}, errors.New("the test refuses")
+	}
 	return c.Backend.Txn(ctx, txn)
 }
 
-// etcdNode starts an allocator with a connection of its own to a real etcd.
+// etcdNode starts an allocator with a connection of its own to a real etcd, and waits until it
+// knows all numbers.
 func etcdNode(t *testing.T, server *testenv.Etcd, name string, opts ...allocator.AllocatorOption) (*allocator.Allocator, *counted) {
+	t.Helper()
+	a, store := startEtcdNode(t, server, name, false, opts...)
+	if err := a.WaitForInitialSync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return a, store
+}
+
+// startEtcdNode is etcdNode, does not wait, and may have requests refused from the start.
+func startEtcdNode(t *testing.T, server *testenv.Etcd, name string, refuse bool, opts ...allocator.AllocatorOption) (*allocator.Allocator, *counted) {
 	t.Helper()
 	cfg := etcd.Defaults()
 	cfg.Endpoints, cfg.QPS = []string{server.Endpoint()}, 0
@@ -51,6 +76,7 @@ func etcdNode(t *testing.T, server *testenv.Etcd, name string, opts ...allocator
 		t.Fatal(err)
 	}
 	store := &counted{Backend: client}
+	store.refuse.Store(refuse)
 	be, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{
 		Store: store, BasePath: kvstore.IdentitiesPrefix, Suffix: name, KeyType: allocator.StringKey(""),
 	})
@@ -73,9 +99,6 @@ func etcdNode(t *testing.T, server *testenv.Etcd, name string, opts ...allocator
 			t.Errorf("close: %v", err)
 		}
 	})
-	if err := a.WaitForInitialSync(t.Context()); err != nil {
-		t.Fatal(err)
-	}
 	return a, store
 }
 

@@ -296,8 +296,17 @@ func (b *KVStoreBackend) revert(ctx context.Context, id ID, text, owner string) 
 	if err != nil {
 		return false, fmt.Errorf("give number %s its key %q back: %w", id, text, err)
 	}
+	own, err := b.lookAt(ctx, text)
+	if err != nil {
+		return false, fmt.Errorf("who refers to key %q: %w", text, err)
+	}
+	for _, r := range own.references { // of any form
+		if r.id != id {
+			return false, nil
+		}
+	}
 	txn := kvstore.Txn{
-		If:   append(b.paths.allReferTo(text, id), kvstore.ModRevisionIs(master.Key, master.ModRevision)),
+		If:   append(b.paths.unreferred(text, own), kvstore.ModRevisionIs(master.Key, master.ModRevision)),
 		Then: []kvstore.Op{kvstore.PutOp(master.Key, []byte(b.paths.layout.Encode(text)), kvstore.Permanent)},
 	}
 	if owner != "" { // an empty value is nobody's key
@@ -415,12 +424,11 @@ func (b *KVStoreBackend) ListAndWatch(ctx context.Context, handler CacheMutation
 		}
 	})()
 	originals := make(map[ID]int64) // when numbers were made of which the handler knows what they were made with
-	var users map[ID]user           // during a listing, if it was needed
+	made := uses{backend: b}
 	for ev := range b.store.Watch(ctx, b.paths.ids()) {
-		if ev.Revision != 0 {
-			users = nil
-		}
+		made.reach(max(ev.Revision, ev.ModRevision))
 		if ev.Kind == kvstore.EventListDone {
+			made.looks = 0
 			handler.OnListDone(ev.Revision)
 			continue
 		}
@@ -441,10 +449,11 @@ func (b *KVStoreBackend) ListAndWatch(ctx context.Context, handler CacheMutation
 			b.log.Warn("a number has an unreadable key in the store", "id", id, "error", err)
 		}
 		if !m.Original && originals[id] != m.Made {
-			if users == nil {
-				users = b.users(ctx)
+			u, err := made.of(ctx, id, &ev.KeyValue)
+			if err != nil {
+				break // ctx has ended, or the store is closed
 			}
-			b.believe(&m, users[id])
+			b.believe(&m, u)
 		}
 		if m.Original {
 			originals[id] = m.Made
@@ -455,46 +464,6 @@ func (b *KVStoreBackend) ListAndWatch(ctx context.Context, handler CacheMutation
 		return err
 	}
 	return kvstore.ErrClosed
-}
-
-// user is the key by which nodes refer to a number, the oldest if there are several, and when that was written first.
-type user struct {
-	key   string
-	since int64
-}
-
-// users returns who refers to which number; nil, and a line in the log, if the store does not say.
-func (b *KVStoreBackend) users(ctx context.Context) map[ID]user {
-	l, err := b.store.List(ctx, b.paths.values())
-	if err != nil {
-		b.log.Warn("cannot see what nodes use numbers for that were written again since they were made", "error", err)
-		return nil
-	}
-	out := make(map[ID]user)
-	for _, kv := range l.Pairs {
-		key, _, ok := b.paths.reference(kv.Key)
-		id, err := ParseID(string(kv.Value))
-		if !ok || err != nil {
-			continue
-		}
-		if have, ok := out[id]; !ok || kv.CreateRevision < have.since {
-			out[id] = user{key, kv.CreateRevision}
-		}
-	}
-	return out
-}
-
-// believe completes what is told of a number that was written again since it was made, when nobody here knows what it was made with: by what nodes use it for.
-func (b *KVStoreBackend) believe(m *Mapping, u user) {
-	key, err := b.typ.PutKey(u.key)
-	if u.key == "" || err != nil || key.GetKey() != u.key {
-		return
-	}
-	m.Original = true
-	if m.Key == nil || m.Key.GetKey() != u.key {
-		b.log.Error("somebody edited the key of a number in the store; it means what it is used for, give it its key back", "id", m.ID, "key", u.key, "edited", m.Key)
-		m.Key, m.Edited = key, true
-	}
 }
 
 // DeleteAllKeys implements [Backend].

@@ -56,9 +56,13 @@ func (p paths) unlocked(key string, v *view) kvstore.Cond {
 	return unchangedSince(p.locks(key), v.noLocks, v.revision)
 }
 
-// untouched holds if nobody refers to a key, or nobody since a view that showed no reference, and nobody holds its lock.
+// untouched holds if nobody refers to a key, or nobody since a view of it, and nobody holds its lock.
 func (p paths) untouched(key string, v *view) []kvstore.Cond {
-	conds := []kvstore.Cond{p.unlocked(key, v)}
+	return append(p.unreferred(key, v), p.unlocked(key, v))
+}
+
+// unreferred holds if nobody refers to a key, or nobody who did not when a view of it was taken.
+func (p paths) unreferred(key string, v *view) (conds []kvstore.Cond) {
 	for i, dir := range p.referenceDirs(key) {
 		if v == nil {
 			conds = append(conds, kvstore.PrefixAbsent(dir))
@@ -144,9 +148,9 @@ type view struct {
 }
 
 type reference struct {
-	path string
-	id   ID
-	mod  int64
+	path         string
+	id           ID
+	mod, created int64
 }
 
 // plan looks for the number of one key.
@@ -428,7 +432,7 @@ func references(pairs []kvstore.KeyValue, dir string) []reference {
 			continue
 		}
 		if id, err := ParseID(strings.TrimSpace(string(kv.Value))); err == nil {
-			out = append(out, reference{kv.Key, id, kv.ModRevision})
+			out = append(out, reference{kv.Key, id, kv.ModRevision, kv.CreateRevision})
 		}
 	}
 	return out

@@ -1,0 +1,131 @@
+package allocator
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/hawser-net/hawser/pkg/kvstore"
+)
+
+// user is the key by which nodes refer to a number, the oldest if there are several, and when that
+// was written first.
+type user struct {
+	key   string
+	since int64
+}
+
+// uses finds out what nodes use numbers for that were written again since they were made, while a
+// watch tells of them. One goroutine uses it.
+type uses struct {
+	backend *KVStoreBackend
+	// all is who refers to which number by a listing of all references, at revision; nil if there
+	// was none.
+	all      map[ID]user
+	revision int64
+	// looks counts the numbers since of which only the references to their own key were read.
+	looks int
+}
+
+// maxLooks bounds these. There may be a reference for each key on each node, so a node that starts
+// reads all of them only if many numbers were written again.
+const maxLooks = 32
+
+// of returns who refers to a number that the store shows as kv; the zero user if nobody does. It
+// asks until the store answers: without an answer nobody can know what the number means, and
+// nothing may be said of it. It fails when ctx has ended or the store is closed.
+func (u *uses) of(ctx context.Context, id ID, kv *kvstore.KeyValue) (user, error) {
+	for try := 0; ; try++ {
+		found, err := u.ask(ctx, id, kv)
+		if err == nil || ctx.Err() != nil || errors.Is(err, kvstore.ErrClosed) {
+			return found, err
+		}
+		u.backend.log.Warn("cannot see what nodes use a number for that was written again since it was made; no more is told of numbers until the store answers",
+			"id", id, "error", err)
+		if err := pause(ctx, 50*time.Millisecond, try, 5*time.Second); err != nil {
+			return user{}, err
+		}
+	}
+}
+
+// reach lets go of a listing that does not know what the watch tells now. One that is newer serves
+// for all that was told until then.
+func (u *uses) reach(revision int64) {
+	if revision > u.revision {
+		u.all = nil
+	}
+}
+
+func (u *uses) ask(ctx context.Context, id ID, kv *kvstore.KeyValue) (user, error) {
+	if u.all == nil && u.looks < maxLooks {
+		u.looks++
+		if found, err := u.askOwn(ctx, id, kv); err != nil || found.key != "" {
+			return found, err
+		}
+	}
+	if u.all == nil {
+		if err := u.list(ctx); err != nil {
+			return user{}, err
+		}
+	}
+	return u.all[id], nil
+}
+
+// askOwn returns the key that the store has for the number, if it is certain that this is what the
+// number was made for: a reference to it was written in one transaction with the number, as those
+// do who know what it is. One that was written alone may be of somebody who took an edit for the
+// truth.
+func (u *uses) askOwn(ctx context.Context, id ID, kv *kvstore.KeyValue) (user, error) {
+	b := u.backend
+	key := b.paths.owner(kv)
+	if key == "" {
+		return user{}, nil
+	}
+	v, err := b.lookAt(ctx, key)
+	if err != nil {
+		return user{}, err
+	}
+	for _, r := range v.references {
+		if r.id == id && (r.created == kv.CreateRevision || r.created == kv.ModRevision) {
+			return user{key, r.created}, nil
+		}
+	}
+	return user{}, nil
+}
+
+// list reads all references.
+func (u *uses) list(ctx context.Context) error {
+	b := u.backend
+	all := make(map[ID]user)
+	revision, err := kvstore.ListPages(ctx, b.store, b.paths.values(), func(page []kvstore.KeyValue) {
+		for _, kv := range page {
+			key, _, ok := b.paths.reference(kv.Key)
+			id, err := ParseID(string(kv.Value))
+			if !ok || err != nil {
+				continue
+			}
+			if have, ok := all[id]; !ok || kv.CreateRevision < have.since {
+				all[id] = user{key, kv.CreateRevision}
+			}
+		}
+	})
+	if err != nil {
+		return err
+	}
+	u.all, u.revision, u.looks = all, revision, 0
+	return nil
+}
+
+// believe completes what is told of a number that was written again since it was made, when nobody
+// here knows what it was made with: by what nodes use it for.
+func (b *KVStoreBackend) believe(m *Mapping, u user) {
+	key, err := b.typ.PutKey(u.key)
+	if u.key == "" || err != nil || key.GetKey() != u.key {
+		return
+	}
+	m.Original = true
+	if m.Key == nil || m.Key.GetKey() != u.key {
+		b.log.Error("somebody edited the key of a number in the store; it means what it is used for, give it its key back", "id", m.ID, "key", u.key, "edited", m.Key)
+		m.Key, m.Edited = key, true
+	}
+}
