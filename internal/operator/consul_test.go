@@ -3,12 +3,10 @@ package operator
 import (
 	"context"
 	"fmt"
-	"net"
-	"os"
-	"os/exec"
 	"testing"
 	"time"
 
+	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 	"github.com/hawser-net/hawser/pkg/kvstore/dial"
 )
@@ -16,29 +14,12 @@ import (
 // TestOnConsul lets an operator look after a real Consul: the one that HAWSER_CONSUL names.
 func TestOnConsul(t *testing.T) {
 	t.Parallel()
-	program := os.Getenv("HAWSER_CONSUL")
-	if program == "" {
-		t.Skip("needs a Consul server: `make bin/consul`, and set HAWSER_CONSUL to its path")
-	}
-	port := func() string {
-		_, port, _ := net.SplitHostPort(freeAddr(t))
-		return port
-	}
-	http := port()
-	cmd := exec.Command(program, "agent", "-dev", "-bind", "127.0.0.1", "-http-port", http, "-dns-port", "-1", "-grpc-port", "-1", "-grpc-tls-port", "-1",
-		"-server-port", port(), "-serf-lan-port", port(), "-serf-wan-port", "-1")
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
+	address := testenv.StartConsul(t)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	c := &cluster{t, ctx, nil}
 	cfg := Defaults()
-	cfg.Store.Kind, cfg.Store.Options = "consul", map[string]string{"consul.address": "127.0.0.1:" + http}
+	cfg.Store.Kind, cfg.Store.Options = "consul", map[string]string{"consul.address": address}
 	cfg.GCInterval, cfg.GCRateLimit, cfg.APIAddr = time.Second, 1000000, ""
 	cfg.HeartbeatInterval, cfg.LockGCInterval = 100*time.Millisecond, 100*time.Millisecond
 	b, err := dial.Open(ctx, cfg.Store, nil)

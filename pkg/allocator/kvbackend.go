@@ -220,9 +220,11 @@ func (b *KVStoreBackend) Release(ctx context.Context, id ID, key AllocatorKey) e
 	revision := b.written[text]
 	b.mu.Unlock()
 	for range maxSteps {
-		r, err := b.store.Txn(ctx, kvstore.Txn{
-			If: []kvstore.Cond{kvstore.ModRevisionIs(own, revision)}, Then: []kvstore.Op{kvstore.DeleteOp(own)}, Else: []kvstore.Op{kvstore.GetOp(own)},
-		})
+		txn := kvstore.Txn{If: []kvstore.Cond{kvstore.ModRevisionIs(own, revision)}, Then: []kvstore.Op{kvstore.DeleteOp(own)}, Else: []kvstore.Op{kvstore.GetOp(own)}}
+		if id != NoID {
+			txn.If = append(txn.If, kvstore.ValueIs(own, []byte(id.String())))
+		}
+		r, err := b.store.Txn(ctx, txn)
 		if err != nil {
 			return err
 		}

@@ -12,7 +12,9 @@ import (
 
 	"github.com/hashicorp/consul/api"
 
+	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/pkg/allocator"
+	"github.com/hawser-net/hawser/pkg/allocator/conformance"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 	"github.com/hawser-net/hawser/pkg/kvstore/consul"
 )
@@ -23,15 +25,11 @@ type label string
 func (k label) String() string                                  { return string(k) }
 func (k label) GetKey() string                                  { return string(k) }
 func (k label) PutKey(v string) (allocator.AllocatorKey, error) { return label(v), nil }
-func (k label) GetAsMap() map[string]string                     { return map[string]string{"": string(k)} }
-func (k label) PutKeyFromMap(m map[string]string) (allocator.AllocatorKey, error) {
-	return label(m[""]), nil
-}
 
 // startNode returns the allocator of a node, with a connection of its own, which ends with the test.
-func startNode(ctx context.Context, t *testing.T, address, suffix string) *allocator.Allocator {
+func startNode(ctx context.Context, t *testing.T, cfg consul.Config, suffix string) *allocator.Allocator {
 	t.Helper()
-	c, err := consul.New(ctx, config(address), nil)
+	c, err := consul.New(ctx, cfg, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +58,7 @@ func startNode(ctx context.Context, t *testing.T, address, suffix string) *alloc
 
 // TestAllocator has several nodes number the same keys at once: what matters most of a store, and what Consul has no condition for.
 func TestAllocator(t *testing.T) {
-	address := server(t)
+	address := testenv.StartConsul(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	const nodes, keys = 6, 25
@@ -69,7 +67,7 @@ func TestAllocator(t *testing.T) {
 	owners := map[allocator.ID]string{}
 	var wg sync.WaitGroup
 	for n := range nodes {
-		a := startNode(ctx, t, address, fmt.Sprintf("10.0.0.%d", n))
+		a := startNode(ctx, t, config(address), fmt.Sprintf("10.0.0.%d", n))
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
@@ -95,10 +93,54 @@ func TestAllocator(t *testing.T) {
 	wg.Wait()
 }
 
+// TestAllocatorConformance runs the suite of all homes of numbers on a real Consul.
+func TestAllocatorConformance(t *testing.T) {
+	address := testenv.StartConsul(t)
+	var clients []*consul.Client
+	settings := api.DefaultNonPooledConfig()
+	settings.Address = address
+	raw, err := api.NewClient(settings)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conformance.Run(t, conformance.Harness{
+		Numbers:        allocator.Range{Min: 256, Max: 65535},
+		DeletesUnheard: true,
+		Open: func(t *testing.T, node string) allocator.Backend {
+			t.Helper()
+			cfg := config(address)
+			cfg.LeaseTTL = consul.MinLeaseTTL // it asks for its sessions every third of that
+			c, err := consul.New(t.Context(), cfg, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { c.Close() })
+			clients = append(clients, c)
+			b, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{
+				Store: c, BasePath: kvstore.IdentitiesPrefix, Suffix: node, KeyType: allocator.StringKey(""),
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return b
+		},
+		LoseReferences: func(t *testing.T) {
+			t.Helper()
+			for _, c := range clients {
+				for _, id := range c.SessionIDs() {
+					if _, err := raw.Session().Destroy(id, nil); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+		},
+	})
+}
+
 // TestMixedAllocators has two kinds of writers number the same keys at once: this package's, and those that take the lock of a key with Consul's own client, look
 // for its references, and write what there is none of, in Cilium's layout. There is one number for each key.
 func TestMixedAllocators(t *testing.T) {
-	address := server(t)
+	address := testenv.StartConsul(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 	defer cancel()
 	const nodes, keys = 3, 15
@@ -115,7 +157,7 @@ func TestMixedAllocators(t *testing.T) {
 	}
 	var wg sync.WaitGroup
 	for n := range nodes {
-		a := startNode(ctx, t, address, fmt.Sprintf("10.0.0.%d", n))
+		a := startNode(ctx, t, config(address), fmt.Sprintf("10.0.0.%d", n))
 		wg.Go(func() {
 			for i := range keys {
 				id, _, err := a.Allocate(ctx, label(text(i+n)))
@@ -144,6 +186,55 @@ func TestMixedAllocators(t *testing.T) {
 	wg.Wait()
 	if len(numbers) != keys {
 		t.Errorf("%d keys have a number, want %d", len(numbers), keys)
+	}
+}
+
+// TestEditedNumberInBothForms: a number to which nodes refer in both forms of its key gets that
+// back when somebody writes another one over it, and they keep it.
+func TestEditedNumberInBothForms(t *testing.T) {
+	address := testenv.StartConsul(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	const web, friend = "k8s:app=web;", "k8s:app=friend;"
+	plain := config(address)
+	plain.PlainKeys = true
+	nodes := []*allocator.Allocator{startNode(ctx, t, plain, "10.0.0.1"), startNode(ctx, t, config(address), "10.0.0.2")}
+	ids := make([]allocator.ID, len(nodes))
+	for i, a := range nodes {
+		var err error
+		if ids[i], _, err = a.Allocate(ctx, label(web)); err != nil || ids[i] != ids[0] {
+			t.Fatalf("node %d has %s, %v; node 0 %s", i, ids[i], err, ids[0])
+		}
+	}
+	store, err := consul.New(ctx, config(address), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	refs, err := store.List(ctx, kvstore.IdentitiesPrefix+"/value/")
+	if err != nil || len(refs.Pairs) != 2 {
+		t.Fatalf("references %+v, %v", refs.Pairs, err)
+	}
+	master := kvstore.IdentitiesPrefix + "/id/" + ids[0].String()
+	if err := kvstore.Put(ctx, store, master, []byte(store.Layout().Encode(friend)), kvstore.Permanent); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		kv, err := store.Get(ctx, master)
+		if err == nil && store.Layout().Decode(string(kv.Value)) == web {
+			break
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+			t.Fatalf("the number stays %q, %v", kv.Value, err)
+		}
+	}
+	for i, a := range nodes {
+		// It waits until the node has done with the edit.
+		if id, _, err := a.Allocate(ctx, label(web)); err != nil || id != ids[0] {
+			t.Errorf("node %d has %s afterwards, %v; want %s", i, id, err, ids[0])
+		}
 	}
 }
 

@@ -5,12 +5,9 @@ import (
 	"crypto/x509"
 	"fmt"
 	"maps"
-	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -25,52 +22,11 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// server starts a real Consul of one member and returns its address. The program is the one that HAWSER_CONSUL names, or that of the PATH;
-// `make bin/consul` builds one.
-func server(t *testing.T) string {
-	t.Helper()
-	port := freePort(t)
-	address := "127.0.0.1:" + port
-	startServer(t, config(address), "-http-port", port)
-	return address
-}
-
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return strings.TrimPrefix(l.Addr().String(), "127.0.0.1:")
-}
-
-// startServer returns when the server answers a client with the settings. end ends it before the test does; its data is lost.
+// startServer returns when a real Consul of one member answers a client with the settings. end ends
+// it before the test does; its data is lost.
 func startServer(t *testing.T, cfg consul.Config, args ...string) (end func()) {
 	t.Helper()
-	program := os.Getenv("HAWSER_CONSUL")
-	if program == "" {
-		var err error
-		if program, err = exec.LookPath("consul"); err != nil {
-			t.Skip("needs a Consul server: `make bin/consul`, and set HAWSER_CONSUL to its path")
-		}
-	}
-	log, err := os.Create(filepath.Join(t.TempDir(), "consul.log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(program, append([]string{"agent", "-dev", "-bind", "127.0.0.1", "-dns-port", "-1", "-grpc-port", "-1", "-grpc-tls-port", "-1",
-		"-server-port", freePort(t), "-serf-lan-port", freePort(t), "-serf-wan-port", "-1", "-log-level", "warn"}, args...)...)
-	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	end = sync.OnceFunc(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		log.Close()
-	})
-	t.Cleanup(end)
+	end = testenv.RunConsul(t, args...)
 	c, err := consul.New(context.Background(), cfg, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -81,8 +37,7 @@ func startServer(t *testing.T, cfg consul.Config, args ...string) (end func()) {
 	for kvstore.Put(ctx, c, "cilium/up", nil, kvstore.Permanent) != nil {
 		select {
 		case <-ctx.Done():
-			text, _ := os.ReadFile(log.Name())
-			t.Fatalf("consul does not come up:\n%s", text)
+			t.Fatal("consul does not come up")
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
@@ -96,7 +51,7 @@ func config(address string) consul.Config {
 }
 
 func TestConformance(t *testing.T) {
-	address := server(t)
+	address := testenv.StartConsul(t)
 	settings := api.DefaultNonPooledConfig()
 	settings.Address = address
 	raw, err := api.NewClient(settings)
@@ -128,7 +83,7 @@ func TestConformance(t *testing.T) {
 // TestGoesBack: a server that comes back with older data, whose index is behind what a watch has been told. The watch must not wait until the index has caught up.
 func TestGoesBack(t *testing.T) {
 	t.Parallel()
-	port := freePort(t)
+	port := testenv.FreePort(t)
 	cfg := config("127.0.0.1:" + port)
 	end := startServer(t, cfg, "-http-port", port)
 	c, err := consul.New(t.Context(), cfg, nil)
@@ -207,7 +162,7 @@ func TestTLSAndToken(t *testing.T) {
 	settings := fmt.Sprintf(`{"tls": {"https": {"ca_file": %q, "cert_file": %q, "key_file": %q, "verify_incoming": true}},
 		"acl": {"enabled": true, "default_policy": "deny", "tokens": {"initial_management": "7f4ae0e2-0000-4000-8000-000000000001"}}}`,
 		ca, write("server.pem", cert), write("server.key", key))
-	port := freePort(t)
+	port := testenv.FreePort(t)
 	cert, key = ours.Issue(t, "agent-1", x509.ExtKeyUsageClientAuth)
 	good := config("127.0.0.1:" + port)
 	good.CAFile, good.CertFile, good.KeyFile = ca, write("client.pem", cert), write("client.key", key)
