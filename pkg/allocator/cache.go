@@ -38,7 +38,7 @@ type cache struct {
 	taken   uint64
 	byID    map[ID]*entry
 	byKey   map[string][]*entry // oldest first; nearly always one
-	resting map[ID]time.Time    // when numbers were deleted
+	resting map[ID]time.Time    // when numbers were deleted; nil for numbers that others give out
 	applied int64               // every change up to here is in
 	ended   int64               // the last change that ended a number, or the last listing
 	lists   int                 // how often the watch listed
@@ -46,12 +46,16 @@ type cache struct {
 	moved   chan struct{}       // made by whoever waits, closed when applied changes
 }
 
-// newCache returns an empty cache that counts the numbers of a range.
+// newCache returns an empty cache that counts the numbers of a range, and remembers which of them rest.
 func newCache(numbers Range) *cache {
-	return &cache{
-		numbers: numbers, byID: make(map[ID]*entry), byKey: make(map[string][]*entry), resting: make(map[ID]time.Time),
-		synced: make(chan struct{}),
-	}
+	c := newRemoteCache()
+	c.numbers, c.resting = numbers, make(map[ID]time.Time)
+	return c
+}
+
+// newRemoteCache returns an empty cache of numbers that others give out.
+func newRemoteCache() *cache {
+	return &cache{byID: make(map[ID]*entry), byKey: make(map[string][]*entry), synced: make(chan struct{})}
 }
 
 // advance must be called with mu held.
@@ -190,7 +194,9 @@ func (c *cache) remove(id ID, revision int64, keep func(*entry) bool) (gone *ent
 			e.missing = true
 		} else {
 			c.drop(e)
-			c.resting[id] = time.Now()
+			if c.resting != nil {
+				c.resting[id] = time.Now()
+			}
 		}
 	}
 	if revision != 0 {

@@ -403,18 +403,22 @@ func TestRemoteCache(t *testing.T) {
 	if got := a.allocate(t, "far"); got == id {
 		t.Errorf("the local key has the remote number %d", got)
 	}
+	var kinds []string
+	hear := func(n int) {
+		for len(kinds) < n {
+			ev := <-a.events
+			if ev.Remote == "far" && (ev.Kind == allocator.EventSync || ev.ID == id) {
+				kinds = append(kinds, ev.Kind.String())
+			}
+		}
+	}
+	hear(2)
 	rc.Close()
 	rc.Close()
 	if _, err := a.GetByID(t.Context(), id); !errors.Is(err, allocator.ErrIdentityNonExistent) {
 		t.Errorf("a number of a closed cache: %v", err)
 	}
-	var kinds []string
-	for len(kinds) < 3 {
-		ev := <-a.events
-		if ev.Remote == "far" && (ev.Kind == allocator.EventSync || ev.ID == id) {
-			kinds = append(kinds, ev.Kind.String())
-		}
-	}
+	hear(3)
 	if got := strings.Join(kinds, " "); got != "upsert sync delete" {
 		t.Errorf("events of the remote cache: %s", got)
 	}

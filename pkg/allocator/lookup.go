@@ -149,9 +149,7 @@ type RemoteCache struct {
 	accept func(ID, AllocatorKey) error
 	cancel context.CancelFunc
 	done   chan struct{}
-
-	mu   sync.Mutex
-	told map[ID]AllocatorKey
+	closed sync.Once
 }
 
 // WatchRemoteKVStore follows the numbers of another store under a name of the caller's choice, until the cache is closed. Numbers that accept refuses (nil
@@ -164,7 +162,7 @@ func (a *Allocator) WatchRemoteKVStore(name string, remote Backend, accept func(
 		accept = func(ID, AllocatorKey) error { return nil }
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	rc := &RemoteCache{name: name, a: a, cache: newCache(Range{}), accept: accept, cancel: cancel, done: make(chan struct{}), told: make(map[ID]AllocatorKey)}
+	rc := &RemoteCache{name: name, a: a, cache: newRemoteCache(), accept: accept, cancel: cancel, done: make(chan struct{})}
 	a.mu.Lock()
 	_, taken := a.remotes[name]
 	closed := a.isClosed
@@ -210,13 +208,11 @@ func (rc *RemoteCache) Close() {
 		delete(rc.a.remotes, rc.name)
 	}
 	rc.a.mu.Unlock()
-	rc.mu.Lock()
-	told := rc.told
-	rc.told = nil
-	rc.mu.Unlock()
-	for id, key := range told {
-		rc.a.events.push(AllocatorEvent{Kind: EventDelete, ID: id, Key: key, Remote: rc.name})
-	}
+	rc.closed.Do(func() {
+		for _, e := range rc.cache.entries() {
+			rc.tell(EventDelete, e.id, e.key)
+		}
+	})
 }
 
 // OnListDone implements [CacheMutations].
@@ -255,13 +251,6 @@ func (rc *RemoteCache) OnDelete(id ID, revision int64) {
 func (rc *RemoteCache) OnReferencesLost([]string) {}
 
 func (rc *RemoteCache) tell(kind EventKind, id ID, key AllocatorKey) {
-	rc.mu.Lock()
-	if kind == EventUpsert {
-		rc.told[id] = key
-	} else {
-		delete(rc.told, id)
-	}
-	rc.mu.Unlock()
 	rc.a.events.push(AllocatorEvent{Kind: kind, ID: id, Key: key, Remote: rc.name})
 }
 

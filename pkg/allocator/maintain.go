@@ -5,7 +5,6 @@ import (
 	"errors"
 	"math/rand/v2"
 	"slices"
-	"sync"
 	"time"
 )
 
@@ -330,61 +329,4 @@ func (m *mutations) OnReferencesLost(keys []string) {
 	}
 	a.mu.Unlock()
 	a.wake()
-}
-
-// eventQueue lets the watch go on however slowly events are read.
-type eventQueue struct {
-	mu      sync.Mutex
-	waiting []AllocatorEvent
-	more    chan struct{} // made by a pump that waits
-	off     bool          // nobody reads
-}
-
-func (q *eventQueue) push(ev AllocatorEvent) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.off {
-		return
-	}
-	q.waiting = append(q.waiting, ev)
-	if q.more != nil {
-		close(q.more)
-		q.more = nil
-	}
-}
-
-// pump sends the events to out, in order, until ctx ends. Without out it drops them.
-func (q *eventQueue) pump(ctx context.Context, out AllocatorEventChan) {
-	if out == nil {
-		q.mu.Lock()
-		q.off, q.waiting = true, nil
-		q.mu.Unlock()
-		return
-	}
-	for {
-		q.mu.Lock()
-		batch := q.waiting
-		q.waiting = nil
-		var more chan struct{}
-		if len(batch) == 0 {
-			more = make(chan struct{})
-			q.more = more
-		}
-		q.mu.Unlock()
-		if more != nil {
-			select {
-			case <-more:
-				continue
-			case <-ctx.Done():
-				return
-			}
-		}
-		for _, ev := range batch {
-			select {
-			case out <- ev:
-			case <-ctx.Done():
-				return
-			}
-		}
-	}
 }

@@ -50,7 +50,10 @@ func (s settings) validate() error {
 // AllocatorOption changes how an [Allocator] works.
 type AllocatorOption func(*settings)
 
-// WithEvents sends every change of the numbers to events. The channel is not closed. A slow reader holds nothing up: events queue in memory.
+// WithEvents sends the changes of the numbers to events. The channel is not closed. A slow reader
+// holds nothing up: events queue in memory, at most two for each number that there is or was when
+// the reader read last. What comes and goes in between is not told, and a number may be told to be
+// gone that was not told before.
 func WithEvents(events AllocatorEventChan) AllocatorOption {
 	return func(s *settings) { s.events = events }
 }
