@@ -19,6 +19,8 @@ const (
 	maxWithdrawals = 16
 	// operationTimeout bounds one repair.
 	operationTimeout = 10 * time.Second
+	// runGrace is how long callers wait for somebody to call Run.
+	runGrace = 10 * time.Second
 	// editTimeout bounds the wait for the watch to tell whether somebody edited a number.
 	editTimeout = 2 * time.Second
 )
@@ -34,6 +36,7 @@ type Allocator struct {
 	kick   chan struct{} // wakes the maintenance
 	doubt  atomic.Bool   // the maintenance must compare everything
 	cancel context.CancelFunc
+	began  chan struct{} // closed by Run
 	closed chan struct{} // closed by Close
 	done   chan struct{} // closed when Run has ended
 
@@ -76,24 +79,25 @@ type lateKey struct {
 // NewAllocator checks the settings and returns an allocator that does nothing until [Allocator.Run] is called. The type key is any key; it is there so
 // that a mistake in the key type shows at once.
 func NewAllocator(typ AllocatorKey, backend Backend, opts ...AllocatorOption) (*Allocator, error) {
-	if typ == nil || backend == nil {
-		return nil, errors.New("an allocator needs a key type and a backend")
+	if typ == nil {
+		return nil, errors.New("an allocator needs a key type")
 	}
 	return newAllocator(backend, opts)
 }
 
 // NewAllocatorForGC returns an allocator for [Allocator.RunGC] and [Allocator.RunLocksGC] only; Run is not needed for these. Give it the same range.
 func NewAllocatorForGC(backend Backend, opts ...AllocatorOption) (*Allocator, error) {
-	if backend == nil {
-		return nil, errors.New("an allocator needs a backend")
-	}
 	return newAllocator(backend, opts)
 }
 
 func newAllocator(backend Backend, opts []AllocatorOption) (*Allocator, error) {
 	set := defaults()
+	set.backend = backend
 	for _, opt := range opts {
 		opt(&set)
+	}
+	if set.backend == nil {
+		return nil, errors.New("an allocator needs a backend")
 	}
 	if set.log == nil {
 		set.log = slog.New(slog.DiscardHandler)
@@ -102,8 +106,8 @@ func newAllocator(backend Backend, opts []AllocatorOption) (*Allocator, error) {
 		return nil, fmt.Errorf("allocator: %w", err)
 	}
 	return &Allocator{
-		backend: backend, set: set, log: set.log, cache: newCache(set.numbers),
-		kick: make(chan struct{}, 1), closed: make(chan struct{}), done: make(chan struct{}),
+		backend: set.backend, set: set, log: set.log, cache: newCache(set.numbers),
+		kick: make(chan struct{}, 1), began: make(chan struct{}), closed: make(chan struct{}), done: make(chan struct{}),
 		local: make(map[string]*localKey), localIDs: make(map[ID]*localKey), picking: make(map[ID]int),
 		remotes: make(map[string]*RemoteCache), late: make(map[string]lateKey),
 	}, nil
@@ -121,6 +125,7 @@ func (a *Allocator) Run(ctx context.Context) error {
 	}
 	a.running, a.cancel = true, cancel
 	a.mu.Unlock()
+	close(a.began)
 	defer close(a.done)
 
 	var wg sync.WaitGroup
@@ -172,12 +177,16 @@ func (a *Allocator) Delete() { a.Close() }
 // DeleteAllKeys deletes everything of this allocator in the store, for all nodes.
 func (a *Allocator) DeleteAllKeys(ctx context.Context) error { return a.backend.DeleteAllKeys(ctx) }
 
-// WaitForInitialSync waits until all numbers in the store are known. What it waits for in vain without [Allocator.Run] is [ErrNotRunning].
+// WaitForInitialSync waits until all numbers in the store are known. If nobody calls
+// [Allocator.Run] within ten seconds, it fails with [ErrNotRunning].
 func (a *Allocator) WaitForInitialSync(ctx context.Context) error {
 	select {
 	case <-a.cache.synced:
 		return nil
 	default:
+	}
+	if err := a.waitForRun(ctx); err != nil {
+		return err
 	}
 	select {
 	case <-a.cache.synced:
@@ -187,14 +196,29 @@ func (a *Allocator) WaitForInitialSync(ctx context.Context) error {
 	case <-a.done:
 		return ErrClosed
 	case <-ctx.Done():
+		return fmt.Errorf("waiting for the first listing of all numbers: %w", ctx.Err())
 	}
-	a.mu.Lock()
-	running := a.running
-	a.mu.Unlock()
-	if !running {
+}
+
+// waitForRun waits until somebody calls Run.
+func (a *Allocator) waitForRun(ctx context.Context) error {
+	select {
+	case <-a.began:
+		return nil
+	default:
+	}
+	grace := time.NewTimer(runGrace)
+	defer grace.Stop()
+	select {
+	case <-a.began:
+		return nil
+	case <-a.closed:
+		return ErrClosed
+	case <-grace.C:
+		return ErrNotRunning
+	case <-ctx.Done():
 		return fmt.Errorf("%w: %w", ErrNotRunning, ctx.Err())
 	}
-	return fmt.Errorf("waiting for the first listing of all numbers: %w", ctx.Err())
 }
 
 // GetEvents returns the channel given with [WithEvents].

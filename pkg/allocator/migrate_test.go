@@ -100,6 +100,48 @@ func TestGetEvents(t *testing.T) {
 	}
 }
 
+// TestWithBackend: the option counts, not the argument, which may be missing.
+func TestWithBackend(t *testing.T) {
+	t.Parallel()
+	here, there := kvstore.NewMemory(), kvstore.NewMemory()
+	argument, _ := backend(t, here, "n1")
+	option, _ := backend(t, there, "n1")
+	for name, given := range map[string]allocator.Backend{"none": nil, "another": argument} {
+		a, err := allocator.NewAllocator(allocator.StringKey(""), given, allocator.WithBackend(option))
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- a.Run(t.Context()) }()
+		id, _, err := a.Allocate(t.Context(), allocator.StringKey(name))
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		for home, want := range map[allocator.Backend]allocator.ID{option: id, argument: allocator.NoID} {
+			if got, err := home.Get(t.Context(), allocator.StringKey(name)); err != nil || got != want {
+				t.Errorf("%s: %s, %v, want %s", name, got, err, want)
+			}
+		}
+		a.Close()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+	gc, err := allocator.NewAllocatorForGC(nil, allocator.WithBackend(option))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, stats, err := gc.RunGC(t.Context(), nil, nil); err != nil || stats.Alive != 2 {
+		t.Errorf("collection: %+v, %v", stats, err)
+	}
+	if _, err := allocator.NewAllocator(allocator.StringKey(""), nil); err == nil {
+		t.Error("an allocator without a backend")
+	}
+	if _, err := allocator.NewAllocatorForGC(nil); err == nil {
+		t.Error("a collector without a backend")
+	}
+}
+
 // TestWaitForInitialSyncEnds: with an error, at the end of its context or of the allocator.
 func TestWaitForInitialSyncEnds(t *testing.T) {
 	t.Parallel()
@@ -115,6 +157,10 @@ func TestWaitForInitialSyncEnds(t *testing.T) {
 	}
 	if _, _, err := a.Allocate(ctx, allocator.StringKey("web")); !errors.Is(err, allocator.ErrNotRunning) {
 		t.Errorf("Allocate without Run: %v", err)
+	}
+	began := time.Now()
+	if _, _, err := a.Allocate(context.Background(), allocator.StringKey("web")); !errors.Is(err, allocator.ErrNotRunning) {
+		t.Errorf("Allocate without Run, and without an end: %v after %v", err, time.Since(began))
 	}
 	a.Close()
 	if err := a.WaitForInitialSync(t.Context()); !errors.Is(err, allocator.ErrClosed) {

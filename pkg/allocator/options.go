@@ -17,6 +17,7 @@ type settings struct {
 	timeout time.Duration
 	rest    time.Duration
 	log     *slog.Logger
+	backend Backend
 }
 
 func defaults() settings {
@@ -72,6 +73,10 @@ func WithMasterKeyProtection() AllocatorOption { return func(s *settings) { s.pr
 
 // WithoutGC does nothing: an allocator never collects garbage by itself, see [Allocator.RunGC]. It exists because users of such libraries look for it.
 func WithoutGC() AllocatorOption { return func(*settings) {} }
+
+// WithBackend has the allocator use that backend in place of the argument of [NewAllocator] and
+// [NewAllocatorForGC], which may be nil then.
+func WithBackend(b Backend) AllocatorOption { return func(s *settings) { s.backend = b } }
 
 // WithSyncInterval sets how often all references of this node are compared with the store and repaired, 5 minutes if not given.
 func WithSyncInterval(d time.Duration) AllocatorOption { return func(s *settings) { s.sync = d } }
