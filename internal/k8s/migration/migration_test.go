@@ -18,6 +18,7 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv/kubeapi"
 	"github.com/hawser-net/hawser/pkg/allocator"
 	"github.com/hawser-net/hawser/pkg/kvstore"
+	"github.com/hawser-net/hawser/pkg/kvstore/consul"
 	"github.com/hawser-net/hawser/pkg/kvstore/etcd"
 )
 
@@ -56,6 +57,60 @@ func TestLabels(t *testing.T) {
 		if text := canonical(set); text != "" {
 			t.Errorf("%v is %q", set, text)
 		}
+	}
+}
+
+// TestMigrateToConsul: in a Consul, in which references stand in either form of their labels, those
+// of both count: what is in use under another number is in the way, and what is in use under the
+// same is not.
+func TestMigrateToConsul(t *testing.T) {
+	t.Parallel()
+	cfg := consul.Defaults()
+	cfg.Address = testenv.StartConsul(t)
+	for _, plain := range []bool{false, true} {
+		t.Run(fmt.Sprint("plain ", plain), func(t *testing.T) {
+			cfg.PlainKeys = plain
+			store, err := consul.New(t.Context(), cfg, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer store.Close()
+			if err := kvstore.DeletePrefix(t.Context(), store, kvstore.IdentitiesPrefix+"/"); err != nil {
+				t.Fatal(err)
+			}
+			refer := func(layout kvstore.Layout, name, node string, id allocator.ID) {
+				t.Helper()
+				key := kvstore.IdentitiesPrefix + "/value/" + layout.Encode(canon(name)) + "/" + node
+				if err := kvstore.Put(t.Context(), store, key, []byte(id.String()), kvstore.Permanent); err != nil {
+					t.Fatal(err)
+				}
+			}
+			keys := Keys{Store: store, First: 256, Last: 65535}
+			for i, forms := range [][]kvstore.Layout{
+				{}, {kvstore.LayoutConsul}, {kvstore.LayoutConsulPlain}, {kvstore.LayoutConsul, kvstore.LayoutConsulPlain},
+			} {
+				used, other := fmt.Sprint("used-", i), fmt.Sprint("other-", i)
+				here := Identity{ID: allocator.ID(1000 + i), Labels: canon(used)}
+				there := Identity{ID: allocator.ID(2000 + i), Labels: canon(other)}
+				for n, form := range forms {
+					refer(form, used, fmt.Sprint("192.0.2.", n), here.ID)
+					refer(form, other, fmt.Sprint("192.0.2.", n), 3000)
+				}
+				if c, err := keys.write(t.Context(), here); err != nil || c != nil {
+					t.Errorf("in use under its number in %d: conflict %+v, %v", forms, c, err)
+				}
+				c, err := keys.write(t.Context(), there)
+				if err != nil || (c != nil) != (len(forms) > 0) || c != nil && c.Number != 3000 {
+					t.Errorf("in use under another number in %d: conflict %+v, %v", forms, c, err)
+				}
+				if c, err := keys.write(t.Context(), here); err != nil || c != nil {
+					t.Errorf("once more: conflict %+v, %v", c, err)
+				}
+				if c, err := keys.write(t.Context(), Identity{ID: here.ID, Labels: canon("stranger")}); err != nil || c == nil || c.Owner != here.Labels {
+					t.Errorf("a number of others: conflict %+v, %v", c, err)
+				}
+			}
+		})
 	}
 }
 

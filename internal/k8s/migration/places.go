@@ -58,33 +58,56 @@ func (k Keys) read(ctx context.Context) (Place, error) {
 	return p, nil
 }
 
+// maxTries bounds the transactions of one write while others keep changing who refers to the labels.
+const maxTries = 8
+
 func (k Keys) write(ctx context.Context, i Identity) (*Conflict, error) {
 	key := kvstore.IdentitiesPrefix + "/id/" + i.ID.String()
 	layout := k.Store.Layout()
-	values := kvstore.IdentitiesPrefix + "/value/" + layout.Encode(i.Labels) + "/"
-	r, err := k.Store.Txn(ctx, kvstore.Txn{
-		If:   []kvstore.Cond{kvstore.Absent(key), kvstore.PrefixValuesAre(values, []byte(i.ID.String()))},
+	txn := kvstore.Txn{
+		If:   []kvstore.Cond{kvstore.Absent(key)},
 		Then: []kvstore.Op{kvstore.PutOp(key, []byte(layout.Encode(i.Labels)), kvstore.Permanent)},
-		Else: []kvstore.Op{kvstore.GetOp(key), kvstore.ListOp(values)},
-	})
-	if err != nil {
-		return nil, fmt.Errorf("identity %s in the key-value store: %w", i.ID, err)
+		Else: []kvstore.Op{kvstore.GetOp(key)},
 	}
-	if r.Succeeded {
-		return nil, nil
+	var dirs []string // references stand in one for each form of the labels
+	for _, form := range layout.Forms(i.Labels) {
+		dir := kvstore.IdentitiesPrefix + "/value/" + form + "/"
+		dirs = append(dirs, dir)
+		txn.If, txn.Else = append(txn.If, kvstore.PrefixAbsent(dir)), append(txn.Else, kvstore.ListOp(dir))
 	}
-	c := &Conflict{Identity: i}
-	for _, kv := range r.Results[0] {
-		if c.Owner = layout.Decode(string(kv.Value)); c.Owner == i.Labels {
+	for range maxTries {
+		r, err := k.Store.Txn(ctx, txn)
+		if err != nil {
+			return nil, fmt.Errorf("identity %s in the key-value store: %w", i.ID, err)
+		}
+		if r.Succeeded {
 			return nil, nil
 		}
-	}
-	for _, kv := range r.Results[1] {
-		if n, err := allocator.ParseID(string(kv.Value)); err == nil && n != i.ID {
-			c.Number = n
+		c := &Conflict{Identity: i}
+		there := r.Results[0]
+		for _, kv := range there {
+			if c.Owner = layout.Decode(string(kv.Value)); c.Owner == i.Labels {
+				return nil, nil
+			}
+		}
+		for n, dir := range dirs {
+			found := r.Results[1+n]
+			for _, kv := range found {
+				if id, err := allocator.ParseID(string(kv.Value)); err == nil && id != i.ID && !strings.Contains(kv.Key[len(dir):], "/") {
+					c.Number = id
+				}
+			}
+			if len(found) > 0 { // to this number only: nobody else may come
+				txn.If[1+n] = kvstore.PrefixUnchangedSince(dir, r.Revision)
+			} else {
+				txn.If[1+n] = kvstore.PrefixAbsent(dir)
+			}
+		}
+		if len(there) > 0 || c.Number != allocator.NoID {
+			return c, nil
 		}
 	}
-	return c, nil
+	return nil, fmt.Errorf("identity %s in the key-value store: %w", i.ID, allocator.ErrContended)
 }
 
 // Objects is the API server.
