@@ -38,14 +38,6 @@ func (k textKey) GetKey() string { return string(k) }
 // PutKey takes any text.
 func (k textKey) PutKey(v string) (allocator.AllocatorKey, error) { return textKey(v), nil }
 
-// GetAsMap has no labels to return.
-func (k textKey) GetAsMap() map[string]string { return map[string]string{"": string(k)} }
-
-// PutKeyFromMap is the inverse of GetAsMap.
-func (k textKey) PutKeyFromMap(m map[string]string) (allocator.AllocatorKey, error) {
-	return textKey(m[""]), nil
-}
-
 // users returns a function that says whether one of some numbers is in use, although nobody may refer to it.
 type users func(ctx context.Context, numbers []allocator.ID) (func(allocator.ID) bool, error)
 

@@ -51,8 +51,11 @@
 //	RunGC(map[string]uint64)               RunGC(ctx, limiter, map[ID]int64) with statistics
 //	WatchRemoteKVStore(alloc)              WatchRemoteKVStore(name, backend, accept)
 //	Delete                                 Close; Delete is kept
+//	DeleteAllKeys, GetEvents, ForeachCache the same; DeleteAllKeys with a context and an error
+//	WithBackend, WithoutGC                 the same; an allocator never collects by itself
 //	idpool.ID, idpool.NoID                 ID, NoID
 //	AllocatorKey.PutKey(string)            the same, and an error for what is malformed
+//	AllocatorKey.GetAsMap, PutKeyFromMap   MapKey, for those backends that need it
 //	AllocatorEvent.Typ (create, modify)    AllocatorEvent.Kind: EventUpsert, EventDelete, EventSync, EventRenumbered
 //	CacheMutations.OnAdd, OnModify         OnUpsert, with the revisions
 //	log.Fatal when the list takes too long an error from whoever waits

@@ -71,8 +71,14 @@ type AllocatorKey interface {
 	// PutKey returns the key that a canonical string stands for. Strings come from the store, so anyone may have written them: what is malformed is an
 	// error. The receiver only says which type of key it is.
 	PutKey(canonical string) (AllocatorKey, error)
+}
 
-	// GetAsMap returns the key as labels, for stores that keep them so.
+// MapKey is a key that is made of labels. Homes of numbers that keep the labels one by one, as the
+// objects of Kubernetes, take no others; those on a key-value store take any.
+type MapKey interface {
+	AllocatorKey
+
+	// GetAsMap returns the labels by name.
 	GetAsMap() map[string]string
 
 	// PutKeyFromMap is the inverse of GetAsMap.
@@ -96,10 +102,10 @@ func (StringKey) PutKey(s string) (AllocatorKey, error) {
 	return StringKey(s), nil
 }
 
-// GetAsMap implements [AllocatorKey].
+// GetAsMap implements [MapKey].
 func (k StringKey) GetAsMap() map[string]string { return map[string]string{"key": string(k)} }
 
-// PutKeyFromMap implements [AllocatorKey].
+// PutKeyFromMap implements [MapKey].
 func (k StringKey) PutKeyFromMap(m map[string]string) (AllocatorKey, error) {
 	return k.PutKey(m["key"])
 }

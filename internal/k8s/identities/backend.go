@@ -28,7 +28,7 @@ type Config struct {
 	// First and Last bound the numbers that are made; what lies outside belongs to others.
 	First, Last allocator.ID
 	// KeyType is any key; it is used to read others.
-	KeyType allocator.AllocatorKey
+	KeyType allocator.MapKey
 	// Node and Namespace are whose Leases confirm the end of numbers, and where; without them Confirm fails.
 	Node, Namespace string
 	// Log is optional.
@@ -66,7 +66,8 @@ func New(cfg Config) (*Backend, error) {
 	}
 	b.prober = Prober{Objects: b.objects, First: cfg.First, Last: cfg.Last, Text: b.text, Salt: b.readSalt, Known: func(id allocator.ID) (Entry, bool) {
 		e, ok := b.index.get(id)
-		return Entry{Text: e.text, Resting: e.resting, Since: e.since}, ok
+		// Of one that was edited before it was heard of, only the server knows whose it is.
+		return Entry{Text: e.text, Resting: e.resting, Since: e.since}, ok && (e.text != "" || !e.edited)
 	}, Full: func(text string) bool { return b.index.full(text, int(cfg.Last-cfg.First)+1) }}
 	return b, nil
 }
@@ -94,7 +95,10 @@ func (b *Backend) Acquire(ctx context.Context, key allocator.AllocatorKey, numbe
 	if err := b.index.wait(ctx); err != nil {
 		return allocator.Acquired{}, err
 	}
-	security := key.GetAsMap()
+	security, err := labelsOf(key)
+	if err != nil {
+		return allocator.Acquired{}, err
+	}
 	if id := numbers.Known(text); id != allocator.NoID {
 		ok, err := b.keep(ctx, id, text, security)
 		if ok {
@@ -126,7 +130,7 @@ func (b *Backend) keep(ctx context.Context, id allocator.ID, text string, securi
 		if err != nil {
 			return false, fmt.Errorf("read identity %s: %w", id, err)
 		}
-		if !b.prober.of(got, text) {
+		if !b.prober.of(got, text, security) {
 			return false, nil
 		}
 		_, done, err := b.prober.use(ctx, got, security)
@@ -135,6 +139,15 @@ func (b *Backend) keep(ctx context.Context, id allocator.ID, text string, securi
 		}
 	}
 	return false, fmt.Errorf("identity %s: %w", id, allocator.ErrContended)
+}
+
+// labelsOf returns the labels of a key in the form of an object.
+func labelsOf(key allocator.AllocatorKey) (map[string]string, error) {
+	k, ok := key.(allocator.MapKey)
+	if !ok {
+		return nil, fmt.Errorf("key %q is a %T, which is no allocator.MapKey: an identity in Kubernetes is made of labels", key.GetKey(), key)
+	}
+	return k.GetAsMap(), nil
 }
 
 // read returns the key of an object that does not rest.
@@ -199,7 +212,11 @@ func (b *Backend) Restore(ctx context.Context, ref allocator.Reference) error {
 	if oldest := b.index.oldest(text); oldest != allocator.NoID && oldest != ref.ID {
 		return &allocator.ConflictError{Key: text, Held: ref.ID, InForce: oldest}
 	}
-	_, err := b.prober.Restore(ctx, ref.ID, text, ref.Key.GetAsMap())
+	security, err := labelsOf(ref.Key)
+	if err != nil {
+		return err
+	}
+	_, err = b.prober.Restore(ctx, ref.ID, text, security)
 	return err
 }
 
@@ -222,6 +239,9 @@ func (b *Backend) GetByID(ctx context.Context, id allocator.ID) (allocator.Alloc
 	}
 	if _, _, rests := Retired(got); rests {
 		return nil, fmt.Errorf("number %s rests: %w", id, allocator.ErrIdentityNonExistent)
+	}
+	if intact, told := Intact(got); told && !intact {
+		return nil, fmt.Errorf("number %s means nothing until it has its labels back, which somebody edited: %w", id, allocator.ErrIdentityNonExistent)
 	}
 	key, err := b.read(got)
 	if err != nil {

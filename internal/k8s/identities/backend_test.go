@@ -444,6 +444,7 @@ func TestResting(t *testing.T) {
 		t.Errorf("labels that came back have %s, new %t, %v; want %s", id, isNew, err, first(same))
 	}
 	o, err := c.Get(t.Context(), id.String(), metav1.GetOptions{})
+	delete(o.Annotations, identities.DigestAnnotation)
 	if err != nil || len(o.SecurityLabels) != 2 || len(o.Annotations) != 0 || o.Labels[labels.KeyNamespace] != "default" {
 		t.Errorf("taken back: %+v, %v", o, err)
 	}
@@ -527,15 +528,90 @@ func TestEdited(t *testing.T) {
 	told("given its labels back", false)
 }
 
-// TestEditedWhileAway: an agent that was away while somebody edited an identity. What its own pods have
-// of before is not edited; of other numbers nothing better is known, until they are put back.
+// TestEditedBeforeHeard: an agent that starts while edits stand sees that they are edits, and goes
+// by none of them. A number means nothing to it until it has its labels back: as soon as somebody
+// takes these into use.
+func TestEditedBeforeHeard(t *testing.T) {
+	t.Parallel()
+	server, c := start(t)
+	before := agent(t, server, 300, 400, nil)
+	web, db, evil := app("web"), app("db"), app("evil")
+	ids := map[string]allocator.ID{}
+	for _, k := range []key{web, db} {
+		id, _, err := before.Allocate(t.Context(), k)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids[k.GetKey()] = id
+	}
+	edit := func(id allocator.ID, set map[string]string) {
+		t.Helper()
+		o, err := c.Get(t.Context(), id.String(), metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.SecurityLabels = set
+		if _, err := c.Update(t.Context(), o, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// One that was edited and has its labels back is as good as new.
+	edit(ids[db.GetKey()], evil.GetAsMap())
+	edit(ids[db.GetKey()], db.GetAsMap())
+	edit(ids[web.GetKey()], evil.GetAsMap())
+	b := backend(t, server, 300, 400)
+	after := running(t, b, 300, 400, nil)
+	if id, isNew, err := after.Allocate(t.Context(), evil); err != nil || id == ids[web.GetKey()] || !isNew {
+		t.Errorf("the labels of an edit have %s, new %t, %v", id, isNew, err)
+	}
+	if got := b.Edited(); !slices.Equal(got, []allocator.ID{ids[web.GetKey()]}) {
+		t.Errorf("edited: %v", got)
+	}
+	if k, err := after.GetByID(t.Context(), ids[web.GetKey()]); !errors.Is(err, allocator.ErrIdentityNonExistent) {
+		t.Errorf("an edited number means %v, %v", k, err)
+	}
+	if k, err := after.GetByID(t.Context(), ids[db.GetKey()]); err != nil || k.GetKey() != db.GetKey() {
+		t.Errorf("one that was put back means %v, %v", k, err)
+	}
+	edit(ids[db.GetKey()], evil.GetAsMap()) // it is certain what that is
+	means := func(what string, k key) {
+		t.Helper()
+		for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+			got, err := after.GetByID(t.Context(), ids[k.GetKey()])
+			if err == nil && got.GetKey() == k.GetKey() {
+				return
+			}
+			if time.Now().After(end) {
+				t.Fatalf("%s means %v, %v", what, got, err)
+			}
+		}
+	}
+	means("what was put back and is edited again", db)
+	if id, isNew, err := after.Allocate(t.Context(), web); err != nil || id != ids[web.GetKey()] || isNew {
+		t.Errorf("the labels that it was made for have %s, new %t, %v; want %s", id, isNew, err, ids[web.GetKey()])
+	}
+	means("what has its labels back", web)
+	o, err := c.Get(t.Context(), ids[web.GetKey()].String(), metav1.GetOptions{})
+	if err != nil || !maps.Equal(o.SecurityLabels, web.GetAsMap()) {
+		t.Errorf("the object has %v, %v", o.SecurityLabels, err)
+	}
+	for end := time.Now().Add(time.Minute); slices.Contains(b.Edited(), ids[web.GetKey()]); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("edited: %v", b.Edited())
+		}
+	}
+}
+
+// TestEditedWhileAway: an agent that was away while somebody edited an identity that another
+// program made. What its own pods have of before is not edited; of other numbers nothing better is
+// known, until they are put back.
 func TestEditedWhileAway(t *testing.T) {
 	t.Parallel()
 	server, c := start(t)
 	before := agent(t, server, 300, 400, nil)
 	own, remote, other, remade := app("own"), app("remote"), app("other"), app("remade")
 	ids := map[string]allocator.ID{}
-	for _, k := range []allocator.AllocatorKey{own, remote, other, remade} {
+	for _, k := range []allocator.MapKey{own, remote, other, remade} {
 		id, _, err := before.Allocate(t.Context(), k)
 		if err != nil {
 			t.Fatal(err)
@@ -543,13 +619,14 @@ func TestEditedWhileAway(t *testing.T) {
 		ids[k.GetKey()] = id
 	}
 	stopped := time.Now().Add(time.Second) // an object tells when it was made to the second
-	label := func(key allocator.AllocatorKey, as allocator.AllocatorKey) {
+	label := func(key, as allocator.MapKey) {
 		t.Helper()
 		o, err := c.Get(t.Context(), ids[key.GetKey()].String(), metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		o.SecurityLabels = as.GetAsMap()
+		delete(o.Annotations, identities.DigestAnnotation) // which other programs do not know
 		if _, err := c.Update(t.Context(), o, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}

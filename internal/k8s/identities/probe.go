@@ -108,7 +108,7 @@ func (p *Prober) try(ctx context.Context, id allocator.ID, text string, security
 		if *steps--; *steps < 0 {
 			return Taken{}, nil, fmt.Errorf("labels %s: %w", text, allocator.ErrContended)
 		}
-		made, err := p.Objects.Create(ctx, object(id, security), metav1.CreateOptions{})
+		made, err := p.Objects.Create(ctx, NewObject(id, security), metav1.CreateOptions{})
 		if err == nil {
 			return Taken{id, made, true}, nil, nil
 		}
@@ -122,7 +122,7 @@ func (p *Prober) try(ctx context.Context, id allocator.ID, text string, security
 		if err != nil {
 			return Taken{}, nil, fmt.Errorf("read identity %s: %w", id, err)
 		}
-		if !p.of(got, text) {
+		if !p.of(got, text, security) {
 			return Taken{}, got, nil
 		}
 		if got, done, err := p.use(ctx, got, security); done || err != nil {
@@ -131,27 +131,33 @@ func (p *Prober) try(ctx context.Context, id allocator.ID, text string, security
 	}
 }
 
-// of says whether an object is, or was before it rested, the identity of a label set.
-func (p *Prober) of(o *v2.CiliumIdentity, text string) bool {
+// of says whether an object is, or was before it rested or was edited, the identity of a label set.
+func (p *Prober) of(o *v2.CiliumIdentity, text string, security map[string]string) bool {
 	if o.DeletionTimestamp != nil {
 		return false
 	}
 	if was, _, rests := Retired(o); rests {
 		return was == text
 	}
+	if intact, told := Intact(o); told && !intact {
+		return WasGiven(o, security)
+	}
 	return p.Text(o) == text
 }
 
-// use takes an object of the right labels into use: it must not be about to be collected, and must not rest. It reports false if the object has changed and
-// must be read again.
+// use takes an object of the right labels into use: it must not be about to be collected, and must
+// not rest; if it was edited it gets its labels back. It reports false if the object has changed
+// and must be read again.
 func (p *Prober) use(ctx context.Context, o *v2.CiliumIdentity, security map[string]string) (*v2.CiliumIdentity, bool, error) {
 	_, marked := o.Annotations[HeartbeatAnnotation]
 	_, _, rests := Retired(o)
-	if !marked && !rests {
+	intact, told := Intact(o)
+	edited := !rests && told && !intact
+	if !marked && !rests && !edited {
 		return o, true, nil
 	}
 	o = o.DeepCopy()
-	if rests {
+	if rests || edited {
 		Revive(o, security)
 	}
 	delete(o.Annotations, HeartbeatAnnotation)
@@ -180,12 +186,9 @@ func (p *Prober) seize(ctx context.Context, id allocator.ID, text string, securi
 		if _, _, rests := Retired(other); !rests || other.DeletionTimestamp != nil {
 			return Taken{}, nil
 		}
-		other = other.DeepCopy()
-		Revive(other, security)
-		if other.Annotations == nil {
-			other.Annotations = map[string]string{}
-		}
+		other = other.DeepCopy() // it has annotations: it rests
 		other.Annotations[TakenAnnotation] = other.ResourceVersion
+		Revive(other, security)
 		now, done, err := p.update(ctx, other, "take")
 		if err != nil {
 			return Taken{}, err
@@ -209,11 +212,4 @@ func (p *Prober) Restore(ctx context.Context, id allocator.ID, text string, secu
 		return Taken{}, &allocator.ConflictError{Key: text, Held: id, Owner: owner}
 	}
 	return got, err
-}
-
-// object is a new object of a number.
-func object(id allocator.ID, security map[string]string) *v2.CiliumIdentity {
-	out := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: id.String()}}
-	fill(out, security)
-	return out
 }

@@ -3,10 +3,12 @@ package identities
 import (
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/pkg/allocator"
 )
 
 // Annotations of a number that rests: when it was retired, in RFC 3339, and the canonical string of the labels that it had.
@@ -60,7 +62,7 @@ func Revive(o *v2.CiliumIdentity, security map[string]string) {
 	fill(o, security)
 }
 
-// fill gives an object its labels.
+// fill gives an object its labels, sealed. Its [TakenAnnotation] is as it is to be.
 func fill(o *v2.CiliumIdentity, security map[string]string) {
 	o.SecurityLabels = security
 	if ns := security[labels.SourceK8s+":"+labels.KeyNamespace]; ns != "" {
@@ -69,4 +71,12 @@ func fill(o *v2.CiliumIdentity, security map[string]string) {
 		}
 		o.Labels[labels.KeyNamespace] = ns
 	}
+	seal(o)
+}
+
+// NewObject returns the object of a number that stands for these security labels.
+func NewObject(id allocator.ID, security map[string]string) *v2.CiliumIdentity {
+	out := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: id.String()}}
+	fill(out, security)
+	return out
 }

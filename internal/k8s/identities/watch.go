@@ -163,28 +163,38 @@ func (b *Backend) Expect(id allocator.ID, text string, at time.Time) {
 // is retired, and may get them back; it never gets others, as every node judges packets by them. So what an edit says
 // is not taken over, but told. A number that was deleted and made again, or taken for other labels, is another incarnation.
 //
-// What an object means that is heard of first is what it says; but if it was changed since it was made (its generation
-// tells), this may be an edit itself, and the next change its end. So that is taken over, unless this node uses the number
-// by then.
+// What an object means that is heard of first is what it says, if its digest agrees; if it does
+// not, it means nothing until it has its labels back. Objects that others made have no digest. One
+// of these that was changed since it was made (its generation tells) may be an edit itself, and the
+// next change its end. So that is taken over, unless this node uses the number by then.
 func (b *Backend) keepMeaning(o *v2.CiliumIdentity, m *allocator.Mapping, e *entry) {
 	e.uid = Incarnation(o)
 	changed := o.Generation > 1 // https://kubernetes.io/docs/reference/using-api/api-concepts: not by annotations
 	known, ok := b.index.get(m.ID)
-	if ok && !known.expected.IsZero() && changed && !o.CreationTimestamp.After(known.expected) {
+	intact, told := Intact(o)
+	if ok && !known.expected.IsZero() && changed && !o.CreationTimestamp.After(known.expected) && (!told || b.given(o, known.text)) {
 		known.uid = e.uid
 	}
-	if !ok || known.uid != e.uid {
-		e.unsure = changed && !e.resting
-		return
-	}
-	if known.text == "" || known.resting {
-		return
-	}
-	if known.unsure && !e.resting {
-		e.unsure = true
-		if e.text != known.text {
-			b.cfg.Log.Warn("the labels of an identity have changed again, which were edited before this node heard of it, or have been now: they are taken over",
-				"identity", m.ID, "before", known.text, "labels", o.SecurityLabels)
+	unheard := !ok || known.uid != e.uid
+	if unheard || known.text == "" || known.resting || known.unsure {
+		switch {
+		case e.resting:
+		case intact:
+			if known.edited && !unheard {
+				b.cfg.Log.Info("an identity that somebody had edited has its labels back", "identity", m.ID)
+			}
+		case told:
+			b.cfg.Log.Error("somebody edited the labels of an identity before this node heard of it; it means nothing until it has its labels back",
+				"identity", m.ID, "edited", o.SecurityLabels)
+			m.Key, e.text, e.edited = nil, "", true
+		case unheard:
+			e.unsure = changed
+		case known.unsure:
+			e.unsure = true
+			if e.text != known.text {
+				b.cfg.Log.Warn("the labels of an identity have changed again, which were edited before this node heard of it, or have been now: they are taken over",
+					"identity", m.ID, "before", known.text, "labels", o.SecurityLabels)
+			}
 		}
 		return
 	}
@@ -203,6 +213,16 @@ func (b *Backend) keepMeaning(o *v2.CiliumIdentity, m *allocator.Mapping, e *ent
 			"identity", m.ID, "labels", known.text, "edited", o.SecurityLabels)
 	}
 	m.Key, e.text, e.edited = key, known.text, true
+}
+
+// given says whether an object says that it was given the labels that text is the canonical string of.
+func (b *Backend) given(o *v2.CiliumIdentity, text string) bool {
+	key, err := b.cfg.KeyType.PutKey(text)
+	if err != nil {
+		return false
+	}
+	security, err := labelsOf(key)
+	return err == nil && WasGiven(o, security)
 }
 
 // Edited returns the numbers whose objects have other labels than those that they stand for, in order: somebody

@@ -107,7 +107,7 @@ func ofObject(o *v2.CiliumIdentity) (i Identity, ok, faulty bool) {
 	}
 	id, err := allocator.ParseID(o.Name)
 	text := canonical(o.SecurityLabels)
-	if err != nil || text == "" {
+	if intact, told := identities.Intact(o); err != nil || text == "" || told && !intact { // nobody goes by an edit
 		return Identity{}, false, true
 	}
 	return Identity{ID: id, Labels: text, age: o.CreationTimestamp.Unix()}, true, false

@@ -10,6 +10,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/pkg/allocator"
 	"github.com/hawser-net/hawser/pkg/kvstore"
@@ -154,11 +155,7 @@ func (o Objects) write(ctx context.Context, i Identity) (*Conflict, error) {
 	if err != nil {
 		return nil, fmt.Errorf("identity %s: %w", i.ID, err)
 	}
-	obj := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: i.ID.String()}, SecurityLabels: set}
-	if ns := set[labels.SourceK8s+":"+labels.KeyNamespace]; ns != "" {
-		obj.Labels = map[string]string{labels.KeyNamespace: ns}
-	}
-	err = o.Client.Post().Resource(v2.ResourceIdentities).Body(obj).Do(ctx).Error()
+	err = o.Client.Post().Resource(v2.ResourceIdentities).Body(identities.NewObject(i.ID, set)).Do(ctx).Error()
 	if err == nil {
 		return nil, nil
 	}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/labels"
 )
 
@@ -171,7 +172,7 @@ func (s *slim) setIdentity(o *v2.CiliumIdentity) {
 	}
 	s.dropIdentity(o.Name)
 	text := canonical(o.SecurityLabels)
-	if text == "" {
+	if intact, told := identities.Intact(o); text == "" || told && !intact { // pods must not get a number by an edit
 		return
 	}
 	s.identities[o.Name] = text

@@ -107,9 +107,12 @@ type numberEntry struct {
 	born int64 // in units of the home's own
 	// text is what the number stands for: what the object said first. says is what it says now. They differ if somebody edited it.
 	text, says string
-	resting    bool
-	since      time.Time // when it began to rest
-	set        *setEntry // of text, unless it rests
+	// given, if not "", is a digest of what the number stands for. It was edited before this
+	// process heard of it, so text is "".
+	given   string
+	resting bool
+	since   time.Time // when it began to rest
+	set     *setEntry // of text, unless it rests
 }
 
 func newBook(rules *Rules, budget int) *book {
@@ -519,6 +522,9 @@ func (r *Rules) numberEntryOf(obj *v2.CiliumIdentity) (now *numberEntry, ok bool
 	} else {
 		now.says = textOf(obj)
 		now.text = now.says
+		if intact, told := k8sids.Intact(obj); told && !intact {
+			now.text, now.given = "", k8sids.Given(obj)
+		}
 	}
 	return now, true
 }
@@ -535,7 +541,7 @@ func (b *book) setNumber(now *numberEntry) {
 		b.detach(old)
 		// Labels of an identity never change: nodes judge packets by them. The number goes on to stand for what it stood for.
 		if old.life == now.life && !old.resting && !now.resting && old.text != "" {
-			now.text = old.text
+			now.text, now.given = old.text, ""
 		}
 	}
 	if b.made[id] != now.uid {

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/hawser-net/hawser/internal/identity"
+	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
 )
 
 // refusal is why a claim is not believed.
@@ -35,6 +36,11 @@ const maxSpent = 512
 func (b *book) refusal(s *setEntry, id identity.ID) refusal {
 	n := b.numbers[id]
 	switch {
+	case n != nil && n.given != "" && s.labels != nil && n.given == k8sids.Digest(k8sids.SecurityLabels(s.labels)):
+		if len(s.numbers) > 0 {
+			return hasNumber
+		}
+		return believed // it was made for these labels, and edited
 	case n != nil && n.text != s.text:
 		return otherLabels
 	case len(s.numbers) > 0:

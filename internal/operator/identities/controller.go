@@ -244,7 +244,7 @@ func (c *Controller) known(id allocator.ID) (k8sids.Entry, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := c.book.numbers[identity.ID(id)]
-	if n == nil {
+	if n == nil || n.given != "" { // whose an edited one is, only the object says
 		return k8sids.Entry{}, false
 	}
 	return k8sids.Entry{Text: n.text, Resting: n.resting, Since: n.since}, true

@@ -64,7 +64,7 @@ func (b *book) decideSet(text string) step {
 		return st
 	}
 	for _, n := range s.numbers { // whether or not anybody needs it
-		if n.says == text {
+		if n.says == text || n.given != "" { // which labels to give back is not known
 			continue
 		}
 		if st.labels == nil { // no pod has them

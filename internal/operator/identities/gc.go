@@ -332,6 +332,11 @@ func (c *collector) judge(o *v2.CiliumIdentity, used bool) (look, fate) {
 		return c.judgeResting(now, same && last.dead, used, since)
 	}
 	now.text = textOf(o)
+	if intact, told := k8sids.Intact(o); told && !intact && (!known || last.uid != now.uid || last.text == "") {
+		c.log.Warn("an identity is not collected, because somebody edited its labels; give it its labels back", "identity", o.Name, "edited", now.text)
+		now.text, now.used = "", c.now()
+		return now, toKeep
+	}
 	if known && last.uid == now.uid && last.text != "" && last.text != now.text {
 		// Nodes judge by what it stood for. Nobody else could tell, when it rests, what that was.
 		c.log.Warn("an identity is not collected, because somebody edited its labels; give it its labels back", "identity", o.Name, "labels", last.text, "edited", now.text)

@@ -461,6 +461,26 @@ func TestCollection(t *testing.T) {
 			t.Errorf("with its labels back: rests %t, of %q", rests, was)
 		}
 	})
+	run("edited before it was heard of", func(tr *trial) {
+		o := k8sids.NewObject(1000, map[string]string{"k8s:app": "1000"})
+		o.SecurityLabels = map[string]string{"k8s:app": "evil"}
+		tr.Create(tr.T, o)
+		for range 8 {
+			marked, deleted := tr.pass()
+			tr.want("edited", marked, deleted, "", "")
+		}
+		o = tr.get("1000")
+		o.SecurityLabels = map[string]string{"k8s:app": "1000"}
+		if err := tr.Client.Update(tr.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+		for range 6 {
+			tr.pass()
+		}
+		if was, _, rests := k8sids.Retired(tr.get("1000")); !rests || was != "k8s:app=1000;" {
+			t.Errorf("with its labels back: rests %t, of %q", rests, was)
+		}
+	})
 	run("another operator takes over a rest", func(tr *trial) {
 		o := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: "1000"}}
 		k8sids.Retire(o, "k8s:app=x;", tr.clock)

@@ -1,0 +1,60 @@
+package identities
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"strings"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+)
+
+// DigestAnnotation holds a digest of the labels that an object was given as an identity: 32
+// hexadecimal digits, and behind a slash the [TakenAnnotation] of the incarnation that it is of, if
+// there is one. Whoever hears of an object first sees by it whether somebody has edited the labels
+// since. It is there to find mistakes: who may write the labels may write the annotation too.
+const DigestAnnotation = "hawser.net/labels-digest"
+
+// Digest returns the digest of an identity's labels. It is short, because every agent reads it of
+// every identity.
+func Digest(security map[string]string) string {
+	text, err := json.Marshal(security) // sorted by name
+	if err != nil {
+		panic(err) // strings can be marshalled
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:16])
+}
+
+// seal notes on an object which labels it has been given.
+func seal(o *v2.CiliumIdentity) {
+	if o.Annotations == nil {
+		o.Annotations = map[string]string{}
+	}
+	o.Annotations[DigestAnnotation] = Digest(o.SecurityLabels)
+	if taken := o.Annotations[TakenAnnotation]; taken != "" {
+		o.Annotations[DigestAnnotation] += "/" + taken
+	}
+}
+
+// Given returns the digest of the labels that an object was given; "" if it does not say, as one
+// that another program made, or says so of an earlier incarnation.
+func Given(o *v2.CiliumIdentity) string {
+	sum, taken, _ := strings.Cut(o.Annotations[DigestAnnotation], "/")
+	if taken != o.Annotations[TakenAnnotation] {
+		return ""
+	}
+	return sum
+}
+
+// Intact says whether the labels of an object, which does not rest, are those that it was given.
+// told is false if the object does not say which these were.
+func Intact(o *v2.CiliumIdentity) (intact, told bool) {
+	sum := Given(o)
+	return sum == Digest(o.SecurityLabels), sum != ""
+}
+
+// WasGiven says whether an object says that it was given these labels, whatever labels it has now.
+func WasGiven(o *v2.CiliumIdentity, security map[string]string) bool {
+	return Given(o) == Digest(security)
+}
