@@ -20,6 +20,7 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/internal/testenv/kubeapi"
 	"github.com/hawser-net/hawser/pkg/allocator"
+	"github.com/hawser-net/hawser/pkg/allocator/conformance"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 	"github.com/hawser-net/hawser/pkg/kvstore/etcd"
 )
@@ -51,6 +52,7 @@ func (p *places) open() kvstore.Backend {
 	p.Helper()
 	cfg := etcd.Defaults()
 	cfg.Endpoints, cfg.QPS, cfg.CheckInterval = []string{p.etcd.Endpoint()}, 0, time.Second
+	cfg.LeaseTTL = 25 * time.Second // it asks for its leases every third of that
 	store, err := etcd.New(context.Background(), cfg, nil)
 	if err != nil {
 		p.Fatal(err)
@@ -67,8 +69,8 @@ const (
 	readObjects = "doublewrite-readcrd"
 )
 
-// agent is an allocator as one node runs it.
-func (p *places) agent(name, mode string) *allocator.Allocator {
+// backend is the home of numbers of one node, with connections of its own.
+func (p *places) backend(name, mode string) allocator.Backend {
 	p.Helper()
 	keys, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{
 		Store: p.open(), BasePath: kvstore.IdentitiesPrefix, Suffix: name, KeyType: allocator.StringKey(""),
@@ -80,22 +82,27 @@ func (p *places) agent(name, mode string) *allocator.Allocator {
 	if err != nil {
 		p.Fatal(err)
 	}
-	objects, err := identities.New(identities.Config{Client: client, First: first, Last: last, KeyType: allocator.StringKey("")})
+	objects, err := identities.New(identities.Config{Client: client, First: first, Last: last, KeyType: allocator.StringKey(""), Node: name, Namespace: "default"})
 	if err != nil {
 		p.Fatal(err)
 	}
-	var backend allocator.Backend
 	switch mode {
 	case keysOnly:
-		backend = keys
+		return keys
 	case objectsOnly:
-		backend = objects
-	default:
-		if backend, err = doublewrite.New(doublewrite.Config{Objects: objects, Keys: keys, ReadObjects: mode == readObjects}); err != nil {
-			p.Fatal(err)
-		}
+		return objects
 	}
-	a, err := allocator.NewAllocator(allocator.StringKey(""), backend, allocator.WithMin(first), allocator.WithMax(last),
+	both, err := doublewrite.New(doublewrite.Config{Objects: objects, Keys: keys, ReadObjects: mode == readObjects})
+	if err != nil {
+		p.Fatal(err)
+	}
+	return both
+}
+
+// agent is an allocator as one node runs it.
+func (p *places) agent(name, mode string) *allocator.Allocator {
+	p.Helper()
+	a, err := allocator.NewAllocator(allocator.StringKey(""), p.backend(name, mode), allocator.WithMin(first), allocator.WithMax(last),
 		allocator.WithMasterKeyProtection(), allocator.WithSyncInterval(time.Second))
 	if err != nil {
 		p.Fatal(err)
@@ -166,6 +173,42 @@ func (p *places) allocate(a *allocator.Allocator, set string) allocator.ID {
 		p.Fatalf("%s: %v", set, err)
 	}
 	return id
+}
+
+// TestConformance runs the suite of all homes of numbers on a real etcd and a real API server,
+// reading the one and the other.
+func TestConformance(t *testing.T) {
+	p := newPlaces(t)
+	raw := p.etcd.Client()
+	for _, mode := range []string{readKeys, readObjects} {
+		t.Run(mode, func(t *testing.T) {
+			h := conformance.Harness{
+				Numbers:  allocator.Range{Min: first, Max: last},
+				OwnOrder: true,
+				Open: func(t *testing.T, node string) allocator.Backend {
+					t.Helper()
+					of := *p
+					of.T = t
+					return of.backend(node, mode)
+				},
+			}
+			if mode == readKeys {
+				h.LoseReferences = func(t *testing.T) {
+					t.Helper()
+					all, err := raw.Leases(t.Context())
+					if err != nil {
+						t.Fatal(err)
+					}
+					for _, l := range all.Leases {
+						if _, err := raw.Revoke(t.Context(), l.ID); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+			}
+			conformance.Run(t, h)
+		})
+	}
 }
 
 func TestDoubleWrite(t *testing.T) {
