@@ -32,6 +32,9 @@ type entry struct {
 	unsure   bool
 }
 
+// mayBeTaken says whether labels that are not known here can get the number, all others being theirs.
+func (e entry) mayBeTaken() bool { return e.resting || e.text == "" && e.edited }
+
 // index is what the watch has shown. One goroutine writes it.
 type index struct {
 	synced chan struct{}
@@ -39,7 +42,7 @@ type index struct {
 	mu     sync.RWMutex
 	byID   map[allocator.ID]entry
 	byText map[string][]allocator.ID // nearly always one
-	rests  int                       // how many rest
+	rests  int                       // how many rest, or were edited before they were heard of
 
 	reached atomic.Uint64 // see Backend.Reached
 }
@@ -95,7 +98,7 @@ func (x *index) set(id allocator.ID, e entry) {
 	defer x.mu.Unlock()
 	x.drop(id)
 	x.byID[id] = e
-	if e.resting {
+	if e.mayBeTaken() {
 		x.rests++
 	}
 	if e.text != "" && !e.resting {
@@ -137,7 +140,7 @@ func (x *index) drop(id allocator.ID) {
 		return
 	}
 	delete(x.byID, id)
-	if e.resting {
+	if e.mayBeTaken() {
 		x.rests--
 		return
 	}
