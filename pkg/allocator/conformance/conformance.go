@@ -499,11 +499,7 @@ func (s *suite) watch() {
 	web, db := s.key("web"), s.key("db")
 	before := a.acquire(web)
 	late := s.open("192.0.2.2")
-	late.mu.Lock()
-	if got := late.known[before.ID]; got != web.GetKey() {
-		s.Errorf("after the listing %s is %q", before.ID, got)
-	}
-	late.mu.Unlock()
+	late.hears(before.ID, web.GetKey())
 	after := a.acquire(db)
 	late.hears(after.ID, db.GetKey())
 	a.must(a.Withdraw(s.ctx, db, after))
