@@ -413,6 +413,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	run.start("housekeeping", func(ctx context.Context) error { return a.housekeeping(ctx, ruleBook, log) })
+	run.start("recovery", func(ctx context.Context) error { return a.recover(ctx, log) })
 
 	// ---- the API --------------------------------------------------------------------------------
 	fence := newFence()
@@ -439,21 +440,8 @@ func (ag *Agent) Run(ctx context.Context) error {
 		run.start("health", func(ctx context.Context) error { return serveHTTP(ctx, addr, a.healthHandler()) })
 	}
 	if cfg.ProxyHealthzAddr != "" && cfg.KubeProxyReplacement {
-		run.start("kube-proxy-healthz", func(ctx context.Context) error {
-			h := proxyHealthz(func() bool { return a.isInForce() && a.health().Cilium.State != rest.StateFailure })
-			for {
-				err := serveHTTP(ctx, cfg.ProxyHealthzAddr, h)
-				if ctx.Err() != nil {
-					return err
-				}
-				log.Warn("balancers that ask kube-proxy's address for health are not answered; does kube-proxy still run on this node?", "error", err)
-				select {
-				case <-time.After(maxHealthRetry):
-				case <-ctx.Done():
-					return nil
-				}
-			}
-		})
+		h := proxyHealthz(func() bool { return a.isInForce() && a.health().Cilium.State != rest.StateFailure })
+		run.start("kube-proxy-healthz", func(ctx context.Context) error { return serveProxyHealthz(ctx, cfg.ProxyHealthzAddr, h, log) })
 	}
 	if err := fence.wait(run.ctx); err == nil { // not if a part failed before
 		if err := a.cni.Install(); err != nil {
@@ -711,10 +699,24 @@ func (a *api) housekeeping(ctx context.Context, book *rules, log *slog.Logger) e
 				log.Error("policy is not in force in full", "error", err)
 			}
 			a.parts.report("policy", err, "all endpoints have their rule sets")
-			if err := a.lifecycle.Recover(ctx); err != nil {
-				log.Error("what is left of a failed change could not be undone", "error", err)
-			}
 			a.reportEdited()
+		}
+	}
+}
+
+// recoverPause is the time between two attempts to undo what is left of failed changes.
+const recoverPause = 5 * time.Second
+
+// recover undoes what is left of failed changes of endpoints. It waits for the kernel, and so for nobody else's work.
+func (a *api) recover(ctx context.Context, log *slog.Logger) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(recoverPause):
+		}
+		if err := a.lifecycle.Recover(ctx); err != nil && ctx.Err() == nil {
+			log.Error("what is left of a failed change could not be undone", "error", err)
 		}
 	}
 }

@@ -42,6 +42,9 @@ func healthAddresses(paths []clusterhealth.Path) rest.HealthAddresses {
 	var out rest.HealthAddresses
 	for i, p := range paths {
 		m := rest.HealthPath{IP: p.Addr.String(), ICMP: connectivity(p.ICMP), HTTP: connectivity(p.HTTP)}
+		if p.HTTP.Unasked && p.HTTP.Err != "" {
+			m.HTTP.Status = "answers no health checks: " + p.HTTP.Err
+		}
 		if i == 0 {
 			out.PrimaryAddress = m
 		} else {
@@ -73,7 +76,7 @@ func (h *nodeHealth) summary() rest.Status {
 	}
 	all, round := h.prober.Statuses()
 	var failing []string
-	reachable, unknown := 0, 0
+	reachable, unknown, silent := 0, 0, 0
 	for _, s := range all {
 		of, since := clusterhealth.Judge(slices.Concat(s.Node, s.Endpoint))
 		switch of {
@@ -81,6 +84,8 @@ func (h *nodeHealth) summary() rest.Status {
 			reachable++
 		case clusterhealth.Unknown:
 			unknown++
+		case clusterhealth.Silent:
+			silent++
 		case clusterhealth.Unreachable:
 			failing = append(failing, fmt.Sprintf("%s since %s", s.Name, since.UTC().Format(time.RFC3339)))
 		}
@@ -88,6 +93,9 @@ func (h *nodeHealth) summary() rest.Status {
 	st := rest.Status{State: rest.StateOk, Msg: fmt.Sprintf("%d of %d nodes reachable", reachable, len(all))}
 	if unknown > 0 {
 		st.Msg += fmt.Sprintf(", %d not probed yet (a round takes %s)", unknown, round)
+	}
+	if silent > 0 {
+		st.Msg += fmt.Sprintf(", %d answer no health checks (of another version, or without --enable-health-checking)", silent)
 	}
 	if n := len(failing); n > 0 {
 		st.State = rest.StateWarning
@@ -119,12 +127,22 @@ func (a *api) healthAPI(began time.Time) http.Handler {
 		w.WriteHeader(code)
 		_ = json.NewEncoder(w).Encode(body) // it fails if nobody listens any more
 	}
-	mux.HandleFunc("GET /v1beta/status", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, a.nodeHealth.model()) })
-	mux.HandleFunc("PUT /v1beta/status/probe", func(w http.ResponseWriter, _ *http.Request) {
+	// What the agent's own socket does not say, this one does not either.
+	handle := func(pattern, operation string, h http.HandlerFunc) {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			if !mayCall(a.cfg.APIAccess, operation) {
+				answer(w, http.StatusForbidden, switchedOff(operation))
+				return
+			}
+			h(w, r)
+		})
+	}
+	handle("GET /v1beta/status", "GetClusterHealth", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, a.nodeHealth.model()) })
+	handle("PUT /v1beta/status/probe", "GetClusterHealth", func(w http.ResponseWriter, _ *http.Request) {
 		_, round := a.nodeHealth.prober.Statuses()
 		answer(w, http.StatusForbidden, fmt.Sprintf("nodes are probed one after the other, once in %s, and not on demand: ask for the status", round))
 	})
-	mux.HandleFunc("GET /v1beta/healthz", func(w http.ResponseWriter, _ *http.Request) {
+	handle("GET /v1beta/healthz", "GetHealthz", func(w http.ResponseWriter, _ *http.Request) {
 		answer(w, http.StatusOK, map[string]any{"cilium": a.fullHealth(), "uptime": time.Since(began).Round(time.Second).String()})
 	})
 	return mux

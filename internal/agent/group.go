@@ -135,11 +135,20 @@ func (f *fence) guard(next server.StrictHandlerFunc, operation string) server.St
 // accessGuard answers 403 to operations that the configuration does not allow.
 func accessGuard(allowed []string) server.StrictMiddlewareFunc {
 	return func(next server.StrictHandlerFunc, operation string) server.StrictHandlerFunc {
-		if slices.Contains(allowed, "*") || slices.Contains(allowed, operation) {
+		if mayCall(allowed, operation) {
 			return next
 		}
 		return func(context.Context, http.ResponseWriter, *http.Request, any) (any, error) {
-			return nil, server.Errorf(http.StatusForbidden, "%s is switched off by --enable-cilium-api-server-access", operation)
+			return nil, server.Errorf(http.StatusForbidden, "%s", switchedOff(operation))
 		}
 	}
+}
+
+// mayCall says whether the configuration allows an operation.
+func mayCall(allowed []string, operation string) bool {
+	return slices.Contains(allowed, "*") || slices.Contains(allowed, operation)
+}
+
+func switchedOff(operation string) string {
+	return operation + " is switched off by --enable-cilium-api-server-access"
 }

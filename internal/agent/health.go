@@ -52,6 +52,9 @@ type nodeHealth struct {
 	inner *link.Inner
 	// unanswered are addresses of the endpoint at which nobody answers yet.
 	unanswered []netip.AddrPort
+	// lacks is why the endpoint has not all addresses; short says that it is because none were free.
+	lacks error
+	short bool
 	// listening are the addresses of the node at which it answers.
 	listening map[netip.Addr]bool
 
@@ -129,6 +132,7 @@ func (h *nodeHealth) targets() []clusterhealth.Target {
 	for _, n := range h.a.nodes.Table().All() {
 		t := clusterhealth.Target{Name: n.Key().String(), Endpoint: n.HealthIPs()}
 		self := n.Key() == node.Key{Cluster: h.a.cfg.ClusterName, Name: h.a.cfg.NodeName}
+		t.Answers = self || len(t.Endpoint) > 0
 		if !self {
 			t.Endpoint = h.a.notInOurs(t.Endpoint)
 		}
@@ -231,12 +235,17 @@ func (h *nodeHealth) ensure(ctx context.Context, serve func(net.Listener)) error
 	}
 	rows := h.a.registry.List()
 	if i := slices.IndexFunc(rows, endpoint.Endpoint.Health); i >= 0 {
-		if _, err := net.InterfaceByIndex(rows[i].IfIndex); err == nil {
-			return h.listenInner(serve)
+		_, gone := net.InterfaceByIndex(rows[i].IfIndex)
+		more := false
+		if gone == nil && h.short {
+			_, err := h.addresses()
+			more = err == nil // the family that had none has one now: it needs another endpoint
 		}
-		// Somebody removed its interface.
+		if gone == nil && !more {
+			return errors.Join(h.lacks, h.listenInner(serve))
+		}
 		if _, err := h.a.lifecycle.Delete(ctx, rows[i].ID); err != nil {
-			return fmt.Errorf("health endpoint without an interface: %w", err)
+			return fmt.Errorf("health endpoint that is to be made again: %w", err)
 		}
 	}
 	if !h.a.isInForce() {
@@ -246,26 +255,29 @@ func (h *nodeHealth) ensure(ctx context.Context, serve func(net.Listener)) error
 		h.inner.Close()
 		h.inner = nil
 	}
-	addrs, err := h.addresses()
-	if err != nil {
-		return fmt.Errorf("addresses of the health endpoint: %w", err)
+	addrs, none := h.addresses()
+	if len(addrs) == 0 {
+		return none
 	}
 	devices := h.a.deviceFacts()
 	inner, err := h.links.AddInner(healthLink, addrs, devices.DeviceMTU, devices.RouteMTU)
 	if err != nil {
 		return fmt.Errorf("health endpoint: %w", err)
 	}
+	h.short, h.lacks = none != nil, none
+	if inner.Lacks != nil {
+		h.lacks = errors.Join(none, fmt.Errorf("health endpoint: %w", inner.Lacks))
+	}
 	req := endpoint.CreateRequest{
 		Attachment: endpoint.Attachment{ContainerName: healthName, IfName: healthLink, IfIndex: inner.IfIndex, MAC: inner.MAC, HostMAC: inner.HostMAC},
 		Labels:     labels.NewSet(labels.Reserved(identity.Health.String())),
 	}
-	var have []netip.Addr
-	for _, a := range addrs {
-		have = append(have, a.IP)
-		if a.IP.Is4() {
-			req.IPv4 = a.IP
+	have := inner.IPs
+	for _, ip := range have {
+		if ip.Is4() {
+			req.IPv4 = ip
 		} else {
-			req.IPv6 = a.IP
+			req.IPv6 = ip
 		}
 	}
 	if _, err := h.a.lifecycle.Create(ctx, req); err != nil {
@@ -273,10 +285,10 @@ func (h *nodeHealth) ensure(ctx context.Context, serve func(net.Listener)) error
 		return errors.Join(fmt.Errorf("health endpoint: %w", err), h.links.RemoveInner(healthLink))
 	}
 	h.inner, h.unanswered = inner, nil
-	for _, a := range addrs {
-		h.unanswered = append(h.unanswered, netip.AddrPortFrom(a.IP, h.a.cfg.ClusterHealthPort))
+	for _, ip := range have {
+		h.unanswered = append(h.unanswered, netip.AddrPortFrom(ip, h.a.cfg.ClusterHealthPort))
 	}
-	unanswered := h.listenInner(serve)
+	unanswered := errors.Join(h.lacks, h.listenInner(serve))
 	v4, v6 := req.IPv4, req.IPv6
 	if err := h.saved.save(v4, v6); err != nil {
 		h.log.Warn("the health endpoint gets other addresses after a restart", "error", err)
@@ -301,9 +313,10 @@ func (h *nodeHealth) announce() error {
 	return err
 }
 
-// addresses are those of before if nobody else has them by now, and others if somebody does, with the routers'.
+// addresses are those of before if nobody else has them by now, and others if somebody does, with the routers'. The error is of families that have none.
 func (h *nodeHealth) addresses() ([]link.InnerAddress, error) {
 	var out []link.InnerAddress
+	var errs []error
 	for _, f := range []struct {
 		family ipam.Families
 		router netip.Addr
@@ -313,11 +326,12 @@ func (h *nodeHealth) addresses() ([]link.InnerAddress, error) {
 		}
 		ip, err := h.address(f.family, f.router.Is4())
 		if err != nil {
-			return nil, err
+			errs = append(errs, fmt.Errorf("address of the health endpoint: %w", err))
+			continue
 		}
 		out = append(out, link.InnerAddress{IP: ip, Router: f.router})
 	}
-	return out, nil
+	return out, errors.Join(errs...)
 }
 
 func (h *nodeHealth) address(family ipam.Families, v4 bool) (netip.Addr, error) {

@@ -1,8 +1,12 @@
 package agent
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -195,8 +199,11 @@ func TestClusterHealth(t *testing.T) {
 			n2.wantHealth("echo requests to itself are dropped", "n1")
 			n1.wantHealth("a node is cut off from another", "n1")
 			st, err := n1.client.Health(t.Context(), false)
-			if sum := st.Cluster.CiliumHealth; err != nil || sum.State != rest.StateWarning || !strings.Contains(sum.Msg, "default/n2 since "+began.UTC().Format("2006-01-02T15:")) {
-				t.Errorf("the status of n1: %+v, %v", sum, err)
+			sum := st.Cluster.CiliumHealth
+			_, stamp, named := strings.Cut(sum.Msg, "default/n2 since ")
+			if since, perr := time.Parse(time.RFC3339, stamp); err != nil || sum.State != rest.StateWarning || !named || perr != nil ||
+				since.Before(began.Truncate(time.Second)) || since.After(time.Now()) {
+				t.Errorf("the status of n1: %+v, %v %v; it began at %v", sum, err, perr, began)
 			}
 			if st.Cilium.State != rest.StateOk {
 				t.Errorf("the agent itself is %+v: another node is no fault of its own", st.Cilium)
@@ -286,6 +293,30 @@ func TestHealthOff(t *testing.T) {
 	}
 	if eps, err := n.client.Endpoints(t.Context(), nil); err == nil && len(eps) > 0 {
 		t.Errorf("endpoints of a node without pods: %+v", eps)
+	}
+}
+
+// TestHealthSocketIsGuarded: what the configuration keeps from clients of the API it keeps from those of health.sock.
+func TestHealthSocketIsGuarded(t *testing.T) {
+	t.Parallel()
+	n, _ := newNode(t)
+	n.flags = append(n.flags, "--enable-health-checking", "--enable-endpoint-health-checking=false", "--enable-cilium-api-server-access", "GetHealthz")
+	n.start()
+	h := http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", n.path("run/health.sock"))
+	}}}
+	for path, want := range map[string]int{"/v1beta/status": http.StatusForbidden, "/v1beta/healthz": http.StatusOK} {
+		controllers.Eventually(t, time.Minute, func() string {
+			resp, err := h.Get("http://localhost" + path)
+			if err != nil {
+				return err.Error()
+			}
+			defer resp.Body.Close()
+			if body, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != want {
+				return fmt.Sprintf("%s: %s %s, %v; want %d", path, resp.Status, body, err, want)
+			}
+			return ""
+		})
 	}
 }
 

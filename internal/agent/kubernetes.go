@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/netip"
 	"path/filepath"
@@ -140,9 +141,13 @@ func (k *kube) join(a *api, facts nodeFacts, filter *labels.Filter) error {
 	if k.policies, err = policies.New(pol, k.client, k.log); err != nil {
 		return err
 	}
+	var healthListen func(uint16) (net.Listener, error)
+	if k.cfg.KubeProxyReplacement {
+		healthListen = listenForBalancers
+	}
 	k.services, err = services.New(services.Config{
 		NodeName: k.cfg.NodeName, NodeAddrs: facts.hosts(), Consistent: k.cfg.LBAlgorithm == lbMaglev,
-		Forwarding: service.Forwarding(k.cfg.LBMode), PerService: k.cfg.LBModeAnnotation, HealthPorts: k.cfg.KubeProxyReplacement, Kernel: a.maps, Log: k.log,
+		Forwarding: service.Forwarding(k.cfg.LBMode), PerService: k.cfg.LBModeAnnotation, HealthListen: healthListen, Kernel: a.maps, Log: k.log,
 	}, k.client)
 	return err
 }

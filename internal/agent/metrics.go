@@ -223,7 +223,7 @@ func (c *stateCollector) health(gauge func(d *prometheus.Desc, v float64, labels
 		{"node", c.unreachable, func(s clusterhealth.Status) []clusterhealth.Path { return s.Node }},
 		{"endpoint", c.unreachableEP, func(s clusterhealth.Status) []clusterhealth.Path { return s.Endpoint }},
 	} {
-		count := map[string]int{"reachable": 0, "unreachable": 0, "unknown": 0}
+		count := map[string]int{"reachable": 0, "unreachable": 0, "silent": 0, "unknown": 0}
 		for _, s := range all {
 			state, since := clusterhealth.Judge(kind.paths(s))
 			count[state.String()]++

@@ -1,10 +1,49 @@
 package agent
 
 import (
+	"context"
 	"encoding/json"
+	"log/slog"
+	"net"
 	"net/http"
+	"strconv"
 	"time"
+
+	"github.com/hawser-net/hawser/internal/clusterhealth"
 )
+
+// maxBalancers is how many connections there may be at a time at each port where balancers ask: anybody can open them.
+const maxBalancers = 64
+
+// listenForBalancers opens a port at which balancers outside ask, at all addresses; 0 for any port.
+func listenForBalancers(port uint16) (net.Listener, error) {
+	l, err := net.Listen("tcp", ":"+strconv.Itoa(int(port)))
+	if err != nil {
+		return nil, err
+	}
+	return clusterhealth.Limit(l, maxBalancers), nil
+}
+
+// serveProxyHealthz answers in kube-proxy's place at an address until ctx ends. While somebody else has the address it tries again.
+func serveProxyHealthz(ctx context.Context, addr string, h http.Handler, log *slog.Logger) error {
+	for {
+		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
+		if err == nil {
+			r := clusterhealth.NewResponderWith(h)
+			err = r.Serve(ctx, clusterhealth.Limit(l, maxBalancers))
+			r.Close()
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		log.Warn("balancers that ask kube-proxy's address for health are not answered; does kube-proxy still run on this node?", "error", err)
+		select {
+		case <-time.After(maxHealthRetry):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
 
 // proxyHealthz answers as kube-proxy does whether services are led to their backends on this node: with status 200, or 503 as long as not all of them have been
 // heard, or while they are not in force.

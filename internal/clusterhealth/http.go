@@ -68,23 +68,28 @@ func plain(ctx context.Context, err error) error {
 	return err
 }
 
-// Responder answers the probes of others.
+// Responder answers strangers who ask how somebody is. Each connection is for one question, and there are only so many at a time.
 type Responder struct {
 	server http.Server
 }
 
-// NewResponder returns a Responder that answers nobody until Serve.
+// NewResponder returns a Responder for other nodes' probes. It answers nobody until Serve.
 func NewResponder() *Responder {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+helloPath, func(http.ResponseWriter, *http.Request) {})
-	return &Responder{server: http.Server{
-		Handler: mux, ReadTimeout: 2 * time.Second, WriteTimeout: 2 * time.Second, IdleTimeout: time.Second, MaxHeaderBytes: 4 << 10,
-	}}
+	return NewResponderWith(mux)
+}
+
+// NewResponderWith returns a Responder that gives the answers of h, which must be quick. It answers nobody until Serve.
+func NewResponderWith(h http.Handler) *Responder {
+	r := &Responder{server: http.Server{Handler: h, ReadTimeout: 2 * time.Second, WriteTimeout: 2 * time.Second, MaxHeaderBytes: 4 << 10}}
+	r.server.SetKeepAlivesEnabled(false) // who asks again and again would keep the place of others
+	return r
 }
 
 // Serve answers at a listener until ctx ends, and returns nil then, or the error that ends it. It closes the listener.
 func (r *Responder) Serve(ctx context.Context, l net.Listener) error {
-	l = &limited{Listener: l, free: make(chan struct{}, maxConns)}
+	l = Limit(l, maxConns)
 	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
 	err := r.server.Serve(l)
@@ -97,7 +102,11 @@ func (r *Responder) Serve(ctx context.Context, l net.Listener) error {
 // Close ends all connections.
 func (r *Responder) Close() { r.server.Close() }
 
-// limited closes connections beyond what it is to have at once: those who wait would look like a network that does not answer.
+// Limit returns a listener that has at most n connections of l at once, and closes those beyond: who waits would take the network for one that does not answer.
+func Limit(l net.Listener, n int) net.Listener {
+	return &limited{Listener: l, free: make(chan struct{}, n)}
+}
+
 type limited struct {
 	net.Listener
 	free chan struct{}

@@ -18,6 +18,8 @@ type Target struct {
 	Name string
 	// Node are the node's own addresses, Endpoint those of its health endpoint; the first of each is the primary one.
 	Node, Endpoint []netip.Addr
+	// Answers says that the node has announced that it answers probes by HTTP. One of another version need not.
+	Answers bool
 }
 
 // Connectivity is what is known of one way to one address.
@@ -30,12 +32,17 @@ type Connectivity struct {
 	Err string
 	// Since is when the present state began, working or not, as far as this process knows.
 	Since time.Time
+	// Unasked says that nothing was ever heard this way, and nobody has announced that there is something to hear: that the probe was
+	// not answered says nothing of the network.
+	Unasked bool
 	// began is when the last probe was begun.
 	began time.Time
+	// answered says that a probe was answered at some time.
+	answered bool
 }
 
-// Failing says whether the last probe was not answered.
-func (c Connectivity) Failing() bool { return c.Err != "" }
+// Failing says whether the last probe was not answered, by somebody of whom an answer can be expected.
+func (c Connectivity) Failing() bool { return c.Err != "" && !c.Unasked }
 
 // Path is what is known of an address.
 type Path struct {
@@ -53,10 +60,12 @@ type Status struct {
 // State is what is known of a node, or of its health endpoint.
 type State int
 
-// The states. Unknown is that of what was not probed yet, or has no address.
+// The states. Unknown is that of what was not probed yet, or has no address, Silent that of a node that answers no probes by HTTP, and never said that it
+// does: who cannot be reached by that way alone is not told from who does not listen.
 const (
 	Unknown State = iota
 	Reachable
+	Silent
 	Unreachable
 )
 
@@ -67,6 +76,8 @@ func (s State) String() string {
 		return "reachable"
 	case Unreachable:
 		return "unreachable"
+	case Silent:
+		return "silent"
 	}
 	return "unknown"
 }
@@ -82,8 +93,11 @@ func Judge(paths []Path) (state State, since time.Time) {
 				if since.IsZero() || c.Since.Before(since) {
 					since = c.Since
 				}
-			case state == Unknown && !c.Probed.IsZero():
-				state = Reachable
+			case c.Probed.IsZero():
+			case c.Unasked && c.Err != "":
+				state = max(state, Silent)
+			default:
+				state = max(state, Reachable)
 			}
 		}
 	}
@@ -218,7 +232,7 @@ func (p *Prober) try(ctx context.Context, w way) {
 	if ctx.Err() != nil {
 		return // the agent ends: nothing was found out
 	}
-	c := Connectivity{Probed: p.cfg.Now(), Latency: latency, Since: began, began: began}
+	c := Connectivity{Probed: p.cfg.Now(), Latency: latency, Since: began, began: began, answered: err == nil}
 	if err != nil {
 		c.Err, c.Latency = cmp.Or(err.Error(), "failed"), 0
 	}
@@ -228,9 +242,10 @@ func (p *Prober) try(ctx context.Context, w way) {
 	if ok && old.began.After(began) {
 		return // a later one was faster: this has waited for an answer in vain
 	}
-	if ok && old.Failing() == c.Failing() {
+	if ok && (old.Err != "") == (c.Err != "") {
 		c.Since = old.Since
 	}
+	c.answered = c.answered || old.answered
 	p.known[w] = c
 }
 
@@ -239,16 +254,20 @@ func (p *Prober) Statuses() ([]Status, time.Duration) {
 	targets := p.cfg.Targets()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	paths := func(ips []netip.Addr) []Path {
+	paths := func(ips []netip.Addr, answers bool) []Path {
 		out := make([]Path, 0, len(ips))
 		for _, ip := range ips {
-			out = append(out, Path{Addr: ip, ICMP: p.known[way{ip, false}], HTTP: p.known[way{ip, true}]})
+			path := Path{Addr: ip, ICMP: p.known[way{ip, false}], HTTP: p.known[way{ip, true}]}
+			path.HTTP.Unasked = !answers
+			out = append(out, path)
 		}
 		return out
 	}
 	out := make([]Status, 0, len(targets))
 	for _, t := range targets {
-		out = append(out, Status{Name: t.Name, Node: paths(t.Node), Endpoint: paths(t.Endpoint)})
+		answers := t.Answers || slices.ContainsFunc(t.Node, func(ip netip.Addr) bool { return p.known[way{ip, true}].answered })
+		// An endpoint that is announced is there to answer.
+		out = append(out, Status{Name: t.Name, Node: paths(t.Node, answers), Endpoint: paths(t.Endpoint, true)})
 	}
 	slices.SortFunc(out, func(a, b Status) int { return cmp.Compare(a.Name, b.Name) })
 	return out, p.round

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -217,4 +218,55 @@ func TestAlone(t *testing.T) {
 	if _, err := New(Config{}); err == nil {
 		t.Error("a prober of nothing is made")
 	}
+}
+
+// TestSilentNodes: a node that never answered by HTTP, nor said that it does, is not taken for one that cannot be reached. One that did is, and so is one whose
+// echo replies are missing.
+func TestSilentNodes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		targets := []Target{
+			{Name: "announced", Node: []netip.Addr{addr(1)}, Answers: true}, {Name: "old", Node: []netip.Addr{addr(2)}},
+			{Name: "dead", Node: []netip.Addr{addr(3)}}, {Name: "turned off", Node: []netip.Addr{addr(4), addr(5)}},
+		}
+		n := &network{dead: map[netip.Addr]bool{addr(3): true}, began: map[netip.Addr][]time.Time{}}
+		closed := map[netip.Addr]bool{addr(1): true, addr(2): true, addr(3): true, addr(5): true}
+		p, err := New(Config{Targets: func() []Target { return slices.Clone(targets) }, Echo: n.probe, Get: func(ctx context.Context, to netip.Addr) (time.Duration, error) {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			if closed[to] {
+				return 0, errors.New("connection refused")
+			}
+			return time.Millisecond, nil
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- p.Run(ctx) }()
+		want := func(what string, states map[string]State) {
+			t.Helper()
+			time.Sleep(130 * time.Second)
+			all, _ := p.Statuses()
+			for _, s := range all {
+				if got, since := Judge(s.Node); got != states[s.Name] || (got == Unreachable) == since.IsZero() {
+					t.Errorf("%s: %s is %s since %v, want %s", what, s.Name, got, since, states[s.Name])
+				}
+			}
+		}
+		// One address of the last does not answer, although the other does.
+		want("at first", map[string]State{"announced": Unreachable, "old": Silent, "dead": Unreachable, "turned off": Unreachable})
+		n.mu.Lock()
+		closed = map[netip.Addr]bool{addr(4): true, addr(5): true}
+		n.mu.Unlock()
+		want("all but the last answer", map[string]State{"announced": Reachable, "old": Reachable, "dead": Unreachable, "turned off": Unreachable})
+		n.mu.Lock()
+		closed[addr(2)] = true
+		n.mu.Unlock()
+		want("one that has answered", map[string]State{"announced": Reachable, "old": Unreachable, "dead": Unreachable, "turned off": Unreachable})
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -447,6 +447,7 @@ func samePorts(a, b []policy.NamedPort) bool {
 // labels insists on: until it succeeds the endpoint is not what it should be, and says so (StateNotReady).
 func (l *Lifecycle) relabel(ctx context.Context, old, row Endpoint, again bool) (Endpoint, error) {
 	row.IdentityLabels, row.InfoLabels = l.split(row)
+	again = again || old.Insisted // another change that fails does not end what somebody else insists on
 	same := row.IdentityLabels.String() == old.IdentityLabels.String() && old.Identity != 0
 	if same && samePorts(row.NamedPorts, old.NamedPorts) && old.State != StateNotReady {
 		row, _ = l.set(row, old.State, "labels changed, identity kept")
@@ -463,10 +464,13 @@ func (l *Lifecycle) relabel(ctx context.Context, old, row Endpoint, again bool) 
 		id, err := l.acquire(ctx, row.IdentityLabels)
 		if err != nil {
 			old.Insisted = again
-			if first {
+			switch {
+			case !first: // it is as not ready as before: an earlier change may not be undone yet
+				old = l.note(old)
+			case again:
 				old, _ = l.fail(old, StateNotReady, "labels not changed: "+err.Error())
-			}
-			if !again {
+			default:
+				old, _ = l.fail(old, StateNotReady, "labels not changed: "+err.Error())
 				old, _ = l.set(old, StateReady, "labels as before")
 			}
 			return old, fmt.Errorf("endpoint %d keeps its labels: %w", row.ID, err)
@@ -522,8 +526,11 @@ func (l *Lifecycle) revert(old, failed Endpoint, cause error, again bool) (Endpo
 	return old, fmt.Errorf("endpoint %d keeps its labels: %w", old.ID, cause)
 }
 
+// recoverWait bounds how long Recover waits for the kernel to know where one endpoint is.
+const recoverWait = 5 * time.Second
+
 // Recover brings the kernel back to endpoints of which a failed change could not be undone. Call it now and then. Those whose change is insisted on are left
-// to whoever does that.
+// to whoever does that, and those that are just being changed to that change.
 func (l *Lifecycle) Recover(ctx context.Context) error {
 	var errs []error
 	for _, row := range l.cfg.Registry.List() {
@@ -535,8 +542,13 @@ func (l *Lifecycle) Recover(ctx context.Context) error {
 }
 
 func (l *Lifecycle) recover(ctx context.Context, id uint16) error {
-	unlock := l.lock(id)
+	unlock, free := l.tryLock(id)
+	if !free {
+		return nil
+	}
 	defer unlock()
+	ctx, cancel := context.WithTimeout(ctx, recoverWait)
+	defer cancel()
 	row, ok := l.cfg.Registry.Get(id)
 	if !ok || row.State != StateNotReady || row.Insisted {
 		return nil
@@ -612,6 +624,15 @@ func (l *Lifecycle) move(row Endpoint, next State, good bool, message string) (E
 	return changed, true
 }
 
+// note stores what is known of a row whose state stays, without a line in its log.
+func (l *Lifecycle) note(row Endpoint) Endpoint {
+	l.cfg.Registry.update(row.ID, func(current Endpoint) (Endpoint, bool) {
+		row.Log, row.State = current.Log, current.State
+		return row, true
+	})
+	return row
+}
+
 // supersede cancels the creation of an endpoint if it is under way.
 func (l *Lifecycle) supersede(id uint16) {
 	l.mu.Lock()
@@ -626,14 +647,36 @@ func (l *Lifecycle) supersede(id uint16) {
 // lock serialises the changes of one endpoint.
 func (l *Lifecycle) lock(id uint16) (unlock func()) {
 	l.mu.Lock()
+	m := l.use(id)
+	l.mu.Unlock()
+	m.Lock()
+	return l.unlock(id, m)
+}
+
+// tryLock is lock for who does not wait.
+func (l *Lifecycle) tryLock(id uint16) (unlock func(), ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.locks[id] != nil {
+		return nil, false
+	}
+	m := l.use(id)
+	m.Lock()
+	return l.unlock(id, m), true
+}
+
+// use is called with mu held.
+func (l *Lifecycle) use(id uint16) *rowLock {
 	m := l.locks[id]
 	if m == nil {
 		m = new(rowLock)
 		l.locks[id] = m
 	}
 	m.users++
-	l.mu.Unlock()
-	m.Lock()
+	return m
+}
+
+func (l *Lifecycle) unlock(id uint16, m *rowLock) func() {
 	return func() {
 		m.Unlock()
 		l.mu.Lock()

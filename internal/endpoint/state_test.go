@@ -193,6 +193,101 @@ func TestFailedChange(t *testing.T) {
 	}
 }
 
+// TestInsistedChange: what the source of the labels insists on stays known, whatever else fails; and nobody says ready of what was not undone.
+func TestInsistedChange(t *testing.T) {
+	t.Parallel()
+	m := newMachine()
+	p := started(t, m, t.TempDir())
+	row := p.mustCreate(1)
+	app := func(name string) labels.Set { return labels.NewSet(labels.New(labels.SourceK8s, "app", name)) }
+	want := func(what string, insisted bool) {
+		t.Helper()
+		if now := p.now(row.ID); now.State != StateNotReady || now.Insisted != insisted {
+			t.Errorf("%s: the endpoint is %s, insisted on: %v, want %v", what, now.State, now.Insisted, insisted)
+		}
+	}
+	// An API's change that cannot be undone.
+	m.fault = failing("EnsureEndpoint")
+	if _, err := p.SetLabels(t.Context(), row.ID, app("api"), nil); !errors.Is(err, errInjected) {
+		t.Fatal(err)
+	}
+	want("not undone", false)
+	// The next one does not come as far as the kernel: the kernel is as it was.
+	m.fault = failing("Acquire")
+	if _, err := p.SetLabels(t.Context(), row.ID, app("other"), nil); !errors.Is(err, errInjected) {
+		t.Fatal(err)
+	}
+	want("another that fails early", false)
+	// The workload's own change is another matter, wherever it fails.
+	if _, err := p.SetWorkload(t.Context(), row.ID, app("workload"), nil); !errors.Is(err, errInjected) {
+		t.Fatal(err)
+	}
+	want("a change that is insisted on", true)
+	for _, op := range []string{"Acquire", "Place", "EnsureEndpoint"} {
+		m.fault = failing(op)
+		if _, err := p.SetLabels(t.Context(), row.ID, app("api"), nil); !errors.Is(err, errInjected) {
+			t.Fatal(err)
+		}
+		want("beside an API's change that fails at "+op, true)
+	}
+	m.fault = failing()
+	if err := p.Recover(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	want("recovered", true)
+	if _, err := p.SetWorkload(t.Context(), row.ID, app("workload"), nil); err != nil {
+		t.Fatal(err)
+	}
+	p.audit("at last")
+}
+
+// TestRecoverWaitsForNobody: an endpoint that is being changed is left to that change, and a kernel that does not take an address holds nobody up for long.
+func TestRecoverWaitsForNobody(t *testing.T) {
+	t.Parallel()
+	m := newMachine()
+	placing := &stuckPlacer{fakePlacer: fakePlacer{m}}
+	p := started(t, m, t.TempDir(), func(c *Config) { c.Placer = placing })
+	rows := []Endpoint{p.mustCreate(1), p.mustCreate(2)}
+	m.fault = failing("EnsureEndpoint")
+	for _, row := range rows {
+		if _, err := p.SetLabels(t.Context(), row.ID, labels.NewSet(labels.New(labels.SourceK8s, "app", "x")), nil); !errors.Is(err, errInjected) {
+			t.Fatal(err)
+		}
+	}
+	m.fault = failing()
+	unlock := p.lock(rows[0].ID)
+	if err := p.Recover(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if a, b := p.now(rows[0].ID).State, p.now(rows[1].ID).State; a != StateNotReady || b != StateReady {
+		t.Errorf("the one that is being changed is %s, the other %s", a, b)
+	}
+	unlock()
+	placing.stuck = true
+	if err := p.Recover(t.Context()); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the kernel does not take an address: %v", err)
+	}
+	placing.stuck = false
+	if err := p.Recover(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.audit("at last")
+}
+
+// stuckPlacer is an address table whose kernel does not answer.
+type stuckPlacer struct {
+	fakePlacer
+	stuck bool
+}
+
+func (s *stuckPlacer) Place(ctx context.Context, row Endpoint) error {
+	if s.stuck {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return s.fakePlacer.Place(ctx, row)
+}
+
 // once makes the operation fail at its next call.
 func once(op string) func(string) error {
 	failed := false

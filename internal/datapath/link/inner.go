@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -25,10 +26,13 @@ type Inner struct {
 	ns           *os.File
 	IfIndex      int              // of the host side, which is down
 	MAC, HostMAC net.HardwareAddr // of the inner and of the host side
+	IPs          []netip.Addr     // those that it has
+	Lacks        error            // why it has not all that it was to have
 }
 
 // AddInner makes one whose host side has the name, which must begin with EndpointPrefix, in place of one that is left from before. The mtu is that of the
-// interface, routeMTU that of the default route, 0 if it is the same.
+// interface, routeMTU that of the default route, 0 if it is the same. An address that cannot be set up, as one of a family that is switched off, is left out
+// and told in Lacks; without any there is an error.
 func (l *Links) AddInner(name string, addrs []InnerAddress, mtu, routeMTU int) (*Inner, error) {
 	if err := l.RemoveInner(name); err != nil {
 		return nil, err
@@ -116,28 +120,47 @@ func (l *Links) fillInner(in *Inner, name string, addrs []InnerAddress, mtu, rou
 	if err != nil {
 		return err
 	}
-	for _, a := range addrs {
-		addr := &netlink.Addr{IPNet: single(a.IP)}
-		if a.IP.Is6() {
-			addr.Flags = unix.IFA_F_NODAD // nobody else has it
-		}
-		if err := h.AddrAdd(link, addr); err != nil {
-			return fmt.Errorf("address %s: %w", a.IP, err)
-		}
+	if slices.ContainsFunc(addrs, func(a InnerAddress) bool { return a.IP.Is6() }) {
+		// A new namespace may have the settings of the host, where IPv6 may be off for all but pods.
+		in.Lacks = visit(in.ns, func() error { return apply([]setting{{path: "net/ipv6/conf/" + inside + "/disable_ipv6", value: "0"}}) })
 	}
 	if err := h.LinkSetUp(link); err != nil {
 		return err
 	}
 	for _, a := range addrs {
-		router := netlink.Route{LinkIndex: link.Attrs().Index, Dst: single(a.Router)}
-		if a.IP.Is4() {
-			router.Scope = netlink.SCOPE_LINK
+		if err := addInnerAddress(h, link.Attrs().Index, a, routeMTU); err != nil {
+			in.Lacks = errors.Join(in.Lacks, fmt.Errorf("address %s: %w", a.IP, err))
+			continue
 		}
-		all := &net.IPNet{IP: make(net.IP, a.IP.BitLen()/8), Mask: net.CIDRMask(0, a.IP.BitLen())}
-		for _, r := range []netlink.Route{router, {LinkIndex: link.Attrs().Index, Dst: all, Gw: a.Router.AsSlice(), MTU: routeMTU}} {
-			if err := h.RouteAdd(&r); err != nil {
-				return fmt.Errorf("route to %s: %w", r.Dst, err)
-			}
+		in.IPs = append(in.IPs, a.IP)
+	}
+	switch len(in.IPs) {
+	case 0:
+		return in.Lacks
+	case len(addrs):
+		in.Lacks = nil
+	}
+	return nil
+}
+
+// addInnerAddress gives the interface inside, which is up, an address and the routes that go with it.
+func addInnerAddress(h *netlink.Handle, ifIndex int, a InnerAddress, routeMTU int) error {
+	addr := &netlink.Addr{IPNet: single(a.IP)}
+	if a.IP.Is6() {
+		addr.Flags = unix.IFA_F_NODAD // nobody else has it
+	}
+	link := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: ifIndex}}
+	if err := h.AddrAdd(link, addr); err != nil {
+		return err
+	}
+	router := netlink.Route{LinkIndex: ifIndex, Dst: single(a.Router)}
+	if a.IP.Is4() {
+		router.Scope = netlink.SCOPE_LINK
+	}
+	all := &net.IPNet{IP: make(net.IP, a.IP.BitLen()/8), Mask: net.CIDRMask(0, a.IP.BitLen())}
+	for _, r := range []netlink.Route{router, {LinkIndex: ifIndex, Dst: all, Gw: a.Router.AsSlice(), MTU: routeMTU}} {
+		if err := h.RouteAdd(&r); err != nil {
+			return fmt.Errorf("route to %s: %w", r.Dst, err)
 		}
 	}
 	return nil

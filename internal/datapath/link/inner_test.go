@@ -83,3 +83,42 @@ func TestInner(t *testing.T) {
 	})
 	must(t, n.RemoveInner("lxc_test"))
 }
+
+// TestInnerWhereIPv6IsOff: a namespace may begin with IPv6 switched off, as the host has it; an endpoint that is to have an address of it has one.
+func TestInnerWhereIPv6IsOff(t *testing.T) {
+	n := newNode(t)
+	node := tunnelNode()
+	ns, err := newNamespace()
+	must(t, err)
+	in := &Inner{ns: ns}
+	defer in.Close()
+	must(t, visit(ns, func() error { return apply([]setting{{path: "net/ipv6/conf/default/disable_ipv6", value: "1"}}) }))
+	addrs := []InnerAddress{
+		{IP: netip.MustParseAddr("10.0.1.77"), Router: node.RouterIPv4}, {IP: netip.MustParseAddr("fd00:1::77"), Router: node.RouterIPv6},
+	}
+	must(t, n.fillInner(in, "lxc_test", addrs, 1400, 1350))
+	if in.Lacks != nil || len(in.IPs) != 2 {
+		t.Errorf("it has %v: %v", in.IPs, in.Lacks)
+	}
+}
+
+// TestInnerOfOneFamily: a family that does not work, here since its packets do not fit, leaves the other.
+func TestInnerOfOneFamily(t *testing.T) {
+	n := newNode(t)
+	node := tunnelNode()
+	addrs := []InnerAddress{
+		{IP: netip.MustParseAddr("10.0.1.77"), Router: node.RouterIPv4}, {IP: netip.MustParseAddr("fd00:1::77"), Router: node.RouterIPv6},
+	}
+	in, err := n.AddInner("lxc_test", addrs, 1200, 0)
+	must(t, err)
+	defer in.Close()
+	if len(in.IPs) != 1 || in.IPs[0] != addrs[0].IP || in.Lacks == nil {
+		t.Errorf("it has %v: %v", in.IPs, in.Lacks)
+	}
+	l, err := in.Listen(netip.AddrPortFrom(addrs[0].IP, 4240))
+	must(t, err)
+	l.Close()
+	if _, err := n.AddInner("lxc_test", addrs[1:], 1200, 0); err == nil {
+		t.Error("an endpoint without any address")
+	}
+}

@@ -1,11 +1,12 @@
 package services_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
-	"os"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -21,8 +22,18 @@ import (
 // served when it is free, and one of a service that is gone no longer.
 func TestHealthCheckPorts(t *testing.T) {
 	testenv.CheckLeaks(t)
+	ns := testenv.NewNetNS(t) // whose ports nobody else has
 	c := newCluster(t)
-	first := int32(30100 + os.Getpid()%1000*2)
+	listen := func(port uint16) (l net.Listener, err error) {
+		err = ns.Do(func() (err error) { l, err = net.Listen("tcp", fmt.Sprintf(":%d", port)); return err })
+		return l, err
+	}
+	dial := func(port int32) (conn net.Conn, err error) {
+		err = ns.Do(func() (err error) { conn, err = net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port)); return err })
+		return conn, err
+	}
+	c.healthListen = listen
+	const first int32 = 30100
 	balancer := func(port int32) func(*corev1.Service) {
 		return func(s *corev1.Service) {
 			s.Spec.Type, s.Spec.ExternalTrafficPolicy, s.Spec.HealthCheckNodePort = corev1.ServiceTypeLoadBalancer, corev1.ServiceExternalTrafficPolicyLocal, port
@@ -35,7 +46,15 @@ func TestHealthCheckPorts(t *testing.T) {
 	c.slice("web-1", "web", at("n2", "10.0.2.1", true))
 	synced, stop := c.run()
 	c.wait("hearing everything", synced)
-	asker := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	// It would keep its connections, which is not let.
+	asker := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DialContext: func(_ context.Context, _, addr string) (net.Conn, error) {
+		at, err := netip.ParseAddrPort(addr)
+		if err != nil {
+			return nil, err
+		}
+		return dial(int32(at.Port()))
+	}}}
+	defer asker.CloseIdleConnections()
 	want := func(what string, port int32, code, ready int) {
 		t.Helper()
 		controllers.Eventually(t, 30*time.Second, func() string {
@@ -51,6 +70,9 @@ func TestHealthCheckPorts(t *testing.T) {
 			if err := json.NewDecoder(resp.Body).Decode(&said); err != nil {
 				return fmt.Sprintf("%s: %v", what, err)
 			}
+			if !resp.Close {
+				t.Errorf("%s: the connection is kept", what)
+			}
 			if resp.StatusCode != code || said.LocalEndpoints != ready || said.Service.Namespace != "default" ||
 				resp.Header.Get("X-Load-Balancing-Endpoint-Weight") != fmt.Sprint(ready) {
 				return fmt.Sprintf("%s: %s %+v, want %d and %d endpoints", what, resp.Status, said, code, ready)
@@ -65,7 +87,7 @@ func TestHealthCheckPorts(t *testing.T) {
 	want("the one that is here is not ready", first, 503, 0)
 
 	// Somebody else listens.
-	other, err := net.Listen("tcp", fmt.Sprintf(":%d", first+1))
+	other, err := listen(uint16(first + 1))
 	c.must(err)
 	c.service("late", "10.96.1.2", balancer(first+1))
 	c.slice("late-1", "late", at("n1", "10.0.1.9", true))
@@ -76,7 +98,7 @@ func TestHealthCheckPorts(t *testing.T) {
 	gone := func(port int32) {
 		t.Helper()
 		controllers.Eventually(t, 30*time.Second, func() string {
-			conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+			conn, err := dial(port)
 			if err != nil {
 				return ""
 			}

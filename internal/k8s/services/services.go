@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -31,8 +32,9 @@ type Config struct {
 	// Forwarding is how clients outside reach backends on other nodes; PerService has annotations of services say otherwise.
 	Forwarding service.Forwarding
 	PerService bool
-	// HealthPorts has balancers answered that ask at a service's health check port; it is kube-proxy that does where that runs.
-	HealthPorts bool
+	// HealthListen opens a service's health check port for balancers that ask there, with as many connections at a time as the node bears from
+	// strangers. Nil has nobody answered: where kube-proxy runs, it is kube-proxy that does.
+	HealthListen func(port uint16) (net.Listener, error)
 	// Kernel is where the rows go.
 	Kernel datapath.Services
 	// Log receives what goes wrong; nil discards it.
@@ -63,7 +65,7 @@ func New(cfg Config, client *k8s.Client) (*Services, error) {
 	}
 	s := &Services{cfg: cfg, client: client, changed: make(chan struct{}, 1)}
 	s.engine = service.New(s.local())
-	s.checks = newChecks(cfg.Log, s.engine.LocalReady)
+	s.checks = newChecks(cfg.Log, s.engine.LocalReady, cfg.HealthListen)
 	s.flows = service.NewFlows(cfg.Kernel, s.engine.Table())
 	target := service.NewMaps(cfg.Kernel, func() {
 		select {
@@ -190,9 +192,7 @@ func (s *Services) followServices(ctx context.Context, synced func()) error {
 		Upsert: func(o *corev1.Service) {
 			it := fromService(o)
 			s.engine.UpsertService(it)
-			if s.cfg.HealthPorts {
-				s.checks.set(it.Name, it.HealthPort)
-			}
+			s.checks.set(it.Name, it.HealthPort)
 		},
 		Delete: func(k k8s.Key) {
 			s.engine.DeleteService(named(k))

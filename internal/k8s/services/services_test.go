@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"slices"
 	"testing"
@@ -34,6 +35,8 @@ type cluster struct {
 	client *k8s.Client
 	kernel *fake.Node
 	part   *services.Services
+	// healthListen opens health check ports; nil for none.
+	healthListen func(port uint16) (net.Listener, error)
 }
 
 func newCluster(t *testing.T) *cluster {
@@ -58,7 +61,7 @@ func (c *cluster) run() (synced <-chan struct{}, stop func()) {
 	var err error
 	c.part, err = services.New(services.Config{
 		NodeName: "n1", NodeAddrs: []netip.Addr{netip.MustParseAddr("192.168.0.1")}, Kernel: c.kernel.Maps, Log: slog.New(slog.DiscardHandler),
-		PerService: true, HealthPorts: true,
+		PerService: true, HealthListen: c.healthListen,
 	}, c.client)
 	c.must(err)
 	ctx, cancel := context.WithCancel(c.t.Context())
