@@ -8,6 +8,8 @@
 //	from_host.c     what the host sends to other nodes' pods: egress of the host's device
 //	from_netdev.c   what other nodes send natively: ingress of the underlay device
 //	to_netdev.c     what leaves the node: egress of the same
+//	from_device.c   what clients outside send by another device of the node's: ingress of it
+//	to_device.c     what leaves the node there: egress of the same
 //	sock.c          what the node's own processes call services by: hooks of a cgroup
 //	maps.c          all maps, without a program: the source of their Go types
 //

@@ -10,20 +10,6 @@
 #include "lib/forward.h"
 #include "lib/nodeport.h"
 
-static __always_inline bool balanced(const struct packet *p)
-{
-	return p->proto == PROTO_TCP || p->proto == PROTO_UDP || p->proto == PROTO_SCTP ||
-	       p->proto == (p->v6 ? PROTO_ICMPV6 : PROTO_ICMP);
-}
-
-/* Whose the places are of a fragment. */
-static __always_inline __u64 places(const struct packet *p)
-{
-	struct endpoint *ep = p->fragment ? endpoint_at(&p->dst) : NULL;
-
-	return ep ? fragments_of(ep, INGRESS) : 0;
-}
-
 static __always_inline int from_netdev_packet(struct __sk_buff *ctx, struct report *report)
 {
 	bool parsed = false;
@@ -95,4 +81,5 @@ int from_netdev(struct __sk_buff *ctx)
 	return finish(ctx, &report, from_netdev_packet(ctx, &report));
 }
 
-char license_name[] SEC("license") = "Apache-2.0";
+/* Also under the GPL, see LICENSE.GPL-2.0 here: the kernel tells nobody else where its routes lead. */
+char license_name[] SEC("license") = "GPL";

@@ -176,4 +176,5 @@ int from_overlay(struct __sk_buff *ctx)
 	return finish(ctx, &report, from_overlay_packet(ctx, &report));
 }
 
-char license_name[] SEC("license") = "Apache-2.0";
+/* Also under the GPL, see LICENSE.GPL-2.0 here: the kernel tells nobody else where its routes lead. */
+char license_name[] SEC("license") = "GPL";

@@ -16,29 +16,6 @@
 #include "lib/nodeport.h"
 #include "lib/origin.h"
 
-/* Gives the answer of a process of the node to a service's client the service's name. Returns an action or a drop reason
- * negated. */
-static __always_inline int answer_client(struct __sk_buff *ctx, struct packet *p, struct report *report)
-{
-	struct sides sides = {.src_identity = ID_HOST};
-	struct found found = {};
-	int reason;
-
-	if (!is_host(&p->src, p->v6) || parse_transport(ctx, p, (__u64)EGRESS << 32) || (p->kind != KIND_FLOW && p->kind != KIND_ERROR))
-		return TC_ACT_OK;
-	if (find(ctx, p, &sides, report, &found))
-		return TC_ACT_OK;
-	if (!ct_alive(found.flow, found.now) || !(found.flow->flags & CT_TRANSLATED) ||
-	    !!(found.flow->flags & CT_OPENED_BY_B) == found.swapped)
-		return TC_ACT_OK;
-	sides.dst_identity = found.flow->src_identity;
-	reason = judge_found(ctx, p, &sides, report, &found);
-	if (reason)
-		return -reason;
-	/* The port is the client's choice. */
-	return for_tunnel(p) ? -DROP_TUNNEL_NOT_FROM_NODE : TC_ACT_OK;
-}
-
 /* Says whether a packet is for the tunnel's port. Of fragments the first says so; without it the others are nothing. */
 static __always_inline bool to_tunnel_port(struct __sk_buff *ctx, const struct packet *p)
 {

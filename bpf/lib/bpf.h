@@ -97,6 +97,31 @@ struct bpf_sock_tuple {
 
 struct bpf_sock;
 
+enum {
+	AF_INET = 2,
+	AF_INET6 = 10,
+	BPF_FIB_LOOKUP_SKIP_NEIGH = 1 << 2, /* Linux 6.3 */
+	/* What bpf_fib_lookup returns; it has found a device with both of these. */
+	BPF_FIB_LKUP_RET_SUCCESS = 0,
+	BPF_FIB_LKUP_RET_FRAG_NEEDED = 8,
+};
+
+/* What the node's routes are asked, and what they say. */
+struct bpf_fib_lookup {
+	__u8 family;
+	__u8 l4_protocol;
+	__u16 sport;
+	__u16 dport;
+	__u16 tot_len;
+	__u32 ifindex; /* in: by which it comes, out: by which it leaves */
+	__u32 flowinfo;
+	__u32 src[4]; /* of IPv4 the first */
+	__u32 dst[4];
+	__u32 tbid;
+	__u8 smac[6];
+	__u8 dmac[6];
+};
+
 /* Values of __sk_buff.pkt_type (include/uapi/linux/if_packet.h). */
 enum { PACKET_HOST = 0 };
 
@@ -199,6 +224,7 @@ static long (*const bpf_skb_pull_data)(struct __sk_buff *skb, __u32 len) = (void
 static __u64 (*const bpf_get_socket_cookie)(void *ctx) = (void *)46;
 static long (*const bpf_skb_adjust_room)(struct __sk_buff *skb, __s32 len_diff, __u32 mode,
 					 __u64 flags) = (void *)50;
+static long (*const bpf_fib_lookup)(void *ctx, struct bpf_fib_lookup *params, __s32 size, __u32 flags) = (void *)69;
 static struct bpf_sock *(*const bpf_sk_lookup_udp)(void *ctx, struct bpf_sock_tuple *tuple, __u32 size,
 						   __u64 netns, __u64 flags) = (void *)85;
 static long (*const bpf_sk_release)(void *sock) = (void *)86;

@@ -32,7 +32,8 @@ struct config {
 	__u8 host_mac[6];
 	/* Clients outside of the cluster are led to services at the device. */
 	__u8 node_port;
-	__u8 pad;
+	/* They may also come by other devices than the native one. */
+	__u8 other_devices;
 	__u16 native_mtu; /* 0 if unknown */
 	/* The ports in whose name clients are sent on to other nodes, see nodeport.h: the first, and how many. */
 	__u16 masquerade_first;

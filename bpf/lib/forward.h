@@ -201,6 +201,33 @@ static __always_inline bool misuses_tunnel(const struct packet *p, const struct 
 	return for_tunnel(p) && !(cfg.tunnel && has_tunnel(remote) && !is_node(remote->identity));
 }
 
+/* Finds the device by which the node's routes lead from an address of its own to somebody outside. Not inlined: its variables need a
+ * stack of their own. */
+static __noinline __maybe_unused __u32 device_to(struct __sk_buff *ctx, const struct addr *from, const struct addr *to, bool v6)
+{
+	struct bpf_fib_lookup way = {.family = v6 ? AF_INET6 : AF_INET, .ifindex = ctx->ifindex};
+
+	if (v6) {
+		memcpy(way.src, from->w, sizeof(way.src));
+		memcpy(way.dst, to->w, sizeof(way.dst));
+	} else {
+		way.src[0] = from->w[3];
+		way.dst[0] = to->w[3];
+	}
+	switch (bpf_fib_lookup(ctx, &way, sizeof(way), BPF_FIB_LOOKUP_SKIP_NEIGH)) {
+	case BPF_FIB_LKUP_RET_SUCCESS:
+	case BPF_FIB_LKUP_RET_FRAG_NEEDED:
+		return way.ifindex;
+	}
+	return cfg.native_ifindex;
+}
+
+/* Has a packet leave the node, by the only device if there is but one: then nobody is asked. */
+static __always_inline int leave(struct __sk_buff *ctx, const struct addr *from, const struct addr *to, bool v6)
+{
+	return bpf_redirect_neigh(cfg.other_devices ? device_to(ctx, from, to, v6) : cfg.native_ifindex, NULL, 0, 0);
+}
+
 /* Sends a packet out through the node's device, past the stack. An answer has the port that its client chose. */
 static __noinline __maybe_unused int send_out(struct __sk_buff *ctx, const struct packet *p,
 				    struct report *report)
@@ -210,7 +237,7 @@ static __noinline __maybe_unused int send_out(struct __sk_buff *ctx, const struc
 	if (reason)
 		return -reason;
 	report->outcome = OUTCOME_DEVICE;
-	return bpf_redirect_neigh(cfg.native_ifindex, NULL, 0, 0);
+	return leave(ctx, &p->src, &p->dst, p->v6);
 }
 
 /* Says whether the node's own stack has made a packet, which came in by no interface then. Of a packet of IPv6 that the

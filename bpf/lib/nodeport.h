@@ -253,7 +253,39 @@ static __noinline __maybe_unused int turn_away(struct __sk_buff *ctx, const stru
 	if (reason)
 		return -reason;
 	report->outcome = OUTCOME_ANSWERED;
-	return bpf_redirect_neigh(cfg.native_ifindex, NULL, 0, 0);
+	return leave(ctx, &p->dst, &p->src, p->v6);
+}
+
+/* Says whether p is of a kind of packet that can be for a service. */
+static __always_inline bool balanced(const struct packet *p)
+{
+	return p->proto == PROTO_TCP || p->proto == PROTO_UDP || p->proto == PROTO_SCTP ||
+	       p->proto == (p->v6 ? PROTO_ICMPV6 : PROTO_ICMP);
+}
+
+/* Whose the places are of a fragment. */
+static __always_inline __u64 places(const struct packet *p)
+{
+	struct endpoint *ep = p->fragment ? endpoint_at(&p->dst) : NULL;
+
+	return ep ? fragments_of(ep, INGRESS) : 0;
+}
+
+/* Finds who a client outside is. Who belongs to the cluster comes by the device that joins its nodes; by others nodes are like anybody,
+ * and pods do not come. Returns 0 or a drop reason. */
+static __always_inline int client_of(const struct __sk_buff *ctx, const struct packet *p, __u32 *identity)
+{
+	struct ipcache_value *from = ipcache_lookup(&p->src, p->v6);
+
+	if (forged(p, from))
+		return DROP_INVALID_SOURCE_IP;
+	*identity = from ? from->identity : world_identity(p->v6);
+	if (!cfg.other_devices || likely(ctx->ifindex == cfg.native_ifindex) || is_outside(*identity))
+		return 0;
+	if (!is_node(*identity))
+		return DROP_INVALID_SOURCE_IP;
+	*identity = world_identity(p->v6);
+	return 0;
 }
 
 /* As translate, for clients outside. Not inlined: its variables need a stack of their own. */
@@ -280,10 +312,9 @@ static __noinline __maybe_unused int node_port(struct __sk_buff *ctx, struct pac
 		return -reason;
 	if (!found.nat.on)
 		return NOT_A_SERVICE;
-	struct ipcache_value *from = ipcache_lookup(&p->src, p->v6);
-	if (forged(p, from))
-		return -DROP_INVALID_SOURCE_IP;
-	sides.src_identity = from ? from->identity : world_identity(p->v6);
+	reason = client_of(ctx, p, &sides.src_identity);
+	if (reason)
+		return -reason;
 	report->src_identity = sides.src_identity;
 
 	struct endpoint *ep = endpoint_at(&p->dst);
@@ -494,4 +525,27 @@ static __noinline __maybe_unused int node_port_error(struct __sk_buff *ctx, stru
 	if (!(found.flow->flags & CT_SERVICE) || !!(found.flow->flags & CT_OPENED_BY_B) != found.swapped)
 		return NOT_A_SERVICE;
 	return error_to_backend(ctx, p, &found, &sides, report);
+}
+
+/* Gives the answer of a process of the node to a service's client the service's name. Returns an action or a drop reason
+ * negated. */
+static __always_inline int answer_client(struct __sk_buff *ctx, struct packet *p, struct report *report)
+{
+	struct sides sides = {.src_identity = ID_HOST};
+	struct found found = {};
+	int reason;
+
+	if (!is_host(&p->src, p->v6) || parse_transport(ctx, p, (__u64)EGRESS << 32) || (p->kind != KIND_FLOW && p->kind != KIND_ERROR))
+		return TC_ACT_OK;
+	if (find(ctx, p, &sides, report, &found))
+		return TC_ACT_OK;
+	if (!ct_alive(found.flow, found.now) || !(found.flow->flags & CT_TRANSLATED) ||
+	    !!(found.flow->flags & CT_OPENED_BY_B) == found.swapped)
+		return TC_ACT_OK;
+	sides.dst_identity = found.flow->src_identity;
+	reason = judge_found(ctx, p, &sides, report, &found);
+	if (reason)
+		return -reason;
+	/* The port is the client's choice. */
+	return for_tunnel(p) ? -DROP_TUNNEL_NOT_FROM_NODE : TC_ACT_OK;
 }

@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strconv"
 	"sync"
 	"time"
 
@@ -90,8 +89,13 @@ type api struct {
 	stopping         chan struct{} // closed when the agent ends
 	inForce          chan struct{} // closed when policy is that of everything there was to hear
 
+	// moved says that the node's addresses have changed, or what is served there.
+	moved chan struct{}
+
 	mu      sync.Mutex
 	devices datapath.Devices
+	// outsideLed says whether the programs were told to lead clients outside to services.
+	outsideLed bool
 	// heldPeers are the other nodes as last told to the kernel, at first by the agent before; peersHeard says that
 	// this one has heard of all.
 	heldPeers  []datapath.Peer
@@ -169,7 +173,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 	a := &api{
 		cfg: cfg, log: log, version: ag.version, flagValues: ag.flags, maps: kernel, programs: programs,
 		registry: endpoint.NewRegistry(), cache: ipcache.New(), nodeClients: newNodeClients(), parts: newParts(), inForce: make(chan struct{}),
-		metrics: newMetrics(), hub: newHub(log, kernel), stopping: make(chan struct{}),
+		metrics: newMetrics(), hub: newHub(log, kernel), stopping: make(chan struct{}), moved: make(chan struct{}, 1),
 	}
 	engine, err := newEngine(cfg)
 	if err != nil {
@@ -244,7 +248,10 @@ func (ag *Agent) Run(ctx context.Context) error {
 	a.ports = newPortBook(log.With("part", "policy"), a.policy, a.cache)
 	if cluster != nil {
 		cluster.shared = shared
-		if err := cluster.join(a, facts, filter); err != nil {
+		if err := cluster.join(a, facts, links, filter); err != nil {
+			return err
+		}
+		if err := a.serveAddresses(facts, links); err != nil {
 			return err
 		}
 	}
@@ -383,6 +390,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 			}
 		})
 	})
+	run.start("node-addresses", func(ctx context.Context) error { return links.WatchAddresses(ctx, a.noteMoved) })
 	run.start("routes", func(ctx context.Context) error {
 		return a.followNodes(ctx, facts, links, damaged, peerFile, nodesSynced, log)
 	})
@@ -436,8 +444,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 		run.start("metrics", func(ctx context.Context) error { return serveHTTP(ctx, cfg.PrometheusAddr, a.metrics.handler()) })
 	}
 	if cfg.HealthPort != 0 {
-		addr := "localhost:" + strconv.Itoa(cfg.HealthPort)
-		run.start("health", func(ctx context.Context) error { return serveHTTP(ctx, addr, a.healthHandler()) })
+		run.start("health", func(ctx context.Context) error { return serveLocal(ctx, cfg.HealthPort, a.healthHandler()) })
 	}
 	if cfg.ProxyHealthzAddr != "" && cfg.KubeProxyReplacement {
 		h := proxyHealthz(func() bool { return a.isInForce() && a.health().Cilium.State != rest.StateFailure })

@@ -43,7 +43,7 @@ func CleanUp(cfg Config, log *slog.Logger, out io.Writer) error {
 	}
 	defer links.Close()
 	step("the pods' interfaces", removePods(links))
-	step("programs on the node's devices", links.RemoveFilters(loader.FromNetdev, loader.ToNetdev))
+	step("programs on the node's devices", links.RemoveFilters(loader.FromNetdev, loader.ToNetdev, loader.FromDevice, loader.ToDevice))
 	step("devices, routes and masquerading", links.CleanUp())
 	step("pinned maps and programs in "+filepath.Join(cfg.BPFRoot, "hawser"), os.RemoveAll(filepath.Join(cfg.BPFRoot, "hawser")))
 	for _, path := range []string{

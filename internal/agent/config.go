@@ -77,6 +77,8 @@ type Config struct {
 	// empty for the mounted hierarchy.
 	KubeProxyReplacement bool
 	CgroupRoot           string
+	// NodePortAddresses are the ranges of which an address of the node must be for node ports and host ports to be served there; none for all.
+	NodePortAddresses []string
 	// ProxyHealthzAddr is where /healthz of kube-proxy is answered in its place; empty for nowhere.
 	ProxyHealthzAddr string
 	// LBAlgorithm is how a backend is chosen for a client outside of the cluster, random or maglev, and LBMode how its packets reach
@@ -224,6 +226,8 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.KubeProxyReplacement, "kube-proxy-replacement", c.KubeProxyReplacement,
 		"lead the node's own processes, and clients outside of the cluster, to services; without it that is kube-proxy's, and pods' traffic alone is ours")
 	fs.StringVar(&c.CgroupRoot, "cgroup-root", c.CgroupRoot, "cgroup (version 2) of the node's own processes; where such cgroups are mounted by default")
+	fs.StringSliceVar(&c.NodePortAddresses, "nodeport-addresses", c.NodePortAddresses,
+		"ranges, such as 192.0.2.0/24, of the node's addresses at which node ports and host ports are served; all addresses of all devices by default")
 	fs.StringVar(&c.ProxyHealthzAddr, "kube-proxy-replacement-healthz-bind-address", c.ProxyHealthzAddr,
 		"with --kube-proxy-replacement, where balancers find kube-proxy's /healthz, such as 0.0.0.0:10256; empty for nowhere")
 	fs.StringVar(&c.LBAlgorithm, "bpf-lb-algorithm", c.LBAlgorithm,
@@ -543,6 +547,11 @@ func (c *Config) Validate() error {
 	if c.ProxyHealthzAddr != "" {
 		if _, _, err := net.SplitHostPort(c.ProxyHealthzAddr); err != nil {
 			bad("--kube-proxy-replacement-healthz-bind-address: %q is not host:port", c.ProxyHealthzAddr)
+		}
+	}
+	for _, r := range c.NodePortAddresses {
+		if p, err := netip.ParsePrefix(r); err != nil || p.Addr().Is4In6() {
+			bad("--nodeport-addresses: %q is no range of addresses such as 192.0.2.0/24 or 2001:db8::/64", r)
 		}
 	}
 	if c.HealthPort < 0 || c.HealthPort > 65535 {

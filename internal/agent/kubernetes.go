@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -21,6 +22,7 @@ import (
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/api/v2alpha1"
 	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/datapath/link"
 	"github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/ipcache"
@@ -55,6 +57,9 @@ type kube struct {
 	numbers   *k8sids.Backend // nil if identities are not objects
 	shared    *ipcache.Shared
 	labels    *identityLabels // nil if all labels make identities, whatever the operator says
+
+	// hostPorts says whether a pod of this node has host ports.
+	hostPorts atomic.Bool
 
 	// kinds is closed when the custom resources are known to be defined.
 	kinds chan struct{}
@@ -104,7 +109,7 @@ func (k *kube) needs() []schema.GroupVersionResource {
 func (k *kube) self() node.Key { return node.Key{Cluster: k.cfg.ClusterName, Name: k.cfg.NodeName} }
 
 // join makes the parts that follow and write objects, once the tables exist.
-func (k *kube) join(a *api, facts nodeFacts, filter *labels.Filter) error {
+func (k *kube) join(a *api, facts nodeFacts, links *link.Links, filter *labels.Filter) error {
 	k.a, k.facts = a, facts
 	a.kube = k
 	var err error
@@ -141,13 +146,20 @@ func (k *kube) join(a *api, facts nodeFacts, filter *labels.Filter) error {
 	if k.policies, err = policies.New(pol, k.client, k.log); err != nil {
 		return err
 	}
+	k.hostPorts.Store(hadHostPorts(a.maps, k.log))
 	var healthListen func(uint16) (net.Listener, error)
+	var sockets service.Sockets
 	if k.cfg.KubeProxyReplacement {
-		healthListen = listenForBalancers
+		healthListen, sockets = listenForBalancers, nodeSockets{a.maps, links}
 	}
 	k.services, err = services.New(services.Config{
-		NodeName: k.cfg.NodeName, NodeAddrs: facts.hosts(), Consistent: k.cfg.LBAlgorithm == lbMaglev,
-		Forwarding: service.Forwarding(k.cfg.LBMode), PerService: k.cfg.LBModeAnnotation, HealthListen: healthListen, Kernel: a.maps, Log: k.log,
+		NodeName: k.cfg.NodeName, NodeAddrs: facts.hosts(), Within: k.cfg.nodePortRanges(), KubeProxy: !k.cfg.KubeProxyReplacement,
+		HostPorts: func(some bool) {
+			k.hostPorts.Store(some)
+			a.noteMoved()
+		},
+		Consistent: k.cfg.LBAlgorithm == lbMaglev,
+		Forwarding: service.Forwarding(k.cfg.LBMode), PerService: k.cfg.LBModeAnnotation, HealthListen: healthListen, Sockets: sockets, Kernel: a.maps, Log: k.log,
 	}, k.client)
 	return err
 }

@@ -39,10 +39,10 @@ type kubeCluster struct {
 	client *k8s.Client
 }
 
-func newKubeCluster(t testing.TB) *kubeCluster {
+func newKubeCluster(t testing.TB, flags ...string) *kubeCluster {
 	t.Helper()
 	testenv.RequireRoot(t)
-	server := kubeapi.Start(t)
+	server := kubeapi.Start(t, flags...)
 	server.DefineResources()
 	client, err := k8s.New(server.Config)
 	if err != nil {
@@ -56,7 +56,12 @@ func newKubeCluster(t testing.TB) *kubeCluster {
 func (c *kubeCluster) reach(n *machineNode) {
 	c.t.Helper()
 	var l net.Listener
-	n.ns.Must(c.t, func() (err error) { l, err = net.Listen("tcp", "127.0.0.1:0"); return err })
+	n.ns.Must(c.t, func() (err error) {
+		if l, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+			l, err = net.Listen("tcp", "[::1]:0") // one that has no IPv4
+		}
+		return err
+	})
 	target, err := url.Parse(c.Config.Host)
 	if err != nil {
 		c.t.Fatal(err)

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sys/unix"
 
 	"github.com/hawser-net/hawser/api/rest/server"
 	"github.com/hawser-net/hawser/internal/clusterhealth"
@@ -245,6 +247,43 @@ func serveHTTP(ctx context.Context, addr string, h http.Handler) error {
 		return err
 	}
 	return serve(ctx, l, h)
+}
+
+// serveLocal serves h at a port of loopback until ctx ends: of both families, or of the one that the machine has.
+func serveLocal(ctx context.Context, port int, h http.Handler) error {
+	var open []net.Listener
+	var missing []error
+	for _, host := range []string{"127.0.0.1", "::1"} {
+		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+		switch {
+		case err == nil:
+			open = append(open, l)
+		case errors.Is(err, unix.EADDRNOTAVAIL), errors.Is(err, unix.EAFNOSUPPORT):
+			missing = append(missing, err)
+		default:
+			for _, l := range open {
+				l.Close()
+			}
+			return err
+		}
+	}
+	if len(open) == 0 {
+		return errors.Join(missing...)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	done := make(chan error, len(open))
+	for _, l := range open {
+		go func() {
+			done <- serve(ctx, l, h)
+			cancel() // the other one ends, too
+		}()
+	}
+	var errs []error
+	for range open {
+		errs = append(errs, <-done)
+	}
+	return errors.Join(errs...)
 }
 
 // serve answers requests on l until ctx ends, then gives those under way a moment to finish.

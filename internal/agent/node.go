@@ -186,8 +186,12 @@ func (a *api) configure(facts nodeFacts, links *link.Links, log *slog.Logger) er
 	if err != nil {
 		return err
 	}
-	nodePort := a.cfg.KubeProxyReplacement && devices.NativeIfIndex != 0
+	nodePort := a.leadsOutside(devices)
+	var others []int
 	if nodePort {
+		others = devices.Others
+	}
+	if nodePort && a.cfg.KubeProxyReplacement {
 		// Before a port is lent the programs ask whether a socket has it; one that comes later is not asked for.
 		if err := links.ReservePorts(a.cfg.snatPorts()); err != nil {
 			log.Warn("sockets of this node may get ports by which clients outside are sent on to other nodes", "error", err)
@@ -206,21 +210,30 @@ func (a *api) configure(facts nodeFacts, links *link.Links, log *slog.Logger) er
 		NativeIfIndex: devices.NativeIfIndex, NativeMAC: devices.NativeMAC, RouterIPv4: a.router4, RouterIPv6: a.router6, HostMAC: devices.HostMAC,
 		NodeIPv4: facts.ipv4, NodeIPv6: facts.ipv6, DualStackWorld: a.cfg.EnableIPv4 && a.cfg.EnableIPv6,
 		CgroupRoot: cgroup, NetNSCookie: devices.NetNSCookie, TunnelPort: a.cfg.TunnelPort,
-		NodePort: nodePort, NativeMTU: devices.DeviceMTU, MasqueradePorts: a.cfg.snatPorts(),
+		NodePort: nodePort, OtherIfIndexes: others, NativeMTU: devices.DeviceMTU, MasqueradePorts: a.cfg.snatPorts(),
 		CTTimeouts: datapath.CTTimeouts{TCP: a.cfg.CTTCP, TCPSyn: a.cfg.CTTCPSyn, TCPFin: a.cfg.CTTCPFin, Any: a.cfg.CTAny},
 	}); err != nil {
 		return fmt.Errorf("load the programs: %w", err)
 	}
+	if err := links.RemoveFiltersBut(others, loader.FromDevice, loader.ToDevice); err != nil {
+		log.Warn("programs stay on devices that need none any more", "error", err)
+	}
 	a.mu.Lock()
-	a.devices = devices
+	a.devices, a.outsideLed = devices, nodePort
 	a.mu.Unlock()
 	a.reportBigTCP(devices, facts.device)
 	return nil
 }
 
-// otherDevices says whether devices are not those that the programs were configured with.
+// otherDevices says whether devices, and what is done at them, are not those that the programs were configured with.
 func (a *api) otherDevices(now datapath.Devices) bool {
 	before := a.deviceFacts()
+	a.mu.Lock()
+	led := a.outsideLed
+	a.mu.Unlock()
+	if lead := a.leadsOutside(now); lead != led || lead && !slices.Equal(now.Others, before.Others) {
+		return true
+	}
 	return now.TunnelIfIndex != before.TunnelIfIndex || now.HostIfIndex != before.HostIfIndex ||
 		now.NativeIfIndex != before.NativeIfIndex || now.NativeMAC.String() != before.NativeMAC.String() || now.HostMAC.String() != before.HostMAC.String()
 }
@@ -323,6 +336,8 @@ func (a *api) followNodes(ctx context.Context, facts nodeFacts, links *link.Link
 		case <-watch.Changed():
 		case <-damaged:
 			repair = true
+		case <-a.moved:
+			a.placeSelf(facts, log)
 		case <-retry.C:
 			if repair = time.Since(last) > nodeRepair; !failed && !repair {
 				continue
@@ -332,11 +347,11 @@ func (a *api) followNodes(ctx context.Context, facts nodeFacts, links *link.Link
 		desired, refused := a.desiredNode(facts)
 		devices, err := links.SetNode(desired)
 		if err = a.routeFaults.note(err, refused, log); err == nil && a.otherDevices(devices) {
-			// Somebody removed one, and the programs know and are on the one of before.
-			log.Info("the node's devices are not those of before; setting them up again")
+			// Somebody removed or added one, and the programs know and are on those of before.
+			log.Info("the node's devices, or what is served there, are not those of before; setting them up again")
 			err = a.configure(facts, links, log)
 		}
-		err = errors.Join(err, a.admitPeers(desired.Peers, facts, all))
+		err = errors.Join(err, a.serveAddresses(facts, links), a.admitPeers(desired.Peers, facts, all))
 		if serr := saved.save(desired.Peers); serr != nil {
 			log.Warn("cannot store the nodes for the next agent", "error", serr)
 		}

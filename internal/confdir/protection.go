@@ -46,7 +46,6 @@ func protections() []protection {
 		{"mesh-auth-mutual-enabled", off, "peers would not be authenticated", "leave authentication out of policies: those that ask for it are refused, and isolate what they select"},
 		{"bpf-lb-source-range-all-types", off, "loadBalancerSourceRanges would count for load balancers' addresses only, not for node ports and cluster addresses",
 			"policies for the pods behind such services"},
-		{"nodeport-addresses", nil, "node ports would be served at all addresses of the nodes", "a firewall of the operating system, or policies for the pods behind them"},
 		{"policy-cidr-match-mode", nil, "a CIDR rule would not match nodes, so that one that denies would let them in", "the entities host and remote-node in place of such prefixes"},
 		{"prefilter-device", []string{"undefined", "none"}, "prefixes would not be filtered before the node's own stack",
 			"CIDR rules of policies, and a firewall of the operating system for the node"},

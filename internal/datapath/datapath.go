@@ -179,6 +179,8 @@ type Config struct {
 	TunnelPort uint16
 	// NodePort has the native device lead clients outside of the cluster to services.
 	NodePort bool
+	// OtherIfIndexes are further devices, with Ethernet headers, that do so as well: by which the node has addresses, but no cluster.
+	OtherIfIndexes []int
 	// MasqueradePorts are those in whose name clients outside are sent on to backends of other nodes; the zero value
 	// stands for DefaultMasqueradePorts.
 	MasqueradePorts PortRange
@@ -489,6 +491,8 @@ type Devices struct {
 	NativeIfIndex int
 	NativeMAC     net.HardwareAddr
 	HostMAC       net.HardwareAddr
+	// Others are further devices with Ethernet headers on which the node has addresses, sorted.
+	Others []int
 	// NetNSCookie is the kernel's number of the network namespace.
 	NetNSCookie uint64
 	// DeviceMTU is the MTU for pod interfaces, RouteMTU that of the pods' default route (smaller

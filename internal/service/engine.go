@@ -192,6 +192,13 @@ func (e *Engine) SetHostPorts(pod Name, ports []HostPort) {
 	e.refresh(owner{pod: true, name: pod})
 }
 
+// HostPorts says whether a pod of this node has host ports.
+func (e *Engine) HostPorts() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.ports) > 0
+}
+
 // SetLocal replaces what is known of the node.
 func (e *Engine) SetLocal(at Local) {
 	e.mu.Lock()
@@ -285,6 +292,7 @@ func (e *Engine) claim(o owner, touched map[datapath.ServiceFrontend]bool) {
 func Rows(at Local, s Service, parts []Slice) []Frontend {
 	rows := make(map[datapath.ServiceFrontend]Frontend)
 	node4, node6 := s.families()
+	nodeAddrs, ownAddrs := at.served()
 	for _, p := range s.Ports {
 		v4, v6 := collect(parts, p)
 		// Chosen once for all frontends.
@@ -297,7 +305,7 @@ func Rows(at Local, s Service, parts []Slice) []Frontend {
 		}
 		add := func(kind Kind, a netip.Addr, port uint16, scope datapath.ServiceScope, local bool) {
 			anyNode := scope == datapath.ServiceOtherNode
-			if !anyNode && !usable(a) || port == 0 || a.IsLoopback() != (scope == datapath.ServiceNode) {
+			if !anyNode && !usable(a) || port == 0 || a.IsLoopback() != (scope == datapath.ServiceNode) || at.KubeProxy && scope == datapath.ServiceOutside {
 				return
 			}
 			family, only := 0, 0
@@ -339,12 +347,12 @@ func Rows(at Local, s Service, parts []Slice) []Frontend {
 		for _, a := range s.LoadBalancerIPs {
 			both(LoadBalancer, a, p.Port)
 		}
-		for _, a := range at.Addrs {
+		for _, a := range nodeAddrs {
 			if (a.Is4() && node4) || (a.Is6() && node6) {
 				both(NodePort, a, p.NodePort)
 			}
 		}
-		for _, a := range loopbacks() {
+		for _, a := range ownAddrs {
 			if (a.Is4() && node4) || (a.Is6() && node6) {
 				add(NodePort, a, p.NodePort, datapath.ServiceNode, false)
 			}
@@ -374,9 +382,9 @@ func sourcesOf(all []netip.Prefix, v4 bool) []netip.Prefix {
 
 func hostPortRows(at Local, pod Name, ports []HostPort) []Frontend {
 	rows := make(map[datapath.ServiceFrontend]Frontend)
+	nodeAddrs, ownAddrs := at.served()
 	for _, p := range ports {
-		own := loopbacks()
-		addrs := slices.Concat(at.Addrs, own[:])
+		addrs := slices.Concat(nodeAddrs, ownAddrs)
 		if p.Addr.IsValid() && !p.Addr.IsUnspecified() {
 			addrs = []netip.Addr{p.Addr}
 		}

@@ -119,6 +119,40 @@ func (f *Flows) Settle(ctx context.Context) error {
 	return nil
 }
 
+// Sockets are the connected sockets for datagrams of the node's own processes that were given a backend for the frontend that they named: unlike a
+// pod's packets, theirs are asked about no more. EndSockets ends those for which end returns true, so that their owners connect anew, and returns how many.
+type Sockets interface {
+	EndSockets(end func(frontend, backend netip.AddrPort) bool) (int, error)
+}
+
+// SettleSockets goes through the sockets once, and ends those whose backend is none of their frontend's any more. It returns how many.
+func (f *Flows) SettleSockets(sockets Sockets) (int, error) {
+	n, err := sockets.EndSockets(f.former)
+	if err != nil {
+		return n, fmt.Errorf("end sockets whose backend is none any more: %w", err)
+	}
+	return n, nil
+}
+
+// former says whether a process of the node would not be given the backend for the frontend by now.
+func (f *Flows) former(frontend, backend netip.AddrPort) bool {
+	scope := datapath.ServiceInside
+	at := []netip.AddrPort{frontend}
+	if frontend.Addr().IsLoopback() {
+		scope = datapath.ServiceNode
+		if frontend.Addr().Is4() { // one row is for all that have none of their own
+			at = append(at, netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), frontend.Port()))
+		}
+	}
+	for _, a := range at {
+		if r, ok := f.frontends.Get(datapath.ServiceFrontend{Addr: a, Proto: protoUDP, Scope: scope}); ok {
+			_, found := slices.BinarySearchFunc(r.Backends, backend, netip.AddrPort.Compare)
+			return !found
+		}
+	}
+	return true
+}
+
 const (
 	protoTCP = 6
 	protoUDP = 17

@@ -111,8 +111,12 @@ type HostPort struct {
 type Local struct {
 	// Node is its name, Zone where it is, if known.
 	Node, Zone string
-	// Addrs are the addresses at which node ports and host ports are served.
-	Addrs []netip.Addr
+	// Addrs are the addresses of the node at which node ports and host ports are served, besides those of loopback; Within are the ranges of which
+	// an address must be for that, none if any may.
+	Addrs  []netip.Addr
+	Within []netip.Prefix
+	// KubeProxy says that clients outside are kube-proxy's, but for host ports, of which it knows nothing.
+	KubeProxy bool
 	// Consistent has clients outside be given the same backend by every node.
 	Consistent bool
 	// Forwarding is how clients outside reach backends on other nodes. PerService has services decide that for themselves.
@@ -130,13 +134,18 @@ func (l Local) forwarding(s Service) Forwarding {
 
 // equal says whether two are the same.
 func (l Local) equal(o Local) bool {
-	return l.Node == o.Node && l.Zone == o.Zone && slices.Equal(l.Addrs, o.Addrs) && l.Consistent == o.Consistent &&
+	return l.Node == o.Node && l.Zone == o.Zone && slices.Equal(l.Addrs, o.Addrs) && slices.Equal(l.Within, o.Within) &&
+		l.KubeProxy == o.KubeProxy && l.Consistent == o.Consistent &&
 		l.Forwarding == o.Forwarding && l.PerService == o.PerService
 }
 
-// loopbacks returns the addresses at which the node's own processes find its ports as well.
-func loopbacks() [2]netip.Addr {
-	return [2]netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
+// served returns the addresses at which node ports and host ports are found: by everybody, and by the node's own processes alone.
+func (l Local) served() (addrs, own []netip.Addr) {
+	outside := func(a netip.Addr) bool {
+		return len(l.Within) > 0 && !slices.ContainsFunc(l.Within, func(p netip.Prefix) bool { return p.Contains(a) })
+	}
+	loopbacks := []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
+	return slices.DeleteFunc(slices.Clone(l.Addrs), outside), slices.DeleteFunc(loopbacks, outside)
 }
 
 // Kind says what sort of frontend a row is.

@@ -99,7 +99,7 @@ func (w world) wantsHostPort(p service.HostPort, f datapath.ServiceFrontend) boo
 	if p.Addr.IsValid() {
 		return p.Addr == f.Addr.Addr()
 	}
-	return f.Addr.Addr().IsLoopback() || slices.Contains(w.at.Addrs, f.Addr.Addr())
+	return w.serves(f.Addr.Addr()) && (f.Addr.Addr().IsLoopback() || slices.Contains(w.at.Addrs, f.Addr.Addr()))
 }
 
 // direct says whether clients outside are answered by the nodes of backends, all of which must be of this cluster.
@@ -127,12 +127,12 @@ func (w world) direct(s service.Service, p service.Port, backends []netip.AddrPo
 
 // wants returns 0, or how well the frontend fits: 1 for a cluster address.
 func (w world) wants(s service.Service, p service.Port, f datapath.ServiceFrontend) int {
-	if p.Proto != f.Proto {
+	if p.Proto != f.Proto || w.at.KubeProxy && f.Scope == datapath.ServiceOutside {
 		return 0
 	}
 	a := f.Addr.Addr()
 	if f.Scope == datapath.ServiceNode || a.IsLoopback() {
-		if f.Scope == datapath.ServiceNode && a.IsLoopback() && p.NodePort == f.Addr.Port() && ofFamily(s, a.Is4()) {
+		if f.Scope == datapath.ServiceNode && a.IsLoopback() && p.NodePort == f.Addr.Port() && ofFamily(s, a.Is4()) && w.serves(a) {
 			return 4
 		}
 		return 0
@@ -153,10 +153,20 @@ func (w world) wants(s service.Service, p service.Port, f datapath.ServiceFronte
 			return 3
 		}
 	}
-	if p.NodePort != 0 && p.NodePort == f.Addr.Port() && slices.Contains(w.at.Addrs, a) && ofFamily(s, a.Is4()) {
+	if p.NodePort != 0 && p.NodePort == f.Addr.Port() && slices.Contains(w.at.Addrs, a) && ofFamily(s, a.Is4()) && w.serves(a) {
 		return 4
 	}
 	return 0
+}
+
+// serves says whether an address of the node may have node ports.
+func (w world) serves(a netip.Addr) bool {
+	for _, p := range w.at.Within {
+		if p.Contains(a) {
+			return true
+		}
+	}
+	return len(w.at.Within) == 0
 }
 
 // ofFamily says whether a service has node ports of a family: if it has addresses of its own, as these.
@@ -421,6 +431,13 @@ func TestOracle(t *testing.T) {
 				w.at.Consistent = d.yes()
 				w.at.Forwarding = service.Forwarding(d.one("", "snat", "dsr", "hybrid"))
 				w.at.PerService = d.yes()
+				w.at.KubeProxy = d.yes()
+				w.at.Within = nil
+				for _, p := range []string{"192.168.0.0/24", "fd99::/64", "127.0.0.0/8", "10.0.0.0/8"} {
+					if d.IntN(4) == 0 {
+						w.at.Within = append(w.at.Within, netip.MustParsePrefix(p))
+					}
+				}
 				if d.yes() {
 					slices.Reverse(w.at.Addrs)
 					w.at.Addrs = w.at.Addrs[:1+d.IntN(len(w.at.Addrs))]

@@ -120,13 +120,19 @@ func (l *Links) FilterProgram(ifIndex int, ingress bool) (progID int, err error)
 
 // RemoveFilters takes away the filters of these names that ReplaceFilter put on interfaces which stay when the product goes, such as the
 // node's own device. The hooks stay: others may use them, and they cost nothing.
-func (l *Links) RemoveFilters(names ...string) error {
+func (l *Links) RemoveFilters(names ...string) error { return l.RemoveFiltersBut(nil, names...) }
+
+// RemoveFiltersBut is RemoveFilters for all interfaces but some.
+func (l *Links) RemoveFiltersBut(on []int, names ...string) error {
 	all, err := l.h.LinkList()
 	if err != nil {
 		return fmt.Errorf("list interfaces: %w", err)
 	}
 	var errs []error
 	for _, link := range all {
+		if slices.Contains(on, link.Attrs().Index) {
+			continue
+		}
 		for _, ingress := range []bool{true, false} {
 			parent, side := hook(ingress)
 			filters, err := l.h.FilterList(link, parent)

@@ -60,6 +60,9 @@ func (l *Links) SetNode(n datapath.Node) (datapath.Devices, error) {
 	if err := l.segments(n, &d); err != nil {
 		return d, err
 	}
+	if err := l.otherDevices(&d); err != nil {
+		return d, err
+	}
 	ours := deviceSettings(HostDevice)
 	ours = append(ours, deviceSettings(NetDevice)...)
 	if n.Tunnel {

@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -39,21 +38,7 @@ func testCgroup(t *testing.T) string {
 	testenv.RequireRoot(t)
 	root, err := loader.FindCgroup()
 	must(t, err)
-	dir := filepath.Join(root, fmt.Sprintf("hawser-test-%d-%d", os.Getpid(), time.Now().UnixNano()))
-	must(t, os.Mkdir(dir, 0o755))
-	t.Cleanup(func() {
-		// The kernel keeps a cgroup for a moment after its last process.
-		err := unix.Rmdir(dir)
-		for range 50 {
-			if err == nil || errors.Is(err, unix.ENOENT) {
-				return
-			}
-			time.Sleep(20 * time.Millisecond)
-			err = unix.Rmdir(dir)
-		}
-		t.Errorf("remove %s: %v", dir, err)
-	})
-	return dir
+	return testenv.NewCgroup(t, root)
 }
 
 // onlyCgroup2 makes this process's mounts those of a machine that has no cgroups of version 1.

@@ -20,11 +20,12 @@ func settings(cfg datapath.Config) (fromPodConfig, error) {
 		HostIfindex:   uint32(cfg.HostIfIndex),
 		NativeIfindex: uint32(cfg.NativeIfIndex),
 		NodePort:      flag(cfg.NodePort),
+		OtherDevices:  flag(len(cfg.OtherIfIndexes) > 0),
 		NativeMtu:     uint16(min(cfg.NativeMTU, math.MaxUint16)),
 		Tunnel:        flag(cfg.Tunnel),
 		DualStack:     flag(cfg.DualStackWorld),
 	}
-	for _, i := range []int{cfg.TunnelIfIndex, cfg.HostIfIndex, cfg.NativeIfIndex} {
+	for _, i := range append([]int{cfg.TunnelIfIndex, cfg.HostIfIndex, cfg.NativeIfIndex}, cfg.OtherIfIndexes...) {
 		if i < 0 {
 			errs = append(errs, fmt.Errorf("interface index %d is negative", i))
 		}
@@ -40,6 +41,9 @@ func settings(cfg datapath.Config) (fromPodConfig, error) {
 	}
 	if cfg.NodePort && cfg.NativeIfIndex == 0 {
 		errs = append(errs, errors.New("services for clients outside of the cluster need the index of the native device"))
+	}
+	if len(cfg.OtherIfIndexes) > 0 && !cfg.NodePort {
+		errs = append(errs, errors.New("other devices than the native one are for clients outside of the cluster, who are not led to services"))
 	}
 	if cfg.Tunnel {
 		c.TunnelPort = uint32(maps.NetworkOrder(cfg.TunnelPort))

@@ -61,7 +61,7 @@ type fromPodConfig struct {
 	HasNode6         uint8
 	HostMac          [6]uint8
 	NodePort         uint8
-	Pad              uint8
+	OtherDevices     uint8
 	NativeMtu        uint16
 	MasqueradeFirst  uint16
 	MasqueradePorts  uint16

@@ -8,3 +8,5 @@ package loader
 //go:generate go tool bpf2go -cc clang-19 -target bpfel -cflags "-O2 -mcpu=v3 -g -Wall -Wextra -Werror -nostdinc" -no-global-types fromNetdev ../../../bpf/from_netdev.c
 //go:generate go tool bpf2go -cc clang-19 -target bpfel -cflags "-O2 -mcpu=v3 -g -Wall -Wextra -Werror -nostdinc" -no-global-types sock ../../../bpf/sock.c
 //go:generate go tool bpf2go -cc clang-19 -target bpfel -cflags "-O2 -mcpu=v3 -g -Wall -Wextra -Werror -nostdinc" -no-global-types toNetdev ../../../bpf/to_netdev.c
+//go:generate go tool bpf2go -cc clang-19 -target bpfel -cflags "-O2 -mcpu=v3 -g -Wall -Wextra -Werror -nostdinc" -no-global-types fromDevice ../../../bpf/from_device.c
+//go:generate go tool bpf2go -cc clang-19 -target bpfel -cflags "-O2 -mcpu=v3 -g -Wall -Wextra -Werror -nostdinc" -no-global-types toDevice ../../../bpf/to_device.c

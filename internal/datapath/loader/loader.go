@@ -33,6 +33,8 @@ const (
 	FromHost    = "from_host"
 	FromNetdev  = "from_netdev"
 	ToNetdev    = "to_netdev"
+	FromDevice  = "from_device"
+	ToDevice    = "to_device"
 	// sock is the object of the hooks of a cgroup; its programs are named in cgroup.go.
 	sock = "sock"
 )
@@ -129,6 +131,9 @@ func (l *Loader) Configure(cfg datapath.Config) error {
 // attachAll puts the programs where they are not yet, on the endpoints' interfaces if so asked, and removes what is pinned of
 // others if nothing runs them any more.
 func (l *Loader) attachAll(endpoints bool) error {
+	if _, err := l.attachHooks(0, others(l.cfg)...); err != nil {
+		l.log.Warn("Clients outside are not led to services at all devices", "error", err)
+	}
 	_, err := l.attachHooks(0, entries(l.cfg)...)
 	errs := []error{err}
 	if !l.keeping {
@@ -224,6 +229,16 @@ func entries(cfg datapath.Config) []deviceHook {
 	}
 }
 
+// others are the hooks of the devices by which nobody of the cluster comes. Somebody else may have his own there, or remove the device:
+// clients outside miss them, and nobody else.
+func others(cfg datapath.Config) []deviceHook {
+	var out []deviceHook
+	for _, i := range cfg.OtherIfIndexes {
+		out = append(out, deviceHook{i, false, ToDevice}, deviceHook{i, true, FromDevice})
+	}
+	return out
+}
+
 // attachExit puts the program where packets leave the node, if it is not there yet. It comes after all others, and not
 // while others' are kept: it drops what goes through the tunnel, or in a pod's name, unless they are of the same make.
 func (l *Loader) attachExit(only int) (attached int, err error) {
@@ -270,7 +285,7 @@ func (l *Loader) ReattachNode(ifIndex int) (attached int, err error) {
 	if l.digest == "" {
 		return 0, nil
 	}
-	attached, err = l.attachHooks(ifIndex, entries(l.cfg)...)
+	attached, err = l.attachHooks(ifIndex, append(entries(l.cfg), others(l.cfg)...)...)
 	last, lerr := l.attachExit(ifIndex)
 	attached, err = attached+last, errors.Join(err, lerr)
 	if ifIndex == 0 && l.cfg.CgroupRoot != "" && !l.keeping {
@@ -314,6 +329,8 @@ func objects() []object {
 		{FromHost, _FromHostBytes},
 		{FromNetdev, _FromNetdevBytes},
 		{ToNetdev, _ToNetdevBytes},
+		{FromDevice, _FromDeviceBytes},
+		{ToDevice, _ToDeviceBytes},
 		{sock, _SockBytes},
 	}
 }

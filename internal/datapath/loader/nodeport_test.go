@@ -19,7 +19,13 @@ const outsidePort = 30080
 // open leads clients of the node's port to backends, those outside of the cluster too.
 func (n *testNode) open(t testing.TB, backends ...netip.Addr) {
 	t.Helper()
-	for _, at := range []netip.Addr{n.cfg.NodeIPv4, n.cfg.NodeIPv6} {
+	n.openAt(t, []netip.Addr{n.cfg.NodeIPv4, n.cfg.NodeIPv6}, backends...)
+}
+
+// openAt is open for some of the node's addresses.
+func (n *testNode) openAt(t testing.TB, addrs []netip.Addr, backends ...netip.Addr) {
+	t.Helper()
+	for _, at := range addrs {
 		for _, proto := range []uint8{6, 17} {
 			s := datapath.Service{ServiceFrontend: datapath.ServiceFrontend{Addr: netip.AddrPortFrom(at, outsidePort), Proto: proto, Scope: datapath.ServiceOutside}, ID: 9}
 			for _, a := range backends {

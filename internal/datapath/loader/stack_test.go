@@ -19,7 +19,7 @@ func TestStackFitsOlderKernels(t *testing.T) {
 	t.Parallel()
 	for name, load := range map[string]func() (*ebpf.CollectionSpec, error){
 		"from_pod": loadFromPod, "to_pod": loadToPod, "from_overlay": loadFromOverlay, "from_host": loadFromHost, "from_netdev": loadFromNetdev,
-		"to_netdev": loadToNetdev, "sock": loadSock,
+		"to_netdev": loadToNetdev, "from_device": loadFromDevice, "to_device": loadToDevice, "sock": loadSock,
 	} {
 		spec, err := load()
 		if err != nil {

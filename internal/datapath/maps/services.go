@@ -447,3 +447,19 @@ func serviceClient(e datapath.CTEntry, v kernelCtValue) netip.AddrPort {
 	}
 	return client
 }
+
+// SocketFrontend returns the frontend that a socket of the node's own named when it was given its peer as a backend; ok is false if no hook did that. The cookie
+// is the kernel's number of the socket.
+func (m *Maps) SocketFrontend(cookie uint64, proto uint8, peer netip.AddrPort) (frontend netip.AddrPort, ok bool, err error) {
+	const answers = 1 // SOCKET_FRONTEND in bpf/lib/maps.h
+	key := kernelLbSocket{Cookie: cookie, Addr: toKernelAddr(peer.Addr()), Port: NetworkOrder(peer.Port()), Proto: proto, Answer: answers}
+	var v kernelLbBackend
+	err = m.maps[kernelMapLbSockets].Lookup(key, &v)
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return netip.AddrPort{}, false, nil
+	}
+	if err != nil {
+		return netip.AddrPort{}, false, fmt.Errorf("services: look for a socket's frontend: %w", err)
+	}
+	return fromKernelAddrPort(v.Addr, v.Port), true, nil
+}

@@ -25,8 +25,13 @@ import (
 type Config struct {
 	// NodeName is this node's name in Kubernetes.
 	NodeName string
-	// NodeAddrs are the node's addresses at which node ports and host ports are served.
+	// NodeAddrs are the node's addresses at which node ports and host ports are served, if they are in one of Within, or that is empty.
 	NodeAddrs []netip.Addr
+	Within    []netip.Prefix
+	// KubeProxy says that kube-proxy leads clients outside to services; host ports are not among what it knows.
+	KubeProxy bool
+	// HostPorts is told whether pods of this node have host ports, when that changes; it may be nil, and must not block.
+	HostPorts func(bool)
 	// Consistent has clients outside be given the same backend by every node.
 	Consistent bool
 	// Forwarding is how clients outside reach backends on other nodes; PerService has annotations of services say otherwise.
@@ -35,6 +40,8 @@ type Config struct {
 	// HealthListen opens a service's health check port for balancers that ask there, with as many connections at a time as the node bears from
 	// strangers. Nil has nobody answered: where kube-proxy runs, it is kube-proxy that does.
 	HealthListen func(port uint16) (net.Listener, error)
+	// Sockets are those of the node's own processes that have backends; nil if nobody gives them any.
+	Sockets service.Sockets
 	// Kernel is where the rows go.
 	Kernel datapath.Services
 	// Log receives what goes wrong; nil discards it.
@@ -50,6 +57,7 @@ type Services struct {
 	flows      *service.Flows
 	changed    chan struct{}
 	checks     *checks
+	unsettled  string // of the goroutine that settles: why sockets could not be ended
 
 	mu   sync.Mutex
 	zone string
@@ -92,7 +100,8 @@ func (s *Services) Status() table.Summary { return s.reconciler.Summary() }
 // local is called with mu held, or before anybody else can.
 func (s *Services) local() service.Local {
 	return service.Local{
-		Node: s.cfg.NodeName, Zone: s.zone, Addrs: s.cfg.NodeAddrs, Consistent: s.cfg.Consistent, Forwarding: s.cfg.Forwarding, PerService: s.cfg.PerService,
+		Node: s.cfg.NodeName, Zone: s.zone, Addrs: s.cfg.NodeAddrs, Within: s.cfg.Within, KubeProxy: s.cfg.KubeProxy,
+		Consistent: s.cfg.Consistent, Forwarding: s.cfg.Forwarding, PerService: s.cfg.PerService,
 	}
 }
 
@@ -165,6 +174,9 @@ func (s *Services) settle(ctx context.Context) error {
 		if err := s.flows.Settle(ctx); err != nil && ctx.Err() == nil {
 			s.cfg.Log.Warn("some flows may go on to backends that are none any more, for as long as they last", "error", err)
 		}
+		if s.cfg.Sockets != nil {
+			s.settleSockets()
+		}
 		if again {
 			timer.Reset(settlePause)
 		}
@@ -173,6 +185,17 @@ func (s *Services) settle(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		}
+	}
+}
+
+func (s *Services) settleSockets() {
+	n, err := s.flows.SettleSockets(s.cfg.Sockets)
+	if text := fmt.Sprint(err); err != nil && text != s.unsettled {
+		s.unsettled = text // a kernel that cannot end sockets is told of once
+		s.cfg.Log.Warn("some processes of the node may go on sending to backends that are none any more", "error", err)
+	}
+	if n > 0 {
+		s.cfg.Log.Info("ended sockets of the node's processes whose backends are none any more", "sockets", n)
 	}
 }
 
@@ -221,12 +244,27 @@ func (s *Services) followSlices(ctx context.Context, synced func()) error {
 }
 
 func (s *Services) followPods(ctx context.Context, synced func()) error {
+	heard, had := false, false
+	tell := func() {
+		if has := s.engine.HostPorts(); heard && s.cfg.HostPorts != nil && has != had {
+			had = has
+			s.cfg.HostPorts(has)
+		}
+	}
+	set := func(pod service.Name, ports []service.HostPort) {
+		s.engine.SetHostPorts(pod, ports)
+		tell()
+	}
 	return k8s.Follow(ctx, k8s.Kind(s.client.Kube.CoreV1().RESTClient(), "pods", ""), k8s.Options[*corev1.Pod]{
 		Log: s.cfg.Log, FieldSelector: "spec.nodeName=" + s.cfg.NodeName,
 	}, k8s.Handler[*corev1.Pod]{
-		Upsert: func(o *corev1.Pod) { s.engine.SetHostPorts(named(k8s.KeyOf(o)), fromPod(o)) },
-		Delete: func(k k8s.Key) { s.engine.SetHostPorts(named(k), nil) },
-		Synced: synced,
+		Upsert: func(o *corev1.Pod) { set(named(k8s.KeyOf(o)), fromPod(o)) },
+		Delete: func(k k8s.Key) { set(named(k), nil) },
+		Synced: func() {
+			heard, had = true, !s.engine.HostPorts() // whoever is told does not know of before
+			tell()
+			synced()
+		},
 	})
 }
 

@@ -58,7 +58,7 @@ func program(t testing.TB, name string) string {
 
 // Start starts a kube-apiserver and stops it when the test ends. It returns when the server is ready, which takes some seconds: tests of a package share
 // one and use names of their own.
-func Start(t testing.TB) *Server {
+func Start(t testing.TB, flags ...string) *Server {
 	t.Helper()
 	k := &Server{t: t, path: program(t, "kube-apiserver")}
 	etcd := testenv.StartEtcd(t)
@@ -104,6 +104,7 @@ func Start(t testing.TB) *Server {
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file=" + accounts, "--service-account-signing-key-file=" + accounts,
 		"--service-cluster-ip-range=10.96.0.0/16", "--disable-admission-plugins=ServiceAccount", "--endpoint-reconciler-type=none",
 	}
+	k.args = append(k.args, flags...)
 	k.Config = &rest.Config{
 		Host: fmt.Sprintf("https://127.0.0.1:%d", port), BearerToken: token, TLSClientConfig: rest.TLSClientConfig{Insecure: true}, QPS: -1,
 	}

@@ -1,0 +1,107 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"syscall"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/hawser-net/hawser/internal/datapath"
+)
+
+// NodeAddress is an address of the node's.
+type NodeAddress struct {
+	IP      netip.Addr
+	IfIndex int
+	// Ethernet says that the device has Ethernet headers, which the programs read.
+	Ethernet bool
+}
+
+// NodeAddresses lists the addresses by which others can reach the node, by device: those of global scope of all devices but Hawser's own and pods' interfaces.
+func (l *Links) NodeAddresses() ([]NodeAddress, error) {
+	links, err := l.listLinks()
+	if err != nil {
+		return nil, fmt.Errorf("list interfaces: %w", err)
+	}
+	var addrs []netlink.Addr
+	for range 5 { // a listing during which something changed is repeated
+		if addrs, err = l.h.AddrList(nil, netlink.FAMILY_ALL); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list addresses: %w", err)
+	}
+	var out []NodeAddress
+	for _, dev := range links {
+		name := dev.Attrs().Name
+		if name == HostDevice || name == NetDevice || name == TunnelDevice || isEndpointLink(dev) {
+			continue
+		}
+		for _, a := range addrs {
+			ip, ok := netip.AddrFromSlice(a.IP)
+			// Nobody hears an address that may be somebody else's.
+			if !ok || a.LinkIndex != dev.Attrs().Index || !ip.Unmap().IsGlobalUnicast() || a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0 {
+				continue
+			}
+			out = append(out, NodeAddress{IP: ip.Unmap(), IfIndex: a.LinkIndex, Ethernet: dev.Attrs().EncapType == "ether"})
+		}
+	}
+	return out, nil
+}
+
+// otherDevices finds the devices besides the native one on which the node has addresses.
+func (l *Links) otherDevices(d *datapath.Devices) error {
+	all, err := l.NodeAddresses()
+	if err != nil {
+		return err
+	}
+	for _, a := range all {
+		if a.Ethernet && a.IfIndex != d.NativeIfIndex {
+			d.Others = append(d.Others, a.IfIndex)
+		}
+	}
+	slices.Sort(d.Others)
+	d.Others = slices.Compact(d.Others)
+	return nil
+}
+
+// WatchAddresses calls changed whenever what NodeAddresses returns may have changed; a burst of changes is one call. It returns nil when ctx ends.
+func (l *Links) WatchAddresses(ctx context.Context, changed func()) error {
+	w, err := l.listen(ctx, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
+	if err != nil {
+		return fmt.Errorf("watch the node's addresses: %w", err)
+	}
+	defer w.close()
+	due, wait := false, forever
+	for {
+		got, err := w.next(wait)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, unix.ENOBUFS):
+			due, wait = true, watchSettle
+			continue
+		case err != nil:
+			return fmt.Errorf("watch the node's addresses: %w", err)
+		case got == nil && due: // the burst is over
+			changed()
+			due, wait = false, forever
+			continue
+		}
+		if !due && slices.ContainsFunc(got, isGlobal) {
+			due, wait = true, watchSettle
+		}
+	}
+}
+
+// isGlobal says whether a message is about an address that others reach. Each new pod's interface has one that they don't.
+func isGlobal(m syscall.NetlinkMessage) bool {
+	const scope = 3 // of struct ifaddrmsg, see rtnetlink(7)
+	return (m.Header.Type == unix.RTM_NEWADDR || m.Header.Type == unix.RTM_DELADDR) && len(m.Data) >= unix.SizeofIfAddrmsg && m.Data[scope] < unix.RT_SCOPE_LINK
+}
