@@ -95,6 +95,26 @@ func (o *outside) request(proto uint8, sport uint16) frame {
 	return frame{src: o.client, dst: o.frontend, proto: proto, sport: sport, dport: 9000, tcpFlags: syn}
 }
 
+// TestClientInNodesName: who asks a service from outside has no address of this node, also none that the programs know by the ipcache only.
+func TestClientInNodesName(t *testing.T) {
+	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
+		o := newOutside(t, v6, nil)
+		bridge, own := netip.MustParseAddr("172.17.0.1"), node4
+		if v6 {
+			bridge, own = netip.MustParseAddr("fd17::1"), node6
+		}
+		const host = 1
+		o.must(o.maps.UpsertIPCache([]datapath.IPCacheEntry{{Prefix: netip.PrefixFrom(bridge, bridge.BitLen()), Identity: host}}))
+		o.serve(udp, 9000, 9000)
+		o.ask("a client", o.request(udp, 40000))
+		for _, src := range []netip.Addr{bridge, own, a, router} {
+			f := o.request(udp, 40001)
+			f.src = src
+			o.expect("as "+src.String(), dropped(datapath.ReasonInvalidSourceIP, in), func() result { return o.arrive(f) })
+		}
+	})
+}
+
 // TestMasqueradeSilentClient: who is told something goes on hearing it, although he says nothing; and where only he speaks, the port stays his.
 func TestMasqueradeSilentClient(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {

@@ -277,7 +277,8 @@ static __always_inline int client_of(const struct __sk_buff *ctx, const struct p
 {
 	struct ipcache_value *from = ipcache_lookup(&p->src, p->v6);
 
-	if (forged(p, from))
+	/* The node has other addresses than those that the programs know. */
+	if (forged(p, from) || (from && from->identity == ID_HOST))
 		return DROP_INVALID_SOURCE_IP;
 	*identity = from ? from->identity : world_identity(p->v6);
 	if (!cfg.other_devices || likely(ctx->ifindex == cfg.native_ifindex) || is_outside(*identity))

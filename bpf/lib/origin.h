@@ -16,6 +16,7 @@ typedef struct {
 } possible_net_t;
 
 struct net_device {
+	int ifindex;
 	possible_net_t nd_net;
 } __kernel;
 
@@ -43,5 +44,7 @@ static __always_inline bool routed_here(struct __sk_buff *ctx)
 	if (!dst)
 		return false;
 	dst = bpf_rdonly_cast(dst, __builtin_btf_type_id(*(struct dst_entry *)0, 1));
-	return dst->dev->nd_net.net->net_cookie == cfg.netns_cookie;
+	/* A route that has been taken away meanwhile leads to a device that nobody has made: it has no number, and is of the
+	 * first namespace, whoever had the route. */
+	return dst->dev->ifindex && dst->dev->nd_net.net->net_cookie == cfg.netns_cookie;
 }
