@@ -29,6 +29,7 @@ type unmasqueraded struct {
 
 	mu     sync.Mutex // held while the kernel is told, so that the last word is the last change
 	owners map[netip.Addr]uint16
+	stale  bool // the kernel has not taken them
 }
 
 func newUnmasqueraded(tell func([]netip.Addr) error, log *slog.Logger) *unmasqueraded {
@@ -64,7 +65,7 @@ func (u *unmasqueraded) set(row endpoint.Endpoint) error {
 			delete(u.owners, ip)
 		}
 	}
-	if !changed {
+	if !changed && !u.stale {
 		return nil
 	}
 	return u.push()
@@ -81,7 +82,7 @@ func (u *unmasqueraded) remove(row endpoint.Endpoint) {
 			delete(u.owners, ip)
 		}
 	}
-	if !changed {
+	if !changed && !u.stale {
 		return
 	}
 	if err := u.push(); err != nil {
@@ -89,13 +90,15 @@ func (u *unmasqueraded) remove(row endpoint.Endpoint) {
 	}
 }
 
-// push tells the kernel. It is called with mu held. What fails the kernel is told again with the node's next change or repair.
+// push tells the kernel. It is called with mu held. What fails the kernel is told again with the next endpoint that comes, changes or goes, and with
+// the node's next change or repair.
 func (u *unmasqueraded) push() error {
 	ips := make([]netip.Addr, 0, len(u.owners))
 	for ip := range u.owners {
 		ips = append(ips, ip)
 	}
-	if err := u.tell(ips); err != nil {
+	err := u.tell(ips)
+	if u.stale = err != nil; u.stale {
 		return fmt.Errorf("except pods from masquerading: %w", err)
 	}
 	return nil

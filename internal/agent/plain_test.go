@@ -181,4 +181,14 @@ func TestUnmasqueradedBook(t *testing.T) {
 	if err := u.set(row(4, true, false)); err == nil {
 		t.Error("what the kernel refuses is no error")
 	}
+	if err := u.set(row(4, true, false)); err == nil {
+		t.Error("what the kernel has refused is taken for done")
+	}
+	fail = nil
+	expect("the kernel takes it", 6, 1, u.set(row(4, true, false)))
+	fail = http.ErrServerClosed
+	u.remove(row(4, true, false))
+	fail = nil
+	expect("the next owner, who asks nothing", 8, 0, u.set(row(5, false, false)))
+	expect("once more", 8, 0, u.set(row(5, false, false)))
 }

@@ -80,19 +80,42 @@ func (p *pendingPods) look(rows []endpoint.Endpoint, now time.Time) (due []pendi
 	return due
 }
 
-// tellPending writes the Events that are due. What fails is only logged: Events are for people, and the status says the same.
-func (k *kube) tellPending(ctx context.Context, p *pendingPods) {
+// tellPending hands the Events that are due to writePending. What does not fit is not written: Events are for people, and the status says the same.
+func (k *kube) tellPending(p *pendingPods, to chan<- pending) {
 	if k == nil {
 		return
 	}
 	for _, d := range p.look(k.a.registry.List(), time.Now()) {
-		e := pendingEvent(d, k.cfg.NodeName, k.cfg.management())
-		ctx, cancel := context.WithTimeout(ctx, k8s.RequestTimeout)
-		_, err := k.client.Kube.EventsV1().Events(e.Namespace).Create(ctx, e, metav1.CreateOptions{})
-		cancel()
-		if err != nil {
-			k.log.Debug("an Event at a pod could not be written", "pod", d.row.Pod(), "reason", e.Reason, "error", err)
+		select {
+		case to <- d:
+		default:
+			k.log.Debug("too many Events at pods wait to be written", "pod", d.row.Pod())
 		}
+	}
+}
+
+// writePending writes Events until ctx ends, beside whoever gives pods their identities: a server that is slow to take Events delays nobody. What
+// fails is only logged.
+func (k *kube) writePending(ctx context.Context, due <-chan pending) {
+	if k == nil {
+		return
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case d := <-due:
+			k.writeEvent(ctx, d)
+		}
+	}
+}
+
+func (k *kube) writeEvent(ctx context.Context, d pending) {
+	e := pendingEvent(d, k.cfg.NodeName, k.cfg.management())
+	ctx, cancel := context.WithTimeout(ctx, k8s.RequestTimeout)
+	defer cancel()
+	if _, err := k.client.Kube.EventsV1().Events(e.Namespace).Create(ctx, e, metav1.CreateOptions{}); err != nil {
+		k.log.Debug("an Event at a pod could not be written", "pod", d.row.Pod(), "reason", e.Reason, "error", err)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/hawser-net/hawser/api/rest"
@@ -98,7 +99,10 @@ func (a *api) settleIdentities(ctx context.Context) error {
 	case <-ctx.Done():
 		return nil
 	}
-	told := newPendingPods()
+	told, due := newPendingPods(), make(chan pending, eventBurst)
+	var writer sync.WaitGroup
+	writer.Go(func() { a.kube.writePending(ctx, due) })
+	defer writer.Wait() // all below return when ctx has ended
 	for {
 		var waiting endpoint.Waiting
 		if a.identities.temps.Len() > 0 {
@@ -112,7 +116,7 @@ func (a *api) settleIdentities(ctx context.Context) error {
 			}
 		}
 		a.reportWaiting(waiting.Endpoints)
-		a.kube.tellPending(ctx, told)
+		a.kube.tellPending(told, due)
 		again := settleInterval
 		if waiting.Next > 0 {
 			again = min(again, waiting.Next)
