@@ -1,13 +1,24 @@
 package loader_test
 
 import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/vishvananda/netlink"
+
 	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/datapath/loader"
 	"github.com/hawser-net/hawser/internal/testenv"
+	"github.com/hawser-net/hawser/internal/testenv/controllers"
 )
 
 // TestOtherDevices: a client outside that comes by another device than the one that joins the nodes finds services at all addresses of the node, and is
@@ -101,14 +112,19 @@ func TestOtherDevices(t *testing.T) {
 				return func() { datagram(t, client, ip("192.168.7.2"), frontend(addrs[0]), []byte(last)) }
 			}
 			n1.enforce(t, a, 6, 1003)
-			before := n1.dropped(t, datapath.ReasonInvalidSourceIP)
+			forged, refused := n1.dropped(t, datapath.ReasonInvalidSourceIP), n1.dropped(t, datapath.ReasonPolicyDenied)
 			lies()
+			// All have been judged before the rules change.
+			controllers.Eventually(t, time.Minute, func() string {
+				pods, nodes := n1.dropped(t, datapath.ReasonInvalidSourceIP)-forged, n1.dropped(t, datapath.ReasonPolicyDenied)-refused
+				if pods < 2 || nodes < 2 {
+					return fmt.Sprintf("%d packets were dropped that claim to be a pod's, and %d that claim to be a node's, want 2 of each", pods, nodes)
+				}
+				return ""
+			})
 			n1.enforce(t, a, 2)
 			if seen := v.until("one", honest("one")); len(seen) > 0 {
 				t.Errorf("whom the pod does not let in is heard, by claiming to be somebody else: %q", seen)
-			}
-			if got := n1.dropped(t, datapath.ReasonInvalidSourceIP); got < before+2 {
-				t.Errorf("%d packets were dropped that claim to be a pod's", got-before)
 			}
 			lies()
 			if seen := v.until("two", honest("two")); len(seen) == 0 {
@@ -116,4 +132,95 @@ func TestOtherDevices(t *testing.T) {
 			}
 		})
 	}
+}
+
+// refusingFilters lets nobody put programs on one interface, as where another qdisc is at the hooks.
+type refusingFilters struct {
+	*tcFilters
+	ifIndex int
+}
+
+func (f *refusingFilters) ReplaceFilter(ifIndex int, ingress bool, progFD int, name string) error {
+	if ifIndex == f.ifIndex {
+		return errors.New("another qdisc is at the hooks")
+	}
+	return f.tcFilters.ReplaceFilter(ifIndex, ingress, progFD, name)
+}
+
+// TestOtherDevicesAreOthers: a device by which nobody of the cluster comes and that cannot have the programs does not make the node unhealthy, and is told of
+// once; programs of somebody else that are there stay until he takes them away.
+func TestOtherDevicesAreOthers(t *testing.T) {
+	testenv.RequireRoot(t)
+	h := testenv.NewNetNS(t).Netlink(t)
+	for _, name := range []string{"eth0", "eth1", "eth2"} {
+		must(t, h.LinkAdd(&netlink.Veth{LinkAttrs: named(name), PeerName: "far_" + name}))
+	}
+	index := func(name string) int { return byName(t, h, name).Attrs().Index }
+	filters := &refusingFilters{tcFilters: &tcFilters{h: h}, ifIndex: index("eth1")}
+	theirs, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "somebodys", Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, -1), asm.Return()},
+	})
+	must(t, err)
+	t.Cleanup(func() { theirs.Close() })
+	must(t, filters.ReplaceFilter(index("eth2"), true, theirs.FD(), "theirs"))
+	on := func(name string, ingress bool) int {
+		t.Helper()
+		id, err := filters.FilterProgram(index(name), ingress)
+		must(t, err)
+		return id
+	}
+	before := on("eth2", true)
+
+	var log bytes.Buffer
+	l := loader.New(smallMaps(t, ""), filters, slog.New(slog.NewTextHandler(&log, nil)))
+	t.Cleanup(func() { l.Close() })
+	cfg := datapath.Config{RouterIPv4: ip("10.1.0.1"), NativeIfIndex: index("eth0"), OtherIfIndexes: []int{index("eth1"), index("eth2")}, NodePort: true, NetNSCookie: 1}
+	must(t, l.Configure(cfg))
+	reattach := func(what string, ifIndex, want int) {
+		t.Helper()
+		if n, err := l.ReattachNode(ifIndex); n != want || err != nil {
+			t.Errorf("%s: %d put back, %v, want %d", what, n, err, want)
+		}
+	}
+	for range 3 {
+		reattach("nothing changed", 0, 0)
+		reattach("nothing changed at a device", index("eth1"), 0)
+		must(t, l.Configure(cfg))
+	}
+	told := func(what string, want ...int) {
+		t.Helper()
+		for i, name := range []string{"eth1", "eth2"} {
+			if n := strings.Count(log.String(), fmt.Sprintf("ifindex=%d ", index(name))); n != want[i] {
+				t.Errorf("%s: %s is told of %d times, want %d:\n%s", what, name, n, want[i], &log)
+			}
+		}
+	}
+	told("at first", 1, 1)
+	if now := on("eth2", true); now != before {
+		t.Errorf("program %d of somebody else was replaced by %d", before, now)
+	}
+	if on("eth2", false) == 0 || on("eth0", true) == 0 || on("eth0", false) == 0 {
+		t.Error("what has room is not there")
+	}
+
+	// As soon as there is room the programs come.
+	filters.ifIndex = 0
+	reattach("a device that can have them", index("eth1"), 2)
+	must(t, h.QdiscDel(clsact(index("eth2"))))
+	reattach("a device whose other programs went", index("eth2"), 2)
+	filters.ifIndex = index("eth1")
+	must(t, h.QdiscDel(clsact(index("eth1"))))
+	reattach("a device that cannot have them again", 0, 0)
+	told("again", 2, 1)
+
+	// The device of the cluster is another matter.
+	filters.ifIndex = index("eth0")
+	must(t, h.QdiscDel(clsact(index("eth0"))))
+	if _, err := l.ReattachNode(0); err == nil {
+		t.Error("no error though the programs are missing at the device of the cluster")
+	}
+}
+
+func clsact(ifIndex int) *netlink.Clsact {
+	return &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: ifIndex, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}}
 }

@@ -61,6 +61,7 @@ type Loader struct {
 	hooks    map[string]link.Link // of the cgroup, if nothing is pinned
 	cfg      datapath.Config      // of the last Configure
 	keeping  bool                 // programs of other maps stay until ReplaceOthers
+	missing  map[int]string       // why devices of others(cfg) lack programs, as it was logged
 }
 
 var _ datapath.Programs = (*Loader)(nil)
@@ -68,7 +69,7 @@ var _ datapath.Programs = (*Loader)(nil)
 // New returns a Loader that has loaded nothing yet: see Configure. m stays the caller's and must outlive
 // the Loader; the programs are pinned beside its maps, or not at all if these are not pinned.
 func New(m *maps.Maps, f Filters, log *slog.Logger) *Loader {
-	return &Loader{maps: m, filters: f, log: log}
+	return &Loader{maps: m, filters: f, log: log, missing: make(map[int]string)}
 }
 
 // Close gives the programs' file descriptors back. What is pinned or attached stays in the kernel.
@@ -131,9 +132,7 @@ func (l *Loader) Configure(cfg datapath.Config) error {
 // attachAll puts the programs where they are not yet, on the endpoints' interfaces if so asked, and removes what is pinned of
 // others if nothing runs them any more.
 func (l *Loader) attachAll(endpoints bool) error {
-	if _, err := l.attachHooks(0, others(l.cfg)...); err != nil {
-		l.log.Warn("Clients outside are not led to services at all devices", "error", err)
-	}
+	l.attachOthers(0)
 	_, err := l.attachHooks(0, entries(l.cfg)...)
 	errs := []error{err}
 	if !l.keeping {
@@ -217,26 +216,49 @@ type deviceHook struct {
 	ifIndex int
 	ingress bool
 	name    string
+	// yields says that a program of somebody else that is there stays.
+	yields bool
 }
 
 // entries are the hooks by which packets come: from other nodes, from the node's own stack, from the network. By the last comes
 // whoever claims to be somebody else; without a tunnel it brings the pods' packets as well.
 func entries(cfg datapath.Config) []deviceHook {
 	return []deviceHook{
-		{cfg.TunnelIfIndex, true, FromOverlay},
-		{cfg.HostIfIndex, false, FromHost},
-		{cfg.NativeIfIndex, true, FromNetdev},
+		{ifIndex: cfg.TunnelIfIndex, ingress: true, name: FromOverlay},
+		{ifIndex: cfg.HostIfIndex, name: FromHost},
+		{ifIndex: cfg.NativeIfIndex, ingress: true, name: FromNetdev},
 	}
 }
 
-// others are the hooks of the devices by which nobody of the cluster comes. Somebody else may have his own there, or remove the device:
+// others are the hooks of a device by which nobody of the cluster comes. Somebody else may have his own there, or remove the device:
 // clients outside miss them, and nobody else.
-func others(cfg datapath.Config) []deviceHook {
-	var out []deviceHook
-	for _, i := range cfg.OtherIfIndexes {
-		out = append(out, deviceHook{i, false, ToDevice}, deviceHook{i, true, FromDevice})
+func others(ifIndex int) []deviceHook {
+	return []deviceHook{
+		{ifIndex: ifIndex, name: ToDevice, yields: true},
+		{ifIndex: ifIndex, ingress: true, name: FromDevice, yields: true},
 	}
-	return out
+}
+
+// attachOthers puts the programs on the devices by which nobody of the cluster comes, or on one of them. What keeps a device from
+// them is logged when it changes: the rest of the node is as well as it was.
+func (l *Loader) attachOthers(only int) (attached int) {
+	stdmaps.DeleteFunc(l.missing, func(ifIndex int, _ string) bool { return !slices.Contains(l.cfg.OtherIfIndexes, ifIndex) })
+	for _, ifIndex := range l.cfg.OtherIfIndexes {
+		if only != 0 && ifIndex != only {
+			continue
+		}
+		n, err := l.attachHooks(0, others(ifIndex)...)
+		attached += n
+		if err == nil {
+			delete(l.missing, ifIndex)
+			continue
+		}
+		if text := err.Error(); l.missing[ifIndex] != text {
+			l.missing[ifIndex] = text
+			l.log.Warn("Clients outside are not led to services at a device", "ifindex", ifIndex, "error", err)
+		}
+	}
+	return attached
 }
 
 // attachExit puts the program where packets leave the node, if it is not there yet. It comes after all others, and not
@@ -245,7 +267,7 @@ func (l *Loader) attachExit(only int) (attached int, err error) {
 	if l.keeping {
 		return 0, nil
 	}
-	return l.attachHooks(only, deviceHook{l.cfg.NativeIfIndex, false, ToNetdev})
+	return l.attachHooks(only, deviceHook{ifIndex: l.cfg.NativeIfIndex, name: ToNetdev})
 }
 
 // attachHooks puts the node's own programs where they are not yet, on one device or on all with 0, and returns on how
@@ -257,14 +279,20 @@ func (l *Loader) attachHooks(only int, hooks ...deviceHook) (attached int, err e
 			continue
 		}
 		kept, err := l.keeps(d.ifIndex, d.ingress, d.name)
-		id := 0
+		id, theirs := 0, ""
 		if err == nil && !kept {
 			id, err = l.filters.FilterProgram(d.ifIndex, d.ingress)
+		}
+		if err == nil && d.yields && id != 0 && id != l.ids[d.name] {
+			theirs, err = foreignProgram(id)
 		}
 		switch {
 		case err != nil:
 			errs = append(errs, fmt.Errorf("look for %s on interface %d: %w", d.name, d.ifIndex, err))
 		case kept, id == l.ids[d.name]:
+		case theirs != "":
+			errs = append(errs, fmt.Errorf("attach %s to interface %d: program %d (%s) of somebody else is at its place, priority 1 and handle 1 of tc;"+
+				" remove it if clients there are to find services", d.name, d.ifIndex, id, theirs))
 		default:
 			if err := l.attach(d.ifIndex, d.ingress, d.name); err != nil {
 				errs = append(errs, err)
@@ -277,17 +305,17 @@ func (l *Loader) attachHooks(only int, hooks ...deviceHook) (attached int, err e
 }
 
 // ReattachNode puts programs back on one of the node's own devices from which somebody took them; on all
-// of them, and on the cgroup, with 0. An interface that is none of these is not an error. It returns on
-// how many hooks of devices it put one.
+// of them, and on the cgroup, with 0. An interface that is none of these is not an error, nor is one that only
+// clients outside miss. It returns on how many hooks of devices it put one.
 func (l *Loader) ReattachNode(ifIndex int) (attached int, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.digest == "" {
 		return 0, nil
 	}
-	attached, err = l.attachHooks(ifIndex, append(entries(l.cfg), others(l.cfg)...)...)
+	attached, err = l.attachHooks(ifIndex, entries(l.cfg)...)
 	last, lerr := l.attachExit(ifIndex)
-	attached, err = attached+last, errors.Join(err, lerr)
+	attached, err = attached+last+l.attachOthers(ifIndex), errors.Join(err, lerr)
 	if ifIndex == 0 && l.cfg.CgroupRoot != "" && !l.keeping {
 		err = errors.Join(err, l.attachCgroup(l.cfg.CgroupRoot))
 	}

@@ -1,6 +1,7 @@
 package loader
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -89,4 +90,24 @@ func (l *Loader) keeps(ifIndex int, ingress bool, name string) (bool, error) {
 		return false, nil
 	}
 	return l.hasOther(ifIndex, ingress, name)
+}
+
+// foreignProgram returns what a program is called that is none of this product's, or nothing.
+func foreignProgram(id int) (string, error) {
+	p, err := ebpf.NewProgramFromID(ebpf.ProgramID(id))
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil // it has just been replaced, or removed
+	}
+	if err != nil {
+		return "", fmt.Errorf("open program %d: %w", id, err)
+	}
+	defer p.Close()
+	info, err := p.Info()
+	if err != nil {
+		return "", fmt.Errorf("identify program %d: %w", id, err)
+	}
+	if slices.Contains(programNames(), info.Name) {
+		return "", nil
+	}
+	return cmp.Or(info.Name, "without a name"), nil
 }
