@@ -75,7 +75,7 @@ func small(t *testing.T, scenarios ...string) Config {
 	}
 	cfg := Defaults()
 	cfg.Scenarios = scenarios
-	cfg.Agents, cfg.RandomAgents, cfg.Lease = 30, 30, 2*time.Second
+	cfg.Agents, cfg.RandomAgents, cfg.Lease = 30, 30, 10*time.Second
 	cfg.Numbers, cfg.InUse, cfg.CollectEvery = 120, 10, time.Second
 	cfg.StreamPods, cfg.StreamNodes, cfg.Observers, cfg.StreamRate = 40, 6, 2, 50
 	cfg.MeshPods = 500
