@@ -269,7 +269,7 @@ func (c *Controller) InUse() (used func(identity.ID) bool, ok bool) {
 }
 
 // Users asks the server itself which of some numbers must not be collected, and joins that with what the caches have; of other numbers it says that they are in
-// use. It fails while the caches are not filled, or show less than the server, or agents make other identities than the operator. Of a few numbers it asks one by
+// use, and of those of which it cannot be told. It fails while the caches are not filled, or show less than the server, or agents make other identities than the operator. Of a few numbers it asks one by
 // one, and of none not at all.
 func (c *Controller) Users(ctx context.Context, numbers []identity.ID) (used func(identity.ID) bool, err error) {
 	cached, ok := c.InUse()
@@ -294,8 +294,12 @@ func (c *Controller) Users(ctx context.Context, numbers []identity.ID) (used fun
 	check := c.asker.newLiveCheck(ctx, len(ask))
 	for id, text := range ask {
 		now, err := check.current(id, text)
-		if err != nil {
+		switch {
+		case err != nil && (check.over() || ctx.Err() != nil):
 			return nil, err
+		case err != nil: // it keeps nothing else from being collected
+			c.log.Warn("an identity is not collected: whether it is in use is unknown", "identity", id, "error", err)
+			continue
 		}
 		free[id] = !check.inUse(now, id, text)
 	}

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/watch"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -55,20 +56,11 @@ func (a *asker) usersOf(ctx context.Context, number identity.ID, text string) (u
 
 // podsWant asks the server whether a pod is to have an identity for these labels.
 func podsWant(ctx context.Context, live client.Reader, rules *Rules, text string) (bool, error) {
-	k, err := parseKey(text)
-	if err != nil {
-		return false, nil // no pod has labels that cannot be read
+	namespace, own, ok := selectorOf(text)
+	if !ok {
+		return false, nil
 	}
-	namespace, own := "", client.MatchingLabels{}
-	for _, l := range k.Set {
-		switch {
-		case l.Source != labels.SourceK8s:
-		case l.Key == labels.KeyNamespace:
-			namespace = l.Value
-		case !strings.HasPrefix(l.Key, labels.PrefixOwned):
-			own[l.Key] = l.Value
-		}
-	}
+	var err error
 	namespaces := map[string]map[string]string{}
 	if namespace != "" {
 		var ns corev1.Namespace
@@ -98,6 +90,32 @@ func podsWant(ctx context.Context, live client.Reader, rules *Rules, text string
 		return false, fmt.Errorf("list of Pods with the labels of an identity: %w", err)
 	}
 	return want, nil
+}
+
+// selectorOf returns by what the server finds the pods that may be to have an identity for these labels:
+// their namespace, "" for any, and labels of their own. ok is false if no pod can: the labels cannot be
+// read, or are none that Kubernetes allows, so the server would refuse to look for them.
+func selectorOf(text string) (namespace string, own client.MatchingLabels, ok bool) {
+	k, err := parseKey(text)
+	if err != nil || len(k.Set) == 0 {
+		return "", nil, false
+	}
+	own = client.MatchingLabels{}
+	for _, l := range k.Set {
+		switch {
+		case l.Source != labels.SourceK8s:
+		case l.Key == labels.KeyNamespace:
+			if namespace = l.Value; len(validation.IsDNS1123Label(namespace)) > 0 {
+				return "", nil, false
+			}
+		case strings.HasPrefix(l.Key, labels.PrefixOwned):
+		case len(validation.IsQualifiedName(l.Key)) > 0 || len(validation.IsValidLabelValue(l.Value)) > 0:
+			return "", nil, false
+		default:
+			own[l.Key] = l.Value
+		}
+	}
+	return namespace, own, true
 }
 
 // caughtUp returns nil if the caches show what the server has of what uses identities, else an error

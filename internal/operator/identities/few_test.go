@@ -194,11 +194,99 @@ func TestUsersOf(t *testing.T) {
 		{"only a pod in the network of its node has the labels", 3001, hostNetwork, false, false},
 		{"its namespace is gone", 3001, gone, false, false},
 		{"labels that nobody can read", 3001, "", false, false},
+		{"a value that no pod's label can have", 3001, "k8s:app=team/web;", false, false},
+		{"a value that is too long for a pod's label", 3001, "k8s:app=" + strings.Repeat("x", 64) + ";", false, false},
+		{"a key that no pod's label can have", 3001, "k8s:a/b/c=x;", false, false},
+		{"no namespace can be called so", 3001, "k8s:" + labels.KeyNamespace + "=a/b;", false, false},
 	} {
 		got, err := c.usersOf(t.Context(), identity.ID(tt.id), tt.text)
 		if err != nil || got.named[int64(tt.id)] != tt.named || got.texts[tt.text] != tt.wants {
 			t.Errorf("%s: named %v, wanted %v, %v", tt.what, got.named[int64(tt.id)], got.texts[tt.text], err)
 		}
+	}
+}
+
+// TestSelectorOf: labels that no pod can have are not looked for.
+func TestSelectorOf(t *testing.T) {
+	t.Parallel()
+	in := func(namespace string) string { return "k8s:" + labels.KeyNamespace + "=" + namespace + ";" }
+	for text, want := range map[string]string{
+		in("a"):                     "a map[]",
+		"k8s:app=a;":                " map[app:a]",
+		"k8s:app=;" + in("a"):       "a map[app:]",
+		"k8s:x.io/app=A_b;":         " map[x.io/app:A_b]",
+		"other:a b/c=d/e;":          "",
+		"other:b/c/d=d/e;k8s:app=a": " map[app:a]",
+		"k8s:" + labels.KeyNamespaceLabels + ".a=b/c;k8s:app=a;": " map[app:a]",
+		"":                  "",
+		"app":               "",
+		"k8s:app=team/web;": "",
+		"k8s:app=" + strings.Repeat("x", 63) + ";": " map[app:" + strings.Repeat("x", 63) + "]",
+		"k8s:app=" + strings.Repeat("x", 64) + ";": "",
+		"k8s:a/b/c=x;":              "",
+		in("a/b"):                   "",
+		in("A"):                     "",
+		in(strings.Repeat("x", 64)): "",
+		"k8s:app=team/web;k8s:" + labels.KeyNamespace + "=default;": "",
+	} {
+		got := ""
+		if namespace, own, ok := selectorOf(text); ok {
+			got = fmt.Sprint(namespace, " ", map[string]string(own))
+		}
+		if got != want {
+			t.Errorf("of %q: %q, want %q", text, got, want)
+		}
+	}
+}
+
+// TestOneUnknownKeepsNothingElse: of one identity the server never tells whether a pod is to have it. That
+// one stays, and all others that nobody uses end; so does one with labels that no pod can have.
+func TestOneUnknownKeepsNothingElse(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"objects", "keys"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			env := servers.Take(t)
+			in := func(*town) {}
+			if mode == "keys" {
+				in = inEtcd(testenv.StartEtcd(t))
+			}
+			tn := newTown(t, env, in)
+			tn.gc.Interval, tn.gc.Agents, tn.gc.Timeout = 200*time.Millisecond, false, time.Millisecond
+			tn.namespace("default", nil)
+			refuse := func(cfg *rest.Config) {
+				cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
+					return wrapped(next, func(r *http.Request) (*http.Response, error) {
+						if strings.Contains(r.URL.Query().Get("labelSelector"), "unknown") {
+							return nil, errors.New("the server does not tell")
+						}
+						return next.RoundTrip(r)
+					})
+				})
+			}
+			plant := func(number identity.ID, app string) {
+				tn.plant(number, map[string]string{"k8s:app": app})
+				tn.meddle(decimal(number))
+			}
+			plant(1000, "unknown")
+			tn.operator(connection{api: refuse})
+			plant(1001, "team/web")
+			for number := identity.ID(1002); number < 1005; number++ {
+				plant(number, decimal(number))
+				tn.until(func() string {
+					objects := tn.state().objects
+					if o := objects["1000"]; o == nil || textOf(o) == "" {
+						t.Fatal("an identity has ended though it may be in use")
+					}
+					for _, name := range []string{"1001", decimal(number)} {
+						if o := objects[name]; o != nil && textOf(o) != "" {
+							return "identity " + name + ", which nobody uses, has not ended"
+						}
+					}
+					return ""
+				})
+			}
+		})
 	}
 }
 

@@ -111,8 +111,14 @@ type look struct {
 	rv   string
 	used time.Time // when it last showed a sign of life; if it rests, when that was first seen
 	dead bool      // it was to be collected, or rested
-	text string    // what it stands for: what it said first
+	// until, if not zero, is when dead begins to count: the look that saw it first failed, so that the
+	// next ones came early.
+	until time.Time
+	text  string // what it stands for: what it said first
 }
+
+// same says whether an object is as another look saw it.
+func (l look) same(other look) bool { return l.uid == other.uid && l.rv == other.rv }
 
 type collector struct {
 	*asker
@@ -159,6 +165,7 @@ var errEmpty = errors.New("the pods of the cluster are not known yet")
 // round looks at all identities once.
 func (c *collector) round(ctx context.Context) (Stats, error) {
 	var stats Stats
+	began := c.now()
 	if c.cfg.Pods != nil {
 		if err := c.cfg.Pods.agree(ctx, c.client); err != nil {
 			c.looks = map[string]look{} // what was seen unused before that counts no more
@@ -249,8 +256,8 @@ func (c *collector) round(ctx context.Context) (Stats, error) {
 	err = errors.Join(append(errs, ctx.Err())...)
 	if err != nil { // the next look comes early: what this one saw for the first time does not count as seen twice then
 		for name, l := range looks {
-			if l.dead && !c.looks[name].dead {
-				l.dead = false
+			if l.dead && !(c.looks[name].dead && c.looks[name].same(l)) {
+				l.until = began.Add(c.cfg.Interval)
 				looks[name] = l
 			}
 		}
@@ -327,9 +334,13 @@ const (
 func (c *collector) judge(o *v2.CiliumIdentity, used bool) (look, fate) {
 	last, known := c.looks[o.Name]
 	now := look{uid: k8sids.Incarnation(o), rv: o.ResourceVersion, used: last.used}
-	same := known && last.uid == now.uid && last.rv == o.ResourceVersion
+	same := known && last.same(now)
+	again := same && last.dead && !c.now().Before(last.until)
+	if same && last.dead {
+		now.until = last.until
+	}
 	if _, since, rests := k8sids.Retired(o); rests {
-		return c.judgeResting(now, same && last.dead, used, since)
+		return c.judgeResting(now, same && last.dead, again, used, since)
 	}
 	now.text = textOf(o)
 	if intact, told := k8sids.Intact(o); told && !intact && (!known || last.uid != now.uid || last.text == "") {
@@ -355,7 +366,7 @@ func (c *collector) judge(o *v2.CiliumIdentity, used bool) (look, fate) {
 		if !same || now.used.IsZero() {
 			now.used = c.now()
 		}
-		if now.dead = marked || c.now().Sub(now.used) >= c.grace; now.dead && same && last.dead {
+		if now.dead = marked || c.now().Sub(now.used) >= c.grace; now.dead && again {
 			return now, toRetire
 		}
 		return now, toKeep
@@ -369,9 +380,9 @@ func (c *collector) judge(o *v2.CiliumIdentity, used bool) (look, fate) {
 }
 
 // judgeResting says whether a number has rested enough: by the clock of whoever retired it and after one more look, or by this process's own, so that a clock
-// that goes wrong neither ends a rest at once nor makes it last for ever.
-func (c *collector) judgeResting(now look, again, used bool, since time.Time) (look, fate) {
-	if !again || now.used.IsZero() {
+// that goes wrong neither ends a rest at once nor makes it last for ever. rested says that it did at the last look, again that this counts.
+func (c *collector) judgeResting(now look, rested, again, used bool, since time.Time) (look, fate) {
+	if !rested || now.used.IsZero() {
 		now.used = c.now()
 	}
 	if used { // by mistake: who makes identities takes it back

@@ -436,6 +436,36 @@ func TestCollection(t *testing.T) {
 			t.Error("fewer than 4 Leases were deleted at once")
 		}
 	})
+	run("what cannot be written keeps nothing else from its end", func(tr *trial) {
+		tr.identity("1000")
+		tr.client = &unwritable{tr.client, "1000"}
+		pass := func(of time.Duration) {
+			t.Helper()
+			tr.clock = tr.clock.Add(of)
+			_, _ = tr.round(tr.Context())
+		}
+		for range 4 {
+			pass(tr.cfg.Interval)
+		}
+		if _, err := tr.round(tr.Context()); err == nil {
+			t.Fatal("looks do not fail")
+		}
+		tr.identity("1001")
+		var seen time.Time
+		for range 100 {
+			pass(tr.cfg.Interval / 12)
+			switch marked, there := tr.identities()["1001"]; {
+			case !there:
+				if passed := tr.clock.Sub(seen); seen.IsZero() || passed < tr.cfg.Interval {
+					t.Errorf("it has ended %s after it was marked", passed)
+				}
+				return
+			case marked && seen.IsZero():
+				seen = tr.clock
+			}
+		}
+		t.Error("it has not ended")
+	})
 	run("edited", func(tr *trial) {
 		tr.identity("1000")
 		tr.pass()
@@ -632,6 +662,20 @@ func (c *together) hold() {
 	case <-c.reached:
 	case <-time.After(10 * time.Second): // the test fails, but must not hang
 	}
+}
+
+// unwritable refuses to write the object of one name.
+type unwritable struct {
+	client.Client
+	name string
+}
+
+// Patch implements [client.Client].
+func (c *unwritable) Patch(ctx context.Context, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+	if o.GetName() == c.name {
+		return errors.New("the server does not take it")
+	}
+	return c.Client.Patch(ctx, o, p, opts...)
 }
 
 // behind shows identities as they once were, and no endpoints.
