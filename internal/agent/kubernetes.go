@@ -153,11 +153,13 @@ func (k *kube) join(a *api, facts nodeFacts, links *link.Links, filter *labels.F
 		healthListen, sockets = listenForBalancers, nodeSockets{a.maps, links}
 	}
 	k.services, err = services.New(services.Config{
-		NodeName: k.cfg.NodeName, NodeAddrs: facts.hosts(), Within: k.cfg.nodePortRanges(), KubeProxy: !k.cfg.KubeProxyReplacement,
+		NodeName: k.cfg.NodeName, NodeAddrs: facts.hosts(), Announced: facts.hosts(), Within: k.cfg.nodePortRanges(), KubeProxy: !k.cfg.KubeProxyReplacement,
 		HostPorts: func(some bool) {
 			k.hostPorts.Store(some)
 			a.noteMoved()
 		},
+		// The part that follows other clusters is made later.
+		Heard:      func(ctx context.Context) error { return a.mesh.waitHeard(ctx) },
 		Consistent: k.cfg.LBAlgorithm == lbMaglev,
 		Forwarding: service.Forwarding(k.cfg.LBMode), PerService: k.cfg.LBModeAnnotation, HealthListen: healthListen, Sockets: sockets, Kernel: a.maps, Log: k.log,
 	}, k.client)

@@ -20,6 +20,8 @@ type Engine struct {
 	mu       sync.Mutex
 	synced   bool
 	local    Local
+	at       Local              // local without the addresses of services
+	vips     map[netip.Addr]int // how many services have an address as a cluster's or a balancer's
 	services map[Name]Service
 	slices   map[Name]Slice
 	parts    map[Name]map[Name]bool     // the slices of a service
@@ -54,7 +56,7 @@ func (c claim) before(o claim) bool {
 func New(at Local) *Engine {
 	return &Engine{
 		frontends: table.New[datapath.ServiceFrontend](Frontend.Equal),
-		local:     at, services: make(map[Name]Service), slices: make(map[Name]Slice), parts: make(map[Name]map[Name]bool),
+		local:     at, at: at, vips: make(map[netip.Addr]int), services: make(map[Name]Service), slices: make(map[Name]Slice), parts: make(map[Name]map[Name]bool),
 		remote: make(map[Name]map[string]Shared),
 		ports:  make(map[Name][]HostPort), claims: make(map[datapath.ServiceFrontend][]claim), owned: make(map[owner][]datapath.ServiceFrontend),
 	}
@@ -79,16 +81,47 @@ func (e *Engine) Synced() {
 func (e *Engine) UpsertService(s Service) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.count(e.services[s.Name], -1)
+	e.count(s, 1)
 	e.services[s.Name] = s
-	e.refresh(owner{name: s.Name})
+	e.refreshService(s.Name)
 }
 
 // DeleteService forgets a service. Its slices stay known.
 func (e *Engine) DeleteService(n Name) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.count(e.services[n], -1)
 	delete(e.services, n)
+	e.refreshService(n)
+}
+
+// count notes, or with -1 forgets, which addresses a service has.
+func (e *Engine) count(s Service, n int) {
+	for _, a := range slices.Concat(s.ClusterIPs, s.LoadBalancerIPs) {
+		if e.vips[a] += n; e.vips[a] == 0 {
+			delete(e.vips, a)
+		}
+	}
+}
+
+// refreshService computes a service's rows anew, and all if the node has an address that is a service's now, or is none any more.
+func (e *Engine) refreshService(n Name) {
+	moved := e.locate()
 	e.refresh(owner{name: n})
+	if moved {
+		e.everything()
+	}
+}
+
+// locate leaves addresses of services out of those of the node, and says whether these changed. Some software, such as a cache of names on each node,
+// puts services' addresses on devices; with node ports at each of them the kernel's table would overflow. What the node is known by stays.
+func (e *Engine) locate() (moved bool) {
+	at := e.local
+	at.Addrs = slices.DeleteFunc(slices.Clone(at.Addrs), func(a netip.Addr) bool { return e.vips[a] > 0 && !slices.Contains(at.Announced, a) })
+	moved = !e.at.equal(at)
+	e.at = at
+	return moved
 }
 
 // UpsertSlice makes a slice known, in place of the one of its name, which may have been another service's.
@@ -207,6 +240,7 @@ func (e *Engine) SetLocal(at Local) {
 		return
 	}
 	e.local = at
+	e.locate()
 	e.everything()
 }
 
@@ -259,7 +293,7 @@ func (e *Engine) claim(o owner, touched map[datapath.ServiceFrontend]bool) {
 	var rows []Frontend
 	var created time.Time
 	if o.pod {
-		rows = hostPortRows(e.local, o.name, e.ports[o.name])
+		rows = hostPortRows(e.at, o.name, e.ports[o.name])
 	} else if s, ok := e.services[o.name]; ok {
 		created = s.Created
 		var parts []Slice
@@ -271,7 +305,7 @@ func (e *Engine) claim(o owner, touched map[datapath.ServiceFrontend]bool) {
 				parts = append(parts, r.slices()...)
 			}
 		}
-		rows = Rows(e.local, s, parts)
+		rows = Rows(e.at, s, parts)
 	}
 	for _, r := range rows {
 		f := r.ServiceFrontend
@@ -325,8 +359,10 @@ func Rows(at Local, s Service, parts []Slice) []Frontend {
 			row.Elsewhere = len(row.Backends) == 0 && exist[family]
 			// Inside, flows remember their choice on the one node that they begin on.
 			row.Consistent = at.Consistent && scope == datapath.ServiceOutside && len(row.Backends) <= datapath.MaxConsistentBackends
-			// Another cluster's nodes don't know this one's frontends, nor does a frontend with backends of this node alone send on.
-			row.Direct = scope == datapath.ServiceOutside && !local && !foreign[family] && at.forwarding(s).direct(p.Proto)
+			// Another cluster's nodes don't know this one's frontends, nor does a frontend with backends of this node alone send on. Other nodes
+			// know a node port at the addresses by which they know the node.
+			row.Direct = scope == datapath.ServiceOutside && !local && !foreign[family] && at.forwarding(s).direct(p.Proto) &&
+				(kind != NodePort || slices.Contains(at.Announced, a))
 			if kind == LoadBalancer && s.Restricted {
 				row.Restricted, row.Sources = true, sourcesOf(s.Sources, a.Is4())
 			}

@@ -115,6 +115,8 @@ type Local struct {
 	// an address must be for that, none if any may.
 	Addrs  []netip.Addr
 	Within []netip.Prefix
+	// Announced are those addresses of the node that other nodes know. Only for these do they answer clients outside themselves.
+	Announced []netip.Addr
 	// KubeProxy says that clients outside are kube-proxy's, but for host ports, of which it knows nothing.
 	KubeProxy bool
 	// Consistent has clients outside be given the same backend by every node.
@@ -135,6 +137,7 @@ func (l Local) forwarding(s Service) Forwarding {
 // equal says whether two are the same.
 func (l Local) equal(o Local) bool {
 	return l.Node == o.Node && l.Zone == o.Zone && slices.Equal(l.Addrs, o.Addrs) && slices.Equal(l.Within, o.Within) &&
+		slices.Equal(l.Announced, o.Announced) &&
 		l.KubeProxy == o.KubeProxy && l.Consistent == o.Consistent &&
 		l.Forwarding == o.Forwarding && l.PerService == o.PerService
 }

@@ -60,7 +60,8 @@ func (w world) desired(f datapath.ServiceFrontend) (owner string, backends []net
 		if w.at.Consistent && f.Scope == datapath.ServiceOutside {
 			owner += " consistent"
 		}
-		if f.Scope == datapath.ServiceOutside && !local && w.direct(*best, bestPort, backends) {
+		if f.Scope == datapath.ServiceOutside && !local && w.direct(*best, bestPort, backends) &&
+			(bestRank != 4 || slices.Contains(w.at.Announced, f.Addr.Addr())) {
 			owner += " direct"
 		}
 		return owner, backends, true
@@ -99,7 +100,7 @@ func (w world) wantsHostPort(p service.HostPort, f datapath.ServiceFrontend) boo
 	if p.Addr.IsValid() {
 		return p.Addr == f.Addr.Addr()
 	}
-	return w.serves(f.Addr.Addr()) && (f.Addr.Addr().IsLoopback() || slices.Contains(w.at.Addrs, f.Addr.Addr()))
+	return w.serves(f.Addr.Addr()) && (f.Addr.Addr().IsLoopback() || w.own(f.Addr.Addr()))
 }
 
 // direct says whether clients outside are answered by the nodes of backends, all of which must be of this cluster.
@@ -153,10 +154,20 @@ func (w world) wants(s service.Service, p service.Port, f datapath.ServiceFronte
 			return 3
 		}
 	}
-	if p.NodePort != 0 && p.NodePort == f.Addr.Port() && slices.Contains(w.at.Addrs, a) && ofFamily(s, a.Is4()) && w.serves(a) {
+	if p.NodePort != 0 && p.NodePort == f.Addr.Port() && w.own(a) && ofFamily(s, a.Is4()) && w.serves(a) {
 		return 4
 	}
 	return 0
+}
+
+// own says whether an address is one of the node's, and no service's.
+func (w world) own(a netip.Addr) bool {
+	for _, s := range w.services {
+		if (slices.Contains(s.ClusterIPs, a) || slices.Contains(s.LoadBalancerIPs, a)) && !slices.Contains(w.at.Announced, a) {
+			return false
+		}
+	}
+	return slices.Contains(w.at.Addrs, a)
 }
 
 // serves says whether an address of the node may have node ports.
@@ -390,10 +401,15 @@ func TestOracle(t *testing.T) {
 	for seed := range uint64(300) {
 		d := dice{rand.New(rand.NewPCG(seed, 1))}
 		w := world{
-			at:       service.Local{Node: "n1", Zone: "z1", Addrs: []netip.Addr{netip.MustParseAddr(nodeAddrs[0]), netip.MustParseAddr(nodeAddrs[1])}},
+			at:       service.Local{Node: "n1", Zone: "z1"},
 			services: map[service.Name]service.Service{}, slices: map[service.Name]service.Slice{}, ports: map[service.Name][]service.HostPort{},
 			shared: map[string]service.Shared{},
 		}
+		// Somebody puts services' addresses on the node.
+		for _, a := range slices.Concat(nodeAddrs, vips[:2], externals[:1]) {
+			w.at.Addrs = append(w.at.Addrs, netip.MustParseAddr(a))
+		}
+		w.at.Announced = w.at.Addrs[:1]
 		e := service.New(w.at)
 		synced := d.IntN(30)
 		for step := range 60 {
@@ -432,6 +448,7 @@ func TestOracle(t *testing.T) {
 				w.at.Forwarding = service.Forwarding(d.one("", "snat", "dsr", "hybrid"))
 				w.at.PerService = d.yes()
 				w.at.KubeProxy = d.yes()
+				w.at.Announced = d.addrs(nodeAddrs[0], nodeAddrs[1], vips[0])
 				w.at.Within = nil
 				for _, p := range []string{"192.168.0.0/24", "fd99::/64", "127.0.0.0/8", "10.0.0.0/8"} {
 					if d.IntN(4) == 0 {

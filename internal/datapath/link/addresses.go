@@ -22,7 +22,10 @@ type NodeAddress struct {
 	Ethernet bool
 }
 
-// NodeAddresses lists the addresses by which others can reach the node, by device: those of global scope of all devices but Hawser's own and pods' interfaces.
+// ipvsDevice is where kube-proxy in its mode ipvs puts the addresses of services.
+const ipvsDevice = "kube-ipvs0"
+
+// NodeAddresses lists the addresses by which others can reach the node, by device: those of global scope of all devices but Hawser's own, pods' interfaces and that of services.
 func (l *Links) NodeAddresses() ([]NodeAddress, error) {
 	links, err := l.listLinks()
 	if err != nil {
@@ -40,7 +43,7 @@ func (l *Links) NodeAddresses() ([]NodeAddress, error) {
 	var out []NodeAddress
 	for _, dev := range links {
 		name := dev.Attrs().Name
-		if name == HostDevice || name == NetDevice || name == TunnelDevice || isEndpointLink(dev) {
+		if name == HostDevice || name == NetDevice || name == TunnelDevice || name == ipvsDevice || isEndpointLink(dev) {
 			continue
 		}
 		for _, a := range addrs {

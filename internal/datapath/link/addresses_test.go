@@ -13,7 +13,7 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 )
 
-// TestNodeAddresses: the addresses by which others reach the node are those of all its devices, but for Hawser's own and pods' interfaces; and who watches hears
+// TestNodeAddresses: the addresses by which others reach the node are those of all its devices, but for Hawser's own, pods' interfaces and that of services; and who watches hears
 // of a change, of such addresses alone.
 func TestNodeAddresses(t *testing.T) {
 	defer goleak.VerifyNone(t)
@@ -25,6 +25,7 @@ func TestNodeAddresses(t *testing.T) {
 		{"link", "add", "eth1", "type", "veth", "peer", "name", "far1"}, {"link", "set", "far1", "up"}, {"link", "set", "eth1", "up"}, {"addr", "add", "198.51.100.1/24", "dev", "eth1"},
 		{"tuntap", "add", "tun1", "mode", "tun"}, {"link", "set", "tun1", "up"}, {"addr", "add", "203.0.113.1/32", "dev", "tun1"},
 		{"addr", "add", "203.0.113.9/32", "dev", "lo"},
+		{"link", "add", "kube-ipvs0", "type", "veth", "peer", "name", "far2"}, {"addr", "add", "10.96.0.1/32", "dev", "kube-ipvs0"},
 	} {
 		n.output(t, "ip", line...)
 	}

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -28,6 +29,8 @@ type Config struct {
 	// NodeAddrs are the node's addresses at which node ports and host ports are served, if they are in one of Within, or that is empty.
 	NodeAddrs []netip.Addr
 	Within    []netip.Prefix
+	// Announced are the node's addresses that other nodes know.
+	Announced []netip.Addr
 	// KubeProxy says that kube-proxy leads clients outside to services; host ports are not among what it knows.
 	KubeProxy bool
 	// HostPorts is told whether pods of this node have host ports, when that changes; it may be nil, and must not block.
@@ -42,6 +45,8 @@ type Config struct {
 	HealthListen func(port uint16) (net.Listener, error)
 	// Sockets are those of the node's own processes that have backends; nil if nobody gives them any.
 	Sockets service.Sockets
+	// Heard waits until what other clusters offer is known as far as it can be; nil if there are none.
+	Heard func(context.Context) error
 	// Kernel is where the rows go.
 	Kernel datapath.Services
 	// Log receives what goes wrong; nil discards it.
@@ -57,7 +62,8 @@ type Services struct {
 	flows      *service.Flows
 	changed    chan struct{}
 	checks     *checks
-	unsettled  string // of the goroutine that settles: why sockets could not be ended
+	unsettled  string      // of the goroutine that settles: why sockets could not be ended
+	heard      atomic.Bool // all is known that sockets may have as backends
 
 	mu   sync.Mutex
 	zone string
@@ -75,12 +81,7 @@ func New(cfg Config, client *k8s.Client) (*Services, error) {
 	s.engine = service.New(s.local())
 	s.checks = newChecks(cfg.Log, s.engine.LocalReady, cfg.HealthListen)
 	s.flows = service.NewFlows(cfg.Kernel, s.engine.Table())
-	target := service.NewMaps(cfg.Kernel, func() {
-		select {
-		case s.changed <- struct{}{}:
-		default: // it is due already
-		}
-	})
+	target := service.NewMaps(cfg.Kernel, s.noteChanged)
 	var err error
 	s.reconciler, err = table.NewReconciler(table.ReconcilerConfig{Name: "services", Log: cfg.Log}, s.engine.Table(), target)
 	return s, err
@@ -100,8 +101,15 @@ func (s *Services) Status() table.Summary { return s.reconciler.Summary() }
 // local is called with mu held, or before anybody else can.
 func (s *Services) local() service.Local {
 	return service.Local{
-		Node: s.cfg.NodeName, Zone: s.zone, Addrs: s.cfg.NodeAddrs, Within: s.cfg.Within, KubeProxy: s.cfg.KubeProxy,
+		Node: s.cfg.NodeName, Zone: s.zone, Addrs: s.cfg.NodeAddrs, Within: s.cfg.Within, Announced: s.cfg.Announced, KubeProxy: s.cfg.KubeProxy,
 		Consistent: s.cfg.Consistent, Forwarding: s.cfg.Forwarding, PerService: s.cfg.PerService,
+	}
+}
+
+func (s *Services) noteChanged() {
+	select {
+	case s.changed <- struct{}{}:
+	default: // it is due already
 	}
 }
 
@@ -143,6 +151,12 @@ func (s *Services) Run(ctx context.Context, synced func()) error {
 			synced()
 		}
 		s.cfg.Log.Info("services are in force", "frontends", s.engine.Table().Len())
+		// A socket cannot get its backend back: before other clusters were heard, none of theirs would be one.
+		if s.cfg.Heard != nil && s.cfg.Heard(ctx) != nil {
+			return nil // ctx has ended
+		}
+		s.heard.Store(true)
+		s.noteChanged()
 		return nil
 	})
 	running.Wait()
@@ -174,7 +188,7 @@ func (s *Services) settle(ctx context.Context) error {
 		if err := s.flows.Settle(ctx); err != nil && ctx.Err() == nil {
 			s.cfg.Log.Warn("some flows may go on to backends that are none any more, for as long as they last", "error", err)
 		}
-		if s.cfg.Sockets != nil {
+		if s.cfg.Sockets != nil && s.heard.Load() {
 			s.settleSockets()
 		}
 		if again {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s/services"
 	"github.com/hawser-net/hawser/internal/service"
 	"github.com/hawser-net/hawser/internal/testenv"
+	"github.com/hawser-net/hawser/internal/testenv/controllers"
 	"github.com/hawser-net/hawser/internal/testenv/kubeapi"
 )
 
@@ -37,6 +39,8 @@ type cluster struct {
 	part   *services.Services
 	// healthListen opens health check ports; nil for none.
 	healthListen func(port uint16) (net.Listener, error)
+	sockets      service.Sockets
+	heard        func(context.Context) error
 }
 
 func newCluster(t *testing.T) *cluster {
@@ -61,7 +65,7 @@ func (c *cluster) run() (synced <-chan struct{}, stop func()) {
 	var err error
 	c.part, err = services.New(services.Config{
 		NodeName: "n1", NodeAddrs: []netip.Addr{netip.MustParseAddr("192.168.0.1")}, Kernel: c.kernel.Maps, Log: slog.New(slog.DiscardHandler),
-		PerService: true, HealthListen: c.healthListen,
+		PerService: true, HealthListen: c.healthListen, Sockets: c.sockets, Heard: c.heard,
 	}, c.client)
 	c.must(err)
 	ctx, cancel := context.WithCancel(c.t.Context())
@@ -291,5 +295,80 @@ func TestKinds(t *testing.T) {
 		"10.96.2.1:80/TCP [10.0.0.5:8080]", "10.96.2.2:80/TCP [] elsewhere", "10.96.2.3:80/TCP []", "10.96.2.4:80/TCP [10.0.0.5:8080]",
 		"127.0.0.1:30081/TCP from node [10.0.0.5:8080]",
 		"192.168.0.1:30081/TCP [10.0.0.5:8080]", "192.168.0.1:30081/TCP from outside [] elsewhere")
+	stop()
+}
+
+// someSockets are connected sockets, by backend, of one frontend.
+type someSockets struct {
+	frontend netip.AddrPort
+	mu       sync.Mutex
+	looked   int
+	left     []netip.AddrPort
+}
+
+func (s *someSockets) EndSockets(end func(frontend, backend netip.AddrPort) bool) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.looked++
+	before := len(s.left)
+	s.left = slices.DeleteFunc(s.left, func(b netip.AddrPort) bool { return end(s.frontend, b) })
+	return before - len(s.left), nil
+}
+
+func (s *someSockets) state() (looked int, left []netip.AddrPort) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.looked, slices.Clone(s.left)
+}
+
+// TestSocketsOfOtherClusters: after a restart, sockets with backends in other clusters are left alone until these have been heard. Then those end whose backend
+// is none any more.
+func TestSocketsOfOtherClusters(t *testing.T) {
+	testenv.CheckLeaks(t)
+	c := newCluster(t)
+	here, there, gone := netip.MustParseAddrPort("10.0.0.1:5353"), netip.MustParseAddrPort("10.7.0.1:5353"), netip.MustParseAddrPort("10.7.0.2:5353")
+	sockets := &someSockets{frontend: netip.MustParseAddrPort("10.96.1.1:53"), left: []netip.AddrPort{here, there, gone}}
+	heard := make(chan struct{})
+	c.sockets = sockets
+	c.heard = func(ctx context.Context) error {
+		select {
+		case <-heard:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	c.service("web", "10.96.1.1", func(s *corev1.Service) { s.Annotations = map[string]string{"service.cilium.io/global": "true"} })
+	c.slice("web-1", "web", endpoint("10.0.0.1"))
+	synced, stop := c.run()
+	c.wait("hearing everything", synced)
+	// The second look through the flows comes after all of the first.
+	flow := datapath.ServiceFlow{
+		Client: netip.MustParseAddrPort("10.0.0.7:4000"), Frontend: sockets.frontend, Proto: 17, Backend: netip.MustParseAddrPort("10.0.0.99:5353"),
+	}
+	for i := range 2 {
+		c.kernel.Maps.SetServiceFlows([]datapath.ServiceFlow{flow})
+		c.slice("web-2", "web", endpoint(fmt.Sprintf("10.0.0.%d", 20+i)))
+		controllers.Eventually(t, time.Minute, func() string {
+			if flows := c.kernel.Maps.ServiceFlows(); len(flows) > 0 {
+				return fmt.Sprintf("flows to a former backend go on: %v", flows)
+			}
+			return ""
+		})
+	}
+	if looked, left := sockets.state(); looked > 0 {
+		t.Errorf("before other clusters were heard, sockets were looked at %d times; those of %v are left", looked, left)
+	}
+	c.part.Engine().SetShared(service.Shared{
+		Cluster: "c7", Name: service.Name{Namespace: "default", Name: "web"}, Offered: true,
+		Backends: map[netip.Addr]map[string]service.SharedPort{there.Addr(): {"dns": {Proto: 17, Port: 5353}}},
+	})
+	close(heard)
+	controllers.Eventually(t, time.Minute, func() string {
+		if looked, left := sockets.state(); !slices.Equal(left, []netip.AddrPort{here, there}) {
+			return fmt.Sprintf("after %d looks the sockets of %v are left", looked, left)
+		}
+		return ""
+	})
 	stop()
 }
