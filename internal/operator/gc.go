@@ -76,6 +76,14 @@ func (o *Operator) collectIdentities(ctx context.Context, ids *allocator.Allocat
 		if err != nil {
 			// The next try comes early. What this round saw for the first time has not been unused for an interval then, so it does not count yet.
 			maps.DeleteFunc(next, func(id allocator.ID, mod int64) bool { return seen[id] != mod })
+			// And it may not have got to see what was still within its grace, which goes on.
+			for id, mod := range seen {
+				if _, ok := due[id]; !ok {
+					next[id] = mod
+				}
+			}
+		} else {
+			taken = stats.Alive + stats.Dead + stats.Spared + stats.Resting
 		}
 		for id, mod := range next {
 			if _, ok := since[id]; !ok || seen[id] != mod {
@@ -83,7 +91,7 @@ func (o *Operator) collectIdentities(ctx context.Context, ids *allocator.Allocat
 			}
 		}
 		maps.DeleteFunc(since, func(id allocator.ID, _ time.Time) bool { _, ok := next[id]; return !ok })
-		seen, taken = next, stats.Alive+stats.Dead+stats.Spared+stats.Resting
+		seen = next
 		if ctx.Err() != nil {
 			return nil
 		}

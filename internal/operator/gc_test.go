@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"golang.org/x/time/rate"
 
 	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/testenv/controllers"
 	"github.com/hawser-net/hawser/pkg/allocator"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
@@ -175,5 +177,76 @@ func TestUnusedKeysAreSpared(t *testing.T) {
 	o.last, o.cfg.HeartbeatTimeout = o.first+1000, 2*time.Second
 	if rounds(6); there() {
 		t.Error("it was not collected after the timeout")
+	}
+}
+
+// TestFailedRoundsResetNothing has every second round fail: what is unused goes after its grace all the
+// same, and at once if hardly any number is free.
+func TestFailedRoundsResetNothing(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		what  string
+		grace time.Duration
+		full  bool
+	}{
+		{"after the grace", 500 * time.Millisecond, false},
+		{"no number is free", time.Hour, true},
+	} {
+		for _, failing := range []string{"/id/", "/value/"} {
+			t.Run(tt.what+failing, func(t *testing.T) {
+				t.Parallel()
+				cfg := Defaults()
+				cfg.Store.Kind, cfg.Store.Options = "etcd", map[string]string{"etcd.address": "http://127.0.0.1:1"} // not asked
+				cfg.ClusterName, cfg.ClusterID = "c7", 7
+				o, err := New(cfg, nil, "test")
+				if err != nil {
+					t.Fatal(err)
+				}
+				o.cfg.GCInterval, o.cfg.HeartbeatTimeout = 10*time.Millisecond, tt.grace
+				if tt.full {
+					o.last = o.first + 3
+				}
+				store := kvstore.NewMemory().Client()
+				defer store.Close()
+				master := fmt.Sprintf("%s/id/%d", kvstore.IdentitiesPrefix, o.first)
+				for id := o.first; id < o.first+4; id++ {
+					err := kvstore.Put(t.Context(), store, fmt.Sprintf("%s/id/%d", kvstore.IdentitiesPrefix, id), fmt.Appendf(nil, "k8s:app=%d;", id), kvstore.Permanent)
+					if err != nil {
+						t.Fatal(err)
+					}
+				}
+				backend, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{Store: store, BasePath: kvstore.IdentitiesPrefix, KeyType: textKey("")})
+				if err != nil {
+					t.Fatal(err)
+				}
+				ids, err := allocator.NewAllocatorForGC(backend, allocator.WithMin(allocator.ID(o.first)), allocator.WithMax(allocator.ID(o.last)))
+				if err != nil {
+					t.Fatal(err)
+				}
+				var rounds atomic.Int64
+				store.SetFault(func(_ context.Context, call kvstore.MemoryCall) (before, after error) {
+					if rounds.Load()%2 == 0 && call.Op == "list" && call.Key == kvstore.IdentitiesPrefix+failing {
+						return errors.New("not now"), nil
+					}
+					return nil, nil
+				})
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					_ = o.collectIdentities(ctx, ids, rate.NewLimiter(rate.Inf, 1), func(context.Context, []allocator.ID) (func(allocator.ID) bool, error) {
+						rounds.Add(1)
+						return func(allocator.ID) bool { return false }, nil
+					})
+				}()
+				defer func() { cancel(); <-done }()
+				controllers.Eventually(t, time.Minute, func() string {
+					if _, err := store.Get(ctx, master); !errors.Is(err, kvstore.ErrNotFound) {
+						return fmt.Sprintf("after %d rounds it is still there: %v", rounds.Load(), err)
+					}
+					return ""
+				})
+			})
+		}
 	}
 }
