@@ -69,19 +69,12 @@ func SetupGC(m manager.Manager, cfg Config, report func(Stats, time.Duration, er
 		return err
 	}
 	c := newCollector(a, cfg, log)
-	if cfg.Interval == 0 { // agents say all the same which identities have ended
-		return m.Add(manager.RunnableFunc(func(ctx context.Context) error {
-			return rounds.Every(ctx, strayLease, nil, func(ctx context.Context) error {
-				_, needless, err := c.said(ctx)
-				if err == nil {
-					err = c.remove(ctx, needless)
-				}
-				if err != nil && ctx.Err() == nil {
-					log.Warn("cannot remove what agents said of identities", "error", err)
-				}
-				return err
-			})
-		}))
+	// Agents say which identities have ended whether or not one is collected, or a look gets as far as to ask them.
+	if err := m.Add(manager.RunnableFunc(c.tidying)); err != nil {
+		return err
+	}
+	if cfg.Interval == 0 {
+		return nil
 	}
 	if err := m.Add(manager.RunnableFunc(c.removing)); err != nil {
 		return err

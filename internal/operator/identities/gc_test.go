@@ -241,7 +241,7 @@ func TestCollection(t *testing.T) {
 		tr.writes.SetBurst(3)
 		tr.pass()
 		tr.pass()
-		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		tr.clock = tr.clock.Add(tr.cfg.Interval)
 		if stats, _ := tr.round(ctx); stats.Marked != 3 || agents != 2 {
@@ -302,13 +302,13 @@ func TestCollection(t *testing.T) {
 		tr.pass() // 30 minutes by this clock
 		tr.freed("1001")
 	})
-	run("what agents say where nothing is collected", func(tr *trial) {
+	agentsSay := func(tr *trial, cfg Config) {
 		tr.Create(tr.T, &v2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "one"}})
 		for v := range uint64(3) {
 			tr.Create(tr.T, k8sids.Heard{Node: "one", Version: v + 1}.Lease("kube-system"))
 		}
 		env.Run(tr.T, func(_ context.Context, m manager.Manager, log *slog.Logger) error {
-			return SetupGC(m, Config{Namespace: "kube-system"}, nil, log)
+			return SetupGC(m, cfg, func(Stats, time.Duration, error) {}, log)
 		})
 		controllers.Eventually(tr.T, time.Minute, func() string {
 			var left coordinationv1.LeaseList
@@ -320,6 +320,12 @@ func TestCollection(t *testing.T) {
 			}
 			return ""
 		})
+	}
+	run("what agents say where nothing is collected", func(tr *trial) { agentsSay(tr, Config{Namespace: "kube-system"}) })
+	run("what agents say where no number rests", func(tr *trial) {
+		cfg := testConfig()
+		cfg.Lost, cfg.Namespace = 24*time.Hour, "kube-system"
+		agentsSay(tr, cfg)
 	})
 	run("a rest until all agents have let go", func(tr *trial) {
 		tr.cfg.Lost, tr.cfg.Namespace = 24*time.Hour, "default"

@@ -14,6 +14,7 @@ import (
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
+	"github.com/hawser-net/hawser/internal/operator/rounds"
 )
 
 // DefaultLost is how long a number waits for an agent that says nothing. Numbers are many, so it may be long: who repairs a node within a day finds that its
@@ -116,6 +117,20 @@ func (c *collector) remove(ctx context.Context, needless []*coordinationv1.Lease
 		return fmt.Errorf("delete superfluous Leases of agents: %w", err)
 	}
 	return nil
+}
+
+// tidying looks for superfluous Leases now and then and deletes them, until ctx ends.
+func (c *collector) tidying(ctx context.Context) error {
+	return rounds.Every(ctx, strayLease, nil, func(ctx context.Context) error {
+		_, needless, err := c.said(ctx)
+		if err == nil {
+			err = c.remove(ctx, needless)
+		}
+		if err != nil && ctx.Err() == nil {
+			c.log.Warn("cannot remove what agents said of identities", "error", err)
+		}
+		return err
+	})
 }
 
 // removing deletes the Leases that looks found superfluous, beside the looks, until ctx ends.
