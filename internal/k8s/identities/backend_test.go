@@ -386,7 +386,7 @@ func TestMarked(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := map[string]string{"other": "stays"}; !maps.Equal(now.Annotations, want) {
+	if want := map[string]string{"other": "stays", identities.DigestAnnotation: identities.Digest(k.GetAsMap())}; !maps.Equal(now.Annotations, want) {
 		t.Errorf("annotations %v, want %v", now.Annotations, want)
 	}
 	// What the collector would do now must fail.

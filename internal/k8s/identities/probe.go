@@ -3,11 +3,13 @@ package identities
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/pkg/allocator"
@@ -28,6 +30,9 @@ type Entry struct {
 	// Resting: see [Retire]. Since is from when, the zero time if that cannot be read.
 	Resting bool
 	Since   time.Time
+	// Life is the incarnation that all this is of. Certain says that Text is no edit: it was there when the object was made, or labels in use had the number before.
+	Life    types.UID
+	Certain bool
 }
 
 // Prober finds the numbers of label sets, or makes them. All who write CiliumIdentities use it, agents and operator alike: that is why they agree. It keeps
@@ -45,6 +50,8 @@ type Prober struct {
 	// Full, if not nil, says at once what Known says of all numbers together: that each is other labels'
 	// than these, and none rests. So thousands that wait for a number cost next to nothing.
 	Full func(text string) bool
+	// Seal, if not nil, says whether an object may be written for no other reason than that it has no digest.
+	Seal func() bool
 }
 
 // Taken is the outcome of [Prober.Probe].
@@ -122,43 +129,57 @@ func (p *Prober) try(ctx context.Context, id allocator.ID, text string, security
 		if err != nil {
 			return Taken{}, nil, fmt.Errorf("read identity %s: %w", id, err)
 		}
-		if !p.of(got, text, security) {
+		if !p.of(got, id, text, security) {
 			return Taken{}, got, nil
 		}
-		if got, done, err := p.use(ctx, got, security); done || err != nil {
+		if got, done, err := p.use(ctx, got, id, text, security); done || err != nil {
 			return Taken{id, got, false}, nil, err
 		}
 	}
 }
 
 // of says whether an object is, or was before it rested or was edited, the identity of a label set.
-func (p *Prober) of(o *v2.CiliumIdentity, text string, security map[string]string) bool {
+func (p *Prober) of(o *v2.CiliumIdentity, id allocator.ID, text string, security map[string]string) bool {
 	if o.DeletionTimestamp != nil {
 		return false
 	}
 	if was, _, rests := Retired(o); rests {
 		return was == text
 	}
-	if intact, told := Intact(o); told && !intact {
+	intact, told := Intact(o)
+	if told && !intact {
 		return WasGiven(o, security)
 	}
-	return p.Text(o) == text
+	return p.Text(o) == text || !told && p.certain(o, id, text)
+}
+
+// certain says whether an object without a digest is known to have been given these labels.
+func (p *Prober) certain(o *v2.CiliumIdentity, id allocator.ID, text string) bool {
+	if o.Generation == 1 {
+		return p.Text(o) == text
+	}
+	e, ok := p.Known(id)
+	return ok && e.Certain && !e.Resting && e.Text == text && e.Life == Incarnation(o)
 }
 
 // use takes an object of the right labels into use: it must not be about to be collected, and must
-// not rest; if it was edited it gets its labels back. It reports false if the object has changed
-// and must be read again.
-func (p *Prober) use(ctx context.Context, o *v2.CiliumIdentity, security map[string]string) (*v2.CiliumIdentity, bool, error) {
+// not rest; if it was edited it gets its labels back, and if it has no digest it gets one, should it
+// be certain that it was not edited. It reports false if the object has changed and must be read again.
+func (p *Prober) use(ctx context.Context, o *v2.CiliumIdentity, id allocator.ID, text string, security map[string]string) (*v2.CiliumIdentity, bool, error) {
 	_, marked := o.Annotations[HeartbeatAnnotation]
 	_, _, rests := Retired(o)
 	intact, told := Intact(o)
-	edited := !rests && told && !intact
-	if !marked && !rests && !edited {
+	edited := !rests && !intact && (told || p.Text(o) != text)
+	bare := !rests && !told && maps.Equal(o.SecurityLabels, security) && p.certain(o, id, text)
+	if !marked && !rests && !edited && !(bare && p.Seal != nil && p.Seal()) {
 		return o, true, nil
 	}
 	o = o.DeepCopy()
-	if rests || edited {
+	switch {
+	case rests, edited:
 		Revive(o, security)
+	case bare:
+		seal(o)
 	}
 	delete(o.Annotations, HeartbeatAnnotation)
 	return p.update(ctx, o, "keep")

@@ -3,6 +3,7 @@ package identities
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"sync"
@@ -26,6 +27,8 @@ type entry struct {
 	uid     types.UID // its incarnation
 	// edited says that somebody gave the object other labels than text; see Backend.Edited.
 	edited bool
+	// bare says that the object has no digest and could have one, certain that text is no edit: see Entry.
+	bare, certain bool
 	// expected is the time of Backend.Expect, as long as no object was heard of; unsure says that
 	// text may be an edit that was made before the object was heard of first.
 	expected time.Time
@@ -176,9 +179,14 @@ func (b *Backend) keepMeaning(o *v2.CiliumIdentity, m *allocator.Mapping, e *ent
 	known, ok := b.index.get(m.ID)
 	intact, told := Intact(o)
 	if ok && !known.expected.IsZero() && changed && !o.CreationTimestamp.After(known.expected) && (!told || b.given(o, known.text)) {
-		known.uid = e.uid
+		known.uid, known.certain = e.uid, true
 	}
 	unheard := !ok || known.uid != e.uid
+	if m.Key != nil && !told {
+		security, err := labelsOf(m.Key)
+		e.bare = err == nil && maps.Equal(security, o.SecurityLabels) // written as we write them
+	}
+	e.certain = intact || !told && (!changed || !unheard && known.certain && known.text == e.text)
 	if unheard || known.text == "" || known.resting || known.unsure {
 		switch {
 		case e.resting:
@@ -215,7 +223,7 @@ func (b *Backend) keepMeaning(o *v2.CiliumIdentity, m *allocator.Mapping, e *ent
 		b.cfg.Log.Error("somebody edited the labels of an identity; what it means stays, give it its labels back",
 			"identity", m.ID, "labels", known.text, "edited", o.SecurityLabels)
 	}
-	m.Key, e.text, e.edited = key, known.text, true
+	m.Key, e.text, e.edited, e.certain = key, known.text, true, known.certain
 }
 
 // given says whether an object says that it was given the labels that text is the canonical string of.
