@@ -113,9 +113,6 @@ static __always_inline int to_netdev_packet(struct __sk_buff *ctx, struct report
 	bool here, child;
 
 	report->outcome = OUTCOME_STACK;
-	/* Most of what leaves. */
-	if (ctx->protocol == htons(ETH_P_IP) && routed_here(ctx) && is_encapsulated(ctx, false))
-		return TC_ACT_OK;
 	{ /* the header's place on the stack is another's afterwards */
 		struct eth_header eth;
 
@@ -146,6 +143,9 @@ static __always_inline int to_netdev_packet(struct __sk_buff *ctx, struct report
 SEC("tc")
 int to_netdev(struct __sk_buff *ctx)
 {
+	/* Most of what leaves. What is in it has been counted. */
+	if (ctx->protocol == htons(ETH_P_IP) && routed_here(ctx) && is_encapsulated(ctx, false))
+		return TC_ACT_OK;
 	struct report report = {.program = PROGRAM_TO_NETDEV, .direction = EGRESS};
 
 	return finish(ctx, &report, to_netdev_packet(ctx, &report));

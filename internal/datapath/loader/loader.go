@@ -61,6 +61,7 @@ type Loader struct {
 	hooks    map[string]link.Link // of the cgroup, if nothing is pinned
 	cfg      datapath.Config      // of the last Configure
 	keeping  bool                 // programs of other maps stay until ReplaceOthers
+	others   map[programOn]bool   // whether these work on other maps
 	missing  map[int]string       // why devices of others(cfg) lack programs, as it was logged
 }
 
@@ -69,7 +70,7 @@ var _ datapath.Programs = (*Loader)(nil)
 // New returns a Loader that has loaded nothing yet: see Configure. m stays the caller's and must outlive
 // the Loader; the programs are pinned beside its maps, or not at all if these are not pinned.
 func New(m *maps.Maps, f Filters, log *slog.Logger) *Loader {
-	return &Loader{maps: m, filters: f, log: log, missing: make(map[int]string)}
+	return &Loader{maps: m, filters: f, log: log, others: make(map[programOn]bool), missing: make(map[int]string)}
 }
 
 // Close gives the programs' file descriptors back. What is pinned or attached stays in the kernel.

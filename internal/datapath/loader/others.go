@@ -52,7 +52,15 @@ type podHook struct {
 
 func podHooks() []podHook { return []podHook{{true, FromPod}, {false, ToPod}} }
 
+// programOn is a program of the kernel and the name that it would have were it this product's.
+type programOn struct {
+	id   int
+	name string
+}
+
 // hasOther reports whether the program on a hook is one of this product that works on other maps than the Loader's.
+// What is known of a program stays known: the interfaces of all pods share theirs, and the kernel's numbers are not
+// given out again soon.
 func (l *Loader) hasOther(ifIndex int, ingress bool, name string) (bool, error) {
 	id, err := l.filters.FilterProgram(ifIndex, ingress)
 	if err != nil {
@@ -61,19 +69,31 @@ func (l *Loader) hasOther(ifIndex int, ingress bool, name string) (bool, error) 
 	if id == 0 || id == l.ids[name] {
 		return false, nil
 	}
-	p, err := ebpf.NewProgramFromID(ebpf.ProgramID(id))
+	on := programOn{id, name}
+	other, known := l.others[on]
+	if !known {
+		if other, err = l.isOther(on); err != nil {
+			return false, err
+		}
+		l.others[on] = other
+	}
+	return other, nil
+}
+
+func (l *Loader) isOther(on programOn) (bool, error) {
+	p, err := ebpf.NewProgramFromID(ebpf.ProgramID(on.id))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil // it has just been replaced, or removed
 	}
 	if err != nil {
-		return false, fmt.Errorf("open program %d: %w", id, err)
+		return false, fmt.Errorf("open program %d: %w", on.id, err)
 	}
 	defer p.Close()
 	info, err := p.Info()
 	if err != nil {
-		return false, fmt.Errorf("identify program %d: %w", id, err)
+		return false, fmt.Errorf("identify program %d: %w", on.id, err)
 	}
-	if info.Name != name {
+	if info.Name != on.name {
 		return false, nil
 	}
 	own, err := l.maps.IDs()
