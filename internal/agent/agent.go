@@ -32,10 +32,11 @@ import (
 	"github.com/hawser-net/hawser/internal/node"
 	"github.com/hawser-net/hawser/internal/policy"
 	"github.com/hawser-net/hawser/internal/policydir"
+	"github.com/hawser-net/hawser/internal/storedial"
+	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/internal/table"
 	"github.com/hawser-net/hawser/pkg/allocator"
 	"github.com/hawser-net/hawser/pkg/kvstore"
-	"github.com/hawser-net/hawser/pkg/kvstore/dial"
 )
 
 // Agent is one node's agent. Make it with New, run it once with Run.
@@ -194,7 +195,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 	if cfg.KVStore == "" {
 		backend = kvstore.NewMemory().Client()
 	} else {
-		if backend, err = dial.Open(ctx, cfg.store(), log.With("part", "kvstore")); err != nil {
+		if backend, err = storedial.Open(ctx, cfg.store(), log.With("part", "kvstore")); err != nil {
 			return err
 		}
 		a.store = backend
@@ -520,7 +521,7 @@ func openNumberStore(cfg Config, facts nodeFacts, backend kvstore.Backend, clust
 	}
 	newKeys := func() (allocator.Backend, error) {
 		return allocator.NewKVStoreBackend(allocator.KVStoreConfig{
-			Store: backend, BasePath: kvstore.IdentitiesPrefix, Suffix: facts.suffix(), KeyType: k8sids.Key{}, Logger: log,
+			Store: backend, BasePath: storekeys.IdentitiesPrefix, Suffix: facts.suffix(), KeyType: k8sids.Key{}, Logger: log,
 		})
 	}
 	switch cfg.identityMode() {

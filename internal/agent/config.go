@@ -25,7 +25,7 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s/policies"
 	"github.com/hawser-net/hawser/internal/k8s/relevance"
 	"github.com/hawser-net/hawser/internal/service"
-	"github.com/hawser-net/hawser/pkg/kvstore/dial"
+	"github.com/hawser-net/hawser/internal/storedial"
 )
 
 // Config is everything the agent can be told. The names of its flags are those of the field
@@ -180,7 +180,7 @@ func Defaults() Config {
 		CNI: cniconf.Config{Exclusive: true}, HealthPort: 9879, HealthChecking: true, HealthEndpoint: true, ClusterHealthPort: clusterhealth.Port, HealthInterval: time.Minute, APIAccess: []string{"*"},
 	}
 	c.CNI.Defaults()
-	c.setStore(dial.Defaults())
+	c.setStore(storedial.Defaults())
 	return c
 }
 
@@ -238,8 +238,8 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 		"they are reserved from the node's own sockets")
 	fs.BoolVar(&c.LBModeAnnotation, "bpf-lb-mode-annotation", c.LBModeAnnotation, "let the annotation "+service.AnnotationForwarding+
 		" of a service (snat or dsr) say how packets of its clients outside reach a pod on another node")
-	fs.StringVar(&c.KVStore, "kvstore", c.KVStore, "key-value store shared by the nodes: "+strings.Join(dial.Kinds(), " or ")+"; empty for a node on its own")
-	dial.OptionsVar(fs, &c.KVStoreOpts, "kvstore-opt", "options of the key-value store, such as etcd.address=http://10.0.0.1:2379, etcd.config=/path or consul.address=10.0.0.1:8500")
+	fs.StringVar(&c.KVStore, "kvstore", c.KVStore, "key-value store shared by the nodes: "+strings.Join(storedial.Kinds(), " or ")+"; empty for a node on its own")
+	storedial.OptionsVar(fs, &c.KVStoreOpts, "kvstore-opt", "options of the key-value store, such as etcd.address=http://10.0.0.1:2379, etcd.config=/path or consul.address=10.0.0.1:8500")
 	fs.DurationVar(&c.KVStoreLeaseTTL, "kvstore-lease-ttl", c.KVStoreLeaseTTL, "how long this node's keys outlive it, 25s to 24h")
 	fs.IntVar(&c.KVStoreMaxQuorumFailures, "kvstore-max-consecutive-quorum-errors", c.KVStoreMaxQuorumFailures,
 		"how many checks of the key-value store may fail in a row before it is reported as failed")
@@ -297,11 +297,11 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 }
 
 // store says how to open the key-value store.
-func (c *Config) store() dial.Config {
-	return dial.Config{Kind: c.KVStore, Options: c.KVStoreOpts, LeaseTTL: c.KVStoreLeaseTTL, MaxQuorumFailures: c.KVStoreMaxQuorumFailures}
+func (c *Config) store() storedial.Config {
+	return storedial.Config{Kind: c.KVStore, Options: c.KVStoreOpts, LeaseTTL: c.KVStoreLeaseTTL, MaxQuorumFailures: c.KVStoreMaxQuorumFailures}
 }
 
-func (c *Config) setStore(d dial.Config) {
+func (c *Config) setStore(d storedial.Config) {
 	c.KVStore, c.KVStoreOpts, c.KVStoreLeaseTTL, c.KVStoreMaxQuorumFailures = d.Kind, d.Options, d.LeaseTTL, d.MaxQuorumFailures
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/hawser-net/hawser/api/rest"
+	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
@@ -32,7 +33,7 @@ func TestEditedKeyIsTold(t *testing.T) {
 	good, evil := n2.attached("good", map[string]string{"app": "good"}), n2.attached("evil", map[string]string{"app": "evil"})
 	idOf := func(p *machinePod) string { return strconv.Itoa(p.endpoint().Status.Identity.ID) }
 	number := idOf(evil)
-	key := func(id string) string { return kvstore.JoinKey(kvstore.IdentitiesPrefix, "id", id) }
+	key := func(id string) string { return kvstore.JoinKey(storekeys.IdentitiesPrefix, "id", id) }
 	read := func(id string) string {
 		t.Helper()
 		got, err := store.Client().Get(t.Context(), key(id))

@@ -25,10 +25,10 @@ import (
 	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
 	making "github.com/hawser-net/hawser/internal/operator/identities"
 	managers "github.com/hawser-net/hawser/internal/operator/kube"
+	"github.com/hawser-net/hawser/internal/storedial"
+	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/pkg/allocator"
-	"github.com/hawser-net/hawser/pkg/kvstore"
-	"github.com/hawser-net/hawser/pkg/kvstore/dial"
 )
 
 // collecting runs what of the operator makes and collects identities, until the function that it returns is called or the test ends. Numbers rest for a moment.
@@ -300,15 +300,15 @@ func TestKeysWaitForFrozenAgent(t *testing.T) {
 		n.flags = append(n.flags, "--kvstore", "etcd", "--kvstore-opt", "etcd.address="+store.Endpoint())
 		n.start()
 	}
-	cfg := dial.Defaults()
+	cfg := storedial.Defaults()
 	cfg.Kind, cfg.Options = "etcd", map[string]string{"etcd.address": store.Endpoint()}
-	keys, err := dial.Open(context.Background(), cfg, nil)
+	keys, err := storedial.Open(context.Background(), cfg, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { keys.Close() })
 	operator, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{
-		Store: keys, BasePath: kvstore.IdentitiesPrefix, KeyType: k8sids.Key{}, Rest: time.Second, Lost: time.Hour,
+		Store: keys, BasePath: storekeys.IdentitiesPrefix, KeyType: k8sids.Key{}, Rest: time.Second, Lost: time.Hour,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -332,7 +332,7 @@ func TestKeysWaitForFrozenAgent(t *testing.T) {
 		}
 	}
 	heard := func() (n int) {
-		l, err := keys.List(t.Context(), kvstore.IdentitiesPrefix+"/heard/")
+		l, err := keys.List(t.Context(), storekeys.IdentitiesPrefix+"/heard/")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -360,7 +360,7 @@ func TestKeysWaitForFrozenAgent(t *testing.T) {
 	}
 	// What agents said is lost with their leases, and is said again at once: others would not wait for them meanwhile.
 	before := map[int64]bool{}
-	l, err := store.Client().Get(t.Context(), kvstore.IdentitiesPrefix+"/heard/", clientv3.WithPrefix())
+	l, err := store.Client().Get(t.Context(), storekeys.IdentitiesPrefix+"/heard/", clientv3.WithPrefix())
 	if err != nil || len(l.Kvs) != 2 {
 		t.Fatalf("%d agents confirm, %v", len(l.Kvs), err)
 	}
@@ -371,7 +371,7 @@ func TestKeysWaitForFrozenAgent(t *testing.T) {
 		}
 	}
 	eventually("both agents confirm on new leases", func() bool {
-		l, err := store.Client().Get(t.Context(), kvstore.IdentitiesPrefix+"/heard/", clientv3.WithPrefix())
+		l, err := store.Client().Get(t.Context(), storekeys.IdentitiesPrefix+"/heard/", clientv3.WithPrefix())
 		return err == nil && len(l.Kvs) == 2 && !before[l.Kvs[0].Lease] && !before[l.Kvs[1].Lease]
 	})
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/hawser-net/hawser/internal/ipam"
 	"github.com/hawser-net/hawser/internal/ipcache"
 	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/internal/storedial"
 	"github.com/hawser-net/hawser/pkg/kvstore"
-	"github.com/hawser-net/hawser/pkg/kvstore/dial"
 )
 
 // mesh is what the agent has to do with other clusters; nil if there are none.
@@ -45,9 +45,9 @@ func newMesh(a *api, log *slog.Logger) (*mesh, error) {
 
 // openRemote connects to another cluster's etcd by a file of its client's format. The connection never writes, so it takes no lease.
 func openRemote(ctx context.Context, file string, log *slog.Logger) (kvstore.Backend, error) {
-	c := dial.Defaults()
+	c := storedial.Defaults()
 	c.Kind, c.Options = "etcd", map[string]string{"etcd.config": file}
-	return dial.Open(ctx, c, log)
+	return storedial.Open(ctx, c, log)
 }
 
 // meshIdentities hands identities of other clusters to policy and to the lists.

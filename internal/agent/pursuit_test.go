@@ -14,6 +14,7 @@ import (
 	"github.com/hawser-net/hawser/internal/identity"
 	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/pkg/allocator"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
@@ -60,7 +61,7 @@ type seeker struct {
 func newSeeker(t *testing.T) *seeker {
 	t.Helper()
 	store := &moody{Backend: kvstore.NewMemory().Client()}
-	b, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{Store: store, BasePath: kvstore.IdentitiesPrefix, Suffix: "192.0.2.1", KeyType: k8sids.Key{}})
+	b, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{Store: store, BasePath: storekeys.IdentitiesPrefix, Suffix: "192.0.2.1", KeyType: k8sids.Key{}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +109,7 @@ func (s *seeker) give(id identity.ID, set labels.Set) {
 // references returns how many references to numbers the store has.
 func (s *seeker) references() int {
 	s.t.Helper()
-	l, err := s.store.List(context.Background(), kvstore.IdentitiesPrefix+"/value/")
+	l, err := s.store.List(context.Background(), storekeys.IdentitiesPrefix+"/value/")
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -19,6 +19,7 @@ import (
 	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/policy"
+	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/pkg/allocator"
 	"github.com/hawser-net/hawser/pkg/kvstore"
@@ -254,7 +255,7 @@ func TestRevivedKeyIsRefused(t *testing.T) {
 	if err := evil.del(); err != nil {
 		t.Fatal(err)
 	}
-	key := kvstore.JoinKey(kvstore.IdentitiesPrefix, "id", strconv.Itoa(number))
+	key := kvstore.JoinKey(storekeys.IdentitiesPrefix, "id", strconv.Itoa(number))
 	got, err := store.Client().Get(t.Context(), key)
 	if err != nil || len(got.Kvs) != 1 {
 		t.Fatalf("key %s: %v, %v", key, got, err)

@@ -15,10 +15,11 @@ import (
 	"github.com/hawser-net/hawser/internal/identity"
 	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/internal/storedial"
+	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/pkg/allocator"
 	"github.com/hawser-net/hawser/pkg/kvstore"
-	"github.com/hawser-net/hawser/pkg/kvstore/dial"
 )
 
 // guarded gives an etcd the users root and agent, each with its name as the password. The agent may read everything, and write nodes and addresses, but no
@@ -38,7 +39,7 @@ func guarded(t *testing.T, store *testenv.Etcd) {
 	}
 	must(c.RoleAdd(t.Context(), "agents"))
 	grant("cilium/", "cilium0", clientv3.PermissionType(clientv3.PermRead))
-	for _, prefix := range []string{kvstore.NodesPrefix, kvstore.IPsPrefix, kvstore.IdentitiesPrefix + "/heard"} {
+	for _, prefix := range []string{storekeys.NodesPrefix, storekeys.IPsPrefix, storekeys.IdentitiesPrefix + "/heard"} {
 		grant(prefix+"/", clientv3.GetPrefixRangeEnd(prefix+"/"), clientv3.PermissionType(clientv3.PermReadWrite))
 	}
 	for user, role := range map[string]string{"root": "root", "agent": "agents"} {
@@ -66,14 +67,14 @@ type keyMaker struct {
 
 func newKeyMaker(t *testing.T, file string) *keyMaker {
 	t.Helper()
-	cfg := dial.Defaults()
+	cfg := storedial.Defaults()
 	cfg.Kind, cfg.Options = "etcd", map[string]string{"etcd.config": file}
-	store, err := dial.Open(context.Background(), cfg, nil)
+	store, err := storedial.Open(context.Background(), cfg, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { store.Close() })
-	b, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{Store: store, BasePath: kvstore.IdentitiesPrefix, Suffix: "operator-1", KeyType: k8sids.Key{}})
+	b, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{Store: store, BasePath: storekeys.IdentitiesPrefix, Suffix: "operator-1", KeyType: k8sids.Key{}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +110,7 @@ func (m *keyMaker) make(p *machinePod) int {
 // told returns the number under which the store has a pod's address, 0 for none.
 func (m *keyMaker) told(t testing.TB, p *machinePod) int {
 	t.Helper()
-	kv, err := m.store.Get(t.Context(), kvstore.JoinKey(kvstore.IPsPrefix, kvstore.DefaultAddressSpace, p.ip4.String()))
+	kv, err := m.store.Get(t.Context(), kvstore.JoinKey(storekeys.IPsPrefix, storekeys.DefaultAddressSpace, p.ip4.String()))
 	if err != nil {
 		return 0
 	}
@@ -123,7 +124,7 @@ func (m *keyMaker) told(t testing.TB, p *machinePod) int {
 // writers returns who wrote below the prefix of identities.
 func (m *keyMaker) writers(t testing.TB) map[string]int {
 	t.Helper()
-	l, err := m.store.List(t.Context(), kvstore.IdentitiesPrefix+"/value/")
+	l, err := m.store.List(t.Context(), storekeys.IdentitiesPrefix+"/value/")
 	if err != nil {
 		t.Fatal(err)
 	}

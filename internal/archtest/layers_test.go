@@ -10,9 +10,10 @@ import (
 // layers says how high each folder stands. A folder that is not listed belongs to the nearest
 // listed one above it: internal/datapath/fake to internal/datapath.
 var layers = map[string]int{
-	"api":               0,
-	"internal/labels":   0,
-	"internal/identity": 0,
+	"api":                0,
+	"internal/labels":    0,
+	"internal/identity":  0,
+	"internal/storekeys": 0,
 
 	"internal/datapath": 1,
 	"internal/table":    1,
@@ -36,8 +37,8 @@ var layers = map[string]int{
 	"internal/endpoint":        3,
 	"internal/k8s":             3,
 	"internal/policydir":       3,
+	"internal/storedial":       3,
 	"pkg/kvstore/consul":       3,
-	"pkg/kvstore/dial":         3,
 	"pkg/kvstore/etcd":         3,
 
 	"internal/agent":    4,
@@ -56,8 +57,8 @@ var unlayered = []string{"internal/archtest", "internal/testenv", "internal/benc
 var siblings = map[[2]string]string{
 	{"internal/identity", "internal/labels"}:               "an identity is a set of labels with a number",
 	{"internal/datapath/loader", "internal/datapath/maps"}: "programs are loaded with the maps they use",
-	{"pkg/kvstore/dial", "pkg/kvstore/etcd"}:               "the one place that knows every kind of store",
-	{"pkg/kvstore/dial", "pkg/kvstore/consul"}:             "the one place that knows every kind of store",
+	{"internal/storedial", "pkg/kvstore/etcd"}:             "the one place that knows every kind of store",
+	{"internal/storedial", "pkg/kvstore/consul"}:           "the one place that knows every kind of store",
 }
 
 // folder returns the listed folder that a package belongs to.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
@@ -16,15 +17,15 @@ func identityKeys(i int) (key, value string) {
 	id := firstIdentity + i/2
 	set := fmt.Sprintf("cni:app=app-%d;k8s:io.cilium.k8s.policy.cluster=default;k8s:io.kubernetes.pod.namespace=default;", i/2)
 	if i%2 == 0 {
-		return kvstore.JoinKey(kvstore.IdentitiesPrefix, "id", fmt.Sprint(id)), set
+		return kvstore.JoinKey(storekeys.IdentitiesPrefix, "id", fmt.Sprint(id)), set
 	}
-	return kvstore.JoinKey(kvstore.IdentitiesPrefix, "value", set, "192.0.2.200"), fmt.Sprint(id)
+	return kvstore.JoinKey(storekeys.IdentitiesPrefix, "value", set, "192.0.2.200"), fmt.Sprint(id)
 }
 
 // remotePod is the key of a pod on another node that does not exist.
 func remotePod(i, identities int) (key, value string) {
 	ip := fmt.Sprintf("10.%d.%d.%d", 100+i>>16, i>>8&0xff, i&0xff)
-	return kvstore.JoinKey(kvstore.IPsPrefix, kvstore.DefaultAddressSpace, ip),
+	return kvstore.JoinKey(storekeys.IPsPrefix, storekeys.DefaultAddressSpace, ip),
 		fmt.Sprintf(`{"IP":%q,"Mask":null,"HostIP":"192.0.2.%d","ID":%d,"Key":0,"Metadata":"","K8sNamespace":"default","K8sPodName":"pod-%d"}`,
 			ip, 100+i%100, firstIdentity+i%identities, i)
 }

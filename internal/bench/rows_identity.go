@@ -11,6 +11,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/pkg/allocator"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 	"github.com/hawser-net/hawser/pkg/kvstore/etcd"
@@ -40,7 +41,7 @@ func newIdentityNode(ctx context.Context, address string, i int) (*identityNode,
 	n.store = store
 	var backend allocator.Backend
 	backend, err = allocator.NewKVStoreBackend(allocator.KVStoreConfig{
-		Store: store, BasePath: kvstore.IdentitiesPrefix, Suffix: fmt.Sprintf("192.0.2.%d", i+1), KeyType: allocator.StringKey("-"), Logger: log,
+		Store: store, BasePath: storekeys.IdentitiesPrefix, Suffix: fmt.Sprintf("192.0.2.%d", i+1), KeyType: allocator.StringKey("-"), Logger: log,
 	})
 	if err == nil {
 		n.alloc, err = allocator.NewAllocator(allocator.StringKey("-"), backend, allocator.WithMin(256), allocator.WithMax(1<<24-1))

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
@@ -26,18 +27,18 @@ type storedIdentity struct {
 
 // readStoredIdentities reads what stands under the allocator's keys. A key that makes no sense is left out: the store may hold what others wrote.
 func readStoredIdentities(ctx context.Context, store kvstore.Backend) ([]storedIdentity, error) {
-	ids, err := store.List(ctx, kvstore.IdentitiesPrefix+"/id/")
+	ids, err := store.List(ctx, storekeys.IdentitiesPrefix+"/id/")
 	if err != nil {
 		return nil, err
 	}
-	uses, err := store.List(ctx, kvstore.IdentitiesPrefix+"/value/")
+	uses, err := store.List(ctx, storekeys.IdentitiesPrefix+"/value/")
 	if err != nil {
 		return nil, err
 	}
 	type use struct{ node, number string }
 	byLabels := map[string][]use{}
 	for _, kv := range uses.Pairs {
-		path := strings.TrimPrefix(kv.Key, kvstore.IdentitiesPrefix+"/value/")
+		path := strings.TrimPrefix(kv.Key, storekeys.IdentitiesPrefix+"/value/")
 		if i := strings.LastIndexByte(path, '/'); i > 0 {
 			text := store.Layout().Decode(path[:i])
 			byLabels[text] = append(byLabels[text], use{path[i+1:], string(kv.Value)})
@@ -45,7 +46,7 @@ func readStoredIdentities(ctx context.Context, store kvstore.Backend) ([]storedI
 	}
 	out := []storedIdentity{}
 	for _, kv := range ids.Pairs {
-		number := strings.TrimPrefix(kv.Key, kvstore.IdentitiesPrefix+"/id/")
+		number := strings.TrimPrefix(kv.Key, storekeys.IdentitiesPrefix+"/id/")
 		id, err := strconv.ParseUint(number, 10, 64)
 		if err != nil {
 			continue

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
@@ -19,7 +20,7 @@ func TestIdentityListFromTheStore(t *testing.T) {
 	mem := kvstore.NewMemory()
 	writer := mem.Client()
 	defer writer.Close()
-	const base = kvstore.IdentitiesPrefix
+	const base = storekeys.IdentitiesPrefix
 	web, db := "k8s:app=web;k8s:io.kubernetes.pod.namespace=default;", "k8s:app=db;k8s:path=a/b;"
 	for k, v := range map[string]string{
 		"/id/300": web, "/id/4000": db, "/id/5000": "nonsense", "/id/x": "left out",

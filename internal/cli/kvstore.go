@@ -14,8 +14,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/hawser-net/hawser/internal/storedial"
 	"github.com/hawser-net/hawser/pkg/kvstore"
-	"github.com/hawser-net/hawser/pkg/kvstore/dial"
 )
 
 // storeFlags say which key-value store to talk to.
@@ -38,19 +38,19 @@ Writing here changes what every node of the cluster believes.`,
 }
 
 func (f *storeFlags) flags(fs *pflag.FlagSet) {
-	fs.StringVar(&f.driver, "kvstore", "etcd", "`kind` of the store: "+strings.Join(dial.Kinds(), " or "))
-	dial.OptionsVar(fs, &f.options, "kvstore-opt", "`option=value` of the store, as etcd.address, etcd.config or consul.address")
+	fs.StringVar(&f.driver, "kvstore", "etcd", "`kind` of the store: "+strings.Join(storedial.Kinds(), " or "))
+	storedial.OptionsVar(fs, &f.options, "kvstore-opt", "`option=value` of the store, as etcd.address, etcd.config or consul.address")
 	fs.DurationVar(&f.timeout, "timeout", 10*time.Second, "give up after this `time`; a watch has no limit once it has begun")
 }
 
 // openKVStore is the opener of a CLI that is given none.
 func openKVStore(ctx context.Context, driver string, options map[string]string) (kvstore.Backend, error) {
-	cfg := dial.Defaults()
+	cfg := storedial.Defaults()
 	cfg.Kind, cfg.Options = driver, options
 	if err := cfg.Validate(); err != nil {
 		return nil, &usageError{err}
 	}
-	return dial.Open(ctx, cfg, slog.New(slog.DiscardHandler))
+	return storedial.Open(ctx, cfg, slog.New(slog.DiscardHandler))
 }
 
 // withStore runs a command with a connection to the store. The context of run has the time limit;

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/hawser-net/hawser/internal/k8s/migration"
+	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/internal/testenv/kubeapi"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
@@ -31,7 +32,7 @@ func TestMigrateIdentity(t *testing.T) {
 	store := mem.Client()
 	defer store.Close()
 	for n := range 5 {
-		if err := kvstore.Put(t.Context(), store, fmt.Sprint(kvstore.IdentitiesPrefix, "/id/", 300+n), fmt.Appendf(nil, "k8s:app=a%d;", n), kvstore.Permanent); err != nil {
+		if err := kvstore.Put(t.Context(), store, fmt.Sprint(storekeys.IdentitiesPrefix, "/id/", 300+n), fmt.Appendf(nil, "k8s:app=a%d;", n), kvstore.Permanent); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -8,10 +8,11 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
-// Description is what a cluster tells others of itself, under [kvstore.ClusterConfigPrefix] in its store.
+// Description is what a cluster tells others of itself, under [storekeys.ClusterConfigPrefix] in its store.
 type Description struct {
 	ID           uint32       `json:"id,omitempty"`
 	Capabilities Capabilities `json:"capabilities"`
@@ -19,9 +20,9 @@ type Description struct {
 
 // Capabilities is how a cluster's store is to be read.
 type Capabilities struct {
-	// SyncedCanaries: keys under [kvstore.SyncedPrefix] say when a kind of state is complete.
+	// SyncedCanaries: keys under [storekeys.SyncedPrefix] say when a kind of state is complete.
 	SyncedCanaries bool `json:"syncedCanaries,omitempty"`
-	// Cached: the store is a mirror, with state under [kvstore.CachePrefix].
+	// Cached: the store is a mirror, with state under [storekeys.CachePrefix].
 	Cached               bool   `json:"cached,omitempty"`
 	MaxConnectedClusters uint32 `json:"maxConnectedClusters,omitempty"`
 }
@@ -46,7 +47,7 @@ func ParseDescription(value []byte) (Description, error) {
 // what is left of a cluster that is gone, or what a copy of the store has brought. Descriptions of
 // clusters that are only mirrored there do not count.
 func CheckOwner(ctx context.Context, store kvstore.Backend, cluster string) error {
-	prefix := kvstore.ClusterConfigPrefix + "/"
+	prefix := storekeys.ClusterConfigPrefix + "/"
 	list, err := store.List(ctx, prefix)
 	if err != nil {
 		return fmt.Errorf("list of the clusters that the store describes: %w", err)
@@ -68,7 +69,7 @@ var nameForm = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
 
 const maxName = 32
 
-// Kinds are the kinds of state that a cluster shares, by what is behind [kvstore.StatePrefix] or [kvstore.CachePrefix].
+// Kinds are the kinds of state that a cluster shares, by what is behind [storekeys.StatePrefix] or [storekeys.CachePrefix].
 const (
 	kindIdentities = "identities/v1"
 	kindAddresses  = "ip/v1"
@@ -84,9 +85,9 @@ type layout struct {
 
 func (l layout) base(kind string) string {
 	if l.cached {
-		return kvstore.JoinKey(kvstore.CachePrefix, kind)
+		return kvstore.JoinKey(storekeys.CachePrefix, kind)
 	}
-	return kvstore.JoinKey(kvstore.StatePrefix, kind)
+	return kvstore.JoinKey(storekeys.StatePrefix, kind)
 }
 
 // prefix is above the keys of a kind, with a slash at its end.
@@ -97,13 +98,13 @@ func (l layout) prefix(kind string) string {
 	case kind == kindIdentities:
 		return kvstore.JoinKey(l.base(kind), "id") + "/"
 	case kind == kindAddresses && !l.cached:
-		return kvstore.JoinKey(l.base(kind), kvstore.DefaultAddressSpace) + "/"
+		return kvstore.JoinKey(l.base(kind), storekeys.DefaultAddressSpace) + "/"
 	}
 	return kvstore.JoinKey(l.base(kind), l.cluster) + "/"
 }
 
 // canary is the key that says that a kind is complete, canaries what is above all of them.
 func (l layout) canary(kind string) string {
-	return kvstore.JoinKey(kvstore.SyncedPrefix, l.cluster, l.base(kind))
+	return kvstore.JoinKey(storekeys.SyncedPrefix, l.cluster, l.base(kind))
 }
-func (l layout) canaries() string { return kvstore.JoinKey(kvstore.SyncedPrefix, l.cluster) + "/" }
+func (l layout) canaries() string { return kvstore.JoinKey(storekeys.SyncedPrefix, l.cluster) + "/" }

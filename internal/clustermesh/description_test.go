@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/hawser-net/hawser/internal/clustermesh"
+	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
@@ -29,13 +30,13 @@ func TestCheckOwner(t *testing.T) {
 			store := kvstore.NewMemory().Client()
 			defer store.Close()
 			for i := 0; i < len(tt.descriptions); i += 2 {
-				key := kvstore.JoinKey(kvstore.ClusterConfigPrefix, tt.descriptions[i])
+				key := kvstore.JoinKey(storekeys.ClusterConfigPrefix, tt.descriptions[i])
 				if err := kvstore.Put(t.Context(), store, key, []byte(tt.descriptions[i+1]), kvstore.Permanent); err != nil {
 					t.Fatal(err)
 				}
 			}
 			err := clustermesh.CheckOwner(t.Context(), store, "east")
-			if (err == nil) != (tt.refused == "") || err != nil && !strings.Contains(err.Error(), kvstore.JoinKey(kvstore.ClusterConfigPrefix, tt.refused)) {
+			if (err == nil) != (tt.refused == "") || err != nil && !strings.Contains(err.Error(), kvstore.JoinKey(storekeys.ClusterConfigPrefix, tt.refused)) {
 				t.Errorf("east: %v, want an error about %q", err, tt.refused)
 			}
 		})

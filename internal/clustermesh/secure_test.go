@@ -17,9 +17,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/hawser-net/hawser/internal/storedial"
 	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/pkg/kvstore"
-	"github.com/hawser-net/hawser/pkg/kvstore/dial"
 )
 
 // secureCluster is the etcd of cluster b: it speaks TLS, wants a certificate of its clients, and knows users.
@@ -94,9 +94,9 @@ func followed(t *testing.T, dir string) *world {
 		Config: Config{Dir: dir}, Name: "a", ID: 1, MaxClusters: 255, Poll: 20 * time.Millisecond, Describe: 50 * time.Millisecond,
 		Sinks: Sinks{w.tables, w.tables, w.tables, w.tables}, Log: slog.New(slog.NewTextHandler(w.log, nil)),
 		Open: func(ctx context.Context, file string, log *slog.Logger) (kvstore.Backend, error) {
-			c := dial.Defaults()
+			c := storedial.Defaults()
 			c.Kind, c.Options = "etcd", map[string]string{"etcd.config": file}
-			return dial.Open(ctx, c, log)
+			return storedial.Open(ctx, c, log)
 		},
 	})
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
@@ -94,7 +95,7 @@ type described struct {
 
 // describe reads the cluster's description again and again until ctx ends. It is one key, and not a watch: who may read it may not read its neighbours.
 func (s *session) describe(ctx context.Context, to chan<- described) {
-	key := kvstore.JoinKey(kvstore.ClusterConfigPrefix, s.name)
+	key := kvstore.JoinKey(storekeys.ClusterConfigPrefix, s.name)
 	for {
 		var d described
 		get, cancel := context.WithTimeout(ctx, 10*time.Second)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/internal/table"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
@@ -51,7 +52,7 @@ func (c *SharedConfig) Defaults() {
 	set(&c.MinBackoff, 200*time.Millisecond)
 	set(&c.MaxBackoff, 30*time.Second)
 	if c.Prefix == "" {
-		c.Prefix = kvstore.JoinKey(kvstore.IPsPrefix, kvstore.DefaultAddressSpace)
+		c.Prefix = kvstore.JoinKey(storekeys.IPsPrefix, storekeys.DefaultAddressSpace)
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)

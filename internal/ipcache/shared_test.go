@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
@@ -28,7 +29,7 @@ type world struct {
 	echoes []netip.Prefix // what was told of, in order
 }
 
-const addrPrefix = kvstore.IPsPrefix + "/default/"
+const addrPrefix = storekeys.IPsPrefix + "/default/"
 
 func sharing(t *testing.T, before []Pair, fn func(*testing.T, *world)) {
 	t.Parallel()

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/internal/table"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
@@ -21,7 +22,7 @@ import (
 type Config struct {
 	// Self names the local node.
 	Self Key
-	// Prefix is where nodes are found in the store, [kvstore.NodesPrefix] by default.
+	// Prefix is where nodes are found in the store, [storekeys.NodesPrefix] by default.
 	Prefix string
 	// MaxClusterID is the largest cluster number, 255 by default.
 	MaxClusterID uint32
@@ -51,7 +52,7 @@ func (c *Config) Defaults() {
 	set(&c.MinBackoff, 200*time.Millisecond)
 	set(&c.MaxBackoff, 30*time.Second)
 	if c.Prefix == "" {
-		c.Prefix = kvstore.NodesPrefix
+		c.Prefix = storekeys.NodesPrefix
 	}
 	if c.MaxClusterID == 0 {
 		c.MaxClusterID = 255

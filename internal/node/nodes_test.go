@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
@@ -63,14 +64,14 @@ func (f *fixture) put(n Node) {
 
 func (f *fixture) putRaw(key, value string) {
 	f.t.Helper()
-	if err := kvstore.Put(f.t.Context(), f.other, kvstore.NodesPrefix+"/"+key, []byte(value), kvstore.Leased); err != nil {
+	if err := kvstore.Put(f.t.Context(), f.other, storekeys.NodesPrefix+"/"+key, []byte(value), kvstore.Leased); err != nil {
 		f.t.Fatal(err)
 	}
 }
 
 func (f *fixture) del(key string) {
 	f.t.Helper()
-	if err := kvstore.Delete(f.t.Context(), f.other, kvstore.NodesPrefix+"/"+key); err != nil {
+	if err := kvstore.Delete(f.t.Context(), f.other, storekeys.NodesPrefix+"/"+key); err != nil {
 		f.t.Fatal(err)
 	}
 }
@@ -79,7 +80,7 @@ func (f *fixture) del(key string) {
 func (f *fixture) stored() (Node, bool) {
 	f.t.Helper()
 	synctest.Wait()
-	kv, err := f.other.Get(f.t.Context(), kvstore.NodesPrefix+"/c/self")
+	kv, err := f.other.Get(f.t.Context(), storekeys.NodesPrefix+"/c/self")
 	if errors.Is(err, kvstore.ErrNotFound) {
 		return Node{}, false
 	}

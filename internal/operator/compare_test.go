@@ -11,6 +11,7 @@ import (
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/k8s/migration"
+	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
@@ -22,7 +23,7 @@ func TestComparison(t *testing.T) {
 	store := kvstore.NewMemory().Client()
 	defer store.Close()
 	for id, app := range map[string]string{"300": "same", "301": "keys", "302": "differs", "70000": "foreign"} {
-		if err := kvstore.Put(t.Context(), store, kvstore.IdentitiesPrefix+"/id/"+id, []byte("k8s:app="+app+";"), kvstore.Permanent); err != nil {
+		if err := kvstore.Put(t.Context(), store, storekeys.IdentitiesPrefix+"/id/"+id, []byte("k8s:app="+app+";"), kvstore.Permanent); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -23,7 +23,7 @@ import (
 	"github.com/hawser-net/hawser/internal/operator/mesh"
 	"github.com/hawser-net/hawser/internal/operator/nodes"
 	"github.com/hawser-net/hawser/internal/operator/relevance"
-	"github.com/hawser-net/hawser/pkg/kvstore/dial"
+	"github.com/hawser-net/hawser/internal/storedial"
 )
 
 // Ways for nodes to get their pods' addresses.
@@ -53,7 +53,7 @@ type Config struct {
 	ClusterID            uint32
 	MaxConnectedClusters uint32
 
-	Store dial.Config
+	Store storedial.Config
 
 	// Kubernetes says whether there is a Kubernetes cluster to look after. It is no flag: NewCommand finds out.
 	Kubernetes bool
@@ -121,7 +121,7 @@ func Defaults() Config {
 	return Config{
 		LogFormat:   "text",
 		ClusterName: "default", MaxConnectedClusters: 255,
-		Store: dial.Defaults(),
+		Store: storedial.Defaults(),
 		Kube:  kube.Defaults(), Election: election.Defaults(),
 		IPAM: ipamClusterPool, Pool: clusterpool.Defaults(), Nodes: nodes.Defaults(), Endpoints: endpoints.Defaults(), Slices: endpointslices.Defaults(),
 		Mesh: mesh.Defaults(), ValidatePolicies: true, Groups: groups.Defaults(),
@@ -195,7 +195,7 @@ func (c *Config) Validate() error {
 	}
 	if c.Store.Kind == "" && !c.Kubernetes {
 		bad("--kvstore: give one of %s; without a key-value store and without Kubernetes (--k8s-kubeconfig-path, --k8s-api-server) this operator has nothing to do",
-			strings.Join(dial.Kinds(), ", "))
+			strings.Join(storedial.Kinds(), ", "))
 	}
 	if c.Store.Kind != "" {
 		errs = append(errs, c.Store.Validate())

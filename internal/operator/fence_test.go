@@ -7,9 +7,9 @@ import (
 	"testing"
 
 	"github.com/hawser-net/hawser/internal/operator/election"
+	"github.com/hawser-net/hawser/internal/storedial"
 	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/pkg/kvstore"
-	"github.com/hawser-net/hawser/pkg/kvstore/dial"
 )
 
 // TestFencedStore: a leader that goes on after another has begun to lead changes nothing, whatever its clock says.
@@ -19,9 +19,9 @@ func TestFencedStore(t *testing.T) {
 	ctx := t.Context()
 	open := func() kvstore.Backend {
 		t.Helper()
-		cfg := dial.Defaults()
+		cfg := storedial.Defaults()
 		cfg.Kind, cfg.Options = "etcd", map[string]string{"etcd.address": server.Endpoint()}
-		b, err := dial.Open(ctx, cfg, slog.New(slog.DiscardHandler))
+		b, err := storedial.Open(ctx, cfg, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}

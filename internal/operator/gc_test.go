@@ -12,6 +12,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 	"github.com/hawser-net/hawser/pkg/allocator"
 	"github.com/hawser-net/hawser/pkg/kvstore"
@@ -57,9 +58,9 @@ func TestUsedWithoutReference(t *testing.T) {
 	defer store.Close()
 	pod, address, free := o.first, o.first+1, o.first+2
 	for _, id := range []identity.ID{pod, address, free} {
-		c.must(kvstore.Put(c.ctx, store, fmt.Sprintf("%s/id/%d", kvstore.IdentitiesPrefix, id), fmt.Appendf(nil, "k8s:app=%d;", id), kvstore.Permanent))
+		c.must(kvstore.Put(c.ctx, store, fmt.Sprintf("%s/id/%d", storekeys.IdentitiesPrefix, id), fmt.Appendf(nil, "k8s:app=%d;", id), kvstore.Permanent))
 	}
-	place := kvstore.JoinKey(kvstore.IPsPrefix, kvstore.DefaultAddressSpace, "10.0.0.1")
+	place := kvstore.JoinKey(storekeys.IPsPrefix, storekeys.DefaultAddressSpace, "10.0.0.1")
 	c.must(kvstore.Put(c.ctx, store, place, fmt.Appendf(nil, `{"IP":"10.0.0.1","HostIP":"192.0.2.1","ID":%d}`, address), kvstore.Permanent))
 
 	pods := &somePods{used: pod}
@@ -84,10 +85,10 @@ func TestUsedWithoutReference(t *testing.T) {
 		}
 	}
 	left := func() (out []string) {
-		l, err := store.List(c.ctx, kvstore.IdentitiesPrefix+"/id/")
+		l, err := store.List(c.ctx, storekeys.IdentitiesPrefix+"/id/")
 		c.must(err)
 		for _, kv := range l.Pairs {
-			out = append(out, kv.Key[len(kvstore.IdentitiesPrefix+"/id/"):])
+			out = append(out, kv.Key[len(storekeys.IdentitiesPrefix+"/id/"):])
 		}
 		return out
 	}
@@ -141,9 +142,9 @@ func TestUnusedKeysAreSpared(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	c.must(kvstore.Put(c.ctx, store, fmt.Sprintf("%s/id/%d", kvstore.IdentitiesPrefix, o.first), []byte("k8s:app=job;"), kvstore.Permanent))
+	c.must(kvstore.Put(c.ctx, store, fmt.Sprintf("%s/id/%d", storekeys.IdentitiesPrefix, o.first), []byte("k8s:app=job;"), kvstore.Permanent))
 	there := func() bool {
-		_, err := store.Get(c.ctx, fmt.Sprintf("%s/id/%d", kvstore.IdentitiesPrefix, o.first))
+		_, err := store.Get(c.ctx, fmt.Sprintf("%s/id/%d", storekeys.IdentitiesPrefix, o.first))
 		return err == nil
 	}
 	// rounds has some rounds go by, or waits until the number is gone.
@@ -173,7 +174,7 @@ func TestUnusedKeysAreSpared(t *testing.T) {
 	if rounds(4); there() {
 		t.Error("it was not collected though no number is free")
 	}
-	c.must(kvstore.Put(c.ctx, store, fmt.Sprintf("%s/id/%d", kvstore.IdentitiesPrefix, o.first), []byte("k8s:app=job;"), kvstore.Permanent))
+	c.must(kvstore.Put(c.ctx, store, fmt.Sprintf("%s/id/%d", storekeys.IdentitiesPrefix, o.first), []byte("k8s:app=job;"), kvstore.Permanent))
 	o.last, o.cfg.HeartbeatTimeout = o.first+1000, 2*time.Second
 	if rounds(6); there() {
 		t.Error("it was not collected after the timeout")
@@ -208,14 +209,14 @@ func TestFailedRoundsResetNothing(t *testing.T) {
 				}
 				store := kvstore.NewMemory().Client()
 				defer store.Close()
-				master := fmt.Sprintf("%s/id/%d", kvstore.IdentitiesPrefix, o.first)
+				master := fmt.Sprintf("%s/id/%d", storekeys.IdentitiesPrefix, o.first)
 				for id := o.first; id < o.first+4; id++ {
-					err := kvstore.Put(t.Context(), store, fmt.Sprintf("%s/id/%d", kvstore.IdentitiesPrefix, id), fmt.Appendf(nil, "k8s:app=%d;", id), kvstore.Permanent)
+					err := kvstore.Put(t.Context(), store, fmt.Sprintf("%s/id/%d", storekeys.IdentitiesPrefix, id), fmt.Appendf(nil, "k8s:app=%d;", id), kvstore.Permanent)
 					if err != nil {
 						t.Fatal(err)
 					}
 				}
-				backend, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{Store: store, BasePath: kvstore.IdentitiesPrefix, KeyType: textKey("")})
+				backend, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{Store: store, BasePath: storekeys.IdentitiesPrefix, KeyType: textKey("")})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -225,7 +226,7 @@ func TestFailedRoundsResetNothing(t *testing.T) {
 				}
 				var rounds atomic.Int64
 				store.SetFault(func(_ context.Context, call kvstore.MemoryCall) (before, after error) {
-					if rounds.Load()%2 == 0 && call.Op == "list" && call.Key == kvstore.IdentitiesPrefix+failing {
+					if rounds.Load()%2 == 0 && call.Op == "list" && call.Key == storekeys.IdentitiesPrefix+failing {
 						return errors.New("not now"), nil
 					}
 					return nil, nil

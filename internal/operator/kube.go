@@ -27,6 +27,7 @@ import (
 	"github.com/hawser-net/hawser/internal/operator/nodes"
 	"github.com/hawser-net/hawser/internal/operator/policies"
 	"github.com/hawser-net/hawser/internal/operator/relevance"
+	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/pkg/allocator"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
@@ -287,7 +288,7 @@ func usersOfKeys(ctx context.Context, store kvstore.Backend, pods podsOf, number
 	if len(unused) == 0 {
 		return func(allocator.ID) bool { return true }, nil
 	}
-	prefix := kvstore.JoinKey(kvstore.IPsPrefix, kvstore.DefaultAddressSpace) + "/"
+	prefix := kvstore.JoinKey(storekeys.IPsPrefix, storekeys.DefaultAddressSpace) + "/"
 	_, err = kvstore.ListPages(ctx, store, prefix, func(page []kvstore.KeyValue) {
 		for _, kv := range page {
 			if p, err := ipcache.ParsePair(strings.TrimPrefix(kv.Key, prefix), kv.Value); err == nil {

@@ -38,9 +38,9 @@ import (
 	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/operator/election"
 	"github.com/hawser-net/hawser/internal/operator/kube"
+	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/internal/testenv/kubeapi"
-	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
 // asOperator in its environment makes the test binary an operator.
@@ -617,7 +617,7 @@ func TestIdentitiesInStore(t *testing.T) {
 	takeTurns(t, "--identity-allocation-mode=kvstore", "--kvstore=etcd", "--kvstore-opt=etcd.address="+etcd.Endpoint(), "--identity-gc-interval=1s",
 		"--identity-heartbeat-timeout=1s")
 	c := etcd.Client()
-	ids, err := c.Get(t.Context(), kvstore.IdentitiesPrefix+"/id/", clientv3.WithPrefix())
+	ids, err := c.Get(t.Context(), storekeys.IdentitiesPrefix+"/id/", clientv3.WithPrefix())
 	if err != nil || len(ids.Kvs) != 2 {
 		t.Errorf("there are %d identities for 2 sets of labels: %v, %v", len(ids.Kvs), ids.Kvs, err)
 	}
@@ -634,7 +634,7 @@ func TestDeletedNodes(t *testing.T) {
 	c := etcd.Client()
 	put := func(key, value string) {
 		t.Helper()
-		if _, err := c.Put(t.Context(), kvstore.NodesPrefix+"/"+key, value); err != nil {
+		if _, err := c.Put(t.Context(), storekeys.NodesPrefix+"/"+key, value); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -652,13 +652,13 @@ func TestDeletedNodes(t *testing.T) {
 	left := func(want ...string) {
 		t.Helper()
 		w.eventually(60*time.Second, func() string {
-			r, err := c.Get(t.Context(), kvstore.NodesPrefix+"/", clientv3.WithPrefix())
+			r, err := c.Get(t.Context(), storekeys.NodesPrefix+"/", clientv3.WithPrefix())
 			if err != nil {
 				return err.Error()
 			}
 			var got []string
 			for _, kv := range r.Kvs {
-				got = append(got, strings.TrimPrefix(string(kv.Key), kvstore.NodesPrefix+"/"))
+				got = append(got, strings.TrimPrefix(string(kv.Key), storekeys.NodesPrefix+"/"))
 			}
 			return cmp.Diff(want, got)
 		})

@@ -19,9 +19,10 @@ import (
 	"github.com/hawser-net/hawser/internal/operator/election"
 	"github.com/hawser-net/hawser/internal/operator/identities"
 	"github.com/hawser-net/hawser/internal/operator/relevance"
+	"github.com/hawser-net/hawser/internal/storedial"
+	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/pkg/allocator"
 	"github.com/hawser-net/hawser/pkg/kvstore"
-	"github.com/hawser-net/hawser/pkg/kvstore/dial"
 )
 
 // Operator does its duties while [Operator.Run] runs.
@@ -182,12 +183,12 @@ func (o *Operator) listeners() []*listener {
 
 // openStore opens the key-value store and what collects in it.
 func (o *Operator) openStore(ctx context.Context) (kvstore.Backend, *allocator.Allocator, error) {
-	store, err := dial.Open(ctx, o.cfg.Store, o.log.With("part", "kvstore"))
+	store, err := storedial.Open(ctx, o.cfg.Store, o.log.With("part", "kvstore"))
 	if err != nil {
 		return nil, nil, err
 	}
 	backend, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{
-		Store: store, BasePath: kvstore.IdentitiesPrefix, KeyType: textKey(""), Rest: o.cfg.ReuseDelay, Lost: o.cfg.LostNodeDelay,
+		Store: store, BasePath: storekeys.IdentitiesPrefix, KeyType: textKey(""), Rest: o.cfg.ReuseDelay, Lost: o.cfg.LostNodeDelay,
 		Logger: o.log.With("part", "identity-gc"),
 	})
 	if err != nil {

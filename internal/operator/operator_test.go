@@ -17,10 +17,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
+	"github.com/hawser-net/hawser/internal/storedial"
+	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/pkg/allocator"
 	"github.com/hawser-net/hawser/pkg/kvstore"
-	"github.com/hawser-net/hawser/pkg/kvstore/dial"
 )
 
 func TestMain(m *testing.M) {
@@ -93,7 +94,7 @@ func (c *cluster) run(cfg Config) (stop func()) {
 
 func (c *cluster) open() kvstore.Backend {
 	c.Helper()
-	b, err := dial.Open(c.ctx, c.config().Store, nil)
+	b, err := storedial.Open(c.ctx, c.config().Store, nil)
 	if err != nil {
 		c.Fatal(err)
 	}
@@ -143,7 +144,7 @@ func TestDuties(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	b := c.open()
-	const base = kvstore.IdentitiesPrefix
+	const base = storekeys.IdentitiesPrefix
 	put := func(key, value string) { c.must(kvstore.Put(c.ctx, b, key, []byte(value), kvstore.Permanent)) }
 	id := func(n int) string { return fmt.Sprint(7<<16 + n) }
 	put(base+"/id/"+id(1), "k8s:app=used;")
@@ -159,7 +160,7 @@ func TestDuties(t *testing.T) {
 	var first kvstore.KeyValue
 	c.eventually(func() string {
 		var err error
-		if first, err = b.Get(c.ctx, kvstore.HeartbeatKey); err != nil {
+		if first, err = b.Get(c.ctx, storekeys.HeartbeatKey); err != nil {
 			return err.Error()
 		}
 		return ""
@@ -168,7 +169,7 @@ func TestDuties(t *testing.T) {
 		t.Errorf("heartbeat %q on lease %q: %v", first.Value, first.Lease, err)
 	}
 	c.eventually(func() string {
-		if now, err := b.Get(c.ctx, kvstore.HeartbeatKey); err != nil || now.ModRevision == first.ModRevision {
+		if now, err := b.Get(c.ctx, storekeys.HeartbeatKey); err != nil || now.ModRevision == first.ModRevision {
 			return fmt.Sprintf("no second heartbeat (%v)", err)
 		}
 		return ""
@@ -234,7 +235,7 @@ func TestDuties(t *testing.T) {
 
 	stop()
 	// A graceful stop leaves the keys to the lease: a restart goes on with them.
-	if _, err := b.Get(c.ctx, kvstore.HeartbeatKey); err != nil {
+	if _, err := b.Get(c.ctx, storekeys.HeartbeatKey); err != nil {
 		t.Errorf("heartbeat after the stop: %v", err)
 	}
 }
@@ -264,7 +265,7 @@ func TestReadinessFollowsTheStore(t *testing.T) {
 	want(http.StatusOK, "/v1/healthz")
 	b := c.open()
 	c.eventually(func() string {
-		if _, err := b.Get(c.ctx, kvstore.HeartbeatKey); err != nil {
+		if _, err := b.Get(c.ctx, storekeys.HeartbeatKey); err != nil {
 			return err.Error()
 		}
 		return ""
@@ -291,7 +292,7 @@ func TestTwoOperators(t *testing.T) {
 	watch := c.open()
 	for n := range nodes {
 		backend, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{
-			Store: c.open(), BasePath: kvstore.IdentitiesPrefix, Suffix: fmt.Sprintf("10.0.0.%d", n), KeyType: textKey(""),
+			Store: c.open(), BasePath: storekeys.IdentitiesPrefix, Suffix: fmt.Sprintf("10.0.0.%d", n), KeyType: textKey(""),
 		})
 		c.must(err)
 		// No protection: what an operator deletes by mistake must show.
@@ -324,7 +325,7 @@ func TestTwoOperators(t *testing.T) {
 				numbers[string(key)] = id
 				mu.Unlock()
 				time.Sleep(time.Duration(20+10*n) * time.Millisecond) // use it across a round of collection now and then
-				kv, err := watch.Get(ctx, kvstore.IdentitiesPrefix+"/id/"+id.String())
+				kv, err := watch.Get(ctx, storekeys.IdentitiesPrefix+"/id/"+id.String())
 				if err != nil || string(kv.Value) != string(key) {
 					t.Errorf("identity %d of %s in use is %q in the store (%v)", id, key, kv.Value, err)
 				}
@@ -342,10 +343,10 @@ func TestTwoOperators(t *testing.T) {
 	}
 	wg.Wait()
 	stopFirst()
-	c.must(kvstore.Delete(c.ctx, watch, kvstore.HeartbeatKey))
+	c.must(kvstore.Delete(c.ctx, watch, storekeys.HeartbeatKey))
 	c.eventually(func() string {
-		ids, err := watch.List(c.ctx, kvstore.IdentitiesPrefix+"/id/")
-		_, errBeat := watch.Get(c.ctx, kvstore.HeartbeatKey)
+		ids, err := watch.List(c.ctx, storekeys.IdentitiesPrefix+"/id/")
+		_, errBeat := watch.Get(c.ctx, storekeys.HeartbeatKey)
 		_, errConfig := watch.Get(c.ctx, "cilium/cluster-config/c7")
 		if err := errors.Join(err, errBeat, errConfig); err != nil || len(ids.Pairs) > 0 {
 			return fmt.Sprintf("%d unused identities are left (%v)", len(ids.Pairs), err)
@@ -406,7 +407,7 @@ func TestConfig(t *testing.T) {
 		"--cluster-name":                   func(c *Config) { c.ClusterName = "No" },
 		"--cluster-id":                     func(c *Config) { c.ClusterID = 256 },
 		"--max-connected-clusters":         func(c *Config) { c.MaxConnectedClusters = 300 },
-		"nothing to do":                    func(c *Config) { c.Store = dial.Defaults() },
+		"nothing to do":                    func(c *Config) { c.Store = storedial.Defaults() },
 		"--identity-allocation-mode":       func(c *Config) { c.AllocationMode = "crd" },
 		"operator needs Kubernetes":        func(c *Config) { c.ManagementMode = "operator" },
 		"doublewrite-readcrd needs Kube":   func(c *Config) { c.AllocationMode = "doublewrite-readcrd" },

@@ -9,6 +9,7 @@ import (
 
 	"github.com/hawser-net/hawser/internal/clustermesh"
 	"github.com/hawser-net/hawser/internal/operator/rounds"
+	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
@@ -17,14 +18,14 @@ const writeTimeout = 25 * time.Second
 
 // heartbeat writes the time, by which nodes see that somebody looks after the store.
 func (o *Operator) heartbeat(ctx context.Context, store kvstore.Backend) error {
-	lost, stop := kvstore.LostLease(store, kvstore.HeartbeatKey)
+	lost, stop := kvstore.LostLease(store, storekeys.HeartbeatKey)
 	defer stop()
 	return rounds.Every(ctx, o.cfg.HeartbeatInterval, lost, func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 		defer cancel()
-		err := kvstore.Put(ctx, store, kvstore.HeartbeatKey, []byte(time.Now().UTC().Format(time.RFC3339)), kvstore.Leased)
+		err := kvstore.Put(ctx, store, storekeys.HeartbeatKey, []byte(time.Now().UTC().Format(time.RFC3339)), kvstore.Leased)
 		if err != nil && !errors.Is(err, context.Canceled) {
-			o.log.Warn("cannot write the heartbeat", "key", kvstore.HeartbeatKey, "error", err)
+			o.log.Warn("cannot write the heartbeat", "key", storekeys.HeartbeatKey, "error", err)
 		}
 		if err == nil {
 			o.metrics.beat.SetToCurrentTime()
@@ -43,7 +44,7 @@ func (o *Operator) description() ([]byte, error) {
 // clusterConfig keeps the cluster's description in the store. It is written again and again, and not only when it is missing: so it always hangs on the
 // lease of an operator that lives.
 func (o *Operator) clusterConfig(ctx context.Context, store kvstore.Backend) error {
-	key := kvstore.JoinKey(kvstore.ClusterConfigPrefix, o.cfg.ClusterName)
+	key := kvstore.JoinKey(storekeys.ClusterConfigPrefix, o.cfg.ClusterName)
 	want, err := o.description()
 	if err != nil {
 		return fmt.Errorf("encoding the cluster's description: %w", err)

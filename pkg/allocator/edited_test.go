@@ -28,7 +28,7 @@ func (e editor) put(pairs ...string) {
 	e.Helper()
 	var ops []clientv3.Op
 	for i := 0; i < len(pairs); i += 2 {
-		ops = append(ops, clientv3.OpPut(kvstore.IdentitiesPrefix+pairs[i], pairs[i+1]))
+		ops = append(ops, clientv3.OpPut(base+pairs[i], pairs[i+1]))
 	}
 	if _, err := e.etcd.Txn(e.Context()).Then(ops...).Commit(); err != nil {
 		e.Fatal(err)
@@ -37,7 +37,7 @@ func (e editor) put(pairs ...string) {
 
 func (e editor) remove(key string) {
 	e.Helper()
-	if _, err := e.etcd.Delete(e.Context(), kvstore.IdentitiesPrefix+key); err != nil {
+	if _, err := e.etcd.Delete(e.Context(), base+key); err != nil {
 		e.Fatal(err)
 	}
 }
@@ -45,7 +45,7 @@ func (e editor) remove(key string) {
 // get returns a key's value, or "none".
 func (e editor) get(key string) string {
 	e.Helper()
-	r, err := e.etcd.Get(e.Context(), kvstore.IdentitiesPrefix+key)
+	r, err := e.etcd.Get(e.Context(), base+key)
 	if err != nil {
 		e.Fatal(err)
 	}
@@ -100,7 +100,7 @@ func TestEditedKey(t *testing.T) {
 			t.Fatalf("told %+v at first, want %s", ev, want)
 		}
 	}
-	gc, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{Store: store, BasePath: kvstore.IdentitiesPrefix, KeyType: allocator.StringKey("")})
+	gc, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{Store: store, BasePath: base, KeyType: allocator.StringKey("")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -389,7 +389,7 @@ func oldCopy(t *testing.T, used bool) {
 	if used {
 		release()
 	}
-	gc, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{Store: store, BasePath: kvstore.IdentitiesPrefix, KeyType: was})
+	gc, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{Store: store, BasePath: base, KeyType: was})
 	if err != nil {
 		t.Fatal(err)
 	}

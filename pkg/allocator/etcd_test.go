@@ -78,7 +78,7 @@ func startEtcdNode(t *testing.T, server *testenv.Etcd, name string, refuse bool,
 	store := &counted{Backend: client}
 	store.refuse.Store(refuse)
 	be, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{
-		Store: store, BasePath: kvstore.IdentitiesPrefix, Suffix: name, KeyType: allocator.StringKey(""),
+		Store: store, BasePath: base, Suffix: name, KeyType: allocator.StringKey(""),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -161,7 +161,7 @@ func TestEtcdRace(t *testing.T) {
 	}
 	raw := server.Client()
 	for prefix, want := range map[string]int{"/id/": len(number), "/value/": references} {
-		l, err := raw.Get(t.Context(), kvstore.IdentitiesPrefix+prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+		l, err := raw.Get(t.Context(), base+prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
 		if err != nil || int(l.Count) != want {
 			t.Errorf("%d keys under %s, want %d, %v", l.Count, prefix, want, err)
 		}
@@ -209,8 +209,8 @@ func TestEtcdLosesItsData(t *testing.T) {
 	raw := server.Client()
 	for key, id := range ids {
 		for {
-			m, err := raw.Get(ctx, fmt.Sprintf("%s/id/%s", kvstore.IdentitiesPrefix, id))
-			r, rerr := raw.Get(ctx, kvstore.IdentitiesPrefix+"/value/"+key+"/192.0.2.1")
+			m, err := raw.Get(ctx, fmt.Sprintf("%s/id/%s", base, id))
+			r, rerr := raw.Get(ctx, base+"/value/"+key+"/192.0.2.1")
 			if err == nil && rerr == nil && len(m.Kvs) == 1 && string(m.Kvs[0].Value) == key && len(r.Kvs) == 1 && string(r.Kvs[0].Value) == id.String() {
 				break
 			}

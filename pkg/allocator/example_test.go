@@ -17,7 +17,7 @@ import (
 // startNode is what each node of a cluster does. A real one opens pkg/kvstore/etcd instead of a store in memory.
 func startNode(store kvstore.Backend, address string, opts ...allocator.AllocatorOption) (a *allocator.Allocator, stop func()) {
 	backend, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{
-		Store: store, BasePath: kvstore.IdentitiesPrefix, Suffix: address, KeyType: allocator.StringKey(""),
+		Store: store, BasePath: "cluster/numbers", Suffix: address, KeyType: allocator.StringKey(""),
 	})
 	if err != nil {
 		log.Fatal(err)
@@ -84,7 +84,7 @@ func ExampleAllocator_RunGC() {
 	}
 
 	backend, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{
-		Store: cluster.Client(), BasePath: kvstore.IdentitiesPrefix, KeyType: allocator.StringKey(""),
+		Store: cluster.Client(), BasePath: "cluster/numbers", KeyType: allocator.StringKey(""),
 	})
 	if err != nil {
 		log.Fatal(err)

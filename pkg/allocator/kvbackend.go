@@ -24,7 +24,7 @@ var ErrContended = errors.New("too many others are changing the same keys")
 type KVStoreConfig struct {
 	// Store is the connection. The backend does not close it.
 	Store kvstore.Backend
-	// BasePath is above all keys of the allocator, for example [kvstore.IdentitiesPrefix].
+	// BasePath is above all keys of the allocator, for example "cluster/numbers".
 	BasePath string
 	// Suffix names this node in its references: its address. Two nodes must not have the same. May be empty for garbage collection and reading.
 	Suffix string

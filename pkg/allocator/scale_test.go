@@ -37,9 +37,9 @@ func fillEtcd(t *testing.T, server *testenv.Etcd, live, dead int) {
 	var ops []clientv3.Op
 	for i := range live + dead {
 		key := fmt.Sprintf("k8s:app=%d;k8s:io.kubernetes.pod.namespace=ns;", i)
-		ops = append(ops, clientv3.OpPut(fmt.Sprintf("%s/id/%d", kvstore.IdentitiesPrefix, 256+i), key))
+		ops = append(ops, clientv3.OpPut(fmt.Sprintf("%s/id/%d", base, 256+i), key))
 		if i < live {
-			ops = append(ops, clientv3.OpPut(kvstore.IdentitiesPrefix+"/value/"+key+"/192.0.2.9", fmt.Sprint(256+i), clientv3.WithLease(lease.ID)))
+			ops = append(ops, clientv3.OpPut(base+"/value/"+key+"/192.0.2.9", fmt.Sprint(256+i), clientv3.WithLease(lease.ID)))
 		}
 		if len(ops) >= 126 || i == live+dead-1 {
 			if _, err := raw.Txn(t.Context()).Then(ops...).Commit(); err != nil {
@@ -59,7 +59,7 @@ func etcdCollector(t *testing.T, server *testenv.Etcd) *allocator.Allocator {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { client.Close() })
-	be, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{Store: client, BasePath: kvstore.IdentitiesPrefix, KeyType: allocator.StringKey("")})
+	be, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{Store: client, BasePath: base, KeyType: allocator.StringKey("")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +107,7 @@ func TestEtcdCollectsMany(t *testing.T) {
 	wg.Wait()
 	raw := server.Client()
 	for key, id := range mine {
-		if kv, err := raw.Get(t.Context(), kvstore.IdentitiesPrefix+"/id/"+id.String()); err != nil || len(kv.Kvs) != 1 || string(kv.Kvs[0].Value) != key {
+		if kv, err := raw.Get(t.Context(), base+"/id/"+id.String()); err != nil || len(kv.Kvs) != 1 || string(kv.Kvs[0].Value) != key {
 			t.Errorf("number %s of %s, which is in use, is not in the store", id, key)
 		}
 	}

@@ -5,12 +5,15 @@ import (
 	"time"
 )
 
-// HeartbeatStaleAfter is how long the heartbeat may stay as it is before its reader should worry: twice the pause between two beats of the operator.
+// DefaultHeartbeatKey is where backends look for the heartbeat if they are told no other key.
+const DefaultHeartbeatKey = ".hawser/heartbeat"
+
+// HeartbeatStaleAfter is how long the heartbeat may stay as it is before its reader should worry, if it is written once a minute.
 const HeartbeatStaleAfter = 2 * time.Minute
 
-// Heartbeat judges the age of the heartbeat that the operator writes to [HeartbeatKey]. A connection can look well while the part of the store behind it is
-// cut off from the writers; then the beats are what is missing. It goes by the reader's own clock and by the revision of the key, never by the time that the
-// operator wrote, so that clocks need not agree. A store in which no beat was ever seen has no operator, and is not judged. The zero value is ready, and may
+// Heartbeat judges the age of a heartbeat: a key that one program writes at regular intervals, whatever it holds. A connection can look well while the part of
+// the store behind it is cut off from the writers; then the beats are what is missing. It goes by the reader's own clock and by the revision of the key, never
+// by a time that was written, so that clocks need not agree. A store in which no beat was ever seen has no writer, and is not judged. The zero value is ready, and may
 // be used from many goroutines.
 type Heartbeat struct {
 	mu       sync.Mutex

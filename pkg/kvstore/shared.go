@@ -36,7 +36,7 @@ type SharedObserver[K SharedKey] struct {
 type SharedConfig[K SharedKey] struct {
 	// Backend is the connection. The shared store does not close it.
 	Backend Backend
-	// Prefix is above all keys, without a slash at the end, for example [NodesPrefix].
+	// Prefix is above all keys, without a slash at the end, for example "cluster/nodes".
 	Prefix string
 	// Unmarshal reads an object from its value. It must check the value as far as it can: any writer of the store may have written it.
 	Unmarshal func(name string, value []byte) (K, error)

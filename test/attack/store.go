@@ -11,7 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sys/unix"
 
-	"github.com/hawser-net/hawser/pkg/kvstore"
+	"github.com/hawser-net/hawser/internal/storekeys"
 )
 
 // works is what becomes of others whom a claim must not harm.
@@ -134,7 +134,7 @@ func (s *scene) claimPod(p *pod, identity uint32, play func(*scene) (string, err
 	}
 	defer func() { err = errors.Join(err, closeAll()) }()
 	for _, a := range []netip.Addr{p.addr[0], p.addr[1]} {
-		back, err := s.swap(store, kvstore.IPsPrefix+"/default/"+a.String(), func(old []byte) ([]byte, error) {
+		back, err := s.swap(store, storekeys.IPsPrefix+"/default/"+a.String(), func(old []byte) ([]byte, error) {
 			return edit(old, func(v map[string]any) { v["ID"], v["HostIP"] = identity, s.nodes["n3"].addr[0].String() })
 		})
 		if err != nil {
@@ -154,7 +154,7 @@ func (s *scene) claimNode(claim func(mine, theirs map[string]any), play func(*sc
 	defer func() { err = errors.Join(err, closeAll()) }()
 	ctx, cancel := context.WithTimeout(s.ctx, patience)
 	defer cancel()
-	const key = kvstore.NodesPrefix + "/default/"
+	const key = storekeys.NodesPrefix + "/default/"
 	n1, err := store.Get(ctx, key+"n1")
 	if err != nil || len(n1.Kvs) != 1 {
 		return "", errors.Join(fmt.Errorf("%w: the store does not know n1", errControl), err)

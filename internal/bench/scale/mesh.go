@@ -16,8 +16,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/storedial"
+	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/pkg/kvstore"
-	"github.com/hawser-net/hawser/pkg/kvstore/dial"
 )
 
 const (
@@ -91,9 +92,9 @@ func (m *meshed) run(ctx context.Context, r *runner, v *Variant) error {
 	if err := each(ctx, m.from, m.create); err != nil {
 		return fmt.Errorf("pods: %w", err)
 	}
-	cfg := dial.Defaults()
+	cfg := storedial.Defaults()
 	cfg.Kind, cfg.Options = "etcd", map[string]string{"etcd.address": m.address}
-	other, err := dial.Open(ctx, cfg, slog.New(slog.DiscardHandler))
+	other, err := storedial.Open(ctx, cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
 	}
@@ -161,12 +162,12 @@ func (m *meshed) follow(ctx context.Context, other kvstore.Backend) (stop func()
 			}
 		})
 	}
-	watch(kvstore.JoinKey(kvstore.IPsPrefix, kvstore.DefaultAddressSpace)+"/", func(key string, at time.Time) {
+	watch(kvstore.JoinKey(storekeys.IPsPrefix, storekeys.DefaultAddressSpace)+"/", func(key string, at time.Time) {
 		if _, known := m.told[key]; !known {
 			m.told[key] = at
 		}
 	})
-	watch(kvstore.JoinKey(kvstore.SyncedPrefix, meshCluster, "cilium/state/ip/v1"), func(_ string, at time.Time) { m.whole = append(m.whole, at) })
+	watch(kvstore.JoinKey(storekeys.SyncedPrefix, meshCluster, "cilium/state/ip/v1"), func(_ string, at time.Time) { m.whole = append(m.whole, at) })
 	return func() {
 		cancel()
 		wg.Wait()

@@ -17,6 +17,7 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/k8s/doublewrite"
 	"github.com/hawser-net/hawser/internal/k8s/identities"
+	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/internal/testenv/kubeapi"
 	"github.com/hawser-net/hawser/pkg/allocator"
@@ -73,7 +74,7 @@ const (
 func (p *places) backend(name, mode string) allocator.Backend {
 	p.Helper()
 	keys, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{
-		Store: p.open(), BasePath: kvstore.IdentitiesPrefix, Suffix: name, KeyType: allocator.StringKey(""),
+		Store: p.open(), BasePath: storekeys.IdentitiesPrefix, Suffix: name, KeyType: allocator.StringKey(""),
 	})
 	if err != nil {
 		p.Fatal(err)
@@ -126,12 +127,12 @@ func (p *places) agent(name, mode string) *allocator.Allocator {
 func (p *places) numbers() (keys, objects map[string][]string) {
 	p.Helper()
 	keys, objects = map[string][]string{}, map[string][]string{}
-	all, err := p.store.List(context.Background(), kvstore.IdentitiesPrefix+"/id/")
+	all, err := p.store.List(context.Background(), storekeys.IdentitiesPrefix+"/id/")
 	if err != nil {
 		p.Fatal(err)
 	}
 	for _, kv := range all.Pairs {
-		keys[string(kv.Value)] = append(keys[string(kv.Value)], strings.TrimPrefix(kv.Key, kvstore.IdentitiesPrefix+"/id/"))
+		keys[string(kv.Value)] = append(keys[string(kv.Value)], strings.TrimPrefix(kv.Key, storekeys.IdentitiesPrefix+"/id/"))
 	}
 	var list v2.CiliumIdentityList
 	if err := p.client.UrgentV2.Get().Resource(v2.ResourceIdentities).Do(context.Background()).Into(&list); err != nil {
@@ -278,7 +279,7 @@ func (p *places) firstOf(set string) allocator.ID {
 func (p *places) putKeys(id allocator.ID, set string) {
 	p.Helper()
 	for key, value := range map[string]string{"/id/" + id.String(): set, "/value/" + set + "/198.51.100.1": id.String()} {
-		if err := kvstore.Put(context.Background(), p.store, kvstore.IdentitiesPrefix+key, []byte(value), kvstore.Permanent); err != nil {
+		if err := kvstore.Put(context.Background(), p.store, storekeys.IdentitiesPrefix+key, []byte(value), kvstore.Permanent); err != nil {
 			p.Fatal(err)
 		}
 	}

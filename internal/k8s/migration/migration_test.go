@@ -14,6 +14,7 @@ import (
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/k8s/identities"
+	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/internal/testenv/kubeapi"
 	"github.com/hawser-net/hawser/pkg/allocator"
@@ -75,12 +76,12 @@ func TestMigrateToConsul(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer store.Close()
-			if err := kvstore.DeletePrefix(t.Context(), store, kvstore.IdentitiesPrefix+"/"); err != nil {
+			if err := kvstore.DeletePrefix(t.Context(), store, storekeys.IdentitiesPrefix+"/"); err != nil {
 				t.Fatal(err)
 			}
 			refer := func(layout kvstore.Layout, name, node string, id allocator.ID) {
 				t.Helper()
-				key := kvstore.IdentitiesPrefix + "/value/" + layout.Encode(canon(name)) + "/" + node
+				key := storekeys.IdentitiesPrefix + "/value/" + layout.Encode(canon(name)) + "/" + node
 				if err := kvstore.Put(t.Context(), store, key, []byte(id.String()), kvstore.Permanent); err != nil {
 					t.Fatal(err)
 				}
@@ -134,7 +135,7 @@ func TestMigrate(t *testing.T) {
 	objects := Objects{Client: client.UrgentV2, First: 256, Last: 65535}
 	put := func(key, value string) {
 		t.Helper()
-		if err := kvstore.Put(t.Context(), store, kvstore.IdentitiesPrefix+key, []byte(value), kvstore.Permanent); err != nil {
+		if err := kvstore.Put(t.Context(), store, storekeys.IdentitiesPrefix+key, []byte(value), kvstore.Permanent); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -219,7 +220,7 @@ func TestMigrate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := kvstore.DeletePrefix(t.Context(), store, kvstore.IdentitiesPrefix+"/"); err != nil {
+	if err := kvstore.DeletePrefix(t.Context(), store, storekeys.IdentitiesPrefix+"/"); err != nil {
 		t.Fatal(err)
 	}
 	put("/value/"+canon("app-3")+"/192.0.2.1", "5000") // in use under another number
@@ -228,7 +229,7 @@ func TestMigrate(t *testing.T) {
 	if len(r.Conflicts) != 1 || r.Conflicts[0].Number != 5000 {
 		t.Errorf("conflicts %+v", r.Conflicts)
 	}
-	if err := kvstore.DeletePrefix(t.Context(), store, kvstore.IdentitiesPrefix+"/value/"); err != nil {
+	if err := kvstore.DeletePrefix(t.Context(), store, storekeys.IdentitiesPrefix+"/value/"); err != nil {
 		t.Fatal(err)
 	}
 	r, err = ToKeys(t.Context(), objects, keys, Options{Write: true})

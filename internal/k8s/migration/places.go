@@ -12,6 +12,7 @@ import (
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/pkg/allocator"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
@@ -37,7 +38,7 @@ type Keys struct {
 func (k Keys) Read(ctx context.Context) (Place, error) { return k.read(ctx) }
 
 func (k Keys) read(ctx context.Context) (Place, error) {
-	const prefix = kvstore.IdentitiesPrefix + "/id/"
+	const prefix = storekeys.IdentitiesPrefix + "/id/"
 	all, err := k.Store.List(ctx, prefix)
 	if err != nil {
 		return Place{}, fmt.Errorf("identities of the key-value store: %w", err)
@@ -63,7 +64,7 @@ func (k Keys) read(ctx context.Context) (Place, error) {
 const maxTries = 8
 
 func (k Keys) write(ctx context.Context, i Identity) (*Conflict, error) {
-	key := kvstore.IdentitiesPrefix + "/id/" + i.ID.String()
+	key := storekeys.IdentitiesPrefix + "/id/" + i.ID.String()
 	layout := k.Store.Layout()
 	txn := kvstore.Txn{
 		If:   []kvstore.Cond{kvstore.Absent(key)},
@@ -72,7 +73,7 @@ func (k Keys) write(ctx context.Context, i Identity) (*Conflict, error) {
 	}
 	var dirs []string // references stand in one for each form of the labels
 	for _, form := range layout.Forms(i.Labels) {
-		dir := kvstore.IdentitiesPrefix + "/value/" + form + "/"
+		dir := storekeys.IdentitiesPrefix + "/value/" + form + "/"
 		dirs = append(dirs, dir)
 		txn.If, txn.Else = append(txn.If, kvstore.PrefixAbsent(dir)), append(txn.Else, kvstore.ListOp(dir))
 	}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
+	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/pkg/allocator"
 	"github.com/hawser-net/hawser/pkg/kvstore"
@@ -32,7 +33,7 @@ func (tn *town) referrers() map[string][]string {
 // collectElsewhere collects by references alone, as an operator does that knows no pods, until the test ends.
 func (tn *town) collectElsewhere(every time.Duration) {
 	tn.Helper()
-	b, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{Store: tn.open(), BasePath: kvstore.IdentitiesPrefix, KeyType: k8sids.Key{}})
+	b, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{Store: tn.open(), BasePath: storekeys.IdentitiesPrefix, KeyType: k8sids.Key{}})
 	tn.inspect(err)
 	ctx, cancel := context.WithCancel(tn.ctx)
 	done := make(chan struct{})

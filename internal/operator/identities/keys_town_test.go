@@ -19,18 +19,19 @@ import (
 	"github.com/hawser-net/hawser/internal/identity"
 	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/operator/rounds"
+	"github.com/hawser-net/hawser/internal/storedial"
+	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 	"github.com/hawser-net/hawser/pkg/allocator"
 	"github.com/hawser-net/hawser/pkg/kvstore"
-	"github.com/hawser-net/hawser/pkg/kvstore/dial"
 )
 
 // This file is the half of a town that keeps its numbers in an etcd.
 
 const (
-	masters    = kvstore.IdentitiesPrefix + "/id/"
-	references = kvstore.IdentitiesPrefix + "/value/"
+	masters    = storekeys.IdentitiesPrefix + "/id/"
+	references = storekeys.IdentitiesPrefix + "/value/"
 )
 
 // homes runs a scenario where numbers are objects, and where they are keys, each with an API server for itself.
@@ -51,16 +52,16 @@ func inEtcd(etcd *testenv.Etcd) func(*town) {
 	return func(tn *town) {
 		tn.etcd = etcd
 		tn.keys = tn.open()
-		tn.inspect(kvstore.DeletePrefix(context.Background(), tn.keys, kvstore.StatePrefix+"/"))
+		tn.inspect(kvstore.DeletePrefix(context.Background(), tn.keys, storekeys.StatePrefix+"/"))
 	}
 }
 
 // open connects to the town's etcd until the test ends.
 func (tn *town) open() kvstore.Backend {
 	tn.Helper()
-	cfg := dial.Defaults()
+	cfg := storedial.Defaults()
 	cfg.Kind, cfg.Options = "etcd", map[string]string{"etcd.address": tn.etcd.Endpoint(), "etcd.qps": "2000", "etcd.bootstrapQps": "2000"}
-	b, err := dial.Open(context.Background(), cfg, nil)
+	b, err := storedial.Open(context.Background(), cfg, nil)
 	if err != nil {
 		tn.Fatal(err)
 	}
@@ -197,7 +198,7 @@ func (tn *town) keySetup(m manager.Manager, setup func(*Keys) (*Controller, erro
 	if err != nil || tn.gc.Interval == 0 {
 		return err
 	}
-	b, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{Store: store, BasePath: kvstore.IdentitiesPrefix, KeyType: k8sids.Key{}})
+	b, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{Store: store, BasePath: storekeys.IdentitiesPrefix, KeyType: k8sids.Key{}})
 	if err != nil {
 		return err
 	}

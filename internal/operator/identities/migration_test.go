@@ -16,9 +16,9 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s"
 	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 	"github.com/hawser-net/hawser/pkg/allocator"
-	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
 // agent is what an agent does about identities: the real allocator and backend, and an endpoint for each pod.
@@ -58,7 +58,7 @@ func (tn *town) agent(mode identity.Management) (a *agent, stop func()) {
 func (tn *town) agentBackend(first, last allocator.ID) (allocator.Backend, error) {
 	if tn.keys != nil {
 		return allocator.NewKVStoreBackend(allocator.KVStoreConfig{
-			Store: tn.open(), BasePath: kvstore.IdentitiesPrefix, Suffix: fmt.Sprint("192.0.2.", tn.operators.Add(1)), KeyType: k8sids.Key{},
+			Store: tn.open(), BasePath: storekeys.IdentitiesPrefix, Suffix: fmt.Sprint("192.0.2.", tn.operators.Add(1)), KeyType: k8sids.Key{},
 		})
 	}
 	c, err := k8s.New(tn.Server.Config)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/hawser-net/hawser/internal/identity"
 	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
+	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/pkg/allocator"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
@@ -45,7 +46,7 @@ type keyHome struct {
 func newKeyHome(cfg Keys, rules *Rules, log *slog.Logger) (*keyHome, error) {
 	h := &keyHome{rules: rules, store: cfg.Store, log: log, followed: make(chan struct{})}
 	b, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{
-		Store: cfg.Store, BasePath: kvstore.IdentitiesPrefix, Suffix: cfg.Suffix, KeyType: k8sids.Key{}, Logger: log,
+		Store: cfg.Store, BasePath: storekeys.IdentitiesPrefix, Suffix: cfg.Suffix, KeyType: k8sids.Key{}, Logger: log,
 	})
 	if err != nil {
 		return nil, err
@@ -99,7 +100,7 @@ func (h *keyHome) make(ctx context.Context, st step) (made, error) {
 // restore has the allocator go on with the number as if this process had had it before. If it has become others', the allocator takes another one. One that rests is
 // not taken: the record does not say after which labels.
 func (h *keyHome) restore(ctx context.Context, st step) (made, error) {
-	_, err := h.store.Get(ctx, kvstore.JoinKey(kvstore.IdentitiesPrefix, "rest", decimal(st.id)))
+	_, err := h.store.Get(ctx, kvstore.JoinKey(storekeys.IdentitiesPrefix, "rest", decimal(st.id)))
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
 		return made{}, fmt.Errorf("read whether number %d rests: %w", st.id, err)
 	}
@@ -118,7 +119,7 @@ func (h *keyHome) restore(ctx context.Context, st step) (made, error) {
 func (h *keyHome) revert(ctx context.Context, st step) (made, error) { return h.restore(ctx, st) }
 
 func (h *keyHome) has(ctx context.Context, id identity.ID, text string) (bool, error) {
-	kv, err := h.store.Get(ctx, kvstore.JoinKey(kvstore.IdentitiesPrefix, "id", decimal(id)))
+	kv, err := h.store.Get(ctx, kvstore.JoinKey(storekeys.IdentitiesPrefix, "id", decimal(id)))
 	if errors.Is(err, kvstore.ErrNotFound) {
 		return false, nil
 	}

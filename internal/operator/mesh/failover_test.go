@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hawser-net/hawser/internal/storedial"
 	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 	"github.com/hawser-net/hawser/pkg/kvstore"
-	"github.com/hawser-net/hawser/pkg/kvstore/dial"
 )
 
 // cluster is what the objects of a cluster say, and leaders that write it.
@@ -88,9 +88,9 @@ func TestFailover(t *testing.T) {
 	const n = 20_000
 	server := testenv.StartEtcd(t)
 	c := &cluster{T: t, all: map[string]said{}, open: func() kvstore.Backend {
-		cfg := dial.Defaults()
+		cfg := storedial.Defaults()
 		cfg.Kind, cfg.Options = "etcd", map[string]string{"etcd.address": server.Endpoint()}
-		b, err := dial.Open(t.Context(), cfg, slog.New(slog.DiscardHandler))
+		b, err := storedial.Open(t.Context(), cfg, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}

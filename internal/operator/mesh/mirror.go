@@ -11,6 +11,7 @@ import (
 
 	"github.com/hawser-net/hawser/internal/clustermesh"
 	"github.com/hawser-net/hawser/internal/operator/rounds"
+	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
@@ -77,7 +78,7 @@ func newMirror(kind, cluster, prefix string, permanent bool, backend kvstore.Bac
 	base, _, _ := strings.Cut(prefix, "/v1")
 	m := &mirror{
 		kind: kind, log: log.With("kind", kind), permanent: permanent,
-		backend: backend, canary: kvstore.JoinKey(kvstore.SyncedPrefix, cluster, base+"/v1"),
+		backend: backend, canary: kvstore.JoinKey(storekeys.SyncedPrefix, cluster, base+"/v1"),
 		admit:   func(ctx context.Context) error { return clustermesh.CheckOwner(ctx, backend, cluster) },
 		foreign: func(string) bool { return false }, own: func(string, string) bool { return true },
 		book: newBook(), changed: map[string]bool{}, backlog: map[string]bool{}, written: map[string]bool{}, wake: make(chan struct{}, 1), clean: make(chan struct{}),

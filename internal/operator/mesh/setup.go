@@ -26,6 +26,7 @@ import (
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/ipcache"
 	"github.com/hawser-net/hawser/internal/node"
+	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
@@ -99,7 +100,7 @@ func options() controller.Options {
 // ---- services -----------------------------------------------------------------------------------
 
 func (x *exporter) services(m manager.Manager) error {
-	mi, err := newMirror("services", x.cfg.ClusterName, kvstore.JoinKey(kvstore.ServicesPrefix, x.cfg.ClusterName), false, x.backend, x.log)
+	mi, err := newMirror("services", x.cfg.ClusterName, kvstore.JoinKey(storekeys.ServicesPrefix, x.cfg.ClusterName), false, x.backend, x.log)
 	if err != nil {
 		return err
 	}
@@ -178,7 +179,7 @@ func (x *exporter) service(ctx context.Context, key types.NamespacedName) (said,
 // ---- what agents write themselves where they use the store --------------------------------------
 
 func (x *exporter) nodes(m manager.Manager) error {
-	mi, err := newMirror("nodes", x.cfg.ClusterName, kvstore.JoinKey(kvstore.NodesPrefix, x.cfg.ClusterName), false, x.backend, x.log)
+	mi, err := newMirror("nodes", x.cfg.ClusterName, kvstore.JoinKey(storekeys.NodesPrefix, x.cfg.ClusterName), false, x.backend, x.log)
 	if err != nil {
 		return err
 	}
@@ -215,7 +216,7 @@ func named(prefix string, o client.Object) string {
 func (x *exporter) ours(id identity.ID) bool { return x.first <= id && id <= x.last }
 
 func (x *exporter) identities(m manager.Manager) error {
-	mi, err := newMirror("identities", x.cfg.ClusterName, kvstore.JoinKey(kvstore.IdentitiesPrefix, "id"), true, x.backend, x.log)
+	mi, err := newMirror("identities", x.cfg.ClusterName, kvstore.JoinKey(storekeys.IdentitiesPrefix, "id"), true, x.backend, x.log)
 	if err != nil {
 		return err
 	}
@@ -247,7 +248,7 @@ func (x *exporter) identities(m manager.Manager) error {
 }
 
 func (x *exporter) addresses(m manager.Manager) error {
-	mi, err := newMirror("addresses", x.cfg.ClusterName, kvstore.JoinKey(kvstore.IPsPrefix, kvstore.DefaultAddressSpace), false, x.backend, x.log)
+	mi, err := newMirror("addresses", x.cfg.ClusterName, kvstore.JoinKey(storekeys.IPsPrefix, storekeys.DefaultAddressSpace), false, x.backend, x.log)
 	if err != nil {
 		return err
 	}

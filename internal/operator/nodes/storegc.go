@@ -19,6 +19,7 @@ import (
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/node"
 	"github.com/hawser-net/hawser/internal/operator/rounds"
+	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
@@ -33,7 +34,7 @@ func SetupStoreGC(m manager.Manager, cfg Config, store kvstore.Backend, cluster 
 	}
 	c := &storeCollector{
 		meter:  cfg.Meter,
-		cached: m.GetClient(), live: m.GetAPIReader(), store: store, prefix: kvstore.JoinKey(kvstore.NodesPrefix, cluster) + "/", log: log,
+		cached: m.GetClient(), live: m.GetAPIReader(), store: store, prefix: kvstore.JoinKey(storekeys.NodesPrefix, cluster) + "/", log: log,
 		deleted: map[string]bool{},
 	}
 	return m.Add(manager.RunnableFunc(func(ctx context.Context) error {

@@ -65,7 +65,7 @@ func Run(t *testing.T, h Harness) {
 		t.Run(tt.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 			defer cancel()
-			s := &suite{T: t, ctx: ctx, h: h, prefix: fmt.Sprintf("cilium/conformance/%s/%d/", tt.name, time.Now().UnixNano())}
+			s := &suite{T: t, ctx: ctx, h: h, prefix: fmt.Sprintf("conformance/%s/%d/", tt.name, time.Now().UnixNano())}
 			s.b = s.open()
 			tt.run(s)
 		})

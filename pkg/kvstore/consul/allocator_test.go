@@ -19,6 +19,9 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore/consul"
 )
 
+// basePath is above all keys of the allocators in these tests.
+const basePath = "test/numbers"
+
 // label is a key of the allocator.
 type label string
 
@@ -35,7 +38,7 @@ func startNode(ctx context.Context, t *testing.T, cfg consul.Config, suffix stri
 	}
 	t.Cleanup(func() { c.Close() })
 	backend, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{
-		Store: c, BasePath: kvstore.IdentitiesPrefix, Suffix: suffix, KeyType: label(""),
+		Store: c, BasePath: basePath, Suffix: suffix, KeyType: label(""),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -117,7 +120,7 @@ func TestAllocatorConformance(t *testing.T) {
 			t.Cleanup(func() { c.Close() })
 			clients = append(clients, c)
 			b, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{
-				Store: c, BasePath: kvstore.IdentitiesPrefix, Suffix: node, KeyType: allocator.StringKey(""),
+				Store: c, BasePath: basePath, Suffix: node, KeyType: allocator.StringKey(""),
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -211,11 +214,11 @@ func TestEditedNumberInBothForms(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	refs, err := store.List(ctx, kvstore.IdentitiesPrefix+"/value/")
+	refs, err := store.List(ctx, basePath+"/value/")
 	if err != nil || len(refs.Pairs) != 2 {
 		t.Fatalf("references %+v, %v", refs.Pairs, err)
 	}
-	master := kvstore.IdentitiesPrefix + "/id/" + ids[0].String()
+	master := basePath + "/id/" + ids[0].String()
 	if err := kvstore.Put(ctx, store, master, []byte(store.Layout().Encode(friend)), kvstore.Permanent); err != nil {
 		t.Fatal(err)
 	}
@@ -253,7 +256,7 @@ func newLocker(address, node string) (*locker, error) {
 
 func (l *locker) allocate(ctx context.Context, key string) (id allocator.ID, err error) {
 	encoded := base64.URLEncoding.EncodeToString([]byte(key))
-	lock, err := l.kv.LockOpts(&api.LockOptions{Key: kvstore.IdentitiesPrefix + "/locks/" + encoded + ".lock"})
+	lock, err := l.kv.LockOpts(&api.LockOptions{Key: basePath + "/locks/" + encoded + ".lock"})
 	if err != nil {
 		return 0, err
 	}
@@ -261,7 +264,7 @@ func (l *locker) allocate(ctx context.Context, key string) (id allocator.ID, err
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, lock.Unlock()) }()
-	values := kvstore.IdentitiesPrefix + "/value/" + encoded + "/"
+	values := basePath + "/value/" + encoded + "/"
 	put := func(key, value string) error {
 		_, err := l.kv.KV().Put(&api.KVPair{Key: key, Value: []byte(value)}, nil)
 		return err
@@ -278,7 +281,7 @@ func (l *locker) allocate(ctx context.Context, key string) (id allocator.ID, err
 	}
 	for {
 		id = allocator.ID(256 + rand.IntN(65000))
-		pair := &api.KVPair{Key: kvstore.IdentitiesPrefix + "/id/" + id.String(), Value: []byte(encoded)}
+		pair := &api.KVPair{Key: basePath + "/id/" + id.String(), Value: []byte(encoded)}
 		made, _, err := l.kv.KV().CAS(pair, nil) // an index of 0: only if there is none
 		if err != nil {
 			return 0, err

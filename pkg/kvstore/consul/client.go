@@ -234,7 +234,7 @@ func (c *Client) Status() kvstore.Status {
 		s.Message = "consul: connecting"
 	case beats && age > c.cfg.HeartbeatStaleAfter && c.cfg.HeartbeatStaleAfter > 0:
 		s.State = kvstore.StateFailed
-		s.LastError = fmt.Sprintf("the operator's heartbeat (%s) has not changed for %s", kvstore.HeartbeatKey, age.Round(time.Second))
+		s.LastError = fmt.Sprintf("the heartbeat (%s) has not changed for %s", c.cfg.HeartbeatKey, age.Round(time.Second))
 		s.Message = found + ", quorum, but " + s.LastError
 	default:
 		s.Message = found + ", quorum"
@@ -259,7 +259,7 @@ func (c *Client) checkLoop() {
 func (c *Client) check() bool {
 	ctx, cancel := context.WithTimeout(c.ctx, c.cfg.CheckTimeout)
 	defer cancel()
-	p, _, err := c.consul.KV().Get(kvstore.HeartbeatKey, consistent(ctx))
+	p, _, err := c.consul.KV().Get(c.cfg.HeartbeatKey, consistent(ctx))
 	if c.ctx.Err() != nil {
 		return false
 	}

@@ -34,7 +34,7 @@ func startServer(t *testing.T, cfg consul.Config, args ...string) (end func()) {
 	defer c.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	for kvstore.Put(ctx, c, "cilium/up", nil, kvstore.Permanent) != nil {
+	for kvstore.Put(ctx, c, "test/up", nil, kvstore.Permanent) != nil {
 		select {
 		case <-ctx.Done():
 			t.Fatal("consul does not come up")
@@ -102,10 +102,10 @@ func TestGoesBack(t *testing.T) {
 		}
 	}
 	for range 50 {
-		put("cilium/elsewhere")
+		put("test/elsewhere")
 	}
-	put("cilium/x/old")
-	events := c.Watch(ctx, "cilium/x/")
+	put("test/x/old")
+	events := c.Watch(ctx, "test/x/")
 	expect := func(kind kvstore.EventKind, key string) {
 		t.Helper()
 		for {
@@ -119,12 +119,12 @@ func TestGoesBack(t *testing.T) {
 			}
 		}
 	}
-	expect(kvstore.EventCreate, "cilium/x/old")
+	expect(kvstore.EventCreate, "test/x/old")
 	end()
 	startServer(t, cfg, "-http-port", port)
-	expect(kvstore.EventDelete, "cilium/x/old")
-	put("cilium/x/new")
-	expect(kvstore.EventCreate, "cilium/x/new")
+	expect(kvstore.EventDelete, "test/x/old")
+	put("test/x/new")
+	expect(kvstore.EventCreate, "test/x/new")
 }
 
 // TestOtherHistory: a store that went back and has gone on may have other values at revisions that a watch has told.
@@ -179,7 +179,7 @@ func TestTLSAndToken(t *testing.T) {
 		defer c.Close()
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		_, err = kvstore.CreateIfAbsent(ctx, c, fmt.Sprint("cilium/tls/", time.Now().UnixNano()), nil, kvstore.Leased)
+		_, err = kvstore.CreateIfAbsent(ctx, c, fmt.Sprint("test/tls/", time.Now().UnixNano()), nil, kvstore.Leased)
 		return err
 	}
 	if err := try(func(*consul.Config) {}); err != nil {

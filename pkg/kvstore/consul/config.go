@@ -41,8 +41,10 @@ type Config struct {
 	CheckInterval, FailingCheckInterval time.Duration
 	// CheckTimeout bounds one check.
 	CheckTimeout time.Duration
-	// HeartbeatStaleAfter is how long the operator's heartbeat may stay as it is before the store is reported as failed, if there ever was one; 0 is
-	// for ever.
+	// HeartbeatKey is the key that the check reads, so the client needs the right to. Who writes it from time to time, see [kvstore.Heartbeat], shows that
+	// writers reach the part of the store that is read. It need not exist.
+	HeartbeatKey string
+	// HeartbeatStaleAfter is how long the heartbeat may stay as it is before the store is reported as failed, if there ever was one; 0 is for ever.
 	HeartbeatStaleAfter time.Duration
 }
 
@@ -55,6 +57,7 @@ func Defaults() Config {
 		CheckInterval:        30 * time.Second,
 		FailingCheckInterval: 5 * time.Second,
 		CheckTimeout:         10 * time.Second,
+		HeartbeatKey:         kvstore.DefaultHeartbeatKey,
 		HeartbeatStaleAfter:  kvstore.HeartbeatStaleAfter,
 	}
 }
@@ -99,6 +102,9 @@ func (c Config) Validate() error {
 	}
 	if (c.CertFile == "") != (c.KeyFile == "") {
 		errs = append(errs, errors.New("consul.certFile and consul.keyFile go together: give both or none"))
+	}
+	if c.HeartbeatKey == "" {
+		errs = append(errs, errors.New("there is no heartbeat key: begin with the defaults"))
 	}
 	if c.LeaseTTL < MinLeaseTTL || c.LeaseTTL > MaxLeaseTTL {
 		errs = append(errs, fmt.Errorf("lease TTL %v is outside %v to %v", c.LeaseTTL, MinLeaseTTL, MaxLeaseTTL))

@@ -120,10 +120,10 @@ func TestSurvivesARestartOfTheStore(t *testing.T) {
 	server := testenv.StartEtcd(t)
 	c := open(t, config(server))
 	ctx := timeout(t, time.Minute)
-	if err := kvstore.Put(ctx, c, "cilium/a", []byte("1"), kvstore.Leased); err != nil {
+	if err := kvstore.Put(ctx, c, "test/a", []byte("1"), kvstore.Leased); err != nil {
 		t.Fatal(err)
 	}
-	ch := c.Watch(ctx, "cilium/")
+	ch := c.Watch(ctx, "test/")
 	next := func() kvstore.Event {
 		t.Helper()
 		select {
@@ -143,7 +143,7 @@ func TestSurvivesARestartOfTheStore(t *testing.T) {
 	}
 	server.Start()
 	for {
-		if err := kvstore.Put(ctx, c, "cilium/a", []byte("2"), kvstore.Leased); err == nil {
+		if err := kvstore.Put(ctx, c, "test/a", []byte("2"), kvstore.Leased); err == nil {
 			break
 		} else if ctx.Err() != nil {
 			t.Fatal(err)
@@ -164,16 +164,16 @@ func TestRateLimitHonoursTheContext(t *testing.T) {
 	c := open(t, cfg)
 	ctx := timeout(t, time.Minute)
 	for range 2 { // the burst
-		if err := kvstore.Put(ctx, c, "cilium/a", nil, kvstore.Permanent); err != nil {
+		if err := kvstore.Put(ctx, c, "test/a", nil, kvstore.Permanent); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if l, err := c.List(ctx, "cilium/"); err != nil || len(l.Pairs) != 1 { // it ends the start
+	if l, err := c.List(ctx, "test/"); err != nil || len(l.Pairs) != 1 { // it ends the start
 		t.Fatal(l, err)
 	}
 	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer cancel()
-	if err := kvstore.Put(short, c, "cilium/a", nil, kvstore.Permanent); !errors.Is(err, context.DeadlineExceeded) {
+	if err := kvstore.Put(short, c, "test/a", nil, kvstore.Permanent); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("a request over the limit: %v", err)
 	}
 }
@@ -187,11 +187,11 @@ func TestBootstrapRateEnds(t *testing.T) {
 	c := open(t, cfg)
 	ctx := timeout(t, time.Minute)
 	for i := range 10 {
-		if err := kvstore.Put(ctx, c, fmt.Sprint("cilium/a/", i), nil, kvstore.Permanent); err != nil {
+		if err := kvstore.Put(ctx, c, fmt.Sprint("test/a/", i), nil, kvstore.Permanent); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for ev := range c.Watch(ctx, "cilium/a/") {
+	for ev := range c.Watch(ctx, "test/a/") {
 		if ev.Kind == kvstore.EventListDone {
 			break
 		}
@@ -199,7 +199,7 @@ func TestBootstrapRateEnds(t *testing.T) {
 	n := 0
 	short, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	for kvstore.Put(short, c, "cilium/b", nil, kvstore.Permanent) == nil {
+	for kvstore.Put(short, c, "test/b", nil, kvstore.Permanent) == nil {
 		n++
 	}
 	if n > 3 {
@@ -215,19 +215,19 @@ func TestListPages(t *testing.T) {
 	c := open(t, cfg)
 	ctx := timeout(t, time.Minute)
 	for i := range 10 {
-		if err := kvstore.Put(ctx, c, fmt.Sprint("cilium/a/", i), []byte{byte(i)}, kvstore.Permanent); err != nil {
+		if err := kvstore.Put(ctx, c, fmt.Sprint("test/a/", i), []byte{byte(i)}, kvstore.Permanent); err != nil {
 			t.Fatal(err)
 		}
 	}
-	want, err := c.List(ctx, "cilium/a/")
+	want, err := c.List(ctx, "test/a/")
 	if err != nil {
 		t.Fatal(err)
 	}
 	var sizes []int
 	var got []kvstore.KeyValue
-	revision, err := kvstore.ListPages(ctx, c, "cilium/a/", func(page []kvstore.KeyValue) {
+	revision, err := kvstore.ListPages(ctx, c, "test/a/", func(page []kvstore.KeyValue) {
 		sizes, got = append(sizes, len(page)), append(got, page...)
-		if err := kvstore.Put(ctx, c, fmt.Sprint("cilium/a/late", len(sizes)), nil, kvstore.Permanent); err != nil {
+		if err := kvstore.Put(ctx, c, fmt.Sprint("test/a/late", len(sizes)), nil, kvstore.Permanent); err != nil {
 			t.Error(err)
 		}
 	})

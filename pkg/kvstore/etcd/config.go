@@ -46,8 +46,10 @@ type Config struct {
 	CheckInterval, FailingCheckInterval time.Duration
 	// CheckTimeout bounds one check.
 	CheckTimeout time.Duration
-	// HeartbeatStaleAfter is how long the operator's heartbeat may stay as it is before the store is reported as failed, if there ever was one; 0 is
-	// for ever.
+	// HeartbeatKey is the key that the check reads, so the client needs the right to. Who writes it from time to time, see [kvstore.Heartbeat], shows that
+	// writers reach the part of the store that is read. It need not exist.
+	HeartbeatKey string
+	// HeartbeatStaleAfter is how long the heartbeat may stay as it is before the store is reported as failed, if there ever was one; 0 is for ever.
 	HeartbeatStaleAfter time.Duration
 }
 
@@ -63,6 +65,7 @@ func Defaults() Config {
 		CheckInterval:        30 * time.Second,
 		FailingCheckInterval: 5 * time.Second,
 		CheckTimeout:         10 * time.Second,
+		HeartbeatKey:         kvstore.DefaultHeartbeatKey,
 		HeartbeatStaleAfter:  kvstore.HeartbeatStaleAfter,
 	}
 }
@@ -157,6 +160,9 @@ func (c Config) Validate() error {
 	var errs []error
 	if len(c.Endpoints) == 0 && c.File == "" {
 		errs = append(errs, errors.New("etcd has no address: set etcd.address, or etcd.config to a file that lists endpoints"))
+	}
+	if c.HeartbeatKey == "" {
+		errs = append(errs, errors.New("there is no heartbeat key: begin with the defaults"))
 	}
 	if c.LeaseTTL < MinLeaseTTL || c.LeaseTTL > MaxLeaseTTL {
 		errs = append(errs, fmt.Errorf("lease TTL %v is outside %v to %v", c.LeaseTTL, MinLeaseTTL, MaxLeaseTTL))

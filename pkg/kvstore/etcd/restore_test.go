@@ -35,8 +35,8 @@ func goesBack(t *testing.T, last string) {
 			t.Fatal(err)
 		}
 	}
-	put(c, "cilium/x/before", "1")
-	put(c, "cilium/x/to-delete", "1")
+	put(c, "test/x/before", "1")
+	put(c, "test/x/to-delete", "1")
 	server.Stop()
 	data := filepath.Join(filepath.Dir(strings.TrimPrefix(server.Endpoint(), "unix://")), "data")
 	kept := t.TempDir()
@@ -46,7 +46,7 @@ func goesBack(t *testing.T, last string) {
 	server.Start()
 
 	shown := map[string]string{} // what the watch has told
-	events := c.Watch(ctx, "cilium/x/")
+	events := c.Watch(ctx, "test/x/")
 	until := func(what string, ok func() bool) {
 		t.Helper()
 		for !ok() {
@@ -54,9 +54,9 @@ func goesBack(t *testing.T, last string) {
 			case ev := <-events:
 				switch ev.Kind {
 				case kvstore.EventDelete:
-					delete(shown, strings.TrimPrefix(ev.Key, "cilium/x/"))
+					delete(shown, strings.TrimPrefix(ev.Key, "test/x/"))
 				case kvstore.EventCreate, kvstore.EventModify:
-					shown[strings.TrimPrefix(ev.Key, "cilium/x/")] = string(ev.Value)
+					shown[strings.TrimPrefix(ev.Key, "test/x/")] = string(ev.Value)
 				}
 			case <-ctx.Done():
 				t.Fatalf("%s: the watch shows %v", what, shown)
@@ -65,19 +65,19 @@ func goesBack(t *testing.T, last string) {
 	}
 	until("at first", func() bool { return len(shown) == 2 })
 	other := open(t, config(server))
-	put(other, "cilium/x/lost", "1")
+	put(other, "test/x/lost", "1")
 	until("after another's write", func() bool { return len(shown) == 3 })
 	by := kvstore.Backend(c)
 	if strings.HasPrefix(last, "another") {
 		by = other
 	}
 	if strings.HasSuffix(last, "delete") {
-		if err := kvstore.Delete(ctx, by, "cilium/x/to-delete"); err != nil {
+		if err := kvstore.Delete(ctx, by, "test/x/to-delete"); err != nil {
 			t.Fatal(err)
 		}
 		until("after the delete", func() bool { return len(shown) == 2 })
 	} else {
-		put(by, "cilium/x/lost-too", "1")
+		put(by, "test/x/lost-too", "1")
 		until("after the write", func() bool { return len(shown) == 4 })
 	}
 
@@ -92,13 +92,13 @@ func goesBack(t *testing.T, last string) {
 	// Clients that were there wait before they come back.
 	fresh := open(t, config(server))
 	for i := range 30 {
-		put(fresh, fmt.Sprintf("cilium/elsewhere/%d", i%3), fmt.Sprint(i))
+		put(fresh, fmt.Sprintf("test/elsewhere/%d", i%3), fmt.Sprint(i))
 	}
-	put(fresh, "cilium/x/before", "2")
+	put(fresh, "test/x/before", "2")
 	until("after the store went back", func() bool { return len(shown) == 2 && shown["before"] == "2" && shown["to-delete"] == "1" })
-	put(fresh, "cilium/x/after", "1")
+	put(fresh, "test/x/after", "1")
 	until("after it went on", func() bool { return shown["after"] == "1" })
-	if _, err := c.Get(ctx, "cilium/x/lost"); err == nil {
+	if _, err := c.Get(ctx, "test/x/lost"); err == nil {
 		t.Error("the store did not go back")
 	}
 }
@@ -110,7 +110,7 @@ func TestComesBackTheSame(t *testing.T) {
 	ctx := timeout(t, 2*time.Minute)
 	c := open(t, config(server))
 	lists := 0
-	events := c.Watch(ctx, "cilium/x/")
+	events := c.Watch(ctx, "test/x/")
 	next := func(kind kvstore.EventKind) {
 		t.Helper()
 		for {
@@ -129,14 +129,14 @@ func TestComesBackTheSame(t *testing.T) {
 	}
 	next(kvstore.EventListDone)
 	for range 3 {
-		retry(ctx, t, func() error { return kvstore.Put(ctx, c, "cilium/x/a", nil, kvstore.Permanent) })
+		retry(ctx, t, func() error { return kvstore.Put(ctx, c, "test/x/a", nil, kvstore.Permanent) })
 		next(kvstore.EventCreate)
-		retry(ctx, t, func() error { return kvstore.Delete(ctx, c, "cilium/x/a") })
+		retry(ctx, t, func() error { return kvstore.Delete(ctx, c, "test/x/a") })
 		next(kvstore.EventDelete)
 		server.Stop()
 		server.Start()
 	}
-	retry(ctx, t, func() error { return kvstore.Put(ctx, c, "cilium/x/a", nil, kvstore.Permanent) })
+	retry(ctx, t, func() error { return kvstore.Put(ctx, c, "test/x/a", nil, kvstore.Permanent) })
 	next(kvstore.EventCreate)
 	if lists != 1 {
 		t.Errorf("%d listings, want the first only", lists)

@@ -24,7 +24,7 @@ func TestUserAndPassword(t *testing.T) {
 	raw := server.Client()
 	ctx := timeout(t, time.Minute)
 	for _, err := range []error{
-		second(raw.RoleAdd(ctx, "agents")), second(raw.RoleGrantPermission(ctx, "agents", "cilium/", "cilium0", clientv3.PermissionType(clientv3.PermReadWrite))),
+		second(raw.RoleAdd(ctx, "agents")), second(raw.RoleGrantPermission(ctx, "agents", "test/", "test0", clientv3.PermissionType(clientv3.PermReadWrite))),
 		second(raw.UserAdd(ctx, "root", "secret of root")), second(raw.UserGrantRole(ctx, "root", "root")),
 		second(raw.UserAdd(ctx, "agent", "secret")), second(raw.UserGrantRole(ctx, "agent", "agents")),
 		second(raw.AuthEnable(ctx)),
@@ -40,14 +40,14 @@ func TestUserAndPassword(t *testing.T) {
 			t.Fatal(err)
 		}
 		cfg := etcd.Defaults()
-		cfg.File, cfg.QPS = path, 0
+		cfg.File, cfg.QPS, cfg.HeartbeatKey = path, 0, "test/heartbeat" // another may not be read
 		return cfg
 	}
 	c := open(t, settings("secret"))
-	if err := kvstore.Put(ctx, c, "cilium/a", []byte("1"), kvstore.Leased); err != nil {
+	if err := kvstore.Put(ctx, c, "test/a", []byte("1"), kvstore.Leased); err != nil {
 		t.Fatal(err)
 	}
-	events := c.Watch(ctx, "cilium/")
+	events := c.Watch(ctx, "test/")
 	if a, b := <-events, <-events; a.Kind != kvstore.EventCreate || b.Kind != kvstore.EventListDone {
 		t.Fatalf("events %v, %v", a, b)
 	}
@@ -57,7 +57,7 @@ func TestUserAndPassword(t *testing.T) {
 	server.Stop()
 	server.Start()
 	for {
-		err := kvstore.Put(ctx, c, "cilium/a", []byte("2"), kvstore.Leased)
+		err := kvstore.Put(ctx, c, "test/a", []byte("2"), kvstore.Leased)
 		if err == nil {
 			break
 		} else if ctx.Err() != nil {
@@ -70,7 +70,7 @@ func TestUserAndPassword(t *testing.T) {
 	wrong := open(t, settings("guessed"))
 	short, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
 	defer cancel()
-	if _, err := wrong.Get(short, "cilium/a"); err == nil {
+	if _, err := wrong.Get(short, "test/a"); err == nil {
 		t.Error("let in with a wrong password")
 	}
 	if st := wrong.Status(); st.Healthy() || !strings.Contains(st.Message, "connecting") || strings.Contains(st.Message, "guessed") {
@@ -96,7 +96,7 @@ func TestSettingsFileMayComeLater(t *testing.T) {
 	if err := os.WriteFile(cfg.File, []byte("endpoints: ["+server.Endpoint()+"]\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := kvstore.Put(ctx, c, "cilium/a", nil, kvstore.Permanent); err != nil {
+	if err := kvstore.Put(ctx, c, "test/a", nil, kvstore.Permanent); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -115,7 +115,7 @@ func TestStatusCountsLeasesOfNow(t *testing.T) {
 		t.Errorf("at the start: %s", m)
 	}
 	for _, key := range []string{"a", "b"} {
-		if err := kvstore.Put(ctx, c, "cilium/"+key, nil, kvstore.Leased); err != nil {
+		if err := kvstore.Put(ctx, c, "test/"+key, nil, kvstore.Leased); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -137,7 +137,7 @@ func TestStaleHeartbeat(t *testing.T) {
 	}
 	beat := func() { // until it shows: the machine may be slower than the limit
 		for ok := false; !ok; ok = c.Status().State == kvstore.StateOK {
-			if err := kvstore.Put(ctx, c, kvstore.HeartbeatKey, []byte(time.Now().Format(time.RFC3339)), kvstore.Permanent); err != nil {
+			if err := kvstore.Put(ctx, c, cfg.HeartbeatKey, []byte(time.Now().Format(time.RFC3339)), kvstore.Permanent); err != nil {
 				t.Fatal(err)
 			}
 			c.Check(ctx)
@@ -163,7 +163,7 @@ func TestInflightLimit(t *testing.T) {
 	cfg.MaxInflight = 2
 	c := open(t, cfg)
 	ctx := timeout(t, time.Minute)
-	if err := kvstore.Put(ctx, c, "cilium/a", nil, kvstore.Permanent); err != nil {
+	if err := kvstore.Put(ctx, c, "test/a", nil, kvstore.Permanent); err != nil {
 		t.Fatal(err)
 	}
 	server.Stop()
@@ -175,7 +175,7 @@ func TestInflightLimit(t *testing.T) {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			_, err := c.Get(short, "cilium/a")
+			_, err := c.Get(short, "test/a")
 			if err == nil {
 				t.Error("a store that is down has answered")
 			} else if strings.Contains(err.Error(), "waiting for earlier requests") {

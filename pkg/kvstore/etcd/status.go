@@ -37,7 +37,7 @@ func (c *Client) Status() kvstore.Status {
 		s.Message = fmt.Sprintf("%s, no quorum for %d checks in a row: %v", found, s.QuorumFailures, c.quorum)
 	case beats && age > c.cfg.HeartbeatStaleAfter && c.cfg.HeartbeatStaleAfter > 0:
 		s.State = kvstore.StateFailed
-		s.LastError = fmt.Sprintf("the operator's heartbeat (%s) has not changed for %s", kvstore.HeartbeatKey, age.Round(time.Second))
+		s.LastError = fmt.Sprintf("the heartbeat (%s) has not changed for %s", c.cfg.HeartbeatKey, age.Round(time.Second))
 		s.Message = found + ", quorum, but " + s.LastError
 	default:
 		s.Message = found + ", quorum"
@@ -67,13 +67,13 @@ func (c *Client) check() bool {
 	quorum := make(chan error, 1)
 	go func() {
 		before := c.history.seen()
-		resp, err := c.etcd.Get(clientv3.WithRequireLeader(ctx), kvstore.HeartbeatKey)
+		resp, err := c.etcd.Get(clientv3.WithRequireLeader(ctx), c.cfg.HeartbeatKey)
 		if err == nil {
 			c.observe(before, resp.Header)
 			var revision int64
 			if len(resp.Kvs) > 0 {
 				revision = resp.Kvs[0].ModRevision
-				c.history.remember(change{key: kvstore.HeartbeatKey, revision: revision, value: string(resp.Kvs[0].Value)})
+				c.history.remember(change{key: c.cfg.HeartbeatKey, revision: revision, value: string(resp.Kvs[0].Value)})
 			}
 			c.beat.Note(revision, time.Now())
 		} else {

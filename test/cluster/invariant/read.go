@@ -24,7 +24,7 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/sandbox/kube"
-	"github.com/hawser-net/hawser/pkg/kvstore"
+	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/test/cluster/lab"
 )
 
@@ -141,7 +141,7 @@ func Identities(ctx context.Context, l *lab.Lab) ([]v2.CiliumIdentity, error) {
 }
 
 // IdentityKey is the key of a number in a store.
-func IdentityKey(number string) string { return kvstore.IdentitiesPrefix + "/id/" + number }
+func IdentityKey(number string) string { return storekeys.IdentitiesPrefix + "/id/" + number }
 
 // readSlices reads what slices say, if the cluster has them.
 func (w *World) readSlices(ctx context.Context, l *lab.Lab) error {

@@ -27,8 +27,8 @@ import (
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/api/v2alpha1"
 	"github.com/hawser-net/hawser/internal/sandbox/kube"
+	"github.com/hawser-net/hawser/internal/storedial"
 	"github.com/hawser-net/hawser/pkg/kvstore"
-	"github.com/hawser-net/hawser/pkg/kvstore/dial"
 )
 
 // Lab is one cluster.
@@ -80,9 +80,9 @@ func Open(name, program string, out io.Writer) (*Lab, error) {
 	}
 	l := &Lab{Name: name, Kube: client, program: program, custom: custom, alpha: alpha, tiers: tiers, out: out}
 	if info.Store != "" {
-		cfg := dial.Defaults()
+		cfg := storedial.Defaults()
 		cfg.Kind, cfg.Options = info.Store, map[string]string{info.Store + ".address": "unix://" + info.StoreSocket}
-		l.Store, err = dial.Open(context.Background(), cfg, slog.New(slog.DiscardHandler))
+		l.Store, err = storedial.Open(context.Background(), cfg, slog.New(slog.DiscardHandler))
 	}
 	return l, err
 }

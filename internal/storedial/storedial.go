@@ -1,7 +1,8 @@
-// Package dial opens a key-value store by its name: it is the one place that knows every kind, so that a program has the same options for all of them.
+// Package storedial opens a cluster's key-value store by its name: it is the one place that knows every kind, so that a program has the same options for all of
+// them.
 //
 // It starts no goroutines; the backends that it opens do.
-package dial
+package storedial
 
 import (
 	"context"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 	"github.com/hawser-net/hawser/pkg/kvstore/consul"
 	"github.com/hawser-net/hawser/pkg/kvstore/etcd"
@@ -78,7 +80,7 @@ func (c Config) opener() (func(context.Context, *slog.Logger) (kvstore.Backend, 
 	case "etcd":
 		cfg := etcd.Defaults()
 		err := cfg.Set(c.Options)
-		cfg.LeaseTTL, cfg.MaxQuorumFailures = c.LeaseTTL, c.MaxQuorumFailures
+		cfg.LeaseTTL, cfg.MaxQuorumFailures, cfg.HeartbeatKey = c.LeaseTTL, c.MaxQuorumFailures, storekeys.HeartbeatKey
 		if err := errors.Join(err, cfg.Validate()); err != nil {
 			return nil, fmt.Errorf("--kvstore-opt and others for etcd: %w", err)
 		}
@@ -86,7 +88,7 @@ func (c Config) opener() (func(context.Context, *slog.Logger) (kvstore.Backend, 
 	case "consul":
 		cfg := consul.Defaults()
 		err := cfg.Set(c.Options)
-		cfg.LeaseTTL, cfg.MaxQuorumFailures = c.LeaseTTL, c.MaxQuorumFailures
+		cfg.LeaseTTL, cfg.MaxQuorumFailures, cfg.HeartbeatKey = c.LeaseTTL, c.MaxQuorumFailures, storekeys.HeartbeatKey
 		if err := errors.Join(err, cfg.Validate()); err != nil {
 			return nil, fmt.Errorf("--kvstore-opt and others for consul: %w", err)
 		}

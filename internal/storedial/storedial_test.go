@@ -1,4 +1,4 @@
-package dial_test
+package storedial_test
 
 import (
 	"context"
@@ -9,8 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
 
+	"github.com/hawser-net/hawser/internal/storedial"
 	"github.com/hawser-net/hawser/pkg/kvstore"
-	"github.com/hawser-net/hawser/pkg/kvstore/dial"
 )
 
 func TestOptions(t *testing.T) {
@@ -30,7 +30,7 @@ func TestOptions(t *testing.T) {
 	} {
 		got := map[string]string{}
 		fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
-		dial.OptionsVar(fs, &got, "o", "options")
+		storedial.OptionsVar(fs, &got, "o", "options")
 		err := fs.Parse(tt.args)
 		if tt.err != "" {
 			if err == nil || !strings.Contains(err.Error(), tt.err) {
@@ -47,7 +47,7 @@ func TestOptions(t *testing.T) {
 		// What the flag shows can be given again.
 		again := map[string]string{}
 		fs2 := pflag.NewFlagSet("test", pflag.ContinueOnError)
-		dial.OptionsVar(fs2, &again, "o", "options")
+		storedial.OptionsVar(fs2, &again, "o", "options")
 		if err := fs2.Set("o", fs.Lookup("o").Value.String()); err != nil || cmp.Diff(got, again) != "" {
 			t.Errorf("%q shown as %q, read as %v (%v)", tt.args, fs.Lookup("o").Value, again, err)
 		}
@@ -60,7 +60,7 @@ func FuzzOptions(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, text string) {
 		m := map[string]string{}
 		fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
-		dial.OptionsVar(fs, &m, "o", "options")
+		storedial.OptionsVar(fs, &m, "o", "options")
 		_ = fs.Set("o", text)
 	})
 }
@@ -68,27 +68,27 @@ func FuzzOptions(f *testing.F) {
 func TestValidate(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		change func(*dial.Config)
+		change func(*storedial.Config)
 		err    string
 	}{
-		"none":                {func(*dial.Config) {}, ""},
-		"options for nothing": {func(c *dial.Config) { c.Options["etcd.qps"] = "1" }, "no effect"},
-		"unknown":             {func(c *dial.Config) { c.Kind = "zoo" }, `"zoo"`},
-		"no address":          {func(c *dial.Config) { c.Kind = "etcd" }, "etcd.address"},
-		"etcd":                {func(c *dial.Config) { c.Kind, c.Options["etcd.address"] = "etcd", "http://a:1" }, ""},
-		"consul":              {func(c *dial.Config) { c.Kind, c.Options["consul.address"] = "consul", "a:8500" }, ""},
-		"consul no address":   {func(c *dial.Config) { c.Kind = "consul" }, "consul.address"},
-		"options of another": {func(c *dial.Config) {
+		"none":                {func(*storedial.Config) {}, ""},
+		"options for nothing": {func(c *storedial.Config) { c.Options["etcd.qps"] = "1" }, "no effect"},
+		"unknown":             {func(c *storedial.Config) { c.Kind = "zoo" }, `"zoo"`},
+		"no address":          {func(c *storedial.Config) { c.Kind = "etcd" }, "etcd.address"},
+		"etcd":                {func(c *storedial.Config) { c.Kind, c.Options["etcd.address"] = "etcd", "http://a:1" }, ""},
+		"consul":              {func(c *storedial.Config) { c.Kind, c.Options["consul.address"] = "consul", "a:8500" }, ""},
+		"consul no address":   {func(c *storedial.Config) { c.Kind = "consul" }, "consul.address"},
+		"options of another": {func(c *storedial.Config) {
 			c.Kind, c.Options["consul.address"], c.Options["etcd.qps"] = "consul", "a:8500", "1"
 		}, `"etcd.qps"`},
-		"unknown option": {func(c *dial.Config) {
+		"unknown option": {func(c *storedial.Config) {
 			c.Kind, c.Options["etcd.address"], c.Options["etcd.adress"] = "etcd", "http://a:1", ""
 		}, `"etcd.adress"`},
-		"short lease": {func(c *dial.Config) {
+		"short lease": {func(c *storedial.Config) {
 			c.Kind, c.Options["etcd.address"], c.LeaseTTL = "etcd", "http://a:1", time.Second
 		}, "lease TTL"},
 	} {
-		c := dial.Defaults()
+		c := storedial.Defaults()
 		tt.change(&c)
 		err := c.Validate()
 		if tt.err == "" && err != nil || tt.err != "" && (err == nil || !strings.Contains(err.Error(), tt.err)) {
@@ -99,14 +99,14 @@ func TestValidate(t *testing.T) {
 
 func TestOpenDoesNotWait(t *testing.T) {
 	t.Parallel()
-	c := dial.Defaults()
+	c := storedial.Defaults()
 	c.Kind, c.Options = "etcd", map[string]string{"etcd.address": "unix:///nowhere/etcd.sock"}
-	if b, err := dial.Open(context.Background(), dial.Config{Kind: "consul", Options: map[string]string{"consul.address": "127.0.0.1:1"}, LeaseTTL: time.Hour}, nil); err != nil {
+	if b, err := storedial.Open(context.Background(), storedial.Config{Kind: "consul", Options: map[string]string{"consul.address": "127.0.0.1:1"}, LeaseTTL: time.Hour}, nil); err != nil {
 		t.Error(err)
 	} else if st := b.Status(); st.Kind != "consul" || st.State == kvstore.StateOK || b.Close() != nil {
 		t.Errorf("status %+v", st)
 	}
-	b, err := dial.Open(context.Background(), c, nil)
+	b, err := storedial.Open(context.Background(), c, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +117,7 @@ func TestOpenDoesNotWait(t *testing.T) {
 		t.Error(err)
 	}
 	c.Kind = "zoo"
-	if _, err := dial.Open(context.Background(), c, nil); err == nil {
+	if _, err := storedial.Open(context.Background(), c, nil); err == nil {
 		t.Error("opened a store of an unknown kind")
 	}
 }
