@@ -35,8 +35,6 @@ type Harness struct {
 	// OwnOrder says that the backend tries numbers in an order of its own, and not those that the
 	// allocator picks.
 	OwnOrder bool
-	// DeletesUnheard says that a watch may hear late of what DeleteAllKeys deletes.
-	DeletesUnheard bool
 }
 
 // Run runs the suite.
@@ -576,9 +574,7 @@ func (s *suite) deleteAll() {
 	web := s.key("web")
 	id := a.acquire(web).ID
 	a.must(a.DeleteAllKeys(s.ctx))
-	if !s.h.DeletesUnheard {
-		a.hears(id, "")
-	}
+	a.hears(id, "")
 	a.belongs(id, nil)
 	a.has(web, allocator.NoID)
 }

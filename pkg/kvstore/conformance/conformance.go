@@ -50,6 +50,7 @@ func Run(t *testing.T, h Harness) {
 		{"TxnIsAtomic", (*suite).txnAtomic},
 		{"OneWinner", (*suite).oneWinner},
 		{"WatchListsThenFollows", (*suite).watch},
+		{"WatchHearsOfADeletedTreeAbove", (*suite).watchTree},
 		{"WatchSeesEveryWriteInOrder", (*suite).watchOrder},
 		{"WatchEndsWithContext", (*suite).watchEnds},
 		{"WatchResumes", (*suite).watchResumes},

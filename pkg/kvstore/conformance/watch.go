@@ -93,6 +93,37 @@ func (s *suite) watch() {
 	s.expect(ch, "list-done")
 }
 
+// watchTree deletes everything from above the watched prefix, below which a key was deleted before.
+func (s *suite) watchTree() {
+	for _, key := range []string{"w/a", "w/b", "w/c"} {
+		s.put(s.key(key), "1")
+	}
+	s.must(kvstore.Delete(s.ctx, s.b, s.key("w/c")))
+	ch := s.b.Watch(s.ctx, s.key("w/"))
+	s.expect(ch, "create w/a=1", "create w/b=1", "list-done")
+	next := func() string {
+		s.Helper()
+		for {
+			if ev := s.next(ch); ev.Kind != kvstore.EventListDone { // it may have listed again
+				return s.show(ev)
+			}
+		}
+	}
+	for range 2 { // a watch that has listed again is a watch like any other
+		s.must(kvstore.DeletePrefix(s.ctx, s.open(), s.prefix))
+		gone := map[string]bool{next(): true, next(): true}
+		if diff := cmp.Diff(map[string]bool{"delete w/a": true, "delete w/b": true}, gone); diff != "" {
+			s.Fatalf("after deleting the tree (-want +got):\n%s", diff)
+		}
+		for _, key := range []string{"w/a", "w/b"} {
+			s.put(s.key(key), "2")
+			if got := next(); got != "create "+key+"=2" {
+				s.Fatalf("after writing %s: %s", key, got)
+			}
+		}
+	}
+}
+
 func (s *suite) watchOrder() {
 	const writers, each = 4, 50
 	ch := s.b.Watch(s.ctx, s.prefix)

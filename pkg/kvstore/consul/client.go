@@ -17,11 +17,12 @@
 // # Watches
 //
 // Consul keeps no history: of several quick changes of one key only the last may be told. A key that was deleted and made again in between is told as
-// deleted and created. Everything else is as package kvstore promises.
+// deleted and created. When a tree is deleted from above a watched prefix, the keys may be told to be gone a second later. Everything else is as package
+// kvstore promises.
 //
 // # Goroutines
 //
-// One checks the store; one keeps each session alive; one serves each watch. Close ends them all.
+// One checks the store; one keeps each session alive; up to three serve each watch, which has two queries open. Close ends them all.
 package consul
 
 import (

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -47,9 +48,18 @@ type watch struct {
 	// doubt says that the last query failed: whoever answers next may have older data, and would let a query for a later index wait.
 	doubt bool
 	told  int64 // the last revision told
+	// sentinel is nil while the reader knows no key.
+	sentinel *sentinel
 }
 
+// What ends a query before its time.
+var (
+	errBroken  = errors.New("the watches are asked to begin anew")
+	errUnheard = errors.New("keys are gone, and the index of their prefix does not tell")
+)
+
 func (w *watch) run(ctx context.Context) {
+	defer w.recall()
 	failures := 0
 	var relist kvstore.Known
 	for ctx.Err() == nil {
@@ -64,6 +74,9 @@ func (w *watch) run(ctx context.Context) {
 				err = w.send(ctx, events)
 			}
 		} else {
+			if !w.doubt { // else the next answer comes at once
+				w.post(ctx)
+			}
 			err = w.follow(ctx)
 		}
 		switch {
@@ -111,19 +124,28 @@ func (w *watch) follow(ctx context.Context) error {
 	return w.send(ctx, w.changes(listing(pairs, index)))
 }
 
-// query waits until the index of the prefix has changed, or the watches are broken. After a query that failed it does not wait.
+// query waits until the index of the prefix has changed, the watches are broken, or the sentinel has found that the index does not tell. After a query that
+// failed it does not wait.
 func (w *watch) query(ctx context.Context) (api.KVPairs, uint64, error) {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancelCause(ctx)
 	w.client.mu.Lock()
 	broken := w.client.broken
 	w.client.mu.Unlock()
+	var gone <-chan struct{}
+	if w.sentinel != nil && !w.doubt {
+		gone = w.sentinel.gone
+	}
 	finished := make(chan struct{})
-	defer func() { cancel(); <-finished }()
+	defer func() { cancel(nil); <-finished }()
 	go func() {
 		defer close(finished)
 		select {
 		case <-broken:
-			cancel()
+			cancel(errBroken)
+		case <-gone:
+			if sleep(ctx, unheardAfter) {
+				cancel(errUnheard)
+			}
 		case <-ctx.Done():
 		}
 	}()
@@ -133,7 +155,7 @@ func (w *watch) query(ctx context.Context) (api.KVPairs, uint64, error) {
 	}
 	pairs, meta, err := w.client.consul.KV().List(w.prefix, opts)
 	if w.doubt = err != nil; err != nil {
-		return nil, 0, err
+		return nil, 0, cmp.Or(context.Cause(ctx), err)
 	}
 	return pairs, meta.LastIndex, nil
 }
