@@ -1,7 +1,6 @@
 package testenv
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net"
@@ -69,25 +68,6 @@ func TestDoReturnsErrorAndSurvivesGoexit(t *testing.T) {
 	}
 	if err := n.Do(func() error { runtime.Goexit(); return nil }); err == nil {
 		t.Fatal("no error although the function did not return")
-	}
-}
-
-func TestEtcdKeepsDataOverRestart(t *testing.T) {
-	CheckLeaks(t)
-	e := StartEtcd(t)
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	if _, err := e.Client().Put(ctx, "k", "v"); err != nil {
-		t.Fatal(err)
-	}
-	e.Stop()
-	e.Start()
-	r, err := e.Client().Get(ctx, "k")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(r.Kvs) != 1 || string(r.Kvs[0].Value) != "v" {
-		t.Fatalf("after the restart: %v", r.Kvs)
 	}
 }
 

@@ -4,11 +4,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/pkg/allocator"
 	"github.com/hawser-net/hawser/pkg/allocator/conformance"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 	"github.com/hawser-net/hawser/pkg/kvstore/etcd"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 // numbersOf is the range of the suite, with a mask as clusters that are connected have one.
@@ -57,7 +57,7 @@ func TestConformance(t *testing.T) {
 // TestEtcdConformance runs it on a real etcd.
 func TestEtcdConformance(t *testing.T) {
 	t.Parallel()
-	server := testenv.StartEtcd(t)
+	server := kvstoretest.StartEtcd(t)
 	raw := server.Client()
 	conformance.Run(t, conformance.Harness{
 		Numbers: numbersOf,

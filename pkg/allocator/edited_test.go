@@ -13,9 +13,9 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/pkg/allocator"
 	"github.com/hawser-net/hawser/pkg/kvstore"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 // editor writes into an etcd as somebody does who knows nothing of the protocol.
@@ -90,7 +90,7 @@ func notOne(t *testing.T, events allocator.AllocatorEventChan, what string) {
 // owner is away and cannot take it back; it is told until somebody does, and the number is not collected. A number that is made anew means what it is made for.
 func TestEditedKey(t *testing.T) {
 	t.Parallel()
-	server := testenv.StartEtcd(t)
+	server := kvstoretest.StartEtcd(t)
 	e := editor{t, server.Client()}
 	e.put("/id/300", "web", "/value/web/192.0.2.9", "300") // by a node that is away
 	events := make(allocator.AllocatorEventChan, 64)
@@ -147,7 +147,7 @@ func TestEditedKey(t *testing.T) {
 // goes on with its number, as all do that know it. A node that starts while the edit stands goes by what the number is used for.
 func TestEditedKeyIsPutBack(t *testing.T) {
 	t.Parallel()
-	server := testenv.StartEtcd(t)
+	server := kvstoretest.StartEtcd(t)
 	e := editor{t, server.Client()}
 	events := make(allocator.AllocatorEventChan, 64)
 	owner, store := etcdNode(t, server, "192.0.2.1", allocator.WithEvents(events), allocator.WithSyncInterval(200*time.Millisecond))
@@ -195,7 +195,7 @@ func TestEditedKeyIsPutBack(t *testing.T) {
 // TestEditedKeyIsTakenIntoUse: who takes the key of an edited number into use gives the number its key back, and makes no second one.
 func TestEditedKeyIsTakenIntoUse(t *testing.T) {
 	t.Parallel()
-	server := testenv.StartEtcd(t)
+	server := kvstoretest.StartEtcd(t)
 	e := editor{t, server.Client()}
 	e.put("/id/300", "web")
 	a, _ := etcdNode(t, server, "192.0.2.1")
@@ -212,7 +212,7 @@ func TestEditedKeyIsTakenIntoUse(t *testing.T) {
 // TestEditedKeyOfNobody: an edited number that nobody uses is not taken into use by nodes that start meanwhile, for either key: others know what it was.
 func TestEditedKeyOfNobody(t *testing.T) {
 	t.Parallel()
-	server := testenv.StartEtcd(t)
+	server := kvstoretest.StartEtcd(t)
 	e := editor{t, server.Client()}
 	e.put("/id/300", "web")
 	before, _ := etcdNode(t, server, "192.0.2.1")
@@ -237,7 +237,7 @@ func TestEditedKeyOfNobody(t *testing.T) {
 // of its own key's any more. Who takes that into use makes one number, and keeps it.
 func TestEditedKeyThatStays(t *testing.T) {
 	t.Parallel()
-	server := testenv.StartEtcd(t)
+	server := kvstoretest.StartEtcd(t)
 	e := editor{t, server.Client()}
 	e.put("/id/300", "web")
 	a, store := etcdNode(t, server, "192.0.2.1", allocator.WithSyncInterval(200*time.Millisecond))
@@ -274,7 +274,7 @@ func TestEditedKeyThatStays(t *testing.T) {
 // the node knows nothing.
 func TestUsesAreAskedForUntilTheStoreAnswers(t *testing.T) {
 	t.Parallel()
-	server := testenv.StartEtcd(t)
+	server := kvstoretest.StartEtcd(t)
 	e := editor{t, server.Client()}
 	e.put("/id/300", "web", "/value/web/192.0.2.9", "300")
 	e.put("/id/300", "friend")
@@ -296,7 +296,7 @@ func TestUsesAreAskedForUntilTheStoreAnswers(t *testing.T) {
 // reads the references to its own key, not those to all.
 func TestRewrittenNumbersCostLittle(t *testing.T) {
 	t.Parallel()
-	server := testenv.StartEtcd(t)
+	server := kvstoretest.StartEtcd(t)
 	e := editor{t, server.Client()}
 	rewrite := func(from, to int) {
 		for n := from; n < to; n++ {
@@ -356,7 +356,7 @@ func TestOldCopy(t *testing.T) {
 }
 
 func oldCopy(t *testing.T, used bool) {
-	server := testenv.StartEtcd(t)
+	server := kvstoretest.StartEtcd(t)
 	e := editor{t, server.Client()}
 	few := []allocator.AllocatorOption{allocator.WithMin(300), allocator.WithMax(301), allocator.WithSyncInterval(time.Second)}
 	first, store := etcdNode(t, server, "192.0.2.1", few...)

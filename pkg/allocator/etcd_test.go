@@ -15,10 +15,10 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/pkg/allocator"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 	"github.com/hawser-net/hawser/pkg/kvstore/etcd"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 // counted counts the requests of a connection.
@@ -56,7 +56,7 @@ func (c *counted) Txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, 
 
 // etcdNode starts an allocator with a connection of its own to a real etcd, and waits until it
 // knows all numbers.
-func etcdNode(t *testing.T, server *testenv.Etcd, name string, opts ...allocator.AllocatorOption) (*allocator.Allocator, *counted) {
+func etcdNode(t *testing.T, server *kvstoretest.Etcd, name string, opts ...allocator.AllocatorOption) (*allocator.Allocator, *counted) {
 	t.Helper()
 	a, store := startEtcdNode(t, server, name, false, opts...)
 	if err := a.WaitForInitialSync(t.Context()); err != nil {
@@ -66,7 +66,7 @@ func etcdNode(t *testing.T, server *testenv.Etcd, name string, opts ...allocator
 }
 
 // startEtcdNode is etcdNode, does not wait, and may have requests refused from the start.
-func startEtcdNode(t *testing.T, server *testenv.Etcd, name string, refuse bool, opts ...allocator.AllocatorOption) (*allocator.Allocator, *counted) {
+func startEtcdNode(t *testing.T, server *kvstoretest.Etcd, name string, refuse bool, opts ...allocator.AllocatorOption) (*allocator.Allocator, *counted) {
 	t.Helper()
 	cfg := etcd.Defaults()
 	cfg.Endpoints, cfg.QPS = []string{server.Endpoint()}, 0
@@ -105,7 +105,7 @@ func startEtcdNode(t *testing.T, server *testenv.Etcd, name string, refuse bool,
 // Sixty-four nodes race for five hundred keys on a real etcd: each key has exactly one number, and each number one key. Every node takes some of the keys,
 // in groups that go for the same ones at the same time.
 func TestEtcdRace(t *testing.T) {
-	server := testenv.StartEtcd(t)
+	server := kvstoretest.StartEtcd(t)
 	nodes, keys, each := 64, 500, 60
 	switch {
 	case testing.Short():
@@ -170,7 +170,7 @@ func TestEtcdRace(t *testing.T) {
 
 // On etcd, too, a new key is one transaction and a key in use none.
 func TestEtcdRoundTrips(t *testing.T) {
-	server := testenv.StartEtcd(t)
+	server := kvstoretest.StartEtcd(t)
 	a, store := etcdNode(t, server, "192.0.2.1")
 	const keys = 50
 	for round, want := range []int64{keys, 0} {
@@ -188,7 +188,7 @@ func TestEtcdRoundTrips(t *testing.T) {
 
 // After the store has been emptied and restarted, what is in use is there again with the same numbers.
 func TestEtcdLosesItsData(t *testing.T) {
-	server := testenv.StartEtcd(t)
+	server := kvstoretest.StartEtcd(t)
 	a, _ := etcdNode(t, server, "192.0.2.1")
 	ids := map[string]allocator.ID{}
 	for k := range 20 {

@@ -20,10 +20,10 @@ import (
 	"github.com/anishathalye/porcupine"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/pkg/allocator"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 	"github.com/hawser-net/hawser/pkg/kvstore/etcd"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 // historyMin is the smallest number. There are few, so that they are used again and again.
@@ -32,7 +32,7 @@ const historyMin = 256
 // historyWorld is one cluster of a history test.
 type historyWorld struct {
 	t       *testing.T
-	server  *testenv.Etcd
+	server  *kvstoretest.Etcd
 	raw     *clientv3.Client
 	base    string
 	keys    []string
@@ -439,7 +439,7 @@ func TestHistory(t *testing.T) {
 
 func runHistory(t *testing.T, seed uint64, nodes int, ops int64, limit time.Duration) {
 	rng := rand.New(rand.NewPCG(seed, 1))
-	server := testenv.StartEtcd(t)
+	server := kvstoretest.StartEtcd(t)
 	w := &historyWorld{
 		t: t, server: server, raw: server.Client(), base: "test/identities", h: &history{start: time.Now()}, want: ops, limit: limit,
 		rng: rand.New(rand.NewPCG(seed, 2)),

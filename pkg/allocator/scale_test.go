@@ -12,10 +12,10 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/time/rate"
 
-	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/pkg/allocator"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 	"github.com/hawser-net/hawser/pkg/kvstore/etcd"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 // scaled returns the full size with HAWSER_LONG, else a tenth of it.
@@ -27,7 +27,7 @@ func scaled(full int) int {
 }
 
 // fillEtcd writes numbers from historyMin on, the first live of them with a reference on a lease.
-func fillEtcd(t *testing.T, server *testenv.Etcd, live, dead int) {
+func fillEtcd(t *testing.T, server *kvstoretest.Etcd, live, dead int) {
 	t.Helper()
 	raw := server.Client()
 	lease, err := raw.Grant(t.Context(), 3600)
@@ -50,7 +50,7 @@ func fillEtcd(t *testing.T, server *testenv.Etcd, live, dead int) {
 	}
 }
 
-func etcdCollector(t *testing.T, server *testenv.Etcd) *allocator.Allocator {
+func etcdCollector(t *testing.T, server *kvstoretest.Etcd) *allocator.Allocator {
 	t.Helper()
 	cfg := etcd.Defaults()
 	cfg.Endpoints, cfg.QPS = []string{server.Endpoint()}, 0
@@ -72,7 +72,7 @@ func etcdCollector(t *testing.T, server *testenv.Etcd) *allocator.Allocator {
 
 // Dead numbers by the ten thousand go in the second round, among living ones, while a node goes on allocating; the log says how long it took.
 func TestEtcdCollectsMany(t *testing.T) {
-	server := testenv.StartEtcd(t)
+	server := kvstoretest.StartEtcd(t)
 	live, dead := scaled(5000), scaled(60000)
 	fillEtcd(t, server, live, dead)
 	a, _ := etcdNode(t, server, "192.0.2.1")

@@ -12,11 +12,11 @@ import (
 
 	"github.com/hashicorp/consul/api"
 
-	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/pkg/allocator"
 	"github.com/hawser-net/hawser/pkg/allocator/conformance"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 	"github.com/hawser-net/hawser/pkg/kvstore/consul"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 // basePath is above all keys of the allocators in these tests.
@@ -61,7 +61,7 @@ func startNode(ctx context.Context, t *testing.T, cfg consul.Config, suffix stri
 
 // TestAllocator has several nodes number the same keys at once: what matters most of a store, and what Consul has no condition for.
 func TestAllocator(t *testing.T) {
-	address := testenv.StartConsul(t)
+	address := kvstoretest.StartConsul(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	const nodes, keys = 6, 25
@@ -98,7 +98,7 @@ func TestAllocator(t *testing.T) {
 
 // TestAllocatorConformance runs the suite of all homes of numbers on a real Consul.
 func TestAllocatorConformance(t *testing.T) {
-	address := testenv.StartConsul(t)
+	address := kvstoretest.StartConsul(t)
 	var clients []*consul.Client
 	settings := api.DefaultNonPooledConfig()
 	settings.Address = address
@@ -142,7 +142,7 @@ func TestAllocatorConformance(t *testing.T) {
 // TestMixedAllocators has two kinds of writers number the same keys at once: this package's, and those that take the lock of a key with Consul's own client, look
 // for its references, and write what there is none of, in Cilium's layout. There is one number for each key.
 func TestMixedAllocators(t *testing.T) {
-	address := testenv.StartConsul(t)
+	address := kvstoretest.StartConsul(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 	defer cancel()
 	const nodes, keys = 3, 15
@@ -194,7 +194,7 @@ func TestMixedAllocators(t *testing.T) {
 // TestEditedNumberInBothForms: a number to which nodes refer in both forms of its key gets that
 // back when somebody writes another one over it, and they keep it.
 func TestEditedNumberInBothForms(t *testing.T) {
-	address := testenv.StartConsul(t)
+	address := kvstoretest.StartConsul(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	const web, friend = "k8s:app=web;", "k8s:app=friend;"

@@ -14,10 +14,10 @@ import (
 	"github.com/hashicorp/consul/api"
 	"go.uber.org/goleak"
 
-	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 	"github.com/hawser-net/hawser/pkg/kvstore/conformance"
 	"github.com/hawser-net/hawser/pkg/kvstore/consul"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -26,7 +26,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // it before the test does; its data is lost.
 func startServer(t *testing.T, cfg consul.Config, args ...string) (end func()) {
 	t.Helper()
-	end = testenv.RunConsul(t, args...)
+	end = kvstoretest.RunConsul(t, args...)
 	c, err := consul.New(context.Background(), cfg, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -51,7 +51,7 @@ func config(address string) consul.Config {
 }
 
 func TestConformance(t *testing.T) {
-	address := testenv.StartConsul(t)
+	address := kvstoretest.StartConsul(t)
 	settings := api.DefaultNonPooledConfig()
 	settings.Address = address
 	raw, err := api.NewClient(settings)
@@ -83,7 +83,7 @@ func TestConformance(t *testing.T) {
 // TestGoesBack: a server that comes back with older data, whose index is behind what a watch has been told. The watch must not wait until the index has caught up.
 func TestGoesBack(t *testing.T) {
 	t.Parallel()
-	port := testenv.FreePort(t)
+	port := kvstoretest.FreePort(t)
 	cfg := config("127.0.0.1:" + port)
 	end := startServer(t, cfg, "-http-port", port)
 	c, err := consul.New(t.Context(), cfg, nil)
@@ -156,13 +156,13 @@ func TestTLSAndToken(t *testing.T) {
 		}
 		return path
 	}
-	ours, others := testenv.NewAuthority(t), testenv.NewAuthority(t)
+	ours, others := kvstoretest.NewAuthority(t), kvstoretest.NewAuthority(t)
 	ca := write("ca.pem", ours.PEM())
 	cert, key := ours.Issue(t, "server.dc1.consul", x509.ExtKeyUsageServerAuth)
 	settings := fmt.Sprintf(`{"tls": {"https": {"ca_file": %q, "cert_file": %q, "key_file": %q, "verify_incoming": true}},
 		"acl": {"enabled": true, "default_policy": "deny", "tokens": {"initial_management": "7f4ae0e2-0000-4000-8000-000000000001"}}}`,
 		ca, write("server.pem", cert), write("server.key", key))
-	port := testenv.FreePort(t)
+	port := kvstoretest.FreePort(t)
 	cert, key = ours.Issue(t, "agent-1", x509.ExtKeyUsageClientAuth)
 	good := config("127.0.0.1:" + port)
 	good.CAFile, good.CertFile, good.KeyFile = ca, write("client.pem", cert), write("client.key", key)

@@ -12,10 +12,10 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/goleak"
 
-	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 	"github.com/hawser-net/hawser/pkg/kvstore/conformance"
 	"github.com/hawser-net/hawser/pkg/kvstore/etcd"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 func TestMain(m *testing.M) {
@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	)
 }
 
-func config(e *testenv.Etcd) etcd.Config {
+func config(e *kvstoretest.Etcd) etcd.Config {
 	cfg := etcd.Defaults()
 	cfg.Endpoints = []string{e.Endpoint()}
 	cfg.QPS = 0
@@ -53,7 +53,7 @@ func timeout(t *testing.T, d time.Duration) context.Context {
 }
 
 func TestConformance(t *testing.T) {
-	server := testenv.StartEtcd(t)
+	server := kvstoretest.StartEtcd(t)
 	raw := server.Client()
 	cfg := config(server)
 	cfg.LeaseTTL = 3 * time.Second // renewed, and so missed, every second
@@ -117,7 +117,7 @@ func TestNewDoesNotWaitForEtcd(t *testing.T) {
 }
 
 func TestSurvivesARestartOfTheStore(t *testing.T) {
-	server := testenv.StartEtcd(t)
+	server := kvstoretest.StartEtcd(t)
 	c := open(t, config(server))
 	ctx := timeout(t, time.Minute)
 	if err := kvstore.Put(ctx, c, "test/a", []byte("1"), kvstore.Leased); err != nil {
@@ -158,7 +158,7 @@ func TestSurvivesARestartOfTheStore(t *testing.T) {
 }
 
 func TestRateLimitHonoursTheContext(t *testing.T) {
-	server := testenv.StartEtcd(t)
+	server := kvstoretest.StartEtcd(t)
 	cfg := config(server)
 	cfg.QPS, cfg.BootstrapQPS = 1, 2
 	c := open(t, cfg)
@@ -181,7 +181,7 @@ func TestRateLimitHonoursTheContext(t *testing.T) {
 // TestBootstrapRateEnds: a client that may send much at its start sends no more than the normal rate
 // once a watch has told what there was, also while it has sent nothing else.
 func TestBootstrapRateEnds(t *testing.T) {
-	server := testenv.StartEtcd(t)
+	server := kvstoretest.StartEtcd(t)
 	cfg := config(server)
 	cfg.QPS, cfg.BootstrapQPS, cfg.ListLimit = 1, 1000, 1
 	c := open(t, cfg)
@@ -209,7 +209,7 @@ func TestBootstrapRateEnds(t *testing.T) {
 
 // TestListPages reads in pages what a listing reads at once, at one revision.
 func TestListPages(t *testing.T) {
-	server := testenv.StartEtcd(t)
+	server := kvstoretest.StartEtcd(t)
 	cfg := config(server)
 	cfg.ListLimit = 3
 	c := open(t, cfg)

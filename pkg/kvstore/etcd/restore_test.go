@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/pkg/kvstore"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 // TestGoesBack: a store that was put back to an old copy, and whose revision has passed what the client knew before the client is back. What was
@@ -26,7 +26,7 @@ func TestGoesBack(t *testing.T) {
 }
 
 func goesBack(t *testing.T, last string) {
-	server := testenv.StartEtcd(t)
+	server := kvstoretest.StartEtcd(t)
 	ctx := timeout(t, 2*time.Minute)
 	c := open(t, config(server))
 	put := func(b kvstore.Backend, key, value string) {
@@ -106,7 +106,7 @@ func goesBack(t *testing.T, last string) {
 // TestComesBackTheSame: a store that was away and has all its data is followed on, without a new listing.
 func TestComesBackTheSame(t *testing.T) {
 	t.Parallel()
-	server := testenv.StartEtcd(t)
+	server := kvstoretest.StartEtcd(t)
 	ctx := timeout(t, 2*time.Minute)
 	c := open(t, config(server))
 	lists := 0

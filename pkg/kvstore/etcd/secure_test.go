@@ -13,14 +13,14 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 	"github.com/hawser-net/hawser/pkg/kvstore/etcd"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 // TestUserAndPassword works on a store that lets only known users in: requests, watches and leases, before and after a restart of the store.
 func TestUserAndPassword(t *testing.T) {
-	server := testenv.StartEtcd(t)
+	server := kvstoretest.StartEtcd(t)
 	raw := server.Client()
 	ctx := timeout(t, time.Minute)
 	for _, err := range []error{
@@ -82,7 +82,7 @@ func second[T any](_ T, err error) error { return err }
 
 // TestSettingsFileMayComeLater starts a client before its settings file is there.
 func TestSettingsFileMayComeLater(t *testing.T) {
-	server := testenv.StartEtcd(t)
+	server := kvstoretest.StartEtcd(t)
 	cfg := etcd.Defaults()
 	cfg.File = filepath.Join(t.TempDir(), "etcd.yaml")
 	c := open(t, cfg)
@@ -102,7 +102,7 @@ func TestSettingsFileMayComeLater(t *testing.T) {
 }
 
 func TestStatusCountsLeasesOfNow(t *testing.T) {
-	server := testenv.StartEtcd(t)
+	server := kvstoretest.StartEtcd(t)
 	c := open(t, config(server))
 	ctx := timeout(t, time.Minute)
 	for !c.Status().Healthy() {
@@ -125,7 +125,7 @@ func TestStatusCountsLeasesOfNow(t *testing.T) {
 }
 
 func TestStaleHeartbeat(t *testing.T) {
-	server := testenv.StartEtcd(t)
+	server := kvstoretest.StartEtcd(t)
 	cfg := config(server)
 	cfg.HeartbeatStaleAfter = 300 * time.Millisecond
 	c := open(t, cfg)
@@ -158,7 +158,7 @@ func TestStaleHeartbeat(t *testing.T) {
 
 // TestInflightLimit asks a store that does not answer: no more requests than allowed may be under way, and one that waits ends with its context.
 func TestInflightLimit(t *testing.T) {
-	server := testenv.StartEtcd(t)
+	server := kvstoretest.StartEtcd(t)
 	cfg := config(server)
 	cfg.MaxInflight = 2
 	c := open(t, cfg)

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hawser-net/hawser/internal/testenv"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 // handshake connects as the client does to a server that asks for certificates, and returns the client's name as the server saw it.
@@ -60,10 +60,10 @@ func TestTLSReadsCertificatesAgain(t *testing.T) {
 		}
 		return path
 	}
-	first, second := testenv.NewAuthority(t), testenv.NewAuthority(t)
+	first, second := kvstoretest.NewAuthority(t), kvstoretest.NewAuthority(t)
 	pool := x509.NewCertPool()
 	pool.AddCert(first.Cert)
-	server := func(a testenv.Authority) tls.Certificate {
+	server := func(a kvstoretest.Authority) tls.Certificate {
 		cert, key := a.Issue(t, "etcd.test", x509.ExtKeyUsageServerAuth)
 		pair, err := tls.X509KeyPair(cert, key)
 		if err != nil {

@@ -1,4 +1,4 @@
-package testenv
+package kvstoretest
 
 import (
 	"crypto/tls"

@@ -1,4 +1,4 @@
-package testenv
+package kvstoretest
 
 import (
 	"net"
@@ -45,14 +45,14 @@ func writable(t testing.TB, address string) bool {
 
 // RunConsul starts a Consul of one member that keeps everything in memory, with more arguments. end
 // stops it before the test does. The program is the one that HAWSER_CONSUL names, or that of the
-// PATH; `make bin/consul` builds one, and without it the test is skipped.
+// PATH; `make bin/consul` of Hawser builds one, and without it the test is skipped.
 func RunConsul(t testing.TB, args ...string) (end func()) {
 	t.Helper()
 	program := os.Getenv("HAWSER_CONSUL")
 	if program == "" {
 		var err error
 		if program, err = exec.LookPath("consul"); err != nil {
-			t.Skip("needs a Consul server: `make bin/consul`, and set HAWSER_CONSUL to its path")
+			t.Skip("needs a Consul server: put `consul` into the PATH, or its path into HAWSER_CONSUL; `make bin/consul` builds one")
 		}
 	}
 	log, err := os.Create(filepath.Join(t.TempDir(), "consul.log"))
