@@ -37,26 +37,5 @@
 // Make a backend ([NewKVStoreBackend]) and an [Allocator], start [Allocator.Run] in a goroutine, and call [Allocator.Allocate] and [Allocator.Release]. All
 // methods may be called from many goroutines. One process of the cluster calls [Allocator.RunGC] from time to time; it needs no Run.
 //
-// # For those who know the package of the same name in Cilium 1.6
-//
-//	old                                    here
-//	NewAllocator(typ, backend, opts...)    the same; then Run(ctx), which does what started by itself
-//	Allocate, Release, Get, GetNoCache     the same, with contexts everywhere
-//	GetByID(id)                            GetByID(ctx, id); ErrIdentityNonExistent instead of nil
-//	GetIfLocked(ctx, key, lock)            KVStoreBackend.GetIf(ctx, key, conditions...)
-//	Backend.Lock, ...IfLocked              none: a lock in a store excludes nobody for certain; transactions do
-//	Backend.AllocateID, AcquireReference   Backend.Acquire: both in one step
-//	Backend.UpdateKey                      Backend.Check and Backend.Restore
-//	Backend.Encode, Status                 kvstore.Backend.Layout, Status
-//	RunGC(map[string]uint64)               RunGC(ctx, limiter, map[ID]int64) with statistics
-//	WatchRemoteKVStore(alloc)              WatchRemoteKVStore(name, backend, accept)
-//	Delete                                 Close; Delete is kept
-//	DeleteAllKeys, GetEvents, ForeachCache the same; DeleteAllKeys with a context and an error
-//	WithBackend, WithoutGC                 the same; an allocator never collects by itself
-//	idpool.ID, idpool.NoID                 ID, NoID
-//	AllocatorKey.PutKey(string)            the same, and an error for what is malformed
-//	AllocatorKey.GetAsMap, PutKeyFromMap   MapKey, for those backends that need it
-//	AllocatorEvent.Typ (create, modify)    AllocatorEvent.Kind: EventUpsert, EventDelete, EventSync, EventRenumbered
-//	CacheMutations.OnAdd, OnModify         OnUpsert, with the revisions
-//	log.Fatal when the list takes too long an error from whoever waits
+// Those who come from the package of the same name in Cilium 1.6 find every name of it in README.md, with what it is here.
 package allocator

@@ -348,14 +348,18 @@ func TestLockCollection(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	held, err := be.RunLocksGC(t.Context(), nil)
+	gc, err := allocator.NewAllocatorForGC(be)
+	if err != nil {
+		t.Fatal(err)
+	}
+	held, err := gc.RunLocksGC(t.Context(), nil)
 	if err != nil || len(held) != 2 {
 		t.Fatalf("held locks: %v, %v", held, err)
 	}
 	if err := kvstore.Put(t.Context(), store, base+"/locks/b/1", nil, kvstore.Permanent); err != nil {
 		t.Fatal(err)
 	}
-	if _, err = be.RunLocksGC(t.Context(), held); err != nil {
+	if _, err = gc.RunLocksGC(t.Context(), held); err != nil {
 		t.Fatal(err)
 	}
 	l, err := store.List(t.Context(), base+"/locks/")

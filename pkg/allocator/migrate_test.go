@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -70,8 +71,7 @@ func TestDeleteAllKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	one.Delete() // it would write again what it uses
-	b, _ := backend(t, mem, "n3")
-	if err := b.DeleteAllKeys(t.Context()); err != nil {
+	if err := one.DeleteAllKeys(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	list, err := store.List(t.Context(), "")
@@ -190,4 +190,139 @@ func TestTimeout(t *testing.T) {
 		t.Errorf("with an end of its own: %v after %v", err, time.Since(began))
 	}
 	n.store.SetFault(nil)
+}
+
+// TestLookups: which call asks the caches and which the store, and what each says of what is not there.
+func TestLookups(t *testing.T) {
+	t.Parallel()
+	mem := kvstore.NewMemory()
+	web, db, none := allocator.StringKey("web"), allocator.StringKey("db"), allocator.StringKey("none")
+	far := newNode(t, mem, "n1")
+	wantDB := far.allocate(t, "db")
+	n := newNode(t, mem, "n2") // returns after WaitForInitialSync
+	wantWeb := n.allocate(t, "web")
+	eventually(t, "the watch tells the own number", func() bool { return n.Stands(wantWeb) })
+	all := map[allocator.ID]string{}
+	n.ForeachCache(func(id allocator.ID, key allocator.AllocatorKey) { all[id] = key.GetKey() })
+	if len(all) != 2 || all[wantWeb] != "web" || all[wantDB] != "db" {
+		t.Errorf("the cache holds %v, want web as %d and db as %d", all, wantWeb, wantDB)
+	}
+	// Only the calls that are made for a lookup count: the maintenance makes calls of its own.
+	type lookedUp struct{}
+	var calls atomic.Int32
+	n.store.SetFault(func(ctx context.Context, _ kvstore.MemoryCall) (before, after error) {
+		if ctx.Value(lookedUp{}) != nil {
+			calls.Add(1)
+		}
+		return nil, nil
+	})
+	type lookup struct {
+		name  string
+		call  func(context.Context) (any, error)
+		want  any
+		err   error
+		calls int32 // of the store
+	}
+	get := func(key allocator.AllocatorKey) func(context.Context) (any, error) {
+		return func(ctx context.Context) (any, error) { return n.Get(ctx, key) }
+	}
+	noCache := func(key allocator.AllocatorKey) func(context.Context) (any, error) {
+		return func(ctx context.Context) (any, error) { return n.GetNoCache(ctx, key) }
+	}
+	byID := func(id allocator.ID) func(context.Context) (any, error) {
+		return func(ctx context.Context) (any, error) {
+			key, err := n.GetByID(ctx, id)
+			if key == nil {
+				return nil, err
+			}
+			return key, err
+		}
+	}
+	for _, l := range []lookup{
+		{"Get of a key in use", get(web), wantWeb, nil, 0},
+		{"Get of a key in the cache", get(db), wantDB, nil, 0},
+		{"Get of no key", get(none), allocator.NoID, nil, 1},
+		{"GetNoCache of a key in use", noCache(web), wantWeb, nil, 1},
+		{"GetNoCache of a key in the cache", noCache(db), wantDB, nil, 1},
+		{"GetNoCache of no key", noCache(none), allocator.NoID, nil, 1},
+		{"GetByID of a number in the cache", byID(wantDB), db, nil, 0},
+		{"GetByID of no number", byID(1), nil, allocator.ErrIdentityNonExistent, 1},
+	} {
+		calls.Store(0)
+		got, err := l.call(context.WithValue(t.Context(), lookedUp{}, true))
+		if got != l.want || !errors.Is(err, l.err) {
+			t.Errorf("%s: %v, %v; want %v, %v", l.name, got, err, l.want, l.err)
+		}
+		if n := calls.Load(); n != l.calls {
+			t.Errorf("%s: %d calls of the store, want %d", l.name, n, l.calls)
+		}
+	}
+	// A number of which the watch has not told yet is looked for in the store.
+	unheard, _ := backend(t, mem, "n3")
+	a, err := allocator.NewAllocator(allocator.StringKey(""), unheard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if key, err := a.GetByID(t.Context(), wantDB); err != nil || key != allocator.AllocatorKey(db) {
+		t.Errorf("GetByID before anything was heard: %v, %v", key, err)
+	}
+	if id, err := a.Get(t.Context(), db); err != nil || id != wantDB {
+		t.Errorf("Get before anything was heard: %v, %v", id, err)
+	}
+}
+
+// TestUses: Allocate says whether it made the number, Release whether it ended the last use.
+func TestUses(t *testing.T) {
+	t.Parallel()
+	mem := kvstore.NewMemory()
+	one, two := newNode(t, mem, "n1"), newNode(t, mem, "n2")
+	web := allocator.StringKey("web")
+	var first allocator.ID
+	for i, use := range []struct {
+		n     *node
+		isNew bool
+	}{{one, true}, {one, false}, {two, false}} {
+		id, isNew, err := use.n.Allocate(t.Context(), web)
+		if err != nil || isNew != use.isNew || first != allocator.NoID && id != first {
+			t.Errorf("use %d: %v, new %v, %v", i, id, isNew, err)
+		}
+		first = id
+	}
+	for i, last := range []bool{false, true} {
+		if got, err := one.Release(t.Context(), web); err != nil || got != last {
+			t.Errorf("release %d: the last one %v, %v", i, got, err)
+		}
+	}
+	if _, err := one.Release(t.Context(), web); !errors.Is(err, allocator.ErrNotInUse) {
+		t.Errorf("one release too many: %v", err)
+	}
+	if id, err := one.GetNoCache(t.Context(), web); err != nil || id != first {
+		t.Errorf("while another node uses it: %v, %v; want %v", id, err, first)
+	}
+}
+
+// TestNothingCollectsByItself: with WithoutGC or without, a number that nobody uses stays until RunGC.
+func TestNothingCollectsByItself(t *testing.T) {
+	t.Parallel()
+	for name, opts := range map[string][]allocator.AllocatorOption{"as it is": nil, "WithoutGC": {allocator.WithoutGC()}} {
+		mem := kvstore.NewMemory()
+		n := newNode(t, mem, "n1", append(opts, allocator.WithSyncInterval(5*time.Millisecond))...)
+		n.allocate(t, "busy") // or a comparison has nothing to ask
+		id := n.allocate(t, "web")
+		n.release(t, "web")
+		before := n.store.Calls()
+		eventually(t, name+": it has compared many times", func() bool { return n.store.Calls() > before+20 })
+		other := mem.Client()
+		defer other.Close()
+		if got := inStore(t, other, base+"/id/"+id.String()); got != "web" {
+			t.Errorf("%s: the number of web is %q", name, got)
+		}
+		dead, _, err := n.RunGC(t.Context(), nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, stats, err := n.RunGC(t.Context(), nil, dead); err != nil || stats.Deleted != 1 || stats.Alive != 1 {
+			t.Errorf("%s: the second round of RunGC: %+v, %v", name, stats, err)
+		}
+	}
 }
