@@ -141,15 +141,15 @@ verify: ## generated code, formatting, vet, staticcheck and the layer rules
 	@hack/verify.sh
 
 lint: ## vet and staticcheck only
-	@go vet $(PACKAGES)
-	@go tool staticcheck $(PACKAGES)
+	@go vet ./... && go -C pkg vet ./...
+	@check=$$(go tool -n staticcheck) && $$check ./... && cd pkg && $$check ./...
 
 fmt: ## format the Go code
 	@gofmt -s -w $$(git ls-files -co --exclude-standard '*.go')
 
 generate: ## regenerate the BPF objects, the REST code, deep copies and definitions of custom resources (committed)
 	@hack/need.sh go clang-19 llvm-strip-19
-	go generate ./...
+	go generate ./... && go -C pkg generate ./...
 
 clean: ## remove what was built
 	rm -rf bin

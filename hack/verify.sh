@@ -28,7 +28,7 @@ generated() {
   git ls-files -co --exclude-standard -z | while IFS= read -r -d '' f; do [ -e "$f" ] && printf '%s\0' "$f"; done |
     tar --null -T - -cf - | tar -xf - -C "$copy"
   # A git of its own tells what the generators changed or added.
-  (cd "$copy" && git init -q . && git add -A && go generate ./... && git diff --quiet &&
+  (cd "$copy" && git init -q . && git add -A && go generate ./... && go -C pkg generate ./... && git diff --quiet &&
     [ -z "$(git ls-files -o --exclude-standard)" ]) >/dev/null 2>"$copy.err" || rc=1
   rm -rf "$copy/.git"
   if [ $rc != 0 ]; then
@@ -40,10 +40,21 @@ generated() {
   return $rc
 }
 
+# The libraries are a module of their own.
+each() { # each COMMAND...: in both modules
+  local rc=0
+  "$@" || rc=1
+  (cd pkg && "$@") || rc=1
+  return $rc
+}
+
+# The program is the one that this module names; the libraries have no use for its dependencies.
+checked() { each "$(go tool -n staticcheck)" ./...; }
+
 step "generated code" generated
 step "gofmt" formatted
-step "go vet" go vet ./...
-step "staticcheck" go tool staticcheck ./...
+step "go vet" each go vet ./...
+step "staticcheck" checked
 step "chart" go -C deploy/render test ./...
 step "layer and house rules" go test -count=1 ./internal/archtest/
 exit $failed

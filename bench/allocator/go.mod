@@ -4,7 +4,7 @@ go 1.26.8
 
 require (
 	github.com/cilium/cilium v1.15.19
-	github.com/hawser-net/hawser v0.0.0
+	github.com/hawser-net/hawser/pkg v0.0.0
 	github.com/prometheus/client_golang v1.25.0
 	github.com/sirupsen/logrus v1.9.4
 	go.etcd.io/etcd/client/v3 v3.7.3
@@ -24,7 +24,7 @@ require (
 	github.com/coreos/go-systemd/v22 v22.7.0 // indirect
 	github.com/davecgh/go-spew v1.1.2-0.20180830191138-d8f796af33cc // indirect
 	github.com/dustin/go-humanize v1.0.1 // indirect
-	github.com/fatih/color v1.16.0 // indirect
+	github.com/fatih/color v1.18.0 // indirect
 	github.com/fsnotify/fsnotify v1.10.1 // indirect
 	github.com/go-logr/logr v1.4.4 // indirect
 	github.com/go-logr/stdr v1.2.2 // indirect
@@ -137,4 +137,4 @@ require (
 	sigs.k8s.io/yaml v1.6.0 // indirect
 )
 
-replace github.com/hawser-net/hawser => ../..
+replace github.com/hawser-net/hawser/pkg => ../../pkg

@@ -4,8 +4,11 @@
 // that skips what it can't do reports success for what it did not look at.
 //
 //	gotest -- ARGS...            runs `go test -json ARGS...`
-//	gotest -fuzztime 3s -- ARGS  then runs every fuzz target of the module for that long
+//	gotest -fuzztime 3s -- ARGS  then runs every fuzz target for that long
 //	gotest -fuzztime 3s          runs the fuzz targets only
+//
+// Modules below this one that its go.mod replaces by their folders are part of the same product:
+// ./... means their packages, too, and ./DIR a package of the module that the folder is in.
 package main
 
 import (
@@ -21,6 +24,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -47,13 +51,22 @@ func run() int {
 		fmt.Fprintln(os.Stderr, "gotest:", err)
 		return 1
 	}
+	modules, err := modules(ctx)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "gotest:", err)
+		return 1
+	}
 	r := newReport(os.Stdout, allowed, os.Getenv("CI") == "true" && os.Geteuid() == 0)
 	var runErr error
 	if flag.NArg() > 0 {
-		runErr = runTests(ctx, r, flag.Args())
+		for _, m := range modules {
+			if args, ok := argsFor(m, modules, flag.Args()); ok && ctx.Err() == nil {
+				runErr = errors.Join(runErr, runTests(ctx, r, m, args))
+			}
+		}
 	}
 	if *fuzz > 0 && ctx.Err() == nil {
-		runErr = errors.Join(runErr, runFuzz(ctx, r, *fuzz))
+		runErr = errors.Join(runErr, runFuzz(ctx, r, modules, *fuzz))
 	}
 	ok := r.close()
 	if runErr != nil && ok {
@@ -65,9 +78,71 @@ func run() int {
 	return 0
 }
 
-// runTests feeds r with the events of `go test`. A failing test is an error, too.
-func runTests(ctx context.Context, r *report, args []string) error {
+// modules returns the folders of the modules that are tested together, "." first.
+func modules(ctx context.Context) ([]string, error) {
+	out, err := exec.CommandContext(ctx, "go", "mod", "edit", "-json").Output()
+	if err != nil {
+		return nil, fmt.Errorf("go mod edit: %w", err)
+	}
+	var mod struct {
+		Replace []struct{ New struct{ Path string } }
+	}
+	if err := json.Unmarshal(out, &mod); err != nil {
+		return nil, fmt.Errorf("go mod edit: %w", err)
+	}
+	dirs := []string{"."}
+	for _, r := range mod.Replace {
+		if strings.HasPrefix(r.New.Path, "./") {
+			dirs = append(dirs, path.Clean(r.New.Path))
+		}
+	}
+	return dirs, nil
+}
+
+// argsFor returns the arguments of `go test` in a module: the flags, and the patterns that mean
+// packages of the module, as they are called there. ok is false if patterns are given, and none does.
+func argsFor(module string, modules, args []string) (own []string, ok bool) {
+	patterns := 0
+	for _, a := range args {
+		if a != "." && !strings.HasPrefix(a, "./") {
+			own = append(own, a)
+			continue
+		}
+		patterns++
+		dir, all := strings.CutSuffix(a, "/...")
+		home := "." // the module that the folder is in
+		for _, m := range modules {
+			if below(path.Clean(dir), m) && below(m, home) {
+				home = m
+			}
+		}
+		switch {
+		case home == module:
+			rel, err := filepath.Rel(module, dir)
+			if err != nil {
+				rel = dir // for `go test` to refuse
+			}
+			a = "./" + rel
+			if all {
+				a += "/..."
+			}
+			own, ok = append(own, strings.ReplaceAll(a, "/./", "/")), true
+		case all && below(module, path.Clean(dir)):
+			own, ok = append(own, "./..."), true
+		}
+	}
+	return own, ok || patterns == 0 && module == "."
+}
+
+// below says whether a folder is dir or below it. Both are relative and clean.
+func below(folder, dir string) bool {
+	return dir == "." || folder == dir || strings.HasPrefix(folder, dir+"/")
+}
+
+// runTests feeds r with the events of `go test` in a module. A failing test is an error, too.
+func runTests(ctx context.Context, r *report, module string, args []string) error {
 	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-json"}, args...)...)
+	cmd.Dir = module
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
@@ -79,7 +154,7 @@ func runTests(ctx context.Context, r *report, args []string) error {
 	}
 	r.read(out)
 	if err := cmd.Wait(); err != nil {
-		return fmt.Errorf("go test: %w", err)
+		return fmt.Errorf("go test in %s: %w", module, err)
 	}
 	return nil
 }
@@ -245,7 +320,7 @@ func reason(lines []string) string {
 	return why
 }
 
-// short cuts the module's name off a package path.
+// short cuts the product's name off a package path.
 func short(name string) string {
 	return strings.TrimPrefix(name, "github.com/hawser-net/hawser/")
 }
@@ -278,10 +353,10 @@ func readSkips(file string) (map[string]bool, error) {
 	return out, nil
 }
 
-// target is a fuzz function and the directory of its package, relative to the module.
-type target struct{ dir, name string }
+// target is a fuzz function, its module, and the directory of its package, relative to that.
+type target struct{ module, dir, name string }
 
-// fuzzTargets finds the fuzz functions by their declaration, which takes no compiler.
+// fuzzTargets finds the fuzz functions of a module by their declaration, which takes no compiler.
 func fuzzTargets(root string) ([]target, error) {
 	decl := regexp.MustCompile(`(?m)^func (Fuzz[A-Z0-9_]\w*)\(\w+ \*testing\.F\)`)
 	var out []target
@@ -309,7 +384,7 @@ func fuzzTargets(root string) ([]target, error) {
 			return err
 		}
 		for _, m := range decl.FindAllSubmatch(src, -1) {
-			out = append(out, target{dir: rel, name: string(m[1])})
+			out = append(out, target{module: root, dir: rel, name: string(m[1])})
 		}
 		return nil
 	})
@@ -317,10 +392,14 @@ func fuzzTargets(root string) ([]target, error) {
 }
 
 // runFuzz runs the targets one after the other; each counts as a test of its package.
-func runFuzz(ctx context.Context, r *report, d time.Duration) error {
-	targets, err := fuzzTargets(".")
-	if err != nil {
-		return err
+func runFuzz(ctx context.Context, r *report, modules []string, d time.Duration) error {
+	var targets []target
+	for _, m := range modules {
+		found, err := fuzzTargets(m)
+		if err != nil {
+			return err
+		}
+		targets = append(targets, found...)
 	}
 	var mu sync.Mutex // guards r
 	var wg errgroup.Group
@@ -338,11 +417,12 @@ func runFuzz(ctx context.Context, r *report, d time.Duration) error {
 			if err != nil {
 				verdict, result = "FAIL", "fail"
 			}
-			fmt.Fprintf(r.w, "%s  %-40s %6.1f s\n", verdict, "fuzz "+t.dir+" "+t.name, time.Since(began).Seconds())
+			pkg := path.Join(t.module, t.dir)
+			fmt.Fprintf(r.w, "%s  %-40s %6.1f s\n", verdict, "fuzz "+pkg+" "+t.name, time.Since(began).Seconds())
 			if err != nil {
 				fmt.Fprintf(r.w, "%s\n", out)
 			}
-			r.results[t.dir+" fuzzing "+t.name] = result
+			r.results[pkg+" fuzzing "+t.name] = result
 			return nil
 		})
 	}
@@ -354,6 +434,7 @@ func fuzzOne(ctx context.Context, t target, d time.Duration) (out []byte, err er
 	for range 3 {
 		cmd := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-fuzz", "^"+t.name+"$", "-parallel", "1",
 			"-fuzztime", d.String(), "-fuzzminimizetime", "10x", "./"+t.dir)
+		cmd.Dir = t.module
 		if out, err = cmd.CombinedOutput(); err == nil || !outOfTime(out) {
 			break
 		}

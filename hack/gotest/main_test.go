@@ -105,8 +105,36 @@ func TestFuzzTargets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(got) != 1 || got[0] != (target{"a", "FuzzOne"}) {
+	if len(got) != 1 || got[0] != (target{root, "a", "FuzzOne"}) {
 		t.Errorf("got %v", got)
+	}
+}
+
+func TestArgsFor(t *testing.T) {
+	modules := []string{".", "pkg", "pkg/deep"}
+	for _, tt := range []struct {
+		args string
+		want map[string]string // by module; none if it has nothing to do
+	}{
+		{"-race ./...", map[string]string{".": "-race ./...", "pkg": "-race ./...", "pkg/deep": "-race ./..."}},
+		{"-run X -v", map[string]string{".": "-run X -v"}},
+		{"-v ./pkg/kvstore", map[string]string{"pkg": "-v ./kvstore"}},
+		{"./pkg/kvstore/...", map[string]string{"pkg": "./kvstore/..."}},
+		{"./pkg/...", map[string]string{"pkg": "./...", "pkg/deep": "./..."}},
+		{"./pkg", map[string]string{"pkg": "./."}},
+		{"./pkg/deep/a ./internal/...", map[string]string{".": "./internal/...", "pkg/deep": "./a"}},
+		{"./pkgother", map[string]string{".": "./pkgother"}},
+		{".", map[string]string{".": "./."}},
+	} {
+		got := map[string]string{}
+		for _, m := range modules {
+			if args, ok := argsFor(m, modules, strings.Fields(tt.args)); ok {
+				got[m] = strings.Join(args, " ")
+			}
+		}
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("%q (-want +got):\n%s", tt.args, diff)
+		}
 	}
 }
 

@@ -22,7 +22,10 @@ import (
 
 const module = "github.com/hawser-net/hawser"
 
-// pkg is a package of this module; our own import paths are relative to it.
+// modules are the folders of the modules that the product is made of.
+var modules = []string{"../..", "../../pkg"}
+
+// pkg is a package of these modules; our own import paths are relative to the first.
 type pkg struct {
 	path, name, dir string
 	files           []string // without tests
@@ -30,11 +33,15 @@ type pkg struct {
 }
 
 var listPackages = sync.OnceValues(func() ([]pkg, error) {
-	cmd := exec.Command("go", "list", "-e", "-json=ImportPath,Name,Dir,GoFiles,Imports,Deps", "./...")
-	cmd.Dir = "../.."
-	out, err := cmd.Output()
-	if err != nil {
-		return nil, fmt.Errorf("go list: %w", err)
+	var out []byte
+	for _, dir := range modules {
+		cmd := exec.Command("go", "list", "-e", "-json=ImportPath,Name,Dir,GoFiles,Imports,Deps", "./...")
+		cmd.Dir = dir
+		list, err := cmd.Output()
+		if err != nil {
+			return nil, fmt.Errorf("go list in %s: %w", dir, err)
+		}
+		out = append(out, list...)
 	}
 	short := func(in []string) []string {
 		var out []string
