@@ -42,7 +42,7 @@ func TestValues(t *testing.T) {
 		name, values string
 		has, hasNot  []string // regular expressions
 	}{
-		{"defaults", "", []string{`identity-management-mode: "agent"`, `identity-allocation-mode: "crd"`, `ciliumidentities\]\n +verbs: \[create, update, delete\]`, `podAntiAffinity`, `resources: \[events\]\n +verbs: \[create, patch\]`}, []string{`verbs: \[get, create, update\]`, `pods/status`, `PodMonitor`, `kvstore`, `KUBERNETES_SERVICE_HOST`, `cluster-pool-ipv6`, `hawser-dashboard`, `list, watch, create, update, delete`}},
+		{"defaults", "", []string{`identity-management-mode: "agent"`, `identity-allocation-mode: "crd"`, `ciliumidentities\]\n +verbs: \[create, update, delete\]`, `podAntiAffinity`, `resources: \[events\]\n +verbs: \[create, patch\]`}, []string{`verbs: \[get, create, update\]`, `pods/status`, `PodMonitor`, `kvstore`, `KUBERNETES_SERVICE_HOST`, `cluster-pool-ipv6`, `hawser-dashboard`, `list, watch, create, update, delete`, `ciliumpodippools\]`}},
 		{"operator makes identities", "identity: {managementMode: operator}", []string{`identity-management-mode: "operator"`, `ciliumidentities\]\n +verbs: \[get, create, update\]`, `ciliumendpoints\]\n +verbs: \[patch\]`, `resources: \[events\]\n +verbs: \[create, patch\]`}, []string{`verbs: \[create, update, delete\]`}},
 		{"both make identities", "identity: {managementMode: both}", []string{`identity-management-mode: "both"`, `ciliumidentities\]\n +verbs: \[get, create, update\]`, `ciliumendpoints\]\n +verbs: \[patch\]`, `resources: \[events\]\n +verbs: \[create, patch\]`, `verbs: \[create, update, delete\]`}, nil},
 		{"strict readiness", "identity: {podReadiness: strict}", []string{`pod-readiness: "strict"`, `resources: \[pods/status\]\n +verbs: \[patch\]`}, nil},
@@ -53,6 +53,13 @@ func TestValues(t *testing.T) {
 		{"two families", "ipv6: {enabled: true}\nipam: {clusterPool: {ipv4Ranges: [10.1.0.0/16, 10.2.0.0/16]}}",
 			[]string{`enable-ipv6: "true"`, `cluster-pool-ipv4-cidr: "10.1.0.0/16,10.2.0.0/16"`, `cluster-pool-ipv6-cidr: "fd00:10:244::/104"`, `cluster-pool-ipv6-mask-size: "120"`}, nil},
 		{"addresses of the nodes", "ipam: {mode: kubernetes}", []string{`ipam: "kubernetes"`}, []string{`cluster-pool`}},
+		{"addresses of pools", "ipam: {mode: multi-pool, multiPool: {create: ['default=ipv4-cidrs:10.1.0.0/16;ipv4-mask-size:24', 'edge=ipv4-cidrs:10.2.0.0/16;ipv4-mask-size:26'], preAllocation: [default=8, edge=4]}}",
+			[]string{`ipam: "multi-pool"`, `ipam-default-ip-pool: "default"`, `ipam-multi-pool-pre-allocation: "default=8,edge=4"`,
+				`auto-create-cilium-pod-ip-pools: "default=ipv4-cidrs:10.1.0.0/16;ipv4-mask-size:24,edge=ipv4-cidrs:10.2.0.0/16;ipv4-mask-size:26"`,
+				`ciliumpodippools\]\n +verbs: \[get, list, watch\]`, `ciliumpodippools\]\n +verbs: \[get, list, watch, create\]`},
+			[]string{`cluster-pool`}},
+		{"addresses of pools, from cluster-pool", "ipam: {mode: multi-pool, multiPool: {migrateFromClusterPool: true}}",
+			[]string{`enable-cluster-pool-to-multi-pool-migration: "true"`}, []string{`auto-create`, `ciliumpodippools\]\n +verbs: \[get, list, watch, create\]`}},
 		{"metrics", "prometheus: {agent: {enabled: true}, operator: {enabled: true}, podMonitor: {enabled: true, labels: {release: prom}}}",
 			[]string{`prometheus-serve-addr: ":9962"`, `enable-metrics: "true"`, `(?s)kind: PodMonitor.*kind: PodMonitor`, `release: prom`, `hostPort: 9963`}, nil},
 		{"identities in both places", "identity: {allocationMode: doublewrite-readkvstore}\nkvstore: {type: etcd}", []string{`identity-allocation-mode: "doublewrite-readkvstore"`, `verbs: \[create, update, delete\]`}, nil},

@@ -92,6 +92,8 @@ type api struct {
 
 	// moved says that the node's addresses have changed, or what is served there.
 	moved chan struct{}
+	// podCIDRsMoved says that the node's pod CIDRs have changed, cidrsMoved that the other nodes have been told.
+	podCIDRsMoved, cidrsMoved chan struct{}
 
 	mu      sync.Mutex
 	devices datapath.Devices
@@ -175,6 +177,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 		cfg: cfg, log: log, version: ag.version, flagValues: ag.flags, maps: kernel, programs: programs,
 		registry: endpoint.NewRegistry(), cache: ipcache.New(), nodeClients: newNodeClients(), parts: newParts(), inForce: make(chan struct{}),
 		metrics: newMetrics(), hub: newHub(log, kernel), stopping: make(chan struct{}), moved: make(chan struct{}, 1),
+		podCIDRsMoved: make(chan struct{}, 1), cidrsMoved: make(chan struct{}, 1),
 	}
 	engine, err := newEngine(cfg)
 	if err != nil {
@@ -183,7 +186,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 	if a.policy, err = endpoint.NewPolicy(log.With("part", "policy"), engine, kernel); err != nil {
 		return err
 	}
-	if a.pool, err = newPool(cfg, a.registry, links, log.With("part", "ipam")); err != nil {
+	if a.pool, err = newPool(cfg, cluster.nodePools(), a.registry, links, log.With("part", "ipam")); err != nil {
 		return err
 	}
 	if a.idMin, a.idMax, err = identity.Range(cfg.ClusterID, cfg.MaxConnectedClusters); err != nil {
@@ -485,11 +488,19 @@ func newEngine(cfg Config) (*policy.Engine, error) {
 	})
 }
 
-func newPool(cfg Config, registry *endpoint.Registry, links *link.Links, log *slog.Logger) (*ipam.IPAM, error) {
+func newPool(cfg Config, assigned *nodePools, registry *endpoint.Registry, links *link.Links, log *slog.Logger) (*ipam.IPAM, error) {
 	pc := ipam.Config{Expiration: cfg.IPAMExpiration, Log: log, Local: links.IsLocal, InUse: func(ip netip.Addr) (string, bool) {
 		row, ok := registry.ByAddr(ip)
 		return fmt.Sprintf("endpoint %d", row.ID), ok
 	}}
+	if assigned != nil {
+		pc.Assigned, pc.DefaultPool = assigned.families, cfg.DefaultPool
+		pool, err := ipam.New(pc)
+		if err == nil {
+			err = assigned.attach(pool)
+		}
+		return pool, err
+	}
 	if cfg.EnableIPv4 {
 		pc.IPv4CIDR = netip.MustParsePrefix(cfg.IPv4Range)
 	}

@@ -35,12 +35,16 @@ func ipamError(err error, other int) error {
 }
 
 // AllocateIP is POST /ipam: a free address of each family asked for.
-func (a *api) AllocateIP(_ context.Context, req server.AllocateIPRequestObject) (server.AllocateIPResponseObject, error) {
+func (a *api) AllocateIP(ctx context.Context, req server.AllocateIPRequestObject) (server.AllocateIPResponseObject, error) {
 	families, err := ipam.ParseFamilies(req.Params.Family)
 	if err != nil {
 		return nil, ipamError(err, http.StatusBadRequest)
 	}
-	res, err := a.pool.AllocateNext(families, req.Params.Owner, req.Params.Pool, req.Params.Expiration)
+	pools, plain, err := a.poolsFor(ctx, req.Params.Owner, req.Params.Pool)
+	if err != nil {
+		return nil, err
+	}
+	res, err := a.allocate(ctx, families, req.Params.Owner, pools, req.Params.Expiration)
 	if err != nil {
 		if errors.Is(err, ipam.ErrDisabled) {
 			return nil, server.Errorf(http.StatusBadRequest, "%w", err)
@@ -48,14 +52,13 @@ func (a *api) AllocateIP(_ context.Context, req server.AllocateIPRequestObject) 
 		return nil, ipamError(err, http.StatusBadGateway)
 	}
 	out := rest.IPAMResponse{HostAddressing: a.hostAddressing()}
-	plain := a.kube.skipsMasquerade(req.Params.Owner)
 	if v4 := res.IPv4; v4 != nil {
-		out.Address.IPv4, out.Address.IPv4ExpirationUUID, out.Address.IPv4PoolName = v4.IP.String(), v4.UUID, ipam.DefaultPool
-		out.IPv4 = rest.IPAMAddressResponse{IP: v4.IP.String(), ExpirationUUID: v4.UUID, Gateway: a.router4.String(), SkipMasquerade: plain}
+		out.Address.IPv4, out.Address.IPv4ExpirationUUID, out.Address.IPv4PoolName = v4.IP.String(), v4.UUID, v4.Pool
+		out.IPv4 = rest.IPAMAddressResponse{IP: v4.IP.String(), ExpirationUUID: v4.UUID, Gateway: a.router4.String(), SkipMasquerade: plain.IPv4}
 	}
 	if v6 := res.IPv6; v6 != nil {
-		out.Address.IPv6, out.Address.IPv6ExpirationUUID, out.Address.IPv6PoolName = v6.IP.String(), v6.UUID, ipam.DefaultPool
-		out.IPv6 = rest.IPAMAddressResponse{IP: v6.IP.String(), ExpirationUUID: v6.UUID, Gateway: a.router6.String(), SkipMasquerade: plain}
+		out.Address.IPv6, out.Address.IPv6ExpirationUUID, out.Address.IPv6PoolName = v6.IP.String(), v6.UUID, v6.Pool
+		out.IPv6 = rest.IPAMAddressResponse{IP: v6.IP.String(), ExpirationUUID: v6.UUID, Gateway: a.router6.String(), SkipMasquerade: plain.IPv6}
 	}
 	return server.AllocateIP201JSONResponse(out), nil
 }
@@ -88,12 +91,21 @@ func (a *api) ReleaseIP(_ context.Context, req server.ReleaseIPRequestObject) (s
 func (a *api) hostAddressing() rest.NodeAddressing {
 	var out rest.NodeAddressing
 	if a.router4.IsValid() {
-		out.IPv4 = rest.NodeAddressingElement{Enabled: true, IP: a.router4.String(), AllocRange: a.pool.CIDR(ipam.IPv4).String()}
+		out.IPv4 = rest.NodeAddressingElement{Enabled: true, IP: a.router4.String(), AllocRange: a.allocRange(ipam.IPv4)}
 	}
 	if a.router6.IsValid() {
-		out.IPv6 = rest.NodeAddressingElement{Enabled: true, IP: a.router6.String(), AllocRange: a.pool.CIDR(ipam.IPv6).String()}
+		out.IPv6 = rest.NodeAddressingElement{Enabled: true, IP: a.router6.String(), AllocRange: a.allocRange(ipam.IPv6)}
 	}
 	return out
+}
+
+// allocRange is the CIDR of a family from which addresses are given first.
+func (a *api) allocRange(f ipam.Families) string {
+	cidrs := a.pool.CIDRs(f)
+	if len(cidrs) == 0 {
+		return ""
+	}
+	return cidrs[0].String()
 }
 
 // addresses is the pool as endpoints use it.

@@ -205,7 +205,14 @@ func (a *api) ipamStatus() rest.IPAMStatus {
 		if u.Family == ipam.IPv6 {
 			family = "IPv6"
 		}
-		text = append(text, fmt.Sprintf("%s: %d/%d allocated from %s", family, u.Used, u.Capacity, u.CIDR))
+		line := fmt.Sprintf("%s: %d/%d allocated from %s", family, u.Used, u.Capacity, u.CIDR)
+		if a.assigned() {
+			line += " of pool " + u.Pool
+		}
+		if u.Drained {
+			line += " (no new ones)"
+		}
+		text = append(text, line)
 	}
 	out.Status = strings.Join(text, ", ")
 	return out

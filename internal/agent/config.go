@@ -21,6 +21,7 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/datapath/maps"
 	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/ipam"
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/k8s/policies"
 	"github.com/hawser-net/hawser/internal/k8s/relevance"
@@ -114,8 +115,12 @@ type Config struct {
 	Namespace string
 	// PodReadiness is loose, or strict for pods with a readiness gate to wait until the cluster is told of their identity.
 	PodReadiness string
-	// IPAM is who says which addresses this node's pods get, where IPv4Range and IPv6Range do not: kubernetes or cluster-pool.
+	// IPAM is who says which addresses this node's pods get, where IPv4Range and IPv6Range do not: kubernetes, cluster-pool or multi-pool.
 	IPAM string
+	// DefaultPool is the pool of pods for which no other is meant, and PreAllocation how many addresses more than are in use this node has of a
+	// pool, as "pool=number"; both count with multi-pool.
+	DefaultPool   string
+	PreAllocation []string
 	// DatapathMode is how pods are connected: veth, or auto for the same.
 	DatapathMode string
 
@@ -172,7 +177,7 @@ func Defaults() Config {
 		RoutingMode: "tunnel", TunnelProtocol: "vxlan", TunnelPort: 8472, MasqueradeIPv4: true, MasqueradeIPv6: true, DirectRoutes: true,
 		PodReservedPorts: reservedAuto, PodPMTUD: pmtudBlackhole,
 		ClusterMesh: clustermesh.Defaults(), EnablePolicy: "default", AllowLocalhost: "auto", PolicyDefaultLocalCluster: true, NonDefaultDeny: true,
-		EnableK8s: k8s.InPod(), K8s: k8s.Defaults(), Policies: policies.Defaults(), CRDWait: 5 * time.Minute, IPAM: ipamClusterPool, DatapathMode: datapathVeth, PodReadiness: readinessLoose,
+		EnableK8s: k8s.InPod(), K8s: k8s.Defaults(), Policies: policies.Defaults(), CRDWait: 5 * time.Minute, IPAM: ipamClusterPool, DefaultPool: ipam.DefaultPool, PreAllocation: []string{ipam.DefaultPool + "=8"}, DatapathMode: datapathVeth, PodReadiness: readinessLoose,
 		IdentityLabels: relevance.AllLabels, FixedIdentities: map[string]string{}, WellKnown: true, AllocationTimeout: 2 * time.Minute, AllocationSync: 5 * time.Minute,
 		CTTCP: 8000 * time.Second, CTTCPSyn: time.Minute, CTTCPFin: 10 * time.Second, CTAny: time.Minute,
 		CTInterval: 30 * time.Second, Maps: maps.Defaults(),
@@ -263,7 +268,10 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Namespace, "k8s-namespace", c.Namespace, "namespace of the agents and the operator")
 	fs.StringVar(&c.PodReadiness, "pod-readiness", c.PodReadiness,
 		"when pods are ready: loose (when their containers are) or strict (those with the readiness gate network.hawser.net/identity-known when all nodes are told of their identity)")
-	fs.StringVar(&c.IPAM, "ipam", c.IPAM, "who says which addresses this node's pods get in Kubernetes, if no range is given: cluster-pool (the operator) or kubernetes (the Node)")
+	fs.StringVar(&c.IPAM, "ipam", c.IPAM, "who says which addresses this node's pods get in Kubernetes, if no range is given: cluster-pool (the operator), multi-pool (the operator, out of CiliumPodIPPools) or kubernetes (the Node)")
+	fs.StringVar(&c.DefaultPool, "ipam-default-ip-pool", c.DefaultPool, "with --ipam multi-pool, name of the pool of pods for which no other is meant; the operator must be told the same")
+	fs.StringSliceVar(&c.PreAllocation, flagPreAllocation, c.PreAllocation,
+		"with --ipam multi-pool, how many addresses of a pool the node has in advance of pods, such as default=8,edge=4; of other pools it asks for what pods need")
 	fs.StringVar(&c.DatapathMode, "datapath-mode", c.DatapathMode, "how pods are connected: veth (a pair of interfaces), or auto, which is the same")
 	fs.StringVar(&c.EnablePolicy, "enable-policy", c.EnablePolicy, "when policy is enforced: default (for endpoints that a rule selects), always or never")
 	fs.StringVar(&c.AllowLocalhost, "allow-localhost", c.AllowLocalhost, "whether the node may always reach its own pods: always, auto (the same until there is a host firewall) or policy")
@@ -309,6 +317,7 @@ func (c *Config) setStore(d storedial.Config) {
 const (
 	ipamClusterPool = "cluster-pool"
 	ipamKubernetes  = "kubernetes"
+	ipamMultiPool   = "multi-pool"
 	datapathVeth    = "veth"
 	datapathAuto    = "auto"
 	identityCRD     = "crd"
@@ -431,8 +440,11 @@ func (c *Config) Validate() error {
 	}
 	switch {
 	case c.IPAM == ipamClusterPool || c.IPAM == ipamKubernetes:
+	case c.IPAM == ipamMultiPool && c.EnableK8s:
+		errs = append(errs, c.validateMultiPool())
 	case c.EnableK8s:
-		bad("--ipam: %q is not supported: use %s (the operator gives each node a block) or %s (the Node's pod CIDR)", c.IPAM, ipamClusterPool, ipamKubernetes)
+		bad("--ipam: %q is not supported: use %s (the operator gives each node a block), %s (the operator, out of pools) or %s (the Node's pod CIDR)",
+			c.IPAM, ipamClusterPool, ipamMultiPool, ipamKubernetes)
 	default:
 		bad("--ipam: %q is not supported: leave it out, without Kubernetes --ipv4-range and --ipv6-range say which addresses pods get", c.IPAM)
 	}

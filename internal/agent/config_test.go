@@ -94,8 +94,15 @@ func TestValidate(t *testing.T) {
 			c.KVStore, c.KVStoreLeaseTTL = "etcd", 1
 			c.KVStoreOpts["etcd.address"] = "http://127.0.0.1:2379"
 		},
-		"--ipam: \"eni\"":                  func(c *Config) { c.IPAM = "eni" },
-		"Node's pod CIDR":                  func(c *Config) { c.EnableK8s, c.IPAM = true, "multi-pool" },
+		"--ipam: \"eni\"":                       func(c *Config) { c.IPAM = "eni" },
+		"Node's pod CIDR":                       func(c *Config) { c.EnableK8s, c.IPAM = true, "crd" },
+		"--ipam: \"multi-pool\"":                func(c *Config) { c.IPAM = "multi-pool" },
+		"cannot be used with --ipam=multi-pool": func(c *Config) { c.EnableK8s, c.IPAM = true, "multi-pool" },
+		"pool \"default\" needs at least 1":     func(c *Config) { c.EnableK8s, c.IPAM, c.PreAllocation = true, "multi-pool", []string{"edge=4"} },
+		"\"edge\" is not of the form pool=number": func(c *Config) {
+			c.EnableK8s, c.IPAM, c.PreAllocation = true, "multi-pool", []string{"default=8", "edge"}
+		},
+		"--ipam-default-ip-pool":           func(c *Config) { c.EnableK8s, c.IPAM, c.DefaultPool = true, "multi-pool", "" },
 		"--datapath-mode: lb-only":         func(c *Config) { c.DatapathMode = "lb-only" },
 		"--datapath-mode: \"netkit\"":      func(c *Config) { c.DatapathMode = "netkit" },
 		"--bpf-ct-timeout":                 func(c *Config) { c.CTAny = 0 },

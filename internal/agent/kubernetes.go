@@ -30,6 +30,7 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s/apiserver"
 	"github.com/hawser-net/hawser/internal/k8s/endpoints"
 	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
+	"github.com/hawser-net/hawser/internal/k8s/ippools"
 	"github.com/hawser-net/hawser/internal/k8s/nodes"
 	"github.com/hawser-net/hawser/internal/k8s/pods"
 	"github.com/hawser-net/hawser/internal/k8s/policies"
@@ -56,6 +57,8 @@ type kube struct {
 	policies  *policies.Policies
 	numbers   *k8sids.Backend // nil if identities are not objects
 	shared    *ipcache.Shared
+	pools     *nodePools      // nil if this node's CIDRs are not of pools
+	ippools   *ippools.Pools  // nil likewise
 	labels    *identityLabels // nil if all labels make identities, whatever the operator says
 
 	// hostPorts says whether a pod of this node has host ports.
@@ -99,6 +102,9 @@ func (k *kube) needs() []schema.GroupVersionResource {
 		v2.Resource(v2.ResourceNodes), v2.Resource(v2.ResourceEndpoints), v2.Resource(v2.ResourceIdentities),
 		v2.Resource(v2.ResourceNetworkPolicies), v2.Resource(v2.ResourceClusterwideNetworkPolicies),
 	}
+	if k.cfg.IPAM == ipamMultiPool {
+		out = append(out, v2alpha1.Resource(v2alpha1.ResourcePodIPPools))
+	}
 	if k.cfg.EndpointSlices {
 		out = append(out, v2alpha1.Resource(v2alpha1.ResourceEndpointSlices))
 	}
@@ -132,11 +138,13 @@ func (k *kube) join(a *api, facts nodeFacts, links *link.Links, filter *labels.F
 		learned, cache = deafNodes{}, deafCache{}
 	}
 	if k.nodes, err = nodes.New(nodes.Config{
-		Self: k.self(), ClusterID: k.cfg.ClusterID, WritePodCIDRs: k.cfg.IPAM == ipamKubernetes || k.rangesGiven(), Own: k.checkRanges, Log: k.log,
+		Self: k.self(), ClusterID: k.cfg.ClusterID, WritePodCIDRs: k.cfg.IPAM == ipamKubernetes || k.rangesGiven(),
+		Own: k.heardOwn, Fill: k.pools.filler(), Log: k.log,
 		LabelFilter: filter.Fingerprint(), Management: string(k.cfg.management()),
 	}, k.client, learned); err != nil {
 		return err
 	}
+	k.joinPools(a)
 	k.endpoints, err = endpoints.New(ec, k.client, cache)
 	if err != nil {
 		return err
@@ -200,6 +208,7 @@ func (k *kube) start(run *group, gate *syncGate, book *rules, heard func()) (fun
 		return nil, err
 	}
 	run.start("cilium-nodes", k.afterKinds(k.nodes.Run))
+	k.startPools(run)
 	addressesHeard, serversHeard, podsHeard := gate.expect(), gate.expect(), gate.expect()
 	run.start("cilium-endpoints", k.afterKinds(k.endpoints.Run))
 	placed := k.creation.expect()
@@ -378,11 +387,16 @@ func (k *kube) complete(ctx context.Context, req *endpoint.CreateRequest, given 
 	case err != nil:
 		return err
 	}
+	plain, err := k.checkPools(info, req)
+	if err != nil {
+		return err
+	}
 	k.endpoints.Mirror(info.Runtime, info.UID)
 	req.Labels, req.NamedPorts, req.PodUID = info.Labels, info.Ports, info.Runtime
 	if info.SkipMasquerade {
 		req.PlainIPv4, req.PlainIPv6 = true, true
 	}
+	req.PlainIPv4, req.PlainIPv6 = req.PlainIPv4 || plain.IPv4, req.PlainIPv6 || plain.IPv6
 	return nil
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net/netip"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -108,12 +107,7 @@ func (m *mesh) setMine() {
 	if m == nil {
 		return
 	}
-	var mine []netip.Prefix
-	for _, f := range []ipam.Families{ipam.IPv4, ipam.IPv6} {
-		if cidr := m.a.pool.CIDR(f); cidr.IsValid() {
-			mine = append(mine, cidr)
-		}
-	}
+	mine := m.a.pool.CIDRs(ipam.Both)
 	for key, n := range m.a.nodes.Table().All() {
 		if key.Cluster != m.a.cfg.ClusterName {
 			continue

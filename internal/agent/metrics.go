@@ -17,7 +17,6 @@ import (
 	"github.com/hawser-net/hawser/internal/clusterhealth"
 	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/endpoint"
-	"github.com/hawser-net/hawser/internal/ipam"
 )
 
 // metricsSet holds the agent's metrics. Names are those of the field where a metric means the
@@ -147,13 +146,14 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	for s, n := range states {
 		gauge(c.endpoints, float64(n), string(s))
 	}
+	used, capacity := map[string]int{}, map[string]int{}
 	for _, u := range a.pool.Usage() {
-		family := "ipv4"
-		if u.Family == ipam.IPv6 {
-			family = "ipv6"
-		}
-		gauge(c.ips, float64(u.Used), family)
-		gauge(c.ipCapacity, float64(u.Capacity), family)
+		used[u.Family.String()] += u.Used
+		capacity[u.Family.String()] += u.Capacity
+	}
+	for family := range used {
+		gauge(c.ips, float64(used[family]), family)
+		gauge(c.ipCapacity, float64(capacity[family]), family)
 	}
 	gauge(c.temporary, float64(a.identities.temps.Len()))
 	kinds := map[string]int{}

@@ -98,12 +98,8 @@ func (a *api) desiredNode(facts nodeFacts) (datapath.Node, []*datapath.RouteErro
 		BigTCP4: a.cfg.BigTCPIPv4, BigTCP6: a.cfg.BigTCPIPv6,
 		Peers: peers,
 	}
-	for _, f := range []ipam.Families{ipam.IPv4, ipam.IPv6} {
-		if cidr := a.pool.CIDR(f); cidr.IsValid() {
-			n.PodCIDRs = append(n.PodCIDRs, cidr)
-			n.ClusterCIDRs = append(n.ClusterCIDRs, cidr)
-		}
-	}
+	n.PodCIDRs = a.pool.CIDRs(ipam.Both)
+	n.ClusterCIDRs = slices.Clone(n.PodCIDRs)
 	for _, p := range n.Peers {
 		n.ClusterCIDRs = append(n.ClusterCIDRs, p.PodCIDRs...)
 		// Nodes see pods by their own addresses, which policy on host traffic depends on.
@@ -282,12 +278,7 @@ func (a *api) selfNode(facts nodeFacts) node.Node {
 	for _, ip := range a.routers() {
 		n.Addresses = append(n.Addresses, node.Address{Type: node.RouterIP, IP: ip})
 	}
-	if cidr := a.pool.CIDR(ipam.IPv4); cidr.IsValid() {
-		n.IPv4PodCIDRs = []netip.Prefix{cidr}
-	}
-	if cidr := a.pool.CIDR(ipam.IPv6); cidr.IsValid() {
-		n.IPv6PodCIDRs = []netip.Prefix{cidr}
-	}
+	n.IPv4PodCIDRs, n.IPv6PodCIDRs = a.pool.CIDRs(ipam.IPv4), a.pool.CIDRs(ipam.IPv6)
 	for _, ip := range a.healthAddresses() {
 		if ip.Is4() {
 			n.IPv4HealthIP = ip
@@ -338,6 +329,12 @@ func (a *api) followNodes(ctx context.Context, facts nodeFacts, links *link.Link
 			repair = true
 		case <-a.moved:
 			a.placeSelf(facts, log)
+		case <-a.cidrsMoved:
+			// What other nodes claim of them, or of those that are not this node's any more, is seen anew.
+			for key, n := range a.nodes.Table().All() {
+				a.claimNode(key, n, self)
+			}
+			a.mesh.setMine()
 		case <-retry.C:
 			if repair = time.Since(last) > nodeRepair; !failed && !repair {
 				continue
@@ -379,19 +376,10 @@ func (a *api) applyNodes(watch *table.Observer[node.Key, node.Node], self node.K
 		return // closed: the agent ends
 	}
 	for _, ch := range changes {
-		switch {
-		case ch.Key == self:
-		case ch.Deleted:
+		if ch.Deleted && ch.Key != self {
 			a.cache.DeleteNode(ch.Key.String())
-		default:
-			n := ch.Value
-			host := n.UnderlayIPv4()
-			if !host.IsValid() {
-				host = n.UnderlayIPv6()
-			}
-			a.cache.SetNode(ipcache.Node{
-				Name: ch.Key.String(), IPs: n.NodeIPs(), RouterIPs: n.RouterIPs(), PodCIDRs: a.notOurs(n.PodCIDRs()), HealthIPs: a.notInOurs(n.HealthIPs()), Host: host,
-			})
+		} else if !ch.Deleted {
+			a.claimNode(ch.Key, ch.Value, self)
 		}
 	}
 	if len(changes) > 0 {
@@ -402,15 +390,29 @@ func (a *api) applyNodes(watch *table.Observer[node.Key, node.Node], self node.K
 	}
 }
 
+// claimNode claims the addresses of a node that is not this one.
+func (a *api) claimNode(key node.Key, n node.Node, self node.Key) {
+	if key == self {
+		return
+	}
+	host := n.UnderlayIPv4()
+	if !host.IsValid() {
+		host = n.UnderlayIPv6()
+	}
+	a.cache.SetNode(ipcache.Node{
+		Name: key.String(), IPs: n.NodeIPs(), RouterIPs: n.RouterIPs(), PodCIDRs: a.notOurs(n.PodCIDRs()), HealthIPs: a.notInOurs(n.HealthIPs()), Host: host,
+	})
+}
+
 // notOurs leaves out what another node claims of this node's own pod networks.
 func (a *api) notOurs(cidrs []netip.Prefix) []netip.Prefix {
-	own := []netip.Prefix{a.pool.CIDR(ipam.IPv4), a.pool.CIDR(ipam.IPv6)}
+	own := a.pool.CIDRs(ipam.Both)
 	return slices.DeleteFunc(slices.Clone(cidrs), func(c netip.Prefix) bool { return slices.ContainsFunc(own, c.Overlaps) })
 }
 
 // notInOurs leaves out addresses in this node's own pod networks.
 func (a *api) notInOurs(ips []netip.Addr) []netip.Addr {
-	own := []netip.Prefix{a.pool.CIDR(ipam.IPv4), a.pool.CIDR(ipam.IPv6)}
+	own := a.pool.CIDRs(ipam.Both)
 	return slices.DeleteFunc(ips, func(ip netip.Addr) bool {
 		return slices.ContainsFunc(own, func(p netip.Prefix) bool { return p.Contains(ip) })
 	})

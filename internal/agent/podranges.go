@@ -29,6 +29,9 @@ func (k *kube) podRanges(ctx context.Context, facts nodeFacts) (v4, v6 string, e
 	if k.rangesGiven() {
 		return k.cfg.IPv4Range, k.cfg.IPv6Range, nil
 	}
+	if k.cfg.IPAM == ipamMultiPool {
+		return "", "", k.awaitPools(ctx, facts)
+	}
 	state := filepath.Join(k.cfg.StateDir, "state")
 	path := filepath.Join(state, "podcidrs.json")
 	saved, err := loadRanges(path)
@@ -144,7 +147,9 @@ func (k *kube) awaitRanges(ctx context.Context, facts nodeFacts) (ranges, error)
 	}
 	if k.cfg.IPAM == ipamClusterPool {
 		where = "spec.ipam.podCIDRs of CiliumNode " + k.cfg.NodeName + ", which the operator fills in"
-		follow = func() error { return k.askOperator(ctx, facts, heard) }
+		follow = func() error {
+			return k.askOperator(ctx, facts, func(o *v2.CiliumNode) { heard(o.Spec.IPAM.PodCIDRs) }, nil)
+		}
 	}
 	wg.Go(func() {
 		if err := follow(); err != nil {
@@ -169,13 +174,13 @@ func (k *kube) awaitRanges(ctx context.Context, facts nodeFacts) (ranges, error)
 	}
 }
 
-// askOperator makes this node's CiliumNode, if need be, and tells heard of the CIDRs in it until ctx ends.
-func (k *kube) askOperator(ctx context.Context, facts nodeFacts, heard func([]string)) error {
+// askOperator makes this node's CiliumNode, if need be, with what fill writes into it, and tells heard of it until ctx ends.
+func (k *kube) askOperator(ctx context.Context, facts nodeFacts, heard func(*v2.CiliumNode), fill func(o *v2.CiliumNode, made bool)) error {
 	if err := k.client.WaitForKinds(ctx, k.cfg.CRDWait, k.log, v2.Resource(v2.ResourceNodes)); err != nil {
 		return err
 	}
 	asking, err := nodes.New(nodes.Config{
-		Self: k.self(), ClusterID: k.cfg.ClusterID, Own: func(o *v2.CiliumNode) { heard(o.Spec.IPAM.PodCIDRs) }, Log: k.log,
+		Self: k.self(), ClusterID: k.cfg.ClusterID, Own: heard, Fill: fill, Log: k.log,
 	}, k.client, deafNodes{})
 	if err != nil {
 		return err

@@ -1,5 +1,6 @@
-// Package ipam gives out the addresses of a node's pod CIDRs ("host scope"): one IPv4 and one
-// IPv6 pool, each of which may be absent.
+// Package ipam gives out the addresses of a node's pod CIDRs ("host scope"). Either there is one pool with a CIDR of each
+// family, either of which may be absent, or there are pools by name, each with as many CIDRs as are assigned to the node at
+// the time: see [IPAM.Assign].
 //
 // Every address given out has an owner in text ("namespace/pod", "router"), and an address is never given
 // to two. The search for a free address goes round the pool, so that an address just released rests as
@@ -28,11 +29,12 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
 
-// DefaultPool is the name of the only pool. The empty name means it too.
+// DefaultPool is the name of the only pool, and of the default one if nothing else is said. The empty name means it too.
 const DefaultPool = "default"
 
 // Errors that the package returns, wrapped with the address or CIDR they are about.
@@ -103,6 +105,10 @@ type Config struct {
 	// IPv4CIDR and IPv6CIDR are the node's pod CIDRs. The zero Prefix disables the family.
 	IPv4CIDR netip.Prefix
 	IPv6CIDR netip.Prefix
+	// Assigned, if not empty, are the families of a node whose CIDRs are told by [IPAM.Assign]; the two above are not set then.
+	Assigned Families
+	// DefaultPool is the pool of who names none, [DefaultPool] by default.
+	DefaultPool string
 	// Expiration is how long an address allocated with expiration is kept, 10 minutes by default.
 	Expiration time.Duration
 	// InUse reports whether an endpoint uses an address, and names it. Such an address is neither released by
@@ -120,6 +126,9 @@ type Config struct {
 func (c *Config) Defaults() {
 	if c.Expiration == 0 {
 		c.Expiration = 10 * time.Minute
+	}
+	if c.DefaultPool == "" {
+		c.DefaultPool = DefaultPool
 	}
 	if c.InUse == nil {
 		c.InUse = func(netip.Addr) (string, bool) { return "", false }
@@ -146,7 +155,11 @@ func (c *Config) Validate() error {
 	if p := c.IPv6CIDR; p != (netip.Prefix{}) && (!p.IsValid() || !p.Addr().Is6() || p.Addr().Is4In6()) {
 		errs = append(errs, fmt.Errorf("IPv6 pod CIDR %v is not an IPv6 prefix", p))
 	}
-	if c.IPv4CIDR == (netip.Prefix{}) && c.IPv6CIDR == (netip.Prefix{}) {
+	given := c.IPv4CIDR != (netip.Prefix{}) || c.IPv6CIDR != (netip.Prefix{})
+	if given && c.Assigned != 0 {
+		errs = append(errs, errors.New("the node's pod CIDRs are assigned and cannot be given"))
+	}
+	if !given && c.Assigned == 0 {
 		errs = append(errs, errors.New("the node has no pod CIDR"))
 	}
 	if c.Expiration < 0 {
@@ -159,6 +172,8 @@ func (c *Config) Validate() error {
 type Allocation struct {
 	IP    netip.Addr
 	Owner string
+	// Pool is the one that the address is of.
+	Pool string
 	// UUID and Expires are set while the allocation waits to be confirmed.
 	UUID    string
 	Expires time.Time
@@ -178,10 +193,14 @@ type IPAM struct {
 
 	mu       sync.Mutex
 	open     bool
-	pools    [2]*pool // IPv4, IPv6; nil if disabled
+	families Families
+	pools    [2][]*pool // IPv4, IPv6; searched in their order
 	given    map[netip.Addr]*Allocation
 	excluded map[netip.Addr]string
 	expiring map[netip.Addr]*Allocation // those of given that expire
+	waiting  map[waiter]time.Time       // who was told that a pool is exhausted, and how long that counts
+	assigned chan struct{}              // closed when something is assigned
+	demand   chan struct{}              // tells that what Demand returns may have changed
 }
 
 // New returns an IPAM that gives out nothing until Open is called.
@@ -196,18 +215,22 @@ func New(cfg Config) (*IPAM, error) {
 		given:    make(map[netip.Addr]*Allocation),
 		excluded: make(map[netip.Addr]string),
 		expiring: make(map[netip.Addr]*Allocation),
+		waiting:  make(map[waiter]time.Time),
+		assigned: make(chan struct{}),
+		demand:   make(chan struct{}, 1),
+		families: cfg.Assigned,
 	}
-	if cfg.IPv4CIDR.IsValid() {
-		m.pools[0] = newPool(cfg.IPv4CIDR)
-	}
-	if cfg.IPv6CIDR.IsValid() {
-		m.pools[1] = newPool(cfg.IPv6CIDR)
+	for i, cidr := range []netip.Prefix{cfg.IPv4CIDR, cfg.IPv6CIDR} {
+		if cidr.IsValid() {
+			m.pools[i] = []*pool{newPool(cfg.DefaultPool, Block{Prefix: cidr})}
+			m.families |= IPv4 << i
+		}
 	}
 	return m, nil
 }
 
-// pool returns the pool of one family, or nil.
-func (m *IPAM) pool(f Families) *pool {
+// of returns the pools of one family. m.mu is held.
+func (m *IPAM) of(f Families) []*pool {
 	if f == IPv4 {
 		return m.pools[0]
 	}
@@ -215,23 +238,22 @@ func (m *IPAM) pool(f Families) *pool {
 }
 
 // Families returns the enabled families.
-func (m *IPAM) Families() Families {
-	var f Families
-	if m.pools[0] != nil {
-		f |= IPv4
-	}
-	if m.pools[1] != nil {
-		f |= IPv6
-	}
-	return f
-}
+func (m *IPAM) Families() Families { return m.families }
 
-// CIDR returns the pod CIDR of one family, or the zero Prefix.
-func (m *IPAM) CIDR(f Families) netip.Prefix {
-	if p := m.pool(f); p != nil {
-		return p.cidr
+// CIDRs returns the pod CIDRs of some families, IPv4 first, each family in the order in which it is searched.
+func (m *IPAM) CIDRs(families Families) []netip.Prefix {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var out []netip.Prefix
+	for i, ps := range m.pools {
+		if families&(IPv4<<i) == 0 {
+			continue
+		}
+		for _, p := range ps {
+			out = append(out, p.cidr)
+		}
 	}
-	return netip.Prefix{}
+	return out
 }
 
 // Open ends the restoring: from now on addresses are given out.
@@ -246,29 +268,71 @@ func (m *IPAM) find(ip netip.Addr) (*pool, uint32, error) {
 	if !ip.IsValid() || ip.Zone() != "" || ip.Is4In6() {
 		return nil, 0, fmt.Errorf("%w: %v is no pod address", ErrInvalid, ip)
 	}
-	p := m.pool(familyOf(ip))
-	if p == nil {
-		return nil, 0, fmt.Errorf("%w: the node has no %v pod CIDR for %v", ErrDisabled, familyOf(ip), ip)
+	f := familyOf(ip)
+	if m.families&f == 0 {
+		return nil, 0, fmt.Errorf("%w: the node has no %v pod CIDR for %v", ErrDisabled, f, ip)
 	}
-	i, ok := p.index(ip)
-	if !ok {
-		return nil, 0, fmt.Errorf("%w: %v is not in the node's pod CIDR %v", ErrInvalid, ip, p.cidr)
+	var cidrs []string
+	for _, p := range m.of(f) {
+		if i, ok := p.index(ip); ok {
+			return p, i, nil
+		}
+		cidrs = append(cidrs, p.cidr.String())
 	}
-	return p, i, nil
+	if len(cidrs) == 0 {
+		return nil, 0, fmt.Errorf("%w: %v is not the node's, to which no %v pod CIDR is assigned", ErrInvalid, ip, f)
+	}
+	return nil, 0, fmt.Errorf("%w: %v is not in the node's pod CIDR %s", ErrInvalid, ip, strings.Join(cidrs, ", "))
 }
 
-func checkPool(name string) error {
-	if name != "" && name != DefaultPool {
-		return fmt.Errorf("%w: there is no pool %q, only %q", ErrInvalid, name, DefaultPool)
+// named returns the name of the pool that the caller means.
+func (m *IPAM) named(name string) (string, error) {
+	if name == "" {
+		return m.cfg.DefaultPool, nil
 	}
-	return nil
+	if m.cfg.Assigned == 0 && name != m.cfg.DefaultPool {
+		return "", fmt.Errorf("%w: there is no pool %q, only %q", ErrInvalid, name, m.cfg.DefaultPool)
+	}
+	return name, nil
+}
+
+// findIn is find for an address that the caller says is of a pool; of any for the empty name. m.mu is held.
+func (m *IPAM) findIn(ip netip.Addr, name string) (*pool, uint32, error) {
+	p, i, err := m.find(ip)
+	if err == nil && name != "" && p.name != name {
+		return nil, 0, fmt.Errorf("%w: %v is of pool %q, not of %q", ErrInvalid, ip, p.name, name)
+	}
+	return p, i, err
 }
 
 // AllocateNext gives an address of each family asked for that is enabled: IPv6 first, then
 // IPv4; either all of them or none. If expire is set, each expires by itself. It is an error if
 // none of the families is enabled.
 func (m *IPAM) AllocateNext(families Families, owner, pool string, expire bool) (Result, error) {
-	if err := checkPool(pool); err != nil {
+	return m.AllocateFrom(families, owner, Choice{pool, pool}, expire)
+}
+
+// Choice is a pool for each family. An empty name is that of the default pool.
+type Choice struct{ IPv4, IPv6 string }
+
+// of returns the pool of a family.
+func (c Choice) of(f Families) string {
+	if f == IPv4 {
+		return c.IPv4
+	}
+	return c.IPv6
+}
+
+// AllocateFrom is AllocateNext with a pool for each family. If one is exhausted, what owner lacks counts in [IPAM.Demand] for
+// a while.
+func (m *IPAM) AllocateFrom(families Families, owner string, pools Choice, expire bool) (Result, error) {
+	var err4, err6 error
+	pools.IPv4, err4 = m.named(pools.IPv4)
+	pools.IPv6, err6 = m.named(pools.IPv6)
+	if err := errors.Join(err6, err4); err != nil {
+		if err4 != nil && err6 != nil {
+			err = err4 // of one name
+		}
 		return Result{}, err
 	}
 	m.mu.Lock()
@@ -276,44 +340,65 @@ func (m *IPAM) AllocateNext(families Families, owner, pool string, expire bool) 
 	if !m.open {
 		return Result{}, ErrNotOpen
 	}
-	if families &= m.Families(); families == 0 {
-		return Result{}, fmt.Errorf("%w: the node gives out %v addresses only", ErrDisabled, m.Families())
+	if families &= m.families; families == 0 {
+		return Result{}, fmt.Errorf("%w: the node gives out %v addresses only", ErrDisabled, m.families)
 	}
 	var r Result
-	var err error
-	if families&IPv6 != 0 {
-		if r.IPv6, err = m.next(IPv6, owner, expire); err != nil {
-			return Result{}, err
+	for _, f := range []Families{IPv6, IPv4} {
+		if families&f == 0 {
+			continue
 		}
-	}
-	if families&IPv4 != 0 {
-		if r.IPv4, err = m.next(IPv4, owner, expire); err != nil {
+		a, err := m.next(f, owner, pools.of(f), expire)
+		if err != nil {
 			if r.IPv6 != nil {
 				m.free(r.IPv6.IP)
 			}
+			m.wait(families, owner, pools)
 			return Result{}, err
 		}
+		if f == IPv6 {
+			r.IPv6 = a
+		} else {
+			r.IPv4 = a
+		}
 	}
+	m.served(families, owner, pools)
 	return r, nil
 }
 
-// next gives one address and returns a copy of its allocation.
-func (m *IPAM) next(f Families, owner string, expire bool) (*Allocation, error) {
-	p := m.pool(f)
-	i, ok := p.free()
-	for ok && m.keptForNode(p.addr(i)) {
-		i, ok = p.free()
+// next gives one address of a pool and returns a copy of its allocation.
+func (m *IPAM) next(f Families, owner, pool string, expire bool) (*Allocation, error) {
+	var full []string
+	total := 0
+	for _, p := range m.of(f) {
+		if p.name != pool || p.drained {
+			continue
+		}
+		i, ok := p.free()
+		for ok && m.keptForNode(p.addr(i)) {
+			i, ok = p.free()
+		}
+		if !ok {
+			full = append(full, p.cidr.String())
+			total += p.capacity
+			continue
+		}
+		a := m.take(p, i, owner)
+		if expire {
+			m.limit(a, newUUID())
+		}
+		c := *a
+		return &c, nil
 	}
-	if !ok {
-		return nil, fmt.Errorf("%w: all %d %v addresses of pod CIDR %v are allocated; delete pods or give the node a larger CIDR",
-			ErrExhausted, p.capacity, f, p.cidr)
+	switch {
+	case m.cfg.Assigned == 0:
+		return nil, fmt.Errorf("%w: all %d %v addresses of pod CIDR %s are allocated; delete pods or give the node a larger CIDR",
+			ErrExhausted, total, f, strings.Join(full, ", "))
+	case len(full) == 0:
+		return nil, fmt.Errorf("%w: no %v pod CIDR of pool %q is assigned to this node", ErrExhausted, f, pool)
 	}
-	a := m.take(p, i, owner)
-	if expire {
-		m.limit(a, newUUID())
-	}
-	c := *a
-	return &c, nil
+	return nil, fmt.Errorf("%w: all %d %v addresses of pool %q that this node has are allocated: %s",
+		ErrExhausted, total, f, pool, strings.Join(full, ", "))
 }
 
 // keptForNode excludes an address for good if the node itself has it, and says whether it does.
@@ -330,8 +415,9 @@ func (m *IPAM) keptForNode(ip netip.Addr) bool {
 
 func (m *IPAM) take(p *pool, i uint32, owner string) *Allocation {
 	p.take(i)
-	a := &Allocation{IP: p.addr(i), Owner: owner}
+	a := &Allocation{IP: p.addr(i), Owner: owner, Pool: p.name}
 	m.given[a.IP] = a
+	m.demandMoved()
 	return a
 }
 
@@ -339,18 +425,24 @@ func (m *IPAM) take(p *pool, i uint32, owner string) *Allocation {
 func (m *IPAM) free(ip netip.Addr) {
 	delete(m.given, ip)
 	delete(m.expiring, ip)
-	p := m.pool(familyOf(ip))
-	i, _ := p.index(ip)
-	p.release(i)
+	for _, p := range m.of(familyOf(ip)) {
+		if i, ok := p.index(ip); ok {
+			p.release(i)
+		}
+	}
+	m.demandMoved()
 }
 
 // Allocate gives a certain address to owner.
 func (m *IPAM) Allocate(ip netip.Addr, owner, pool string) error {
-	if err := checkPool(pool); err != nil {
+	if _, err := m.named(pool); err != nil {
 		return err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if _, _, err := m.findIn(ip, pool); err != nil && m.open {
+		return err
+	}
 	return m.allocate(ip, owner)
 }
 
@@ -408,7 +500,10 @@ func (m *IPAM) claim(ip netip.Addr, owner string) error {
 		return fmt.Errorf("%w: %v is excluded for %s", ErrExists, ip, nameOf(o))
 	}
 	if p.isMarked(i) {
-		return fmt.Errorf("%w: %v is the first or last address of pod CIDR %v", ErrInvalid, ip, p.cidr)
+		if m.open || m.cfg.Assigned == 0 {
+			return fmt.Errorf("%w: %v is the first or last address of pod CIDR %v", ErrInvalid, ip, p.cidr)
+		}
+		p.capacity++ // the pool allowed it when it was given out
 	}
 	next := p.next
 	m.take(p, i, owner)
@@ -488,10 +583,10 @@ func (m *IPAM) AllocateRouter(preferred ...netip.Addr) (Result, error) {
 		if f == IPv6 {
 			slot = &r.IPv6
 		}
-		if m.pool(f) == nil || *slot != nil {
+		if m.families&f == 0 || *slot != nil {
 			continue
 		}
-		a, err := m.next(f, RouterOwner, false)
+		a, err := m.next(f, RouterOwner, m.cfg.DefaultPool, false)
 		if err != nil {
 			for _, a := range []*Allocation{r.IPv4, r.IPv6} {
 				if a != nil {
@@ -508,10 +603,10 @@ func (m *IPAM) AllocateRouter(preferred ...netip.Addr) (Result, error) {
 // Release gives an address back. It is refused while an endpoint uses the address, and for the
 // router's.
 func (m *IPAM) Release(ip netip.Addr, pool string) error {
-	if err := checkPool(pool); err != nil {
+	if _, err := m.named(pool); err != nil {
 		return err
 	}
-	a, err := m.lookup(ip)
+	a, err := m.lookup(ip, pool)
 	if err != nil {
 		return err
 	}
@@ -545,10 +640,10 @@ func (m *IPAM) Free(ip netip.Addr) error {
 	return nil
 }
 
-func (m *IPAM) lookup(ip netip.Addr) (*Allocation, error) {
+func (m *IPAM) lookup(ip netip.Addr, pool string) (*Allocation, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if _, _, err := m.find(ip); err != nil {
+	if _, _, err := m.findIn(ip, pool); err != nil {
 		return nil, err
 	}
 	if a := m.given[ip]; a != nil {
@@ -650,22 +745,25 @@ func (m *IPAM) Dump() []Allocation {
 	return all
 }
 
-// Usage is how full a pool is.
+// Usage is how full a CIDR is.
 type Usage struct {
 	Family   Families
+	Pool     string
 	CIDR     netip.Prefix
 	Capacity int // addresses that can be given out
 	Used     int // addresses given out
+	// Drained: no address of it is given out any more.
+	Drained bool
 }
 
-// Usage returns the state of each enabled pool, IPv4 first.
+// Usage returns the state of each CIDR, IPv4 first.
 func (m *IPAM) Usage() []Usage {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var u []Usage
-	for i, p := range m.pools {
-		if p != nil {
-			u = append(u, Usage{Family: IPv4 << i, CIDR: p.cidr, Capacity: p.capacity, Used: p.count})
+	for i, ps := range m.pools {
+		for _, p := range ps {
+			u = append(u, Usage{Family: IPv4 << i, Pool: p.name, CIDR: p.cidr, Capacity: p.capacity, Used: p.count, Drained: p.drained})
 		}
 	}
 	return u

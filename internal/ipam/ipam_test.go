@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"regexp"
 	"strings"
 	"sync"
@@ -61,7 +62,7 @@ func TestWhatAPoolHolds(t *testing.T) {
 	} {
 		t.Run(tt.cidr, func(t *testing.T) {
 			t.Parallel()
-			p := newPool(pfx(tt.cidr))
+			p := newPool(DefaultPool, Block{Prefix: pfx(tt.cidr)})
 			seen := map[netip.Addr]bool{}
 			var first, last netip.Addr
 			for {
@@ -197,7 +198,7 @@ func TestErrors(t *testing.T) {
 	if !errors.Is(err, ErrExhausted) || !strings.Contains(err.Error(), "all 5 ipv4 addresses of pod CIDR 10.0.0.0/29") {
 		t.Errorf("exhausted: %v", err)
 	}
-	want := []Usage{{IPv4, pfx("10.0.0.0/29"), 5, 5}}
+	want := []Usage{{Family: IPv4, Pool: DefaultPool, CIDR: pfx("10.0.0.0/29"), Capacity: 5, Used: 5}}
 	if diff := cmp.Diff(want, m.Usage(), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
 		t.Error(diff)
 	}
@@ -531,7 +532,7 @@ func TestConcurrent(t *testing.T) {
 	if d := m.Dump(); len(d) != 0 {
 		t.Errorf("left over: %v", d)
 	}
-	for _, p := range m.pools {
+	for _, p := range slices.Concat(m.pools[0], m.pools[1]) {
 		if p.count != 0 {
 			t.Errorf("pool %v counts %d", p.cidr, p.count)
 		}

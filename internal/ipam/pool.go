@@ -14,8 +14,14 @@ const minIPv4Bits = 8
 
 // pool is the address book of one CIDR. It is not safe for concurrent use.
 type pool struct {
+	// name is that of the pool that the CIDR is of.
+	name string
 	cidr netip.Prefix
-	size uint32 // addresses in reach, by index from the CIDR's first
+	// allowFirst and allowLast: the outermost addresses may be given out.
+	allowFirst, allowLast bool
+	// drained: nothing more is given out.
+	drained bool
+	size    uint32 // addresses in reach, by index from the CIDR's first
 	// used has a bit for each address that is not to be given out: allocated, excluded, or the
 	// network's first and last.
 	used []uint64
@@ -26,9 +32,10 @@ type pool struct {
 	count    int // addresses given out
 }
 
-func newPool(cidr netip.Prefix) *pool {
+func newPool(name string, b Block) *pool {
+	cidr := b.Prefix
 	hostBits := cidr.Addr().BitLen() - cidr.Bits()
-	p := &pool{cidr: cidr.Masked()}
+	p := &pool{name: name, cidr: cidr.Masked(), allowFirst: b.AllowFirst, allowLast: b.AllowLast, drained: b.Drained}
 	if cidr.Addr().Is6() && hostBits > bits.TrailingZeros32(maxIPv6) {
 		p.size = maxIPv6
 	} else {
@@ -39,12 +46,33 @@ func newPool(cidr netip.Prefix) *pool {
 		p.mark(i) // beyond the end
 	}
 	p.capacity = int(p.size)
-	if p.size > 2 {
-		p.mark(0)
-		p.mark(p.size - 1)
-		p.capacity -= 2
+	for _, edge := range []struct {
+		index uint32
+		allow bool
+	}{{0, b.AllowFirst}, {p.size - 1, b.AllowLast}} {
+		if p.size > 2 && !edge.allow {
+			p.mark(edge.index)
+			p.capacity--
+		}
 	}
 	return p
+}
+
+// Capacity returns how many addresses a block has for pods.
+func Capacity(b Block) int {
+	hostBits := b.Prefix.Addr().BitLen() - b.Prefix.Bits()
+	if hostBits >= bits.TrailingZeros32(maxIPv6) && b.Prefix.Addr().Is6() {
+		hostBits = bits.TrailingZeros32(maxIPv6)
+	}
+	size := 1 << hostBits
+	n := size
+	if size > 2 && !b.AllowFirst {
+		n--
+	}
+	if size > 2 && !b.AllowLast {
+		n--
+	}
+	return n
 }
 
 func (p *pool) mark(i uint32)          { p.used[i/64] |= 1 << (i % 64) }

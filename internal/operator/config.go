@@ -21,6 +21,7 @@ import (
 	"github.com/hawser-net/hawser/internal/operator/identities"
 	"github.com/hawser-net/hawser/internal/operator/kube"
 	"github.com/hawser-net/hawser/internal/operator/mesh"
+	"github.com/hawser-net/hawser/internal/operator/multipool"
 	"github.com/hawser-net/hawser/internal/operator/nodes"
 	"github.com/hawser-net/hawser/internal/operator/relevance"
 	"github.com/hawser-net/hawser/internal/storedial"
@@ -32,6 +33,8 @@ const (
 	ipamKubernetes = "kubernetes"
 	// ipamClusterPool has this operator give nodes blocks of addresses.
 	ipamClusterPool = "cluster-pool"
+	// ipamMultiPool has it give nodes blocks of the CiliumPodIPPools that their agents ask for.
+	ipamMultiPool = "multi-pool"
 )
 
 // Places to keep identities.
@@ -66,6 +69,7 @@ type Config struct {
 	// IPAM says where nodes get their pods' addresses from: one of the ipam constants.
 	IPAM      string
 	Pool      clusterpool.Config
+	Pools     multipool.Config
 	Nodes     nodes.Config
 	Endpoints endpoints.Config
 	Slices    endpointslices.Config
@@ -123,7 +127,7 @@ func Defaults() Config {
 		ClusterName: "default", MaxConnectedClusters: 255,
 		Store: storedial.Defaults(),
 		Kube:  kube.Defaults(), Election: election.Defaults(),
-		IPAM: ipamClusterPool, Pool: clusterpool.Defaults(), Nodes: nodes.Defaults(), Endpoints: endpoints.Defaults(), Slices: endpointslices.Defaults(),
+		IPAM: ipamClusterPool, Pool: clusterpool.Defaults(), Pools: multipool.Defaults(), Nodes: nodes.Defaults(), Endpoints: endpoints.Defaults(), Slices: endpointslices.Defaults(),
 		Mesh: mesh.Defaults(), ValidatePolicies: true, Groups: groups.Defaults(),
 		AllocationMode: modeKVStore, HeartbeatTimeout: 30 * time.Minute, Identities: identities.ControlDefaults(), Relevance: relevance.Defaults(), CompareInterval: time.Minute,
 		ReuseDelay: identities.DefaultRest, LostNodeDelay: identities.DefaultLost, GCInterval: 15 * time.Minute, GCRateInterval: time.Minute, GCRateLimit: 2500,
@@ -160,8 +164,9 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	c.Kube.Flags(fs)
 	c.Election.Flags(fs)
 	fs.BoolVar(&c.SkipCRDs, "skip-crd-creation", c.SkipCRDs, "leave the definitions of custom resources to somebody else, and wait for them")
-	fs.StringVar(&c.IPAM, "ipam", c.IPAM, "where nodes get their pods' addresses from: cluster-pool (this operator) or kubernetes (Node.spec.podCIDRs)")
+	fs.StringVar(&c.IPAM, "ipam", c.IPAM, "where nodes get their pods' addresses from: cluster-pool (this operator), multi-pool (this operator, out of CiliumPodIPPools) or kubernetes (Node.spec.podCIDRs)")
 	c.Pool.Flags(fs)
+	c.Pools.Flags(fs)
 	c.Nodes.Flags(fs)
 	c.Endpoints.Flags(fs)
 	c.Slices.Flags(fs)
@@ -319,8 +324,10 @@ func (c *Config) validateKubernetes() error {
 	case ipamKubernetes:
 	case ipamClusterPool:
 		errs = append(errs, c.Pool.Validate())
+	case ipamMultiPool:
+		errs = append(errs, c.Pools.Validate())
 	default:
-		errs = append(errs, fmt.Errorf("--ipam: %q is not supported; use %s or %s", c.IPAM, ipamClusterPool, ipamKubernetes))
+		errs = append(errs, fmt.Errorf("--ipam: %q is not supported; use %s, %s or %s", c.IPAM, ipamClusterPool, ipamMultiPool, ipamKubernetes))
 	}
 	if c.HeartbeatTimeout < 0 {
 		errs = append(errs, fmt.Errorf("--identity-heartbeat-timeout: %s must not be negative", c.HeartbeatTimeout))

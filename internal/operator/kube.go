@@ -24,6 +24,7 @@ import (
 	"github.com/hawser-net/hawser/internal/operator/identities"
 	"github.com/hawser-net/hawser/internal/operator/kube"
 	"github.com/hawser-net/hawser/internal/operator/mesh"
+	"github.com/hawser-net/hawser/internal/operator/multipool"
 	"github.com/hawser-net/hawser/internal/operator/nodes"
 	"github.com/hawser-net/hawser/internal/operator/policies"
 	"github.com/hawser-net/hawser/internal/operator/relevance"
@@ -147,8 +148,14 @@ func (o *Operator) addControllers(ctx context.Context, m manager.Manager, c *kub
 	reg := o.metrics.registry
 	nodeConfig, endpointConfig := o.cfg.Nodes, o.cfg.Endpoints
 	nodeConfig.Meter, endpointConfig.Meter = o.metrics.meter, o.metrics.meter
-	if o.cfg.IPAM == ipamClusterPool { // before anything else: nodes wait for their addresses
+	// Before anything else: nodes wait for their addresses.
+	switch o.cfg.IPAM {
+	case ipamClusterPool:
 		if err := clusterpool.Setup(ctx, m, o.cfg.Pool, reg, o.log.With("part", "cluster-pool")); err != nil {
+			return err
+		}
+	case ipamMultiPool:
+		if err := multipool.Setup(ctx, m, o.cfg.Pools, reg, o.log.With("part", "multi-pool")); err != nil {
 			return err
 		}
 	}

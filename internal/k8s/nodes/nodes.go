@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/netip"
 	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -46,6 +47,9 @@ type Config struct {
 	LabelFilter string
 	// Management, if not empty, is written there too, as [ManagementAnnotation].
 	Management string
+	// Fill, if not nil, writes what else is to be in the local node's object, which is made for the first time or is a copy of the one that there is; it must
+	// not change what the two share. It is called whenever the object may be written: see [Nodes.Refresh].
+	Fill func(o *v2.CiliumNode, made bool)
 	// Own, if not nil, is told of the local node's object whenever it has changed; it must not change the object.
 	Own func(*v2.CiliumNode)
 	// Retry is the pause after a write that failed, 5 seconds by default.
@@ -97,6 +101,9 @@ func (n *Nodes) Announce(local node.Node) error {
 	n.touch()
 	return nil
 }
+
+// Refresh has the local node's object written if it is not as it should be.
+func (n *Nodes) Refresh() { n.touch() }
 
 func (n *Nodes) touch() {
 	select {
@@ -223,6 +230,9 @@ func (n *Nodes) bring(ctx context.Context) error {
 		}
 		o.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: owner.Name, UID: owner.UID}}
 		n.fill(o, *want)
+		if n.cfg.Fill != nil {
+			n.cfg.Fill(o, true)
+		}
 		err = n.client.Post().Resource(v2.ResourceNodes).Body(o).Do(ctx).Error()
 		if err != nil && !apierrors.IsAlreadyExists(err) { // the watch is behind
 			return fmt.Errorf("create CiliumNode %s: %w", o.Name, err)
@@ -231,6 +241,9 @@ func (n *Nodes) bring(ctx context.Context) error {
 	}
 	o := have.DeepCopy()
 	n.fill(o, *want)
+	if n.cfg.Fill != nil {
+		n.cfg.Fill(o, false)
+	}
 	if reflect.DeepEqual(o, have) {
 		return nil
 	}
@@ -310,16 +323,25 @@ func Read(o *v2.CiliumNode, cluster string, clusterID uint32) (node.Node, error)
 			}
 		}
 	}
-	for _, text := range o.Spec.IPAM.PodCIDRs {
-		p, err := netip.ParsePrefix(text)
-		switch {
-		case err != nil:
-			errs = append(errs, fmt.Errorf("spec.ipam.podCIDRs: %q is no CIDR", text))
-		case p.Addr().Is4():
-			n.IPv4PodCIDRs = append(n.IPv4PodCIDRs, p.Masked())
-		default:
-			n.IPv6PodCIDRs = append(n.IPv6PodCIDRs, p.Masked())
+	cidrs := func(what string, list []string) {
+		for _, text := range list {
+			p, err := netip.ParsePrefix(text)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("%s: %q is no CIDR", what, text))
+				continue
+			}
+			to := &n.IPv6PodCIDRs
+			if p.Addr().Is4() {
+				to = &n.IPv4PodCIDRs
+			}
+			if p = p.Masked(); !slices.Contains(*to, p) {
+				*to = append(*to, p)
+			}
 		}
+	}
+	cidrs("spec.ipam.podCIDRs", o.Spec.IPAM.PodCIDRs)
+	for _, a := range o.Spec.IPAM.Pools.Allocated {
+		cidrs("spec.ipam.pools.allocated", a.CIDRs)
 	}
 	n.IPv4HealthIP, n.IPv6HealthIP = addr("spec.health.ipv4", o.Spec.HealthAddressing.IPv4), addr("spec.health.ipv6", o.Spec.HealthAddressing.IPv6)
 	n.IPv4IngressIP, n.IPv6IngressIP = addr("spec.ingress.ipv4", o.Spec.IngressAddressing.IPv4), addr("spec.ingress.ipv6", o.Spec.IngressAddressing.IPv6)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -190,3 +191,21 @@ func TestNodes(t *testing.T) {
 }
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// TestReadPools: a node's networks are those of every mode, once each; one that is none is a fault.
+func TestReadPools(t *testing.T) {
+	t.Parallel()
+	o := &v2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "n2"}, Spec: v2.NodeSpec{Addresses: []v2.NodeAddress{{Type: "InternalIP", IP: "192.0.2.2"}}}}
+	o.Spec.IPAM.PodCIDRs = []string{"10.0.2.0/24"}
+	o.Spec.IPAM.Pools.Allocated = []v2.IPAMPoolAllocation{
+		{Pool: "default", CIDRs: []string{"10.0.2.0/24", "10.0.3.1/24", "fd00:2::/112"}}, {Pool: "edge", CIDRs: []string{"10.9.0.0/28"}},
+	}
+	n, err := nodes.Read(o, "default", 0)
+	if got, want := fmt.Sprint(n.PodCIDRs()), "[10.0.2.0/24 10.0.3.0/24 10.9.0.0/28 fd00:2::/112]"; err != nil || got != want {
+		t.Errorf("%s, %v; want %s", got, err, want)
+	}
+	o.Spec.IPAM.Pools.Allocated[1].CIDRs = []string{"10.9.0.0"}
+	if _, err := nodes.Read(o, "default", 0); err == nil || !strings.Contains(err.Error(), `spec.ipam.pools.allocated: "10.9.0.0" is no CIDR`) {
+		t.Errorf("%v", err)
+	}
+}

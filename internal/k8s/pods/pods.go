@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hawser-net/hawser/internal/k8s"
+	"github.com/hawser-net/hawser/internal/k8s/ippools"
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/policy"
 )
@@ -31,6 +32,8 @@ type Info struct {
 
 	Labels labels.Set
 	Ports  []policy.NamedPort
+	// Choice is what says from which pools of addresses the pod has its own.
+	Choice ippools.Pod
 	// SkipMasquerade: the namespace has the annotation [SkipMasquerade].
 	SkipMasquerade bool
 }
@@ -60,6 +63,7 @@ type pod struct {
 	account     string
 	labels      map[string]string
 	ports       []policy.NamedPort
+	wishes      map[string]string // annotations about pools of addresses
 	// gated: the pod's readiness depends on the gate; met: the gate is open.
 	gated, met bool
 }
@@ -67,11 +71,12 @@ type pod struct {
 // namespace is what is kept of a namespace.
 type namespace struct {
 	labels map[string]string
-	plain  bool // annotated with SkipMasquerade
+	plain  bool              // annotated with SkipMasquerade
+	wishes map[string]string // annotations about pools of addresses
 }
 
 func (p *Pods) readNamespace(o metav1.Object) namespace {
-	n := namespace{labels: o.GetLabels()}
+	n := namespace{labels: o.GetLabels(), wishes: ippools.Wishes(o.GetAnnotations())}
 	if v, ok := o.GetAnnotations()[SkipMasquerade]; ok {
 		var err error
 		if n.plain, err = strconv.ParseBool(v); err != nil {
@@ -153,11 +158,11 @@ func (p *Pods) Synced() <-chan struct{} { return p.synced }
 
 // slim drops what is not needed of a pod.
 func slim(o *corev1.Pod) *corev1.Pod {
-	hash := StaticUID(o)
-	o.Annotations = nil
-	if hash != "" {
-		o.Annotations = map[string]string{hashAnnotation: hash}
+	kept := ippools.Wishes(o.Annotations)
+	if hash := StaticUID(o); hash != "" {
+		kept = with(kept, hashAnnotation, hash)
 	}
+	o.Annotations = kept
 	o.OwnerReferences = nil
 	containers := func(list []corev1.Container) []corev1.Container {
 		out := make([]corev1.Container, len(list))
@@ -179,12 +184,21 @@ func slim(o *corev1.Pod) *corev1.Pod {
 
 // slimNamespace drops what is not needed of a namespace.
 func slimNamespace(o *metav1.PartialObjectMetadata) *metav1.PartialObjectMetadata {
-	plain, ok := o.Annotations[SkipMasquerade]
-	o.Annotations = nil
-	if ok {
-		o.Annotations = map[string]string{SkipMasquerade: plain}
+	kept := ippools.Wishes(o.Annotations)
+	if plain, ok := o.Annotations[SkipMasquerade]; ok {
+		kept = with(kept, SkipMasquerade, plain)
 	}
+	o.Annotations = kept
 	return o
+}
+
+// with adds an entry to a map that may be nil.
+func with(m map[string]string, key, value string) map[string]string {
+	if m == nil {
+		m = map[string]string{}
+	}
+	m[key] = value
+	return m
 }
 
 // hashAnnotation holds the UID by which kubelet and runtime know a static pod; the object in the API, its mirror, has another, and yet another when it was deleted:
@@ -195,7 +209,7 @@ const hashAnnotation = "kubernetes.io/config.hash"
 func StaticUID(o *corev1.Pod) string { return o.Annotations[hashAnnotation] }
 
 func read(o *corev1.Pod) pod {
-	out := pod{uid: string(o.UID), static: StaticUID(o), account: o.Spec.ServiceAccountName, labels: o.Labels}
+	out := pod{uid: string(o.UID), static: StaticUID(o), account: o.Spec.ServiceAccountName, labels: o.Labels, wishes: ippools.Wishes(o.Annotations)}
 	out.gated = slices.ContainsFunc(o.Spec.ReadinessGates, func(g corev1.PodReadinessGate) bool { return g.ConditionType == ReadinessGate })
 	out.met = slices.ContainsFunc(o.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == ReadinessGate && c.Status == corev1.ConditionTrue
@@ -288,7 +302,9 @@ func (p *Pods) info(key k8s.Key, o pod, ns namespace) (Info, error) {
 	set, err := labels.PodLabels(labels.Pod{
 		Namespace: key.Namespace, ServiceAccount: o.account, Cluster: p.cfg.Cluster, Labels: o.labels, NamespaceLabels: ns.labels,
 	})
-	return Info{UID: o.uid, Runtime: cmp.Or(o.static, o.uid), Labels: set, Ports: o.ports, SkipMasquerade: ns.plain}, err
+	return Info{UID: o.uid, Runtime: cmp.Or(o.static, o.uid), Labels: set, Ports: o.ports, SkipMasquerade: ns.plain, Choice: ippools.Pod{
+		Annotations: o.wishes, Labels: o.labels, NamespaceAnnotations: ns.wishes, NamespaceLabels: ns.labels,
+	}}, err
 }
 
 // SkipsMasquerade says whether a namespace has the annotation [SkipMasquerade], as far as the watch has told.

@@ -3,6 +3,8 @@
 // What always holds: no two prefixes that are held overlap, whatever was claimed, released and allocated in whatever order. Prefixes that do not fit the
 // ranges or the block size, as left by an older configuration, can be claimed too and are avoided like any other.
 //
+// Several pools can share what is held: see [Pool.Share]. A prefix that is held in one is avoided in the others, whose ranges may overlap.
+//
 // A [Pool] is plain memory: no I/O, no clock, no goroutine. It is not safe for concurrent use.
 package pool
 
@@ -43,11 +45,16 @@ type held struct {
 type Pool struct {
 	ranges []netip.Prefix // masked, disjoint, in the order in which they are used
 	bits   int            // length of a block's prefix
-	taken  []held         // sorted by address, disjoint
-	owners map[string][]netip.Prefix
+	*space
 	// next is where the search for a free block starts: behind the last one given out, so that a block that was released rests as long as there are others.
 	nextRange int
 	next      netip.Addr
+}
+
+// space is what is held.
+type space struct {
+	taken  []held // sorted by address, disjoint
+	owners map[string][]netip.Prefix
 }
 
 // Validate reports whether ranges can be divided into blocks of /bits: all of one family, disjoint, none smaller than a block.
@@ -81,10 +88,29 @@ func Validate(ranges []netip.Prefix, bits int) error {
 
 // New returns a pool of blocks of /bits in ranges, which are used in the order given. A pool without ranges has no block to allocate; claims work.
 func New(ranges []netip.Prefix, bits int) (*Pool, error) {
+	return cutInto(ranges, bits, &space{owners: map[string][]netip.Prefix{}})
+}
+
+// Share returns a pool of blocks of /bits in other ranges. What is held in it is what is held in p. It goes on where before, which may be nil, would have
+// gone on, so that a block that was released rests as long as without the change.
+func (p *Pool) Share(ranges []netip.Prefix, bits int, before *Pool) (*Pool, error) {
+	n, err := cutInto(ranges, bits, p.space)
+	if err != nil || before == nil {
+		return n, err
+	}
+	for i, r := range n.ranges {
+		if before.next.IsValid() && r.Contains(before.next) {
+			n.nextRange, n.next = i, before.next
+		}
+	}
+	return n, nil
+}
+
+func cutInto(ranges []netip.Prefix, bits int, s *space) (*Pool, error) {
 	if err := Validate(ranges, bits); err != nil {
 		return nil, err
 	}
-	p := &Pool{bits: bits, owners: map[string][]netip.Prefix{}}
+	p := &Pool{bits: bits, space: s}
 	for _, r := range ranges {
 		p.ranges = append(p.ranges, r.Masked())
 	}

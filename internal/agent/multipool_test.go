@@ -1,0 +1,456 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/api/v2alpha1"
+	"github.com/hawser-net/hawser/internal/ipam"
+	"github.com/hawser-net/hawser/internal/k8s/ippools"
+	managers "github.com/hawser-net/hawser/internal/operator/kube"
+	"github.com/hawser-net/hawser/internal/operator/multipool"
+	"github.com/hawser-net/hawser/internal/testenv/controllers"
+)
+
+// grantPools gives agents the right that the chart gives them with ipam.mode multi-pool.
+func (c *kubeCluster) grantPools() {
+	c.t.Helper()
+	rbac := c.client.Kube.RbacV1()
+	if _, err := rbac.ClusterRoles().Create(c.t.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "pools"}, Rules: []rbacv1.PolicyRule{{
+		APIGroups: []string{"cilium.io"}, Resources: []string{v2alpha1.ResourcePodIPPools}, Verbs: []string{"get", "list", "watch"},
+	}}}, metav1.CreateOptions{}); err != nil {
+		c.t.Fatal(err)
+	}
+	if _, err := rbac.ClusterRoleBindings().Create(c.t.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "pools"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "pools"},
+		Subjects: []rbacv1.Subject{{Kind: "Group", APIGroup: rbacv1.GroupName, Name: "system:serviceaccounts"}},
+	}, metav1.CreateOptions{}); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// runPools runs the operator's part that assigns CIDRs until the test ends, or stop is called.
+func (c *kubeCluster) runPools(cfg multipool.Config) (stop func()) {
+	c.t.Helper()
+	log := slog.New(slog.NewTextHandler(io.Discard, nil))
+	if testing.Verbose() {
+		log = slog.New(slog.NewTextHandler(os.Stderr, nil)).With("who", "operator")
+	}
+	rc := rest.CopyConfig(c.Config)
+	managers.Apart(rc)
+	m, err := managers.NewManager(rc, log)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	if err := multipool.Setup(ctx, m, cfg, prometheus.NewRegistry(), log); err != nil {
+		cancel()
+		c.t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- m.Start(ctx) }()
+	ended := false
+	stop = func() {
+		if ended {
+			return
+		}
+		ended = true
+		cancel()
+		if err := <-done; err != nil {
+			c.t.Errorf("the operator ended with: %v", err)
+		}
+	}
+	c.t.Cleanup(stop)
+	return stop
+}
+
+// annotated makes the object of a pod with annotations.
+func (c *kubeCluster) annotated(n *machineNode, name string, labels, annotations map[string]string) {
+	c.t.Helper()
+	if _, err := c.client.Kube.CoreV1().Pods("default").Create(c.t.Context(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", Labels: labels, Annotations: annotations},
+		Spec: corev1.PodSpec{
+			NodeName: n.name, ServiceAccountName: "default", Containers: []corev1.Container{{Name: "c", Image: "none"}}, AutomountServiceAccountToken: new(bool),
+		},
+	}, metav1.CreateOptions{}); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// podWith makes it and attaches the pod.
+func (c *kubeCluster) podWith(n *machineNode, name string, labels, annotations map[string]string) *machinePod {
+	c.t.Helper()
+	c.annotated(n, name, labels, annotations)
+	return n.attached(name, nil)
+}
+
+func within(t *testing.T, p *machinePod, v4, v6 string) {
+	t.Helper()
+	if !netip.MustParsePrefix(v4).Contains(p.ip4) || !netip.MustParsePrefix(v6).Contains(p.ip6) {
+		t.Errorf("%s has %s and %s, want addresses of %s and %s", p.name, p.ip4, p.ip6, v4, v6)
+	}
+}
+
+// TestKubernetesMultiPool has pods of two nodes have addresses of two pools, which reach each other by policy, also from CIDRs that come later; agents and operator
+// restart, a range is taken from a pool, and what is unused is handed back.
+func TestKubernetesMultiPool(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"tunnel", "native"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			multiPool(t, mode)
+		})
+	}
+}
+
+func multiPool(t *testing.T, mode string) {
+	c := newKubeCluster(t)
+	c.grantPools()
+	ns1, ns2 := twoNamespaces(t)
+	cfg := multipool.Defaults()
+	cfg.Create = "default=ipv4-cidrs:10.10.0.0/24;ipv4-mask-size:29;ipv6-cidrs:fd00:10::/112;ipv6-mask-size:125," +
+		"edge=ipv4-cidrs:10.20.0.0/24;ipv4-mask-size:29;ipv6-cidrs:fd00:20::/112;ipv6-mask-size:125"
+	stop := c.runPools(cfg)
+	n1, n2 := c.node(ns1, "n1"), c.node(ns2, "n2")
+	for _, n := range []*machineNode{n1, n2} {
+		n.flags = append(n.flags, "--ipam", "multi-pool", "--ipam-multi-pool-pre-allocation", "default=2", "--routing-mode", mode)
+		n.start()
+	}
+	edge := map[string]string{ippools.PoolAnnotation: "edge"}
+	client := c.podWith(n1, "client", map[string]string{"app": "client"}, nil)
+	other := c.podWith(n1, "other", map[string]string{"app": "other"}, nil)
+	web := c.podWith(n2, "web", map[string]string{"app": "web"}, edge)
+	within(t, client, "10.10.0.0/24", "fd00:10::/112")
+	within(t, web, "10.20.0.0/24", "fd00:20::/112")
+	c.policy("web", map[string]string{"app": "web"}, map[string]string{"app": "client"})
+	for _, to := range web.both(80) {
+		serveEcho(t, web.ns, to)
+	}
+	verdicts := func(when string, clients ...*machinePod) {
+		t.Helper()
+		for _, to := range web.both(80) {
+			for _, p := range clients {
+				reaches(t, when+": "+p.name, p.ns, to, 1400)
+			}
+			c.eventually("nobody else reaches the server, "+when, func() bool { return once(other.ns, to, 300*time.Millisecond) != nil })
+		}
+	}
+	verdicts("at first", client)
+
+	// More pods than a CIDR has addresses for: the node gets another one, and the other node knows it.
+	var more []*machinePod
+	for i := range 7 {
+		more = append(more, c.podWith(n1, fmt.Sprint("more-", i), map[string]string{"app": "client"}, nil))
+	}
+	last := more[len(more)-1]
+	if cidr := netip.PrefixFrom(client.ip4, 29).Masked(); cidr.Contains(last.ip4) {
+		t.Errorf("%s and %s are of one CIDR", client.ip4, last.ip4)
+	}
+	verdicts("from a CIDR that came later", client, last)
+
+	// A pool that nobody has.
+	c.annotated(n1, "lost", nil, map[string]string{ippools.PoolAnnotation: "none"})
+	if err := n1.newPod("lost", nil).add(); err == nil || !strings.Contains(err.Error(), "for which the annotation ipam.cilium.io/ip-pool asks") {
+		t.Errorf("a pod that asks for a pool that does not exist: %v", err)
+	}
+
+	// The agent and the operator restart, also while the API server is away.
+	before := n1.cidrs(c)
+	stop()
+	n1.kill()
+	n1.start()
+	stop = c.runPools(cfg)
+	verdicts("after a restart", client, last)
+	if after := n1.cidrs(c); after != before {
+		t.Errorf("after a restart the node has %q, it had %q", after, before)
+	}
+
+	// A CIDR whose range is taken from the pool stays with its pods, and is given to nobody.
+	pool := &v2alpha1.CiliumPodIPPool{}
+	alpha, err := c.client.For(v2alpha1.SchemeGroupVersion(), v2alpha1.AddToScheme)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := alpha.Get().Resource(v2alpha1.ResourcePodIPPools).Name("edge").Do(t.Context()).Into(pool); err != nil {
+		t.Fatal(err)
+	}
+	pool.Spec.IPv4.CIDRs, pool.Spec.IPv6.CIDRs = []string{"10.21.0.0/24"}, []string{"fd00:21::/112"}
+	if err := alpha.Put().Resource(v2alpha1.ResourcePodIPPools).Name("edge").Body(pool).Do(t.Context()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	c.eventually("the node's status says that its CIDR is not the pool's any more", func() bool {
+		n, err := c.ciliumNodes().Get(t.Context(), "n2", metav1.GetOptions{})
+		return err == nil && strings.Contains(n.Status.IPAM.OperatorStatus.Error, `pool "edge" does not have `)
+	})
+	c.eventually("no new address of it is given", func() bool {
+		st, err := n2.client.Health(t.Context(), false)
+		return err == nil && strings.Contains(st.IPAM.Status, "(no new ones)")
+	})
+	within(t, c.podWith(n2, "late", nil, edge), "10.21.0.0/24", "fd00:21::/112")
+	verdicts("after the pool has lost its range", client, last)
+
+	// What nobody uses goes back.
+	for _, p := range append(more, web) {
+		if err := p.del(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	controllers.Eventually(t, 3*time.Minute, func() string {
+		if has := n2.cidrs(c); strings.Contains(has, "10.20.") || strings.Contains(has, "fd00:20:") {
+			return "n2 has " + has
+		}
+		if has := n1.cidrs(c); strings.Count(has, "10.10.") != 1 || strings.Count(has, "fd00:10:") != 1 {
+			return "n1 has " + has
+		}
+		return ""
+	})
+	c.eventually("the status is well again", func() bool {
+		n, err := c.ciliumNodes().Get(t.Context(), "n2", metav1.GetOptions{})
+		return err == nil && n.Status.IPAM.OperatorStatus.Error == ""
+	})
+
+	// Without an API server the pods keep their addresses.
+	n1.stop()
+	stop()
+	c.Stop()
+	n1.launch()
+	n1.serving(false)
+	if got := client.endpoint().Status.Networking.Addressing[0].IPv4; got != client.ip4.String() {
+		t.Errorf("the pod has %s after a restart without the API server, it was %s", got, client.ip4)
+	}
+}
+
+// cidrs are those that the node has by its object.
+func (n *machineNode) cidrs(c *kubeCluster) string {
+	n.t.Helper()
+	o, err := c.ciliumNodes().Get(context.Background(), n.name, metav1.GetOptions{})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	var out []string
+	for _, a := range o.Spec.IPAM.Pools.Allocated {
+		out = append(out, a.CIDRs...)
+	}
+	return strings.Join(out, " ")
+}
+
+// TestKubernetesPoolMigration has a node go from cluster-pool to multi-pool without an address changing.
+func TestKubernetesPoolMigration(t *testing.T) {
+	t.Parallel()
+	c := newKubeCluster(t)
+	c.grantPools()
+	ns1, _ := twoNamespaces(t)
+	n := c.node(ns1, "n1")
+	base := append(n.flags, "--enable-ipv6=false")
+	n.flags = append(base, "--ipam", "cluster-pool")
+	n.launch()
+	c.eventually("the node has a CIDR of cluster-pool", func() bool {
+		o, err := c.ciliumNodes().Get(t.Context(), "n1", metav1.GetOptions{})
+		if err != nil {
+			return false
+		}
+		o.Spec.IPAM.PodCIDRs = []string{"10.7.3.0/24"}
+		_, err = c.ciliumNodes().Update(t.Context(), o, metav1.UpdateOptions{})
+		return err == nil
+	})
+	n.ready()
+	p := c.pod(n, "p", map[string]string{"app": "p"})
+	n.stop()
+	n.flags = append(base, "--ipam", "multi-pool")
+	n.launch() // before the operator: the pod's node must not wait for it
+	n.serving(false)
+	cfg := multipool.Defaults()
+	cfg.Create, cfg.Migrate = "default=ipv4-cidrs:10.7.0.0/16;ipv4-mask-size:24", true
+	c.runPools(cfg)
+	c.eventually("the node's CIDR is one of the default pool", func() bool {
+		o, err := c.ciliumNodes().Get(t.Context(), "n1", metav1.GetOptions{})
+		return err == nil && len(o.Spec.IPAM.PodCIDRs) == 0 && n.cidrs(c) == "10.7.3.0/24" && o.Status.IPAM.OperatorStatus.Error == ""
+	})
+	if got := p.endpoint().Status.Networking.Addressing[0].IPv4; got != p.ip4.String() {
+		t.Errorf("the pod has %s, it was %s", got, p.ip4)
+	}
+	if q := c.pod(n, "q", nil); !netip.MustParsePrefix("10.7.3.0/24").Contains(q.ip4) {
+		t.Errorf("a new pod has %s", q.ip4)
+	}
+}
+
+// policy lets a server be reached by one kind of pods only.
+func (c *kubeCluster) policy(name string, selects, from map[string]string) {
+	c.t.Helper()
+	match := func(m map[string]string) map[string]any { return map[string]any{"matchLabels": m} }
+	alpha, err := c.client.For(v2.SchemeGroupVersion(), v2.AddToScheme)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if err := alpha.Post().Namespace("default").Resource(v2.ResourceNetworkPolicies).Body([]byte(jsonOf(c.t, map[string]any{
+		"apiVersion": "cilium.io/v2", "kind": "CiliumNetworkPolicy", "metadata": map[string]any{"name": name},
+		"spec": map[string]any{"endpointSelector": match(selects), "ingress": []any{map[string]any{"fromEndpoints": []any{match(from)}}}},
+	}))).Do(c.t.Context()).Error(); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// nodePoolsAt makes the pools of a node whose state is in dir, as an agent does that begins.
+func nodePoolsAt(t *testing.T, dir string) (*nodePools, *ipam.IPAM) {
+	t.Helper()
+	cfg := Defaults()
+	cfg.EnableIPv6 = false
+	n, err := newNodePools(cfg, filepath.Join(dir, "pools.json"), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool, err := ipam.New(ipam.Config{Assigned: ipam.IPv4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.attach(pool); err != nil {
+		t.Fatal(err)
+	}
+	pool.Open()
+	return n, pool
+}
+
+// ciliumNode is the node's object in its so many-th version.
+func ciliumNode(generation int64, cidrs ...string) *v2.CiliumNode {
+	o := &v2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "u1", Generation: generation}}
+	if len(cidrs) > 0 {
+		o.Spec.IPAM.Pools.Allocated = []v2.IPAMPoolAllocation{{Pool: "default", CIDRs: cidrs}}
+	}
+	return o
+}
+
+func TestInAdvance(t *testing.T) {
+	t.Parallel()
+	for used, want := range map[int]int{0: 8, 1: 16, 8: 16, 9: 24, 16: 24, 17: 32} {
+		if got := inAdvance(used, 8); got != want {
+			t.Errorf("with %d addresses in use %d are asked for, want %d", used, got, want)
+		}
+	}
+	if got := inAdvance(3, 0); got != 3 {
+		t.Errorf("without any in advance %d are asked for, want 3", got)
+	}
+}
+
+// TestNodePoolsCrash has the agent end at every step of handing a CIDR back, and old versions of the object come late: no address of the CIDR is given
+// after it was handed back.
+func TestNodePoolsCrash(t *testing.T) {
+	t.Parallel()
+	const kept, spare = "10.0.0.0/28", "10.0.0.16/28"
+	for _, at := range []string{"stored", "written", "heard"} {
+		t.Run(at, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			n, pool := nodePoolsAt(t, dir)
+			n.hear(ciliumNode(5, kept, spare))
+			if _, err := pool.AllocateNext(ipam.IPv4, "a/b", "", false); err != nil {
+				t.Fatal(err)
+			}
+			now := time.Now()
+			n.tend(now)
+			if len(n.state.Releasing) > 0 {
+				t.Fatal("a CIDR was handed back at once")
+			}
+			n.needs = map[string]ipam.Count{} // as if few were needed
+			n.ahead = map[string]int{"default": 1}
+			n.tend(now)
+			n.tend(now.Add(releasePatience))
+			if got := fmt.Sprint(n.state.Releasing); got != "["+spare+"]" {
+				t.Fatalf("handed back: %s", got)
+			}
+			o := ciliumNode(5, kept, spare)
+			n.fill(o, false)
+			if got := fmt.Sprint(o.Spec.IPAM.Pools.Allocated[0].CIDRs); got != "["+kept+"]" {
+				t.Errorf("the object is to have %s", got)
+			}
+			if at == "heard" {
+				n.hear(ciliumNode(6, kept))
+			}
+			n, pool = nodePoolsAt(t, dir) // after the crash
+			n.hear(ciliumNode(5, kept, spare))
+			if got := fmt.Sprint(pool.CIDRs(ipam.IPv4)); got != "["+kept+"]" {
+				t.Errorf("an old version of the object has the node have %s", got)
+			}
+			if at != "stored" {
+				n.hear(ciliumNode(6, kept))
+			} else {
+				o := ciliumNode(5, kept, spare)
+				n.fill(o, false)
+				n.hear(ciliumNode(6, o.Spec.IPAM.Pools.Allocated[0].CIDRs...))
+			}
+			if len(n.state.Releasing) > 0 {
+				t.Errorf("%v are still handed back", n.state.Releasing)
+			}
+			n.hear(ciliumNode(5, kept, spare))
+			if got := fmt.Sprint(pool.CIDRs(ipam.IPv4)); got != "["+kept+"]" {
+				t.Errorf("an old version has the node have %s", got)
+			}
+			n.hear(ciliumNode(7, kept, spare)) // assigned anew
+			if got := fmt.Sprint(pool.CIDRs(ipam.IPv4)); got != "["+kept+" "+spare+"]" {
+				t.Errorf("what is assigned anew is not used: %s", got)
+			}
+		})
+	}
+}
+
+// TestNodePools: what the node uses and is not assigned stays, and is said; an object that was deleted is made with what the node has.
+func TestNodePools(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	n, pool := nodePoolsAt(t, dir)
+	var fault error
+	n.report = func(err error) { fault = err }
+	if err := n.missing(); err == nil || !strings.Contains(err.Error(), `a CIDR (ipv4) of pool "default"`) {
+		t.Errorf("missing: %v", err)
+	}
+	n.hear(ciliumNode(1, "10.0.0.0/28"))
+	if n.missing() != nil || fault != nil {
+		t.Errorf("missing: %v, fault %v", n.missing(), fault)
+	}
+	if _, err := pool.AllocateNext(ipam.IPv4, "a/b", "", false); err != nil {
+		t.Fatal(err)
+	}
+	made := &v2.CiliumNode{}
+	n.fill(made, true)
+	if got := made.Spec.IPAM.Pools; len(got.Allocated) != 1 || got.Allocated[0].CIDRs[0] != "10.0.0.0/28" || len(got.Requested) != 1 || got.Requested[0].Needed.IPv4Addrs != 8 {
+		t.Errorf("the object is made with %+v", got)
+	}
+	n.tend(time.Now())
+	o := ciliumNode(1, "10.0.0.0/28")
+	n.fill(o, false)
+	if got := o.Spec.IPAM.Pools.Requested[0].Needed.IPv4Addrs; got != 16 {
+		t.Errorf("with an address in use %d are asked for, want 16", got)
+	}
+	n.hear(ciliumNode(2, "none", "10.0.1.0/28"))
+	if fault == nil || !strings.Contains(fault.Error(), "pods of this node use 10.0.0.0/28, which is not assigned to it any more") {
+		t.Errorf("fault: %v", fault)
+	}
+	if r, err := pool.AllocateNext(ipam.IPv4, "a/c", "", false); err != nil || !netip.MustParsePrefix("10.0.1.0/28").Contains(r.IPv4.IP) {
+		t.Errorf("%+v, %v", r, err)
+	}
+	// The state directory cannot be written: what is assigned is not used.
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(dir, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.hear(ciliumNode(3, "10.0.1.0/28", "10.0.2.0/28"))
+	if got := fmt.Sprint(pool.CIDRs(ipam.IPv4)); strings.Contains(got, "10.0.2.0") || fault == nil {
+		t.Errorf("what is not stored is used: %s, %v", got, fault)
+	}
+}

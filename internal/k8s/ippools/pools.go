@@ -1,0 +1,99 @@
+// Package ippools reads CiliumPodIPPools: what they have, and which pod is to have an address of which.
+//
+// [Read] and [Choose] are pure; [Pools] follows the objects for the agent. A pool whose object makes no sense is as its last good version said, or, if there
+// was none, as if it were not there.
+package ippools
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/hawser-net/hawser/api/v2alpha1"
+	"github.com/hawser-net/hawser/internal/k8s"
+)
+
+// Pools follows the pools. Its methods are safe for concurrent use.
+type Pools struct {
+	client  *k8s.Client
+	changed func()
+	log     *slog.Logger
+	synced  chan struct{}
+
+	mu    sync.Mutex
+	pools map[string]Pool
+}
+
+// New returns Pools that know nothing until Run. changed is called from Run's goroutine whenever a pool has changed, and when all were heard.
+func New(client *k8s.Client, changed func(), log *slog.Logger) *Pools {
+	return &Pools{client: client, changed: changed, log: log, synced: make(chan struct{}), pools: map[string]Pool{}}
+}
+
+// Run follows the pools until ctx ends, and returns nil then. It is called once.
+func (p *Pools) Run(ctx context.Context) error {
+	c, err := p.client.For(v2alpha1.SchemeGroupVersion(), v2alpha1.AddToScheme)
+	if err != nil {
+		return err
+	}
+	return k8s.Follow(ctx, k8s.Kind(c, v2alpha1.ResourcePodIPPools, ""), k8s.Options[*v2alpha1.CiliumPodIPPool]{Log: p.log}, k8s.Handler[*v2alpha1.CiliumPodIPPool]{
+		Upsert: p.heard,
+		Delete: func(key k8s.Key) { p.forget(key.Name) },
+		Synced: func() {
+			close(p.synced)
+			p.changed()
+		},
+	})
+}
+
+// Synced is closed when all pools have been heard.
+func (p *Pools) Synced() <-chan struct{} { return p.synced }
+
+func (p *Pools) heard(o *v2alpha1.CiliumPodIPPool) {
+	pool, ignored, err := Read(o)
+	if err != nil {
+		p.log.Warn("ignored a pool of addresses that makes no sense; its last good version stays", "error", err)
+		return
+	}
+	if ignored {
+		p.forget(o.Name)
+		return
+	}
+	p.mu.Lock()
+	p.pools[o.Name] = pool
+	p.mu.Unlock()
+	p.changed()
+}
+
+func (p *Pools) forget(name string) {
+	p.mu.Lock()
+	delete(p.pools, name)
+	p.mu.Unlock()
+	p.changed()
+}
+
+// Get returns a pool. heard says whether all have been heard, so that one that is not there does not exist.
+func (p *Pools) Get(name string) (pool Pool, ok, heard bool) {
+	select {
+	case <-p.synced:
+		heard = true
+	default:
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	pool, ok = p.pools[name]
+	return pool, ok, heard
+}
+
+// All returns the pools by name.
+func (p *Pools) All() []Pool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	out := make([]Pool, 0, len(p.pools))
+	for _, pool := range p.pools {
+		out = append(out, pool)
+	}
+	slices.SortFunc(out, func(a, b Pool) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}

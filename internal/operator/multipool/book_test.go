@@ -1,0 +1,494 @@
+package multipool
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hawser-net/hawser/internal/ipam"
+	"github.com/hawser-net/hawser/internal/k8s/ippools"
+)
+
+func ranges(list ...string) (out []netip.Prefix) {
+	for _, text := range list {
+		out = append(out, netip.MustParsePrefix(text))
+	}
+	return out
+}
+
+// pool4 is a pool of IPv4 blocks of /28, which have 14 addresses for pods.
+func pool4(name string, list ...string) ippools.Pool {
+	return ippools.Pool{Name: name, IPv4: ippools.Family{Ranges: ranges(list...), Bits: 28}}
+}
+
+func testBook(t testing.TB, migrate bool, pools ...ippools.Pool) *book {
+	t.Helper()
+	b := newBook("default", migrate)
+	for _, p := range pools {
+		if _, err := b.setPool(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return b
+}
+
+// aged makes a node that asks for n IPv4 addresses of pool default, if n is not 0.
+func aged(name string, age, n int) node {
+	out := node{name: name, uid: name, created: time.Unix(int64(age), 0), version: "1"}
+	if n > 0 {
+		out.requested = []request{{pool: "default", needed: [2]int{n, 0}}}
+	}
+	return out
+}
+
+func (n node) with(pool string, cidrs ...string) node {
+	n.allocated = append(slices.Clone(n.allocated), allocation{pool: pool, cidrs: cidrs})
+	return n
+}
+
+// shown is what a node is to have, as text.
+func (a answer) shown() string {
+	var out []string
+	for _, x := range a.allocated {
+		out = append(out, x.pool+" "+strings.Join(x.cidrs, ","))
+	}
+	return strings.Join(out, "; ")
+}
+
+func TestSettle(t *testing.T) {
+	wide := ippools.Pool{Name: "default", IPv4: ippools.Family{Ranges: ranges("10.0.0.0/24"), Bits: 28}, IPv6: ippools.Family{Ranges: ranges("fd00::/112"), Bits: 124}}
+	t.Run("as many blocks as are needed, of both families", func(t *testing.T) {
+		b := testBook(t, false, wide)
+		n := aged("a", 1, 0)
+		n.requested = []request{{"default", [2]int{15, 8}}}
+		a := b.settle(n)
+		if a.shown() != "default 10.0.0.0/28,10.0.0.16/28,fd00::/124" || a.fault() != "" || !a.changed {
+			t.Errorf("%+v", a)
+		}
+		b.wrote("a", a)
+		n.allocated, n.version = a.allocated, "2"
+		if !b.agrees(n) {
+			t.Error("something is left to do")
+		}
+		n.requested[0].needed[0] = 29
+		if b.agrees(n) {
+			t.Error("nothing is left to do, and more is asked for")
+		}
+		if a := b.settle(n); a.shown() != "default 10.0.0.0/28,10.0.0.16/28,fd00::/124,10.0.0.32/28" {
+			t.Errorf("grown: %s", a.shown())
+		}
+	})
+	t.Run("outermost addresses count if the pool allows them", func(t *testing.T) {
+		p := wide
+		p.AllowFirst, p.AllowLast = true, true
+		a := testBook(t, false, p).settle(aged("a", 1, 16))
+		if a.shown() != "default 10.0.0.0/28" || !a.allocated[0].allowFirst || !a.allocated[0].allowLast {
+			t.Errorf("%+v", a)
+		}
+	})
+	t.Run("what is missing is said", func(t *testing.T) {
+		b := testBook(t, false, pool4("default", "10.0.0.0/28"))
+		n := aged("a", 1, 0)
+		n.requested = []request{{"blue", [2]int{3, 0}}, {"default", [2]int{15, 2}}}
+		a := b.settle(n)
+		for _, want := range []string{
+			"there is no CiliumPodIPPool blue, of which 3 IPv4 addresses are asked for; create it",
+			"CiliumPodIPPool default has no IPv6 range, and 2 addresses are asked for; add one",
+			`pool "default": the node needs 15 IPv4 addresses and has 14: no free block of addresses: all 1 block of /28 in 10.0.0.0/28 are held; add a range`,
+		} {
+			if !strings.Contains(a.fault(), want) {
+				t.Errorf("%q is not in %q", want, a.fault())
+			}
+		}
+		if a.shown() != "default 10.0.0.0/28" {
+			t.Errorf("what there is was not given: %s", a.shown())
+		}
+		if _, err := b.setPool(pool4("default", "10.0.0.0/28", "10.9.0.0/28")); err != nil {
+			t.Fatal(err)
+		}
+		n.requested = n.requested[1:]
+		n.requested[0].needed[1] = 0
+		if a := b.settle(n); a.shown() != "default 10.0.0.0/28,10.9.0.0/28" || a.fault() != "" {
+			t.Errorf("the pool has grown: %s, %q", a.shown(), a.fault())
+		}
+	})
+	t.Run("a write whose outcome is unknown", func(t *testing.T) {
+		b := testBook(t, false, pool4("default", "10.0.0.0/27"))
+		n := aged("a", 1, 8)
+		if a := b.settle(n); a.shown() != "default 10.0.0.0/28" {
+			t.Fatal(a.shown())
+		}
+		n.requested = nil // the agent asks for nothing any more, in the object of the same version
+		if a := b.settle(n); a.shown() != "default 10.0.0.0/28" || a.released {
+			t.Errorf("the write may still arrive, and its block is given away: %s", a.shown())
+		}
+		n.version = "2"
+		if a := b.settle(n); a.shown() != "" || !a.released {
+			t.Errorf("the write cannot arrive any more, and its block stays booked: %s", a.shown())
+		}
+	})
+	t.Run("a pool that lost a range", func(t *testing.T) {
+		b := testBook(t, false, pool4("default", "10.0.0.0/27"), pool4("blue", "10.1.0.0/28"))
+		n := aged("a", 1, 8).with("default", "10.0.0.0/28")
+		if a := b.settle(n); a.fault() != "" || a.changed {
+			t.Fatalf("%+v", a)
+		}
+		// The range is now another pool's.
+		for _, p := range []ippools.Pool{pool4("default", "10.0.0.16/28"), pool4("blue", "10.0.0.0/28")} {
+			if _, err := b.setPool(p); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if b.agrees(n) {
+			t.Error("nothing is left to do")
+		}
+		a := b.settle(n)
+		if a.shown() != "default 10.0.0.0/28,10.0.0.16/28" || !strings.Contains(a.fault(), `pool "default" does not have 10.0.0.0/28 (any more)`) {
+			t.Errorf("%s, %q", a.shown(), a.fault())
+		}
+		other := aged("b", 2, 0)
+		other.requested = []request{{"blue", [2]int{1, 0}}}
+		if a := b.settle(other); a.shown() != "" || !strings.Contains(a.fault(), "all 1 block of /28 in 10.0.0.0/28 are held") {
+			t.Errorf("a block in use was given of its new pool: %s, %q", a.shown(), a.fault())
+		}
+		n.allocated, n.version = []allocation{{pool: "default", cidrs: []string{"10.0.0.16/28"}}}, "3"
+		if a := b.settle(n); a.fault() != "" || !a.released {
+			t.Errorf("handed back: %+v", a)
+		}
+		if a := b.settle(other); a.shown() != "blue 10.0.0.0/28" {
+			t.Errorf("%s, %q", a.shown(), a.fault())
+		}
+	})
+	t.Run("the older node keeps what two have", func(t *testing.T) {
+		b := testBook(t, false, pool4("default", "10.0.0.0/27"))
+		young := aged("a", 2, 1).with("default", "10.0.0.0/28")
+		if a := b.settle(young); a.fault() != "" {
+			t.Fatal(a.fault())
+		}
+		if a := b.settle(aged("b", 1, 1).with("default", "10.0.0.0/28")); a.fault() != "" || !slices.Equal(a.displaced, []string{"a"}) {
+			t.Errorf("%+v", a)
+		}
+		a := b.settle(young)
+		if !strings.Contains(a.fault(), "10.0.0.0/28 overlaps 10.0.0.0/28 of node b, which is older") || a.shown() != "default 10.0.0.0/28,10.0.0.16/28" {
+			t.Errorf("%s, %q", a.shown(), a.fault())
+		}
+	})
+	t.Run("nodes of cluster-pool", func(t *testing.T) {
+		old := aged("a", 1, 0)
+		old.podCIDRs = []string{"10.0.0.0/28"}
+		for _, migrate := range []bool{false, true} {
+			b := testBook(t, migrate, pool4("default", "10.0.0.0/27"))
+			b.restore([]node{old})
+			if a := b.settle(old); a.changed || a.fault() != "" || !b.agrees(old) {
+				t.Errorf("an agent that does not ask for pools: %+v", a)
+			}
+			if a := b.settle(aged("b", 2, 8)); a.shown() != "default 10.0.0.16/28" {
+				t.Errorf("another node was given %s", a.shown())
+			}
+			now := aged("a", 1, 8)
+			now.podCIDRs, now.version = old.podCIDRs, "2"
+			a := b.settle(now)
+			if migrate && (a.shown() != "default 10.0.0.0/28" || len(a.podCIDRs) > 0 || a.fault() != "") {
+				t.Errorf("migrated: %+v", a)
+			}
+			if !migrate && (!strings.Contains(a.fault(), "--"+migrateFlag) || len(a.podCIDRs) != 1) {
+				t.Errorf("not migrated: %+v", a)
+			}
+		}
+	})
+	t.Run("a node that asks for too much", func(t *testing.T) {
+		p := pool4("default", "10.0.0.0/16")
+		p.IPv4.Bits = 32
+		a := testBook(t, false, p).settle(aged("a", 1, 5000))
+		if len(a.allocated[0].cidrs) != maxBlocks || !strings.Contains(a.fault(), "the node has 512 IPv4 blocks already") {
+			t.Errorf("%d blocks, %q", len(a.allocated[0].cidrs), a.fault())
+		}
+	})
+	t.Run("text that is no CIDR", func(t *testing.T) {
+		b := testBook(t, false, pool4("default", "10.0.0.0/27"))
+		if a := b.settle(aged("a", 1, 1).with("default", "none")); !strings.Contains(a.fault(), `"none" is not a CIDR`) || a.shown() != "default none,10.0.0.0/28" {
+			t.Errorf("%s, %q", a.shown(), a.fault())
+		}
+	})
+}
+
+// inFlight is a write whose outcome the operator does not know.
+type inFlight struct {
+	name string
+	uid  string
+	over string // the version that it replaces
+	a    answer
+}
+
+// server is what the API server has, and what is still on its way there.
+type server struct {
+	nodes  map[string]*node
+	uses   map[string]map[string]bool // blocks in use, by node
+	flying []inFlight
+	clock  int
+}
+
+func (s *server) list() []node {
+	var out []node
+	for _, n := range s.nodes {
+		out = append(out, n.copied())
+	}
+	return out
+}
+
+func (n node) copied() node {
+	n.requested, n.podCIDRs = slices.Clone(n.requested), slices.Clone(n.podCIDRs)
+	n.allocated = slices.Clone(n.allocated)
+	for i := range n.allocated {
+		n.allocated[i].cidrs = slices.Clone(n.allocated[i].cidrs)
+	}
+	return n
+}
+
+// apply does a write, if the object is as it was when it was decided.
+func (s *server) apply(w inFlight) bool {
+	n := s.nodes[w.name]
+	if n == nil || n.uid != w.uid || n.version != w.over {
+		return false
+	}
+	n.allocated, n.podCIDRs = w.a.allocated, w.a.podCIDRs
+	*n = n.copied()
+	s.clock++
+	n.version = fmt.Sprint(s.clock)
+	return true
+}
+
+// TestWorld plays agents that ask for addresses, use blocks and hand them back, people that change pools, nodes that come and go, and operators that restart, with
+// writes that are lost, or arrive late, or whose answer is lost. After every step no address belongs to two nodes and no block in use was taken away;
+// at the end a naive count says who should have what.
+func TestWorld(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(300) {
+		world(t, rand.New(rand.NewPCG(seed, 3)), seed)
+	}
+}
+
+func world(t *testing.T, r *rand.Rand, seed uint64) {
+	places := []string{"10.0.0.0/26", "10.0.0.64/27", "10.0.1.0/27", "10.0.0.0/25"} // the last overlaps the first two
+	draw := func(name string) ippools.Pool {
+		var list []string
+		for _, p := range places[:3] {
+			if r.IntN(2) == 0 {
+				list = append(list, p)
+			}
+		}
+		if r.IntN(5) == 0 || len(list) == 0 {
+			list = places[3:]
+		}
+		p := pool4(name, list...)
+		p.IPv4.Bits = 28 + r.IntN(2)
+		return p
+	}
+	pools := map[string]ippools.Pool{"default": draw("default"), "edge": draw("edge")}
+	fresh := func() *book {
+		b := newBook("default", true)
+		for _, p := range pools {
+			if _, err := b.setPool(p); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return b
+	}
+	b := fresh()
+	s := &server{nodes: map[string]*node{}, uses: map[string]map[string]bool{}}
+	history := map[string][]node{}
+	var log []string
+	say := func(args ...any) { log = append(log, fmt.Sprint(args...)) }
+	fail := func(format string, args ...any) {
+		t.Helper()
+		t.Fatalf("seed %d: %s\n%s", seed, fmt.Sprintf(format, args...), strings.Join(log, "\n"))
+	}
+	calm := false
+	reconcile := func(name string, view *node) {
+		live := s.nodes[name]
+		if live == nil {
+			b.forget(name)
+			return
+		}
+		if view != nil && b.agrees(*view) {
+			return
+		}
+		a := b.settle(live.copied())
+		if !a.changed {
+			b.wrote(name, a)
+			return
+		}
+		w := inFlight{name, live.uid, live.version, a}
+		switch what := r.IntN(6); {
+		case what == 0 && !calm:
+			say("lost ", name, " ", a.shown())
+		case what == 1 && !calm:
+			s.flying = append(s.flying, w)
+			say("on its way ", name, " ", a.shown())
+		case what == 2 && !calm:
+			s.apply(w)
+			say("written, answer lost ", name, " ", a.shown())
+		default:
+			if s.apply(w) {
+				b.wrote(name, a)
+			}
+			say("written ", name, " ", a.shown())
+		}
+		history[name] = append(history[name], s.nodes[name].copied())
+	}
+	edit := func(n *node) {
+		s.clock++
+		n.version = fmt.Sprint(s.clock)
+		history[n.name] = append(history[n.name], n.copied())
+	}
+	for range 150 {
+		s.clock++
+		name := fmt.Sprint("n", r.IntN(5))
+		n := s.nodes[name]
+		switch op := r.IntN(24); {
+		case op < 3 && n == nil:
+			n = &node{name: name, uid: fmt.Sprint("u", s.clock), created: time.Unix(int64(s.clock), 0)}
+			s.nodes[name], s.uses[name] = n, map[string]bool{}
+			edit(n)
+			say("create ", name)
+		case op < 4 && n != nil:
+			delete(s.nodes, name)
+			delete(s.uses, name)
+			say("delete ", name)
+		case op < 5:
+			say("restart")
+			s.flying = nil // who leads no more sends nothing: see election.Fence
+			b = fresh()
+			b.restore(s.list())
+		case op < 7:
+			p := draw([]string{"default", "edge"}[r.IntN(2)])
+			pools[p.Name] = p
+			if _, err := b.setPool(p); err != nil {
+				fail("%v", err)
+			}
+			say("pool ", p.Name, " ", p.IPv4)
+		case op < 11 && n != nil: // the agent asks
+			n.requested = nil
+			for _, p := range []string{"default", "edge"} {
+				if v := r.IntN(40); v > 0 {
+					n.requested = append(n.requested, request{p, [2]int{v, 0}})
+				}
+			}
+			edit(n)
+			say("asks ", name, " ", n.requested)
+		case op < 14 && n != nil: // pods come and go
+			for _, x := range n.allocated {
+				for _, c := range x.cidrs {
+					s.uses[name][c] = r.IntN(2) == 0
+				}
+			}
+		case op < 17 && n != nil: // the agent hands a block back
+			for i, x := range n.allocated {
+				for j, c := range x.cidrs {
+					if !s.uses[name][c] {
+						n.allocated[i].cidrs = slices.Delete(n.allocated[i].cidrs, j, j+1)
+						edit(n)
+						say("hands back ", name, " ", c)
+						break
+					}
+				}
+			}
+		case op < 18 && len(s.flying) > 0:
+			i := r.IntN(len(s.flying))
+			say("arrives ", s.flying[i].name, " ", s.apply(s.flying[i]))
+			s.flying = slices.Delete(s.flying, i, i+1)
+		default:
+			var view *node
+			if h := history[name]; len(h) > 0 && r.IntN(2) == 0 {
+				view = &h[r.IntN(len(h))]
+			}
+			reconcile(name, view)
+		}
+		disjoint(s, fail)
+	}
+	calm, s.flying = true, nil
+	for range 20 {
+		for name := range history {
+			var view *node
+			if n := s.nodes[name]; n != nil {
+				c := n.copied()
+				view = &c
+			}
+			reconcile(name, view)
+		}
+	}
+	disjoint(s, fail)
+	// Who lacks something lacks it because no block of the pool is free.
+	var held []netip.Prefix
+	for _, n := range s.nodes {
+		good, _ := n.blocks("")
+		for _, o := range good {
+			held = append(held, o.prefix)
+		}
+	}
+	for name, n := range s.nodes {
+		for _, q := range n.requested {
+			p, has := pools[q.pool], 0
+			good, _ := n.blocks("")
+			for _, o := range good {
+				if o.pool == q.pool && p.Covers(o.prefix) {
+					has += ipam.Capacity(ipam.Block{Prefix: o.prefix})
+				}
+			}
+			if has < q.needed[0] && free(p, held) {
+				fail("%s needs %d addresses of %s and has %d, and a block is free", name, q.needed[0], q.pool, has)
+			}
+			if a := b.settle(n.copied()); has < q.needed[0] && a.fault() == "" {
+				fail("%s needs %d addresses of %s and has %d, and nobody is told", name, q.needed[0], q.pool, has)
+			}
+		}
+	}
+}
+
+// free looks at every block of a pool.
+func free(p ippools.Pool, held []netip.Prefix) bool {
+	for _, r := range p.IPv4.Ranges {
+		for a := r.Addr(); r.Contains(a); {
+			block := netip.PrefixFrom(a, p.IPv4.Bits)
+			if !slices.ContainsFunc(held, block.Overlaps) {
+				return true
+			}
+			for range 1 << (32 - p.IPv4.Bits) {
+				a = a.Next()
+			}
+		}
+	}
+	return false
+}
+
+func disjoint(s *server, fail func(string, ...any)) {
+	type owned struct {
+		p    netip.Prefix
+		name string
+	}
+	var seen []owned
+	for name, n := range s.nodes {
+		has := map[string]bool{}
+		for _, x := range n.allocated {
+			for _, text := range x.cidrs {
+				has[text] = true
+				p := netip.MustParsePrefix(text)
+				for _, o := range seen {
+					if o.p.Overlaps(p) {
+						fail("%s has %s and %s has %s", name, p, o.name, o.p)
+					}
+				}
+				seen = append(seen, owned{p, name})
+			}
+		}
+		for c, used := range s.uses[name] {
+			if used && !has[c] {
+				fail("%s uses %s, which was taken away", name, c)
+			}
+		}
+	}
+}
