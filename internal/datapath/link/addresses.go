@@ -31,12 +31,7 @@ func (l *Links) NodeAddresses() ([]NodeAddress, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list interfaces: %w", err)
 	}
-	var addrs []netlink.Addr
-	for range 5 { // a listing during which something changed is repeated
-		if addrs, err = l.h.AddrList(nil, netlink.FAMILY_ALL); !errors.Is(err, netlink.ErrDumpInterrupted) {
-			break
-		}
-	}
+	addrs, err := dump(func() ([]netlink.Addr, error) { return l.h.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list addresses: %w", err)
 	}

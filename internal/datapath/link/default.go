@@ -13,14 +13,9 @@ import (
 // if there is one, else that of IPv6, and of several the one of the least metric. It is empty if there is none.
 func DefaultDevice() (string, error) {
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
-		var routes []netlink.Route
-		var err error
-		for range 5 { // a listing during which something changed is repeated
-			routes, err = netlink.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
-			if !errors.Is(err, netlink.ErrDumpInterrupted) {
-				break
-			}
-		}
+		routes, err := dump(func() ([]netlink.Route, error) {
+			return netlink.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
+		})
 		if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) {
 			continue // the kernel has no IPv6
 		}

@@ -81,17 +81,20 @@ func isEndpointLink(link netlink.Link) bool {
 	return link.Type() == "veth" && strings.HasPrefix(link.Attrs().Name, EndpointPrefix)
 }
 
-// listLinks lists all interfaces. The kernel marks a listing during which something changed; that
-// is as good as one a moment earlier only if it is repeated, so repeat a few times.
-func (l *Links) listLinks() ([]netlink.Link, error) {
-	var links []netlink.Link
-	var err error
+// dump lists something. The kernel marks a listing during which something changed, which may lack what was there all the
+// time, so it is repeated a few times.
+func dump[T any](list func() ([]T, error)) (all []T, err error) {
 	for range 5 {
-		links, err = l.h.LinkList()
-		if !errors.Is(err, netlink.ErrDumpInterrupted) {
+		if all, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
 			break
 		}
 	}
+	return all, err
+}
+
+// listLinks lists all interfaces.
+func (l *Links) listLinks() ([]netlink.Link, error) {
+	links, err := dump(l.h.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list interfaces: %w", err)
 	}
