@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/datapath/link"
 	"github.com/hawser-net/hawser/internal/datapath/loader"
 	"github.com/hawser-net/hawser/internal/datapath/maps"
 	"github.com/hawser-net/hawser/internal/testenv"
@@ -116,7 +117,7 @@ func newTestNode(t testing.TB, n byte, tunnel bool) *testNode {
 		NodeIPv4: ip("192.168.0.%d", n), NodeIPv6: ip("fd99::%d", n),
 		HostIfIndex: host.Attrs().Index, HostMAC: host.Attrs().HardwareAddr,
 	}
-	must(t, node.ns.Do(func() (err error) { node.cfg.NetNSCookie, err = netnsCookie(); return err }))
+	must(t, node.ns.Do(func() (err error) { node.cfg.NetNSCookie, err = link.NetNSCookie(); return err }))
 	if tunnel {
 		node.cfg.TunnelPort = 8472
 	}
