@@ -91,6 +91,7 @@ func (c *Cluster) path(elem ...string) string {
 	return filepath.Join(append([]string{c.dir()}, elem...)...)
 }
 func (c *Cluster) dataDir() string           { return filepath.Join(c.cfg.Data, c.cfg.Name) }
+func (c *Cluster) etcdDir() string           { return filepath.Join(c.dataDir(), "etcd") }
 func (c *Cluster) netns(name string) string  { return c.path("netns", name) }
 func (c *Cluster) nodeDir(n string) string   { return filepath.Join(c.dataDir(), "nodes", n) }
 func (c *Cluster) log(process string) string { return c.path("logs", process+".log") }
@@ -196,7 +197,7 @@ func (c *Cluster) Up(ctx context.Context) error {
 
 // create starts everything.
 func (c *Cluster) create(ctx context.Context, p prepared) (*state, error) {
-	for _, d := range []string{c.path("netns"), c.path("logs"), filepath.Join(c.dataDir(), "etcd"), filepath.Join(c.dataDir(), meshEtcd), c.storeDir()} {
+	for _, d := range []string{c.path("netns"), c.path("logs"), c.etcdDir(), filepath.Join(c.dataDir(), meshEtcd), c.storeDir()} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
 			return nil, err
 		}

@@ -109,7 +109,7 @@ func (c *Cluster) self(args ...string) []string { return append(slices.Clone(c.c
 
 func (c *Cluster) etcd() program {
 	return program{name: "etcd", ready: true,
-		argv: c.self("etcd", "--dir", filepath.Join(c.dataDir(), "etcd"), "--ready-fd", "3", "--listen", etcdURL)}
+		argv: c.self("etcd", "--dir", c.etcdDir(), "--ready-fd", "3", "--listen", etcdURL)}
 }
 
 // forwarder serves the port of the loopback: the socket is the machine's, the process is in the control plane's namespace.

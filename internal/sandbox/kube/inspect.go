@@ -21,6 +21,8 @@ type Info struct {
 	WorldIPv4, WorldIPv6 netip.Addr
 	// Store is what keeps identities, if it is not Kubernetes; StoreSocket is where it listens, and StoreDir has its data.
 	Store, StoreSocket, StoreDir string
+	// EtcdDir has the data of Kubernetes' own etcd.
+	EtcdDir string
 	// Processes are those of the control plane, by the names of their programs.
 	Processes map[string]machine.Process
 	Nodes     []NodeInfo
@@ -53,7 +55,7 @@ func Inspect(name string) (*Info, error) {
 	}
 	info := &Info{
 		Name: st.Name, ID: st.ID, Kubeconfig: c.Kubeconfig(), DualStack: st.DualStack, CNI: st.CNI, Processes: st.Processes,
-		Store: st.Store, StoreSocket: c.storeSocket(), StoreDir: c.storeDir(),
+		Store: st.Store, StoreSocket: c.storeSocket(), StoreDir: c.storeDir(), EtcdDir: c.etcdDir(),
 		World: c.netns(worldName), ControlPlane: c.netns(masterName),
 		WorldIPv4: st.plan().world().IPv4, WorldIPv6: st.plan().world().IPv6,
 	}

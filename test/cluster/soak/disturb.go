@@ -26,6 +26,8 @@ type disturbance struct {
 	// noStore says that there is no store of identities meanwhile.
 	noStore bool
 	begin   func(context.Context) error
+	// changed is called when the change has been made, if not nil.
+	changed func(context.Context) error
 	lasts   time.Duration
 	end     func(context.Context) error
 }
@@ -58,6 +60,8 @@ func (s *soak) disturbance(ctx context.Context) (disturbance, error) {
 		})
 	case n < 44:
 		return s.away(ctx, node)
+	case s.Lab.Store == nil && n < 54:
+		return s.serverBack(), nil
 	case s.Lab.Store == nil:
 	case n < 52:
 		return s.storeGone(node), nil

@@ -127,6 +127,9 @@ func (s *soak) disturbed(ctx context.Context, d disturbance, c change) (err erro
 	if err = c.make(ctx); err != nil {
 		err = fmt.Errorf("%s: %w", c, err)
 	}
+	if err == nil && d.changed != nil {
+		err = d.changed(ctx)
+	}
 	select {
 	case <-ctx.Done():
 	case <-time.After(d.lasts):

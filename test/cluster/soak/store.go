@@ -7,21 +7,24 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/hawser-net/hawser/internal/sandbox"
 	"github.com/hawser-net/hawser/internal/sandbox/machine"
 	"github.com/hawser-net/hawser/test/cluster/lab"
 )
 
-// copies are what is kept of the store's data, to put it back.
+// copies are what is kept of the data of the store, and of Kubernetes' etcd, to put it back.
 type copies struct {
 	dir  string // "" before the first one
-	kept bool
+	kept bool   // of the store
 }
 
-func (c *copies) path() string { return filepath.Join(c.dir, "store") }
+func (c *copies) path(of string) string { return filepath.Join(c.dir, of) }
 
 func (c *copies) remove() error {
 	if c.dir == "" {
@@ -40,25 +43,30 @@ func (s *soak) storeProcess() (p machine.Process, dir string, err error) {
 }
 
 // takeCopy keeps the data of the store as a power cut would leave it now.
-func (s *soak) takeCopy(ctx context.Context) (err error) {
+func (s *soak) takeCopy(ctx context.Context) error {
+	p, dir, err := s.storeProcess()
+	if err != nil {
+		return err
+	}
+	err = s.copyOf(ctx, p, dir, "store")
+	s.copies.kept = err == nil
+	return err
+}
+
+// copyOf keeps the data of a server, which stands still meanwhile.
+func (s *soak) copyOf(ctx context.Context, p machine.Process, dir, name string) (err error) {
 	if s.copies.dir == "" {
 		if s.copies.dir, err = os.MkdirTemp("", "hawser-soak-"); err != nil {
 			return err
 		}
 	}
-	p, dir, err := s.storeProcess()
-	if err != nil {
-		return err
-	}
-	if err := os.RemoveAll(s.copies.path()); err != nil {
+	if err := os.RemoveAll(s.copies.path(name)); err != nil {
 		return err
 	}
 	if err := p.Send(unix.SIGSTOP); err != nil {
 		return err
 	}
-	err = errors.Join(copyDir(ctx, dir, s.copies.path()), p.Send(unix.SIGCONT))
-	s.copies.kept = err == nil
-	return err
+	return errors.Join(copyDir(ctx, dir, s.copies.path(name)), p.Send(unix.SIGCONT))
 }
 
 // putCopyBack has the store go on from its copy.
@@ -70,7 +78,7 @@ func (s *soak) putCopyBack(ctx context.Context) error {
 	if err := errors.Join(p.Send(unix.SIGKILL), p.WaitEnded(20*time.Second), os.RemoveAll(dir)); err != nil {
 		return err
 	}
-	return errors.Join(copyDir(ctx, s.copies.path(), dir), s.storeUp(ctx))
+	return errors.Join(copyDir(ctx, s.copies.path("store"), dir), s.storeUp(ctx))
 }
 
 // storeUp starts the store again and waits until it answers.
@@ -148,5 +156,48 @@ func (s *soak) storeBack() disturbance {
 			return s.takeCopy(ctx)
 		},
 		end: s.putCopyBack,
+	}
+}
+
+// serverBack has Kubernetes forget what was written since the change was made: which endpoints and identities
+// followed from it. That is as administrators put a backup back: revisions go on above those that had been given out.
+func (s *soak) serverBack() disturbance {
+	const name = "etcd"
+	return disturbance{
+		kind: "server-back", what: "Kubernetes goes back to a copy of just after the change", begin: nothing, lasts: s.seconds(2, 8),
+		changed: func(ctx context.Context) error {
+			info, err := s.Info()
+			if err != nil {
+				return err
+			}
+			return s.copyOf(ctx, info.Processes[name], info.EtcdDir, name)
+		},
+		end: func(ctx context.Context) error {
+			info, err := s.Info()
+			if err != nil {
+				return err
+			}
+			reached, err := s.Kube.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
+			if err != nil {
+				return err
+			}
+			revision, err := strconv.ParseInt(reached.ResourceVersion, 10, 64)
+			if err != nil {
+				return err
+			}
+			for _, program := range []string{"kube-apiserver", name} {
+				p := info.Processes[program]
+				if err := errors.Join(p.Send(unix.SIGKILL), p.WaitEnded(20*time.Second)); err != nil {
+					return err
+				}
+			}
+			revision += 10_000 // more was written between the answer and the end
+			err = errors.Join(os.RemoveAll(info.EtcdDir), copyDir(ctx, s.copies.path(name), info.EtcdDir),
+				os.WriteFile(filepath.Join(info.EtcdDir, sandbox.RevisionFile), strconv.AppendInt(nil, revision, 10), 0o600))
+			if err != nil {
+				return err
+			}
+			return s.Sandbox(ctx, "up", "--kubernetes", "--yes")
+		},
 	}
 }
