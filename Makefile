@@ -71,15 +71,15 @@ kube-programs: ## build every program of a Kubernetes cluster, once, minutes
 	@hack/need.sh go
 	@go run ./hack/kubebuild kube-apiserver kubectl kube-controller-manager kube-scheduler kubelet kube-proxy agnhost containerd containerd-shim-runc-v2 ctr coredns
 
-test: bin/consul kube-programs ## all tests with the race detector, then every fuzz target for some seconds (root for all of them)
+test: ## all tests with the race detector; those that need no server first (root for all of them)
 	@hack/need.sh go gcc runc iptables conntrack nft busybox /usr/lib/cni/ptp
-	@go run ./hack/gotest -fuzztime $(FUZZTIME) -- -race -p 3 -parallel 6 -timeout 25m $(PACKAGES)
+	@go run ./hack/gotest -servers '$(MAKE) --no-print-directory bin/consul kube-programs' -- -race -p 3 -parallel 6 -timeout 25m $(PACKAGES)
 
 test-long: bin/consul kube-programs ## the same tests at full size: minutes become hours
 	@hack/need.sh go gcc runc iptables conntrack nft busybox /usr/lib/cni/ptp
 	@HAWSER_LONG=1 go run ./hack/gotest -fuzztime 5m -- -race -p 2 -count=1 -timeout 6h $(PACKAGES)
 
-fuzz: ## run every fuzz target for FUZZTIME (3s)
+fuzz: ## run every fuzz target for FUZZTIME (3s); Go compiles everything anew for it, minutes the first time
 	@hack/need.sh go
 	@go run ./hack/gotest -fuzztime $(FUZZTIME)
 

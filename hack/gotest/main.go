@@ -4,7 +4,8 @@
 // that skips what it can't do reports success for what it did not look at.
 //
 //	gotest -- ARGS...            runs `go test -json ARGS...`
-//	gotest -fuzztime 3s -- ARGS  then runs every fuzz target for that long
+//	gotest -servers CMD -- ARGS  tests what needs no server first, then runs CMD, which builds them, then tests the rest
+//	gotest -fuzztime 3s -- ARGS  runs every fuzz target for that long after the tests
 //	gotest -fuzztime 3s          runs the fuzz targets only
 //
 // Modules below this one that its go.mod replaces by their folders are part of the same product:
@@ -28,6 +29,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"sort"
 	"strings"
 	"sync"
@@ -41,6 +43,7 @@ func main() { os.Exit(run()) }
 
 func run() int {
 	fuzz := flag.Duration("fuzztime", 0, "run the fuzz targets, each for this long, instead of the tests")
+	servers := flag.String("servers", "", "command that builds the servers that some tests run; packages that need none are tested before")
 	skips := flag.String("skips", "hack/skips.txt", "file of the tests that may be skipped")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -59,11 +62,7 @@ func run() int {
 	r := newReport(os.Stdout, allowed, os.Getenv("CI") == "true" && os.Geteuid() == 0)
 	var runErr error
 	if flag.NArg() > 0 {
-		for _, m := range modules {
-			if args, ok := argsFor(m, modules, flag.Args()); ok && ctx.Err() == nil {
-				runErr = errors.Join(runErr, runTests(ctx, r, m, args))
-			}
-		}
+		runErr = testModules(ctx, r, modules, flag.Args(), *servers)
 	}
 	if *fuzz > 0 && ctx.Err() == nil {
 		runErr = errors.Join(runErr, runFuzz(ctx, r, modules, *fuzz))
@@ -137,6 +136,112 @@ func argsFor(module string, modules, args []string) (own []string, ok bool) {
 // below says whether a folder is dir or below it. Both are relative and clean.
 func below(folder, dir string) bool {
 	return dir == "." || folder == dir || strings.HasPrefix(folder, dir+"/")
+}
+
+// testModules runs the tests of all modules. If there is a command that builds servers, what needs none comes first: the
+// first results are there long before the servers are.
+func testModules(ctx context.Context, r *report, modules, args []string, servers string) error {
+	var errs []error
+	late := make(map[string][]string)
+	for _, m := range modules {
+		own, ok := argsFor(m, modules, args)
+		if !ok || ctx.Err() != nil {
+			continue
+		}
+		if servers == "" {
+			errs = append(errs, runTests(ctx, r, m, own))
+			continue
+		}
+		early, rest, err := split(ctx, m, own)
+		if err != nil {
+			return err
+		}
+		if early != nil {
+			errs = append(errs, runTests(ctx, r, m, early))
+		}
+		if rest != nil {
+			late[m] = rest
+		}
+	}
+	if len(late) > 0 && ctx.Err() == nil {
+		cmd := exec.CommandContext(ctx, "sh", "-c", servers)
+		cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+		cmd.Stdout, cmd.Stderr = r.w, os.Stderr
+		if err := cmd.Run(); err != nil {
+			return errors.Join(append(errs, fmt.Errorf("%s: %w", servers, err))...)
+		}
+	}
+	for _, m := range modules {
+		if late[m] != nil && ctx.Err() == nil {
+			errs = append(errs, runTests(ctx, r, m, late[m]))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// slow are packages that start servers, or take minutes to compile: a test that depends on one comes late.
+func slow() []string {
+	const product = "github.com/hawser-net/hawser/"
+	return []string{product + "internal/testenv", product + "pkg/kvstore/kvstoretest", "k8s.io/client-go/kubernetes"}
+}
+
+// split divides the packages that args name in a module into those whose tests depend on nothing slow and the others. Both
+// come back as arguments of `go test`, nil if there is no such package.
+func split(ctx context.Context, module string, args []string) (early, late []string, err error) {
+	var flags, patterns []string
+	for _, a := range args {
+		if a == "." || strings.HasPrefix(a, "./") {
+			patterns = append(patterns, a)
+		} else {
+			flags = append(flags, a)
+		}
+	}
+	cmd := exec.CommandContext(ctx, "go", append([]string{"list", "-e", "-test", "-json=ImportPath,Deps"}, patterns...)...)
+	cmd.Dir, cmd.Stderr = module, os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, nil, fmt.Errorf("go list in %s: %w", module, err)
+	}
+	early, late = slices.Clone(flags), slices.Clone(flags)
+	isLate := make(map[string]bool)
+	var all []string
+	for dec := json.NewDecoder(bytes.NewReader(out)); ; {
+		var pkg struct {
+			ImportPath string
+			Deps       []string
+		}
+		if err := dec.Decode(&pkg); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return nil, nil, fmt.Errorf("go list in %s: %w", module, err)
+		}
+		// A package is listed by itself; as "p.test", its tests' program; and as "q [p.test]", compiled for that.
+		name, isTest := strings.CutSuffix(pkg.ImportPath, ".test")
+		switch {
+		case strings.Contains(name, " "):
+		case !isTest:
+			all = append(all, name)
+		case slices.ContainsFunc(pkg.Deps, func(dep string) bool {
+			dep, _, _ = strings.Cut(dep, " ")
+			return slices.Contains(slow(), dep)
+		}):
+			isLate[name] = true
+		}
+	}
+	for _, name := range all {
+		if isLate[name] {
+			late = append(late, name)
+		} else {
+			early = append(early, name)
+		}
+	}
+	if len(early) == len(flags) {
+		early = nil
+	}
+	if len(late) == len(flags) {
+		late = nil
+	}
+	return early, late, nil
 }
 
 // runTests feeds r with the events of `go test` in a module. A failing test is an error, too.

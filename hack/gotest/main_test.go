@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -148,4 +149,30 @@ func TestOutOfTime(t *testing.T) {
 			t.Errorf("%q: %v, want %v", text, got, want)
 		}
 	}
+}
+
+// TestSplit: what needs no server is tested before the servers are built, nothing is left out, and nothing twice.
+func TestSplit(t *testing.T) {
+	t.Parallel()
+	const product = "github.com/hawser-net/hawser/"
+	flags := []string{"-race", "-p", "3"}
+	patterns := []string{"./internal/labels", "./internal/operator/nodes", "./hack/gotest"}
+	early, late, err := split(t.Context(), "../..", append(slices.Clone(flags), patterns...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := append(slices.Clone(flags), product+"internal/labels", product+"hack/gotest"); !sameWords(early, want) {
+		t.Errorf("first %q, want %q", early, want)
+	}
+	if want := append(slices.Clone(flags), product+"internal/operator/nodes"); !sameWords(late, want) {
+		t.Errorf("then %q, want %q", late, want)
+	}
+	early, late, err = split(t.Context(), "../..", []string{"-race", "./internal/labels"})
+	if err != nil || late != nil || len(early) != 2 {
+		t.Errorf("%q, %q, %v: want one package that comes first", early, late, err)
+	}
+}
+
+func sameWords(a, b []string) bool {
+	return cmp.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
 }
