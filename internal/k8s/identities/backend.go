@@ -109,9 +109,6 @@ func (b *Backend) Acquire(ctx context.Context, key allocator.AllocatorKey, numbe
 	}
 	if id := numbers.Known(text); id != allocator.NoID {
 		ok, err := b.keep(ctx, id, text, security)
-		if ok {
-			b.index.use(id, text)
-		}
 		if err != nil || ok {
 			return allocator.Acquired{ID: id}, err
 		}
@@ -120,7 +117,6 @@ func (b *Backend) Acquire(ctx context.Context, key allocator.AllocatorKey, numbe
 	if err != nil {
 		return allocator.Acquired{}, err
 	}
-	b.index.use(got.ID, text)
 	return allocator.Acquired{ID: got.ID, IsNew: got.Made, Revision: revision(got.Object)}, nil
 }
 

@@ -26,8 +26,8 @@ func Digest(security map[string]string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// seal notes on an object which labels it has been given.
-func seal(o *v2.CiliumIdentity) {
+// Seal notes on an object which labels it has been given: those that it has. It is for who knows that these are no edit.
+func Seal(o *v2.CiliumIdentity) {
 	if o.Annotations == nil {
 		o.Annotations = map[string]string{}
 	}

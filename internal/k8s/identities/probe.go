@@ -179,7 +179,7 @@ func (p *Prober) use(ctx context.Context, o *v2.CiliumIdentity, id allocator.ID,
 	case rests, edited:
 		Revive(o, security)
 	case bare:
-		seal(o)
+		Seal(o)
 	}
 	delete(o.Annotations, HeartbeatAnnotation)
 	return p.update(ctx, o, "keep")

@@ -71,7 +71,7 @@ func fill(o *v2.CiliumIdentity, security map[string]string) {
 		}
 		o.Labels[labels.KeyNamespace] = ns
 	}
-	seal(o)
+	Seal(o)
 }
 
 // NewObject returns the object of a number that stands for these security labels.

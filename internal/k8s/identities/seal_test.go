@@ -214,3 +214,83 @@ func TestEditedWithoutDigest(t *testing.T) {
 		kept(t, c, 333, agents...)
 	})
 }
+
+// TestEditTakenIntoUse: an agent that hears of an object without a digest only when it is edited cannot know that, and takes its number into use for the labels of the edit.
+// When the edit is undone, by hand or by who knew better, it means the same to that agent as to one that has known the object all the time.
+func TestEditTakenIntoUse(t *testing.T) {
+	t.Parallel()
+	web, evil := app("web"), app("evil")
+	readOnly := func(t *testing.T, b *identities.Backend) *allocator.Allocator {
+		t.Helper()
+		a, err := allocator.NewAllocator(key{}, allocator.ReadOnly(b), allocator.WithMin(300), allocator.WithMax(400), allocator.WithMasterKeyProtection(),
+			allocator.WithSyncInterval(2*time.Second))
+		if err != nil {
+			t.Fatal(err)
+		}
+		run(t, a)
+		return a
+	}
+	writing := func(t *testing.T, b *identities.Backend) *allocator.Allocator {
+		t.Helper()
+		return running(t, b, 300, 400, nil)
+	}
+	for _, mode := range []struct {
+		name  string
+		agent func(*testing.T, *identities.Backend) *allocator.Allocator
+	}{{"agents make identities", writing}, {"the operator makes identities", readOnly}} {
+		for _, how := range []string{"by hand", "with a digest"} {
+			t.Run(mode.name+", undone "+how, func(t *testing.T) {
+				t.Parallel()
+				server, c := start(t)
+				unsealed(t, c, 333, web)
+				b := backend(t, server, 300, 400)
+				before := readOnly(t, b) // else it would undo the edit itself
+				if id, _, err := before.Allocate(t.Context(), web); id != 333 || err != nil {
+					t.Fatalf("allocated %s, %v", id, err)
+				}
+				edit(t, c, 333, evil, nil)
+				controllers.Eventually(t, time.Minute, func() string {
+					if e := b.Edited(); !slices.Equal(e, []allocator.ID{333}) {
+						return fmt.Sprintf("edited: %v", e)
+					}
+					return ""
+				})
+				after := mode.agent(t, backend(t, server, 300, 400))
+				if id, _, err := after.Allocate(t.Context(), evil); id != 333 || err != nil {
+					t.Fatalf("the labels of the edit have %s, %v", id, err)
+				}
+				o, err := c.Get(t.Context(), "333", metav1.GetOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if o.SecurityLabels = web.GetAsMap(); how != "by hand" {
+					identities.Seal(o)
+				}
+				if _, err := c.Update(t.Context(), o, metav1.UpdateOptions{}); err != nil {
+					t.Fatal(err)
+				}
+				if mode.name != "agents make identities" { // the operator's part
+					unsealed(t, c, 334, evil)
+				}
+				controllers.Eventually(t, time.Minute, func() string {
+					for name, a := range map[string]*allocator.Allocator{"before": before, "after": after} {
+						mine, _, err := a.Allocate(t.Context(), web)
+						if mine != 333 || err != nil {
+							return fmt.Sprintf("to the agent that runs from %s the edit on, the labels have %s, %v", name, mine, err)
+						}
+						if k, err := a.GetByID(t.Context(), 333); err != nil || k.GetKey() != web.GetKey() {
+							return fmt.Sprintf("to the agent that runs from %s the edit on, it means %v, %v", name, k, err)
+						}
+					}
+					if id, _, err := after.Allocate(t.Context(), evil); id == 333 || err != nil {
+						return fmt.Sprintf("the labels of the edit have %s, %v", id, err)
+					}
+					if e := b.Edited(); len(e) > 0 {
+						return fmt.Sprintf("edited: %v", e)
+					}
+					return ""
+				})
+			})
+		}
+	}
+}

@@ -29,10 +29,8 @@ type entry struct {
 	edited bool
 	// bare says that the object has no digest and could have one, certain that text is no edit: see Entry.
 	bare, certain bool
-	// expected is the time of Backend.Expect, as long as no object was heard of; unsure says that
-	// text may be an edit that was made before the object was heard of first.
+	// expected is the time of Backend.Expect, as long as no object was heard of.
 	expected time.Time
-	unsure   bool
 }
 
 // mayBeTaken says whether labels that are not known here can get the number, all others being theirs.
@@ -115,16 +113,6 @@ func (x *index) remove(id allocator.ID) {
 	x.drop(id)
 }
 
-// use says that this node goes by what a number means: what is written over it from now on is an edit.
-func (x *index) use(id allocator.ID, text string) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if e, ok := x.byID[id]; ok && e.unsure && e.text == text {
-		e.unsure = false
-		x.byID[id] = e
-	}
-}
-
 // dropExpected forgets what was expected of objects that are not there.
 func (x *index) dropExpected() {
 	x.mu.Lock()
@@ -171,59 +159,53 @@ func (b *Backend) Expect(id allocator.ID, text string, at time.Time) {
 //
 // What an object means that is heard of first is what it says, if its digest agrees; if it does
 // not, it means nothing until it has its labels back. Objects that others made have no digest. One
-// of these that was changed since it was made (its generation tells) may be an edit itself, and the
-// next change its end. So that is taken over, unless this node uses the number by then.
+// of these that was changed since it was made (its generation tells) may be an edit itself. So as
+// long as nobody who knows has given it a digest, it means what it says now, whoever uses it: else
+// those who began with an edit would hold on to it when it is undone.
 func (b *Backend) keepMeaning(o *v2.CiliumIdentity, m *allocator.Mapping, e *entry) {
 	e.uid = Incarnation(o)
 	changed := o.Generation > 1 // https://kubernetes.io/docs/reference/using-api/api-concepts: not by annotations
-	known, ok := b.index.get(m.ID)
+	known, heard := b.index.get(m.ID)
 	intact, told := Intact(o)
-	if ok && !known.expected.IsZero() && changed && !o.CreationTimestamp.After(known.expected) && (!told || b.given(o, known.text)) {
+	if heard && !known.expected.IsZero() && changed && !o.CreationTimestamp.After(known.expected) && (!told || b.given(o, known.text)) {
 		known.uid, known.certain = e.uid, true
 	}
-	unheard := !ok || known.uid != e.uid
+	heard = heard && known.uid == e.uid
 	if m.Key != nil && !told {
 		security, err := labelsOf(m.Key)
 		e.bare = err == nil && maps.Equal(security, o.SecurityLabels) // written as we write them
 	}
-	e.certain = intact || !told && (!changed || !unheard && known.certain && known.text == e.text)
-	if unheard || known.text == "" || known.resting || known.unsure {
-		switch {
-		case e.resting:
-		case intact:
-			if known.edited && !unheard {
-				b.cfg.Log.Info("an identity that somebody had edited has its labels back", "identity", m.ID)
-			}
-		case told:
-			b.cfg.Log.Error("somebody edited the labels of an identity before this node heard of it; it means nothing until it has its labels back",
-				"identity", m.ID, "edited", o.SecurityLabels)
-			m.Key, e.text, e.edited = nil, "", true
-		case unheard:
-			e.unsure = changed
-		case known.unsure:
-			e.unsure = true
-			if e.text != known.text {
-				b.cfg.Log.Warn("the labels of an identity have changed again, which were edited before this node heard of it, or have been now: they are taken over",
-					"identity", m.ID, "before", known.text, "labels", o.SecurityLabels)
-			}
+	sure := heard && !known.resting && known.text != "" && (known.certain || told && b.given(o, known.text))
+	switch {
+	case e.resting:
+	case sure && e.text != known.text:
+		key, err := b.cfg.KeyType.PutKey(known.text)
+		if err != nil {
+			return // it was read before
 		}
-		return
-	}
-	if e.resting || e.text == known.text {
-		if known.edited {
-			b.cfg.Log.Info("an identity that somebody had edited is as it was, or retired", "identity", m.ID)
+		if !known.edited {
+			b.cfg.Log.Error("somebody edited the labels of an identity; what it means stays, give it its labels back",
+				"identity", m.ID, "labels", known.text, "edited", o.SecurityLabels)
 		}
+		m.Key, e.text, e.edited, e.certain = key, known.text, true, true
 		return
+	case sure:
+		e.certain = true
+	case told && !intact:
+		b.cfg.Log.Error("somebody edited the labels of an identity before this node heard of it; it means nothing until it has its labels back",
+			"identity", m.ID, "edited", o.SecurityLabels)
+		m.Key, e.text, e.edited = nil, "", true
+		return
+	default:
+		e.certain = intact || !changed
+		if heard && !known.resting && known.text != "" && known.text != e.text {
+			b.cfg.Log.Warn("an identity has other labels than when this node heard of it first, of which was not known whether they were an edit: it means what it says now",
+				"identity", m.ID, "before", known.text, "labels", o.SecurityLabels, "digest", told)
+		}
 	}
-	key, err := b.cfg.KeyType.PutKey(known.text)
-	if err != nil {
-		return // it was read before
+	if heard && known.edited {
+		b.cfg.Log.Info("an identity that somebody had edited has its labels back, or was retired", "identity", m.ID)
 	}
-	if !known.edited {
-		b.cfg.Log.Error("somebody edited the labels of an identity; what it means stays, give it its labels back",
-			"identity", m.ID, "labels", known.text, "edited", o.SecurityLabels)
-	}
-	m.Key, e.text, e.edited, e.certain = key, known.text, true, known.certain
 }
 
 // given says whether an object says that it was given the labels that text is the canonical string of.

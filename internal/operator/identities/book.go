@@ -109,10 +109,13 @@ type numberEntry struct {
 	text, says string
 	// given, if not "", is a digest of what the number stands for. It was edited before this
 	// process heard of it, so text is "".
-	given   string
-	resting bool
-	since   time.Time // when it began to rest
-	set     *setEntry // of text, unless it rests
+	given string
+	// certain says that text is no edit: it was there when the object was made, or agrees with the
+	// object's digest. bare says that there is no digest, and could be one.
+	certain, bare bool
+	resting       bool
+	since         time.Time // when it began to rest
+	set           *setEntry // of text, unless it rests
 }
 
 func newBook(rules *Rules, budget int) *book {
@@ -519,30 +522,60 @@ func (r *Rules) numberEntryOf(obj *v2.CiliumIdentity) (now *numberEntry, ok bool
 	now = &numberEntry{id: id, uid: obj.UID, life: k8sids.Incarnation(obj), rv: obj.ResourceVersion, born: obj.CreationTimestamp.Unix()}
 	if was, since, rests := k8sids.Retired(obj); rests {
 		now.text, now.says, now.resting, now.since = was, was, true, since
-	} else {
-		now.says = textOf(obj)
-		now.text = now.says
-		if intact, told := k8sids.Intact(obj); told && !intact {
-			now.text, now.given = "", k8sids.Given(obj)
-		}
+		return now, true
+	}
+	set, err := k8sids.ParseSecurityLabels(obj.SecurityLabels)
+	if err == nil {
+		now.says = set.KVString()
+	}
+	now.text = now.says
+	switch intact, told := k8sids.Intact(obj); {
+	case intact:
+		now.certain = true
+	case told:
+		now.text, now.given = "", k8sids.Given(obj)
+	default:
+		now.certain = obj.Generation <= 1 // nobody has changed the labels since it was made
+		now.bare = now.says != "" && maps.Equal(k8sids.SecurityLabels(set), obj.SecurityLabels)
 	}
 	return now, true
+}
+
+// standsFor has a number go on to stand for what it stood for: labels of an identity never change, because nodes judge packets by them. Where it was not certain what
+// that was, it is what the object says now: else an edit would be defended against whoever undoes it.
+func (n *numberEntry) standsFor(old *numberEntry) {
+	if old.text == "" || !old.certain && !n.wasGiven(old.text) {
+		return
+	}
+	n.text, n.given, n.certain = old.text, "", true
+}
+
+// wasGiven says whether an edited object says that it was given the labels that text is the canonical string of.
+func (n *numberEntry) wasGiven(text string) bool {
+	if n.given == "" {
+		return false
+	}
+	k, err := parseKey(text)
+	return err == nil && n.given == k8sids.Digest(k8sids.SecurityLabels(k.Set))
 }
 
 // setNumber books a number as it is now. The entry belongs to the book from here on.
 func (b *book) setNumber(now *numberEntry) {
 	id := now.id
 	old := b.numbers[id]
-	if old != nil && old.life == now.life && old.resting == now.resting && old.says == now.says {
-		old.rv = now.rv // somebody annotated it
+	same := old != nil && old.life == now.life && old.resting == now.resting
+	if same && !now.resting {
+		now.standsFor(old)
+	}
+	if same && old.says == now.says && old.text == now.text && old.given == now.given { // somebody annotated it
+		if old.bare && !now.bare && old.set != nil {
+			b.dirtySets[old.set.text] = struct{}{} // there may be another one
+		}
+		old.rv, old.bare, old.certain = now.rv, now.bare, now.certain
 		return
 	}
 	if old != nil {
 		b.detach(old)
-		// Labels of an identity never change: nodes judge packets by them. The number goes on to stand for what it stood for.
-		if old.life == now.life && !old.resting && !now.resting && old.text != "" {
-			now.text, now.given = old.text, ""
-		}
 	}
 	if b.made[id] != now.uid {
 		delete(b.made, id)

@@ -150,6 +150,11 @@ func (w *worldly) lost(k key) identity.ID {
 
 // set is the oracle for decideSet.
 func (w *worldly) set(text string) (verb, identity.ID) {
+	for _, o := range w.live(text) {
+		if id, _ := numberOf(o.Name, w.rules.First, w.rules.Last); k8sids.Given(o) == "" && w.used(id) {
+			return seal, id
+		}
+	}
 	pods := w.podsOf(text)
 	if len(pods) == 0 {
 		return nothing, 0
@@ -327,8 +332,12 @@ func (w *worldly) change(r *rand.Rand, b *book) string {
 			panic(err)
 		}
 		o.SecurityLabels = k8sids.SecurityLabels(set)
-		if r.IntN(4) == 0 {
+		switch r.IntN(4) {
+		case 0:
 			k8sids.Retire(o, text, time.Unix(0, 0))
+		case 1: // as of a version before digests
+		default:
+			k8sids.Seal(o)
 		}
 		w.numbers[number] = o
 		setObject(b, o)

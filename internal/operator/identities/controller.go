@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
@@ -44,7 +45,10 @@ type Controller struct {
 	home    home
 
 	sets      queue[string]
+	seals     queue[string] // sets with objects to seal
 	endpoints queue[key]
+	// writes bounds what is written of identities that no pod waits for, see [pace].
+	writes *rate.Limiter
 
 	mu      sync.Mutex
 	book    *book
@@ -69,7 +73,7 @@ type queue[T comparable] struct {
 func Setup(m manager.Manager, cfg Control, rules *Rules, keys *Keys, reg prometheus.Registerer, log *slog.Logger) (*Controller, error) {
 	c := &Controller{
 		cfg: cfg, client: m.GetClient(), live: m.GetAPIReader(), events: m.GetEventRecorder("hawser-operator"), log: log,
-		book: newBook(rules, cfg.Budget), told: map[string]bool{}, refused: map[key]identity.ID{}, have: versions{}, disputes: disputes{of: map[key]dispute{}},
+		writes: rate.NewLimiter(leastPerSecond, leastPerSecond), book: newBook(rules, cfg.Budget), told: map[string]bool{}, refused: map[key]identity.ID{}, have: versions{}, disputes: disputes{of: map[key]dispute{}},
 	}
 	var err error
 	if c.asker, err = newAsker(m, c); err != nil {
@@ -94,6 +98,7 @@ func Setup(m manager.Manager, cfg Control, rules *Rules, keys *Keys, reg prometh
 // run follows the cluster and does what is to be done until ctx ends.
 func (c *Controller) run(ctx context.Context, informers cache.Cache) error {
 	c.sets.init("identity", c.cfg.MaxBackoff)
+	c.seals.init("digest", c.cfg.MaxBackoff)
 	c.endpoints.init("endpoint", c.cfg.MaxBackoff)
 	if c.cfg.Await != nil {
 		c.cfg.Await(ctx)
@@ -111,6 +116,7 @@ func (c *Controller) run(ctx context.Context, informers cache.Cache) error {
 	}
 	failed := context.Cause(sub) // by the home
 	c.sets.ShutDown()
+	c.seals.ShutDown()
 	c.endpoints.ShutDown()
 	cancel(nil)
 	wg.Wait()
@@ -129,6 +135,7 @@ func (c *Controller) serve(ctx context.Context, wg *sync.WaitGroup) {
 		wg.Go(func() { work(ctx, c, &c.sets, c.doSet) })
 		wg.Go(func() { work(ctx, c, &c.endpoints, c.doEndpoint) })
 	}
+	wg.Go(func() { work(ctx, c, &c.seals, c.doSeal) })
 	c.mu.Lock()
 	c.running = true
 	c.flush()
@@ -247,7 +254,7 @@ func (c *Controller) known(id allocator.ID) (k8sids.Entry, bool) {
 	if n == nil || n.given != "" { // whose an edited one is, only the object says
 		return k8sids.Entry{}, false
 	}
-	return k8sids.Entry{Text: n.text, Resting: n.resting, Since: n.since}, true
+	return k8sids.Entry{Text: n.text, Resting: n.resting, Since: n.since, Life: n.life, Certain: n.certain}, true
 }
 
 // full says whether the cache shows that every number is other labels'.

@@ -21,6 +21,8 @@ const (
 	restore
 	// revert: somebody gave an object of it other labels.
 	revert
+	// seal: an object of it does not say yet which labels it was given.
+	seal
 	// withdraw: this process made a number, while somebody else had made another one before.
 	withdraw
 	// wait: only pods without a node need a number, and too many of these have one.
@@ -34,7 +36,7 @@ type step struct {
 	verb   verb
 	text   string
 	labels labels.Set
-	// id is the number to restore, revert or withdraw; uid and rv are those of its object in the last two.
+	// id is the number to restore, revert, seal or withdraw; uid and rv are those of its object in the last three.
 	id  identity.ID
 	uid types.UID
 	rv  string
@@ -76,6 +78,12 @@ func (b *book) decideSet(text string) step {
 		}
 		st.verb, st.id, st.uid, st.rv = revert, n.id, n.uid, n.rv
 		return st
+	}
+	for _, n := range s.numbers {
+		if n.bare && n.certain && n.says == text && b.used(n.id) {
+			st.verb, st.id, st.uid, st.rv = seal, n.id, n.uid, n.rv
+			return st
+		}
 	}
 	if len(s.pods) == 0 || s.number != 0 {
 		return step{}

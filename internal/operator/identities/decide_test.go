@@ -42,6 +42,7 @@ func (w *worldly) addPod(b *book, name, app, node string) (*corev1.Pod, target) 
 // addNumber adds an identity.
 func (w *worldly) addNumber(b *book, id identity.ID, t target) *v2.CiliumIdentity {
 	o := &v2.CiliumIdentity{ObjectMeta: w.meta("", decimal(id)), SecurityLabels: k8sids.SecurityLabels(t.labels)}
+	k8sids.Seal(o)
 	setObject(b, o)
 	return o
 }

@@ -107,7 +107,9 @@ type look struct {
 	// until, if not zero, is when dead begins to count: the look that saw it first failed, so that the
 	// next ones came early.
 	until time.Time
-	text  string // what it stands for: what it said first
+	text  string // what it stands for
+	// certain says that text is no edit, so that another one would be.
+	certain bool
 }
 
 // same says whether an object is as another look saw it.
@@ -148,8 +150,12 @@ func pace(agents int) rate.Limit {
 }
 
 func newCollector(a *asker, cfg Config, log *slog.Logger) *collector {
-	return &collector{asker: a, cfg: cfg, log: log, now: time.Now, looks: map[string]look{}, needless: make(chan []*coordinationv1.Lease, 1),
+	c := &collector{asker: a, cfg: cfg, log: log, now: time.Now, looks: map[string]look{}, needless: make(chan []*coordinationv1.Lease, 1),
 		rate: pace, writes: rate.NewLimiter(rate.Inf, leastPerSecond)}
+	if cfg.Pods != nil {
+		c.writes = cfg.Pods.writes // agents are told of both
+	}
+	return c
 }
 
 // errEmpty says that the caches are not filled yet.
@@ -336,17 +342,20 @@ func (c *collector) judge(o *v2.CiliumIdentity, used bool) (look, fate) {
 		return c.judgeResting(now, same && last.dead, again, used, since)
 	}
 	now.text = textOf(o)
-	if intact, told := k8sids.Intact(o); told && !intact && (!known || last.uid != now.uid || last.text == "") {
+	intact, told := k8sids.Intact(o)
+	sure := known && last.uid == now.uid && last.text != "" && last.certain
+	switch {
+	case sure && last.text != now.text:
+		// Nodes judge by what it stood for. Nobody else could tell, when it rests, what that was.
+		c.log.Warn("an identity is not collected, because somebody edited its labels; give it its labels back", "identity", o.Name, "labels", last.text, "edited", now.text)
+		now.text, now.certain, now.used = last.text, true, c.now()
+		return now, toKeep
+	case told && !intact && !sure:
 		c.log.Warn("an identity is not collected, because somebody edited its labels; give it its labels back", "identity", o.Name, "edited", now.text)
 		now.text, now.used = "", c.now()
 		return now, toKeep
 	}
-	if known && last.uid == now.uid && last.text != "" && last.text != now.text {
-		// Nodes judge by what it stood for. Nobody else could tell, when it rests, what that was.
-		c.log.Warn("an identity is not collected, because somebody edited its labels; give it its labels back", "identity", o.Name, "labels", last.text, "edited", now.text)
-		now.text, now.used = last.text, c.now()
-		return now, toKeep
-	}
+	now.certain = sure || intact || !told && o.Generation <= 1
 	_, marked := o.Annotations[HeartbeatAnnotation]
 	switch {
 	case used:

@@ -25,6 +25,8 @@ type home interface {
 	// somebody gave the number to other labels.
 	restore(ctx context.Context, st step) (made, error)
 	revert(ctx context.Context, st step) (made, error)
+	// seal has a number say which labels it was given: those that it has.
+	seal(ctx context.Context, st step) error
 	// withdraw ends a number that make made.
 	withdraw(ctx context.Context, st step) error
 	// has asks, not a cache, whether a number is a set's now.

@@ -108,22 +108,37 @@ func (h *objectHome) restore(ctx context.Context, st step) (made, error) {
 }
 
 func (h *objectHome) revert(ctx context.Context, st step) (made, error) {
+	var edited map[string]string
+	err := h.rewrite(ctx, st, "give its labels back to", func(o *v2.CiliumIdentity) {
+		edited = o.SecurityLabels
+		k8sids.Revive(o, k8sids.SecurityLabels(st.labels))
+	})
+	if err == nil {
+		h.log.Warn("somebody changed the labels of an identity in use: it has them back", "identity", st.id, "labels", st.labels, "edited", edited)
+	}
+	return made{}, err
+}
+
+func (h *objectHome) seal(ctx context.Context, st step) error {
+	return h.rewrite(ctx, st, "give a digest to", k8sids.Seal)
+}
+
+// rewrite changes an object that is still what was decided about.
+func (h *objectHome) rewrite(ctx context.Context, st step, verb string, f func(*v2.CiliumIdentity)) error {
 	o, err := h.Get(ctx, decimal(st.id), metav1.GetOptions{})
 	if changed(err) || err == nil && (o.UID != st.uid || o.ResourceVersion != st.rv) {
-		return made{}, errChanged
+		return errChanged
 	}
 	if err != nil {
-		return made{}, fmt.Errorf("read identity %d: %w", st.id, err)
+		return fmt.Errorf("read identity %d: %w", st.id, err)
 	}
-	edited := o.SecurityLabels
-	k8sids.Revive(o, k8sids.SecurityLabels(st.labels))
+	f(o)
 	if err := h.client.Update(ctx, o); changed(err) {
-		return made{}, errChanged
+		return errChanged
 	} else if err != nil {
-		return made{}, fmt.Errorf("give identity %d its labels back: %w", st.id, err)
+		return fmt.Errorf("%s identity %d: %w", verb, st.id, err)
 	}
-	h.log.Warn("somebody changed the labels of an identity in use: it has them back", "identity", st.id, "labels", st.labels, "edited", edited)
-	return made{}, nil
+	return nil
 }
 
 func (h *objectHome) withdraw(ctx context.Context, st step) error {

@@ -129,6 +129,9 @@ func (h *keyHome) has(ctx context.Context, id identity.ID, text string) (bool, e
 	return h.store.Layout().Decode(string(kv.Value)) == text, nil
 }
 
+// seal has nothing to do: a store tells with what a key was made.
+func (h *keyHome) seal(context.Context, step) error { return nil }
+
 // withdraw has nothing to do: the allocator gives back what somebody else made before it.
 func (h *keyHome) withdraw(context.Context, step) error { return nil }
 
@@ -181,7 +184,7 @@ func (t *teller) OnUpsert(m allocator.Mapping) {
 		t.originals[m.ID] = m.Made
 	}
 	if m.Key != nil && t.originals[m.ID] == m.Made {
-		now.text, now.says = m.Key.GetKey(), m.Key.GetKey()
+		now.text, now.says, now.certain = m.Key.GetKey(), m.Key.GetKey(), true
 	}
 	if m.Edited {
 		now.says = ""

@@ -50,6 +50,7 @@ type town struct {
 	keys      kvstore.Backend
 	operators *atomic.Int64
 	metrics   *prometheus.Registry // of the operator that was started last
+	tune      func(*Controller)    // if not nil, changes what is started
 
 	mu       sync.Mutex
 	meddled  map[string]bool // numbers that the test itself changed or deleted
@@ -259,6 +260,9 @@ func (tn *town) operator(change ...connection) (stop func()) {
 		if err != nil {
 			return err
 		}
+		if tn.tune != nil {
+			tn.tune(c)
+		}
 		gc := tn.gc
 		gc.Pods = c
 		return SetupGC(m, gc, func(Stats, time.Duration, error) {}, log)
@@ -332,9 +336,13 @@ func (tn *town) endpoint(p *corev1.Pod, id ...*v2.EndpointIdentity) *v2.CiliumEn
 }
 
 // plant makes an identity, as somebody else.
-func (tn *town) plant(number identity.ID, set map[string]string) *v2.CiliumIdentity {
+func (tn *town) plant(number identity.ID, set map[string]string, change ...func(*v2.CiliumIdentity)) *v2.CiliumIdentity {
 	tn.Helper()
 	o := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: decimal(number)}, SecurityLabels: set}
+	k8sids.Seal(o)
+	for _, f := range change {
+		f(o)
+	}
 	if tn.keys != nil {
 		tn.inspect(kvstore.Put(tn.ctx, tn.keys, masters+o.Name, []byte(textOf(o)), kvstore.Permanent))
 	} else {

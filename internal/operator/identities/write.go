@@ -36,6 +36,9 @@ func (c *Controller) doSet(ctx context.Context, text string) error {
 		did, err = c.home.revert(ctx, st)
 	case withdraw:
 		return c.home.withdraw(ctx, st)
+	case seal: // no pod waits for it, and it is limited
+		c.seals.add(text)
+		return nil
 	case letGo:
 		return c.letGo(ctx, text)
 	case nothing, wait:
@@ -63,6 +66,20 @@ func (c *Controller) doSet(ctx context.Context, text string) error {
 		c.tell(st, err)
 	}
 	return err
+}
+
+// doSeal seals an object of a set of labels, if that is still what the set needs.
+func (c *Controller) doSeal(ctx context.Context, text string) error {
+	if err := c.writes.Wait(ctx); err != nil {
+		return fmt.Errorf("waiting to give identities their digests: %w", err)
+	}
+	c.mu.Lock()
+	st := c.book.decideSet(text)
+	c.mu.Unlock()
+	if st.verb != seal {
+		return nil
+	}
+	return c.home.seal(ctx, st)
 }
 
 // letGo gives back the reference to a number that nobody needs. Whatever the home says, it holds none from here on.
