@@ -392,7 +392,7 @@ func (k *kube) complete(ctx context.Context, req *endpoint.CreateRequest, given 
 		return err
 	}
 	k.endpoints.Mirror(info.Runtime, info.UID)
-	req.Labels, req.NamedPorts, req.PodUID = info.Labels, info.Ports, info.Runtime
+	req.Labels, req.NamedPorts, req.PodUID, req.PodCreated = info.Labels, info.Ports, info.Runtime, info.Created
 	if info.SkipMasquerade {
 		req.PlainIPv4, req.PlainIPv6 = true, true
 	}
@@ -494,7 +494,7 @@ func localEndpoint(row endpoint.Endpoint, ports []ipcache.NamedPort) endpoints.L
 		id = 0 // what the object says of it stays
 	}
 	return endpoints.Local{
-		Number: row.ID, Attachment: row.AttachmentID(), Namespace: row.Namespace, Pod: row.PodName, UID: row.PodUID, IPv4: row.IPv4, IPv6: row.IPv6,
+		PodCreated: row.PodCreated, Number: row.ID, Attachment: row.AttachmentID(), Namespace: row.Namespace, Pod: row.PodName, UID: row.PodUID, IPv4: row.IPv4, IPv6: row.IPv6,
 		Identity: id, IdentityLabels: row.IdentityLabels, Labels: row.Labels, NamedPorts: ports, State: string(row.State),
 	}
 }

@@ -27,8 +27,8 @@ type metricsSet struct {
 	policyUp prometheus.Counter
 	// reattached counts interfaces and hooks that got their programs back.
 	reattached prometheus.Counter
-	// known and temporary are in seconds: how long a pod of another node was not known by its identity,
-	// and how long labels had a temporary number.
+	// known and temporary are in seconds: how long a pod was not known by its identity, and how long
+	// labels had a temporary number.
 	known, temporary prometheus.Histogram
 }
 
@@ -48,7 +48,7 @@ func newMetrics() *metricsSet {
 		}),
 	}
 	m.known = prometheus.NewHistogram(prometheus.HistogramOpts{
-		Name: "cilium_remote_endpoint_known_seconds", Help: "From the creation of another node's CiliumEndpoint until this node knows its identity.",
+		Name: "cilium_remote_endpoint_known_seconds", Help: "From the creation of another node's pod until this node knows its identity, up to a second too much; with CiliumEndpointSlices of this node's own pods, until their slices come back.",
 		Buckets: waits,
 	})
 	m.temporary = prometheus.NewHistogram(prometheus.HistogramOpts{

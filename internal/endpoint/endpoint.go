@@ -44,6 +44,9 @@ type Attachment struct {
 	PodName         string           `json:"k8s-pod-name,omitempty"`
 	PodUID          string           `json:"k8s-uid,omitempty"`
 	ExternalIPAM    bool             `json:"external-ipam,omitempty"`
+	// PodCreated is when the pod was created, by the clock of Kubernetes; zero if this is not its
+	// first attachment, and for an endpoint of before the agent's start.
+	PodCreated time.Time `json:"-"`
 	// PlainIPv4 and PlainIPv6 say that packets leave the cluster under the pod's own address, where others get the node's.
 	PlainIPv4 bool `json:"skip-masquerade-ipv4,omitempty"`
 	PlainIPv6 bool `json:"skip-masquerade-ipv6,omitempty"`

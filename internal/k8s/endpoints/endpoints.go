@@ -36,8 +36,7 @@ type Config struct {
 	// Echoed, if not nil, is told of a pod of this node of which something has come back from the API server, or of which Set has said something; see Known.
 	// It must neither block nor call back.
 	Echoed func(k8s.Key)
-	// Learned, if not nil, is told how old another node's CiliumEndpoint was when its pod got an identity
-	// here, if it was made after New. The age is that of the API server's clock, which counts seconds.
+	// Learned, if not nil, is told how long ago a pod was created that has got its first identity here, see learned.go.
 	Learned func(age time.Duration)
 	// Interval is how often this node's objects are compared with what they should be, 10 seconds by default.
 	Interval time.Duration
@@ -67,6 +66,7 @@ type Endpoints struct {
 	said    map[k8s.Key]identity.ID // the identity last written, or found to be there
 	made    map[k8s.Key]creation
 	lost    map[k8s.Key]string // UID of the pod whose object somebody else deleted
+	counted map[k8s.Key]string // UID of the pod of which Learned was told
 	// relabelled are the labels last written to an object, and when.
 	relabelled map[k8s.Key]relabelling
 	echo       map[k8s.Key]echo
@@ -99,7 +99,7 @@ func New(cfg Config, client *k8s.Client, cache Cache) (*Endpoints, error) {
 	return &Endpoints{
 		cfg: cfg, client: c, alpha: alpha, pods: client.Kube.CoreV1(), book: newBook(cache, cfg.Log), began: time.Now(), synced: make(chan struct{}),
 		locals: map[k8s.Key][]Local{}, want: map[k8s.Key]Local{}, exists: map[k8s.Key]string{}, mirrors: map[string]string{}, have: map[k8s.Key]object{}, said: map[k8s.Key]identity.ID{},
-		made: map[k8s.Key]creation{}, lost: map[k8s.Key]string{}, relabelled: map[k8s.Key]relabelling{}, echo: map[k8s.Key]echo{}, dirty: map[k8s.Key]bool{}, wake: make(chan struct{}, 1),
+		made: map[k8s.Key]creation{}, lost: map[k8s.Key]string{}, counted: map[k8s.Key]string{}, relabelled: map[k8s.Key]relabelling{}, echo: map[k8s.Key]echo{}, dirty: map[k8s.Key]bool{}, wake: make(chan struct{}, 1),
 	}, nil
 }
 
@@ -179,6 +179,7 @@ func (e *Endpoints) choose(key k8s.Key) {
 			delete(e.relabelled, key)
 			delete(e.made, key)
 			delete(e.lost, key)
+			delete(e.counted, key)
 			e.touch(key)
 		}
 		return
@@ -286,7 +287,11 @@ func ended(ctx context.Context) error {
 
 // slim drops what neither claims nor this node's own objects need.
 func slim(o *v2.CiliumEndpoint) *v2.CiliumEndpoint {
+	created, said := o.Annotations[CreatedAnnotation]
 	o.Annotations = nil
+	if said {
+		o.Annotations = map[string]string{CreatedAnnotation: created}
+	}
 	o.Status.Controllers, o.Status.Health, o.Status.Log, o.Status.Policy = nil, nil, nil, nil
 	return o
 }
@@ -341,17 +346,6 @@ func (e *Endpoints) heard(o *v2.CiliumEndpoint) {
 	})
 }
 
-// measure tells how old another node's object is if it names an identity for the first time.
-func (e *Endpoints) measure(who string, o *v2.CiliumEndpoint) {
-	id := identity.ID(o.Status.Identity.ID)
-	if e.cfg.Learned == nil || id.IsReserved() || o.CreationTimestamp.Time.Before(e.began) {
-		return
-	}
-	if before := e.book.identityOf(who); before == 0 || before.IsReserved() {
-		e.cfg.Learned(max(0, time.Since(o.CreationTimestamp.Time)))
-	}
-}
-
 func (e *Endpoints) gone(key k8s.Key) {
 	e.mu.Lock()
 	delete(e.have, key)
@@ -391,6 +385,7 @@ func (e *Endpoints) slices(synced func()) k8s.Handler[*v2alpha1.CiliumEndpointSl
 			for _, ep := range s.Endpoints {
 				key := k8s.Key{Namespace: s.Namespace, Name: ep.Name}
 				if e.own(ep.Networking) {
+					e.measureOwn(key, ep.IdentityID)
 					e.echoed(key, ep.IdentityID, ep.Networking)
 				}
 				if ep.Networking == nil || e.own(ep.Networking) {

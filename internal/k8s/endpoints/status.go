@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/identity"
@@ -29,6 +30,8 @@ type Local struct {
 	NamedPorts []ipcache.NamedPort
 	// State is that of the endpoint's lifecycle.
 	State string
+	// PodCreated is when the pod was created, by the API server's clock; zero if others know the endpoint already, or it does not count.
+	PodCreated time.Time
 
 	// runtime is the UID that Set was told: the UID of a static pod's object is another, see Mirror.
 	runtime string

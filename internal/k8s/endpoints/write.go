@@ -321,10 +321,14 @@ func (e *Endpoints) create(ctx context.Context, l Local) error {
 			return fmt.Errorf("CiliumEndpoint %s: %w", l.Key(), errGone)
 		}
 	}
+	var annotations map[string]string
+	if e.firstTime(l) {
+		annotations = map[string]string{CreatedAnnotation: l.PodCreated.UTC().Format(time.RFC3339)}
+	}
 	block := false
 	o := &v2.CiliumEndpoint{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: l.Pod, Namespace: l.Namespace, Labels: l.podLabels(),
+			Name: l.Pod, Namespace: l.Namespace, Labels: l.podLabels(), Annotations: annotations,
 			// With its pod it goes even if this node never comes back.
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: l.Pod, UID: types.UID(l.UID), BlockOwnerDeletion: &block}},
 		},

@@ -36,6 +36,9 @@ type Info struct {
 	Choice ippools.Pod
 	// SkipMasquerade: the namespace has the annotation [SkipMasquerade].
 	SkipMasquerade bool
+	// Created is when the pod was created, by the API server's clock, which counts seconds; zero for a pod that has had a network before, as one whose sandbox is
+	// made anew.
+	Created time.Time
 }
 
 // SkipMasquerade is an annotation of namespaces: if "true", packets of its pods leave the cluster under the pods' own addresses. Where there are several
@@ -64,6 +67,7 @@ type pod struct {
 	labels      map[string]string
 	ports       []policy.NamedPort
 	wishes      map[string]string // annotations about pools of addresses
+	created     time.Time
 	// gated: the pod's readiness depends on the gate; met: the gate is open.
 	gated, met bool
 }
@@ -178,7 +182,7 @@ func slim(o *corev1.Pod) *corev1.Pod {
 		NodeName:       o.Spec.NodeName, ServiceAccountName: o.Spec.ServiceAccountName, HostNetwork: o.Spec.HostNetwork,
 		Containers: containers(o.Spec.Containers), InitContainers: containers(o.Spec.InitContainers),
 	}
-	o.Status = corev1.PodStatus{Conditions: conditions}
+	o.Status = corev1.PodStatus{Conditions: conditions, PodIP: o.Status.PodIP}
 	return o
 }
 
@@ -210,6 +214,9 @@ func StaticUID(o *corev1.Pod) string { return o.Annotations[hashAnnotation] }
 
 func read(o *corev1.Pod) pod {
 	out := pod{uid: string(o.UID), static: StaticUID(o), account: o.Spec.ServiceAccountName, labels: o.Labels, wishes: ippools.Wishes(o.Annotations)}
+	if o.Status.PodIP == "" {
+		out.created = o.CreationTimestamp.Time
+	}
 	out.gated = slices.ContainsFunc(o.Spec.ReadinessGates, func(g corev1.PodReadinessGate) bool { return g.ConditionType == ReadinessGate })
 	out.met = slices.ContainsFunc(o.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == ReadinessGate && c.Status == corev1.ConditionTrue
@@ -302,7 +309,7 @@ func (p *Pods) info(key k8s.Key, o pod, ns namespace) (Info, error) {
 	set, err := labels.PodLabels(labels.Pod{
 		Namespace: key.Namespace, ServiceAccount: o.account, Cluster: p.cfg.Cluster, Labels: o.labels, NamespaceLabels: ns.labels,
 	})
-	return Info{UID: o.uid, Runtime: cmp.Or(o.static, o.uid), Labels: set, Ports: o.ports, SkipMasquerade: ns.plain, Choice: ippools.Pod{
+	return Info{UID: o.uid, Runtime: cmp.Or(o.static, o.uid), Labels: set, Ports: o.ports, SkipMasquerade: ns.plain, Created: o.created, Choice: ippools.Pod{
 		Annotations: o.wishes, Labels: o.labels, NamespaceAnnotations: ns.wishes, NamespaceLabels: ns.labels,
 	}}, err
 }
