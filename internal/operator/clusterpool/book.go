@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/hawser-net/hawser/internal/operator/pool"
@@ -31,9 +30,6 @@ type answer struct {
 	// released is set if a prefix became free.
 	released bool
 }
-
-// fault is the text for status.ipam.operator-status.error; "" if all is well.
-func (a answer) fault() string { return strings.Join(a.faults, "; ") }
 
 // member is a node in the book.
 type member struct {
@@ -209,10 +205,10 @@ func (b *book) older(n node, holder string) bool {
 	return cmp.Or(n.created.Compare(h.created), cmp.Compare(n.name, holder)) < 0
 }
 
-// wrote tells the book that the node has what settle answered.
-func (b *book) wrote(name string, a answer) {
+// wrote tells the book that the node has what settle answered; served says that nothing was wrong.
+func (b *book) wrote(name string, served bool) {
 	if m := b.nodes[name]; m != nil {
-		m.served = len(a.faults) == 0
+		m.served = served
 	}
 }
 

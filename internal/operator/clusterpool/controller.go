@@ -2,36 +2,14 @@ package clusterpool
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"log/slog"
-	"sync"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/workqueue"
-	"sigs.k8s.io/controller-runtime/pkg/builder"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
-)
-
-const (
-	// pageSize is how many nodes one request reads at the start.
-	pageSize = 500
-	// workers is how many nodes are looked after at once: each that needs something waits for the
-	// server twice.
-	workers = 16
-	// waitingRetry is how often a node that could not be served is looked at again, whether or not something was released.
-	waitingRetry = 15 * time.Second
+	"github.com/hawser-net/hawser/internal/operator/assign"
 )
 
 // Setup reads what nodes hold, from the server itself, and adds the controller that gives blocks to nodes to m. It returns when everything was read.
@@ -40,253 +18,69 @@ func Setup(ctx context.Context, m manager.Manager, cfg Config, reg prometheus.Re
 	if err != nil {
 		return err
 	}
-	c := &controllerOf{client: m.GetClient(), live: m.GetAPIReader(), book: b, log: log, waiting: map[string]bool{}, kick: make(chan event.GenericEvent, 1024)}
-	if err := c.restore(ctx); err != nil {
-		return err
-	}
-	if err := c.register(reg); err != nil {
-		return err
-	}
-	err = builder.ControllerManagedBy(m).Named("cluster-pool").
-		For(&v2.CiliumNode{}).
-		WatchesRawSource(source.Channel(c.kick, &handler.EnqueueRequestForObject{})).
-		WithOptions(controller.Options{
-			MaxConcurrentReconciles: workers,
-			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](100*time.Millisecond, 30*time.Second),
-		}).
-		Complete(c)
+	measure, waits, err := b.register(reg)
 	if err != nil {
-		return fmt.Errorf("controller cluster-pool: %w", err)
+		return err
 	}
-	return nil
+	c := assign.New(m, assign.Config{Name: "cluster-pool", Book: kept{b}, Measure: measure, Waits: waits, Log: log})
+	var nodes []node
+	if err := c.EachNode(ctx, func(n *v2.CiliumNode) { nodes = append(nodes, viewOf(n)) }); err != nil {
+		return err
+	}
+	b.restore(nodes)
+	log.Info("read what nodes hold", "nodes", len(nodes), "ipv4", b.pools[0].Len(), "ipv6", b.pools[1].Len())
+	return c.Add(m)
 }
 
-// controllerOf keeps the nodes in line with the book. What was booked at the start and is still so
-// needs no request, so that new nodes do not wait for it.
-type controllerOf struct {
-	client client.Client
-	live   client.Reader
-	log    *slog.Logger
-	kick   chan event.GenericEvent
-	held   [2]prometheus.Gauge
-	waits  prometheus.Gauge
-
-	mu      sync.Mutex // not held while the server is asked
-	book    *book
-	waiting map[string]bool // nodes that would be better off if something were released
-}
-
-func (c *controllerOf) register(reg prometheus.Registerer) error {
+// register registers what is measured of the book.
+func (b *book) register(reg prometheus.Registerer) (measure func(), waits prometheus.Gauge, err error) {
 	held := prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "cilium_operator_cluster_pool_prefixes_held", Help: "Prefixes that nodes hold.",
 	}, []string{"family"})
 	size := prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "cilium_operator_cluster_pool_blocks", Help: "Blocks that the ranges have, held or not.",
 	}, []string{"family"})
-	c.waits = prometheus.NewGauge(prometheus.GaugeOpts{
+	waits = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "cilium_operator_cluster_pool_nodes_waiting", Help: "Nodes that have no block because a range is exhausted, or one that an older node has too.",
 	})
-	for f, name := range [2]string{"ipv4", "ipv6"} {
-		c.held[f] = held.WithLabelValues(name)
-		size.WithLabelValues(name).Set(c.book.pools[f].Capacity())
+	families := [2]string{"ipv4", "ipv6"}
+	for f, p := range b.pools {
+		size.WithLabelValues(families[f]).Set(p.Capacity())
 	}
-	for _, m := range []prometheus.Collector{held, size, c.waits} {
+	for _, m := range []prometheus.Collector{held, size, waits} {
 		if err := reg.Register(m); err != nil {
-			return fmt.Errorf("metrics of the cluster pool: %w", err)
+			return nil, nil, fmt.Errorf("metrics of the cluster pool: %w", err)
 		}
 	}
-	c.measure()
-	return nil
-}
-
-func (c *controllerOf) measure() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for f, p := range c.book.pools {
-		c.held[f].Set(float64(p.Len()))
-	}
-	c.waits.Set(float64(len(c.waiting)))
-}
-
-// restore books what nodes hold now.
-func (c *controllerOf) restore(ctx context.Context) error {
-	var nodes []node
-	opts := &client.ListOptions{Limit: pageSize}
-	for {
-		var page v2.CiliumNodeList
-		if err := c.live.List(ctx, &page, opts); err != nil {
-			return fmt.Errorf("CiliumNodes cannot be read, and without them no block of addresses can be given out: %w", err)
+	return func() {
+		for f, p := range b.pools {
+			held.WithLabelValues(families[f]).Set(float64(p.Len()))
 		}
-		for i := range page.Items {
-			nodes = append(nodes, viewOf(&page.Items[i]))
-		}
-		if opts.Continue = page.Continue; opts.Continue == "" {
-			break
-		}
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.book.restore(nodes)
-	c.log.Info("read what nodes hold", "nodes", len(nodes), "ipv4", c.book.pools[0].Len(), "ipv6", c.book.pools[1].Len())
-	return nil
+	}, waits, nil
 }
 
 func viewOf(n *v2.CiliumNode) node {
 	return node{name: n.Name, uid: string(n.UID), created: n.CreationTimestamp.Time, cidrs: n.Spec.IPAM.PodCIDRs}
 }
 
-// Reconcile looks after one node.
-func (c *controllerOf) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	defer c.measure()
-	cached := &v2.CiliumNode{}
-	err := c.client.Get(ctx, req.NamespacedName, cached)
-	if err != nil && !apierrors.IsNotFound(err) {
-		return reconcile.Result{}, fmt.Errorf("CiliumNode %s: %w", req.Name, err)
+// kept is the book as the controller asks it.
+type kept struct{ *book }
+
+// Agrees implements [assign.Book].
+func (k kept) Agrees(n *v2.CiliumNode) bool { return k.agrees(viewOf(n)) }
+
+// Settle implements [assign.Book].
+func (k kept) Settle(n *v2.CiliumNode) assign.Answer {
+	a := k.settle(viewOf(n))
+	out := assign.Answer{Faults: a.faults, Displaced: a.displaced, Released: a.released}
+	if len(a.cidrs) != len(n.Spec.IPAM.PodCIDRs) {
+		out.IPAM = map[string]any{"podCIDRs": a.cidrs}
 	}
-	if err == nil && cached.Status.IPAM.OperatorStatus.Error == "" && c.agrees(cached) {
-		return reconcile.Result{}, nil
-	}
-	// What the cache shows may be old; what is given or released depends on what is.
-	live := &v2.CiliumNode{}
-	err = c.live.Get(ctx, req.NamespacedName, live)
-	if apierrors.IsNotFound(err) {
-		c.forget(req.Name)
-		return reconcile.Result{}, nil
-	}
-	if err != nil {
-		return reconcile.Result{}, fmt.Errorf("CiliumNode %s: %w", req.Name, err)
-	}
-	if !live.DeletionTimestamp.IsZero() {
-		return reconcile.Result{}, nil // it comes again when it is gone
-	}
-	return c.settle(ctx, live)
+	return out
 }
 
-// agrees says whether a node as the cache shows it needs nothing.
-func (c *controllerOf) agrees(cached *v2.CiliumNode) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	ok := c.book.agrees(viewOf(cached))
-	if ok {
-		delete(c.waiting, cached.Name)
-	}
-	return ok
-}
+// Wrote implements [assign.Book].
+func (k kept) Wrote(name string, served bool) { k.wrote(name, served) }
 
-// forget books that a node is gone.
-func (c *controllerOf) forget(name string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.waiting, name)
-	if c.book.forget(name) {
-		c.log.Info("a node is gone, its addresses are free", "node", name)
-		c.wake()
-	}
-}
-
-// decide asks the book about a node as the server has it now.
-func (c *controllerOf) decide(now node) answer {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	a := c.book.settle(now)
-	if a.released {
-		c.wake()
-	}
-	for _, name := range a.displaced {
-		c.log.Warn("an older node has the same addresses", "node", name, "older", now.name)
-		c.enqueue(name)
-	}
-	return a
-}
-
-// note books what has been written of a node. It reports whether the node waits for something.
-func (c *controllerOf) note(name string, a answer) (waits bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.book.wrote(name, a)
-	if len(a.faults) == 0 {
-		delete(c.waiting, name)
-		return false
-	}
-	c.waiting[name] = true
-	return true
-}
-
-// settle brings a node, as the server has it now, in line with the book.
-func (c *controllerOf) settle(ctx context.Context, live *v2.CiliumNode) (reconcile.Result, error) {
-	before := viewOf(live)
-	a := c.decide(before)
-	if len(a.cidrs) != len(before.cidrs) {
-		if err := c.write(ctx, live, a.cidrs); err != nil {
-			if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-				return reconcile.Result{RequeueAfter: time.Millisecond}, nil
-			}
-			return reconcile.Result{}, err
-		}
-		c.log.Info("gave addresses to a node", "node", live.Name, "podCIDRs", a.cidrs)
-	}
-	if err := c.tell(ctx, live, a.fault()); err != nil {
-		return reconcile.Result{}, err
-	}
-	if c.note(live.Name, a) {
-		return reconcile.Result{RequeueAfter: waitingRetry}, nil
-	}
-	return reconcile.Result{}, nil
-}
-
-// write sets the blocks of a node, if it is still as it was read, and leaves everything else alone.
-func (c *controllerOf) write(ctx context.Context, live *v2.CiliumNode, cidrs []string) error {
-	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"resourceVersion": live.ResourceVersion, "uid": live.UID},
-		"spec":     map[string]any{"ipam": map[string]any{"podCIDRs": cidrs}},
-	})
-	if err != nil {
-		return fmt.Errorf("podCIDRs of CiliumNode %s: %w", live.Name, err)
-	}
-	if err := c.client.Patch(ctx, live, client.RawPatch(types.MergePatchType, patch)); err != nil {
-		return fmt.Errorf("podCIDRs of CiliumNode %s: %w", live.Name, err)
-	}
-	return nil
-}
-
-// tell writes what is wrong into the node's status, or that nothing is.
-func (c *controllerOf) tell(ctx context.Context, live *v2.CiliumNode, fault string) error {
-	if live.Status.IPAM.OperatorStatus.Error == fault {
-		return nil
-	}
-	var value any = fault
-	if fault == "" {
-		value = nil
-	} else {
-		c.log.Warn("a node cannot be given what it needs", "node", live.Name, "fault", fault)
-	}
-	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": live.UID},
-		"status":   map[string]any{"ipam": map[string]any{"operator-status": map[string]any{"error": value}}},
-	})
-	if err != nil {
-		return fmt.Errorf("status of CiliumNode %s: %w", live.Name, err)
-	}
-	err = c.client.Status().Patch(ctx, live, client.RawPatch(types.MergePatchType, patch))
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("status of CiliumNode %s: %w", live.Name, err)
-	}
-	return nil
-}
-
-// wake has nodes looked at that wait for something to be released. It must be called with mu held.
-func (c *controllerOf) wake() {
-	for name := range c.waiting {
-		c.enqueue(name)
-	}
-}
-
-// enqueue has a node looked at soon. If the channel is full it is looked at when its time comes.
-func (c *controllerOf) enqueue(name string) {
-	n := &v2.CiliumNode{}
-	n.Name = name
-	select {
-	case c.kick <- event.GenericEvent{Object: n}:
-	default:
-	}
-}
+// Forget implements [assign.Book].
+func (k kept) Forget(name string) bool { return k.forget(name) }

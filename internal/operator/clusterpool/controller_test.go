@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/operator/assign"
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 )
 
@@ -150,7 +151,7 @@ func TestController(t *testing.T) {
 				}
 				return ""
 			})
-			if took := time.Since(began); took > waitingRetry/2 {
+			if took := time.Since(began); took > assign.WaitingRetry/2 {
 				t.Errorf("it took %s", took)
 			}
 			tr.node(have[0])

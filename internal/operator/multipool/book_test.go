@@ -50,6 +50,9 @@ func (n node) with(pool string, cidrs ...string) node {
 	return n
 }
 
+// fault is what the status of the node says.
+func (a answer) fault() string { return strings.Join(a.faults, "; ") }
+
 // shown is what a node is to have, as text.
 func (a answer) shown() string {
 	var out []string
@@ -69,7 +72,7 @@ func TestSettle(t *testing.T) {
 		if a.shown() != "default 10.0.0.0/28,10.0.0.16/28,fd00::/124" || a.fault() != "" || !a.changed {
 			t.Errorf("%+v", a)
 		}
-		b.wrote("a", a)
+		b.wrote("a", len(a.faults) == 0)
 		n.allocated, n.version = a.allocated, "2"
 		if !b.agrees(n) {
 			t.Error("something is left to do")
@@ -319,7 +322,7 @@ func world(t *testing.T, r *rand.Rand, seed uint64) {
 		}
 		a := b.settle(live.copied())
 		if !a.changed {
-			b.wrote(name, a)
+			b.wrote(name, len(a.faults) == 0)
 			return
 		}
 		w := inFlight{name, live.uid, live.version, a}
@@ -334,7 +337,7 @@ func world(t *testing.T, r *rand.Rand, seed uint64) {
 			say("written, answer lost ", name, " ", a.shown())
 		default:
 			if s.apply(w) {
-				b.wrote(name, a)
+				b.wrote(name, len(a.faults) == 0)
 			}
 			say("written ", name, " ", a.shown())
 		}

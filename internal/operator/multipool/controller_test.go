@@ -290,27 +290,27 @@ func lossy(tr *trial) {
 				}
 			})
 		}
-		if round%2 == 1 {
+		if round%2 == 1 { // in the middle of it
 			stop()
 			stop = tr.runOn(rc, Defaults())
 		}
-	}
-	for i := range nodes {
-		name := fmt.Sprint("l", i)
-		controllers.Eventually(tr.T, 90*time.Second, func() string {
-			n := tr.get(name)
-			have := 0
-			for _, a := range n.Spec.IPAM.Pools.Allocated {
-				have += 14 * len(a.CIDRs)
-			}
-			if want := n.Spec.IPAM.Pools.Requested[0].Needed.IPv4Addrs; have < want {
-				return fmt.Sprintf("%s has %d addresses and asks for %d: %q", name, have, want, n.Status.IPAM.OperatorStatus.Error)
-			}
-			return ""
-		})
+		for i := range nodes {
+			name := fmt.Sprint("l", i)
+			controllers.Eventually(tr.T, 90*time.Second, func() string {
+				n := tr.get(name)
+				have := 0
+				for _, a := range n.Spec.IPAM.Pools.Allocated {
+					have += 14 * len(a.CIDRs)
+				}
+				if want := n.Spec.IPAM.Pools.Requested[0].Needed.IPv4Addrs; have < want {
+					return fmt.Sprintf("%s has %d addresses and asks for %d: %q", name, have, want, n.Status.IPAM.OperatorStatus.Error)
+				}
+				return ""
+			})
+		}
 	}
 	stop()
-	if writes.Load() < 12 {
-		tr.Errorf("only %d writes were tried", writes.Load())
+	if writes.Load() < 6 {
+		tr.Errorf("only %d writes were tried, so not every kind of loss was", writes.Load())
 	}
 }

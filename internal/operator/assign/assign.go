@@ -1,0 +1,315 @@
+// Package assign has nodes be given blocks of addresses: it is the loop around a book that decides which. It reads a node from the server itself before the book
+// is asked, writes what the book answers into spec.ipam of the node's CiliumNode, if that is still as it was read, and what cannot be done into
+// status.ipam.operator-status.error.
+//
+// A node of which the book says that it needs nothing costs no request. One that could not be served is looked at again whenever something was released, and
+// every 15 seconds.
+package assign
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+)
+
+const (
+	// pageSize is how many nodes one request reads at the start.
+	pageSize = 500
+	// workers is how many nodes are looked after at once: each that needs something waits for the
+	// server twice.
+	workers = 16
+	// WaitingRetry is how often a node that could not be served is looked at again, whether or not something was released.
+	WaitingRetry = 15 * time.Second
+)
+
+// Book decides what nodes have. Its methods are called one at a time, and must not wait for anything.
+type Book interface {
+	// Agrees reports whether a view of a node that may be old leaves nothing to do.
+	Agrees(n *v2.CiliumNode) bool
+	// Settle decides about a node, which is as the server has it now.
+	Settle(n *v2.CiliumNode) Answer
+	// Wrote tells that the node has what Settle answered; served says that nothing was wrong.
+	Wrote(name string, served bool)
+	// Forget releases what a node holds that is gone. It reports whether that was anything.
+	Forget(name string) bool
+}
+
+// Answer is what is to become of a node.
+type Answer struct {
+	// IPAM are the fields of spec.ipam that are to be others, by their names; nil if none is.
+	IPAM map[string]any
+	// Faults are for people, in the node's status.
+	Faults []string
+	// Displaced are nodes that lost something to this one, which is older. Their status is to be told.
+	Displaced []string
+	// Released is set if something became free.
+	Released bool
+}
+
+// Config is what a [Controller] is made from.
+type Config struct {
+	// Name is the controller's, by which a manager tells it from others.
+	Name string
+	Book Book
+	// Measure is called when what is held may have changed, like the methods of Book.
+	Measure func()
+	// Waits counts the nodes that wait for something.
+	Waits prometheus.Gauge
+	Log   *slog.Logger
+}
+
+// Controller keeps the nodes in line with the book. Make it with New and give it nodes with Add.
+type Controller struct {
+	cfg    Config
+	log    *slog.Logger
+	client client.Client
+	live   client.Reader
+	kick   chan event.GenericEvent
+
+	mu      sync.Mutex      // for the book; not held while the server is asked
+	waiting map[string]bool // nodes that would be better off if something were released
+}
+
+// New returns a controller that does nothing yet.
+func New(m manager.Manager, cfg Config) *Controller {
+	return &Controller{
+		cfg: cfg, log: cfg.Log, client: m.GetClient(), live: m.GetAPIReader(), kick: make(chan event.GenericEvent, 1024), waiting: map[string]bool{},
+	}
+}
+
+// EachNode calls do with every CiliumNode, read from the server itself.
+func (c *Controller) EachNode(ctx context.Context, do func(*v2.CiliumNode)) error {
+	opts := &client.ListOptions{Limit: pageSize}
+	for {
+		var page v2.CiliumNodeList
+		if err := c.live.List(ctx, &page, opts); err != nil {
+			return fmt.Errorf("CiliumNodes cannot be read, and without them no block of addresses can be given out: %w", err)
+		}
+		for i := range page.Items {
+			do(&page.Items[i])
+		}
+		if opts.Continue = page.Continue; opts.Continue == "" {
+			return nil
+		}
+	}
+}
+
+// Add has m run the controller. What nodes hold must have been booked.
+func (c *Controller) Add(m manager.Manager) error {
+	c.measure()
+	err := builder.ControllerManagedBy(m).Named(c.cfg.Name).
+		For(&v2.CiliumNode{}).
+		WatchesRawSource(source.Channel(c.kick, &handler.EnqueueRequestForObject{})).
+		WithOptions(controller.Options{
+			MaxConcurrentReconciles: workers,
+			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](100*time.Millisecond, 30*time.Second),
+		}).
+		Complete(reconcile.Func(c.reconcile))
+	if err != nil {
+		return fmt.Errorf("controller %s: %w", c.cfg.Name, err)
+	}
+	return nil
+}
+
+// With calls f as the methods of Book are called.
+func (c *Controller) With(f func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f()
+}
+
+// Look has nodes looked at. It waits until there is room to note that, or ctx ends.
+func (c *Controller) Look(ctx context.Context, names []string) {
+	for _, name := range names {
+		select {
+		case c.kick <- kicked(name):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (c *Controller) measure() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cfg.Measure()
+	c.cfg.Waits.Set(float64(len(c.waiting)))
+}
+
+// reconcile looks after one node.
+func (c *Controller) reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	defer c.measure()
+	cached := &v2.CiliumNode{}
+	err := c.client.Get(ctx, req.NamespacedName, cached)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return reconcile.Result{}, fmt.Errorf("CiliumNode %s: %w", req.Name, err)
+	}
+	if err == nil && cached.Status.IPAM.OperatorStatus.Error == "" && c.agrees(cached) {
+		return reconcile.Result{}, nil
+	}
+	// What the cache shows may be old; what is given or released depends on what is.
+	live := &v2.CiliumNode{}
+	err = c.live.Get(ctx, req.NamespacedName, live)
+	if apierrors.IsNotFound(err) {
+		c.forget(req.Name)
+		return reconcile.Result{}, nil
+	}
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("CiliumNode %s: %w", req.Name, err)
+	}
+	if !live.DeletionTimestamp.IsZero() {
+		return reconcile.Result{}, nil // it comes again when it is gone
+	}
+	return c.settle(ctx, live)
+}
+
+// agrees says whether a node as the cache shows it needs nothing.
+func (c *Controller) agrees(cached *v2.CiliumNode) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ok := c.cfg.Book.Agrees(cached)
+	if ok {
+		delete(c.waiting, cached.Name)
+	}
+	return ok
+}
+
+// forget books that a node is gone.
+func (c *Controller) forget(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.waiting, name)
+	if c.cfg.Book.Forget(name) {
+		c.log.Info("a node is gone, its addresses are free", "node", name)
+		c.wake()
+	}
+}
+
+// decide asks the book about a node as the server has it now.
+func (c *Controller) decide(live *v2.CiliumNode) Answer {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	a := c.cfg.Book.Settle(live)
+	if a.Released {
+		c.wake()
+	}
+	for _, name := range a.Displaced {
+		c.log.Warn("an older node has the same addresses", "node", name, "older", live.Name)
+		c.enqueue(name)
+	}
+	return a
+}
+
+// note books what has been written of a node. It reports whether the node waits for something.
+func (c *Controller) note(name string, a Answer) (waits bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	served := len(a.Faults) == 0
+	c.cfg.Book.Wrote(name, served)
+	if served {
+		delete(c.waiting, name)
+		return false
+	}
+	c.waiting[name] = true
+	return true
+}
+
+// settle brings a node, as the server has it now, in line with the book.
+func (c *Controller) settle(ctx context.Context, live *v2.CiliumNode) (reconcile.Result, error) {
+	a := c.decide(live)
+	if a.IPAM != nil {
+		if err := c.write(ctx, live, a.IPAM); err != nil {
+			if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+				return reconcile.Result{RequeueAfter: time.Millisecond}, nil
+			}
+			return reconcile.Result{}, err
+		}
+		c.log.Info("gave addresses to a node", "node", live.Name, "podCIDRs", live.Spec.IPAM.PodCIDRs, "pools", live.Spec.IPAM.Pools.Allocated)
+	}
+	if err := c.tell(ctx, live, strings.Join(a.Faults, "; ")); err != nil {
+		return reconcile.Result{}, err
+	}
+	if c.note(live.Name, a) {
+		return reconcile.Result{RequeueAfter: WaitingRetry}, nil
+	}
+	return reconcile.Result{}, nil
+}
+
+// write sets fields of a node, if it is still as it was read, and leaves everything else alone. live is as written afterwards.
+func (c *Controller) write(ctx context.Context, live *v2.CiliumNode, ipam map[string]any) error {
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"resourceVersion": live.ResourceVersion, "uid": live.UID},
+		"spec":     map[string]any{"ipam": ipam},
+	})
+	if err == nil {
+		err = c.client.Patch(ctx, live, client.RawPatch(types.MergePatchType, patch))
+	}
+	if err != nil {
+		return fmt.Errorf("spec.ipam of CiliumNode %s: %w", live.Name, err)
+	}
+	return nil
+}
+
+// tell writes what is wrong into the node's status, or that nothing is.
+func (c *Controller) tell(ctx context.Context, live *v2.CiliumNode, fault string) error {
+	if live.Status.IPAM.OperatorStatus.Error == fault {
+		return nil
+	}
+	var value any = fault
+	if fault == "" {
+		value = nil
+	} else {
+		c.log.Warn("a node cannot be given what it needs", "node", live.Name, "fault", fault)
+	}
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": live.UID},
+		"status":   map[string]any{"ipam": map[string]any{"operator-status": map[string]any{"error": value}}},
+	})
+	if err == nil {
+		err = c.client.Status().Patch(ctx, live, client.RawPatch(types.MergePatchType, patch))
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("status of CiliumNode %s: %w", live.Name, err)
+	}
+	return nil
+}
+
+// wake has nodes looked at that wait for something to be released. It must be called with mu held.
+func (c *Controller) wake() {
+	for name := range c.waiting {
+		c.enqueue(name)
+	}
+}
+
+// enqueue has a node looked at soon. If the channel is full it is looked at when its time comes.
+func (c *Controller) enqueue(name string) {
+	select {
+	case c.kick <- kicked(name):
+	default:
+	}
+}
+
+func kicked(name string) event.GenericEvent {
+	n := &v2.CiliumNode{}
+	n.Name = name
+	return event.GenericEvent{Object: n}
+}
