@@ -2,7 +2,7 @@
 //
 //	go run ./hack/e2e                       all specs of NetworkPolicy
 //	go run ./hack/e2e -suite smoke          a few of them
-//	go run ./hack/e2e -suite conformance    what a network must do to conform, Services and DNS among it
+//	go run ./hack/e2e -suite conformance    what a network must do, with Services and DNS
 //	go run ./hack/e2e -focus 'Granular Checks' -keep
 //
 // The cluster is brought up for it, and removed afterwards unless it was there before. Specs that the machine can't run are listed with the reason. The exit

@@ -4,7 +4,7 @@
 // that skips what it can't do reports success for what it did not look at.
 //
 //	gotest -- ARGS...            runs `go test -json ARGS...`
-//	gotest -servers CMD -- ARGS  tests what needs no server first, then runs CMD, which builds them, then tests the rest
+//	gotest -servers CMD -- ARGS  tests what needs no server, runs CMD, tests the rest
 //	gotest -fuzztime 3s -- ARGS  runs every fuzz target for that long after the tests
 //	gotest -fuzztime 3s          runs the fuzz targets only
 //

@@ -24,11 +24,13 @@ import (
 // policies. What exists may become known in any order, and with flushes anywhere: the expectations
 // hold in the end. If one does not, understand why before you change the file.
 //
-//	identity NUMBER key=value... ns=NAMESPACE [team=...] [ns.KEY=...]   (team and ns.KEY are labels of the namespace)
+//	identity NUMBER key=value... ns=NAMESPACE [team=...] [ns.KEY=...]
 //	ports NUMBER NAMED-PORTS
 //	subject NUMBER|NAME [NAMED-PORTS]
 //	policy FILE
-//	expect ingress|egress SUBJECT[/NAMED-PORTS] from|to NUMBER|NAME|ADDRESS PROTOCOL PORT allow|deny
+//	expect ingress|egress SUBJECT[/NAMED-PORTS] from|to NUMBER|NAME|ADDRESS PROTOCOL PORT VERDICT
+//
+// VERDICT is allow or deny; team and ns.KEY are labels of the namespace.
 //
 // NUMBER@ADDRESS and NAME@ADDRESS are somebody in the cluster whose address matters. A file is a
 // CiliumNetworkPolicy, clusterwide without a namespace, or says that it is of kind NetworkPolicy or ClusterNetworkPolicy.

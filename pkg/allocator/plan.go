@@ -11,12 +11,17 @@ import (
 // This file decides, without I/O, which transaction finds or makes the number of a key. The store runs it; if its conditions fail it shows what is there
 // (a view), and the decision is taken again. What always holds afterwards:
 //
-//	I1  All references to one key carry the same number. Every transaction that writes a reference makes sure of it: either no reference exists, or a
-//	    witness (an existing reference with that number) does, or all have that number.
-//	I2  A reference is only written while the number's master key says that the number belongs to the key, or together with it.
-//	I3  A master key is only made while there is none for the number, and while no reference to the key exists except to that number.
-//	I4  A number whose rest record is there is only made by whoever knows that record, and deletes it.
-//	I5  While another writer holds the key's lock, nothing makes its first reference: it may have looked already and found none.
+//	I1  All references to one key carry the same number. Every transaction that writes a
+//	    reference makes sure of it: either no reference exists, or a witness (an existing
+//	    reference with that number) does, or all have that number.
+//	I2  A reference is only written while the number's master key says that the number belongs
+//	    to the key, or together with it.
+//	I3  A master key is only made while there is none for the number, and while no reference to
+//	    the key exists except to that number.
+//	I4  A number whose rest record is there is only made by whoever knows that record, and
+//	    deletes it.
+//	I5  While another writer holds the key's lock, nothing makes its first reference: it may
+//	    have looked already and found none.
 
 // paths builds the keys of one allocator in the store.
 type paths struct {

@@ -1,6 +1,7 @@
 // Command soak keeps a cluster busy and compares all the time what passes with what the oracle of
 // internal/policy says: pods, labels, namespaces and policies change, agents and operators are killed
-// and frozen, the API server goes away, and objects are edited and deleted by hand.
+// and frozen, the API server goes away, it or the store of identities goes back to an old copy of
+// its data, and objects are edited and deleted by hand.
 //
 //	go run ./test/cluster/soak -for 3m
 //	go run ./test/cluster/soak -identities operator -endpoints slim -for 1h
