@@ -76,12 +76,13 @@ func cells(line string) []string {
 	return list
 }
 
-// TestNamedTestsExist reads the pages that say what is proved by which test: these exist, with their parts, and in docs/design/seeds.md in the packages of their rows.
+// TestNamedTestsExist reads the pages that say what is proved by which test: these exist, with their parts, in docs/design/seeds.md in the packages of their
+// rows, and on the page of a package in that.
 func TestNamedTestsExist(t *testing.T) {
 	t.Parallel()
 	const root = "../.."
 	tests := testsOf(t, root)
-	pages := []string{"SECURITY.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "README.md"}
+	pages := []string{"SECURITY.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "pkg/README.md", "pkg/allocator/README.md"}
 	for _, pattern := range []string{"docs/*.md", "docs/*/*.md"} {
 		list, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil {
@@ -108,6 +109,9 @@ func TestNamedTestsExist(t *testing.T) {
 					}
 				}
 			}
+			if home := filepath.Dir(page); tests[home] != nil {
+				dirs = []string{home}
+			}
 			given := len(dirs) > 0
 			for _, m := range namedTest.FindAllStringSubmatch(line, -1) {
 				pkg, name, parts := m[1], m[2], strings.Split(m[3], "/")[1:]
@@ -131,7 +135,7 @@ func TestNamedTestsExist(t *testing.T) {
 			}
 		}
 	}
-	if named["docs/design/seeds.md"] < 100 || named["SECURITY.md"] < 50 {
+	if named["docs/design/seeds.md"] < 100 || named["SECURITY.md"] < 50 || named["pkg/allocator/README.md"] < 50 {
 		t.Errorf("the pages were not read as they should be: %v", slices.Sorted(maps.Keys(named)))
 	}
 }
