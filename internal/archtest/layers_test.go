@@ -21,6 +21,7 @@ var layers = map[string]int{
 
 	"pkg/allocator":    2,
 	"internal/policy":  2,
+	"internal/flows":   2,
 	"internal/ipam":    2,
 	"internal/ipcache": 2,
 	"internal/node":    2,
@@ -35,6 +36,7 @@ var layers = map[string]int{
 	"internal/datapath/maps":   3,
 	"internal/deletequeue":     3,
 	"internal/endpoint":        3,
+	"internal/flowserver":      3,
 	"internal/k8s":             3,
 	"internal/policydir":       3,
 	"internal/storedial":       3,

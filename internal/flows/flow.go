@@ -1,0 +1,241 @@
+package flows
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"strings"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/hawser-net/hawser/api/flow"
+	"github.com/hawser-net/hawser/internal/datapath"
+)
+
+// Kinds of event that flows are made of, by their numbers on the wire.
+const (
+	EventDrop    = 1
+	EventTrace   = 4
+	EventVerdict = 5
+)
+
+// Party is what a node knows of who has an address.
+type Party struct {
+	// Endpoint is the number of a local endpoint, 0 for anybody else.
+	Endpoint uint16
+	// Identity is 0 if nobody is known to have the address.
+	Identity       uint32
+	Namespace, Pod string
+	Workloads      []*flow.Workload
+}
+
+// Directory is what a node knows of the ends of flows. What it returns is shared between flows and must not change.
+type Directory interface {
+	// Party says who has an address.
+	Party(netip.Addr) Party
+	// Labels returns the labels of an identity with their sources, and the namespace among them.
+	Labels(identity uint32) (labels []string, namespace string)
+	// Service returns the service that has an address and port, nil if none has.
+	Service(addr netip.Addr, port uint16, proto uint8) *flow.Service
+	// Policies returns those that brought about the verdict that an event tells of, none if that is not known.
+	Policies(datapath.Event) []*flow.Policy
+}
+
+// Maker makes flows of events.
+type Maker struct {
+	// Node is the node's name as flows have it: cluster/node.
+	Node      string
+	Directory Directory
+}
+
+// Flow makes the flow of an event. It is nil for events that are none: what is neither IP nor was dropped, such as
+// questions for hardware addresses.
+func (m *Maker) Flow(ev datapath.Event) *flow.Flow {
+	p := ev.Packet
+	ip := p.L3 == "ipv4" || p.L3 == "ipv6"
+	if !ip && ev.Type != datapath.EventDrop {
+		return nil
+	}
+	f := &flow.Flow{
+		Time: timestamppb.New(ev.Time), Uuid: newUUID(), Type: flow.FlowType_L3_L4, NodeName: m.Node,
+		Ethernet: ethernet(ev.Data), TrafficDirection: direction(ev),
+	}
+	if ev.IfIndex != 0 {
+		f.Interface = &flow.NetworkInterface{Index: uint32(ev.IfIndex)}
+	}
+	f.Source, f.Destination = &flow.Endpoint{Identity: ev.SrcIdentity}, &flow.Endpoint{Identity: ev.DstIdentity}
+	if ip && p.Src.IsValid() {
+		f.IP = &flow.IP{Source: p.Src.String(), Destination: p.Dst.String(), IpVersion: flow.IPVersion_IPv4}
+		if p.L3 == "ipv6" {
+			f.IP.IpVersion = flow.IPVersion_IPv6
+		}
+		f.L4 = layer4(p)
+		m.fill(f.Source, p.Src)
+		m.fill(f.Destination, p.Dst)
+		f.SourceService = m.Directory.Service(p.Src, p.SrcPort, p.Proto)
+		f.DestinationService = m.Directory.Service(p.Dst, p.DstPort, p.Proto)
+	}
+	m.name(f.Source)
+	m.name(f.Destination)
+	m.judge(f, ev)
+	return f
+}
+
+// fill adds who has an address to what the event says.
+func (m *Maker) fill(e *flow.Endpoint, addr netip.Addr) {
+	who := m.Directory.Party(addr)
+	if e.Identity == 0 {
+		e.Identity = who.Identity // dropped before that was looked up
+	}
+	e.ID, e.Namespace, e.PodName, e.Workloads = uint32(who.Endpoint), who.Namespace, who.Pod, who.Workloads
+}
+
+// name adds what the identity says.
+func (m *Maker) name(e *flow.Endpoint) {
+	var namespace string
+	e.Labels, namespace = m.Directory.Labels(e.Identity)
+	if e.Namespace == "" {
+		e.Namespace = namespace
+	}
+}
+
+// judge sets what became of the packet and who is to thank for it.
+func (m *Maker) judge(f *flow.Flow, ev datapath.Event) {
+	f.EventType = &flow.CiliumEventType{}
+	passed := ev.Reason == datapath.ReasonForwarded
+	switch ev.CTState {
+	case datapath.CTReply:
+		f.IsReply, f.Reply = wrapperspb.Bool(true), true
+	case datapath.CTNew, datapath.CTEstablished:
+		f.IsReply = wrapperspb.Bool(false)
+	}
+	switch ev.Type {
+	case datapath.EventTrace:
+		f.Verdict = flow.Verdict_FORWARDED
+		f.EventType.Type = EventTrace
+		f.TraceObservationPoint, f.EventType.SubType = point(ev.Outcome)
+		return
+	case datapath.EventVerdict:
+		f.EventType.Type = EventVerdict
+		f.Verdict = flow.Verdict_FORWARDED
+	default:
+		f.EventType.Type = EventDrop
+		passed = false
+	}
+	if !passed {
+		f.Verdict = flow.Verdict_DROPPED
+		f.DropReason, f.DropReasonDesc = reasonOf(ev.Reason)
+		if ev.Type == datapath.EventDrop {
+			f.EventType.SubType = int32(f.DropReason)
+		}
+	}
+	if ev.Type == datapath.EventDrop && ev.Reason != datapath.ReasonPolicyDeny {
+		return // no policy says so: for want of one that allows it, or for another reason
+	}
+	switch list := m.Directory.Policies(ev); {
+	case ev.Direction == datapath.Egress && passed:
+		f.EgressAllowedBy = list
+	case ev.Direction == datapath.Egress:
+		f.EgressDeniedBy = list
+	case passed:
+		f.IngressAllowedBy = list
+	default:
+		f.IngressDeniedBy = list
+	}
+}
+
+// point is where a forwarded packet was seen: on its way to where it went.
+func point(o datapath.Outcome) (flow.TraceObservationPoint, int32) {
+	switch o {
+	case datapath.OutcomeOverlay:
+		return flow.TraceObservationPoint_TO_OVERLAY, 4
+	case datapath.OutcomeStack:
+		return flow.TraceObservationPoint_TO_STACK, 3
+	case datapath.OutcomeDevice:
+		return flow.TraceObservationPoint_TO_NETWORK, 11
+	case datapath.OutcomeEndpoint, datapath.OutcomeAnswered:
+		return flow.TraceObservationPoint_TO_ENDPOINT, 0
+	}
+	return flow.TraceObservationPoint_UNKNOWN_POINT, 0
+}
+
+// direction is that of the connection: an answer that leaves an endpoint belongs to one that came in.
+func direction(ev datapath.Event) flow.TrafficDirection {
+	if (ev.Direction == datapath.Egress) != (ev.CTState == datapath.CTReply) {
+		return flow.TrafficDirection_EGRESS
+	}
+	return flow.TrafficDirection_INGRESS
+}
+
+func ethernet(frame []byte) *flow.Ethernet {
+	if len(frame) < 14 {
+		return nil
+	}
+	return &flow.Ethernet{Source: net.HardwareAddr(frame[6:12]).String(), Destination: net.HardwareAddr(frame[:6]).String()}
+}
+
+// layer4 is nil for fragments but the first, and for protocols that flows have no place for.
+func layer4(p datapath.Packet) *flow.Layer4 {
+	if p.Fragment {
+		return nil
+	}
+	src, dst := uint32(p.SrcPort), uint32(p.DstPort)
+	switch p.Proto {
+	case datapath.ProtoTCP:
+		return &flow.Layer4{Protocol: &flow.Layer4_TCP{TCP: &flow.TCP{SourcePort: src, DestinationPort: dst, Flags: tcpFlags(p.TCPFlags)}}}
+	case datapath.ProtoUDP:
+		return &flow.Layer4{Protocol: &flow.Layer4_UDP{UDP: &flow.UDP{SourcePort: src, DestinationPort: dst}}}
+	case datapath.ProtoSCTP:
+		return &flow.Layer4{Protocol: &flow.Layer4_SCTP{SCTP: &flow.SCTP{SourcePort: src, DestinationPort: dst}}}
+	}
+	if p.ICMPType == nil || p.ICMPCode == nil {
+		return nil
+	}
+	kind, code := uint32(*p.ICMPType), uint32(*p.ICMPCode)
+	if p.Proto == datapath.ProtoICMPv6 {
+		return &flow.Layer4{Protocol: &flow.Layer4_ICMPv6{ICMPv6: &flow.ICMPv6{Type: kind, Code: code}}}
+	}
+	return &flow.Layer4{Protocol: &flow.Layer4_ICMPv4{ICMPv4: &flow.ICMPv4{Type: kind, Code: code}}}
+}
+
+func tcpFlags(list string) *flow.TCPFlags {
+	out := &flow.TCPFlags{}
+	for name := range strings.SplitSeq(list, ",") {
+		switch name {
+		case "FIN":
+			out.FIN = true
+		case "SYN":
+			out.SYN = true
+		case "RST":
+			out.RST = true
+		case "PSH":
+			out.PSH = true
+		case "ACK":
+			out.ACK = true
+		case "URG":
+			out.URG = true
+		}
+	}
+	return out
+}
+
+// newUUID returns a random UUID (RFC 9562, version 4). It tells flows apart; nobody must be unable to guess it.
+func newUUID() string {
+	var b [16]byte
+	binary.NativeEndian.PutUint64(b[:], rand.Uint64())
+	binary.NativeEndian.PutUint64(b[8:], rand.Uint64())
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	var out [36]byte
+	hex.Encode(out[:], b[:4])
+	hex.Encode(out[9:], b[4:6])
+	hex.Encode(out[14:], b[6:8])
+	hex.Encode(out[19:], b[8:10])
+	hex.Encode(out[24:], b[10:])
+	for _, at := range []int{8, 13, 18, 23} {
+		out[at] = '-'
+	}
+	return string(out[:])
+}

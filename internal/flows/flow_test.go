@@ -1,0 +1,188 @@
+package flows_test
+
+import (
+	"encoding/hex"
+	"net/netip"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/hawser-net/hawser/api/flow"
+	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/flows"
+)
+
+// book is a directory of a pod, a service and the world.
+type book struct{}
+
+func (book) Party(a netip.Addr) flows.Party {
+	switch a.String() {
+	case "10.1.0.10":
+		return flows.Party{Endpoint: 7, Identity: 16384, Namespace: "shop", Pod: "front-1", Workloads: []*flow.Workload{{Name: "front", Kind: "Deployment"}}}
+	case "10.1.0.11":
+		return flows.Party{Identity: 16385}
+	}
+	return flows.Party{}
+}
+
+func (book) Labels(id uint32) ([]string, string) {
+	switch id {
+	case 16384:
+		return []string{"k8s:app=front", "k8s:io.kubernetes.pod.namespace=shop"}, "shop"
+	case 16385:
+		return []string{"k8s:app=db", "k8s:tier=store"}, "store"
+	case 2:
+		return []string{"reserved:world"}, ""
+	}
+	return nil, ""
+}
+
+func (book) Service(a netip.Addr, port uint16, proto uint8) *flow.Service {
+	if a.String() == "10.1.0.11" && port == 80 && proto == 6 {
+		return &flow.Service{Namespace: "shop", Name: "db"}
+	}
+	return nil
+}
+
+func (book) Policies(datapath.Event) []*flow.Policy {
+	return []*flow.Policy{{Namespace: "shop", Name: "guard"}}
+}
+
+func frame(t testing.TB, text string) []byte {
+	t.Helper()
+	b, err := hex.DecodeString(strings.ReplaceAll(text, " ", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+const (
+	ether4 = "0a000000000b 0a000000000a 0800"
+	syn    = ether4 + "4500002c 00000000 40060000 0a01000a 0a01000b" + "9c40 0050 00000000 00000000 6002 0000 00000000 020405b4"
+	pinged = ether4 + "4500001c 00000000 40010000 0a01000b 0a01000a" + "0000 0000 0001 0001"
+	asked  = "ffffffffffff 0a000000000a 0806 0001 0800 06 04 0001 0a000000000a 0a01000a 000000000000 0a010001"
+)
+
+func event(t testing.TB, kind datapath.EventType, text string) datapath.Event {
+	data := frame(t, text)
+	return datapath.Event{
+		Time: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC), Type: kind, Program: datapath.ProgramFromPod, Direction: datapath.Egress,
+		CTState: datapath.CTNew, Endpoint: 7, SrcIdentity: 16384, DstIdentity: 16385, IfIndex: 9, Length: len(data),
+		Packet: datapath.ParsePacket(data), Data: data,
+	}
+}
+
+var maker = flows.Maker{Node: "default/n1", Directory: book{}}
+
+func TestFlowOfVerdict(t *testing.T) {
+	ev := event(t, datapath.EventVerdict, syn)
+	f := maker.Flow(ev)
+	want := `{"time":"2026-03-01T12:00:00Z","verdict":"FORWARDED","ethernet":{"source":"0a:00:00:00:00:0a","destination":"0a:00:00:00:00:0b"},
+		"IP":{"source":"10.1.0.10","destination":"10.1.0.11","ipVersion":"IPv4"},
+		"l4":{"TCP":{"source_port":40000,"destination_port":80,"flags":{"SYN":true}}},
+		"source":{"ID":7,"identity":16384,"namespace":"shop","labels":["k8s:app=front","k8s:io.kubernetes.pod.namespace=shop"],"pod_name":"front-1","workloads":[{"name":"front","kind":"Deployment"}]},
+		"destination":{"identity":16385,"namespace":"store","labels":["k8s:app=db","k8s:tier=store"]},
+		"Type":"L3_L4","node_name":"default/n1","event_type":{"type":5},"destination_service":{"name":"db","namespace":"shop"},
+		"traffic_direction":"EGRESS","is_reply":false,"interface":{"index":9},"egress_allowed_by":[{"name":"guard","namespace":"shop"}]}`
+	var expect flow.Flow
+	if err := protojson.Unmarshal([]byte(want), &expect); err != nil {
+		t.Fatal(err)
+	}
+	if !regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`).MatchString(f.GetUuid()) {
+		t.Errorf("%q is no UUID", f.GetUuid())
+	}
+	f.Uuid = ""
+	if !proto.Equal(f, &expect) {
+		t.Errorf("got  %v\nwant %v", f, &expect)
+	}
+
+	ev.Reason, ev.Direction = datapath.ReasonPolicyDeny, datapath.Ingress
+	f = maker.Flow(ev)
+	if f.GetVerdict() != flow.Verdict_DROPPED || f.GetDropReasonDesc() != flow.DropReason_POLICY_DENY || len(f.GetIngressDeniedBy()) != 1 ||
+		len(f.GetIngressAllowedBy()) != 0 || f.GetEventType().GetSubType() != 0 || f.GetTrafficDirection() != flow.TrafficDirection_INGRESS {
+		t.Errorf("a refused one is %v", f)
+	}
+}
+
+func TestFlowOfDrop(t *testing.T) {
+	ev := event(t, datapath.EventDrop, syn)
+	ev.Reason, ev.CTState, ev.DstIdentity = datapath.ReasonPolicyDenied, datapath.CTNone, 0
+	f := maker.Flow(ev)
+	if f.GetVerdict() != flow.Verdict_DROPPED || f.GetEventType().GetType() != flows.EventDrop || f.GetEventType().GetSubType() != 133 || f.GetDropReason() != 133 ||
+		f.GetIsReply() != nil || len(f.GetEgressDeniedBy()) != 0 {
+		t.Errorf("a drop is %v", f)
+	}
+	if f.GetDestination().GetIdentity() != 16385 || len(f.GetDestination().GetLabels()) != 2 {
+		t.Errorf("nobody looked up who was not known to the kernel: %v", f.GetDestination())
+	}
+	ev.Reason = datapath.ReasonMulticast // the field has none like it
+	f = maker.Flow(ev)
+	if f.GetDropReasonDesc() != flow.DropReason_DROP_REASON_UNKNOWN || f.GetDropReason() != flows.OwnReasons+uint32(datapath.ReasonMulticast) || flows.ReasonText(f) != "multicast" {
+		t.Errorf("a drop for a reason of our own is %v (%s)", f, flows.ReasonText(f))
+	}
+	data := frame(t, "0180c200000e 0a000000000a 88cc 0207")
+	if f := maker.Flow(datapath.Event{Type: datapath.EventDrop, Reason: datapath.ReasonUnknownL3, Packet: datapath.ParsePacket(data), Data: data}); f.GetIP() != nil ||
+		f.GetEthernet().GetSource() != "0a:00:00:00:00:0a" || flows.ReasonText(f) != "UNSUPPORTED_L3_PROTOCOL" {
+		t.Errorf("a frame that is no IP is %v", f)
+	}
+}
+
+func TestFlowOfTrace(t *testing.T) {
+	ev := event(t, datapath.EventTrace, pinged)
+	ev.CTState, ev.Direction, ev.Outcome = datapath.CTReply, datapath.Ingress, datapath.OutcomeEndpoint
+	f := maker.Flow(ev)
+	if f.GetVerdict() != flow.Verdict_FORWARDED || f.GetTraceObservationPoint() != flow.TraceObservationPoint_TO_ENDPOINT || !f.GetIsReply().GetValue() ||
+		f.GetL4().GetICMPv4() == nil || f.GetTrafficDirection() != flow.TrafficDirection_EGRESS {
+		t.Errorf("an answer is %v", f)
+	}
+	ev.Outcome = datapath.OutcomeOverlay
+	if f := maker.Flow(ev); f.GetTraceObservationPoint() != flow.TraceObservationPoint_TO_OVERLAY || f.GetEventType().GetSubType() != 4 {
+		t.Errorf("one to another node is %v", f)
+	}
+	if f := maker.Flow(event(t, datapath.EventTrace, asked)); f != nil {
+		t.Errorf("a question for a hardware address is %v", f)
+	}
+}
+
+// TestEveryReasonHasANumber: no two reasons of the datapath that mean different things share a name for people.
+func TestEveryReasonHasANumber(t *testing.T) {
+	for r := datapath.DropReason(1); !strings.HasPrefix(r.String(), "reason-"); r++ {
+		ev := event(t, datapath.EventDrop, syn)
+		ev.Reason = r
+		f := maker.Flow(ev)
+		if f.GetDropReason() == 0 || flows.ReasonText(f) == "" || strings.HasPrefix(flows.ReasonText(f), "reason-") {
+			t.Errorf("%s: number %d, name %q", r, f.GetDropReason(), flows.ReasonText(f))
+		}
+	}
+}
+
+// FuzzFlow makes flows of any bytes: whatever a packet holds, there is a flow that can be sent and is read back the same.
+func FuzzFlow(f *testing.F) {
+	for _, seed := range []string{"", syn, pinged, asked} {
+		f.Add(frame(f, seed), uint8(1), uint8(1), uint8(1), uint8(1))
+	}
+	f.Fuzz(func(t *testing.T, data []byte, kind, reason, state, outcome uint8) {
+		ev := datapath.Event{
+			Type: datapath.EventType(kind), Reason: datapath.DropReason(reason), CTState: datapath.CTState(state), Outcome: datapath.Outcome(outcome),
+			Packet: datapath.ParsePacket(data), Data: data,
+		}
+		made := maker.Flow(ev)
+		if made == nil {
+			return
+		}
+		wire, err := proto.Marshal(made)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var back flow.Flow
+		if err := proto.Unmarshal(wire, &back); err != nil || !proto.Equal(made, &back) {
+			t.Fatalf("%v came back as %v, %v", made, &back, err)
+		}
+		flows.ReasonText(made)
+	})
+}

@@ -1,0 +1,131 @@
+package flows
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hawser-net/hawser/api/flow"
+)
+
+// Entry is what readers of flows get: a flow, or that some were lost.
+type Entry struct {
+	Time time.Time
+	// Flow is nil if Lost is not.
+	Flow *flow.Flow
+	Lost *flow.LostEvent
+	// Source and Destination are the addresses of the flow, so that filters need not read them.
+	Source, Destination netip.Addr
+}
+
+// Event is something that happened in the agent. It is not changed after it was added.
+type Event struct {
+	Time  time.Time
+	Event *flow.AgentEvent
+}
+
+// namespaceAge is how long a namespace is told of after the last flow in which it was.
+const namespaceAge = time.Hour
+
+// maxNamespaces bounds how many are remembered.
+const maxNamespaces = 8192
+
+// rateSeconds is over how many seconds the rate of flows is computed.
+const rateSeconds = 60
+
+// Record is what a node remembers of flows. It is safe for concurrent use.
+type Record struct {
+	Flows  *Ring[Entry]
+	Events *Ring[Event]
+
+	mu         sync.Mutex
+	seen       uint64
+	namespaces map[string]time.Time
+	// rates has flows by second; the second of each says whether it counts still.
+	rates   [rateSeconds]uint64
+	seconds [rateSeconds]int64
+	began   time.Time
+}
+
+// agentEvents is how many events of the agent are kept.
+const agentEvents = 1024
+
+// NewRecord returns an empty one that keeps a number of flows.
+func NewRecord(capacity int, now time.Time) (*Record, error) {
+	ring, err := NewRing[Entry](capacity)
+	if err != nil {
+		return nil, err
+	}
+	events, err := NewRing[Event](agentEvents)
+	if err != nil {
+		return nil, err
+	}
+	return &Record{Flows: ring, Events: events, namespaces: map[string]time.Time{}, began: now}, nil
+}
+
+// Add remembers a flow between two addresses, which must not be changed afterwards.
+func (r *Record) Add(f *flow.Flow, src, dst netip.Addr, now time.Time) {
+	r.mu.Lock()
+	r.seen++
+	for _, e := range []*flow.Endpoint{f.GetSource(), f.GetDestination()} {
+		if ns := e.GetNamespace(); ns != "" && (len(r.namespaces) < maxNamespaces || !r.namespaces[ns].IsZero()) {
+			r.namespaces[ns] = now
+		}
+	}
+	second := now.Unix()
+	at := ((second % rateSeconds) + rateSeconds) % rateSeconds
+	if r.seconds[at] != second {
+		r.seconds[at], r.rates[at] = second, 0
+	}
+	r.rates[at]++
+	r.mu.Unlock()
+	r.Flows.Add(Entry{Time: f.GetTime().AsTime(), Flow: f, Source: src, Destination: dst})
+}
+
+// Lose remembers that events were lost.
+func (r *Record) Lose(source flow.LostEventSource, n uint64, now time.Time) {
+	r.Flows.Add(Entry{Time: now, Lost: Lost(source, n)})
+}
+
+// Lost tells of events that were lost.
+func Lost(source flow.LostEventSource, n uint64) *flow.LostEvent {
+	return &flow.LostEvent{Source: source, NumEventsLost: n}
+}
+
+// Seen returns how many flows were added since the beginning, which was at the time returned.
+func (r *Record) Seen() (n uint64, since time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.seen, r.began
+}
+
+// Rate returns how many flows were added a second, over the last minute.
+func (r *Record) Rate(now time.Time) float64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var sum uint64
+	for i, second := range r.seconds {
+		if age := now.Unix() - second; age >= 0 && age < rateSeconds {
+			sum += r.rates[i]
+		}
+	}
+	return float64(sum) / min(max(now.Sub(r.began).Seconds(), 1), rateSeconds)
+}
+
+// Namespaces returns those that were in flows within the last hour, sorted.
+func (r *Record) Namespaces(now time.Time) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := []string{}
+	for ns, at := range r.namespaces {
+		if now.Sub(at) > namespaceAge {
+			delete(r.namespaces, ns)
+			continue
+		}
+		out = append(out, ns)
+	}
+	slices.SortFunc(out, cmp.Compare)
+	return out
+}

@@ -1,0 +1,89 @@
+package flows_test
+
+import (
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hawser-net/hawser/internal/flows"
+)
+
+func TestRingKeepsTheLast(t *testing.T) {
+	for _, bad := range []int{-1, 0, flows.MaxCapacity + 1} {
+		if _, err := flows.NewRing[int](bad); err == nil {
+			t.Errorf("a ring of %d entries was made", bad)
+		}
+	}
+	for _, capacity := range []int{1, 2, 7, 64} {
+		ring, err := flows.NewRing[int](capacity)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all []int // the oracle
+		for i := range 200 {
+			ring.Add(i)
+			all = append(all, i)
+			want := all[len(all)-min(len(all), capacity):]
+			oldest, next := ring.Bounds()
+			if int(next) != len(all) || int(next-oldest) != len(want) {
+				t.Fatalf("capacity %d: bounds are %d to %d after %d entries", capacity, oldest, next, len(all))
+			}
+			from := rand.IntN(len(all))
+			buf := make([]int, 1+rand.IntN(capacity+3))
+			n, missed, wait := ring.Read(uint64(from), buf)
+			expect := all[max(from, len(all)-capacity):]
+			expect = expect[:min(len(expect), len(buf))]
+			if !slices.Equal(buf[:n], expect) || int(missed) != max(0, len(all)-capacity-from) || wait != nil {
+				t.Fatalf("capacity %d, %d entries: read from %d is %v and %d missed, want %v", capacity, len(all), from, buf[:n], missed, expect)
+			}
+		}
+	}
+}
+
+// TestRingReadersHoldNobodyUp: readers of every pace get in order what they get, and every entry is either read or told as missed.
+func TestRingReadersHoldNobodyUp(t *testing.T) {
+	const entries = 20000
+	ring, err := flows.NewRing[int](128)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var readers sync.WaitGroup
+	for pace := range 8 {
+		readers.Go(func() {
+			buf := make([]int, 1+pace*9)
+			var next, read, missed uint64
+			before := -1
+			for next < entries {
+				n, m, wait := ring.Read(next, buf)
+				next += m + uint64(n)
+				read, missed = read+uint64(n), missed+m
+				for _, e := range buf[:n] {
+					if e <= before {
+						t.Errorf("%d after %d", e, before)
+					}
+					before = e
+				}
+				if wait != nil {
+					select {
+					case <-wait:
+					case <-time.After(time.Minute):
+						t.Error("nobody wakes the reader")
+						return
+					}
+				}
+				if pace%3 == 2 {
+					time.Sleep(time.Millisecond) // slow
+				}
+			}
+			if read+missed != entries {
+				t.Errorf("%d read and %d missed of %d", read, missed, entries)
+			}
+		})
+	}
+	for i := range entries {
+		ring.Add(i)
+	}
+	readers.Wait()
+}

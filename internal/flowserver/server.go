@@ -1,0 +1,166 @@
+package flowserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/net/netutil"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+
+	"github.com/hawser-net/hawser/api/observer"
+	"github.com/hawser-net/hawser/api/peer"
+	"github.com/hawser-net/hawser/api/relay"
+	"github.com/hawser-net/hawser/internal/flows"
+	"github.com/hawser-net/hawser/internal/node"
+	"github.com/hawser-net/hawser/internal/table"
+)
+
+// Bounds of what clients together may hold.
+const (
+	// maxConnections is per listener, so that whoever reaches one of them keeps nobody from the other.
+	maxConnections = 256
+	// maxRequest is the size of a request in bytes: of its filters.
+	maxRequest = 512 << 10
+	// maxPerConnection is how many streams one connection may have.
+	maxPerConnection = 64
+)
+
+// DefaultStreams is how many streams there may be at once, unless a Config says otherwise.
+const DefaultStreams = 512
+
+// Config is what a [Server] is made from.
+type Config struct {
+	// Record is what the node remembers.
+	Record *flows.Record
+	// Follow, if not nil, is called when a stream wants flows to come, and what it returns when that ends: for a node that
+	// records flows only while somebody wants them. It must be safe for concurrent use.
+	Follow func() (stop func())
+	// Self is this node, Nodes the table of all.
+	Self  node.Key
+	Nodes *table.Table[node.Key, node.Node]
+	// PeerPort is the TCP port at which the nodes serve flows, PeerTLS whether they do so with TLS. All nodes do it alike.
+	PeerPort uint16
+	PeerTLS  bool
+	Version  string
+	// Streams is how many streams there may be at once; 0 for [DefaultStreams].
+	Streams int
+	// Stall is how long a client may take nothing of what there is for it; a minute by default.
+	Stall time.Duration
+	// Log receives what is worth knowing; nil discards it.
+	Log *slog.Logger
+}
+
+// Server serves flows. Make it with New; it is safe for concurrent use.
+type Server struct {
+	observer.UnimplementedObserverServer
+	peer.UnimplementedPeerServer
+	cfg     Config
+	streams atomic.Int64
+}
+
+// New returns a server that serves nobody until Serve.
+func New(cfg Config) (*Server, error) {
+	if cfg.Record == nil || cfg.Nodes == nil || cfg.Self.Name == "" {
+		return nil, errors.New("flowserver: a record of flows, the table of nodes and the name of this one are needed")
+	}
+	if cfg.Streams == 0 {
+		cfg.Streams = DefaultStreams
+	}
+	if cfg.Stall == 0 {
+		cfg.Stall = time.Minute
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Server{cfg: cfg}, nil
+}
+
+// Serve answers on a listener until ctx ends, and returns nil then. The listener is closed. Credentials are nil for a
+// listener that needs none, such as a socket that only root can reach.
+func (s *Server) Serve(ctx context.Context, l net.Listener, creds credentials.TransportCredentials) error {
+	opts := []grpc.ServerOption{
+		grpc.MaxRecvMsgSize(maxRequest), grpc.MaxConcurrentStreams(maxPerConnection), grpc.ConnectionTimeout(10 * time.Second),
+		grpc.MaxHeaderListSize(16 << 10), grpc.WaitForHandlers(true),
+		// A client that is gone without a word is noticed; one that asks all the time is not served.
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 20 * time.Second}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+	}
+	if creds != nil {
+		opts = append(opts, grpc.Creds(creds))
+	}
+	srv := grpc.NewServer(opts...)
+	observer.RegisterObserverServer(srv, s)
+	peer.RegisterPeerServer(srv, s)
+	stop := context.AfterFunc(ctx, srv.Stop)
+	defer stop()
+	err := srv.Serve(netutil.LimitListener(l, maxConnections))
+	if ctx.Err() != nil {
+		srv.Stop() // returns when all streams have ended
+		return nil
+	}
+	return err
+}
+
+// admit counts a stream. It fails if there are too many.
+func (s *Server) admit() (release func(), err error) {
+	if s.streams.Add(1) > int64(s.cfg.Streams) {
+		s.streams.Add(-1)
+		return nil, status.Errorf(codes.ResourceExhausted, "%d clients are being served, as many as this node serves at once; end some of them", s.cfg.Streams)
+	}
+	return func() { s.streams.Add(-1) }, nil
+}
+
+// nodeName is cluster/node.
+func (s *Server) nodeName() string { return s.cfg.Self.String() }
+
+// ServerStatus implements [observer.ObserverServer].
+func (s *Server) ServerStatus(context.Context, *observer.ServerStatusRequest) (*observer.ServerStatusResponse, error) {
+	oldest, next := s.cfg.Record.Flows.Bounds()
+	seen, since := s.cfg.Record.Seen()
+	return &observer.ServerStatusResponse{
+		NumFlows: next - oldest, MaxFlows: uint64(s.cfg.Record.Flows.Cap()), SeenFlows: seen,
+		UptimeNs: uint64(time.Since(since)), Version: s.cfg.Version, FlowsRate: s.cfg.Record.Rate(time.Now()),
+	}, nil
+}
+
+// GetNodes implements [observer.ObserverServer]: a node knows of its own flows only.
+func (s *Server) GetNodes(ctx context.Context, _ *observer.GetNodesRequest) (*observer.GetNodesResponse, error) {
+	st, err := s.ServerStatus(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	n := &observer.Node{
+		Name: s.nodeName(), Version: st.Version, State: relay.NodeState_NODE_CONNECTED, Tls: &observer.TLS{Enabled: s.cfg.PeerTLS},
+		UptimeNs: st.UptimeNs, NumFlows: st.NumFlows, MaxFlows: st.MaxFlows, SeenFlows: st.SeenFlows,
+	}
+	if s.cfg.PeerTLS {
+		n.Tls.ServerName = ServerName(s.cfg.Self)
+	}
+	if self, ok := s.cfg.Nodes.Get(s.cfg.Self); ok {
+		n.Address, _ = s.address(self)
+	}
+	return &observer.GetNodesResponse{Nodes: []*observer.Node{n}}, nil
+}
+
+// GetNamespaces implements [observer.ObserverServer].
+func (s *Server) GetNamespaces(context.Context, *observer.GetNamespacesRequest) (*observer.GetNamespacesResponse, error) {
+	out := &observer.GetNamespacesResponse{}
+	for _, ns := range s.cfg.Record.Namespaces(time.Now()) {
+		out.Namespaces = append(out.Namespaces, &observer.Namespace{Cluster: s.cfg.Self.Cluster, Namespace: ns})
+	}
+	return out, nil
+}
+
+// invalid is the error of a request that makes no sense.
+func invalid(format string, args ...any) error {
+	return status.Error(codes.InvalidArgument, fmt.Sprintf(format, args...))
+}

@@ -1,0 +1,516 @@
+package flowserver_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/hawser-net/hawser/api/flow"
+	"github.com/hawser-net/hawser/api/observer"
+	"github.com/hawser-net/hawser/api/peer"
+	"github.com/hawser-net/hawser/internal/flows"
+	"github.com/hawser-net/hawser/internal/flowserver"
+	"github.com/hawser-net/hawser/internal/node"
+	"github.com/hawser-net/hawser/internal/table"
+	"github.com/hawser-net/hawser/internal/testenv"
+)
+
+// patience is how long something may take on a busy machine.
+const patience = time.Minute
+
+// stand is a server with what it serves.
+type stand struct {
+	t      testing.TB
+	record *flows.Record
+	nodes  *table.Table[node.Key, node.Node]
+	srv    *flowserver.Server
+	path   string
+	conn   *grpc.ClientConn // of get
+	count  int
+}
+
+func newStand(t testing.TB, capacity int, change func(*flowserver.Config)) *stand {
+	t.Helper()
+	before := goleak.IgnoreCurrent()
+	t.Cleanup(func() {
+		for deadline := time.Now().Add(patience); ; {
+			err := goleak.Find(before) // it waits a little itself
+			if err == nil {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	record, err := flows.NewRecord(capacity, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	nodes := table.New[node.Key](node.Node.Equal)
+	cfg := flowserver.Config{Record: record, Nodes: nodes, Self: node.Key{Cluster: "prod", Name: "n1.example"}, PeerPort: 4244, Version: "v1"}
+	if change != nil {
+		change(&cfg)
+	}
+	srv, err := flowserver.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp("", "hawser-flows") // t.TempDir may be too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	s := &stand{t: t, record: record, nodes: nodes, srv: srv, path: filepath.Join(dir, "s")}
+	l, err := net.Listen("unix", s.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.serve(l, nil)
+	return s
+}
+
+func (s *stand) serve(l net.Listener, creds credentials.TransportCredentials) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.srv.Serve(ctx, l, creds) }()
+	s.t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			s.t.Error(err)
+		}
+	})
+}
+
+func (s *stand) dial() *grpc.ClientConn {
+	s.t.Helper()
+	conn, err := grpc.NewClient("unix://"+s.path, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+// base is the time of the first flow; each is a second after the one before.
+var base = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+// add adds flows; every third was dropped.
+func (s *stand) add(n int) {
+	for range n {
+		f := &flow.Flow{
+			Time: timestamppb.New(base.Add(time.Duration(s.count) * time.Second)), Uuid: fmt.Sprint(s.count), NodeName: "prod/n1.example",
+			Verdict: flow.Verdict_FORWARDED, Source: &flow.Endpoint{Namespace: "shop", PodName: "front"},
+		}
+		if s.count%3 == 0 {
+			f.Verdict = flow.Verdict_DROPPED
+		}
+		s.record.Add(f, netip.Addr{}, netip.Addr{}, time.Now())
+		s.count++
+	}
+}
+
+// get reads a whole answer: the numbers of the flows, and how many were lost.
+func (s *stand) get(req *observer.GetFlowsRequest) (ids []string, lost uint64, err error) {
+	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	defer cancel()
+	if s.conn == nil {
+		s.conn = s.dial()
+	}
+	stream, err := observer.NewObserverClient(s.conn).GetFlows(ctx, req)
+	if err != nil {
+		return nil, 0, err
+	}
+	for {
+		res, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return ids, lost, nil
+		}
+		if err != nil {
+			return ids, lost, err
+		}
+		if f := res.GetFlow(); f != nil {
+			if res.GetNodeName() != "prod/n1.example" || !res.GetTime().AsTime().Equal(f.GetTime().AsTime()) {
+				s.t.Errorf("an answer without its node or time: %v", res)
+			}
+			ids = append(ids, f.GetUuid())
+		}
+		lost += res.GetLostEvents().GetNumEventsLost()
+	}
+}
+
+func TestGetFlows(t *testing.T) {
+	s := newStand(t, 8, nil)
+	s.add(12) // 4 to 11 are left
+	at := func(n int) *timestamppb.Timestamp {
+		return timestamppb.New(base.Add(time.Duration(n) * time.Second))
+	}
+	dropped := []*flow.FlowFilter{{Verdict: []flow.Verdict{flow.Verdict_DROPPED}}}
+	for _, row := range []struct {
+		req  *observer.GetFlowsRequest
+		want string
+	}{
+		{&observer.GetFlowsRequest{}, "4 5 6 7 8 9 10 11"},
+		{&observer.GetFlowsRequest{Number: 3}, "9 10 11"},
+		{&observer.GetFlowsRequest{Number: 100}, "4 5 6 7 8 9 10 11"},
+		{&observer.GetFlowsRequest{Number: 3, First: true}, "4 5 6"},
+		{&observer.GetFlowsRequest{Since: at(7)}, "7 8 9 10 11"},
+		{&observer.GetFlowsRequest{Since: at(7), Until: at(9)}, "7 8 9"},
+		{&observer.GetFlowsRequest{Since: at(7), Number: 2}, "10 11"},
+		{&observer.GetFlowsRequest{Since: at(10), Number: 5}, "10 11"},
+		{&observer.GetFlowsRequest{Since: at(6), Number: 2, First: true}, "6 7"},
+		{&observer.GetFlowsRequest{Until: at(8), Number: 2}, "7 8"},
+		{&observer.GetFlowsRequest{Whitelist: dropped}, "6 9"},
+		{&observer.GetFlowsRequest{Whitelist: dropped, Number: 1}, "9"},
+		{&observer.GetFlowsRequest{Blacklist: dropped, Number: 2}, "10 11"},
+		{&observer.GetFlowsRequest{Follow: true, Since: at(10), Until: at(11)}, "10 11"},
+	} {
+		ids, lost, err := s.get(row.req)
+		if got := strings.Join(ids, " "); got != row.want || lost != 0 || err != nil {
+			t.Errorf("%v: %s, %d lost, %v; want %s", row.req, got, lost, err, row.want)
+		}
+	}
+}
+
+func TestInvalidRequests(t *testing.T) {
+	s := newStand(t, 8, nil)
+	for name, req := range map[string]*observer.GetFlowsRequest{
+		"http_path": {Whitelist: []*flow.FlowFilter{{HttpPath: []string{"(((("}}}},
+		"node_name": {Blacklist: []*flow.FlowFilter{{NodeName: []string{"a(b|c)*"}}}},
+		"first":     {First: true, Follow: true, Number: 1},
+		"number":    {First: true},
+		"since":     {Since: &timestamppb.Timestamp{Nanos: -1}},
+		"until":     {Since: timestamppb.New(base), Until: timestamppb.New(base.Add(-1))},
+	} {
+		_, _, err := s.get(req)
+		if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	huge := &observer.GetFlowsRequest{Whitelist: []*flow.FlowFilter{{SourcePod: []string{strings.Repeat("x", 1<<20)}}}}
+	if _, _, err := s.get(huge); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("a request of a megabyte: %v", err)
+	}
+	debug, err := observer.NewObserverClient(s.dial()).GetDebugEvents(t.Context(), &observer.GetDebugEventsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := debug.Recv(); status.Code(err) != codes.Unimplemented {
+		t.Errorf("messages for developers: %v", err)
+	}
+}
+
+// TestFollow: a reader that follows gets what was asked of the past, then everything that comes, once and in order.
+func TestFollow(t *testing.T) {
+	var following atomic.Int64
+	s := newStand(t, 4096, func(c *flowserver.Config) {
+		c.Follow = func() func() { following.Add(1); return func() { following.Add(-1) } }
+	})
+	s.add(10)
+	ctx, cancel := context.WithCancel(t.Context())
+	stream, err := observer.NewObserverClient(s.dial()).GetFlows(ctx, &observer.GetFlowsRequest{Follow: true, Number: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := 8
+	read := func(n int) {
+		t.Helper()
+		for range n {
+			res, err := stream.Recv()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := res.GetFlow().GetUuid(); got != fmt.Sprint(next) {
+				t.Fatalf("%s instead of %d", got, next)
+			}
+			next++
+		}
+	}
+	read(2)
+	for range 100 {
+		s.add(30)
+		read(30)
+	}
+	if n := following.Load(); n != 1 {
+		t.Errorf("%d follow", n)
+	}
+	cancel()
+	for deadline := time.Now().Add(patience); following.Load() != 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("whoever is gone follows still")
+		}
+	}
+}
+
+// TestWhoDoesNotReadLosesAlone: a client that stops reading holds up neither the writer nor others, is told what it missed if it goes on,
+// and is let go of after a while if it does not.
+func TestWhoDoesNotReadLosesAlone(t *testing.T) {
+	s := newStand(t, 64, func(c *flowserver.Config) { c.Stall, c.Streams = 2*time.Second, 2 })
+	client := observer.NewObserverClient(s.dial())
+	idle, err := client.GetFlows(t.Context(), &observer.GetFlowsRequest{Follow: true, Since: timestamppb.New(base)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	late, err := client.GetFlows(t.Context(), &observer.GetFlowsRequest{Follow: true, Since: timestamppb.New(base)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.add(1)
+	for _, stream := range []observer.Observer_GetFlowsClient{idle, late} {
+		if _, err := stream.Recv(); err != nil { // both follow
+			t.Fatal(err)
+		}
+	}
+	// Far more than fits between a server and a client that does not read.
+	began := time.Now()
+	s.add(20000)
+	if took := time.Since(began); took > patience {
+		t.Errorf("the writer took %v", took)
+	}
+	seen, missed := 1, uint64(0)
+	for seen+int(missed) < s.count {
+		res, err := late.Recv()
+		if err != nil {
+			t.Fatalf("after %d flows and %d lost: %v", seen, missed, err)
+		}
+		if l := res.GetLostEvents(); l != nil {
+			missed += l.GetNumEventsLost()
+		} else {
+			seen++
+		}
+	}
+	if missed == 0 {
+		t.Error("nothing was lost: the test shows nothing")
+	}
+	// The idle one is ended by the server, which frees its place.
+	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+		s.add(100) // until nothing fits any more between the two
+		if _, _, err := s.get(&observer.GetFlowsRequest{Number: 1}); err == nil {
+			break
+		} else if time.Now().After(deadline) {
+			t.Fatalf("whoever reads nothing keeps its place: %v", err)
+		}
+	}
+	for {
+		if _, err := idle.Recv(); err != nil {
+			if status.Code(err) != codes.DeadlineExceeded {
+				t.Errorf("the stream ended with %v", err)
+			}
+			return
+		}
+	}
+}
+
+// TestThousandsOfFollowers: as many follow as may; the others are refused at once and with a reason, and when one ends another may.
+func TestThousandsOfFollowers(t *testing.T) {
+	const may, want = 200, 3000
+	s := newStand(t, 64, func(c *flowserver.Config) { c.Streams = may })
+	s.add(1)
+	var conns []observer.ObserverClient
+	for range want / 50 { // more than may be on one connection would wait
+		conns = append(conns, observer.NewObserverClient(s.dial()))
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var served, refused atomic.Int64
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	ends := []context.CancelFunc{}
+	for i := range want {
+		all.Go(func() {
+			ctx, end := context.WithTimeout(ctx, patience)
+			stream, err := conns[i%len(conns)].GetFlows(ctx, &observer.GetFlowsRequest{Follow: true, Number: 1})
+			if err == nil {
+				_, err = stream.Recv()
+			}
+			switch {
+			case err == nil:
+				served.Add(1)
+				mu.Lock()
+				ends = append(ends, end)
+				mu.Unlock()
+				return
+			case status.Code(err) == codes.ResourceExhausted, ctx.Err() != nil:
+				refused.Add(1)
+			default:
+				t.Error(err)
+			}
+			end()
+		})
+	}
+	all.Wait()
+	if served.Load() != may || refused.Load() != want-may {
+		t.Errorf("%d were served and %d refused of %d; %d may be served", served.Load(), refused.Load(), want, may)
+	}
+	for _, end := range ends {
+		end()
+	}
+	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		if _, _, err := s.get(&observer.GetFlowsRequest{}); err == nil {
+			break
+		} else if time.Now().After(deadline) {
+			t.Fatalf("nobody is served when all are gone: %v", err)
+		}
+	}
+}
+
+func TestStatus(t *testing.T) {
+	s := newStand(t, 8, nil)
+	s.add(12)
+	client := observer.NewObserverClient(s.dial())
+	st, err := client.ServerStatus(t.Context(), &observer.ServerStatusRequest{})
+	if err != nil || st.GetNumFlows() != 8 || st.GetMaxFlows() != 8 || st.GetSeenFlows() != 12 || st.GetUptimeNs() == 0 || st.GetVersion() != "v1" || st.GetFlowsRate() <= 0 {
+		t.Errorf("%v, %v", st, err)
+	}
+	ns, err := client.GetNamespaces(t.Context(), &observer.GetNamespacesRequest{})
+	if err != nil || len(ns.GetNamespaces()) != 1 || ns.GetNamespaces()[0].GetNamespace() != "shop" || ns.GetNamespaces()[0].GetCluster() != "prod" {
+		t.Errorf("%v, %v", ns, err)
+	}
+	nodes, err := client.GetNodes(t.Context(), &observer.GetNodesRequest{})
+	if err != nil || len(nodes.GetNodes()) != 1 || nodes.GetNodes()[0].GetName() != "prod/n1.example" || nodes.GetNodes()[0].GetSeenFlows() != 12 {
+		t.Errorf("%v, %v", nodes, err)
+	}
+	s.record.Events.Add(flows.Event{Time: base, Event: &flow.AgentEvent{Type: flow.AgentEventType_POLICY_DELETED}})
+	events, err := client.GetAgentEvents(t.Context(), &observer.GetAgentEventsRequest{Number: 5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res, err := events.Recv(); err != nil || res.GetAgentEvent().GetType() != flow.AgentEventType_POLICY_DELETED {
+		t.Errorf("%v, %v", res, err)
+	}
+	if _, err := events.Recv(); !errors.Is(err, io.EOF) {
+		t.Errorf("after the last event: %v", err)
+	}
+}
+
+func TestPeers(t *testing.T) {
+	s := newStand(t, 8, func(c *flowserver.Config) { c.PeerTLS = true })
+	put := func(cluster, name string, addrs ...string) {
+		n := node.Node{Cluster: cluster, Name: name}
+		for _, a := range addrs {
+			n.Addresses = append(n.Addresses, node.Address{Type: node.InternalIP, IP: netip.MustParseAddr(a)})
+		}
+		s.nodes.Upsert(n.Key(), n)
+	}
+	put("prod", "n1.example", "192.0.2.1", "2001:db8::1")
+	put("other", "n9", "192.0.2.9") // another cluster's
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	stream, err := peer.NewPeerClient(s.dial()).Notify(ctx, &peer.NotifyRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect := func(kind peer.ChangeNotificationType, name, address, server string) {
+		t.Helper()
+		n, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n.GetType() != kind || n.GetName() != name || n.GetAddress() != address || n.GetTls().GetServerName() != server {
+			t.Errorf("%v, want %v %s %s", n, kind, name, address)
+		}
+	}
+	expect(peer.ChangeNotificationType_PEER_ADDED, "prod/n1.example", "192.0.2.1:4244", "n1-example.prod.hubble-grpc.cilium.io")
+	put("prod", "n2", "2001:db8::2")
+	expect(peer.ChangeNotificationType_PEER_ADDED, "prod/n2", "[2001:db8::2]:4244", "n2.prod.hubble-grpc.cilium.io")
+	put("prod", "n2", "2001:db8::3")
+	expect(peer.ChangeNotificationType_PEER_UPDATED, "prod/n2", "[2001:db8::3]:4244", "n2.prod.hubble-grpc.cilium.io")
+	s.nodes.Delete(node.Key{Cluster: "prod", Name: "n2"})
+	expect(peer.ChangeNotificationType_PEER_DELETED, "prod/n2", "[2001:db8::3]:4244", "n2.prod.hubble-grpc.cilium.io")
+}
+
+// TestOnlyKnownClientsAreServed: on TCP a client needs a certificate of an authority that the server knows.
+func TestOnlyKnownClientsAreServed(t *testing.T) {
+	s := newStand(t, 8, nil)
+	s.add(3)
+	dir := t.TempDir()
+	ours, others := testenv.NewAuthority(t), testenv.NewAuthority(t)
+	write := func(name string, data []byte) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	const name = "n1-example.prod.hubble-grpc.cilium.io"
+	cert, key := ours.Issue(t, name)
+	files := flowserver.TLSFiles{Cert: write("crt", cert), Key: write("key", key), ClientCAs: []string{write("ca", ours.PEM())}}
+	for _, bad := range []flowserver.TLSFiles{{}, {Cert: files.Cert, Key: files.Key}, {Cert: files.Cert, Key: files.Key, ClientCAs: []string{files.Key}}} {
+		if _, err := bad.Config(); err == nil {
+			t.Errorf("%+v serves whoever comes", bad)
+		}
+	}
+	cfg, err := files.Config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.serve(l, credentials.NewTLS(cfg))
+	ask := func(creds credentials.TransportCredentials) error {
+		conn, err := grpc.NewClient("passthrough:///"+l.Addr().String(), grpc.WithTransportCredentials(creds))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		_, err = observer.NewObserverClient(conn).ServerStatus(ctx, &observer.ServerStatusRequest{})
+		return err
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(ours.PEM())
+	client := func(a *testenv.Authority) credentials.TransportCredentials {
+		c := &tls.Config{RootCAs: roots, ServerName: name, MinVersion: tls.VersionTLS13}
+		if a != nil {
+			cert, key := a.Issue(t, "relay", x509.ExtKeyUsageClientAuth)
+			pair, err := tls.X509KeyPair(cert, key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.Certificates = []tls.Certificate{pair}
+		}
+		return credentials.NewTLS(c)
+	}
+	if err := ask(client(&ours)); err != nil {
+		t.Errorf("a client with a certificate: %v", err)
+	}
+	for who, creds := range map[string]credentials.TransportCredentials{
+		"without a certificate": client(nil), "of another authority": client(&others), "without TLS": insecure.NewCredentials(),
+	} {
+		if err := ask(creds); err == nil {
+			t.Errorf("a client %s is served", who)
+		}
+	}
+	// Renewed files count for the next connection.
+	write("ca", others.PEM())
+	if err := ask(client(&others)); err != nil {
+		t.Errorf("after the authority was replaced: %v", err)
+	}
+	if err := ask(client(&ours)); err == nil {
+		t.Error("a client of the replaced authority is served")
+	}
+}

@@ -1,0 +1,263 @@
+package flowserver
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/hawser-net/hawser/api/flow"
+	"github.com/hawser-net/hawser/api/observer"
+	"github.com/hawser-net/hawser/internal/flows"
+)
+
+// GetFlows implements [observer.ObserverServer].
+func (s *Server) GetFlows(req *observer.GetFlowsRequest, stream observer.Observer_GetFlowsServer) error {
+	filter, err := flows.Compile(req.GetWhitelist(), req.GetBlacklist())
+	if err != nil {
+		return invalid("%v", err)
+	}
+	q, err := newQuery(req)
+	if err != nil {
+		return err
+	}
+	release, err := s.admit()
+	if err != nil {
+		return err
+	}
+	defer release()
+	if q.follow && s.cfg.Follow != nil {
+		defer s.cfg.Follow()()
+	}
+	lost := func(l *flow.LostEvent, at time.Time) *observer.GetFlowsResponse {
+		return &observer.GetFlowsResponse{
+			ResponseTypes: &observer.GetFlowsResponse_LostEvents{LostEvents: l}, NodeName: s.nodeName(), Time: timestamppb.New(at),
+		}
+	}
+	return s.watched(stream.Context(), func(ctx context.Context, send func(func() error) error) error {
+		return read(ctx, s.cfg.Record.Flows, q, reader[flows.Entry]{
+			at:     func(e *flows.Entry) time.Time { return e.Time },
+			match:  filter.Match,
+			counts: func(e *flows.Entry) bool { return e.Flow != nil },
+			send: func(e *flows.Entry) error {
+				res := lost(e.Lost, e.Time)
+				if e.Flow != nil {
+					res = &observer.GetFlowsResponse{
+						ResponseTypes: &observer.GetFlowsResponse_Flow{Flow: e.Flow}, NodeName: e.Flow.GetNodeName(), Time: e.Flow.GetTime(),
+					}
+				}
+				return send(func() error { return stream.Send(res) })
+			},
+			missed: func(n uint64) error {
+				res := lost(flows.Lost(flow.LostEventSource_HUBBLE_RING_BUFFER, n), time.Now())
+				return send(func() error { return stream.Send(res) })
+			},
+		})
+	})
+}
+
+// GetAgentEvents implements [observer.ObserverServer].
+func (s *Server) GetAgentEvents(req *observer.GetAgentEventsRequest, stream observer.Observer_GetAgentEventsServer) error {
+	q, err := newQuery(req)
+	if err != nil {
+		return err
+	}
+	release, err := s.admit()
+	if err != nil {
+		return err
+	}
+	defer release()
+	return s.watched(stream.Context(), func(ctx context.Context, send func(func() error) error) error {
+		return read(ctx, s.cfg.Record.Events, q, reader[flows.Event]{
+			at:     func(e *flows.Event) time.Time { return e.Time },
+			match:  func(*flows.Event) bool { return true },
+			counts: func(*flows.Event) bool { return true },
+			send: func(e *flows.Event) error {
+				res := &observer.GetAgentEventsResponse{AgentEvent: e.Event, NodeName: s.nodeName(), Time: timestamppb.New(e.Time)}
+				return send(func() error { return stream.Send(res) })
+			},
+			missed: func(uint64) error { return nil }, // there is no message for it
+		})
+	})
+}
+
+// query is what a request wants of a ring.
+type query struct {
+	number        uint64 // 0 for all
+	first, follow bool
+	since, until  time.Time // zero for no bound
+}
+
+// request is what requests have in common.
+type request interface {
+	GetNumber() uint64
+	GetFirst() bool
+	GetFollow() bool
+	GetSince() *timestamppb.Timestamp
+	GetUntil() *timestamppb.Timestamp
+}
+
+func newQuery(req request) (query, error) {
+	q := query{number: req.GetNumber(), first: req.GetFirst(), follow: req.GetFollow()}
+	for _, bound := range []struct {
+		name string
+		in   *timestamppb.Timestamp
+		out  *time.Time
+	}{{"since", req.GetSince(), &q.since}, {"until", req.GetUntil(), &q.until}} {
+		if bound.in == nil {
+			continue
+		}
+		if err := bound.in.CheckValid(); err != nil {
+			return q, invalid("%s: %v", bound.name, err)
+		}
+		*bound.out = bound.in.AsTime()
+	}
+	switch {
+	case q.first && q.follow:
+		return q, invalid("first: the oldest entries cannot be followed by those to come; leave out first or follow")
+	case q.first && q.number == 0:
+		return q, invalid("first: number must say how many")
+	case !q.since.IsZero() && !q.until.IsZero() && q.until.Before(q.since):
+		return q, invalid("until: %s is before since", q.until.Format(time.RFC3339Nano))
+	}
+	return q, nil
+}
+
+// reader is what is done with the entries of a ring.
+type reader[T any] struct {
+	at func(*T) time.Time
+	// match says whether an entry is wanted, counts whether it is one of those whose number is bounded.
+	match, counts func(*T) bool
+	send          func(*T) error
+	// missed tells that entries were overwritten before they were read.
+	missed func(n uint64) error
+}
+
+// batch is how many entries are copied at once out of a ring.
+const batch = 64
+
+// read sends what a query wants. It ends with the history if nothing to come is wanted, else with ctx.
+func read[T any](ctx context.Context, ring *flows.Ring[T], q query, r reader[T]) error {
+	oldest, end := ring.Bounds()
+	next := oldest
+	bounded := q.number
+	switch {
+	case q.number > 0 && !q.first:
+		next = last(ring, q, r, oldest, end)
+		bounded = 0 // there are no more, but for those to come
+	case q.number == 0 && q.follow && q.since.IsZero():
+		next = end
+	}
+	var late <-chan time.Time
+	if q.follow && !q.until.IsZero() {
+		timer := time.NewTimer(time.Until(q.until))
+		defer timer.Stop()
+		late = timer.C
+	}
+	buf := make([]T, batch)
+	sent := uint64(0)
+	for q.follow || next < end {
+		into := buf
+		if !q.follow {
+			into = buf[:min(batch, end-next)]
+		}
+		n, missed, wait := ring.Read(next, into)
+		if missed > 0 {
+			if err := r.missed(missed); err != nil {
+				return err
+			}
+		}
+		next += missed + uint64(n)
+		for i := range n {
+			e := &into[i]
+			at := r.at(e)
+			switch {
+			case !q.since.IsZero() && at.Before(q.since), !r.match(e):
+				continue
+			case !q.until.IsZero() && at.After(q.until):
+				return nil
+			}
+			if err := r.send(e); err != nil {
+				return err
+			}
+			if r.counts(e) {
+				if sent++; sent == bounded {
+					return nil
+				}
+			}
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if wait == nil {
+			continue
+		}
+		clear(buf) // hold nothing back while waiting
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-late:
+			return nil
+		case <-wait:
+		}
+	}
+	return nil
+}
+
+// last returns where the last entries begin that a query wants, of those from oldest up to end.
+func last[T any](ring *flows.Ring[T], q query, r reader[T], oldest, end uint64) uint64 {
+	buf := make([]T, batch)
+	found := uint64(0)
+	for at := end; at > oldest; {
+		from := max(oldest, at-min(at, batch))
+		n, missed, _ := ring.Read(from, buf[:at-from])
+		if missed > 0 {
+			return from + missed // the ring went round meanwhile
+		}
+		for i := n - 1; i >= 0; i-- {
+			e := &buf[i]
+			when := r.at(e)
+			switch {
+			case !q.since.IsZero() && when.Before(q.since):
+				return from + uint64(i) + 1
+			case !q.until.IsZero() && when.After(q.until), !r.match(e), !r.counts(e):
+				continue
+			}
+			if found++; found == q.number {
+				return from + uint64(i)
+			}
+		}
+		at = from
+	}
+	return oldest
+}
+
+// watched runs what sends to a client, each time through send, and ends it if the client takes nothing for too long.
+func (s *Server) watched(ctx context.Context, run func(ctx context.Context, send func(func() error) error) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var since atomic.Int64 // when the message was begun that is being sent; 0 if none is
+	send := func(f func() error) error {
+		since.Store(time.Now().UnixNano())
+		defer since.Store(0)
+		return f()
+	}
+	done := make(chan error, 1)
+	// When the handler returns, gRPC ends what is being sent, and so this goroutine.
+	go func() { done <- run(ctx, send) }()
+	tick := time.NewTicker(s.cfg.Stall / 4)
+	defer tick.Stop()
+	for {
+		select {
+		case err := <-done:
+			return err
+		case now := <-tick.C:
+			if began := since.Load(); began != 0 && now.Sub(time.Unix(0, began)) > s.cfg.Stall {
+				return status.Errorf(codes.DeadlineExceeded, "nothing was taken of what there was to read for %s", s.cfg.Stall)
+			}
+		}
+	}
+}

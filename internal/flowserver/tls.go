@@ -1,0 +1,53 @@
+package flowserver
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+)
+
+// TLSFiles are the files from which a server has its certificate, and by which it knows clients.
+type TLSFiles struct {
+	Cert, Key string
+	// ClientCAs are the authorities of which one must have signed a client's certificate.
+	ClientCAs []string
+}
+
+// Config returns a configuration by which only clients with a certificate are served. The files are read for each
+// connection, so that renewed ones count without a restart; it is an error if they cannot be read now.
+func (f TLSFiles) Config() (*tls.Config, error) {
+	if f.Cert == "" || f.Key == "" || len(f.ClientCAs) == 0 {
+		return nil, errors.New("a certificate, its key and the authorities of clients are needed")
+	}
+	if _, err := f.read(); err != nil {
+		return nil, err
+	}
+	return &tls.Config{
+		MinVersion:         tls.VersionTLS13,
+		ClientAuth:         tls.RequireAndVerifyClientCert,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return f.read() },
+	}, nil
+}
+
+func (f TLSFiles) read() (*tls.Config, error) {
+	cert, err := tls.LoadX509KeyPair(f.Cert, f.Key)
+	if err != nil {
+		return nil, fmt.Errorf("certificate of the server of flows: %w", err)
+	}
+	pool := x509.NewCertPool()
+	for _, path := range f.ClientCAs {
+		pem, err := os.ReadFile(path)
+		if err != nil {
+			return nil, fmt.Errorf("authorities of clients of flows: %w", err)
+		}
+		if !pool.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("authorities of clients of flows: %s holds no certificate", path)
+		}
+	}
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13, ClientAuth: tls.RequireAndVerifyClientCert,
+		Certificates: []tls.Certificate{cert}, ClientCAs: pool, NextProtos: []string{"h2"},
+	}, nil
+}
