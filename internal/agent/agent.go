@@ -83,6 +83,7 @@ type api struct {
 	files            *policydir.Dir
 	cni              *cniconf.Manager
 	hub              *hub
+	flows            *flowRecorder // nil if flows are not recorded
 	parts            *parts
 	routeFaults      routeFaults
 	nodeHealth       *nodeHealth // nil if nodes do not probe each other
@@ -271,6 +272,10 @@ func (ag *Agent) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	ruleBook.changed = a.noteRules
+	if a.flows, err = newFlowRecorder(a); err != nil {
+		return err
+	}
 	store, err := endpoint.NewStore(filepath.Join(cfg.StateDir, "state"))
 	if err != nil {
 		return err
@@ -421,6 +426,9 @@ func (ag *Agent) Run(ctx context.Context) error {
 	run.start("identities-ended", func(ctx context.Context) error { return a.confirmEnds(ctx, log.With("part", "identity")) })
 	run.start("ipam", a.pool.Run)
 	run.start("events", func(ctx context.Context) error { return a.hub.run(ctx, kernel) })
+	if err := a.startFlows(run, log.With("part", "flows")); err != nil {
+		return err
+	}
 	if err := a.nodeHealth.start(run); err != nil {
 		return err
 	}
@@ -430,7 +438,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 	// ---- the API --------------------------------------------------------------------------------
 	fence := newFence()
 	handler := server.NewHandler(a, log.With("part", "api"), fence.guard, accessGuard(cfg.APIAccess), a.metrics.observe)
-	listener, err := listenAPI(cfg.SocketPath, log)
+	listener, err := listenAPI(cfg.SocketPath, "--socket-path", log)
 	if err != nil {
 		return err
 	}

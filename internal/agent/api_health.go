@@ -110,7 +110,7 @@ func (h *nodeHealth) summary() rest.Status {
 // serveHealthAPI answers, at a socket beside the agent's own, clients that ask there which nodes are reachable.
 func (a *api) serveHealthAPI(ctx context.Context, log *slog.Logger) error {
 	path := filepath.Join(filepath.Dir(a.cfg.SocketPath), "health.sock")
-	l, err := listenAPI(path, log)
+	l, err := listenAPI(path, "--socket-path", log)
 	if err != nil {
 		log.Warn("clients of health.sock are not answered", "error", err)
 		return nil

@@ -132,6 +132,7 @@ func (a *api) health() rest.StatusResponse {
 		}
 		st.Routing = rest.Routing{InterHostRoutingMode: "Tunnel", TunnelProtocol: a.cfg.TunnelProtocol}
 	}
+	st.Hubble = a.flowStatus()
 	st.Kvstore = a.kvstoreStatus()
 	st.CNIFile = a.cniStatus()
 	st.Parts = a.parts.list()

@@ -158,6 +158,9 @@ type Config struct {
 	// HealthInterval is how long a round through all nodes takes, at least.
 	HealthInterval time.Duration
 	APIAccess      []string
+
+	// Flows is what becomes of the kernel's events besides being watched.
+	Flows flowConfig
 }
 
 // The ways to choose a backend.
@@ -170,7 +173,7 @@ const (
 func Defaults() Config {
 	host, _ := os.Hostname() // empty on failure: Validate then asks for --node-name
 	c := Config{
-		LogFormat: "text", SocketPath: "/var/run/cilium/cilium.sock", StateDir: "/var/run/cilium", BPFRoot: "/sys/fs/bpf",
+		Flows: defaultFlowConfig(), LogFormat: "text", SocketPath: "/var/run/cilium/cilium.sock", StateDir: "/var/run/cilium", BPFRoot: "/sys/fs/bpf",
 		ClusterName: "default", MaxConnectedClusters: 255, NodeName: host,
 		EnableIPv4: true, EnableIPv6: true,
 		LBAlgorithm: lbRandom, LBMode: string(service.ForwardSNAT), SNATPorts: datapath.DefaultMasqueradePorts().String(),
@@ -302,6 +305,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.HealthInterval, "cluster-health-interval", c.HealthInterval,
 		"how long a round of probes through all nodes takes at least; with more than 600 nodes it takes a second for each ten at any rate")
 	fs.StringSliceVar(&c.APIAccess, "enable-cilium-api-server-access", c.APIAccess, "API calls that are served, by operation name; * for all")
+	c.Flows.flags(fs)
 }
 
 // store says how to open the key-value store.
@@ -569,6 +573,7 @@ func (c *Config) Validate() error {
 	if c.HealthPort < 0 || c.HealthPort > 65535 {
 		bad("--agent-health-port: %d is not a port", c.HealthPort)
 	}
-	errs = append(errs, c.validateLabels(), c.validatePods(), c.store().Validate(), c.Maps.Validate(), c.CNI.Validate(), c.ClusterMesh.Validate(c.ClusterID))
+	errs = append(errs, c.validateLabels(), c.validatePods(), c.store().Validate(), c.Maps.Validate(), c.CNI.Validate(), c.ClusterMesh.Validate(c.ClusterID),
+		c.Flows.validate())
 	return errors.Join(errs...)
 }

@@ -36,8 +36,9 @@ type subscriber struct {
 	flags datapath.MonitorFlags
 	queue chan datapath.Event
 
-	mu   sync.Mutex
-	lost uint64
+	mu sync.Mutex
+	// lost found no room in the kernel, dropped none in the queue.
+	lost, dropped uint64
 }
 
 // subscriberQueue is how many events wait for a slow watcher before some are lost.
@@ -97,7 +98,7 @@ func (h *hub) publish(ev datapath.Event) {
 	h.lost += ev.Lost
 	for s := range h.subs {
 		if ev.Lost > 0 {
-			s.addLost(ev.Lost)
+			s.addLost(ev.Lost, 0)
 		}
 		if s.flags&flagOf(ev.Type) == 0 {
 			continue
@@ -105,23 +106,25 @@ func (h *hub) publish(ev datapath.Event) {
 		select {
 		case s.queue <- ev:
 		default:
-			s.addLost(1)
+			s.addLost(0, 1)
 		}
 	}
 }
 
-func (s *subscriber) addLost(n uint64) {
+func (s *subscriber) addLost(kernel, queue uint64) {
 	s.mu.Lock()
-	s.lost += n
+	s.lost += kernel
+	s.dropped += queue
 	s.mu.Unlock()
 }
 
-func (s *subscriber) takeLost() uint64 {
+// takeLost returns how many events were lost since it was called last: those that found no room in the kernel, and in the queue.
+func (s *subscriber) takeLost() (kernel, queue uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := s.lost
-	s.lost = 0
-	return n
+	kernel, queue = s.lost, s.dropped
+	s.lost, s.dropped = 0, 0
+	return kernel, queue
 }
 
 // subscribe starts watching events of the given kinds. The function returned ends it.
@@ -209,8 +212,8 @@ func (a *api) Monitor(ctx context.Context, req server.MonitorRequestObject) (ser
 					}
 				}
 			}
-			if n := sub.takeLost(); n > 0 {
-				batch = append(batch, rest.MonitorEvent{Type: rest.MonitorEventTypeLost, Time: time.Now(), Lost: n})
+			if kernel, queue := sub.takeLost(); kernel+queue > 0 {
+				batch = append(batch, rest.MonitorEvent{Type: rest.MonitorEventTypeLost, Time: time.Now(), Lost: kernel + queue})
 			}
 			if len(batch) > 0 {
 				if err := emit(batch...); err != nil {

@@ -46,6 +46,8 @@ type rules struct {
 	placer     prefixPlacer
 	kernel     blockMap
 	checkpoint string // file of the numbers of prefixes' identities, so that they survive a restart
+	// changed, if not nil, is told of what apply has applied, as far as that was possible.
+	changed func([]policy.Change)
 
 	mu     sync.Mutex
 	cidrs  *prefixBook
@@ -132,6 +134,9 @@ func (r *rules) apply(changes []policy.Change) error {
 		}
 		return errors.Join(errs...)
 	}))
+	if r.changed != nil {
+		r.changed(changes)
+	}
 	return errors.Join(append(errs, r.drop(oldPlaces, oldBlocks)...)...)
 }
 

@@ -19,15 +19,15 @@ import (
 // socketGroup is the group whose members may use the API beside root, if it exists.
 const socketGroup = "cilium"
 
-// listenAPI opens the API's unix socket: mode 0660, owned by root and, if there is one, the group
+// listenAPI opens a unix socket of the API, at the path that an option names: mode 0660, owned by root and, if there is one, the group
 // of those who may use it. A socket that a dead agent left is replaced; one that answers is not.
-func listenAPI(path string, log *slog.Logger) (net.Listener, error) {
+func listenAPI(path, option string, log *slog.Logger) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("create the directory of the API socket: %w", err)
 	}
 	if conn, err := net.DialTimeout("unix", path, time.Second); err == nil {
 		conn.Close()
-		return nil, fmt.Errorf("another agent answers at %s; stop it first or choose another --socket-path", path)
+		return nil, fmt.Errorf("another agent answers at %s; stop it first or choose another %s", path, option)
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("remove the socket of an earlier agent: %w", err)

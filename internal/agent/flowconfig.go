@@ -1,0 +1,83 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strconv"
+
+	"github.com/spf13/pflag"
+
+	"github.com/hawser-net/hawser/internal/flows"
+	"github.com/hawser-net/hawser/internal/flowserver"
+)
+
+// flowConfig is what the agent does with flows; the names of its flags are those of the field.
+type flowConfig struct {
+	// Enable has the agent record flows and serve them.
+	Enable bool
+	// SocketPath is where local clients find them, ListenAddress where others do; none if it is empty.
+	SocketPath, ListenAddress string
+	// Capacity is how many are kept; with 0 they are recorded only while somebody follows them.
+	Capacity int
+	// NoTLS serves ListenAddress to everybody, without TLS.
+	NoTLS bool
+	TLS   flowserver.TLSFiles
+}
+
+// flowPort is where nodes serve flows to relays, unless they are told otherwise.
+const flowPort = 4244
+
+func defaultFlowConfig() flowConfig {
+	return flowConfig{SocketPath: "/var/run/cilium/hubble.sock", Capacity: 4095}
+}
+
+// flags binds the options.
+func (c *flowConfig) flags(fs *pflag.FlagSet) {
+	fs.BoolVar(&c.Enable, "enable-hubble", c.Enable, "record who talks to whom and what was refused, for hawser observe and for clients, relays and user interfaces of the field")
+	fs.StringVar(&c.SocketPath, "hubble-socket-path", c.SocketPath, "unix socket at which flows are served to root and the group of the agent's API")
+	fs.StringVar(&c.ListenAddress, "hubble-listen-address", c.ListenAddress, "address at which flows are served to relays, such as :4244; empty for none; it needs the three options of TLS")
+	fs.IntVar(&c.Capacity, "hubble-event-buffer-capacity", c.Capacity, "how many of the last flows are kept, up to 65535; with 0 flows are recorded only while somebody follows them")
+	fs.BoolVar(&c.NoTLS, "hubble-disable-tls", c.NoTLS, "serve flows at --hubble-listen-address to everybody who reaches it, without TLS")
+	fs.StringVar(&c.TLS.Cert, "hubble-tls-cert-file", c.TLS.Cert, "certificate of the server of flows, a PEM file, read again for each connection")
+	fs.StringVar(&c.TLS.Key, "hubble-tls-key-file", c.TLS.Key, "key of that certificate, a PEM file")
+	fs.StringSliceVar(&c.TLS.ClientCAs, "hubble-tls-client-ca-files", c.TLS.ClientCAs, "authorities of which one must have signed the certificate of a client, PEM files")
+}
+
+// port is the TCP port at which this node, and so every other, serves flows.
+func (c *flowConfig) port() uint16 {
+	if _, text, err := net.SplitHostPort(c.ListenAddress); err == nil {
+		if n, err := strconv.ParseUint(text, 10, 16); err == nil && n > 0 {
+			return uint16(n)
+		}
+	}
+	return flowPort
+}
+
+func (c *flowConfig) validate() error {
+	if !c.Enable {
+		return nil // what belongs to it may be anything
+	}
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if c.Capacity < 0 || c.Capacity > flows.MaxCapacity {
+		bad("--hubble-event-buffer-capacity: %d is outside 0 to %d", c.Capacity, flows.MaxCapacity)
+	}
+	if !filepath.IsAbs(c.SocketPath) || len(c.SocketPath) > 107 {
+		bad("--hubble-socket-path: %q is no absolute path of at most 107 characters", c.SocketPath)
+	}
+	if c.ListenAddress == "" {
+		return errors.Join(errs...)
+	}
+	if _, port, err := net.SplitHostPort(c.ListenAddress); err != nil {
+		bad("--hubble-listen-address: %q is not host:port", c.ListenAddress)
+	} else if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		bad("--hubble-listen-address: %q is not a port", port)
+	}
+	if !c.NoTLS && (c.TLS.Cert == "" || c.TLS.Key == "" || len(c.TLS.ClientCAs) == 0) {
+		bad("--hubble-listen-address: clients are known by their certificates: give --hubble-tls-cert-file, --hubble-tls-key-file and " +
+			"--hubble-tls-client-ca-files, or --hubble-disable-tls to tell everybody who reaches the address what this node sees")
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,381 @@
+package agent
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+
+	flowpb "github.com/hawser-net/hawser/api/flow"
+	"github.com/hawser-net/hawser/api/observer"
+	"github.com/hawser-net/hawser/api/peer"
+	"github.com/hawser-net/hawser/internal/flows"
+	"github.com/hawser-net/hawser/internal/testenv"
+	"github.com/hawser-net/hawser/internal/testenv/controllers"
+)
+
+// connection is what tells a TCP connection between two pods from others: the ports of both ends.
+type connection struct{ from, to uint32 }
+
+// sniffOpenings listens on a pod's interface and returns a function that tells which TCP connections over IPv4 its packets have tried to open so far.
+func sniffOpenings(t testing.TB, pod *machinePod) func() map[connection]bool {
+	t.Helper()
+	const everything = unix.ETH_P_ALL<<8 | unix.ETH_P_ALL>>8 // in network byte order
+	var fd int
+	pod.ns.Must(t, func() (err error) {
+		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, everything)
+		return err
+	})
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20)
+	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 50_000}); err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	seen := map[connection]bool{}
+	done, stop := make(chan struct{}), make(chan struct{})
+	t.Cleanup(func() { close(stop); <-done; unix.Close(fd) })
+	go func() {
+		defer close(done)
+		buf := make([]byte, 64<<10)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			n, _, err := unix.Recvfrom(fd, buf, 0)
+			if err != nil || n < 14+20+20 || binary.BigEndian.Uint16(buf[12:]) != unix.ETH_P_IP || buf[14+9] != unix.IPPROTO_TCP {
+				continue
+			}
+			tcp := buf[14+int(buf[14]&15)*4 : n]
+			if len(tcp) >= 20 && tcp[13]&0x12 == 0x02 && [4]byte(buf[26:30]) == pod.ip4.As4() { // SYN without ACK
+				mu.Lock()
+				seen[connection{uint32(binary.BigEndian.Uint16(tcp)), uint32(binary.BigEndian.Uint16(tcp[2:]))}] = true
+				mu.Unlock()
+			}
+		}
+	}()
+	return func() map[connection]bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return maps.Clone(seen)
+	}
+}
+
+// flowsOf follows the flows that a server tells, until the test ends.
+type flowsOf struct {
+	mu   sync.Mutex
+	list []*flowpb.Flow
+	lost uint64
+}
+
+func followFlows(t testing.TB, conn *grpc.ClientConn, req *observer.GetFlowsRequest) *flowsOf {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	req.Follow = true
+	stream, err := observer.NewObserverClient(conn).GetFlows(ctx, req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := &flowsOf{}
+	done := make(chan struct{})
+	t.Cleanup(func() { cancel(); <-done })
+	go func() {
+		defer close(done)
+		for {
+			res, err := stream.Recv()
+			if err != nil {
+				return
+			}
+			out.mu.Lock()
+			out.lost += res.GetLostEvents().GetNumEventsLost()
+			if f := res.GetFlow(); f != nil {
+				out.list = append(out.list, f)
+			}
+			out.mu.Unlock()
+		}
+	}()
+	return out
+}
+
+// of returns the flows over IPv4 with TCP between two pods that were made of a kind of event.
+func (o *flowsOf) of(kind int32, from, to string) (out []*flowpb.Flow) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, f := range o.list {
+		if f.GetEventType().GetType() == kind && f.GetSource().GetPodName() == from && f.GetDestination().GetPodName() == to && f.GetL4().GetTCP() != nil &&
+			f.GetIP().GetIpVersion() == flowpb.IPVersion_IPv4 {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// openings are the connections that flows are about, each with how many of the flows.
+func openings(list []*flowpb.Flow, verdict flowpb.Verdict) map[connection]int {
+	out := map[connection]int{}
+	for _, f := range list {
+		if f.GetVerdict() == verdict {
+			out[connection{f.GetL4().GetTCP().GetSourcePort(), f.GetL4().GetTCP().GetDestinationPort()}]++
+		}
+	}
+	return out
+}
+
+// flowConn connects to the node's socket of flows.
+func (n *machineNode) flowConn(path string) *grpc.ClientConn {
+	n.t.Helper()
+	conn, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+// TestFlows runs two agents and reads from both what they see: connections that the policy allows and refuses appear as flows with both sides' names,
+// verdicts and the policy, and they are just those that a capture in the pods has seen. A stranger on the network reads nothing.
+func TestFlows(t *testing.T) {
+	t.Parallel()
+	testenv.RequireRoot(t)
+	store := testenv.StartEtcd(t)
+	ns1, ns2 := twoNamespaces(t)
+	n1, n2 := nodeIn(t, ns1, "n1", "10.0.1.0/24", "fd00:1::/112"), nodeIn(t, ns2, "n2", "10.0.2.0/24", "fd00:2::/112")
+	n1.race = true
+	ours, others := testenv.NewAuthority(t), testenv.NewAuthority(t)
+	cert, key := ours.Issue(t, "n1.default.hubble-grpc.cilium.io")
+	for name, data := range map[string][]byte{"crt": cert, "key": key, "ca": ours.PEM()} {
+		if err := os.WriteFile(n1.path(name), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, n := range []*machineNode{n1, n2} {
+		n.flags = append(n.flags, "--kvstore", "etcd", "--kvstore-opt", "etcd.address="+store.Endpoint(),
+			"--enable-hubble", "--hubble-socket-path", n.path("run/hubble.sock"))
+	}
+	n1.flags = append(n1.flags, "--hubble-listen-address", ":4244", "--hubble-tls-cert-file", n1.path("crt"), "--hubble-tls-key-file", n1.path("key"),
+		"--hubble-tls-client-ca-files", n1.path("ca"))
+	n2.flags = append(n2.flags, "--hubble-event-buffer-capacity", "0") // records only while somebody follows
+	n1.policy("web.yaml", denyWeb)
+	n1.start()
+	n2.start()
+	web := n1.attached("web", map[string]string{"app": "web"})
+	front, intruder := n2.attached("front", map[string]string{"app": "front"}), n2.attached("intruder", map[string]string{"app": "intruder"})
+	for _, to := range web.both(80) {
+		serveEcho(t, web.ns, to)
+	}
+	to80, to81 := web.both(80)[0], web.both(81)[0]
+	controllers.Eventually(t, time.Minute, func() string { // every node knows everybody
+		if err := once(front.ns, to80, 5*time.Second); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+
+	here, there := n1.flowConn(n1.path("run/hubble.sock")), n2.flowConn(n2.path("run/hubble.sock"))
+	st, err := observer.NewObserverClient(there).ServerStatus(t.Context(), &observer.ServerStatusRequest{})
+	if err != nil || st.GetSeenFlows() != 0 {
+		t.Errorf("while nobody follows, the node that keeps none has seen %v, %v", st, err)
+	}
+	receiver, sender := followFlows(t, here, &observer.GetFlowsRequest{}), followFlows(t, there, &observer.GetFlowsRequest{})
+	// A stream exists when its server has admitted it: what happens from then on it tells.
+	probe := func(o *flowsOf, kind int32) func() string {
+		return func() string {
+			_ = once(intruder.ns, to81, 20*time.Millisecond)
+			if len(o.of(kind, "intruder", "web")) == 0 {
+				return "it does not follow yet"
+			}
+			return ""
+		}
+	}
+	controllers.Eventually(t, time.Minute, probe(receiver, flows.EventVerdict))
+	controllers.Eventually(t, time.Minute, probe(sender, flows.EventVerdict))
+
+	fromFront, fromIntruder := sniffOpenings(t, front), sniffOpenings(t, intruder)
+	const times = 20
+	for range times {
+		if err := once(front.ns, to80, 10*time.Second); err != nil {
+			t.Error(err)
+		}
+		_ = once(front.ns, to81, 20*time.Millisecond)
+		_ = once(intruder.ns, to80, 20*time.Millisecond)
+	}
+	// What the capture has seen, the flows tell: no connection more and none less.
+	wanted := func(seen map[connection]bool, port uint32) map[connection]bool {
+		out := maps.Clone(seen)
+		maps.DeleteFunc(out, func(c connection, _ bool) bool { return c.to != port })
+		return out
+	}
+	same := func(what string, list []*flowpb.Flow, verdict flowpb.Verdict, want map[connection]bool) string {
+		got := openings(list, verdict)
+		for c := range want {
+			if got[c] == 0 {
+				return fmt.Sprintf("%s: the capture has %v and no flow tells of it; %d of %d", what, c, len(got), len(want))
+			}
+		}
+		for c := range got {
+			if !want[c] && c.to != 81 { // those that probed
+				return fmt.Sprintf("%s: a flow tells of %v and the capture has it not", what, c)
+			}
+		}
+		return ""
+	}
+	controllers.Eventually(t, time.Minute, func() string {
+		f, i := fromFront(), fromIntruder()
+		for _, row := range []struct {
+			what    string
+			list    []*flowpb.Flow
+			verdict flowpb.Verdict
+			want    map[connection]bool
+		}{
+			{"allowed, at the receiver", receiver.of(flows.EventVerdict, "front", "web"), flowpb.Verdict_FORWARDED, wanted(f, 80)},
+			{"refused port", receiver.of(flows.EventVerdict, "front", "web"), flowpb.Verdict_DROPPED, wanted(f, 81)},
+			{"refused pod", receiver.of(flows.EventVerdict, "intruder", "web"), flowpb.Verdict_DROPPED, wanted(i, 80)},
+			{"drops of the refused pod", receiver.of(flows.EventDrop, "intruder", "web"), flowpb.Verdict_DROPPED, wanted(i, 80)},
+			{"all, at the sender", sender.of(flows.EventVerdict, "front", "web"), flowpb.Verdict_FORWARDED, f},
+		} {
+			if wrong := same(row.what, row.list, row.verdict, row.want); wrong != "" {
+				return wrong
+			}
+		}
+		return ""
+	})
+	allowed := openings(receiver.of(flows.EventVerdict, "front", "web"), flowpb.Verdict_FORWARDED)
+	for c, n := range allowed {
+		if n != 1 {
+			t.Errorf("%d flows tell of the one connection %v", n, c)
+		}
+	}
+	if len(allowed) != times {
+		t.Errorf("%d connections were allowed, want %d", len(allowed), times)
+	}
+	if receiver.lost+sender.lost > 0 {
+		t.Errorf("%d and %d events were lost", receiver.lost, sender.lost)
+	}
+
+	// What the flows say besides.
+	byPolicy := func(list []*flowpb.Policy) bool {
+		return len(list) == 1 && list[0].GetName() == "web" && list[0].GetNamespace() == "default"
+	}
+	for _, f := range receiver.of(flows.EventVerdict, "front", "web") {
+		src, dst := f.GetSource(), f.GetDestination()
+		if src.GetNamespace() != "default" || int(src.GetIdentity()) != front.endpoint().Status.Identity.ID || !slices.Contains(src.GetLabels(), "k8s:app=front") ||
+			src.GetID() != 0 || dst.GetNamespace() != "default" || int(dst.GetID()) != web.endpoint().ID || !slices.Contains(dst.GetLabels(), "k8s:app=web") ||
+			f.GetNodeName() != "default/n1" || f.GetTrafficDirection() != flowpb.TrafficDirection_INGRESS {
+			t.Fatalf("a flow between the pods is %v", f)
+		}
+		if f.GetVerdict() == flowpb.Verdict_FORWARDED && !byPolicy(f.GetIngressAllowedBy()) {
+			t.Errorf("allowed by %v", f.GetIngressAllowedBy())
+		}
+		if f.GetVerdict() == flowpb.Verdict_DROPPED && f.GetDropReasonDesc() != flowpb.DropReason_POLICY_DENIED {
+			t.Errorf("refused for %v", f.GetDropReasonDesc())
+		}
+	}
+	for _, f := range sender.of(flows.EventVerdict, "front", "web") {
+		if f.GetNodeName() != "default/n2" || f.GetTrafficDirection() != flowpb.TrafficDirection_EGRESS || int(f.GetSource().GetID()) != front.endpoint().ID || f.GetDestination().GetID() != 0 {
+			t.Fatalf("a flow at the sender is %v", f)
+		}
+	}
+
+	// Nodes tell of each other, and on the network only those are told anything who have a certificate.
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	peers, err := peer.NewPeerClient(here).Notify(ctx, &peer.NotifyRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := map[string]string{}
+	for len(told) < 2 {
+		n, err := peers.Recv()
+		if err != nil {
+			t.Fatalf("after %v: %v", told, err)
+		}
+		told[n.GetName()] = n.GetTls().GetServerName()
+	}
+	if told["default/n1"] != "n1.default.hubble-grpc.cilium.io" || told["default/n2"] == "" {
+		t.Errorf("nodes: %v", told)
+	}
+	ask := func(creds credentials.TransportCredentials) error {
+		conn, err := grpc.NewClient("passthrough:///127.0.0.1:4244", grpc.WithTransportCredentials(creds),
+			grpc.WithContextDialer(func(ctx context.Context, addr string) (c net.Conn, err error) {
+				err = ns1.Do(func() error { c, err = (&net.Dialer{}).DialContext(ctx, "tcp", addr); return err })
+				return c, err
+			}))
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		_, err = observer.NewObserverClient(conn).GetNamespaces(ctx, &observer.GetNamespacesRequest{})
+		return err
+	}
+	client := func(a testenv.Authority) credentials.TransportCredentials {
+		roots := x509.NewCertPool()
+		roots.AppendCertsFromPEM(ours.PEM())
+		cert, key := a.Issue(t, "relay", x509.ExtKeyUsageClientAuth)
+		pair, err := tls.X509KeyPair(cert, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots, ServerName: told["default/n1"], Certificates: []tls.Certificate{pair}})
+	}
+	if err := ask(client(ours)); err != nil {
+		t.Errorf("a client with a certificate: %v", err)
+	}
+	if ask(client(others)) == nil || ask(insecure.NewCredentials()) == nil {
+		t.Error("strangers are told what the node sees")
+	}
+	if st, err := n1.client.Health(t.Context(), false); err != nil || st.Hubble.State != "Ok" {
+		t.Errorf("the status says %v, %v", st.Hubble, err)
+	}
+	info, err := os.Stat(n1.path("run/hubble.sock"))
+	if err != nil || info.Mode().Perm() != 0o660 {
+		t.Errorf("the socket: %v, %v", info, err)
+	}
+	n1.stop()
+	if _, err := os.Stat(n1.path("run/hubble.sock")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the socket outlives the agent: %v", err)
+	}
+}
+
+// TestFlowsAreServedWhenCertificatesCome: an agent whose certificates are not there yet works, says so, and serves flows on TCP once they are.
+func TestFlowsAreServedWhenCertificatesCome(t *testing.T) {
+	t.Parallel()
+	n, _ := newNode(t)
+	ca := testenv.NewAuthority(t)
+	cert, key := ca.Issue(t, "n1")
+	n.flags = append(n.flags, "--enable-hubble", "--hubble-socket-path", n.path("run/hubble.sock"), "--hubble-listen-address", "127.0.0.1:4244",
+		"--hubble-tls-cert-file", n.path("crt"), "--hubble-tls-key-file", n.path("key"), "--hubble-tls-client-ca-files", n.path("ca"))
+	n.start()
+	controllers.Eventually(t, time.Minute, func() string {
+		if p := n.part("flow-server"); p.State != "Warning" {
+			return fmt.Sprintf("%+v", p)
+		}
+		return ""
+	})
+	for name, data := range map[string][]byte{"crt": cert, "key": key, "ca": ca.PEM()} {
+		if err := os.WriteFile(n.path(name), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	controllers.Eventually(t, time.Minute, func() string {
+		if p := n.part("flow-server"); p.State != "Ok" {
+			return fmt.Sprintf("%+v", p)
+		}
+		return ""
+	})
+	n.stop()
+}
