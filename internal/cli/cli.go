@@ -200,6 +200,7 @@ func NewCommand(cfg Config) *cobra.Command {
 		a.clusterMeshCommand(),
 		a.bpfCommand(),
 		a.monitorCommand(),
+		a.observeCommand(),
 		a.kvstoreCommand(),
 		a.migrateCommand(),
 		a.operatorCommand(),

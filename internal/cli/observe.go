@@ -1,0 +1,297 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/hawser-net/hawser/api/observer"
+	"github.com/hawser-net/hawser/api/rest/client"
+)
+
+const (
+	// defaultFlowServer is where an agent serves flows.
+	defaultFlowServer = "unix:///var/run/cilium/hubble.sock"
+	// envFlowServer names another place.
+	envFlowServer = "HUBBLE_SERVER"
+	// lastFlows is how many flows are shown if nothing says how many.
+	lastFlows = 20
+)
+
+// flowServer is where flows are read, and how.
+type flowServer struct {
+	address            string
+	tls                bool
+	cas                []string
+	cert, key, tlsName string
+}
+
+func (s *flowServer) flags(c *cobra.Command) {
+	fs := c.Flags()
+	fs.StringVar(&s.address, "server", "", "`address` of the server of flows: unix:///path, a path, or host:port (default "+defaultFlowServer+")")
+	fs.BoolVar(&s.tls, "tls", false, "speak TLS with host:port; also if one of the following is given")
+	fs.StringSliceVar(&s.cas, "tls-ca-cert-files", nil, "authorities of the server's certificate, PEM `files`; those of this machine by default")
+	fs.StringVar(&s.cert, "tls-client-cert-file", "", "certificate to show to the server, a PEM `file`")
+	fs.StringVar(&s.key, "tls-client-key-file", "", "key of that certificate, a PEM `file`")
+	fs.StringVar(&s.tlsName, "tls-server-name", "", "`name` in the server's certificate; the host by default")
+}
+
+// dial returns a connection to the server. It does not wait for an answer.
+func (s *flowServer) dial(getenv func(string) string) (*grpc.ClientConn, error) {
+	address := cmp.Or(s.address, getenv(envFlowServer), defaultFlowServer)
+	if filepath.IsAbs(address) {
+		address = "unix://" + address
+	}
+	secure := s.tls || len(s.cas) > 0 || s.cert != "" || s.key != "" || s.tlsName != ""
+	creds := insecure.NewCredentials()
+	switch {
+	case strings.HasPrefix(address, "unix:"):
+		if secure {
+			return nil, usagef("TLS is for host:port; %s needs none", address)
+		}
+	default:
+		address = strings.TrimPrefix(strings.TrimPrefix(address, "tcp://"), "dns:///")
+		if _, _, err := net.SplitHostPort(address); err != nil {
+			return nil, usagef("--server: %q is neither unix:///path, a path, nor host:port", address)
+		}
+		if secure {
+			cfg, err := s.config()
+			if err != nil {
+				return nil, err
+			}
+			creds = credentials.NewTLS(cfg)
+		}
+		address = "passthrough:///" + address
+	}
+	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(creds))
+	if err != nil {
+		return nil, usagef("--server: %v", err)
+	}
+	return conn, nil
+}
+
+func (s *flowServer) config() (*tls.Config, error) {
+	cfg := &tls.Config{MinVersion: tls.VersionTLS13, ServerName: s.tlsName}
+	if len(s.cas) > 0 {
+		cfg.RootCAs = x509.NewCertPool()
+		for _, path := range s.cas {
+			pem, err := os.ReadFile(path)
+			if err != nil {
+				return nil, fmt.Errorf("--tls-ca-cert-files: %w", err)
+			}
+			if !cfg.RootCAs.AppendCertsFromPEM(pem) {
+				return nil, fmt.Errorf("--tls-ca-cert-files: %s holds no certificate", path)
+			}
+		}
+	}
+	if s.cert != "" || s.key != "" {
+		pair, err := tls.LoadX509KeyPair(s.cert, s.key)
+		if err != nil {
+			return nil, fmt.Errorf("--tls-client-cert-file and --tls-client-key-file: %w", err)
+		}
+		cfg.Certificates = []tls.Certificate{pair}
+	}
+	return cfg, nil
+}
+
+// flowError makes an answer of the server one of the command line's.
+func flowError(err error, address string) error {
+	st, ok := status.FromError(err)
+	if !ok || err == nil {
+		return err
+	}
+	switch st.Code() {
+	case codes.Canceled:
+		return context.Canceled
+	case codes.InvalidArgument:
+		return usagef("%s", st.Message())
+	case codes.Unavailable:
+		return &codedError{ExitUnreachable, fmt.Errorf("no server of flows answers at %s (an agent serves flows with --enable-hubble): %s", address, st.Message())}
+	}
+	return errors.New(st.Message())
+}
+
+// observeOptions are what hawser observe is told besides its filters.
+type observeOptions struct {
+	server       flowServer
+	filter       flowFilter
+	follow, all  bool
+	first, last  uint64
+	since, until string
+	output       string
+}
+
+func (a *app) observeCommand() *cobra.Command {
+	o := &observeOptions{}
+	c := &cobra.Command{
+		Use:   "observe",
+		Short: "Show who talks to whom, and what is refused",
+		Long: `Show flows that a node has seen, the latest ` + fmt.Sprint(lastFlows) + ` unless something else is asked for: verdicts of
+policy, which every connection gets that begins, and packets that were dropped, with the
+pods, labels and services of both sides and the policies that decided. The agent records
+them with --enable-hubble.
+
+A filter with --from or --to in its name is about that side of a flow. Without, it is about
+either side; all of these together are then about the same one. Several values of one flag
+mean any of them, several flags all of them.
+
+A reader that is slower than flows come misses some: a line says how many, whatever the
+filters.`,
+		Example: `  hawser observe --verdict DROPPED --follow
+  hawser observe --to-pod shop/db --since 10m
+  hawser observe --pod shop/front --protocol tcp --to-port 5432 -o json
+  hawser observe --label app=front,tier!=test --type policy-verdict --last 100
+  hawser observe --server 192.0.2.7:4244 --tls-ca-cert-files ca.crt --tls-client-cert-file me.crt \
+    --tls-client-key-file me.key --tls-server-name n1.default.hubble-grpc.cilium.io`,
+		Args: cobra.NoArgs,
+	}
+	fs := c.Flags()
+	fs.BoolVarP(&o.follow, "follow", "f", false, "go on with the flows to come, until interrupted")
+	fs.Uint64Var(&o.last, "last", 0, "the latest `n` flows")
+	fs.Uint64Var(&o.first, "first", 0, "the oldest `n` flows that are kept")
+	fs.BoolVar(&o.all, "all", false, "all flows that are kept")
+	fs.StringVar(&o.since, "since", "", "no flow before this `time`: RFC 3339, or so long ago as in 10m")
+	fs.StringVar(&o.until, "until", "", "no flow after this `time`")
+	fs.StringVarP(&o.output, "output", "o", "compact", "`format`: compact, dict, table, json or jsonpb (the last two are the same)")
+	o.filter.flags(c)
+	o.server.flags(c)
+	c.MarkFlagsMutuallyExclusive("last", "first", "all")
+	c.MarkFlagsMutuallyExclusive("first", "follow")
+	_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(
+		[]cobra.Completion{"compact", "dict", "table", "json", "jsonpb"}, cobra.ShellCompDirectiveNoFileComp))
+	for _, name := range []string{"pod", "from-pod", "to-pod"} {
+		_ = c.RegisterFlagCompletionFunc(name, a.completePods())
+	}
+	for _, name := range []string{"namespace", "from-namespace", "to-namespace"} {
+		_ = c.RegisterFlagCompletionFunc(name, a.completeNamespaces(&o.server))
+	}
+	c.RunE = func(cmd *cobra.Command, _ []string) error { return a.observe(cmd, o) }
+	return c
+}
+
+// request is what the options ask of the server.
+func (o *observeOptions) request(now time.Time) (*observer.GetFlowsRequest, error) {
+	white, err := o.filter.lists()
+	if err != nil {
+		return nil, err
+	}
+	req := &observer.GetFlowsRequest{Whitelist: white, Follow: o.follow, Number: o.last}
+	if o.first > 0 {
+		req.Number, req.First = o.first, true
+	}
+	if req.Since, err = parseWhen("since", o.since, now); err != nil {
+		return nil, err
+	}
+	if req.Until, err = parseWhen("until", o.until, now); err != nil {
+		return nil, err
+	}
+	switch {
+	case req.Number > 0 || req.Since != nil:
+	case o.all && o.follow:
+		req.Since = beginning()
+	case !o.all && !o.follow:
+		req.Number = lastFlows
+	}
+	return req, nil
+}
+
+func (a *app) observe(cmd *cobra.Command, o *observeOptions) error {
+	req, err := o.request(time.Now())
+	if err != nil {
+		return err
+	}
+	writer, err := a.flowWriter(o.output, cmd.OutOrStdout())
+	if err != nil {
+		return err
+	}
+	address := cmp.Or(o.server.address, a.cfg.Getenv(envFlowServer), defaultFlowServer)
+	conn, err := o.server.dial(a.cfg.Getenv)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithCancel(cmd.Context())
+	defer cancel()
+	stream, err := observer.NewObserverClient(conn).GetFlows(ctx, req)
+	if err != nil {
+		return flowError(err, address)
+	}
+	for {
+		res, err := stream.Recv()
+		if err != nil {
+			if errors.Is(err, io.EOF) {
+				return writer.end()
+			}
+			err = flowError(err, address)
+			// Being interrupted is how following ends well.
+			if errors.Is(err, context.Canceled) && cmd.Context().Err() != nil {
+				return writer.end()
+			}
+			return errors.Join(err, writer.end())
+		}
+		if err := writer.write(res); err != nil {
+			return err
+		}
+	}
+}
+
+// completePods offers the pods of this node.
+func (a *app) completePods() func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return a.complete(func(ctx context.Context, c *client.Client) ([]string, error) {
+		eps, err := c.Endpoints(ctx, nil)
+		if err != nil {
+			return nil, err
+		}
+		var out []string
+		for _, ep := range eps {
+			if ids := ep.Status.ExternalIdentifiers; ids.K8SPodName != "" {
+				out = append(out, ids.K8SNamespace+"/"+ids.K8SPodName)
+			}
+		}
+		return out, nil
+	})
+}
+
+// completeNamespaces offers those that were in flows lately.
+func (a *app) completeNamespaces(s *flowServer) func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return func(cmd *cobra.Command, _ []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		conn, err := s.dial(a.cfg.Getenv)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveError
+		}
+		defer conn.Close()
+		ctx := cmd.Context()
+		if ctx == nil {
+			ctx = context.Background()
+		}
+		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
+		res, err := observer.NewObserverClient(conn).GetNamespaces(ctx, &observer.GetNamespacesRequest{})
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveError
+		}
+		var out []cobra.Completion
+		for _, ns := range res.GetNamespaces() {
+			if strings.HasPrefix(ns.GetNamespace(), prefix) {
+				out = append(out, ns.GetNamespace())
+			}
+		}
+		return out, cobra.ShellCompDirectiveNoFileComp
+	}
+}

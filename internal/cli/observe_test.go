@@ -1,0 +1,200 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/hawser-net/hawser/api/flow"
+	"github.com/hawser-net/hawser/internal/flows"
+	"github.com/hawser-net/hawser/internal/flowserver"
+	"github.com/hawser-net/hawser/internal/node"
+	rows "github.com/hawser-net/hawser/internal/table"
+)
+
+// serveFlows serves three flows and a loss on a unix socket, and returns what they are kept in.
+func serveFlows(t *testing.T) (record *flows.Record, path string) {
+	t.Helper()
+	record, err := flows.NewRecord(16, agentTime)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv, err := flowserver.New(flowserver.Config{Record: record, Nodes: rows.New[node.Key](node.Node.Equal), Self: node.Key{Cluster: "prod", Name: "n1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp("", "hawser-cli") // t.TempDir may be too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	path = filepath.Join(dir, "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- srv.Serve(ctx, l, nil) }()
+	t.Cleanup(func() { cancel(); <-done })
+	tcp := func(from, to uint32, flags *flow.TCPFlags) *flow.Layer4 {
+		return &flow.Layer4{Protocol: &flow.Layer4_TCP{TCP: &flow.TCP{SourcePort: from, DestinationPort: to, Flags: flags}}}
+	}
+	front := &flow.Endpoint{ID: 7, Identity: 16384, Namespace: "shop", PodName: "front-1", Labels: []string{"k8s:app=front"}}
+	db := &flow.Endpoint{Identity: 16385, Namespace: "shop", PodName: "db-0", Labels: []string{"k8s:app=db"}}
+	world := &flow.Endpoint{Identity: 2, Labels: []string{"reserved:world"}}
+	add := func(second int, f *flow.Flow) {
+		f.Time, f.NodeName, f.Type = timestamppb.New(agentTime.Add(time.Duration(second)*time.Second)), "prod/n1", flow.FlowType_L3_L4
+		record.Add(f, netip.MustParseAddr(f.IP.Source), netip.MustParseAddr(f.IP.Destination), time.Now())
+	}
+	add(1, &flow.Flow{
+		Uuid: "u1", Verdict: flow.Verdict_FORWARDED, Source: front, Destination: db, L4: tcp(40000, 5432, &flow.TCPFlags{SYN: true}),
+		IP: &flow.IP{Source: "10.0.1.7", Destination: "10.0.2.9", IpVersion: flow.IPVersion_IPv4}, EventType: &flow.CiliumEventType{Type: flows.EventVerdict},
+		TrafficDirection: flow.TrafficDirection_EGRESS, IsReply: wrapperspb.Bool(false), EgressAllowedBy: []*flow.Policy{{Namespace: "shop", Name: "front"}},
+	})
+	record.Lose(flow.LostEventSource_PERF_EVENT_RING_BUFFER, 42, agentTime.Add(2*time.Second))
+	add(3, &flow.Flow{
+		Uuid: "u2", Verdict: flow.Verdict_DROPPED, DropReason: 133, DropReasonDesc: flow.DropReason_POLICY_DENIED, Source: world, Destination: db,
+		L4: tcp(50000, 5432, &flow.TCPFlags{SYN: true}), IP: &flow.IP{Source: "192.0.2.1", Destination: "10.0.2.9", IpVersion: flow.IPVersion_IPv4},
+		EventType: &flow.CiliumEventType{Type: flows.EventDrop, SubType: 133}, TrafficDirection: flow.TrafficDirection_INGRESS,
+	})
+	add(4, &flow.Flow{
+		Uuid: "u3", Verdict: flow.Verdict_FORWARDED, Source: db, Destination: front, L4: tcp(5432, 40000, &flow.TCPFlags{SYN: true, ACK: true}),
+		IP: &flow.IP{Source: "fd00::9", Destination: "fd00::7", IpVersion: flow.IPVersion_IPv6}, EventType: &flow.CiliumEventType{Type: flows.EventTrace},
+		TraceObservationPoint: flow.TraceObservationPoint_TO_ENDPOINT, TrafficDirection: flow.TrafficDirection_EGRESS, IsReply: wrapperspb.Bool(true),
+	})
+	return record, path
+}
+
+func TestObserve(t *testing.T) {
+	_, path := serveFlows(t)
+	stamp := func(second int) string {
+		return agentTime.Add(time.Duration(second) * time.Second).Local().Format("Jan _2 15:04:05.000")
+	}
+	lines := map[string]string{
+		"u1":   stamp(1) + ": shop/front-1:40000 (ID:16384) -> shop/db-0:5432 (ID:16385) policy-verdict egress FORWARDED (TCP SYN) by shop/front",
+		"lost": stamp(2) + ": lost 42 events: more came than the kernel could store",
+		"u2":   stamp(3) + ": 192.0.2.1:50000 (world) <> shop/db-0:5432 (ID:16385) drop DROPPED POLICY_DENIED (TCP SYN)",
+		"u3":   stamp(4) + ": shop/front-1:40000 (ID:16384) <- shop/db-0:5432 (ID:16385) to-endpoint FORWARDED (TCP SYN,ACK)",
+	}
+	run := func(args ...string) (code int, out, errs string) {
+		var stdout, stderr bytes.Buffer
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		code = Run(ctx, Config{Stdout: &stdout, Stderr: &stderr, Getenv: func(key string) string {
+			if key == "HUBBLE_SERVER" {
+				return path
+			}
+			return ""
+		}}, append([]string{"observe"}, args...))
+		return code, stdout.String(), stderr.String()
+	}
+	for _, row := range []struct{ args, want string }{
+		{"", "u1 lost u2 u3"},
+		{"--last 1", "u3"},
+		{"--first 1", "u1"},
+		{"--all --verdict DROPPED", "lost u2"},
+		{"--verdict dropped,forwarded --last 2", "u2 u3"},
+		{"--type drop", "u2"}, {"--type policy-verdict --type trace --all", "u1 lost u3"},
+		{"--pod shop/front", "u1 lost u3"}, {"--from-pod shop/front", "u1 lost"}, {"--to-pod shop/front-1", "u3"},
+		{"-n shop --pod db-0 --from-ip 192.0.2.0/24", "u2"}, {"--to-namespace shop --from-identity world", "u2"},
+		{"--namespace default", ""}, {"-l app=front,!old --to-port 5432", "u1 lost"}, {"--from-label app=db", "u3"},
+		{"--to-port 5432 --all", "u1 lost u2"}, {"--port 50000", "u2"}, {"--identity 16384", "u1 lost u3"},
+		{"--protocol udp", ""}, {"--tcp-flags SYN,ack", "u3"}, {"-6", "u3"}, {"--reply", "u3"}, {"--traffic-direction ingress", "u2"},
+		{"--node-name prod/n* --last 1", "u3"}, {"--uuid u2", "u2"},
+		{"--since 2026-03-01T12:30:02Z", "lost u2 u3"}, {"--since 2026-03-01T12:30:02Z --until 2026-03-01T12:30:03Z", "lost u2"},
+		{"--follow --since 2026-03-01T12:30:02Z --until 2026-03-01T12:30:03Z", "lost u2"}, // it ends when that has passed
+	} {
+		code, out, errs := run(strings.Fields(row.args)...)
+		var want strings.Builder
+		for _, name := range strings.Fields(row.want) {
+			want.WriteString(lines[name] + "\n")
+		}
+		// Where the last ones are asked for, a loss between them is told, and one before is not.
+		if code != ExitOK || errs != "" || (out != want.String() && strings.ReplaceAll(out, lines["lost"]+"\n", "") != strings.ReplaceAll(want.String(), lines["lost"]+"\n", "")) {
+			t.Errorf("%s: code %d, %s\ngot\n%swant\n%s", row.args, code, errs, out, want.String())
+		}
+	}
+	for _, row := range []struct {
+		args string
+		code int
+		text string
+	}{
+		{"--verdict maybe", ExitUsage, "maybe"}, {"--type l7", ExitUsage, "l7"}, {"--from-ip 10.0.0.0/99", ExitUsage, "source_ip"}, {"--tcp-flags XYZ", ExitUsage, "XYZ"},
+		{"--since yesterday", ExitUsage, "yesterday"}, {"--pod a --from-pod b", ExitUsage, "--from-pod"}, {"--first 2 --last 3", ExitUsage, "last"}, {"-o yaml", ExitUsage, "yaml"},
+		{"--protocol http", ExitUsage, "http"}, {"--node-name (.*)+x", ExitUsage, "node_name"}, {"--server nowhere", ExitUsage, "nowhere"},
+		{"--server /nonexistent/socket", ExitUnreachable, "--enable-hubble"}, {"--tls", ExitUsage, "TLS"}, {"--identity nobody", ExitUsage, "nobody"}, {"one", ExitUsage, "one"},
+	} {
+		if code, _, errs := run(strings.Fields(row.args)...); code != row.code || !strings.Contains(errs, row.text) {
+			t.Errorf("%s: code %d, %s", row.args, code, errs)
+		}
+	}
+
+	_, out, _ := run("-o", "json", "--uuid", "u2", "--last", "1")
+	var got struct {
+		Flow struct {
+			Verdict        string
+			DropReasonDesc string `json:"drop_reason_desc"`
+			Destination    struct {
+				PodName string `json:"pod_name"`
+			}
+		}
+		NodeName string `json:"node_name"`
+	}
+	if err := json.Unmarshal([]byte(out), &got); err != nil || got.Flow.Verdict != "DROPPED" || got.Flow.DropReasonDesc != "POLICY_DENIED" ||
+		got.Flow.Destination.PodName != "db-0" || got.NodeName != "prod/n1" || strings.Count(out, "\n") != 1 {
+		t.Errorf("JSON: %s (%v)", out, err)
+	}
+	if _, out, _ := run("-o", "dict", "--last", "1", "--uuid", "u1"); !strings.Contains(out, "Policies:") || !strings.Contains(out, "shop/front") || !strings.Contains(out, "k8s:app=db") {
+		t.Errorf("dict:\n%s", out)
+	}
+	if _, out, _ := run("-o", "table"); !strings.HasPrefix(out, "TIME") || strings.Count(out, "\n") != 5 || !strings.Contains(out, "DROPPED POLICY_DENIED") {
+		t.Errorf("table:\n%s", out)
+	}
+}
+
+// TestObserveFollowsUntilInterrupted: what comes is shown when it comes, and being interrupted is how that ends well.
+func TestObserveFollowsUntilInterrupted(t *testing.T) {
+	record, path := serveFlows(t)
+	ctx, interrupt := context.WithTimeout(t.Context(), time.Minute)
+	defer interrupt()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	code := make(chan int, 1)
+	go func() {
+		defer w.Close()
+		code <- Run(ctx, Config{Stdout: w, Stderr: os.Stderr, Getenv: func(string) string { return "" }}, []string{"observe", "--server", "unix://" + path, "--follow", "--last", "1"})
+	}()
+	buf := make([]byte, 4096)
+	read := func(want string) {
+		t.Helper()
+		var got strings.Builder
+		for !strings.Contains(got.String(), want) {
+			n, err := r.Read(buf)
+			if err != nil {
+				t.Fatalf("%q, then %v", got.String(), err)
+			}
+			got.Write(buf[:n])
+		}
+	}
+	read("to-endpoint")
+	record.Add(&flow.Flow{Time: timestamppb.Now(), NodeName: "prod/n1", Source: &flow.Endpoint{Namespace: "shop", PodName: "evil\x1b[31m"}}, netip.Addr{}, netip.Addr{}, time.Now())
+	read(`shop/evil\x1b[31m`)
+	interrupt()
+	if c := <-code; c != ExitOK {
+		t.Errorf("code %d", c)
+	}
+}
