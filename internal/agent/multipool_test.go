@@ -180,6 +180,26 @@ func multiPool(t *testing.T, mode string) {
 		t.Errorf("after a restart the node has %q, it had %q", after, before)
 	}
 
+	// Another node claims what n1 has, and its part of it.
+	forged := &v2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "n3"}, Spec: v2.NodeSpec{Addresses: []v2.NodeAddress{{Type: "InternalIP", IP: "192.0.2.77"}}}}
+	forged.Spec.IPAM.Pools.Allocated = []v2.IPAMPoolAllocation{{Pool: "default", CIDRs: []string{
+		netip.PrefixFrom(client.ip4, 29).Masked().String(), netip.PrefixFrom(last.ip4, 30).Masked().String(), netip.PrefixFrom(client.ip6, 125).Masked().String(),
+	}}}
+	if _, err := c.ciliumNodes().Create(t.Context(), forged, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.eventually("the status of who claims it says whose it is", func() bool {
+		n, err := c.ciliumNodes().Get(t.Context(), "n3", metav1.GetOptions{})
+		return err == nil && strings.Count(n.Status.IPAM.OperatorStatus.Error, "of node n1, which is older") == 3
+	})
+	c.eventually("n2 refuses the claim", func() bool {
+		return strings.Contains(n2.logText(), "node n3 claims pod network")
+	})
+	verdicts("while another node claims its CIDRs", client, last)
+	if err := c.ciliumNodes().Delete(t.Context(), "n3", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+
 	// A CIDR whose range is taken from the pool stays with its pods, and is given to nobody.
 	pool := &v2alpha1.CiliumPodIPPool{}
 	alpha, err := c.client.For(v2alpha1.SchemeGroupVersion(), v2alpha1.AddToScheme)
