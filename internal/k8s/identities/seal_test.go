@@ -274,12 +274,12 @@ func TestEditTakenIntoUse(t *testing.T) {
 				}
 				controllers.Eventually(t, time.Minute, func() string {
 					for name, a := range map[string]*allocator.Allocator{"before": before, "after": after} {
-						mine, _, err := a.Allocate(t.Context(), web)
-						if mine != 333 || err != nil {
-							return fmt.Sprintf("to the agent that runs from %s the edit on, the labels have %s, %v", name, mine, err)
-						}
+						// First, as who has not heard of it yet would make another number.
 						if k, err := a.GetByID(t.Context(), 333); err != nil || k.GetKey() != web.GetKey() {
 							return fmt.Sprintf("to the agent that runs from %s the edit on, it means %v, %v", name, k, err)
+						}
+						if mine, _, err := a.Allocate(t.Context(), web); mine != 333 || err != nil {
+							return fmt.Sprintf("to the agent that runs from %s the edit on, the labels have %s, %v", name, mine, err)
 						}
 					}
 					if id, _, err := after.Allocate(t.Context(), evil); id == 333 || err != nil {
