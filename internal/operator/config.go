@@ -91,8 +91,7 @@ type Config struct {
 	Identities identities.Control
 	// Relevance says which labels make identities, if the operator makes them.
 	Relevance relevance.Config
-	// HeartbeatTimeout is how long an identity must be unused before it is marked, where identities are Kubernetes objects, or before it ends, where the operator
-	// makes them.
+	// HeartbeatTimeout is how long an identity must be unused before it is marked, where agents make identities as Kubernetes objects, and else before it ends.
 	HeartbeatTimeout time.Duration
 	// ReuseDelay is how long the number of a collected identity is not given to other labels, if any other is free.
 	ReuseDelay time.Duration
@@ -100,7 +99,7 @@ type Config struct {
 	LostNodeDelay time.Duration
 	// GCInterval is the time from the start of one round of identity collection to that of the next; 0 switches it off.
 	GCInterval time.Duration
-	// At most GCRateLimit identities are deleted in GCRateInterval.
+	// At most GCRateLimit identities are deleted in GCRateInterval; 0 for as many as agents can be told of.
 	GCRateInterval time.Duration
 	GCRateLimit    int
 
@@ -130,7 +129,7 @@ func Defaults() Config {
 		IPAM: ipamClusterPool, Pool: clusterpool.Defaults(), Pools: multipool.Defaults(), Nodes: nodes.Defaults(), Endpoints: endpoints.Defaults(), Slices: endpointslices.Defaults(),
 		Mesh: mesh.Defaults(), ValidatePolicies: true, Groups: groups.Defaults(),
 		AllocationMode: modeKVStore, HeartbeatTimeout: 30 * time.Minute, Identities: identities.ControlDefaults(), Relevance: relevance.Defaults(), CompareInterval: time.Minute,
-		ReuseDelay: identities.DefaultRest, LostNodeDelay: identities.DefaultLost, GCInterval: 15 * time.Minute, GCRateInterval: time.Minute, GCRateLimit: 2500,
+		ReuseDelay: identities.DefaultRest, LostNodeDelay: identities.DefaultLost, GCInterval: time.Minute, GCRateInterval: time.Minute,
 		HeartbeatInterval: time.Minute, LockGCInterval: 25 * time.Second, ClusterConfigInterval: 5 * time.Minute,
 		APIAddr: "localhost:9234", PrometheusAddr: ":9963", PprofAddr: "localhost", PprofPort: 6061,
 	}
@@ -153,14 +152,14 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	c.Identities.Flags(fs)
 	c.Relevance.Flags(fs)
 	fs.DurationVar(&c.HeartbeatTimeout, "identity-heartbeat-timeout", c.HeartbeatTimeout,
-		"how long an identity that is a Kubernetes object, or that the operator made, must be unused before it is marked for deletion, or ends")
+		"how long an identity must be unused before it is marked for deletion, where agents make Kubernetes objects, and else before it ends")
 	fs.DurationVar(&c.GCInterval, "identity-gc-interval", c.GCInterval, "how often unused identities are looked for; 0 for never")
 	fs.DurationVar(&c.ReuseDelay, "identity-reuse-delay", c.ReuseDelay,
 		"how long the number of a collected identity is not given to other labels, as long as another number is free")
 	fs.DurationVar(&c.LostNodeDelay, "identity-lost-node-delay", c.LostNodeDelay,
 		"how long the number of a collected identity waits for agents that do not say that they have let go of it, before it is given to other labels")
 	fs.DurationVar(&c.GCRateInterval, "identity-gc-rate-interval", c.GCRateInterval, "time in which --identity-gc-rate-limit identities may be deleted")
-	fs.IntVar(&c.GCRateLimit, "identity-gc-rate-limit", c.GCRateLimit, "how many identities may be deleted in --identity-gc-rate-interval")
+	fs.IntVar(&c.GCRateLimit, "identity-gc-rate-limit", c.GCRateLimit, "how many identities may be deleted in --identity-gc-rate-interval; 0 for as many as their agents can be told of")
 	c.Kube.Flags(fs)
 	c.Election.Flags(fs)
 	fs.BoolVar(&c.SkipCRDs, "skip-crd-creation", c.SkipCRDs, "leave the definitions of custom resources to somebody else, and wait for them")
@@ -242,8 +241,8 @@ func (c *Config) Validate() error {
 	if c.GCRateInterval <= 0 {
 		bad("--identity-gc-rate-interval: %s must be above 0", c.GCRateInterval)
 	}
-	if c.GCRateLimit < 1 {
-		bad("--identity-gc-rate-limit: %d must be at least 1; --identity-gc-interval=0 switches collection off", c.GCRateLimit)
+	if c.GCRateLimit < 0 {
+		bad("--identity-gc-rate-limit: %d must not be negative; --identity-gc-interval=0 switches collection off", c.GCRateLimit)
 	}
 	if c.HeartbeatInterval <= 0 || c.LockGCInterval <= 0 || c.ClusterConfigInterval <= 0 {
 		bad("the intervals of the heartbeat, the lock sweep and the cluster's description must be above 0")

@@ -21,7 +21,7 @@ func TestOnConsul(t *testing.T) {
 	c := &cluster{t, ctx, nil}
 	cfg := Defaults()
 	cfg.Store.Kind, cfg.Store.Options = "consul", map[string]string{"consul.address": address}
-	cfg.GCInterval, cfg.GCRateLimit, cfg.APIAddr = time.Second, 1000000, ""
+	cfg.GCInterval, cfg.HeartbeatTimeout, cfg.GCRateLimit, cfg.APIAddr = time.Second, 0, 1000000, ""
 	cfg.HeartbeatInterval, cfg.LockGCInterval = 100*time.Millisecond, 100*time.Millisecond
 	b, err := storedial.Open(ctx, cfg.Store, nil)
 	if err != nil {

@@ -18,8 +18,15 @@ import (
 // as many as one transaction deletes.
 const gcBurst = 42
 
-// gcLimiter bounds how fast identities are deleted.
-func (o *Operator) gcLimiter() *rate.Limiter {
+// storeRate is how many identities end a second in a key-value store unless told otherwise: every agent follows them there, and the store is the only server. Where
+// they are objects it depends on the number of agents, see [identities.Config].
+const storeRate = rate.Limit(2500.0 / 60)
+
+// gcLimiter bounds how fast identities are deleted: by so many a second unless told otherwise.
+func (o *Operator) gcLimiter(otherwise rate.Limit) *rate.Limiter {
+	if o.cfg.GCRateLimit == 0 {
+		return rate.NewLimiter(otherwise, gcBurst)
+	}
 	return rate.NewLimiter(rate.Limit(float64(o.cfg.GCRateLimit)/o.cfg.GCRateInterval.Seconds()), min(o.cfg.GCRateLimit, gcBurst))
 }
 
@@ -41,22 +48,21 @@ func (k textKey) PutKey(v string) (allocator.AllocatorKey, error) { return textK
 // users returns a function that says whether one of some numbers is in use, although nobody may refer to it.
 type users func(ctx context.Context, numbers []allocator.ID) (func(allocator.ID) bool, error)
 
-// collectIdentities deletes identities that nobody refers to, two rounds after that was first seen. With used, identities are the operator's: a number of which
-// it says that it is in use stays, and others go when they were unused for the heartbeat timeout, as long as numbers are plenty.
+// collectIdentities deletes identities that nobody refers to, two rounds after that was first seen, and as long as numbers are plenty the heartbeat timeout after it.
+// With used, identities are the operator's: a number of which it says that it is in use stays.
 func (o *Operator) collectIdentities(ctx context.Context, ids *allocator.Allocator, limiter *rate.Limiter, used users) error {
 	seen := map[allocator.ID]int64{}
 	since := map[allocator.ID]time.Time{} // of those in seen
 	taken := 0
 	return rounds.Every(ctx, o.cfg.GCInterval, nil, func(ctx context.Context) error {
 		start := time.Now()
-		due := seen
+		var grace time.Duration
+		if identities.Plenty(taken, o.first, o.last) {
+			grace = o.cfg.HeartbeatTimeout
+		}
+		due := maps.Clone(seen)
+		maps.DeleteFunc(due, func(id allocator.ID, _ int64) bool { return start.Sub(since[id]) < grace })
 		if used != nil {
-			var grace time.Duration
-			if identities.Plenty(taken, o.first, o.last) {
-				grace = o.cfg.HeartbeatTimeout
-			}
-			due = maps.Clone(seen)
-			maps.DeleteFunc(due, func(id allocator.ID, _ int64) bool { return start.Sub(since[id]) < grace })
 			inUse, err := used(ctx, slices.Collect(maps.Keys(due)))
 			if err != nil {
 				if ctx.Err() == nil {

@@ -181,6 +181,85 @@ func TestUnusedKeysAreSpared(t *testing.T) {
 	}
 }
 
+// collector returns a store in memory with so many identities that nobody refers to, from the first number on, and what collects them.
+func collector(t *testing.T, o *Operator, n int) (*kvstore.MemoryClient, *allocator.Allocator) {
+	t.Helper()
+	store := kvstore.NewMemory().Client()
+	t.Cleanup(func() { store.Close() })
+	for id := o.first; id < o.first+identity.ID(n); id++ {
+		err := kvstore.Put(t.Context(), store, fmt.Sprintf("%s/id/%d", storekeys.IdentitiesPrefix, id), fmt.Appendf(nil, "k8s:app=%d;", id), kvstore.Permanent)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	backend, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{Store: store, BasePath: storekeys.IdentitiesPrefix, KeyType: textKey("")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids, err := allocator.NewAllocatorForGC(backend, allocator.WithMin(allocator.ID(o.first)), allocator.WithMax(allocator.ID(o.last)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store, ids
+}
+
+// TestUnusedKeysOfAgentsAreSpared is the same where agents make identities, and nobody else knows who uses them: one that no agent refers to any more ends after the
+// timeout, however often is looked, and at once if hardly any number is free.
+func TestUnusedKeysOfAgentsAreSpared(t *testing.T) {
+	t.Parallel()
+	for what, tt := range map[string]struct {
+		grace time.Duration
+		full  bool
+		ends  bool
+	}{
+		"within the timeout": {grace: time.Hour},
+		"after the timeout":  {grace: time.Second, ends: true},
+		"no number is free":  {grace: time.Hour, full: true, ends: true},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			cfg := Defaults()
+			cfg.Store.Kind, cfg.Store.Options = "etcd", map[string]string{"etcd.address": "http://127.0.0.1:1"} // not asked
+			o, err := New(cfg, nil, "test")
+			if err != nil {
+				t.Fatal(err)
+			}
+			o.cfg.GCInterval, o.cfg.HeartbeatTimeout = 10*time.Millisecond, tt.grace
+			if tt.full {
+				o.last = o.first
+			}
+			store, ids := collector(t, o, 1)
+			var looks atomic.Int64
+			store.SetFault(func(_ context.Context, call kvstore.MemoryCall) (before, after error) {
+				if call.Op == "list" && call.Key == storekeys.IdentitiesPrefix+"/id/" {
+					looks.Add(1)
+				}
+				return nil, nil
+			})
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				_ = o.collectIdentities(ctx, ids, o.gcLimiter(storeRate), nil)
+			}()
+			defer func() { cancel(); <-done }()
+			there := func() bool {
+				_, err := store.Get(ctx, fmt.Sprintf("%s/id/%d", storekeys.IdentitiesPrefix, o.first))
+				return !errors.Is(err, kvstore.ErrNotFound)
+			}
+			controllers.Eventually(t, time.Minute, func() string {
+				if n := looks.Load(); n < 6 || tt.ends && there() {
+					return fmt.Sprintf("%d looks; it is there: %t", n, there())
+				}
+				return ""
+			})
+			if !tt.ends && !there() {
+				t.Error("it was collected within the timeout")
+			}
+		})
+	}
+}
+
 // TestFailedRoundsResetNothing has every second round fail: what is unused goes after its grace all the
 // same, and at once if hardly any number is free.
 func TestFailedRoundsResetNothing(t *testing.T) {
@@ -207,23 +286,8 @@ func TestFailedRoundsResetNothing(t *testing.T) {
 				if tt.full {
 					o.last = o.first + 3
 				}
-				store := kvstore.NewMemory().Client()
-				defer store.Close()
+				store, ids := collector(t, o, 4)
 				master := fmt.Sprintf("%s/id/%d", storekeys.IdentitiesPrefix, o.first)
-				for id := o.first; id < o.first+4; id++ {
-					err := kvstore.Put(t.Context(), store, fmt.Sprintf("%s/id/%d", storekeys.IdentitiesPrefix, id), fmt.Appendf(nil, "k8s:app=%d;", id), kvstore.Permanent)
-					if err != nil {
-						t.Fatal(err)
-					}
-				}
-				backend, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{Store: store, BasePath: storekeys.IdentitiesPrefix, KeyType: textKey("")})
-				if err != nil {
-					t.Fatal(err)
-				}
-				ids, err := allocator.NewAllocatorForGC(backend, allocator.WithMin(allocator.ID(o.first)), allocator.WithMax(allocator.ID(o.last)))
-				if err != nil {
-					t.Fatal(err)
-				}
 				var rounds atomic.Int64
 				store.SetFault(func(_ context.Context, call kvstore.MemoryCall) (before, after error) {
 					if rounds.Load()%2 == 0 && call.Op == "list" && call.Key == storekeys.IdentitiesPrefix+failing {

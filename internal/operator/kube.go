@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/time/rate"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -204,7 +205,7 @@ func (o *Operator) addControllers(ctx context.Context, m manager.Manager, c *kub
 		}
 	}
 	if o.cfg.GCInterval > 0 && o.cfg.inKVStore() && !o.cfg.keysByOperator() {
-		err := m.Add(manager.RunnableFunc(func(ctx context.Context) error { return o.collectIdentities(ctx, c.ids, o.gcLimiter(), nil) }))
+		err := m.Add(manager.RunnableFunc(func(ctx context.Context) error { return o.collectIdentities(ctx, c.ids, o.gcLimiter(storeRate), nil) }))
 		if err != nil {
 			return err
 		}
@@ -226,7 +227,7 @@ func (o *Operator) addIdentities(m manager.Manager) error {
 	}
 	gc := identities.Config{
 		Interval: o.cfg.GCInterval, Timeout: o.cfg.HeartbeatTimeout, Rest: o.cfg.ReuseDelay, Lost: o.cfg.LostNodeDelay,
-		Namespace: o.cfg.Kube.InNamespace(), Limiter: o.gcLimiter(),
+		Namespace: o.cfg.Kube.InNamespace(), Limiter: o.gcLimiter(rate.Inf),
 		First: uint32(o.first), Last: uint32(o.last), Agents: management.Agent(),
 	}
 	if management.Operator() {
@@ -264,7 +265,7 @@ func (o *Operator) addKeys(m manager.Manager, c *kubeSide, rules *identities.Rul
 		return nil
 	}
 	return m.Add(manager.RunnableFunc(func(ctx context.Context) error {
-		return o.collectIdentities(ctx, c.ids, o.gcLimiter(), func(ctx context.Context, numbers []allocator.ID) (func(allocator.ID) bool, error) {
+		return o.collectIdentities(ctx, c.ids, o.gcLimiter(storeRate), func(ctx context.Context, numbers []allocator.ID) (func(allocator.ID) bool, error) {
 			return usersOfKeys(ctx, c.store, pods, numbers)
 		})
 	}))

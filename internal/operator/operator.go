@@ -123,7 +123,7 @@ func (o *Operator) Run(ctx context.Context) error {
 		start("cluster-config", func(ctx context.Context) error { return o.clusterConfig(ctx, store) })
 		start("lock-gc", func(ctx context.Context) error { return o.collectLocks(ctx, ids) })
 		if o.cfg.GCInterval > 0 && c == nil { // with Kubernetes the leader does it
-			start("identity-gc", func(ctx context.Context) error { return o.collectIdentities(ctx, ids, o.gcLimiter(), nil) })
+			start("identity-gc", func(ctx context.Context) error { return o.collectIdentities(ctx, ids, o.gcLimiter(storeRate), nil) })
 		}
 	}
 	if c != nil {

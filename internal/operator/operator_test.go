@@ -66,7 +66,7 @@ func (c *cluster) config() Config {
 	cfg.Store.Options = map[string]string{"etcd.address": c.etcd.Endpoint(), "etcd.qps": "2000"}
 	cfg.Store.LeaseTTL = time.Minute
 	cfg.ClusterName, cfg.ClusterID = "c7", 7
-	cfg.GCInterval, cfg.GCRateLimit = time.Second, 1000000
+	cfg.GCInterval, cfg.HeartbeatTimeout, cfg.GCRateLimit = time.Second, 0, 1000000
 	cfg.HeartbeatInterval, cfg.LockGCInterval, cfg.ClusterConfigInterval = 50*time.Millisecond, 100*time.Millisecond, 50*time.Millisecond
 	cfg.APIAddr = freeAddr(c.T)
 	return cfg
@@ -414,7 +414,7 @@ func TestConfig(t *testing.T) {
 		"--double-write-metric-reporter":   func(c *Config) { c.CompareInterval = 0 },
 		"--identity-gc-interval":           func(c *Config) { c.GCInterval = time.Millisecond },
 		"--identity-gc-rate-interval":      func(c *Config) { c.GCRateInterval = 0 },
-		"--identity-gc-rate-limit":         func(c *Config) { c.GCRateLimit = 0 },
+		"--identity-gc-rate-limit":         func(c *Config) { c.GCRateLimit = -1 },
 		"heartbeat":                        func(c *Config) { c.HeartbeatInterval = 0 },
 		"--operator-api-serve-addr":        func(c *Config) { c.APIAddr = "nowhere" },
 		"--operator-prometheus-serve-addr": func(c *Config) { c.EnableMetrics, c.PrometheusAddr = true, "nowhere" },

@@ -19,12 +19,14 @@ type traffic struct {
 	calls map[string]float64
 	// failed are those of them that it refused: 409 for one that exists, 404, 422.
 	failed map[string]float64
-	// events and bytes are what it has sent over watches, by resource; each watcher counts.
-	events, bytes map[string]float64
+	// events and bytes are what it has sent over watches, by resource; each watcher counts. ended are the watches that it has ended because their events were not
+	// taken as fast as they came.
+	events, bytes, ended map[string]float64
 }
 
 func newTraffic() traffic {
-	return traffic{calls: map[string]float64{}, failed: map[string]float64{}, events: map[string]float64{}, bytes: map[string]float64{}}
+	return traffic{calls: map[string]float64{}, failed: map[string]float64{}, events: map[string]float64{}, bytes: map[string]float64{},
+		ended: map[string]float64{}}
 }
 
 // traffic asks the API server for its metrics.
@@ -78,6 +80,7 @@ func parseTraffic(raw []byte) (traffic, error) {
 	}
 	each("apiserver_watch_events_total", func(l map[string]string, v float64) { t.events[resource(l)] += v })
 	each("apiserver_watch_events_sizes", func(l map[string]string, v float64) { t.bytes[resource(l)] += v })
+	each("apiserver_terminated_watchers_total", func(l map[string]string, v float64) { t.ended[resource(l)] += v })
 	return t, nil
 }
 
@@ -92,7 +95,8 @@ func (t traffic) since(before traffic) traffic {
 		}
 		return out
 	}
-	return traffic{diff(t.calls, before.calls), diff(t.failed, before.failed), diff(t.events, before.events), diff(t.bytes, before.bytes)}
+	return traffic{diff(t.calls, before.calls), diff(t.failed, before.failed), diff(t.events, before.events), diff(t.bytes, before.bytes),
+		diff(t.ended, before.ended)}
 }
 
 // writes counts the requests that change objects, of resources that are named, or of all.

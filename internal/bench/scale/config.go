@@ -41,8 +41,11 @@ type Config struct {
 
 	// Numbers is how many identities there can be in the scenario that fills them; 65,280 is a cluster's whole range. InUse of them have an endpoint.
 	Numbers, InUse int
-	// CollectEvery is how often the operator looks for unused identities there, and how long one must be unused.
+	// CollectEvery is how often the operator looks for unused identities, and how long one must be unused where the range was filled.
 	CollectEvery time.Duration
+
+	// CollectAgents is how many agents hear of CollectUnused identities that end at once.
+	CollectAgents, CollectUnused int
 
 	// Sizes are the numbers of pods at which memory is measured, ascending.
 	Sizes []int
@@ -80,7 +83,7 @@ func Defaults() Config {
 	return Config{
 		Agents: 5000, RandomAgents: 500, Modes: []string{modeOperator, modeAgents, modeRandom}, KillAfter: 0,
 		Numbers: 65280, InUse: 500, CollectEvery: 10 * time.Second, Sizes: []int{10000, 40000}, Quiet: 6 * time.Second,
-		StreamPods: 4000, StreamNodes: 200, Observers: 4, StreamRate: 100, MeshPods: 20000,
+		StreamPods: 4000, StreamNodes: 200, Observers: 4, StreamRate: 100, MeshPods: 20000, CollectAgents: 500, CollectUnused: 3000,
 		Patience: 5 * time.Minute, BinDir: "bin", Out: "bin/scale",
 	}
 }
@@ -115,6 +118,8 @@ func (c *Config) full() {
 	set(&c.StreamNodes, d.StreamNodes, 400)
 	set(&c.Observers, d.Observers, 8)
 	set(&c.MeshPods, d.MeshPods, 100000)
+	set(&c.CollectAgents, d.CollectAgents, 5000)
+	set(&c.CollectUnused, d.CollectUnused, 60000)
 	if slices.Equal(c.Sizes, d.Sizes) {
 		c.Sizes = []int{10000, 40000, 100000}
 	}
@@ -133,7 +138,9 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.KillAfter, "kill-after", c.KillAfter, "relabel: when the leading operator is killed, after the namespace got its new label")
 	fs.IntVar(&c.Numbers, "numbers", c.Numbers, "identities: how many there can be")
 	fs.IntVar(&c.InUse, "in-use", c.InUse, "identities: how many of them are in use when the others are collected")
-	fs.DurationVar(&c.CollectEvery, "collect-every", c.CollectEvery, "identities: how often the operator looks for unused ones, and how long one must be unused")
+	fs.DurationVar(&c.CollectEvery, "collect-every", c.CollectEvery, "identities, collect: how often the operator looks for unused ones; identities: how long one must be unused, too")
+	fs.IntVar(&c.CollectAgents, "collect-agents", c.CollectAgents, "collect: agents that follow the identities")
+	fs.IntVar(&c.CollectUnused, "collect-unused", c.CollectUnused, "collect: identities that nobody uses; a twelfth as many are in use")
 	fs.IntSliceVar(&c.Sizes, "sizes", c.Sizes, "memory: numbers of pods to measure at")
 	fs.DurationVar(&c.Quiet, "quiet", c.Quiet, "memory: how long programs are left alone before they are looked at")
 	fs.IntVar(&c.StreamPods, "stream-pods", c.StreamPods, "stream: how many pods are created")
@@ -165,7 +172,7 @@ func (c *Config) validate() error {
 		}
 	}
 	const mostAgents, mostPods = 1 << 16, 254 // see podOf
-	for flag, n := range map[string]int{"agents": c.Agents, "random-agents": c.RandomAgents, "stream-nodes": c.StreamNodes} {
+	for flag, n := range map[string]int{"agents": c.Agents, "random-agents": c.RandomAgents, "stream-nodes": c.StreamNodes, "collect-agents": c.CollectAgents} {
 		if n < 1 || n > mostAgents {
 			bad("--%s: %d is not 1 to %d", flag, n, mostAgents)
 		}
@@ -184,6 +191,9 @@ func (c *Config) validate() error {
 	}
 	if c.InUse < 1 || c.Numbers < 4*c.InUse || c.Numbers > wholeRange {
 		bad("--numbers and --in-use: %d and %d: there must be at least four times as many as are in use, and at most %d", c.Numbers, c.InUse, wholeRange)
+	}
+	if n := c.CollectUnused; n < 1 || n+n/collectShare+1 > wholeRange-newsNumbers || c.CollectAgents > 0 && n/collectShare/c.CollectAgents >= mostPods {
+		bad("--collect-unused: %d is not 1 to some 60000, or more than %d agents have room for", n, c.CollectAgents)
 	}
 	if len(c.Sizes) == 0 || c.Sizes[0] < 1 || !slices.IsSorted(c.Sizes) {
 		bad("--sizes: %v does not ascend from above 0", c.Sizes)

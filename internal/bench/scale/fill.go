@@ -33,10 +33,10 @@ const (
 	fillNamespace = "apps"
 )
 
-// collectorFlags have the operator look often, and write as fast as the server takes it: at its defaults this scenario would take an hour.
+// collectorFlags have the operator look often: at its defaults this scenario would take an hour.
 func (c *Config) collectorFlags() []string {
 	return append([]string{
-		"--identity-gc-interval", c.CollectEvery.String(), "--identity-heartbeat-timeout", c.CollectEvery.String(), "--identity-gc-rate-limit", "1000000", "--identity-gc-rate-interval", "1m",
+		"--identity-gc-interval", c.CollectEvery.String(), "--identity-heartbeat-timeout", c.CollectEvery.String(),
 		"--operator-k8s-client-qps", "5000", "--operator-k8s-client-burst", "5000",
 	}, c.leaseFlags()...)
 }
@@ -46,11 +46,10 @@ func (r *runner) fill(ctx context.Context, s *Scenario) (err error) {
 	s.Text = fmt.Sprintf("%d agents make identities until all %d numbers are taken. Then %d pods come with labels that have none, and an operator starts that collects "+
 		"what nobody uses; %d identities have a pod and an endpoint.", fillers, r.cfg.Numbers, late, r.cfg.InUse)
 	s.Shared = "Nothing is shared: each agent has its own connection and its own watch of all identities. They make identities without pods, as fast as they are answered. " +
-		fmt.Sprintf("The operator looks every %v, takes for dead what was unused for as long, and has no limit of its own: its defaults are every minute, 30 min, and "+
-			"15,000 ends a minute, by which %d take %.0f min.", r.cfg.CollectEvery, r.cfg.Numbers, float64(r.cfg.Numbers)/15000)
+		fmt.Sprintf("The operator looks every %v, and takes for dead what was unused for as long: its defaults are every minute, and 30 min.", r.cfg.CollectEvery)
 	s.Limits = []string{
 		"filling: how fast the API server and etcd write; an agent's own share of it is a look at its index",
-		"collecting: the operator writes each identity twice (it is marked, then it ends), 32 at once, so the API server counts; at its defaults, its limit of ends",
+		"collecting: the operator writes each identity twice (it is marked, then it ends), 300 a second at most, and 8 at once that its own watch has not told it of",
 	}
 	c, err := r.newCluster(ctx)
 	if err != nil {
@@ -85,14 +84,12 @@ type filling struct {
 	v      *Variant
 	last   identity.ID
 	agents []*allocated
-
-	mu      sync.Mutex
-	present map[string]bool // identities, as a watch tells them
+	census *census
 }
 
 // start runs the agents, and a watch of the harness's own.
 func (f *filling) start(ctx context.Context) (stop func() error, err error) {
-	f.present = map[string]bool{}
+	f.census = f.c.newCensus()
 	ctx, cancel := context.WithCancelCause(ctx)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -124,18 +121,7 @@ func (f *filling) start(ctx context.Context) (stop func() error, err error) {
 		f.agents = append(f.agents, a)
 		run(func(ctx context.Context) error { return a.Run(ctx, func(labels.Set) {}) })
 	}
-	run(func(ctx context.Context) error {
-		count := func(name string, there bool) {
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			if delete(f.present, name); there {
-				f.present[name] = true
-			}
-		}
-		return k8s.Follow(ctx, k8s.Kind(f.c.client.UrgentV2, v2.ResourceIdentities, ""), k8s.Options[*v2.CiliumIdentity]{}, k8s.Handler[*v2.CiliumIdentity]{
-			Upsert: func(o *v2.CiliumIdentity) { _, _, rests := identities.Retired(o); count(o.Name, !rests) }, Delete: func(k k8s.Key) { count(k.Name, false) },
-		})
-	})
+	run(f.census.run)
 	for _, a := range f.agents {
 		if err := a.Ready(ctx); err != nil {
 			return nil, errors.Join(err, stop())
@@ -144,19 +130,13 @@ func (f *filling) start(ctx context.Context) (stop func() error, err error) {
 	return stop, nil
 }
 
-func (f *filling) count() int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return len(f.present)
-}
-
-// set returns the identity labels of the n-th application's pods.
-func (f *filling) set(n int) (labels.Set, error) {
+// appSet returns the identity labels of the n-th application's pods.
+func (r *runner) appSet(n int) (labels.Set, error) {
 	all, err := labels.PodLabels(labels.Pod{
 		Namespace: fillNamespace, ServiceAccount: "default", Cluster: clusterName, Labels: podLabels(n),
 		NamespaceLabels: map[string]string{"kubernetes.io/metadata.name": fillNamespace},
 	})
-	set, _ := f.r.filter.Split(all)
+	set, _ := r.filter.Split(all)
 	return set, err
 }
 
@@ -166,7 +146,7 @@ func podLabels(n int) map[string]string {
 
 // allocate has an agent take a set into use and leave it again: what stays is the object.
 func (f *filling) allocate(ctx context.Context, n int) (identity.ID, error) {
-	set, err := f.set(n)
+	set, err := f.r.appSet(n)
 	if err != nil {
 		return 0, err
 	}
@@ -246,7 +226,7 @@ func (f *filling) beFull(ctx context.Context) error {
 	n := f.r.cfg.Numbers
 	f.r.say("  full")
 	if err := retry(ctx, 50*time.Millisecond, func() error {
-		if got := f.count(); got != n {
+		if got := f.census.count(); got != n {
 			return fmt.Errorf("%d of %d identities", got, n)
 		}
 		return nil
@@ -292,7 +272,7 @@ func (f *filling) use(ctx context.Context) (map[string]types.UID, error) {
 	inUse := map[string]types.UID{}
 	var mu sync.Mutex
 	err := each(ctx, f.r.cfg.InUse, func(ctx context.Context, i int) error {
-		set, err := f.set(i)
+		set, err := f.r.appSet(i)
 		if err != nil {
 			return err
 		}
@@ -358,7 +338,7 @@ func (f *filling) recover(ctx context.Context) (Line, error) {
 	defer wg.Wait()
 	for i := range late {
 		wg.Go(func() {
-			set, err := f.set(f.r.cfg.Numbers + i)
+			set, err := f.r.appSet(f.r.cfg.Numbers + i)
 			if err == nil {
 				// These stay in use: nobody gives them back.
 				err = retry(ctx, relabelRetry, func() error { _, err := f.agents[i%fillers].Acquire(ctx, set); return err })
@@ -370,7 +350,7 @@ func (f *filling) recover(ctx context.Context) (Line, error) {
 	}
 	// An identity that waits for its pod's endpoint may be collected, and comes back: what is waited for is that all others are gone.
 	err = poll(ctx, patience, 200*time.Millisecond, func() error {
-		n := f.count()
+		n := f.census.count()
 		line.Points = append(line.Points, Point{time.Since(began).Seconds(), float64(n)})
 		f.r.progress(f.r.cfg.Numbers-n, f.r.cfg.Numbers-len(inUse), "collected")
 		if operator.ended() {

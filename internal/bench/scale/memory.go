@@ -13,6 +13,7 @@ import (
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/k8s/identities"
+	"github.com/hawser-net/hawser/internal/k8s/nodes"
 	"github.com/hawser-net/hawser/internal/labels"
 )
 
@@ -205,6 +206,7 @@ func (c *cluster) node(ctx context.Context, n int) error {
 	return c.client.UrgentV2.Post().Resource(v2.ResourceNodes).Body(&v2.CiliumNode{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: node.Name, OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}},
+			Annotations: map[string]string{nodes.LabelFilterAnnotation: c.r.filter.Fingerprint()},
 		},
 		Spec: v2.NodeSpec{Addresses: []v2.NodeAddress{{Type: "InternalIP", IP: hostOf(n).String()}}, IPAM: v2.IPAMSpec{PodCIDRs: []string{cidr}}},
 	}).Do(ctx).Error()

@@ -25,6 +25,7 @@ func scenarios() []scenario {
 	return []scenario{
 		{"relabel", "A namespace gets another label", (*runner).relabel, 4 * time.Minute},
 		{"identities", "All identities are taken", (*runner).fill, 4 * time.Minute},
+		{"collect", "Many identities end at once", (*runner).collect, 3 * time.Minute},
 		{"stream", "Pods come at a steady rate", (*runner).stream, 3 * time.Minute},
 		{"memory", "What operator and agent need", (*runner).memory, 3 * time.Minute},
 		{"mesh", "Another cluster is told of pods", (*runner).mesh, 2 * time.Minute},

@@ -79,6 +79,7 @@ func small(t *testing.T, scenarios ...string) Config {
 	cfg.Numbers, cfg.InUse, cfg.CollectEvery = 120, 10, time.Second
 	cfg.StreamPods, cfg.StreamNodes, cfg.Observers, cfg.StreamRate = 40, 6, 2, 50
 	cfg.MeshPods = 500
+	cfg.CollectAgents, cfg.CollectUnused = 25, 240
 	cfg.Sizes, cfg.Quiet = []int{60, 120}, 100*time.Millisecond
 	cfg.Patience = 2 * time.Minute
 	cfg.Self, cfg.Operator, cfg.Agent = []string{self, "etcd"}, []string{self, "operator"}, []string{self, "agent"}
@@ -131,6 +132,74 @@ func TestIdentities(t *testing.T) {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("the report lacks %q:\n%s", want, text)
 		}
+	}
+}
+
+// TestCollect has identities end that nobody uses, and every agent hear of each.
+func TestCollect(t *testing.T) {
+	t.Parallel()
+	report, err := Run(t.Context(), small(t, "collect"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := report.Scenarios[0]
+	for _, v := range s.Variants {
+		t.Logf("%s: %+v", v.Name, v.Figures)
+		// Where agents make identities one is marked before it ends, and either is an event. It names its labels.
+		events, least := v.value("events an agent, an end"), map[string]float64{modeOperator: 1, modeAgents: 2}[v.Name]
+		if bytes := v.value("bytes an agent, an end"); events < least || bytes < 200*least {
+			t.Errorf("%s: an agent hears of an end by %g events, %g bytes", v.Name, events, bytes)
+		}
+		for _, name := range []string{"a pod is written before, p50", "a pod is written meanwhile, p99", "an agent hears of a new identity before, p50"} {
+			if v.value(name) <= 0 {
+				t.Errorf("%s: %s: nothing was measured", v.Name, name)
+			}
+		}
+		if len(v.Checks) != 4 {
+			t.Errorf("%s: checks %+v", v.Name, v.Checks)
+		}
+	}
+	if len(s.Variants) != 2 || len(s.Plots) != 1 || len(s.Plots[0].Lines[0].Points) < 5 {
+		t.Errorf("%d variants, the plots are %+v", len(s.Variants), s.Plots)
+	}
+}
+
+// TestEar: events are counted, and new identities recognised, however they are cut into pieces; and what was heard last says from where to go on.
+func TestEar(t *testing.T) {
+	t.Parallel()
+	text := `{"type":"ADDED","object":{"metadata":{"name":"300","resourceVersion":"7"},"security-labels":{"k8s:app":"a"}}}` + "\n" +
+		`{"type":"ADDED","object":{"metadata":{"name":"301","resourceVersion":"8"},"security-labels":{"k8s:heard-by-all":"4"}}}` + "\n" +
+		`{"type":"MODIFIED","object":{"metadata":{"name":"300","managedFields":[{"f:k8s:heard-by-all":{}}],"resourceVersion":"9"},"security-labels":{}}}` + "\n"
+	for size := range len(text) {
+		n := &news{}
+		ears := []*ear{{news: n}, {news: n}}
+		known := n.expect(4, len(ears))
+		for i, e := range ears {
+			select {
+			case <-known:
+				t.Fatalf("all have heard of it after %d of %d", i, len(ears))
+			default:
+			}
+			for piece := range slices.Chunk([]byte(text), size+1) {
+				e.hear(piece)
+			}
+		}
+		select {
+		case <-known:
+		default:
+			t.Fatalf("in pieces of %d: not all have heard of it", size+1)
+		}
+		if got := sum(ears); got.events != 6 || got.bytes != int64(2*len(text)) {
+			t.Fatalf("in pieces of %d: heard %+v", size+1, got)
+		}
+		if version, failed := ears[0].version(); version != "9" || failed {
+			t.Fatalf("in pieces of %d: the last one was of version %q, an error: %t", size+1, version, failed)
+		}
+	}
+	e := &ear{news: &news{}}
+	e.hear([]byte(`{"type":"ERROR","object":{"code":410}}` + "\n"))
+	if version, failed := e.version(); version != "" || !failed {
+		t.Errorf("after an error: version %q, an error: %t", version, failed)
 	}
 }
 

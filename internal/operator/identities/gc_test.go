@@ -195,6 +195,9 @@ func TestCollection(t *testing.T) {
 		if was, since, rests := k8sids.Retired(o); !rests || was != "k8s:app=1000;" || tr.clock.Sub(since) > time.Second {
 			t.Fatalf("after its end: %v, %v", o.Annotations, o.SecurityLabels)
 		}
+		if len(o.ManagedFields) > 0 {
+			t.Errorf("every agent is sent %v with its end", o.ManagedFields)
+		}
 		tr.pass() // 15 of 20 minutes
 		tr.get("1000")
 		tr.pass()
@@ -619,16 +622,6 @@ func TestCollection(t *testing.T) {
 		marked, deleted = tr.pass()
 		tr.want("second look", marked, deleted, "", "1000")
 	})
-}
-
-// TestPace: what all agents together are told is bounded, and so are the requests.
-func TestPace(t *testing.T) {
-	t.Parallel()
-	for agents, want := range map[int]rate.Limit{0: 300, 1: 300, 416: 300, 500: 250, 1000: 125, 2976: 42, 5000: 42, 100000: 42} {
-		if got := pace(agents); got != want {
-			t.Errorf("with %d agents %v a second, want %v", agents, got, want)
-		}
-	}
 }
 
 func (tr *trial) snapshot() *v2.CiliumIdentityList {

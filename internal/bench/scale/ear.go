@@ -1,0 +1,255 @@
+package scale
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+)
+
+// ear counts what one agent is sent over its watch of identities, and tells news of those identities that it waits for.
+type ear struct {
+	news *news
+
+	mu            sync.Mutex
+	events, bytes int64
+	// watches and lists are how often the agent began a watch, and how often it read everything.
+	watches, lists int
+	part           []byte // of an event
+	last           []byte // the event before
+}
+
+// heard is what ears have been told, all together or on the average.
+type heard struct {
+	events, bytes  int64
+	watches, lists int
+}
+
+func (h heard) since(before heard) heard {
+	return heard{h.events - before.events, h.bytes - before.bytes, h.watches - before.watches, h.lists - before.lists}
+}
+
+// sum adds up what ears have heard.
+func sum(ears []*ear) (all heard) {
+	for _, e := range ears {
+		e.mu.Lock()
+		all.events += e.events
+		all.bytes += e.bytes
+		all.watches += e.watches
+		all.lists += e.lists
+		e.mu.Unlock()
+	}
+	return all
+}
+
+// wrap returns a transport that has the ear hear what comes by it of identities.
+func (e *ear) wrap(next http.RoundTripper) http.RoundTripper { return earTransport{e, next} }
+
+type earTransport struct {
+	*ear
+	next http.RoundTripper
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t earTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := t.next.RoundTrip(req)
+	if err != nil || req.Method != http.MethodGet || !strings.HasSuffix(req.URL.Path, "/"+v2.ResourceIdentities) {
+		return resp, err
+	}
+	q := req.URL.Query()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if q.Get("watch") != "true" || q.Get("sendInitialEvents") == "true" {
+		t.lists++
+	}
+	if q.Get("watch") == "true" {
+		t.watches++
+		t.part = t.part[:0]
+		resp.Body = earBody{resp.Body, t.ear}
+	}
+	return resp, err
+}
+
+type earBody struct {
+	io.ReadCloser
+	ear *ear
+}
+
+// Read implements io.Reader.
+func (b earBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.ear.hear(p[:n])
+	return n, err
+}
+
+// hear takes in what was read. In JSON, events are lines.
+func (e *ear) hear(p []byte) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.bytes += int64(len(p))
+	for {
+		end := bytes.IndexByte(p, '\n')
+		if end < 0 {
+			e.part = append(e.part, p...)
+			return
+		}
+		e.last = append(append(e.last[:0], e.part...), p[:end]...)
+		e.part, p = e.part[:0], p[end+1:]
+		e.events++
+		if n, ok := newsIn(e.last); ok {
+			e.news.heardOf(n, e)
+		}
+	}
+}
+
+// version returns the resource version of the event that was heard last, and whether that was an error instead.
+func (e *ear) version() (version string, failed bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return between(e.last, `"resourceVersion":"`, '"'), bytes.HasPrefix(e.last, []byte(`{"type":"ERROR"`))
+}
+
+// between returns what stands behind the first mark, up to end.
+func between(text []byte, mark string, end byte) string {
+	_, rest, ok := bytes.Cut(text, []byte(mark))
+	if i := bytes.IndexByte(rest, end); ok && i >= 0 {
+		return string(rest[:i])
+	}
+	return ""
+}
+
+// earPause is the pause before an ear listens again whose watch has ended.
+const earPause = 200 * time.Millisecond
+
+// listen has the ear follow the identities from a version on, over a connection of its own, as an agent that has listed before, until ctx ends. It reads what it
+// is sent and makes nothing of it. ready is called when the server has accepted the watch for the first time.
+func (e *ear) listen(ctx context.Context, c *cluster, version string, ready func()) error {
+	transport := c.transport()
+	defer transport.CloseIdleConnections()
+	client := &http.Client{Transport: e.wrap(transport)}
+	buf := make([]byte, 8<<10)
+	for ctx.Err() == nil {
+		err := e.watch(ctx, client, c, version, ready, buf)
+		if ctx.Err() != nil {
+			return nil
+		}
+		next, failed := e.version()
+		if failed || err != nil { // what it has missed the server does not remember: a real agent reads everything
+			if next, err = c.version(ctx); err != nil {
+				c.r.log.Warn("an agent cannot listen", "error", err)
+				next = version
+			}
+			e.mu.Lock()
+			e.lists++
+			e.mu.Unlock()
+			e.news.readBy(e)
+		}
+		if next != "" {
+			version = next
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(earPause):
+		}
+	}
+	return nil
+}
+
+// watch hears events until the watch ends. An error is that there was none.
+func (e *ear) watch(ctx context.Context, client *http.Client, c *cluster, version string, ready func(), buf []byte) error {
+	url := c.rest.Host + "/apis/" + v2.SchemeGroupVersion().String() + "/" + v2.ResourceIdentities +
+		"?watch=true&allowWatchBookmarks=true&timeoutSeconds=86400&resourceVersion=" + version
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Authorization", "Bearer "+c.rest.BearerToken)
+	req.Header.Set("Accept", "application/json")
+	resp, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("a watch of identities: %s", resp.Status)
+	}
+	ready()
+	for {
+		if _, err := resp.Body.Read(buf); err != nil {
+			return nil
+		}
+	}
+}
+
+// version asks the server for the version that its identities are at.
+func (c *cluster) version(ctx context.Context) (string, error) {
+	var list v2.CiliumIdentityList
+	err := c.client.UrgentV2.Get().Resource(v2.ResourceIdentities).Param("limit", "1").Do(ctx).Into(&list)
+	return list.ResourceVersion, err
+}
+
+// newsLabel is the label of identities whose way to all agents is timed; its value is a number.
+const newsLabel = "k8s:heard-by-all"
+
+// newsIn returns the number of the identity in an event, if it is one of those.
+func newsIn(event []byte) (int, bool) {
+	text := between(event, `"`+newsLabel+`":"`, '"')
+	n, err := strconv.Atoi(text)
+	return n, err == nil
+}
+
+// news times when all ears have heard of an identity.
+type news struct {
+	mu    sync.Mutex
+	n     int // the identity that is waited for
+	at    map[*ear]time.Time
+	ears  int
+	known chan struct{} // closed when all have heard
+}
+
+// expect begins to wait for an identity. One is waited for at a time.
+func (w *news) expect(n, ears int) (known <-chan struct{}) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.n, w.at, w.ears, w.known = n, map[*ear]time.Time{}, ears, make(chan struct{})
+	return w.known
+}
+
+// heardOf is told that an ear has heard of an identity.
+func (w *news) heardOf(n int, e *ear) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if n != w.n || len(w.at) == w.ears || !w.at[e].IsZero() {
+		return
+	}
+	w.at[e] = time.Now()
+	if len(w.at) == w.ears {
+		close(w.known)
+	}
+}
+
+// readBy is told that an ear has read everything.
+func (w *news) readBy(e *ear) {
+	w.mu.Lock()
+	n := w.n
+	w.mu.Unlock()
+	w.heardOf(n, e)
+}
+
+// times returns how long after a moment each ear heard of it, in milliseconds.
+func (w *news) times(since time.Time) []float64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var out []float64
+	for _, at := range w.at {
+		out = append(out, max(0, at.Sub(since).Seconds()*1000))
+	}
+	return out
+}
