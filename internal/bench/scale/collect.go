@@ -44,7 +44,7 @@ func (r *runner) collect(ctx context.Context, s *Scenario) error {
 	s.Shared = fmt.Sprintf("Nothing is shared: every agent has its own connection and its own watch of all identities. %d of them make of what they hear what the real agent does; "+
 		"the others read what they are sent and count it, and begin where the identities are there already: their first list is not part of it. The operator looks every %v, and takes for "+
 		"dead what is unused; it ends as many a second as it does at its defaults in a cluster of so many nodes. What it writes when numbers have rested (%v later, one event more to "+
-		"each agent) is not part of it. A new identity is timed from the answer to its creation, by all agents. All act with the right system:masters, which the server's fair "+
+		"each agent) is not part of it. A new identity is timed from the answer to its creation, by all agents; 0 is before the answer. All act with the right system:masters, which the server's fair "+
 		"queueing exempts.", min(collectReal, r.cfg.CollectAgents), r.cfg.CollectEvery, 15*time.Minute)
 	s.Limits = []string{"what is written of an identity is sent to every agent: the operator writes no faster than so many agents can be told, and the API server's processors count"}
 	plot := Plot{File: "collect.svg", Title: "Unused identities", X: "seconds since the operator's start", Y: "identities"}

@@ -12,7 +12,7 @@ import (
 )
 
 // What is written of an identity is told to every agent, which costs API servers 20 µs of a processor and
-// 700 bytes each (docs/design/0013-collection.md). toldPerSecond bounds what all of them together may need:
+// 700 bytes each (docs/design/0015-collection.md). toldPerSecond bounds what all of them together may need:
 // 20 processors. But identities must end faster than they are made, and nobody needs more than
 // mostPerSecond. What the servers of this cluster have to spare is less as a rule: see [collector.heardOf].
 const (
