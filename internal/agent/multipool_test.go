@@ -18,12 +18,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	raw "github.com/hawser-net/hawser/api/rest"
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/api/v2alpha1"
 	"github.com/hawser-net/hawser/internal/ipam"
 	"github.com/hawser-net/hawser/internal/k8s/ippools"
 	managers "github.com/hawser-net/hawser/internal/operator/kube"
 	"github.com/hawser-net/hawser/internal/operator/multipool"
+	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 )
 
@@ -306,6 +308,84 @@ func TestKubernetesPoolMigration(t *testing.T) {
 	}
 	if q := c.pod(n, "q", nil); !netip.MustParsePrefix("10.7.3.0/24").Contains(q.ip4) {
 		t.Errorf("a new pod has %s", q.ip4)
+	}
+}
+
+// TestKubernetesPoolChoice: pools that select pods, one with a single family, one whose pods are not masqueraded, and pods that must be meant by a pool.
+func TestKubernetesPoolChoice(t *testing.T) {
+	t.Parallel()
+	c := newKubeCluster(t)
+	c.grantPools()
+	ns, outside := testenv.NewNetNS(t), testenv.NewNetNS(t)
+	testenv.Connect(t, ns, "eth0", []string{node4 + "/24", node6 + "/64"}, outside, "eth0", []string{outside4 + "/24", outside6 + "/64"})
+	for _, r := range [][2]string{{"10.31.0.0/24", node4}, {"fd00:31::/112", node6}} {
+		outside.Must(t, func() error { return run("ip", "route", "add", r[0], "via", r[1]) })
+	}
+	pools, err := c.client.For(v2alpha1.SchemeGroupVersion(), v2alpha1.AddToScheme)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := func(name, v4, v6 string, change func(*v2alpha1.CiliumPodIPPool)) {
+		t.Helper()
+		o := &v2alpha1.CiliumPodIPPool{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		o.Spec.IPv4 = &v2alpha1.IPv4PoolSpec{CIDRs: []string{v4}, MaskSize: 28}
+		if v6 != "" {
+			o.Spec.IPv6 = &v2alpha1.IPv6PoolSpec{CIDRs: []string{v6}, MaskSize: 124}
+		}
+		if change != nil {
+			change(o)
+		}
+		if err := pools.Post().Resource(v2alpha1.ResourcePodIPPools).Body(o).Do(t.Context()).Error(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	selecting := func(app v2.LabelValue) *v2.LabelSelector {
+		return &v2.LabelSelector{MatchLabels: map[string]v2.LabelValue{"app": app}}
+	}
+	pool("default", "10.30.0.0/24", "fd00:30::/112", nil)
+	pool("plain", "10.31.0.0/24", "fd00:31::/112", func(o *v2alpha1.CiliumPodIPPool) {
+		o.Annotations = map[string]string{ippools.SkipMasqueradeAnnotation: "true"}
+		o.Spec.PodSelector = selecting("plain")
+	})
+	pool("four", "10.32.0.0/24", "", func(o *v2alpha1.CiliumPodIPPool) { o.Spec.PodSelector = selecting("four") })
+	c.runPools(multipool.Defaults())
+	n := c.node(ns, "n1")
+	n.flags = append(n.flags, "--ipam", "multi-pool")
+	n.start()
+
+	normal := c.podWith(n, "normal", map[string]string{"app": "normal"}, nil)
+	within(t, normal, "10.30.0.0/24", "fd00:30::/112")
+	if got := seenFrom(t, normal.ns, outside); got != [2]string{node4, node6} {
+		t.Errorf("a pod of the default pool is seen as %v, want the node", got)
+	}
+	plain := c.podWith(n, "plain", map[string]string{"app": "plain"}, nil)
+	within(t, plain, "10.31.0.0/24", "fd00:31::/112")
+	if got := seenFrom(t, plain.ns, outside); got != [2]string{plain.ip4.String(), plain.ip6.String()} {
+		t.Errorf("a pod of a pool without masquerading is seen as %v", got)
+	}
+	within(t, c.podWith(n, "four", map[string]string{"app": "four"}, map[string]string{ippools.RequireAnnotation: "false"}), "10.32.0.0/24", "fd00:30::/112")
+	refused := func(name, want string, annotations map[string]string) {
+		t.Helper()
+		c.annotated(n, name, nil, annotations)
+		if err := n.newPod(name, nil).add(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v; want %s", name, err, want)
+		}
+	}
+	refused("unmet", "no pool of addresses is meant for the pod", map[string]string{ippools.RequireAnnotation: "true"})
+	refused("half", "CiliumPodIPPool four has no IPv6 range", map[string]string{ippools.PoolAnnotation: "four"})
+
+	// Addresses that somebody asked for in the name of another pod are not this pod's.
+	got, err := n.client.AllocateIP(t.Context(), raw.AllocateIPParams{Owner: "default/other", Pool: "plain"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.annotated(n, "thief", nil, nil)
+	code, body := n.call("PUT", "/endpoint/cilium-local:0", jsonOf(t, map[string]any{
+		"container-id": "thief-1", "interface-name": "eth0", "interface-index": 1, "mac": "02:00:00:00:00:01", "host-mac": "02:00:00:00:00:02", "container-interface-name": "eth0",
+		"k8s-namespace": "default", "k8s-pod-name": "thief", "addressing": map[string]any{"ipv4": got.Address.IPv4}, "state": "waiting-for-identity",
+	}), "Content-Type", "application/json")
+	if code != 409 || !strings.Contains(body, `of pool \"plain\"`) {
+		t.Errorf("an endpoint with an address of another pool: %d %s", code, body)
 	}
 }
 
