@@ -2,6 +2,7 @@ package bpf_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -88,6 +89,46 @@ func TestEventsLost(t *testing.T) {
 	}
 	if got := n.count(datapath.ReasonPolicyDenied, out); got != uint64(total) {
 		t.Errorf("%d packets counted, want %d", got, total)
+	}
+}
+
+// TestEventsTellOfLoss: who reads too slowly is told of every event that was lost.
+func TestEventsTellOfLoss(t *testing.T) {
+	n := newNode(t, testConfig())
+	n.must(n.maps.SetMonitor(datapath.MonitorDrops))
+	first, gate := make(chan struct{}), make(chan struct{})
+	var known atomic.Uint64 // read, or told of as lost
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- n.maps.Events(ctx, func(e datapath.Event) {
+			if known.Load() == 0 {
+				close(first)
+				<-gate
+			}
+			known.Add(1 + e.Lost)
+		})
+	}()
+	f := frame{src: a4, dst: b4, proto: udp, sport: 1, dport: 2, ethSrc: aMAC, ethDst: aHost}
+	sent := uint64(1)
+	n.runMany(n.loader.Program("from_pod"), n.ifA, f.bytes(), 1)
+	select {
+	case <-first:
+	case <-time.After(time.Minute):
+		t.Fatal("no event came")
+	}
+	flood := 1<<20/168 + 1000
+	n.runMany(n.loader.Program("from_pod"), n.ifA, f.bytes(), flood)
+	sent += uint64(flood)
+	close(gate)
+	for deadline := time.Now().Add(time.Minute); known.Load() != sent; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d of %d events are known of", known.Load(), sent)
+		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }
 

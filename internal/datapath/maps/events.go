@@ -14,6 +14,9 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath"
 )
 
+// lostEvery is how many events that wait are read at most before it is asked how many were lost.
+const lostEvery = 64
+
 // Events calls fn for every event that the programs write, until ctx is done; then it returns nil. The
 // event's Data is fn's to keep. Only one reader at a time gets all events: the buffer has one
 // position. Which kinds are written is set by SetMonitor.
@@ -36,7 +39,7 @@ func (m *Maps) Events(ctx context.Context, fn func(datapath.Event)) error {
 		return fmt.Errorf("events: read the clocks: %w", err)
 	}
 	var record ringbuf.Record
-	for {
+	for unasked := 0; ; {
 		if err := reader.ReadInto(&record); err != nil {
 			if errors.Is(err, ringbuf.ErrFlushed) {
 				return nil
@@ -47,11 +50,15 @@ func (m *Maps) Events(ctx context.Context, fn func(datapath.Event)) error {
 		if err != nil {
 			return fmt.Errorf("events: %w", err)
 		}
-		lost, err := m.EventsLost()
-		if err != nil {
-			return err
+		// To ask costs more than to read an event; where many wait, some know it for all.
+		if unasked++; record.Remaining == 0 || unasked == lostEvery {
+			unasked = 0
+			lost, err := m.EventsLost()
+			if err != nil {
+				return err
+			}
+			event.Lost, lostBefore = lost-lostBefore, lost
 		}
-		event.Lost, lostBefore = lost-lostBefore, lost
 		fn(event)
 	}
 }
