@@ -12,6 +12,7 @@ import (
 	"github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/flows"
 	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/policy"
 )
@@ -62,7 +63,13 @@ func newFlowDirectory(a *api) *flowDirectory {
 // Party implements [flows.Directory].
 func (d *flowDirectory) Party(addr netip.Addr) flows.Party {
 	if row, ok := d.a.registry.ByAddr(addr); ok {
-		return flows.Party{Endpoint: row.ID, Identity: uint32(row.Seen()), Namespace: row.Namespace, Pod: row.PodName}
+		p := flows.Party{Endpoint: row.ID, Identity: uint32(row.Seen()), Namespace: row.Namespace, Pod: row.PodName}
+		if d.a.kube != nil && row.PodName != "" {
+			if w := d.a.kube.pods.Workload(k8s.Key{Namespace: row.Namespace, Name: row.PodName}); w.Name != "" {
+				p.Workloads = []*flowpb.Workload{{Kind: w.Kind, Name: w.Name}}
+			}
+		}
+		return p
 	}
 	_, e, ok := d.a.cache.Lookup(addr)
 	if !ok {

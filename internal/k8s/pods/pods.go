@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -68,8 +69,26 @@ type pod struct {
 	ports       []policy.NamedPort
 	wishes      map[string]string // annotations about pools of addresses
 	created     time.Time
+	workload    Workload
 	// gated: the pod's readiness depends on the gate; met: the gate is open.
 	gated, met bool
+}
+
+// Workload is what made a pod, such as a Deployment. It is the zero value for a pod that somebody made himself.
+type Workload struct{ Kind, Name string }
+
+// workloadOf returns what made a pod. A ReplicaSet that a Deployment made has its name and the hash of its template; who makes pods can
+// pretend as much, so that it is for people to read.
+func workloadOf(o *corev1.Pod) Workload {
+	owner := metav1.GetControllerOf(o)
+	if owner == nil {
+		return Workload{}
+	}
+	hash := o.Labels["pod-template-hash"]
+	if name, ok := strings.CutSuffix(owner.Name, "-"+hash); ok && hash != "" && owner.Kind == "ReplicaSet" {
+		return Workload{"Deployment", name}
+	}
+	return Workload{owner.Kind, owner.Name}
 }
 
 // namespace is what is kept of a namespace.
@@ -167,7 +186,7 @@ func slim(o *corev1.Pod) *corev1.Pod {
 		kept = with(kept, hashAnnotation, hash)
 	}
 	o.Annotations = kept
-	o.OwnerReferences = nil
+	o.OwnerReferences = slices.DeleteFunc(o.OwnerReferences, func(r metav1.OwnerReference) bool { return r.Controller == nil || !*r.Controller })
 	containers := func(list []corev1.Container) []corev1.Container {
 		out := make([]corev1.Container, len(list))
 		for i, c := range list {
@@ -213,7 +232,8 @@ const hashAnnotation = "kubernetes.io/config.hash"
 func StaticUID(o *corev1.Pod) string { return o.Annotations[hashAnnotation] }
 
 func read(o *corev1.Pod) pod {
-	out := pod{uid: string(o.UID), static: StaticUID(o), account: o.Spec.ServiceAccountName, labels: o.Labels, wishes: ippools.Wishes(o.Annotations)}
+	out := pod{uid: string(o.UID), static: StaticUID(o), account: o.Spec.ServiceAccountName, labels: o.Labels, wishes: ippools.Wishes(o.Annotations),
+		workload: workloadOf(o)}
 	if o.Status.PodIP == "" {
 		out.created = o.CreationTimestamp.Time
 	}
@@ -319,6 +339,13 @@ func (p *Pods) SkipsMasquerade(name string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.namespaces[name].plain
+}
+
+// Workload returns what made a pod, as far as the watch has told.
+func (p *Pods) Workload(key k8s.Key) Workload {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.pods[key].workload
 }
 
 // Known returns what the watch has told of a pod. An empty uid is that of any pod of the name.

@@ -60,6 +60,19 @@ func TestPods(t *testing.T) {
 	static.Annotations = map[string]string{"kubernetes.io/config.hash": "the-runtime's-uid"}
 	create(static)
 	create(object("elsewhere", "n2"))
+	owned := func(name, kind, owner string) {
+		t.Helper()
+		o := object(name, "n1")
+		o.Labels["pod-template-hash"] = "5d4f"
+		yes := true
+		o.OwnerReferences = []metav1.OwnerReference{
+			{APIVersion: "v1", Kind: "Other", Name: "no-controller", UID: "u1"}, {APIVersion: "apps/v1", Kind: kind, Name: owner, UID: "u2", Controller: &yes},
+		}
+		create(o)
+	}
+	owned("deployed", "ReplicaSet", "front-5d4f")
+	owned("replicated", "ReplicaSet", "back")
+	owned("daemon", "DaemonSet", "log-5d4f")
 
 	var mu sync.Mutex
 	changed := map[string]int{}
@@ -106,6 +119,14 @@ func TestPods(t *testing.T) {
 	}
 	if diff := cmp.Diff([]policy.NamedPort{{Name: "web", Proto: 6, Port: 80}, {Name: "dns", Proto: 17, Port: 53}, {Name: "assoc", Proto: 132, Port: 9}}, info.Ports); diff != "" {
 		t.Errorf("named ports (-want +got):\n%s", diff)
+	}
+	for name, want := range map[string]pods.Workload{
+		"deployed": {Kind: "Deployment", Name: "front"}, "replicated": {Kind: "ReplicaSet", Name: "back"}, "daemon": {Kind: "DaemonSet", Name: "log-5d4f"},
+		"known": {}, "elsewhere": {},
+	} {
+		if got := p.Workload(key(name)); got != want {
+			t.Errorf("%s was made by %+v, want %+v", name, got, want)
+		}
 	}
 	for name, uid := range map[string]string{"elsewhere": "", "missing": "", "known": "another"} {
 		if got, err := p.Get(ctx, key(name), uid); !errors.Is(err, pods.ErrNotFound) {
