@@ -1,0 +1,77 @@
+package agent
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	flowpb "github.com/hawser-net/hawser/api/flow"
+	"github.com/hawser-net/hawser/api/observer"
+	"github.com/hawser-net/hawser/internal/flows"
+	"github.com/hawser-net/hawser/internal/testenv/controllers"
+)
+
+// TestKubernetesFlows: in a cluster flows name what people know from there: the workload that made a pod, the policy that decided, the service that was asked.
+func TestKubernetesFlows(t *testing.T) {
+	t.Parallel()
+	c := newKubeCluster(t)
+	ns1, _ := twoNamespaces(t)
+	n := c.node(ns1, "n1", "10.0.1.0/24", "fd00:1::/112")
+	n.flags = append(n.flags, "--ipam", "kubernetes", "--enable-hubble", "--hubble-socket-path", n.path("run/hubble.sock"))
+	n.start()
+	if _, err := c.client.Kube.CoreV1().Pods("default").Create(t.Context(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "front", Namespace: "default", Labels: map[string]string{"app": "front", "pod-template-hash": "5d4f"},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "front-5d4f", UID: "u", Controller: new(true)}},
+		},
+		Spec: corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "c", Image: "none"}}, AutomountServiceAccountToken: new(bool)},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	front, web := n.attached("front", nil), c.pod(n, "web", map[string]string{"app": "web"})
+	for _, at := range web.both(80) {
+		serveEcho(t, web.ns, at)
+	}
+	c.network("guard", "web", func(s *networkingv1.NetworkPolicySpec) {
+		s.Ingress = []networkingv1.NetworkPolicyIngressRule{{From: []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "front"}}}}}}
+	})
+	svc, err := c.client.Kube.CoreV1().Services("default").Create(t.Context(), &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: "shop"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	empty := netip.AddrPortFrom(netip.MustParseAddr(svc.Spec.ClusterIP), 80) // nobody is behind it
+
+	seen := followFlows(t, n.flowConn(n.path("run/hubble.sock")), &observer.GetFlowsRequest{})
+	has := func(what string, knock func(), is func(*flowpb.Flow) bool) {
+		t.Helper()
+		controllers.Eventually(t, time.Minute, func() string {
+			knock()
+			seen.mu.Lock()
+			defer seen.mu.Unlock()
+			if slices.ContainsFunc(seen.list, is) {
+				return ""
+			}
+			return fmt.Sprintf("%s: none of %d flows, the last %v", what, len(seen.list), seen.list[max(0, len(seen.list)-1):])
+		})
+	}
+	has("a connection that the policy allows", func() { _ = once(front.ns, web.both(80)[0], time.Second) }, func(f *flowpb.Flow) bool {
+		by, made := f.GetIngressAllowedBy(), f.GetSource().GetWorkloads()
+		return f.GetVerdict() == flowpb.Verdict_FORWARDED && f.GetTrafficDirection() == flowpb.TrafficDirection_INGRESS && f.GetDestination().GetPodName() == "web" &&
+			len(by) == 1 && by[0].GetNamespace() == "default" && by[0].GetName() == "guard" &&
+			slices.Contains(by[0].GetLabels(), "k8s:io.cilium.k8s.policy.derived-from=NetworkPolicy") &&
+			len(made) == 1 && made[0].GetKind() == "Deployment" && made[0].GetName() == "front"
+	})
+	has("a service without backends", func() { _ = once(front.ns, empty, 50*time.Millisecond) }, func(f *flowpb.Flow) bool {
+		return f.GetEventType().GetType() == flows.EventDrop && f.GetDropReasonDesc() == flowpb.DropReason_SERVICE_BACKEND_NOT_FOUND &&
+			f.GetDestinationService().GetNamespace() == "default" && f.GetDestinationService().GetName() == "shop" && f.GetSource().GetPodName() == "front"
+	})
+	n.stop()
+}
