@@ -135,7 +135,7 @@ func TestIdentities(t *testing.T) {
 	}
 }
 
-// TestCollect has identities end that nobody uses, and every agent hear of each.
+// TestCollect has identities end that nobody uses, and every agent hear of each: "Background & Motivation" of CFP-27752, the collection that keeps up.
 func TestCollect(t *testing.T) {
 	t.Parallel()
 	report, err := Run(t.Context(), small(t, "collect"))
