@@ -117,19 +117,13 @@ func (a *api) health() rest.StatusResponse {
 	devices := a.deviceFacts()
 	st.IPv4BigTCP, st.IPv6BigTCP = bigTCP(devices.SegmentSize4, devices.SegmentSize4), bigTCP(devices.SegmentSize6, 0)
 	st.Encryption.Mode, st.HostFirewall.Mode = modeDisabled, modeDisabled
-	st.Hubble.State, st.AuthCertificateProvider.State = rest.StateDisabled, rest.StateDisabled
+	st.AuthCertificateProvider.State = rest.StateDisabled
 	st.KubeProxyReplacement.Mode = "False"
 	if a.cfg.KubeProxyReplacement {
 		st.KubeProxyReplacement.Mode = "True"
 	}
 	st.Routing = rest.Routing{InterHostRoutingMode: "Native"}
 	if a.cfg.RoutingMode == "tunnel" {
-		st.Encryption.Mode, st.HostFirewall.Mode = modeDisabled, modeDisabled
-		st.Hubble.State, st.AuthCertificateProvider.State = rest.StateDisabled, rest.StateDisabled
-		st.KubeProxyReplacement.Mode = "False"
-		if a.cfg.KubeProxyReplacement {
-			st.KubeProxyReplacement.Mode = "True"
-		}
 		st.Routing = rest.Routing{InterHostRoutingMode: "Tunnel", TunnelProtocol: a.cfg.TunnelProtocol}
 	}
 	st.Hubble = a.flowStatus()
