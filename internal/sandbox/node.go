@@ -46,6 +46,7 @@ func (s *Sandbox) startAgent(st *state, n *node) error {
 		"--cni-log-file", s.nodePath(n.Name, "run/hawser-cni.log"),
 		"--agent-health-port", "9879",
 		"--prometheus-serve-addr", "127.0.0.1:9962",
+		"--enable-hubble", "--hubble-socket-path", s.flowSocket(n.Name),
 	}
 	if n.Pods6.IsValid() {
 		args = append(args, "--ipv6-range", n.Pods6.String())
@@ -65,7 +66,7 @@ func (s *Sandbox) startAgent(st *state, n *node) error {
 
 // nodeEnv makes programs started for a node find its agent.
 func (s *Sandbox) nodeEnv(n string) []string {
-	return []string{"CILIUM_SOCK=" + s.socket(n), "K8S_NODE_NAME=" + n}
+	return []string{"CILIUM_SOCK=" + s.socket(n), "HUBBLE_SERVER=unix://" + s.flowSocket(n), "K8S_NODE_NAME=" + n}
 }
 
 // waitAgent waits until the agent says that it is well and has written the CNI configuration.

@@ -51,6 +51,7 @@ func (s *Sandbox) stateFile() string              { return s.path("state.json") 
 func (s *Sandbox) netns(name string) string       { return s.path("netns", name) }
 func (s *Sandbox) nodePath(n, elem string) string { return s.path("nodes", n, elem) }
 func (s *Sandbox) socket(n string) string         { return s.nodePath(n, "cilium.sock") }
+func (s *Sandbox) flowSocket(n string) string     { return s.nodePath(n, "hubble.sock") }
 func (s *Sandbox) lockFile() string               { return filepath.Join(s.cfg.Root, "."+s.cfg.Name+".lock") }
 
 // PolicyDir is the directory of the policies that all agents follow; they notice changes.
