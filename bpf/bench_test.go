@@ -36,9 +36,9 @@ func benchmark(p *ebpf.Program, ifIndex int, in []byte, times int) (uint32, time
 	return action, time.Since(start) / time.Duration(times), nil
 }
 
-// BenchmarkFromPod prints what a packet costs between a pod and the world, for rule sets of many sizes,
-// beside an empty program run the same way. The times include the kernel's test harness, which is all that
-// the empty program measures.
+// BenchmarkFromPod prints what a packet costs between a pod and the world, for rule sets of many
+// sizes, beside an empty program run the same way. The times include the kernel's test harness,
+// which is all that the empty program measures.
 func BenchmarkFromPod(b *testing.B) {
 	for _, size := range []int{1, 1000, 16000, 65000} {
 		for _, kind := range []string{"established", "new"} {
@@ -58,7 +58,8 @@ func BenchmarkFromPod(b *testing.B) {
 						if kind == "new" {
 							// As many as there are in a benchmark would be beyond anybody's share.
 							n.must(n.maps.Replacements()["ct_accounts"].Put(uint32(n.a.ID), make([]byte, 20)))
-							// Expired as soon as written: each packet asks policy and writes an entry.
+							// Expired as soon as written: each packet asks policy and writes an
+							// entry.
 							c.TimeoutTcp, c.TimeoutTcpSyn, c.TimeoutTcpFin, c.TimeoutAny = 0, 0, 0, 0
 						}
 					})
@@ -74,8 +75,8 @@ func BenchmarkFromPod(b *testing.B) {
 	}
 }
 
-// BenchmarkBlocks prints what a new flow costs whose rule set names blocks of addresses, by how many
-// blocks there are, beside the same rule set without.
+// BenchmarkBlocks prints what a new flow costs whose rule set names blocks of addresses, by how
+// many blocks there are, beside the same rule set without.
 func BenchmarkBlocks(b *testing.B) {
 	for _, count := range []int{0, 1, 1000, 50000} {
 		b.Run(fmt.Sprintf("blocks=%d", count), func(b *testing.B) {

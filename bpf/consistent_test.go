@@ -10,8 +10,9 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath"
 )
 
-// TestServiceConsistent: a client's flow meets the same backend by whichever of a service's addresses it comes, which stand for those of
-// other nodes; all backends get some; and when one goes, the others' clients mostly stay.
+// TestServiceConsistent: a client's flow meets the same backend by whichever of a service's
+// addresses it comes, which stand for those of other nodes; all backends get some; and when one
+// goes, the others' clients mostly stay.
 func TestServiceConsistent(t *testing.T) {
 	n := newNode(t, testConfig())
 	n.allowAll()
@@ -52,7 +53,8 @@ func TestServiceConsistent(t *testing.T) {
 	if moved > 30 {
 		t.Errorf("of 300 flows %d moved although their backend stayed", moved)
 	}
-	// A client with affinity has one backend for all its flows, by its address, not by what was remembered.
+	// A client with affinity has one backend for all its flows, by its address, not by what was
+	// remembered.
 	waitTick()
 	waitTick()
 	for sport := uint16(2000); sport < 2010; sport++ {

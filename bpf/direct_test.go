@@ -30,7 +30,8 @@ type pair struct {
 	overlay             func(vni uint32, in []byte) result
 }
 
-// newPair returns two nodes of which the first leads clients of its port to the other's pod, which answers them itself.
+// newPair returns two nodes of which the first leads clients of its port to the other's pod, which
+// answers them itself.
 func newPair(t *testing.T, tunnel, v6 bool) *pair {
 	t.Helper()
 	p := &pair{tunnel: tunnel, v6: v6, sport: clientPort, client: w4, at: node4, backend: r4, carrier: node4}
@@ -167,8 +168,9 @@ func TestDirect(t *testing.T) {
 	}
 }
 
-// testDirectFlow: what a client asks one node goes, as it came, within a packet to the node of the backend, which gives it to the backend in the client's
-// name and answers in the frontend's; the rest of the flow goes plainly.
+// testDirectFlow: what a client asks one node goes, as it came, within a packet to the node of the
+// backend, which gives it to the backend in the client's name and answers in the frontend's; the
+// rest of the flow goes plainly.
 func testDirectFlow(t *testing.T, p *pair) {
 	t.Helper()
 	p.sport += 100
@@ -221,7 +223,8 @@ func testDirectFlow(t *testing.T, p *pair) {
 	}
 }
 
-// testDirectRefused: only nodes can have a pod answer in the name of others, and only in that of services.
+// testDirectRefused: only nodes can have a pod answer in the name of others, and only in that of
+// services.
 func testDirectRefused(t *testing.T, p *pair) {
 	t.Helper()
 	p.sport += 100
@@ -311,8 +314,8 @@ func (n *node) nodeAddrs() [2]netip.Addr {
 	return [2]netip.Addr{otherNode, netip.MustParseAddr("fd99::2")}
 }
 
-// testDirectFallback: a flow whose first packet cannot tell of it is sent on in the node's name, for good, and so is one of a client who is a node;
-// one that has told stays as it is.
+// testDirectFallback: a flow whose first packet cannot tell of it is sent on in the node's name,
+// for good, and so is one of a client who is a node; one that has told stays as it is.
 func testDirectFallback(t *testing.T, p *pair) {
 	t.Helper()
 	p.sport += 100
@@ -366,7 +369,8 @@ func testDirectFallback(t *testing.T, p *pair) {
 		send("a whole one", whole, gre, p.carrier)
 		send("a part after it", part, udp, p.client)
 	}
-	// In the middle of a connection the other node knows the flow; what has room tells nevertheless.
+	// In the middle of a connection the other node knows the flow; what has room tells
+	// nevertheless.
 	seg := p.request(tcp)
 	seg.tcpFlags, seg.sport = ack, 4004
 	send("a connection that came by another node", seg, gre, p.carrier)
@@ -385,8 +389,8 @@ func testDirectFallback(t *testing.T, p *pair) {
 	send("a backend out there", f, udp, at)
 }
 
-// testDirectErrors: what the client, or a router on the way to it, has to say of an answer comes to the node that was asked, and goes on to the backend
-// as if about what that has sent.
+// testDirectErrors: what the client, or a router on the way to it, has to say of an answer comes to
+// the node that was asked, and goes on to the backend as if about what that has sent.
 func testDirectErrors(t *testing.T, p *pair) {
 	t.Helper()
 	p.sport += 100

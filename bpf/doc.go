@@ -14,12 +14,12 @@
 //	maps.c          all maps, without a program: the source of their Go types
 //
 // lib/ holds the parts, each a leaf that says at its top what it is about. A packet goes through
-// them in this order: packet.h (parse), forward.h (who is behind the addresses), conntrack.h (is the
-// flow known), policy.h (if not, what do the rules say), forward.h (where does it go), events.h
+// them in this order: packet.h (parse), forward.h (who is behind the addresses), conntrack.h (is
+// the flow known), policy.h (if not, what do the rules say), forward.h (where does it go), events.h
 // (count and report). Reading from_pod.c from its end to its start shows the whole.
 //
 // The objects are built by `make generate` into datapath/maps and datapath/loader and committed.
 //
-// Tests run the real programs on real, unpinned maps through BPF_PROG_TEST_RUN: a row is a packet in,
-// a verdict, and what has changed. A *_test.c file is a program that exists for a test only.
+// Tests run the real programs on real, unpinned maps through BPF_PROG_TEST_RUN: a row is a packet
+// in, a verdict, and what has changed. A *_test.c file is a program that exists for a test only.
 package bpf

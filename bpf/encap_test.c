@@ -1,8 +1,8 @@
 //go:build ignore
 
 /* from_pod, followed by a look at the tunnel's metadata that it set: the outcome, the VNI and the
- * address of the other node are left in the control block, and the last word of this node's in the mark. The helper reads metadata as the receiver's,
- * so what was set as remote is read as local. */
+ * address of the other node are left in the control block, and the last word of this node's in the
+ * mark. The helper reads metadata as the receiver's, so what was set as remote is read as local. */
 #include "from_pod.c"
 
 /* Not inlined: its variables need a stack of their own. */

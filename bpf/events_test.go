@@ -132,7 +132,8 @@ func TestEventsTellOfLoss(t *testing.T) {
 	}
 }
 
-// TestEventsForgotten: events that nobody asks for any more, because the agent was killed, end by themselves.
+// TestEventsForgotten: events that nobody asks for any more, because the agent was killed, end by
+// themselves.
 func TestEventsForgotten(t *testing.T) {
 	n := newNode(t, testConfig())
 	n.must(n.maps.SetMonitor(datapath.MonitorDrops))

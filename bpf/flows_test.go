@@ -189,7 +189,8 @@ func TestTCPStates(t *testing.T) {
 	check("refused", def.TCPFin, true)
 }
 
-// TestForgedReset: a reset that does not end a connection does not have it forgotten. Who sends one knows no more than its ends.
+// TestForgedReset: a reset that does not end a connection does not have it forgotten. Who sends one
+// knows no more than its ends.
 func TestForgedReset(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		cfg := testConfig()
@@ -341,7 +342,8 @@ func TestEncapsulation(t *testing.T) {
 			if cb := got.ctx.CB; cb[0] != uint32(outcome) || cb[1] != vni || cb[2] != remote4 || cb[3] != remote6 {
 				t.Errorf("%s: control block %x", name, cb)
 			}
-			// It comes from the address that this node announces, whichever the route would have chosen.
+			// It comes from the address that this node announces, whichever the route would have
+			// chosen.
 			from := map[bool]uint32{remote4 != 0: 0xC0A80001, remote6 != 0: 0x01000000}[true]
 			if got.ctx.Mark != from {
 				t.Errorf("%s: sent from %x, want %x", name, got.ctx.Mark, from)
@@ -412,9 +414,9 @@ func TestFromOverlay(t *testing.T) {
 	})
 }
 
-// TestOverlayReplyBeforeNews: a pod of another node has opened a flow, and this node knows no more of
-// its address than the network it lies in. The reply belongs to the flow all the same; what the pod
-// here opens by itself is judged by what is known.
+// TestOverlayReplyBeforeNews: a pod of another node has opened a flow, and this node knows no more
+// of its address than the network it lies in. The reply belongs to the flow all the same; what the
+// pod here opens by itself is judged by what is known.
 func TestOverlayReplyBeforeNews(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		n := newNode(t, testConfig())
@@ -437,8 +439,8 @@ func TestOverlayReplyBeforeNews(t *testing.T) {
 	})
 }
 
-// TestFromHost: the host's packets for other nodes' pods are encapsulated, and nobody else is taken for
-// the host.
+// TestFromHost: the host's packets for other nodes' pods are encapsulated, and nobody else is taken
+// for the host.
 func TestFromHost(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		cfg := testConfig()
@@ -483,8 +485,9 @@ func TestFromNetdev(t *testing.T) {
 	})
 }
 
-// TestBlocks: a rule about a block of addresses holds for whoever has one of them, a local pod, another
-// node's, the node itself or the world; it adds to what the peer's identity is allowed, and its denies win.
+// TestBlocks: a rule about a block of addresses holds for whoever has one of them, a local pod,
+// another node's, the node itself or the world; it adds to what the peer's identity is allowed, and
+// its denies win.
 func TestBlocks(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		const block = datapath.BlockScope << 24
@@ -532,7 +535,8 @@ func TestBlocks(t *testing.T) {
 		n.rules(setA, allow(out, block+3, tcp, 443))
 		n.expect("from its own address", dropped(datapath.ReasonPolicyDenied, out), send(b))
 
-		// A flow that is judged again is judged by the addresses of its opening, also by its answers.
+		// A flow that is judged again is judged by the addresses of its opening, also by its
+		// answers.
 		n.rules(setA, allow(out, block+4, tcp, 443))
 		open := frame{src: a, dst: b, proto: tcp, sport: 7, dport: 443, tcpFlags: syn}
 		n.expect("open", delivered(), func() result { return n.fromA(open) })

@@ -11,10 +11,12 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath/loader"
 )
 
-// nativeIf is the device towards other nodes in these tests, and elsewhereIf one towards somebody else.
+// nativeIf is the device towards other nodes in these tests, and elsewhereIf one towards somebody
+// else.
 const nativeIf, elsewhereIf = 7, 9
 
-// unrouted is added to the interface that a packet came in by if this node's stack has not routed it.
+// unrouted is added to the interface that a packet came in by if this node's stack has not routed
+// it.
 const unrouted = 1 << 16
 
 func tunnelConfig(nodePort bool) datapath.Config {
@@ -29,7 +31,8 @@ func nativeConfig(nodePort bool) datapath.Config {
 	return cfg
 }
 
-// toNetdev returns the program where the node's packets leave, with the settings of tunnelConfig or nativeConfig.
+// toNetdev returns the program where the node's packets leave, with the settings of tunnelConfig or
+// nativeConfig.
 func (n *node) toNetdev(tunnel, nodePort bool) *ebpf.Program {
 	n.t.Helper()
 	spec, err := loadNetdevTest()
@@ -44,7 +47,8 @@ func (n *node) toNetdev(tunnel, nodePort bool) *ebpf.Program {
 	})
 }
 
-// others are addresses of other nodes: outside, in the network of pods, and of one of another cluster.
+// others are addresses of other nodes: outside, in the network of pods, and of one of another
+// cluster.
 func others(v6 bool) (node, routerOf, foreign netip.Addr) {
 	if v6 {
 		return netip.MustParseAddr("fd99::2"), netip.MustParseAddr("fd00:2::1"), netip.MustParseAddr("fd98::3")
@@ -52,8 +56,8 @@ func others(v6 bool) (node, routerOf, foreign netip.Addr) {
 	return otherNode, netip.MustParseAddr("10.2.0.1"), netip.MustParseAddr("192.168.9.3")
 }
 
-// TestTunnelFromPod: what a node takes apart as another node's never comes from a pod, wherever it is sent and however; pods may
-// send each other whatever they like.
+// TestTunnelFromPod: what a node takes apart as another node's never comes from a pod, wherever it
+// is sent and however; pods may send each other whatever they like.
 func TestTunnelFromPod(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		nodeAddr, foreignID := node4, uint32(remoteNode)
@@ -127,8 +131,8 @@ func TestTunnelFromPod(t *testing.T) {
 	})
 }
 
-// TestTunnelThroughNodePort: a client outside does not get at a node's tunnel through a service whose backend is there, nor have
-// answers sent there.
+// TestTunnelThroughNodePort: a client outside does not get at a node's tunnel through a service
+// whose backend is there, nor have answers sent there.
 func TestTunnelThroughNodePort(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		n := newNode(t, tunnelConfig(true))
@@ -163,7 +167,8 @@ func TestTunnelThroughNodePort(t *testing.T) {
 	})
 }
 
-// TestTunnelPeers: the overlay takes packets of known nodes only, by either family, and each only with what it may say.
+// TestTunnelPeers: the overlay takes packets of known nodes only, by either family, and each only
+// with what it may say.
 func TestTunnelPeers(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		n := newNode(t, tunnelConfig(true))
@@ -265,7 +270,8 @@ func TestTunnelPeers(t *testing.T) {
 	})
 }
 
-// TestStackSource: who sent what the stack hands to a pod, or wants sent to another node, by where it came in.
+// TestStackSource: who sent what the stack hands to a pod, or wants sent to another node, by where
+// it came in.
 func TestStackSource(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		nodeAddr, docker, linkLocal := node4, netip.MustParseAddr("172.17.0.1"), netip.Addr{}
@@ -357,7 +363,8 @@ func TestStackSource(t *testing.T) {
 				}
 				n.expect(what+", to another node", want, func() result { return n.runAs(n.loader.Program(loader.FromHost), ctx, f.bytes()) })
 			}
-			// The answer of a pod to another one for which the node has spoken belongs to that one's flow.
+			// The answer of a pod to another one for which the node has spoken belongs to that
+			// one's flow.
 			n.rules(setA, allow(in, idB, udp, 80))
 			f := frame{src: nodeAddr, dst: a, proto: udp, sport: 9, dport: 80}
 			n.expect(name+": asked in the node's name", passes(in), func() result { return n.toABy(n.ifB, f) })
@@ -366,7 +373,8 @@ func TestStackSource(t *testing.T) {
 	})
 }
 
-// TestForgedFromNetwork: nobody on the network is this node or one of its pods, in any mode, whomever the packet is for.
+// TestForgedFromNetwork: nobody on the network is this node or one of its pods, in any mode,
+// whomever the packet is for.
 func TestForgedFromNetwork(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		nodeAddr, docker := node4, netip.MustParseAddr("172.17.0.1")
@@ -417,7 +425,8 @@ func TestForgedFromNetwork(t *testing.T) {
 	})
 }
 
-// TestTunnelPortOnTheWayOut: nothing that the node did not encapsulate itself goes to the tunnel's port by its device, whoever sent it.
+// TestTunnelPortOnTheWayOut: nothing that the node did not encapsulate itself goes to the tunnel's
+// port by its device, whoever sent it.
 func TestTunnelPortOnTheWayOut(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		nodeAddr := node4
@@ -480,8 +489,8 @@ func TestTunnelPortOnTheWayOut(t *testing.T) {
 	})
 }
 
-// TestPodSourceOnTheWayOut: without a tunnel other nodes believe whom a packet claims to be from. By the node's device nobody leaves as a pod
-// who is none, and no pod as another.
+// TestPodSourceOnTheWayOut: without a tunnel other nodes believe whom a packet claims to be from.
+// By the node's device nobody leaves as a pod who is none, and no pod as another.
 func TestPodSourceOnTheWayOut(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		nodeAddr, far, block := node4, netip.MustParseAddr("10.3.0.9"), netip.MustParseAddr("1.2.3.4")

@@ -13,14 +13,16 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath/loader"
 )
 
-// way is how packets come to a program: which it is, by what interface, and between what hardware addresses.
+// way is how packets come to a program: which it is, by what interface, and between what hardware
+// addresses.
 type way struct {
 	program        *ebpf.Program
 	ifIndex        int
 	ethSrc, ethDst []byte
 }
 
-// ways returns how the node has what pod a sends, what pod b sends, what the stack has for each, and what comes by the network.
+// ways returns how the node has what pod a sends, what pod b sends, what the stack has for each,
+// and what comes by the network.
 func (n *node) ways() (fromA, fromB, toA, toB, outside way) {
 	n.t.Helper()
 	from, to := n.loader.Program(loader.FromPod), n.loader.Program(loader.ToPod)
@@ -75,7 +77,8 @@ func (n *node) ageFragments(ticks uint32) {
 	}
 }
 
-// TestFragmentFlood: whoever sends first fragments without end keeps no neighbour's datagrams from being put together.
+// TestFragmentFlood: whoever sends first fragments without end keeps no neighbour's datagrams from
+// being put together.
 func TestFragmentFlood(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		const size, at, rounds = 4096, 8, 10 // size of testMaps
@@ -129,8 +132,8 @@ func TestFragmentFlood(t *testing.T) {
 	})
 }
 
-// TestFragmentFloodOfOnePeer: a peer that sends first fragments without end to a pod takes an eighth of the pod's places here, so it
-// keeps few others from being heard.
+// TestFragmentFloodOfOnePeer: a peer that sends first fragments without end to a pod takes an
+// eighth of the pod's places here, so it keeps few others from being heard.
 func TestFragmentFloodOfOnePeer(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		n := newNode(t, testConfig())
@@ -155,7 +158,8 @@ func TestFragmentFloodOfOnePeer(t *testing.T) {
 	})
 }
 
-// TestFragmentsGetOld: a first fragment from long ago is not taken for that of a datagram with the same identification.
+// TestFragmentsGetOld: a first fragment from long ago is not taken for that of a datagram with the
+// same identification.
 func TestFragmentsGetOld(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		n := newNode(t, testConfig())
@@ -170,7 +174,8 @@ func TestFragmentsGetOld(t *testing.T) {
 	})
 }
 
-// TestFragmentsOfOthers: a datagram whose place another has taken is lost, and never taken for that other.
+// TestFragmentsOfOthers: a datagram whose place another has taken is lost, and never taken for that
+// other.
 func TestFragmentsOfOthers(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		n := newNode(t, testConfig())
@@ -203,7 +208,8 @@ func TestFragmentsOfOthers(t *testing.T) {
 	})
 }
 
-// TestFragmentsFull: where there is no room for more, what is remembered stays, and what is not is lost.
+// TestFragmentsFull: where there is no room for more, what is remembered stays, and what is not is
+// lost.
 func TestFragmentsFull(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		n := newNode(t, testConfig())

@@ -1,7 +1,8 @@
 //go:build ignore
 
-/* Packets that come by a device of the node's that is not the one that joins the nodes: ingress. Clients outside find services at the
- * addresses that it has. All else is the stack's: of the cluster nobody comes this way. */
+/* Packets that come by a device of the node's that is not the one that joins the nodes: ingress.
+ * Clients outside find services at the addresses that it has. All else is the stack's: of the
+ * cluster nobody comes this way. */
 #include "lib/direct.h"
 #include "lib/nodeport.h"
 
@@ -31,5 +32,6 @@ int from_device(struct __sk_buff *ctx)
 	return finish(ctx, &report, from_device_packet(ctx, &report));
 }
 
-/* Also under the GPL, see LICENSE.GPL-2.0 here: the kernel tells nobody else where its routes lead. */
+/* Also under the GPL, see LICENSE.GPL-2.0 here: the kernel tells nobody else where its routes
+ * lead. */
 char license_name[] SEC("license") = "GPL";

@@ -1,7 +1,7 @@
 //go:build ignore
 
-/* Packets that the host sends to pods of other nodes: egress of the host's own device, through which
- * routes lead there when nodes are joined by a tunnel. */
+/* Packets that the host sends to pods of other nodes: egress of the host's own device, through
+ * which routes lead there when nodes are joined by a tunnel. */
 #include "lib/forward.h"
 
 static __always_inline int from_host_packet(struct __sk_buff *ctx, struct report *report)

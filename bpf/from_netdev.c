@@ -2,16 +2,17 @@
 
 /* Packets from the network that joins the nodes: ingress of the native device.
  *
- * Whoever claims to be this node or one of its pods is not heard: they do not come by the network. What is for a
- * service goes to a backend. If the network routes pod addresses natively, what another pod or
- * node of the cluster sends to a local pod is judged here and goes straight there. Everything else is the
- * stack's, which may have to undo a translation of addresses; if it ends up at a pod, to_pod judges it. */
+ * Whoever claims to be this node or one of its pods is not heard: they do not come by the network.
+ * What is for a service goes to a backend. If the network routes pod addresses natively, what
+ * another pod or node of the cluster sends to a local pod is judged here and goes straight there.
+ * Everything else is the stack's, which may have to undo a translation of addresses; if it ends up
+ * at a pod, to_pod judges it. */
 #include "lib/direct.h"
 #include "lib/forward.h"
 #include "lib/nodeport.h"
 
-/* Says whether a packet is one of the tunnel, whole and for this node. They are most of what comes, and for no
- * service; from_overlay asks who sent them, and counts what is in them. */
+/* Says whether a packet is one of the tunnel, whole and for this node. They are most of what comes,
+ * and for no service; from_overlay asks who sent them, and counts what is in them. */
 static __always_inline bool is_of_tunnel(struct __sk_buff *ctx)
 {
 	struct ipv4_header *ip = (void *)(long)ctx->data + ETH_LEN;
@@ -41,8 +42,8 @@ static __always_inline int from_netdev_packet(struct __sk_buff *ctx, struct repo
 		return TC_ACT_OK;
 	if (cfg.node_port ? balanced(&p) : p.proto == PROTO_ICMPV6 || (cfg.tunnel_port && p.proto == PROTO_UDP))
 		parsed = !parse_transport(ctx, &p, places(&p));
-	/* What is_of_tunnel does not find at a glance, over IPv6 as well. Neighbours are found before anything else, and two
-	 * that have one address find each other. */
+	/* What is_of_tunnel does not find at a glance, over IPv6 as well. Neighbours are found
+	 * before anything else, and two that have one address find each other. */
 	if (parsed && (p.kind == KIND_NEIGHBOUR || (cfg.tunnel_port && p.proto == PROTO_UDP &&
 						    p.dport == cfg.tunnel_port && is_host(&p.dst, p.v6))))
 		return TC_ACT_OK;
@@ -52,7 +53,8 @@ static __always_inline int from_netdev_packet(struct __sk_buff *ctx, struct repo
 		int action = NOT_A_SERVICE;
 
 		if (p.kind == KIND_FLOW) {
-			/* Whom a port is lent to has it until he is done, even if it becomes a frontend's meanwhile. */
+			/* Whom a port is lent to has it until he is done, even if it becomes a
+			 * frontend's meanwhile. */
 			if (is_host(&p.dst, p.v6))
 				action = node_port_answer(ctx, &p, report);
 			if (action == NOT_A_SERVICE)
@@ -68,8 +70,8 @@ static __always_inline int from_netdev_packet(struct __sk_buff *ctx, struct repo
 		return TC_ACT_OK;
 	struct ipcache_value *from = ipcache_lookup(&p.src, p.v6);
 	__u32 identity = from ? from->identity : world_identity(p.v6);
-	/* The node has other addresses than those that the programs know; with a tunnel, pods of other nodes come
-	 * by it. What they send to the node itself does not, and is not judged. */
+	/* The node has other addresses than those that the programs know; with a tunnel, pods of
+	 * other nodes come by it. What they send to the node itself does not, and is not judged. */
 	if (identity == ID_HOST || (cfg.tunnel && has_tunnel(from))) {
 		report->endpoint = ep->id;
 		return -DROP_INVALID_SOURCE_IP;
@@ -99,5 +101,6 @@ int from_netdev(struct __sk_buff *ctx)
 	return finish(ctx, &report, from_netdev_packet(ctx, &report));
 }
 
-/* Also under the GPL, see LICENSE.GPL-2.0 here: the kernel tells nobody else where its routes lead. */
+/* Also under the GPL, see LICENSE.GPL-2.0 here: the kernel tells nobody else where its routes
+ * lead. */
 char license_name[] SEC("license") = "GPL";

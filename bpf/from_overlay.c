@@ -3,9 +3,10 @@
 /* Packets from other nodes: ingress of the VXLAN device, which delivers them unwrapped with the
  * tunnel's metadata. The sender's identity is the VNI.
  *
- * The kernel unwraps what anybody sends to the port, so what says who sent a packet counts only if a node says
- * it: the source of the outer packet must be the address of a known one, the identity one that it may speak for,
- * and the source of the inner packet must not be that of somebody who is elsewhere. */
+ * The kernel unwraps what anybody sends to the port, so what says who sent a packet counts only if
+ * a node says it: the source of the outer packet must be the address of a known one, the identity
+ * one that it may speak for, and the source of the inner packet must not be that of somebody who is
+ * elsewhere. */
 #include "lib/direct.h"
 #include "lib/forward.h"
 #include "lib/nodeport.h"
@@ -29,7 +30,8 @@ static __always_inline bool may_speak_for(const struct tunnel_peer *peer, __u32 
 	case ID_KUBE_APISERVER:
 		return peer->own;
 	}
-	/* What has a number without allocation is told apart by its number alone, in one cluster. */
+	/* What has a number without allocation is told apart by its number alone, in one
+	 * cluster. */
 	return peer->own && identity >= ID_WELL_KNOWN_MIN && identity <= ID_WELL_KNOWN_MAX;
 }
 
@@ -48,8 +50,8 @@ static __always_inline __u32 overlay_identity(const struct packet *p, const stru
 	switch (vni) {
 	case ID_HOST:
 	case ID_REMOTE_NODE:
-		/* Nodes send as remote-node; one may be known here as something more particular. Behind the tunnel
-		 * the address is this node's. */
+		/* Nodes send as remote-node; one may be known here as something more particular.
+		 * Behind the tunnel the address is this node's. */
 		if (entry && (entry->identity == ID_KUBE_APISERVER || entry->identity == ID_INGRESS ||
 			      entry->identity >> 24 == ID_REMOTE_NODE_SCOPE) &&
 		    (has_tunnel(entry) || is_of_peer(&p->src, peer)))
@@ -63,8 +65,8 @@ static __always_inline __u32 overlay_identity(const struct packet *p, const stru
 	return vni;
 }
 
-/* Finds the node that has sent the packet, and the number that it carried. Returns NULL if the node is not known.
- * Not inlined: its variables need a stack of their own. */
+/* Finds the node that has sent the packet, and the number that it carried. Returns NULL if the node
+ * is not known. Not inlined: its variables need a stack of their own. */
 static __always_inline const struct tunnel_peer *sent_by(struct __sk_buff *ctx, struct addr *remote, __u32 *vni)
 {
 	struct bpf_tunnel_key key = {};
@@ -80,8 +82,8 @@ static __always_inline const struct tunnel_peer *sent_by(struct __sk_buff *ctx, 
 	return bpf_map_lookup_elem(&tunnel_peers, remote);
 }
 
-/* Finds out who a packet is from, as the node says that has sent it. Returns 0 or a drop reason, and writes the
- * identity into the report. Not inlined: its variables need a stack of their own. */
+/* Finds out who a packet is from, as the node says that has sent it. Returns 0 or a drop reason,
+ * and writes the identity into the report. Not inlined: its variables need a stack of their own. */
 static __noinline int overlay_source(struct __sk_buff *ctx, const struct packet *p, struct report *report)
 {
 	struct addr remote;
@@ -100,9 +102,9 @@ static __noinline int overlay_source(struct __sk_buff *ctx, const struct packet 
 	bool theirs = has_tunnel(entry) && addr_equal(&entry->tunnel, &remote);
 	if (!theirs && (endpoint_at(&p->src) || (entry && entry->identity == ID_HOST)))
 		return DROP_INVALID_SOURCE_IP;
-	/* A node speaks for its own addresses and for those outside, not for what is behind another node. Where
-	 * an address has just moved and the news is not here yet, answers would go to the old place as well: what
-	 * is dropped until then could not have worked. */
+	/* A node speaks for its own addresses and for those outside, not for what is behind another
+	 * node. Where an address has just moved and the news is not here yet, answers would go to
+	 * the old place as well: what is dropped until then could not have worked. */
 	if (!theirs && has_tunnel(entry) && !is_of_peer(&entry->tunnel, peer))
 		return DROP_INVALID_SOURCE_IP;
 	report->src_identity = overlay_identity(p, peer, entry, vni);
@@ -116,8 +118,8 @@ static __always_inline int to_host(struct __sk_buff *ctx, struct packet *p, stru
 
 	if (cfg.node_port || p->proto == PROTO_UDP)
 		reason = parse_transport(ctx, p, 0);
-	/* Nothing is sent through the tunnel twice: what could be for it again is whoever's that the sender let
-	 * through, in the name of the sender. */
+	/* Nothing is sent through the tunnel twice: what could be for it again is whoever's that
+	 * the sender let through, in the name of the sender. */
 	if (p->proto == PROTO_UDP && reason)
 		return -reason;
 	if (for_tunnel(p))
@@ -176,5 +178,6 @@ int from_overlay(struct __sk_buff *ctx)
 	return finish(ctx, &report, from_overlay_packet(ctx, &report));
 }
 
-/* Also under the GPL, see LICENSE.GPL-2.0 here: the kernel tells nobody else where its routes lead. */
+/* Also under the GPL, see LICENSE.GPL-2.0 here: the kernel tells nobody else where its routes
+ * lead. */
 char license_name[] SEC("license") = "GPL";

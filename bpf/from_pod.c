@@ -3,8 +3,9 @@
 /* Packets that a pod sends: ingress of the host side of its veth pair.
  *
  * The sender is known by the interface alone, so nothing in the packet is believed until it agrees
- * with the endpoint's row. A packet for a service becomes one for a backend. A packet for another pod of this node is judged by both policies here and
- * goes straight into that pod; one for a pod elsewhere is encapsulated; the rest is the stack's. */
+ * with the endpoint's row. A packet for a service becomes one for a backend. A packet for another
+ * pod of this node is judged by both policies here and goes straight into that pod; one for a pod
+ * elsewhere is encapsulated; the rest is the stack's. */
 #include "lib/forward.h"
 #include "lib/lb.h"
 #include "lib/neighbour.h"
@@ -113,7 +114,8 @@ static __always_inline int from_pod_packet(struct __sk_buff *ctx, struct report 
 			if (is_loopback(&p.dst, p.v6))
 				return -DROP_NO_ENDPOINT;
 			sides.dst_identity = destination(&p, &remote);
-			/* As the packet is after translation: who writes services chooses their backends. */
+			/* As the packet is after translation: who writes services chooses their
+			 * backends. */
 			if (unlikely(misuses_tunnel(&p, remote)))
 				return -DROP_TUNNEL_NOT_FROM_NODE;
 			if (unlikely(is_node(sides.dst_identity) || sides.dst_identity == ID_HOST))
@@ -127,7 +129,8 @@ static __always_inline int from_pod_packet(struct __sk_buff *ctx, struct report 
 		count(ctx, FORWARDED, EGRESS);
 		return deliver(ctx, &p, local, report);
 	}
-	/* An answer to a client outside, in a service's name: the stack would take it for forged. */
+	/* An answer to a client outside, in a service's name: the stack would take it for
+	 * forged. */
 	if (cfg.node_port && unlikely(!addr_equal(&p.src, p.v6 ? &ep->ip6 : &ep->ip4)))
 		return send_out(ctx, &p, report);
 	if (cfg.tunnel && has_tunnel(remote))
@@ -146,5 +149,6 @@ int from_pod(struct __sk_buff *ctx)
 	return finish(ctx, &report, from_pod_packet(ctx, &report));
 }
 
-/* Also under the GPL, see LICENSE.GPL-2.0 here: the kernel tells nobody else where its routes lead. */
+/* Also under the GPL, see LICENSE.GPL-2.0 here: the kernel tells nobody else where its routes
+ * lead. */
 char license_name[] SEC("license") = "GPL";

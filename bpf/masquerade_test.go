@@ -95,7 +95,8 @@ func (o *outside) request(proto uint8, sport uint16) frame {
 	return frame{src: o.client, dst: o.frontend, proto: proto, sport: sport, dport: 9000, tcpFlags: syn}
 }
 
-// TestClientInNodesName: who asks a service from outside has no address of this node, also none that the programs know by the ipcache only.
+// TestClientInNodesName: who asks a service from outside has no address of this node, also none
+// that the programs know by the ipcache only.
 func TestClientInNodesName(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		o := newOutside(t, v6, nil)
@@ -115,7 +116,8 @@ func TestClientInNodesName(t *testing.T) {
 	})
 }
 
-// TestMasqueradeSilentClient: who is told something goes on hearing it, although he says nothing; and where only he speaks, the port stays his.
+// TestMasqueradeSilentClient: who is told something goes on hearing it, although he says nothing;
+// and where only he speaks, the port stays his.
 func TestMasqueradeSilentClient(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		o := newOutside(t, v6, func(c *datapath.Config) {
@@ -161,7 +163,8 @@ func (o *outside) lent() (n int) {
 	return n
 }
 
-// TestMasqueradeFull: a port in use serves nobody else, whoever asks for one; those left are found; and without any, packets are dropped and counted.
+// TestMasqueradeFull: a port in use serves nobody else, whoever asks for one; those left are found;
+// and without any, packets are dropped and counted.
 func TestMasqueradeFull(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		const first, count = 62000, 40
@@ -208,7 +211,8 @@ func TestMasqueradeFull(t *testing.T) {
 	})
 }
 
-// TestMasqueradeFill says how many new flows to one backend are refused, by how many of the ports are taken.
+// TestMasqueradeFill says how many new flows to one backend are refused, by how many of the ports
+// are taken.
 func TestMasqueradeFill(t *testing.T) {
 	o := newOutside(t, false, nil)
 	o.serve(udp, 9000, 9000)
@@ -241,7 +245,8 @@ func TestMasqueradeFill(t *testing.T) {
 	}
 }
 
-// TestMasqueradeGreedyClient: a client who takes all ports towards a backend that he can get leaves other clients some.
+// TestMasqueradeGreedyClient: a client who takes all ports towards a backend that he can get leaves
+// other clients some.
 func TestMasqueradeGreedyClient(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		const first, count = 62000, 640
@@ -278,7 +283,8 @@ func TestMasqueradeGreedyClient(t *testing.T) {
 	})
 }
 
-// TestMasqueradeShare: a client who has entries for as many flows as he may have leaves others room, and has room again when his flows have ended.
+// TestMasqueradeShare: a client who has entries for as many flows as he may have leaves others
+// room, and has room again when his flows have ended.
 func TestMasqueradeShare(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		o := newOutside(t, v6, func(c *datapath.Config) {
@@ -336,7 +342,8 @@ func TestMasqueradeShare(t *testing.T) {
 	})
 }
 
-// TestMasqueradeSockets: a port that a socket of the node has is not lent, nor is a frontend's; one that is lent stays lent if it becomes a frontend's.
+// TestMasqueradeSockets: a port that a socket of the node has is not lent, nor is a frontend's; one
+// that is lent stays lent if it becomes a frontend's.
 func TestMasqueradeSockets(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		const first = 63000
@@ -389,7 +396,8 @@ func TestMasqueradeSockets(t *testing.T) {
 	})
 }
 
-// TestSCTP: no SCTP packet leaves with another port than its checksum covers: it keeps its ports, or is dropped by name.
+// TestSCTP: no SCTP packet leaves with another port than its checksum covers: it keeps its ports,
+// or is dropped by name.
 func TestSCTP(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		o := newOutside(t, v6, nil)

@@ -64,8 +64,8 @@ type noFilters struct{}
 func (noFilters) ReplaceFilter(int, bool, int, string) error { return nil }
 func (noFilters) FilterProgram(int, bool) (int, error)       { return 0, nil }
 
-// namespace is a thread in a network namespace of its own with two interfaces, all that test runs need
-// of the world. It is shared by all tests and goes with the process.
+// namespace is a thread in a network namespace of its own with two interfaces, all that test runs
+// need of the world. It is shared by all tests and goes with the process.
 type namespace struct {
 	work     chan func()
 	ifA, ifB int
@@ -143,8 +143,8 @@ func testMaps(t testing.TB, change func(*maps.Config)) *maps.Maps {
 	return m
 }
 
-// newNode returns a node with the two pods, rule sets that enforce both directions and allow nothing,
-// and an ipcache that knows the other node's pod.
+// newNode returns a node with the two pods, rule sets that enforce both directions and allow
+// nothing, and an ipcache that knows the other node's pod.
 func newNode(t testing.TB, cfg datapath.Config) *node {
 	t.Helper()
 	n := &node{t: t, maps: testMaps(t, func(c *maps.Config) {
@@ -234,7 +234,8 @@ type result struct {
 	ctx    skbContext
 }
 
-// minFrame is the shortest IP frame that the kernel takes for a test run: it wants a network header.
+// minFrame is the shortest IP frame that the kernel takes for a test run: it wants a network
+// header.
 func minFrame(v6 bool) int {
 	if v6 {
 		return 14 + 40
@@ -242,7 +243,8 @@ func minFrame(v6 bool) int {
 	return 14 + 20
 }
 
-// run puts a frame through a program as if it had come by the interface. What is tunnelled comes from the other node.
+// run puts a frame through a program as if it had come by the interface. What is tunnelled comes
+// from the other node.
 func (n *node) run(p *ebpf.Program, ifIndex int, mark uint32, in []byte) result {
 	n.t.Helper()
 	ctx := skbContext{IfIndex: uint32(ifIndex), Mark: mark}

@@ -1,8 +1,9 @@
 //go:build ignore
 
-/* from_overlay with the tunnel's metadata made up: the mark is the VNI, and the control block says where the
- * outer packet came from, an IPv6 address if its first word is set. A test packet has no metadata of its own. The
- * helper reads it as the receiver's, so what is to be read as remote is set as local. */
+/* from_overlay with the tunnel's metadata made up: the mark is the VNI, and the control block says
+ * where the outer packet came from, an IPv6 address if its first word is set. A test packet has no
+ * metadata of its own. The helper reads it as the receiver's, so what is to be read as remote is
+ * set as local. */
 #include "from_overlay.c"
 
 /* Not inlined: its variables need a stack of their own. */

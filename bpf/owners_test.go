@@ -7,7 +7,8 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath"
 )
 
-// inherit gives pod a's addresses, number and interface to a new pod, which lets nobody in and is not held back itself.
+// inherit gives pod a's addresses, number and interface to a new pod, which lets nobody in and is
+// not held back itself.
 func (n *node) inherit() {
 	n.t.Helper()
 	n.must(n.maps.DeleteEndpoint(n.ifA))
@@ -28,8 +29,8 @@ func newJoined(t *testing.T) *node {
 // fromOtherNode has the stack give pod a what came from another node.
 func (n *node) fromOtherNode(f frame) result { n.t.Helper(); return n.toABy(nativeIf, f) }
 
-// TestAddressReuse: who gets an address gets none of its former owner's flows: an answer to these is none, and what the
-// new owner sends opens flows of its own.
+// TestAddressReuse: who gets an address gets none of its former owner's flows: an answer to these
+// is none, and what the new owner sends opens flows of its own.
 func TestAddressReuse(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		n := newJoined(t)
@@ -128,8 +129,8 @@ func TestEndpointKeepsFlows(t *testing.T) {
 	})
 }
 
-// TestPeerComesHere: an address that was elsewhere when a flow was opened, and is a pod's of this node now, takes no part in
-// the flow; and the other way round.
+// TestPeerComesHere: an address that was elsewhere when a flow was opened, and is a pod's of this
+// node now, takes no part in the flow; and the other way round.
 func TestPeerComesHere(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		n := newNode(t, testConfig())
@@ -147,8 +148,8 @@ func TestPeerComesHere(t *testing.T) {
 	})
 }
 
-// TestPeerOpensNothing: a connection that has been answered is not opened by the side that answered: that may be another
-// who has its address, on another node, and has the same identity.
+// TestPeerOpensNothing: a connection that has been answered is not opened by the side that
+// answered: that may be another who has its address, on another node, and has the same identity.
 func TestPeerOpensNothing(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		n := newJoined(t)
@@ -167,7 +168,8 @@ func TestPeerOpensNothing(t *testing.T) {
 	})
 }
 
-// TestServiceChoiceOfFormerOwner: neither a client's successor nor a backend's gets what was chosen for them.
+// TestServiceChoiceOfFormerOwner: neither a client's successor nor a backend's gets what was chosen
+// for them.
 func TestServiceChoiceOfFormerOwner(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		n := newNode(t, testConfig())
@@ -186,7 +188,8 @@ func TestServiceChoiceOfFormerOwner(t *testing.T) {
 		n.inherit()
 		n.expect("the next owner asks a backend of now", passes(out), ask)
 
-		// The backend's address is another pod's, which is no backend: one packet is lost and the next goes to one that is.
+		// The backend's address is another pod's, which is no backend: one packet is lost and the
+		// next goes to one that is.
 		n.publish(vip, udp, nil, netip.AddrPortFrom(b, 8053))
 		f.sport++
 		n.expect("asks b", delivered(), ask)

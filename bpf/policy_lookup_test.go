@@ -106,7 +106,8 @@ func TestPolicyAgainstNaive(t *testing.T) {
 	}
 }
 
-// randomEntry is one that says something in each tier as likely as not, with few places, so that some meet.
+// randomEntry is one that says something in each tier as likely as not, with few places, so that
+// some meet.
 func randomEntry(rng *rand.Rand) datapath.PolicyEntry {
 	var e datapath.PolicyEntry
 	switch rng.IntN(4) {

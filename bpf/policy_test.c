@@ -1,7 +1,7 @@
 //go:build ignore
 
-/* Asks policy_verdict what the packet's bytes say, so that a test can put thousands of questions. Also
- * the empty program, the baseline of the benchmarks. */
+/* Asks policy_verdict what the packet's bytes say, so that a test can put thousands of questions.
+ * Also the empty program, the baseline of the benchmarks. */
 #include "lib/packet.h"
 #include "lib/policy.h"
 

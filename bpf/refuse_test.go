@@ -14,8 +14,8 @@ import (
 // refused is a packet that is counted as dropped for want of a backend, and answered.
 func refused() want { return want{actRedirect, datapath.ReasonNoBackend, out} }
 
-// unreachable returns the error with which a host says of a packet to it that the port is closed, as far as a
-// packet's first eight bytes of transport go.
+// unreachable returns the error with which a host says of a packet to it that the port is closed,
+// as far as a packet's first eight bytes of transport go.
 func unreachable(in frame, quoted []byte) []byte {
 	f := frame{ethSrc: in.ethDst, ethDst: in.ethSrc, src: in.dst, dst: in.src, proto: icmp, icmpType: 3}
 	header := 20
@@ -55,7 +55,8 @@ func reset(in frame, seq, ack uint32, flags uint8) []byte {
 	return withChecksum(b)
 }
 
-// TestRefuse: whoever asks for a service that nobody serves is told so, exactly as by a host whose port is closed.
+// TestRefuse: whoever asks for a service that nobody serves is told so, exactly as by a host whose
+// port is closed.
 func TestRefuse(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		n := newNode(t, testConfig())

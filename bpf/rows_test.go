@@ -240,8 +240,8 @@ func TestToPod(t *testing.T) {
 	})
 }
 
-// TestReadiness: an endpoint without rules, or with rules that could not be installed, is cut off, even
-// for flows that were allowed.
+// TestReadiness: an endpoint without rules, or with rules that could not be installed, is cut off,
+// even for flows that were allowed.
 func TestReadiness(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		n := newNode(t, testConfig())
@@ -365,7 +365,8 @@ func TestNeighbourDiscovery(t *testing.T) {
 	}
 }
 
-// TestTruncated: a packet cut anywhere is dropped, not read past its end, and none is taken for another.
+// TestTruncated: a packet cut anywhere is dropped, not read past its end, and none is taken for
+// another.
 func TestTruncated(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		n := newNode(t, testConfig())
@@ -379,7 +380,8 @@ func TestTruncated(t *testing.T) {
 					t.Errorf("%s cut to %d of %d bytes: action %d", name, size, len(whole), r.action)
 				}
 			}
-			// Bytes after the packet are padding; a length that leaves no room for the transport lies.
+			// Bytes after the packet are padding; a length that leaves no room for the transport
+			// lies.
 			n.expect(name+" padded", delivered(), func() result {
 				return n.run(n.loader.Program(loader.FromPod), n.ifA, 0, append(bytes.Clone(whole), 0, 0, 0, 0))
 			})

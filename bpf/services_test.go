@@ -26,7 +26,8 @@ func (n *node) publish(vip netip.Addr, proto uint8, change func(*datapath.Servic
 	n.must(n.maps.UpsertService(s))
 }
 
-// withChecksum completes a frame's transport checksum; parsed from the bytes, so that it serves as oracle too.
+// withChecksum completes a frame's transport checksum; parsed from the bytes, so that it serves as
+// oracle too.
 func withChecksum(frame []byte) []byte {
 	b := slices.Clone(frame)
 	l3 := b[14:]
@@ -132,8 +133,9 @@ func TestService(t *testing.T) {
 	})
 }
 
-// TestPortOfOtherNode: what a pod sends to a service's port of another node goes to a backend at once, with the pod's own identity; what it sends to that port of
-// anybody else does not, and neither does what it sends to another port of the node.
+// TestPortOfOtherNode: what a pod sends to a service's port of another node goes to a backend at
+// once, with the pod's own identity; what it sends to that port of anybody else does not, and
+// neither does what it sends to another port of the node.
 func TestPortOfOtherNode(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		n := newNode(t, testConfig())
@@ -264,8 +266,8 @@ func TestServiceHairpin(t *testing.T) {
 	})
 }
 
-// TestServicePortConflict: a client may use one port for a backend directly, and for two services that
-// lead to it; the flows stay apart.
+// TestServicePortConflict: a client may use one port for a backend directly, and for two services
+// that lead to it; the flows stay apart.
 func TestServicePortConflict(t *testing.T) {
 	n := newNode(t, testConfig())
 	n.allowAll()
@@ -298,8 +300,8 @@ func TestServicePortConflict(t *testing.T) {
 	}
 }
 
-// TestServiceThenDirect: a client with a flow through a service may open one directly, by the same port to the same backend; both go on, whichever
-// ends first.
+// TestServiceThenDirect: a client with a flow through a service may open one directly, by the same
+// port to the same backend; both go on, whichever ends first.
 func TestServiceThenDirect(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		n := newNode(t, testConfig())
@@ -313,7 +315,8 @@ func TestServiceThenDirect(t *testing.T) {
 			through := frame{ethSrc: aMAC, ethDst: aHost, src: a, dst: vip, proto: proto, sport: sport, dport: vipPort, tcpFlags: syn}
 			direct := through
 			direct.dst, direct.dport = b, 8053
-			// exchange sends a packet and has the backend answer; it returns the port by which the backend knows the client.
+			// exchange sends a packet and has the backend answer; it returns the port by which the
+			// backend knows the client.
 			exchange := func(what string, f frame, answer uint8) uint16 {
 				t.Helper()
 				got := n.expect(what, delivered(), func() result { return n.fromABytes(withChecksum(f.bytes())) })
@@ -370,8 +373,8 @@ func TestServiceThenDirect(t *testing.T) {
 	})
 }
 
-// TestServiceImpostor: nobody but the datapath speaks in a service's name, and what comes in it does not
-// change where the client's packets go.
+// TestServiceImpostor: nobody but the datapath speaks in a service's name, and what comes in it
+// does not change where the client's packets go.
 func TestServiceImpostor(t *testing.T) {
 	n := newNode(t, testConfig())
 	n.allowAll()

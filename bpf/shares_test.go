@@ -10,7 +10,8 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath/loader"
 )
 
-// flood sends count packets that differ in their ports through a program, each of which would open a flow.
+// flood sends count packets that differ in their ports through a program, each of which would open
+// a flow.
 func (n *node) flood(f frame, program *ebpf.Program, ifIndex, count int) {
 	n.t.Helper()
 	in := f.bytes()
@@ -32,7 +33,8 @@ func (n *node) flood(f frame, program *ebpf.Program, ifIndex, count int) {
 	}))
 }
 
-// TestFlowFloodWithoutShares says what TestFlowFlood is about: without shares a flood takes everybody's flows.
+// TestFlowFloodWithoutShares says what TestFlowFlood is about: without shares a flood takes
+// everybody's flows.
 func TestFlowFloodWithoutShares(t *testing.T) {
 	const size, neighbours = 4096, 200 // of testMaps
 	n := newNode(t, testConfig())
@@ -50,14 +52,15 @@ func TestFlowFloodWithoutShares(t *testing.T) {
 		}
 	}
 	t.Logf("without shares a neighbour keeps %d of %d flows", left, neighbours)
-	// An LRU map gives entries that were looked at another chance, so how many are left depends on what it scans when.
+	// An LRU map gives entries that were looked at another chance, so how many are left depends on
+	// what it scans when.
 	if left > neighbours*3/4 {
 		t.Errorf("%d of %d flows survive a flood that nothing holds back", left, neighbours)
 	}
 }
 
-// TestFlowFlood: a pod that opens more flows than conntrack holds takes nobody else's flows, nor what is remembered of
-// their services.
+// TestFlowFlood: a pod that opens more flows than conntrack holds takes nobody else's flows, nor
+// what is remembered of their services.
 func TestFlowFlood(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		const size, neighbours = 4096, 200 // of testMaps
@@ -145,8 +148,9 @@ func (n *node) held() (a, b int) {
 	return a, b
 }
 
-// TestShareOfOneThatIsAlone: who needs more of conntrack than a share gets what nobody else holds, from sweep to sweep, and what it had to fight for within the
-// excess is its own then. When its neighbours need it, it has to give it back; and what they hold stays theirs, whatever it opens.
+// TestShareOfOneThatIsAlone: who needs more of conntrack than a share gets what nobody else holds,
+// from sweep to sweep, and what it had to fight for within the excess is its own then. When its
+// neighbours need it, it has to give it back; and what they hold stays theirs, whatever it opens.
 func TestShareOfOneThatIsAlone(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		const size, want, neighbours = 4096, 1600, 500 // of testMaps
@@ -200,7 +204,8 @@ func TestShareOfOneThatIsAlone(t *testing.T) {
 	})
 }
 
-// TestSharesLapse: what nobody has counted for long binds nobody, so that flows go on without an agent.
+// TestSharesLapse: what nobody has counted for long binds nobody, so that flows go on without an
+// agent.
 func TestSharesLapse(t *testing.T) {
 	n := newNode(t, testConfig())
 	n.rules(setA, allow(out, 0, 0, 0))
@@ -226,7 +231,8 @@ func TestSharesLapse(t *testing.T) {
 	try("counted long ago", now-1000, 0)
 }
 
-// TestSharesOfOutsideClients: what is remembered of the services of clients outside is the backend's, for the programs as for the agent that counts, and goes with it.
+// TestSharesOfOutsideClients: what is remembered of the services of clients outside is the
+// backend's, for the programs as for the agent that counts, and goes with it.
 func TestSharesOfOutsideClients(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		const clients = 20

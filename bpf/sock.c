@@ -1,11 +1,11 @@
 //go:build ignore
 
-/* The node's own processes and services: hooks of a cgroup. A process that names a frontend is given a
- * backend before the kernel looks for a route, so its packets need no translation on their way; where the
- * kernel tells it an address back, it sees the frontend.
+/* The node's own processes and services: hooks of a cgroup. A process that names a frontend is
+ * given a backend before the kernel looks for a route, so its packets need no translation on their
+ * way; where the kernel tells it an address back, it sees the frontend.
  *
- * The cgroup may hold pods too. Their packets are translated at their interface, where policy sees the
- * backend; so only sockets of the node's own network namespace are touched here. */
+ * The cgroup may hold pods too. Their packets are translated at their interface, where policy sees
+ * the backend; so only sockets of the node's own network namespace are touched here. */
 #include "lib/backend.h"
 #include "lib/clock.h"
 #include "lib/net.h"
@@ -113,7 +113,8 @@ static __always_inline int refusal(int reason)
 {
 	if (reason == DROP_SOURCE_RANGE)
 		return -EPERM;
-	/* Nobody else's packets would be answered, but a process of the node need not wait for that. */
+	/* Nobody else's packets would be answered, but a process of the node need not wait for
+	 * that. */
 	return reason == DROP_NO_LOCAL_BACKEND ? -EHOSTUNREACH : -ECONNREFUSED;
 }
 
@@ -125,8 +126,8 @@ static __always_inline bool is_own(const struct addr *a, bool v6)
 	return a->b[12] == 127;
 }
 
-/* Finds the frontend that a process names. A node's ports are served at any of its addresses for itself,
- * of which one stands for all. */
+/* Finds the frontend that a process names. A node's ports are served at any of its addresses for
+ * itself, of which one stands for all. */
 static __always_inline bool find_frontend(struct lb_key *key, const struct named *n, bool v6)
 {
 	memset(key, 0, sizeof(*key));

@@ -2,21 +2,24 @@
 
 /* Packets that the node sends out: egress of the native device.
  *
- * Other nodes believe what comes through the tunnel from this node's address, so nothing goes to the tunnel's port that
- * this node has not encapsulated itself: others' packets get its address when netfilter masquerades them, and its own
- * processes have it anyway. Without a tunnel they believe the source of what comes from here, so what claims a pod's must be
- * from that pod, or have come by the network that joins the nodes.
+ * Other nodes believe what comes through the tunnel from this node's address, so nothing goes to
+ * the tunnel's port that this node has not encapsulated itself: others' packets get its address
+ * when netfilter masquerades them, and its own processes have it anyway. Without a tunnel they
+ * believe the source of what comes from here, so what claims a pod's must be from that pod, or have
+ * come by the network that joins the nodes.
  *
- * By the device others send too: virtual networks on the same wire, and interfaces of other network namespaces, as
- * containers of other networks have them. What they send is not the cluster's, unless it claims to be; then it is judged
- * without regard to what they could have written on it.
+ * By the device others send too: virtual networks on the same wire, and interfaces of other network
+ * namespaces, as containers of other networks have them. What they send is not the cluster's,
+ * unless it claims to be; then it is judged without regard to what they could have written on it.
  *
- * A process of the node that is a service's backend answers under its own port; the client is to see the service's. */
+ * A process of the node that is a service's backend answers under its own port; the client is to
+ * see the service's. */
 #include "lib/forward.h"
 #include "lib/nodeport.h"
 #include "lib/origin.h"
 
-/* Says whether a packet is for the tunnel's port. Of fragments the first says so; without it the others are nothing. */
+/* Says whether a packet is for the tunnel's port. Of fragments the first says so; without it the
+ * others are nothing. */
 static __always_inline bool to_tunnel_port(struct __sk_buff *ctx, const struct packet *p)
 {
 	struct ports ports;
@@ -33,10 +36,10 @@ static __always_inline bool is_remote_pod(const struct addr *a, bool v6)
 	return entry && entry->identity != ID_HOST && !is_node(entry->identity) && !is_outside(entry->identity);
 }
 
-/* Says whether the programs have put a packet into another. A mark goes with a packet into other network namespaces and
- * to what the packet is cut into, and whoever has rights in one namespace writes it there. So it counts only on
- * what this node has routed and has come by an interface that has our programs, or by none; see made_here for the
- * fragments of IPv6. */
+/* Says whether the programs have put a packet into another. A mark goes with a packet into other
+ * network namespaces and to what the packet is cut into, and whoever has rights in one namespace
+ * writes it there. So it counts only on what this node has routed and has come by an interface that
+ * has our programs, or by none; see made_here for the fragments of IPv6. */
 static __always_inline bool is_encapsulated(struct __sk_buff *ctx, bool fragment6)
 {
 	__u32 by = ctx->ingress_ifindex;
@@ -61,7 +64,8 @@ static __always_inline bool is_sent_by_pod(const struct __sk_buff *ctx)
 	return ctx->tc_index == SENT_BY_POD && by && bpf_map_lookup_elem(&endpoints, &by);
 }
 
-/* Says whether a packet claims to be from somebody of the cluster, whom other nodes would believe it. */
+/* Says whether a packet claims to be from somebody of the cluster, whom other nodes would believe
+ * it. */
 static __always_inline bool claims_cluster(const struct packet *p)
 {
 	if (claims_own(p) || (cfg.tunnel && bpf_map_lookup_elem(&tunnel_peers, &p->src)))
@@ -84,8 +88,8 @@ static __always_inline bool is_child(struct __sk_buff *ctx, const struct eth_hea
 	return is_tagged(ctx) || (known && differ);
 }
 
-/* Finds out whether other nodes would take a packet for somebody else's. Returns 0 or a drop reason. Not inlined: its
- * variables need a stack of their own. */
+/* Finds out whether other nodes would take a packet for somebody else's. Returns 0 or a drop
+ * reason. Not inlined: its variables need a stack of their own. */
 static __noinline int check_source(struct __sk_buff *ctx, const struct packet *p, bool here, bool child)
 {
 	__u32 by = ctx->ingress_ifindex;
@@ -93,7 +97,8 @@ static __noinline int check_source(struct __sk_buff *ctx, const struct packet *p
 	if (here && (is_sent_by_pod(ctx) || (by && by == cfg.native_ifindex)))
 		return 0;
 	if (is_host(&p->src, p->v6))
-		/* Nodes hand each other clients' packets so; this node's were sent on by its programs. */
+		/* Nodes hand each other clients' packets so; this node's were sent on by its
+		 * programs. */
 		return by && p->proto == PROTO_GRE && is_remote_pod(&p->dst, p->v6) ? DROP_TUNNEL_NOT_FROM_NODE : 0;
 	if (endpoint_at(&p->src) || is_remote_pod(&p->src, p->v6))
 		return here && is_refusal(ctx, p) ? 0 : DROP_INVALID_SOURCE_IP;
@@ -151,5 +156,6 @@ int to_netdev(struct __sk_buff *ctx)
 	return finish(ctx, &report, to_netdev_packet(ctx, &report));
 }
 
-/* Also under the GPL, see LICENSE.GPL-2.0 here: the kernel gives what origin.h uses to nobody else. */
+/* Also under the GPL, see LICENSE.GPL-2.0 here: the kernel gives what origin.h uses to nobody
+ * else. */
 char license_name[] SEC("license") = "GPL";

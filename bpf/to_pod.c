@@ -1,8 +1,8 @@
 //go:build ignore
 
 /* Packets that the host's network stack sends to a pod: egress of the host side of its veth pair.
- * They come from the host itself, from outside the cluster, and with native routing from other nodes;
- * what comes from local pods or the overlay is put into the pod without passing here. */
+ * They come from the host itself, from outside the cluster, and with native routing from other
+ * nodes; what comes from local pods or the overlay is put into the pod without passing here. */
 #include "lib/forward.h"
 
 static __always_inline int to_pod_packet(struct __sk_buff *ctx, struct report *report)

@@ -1,5 +1,6 @@
-// Package deploy_test checks the manifests that Kubernetes is given: that a real API server takes them, that the programs know every option in them, and
-// that they grant what the programs need and nothing else.
+// Package deploy_test checks the manifests that Kubernetes is given: that a real API server takes
+// them, that the programs know every option in them, and that they grant what the programs need and
+// nothing else.
 package deploy_test
 
 import (
@@ -84,7 +85,8 @@ func flagSets() map[string]*pflag.FlagSet {
 	return out
 }
 
-// TestEveryOptionIsKnown: a file of the configuration directory that no program knows is ignored, so a misspelled one would do nothing.
+// TestEveryOptionIsKnown: a file of the configuration directory that no program knows is ignored,
+// so a misspelled one would do nothing.
 func TestEveryOptionIsKnown(t *testing.T) {
 	t.Parallel()
 	var config corev1.ConfigMap
@@ -243,8 +245,8 @@ func TestRights(t *testing.T) {
 	}
 }
 
-// TestRightsOfManual: the operator is tested with the rights that its manual page names, so the manifests must grant these. They say by name which
-// definitions it may change.
+// TestRightsOfManual: the operator is tested with the rights that its manual page names, so the
+// manifests must grant these. They say by name which definitions it may change.
 func TestRightsOfManual(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../docs/user/hawser-operator.md")

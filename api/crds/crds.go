@@ -20,8 +20,8 @@ import (
 var files embed.FS
 
 // SchemaVersionLabel is the label of a definition that says which edition of the schema it holds,
-// and SchemaVersion is the edition in this package. A definition in a cluster is replaced only if it
-// has no such label or a lower version, so that of several programs the newest one's stays.
+// and SchemaVersion is the edition in this package. A definition in a cluster is replaced only if
+// it has no such label or a lower version, so that of several programs the newest one's stays.
 const (
 	SchemaVersionLabel = "io.cilium.k8s.crd.schema.version"
 	SchemaVersion      = "1.33.14"

@@ -275,7 +275,8 @@ func (c *cluster) columns(t *testing.T) {
 	}
 }
 
-// absentAndEmpty: the server keeps an empty list of peers, which is no peer, apart from an absent one, which is all.
+// absentAndEmpty: the server keeps an empty list of peers, which is no peer, apart from an absent
+// one, which is all.
 func (c *cluster) absentAndEmpty(t *testing.T) {
 	p := &v2.CiliumNetworkPolicy{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v2.APIVersion, Kind: v2.KindNetworkPolicy},

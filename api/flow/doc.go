@@ -1,5 +1,6 @@
-// Package flow is the vocabulary of flows: what a node saw of packets, in the messages that clients, relays and user
-// interfaces of the field speak. flow.proto has the numbers; the Go code is generated from it.
+// Package flow is the vocabulary of flows: what a node saw of packets, in the messages that
+// clients, relays and user interfaces of the field speak. flow.proto has the numbers; the Go code
+// is generated from it.
 //
 // A message that has been handed to somebody is not changed any more: readers share it.
 package flow

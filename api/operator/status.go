@@ -1,11 +1,13 @@
-// Package operator is what hawser-operator tells about itself at GET /v1/status, as JSON. Only fields are added; readers ignore what they do not know.
+// Package operator is what hawser-operator tells about itself at GET /v1/status, as JSON. Only
+// fields are added; readers ignore what they do not know.
 package operator
 
 import "time"
 
 // Status is how an operator is.
 type Status struct {
-	// Version of the program, Name under which it stands for election, Cluster it looks after, and Started, when it began.
+	// Version of the program, Name under which it stands for election, Cluster it looks after, and
+	// Started, when it began.
 	Version string    `json:"version"`
 	Name    string    `json:"name,omitempty"`
 	Cluster string    `json:"cluster"`
@@ -14,22 +16,26 @@ type Status struct {
 	Faults []string `json:"faults,omitempty"`
 	// Leader tells of the election; nil outside of Kubernetes.
 	Leader *Leader `json:"leader,omitempty"`
-	// Identities are those of this cluster as Kubernetes objects; nil while this operator does not lead, or keeps no such.
+	// Identities are those of this cluster as Kubernetes objects; nil while this operator does not
+	// lead, or keeps no such.
 	Identities *Identities `json:"identities,omitempty"`
-	// IdentityLabels tells which labels make identities; nil if all do, or this operator does not lead.
+	// IdentityLabels tells which labels make identities; nil if all do, or this operator does not
+	// lead.
 	IdentityLabels *IdentityLabels `json:"identityLabels,omitempty"`
 	// Endpoints and Slices are counted by the leader.
 	Endpoints *Endpoints `json:"endpoints,omitempty"`
 	Slices    *Slices    `json:"slices,omitempty"`
 	// Queues are what the controllers still have to look at, by name of the controller.
 	Queues []Queue `json:"queues,omitempty"`
-	// Problems are the last warnings and errors, one for each part and message, newest first. They stay until the operator ends.
+	// Problems are the last warnings and errors, one for each part and message, newest first. They
+	// stay until the operator ends.
 	Problems []Problem `json:"problems,omitempty"`
 }
 
 // Leader tells who leads.
 type Leader struct {
-	// Holder is the name of the leader as this operator knows it, empty for none. Self says whether it is this one.
+	// Holder is the name of the leader as this operator knows it, empty for none. Self says whether
+	// it is this one.
 	Holder string `json:"holder,omitempty"`
 	Self   bool   `json:"self"`
 }
@@ -37,7 +43,8 @@ type Leader struct {
 // Identities counts identities.
 type Identities struct {
 	Total int `json:"total"`
-	// Marked are about to be collected, InUse are named by endpoints or slices; the others wait to be marked.
+	// Marked are about to be collected, InUse are named by endpoints or slices; the others wait to
+	// be marked.
 	Marked int `json:"marked"`
 	InUse  int `json:"inUse"`
 	// Resting are numbers of collected identities that nobody has yet; they are not in Total.
@@ -52,12 +59,14 @@ type Identities struct {
 type IdentityLabels struct {
 	// Generation counts the changes.
 	Generation uint64 `json:"generation"`
-	// Keys are those of the labels that make identities; All says that every label does. Settled and AllSettled are those by which policies may be judged.
+	// Keys are those of the labels that make identities; All says that every label does. Settled
+	// and AllSettled are those by which policies may be judged.
 	Keys       []string `json:"keys"`
 	All        bool     `json:"all"`
 	Settled    []string `json:"settled"`
 	AllSettled bool     `json:"allSettled"`
-	// Identities is how many pods need now, WithAllLabels how many they would if all labels counted.
+	// Identities is how many pods need now, WithAllLabels how many they would if all labels
+	// counted.
 	Identities    int `json:"identities"`
 	WithAllLabels int `json:"withAllLabels"`
 	// WaitingFor is what the next change waits for.

@@ -5,8 +5,8 @@
 // In policies an absent list and an empty one differ (absent peers are all peers, an empty list is
 // no peer), so lists are nil when absent and are written back only when they are not nil.
 //
-// The types are plain data: no method does I/O, none is safe for use while another goroutine
-// writes the same object. Deep copies (zz_generated.deepcopy.go) and the definitions in api/crds are
+// The types are plain data: no method does I/O, none is safe for use while another goroutine writes
+// the same object. Deep copies (zz_generated.deepcopy.go) and the definitions in api/crds are
 // generated from the types and the markers in their comments.
 //
 // +kubebuilder:object:generate=true

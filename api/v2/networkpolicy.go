@@ -44,7 +44,8 @@ type NetworkPolicyStatus struct {
 	DerivativePolicies map[string]DerivativePolicyStatus `json:"derivativePolicies,omitempty"`
 }
 
-// ConditionValid is the type of the condition that says whether a policy is understood and enforced.
+// ConditionValid is the type of the condition that says whether a policy is understood and
+// enforced.
 const ConditionValid = "Valid"
 
 // NetworkPolicyCondition is one statement about a policy, such as "Valid".

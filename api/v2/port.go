@@ -149,8 +149,8 @@ type ICMPField struct {
 	Type *IntOrString `json:"type"`
 }
 
-// IntOrString is a number or a word in JSON; it keeps the text. It is a struct because the machinery
-// of the API asks only structs how they read themselves.
+// IntOrString is a number or a word in JSON; it keeps the text. It is a struct because the
+// machinery of the API asks only structs how they read themselves.
 //
 // +kubebuilder:validation:Type=""
 // +kubebuilder:validation:XIntOrString

@@ -181,7 +181,8 @@ func TestEveryFieldTravels(t *testing.T) {
 	}
 }
 
-// TestAbsentIsNotEmpty: absent peers are all peers, an empty list is no peer. Nothing on the way may make one of the other.
+// TestAbsentIsNotEmpty: absent peers are all peers, an empty list is no peer. Nothing on the way
+// may make one of the other.
 func TestAbsentIsNotEmpty(t *testing.T) {
 	t.Parallel()
 	s := newScheme(t)

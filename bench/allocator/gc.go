@@ -10,7 +10,8 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore/etcd"
 )
 
-// collect fills a range with dead numbers and some in use, and times the round that deletes the dead ones, at an unlimited rate.
+// collect fills a range with dead numbers and some in use, and times the round that deletes the
+// dead ones, at an unlimited rate.
 func collect(ctx context.Context, address string, dead, live int) error {
 	if dead+live > 65535-256+1 {
 		return fmt.Errorf("%d numbers do not fit into the range", dead+live)

@@ -1,12 +1,16 @@
-// Command allocator compares Hawser's identity allocator with Cilium's: the same work, on the same etcd server, in one run.
+// Command allocator compares Hawser's identity allocator with Cilium's: the same work, on the same
+// etcd server, in one run.
 //
 //	go run . [-new 2000] [-shared 100] [-mixed 100000] [-json file]
 //
-// It prints, for 1, 8 and 64 allocators, how many keys a second each kind numbers and how many requests etcd served for each key: new keys (all different),
-// shared keys (all allocators want the same ones at once), and cached keys (in use on the node already). Beside them stands what the same number of clients
-// reach with bare transactions of two writes, alone and with a watch each. Then it times the collection of many dead numbers among some in use, at an
-// unlimited rate. Then a mixed cluster, half of it of each kind, allocates and releases keys at once; the run fails if a key has had two numbers or a
-// number two keys. A module of its own, so that nothing of the product depends on Cilium.
+// It prints, for 1, 8 and 64 allocators, how many keys a second each kind numbers and how many
+// requests etcd served for each key: new keys (all different), shared keys (all allocators want the
+// same ones at once), and cached keys (in use on the node already). Beside them stands what the
+// same number of clients reach with bare transactions of two writes, alone and with a watch each.
+// Then it times the collection of many dead numbers among some in use, at an unlimited rate. Then a
+// mixed cluster, half of it of each kind, allocates and releases keys at once; the run fails if a
+// key has had two numbers or a number two keys. A module of its own, so that nothing of the product
+// depends on Cilium.
 package main
 
 import (
@@ -155,7 +159,8 @@ func startEtcd(dir string) (address string, stop func(), err error) {
 	}
 }
 
-// requests counts the unary requests that etcd has served, except lease renewals, which are a stream.
+// requests counts the unary requests that etcd has served, except lease renewals, which are a
+// stream.
 func requests() float64 {
 	families, err := prometheus.DefaultGatherer.Gather()
 	if err != nil {
@@ -261,8 +266,10 @@ func closeAll(nodes []node) {
 	}
 }
 
-// rawRate is what n clients reach with transactions that write two keys, one on a lease, if neither exists. With watches every client also hears of every
-// number, as any node must that knows them all; all nodes share this machine's processors here, so that is the ceiling of an allocator with a cache.
+// rawRate is what n clients reach with transactions that write two keys, one on a lease, if neither
+// exists. With watches every client also hears of every number, as any node must that knows them
+// all; all nodes share this machine's processors here, so that is the ceiling of an allocator with
+// a cache.
 func rawRate(ctx context.Context, address, base string, n, count int, watches bool) (float64, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -303,7 +310,8 @@ func rawRate(ctx context.Context, address, base string, n, count int, watches bo
 	return float64(each*n) / took.Seconds(), err
 }
 
-// mixedCluster lets both kinds allocate and release the same and different keys, and checks every number that anyone was given.
+// mixedCluster lets both kinds allocate and release the same and different keys, and checks every
+// number that anyone was given.
 func mixedCluster(ctx context.Context, address string, count int) error {
 	const half, keys = 4, 2000
 	a, err := openAll(ctx, openHawser, address, "bench/mixed", half)

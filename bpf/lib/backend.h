@@ -1,5 +1,5 @@
-/* The choice of a backend among those of a frontend, for whoever asks: a pod's packet, one from outside or
- * a process of the node. */
+/* The choice of a backend among those of a frontend, for whoever asks: a pod's packet, one from
+ * outside or a process of the node. */
 #pragma once
 #include "config.h"
 #include "maps.h"
@@ -58,8 +58,9 @@ static __always_inline __u64 lb_mix(__u64 hash, __u64 word)
 	return hash;
 }
 
-/* Finds the slot that a flow of the client has by the service's table. What goes into the hash is the same on
- * every node: the client and the service, but not the address by which the client came. */
+/* Finds the slot that a flow of the client has by the service's table. What goes into the hash is
+ * the same on every node: the client and the service, but not the address by which the client
+ * came. */
 static __always_inline bool lb_by_table(const struct lb_service *service, const struct addr *client,
 					__u16 port, __u32 *slot)
 {
@@ -104,9 +105,9 @@ static __always_inline bool lb_any(const struct lb_service *service, const struc
 
 enum { LB_NONE = 0, LB_CHOSEN = 1 };
 
-/* Chooses a backend for a packet to a frontend: the one that the client has had, if the service wants
- * that, or any. Returns LB_NONE if the packet is for no service, LB_CHOSEN, or a drop reason negated. The
- * client is zero if it is the node itself; its port is in network byte order. */
+/* Chooses a backend for a packet to a frontend: the one that the client has had, if the service
+ * wants that, or any. Returns LB_NONE if the packet is for no service, LB_CHOSEN, or a drop reason
+ * negated. The client is zero if it is the node itself; its port is in network byte order. */
 __noinline int lb_choose(const struct lb_key *key, const struct addr *client, __u16 port, __u32 now,
 			 struct lb_target *to)
 {
@@ -114,8 +115,8 @@ __noinline int lb_choose(const struct lb_key *key, const struct addr *client, __
 
 	if (!key || !client || !to)
 		return LB_NONE;
-	/* Between reading the frontend and what belongs to its set, all may be replaced: then look once
-	 * more. */
+	/* Between reading the frontend and what belongs to its set, all may be replaced: then look
+	 * once more. */
 	for (int i = 0; i < 2; i++) {
 		struct lb_service *found = bpf_map_lookup_elem(&lb_services, key);
 

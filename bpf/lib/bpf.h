@@ -27,7 +27,8 @@ typedef _Bool bool;
 #define memset __builtin_memset
 #define offsetof(type, field) __builtin_offsetof(type, field)
 
-/* Fields of a map definition are encoded in the types of a struct that is never used at run time. */
+/* Fields of a map definition are encoded in the types of a struct that is never used at run
+ * time. */
 #define __uint(name, val) int(*name)[val]
 #define __type(name, val) __typeof__(val) *name
 
@@ -174,7 +175,8 @@ struct bpf_sock_addr {
 	__u64 sk;
 };
 
-/* The kernel wants fields of a context written whole, which the compiler is clever enough not to do. */
+/* The kernel wants fields of a context written whole, which the compiler is clever enough not to
+ * do. */
 static __always_inline void set_priority(struct __sk_buff *ctx, __u32 priority)
 {
 	*(volatile __u32 *)&ctx->priority = priority;

@@ -35,16 +35,20 @@ struct config {
 	/* They may also come by other devices than the native one. */
 	__u8 other_devices;
 	__u16 native_mtu; /* 0 if unknown */
-	/* The ports in whose name clients are sent on to other nodes, see nodeport.h: the first, and how many. */
+	/* The ports in whose name clients are sent on to other nodes, see nodeport.h: the first,
+	 * and how many. */
 	__u16 masquerade_first;
 	__u16 masquerade_ports;
-	/* How many places for fragments an endpoint has a direction, and the node, as powers of two. */
+	/* How many places for fragments an endpoint has a direction, and the node, as powers of
+	 * two. */
 	__u8 fragment_bits;
 	__u8 fragment_node_bits;
 	__u8 pad2[2];
-	/* How many entries of masquerade clients with one hash of their address may have together. */
+	/* How many entries of masquerade clients with one hash of their address may have
+	 * together. */
 	__u32 masquerade_share;
-	/* The node's addresses are on none of its interfaces: somebody translates them on the way. */
+	/* The node's addresses are on none of its interfaces: somebody translates them on the
+	 * way. */
 	__u8 node4_elsewhere;
 	__u8 node6_elsewhere;
 	__u8 native_mac[6]; /* all 0 if unknown */
@@ -65,12 +69,15 @@ enum {
 	ID_INGRESS = 8,
 	ID_WORLD4 = 9,
 	ID_WORLD6 = 10,
-	/* From here on numbers are pods': system pods have some without allocation, users fix others. */
+	/* From here on numbers are pods': system pods have some without allocation, users fix
+	 * others. */
 	ID_WELL_KNOWN_MIN = 100,
 	ID_WELL_KNOWN_MAX = 255,
-	/* An identity from here on means something on this node only; the VNI has 24 bits anyway. */
+	/* An identity from here on means something on this node only; the VNI has 24 bits
+	 * anyway. */
 	ID_LOCAL_MIN = 1 << 24,
-	/* The upper byte of node-local identities: of addresses outside, and of other nodes' addresses. */
+	/* The upper byte of node-local identities: of addresses outside, and of other nodes'
+	 * addresses. */
 	ID_LOCAL_SCOPE = 1,
 	ID_REMOTE_NODE_SCOPE = 2,
 };

@@ -1,24 +1,27 @@
 /* Connection tracking and the judgement of flows.
  *
  * One entry holds a flow in both directions, under a key that does not depend on which way a packet
- * goes, so each packet costs one lookup. The entry remembers who opened the flow, the two identities,
- * and for each local side the generation of the policy that let it pass. While these are unchanged,
- * packets pass without asking policy; when one differs, the flow is judged again in its opening
- * direction: so replies of an allowed flow need no rule, and no flow outlives its permission.
+ * goes, so each packet costs one lookup. The entry remembers who opened the flow, the two
+ * identities, and for each local side the generation of the policy that let it pass. While these
+ * are unchanged, packets pass without asking policy; when one differs, the flow is judged again in
+ * its opening direction: so replies of an allowed flow need no rule, and no flow outlives its
+ * permission.
  *
  * Time is counted in ticks of 2^30 ns (1.07 s): a shift instead of a division. An entry is written
  * at most once a tick, so that processors do not fight over its cache line; only the counters of
  * packets are, and these may miss some when two processors count at once.
  *
- * A flow belongs to the endpoints that it was opened by and for, not to their addresses: it remembers the
- * incarnation of each that is of this node, 0 for a side that is not. A packet one of whose sides is somebody
- * else by now, or has come to this node or left it, does not find the flow: it opens one of its own. That a
- * peer on another node has been replaced cannot be seen here and need not be: its new owner's packets are
- * judged there as what they are, the opening of a flow; here they pass as answers only if their identity may be
- * talked to from here, and cannot open a connection (see judge_flow).
+ * A flow belongs to the endpoints that it was opened by and for, not to their addresses: it
+ * remembers the incarnation of each that is of this node, 0 for a side that is not. A packet one of
+ * whose sides is somebody else by now, or has come to this node or left it, does not find the flow:
+ * it opens one of its own. That a peer on another node has been replaced cannot be seen here and
+ * need not be: its new owner's packets are judged there as what they are, the opening of a flow;
+ * here they pass as answers only if their identity may be talked to from here, and cannot open a
+ * connection (see judge_flow).
  *
- * Entries of an LRU map may be reused for another flow while a program still reads one. What decides
- * is therefore never written through the pointer of a lookup, only by a whole update under the key. */
+ * Entries of an LRU map may be reused for another flow while a program still reads one. What
+ * decides is therefore never written through the pointer of a lookup, only by a whole update under
+ * the key. */
 #pragma once
 #include "clock.h"
 #include "config.h"
@@ -28,7 +31,8 @@
 #include "policy.h"
 #include "rewrite.h"
 
-/* The two ends of a packet. A rule set of 0 means that this side is not local, or not judged here. */
+/* The two ends of a packet. A rule set of 0 means that this side is not local, or not judged
+ * here. */
 struct sides {
 	__u32 src_identity;
 	__u32 dst_identity;
@@ -86,7 +90,8 @@ static __always_inline __u32 ct_lifetime(__u8 proto, __u32 flags)
 		return cfg.timeout_any;
 	if (ct_closing(flags))
 		return cfg.timeout_tcp_fin;
-	/* The node that a client asked does not hear the backend: after the client's last word it waits a while. */
+	/* The node that a client asked does not hear the backend: after the client's last word it
+	 * waits a while. */
 	if ((flags & (CT_DIRECT | CT_FIN_FORWARD | CT_DST_JUDGED)) == (CT_DIRECT | CT_FIN_FORWARD))
 		return cfg.timeout_tcp_syn;
 	return flags & CT_SEEN_REPLY ? cfg.timeout_tcp : cfg.timeout_tcp_syn;
@@ -177,8 +182,9 @@ static __noinline int related_key(struct __sk_buff *ctx, const struct packet *p,
 		proto = ip.proto;
 		off += (ip.version_ihl & 0xF) * 4;
 	}
-	/* An error goes to the sender of the packet it is about, and nobody else. It may come from any
-	 * router on the way, but a pod is none: it can only speak of what was sent to itself. */
+	/* An error goes to the sender of the packet it is about, and nobody else. It may come from
+	 * any router on the way, but a pod is none: it can only speak of what was sent to
+	 * itself. */
 	if (!addr_equal(&src, &p->dst) || (s->src_rule_set && !addr_equal(&dst, &p->src)))
 		return DROP_UNKNOWN_RELATED;
 	if (READ_L4(ctx, p, off, &l4))
@@ -248,8 +254,9 @@ static __always_inline bool ct_goes_on(const struct packet *p)
 	return (p->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST | TCP_FIN)) == TCP_ACK;
 }
 
-/* Says whether a packet that opens a connection has nothing to do with the flow of the same ends: it is no part of
- * one that has ended, and no answer in one that goes on. It may come from whoever has the peer's address now. */
+/* Says whether a packet that opens a connection has nothing to do with the flow of the same ends:
+ * it is no part of one that has ended, and no answer in one that goes on. It may come from whoever
+ * has the peer's address now. */
 static __always_inline bool ct_reopens(__u32 flags, bool swapped)
 {
 	return ct_closing(flags) || ((flags & CT_SEEN_REPLY) && !!(flags & CT_OPENED_BY_B) != swapped);
@@ -261,8 +268,8 @@ static __always_inline __u32 ct_source_owner(const struct ct_value *flow, bool s
 	return !!(flow->flags & CT_OPENED_BY_B) == swapped ? flow->src_owner : flow->dst_owner;
 }
 
-/* Looks the flow up whose key is set. It is none if the source is somebody else by now; of its destination not
- * everybody knows yet whose it is. An error may come from any router on the way. */
+/* Looks the flow up whose key is set. It is none if the source is somebody else by now; of its
+ * destination not everybody knows yet whose it is. An error may come from any router on the way. */
 static __always_inline void lookup_flow(struct found *f)
 {
 	f->flow = bpf_map_lookup_elem(&ct, &f->key);
@@ -317,8 +324,9 @@ static __always_inline int find(struct __sk_buff *ctx, struct packet *p, const s
 	return 0;
 }
 
-/* The identity of whom a packet answers, who has a node's address. A node that sends a client of outside, or a
- * pod, on to a pod here does so in its own name: what was known of the client then counts. */
+/* The identity of whom a packet answers, who has a node's address. A node that sends a client of
+ * outside, or a pod, on to a pod here does so in its own name: what was known of the client then
+ * counts. */
 static __noinline __maybe_unused __u32 answered_identity(const struct found *f, __u32 identity)
 {
 	if (ct_alive(f->flow, f->now) && !!(f->flow->flags & CT_OPENED_BY_B) != f->swapped &&
@@ -378,8 +386,8 @@ static __always_inline int untranslate(struct __sk_buff *ctx, struct packet *p,
 	return rewrite_end(ctx, p, &flow->nat, flow->nat_port, false);
 }
 
-/* Makes an ICMP error about a packet that has become one for a backend an error about what the client has
- * sent. If the backend itself has it to tell, the service does. */
+/* Makes an ICMP error about a packet that has become one for a backend an error about what the
+ * client has sent. If the backend itself has it to tell, the service does. */
 __noinline int untranslate_error(struct __sk_buff *ctx, struct packet *p, const struct ct_key *key,
 				 const struct ct_value *flow)
 {
@@ -411,11 +419,13 @@ __noinline int untranslate_error(struct __sk_buff *ctx, struct packet *p, const 
 	return reason;
 }
 
-/* Ticks after which a count of the agent binds nobody: without an agent everybody shares conntrack as it comes. */
+/* Ticks after which a count of the agent binds nobody: without an agent everybody shares conntrack
+ * as it comes. */
 enum { CT_COUNT_LAPSES = 300 };
 
-/* Accounts for an entry that has been made on behalf of an endpoint. If that has its share already, the entry
- * takes the place of another beyond somebody's share, so that a flood displaces floods only. */
+/* Accounts for an entry that has been made on behalf of an endpoint. If that has its share already,
+ * the entry takes the place of another beyond somebody's share, so that a flood displaces floods
+ * only. */
 __noinline int ct_account(const struct ct_key *key, __u32 endpoint, __u32 now)
 {
 	if (!key)
@@ -443,7 +453,8 @@ __noinline int ct_account(const struct ct_key *key, __u32 endpoint, __u32 now)
 	return 0;
 }
 
-/* Lets an entry that was made beyond a share be as any other, if the endpoint that pays for it is within its own by now. */
+/* Lets an entry that was made beyond a share be as any other, if the endpoint that pays for it is
+ * within its own by now. */
 __noinline int ct_forgive(const struct ct_key *key, __u32 endpoint)
 {
 	struct ct_account *account = bpf_map_lookup_elem(&ct_accounts, &endpoint);
@@ -456,7 +467,8 @@ __noinline int ct_forgive(const struct ct_key *key, __u32 endpoint)
 	return 0;
 }
 
-/* On whose behalf a flow is opened: that of the endpoint of this node that opens it, or for which it is. */
+/* On whose behalf a flow is opened: that of the endpoint of this node that opens it, or for which
+ * it is. */
 static __always_inline __u32 ct_payer(const struct sides *s)
 {
 	return s->src_owner ? s->src_endpoint : s->dst_endpoint;
@@ -494,8 +506,8 @@ __noinline int open_flow(const struct ct_key *key, const struct sides *s, const 
 	return bpf_map_update_elem(&ct, key, &fresh, BPF_ANY) ? DROP_CT_FULL : 0;
 }
 
-/* Records that the sides' policies, asked again, let a flow go on. Identities are in the order of its
- * opening. Returns 0 or a drop reason. */
+/* Records that the sides' policies, asked again, let a flow go on. Identities are in the order of
+ * its opening. Returns 0 or a drop reason. */
 __noinline int readmit_flow(const struct ct_key *key, const struct sides *s, bool forward, __u64 identities)
 {
 	if (!key || !s)
@@ -525,8 +537,8 @@ __noinline int readmit_flow(const struct ct_key *key, const struct sides *s, boo
 }
 
 /* Judges a packet between two sides of which find has been asked. Returns 0 or a drop reason, and
- * writes who met whom, and the direction that refused, into the report. Not inlined: its variables need a
- * stack of their own. */
+ * writes who met whom, and the direction that refused, into the report. Not inlined: its variables
+ * need a stack of their own. */
 static __noinline __maybe_unused int judge_flow(struct __sk_buff *ctx, struct packet *p,
 						const struct sides *s, struct report *report,
 						struct found *f)
@@ -547,8 +559,8 @@ static __noinline __maybe_unused int judge_flow(struct __sk_buff *ctx, struct pa
 	/* Only clients use a service's address, and theirs have been translated by now. */
 	if (alive && unlikely(flow->flags & CT_SERVICE))
 		return related ? DROP_UNKNOWN_RELATED : DROP_INVALID_SOURCE_IP;
-	/* The same two ends may meet directly and through a service. They can't at once: the later takes
-	 * over, and lb_select sees to it that a translation is not that. */
+	/* The same two ends may meet directly and through a service. They can't at once: the later
+	 * takes over, and lb_select sees to it that a translation is not that. */
 	bool translated = f->nat.on;
 	if (alive && !related && unlikely(!!(flow->flags & CT_TRANSLATED) != translated) &&
 	    !(flow->flags & CT_DIRECT) && !!(flow->flags & CT_OPENED_BY_B) == swapped)
@@ -582,12 +594,14 @@ static __noinline __maybe_unused int judge_flow(struct __sk_buff *ctx, struct pa
 			int reason = 0;
 
 			report->ct_state = CT_STATE_REJUDGED;
-			/* A pod of another node said who it is when it opened the flow. That this node knows
-			 * only the network of its address, because the news has not come yet or the store of
-			 * such news is away, says nothing else: replies to it must not be lost for that. */
+			/* A pod of another node said who it is when it opened the flow. That this
+			 * node knows only the network of its address, because the news has not come
+			 * yet or the store of such news is away, says nothing else: replies to it
+			 * must not be lost for that. */
 			if (!forward && !src_rule_set && src_identity == ID_UNMANAGED)
 				src_identity = flow->src_identity;
-			/* The port that the opener asked for; a flow of echoes is judged as its request. */
+			/* The port that the opener asked for; a flow of echoes is judged as its
+			 * request. */
 			if (f->key.proto == PROTO_ICMP)
 				port = ICMP_ECHO;
 			else if (f->key.proto == PROTO_ICMPV6)
@@ -604,9 +618,10 @@ static __noinline __maybe_unused int judge_flow(struct __sk_buff *ctx, struct pa
 						    forward ? s->dst_endpoint : s->src_endpoint,
 						    src_identity, flags & CT_OPENED_BY_B ? &f->key.b : &f->key.a,
 						    p->v6, INGRESS, f->key.proto, port);
-			/* The entry stays as it is, so every packet of the flow is judged again, in the direction
-			 * of its opening, until it expires. Were it gone, an answer under way would open the flow
-			 * anew from the other side, and what was just refused would pass as answers to that. */
+			/* The entry stays as it is, so every packet of the flow is judged again, in
+			 * the direction of its opening, until it expires. Were it gone, an answer
+			 * under way would open the flow anew from the other side, and what was just
+			 * refused would pass as answers to that. */
 			if (reason)
 				return reason;
 			if (readmit_flow(&f->key, s, forward, (__u64)src_identity << 32 | dst_identity))
@@ -627,8 +642,9 @@ static __noinline __maybe_unused int judge_flow(struct __sk_buff *ctx, struct pa
 			flow->forward_packets++;
 		else
 			flow->reverse_packets++;
-		/* Where a connection goes on, the reset was none: somebody else has sent it, or it was not for this one. Of
-		 * one that has ended, whatever is still under way is answered by another reset. */
+		/* Where a connection goes on, the reset was none: somebody else has sent it, or it
+		 * was not for this one. Of one that has ended, whatever is still under way is
+		 * answered by another reset. */
 		if (unlikely(flags & CT_RST) && ct_goes_on(p)) {
 			flags &= ~CT_RST;
 			flow->flags &= ~CT_RST;
@@ -653,7 +669,8 @@ static __noinline __maybe_unused int judge_flow(struct __sk_buff *ctx, struct pa
 	if (related)
 		return DROP_UNKNOWN_RELATED;
 
-	/* Nothing known: this packet opens the flow, whatever it is. An echo reply opens nothing. */
+	/* Nothing known: this packet opens the flow, whatever it is. An echo reply opens
+	 * nothing. */
 	report->ct_state = CT_STATE_NEW;
 	int reason = judge_own(ctx, report, s, p, port);
 	if (reason || p->kind == KIND_ECHO_REPLY)
@@ -673,7 +690,8 @@ static __noinline bool choice_key_set(struct ct_key *key, const struct packet *p
 	return swapped;
 }
 
-/* Remembers where the packets of a client's flow go, now that the flow is known. Returns 0 or a drop reason. */
+/* Remembers where the packets of a client's flow go, now that the flow is known. Returns 0 or a
+ * drop reason. */
 __noinline int remember_choice(const struct packet *p, const struct translation *nat, const struct sides *s, __u32 now)
 {
 	struct ct_value entry = {};
@@ -695,8 +713,8 @@ __noinline int remember_choice(const struct packet *p, const struct translation 
 	return ct_account(&key, ct_payer(s), now);
 }
 
-/* Forgets where the packets of a client's flow go, because the backend is gone and its address another's: the
- * next packet is given a backend that is one. Returns a drop reason. */
+/* Forgets where the packets of a client's flow go, because the backend is gone and its address
+ * another's: the next packet is given a backend that is one. Returns a drop reason. */
 __noinline int forget_choice(const struct packet *p, const struct translation *nat)
 {
 	struct ct_key key;

@@ -1,12 +1,14 @@
 /* Clients outside that are answered by the backend's node, although they asked another.
  *
- * The node that was asked chooses the backend and sends the client's packets on with the client's address.
- * The backend's node must know the frontend, to answer in its name: so what opens a flow is sent, as it came,
- * in a packet from node to node (GRE; the key is the backend's port and the client's, as in the flow) to the
- * backend's address. The rest of the flow follows as plain packets from the client to the backend.
+ * The node that was asked chooses the backend and sends the client's packets on with the client's
+ * address. The backend's node must know the frontend, to answer in its name: so what opens a flow
+ * is sent, as it came, in a packet from node to node (GRE; the key is the backend's port and the
+ * client's, as in the flow) to the backend's address. The rest of the flow follows as plain packets
+ * from the client to the backend.
  *
- * Only nodes are believed: they are known by the identity that the overlay carries, or by their address where
- * the network routes pods'. And nobody gets an answer in the name of what is no frontend here too. */
+ * Only nodes are believed: they are known by the identity that the overlay carries, or by their
+ * address where the network routes pods'. And nobody gets an answer in the name of what is no
+ * frontend here too. */
 #pragma once
 #include "forward.h"
 #include "lb.h"
@@ -18,9 +20,9 @@ static __always_inline __u32 carry_room(bool v6)
 	return sizeof(struct gre_header) + (v6 ? sizeof(struct ipv6_header) : sizeof(struct ipv4_header));
 }
 
-/* Says whether a packet can be sent within another. A fragment says nothing about its flow, a packet that will
- * be cut into several would be cut wrongly, and nobody cuts what leaves by the device; what leaves by the tunnel
- * may be cut on the outside. */
+/* Says whether a packet can be sent within another. A fragment says nothing about its flow, a
+ * packet that will be cut into several would be cut wrongly, and nobody cuts what leaves by the
+ * device; what leaves by the tunnel may be cut on the outside. */
 static __noinline __maybe_unused bool can_carry(struct __sk_buff *ctx, const struct packet *p)
 {
 	if (p->fragment || ctx->gso_size)
@@ -28,10 +30,11 @@ static __noinline __maybe_unused bool can_carry(struct __sk_buff *ctx, const str
 	return cfg.tunnel || p->end - ETH_LEN + carry_room(p->v6) <= cfg.native_mtu;
 }
 
-/* Finds out whether a client's flow to a backend of another node, if it is one, is answered from there. That is
- * decided by its first packet: it is not for clients that are nodes, whom the backend's node may be, or pods, nor
- * for backends that are no pods of this network, nor if the first packet cannot be carried. In the middle of a
- * connection that came by another node before, the backend's node knows it already. */
+/* Finds out whether a client's flow to a backend of another node, if it is one, is answered from
+ * there. That is decided by its first packet: it is not for clients that are nodes, whom the
+ * backend's node may be, or pods, nor for backends that are no pods of this network, nor if the
+ * first packet cannot be carried. In the middle of a connection that came by another node before,
+ * the backend's node knows it already. */
 static __noinline __maybe_unused int choose_direct(struct __sk_buff *ctx, const struct packet *p, struct found *f,
 						   const struct ipcache_value *remote, __u32 client)
 {
@@ -89,8 +92,8 @@ static __noinline __maybe_unused int wrap(struct __sk_buff *ctx, const struct pa
 	return bpf_skb_store_bytes(ctx, ETH_LEN, &out, sizeof(out), BPF_F_RECOMPUTE_CSUM) ? DROP_ENCAP_FAILED : 0;
 }
 
-/* Puts a packet that has been translated, as it was before that, into one from this node to the backend's
- * address. Returns 0 or a drop reason. */
+/* Puts a packet that has been translated, as it was before that, into one from this node to the
+ * backend's address. Returns 0 or a drop reason. */
 static __noinline __maybe_unused int carry(struct __sk_buff *ctx, struct packet *p, const struct translation *nat)
 {
 	struct gre_header gre = {
@@ -109,8 +112,9 @@ static __noinline __maybe_unused int carry(struct __sk_buff *ctx, struct packet 
 	return reason ? reason : wrap(ctx, p, &backend, &gre);
 }
 
-/* Sends a packet of a client on to a backend that is not here, to be answered from there. Of a connection the
- * opening is carried, of the rest everything that can be. Returns an action, or a drop reason negated. */
+/* Sends a packet of a client on to a backend that is not here, to be answered from there. Of a
+ * connection the opening is carried, of the rest everything that can be. Returns an action, or a
+ * drop reason negated. */
 static __noinline __maybe_unused int send_direct(struct __sk_buff *ctx, struct packet *p, const struct translation *nat,
 						 const struct ipcache_value *remote, struct report *report)
 {
@@ -141,8 +145,8 @@ static __noinline __maybe_unused bool served_elsewhere(const struct packet *p)
 	return bpf_map_lookup_elem(&lb_services, &key) || lb_key_of_node(&key, p);
 }
 
-/* Finds the flow of a packet that was carried here, which is for a backend here, and translates the packet.
- * Returns 0 or a drop reason. */
+/* Finds the flow of a packet that was carried here, which is for a backend here, and translates the
+ * packet. Returns 0 or a drop reason. */
 static __noinline __maybe_unused int translate_carried(struct __sk_buff *ctx, struct packet *p, const struct endpoint *ep,
 						       const __u16 *ports, struct found *f)
 {
@@ -176,8 +180,8 @@ static __noinline __maybe_unused int translate_carried(struct __sk_buff *ctx, st
 	return reason;
 }
 
-/* Delivers what a packet from another node carries, of which p is told, to an endpoint. Returns an action, or a
- * drop reason negated. */
+/* Delivers what a packet from another node carries, of which p is told, to an endpoint. Returns an
+ * action, or a drop reason negated. */
 static __noinline __maybe_unused int deliver_carried(struct __sk_buff *ctx, struct packet *p, const struct endpoint *ep,
 						     struct report *report)
 {

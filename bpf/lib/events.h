@@ -50,8 +50,8 @@ struct report {
 	__u8 reason;
 };
 
-/* The kinds of event that a wish stands for now. Not inlined, as there hardly ever is one: its callers have no
- * stack to spare. */
+/* The kinds of event that a wish stands for now. Not inlined, as there hardly ever is one: its
+ * callers have no stack to spare. */
 __noinline __u32 monitor_wanted(__u32 wish)
 {
 	/* The difference of two ticks, with the sign of the bits that a wish has for one. */
@@ -117,9 +117,10 @@ __noinline int emit(struct __sk_buff *ctx, const struct report *report)
 	return 0;
 }
 
-/* What becomes of a packet that goes no further. One whose time has run out, which its sender's and its receiver's
- * policies let pass, is left to the stack where that is about to route it: the stack does not send it on but tells its
- * sender, within its limits of such errors, so that a trace shows this node. */
+/* What becomes of a packet that goes no further. One whose time has run out, which its sender's and
+ * its receiver's policies let pass, is left to the stack where that is about to route it: the stack
+ * does not send it on but tells its sender, within its limits of such errors, so that a trace shows
+ * this node. */
 static __always_inline int dropped_action(struct __sk_buff *ctx, const struct report *report)
 {
 	bool routed = report->program == PROGRAM_FROM_POD || report->program == PROGRAM_FROM_OVERLAY ||

@@ -57,14 +57,15 @@ static __always_inline int decrement_ttl(struct __sk_buff *ctx, const struct pac
 	if (p->v6) {
 		__u8 hops = p->ttl - 1;
 
-		/* No header checksum makes up for the change, so the stack's own sum must follow. */
+		/* No header checksum makes up for the change, so the stack's own sum must
+		 * follow. */
 		if (bpf_skb_store_bytes(ctx, ETH_LEN + offsetof(struct ipv6_header, hop_limit), &hops,
 					sizeof(hops), BPF_F_RECOMPUTE_CSUM))
 			return DROP_ENCAP_FAILED;
 		return 0;
 	}
-	/* The TTL is the upper byte of a 16-bit word, so the sum grows by 0x0100 as the word falls by
-	 * it (RFC 1624 holds for the end-around carry). */
+	/* The TTL is the upper byte of a 16-bit word, so the sum grows by 0x0100 as the word falls
+	 * by it (RFC 1624 holds for the end-around carry). */
 	struct ipv4_header ip;
 	if (READ(ctx, ETH_LEN, &ip))
 		return DROP_MALFORMED;
@@ -139,19 +140,21 @@ static __always_inline __u32 wire_identity(__u32 identity)
 	return identity;
 }
 
-/* What the programs set tc_index to, a field of a packet's that nothing but traffic control sees. The kernel leaves it
- * alone until the packet goes out by a device, where to_netdev tells by it what the programs have done with it.
+/* What the programs set tc_index to, a field of a packet's that nothing but traffic control sees.
+ * The kernel leaves it alone until the packet goes out by a device, where to_netdev tells by it
+ * what the programs have done with it.
  *
- * On the way into the tunnel any filter of somebody's that lets a packet pass takes that mark off, so the upper half of
- * the priority says the same there, and only there: the stack changes it in what it forwards. A firewall may
- * set priorities. Either mark suffices. */
+ * On the way into the tunnel any filter of somebody's that lets a packet pass takes that mark off,
+ * so the upper half of the priority says the same there, and only there: the stack changes it in
+ * what it forwards. A firewall may set priorities. Either mark suffices. */
 enum {
 	ENCAPSULATED = 0x4857, /* put into another */
 	SENT_BY_POD = 0x4858, /* its source is the pod's that sent it */
 };
 
-/* Sends a packet to the node behind an ipcache entry, its sender's identity in the VNI, from the address by which that
- * node knows this one: the route could choose another. Not inlined: its variables need a stack of their own. */
+/* Sends a packet to the node behind an ipcache entry, its sender's identity in the VNI, from the
+ * address by which that node knows this one: the route could choose another. Not inlined: its
+ * variables need a stack of their own. */
 static __noinline __maybe_unused int encapsulate(struct __sk_buff *ctx, const struct ipcache_value *to,
 						 __u32 identity, struct report *report)
 {
@@ -186,23 +189,24 @@ static __always_inline bool has_tunnel(const struct ipcache_value *entry)
 	return entry && (entry->flags & (IPCACHE_TUNNEL4 | IPCACHE_TUNNEL6));
 }
 
-/* Says whether a packet is of the kind in which nodes send each other packets: a node that takes it apart
- * believes what it says of its sender. */
+/* Says whether a packet is of the kind in which nodes send each other packets: a node that takes it
+ * apart believes what it says of its sender. */
 static __always_inline bool for_tunnel(const struct packet *p)
 {
 	return p->proto == PROTO_GRE || (cfg.tunnel_port && p->proto == PROTO_UDP && p->dport == cfg.tunnel_port);
 }
 
-/* Says whether a packet, from somebody who is no node, could be taken apart where it goes. Not if that is a
- * pod: remote, which is not a pod of this node, is one if the way there is the tunnel and it is no node. All
- * others may be nodes, of another cluster too, and get the packet in this node's name. */
+/* Says whether a packet, from somebody who is no node, could be taken apart where it goes. Not if
+ * that is a pod: remote, which is not a pod of this node, is one if the way there is the tunnel and
+ * it is no node. All others may be nodes, of another cluster too, and get the packet in this node's
+ * name. */
 static __always_inline bool misuses_tunnel(const struct packet *p, const struct ipcache_value *remote)
 {
 	return for_tunnel(p) && !(cfg.tunnel && has_tunnel(remote) && !is_node(remote->identity));
 }
 
-/* Finds the device by which the node's routes lead from an address of its own to somebody outside. Not inlined: its variables need a
- * stack of their own. */
+/* Finds the device by which the node's routes lead from an address of its own to somebody outside.
+ * Not inlined: its variables need a stack of their own. */
 static __noinline __maybe_unused __u32 device_to(struct __sk_buff *ctx, const struct addr *from, const struct addr *to, bool v6)
 {
 	struct bpf_fib_lookup way = {.family = v6 ? AF_INET6 : AF_INET, .ifindex = ctx->ifindex};
@@ -228,7 +232,8 @@ static __always_inline int leave(struct __sk_buff *ctx, const struct addr *from,
 	return bpf_redirect_neigh(cfg.other_devices ? device_to(ctx, from, to, v6) : cfg.native_ifindex, NULL, 0, 0);
 }
 
-/* Sends a packet out through the node's device, past the stack. An answer has the port that its client chose. */
+/* Sends a packet out through the node's device, past the stack. An answer has the port that its
+ * client chose. */
 static __noinline __maybe_unused int send_out(struct __sk_buff *ctx, const struct packet *p,
 				    struct report *report)
 {
@@ -240,19 +245,20 @@ static __noinline __maybe_unused int send_out(struct __sk_buff *ctx, const struc
 	return leave(ctx, &p->src, &p->dst, p->v6);
 }
 
-/* Says whether the node's own stack has made a packet, which came in by no interface then. Of a packet of IPv6 that the
- * kernel has put together from fragments, and cuts anew, it does not always remember by which it came; but
- * what it makes for a socket is still that socket's. */
+/* Says whether the node's own stack has made a packet, which came in by no interface then. Of a
+ * packet of IPv6 that the kernel has put together from fragments, and cuts anew, it does not always
+ * remember by which it came; but what it makes for a socket is still that socket's. */
 static __always_inline bool made_here(const struct __sk_buff *ctx, const struct packet *p)
 {
 	return !ctx->ingress_ifindex && (!p->fragment || ctx->sk);
 }
 
-/* Says whether a packet is a reset that the stack has made for no socket: netfilter's, by which it refuses a packet in the
- * name of whom that was for. Sound, because a process does not get such a thing sent: what it sends, and what the kernel answers for it, has a
- * socket here; and what comes in by an interface has that. Who may have netfilter refuse a packet of his own making
- * chooses whom it tells, and the sequence number, as whoever sends a reset from outside may: it carries nothing and
- * opens no connection. */
+/* Says whether a packet is a reset that the stack has made for no socket: netfilter's, by which it
+ * refuses a packet in the name of whom that was for. Sound, because a process does not get such a
+ * thing sent: what it sends, and what the kernel answers for it, has a socket here; and what comes
+ * in by an interface has that. Who may have netfilter refuse a packet of his own making chooses
+ * whom it tells, and the sequence number, as whoever sends a reset from outside may: it carries
+ * nothing and opens no connection. */
 static __always_inline bool is_refusal(struct __sk_buff *ctx, const struct packet *p)
 {
 	struct tcp_header tcp;
@@ -273,10 +279,11 @@ static __always_inline void sender(struct addr *as, bool tunnel, bool v6)
 	}
 }
 
-/* Finds who sent a packet that the node's stack lets go to a pod, and makes that the source's side. What the packet says of its source counts
- * only where it can be true, which is told by the interface that it came in by; what the stack made itself came
- * by none. No setting of the kernel is relied on: IPv6 has no filter of reverse paths at all. Returns 0 or a
- * drop reason. Not inlined: its variables need a stack of their own. */
+/* Finds who sent a packet that the node's stack lets go to a pod, and makes that the source's side.
+ * What the packet says of its source counts only where it can be true, which is told by the
+ * interface that it came in by; what the stack made itself came by none. No setting of the kernel
+ * is relied on: IPv6 has no filter of reverse paths at all. Returns 0 or a drop reason. Not
+ * inlined: its variables need a stack of their own. */
 static __noinline __maybe_unused int stack_source(struct __sk_buff *ctx, const struct packet *p, struct sides *s)
 {
 	__u32 by = ctx->ingress_ifindex;
@@ -306,12 +313,12 @@ static __noinline __maybe_unused int stack_source(struct __sk_buff *ctx, const s
 		return 0;
 	}
 	s->src_identity = entry ? entry->identity : world_identity(p->v6);
-	/* Pods of other nodes are heard through the overlay or not at all: anyone on the underlay could claim to
-	 * be one. */
+	/* Pods of other nodes are heard through the overlay or not at all: anyone on the underlay
+	 * could claim to be one. */
 	if (cfg.tunnel && has_tunnel(entry))
 		return DROP_INVALID_SOURCE_IP;
-	/* Who belongs to the cluster comes by the device that joins its nodes. Nodes may have others, by which
-	 * they are like anybody; pods have not. */
+	/* Who belongs to the cluster comes by the device that joins its nodes. Nodes may have
+	 * others, by which they are like anybody; pods have not. */
 	if ((by && by == cfg.native_ifindex) || is_outside(s->src_identity))
 		return 0;
 	/* Nor has the node's stack: a process that binds a pod's address is not the pod. */
@@ -323,15 +330,15 @@ static __noinline __maybe_unused int stack_source(struct __sk_buff *ctx, const s
 	return 0;
 }
 
-/* Says whether a packet claims to be from this node or a pod of it. Link-local addresses are the neighbours' as
- * well as this node's. */
+/* Says whether a packet claims to be from this node or a pod of it. Link-local addresses are the
+ * neighbours' as well as this node's. */
 static __always_inline bool claims_own(const struct packet *p)
 {
 	return (is_host(&p->src, p->v6) && !(p->v6 && addr_is_link_local6(&p->src))) || endpoint_at(&p->src);
 }
 
-/* Says whether a packet from outside has a source that cannot be there: pods of other nodes come through
- * the overlay or not at all, and nobody out there has an address of this node. */
+/* Says whether a packet from outside has a source that cannot be there: pods of other nodes come
+ * through the overlay or not at all, and nobody out there has an address of this node. */
 static __always_inline bool forged(const struct packet *p, const struct ipcache_value *from)
 {
 	return (cfg.tunnel && has_tunnel(from)) || is_host(&p->src, p->v6) || endpoint_at(&p->src);

@@ -1,24 +1,28 @@
-/* The ports of fragments. Only a datagram's first fragment has them, so they are remembered for the later ones.
+/* The ports of fragments. Only a datagram's first fragment has them, so they are remembered for the
+ * later ones.
  *
- * What is remembered has a place, and a place belongs to the endpoint that sends the datagram or is sent it, or to the
- * node if that is neither. Another datagram that comes to the same place takes it, and whose it was is lost: so
- * whoever sends first fragments without end takes his own places only. An endpoint has as many for what it sends
- * as for what it is sent. These are told apart by the peer first, so that a peer who floods an endpoint takes a part
- * of them; those that differ in the peer's address alone may meet. What has a place is told by the whole of it:
- * a later fragment has the ports of its own first one or none.
+ * What is remembered has a place, and a place belongs to the endpoint that sends the datagram or is
+ * sent it, or to the node if that is neither. Another datagram that comes to the same place takes
+ * it, and whose it was is lost: so whoever sends first fragments without end takes his own places
+ * only. An endpoint has as many for what it sends as for what it is sent. These are told apart by
+ * the peer first, so that a peer who floods an endpoint takes a part of them; those that differ in
+ * the peer's address alone may meet. What has a place is told by the whole of it: a later fragment
+ * has the ports of its own first one or none.
  *
- * Places are made as they are used, and the agent removes those that nobody has used lately. All there can be fit
- * into the map, unless pods by the dozen fill theirs at once: then there is no room for new ones, and datagrams that
- * need one are lost, but none that has one. */
+ * Places are made as they are used, and the agent removes those that nobody has used lately. All
+ * there can be fit into the map, unless pods by the dozen fill theirs at once: then there is no
+ * room for new ones, and datagrams that need one are lost, but none that has one. */
 #pragma once
 #include "clock.h"
 #include "config.h"
 #include "packet.h"
 
-/* Ticks for which the later fragments of a datagram may come: RFC 8200 has them come within 60 s. */
+/* Ticks for which the later fragments of a datagram may come: RFC 8200 has them come within 60
+ * s. */
 enum { FRAGMENT_LIFETIME = 56 };
 
-/* Whose the places are of what an endpoint sends (EGRESS) or is sent (INGRESS); 0 for what is the node's. */
+/* Whose the places are of what an endpoint sends (EGRESS) or is sent (INGRESS); 0 for what is the
+ * node's. */
 static __always_inline __u64 fragments_of(const struct endpoint *ep, __u32 direction)
 {
 	return (__u64)direction << 32 | ep->incarnation;
@@ -41,7 +45,8 @@ static __always_inline void fragment_key_set(struct frag_key *key, const struct 
 	key->slot = number & ((1 << bits) - 1);
 }
 
-/* Remembers the ports of a first fragment. If there is no room, the later ones are dropped and counted as such. */
+/* Remembers the ports of a first fragment. If there is no room, the later ones are dropped and
+ * counted as such. */
 static __noinline void remember_fragment(const struct packet *p, __u64 places)
 {
 	struct frag_value value = {
@@ -78,7 +83,8 @@ static __noinline int recall_fragment(struct packet *p, __u64 places)
 	return 0;
 }
 
-/* Reads the transport header after parse_network; of a fragment, with the places given. Returns 0 or a drop reason. */
+/* Reads the transport header after parse_network; of a fragment, with the places given. Returns 0
+ * or a drop reason. */
 __noinline int parse_transport(struct __sk_buff *ctx, struct packet *p, __u64 places)
 {
 	if (!p)

@@ -1,16 +1,17 @@
-/* Services: a packet for a frontend goes to one of its backends, and replies come from the frontend.
+/* Services: a packet for a frontend goes to one of its backends, and replies come from the
+ * frontend.
  *
- * The choice is made once, for the first packet of a flow, and kept in conntrack as two entries. One,
- * CT_SERVICE, stands under the addresses that the client uses and names the backend; the other is the
- * flow itself, from client to backend, as policy sees it: CT_TRANSLATED, it names the service. So a
- * packet that has nothing to do with services costs no lookup but that of its flow, and a flow under way
- * asks nothing of the tables of services: these may change as they like.
+ * The choice is made once, for the first packet of a flow, and kept in conntrack as two entries.
+ * One, CT_SERVICE, stands under the addresses that the client uses and names the backend; the other
+ * is the flow itself, from client to backend, as policy sees it: CT_TRANSLATED, it names the
+ * service. So a packet that has nothing to do with services costs no lookup but that of its flow,
+ * and a flow under way asks nothing of the tables of services: these may change as they like.
  *
- * A client may meet a backend directly and through services with the same ports. Then, and when a pod
- * meets itself, the client's port is replaced so that the flows can be told apart. If the service came first,
- * the direct flow is put aside: treated as one through a service whose address is the backend's. Where its
- * packets go cannot stand under the addresses that the client uses, which are those of the other flow, but
- * beside it. */
+ * A client may meet a backend directly and through services with the same ports. Then, and when a
+ * pod meets itself, the client's port is replaced so that the flows can be told apart. If the
+ * service came first, the direct flow is put aside: treated as one through a service whose address
+ * is the backend's. Where its packets go cannot stand under the addresses that the client uses,
+ * which are those of the other flow, but beside it. */
 #pragma once
 #include "backend.h"
 #include "conntrack.h"
@@ -40,8 +41,8 @@ static __always_inline bool lb_port_free(const struct packet *p, const struct ct
 	       (flow->client_port ? flow->client_port : port) == p->sport;
 }
 
-/* Completes *to for a client: whether the backend is the client itself, and a port by which the flow
- * differs from all others of the same ends. Returns 0 or a drop reason. */
+/* Completes *to for a client: whether the backend is the client itself, and a port by which the
+ * flow differs from all others of the same ends. Returns 0 or a drop reason. */
 __noinline int lb_settle(const struct packet *p, struct lb_target *to, __u32 now)
 {
 	struct addr client;
@@ -141,9 +142,9 @@ static __always_inline bool lb_is_frontend(const struct packet *p, __u8 scope)
 	return bpf_map_lookup_elem(&lb_services, &key);
 }
 
-/* Makes an ICMP error about what a client got from a service one about what the backend has sent, and finds
- * the flow that this belongs to. find has found where the client's packets go, and f stays as it is if the
- * error is about one of these: nobody has seen them. */
+/* Makes an ICMP error about what a client got from a service one about what the backend has sent,
+ * and finds the flow that this belongs to. find has found where the client's packets go, and f
+ * stays as it is if the error is about one of these: nobody has seen them. */
 static __noinline __maybe_unused int translate_error(struct __sk_buff *ctx, struct packet *p, struct found *f)
 {
 	const struct ct_value *entry = f->flow;
@@ -176,8 +177,9 @@ static __noinline __maybe_unused int translate_error(struct __sk_buff *ctx, stru
 	return 0;
 }
 
-/* Makes the key that of a port of services at whichever other node, if the packet goes to such a port of a
- * node. What came there from a pod would be taken for forged, and judged as the node's own. */
+/* Makes the key that of a port of services at whichever other node, if the packet goes to such a
+ * port of a node. What came there from a pod would be taken for forged, and judged as the node's
+ * own. */
 static __always_inline bool lb_key_of_node(struct lb_key *key, const struct packet *p)
 {
 	struct ipcache_value *entry;
@@ -195,7 +197,8 @@ static __always_inline bool lb_key_of_node(struct lb_key *key, const struct pack
 	return entry && is_node(entry->identity);
 }
 
-/* Translates a packet of which find has been asked, if it is for a service. Returns 0 or a drop reason. */
+/* Translates a packet of which find has been asked, if it is for a service. Returns 0 or a drop
+ * reason. */
 static __always_inline int translate(struct __sk_buff *ctx, struct packet *p, struct found *f,
 				     __u8 scope)
 {

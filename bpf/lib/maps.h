@@ -58,8 +58,8 @@ enum {
 	PEER_KINDS = 3,
 };
 
-/* What a rule set contains, so that a lookup probes only for what may be there. Indexed by direction,
- * then kind of peer. */
+/* What a rule set contains, so that a lookup probes only for what may be there. Indexed by
+ * direction, then kind of peer. */
 struct rule_set {
 	__u8 enforced[2];
 	__u8 pad[2];
@@ -94,8 +94,8 @@ enum ordinary {
 struct policy_value {
 	__u8 ordinary;
 	__u8 pad;
-	/* The first rule of the tier before ordinary policies, and of that after them: its place, then two bits of
-	 * what it does (enum action). 0: none. */
+	/* The first rule of the tier before ordinary policies, and of that after them: its place,
+	 * then two bits of what it does (enum action). 0: none. */
 	__u16 admin;
 	__u16 baseline;
 	__u8 pad2[2];
@@ -163,13 +163,16 @@ struct {
 	__type(value, struct ipcache_value);
 } ipcache_prefix SEC(".maps");
 
-/* Who may send through the tunnel: the other nodes, by the addresses that they have outside of it. */
+/* Who may send through the tunnel: the other nodes, by the addresses that they have outside of
+ * it. */
 struct tunnel_peer {
 	__u32 node; /* the same for all addresses of a node */
-	/* The identities that a node's packets may have, besides those reserved for whom it has to do with. */
+	/* The identities that a node's packets may have, besides those reserved for whom it has to
+	 * do with. */
 	__u32 first;
 	__u32 last;
-	/* Of this cluster: reserved identities with one meaning in the cluster may be spoken for as well. */
+	/* Of this cluster: reserved identities with one meaning in the cluster may be spoken for as
+	 * well. */
 	__u32 own;
 };
 
@@ -181,8 +184,8 @@ struct {
 	__type(value, struct tunnel_peer);
 } tunnel_peers SEC(".maps");
 
-/* Blocks of addresses that rules name, and the identities that stand for them in rule sets. They are
- * nobody's own: what has an address keeps its identity beside that of the block. */
+/* Blocks of addresses that rules name, and the identities that stand for them in rule sets. They
+ * are nobody's own: what has an address keeps its identity beside that of the block. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(max_entries, 65536);
@@ -215,9 +218,11 @@ enum {
 	CT_SERVICE = 1 << 7,
 	/* The flow was addressed to a service: its replies come from there. */
 	CT_TRANSLATED = 1 << 8,
-	/* A pod talks to itself through a service: its own address is replaced by the loopback address. */
+	/* A pod talks to itself through a service: its own address is replaced by the loopback
+	 * address. */
 	CT_HAIRPIN = 1 << 9,
-	/* Another node than the backend's was asked, and the backend's answers the client itself: see direct.h. */
+	/* Another node than the backend's was asked, and the backend's answers the client itself:
+	 * see direct.h. */
 	CT_DIRECT = 1 << 11,
 	/* Made on behalf of an endpoint beyond its share: may be displaced by others that are. */
 	CT_EXCESS = 1 << 12,
@@ -231,15 +236,16 @@ struct ct_value {
 	__u32 dst_identity;
 	__u32 src_generation;
 	__u32 dst_generation; /* CT_SERVICE: the incarnation of the backend */
-	/* The incarnations of the endpoints of this node that the flow belongs to, 0 where there is none. */
+	/* The incarnations of the endpoints of this node that the flow belongs to, 0 where there is
+	 * none. */
 	__u32 src_owner;
 	__u32 dst_owner;
 	__u32 expires; /* tick */
 	__u32 flags;
 	struct addr nat; /* CT_SERVICE: the backend; CT_TRANSLATED: the service */
 	__u16 nat_port; /* likewise, network byte order */
-	/* CT_SERVICE: the port to send from instead of the client's own; CT_TRANSLATED: the client's own.
-	 * 0 if the port stays as it is. */
+	/* CT_SERVICE: the port to send from instead of the client's own; CT_TRANSLATED: the
+	 * client's own. 0 if the port stays as it is. */
 	__u16 client_port;
 	__u16 masquerade_port; /* under which this node has sent the flow on, 0 if it has not */
 	__u16 pad;
@@ -276,8 +282,9 @@ struct {
 	__type(value, struct ct_key);
 } ct_excess SEC(".maps");
 
-/* Whose the answers are to a flow that this node has sent on in its own name: a port of the node towards
- * one port of a backend. What is in use must never make room for others, so this is no LRU map. */
+/* Whose the answers are to a flow that this node has sent on in its own name: a port of the node
+ * towards one port of a backend. What is in use must never make room for others, so this is no LRU
+ * map. */
 struct masquerade_key {
 	struct addr node;
 	struct addr backend;
@@ -302,7 +309,8 @@ struct {
 	__type(value, struct masquerade_value);
 } masquerade SEC(".maps");
 
-/* How many entries of masquerade there are for clients whose addresses have one hash: see nodeport.h. */
+/* How many entries of masquerade there are for clients whose addresses have one hash: see
+ * nodeport.h. */
 enum { MASQUERADE_ACCOUNTS = 256 };
 
 struct {
@@ -312,7 +320,8 @@ struct {
 	__type(value, __u32);
 } masquerade_accounts SEC(".maps");
 
-/* A place for the first fragment of a datagram: one of an endpoint's, or of the node's own, see fragment.h. */
+/* A place for the first fragment of a datagram: one of an endpoint's, or of the node's own, see
+ * fragment.h. */
 struct frag_key {
 	__u32 owner; /* the incarnation of the endpoint, 0 for the node */
 	__u16 slot;
@@ -341,9 +350,10 @@ struct {
 	__type(value, struct frag_value);
 } fragments SEC(".maps");
 
-/* Whom a frontend serves: a service may treat those outside of the cluster differently, and an address
- * that every machine has for itself (127.0.0.1) is for the node's own processes and nobody else. What pods
- * send to a port of another node, whichever, is sent on from here: its address in the key is 0. */
+/* Whom a frontend serves: a service may treat those outside of the cluster differently, and an
+ * address that every machine has for itself (127.0.0.1) is for the node's own processes and nobody
+ * else. What pods send to a port of another node, whichever, is sent on from here: its address in
+ * the key is 0. */
 enum {
 	LB_INSIDE = 0,
 	LB_OUTSIDE = 1,
@@ -360,8 +370,8 @@ struct lb_key {
 };
 
 enum {
-	/* Without backends: there are some, but none that this frontend may lead to. Nothing is answered, as
-	 * another node would serve the client. */
+	/* Without backends: there are some, but none that this frontend may lead to. Nothing is
+	 * answered, as another node would serve the client. */
 	LB_ELSEWHERE = 1 << 0,
 	/* Only clients of the set's ranges are served. */
 	LB_RESTRICTED = 1 << 1,
@@ -371,8 +381,8 @@ enum {
 	LB_DIRECT = 1 << 3,
 };
 
-/* A frontend. Its backends are slots 0 to count-1 of a set, which is written whole under a number not in
- * use, and then named here: so no packet meets half of a change. */
+/* A frontend. Its backends are slots 0 to count-1 of a set, which is written whole under a number
+ * not in use, and then named here: so no packet meets half of a change. */
 struct lb_service {
 	__u32 set;
 	__u32 count;
@@ -438,8 +448,8 @@ struct {
 	__type(value, __u32);
 } lb_ranges SEC(".maps");
 
-/* A set's table (see internal/service/maglev.go): which slot each cell is. It is cut into parts of less
- * than a kilobyte, which is what the kernel has in stock. */
+/* A set's table (see internal/service/maglev.go): which slot each cell is. It is cut into parts of
+ * less than a kilobyte, which is what the kernel has in stock. */
 enum {
 	LB_TABLE_CELLS = 16381,
 	LB_PART_CELLS = 480,
@@ -538,8 +548,9 @@ enum {
 	MONITOR_ALL = (1 << MONITOR_BITS) - 1,
 };
 
-/* One cell: the kinds of event wanted, and above them the tick until which, without its upper bits. Who wants
- * them says so again and again: nobody would take the wish back for an agent that was killed. */
+/* One cell: the kinds of event wanted, and above them the tick until which, without its upper bits.
+ * Who wants them says so again and again: nobody would take the wish back for an agent that was
+ * killed. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);

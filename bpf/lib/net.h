@@ -12,8 +12,8 @@ enum {
 
 enum { VLAN_ID_MASK = 0x0FFF };
 
-/* Says whether the frame is of a virtual network of its own, and so another device's than the one that it passes. Number
- * 0 means that it is of none. */
+/* Says whether the frame is of a virtual network of its own, and so another device's than the one
+ * that it passes. Number 0 means that it is of none. */
 static __always_inline bool is_tagged(const struct __sk_buff *ctx)
 {
 	return ctx->vlan_present && (ctx->vlan_tci & VLAN_ID_MASK);

@@ -1,11 +1,12 @@
 /* Services for clients outside of the cluster: what comes to the node's device for a frontend.
  *
- * A backend of this node gets the packet as it came, so it sees its client; what the backend answers
- * leaves through the device in the frontend's name. To a backend elsewhere the node sends the packet on
- * either in the client's name, and the other node answers (direct.h), or in its own, so that the answer comes
- * back here. The port it uses then is above those that the kernel by default gives to the node's own
- * sockets, one that none of them has, and no frontend's. It is lent to the
- * flow, towards the flow's backend, for as long as the flow lives: what either side sends keeps it. */
+ * A backend of this node gets the packet as it came, so it sees its client; what the backend
+ * answers leaves through the device in the frontend's name. To a backend elsewhere the node sends
+ * the packet on either in the client's name, and the other node answers (direct.h), or in its own,
+ * so that the answer comes back here. The port it uses then is above those that the kernel by
+ * default gives to the node's own sockets, one that none of them has, and no frontend's. It is lent
+ * to the flow, towards the flow's backend, for as long as the flow lives: what either side sends
+ * keeps it. */
 #pragma once
 #include "direct.h"
 #include "forward.h"
@@ -13,11 +14,13 @@
 #include "refuse.h"
 
 enum {
-	/* Ports that are tried for a new flow, one half of them among all that its client may have, the other among those kept
-	 * for him. Where nine of ten are taken, one in a thousand flows finds none among the first. */
+	/* Ports that are tried for a new flow, one half of them among all that its client may have,
+	 * the other among those kept for him. Where nine of ten are taken, one in a thousand flows
+	 * finds none among the first. */
 	MASQUERADE_TRIES = 128,
-	/* Of the ports towards a backend's, one part of so many is kept for clients by their address, in so many groups:
-	 * a client who takes all that he may have leaves the others something. */
+	/* Of the ports towards a backend's, one part of so many is kept for clients by their
+	 * address, in so many groups: a client who takes all that he may have leaves the others
+	 * something. */
 	MASQUERADE_KEPT = 4,
 	MASQUERADE_GROUPS = 16,
 	/* Not an action: the packet has nothing to do with this. */
@@ -31,8 +34,8 @@ static __always_inline bool is_frontend(const struct masquerade_key *key)
 	return bpf_map_lookup_elem(&lb_services, &frontend);
 }
 
-/* Says whether the port of *key is the node's own: a frontend's, or a socket's that has it or listens at it, so
- * that the backend's packets to it are the socket's. */
+/* Says whether the port of *key is the node's own: a frontend's, or a socket's that has it or
+ * listens at it, so that the backend's packets to it are the socket's. */
 __noinline int port_in_use(struct __sk_buff *ctx, const struct masquerade_key *key, bool v6)
 {
 	if (!key || is_frontend(key))
@@ -89,8 +92,8 @@ __noinline int account_lent(const struct addr *client, __s32 change)
 	return 0;
 }
 
-/* Makes the port of *key that of the flow of p until the tick given, unless it is somebody else's. Returns
- * whether it is the flow's now. */
+/* Makes the port of *key that of the flow of p until the tick given, unless it is somebody else's.
+ * Returns whether it is the flow's now. */
 __noinline int lend_port(const struct masquerade_key *key, const struct packet *p, __u32 expires)
 {
 	struct masquerade_value fresh = {.expires = expires};
@@ -146,8 +149,9 @@ static __always_inline void lent_to(struct masquerade_key *key, const struct pac
 	key->proto = p->proto;
 }
 
-/* Returns the port under which a flow, from a client to a backend elsewhere, has been sent on as coming from an
- * address of this node, if it still is the flow's, and has it stay that; 0 if not. In network byte order. */
+/* Returns the port under which a flow, from a client to a backend elsewhere, has been sent on as
+ * coming from an address of this node, if it still is the flow's, and has it stay that; 0 if not.
+ * In network byte order. */
 __noinline int known_port(const struct ct_key *key, const struct packet *p, const struct addr *as)
 {
 	struct masquerade_key lent;
@@ -162,8 +166,8 @@ __noinline int known_port(const struct ct_key *key, const struct packet *p, cons
 	return lend_port(&lent, p, flow->expires) ? lent.port : 0;
 }
 
-/* A port by lot that a client may have, in host byte order: of those that are anybody's and those kept for him, or of
- * the latter alone. Where there are too few to divide, all are anybody's. */
+/* A port by lot that a client may have, in host byte order: of those that are anybody's and those
+ * kept for him, or of the latter alone. Where there are too few to divide, all are anybody's. */
 static __always_inline __u16 port_by_lot(const struct addr *client, bool kept_alone)
 {
 	__u32 kept = cfg.masquerade_ports / MASQUERADE_KEPT / MASQUERADE_GROUPS;
@@ -271,8 +275,8 @@ static __always_inline __u64 places(const struct packet *p)
 	return ep ? fragments_of(ep, INGRESS) : 0;
 }
 
-/* Finds who a client outside is. Who belongs to the cluster comes by the device that joins its nodes; by others nodes are like anybody,
- * and pods do not come. Returns 0 or a drop reason. */
+/* Finds who a client outside is. Who belongs to the cluster comes by the device that joins its
+ * nodes; by others nodes are like anybody, and pods do not come. Returns 0 or a drop reason. */
 static __always_inline int client_of(const struct __sk_buff *ctx, const struct packet *p, __u32 *identity)
 {
 	struct ipcache_value *from = ipcache_lookup(&p->src, p->v6);
@@ -391,8 +395,8 @@ __noinline int prolong(const struct ct_key *key, const struct ct_value *flow, bo
 	return 0;
 }
 
-/* Sends the answer of a backend elsewhere to its client, in the frontend's name. Returns an action, a
- * drop reason negated, or NOT_A_SERVICE. */
+/* Sends the answer of a backend elsewhere to its client, in the frontend's name. Returns an action,
+ * a drop reason negated, or NOT_A_SERVICE. */
 static __noinline __maybe_unused int node_port_answer(struct __sk_buff *ctx, struct packet *p,
 						      struct report *report)
 {
@@ -421,9 +425,10 @@ static __noinline __maybe_unused int node_port_answer(struct __sk_buff *ctx, str
 	return send_out(ctx, p, report);
 }
 
-/* Gives the client an error about a packet that this node sent on in its own name. It is told in the service's,
- * whoever had it to tell: the client knows neither the backend nor the way there. Returns 0 if it is an error
- * about the client's flow now, to be made one about the service's, or a drop reason, or NOT_A_SERVICE. */
+/* Gives the client an error about a packet that this node sent on in its own name. It is told in
+ * the service's, whoever had it to tell: the client knows neither the backend nor the way there.
+ * Returns 0 if it is an error about the client's flow now, to be made one about the service's, or a
+ * drop reason, or NOT_A_SERVICE. */
 static __noinline __maybe_unused int error_to_client(struct __sk_buff *ctx, struct packet *p, struct found *f)
 {
 	/* The key is that of a packet from the flow's other end. */
@@ -457,8 +462,8 @@ static __noinline __maybe_unused int error_to_client(struct __sk_buff *ctx, stru
 	return reason;
 }
 
-/* Gives a backend an error about what it has sent to a client outside. Returns an action, or a drop reason
- * negated. */
+/* Gives a backend an error about what it has sent to a client outside. Returns an action, or a drop
+ * reason negated. */
 static __always_inline int error_to_backend(struct __sk_buff *ctx, struct packet *p, struct found *f,
 					    struct sides *sides, struct report *report)
 {
@@ -486,7 +491,8 @@ static __always_inline int error_to_backend(struct __sk_buff *ctx, struct packet
 	struct ipcache_value *remote = ipcache_lookup(&p->dst, p->v6);
 	bool tunnel = cfg.tunnel && has_tunnel(remote);
 
-	/* A backend that answers clients itself knows them by their own address, and errors by who has them to tell. */
+	/* A backend that answers clients itself knows them by their own address, and errors by who
+	 * has them to tell. */
 	if (!(f->flow->flags & CT_DIRECT)) {
 		if (!f->flow->masquerade_port)
 			return -DROP_UNKNOWN_RELATED;
@@ -502,8 +508,8 @@ static __always_inline int error_to_backend(struct __sk_buff *ctx, struct packet
 	return send_out(ctx, p, report);
 }
 
-/* Leads an ICMP error from outside, or from another node, about a flow through a service to whom it is for.
- * Returns an action, a drop reason negated, or NOT_A_SERVICE. */
+/* Leads an ICMP error from outside, or from another node, about a flow through a service to whom it
+ * is for. Returns an action, a drop reason negated, or NOT_A_SERVICE. */
 static __noinline __maybe_unused int node_port_error(struct __sk_buff *ctx, struct packet *p, struct report *report)
 {
 	struct found found = {.now = ct_now(), .related = true};
@@ -528,8 +534,8 @@ static __noinline __maybe_unused int node_port_error(struct __sk_buff *ctx, stru
 	return error_to_backend(ctx, p, &found, &sides, report);
 }
 
-/* Gives the answer of a process of the node to a service's client the service's name. Returns an action or a drop reason
- * negated. */
+/* Gives the answer of a process of the node to a service's client the service's name. Returns an
+ * action or a drop reason negated. */
 static __always_inline int answer_client(struct __sk_buff *ctx, struct packet *p, struct report *report)
 {
 	struct sides sides = {.src_identity = ID_HOST};

@@ -42,8 +42,8 @@ struct packet {
 #define L4_OFFSET_MAX 512
 #define MAX_EXTENSIONS 6
 
-/* Copies a header at an offset into *to: straight from the linear part if it lies there, by a helper
- * if not. Evaluates to 0, or negative if the packet is too short. */
+/* Copies a header at an offset into *to: straight from the linear part if it lies there, by a
+ * helper if not. Evaluates to 0, or negative if the packet is too short. */
 #define READ(ctx, off, to)                                                                         \
 	({                                                                                         \
 		__typeof__(*(to)) *from = (void *)(long)(ctx)->data + (off);                       \
@@ -55,13 +55,13 @@ struct packet {
 		err;                                                                               \
 	})
 
-/* As READ, for a header that must also lie within the IP packet, and not absurdly far in: the verifier
- * wants a bound on what is added to a pointer. */
+/* As READ, for a header that must also lie within the IP packet, and not absurdly far in: the
+ * verifier wants a bound on what is added to a pointer. */
 #define READ_L4(ctx, p, off, to)                                                                   \
 	((off) > 2 * L4_OFFSET_MAX || (off) + sizeof(*(to)) > (p)->end ? -1 : READ(ctx, off, to))
 
-/* Reads what a frame carries. Returns 0, or negative if it is too short. The header's place on the stack is
- * another's afterwards. */
+/* Reads what a frame carries. Returns 0, or negative if it is too short. The header's place on the
+ * stack is another's afterwards. */
 static __always_inline int frame_type(struct __sk_buff *ctx, __u16 *type)
 {
 	struct eth_header eth;
@@ -268,8 +268,8 @@ static __always_inline int parse6(struct __sk_buff *ctx, struct packet *p)
 
 /* Reads the network header of an IPv4 or IPv6 packet into p. Returns 0 or a drop reason.
  *
- * This function and parse_transport are global: the verifier looks at each by itself, and takes up after the
- * call in one state instead of one for each way through the headers. */
+ * This function and parse_transport are global: the verifier looks at each by itself, and takes up
+ * after the call in one state instead of one for each way through the headers. */
 __noinline int parse_network(struct __sk_buff *ctx, struct packet *p, __u16 ethertype)
 {
 	if (!p)

@@ -2,7 +2,8 @@
 #pragma once
 #include "maps.h"
 
-/* What a rule of a tier other than the ordinary one does. Of two in one place the smaller one counts. */
+/* What a rule of a tier other than the ordinary one does. Of two in one place the smaller one
+ * counts. */
 enum action {
 	ACTION_NONE = 0,
 	ACTION_DENY,
@@ -11,8 +12,8 @@ enum action {
 };
 #define ACTION_MASK 3
 
-/* What the entries that match a packet say together, in one register: bits of enum ordinary that were seen, and the
- * first rule of each tier, less one, so that none is the largest. */
+/* What the entries that match a packet say together, in one register: bits of enum ordinary that
+ * were seen, and the first rule of each tier, less one, so that none is the largest. */
 #define SAYS_ALLOW (1ull << ORDINARY_ALLOW)
 #define SAYS_DENY (1ull << ORDINARY_DENY)
 #define SAYS_NOTHING 0xFFFFFFFF00000000ull
@@ -49,8 +50,8 @@ static __always_inline __u64 policy_join(__u64 says, const struct policy_value *
 	return (__u64)admin << 48 | (__u64)baseline << 32 | (__u32)says | 1ull << (entry->ordinary & 3);
 }
 
-/* Adds what the most specific entry of the identity in the key (0: entries of any) says, probing only for the
- * shapes that the rule set has. */
+/* Adds what the most specific entry of the identity in the key (0: entries of any) says, probing
+ * only for the shapes that the rule set has. */
 static __always_inline __u64 policy_match(__u64 says, struct policy_key *key, __u32 what, __u32 shapes)
 {
 	key->proto = what >> 16;
@@ -100,9 +101,9 @@ static __always_inline int policy_decide(__u64 says)
 	return says & SAYS_ENFORCED ? DROP_POLICY_DENIED : FORWARDED;
 }
 
-/* Judges a packet of a peer, by its identity and, if the rule set names any blocks, by its address (the
- * two halves of a struct addr). In what the port is in host byte order, or the ICMP type. Returns 0 or a
- * drop reason. A global function: verified once, however often it is called. */
+/* Judges a packet of a peer, by its identity and, if the rule set names any blocks, by its address
+ * (the two halves of a struct addr). In what the port is in host byte order, or the ICMP type.
+ * Returns 0 or a drop reason. A global function: verified once, however often it is called. */
 __noinline int policy_verdict(__u32 rule_set, __u32 identity, __u64 address0, __u64 address1, __u32 what)
 {
 	struct rule_set *rules = bpf_map_lookup_elem(&rule_sets, &rule_set);
@@ -112,8 +113,8 @@ __noinline int policy_verdict(__u32 rule_set, __u32 identity, __u64 address0, __
 	__u32 direction = what & ABOUT_EGRESS ? EGRESS : INGRESS;
 	const __u32 *shapes = rules->shapes[direction];
 	__u64 says = SAYS_NOTHING | (rules->enforced[direction] ? SAYS_ENFORCED : 0);
-	/* The callers leave little room on the stack: both keys share theirs, and what the rule set says
-	 * is read when it is needed. */
+	/* The callers leave little room on the stack: both keys share theirs, and what the rule set
+	 * says is read when it is needed. */
 	union {
 		struct prefix prefix;
 		struct policy_key policy;

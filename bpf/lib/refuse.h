@@ -1,6 +1,6 @@
-/* The answer to a packet for a service that nobody serves: what a host answers whose port is closed, a
- * reset to TCP and "port unreachable" to the rest. So clients know at once, instead of when they are
- * tired of waiting. */
+/* The answer to a packet for a service that nobody serves: what a host answers whose port is
+ * closed, a reset to TCP and "port unreachable" to the rest. So clients know at once, instead of
+ * when they are tired of waiting. */
 #pragma once
 #include "clock.h"
 #include "config.h"
@@ -9,7 +9,8 @@
 #include "rewrite.h"
 
 enum {
-	/* Answers a processor gives in a tick; more would serve those who flood others in a false name. */
+	/* Answers a processor gives in a tick; more would serve those who flood others in a false
+	 * name. */
 	REFUSALS_PER_TICK = 1000,
 	ANSWER_TTL = 64,
 	/* Of the packet that an ICMP error is about, eight bytes of its transport are promised. */
@@ -30,7 +31,8 @@ static __always_inline bool may_refuse(void)
 	return r->count++ < REFUSALS_PER_TICK;
 }
 
-/* The sum of the answer's pseudo-header. The question's addresses do as well: a sum knows no order. */
+/* The sum of the answer's pseudo-header. The question's addresses do as well: a sum knows no
+ * order. */
 static __always_inline __u64 pseudo_sum(const struct packet *p, __u32 len, __u8 proto)
 {
 	const struct addr *a = &p->src, *b = &p->dst;
@@ -41,9 +43,9 @@ static __always_inline __u64 pseudo_sum(const struct packet *p, __u32 len, __u8 
 	return sum + a->w[0] + a->w[1] + a->w[2] + a->w[3] + b->w[0] + b->w[1] + b->w[2] + b->w[3];
 }
 
-/* Says whether the kernel has left the transport's checksum to a device: then it, or the device, will sum up
- * what follows the question's network header, and put the result where the question has it, whatever is
- * there by then. Destroys that checksum. Returns 1, 0 or negative on failure. */
+/* Says whether the kernel has left the transport's checksum to a device: then it, or the device,
+ * will sum up what follows the question's network header, and put the result where the question has
+ * it, whatever is there by then. Destroys that checksum. Returns 1, 0 or negative on failure. */
 static __always_inline int checksum_is_left(struct __sk_buff *ctx, const struct packet *p)
 {
 	__u16 before = 0x1234, after;
@@ -139,8 +141,9 @@ static __noinline __maybe_unused int answer_unreachable(struct __sk_buff *ctx, c
 	/* A device would spoil what of SCTP's is left to it: it knows another sum. */
 	if (left < 0 || (left && p->proto != PROTO_UDP))
 		return DROP_ENCAP_FAILED;
-	/* A sum that is left overwrites the second half of a field that nobody reads. If the message's sum is
-	 * as if that half were the pseudo-header's, then whatever is written there completes it. */
+	/* A sum that is left overwrites the second half of a field that nobody reads. If the
+	 * message's sum is as if that half were the pseudo-header's, then whatever is written there
+	 * completes it. */
 	if (left)
 		out.icmp.seq = fold(sum);
 	else
@@ -154,10 +157,10 @@ static __noinline __maybe_unused int answer_unreachable(struct __sk_buff *ctx, c
 	return answer_network(ctx, p, proto, len);
 }
 
-/* Counts and reports a packet for a service without backends as dropped, and turns it into the answer that
- * refuses it, with the hardware addresses swapped. Returns 0 if there is an answer to send, or the drop
- * reason. Nothing is answered to resets, to fragments, whose rest would be refused again, and to packets with
- * options, which nobody sends to a service. */
+/* Counts and reports a packet for a service without backends as dropped, and turns it into the
+ * answer that refuses it, with the hardware addresses swapped. Returns 0 if there is an answer to
+ * send, or the drop reason. Nothing is answered to resets, to fragments, whose rest would be
+ * refused again, and to packets with options, which nobody sends to a service. */
 static __noinline __maybe_unused int refuse(struct __sk_buff *ctx, const struct packet *p, struct report *report)
 {
 	__u32 plain = ETH_LEN + (p->v6 ? sizeof(struct ipv6_header) : sizeof(struct ipv4_header));

@@ -1,7 +1,7 @@
 /* Gives a packet another source or destination, checksums included.
  *
- * A checksum is never computed anew but follows what changes. The kernel knows whether the transport's
- * is complete or left to a device; the helpers do what is right for either. */
+ * A checksum is never computed anew but follows what changes. The kernel knows whether the
+ * transport's is complete or left to a device; the helpers do what is right for either. */
 #pragma once
 #include "packet.h"
 
@@ -27,11 +27,11 @@ static __always_inline __u32 checksum_offset(__u8 proto)
 	return 0;
 }
 
-/* Replaces the destination, or the source, of a packet in the packet and in p. Port is in network byte
- * order; that of a packet that is not of KIND_FLOW must stay as it is in p. A later fragment has no
- * transport header: its address alone is replaced. SCTP's checksum (CRC32c, RFC 9260) does not cover addresses,
- * but all of the packet from its ports on, which may be more than a program can read: its ports stay. Returns 0 or
- * a drop reason. */
+/* Replaces the destination, or the source, of a packet in the packet and in p. Port is in network
+ * byte order; that of a packet that is not of KIND_FLOW must stay as it is in p. A later fragment
+ * has no transport header: its address alone is replaced. SCTP's checksum (CRC32c, RFC 9260) does
+ * not cover addresses, but all of the packet from its ports on, which may be more than a program
+ * can read: its ports stay. Returns 0 or a drop reason. */
 __noinline int rewrite_end(struct __sk_buff *ctx, struct packet *p, const struct addr *to, __u16 port,
 			   bool dst)
 {
@@ -47,7 +47,8 @@ __noinline int rewrite_end(struct __sk_buff *ctx, struct packet *p, const struct
 	if (unlikely(p->proto == PROTO_SCTP && port != old_port))
 		return DROP_SCTP_PORT;
 
-	/* Of the mapped form all but the last word are the same, so one difference does for both. */
+	/* Of the mapped form all but the last word are the same, so one difference does for
+	 * both. */
 	__u64 diff = bpf_csum_diff(old->w, sizeof(*old), new.w, sizeof(new), 0);
 	__u64 pseudo = BPF_F_PSEUDO_HDR;
 	long err;
@@ -98,9 +99,9 @@ __noinline int rewrite_end(struct __sk_buff *ctx, struct packet *p, const struct
 	return 0;
 }
 
-/* Replaces the destination, or the source, of the packet that an ICMP error is about, which related_key has
- * read before. The transport's checksum in it may be missing, and nobody asks it: it stays. What *to
- * holds must not change meanwhile. Returns 0 or a drop reason. */
+/* Replaces the destination, or the source, of the packet that an ICMP error is about, which
+ * related_key has read before. The transport's checksum in it may be missing, and nobody asks it:
+ * it stays. What *to holds must not change meanwhile. Returns 0 or a drop reason. */
 __noinline int rewrite_quoted(struct __sk_buff *ctx, const struct packet *p, const struct addr *to, __u16 port,
 			      bool dst)
 {

@@ -22,8 +22,8 @@ func main() {
 	os.Exit(run())
 }
 
-// gcPercent trades a little of the collector's time for memory: an agent runs on every node and is idle most of the time, and what it keeps grows with the
-// cluster. GOGC overrides it.
+// gcPercent trades a little of the collector's time for memory: an agent runs on every node and is
+// idle most of the time, and what it keeps grows with the cluster. GOGC overrides it.
 const gcPercent = 50
 
 func run() int {

@@ -1,5 +1,5 @@
-// Command hawser-cni is the CNI plugin. Container runtimes start it with the command in the environment
-// and the configuration on standard input; see package cni.
+// Command hawser-cni is the CNI plugin. Container runtimes start it with the command in the
+// environment and the configuration on standard input; see package cni.
 //
 // With arguments it is its own installer: "hawser-cni install --dir DIRECTORY" puts it where the
 // runtime looks for plugins.

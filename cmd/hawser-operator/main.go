@@ -1,4 +1,5 @@
-// Command hawser-operator does what a cluster needs once and not on every node: it keeps the key-value store and the objects of Kubernetes in order.
+// Command hawser-operator does what a cluster needs once and not on every node: it keeps the
+// key-value store and the objects of Kubernetes in order.
 package main
 
 import (

@@ -1,4 +1,5 @@
-// Command render writes what Helm would install from a chart, as one file of manifests for `kubectl apply -f`.
+// Command render writes what Helm would install from a chart, as one file of manifests for `kubectl
+// apply -f`.
 package main
 
 import (

@@ -34,8 +34,9 @@ func TestCommittedFileIsCurrent(t *testing.T) {
 	}
 }
 
-// TestValues renders the chart with values and looks for what must be there and what must not: among others, agents whose operator makes identities have no right
-// to write them, "Security" of CFP-27752.
+// TestValues renders the chart with values and looks for what must be there and what must not:
+// among others, agents whose operator makes identities have no right to write them, "Security" of
+// CFP-27752.
 func TestValues(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -120,7 +121,8 @@ func TestSchema(t *testing.T) {
 	}
 }
 
-// TestRolloutOnChange: programs read options when they start, so their pods must change with the options.
+// TestRolloutOnChange: programs read options when they start, so their pods must change with the
+// options.
 func TestRolloutOnChange(t *testing.T) {
 	t.Parallel()
 	hash := regexp.MustCompile(`hawser.net/config-hash: (\S+)`)

@@ -72,7 +72,8 @@ func (l *lab) apply(ctx context.Context, manifest string) error {
 
 type pod struct{ name, ip, node string }
 
-// pods returns the pods of a DaemonSet, one on each node. A node that has just got its network takes some a moment later.
+// pods returns the pods of a DaemonSet, one on each node. A node that has just got its network
+// takes some a moment later.
 func (l *lab) pods(ctx context.Context, selector string) (out []pod, err error) {
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Second) {
 		if out, err = l.podsNow(ctx, selector); err == nil || time.Now().After(deadline) || ctx.Err() != nil {

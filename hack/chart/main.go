@@ -1,10 +1,12 @@
-// Command chart tries the Helm chart as a user does: it installs, upgrades, rolls back and uninstalls it with helm in a cluster of namespaces, and looks
-// each time whether pods, policies and services work, whether an upgrade loses a request, and whether anything is left in the end:
+// Command chart tries the Helm chart as a user does: it installs, upgrades, rolls back and
+// uninstalls it with helm in a cluster of namespaces, and looks each time whether pods, policies
+// and services work, whether an upgrade loses a request, and whether anything is left in the end:
 //
 //	go run ./hack/chart                     beside kube-proxy, both ways of giving nodes addresses
 //	go run ./hack/chart -replace            instead of kube-proxy
 //
-// The cluster is brought up for it and removed afterwards. The exit code is 0 only if everything was as it should be.
+// The cluster is brought up for it and removed afterwards. The exit code is 0 only if everything
+// was as it should be.
 package main
 
 import (

@@ -242,7 +242,8 @@ func (l *lab) works(ctx context.Context) error {
 	return err
 }
 
-// underTraffic has clients ask all servers and the service all the time, and fails if one request does.
+// underTraffic has clients ask all servers and the service all the time, and fails if one request
+// does.
 func (l *lab) underTraffic(do func(context.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		clients, err := l.pods(ctx, "app=client")
@@ -465,7 +466,8 @@ func (l *lab) cleanNode(ctx context.Context, node string) error {
 	return errors.Join(errs...)
 }
 
-// until repeats a request until its outcome is as wanted, for some seconds: endpoints, policies and names need a moment to be everywhere.
+// until repeats a request until its outcome is as wanted, for some seconds: endpoints, policies and
+// names need a moment to be everywhere.
 func (l *lab) until(ctx context.Context, want bool, pod, to string) error {
 	for deadline := time.Now().Add(40 * time.Second); ; {
 		out, err := l.k(ctx, "-n", "chart", "exec", pod, "--", "curl", "-sS", "-m", "2", "-o", "/dev/null", "-w", "%{http_code}", "http://"+to+"/hostname")

@@ -1,12 +1,14 @@
-// Command e2e runs the upstream end-to-end tests of Kubernetes on a cluster of namespaces and prints what came out as a table:
+// Command e2e runs the upstream end-to-end tests of Kubernetes on a cluster of namespaces and
+// prints what came out as a table:
 //
 //	go run ./hack/e2e                       all specs of NetworkPolicy
 //	go run ./hack/e2e -suite smoke          a few of them
 //	go run ./hack/e2e -suite conformance    what a network must do, with Services and DNS
 //	go run ./hack/e2e -focus 'Granular Checks' -keep
 //
-// The cluster is brought up for it, and removed afterwards unless it was there before. Specs that the machine can't run are listed with the reason. The exit
-// code is 0 only if every other spec passed.
+// The cluster is brought up for it, and removed afterwards unless it was there before. Specs that
+// the machine can't run are listed with the reason. The exit code is 0 only if every other spec
+// passed.
 package main
 
 import (
@@ -37,7 +39,8 @@ import (
 // policies selects every spec of NetworkPolicy.
 const policies = `\[sig-network\].*(Netpol|NetworkPolicy)`
 
-// smoke selects some of them that together touch each feature: both directions, selectors, ports, protocols, blocks of addresses, the API.
+// smoke selects some of them that together touch each feature: both directions, selectors, ports,
+// protocols, blocks of addresses, the API.
 const smoke = `\[sig-network\] Netpol (API|.*(allow-all policy|default-deny-all|Multiple PodSelectors and NamespaceSelectors|access on one named port|` +
 	`CIDR block|using UDP should support a 'default-deny-ingress'|stop enforcing policies after))`
 
@@ -153,7 +156,8 @@ func (o *options) hawser(ctx context.Context, out io.Writer, args ...string) err
 	return cmd.Run()
 }
 
-// suite runs the tests from the control plane's network, where the API server, nodes and pods are reached by their own addresses.
+// suite runs the tests from the control plane's network, where the API server, nodes and pods are
+// reached by their own addresses.
 func (o *options) suite(ctx context.Context, programs, report string, cannot map[string]string, log io.Writer) error {
 	skips := []string{}
 	if o.skip != "" {
@@ -230,7 +234,8 @@ func read(file string) ([]spec, error) {
 	return out, nil
 }
 
-// table prints the specs that were asked for. It reports whether all that could run passed, and whether any did.
+// table prints the specs that were asked for. It reports whether all that could run passed, and
+// whether any did.
 func (o *options) table(w io.Writer, specs []spec, cannot map[string]string, took time.Duration) (bool, error) {
 	focus, err := regexp.Compile(o.focus)
 	if err != nil {

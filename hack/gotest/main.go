@@ -1,7 +1,7 @@
 // Command gotest runs `go test` and says at the end, in one line, how many tests passed, failed and
-// were skipped. It exists for one rule that `go test` lacks: where everything can run (as root, with
-// CI=true) a skipped test is a failure, unless hack/skips.txt names it and says why. A test suite
-// that skips what it can't do reports success for what it did not look at.
+// were skipped. It exists for one rule that `go test` lacks: where everything can run (as root,
+// with CI=true) a skipped test is a failure, unless hack/skips.txt names it and says why. A test
+// suite that skips what it can't do reports success for what it did not look at.
 //
 //	gotest -- ARGS...            runs `go test -json ARGS...`
 //	gotest -servers CMD -- ARGS  tests what needs no server, runs CMD, tests the rest
@@ -99,7 +99,8 @@ func modules(ctx context.Context) ([]string, error) {
 }
 
 // argsFor returns the arguments of `go test` in a module: the flags, and the patterns that mean
-// packages of the module, as they are called there. ok is false if patterns are given, and none does.
+// packages of the module, as they are called there. ok is false if patterns are given, and none
+// does.
 func argsFor(module string, modules, args []string) (own []string, ok bool) {
 	patterns := 0
 	for _, a := range args {
@@ -138,8 +139,8 @@ func below(folder, dir string) bool {
 	return dir == "." || folder == dir || strings.HasPrefix(folder, dir+"/")
 }
 
-// testModules runs the tests of all modules. If there is a command that builds servers, what needs none comes first: the
-// first results are there long before the servers are.
+// testModules runs the tests of all modules. If there is a command that builds servers, what needs
+// none comes first: the first results are there long before the servers are.
 func testModules(ctx context.Context, r *report, modules, args []string, servers string) error {
 	var errs []error
 	late := make(map[string][]string)
@@ -179,14 +180,15 @@ func testModules(ctx context.Context, r *report, modules, args []string, servers
 	return errors.Join(errs...)
 }
 
-// slow are packages that start servers, or take minutes to compile: a test that depends on one comes late.
+// slow are packages that start servers, or take minutes to compile: a test that depends on one
+// comes late.
 func slow() []string {
 	const product = "github.com/hawser-net/hawser/"
 	return []string{product + "internal/testenv", product + "pkg/kvstore/kvstoretest", "k8s.io/client-go/kubernetes"}
 }
 
-// split divides the packages that args name in a module into those whose tests depend on nothing slow and the others. Both
-// come back as arguments of `go test`, nil if there is no such package.
+// split divides the packages that args name in a module into those whose tests depend on nothing
+// slow and the others. Both come back as arguments of `go test`, nil if there is no such package.
 func split(ctx context.Context, module string, args []string) (early, late []string, err error) {
 	var flags, patterns []string
 	for _, a := range args {
@@ -215,7 +217,8 @@ func split(ctx context.Context, module string, args []string) (early, late []str
 		} else if err != nil {
 			return nil, nil, fmt.Errorf("go list in %s: %w", module, err)
 		}
-		// A package is listed by itself; as "p.test", its tests' program; and as "q [p.test]", compiled for that.
+		// A package is listed by itself; as "p.test", its tests' program; and as "q [p.test]",
+		// compiled for that.
 		name, isTest := strings.CutSuffix(pkg.ImportPath, ".test")
 		switch {
 		case strings.Contains(name, " "):
@@ -547,8 +550,8 @@ func fuzzOne(ctx context.Context, t target, d time.Duration) (out []byte, err er
 	return out, err
 }
 
-// outOfTime says that the fuzzer failed for nothing but its own end: it reports so when its time is up while a worker is busy (go.dev/issue/75804). An
-// input that fails is reported with its file.
+// outOfTime says that the fuzzer failed for nothing but its own end: it reports so when its time is
+// up while a worker is busy (go.dev/issue/75804). An input that fails is reported with its file.
 func outOfTime(out []byte) bool {
 	return bytes.Contains(out, []byte("context deadline exceeded")) && !bytes.Contains(out, []byte("Failing input written"))
 }

@@ -151,7 +151,8 @@ func TestOutOfTime(t *testing.T) {
 	}
 }
 
-// TestSplit: what needs no server is tested before the servers are built, nothing is left out, and nothing twice.
+// TestSplit: what needs no server is tested before the servers are built, nothing is left out, and
+// nothing twice.
 func TestSplit(t *testing.T) {
 	t.Parallel()
 	const product = "github.com/hawser-net/hawser/"

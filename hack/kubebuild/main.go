@@ -1,4 +1,5 @@
-// Command kubebuild builds programs of Kubernetes that tests and clusters on one machine need, into a cache directory, once:
+// Command kubebuild builds programs of Kubernetes that tests and clusters on one machine need, into
+// a cache directory, once:
 //
 //	go run ./hack/kubebuild kube-apiserver
 //	go run ./hack/kubebuild -all

@@ -93,15 +93,16 @@ type api struct {
 
 	// moved says that the node's addresses have changed, or what is served there.
 	moved chan struct{}
-	// podCIDRsMoved says that the node's pod CIDRs have changed, cidrsMoved that the other nodes have been told.
+	// podCIDRsMoved says that the node's pod CIDRs have changed, cidrsMoved that the other nodes
+	// have been told.
 	podCIDRsMoved, cidrsMoved chan struct{}
 
 	mu      sync.Mutex
 	devices datapath.Devices
 	// outsideLed says whether the programs were told to lead clients outside to services.
 	outsideLed bool
-	// heldPeers are the other nodes as last told to the kernel, at first by the agent before; peersHeard says that
-	// this one has heard of all.
+	// heldPeers are the other nodes as last told to the kernel, at first by the agent before;
+	// peersHeard says that this one has heard of all.
 	heldPeers  []datapath.Peer
 	peersHeard bool
 	judging    sync.Mutex // of addresses that the kernel has no room for: the last look counts
@@ -518,7 +519,8 @@ func newPool(cfg Config, assigned *nodePools, registry *endpoint.Registry, links
 	return ipam.New(pc)
 }
 
-// numberStore opens what keeps the cluster's identities. Where the operator alone makes them it can only be read.
+// numberStore opens what keeps the cluster's identities. Where the operator alone makes them it can
+// only be read.
 func numberStore(cfg Config, facts nodeFacts, backend kvstore.Backend, cluster *kube, first, last identity.ID, log *slog.Logger) (allocator.Backend, error) {
 	store, err := openNumberStore(cfg, facts, backend, cluster, first, last, log)
 	if err != nil || cfg.management().Agent() {
@@ -560,7 +562,8 @@ func openNumberStore(cfg Config, facts nodeFacts, backend kvstore.Backend, clust
 	return doublewrite.New(doublewrite.Config{Objects: objects, Keys: keys, ReadObjects: cfg.identityMode() == identityBothCRD, Log: log})
 }
 
-// newIdentities joins the rules for reserved identities with the cluster's allocator. The caller must stop its pursuits.
+// newIdentities joins the rules for reserved identities with the cluster's allocator. The caller
+// must stop its pursuits.
 func newIdentities(cfg Config, store allocator.Backend, first, last identity.ID, log *slog.Logger) (*identities, error) {
 	var fixed []string
 	for id, name := range cfg.FixedIdentities {
@@ -640,7 +643,8 @@ func tryLock(path string) (*os.File, error) {
 //
 //   - GET /healthz and /livez: 200 as long as the process works. The state is read behind the locks
 //     of every part, so a part that holds its lock for ever keeps it from answering. What fails in
-//     the kernel, or is away, a new process would find as it is, and pods could not start meanwhile.
+//     the kernel, or is away, a new process would find as it is, and pods could not start
+//     meanwhile.
 //   - GET /readyz: 503 while pods cannot be attached or policy is not in force.
 func (a *api) healthHandler() http.Handler {
 	mux := http.NewServeMux()
@@ -734,7 +738,8 @@ func (a *api) housekeeping(ctx context.Context, book *rules, log *slog.Logger) e
 // recoverPause is the time between two attempts to undo what is left of failed changes.
 const recoverPause = 5 * time.Second
 
-// recover undoes what is left of failed changes of endpoints. It waits for the kernel, and so for nobody else's work.
+// recover undoes what is left of failed changes of endpoints. It waits for the kernel, and so for
+// nobody else's work.
 func (a *api) recover(ctx context.Context, log *slog.Logger) error {
 	for {
 		select {

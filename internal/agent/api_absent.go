@@ -8,8 +8,8 @@ import (
 	"github.com/hawser-net/hawser/api/rest/server"
 )
 
-// Existing clients of the API ask for features that are not there. They are answered as by an agent in which
-// these are off, and so go on with what they do.
+// Existing clients of the API ask for features that are not there. They are answered as by an agent
+// in which these are off, and so go on with what they do.
 
 // modeDisabled is the mode of a feature that is off.
 const modeDisabled = "Disabled"
@@ -68,7 +68,8 @@ func (a *api) DeletePrefilter(context.Context, server.DeletePrefilterRequestObje
 	return server.DeletePrefilter500JSONResponse(noPrefilter), nil
 }
 
-// noPrefilter is what an agent answers whose prefilter is off, with status 500. It is no fault, which would be logged.
+// noPrefilter is what an agent answers whose prefilter is off, with status 500. It is no fault,
+// which would be logged.
 const noPrefilter = "there is no prefilter: deny the prefixes in a policy"
 
 // ListBGPPeers is GET /bgp/peers.

@@ -14,7 +14,8 @@ import (
 	"github.com/hawser-net/hawser/api/rest/server"
 )
 
-// ListMetrics is GET /metrics: what is served to Prometheus, too, if it is. A histogram or summary is its sum and its count.
+// ListMetrics is GET /metrics: what is served to Prometheus, too, if it is. A histogram or summary
+// is its sum and its count.
 func (a *api) ListMetrics(context.Context, server.ListMetricsRequestObject) (server.ListMetricsResponseObject, error) {
 	families, err := a.metrics.registry.Gather()
 	if err != nil {
@@ -52,7 +53,8 @@ func (a *api) ListMetrics(context.Context, server.ListMetricsRequestObject) (ser
 	return out, nil
 }
 
-// GetDebugInfo is GET /debuginfo: what is shown elsewhere, in one answer for a report of a fault. Options that may hold secrets are not in it.
+// GetDebugInfo is GET /debuginfo: what is shown elsewhere, in one answer for a report of a fault.
+// Options that may hold secrets are not in it.
 func (a *api) GetDebugInfo(ctx context.Context, _ server.GetDebugInfoRequestObject) (server.GetDebugInfoResponseObject, error) {
 	st := a.fullHealth()
 	info := rest.DebugInfo{CiliumVersion: a.version, CiliumStatus: st, Encryption: st.Encryption, Subsystem: map[string]string{}}

@@ -164,8 +164,8 @@ const (
 	propertyPlain6 = "property-skip-masquerade-v6"
 )
 
-// withoutEffect refuses what would change how an endpoint is connected or what is enforced for it, and does not here:
-// who asks for it would believe that it does.
+// withoutEffect refuses what would change how an endpoint is connected or what is enforced for it,
+// and does not here: who asks for it would believe that it does.
 func withoutEffect(m *rest.EndpointChangeRequest) error {
 	var errs []error
 	refuse := func(asked bool, field, why string) {
@@ -261,10 +261,10 @@ func (a *api) PatchEndpoint(ctx context.Context, req server.PatchEndpointRequest
 	return server.PatchEndpoint200JSONResponse(a.endpointModel(row)), nil
 }
 
-// checkUserLabels says which of a user's labels the endpoint cannot be given. Where the operator makes
-// identities it makes them of what Kubernetes says of a pod: it would never make one with a label that
-// only this agent knows, and would tell the other nodes of the pod's own. Labels of before that can be
-// deleted.
+// checkUserLabels says which of a user's labels the endpoint cannot be given. Where the operator
+// makes identities it makes them of what Kubernetes says of a pod: it would never make one with a
+// label that only this agent knows, and would tell the other nodes of the pod's own. Labels of
+// before that can be deleted.
 func (a *api) checkUserLabels(row endpoint.Endpoint, user labels.Set) error {
 	if row.Health() {
 		return errors.New("the node's health endpoint has no labels but its own")
@@ -284,13 +284,15 @@ func (a *api) checkUserLabels(row endpoint.Endpoint, user labels.Set) error {
 	return nil
 }
 
-// operatorNames says whether it is the operator that makes an endpoint's identity, of what it knows of it.
+// operatorNames says whether it is the operator that makes an endpoint's identity, of what it knows
+// of it.
 func (a *api) operatorNames(row endpoint.Endpoint) bool {
 	mode := a.cfg.management()
 	return mode.Operator() && (!mode.Agent() || row.Pod() != "")
 }
 
-// noteUserLabels tells of restored endpoints that have labels of users where checkUserLabels would refuse them.
+// noteUserLabels tells of restored endpoints that have labels of users where checkUserLabels would
+// refuse them.
 func (a *api) noteUserLabels() {
 	for _, row := range a.registry.List() {
 		if len(row.User)+len(row.Disabled) > 0 && a.operatorNames(row) {
@@ -474,7 +476,8 @@ func (a *api) PatchEndpointLabels(ctx context.Context, req server.PatchEndpointL
 	return server.PatchEndpointLabels200Response{}, nil
 }
 
-// GetEndpointLog is GET /endpoint/{id}/log, newest first. It tells also of endpoints that are gone, or could not be made.
+// GetEndpointLog is GET /endpoint/{id}/log, newest first. It tells also of endpoints that are gone,
+// or could not be made.
 func (a *api) GetEndpointLog(_ context.Context, req server.GetEndpointLogRequestObject) (server.GetEndpointLogResponseObject, error) {
 	ref, err := a.reference(req.ID)
 	if err != nil {

@@ -69,7 +69,8 @@ func healthElement(ips []netip.Addr, v4 bool) (out rest.NodeAddressingElement) {
 // maxNamed is how many nodes a line of the status names.
 const maxNamed = 5
 
-// summary is the line of the agent's status. A node that is unreachable is no fault of this one's parts, and so only a warning there.
+// summary is the line of the agent's status. A node that is unreachable is no fault of this one's
+// parts, and so only a warning there.
 func (h *nodeHealth) summary() rest.Status {
 	if h == nil {
 		return rest.Status{State: rest.StateDisabled, Msg: "--enable-health-checking is false"}
@@ -107,7 +108,8 @@ func (h *nodeHealth) summary() rest.Status {
 	return st
 }
 
-// serveHealthAPI answers, at a socket beside the agent's own, clients that ask there which nodes are reachable.
+// serveHealthAPI answers, at a socket beside the agent's own, clients that ask there which nodes
+// are reachable.
 func (a *api) serveHealthAPI(ctx context.Context, log *slog.Logger) error {
 	path := filepath.Join(filepath.Dir(a.cfg.SocketPath), "health.sock")
 	l, err := listenAPI(path, "--socket-path", log)

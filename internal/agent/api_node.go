@@ -37,7 +37,8 @@ func (a *api) GetConfig(context.Context, server.GetConfigRequestObject) (server.
 	return server.GetConfig200JSONResponse(out), nil
 }
 
-// ipamMode is the word for where the node's ranges come from. Without Kubernetes it is the one for ranges that are given.
+// ipamMode is the word for where the node's ranges come from. Without Kubernetes it is the one for
+// ranges that are given.
 func (a *api) ipamMode() string {
 	if a.kube != nil {
 		return a.cfg.IPAM

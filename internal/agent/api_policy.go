@@ -332,7 +332,8 @@ func (a *api) tracedIdentity(name string, id identity.ID) (tracedParty, error) {
 	return tracedParty{Party: policy.Party{Identity: id}, name: rest.PolicyTracePeer{Name: name, Identity: int(id), Labels: set.Strings()}}, nil
 }
 
-// ListPolicyFiles is GET /policy/files: what became of each file of --static-cnp-path, and of each policy of Kubernetes.
+// ListPolicyFiles is GET /policy/files: what became of each file of --static-cnp-path, and of each
+// policy of Kubernetes.
 func (a *api) ListPolicyFiles(context.Context, server.ListPolicyFilesRequestObject) (server.ListPolicyFilesResponseObject, error) {
 	count := map[policy.Owner]policy.RuleInfo{}
 	rules := map[policy.Owner]int{}

@@ -14,8 +14,8 @@ import (
 	"github.com/hawser-net/hawser/internal/service"
 )
 
-// ListServices is GET /service: the frontends as they should be, which is what the kernel has unless it is said to
-// lag behind. A node outside of Kubernetes has none.
+// ListServices is GET /service: the frontends as they should be, which is what the kernel has
+// unless it is said to lag behind. A node outside of Kubernetes has none.
 func (a *api) ListServices(context.Context, server.ListServicesRequestObject) (server.ListServicesResponseObject, error) {
 	out := server.ListServices200JSONResponse{}
 	if a.kube == nil || a.kube.services == nil {

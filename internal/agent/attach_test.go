@@ -11,7 +11,8 @@ import (
 	"github.com/hawser-net/hawser/api/rest/client"
 )
 
-// TestAttachTwice: a runtime that asks again for an interface that a pod has is refused, and the pod goes on talking.
+// TestAttachTwice: a runtime that asks again for an interface that a pod has is refused, and the
+// pod goes on talking.
 func TestAttachTwice(t *testing.T) {
 	t.Parallel()
 	n, _ := newNode(t)
@@ -38,7 +39,8 @@ func TestAttachTwice(t *testing.T) {
 	n.stop()
 }
 
-// TestAddressesOfTheHost: the node has addresses in its pod CIDRs on an interface that somebody else made. No pod gets them, and nobody can reserve them.
+// TestAddressesOfTheHost: the node has addresses in its pod CIDRs on an interface that somebody
+// else made. No pod gets them, and nobody can reserve them.
 func TestAddressesOfTheHost(t *testing.T) {
 	t.Parallel()
 	n, _ := newNode(t)
@@ -79,8 +81,9 @@ func TestAddressesOfTheHost(t *testing.T) {
 	n.stop()
 }
 
-// TestAddressOfADeadPlugin: the agent ends between giving an address and making the endpoint, which then fails, and the plugin ends before it gives the address
-// back. It expires as if the agent had not ended.
+// TestAddressOfADeadPlugin: the agent ends between giving an address and making the endpoint, which
+// then fails, and the plugin ends before it gives the address back. It expires as if the agent had
+// not ended.
 func TestAddressOfADeadPlugin(t *testing.T) {
 	t.Parallel()
 	n, _ := newNode(t)

@@ -16,8 +16,9 @@ import (
 )
 
 // CleanUp removes everything that an agent with this configuration leaves on the node when it
-// stops: devices, routes, masquerading, pinned maps and programs, state, what the plugin left
-// in files, and the CNI configuration. Pods that are still there lose their network. It refuses while an agent runs.
+// stops: devices, routes, masquerading, pinned maps and programs, state, what the plugin left in
+// files, and the CNI configuration. Pods that are still there lose their network. It refuses while
+// an agent runs.
 func CleanUp(cfg Config, log *slog.Logger, out io.Writer) error {
 	unlock, err := lockState(context.Background(), cfg.StateDir)
 	if err != nil {
@@ -57,7 +58,8 @@ func CleanUp(cfg Config, log *slog.Logger, out io.Writer) error {
 	return errors.Join(errs...)
 }
 
-// removePods deletes all pod interfaces: without an agent nothing would ever take their programs away.
+// removePods deletes all pod interfaces: without an agent nothing would ever take their programs
+// away.
 func removePods(links *link.Links) error {
 	found, err := links.EndpointLinks()
 	if err != nil {

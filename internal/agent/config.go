@@ -33,7 +33,8 @@ import (
 // where they exist there, so that configuration written for it is understood.
 type Config struct {
 	ConfigDir string
-	// AcceptWithout names protections of the field that the configuration asks for and that are gone without.
+	// AcceptWithout names protections of the field that the configuration asks for and that are
+	// gone without.
 	AcceptWithout []string
 	Debug         bool
 	LogFormat     string // text or json
@@ -64,26 +65,30 @@ type Config struct {
 	// NativeCIDRs are destinations that are not masqueraded besides the pod CIDRs of known nodes.
 	NativeIPv4CIDR string
 	NativeIPv6CIDR string
-	// BigTCPIPv4 and BigTCPIPv6 have packets of TCP be larger than 64 KiB inside the node, as far as the device takes them.
+	// BigTCPIPv4 and BigTCPIPv6 have packets of TCP be larger than 64 KiB inside the node, as far
+	// as the device takes them.
 	BigTCPIPv4, BigTCPIPv6 bool
-	// PodReservedPorts are ports that no socket of a pod gets without asking for one, PodPMTUD how pods find the MTU of a path
-	// where nobody says that packets are too large; see podReservedPorts and validatePods.
+	// PodReservedPorts are ports that no socket of a pod gets without asking for one, PodPMTUD how
+	// pods find the MTU of a path where nobody says that packets are too large; see
+	// podReservedPorts and validatePods.
 	PodReservedPorts, PodPMTUD string
-	// DirectRoutes has native routing set routes to the pods of other nodes, and SkipUnreachable none through
-	// nodes that are not on the network of the device.
+	// DirectRoutes has native routing set routes to the pods of other nodes, and SkipUnreachable
+	// none through nodes that are not on the network of the device.
 	DirectRoutes, SkipUnreachable bool
 
-	// KubeProxyReplacement has the agent do for the node itself, and for what comes from outside, what it
-	// does for pods in any case: lead to services. CgroupRoot is the cgroup of the node's own processes;
-	// empty for the mounted hierarchy.
+	// KubeProxyReplacement has the agent do for the node itself, and for what comes from outside,
+	// what it does for pods in any case: lead to services. CgroupRoot is the cgroup of the node's
+	// own processes; empty for the mounted hierarchy.
 	KubeProxyReplacement bool
 	CgroupRoot           string
-	// NodePortAddresses are the ranges of which an address of the node must be for node ports and host ports to be served there; none for all.
+	// NodePortAddresses are the ranges of which an address of the node must be for node ports and
+	// host ports to be served there; none for all.
 	NodePortAddresses []string
 	// ProxyHealthzAddr is where /healthz of kube-proxy is answered in its place; empty for nowhere.
 	ProxyHealthzAddr string
-	// LBAlgorithm is how a backend is chosen for a client outside of the cluster, random or maglev, and LBMode how its packets reach
-	// one on another node: snat, dsr or hybrid. LBModeAnnotation has an annotation of a service say otherwise for it.
+	// LBAlgorithm is how a backend is chosen for a client outside of the cluster, random or maglev,
+	// and LBMode how its packets reach one on another node: snat, dsr or hybrid. LBModeAnnotation
+	// has an annotation of a service say otherwise for it.
 	LBAlgorithm      string
 	LBMode           string
 	LBModeAnnotation bool
@@ -103,22 +108,27 @@ type Config struct {
 	EndpointSlices bool
 	// NoEndpointObjects has no CiliumEndpoints written for this node's pods.
 	NoEndpointObjects bool
-	// IdentityMode is where identities are kept: crd, kvstore, or empty for the first without a key-value store.
+	// IdentityMode is where identities are kept: crd, kvstore, or empty for the first without a
+	// key-value store.
 	IdentityMode string
 	// WellKnown gives certain system pods identities that every cluster has.
 	WellKnown bool
 	// ManagementMode and ManageCID say together who makes identities; see management.
 	ManagementMode, ManageCID string
-	// IdentityLabels says which labels make identities: a value of relevance.Flag. See narrowLabels.
+	// IdentityLabels says which labels make identities: a value of relevance.Flag. See
+	// narrowLabels.
 	IdentityLabels string
 	// Namespace is that of the agents and the operator; empty for "default".
 	Namespace string
-	// PodReadiness is loose, or strict for pods with a readiness gate to wait until the cluster is told of their identity.
+	// PodReadiness is loose, or strict for pods with a readiness gate to wait until the cluster is
+	// told of their identity.
 	PodReadiness string
-	// IPAM is who says which addresses this node's pods get, where IPv4Range and IPv6Range do not: kubernetes, cluster-pool or multi-pool.
+	// IPAM is who says which addresses this node's pods get, where IPv4Range and IPv6Range do not:
+	// kubernetes, cluster-pool or multi-pool.
 	IPAM string
-	// DefaultPool is the pool of pods for which no other is meant, and PreAllocation how many addresses more than are in use this node has of a
-	// pool, as "pool=number"; both count with multi-pool.
+	// DefaultPool is the pool of pods for which no other is meant, and PreAllocation how many
+	// addresses more than are in use this node has of a pool, as "pool=number"; both count with
+	// multi-pool.
 	DefaultPool   string
 	PreAllocation []string
 	// DatapathMode is how pods are connected: veth, or auto for the same.
@@ -151,8 +161,8 @@ type Config struct {
 
 	PrometheusAddr string
 	HealthPort     int
-	// HealthChecking has the agent probe all nodes and answer theirs at ClusterHealthPort; HealthEndpoint gives the node an endpoint
-	// for that besides.
+	// HealthChecking has the agent probe all nodes and answer theirs at ClusterHealthPort;
+	// HealthEndpoint gives the node an endpoint for that besides.
 	HealthChecking, HealthEndpoint bool
 	ClusterHealthPort              uint16
 	// HealthInterval is how long a round through all nodes takes, at least.
@@ -356,13 +366,15 @@ func (c *Config) management() identity.Management {
 	return m
 }
 
-// narrowLabels says whether only labels make identities that policies select, of a configuration that is valid.
+// narrowLabels says whether only labels make identities that policies select, of a configuration
+// that is valid.
 func (c *Config) narrowLabels() bool { return c.IdentityLabels == relevance.PolicyLabels }
 
 // inNamespace is the namespace of the agents and the operator.
 func (c *Config) inNamespace() string { return cmp.Or(c.Namespace, "default") }
 
-// snatPorts are the ports in whose name clients outside are sent on, of a configuration that is valid.
+// snatPorts are the ports in whose name clients outside are sent on, of a configuration that is
+// valid.
 func (c *Config) snatPorts() datapath.PortRange {
 	r, err := datapath.ParsePortRange(c.SNATPorts)
 	if err != nil {

@@ -13,8 +13,9 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
-// TestEditedKeyIsTold is TestEditedIdentityIsTold where numbers are keys of a store: while the agent that uses a number stands still, what somebody writes over its key
-// lets nobody in; status and metrics tell of it until the agent goes on, which gives the number its key back.
+// TestEditedKeyIsTold is TestEditedIdentityIsTold where numbers are keys of a store: while the
+// agent that uses a number stands still, what somebody writes over its key lets nobody in; status
+// and metrics tell of it until the agent goes on, which gives the number its key back.
 func TestEditedKeyIsTold(t *testing.T) {
 	t.Parallel()
 	testenv.RequireRoot(t)

@@ -11,8 +11,8 @@ import (
 	"github.com/hawser-net/hawser/api/rest"
 )
 
-// TestEditedIdentityIsTold: an identity that somebody gives the labels of friends lets nobody in, and opens no pod of its own; status and metrics tell of it
-// until it has its labels back.
+// TestEditedIdentityIsTold: an identity that somebody gives the labels of friends lets nobody in,
+// and opens no pod of its own; status and metrics tell of it until it has its labels back.
 func TestEditedIdentityIsTold(t *testing.T) {
 	t.Parallel()
 	c := newKubeCluster(t)
@@ -79,8 +79,10 @@ func (c *kubeCluster) edit(name, app string) {
 	}
 }
 
-// TestEditIsUndone: an agent that starts while an edit stands, of an identity that says nowhere what it was given, has a pod with the labels of the edit. When somebody puts
-// the labels back it judges as the agent that knew the identity before, without a restart, and its pod is not taken for the identity's owner.
+// TestEditIsUndone: an agent that starts while an edit stands, of an identity that says nowhere
+// what it was given, has a pod with the labels of the edit. When somebody puts the labels back it
+// judges as the agent that knew the identity before, without a restart, and its pod is not taken
+// for the identity's owner.
 func TestEditIsUndone(t *testing.T) {
 	t.Parallel()
 	c := newKubeCluster(t)

@@ -14,19 +14,23 @@ import (
 )
 
 const (
-	// endingsPause is how often is looked whether numbers have ended, and whether this node has let go of them.
+	// endingsPause is how often is looked whether numbers have ended, and whether this node has let
+	// go of them.
 	endingsPause = time.Second
-	// endingsShare is how long all nodes together spread what each has to say, per node: all hear of an ending at once.
+	// endingsShare is how long all nodes together spread what each has to say, per node: all hear
+	// of an ending at once.
 	endingsShare = 10 * time.Millisecond
-	// Where numbers end all the time, a node says so endingsBurst times at once, and then every endingsEvery: a number rests for longer than that, unless the
-	// operator is told otherwise, and where identities are objects each word of each node is an object that somebody has to delete.
+	// Where numbers end all the time, a node says so endingsBurst times at once, and then every
+	// endingsEvery: a number rests for longer than that, unless the operator is told otherwise, and
+	// where identities are objects each word of each node is an object that somebody has to delete.
 	endingsEvery = 5 * time.Minute
 	endingsBurst = 3
 	// endingsRetry is the pause after a failure, more or less: rights may be missing for ever.
 	endingsRetry = 30 * time.Second
 	// endingsAgain is how often what was said last is said again: somebody may have taken it away.
 	endingsAgain = 10 * time.Minute
-	// endingsTimeout bounds a request that says something. A store that is away longer may come back as an old copy, in which revisions mean something else.
+	// endingsTimeout bounds a request that says something. A store that is away longer may come
+	// back as an old copy, in which revisions mean something else.
 	endingsTimeout = 5 * time.Second
 )
 
@@ -35,13 +39,15 @@ type saying int
 
 const (
 	saysNothing saying = iota
-	// takesBack what it said before; saysAgain what it said last; saysUpTo, that it goes by nothing that has ended until now.
+	// takesBack what it said before; saysAgain what it said last; saysUpTo, that it goes by nothing
+	// that has ended until now.
 	takesBack
 	saysAgain
 	saysUpTo
 )
 
-// words decides what a node says, and when. It sends nothing and knows no clock. Times given to it must not go back.
+// words decides what a node says, and when. It sends nothing and knows no clock. Times given to it
+// must not go back.
 type words struct {
 	told             int64 // the revision that was said last; 0 for none
 	when, due, retry time.Time
@@ -54,7 +60,8 @@ func newWords(spread func() time.Duration) *words {
 	return &words{pace: rate.NewLimiter(rate.Every(endingsEvery), endingsBurst), spread: spread}
 }
 
-// next returns what is to be said now, if up to applied every change is known, of which the last one that may have ended a number was at ended.
+// next returns what is to be said now, if up to applied every change is known, of which the last
+// one that may have ended a number was at ended.
 func (w *words) next(now time.Time, applied, ended int64) saying {
 	if applied < w.told { // the store was put back to an earlier state: what was said is of another one
 		w.told, w.due, w.back = 0, time.Time{}, true
@@ -95,8 +102,8 @@ func (w *words) said(now time.Time, what saying, applied int64) {
 // failed notes that it could not be said.
 func (w *words) failed(now time.Time) { w.retry = now.Add(endingsRetry/2 + rand.N(endingsRetry)) }
 
-// confirmEnds tells whoever collects identities, when some have ended, that this node goes by them no more, until ctx ends: no number is given to other labels
-// before (docs/design/0010-reuse.md).
+// confirmEnds tells whoever collects identities, when some have ended, that this node goes by them
+// no more, until ctx ends: no number is given to other labels before (docs/design/0010-reuse.md).
 func (a *api) confirmEnds(ctx context.Context, log *slog.Logger) error {
 	select {
 	case <-a.inForce: // before, the kernel holds what it held when the last agent ended
@@ -142,7 +149,8 @@ func (a *api) confirmEnds(ctx context.Context, log *slog.Logger) error {
 	}
 }
 
-// say says it. It reports false if there is nothing to say, or this node goes by a number that has ended.
+// say says it. It reports false if there is nothing to say, or this node goes by a number that has
+// ended.
 func (a *api) say(ctx context.Context, what saying, told, applied int64) (done bool, err error) {
 	switch what {
 	case takesBack:
@@ -169,8 +177,8 @@ func (a *api) spread() time.Duration {
 	return rand.N(endingsPause + endingsShare*time.Duration(a.nodes.Table().Len()))
 }
 
-// confirmUpTo confirms the end of numbers up to a revision, if this node has let go of all of them. A rule set that cannot be written keeps nothing up: who has
-// it is locked.
+// confirmUpTo confirms the end of numbers up to a revision, if this node has let go of all of them.
+// A rule set that cannot be written keeps nothing up: who has it is locked.
 func (a *api) confirmUpTo(ctx context.Context, revision int64) (done bool, err error) {
 	if a.goesByEnded() {
 		return false, nil
@@ -195,7 +203,8 @@ func (a *api) confirmUpTo(ctx context.Context, revision int64) (done bool, err e
 	return true, nil
 }
 
-// goesByEnded says whether rules or endpoints of this node go by a number that stands for nothing any more.
+// goesByEnded says whether rules or endpoints of this node go by a number that stands for nothing
+// any more.
 func (a *api) goesByEnded() bool {
 	for _, row := range a.registry.List() {
 		if a.identities.ours(row.Identity) && !a.identities.stands(row.Identity) {

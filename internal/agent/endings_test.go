@@ -31,7 +31,8 @@ import (
 	"github.com/hawser-net/hawser/pkg/allocator"
 )
 
-// collecting runs what of the operator makes and collects identities, until the function that it returns is called or the test ends. Numbers rest for a moment.
+// collecting runs what of the operator makes and collects identities, until the function that it
+// returns is called or the test ends. Numbers rest for a moment.
 func (c *kubeCluster) collecting(lost time.Duration) (stop func()) {
 	c.t.Helper()
 	ctrllog.SetLogger(logr.Discard()) // the library complains if nobody does
@@ -121,7 +122,8 @@ func freeze(t *testing.T, n *machineNode) (goOn func()) {
 	return goOn
 }
 
-// aimed returns, to somebody who knows the cluster's salt, a value of the label app for which a pod's number is looked for at one number first.
+// aimed returns, to somebody who knows the cluster's salt, a value of the label app for which a
+// pod's number is looked for at one number first.
 func (c *kubeCluster) aimed(at int, label func(app string) string) string {
 	c.t.Helper()
 	ns, err := c.client.Urgent.CoreV1().Namespaces().Get(c.t.Context(), k8sids.SaltNamespace, metav1.GetOptions{})
@@ -189,7 +191,8 @@ func TestWords(t *testing.T) {
 	if got := strings.Join(said, " "); got != "again again" {
 		t.Errorf("without an ending a node says: %s", got)
 	}
-	// The store goes back: that is said before anything else, and again after a failure, however often something was said.
+	// The store goes back: that is said before anything else, and again after a failure, however
+	// often something was said.
 	said, applied = nil, 50
 	if what := w.next(now, applied, 50); what != saysNothing {
 		t.Errorf("all nodes at once say %d", what)
@@ -215,8 +218,9 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// TestNumbersWaitForFrozenAgent: a number whose labels nobody has any more is not given to others, who aim at it, while an agent stands still that may go by
-// it; the agent that goes on lets go of it, and judges its next owner by what that is.
+// TestNumbersWaitForFrozenAgent: a number whose labels nobody has any more is not given to others,
+// who aim at it, while an agent stands still that may go by it; the agent that goes on lets go of
+// it, and judges its next owner by what that is.
 func TestNumbersWaitForFrozenAgent(t *testing.T) {
 	t.Parallel()
 	c := newKubeCluster(t)
@@ -289,7 +293,8 @@ func TestNumbersWaitForFrozenAgent(t *testing.T) {
 	c.eventually("the node counts as lost", func() bool { return c.fate(number) == "free" })
 }
 
-// TestKeysWaitForFrozenAgent is the same where numbers are keys of a store: by the agent's own key there.
+// TestKeysWaitForFrozenAgent is the same where numbers are keys of a store: by the agent's own key
+// there.
 func TestKeysWaitForFrozenAgent(t *testing.T) {
 	t.Parallel()
 	testenv.RequireRoot(t)
@@ -358,7 +363,8 @@ func TestKeysWaitForFrozenAgent(t *testing.T) {
 	if _, err := n1.client.Identity(t.Context(), fmt.Sprint(number)); err == nil {
 		t.Errorf("n1 knows number %d still", number)
 	}
-	// What agents said is lost with their leases, and is said again at once: others would not wait for them meanwhile.
+	// What agents said is lost with their leases, and is said again at once: others would not wait
+	// for them meanwhile.
 	before := map[int64]bool{}
 	l, err := store.Client().Get(t.Context(), storekeys.IdentitiesPrefix+"/heard/", clientv3.WithPrefix())
 	if err != nil || len(l.Kvs) != 2 {

@@ -12,11 +12,13 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath/link"
 )
 
-// filterCheck is how often all interfaces are looked at for their programs, for what the kernel did not tell.
+// filterCheck is how often all interfaces are looked at for their programs, for what the kernel did
+// not tell.
 const filterCheck = 5 * time.Second
 
-// guardFilters puts programs back on interfaces from which somebody else took them, as soon as the kernel tells of it.
-// A pod's interface that cannot have them back is shut; see docs/design/0009-attachment.md.
+// guardFilters puts programs back on interfaces from which somebody else took them, as soon as the
+// kernel tells of it. A pod's interface that cannot have them back is shut; see
+// docs/design/0009-attachment.md.
 func (a *api) guardFilters(ctx context.Context, links *link.Links, log *slog.Logger) error {
 	often := rate.Sometimes{First: 10, Interval: time.Second}
 	failed := false

@@ -32,9 +32,10 @@ func filtered(h *netlink.Handle, l netlink.Link, parents ...uint32) bool {
 	return true
 }
 
-// An adversary on the node takes the filters off a pod's interface again and again, while the pod sends what its
-// policy denies. They are back in moments, and where they cannot be put back the interface is shut. Where there is no
-// agent nobody notices; that is what the next one mends when it starts.
+// An adversary on the node takes the filters off a pod's interface again and again, while the pod
+// sends what its policy denies. They are back in moments, and where they cannot be put back the
+// interface is shut. Where there is no agent nobody notices; that is what the next one mends when
+// it starts.
 func TestFiltersThatAreTakenAway(t *testing.T) {
 	n, outside := newNode(t)
 	n.policy("deny.yaml", `apiVersion: cilium.io/v2
@@ -126,8 +127,8 @@ spec:
 		closed(how)
 	}
 
-	// Another qdisc is where the filters were, before the agent could do anything: the interface is shut and stays
-	// so, and the status says why. It is up again when that is gone.
+	// Another qdisc is where the filters were, before the agent could do anything: the interface is
+	// shut and stays so, and the status says why. It is up again when that is gone.
 	up := func() bool {
 		l, err := h.LinkByName(ifName)
 		return err == nil && l.Attrs().Flags&net.FlagUp != 0
@@ -174,7 +175,8 @@ spec:
 	})
 	closed("a tunnel device that was removed")
 
-	// Without an agent the pod is open: this is what the traffic above would show. An agent that starts closes it.
+	// Without an agent the pod is open: this is what the traffic above would show. An agent that
+	// starts closes it.
 	n.kill()
 	before := passed.Load()
 	n.command("tc", "qdisc", "del", "dev", ifName, "clsact")

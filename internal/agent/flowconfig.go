@@ -17,7 +17,8 @@ import (
 type flowConfig struct {
 	// Enable has the agent record flows and serve them.
 	Enable bool
-	// SocketPath is where local clients find them, ListenAddress where others do; none if it is empty.
+	// SocketPath is where local clients find them, ListenAddress where others do; none if it is
+	// empty.
 	SocketPath, ListenAddress string
 	// Capacity is how many are kept; with 0 they are recorded only while somebody follows them.
 	Capacity int

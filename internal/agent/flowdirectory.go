@@ -112,8 +112,9 @@ func (d *flowDirectory) Service(addr netip.Addr, port uint16, proto uint8) *flow
 	return &flowpb.Service{Namespace: row.Owner.Namespace, Name: row.Owner.Name}
 }
 
-// Policies implements [flows.Directory]. It asks the rules of now, which may be others than when the packet was judged: if they
-// say something else, or if there is too much to ask, nobody is named.
+// Policies implements [flows.Directory]. It asks the rules of now, which may be others than when
+// the packet was judged: if they say something else, or if there is too much to ask, nobody is
+// named.
 func (d *flowDirectory) Policies(ev datapath.Event) []*flowpb.Policy {
 	row, ok := d.a.registry.Get(ev.Endpoint)
 	if !ok || ev.Packet.Fragment || !ev.Packet.Src.IsValid() {
@@ -192,7 +193,8 @@ func policyParty(row endpoint.Endpoint) policy.Party {
 	return policy.Party{Identity: row.Identity, Labels: row.IdentityLabels, SeenAs: row.Seen(), NamedPorts: policy.FormatNamedPorts(row.NamedPorts)}
 }
 
-// policiesOf names the policies whose rules brought about a verdict: all ordinary ones that say so, or the one of a tier that decides.
+// policiesOf names the policies whose rules brought about a verdict: all ordinary ones that say so,
+// or the one of a tier that decides.
 func policiesOf(side policy.TraceSide) []*flowpb.Policy {
 	at := slices.IndexFunc(side.Steps, func(s policy.TraceStep) bool { return s.Decides && !s.Pass })
 	if at < 0 {
@@ -211,8 +213,8 @@ func policiesOf(side policy.TraceSide) []*flowpb.Policy {
 	return out
 }
 
-// policyNamed is the policy that an owner of rules is: k8s/kind/namespace/name of Kubernetes or file/namespace/name of a file, without the
-// namespace for one of the whole cluster.
+// policyNamed is the policy that an owner of rules is: k8s/kind/namespace/name of Kubernetes or
+// file/namespace/name of a file, without the namespace for one of the whole cluster.
 func policyNamed(o policy.Owner) *flowpb.Policy {
 	parts := strings.Split(string(o), "/")
 	var kind string

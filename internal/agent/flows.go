@@ -34,10 +34,12 @@ type flowRecorder struct {
 	moved chan struct{} // sub has changed
 }
 
-// flowEvents are the kinds of event of which flows are made: a connection that begins is judged, and so has a verdict.
+// flowEvents are the kinds of event of which flows are made: a connection that begins is judged,
+// and so has a verdict.
 const flowEvents = datapath.MonitorDrops | datapath.MonitorVerdicts
 
-// follow has the kernel emit events until the function returned is called. When follow returns, what happens next is recorded.
+// follow has the kernel emit events until the function returned is called. When follow returns,
+// what happens next is recorded.
 func (r *flowRecorder) follow() (stop func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -158,8 +160,9 @@ func (a *api) startFlows(run *group, log *slog.Logger) error {
 // flowRetry is the time between two attempts to serve flows on TCP.
 const flowRetry = 5 * time.Second
 
-// serveFlows serves flows on TCP until ctx ends. What is missing may come: certificates are often made when the agents run
-// already. Nobody's packets depend on it, so that it is no reason for the agent to end.
+// serveFlows serves flows on TCP until ctx ends. What is missing may come: certificates are often
+// made when the agents run already. Nobody's packets depend on it, so that it is no reason for the
+// agent to end.
 func (a *api) serveFlows(ctx context.Context, srv *flowserver.Server, log *slog.Logger) error {
 	cfg := a.cfg.Flows
 	var before string

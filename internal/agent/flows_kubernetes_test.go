@@ -17,7 +17,8 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 )
 
-// TestKubernetesFlows: in a cluster flows name what people know from there: the workload that made a pod, the policy that decided, the service that was asked.
+// TestKubernetesFlows: in a cluster flows name what people know from there: the workload that made
+// a pod, the policy that decided, the service that was asked.
 func TestKubernetesFlows(t *testing.T) {
 	t.Parallel()
 	c := newKubeCluster(t)

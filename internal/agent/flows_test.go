@@ -32,7 +32,8 @@ import (
 // connection is what tells a TCP connection between two pods from others: the ports of both ends.
 type connection struct{ from, to uint32 }
 
-// sniffOpenings listens on a pod's interface and returns a function that tells which TCP connections over IPv4 its packets have tried to open so far.
+// sniffOpenings listens on a pod's interface and returns a function that tells which TCP
+// connections over IPv4 its packets have tried to open so far.
 func sniffOpenings(t testing.TB, pod *machinePod) func() map[connection]bool {
 	t.Helper()
 	const everything = unix.ETH_P_ALL<<8 | unix.ETH_P_ALL>>8 // in network byte order
@@ -165,8 +166,9 @@ func TestPolicyNamed(t *testing.T) {
 	}
 }
 
-// TestFlows runs two agents and reads from both what they see: connections that the policy allows and refuses appear as flows with both sides' names,
-// verdicts and the policy, and they are just those that a capture in the pods has seen. A stranger on the network reads nothing.
+// TestFlows runs two agents and reads from both what they see: connections that the policy allows
+// and refuses appear as flows with both sides' names, verdicts and the policy, and they are just
+// those that a capture in the pods has seen. A stranger on the network reads nothing.
 func TestFlows(t *testing.T) {
 	t.Parallel()
 	testenv.RequireRoot(t)
@@ -309,7 +311,8 @@ func TestFlows(t *testing.T) {
 		}
 	}
 
-	// Nodes tell of each other, and on the network only those are told anything who have a certificate.
+	// Nodes tell of each other, and on the network only those are told anything who have a
+	// certificate.
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	peers, err := peer.NewPeerClient(here).Notify(ctx, &peer.NotifyRequest{})
@@ -369,7 +372,8 @@ func TestFlows(t *testing.T) {
 	}
 }
 
-// TestFlowsAreServedWhenCertificatesCome: an agent whose certificates are not there yet works, says so, and serves flows on TCP once they are.
+// TestFlowsAreServedWhenCertificatesCome: an agent whose certificates are not there yet works, says
+// so, and serves flows on TCP once they are.
 func TestFlowsAreServedWhenCertificatesCome(t *testing.T) {
 	t.Parallel()
 	n, _ := newNode(t)

@@ -10,10 +10,10 @@ import (
 	"github.com/hawser-net/hawser/api/rest/server"
 )
 
-// keepPrograms has the programs of restored endpoints stay in charge if they work on other maps than this agent's: those
-// of another layout, or maps whose pins were removed. They know the rules, identities and addresses that were in force;
-// the new maps know nothing until everything has been heard. What is to be judged by the new maps before that is
-// locked there (see endpoint.Policy).
+// keepPrograms has the programs of restored endpoints stay in charge if they work on other maps
+// than this agent's: those of another layout, or maps whose pins were removed. They know the rules,
+// identities and addresses that were in force; the new maps know nothing until everything has been
+// heard. What is to be judged by the new maps before that is locked there (see endpoint.Policy).
 func (a *api) keepPrograms(log *slog.Logger) error {
 	var pods []int
 	for _, row := range a.registry.List() {
@@ -30,7 +30,8 @@ func (a *api) keepPrograms(log *slog.Logger) error {
 	return nil
 }
 
-// replacePrograms puts this agent's programs in the place of those of before, now that its maps hold everything.
+// replacePrograms puts this agent's programs in the place of those of before, now that its maps
+// hold everything.
 func (a *api) replacePrograms(log *slog.Logger) {
 	if !a.isKeeping() {
 		return
@@ -67,7 +68,8 @@ func (a *api) isInForce() bool {
 	}
 }
 
-// awaitPrograms has a new endpoint wait until its neighbours are judged by the same maps: the others would not know it.
+// awaitPrograms has a new endpoint wait until its neighbours are judged by the same maps: the
+// others would not know it.
 func (a *api) awaitPrograms(ctx context.Context) error {
 	if !a.isKeeping() {
 		return nil
@@ -82,7 +84,8 @@ func (a *api) awaitPrograms(ctx context.Context) error {
 	}
 }
 
-// awaitRules waits for as long as a new endpoint may wait until the rules and identities have been heard.
+// awaitRules waits for as long as a new endpoint may wait until the rules and identities have been
+// heard.
 func (a *api) awaitRules(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, admitWait)
 	defer cancel()

@@ -19,8 +19,8 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv"
 )
 
-// otherLayout makes the pinned maps those of another layout, as they are for an agent of the next release, or
-// removes every pin, as somebody does who empties the BPF file system.
+// otherLayout makes the pinned maps those of another layout, as they are for an agent of the next
+// release, or removes every pin, as somebody does who empties the BPF file system.
 func (n *machineNode) otherLayout(emptied bool) {
 	n.t.Helper()
 	dir := n.path("bpf/hawser")
@@ -72,7 +72,8 @@ type crossing struct {
 	web               *machinePod
 }
 
-// cross starts traffic of a client that may reach the web pod on port 80, and of one that may not. Port 81 is nobody's.
+// cross starts traffic of a client that may reach the web pod on port 80, and of one that may not.
+// Port 81 is nobody's.
 func cross(t *testing.T, web, client, intruder *machinePod) *crossing {
 	t.Helper()
 	c := &crossing{t: t, web: web}
@@ -90,7 +91,8 @@ func cross(t *testing.T, web, client, intruder *machinePod) *crossing {
 	return c
 }
 
-// finish ends the traffic and requires that nothing forbidden has passed and everything allowed has.
+// finish ends the traffic and requires that nothing forbidden has passed and everything allowed
+// has.
 func (c *crossing) finish() {
 	c.t.Helper()
 	for _, f := range c.allowed {
@@ -141,8 +143,9 @@ spec:
   - fromEndpoints: [{matchLabels: {app: intruder}}]
 `
 
-// TestNewLayoutUnderTraffic: an agent whose maps are new takes over from the programs and maps of the one before
-// while traffic goes on. Nothing that is denied passes, and nothing that is allowed gets lost.
+// TestNewLayoutUnderTraffic: an agent whose maps are new takes over from the programs and maps of
+// the one before while traffic goes on. Nothing that is denied passes, and nothing that is allowed
+// gets lost.
 func TestNewLayoutUnderTraffic(t *testing.T) {
 	for name, flags := range map[string]func(testing.TB) []string{
 		"alone": func(testing.TB) []string { return nil },
@@ -172,8 +175,9 @@ func TestNewLayoutUnderTraffic(t *testing.T) {
 	}
 }
 
-// TestNewLayoutWithoutAPIServer: as long as the API server is away the programs and maps of the agent before stay in
-// charge, through any number of restarts; when it is back the new ones take over.
+// TestNewLayoutWithoutAPIServer: as long as the API server is away the programs and maps of the
+// agent before stay in charge, through any number of restarts; when it is back the new ones take
+// over.
 func TestNewLayoutWithoutAPIServer(t *testing.T) {
 	for name, change := range map[string]func(*machineNode){
 		"the same maps":  func(*machineNode) {},
@@ -200,7 +204,8 @@ func TestNewLayoutWithoutAPIServer(t *testing.T) {
 			for range 2 {
 				n.launch()
 				n.serving(false)
-				// Its policies of before are in force, as people see them; by now it has had every opportunity to do wrong.
+				// Its policies of before are in force, as people see them; by now it has had every
+				// opportunity to do wrong.
 				c.eventually("the policies of before are recalled", func() bool {
 					files, err := n.client.PolicyFiles(t.Context())
 					return err == nil && slices.ContainsFunc(files, func(f rest.PolicyFile) bool {
@@ -255,8 +260,9 @@ func fromApps(apps ...string) func(*networkingv1.NetworkPolicySpec) {
 	}
 }
 
-// TestFullPrefixMap: the kernel has no room for a prefix that a pod must not reach. The pod is locked, so that it does not
-// reach it, and says so; when other policies go it has the rest of the network again.
+// TestFullPrefixMap: the kernel has no room for a prefix that a pod must not reach. The pod is
+// locked, so that it does not reach it, and says so; when other policies go it has the rest of the
+// network again.
 func TestFullPrefixMap(t *testing.T) {
 	t.Parallel()
 	n, outside := newNode(t)
@@ -285,7 +291,8 @@ func TestFullPrefixMap(t *testing.T) {
 			}
 		}
 	}
-	// A kubelet must not start an agent again that has no room: the next one would have none either.
+	// A kubelet must not start an agent again that has no room: the next one would have none
+	// either.
 	probes := func(ready int) {
 		t.Helper()
 		for path, want := range map[string]int{"/healthz": http.StatusOK, "/livez": http.StatusOK, "/readyz": ready} {

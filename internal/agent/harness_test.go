@@ -339,7 +339,8 @@ func (n *machineNode) died() {
 	}
 }
 
-// policy writes a policy file the way editors do: beside, and moved into place. An empty text removes it.
+// policy writes a policy file the way editors do: beside, and moved into place. An empty text
+// removes it.
 func (n *machineNode) policy(file, text string) {
 	n.t.Helper()
 	path := filepath.Join(n.dir, "policy", file)

@@ -28,17 +28,19 @@ const (
 	healthName  = "cilium-health-ep"
 )
 
-// healthCheck is how often it is looked whether the health endpoint is there, and who is to answer answers.
+// healthCheck is how often it is looked whether the health endpoint is there, and who is to answer
+// answers.
 const healthCheck = 10 * time.Second
 
-// healthRetry is the pause after a failure, twice as long after each further one, and maxHealthRetry the longest.
+// healthRetry is the pause after a failure, twice as long after each further one, and
+// maxHealthRetry the longest.
 const (
 	healthRetry    = time.Second
 	maxHealthRetry = 30 * time.Second
 )
 
-// nodeHealth answers other nodes' probes, at the node's addresses and at those of its health endpoint, and probes them. Nil stands for
-// a node that does neither.
+// nodeHealth answers other nodes' probes, at the node's addresses and at those of its health
+// endpoint, and probes them. Nil stands for a node that does neither.
 type nodeHealth struct {
 	a      *api
 	facts  nodeFacts
@@ -52,19 +54,22 @@ type nodeHealth struct {
 	inner *link.Inner
 	// unanswered are addresses of the endpoint at which nobody answers yet.
 	unanswered []netip.AddrPort
-	// lacks is why the endpoint has not all addresses; short says that it is because none were free.
+	// lacks is why the endpoint has not all addresses; short says that it is because none were
+	// free.
 	lacks error
 	short bool
 	// listening are the addresses of the node at which it answers.
 	listening map[netip.Addr]bool
 
 	mu sync.Mutex
-	// reserved are addresses that are kept for the endpoint, announced those that it has and others are told of.
+	// reserved are addresses that are kept for the endpoint, announced those that it has and others
+	// are told of.
 	reserved, announced []netip.Addr
 }
 
-// newNodeHealth removes what is left of an endpoint of before, which ended with its agent, and keeps its addresses. It must be called before endpoints
-// are loaded; keep after that, and before others get addresses.
+// newNodeHealth removes what is left of an endpoint of before, which ended with its agent, and
+// keeps its addresses. It must be called before endpoints are loaded; keep after that, and before
+// others get addresses.
 func newNodeHealth(a *api, facts nodeFacts, links *link.Links, log *slog.Logger) (*nodeHealth, error) {
 	if err := links.RemoveInner(healthLink); err != nil {
 		return nil, err
@@ -313,7 +318,8 @@ func (h *nodeHealth) announce() error {
 	return err
 }
 
-// addresses are those of before if nobody else has them by now, and others if somebody does, with the routers'. The error is of families that have none.
+// addresses are those of before if nobody else has them by now, and others if somebody does, with
+// the routers'. The error is of families that have none.
 func (h *nodeHealth) addresses() ([]link.InnerAddress, error) {
 	var out []link.InnerAddress
 	var errs []error

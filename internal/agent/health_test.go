@@ -24,7 +24,8 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 )
 
-// insideAgent is the namespace of an agent's health endpoint, which has no name: a descriptor of the agent is the way in.
+// insideAgent is the namespace of an agent's health endpoint, which has no name: a descriptor of
+// the agent is the way in.
 type insideAgent struct{ path string }
 
 // healthNS finds it.
@@ -51,7 +52,8 @@ func (n *machineNode) healthNS() insideAgent {
 	return insideAgent{}
 }
 
-// Do calls fn on a thread inside, which comes back: the namespace must not stay because a thread is in it.
+// Do calls fn on a thread inside, which comes back: the namespace must not stay because a thread is
+// in it.
 func (in insideAgent) Do(fn func() error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -86,7 +88,8 @@ func (n *machineNode) done(name string, args ...string) {
 	}
 }
 
-// health is what a node knows of another, in short: which ways do not work, and since when; ok is false while something was not probed since.
+// health is what a node knows of another, in short: which ways do not work, and since when; ok is
+// false while something was not probed since.
 func (n *machineNode) health(of string, since time.Time) (failing []string, ok bool) {
 	n.t.Helper()
 	st, err := n.client.ClusterHealth(n.t.Context())
@@ -144,7 +147,8 @@ spec:
   - fromEntities: [health]
 `
 
-// TestClusterHealth runs two agents that probe each other, and cuts what is between them: who cannot reach whom is named, with the way and the time.
+// TestClusterHealth runs two agents that probe each other, and cuts what is between them: who
+// cannot reach whom is named, with the way and the time.
 func TestClusterHealth(t *testing.T) {
 	for _, mode := range []string{"tunnel", "native"} {
 		t.Run(mode, func(t *testing.T) {
@@ -188,7 +192,8 @@ func TestClusterHealth(t *testing.T) {
 				refused(t, "a pod to one that allows health only", stranger.ns, to)
 			}
 
-			// One way only: requests of n1 do not arrive at n2's own addresses. n1 says so, n2 has nothing to say.
+			// One way only: requests of n1 do not arrive at n2's own addresses. n1 says so, n2 has
+			// nothing to say.
 			began := time.Now()
 			n2.done("nft", "add", "table", "inet", "cut")
 			n2.done("nft", "add", "chain", "inet", "cut", "in", "{ type filter hook prerouting priority -400 ; }")
@@ -237,7 +242,8 @@ func TestClusterHealth(t *testing.T) {
 				n.wantHealth("all is well again", "n2")
 			}
 
-			// An agent that is killed takes its endpoint along; the next one has the same addresses. So has one that somebody deleted.
+			// An agent that is killed takes its endpoint along; the next one has the same
+			// addresses. So has one that somebody deleted.
 			addrs := ep.Status.Networking.Addressing[0]
 			n2.kill()
 			n1.wantHealth("the agent of n2 is away", "n2", "endpoint http4", "endpoint http6", "endpoint icmp4", "endpoint icmp6", "node http4", "node http6")
@@ -260,7 +266,8 @@ func TestClusterHealth(t *testing.T) {
 	}
 }
 
-// TestHealthOff: without health checking nobody is probed and nothing listens, and clients are told so; without the endpoint, nodes are probed alone.
+// TestHealthOff: without health checking nobody is probed and nothing listens, and clients are told
+// so; without the endpoint, nodes are probed alone.
 func TestHealthOff(t *testing.T) {
 	t.Parallel()
 	n, _ := newNode(t)
@@ -296,7 +303,8 @@ func TestHealthOff(t *testing.T) {
 	}
 }
 
-// TestHealthSocketIsGuarded: what the configuration keeps from clients of the API it keeps from those of health.sock.
+// TestHealthSocketIsGuarded: what the configuration keeps from clients of the API it keeps from
+// those of health.sock.
 func TestHealthSocketIsGuarded(t *testing.T) {
 	t.Parallel()
 	n, _ := newNode(t)

@@ -12,7 +12,8 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv"
 )
 
-// hop sends datagrams that get no further than ttl hops until somebody on the way says so, and returns who.
+// hop sends datagrams that get no further than ttl hops until somebody on the way says so, and
+// returns who.
 func hop(t testing.TB, ns namespace, to netip.AddrPort, ttl int, patience time.Duration) (netip.Addr, error) {
 	t.Helper()
 	family, level, recvErr, setTTL := unix.AF_INET, unix.SOL_IP, unix.IP_RECVERR, unix.IP_TTL
@@ -70,7 +71,8 @@ func hop(t testing.TB, ns namespace, to netip.AddrPort, ttl int, patience time.D
 	return netip.Addr{}, errors.New("nobody says that the time has run out")
 }
 
-// TestHops: a trace from a pod to another, here and on another node, or to the outside, shows the node that the packet passes, and arrives.
+// TestHops: a trace from a pod to another, here and on another node, or to the outside, shows the
+// node that the packet passes, and arrives.
 func TestHops(t *testing.T) {
 	for _, mode := range []string{"tunnel", "native"} {
 		t.Run(mode, func(t *testing.T) {

@@ -21,7 +21,8 @@ import (
 )
 
 // identities numbers label sets: reserved, fixed and well-known ones by rule, all others by the
-// cluster's allocator, or by temporary numbers as long as that has none. It also keeps what is known of all identities, for policy and display.
+// cluster's allocator, or by temporary numbers as long as that has none. It also keeps what is
+// known of all identities, for policy and display.
 type identities struct {
 	log       *slog.Logger
 	alloc     *allocator.Allocator
@@ -54,7 +55,8 @@ type identities struct {
 	known map[identity.ID]labels.Set
 	// since is from when on labels have a temporary number.
 	since map[identity.ID]time.Time
-	// ended are numbers of which was heard that they stand for nothing any more, until that is confirmed.
+	// ended are numbers of which was heard that they stand for nothing any more, until that is
+	// confirmed.
 	ended map[identity.ID]struct{}
 }
 
@@ -131,8 +133,10 @@ func (ids *identities) Release(ctx context.Context, id identity.ID, set labels.S
 	return err
 }
 
-// recall takes the identities of restored endpoints into use as they were, so that neither these nor new pods with the same labels have to wait for a store
-// that is away. The function it returns gives these uses back, when the endpoints have their own. Temporary identities are the endpoints' own from here on.
+// recall takes the identities of restored endpoints into use as they were, so that neither these
+// nor new pods with the same labels have to wait for a store that is away. The function it returns
+// gives these uses back, when the endpoints have their own. Temporary identities are the endpoints'
+// own from here on.
 func (ids *identities) recall(rows []endpoint.Endpoint) (forgo func(ctx context.Context)) {
 	var assumed []labels.Set
 	for _, row := range rows {
@@ -194,10 +198,11 @@ const maxIdentityBatch = 4096
 // releasePause is how often is looked whether a number that was deleted is still an address's.
 const releasePause = time.Second
 
-// run hands every identity that appears, changes or goes to sink, in batches, until ctx ends. A number that goes while pods have it, as
-// somebody deleted it by hand and whoever writes it again is slow, means what it meant until the last of their addresses has gone: their packets
-// carry it. It calls synced once, after the first listing was handed on, and renumbered for a label set in use
-// on this node whose number is another than before.
+// run hands every identity that appears, changes or goes to sink, in batches, until ctx ends. A
+// number that goes while pods have it, as somebody deleted it by hand and whoever writes it again
+// is slow, means what it meant until the last of their addresses has gone: their packets carry it.
+// It calls synced once, after the first listing was handed on, and renumbered for a label set in
+// use on this node whose number is another than before.
 func (ids *identities) run(ctx context.Context, sink identitySink, synced func(), renumbered func(set labels.Set, id identity.ID)) error {
 	if err := ids.hand(sink, ids.static(), nil); err != nil {
 		ids.log.Error("policy is not in force in full", "error", err)
@@ -329,7 +334,8 @@ func (ids *identities) ours(id identity.ID) bool { return id >= ids.first && id 
 // stands says whether a number of this cluster stands for labels, by what was heard.
 func (ids *identities) stands(id identity.ID) bool { return ids.alloc.Stands(allocator.ID(id)) }
 
-// endings returns the numbers that have ended since that was confirmed last, once what was heard of them is in the kernel.
+// endings returns the numbers that have ended since that was confirmed last, once what was heard of
+// them is in the kernel.
 func (ids *identities) endings() []identity.ID {
 	ids.handing.Lock()
 	defer ids.handing.Unlock()

@@ -80,7 +80,8 @@ func TestStoreCannotRedefineIdentities(t *testing.T) {
 	}
 }
 
-// TestDeletedInUse: a number that is deleted while addresses have it means what it meant, until the last of them goes or it is given labels again.
+// TestDeletedInUse: a number that is deleted while addresses have it means what it meant, until the
+// last of them goes or it is given labels again.
 func TestDeletedInUse(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

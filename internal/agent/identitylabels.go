@@ -16,8 +16,10 @@ import (
 	"github.com/hawser-net/hawser/pkg/allocator"
 )
 
-// identityLabels follows which labels make identities in this cluster (docs/design/0007-lazy-identities.md): it has the node's endpoints made by them, holds back
-// rules that need others, and tells the operator how far the node is. Nil stands for an agent that makes identities for itself, by all labels.
+// identityLabels follows which labels make identities in this cluster
+// (docs/design/0007-lazy-identities.md): it has the node's endpoints made by them, holds back rules
+// that need others, and tells the operator how far the node is. Nil stands for an agent that makes
+// identities for itself, by all labels.
 type identityLabels struct {
 	a         *api
 	k         *kube
@@ -27,7 +29,8 @@ type identityLabels struct {
 	published *relevance.Published
 	gate      *labelGate
 
-	// heard is closed when it is known by which keys endpoints are made, ready when rules may be put in force.
+	// heard is closed when it is known by which keys endpoints are made, ready when rules may be
+	// put in force.
 	heard, ready chan struct{}
 	wake         chan struct{}
 
@@ -69,7 +72,8 @@ func (l *identityLabels) rules(put func([]policy.Change)) func(context.Context, 
 	}
 }
 
-// start begins to follow. It must be called after rules. known is called when it is known by which labels endpoints are made.
+// start begins to follow. It must be called after rules. known is called when it is known by which
+// labels endpoints are made.
 func (l *identityLabels) start(run *group, known func()) {
 	if l == nil {
 		known()
@@ -101,7 +105,8 @@ func (l *identityLabels) start(run *group, known func()) {
 	run.start("identity-labels-follow", l.follow)
 }
 
-// await returns when endpoints of before a restart may be taken up, or ctx ends: they would change their identity twice otherwise.
+// await returns when endpoints of before a restart may be taken up, or ctx ends: they would change
+// their identity twice otherwise.
 func (l *identityLabels) await(ctx context.Context) {
 	if l == nil || !l.narrow {
 		return
@@ -143,7 +148,8 @@ func (l *identityLabels) stir() {
 	}
 }
 
-// Pauses between looks: while something is under way, and when nothing is, because endpoints settle without telling.
+// Pauses between looks: while something is under way, and when nothing is, because endpoints settle
+// without telling.
 const (
 	labelsBusy = 100 * time.Millisecond
 	labelsIdle = 5 * time.Second
@@ -271,7 +277,8 @@ func (l *identityLabels) answer(ctx context.Context, s relevance.State, made, bu
 	return busy, nil
 }
 
-// caughtUp says whether this node knows an identity by the settled keys of a state for every pod of the cluster, and its kernel does.
+// caughtUp says whether this node knows an identity by the settled keys of a state for every pod of
+// the cluster, and its kernel does.
 func (l *identityLabels) caughtUp(ctx context.Context, s relevance.State) (bool, error) {
 	heard := s.Endpoints
 	if l.k.cfg.EndpointSlices {

@@ -50,7 +50,8 @@ func (c *kubeCluster) mayFollow() {
 	}
 }
 
-// operator runs what of the operator makes identities and chooses their labels, until the test ends.
+// operator runs what of the operator makes identities and chooses their labels, until the test
+// ends.
 func (c *kubeCluster) operator(cfg operator.Config) {
 	c.t.Helper()
 	ctrllog.SetLogger(logr.Discard()) // the library complains if nobody does
@@ -113,7 +114,8 @@ func (c *kubeCluster) labelsAre(keys ...string) {
 	}
 }
 
-// never sends to an address until the function that it returns is called, which checks that nothing was ever answered.
+// never sends to an address until the function that it returns is called, which checks that nothing
+// was ever answered.
 func (c *kubeCluster) never(what string, from *machinePod, to netip.AddrPort) func() {
 	c.t.Helper()
 	f := startFlow(c.t, what, from.ns, to)
@@ -135,9 +137,11 @@ func from(sel ...metav1.LabelSelector) func(*networkingv1.NetworkPolicySpec) {
 	}
 }
 
-// TestRelevantLabels is "CID lazy creation" of CFP-27752: pods whose labels no policy tells apart share an identity; policies that come with labels which identities
-// do not have yet are judged right from the first packet on, those that select the absence of a label and those that deny by one too; what is allowed before
-// and after flows meanwhile; and it goes back when the policies are gone.
+// TestRelevantLabels is "CID lazy creation" of CFP-27752: pods whose labels no policy tells apart
+// share an identity; policies that come with labels which identities do not have yet are judged
+// right from the first packet on, those that select the absence of a label and those that deny by
+// one too; what is allowed before and after flows meanwhile; and it goes back when the policies are
+// gone.
 func TestRelevantLabels(t *testing.T) {
 	t.Parallel()
 	c := newKubeCluster(t)
@@ -201,7 +205,8 @@ func TestRelevantLabels(t *testing.T) {
 	}
 	c.labelsAre("app", "tier")
 
-	// Rules that deny by a label keep those out who have it, while others with the same rules come in.
+	// Rules that deny by a label keep those out who have it, while others with the same rules come
+	// in.
 	end = []func(){c.never("evil to vault", evil, vault.both(80)[0]), c.never("evil to vault on its node", nearEvil, vault.both(80)[0])}
 	policies := c.client.V2.Post().Namespace("default").Resource(v2.ResourceNetworkPolicies)
 	if err := policies.Body([]byte(`{"apiVersion":"cilium.io/v2","kind":"CiliumNetworkPolicy","metadata":{"name":"no-evil"},"spec":{

@@ -18,7 +18,8 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 )
 
-// without4 takes the last address of IPv4 from a namespace, that of loopback, and gives it a default route, through its neighbour.
+// without4 takes the last address of IPv4 from a namespace, that of loopback, and gives it a
+// default route, through its neighbour.
 func without4(t *testing.T, ns *testenv.NetNS, via string) {
 	t.Helper()
 	h := ns.Netlink(t)
@@ -48,8 +49,9 @@ spec:
   - fromEndpoints: [{matchLabels: {app: client}}]
 `
 
-// TestIPv6Only: nodes that have no IPv4 at all, not even of loopback, are nodes like others: agents start and find their device, pods reach each other, on a node
-// and between nodes, and services; policies judge them, and nodes know of each other's health.
+// TestIPv6Only: nodes that have no IPv4 at all, not even of loopback, are nodes like others: agents
+// start and find their device, pods reach each other, on a node and between nodes, and services;
+// policies judge them, and nodes know of each other's health.
 func TestIPv6Only(t *testing.T) {
 	for _, mode := range []string{"tunnel", "native"} {
 		t.Run(mode, func(t *testing.T) {

@@ -12,8 +12,8 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 )
 
-// TestKnownSinceCreation: how soon a node knows a pod of another one is counted from when the pod was created, however late its network is asked for; and not
-// again when its object is made anew.
+// TestKnownSinceCreation: how soon a node knows a pod of another one is counted from when the pod
+// was created, however late its network is asked for; and not again when its object is made anew.
 func TestKnownSinceCreation(t *testing.T) {
 	t.Parallel()
 	c := newKubeCluster(t)
@@ -60,8 +60,8 @@ func TestKnownSinceCreation(t *testing.T) {
 	counted(2)
 }
 
-// TestTemporaryIdentityIsMeasured: how long labels had a temporary identity is told once, when nobody
-// has it any more.
+// TestTemporaryIdentityIsMeasured: how long labels had a temporary identity is told once, when
+// nobody has it any more.
 func TestTemporaryIdentityIsMeasured(t *testing.T) {
 	s := newSeeker(t)
 	defer s.stop()

@@ -41,8 +41,9 @@ import (
 	"github.com/hawser-net/hawser/internal/service"
 )
 
-// kube is the agent's part that speaks with Kubernetes: what it hears goes into the tables that other sources fill too, and what others must know of this node
-// and its pods it writes. Nil stands for a node outside of Kubernetes.
+// kube is the agent's part that speaks with Kubernetes: what it hears goes into the tables that
+// other sources fill too, and what others must know of this node and its pods it writes. Nil stands
+// for a node outside of Kubernetes.
 type kube struct {
 	cfg    Config
 	log    *slog.Logger
@@ -174,7 +175,8 @@ func (k *kube) join(a *api, facts nodeFacts, links *link.Links, filter *labels.F
 	return err
 }
 
-// firstWellKnown is the first of the numbers below the allocated ones that pods can have: well-known and fixed ones.
+// firstWellKnown is the first of the numbers below the allocated ones that pods can have:
+// well-known and fixed ones.
 const firstWellKnown = 100
 
 // acceptable tells why a pod of another node cannot have an identity.
@@ -188,8 +190,8 @@ func (k *kube) acceptable(id identity.ID) error {
 	return fmt.Errorf("identity %s is not one that a pod can have", id)
 }
 
-// start begins to follow and to write. It must be called before gate is waited for. heard is called when identities are known; what it returns is to be called
-// instead.
+// start begins to follow and to write. It must be called before gate is waited for. heard is called
+// when identities are known; what it returns is to be called instead.
 func (k *kube) start(run *group, gate *syncGate, book *rules, heard func()) (func(), error) {
 	run.start("kubernetes", func(ctx context.Context) error {
 		if err := k.client.WaitForKinds(ctx, k.cfg.CRDWait, k.log, k.needs()...); err != nil {
@@ -265,7 +267,8 @@ func (k *kube) start(run *group, gate *syncGate, book *rules, heard func()) (fun
 	return identitiesHeard, nil
 }
 
-// forgetServices removes services that the kernel has from when the node was one of a cluster: nobody would keep them.
+// forgetServices removes services that the kernel has from when the node was one of a cluster:
+// nobody would keep them.
 func forgetServices(ctx context.Context, kernel datapath.Services) error {
 	have, err := kernel.Services()
 	if err != nil || len(have) == 0 {
@@ -281,8 +284,8 @@ func forgetServices(ctx context.Context, kernel datapath.Services) error {
 	return nil
 }
 
-// recallAfter is how long the API server may be away before policies are those of before the restart. With one that answers they
-// are heard once.
+// recallAfter is how long the API server may be away before policies are those of before the
+// restart. With one that answers they are heard once.
 const recallAfter = 3 * time.Second
 
 // startRules begins to follow the rules and the services of the cluster.
@@ -307,8 +310,8 @@ func (k *kube) startRules(run *group, gate *syncGate, book *rules) {
 		select {
 		case <-k.kinds:
 		case <-time.After(recallAfter):
-			// Nobody is judged by them before all has been heard; they are for people to see, and keep their prefixes and
-			// blocks of addresses in the kernel.
+			// Nobody is judged by them before all has been heard; they are for people to see, and
+			// keep their prefixes and blocks of addresses in the kernel.
 			if len(kept) > 0 {
 				k.log.Info("the API server is away; its policies of before stay in force", "policies", len(kept))
 			}
@@ -363,11 +366,14 @@ func (k *kube) policyObjects(describe func(policy.Owner) string) []rest.PolicyFi
 
 // ---- pods ---------------------------------------------------------------------------------------
 
-// admitWait is how long a new pod waits for the rules to be heard before the runtime is asked to try again.
+// admitWait is how long a new pod waits for the rules to be heard before the runtime is asked to
+// try again.
 const admitWait = 20 * time.Second
 
-// complete fills in what Kubernetes says of the pod of a new endpoint. A pod must not begin before the rules have been heard that may isolate it.
-// Labels that the runtime gives (CNI convention args.cni.labels) would be gone with the pod's next change, and no operator would know them: they are refused.
+// complete fills in what Kubernetes says of the pod of a new endpoint. A pod must not begin before
+// the rules have been heard that may isolate it. Labels that the runtime gives (CNI convention
+// args.cni.labels) would be gone with the pod's next change, and no operator would know them: they
+// are refused.
 func (k *kube) complete(ctx context.Context, req *endpoint.CreateRequest, given []string) error {
 	if len(given) > 0 {
 		return server.Errorf(http.StatusBadRequest, "labels (args.cni.labels of the CNI configuration) are not supported for pods of Kubernetes: "+
@@ -417,8 +423,8 @@ const relabelRetry = 2 * time.Second
 // relabelWorkers is how many pods' labels are changed at once: each may wait for an identity.
 const relabelWorkers = 16
 
-// followLabels gives endpoints the labels that their pods have now, until ctx ends. It begins when new pods can be judged: an endpoint of before a restart
-// would get rules that were heard in part.
+// followLabels gives endpoints the labels that their pods have now, until ctx ends. It begins when
+// new pods can be judged: an endpoint of before a restart would get rules that were heard in part.
 func (k *kube) followLabels(ctx context.Context) error {
 	select {
 	case <-k.open:
@@ -477,7 +483,8 @@ func (k *kube) bringLabels(ctx context.Context, key k8s.Key) error {
 	return errors.Join(errs...)
 }
 
-// forgetGone logs endpoints of pods that Kubernetes no longer has: their deletion is the runtime's to ask for.
+// forgetGone logs endpoints of pods that Kubernetes no longer has: their deletion is the runtime's
+// to ask for.
 func (k *kube) forgetGone() {
 	for _, row := range k.a.registry.List() {
 		key := k8s.Key{Namespace: row.Namespace, Name: row.PodName}
@@ -504,7 +511,8 @@ func localEndpoint(row endpoint.Endpoint, ports []ipcache.NamedPort) endpoints.L
 // apiServers is the owner of the claims on the addresses of API servers.
 const apiServers = "kube-apiserver"
 
-// placeServers claims the addresses at which the API is served, and all addresses of the nodes that have one of them: pods see a node by any of these.
+// placeServers claims the addresses at which the API is served, and all addresses of the nodes that
+// have one of them: pods see a node by any of these.
 func (k *kube) placeServers() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -596,7 +604,8 @@ func (k *kube) status() rest.K8SStatus {
 	return k.state
 }
 
-// deafNodes and deafCache are what the sources of Kubernetes tell where a key-value store is listened to.
+// deafNodes and deafCache are what the sources of Kubernetes tell where a key-value store is
+// listened to.
 type deafNodes struct{}
 
 func (deafNodes) Learn(context.Context, node.Node) error { return nil }

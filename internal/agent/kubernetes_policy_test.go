@@ -48,8 +48,9 @@ func toBlock(cidr string, except ...string) func(*networkingv1.NetworkPolicySpec
 	}
 }
 
-// TestKubernetesPolicies: what NetworkPolicy objects say holds for packets between pods of one node and of two: by address, by label and name of a port, over a
-// restart, and no longer than they are there.
+// TestKubernetesPolicies: what NetworkPolicy objects say holds for packets between pods of one node
+// and of two: by address, by label and name of a port, over a restart, and no longer than they are
+// there.
 func TestKubernetesPolicies(t *testing.T) {
 	t.Parallel()
 	c := newKubeCluster(t)

@@ -51,8 +51,9 @@ func newKubeCluster(t testing.TB, flags ...string) *kubeCluster {
 	return &kubeCluster{Server: server, t: t, client: client}
 }
 
-// reach has the server answer inside a node's namespace too, at an address of its own there, and gives the node a kubeconfig for it, with the rights that
-// an agent has where deploy/hawser.yaml is installed.
+// reach has the server answer inside a node's namespace too, at an address of its own there, and
+// gives the node a kubeconfig for it, with the rights that an agent has where deploy/hawser.yaml is
+// installed.
 func (c *kubeCluster) reach(n *machineNode) {
 	c.t.Helper()
 	var l net.Listener
@@ -183,7 +184,8 @@ func twoNamespaces(t testing.TB) (a, b *testenv.NetNS) {
 	return a, b
 }
 
-// TestKubernetes runs two nodes of a cluster: addresses, nodes, identities, endpoints, changes of labels, the server away, agents killed.
+// TestKubernetes runs two nodes of a cluster: addresses, nodes, identities, endpoints, changes of
+// labels, the server away, agents killed.
 func TestKubernetes(t *testing.T) {
 	t.Parallel()
 	c := newKubeCluster(t)
@@ -462,7 +464,8 @@ func TestKubernetesOneIdentity(t *testing.T) {
 	}
 }
 
-// TestKubernetesRules enforces a NetworkPolicy, leads to a service, and knows who serves the API; over a restart too.
+// TestKubernetesRules enforces a NetworkPolicy, leads to a service, and knows who serves the API;
+// over a restart too.
 func TestKubernetesRules(t *testing.T) {
 	t.Parallel()
 	c := newKubeCluster(t)

@@ -9,8 +9,9 @@ import (
 	"github.com/hawser-net/hawser/internal/policy"
 )
 
-// labelGate holds back rules that need labels which identities may lack. What is in force is always what the cluster's policies once were: a change that comes
-// after one that is held waits too. Its methods may be called from any goroutine; put is called by one at a time.
+// labelGate holds back rules that need labels which identities may lack. What is in force is always
+// what the cluster's policies once were: a change that comes after one that is held waits too. Its
+// methods may be called from any goroutine; put is called by one at a time.
 type labelGate struct {
 	put func([]policy.Change)
 
@@ -25,8 +26,9 @@ func newLabelGate(put func([]policy.Change)) *labelGate {
 	return &labelGate{put: put, held: map[policy.Owner]policy.Change{}, inForce: map[policy.Owner]labels.Keys{}}
 }
 
-// change puts changes in force, now or later. The first ones are all there is: nothing is known of what was in force before, so that of these, rules that need
-// what is not permitted let nothing through until it is.
+// change puts changes in force, now or later. The first ones are all there is: nothing is known of
+// what was in force before, so that of these, rules that need what is not permitted let nothing
+// through until it is.
 func (g *labelGate) change(list []policy.Change) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

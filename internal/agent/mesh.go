@@ -42,7 +42,8 @@ func newMesh(a *api, log *slog.Logger) (*mesh, error) {
 	return m, err
 }
 
-// openRemote connects to another cluster's etcd by a file of its client's format. The connection never writes, so it takes no lease.
+// openRemote connects to another cluster's etcd by a file of its client's format. The connection
+// never writes, so it takes no lease.
 func openRemote(ctx context.Context, file string, log *slog.Logger) (kvstore.Backend, error) {
 	c := storedial.Defaults()
 	c.Kind, c.Options = "etcd", map[string]string{"etcd.config": file}
@@ -141,7 +142,8 @@ func (m *mesh) status() rest.ClusterMeshStatus {
 	return out
 }
 
-// part is the line of the agent's health for other clusters. One that is away is no failure of this node.
+// part is the line of the agent's health for other clusters. One that is away is no failure of this
+// node.
 func (m *mesh) part() (rest.PartStatus, bool) {
 	if m == nil {
 		return rest.PartStatus{}, false

@@ -101,7 +101,8 @@ func eventuallyReaches(t *testing.T, what string, from *machinePod, to netip.Add
 	}
 }
 
-// TestTwoClusters: pods of two clusters reach each other as policy says of their identities, whatever becomes of the other cluster's store.
+// TestTwoClusters: pods of two clusters reach each other as policy says of their identities,
+// whatever becomes of the other cluster's store.
 func TestTwoClusters(t *testing.T) {
 	t.Parallel()
 	testenv.RequireRoot(t)
@@ -142,7 +143,8 @@ func TestTwoClusters(t *testing.T) {
 	for _, to := range front.both(80) {
 		reaches(t, "to the other cluster, which has no policy", web.ns, to, 1450)
 	}
-	// The other cluster's store dies: what was heard stays in force, and identities that are known still tell who is who.
+	// The other cluster's store dies: what was heard stays in force, and identities that are known
+	// still tell who is who.
 	a.etcd.Stop()
 	b.remote("alpha", "without its store", func(r rest.RemoteCluster) bool { return !r.Connected && r.Ready && r.NumEndpoints >= 4 })
 	for _, to := range web.both(80) {

@@ -27,8 +27,8 @@ type metricsSet struct {
 	policyUp prometheus.Counter
 	// reattached counts interfaces and hooks that got their programs back.
 	reattached prometheus.Counter
-	// known and temporary are in seconds: how long a pod was not known by its identity, and how long
-	// labels had a temporary number.
+	// known and temporary are in seconds: how long a pod was not known by its identity, and how
+	// long labels had a temporary number.
 	known, temporary prometheus.Histogram
 }
 
@@ -249,7 +249,8 @@ func serveHTTP(ctx context.Context, addr string, h http.Handler) error {
 	return serve(ctx, l, h)
 }
 
-// serveLocal serves h at a port of loopback until ctx ends: of both families, or of the one that the machine has.
+// serveLocal serves h at a port of loopback until ctx ends: of both families, or of the one that
+// the machine has.
 func serveLocal(ctx context.Context, port int, h http.Handler) error {
 	var open []net.Listener
 	var missing []error

@@ -59,7 +59,8 @@ func (c *kubeCluster) makers() {
 	})
 }
 
-// history follows which identities a pod's CiliumEndpoint names, one after the other. What it returns tells those so far.
+// history follows which identities a pod's CiliumEndpoint names, one after the other. What it
+// returns tells those so far.
 func (c *kubeCluster) history(pod string) func() []int64 {
 	c.t.Helper()
 	w, err := c.endpoints().Watch(c.t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + pod})
@@ -102,9 +103,12 @@ func back(history []int64) int64 {
 	return 0
 }
 
-// TestMixedModes is "Two CEP writing sources" of CFP-27752 while a cluster changes from one to two. It has an operator make identities beside an agent that does so itself, and knows a pod by a label that users set on its socket: what the pod's CiliumEndpoint
-// names does not go to and fro, neither by itself nor when the pod's labels change. When the agent lets the operator write identities, no more such labels can be
-// set; those that are there can be deleted, and then all mean the same.
+// TestMixedModes is "Two CEP writing sources" of CFP-27752 while a cluster changes from one to two.
+// It has an operator make identities beside an agent that does so itself, and knows a pod by a
+// label that users set on its socket: what the pod's CiliumEndpoint names does not go to and fro,
+// neither by itself nor when the pod's labels change. When the agent lets the operator write
+// identities, no more such labels can be set; those that are there can be deleted, and then all
+// mean the same.
 func TestMixedModes(t *testing.T) {
 	t.Parallel()
 	c := newKubeCluster(t)
@@ -134,7 +138,8 @@ func TestMixedModes(t *testing.T) {
 	c.eventually("the history begins", func() bool { return len(history()) > 0 })
 
 	c.makers()
-	// The operator has looked at the pod once another one of the same labels, whose object comes later, has its identity.
+	// The operator has looked at the pod once another one of the same labels, whose object comes
+	// later, has its identity.
 	later := c.object(n, "later", map[string]string{"app": "later"})
 	c.eventually("the operator makes identities", func() bool {
 		list, err := c.identities().List(t.Context(), metav1.ListOptions{})
@@ -183,9 +188,11 @@ func TestMixedModes(t *testing.T) {
 	n.stop()
 }
 
-// TestMixedFleet is "Simultaneous CID management compatibility" and "Migration: Upgrade" of CFP-27752 with real agents beside the real operator's controller: one node's
-// agent makes identities, the other's leaves them to the operator, then the other way round. Pods of the same labels have the same number on both, whoever was first,
-// and after a change of their namespace's labels, too; nothing is made twice, and rules by labels hold between the nodes.
+// TestMixedFleet is "Simultaneous CID management compatibility" and "Migration: Upgrade" of
+// CFP-27752 with real agents beside the real operator's controller: one node's agent makes
+// identities, the other's leaves them to the operator, then the other way round. Pods of the same
+// labels have the same number on both, whoever was first, and after a change of their namespace's
+// labels, too; nothing is made twice, and rules by labels hold between the nodes.
 func TestMixedFleet(t *testing.T) {
 	t.Parallel()
 	c := newKubeCluster(t)

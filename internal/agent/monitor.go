@@ -48,8 +48,8 @@ func newHub(log *slog.Logger, maps datapath.Maps) *hub {
 	return &hub{log: log, maps: maps, subs: map[*subscriber]struct{}{}}
 }
 
-// run spreads events until ctx ends. It first takes back what an agent before it may have wanted, and then repeats
-// what is wanted before the kernel forgets it.
+// run spreads events until ctx ends. It first takes back what an agent before it may have wanted,
+// and then repeats what is wanted before the kernel forgets it.
 func (h *hub) run(ctx context.Context, src eventSource) error {
 	h.repeat(true)
 	done := make(chan struct{})
@@ -72,7 +72,8 @@ func (h *hub) run(ctx context.Context, src eventSource) error {
 	return src.Events(ctx, h.publish)
 }
 
-// repeat tells the kernel once more which kinds somebody wants; that nobody wants any only if so asked.
+// repeat tells the kernel once more which kinds somebody wants; that nobody wants any only if so
+// asked.
 func (h *hub) repeat(always bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -118,7 +119,8 @@ func (s *subscriber) addLost(kernel, queue uint64) {
 	s.mu.Unlock()
 }
 
-// takeLost returns how many events were lost since it was called last: those that found no room in the kernel, and in the queue.
+// takeLost returns how many events were lost since it was called last: those that found no room in
+// the kernel, and in the queue.
 func (s *subscriber) takeLost() (kernel, queue uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -18,7 +18,8 @@ func (silence) Events(ctx context.Context, _ func(datapath.Event)) error {
 	return nil
 }
 
-// TestHubTakesBack: what an agent wanted that was killed while somebody watched, the next one takes back when it starts.
+// TestHubTakesBack: what an agent wanted that was killed while somebody watched, the next one takes
+// back when it starts.
 func TestHubTakesBack(t *testing.T) {
 	t.Parallel()
 	maps := fake.New().Maps

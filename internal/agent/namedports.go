@@ -15,15 +15,16 @@ import (
 	"github.com/hawser-net/hawser/internal/table"
 )
 
-// portBook tells the policy engine which named ports the endpoints of an identity have, all together, by the claims in the address cache: an egress rule may call
-// a peer's port by its name.
+// portBook tells the policy engine which named ports the endpoints of an identity have, all
+// together, by the claims in the address cache: an egress rule may call a peer's port by its name.
 type portBook struct {
 	log    *slog.Logger
 	policy *endpoint.Policy
 	watch  *table.Observer[netip.Prefix, ipcache.Entry]
 
 	mu sync.Mutex
-	// of has the prefixes whose endpoints have named ports, byID how many endpoints of an identity have which; both by the ports' canonical text.
+	// of has the prefixes whose endpoints have named ports, byID how many endpoints of an identity
+	// have which; both by the ports' canonical text.
 	of   map[netip.Prefix]namedPorts
 	byID map[identity.ID]map[string]int
 }

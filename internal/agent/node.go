@@ -86,8 +86,8 @@ func (a *api) takeRouter(preferred []netip.Addr) error {
 	return nil
 }
 
-// desiredNode is what the node's own networking should be, given the nodes known now, and what of their
-// claims is refused.
+// desiredNode is what the node's own networking should be, given the nodes known now, and what of
+// their claims is refused.
 func (a *api) desiredNode(facts nodeFacts) (datapath.Node, []*datapath.RouteError) {
 	peers, refused := a.peers()
 	n := datapath.Node{
@@ -117,8 +117,9 @@ func (a *api) desiredNode(facts nodeFacts) (datapath.Node, []*datapath.RouteErro
 	return n, refused
 }
 
-// peers are the other nodes, and what they claim in vain. Until they have all been heard of, those that the
-// agent before this one knew are among them: their routes are in use, and traffic with them is not masqueraded.
+// peers are the other nodes, and what they claim in vain. Until they have all been heard of, those
+// that the agent before this one knew are among them: their routes are in use, and traffic with
+// them is not masqueraded.
 func (a *api) peers() ([]datapath.Peer, []*datapath.RouteError) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -188,7 +189,8 @@ func (a *api) configure(facts nodeFacts, links *link.Links, log *slog.Logger) er
 		others = devices.Others
 	}
 	if nodePort && a.cfg.KubeProxyReplacement {
-		// Before a port is lent the programs ask whether a socket has it; one that comes later is not asked for.
+		// Before a port is lent the programs ask whether a socket has it; one that comes later is
+		// not asked for.
 		if err := links.ReservePorts(a.cfg.snatPorts()); err != nil {
 			log.Warn("sockets of this node may get ports by which clients outside are sent on to other nodes", "error", err)
 		}
@@ -221,7 +223,8 @@ func (a *api) configure(facts nodeFacts, links *link.Links, log *slog.Logger) er
 	return nil
 }
 
-// otherDevices says whether devices, and what is done at them, are not those that the programs were configured with.
+// otherDevices says whether devices, and what is done at them, are not those that the programs were
+// configured with.
 func (a *api) otherDevices(now datapath.Devices) bool {
 	before := a.deviceFacts()
 	a.mu.Lock()
@@ -234,7 +237,8 @@ func (a *api) otherDevices(now datapath.Devices) bool {
 		now.NativeIfIndex != before.NativeIfIndex || now.NativeMAC.String() != before.NativeMAC.String() || now.HostMAC.String() != before.HostMAC.String()
 }
 
-// cgroup returns the cgroup whose processes are led to services, empty if that is not the agent's to do.
+// cgroup returns the cgroup whose processes are led to services, empty if that is not the agent's
+// to do.
 func (c Config) cgroup() (string, error) {
 	if !c.KubeProxyReplacement {
 		return "", nil
@@ -330,7 +334,8 @@ func (a *api) followNodes(ctx context.Context, facts nodeFacts, links *link.Link
 		case <-a.moved:
 			a.placeSelf(facts, log)
 		case <-a.cidrsMoved:
-			// What other nodes claim of them, or of those that are not this node's any more, is seen anew.
+			// What other nodes claim of them, or of those that are not this node's any more, is
+			// seen anew.
 			for key, n := range a.nodes.Table().All() {
 				a.claimNode(key, n, self)
 			}
@@ -418,7 +423,8 @@ func (a *api) notInOurs(ips []netip.Addr) []netip.Addr {
 	})
 }
 
-// pruneWait bounds how long the end of synchronisation waits for the kernel's address map to be gone through; that goes on beyond.
+// pruneWait bounds how long the end of synchronisation waits for the kernel's address map to be
+// gone through; that goes on beyond.
 const pruneWait = 30 * time.Second
 
 // whenSynced removes what only an earlier agent needed, once everything has been heard that could
@@ -448,7 +454,8 @@ func (a *api) whenSynced(ctx context.Context, gate *syncGate, addrs *table.Recon
 		log.Warn("cannot clear up after the prefixes of earlier rules", "error", err)
 	}
 	a.parts.set("sync", rest.StateOk, "everything was heard")
-	// The first listings, and the look through the kernel's maps, take much more memory than what is kept of them.
+	// The first listings, and the look through the kernel's maps, take much more memory than what
+	// is kept of them.
 	debug.FreeOSMemory()
 	log.Info("synchronised with the cluster")
 	return nil

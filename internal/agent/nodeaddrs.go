@@ -10,7 +10,8 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath/link"
 )
 
-// nodePortRanges are the ranges of addresses at which node ports are served, of a configuration that is valid.
+// nodePortRanges are the ranges of addresses at which node ports are served, of a configuration
+// that is valid.
 func (c *Config) nodePortRanges() []netip.Prefix {
 	var out []netip.Prefix
 	for _, r := range c.NodePortAddresses {
@@ -21,8 +22,8 @@ func (c *Config) nodePortRanges() []netip.Prefix {
 	return out
 }
 
-// leadsOutside says whether the programs lead clients outside to services: to all in kube-proxy's place, or to host ports, of which kube-proxy knows nothing,
-// where a pod has some.
+// leadsOutside says whether the programs lead clients outside to services: to all in kube-proxy's
+// place, or to host ports, of which kube-proxy knows nothing, where a pod has some.
 func (a *api) leadsOutside(devices datapath.Devices) bool {
 	return devices.NativeIfIndex != 0 && (a.cfg.KubeProxyReplacement || a.kube != nil && a.kube.hostPorts.Load())
 }
@@ -53,7 +54,8 @@ func (a *api) serveAddresses(facts nodeFacts, links *link.Links) error {
 	return nil
 }
 
-// hadHostPorts says whether the kernel's table has a host port for clients outside. It counts until it is known what pods there are.
+// hadHostPorts says whether the kernel's table has a host port for clients outside. It counts until
+// it is known what pods there are.
 func hadHostPorts(kernel datapath.Services, log *slog.Logger) bool {
 	rows, err := kernel.Services()
 	if err != nil {

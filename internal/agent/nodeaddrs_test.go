@@ -45,8 +45,9 @@ func (c *kubeCluster) hostPortPod(n *machineNode, name string, port int32) *mach
 	return p
 }
 
-// TestHostPorts: without kube-proxy replacement, too, clients outside find host ports, which kube-proxy knows nothing of: at all addresses of all devices, also
-// those that come at run time, and across restarts; or where --nodeport-addresses says.
+// TestHostPorts: without kube-proxy replacement, too, clients outside find host ports, which
+// kube-proxy knows nothing of: at all addresses of all devices, also those that come at run time,
+// and across restarts; or where --nodeport-addresses says.
 func TestHostPorts(t *testing.T) {
 	t.Parallel()
 	c := newKubeCluster(t)

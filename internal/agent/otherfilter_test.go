@@ -21,8 +21,8 @@ import (
 	managers "github.com/hawser-net/hawser/internal/operator/kube"
 )
 
-// TestOtherFilterStopsCollection: an agent that was started with other --labels than the operator tells so by its CiliumNode, and no identity is collected
-// until it has the same.
+// TestOtherFilterStopsCollection: an agent that was started with other --labels than the operator
+// tells so by its CiliumNode, and no identity is collected until it has the same.
 func TestOtherFilterStopsCollection(t *testing.T) {
 	t.Parallel()
 	c, n1, _, _ := operatorManaged(t)

@@ -44,7 +44,8 @@ const announceWait = 500 * time.Millisecond
 // announceLate is the wait while the store was away the last time.
 const announceLate = 10 * time.Millisecond
 
-// Place claims the row's addresses and tells the other nodes. A temporary identity is told to nobody: see endpoint.Endpoint.Seen.
+// Place claims the row's addresses and tells the other nodes. A temporary identity is told to
+// nobody: see endpoint.Endpoint.Seen.
 func (p *placer) Place(ctx context.Context, row endpoint.Endpoint) error {
 	if err := p.plain.set(row); err != nil {
 		return err
@@ -131,8 +132,8 @@ const prefixWait = 10 * time.Second
 // rulePrefixes is the owner of the claims that rules make.
 const rulePrefixes = "policy"
 
-// PlacePrefixes gives prefixes that rules name their identities, and takes others back. What the kernel has no room for is no error:
-// see judgeAddresses.
+// PlacePrefixes gives prefixes that rules name their identities, and takes others back. What the
+// kernel has no room for is no error: see judgeAddresses.
 func (p *placer) PlacePrefixes(upserts map[netip.Prefix]identity.ID, deletes []netip.Prefix) error {
 	revision, err := p.cache.UpsertGenerated(rulePrefixes, upserts)
 	if err != nil {

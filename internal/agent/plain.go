@@ -11,8 +11,9 @@ import (
 	"github.com/hawser-net/hawser/internal/endpoint"
 )
 
-// skipsMasquerade says whether the packets of the pod for which an address is asked leave the cluster under it: what the plugin is told, and tells back when it
-// has the endpoint made. An owner that is no namespace/pod is none of Kubernetes.
+// skipsMasquerade says whether the packets of the pod for which an address is asked leave the
+// cluster under it: what the plugin is told, and tells back when it has the endpoint made. An owner
+// that is no namespace/pod is none of Kubernetes.
 func (k *kube) skipsMasquerade(owner string) bool {
 	if k == nil {
 		return false
@@ -21,7 +22,8 @@ func (k *kube) skipsMasquerade(owner string) bool {
 	return pod && k.pods.SkipsMasquerade(namespace)
 }
 
-// unmasqueraded is the book of addresses of this node's endpoints under which packets leave the cluster as they are. It is safe for concurrent use.
+// unmasqueraded is the book of addresses of this node's endpoints under which packets leave the
+// cluster as they are. It is safe for concurrent use.
 type unmasqueraded struct {
 	// tell has the kernel leave these addresses, and no others, as they are.
 	tell func([]netip.Addr) error
@@ -36,7 +38,8 @@ func newUnmasqueraded(tell func([]netip.Addr) error, log *slog.Logger) *unmasque
 	return &unmasqueraded{tell: tell, log: log, owners: map[netip.Addr]uint16{}}
 }
 
-// restore is told of the endpoints of before a restart, before the node's network is set up: their flows must not meet one that has forgotten them.
+// restore is told of the endpoints of before a restart, before the node's network is set up: their
+// flows must not meet one that has forgotten them.
 func (u *unmasqueraded) restore(rows []endpoint.Endpoint) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -48,7 +51,8 @@ func (u *unmasqueraded) restore(rows []endpoint.Endpoint) error {
 	return u.push()
 }
 
-// set makes the kernel treat the row's addresses as the row says. What does not change anything costs nothing.
+// set makes the kernel treat the row's addresses as the row says. What does not change anything
+// costs nothing.
 func (u *unmasqueraded) set(row endpoint.Endpoint) error {
 	plain := row.Plain()
 	u.mu.Lock()
@@ -90,8 +94,8 @@ func (u *unmasqueraded) remove(row endpoint.Endpoint) {
 	}
 }
 
-// push tells the kernel. It is called with mu held. What fails the kernel is told again with the next endpoint that comes, changes or goes, and with
-// the node's next change or repair.
+// push tells the kernel. It is called with mu held. What fails the kernel is told again with the
+// next endpoint that comes, changes or goes, and with the node's next change or repair.
 func (u *unmasqueraded) push() error {
 	ips := make([]netip.Addr, 0, len(u.owners))
 	for ip := range u.owners {

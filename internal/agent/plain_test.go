@@ -20,7 +20,8 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv"
 )
 
-// seenFrom opens TCP connections to servers outside, of both families, and returns the addresses that these see.
+// seenFrom opens TCP connections to servers outside, of both families, and returns the addresses
+// that these see.
 func seenFrom(t testing.TB, from, outside namespace) [2]string {
 	t.Helper()
 	var out [2]string
@@ -54,8 +55,9 @@ func seenFrom(t testing.TB, from, outside namespace) [2]string {
 	return out
 }
 
-// TestSkipMasquerade: packets of pods leave the cluster under the pods' own addresses if the pods' namespace says so, from the first one on, over restarts of the
-// agent, and no longer than the pods live.
+// TestSkipMasquerade: packets of pods leave the cluster under the pods' own addresses if the pods'
+// namespace says so, from the first one on, over restarts of the agent, and no longer than the pods
+// live.
 func TestSkipMasquerade(t *testing.T) {
 	t.Parallel()
 	c := newKubeCluster(t)

@@ -18,9 +18,11 @@ import (
 
 // Events at pods of this node, in Kubernetes.
 const (
-	// pendingAfter is how long a pod waits for its identity before an Event says so. Usually it is milliseconds.
+	// pendingAfter is how long a pod waits for its identity before an Event says so. Usually it is
+	// milliseconds.
 	pendingAfter = 10 * time.Second
-	// eventPause is how long Events are apart when there are many, and eventBurst how many may come at once.
+	// eventPause is how long Events are apart when there are many, and eventBurst how many may come
+	// at once.
 	eventPause = time.Second
 	eventBurst = 25
 
@@ -30,7 +32,8 @@ const (
 	eventReporter = "hawser-agent"
 )
 
-// pendingPods remembers which endpoints wait for an identity, and which pods show it. It is for one goroutine.
+// pendingPods remembers which endpoints wait for an identity, and which pods show it. It is for one
+// goroutine.
 type pendingPods struct {
 	since map[uint16]time.Time
 	told  map[uint16]bool
@@ -80,7 +83,8 @@ func (p *pendingPods) look(rows []endpoint.Endpoint, now time.Time) (due []pendi
 	return due
 }
 
-// tellPending hands the Events that are due to writePending. What does not fit is not written: Events are for people, and the status says the same.
+// tellPending hands the Events that are due to writePending. What does not fit is not written:
+// Events are for people, and the status says the same.
 func (k *kube) tellPending(p *pendingPods, to chan<- pending) {
 	if k == nil {
 		return
@@ -94,8 +98,8 @@ func (k *kube) tellPending(p *pendingPods, to chan<- pending) {
 	}
 }
 
-// writePending writes Events until ctx ends, beside whoever gives pods their identities: a server that is slow to take Events delays nobody. What
-// fails is only logged.
+// writePending writes Events until ctx ends, beside whoever gives pods their identities: a server
+// that is slow to take Events delays nobody. What fails is only logged.
 func (k *kube) writePending(ctx context.Context, due <-chan pending) {
 	if k == nil {
 		return

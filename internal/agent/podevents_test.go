@@ -27,7 +27,8 @@ func (c *kubeCluster) podEvent(pod, reason string) *eventsv1.Event {
 	return nil
 }
 
-// TestPendingEvents: a pod whose identity nobody makes shows that in Kubernetes, and that it is over; others show nothing. The agent has the rights of the chart.
+// TestPendingEvents: a pod whose identity nobody makes shows that in Kubernetes, and that it is
+// over; others show nothing. The agent has the rights of the chart.
 func TestPendingEvents(t *testing.T) {
 	t.Parallel()
 	c := newKubeCluster(t)
@@ -59,7 +60,8 @@ func TestPendingEvents(t *testing.T) {
 	n.stop()
 }
 
-// TestPendingBook: an endpoint is told of once for each wait, many are told of slowly, and what is gone is forgotten.
+// TestPendingBook: an endpoint is told of once for each wait, many are told of slowly, and what is
+// gone is forgotten.
 func TestPendingBook(t *testing.T) {
 	t.Parallel()
 	temporary := identity.MinTemporary

@@ -24,7 +24,8 @@ const (
 	pmtudUnset     = "unset"
 )
 
-// pmtudModes are the values of flagPMTUD; those but unset are values of the kernel's tcp_mtu_probing (RFC 4821).
+// pmtudModes are the values of flagPMTUD; those but unset are values of the kernel's
+// tcp_mtu_probing (RFC 4821).
 func pmtudModes() []string { return []string{pmtudBlackhole, "always", "disabled", pmtudUnset} }
 
 // validatePods checks these options. One that would have no effect is refused.
@@ -54,9 +55,9 @@ func (c *Config) validatePods() error {
 	return errors.Join(errs...)
 }
 
-// podReservedPorts returns the ports that are reserved in pods in the kernel's form, such as 8472,20000-20100. The tunnel's is
-// among those by default: a pod's packet that has it as its source, and the node's address after masquerading, would be
-// taken for one of the tunnel.
+// podReservedPorts returns the ports that are reserved in pods in the kernel's form, such as
+// 8472,20000-20100. The tunnel's is among those by default: a pod's packet that has it as its
+// source, and the node's address after masquerading, would be taken for one of the tunnel.
 func (c *Config) podReservedPorts() (string, error) {
 	var out []string
 	for _, item := range strings.FieldsFunc(c.PodReservedPorts, func(r rune) bool { return r == ',' || r == ' ' }) {

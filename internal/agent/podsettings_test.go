@@ -37,7 +37,8 @@ func (p *machinePod) setSysctl(name, value string) {
 	p.ns.Must(p.node.t, func() error { return os.WriteFile("/proc/sys/net/ipv4/"+name, []byte(value), 0o644) })
 }
 
-// TestPodSettings: what the options ask for is in pods that the real plugin attaches, and the kernel goes by it.
+// TestPodSettings: what the options ask for is in pods that the real plugin attaches, and the
+// kernel goes by it.
 func TestPodSettings(t *testing.T) {
 	t.Parallel()
 	n, _ := newNode(t)
@@ -57,7 +58,8 @@ func TestPodSettings(t *testing.T) {
 
 	again("--container-ip-local-reserved-ports", "auto,20000-20100,30000", "--packetization-layer-pmtud-mode", "always")
 	p := n.newPod("reserved", nil)
-	// Somebody else has reserved more than what one read of a small buffer returns: none of these may be lost.
+	// Somebody else has reserved more than what one read of a small buffer returns: none of these
+	// may be lost.
 	var odd []string
 	for port := 40001; port < 40600; port += 2 {
 		odd = append(odd, strconv.Itoa(port))
@@ -115,7 +117,8 @@ func TestPodSettings(t *testing.T) {
 	n.stop()
 }
 
-// upload sends bytes to a TCP server in another namespace and returns how many of them have arrived, unharmed, when all have or patience is over.
+// upload sends bytes to a TCP server in another namespace and returns how many of them have
+// arrived, unharmed, when all have or patience is over.
 func upload(t testing.TB, from namespace, to namespace, at netip.AddrPort, size int, patience time.Duration) int {
 	t.Helper()
 	var l net.Listener
@@ -178,8 +181,8 @@ func upload(t testing.TB, from namespace, to namespace, at netip.AddrPort, size 
 	return int(arrived.Load())
 }
 
-// TestBlackHole: on the way out of the cluster packets vanish that are too large, and nobody says so. TCP of pods finds that out, and does not with the option that
-// takes it away.
+// TestBlackHole: on the way out of the cluster packets vanish that are too large, and nobody says
+// so. TCP of pods finds that out, and does not with the option that takes it away.
 func TestBlackHole(t *testing.T) {
 	t.Parallel()
 	for mode, through := range map[string]bool{"blackhole": true, "unset": false} {
@@ -218,8 +221,8 @@ func run(name string, args ...string) error {
 	return nil
 }
 
-// largest listens on a device and returns a function that tells how long the longest frame was since it was last asked. A frame that waits for segmentation counts
-// whole.
+// largest listens on a device and returns a function that tells how long the longest frame was
+// since it was last asked. A frame that waits for segmentation counts whole.
 func largest(t testing.TB, ns namespace, device string) func() int {
 	t.Helper()
 	const everything = unix.ETH_P_ALL<<8 | unix.ETH_P_ALL>>8 // in network byte order
@@ -257,7 +260,8 @@ func largest(t testing.TB, ns namespace, device string) func() int {
 	return func() int { return int(most.Swap(0)) }
 }
 
-// segmentSizes are the limits of a device: of IPv6 before segmentation and after reassembly, then of IPv4.
+// segmentSizes are the limits of a device: of IPv6 before segmentation and after reassembly, then
+// of IPv4.
 func segmentSizes(t testing.TB, ns *testenv.NetNS, device string) [4]uint32 {
 	t.Helper()
 	h := ns.Netlink(t)
@@ -286,7 +290,8 @@ func (n *machineNode) part(name string) rest.PartStatus {
 // frame is the most that a frame has whose packet is not beyond 64 KiB.
 const frame = 65536 + 14
 
-// TestBigTCP: packets beyond 64 KiB from pod to pod, and out of the cluster under the node's address; without the options there are none, and what they did is undone.
+// TestBigTCP: packets beyond 64 KiB from pod to pod, and out of the cluster under the node's
+// address; without the options there are none, and what they did is undone.
 func TestBigTCP(t *testing.T) {
 	t.Parallel()
 	n, outside := newNode(t)
@@ -373,7 +378,8 @@ func TestBigTCP(t *testing.T) {
 	n.stop()
 }
 
-// TestBigTCPWithoutDevice: the options on a node whose device takes no such packets. The node works, and says that they have no effect.
+// TestBigTCPWithoutDevice: the options on a node whose device takes no such packets. The node
+// works, and says that they have no effect.
 func TestBigTCPWithoutDevice(t *testing.T) {
 	t.Parallel()
 	testenv.RequireRoot(t)

@@ -9,8 +9,9 @@ import (
 	"github.com/hawser-net/hawser/internal/policy"
 )
 
-// prefixBook counts which owners of rules name which prefixes of one kind, and gives each prefix an identity
-// for as long as one does. Its owner sees to it that it is used by one goroutine at a time.
+// prefixBook counts which owners of rules name which prefixes of one kind, and gives each prefix an
+// identity for as long as one does. Its owner sees to it that it is used by one goroutine at a
+// time.
 type prefixBook struct {
 	alloc *identity.LocalAllocator
 	// named are the prefixes in rules, labels the labels of the identity of one.
@@ -33,8 +34,8 @@ func newPrefixBook(scope identity.ID, named func([]*policy.Rule) []netip.Prefix,
 	}, nil
 }
 
-// take notes the prefixes of an owner's new rules and adds the identities of those that had none to places. It
-// returns the prefixes of the owner's rules until now, for release.
+// take notes the prefixes of an owner's new rules and adds the identities of those that had none to
+// places. It returns the prefixes of the owner's rules until now, for release.
 func (b *prefixBook) take(ch policy.Change, places map[netip.Prefix]identity.ID) (previous []netip.Prefix, errs []error) {
 	next := b.named(ch.Rules)
 	for _, p := range next {
@@ -57,8 +58,8 @@ func (b *prefixBook) take(ch policy.Change, places map[netip.Prefix]identity.ID)
 	return previous, errs
 }
 
-// release takes a user from each prefix. It returns the prefixes that have none left, and the numbers that are
-// free now.
+// release takes a user from each prefix. It returns the prefixes that have none left, and the
+// numbers that are free now.
 func (b *prefixBook) release(list []netip.Prefix) (gone []netip.Prefix, free []identity.ID) {
 	for _, p := range list {
 		if b.users[p]--; b.users[p] > 0 {

@@ -12,7 +12,8 @@ import (
 	"github.com/hawser-net/hawser/internal/clusterhealth"
 )
 
-// maxBalancers is how many connections there may be at a time at each port where balancers ask: anybody can open them.
+// maxBalancers is how many connections there may be at a time at each port where balancers ask:
+// anybody can open them.
 const maxBalancers = 64
 
 // listenForBalancers opens a port at which balancers outside ask, at all addresses; 0 for any port.
@@ -24,7 +25,8 @@ func listenForBalancers(port uint16) (net.Listener, error) {
 	return clusterhealth.Limit(l, maxBalancers), nil
 }
 
-// serveProxyHealthz answers in kube-proxy's place at an address until ctx ends. While somebody else has the address it tries again.
+// serveProxyHealthz answers in kube-proxy's place at an address until ctx ends. While somebody else
+// has the address it tries again.
 func serveProxyHealthz(ctx context.Context, addr string, h http.Handler, log *slog.Logger) error {
 	for {
 		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
@@ -45,8 +47,9 @@ func serveProxyHealthz(ctx context.Context, addr string, h http.Handler, log *sl
 	}
 }
 
-// proxyHealthz answers as kube-proxy does whether services are led to their backends on this node: with status 200, or 503 as long as not all of them have been
-// heard, or while they are not in force.
+// proxyHealthz answers as kube-proxy does whether services are led to their backends on this node:
+// with status 200, or 503 as long as not all of them have been heard, or while they are not in
+// force.
 func proxyHealthz(well func() bool) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {

@@ -41,8 +41,8 @@ func TestProxyHealthz(t *testing.T) {
 	}
 }
 
-// TestBalancersAreBounded: who opens connections at the ports where balancers ask, and says nothing, gets no more than so many, and loses them soon; none is
-// kept for another question.
+// TestBalancersAreBounded: who opens connections at the ports where balancers ask, and says
+// nothing, gets no more than so many, and loses them soon; none is kept for another question.
 func TestBalancersAreBounded(t *testing.T) {
 	t.Parallel()
 	ns := testenv.NewNetNS(t) // whose ports nobody else has

@@ -13,17 +13,21 @@ import (
 	"github.com/hawser-net/hawser/pkg/allocator"
 )
 
-// patience is how long a pod waits for whoever keeps identities to give its labels a number, where this node may ask for one, before it starts with a temporary
-// one. A number costs one or two requests, milliseconds each; a store that has not answered by then is away, or so slow that the pod had better not wait. It
-// is far above what a busy store takes, because a temporary identity is extra work for everybody, and far below what a runtime waits for a plugin.
+// patience is how long a pod waits for whoever keeps identities to give its labels a number, where
+// this node may ask for one, before it starts with a temporary one. A number costs one or two
+// requests, milliseconds each; a store that has not answered by then is away, or so slow that the
+// pod had better not wait. It is far above what a busy store takes, because a temporary identity is
+// extra work for everybody, and far below what a runtime waits for a plugin.
 const patience = 2 * time.Second
 
-// giveUpTime bounds how long a number that nobody wants any more is given back; the allocator does it later if need be.
+// giveUpTime bounds how long a number that nobody wants any more is given back; the allocator does
+// it later if need be.
 const giveUpTime = 10 * time.Second
 
-// pursuit is the search for the number of one set of labels. It goes on when those who began it have lost patience: what is abandoned half-way would have to be
-// begun anew each time, and a store that is slower than everybody's patience would never give a number. When it has a number it holds a reference of its
-// own, until nobody waits and no temporary identity stands in for it.
+// pursuit is the search for the number of one set of labels. It goes on when those who began it
+// have lost patience: what is abandoned half-way would have to be begun anew each time, and a store
+// that is slower than everybody's patience would never give a number. When it has a number it holds
+// a reference of its own, until nobody waits and no temporary identity stands in for it.
 type pursuit struct {
 	text  string
 	set   labels.Set
@@ -33,12 +37,14 @@ type pursuit struct {
 	// The rest is guarded by pursuits.mu; id and err are set when done is closed.
 	id  identity.ID
 	err error
-	// waiting counts the calls that wait; relieved says that a temporary identity is in use for the labels.
+	// waiting counts the calls that wait; relieved says that a temporary identity is in use for the
+	// labels.
 	waiting  int
 	relieved bool
 }
 
-// pursuits are those under way, and those that hold a number for endpoints with temporary identities. It must be stopped.
+// pursuits are those under way, and those that hold a number for endpoints with temporary
+// identities. It must be stopped.
 type pursuits struct {
 	patience time.Duration // of callers
 	bound    time.Duration // of one search
@@ -66,7 +72,8 @@ func (ps *pursuits) stop() {
 	ps.wg.Wait()
 }
 
-// join returns the search for a set's number, and begins it if there is none, or the last one failed. The caller must leave it.
+// join returns the search for a set's number, and begins it if there is none, or the last one
+// failed. The caller must leave it.
 func (ps *pursuits) join(set labels.Set) *pursuit {
 	text := set.KVString()
 	ps.mu.Lock()
@@ -113,7 +120,8 @@ func (ps *pursuits) run(p *pursuit) {
 	}
 }
 
-// wait returns when the search is over, with true, or when it has taken longer than a caller is to wait. If others have lost patience already, nobody waits.
+// wait returns when the search is over, with true, or when it has taken longer than a caller is to
+// wait. If others have lost patience already, nobody waits.
 func (ps *pursuits) wait(ctx context.Context, p *pursuit) bool {
 	ps.mu.Lock()
 	left := ps.patience - time.Since(p.began)
@@ -164,8 +172,8 @@ func (ps *pursuits) leave(p *pursuit) {
 	ps.settle(p)
 }
 
-// settle forgets a search that is over and that nobody needs, and gives its number back. A number that comes after everybody has gone is given back so. It
-// must be called with mu held.
+// settle forgets a search that is over and that nobody needs, and gives its number back. A number
+// that comes after everybody has gone is given back so. It must be called with mu held.
 func (ps *pursuits) settle(p *pursuit) {
 	if !p.over() || p.waiting > 0 || p.relieved && p.err == nil {
 		return
@@ -187,8 +195,8 @@ func (ps *pursuits) settle(p *pursuit) {
 	})
 }
 
-// acquireAny returns the number of a set, makes it if there is none, and returns a temporary one if whoever keeps numbers does not answer in time. It takes a
-// reference to it.
+// acquireAny returns the number of a set, makes it if there is none, and returns a temporary one if
+// whoever keeps numbers does not answer in time. It takes a reference to it.
 func (ids *identities) acquireAny(ctx context.Context, set labels.Set) (identity.ID, error) {
 	p := ids.pursuits.join(set)
 	defer ids.pursuits.leave(p)

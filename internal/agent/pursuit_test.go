@@ -265,7 +265,8 @@ func TestPursuit(t *testing.T) {
 	})
 }
 
-// TestPursuitsLeakNothing has endpoints come, go, and settle, in a store that is slow, away or well: what nobody uses is given back.
+// TestPursuitsLeakNothing has endpoints come, go, and settle, in a store that is slow, away or
+// well: what nobody uses is given back.
 func TestPursuitsLeakNothing(t *testing.T) {
 	for seed := range uint64(count(20, 5, 500)) {
 		synctest.Test(t, func(t *testing.T) {

@@ -396,7 +396,8 @@ func TestTwoNodes(t *testing.T) {
 			}
 			serveEcho(t, late.ns, late.both(81)[0])
 			refused(t, "open to another port of the pod that started without the store", open.ns, late.both(81)[0])
-			// So does one of labels that nobody had, with a temporary identity. Its rules hold, and nobody else knows it by its labels.
+			// So does one of labels that nobody had, with a temporary identity. Its rules hold, and
+			// nobody else knows it by its labels.
 			began = time.Now()
 			fresh := n2.attached("web-3", map[string]string{"app": "web", "release": "new"})
 			if took := time.Since(began); took > 10*time.Second {
@@ -441,7 +442,8 @@ func TestTwoNodes(t *testing.T) {
 	}
 }
 
-// onlyUsed waits until the store has references only to identities that endpoints of the nodes have, and one for each.
+// onlyUsed waits until the store has references only to identities that endpoints of the nodes
+// have, and one for each.
 func onlyUsed(t testing.TB, store *testenv.Etcd, nodes ...*machineNode) {
 	t.Helper()
 	c := store.Client()

@@ -19,7 +19,8 @@ const (
 	readinessStrict = "strict"
 )
 
-// gates keeps the readiness gates of this node's pods: which of them are to be looked at. It is safe for concurrent use.
+// gates keeps the readiness gates of this node's pods: which of them are to be looked at. It is
+// safe for concurrent use.
 type gates struct {
 	mu    sync.Mutex
 	dirty map[k8s.Key]bool
@@ -51,8 +52,10 @@ func (g *gates) take() map[k8s.Key]bool {
 // gateRetry is the pause before gates are tried again that could not be written.
 const gateRetry = 2 * time.Second
 
-// keepGates opens the readiness gates of pods whose address and identity have come back by the way on which all nodes are told, until ctx ends. A gate that is
-// open stays so while labels change, because the others know the pod by its earlier identity; it is closed if the pod has got another address.
+// keepGates opens the readiness gates of pods whose address and identity have come back by the way
+// on which all nodes are told, until ctx ends. A gate that is open stays so while labels change,
+// because the others know the pod by its earlier identity; it is closed if the pod has got another
+// address.
 func (k *kube) keepGates(ctx context.Context) error {
 	select {
 	case <-k.pods.Synced():
@@ -107,8 +110,9 @@ func (k *kube) bringGate(ctx context.Context, key k8s.Key) error {
 	return k.pods.SetGate(ctx, key, uid, false, "AddressUnknown", "other nodes are not told of the pod's address yet")
 }
 
-// knownToAll returns how far the news of a pod's endpoint has come, by the way on which the other nodes hear of it: the key-value store if there is one, whatever
-// is told of the pod beside it, else objects of Kubernetes. ok is false if there is no such endpoint.
+// knownToAll returns how far the news of a pod's endpoint has come, by the way on which the other
+// nodes hear of it: the key-value store if there is one, whatever is told of the pod beside it,
+// else objects of Kubernetes. ok is false if there is no such endpoint.
 func (k *kube) knownToAll(key k8s.Key) (uid string, known endpoints.Known, ok bool) {
 	if k.cfg.KVStore == "" {
 		return k.endpoints.Known(key)
@@ -133,7 +137,8 @@ func (k *kube) knownToAll(key k8s.Key) (uid string, known endpoints.Known, ok bo
 	return want.UID, known, true
 }
 
-// storeEchoed has the gate of the pod looked at that has an address of which the store has said something.
+// storeEchoed has the gate of the pod looked at that has an address of which the store has said
+// something.
 func (k *kube) storeEchoed(p netip.Prefix) {
 	if row, ok := k.a.registry.ByAddr(p.Addr()); ok && row.PodName != "" {
 		k.gates.touch(k8s.Key{Namespace: row.Namespace, Name: row.PodName})

@@ -30,7 +30,8 @@ func (c *kubeCluster) gate(name string) corev1.ConditionStatus {
 	return ""
 }
 
-// allowGates gives agents the right to write readiness gates, as the chart does with strict readiness.
+// allowGates gives agents the right to write readiness gates, as the chart does with strict
+// readiness.
 func (c *kubeCluster) allowGates() {
 	c.t.Helper()
 	role, err := c.client.Kube.RbacV1().ClusterRoles().Get(c.t.Context(), "hawser-agent", metav1.GetOptions{})
@@ -58,7 +59,8 @@ func (c *kubeCluster) gated(n *machineNode, name string, labels map[string]strin
 	return n.attached(name, nil)
 }
 
-// gateHistory follows the condition of a pod's readiness gate from now on. What it returns tells the states so far.
+// gateHistory follows the condition of a pod's readiness gate from now on. What it returns tells
+// the states so far.
 func (c *kubeCluster) gateHistory(pod string) func() []corev1.ConditionStatus {
 	c.t.Helper()
 	w, err := c.client.Kube.CoreV1().Pods("default").Watch(c.t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + pod})
@@ -91,8 +93,10 @@ func (c *kubeCluster) gateHistory(pod string) func() []corev1.ConditionStatus {
 	}
 }
 
-// TestPodReadinessWithStore is "Loose and Strict modes for pod readiness" of CFP-27752 where the nodes hear of each other's pods by a key-value store: what objects
-// say of a pod, or that there are none, does not matter. A gate stays closed while the store does not know the pod, however much Kubernetes knows.
+// TestPodReadinessWithStore is "Loose and Strict modes for pod readiness" of CFP-27752 where the
+// nodes hear of each other's pods by a key-value store: what objects say of a pod, or that there
+// are none, does not matter. A gate stays closed while the store does not know the pod, however
+// much Kubernetes knows.
 func TestPodReadinessWithStore(t *testing.T) {
 	t.Parallel()
 	for name, flags := range map[string][]string{
@@ -178,7 +182,8 @@ func TestPodReadinessWithStore(t *testing.T) {
 	}
 }
 
-// TestPodReadiness is the sections "Pod ready status" (option 2) and "Loose and Strict modes for pod readiness" of CFP-27752, with the rights of the chart.
+// TestPodReadiness is the sections "Pod ready status" (option 2) and "Loose and Strict modes for
+// pod readiness" of CFP-27752, with the rights of the chart.
 func TestPodReadiness(t *testing.T) {
 	t.Parallel()
 	c := newKubeCluster(t)

@@ -13,8 +13,8 @@ import (
 	"github.com/hawser-net/hawser/api/rest"
 )
 
-// A field of a request that would change what is enforced, and does not here, is refused by name. What plugins of the
-// field send for a pod is taken.
+// A field of a request that would change what is enforced, and does not here, is refused by name.
+// What plugins of the field send for a pod is taken.
 func TestFieldsWithoutEffect(t *testing.T) {
 	t.Parallel()
 	for body, want := range map[string][]string{
@@ -50,8 +50,8 @@ func TestFieldsWithoutEffect(t *testing.T) {
 	}
 }
 
-// The agent does not start with a configuration that asks for protection it has not, and says all of it at once, beside
-// what else is wrong; see confdir for each option.
+// The agent does not start with a configuration that asks for protection it has not, and says all
+// of it at once, beside what else is wrong; see confdir for each option.
 func TestConfigAsksForProtection(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

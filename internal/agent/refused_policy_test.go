@@ -74,9 +74,10 @@ func (c *kubeCluster) cilium(name, app, sections string) {
 	}
 }
 
-// TestRefusedPolicies: of policies that cannot be enforced as they are written no packet passes that what is understood of them does not grant, in the directions that
-// they name and no other; what is understood is granted, and what is to be denied is; over a restart of the agent without an API server too. Condition,
-// Event, the list of policies and a trace say so.
+// TestRefusedPolicies: of policies that cannot be enforced as they are written no packet passes
+// that what is understood of them does not grant, in the directions that they name and no other;
+// what is understood is granted, and what is to be denied is; over a restart of the agent without
+// an API server too. Condition, Event, the list of policies and a trace say so.
 func TestRefusedPolicies(t *testing.T) {
 	t.Parallel()
 	c := newKubeCluster(t)

@@ -24,9 +24,11 @@ func (c *kubeCluster) labelPod(name, key, value string) {
 	}
 }
 
-// TestTemporaryRelabel is "Label changes: Pod", "Label changes: Namespace", "Namespace watch", "Two CEP writing sources" and "Simultaneous CID management compatibility" of CFP-27752: rules of new
-// labels hold for the endpoint at once; the others know it by its old identity, in packets as in its CiliumEndpoint, until there is a new one; nothing is lost
-// meanwhile, over a restart of the agent too; and what the operator writes stands.
+// TestTemporaryRelabel is "Label changes: Pod", "Label changes: Namespace", "Namespace watch", "Two
+// CEP writing sources" and "Simultaneous CID management compatibility" of CFP-27752: rules of new
+// labels hold for the endpoint at once; the others know it by its old identity, in packets as in
+// its CiliumEndpoint, until there is a new one; nothing is lost meanwhile, over a restart of the
+// agent too; and what the operator writes stands.
 func TestTemporaryRelabel(t *testing.T) {
 	t.Parallel()
 	c, n1, n2, vnis := operatorManaged(t)
@@ -136,7 +138,8 @@ func TestTemporaryRelabel(t *testing.T) {
 		t.Errorf("%d connections: %v", n, errors.Join(errs...))
 	}
 
-	// A label that takes a right away: gone when there is a number for the new labels, and never again.
+	// A label that takes a right away: gone when there is a number for the new labels, and never
+	// again.
 	c.labelPod("near", "app", "stranger")
 	c.eventually("the stranger's labels are in force", func() bool {
 		st := near.endpoint().Status
@@ -163,8 +166,9 @@ func TestTemporaryRelabel(t *testing.T) {
 	n2.stop()
 }
 
-// TestTemporaryRestart is the section "Temporary ID" of CFP-27752 over restarts: a pod that starts with a temporary identity keeps it, and its policy, when
-// the agent dies, also without an API server, and has its own if that was made while no agent ran.
+// TestTemporaryRestart is the section "Temporary ID" of CFP-27752 over restarts: a pod that starts
+// with a temporary identity keeps it, and its policy, when the agent dies, also without an API
+// server, and has its own if that was made while no agent ran.
 func TestTemporaryRestart(t *testing.T) {
 	t.Parallel()
 	c, n1, n2, vnis := operatorManaged(t)

@@ -58,8 +58,9 @@ func (*scriptedNumbers) Check(context.Context, []allocator.Reference) ([]allocat
 	return nil, nil
 }
 
-// A number that rested and came back with its labels is what a deny is about again, for the policy engine behind a real allocator; so it is known, which is
-// what lets identities by the labels of policies settle.
+// A number that rested and came back with its labels is what a deny is about again, for the policy
+// engine behind a real allocator; so it is known, which is what lets identities by the labels of
+// policies settle.
 func TestRevivedIdentityIsDenied(t *testing.T) {
 	t.Parallel()
 	parse := func(s string) labels.Set {
@@ -155,8 +156,9 @@ func TestRevivedIdentityIsDenied(t *testing.T) {
 	becomes("retired when first heard of, and revived", 401, true)
 }
 
-// TestRevivedPeerIsRefused is the same with packets: the number of a pod that a rule denies rests while no pod has it, and comes back with the pod. The other
-// node, whose agent was there all the time, refuses it.
+// TestRevivedPeerIsRefused is the same with packets: the number of a pod that a rule denies rests
+// while no pod has it, and comes back with the pod. The other node, whose agent was there all the
+// time, refuses it.
 func TestRevivedPeerIsRefused(t *testing.T) {
 	t.Parallel()
 	c, n1, n2, _ := operatorManaged(t)
@@ -230,7 +232,8 @@ func parseAll(t *testing.T, texts []string) labels.Set {
 	return labels.NewSet(list...)
 }
 
-// TestRevivedKeyIsRefused is the same where numbers are keys of a store: the key of the number goes, and is made again.
+// TestRevivedKeyIsRefused is the same where numbers are keys of a store: the key of the number
+// goes, and is made again.
 func TestRevivedKeyIsRefused(t *testing.T) {
 	t.Parallel()
 	testenv.RequireRoot(t)

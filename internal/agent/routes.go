@@ -12,8 +12,9 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath"
 )
 
-// routeFaults are the routes that are not in place, by the node whose pods are not reached. One bad node must
-// neither keep the agent from working nor hide among the others. It is safe for concurrent use.
+// routeFaults are the routes that are not in place, by the node whose pods are not reached. One bad
+// node must neither keep the agent from working nor hide among the others. It is safe for
+// concurrent use.
 type routeFaults struct {
 	mu     sync.Mutex
 	byNode map[string]string // what is wrong, by the node's name; empty for this node's own network
@@ -22,8 +23,9 @@ type routeFaults struct {
 // maxFaultsTold bounds how many nodes a status names.
 const maxFaultsTold = 5
 
-// note takes the outcome of a round: what SetNode returned, and the claims that were refused before. It logs what is
-// new and what is mended, and returns the error without which the node would work.
+// note takes the outcome of a round: what SetNode returned, and the claims that were refused
+// before. It logs what is new and what is mended, and returns the error without which the node
+// would work.
 func (f *routeFaults) note(err error, refused []*datapath.RouteError, log *slog.Logger) error {
 	routes, rest := datapath.RouteErrors(err)
 	now := map[string]string{}

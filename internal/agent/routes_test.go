@@ -16,8 +16,9 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath"
 )
 
-// What an agent knows of bad peers keeps it neither from starting nor from routing to good ones; it says which they
-// are, and routes to them when the obstacle is gone. The peers are those that the agent before left on disk.
+// What an agent knows of bad peers keeps it neither from starting nor from routing to good ones; it
+// says which they are, and routes to them when the obstacle is gone. The peers are those that the
+// agent before left on disk.
 func TestAgentStartsWithBadPeers(t *testing.T) {
 	n, _ := newNode(t)
 	if err := os.MkdirAll(n.path("run/state"), 0o755); err != nil {

@@ -33,12 +33,13 @@ type blockMap interface {
 	Blocks() ([]datapath.Block, error)
 }
 
-// rules puts rules in force together with the identities of the prefixes and blocks of addresses they name.
-// It is the only one that changes rules, and the owner of these identities.
+// rules puts rules in force together with the identities of the prefixes and blocks of addresses
+// they name. It is the only one that changes rules, and the owner of these identities.
 //
-// The order of each change is what keeps every packet's verdict that of the old or that of the
-// new rules: first new prefixes get their identity under the old rules (to which they are outside
-// world, or part of a wider prefix, still), then the rules change, then prefixes that none names any more go.
+// The order of each change is what keeps every packet's verdict that of the old or that of the new
+// rules: first new prefixes get their identity under the old rules (to which they are outside
+// world, or part of a wider prefix, still), then the rules change, then prefixes that none names
+// any more go.
 type rules struct {
 	log        *slog.Logger
 	policy     *endpoint.Policy
@@ -93,8 +94,8 @@ func newRules(log *slog.Logger, p *endpoint.Policy, ids *identities, placer pref
 	return r, nil
 }
 
-// restoreBlocks takes over the blocks that the kernel has, so that those which rules still name keep the numbers
-// that rule sets in force know them by.
+// restoreBlocks takes over the blocks that the kernel has, so that those which rules still name
+// keep the numbers that rule sets in force know them by.
 func (r *rules) restoreBlocks() error {
 	list, err := r.kernel.Blocks()
 	if err != nil {
@@ -163,8 +164,8 @@ func (r *rules) place(places, blocks map[netip.Prefix]identity.ID) (errs []error
 	return errs
 }
 
-// placeBlocks writes the blocks that the kernel does not have yet, longer ones first: a block must never be there
-// without the exceptions from it.
+// placeBlocks writes the blocks that the kernel does not have yet, longer ones first: a block must
+// never be there without the exceptions from it.
 func (r *rules) placeBlocks() error {
 	if len(r.missingBlocks) == 0 {
 		return nil
@@ -192,7 +193,8 @@ func (r *rules) placeBlocks() error {
 	return errors.Join(fmt.Errorf("rules about addresses do not hold in full: %w", err), lerr, r.tellBlocks(placed))
 }
 
-// tellBlocks tells policy which blocks the kernel does not have, and which it finds instead of them.
+// tellBlocks tells policy which blocks the kernel does not have, and which it finds instead of
+// them.
 func (r *rules) tellBlocks(placed map[netip.Prefix]identity.ID) error {
 	var list []endpoint.Unplaced
 	for p, id := range r.missingBlocks {
@@ -214,7 +216,8 @@ func (r *rules) retry() error {
 	return r.placeBlocks()
 }
 
-// drop takes a user from each prefix and block, and gives up the identities of those that have none left.
+// drop takes a user from each prefix and block, and gives up the identities of those that have none
+// left.
 func (r *rules) drop(places, blocks []netip.Prefix) (errs []error) {
 	gonePlaces, ids := r.cidrs.release(places)
 	goneBlocks, more := r.blocks.release(blocks)

@@ -110,8 +110,8 @@ func (b *ruleBench) blocks() map[string]uint32 {
 	return out
 }
 
-// TestRulesPlaceBlocks: blocks are in the kernel while rules name them, overlapping ones mean what each rule says, and a
-// restarted agent finds the same numbers again.
+// TestRulesPlaceBlocks: blocks are in the kernel while rules name them, overlapping ones mean what
+// each rule says, and a restarted agent finds the same numbers again.
 func TestRulesPlaceBlocks(t *testing.T) {
 	t.Parallel()
 	b := &ruleBench{t: t, node: fake.New(), dir: t.TempDir()}
@@ -150,8 +150,8 @@ func TestRulesPlaceBlocks(t *testing.T) {
 	}
 }
 
-// TestRulesNeverWithoutExceptions: while blocks cannot be written, no address passes that is excepted, and they are written
-// when they can be.
+// TestRulesNeverWithoutExceptions: while blocks cannot be written, no address passes that is
+// excepted, and they are written when they can be.
 func TestRulesNeverWithoutExceptions(t *testing.T) {
 	t.Parallel()
 	b := &ruleBench{t: t, node: fake.New(), dir: t.TempDir()}
@@ -188,8 +188,8 @@ func TestRulesNeverWithoutExceptions(t *testing.T) {
 	b.passes(map[string]bool{"10.3.0.1": true, "10.2.0.1": false})
 }
 
-// TestFullBlockMap: the kernel's map of blocks has no room for one that is denied. Whose rules name it is locked and nobody
-// else, until another policy goes.
+// TestFullBlockMap: the kernel's map of blocks has no room for one that is denied. Whose rules name
+// it is locked and nobody else, until another policy goes.
 func TestFullBlockMap(t *testing.T) {
 	testenv.RequireRoot(t)
 	c := kernelmaps.Defaults()

@@ -8,7 +8,8 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath/maps"
 )
 
-// TestForgetServices: a node that leaves its cluster no longer leads its pods to the cluster's services.
+// TestForgetServices: a node that leaves its cluster no longer leads its pods to the cluster's
+// services.
 func TestForgetServices(t *testing.T) {
 	n, _ := newNode(t)
 	n.start()

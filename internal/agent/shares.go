@@ -9,7 +9,8 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath"
 )
 
-// beyondShares names the endpoints that hold more of conntrack than their shares, so that they can lose flows to each other.
+// beyondShares names the endpoints that hold more of conntrack than their shares, so that they can
+// lose flows to each other.
 func beyondShares(shares []datapath.FlowShare) string {
 	var over []string
 	slices.SortFunc(shares, func(x, y datapath.FlowShare) int { return cmp.Compare(x.Endpoint, y.Endpoint) })

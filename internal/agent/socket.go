@@ -19,8 +19,9 @@ import (
 // socketGroup is the group whose members may use the API beside root, if it exists.
 const socketGroup = "cilium"
 
-// listenAPI opens a unix socket of the API, at the path that an option names: mode 0660, owned by root and, if there is one, the group
-// of those who may use it. A socket that a dead agent left is replaced; one that answers is not.
+// listenAPI opens a unix socket of the API, at the path that an option names: mode 0660, owned by
+// root and, if there is one, the group of those who may use it. A socket that a dead agent left is
+// replaced; one that answers is not.
 func listenAPI(path, option string, log *slog.Logger) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("create the directory of the API socket: %w", err)

@@ -11,7 +11,8 @@ import (
 	"github.com/hawser-net/hawser/internal/service"
 )
 
-// nodeSockets are the sockets of the node's own processes to which the hooks of the cgroup have given backends.
+// nodeSockets are the sockets of the node's own processes to which the hooks of the cgroup have
+// given backends.
 type nodeSockets struct {
 	maps  *maps.Maps
 	links *link.Links

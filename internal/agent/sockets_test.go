@@ -25,8 +25,9 @@ import (
 // askerEnv, if set, makes the test's program one that asks a service by datagrams; see askForEver.
 const askerEnv = "HAWSER_TEST_ASKER"
 
-// askForEver connects a socket for datagrams and asks who is there, again and again, until its input ends. It says who answers when that is another than before,
-// and when its socket was ended; then it connects anew.
+// askForEver connects a socket for datagrams and asks who is there, again and again, until its
+// input ends. It says who answers when that is another than before, and when its socket was ended;
+// then it connects anew.
 func askForEver(to string) int {
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
@@ -50,7 +51,8 @@ func askForEver(to string) int {
 					fmt.Println(last)
 				}
 			}
-			// The first who waits for an answer is told, and who sends that there is nobody to send to.
+			// The first who waits for an answer is told, and who sends that there is nobody to send
+			// to.
 			if errors.Is(err, syscall.ECONNABORTED) || errors.Is(err, syscall.EDESTADDRREQ) {
 				fmt.Println("ended")
 				break
@@ -121,8 +123,9 @@ func answerAs(t *testing.T, ns namespace, at netip.AddrPort, name string) {
 	t.Cleanup(func() { c.Close(); <-done })
 }
 
-// TestSocketsOfFormerBackends: a process of the node whose socket for datagrams is connected to a service is told when its backend is none any more, and meets
-// another when it connects anew; also when the backend went while no agent ran. Who has another backend is left alone.
+// TestSocketsOfFormerBackends: a process of the node whose socket for datagrams is connected to a
+// service is told when its backend is none any more, and meets another when it connects anew; also
+// when the backend went while no agent ran. Who has another backend is left alone.
 func TestSocketsOfFormerBackends(t *testing.T) {
 	t.Parallel()
 	c := newKubeCluster(t)

@@ -25,7 +25,8 @@ func (ids *identities) look(ctx context.Context, set labels.Set) (identity.ID, e
 	return ids.allocate(ctx, set)
 }
 
-// acquireKnown returns the number of a set if it is known, and a temporary one if not. It takes a reference to it.
+// acquireKnown returns the number of a set if it is known, and a temporary one if not. It takes a
+// reference to it.
 func (ids *identities) acquireKnown(ctx context.Context, set labels.Set) (identity.ID, error) {
 	id, err := ids.look(ctx, set)
 	if err == nil || ctx.Err() != nil || errors.Is(err, allocator.ErrClosed) {
@@ -37,7 +38,8 @@ func (ids *identities) acquireKnown(ctx context.Context, set labels.Set) (identi
 		return 0, fmt.Errorf("no identity is known for %s, and %w; it is the operator that makes identities (--%s): see whether it runs", set, err, identity.ManagementFlag)
 	}
 	ids.learn(temporary, set)
-	// What became known before the temporary one was taken is found now; what comes later finds the temporary one.
+	// What became known before the temporary one was taken is found now; what comes later finds the
+	// temporary one.
 	if id, err := ids.look(ctx, set); err == nil {
 		ids.releaseTemporary(temporary)
 		return id, nil
@@ -82,17 +84,19 @@ func (ids *identities) announce() {
 	}
 }
 
-// settleInterval is how often endpoints with temporary identities are looked at although nothing was heard.
+// settleInterval is how often endpoints with temporary identities are looked at although nothing
+// was heard.
 const settleInterval = 5 * time.Second
 
-// settleDelay is how long other nodes are given to hear of an identity before a pod whose labels have changed begins to use it. It is many times what an API
-// server needs to tell all its clients.
+// settleDelay is how long other nodes are given to hear of an identity before a pod whose labels
+// have changed begins to use it. It is many times what an API server needs to tell all its clients.
 const settleDelay = time.Second
 
 // partTemporary is the name under which the status shows endpoints that wait for their identity.
 const partTemporary = "identities"
 
-// settleIdentities gives endpoints with temporary identities their own as soon as these are known, until ctx ends.
+// settleIdentities gives endpoints with temporary identities their own as soon as these are known,
+// until ctx ends.
 func (a *api) settleIdentities(ctx context.Context) error {
 	select {
 	case <-a.inForce:
@@ -147,7 +151,8 @@ func (a *api) reportWaiting(n int) {
 // partEdited is the name under which the status shows identities that somebody edited.
 const partEdited = "edited-identities"
 
-// edited returns the numbers of which the place where identities are kept says something else than what they stand for.
+// edited returns the numbers of which the place where identities are kept says something else than
+// what they stand for.
 func (a *api) edited() []allocator.ID {
 	list := a.identities.alloc.Edited()
 	if a.kube != nil && a.kube.numbers != nil {

@@ -22,8 +22,8 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
-// guarded gives an etcd the users root and agent, each with its name as the password. The agent may read everything, and write nodes and addresses, but no
-// identities.
+// guarded gives an etcd the users root and agent, each with its name as the password. The agent may
+// read everything, and write nodes and addresses, but no identities.
 func guarded(t *testing.T, store *testenv.Etcd) {
 	t.Helper()
 	c := store.Client()
@@ -59,7 +59,8 @@ func clientFile(t *testing.T, path string, store *testenv.Etcd, user string) str
 	return path
 }
 
-// keyMaker does what the operator does where identities are keys: it makes numbers and holds references to them.
+// keyMaker does what the operator does where identities are keys: it makes numbers and holds
+// references to them.
 type keyMaker struct {
 	store kvstore.Backend
 	alloc *allocator.Allocator
@@ -135,8 +136,9 @@ func (m *keyMaker) writers(t testing.TB) map[string]int {
 	return out
 }
 
-// TestTemporaryWithKeys is "KVStore compatibility" of CFP-27752, which leaves it open: identities are keys of a store that the operator makes. Agents have no
-// right to write them, and a pod has a temporary one until its number is there; nobody else ever sees that.
+// TestTemporaryWithKeys is "KVStore compatibility" of CFP-27752, which leaves it open: identities
+// are keys of a store that the operator makes. Agents have no right to write them, and a pod has a
+// temporary one until its number is there; nobody else ever sees that.
 func TestTemporaryWithKeys(t *testing.T) {
 	t.Parallel()
 	c := newKubeCluster(t)

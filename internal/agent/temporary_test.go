@@ -31,14 +31,16 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv/kubeapi"
 )
 
-// This file proves "Agent changes" of CFP-27752 on real kernels and a real API server, the test being the operator.
+// This file proves "Agent changes" of CFP-27752 on real kernels and a real API server, the test
+// being the operator.
 
 func (c *kubeCluster) identities() *gentype.ClientWithList[*v2.CiliumIdentity, *v2.CiliumIdentityList] {
 	return gentype.NewClientWithList("ciliumidentities", c.client.UrgentV2, metav1.ParameterCodec, "",
 		func() *v2.CiliumIdentity { return &v2.CiliumIdentity{} }, func() *v2.CiliumIdentityList { return &v2.CiliumIdentityList{} })
 }
 
-// readOnlyIdentities takes from the agents what they may write of identities, as the chart does where the operator makes them, and checks that they can't.
+// readOnlyIdentities takes from the agents what they may write of identities, as the chart does
+// where the operator makes them, and checks that they can't.
 func (c *kubeCluster) readOnlyIdentities() {
 	c.t.Helper()
 	auth := c.AuthInfo(kubeapi.Agent)
@@ -70,7 +72,8 @@ func (c *kubeCluster) readOnlyIdentities() {
 	})
 }
 
-// assign does what the operator does for the labels that a pod's endpoint has now: it makes the identity, and names it in the pod's CiliumEndpoint.
+// assign does what the operator does for the labels that a pod's endpoint has now: it makes the
+// identity, and names it in the pod's CiliumEndpoint.
 func (c *kubeCluster) assign(p *machinePod, number int, correct bool) {
 	c.t.Helper()
 	c.assignLabels(p.endpoint().Status.Identity.Labels, p.name, number, correct)
@@ -127,7 +130,8 @@ func (p *machinePod) temporary(when string, seenAs identity.ID) int {
 	return id.ID
 }
 
-// leaks looks for temporary numbers where none may be: in maps of the kernels, selectors, addresses and objects.
+// leaks looks for temporary numbers where none may be: in maps of the kernels, selectors, addresses
+// and objects.
 func (c *kubeCluster) leaks(ctx context.Context, nodes ...*machineNode) (found []string) {
 	add := func(where string, id int) {
 		if identity.ID(id).IsTemporary() {
@@ -193,7 +197,8 @@ func (c *kubeCluster) watchLeaks(nodes ...*machineNode) {
 	})
 }
 
-// sniffVNIs listens on a node's uplink and returns a function that tells which VNIs were seen so far.
+// sniffVNIs listens on a node's uplink and returns a function that tells which VNIs were seen so
+// far.
 func sniffVNIs(t testing.TB, ns *testenv.NetNS) func() map[uint32]int {
 	t.Helper()
 	const everything = unix.ETH_P_ALL<<8 | unix.ETH_P_ALL>>8 // in network byte order
@@ -295,9 +300,11 @@ func fromApp(names ...string) func(*networkingv1.NetworkPolicySpec) {
 	}
 }
 
-// TestTemporaryStart is "Temporary ID", "Pod startup", "Pod creation process", "Policy enforcement" and "Security" of CFP-27752: pods start while nobody makes identities,
-// by agents that have no right to; their own policies hold from the first packet; nobody sees a temporary number; and when the identities come no packet of
-// what is allowed before and after is lost, and none of what is forbidden before and after gets through.
+// TestTemporaryStart is "Temporary ID", "Pod startup", "Pod creation process", "Policy enforcement"
+// and "Security" of CFP-27752: pods start while nobody makes identities, by agents that have no
+// right to; their own policies hold from the first packet; nobody sees a temporary number; and when
+// the identities come no packet of what is allowed before and after is lost, and none of what is
+// forbidden before and after gets through.
 func TestTemporaryStart(t *testing.T) {
 	t.Parallel()
 	c, n1, n2, vnis := operatorManaged(t)

@@ -11,9 +11,10 @@ import (
 	"github.com/hawser-net/hawser/internal/identity"
 )
 
-// tunnelPeers says from which addresses packets are taken that come through the tunnel, and what is believed of them: a node of
-// this cluster speaks for this cluster's identities, one of another for that cluster's. Of two nodes with one address the first
-// in the list has it, so one of this cluster if any; mine are this node's own addresses, which nobody else has.
+// tunnelPeers says from which addresses packets are taken that come through the tunnel, and what is
+// believed of them: a node of this cluster speaks for this cluster's identities, one of another for
+// that cluster's. Of two nodes with one address the first in the list has it, so one of this
+// cluster if any; mine are this node's own addresses, which nobody else has.
 func (c Config) tunnelPeers(peers []datapath.Peer, mine ...netip.Addr) ([]datapath.TunnelPeer, error) {
 	taken := make(map[netip.Addr]bool, len(peers))
 	for _, a := range mine {
@@ -21,7 +22,8 @@ func (c Config) tunnelPeers(peers []datapath.Peer, mine ...netip.Addr) ([]datapa
 	}
 	var out []datapath.TunnelPeer
 	for _, p := range peers {
-		// As an older agent has stored a node of another cluster: without what tells its identities.
+		// As an older agent has stored a node of another cluster: without what tells its
+		// identities.
 		if p.Cluster == "" && strings.Contains(p.Name, "/") {
 			continue
 		}
@@ -44,16 +46,18 @@ func (c Config) tunnelPeers(peers []datapath.Peer, mine ...netip.Addr) ([]datapa
 	return out, nil
 }
 
-// nodeNumber tells nodes apart in the kernel. It depends on the name alone, so that it outlives the agent; two nodes that have
-// the same one, which is not to be expected in years, could speak for each other's addresses and nothing more.
+// nodeNumber tells nodes apart in the kernel. It depends on the name alone, so that it outlives the
+// agent; two nodes that have the same one, which is not to be expected in years, could speak for
+// each other's addresses and nothing more.
 func nodeNumber(name string) uint32 {
 	h := fnv.New32a()
 	h.Write([]byte(name))
 	return h.Sum32()
 }
 
-// admitPeers has the kernel take tunnelled packets from the other nodes. Nodes that are not among peers any more are taken out only
-// if all have been heard of: until then what the agent before this one has written stands.
+// admitPeers has the kernel take tunnelled packets from the other nodes. Nodes that are not among
+// peers any more are taken out only if all have been heard of: until then what the agent before
+// this one has written stands.
 func (a *api) admitPeers(peers []datapath.Peer, facts nodeFacts, all bool) error {
 	if a.cfg.RoutingMode != "tunnel" {
 		return nil

@@ -13,7 +13,8 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv"
 )
 
-// tunnelFrom waits until the kernel takes tunnelled packets from exactly these addresses, and from each with these identities.
+// tunnelFrom waits until the kernel takes tunnelled packets from exactly these addresses, and from
+// each with these identities.
 func (n *machineNode) tunnelFrom(what string, want map[string]string) {
 	n.t.Helper()
 	for deadline := time.Now().Add(60 * time.Second); ; time.Sleep(20 * time.Millisecond) {
@@ -31,8 +32,8 @@ func (n *machineNode) tunnelFrom(what string, want map[string]string) {
 	}
 }
 
-// TestTunnelPeersFollowNodes: the kernel hears through the tunnel the addresses of the nodes that there are, of either family, through changes
-// of a node, its end, and restarts of the agent.
+// TestTunnelPeersFollowNodes: the kernel hears through the tunnel the addresses of the nodes that
+// there are, of either family, through changes of a node, its end, and restarts of the agent.
 func TestTunnelPeersFollowNodes(t *testing.T) {
 	t.Parallel()
 	n, _ := newNode(t)

@@ -10,8 +10,9 @@ import (
 	"github.com/hawser-net/hawser/internal/identity"
 )
 
-// judgeAddresses tells policy which addresses and prefixes the kernel's maps have no room for, and whom the kernel takes them
-// for, so that endpoints whose rules tell the two apart are locked until there is room.
+// judgeAddresses tells policy which addresses and prefixes the kernel's maps have no room for, and
+// whom the kernel takes them for, so that endpoints whose rules tell the two apart are locked until
+// there is room.
 func (a *api) judgeAddresses() {
 	a.judging.Lock()
 	defer a.judging.Unlock()

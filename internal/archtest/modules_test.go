@@ -32,8 +32,8 @@ func readModule(t *testing.T, dir string) gomod {
 	return m
 }
 
-// TestModulesNameTheSameVersions: the libraries are tested with the versions of their own go.mod, and
-// run in the product with those of the other.
+// TestModulesNameTheSameVersions: the libraries are tested with the versions of their own go.mod,
+// and run in the product with those of the other.
 func TestModulesNameTheSameVersions(t *testing.T) {
 	product, libraries := readModule(t, modules[0]), readModule(t, modules[1])
 	versions := map[string]string{}

@@ -51,7 +51,8 @@ func testsOf(t *testing.T, root string) map[string]map[string]string {
 	return out
 }
 
-// find returns the text of a test's file. Without a package it is in one of dirs, or anywhere if there are none.
+// find returns the text of a test's file. Without a package it is in one of dirs, or anywhere if
+// there are none.
 func find(tests map[string]map[string]string, pkg, name string, dirs []string) (text string, ok bool) {
 	for dir, in := range tests {
 		if pkg != "" && dir != pkg && !strings.HasSuffix(dir, "/"+pkg) || pkg == "" && len(dirs) > 0 && !slices.Contains(dirs, dir) {
@@ -76,8 +77,9 @@ func cells(line string) []string {
 	return list
 }
 
-// TestNamedTestsExist reads the pages that say what is proved by which test: these exist, with their parts, in docs/design/seeds.md in the packages of their
-// rows, and on the page of a package in that.
+// TestNamedTestsExist reads the pages that say what is proved by which test: these exist, with
+// their parts, in docs/design/seeds.md in the packages of their rows, and on the page of a package
+// in that.
 func TestNamedTestsExist(t *testing.T) {
 	t.Parallel()
 	const root = "../.."
@@ -140,7 +142,8 @@ func TestNamedTestsExist(t *testing.T) {
 	}
 }
 
-// TestCapabilitiesAreProved: each row of docs/design/seeds.md says where a capability is and what proves it, or that it is missing or untested.
+// TestCapabilitiesAreProved: each row of docs/design/seeds.md says where a capability is and what
+// proves it, or that it is missing or untested.
 func TestCapabilitiesAreProved(t *testing.T) {
 	t.Parallel()
 	const root = "../.."

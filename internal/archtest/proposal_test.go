@@ -11,7 +11,8 @@ import (
 	"testing"
 )
 
-// TestProposalIsProved reads docs/design/cfp-27752.md: every part of the proposal has a test, which exists and names the part in a comment, in quotes.
+// TestProposalIsProved reads docs/design/cfp-27752.md: every part of the proposal has a test, which
+// exists and names the part in a comment, in quotes.
 func TestProposalIsProved(t *testing.T) {
 	const reason = "the page promises that this test proves the part"
 	page, err := os.ReadFile("../../docs/design/cfp-27752.md")

@@ -93,8 +93,8 @@ type bencher struct {
 	report  *Report
 }
 
-// Run measures the rows and returns what was found. A row that fails is in the report with its error,
-// and in the error returned; the others are measured all the same.
+// Run measures the rows and returns what was found. A row that fails is in the report with its
+// error, and in the error returned; the others are measured all the same.
 func Run(ctx context.Context, cfg Config) (*Report, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -172,8 +172,8 @@ func loadAverage() (load float64) {
 	return load
 }
 
-// processorTime returns the machine's time in all states and that stolen from it by its host, in ticks
-// since boot (see proc(5), /proc/stat).
+// processorTime returns the machine's time in all states and that stolen from it by its host, in
+// ticks since boot (see proc(5), /proc/stat).
 func processorTime() (total, stolen float64) {
 	data, err := os.ReadFile("/proc/stat")
 	if err != nil {

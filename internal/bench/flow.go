@@ -18,7 +18,8 @@ type where struct {
 	client, server int
 }
 
-// placements are both sides on one processor, where a round trip is all path and no waiting, and on two.
+// placements are both sides on one processor, where a round trip is all path and no waiting, and on
+// two.
 func placements() []where {
 	_, cpus := machine()
 	all := []where{{"same CPU", 0, 0}}
@@ -34,8 +35,8 @@ const (
 	flowTimeout = 3 // seconds
 )
 
-// again repeats a call that a signal interrupted: the Go runtime sends itself some, and the kernel does
-// not resume a call on a socket that has a timeout.
+// again repeats a call that a signal interrupted: the Go runtime sends itself some, and the kernel
+// does not resume a call on a socket that has a timeout.
 func again(fn func() (int, error)) (int, error) {
 	for {
 		n, err := fn()
@@ -97,8 +98,8 @@ type path struct {
 	to             netip.Addr
 }
 
-// serve listens in the server's namespace, calls fn with each connection until it returns false, and
-// reports its end on the channel. It returns when it listens.
+// serve listens in the server's namespace, calls fn with each connection until it returns false,
+// and reports its end on the channel. It returns when it listens.
 func (p path) serve(cpu int, fn func(fd int) (more bool, err error)) (<-chan error, error) {
 	ready, done := make(chan error, 1), make(chan error, 1)
 	go func() {

@@ -76,7 +76,8 @@ func (n *namespace) remove() error {
 	return nil
 }
 
-// do runs fn on a thread inside. Sockets and processes that fn itself makes belong to the namespace.
+// do runs fn on a thread inside. Sockets and processes that fn itself makes belong to the
+// namespace.
 func (n *namespace) do(fn func() error) error {
 	return onThread(func() error {
 		if err := unix.Setns(int(n.file.Fd()), unix.CLONE_NEWNET); err != nil {

@@ -19,7 +19,8 @@ type process struct {
 	done chan struct{} // closed when it has ended
 }
 
-// startProcess starts a program, in a namespace if one is given, with its output appended to a file.
+// startProcess starts a program, in a namespace if one is given, with its output appended to a
+// file.
 func startProcess(ns *namespace, log string, argv []string) (*process, error) {
 	f, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {

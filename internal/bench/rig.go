@@ -249,8 +249,8 @@ func (n *node) addPod(name, app string) (*pod, error) {
 	return p, err
 }
 
-// plugin runs the plugin on the node as a container runtime does, and returns the time from the start
-// of the process to its end.
+// plugin runs the plugin on the node as a container runtime does, and returns the time from the
+// start of the process to its end.
 func (p *pod) plugin(command string) (time.Duration, error) {
 	n := p.node
 	conf, err := json.Marshal(map[string]any{

@@ -19,9 +19,9 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath/maps"
 )
 
-// The kernel's own count of run time is used, not the repetition of test runs: a program changes the
-// packet it is given, so that the second run of a repetition would see another one. Each packet costs
-// a system call, which pushes our data out of the nearest caches as real traffic does.
+// The kernel's own count of run time is used, not the repetition of test runs: a program changes
+// the packet it is given, so that the second run of a repetition would see another one. Each packet
+// costs a system call, which pushes our data out of the nearest caches as real traffic does.
 
 // runContext is the beginning of struct __sk_buff as a test run takes it.
 type runContext struct {

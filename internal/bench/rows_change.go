@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// probe is a stream of small UDP datagrams from a client pod to a server pod. It knows when each was
-// sent and which arrived, so that the moment a verdict changed can be told to the distance of two
-// datagrams.
+// probe is a stream of small UDP datagrams from a client pod to a server pod. It knows when each
+// was sent and which arrived, so that the moment a verdict changed can be told to the distance of
+// two datagrams.
 type probe struct {
 	begin time.Time
 	every time.Duration
@@ -109,9 +109,9 @@ func (p *probe) start(way path) (end func() error, err error) {
 	}, nil
 }
 
-// verdict waits until datagrams sent after a moment are judged by the new verdict for good, and returns
-// how long after it the first of these was sent or, if allowed, arrived. mixed counts datagrams after it
-// that were judged by the old one again.
+// verdict waits until datagrams sent after a moment are judged by the new verdict for good, and
+// returns how long after it the first of these was sent or, if allowed, arrived. mixed counts
+// datagrams after it that were judged by the old one again.
 func (p *probe) verdict(ctx context.Context, after time.Duration, allowed bool) (took time.Duration, mixed int, err error) {
 	const settled = 25 // datagrams in a row
 	for deadline := time.Now().Add(10 * time.Second); ; {
@@ -166,8 +166,8 @@ const (
 	changeEndpoints  = 30
 )
 
-// changePolicy is the policy that is switched: the server takes the client's datagrams or not, and in
-// both versions those of all other pods of the cluster.
+// changePolicy is the policy that is switched: the server takes the client's datagrams or not, and
+// in both versions those of all other pods of the cluster.
 func changePolicy(allowed bool) string {
 	who := "app: nobody"
 	if allowed {
@@ -267,8 +267,8 @@ func (b *bencher) policyChange(ctx context.Context) (err error) {
 	return nil
 }
 
-// manyOthers returns about n rules for the servers and clients that have nothing to do with the one that
-// changes.
+// manyOthers returns about n rules for the servers and clients that have nothing to do with the one
+// that changes.
 func manyOthers(n int) string {
 	// Egress of the client to the server must be open: only the server's side is switched.
 	return manyRules(n) + `---

@@ -262,8 +262,8 @@ func (b *bencher) twoNodes(ctx context.Context) (err error) {
 	return b.measureFlows(ctx, "vxlan", "kernel's VXLAN alone: ", baseline, kernel, plain, flowGoals{}, true)
 }
 
-// flowPods starts the agents with many rules and a client and a server, and waits until they reach each
-// other as the rules say.
+// flowPods starts the agents with many rules and a client and a server, and waits until they reach
+// each other as the rules say.
 func (r *rig) flowPods(ctx context.Context, client, server *node) (path, error) {
 	if err := r.writePolicy("many.yaml", manyRules(flowRules)); err != nil {
 		return path{}, err

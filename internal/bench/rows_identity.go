@@ -96,8 +96,8 @@ func (b *bencher) identities(ctx context.Context) (err error) {
 					return err
 				}
 			}
-			// Every node hears of every new identity. What that costs etcd and this machine is no doing of the
-			// allocator: the second baseline has as many watches.
+			// Every node hears of every new identity. What that costs etcd and this machine is no
+			// doing of the allocator: the second baseline has as many watches.
 			for _, n := range nodes {
 				if row.nodes == 1 {
 					break
@@ -199,7 +199,8 @@ func (e *etcdServer) revision(ctx context.Context) (int64, error) {
 	return r.Header.Revision, nil
 }
 
-// inParallel calls fn by a number of workers for a while, and returns calls a second and the time of each.
+// inParallel calls fn by a number of workers for a while, and returns calls a second and the time
+// of each.
 func inParallel(ctx context.Context, workers int, d time.Duration, fn func(ctx context.Context, worker, i int) error) (float64, []time.Duration, error) {
 	var mu sync.Mutex
 	var all []time.Duration

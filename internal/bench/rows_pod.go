@@ -41,7 +41,8 @@ type podCluster struct {
 	node    kube.NodeInfo
 }
 
-// podReady measures how long pods take from the call that creates them until a watch tells that they are Ready.
+// podReady measures how long pods take from the call that creates them until a watch tells that
+// they are Ready.
 func (b *bencher) podReady(ctx context.Context) (err error) {
 	ours, err := b.newPodCluster(kube.Hawser, func(*kube.Config) {})
 	if err != nil {
@@ -58,7 +59,8 @@ func (b *bencher) podReady(ctx context.Context) (err error) {
 // agentsMake is what pods are compared with whose identities the operator makes.
 const agentsMake = "a cluster beside it, the same but that agents make identities"
 
-// podManaged measures the same where the operator makes identities, against agents that do. Each pod has labels of its own, so that each needs a new identity.
+// podManaged measures the same where the operator makes identities, against agents that do. Each
+// pod has labels of its own, so that each needs a new identity.
 func (b *bencher) podManaged(ctx context.Context) (err error) {
 	manifest, err := b.managedManifest()
 	if err != nil {
@@ -105,7 +107,8 @@ func (r podRow) figure(name, unit string) Figure {
 
 // podRow starts the clusters, measures, and takes them down.
 func (b *bencher) podRow(ctx context.Context, row podRow) (err error) {
-	// Clusters are the machine's, known by their names: two of these rows at once would take each other's away. An abstract socket leaves nothing behind.
+	// Clusters are the machine's, known by their names: two of these rows at once would take each
+	// other's away. An abstract socket leaves nothing behind.
 	lock, err := net.Listen("unix", "@hawser-bench-pod-ready")
 	if err != nil {
 		return fmt.Errorf("another run measures pods on this machine: %w", err)
@@ -219,8 +222,8 @@ func (b *bencher) podsAtOnce(ctx context.Context, row podRow) error {
 	return nil
 }
 
-// settle pauses for a moment, in which the kubelets finish with the pod before, and not always for the same one: what either does every so often should not
-// always meet the same cluster's pod.
+// settle pauses for a moment, in which the kubelets finish with the pod before, and not always for
+// the same one: what either does every so often should not always meet the same cluster's pod.
 func settle(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -256,7 +259,8 @@ func (c *podCluster) pod(name string) *corev1.Pod {
 	return p
 }
 
-// up starts the cluster and waits until everything that it starts by itself runs: it would disturb what is measured.
+// up starts the cluster and waits until everything that it starts by itself runs: it would disturb
+// what is measured.
 func (c *podCluster) up(ctx context.Context) error {
 	if err := c.cluster.Up(ctx); err != nil {
 		return err
@@ -288,8 +292,9 @@ func (c *podCluster) up(ctx context.Context) error {
 	})
 }
 
-// processorTime is what everything on the node has used: kubelet, runtime, the network's programs, pods. Unlike a duration it hardly depends on who else uses
-// the machine. It is 0 where the node has no cgroup of version 2.
+// processorTime is what everything on the node has used: kubelet, runtime, the network's programs,
+// pods. Unlike a duration it hardly depends on who else uses the machine. It is 0 where the node
+// has no cgroup of version 2.
 func (c *podCluster) processorTime() (time.Duration, error) {
 	if c.node.Cgroup == "" {
 		return 0, nil
@@ -315,7 +320,8 @@ func (c *podCluster) warm(ctx context.Context) error {
 	return c.empty(ctx)
 }
 
-// start creates pods at once and waits until they are Ready. It returns how long after the first call each was, as a watch told.
+// start creates pods at once and waits until they are Ready. It returns how long after the first
+// call each was, as a watch told.
 func (c *podCluster) start(ctx context.Context, names []string) ([]time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
 	pods := c.kube.CoreV1().Pods(metav1.NamespaceDefault)
@@ -380,7 +386,8 @@ func notReady(waiting map[string]string, err error) error {
 // empty removes the pods and waits until they are gone.
 func (c *podCluster) empty(ctx context.Context) error {
 	pods := c.kube.CoreV1().Pods(metav1.NamespaceDefault)
-	// A second of grace: without any, the object would go at once and the kubelet would clean up while others are measured.
+	// A second of grace: without any, the object would go at once and the kubelet would clean up
+	// while others are measured.
 	if err := pods.DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: new(int64(1))}, metav1.ListOptions{}); err != nil {
 		return err
 	}
@@ -424,7 +431,8 @@ func describePod(p *corev1.Pod) string {
 	return s
 }
 
-// sandboxTime is what a kubelet says of the sandboxes that it made: their network is part of the time.
+// sandboxTime is what a kubelet says of the sandboxes that it made: their network is part of the
+// time.
 type sandboxTime struct{ seconds, count float64 }
 
 // mean is in milliseconds, 0 without sandboxes.

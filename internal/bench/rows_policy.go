@@ -17,8 +17,9 @@ import (
 	"github.com/hawser-net/hawser/internal/policy"
 )
 
-// clusterPods and clusterPolicies are a cluster of n namespaces with four pods and three policies each,
-// every pod with an identity of its own: the shape in which the best public figure was measured.
+// clusterPods and clusterPolicies are a cluster of n namespaces with four pods and three policies
+// each, every pod with an identity of its own: the shape in which the best public figure was
+// measured.
 func clusterPods(n int) ([]labels.Set, error) {
 	var sets []labels.Set
 	for i := range n {

@@ -239,7 +239,8 @@ func (a *app) policyRow(e rest.BPFMapEntry) []any {
 	return []any{p.RuleSet, string(p.Direction), identity, p.Proto, portText(p.Port, p.PortBits), verdict}
 }
 
-// tieredVerdict shows what an entry says, tier by tier: "admin deny@3, allow". Its colour is that of the tier that is asked first.
+// tieredVerdict shows what an entry says, tier by tier: "admin deny@3, allow". Its colour is that
+// of the tier that is asked first.
 func tieredVerdict(p rest.MapPolicy) cell {
 	var says []string
 	if p.Admin != "" {

@@ -43,7 +43,8 @@ type Config struct {
 	// Commands are added to the root command. An error of theirs that has a method
 	// ExitCode() int chooses the exit code.
 	Commands []*cobra.Command
-	// Sandboxes finds the clusters of this machine, for commands that connect them; nil where there are none.
+	// Sandboxes finds the clusters of this machine, for commands that connect them; nil where there
+	// are none.
 	Sandboxes Sandboxes
 	// OpenKVStore connects the kvstore commands to a store; nil opens the drivers that Hawser has.
 	// The caller closes the backend.

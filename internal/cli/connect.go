@@ -15,9 +15,11 @@ import (
 
 // Sandboxes finds clusters that run on this machine.
 type Sandboxes interface {
-	// Kubeconfig returns the path of the kubeconfig of the cluster of this name, and whether it is there.
+	// Kubeconfig returns the path of the kubeconfig of the cluster of this name, and whether it is
+	// there.
 	Kubeconfig(name string) (path string, running bool, err error)
-	// Link makes the nodes of two clusters reach each other, Unlink undoes that as far as the clusters are there.
+	// Link makes the nodes of two clusters reach each other, Unlink undoes that as far as the
+	// clusters are there.
 	Link(a, b string) error
 	Unlink(a, b string) error
 }
@@ -231,7 +233,8 @@ A sandbox that is gone can be named still: the other one forgets it.`,
 }
 
 func (a *app) disconnect(ctx context.Context, cmd *cobra.Command, two pair) error {
-	// What agents follow is called by the cluster's own name, which need not be that of the context.
+	// What agents follow is called by the cluster's own name, which need not be that of the
+	// context.
 	names := two.names
 	for i, side := range two.sides {
 		if side == nil || two.sandbox {

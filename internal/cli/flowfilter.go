@@ -162,7 +162,8 @@ func (f *flowFilter) flags(c *cobra.Command) {
 	}
 }
 
-// lists returns the filters of a request: one, or where something is asked of either side one for each.
+// lists returns the filters of a request: one, or where something is asked of either side one for
+// each.
 func (f *flowFilter) lists() ([]*flow.FlowFilter, error) {
 	base, err := f.both()
 	if err != nil {

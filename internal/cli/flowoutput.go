@@ -203,7 +203,8 @@ func flowService(s *flow.Service) string {
 	return s.GetNamespace() + "/" + s.GetName()
 }
 
-// flowParty is one side of a flow: the pod, the service or the address, with its port and who it is.
+// flowParty is one side of a flow: the pod, the service or the address, with its port and who it
+// is.
 func flowParty(e *flow.Endpoint, s *flow.Service, ip, mac string, port uint32) string {
 	who := ip
 	switch {

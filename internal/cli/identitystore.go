@@ -19,13 +19,15 @@ import (
 type storedIdentity struct {
 	ID     uint64   `json:"id"`
 	Labels []string `json:"labels"`
-	// Nodes are the addresses of the nodes that use it. One that nobody uses is collected some time later.
+	// Nodes are the addresses of the nodes that use it. One that nobody uses is collected some time
+	// later.
 	Nodes []string `json:"nodes"`
 	// Stray are uses of these labels under another number, "address=number", which should not be.
 	Stray []string `json:"stray,omitempty"`
 }
 
-// readStoredIdentities reads what stands under the allocator's keys. A key that makes no sense is left out: the store may hold what others wrote.
+// readStoredIdentities reads what stands under the allocator's keys. A key that makes no sense is
+// left out: the store may hold what others wrote.
 func readStoredIdentities(ctx context.Context, store kvstore.Backend) ([]storedIdentity, error) {
 	ids, err := store.List(ctx, storekeys.IdentitiesPrefix+"/id/")
 	if err != nil {

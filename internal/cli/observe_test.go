@@ -163,7 +163,8 @@ func TestObserve(t *testing.T) {
 	}
 }
 
-// TestObserveFollowsUntilInterrupted: what comes is shown when it comes, and being interrupted is how that ends well.
+// TestObserveFollowsUntilInterrupted: what comes is shown when it comes, and being interrupted is
+// how that ends well.
 func TestObserveFollowsUntilInterrupted(t *testing.T) {
 	record, path := serveFlows(t)
 	ctx, interrupt := context.WithTimeout(t.Context(), time.Minute)

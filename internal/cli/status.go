@@ -181,7 +181,8 @@ func (a *app) writeStatus(w io.Writer, st rest.StatusResponse, addresses, contro
 	return nil
 }
 
-// writeHealth lists the nodes: how long their answers take, or since when and why there is none. Those that do not answer come first.
+// writeHealth lists the nodes: how long their answers take, or since when and why there is none.
+// Those that do not answer come first.
 func (a *app) writeHealth(w io.Writer, st rest.HealthStatus) error {
 	if len(st.Nodes) == 0 {
 		return nil

@@ -18,7 +18,8 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv/kubeapi"
 )
 
-// TestIdentityWhy asks a real API server about identities that are used, waited for, left over and unknown.
+// TestIdentityWhy asks a real API server about identities that are used, waited for, left over and
+// unknown.
 func TestIdentityWhy(t *testing.T) {
 	t.Parallel()
 	server := kubeapi.Start(t)

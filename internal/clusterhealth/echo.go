@@ -20,10 +20,12 @@ const (
 	echoRequest6, echoReply6 = 128, 129
 )
 
-// echoBytes is the length of a message: type, code, checksum, identifier and sequence, and a value that nobody can guess.
+// echoBytes is the length of a message: type, code, checksum, identifier and sequence, and a value
+// that nobody can guess.
 const echoBytes = 16
 
-// echoAttempts is how often a request is sent before its answer is given up: one lost packet is no outage.
+// echoAttempts is how often a request is sent before its answer is given up: one lost packet is no
+// outage.
 const echoAttempts = 3
 
 // Echoer sends ICMP echo requests and finds their replies. It needs CAP_NET_RAW.
@@ -40,8 +42,9 @@ type waiter struct {
 	heard chan time.Time
 }
 
-// NewEchoer opens the sockets in the network namespace of the process, and starts a goroutine for each, for which Close waits. An error says which families
-// cannot be probed, as on a kernel without IPv6; the Echoer is good for the others.
+// NewEchoer opens the sockets in the network namespace of the process, and starts a goroutine for
+// each, for which Close waits. An error says which families cannot be probed, as on a kernel
+// without IPv6; the Echoer is good for the others.
 func NewEchoer(ipv4, ipv6 bool) (*Echoer, error) {
 	e := &Echoer{conns: map[bool]*net.IPConn{}, waiting: map[[8]byte]waiter{}}
 	open := func(network string, v6 bool, filter func(fd int) error) error {
@@ -93,7 +96,8 @@ func (e *Echoer) Close() {
 	e.wg.Wait()
 }
 
-// Echo sends requests to an address until it has answered one, and returns how long that took, or an error when ctx ends before. Three are sent until then.
+// Echo sends requests to an address until it has answered one, and returns how long that took, or
+// an error when ctx ends before. Three are sent until then.
 func (e *Echoer) Echo(ctx context.Context, to netip.Addr) (time.Duration, error) {
 	conn := e.conns[to.Is6()]
 	if conn == nil {
@@ -184,7 +188,8 @@ func (e *Echoer) read(c *net.IPConn, v6 bool) {
 	}
 }
 
-// heard takes a message that somebody sent. Only a reply of the address that was asked, with the value of a request, counts.
+// heard takes a message that somebody sent. Only a reply of the address that was asked, with the
+// value of a request, counts.
 func (e *Echoer) heard(b []byte, v6 bool, from netip.Addr, at time.Time) {
 	reply := byte(echoReply4)
 	if v6 {

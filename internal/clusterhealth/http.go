@@ -23,7 +23,8 @@ const helloPath = "/hello"
 // maxConns bounds the connections that a [Responder] has at a time: anybody can open them.
 const maxConns = 256
 
-// Getter asks addresses by HTTP. Each request has a connection of its own: what is to be found out is whether one can be made.
+// Getter asks addresses by HTTP. Each request has a connection of its own: what is to be found out
+// is whether one can be made.
 type Getter struct {
 	port   uint16
 	client http.Client
@@ -68,7 +69,8 @@ func plain(ctx context.Context, err error) error {
 	return err
 }
 
-// Responder answers strangers who ask how somebody is. Each connection is for one question, and there are only so many at a time.
+// Responder answers strangers who ask how somebody is. Each connection is for one question, and
+// there are only so many at a time.
 type Responder struct {
 	server http.Server
 }
@@ -80,14 +82,16 @@ func NewResponder() *Responder {
 	return NewResponderWith(mux)
 }
 
-// NewResponderWith returns a Responder that gives the answers of h, which must be quick. It answers nobody until Serve.
+// NewResponderWith returns a Responder that gives the answers of h, which must be quick. It answers
+// nobody until Serve.
 func NewResponderWith(h http.Handler) *Responder {
 	r := &Responder{server: http.Server{Handler: h, ReadTimeout: 2 * time.Second, WriteTimeout: 2 * time.Second, MaxHeaderBytes: 4 << 10}}
 	r.server.SetKeepAlivesEnabled(false) // who asks again and again would keep the place of others
 	return r
 }
 
-// Serve answers at a listener until ctx ends, and returns nil then, or the error that ends it. It closes the listener.
+// Serve answers at a listener until ctx ends, and returns nil then, or the error that ends it. It
+// closes the listener.
 func (r *Responder) Serve(ctx context.Context, l net.Listener) error {
 	l = Limit(l, maxConns)
 	stop := context.AfterFunc(ctx, func() { l.Close() })
@@ -102,7 +106,8 @@ func (r *Responder) Serve(ctx context.Context, l net.Listener) error {
 // Close ends all connections.
 func (r *Responder) Close() { r.server.Close() }
 
-// Limit returns a listener that has at most n connections of l at once, and closes those beyond: who waits would take the network for one that does not answer.
+// Limit returns a listener that has at most n connections of l at once, and closes those beyond:
+// who waits would take the network for one that does not answer.
 func Limit(l net.Listener, n int) net.Listener {
 	return &limited{Listener: l, free: make(chan struct{}, n)}
 }

@@ -16,9 +16,11 @@ import (
 type Target struct {
 	// Name is unique among all targets.
 	Name string
-	// Node are the node's own addresses, Endpoint those of its health endpoint; the first of each is the primary one.
+	// Node are the node's own addresses, Endpoint those of its health endpoint; the first of each
+	// is the primary one.
 	Node, Endpoint []netip.Addr
-	// Answers says that the node has announced that it answers probes by HTTP. One of another version need not.
+	// Answers says that the node has announced that it answers probes by HTTP. One of another
+	// version need not.
 	Answers bool
 }
 
@@ -32,8 +34,8 @@ type Connectivity struct {
 	Err string
 	// Since is when the present state began, working or not, as far as this process knows.
 	Since time.Time
-	// Unasked says that nothing was ever heard this way, and nobody has announced that there is something to hear: that the probe was
-	// not answered says nothing of the network.
+	// Unasked says that nothing was ever heard this way, and nobody has announced that there is
+	// something to hear: that the probe was not answered says nothing of the network.
 	Unasked bool
 	// began is when the last probe was begun.
 	began time.Time
@@ -41,7 +43,8 @@ type Connectivity struct {
 	answered bool
 }
 
-// Failing says whether the last probe was not answered, by somebody of whom an answer can be expected.
+// Failing says whether the last probe was not answered, by somebody of whom an answer can be
+// expected.
 func (c Connectivity) Failing() bool { return c.Err != "" && !c.Unasked }
 
 // Path is what is known of an address.
@@ -60,8 +63,9 @@ type Status struct {
 // State is what is known of a node, or of its health endpoint.
 type State int
 
-// The states. Unknown is that of what was not probed yet, or has no address, Silent that of a node that answers no probes by HTTP, and never said that it
-// does: who cannot be reached by that way alone is not told from who does not listen.
+// The states. Unknown is that of what was not probed yet, or has no address, Silent that of a node
+// that answers no probes by HTTP, and never said that it does: who cannot be reached by that way
+// alone is not told from who does not listen.
 const (
 	Unknown State = iota
 	Reachable
@@ -82,8 +86,9 @@ func (s State) String() string {
 	return "unknown"
 }
 
-// Judge returns the state that the addresses of a node, or of its health endpoint, are in together: one way to one of them that does not
-// answer makes it unreachable. since is when the first of those that do not answer ceased to, as far as it is known; zero in other states.
+// Judge returns the state that the addresses of a node, or of its health endpoint, are in together:
+// one way to one of them that does not answer makes it unreachable. since is when the first of
+// those that do not answer ceased to, as far as it is known; zero in other states.
 func Judge(paths []Path) (state State, since time.Time) {
 	for _, p := range paths {
 		for _, c := range []Connectivity{p.ICMP, p.HTTP} {
@@ -106,13 +111,15 @@ func Judge(paths []Path) (state State, since time.Time) {
 
 // Config is what a [Prober] is made from.
 type Config struct {
-	// Targets returns the nodes to probe, this one among them. It is called at the beginning of every round, and of every call of Statuses.
+	// Targets returns the nodes to probe, this one among them. It is called at the beginning of
+	// every round, and of every call of Statuses.
 	Targets func() []Target
 	// Echo and Get probe an address. They must return soon after their context ends.
 	Echo, Get func(context.Context, netip.Addr) (time.Duration, error)
 	// Interval is how long a round takes at least, a minute by default.
 	Interval time.Duration
-	// Rate is how many nodes are begun with in a second at most, 10 by default: a round through 5,000 nodes takes 500 seconds.
+	// Rate is how many nodes are begun with in a second at most, 10 by default: a round through
+	// 5,000 nodes takes 500 seconds.
 	Rate float64
 	// Timeout is how long an answer may take, 5 seconds by default.
 	Timeout time.Duration
@@ -161,8 +168,9 @@ func (p *Prober) Run(ctx context.Context) error {
 	defer wg.Wait()
 	for {
 		targets := p.cfg.Targets()
-		// An order of this node's own: nodes that start together do not all ask the same one at the same time. It is the same in each
-		// round, so that each target waits for a round and no longer.
+		// An order of this node's own: nodes that start together do not all ask the same one at the
+		// same time. It is the same in each round, so that each target waits for a round and no
+		// longer.
 		slices.SortFunc(targets, func(a, b Target) int {
 			return cmp.Or(cmp.Compare(maphash.String(order, a.Name), maphash.String(order, b.Name)), cmp.Compare(a.Name, b.Name))
 		})

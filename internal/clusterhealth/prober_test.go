@@ -71,7 +71,8 @@ func unreachable(s Status) (node, endpoint bool, since time.Time) {
 	return n == Unreachable, e == Unreachable, since
 }
 
-// TestRounds: every node is probed once in a round, whether or not others are dead; who is dead is named, with the time.
+// TestRounds: every node is probed once in a round, whether or not others are dead; who is dead is
+// named, with the time.
 func TestRounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		targets, n := cluster(30)
@@ -160,7 +161,8 @@ func TestRounds(t *testing.T) {
 	})
 }
 
-// TestLoadOfManyNodes: with 5,000 nodes, all dead, no more than the rate is begun with in any second, and probes under way are few.
+// TestLoadOfManyNodes: with 5,000 nodes, all dead, no more than the rate is begun with in any
+// second, and probes under way are few.
 func TestLoadOfManyNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		targets, n := cluster(5000)
@@ -220,8 +222,8 @@ func TestAlone(t *testing.T) {
 	}
 }
 
-// TestSilentNodes: a node that never answered by HTTP, nor said that it does, is not taken for one that cannot be reached. One that did is, and so is one whose
-// echo replies are missing.
+// TestSilentNodes: a node that never answered by HTTP, nor said that it does, is not taken for one
+// that cannot be reached. One that did is, and so is one whose echo replies are missing.
 func TestSilentNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		targets := []Target{

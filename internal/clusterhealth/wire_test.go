@@ -48,7 +48,8 @@ func TestEcho(t *testing.T) {
 	}
 }
 
-// TestForgedReplies: a reply counts only from the address that was asked, and with the value that was sent there.
+// TestForgedReplies: a reply counts only from the address that was asked, and with the value that
+// was sent there.
 func TestForgedReplies(t *testing.T) {
 	t.Parallel()
 	e := &Echoer{waiting: map[[8]byte]waiter{}}
@@ -164,7 +165,8 @@ func TestGet(t *testing.T) {
 	}
 }
 
-// TestResponderIsBounded: who opens all connections and says nothing gets no more than are allowed, and loses them soon.
+// TestResponderIsBounded: who opens all connections and says nothing gets no more than are allowed,
+// and loses them soon.
 func TestResponderIsBounded(t *testing.T) {
 	t.Parallel()
 	at := served(t)

@@ -23,7 +23,8 @@ import (
 type Config struct {
 	// Dir has a file for each other cluster; empty for none.
 	Dir string
-	// SyncTimeout is how long a starting agent waits for other clusters before it forgets what only they could still want.
+	// SyncTimeout is how long a starting agent waits for other clusters before it forgets what only
+	// they could still want.
 	SyncTimeout time.Duration
 }
 
@@ -37,7 +38,8 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 		"how long a starting agent waits to hear other clusters before it gives up what was known of them before")
 }
 
-// Validate checks every option and joins all faults in one error. clusterID is this cluster's number.
+// Validate checks every option and joins all faults in one error. clusterID is this cluster's
+// number.
 func (c *Config) Validate(clusterID uint32) error {
 	var errs []error
 	if c.Dir != "" && !filepath.IsAbs(c.Dir) {
@@ -69,12 +71,14 @@ type Identities interface {
 // Nodes takes nodes of other clusters.
 type Nodes interface {
 	Learn(ctx context.Context, n node.Node) error
-	// Forget is told of a node whose key is gone, which may come back soon; Dismiss of one whose cluster is not followed any more.
+	// Forget is told of a node whose key is gone, which may come back soon; Dismiss of one whose
+	// cluster is not followed any more.
 	Forget(ctx context.Context, k node.Key) error
 	Dismiss(ctx context.Context, k node.Key) error
 }
 
-// Addresses takes addresses of other clusters' pods, as claims of source [ipcache.ClusterMesh] that the cluster owns.
+// Addresses takes addresses of other clusters' pods, as claims of source [ipcache.ClusterMesh] that
+// the cluster owns.
 type Addresses interface {
 	Upsert(p netip.Prefix, c ipcache.Claim) (revision uint64, err error)
 	Delete(p netip.Prefix, source ipcache.Source, owner string) (revision uint64)
@@ -94,8 +98,8 @@ type Params struct {
 	ID          uint32
 	MaxClusters uint32
 	Sinks       Sinks
-	// Poll is how often the directory is read, a second by default; Describe how often a cluster's description is, 5 seconds until it is known, and
-	// ten times that afterwards.
+	// Poll is how often the directory is read, a second by default; Describe how often a cluster's
+	// description is, 5 seconds until it is known, and ten times that afterwards.
 	Poll, Describe time.Duration
 	// Open connects to a cluster's store by its file.
 	Open func(ctx context.Context, file string, log *slog.Logger) (kvstore.Backend, error)

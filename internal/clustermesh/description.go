@@ -12,7 +12,8 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
-// Description is what a cluster tells others of itself, under [storekeys.ClusterConfigPrefix] in its store.
+// Description is what a cluster tells others of itself, under [storekeys.ClusterConfigPrefix] in
+// its store.
 type Description struct {
 	ID           uint32       `json:"id,omitempty"`
 	Capabilities Capabilities `json:"capabilities"`
@@ -30,7 +31,8 @@ type Capabilities struct {
 // maxDescription bounds the value that is read.
 const maxDescription = 64 << 10
 
-// ParseDescription reads a description. Fields that are not known are left alone: newer writers may have more.
+// ParseDescription reads a description. Fields that are not known are left alone: newer writers may
+// have more.
 func ParseDescription(value []byte) (Description, error) {
 	if len(value) > maxDescription {
 		return Description{}, fmt.Errorf("a description of %d bytes is larger than %d", len(value), maxDescription)
@@ -42,8 +44,8 @@ func ParseDescription(value []byte) (Description, error) {
 	return d, nil
 }
 
-// CheckOwner returns an error if the store is another cluster's, too: if there is a description in it
-// that is not of the given cluster. Which of several is right nobody can tell: the oldest may be
+// CheckOwner returns an error if the store is another cluster's, too: if there is a description in
+// it that is not of the given cluster. Which of several is right nobody can tell: the oldest may be
 // what is left of a cluster that is gone, or what a copy of the store has brought. Descriptions of
 // clusters that are only mirrored there do not count.
 func CheckOwner(ctx context.Context, store kvstore.Backend, cluster string) error {
@@ -69,7 +71,8 @@ var nameForm = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
 
 const maxName = 32
 
-// Kinds are the kinds of state that a cluster shares, by what is behind [storekeys.StatePrefix] or [storekeys.CachePrefix].
+// Kinds are the kinds of state that a cluster shares, by what is behind [storekeys.StatePrefix] or
+// [storekeys.CachePrefix].
 const (
 	kindIdentities = "identities/v1"
 	kindAddresses  = "ip/v1"

@@ -9,7 +9,8 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
-// TestCheckOwner: a store that describes another cluster, whichever description is older, is not written to; one that mirrors others is.
+// TestCheckOwner: a store that describes another cluster, whichever description is older, is not
+// written to; one that mirrors others is.
 func TestCheckOwner(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

@@ -77,13 +77,15 @@ func (p peer) identity(id identity.ID, value []byte) (labels.Set, error) {
 // maxIdentity bounds the labels of one identity.
 const maxIdentity = 64 << 10
 
-// The least lengths of a range of pods: a shorter one says that half of the world is one node's pods.
+// The least lengths of a range of pods: a shorter one says that half of the world is one node's
+// pods.
 const (
 	minBits4 = 8
 	minBits6 = 32
 )
 
-// node tells why a node is not believed, and returns it as it is used here. mine are the addresses of this cluster's nodes and pods.
+// node tells why a node is not believed, and returns it as it is used here. mine are the addresses
+// of this cluster's nodes and pods.
 func (p peer) node(n node.Node, mine *prefixes) (node.Node, error) {
 	if n.Cluster != p.name {
 		return node.Node{}, fmt.Errorf("node %s is not one of cluster %s", n.Key(), p.name)
@@ -127,7 +129,8 @@ func rangeFault(c netip.Prefix, mine *prefixes) error {
 	return nil
 }
 
-// address tells why an address is not believed. host is the node of the cluster that has the address of the pair's host; known is false if none has.
+// address tells why an address is not believed. host is the node of the cluster that has the
+// address of the pair's host; known is false if none has.
 func (p peer) address(pair ipcache.Pair, host node.Node, known bool, mine *prefixes) error {
 	switch id := pair.Identity; {
 	case id >= p.first && id <= p.last:
@@ -148,7 +151,8 @@ func (p peer) address(pair ipcache.Pair, host node.Node, known bool, mine *prefi
 	return nil
 }
 
-// service tells why a service is not believed, and returns it without those backends that are this cluster's own addresses.
+// service tells why a service is not believed, and returns it without those backends that are this
+// cluster's own addresses.
 func (p peer) service(s service.Shared, mine *prefixes) (service.Shared, error) {
 	if s.Cluster != p.name || s.ClusterID != p.id {
 		return service.Shared{}, fmt.Errorf("service %s says that it is of cluster %s with number %d", s.Name, clip(s.Cluster), s.ClusterID)
@@ -180,7 +184,8 @@ func clip(s string) string {
 	return s
 }
 
-// prefixes is a set of networks that can be asked whether another overlaps with any of them. The zero value, and nil, is the empty set.
+// prefixes is a set of networks that can be asked whether another overlaps with any of them. The
+// zero value, and nil, is the empty set.
 type prefixes struct {
 	members map[netip.Prefix]bool
 	lengths [2][129]bool // by family

@@ -17,7 +17,8 @@ import (
 	"github.com/hawser-net/hawser/internal/service"
 )
 
-// Mesh follows other clusters. Make it with [New]; it serves one Run. Its methods may be called from any goroutine.
+// Mesh follows other clusters. Make it with [New]; it serves one Run. Its methods may be called
+// from any goroutine.
 type Mesh struct {
 	p Params
 
@@ -55,7 +56,8 @@ type noServices struct{}
 func (noServices) SetShared(service.Shared)          {}
 func (noServices) DeleteShared(string, service.Name) {}
 
-// SetMine says which addresses and ranges are this cluster's nodes' and pods': no other cluster is believed about those.
+// SetMine says which addresses and ranges are this cluster's nodes' and pods': no other cluster is
+// believed about those.
 func (m *Mesh) SetMine(list []netip.Prefix) {
 	mine := newPrefixes(list)
 	m.mu.Lock()
@@ -138,7 +140,8 @@ func (f *follower) end() {
 	<-f.done
 }
 
-// Run follows the clusters that the directory names until ctx ends, and returns nil then. What they said stays in the tables.
+// Run follows the clusters that the directory names until ctx ends, and returns nil then. What they
+// said stays in the tables.
 func (m *Mesh) Run(ctx context.Context) error {
 	running := map[string]*follower{}
 	defer func() {
@@ -228,8 +231,9 @@ func (m *Mesh) complain(err error) {
 // maxFile bounds a configuration file.
 const maxFile = 1 << 20
 
-// files returns the clusters that the directory names, with a sum of what their files say. Other files, as certificates, are left alone; so is this
-// cluster's own, as one directory may serve all clusters.
+// files returns the clusters that the directory names, with a sum of what their files say. Other
+// files, as certificates, are left alone; so is this cluster's own, as one directory may serve all
+// clusters.
 func (m *Mesh) files() (map[string][sha256.Size]byte, error) {
 	entries, err := os.ReadDir(m.p.Dir)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -2,7 +2,8 @@ package clustermesh
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// collector shows the state of other clusters as metrics. Names and labels are those of the field where a metric means the same there.
+// collector shows the state of other clusters as metrics. Names and labels are those of the field
+// where a metric means the same there.
 type collector struct {
 	mesh     *Mesh
 	globals  func() int
@@ -18,8 +19,9 @@ type perCluster struct {
 	value func(Status) float64
 }
 
-// Collector returns the metrics of a mesh that node follows. globals counts the services that backends of other clusters can belong to; it is nil where there
-// are no services. What it returns may be used from any goroutine.
+// Collector returns the metrics of a mesh that node follows. globals counts the services that
+// backends of other clusters can belong to; it is nil where there are no services. What it returns
+// may be used from any goroutine.
 func (m *Mesh) Collector(node string, globals func() int) prometheus.Collector {
 	const prefix = "cilium_clustermesh_"
 	own := []string{"source_cluster", "source_node_name"}

@@ -19,22 +19,26 @@ import (
 	"github.com/hawser-net/hawser/internal/service"
 )
 
-// How many objects of a kind one cluster may have. A store that is full of nonsense must not eat this node's memory.
+// How many objects of a kind one cluster may have. A store that is full of nonsense must not eat
+// this node's memory.
 const (
 	maxNodes     = 20_000
 	maxAddresses = 1_000_000
 	maxServices  = 100_000
 )
 
-// gather is how long changes of what others depend on are gathered before those are looked at again.
+// gather is how long changes of what others depend on are gathered before those are looked at
+// again.
 const gather = 50 * time.Millisecond
 
-// remote is one other cluster. But for its status, it belongs to the goroutine that runs it, and before and after that to the one of [Mesh.Run].
+// remote is one other cluster. But for its status, it belongs to the goroutine that runs it, and
+// before and after that to the one of [Mesh.Run].
 type remote struct {
 	m    *Mesh
 	name string
 	log  *slog.Logger
-	// complaints bounds how often the log says that something is refused: who writes nonsense may write a lot of it.
+	// complaints bounds how often the log says that something is refused: who writes nonsense may
+	// write a lot of it.
 	complaints rate.Sometimes
 
 	peer  peer // zero before the cluster was let in

@@ -22,14 +22,16 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
-// secureCluster is the etcd of cluster b: it speaks TLS, wants a certificate of its clients, and knows users.
+// secureCluster is the etcd of cluster b: it speaks TLS, wants a certificate of its clients, and
+// knows users.
 type secureCluster struct {
 	*testing.T
 	etcd *testenv.Etcd
 	ca   testenv.Authority
 }
 
-// newSecureCluster fills the store. The user remote has the rights that docs/user/clustermesh.md says are enough, and no others.
+// newSecureCluster fills the store. The user remote has the rights that docs/user/clustermesh.md
+// says are enough, and no others.
 func newSecureCluster(t *testing.T) *secureCluster {
 	t.Helper()
 	c := &secureCluster{T: t, ca: testenv.NewAuthority(t)}
@@ -65,7 +67,8 @@ func newSecureCluster(t *testing.T) *secureCluster {
 	return c
 }
 
-// file writes what a directory has of the cluster: its settings, and the certificates that these name.
+// file writes what a directory has of the cluster: its settings, and the certificates that these
+// name.
 func (c *secureCluster) file(dir, password string, certificates testenv.Authority) {
 	c.Helper()
 	cert, key := certificates.Issue(c.T, "a", x509.ExtKeyUsageClientAuth)
@@ -132,8 +135,9 @@ func metrics(t *testing.T, m *Mesh) string {
 	return b.String()
 }
 
-// TestSecureStore follows a cluster whose etcd wants a certificate, a user and a password, with rights to read the documented keys only. With a wrong password, or
-// a certificate of a stranger's, nothing is heard, and the metrics show it; when the file is put right it is.
+// TestSecureStore follows a cluster whose etcd wants a certificate, a user and a password, with
+// rights to read the documented keys only. With a wrong password, or a certificate of a stranger's,
+// nothing is heard, and the metrics show it; when the file is put right it is.
 func TestSecureStore(t *testing.T) {
 	t.Parallel()
 	c := newSecureCluster(t)

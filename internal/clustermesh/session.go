@@ -93,7 +93,8 @@ type described struct {
 	err error
 }
 
-// describe reads the cluster's description again and again until ctx ends. It is one key, and not a watch: who may read it may not read its neighbours.
+// describe reads the cluster's description again and again until ctx ends. It is one key, and not a
+// watch: who may read it may not read its neighbours.
 func (s *session) describe(ctx context.Context, to chan<- described) {
 	key := kvstore.JoinKey(storekeys.ClusterConfigPrefix, s.name)
 	for {

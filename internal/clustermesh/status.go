@@ -13,7 +13,8 @@ type Status struct {
 	Name string
 	// ID is its number, 0 until it is known.
 	ID uint32
-	// Connected: its store answers. Ready: all it says was heard, at least once; that stays in force whatever happens.
+	// Connected: its store answers. Ready: all it says was heard, at least once; that stays in
+	// force whatever happens.
 	Connected, Ready bool
 	// Since is when Connected last changed.
 	Since time.Time
@@ -23,13 +24,15 @@ type Status struct {
 	Nodes, Identities, Addresses, Services int
 	// Refused counts what is in its store and not believed.
 	Refused int
-	// LastError is what keeps it from being followed, if anything does; Failures how often something did.
+	// LastError is what keeps it from being followed, if anything does; Failures how often
+	// something did.
 	LastError   string
 	LastErrorAt time.Time
 	Failures    int
 }
 
-// Status returns the state of all other clusters by name, and what is wrong with the directory, if anything is.
+// Status returns the state of all other clusters by name, and what is wrong with the directory, if
+// anything is.
 func (m *Mesh) Status() (list []Status, fault string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -285,7 +285,8 @@ func (s *session) withdraw(n service.Name) {
 	}
 }
 
-// judge asks the rules again about everything that depends on the nodes of the cluster and on the addresses of this one.
+// judge asks the rules again about everything that depends on the nodes of the cluster and on the
+// addresses of this one.
 func (s *session) judge(ctx context.Context) {
 	mine := s.m.mineNow()
 	moved := !mine.equal(s.mine)

@@ -286,10 +286,11 @@ func (a *adding) notAttached(ctx context.Context) error {
 	return fmt.Errorf("there is an interface of this attachment, and whether it is in use is unknown: %w", err)
 }
 
-// createEndpoint asks the agent to take the interface over, and returns when its policy is enforced.
+// createEndpoint asks the agent to take the interface over, and returns when its policy is
+// enforced.
 func (a *adding) createEndpoint(ctx context.Context, req rest.EndpointChangeRequest) error {
-	// Whether the endpoint exists is unknown if no answer came. If the agent refused, an endpoint by
-	// that id would be an older one, which is not ours to delete.
+	// Whether the endpoint exists is unknown if no answer came. If the agent refused, an endpoint
+	// by that id would be an older one, which is not ours to delete.
 	unknown := false
 	a.undo = append(a.undo, func(ctx context.Context) error {
 		if !unknown {
@@ -332,8 +333,8 @@ func (a *adding) deleteEndpoint(ctx context.Context) error {
 	return nil
 }
 
-// rollBack undoes everything, last things first. What fails is logged: the runtime sends DEL, and addresses
-// expire.
+// rollBack undoes everything, last things first. What fails is logged: the runtime sends DEL, and
+// addresses expire.
 func (a *adding) rollBack() {
 	ctx, cancel := context.WithTimeout(context.Background(), undoTimeout)
 	defer cancel()

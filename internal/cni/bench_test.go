@@ -9,8 +9,8 @@ import (
 	"github.com/hawser-net/hawser/api/rest"
 )
 
-// BenchmarkAdd measures what the plugin itself costs: exec to exit of ADD and DEL against an agent that
-// does next to nothing, each beside what the kernel takes for a bare pair made and configured
+// BenchmarkAdd measures what the plugin itself costs: exec to exit of ADD and DEL against an agent
+// that does next to nothing, each beside what the kernel takes for a bare pair made and configured
 // in-process.
 func BenchmarkAdd(b *testing.B) {
 	f := setUp(b)

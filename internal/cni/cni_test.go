@@ -325,7 +325,8 @@ func TestAddMakesTheInterface(t *testing.T) {
 	f.must("DEL", nil)
 }
 
-// TestLogFile: what the plugin did, and with enable-debug each step, is in the configuration's file; one that cannot be written keeps no pod from its network.
+// TestLogFile: what the plugin did, and with enable-debug each step, is in the configuration's
+// file; one that cannot be written keeps no pod from its network.
 func TestLogFile(t *testing.T) {
 	f := setUp(t)
 	lines := func(file string) (levels map[string]int, all string) {
@@ -385,8 +386,8 @@ func TestLogFile(t *testing.T) {
 	f.clean("at the end")
 }
 
-// TestAnswersWithoutRouter: ADD ends if the agent's answer has no Cilium internal IP (the node's router address) of a family that it gives an address of, and
-// leaves nothing.
+// TestAnswersWithoutRouter: ADD ends if the agent's answer has no Cilium internal IP (the node's
+// router address) of a family that it gives an address of, and leaves nothing.
 func TestAnswersWithoutRouter(t *testing.T) {
 	f := setUp(t)
 	for name, spoil := range map[string]func(*rest.IPAMResponse){
@@ -402,7 +403,8 @@ func TestAnswersWithoutRouter(t *testing.T) {
 	}
 }
 
-// TestAddressForms: the agent's answer may have addresses with the length of a prefix. The pod gets single addresses either way.
+// TestAddressForms: the agent's answer may have addresses with the length of a prefix. The pod gets
+// single addresses either way.
 func TestAddressForms(t *testing.T) {
 	f := setUp(t)
 	f.agent.edit = func(r *rest.IPAMResponse) {
@@ -570,8 +572,8 @@ func TestRollBack(t *testing.T) {
 	}
 }
 
-// TestRepeatedADD: a runtime asks again for an attachment that is there, with the pod's own namespace or with another. It is refused, and the pod's network stays as
-// it is.
+// TestRepeatedADD: a runtime asks again for an attachment that is there, with the pod's own
+// namespace or with another. It is refused, and the pod's network stays as it is.
 func TestRepeatedADD(t *testing.T) {
 	f := setUp(t)
 	f.must("ADD", nil)

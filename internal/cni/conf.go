@@ -37,7 +37,8 @@ type netConf struct {
 	// AttachedOld is the key of drafts of the specification.
 	AttachedOld *[]attachment `json:"cni.dev/attachments"`
 
-	// Capabilities are what the runtime shall pass, RuntimeConfig what it passed (CNI specification 1.1, section 3).
+	// Capabilities are what the runtime shall pass, RuntimeConfig what it passed (CNI specification
+	// 1.1, section 3).
 	Capabilities  map[string]any `json:"capabilities"`
 	RuntimeConfig map[string]any `json:"runtimeConfig"`
 
@@ -146,8 +147,8 @@ func (c netConf) canAdd() error {
 	return errors.Join(errs...)
 }
 
-// reservedLabel tells whether a key says where a pod belongs. Only the agent may set those, from what
-// it knows itself.
+// reservedLabel tells whether a key says where a pod belongs. Only the agent may set those, from
+// what it knows itself.
 func reservedLabel(key string) bool {
 	return labels.Owned(key) || key == labels.SourceReserved || strings.HasPrefix(key, labels.SourceReserved+".")
 }

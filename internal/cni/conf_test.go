@@ -71,8 +71,8 @@ func TestLabels(t *testing.T) {
 	}
 }
 
-// What changes a pod's connection or who guards it, and has no effect here, is refused by name; what the field writes by
-// default, and what only tunes, is taken.
+// What changes a pod's connection or who guards it, and has no effect here, is refused by name;
+// what the field writes by default, and what only tunes, is taken.
 func TestCanAdd(t *testing.T) {
 	t.Parallel()
 	for conf, want := range map[string][]string{

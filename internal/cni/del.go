@@ -15,9 +15,9 @@ import (
 	"github.com/hawser-net/hawser/internal/deletequeue"
 )
 
-// del removes an attachment. Doing so twice, or one that never was, succeeds; only if the agent refuses,
-// or neither it nor its queue can be reached, the runtime is asked to come again, for otherwise
-// an address and an endpoint would leak.
+// del removes an attachment. Doing so twice, or one that never was, succeeds; only if the agent
+// refuses, or neither it nor its queue can be reached, the runtime is asked to come again, for
+// otherwise an address and an endpoint would leak.
 func (p *Plugin) del(args *skel.CmdArgs) error {
 	started := time.Now()
 	p.step(StepDelStart)
@@ -52,8 +52,8 @@ func (p *Plugin) del(args *skel.CmdArgs) error {
 	return nil
 }
 
-// deleteAttachment deletes the endpoint or queues that. It returns whether the agent knew the endpoint,
-// and so removes its interface itself.
+// deleteAttachment deletes the endpoint or queues that. It returns whether the agent knew the
+// endpoint, and so removes its interface itself.
 func deleteAttachment(ctx context.Context, agent *client.Client, containerID, ifName string) (known bool, err error) {
 	id := attachmentID(containerID, ifName)
 	try := func(ctx context.Context) error {

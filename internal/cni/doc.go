@@ -1,10 +1,10 @@
-// Package cni is Hawser's CNI plugin: the commands ADD, DEL, CHECK, STATUS, GC and VERSION of the CNI
-// specification 1.1 for the versions 0.1.0 to 1.1.0.
+// Package cni is Hawser's CNI plugin: the commands ADD, DEL, CHECK, STATUS, GC and VERSION of the
+// CNI specification 1.1 for the versions 0.1.0 to 1.1.0.
 //
 // The plugin is a short-lived process that the container runtime starts for every pod, so start-up
 // time counts: it links neither a Kubernetes client nor an eBPF library. It makes the pod's network
-// interface and asks the agent over its REST API for everything else: addresses, identity, policy and
-// programs.
+// interface and asks the agent over its REST API for everything else: addresses, identity, policy
+// and programs.
 //
 // # ADD
 //
@@ -13,18 +13,18 @@
 //  3. create the veth pair with its peer directly in the pod's namespace. Moving it there later
 //     would cost a grace period of the kernel, about 16 ms;
 //  4. configure the pod's end: addresses, routes through the router address, kernel parameters;
-//  5. PUT the endpoint. The agent attaches programs to the host side, writes its maps, and only then
-//     brings the host side up: a pod never has a working interface without its program;
+//  5. PUT the endpoint. The agent attaches programs to the host side, writes its maps, and only
+//     then brings the host side up: a pod never has a working interface without its program;
 //  6. print the result.
 //
-// A failure at any step undoes all of the steps before it. If the plugin is killed nothing is undone, but
-// the runtime then sends DEL, or GC, and the addresses expire.
+// A failure at any step undoes all of the steps before it. If the plugin is killed nothing is
+// undone, but the runtime then sends DEL, or GC, and the addresses expire.
 //
 // # DEL
 //
 // The agent removes the endpoint together with the host side, several pods at once. If the agent
-// does not answer, the deletion is queued for it (see package deletequeue) and the interface removed
-// here. DEL of what does not exist succeeds.
+// does not answer, the deletion is queued for it (see package deletequeue) and the interface
+// removed here. DEL of what does not exist succeeds.
 //
 // # Configuration
 //

@@ -55,8 +55,8 @@ func (p *Plugin) gc(args *skel.CmdArgs) error {
 	return nil
 }
 
-// valid returns the attachments to keep. The list must be there, even if it is empty: taking a missing
-// one for "keep nothing" would take the network from every pod.
+// valid returns the attachments to keep. The list must be there, even if it is empty: taking a
+// missing one for "keep nothing" would take the network from every pod.
 func (c netConf) valid() (map[attachment]bool, error) {
 	list := c.Attached
 	if list == nil {

@@ -11,8 +11,10 @@ import (
 // PluginName is the file name of the plugin.
 const PluginName = "hawser-cni"
 
-// Install copies the program in the file source into dir, which is where the container runtime looks for plugins, under [PluginName]. It may be called while
-// the runtime starts plugins: at every moment there is a whole program, the old or the new one. What an interrupted call left is removed.
+// Install copies the program in the file source into dir, which is where the container runtime
+// looks for plugins, under [PluginName]. It may be called while the runtime starts plugins: at
+// every moment there is a whole program, the old or the new one. What an interrupted call left is
+// removed.
 func Install(source, dir string) error {
 	in, err := os.Open(source)
 	if err != nil {

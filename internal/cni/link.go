@@ -18,8 +18,8 @@ import (
 	"github.com/hawser-net/hawser/api/rest"
 )
 
-// txQueueLen of both ends; a veth pair has none by default, which keeps a queueing discipline that a
-// user adds later from working.
+// txQueueLen of both ends; a veth pair has none by default, which keeps a queueing discipline that
+// a user adds later from working.
 const txQueueLen = 1000
 
 // podNS is a pod's network namespace.
@@ -112,9 +112,9 @@ type veth struct {
 	hostMAC, podMAC net.HardwareAddr
 }
 
-// createVeth makes a pair with one end called hostName here and the other called ifName in the pod. An
-// interface of either name that is left from an earlier attempt is removed, if left allows it: it
-// returns an error for one that is in use.
+// createVeth makes a pair with one end called hostName here and the other called ifName in the pod.
+// An interface of either name that is left from an earlier attempt is removed, if left allows it:
+// it returns an error for one that is in use.
 func createVeth(host *netlink.Handle, pod *podNS, hostName, ifName string, cfg rest.DaemonConfigurationStatus, left func() error) (veth, error) {
 	var v veth
 	var err error
@@ -254,8 +254,8 @@ func anyNet(ip netip.Addr) *net.IPNet {
 	return &net.IPNet{IP: make(net.IP, ip.BitLen()/8), Mask: net.CIDRMask(0, ip.BitLen())}
 }
 
-// podSysctls writes the kernel parameters of the pod's namespace; it must run inside of it. Failures
-// are for the log only: a pod works without.
+// podSysctls writes the kernel parameters of the pod's namespace; it must run inside of it.
+// Failures are for the log only: a pod works without.
 func podSysctls(cfg rest.DaemonConfigurationStatus, ipv6 bool) error {
 	var errs []error
 	set := func(path, value string) {
@@ -304,7 +304,8 @@ func podSysctls(cfg rest.DaemonConfigurationStatus, ipv6 bool) error {
 // maxList is longer than a list of all ports can be, one by one.
 const maxList = 1 << 19
 
-// readOnce reads a list of the kernel whole: it gives what fits into the first read, and nothing afterwards.
+// readOnce reads a list of the kernel whole: it gives what fits into the first read, and nothing
+// afterwards.
 func readOnce(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {

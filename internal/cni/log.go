@@ -12,8 +12,8 @@ import (
 // ".1" behind it.
 const maxLogBytes = 10 << 20
 
-// logger writes to the file of the configuration. Standard output belongs to the result; a plugin that
-// can't log works all the same. A nil *slog.Logger means that no file is wanted.
+// logger writes to the file of the configuration. Standard output belongs to the result; a plugin
+// that can't log works all the same. A nil *slog.Logger means that no file is wanted.
 type logger struct {
 	l *slog.Logger
 	f *os.File

@@ -61,7 +61,8 @@ func Steps() []string {
 	}
 }
 
-// Plugin holds the edges of the process. Its commands are for one process each: Main is called once.
+// Plugin holds the edges of the process. Its commands are for one process each: Main is called
+// once.
 type Plugin struct {
 	// Getenv reads the environment.
 	Getenv func(string) string
@@ -69,8 +70,9 @@ type Plugin struct {
 	Step func(name string)
 }
 
-// Main runs the command that the environment asks for with the configuration on standard input, prints
-// the result or the error to standard output as the specification wants, and returns the exit code.
+// Main runs the command that the environment asks for with the configuration on standard input,
+// prints the result or the error to standard output as the specification wants, and returns the
+// exit code.
 func (p *Plugin) Main() int {
 	err := skel.PluginMainFuncsWithError(skel.CNIFuncs{
 		Add: p.add, Del: p.del, Check: p.check, Status: p.status, GC: p.gc,
@@ -90,8 +92,8 @@ func (p *Plugin) step(name string) {
 	}
 }
 
-// interruptible returns a context that ends when the runtime loses patience, so that what was begun is
-// undone. A runtime that kills outright sends DEL.
+// interruptible returns a context that ends when the runtime loses patience, so that what was begun
+// is undone. A runtime that kills outright sends DEL.
 func interruptible() (context.Context, context.CancelFunc) {
 	return signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 }
@@ -137,8 +139,8 @@ func agentError(what string, err error) *cnitypes.Error {
 	return fail(cnitypes.ErrInternal, what, err)
 }
 
-// notNow reports whether the agent certainly did nothing, but would do it later: it is not there, its
-// API is not open yet, or it is busy.
+// notNow reports whether the agent certainly did nothing, but would do it later: it is not there,
+// its API is not open yet, or it is busy.
 func notNow(err error) bool {
 	code := client.StatusCode(err)
 	return client.Unreachable(err) || code == http.StatusServiceUnavailable || code == http.StatusTooManyRequests
@@ -163,9 +165,9 @@ func retrying(ctx context.Context, again func(error) bool, fn func(context.Conte
 	}
 }
 
-// queue hands a deletion to an agent that does not answer. last is tried once the queue is locked: the agent
-// may just have become ready, and then won't look into the queue again. It returns whether last
-// succeeded.
+// queue hands a deletion to an agent that does not answer. last is tried once the queue is locked:
+// the agent may just have become ready, and then won't look into the queue again. It returns
+// whether last succeeded.
 func queue(agent *client.Client, e deletequeue.Entry, last func(context.Context) error) (done bool, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), queueTimeout)
 	defer cancel()

@@ -114,7 +114,8 @@ type conflist struct {
 	Plugins    []plugin `json:"plugins"`
 }
 
-// single is the configuration of one plugin, which is what runtimes read from every file that is no .conflist.
+// single is the configuration of one plugin, which is what runtimes read from every file that is no
+// .conflist.
 type single struct {
 	CNIVersion string `json:"cniVersion"`
 	Name       string `json:"name"`
@@ -137,10 +138,12 @@ func (c Config) Render() []byte {
 	return append(b, '\n')
 }
 
-// isList says whether runtimes expect a list of plugins in the file: by its name. One that is written nowhere is a list, too.
+// isList says whether runtimes expect a list of plugins in the file: by its name. One that is
+// written nowhere is a list, too.
 func isList(path string) bool { return path == "" || filepath.Ext(path) == ".conflist" }
 
-// formed returns a configuration in the form that runtimes expect in the file at path: a list of plugins, or one plugin.
+// formed returns a configuration in the form that runtimes expect in the file at path: a list of
+// plugins, or one plugin.
 func formed(content []byte, path string) ([]byte, error) {
 	var conf map[string]json.RawMessage
 	if err := json.Unmarshal(content, &conf); err != nil {
@@ -317,8 +320,8 @@ func (m *Manager) Remove() error {
 	return errors.Join(errs...)
 }
 
-// Status returns the path that is kept and the outcome of the last attempt; an empty path means that
-// no configuration is wanted or Install was not called yet.
+// Status returns the path that is kept and the outcome of the last attempt; an empty path means
+// that no configuration is wanted or Install was not called yet.
 func (m *Manager) Status() (path string, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -334,8 +337,8 @@ const settle = 50 * time.Millisecond
 // retry is how long after a failure another attempt is made without a change in the directory.
 const retry = 10 * time.Second
 
-// Run keeps the configuration in place after Install until ctx ends, and returns nil then: a file that
-// is removed or changed is written anew, one that another plugin adds is moved aside.
+// Run keeps the configuration in place after Install until ctx ends, and returns nil then: a file
+// that is removed or changed is written anew, one that another plugin adds is moved aside.
 func (m *Manager) Run(ctx context.Context) error {
 	if m.cfg.WritePath == "" {
 		<-ctx.Done()

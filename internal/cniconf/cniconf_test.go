@@ -144,7 +144,8 @@ func TestReadPath(t *testing.T) {
 	}
 }
 
-// TestFormOfFile reads what was written as runtimes do: a list from a .conflist, one plugin from any other file.
+// TestFormOfFile reads what was written as runtimes do: a list from a .conflist, one plugin from
+// any other file.
 func TestFormOfFile(t *testing.T) {
 	t.Parallel()
 	const (

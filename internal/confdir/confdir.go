@@ -1,5 +1,6 @@
-// Package confdir completes the flags of a program from its environment and from a directory with one file per option, as a mounted ConfigMap is. All
-// programs of the product that have options read them here, so one ConfigMap serves them all.
+// Package confdir completes the flags of a program from its environment and from a directory with
+// one file per option, as a mounted ConfigMap is. All programs of the product that have options
+// read them here, so one ConfigMap serves them all.
 //
 // It starts no goroutines and keeps nothing.
 package confdir
@@ -16,7 +17,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// EnvPrefix starts the name of every environment variable that sets an option: the option --cluster-name is CILIUM_CLUSTER_NAME.
+// EnvPrefix starts the name of every environment variable that sets an option: the option
+// --cluster-name is CILIUM_CLUSTER_NAME.
 const EnvPrefix = "CILIUM_"
 
 // FlagName is the option that names the directory.
@@ -30,12 +32,15 @@ func envName(option string) string {
 	return EnvPrefix + strings.ToUpper(strings.ReplaceAll(option, "-", "_"))
 }
 
-// Load completes the flags of fs that the command line did not set, first from the environment, then from the files of the directory that the option
-// [FlagName] names, by the command line or the environment. A file is named like its option. Load returns the names of files that no flag has, which is not
-// an error because other programs read the same directory. All faults are joined, each naming where the bad value came from.
+// Load completes the flags of fs that the command line did not set, first from the environment,
+// then from the files of the directory that the option [FlagName] names, by the command line or the
+// environment. A file is named like its option. Load returns the names of files that no flag has,
+// which is not an error because other programs read the same directory. All faults are joined, each
+// naming where the bad value came from.
 //
-// ConfigMaps that exist separate the items of lists by blanks, where the command line has commas, and those of older versions have some durations as a number
-// of seconds. Both are taken here: a list that is read as one item would select nothing, without a word.
+// ConfigMaps that exist separate the items of lists by blanks, where the command line has commas,
+// and those of older versions have some durations as a number of seconds. Both are taken here: a
+// list that is read as one item would select nothing, without a word.
 func Load(fs *pflag.FlagSet, getenv func(string) string) (unknown []string, err error) {
 	dir := ""
 	if f := fs.Lookup(FlagName); f != nil {
@@ -78,7 +83,8 @@ func normal(f *pflag.Flag, value string) string {
 	return value
 }
 
-// read returns the files of dir that are options of fs, with their content, and the names of the others.
+// read returns the files of dir that are options of fs, with their content, and the names of the
+// others.
 func read(fs *pflag.FlagSet, dir string) (files map[string]string, unknown []string, errs []error) {
 	files = map[string]string{}
 	if dir == "" {

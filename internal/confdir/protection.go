@@ -11,11 +11,12 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// AcceptFlag is the option that names protections which a program may go without; see [Unprotected].
+// AcceptFlag is the option that names protections which a program may go without; see
+// [Unprotected].
 const AcceptFlag = "accept-without"
 
-// protection is an option of the field that protects something, of which the product has nothing. Who sets it counts on it, so that it
-// must not be passed over like an option that only tunes.
+// protection is an option of the field that protects something, of which the product has nothing.
+// Who sets it counts on it, so that it must not be passed over like an option that only tunes.
 type protection struct {
 	option string
 	// neutral are the values that protect nothing.
@@ -52,9 +53,11 @@ func protections() []protection {
 	}
 }
 
-// Unprotected reports, joined, every option of the field that the environment or the directory of [FlagName] sets, that protects something, and
-// that the product does not have: a program that started all the same would leave open what the user believes to be closed. Each error says
-// what and the ways out, one of which is to name the option with [AcceptFlag], if fs has that flag. Call it after [Load].
+// Unprotected reports, joined, every option of the field that the environment or the directory of
+// [FlagName] sets, that protects something, and that the product does not have: a program that
+// started all the same would leave open what the user believes to be closed. Each error says what
+// and the ways out, one of which is to name the option with [AcceptFlag], if fs has that flag. Call
+// it after [Load].
 func Unprotected(fs *pflag.FlagSet, getenv func(string) string) error {
 	dir := ""
 	if f := fs.Lookup(FlagName); f != nil {

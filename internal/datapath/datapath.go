@@ -48,15 +48,16 @@ type PolicyKey struct {
 
 // PolicyEntry is what a PolicyKey says. The zero PolicyEntry allows.
 type PolicyEntry struct {
-	// Deny and Silent are what ordinary policies say: to drop, or nothing; otherwise to let pass. Not both are set.
+	// Deny and Silent are what ordinary policies say: to drop, or nothing; otherwise to let pass.
+	// Not both are set.
 	Deny   bool
 	Silent bool
 	// Admin and Baseline are the first rules of the tiers before and after ordinary policies.
 	Admin, Baseline TierRule
 }
 
-// TierRule is a rule of a tier whose rules count in order: its place, the smaller one first, times 4, plus a TierAction. The zero
-// TierRule is none.
+// TierRule is a rule of a tier whose rules count in order: its place, the smaller one first, times
+// 4, plus a TierAction. The zero TierRule is none.
 type TierRule uint16
 
 // TierAction is what such a rule does. Of two rules in the same place the smaller one counts.
@@ -93,8 +94,8 @@ type RuleSet struct {
 }
 
 // RuleSetDelta changes entries of a rule set in place, for a peer identity that appeared, changed
-// or went. It must not change what any single packet of another identity gets. Upserts are written before
-// deletes, the most specific first, and deletes in their order.
+// or went. It must not change what any single packet of another identity gets. Upserts are written
+// before deletes, the most specific first, and deletes in their order.
 type RuleSetDelta struct {
 	ID      RuleSetID
 	Upserts map[PolicyKey]PolicyEntry
@@ -123,9 +124,9 @@ type Endpoint struct {
 	// PolicyGeneration changes whenever flows admitted before must be judged again. It is never
 	// reused while such a flow could live.
 	PolicyGeneration uint32
-	// Incarnation tells the endpoint from every other that this node has had or will have, also from those with its
-	// number and addresses: flows belong to it and not to the address. It is never 0 and does not change while the
-	// endpoint lives.
+	// Incarnation tells the endpoint from every other that this node has had or will have, also
+	// from those with its number and addresses: flows belong to it and not to the address. It is
+	// never 0 and does not change while the endpoint lives.
 	Incarnation uint32
 	// Locked drops every packet because the endpoint's rules could not be installed whole.
 	Locked bool
@@ -135,26 +136,26 @@ type Endpoint struct {
 type IPCacheEntry struct {
 	Prefix   netip.Prefix
 	Identity uint32
-	// TunnelEndpoint is the underlay IPv4 or IPv6 address of the node that hosts the prefix; invalid
-	// when the prefix is local, outside the cluster, or reached without encapsulation.
+	// TunnelEndpoint is the underlay IPv4 or IPv6 address of the node that hosts the prefix;
+	// invalid when the prefix is local, outside the cluster, or reached without encapsulation.
 	TunnelEndpoint netip.Addr
 }
 
-// TunnelPeer is one address by which another node sends through the tunnel, and what is believed of its packets.
-// Who is not listed is not heard.
+// TunnelPeer is one address by which another node sends through the tunnel, and what is believed of
+// its packets. Who is not listed is not heard.
 type TunnelPeer struct {
 	Addr netip.Addr
 	// Node is the same for all addresses of a node, and differs between nodes.
 	Node uint32
 	// First and Last bound the identities that the node's packets may have, besides reserved ones.
 	First, Last uint32
-	// Own says that the node is of this cluster: its packets may have the identities that are known without
-	// allocation, which mean something else in another cluster.
+	// Own says that the node is of this cluster: its packets may have the identities that are known
+	// without allocation, which mean something else in another cluster.
 	Own bool
 }
 
-// Block gives the addresses of a prefix an identity beside the one they have already, for rules that
-// mean addresses, whoever has them. Of several blocks around an address the longest counts.
+// Block gives the addresses of a prefix an identity beside the one they have already, for rules
+// that mean addresses, whoever has them. Of several blocks around an address the longest counts.
 type Block struct {
 	Prefix netip.Prefix
 	// Identity has BlockScope as its upper byte.
@@ -170,19 +171,22 @@ type Config struct {
 	TunnelIfIndex int
 	HostIfIndex   int
 	NativeIfIndex int
-	// NativeMAC is the hardware address of the native device: what leaves by it under another is not this node's own. Empty if unknown.
+	// NativeMAC is the hardware address of the native device: what leaves by it under another is
+	// not this node's own. Empty if unknown.
 	NativeMAC net.HardwareAddr
-	// NativeMTU is how large a packet the native device sends; 0 if unknown. Without a tunnel it says which packets of clients outside have room
-	// for what another node must be told to answer them itself.
+	// NativeMTU is how large a packet the native device sends; 0 if unknown. Without a tunnel it
+	// says which packets of clients outside have room for what another node must be told to answer
+	// them itself.
 	NativeMTU int
 	// TunnelPort is the UDP port of the encapsulation; 0 without a tunnel.
 	TunnelPort uint16
 	// NodePort has the native device lead clients outside of the cluster to services.
 	NodePort bool
-	// OtherIfIndexes are further devices, with Ethernet headers, that do so as well: by which the node has addresses, but no cluster.
+	// OtherIfIndexes are further devices, with Ethernet headers, that do so as well: by which the
+	// node has addresses, but no cluster.
 	OtherIfIndexes []int
-	// MasqueradePorts are those in whose name clients outside are sent on to backends of other nodes; the zero value
-	// stands for DefaultMasqueradePorts.
+	// MasqueradePorts are those in whose name clients outside are sent on to backends of other
+	// nodes; the zero value stands for DefaultMasqueradePorts.
 	MasqueradePorts PortRange
 	// RouterIPv4 and RouterIPv6 are the node's own pod-network addresses, the pods' gateways.
 	RouterIPv4 netip.Addr
@@ -196,14 +200,15 @@ type Config struct {
 	// interfaces, as behind an address translation: the route chooses the tunnel's source then.
 	NodeIPv4Elsewhere bool
 	NodeIPv6Elsewhere bool
-	// LoopbackIPv4 and LoopbackIPv6 are the addresses that a pod sees when it reaches itself through a
-	// service; those that are invalid are as in DefaultLoopbacks.
+	// LoopbackIPv4 and LoopbackIPv6 are the addresses that a pod sees when it reaches itself
+	// through a service; those that are invalid are as in DefaultLoopbacks.
 	LoopbackIPv4 netip.Addr
 	LoopbackIPv6 netip.Addr
-	// CgroupRoot is the directory of the cgroup (version 2) whose processes reach services by hooks; empty
-	// if the node's own processes are somebody else's care. NetNSCookie is the kernel's number of the
-	// node's own network namespace, whose sockets are the only ones that the hooks touch, and whose routes
-	// are what makes a packet the node's where it leaves; it is needed with a native device, too.
+	// CgroupRoot is the directory of the cgroup (version 2) whose processes reach services by
+	// hooks; empty if the node's own processes are somebody else's care. NetNSCookie is the
+	// kernel's number of the node's own network namespace, whose sockets are the only ones that the
+	// hooks touch, and whose routes are what makes a packet the node's where it leaves; it is
+	// needed with a native device, too.
 	CgroupRoot  string
 	NetNSCookie uint64
 	// DualStackWorld gives what is outside the cluster one identity a family, world-ipv4 (9) and
@@ -284,14 +289,15 @@ type CTEntry struct {
 	Closing       bool
 	// Service is the frontend that the flow was addressed to, invalid if none: Dst is its backend.
 	Service netip.AddrPort
-	// Direct says that the node of the backend answers the client, who had asked another: neither sees all of the flow.
+	// Direct says that the node of the backend answers the client, who had asked another: neither
+	// sees all of the flow.
 	Direct         bool
 	ForwardPackets uint64
 	ReversePackets uint64
 }
 
-// FlowShare is what is held of conntrack on behalf of an endpoint of this node, or of the node itself and of who is
-// outside (Endpoint 0).
+// FlowShare is what is held of conntrack on behalf of an endpoint of this node, or of the node
+// itself and of who is outside (Endpoint 0).
 type FlowShare struct {
 	Endpoint uint16
 	Entries  int // flows, and what else is remembered of them
@@ -340,31 +346,33 @@ type Maps interface {
 	DeleteTunnelPeers(addrs []netip.Addr) error
 	TunnelPeers() ([]TunnelPeer, error)
 
-	// UpsertBlocks and DeleteBlocks change blocks of addresses, in the order given and up to the first that
-	// cannot be written.
+	// UpsertBlocks and DeleteBlocks change blocks of addresses, in the order given and up to the
+	// first that cannot be written.
 	UpsertBlocks(blocks []Block) error
 	DeleteBlocks(prefixes []netip.Prefix) error
 	Blocks() ([]Block, error)
 
-	// LastGeneration returns the highest policy generation or incarnation that an endpoint's row, a flow, or what
-	// else is remembered of packets names: numbers above it are nobody's.
+	// LastGeneration returns the highest policy generation or incarnation that an endpoint's row, a
+	// flow, or what else is remembered of packets names: numbers above it are nobody's.
 	LastGeneration() (uint32, error)
 	// CT calls fn for each tracked flow until it returns false.
 	CT(fn func(CTEntry) bool) error
 	// FlowShares says what endpoints, and the node, hold of conntrack.
 	FlowShares() ([]FlowShare, error)
-	// CollectCT removes expired flows and those of endpoints that are gone, sets the shares by which a flood of flows
-	// displaces nobody else's, and returns how many are left and how many went.
+	// CollectCT removes expired flows and those of endpoints that are gone, sets the shares by
+	// which a flood of flows displaces nobody else's, and returns how many are left and how many
+	// went.
 	CollectCT(ctx context.Context) (alive, removed int, err error)
 
 	// Metrics returns the packet counters.
 	Metrics() ([]Metric, error)
-	// SetMonitor switches the emission of events for MonitorLifetime; drops, verdicts and traces are counted anyway.
+	// SetMonitor switches the emission of events for MonitorLifetime; drops, verdicts and traces
+	// are counted anyway.
 	SetMonitor(flags MonitorFlags) error
 }
 
-// MonitorLifetime is how long the programs emit events after SetMonitor: whoever wants them repeats it, so that they do
-// not go on for an agent that was killed.
+// MonitorLifetime is how long the programs emit events after SetMonitor: whoever wants them repeats
+// it, so that they do not go on for an agent that was killed.
 const MonitorLifetime = 40 * time.Second
 
 // MonitorFlags select the kinds of event that the programs emit.
@@ -394,8 +402,8 @@ type Links interface {
 	// EnsureEndpoint brings the host side of an endpoint up and installs its routes and permanent
 	// neighbours. It must be called after the programs are attached.
 	EnsureEndpoint(ep Endpoint) error
-	// ShutEndpoint takes the host side of an endpoint down, so that nothing passes until EnsureEndpoint.
-	// The absence of the interface is not an error.
+	// ShutEndpoint takes the host side of an endpoint down, so that nothing passes until
+	// EnsureEndpoint. The absence of the interface is not an error.
 	ShutEndpoint(ifIndex int) error
 	// DeleteEndpoint removes the interface (and with it routes, neighbours and programs), perhaps
 	// a little later together with others. The absence of the interface is not an error.
@@ -403,14 +411,15 @@ type Links interface {
 	// EndpointLinks lists the host-side pod interfaces present (names starting with "lxc").
 	EndpointLinks() ([]EndpointLink, error)
 	// SetNode makes the node's devices, addresses, routes to other nodes and masquerading be as
-	// described, and returns the device facts that Config needs. What it returns joins a *RouteError for
-	// each route that is not in place; see RouteErrors.
+	// described, and returns the device facts that Config needs. What it returns joins a
+	// *RouteError for each route that is not in place; see RouteErrors.
 	SetNode(n Node) (Devices, error)
 }
 
 // RouteError says that a route of SetNode is not in place. Everything else is.
 type RouteError struct {
-	// Peer is the node whose pods are not reached by it; empty if it is a route of this node's own network.
+	// Peer is the node whose pods are not reached by it; empty if it is a route of this node's own
+	// network.
 	Peer string
 	Err  error
 }
@@ -419,8 +428,8 @@ func (e *RouteError) Error() string { return e.Err.Error() }
 
 func (e *RouteError) Unwrap() error { return e.Err }
 
-// RouteErrors parts the errors that SetNode joined: those of single routes, with which a node can work, from
-// the rest, with which it cannot.
+// RouteErrors parts the errors that SetNode joined: those of single routes, with which a node can
+// work, from the rest, with which it cannot.
 func RouteErrors(err error) (routes []*RouteError, rest error) {
 	if one, ok := err.(*RouteError); ok {
 		return []*RouteError{one}, nil
@@ -460,12 +469,13 @@ type Node struct {
 	ClusterCIDRs []netip.Prefix
 	Masquerade4  bool
 	Masquerade6  bool
-	// BigTCP4 and BigTCP6 have packets of TCP be larger than 64 KiB before segmentation and after reassembly
-	// (BIG TCP), as far as Device takes them; with native routing only.
+	// BigTCP4 and BigTCP6 have packets of TCP be larger than 64 KiB before segmentation and after
+	// reassembly (BIG TCP), as far as Device takes them; with native routing only.
 	BigTCP4, BigTCP6 bool
-	// DirectRoutes has routes to the pods of all Peers in native mode, each through the peer, which must be
-	// on the network of Device; without it the network itself knows where pods are. SkipUnreachable has no
-	// route to a peer that is on another network, and no error either: the network's routers know the way.
+	// DirectRoutes has routes to the pods of all Peers in native mode, each through the peer, which
+	// must be on the network of Device; without it the network itself knows where pods are.
+	// SkipUnreachable has no route to a peer that is on another network, and no error either: the
+	// network's routers know the way.
 	DirectRoutes, SkipUnreachable bool
 	// Peers are the other nodes.
 	Peers []Peer
@@ -479,7 +489,8 @@ type Peer struct {
 	PodCIDRs []netip.Prefix
 	// Addresses are all by which it is known outside of the pods' network, those above among them.
 	Addresses []netip.Addr
-	// Cluster is the name of the node's cluster if that is another than this one's, and ClusterID its number.
+	// Cluster is the name of the node's cluster if that is another than this one's, and ClusterID
+	// its number.
 	Cluster   string
 	ClusterID uint32
 }
@@ -499,9 +510,9 @@ type Devices struct {
 	// when packets are encapsulated), 0 if equal.
 	DeviceMTU int
 	RouteMTU  int
-	// SegmentSize4 and SegmentSize6 are how large packets of TCP may be before segmentation, and of IPv4 after
-	// reassembly, in bytes, on the devices and on interfaces of pods; 0 for the kernel's own default.
-	// SegmentLimit is what Device takes, 0 if nobody asked.
+	// SegmentSize4 and SegmentSize6 are how large packets of TCP may be before segmentation, and of
+	// IPv4 after reassembly, in bytes, on the devices and on interfaces of pods; 0 for the kernel's
+	// own default. SegmentLimit is what Device takes, 0 if nobody asked.
 	SegmentSize4, SegmentSize6 int
 	SegmentLimit               int
 }

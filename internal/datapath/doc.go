@@ -11,17 +11,18 @@
 //
 // # How a packet is judged
 //
-// Every endpoint points at a rule set by number. A rule set is a set of entries, each a
-// (direction, peer identity or any, protocol or any, port prefix) with a verdict. For a packet the
-// kernel takes the most specific entry of the peer's identity and the most specific entry of the
-// identity "any" (0); if the rule set has entries of blocks of addresses, also the most specific
-// entry of the longest block around the peer's address, whatever its identity. It drops if any of
-// them denies, passes if any allows, and otherwise falls back to the rule set's default for that
-// direction: drop if enforced, pass if not. An entry may also name a rule of the admin tier, which is asked before all
-// that, and of the baseline tier, which is asked before the default: of those that the entries found name in a tier the first by
-// place counts, and accepts, denies, or passes the packet on to what comes next. Whoever computes
-// the entries must therefore see to it that, within one identity, the most specific entry already
-// carries all that is to be said (deny beats allow at any length): see internal/policy.
+// Every endpoint points at a rule set by number. A rule set is a set of entries, each a (direction,
+// peer identity or any, protocol or any, port prefix) with a verdict. For a packet the kernel takes
+// the most specific entry of the peer's identity and the most specific entry of the identity "any"
+// (0); if the rule set has entries of blocks of addresses, also the most specific entry of the
+// longest block around the peer's address, whatever its identity. It drops if any of them denies,
+// passes if any allows, and otherwise falls back to the rule set's default for that direction: drop
+// if enforced, pass if not. An entry may also name a rule of the admin tier, which is asked before
+// all that, and of the baseline tier, which is asked before the default: of those that the entries
+// found name in a tier the first by place counts, and accepts, denies, or passes the packet on to
+// what comes next. Whoever computes the entries must therefore see to it that, within one identity,
+// the most specific entry already carries all that is to be said (deny beats allow at any length):
+// see internal/policy.
 //
 // Rule sets are replaced by number: a new rule set is written whole under a new number, then the
 // endpoint's row is overwritten with that number and a new policy generation, which is atomic for

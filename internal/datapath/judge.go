@@ -1,9 +1,9 @@
 package datapath
 
 // Judge says what the rule set makes of a packet: ReasonForwarded, ReasonPolicyDenied or
-// ReasonPolicyDeny. It is the rule of the package comment in its most literal form, slow and plain: the
-// measure for the kernel's programs, and an explanation for people. Port is the ICMP type for ICMP; block
-// is the identity of the block that the peer's address is in, 0 if it is in none.
+// ReasonPolicyDeny. It is the rule of the package comment in its most literal form, slow and plain:
+// the measure for the kernel's programs, and an explanation for people. Port is the ICMP type for
+// ICMP; block is the identity of the block that the peer's address is in, 0 if it is in none.
 func (rs RuleSet) Judge(dir Direction, identity, block uint32, proto uint8, port uint16) DropReason {
 	var found []PolicyEntry
 	for _, who := range []uint32{identity, 0, block} {
@@ -50,8 +50,8 @@ func firstOf(entries []PolicyEntry, of func(PolicyEntry) TierRule) TierAction {
 	return first.Action()
 }
 
-// mostSpecific finds the entry of exactly this identity that matches the packet with most port bits;
-// one for any protocol is less specific than one for any port.
+// mostSpecific finds the entry of exactly this identity that matches the packet with most port
+// bits; one for any protocol is less specific than one for any port.
 func (rs RuleSet) mostSpecific(dir Direction, identity uint32, proto uint8, port uint16) (best PolicyEntry, found bool) {
 	bestBits := -2
 	for k, e := range rs.Entries {

@@ -54,8 +54,8 @@ func ProtoName(proto uint8) string {
 	return fmt.Sprint(proto)
 }
 
-// ParsePacket reads the headers of an Ethernet frame, of which the end may be missing. It never fails:
-// what can't be read is left out.
+// ParsePacket reads the headers of an Ethernet frame, of which the end may be missing. It never
+// fails: what can't be read is left out.
 func ParsePacket(frame []byte) Packet {
 	var p Packet
 	if len(frame) < 14 {

@@ -19,10 +19,12 @@ const (
 	ServiceInside ServiceScope = 0
 	// ServiceOutside is for what comes to the node from outside of the cluster.
 	ServiceOutside ServiceScope = 1
-	// ServiceNode is for the node's own processes alone, at addresses that every machine has for itself: 127.0.0.1 and ::1.
-	// The first stands for all of 127.0.0.0/8 that have no row of their own.
+	// ServiceNode is for the node's own processes alone, at addresses that every machine has for
+	// itself: 127.0.0.1 and ::1. The first stands for all of 127.0.0.0/8 that have no row of their
+	// own.
 	ServiceNode ServiceScope = 2
-	// ServiceOtherNode is for pods, at a port of whichever other node: the address is the unspecified one of its family.
+	// ServiceOtherNode is for pods, at a port of whichever other node: the address is the
+	// unspecified one of its family.
 	ServiceOtherNode ServiceScope = 3
 )
 
@@ -76,29 +78,33 @@ func ProtocolName(proto uint8) string {
 // Service is a row of the kernel's table of services: where packets for a frontend go.
 type Service struct {
 	ServiceFrontend
-	// ID is the same for all frontends of one port of one service, and after a restart. Two services with
-	// the same ID remember their clients' backends together, and do no other harm.
+	// ID is the same for all frontends of one port of one service, and after a restart. Two
+	// services with the same ID remember their clients' backends together, and do no other harm.
 	ID uint32
-	// Affinity is how long a client that falls silent keeps its backend for new flows; 0 means that every
-	// flow is given a backend of its own. At most MaxServiceAffinity.
+	// Affinity is how long a client that falls silent keeps its backend for new flows; 0 means that
+	// every flow is given a backend of its own. At most MaxServiceAffinity.
 	Affinity time.Duration
-	// Backends are of the frontend's family, sorted, none twice. Without any the frontend refuses clients, at once.
+	// Backends are of the frontend's family, sorted, none twice. Without any the frontend refuses
+	// clients, at once.
 	Backends []netip.AddrPort
-	// Elsewhere says of a frontend without backends that there are some, to which it may not lead: clients get no answer, because
-	// another node would serve them. The node's own processes are told that there is no route.
+	// Elsewhere says of a frontend without backends that there are some, to which it may not lead:
+	// clients get no answer, because another node would serve them. The node's own processes are
+	// told that there is no route.
 	Elsewhere bool
-	// Restricted has the frontend serve clients of Sources only, which are of its family, masked, sorted, none twice; none at all
-	// means nobody.
+	// Restricted has the frontend serve clients of Sources only, which are of its family, masked,
+	// sorted, none twice; none at all means nobody.
 	Restricted bool
 	Sources    []netip.Prefix
-	// Consistent has a client's flow go to the same backend from every node that has the same backends. Otherwise any will do.
+	// Consistent has a client's flow go to the same backend from every node that has the same
+	// backends. Otherwise any will do.
 	Consistent bool
-	// Direct has clients outside that are led to a pod of another node be answered by that node; otherwise this one stands in between.
+	// Direct has clients outside that are led to a pod of another node be answered by that node;
+	// otherwise this one stands in between.
 	Direct bool
 }
 
-// MaxConsistentBackends is how many backends a consistent frontend can have. It is far more than is sensible: beyond a hundredth
-// of it, some backends get noticeably more than others.
+// MaxConsistentBackends is how many backends a consistent frontend can have. It is far more than is
+// sensible: beyond a hundredth of it, some backends get noticeably more than others.
 const MaxConsistentBackends = 16381
 
 // MaxServiceAffinity is the longest time for which a client keeps its backend.
@@ -109,7 +115,8 @@ func (s Service) Equal(o Service) bool {
 	return s.ServiceFrontend == o.ServiceFrontend && s.ID == o.ID && s.Affinity == o.Affinity && s.Elsewhere == o.Elsewhere && s.Direct == o.Direct && s.SameSet(o)
 }
 
-// SameSet says whether two rows differ in nothing but the frontend and what is said of it: whom they let in, and to whom they lead.
+// SameSet says whether two rows differ in nothing but the frontend and what is said of it: whom
+// they let in, and to whom they lead.
 func (s Service) SameSet(o Service) bool {
 	return slices.Equal(s.Backends, o.Backends) && s.Restricted == o.Restricted && slices.Equal(s.Sources, o.Sources) && s.Consistent == o.Consistent
 }
@@ -179,29 +186,29 @@ type ServiceFlow struct {
 	Client   netip.AddrPort
 	Frontend netip.AddrPort
 	Proto    uint8
-	// Backend is where the flow goes; invalid if it goes to the frontend's address as if that were no
-	// service's, because it began before there was one.
+	// Backend is where the flow goes; invalid if it goes to the frontend's address as if that were
+	// no service's, because it began before there was one.
 	Backend netip.AddrPort
 	// Answered says that the other side has been heard.
 	Answered bool
 }
 
-// Services is the kernel's table of services. Implementations are safe for concurrent use. Every write is
-// idempotent; deleting what is absent is not an error.
+// Services is the kernel's table of services. Implementations are safe for concurrent use. Every
+// write is idempotent; deleting what is absent is not an error.
 type Services interface {
-	// UpsertService makes a frontend lead to exactly the backends of s. A packet meets the old row or
-	// the new one, nothing between. Flows that have a backend keep it. It fails with ErrFull,
+	// UpsertService makes a frontend lead to exactly the backends of s. A packet meets the old row
+	// or the new one, nothing between. Flows that have a backend keep it. It fails with ErrFull,
 	// leaving the old row as it was, when a map has no room.
 	UpsertService(s Service) error
 	// DeleteService removes a frontend.
 	DeleteService(f ServiceFrontend) error
 	// Services lists the rows, in no order.
 	Services() ([]Service, error)
-	// PruneServiceSets gives back what a writer left that ended between two writes. It is for the one
-	// writer of services.
+	// PruneServiceSets gives back what a writer left that ended between two writes. It is for the
+	// one writer of services.
 	PruneServiceSets() error
 	// ForgetServiceFlows calls forget for every flow that may have to do with services, and removes
-	// those for which it returns true, so that their next packet is treated as a first. It returns how
-	// many were removed.
+	// those for which it returns true, so that their next packet is treated as a first. It returns
+	// how many were removed.
 	ForgetServiceFlows(ctx context.Context, forget func(ServiceFlow) bool) (int, error)
 }

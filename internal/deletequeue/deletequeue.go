@@ -1,5 +1,5 @@
-// Package deletequeue keeps the deletions that the CNI plugin could not hand to the agent because the
-// agent was down. The plugin writes one small file for each; the agent replays them when it
+// Package deletequeue keeps the deletions that the CNI plugin could not hand to the agent because
+// the agent was down. The plugin writes one small file for each; the agent replays them when it
 // starts. The directory, the file names and their content are those of Cilium's plugin, so that a
 // node that changes from one to the other loses no deletion.
 //
@@ -51,7 +51,8 @@ func Dir(socket string) string { return filepath.Join(filepath.Dir(socket), "del
 
 // Entry is one deletion. Exactly one field is set.
 type Entry struct {
-	// EndpointID is an endpoint's id with its prefix, such as "cni-attachment-id:<container>:<ifname>".
+	// EndpointID is an endpoint's id with its prefix, such as
+	// "cni-attachment-id:<container>:<ifname>".
 	EndpointID string
 	// ContainerID stands for all endpoints of a container.
 	ContainerID string
@@ -170,8 +171,8 @@ func Pending(dir string) (int, error) {
 
 // Replay takes the lock exclusively and calls fn for each queued deletion, in no order. A file goes
 // when fn returned nil for it; files that fail, or make no sense, are reported together in err, the
-// latter being removed. Finally, and still under the lock, it calls ready, which must make the agent's
-// API serve deletions; nil if it does already. replayed counts the files done.
+// latter being removed. Finally, and still under the lock, it calls ready, which must make the
+// agent's API serve deletions; nil if it does already. replayed counts the files done.
 func Replay(ctx context.Context, dir string, fn func(context.Context, Entry) error, ready func()) (replayed int, err error) {
 	lock, err := takeLock(ctx, dir, unix.LOCK_EX)
 	if err != nil {

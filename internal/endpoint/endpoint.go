@@ -47,7 +47,8 @@ type Attachment struct {
 	// PodCreated is when the pod was created, by the clock of Kubernetes; zero if this is not its
 	// first attachment, and for an endpoint of before the agent's start.
 	PodCreated time.Time `json:"-"`
-	// PlainIPv4 and PlainIPv6 say that packets leave the cluster under the pod's own address, where others get the node's.
+	// PlainIPv4 and PlainIPv6 say that packets leave the cluster under the pod's own address, where
+	// others get the node's.
 	PlainIPv4 bool `json:"skip-masquerade-ipv4,omitempty"`
 	PlainIPv6 bool `json:"skip-masquerade-ipv6,omitempty"`
 }
@@ -116,7 +117,8 @@ type Endpoint struct {
 	// Stored is when the row of an endpoint that was restored had been written.
 	Stored time.Time `json:"-"`
 
-	// Due is when the identity that has become known takes the place of the temporary one; see Settle.
+	// Due is when the identity that has become known takes the place of the temporary one; see
+	// Settle.
 	Due time.Time `json:"-"`
 
 	// State and what follows describe the realisation; they are not restored from disk.
@@ -164,11 +166,11 @@ func (e Endpoint) withLog(now time.Time, ok bool, message string) Endpoint {
 	return e
 }
 
-// Seen returns the identity that the endpoint's packets carry and by which everybody else judges it,
-// on this node and on others. That is its own, unless that is temporary: then it is the one by which
-// the cluster last knew it, because nobody has told the others anything else yet; or init if it had
-// none. A temporary identity itself decides by which rules the endpoint's packets are judged on its
-// own side and is never seen by anybody.
+// Seen returns the identity that the endpoint's packets carry and by which everybody else judges
+// it, on this node and on others. That is its own, unless that is temporary: then it is the one by
+// which the cluster last knew it, because nobody has told the others anything else yet; or init if
+// it had none. A temporary identity itself decides by which rules the endpoint's packets are judged
+// on its own side and is never seen by anybody.
 func (e Endpoint) Seen() identity.ID {
 	switch {
 	case !e.Identity.IsTemporary():

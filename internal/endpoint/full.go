@@ -13,11 +13,11 @@ import (
 	"github.com/hawser-net/hawser/internal/policy"
 )
 
-// What happens when a map of the kernel is full: whose verdicts would be others than the rules say is locked, until
-// there is room again. Everybody else goes on.
+// What happens when a map of the kernel is full: whose verdicts would be others than the rules say
+// is locked, until there is room again. Everybody else goes on.
 
-// Unplaced is a prefix whose identity the kernel does not know for want of room, so that it takes what is there for
-// somebody else.
+// Unplaced is a prefix whose identity the kernel does not know for want of room, so that it takes
+// what is there for somebody else.
 type Unplaced struct {
 	Prefix   netip.Prefix
 	Identity identity.ID
@@ -25,8 +25,9 @@ type Unplaced struct {
 	TakenFor identity.ID
 }
 
-// SetUnplaced says which prefixes of a kind the kernel does not know as they are, in place of what was said of that
-// kind before. An endpoint whose rules tell one of them from whom it is taken for drops all its packets for as long.
+// SetUnplaced says which prefixes of a kind the kernel does not know as they are, in place of what
+// was said of that kind before. An endpoint whose rules tell one of them from whom it is taken for
+// drops all its packets for as long.
 func (p *Policy) SetUnplaced(kind string, list []Unplaced) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -45,7 +46,8 @@ func (p *Policy) SetUnplaced(kind string, list []Unplaced) error {
 	return errors.Join(errs...)
 }
 
-// rejudge looks whether a rule set can be relied on, and binds its endpoints again if that has changed.
+// rejudge looks whether a rule set can be relied on, and binds its endpoints again if that has
+// changed.
 func (p *Policy) rejudge(rs policy.RuleSet) error {
 	if !p.judge(rs) {
 		return nil
@@ -59,7 +61,8 @@ func (p *Policy) rejudge(rs policy.RuleSet) error {
 	return errors.Join(errs...)
 }
 
-// judge notes whether a rule set tells an unplaced prefix from whom the kernel takes it for. It reports whether that has changed.
+// judge notes whether a rule set tells an unplaced prefix from whom the kernel takes it for. It
+// reports whether that has changed.
 func (p *Policy) judge(rs policy.RuleSet) (changed bool) {
 	before := p.misled[rs.ID]
 	now := p.misleads(rs)
@@ -116,8 +119,9 @@ func (p *Policy) misleads(rs policy.RuleSet) error {
 // failure returns why the endpoints of a rule set are locked, nil if they are not.
 func (p *Policy) failure(id policy.RuleSetID) error { return cmp.Or(p.failed[id], p.misled[id]) }
 
-// giveWay removes the largest rule set from the kernel, if it is larger than one for which there is no room, and locks its
-// endpoints. So a rule set that is no larger than the map divided by the number of rule sets always finds room.
+// giveWay removes the largest rule set from the kernel, if it is larger than one for which there is
+// no room, and locks its endpoints. So a rule set that is no larger than the map divided by the
+// number of rule sets always finds room.
 func (p *Policy) giveWay(rs policy.RuleSet) bool {
 	var victim policy.RuleSetID
 	most := len(rs.Entries)
@@ -165,8 +169,8 @@ func (p *Policy) isHeld(number datapath.RuleSetID) bool {
 	return false
 }
 
-// Locked returns how many endpoints drop all their packets because something does not fit into the kernel's maps, or because
-// their rules have not been heard.
+// Locked returns how many endpoints drop all their packets because something does not fit into the
+// kernel's maps, or because their rules have not been heard.
 func (p *Policy) Locked() (n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 	"github.com/hawser-net/hawser/internal/labels"
 )
 
-// TestLargestGivesWay: a tenant whose rule sets fill the map loses the largest of them, and nobody else loses anything;
-// it comes back by itself when there is room.
+// TestLargestGivesWay: a tenant whose rule sets fill the map loses the largest of them, and nobody
+// else loses anything; it comes back by itself when there is room.
 func TestLargestGivesWay(t *testing.T) {
 	t.Parallel()
 	m := newMachine()
@@ -71,8 +71,9 @@ func TestLargestGivesWay(t *testing.T) {
 	p.audit("at the end")
 }
 
-// TestUnplaced: an endpoint whose rules tell a prefix from what the kernel takes it for is locked while the kernel does, and
-// others are not: neither those that mean the same by both nor those that name neither.
+// TestUnplaced: an endpoint whose rules tell a prefix from what the kernel takes it for is locked
+// while the kernel does, and others are not: neither those that mean the same by both nor those
+// that name neither.
 func TestUnplaced(t *testing.T) {
 	t.Parallel()
 	m := newMachine()

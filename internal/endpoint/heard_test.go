@@ -15,8 +15,8 @@ func (m *machine) emptied() {
 	clear(m.sets)
 }
 
-// TestNewMapsBeforeRules: an endpoint that the kernel's maps do not know is locked until everything has been
-// heard, whatever is done to it before.
+// TestNewMapsBeforeRules: an endpoint that the kernel's maps do not know is locked until everything
+// has been heard, whatever is done to it before.
 func TestNewMapsBeforeRules(t *testing.T) {
 	t.Parallel()
 	m, dir := newMachine(), t.TempDir()
@@ -82,8 +82,9 @@ func TestNewMapsBeforeRules(t *testing.T) {
 	p.audit("at the end")
 }
 
-// TestNothingOpensBeforeRules: before the rules have been heard a new endpoint has the rule set that another of the
-// same identity has from before, or is not made at all, and a changed one keeps the rule set that it had.
+// TestNothingOpensBeforeRules: before the rules have been heard a new endpoint has the rule set
+// that another of the same identity has from before, or is not made at all, and a changed one keeps
+// the rule set that it had.
 func TestNothingOpensBeforeRules(t *testing.T) {
 	t.Parallel()
 	m, dir := newMachine(), t.TempDir()
@@ -141,8 +142,8 @@ func TestNothingOpensBeforeRules(t *testing.T) {
 	p.audit("at the end")
 }
 
-// TestRulesHeard: with the rules known, and identities not, a new endpoint is made with its own rules, unless some
-// endpoint's rules deny: whom they mean is not known.
+// TestRulesHeard: with the rules known, and identities not, a new endpoint is made with its own
+// rules, unless some endpoint's rules deny: whom they mean is not known.
 func TestRulesHeard(t *testing.T) {
 	t.Parallel()
 	restarted := func(rules string) (*machine, *process) {

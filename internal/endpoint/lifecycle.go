@@ -62,8 +62,8 @@ type Config struct {
 	Links      datapath.Links
 	// IdentityTimeout bounds the wait for an identity.
 	IdentityTimeout time.Duration
-	// SettleDelay is how long an endpoint that others know by an earlier identity keeps that after its next one has become known here, for the others to
-	// hear of it too.
+	// SettleDelay is how long an endpoint that others know by an earlier identity keeps that after
+	// its next one has become known here, for the others to hear of it too.
 	SettleDelay time.Duration
 	// OrphanGrace is how long a pod interface without an endpoint is left alone, for the plugin
 	// that is about to make one.
@@ -416,8 +416,9 @@ func (l *Lifecycle) SetLabels(ctx context.Context, id uint16, user, disabled lab
 	return l.relabel(ctx, old, row, false)
 }
 
-// SetWorkload changes the labels and named ports that an endpoint has from its workload, as SetLabels does those of the API. What is the same already costs
-// nothing. An endpoint whose change fails is not ready until a later call succeeds: the caller is to try again.
+// SetWorkload changes the labels and named ports that an endpoint has from its workload, as
+// SetLabels does those of the API. What is the same already costs nothing. An endpoint whose change
+// fails is not ready until a later call succeeds: the caller is to try again.
 func (l *Lifecycle) SetWorkload(ctx context.Context, id uint16, workload labels.Set, ports []policy.NamedPort) (Endpoint, error) {
 	unlock := l.lock(id)
 	defer unlock()
@@ -443,8 +444,9 @@ func samePorts(a, b []policy.NamedPort) bool {
 	return policy.FormatNamedPorts(a) == policy.FormatNamedPorts(b)
 }
 
-// relabel gives an endpoint the labels and ports of row in place of those of old. What fails is undone. With again the change is one that the source of the
-// labels insists on: until it succeeds the endpoint is not what it should be, and says so (StateNotReady).
+// relabel gives an endpoint the labels and ports of row in place of those of old. What fails is
+// undone. With again the change is one that the source of the labels insists on: until it succeeds
+// the endpoint is not what it should be, and says so (StateNotReady).
 func (l *Lifecycle) relabel(ctx context.Context, old, row Endpoint, again bool) (Endpoint, error) {
 	row.IdentityLabels, row.InfoLabels = l.split(row)
 	again = again || old.Insisted // another change that fails does not end what somebody else insists on
@@ -504,8 +506,8 @@ func (l *Lifecycle) relabel(ctx context.Context, old, row Endpoint, again bool) 
 	return row, nil
 }
 
-// revert puts an endpoint back to what it was before a change that failed half-way. It is ready again then, unless the change is insisted on or cannot be
-// undone; Recover tries the latter again.
+// revert puts an endpoint back to what it was before a change that failed half-way. It is ready
+// again then, unless the change is insisted on or cannot be undone; Recover tries the latter again.
 func (l *Lifecycle) revert(old, failed Endpoint, cause error, again bool) (Endpoint, error) {
 	undone := l.cfg.Placer.Place(context.Background(), old)
 	if _, err := l.realise(old); err != nil {
@@ -529,8 +531,9 @@ func (l *Lifecycle) revert(old, failed Endpoint, cause error, again bool) (Endpo
 // recoverWait bounds how long Recover waits for the kernel to know where one endpoint is.
 const recoverWait = 5 * time.Second
 
-// Recover brings the kernel back to endpoints of which a failed change could not be undone. Call it now and then. Those whose change is insisted on are left
-// to whoever does that, and those that are just being changed to that change.
+// Recover brings the kernel back to endpoints of which a failed change could not be undone. Call it
+// now and then. Those whose change is insisted on are left to whoever does that, and those that are
+// just being changed to that change.
 func (l *Lifecycle) Recover(ctx context.Context) error {
 	var errs []error
 	for _, row := range l.cfg.Registry.List() {

@@ -416,9 +416,9 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// TestRenumber: a number that the cluster lost is replaced everywhere it was used.
-// An interface whose programs somebody took has them back at once, is shut where they cannot be put back, and comes up
-// with them only.
+// TestRenumber: a number that the cluster lost is replaced everywhere it was used. An interface
+// whose programs somebody took has them back at once, is shut where they cannot be put back, and
+// comes up with them only.
 func TestReattach(t *testing.T) {
 	ctx := context.Background()
 	m := newMachine()

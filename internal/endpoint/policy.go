@@ -104,17 +104,18 @@ func NewPolicy(log *slog.Logger, engine *policy.Engine, kernel datapath.Maps) (*
 	for _, row := range rows {
 		p.nextSet = max(p.nextSet, row.RuleSet)
 	}
-	// Flows of endpoints that are gone remember higher numbers than the rows, perhaps. Were these given to a new
-	// endpoint with such an address, the flows would be its own.
+	// Flows of endpoints that are gone remember higher numbers than the rows, perhaps. Were these
+	// given to a new endpoint with such an address, the flows would be its own.
 	if p.nextGeneration, err = kernel.LastGeneration(); err != nil {
 		return nil, fmt.Errorf("read the kernel's flows: %w", err)
 	}
 	return p, nil
 }
 
-// SubjectOf says by what the engine knows an endpoint: all endpoints of one subject share one
-// rule set. Its own labels choose its rules, whatever the cluster says of its number. A temporary identity is a subject like any other and nobody's peer: what the kernel has of
-// it is the rule set; the row carries the identity that others see.
+// SubjectOf says by what the engine knows an endpoint: all endpoints of one subject share one rule
+// set. Its own labels choose its rules, whatever the cluster says of its number. A temporary
+// identity is a subject like any other and nobody's peer: what the kernel has of it is the rule
+// set; the row carries the identity that others see.
 func SubjectOf(ep Endpoint) policy.Subject {
 	return policy.Subject{Identity: ep.Identity, NamedPorts: policy.FormatNamedPorts(ep.NamedPorts), Labels: ep.IdentityLabels.KVString()}
 }
@@ -162,10 +163,10 @@ func (p *Policy) Attach(ep Endpoint) (datapath.Endpoint, uint64, error) {
 	return b.kernel, p.revision, err
 }
 
-// bindBefore writes the row that an endpoint has until the rules have been heard: with the rule set that another
-// endpoint of its subject has from before the restart, or the one it had itself, or locked. A new one gets its own as
-// soon as the rules are known, if no endpoint here has one that denies: who is not known yet then lacks a grant, and
-// gets nothing besides.
+// bindBefore writes the row that an endpoint has until the rules have been heard: with the rule set
+// that another endpoint of its subject has from before the restart, or the one it had itself, or
+// locked. A new one gets its own as soon as the rules are known, if no endpoint here has one that
+// denies: who is not known yet then lacks a grant, and gets nothing besides.
 func (p *Policy) bindBefore(b *boundRow) error {
 	from := b.kernel
 	if !b.written {
@@ -266,7 +267,8 @@ func (p *Policy) WaitHeard(ctx context.Context) error {
 }
 
 // Restore makes the endpoint known again without touching the kernel's row of it, which stays in
-// force until Synced. One that has no kernel row, because the maps are new, gets a locked one until then.
+// force until Synced. One that has no kernel row, because the maps are new, gets a locked one until
+// then.
 func (p *Policy) Restore(ep Endpoint) error {
 	rows, err := p.maps.Endpoints()
 	if err != nil {
@@ -684,8 +686,8 @@ func (p *Policy) bind(b *boundRow) error {
 	return nil
 }
 
-// tellApart gives a row that is about to be written its incarnation: the number of the endpoint's first writing,
-// which is no other endpoint's.
+// tellApart gives a row that is about to be written its incarnation: the number of the endpoint's
+// first writing, which is no other endpoint's.
 func (b *boundRow) tellApart(row *datapath.Endpoint) {
 	if row.Incarnation = b.kernel.Incarnation; !b.written {
 		row.Incarnation = row.PolicyGeneration

@@ -355,8 +355,9 @@ func TestDetachThatFailsIsRetried(t *testing.T) {
 	p.audit("after the retry")
 }
 
-// TestIncarnation: an endpoint is the same one, to whom its flows belong, whatever happens to it while it lives, and over
-// restarts of the agent; another is never, not even with its number, addresses and interface.
+// TestIncarnation: an endpoint is the same one, to whom its flows belong, whatever happens to it
+// while it lives, and over restarts of the agent; another is never, not even with its number,
+// addresses and interface.
 func TestIncarnation(t *testing.T) {
 	t.Parallel()
 	m, dir := newMachine(), t.TempDir()

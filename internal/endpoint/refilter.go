@@ -9,14 +9,17 @@ import (
 	"github.com/hawser-net/hawser/internal/labels"
 )
 
-// SetFilter has another filter divide the labels of endpoints from now on. Endpoints that are there keep their division until Refilter.
+// SetFilter has another filter divide the labels of endpoints from now on. Endpoints that are there
+// keep their division until Refilter.
 func (l *Lifecycle) SetFilter(f *labels.Filter) { l.filter.Store(f) }
 
-// refilterWorkers is how many endpoints get other identity labels at once: each may wait for an identity, and for the kernel to learn of its address.
+// refilterWorkers is how many endpoints get other identity labels at once: each may wait for an
+// identity, and for the kernel to learn of its address.
 const refilterWorkers = 16
 
-// Refilter gives endpoints the identity that the labels have which the filter leaves now, as if their labels had changed. Call it not before Policy.Synced, for
-// the reason that Settle has. What fails is to be tried again.
+// Refilter gives endpoints the identity that the labels have which the filter leaves now, as if
+// their labels had changed. Call it not before Policy.Synced, for the reason that Settle has. What
+// fails is to be tried again.
 func (l *Lifecycle) Refilter(ctx context.Context) error {
 	var (
 		wg    sync.WaitGroup
@@ -65,8 +68,9 @@ func (l *Lifecycle) otherwise(row Endpoint) bool {
 	return !set.Equal(row.IdentityLabels)
 }
 
-// Unsettled returns how many endpoints are not yet what everybody else is to know them as: their identity is temporary or about to change, or their labels are
-// divided otherwise than the filter says. Endpoints that are made after the call are what the filter says now.
+// Unsettled returns how many endpoints are not yet what everybody else is to know them as: their
+// identity is temporary or about to change, or their labels are divided otherwise than the filter
+// says. Endpoints that are made after the call are what the filter says now.
 func (l *Lifecycle) Unsettled() (n int) {
 	for _, row := range l.cfg.Registry.List() {
 		if row.State != StateReady || row.Identity == 0 || row.Identity.IsTemporary() || l.otherwise(row) {

@@ -235,7 +235,8 @@ func (r *Registry) Find(ref Ref) (Endpoint, error) {
 	return notFound()
 }
 
-// Past returns the last row of an endpoint that is gone, the latest that a client may mean. It fails with ErrNotFound also if that was too many endpoints ago.
+// Past returns the last row of an endpoint that is gone, the latest that a client may mean. It
+// fails with ErrNotFound also if that was too many endpoints ago.
 func (r *Registry) Past(ref Ref) (Endpoint, error) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

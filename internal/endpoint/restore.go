@@ -42,7 +42,8 @@ func (l *Lifecycle) Load(ctx context.Context) error {
 			continue
 		}
 		row.State, row.Log = "", nil
-		// Temporary numbers are this node's own: whoever keeps them has taken this one back for the row.
+		// Temporary numbers are this node's own: whoever keeps them has taken this one back for the
+		// row.
 		row.Referenced = row.Identity.IsTemporary()
 		row, _ = row.withState(StateRestoring, c.Now(), true, "restored from disk")
 		if _, err := c.Registry.insert(row); err != nil {
@@ -112,8 +113,8 @@ func (l *Lifecycle) Resume(ctx context.Context) (restored int, err error) {
 
 // Reacquire gives the restored endpoints their identity references again, one after another, and
 // completes those whose creation was cut off. It retries what fails until ctx ends, so that an
-// agent that starts while the key-value store is away keeps all endpoints as they are. Endpoints with
-// temporary identities are left to Settle.
+// agent that starts while the key-value store is away keeps all endpoints as they are. Endpoints
+// with temporary identities are left to Settle.
 func (l *Lifecycle) Reacquire(ctx context.Context) error {
 	wait := 100 * time.Millisecond
 	for {
@@ -251,8 +252,8 @@ func (l *Lifecycle) Repair() error {
 	return errors.Join(errs...)
 }
 
-// attach puts the programs on the interface of an endpoint that may be up. If it cannot, it shuts the
-// interface: nothing passes unjudged.
+// attach puts the programs on the interface of an endpoint that may be up. If it cannot, it shuts
+// the interface: nothing passes unjudged.
 func (l *Lifecycle) attach(row Endpoint) error {
 	err := l.cfg.Programs.AttachEndpoint(row.IfIndex)
 	if err == nil || errors.Is(err, unix.ENODEV) {
@@ -265,10 +266,11 @@ func (l *Lifecycle) attach(row Endpoint) error {
 	return err
 }
 
-// Reattach puts the programs back on an endpoint's interface from which somebody took them, at once, and
-// brings up one that was shut for want of them. If they cannot be attached it shuts the interface. An
-// interface that has no endpoint is none of its business: it is down. With 0 it looks at all
-// endpoints, and touches those that lack something. It returns how many it gave their programs back.
+// Reattach puts the programs back on an endpoint's interface from which somebody took them, at
+// once, and brings up one that was shut for want of them. If they cannot be attached it shuts the
+// interface. An interface that has no endpoint is none of its business: it is down. With 0 it looks
+// at all endpoints, and touches those that lack something. It returns how many it gave their
+// programs back.
 func (l *Lifecycle) Reattach(ifIndex int) (restored int, err error) {
 	var errs []error
 	for _, row := range l.cfg.Registry.List() {

@@ -8,23 +8,29 @@ import (
 	"time"
 )
 
-// settleWorkers is how many endpoints get their identity at once: each waits for the kernel to learn of its address.
+// settleWorkers is how many endpoints get their identity at once: each waits for the kernel to
+// learn of its address.
 const settleWorkers = 16
 
 // Waiting is what Settle leaves to do.
 type Waiting struct {
 	// Endpoints is how many have a temporary identity still.
 	Endpoints int
-	// Next is in how long Settle is to be called again although nothing was heard; 0 if it need not be.
+	// Next is in how long Settle is to be called again although nothing was heard; 0 if it need not
+	// be.
 	Next time.Duration
 }
 
-// Settle gives the endpoints that have a temporary identity the cluster-wide one, where that is known by now.
-// The endpoint's kernel row is replaced in one write, so every packet is judged by the old identity or by the new one; its rule set is the same before and
-// after. Call it when identities have become known, and not before Policy.Synced: a restored endpoint would get rules that were heard in part.
+// Settle gives the endpoints that have a temporary identity the cluster-wide one, where that is
+// known by now. The endpoint's kernel row is replaced in one write, so every packet is judged by
+// the old identity or by the new one; its rule set is the same before and after. Call it when
+// identities have become known, and not before Policy.Synced: a restored endpoint would get rules
+// that were heard in part.
 //
-// Other nodes hear of a new identity at the same time as this one, or a moment later. A new pod has its identity at once. One that they know by the identity
-// of its earlier labels keeps that for Config.SettleDelay, so that they do not drop packets of its flows for being of an identity unheard of.
+// Other nodes hear of a new identity at the same time as this one, or a moment later. A new pod has
+// its identity at once. One that they know by the identity of its earlier labels keeps that for
+// Config.SettleDelay, so that they do not drop packets of its flows for being of an identity
+// unheard of.
 func (l *Lifecycle) Settle(ctx context.Context) (Waiting, error) {
 	var (
 		wg    sync.WaitGroup
@@ -34,7 +40,8 @@ func (l *Lifecycle) Settle(ctx context.Context) (Waiting, error) {
 		slots = make(chan struct{}, settleWorkers)
 	)
 	for _, row := range l.cfg.Registry.List() {
-		// One that is being made or relabelled may have taken a temporary identity a moment ago: its lock is waited for.
+		// One that is being made or relabelled may have taken a temporary identity a moment ago:
+		// its lock is waited for.
 		undecided := row.Identity == 0 || row.State == StateWaitingForIdentity || row.State == StateCreating
 		if !undecided && !row.Identity.IsTemporary() || ctx.Err() != nil {
 			continue
@@ -60,7 +67,8 @@ func (l *Lifecycle) Settle(ctx context.Context) (Waiting, error) {
 	return out, errors.Join(errs...)
 }
 
-// settle does one endpoint, or says whether it waits for an identity, and how long for others to hear of it.
+// settle does one endpoint, or says whether it waits for an identity, and how long for others to
+// hear of it.
 func (l *Lifecycle) settle(ctx context.Context, id uint16) (waiting bool, wait time.Duration, err error) {
 	unlock := l.lock(id)
 	defer unlock()
@@ -107,7 +115,8 @@ func (l *Lifecycle) settle(ctx context.Context, id uint16) (waiting bool, wait t
 	return false, 0, nil
 }
 
-// notYet returns how long an endpoint is still to be known by its earlier identity, after its next one has become known.
+// notYet returns how long an endpoint is still to be known by its earlier identity, after its next
+// one has become known.
 func (l *Lifecycle) notYet(row Endpoint) time.Duration {
 	if row.Known == 0 || l.cfg.SettleDelay <= 0 {
 		return 0

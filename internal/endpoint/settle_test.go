@@ -11,8 +11,9 @@ import (
 	"github.com/hawser-net/hawser/internal/policy"
 )
 
-// TestTemporaryIdentity is "Temporary ID" and "Review discussion 1" of CFP-27752, without a kernel: an endpoint begins without a number, is judged by the rules of its labels,
-// is known to nobody by its temporary one, and gets the cluster's in one write.
+// TestTemporaryIdentity is "Temporary ID" and "Review discussion 1" of CFP-27752, without a kernel:
+// an endpoint begins without a number, is judged by the rules of its labels, is known to nobody by
+// its temporary one, and gets the cluster's in one write.
 func TestTemporaryIdentity(t *testing.T) {
 	t.Parallel()
 	m, dir := newMachine(), t.TempDir()
@@ -36,7 +37,8 @@ func TestTemporaryIdentity(t *testing.T) {
 	if rs := m.sets[before.RuleSet]; !rs.IngressEnforced || len(rs.Entries) == 0 {
 		t.Errorf("the endpoint's own policy is not enforced: %+v", rs)
 	}
-	// The rules allow the very labels that the endpoints have; their temporary number is in no entry all the same (see audit).
+	// The rules allow the very labels that the endpoints have; their temporary number is in no
+	// entry all the same (see audit).
 	p.audit("with temporary identities")
 
 	if waiting, err := p.Settle(t.Context()); waiting.Endpoints != 2 || err != nil {
@@ -79,7 +81,8 @@ func TestTemporaryIdentity(t *testing.T) {
 	}
 }
 
-// TestTemporaryRelabel is "Label changes: Pod" of CFP-27752: new rules at once, the old number for all others until there is another one.
+// TestTemporaryRelabel is "Label changes: Pod" of CFP-27752: new rules at once, the old number for
+// all others until there is another one.
 func TestTemporaryRelabel(t *testing.T) {
 	t.Parallel()
 	m, dir := newMachine(), t.TempDir()
@@ -127,8 +130,9 @@ func TestTemporaryRelabel(t *testing.T) {
 	p.audit("at the end")
 }
 
-// TestSettleDelayOfEachChange: the others are given time to hear of an identity at every change of labels, also at one that comes while the last one's identity is
-// waited for; and no more than that, if only the ports change meanwhile.
+// TestSettleDelayOfEachChange: the others are given time to hear of an identity at every change of
+// labels, also at one that comes while the last one's identity is waited for; and no more than
+// that, if only the ports change meanwhile.
 func TestSettleDelayOfEachChange(t *testing.T) {
 	t.Parallel()
 	m, dir := newMachine(), t.TempDir()
@@ -176,7 +180,8 @@ func TestSettleDelayOfEachChange(t *testing.T) {
 	settle(0)
 }
 
-// TestTemporaryRace has the number appear while endpoints are made and relabelled: none is left behind.
+// TestTemporaryRace has the number appear while endpoints are made and relabelled: none is left
+// behind.
 func TestTemporaryRace(t *testing.T) {
 	t.Parallel()
 	m := newMachine()
@@ -218,7 +223,8 @@ func TestTemporaryRace(t *testing.T) {
 	p.audit("at the end")
 }
 
-// TestSettleFails puts an endpoint back to its temporary identity when the replacement fails at any of its operations.
+// TestSettleFails puts an endpoint back to its temporary identity when the replacement fails at any
+// of its operations.
 func TestSettleFails(t *testing.T) {
 	t.Parallel()
 	for _, op := range []string{"Acquire", "Place", "UpsertEndpoint", "EnsureEndpoint"} {
@@ -252,8 +258,8 @@ func TestSettleFails(t *testing.T) {
 	}
 }
 
-// TestTemporaryIsNobodysPeer has a rule allow the labels of an endpoint with a temporary identity, as peers: it is not among them, its like with a number is:
-// "Review discussion 1" of CFP-27752.
+// TestTemporaryIsNobodysPeer has a rule allow the labels of an endpoint with a temporary identity,
+// as peers: it is not among them, its like with a number is: "Review discussion 1" of CFP-27752.
 func TestTemporaryIsNobodysPeer(t *testing.T) {
 	t.Parallel()
 	m := newMachine()

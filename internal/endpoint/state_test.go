@@ -13,7 +13,8 @@ import (
 	"github.com/hawser-net/hawser/internal/labels"
 )
 
-// history returns the states that an endpoint went through, one for each, with "!" behind those that it entered because something failed.
+// history returns the states that an endpoint went through, one for each, with "!" behind those
+// that it entered because something failed.
 func history(row Endpoint) []string {
 	var out []string
 	for _, e := range row.Log {
@@ -46,7 +47,8 @@ func (p *process) wantHistory(what string, row Endpoint, want ...string) {
 
 var made = []string{"creating", "waiting-for-identity", "waiting-to-regenerate", "regenerating", "ready"}
 
-// TestStates: the log of an endpoint has every state that it went through, also when the endpoint is gone.
+// TestStates: the log of an endpoint has every state that it went through, also when the endpoint
+// is gone.
 func TestStates(t *testing.T) {
 	t.Parallel()
 	m, dir := newMachine(), t.TempDir()
@@ -119,7 +121,8 @@ func TestPastIsBounded(t *testing.T) {
 	}
 }
 
-// TestFailedChange: a change that fails leaves the endpoint not ready, and ready again only when the change is undone, or done.
+// TestFailedChange: a change that fails leaves the endpoint not ready, and ready again only when
+// the change is undone, or done.
 func TestFailedChange(t *testing.T) {
 	t.Parallel()
 	other := labels.NewSet(labels.New(labels.SourceK8s, "app", "other"))
@@ -193,7 +196,8 @@ func TestFailedChange(t *testing.T) {
 	}
 }
 
-// TestInsistedChange: what the source of the labels insists on stays known, whatever else fails; and nobody says ready of what was not undone.
+// TestInsistedChange: what the source of the labels insists on stays known, whatever else fails;
+// and nobody says ready of what was not undone.
 func TestInsistedChange(t *testing.T) {
 	t.Parallel()
 	m := newMachine()
@@ -241,7 +245,8 @@ func TestInsistedChange(t *testing.T) {
 	p.audit("at last")
 }
 
-// TestRecoverWaitsForNobody: an endpoint that is being changed is left to that change, and a kernel that does not take an address holds nobody up for long.
+// TestRecoverWaitsForNobody: an endpoint that is being changed is left to that change, and a kernel
+// that does not take an address holds nobody up for long.
 func TestRecoverWaitsForNobody(t *testing.T) {
 	t.Parallel()
 	m := newMachine()
@@ -300,7 +305,8 @@ func once(op string) func(string) error {
 	}
 }
 
-// TestTakenOverWithAnotherIdentity: the log of a restored endpoint whose identity is another than before says so; while it cannot be taken over it is restoring.
+// TestTakenOverWithAnotherIdentity: the log of a restored endpoint whose identity is another than
+// before says so; while it cannot be taken over it is restoring.
 func TestTakenOverWithAnotherIdentity(t *testing.T) {
 	t.Parallel()
 	m, dir := newMachine(), t.TempDir()

@@ -13,7 +13,8 @@ import (
 	"github.com/hawser-net/hawser/api/flow"
 )
 
-// Bounds of what a client may ask for. The work for a flow is at most that of comparing it with every value.
+// Bounds of what a client may ask for. The work for a flow is at most that of comparing it with
+// every value.
 const (
 	MaxFilters     = 64  // in each list
 	MaxValues      = 512 // in all filters of a request together
@@ -58,8 +59,8 @@ func (c conjunction) match(e *Entry) bool {
 	return true
 }
 
-// Match says whether a flow is selected: one of the whitelist matches or there is none, and none of the blacklist.
-// That events were lost everybody is told.
+// Match says whether a flow is selected: one of the whitelist matches or there is none, and none of
+// the blacklist. That events were lost everybody is told.
 func (f *Filter) Match(e *Entry) bool {
 	if e.Flow == nil {
 		return true
@@ -68,8 +69,9 @@ func (f *Filter) Match(e *Entry) bool {
 	return (len(f.white) == 0 || slices.ContainsFunc(f.white, matches)) && !slices.ContainsFunc(f.black, matches)
 }
 
-// Compile makes a filter of the lists of a request. It fails with a [FilterError] if a field is unknown, has a value that
-// makes no sense, or asks about something that is not known of flows here.
+// Compile makes a filter of the lists of a request. It fails with a [FilterError] if a field is
+// unknown, has a value that makes no sense, or asks about something that is not known of flows
+// here.
 func Compile(whitelist, blacklist []*flow.FlowFilter) (*Filter, error) {
 	out := &Filter{}
 	values := 0
@@ -246,7 +248,8 @@ func addresses(values []string, s side) (test, error) {
 	}, nil
 }
 
-// names tests names of the form [namespace/]beginning. Without a namespace it is "default"; with an empty one it is any.
+// names tests names of the form [namespace/]beginning. Without a namespace it is "default"; with an
+// empty one it is any.
 func names(values []string, of func(*Entry) (namespace, name string)) (test, error) {
 	type prefix struct{ namespace, name string }
 	var list []prefix
@@ -434,8 +437,8 @@ func nodeRune(r rune) bool {
 	return r == '*' || r == '-' || r == '.' || r == '_' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z'
 }
 
-// glob says whether a text consists of the parts in their order with anything between them. It looks for each part once, from left to
-// right, which takes no longer than text and parts are long.
+// glob says whether a text consists of the parts in their order with anything between them. It
+// looks for each part once, from left to right, which takes no longer than text and parts are long.
 func glob(parts []string, text string) bool {
 	rest, ok := strings.CutPrefix(text, parts[0])
 	if !ok || len(parts) == 1 {

@@ -200,7 +200,8 @@ func TestFilterIsBounded(t *testing.T) {
 	}
 }
 
-// FuzzFilter compiles what any client may send, and asks it: it is refused by the name of a field or it selects.
+// FuzzFilter compiles what any client may send, and asks it: it is refused by the name of a field
+// or it selects.
 func FuzzFilter(f *testing.F) {
 	for _, row := range rows {
 		for _, text := range append(row.yes, row.no...) {

@@ -32,7 +32,8 @@ type Party struct {
 	Workloads      []*flow.Workload
 }
 
-// Directory is what a node knows of the ends of flows. What it returns is shared between flows and must not change.
+// Directory is what a node knows of the ends of flows. What it returns is shared between flows and
+// must not change.
 type Directory interface {
 	// Party says who has an address.
 	Party(netip.Addr) Party
@@ -40,7 +41,8 @@ type Directory interface {
 	Labels(identity uint32) (labels []string, namespace string)
 	// Service returns the service that has an address and port, nil if none has.
 	Service(addr netip.Addr, port uint16, proto uint8) *flow.Service
-	// Policies returns those that brought about the verdict that an event tells of, none if that is not known.
+	// Policies returns those that brought about the verdict that an event tells of, none if that is
+	// not known.
 	Policies(datapath.Event) []*flow.Policy
 }
 
@@ -51,8 +53,8 @@ type Maker struct {
 	Directory Directory
 }
 
-// Flow makes the flow of an event. It is nil for events that are none: what is neither IP nor was dropped, such as
-// questions for hardware addresses.
+// Flow makes the flow of an event. It is nil for events that are none: what is neither IP nor was
+// dropped, such as questions for hardware addresses.
 func (m *Maker) Flow(ev datapath.Event) *flow.Flow {
 	p := ev.Packet
 	ip := p.L3 == "ipv4" || p.L3 == "ipv6"
@@ -162,7 +164,8 @@ func point(o datapath.Outcome) (flow.TraceObservationPoint, int32) {
 	return flow.TraceObservationPoint_UNKNOWN_POINT, 0
 }
 
-// direction is that of the connection: an answer that leaves an endpoint belongs to one that came in.
+// direction is that of the connection: an answer that leaves an endpoint belongs to one that came
+// in.
 func direction(ev datapath.Event) flow.TrafficDirection {
 	if (ev.Direction == datapath.Egress) != (ev.CTState == datapath.CTReply) {
 		return flow.TrafficDirection_EGRESS
@@ -222,7 +225,8 @@ func tcpFlags(list string) *flow.TCPFlags {
 	return out
 }
 
-// newUUID returns a random UUID (RFC 9562, version 4). It tells flows apart; nobody must be unable to guess it.
+// newUUID returns a random UUID (RFC 9562, version 4). It tells flows apart; nobody must be unable
+// to guess it.
 func newUUID() string {
 	var b [16]byte
 	binary.NativeEndian.PutUint64(b[:], rand.Uint64())

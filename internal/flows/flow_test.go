@@ -149,7 +149,8 @@ func TestFlowOfTrace(t *testing.T) {
 	}
 }
 
-// TestEveryReasonHasANumber: no two reasons of the datapath that mean different things share a name for people.
+// TestEveryReasonHasANumber: no two reasons of the datapath that mean different things share a name
+// for people.
 func TestEveryReasonHasANumber(t *testing.T) {
 	for r := datapath.DropReason(1); !strings.HasPrefix(r.String(), "reason-"); r++ {
 		ev := event(t, datapath.EventDrop, syn)
@@ -161,7 +162,8 @@ func TestEveryReasonHasANumber(t *testing.T) {
 	}
 }
 
-// FuzzFlow makes flows of any bytes: whatever a packet holds, there is a flow that can be sent and is read back the same.
+// FuzzFlow makes flows of any bytes: whatever a packet holds, there is a flow that can be sent and
+// is read back the same.
 func FuzzFlow(f *testing.F) {
 	for _, seed := range []string{"", syn, pinged, asked} {
 		f.Add(frame(f, seed), uint8(1), uint8(1), uint8(1), uint8(1))

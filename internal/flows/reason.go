@@ -5,7 +5,8 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath"
 )
 
-// OwnReasons is added to the numbers of those drop reasons for which the field has none. Its numbers fit into a byte.
+// OwnReasons is added to the numbers of those drop reasons for which the field has none. Its
+// numbers fit into a byte.
 const OwnReasons = 256
 
 // fieldReasons are the field's numbers for what is dropped here for the same reason.
@@ -37,7 +38,8 @@ var fieldReasons = map[datapath.DropReason]flow.DropReason{
 	datapath.ReasonSCTPPort:          flow.DropReason_UNSUPPORTED_PROTOCOL_FOR_NAT_MASQUERADE,
 }
 
-// reasonOf returns the number of a drop reason on the wire, and its name there: unknown if it is one of our own.
+// reasonOf returns the number of a drop reason on the wire, and its name there: unknown if it is
+// one of our own.
 func reasonOf(r datapath.DropReason) (uint32, flow.DropReason) {
 	if desc, ok := fieldReasons[r]; ok {
 		return uint32(desc), desc
@@ -45,8 +47,8 @@ func reasonOf(r datapath.DropReason) (uint32, flow.DropReason) {
 	return OwnReasons + uint32(r), flow.DropReason_DROP_REASON_UNKNOWN
 }
 
-// ReasonText names the drop reason of a flow for people: by the field's name, or by our own for a reason that only we have.
-// It is empty if the flow was not dropped.
+// ReasonText names the drop reason of a flow for people: by the field's name, or by our own for a
+// reason that only we have. It is empty if the flow was not dropped.
 func ReasonText(f *flow.Flow) string {
 	number := f.GetDropReason()
 	switch {

@@ -13,7 +13,8 @@ import (
 	"github.com/hawser-net/hawser/internal/flows"
 )
 
-// TestFloodKeepsMemoryWhereItWas: however many different flows come, of however many namespaces, what is remembered is bounded.
+// TestFloodKeepsMemoryWhereItWas: however many different flows come, of however many namespaces,
+// what is remembered is bounded.
 func TestFloodKeepsMemoryWhereItWas(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	record, err := flows.NewRecord(1024, now)
@@ -56,7 +57,8 @@ func TestFloodKeepsMemoryWhereItWas(t *testing.T) {
 	}
 }
 
-// TestRate: the rate is that of the last minute, or of the time since the beginning if that is less.
+// TestRate: the rate is that of the last minute, or of the time since the beginning if that is
+// less.
 func TestRate(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	record, err := flows.NewRecord(8, now)

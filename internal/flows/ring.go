@@ -8,11 +8,11 @@ import (
 // MaxCapacity bounds a ring.
 const MaxCapacity = 65535
 
-// Ring keeps the last entries that were added to it. Adding one takes the same little time however many read. It is
-// safe for concurrent use.
+// Ring keeps the last entries that were added to it. Adding one takes the same little time however
+// many read. It is safe for concurrent use.
 //
-// Entries have numbers, from 0 on in the order in which they were added; a reader is nothing but the number that it
-// wants next, and so holds nobody up.
+// Entries have numbers, from 0 on in the order in which they were added; a reader is nothing but
+// the number that it wants next, and so holds nobody up.
 type Ring[T any] struct {
 	mu    sync.Mutex
 	slots []T
@@ -43,8 +43,8 @@ func (r *Ring[T]) Add(e T) {
 // Cap returns how many entries the ring can keep.
 func (r *Ring[T]) Cap() int { return len(r.slots) }
 
-// Bounds returns the number of the oldest entry there is and the one that the next will have. They are the same if the
-// ring is empty.
+// Bounds returns the number of the oldest entry there is and the one that the next will have. They
+// are the same if the ring is empty.
 func (r *Ring[T]) Bounds() (oldest, next uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -53,8 +53,9 @@ func (r *Ring[T]) Bounds() (oldest, next uint64) {
 
 func (r *Ring[T]) oldest() uint64 { return r.next - min(r.next, uint64(len(r.slots))) }
 
-// Read copies entries from a number on into a slice, as many as there are and fit. It returns how many, and how many of those asked
-// for were overwritten before; the reader goes on behind both. If there is nothing to read yet, wait is closed when there is.
+// Read copies entries from a number on into a slice, as many as there are and fit. It returns how
+// many, and how many of those asked for were overwritten before; the reader goes on behind both. If
+// there is nothing to read yet, wait is closed when there is.
 func (r *Ring[T]) Read(from uint64, into []T) (n int, missed uint64, wait <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -6,8 +6,9 @@ import (
 	"strings"
 )
 
-// selector is a list of requirements on labels, all of which must hold: those of Kubernetes, such as "app=web,tier!=db,!old" and
-// "app in (a, b)", on keys that may begin with their source, such as "k8s:app" or "reserved:host". A key without one is of any.
+// selector is a list of requirements on labels, all of which must hold: those of Kubernetes, such
+// as "app=web,tier!=db,!old" and "app in (a, b)", on keys that may begin with their source, such as
+// "k8s:app" or "reserved:host". A key without one is of any.
 type selector []requirement
 
 // requirement is on one key.
@@ -63,7 +64,8 @@ func parseSelector(text string) (selector, error) {
 	}
 }
 
-// cutItem returns the text up to a comma that is in no parentheses, and what follows with the comma.
+// cutItem returns the text up to a comma that is in no parentheses, and what follows with the
+// comma.
 func cutItem(text string) (item, rest string) {
 	depth := 0
 	for i, r := range text {

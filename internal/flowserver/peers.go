@@ -27,7 +27,8 @@ func (s *Server) address(n node.Node) (hostPort string, ok bool) {
 	return "", false
 }
 
-// Notify implements [peer.PeerServer]: the nodes of the cluster, this one among them, then what changes.
+// Notify implements [peer.PeerServer]: the nodes of the cluster, this one among them, then what
+// changes.
 func (s *Server) Notify(_ *peer.NotifyRequest, stream peer.Peer_NotifyServer) error {
 	release, err := s.admit()
 	if err != nil {

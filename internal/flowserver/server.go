@@ -26,7 +26,8 @@ import (
 
 // Bounds of what clients together may hold.
 const (
-	// maxConnections is per listener, so that whoever reaches one of them keeps nobody from the other.
+	// maxConnections is per listener, so that whoever reaches one of them keeps nobody from the
+	// other.
 	maxConnections = 256
 	// maxRequest is the size of a request in bytes: of its filters.
 	maxRequest = 512 << 10
@@ -41,13 +42,15 @@ const DefaultStreams = 512
 type Config struct {
 	// Record is what the node remembers.
 	Record *flows.Record
-	// Follow, if not nil, is called when a stream wants flows to come, and what it returns when that ends: for a node that
-	// records flows only while somebody wants them. It must be safe for concurrent use.
+	// Follow, if not nil, is called when a stream wants flows to come, and what it returns when
+	// that ends: for a node that records flows only while somebody wants them. It must be safe for
+	// concurrent use.
 	Follow func() (stop func())
 	// Self is this node, Nodes the table of all.
 	Self  node.Key
 	Nodes *table.Table[node.Key, node.Node]
-	// PeerPort is the TCP port at which the nodes serve flows, PeerTLS whether they do so with TLS. All nodes do it alike.
+	// PeerPort is the TCP port at which the nodes serve flows, PeerTLS whether they do so with TLS.
+	// All nodes do it alike.
 	PeerPort uint16
 	PeerTLS  bool
 	Version  string
@@ -84,13 +87,14 @@ func New(cfg Config) (*Server, error) {
 	return &Server{cfg: cfg}, nil
 }
 
-// Serve answers on a listener until ctx ends, and returns nil then. The listener is closed. Credentials are nil for a
-// listener that needs none, such as a socket that only root can reach.
+// Serve answers on a listener until ctx ends, and returns nil then. The listener is closed.
+// Credentials are nil for a listener that needs none, such as a socket that only root can reach.
 func (s *Server) Serve(ctx context.Context, l net.Listener, creds credentials.TransportCredentials) error {
 	opts := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(maxRequest), grpc.MaxConcurrentStreams(maxPerConnection), grpc.ConnectionTimeout(10 * time.Second),
 		grpc.MaxHeaderListSize(16 << 10), grpc.WaitForHandlers(true),
-		// A client that is gone without a word is noticed; one that asks all the time is not served.
+		// A client that is gone without a word is noticed; one that asks all the time is not
+		// served.
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 20 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 	}

@@ -221,7 +221,8 @@ func TestInvalidRequests(t *testing.T) {
 	}
 }
 
-// TestFollow: a reader that follows gets what was asked of the past, then everything that comes, once and in order.
+// TestFollow: a reader that follows gets what was asked of the past, then everything that comes,
+// once and in order.
 func TestFollow(t *testing.T) {
 	var following atomic.Int64
 	s := newStand(t, 4096, func(c *flowserver.Config) {
@@ -263,8 +264,8 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// TestWhoDoesNotReadLosesAlone: a client that stops reading holds up neither the writer nor others, is told what it missed if it goes on,
-// and is let go of after a while if it does not.
+// TestWhoDoesNotReadLosesAlone: a client that stops reading holds up neither the writer nor others,
+// is told what it missed if it goes on, and is let go of after a while if it does not.
 func TestWhoDoesNotReadLosesAlone(t *testing.T) {
 	s := newStand(t, 64, func(c *flowserver.Config) { c.Stall, c.Streams = 10*time.Second, 2 })
 	client := observer.NewObserverClient(s.dial())
@@ -322,7 +323,8 @@ func TestWhoDoesNotReadLosesAlone(t *testing.T) {
 	}
 }
 
-// TestThousandsOfFollowers: as many follow as may; the others are refused at once and with a reason, and when one ends another may.
+// TestThousandsOfFollowers: as many follow as may; the others are refused at once and with a
+// reason, and when one ends another may.
 func TestThousandsOfFollowers(t *testing.T) {
 	const may, want = 200, 3000
 	s := newStand(t, 64, func(c *flowserver.Config) { c.Streams = may })
@@ -441,7 +443,8 @@ func TestPeers(t *testing.T) {
 	expect(peer.ChangeNotificationType_PEER_DELETED, "prod/n2", "[2001:db8::3]:4244", "n2.prod.hubble-grpc.cilium.io")
 }
 
-// TestOnlyKnownClientsAreServed: on TCP a client needs a certificate of an authority that the server knows.
+// TestOnlyKnownClientsAreServed: on TCP a client needs a certificate of an authority that the
+// server knows.
 func TestOnlyKnownClientsAreServed(t *testing.T) {
 	s := newStand(t, 8, nil)
 	s.add(3)

@@ -29,8 +29,9 @@ type stockField struct {
 	many   bool
 }
 
-// stockMessages are the messages that existing clients exchange, as far as this test reads them: written from the numbers that these
-// clients have, not from our definitions. Enumerations are read as the numbers that they are.
+// stockMessages are the messages that existing clients exchange, as far as this test reads them:
+// written from the numbers that these clients have, not from our definitions. Enumerations are read
+// as the numbers that they are.
 var stockMessages = map[string][]stockField{
 	"GetFlowsRequest": {
 		{name: "number", number: 1, kind: descriptorpb.FieldDescriptorProto_TYPE_UINT64}, {name: "first", number: 9, kind: descriptorpb.FieldDescriptorProto_TYPE_BOOL},
@@ -133,7 +134,8 @@ func (names) Policies(datapath.Event) []*flow.Policy {
 	return []*flow.Policy{{Name: "guard", Namespace: "shop"}}
 }
 
-// TestStockClientReadsFlows: a client that has nothing of ours but the wire asks for flows, with filters, and reads them.
+// TestStockClientReadsFlows: a client that has nothing of ours but the wire asks for flows, with
+// filters, and reads them.
 func TestStockClientReadsFlows(t *testing.T) {
 	s := newStand(t, 16, nil)
 	maker := flows.Maker{Node: "prod/n1.example", Directory: names{}}

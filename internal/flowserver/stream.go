@@ -129,7 +129,8 @@ func newQuery(req request) (query, error) {
 // reader is what is done with the entries of a ring.
 type reader[T any] struct {
 	at func(*T) time.Time
-	// match says whether an entry is wanted, counts whether it is one of those whose number is bounded.
+	// match says whether an entry is wanted, counts whether it is one of those whose number is
+	// bounded.
 	match, counts func(*T) bool
 	send          func(*T) error
 	// missed tells that entries were overwritten before they were read.
@@ -139,7 +140,8 @@ type reader[T any] struct {
 // batch is how many entries are copied at once out of a ring.
 const batch = 64
 
-// read sends what a query wants. It ends with the history if nothing to come is wanted, else with ctx.
+// read sends what a query wants. It ends with the history if nothing to come is wanted, else with
+// ctx.
 func read[T any](ctx context.Context, ring *flows.Ring[T], q query, r reader[T]) error {
 	oldest, end := ring.Bounds()
 	next := oldest
@@ -235,7 +237,8 @@ func last[T any](ring *flows.Ring[T], q query, r reader[T], oldest, end uint64) 
 	return oldest
 }
 
-// watched runs what sends to a client, each time through send, and ends it if the client takes nothing for too long.
+// watched runs what sends to a client, each time through send, and ends it if the client takes
+// nothing for too long.
 func (s *Server) watched(ctx context.Context, run func(ctx context.Context, send func(func() error) error) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

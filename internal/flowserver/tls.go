@@ -15,8 +15,9 @@ type TLSFiles struct {
 	ClientCAs []string
 }
 
-// Config returns a configuration by which only clients with a certificate are served. The files are read for each
-// connection, so that renewed ones count without a restart; it is an error if they cannot be read now.
+// Config returns a configuration by which only clients with a certificate are served. The files are
+// read for each connection, so that renewed ones count without a restart; it is an error if they
+// cannot be read now.
 func (f TLSFiles) Config() (*tls.Config, error) {
 	if f.Cert == "" || f.Key == "" || len(f.ClientCAs) == 0 {
 		return nil, errors.New("a certificate, its key and the authorities of clients are needed")

@@ -10,11 +10,12 @@ import (
 
 // CIDRLabels returns the labels of the identity that stands for a prefix outside the cluster: one
 // "cidr:" label with the prefix itself, and reserved:world (reserved:world-ipv4 or -ipv6 when the
-// node has both families). The prefix is masked first. A prefix of length 0 is the world itself and has no
-// cidr label: its identity is reserved, not allocated. An invalid prefix has no labels at all.
+// node has both families). The prefix is masked first. A prefix of length 0 is the world itself and
+// has no cidr label: its identity is reserved, not allocated. An invalid prefix has no labels at
+// all.
 //
-// Rules that name a wider prefix match by containment (see CIDRPrefix), so that the labels need not list
-// every covering prefix.
+// Rules that name a wider prefix match by containment (see CIDRPrefix), so that the labels need not
+// list every covering prefix.
 func CIDRLabels(p netip.Prefix, dualStack bool) labels.Set {
 	if !p.IsValid() {
 		return nil
@@ -49,8 +50,8 @@ func cidrKey(p netip.Prefix) string {
 	return fmt.Sprintf("%s/%d", addr, p.Bits())
 }
 
-// BlockLabels returns the labels of the identity (of BlockScope) that stands for a block of addresses:
-// one "block:" label with the prefix, masked. An invalid prefix has no labels at all.
+// BlockLabels returns the labels of the identity (of BlockScope) that stands for a block of
+// addresses: one "block:" label with the prefix, masked. An invalid prefix has no labels at all.
 func BlockLabels(p netip.Prefix) labels.Set {
 	if !p.IsValid() {
 		return nil

@@ -56,7 +56,8 @@ const (
 )
 
 // Temporary identities stand for a local endpoint until its cluster-wide number is known. They lie
-// in the local scope, never leave the node and are never allocated by LocalAllocator but by Temporaries.
+// in the local scope, never leave the node and are never allocated by LocalAllocator but by
+// Temporaries.
 const (
 	MinTemporary ID = 0x01010000
 	MaxTemporary ID = 0x010103ff
@@ -83,8 +84,8 @@ func reservedNames() []string {
 // another node.
 const temporaryPrefix = "temporary-"
 
-// String returns the name of a reserved identity, "temporary-" and the number of a temporary one, and
-// the decimal number of any other.
+// String returns the name of a reserved identity, "temporary-" and the number of a temporary one,
+// and the decimal number of any other.
 func (id ID) String() string {
 	switch {
 	case id <= AggregateRemoteNode:

@@ -2,14 +2,16 @@ package identity
 
 import "fmt"
 
-// Management says who makes the identities of a cluster: the value of --identity-management-mode, which the agents and the operator read.
+// Management says who makes the identities of a cluster: the value of --identity-management-mode,
+// which the agents and the operator read.
 type Management string
 
 // Ways to manage identities.
 const (
 	// ManagedByAgent has every agent make those that pods of its node are the first to need.
 	ManagedByAgent Management = "agent"
-	// ManagedByOperator has the operator make all of them. An agent writes none, and has no right to.
+	// ManagedByOperator has the operator make all of them. An agent writes none, and has no right
+	// to.
 	ManagedByOperator Management = "operator"
 	// ManagedByBoth has both make them, as is right while a cluster changes from one to the other.
 	ManagedByBoth Management = "both"
@@ -22,8 +24,10 @@ const (
 	ManageCIDFlag = "operator-manage-cid"
 )
 
-// ParseManagement returns what the two options say together. mode is "" if nobody gave it, manageCID "", "true" or "false". The default is
-// [ManagedByAgent]. Options that contradict each other are an error, since to follow either could leave a cluster without anybody who makes identities.
+// ParseManagement returns what the two options say together. mode is "" if nobody gave it,
+// manageCID "", "true" or "false". The default is [ManagedByAgent]. Options that contradict each
+// other are an error, since to follow either could leave a cluster without anybody who makes
+// identities.
 func ParseManagement(mode, manageCID string) (Management, error) {
 	m := Management(mode)
 	switch m {

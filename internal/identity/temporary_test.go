@@ -12,8 +12,8 @@ import (
 	"github.com/hawser-net/hawser/internal/labels"
 )
 
-// FuzzRanges is the table of ranges in the section "Temporary ID" of CFP-27752, as a property of every number: it is in one range and no other, and its
-// text is read as itself.
+// FuzzRanges is the table of ranges in the section "Temporary ID" of CFP-27752, as a property of
+// every number: it is in one range and no other, and its text is read as itself.
 func FuzzRanges(f *testing.F) {
 	for _, id := range []ID{0, 1, 255, 256, 65535, 65536, 0xffffff, 0x1000000, 0x100ffff, 0x1010000, 0x10103ff, 0x1010400, 0x2000000, 0x3000001, 0xffffffff} {
 		f.Add(uint32(id))
@@ -53,7 +53,8 @@ func FuzzRanges(f *testing.F) {
 
 func appLabels(n int) labels.Set { return labels.NewSet(labels.New("k8s", "app", fmt.Sprint(n))) }
 
-// TestTemporariesExhausted is the last sentence of "Temporary ID" in CFP-27752: there are 1024, and no more.
+// TestTemporariesExhausted is the last sentence of "Temporary ID" in CFP-27752: there are 1024, and
+// no more.
 func TestTemporariesExhausted(t *testing.T) {
 	t.Parallel()
 	tm := NewTemporaries()

@@ -2,8 +2,9 @@ package identity
 
 import "github.com/hawser-net/hawser/internal/labels"
 
-// WellKnownFlag is the option by which the agents and the operator have such identities. Clusters that are connected do without them: each of their numbers would
-// stand for another set of labels in every cluster.
+// WellKnownFlag is the option by which the agents and the operator have such identities. Clusters
+// that are connected do without them: each of their numbers would stand for another set of labels
+// in every cluster.
 const WellKnownFlag = "enable-well-known-identities"
 
 // WellKnown is an identity that certain system pods have without allocation.

@@ -347,7 +347,8 @@ func TestRow(t *testing.T) {
 	}
 }
 
-// TestHealthEndpoints: the health endpoint of another node is reached by that node, and has the identity of its own; a pod that has the address counts before it.
+// TestHealthEndpoints: the health endpoint of another node is reached by that node, and has the
+// identity of its own; a pod that has the address counts before it.
 func TestHealthEndpoints(t *testing.T) {
 	t.Parallel()
 	c := New()

@@ -20,7 +20,8 @@ const (
 	PodCIDR
 	// Generated is a prefix that a policy names.
 	Generated
-	// Health is the health endpoint of another node, as that says. Whoever else has the address counts before it.
+	// Health is the health endpoint of another node, as that says. Whoever else has the address
+	// counts before it.
 	Health
 	// ClusterMesh is an endpoint of another cluster, as that says.
 	ClusterMesh
@@ -65,12 +66,12 @@ type NamedPort struct {
 // Claim is what one owner says about a prefix.
 type Claim struct {
 	Source Source
-	// Owner tells claims of the same source apart: the number of an endpoint, the name of a node. Claims of
-	// the same source and owner replace each other.
+	// Owner tells claims of the same source apart: the number of an endpoint, the name of a node.
+	// Claims of the same source and owner replace each other.
 	Owner    string
 	Identity identity.ID
-	// Host is the underlay address of the node that hosts the prefix; invalid if it is local, outside the
-	// cluster, or that node itself.
+	// Host is the underlay address of the node that hosts the prefix; invalid if it is local,
+	// outside the cluster, or that node itself.
 	Host netip.Addr
 	// EncryptKey is the number of the key with which that node encrypts, 0 for none.
 	EncryptKey uint8
@@ -133,8 +134,8 @@ func (e Entry) Owner() string {
 	return e.owner.Value()
 }
 
-// Host returns the underlay address of the node that hosts the prefix, or an invalid one. For a prefix
-// that a policy names it is that of the node in whose pod network the prefix lies.
+// Host returns the underlay address of the node that hosts the prefix, or an invalid one. For a
+// prefix that a policy names it is that of the node in whose pod network the prefix lies.
 func (e Entry) Host() netip.Addr {
 	if e.host == (unique.Handle[netip.Addr]{}) {
 		return netip.Addr{}

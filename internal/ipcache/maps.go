@@ -18,13 +18,13 @@ type KernelMap interface {
 }
 
 // Maps is the [table.Target] that brings the kernel's map to the table. It writes only what differs
-// from what the kernel holds, so a restart of the agent touches nothing that stayed the same. It is for one
-// reconciler.
+// from what the kernel holds, so a restart of the agent touches nothing that stayed the same. It is
+// for one reconciler.
 type Maps struct {
 	kernel KernelMap
 	tunnel bool
-	// known is what the kernel holds, from the first look until the first Prune; nil after that: then
-	// the reconciler knows what it wrote.
+	// known is what the kernel holds, from the first look until the first Prune; nil after that:
+	// then the reconciler knows what it wrote.
 	known  map[netip.Prefix]datapath.IPCacheEntry
 	pruned bool
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/hawser-net/hawser/internal/table"
 )
 
-// kernel is a map in memory that counts what is written and fails as told. A batch that fails may have
-// been written in part.
+// kernel is a map in memory that counts what is written and fails as told. A batch that fails may
+// have been written in part.
 type kernel struct {
 	mu              sync.Mutex
 	rows            map[netip.Prefix]datapath.IPCacheEntry
@@ -70,7 +70,8 @@ func (k *kernel) IPCache() ([]datapath.IPCacheEntry, error) {
 	return all, nil
 }
 
-// is checks what was written, where not negative, and that the map has the cache's rows, if one is given.
+// is checks what was written, where not negative, and that the map has the cache's rows, if one is
+// given.
 func (k *kernel) is(t *testing.T, upserts, delets int, c *Cache) {
 	t.Helper()
 	k.mu.Lock()

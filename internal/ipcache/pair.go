@@ -125,8 +125,9 @@ func (p Pair) Validate() error {
 	return errors.Join(errs...)
 }
 
-// ParsePair reads a pair from the store: the part of its key behind the address space, and its value.
-// The pair must be that of the key, and valid. A node that calls itself "host" is a remote node here.
+// ParsePair reads a pair from the store: the part of its key behind the address space, and its
+// value. The pair must be that of the key, and valid. A node that calls itself "host" is a remote
+// node here.
 func ParsePair(key string, value []byte) (Pair, error) {
 	var p Pair
 	if err := p.UnmarshalJSON(value); err != nil {

@@ -24,17 +24,19 @@ type SharedConfig struct {
 	// Hosts are the addresses that this node's announcements have as their host: pairs with one
 	// of them are its own.
 	Hosts []netip.Addr
-	// Prefix is where addresses are found in the store, that of the default address space by default.
+	// Prefix is where addresses are found in the store, that of the default address space by
+	// default.
 	Prefix string
-	// Resync is how often it is checked that the store has what was announced, 5 minutes by default.
+	// Resync is how often it is checked that the store has what was announced, 5 minutes by
+	// default.
 	Resync time.Duration
-	// WriteTimeout bounds one attempt to write, 30 seconds by default; MinBackoff and MaxBackoff the
-	// pause after one that failed, 200 ms to 30 seconds by default.
+	// WriteTimeout bounds one attempt to write, 30 seconds by default; MinBackoff and MaxBackoff
+	// the pause after one that failed, 200 ms to 30 seconds by default.
 	WriteTimeout time.Duration
 	MinBackoff   time.Duration
 	MaxBackoff   time.Duration
-	// Echoed, if not nil, is told of an address that is or was announced here when the store has said something of it; see Told. It must neither block nor
-	// call back.
+	// Echoed, if not nil, is told of an address that is or was announced here when the store has
+	// said something of it; see Told. It must neither block nor call back.
 	Echoed func(netip.Prefix)
 	// Log receives what is worth knowing; nil discards it.
 	Log *slog.Logger
@@ -76,13 +78,14 @@ func (c *SharedConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Shared shares addresses with the other nodes through the key-value store: it writes those that are
-// announced, each under a key of its own on this node's lease, and claims in the cache those that other
-// nodes announce.
+// Shared shares addresses with the other nodes through the key-value store: it writes those that
+// are announced, each under a key of its own on this node's lease, and claims in the cache those
+// that other nodes announce.
 //
-// What was announced is written again when its key or lease is lost, and when another writer changed it, then
-// within the resync interval, or when the store is listed anew. A key is only removed while it is this node's: an address that moved to
-// another node stays. All methods are safe for concurrent use.
+// What was announced is written again when its key or lease is lost, and when another writer
+// changed it, then within the resync interval, or when the store is listed anew. A key is only
+// removed while it is this node's: an address that moved to another node stays. All methods are
+// safe for concurrent use.
 type Shared struct {
 	cfg    SharedConfig
 	store  kvstore.Backend
@@ -119,8 +122,8 @@ func NewShared(cfg SharedConfig, store kvstore.Backend, cache *Cache) (*Shared, 
 }
 
 // Announce tells the other nodes of an address until it is withdrawn, and returns a revision for
-// [Shared.WaitWritten]. Announcing a prefix again replaces what was told before. The host must be one of this
-// node's.
+// [Shared.WaitWritten]. Announcing a prefix again replaces what was told before. The host must be
+// one of this node's.
 func (s *Shared) Announce(p Pair) (revision uint64, err error) {
 	err = p.Validate()
 	if err == nil && !slices.Contains(s.cfg.Hosts, p.Host) {
@@ -147,8 +150,9 @@ func (s *Shared) WaitWritten(ctx context.Context, p netip.Prefix, revision uint6
 	return s.writer.WaitDone(ctx, p, revision)
 }
 
-// Told returns under which identity the other nodes are told of an address that this one announces: the store has it so, and has said so to all who listen.
-// ok is false if it has not, or has it as another node's.
+// Told returns under which identity the other nodes are told of an address that this one announces:
+// the store has it so, and has said so to all who listen. ok is false if it has not, or has it as
+// another node's.
 func (s *Shared) Told(p netip.Prefix) (id identity.ID, ok bool) {
 	s.mu.Lock()
 	value, seen := s.seen[p]
@@ -173,10 +177,11 @@ func (s *Shared) WaitSynced(ctx context.Context) error {
 	}
 }
 
-// Prune removes from the store the addresses of this node that are not announced: those of endpoints that
-// went while no agent ran. It is to be called when all endpoints that are left were announced, and
-// takes effect as soon as the store's addresses are known. From then on it does so whenever they are listed
-// anew: a store that went back to an old copy has addresses again that were withdrawn since.
+// Prune removes from the store the addresses of this node that are not announced: those of
+// endpoints that went while no agent ran. It is to be called when all endpoints that are left were
+// announced, and takes effect as soon as the store's addresses are known. From then on it does so
+// whenever they are listed anew: a store that went back to an old copy has addresses again that
+// were withdrawn since.
 func (s *Shared) Prune() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -328,8 +333,9 @@ func (t sharedTarget) key(p netip.Prefix) string {
 	return t.s.cfg.Prefix + "/" + Pair{Prefix: p}.Key()
 }
 
-// inParts calls f for a list, and for its halves as long as a part is more than this store can do at once. The indexes in f's [table.RowErrors] are those of its
-// part, in the result those of the whole.
+// inParts calls f for a list, and for its halves as long as a part is more than this store can do
+// at once. The indexes in f's [table.RowErrors] are those of its part, in the result those of the
+// whole.
 func inParts[T any](list []T, f func([]T) error) error {
 	err := f(list)
 	if len(list) < 2 || !errors.Is(err, kvstore.ErrTxnTooLarge) {
@@ -371,8 +377,9 @@ func (t sharedTarget) update(ctx context.Context, rows []table.Row[netip.Prefix,
 	return err
 }
 
-// Delete implements [table.Target]: one transaction for the batch if the store has what was written last. Else that transaction says what the store has, and a second
-// one deletes what is this node's: withdrawals that have waited are often of addresses which were never written.
+// Delete implements [table.Target]: one transaction for the batch if the store has what was written
+// last. Else that transaction says what the store has, and a second one deletes what is this
+// node's: withdrawals that have waited are often of addresses which were never written.
 func (t sharedTarget) Delete(ctx context.Context, rows []table.Row[netip.Prefix, string]) error {
 	ctx, cancel := context.WithTimeout(ctx, t.s.cfg.WriteTimeout)
 	defer cancel()
@@ -394,7 +401,8 @@ func (t sharedTarget) delete(ctx context.Context, rows []table.Row[netip.Prefix,
 	return t.removeRead(ctx, res.Results)
 }
 
-// remove deletes those of the keys that are this node's, at most [kvstore.MaxTxnOps]. It returns [table.RowErrors] if some changed meanwhile.
+// remove deletes those of the keys that are this node's, at most [kvstore.MaxTxnOps]. It returns
+// [table.RowErrors] if some changed meanwhile.
 func (t sharedTarget) remove(ctx context.Context, prefixes []netip.Prefix) error {
 	var look kvstore.Txn
 	for _, p := range prefixes {
@@ -407,7 +415,8 @@ func (t sharedTarget) remove(ctx context.Context, prefixes []netip.Prefix) error
 	return t.removeRead(ctx, res.Results)
 }
 
-// removeRead deletes what was read if it is this node's, and still the same. read has a key or none for each row.
+// removeRead deletes what was read if it is this node's, and still the same. read has a key or none
+// for each row.
 func (t sharedTarget) removeRead(ctx context.Context, read [][]kvstore.KeyValue) error {
 	var txn kvstore.Txn
 	var index []int

@@ -144,7 +144,8 @@ func TestRemoteAddresses(t *testing.T) {
 		base["10.0.3.1/32"] = "301 via 192.0.2.3"
 		w.wantCache(base)
 
-		// An address moves to another node and then goes; nothing is lost while the watch is broken.
+		// An address moves to another node and then goes; nothing is lost while the watch is
+		// broken.
 		w.client.BreakWatches()
 		w.put(pair("10.0.3.1", "192.0.2.4", 301))
 		w.del("10.0.2.1")
@@ -274,7 +275,8 @@ func TestLostAnswers(t *testing.T) {
 	})
 }
 
-// TestBacklog has more addresses come and go, while the store is slow, than it is told of in between: that costs few requests, not some for each address.
+// TestBacklog has more addresses come and go, while the store is slow, than it is told of in
+// between: that costs few requests, not some for each address.
 func TestBacklog(t *testing.T) {
 	sharing(t, nil, func(t *testing.T, w *world) {
 		slow := func(context.Context, kvstore.MemoryCall) (before, after error) {
@@ -364,8 +366,8 @@ func TestSharedPrune(t *testing.T) {
 	})
 }
 
-// TestSharedPruneAfterOldCopy: a store that goes back to an old copy has addresses again that this node withdrew since, on a
-// lease that it keeps alive. They must not stay.
+// TestSharedPruneAfterOldCopy: a store that goes back to an old copy has addresses again that this
+// node withdrew since, on a lease that it keeps alive. They must not stay.
 func TestSharedPruneAfterOldCopy(t *testing.T) {
 	here, gone := pair("10.0.1.1", "192.0.2.1", 300), pair("10.0.1.2", "192.0.2.1", 301)
 	theirs := pair("10.0.2.1", "192.0.2.2", 302)
@@ -391,8 +393,9 @@ func TestSharedPruneAfterOldCopy(t *testing.T) {
 	})
 }
 
-// TestSharedAfterOldCopy: a store that goes back to an old copy has what this node announced then, or nothing. What holds now
-// is written at once: until then other nodes judge the pod by who it was.
+// TestSharedAfterOldCopy: a store that goes back to an old copy has what this node announced then,
+// or nothing. What holds now is written at once: until then other nodes judge the pod by who it
+// was.
 func TestSharedAfterOldCopy(t *testing.T) {
 	sharing(t, nil, func(t *testing.T, w *world) {
 		announce := func(p Pair) {
@@ -435,7 +438,8 @@ func TestSharedConfig(t *testing.T) {
 	}
 }
 
-// TestTold: what the other nodes are told of this one's addresses is what came back from the store, and whoever asked is told when that changes.
+// TestTold: what the other nodes are told of this one's addresses is what came back from the store,
+// and whoever asked is told when that changes.
 func TestTold(t *testing.T) {
 	sharing(t, nil, func(t *testing.T, w *world) {
 		mine := pair("10.0.1.1", "192.0.2.1", 300)

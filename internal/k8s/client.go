@@ -28,9 +28,11 @@ import (
 type Config struct {
 	// KubeconfigPath is a kubeconfig file. Without one, the service account of the pod is used.
 	KubeconfigPath string
-	// APIServer is the server's address, such as https://10.0.0.1:6443. It replaces the one that the kubeconfig file or the pod's environment has.
+	// APIServer is the server's address, such as https://10.0.0.1:6443. It replaces the one that
+	// the kubeconfig file or the pod's environment has.
 	APIServer string
-	// QPS and Burst bound the requests a second that nobody waits for. Those that a pod waits for are not bounded.
+	// QPS and Burst bound the requests a second that nobody waits for. Those that a pod waits for
+	// are not bounded.
 	QPS   float32
 	Burst int
 	// UserAgent tells the server who asks.
@@ -70,7 +72,8 @@ func InPod() bool {
 	return os.Getenv("KUBERNETES_SERVICE_HOST") != "" && os.Getenv("KUBERNETES_SERVICE_PORT") != ""
 }
 
-// REST turns the configuration into client-go's. It reads the kubeconfig file or the service account's.
+// REST turns the configuration into client-go's. It reads the kubeconfig file or the service
+// account's.
 func (c *Config) REST() (*rest.Config, error) {
 	var (
 		rc  *rest.Config
@@ -98,10 +101,11 @@ func (c *Config) REST() (*rest.Config, error) {
 	return rc, nil
 }
 
-// Client is the way to the API server. All its methods and fields may be used from many goroutines; the fields must not be changed.
+// Client is the way to the API server. All its methods and fields may be used from many goroutines;
+// the fields must not be changed.
 //
-// There are two sets of clients on the same connection: one for what a pod waits for, which is not limited on this side, and one for everything else, which
-// keeps to the configured rate.
+// There are two sets of clients on the same connection: one for what a pod waits for, which is not
+// limited on this side, and one for everything else, which keeps to the configured rate.
 type Client struct {
 	// Kube reaches the built-in kinds, as protobuf. Urgent is the same without a limit.
 	Kube, Urgent kubernetes.Interface
@@ -117,11 +121,13 @@ type Client struct {
 const (
 	// dialTimeout bounds how long a connection may take: a server that is gone must not look slow.
 	dialTimeout = 5 * time.Second
-	// RequestTimeout is what a single request that is no watch may take, for callers to bound theirs.
+	// RequestTimeout is what a single request that is no watch may take, for callers to bound
+	// theirs.
 	RequestTimeout = 15 * time.Second
 )
 
-// New returns a client on a configuration, of which QPS and Burst count; without a QPS there is no limit. It makes no request.
+// New returns a client on a configuration, of which QPS and Burst count; without a QPS there is no
+// limit. It makes no request.
 func New(rc *rest.Config) (*Client, error) {
 	rc = rest.CopyConfig(rc)
 	if rc.Dial == nil {
@@ -164,8 +170,8 @@ func New(rc *rest.Config) (*Client, error) {
 	return c, nil
 }
 
-// For returns a client for the kinds of a group that are not built in, as JSON, at the configured rate: add makes them known, as AddToScheme of their
-// package does.
+// For returns a client for the kinds of a group that are not built in, as JSON, at the configured
+// rate: add makes them known, as AddToScheme of their package does.
 func (c *Client) For(gv schema.GroupVersion, add func(*runtime.Scheme) error) (rest.Interface, error) {
 	return c.custom(c.config, gv, add)
 }
@@ -188,7 +194,8 @@ func (c *Client) custom(rc *rest.Config, gv schema.GroupVersion, add func(*runti
 // Host is the server's address, for messages.
 func (c *Client) Host() string { return c.config.Host }
 
-// RESTConfig returns a copy of what the client was made from, for what needs a connection of its own.
+// RESTConfig returns a copy of what the client was made from, for what needs a connection of its
+// own.
 func (c *Client) RESTConfig() *rest.Config { return rest.CopyConfig(c.config) }
 
 // Version asks the server for its version, which shows that it answers.

@@ -1,20 +1,29 @@
-// Package k8s is the agent's home of client-go: how it reaches the Kubernetes API, and how it follows what is there.
+// Package k8s is the agent's home of client-go: how it reaches the Kubernetes API, and how it
+// follows what is there.
 //
-// [Client] holds the connections. It does no I/O until it is used, and stays usable however long the server is away.
+// [Client] holds the connections. It does no I/O until it is used, and stays usable however long
+// the server is away.
 //
-// [Follow] is the one way in which the agent learns of objects. It lists a kind, then watches it, and tells a [Handler] of each object that appears, changes
-// or goes, from one goroutine and in order. What it promises:
+// [Follow] is the one way in which the agent learns of objects. It lists a kind, then watches it,
+// and tells a [Handler] of each object that appears, changes or goes, from one goroutine and in
+// order. What it promises:
 //
-//   - After the first complete list it calls Synced, once. Whatever existed then has been told before.
-//   - Connection loss, restarts of the server and expired watches (410 Gone) cost time only. What was heard stays; after a new list the handler is told of
-//     what is missing from it, and of what changed, but not of what did not.
-//   - An object that was replaced by another one of the same name is deleted first, then told as new.
-//   - Nothing of an object is kept by Follow but its name, UID and version: the handler keeps what it needs. Options.Transform drops what nobody needs before
-//     even a first list is held in full; managedFields are dropped always.
+//   - After the first complete list it calls Synced, once. Whatever existed then has been told
+//     before.
+//   - Connection loss, restarts of the server and expired watches (410 Gone) cost time only. What
+//     was heard stays; after a new list the handler is told of what is missing from it, and of what
+//     changed, but not of what did not.
+//   - An object that was replaced by another one of the same name is deleted first, then told as
+//     new.
+//   - Nothing of an object is kept by Follow but its name, UID and version: the handler keeps what
+//     it needs. Options.Transform drops what nobody needs before even a first list is held in full;
+//     managedFields are dropped always.
 //
 // [Client.WaitForKinds] waits until custom resources are defined, and names those that are not.
 //
-// What is made of the objects is the business of the packages below this one, a package for each concern.
+// What is made of the objects is the business of the packages below this one, a package for each
+// concern.
 //
-// Goroutines: those of Run and Follow functions, which end with their context and are waited for by whoever starts them, and client-go's for connections.
+// Goroutines: those of Run and Follow functions, which end with their context and are waited for by
+// whoever starts them, and client-go's for connections.
 package k8s

@@ -42,8 +42,9 @@ type Source interface {
 	Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error)
 }
 
-// Kind returns the source of a kind by a client of its group, such as Client.Kube.CoreV1().RESTClient() or Client.V2, and its plural name. An empty
-// namespace is all of them.
+// Kind returns the source of a kind by a client of its group, such as
+// Client.Kube.CoreV1().RESTClient() or Client.V2, and its plural name. An empty namespace is all of
+// them.
 func Kind(client rest.Interface, resource, namespace string) Source {
 	return kind{client, resource, namespace}
 }
@@ -62,7 +63,8 @@ func (k kind) Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interfa
 	return k.client.Get().NamespaceIfScoped(k.namespace, k.namespace != "").Resource(k.resource).VersionedParams(&opts, metav1.ParameterCodec).Watch(ctx)
 }
 
-// MetadataOf returns the source of the metadata of a kind: its objects are *metav1.PartialObjectMetadata.
+// MetadataOf returns the source of the metadata of a kind: its objects are
+// *metav1.PartialObjectMetadata.
 func (c *Client) MetadataOf(gvr schema.GroupVersionResource) Source { return metadataKind{c, gvr} }
 
 type metadataKind struct {
@@ -84,36 +86,41 @@ type Options[T Object] struct {
 	Log *slog.Logger
 	// FieldSelector and LabelSelector narrow what is followed, at the server.
 	FieldSelector, LabelSelector string
-	// Transform, if not nil, drops from an object what the handler does not need. It may change and return what it is given, which is nobody else's, may be
-	// called twice for one object, and from any goroutine.
+	// Transform, if not nil, drops from an object what the handler does not need. It may change and
+	// return what it is given, which is nobody else's, may be called twice for one object, and from
+	// any goroutine.
 	Transform func(T) T
 }
 
-// Handler is told of objects. Its functions are called one at a time, in order; one that takes long holds the others up and nothing else. Upsert and Delete
-// must not be nil.
+// Handler is told of objects. Its functions are called one at a time, in order; one that takes long
+// holds the others up and nothing else. Upsert and Delete must not be nil.
 type Handler[T Object] struct {
-	// Upsert is told of an object that is new or has changed. It may keep the object but must not change it.
+	// Upsert is told of an object that is new or has changed. It may keep the object but must not
+	// change it.
 	Upsert func(T)
 	// Delete is told of one that is gone.
 	Delete func(Key)
-	// Synced is called once, when everything has been told that existed at the start; it may be nil.
+	// Synced is called once, when everything has been told that existed at the start; it may be
+	// nil.
 	Synced func()
-	// Listing and Listed, if not nil, are called before and after what a list changes is told: the first, and those when a watch had to begin anew. A list
-	// is told in no order; what comes between lists is told in the order of the objects' resource versions. revision is the list's.
+	// Listing and Listed, if not nil, are called before and after what a list changes is told: the
+	// first, and those when a watch had to begin anew. A list is told in no order; what comes
+	// between lists is told in the order of the objects' resource versions. revision is the list's.
 	Listing func()
 	Listed  func(revision string)
-	// Reached, if not nil, is told the resource version of each object, gone ones included, and of each list, after everything of it was told: what has been
-	// written up to it is known.
+	// Reached, if not nil, is told the resource version of each object, gone ones included, and of
+	// each list, after everything of it was told: what has been written up to it is known.
 	Reached func(version string)
 }
 
-// followBackoff is the wait between attempts: short at first, because a server that restarts is back in seconds, and then random, because all nodes wait.
+// followBackoff is the wait between attempts: short at first, because a server that restarts is
+// back in seconds, and then random, because all nodes wait.
 func followBackoff() *wait.Backoff {
 	return &wait.Backoff{Duration: 200 * time.Millisecond, Cap: 10 * time.Second, Steps: 50, Factor: 2, Jitter: 1}
 }
 
-// Follow tells h of all objects of a source until ctx ends, and returns nil then. See the package's doc for what it promises. It returns an error only for
-// what can never work, at once.
+// Follow tells h of all objects of a source until ctx ends, and returns nil then. See the package's
+// doc for what it promises. It returns an error only for what can never work, at once.
 func Follow[T Object](ctx context.Context, src Source, opts Options[T], h Handler[T]) error {
 	typ := reflect.TypeFor[T]()
 	if typ.Kind() != reflect.Pointer {
@@ -126,7 +133,8 @@ func Follow[T Object](ctx context.Context, src Source, opts Options[T], h Handle
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
 	f := &follower[T]{opts: opts, handler: h, known: map[Key]revision{}, log: opts.Log.With("kind", typ.Elem().Name())}
-	// What client-go has to say is said by listWatch, in the agent's words and not at every attempt.
+	// What client-go has to say is said by listWatch, in the agent's words and not at every
+	// attempt.
 	ctx = klog.NewContext(ctx, logr.Discard())
 	r := cache.NewReflectorWithOptions(f.listWatch(src), reflect.New(typ.Elem()).Interface(), f,
 		cache.ReflectorOptions{Name: typ.String(), Clock: endingClock{ctx: ctx}, Backoff: followBackoff()})
@@ -140,7 +148,8 @@ type revision struct {
 	version string
 }
 
-// follower is the store that the reflector fills: it hands on instead of keeping. Its methods are called from the reflector's goroutine, but note.
+// follower is the store that the reflector fills: it hands on instead of keeping. Its methods are
+// called from the reflector's goroutine, but note.
 type follower[T Object] struct {
 	opts    Options[T]
 	handler Handler[T]
@@ -157,7 +166,8 @@ type follower[T Object] struct {
 // followRemind is how often the log repeats that a kind cannot be followed.
 const followRemind = time.Minute
 
-// note logs the outcome of an attempt. Callers are the functions of listWatch, which the reflector calls one after the other.
+// note logs the outcome of an attempt. Callers are the functions of listWatch, which the reflector
+// calls one after the other.
 func (f *follower[T]) note(ctx context.Context, err error) {
 	switch {
 	case err == nil:
@@ -247,7 +257,8 @@ func (f *follower[T]) Delete(o any) error {
 	return nil
 }
 
-// reached is called in order, but for what comes in a list, which says nothing until it is complete.
+// reached is called in order, but for what comes in a list, which says nothing until it is
+// complete.
 func (f *follower[T]) reached(version string) {
 	if f.handler.Reached != nil && !f.listing {
 		f.handler.Reached(version)
@@ -261,7 +272,8 @@ func (f *follower[T]) remove(key Key) {
 	}
 }
 
-// Replace implements cache.ReflectorStore: it is called with every complete list. What is gone goes first, so that its name or address may be another's.
+// Replace implements cache.ReflectorStore: it is called with every complete list. What is gone goes
+// first, so that its name or address may be another's.
 func (f *follower[T]) Replace(list []any, revision string) error {
 	if f.handler.Listing != nil {
 		f.handler.Listing()
@@ -299,8 +311,8 @@ func (f *follower[T]) Replace(list []any, revision string) error {
 	return nil
 }
 
-// Advance raises a mark to a resource version that Handler.Reached was told, if that is a number and higher. Numbers are what API servers use and promise to
-// compare.
+// Advance raises a mark to a resource version that Handler.Reached was told, if that is a number
+// and higher. Numbers are what API servers use and promise to compare.
 func Advance(mark *atomic.Uint64, version string) {
 	n, err := strconv.ParseUint(version, 10, 64)
 	if err != nil {
@@ -317,7 +329,8 @@ func Advance(mark *atomic.Uint64, version string) {
 // Resync implements cache.ReflectorStore; nothing is resynchronised.
 func (f *follower[T]) Resync() error { return nil }
 
-// endingClock is the real clock, but for waits that end with a context: the reflector waits in places where it does not look at its own.
+// endingClock is the real clock, but for waits that end with a context: the reflector waits in
+// places where it does not look at its own.
 type endingClock struct {
 	clock.RealClock
 	ctx context.Context

@@ -106,7 +106,8 @@ func configMap(name, value string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"keep": "yes"}}, Data: map[string]string{"v": value, "big": strings.Repeat("x", 1000)}}
 }
 
-// TestFollow goes through the life of objects, a restart of the server, and changes made while nobody was connected.
+// TestFollow goes through the life of objects, a restart of the server, and changes made while
+// nobody was connected.
 func TestFollow(t *testing.T) {
 	testenv.CheckLeaks(t)
 	server := kubeapi.Start(t)
@@ -181,7 +182,8 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// cutSource is a source whose watches can be cut, and whose next watch then answers 410 Gone, as after a compaction.
+// cutSource is a source whose watches can be cut, and whose next watch then answers 410 Gone, as
+// after a compaction.
 type cutSource struct {
 	k8s.Source
 	mu      sync.Mutex
@@ -233,7 +235,8 @@ func (s *cutSource) back() {
 	s.away = false
 }
 
-// TestFollowGone deletes, replaces and changes objects while nobody watches, and has the watch begin anew.
+// TestFollowGone deletes, replaces and changes objects while nobody watches, and has the watch
+// begin anew.
 func TestFollowGone(t *testing.T) {
 	t.Parallel()
 	server := kubeapi.Start(t)

@@ -23,7 +23,8 @@ func parseVersion(raw []byte) (string, error) {
 	return v.GitVersion, nil
 }
 
-// Serves reports which of the kinds the server does not serve, as "resource.version.group". A server that does not answer is an error.
+// Serves reports which of the kinds the server does not serve, as "resource.version.group". A
+// server that does not answer is an error.
 func (c *Client) Serves(ctx context.Context, kinds ...schema.GroupVersionResource) (missing []string, err error) {
 	served := map[schema.GroupVersion][]string{}
 	for _, k := range kinds {
@@ -48,14 +49,17 @@ func (c *Client) Serves(ctx context.Context, kinds ...schema.GroupVersionResourc
 	return missing, nil
 }
 
-// kindsPoll is how often the server is asked for kinds that are missing, kindsRemind how often the log says which.
+// kindsPoll is how often the server is asked for kinds that are missing, kindsRemind how often the
+// log says which.
 const (
 	kindsPoll   = time.Second
 	kindsRemind = 15 * time.Second
 )
 
-// WaitForKinds returns when the server serves all kinds. A kind that is still missing when the server has answered for longer than timeout is an error that
-// says which; so is the end of ctx. A server that does not answer is waited for: an agent that starts while it is away has work to go on with.
+// WaitForKinds returns when the server serves all kinds. A kind that is still missing when the
+// server has answered for longer than timeout is an error that says which; so is the end of ctx. A
+// server that does not answer is waited for: an agent that starts while it is away has work to go
+// on with.
 func (c *Client) WaitForKinds(ctx context.Context, timeout time.Duration, log *slog.Logger, kinds ...schema.GroupVersionResource) error {
 	var (
 		last        string

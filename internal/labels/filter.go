@@ -174,8 +174,8 @@ func (r *filterRule) matchLen(l Label) int {
 }
 
 // Identity reports whether the label is part of an identity: its longest including match is longer
-// than its shortest excluding one, or nothing excludes it and no list of inclusions was given. Whether its
-// key was chosen (Narrow) does not matter here.
+// than its shortest excluding one, or nothing excludes it and no list of inclusions was given.
+// Whether its key was chosen (Narrow) does not matter here.
 func (f *Filter) Identity(l Label) bool {
 	included, ignored := 0, 0
 	for i := range f.rules {
@@ -209,8 +209,9 @@ func (f *Filter) Split(s Set) (identity, info Set) {
 	return identity, info
 }
 
-// Fingerprint returns a short text that is the same for filters by which the same labels make identities, as far as their rules say so alike, and another
-// one for others. The keys of [Filter.Narrow] have no part in it.
+// Fingerprint returns a short text that is the same for filters by which the same labels make
+// identities, as far as their rules say so alike, and another one for others. The keys of
+// [Filter.Narrow] have no part in it.
 func (f *Filter) Fingerprint() string {
 	var rules []string
 	for _, r := range f.rules {

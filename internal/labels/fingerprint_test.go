@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestFingerprint: filters that differ in any rule, or in what their rules are about, have different fingerprints; the order of rules does not matter.
+// TestFingerprint: filters that differ in any rule, or in what their rules are about, have
+// different fingerprints; the order of rules does not matter.
 func TestFingerprint(t *testing.T) {
 	t.Parallel()
 	filter := func(file string, entries ...string) *Filter {

@@ -14,8 +14,8 @@ const (
 	// GivenByAgent: the agent makes them from what a pod asks for. They are part of identities, but
 	// nobody may ask for them.
 	GivenByAgent
-	// GivenByNobody: the network derives them from addresses, names and nodes. What carries one is no
-	// workload: one that did would be a host or a prefix to a rule, or on a list of names.
+	// GivenByNobody: the network derives them from addresses, names and nodes. What carries one is
+	// no workload: one that did would be a host or a prefix to a rule, or on a list of names.
 	GivenByNobody
 )
 

@@ -31,7 +31,8 @@ func sources(t *testing.T) (out []string) {
 	return out
 }
 
-// TestGivers: of every source there is it is said who gives its labels, and both checks follow from that.
+// TestGivers: of every source there is it is said who gives its labels, and both checks follow from
+// that.
 func TestGivers(t *testing.T) {
 	t.Parallel()
 	want := map[string]Giver{

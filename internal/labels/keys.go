@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// Keys is a set of label keys, or all there can be. The zero value is the empty set. Keys are immutable and safe for concurrent use.
+// Keys is a set of label keys, or all there can be. The zero value is the empty set. Keys are
+// immutable and safe for concurrent use.
 type Keys struct {
 	all  bool
 	list []string // sorted, each once; nil if all
@@ -109,16 +110,18 @@ func ParseKeys(text string) (Keys, error) {
 	return KeysOf(list...), nil
 }
 
-// prefixPolicy starts the keys that the network gives each pod for policies: cluster and service account.
+// prefixPolicy starts the keys that the network gives each pod for policies: cluster and service
+// account.
 const prefixPolicy = PrefixOwned + ".policy."
 
-// Always reports whether a label is part of identities whichever keys are chosen: who a pod belongs to, and what is nobody's but the network's own.
+// Always reports whether a label is part of identities whichever keys are chosen: who a pod belongs
+// to, and what is nobody's but the network's own.
 func (l Label) Always() bool {
 	return l.Source == SourceReserved || l.Source == SourceGenerated || l.Key == KeyNamespace || l.Key == KeyFixedIdentity || strings.HasPrefix(l.Key, prefixPolicy)
 }
 
-// Project returns the labels of a set that have one of the keys, and those that count always. If that is none, it is all of them: to have no label at all means
-// something of its own.
+// Project returns the labels of a set that have one of the keys, and those that count always. If
+// that is none, it is all of them: to have no label at all means something of its own.
 func (k Keys) Project(s Set) Set {
 	if k.all {
 		return s
@@ -129,7 +132,8 @@ func (k Keys) Project(s Set) Set {
 	return s
 }
 
-// Narrow returns a filter whose Split takes of the labels that f takes only those that Keys.Project leaves.
+// Narrow returns a filter whose Split takes of the labels that f takes only those that Keys.Project
+// leaves.
 func (f *Filter) Narrow(keys Keys) *Filter {
 	n := *f
 	n.keys = keys

@@ -165,7 +165,8 @@ func (s Set) Equal(t Set) bool { return slices.Equal(s, t) }
 // With returns the set with ls added, by the rules of NewSet. The receiver is unchanged.
 func (s Set) With(ls ...Label) Set { return NewSet(append(slices.Clone(s), ls...)...) }
 
-// Without returns the set without the labels for which drop returns true. The receiver is unchanged.
+// Without returns the set without the labels for which drop returns true. The receiver is
+// unchanged.
 func (s Set) Without(drop func(Label) bool) Set {
 	var out Set
 	for _, l := range s {

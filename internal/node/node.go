@@ -49,8 +49,9 @@ type Address struct {
 // SourceLocal is [Node.Source] in what an agent writes of its own node.
 const SourceLocal = "local"
 
-// KubernetesAnnotation is on what an agent writes of its own node, with the value "true", if that is one of Kubernetes: its keys may be deleted when Kubernetes
-// has the node no more. A store may have nodes besides that Kubernetes never had.
+// KubernetesAnnotation is on what an agent writes of its own node, with the value "true", if that
+// is one of Kubernetes: its keys may be deleted when Kubernetes has the node no more. A store may
+// have nodes besides that Kubernetes never had.
 const KubernetesAnnotation = "network.hawser.net/kubernetes-node"
 
 // Node is what a node tells the others of itself. Nodes are shared: who holds one must not change
@@ -70,7 +71,8 @@ type Node struct {
 	IPv6HealthIP  netip.Addr
 	IPv4IngressIP netip.Addr
 	IPv6IngressIP netip.Addr
-	// Source says how the writer knows the node: [SourceLocal] for its own, "custom-resource", "kvstore"...
+	// Source says how the writer knows the node: [SourceLocal] for its own, "custom-resource",
+	// "kvstore"...
 	Source          string
 	EncryptionKey   uint8
 	Labels          map[string]string
@@ -82,8 +84,8 @@ type Node struct {
 // Key returns the name of the node.
 func (n Node) Key() Key { return Key{n.Cluster, n.Name} }
 
-// wire is the JSON of a node as it stands in the store: all fields are present and named as in Go, a
-// CIDR is the JSON of a [net.IPNet], an absent address an empty string.
+// wire is the JSON of a node as it stands in the store: all fields are present and named as in Go,
+// a CIDR is the JSON of a [net.IPNet], an absent address an empty string.
 type wire struct {
 	Name                    string
 	Cluster                 string
@@ -212,8 +214,8 @@ func fromNets(first *net.IPNet, others []*net.IPNet, bits int) ([]netip.Prefix, 
 	return ps, nil
 }
 
-// Validate reports all that is wrong with a node. maxClusterID is the largest cluster number that is in use
-// here, 255 or 511.
+// Validate reports all that is wrong with a node. maxClusterID is the largest cluster number that
+// is in use here, 255 or 511.
 func (n Node) Validate(maxClusterID uint32) error {
 	var errs []error
 	if _, err := ParseKey(n.Key().String()); err != nil {
@@ -238,8 +240,8 @@ func (n Node) Validate(maxClusterID uint32) error {
 	return errors.Join(errs...)
 }
 
-// Parse reads a node from the store: the part of its key behind the prefix, and its value. The node must
-// be that of the key, and valid.
+// Parse reads a node from the store: the part of its key behind the prefix, and its value. The node
+// must be that of the key, and valid.
 func Parse(key string, value []byte, maxClusterID uint32) (Node, error) {
 	k, err := ParseKey(key)
 	if err != nil {
@@ -283,8 +285,8 @@ func (n Node) pick(want func(AddressType) bool) []netip.Addr {
 	return ips
 }
 
-// HealthIPs returns the addresses of the node's health endpoint, IPv4 first. One outside of the node's own pod networks would be
-// somebody else's, and is left out.
+// HealthIPs returns the addresses of the node's health endpoint, IPv4 first. One outside of the
+// node's own pod networks would be somebody else's, and is left out.
 func (n Node) HealthIPs() []netip.Addr {
 	var out []netip.Addr
 	for _, ip := range []netip.Addr{n.IPv4HealthIP, n.IPv6HealthIP} {

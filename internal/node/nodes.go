@@ -28,10 +28,11 @@ type Config struct {
 	MaxClusterID uint32
 	// DeleteDelay is how long a node is kept after its key went, 30 seconds by default.
 	DeleteDelay time.Duration
-	// Resync is how often it is checked that the store has what was announced, 5 minutes by default.
+	// Resync is how often it is checked that the store has what was announced, 5 minutes by
+	// default.
 	Resync time.Duration
-	// WriteTimeout bounds one attempt to write, 30 seconds by default; MinBackoff and MaxBackoff the random pause after
-	// one that failed, 200 ms to 30 seconds by default.
+	// WriteTimeout bounds one attempt to write, 30 seconds by default; MinBackoff and MaxBackoff
+	// the random pause after one that failed, 200 ms to 30 seconds by default.
 	WriteTimeout time.Duration
 	MinBackoff   time.Duration
 	MaxBackoff   time.Duration
@@ -123,7 +124,8 @@ func New(cfg Config, store kvstore.Backend) (*Nodes, error) {
 // Table returns the table of nodes, which the caller must not write to.
 func (s *Nodes) Table() *table.Table[Key, Node] { return s.table }
 
-// Peers returns what the datapath must know of the other nodes, and the claims that are refused; see the function [Peers].
+// Peers returns what the datapath must know of the other nodes, and the claims that are refused;
+// see the function [Peers].
 func (s *Nodes) Peers(held []datapath.Peer, await bool) ([]datapath.Peer, []*datapath.RouteError) {
 	return Peers(s.table.All(), s.cfg.Self, held, await)
 }
@@ -324,7 +326,8 @@ func (s *Nodes) event(e kvstore.Event) {
 	s.learn(n)
 }
 
-// Learn tells of another node, by a source other than the store. It waits for Run if that is far behind.
+// Learn tells of another node, by a source other than the store. It waits for Run if that is far
+// behind.
 func (s *Nodes) Learn(ctx context.Context, n Node) error {
 	if n.Key() == s.cfg.Self {
 		return nil // this node knows best
@@ -335,10 +338,12 @@ func (s *Nodes) Learn(ctx context.Context, n Node) error {
 	return s.tell(ctx, func() { s.learn(n) })
 }
 
-// Forget tells that a node is gone, as Learn does. It stays for Config.DeleteDelay, as one whose key went.
+// Forget tells that a node is gone, as Learn does. It stays for Config.DeleteDelay, as one whose
+// key went.
 func (s *Nodes) Forget(ctx context.Context, k Key) error { return s.tell(ctx, func() { s.forget(k) }) }
 
-// Dismiss tells that a node is gone for good, as Forget does: somebody has said so, and it goes at once. A node that is dismissed before it is learned is no fault.
+// Dismiss tells that a node is gone for good, as Forget does: somebody has said so, and it goes at
+// once. A node that is dismissed before it is learned is no fault.
 func (s *Nodes) Dismiss(ctx context.Context, k Key) error {
 	return s.tell(ctx, func() {
 		if _, known := s.table.Get(k); known && k != s.cfg.Self {
@@ -444,8 +449,8 @@ type ID struct {
 	IPs []netip.Addr
 }
 
-// IDs returns a number for each node but the local one, which keeps it as long as it is in the table.
-// They are for display only.
+// IDs returns a number for each node but the local one, which keeps it as long as it is in the
+// table. They are for display only.
 func (s *Nodes) IDs() []ID {
 	nodes, _ := s.table.Snapshot()
 	s.mu.Lock()

@@ -164,7 +164,8 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-// A node of a cluster that is not followed any more goes at once, whether its key went before or not, and no other one does.
+// A node of a cluster that is not followed any more goes at once, whether its key went before or
+// not, and no other one does.
 func TestDismiss(t *testing.T) {
 	running(t, func(t *testing.T, f *fixture) {
 		if err := f.nodes.WaitSynced(t.Context()); err != nil {

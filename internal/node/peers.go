@@ -14,12 +14,13 @@ import (
 // Peers returns what the datapath must know of all nodes but self, by name. A node of another
 // cluster is named "cluster/name". Nodes without an address to send to are left out.
 //
-// Where nodes claim overlapping pod CIDRs one of them has them, and the others' claims are refused: self before all,
-// then who held them before, so that nobody takes from a node what it has. Of claims that are new the first by name has
-// them, and those of self's cluster before all others: a route must not depend on the order in which nodes were heard of.
+// Where nodes claim overlapping pod CIDRs one of them has them, and the others' claims are refused:
+// self before all, then who held them before, so that nobody takes from a node what it has. Of
+// claims that are new the first by name has them, and those of self's cluster before all others: a
+// route must not depend on the order in which nodes were heard of.
 //
-// held is what Peers returned before, perhaps in an earlier process. With await nodes of held that are not among nodes
-// have not been heard of yet: they are returned as they were.
+// held is what Peers returned before, perhaps in an earlier process. With await nodes of held that
+// are not among nodes have not been heard of yet: they are returned as they were.
 func Peers(nodes iter.Seq2[Key, Node], self Key, held []datapath.Peer, await bool) (peers []datapath.Peer, refused []*datapath.RouteError) {
 	var sorted []Node
 	var claimed prefixSet

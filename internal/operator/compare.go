@@ -23,8 +23,9 @@ type comparison struct {
 	inObjects, inKeys, objectsOnly, keysOnly prometheus.Gauge
 }
 
-// addComparison adds what compares the two places where identities are kept while a cluster moves from one to the other. An identity counts as being in both
-// if it has the same number and the same labels there.
+// addComparison adds what compares the two places where identities are kept while a cluster moves
+// from one to the other. An identity counts as being in both if it has the same number and the same
+// labels there.
 func (o *Operator) addComparison(m manager.Manager, store kvstore.Backend) error {
 	gauge := func(name, help string) prometheus.Gauge {
 		return prometheus.NewGauge(prometheus.GaugeOpts{Name: "cilium_operator_doublewrite_" + name + "_identities", Help: help})

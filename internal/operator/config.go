@@ -46,7 +46,8 @@ const (
 	modeBothReadCRD     = "doublewrite-readcrd"
 )
 
-// Config is everything the operator can be told. The names of its flags are those of the field where they exist there.
+// Config is everything the operator can be told. The names of its flags are those of the field
+// where they exist there.
 type Config struct {
 	ConfigDir string
 	Debug     bool
@@ -58,7 +59,8 @@ type Config struct {
 
 	Store storedial.Config
 
-	// Kubernetes says whether there is a Kubernetes cluster to look after. It is no flag: NewCommand finds out.
+	// Kubernetes says whether there is a Kubernetes cluster to look after. It is no flag:
+	// NewCommand finds out.
 	Kubernetes bool
 	// Hostname begins the name under which this operator stands for election. It is no flag.
 	Hostname string
@@ -78,7 +80,8 @@ type Config struct {
 	ValidatePolicies bool
 	// Groups says whether policies with groups of a cloud provider are followed.
 	Groups groups.Config
-	// PolicyNodeStatusInterval is the time between two looks for nodes that are gone in the status of policies; 0 for never.
+	// PolicyNodeStatusInterval is the time between two looks for nodes that are gone in the status
+	// of policies; 0 for never.
 	PolicyNodeStatusInterval time.Duration
 
 	// AllocationMode says where identities are kept: one of the mode constants.
@@ -91,19 +94,24 @@ type Config struct {
 	Identities identities.Control
 	// Relevance says which labels make identities, if the operator makes them.
 	Relevance relevance.Config
-	// HeartbeatTimeout is how long an identity must be unused before it is marked, where agents make identities as Kubernetes objects, and else before it ends.
+	// HeartbeatTimeout is how long an identity must be unused before it is marked, where agents
+	// make identities as Kubernetes objects, and else before it ends.
 	HeartbeatTimeout time.Duration
-	// ReuseDelay is how long the number of a collected identity is not given to other labels, if any other is free.
+	// ReuseDelay is how long the number of a collected identity is not given to other labels, if
+	// any other is free.
 	ReuseDelay time.Duration
 	// LostNodeDelay is how long it waits for agents that do not say that they have let go of it.
 	LostNodeDelay time.Duration
-	// GCInterval is the time from the start of one round of identity collection to that of the next; 0 switches it off.
+	// GCInterval is the time from the start of one round of identity collection to that of the
+	// next; 0 switches it off.
 	GCInterval time.Duration
-	// At most GCRateLimit identities are deleted in GCRateInterval; 0 for as many as agents can be told of.
+	// At most GCRateLimit identities are deleted in GCRateInterval; 0 for as many as agents can be
+	// told of.
 	GCRateInterval time.Duration
 	GCRateLimit    int
 
-	// HeartbeatInterval, LockGCInterval and ClusterConfigInterval are fixed by what others expect; tests shorten them.
+	// HeartbeatInterval, LockGCInterval and ClusterConfigInterval are fixed by what others expect;
+	// tests shorten them.
 	HeartbeatInterval     time.Duration
 	LockGCInterval        time.Duration
 	ClusterConfigInterval time.Duration
@@ -275,8 +283,9 @@ func (c *Config) Management() (identity.Management, error) {
 	return identity.ParseManagement(c.ManagementMode, c.ManageCID)
 }
 
-// keysByOperator says whether identities are kept in the store, and made there by the operator. A reference of the leader keeps a number then, and not those of
-// agents alone: so it is the leader who collects.
+// keysByOperator says whether identities are kept in the store, and made there by the operator. A
+// reference of the leader keeps a number then, and not those of agents alone: so it is the leader
+// who collects.
 func (c *Config) keysByOperator() bool {
 	m, err := c.Management()
 	return err == nil && m.Operator() && c.Kubernetes && c.AllocationMode == modeKVStore

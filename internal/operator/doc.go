@@ -1,10 +1,12 @@
-// Package operator is the part of the product that a cluster needs once: it looks after what no node owns.
+// Package operator is the part of the product that a cluster needs once: it looks after what no
+// node owns.
 //
 // On a key-value store it
 //
 //   - writes the heartbeat, by which nodes see that somebody looks after the store;
 //   - writes the cluster's own description, by which other clusters recognise it;
-//   - collects identities that nobody refers to any more, unless the operator makes them: then that is the leader's;
+//   - collects identities that nobody refers to any more, unless the operator makes them: then that
+//     is the leader's;
 //   - removes locks that other writers left behind.
 //
 // In a Kubernetes cluster the one operator that leads
@@ -19,15 +21,19 @@
 //
 // # Several operators
 //
-// Any number of operators may run on one store without an election. Each of the duties there is safe to do twice: the heartbeat and the description are the
-// same key with the same content, on the lease of whoever wrote last and written again before that ends; an identity or a lock is deleted only by a
-// transaction that proves that it is the one found dead by this very operator two rounds in a row, so an operator that comes too late finds its proof
-// void. Two operators delete at up to twice the rate allowed to one.
+// Any number of operators may run on one store without an election. Each of the duties there is
+// safe to do twice: the heartbeat and the description are the same key with the same content, on
+// the lease of whoever wrote last and written again before that ends; an identity or a lock is
+// deleted only by a transaction that proves that it is the one found dead by this very operator two
+// rounds in a row, so an operator that comes too late finds its proof void. Two operators delete at
+// up to twice the rate allowed to one.
 //
-// The duties in a Kubernetes cluster are the leader's (package election). They are one list, [Operator.addControllers]. All that the leader sends goes
-// through the election's fence: an operator that does not lead any more writes nothing.
+// The duties in a Kubernetes cluster are the leader's (package election). They are one list,
+// [Operator.addControllers]. All that the leader sends goes through the election's fence: an
+// operator that does not lead any more writes nothing.
 //
 // # Goroutines
 //
-// [Operator.Run] starts one for each duty and one for each HTTP listener, and waits for all of them, unless leadership is lost. The operator owns no table.
+// [Operator.Run] starts one for each duty and one for each HTTP listener, and waits for all of
+// them, unless leadership is lost. The operator owns no table.
 package operator

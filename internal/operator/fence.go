@@ -10,13 +10,15 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
-// leaderKey says in the key-value store which operator leads. Who writes it last is whose writes count.
+// leaderKey says in the key-value store which operator leads. Who writes it last is whose writes
+// count.
 const leaderKey = "cilium/.operator-leader"
 
 // fencedStore is the key-value store as a leader writes it. What it writes takes effect only while
-// no other operator has begun to lead: a process that was stopped for a while, and goes on before it
-// finds out, changes nothing that the next leader has written. The one exception are transactions
-// that write if their conditions do not hold; for these the clock alone decides, as for the API server.
+// no other operator has begun to lead: a process that was stopped for a while, and goes on before
+// it finds out, changes nothing that the next leader has written. The one exception are
+// transactions that write if their conditions do not hold; for these the clock alone decides, as
+// for the API server.
 //
 // It takes the place of the leader with its first write, so that an unreachable store keeps nobody
 // from leading. Its methods are safe for concurrent use.
@@ -62,7 +64,8 @@ func (s *fencedStore) Txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResu
 			r.Results = r.Results[:last]
 			return r, nil
 		case !again && (len(leader) == 0 || leader[0].ModRevision < revision || string(leader[0].Value) == s.name):
-			// The store has lost the key, was put back to an old copy, or a write of this operator came late: nobody else leads.
+			// The store has lost the key, was put back to an old copy, or a write of this operator
+			// came late: nobody else leads.
 			s.release(revision)
 		default:
 			s.lost()
@@ -80,7 +83,8 @@ func (s *fencedStore) release(revision int64) {
 	}
 }
 
-// acquire makes this operator the one whose writes count, the first time, and returns at which revision it did.
+// acquire makes this operator the one whose writes count, the first time, and returns at which
+// revision it did.
 func (s *fencedStore) acquire(ctx context.Context) (int64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

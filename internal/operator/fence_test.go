@@ -12,7 +12,8 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
-// TestFencedStore: a leader that goes on after another has begun to lead changes nothing, whatever its clock says.
+// TestFencedStore: a leader that goes on after another has begun to lead changes nothing, whatever
+// its clock says.
 func TestFencedStore(t *testing.T) {
 	t.Parallel()
 	server := testenv.StartEtcd(t)
@@ -102,7 +103,8 @@ func TestFencedStore(t *testing.T) {
 		t.Errorf("a write of one that was frozen before it: %v", err)
 	}
 	has("k", "5")
-	// It has written the key of the leader all the same. The leader ends and stands again: then it writes again.
+	// It has written the key of the leader all the same. The leader ends and stands again: then it
+	// writes again.
 	if err := put(two, "k", "8"); !errors.Is(err, election.ErrLost) || ended["two"] != 1 {
 		t.Errorf("a write of a leader after another one's: %v, %v", err, ended)
 	}

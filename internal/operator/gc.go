@@ -18,8 +18,9 @@ import (
 // as many as one transaction deletes.
 const gcBurst = 42
 
-// storeRate is how many identities end a second in a key-value store unless told otherwise: every agent follows them there, and the store is the only server. Where
-// they are objects it depends on the number of agents, see [identities.Config].
+// storeRate is how many identities end a second in a key-value store unless told otherwise: every
+// agent follows them there, and the store is the only server. Where they are objects it depends on
+// the number of agents, see [identities.Config].
 const storeRate = rate.Limit(2500.0 / 60)
 
 // gcLimiter bounds how fast identities are deleted: by so many a second unless told otherwise.
@@ -45,11 +46,13 @@ func (k textKey) GetKey() string { return string(k) }
 // PutKey takes any text.
 func (k textKey) PutKey(v string) (allocator.AllocatorKey, error) { return textKey(v), nil }
 
-// users returns a function that says whether one of some numbers is in use, although nobody may refer to it.
+// users returns a function that says whether one of some numbers is in use, although nobody may
+// refer to it.
 type users func(ctx context.Context, numbers []allocator.ID) (func(allocator.ID) bool, error)
 
-// collectIdentities deletes identities that nobody refers to, two rounds after that was first seen, and as long as numbers are plenty the heartbeat timeout after it.
-// With used, identities are the operator's: a number of which it says that it is in use stays.
+// collectIdentities deletes identities that nobody refers to, two rounds after that was first seen,
+// and as long as numbers are plenty the heartbeat timeout after it. With used, identities are the
+// operator's: a number of which it says that it is in use stays.
 func (o *Operator) collectIdentities(ctx context.Context, ids *allocator.Allocator, limiter *rate.Limiter, used users) error {
 	seen := map[allocator.ID]int64{}
 	since := map[allocator.ID]time.Time{} // of those in seen
@@ -80,7 +83,8 @@ func (o *Operator) collectIdentities(ctx context.Context, ids *allocator.Allocat
 		}
 		next, stats, err := ids.RunGC(ctx, limiter, due)
 		if err != nil {
-			// The next try comes early. What this round saw for the first time has not been unused for an interval then, so it does not count yet.
+			// The next try comes early. What this round saw for the first time has not been unused
+			// for an interval then, so it does not count yet.
 			maps.DeleteFunc(next, func(id allocator.ID, mod int64) bool { return seen[id] != mod })
 			// And it may not have got to see what was still within its grace, which goes on.
 			for id, mod := range seen {
@@ -122,7 +126,8 @@ func (o *Operator) collectIdentities(ctx context.Context, ids *allocator.Allocat
 	})
 }
 
-// collectLocks deletes locks that have not moved between two sweeps: their holder's lease should have ended long ago.
+// collectLocks deletes locks that have not moved between two sweeps: their holder's lease should
+// have ended long ago.
 func (o *Operator) collectLocks(ctx context.Context, ids *allocator.Allocator) error {
 	seen := map[string]allocator.Lock{}
 	return rounds.Every(ctx, o.cfg.LockGCInterval, nil, o.metrics.meter.Measure("locks", func(ctx context.Context) error {

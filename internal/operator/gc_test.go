@@ -41,8 +41,8 @@ func (p *somePods) set(known bool, used identity.ID) {
 	p.known, p.used = known, used
 }
 
-// TestUsedWithoutReference collects in a store where nobody refers to any number: what pods use, or an address has, stays, and so does everything as long as the pods
-// are not known.
+// TestUsedWithoutReference collects in a store where nobody refers to any number: what pods use, or
+// an address has, stays, and so does everything as long as the pods are not known.
 func TestUsedWithoutReference(t *testing.T) {
 	c := newCluster(t)
 	cfg := c.config()
@@ -127,8 +127,8 @@ func TestUsedWithoutReference(t *testing.T) {
 	})
 }
 
-// TestUnusedKeysAreSpared collects where the operator makes identities: what nobody uses goes when it was unused for the heartbeat timeout, at once if hardly
-// any number is free.
+// TestUnusedKeysAreSpared collects where the operator makes identities: what nobody uses goes when
+// it was unused for the heartbeat timeout, at once if hardly any number is free.
 func TestUnusedKeysAreSpared(t *testing.T) {
 	c := newCluster(t)
 	cfg := c.config()
@@ -181,7 +181,8 @@ func TestUnusedKeysAreSpared(t *testing.T) {
 	}
 }
 
-// collector returns a store in memory with so many identities that nobody refers to, from the first number on, and what collects them.
+// collector returns a store in memory with so many identities that nobody refers to, from the first
+// number on, and what collects them.
 func collector(t *testing.T, o *Operator, n int) (*kvstore.MemoryClient, *allocator.Allocator) {
 	t.Helper()
 	store := kvstore.NewMemory().Client()
@@ -203,8 +204,9 @@ func collector(t *testing.T, o *Operator, n int) (*kvstore.MemoryClient, *alloca
 	return store, ids
 }
 
-// TestUnusedKeysOfAgentsAreSpared is the same where agents make identities, and nobody else knows who uses them: one that no agent refers to any more ends after the
-// timeout, however often is looked, and at once if hardly any number is free.
+// TestUnusedKeysOfAgentsAreSpared is the same where agents make identities, and nobody else knows
+// who uses them: one that no agent refers to any more ends after the timeout, however often is
+// looked, and at once if hardly any number is free.
 func TestUnusedKeysOfAgentsAreSpared(t *testing.T) {
 	t.Parallel()
 	for what, tt := range map[string]struct {
@@ -260,8 +262,8 @@ func TestUnusedKeysOfAgentsAreSpared(t *testing.T) {
 	}
 }
 
-// TestFailedRoundsResetNothing has every second round fail: what is unused goes after its grace all the
-// same, and at once if hardly any number is free.
+// TestFailedRoundsResetNothing has every second round fail: what is unused goes after its grace all
+// the same, and at once if hardly any number is free.
 func TestFailedRoundsResetNothing(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

@@ -16,15 +16,15 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
-// probeTimeout bounds how long GET /readyz waits for the API server: a kubelet asks with a timeout of
-// three seconds.
+// probeTimeout bounds how long GET /readyz waits for the API server: a kubelet asks with a timeout
+// of three seconds.
 const probeTimeout = 2 * time.Second
 
 // apiHandler answers, whether or not this operator leads:
 //
-//   - GET /healthz and /livez: 200 and "ok" as long as the process works. They ask neither the store
-//     nor the API server: a new process would not reach them either, and would have forgotten what
-//     this one knows.
+//   - GET /healthz and /livez: 200 and "ok" as long as the process works. They ask neither the
+//     store nor the API server: a new process would not reach them either, and would have forgotten
+//     what this one knows.
 //   - GET /readyz and /v1/healthz: 200 and "ok", or 500 and what it depends on and cannot reach.
 //   - GET /v1/metrics: the metrics as JSON; GET /v1/status: an [api.Status].
 //
@@ -120,7 +120,8 @@ func (o *Operator) listMetrics(w http.ResponseWriter, _ *http.Request) {
 	_ = json.NewEncoder(w).Encode(out) // the client has gone
 }
 
-// listen opens addr. For "localhost" it listens on both loopback addresses, on one if the machine has not both.
+// listen opens addr. For "localhost" it listens on both loopback addresses, on one if the machine
+// has not both.
 func listen(ctx context.Context, addr string) ([]net.Listener, error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {

@@ -144,7 +144,8 @@ func (o *Operator) prepareResources(ctx context.Context, cfg *rest.Config) error
 	return crds.Register(ctx, c, defs, log)
 }
 
-// addControllers adds everything that the leader does to m: this is the list. lost is called when another operator has begun to lead.
+// addControllers adds everything that the leader does to m: this is the list. lost is called when
+// another operator has begun to lead.
 func (o *Operator) addControllers(ctx context.Context, m manager.Manager, c *kubeSide, lost func()) error {
 	reg := o.metrics.registry
 	nodeConfig, endpointConfig := o.cfg.Nodes, o.cfg.Endpoints
@@ -254,7 +255,8 @@ func (o *Operator) addIdentities(m manager.Manager) error {
 
 // addKeys adds what makes identities in the store, and collects them there.
 func (o *Operator) addKeys(m manager.Manager, c *kubeSide, rules *identities.Rules) error {
-	// The name under which this process stands for election is new with every start, and so are its references.
+	// The name under which this process stands for election is new with every start, and so are its
+	// references.
 	keys := &identities.Keys{Store: c.store, Suffix: "operator-" + c.election.Identity()}
 	pods, err := identities.Setup(m, o.cfg.Identities, rules, keys, o.metrics.registry, o.log.With("part", "identities"))
 	if err != nil {
@@ -271,13 +273,14 @@ func (o *Operator) addKeys(m manager.Manager, c *kubeSide, rules *identities.Rul
 	}))
 }
 
-// podsOf tells which of some numbers pods and their endpoints use; it fails as long as that is not known.
+// podsOf tells which of some numbers pods and their endpoints use; it fails as long as that is not
+// known.
 type podsOf interface {
 	Users(ctx context.Context, numbers []identity.ID) (used func(identity.ID) bool, err error)
 }
 
-// usersOfKeys finds which of some numbers are used that no agent refers to: by pods, their endpoints, and the addresses that agents have written into the
-// store.
+// usersOfKeys finds which of some numbers are used that no agent refers to: by pods, their
+// endpoints, and the addresses that agents have written into the store.
 func usersOfKeys(ctx context.Context, store kvstore.Backend, pods podsOf, numbers []allocator.ID) (func(allocator.ID) bool, error) {
 	ids := make([]identity.ID, len(numbers))
 	for i, id := range numbers {

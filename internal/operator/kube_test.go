@@ -117,7 +117,8 @@ func newWorld(t *testing.T) *world {
 // operatorUser is who operators are to the server.
 const operatorUser = "hawser-operator"
 
-// manualRights returns the roles of the block of rights in the manual page whose first role has a name.
+// manualRights returns the roles of the block of rights in the manual page whose first role has a
+// name.
 func manualRights(t *testing.T, name string) []string {
 	t.Helper()
 	for _, text := range strings.Split(referenceText, "```yaml\n")[1:] {
@@ -605,13 +606,14 @@ spec:
 	w.server.Start()
 }
 
-// TestIdentities has two operators make identities with the rights that the manual page names; one takes over from the other. It is "Operator
-// changes 2" of CFP-27752.
+// TestIdentities has two operators make identities with the rights that the manual page names; one
+// takes over from the other. It is "Operator changes 2" of CFP-27752.
 func TestIdentities(t *testing.T) {
 	takeTurns(t)
 }
 
-// TestIdentitiesInStore is the same where identities are keys of a store: "KVStore compatibility" of CFP-27752. Collection goes on all the time.
+// TestIdentitiesInStore is the same where identities are keys of a store: "KVStore compatibility"
+// of CFP-27752. Collection goes on all the time.
 func TestIdentitiesInStore(t *testing.T) {
 	etcd := testenv.StartEtcd(t)
 	takeTurns(t, "--identity-allocation-mode=kvstore", "--kvstore=etcd", "--kvstore-opt=etcd.address="+etcd.Endpoint(), "--identity-gc-interval=1s",
@@ -623,7 +625,8 @@ func TestIdentitiesInStore(t *testing.T) {
 	}
 }
 
-// TestDeletedNodes: an agent's key of a node that was deleted goes at once, and the keys of all others stay, those of agents without Kubernetes too.
+// TestDeletedNodes: an agent's key of a node that was deleted goes at once, and the keys of all
+// others stay, those of agents without Kubernetes too.
 func TestDeletedNodes(t *testing.T) {
 	etcd := testenv.StartEtcd(t)
 	w := newWorld(t)
@@ -740,8 +743,9 @@ func takeTurns(t *testing.T, more ...string) {
 	}
 }
 
-// TestSlices has an operator make identities, and slices without CiliumEndpoints, with the rights that the manual page names; then another one that makes
-// none deletes what is left. It is where "Operator acts on Pod instead of CEP changes" of CFP-27752 leads to.
+// TestSlices has an operator make identities, and slices without CiliumEndpoints, with the rights
+// that the manual page names; then another one that makes none deletes what is left. It is where
+// "Operator acts on Pod instead of CEP changes" of CFP-27752 leads to.
 func TestSlices(t *testing.T) {
 	w := newWorld(t)
 	w.grant("hawser-operator-identities")
@@ -794,7 +798,8 @@ func TestSlices(t *testing.T) {
 	}
 }
 
-// TestNoEndpointObjects has the operator remove CiliumEndpoints that nobody keeps, with the rights it has.
+// TestNoEndpointObjects has the operator remove CiliumEndpoints that nobody keeps, with the rights
+// it has.
 func TestNoEndpointObjects(t *testing.T) {
 	w := newWorld(t)
 	p := w.start("only", "--disable-endpoint-crd", "--identity-gc-interval=0", "--ipam=kubernetes", "--validate-network-policy=false")

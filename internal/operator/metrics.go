@@ -14,7 +14,8 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
-// metrics are what the operator counts. Names are those of the field where a metric means the same there.
+// metrics are what the operator counts. Names are those of the field where a metric means the same
+// there.
 type metrics struct {
 	registry *prometheus.Registry
 	entries  *prometheus.GaugeVec
@@ -96,7 +97,8 @@ func (m *metrics) watchStore(store kvstore.Backend) {
 	}))
 }
 
-// gatherer returns what is counted here, and what the controllers' library counts, which includes the process.
+// gatherer returns what is counted here, and what the controllers' library counts, which includes
+// the process.
 func (m *metrics) gatherer() prometheus.Gatherer {
 	return prometheus.Gatherers{m.registry, ctrlmetrics.Registry}
 }

@@ -38,9 +38,11 @@ type Operator struct {
 	problems *problems
 	// cache is the leader's view of the cluster, nil while this operator does not lead.
 	cache atomic.Pointer[client.Reader]
-	// keys says which labels make identities, nil while this operator does not lead or does not make them.
+	// keys says which labels make identities, nil while this operator does not lead or does not
+	// make them.
 	keys atomic.Pointer[relevance.Controller]
-	// inStore makes identities in a key-value store, nil while this operator does not lead or does not make them there.
+	// inStore makes identities in a key-value store, nil while this operator does not lead or does
+	// not make them there.
 	inStore atomic.Pointer[identities.Controller]
 }
 
@@ -60,13 +62,16 @@ func New(cfg Config, log *slog.Logger, version string) (*Operator, error) {
 	return o, err
 }
 
-// lostGrace is how long Run waits for the other parts when leadership is lost. It is short because the process is to end.
+// lostGrace is how long Run waits for the other parts when leadership is lost. It is short because
+// the process is to end.
 const lostGrace = time.Second
 
-// Run does the duties until ctx ends; then it returns nil. Its keys stay in the store until their lease ends, so that a restart, or another operator, goes
-// on with them. It returns an error if an address to serve at cannot be had, or a part fails for good. An unreachable store is no such failure: the
-// health check tells of it. If the operator led and lost that, Run returns at once an error that wraps [election.ErrLost], without waiting for all of its
-// goroutines: the process must end.
+// Run does the duties until ctx ends; then it returns nil. Its keys stay in the store until their
+// lease ends, so that a restart, or another operator, goes on with them. It returns an error if an
+// address to serve at cannot be had, or a part fails for good. An unreachable store is no such
+// failure: the health check tells of it. If the operator led and lost that, Run returns at once an
+// error that wraps [election.ErrLost], without waiting for all of its goroutines: the process must
+// end.
 func (o *Operator) Run(ctx context.Context) error {
 	// ---- listen first: a wrong address must be told before anything is done -------------------
 	var served []*listener

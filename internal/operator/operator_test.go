@@ -28,7 +28,8 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asOperator) != "" {
 		os.Exit(beOperator())
 	}
-	// The embedded server leaves these behind for the life of the process, and so does the log of Kubernetes' libraries.
+	// The embedded server leaves these behind for the life of the process, and so does the log of
+	// Kubernetes' libraries.
 	goleak.VerifyTestMain(m,
 		goleak.IgnoreAnyFunction("go.etcd.io/etcd/client/pkg/v3/fileutil.purgeFile"),
 		goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start"),
@@ -240,7 +241,8 @@ func TestDuties(t *testing.T) {
 	}
 }
 
-// TestReadinessFollowsTheStore: without its store an operator is not ready, but alive: a kubelet must not start it again and again.
+// TestReadinessFollowsTheStore: without its store an operator is not ready, but alive: a kubelet
+// must not start it again and again.
 func TestReadinessFollowsTheStore(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -272,8 +274,8 @@ func TestReadinessFollowsTheStore(t *testing.T) {
 	})
 }
 
-// TestTwoOperators lets two operators and several nodes work on one store: no identity in use goes away, every unused one does, and when one operator
-// is gone the other does everything.
+// TestTwoOperators lets two operators and several nodes work on one store: no identity in use goes
+// away, every unused one does, and when one operator is gone the other does everything.
 func TestTwoOperators(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)

@@ -16,7 +16,8 @@ const (
 	maxProblemText = 500
 )
 
-// problems keeps the last warnings and errors that were logged, so that somebody who asks need not search the log.
+// problems keeps the last warnings and errors that were logged, so that somebody who asks need not
+// search the log.
 type problems struct {
 	mu   sync.Mutex
 	list map[[2]string]*api.Problem // by part and message

@@ -11,7 +11,8 @@ import (
 	api "github.com/hawser-net/hawser/api/operator"
 )
 
-// TestProblems: what was logged as a problem is kept, once for each part and message, the newest of too many, and the log is as without.
+// TestProblems: what was logged as a problem is kept, once for each part and message, the newest of
+// too many, and the log is as without.
 func TestProblems(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer

@@ -13,7 +13,8 @@ import (
 //go:embed reference.md
 var referenceText string
 
-// WriteReference writes the manual page of the operator, made from a text and from the options themselves.
+// WriteReference writes the manual page of the operator, made from a text and from the options
+// themselves.
 func WriteReference(w io.Writer, cmd *cobra.Command) error {
 	var b strings.Builder
 	b.WriteString(referenceText)

@@ -134,7 +134,8 @@ func node(b *testing.B, identities, rules int) *Engine {
 	return e
 }
 
-// nodeLabels gives the first 30 identities to namespace ns0, and the rest in turn to ns0 and others.
+// nodeLabels gives the first 30 identities to namespace ns0, and the rest in turn to ns0 and
+// others.
 func nodeLabels(b *testing.B, i int) labels.Set {
 	ns := "ns0"
 	if i >= 30 {

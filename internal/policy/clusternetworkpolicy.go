@@ -13,24 +13,30 @@ import (
 	"github.com/hawser-net/hawser/internal/labels"
 )
 
-// Bounds that the schema of ClusterNetworkPolicy sets, and that keep a policy from another source in bounds too.
+// Bounds that the schema of ClusterNetworkPolicy sets, and that keep a policy from another source
+// in bounds too.
 const (
 	maxPriority     = 1000
 	maxClusterRules = 25
 )
 
-// ParseClusterNetworkPolicy returns the rule of a ClusterNetworkPolicy. What it means beside the rest:
+// ParseClusterNetworkPolicy returns the rule of a ClusterNetworkPolicy. What it means beside the
+// rest:
 //
 //   - It enforces nothing by itself: what none of its rules matches is left to the next tier.
-//   - Its rules count in order, and policies of a tier in order of priority; the first that matches a packet decides or passes on.
-//   - namespaces and pods select pods only, as subjects and as peers, and as peers those of the local cluster if Config says so.
+//   - Its rules count in order, and policies of a tier in order of priority; the first that matches
+//     a packet decides or passes on.
+//   - namespaces and pods select pods only, as subjects and as peers, and as peers those of the
+//     local cluster if Config says so.
 //   - networks are addresses, whoever has them, as an ipBlock is.
 //   - A named port is one of TCP, UDP and SCTP. Ports at networks must be numbers.
 //
-// Peers that need to be looked up elsewhere, nodes and domainNames, are refused. Every fault is reported, as FieldErrors joined. As with [Parse] there is a rule
-// beside an error, with what can be enforced: of an Accept or a Pass what is wholly understood; a Deny of which the peers are not understood denies all pods, and
-// on egress all addresses, one of which the protocols are not, all traffic; so does an entry whose action is not known. If the subject or
-// the tier is not understood, only what denies is left, about all pods that may be meant, in the admin tier.
+// Peers that need to be looked up elsewhere, nodes and domainNames, are refused. Every fault is
+// reported, as FieldErrors joined. As with [Parse] there is a rule beside an error, with what can
+// be enforced: of an Accept or a Pass what is wholly understood; a Deny of which the peers are not
+// understood denies all pods, and on egress all addresses, one of which the protocols are not, all
+// traffic; so does an entry whose action is not known. If the subject or the tier is not
+// understood, only what denies is left, about all pods that may be meant, in the admin tier.
 func ParseClusterNetworkPolicy(p *policyv1alpha2.ClusterNetworkPolicy, opts ...Option) ([]*Rule, error) {
 	if p == nil {
 		return nil, errors.New("the policy is missing")
@@ -96,7 +102,8 @@ type entryOK struct {
 	whole, protocols bool
 }
 
-// settle leaves of an entry that is not wholly understood what it surely accepts or passes on, or makes it deny all that it may deny.
+// settle leaves of an entry that is not wholly understood what it surely accepts or passes on, or
+// makes it deny all that it may deny.
 func (c *Clause) settle(ok entryOK, peersOK bool) {
 	switch {
 	case !c.Deny && !ok.whole:
@@ -174,8 +181,8 @@ func (ps *parser) clusterPeer(at string, namespaces *metav1.LabelSelector, pods 
 	return nil // what is left of it would select too many
 }
 
-// clusterPods returns the selector of pods by their namespaces, or by namespaces and their own labels, without what
-// is not understood of them; nil if there are none.
+// clusterPods returns the selector of pods by their namespaces, or by namespaces and their own
+// labels, without what is not understood of them; nil if there are none.
 func (ps *parser) clusterPods(at string, peer bool, namespaces *metav1.LabelSelector, pods *policyv1alpha2.NamespacedPod) *Selector {
 	switch {
 	case namespaces != nil && pods != nil:

@@ -77,7 +77,8 @@ func TestParseClusterNetworkPolicyRefuses(t *testing.T) {
 	}
 }
 
-// TestParseClusterNetworkPolicyNames: what the object calls its rules is found again in explanations.
+// TestParseClusterNetworkPolicyNames: what the object calls its rules is found again in
+// explanations.
 func TestParseClusterNetworkPolicyNames(t *testing.T) {
 	t.Parallel()
 	rules, _, err := parseCluster(`{"tier":"Baseline","priority":7,"subject":{"namespaces":{}},"ingress":[{"name":"no \"x\"","action":"Pass","from":[{"namespaces":{}}]}]}`)
@@ -91,7 +92,8 @@ func TestParseClusterNetworkPolicyNames(t *testing.T) {
 	}
 }
 
-// FuzzParseClusterNetworkPolicy: no object crashes the parser; rules that come out can be used, and mean what the oracle reads.
+// FuzzParseClusterNetworkPolicy: no object crashes the parser; rules that come out can be used, and
+// mean what the oracle reads.
 func FuzzParseClusterNetworkPolicy(f *testing.F) {
 	f.Add(`{"tier":"Admin","subject":{"namespaces":{}},"ingress":[{"action":"Deny","from":[{"namespaces":{"matchLabels":{"team":"red"}}}],
 		"protocols":[{"tcp":{"destinationPort":{"range":{"start":3,"end":900}}}},{"destinationNamedPort":"http"}]}]}`)
@@ -117,8 +119,9 @@ func FuzzParseClusterNetworkPolicy(f *testing.F) {
 	})
 }
 
-// TestOrderedDeltas: entries of tiers that lie in one another come and go, and while a delta is written every packet is judged as
-// before or as after; the kernel of the tests checks that at each entry.
+// TestOrderedDeltas: entries of tiers that lie in one another come and go, and while a delta is
+// written every packet is judged as before or as after; the kernel of the tests checks that at each
+// entry.
 func TestOrderedDeltas(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(seed(t), 3))

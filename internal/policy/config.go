@@ -58,8 +58,8 @@ type Config struct {
 	// AllowNonDefaultDeny honours enableDefaultDeny. Otherwise every direction with entries is
 	// enforced, and so is one for which a rule asks explicitly.
 	AllowNonDefaultDeny bool
-	// LastRuleSet and LastGeneration are the highest numbers that may still be in the kernel from an
-	// earlier run. The engine's own are above them.
+	// LastRuleSet and LastGeneration are the highest numbers that may still be in the kernel from
+	// an earlier run. The engine's own are above them.
 	LastRuleSet    RuleSetID
 	LastGeneration uint32
 }

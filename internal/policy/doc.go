@@ -3,11 +3,12 @@
 //
 // # The parts
 //
-//   - Parse and ParseClusterwide turn policy objects into rules, or refuse them by naming the field.
+//   - Parse and ParseClusterwide turn policy objects into rules, or refuse them by naming the
+//     field.
 //   - Engine holds rules, identities and subjects and says in Flush what changed.
 //   - Engine.Lookup judges one packet as the kernel would; Engine.Trace explains it rule by rule.
-//   - The package oracle beside this one judges packets straight from the policy objects. It is slow,
-//     shares no code with the engine, and the tests hold both against each other.
+//   - The package oracle beside this one judges packets straight from the policy objects. It is
+//     slow, shares no code with the engine, and the tests hold both against each other.
 //
 // # What a rule means
 //
@@ -17,21 +18,22 @@
 //     one rule that selects it has an entry for the direction and does not switch that off
 //     (enableDefaultDeny). Mode "always" enforces for all endpoints, mode "never" drops nothing.
 //     The endpoints that have no labels yet (reserved:init) are enforced in mode default too.
-//   - An entry matches peers and ports. Absent peers are all peers; absent ports, or an empty list of
-//     them (toPorts, icmps), are all ports and protocols; an entry with neither ("- {}") matches nothing and
-//     only makes the direction enforced. An empty list of peers matches nobody, whatever other list
-//     stands beside it, and an empty list within toPorts or icmps names no traffic.
+//   - An entry matches peers and ports. Absent peers are all peers; absent ports, or an empty list
+//     of them (toPorts, icmps), are all ports and protocols; an entry with neither ("- {}") matches
+//     nothing and only makes the direction enforced. An empty list of peers matches nobody,
+//     whatever other list stands beside it, and an empty list within toPorts or icmps names no
+//     traffic.
 //   - A selector of peers in a namespaced rule is confined to the namespace unless it names the
-//     namespace (or a namespace label). In a clusterwide rule it is confined to what
-//     has a namespace. With Config.DefaultLocalCluster it is confined to the local cluster
-//     unless it names the cluster. A selector that names a reserved label, under any operator, is confined to
+//     namespace (or a namespace label). In a clusterwide rule it is confined to what has a
+//     namespace. With Config.DefaultLocalCluster it is confined to the local cluster unless it
+//     names the cluster. A selector that names a reserved label, under any operator, is confined to
 //     nothing, and so are those of a clusterwide rule whose own selector names reserved:init.
 //   - The label reserved:world is the outside of both families.
 //   - Prefixes match identities that stand for prefixes outside the cluster, by containment, never
 //     endpoints or nodes. A prefix of length 0 matches the world too.
-//   - A block of addresses (the ipBlock of a NetworkPolicy) matches whoever has an address in it: an
-//     endpoint, a node, the outside. Its identities are those of identity.BlockScope, which an address
-//     has beside the identity of its owner; an entry matches by either.
+//   - A block of addresses (the ipBlock of a NetworkPolicy) matches whoever has an address in it:
+//     an endpoint, a node, the outside. Its identities are those of identity.BlockScope, which an
+//     address has beside the identity of its owner; an entry matches by either.
 //   - A deny beats every allow, whichever is more specific.
 //   - protocol ANY, or none, with a port is TCP, UDP and SCTP; port "0" is every port.
 //   - A named port of an ingress entry is looked up among the subject's own named ports, one of
@@ -41,10 +43,10 @@
 // # Rule sets
 //
 // Endpoints with the same identity and the same named ports are one Subject. Subjects that the same
-// rules select share a rule set. A change of rules gives a new number; an identity that comes or goes
-// changes the rule sets it touches in place. Within one identity of a rule set, the most specific entry of a
-// packet always has the final verdict of that identity's rules, and entries that the entries of
-// identity 0 (any peer) make superfluous are left out.
+// rules select share a rule set. A change of rules gives a new number; an identity that comes or
+// goes changes the rule sets it touches in place. Within one identity of a rule set, the most
+// specific entry of a packet always has the final verdict of that identity's rules, and entries
+// that the entries of identity 0 (any peer) make superfluous are left out.
 //
 // # Concurrency
 //

@@ -8,7 +8,8 @@ import (
 	"github.com/hawser-net/hawser/internal/labels"
 )
 
-// prefixIndex holds the selectors by prefix of one kind, and the identities that stand for prefixes.
+// prefixIndex holds the selectors by prefix of one kind, and the identities that stand for
+// prefixes.
 type prefixIndex struct {
 	peers map[*peer]struct{}
 	sels  map[netip.Prefix][]*activeSelector

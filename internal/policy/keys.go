@@ -5,12 +5,13 @@ import (
 	"github.com/hawser-net/hawser/internal/labels"
 )
 
-// LabelKeys returns the keys of the labels that decide what the rules mean for whom: those of their selectors of subjects and of peers, whatever the operator,
-// for the absence of a label selects too. Labels with other keys can be left out of identities without a change of any verdict, but those that always count
-// (labels.Label.Always). Selectors of addresses and entities need none.
+// LabelKeys returns the keys of the labels that decide what the rules mean for whom: those of their
+// selectors of subjects and of peers, whatever the operator, for the absence of a label selects
+// too. Labels with other keys can be left out of identities without a change of any verdict, but
+// those that always count (labels.Label.Always). Selectors of addresses and entities need none.
 //
-// A named port of egress is looked up among all ports of the peer's identity. Endpoints that share an identity for want of labels would share their ports
-// too, so that such a rule needs all keys.
+// A named port of egress is looked up among all ports of the peer's identity. Endpoints that share
+// an identity for want of labels would share their ports too, so that such a rule needs all keys.
 func LabelKeys(rules []*Rule) labels.Keys {
 	var keys []string
 	add := func(s *Selector) {
@@ -37,8 +38,9 @@ func LabelKeys(rules []*Rule) labels.Keys {
 	return labels.KeysOf(keys...)
 }
 
-// Closed returns a rule that never allows what r forbids, whatever the labels say whose keys are not known: if r needs any of these, it is one that lets nothing
-// through, in the directions that r is about, for all endpoints that r may be about. A rule that needs none is returned as it is.
+// Closed returns a rule that never allows what r forbids, whatever the labels say whose keys are
+// not known: if r needs any of these, it is one that lets nothing through, in the directions that r
+// is about, for all endpoints that r may be about. A rule that needs none is returned as it is.
 func Closed(r *Rule, known labels.Keys) *Rule {
 	if known.Covers(LabelKeys([]*Rule{r})) {
 		return r

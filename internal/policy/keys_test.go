@@ -83,7 +83,8 @@ func TestLabelKeys(t *testing.T) {
 	}
 }
 
-// narrowed gives pods the identities that they have if only the labels count that the world's policies select: those with the same ones share a number.
+// narrowed gives pods the identities that they have if only the labels count that the world's
+// policies select: those with the same ones share a number.
 func (w *world) narrowed(e *Engine) (shared int) {
 	var rules []*Rule
 	for _, o := range w.policies {
@@ -117,8 +118,9 @@ func (w *world) narrowed(e *Engine) (shared int) {
 	return shared
 }
 
-// TestVerdictsByRelevantLabels: verdicts of pods by the labels that policies select are those by all of their labels, which the oracle is told. It is what
-// "CID lazy creation" of CFP-27752 rests on.
+// TestVerdictsByRelevantLabels: verdicts of pods by the labels that policies select are those by
+// all of their labels, which the oracle is told. It is what "CID lazy creation" of CFP-27752 rests
+// on.
 func TestVerdictsByRelevantLabels(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(seed(t), 7))

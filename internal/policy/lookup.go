@@ -40,9 +40,9 @@ func (v Verdict) String() string {
 }
 
 // Lookup judges a packet as the kernel does, with the rule set as of the last Flush: by the most
-// specific entry of the peer's identity, the most specific of any peer, and the most specific of the
-// longest known block around the peer's address, which may be invalid. For ICMP and ICMPv6 port is the
-// message type; other protocols without ports have 0.
+// specific entry of the peer's identity, the most specific of any peer, and the most specific of
+// the longest known block around the peer's address, which may be invalid. For ICMP and ICMPv6 port
+// is the message type; other protocols without ports have 0.
 func (e *Engine) Lookup(rs RuleSetID, dir Direction, id identity.ID, at netip.Addr, proto uint8, port uint16) Verdict {
 	set := e.byID[rs]
 	if set == nil || !set.installed {

@@ -38,11 +38,13 @@ func (e *FieldError) Error() string { return e.Field + ": " + e.Problem }
 // Option changes what is accepted.
 type Option func(*parser)
 
-// WithGroups accepts fromGroups and toGroups in entries that allow. They match nothing here: who knows the members of a group makes another policy of
-// their addresses. Where nobody does, leave it out, so that such a policy is refused.
+// WithGroups accepts fromGroups and toGroups in entries that allow. They match nothing here: who
+// knows the members of a group makes another policy of their addresses. Where nobody does, leave it
+// out, so that such a policy is refused.
 func WithGroups() Option { return func(ps *parser) { ps.groups = true } }
 
-// WithFaults says what of the object could not be read into its type, by fields. It is treated like what is read and not supported.
+// WithFaults says what of the object could not be read into its type, by fields. It is treated like
+// what is read and not supported.
 func WithFaults(faults []*FieldError) Option {
 	return func(ps *parser) {
 		for _, f := range faults {
@@ -54,15 +56,19 @@ func WithFaults(faults []*FieldError) Option {
 
 // Parse returns the rules of a namespaced policy. Every fault is reported, as FieldErrors joined.
 //
-// The rules are there beside an error too, for a policy that somebody else has accepted already. They are what can be enforced of it, and never more than it
-// grants or less than it denies:
+// The rules are there beside an error too, for a policy that somebody else has accepted already.
+// They are what can be enforced of it, and never more than it grants or less than it denies:
 //
-//   - Whom the policy selects is isolated in the directions it has entries for; in both if it has none. enableDefaultDeny counts as ever.
-//   - What is wholly understood is granted: of a list of peers, ports or messages the items that are. An entry that is restricted
-//     by something else that is not supported (authentication, layer 7, names) grants nothing.
-//   - A deny of which the peers are not understood denies everybody, one of which the ports are not, all traffic.
-//   - What of an endpointSelector is not understood is left out, so that more endpoints are selected; such a rule grants nothing. Without one
-//     a rule selects all pods: those of its namespace, or of the cluster.
+//   - Whom the policy selects is isolated in the directions it has entries for; in both if it has
+//     none. enableDefaultDeny counts as ever.
+//   - What is wholly understood is granted: of a list of peers, ports or messages the items that
+//     are. An entry that is restricted by something else that is not supported (authentication,
+//     layer 7, names) grants nothing.
+//   - A deny of which the peers are not understood denies everybody, one of which the ports are
+//     not, all traffic.
+//   - What of an endpointSelector is not understood is left out, so that more endpoints are
+//     selected; such a rule grants nothing. Without one a rule selects all pods: those of its
+//     namespace, or of the cluster.
 //   - A rule that selects nodes is left out: no endpoint is meant.
 //
 // Rule.Faults says of each rule what is not enforced as it is written.
@@ -95,7 +101,8 @@ func ParseClusterwide(p *v2.CiliumClusterwideNetworkPolicy, opts ...Option) ([]*
 type parser struct {
 	namespace string // "" for clusterwide policies
 	groups    bool   // accepted, as peers that are nobody
-	// unconfined: the rule at hand is clusterwide and names reserved:init, so that its selectors of peers are confined to nothing.
+	// unconfined: the rule at hand is clusterwide and names reserved:init, so that its selectors of
+	// peers are confined to nothing.
 	unconfined bool
 	warnings   []string // about the rule at hand
 	errs       []error
@@ -174,7 +181,8 @@ func (ps *parser) isUnread(path string) bool {
 	return slices.ContainsFunc(ps.unread, func(f string) bool { return under(f, path) })
 }
 
-// isUnreadOutside reports whether something of the rule at path could not be read that is no part of an entry.
+// isUnreadOutside reports whether something of the rule at path could not be read that is no part
+// of an entry.
 func (ps *parser) isUnreadOutside(path string) bool {
 	return slices.ContainsFunc(ps.unread, func(f string) bool {
 		if !under(f, path) {
@@ -318,7 +326,8 @@ func (ps *parser) unsupportedPeers(present bool, at, name string) peerList {
 	return peerList{field: name, present: present, faulty: present}
 }
 
-// clause finishes an entry and adds it to the rule. whole is false if the entry says more than who and what, and that is not understood.
+// clause finishes an entry and adds it to the rule. whole is false if the entry says more than who
+// and what, and that is not understood.
 func (ps *parser) clause(r *Rule, c Clause, at string, whole bool, lists []peerList, toPorts []v2.PortRule, icmps []v2.ICMPRule) {
 	var from, empty *peerList
 	peersOK := true
@@ -460,7 +469,8 @@ func (ps *parser) subject(field string, in *v2.LabelSelector) *Selector {
 	return newLabelSelector(ps.namespace, false, false, reqs)
 }
 
-// requirements reads both parts of a label selector. It returns those that are understood, and whether all are.
+// requirements reads both parts of a label selector. It returns those that are understood, and
+// whether all are.
 func (ps *parser) requirements(field string, in *v2.LabelSelector) ([]requirement, bool) {
 	before := len(ps.errs)
 	reqs := make([]requirement, 0, len(in.MatchLabels)+len(in.MatchExpressions))

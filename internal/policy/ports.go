@@ -174,8 +174,8 @@ func icmpTypes(v6 bool) map[string]uint8 {
 
 // portSet is what one peer identity, or any peer, has in one direction of a rule set: keys sorted
 // by comparePortKeys, none covered by another of the same list, no allow covered by a deny. In a
-// direction with tiers an identity has tiers instead, sorted likewise, each key with all that is to be said about it.
-// It is immutable. The nil portSet is empty.
+// direction with tiers an identity has tiers instead, sorted likewise, each key with all that is to
+// be said about it. It is immutable. The nil portSet is empty.
 type portSet struct {
 	deny  []portKey
 	allow []portKey
@@ -275,7 +275,8 @@ func (c *coverSet) covers(k portKey) bool {
 	return false
 }
 
-// decision returns what the most specific entry that matches a packet says, nothing if there is none.
+// decision returns what the most specific entry that matches a packet says, nothing if there is
+// none.
 func (s *portSet) decision(proto uint8, port uint16) (out Decision) {
 	if s == nil {
 		return out

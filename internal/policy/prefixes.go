@@ -14,9 +14,9 @@ func CIDRs(rules []*Rule) []netip.Prefix {
 	return slices.DeleteFunc(out, func(p netip.Prefix) bool { return p.Bits() == 0 })
 }
 
-// Blocks returns the blocks of addresses that the rules name, excepted ones included, sorted. Each needs
-// an identity of identity.BlockScope with identity.BlockLabels before SetRules, and a place in the
-// kernel's map of blocks.
+// Blocks returns the blocks of addresses that the rules name, excepted ones included, sorted. Each
+// needs an identity of identity.BlockScope with identity.BlockLabels before SetRules, and a place
+// in the kernel's map of blocks.
 func Blocks(rules []*Rule) []netip.Prefix { return prefixesOf(rules, byBlock) }
 
 func prefixesOf(rules []*Rule, kind selectorKind) []netip.Prefix {

@@ -15,8 +15,8 @@ import (
 	"github.com/hawser-net/hawser/internal/labels"
 )
 
-// refusedWorld judges packets at pods of namespace a: 300 (app=web) is what the policy selects, 301 (app=friend) and 302 (app=evil) are others, 303 is of
-// namespace b.
+// refusedWorld judges packets at pods of namespace a: 300 (app=web) is what the policy selects, 301
+// (app=friend) and 302 (app=evil) are others, 303 is of namespace b.
 type refusedWorld struct {
 	t *testing.T
 	e *Engine
@@ -65,7 +65,8 @@ func (w *refusedWorld) expect(spec string, lines ...string) {
 	}
 }
 
-// TestRefusedIsolates: of a policy that cannot be enforced as it is written, grants never grow and denies never shrink, and whom it selects is isolated.
+// TestRefusedIsolates: of a policy that cannot be enforced as it is written, grants never grow and
+// denies never shrink, and whom it selects is isolated.
 func TestRefusedIsolates(t *testing.T) {
 	t.Parallel()
 	web := func(sections string) string {
@@ -188,7 +189,8 @@ func TestUnread(t *testing.T) {
 	newRefusedWorld(t, map[Owner][]*Rule{"o": parse("spec.when")}).expect("the rule", "in 300 301 tcp 80 deny", "in 301 302 tcp 80 allow")
 }
 
-// TestRefusedClusterNetworkPolicy: an entry that is not understood accepts nothing, and denies at least what it says.
+// TestRefusedClusterNetworkPolicy: an entry that is not understood accepts nothing, and denies at
+// least what it says.
 func TestRefusedClusterNetworkPolicy(t *testing.T) {
 	t.Parallel()
 	for spec, expect := range map[string][]string{

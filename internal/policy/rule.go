@@ -86,7 +86,8 @@ type Rule struct {
 	Namespace string
 	// Subject selects the endpoints that the rule is about.
 	Subject *Selector
-	// Tier is the rule's place among kinds of policies, and Priority, from 0, that within a tier other than the ordinary one.
+	// Tier is the rule's place among kinds of policies, and Priority, from 0, that within a tier
+	// other than the ordinary one.
 	Tier     Tier
 	Priority int32
 	// DefaultDeny is what the rule asks for, by direction, when it may choose
@@ -99,9 +100,11 @@ type Rule struct {
 	Description string
 	// Path is where the rule stands in its object: "spec" or "specs[2]".
 	Path string
-	// Warnings are about what is in force, but perhaps not as the author meant it; each starts with its field.
+	// Warnings are about what is in force, but perhaps not as the author meant it; each starts with
+	// its field.
 	Warnings []string
-	// Faults are what of the rule is not enforced as it is written, because it cannot be; each starts with its field.
+	// Faults are what of the rule is not enforced as it is written, because it cannot be; each
+	// starts with its field.
 	Faults []string
 }
 
@@ -127,7 +130,8 @@ func (r *Rule) has(d Direction) bool {
 type Clause struct {
 	Direction Direction
 	Deny      bool
-	// Pass leaves what matches to the next tier; only in a rule of a tier other than the ordinary one.
+	// Pass leaves what matches to the next tier; only in a rule of a tier other than the ordinary
+	// one.
 	Pass bool
 	// AllPeers stands for an absent list of peers. If it is false and Peers is empty, the clause
 	// matches nothing.
@@ -168,7 +172,8 @@ func (m PortMatch) String() string {
 // are replaced together.
 type Owner string
 
-// Change replaces the rules of an owner; without rules it takes them away. Every source of policy speaks in changes.
+// Change replaces the rules of an owner; without rules it takes them away. Every source of policy
+// speaks in changes.
 type Change struct {
 	Owner Owner
 	Rules []*Rule
@@ -230,9 +235,9 @@ type RuleSet struct {
 // neither before nor after: upserts first, denies before allows; then deletes, allows before
 // denies.
 //
-// With Ordered, tiers say something in the rule set, and entries are neither denies nor allows: upserts are to be written one by
-// one, the most specific first, then deletes, the least specific first. A packet's verdict by any one peer is then always that
-// of before or that of after.
+// With Ordered, tiers say something in the rule set, and entries are neither denies nor allows:
+// upserts are to be written one by one, the most specific first, then deletes, the least specific
+// first. A packet's verdict by any one peer is then always that of before or that of after.
 type Delta struct {
 	ID      RuleSetID
 	Upserts []Entry
@@ -254,8 +259,10 @@ type Subject struct {
 	Identity identity.ID
 	// NamedPorts is what FormatNamedPorts returns; empty if there are none.
 	NamedPorts string
-	// Labels is the canonical string (labels.Set.KVString) of the labels that the endpoints have themselves: by these their rules are chosen, whatever is said
-	// of the number, which counts for others who judge them as a peer. If it is empty, the labels are those of the identity as it is known.
+	// Labels is the canonical string (labels.Set.KVString) of the labels that the endpoints have
+	// themselves: by these their rules are chosen, whatever is said of the number, which counts for
+	// others who judge them as a peer. If it is empty, the labels are those of the identity as it
+	// is known.
 	Labels string
 }
 

@@ -35,8 +35,8 @@ func (rs *ruleSet) touch(id identity.ID) {
 type dirState struct {
 	enforced bool
 	groups   []group
-	// places, if not nil, makes the direction tiered: what clauses of tiers other than the ordinary one do, and in which order.
-	// Clauses of tiers that are not there do not count.
+	// places, if not nil, makes the direction tiered: what clauses of tiers other than the ordinary
+	// one do, and in which order. Clauses of tiers that are not there do not count.
 	places map[*compiledClause]Ranked
 	// base are the entries of any peer; peers those of identities, without empty ones.
 	base  *portSet
@@ -466,7 +466,8 @@ func (rs *ruleSet) portsOf(dir Direction, groups []int32, special *peer) *portSe
 	return newPortSet(allow, deny, d.enforced, d.base)
 }
 
-// namesOf returns the named ports that count in a direction: those of the subjects, or of the peer that is special.
+// namesOf returns the named ports that count in a direction: those of the subjects, or of the peer
+// that is special.
 func (rs *ruleSet) namesOf(dir Direction, special *peer) []NamedPort {
 	switch {
 	case dir == Ingress:
@@ -477,8 +478,8 @@ func (rs *ruleSet) namesOf(dir Direction, special *peer) []NamedPort {
 	return nil
 }
 
-// tieredPortsOf is portsOf in a direction with tiers. What any peer has is left in, because it is no measure for what comes
-// before it.
+// tieredPortsOf is portsOf in a direction with tiers. What any peer has is left in, because it is
+// no measure for what comes before it.
 func (rs *ruleSet) tieredPortsOf(dir Direction, groups []int32, special *peer) *portSet {
 	d := &rs.dirs[dir]
 	var list []decided

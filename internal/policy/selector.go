@@ -9,9 +9,9 @@ import (
 	"github.com/hawser-net/hawser/internal/labels"
 )
 
-// Selector selects identities: by labels, by a prefix outside the cluster, by a block of addresses, or as
-// an entity. It is immutable. Two
-// selectors with the same String select the same under the same Config.
+// Selector selects identities: by labels, by a prefix outside the cluster, by a block of addresses,
+// or as an entity. It is immutable. Two selectors with the same String select the same under the
+// same Config.
 type Selector struct {
 	kind selectorKind
 
@@ -84,7 +84,8 @@ func (r *requirement) equality() (string, bool) {
 	return "", false
 }
 
-// worldwide reports whether the requirement is about reserved:world, which whatever is outside has, be it of one family only.
+// worldwide reports whether the requirement is about reserved:world, which whatever is outside has,
+// be it of one family only.
 func (r *requirement) worldwide() bool {
 	return r.source == labels.SourceReserved && r.key == identity.World.String()
 }

@@ -7,7 +7,8 @@ import (
 	"github.com/hawser-net/hawser/internal/labels"
 )
 
-// TestOwnLabels: what is said of a number changes what others allow it, never what is allowed to reach the endpoint that has it.
+// TestOwnLabels: what is said of a number changes what others allow it, never what is allowed to
+// reach the endpoint that has it.
 func TestOwnLabels(t *testing.T) {
 	t.Parallel()
 	e, err := New(Defaults())

@@ -9,14 +9,16 @@ import (
 // Tier is where in the order of judgement a rule stands.
 type Tier uint8
 
-// The tiers. The zero Tier is that of ordinary policies; the others are those of ClusterNetworkPolicy, whose rules come in
-// order, and the first that matches a packet counts.
+// The tiers. The zero Tier is that of ordinary policies; the others are those of
+// ClusterNetworkPolicy, whose rules come in order, and the first that matches a packet counts.
 const (
 	// TierOrdinary: every rule counts, and a deny beats every allow.
 	TierOrdinary Tier = iota
-	// TierAdmin is asked before ordinary policies. What it accepts or denies they do not get to see.
+	// TierAdmin is asked before ordinary policies. What it accepts or denies they do not get to
+	// see.
 	TierAdmin
-	// TierBaseline is asked after them, about endpoints that none of them enforces in the direction.
+	// TierBaseline is asked after them, about endpoints that none of them enforces in the
+	// direction.
 	TierBaseline
 )
 
@@ -59,13 +61,15 @@ func (a Action) String() string {
 	return "none"
 }
 
-// Ranked is the action of the first matching rule of a tier, and the rule's place: the smaller one comes first. The zero Ranked
-// is no rule. Places are numbered within a direction of a rule set; neighbours with the same action share one.
+// Ranked is the action of the first matching rule of a tier, and the rule's place: the smaller one
+// comes first. The zero Ranked is no rule. Places are numbered within a direction of a rule set;
+// neighbours with the same action share one.
 type Ranked uint16
 
 const (
 	actionBits = 2
-	// maxPlace is the last place. Rules beyond it share it, and there a deny counts before a pass before an accept.
+	// maxPlace is the last place. Rules beyond it share it, and there a deny counts before a pass
+	// before an accept.
 	maxPlace = 1<<(16-actionBits) - 1
 )
 
@@ -95,7 +99,8 @@ func (r Ranked) first(o Ranked) Ranked {
 	return r
 }
 
-// Decision is what an entry of a rule set says. Those of all entries that match a packet are put together with Join.
+// Decision is what an entry of a rule set says. Those of all entries that match a packet are put
+// together with Join.
 type Decision struct {
 	// Deny and Allow are what ordinary policies say: neither, or one of both.
 	Deny, Allow bool
@@ -112,7 +117,8 @@ func (d Decision) Join(o Decision) Decision {
 	}
 }
 
-// Verdict returns the outcome for a packet, given all that matches it and whether the direction is enforced.
+// Verdict returns the outcome for a packet, given all that matches it and whether the direction is
+// enforced.
 func (d Decision) Verdict(enforced bool) Verdict {
 	for _, a := range []Action{d.Admin.Action(), d.ordinary(), d.Baseline.Action()} {
 		switch a {
@@ -146,8 +152,8 @@ func (d Decision) denies() bool {
 	return d.Deny || d.Admin.Action() == ActionDeny || d.Baseline.Action() == ActionDeny
 }
 
-// places gives the clauses of the tiers their places in a direction. It returns nil if no clause of a tier counts there: one of
-// the baseline tier does not where ordinary rules enforce.
+// places gives the clauses of the tiers their places in a direction. It returns nil if no clause of
+// a tier counts there: one of the baseline tier does not where ordinary rules enforce.
 func places(rules []*engineRule, dir Direction, enforcedByRule bool) map[*compiledClause]Ranked {
 	var out map[*compiledClause]Ranked
 	for _, tier := range []Tier{TierAdmin, TierBaseline} {
@@ -181,8 +187,9 @@ func places(rules []*engineRule, dir Direction, enforcedByRule bool) map[*compil
 	return out
 }
 
-// byPrecedence orders the rules of one tier. Which of two policies with the same priority comes first is left open by the API;
-// here it is the one whose owner comes first, so that all nodes agree.
+// byPrecedence orders the rules of one tier. Which of two policies with the same priority comes
+// first is left open by the API; here it is the one whose owner comes first, so that all nodes
+// agree.
 func byPrecedence(a, b *engineRule) int {
 	return cmp.Or(cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.owner, b.owner), cmp.Compare(a.serial, b.serial))
 }
@@ -193,8 +200,9 @@ type decided struct {
 	Decision
 }
 
-// newTieredSet makes the entries of one peer from what its clauses say, in any order. In the outcome every entry holds what all
-// keys around it say too, and entries that say the same as the one around them are left out.
+// newTieredSet makes the entries of one peer from what its clauses say, in any order. In the
+// outcome every entry holds what all keys around it say too, and entries that say the same as the
+// one around them are left out.
 func newTieredSet(list []decided) *portSet {
 	slices.SortFunc(list, func(a, b decided) int { return comparePortKeys(a.portKey, b.portKey) })
 	kept := make(map[portKey]Decision, len(list))

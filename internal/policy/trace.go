@@ -15,8 +15,9 @@ import (
 type Party struct {
 	// Identity may be 0 if Labels are given; the identity itself plays no part then.
 	Identity identity.ID
-	// SeenAs, if not 0, is the identity by which the other end's rules judge this one: an endpoint's own rules
-	// follow from its labels, those of others from what is known of its number, which for a temporary one is another.
+	// SeenAs, if not 0, is the identity by which the other end's rules judge this one: an
+	// endpoint's own rules follow from its labels, those of others from what is known of its
+	// number, which for a temporary one is another.
 	SeenAs identity.ID
 	// Labels, if empty, are those of Identity.
 	Labels labels.Set
@@ -41,8 +42,8 @@ type TraceSide struct {
 	// Enforced says whether what no rule matches is dropped; Why says what makes it so.
 	Enforced bool
 	Why      string
-	// Steps are the entries of the rules that select the endpoint: those of the admin tier in their order, ordinary ones in the order
-	// of Rules, those of the baseline tier in their order.
+	// Steps are the entries of the rules that select the endpoint: those of the admin tier in their
+	// order, ordinary ones in the order of Rules, those of the baseline tier in their order.
 	Steps []TraceStep
 }
 
@@ -59,10 +60,12 @@ type TraceStep struct {
 	PeerMatch string
 	// PortMatch is the port that matches, empty if none does.
 	PortMatch string
-	// ByAddress says that nothing matches the peer, but that a block of addresses could if its address were known.
+	// ByAddress says that nothing matches the peer, but that a block of addresses could if its
+	// address were known.
 	ByAddress bool
-	// Decides is set on the entry that settles the verdict: the first of a tier that matches, or of ordinary ones the first deny that
-	// matches, or the first allow. It is set on an entry that passes a packet on, too, if nothing before it settles the verdict.
+	// Decides is set on the entry that settles the verdict: the first of a tier that matches, or of
+	// ordinary ones the first deny that matches, or the first allow. It is set on an entry that
+	// passes a packet on, too, if nothing before it settles the verdict.
 	Decides bool
 	// Local marks the implicit entry for the node itself.
 	Local bool

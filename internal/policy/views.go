@@ -126,9 +126,9 @@ func (e *Engine) Labels(id identity.ID) (labels.Set, bool) {
 // Revision returns the revision of the last update that was not empty.
 func (e *Engine) Revision() uint64 { return e.revision }
 
-// DeniesPeers reports whether a rule of the subject denies certain peers, or ranks them in a tier. For
-// such a subject a peer whose labels are not known yet may be let through; for any other one it lacks
-// what is granted to it, and no more.
+// DeniesPeers reports whether a rule of the subject denies certain peers, or ranks them in a tier.
+// For such a subject a peer whose labels are not known yet may be let through; for any other one it
+// lacks what is granted to it, and no more.
 func (e *Engine) DeniesPeers(s Subject) bool {
 	sub := e.subjects[s]
 	if sub == nil || sub.peer == nil {

@@ -277,7 +277,8 @@ func (k *kernel) sync(e *Engine) Update {
 	return u
 }
 
-// addBlocks gives the blocks that rules name identities, and returns those that none names any more.
+// addBlocks gives the blocks that rules name identities, and returns those that none names any
+// more.
 func (k *kernel) addBlocks(e *Engine) (gone []netip.Prefix) {
 	var rules []*Rule
 	for _, info := range e.Rules() {

@@ -121,7 +121,8 @@ func split(data []byte) []document {
 	return out
 }
 
-// decodeOne reads one document; nil if it holds nothing. Beside an error there is the object if some of it can be enforced.
+// decodeOne reads one document; nil if it holds nothing. Beside an error there is the object if
+// some of it can be enforced.
 func decodeOne(file string, data []byte) (*Object, error) {
 	// Duplicate keys are refused here, before a map hides them.
 	raw, err := yaml.YAMLToJSONStrict(data)

@@ -30,9 +30,9 @@ type Config struct {
 	Keep string
 	// Poll is how often the directory is read even if nothing was notified.
 	Poll time.Duration
-	// Settle is how long the directory is not read because of a file that is being written. When its
-	// writer closes it, or if it is renamed into place, only Gather goes by, so that many changes
-	// are read at once.
+	// Settle is how long the directory is not read because of a file that is being written. When
+	// its writer closes it, or if it is renamed into place, only Gather goes by, so that many
+	// changes are read at once.
 	Settle time.Duration
 	Gather time.Duration
 }
@@ -67,7 +67,8 @@ type FileStatus struct {
 	Err error
 	// Policies are the owners in force, of the present content or of the last good one, sorted.
 	Policies []policy.Owner
-	// Loaded is when what is in force was read; zero if it is not what was written: nothing, or what can be enforced of a file that was never good.
+	// Loaded is when what is in force was read; zero if it is not what was written: nothing, or
+	// what can be enforced of a file that was never good.
 	Loaded time.Time
 	// Failed is since when the file is faulty; zero if it is not.
 	Failed time.Time
@@ -99,8 +100,8 @@ func New(cfg Config, log *slog.Logger) (*Dir, error) {
 	return &Dir{cfg: cfg, log: log, files: map[string]*file{}}, nil
 }
 
-// Run reads the directory and calls apply with everything in it, then with what changes, until
-// ctx ends; then it returns nil. The first call happens even if there is nothing to apply. Calls do not
+// Run reads the directory and calls apply with everything in it, then with what changes, until ctx
+// ends; then it returns nil. The first call happens even if there is nothing to apply. Calls do not
 // overlap, and changes are sorted by owner. A directory that cannot be read at the start is an
 // error, since running without policies would let everything pass; later it is only reported. With
 // no directory configured Run calls apply once and waits for ctx.

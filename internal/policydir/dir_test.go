@@ -87,8 +87,8 @@ func expect(t *testing.T, ch <-chan []policy.Change, want ...string) {
 	}
 }
 
-// logged is a log handler that tells of every record. A record is written while the Dir's state is locked,
-// so that Status then shows what the record was about.
+// logged is a log handler that tells of every record. A record is written while the Dir's state is
+// locked, so that Status then shows what the record was about.
 type logged chan string
 
 func (l logged) Enabled(context.Context, slog.Level) bool { return true }
@@ -182,7 +182,8 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// TestWhole: nothing is read while a file is being written, and everything as soon as its writer is done.
+// TestWhole: nothing is read while a file is being written, and everything as soon as its writer is
+// done.
 func TestWhole(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -276,7 +277,8 @@ func TestConfigMapMount(t *testing.T) {
 	expect(t, ch, "-a.yaml/default/v1", "a.yaml/default/v2")
 }
 
-// TestNeverGood: of a file that was never good what can be enforced is in force; once it was good, its last good version.
+// TestNeverGood: of a file that was never good what can be enforced is in force; once it was good,
+// its last good version.
 func TestNeverGood(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

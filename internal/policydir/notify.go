@@ -15,8 +15,8 @@ import (
 // notice says that a file of the directory changed.
 type notice struct {
 	name string
-	// whole says that the change is complete: the writer has closed the file, or it was renamed into place,
-	// or is gone. Otherwise it has been made or changed, and more may follow.
+	// whole says that the change is complete: the writer has closed the file, or it was renamed
+	// into place, or is gone. Otherwise it has been made or changed, and more may follow.
 	whole bool
 }
 
@@ -27,8 +27,9 @@ const (
 	otherChanges = unix.IN_CREATE | unix.IN_MODIFY | unix.IN_ATTRIB
 )
 
-// notifications follows a directory until stop is called, which waits for its goroutine. The channel is
-// closed when there will be no more, at the latest by stop. lost is called when the kernel dropped some.
+// notifications follows a directory until stop is called, which waits for its goroutine. The
+// channel is closed when there will be no more, at the latest by stop. lost is called when the
+// kernel dropped some.
 func notifications(dir string, lost func(error)) (notices <-chan notice, stop func(), err error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
@@ -67,8 +68,8 @@ func notifications(dir string, lost func(error)) (notices <-chan notice, stop fu
 	}, nil
 }
 
-// parseNotices reads the kernel's records: wd, mask, cookie and length of the name, each of 32 bits, then
-// the name, padded with zeros.
+// parseNotices reads the kernel's records: wd, mask, cookie and length of the name, each of 32
+// bits, then the name, padded with zeros.
 func parseNotices(buf []byte, lost func(error)) []notice {
 	var out []notice
 	for len(buf) >= unix.SizeofInotifyEvent {

@@ -15,9 +15,9 @@ import (
 	"github.com/hawser-net/hawser/internal/policy"
 )
 
-// decodeStrict decodes raw, of which tree is the generic form, into dst, which points at a struct. The
-// standard decoder would match names without regard to case, and would not say where a fault is;
-// so the tree is checked against the type first.
+// decodeStrict decodes raw, of which tree is the generic form, into dst, which points at a struct.
+// The standard decoder would match names without regard to case, and would not say where a fault
+// is; so the tree is checked against the type first.
 //
 // What is at fault is returned by fields; the rest is in dst then. With an error dst is of no use.
 func decodeStrict(tree any, raw []byte, dst any) ([]*policy.FieldError, error) {
@@ -101,7 +101,8 @@ func (c *checker) check(path string, v any, t reflect.Type) {
 			c.fail(path, "want true or false, found %s", describe(v))
 		}
 	case reflect.Int32, reflect.Int64:
-		// Beyond 32 bits there is only what servers write, which needs no better answer than the decoder's.
+		// Beyond 32 bits there is only what servers write, which needs no better answer than the
+		// decoder's.
 		f, ok := v.(float64)
 		if !ok || f != math.Trunc(f) || t.Kind() == reflect.Int32 && (f < math.MinInt32 || f > math.MaxInt32) {
 			c.fail(path, "want an integer, found %s", describe(v))

@@ -115,7 +115,8 @@ func testCluster(t *testing.T, bin, mode string) {
 		t.Error("the guest is not treated as a front")
 	}
 
-	// The agents follow the policies. How soon is not promised, so the matrix is taken until it fits.
+	// The agents follow the policies. How soon is not promised, so the matrix is taken until it
+	// fits.
 	db := filepath.Join(s.PolicyDir(), "40-db.yaml")
 	data, err := os.ReadFile(db)
 	if err != nil {

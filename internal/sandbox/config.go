@@ -19,7 +19,8 @@ type Config struct {
 	Name string
 	// Root is the directory of all sandboxes; <Root>/<Name> holds this one.
 	Root string
-	// Data is the directory of what clusters with Kubernetes keep on disk; other sandboxes don't use it.
+	// Data is the directory of what clusters with Kubernetes keep on disk; other sandboxes don't
+	// use it.
 	Data string
 	// Nodes is the number of nodes, 1 to 9.
 	Nodes int

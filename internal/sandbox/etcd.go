@@ -26,10 +26,11 @@ type etcdServer struct {
 	dir     string
 	listen  []string
 	readyFD int
-	// tls is a directory with ca.crt, server.crt and server.key: clients must show a certificate of that authority. Empty for none.
+	// tls is a directory with ca.crt, server.crt and server.key: clients must show a certificate of
+	// that authority. Empty for none.
 	tls string
-	// writer and reader are the names of certificates: one may do everything, the other one read these keys and what is below these prefixes. Without a writer
-	// everybody may do everything.
+	// writer and reader are the names of certificates: one may do everything, the other one read
+	// these keys and what is below these prefixes. Without a writer everybody may do everything.
 	writer, reader string
 	keys, prefixes []string
 }
@@ -96,12 +97,13 @@ func (e *etcdServer) run(ctx context.Context) error {
 	}
 }
 
-// RevisionFile is the name of a file in the directory of data. Whoever puts an older copy of the data there writes into it, as
-// decimal digits, the revision that had been reached.
+// RevisionFile is the name of a file in the directory of data. Whoever puts an older copy of the
+// data there writes into it, as decimal digits, the revision that had been reached.
 const RevisionFile = "revision"
 
-// resume goes on above the revision in RevisionFile and compacts what is older, as etcd's own restore does with --bump-revision
-// and --mark-compacted: no revision is given out twice, and who watches from one that is gone has to list again.
+// resume goes on above the revision in RevisionFile and compacts what is older, as etcd's own
+// restore does with --bump-revision and --mark-compacted: no revision is given out twice, and who
+// watches from one that is gone has to list again.
 func (e *etcdServer) resume(ctx context.Context, c *clientv3.Client) error {
 	file := filepath.Join(e.dir, RevisionFile)
 	text, err := os.ReadFile(file)
@@ -129,7 +131,8 @@ func (e *etcdServer) resume(ctx context.Context, c *clientv3.Client) error {
 	}
 }
 
-// protect gives writer and reader their rights, and everybody else none. A member that was started again has them already.
+// protect gives writer and reader their rights, and everybody else none. A member that was started
+// again has them already.
 func (e *etcdServer) protect(ctx context.Context, c *clientv3.Client) error {
 	st, err := c.AuthStatus(ctx)
 	if err != nil || st.Enabled {

@@ -47,8 +47,8 @@ func clusterConfig(cfg *Config, cmd *cobra.Command) kube.Config {
 	return c
 }
 
-// chooseCluster reports whether a command is about a cluster with Kubernetes: the one that is named, or the default one if no sandbox of the default name is
-// there.
+// chooseCluster reports whether a command is about a cluster with Kubernetes: the one that is
+// named, or the default one if no sandbox of the default name is there.
 func chooseCluster(cfg *Config, cmd *cobra.Command) (kube.Config, bool) {
 	c := clusterConfig(cfg, cmd)
 	if cmd.Flags().Changed("name") {
@@ -96,7 +96,8 @@ func upKubernetes(cfg *Config, k *kubernetesFlags, cmd *cobra.Command) error {
 	return nil
 }
 
-// forCluster returns a command's RunE that runs onCluster if the command is about a cluster with Kubernetes, and otherwise what it did before.
+// forCluster returns a command's RunE that runs onCluster if the command is about a cluster with
+// Kubernetes, and otherwise what it did before.
 func forCluster(cfg *Config, cmd *cobra.Command, onCluster func(*cobra.Command, *kube.Cluster, []string) error) *cobra.Command {
 	other := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

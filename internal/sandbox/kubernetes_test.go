@@ -139,7 +139,8 @@ func jsonNumber(n int) string {
 	return string(data)
 }
 
-// TestKubernetesNode brings up a node, runs pods on it, cuts its power and boots it, and looks that nothing is left of it all.
+// TestKubernetesNode brings up a node, runs pods on it, cuts its power and boots it, and looks that
+// nothing is left of it all.
 func TestKubernetesNode(t *testing.T) {
 	needPrograms(t, append(parts.ControlPlane(), parts.Node()...)...)
 	for _, program := range []string{"runc", "iptables", "conntrack", "/usr/lib/cni/ptp", "busybox", "gcc"} {

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// The sandbox runs its own program for etcd and the pods' servers. In tests that is the test binary,
-// which therefore understands the same first argument as the product.
+// The sandbox runs its own program for etcd and the pods' servers. In tests that is the test
+// binary, which therefore understands the same first argument as the product.
 const helper = "sandbox"
 
 func TestMain(m *testing.M) {

@@ -6,8 +6,8 @@ import (
 	"github.com/hawser-net/hawser/internal/sandbox/kube"
 )
 
-// Clusters finds clusters with Kubernetes on this machine by their names, for commands outside of this package that connect them. Out gets what there is to
-// say of progress.
+// Clusters finds clusters with Kubernetes on this machine by their names, for commands outside of
+// this package that connect them. Out gets what there is to say of progress.
 type Clusters struct{ Out io.Writer }
 
 func (s Clusters) open(name string) (*kube.Cluster, error) {
@@ -16,7 +16,8 @@ func (s Clusters) open(name string) (*kube.Cluster, error) {
 	return kube.New(cfg, s.Out, false)
 }
 
-// Kubeconfig returns the path of the kubeconfig of a cluster; running is false if no cluster of this name is there.
+// Kubeconfig returns the path of the kubeconfig of a cluster; running is false if no cluster of
+// this name is there.
 func (s Clusters) Kubeconfig(name string) (path string, running bool, err error) {
 	c, err := s.open(name)
 	if err != nil {

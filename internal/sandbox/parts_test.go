@@ -26,8 +26,8 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv"
 )
 
-// machineState lists what a sandbox must not leave: links, namespaces, mounts. Those of other tests'
-// sandboxes, which may run at the same time in other processes, are left out.
+// machineState lists what a sandbox must not leave: links, namespaces, mounts. Those of other
+// tests' sandboxes, which may run at the same time in other processes, are left out.
 func machineState(t *testing.T) []string {
 	t.Helper()
 	all, err := testenv.MachineState("/hawser-sb-")

@@ -32,7 +32,8 @@ func createUnderlay(path string) error {
 	})
 }
 
-// createNode makes the namespace of a node with eth0 on the bridge and a default route to the world.
+// createNode makes the namespace of a node with eth0 on the bridge and a default route to the
+// world.
 func createNode(underlay, path string, n *node) error {
 	if err := machine.CreateNamespace(path); err != nil {
 		return err

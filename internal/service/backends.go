@@ -9,8 +9,9 @@ import (
 // backends are the endpoints of one port of a service and one family, by address and port.
 type backends map[netip.AddrPort]Endpoint
 
-// collect gathers the endpoints of a port. One that is in two slices, because it moves from one to the
-// other, counts once, as whichever says more of it: the slices differ in age, and nothing tells which is older.
+// collect gathers the endpoints of a port. One that is in two slices, because it moves from one to
+// the other, counts once, as whichever says more of it: the slices differ in age, and nothing tells
+// which is older.
 func collect(parts []Slice, p Port) (v4, v6 backends) {
 	v4, v6 = make(backends), make(backends)
 	for _, s := range parts {
@@ -54,10 +55,10 @@ func union(a, b []string) []string {
 	return slices.Compact(all)
 }
 
-// choose returns the backends that get traffic, sorted: those that are ready, or if there is none, those
-// that are on their way out but serving still. Among them only this node's, if local, or else those
-// hinted at for this node or zone, if all have hints and any is meant. Before all that it is decided which clusters'
-// ready ones count.
+// choose returns the backends that get traffic, sorted: those that are ready, or if there is none,
+// those that are on their way out but serving still. Among them only this node's, if local, or else
+// those hinted at for this node or zone, if all have hints and any is meant. Before all that it is
+// decided which clusters' ready ones count.
 func (b backends) choose(at Local, local bool, prefer Prefer) []netip.AddrPort {
 	if local {
 		b = b.filter(func(e Endpoint) bool { return e.Cluster == "" && e.Node != "" && e.Node == at.Node })

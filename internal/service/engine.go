@@ -65,8 +65,8 @@ func New(at Local) *Engine {
 // Table returns the table of frontends, to be read and followed.
 func (e *Engine) Table() *table.Table[datapath.ServiceFrontend, Frontend] { return e.frontends }
 
-// Synced says that everything that exists has been told: from now on the table is what was heard. Calling it
-// again does nothing.
+// Synced says that everything that exists has been told: from now on the table is what was heard.
+// Calling it again does nothing.
 func (e *Engine) Synced() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -105,7 +105,8 @@ func (e *Engine) count(s Service, n int) {
 	}
 }
 
-// refreshService computes a service's rows anew, and all if the node has an address that is a service's now, or is none any more.
+// refreshService computes a service's rows anew, and all if the node has an address that is a
+// service's now, or is none any more.
 func (e *Engine) refreshService(n Name) {
 	moved := e.locate()
 	e.refresh(owner{name: n})
@@ -114,8 +115,9 @@ func (e *Engine) refreshService(n Name) {
 	}
 }
 
-// locate leaves addresses of services out of those of the node, and says whether these changed. Some software, such as a cache of names on each node,
-// puts services' addresses on devices; with node ports at each of them the kernel's table would overflow. What the node is known by stays.
+// locate leaves addresses of services out of those of the node, and says whether these changed.
+// Some software, such as a cache of names on each node, puts services' addresses on devices; with
+// node ports at each of them the kernel's table would overflow. What the node is known by stays.
 func (e *Engine) locate() (moved bool) {
 	at := e.local
 	at.Addrs = slices.DeleteFunc(slices.Clone(at.Addrs), func(a netip.Addr) bool { return e.vips[a] > 0 && !slices.Contains(at.Announced, a) })
@@ -124,7 +126,8 @@ func (e *Engine) locate() (moved bool) {
 	return moved
 }
 
-// UpsertSlice makes a slice known, in place of the one of its name, which may have been another service's.
+// UpsertSlice makes a slice known, in place of the one of its name, which may have been another
+// service's.
 func (e *Engine) UpsertSlice(s Slice) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -178,7 +181,8 @@ func (e *Engine) unlink(n Name) Name {
 	return of
 }
 
-// SetShared makes known what another cluster has of a service, in place of what it had before. It counts for a global service, if it is offered.
+// SetShared makes known what another cluster has of a service, in place of what it had before. It
+// counts for a global service, if it is offered.
 func (e *Engine) SetShared(s Shared) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -359,8 +363,9 @@ func Rows(at Local, s Service, parts []Slice) []Frontend {
 			row.Elsewhere = len(row.Backends) == 0 && exist[family]
 			// Inside, flows remember their choice on the one node that they begin on.
 			row.Consistent = at.Consistent && scope == datapath.ServiceOutside && len(row.Backends) <= datapath.MaxConsistentBackends
-			// Another cluster's nodes don't know this one's frontends, nor does a frontend with backends of this node alone send on. Other nodes
-			// know a node port at the addresses by which they know the node.
+			// Another cluster's nodes don't know this one's frontends, nor does a frontend with
+			// backends of this node alone send on. Other nodes know a node port at the addresses by
+			// which they know the node.
 			row.Direct = scope == datapath.ServiceOutside && !local && !foreign[family] && at.forwarding(s).direct(p.Proto) &&
 				(kind != NodePort || slices.Contains(at.Announced, a))
 			if kind == LoadBalancer && s.Restricted {
@@ -393,7 +398,8 @@ func Rows(at Local, s Service, parts []Slice) []Frontend {
 				add(NodePort, a, p.NodePort, datapath.ServiceNode, false)
 			}
 		}
-		// Pods that use another node's address get a backend at once. There they would be taken for somebody who pretends to be a pod.
+		// Pods that use another node's address get a backend at once. There they would be taken for
+		// somebody who pretends to be a pod.
 		if node4 {
 			add(NodePort, netip.IPv4Unspecified(), p.NodePort, datapath.ServiceOtherNode, false)
 		}

@@ -1,11 +1,13 @@
 package service
 
-// Forwarding is how the packets of a client outside reach a backend on another node. It is a text, as options and annotations give it.
+// Forwarding is how the packets of a client outside reach a backend on another node. It is a text,
+// as options and annotations give it.
 type Forwarding string
 
 // The ways. The zero value says nothing.
 const (
-	// ForwardSNAT sends them in the name of the node that the client asked, through which the answers come back.
+	// ForwardSNAT sends them in the name of the node that the client asked, through which the
+	// answers come back.
 	ForwardSNAT Forwarding = "snat"
 	// ForwardDSR sends them in the client's own name, and the backend's node answers.
 	ForwardDSR Forwarding = "dsr"
@@ -13,10 +15,12 @@ const (
 	ForwardHybrid Forwarding = "hybrid"
 )
 
-// AnnotationForwarding is the annotation by which a service asks for a Forwarding of its own: ForwardSNAT or ForwardDSR.
+// AnnotationForwarding is the annotation by which a service asks for a Forwarding of its own:
+// ForwardSNAT or ForwardDSR.
 const AnnotationForwarding = "service.cilium.io/forwarding-mode"
 
-// ReadForwarding reads [AnnotationForwarding] of a service. What is not understood is as if it was not there.
+// ReadForwarding reads [AnnotationForwarding] of a service. What is not understood is as if it was
+// not there.
 func ReadForwarding(annotations map[string]string) Forwarding {
 	if f := Forwarding(annotations[AnnotationForwarding]); f == ForwardSNAT || f == ForwardDSR {
 		return f

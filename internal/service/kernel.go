@@ -12,16 +12,16 @@ import (
 	"github.com/hawser-net/hawser/internal/table"
 )
 
-// Maps is the [table.Target] that brings the kernel's table of services to the frontends. A restart of the agent
-// touches nothing that stayed the same, because the kernel's side writes only what differs. It is for one
-// reconciler.
+// Maps is the [table.Target] that brings the kernel's table of services to the frontends. A restart
+// of the agent touches nothing that stayed the same, because the kernel's side writes only what
+// differs. It is for one reconciler.
 type Maps struct {
 	kernel  datapath.Services
 	changed func()
 }
 
-// NewMaps returns a target for the kernel's table. changed is called whenever flows may lead to where they should not
-// any more: see [Flows]. It must not block.
+// NewMaps returns a target for the kernel's table. changed is called whenever flows may lead to
+// where they should not any more: see [Flows]. It must not block.
 func NewMaps(kernel datapath.Services, changed func()) *Maps {
 	return &Maps{kernel: kernel, changed: changed}
 }
@@ -88,9 +88,10 @@ func (m *Maps) Prune(_ context.Context, desired iter.Seq2[datapath.ServiceFronte
 	return m.kernel.PruneServiceSets()
 }
 
-// Flows has flows forget what the table of frontends no longer says: datagrams to a backend that is none any more,
-// connections that such a backend has not answered, and flows that began before their destination was a
-// service's. A connection that is answered goes on, whatever became of its backend's place in the service.
+// Flows has flows forget what the table of frontends no longer says: datagrams to a backend that is
+// none any more, connections that such a backend has not answered, and flows that began before
+// their destination was a service's. A connection that is answered goes on, whatever became of its
+// backend's place in the service.
 type Flows struct {
 	kernel    datapath.Services
 	frontends *table.Table[datapath.ServiceFrontend, Frontend]
@@ -119,13 +120,16 @@ func (f *Flows) Settle(ctx context.Context) error {
 	return nil
 }
 
-// Sockets are the connected sockets for datagrams of the node's own processes that were given a backend for the frontend that they named: unlike a
-// pod's packets, theirs are asked about no more. EndSockets ends those for which end returns true, so that their owners connect anew, and returns how many.
+// Sockets are the connected sockets for datagrams of the node's own processes that were given a
+// backend for the frontend that they named: unlike a pod's packets, theirs are asked about no more.
+// EndSockets ends those for which end returns true, so that their owners connect anew, and returns
+// how many.
 type Sockets interface {
 	EndSockets(end func(frontend, backend netip.AddrPort) bool) (int, error)
 }
 
-// SettleSockets goes through the sockets once, and ends those whose backend is none of their frontend's any more. It returns how many.
+// SettleSockets goes through the sockets once, and ends those whose backend is none of their
+// frontend's any more. It returns how many.
 func (f *Flows) SettleSockets(sockets Sockets) (int, error) {
 	n, err := sockets.EndSockets(f.former)
 	if err != nil {

@@ -5,18 +5,20 @@ import (
 	"net/netip"
 )
 
-// Maglev returns a table of so many cells, each with the index of a backend: the table of Google's Maglev balancer (NSDI 2016). All
-// backends have nearly as many cells; who makes a table of the same backends has the same; and when a backend comes
-// or goes, few cells that were, and are, others' change. So nodes that know the same backends choose the same one for a client, by
-// a hash of it, and a client that meets another node meets the same backend there.
+// Maglev returns a table of so many cells, each with the index of a backend: the table of Google's
+// Maglev balancer (NSDI 2016). All backends have nearly as many cells; who makes a table of the
+// same backends has the same; and when a backend comes or goes, few cells that were, and are,
+// others' change. So nodes that know the same backends choose the same one for a client, by a hash
+// of it, and a client that meets another node meets the same backend there.
 //
-// cells must be a prime, and the backends sorted, none twice, and no more than cells; without any, the table is nil. A backend is known
-// by its address and port alone.
+// cells must be a prime, and the backends sorted, none twice, and no more than cells; without any,
+// the table is nil. A backend is known by its address and port alone.
 func Maglev(backends []netip.AddrPort, cells int) []uint16 {
 	if len(backends) == 0 {
 		return nil
 	}
-	// Each backend has an order of its own in which it would like the cells, and takes in turn the first that is free.
+	// Each backend has an order of its own in which it would like the cells, and takes in turn the
+	// first that is free.
 	type wish struct{ next, step uint32 }
 	wishes := make([]wish, len(backends))
 	n := uint32(cells)

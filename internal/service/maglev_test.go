@@ -65,7 +65,8 @@ func TestMaglevBalance(t *testing.T) {
 	}
 }
 
-// TestMaglevDisruption: when a backend comes or goes, cells that are, and were, others' mostly stay with them.
+// TestMaglevDisruption: when a backend comes or goes, cells that are, and were, others' mostly stay
+// with them.
 func TestMaglevDisruption(t *testing.T) {
 	for seed := range uint64(8) {
 		r := rand.New(rand.NewPCG(seed, 3))
@@ -80,7 +81,8 @@ func TestMaglevDisruption(t *testing.T) {
 					moved++
 				}
 			}
-			// The paper's figure 12: a few per cent of the table, besides the share of the backend itself.
+			// The paper's figure 12: a few per cent of the table, besides the share of the backend
+			// itself.
 			if limit := cells * 4 / 100; moved > limit {
 				t.Errorf("seed %d: of %d backends one goes, and %d cells of others change, more than %d", seed, n, moved, limit)
 			}

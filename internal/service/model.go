@@ -88,7 +88,8 @@ type SlicePort struct {
 type Endpoint struct {
 	// Addr is its address; endpoints of several addresses are taken for as many endpoints.
 	Addr netip.Addr
-	// Ready endpoints get traffic. Those that are terminating but serving get it when none is ready.
+	// Ready endpoints get traffic. Those that are terminating but serving get it when none is
+	// ready.
 	Ready, Serving, Terminating bool
 	// Node is the node it is on, if known.
 	Node string
@@ -111,17 +112,21 @@ type HostPort struct {
 type Local struct {
 	// Node is its name, Zone where it is, if known.
 	Node, Zone string
-	// Addrs are the addresses of the node at which node ports and host ports are served, besides those of loopback; Within are the ranges of which
-	// an address must be for that, none if any may.
+	// Addrs are the addresses of the node at which node ports and host ports are served, besides
+	// those of loopback; Within are the ranges of which an address must be for that, none if any
+	// may.
 	Addrs  []netip.Addr
 	Within []netip.Prefix
-	// Announced are those addresses of the node that other nodes know. Only for these do they answer clients outside themselves.
+	// Announced are those addresses of the node that other nodes know. Only for these do they
+	// answer clients outside themselves.
 	Announced []netip.Addr
-	// KubeProxy says that clients outside are kube-proxy's, but for host ports, of which it knows nothing.
+	// KubeProxy says that clients outside are kube-proxy's, but for host ports, of which it knows
+	// nothing.
 	KubeProxy bool
 	// Consistent has clients outside be given the same backend by every node.
 	Consistent bool
-	// Forwarding is how clients outside reach backends on other nodes. PerService has services decide that for themselves.
+	// Forwarding is how clients outside reach backends on other nodes. PerService has services
+	// decide that for themselves.
 	Forwarding Forwarding
 	PerService bool
 }
@@ -142,7 +147,8 @@ func (l Local) equal(o Local) bool {
 		l.Forwarding == o.Forwarding && l.PerService == o.PerService
 }
 
-// served returns the addresses at which node ports and host ports are found: by everybody, and by the node's own processes alone.
+// served returns the addresses at which node ports and host ports are found: by everybody, and by
+// the node's own processes alone.
 func (l Local) served() (addrs, own []netip.Addr) {
 	outside := func(a netip.Addr) bool {
 		return len(l.Within) > 0 && !slices.ContainsFunc(l.Within, func(p netip.Prefix) bool { return p.Contains(a) })

@@ -23,8 +23,8 @@ type world struct {
 	shared   map[string]service.Shared // by cluster/namespace/name
 }
 
-// desired says where packets to a frontend should go, by asking of every service whether it wants them: slow, and
-// not a line in common with the engine.
+// desired says where packets to a frontend should go, by asking of every service whether it wants
+// them: slow, and not a line in common with the engine.
 func (w world) desired(f datapath.ServiceFrontend) (owner string, backends []netip.AddrPort, found bool) {
 	var best *service.Service
 	var bestPort service.Port
@@ -103,7 +103,8 @@ func (w world) wantsHostPort(p service.HostPort, f datapath.ServiceFrontend) boo
 	return w.serves(f.Addr.Addr()) && (f.Addr.Addr().IsLoopback() || w.own(f.Addr.Addr()))
 }
 
-// direct says whether clients outside are answered by the nodes of backends, all of which must be of this cluster.
+// direct says whether clients outside are answered by the nodes of backends, all of which must be
+// of this cluster.
 func (w world) direct(s service.Service, p service.Port, backends []netip.AddrPort) bool {
 	mode := w.at.Forwarding
 	if w.at.PerService && s.Forwarding != "" {
@@ -180,7 +181,8 @@ func (w world) serves(a netip.Addr) bool {
 	return len(w.at.Within) == 0
 }
 
-// ofFamily says whether a service has node ports of a family: if it has addresses of its own, as these.
+// ofFamily says whether a service has node ports of a family: if it has addresses of its own, as
+// these.
 func ofFamily(s service.Service, v4 bool) bool {
 	return len(s.ClusterIPs) == 0 || slices.ContainsFunc(s.ClusterIPs, func(a netip.Addr) bool { return a.Is4() == v4 })
 }
@@ -396,7 +398,8 @@ func (d dice) hostPorts() (out []service.HostPort) {
 	return out
 }
 
-// TestOracle: whatever happens, in whatever order, the table is what the plain reading of the world says.
+// TestOracle: whatever happens, in whatever order, the table is what the plain reading of the world
+// says.
 func TestOracle(t *testing.T) {
 	for seed := range uint64(300) {
 		d := dice{rand.New(rand.NewPCG(seed, 1))}

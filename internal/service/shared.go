@@ -10,7 +10,8 @@ import (
 	"strings"
 )
 
-// Annotations by which a service is shared between clusters. Each has an older name that counts where the newer is missing.
+// Annotations by which a service is shared between clusters. Each has an older name that counts
+// where the newer is missing.
 const (
 	annotationGlobal      = "service.cilium.io/global"
 	annotationShared      = "service.cilium.io/shared"
@@ -75,7 +76,8 @@ type Shared struct {
 	Cluster   string
 	ClusterID uint32
 	Name      Name
-	// Frontends are its own addresses, none for a headless service; Backends those that serve. Both by address, then by name of the port.
+	// Frontends are its own addresses, none for a headless service; Backends those that serve. Both
+	// by address, then by name of the port.
 	Frontends map[netip.Addr]map[string]SharedPort
 	Backends  map[netip.Addr]map[string]SharedPort
 	// Hostnames and Zones say more of some backends.
@@ -189,7 +191,8 @@ func protocolName(proto uint8) string {
 	return "TCP"
 }
 
-// ParseShared reads a service from the store: the part of its key behind the prefix, and its value. The service must be that of the key and make sense.
+// ParseShared reads a service from the store: the part of its key behind the prefix, and its value.
+// The service must be that of the key and make sense.
 func ParseShared(key string, value []byte) (Shared, error) {
 	if len(value) > maxSharedValue {
 		return Shared{}, fmt.Errorf("service %q: a value of %d bytes is larger than %d", key, len(value), maxSharedValue)
@@ -267,7 +270,8 @@ func fromWirePorts(from map[string]map[string]wirePort) (map[netip.Addr]map[stri
 	return out, errors.Join(append(errs, err)...)
 }
 
-// slices returns the backends as parts of the service of that name, as those of a slice are. All of them count as ready: whoever offers one says so.
+// slices returns the backends as parts of the service of that name, as those of a slice are. All of
+// them count as ready: whoever offers one says so.
 func (s Shared) slices() []Slice {
 	type port struct {
 		name string

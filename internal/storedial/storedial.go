@@ -1,5 +1,5 @@
-// Package storedial opens a cluster's key-value store by its name: it is the one place that knows every kind, so that a program has the same options for all of
-// them.
+// Package storedial opens a cluster's key-value store by its name: it is the one place that knows
+// every kind, so that a program has the same options for all of them.
 //
 // It starts no goroutines; the backends that it opens do.
 package storedial
@@ -35,7 +35,8 @@ type Config struct {
 	Options map[string]string
 	// LeaseTTL is how long leased keys outlive a client that has gone silent.
 	LeaseTTL time.Duration
-	// MaxQuorumFailures is how many checks in a row may fail before the store is reported as failed.
+	// MaxQuorumFailures is how many checks in a row may fail before the store is reported as
+	// failed.
 	MaxQuorumFailures int
 }
 
@@ -44,7 +45,8 @@ func Defaults() Config {
 	return Config{Options: map[string]string{}, LeaseTTL: 15 * time.Minute, MaxQuorumFailures: 2}
 }
 
-// Flags adds the options of the store to fs: --kvstore, --kvstore-opt, --kvstore-lease-ttl and --kvstore-max-consecutive-quorum-errors.
+// Flags adds the options of the store to fs: --kvstore, --kvstore-opt, --kvstore-lease-ttl and
+// --kvstore-max-consecutive-quorum-errors.
 func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Kind, "kvstore", c.Kind, "key-value store shared by the nodes: "+strings.Join(Kinds(), ", ")+"; empty for none")
 	OptionsVar(fs, &c.Options, "kvstore-opt", "options of the key-value store, such as etcd.address=http://10.0.0.1:2379, etcd.config=/path or consul.address=10.0.0.1:8500")
@@ -53,7 +55,8 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 		"how many checks of the key-value store may fail in a row before it is reported as failed")
 }
 
-// Validate reports all faults of the settings at once, by the names of the flags. No store is no fault.
+// Validate reports all faults of the settings at once, by the names of the flags. No store is no
+// fault.
 func (c Config) Validate() error {
 	if c.Kind == "" {
 		if len(c.Options) > 0 {
@@ -65,7 +68,8 @@ func (c Config) Validate() error {
 	return err
 }
 
-// Open makes a connection to the store. Like every backend it connects in the background: an unreachable store is not an error here.
+// Open makes a connection to the store. Like every backend it connects in the background: an
+// unreachable store is not an error here.
 func Open(ctx context.Context, c Config, log *slog.Logger) (kvstore.Backend, error) {
 	open, err := c.opener()
 	if err != nil {
@@ -97,8 +101,9 @@ func (c Config) opener() (func(context.Context, *slog.Logger) (kvstore.Backend, 
 	return nil, fmt.Errorf("--kvstore: %q is not a kind of store known here: there are %s", c.Kind, strings.Join(Kinds(), ", "))
 }
 
-// OptionsVar adds a flag for the options of a store, which are kept in *to. It reads "a.b=c,d.e=f", given once or more often, and a JSON object as a
-// ConfigMap holds it. A comma inside a value, as in a list of addresses, is part of it.
+// OptionsVar adds a flag for the options of a store, which are kept in *to. It reads "a.b=c,d.e=f",
+// given once or more often, and a JSON object as a ConfigMap holds it. A comma inside a value, as
+// in a list of addresses, is part of it.
 func OptionsVar(fs *pflag.FlagSet, to *map[string]string, name, usage string) {
 	fs.Var(&optionsFlag{to}, name, usage)
 }
@@ -120,7 +125,8 @@ func (f *optionsFlag) String() string {
 	return strings.Join(out, ",")
 }
 
-// optionStart is where a new option begins: a name with a dot in it. What else follows a comma belongs to the value before.
+// optionStart is where a new option begins: a name with a dot in it. What else follows a comma
+// belongs to the value before.
 var optionStart = regexp.MustCompile(`^\s*([a-z]+\.[A-Za-z]+)=`)
 
 // Set adds options.

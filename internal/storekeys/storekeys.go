@@ -1,5 +1,5 @@
-// Package storekeys names the keys and prefixes of a cluster's key-value store. They are those of Cilium,
-// so that both can work on one store.
+// Package storekeys names the keys and prefixes of a cluster's key-value store. They are those of
+// Cilium, so that both can work on one store.
 package storekeys
 
 // The keys and prefixes that are fixed. Prefixes have no slash at the end.

@@ -15,15 +15,16 @@ import (
 )
 
 // Target is what a reconciler brings to the state of a table. Its methods are called by one
-// goroutine at a time, may block, and should give up when ctx ends. Each call must be repeatable: after an
-// error nothing is known of what was done. The slices are valid during the call only.
+// goroutine at a time, may block, and should give up when ctx ends. Each call must be repeatable:
+// after an error nothing is known of what was done. The slices are valid during the call only.
 //
 // To say which rows of a batch failed, Update and Delete return [RowErrors]. Any other error means
 // that all rows of the batch failed; they are then tried again one by one.
 type Target[K comparable, V any] interface {
 	// Update makes the target hold the rows. Rows that it holds already are no error.
 	Update(ctx context.Context, rows []Row[K, V]) error
-	// Delete removes the rows; Value is the last one they had. Rows that the target lacks are no error.
+	// Delete removes the rows; Value is the last one they had. Rows that the target lacks are no
+	// error.
 	Delete(ctx context.Context, rows []Row[K, V]) error
 	// Prune removes from the target all that is not in desired, and repairs what differs if it can
 	// tell. It should touch nothing else.
@@ -70,8 +71,8 @@ func (p Phase) String() string {
 	return "error"
 }
 
-// Status is the state of one row. All but Phase is set for failed rows only: a row that is done costs no
-// memory for its status.
+// Status is the state of one row. All but Phase is set for failed rows only: a row that is done
+// costs no memory for its status.
 type Status struct {
 	Phase Phase
 	// Deleting says that the row is gone from the table but not yet from the target.
@@ -148,9 +149,9 @@ func (c *ReconcilerConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Reconciler writes the rows of a table to a target and keeps at it. It starts with the rows present;
-// it prunes only when asked, because until all writers of the table have said what they know, a row
-// that is missing means nothing.
+// Reconciler writes the rows of a table to a target and keeps at it. It starts with the rows
+// present; it prunes only when asked, because until all writers of the table have said what they
+// know, a row that is missing means nothing.
 type Reconciler[K comparable, V any] struct {
 	cfg    ReconcilerConfig
 	table  *Table[K, V]
@@ -448,8 +449,8 @@ func (r *Reconciler[K, V]) tell() {
 	}
 }
 
-// wait waits until ok says yes, which it is asked under mu. If ctx ends first the error tells its cause and
-// the last error that ok returned.
+// wait waits until ok says yes, which it is asked under mu. If ctx ends first the error tells its
+// cause and the last error that ok returned.
 func (r *Reconciler[K, V]) wait(ctx context.Context, ok func() (bool, error)) error {
 	for {
 		r.mu.Lock()
@@ -498,7 +499,8 @@ func (r *Reconciler[K, V]) WaitAll(ctx context.Context, revision uint64) error {
 }
 
 // WaitTried waits until all changes up to a revision were tried at least once, whether or not they
-// succeeded. It is what a first Prune waits for: a target that is full may have room only after that.
+// succeeded. It is what a first Prune waits for: a target that is full may have room only after
+// that.
 func (r *Reconciler[K, V]) WaitTried(ctx context.Context, revision uint64) error {
 	return r.wait(ctx, func() (bool, error) { return r.done >= revision, nil })
 }

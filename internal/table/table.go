@@ -1,19 +1,19 @@
 // Package table holds rows that one goroutine writes and others follow, and brings a target (the
 // kernel, mostly) to what the rows say.
 //
-// A [Table] is a map with revisions: every change gives its row the next revision, so "what
-// changed since I looked" has an answer that costs only the changes. An [Observer] pulls those
-// changes, coalesced: however often a row changed since the last look, it is reported once, with
-// its newest value. Nothing is lost and nothing is queued, so a slow observer costs no memory beyond
-// one tombstone for each row deleted meanwhile.
+// A [Table] is a map with revisions: every change gives its row the next revision, so "what changed
+// since I looked" has an answer that costs only the changes. An [Observer] pulls those changes,
+// coalesced: however often a row changed since the last look, it is reported once, with its newest
+// value. Nothing is lost and nothing is queued, so a slow observer costs no memory beyond one
+// tombstone for each row deleted meanwhile.
 //
 // A [Reconciler] is an observer that writes the rows to a [Target], retries the rows that fail and
 // says of each row whether the target has it.
 //
 // The package owns no table and starts no goroutine: each table is owned by the package that makes
 // it, whose documentation says who writes it. Everything here is safe for concurrent use. Keys and
-// values are shared with readers and observers; who stores a value that holds a slice, map or pointer
-// must not change what it points to.
+// values are shared with readers and observers; who stores a value that holds a slice, map or
+// pointer must not change what it points to.
 package table
 
 import (
@@ -76,8 +76,8 @@ func New[K comparable, V any](equal func(a, b V) bool) *Table[K, V] {
 	return t
 }
 
-// Upsert writes a row and returns its revision. If the value is equal to the present one, that is the
-// revision the row already had.
+// Upsert writes a row and returns its revision. If the value is equal to the present one, that is
+// the revision the row already had.
 func (t *Table[K, V]) Upsert(key K, value V) uint64 {
 	t.mu.Lock()
 	defer t.unlock(t.revision)
@@ -134,8 +134,8 @@ func (x Txn[K, V]) All() iter.Seq2[K, V] {
 }
 
 // Update calls fn, which may read and change several rows. Readers and observers see all of its
-// changes or none. There is no way back: fn must know that it can finish before it changes anything.
-// It must not call the table's own methods and should not block.
+// changes or none. There is no way back: fn must know that it can finish before it changes
+// anything. It must not call the table's own methods and should not block.
 func (t *Table[K, V]) Update(fn func(Txn[K, V])) {
 	t.mu.Lock()
 	defer t.unlock(t.revision)
@@ -329,9 +329,9 @@ func (t *Table[K, V]) observe(at *entry[K, V]) *Observer[K, V] {
 }
 
 // Next waits until something changed and returns the changes in the order of their revisions, at
-// most some hundreds at a time. The slice is valid until the following call. A row that came and went since the
-// last call is reported as deleted although it was never reported as present; one that went and came
-// back is reported as present only. The error is ctx's cause or [ErrClosed].
+// most some hundreds at a time. The slice is valid until the following call. A row that came and
+// went since the last call is reported as deleted although it was never reported as present; one
+// that went and came back is reported as present only. The error is ctx's cause or [ErrClosed].
 func (o *Observer[K, V]) Next(ctx context.Context) ([]Change[K, V], error) {
 	for {
 		if ctx.Err() != nil {

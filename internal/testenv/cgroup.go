@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NewCgroup makes a cgroup below root, where cgroups of version 2 are mounted, and removes it when the test ends, by when all its processes must have ended.
+// NewCgroup makes a cgroup below root, where cgroups of version 2 are mounted, and removes it when
+// the test ends, by when all its processes must have ended.
 func NewCgroup(t testing.TB, root string) string {
 	t.Helper()
 	dir, err := os.MkdirTemp(root, "hawser-test-")

@@ -59,7 +59,8 @@ type localKey struct {
 
 	// The rest is guarded by Allocator.mu.
 	id ID
-	// was is the number that the users of the key have been told, while it has to change; id is NoID then.
+	// was is the number that the users of the key have been told, while it has to change; id is
+	// NoID then.
 	was   ID
 	refs  int
 	users int // calls that hold or wait for the turn
@@ -69,15 +70,16 @@ type localKey struct {
 	wrong bool
 }
 
-// lateKey is a key of which an attempt to write a reference failed with an unknown outcome: it may still take effect, even after the reference was taken back.
+// lateKey is a key of which an attempt to write a reference failed with an unknown outcome: it may
+// still take effect, even after the reference was taken back.
 type lateKey struct {
 	key AllocatorKey
 	// seen counts the syncs since.
 	seen int
 }
 
-// NewAllocator checks the settings and returns an allocator that does nothing until [Allocator.Run] is called. The type key is any key; it is there so
-// that a mistake in the key type shows at once.
+// NewAllocator checks the settings and returns an allocator that does nothing until [Allocator.Run]
+// is called. The type key is any key; it is there so that a mistake in the key type shows at once.
 func NewAllocator(typ AllocatorKey, backend Backend, opts ...AllocatorOption) (*Allocator, error) {
 	if typ == nil {
 		return nil, errors.New("an allocator needs a key type")
@@ -85,7 +87,8 @@ func NewAllocator(typ AllocatorKey, backend Backend, opts ...AllocatorOption) (*
 	return newAllocator(backend, opts)
 }
 
-// NewAllocatorForGC returns an allocator for [Allocator.RunGC] and [Allocator.RunLocksGC] only; Run is not needed for these. Give it the same range.
+// NewAllocatorForGC returns an allocator for [Allocator.RunGC] and [Allocator.RunLocksGC] only; Run
+// is not needed for these. Give it the same range.
 func NewAllocatorForGC(backend Backend, opts ...AllocatorOption) (*Allocator, error) {
 	return newAllocator(backend, opts)
 }
@@ -113,8 +116,9 @@ func newAllocator(backend Backend, opts []AllocatorOption) (*Allocator, error) {
 	}, nil
 }
 
-// Run follows the store and keeps this node's references in order until ctx ends or [Allocator.Close] is called; then it returns nil. It returns an error
-// if the store was closed under it. It may be called once.
+// Run follows the store and keeps this node's references in order until ctx ends or
+// [Allocator.Close] is called; then it returns nil. It returns an error if the store was closed
+// under it. It may be called once.
 func (a *Allocator) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -148,7 +152,8 @@ func (a *Allocator) Run(ctx context.Context) error {
 	return fmt.Errorf("allocator: the watch of the store ended: %w", err)
 }
 
-// Close ends Run and waits for it, and closes the remote caches. References stay in the store until their lease ends, so that a restart finds them.
+// Close ends Run and waits for it, and closes the remote caches. References stay in the store until
+// their lease ends, so that a restart finds them.
 func (a *Allocator) Close() {
 	a.mu.Lock()
 	first := !a.isClosed
@@ -224,11 +229,13 @@ func (a *Allocator) waitForRun(ctx context.Context) error {
 // GetEvents returns the channel given with [WithEvents].
 func (a *Allocator) GetEvents() AllocatorEventChan { return a.set.events }
 
-// Allocate returns the number of key, which the node uses from now on. isNew says that this call made the number. Each Allocate that succeeds needs one
-// [Allocator.Release]. A key that is in use on this node already costs no round trip.
+// Allocate returns the number of key, which the node uses from now on. isNew says that this call
+// made the number. Each Allocate that succeeds needs one [Allocator.Release]. A key that is in use
+// on this node already costs no round trip.
 //
-// Errors of the store are met with new attempts while ctx lasts. An error that wraps [ErrExhausted] names the range that is full; one that wraps
-// [ErrUnassigned] comes at once from a backend that makes no numbers.
+// Errors of the store are met with new attempts while ctx lasts. An error that wraps [ErrExhausted]
+// names the range that is full; one that wraps [ErrUnassigned] comes at once from a backend that
+// makes no numbers.
 func (a *Allocator) Allocate(ctx context.Context, key AllocatorKey) (id ID, isNew bool, err error) {
 	text, err := canonical(key)
 	if err != nil {
@@ -324,9 +331,11 @@ func (a *Allocator) joinKnown(text string) ID {
 	return lk.id
 }
 
-// Assume takes key into use with the number that this node had for it before it was restarted. It makes no round trip and works while the store is away: the
-// reference is written, or found to be there, as soon as it can be. If the number has become another key's meanwhile, or the key another number's, that one is
-// taken and told by an [EventRenumbered], as after the loss of a lease. Each Assume that succeeds needs one [Allocator.Release].
+// Assume takes key into use with the number that this node had for it before it was restarted. It
+// makes no round trip and works while the store is away: the reference is written, or found to be
+// there, as soon as it can be. If the number has become another key's meanwhile, or the key another
+// number's, that one is taken and told by an [EventRenumbered], as after the loss of a lease. Each
+// Assume that succeeds needs one [Allocator.Release].
 func (a *Allocator) Assume(key AllocatorKey, id ID) error {
 	text, err := canonical(key)
 	if err != nil {
@@ -371,8 +380,9 @@ func (a *Allocator) setID(lk *localKey, id ID) {
 	}
 }
 
-// acquire gets a number from the store and adds refs references. The caller has the key's turn. The key has no number, or the one that lk.was will name,
-// until the new one is certain: nobody is told of a number that may have to be given back.
+// acquire gets a number from the store and adds refs references. The caller has the key's turn. The
+// key has no number, or the one that lk.was will name, until the new one is certain: nobody is told
+// of a number that may have to be given back.
 func (a *Allocator) acquire(ctx context.Context, lk *localKey, refs int) (id ID, isNew bool, err error) {
 	withdrawals := 0
 	for attempt := 0; ; {
@@ -428,8 +438,9 @@ func (a *Allocator) settle(lk *localKey, id ID, refs, mark int) {
 	}
 	renumbered := was != NoID && was != id && lk.refs > refs
 	a.mu.Unlock()
-	// From here on the watch sees to it that a number deleted by others comes back; what it told before went unnoticed. If it began anew meanwhile, the
-	// store may have been put back to an earlier state. A lease that was lost meanwhile has marked the key already.
+	// From here on the watch sees to it that a number deleted by others comes back; what it told
+	// before went unnoticed. If it began anew meanwhile, the store may have been put back to an
+	// earlier state. A lease that was lost meanwhile has marked the key already.
 	doubt := !a.cache.holds(id, lk.text) || a.cache.mark() != mark
 	a.mu.Lock()
 	lk.wrong = lk.wrong || doubt
@@ -447,7 +458,8 @@ func (a *Allocator) settle(lk *localKey, id ID, refs, mark int) {
 	}
 }
 
-// giveBack has the maintenance take back a reference that may have been written by an attempt that failed.
+// giveBack has the maintenance take back a reference that may have been written by an attempt that
+// failed.
 func (a *Allocator) giveBack(lk *localKey) {
 	a.mu.Lock()
 	lk.unwanted = true

@@ -12,7 +12,8 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
-// restarted starts an allocator of a node that was there before and whose store is away until back is called. It has assumed the keys.
+// restarted starts an allocator of a node that was there before and whose store is away until back
+// is called. It has assumed the keys.
 func restarted(t *testing.T, mem *kvstore.Memory, name string, assume map[string]allocator.ID) (n *node, back func()) {
 	t.Helper()
 	be, store := backend(t, mem, name)
@@ -46,7 +47,8 @@ func restarted(t *testing.T, mem *kvstore.Memory, name string, assume map[string
 	return &node{a, store, events}, func() { away.Store(false) }
 }
 
-// A node that starts while the store is away goes on with the numbers it had, also for new uses of their keys.
+// A node that starts while the store is away goes on with the numbers it had, also for new uses of
+// their keys.
 func TestAssume(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// errRelisted says that the watch began anew while a caller waited for a revision: the store may have gone back in time, so the caller must begin again.
+// errRelisted says that the watch began anew while a caller waited for a revision: the store may
+// have gone back in time, so the caller must begin again.
 var errRelisted = errors.New("the watch of the store began anew")
 
 // entry is one number as the cache has it.
@@ -18,8 +19,9 @@ type entry struct {
 	key     AllocatorKey // nil: unreadable
 	text    string
 	created int64
-	// made and original are as in Mapping. A number that was written again since it was made, and is not original, is what the store says, for want of better, but
-	// is not taken into use: others may know what it was.
+	// made and original are as in Mapping. A number that was written again since it was made, and
+	// is not original, is what the store says, for want of better, but is not taken into use:
+	// others may know what it was.
 	made     int64
 	original bool
 	// edited: the store has another key for the number than the one it was made with, which is key.
@@ -46,7 +48,8 @@ type cache struct {
 	moved   chan struct{}       // made by whoever waits, closed when applied changes
 }
 
-// newCache returns an empty cache that counts the numbers of a range, and remembers which of them rest.
+// newCache returns an empty cache that counts the numbers of a range, and remembers which of them
+// rest.
 func newCache(numbers Range) *cache {
 	c := newRemoteCache()
 	c.numbers, c.resting = numbers, make(map[ID]time.Time)
@@ -83,9 +86,11 @@ func (c *cache) listDone(revision int64) (first bool) {
 	}
 }
 
-// rewrite books that a number was written again since it was made, and returns its entry; nil if this is another number, or nothing is known of what it was
-// made with. It goes on to stand for that: every node judges by it, and only somebody who knows nothing of this protocol writes anything else. edited
-// says that this is so now, changed that it was not before, or the other way round.
+// rewrite books that a number was written again since it was made, and returns its entry; nil if
+// this is another number, or nothing is known of what it was made with. It goes on to stand for
+// that: every node judges by it, and only somebody who knows nothing of this protocol writes
+// anything else. edited says that this is so now, changed that it was not before, or the other way
+// round.
 func (c *cache) rewrite(m Mapping) (e *entry, edited, changed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -105,7 +110,8 @@ func (c *cache) rewrite(m Mapping) (e *entry, edited, changed bool) {
 	return e, edited, changed
 }
 
-// edited returns the numbers that the store has with another key than the one they were made with, in order.
+// edited returns the numbers that the store has with another key than the one they were made with,
+// in order.
 func (c *cache) edited() (out []ID) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -126,8 +132,9 @@ func (c *cache) isEdited(id ID, text string) bool {
 	return e != nil && e.edited && e.text == text
 }
 
-// upsert books a number and returns the one it replaces, if its key was another. changed says that the number has a key of
-// which nobody was told: it is new, or it had another one, or none that can be read, as a number that rests.
+// upsert books a number and returns the one it replaces, if its key was another. changed says that
+// the number has a key of which nobody was told: it is new, or it had another one, or none that can
+// be read, as a number that rests.
 func (c *cache) upsert(m Mapping) (replaced *entry, changed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -183,7 +190,8 @@ func (c *cache) drop(e *entry) {
 	}
 }
 
-// remove books a deletion and returns what was there. If keep is set the number stays, marked as missing.
+// remove books a deletion and returns what was there. If keep is set the number stays, marked as
+// missing.
 func (c *cache) remove(id ID, revision int64, keep func(*entry) bool) (gone *entry, kept bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -206,8 +214,8 @@ func (c *cache) remove(id ID, revision int64, keep func(*entry) bool) (gone *ent
 	return e, kept
 }
 
-// heard returns up to where every change is in, and the last of them by which a number may have ended. Both are 0 before the
-// first listing.
+// heard returns up to where every change is in, and the last of them by which a number may have
+// ended. Both are 0 before the first listing.
 func (c *cache) heard() (applied, ended int64) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

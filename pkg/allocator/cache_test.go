@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestTakenIsCounted has numbers come and go at random, in the range and beside it: what is counted is
-// always what is there, so a full range is known without a look at each number.
+// TestTakenIsCounted has numbers come and go at random, in the range and beside it: what is counted
+// is always what is there, so a full range is known without a look at each number.
 func TestTakenIsCounted(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(1, 2))

@@ -86,8 +86,10 @@ func notOne(t *testing.T, events allocator.AllocatorEventChan, what string) {
 	}
 }
 
-// TestEditedKey: what somebody writes over the key of a number changes nothing of what the number means, to nobody, however often and whatever it is, while its
-// owner is away and cannot take it back; it is told until somebody does, and the number is not collected. A number that is made anew means what it is made for.
+// TestEditedKey: what somebody writes over the key of a number changes nothing of what the number
+// means, to nobody, however often and whatever it is, while its owner is away and cannot take it
+// back; it is told until somebody does, and the number is not collected. A number that is made anew
+// means what it is made for.
 func TestEditedKey(t *testing.T) {
 	t.Parallel()
 	server := kvstoretest.StartEtcd(t)
@@ -143,8 +145,9 @@ func TestEditedKey(t *testing.T) {
 	}
 }
 
-// TestEditedKeyIsPutBack: a node that uses a number gives it its key back at once, also if the key that somebody wrote over it has a number of its own in use, and
-// goes on with its number, as all do that know it. A node that starts while the edit stands goes by what the number is used for.
+// TestEditedKeyIsPutBack: a node that uses a number gives it its key back at once, also if the key
+// that somebody wrote over it has a number of its own in use, and goes on with its number, as all
+// do that know it. A node that starts while the edit stands goes by what the number is used for.
 func TestEditedKeyIsPutBack(t *testing.T) {
 	t.Parallel()
 	server := kvstoretest.StartEtcd(t)
@@ -192,7 +195,8 @@ func TestEditedKeyIsPutBack(t *testing.T) {
 	}
 }
 
-// TestEditedKeyIsTakenIntoUse: who takes the key of an edited number into use gives the number its key back, and makes no second one.
+// TestEditedKeyIsTakenIntoUse: who takes the key of an edited number into use gives the number its
+// key back, and makes no second one.
 func TestEditedKeyIsTakenIntoUse(t *testing.T) {
 	t.Parallel()
 	server := kvstoretest.StartEtcd(t)
@@ -209,7 +213,8 @@ func TestEditedKeyIsTakenIntoUse(t *testing.T) {
 	}
 }
 
-// TestEditedKeyOfNobody: an edited number that nobody uses is not taken into use by nodes that start meanwhile, for either key: others know what it was.
+// TestEditedKeyOfNobody: an edited number that nobody uses is not taken into use by nodes that
+// start meanwhile, for either key: others know what it was.
 func TestEditedKeyOfNobody(t *testing.T) {
 	t.Parallel()
 	server := kvstoretest.StartEtcd(t)
@@ -343,8 +348,9 @@ func TestEditedWhileCutOff(t *testing.T) {
 	}
 }
 
-// TestOldCopy: the store goes back to a copy in which a number in use meant something else, to somebody or to nobody any more. What the copy says counts; who uses
-// the number for another key gets another one; and all nodes come to agree on what every number means that somebody uses.
+// TestOldCopy: the store goes back to a copy in which a number in use meant something else, to
+// somebody or to nobody any more. What the copy says counts; who uses the number for another key
+// gets another one; and all nodes come to agree on what every number means that somebody uses.
 func TestOldCopy(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"in use then", "left behind then"} {

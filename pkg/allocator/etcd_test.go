@@ -102,8 +102,9 @@ func startEtcdNode(t *testing.T, server *kvstoretest.Etcd, name string, refuse b
 	return a, store
 }
 
-// Sixty-four nodes race for five hundred keys on a real etcd: each key has exactly one number, and each number one key. Every node takes some of the keys,
-// in groups that go for the same ones at the same time.
+// Sixty-four nodes race for five hundred keys on a real etcd: each key has exactly one number, and
+// each number one key. Every node takes some of the keys, in groups that go for the same ones at
+// the same time.
 func TestEtcdRace(t *testing.T) {
 	server := kvstoretest.StartEtcd(t)
 	nodes, keys, each := 64, 500, 60
@@ -186,7 +187,8 @@ func TestEtcdRoundTrips(t *testing.T) {
 	}
 }
 
-// After the store has been emptied and restarted, what is in use is there again with the same numbers.
+// After the store has been emptied and restarted, what is in use is there again with the same
+// numbers.
 func TestEtcdLosesItsData(t *testing.T) {
 	server := kvstoretest.StartEtcd(t)
 	a, _ := etcdNode(t, server, "192.0.2.1")

@@ -46,7 +46,8 @@ func number(ctx context.Context, store kvstore.Backend, address string) error {
 	return err
 }
 
-// On etcd, without waiting for it: what needs the store waits itself, as long as its context lets it.
+// On etcd, without waiting for it: what needs the store waits itself, as long as its context lets
+// it.
 func Example_etcd() {
 	cfg := etcd.Defaults()
 	cfg.Endpoints = strings.Split(os.Getenv("ETCDCTL_ENDPOINTS"), ",") // such as http://127.0.0.1:2379

@@ -14,7 +14,8 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
-// startNode is what each node of a cluster does. A real one opens pkg/kvstore/etcd instead of a store in memory.
+// startNode is what each node of a cluster does. A real one opens pkg/kvstore/etcd instead of a
+// store in memory.
 func startNode(store kvstore.Backend, address string, opts ...allocator.AllocatorOption) (a *allocator.Allocator, stop func()) {
 	backend, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{
 		Store: store, BasePath: "cluster/numbers", Suffix: address, KeyType: allocator.StringKey(""),
@@ -67,7 +68,8 @@ func Example() {
 	// last use on this node: true <nil>
 }
 
-// One process of the cluster collects the numbers that nobody refers to any more. A number goes in the second round that finds it so.
+// One process of the cluster collects the numbers that nobody refers to any more. A number goes in
+// the second round that finds it so.
 func ExampleAllocator_RunGC() {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()

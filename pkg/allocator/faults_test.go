@@ -27,7 +27,8 @@ func backend(t *testing.T, mem *kvstore.Memory, suffix string) (*allocator.KVSto
 	return be, store
 }
 
-// While another writer holds the lock of a key, no first reference to it appears; its choice is followed.
+// While another writer holds the lock of a key, no first reference to it appears; its choice is
+// followed.
 func TestForeignLockIsHonoured(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()
@@ -52,7 +53,8 @@ func TestForeignLockIsHonoured(t *testing.T) {
 	if l, err := other.List(t.Context(), base+"/value/"); err != nil || len(l.Pairs) != 0 {
 		t.Fatalf("references while the lock is held: %+v, %v", l.Pairs, err)
 	}
-	// The holder does as older allocators do: the number first, then its reference, then it lets go.
+	// The holder does as older allocators do: the number first, then its reference, then it lets
+	// go.
 	for _, kv := range [][2]string{{base + "/id/777", "key"}, {base + "/value/key/192.0.2.9", "777"}} {
 		if err := kvstore.Put(t.Context(), other, kv[0], []byte(kv[1]), kvstore.Permanent); err != nil {
 			t.Fatal(err)
@@ -122,7 +124,8 @@ func TestLostAnswers(t *testing.T) {
 	})
 }
 
-// lateStore keeps the transactions that delete something and lets nobody know what became of them, until told otherwise.
+// lateStore keeps the transactions that delete something and lets nobody know what became of them,
+// until told otherwise.
 type lateStore struct {
 	kvstore.Backend
 	mu   sync.Mutex
@@ -140,7 +143,8 @@ func (s *lateStore) Txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult
 	return s.Backend.Txn(ctx, txn)
 }
 
-// A request to take a reference back that reaches the store when the key is in use again must not take that use's reference.
+// A request to take a reference back that reaches the store when the key is in use again must not
+// take that use's reference.
 func TestLateRelease(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()
@@ -187,12 +191,14 @@ func TestLateRelease(t *testing.T) {
 	}
 }
 
-// A node whose watch is behind does not know that a key has a number without references. It must not tell anyone of a second one.
+// A node whose watch is behind does not know that a key has a number without references. It must
+// not tell anyone of a second one.
 func TestStaleWatchMakesNoSecondNumber(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()
 	a := newNode(t, mem, "192.0.2.1")
-	// The second node's watch is broken, and its listings fail, until told otherwise; its transactions work.
+	// The second node's watch is broken, and its listings fail, until told otherwise; its
+	// transactions work.
 	b := newNode(t, mem, "192.0.2.2")
 	var stalled atomic.Bool
 	stalled.Store(true)
@@ -338,7 +344,8 @@ func TestCollectMany(t *testing.T) {
 	}
 }
 
-// A lock that does not move between two rounds goes, a moving one stays; only the oldest key of a lock counts.
+// A lock that does not move between two rounds goes, a moving one stays; only the oldest key of a
+// lock counts.
 func TestLockCollection(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()

@@ -11,7 +11,8 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
-// Anyone may have written anything to the store: nothing there may crash a node, or make it use a number that the store has for another key.
+// Anyone may have written anything to the store: nothing there may crash a node, or make it use a
+// number that the store has for another key.
 func FuzzStoreContent(f *testing.F) {
 	f.Add("key", "id/5=key\nvalue/key/192.0.2.9=5\n")
 	f.Add("key", "id/5=other\nvalue/key/192.0.2.9=5\nvalue/key/192.0.2.8=6")

@@ -28,8 +28,9 @@ const (
 	opAllocate opKind = iota
 	opRelease
 	opLookup
-	// opLose: the references of a node, or of all, may have gone from the store: its lease ended, or the store went back in time. The node has not heard
-	// of it. What it says about the keys it holds binds nobody until it has released them all.
+	// opLose: the references of a node, or of all, may have gone from the store: its lease ended,
+	// or the store went back in time. The node has not heard of it. What it says about the keys it
+	// holds binds nobody until it has released them all.
 	opLose
 	// opCrash: a node ended. It holds nothing afterwards.
 	opCrash
@@ -59,7 +60,8 @@ func (s *keyState) certain() bool {
 	return false
 }
 
-// keyModel is the sequential specification of one key: while it is held for certain, it has one number.
+// keyModel is the sequential specification of one key: while it is held for certain, it has one
+// number.
 func keyModel() porcupine.Model {
 	seed := maphash.MakeSeed()
 	return porcupine.Model{
@@ -174,8 +176,9 @@ func describe(model porcupine.Model, ops []porcupine.Operation) string {
 	return b.String()
 }
 
-// checkNumbers checks that no number was held for certain for two keys at once: from the answer to an Allocate until the last Release of that key on that
-// node is called, or until the reference may have been lost.
+// checkNumbers checks that no number was held for certain for two keys at once: from the answer to
+// an Allocate until the last Release of that key on that node is called, or until the reference may
+// have been lost.
 func (h *history) checkNumbers() (faults []string) {
 	type hold struct {
 		id       allocator.ID
@@ -259,7 +262,8 @@ func (h *history) checkNumbers() (faults []string) {
 	return faults
 }
 
-// recorder follows the store itself, change by change, and checks each against what must always hold there.
+// recorder follows the store itself, change by change, and checks each against what must always
+// hold there.
 type recorder struct {
 	base    string
 	h       *history

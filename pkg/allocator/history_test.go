@@ -47,7 +47,8 @@ type historyWorld struct {
 	ops     atomic.Int64
 	want    int64
 	limit   time.Duration // of the work; 0: none
-	// restored says that the store went back in time: references that were given back may be there again.
+	// restored says that the store went back in time: references that were given back may be there
+	// again.
 	restored bool
 }
 
@@ -151,7 +152,8 @@ func (n *historyNode) run() {
 	}
 }
 
-// progress grows from 0 to 1 with the operations done, or with the time if the machine is too busy for them.
+// progress grows from 0 to 1 with the operations done, or with the time if the machine is too busy
+// for them.
 func (w *historyWorld) progress() float64 {
 	p := float64(w.ops.Load()) / float64(w.want)
 	if w.limit > 0 {
@@ -225,7 +227,8 @@ func (n *historyNode) disturb() {
 	n.mu.Unlock()
 }
 
-// expire ends the leases of a node's references, as the store does when it has not heard of the node for too long.
+// expire ends the leases of a node's references, as the store does when it has not heard of the
+// node for too long.
 func (w *historyWorld) expire(ctx context.Context, n *historyNode) {
 	n.disturb()
 	call := w.h.now()
@@ -286,7 +289,8 @@ func (w *historyWorld) fault(ctx context.Context, nodes []*historyNode, rng *ran
 	wait(50 * time.Millisecond)
 }
 
-// collect runs garbage collection all the time, far more often than anyone would, and forgets its last round now and then.
+// collect runs garbage collection all the time, far more often than anyone would, and forgets its
+// last round now and then.
 func (w *historyWorld) collect(ctx context.Context, rng *rand.Rand) (deleted int) {
 	cfg := etcd.Defaults()
 	cfg.Endpoints, cfg.QPS = []string{w.server.Endpoint()}, 0
@@ -400,11 +404,16 @@ func copyDir(t *testing.T, from, to string) {
 	}
 }
 
-// TestHistory lets many nodes allocate and release the same few keys on a real etcd while connections are cut, slowed, held up and doubled, so that requests
-// given up long ago arrive late, leases end, nodes crash, history is compacted, garbage is collected without pause, and the store is restarted and put back to
-// an earlier state. (A lease ends by being revoked, which is also what etcd does to one whose time is up.) Every promise is then checked on what was seen: by the callers (a linearizability checker for each key, overlaps for each number), by the store itself (every single change), and at the end.
+// TestHistory lets many nodes allocate and release the same few keys on a real etcd while
+// connections are cut, slowed, held up and doubled, so that requests given up long ago arrive late,
+// leases end, nodes crash, history is compacted, garbage is collected without pause, and the store
+// is restarted and put back to an earlier state. (A lease ends by being revoked, which is also what
+// etcd does to one whose time is up.) Every promise is then checked on what was seen: by the
+// callers (a linearizability checker for each key, overlaps for each number), by the store itself
+// (every single change), and at the end.
 //
-// HAWSER_SEED repeats a run's operations and faults, HAWSER_OPS sets their number, HAWSER_LONG=1 does ten million.
+// HAWSER_SEED repeats a run's operations and faults, HAWSER_OPS sets their number, HAWSER_LONG=1
+// does ten million.
 func TestHistory(t *testing.T) {
 	total, epoch, nodes, limit := int64(4000), int64(2000), 12, 20*time.Second
 	if testing.Short() {
@@ -462,7 +471,8 @@ func runHistory(t *testing.T, seed uint64, nodes int, ops int64, limit time.Dura
 	for _, n := range w.nodes {
 		n.run()
 	}
-	// Each of these looks after the faults of its share of the nodes; those of the store come from here, at set places.
+	// Each of these looks after the faults of its share of the nodes; those of the store come from
+	// here, at set places.
 	const troublemakers = 4
 	var trouble sync.WaitGroup
 	for i := range troublemakers {
@@ -630,7 +640,8 @@ func (w *historyWorld) about(path string) string {
 	return describe(keyModel(), ops)
 }
 
-// finish releases everything and checks that nothing is left behind but what a crash or a restore explains.
+// finish releases everything and checks that nothing is left behind but what a crash or a restore
+// explains.
 func (w *historyWorld) finish(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)

@@ -26,7 +26,8 @@ func ParseID(s string) (ID, error) {
 }
 
 var (
-	// ErrExhausted says that every number of the range is taken. The error that wraps it names the range.
+	// ErrExhausted says that every number of the range is taken. The error that wraps it names the
+	// range.
 	ErrExhausted = errors.New("no number is free")
 	// ErrUnassigned says that a key has no number, and that this node makes none: see [ReadOnly].
 	ErrUnassigned = errors.New("no number has been assigned")
@@ -40,7 +41,8 @@ var (
 	ErrClosed = errors.New("allocator is closed")
 )
 
-// ConflictError says that a key that this node uses under one number has another in the store, or that its number belongs to another key.
+// ConflictError says that a key that this node uses under one number has another in the store, or
+// that its number belongs to another key.
 type ConflictError struct {
 	Key string
 	// Held is the number that this node uses.
@@ -61,15 +63,17 @@ func (e *ConflictError) Error() string {
 	return fmt.Sprintf("key %q is used here as %s, but is in force as %s", e.Key, e.Held, e.InForce)
 }
 
-// AllocatorKey is a key that can be given a number. Its canonical string decides: two keys are the same if their GetKey is.
+// AllocatorKey is a key that can be given a number. Its canonical string decides: two keys are the
+// same if their GetKey is.
 type AllocatorKey interface {
 	fmt.Stringer
 
 	// GetKey returns the canonical string. It must not be empty.
 	GetKey() string
 
-	// PutKey returns the key that a canonical string stands for. Strings come from the store, so anyone may have written them: what is malformed is an
-	// error. The receiver only says which type of key it is.
+	// PutKey returns the key that a canonical string stands for. Strings come from the store, so
+	// anyone may have written them: what is malformed is an error. The receiver only says which
+	// type of key it is.
 	PutKey(canonical string) (AllocatorKey, error)
 }
 
@@ -110,8 +114,8 @@ func (k StringKey) PutKeyFromMap(m map[string]string) (AllocatorKey, error) {
 	return k.PutKey(m["key"])
 }
 
-// directChild returns the last part of key if it stands directly under prefix, which ends in a slash. Label strings hold slashes, so one key's directory in
-// the store can lie inside another's.
+// directChild returns the last part of key if it stands directly under prefix, which ends in a
+// slash. Label strings hold slashes, so one key's directory in the store can lie inside another's.
 func directChild(key, prefix string) (name string, ok bool) {
 	if !strings.HasPrefix(key, prefix) || len(key) == len(prefix) {
 		return "", false

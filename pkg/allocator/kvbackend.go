@@ -14,10 +14,12 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
-// maxSteps bounds the transactions spent on one call while others keep changing the same keys. Waiting for a lock does not count.
+// maxSteps bounds the transactions spent on one call while others keep changing the same keys.
+// Waiting for a lock does not count.
 const maxSteps = 32
 
-// ErrContended says that others changed the same keys too often for a call to come through. It may be repeated.
+// ErrContended says that others changed the same keys too often for a call to come through. It may
+// be repeated.
 var ErrContended = errors.New("too many others are changing the same keys")
 
 // KVStoreConfig says where an allocator lives in a key-value store.
@@ -26,15 +28,17 @@ type KVStoreConfig struct {
 	Store kvstore.Backend
 	// BasePath is above all keys of the allocator, for example "cluster/numbers".
 	BasePath string
-	// Suffix names this node in its references: its address. Two nodes must not have the same. May be empty for garbage collection and reading.
+	// Suffix names this node in its references: its address. Two nodes must not have the same. May
+	// be empty for garbage collection and reading.
 	Suffix string
 	// KeyType is any key; it is used to read others.
 	KeyType AllocatorKey
-	// Rest is how long a number that RunGC deleted is not given to another key, if any other is free: a record in the store says so to all writers, and is
-	// deleted by RunGC. 0 leaves no records; those that are there are heeded all the same.
+	// Rest is how long a number that RunGC deleted is not given to another key, if any other is
+	// free: a record in the store says so to all writers, and is deleted by RunGC. 0 leaves no
+	// records; those that are there are heeded all the same.
 	Rest time.Duration
-	// Lost is how long RunGC waits, from its deletion, for nodes to confirm the end of such a number; 0 for not at all. A node's word, and what it is waited
-	// for, ends with its lease.
+	// Lost is how long RunGC waits, from its deletion, for nodes to confirm the end of such a
+	// number; 0 for not at all. A node's word, and what it is waited for, ends with its lease.
 	Lost time.Duration
 	// Logger is optional.
 	Logger *slog.Logger
@@ -52,7 +56,8 @@ type KVStoreBackend struct {
 	mu sync.Mutex
 	// resting are the records of numbers that rest as RunGC saw them last.
 	resting map[ID]seenRest
-	// written has, by key, the revision at which this node's reference was written last, as far as is known.
+	// written has, by key, the revision at which this node's reference was written last, as far as
+	// is known.
 	written map[string]int64
 }
 
@@ -211,8 +216,9 @@ func (b *KVStoreBackend) note(key string, revision int64) {
 	b.written[key] = revision
 }
 
-// Release implements [Backend]. It deletes the reference as it was written last and no later one: a request may reach the store long after it was given up,
-// when the key is in use again. That costs a second round trip only if this node does not know when it wrote the reference.
+// Release implements [Backend]. It deletes the reference as it was written last and no later one: a
+// request may reach the store long after it was given up, when the key is in use again. That costs
+// a second round trip only if this node does not know when it wrote the reference.
 func (b *KVStoreBackend) Release(ctx context.Context, id ID, key AllocatorKey) error {
 	text := key.GetKey()
 	own := b.paths.ownValue(text)
@@ -288,8 +294,9 @@ func (b *KVStoreBackend) Restore(ctx context.Context, ref Reference) error {
 	return err
 }
 
-// revert gives an edited number back its key, unless somebody goes by the other one, which is owner, or may be about to. It is written over what is
-// there, as the edit was: who knows what the number was made with sees that it is as it was, and who does not takes it over.
+// revert gives an edited number back its key, unless somebody goes by the other one, which is
+// owner, or may be about to. It is written over what is there, as the edit was: who knows what the
+// number was made with sees that it is as it was, and who does not takes it over.
 func (b *KVStoreBackend) revert(ctx context.Context, id ID, text, owner string) (undone bool, err error) {
 	master, err := b.store.Get(ctx, b.paths.id(id))
 	if errors.Is(err, kvstore.ErrNotFound) || err == nil && b.paths.owner(&master) != owner {
@@ -345,7 +352,8 @@ func (b *KVStoreBackend) Get(ctx context.Context, key AllocatorKey) (ID, error) 
 // ErrConditionFailed says that a condition of [KVStoreBackend.GetIf] did not hold.
 var ErrConditionFailed = errors.New("a condition does not hold")
 
-// GetIf is Get under conditions on the store, for example that a lock is still held: if one does not hold, the error wraps [ErrConditionFailed].
+// GetIf is Get under conditions on the store, for example that a lock is still held: if one does
+// not hold, the error wraps [ErrConditionFailed].
 func (b *KVStoreBackend) GetIf(ctx context.Context, key AllocatorKey, conds ...kvstore.Cond) (ID, error) {
 	text, err := canonical(key)
 	if err != nil {
@@ -375,8 +383,9 @@ func (b *KVStoreBackend) GetIf(ctx context.Context, key AllocatorKey, conds ...k
 	return b.oldest(ctx, text, found)
 }
 
-// oldest returns that of the numbers, all of which have references to the key, which is in force: the oldest that belongs to the key. A node that was cut off
-// while the store lost its data may still refer to a number that has another owner now.
+// oldest returns that of the numbers, all of which have references to the key, which is in force:
+// the oldest that belongs to the key. A node that was cut off while the store lost its data may
+// still refer to a number that has another owner now.
 func (b *KVStoreBackend) oldest(ctx context.Context, key string, found []ID) (ID, error) {
 	found = found[:min(len(found), kvstore.MaxTxnOps)]
 	var txn kvstore.Txn

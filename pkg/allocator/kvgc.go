@@ -12,7 +12,8 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
-// gcBatch is how many numbers are deleted in one transaction, at up to four conditions and two operations each.
+// gcBatch is how many numbers are deleted in one transaction, at up to four conditions and two
+// operations each.
 const gcBatch = kvstore.MaxTxnOps / 4
 
 // dead is a number that nobody refers to.
@@ -22,18 +23,21 @@ type dead struct {
 	mod int64
 	// rewritten says that its key was written again since it was made: somebody may have edited it.
 	rewritten bool
-	// alone says, for each of the key's directories, that nothing was listed there: not even references to another number.
+	// alone says, for each of the key's directories, that nothing was listed there: not even
+	// references to another number.
 	alone []bool
 }
 
 // RunGC implements [Backend].
 //
-// A number is deleted in one transaction with the proof that it may be: its master key is unchanged since two rounds ago, no reference to its key exists, or if
-// the listing showed some, to other numbers, none was written since, and no other writer holds the key's lock. It rests from then on, see
-// [KVStoreConfig]. A limiter of nil is no limit.
+// A number is deleted in one transaction with the proof that it may be: its master key is unchanged
+// since two rounds ago, no reference to its key exists, or if the listing showed some, to other
+// numbers, none was written since, and no other writer holds the key's lock. It rests from then on,
+// see [KVStoreConfig]. A limiter of nil is no limit.
 func (b *KVStoreBackend) RunGC(ctx context.Context, limiter *rate.Limiter, r Range, previous map[ID]int64) (map[ID]int64, GCStats, error) {
 	var stats GCStats
-	// The masters first: a reference written after their listing is in the second one, or is caught by the condition on the directory.
+	// The masters first: a reference written after their listing is in the second one, or is caught
+	// by the condition on the directory.
 	var masters []dead
 	_, err := kvstore.ListPages(ctx, b.store, b.paths.ids(), func(page []kvstore.KeyValue) {
 		for _, kv := range page {
@@ -109,8 +113,8 @@ type listedReferences struct {
 	used map[string]bool
 	// named has each number that is referred to, for whatever key.
 	named map[string]bool
-	// under says of the directories in it whether anything stands there, be it a reference to another
-	// number, or of a longer key.
+	// under says of the directories in it whether anything stands there, be it a reference to
+	// another number, or of a longer key.
 	under map[string]bool
 }
 
@@ -136,7 +140,8 @@ func keepForLater(next map[ID]int64, due []dead) {
 	}
 }
 
-// collect deletes numbers in one transaction, and says how many. If one may not be deleted, each half is tried alone.
+// collect deletes numbers in one transaction, and says how many. If one may not be deleted, each
+// half is tried alone.
 func (b *KVStoreBackend) collect(ctx context.Context, list []dead, listed int64) (deleted int, err error) {
 	var txn kvstore.Txn
 	now := time.Now()
@@ -172,7 +177,8 @@ func (b *KVStoreBackend) collect(ctx context.Context, list []dead, listed int64)
 	return first + second, err
 }
 
-// RunLocksGC implements [Backend]. Of each lock only the oldest key counts: the others wait behind it.
+// RunLocksGC implements [Backend]. Of each lock only the oldest key counts: the others wait behind
+// it.
 func (b *KVStoreBackend) RunLocksGC(ctx context.Context, previous map[string]Lock) (map[string]Lock, error) {
 	l, err := b.store.List(ctx, b.paths.allLocks())
 	if err != nil {

@@ -12,12 +12,15 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
-// A number that was collected rests: RunGC leaves a record of it in the store, rest/<number>, in the transaction that deletes the master key. Its value is when
-// that was, in RFC 3339. Nothing makes a number whose record is there, whoever leads by then, unless no other number is free. Writers of other programs
-// know nothing of these records, which stand beside the directories that they read, and go by what they remember themselves.
+// A number that was collected rests: RunGC leaves a record of it in the store, rest/<number>, in
+// the transaction that deletes the master key. Its value is when that was, in RFC 3339. Nothing
+// makes a number whose record is there, whoever leads by then, unless no other number is free.
+// Writers of other programs know nothing of these records, which stand beside the directories that
+// they read, and go by what they remember themselves.
 //
-// A record goes when its time has passed and every node has let go of the number: heard/<node> says up to which revision the node has heard of the end of
-// numbers, and goes by none of them. It is on the node's lease, so a node whose lease has run out is not waited for.
+// A record goes when its time has passed and every node has let go of the number: heard/<node> says
+// up to which revision the node has heard of the end of numbers, and goes by none of them. It is on
+// the node's lease, so a node whose lease has run out is not waited for.
 
 // restRecord is the record of a number that rests.
 type restRecord struct {
@@ -66,8 +69,9 @@ func (b *KVStoreBackend) putRest(id ID, now time.Time) kvstore.Op {
 	return kvstore.PutOp(b.paths.rest(id), now.UTC().AppendFormat(nil, time.RFC3339), kvstore.Permanent)
 }
 
-// free deletes the records of numbers that have rested: by the clock of whoever collected them, if an earlier round saw the record, or by this process's own, so
-// that a clock that goes wrong neither ends a rest at once nor makes it last for ever.
+// free deletes the records of numbers that have rested: by the clock of whoever collected them, if
+// an earlier round saw the record, or by this process's own, so that a clock that goes wrong
+// neither ends a rest at once nor makes it last for ever.
 func (b *KVStoreBackend) free(ctx context.Context, r Range, now time.Time) (stats GCStats, err error) {
 	list, err := b.rests(ctx)
 	if err != nil {
@@ -123,8 +127,8 @@ func (b *KVStoreBackend) free(ctx context.Context, r Range, now time.Time) (stat
 	return stats, nil
 }
 
-// endRest deletes records in one transaction, and says how many. If one has changed, or they are too
-// many, each half is tried alone.
+// endRest deletes records in one transaction, and says how many. If one has changed, or they are
+// too many, each half is tried alone.
 func (b *KVStoreBackend) endRest(ctx context.Context, list []restRecord) (int, error) {
 	var txn kvstore.Txn
 	for _, rec := range list {
@@ -169,8 +173,9 @@ func (b *KVStoreBackend) ObserveLostConfirmation(lost func()) (stop func()) {
 	return b.store.ObserveLostLeases(b.paths.heard()+b.paths.suffix, func([]string) { lost() })
 }
 
-// confirmed returns the revision up to which all nodes that confirm anything have let go of numbers. What cannot be read confirms nothing, nor does what was written
-// before the store had reached that revision: it is of before the store went back to an old copy.
+// confirmed returns the revision up to which all nodes that confirm anything have let go of
+// numbers. What cannot be read confirms nothing, nor does what was written before the store had
+// reached that revision: it is of before the store went back to an old copy.
 func (b *KVStoreBackend) confirmed(ctx context.Context) (int64, error) {
 	l, err := b.store.List(ctx, b.paths.heard())
 	if err != nil {

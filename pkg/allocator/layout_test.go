@@ -47,7 +47,8 @@ func (s layoutStore) want(key, value string) {
 	}
 }
 
-// TestConsulLayout: on Consul, a key stands encoded under its number and above its references, as Cilium writes it.
+// TestConsulLayout: on Consul, a key stands encoded under its number and above its references, as
+// Cilium writes it.
 func TestConsulLayout(t *testing.T) {
 	s := newLayoutStore(t)
 	a := newNodeAt(t, s.mem.ClientAs(kvstore.LayoutConsul), "192.0.2.1")
@@ -80,7 +81,8 @@ func TestConsulLayout(t *testing.T) {
 	s.want(base+"/value/"+layoutB64+"/192.0.2.1", "")
 }
 
-// TestConsulLocks: the lock of a key is a key that hangs on a session; it stays, without one, when its holder lets go.
+// TestConsulLocks: the lock of a key is a key that hangs on a session; it stays, without one, when
+// its holder lets go.
 func TestConsulLocks(t *testing.T) {
 	s := newLayoutStore(t)
 	a := newNodeAt(t, s.mem.ClientAs(kvstore.LayoutConsul), "192.0.2.1")
@@ -129,8 +131,9 @@ func TestConsulLockCollection(t *testing.T) {
 	s.want(lockKey+"Yw==.lock", "")
 }
 
-// TestOldFormOnConsul: a store whose keys stand as they are, as earlier versions wrote them, goes on with its numbers. First all nodes read
-// both forms and write the old one, then they write the new one.
+// TestOldFormOnConsul: a store whose keys stand as they are, as earlier versions wrote them, goes
+// on with its numbers. First all nodes read both forms and write the old one, then they write the
+// new one.
 func TestOldFormOnConsul(t *testing.T) {
 	s := newLayoutStore(t)
 	s.put(base+"/id/777", layoutText, kvstore.Permanent)

@@ -9,8 +9,9 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Release ends one use of key on this node. With the last one the reference in the store goes, and lastUse is true; the number itself stays until it is
-// collected. If the store cannot be reached the reference is taken back later, and the error only tells so: the use has ended all the same.
+// Release ends one use of key on this node. With the last one the reference in the store goes, and
+// lastUse is true; the number itself stays until it is collected. If the store cannot be reached
+// the reference is taken back later, and the error only tells so: the use has ended all the same.
 func (a *Allocator) Release(ctx context.Context, key AllocatorKey) (lastUse bool, err error) {
 	text, err := canonical(key)
 	if err != nil {
@@ -43,7 +44,8 @@ func (a *Allocator) Release(ctx context.Context, key AllocatorKey) (lastUse bool
 	}
 	a.mu.Lock()
 	id, was := lk.id, lk.was
-	// Whoever had the turn before may have taken the key into use again, or have taken the reference back.
+	// Whoever had the turn before may have taken the key into use again, or have taken the
+	// reference back.
 	settled := lk.refs > 0 || !lk.unwanted
 	a.mu.Unlock()
 	if settled {
@@ -59,8 +61,8 @@ func (a *Allocator) Release(ctx context.Context, key AllocatorKey) (lastUse bool
 	return true, nil
 }
 
-// Get returns the number of key, NoID if it has none, from the cache if it is there. A number that nobody refers to any more may be returned until it is
-// collected.
+// Get returns the number of key, NoID if it has none, from the cache if it is there. A number that
+// nobody refers to any more may be returned until it is collected.
 func (a *Allocator) Get(ctx context.Context, key AllocatorKey) (ID, error) {
 	text, err := canonical(key)
 	if err != nil {
@@ -79,13 +81,14 @@ func (a *Allocator) Get(ctx context.Context, key AllocatorKey) (ID, error) {
 	return a.GetNoCache(ctx, key)
 }
 
-// GetNoCache returns the number in force for key according to the store, NoID if nobody uses the key.
+// GetNoCache returns the number in force for key according to the store, NoID if nobody uses the
+// key.
 func (a *Allocator) GetNoCache(ctx context.Context, key AllocatorKey) (ID, error) {
 	return a.backend.Get(ctx, key)
 }
 
-// GetByID returns the key of a number, from the caches, of this store and of remote ones, or else from the store. It fails with an error that wraps
-// [ErrIdentityNonExistent] if there is none.
+// GetByID returns the key of a number, from the caches, of this store and of remote ones, or else
+// from the store. It fails with an error that wraps [ErrIdentityNonExistent] if there is none.
 func (a *Allocator) GetByID(ctx context.Context, id ID) (AllocatorKey, error) {
 	if key, ok := a.cache.get(id); ok && key != nil {
 		return key, nil
@@ -98,7 +101,8 @@ func (a *Allocator) GetByID(ctx context.Context, id ID) (AllocatorKey, error) {
 	return a.backend.GetByID(ctx, id)
 }
 
-// ForeachCache calls fn for each number in the caches, those of remote stores included, in no order. fn may call the allocator.
+// ForeachCache calls fn for each number in the caches, those of remote stores included, in no
+// order. fn may call the allocator.
 func (a *Allocator) ForeachCache(fn RangeFunc) {
 	for _, e := range a.cache.entries() {
 		fn(e.id, e.key)
@@ -110,28 +114,33 @@ func (a *Allocator) ForeachCache(fn RangeFunc) {
 	}
 }
 
-// Heard returns the revision up to which every change of the store is known here, and that of the last of them by which a number may have ended, a listing
-// among these; 0 before the first listing. What is known was handed to the events before.
+// Heard returns the revision up to which every change of the store is known here, and that of the
+// last of them by which a number may have ended, a listing among these; 0 before the first listing.
+// What is known was handed to the events before.
 func (a *Allocator) Heard() (applied, ended int64) { return a.cache.heard() }
 
 // Stands says whether, by what was heard of the store itself, a number stands for a key.
 func (a *Allocator) Stands(id ID) bool { return a.cache.stands(id) }
 
-// Edited returns the numbers of which the store says something else than the key that they were made with, in order: somebody edited them. They go on to stand
-// for that key, and whoever uses them gives it back.
+// Edited returns the numbers of which the store says something else than the key that they were
+// made with, in order: somebody edited them. They go on to stand for that key, and whoever uses
+// them gives it back.
 func (a *Allocator) Edited() []ID { return a.cache.edited() }
 
-// Confirm tells those who collect that this node has let go of every number that ended up to a revision, see [Backend.Confirm].
+// Confirm tells those who collect that this node has let go of every number that ended up to a
+// revision, see [Backend.Confirm].
 func (a *Allocator) Confirm(ctx context.Context, revision int64) error {
 	return a.backend.Confirm(ctx, revision)
 }
 
-// ObserveLostConfirmation calls lost when what Confirm said last is lost, see [Backend.ObserveLostConfirmation].
+// ObserveLostConfirmation calls lost when what Confirm said last is lost, see
+// [Backend.ObserveLostConfirmation].
 func (a *Allocator) ObserveLostConfirmation(lost func()) (stop func()) {
 	return a.backend.ObserveLostConfirmation(lost)
 }
 
-// RunGC does one round of garbage collection: see [Backend.RunGC]. Give it what the round before returned, nil at first.
+// RunGC does one round of garbage collection: see [Backend.RunGC]. Give it what the round before
+// returned, nil at first.
 func (a *Allocator) RunGC(ctx context.Context, limiter *rate.Limiter, previous map[ID]int64) (map[ID]int64, GCStats, error) {
 	return a.backend.RunGC(ctx, limiter, a.set.numbers, previous)
 }
@@ -141,7 +150,8 @@ func (a *Allocator) RunLocksGC(ctx context.Context, previous map[string]Lock) (m
 	return a.backend.RunLocksGC(ctx, previous)
 }
 
-// RemoteCache holds the numbers of another cluster's store. They are seen by [Allocator.ForeachCache], [Allocator.GetByID] and the events.
+// RemoteCache holds the numbers of another cluster's store. They are seen by
+// [Allocator.ForeachCache], [Allocator.GetByID] and the events.
 type RemoteCache struct {
 	name   string
 	a      *Allocator
@@ -152,8 +162,9 @@ type RemoteCache struct {
 	closed sync.Once
 }
 
-// WatchRemoteKVStore follows the numbers of another store under a name of the caller's choice, until the cache is closed. Numbers that accept refuses (nil
-// refuses none) are ignored and logged: a remote cluster must not speak for another's. Only one cache can have a name at a time.
+// WatchRemoteKVStore follows the numbers of another store under a name of the caller's choice,
+// until the cache is closed. Numbers that accept refuses (nil refuses none) are ignored and logged:
+// a remote cluster must not speak for another's. Only one cache can have a name at a time.
 func (a *Allocator) WatchRemoteKVStore(name string, remote Backend, accept func(ID, AllocatorKey) error) (*RemoteCache, error) {
 	if name == "" || remote == nil {
 		return nil, errors.New("a remote cache needs a name and a backend")
@@ -199,7 +210,8 @@ func (rc *RemoteCache) WaitForSync(ctx context.Context) error {
 	}
 }
 
-// Close ends the watch, waits for it, and has the events tell that all the cache's numbers are gone. Closing again does nothing.
+// Close ends the watch, waits for it, and has the events tell that all the cache's numbers are
+// gone. Closing again does nothing.
 func (rc *RemoteCache) Close() {
 	rc.cancel()
 	<-rc.done

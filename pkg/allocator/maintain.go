@@ -8,13 +8,15 @@ import (
 	"time"
 )
 
-// verify waits until the watch has told everything up to the number got, and gives the number back if there is an older one for the same key: nodes that
-// did not know of each other's numbers so agree on the oldest. again says that the caller must begin anew.
+// verify waits until the watch has told everything up to the number got, and gives the number back
+// if there is an older one for the same key: nodes that did not know of each other's numbers so
+// agree on the oldest. again says that the caller must begin anew.
 func (a *Allocator) verify(ctx context.Context, lk *localKey, got Acquired, mark, withdrawals int) (again bool, err error) {
 	err = a.cache.waitFor(ctx, mark, got.Revision, a.done)
 	switch {
 	case errors.Is(err, errRelisted):
-		// The store may have been put back to an earlier state. What was acquired may or may not be part of it.
+		// The store may have been put back to an earlier state. What was acquired may or may not be
+		// part of it.
 		return true, a.backend.Withdraw(ctx, lk.key, got)
 	case err != nil:
 		return false, err
@@ -33,7 +35,8 @@ func (a *Allocator) wake() {
 	}
 }
 
-// maintain keeps this node's references in order: what was lost is written again, what is no longer wanted is taken back. It returns when ctx ends.
+// maintain keeps this node's references in order: what was lost is written again, what is no longer
+// wanted is taken back. It returns when ctx ends.
 func (a *Allocator) maintain(ctx context.Context) {
 	sync := time.NewTimer(a.syncPause())
 	defer sync.Stop()
@@ -64,7 +67,8 @@ func (a *Allocator) maintain(ctx context.Context) {
 	}
 }
 
-// syncPause is the sync interval, up to a tenth more or less: nodes that started together must not compare together.
+// syncPause is the sync interval, up to a tenth more or less: nodes that started together must not
+// compare together.
 func (a *Allocator) syncPause() time.Duration {
 	return a.set.sync*9/10 + rand.N(a.set.sync/5+1)
 }
@@ -76,7 +80,8 @@ func (a *Allocator) noteLate(lk *localKey) {
 	a.late[lk.text] = lateKey{key: lk.key}
 }
 
-// takeBackLate has the references taken back that an attempt of an earlier sync interval may have written after all, if nobody here uses their keys.
+// takeBackLate has the references taken back that an attempt of an earlier sync interval may have
+// written after all, if nobody here uses their keys.
 func (a *Allocator) takeBackLate() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -93,7 +98,8 @@ func (a *Allocator) takeBackLate() {
 	}
 }
 
-// compare marks those of this node's references that the store has lost or has otherwise. It says whether it saw them all.
+// compare marks those of this node's references that the store has lost or has otherwise. It says
+// whether it saw them all.
 func (a *Allocator) compare(ctx context.Context) bool {
 	a.mu.Lock()
 	var refs []Reference
@@ -103,7 +109,8 @@ func (a *Allocator) compare(ctx context.Context) bool {
 		}
 	}
 	a.mu.Unlock()
-	// Other writers may have made two numbers for a key, each in good order. The oldest wins, so the users of the others must look.
+	// Other writers may have made two numbers for a key, each in good order. The oldest wins, so
+	// the users of the others must look.
 	var duplicates []Reference
 	for _, ref := range refs {
 		if id := a.cache.oldest(ref.Key.GetKey()); id != NoID && id != ref.ID {
@@ -199,13 +206,15 @@ func (a *Allocator) repair(ctx context.Context, lk *localKey) error {
 			a.noteLate(lk)
 			return err
 		}
-		// Others went on without this node's reference: it must follow. Until it knows the number in force, the key has none here.
+		// Others went on without this node's reference: it must follow. Until it knows the number
+		// in force, the key has none here.
 		a.mu.Lock()
 		a.setID(lk, NoID)
 		lk.was = id
 		a.mu.Unlock()
 		if conflict.Revision != 0 {
-			// The watch knows whether the number was made anew for its owner, or edited: then it is taken back.
+			// The watch knows whether the number was made anew for its owner, or edited: then it is
+			// taken back.
 			wait, cancel := context.WithTimeout(ctx, editTimeout)
 			_ = a.cache.waitFor(wait, mark, conflict.Revision, a.done) // else the key gets another number, which is in order too
 			cancel()
@@ -224,7 +233,8 @@ func (a *Allocator) repair(ctx context.Context, lk *localKey) error {
 	return err
 }
 
-// ended books that the node's reference to a key is gone. The caller has the key's turn, and nobody uses the key.
+// ended books that the node's reference to a key is gone. The caller has the key's turn, and nobody
+// uses the key.
 func (a *Allocator) ended(lk *localKey) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -232,7 +242,8 @@ func (a *Allocator) ended(lk *localKey) {
 	a.setID(lk, NoID)
 }
 
-// settleMissing tells of the end of a number that the store has lost and that this node no longer keeps alive.
+// settleMissing tells of the end of a number that the store has lost and that this node no longer
+// keeps alive.
 func (a *Allocator) settleMissing(id ID) {
 	if e := a.cache.forget(id); e != nil && e.key != nil {
 		a.events.push(AllocatorEvent{Kind: EventDelete, ID: id, Key: e.key})
@@ -249,7 +260,8 @@ func (m *mutations) OnListDone(revision int64) {
 		a.events.push(AllocatorEvent{Kind: EventSync})
 		return
 	}
-	// The watch began anew, perhaps because the store was restored from a copy: nothing that this node wrote is certain to be there.
+	// The watch began anew, perhaps because the store was restored from a copy: nothing that this
+	// node wrote is certain to be there.
 	a.doubt.Store(true)
 	a.wake()
 }
@@ -284,7 +296,8 @@ func (m *mutations) OnUpsert(mapping Mapping) {
 	if stolen {
 		lk.wrong = true
 	}
-	// One that this node uses may have an older number, as of several that were made in the same second the smallest counts.
+	// One that this node uses may have an older number, as of several that were made in the same
+	// second the smallest counts.
 	lk = a.local[text]
 	older := lk != nil && lk.refs > 0 && lk.id != NoID && lk.id != mapping.ID && oldest == mapping.ID
 	if older {
@@ -322,7 +335,8 @@ func (m *mutations) OnReferencesLost(keys []string) {
 	a := (*Allocator)(m)
 	a.mu.Lock()
 	for _, text := range keys {
-		// Even if nobody uses the key yet: an Allocate may be about to succeed with the reference that is gone.
+		// Even if nobody uses the key yet: an Allocate may be about to succeed with the reference
+		// that is gone.
 		if lk := a.local[text]; lk != nil {
 			lk.wrong = true
 		}

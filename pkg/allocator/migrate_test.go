@@ -192,7 +192,8 @@ func TestTimeout(t *testing.T) {
 	n.store.SetFault(nil)
 }
 
-// TestLookups: which call asks the caches and which the store, and what each says of what is not there.
+// TestLookups: which call asks the caches and which the store, and what each says of what is not
+// there.
 func TestLookups(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()
@@ -301,7 +302,8 @@ func TestUses(t *testing.T) {
 	}
 }
 
-// TestNothingCollectsByItself: with WithoutGC or without, a number that nobody uses stays until RunGC.
+// TestNothingCollectsByItself: with WithoutGC or without, a number that nobody uses stays until
+// RunGC.
 func TestNothingCollectsByItself(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string][]allocator.AllocatorOption{"as it is": nil, "WithoutGC": {allocator.WithoutGC()}} {

@@ -15,14 +15,16 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
-// This file runs small scenarios of two or three actors in every order of their store operations, on the real backend and a real store in memory, and checks
-// the promises after each operation. Then it does the same with one check of the transactions taken away, and expects the search to find the harm: so each
-// check is there for a reason, and the search is able to see it.
+// This file runs small scenarios of two or three actors in every order of their store operations,
+// on the real backend and a real store in memory, and checks the promises after each operation.
+// Then it does the same with one check of the transactions taken away, and expects the search to
+// find the harm: so each check is there for a reason, and the search is able to see it.
 
 // world is one run of a scenario.
 type world struct {
 	mem *kvstore.Memory
-	// told is what callers have been told and have not released: the number of each key on each node.
+	// told is what callers have been told and have not released: the number of each key on each
+	// node.
 	told map[string]allocator.ID // "node key"
 	// drop says which conditions the store ignores.
 	drop func(txn kvstore.Txn, c kvstore.Cond) bool
@@ -174,7 +176,8 @@ func (w *world) copyStore() {
 	}
 }
 
-// rewind puts the store back to its copy: its revisions begin anew from there, and what anybody was told since binds nobody.
+// rewind puts the store back to its copy: its revisions begin anew from there, and what anybody was
+// told since binds nobody.
 func (a *actor) rewind() {
 	a.store.turn()
 	for _, c := range a.w.clients {
@@ -190,7 +193,8 @@ func (a *actor) rewind() {
 	}
 }
 
-// allocateLocked is what an older allocator does: under a lock it looks for references, then makes number and reference one after the other.
+// allocateLocked is what an older allocator does: under a lock it looks for references, then makes
+// number and reference one after the other.
 func (a *actor) allocateLocked(key string, id allocator.ID) {
 	ctx := context.Background()
 	lock := base + "/locks/" + key + "/1"
@@ -277,7 +281,8 @@ func (w *world) free(name string, f func(a *actor)) {
 	}
 }
 
-// play runs a scenario along a schedule and then along first choices. It returns the choices that there were.
+// play runs a scenario along a schedule and then along first choices. It returns the choices that
+// there were.
 func (s scenario) play(w *world, schedule []int) (options []int, fault string) {
 	w.mem, w.told = kvstore.NewMemory(), map[string]allocator.ID{}
 	w.turns, w.arrived = map[string]chan struct{}{}, make(chan string)
@@ -348,7 +353,8 @@ func (s scenario) play(w *world, schedule []int) (options []int, fault string) {
 	}
 }
 
-// search plays a scenario in every order, or up to limit orders, and returns how many and the first fault with its schedule.
+// search plays a scenario in every order, or up to limit orders, and returns how many and the first
+// fault with its schedule.
 func (s scenario) search(w *world, limit int) (runs int, fault string) {
 	var schedule []int
 	for runs < limit {

@@ -8,15 +8,15 @@ import (
 )
 
 const (
-	// randomPicks is how many numbers are drawn before the range is searched from one end to the other. With 99 of 100 numbers taken, one draw in about
-	// fifty million misses this often.
+	// randomPicks is how many numbers are drawn before the range is searched from one end to the
+	// other. With 99 of 100 numbers taken, one draw in about fifty million misses this often.
 	randomPicks = 1 << 11
 	// scanLimit bounds the search: beyond, a range is never full in practice.
 	scanLimit = 1 << 24
 )
 
-// picker is what a backend sees of the allocator during one [Backend.Acquire]. The numbers it picked are reserved until done, so that no two calls of this
-// node try the same one.
+// picker is what a backend sees of the allocator during one [Backend.Acquire]. The numbers it
+// picked are reserved until done, so that no two calls of this node try the same one.
 type picker struct {
 	a      *Allocator
 	picked []ID
@@ -45,7 +45,8 @@ func (p *picker) Rests(id ID, since time.Time) {
 	p.unreserve(id) // it may be picked again, as the last that is left
 }
 
-// Pick implements [Numbers]. Numbers that rest are passed over unless no other is free; then the one that has rested longest among those looked at is taken.
+// Pick implements [Numbers]. Numbers that rest are passed over unless no other is free; then the
+// one that has rested longest among those looked at is taken.
 func (p *picker) Pick() (ID, error) {
 	r := p.a.set.numbers
 	exhausted := func() error {

@@ -65,27 +65,31 @@ func WithMin(id ID) AllocatorOption { return func(s *settings) { s.numbers.Min =
 // WithMax sets the largest number, the largest there is if not given.
 func WithMax(id ID) AllocatorOption { return func(s *settings) { s.numbers.Max = id } }
 
-// WithPrefixMask or-s mask to every number chosen, for example a cluster's own bits. It must not overlap the range.
+// WithPrefixMask or-s mask to every number chosen, for example a cluster's own bits. It must not
+// overlap the range.
 func WithPrefixMask(mask ID) AllocatorOption { return func(s *settings) { s.numbers.Mask = mask } }
 
-// WithMasterKeyProtection writes a number again when somebody deletes it from the store while this node uses it. Without it the sync does so, later.
+// WithMasterKeyProtection writes a number again when somebody deletes it from the store while this
+// node uses it. Without it the sync does so, later.
 func WithMasterKeyProtection() AllocatorOption { return func(s *settings) { s.protect = true } }
 
-// WithoutGC does nothing: an allocator never collects garbage by itself, see [Allocator.RunGC]. It exists because users of such libraries look for it.
+// WithoutGC does nothing: an allocator never collects garbage by itself, see [Allocator.RunGC]. It
+// exists because users of such libraries look for it.
 func WithoutGC() AllocatorOption { return func(*settings) {} }
 
 // WithBackend has the allocator use that backend in place of the argument of [NewAllocator] and
 // [NewAllocatorForGC], which may be nil then.
 func WithBackend(b Backend) AllocatorOption { return func(s *settings) { s.backend = b } }
 
-// WithSyncInterval sets how often all references of this node are compared with the store and repaired, 5 minutes if not given.
+// WithSyncInterval sets how often all references of this node are compared with the store and
+// repaired, 5 minutes if not given.
 func WithSyncInterval(d time.Duration) AllocatorOption { return func(s *settings) { s.sync = d } }
 
 // WithTimeout bounds an Allocate whose context has no deadline, 2 minutes if not given.
 func WithTimeout(d time.Duration) AllocatorOption { return func(s *settings) { s.timeout = d } }
 
-// WithRest sets how long a deleted number is not chosen again if others are free, 15 minutes if not given: nodes that have not heard of its end must
-// not take its next owner for the last one.
+// WithRest sets how long a deleted number is not chosen again if others are free, 15 minutes if not
+// given: nodes that have not heard of its end must not take its next owner for the last one.
 func WithRest(d time.Duration) AllocatorOption { return func(s *settings) { s.rest = d } }
 
 // WithLogger sets the log, none if not given.
@@ -102,8 +106,9 @@ const (
 	EventDelete
 	// EventSync: all numbers that were there at the start have been told. It comes once.
 	EventSync
-	// EventRenumbered: a key that this node uses had to change its number, from OldID to ID, since the store has the key or the number otherwise. It can
-	// only happen after this node's reference was lost, by its lease or with the store's data.
+	// EventRenumbered: a key that this node uses had to change its number, from OldID to ID, since
+	// the store has the key or the number otherwise. It can only happen after this node's reference
+	// was lost, by its lease or with the store's data.
 	EventRenumbered
 )
 

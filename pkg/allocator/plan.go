@@ -8,8 +8,9 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
-// This file decides, without I/O, which transaction finds or makes the number of a key. The store runs it; if its conditions fail it shows what is there
-// (a view), and the decision is taken again. What always holds afterwards:
+// This file decides, without I/O, which transaction finds or makes the number of a key. The store
+// runs it; if its conditions fail it shows what is there (a view), and the decision is taken again.
+// What always holds afterwards:
 //
 //	I1  All references to one key carry the same number. Every transaction that writes a
 //	    reference makes sure of it: either no reference exists, or a witness (an existing
@@ -41,7 +42,8 @@ func (p paths) heard() string              { return p.base + "/heard/" }
 func (p paths) locks(key string) string    { return p.allLocks() + key + "/" }
 func (p paths) ownValue(key string) string { return p.value(key) + p.suffix }
 
-// referenceDirs returns the directories under which a key has references: that in which they are written, and those of other forms that are read.
+// referenceDirs returns the directories under which a key has references: that in which they are
+// written, and those of other forms that are read.
 func (p paths) referenceDirs(key string) []string {
 	dirs := p.layout.Forms(key)
 	for i, form := range dirs {
@@ -50,7 +52,8 @@ func (p paths) referenceDirs(key string) []string {
 	return dirs
 }
 
-// unlocked holds if nobody holds the lock of a key, or where locks are keys below a path, if no such key was written since a view that showed none of this key.
+// unlocked holds if nobody holds the lock of a key, or where locks are keys below a path, if no
+// such key was written since a view that showed none of this key.
 func (p paths) unlocked(key string, v *view) kvstore.Cond {
 	if lock, ok := p.layout.Session(p.allLocks(), key); ok {
 		return kvstore.Unleased(lock)
@@ -61,7 +64,8 @@ func (p paths) unlocked(key string, v *view) kvstore.Cond {
 	return unchangedSince(p.locks(key), v.noLocks, v.revision)
 }
 
-// untouched holds if nobody refers to a key, or nobody since a view of it, and nobody holds its lock.
+// untouched holds if nobody refers to a key, or nobody since a view of it, and nobody holds its
+// lock.
 func (p paths) untouched(key string, v *view) []kvstore.Cond {
 	return append(p.unreferred(key, v), p.unlocked(key, v))
 }
@@ -78,7 +82,8 @@ func (p paths) unreferred(key string, v *view) (conds []kvstore.Cond) {
 	return conds
 }
 
-// allReferTo holds if all references to a key are to that number, and in the form that is written; a transaction takes one condition on values.
+// allReferTo holds if all references to a key are to that number, and in the form that is written;
+// a transaction takes one condition on values.
 func (p paths) allReferTo(key string, id ID) []kvstore.Cond {
 	var conds []kvstore.Cond
 	for i, dir := range p.referenceDirs(key) {
@@ -146,8 +151,8 @@ type view struct {
 	references []reference
 	// locked says that a lock is held or waited for.
 	locked bool
-	// noValues, for each directory of references, and noLocks say that there was nothing at all under the key's directories, neither of the key nor of one
-	// whose name goes on with a slash.
+	// noValues, for each directory of references, and noLocks say that there was nothing at all
+	// under the key's directories, neither of the key nor of one whose name goes on with a slash.
 	noValues []bool
 	noLocks  bool
 }
@@ -164,8 +169,8 @@ type plan struct {
 	key   string
 	// held is the number that must come out, for a reference that is restored; NoID if any may.
 	held ID
-	// refused are numbers that turned out to belong to another key, or to nobody, each with the revision at which they did. A reference written later says
-	// that the number has come back.
+	// refused are numbers that turned out to belong to another key, or to nobody, each with the
+	// revision at which they did. A reference written later says that the number has come back.
 	refused map[ID]int64
 	// rests are the numbers that rest, with the revision of the record that says so.
 	rests map[ID]int64
@@ -173,26 +178,30 @@ type plan struct {
 	yielded int
 }
 
-// maxYields bounds that wait. Whoever made the younger number gives it back as soon as it sees the older one, unless it never saw that before it told its
-// caller: then the younger one is in force and stays. The pauses grow, see [KVStoreBackend.execute].
+// maxYields bounds that wait. Whoever made the younger number gives it back as soon as it sees the
+// older one, unless it never saw that before it told its caller: then the younger one is in force
+// and stays. The pauses grow, see [KVStoreBackend.execute].
 const maxYields = 6
 
 // step is the next thing to do.
 type step struct {
-	// wait: others must act first. After a pause comes the transaction, or the last one again if there is none.
+	// wait: others must act first. After a pause comes the transaction, or the last one again if
+	// there is none.
 	wait bool
 	// conflict ends a plan with a held number.
 	conflict *ConflictError
 
 	id  ID
 	txn kvstore.Txn
-	// creates says that the transaction makes the master key, fresh that the number was picked for it.
+	// creates says that the transaction makes the master key, fresh that the number was picked for
+	// it.
 	creates, fresh bool
 	// trusted says that the watch has seen the master key, so that it is known to be the oldest.
 	trusted bool
 }
 
-// The places of the reads in every plan transaction's Else branch. References are the last: there is a read for each of their directories.
+// The places of the reads in every plan transaction's Else branch. References are the last: there
+// is a read for each of their directories.
 const (
 	readLocks = iota
 	readMaster
@@ -225,7 +234,8 @@ func (p *plan) next(v *view, numbers Numbers) (step, error) {
 	if v.locked {
 		return step{wait: true}, nil
 	}
-	// There is no reference to go by. What the view showed under the directories, keys of other names further below, must still be all there is.
+	// There is no reference to go by. What the view showed under the directories, keys of other
+	// names further below, must still be all there is.
 	unchanged := p.paths.untouched(p.key, v)
 	if v.master != nil && p.paths.owner(v.master) == p.key {
 		return p.refer(v.tried, v, unchanged...), nil
@@ -241,8 +251,9 @@ func (p *plan) next(v *view, numbers Numbers) (step, error) {
 	return p.create(numbers, unchanged...)
 }
 
-// unchangedSince holds if nothing was written under the directory since it was seen at revision. Of one that was empty it asks that it still is, and not for
-// a revision: a store that was put back to a copy counts on from there, and what is written then can carry a revision that was seen before.
+// unchangedSince holds if nothing was written under the directory since it was seen at revision. Of
+// one that was empty it asks that it still is, and not for a revision: a store that was put back to
+// a copy counts on from there, and what is written then can carry a revision that was seen before.
 func unchangedSince(dir string, empty bool, revision int64) kvstore.Cond {
 	if empty {
 		return kvstore.PrefixAbsent(dir)
@@ -293,8 +304,9 @@ func (v *view) refers(id ID) bool {
 	return false
 }
 
-// inForce returns a reference that carries the number in force. References to a number that belongs to another key do not count. If other writers made
-// several, the number that the cache knows to be oldest wins, then the smallest: every node decides alike.
+// inForce returns a reference that carries the number in force. References to a number that belongs
+// to another key do not count. If other writers made several, the number that the cache knows to be
+// oldest wins, then the smallest: every node decides alike.
 func (p *plan) inForce(v *view, numbers Numbers) (reference, bool) {
 	var best reference
 	for _, r := range v.references {
@@ -335,14 +347,16 @@ func (p *plan) clash(v *view) *ConflictError {
 	return nil
 }
 
-// referAlone writes this node's reference to a number that the cache knows, if nobody refers to another.
+// referAlone writes this node's reference to a number that the cache knows, if nobody refers to
+// another.
 func (p *plan) referAlone(id ID) step {
 	s := p.refer(id, nil, append(p.paths.allReferTo(p.key, id), p.paths.unlocked(p.key, nil))...)
 	s.trusted = true
 	return s
 }
 
-// join adds this node's reference to those that exist. The lock does not matter: its holder finds the number in force just the same.
+// join adds this node's reference to those that exist. The lock does not matter: its holder finds
+// the number in force just the same.
 func (p *plan) join(v *view, witness reference) step {
 	stillThere := kvstore.ValueIs(witness.path, []byte(witness.id.String()))
 	if witness.id == v.tried && v.master == nil {
@@ -351,7 +365,8 @@ func (p *plan) join(v *view, witness reference) step {
 	return p.refer(witness.id, v, stillThere)
 }
 
-// refer writes this node's reference to a number that exists. A master key that the view showed in another form than ours is written in ours.
+// refer writes this node's reference to a number that exists. A master key that the view showed in
+// another form than ours is written in ours.
 func (p *plan) refer(id ID, v *view, conds ...kvstore.Cond) step {
 	ours := []byte(p.paths.layout.Encode(p.key))
 	master := ours
@@ -380,7 +395,8 @@ func (p *plan) restore(id ID, conds ...kvstore.Cond) step {
 	}}
 }
 
-// create makes a number and this node's reference. A number that rests is only picked if no other is free.
+// create makes a number and this node's reference. A number that rests is only picked if no other
+// is free.
 func (p *plan) create(numbers Numbers, conds ...kvstore.Cond) (step, error) {
 	id, err := numbers.Pick()
 	if err != nil {

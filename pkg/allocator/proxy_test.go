@@ -115,7 +115,8 @@ func (p *proxy) pump(from, to net.Conn, h *hold) {
 	}
 }
 
-// cut closes every connection. New ones may be made at once. What was on its way may or may not arrive.
+// cut closes every connection. New ones may be made at once. What was on its way may or may not
+// arrive.
 func (p *proxy) cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -124,8 +125,10 @@ func (p *proxy) cut() {
 	}
 }
 
-// late makes the client's requests of the next while arrive late: the present connections are held, after d the client is told that they have ended, and what
-// it had sent reaches the server when deliver is called. By then it has made new connections, given those requests up and done something else.
+// late makes the client's requests of the next while arrive late: the present connections are held,
+// after d the client is told that they have ended, and what it had sent reaches the server when
+// deliver is called. By then it has made new connections, given those requests up and done
+// something else.
 func (p *proxy) late(d time.Duration) (deliver func()) {
 	until := make(chan struct{})
 	var held []*hold

@@ -7,9 +7,10 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// ReadOnly returns a backend that hears what b hears and writes nothing: numbers are made, and kept alive, by others. [Allocator.Allocate] returns the number
-// that is in force for a key, or an error that wraps [ErrUnassigned]. If the number of a key in use changes, the allocator tells by an [EventRenumbered], as
-// always; if it vanishes, it stays in use here until there is one again.
+// ReadOnly returns a backend that hears what b hears and writes nothing: numbers are made, and kept
+// alive, by others. [Allocator.Allocate] returns the number that is in force for a key, or an error
+// that wraps [ErrUnassigned]. If the number of a key in use changes, the allocator tells by an
+// [EventRenumbered], as always; if it vanishes, it stays in use here until there is one again.
 func ReadOnly(b Backend) Backend { return readOnly{b} }
 
 type readOnly struct{ Backend }
@@ -23,7 +24,8 @@ func (r readOnly) Acquire(ctx context.Context, key AllocatorKey, _ Numbers) (Acq
 	if id == NoID {
 		return Acquired{}, fmt.Errorf("key %q: %w", key.GetKey(), ErrUnassigned)
 	}
-	// Which of several numbers counts was decided by the store a moment ago; the cache may be behind.
+	// Which of several numbers counts was decided by the store a moment ago; the cache may be
+	// behind.
 	return Acquired{ID: id, Settled: true}, nil
 }
 
@@ -48,7 +50,8 @@ func (r readOnly) Check(ctx context.Context, refs []Reference) ([]Reference, err
 	return wrong, nil
 }
 
-// Restore implements [Backend]: it says what keeps a reference from being in order, and changes nothing.
+// Restore implements [Backend]: it says what keeps a reference from being in order, and changes
+// nothing.
 func (r readOnly) Restore(ctx context.Context, ref Reference) error {
 	id, err := r.Get(ctx, ref.Key)
 	switch {

@@ -14,7 +14,8 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
-// hooked is a backend that lets a test act between the store's answer and the allocator's next step.
+// hooked is a backend that lets a test act between the store's answer and the allocator's next
+// step.
 type hooked struct {
 	*allocator.KVStoreBackend
 	beforeAcquire, afterAcquire, afterRestore func()
@@ -47,7 +48,8 @@ func once(f func()) func() {
 	}
 }
 
-// newHooked starts an allocator on a backend with hooks, which set is called to fill in before anything runs.
+// newHooked starts an allocator on a backend with hooks, which set is called to fill in before
+// anything runs.
 func newHooked(t *testing.T, mem *kvstore.Memory, name string, set func(h *hooked, store *kvstore.MemoryClient), opts ...allocator.AllocatorOption) *node {
 	t.Helper()
 	be, store := backend(t, mem, name)
@@ -99,7 +101,8 @@ func put(t *testing.T, store kvstore.Backend, pairs ...string) {
 	}
 }
 
-// A lease that is lost while a repair is under way has its effect after the repair: the news must not be wiped out with the old fault.
+// A lease that is lost while a repair is under way has its effect after the repair: the news must
+// not be wiped out with the old fault.
 func TestLeaseLostDuringRepair(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()
@@ -111,7 +114,8 @@ func TestLeaseLostDuringRepair(t *testing.T) {
 	})
 }
 
-// A lease that is lost between the store's answer and the end of Allocate takes a reference that nobody had booked yet.
+// A lease that is lost between the store's answer and the end of Allocate takes a reference that
+// nobody had booked yet.
 func TestLeaseLostDuringAllocate(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()
@@ -122,7 +126,8 @@ func TestLeaseLostDuringAllocate(t *testing.T) {
 	})
 }
 
-// Between the loss of a number and the new one nobody is told either: the old one is not in force, the new one is not certain.
+// Between the loss of a number and the new one nobody is told either: the old one is not in force,
+// the new one is not certain.
 func TestNothingIsToldWhileRenumbering(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()
@@ -167,7 +172,8 @@ func TestNothingIsToldWhileRenumbering(t *testing.T) {
 	}
 }
 
-// References to a younger number go if their writers see the older one. Until then a node that knows both waits instead of keeping the younger one alive.
+// References to a younger number go if their writers see the older one. Until then a node that
+// knows both waits instead of keeping the younger one alive.
 func TestYoungerNumberIsLeftToGo(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()
@@ -201,7 +207,8 @@ func TestYoungerNumberInUseStays(t *testing.T) {
 	}
 }
 
-// Two numbers of one key that others have brought about, each with its references in good order, become one: the oldest.
+// Two numbers of one key that others have brought about, each with its references in good order,
+// become one: the oldest.
 func TestDuplicatesHeal(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()
@@ -301,7 +308,8 @@ func (k known) Pick() (allocator.ID, error)   { return k.pick, nil }
 func (k known) Taken(allocator.ID)            {}
 func (k known) Rests(allocator.ID, time.Time) {}
 
-// A number that was nobody's a moment ago may be in force for the key now: a plan must believe the references, not its memory.
+// A number that was nobody's a moment ago may be in force for the key now: a plan must believe the
+// references, not its memory.
 func TestNumberComesBackDuringAllocate(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()
@@ -321,11 +329,13 @@ func TestNumberComesBackDuringAllocate(t *testing.T) {
 	}
 }
 
-// A write whose answer never came can take effect late, after the reference has been taken back. It must not stay for ever.
+// A write whose answer never came can take effect late, after the reference has been taken back. It
+// must not stay for ever.
 func TestLateReferenceIsTakenBack(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()
-	// What is written more than an interval late is nobody's business: it is long enough for this test to write before.
+	// What is written more than an interval late is nobody's business: it is long enough for this
+	// test to write before.
 	a := newNode(t, mem, "192.0.2.1", allocator.WithSyncInterval(time.Second))
 	// The first attempt fails, and is not written either: the test writes it later.
 	a.store.SetFault(func(_ context.Context, call kvstore.MemoryCall) (before, after error) {
@@ -349,7 +359,8 @@ func TestLateReferenceIsTakenBack(t *testing.T) {
 	eventually(t, "what was written late is taken back too", func() bool { return inStore(t, a.store, base+"/value/key/192.0.2.1") == "" })
 }
 
-// A reference to a number that belongs to another key by now says nothing about the number in force.
+// A reference to a number that belongs to another key by now says nothing about the number in
+// force.
 func TestLookupPassesOverStaleReferences(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()
@@ -364,7 +375,8 @@ func TestLookupPassesOverStaleReferences(t *testing.T) {
 	}
 }
 
-// The last user of a key goes while the key is being renumbered: the reference that the renumbering writes must go with it.
+// The last user of a key goes while the key is being renumbered: the reference that the renumbering
+// writes must go with it.
 func TestReleaseWhileRenumbering(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()
@@ -395,7 +407,8 @@ func TestReleaseWhileRenumbering(t *testing.T) {
 	eventually(t, "no reference is left", func() bool { return inStore(t, a.store, base+"/value/key/192.0.2.1") == "" })
 }
 
-// A number that the store has lost is not the oldest of its key any more, even while this node would like it back: following the others is quick.
+// A number that the store has lost is not the oldest of its key any more, even while this node
+// would like it back: following the others is quick.
 func TestLostNumberIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()

@@ -10,7 +10,8 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
-// collectors are operators that collect in turns: each is another process, and remembers nothing of what others did.
+// collectors are operators that collect in turns: each is another process, and remembers nothing of
+// what others did.
 type collectors struct {
 	*testing.T
 	mem  *kvstore.Memory
@@ -42,8 +43,8 @@ func (c *collectors) round() allocator.GCStats {
 	return stats
 }
 
-// TestRestIsInTheStore: a number that was collected is given to no other key while it rests, by a node that never saw it, after the operator that
-// collected it and all nodes that knew it are gone.
+// TestRestIsInTheStore: a number that was collected is given to no other key while it rests, by a
+// node that never saw it, after the operator that collected it and all nodes that knew it are gone.
 func TestRestIsInTheStore(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()
@@ -93,7 +94,8 @@ func records(t *testing.T, mem *kvstore.Memory) (ids []string) {
 	return ids
 }
 
-// TestRestEnds: the rest ends by the clock of whoever collected or by that of who leads now, whichever is first, and never at the first look.
+// TestRestEnds: the rest ends by the clock of whoever collected or by that of who leads now,
+// whichever is first, and never at the first look.
 func TestRestEnds(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()
@@ -122,7 +124,8 @@ func TestRestEnds(t *testing.T) {
 	}
 }
 
-// TestLongestRestedFirst: when no number is free, the one that rested longest is made again first, whatever a node remembers itself.
+// TestLongestRestedFirst: when no number is free, the one that rested longest is made again first,
+// whatever a node remembers itself.
 func TestLongestRestedFirst(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()
@@ -142,7 +145,8 @@ func TestLongestRestedFirst(t *testing.T) {
 	}
 }
 
-// TestRestoredNumberDoesNotRest: a node that was cut off while its number was collected has it again, and the record is gone.
+// TestRestoredNumberDoesNotRest: a node that was cut off while its number was collected has it
+// again, and the record is gone.
 func TestRestoredNumberDoesNotRest(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()
@@ -158,8 +162,8 @@ func TestRestoredNumberDoesNotRest(t *testing.T) {
 	}
 }
 
-// TestRestWaitsForNodes: a number that has rested is not given to other keys before every node that confirms anything has let go of it, its lease has run out, or
-// it has had time enough.
+// TestRestWaitsForNodes: a number that has rested is not given to other keys before every node that
+// confirms anything has let go of it, its lease has run out, or it has had time enough.
 func TestRestWaitsForNodes(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()

@@ -34,8 +34,9 @@ func (*scripted) Check(context.Context, []allocator.Reference) ([]allocator.Refe
 
 func newScripted() *scripted { return &scripted{say: make(chan func(allocator.CacheMutations))} }
 
-// TestRevivedNumberIsTold: a number that loses its key, as an object that rests does, and gets one again is told to everybody, with
-// whatever key and however often, if it rested when it was first heard of too; and nothing is told twice.
+// TestRevivedNumberIsTold: a number that loses its key, as an object that rests does, and gets one
+// again is told to everybody, with whatever key and however often, if it rested when it was first
+// heard of too; and nothing is told twice.
 func TestRevivedNumberIsTold(t *testing.T) {
 	t.Parallel()
 	web, db := allocator.StringKey("app=web"), allocator.StringKey("app=db")

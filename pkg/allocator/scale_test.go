@@ -70,7 +70,8 @@ func etcdCollector(t *testing.T, server *kvstoretest.Etcd) *allocator.Allocator 
 	return gc
 }
 
-// Dead numbers by the ten thousand go in the second round, among living ones, while a node goes on allocating; the log says how long it took.
+// Dead numbers by the ten thousand go in the second round, among living ones, while a node goes on
+// allocating; the log says how long it took.
 func TestEtcdCollectsMany(t *testing.T) {
 	server := kvstoretest.StartEtcd(t)
 	live, dead := scaled(5000), scaled(60000)

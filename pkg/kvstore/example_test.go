@@ -69,7 +69,8 @@ func ExampleBackend_watch() {
 	// delete "example/a"
 }
 
-// The keys that a client wrote with a lease go when nothing is heard of it for the lease's time. Whoever owns them is told and writes them again.
+// The keys that a client wrote with a lease go when nothing is heard of it for the lease's time.
+// Whoever owns them is told and writes them again.
 func ExampleBackend_leases() {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()

@@ -8,12 +8,15 @@ import (
 // DefaultHeartbeatKey is where backends look for the heartbeat if they are told no other key.
 const DefaultHeartbeatKey = ".hawser/heartbeat"
 
-// HeartbeatStaleAfter is how long the heartbeat may stay as it is before its reader should worry, if it is written once a minute.
+// HeartbeatStaleAfter is how long the heartbeat may stay as it is before its reader should worry,
+// if it is written once a minute.
 const HeartbeatStaleAfter = 2 * time.Minute
 
-// Heartbeat judges the age of a heartbeat: a key that one program writes at regular intervals, whatever it holds. A connection can look well while the part of
-// the store behind it is cut off from the writers; then the beats are what is missing. It goes by the reader's own clock and by the revision of the key, never
-// by a time that was written, so that clocks need not agree. A store in which no beat was ever seen has no writer, and is not judged. The zero value is ready, and may
+// Heartbeat judges the age of a heartbeat: a key that one program writes at regular intervals,
+// whatever it holds. A connection can look well while the part of the store behind it is cut off
+// from the writers; then the beats are what is missing. It goes by the reader's own clock and by
+// the revision of the key, never by a time that was written, so that clocks need not agree. A store
+// in which no beat was ever seen has no writer, and is not judged. The zero value is ready, and may
 // be used from many goroutines.
 type Heartbeat struct {
 	mu       sync.Mutex
@@ -22,7 +25,8 @@ type Heartbeat struct {
 	missed   bool      // the store has not been read since a read failed
 }
 
-// Note books that the key was read and has that ModRevision, 0 if it does not exist: its lease may have run out, which is silence as well.
+// Note books that the key was read and has that ModRevision, 0 if it does not exist: its lease may
+// have run out, which is silence as well.
 func (h *Heartbeat) Note(revision int64, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -30,14 +34,16 @@ func (h *Heartbeat) Note(revision int64, now time.Time) {
 	if beat {
 		h.revision = revision
 	}
-	// After a time in which the store could not be read nobody knows when the operator last wrote: it gets a full interval to show itself.
+	// After a time in which the store could not be read nobody knows when the operator last wrote:
+	// it gets a full interval to show itself.
 	if beat || h.missed {
 		h.since = now
 	}
 	h.missed = false
 }
 
-// Miss books that the key could not be read. That is a fault of its own kind, and not the operator's.
+// Miss books that the key could not be read. That is a fault of its own kind, and not the
+// operator's.
 func (h *Heartbeat) Miss() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -5,17 +5,20 @@ import (
 	"strings"
 )
 
-// Known is what one watch has told its reader. Backends use it to turn listings and changes into events: whether a key is new to the reader, and what
-// vanished while the watch was broken. The zero value is ready. It is not safe for concurrent use.
+// Known is what one watch has told its reader. Backends use it to turn listings and changes into
+// events: whether a key is new to the reader, and what vanished while the watch was broken. The
+// zero value is ready. It is not safe for concurrent use.
 type Known struct {
-	// Prefix is what all keys begin with. A watch may know a key for every pod of a cluster, so the part that they share is not kept with each.
+	// Prefix is what all keys begin with. A watch may know a key for every pod of a cluster, so the
+	// part that they share is not kept with each.
 	Prefix string
 	mod    map[string]int64 // by the rest of the key
 }
 
 func (k *Known) rest(key string) string { return strings.TrimPrefix(key, k.Prefix) }
 
-// Relist returns the events that bring a reader from what it knows to the state of the listing, closed by [EventListDone].
+// Relist returns the events that bring a reader from what it knows to the state of the listing,
+// closed by [EventListDone].
 func (k *Known) Relist(l Listing) []Event {
 	events := make([]Event, 0, len(l.Pairs)+1)
 	now := make(map[string]int64, len(l.Pairs))
@@ -74,7 +77,8 @@ func (k *Known) Delete(key string, revision int64) (Event, bool) {
 	return Event{Kind: EventDelete, KeyValue: KeyValue{Key: key}, Revision: revision}, true
 }
 
-// Distrust makes the next listing tell every key again, as after a restore of the store from a backup: revisions may then name other content.
+// Distrust makes the next listing tell every key again, as after a restore of the store from a
+// backup: revisions may then name other content.
 func (k *Known) Distrust() {
 	for key := range k.mod {
 		k.mod[key] = -1

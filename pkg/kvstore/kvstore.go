@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// MaxKeysPerLease bounds the keys attached to one lease. In etcd the cost of writing a leased key grows with the keys on its lease, and an expiring
-// lease deletes them all in one revision.
+// MaxKeysPerLease bounds the keys attached to one lease. In etcd the cost of writing a leased key
+// grows with the keys on its lease, and an expiring lease deletes them all in one revision.
 const MaxKeysPerLease = 1000
 
 var (
@@ -18,27 +18,33 @@ var (
 	ErrClosed = errors.New("key-value store is closed")
 )
 
-// Backend is a connection to a key-value store, with leases of its own. See the package doc for what all implementations promise.
+// Backend is a connection to a key-value store, with leases of its own. See the package doc for
+// what all implementations promise.
 type Backend interface {
 	// Get returns the key, or an error that wraps [ErrNotFound].
 	Get(ctx context.Context, key string) (KeyValue, error)
 
-	// List returns all keys that start with prefix, sorted by key, as they were at one revision. An empty result is not an error.
+	// List returns all keys that start with prefix, sorted by key, as they were at one revision. An
+	// empty result is not an error.
 	List(ctx context.Context, prefix string) (Listing, error)
 
 	// Txn evaluates the conditions and runs one of the two branches, atomically.
 	Txn(ctx context.Context, txn Txn) (TxnResult, error)
 
-	// Watch tells the present state under prefix and then its changes, until ctx ends or the backend is closed; then the channel is closed. It never
-	// fails: while the store cannot be reached it is silent. A reader that stops reading must end ctx.
+	// Watch tells the present state under prefix and then its changes, until ctx ends or the
+	// backend is closed; then the channel is closed. It never fails: while the store cannot be
+	// reached it is silent. A reader that stops reading must end ctx.
 	Watch(ctx context.Context, prefix string) <-chan Event
 
-	// ObserveLostLeases calls lost with those keys under prefix that this backend had put on a lease that is gone, sorted. The call comes from a goroutine
-	// of the backend and must not block. It does not mean that the store can be reached again. The function returned ends the observation.
+	// ObserveLostLeases calls lost with those keys under prefix that this backend had put on a
+	// lease that is gone, sorted. The call comes from a goroutine of the backend and must not
+	// block. It does not mean that the store can be reached again. The function returned ends the
+	// observation.
 	ObserveLostLeases(prefix string, lost func(keys []string)) (stop func())
 
-	// RevokeLeases gives up every lease of this backend, and so deletes every key it wrote with one. It is for a node that leaves for good; observers of
-	// lost leases are not told. Later leased writes take a new lease.
+	// RevokeLeases gives up every lease of this backend, and so deletes every key it wrote with
+	// one. It is for a node that leaves for good; observers of lost leases are not told. Later
+	// leased writes take a new lease.
 	RevokeLeases(ctx context.Context) error
 
 	// Layout says how texts and locks stand in this kind of store.
@@ -47,15 +53,16 @@ type Backend interface {
 	// Status says how the connection is, without asking the store.
 	Status() Status
 
-	// Close ends the connection and waits for the goroutines of the backend. Leases are left to run out, so that a process that restarts finds its keys
-	// in place. Calls under way and later ones fail with [ErrClosed].
+	// Close ends the connection and waits for the goroutines of the backend. Leases are left to run
+	// out, so that a process that restarts finds its keys in place. Calls under way and later ones
+	// fail with [ErrClosed].
 	Close() error
 }
 
 // Pager is a [Backend] that lists in pages.
 type Pager interface {
-	// ListPages calls page for the keys that start with prefix, sorted by key, some at a time, as they
-	// were at one revision, which it returns. After an error page has seen a part of them.
+	// ListPages calls page for the keys that start with prefix, sorted by key, some at a time, as
+	// they were at one revision, which it returns. After an error page has seen a part of them.
 	ListPages(ctx context.Context, prefix string, page func([]KeyValue)) (revision int64, err error)
 }
 
@@ -78,7 +85,8 @@ type KeyValue struct {
 	Value []byte
 	// CreateRevision and ModRevision are the revisions that made the key and last wrote it.
 	CreateRevision, ModRevision int64
-	// Lease names the lease that the key hangs on, in the backend's own words; empty if it has none.
+	// Lease names the lease that the key hangs on, in the backend's own words; empty if it has
+	// none.
 	Lease string
 }
 
@@ -100,7 +108,8 @@ const (
 	EventModify
 	// EventDelete: a known key is gone.
 	EventDelete
-	// EventListDone closes each listing: after it the reader knows the whole state at [Event.Revision].
+	// EventListDone closes each listing: after it the reader knows the whole state at
+	// [Event.Revision].
 	EventListDone
 )
 
@@ -122,10 +131,13 @@ func (k EventKind) String() string {
 // Event is one message of a watch.
 type Event struct {
 	Kind EventKind
-	// KeyValue is the key as written; for EventDelete only its Key is set, for EventListDone nothing.
+	// KeyValue is the key as written; for EventDelete only its Key is set, for EventListDone
+	// nothing.
 	KeyValue
-	// Revision is the store revision of this change. It is 0 for the events of a listing, which come in no order of time, and that of the listing for
-	// EventListDone. Once a reader has seen an event with Revision r, it has seen every change before r; changes of one revision are one event each.
+	// Revision is the store revision of this change. It is 0 for the events of a listing, which
+	// come in no order of time, and that of the listing for EventListDone. Once a reader has seen
+	// an event with Revision r, it has seen every change before r; changes of one revision are one
+	// event each.
 	Revision int64
 }
 
@@ -138,7 +150,8 @@ const (
 	StateConnecting State = "connecting"
 	// StateOK: the last check found the store answering with a quorum.
 	StateOK State = "ok"
-	// StateDegraded: the store answers, but something is wrong that does not stop it yet: an endpoint is down, or a check failed once.
+	// StateDegraded: the store answers, but something is wrong that does not stop it yet: an
+	// endpoint is down, or a check failed once.
 	StateDegraded State = "degraded"
 	// StateFailed: the store cannot be relied on.
 	StateFailed State = "failed"

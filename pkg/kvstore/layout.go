@@ -2,17 +2,21 @@ package kvstore
 
 import "encoding/base64"
 
-// Layout is how the writers that share a store lay out what each kind of store has in its own way: texts of any content as part of a key or as a value, and
-// locks. Cilium writes the same; see [Backend.Layout].
+// Layout is how the writers that share a store lay out what each kind of store has in its own way:
+// texts of any content as part of a key or as a value, and locks. Cilium writes the same; see
+// [Backend.Layout].
 type Layout uint8
 
 const (
-	// LayoutEtcd: a text stands as it is. The lock of a path is held by the oldest key below the path; the others wait.
+	// LayoutEtcd: a text stands as it is. The lock of a path is held by the oldest key below the
+	// path; the others wait.
 	LayoutEtcd Layout = iota
-	// LayoutConsul: a text stands in base64 with padding, in the alphabet for URLs (RFC 4648, section 5). The lock of a path is the key <path>.lock, and is
-	// held while that key hangs on a session. Texts that stand as they are can be read, too.
+	// LayoutConsul: a text stands in base64 with padding, in the alphabet for URLs (RFC 4648,
+	// section 5). The lock of a path is the key <path>.lock, and is held while that key hangs on a
+	// session. Texts that stand as they are can be read, too.
 	LayoutConsul
-	// LayoutConsulPlain is LayoutConsul for a store that older writers share which know texts only as they are: so they are written.
+	// LayoutConsulPlain is LayoutConsul for a store that older writers share which know texts only
+	// as they are: so they are written.
 	LayoutConsulPlain
 )
 
@@ -24,8 +28,9 @@ func (l Layout) Encode(text string) string {
 	return text
 }
 
-// Decode returns the text that stands in a store in any form which the layout reads. A text that could itself be the encoded form of another one is taken for that:
-// a text which is to be read back as it stands has a character outside of the alphabet, as the colon of every label.
+// Decode returns the text that stands in a store in any form which the layout reads. A text that
+// could itself be the encoded form of another one is taken for that: a text which is to be read
+// back as it stands has a character outside of the alphabet, as the colon of every label.
 func (l Layout) Decode(stored string) string {
 	if l == LayoutEtcd {
 		return stored
@@ -48,7 +53,8 @@ func (l Layout) Forms(text string) []string {
 	return []string{text}
 }
 
-// Session returns the key that is the lock of a text below a path, and that hangs on a session while the lock is held. ok is false if the locks of this layout are none such.
+// Session returns the key that is the lock of a text below a path, and that hangs on a session
+// while the lock is held. ok is false if the locks of this layout are none such.
 func (l Layout) Session(path, text string) (key string, ok bool) {
 	if l == LayoutEtcd {
 		return "", false

@@ -11,12 +11,15 @@ import (
 	"time"
 )
 
-// memoryHistory is how many changes a [Memory] keeps for watches that have to catch up; a watch further behind lists again.
+// memoryHistory is how many changes a [Memory] keeps for watches that have to catch up; a watch
+// further behind lists again.
 const memoryHistory = 1 << 16
 
-// Memory is a complete key-value store in memory: revisions, transactions, watches, leases. It stands for the servers; [Memory.Client] gives connections to
-// it. Faults are injected per connection ([MemoryClient.SetFault], [MemoryClient.BreakWatches], [MemoryClient.ExpireLeases]) and in the store
-// ([Memory.Compact], [Memory.Save]). Nothing happens by the clock: leases end only when told to.
+// Memory is a complete key-value store in memory: revisions, transactions, watches, leases. It
+// stands for the servers; [Memory.Client] gives connections to it. Faults are injected per
+// connection ([MemoryClient.SetFault], [MemoryClient.BreakWatches], [MemoryClient.ExpireLeases])
+// and in the store ([Memory.Compact], [Memory.Save]). Nothing happens by the clock: leases end only
+// when told to.
 type Memory struct {
 	mu        sync.Mutex
 	revision  int64
@@ -40,7 +43,8 @@ func NewMemory() *Memory {
 	return &Memory{revision: 1, pairs: make(map[string]KeyValue), changed: make(chan struct{})}
 }
 
-// Client opens a new connection with leases of its own. It is up at once. Its layout is that of etcd.
+// Client opens a new connection with leases of its own. It is up at once. Its layout is that of
+// etcd.
 func (m *Memory) Client() *MemoryClient { return m.ClientAs(LayoutEtcd) }
 
 // ClientAs is Client with the layout of another kind of store.
@@ -55,16 +59,17 @@ func (m *Memory) ClientAs(layout Layout) *MemoryClient {
 	}
 }
 
-// Compact forgets the history: a watch that has to resume after this finds nothing to resume from and lists again.
+// Compact forgets the history: a watch that has to resume after this finds nothing to resume from
+// and lists again.
 func (m *Memory) Compact() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.compacted, m.log = m.revision, nil
 }
 
-// Save copies the store, and returns a function that puts it back to the copy: keys, leases of keys and
-// revision, as a server that is restored from a backup. Watches list anew. What connections believe of their
-// leases stays as it is.
+// Save copies the store, and returns a function that puts it back to the copy: keys, leases of keys
+// and revision, as a server that is restored from a backup. Watches list anew. What connections
+// believe of their leases stays as it is.
 func (m *Memory) Save() (restore func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -132,7 +137,8 @@ func (m *Memory) holds(c Cond) bool {
 	return true
 }
 
-// commit appends the changes of one transaction at the next revision. It must be called with mu held.
+// commit appends the changes of one transaction at the next revision. It must be called with mu
+// held.
 func (m *Memory) commit(changes []memoryChange) {
 	if len(changes) == 0 {
 		return
@@ -156,8 +162,9 @@ type MemoryCall struct {
 	Ops int
 }
 
-// MemoryFault decides what happens to a call. It runs before the call reaches the store and may block to delay it, at least until ctx ends. A before error
-// stops the call; an after error is returned although the call took effect, as when an answer is lost.
+// MemoryFault decides what happens to a call. It runs before the call reaches the store and may
+// block to delay it, at least until ctx ends. A before error stops the call; an after error is
+// returned although the call took effect, as when an answer is lost.
 type MemoryFault func(ctx context.Context, call MemoryCall) (before, after error)
 
 // MemoryClient is a connection to a [Memory].
@@ -362,7 +369,8 @@ func (c *MemoryClient) unlease(key string) {
 	}
 }
 
-// dropLeases deletes what hangs on this client's leases in the store and returns the keys it had put there. It must be called with c.mu held.
+// dropLeases deletes what hangs on this client's leases in the store and returns the keys it had
+// put there. It must be called with c.mu held.
 func (c *MemoryClient) dropLeases() []string {
 	keys := make([]string, 0, len(c.leaseOf))
 	for key := range c.leaseOf {
@@ -390,8 +398,8 @@ func (c *MemoryClient) dropLeases() []string {
 	return keys
 }
 
-// ExpireLeases ends all leases of this connection, as the store does with a client it has not heard of: the keys go, then the observers are told. It
-// returns when they have been.
+// ExpireLeases ends all leases of this connection, as the store does with a client it has not heard
+// of: the keys go, then the observers are told. It returns when they have been.
 func (c *MemoryClient) ExpireLeases() {
 	c.mu.Lock()
 	keys := c.dropLeases()
@@ -436,7 +444,8 @@ func (c *MemoryClient) ObserveLostLeases(prefix string, lost func(keys []string)
 	}
 }
 
-// KeysUnder returns those of the sorted keys that start with prefix. Backends use it to tell observers of lost leases.
+// KeysUnder returns those of the sorted keys that start with prefix. Backends use it to tell
+// observers of lost leases.
 func KeysUnder(keys []string, prefix string) []string {
 	from := sort.SearchStrings(keys, prefix)
 	to := from

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// BreakWatches cuts the streams of all watches of this connection. Each resumes after its last event, or lists again if the store has since forgotten
-// what came between ([Memory.Compact]).
+// BreakWatches cuts the streams of all watches of this connection. Each resumes after its last
+// event, or lists again if the store has since forgotten what came between ([Memory.Compact]).
 func (c *MemoryClient) BreakWatches() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -57,7 +57,8 @@ func (w *memoryWatch) run(ctx context.Context) {
 			w.client.store.mu.Unlock()
 			l, err := w.client.List(ctx, w.prefix)
 			if err != nil {
-				// A fault function says when the store is back; asking again soon is right for a store in memory.
+				// A fault function says when the store is back; asking again soon is right for a
+				// store in memory.
 				select {
 				case <-ctx.Done():
 				case <-time.After(time.Millisecond):

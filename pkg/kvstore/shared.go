@@ -15,14 +15,16 @@ import (
 
 // SharedKey is an object that many writers keep side by side under one prefix: a node, a service.
 type SharedKey interface {
-	// GetKeyName is the object's key without the prefix, for example "cluster/node". It must not change.
+	// GetKeyName is the object's key without the prefix, for example "cluster/node". It must not
+	// change.
 	GetKeyName() string
 	// Marshal returns the object as it stands in the store.
 	Marshal() ([]byte, error)
 }
 
-// SharedObserver is told what a [SharedStore] sees. Calls come one at a time, in the order of the changes, from the goroutine that runs the store; they
-// should be short. Functions left nil are not called.
+// SharedObserver is told what a [SharedStore] sees. Calls come one at a time, in the order of the
+// changes, from the goroutine that runs the store; they should be short. Functions left nil are not
+// called.
 type SharedObserver[K SharedKey] struct {
 	// OnUpdate is called when an object appears or is written again.
 	OnUpdate func(key K)
@@ -38,7 +40,8 @@ type SharedConfig[K SharedKey] struct {
 	Backend Backend
 	// Prefix is above all keys, without a slash at the end, for example "cluster/nodes".
 	Prefix string
-	// Unmarshal reads an object from its value. It must check the value as far as it can: any writer of the store may have written it.
+	// Unmarshal reads an object from its value. It must check the value as far as it can: any
+	// writer of the store may have written it.
 	Unmarshal func(name string, value []byte) (K, error)
 	// Observer is told of changes.
 	Observer SharedObserver[K]
@@ -70,12 +73,16 @@ func (c SharedConfig[K]) Validate() error {
 	return errors.Join(errs...)
 }
 
-// SharedStore is the view of all objects under a prefix, whoever wrote them, and the keeper of those that this process writes: its local keys.
+// SharedStore is the view of all objects under a prefix, whoever wrote them, and the keeper of
+// those that this process writes: its local keys.
 //
-// A local key is written again when somebody deletes it, when its lease is lost, and when the comparison every [SharedConfig.SyncInterval], and after each
-// listing, finds it missing or different. If several writers claim one key, the last write stands until the next comparison of the others.
+// A local key is written again when somebody deletes it, when its lease is lost, and when the
+// comparison every [SharedConfig.SyncInterval], and after each listing, finds it missing or
+// different. If several writers claim one key, the last write stands until the next comparison of
+// the others.
 //
-// An object that cannot be read, or that stands under another name than its own, is logged and ignored; if an earlier form of it was known, that one stays.
+// An object that cannot be read, or that stands under another name than its own, is logged and
+// ignored; if an earlier form of it was known, that one stays.
 //
 // All methods may be called from many goroutines.
 type SharedStore[K SharedKey] struct {
@@ -102,14 +109,16 @@ type sharedEntry[K SharedKey] struct {
 	gone bool
 }
 
-// localEntry is a key that this process wants to exist, or to be deleted. Its fields are guarded by the store's mutex.
+// localEntry is a key that this process wants to exist, or to be deleted. Its fields are guarded by
+// the store's mutex.
 type localEntry struct {
 	name string
 	// busy holds one token; who has it may write the key.
 	busy   chan struct{}
 	wanted bool
 	value  []byte
-	// gen counts what was asked for, done what the store has: they differ while there is something to write.
+	// gen counts what was asked for, done what the store has: they differ while there is something
+	// to write.
 	gen, done uint64
 	// revision is that of the last write.
 	revision int64
@@ -136,8 +145,8 @@ func NewSharedStore[K SharedKey](cfg SharedConfig[K]) (*SharedStore[K], error) {
 	}, nil
 }
 
-// JoinSharedStore makes a shared store, runs it, and returns when it knows everything that was there, or when ctx ends, with an error. Call
-// [SharedStore.Close] when done with it.
+// JoinSharedStore makes a shared store, runs it, and returns when it knows everything that was
+// there, or when ctx ends, with an error. Call [SharedStore.Close] when done with it.
 func JoinSharedStore[K SharedKey](ctx context.Context, cfg SharedConfig[K]) (*SharedStore[K], error) {
 	s, err := NewSharedStore(cfg)
 	if err != nil {
@@ -157,8 +166,9 @@ func JoinSharedStore[K SharedKey](ctx context.Context, cfg SharedConfig[K]) (*Sh
 	return s, nil
 }
 
-// Run follows the store and keeps the local keys in place until ctx ends; then it returns nil. It returns an error if the backend was closed under it. It
-// may be called once, and not after [JoinSharedStore].
+// Run follows the store and keeps the local keys in place until ctx ends; then it returns nil. It
+// returns an error if the backend was closed under it. It may be called once, and not after
+// [JoinSharedStore].
 func (s *SharedStore[K]) Run(ctx context.Context) error {
 	s.mu.Lock()
 	again := s.running
@@ -182,7 +192,8 @@ func (s *SharedStore[K]) Run(ctx context.Context) error {
 	return s.follow(ctx)
 }
 
-// Close ends what [JoinSharedStore] started and waits for it. Local keys stay in the store until their lease ends.
+// Close ends what [JoinSharedStore] started and waits for it. Local keys stay in the store until
+// their lease ends.
 func (s *SharedStore[K]) Close() {
 	if s.stop != nil {
 		s.stop()
@@ -221,8 +232,9 @@ func (s *SharedStore[K]) Get(name string) (key K, ok bool) {
 	return e.key, ok
 }
 
-// UpdateLocalKeySync makes key a local key, in place of one of the same name, and returns when the store has it. After an error of the store it is a local key
-// all the same: Run goes on trying to write it.
+// UpdateLocalKeySync makes key a local key, in place of one of the same name, and returns when the
+// store has it. After an error of the store it is a local key all the same: Run goes on trying to
+// write it.
 func (s *SharedStore[K]) UpdateLocalKeySync(ctx context.Context, key K) error {
 	name, value, err := encode(key)
 	if err != nil {
@@ -243,8 +255,9 @@ func encode[K SharedKey](key K) (name string, value []byte, err error) {
 	return name, value, nil
 }
 
-// DeleteLocalKey deletes a key from the store, and from the local keys if it is one. Keys of other writers may be deleted too; who keeps one writes it
-// again. After an error of the store Run goes on trying.
+// DeleteLocalKey deletes a key from the store, and from the local keys if it is one. Keys of other
+// writers may be deleted too; who keeps one writes it again. After an error of the store Run goes
+// on trying.
 func (s *SharedStore[K]) DeleteLocalKey(ctx context.Context, name string) error {
 	if name == "" {
 		return errors.New("shared store: the name of a key to delete is empty")
@@ -252,8 +265,10 @@ func (s *SharedStore[K]) DeleteLocalKey(ctx context.Context, name string) error 
 	return s.set(ctx, name, false, nil)
 }
 
-// Apply is [SharedStore.UpdateLocalKeySync] for all keys of update and [SharedStore.DeleteLocalKey] for all names of remove, in one transaction: all are written
-// or none. There may be at most [MaxTxnOps], and each name only once. After an error of the store Run goes on trying, with fewer at a time.
+// Apply is [SharedStore.UpdateLocalKeySync] for all keys of update and [SharedStore.DeleteLocalKey]
+// for all names of remove, in one transaction: all are written or none. There may be at most
+// [MaxTxnOps], and each name only once. After an error of the store Run goes on trying, with fewer
+// at a time.
 func (s *SharedStore[K]) Apply(ctx context.Context, update []K, remove []string) error {
 	values := make(map[string][]byte, len(update)+len(remove))
 	for _, key := range update {
@@ -295,7 +310,8 @@ func (s *SharedStore[K]) Apply(ctx context.Context, update []K, remove []string)
 	return err
 }
 
-// Pending returns how many local keys are still to be written or deleted: those for which a call has failed, and those that were lost with their lease.
+// Pending returns how many local keys are still to be written or deleted: those for which a call
+// has failed, and those that were lost with their lease.
 func (s *SharedStore[K]) Pending() (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -330,7 +346,8 @@ func (s *SharedStore[K]) set(ctx context.Context, name string, wanted bool, valu
 	return err
 }
 
-// write brings keys to the store in one transaction. A single key that has reached generation atLeast meanwhile is left alone.
+// write brings keys to the store in one transaction. A single key that has reached generation
+// atLeast meanwhile is left alone.
 func (s *SharedStore[K]) write(ctx context.Context, entries []*localEntry, atLeast uint64) error {
 	// Whoever waits for a second token has all smaller names' already, so there is no circle.
 	for i, e := range entries {
@@ -351,7 +368,8 @@ func (s *SharedStore[K]) write(ctx context.Context, entries []*localEntry, atLea
 	var gens []uint64
 	s.mu.Lock()
 	for _, e := range entries {
-		// Somebody else may have done the work since the entry was picked. One that was deleted then is forgotten, and its key may be another entry's by now.
+		// Somebody else may have done the work since the entry was picked. One that was deleted
+		// then is forgotten, and its key may be another entry's by now.
 		if s.local[e.name] != e || e.done == e.gen || (len(entries) == 1 && e.done >= atLeast) {
 			continue
 		}
@@ -460,7 +478,8 @@ func (s *SharedStore[K]) updated(name string, value []byte) {
 func (s *SharedStore[K]) deleted(name string, revision int64) {
 	s.mu.Lock()
 	if e := s.local[name]; e != nil && e.wanted {
-		// A deletion older than the last write was followed by that write. 0 is a key missing from a listing.
+		// A deletion older than the last write was followed by that write. 0 is a key missing from
+		// a listing.
 		if revision == 0 || revision > e.revision {
 			e.gen++
 			signal(s.dirty)
@@ -480,7 +499,8 @@ func (s *SharedStore[K]) deleted(name string, revision int64) {
 	}
 }
 
-// reapGone tells of keys that were deleted by others first and given up here before they were written again: no event tells of those.
+// reapGone tells of keys that were deleted by others first and given up here before they were
+// written again: no event tells of those.
 func (s *SharedStore[K]) reapGone() {
 	var gone []K
 	s.mu.Lock()
@@ -498,7 +518,8 @@ func (s *SharedStore[K]) reapGone() {
 	}
 }
 
-// maintain writes local keys that need it, and compares all of them from time to time, until ctx ends.
+// maintain writes local keys that need it, and compares all of them from time to time, until ctx
+// ends.
 func (s *SharedStore[K]) maintain(ctx context.Context) {
 	next := func() time.Duration { // up to a tenth more or less, so that a cluster's nodes do not write in step
 		return s.cfg.SyncInterval*9/10 + rand.N(s.cfg.SyncInterval/5+1)

@@ -15,7 +15,8 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
-// thing is a shared object: its name and some text. The text "bad" cannot be read, and "liar" says another name.
+// thing is a shared object: its name and some text. The text "bad" cannot be read, and "liar" says
+// another name.
 type thing struct{ name, text string }
 
 func (k thing) GetKeyName() string { return k.name }
@@ -252,8 +253,8 @@ func TestSharedStoreComparesFromTimeToTime(t *testing.T) {
 	}
 }
 
-// TestSharedStoreAfterOldCopy: a store that goes back to an old copy has local keys as they were then. They do not wait for the
-// next comparison.
+// TestSharedStoreAfterOldCopy: a store that goes back to an old copy has local keys as they were
+// then. They do not wait for the next comparison.
 func TestSharedStoreAfterOldCopy(t *testing.T) {
 	s := newSharedTest(t, func(c *kvstore.SharedConfig[thing]) { c.SyncInterval = time.Hour })
 	s.must(s.shared.UpdateLocalKeySync(s.ctx, thing{"a", "old"}))
@@ -300,7 +301,8 @@ func TestSharedStoreApply(t *testing.T) {
 	if n := s.shared.Pending(); n != 0 {
 		t.Errorf("%d keys wait after refused calls", n)
 	}
-	// The store refuses one of them: the others are written in the end, and it is written when it can be.
+	// The store refuses one of them: the others are written in the end, and it is written when it
+	// can be.
 	s.client.SetFault(func(_ context.Context, call kvstore.MemoryCall) (before, after error) {
 		if call.Key == "things/v1/a-refused" {
 			return errors.New("it is too large"), nil
@@ -383,7 +385,8 @@ func TestSharedStoreRefuses(t *testing.T) {
 	}
 }
 
-// TestSharedStoresConverge lets several writers change their keys at random under faults; in the end all must show the same, which is what was asked for last.
+// TestSharedStoresConverge lets several writers change their keys at random under faults; in the
+// end all must show the same, which is what was asked for last.
 func TestSharedStoresConverge(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

@@ -14,7 +14,8 @@ func CreateIfAbsent(ctx context.Context, b Backend, key string, value []byte, li
 	return r.Succeeded, err
 }
 
-// CompareAndSwap writes a key only if its last write was modRevision (0: if it does not exist), and says whether it did.
+// CompareAndSwap writes a key only if its last write was modRevision (0: if it does not exist), and
+// says whether it did.
 func CompareAndSwap(ctx context.Context, b Backend, key string, modRevision int64, value []byte, lifetime Lifetime) (swapped bool, err error) {
 	cond := ModRevisionIs(key, modRevision)
 	if modRevision == 0 {
@@ -42,8 +43,8 @@ func DeletePrefix(ctx context.Context, b Backend, prefix string) error {
 	return err
 }
 
-// LostLease returns a channel that tells when the lease of a key, or of a key that begins like it, is gone, so that its writer writes it again. One that is not
-// read tells once. stop ends it.
+// LostLease returns a channel that tells when the lease of a key, or of a key that begins like it,
+// is gone, so that its writer writes it again. One that is not read tells once. stop ends it.
 func LostLease(b Backend, key string) (lost <-chan struct{}, stop func()) {
 	ch := make(chan struct{}, 1)
 	return ch, b.ObserveLostLeases(key, func([]string) {

@@ -5,13 +5,16 @@ import (
 	"fmt"
 )
 
-// MaxTxnOps bounds the conditions, and the operations of either branch, of one transaction. It is the default limit of an etcd server.
+// MaxTxnOps bounds the conditions, and the operations of either branch, of one transaction. It is
+// the default limit of an etcd server.
 const MaxTxnOps = 128
 
-// ErrTxnTooLarge says that a transaction within [MaxTxnOps] is more than this store can do at once. Nothing was written; smaller ones may go through.
+// ErrTxnTooLarge says that a transaction within [MaxTxnOps] is more than this store can do at once.
+// Nothing was written; smaller ones may go through.
 var ErrTxnTooLarge = errors.New("transaction is too large for this key-value store")
 
-// Txn is a transaction: if all conditions hold, Then is run, otherwise Else. No branch may write the same key twice.
+// Txn is a transaction: if all conditions hold, Then is run, otherwise Else. No branch may write
+// the same key twice.
 type Txn struct {
 	If         []Cond
 	Then, Else []Op
@@ -23,14 +26,16 @@ type TxnResult struct {
 	Succeeded bool
 	// Revision is the store's revision after the transaction; writes of the branch carry it.
 	Revision int64
-	// Results has one entry for each operation of the branch that was run: the pairs read by a Get or List, nil for writes.
+	// Results has one entry for each operation of the branch that was run: the pairs read by a Get
+	// or List, nil for writes.
 	Results [][]KeyValue
 }
 
 // CondKind says what a condition compares.
 type CondKind uint8
 
-// The kinds of condition. Those on a prefix must hold for every key under it, and so hold when there is none.
+// The kinds of condition. Those on a prefix must hold for every key under it, and so hold when
+// there is none.
 const (
 	// CondAbsent: the key does not exist.
 	CondAbsent CondKind = iota + 1
@@ -42,9 +47,11 @@ const (
 	CondModRevisionIs
 	// CondCreateRevisionIs: the key exists and was created at that revision.
 	CondCreateRevisionIs
-	// CondPrefixValuesAre: all keys under the prefix have that value. A transaction may have one of these.
+	// CondPrefixValuesAre: all keys under the prefix have that value. A transaction may have one of
+	// these.
 	CondPrefixValuesAre
-	// CondPrefixUnchangedSince: no key under the prefix was written after that revision. Deletions are not noticed. With revision 0: no key exists.
+	// CondPrefixUnchangedSince: no key under the prefix was written after that revision. Deletions
+	// are not noticed. With revision 0: no key exists.
 	CondPrefixUnchangedSince
 	// CondUnleased: the key does not exist, or hangs on no lease.
 	CondUnleased
@@ -73,7 +80,8 @@ func ModRevisionIs(key string, revision int64) Cond {
 	return Cond{Kind: CondModRevisionIs, Key: key, Revision: revision}
 }
 
-// CreateRevisionIs holds if the key exists and was made by revision: it may have been written since, but was never deleted.
+// CreateRevisionIs holds if the key exists and was made by revision: it may have been written
+// since, but was never deleted.
 func CreateRevisionIs(key string, revision int64) Cond {
 	return Cond{Kind: CondCreateRevisionIs, Key: key, Revision: revision}
 }
@@ -89,7 +97,8 @@ func PrefixValuesAre(prefix string, value []byte) Cond {
 	return Cond{Kind: CondPrefixValuesAre, Key: prefix, Value: value}
 }
 
-// PrefixUnchangedSince holds if no key that starts with prefix was written after revision. Keys deleted since do not disturb it.
+// PrefixUnchangedSince holds if no key that starts with prefix was written after revision. Keys
+// deleted since do not disturb it.
 func PrefixUnchangedSince(prefix string, revision int64) Cond {
 	return Cond{Kind: CondPrefixUnchangedSince, Key: prefix, Revision: revision}
 }
@@ -148,7 +157,8 @@ func GetOp(key string) Op { return Op{Kind: OpGet, Key: key} }
 // ListOp reads all keys that start with prefix.
 func ListOp(prefix string) Op { return Op{Kind: OpList, Key: prefix} }
 
-// Validate finds what every backend refuses: empty keys, too many operations, a key written twice in a branch. Backends call it themselves.
+// Validate finds what every backend refuses: empty keys, too many operations, a key written twice
+// in a branch. Backends call it themselves.
 func (t Txn) Validate() error {
 	var errs []error
 	if len(t.If) > MaxTxnOps || len(t.Then) > MaxTxnOps || len(t.Else) > MaxTxnOps {

@@ -14,7 +14,8 @@ import (
 	"github.com/hawser-net/hawser/internal/sandbox/machine"
 )
 
-// accident is nobody's will: something on the node takes away what enforces, or has left what does not fit.
+// accident is nobody's will: something on the node takes away what enforces, or has left what does
+// not fit.
 const accident = "accident"
 
 // soon is within how long a node notices that its filters are gone.
@@ -40,7 +41,8 @@ func accidentRows() []row {
 	}
 }
 
-// unfiltered removes the filters of a pod's interface and sees how long an attack gets through. Afterwards everything is as before.
+// unfiltered removes the filters of a pod's interface and sees how long an attack gets through.
+// Afterwards everything is as before.
 func (s *scene) unfiltered(of, victim *pod, attack shot, controls ...control) (string, error) {
 	if got, err := s.strike(victim.eth, attack, controls...); err != nil || got != dropped {
 		return got, err
@@ -97,8 +99,9 @@ func removeFilters(h *netlink.Handle, l netlink.Link) error {
 	return errors.New("there is no clsact")
 }
 
-// otherLayout has the agent find maps under the name of another layout, in use by the programs that are in place, as after a change of
-// version. Nobody may get through at any time who does not otherwise.
+// otherLayout has the agent find maps under the name of another layout, in use by the programs that
+// are in place, as after a change of version. Nobody may get through at any time who does not
+// otherwise.
 func (s *scene) otherLayout(name string) (string, error) {
 	evil, victim, n1 := s.pods["evil1"], s.pods["victim1"], s.nodes["n1"]
 	families := []*scene{{stage: s.stage, ctx: s.ctx}, {stage: s.stage, ctx: s.ctx, v6: true}}

@@ -15,7 +15,8 @@ const (
 	lost     = "lost"
 )
 
-// floodRows have a pod take more of what all pods of a node share than there is. Their neighbours must not notice.
+// floodRows have a pod take more of what all pods of a node share than there is. Their neighbours
+// must not notice.
 func floodRows() []row {
 	return []row{
 		{who: inPod, what: "flood of flows, and a neighbour's connections", wanted: survives, try: (*scene).flowFlood},
@@ -23,7 +24,8 @@ func floodRows() []row {
 	}
 }
 
-// conversation is a connection whose client admits nobody: what its server says arrives only as an answer.
+// conversation is a connection whose client admits nobody: what its server says arrives only as an
+// answer.
 type conversation struct {
 	name           string
 	client, server net.Conn
@@ -66,8 +68,8 @@ func (c *conversation) answered(timeout time.Duration) (bool, error) {
 	return err == nil && token(got) == k, err
 }
 
-// flowFlood opens four times as many flows as the node remembers. Each has two packets: the kernel takes what was used once for less
-// worth keeping than what was used again.
+// flowFlood opens four times as many flows as the node remembers. Each has two packets: the kernel
+// takes what was used once for less worth keeping than what was used again.
 func (s *scene) flowFlood() (string, error) {
 	evil, open, closed := s.pods["evil1"], s.pods["open1"], s.pods["closed1"]
 	var all []*conversation

@@ -11,7 +11,8 @@ const (
 	webClosed = 81
 )
 
-// formRows are packets of root in a pod whose form is unusual: fragments, extension headers and options.
+// formRows are packets of root in a pod whose form is unusual: fragments, extension headers and
+// options.
 func formRows() []row {
 	var rows []row
 	add := func(what string, only int, try func(*scene) (string, error)) {
@@ -55,7 +56,8 @@ func cut(src, dst netip.AddrPort, k token) [][]byte {
 	return [][]byte{h.packet(whole[:first]), later.packet(whole[first:])}
 }
 
-// tiny is a segment cut after some bytes of its header, so that the token is in the second fragment. Cut at 0, what comes first is empty.
+// tiny is a segment cut after some bytes of its header, so that the token is in the second
+// fragment. Cut at 0, what comes first is empty.
 func tiny(src, dst netip.AddrPort, k token, at int) [][]byte {
 	whole := tcp(src, dst, tcpSYN, 1, 0, k[:])
 	h := header{src: src.Addr(), dst: dst.Addr(), proto: protoTCP, id: rand.Uint32(), fragment: moreFragments}
@@ -112,7 +114,8 @@ func (s *scene) sockets() (open, closed *socket, err error) {
 	return open, closed, err
 }
 
-// overlap sends a first fragment for the port that is open, then one for the other in its place, then the rest.
+// overlap sends a first fragment for the port that is open, then one for the other in its place,
+// then the rest.
 func (s *scene) overlap() (string, error) {
 	evil, web := s.pods["evil1"], s.pods["web1"]
 	open, closed, err := s.sockets()
@@ -145,7 +148,8 @@ func copyID(to, from []byte) {
 	to[10], to[11] = byte(sum>>8), byte(sum)
 }
 
-// hidden sends a datagram for the port that is closed in a packet of a form in which one for the other port arrives.
+// hidden sends a datagram for the port that is closed in a packet of a form in which one for the
+// other port arrives.
 func (s *scene) hidden(form header) (string, error) {
 	evil, web := s.pods["evil1"], s.pods["web1"]
 	open, closed, err := s.sockets()
@@ -178,7 +182,8 @@ func (s *scene) odd(form header) (string, error) {
 // padding fills an extension header of options (RFC 8200, section 4.2).
 func padding(proto byte) extension { return extension{proto, [6]byte{1, 4}} }
 
-// chain is a chain of extension headers. It is fit if a packet with it is to be judged as one without.
+// chain is a chain of extension headers. It is fit if a packet with it is to be judged as one
+// without.
 type chain struct {
 	name     string
 	headers  []extension
@@ -209,7 +214,8 @@ type option4 struct {
 	bytes []byte
 }
 
-// options4 are options that a packet may carry. In the last one, whoever takes the header for 20 bytes long finds the open port.
+// options4 are options that a packet may carry. In the last one, whoever takes the header for 20
+// bytes long finds the open port.
 func options4() []option4 {
 	return []option4{
 		{"a router alert", []byte{148, 4, 0, 0}},

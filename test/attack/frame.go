@@ -51,19 +51,22 @@ func tagged(frame []byte, tags ...uint16) []byte {
 	return append(b, frame[12:]...)
 }
 
-// extension is an IPv6 extension header of 8 bytes: the 6 after its length, or for a fragment's all after the reserved byte.
+// extension is an IPv6 extension header of 8 bytes: the 6 after its length, or for a fragment's all
+// after the reserved byte.
 type extension struct {
 	proto byte
 	rest  [6]byte
 }
 
-// header is an IP header of either family, by that of its addresses. What is zero gets the usual value.
+// header is an IP header of either family, by that of its addresses. What is zero gets the usual
+// value.
 type header struct {
 	src, dst netip.Addr
 	proto    byte
 	ttl      byte
 	id       uint32
-	// fragment is the offset in units of 8 bytes, and moreFragments. With always set an IPv6 packet carries a fragment header in any case.
+	// fragment is the offset in units of 8 bytes, and moreFragments. With always set an IPv6 packet
+	// carries a fragment header in any case.
 	fragment uint16
 	always   bool
 	options  []byte      // of IPv4, a multiple of 4 bytes
@@ -183,7 +186,8 @@ func tcp(src, dst netip.AddrPort, flags byte, seq, ack uint32, payload []byte) [
 	return b
 }
 
-// icmpMessage is a message of ICMP or ICMPv6, by the family of its addresses: its type, code, the word after the checksum, and the rest.
+// icmpMessage is a message of ICMP or ICMPv6, by the family of its addresses: its type, code, the
+// word after the checksum, and the rest.
 func icmpMessage(src, dst netip.Addr, typ, code byte, word uint32, rest []byte) []byte {
 	b := binary.BigEndian.AppendUint32([]byte{typ, code, 0, 0}, word)
 	b = append(b, rest...)

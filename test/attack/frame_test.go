@@ -47,7 +47,8 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// TestTransportChecksums: the sum over a datagram with its checksum and pseudo header is 0 (RFC 768, RFC 9293).
+// TestTransportChecksums: the sum over a datagram with its checksum and pseudo header is 0 (RFC
+// 768, RFC 9293).
 func TestTransportChecksums(t *testing.T) {
 	for _, ends := range [][2]netip.AddrPort{{a4, b4}, {a6, b6}} {
 		src, dst := ends[0], ends[1]

@@ -4,8 +4,9 @@
 //	go run ./test/attack -run 'pod: vxlan' -modes tunnel
 //	go run ./test/attack -list
 //
-// A row is who does what, in which family and mode, what is wanted and what it got. Around each attack controls are
-// sent that must arrive: a probe that is broken protects nobody. The exit code is 0 only if every row is as wanted.
+// A row is who does what, in which family and mode, what is wanted and what it got. Around each
+// attack controls are sent that must arrive: a probe that is broken protects nobody. The exit code
+// is 0 only if every row is as wanted.
 //
 // It needs root, and hawser-agent and hawser-cni beside it or in the directory that -bin names.
 package main
@@ -26,7 +27,8 @@ import (
 	"github.com/hawser-net/hawser/test/cluster/lab"
 )
 
-// First arguments by which this program runs itself: as the sandbox's own processes, and as an unprivileged process.
+// First arguments by which this program runs itself: as the sandbox's own processes, and as an
+// unprivileged process.
 const (
 	helperSandbox = "sandbox"
 	helperUser    = "as-user"

@@ -67,8 +67,8 @@ func podRows() []row {
 	return rows
 }
 
-// tunnelEnd is an address at which some node undoes an encapsulation, and what could be won there: a victim of that node, and a
-// friend of the victim's elsewhere, as whom to come.
+// tunnelEnd is an address at which some node undoes an encapsulation, and what could be won there:
+// a victim of that node, and a friend of the victim's elsewhere, as whom to come.
 type tunnelEnd struct {
 	name           string
 	node           string
@@ -95,7 +95,8 @@ func tunnelEnds() []tunnelEnd {
 // innerMAC stands in frames within the tunnel: nobody looks at it.
 var innerMAC = mac{2, 0, 0, 0, 0, 1}
 
-// carried is what goes into the tunnel: a datagram as the overlay carries it, in the name of an identity.
+// carried is what goes into the tunnel: a datagram as the overlay carries it, in the name of an
+// identity.
 func (s *scene) carried(as *pod, identity uint32, victim *pod) func(token) []byte {
 	return func(k token) []byte {
 		b := udpPacket(s.at(as.addr, fromPort), s.at(victim.addr, toPort), k[:])
@@ -156,7 +157,8 @@ func (s *scene) greToPod() (string, error) {
 	return s.strike(open.eth, attack, s.plain(evil, open))
 }
 
-// vxlanThroughService has a service lead to the tunnel's port. Without Kubernetes an agent has no services, so their rows are written here.
+// vxlanThroughService has a service lead to the tunnel's port. Without Kubernetes an agent has no
+// services, so their rows are written here.
 func (s *scene) vxlanThroughService(t tunnelEnd) (string, error) {
 	evil, victim, friend, n := s.pods["evil1"], s.pods[t.victim], s.pods[t.friend], s.nodes[t.node]
 	cluster := pair{netip.MustParseAddr("10.96.0.99"), netip.MustParseAddr("fd00:96::99")}
@@ -182,8 +184,8 @@ func (s *scene) vxlanThroughService(t tunnelEnd) (string, error) {
 	return s.strike(victim.eth, through(53, s.carried(friend, friend.identity, victim)), s.tunnelControls(victim, service)...)
 }
 
-// kubeProxy are rules like kube-proxy's for a service, which send what they lead to a backend on in the node's name: port 53 leads to the
-// tunnel of a node, port 54 to its socket.
+// kubeProxy are rules like kube-proxy's for a service, which send what they lead to a backend on in
+// the node's name: port 53 leads to the tunnel of a node, port 54 to its socket.
 func kubeProxy(service, backend pair) string {
 	var lead strings.Builder
 	for from, to := range map[uint16]uint16{53: tunnelPort, 54: nodePort} {
@@ -284,7 +286,8 @@ func (s *scene) vlan(tags []uint16) (string, error) {
 	return s.strike(open.eth, attack, plain)
 }
 
-// poisoned says whether the node, or a neighbour of the pod, takes the adversary for who has the address.
+// poisoned says whether the node, or a neighbour of the pod, takes the adversary for who has the
+// address.
 func (s *scene) poisoned(addr netip.Addr) (bool, error) {
 	evil := s.pods["evil1"]
 	found := false
@@ -328,13 +331,15 @@ func (s *scene) spoofARP(addr netip.Addr) (string, error) {
 	}})
 }
 
-// option is an option of neighbour discovery (RFC 4861) with the adversary's hardware address, and one unknown with the token.
+// option is an option of neighbour discovery (RFC 4861) with the adversary's hardware address, and
+// one unknown with the token.
 func discoveryOptions(typ byte, hardware mac, k token) []byte {
 	b := append([]byte{typ, 1}, hardware[:]...)
 	return append(append(append(b, 253, 2), k[:]...), 0, 0)
 }
 
-// spoofND sends a message of neighbour discovery: an advertisement of a neighbour (136) or of a router (134), to everybody and to one.
+// spoofND sends a message of neighbour discovery: an advertisement of a neighbour (136) or of a
+// router (134), to everybody and to one.
 func (s *scene) spoofND(typ byte, addr netip.Addr) (string, error) {
 	evil, friend := s.pods["evil1"], s.pods["friend1"]
 	src := s.is(evil.addr)

@@ -9,7 +9,8 @@ import (
 	"github.com/hawser-net/hawser/internal/sandbox"
 )
 
-// reuseRows are about an address that is given to another pod while flows with its former owner are remembered.
+// reuseRows are about an address that is given to another pod while flows with its former owner are
+// remembered.
 func reuseRows() []row {
 	return []row{
 		{who: inPod, what: "go on with a flow to the former owner of an address", wanted: dropped, once: true, try: func(s *scene) (string, error) { return s.reuse(false) }},
@@ -17,7 +18,8 @@ func reuseRows() []row {
 	}
 }
 
-// reuse opens flows with a pod, has another one get its addresses, and goes on with the flows, in both families.
+// reuse opens flows with a pod, has another one get its addresses, and goes on with the flows, in
+// both families.
 func (s *scene) reuse(opened bool) (string, error) {
 	spec := func(name, app string) sandbox.PodSpec {
 		return sandbox.PodSpec{Name: name, Node: "n1", Labels: map[string]string{"app": app}, Ports: []uint16{7}}

@@ -13,7 +13,8 @@ import (
 type row struct {
 	who, what string
 	wanted    string
-	// only is 4 or 6 for what one family has, 0 for both. once says that families make no difference.
+	// only is 4 or 6 for what one family has, 0 for both. once says that families make no
+	// difference.
 	only int
 	once bool
 	when func(mode) bool // nil: in every mode

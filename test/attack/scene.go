@@ -17,8 +17,8 @@ const (
 const (
 	// patience is how long what must work may take: a busy machine is no firewall.
 	patience = 20 * time.Second
-	// grace is how much later than a control an attack may arrive that was sent before it. Both take the same way, so the order is kept but
-	// for processors that pass packets to each other.
+	// grace is how much later than a control an attack may arrive that was sent before it. Both
+	// take the same way, so the order is kept but for processors that pass packets to each other.
 	grace = 60 * time.Millisecond
 )
 
@@ -41,8 +41,8 @@ type shot struct {
 	frames func(token) [][]byte
 }
 
-// control is a shot that must arrive. It shows that the way, the packet and the witness are what they are taken for, and
-// after an attack that everything sent before it is through.
+// control is a shot that must arrive. It shows that the way, the packet and the witness are what
+// they are taken for, and after an attack that everything sent before it is through.
 type control struct {
 	what string
 	shot shot
@@ -174,7 +174,8 @@ func (s *scene) friendly(victim *pod) control {
 	return s.plain(s.pods["friend"+victim.node.name[1:]], victim)
 }
 
-// reaches is the control that a pod's datagram arrives at a socket of a node, at one of its addresses.
+// reaches is the control that a pod's datagram arrives at a socket of a node, at one of its
+// addresses.
 func (s *scene) reaches(src *pod, n *node, addr netip.Addr) control {
 	return control{fmt.Sprintf("%s to %s of %s", src.name, addr, n.name),
 		outOf(src, datagram(s.at(src.addr, fromPort), netip.AddrPortFrom(addr, nodePort))), n.server}

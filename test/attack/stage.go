@@ -38,7 +38,8 @@ func (m mode) String() string {
 
 func (m mode) tunnel() bool { return m.routing == "tunnel" }
 
-// plain says that the mode has no replacement for kube-proxy. What has nothing to do with services is played in such alone.
+// plain says that the mode has no replacement for kube-proxy. What has nothing to do with services
+// is played in such alone.
 func (m mode) plain() bool { return !m.replacement }
 
 func modes() []mode {
@@ -107,8 +108,8 @@ type stage struct {
 	pods     map[string]*pod
 }
 
-// pods0 are the pods that every row can count on. evil is the adversary's; victim admits friends only, web everybody to one port, and
-// closed nobody at all; open has no policy.
+// pods0 are the pods that every row can count on. evil is the adversary's; victim admits friends
+// only, web everybody to one port, and closed nobody at all; open has no policy.
 func pods0() []sandbox.PodSpec {
 	pod := func(name, node string) sandbox.PodSpec {
 		app := strings.TrimRight(name, "0123456789")
@@ -198,7 +199,8 @@ func newStage(ctx context.Context, m mode, name, bin string, out io.Writer) (s *
 	return s, s.open(ctx)
 }
 
-// newCgroup makes a cgroup without processes: the agents' hooks for the node's own sockets must not meet the machine's.
+// newCgroup makes a cgroup without processes: the agents' hooks for the node's own sockets must not
+// meet the machine's.
 func newCgroup(name string) (string, error) {
 	root, err := loader.FindCgroup()
 	if err != nil {

@@ -111,7 +111,8 @@ func (s *scene) hostile() (store *clientv3.Client, closeAll func() error, err er
 	return store, closeAll, nil
 }
 
-// during is for how long a claim stands: nothing tells when another agent has heard of it and has not believed it.
+// during is for how long a claim stands: nothing tells when another agent has heard of it and has
+// not believed it.
 const during = time.Second
 
 // stands plays something again and again while a claim stands.

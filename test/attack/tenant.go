@@ -45,7 +45,8 @@ func tenantRows() []row {
 	return rows
 }
 
-// bothFamilies plays something in IPv4 and then in IPv6, and returns the first outcome that is not wanted.
+// bothFamilies plays something in IPv4 and then in IPv6, and returns the first outcome that is not
+// wanted.
 func (s *scene) bothFamilies(wanted string, try func(*scene) (string, error)) (string, error) {
 	for _, v6 := range []bool{false, true} {
 		if got, err := try(&scene{stage: s.stage, ctx: s.ctx, v6: v6}); err != nil || got != wanted {
@@ -73,7 +74,8 @@ func (s *scene) guest(name string, labels map[string]string) (*pod, error) {
 	return s.run(s.ctx, sandbox.PodSpec{Name: name, Namespace: "tenant", Node: "n1", Labels: labels, Ports: []uint16{7}})
 }
 
-// until plays a strike until it ends as wanted or patience is over: how soon a policy counts is promised to nobody.
+// until plays a strike until it ends as wanted or patience is over: how soon a policy counts is
+// promised to nobody.
 func until(wanted string, strike func() (string, error)) error {
 	for deadline := time.Now().Add(patience); ; {
 		got, err := strike()
@@ -89,7 +91,8 @@ func until(wanted string, strike func() (string, error)) error {
 	}
 }
 
-// foreignPolicy has a tenant's policy select others' pods. That it counts is seen at a pod of the tenant's own.
+// foreignPolicy has a tenant's policy select others' pods. That it counts is seen at a pod of the
+// tenant's own.
 func (s *scene) foreignPolicy(selector string) (got string, err error) {
 	evil, victim := s.pods["evil1"], s.pods["victim1"]
 	guest, err := s.guest("guest1", map[string]string{"app": "victim"})
@@ -144,7 +147,8 @@ func (s *scene) labelled(labels map[string]string) (got string, err error) {
 	})
 }
 
-// halfPolicy is a policy with a rule that needs more than the network sees. Whom it selects must be isolated all the same.
+// halfPolicy is a policy with a rule that needs more than the network sees. Whom it selects must be
+// isolated all the same.
 func (s *scene) halfPolicy() (got string, err error) {
 	evil, victim := s.pods["evil1"], s.pods["victim1"]
 	guest, err := s.guest("guest1", map[string]string{"app": "half"})
@@ -170,8 +174,9 @@ func (s *scene) halfPolicy() (got string, err error) {
 	return dropped, nil
 }
 
-// ruleFlood has a tenant's policy take more entries than all pods of a node have together. A policy that a neighbour gets afterwards
-// counts, and the tenant's pod, for which there is no room, is not open.
+// ruleFlood has a tenant's policy take more entries than all pods of a node have together. A policy
+// that a neighbour gets afterwards counts, and the tenant's pod, for which there is no room, is not
+// open.
 func (s *scene) ruleFlood() (got string, err error) {
 	evil, victim := s.pods["evil1"], s.pods["victim1"]
 	guest, err := s.guest("guest1", map[string]string{"app": "flood"})
@@ -198,7 +203,8 @@ func (s *scene) ruleFlood() (got string, err error) {
 		return "", err
 	}
 	defer func() { err = errors.Join(err, s.removePolicy("tenant")) }()
-	// Nothing tells when an agent has tried. The rules admit no UDP, so they are there, or refused, when none arrives any more.
+	// Nothing tells when an agent has tried. The rules admit no UDP, so they are there, or refused,
+	// when none arrives any more.
 	if err := until(dropped, func() (string, error) { return s.strike(guest.eth, s.plain(evil, guest).shot, s.friendly(victim)) }); err != nil {
 		return "the tenant's own pod is open", nil
 	}

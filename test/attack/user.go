@@ -30,7 +30,8 @@ const (
 	userGet  = "get"  // SOCKET PATH: ask an agent
 )
 
-// asUser gives up all rights but those of a user and a group, and does something. The outcome is what it prints.
+// asUser gives up all rights but those of a user and a group, and does something. The outcome is
+// what it prints.
 func asUser(args []string) int {
 	uid, err := strconv.Atoi(args[0])
 	if err == nil {
@@ -128,7 +129,8 @@ func getAs(socket, path string) error {
 	return nil
 }
 
-// as runs something as a user and a group in a namespace. What it says is the error, nil if it worked.
+// as runs something as a user and a group in a namespace. What it says is the error, nil if it
+// worked.
 func (s *scene) as(p *place, uid, gid int, action ...string) error {
 	ctx, cancel := context.WithTimeout(s.ctx, patience)
 	defer cancel()

@@ -16,7 +16,8 @@ import (
 	"github.com/hawser-net/hawser/test/cluster/lab"
 )
 
-// token marks the packets of one attempt. It is told from all others wherever it stands in a packet.
+// token marks the packets of one attempt. It is told from all others wherever it stands in a
+// packet.
 type token [12]byte
 
 func newToken() (t token) {
@@ -80,7 +81,8 @@ type witness interface {
 	of(token) sighting
 }
 
-// port is a device, seen from below: frames are sent out and heard by it, past the namespace's own stack and filters.
+// port is a device, seen from below: frames are sent out and heard by it, past the namespace's own
+// stack and filters.
 type port struct {
 	tally
 	name  string

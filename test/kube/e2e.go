@@ -2,7 +2,8 @@
 
 package kube
 
-// What the test program of test/e2e imports: it is built with `go test -c`, and the imports of another module's tests are not resolved otherwise.
+// What the test program of test/e2e imports: it is built with `go test -c`, and the imports of
+// another module's tests are not resolved otherwise.
 import (
 	_ "github.com/onsi/ginkgo/v2"
 	_ "go.yaml.in/yaml/v2"

@@ -1,6 +1,7 @@
 //go:build tools
 
-// Package kube names the programs of a Kubernetes cluster for tests, so that this module's go.sum is whole.
+// Package kube names the programs of a Kubernetes cluster for tests, so that this module's go.sum
+// is whole.
 package kube
 
 import (

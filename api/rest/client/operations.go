@@ -252,7 +252,8 @@ func (c *Client) Map(ctx context.Context, name string) (rest.BPFMap, error) {
 	})
 }
 
-// ClusterHealth gets which nodes the agent's one reaches. An agent that probes none answers with status 501.
+// ClusterHealth gets which nodes the agent's one reaches. An agent that probes none answers with
+// status 501.
 func (c *Client) ClusterHealth(ctx context.Context) (rest.HealthStatus, error) {
 	return get[rest.HealthStatus](ctx, c, func(ctx context.Context) (*http.Response, error) {
 		return c.raw.GetClusterHealth(ctx)

@@ -1,5 +1,5 @@
-// Command hawser-bench measures Hawser against baselines of the machine it runs on. It is no part of
-// the product: `make bench` builds and runs it.
+// Command hawser-bench measures Hawser against baselines of the machine it runs on. It is no part
+// of the product: `make bench` builds and runs it.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Command hawser-scale measures Hawser's control plane at the size of a data centre on one machine. It is no part of the product: `make scale` builds and
-// runs it.
+// Command hawser-scale measures Hawser's control plane at the size of a data centre on one machine.
+// It is no part of the product: `make scale` builds and runs it.
 package main
 
 import (

@@ -25,8 +25,9 @@ import (
 // clusterName is what the agents call their cluster: the operator's default.
 const clusterName = "default"
 
-// These are the real agent's: how long it waits before it tries labels again, how many pods' labels it changes at once, and how long a pod whose labels
-// have changed keeps its identity after its next one has become known, if others made that.
+// These are the real agent's: how long it waits before it tries labels again, how many pods' labels
+// it changes at once, and how long a pod whose labels have changed keeps its identity after its
+// next one has become known, if others made that.
 const (
 	relabelRetry   = 2 * time.Second
 	relabelWorkers = 16
@@ -75,7 +76,8 @@ type agentOptions struct {
 	ids func(*k8s.Client) (identitySource, error)
 	// slices has it read slices.
 	slices bool
-	// silent has it write no CiliumEndpoints, shared leaves identities in them to the operator where it has written one.
+	// silent has it write no CiliumEndpoints, shared leaves identities in them to the operator
+	// where it has written one.
 	silent, shared bool
 	// cache, if not nil, stands before its address cache.
 	cache func(endpoints.Cache) endpoints.Cache
@@ -253,7 +255,8 @@ func (a *agent) bring(ctx context.Context, key k8s.Key) error {
 	}
 	id, err := a.ids.Acquire(ctx, set)
 	if errors.Is(err, errUnassigned) {
-		// The pod has a temporary identity now, of which nobody is told. The source says when there is another.
+		// The pod has a temporary identity now, of which nobody is told. The source says when there
+		// is another.
 		if r.set == nil {
 			tell(0)
 		}
@@ -301,7 +304,8 @@ type fleet struct {
 	errs   []error
 }
 
-// agentsAtOnce bounds how many agents start at the same time: in a cluster they do not all start in one second.
+// agentsAtOnce bounds how many agents start at the same time: in a cluster they do not all start in
+// one second.
 const agentsAtOnce = 64
 
 // start runs agents and waits until all have heard all there is.

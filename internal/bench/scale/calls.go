@@ -15,12 +15,13 @@ import (
 
 // traffic is what the API server has done since it started, by its own count.
 type traffic struct {
-	// calls are the requests that it has answered, by verb and resource such as "CREATE ciliumidentities". Watches count when they end.
+	// calls are the requests that it has answered, by verb and resource such as "CREATE
+	// ciliumidentities". Watches count when they end.
 	calls map[string]float64
 	// failed are those of them that it refused: 409 for one that exists, 404, 422.
 	failed map[string]float64
-	// events and bytes are what it has sent over watches, by resource; each watcher counts. ended are the watches that it has ended because their events were not
-	// taken as fast as they came.
+	// events and bytes are what it has sent over watches, by resource; each watcher counts. ended
+	// are the watches that it has ended because their events were not taken as fast as they came.
 	events, bytes, ended map[string]float64
 }
 
@@ -124,7 +125,8 @@ func (t traffic) calledFor() []Call {
 	return out
 }
 
-// load is what the processes of a cluster, and this one, used of the machine during a stretch of time.
+// load is what the processes of a cluster, and this one, used of the machine during a stretch of
+// time.
 type load struct {
 	began time.Time
 	first map[string]time.Duration
@@ -162,7 +164,8 @@ func (c *cluster) processorTime() map[string]time.Duration {
 // startLoad begins a stretch.
 func (c *cluster) startLoad() load { return load{time.Now(), c.processorTime()} }
 
-// end returns processors used by each on average: 2 on two cores is all there is. A process that ended on the way counts for nothing.
+// end returns processors used by each on average: 2 on two cores is all there is. A process that
+// ended on the way counts for nothing.
 func (l load) end(c *cluster) map[string]float64 {
 	took := time.Since(l.began).Seconds()
 	out := map[string]float64{}

@@ -9,7 +9,8 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s/identities"
 )
 
-// census counts the identities that stand for something, as a watch of the harness's own tells them: numbers that rest do not count.
+// census counts the identities that stand for something, as a watch of the harness's own tells
+// them: numbers that rest do not count.
 type census struct {
 	c      *cluster
 	synced chan struct{} // closed when all are known that were there at the start

@@ -132,7 +132,8 @@ func (w *world) oneNumberEach() []string {
 	return wrong
 }
 
-// everyPodIsTold: each pod has an endpoint with the number and the labels of an identity of just its labels, and there is no other endpoint.
+// everyPodIsTold: each pod has an endpoint with the number and the labels of an identity of just
+// its labels, and there is no other endpoint.
 func (w *world) everyPodIsTold(f *labels.Filter) []string {
 	numbers, err := w.numbers()
 	if err != nil {
@@ -175,7 +176,8 @@ func rightEndpoint(ep *v2.CiliumEndpoint, p *corev1.Pod, set labels.Set, numbers
 	return ""
 }
 
-// everyEndpointIsInOneSlice: each endpoint stands in just one slice, of its namespace, with its identity and addresses.
+// everyEndpointIsInOneSlice: each endpoint stands in just one slice, of its namespace, with its
+// identity and addresses.
 func (w *world) everyEndpointIsInOneSlice() []string {
 	var wrong []string
 	in := map[k8s.Key]int{}
@@ -204,7 +206,8 @@ func (w *world) everyEndpointIsInOneSlice() []string {
 	return wrong
 }
 
-// everyPodIsInOneSlice is for slices without endpoints: each pod stands in just one slice, of its namespace, with the number of its labels.
+// everyPodIsInOneSlice is for slices without endpoints: each pod stands in just one slice, of its
+// namespace, with the number of its labels.
 func (w *world) everyPodIsInOneSlice(f *labels.Filter) []string {
 	numbers, err := w.numbers()
 	if err != nil {

@@ -30,7 +30,8 @@ import (
 	"github.com/hawser-net/hawser/internal/sandbox/kube/parts"
 )
 
-// cluster is an API server with an etcd of its own, both processes: an API without nodes, controllers and pods that run.
+// cluster is an API server with an etcd of its own, both processes: an API without nodes,
+// controllers and pods that run.
 type cluster struct {
 	r    *runner
 	dir  string
@@ -170,7 +171,8 @@ func (c *cluster) define(ctx context.Context) error {
 		v2.Resource(v2.ResourceNodes), v2alpha1.Resource(v2alpha1.ResourceEndpointSlices))
 }
 
-// transport returns a connection of its own to the server, for the agents that share it: HTTP/2, with as many streams as they need.
+// transport returns a connection of its own to the server, for the agents that share it: HTTP/2,
+// with as many streams as they need.
 func (c *cluster) transport() *http.Transport {
 	return &http.Transport{
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true, MaxIdleConnsPerHost: 100, // the server is the harness's own

@@ -26,7 +26,8 @@ const (
 	collectReal = 20
 	// collectShare: of so many identities one is in use.
 	collectShare = 12
-	// besideEvery is the time between two writes of the bystander, newsEvery that between two new identities, newsBefore how many come while nothing ends.
+	// besideEvery is the time between two writes of the bystander, newsEvery that between two new
+	// identities, newsBefore how many come while nothing ends.
 	besideEvery = 100 * time.Millisecond
 	newsEvery   = 500 * time.Millisecond
 	newsBefore  = 10
@@ -160,7 +161,8 @@ func (g *collecting) identity(ctx context.Context, id identity.ID, security map[
 	return o, err
 }
 
-// start runs the agents, and waits until all follow the identities. The context that it returns ends if one of them fails, stop ends it.
+// start runs the agents, and waits until all follow the identities. The context that it returns
+// ends if one of them fails, stop ends it.
 func (g *collecting) start(ctx context.Context, mode string) (_ context.Context, stop func() error, err error) {
 	version, err := g.c.version(ctx)
 	if err != nil {
@@ -278,7 +280,8 @@ func (g *collecting) write(ctx context.Context, n int) (float64, error) {
 	return time.Since(began).Seconds() * 1000, err
 }
 
-// noticed is what others notice who use the API server: how long a write of a pod takes, and when agents, and the last of them, have heard of a new identity.
+// noticed is what others notice who use the API server: how long a write of a pod takes, and when
+// agents, and the last of them, have heard of a new identity.
 type noticed struct {
 	writes, heard, last []float64
 }
@@ -343,7 +346,8 @@ func (g *collecting) quiet(ctx context.Context) error {
 	return err
 }
 
-// mass starts an operator, and measures until all unused identities have ended. The points that it returns tell how many were left when.
+// mass starts an operator, and measures until all unused identities have ended. The points that it
+// returns tell how many were left when.
 func (g *collecting) mass(ctx context.Context, mode string) ([]Point, error) {
 	alone := Config{Lease: collectLease}
 	flags := slices.Concat([]string{"--identity-gc-interval", g.r.cfg.CollectEvery.String(), "--identity-heartbeat-timeout", "0s", "--cilium-endpoint-gc-interval", "1h",
@@ -400,7 +404,8 @@ func (g *collecting) mass(ctx context.Context, mode string) ([]Point, error) {
 	return points, nil
 }
 
-// ends waits until all unused identities have ended. It returns how many were left when, and when the first one was gone.
+// ends waits until all unused identities have ended. It returns how many were left when, and when
+// the first one was gone.
 func (g *collecting) ends(ctx context.Context, operator *process, began time.Time) (points []Point, first time.Duration, err error) {
 	all, best, moved := len(g.dead), len(g.dead), time.Now()
 	err = poll(ctx, 24*time.Hour, 200*time.Millisecond, func() error {

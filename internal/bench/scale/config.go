@@ -21,7 +21,8 @@ const (
 	modeAgents = "agents"
 	// modeOperator has the operator make them.
 	modeOperator = "operator"
-	// modeRandom has agents pick numbers at random, as others do, instead of trying the same ones in the same order: for comparison.
+	// modeRandom has agents pick numbers at random, as others do, instead of trying the same ones
+	// in the same order: for comparison.
 	modeRandom = "random"
 )
 
@@ -29,19 +30,23 @@ const (
 type Config struct {
 	// Scenarios are the names of those to run, of Scenarios; all if empty.
 	Scenarios []string
-	// Full takes the sizes of a data centre for all sizes that are not given: hours on a small machine.
+	// Full takes the sizes of a data centre for all sizes that are not given: hours on a small
+	// machine.
 	Full bool
 
-	// Agents is how many agents, with a pod each, a namespace's relabelling meets; RandomAgents is the same for the mode random, which asks for the square
-	// of it in events. Modes are the ways to make identities.
+	// Agents is how many agents, with a pod each, a namespace's relabelling meets; RandomAgents is
+	// the same for the mode random, which asks for the square of it in events. Modes are the ways
+	// to make identities.
 	Agents, RandomAgents int
 	Modes                []string
 	// KillAfter is when the leading operator is killed, after the namespace was relabelled.
 	KillAfter time.Duration
 
-	// Numbers is how many identities there can be in the scenario that fills them; 65,280 is a cluster's whole range. InUse of them have an endpoint.
+	// Numbers is how many identities there can be in the scenario that fills them; 65,280 is a
+	// cluster's whole range. InUse of them have an endpoint.
 	Numbers, InUse int
-	// CollectEvery is how often the operator looks for unused identities, and how long one must be unused where the range was filled.
+	// CollectEvery is how often the operator looks for unused identities, and how long one must be
+	// unused where the range was filled.
 	CollectEvery time.Duration
 
 	// CollectAgents is how many agents hear of CollectUnused identities that end at once.
@@ -49,10 +54,12 @@ type Config struct {
 
 	// Sizes are the numbers of pods at which memory is measured, ascending.
 	Sizes []int
-	// Quiet is how long programs are left alone before their memory is read, and how long their rest is watched.
+	// Quiet is how long programs are left alone before their memory is read, and how long their
+	// rest is watched.
 	Quiet time.Duration
 
-	// StreamPods come at StreamRate a second on StreamNodes nodes. Observers agents of them hear of all pods.
+	// StreamPods come at StreamRate a second on StreamNodes nodes. Observers agents of them hear of
+	// all pods.
 	StreamPods, StreamNodes, Observers int
 	StreamRate                         float64
 
@@ -68,7 +75,8 @@ type Config struct {
 	BinDir string
 	// Operator and Agent are these programs, with their first arguments; those of BinDir if empty.
 	Operator, Agent []string
-	// Self is this program, started again to serve etcd with a directory as its last argument (see bench.ServeEtcd).
+	// Self is this program, started again to serve etcd with a directory as its last argument (see
+	// bench.ServeEtcd).
 	Self []string
 	// Out is the directory that the report and its plots are written to.
 	Out string
@@ -104,7 +112,8 @@ func (c *Config) complete() {
 	}
 }
 
-// full changes what is still at its default to the sizes that the figures of the field are given for.
+// full changes what is still at its default to the sizes that the figures of the field are given
+// for.
 func (c *Config) full() {
 	d := Defaults()
 	set := func(v *int, def, full int) {

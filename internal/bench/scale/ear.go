@@ -14,7 +14,8 @@ import (
 	v2 "github.com/hawser-net/hawser/api/v2"
 )
 
-// ear counts what one agent is sent over its watch of identities, and tells news of those identities that it waits for.
+// ear counts what one agent is sent over its watch of identities, and tells news of those
+// identities that it waits for.
 type ear struct {
 	news *news
 
@@ -109,7 +110,8 @@ func (e *ear) hear(p []byte) {
 	}
 }
 
-// version returns the resource version of the event that was heard last, and whether that was an error instead.
+// version returns the resource version of the event that was heard last, and whether that was an
+// error instead.
 func (e *ear) version() (version string, failed bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

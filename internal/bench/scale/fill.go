@@ -221,7 +221,8 @@ func (f *filling) fillUp(ctx context.Context) (Line, error) {
 	return line, nil
 }
 
-// beFull checks what an agent says when no number is left, and that labels that have one are served all the same.
+// beFull checks what an agent says when no number is left, and that labels that have one are served
+// all the same.
 func (f *filling) beFull(ctx context.Context) error {
 	n := f.r.cfg.Numbers
 	f.r.say("  full")
@@ -264,7 +265,8 @@ func (f *filling) beFull(ctx context.Context) error {
 	return nil
 }
 
-// use makes a pod with its endpoint for each identity that is in use, and returns these identities' UIDs.
+// use makes a pod with its endpoint for each identity that is in use, and returns these identities'
+// UIDs.
 func (f *filling) use(ctx context.Context) (map[string]types.UID, error) {
 	if err := f.c.namespace(ctx, fillNamespace, nil); err != nil {
 		return nil, err
@@ -348,7 +350,8 @@ func (f *filling) recover(ctx context.Context) (Line, error) {
 			}
 		})
 	}
-	// An identity that waits for its pod's endpoint may be collected, and comes back: what is waited for is that all others are gone.
+	// An identity that waits for its pod's endpoint may be collected, and comes back: what is
+	// waited for is that all others are gone.
 	err = poll(ctx, patience, 200*time.Millisecond, func() error {
 		n := f.census.count()
 		line.Points = append(line.Points, Point{time.Since(began).Seconds(), float64(n)})

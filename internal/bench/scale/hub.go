@@ -17,9 +17,10 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s"
 )
 
-// hub is one watch of all CiliumEndpoints that many stub agents share, each of which hears its own node's only. Without it, every change of every pod would
-// be sent to every agent and read there, thousands times thousands: more than one machine can do. The agents do not know: the hub answers their requests in
-// the place of the server, in the server's words.
+// hub is one watch of all CiliumEndpoints that many stub agents share, each of which hears its own
+// node's only. Without it, every change of every pod would be sent to every agent and read there,
+// thousands times thousands: more than one machine can do. The agents do not know: the hub answers
+// their requests in the place of the server, in the server's words.
 type hub struct {
 	client *k8s.Client
 	log    *slog.Logger
@@ -60,13 +61,15 @@ type hubMeta struct {
 	} `json:"status"`
 }
 
-// initialEventsEnd marks the bookmark after the objects that were there at the start (see the API's documentation of sendInitialEvents).
+// initialEventsEnd marks the bookmark after the objects that were there at the start (see the API's
+// documentation of sendInitialEvents).
 const initialEventsEnd = "k8s.io/initial-events-end"
 
 // hubPause is the pause before the hub watches again: a server that is too busy ends watches.
 const hubPause = 200 * time.Millisecond
 
-// run watches until ctx ends, and returns nil then. When the watch ends, so do those of the agents, who begin anew as they would with the server.
+// run watches until ctx ends, and returns nil then. When the watch ends, so do those of the agents,
+// who begin anew as they would with the server.
 func (h *hub) run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		err := h.watch(ctx)
@@ -168,7 +171,8 @@ func (h *hub) restart() {
 	clear(h.subs)
 }
 
-// filter returns a transport that answers watches of endpoints from the hub, with those of one node, and passes everything else on.
+// filter returns a transport that answers watches of endpoints from the hub, with those of one
+// node, and passes everything else on.
 func (h *hub) filter(node string, next http.RoundTripper) http.RoundTripper {
 	return hubTransport{h, node, next}
 }

@@ -22,7 +22,8 @@ import (
 
 // identitySource gives a stub agent the numbers of label sets.
 type identitySource interface {
-	// Run follows the identities of the cluster until ctx ends. moved is told of sets whose number may be another one now.
+	// Run follows the identities of the cluster until ctx ends. moved is told of sets whose number
+	// may be another one now.
 	Run(ctx context.Context, moved func(labels.Set)) error
 	// Ready waits for the first list.
 	Ready(ctx context.Context) error
@@ -70,7 +71,8 @@ func (s *allocated) Run(ctx context.Context, moved func(labels.Set)) error {
 	}
 }
 
-// told is an agent's that leaves identities to the operator: the same allocator, on a backend that only reads.
+// told is an agent's that leaves identities to the operator: the same allocator, on a backend that
+// only reads.
 type told struct {
 	*allocated
 
@@ -138,8 +140,9 @@ func (s *allocated) Release(ctx context.Context, set labels.Set) {
 	_, _ = s.alloc.Release(ctx, identities.Key{Set: set}) // with objects there is nothing to write
 }
 
-// randomly is how agents of the field allocate, here for comparison only: a label set that the watch has not shown gets a number picked at random, and only
-// who picks the same number is told that it is taken.
+// randomly is how agents of the field allocate, here for comparison only: a label set that the
+// watch has not shown gets a number picked at random, and only who picks the same number is told
+// that it is taken.
 type randomly struct {
 	client      *k8s.Client
 	first, last identity.ID

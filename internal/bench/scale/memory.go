@@ -17,7 +17,8 @@ import (
 	"github.com/hawser-net/hawser/internal/labels"
 )
 
-// podsAnIdentity is how many pods have the same labels in a cluster that is filled without agents, podsANode how many are on a node.
+// podsAnIdentity is how many pods have the same labels in a cluster that is filled without agents,
+// podsANode how many are on a node.
 const podsAnIdentity, podsANode = 50, 100
 
 // memory is scenario (d): what operator and agent need.
@@ -103,7 +104,8 @@ func place(n int) (namespace, name string, node int, ip netip.Addr, app int) {
 	return fmt.Sprintf("ns-%02d", app%20), fmt.Sprintf("app-%05d-6d4cf56db6-%06d", app, n), node, podOf(node, 1+n%podsANode), app
 }
 
-// marker writes one more pod, after everything else, and waits until the agent has heard of it: so it has heard of all before, in their order.
+// marker writes one more pod, after everything else, and waits until the agent has heard of it: so
+// it has heard of all before, in their order.
 func (g *growing) marker(ctx context.Context) error {
 	g.markers++
 	const ns = "marker"

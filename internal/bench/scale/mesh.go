@@ -26,7 +26,8 @@ const (
 	meshNamespace = "apps"
 	// meshIdentity is a number of cluster 1.
 	meshIdentity = 1<<16 + 256
-	// meshRate is how many new pods come a second, and meshBefore how many of them before the leader is killed.
+	// meshRate is how many new pods come a second, and meshBefore how many of them before the
+	// leader is killed.
 	meshRate, meshBefore = 20.0, 40
 )
 
@@ -174,7 +175,8 @@ func (m *meshed) follow(ctx context.Context, other kvstore.Backend) (stop func()
 	}
 }
 
-// await waits until the other cluster is told, after a moment, that it knows everything, and returns when that was.
+// await waits until the other cluster is told, after a moment, that it knows everything, and
+// returns when that was.
 func (m *meshed) await(ctx context.Context, patience time.Duration, after time.Time) (at time.Time, err error) {
 	err = poll(ctx, patience, 20*time.Millisecond, func() error {
 		m.mu.Lock()
@@ -190,7 +192,8 @@ func (m *meshed) await(ctx context.Context, patience time.Duration, after time.T
 	return at, err
 }
 
-// judge tells how long new pods were unknown: those that came before the leader was killed, and after.
+// judge tells how long new pods were unknown: those that came before the leader was killed, and
+// after.
 func (m *meshed) judge(v *Variant, n int, killed time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

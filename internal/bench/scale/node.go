@@ -23,10 +23,12 @@ import (
 	"github.com/hawser-net/hawser/internal/bench"
 )
 
-// realNode is the number of the node with a real agent: far from those of stubs and of pods without an agent.
+// realNode is the number of the node with a real agent: far from those of stubs and of pods without
+// an agent.
 const realNode = 65000
 
-// realAgent is the program that is installed, on a node of its own: a network namespace with one link that leads nowhere.
+// realAgent is the program that is installed, on a node of its own: a network namespace with one
+// link that leads nowhere.
 type realAgent struct {
 	c       *cluster
 	dir     string
@@ -148,7 +150,8 @@ func (a *realAgent) close() error {
 	return errors.Join(err, bench.ReleaseMounts(a.dir)) // the agent's BPF file system
 }
 
-// newNamespace makes a network namespace that lasts until leave is called, or this process ends: a thread stays in it.
+// newNamespace makes a network namespace that lasts until leave is called, or this process ends: a
+// thread stays in it.
 func newNamespace() (enter func(func() error) error, leave func(), err error) {
 	work := make(chan func() error)
 	results := make(chan error)
@@ -179,7 +182,8 @@ func newNamespace() (enter func(func() error) error, leave func(), err error) {
 	return enter, func() { close(work) }, nil
 }
 
-// stay moves the thread to a new namespace and does work there. The first result is how the move went.
+// stay moves the thread to a new namespace and does work there. The first result is how the move
+// went.
 func stay(work <-chan func() error, results chan<- error) {
 	err := unix.Unshare(unix.CLONE_NEWNET)
 	results <- err

@@ -62,7 +62,8 @@ func (c *cluster) awaitLeader(ctx context.Context, not string) (leader string, e
 	return leader, nil
 }
 
-// startOperators starts a leader, waits until it leads, and then starts another one that is to follow it.
+// startOperators starts a leader, waits until it leads, and then starts another one that is to
+// follow it.
 func (c *cluster) startOperators(ctx context.Context, flags ...string) (leader *process, name string, err error) {
 	if leader, err = c.startOperator(flags...); err != nil {
 		return nil, "", err

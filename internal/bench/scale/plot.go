@@ -34,7 +34,8 @@ type Point struct {
 // mostPoints is how many points of a line a reader can tell apart in the picture, and more.
 const mostPoints = 400
 
-// thin leaves out points of a line that has more than can be seen, at equal distances. The first and the last stay.
+// thin leaves out points of a line that has more than can be seen, at equal distances. The first
+// and the last stay.
 func (l *Line) thin() {
 	n := len(l.Points)
 	if n <= mostPoints {
@@ -136,7 +137,8 @@ func escape(s string) string {
 	return b.String()
 }
 
-// shares turns moments, ascending, into a line of how many per cent of n had come by then, in few points.
+// shares turns moments, ascending, into a line of how many per cent of n had come by then, in few
+// points.
 func shares(moments []float64, n int) []Point {
 	const most = 200
 	out := []Point{{0, 0}}

@@ -39,7 +39,8 @@ func each(ctx context.Context, n int, f func(ctx context.Context, i int) error) 
 	return context.Cause(ctx)
 }
 
-// paced calls f for every number below n at a rate a second, each in a goroutine of its own, and returns the first error.
+// paced calls f for every number below n at a rate a second, each in a goroutine of its own, and
+// returns the first error.
 func paced(ctx context.Context, n int, rate float64, f func(ctx context.Context, i int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -71,7 +72,8 @@ func (c *cluster) namespace(ctx context.Context, name string, labels map[string]
 	return err
 }
 
-// pod makes a pod's object on a node, about as large as a small one of a Deployment is, and returns it.
+// pod makes a pod's object on a node, about as large as a small one of a Deployment is, and returns
+// it.
 func (c *cluster) pod(ctx context.Context, namespace, name, node string, labels map[string]string) (*corev1.Pod, error) {
 	all := map[string]string{"pod-template-hash": "6d4cf56db6"}
 	for k, v := range labels {

@@ -22,8 +22,8 @@ type process struct {
 	err  error         // how, once done is closed
 }
 
-// startProcess starts a program with its output appended to a file. enter, if not nil, runs what starts it on the thread where it is to run, which must last as
-// long as the program.
+// startProcess starts a program with its output appended to a file. enter, if not nil, runs what
+// starts it on the thread where it is to run, which must last as long as the program.
 func startProcess(name, log string, enter func(func() error) error, argv ...string) (*process, error) {
 	f, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -32,7 +32,8 @@ func startProcess(name, log string, enter func(func() error) error, argv ...stri
 	defer f.Close()
 	p := &process{name: name, cmd: exec.Command(argv[0], argv[1:]...), log: log, done: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = f, f
-	// Out of the terminal's group: after Ctrl-C this program ends its children in order. If it cannot any more, the kernel does.
+	// Out of the terminal's group: after Ctrl-C this program ends its children in order. If it
+	// cannot any more, the kernel does.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	started := make(chan error, 1)
 	go func() {
@@ -95,7 +96,8 @@ func (p *process) tail() string {
 	return strings.Join(lines[max(0, len(lines)-8):], "\n")
 }
 
-// ticksPerSecond is the unit of times in /proc: USER_HZ, which is 100 on every architecture that Go runs on (see proc(5)).
+// ticksPerSecond is the unit of times in /proc: USER_HZ, which is 100 on every architecture that Go
+// runs on (see proc(5)).
 const ticksPerSecond = 100
 
 // use is what a process has used so far.
@@ -142,7 +144,8 @@ func usage(pid int) (use, error) {
 
 func (p *process) usage() (use, error) { return usage(p.cmd.Process.Pid) }
 
-// poll calls fn until it succeeds, and returns its last error when time is up or the context ends. What it waits for gives no notice.
+// poll calls fn until it succeeds, and returns its last error when time is up or the context ends.
+// What it waits for gives no notice.
 func poll(ctx context.Context, timeout, every time.Duration, fn func() error) error {
 	end := time.NewTimer(timeout)
 	defer end.Stop()

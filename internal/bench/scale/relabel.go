@@ -24,10 +24,12 @@ const wholeRange = 65535 - 256 + 1
 // firstNumber is the first of them.
 const firstNumber = identity.MinGlobal
 
-// agentsAConnection is how many stub agents share one: the server allows 100 streams on each, and an agent has three watches.
+// agentsAConnection is how many stub agents share one: the server allows 100 streams on each, and
+// an agent has three watches.
 const agentsAConnection = 25
 
-// relabel is scenario (a): many agents, each with a pod of one deployment, and one label of their namespace that changes.
+// relabel is scenario (a): many agents, each with a pod of one deployment, and one label of their
+// namespace that changes.
 func (r *runner) relabel(ctx context.Context, s *Scenario) error {
 	s.Text = "Every agent has one pod of the same deployment. Their namespace gets another label, which is part of every pod's identity, so each agent needs " +
 		"a number for a label set that nobody has seen before, at the same moment. The operator that leads is killed right after."
@@ -182,7 +184,8 @@ func (r *runner) relabelIn(ctx context.Context, mode string, v *Variant) (line L
 // pilePods is how many pods may wait for their identity while a scenario is prepared.
 const pilePods = 300
 
-// settle is how long a cluster is left alone before it is looked at as a whole: what is wrong and slow must show.
+// settle is how long a cluster is left alone before it is looked at as a whole: what is wrong and
+// slow must show.
 const settle = 2 * time.Second
 
 // operatorFlags are the operators' flags in a mode.

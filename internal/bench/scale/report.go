@@ -111,7 +111,8 @@ func newScenario(s scenario) *Scenario {
 	return out
 }
 
-// keep takes over what an earlier report in a directory says of scenarios that this one has not run. Without one, or with one of another machine, it does nothing.
+// keep takes over what an earlier report in a directory says of scenarios that this one has not
+// run. Without one, or with one of another machine, it does nothing.
 func (r *Report) keep(dir string) error {
 	data, err := os.ReadFile(filepath.Join(dir, reportFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -186,8 +187,9 @@ func number(v float64) string {
 	return fmt.Sprintf("%.3g", v)
 }
 
-// Write writes report.json, report.md and the plots into a directory, which is made if there is none. What an earlier run on this machine left there of other
-// scenarios becomes part of the report.
+// Write writes report.json, report.md and the plots into a directory, which is made if there is
+// none. What an earlier run on this machine left there of other scenarios becomes part of the
+// report.
 func (r *Report) Write(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -349,7 +351,8 @@ func (s *Scenario) calls(b *strings.Builder, head []string) {
 	markdownTable(b, append([]string{"API calls"}, head[1:]...), rows)
 }
 
-// fullMachine is the share of all processors' time above which a run is limited by them: the rest is others'.
+// fullMachine is the share of all processors' time above which a run is limited by them: the rest
+// is others'.
 const fullMachine = 0.8
 
 // limits returns what is said of limits, and how busy the machine was.

@@ -51,7 +51,8 @@ type runner struct {
 	said    time.Time
 }
 
-// Run runs the scenarios and returns what was found, also when some failed or an invariant did not hold; then there is an error too.
+// Run runs the scenarios and returns what was found, also when some failed or an invariant did not
+// hold; then there is an error too.
 func Run(ctx context.Context, cfg Config) (*Report, error) {
 	cfg.complete()
 	if err := cfg.validate(); err != nil {

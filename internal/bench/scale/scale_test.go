@@ -87,8 +87,8 @@ func small(t *testing.T, scenarios ...string) Config {
 	return cfg
 }
 
-// TestRelabel runs the scenario at a size that shows that it works and what it finds: one identity where the "Background & Motivation" of CFP-27752 has
-// thousands.
+// TestRelabel runs the scenario at a size that shows that it works and what it finds: one identity
+// where the "Background & Motivation" of CFP-27752 has thousands.
 func TestRelabel(t *testing.T) {
 	t.Parallel()
 	report, err := Run(t.Context(), small(t, "relabel"))
@@ -113,7 +113,8 @@ func TestRelabel(t *testing.T) {
 	}
 }
 
-// TestIdentities fills a small range and has it collected: "Background & Motivation" of CFP-27752, the full range.
+// TestIdentities fills a small range and has it collected: "Background & Motivation" of CFP-27752,
+// the full range.
 func TestIdentities(t *testing.T) {
 	t.Parallel()
 	cfg := small(t, "identities")
@@ -135,7 +136,8 @@ func TestIdentities(t *testing.T) {
 	}
 }
 
-// TestCollect has identities end that nobody uses, and every agent hear of each: "Background & Motivation" of CFP-27752, the collection that keeps up.
+// TestCollect has identities end that nobody uses, and every agent hear of each: "Background &
+// Motivation" of CFP-27752, the collection that keeps up.
 func TestCollect(t *testing.T) {
 	t.Parallel()
 	report, err := Run(t.Context(), small(t, "collect"))
@@ -145,7 +147,8 @@ func TestCollect(t *testing.T) {
 	s := report.Scenarios[0]
 	for _, v := range s.Variants {
 		t.Logf("%s: %+v", v.Name, v.Figures)
-		// Where agents make identities one is marked before it ends, and either is an event. It names its labels.
+		// Where agents make identities one is marked before it ends, and either is an event. It
+		// names its labels.
 		events, least := v.value("events an agent, an end"), map[string]float64{modeOperator: 1, modeAgents: 2}[v.Name]
 		if bytes := v.value("bytes an agent, an end"); events < least || bytes < 200*least {
 			t.Errorf("%s: an agent hears of an end by %g events, %g bytes", v.Name, events, bytes)
@@ -164,7 +167,8 @@ func TestCollect(t *testing.T) {
 	}
 }
 
-// TestEar: events are counted, and new identities recognised, however they are cut into pieces; and what was heard last says from where to go on.
+// TestEar: events are counted, and new identities recognised, however they are cut into pieces; and
+// what was heard last says from where to go on.
 func TestEar(t *testing.T) {
 	t.Parallel()
 	text := `{"type":"ADDED","object":{"metadata":{"name":"300","resourceVersion":"7"},"security-labels":{"k8s:app":"a"}}}` + "\n" +
@@ -316,7 +320,8 @@ func fixture() *world {
 	return w
 }
 
-// TestInvariants breaks one thing after the other: the invariant that is about it must say so, and the others must not.
+// TestInvariants breaks one thing after the other: the invariant that is about it must say so, and
+// the others must not.
 func TestInvariants(t *testing.T) {
 	t.Parallel()
 	key := k8s.Key{Namespace: "ns", Name: "p"}
@@ -411,7 +416,8 @@ apiserver_watch_events_sizes_count{resource="ciliumidentities"} 8
 	}
 }
 
-// TestPlot writes charts of all sorts of lines: each must be well-formed, and show what it is given.
+// TestPlot writes charts of all sorts of lines: each must be well-formed, and show what it is
+// given.
 func TestPlot(t *testing.T) {
 	t.Parallel()
 	for _, p := range []Plot{
@@ -506,7 +512,8 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// TestReportKeeps writes reports one after the other into a directory: each replaces its own scenarios, unless they are another machine's.
+// TestReportKeeps writes reports one after the other into a directory: each replaces its own
+// scenarios, unless they are another machine's.
 func TestReportKeeps(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -241,7 +241,8 @@ func (st *streaming) learned(key k8s.Key) {
 	}
 }
 
-// run creates the pods and waits until all observers know all of them. No pod is on an observer's node: an agent does not hear of its own.
+// run creates the pods and waits until all observers know all of them. No pod is on an observer's
+// node: an agent does not hear of its own.
 func (st *streaming) run(ctx context.Context) error {
 	cfg := st.r.cfg
 	nodes := max(1, cfg.StreamNodes-cfg.Observers)

@@ -11,8 +11,8 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath"
 )
 
-// Services runs the suite for datapath.Services. open returns empty tables with room for room backends of
-// all frontends together.
+// Services runs the suite for datapath.Services. open returns empty tables with room for room
+// backends of all frontends together.
 func Services(t *testing.T, room int, open func(t *testing.T) datapath.Services) {
 	t.Helper()
 	for name, test := range map[string]func(*testing.T, datapath.Services){

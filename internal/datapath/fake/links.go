@@ -48,7 +48,8 @@ func (l *Links) present(ifIndex int) bool {
 	return false
 }
 
-// EnsureEndpoint implements datapath.Links. It refuses to bring an interface up that has no programs.
+// EnsureEndpoint implements datapath.Links. It refuses to bring an interface up that has no
+// programs.
 func (l *Links) EnsureEndpoint(ep datapath.Endpoint) error {
 	if err := l.node.begin("Links.EnsureEndpoint", ep); err != nil {
 		return err

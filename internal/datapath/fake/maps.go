@@ -80,8 +80,8 @@ func (m *Maps) Monitor() datapath.MonitorFlags {
 	return m.monitor
 }
 
-// Judge says what would become of a new packet at a local endpoint, by its row and rule set. The peer's
-// address counts for rules about blocks of addresses only; it may be invalid.
+// Judge says what would become of a new packet at a local endpoint, by its row and rule set. The
+// peer's address counts for rules about blocks of addresses only; it may be invalid.
 func (m *Maps) Judge(addr netip.Addr, dir datapath.Direction, peer uint32, from netip.Addr, proto uint8, port uint16) datapath.DropReason {
 	m.mu.Lock()
 	defer m.mu.Unlock()

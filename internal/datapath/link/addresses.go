@@ -25,7 +25,8 @@ type NodeAddress struct {
 // ipvsDevice is where kube-proxy in its mode ipvs puts the addresses of services.
 const ipvsDevice = "kube-ipvs0"
 
-// NodeAddresses lists the addresses by which others can reach the node, by device: those of global scope of all devices but Hawser's own, pods' interfaces and that of services.
+// NodeAddresses lists the addresses by which others can reach the node, by device: those of global
+// scope of all devices but Hawser's own, pods' interfaces and that of services.
 func (l *Links) NodeAddresses() ([]NodeAddress, error) {
 	links, err := l.listLinks()
 	if err != nil {
@@ -69,7 +70,8 @@ func (l *Links) otherDevices(d *datapath.Devices) error {
 	return nil
 }
 
-// WatchAddresses calls changed whenever what NodeAddresses returns may have changed; a burst of changes is one call. It returns nil when ctx ends.
+// WatchAddresses calls changed whenever what NodeAddresses returns may have changed; a burst of
+// changes is one call. It returns nil when ctx ends.
 func (l *Links) WatchAddresses(ctx context.Context, changed func()) error {
 	w, err := l.listen(ctx, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
 	if err != nil {
@@ -98,7 +100,8 @@ func (l *Links) WatchAddresses(ctx context.Context, changed func()) error {
 	}
 }
 
-// isGlobal says whether a message is about an address that others reach. Each new pod's interface has one that they don't.
+// isGlobal says whether a message is about an address that others reach. Each new pod's interface
+// has one that they don't.
 func isGlobal(m syscall.NetlinkMessage) bool {
 	const scope = 3 // of struct ifaddrmsg, see rtnetlink(7)
 	return (m.Header.Type == unix.RTM_NEWADDR || m.Header.Type == unix.RTM_DELADDR) && len(m.Data) >= unix.SizeofIfAddrmsg && m.Data[scope] < unix.RT_SCOPE_LINK

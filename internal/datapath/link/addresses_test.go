@@ -13,8 +13,9 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 )
 
-// TestNodeAddresses: the addresses by which others reach the node are those of all its devices, but for Hawser's own, pods' interfaces and that of services; and who watches hears
-// of a change, of such addresses alone.
+// TestNodeAddresses: the addresses by which others reach the node are those of all its devices, but
+// for Hawser's own, pods' interfaces and that of services; and who watches hears of a change, of
+// such addresses alone.
 func TestNodeAddresses(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	n := newNode(t)

@@ -9,8 +9,8 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath"
 )
 
-// BenchmarkEndpoint measures bringing endpoints up and removing twenty at once, beside removing bare
-// pairs one by one.
+// BenchmarkEndpoint measures bringing endpoints up and removing twenty at once, beside removing
+// bare pairs one by one.
 func BenchmarkEndpoint(b *testing.B) {
 	n := newNode(b)
 	if _, err := n.SetNode(tunnelNode()); err != nil {

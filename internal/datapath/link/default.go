@@ -9,8 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DefaultDevice returns the name of the device by which the default route of the network namespace of the process leads: the one of IPv4
-// if there is one, else that of IPv6, and of several the one of the least metric. It is empty if there is none.
+// DefaultDevice returns the name of the device by which the default route of the network namespace
+// of the process leads: the one of IPv4 if there is one, else that of IPv6, and of several the one
+// of the least metric. It is empty if there is none.
 func DefaultDevice() (string, error) {
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
 		routes, err := dump(func() ([]netlink.Route, error) {

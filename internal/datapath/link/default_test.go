@@ -6,7 +6,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// TestDefaultDevice: the default route of either family names the device towards other nodes; IPv4's goes first, and of several the one of the least metric.
+// TestDefaultDevice: the default route of either family names the device towards other nodes;
+// IPv4's goes first, and of several the one of the least metric.
 func TestDefaultDevice(t *testing.T) {
 	n := newNode(t)
 	attrs := netlink.NewLinkAttrs()

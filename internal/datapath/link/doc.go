@@ -1,11 +1,11 @@
-// Package link makes a node's interfaces, addresses, routes, neighbours, filters and masquerading be
-// as the datapath wants them. It is the agent's only home of netlink and nftables and implements
+// Package link makes a node's interfaces, addresses, routes, neighbours, filters and masquerading
+// be as the datapath wants them. It is the agent's only home of netlink and nftables and implements
 // datapath.Links.
 //
 // # What it owns on the host
 //
-//   - the devices hawser_host and hawser_net (a veth pair that carries the router addresses) and, in
-//     tunnel mode, hawser_vxlan;
+//   - the devices hawser_host and hawser_net (a veth pair that carries the router addresses) and,
+//     in tunnel mode, hawser_vxlan;
 //   - the host side of every pod's veth pair, named "lxc" plus twelve hexadecimal digits. The CNI
 //     plugin creates it, this package brings it up and removes it;
 //   - every route with the routing protocol number RouteProtocol. Routes of any other protocol are
@@ -13,16 +13,17 @@
 //   - the nftables table "hawser" of the inet family;
 //   - the filter at priority 1, handle 1 of the clsact hooks of interfaces it was given.
 //
-// Everything is compared with the kernel before it is changed, so that a restart of the agent, which
-// repeats all calls, changes nothing. [Links.CleanUp] removes everything but the pods' interfaces.
+// Everything is compared with the kernel before it is changed, so that a restart of the agent,
+// which repeats all calls, changes nothing. [Links.CleanUp] removes everything but the pods'
+// interfaces.
 //
 // [Links.Watch] tells when somebody else takes any of it away.
 //
 // # Order that keeps a pod from running unfiltered
 //
-// The host side of a pod is created down. Programs are attached first, then
-// [Links.EnsureEndpoint] brings it up. In the same way SetNode leaves a tunnel device that it has just
-// created down, and [Links.ReplaceFilter] brings it up once its ingress program is there.
+// The host side of a pod is created down. Programs are attached first, then [Links.EnsureEndpoint]
+// brings it up. In the same way SetNode leaves a tunnel device that it has just created down, and
+// [Links.ReplaceFilter] brings it up once its ingress program is there.
 //
 // # Removal
 //

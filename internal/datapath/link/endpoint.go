@@ -13,7 +13,8 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath"
 )
 
-// EnsureEndpoint implements datapath.Links. It sends everything as one datagram and may be repeated.
+// EnsureEndpoint implements datapath.Links. It sends everything as one datagram and may be
+// repeated.
 func (l *Links) EnsureEndpoint(ep datapath.Endpoint) error {
 	if ep.IfIndex <= 0 {
 		return fmt.Errorf("endpoint %d has no interface index", ep.ID)
@@ -81,8 +82,8 @@ func isEndpointLink(link netlink.Link) bool {
 	return link.Type() == "veth" && strings.HasPrefix(link.Attrs().Name, EndpointPrefix)
 }
 
-// dump lists something. The kernel marks a listing during which something changed, which may lack what was there all the
-// time, so it is repeated a few times.
+// dump lists something. The kernel marks a listing during which something changed, which may lack
+// what was there all the time, so it is repeated a few times.
 func dump[T any](list func() ([]T, error)) (all []T, err error) {
 	for range 5 {
 		if all, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {

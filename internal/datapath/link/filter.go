@@ -28,9 +28,9 @@ func hook(ingress bool) (parent uint32, name string) {
 // program that is there is replaced in one step: no packet sees the hook empty. name is what tc
 // shows. The kernel takes its own reference to the program; the caller keeps progFD.
 //
-// Filters hang on the interface and go with it; only RemoveFilters removes them. If the interface is the
-// tunnel device, which SetNode leaves down for as long as nothing judges what it receives, it is brought
-// up after its ingress program is in place.
+// Filters hang on the interface and go with it; only RemoveFilters removes them. If the interface
+// is the tunnel device, which SetNode leaves down for as long as nothing judges what it receives,
+// it is brought up after its ingress program is in place.
 func (l *Links) ReplaceFilter(ifIndex int, ingress bool, progFD int, name string) error {
 	parent, side := hook(ingress)
 	// Without NLM_F_EXCL the same is no error, and another kind is.
@@ -59,8 +59,8 @@ func (l *Links) ReplaceFilter(ifIndex int, ingress bool, progFD int, name string
 	opts.AddRtAttr(nl.TCA_BPF_FLAGS, nl.Uint32Attr(nl.TCA_BPF_FLAG_ACT_DIRECT))
 	filter.AddData(opts)
 
-	// One after the other: a qdisc "ingress" takes filters for both hooks, and asks them all about what
-	// comes in.
+	// One after the other: a qdisc "ingress" takes filters for both hooks, and asks them all about
+	// what comes in.
 	err := errors.Join(l.rt.run(qdisc)...)
 	if errors.Is(err, unix.EINVAL) {
 		return fmt.Errorf("another qdisc than clsact is at the hooks; remove it (tc qdisc del dev %s ingress): %w", l.nameOf(ifIndex), err)
@@ -118,8 +118,9 @@ func (l *Links) FilterProgram(ifIndex int, ingress bool) (progID int, err error)
 	return 0, nil
 }
 
-// RemoveFilters takes away the filters of these names that ReplaceFilter put on interfaces which stay when the product goes, such as the
-// node's own device. The hooks stay: others may use them, and they cost nothing.
+// RemoveFilters takes away the filters of these names that ReplaceFilter put on interfaces which
+// stay when the product goes, such as the node's own device. The hooks stay: others may use them,
+// and they cost nothing.
 func (l *Links) RemoveFilters(names ...string) error { return l.RemoveFiltersBut(nil, names...) }
 
 // RemoveFiltersBut is RemoveFilters for all interfaces but some.

@@ -13,10 +13,10 @@ import (
 )
 
 // WatchFilters calls lost with the index of every interface from whose hooks somebody else took
-// filters, or changed those at our place, as soon as the kernel tells: until the caller has put them
-// back, nothing judges what passes there. It calls lost with 0, which is for all interfaces, when it
-// begins, when messages were lost, and after every period, for what was not told. It returns nil when
-// ctx ends.
+// filters, or changed those at our place, as soon as the kernel tells: until the caller has put
+// them back, nothing judges what passes there. It calls lost with 0, which is for all interfaces,
+// when it begins, when messages were lost, and after every period, for what was not told. It
+// returns nil when ctx ends.
 //
 // It has a socket of its own, so that nothing else is in front of these messages.
 func (l *Links) WatchFilters(ctx context.Context, period time.Duration, lost func(ifIndex int)) error {

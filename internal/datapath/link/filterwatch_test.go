@@ -10,7 +10,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Whoever takes filters away, in whatever way, is told of with the interface; what ReplaceFilter does is not.
+// Whoever takes filters away, in whatever way, is told of with the interface; what ReplaceFilter
+// does is not.
 func TestWatchFilters(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	n := newNode(t)
@@ -94,7 +95,8 @@ func TestWatchFiltersPeriod(t *testing.T) {
 	close(lost)
 }
 
-// A pod's interface that is shut comes up again with EnsureEndpoint, and one that is gone is no error.
+// A pod's interface that is shut comes up again with EnsureEndpoint, and one that is gone is no
+// error.
 func TestShutEndpoint(t *testing.T) {
 	n := newNode(t)
 	_, err := n.SetNode(tunnelNode())
@@ -115,7 +117,8 @@ func TestShutEndpoint(t *testing.T) {
 	must(t, n.ShutEndpoint(ep.IfIndex))
 }
 
-// A qdisc "ingress" would take the filter of either hook, and ask it about what comes in: it is refused, by name.
+// A qdisc "ingress" would take the filter of either hook, and ask it about what comes in: it is
+// refused, by name.
 func TestReplaceFilterBesideAnotherQdisc(t *testing.T) {
 	n := newNode(t)
 	prog := loadProgram(t)

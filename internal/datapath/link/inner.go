@@ -20,8 +20,9 @@ type InnerAddress struct {
 	IP, Router netip.Addr
 }
 
-// Inner is an interface of an endpoint that is a part of this process: its other side is in a network namespace that has no name. When the process ends, in
-// whatever way, the namespace goes, and the interface with it.
+// Inner is an interface of an endpoint that is a part of this process: its other side is in a
+// network namespace that has no name. When the process ends, in whatever way, the namespace goes,
+// and the interface with it.
 type Inner struct {
 	ns           *os.File
 	IfIndex      int              // of the host side, which is down
@@ -30,9 +31,10 @@ type Inner struct {
 	Lacks        error            // why it has not all that it was to have
 }
 
-// AddInner makes one whose host side has the name, which must begin with EndpointPrefix, in place of one that is left from before. The mtu is that of the
-// interface, routeMTU that of the default route, 0 if it is the same. An address that cannot be set up, as one of a family that is switched off, is left out
-// and told in Lacks; without any there is an error.
+// AddInner makes one whose host side has the name, which must begin with EndpointPrefix, in place
+// of one that is left from before. The mtu is that of the interface, routeMTU that of the default
+// route, 0 if it is the same. An address that cannot be set up, as one of a family that is switched
+// off, is left out and told in Lacks; without any there is an error.
 func (l *Links) AddInner(name string, addrs []InnerAddress, mtu, routeMTU int) (*Inner, error) {
 	if err := l.RemoveInner(name); err != nil {
 		return nil, err
@@ -49,8 +51,9 @@ func (l *Links) AddInner(name string, addrs []InnerAddress, mtu, routeMTU int) (
 	return in, nil
 }
 
-// newNamespace makes a network namespace. The thread that does comes back from it: were it the process's first one, which does not end, others would take the
-// namespace for that of the process, and it would stay.
+// newNamespace makes a network namespace. The thread that does comes back from it: were it the
+// process's first one, which does not end, others would take the namespace for that of the process,
+// and it would stay.
 func newNamespace() (*os.File, error) {
 	type made struct {
 		f   *os.File
@@ -121,7 +124,8 @@ func (l *Links) fillInner(in *Inner, name string, addrs []InnerAddress, mtu, rou
 		return err
 	}
 	if slices.ContainsFunc(addrs, func(a InnerAddress) bool { return a.IP.Is6() }) {
-		// A new namespace may have the settings of the host, where IPv6 may be off for all but pods.
+		// A new namespace may have the settings of the host, where IPv6 may be off for all but
+		// pods.
 		in.Lacks = visit(in.ns, func() error { return apply([]setting{{path: "net/ipv6/conf/" + inside + "/disable_ipv6", value: "0"}}) })
 	}
 	if err := h.LinkSetUp(link); err != nil {
@@ -143,7 +147,8 @@ func (l *Links) fillInner(in *Inner, name string, addrs []InnerAddress, mtu, rou
 	return nil
 }
 
-// addInnerAddress gives the interface inside, which is up, an address and the routes that go with it.
+// addInnerAddress gives the interface inside, which is up, an address and the routes that go with
+// it.
 func addInnerAddress(h *netlink.Handle, ifIndex int, a InnerAddress, routeMTU int) error {
 	addr := &netlink.Addr{IPNet: single(a.IP)}
 	if a.IP.Is6() {
@@ -170,7 +175,8 @@ func single(ip netip.Addr) *net.IPNet {
 	return &net.IPNet{IP: ip.AsSlice(), Mask: net.CIDRMask(ip.BitLen(), ip.BitLen())}
 }
 
-// RemoveInner removes at once what an AddInner of this process or of one before has made. The absence of the interface is not an error.
+// RemoveInner removes at once what an AddInner of this process or of one before has made. The
+// absence of the interface is not an error.
 func (l *Links) RemoveInner(name string) error {
 	link, err := l.h.LinkByName(name)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {

@@ -14,7 +14,8 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 )
 
-// TestInner makes an endpoint that is a part of this process, twice: the second takes the first one's place. When it is let go its interface is gone.
+// TestInner makes an endpoint that is a part of this process, twice: the second takes the first
+// one's place. When it is let go its interface is gone.
 func TestInner(t *testing.T) {
 	n := newNode(t)
 	if _, err := n.SetNode(tunnelNode()); err != nil {
@@ -84,7 +85,8 @@ func TestInner(t *testing.T) {
 	must(t, n.RemoveInner("lxc_test"))
 }
 
-// TestInnerWhereIPv6IsOff: a namespace may begin with IPv6 switched off, as the host has it; an endpoint that is to have an address of it has one.
+// TestInnerWhereIPv6IsOff: a namespace may begin with IPv6 switched off, as the host has it; an
+// endpoint that is to have an address of it has one.
 func TestInnerWhereIPv6IsOff(t *testing.T) {
 	n := newNode(t)
 	node := tunnelNode()
@@ -102,7 +104,8 @@ func TestInnerWhereIPv6IsOff(t *testing.T) {
 	}
 }
 
-// TestInnerOfOneFamily: a family that does not work, here since its packets do not fit, leaves the other.
+// TestInnerOfOneFamily: a family that does not work, here since its packets do not fit, leaves the
+// other.
 func TestInnerOfOneFamily(t *testing.T) {
 	n := newNode(t)
 	node := tunnelNode()

@@ -308,7 +308,8 @@ func TestSetNodeNative(t *testing.T) {
 	}
 }
 
-// TestSetNodeWithoutEthernet: a device whose packets have no Ethernet header is refused by name, in every mode, before anything is changed.
+// TestSetNodeWithoutEthernet: a device whose packets have no Ethernet header is refused by name, in
+// every mode, before anything is changed.
 func TestSetNodeWithoutEthernet(t *testing.T) {
 	for name, desired := range map[string]datapath.Node{"tunnel": tunnelNode(), "native": nativeNode()} {
 		t.Run(name, func(t *testing.T) {
@@ -604,7 +605,8 @@ func TestDeleteEndpointRemovesOnlyPods(t *testing.T) {
 	}
 }
 
-// An address that goes to another pod before the interface of its first one is gone stays with the other.
+// An address that goes to another pod before the interface of its first one is gone stays with the
+// other.
 func TestAddressMovesToAnotherPod(t *testing.T) {
 	n := newNode(t)
 	_, err := n.SetNode(tunnelNode())

@@ -30,8 +30,8 @@ type masqFamily struct {
 	plain         []netip.Addr   // pods that keep their addresses, sorted
 }
 
-// masqRules is pure: what n asks for, without the pods in plain. The pods' own prefixes are never masqueraded towards each
-// other, whether or not the cluster's include them.
+// masqRules is pure: what n asks for, without the pods in plain. The pods' own prefixes are never
+// masqueraded towards each other, whether or not the cluster's include them.
 func masqRules(n datapath.Node, plain []netip.Addr) []masqFamily {
 	var out []masqFamily
 	for _, f := range []struct{ on, v6 bool }{{n.Masquerade4, false}, {n.Masquerade6, true}} {
@@ -87,7 +87,8 @@ func disjoint(in []netip.Prefix) []netip.Prefix {
 	return out
 }
 
-// fingerprint identifies the rule and its sets but for the pods that come and go; it is stored with the rule.
+// fingerprint identifies the rule and its sets but for the pods that come and go; it is stored with
+// the rule.
 func (m masqFamily) fingerprint() []byte {
 	h := sha256.New()
 	fmt.Fprintf(h, "masquerade 2 %v %v %v", m.v6, m.pods, m.cluster)
@@ -109,8 +110,9 @@ func (l *Links) nft() (*nftables.Conn, error) {
 	return c, nil
 }
 
-// SetUnmasqueraded has the packets of pods with these addresses leave the cluster under them, now and with every
-// SetNode that follows, in place of the addresses it was last given. Flows that are translated already stay so.
+// SetUnmasqueraded has the packets of pods with these addresses leave the cluster under them, now
+// and with every SetNode that follows, in place of the addresses it was last given. Flows that are
+// translated already stay so.
 func (l *Links) SetUnmasqueraded(pods []netip.Addr) error {
 	l.nodeMu.Lock()
 	defer l.nodeMu.Unlock()
@@ -122,9 +124,10 @@ func (l *Links) SetUnmasqueraded(pods []netip.Addr) error {
 	return l.reconcileMasquerade(*l.node)
 }
 
-// reconcileMasquerade makes our table hold what n asks for. If more differs than the pods that are not masqueraded it is
-// replaced whole in one transaction; flows already translated keep their translation, which is in conntrack. Without
-// masquerading there is no table: then nothing of ours needs conntrack, and the tunnel no exception.
+// reconcileMasquerade makes our table hold what n asks for. If more differs than the pods that are
+// not masqueraded it is replaced whole in one transaction; flows already translated keep their
+// translation, which is in conntrack. Without masquerading there is no table: then nothing of ours
+// needs conntrack, and the tunnel no exception.
 func (l *Links) reconcileMasquerade(n datapath.Node) error {
 	want, port := masqRules(n, l.plain), untrackedPort(n)
 	if len(want) == 0 {
@@ -183,7 +186,8 @@ func (l *Links) installTable(want []masqFamily, port uint16) error {
 	return nil
 }
 
-// updatePlain makes the sets of pods that are not masqueraded hold what is wanted, in a table that is right otherwise.
+// updatePlain makes the sets of pods that are not masqueraded hold what is wanted, in a table that
+// is right otherwise.
 func (l *Links) updatePlain(c *nftables.Conn, want []masqFamily) error {
 	table := &nftables.Table{Name: nftTable, Family: nftables.TableFamilyINet}
 	changed := false
@@ -307,7 +311,8 @@ func after(p netip.Prefix) netip.Addr {
 	return last.Next()
 }
 
-// masqUnchanged compares the rules' marks and the sets' elements with want, but for the pods that are not masqueraded.
+// masqUnchanged compares the rules' marks and the sets' elements with want, but for the pods that
+// are not masqueraded.
 func masqUnchanged(c *nftables.Conn, want []masqFamily, port uint16) (bool, error) {
 	table, err := c.ListTableOfFamily(nftTable, nftables.TableFamilyINet)
 	if errors.Is(err, unix.ENOENT) || (err == nil && table == nil) {

@@ -60,8 +60,8 @@ func (n *node) realPod(t testing.TB, number int) (datapath.Endpoint, netns.NsHan
 	return ep, ns
 }
 
-// sourceSeen opens a TCP connection from one namespace to an address in another and returns the address
-// it comes from as the far side sees it.
+// sourceSeen opens a TCP connection from one namespace to an address in another and returns the
+// address it comes from as the far side sees it.
 func sourceSeen(t testing.TB, from, to netns.NsHandle, addr string) netip.Addr {
 	t.Helper()
 	var l net.Listener
@@ -105,7 +105,8 @@ func TestMasquerade(t *testing.T) {
 	check("leaving the cluster", "192.0.2.2", "192.0.2.1")
 	check("leaving the cluster", "2001:db8::2", "2001:db8::1")
 
-	// A packet to a pod is not masqueraded, whether the pod is here or its network is the cluster's.
+	// A packet to a pod is not masqueraded, whether the pod is here or its network is the
+	// cluster's.
 	other, otherNS := n.realPod(t, 8)
 	for _, f := range [][2]netip.Addr{{ep.IPv4, other.IPv4}, {ep.IPv6, other.IPv6}} {
 		if got := sourceSeen(t, pod, otherNS, f[1].String()); got != f[0] {
@@ -133,7 +134,8 @@ func TestMasquerade(t *testing.T) {
 	}
 }
 
-// Pods that are excepted keep their addresses outside of the cluster, those beside them do not; who is excepted changes without anything else changing.
+// Pods that are excepted keep their addresses outside of the cluster, those beside them do not; who
+// is excepted changes without anything else changing.
 func TestMasqueradeExceptions(t *testing.T) {
 	n := newNode(t)
 	six := netip.MustParseAddr("fd00:1::7")

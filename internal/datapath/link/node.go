@@ -28,10 +28,11 @@ const (
 )
 
 // SetNode implements datapath.Links. It is idempotent and does as much as it can: the routes of one
-// faulty peer, say, do not keep the others' from being set, and the Devices are returned together with
-// the error. Errors before the devices are in place end it.
+// faulty peer, say, do not keep the others' from being set, and the Devices are returned together
+// with the error. Errors before the devices are in place end it.
 //
-// A peer that claims some of this node's own pod network, or what a peer before it claims, does not get it.
+// A peer that claims some of this node's own pod network, or what a peer before it claims, does not
+// get it.
 func (l *Links) SetNode(n datapath.Node) (datapath.Devices, error) {
 	l.nodeMu.Lock()
 	defer l.nodeMu.Unlock()
@@ -147,7 +148,8 @@ func (l *Links) nativeDevice(n datapath.Node, d *datapath.Devices) error {
 		if err != nil {
 			return fmt.Errorf("device %s towards other nodes: %w", n.Device, err)
 		}
-		// The programs read Ethernet headers: on another device they would let everything pass unjudged.
+		// The programs read Ethernet headers: on another device they would let everything pass
+		// unjudged.
 		if kind := dev.Attrs().EncapType; kind != "ether" {
 			return fmt.Errorf("device %s towards other nodes has no Ethernet headers (it is of type %s, with headers of kind %q), so nothing could be"+
 				" judged there; name the Ethernet device by which the nodes reach each other with --devices", n.Device, dev.Type(), kind)
@@ -371,8 +373,8 @@ func (l *Links) IsLocal(ip netip.Addr) bool {
 	return err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL
 }
 
-// CleanUp removes hawser_host, hawser_net, hawser_vxlan, our routes and masquerading, and puts segment sizes back. The pods'
-// interfaces stay; nothing being there is not an error.
+// CleanUp removes hawser_host, hawser_net, hawser_vxlan, our routes and masquerading, and puts
+// segment sizes back. The pods' interfaces stay; nothing being there is not an error.
 func (l *Links) CleanUp() error {
 	l.nodeMu.Lock()
 	defer l.nodeMu.Unlock()

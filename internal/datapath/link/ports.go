@@ -10,13 +10,13 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath"
 )
 
-// reservedPorts is a kernel parameter of the network namespace: ports that no socket gets without asking for
-// one, for TCP, UDP and SCTP of both families (Documentation/networking/ip-sysctl.rst).
+// reservedPorts is a kernel parameter of the network namespace: ports that no socket gets without
+// asking for one, for TCP, UDP and SCTP of both families (Documentation/networking/ip-sysctl.rst).
 const reservedPorts = "/proc/sys/net/ipv4/ip_local_reserved_ports"
 
-// ReservePorts keeps the kernel from giving ports of a range to the node's own sockets by itself, beside those that somebody has
-// reserved already. A process may still ask for one. Nothing is taken back: who else reserves the same ports is not known,
-// and they are few.
+// ReservePorts keeps the kernel from giving ports of a range to the node's own sockets by itself,
+// beside those that somebody has reserved already. A process may still ask for one. Nothing is
+// taken back: who else reserves the same ports is not known, and they are few.
 func (l *Links) ReservePorts(r datapath.PortRange) error {
 	return l.inNS(func() error {
 		have, err := readReserved()
@@ -37,8 +37,9 @@ func (l *Links) ReservePorts(r datapath.PortRange) error {
 // maxReserved is longer than a list of all ports can be, one by one.
 const maxReserved = 1 << 19
 
-// readReserved reads the whole list at once: the kernel gives what fits into the first read, and nothing
-// afterwards (proc_do_large_bitmap). A list that was cut off would take ports from who reserved them.
+// readReserved reads the whole list at once: the kernel gives what fits into the first read, and
+// nothing afterwards (proc_do_large_bitmap). A list that was cut off would take ports from who
+// reserved them.
 func readReserved() (string, error) {
 	f, err := os.Open(reservedPorts)
 	if err != nil {
@@ -57,7 +58,8 @@ func readReserved() (string, error) {
 	return strings.TrimSpace(list), nil
 }
 
-// withPorts is pure: a list of ports with those of a range added, in the kernel's form; empty if they are in it.
+// withPorts is pure: a list of ports with those of a range added, in the kernel's form; empty if
+// they are in it.
 func withPorts(list string, add datapath.PortRange) (string, error) {
 	var in [1 << 16]bool
 	for item := range strings.SplitSeq(list, ",") {

@@ -32,7 +32,8 @@ func TestWithPorts(t *testing.T) {
 	}
 }
 
-// TestReservePorts: no socket of the node's gets one of the ports without asking for it; what somebody else has reserved stays.
+// TestReservePorts: no socket of the node's gets one of the ports without asking for it; what
+// somebody else has reserved stays.
 func TestReservePorts(t *testing.T) {
 	n := newNode(t)
 	n.in(t, func() error {

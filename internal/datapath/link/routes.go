@@ -84,9 +84,9 @@ func (r route) request(typ, flags int, ignore ...syscall.Errno) *request {
 	return req
 }
 
-// desiredRoutes is pure: the routes that n asks for on the devices d, and for each destination the peer
-// it leads to. Routes of endpoints are not among them. A faulty peer is left out and reported; the
-// others' routes are returned all the same.
+// desiredRoutes is pure: the routes that n asks for on the devices d, and for each destination the
+// peer it leads to. Routes of endpoints are not among them. A faulty peer is left out and reported;
+// the others' routes are returned all the same.
 func desiredRoutes(n datapath.Node, d datapath.Devices) (out []route, peers map[netip.Prefix]string, err error) {
 	var errs []error
 	router := func(p netip.Prefix) netip.Addr {
@@ -213,8 +213,8 @@ func unmapIf4(a netip.Addr, fam int) netip.Addr {
 }
 
 // reconcileRoutes makes our routes those of want. Endpoints' routes stay, except that they follow
-// the router address. peers names the peer to which a destination leads. It returns what it could not do;
-// the rest is done.
+// the router address. peers names the peer to which a destination leads. It returns what it could
+// not do; the rest is done.
 func (l *Links) reconcileRoutes(want []route, peers map[netip.Prefix]string, n datapath.Node, endpointDevs map[int]bool) error {
 	have, err := l.ourRoutes()
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath"
 )
 
-// A bad peer costs its own routes, with an error that names it and the way out, and nothing else: neither the
-// devices nor the routes of the others.
+// A bad peer costs its own routes, with an error that names it and the way out, and nothing else:
+// neither the devices nor the routes of the others.
 func TestSetNodeWithABadPeer(t *testing.T) {
 	for name, test := range map[string]struct {
 		tunnel bool
@@ -84,7 +84,8 @@ func TestSetNodeWithABadPeer(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			// Not in parallel: the library for nftables numbers sets by a variable that it does not guard.
+			// Not in parallel: the library for nftables numbers sets by a variable that it does not
+			// guard.
 			n := newNode(t)
 			desired := nativeNode()
 			if test.tunnel {
@@ -128,8 +129,8 @@ func TestSetNodeWithABadPeer(t *testing.T) {
 	}
 }
 
-// Without direct routes there are none, in either family, and those of before go. With skipping there are those
-// that can be.
+// Without direct routes there are none, in either family, and those of before go. With skipping
+// there are those that can be.
 func TestDirectRoutes(t *testing.T) {
 	n := newNode(t)
 	toPeers := func() (out []string) {

@@ -12,19 +12,21 @@ import (
 
 // Sizes of packets before segmentation and after reassembly, in bytes.
 const (
-	// legacySegment is the kernel's default, and the most that a device takes which has not been made for
-	// more (GSO_LEGACY_MAX_SIZE).
+	// legacySegment is the kernel's default, and the most that a device takes which has not been
+	// made for more (GSO_LEGACY_MAX_SIZE).
 	legacySegment = 65536
 	// bigSegment is what BIG TCP asks for: 192 KiB, as others do.
 	bigSegment = 196608
-	// jumboOption is the hop-by-hop header that IPv6 packets beyond 64 KiB have inside the kernel (RFC 2675). It is
-	// counted with each segment where packets are forwarded, and is gone where they are cut.
+	// jumboOption is the hop-by-hop header that IPv6 packets beyond 64 KiB have inside the kernel
+	// (RFC 2675). It is counted with each segment where packets are forwarded, and is gone where
+	// they are cut.
 	jumboOption = 8
 )
 
-// segmentSize is one of a device's limits. Those of IPv4 stand apart (Linux 6.3). That of IPv6 packets after reassembly is
-// none of them: a pod that was made without BIG TCP asks for segments as large as its interface takes, and with the
-// hop-by-hop header the kernel would forward none of them to it.
+// segmentSize is one of a device's limits. Those of IPv4 stand apart (Linux 6.3). That of IPv6
+// packets after reassembly is none of them: a pod that was made without BIG TCP asks for segments
+// as large as its interface takes, and with the hop-by-hop header the kernel would forward none of
+// them to it.
 type segmentSize struct {
 	v6   bool
 	name string
@@ -53,9 +55,9 @@ func (l *Links) put(s segmentSize, device string, size uint32) error {
 	return nil
 }
 
-// segments gives the devices the segment sizes that n asks for. What is ours has them first and loses them last, so
-// that hawser_host tells, whoever was interrupted, that the device towards the other nodes has its size from us: a
-// size that it has from somebody else stays.
+// segments gives the devices the segment sizes that n asks for. What is ours has them first and
+// loses them last, so that hawser_host tells, whoever was interrupted, that the device towards the
+// other nodes has its size from us: a size that it has from somebody else stays.
 func (l *Links) segments(n datapath.Node, d *datapath.Devices) error {
 	size := uint32(0)
 	if n.BigTCP4 || n.BigTCP6 {

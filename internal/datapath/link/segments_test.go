@@ -6,7 +6,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Segment sizes: what we set is undone, by another process too, and what others set stays. CleanUp leaves none.
+// Segment sizes: what we set is undone, by another process too, and what others set stays. CleanUp
+// leaves none.
 func TestSegments(t *testing.T) {
 	n := newNode(t)
 	sizes := func(device string) [3]uint32 {

@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Messages of sock_diag(7), which is where their layouts are (struct inet_diag_req_v2, inet_diag_msg, inet_diag_sockid).
+// Messages of sock_diag(7), which is where their layouts are (struct inet_diag_req_v2,
+// inet_diag_msg, inet_diag_sockid).
 const (
 	sockDiagByFamily = 20
 	sockDestroy      = 21
@@ -49,9 +50,11 @@ func (s udpSocket) peer() netip.AddrPort {
 // cookie is the kernel's number of the socket, which no other ever has.
 func (s udpSocket) cookie() uint64 { return binary.NativeEndian.Uint64(s.id[40:]) }
 
-// EndUDP ends those of the connected sockets for datagrams of the node's own network namespace for which end returns true, given the kernel's number of the
-// socket and its peer: whoever has it is told at once that it is ended (ECONNABORTED if he waits, EDESTADDRREQ if he sends), and may connect anew. It returns how many were ended. The
-// kernel needs CONFIG_INET_UDP_DIAG and CONFIG_INET_DIAG_DESTROY; without them there is an error that is unix.EOPNOTSUPP or unix.ENOENT.
+// EndUDP ends those of the connected sockets for datagrams of the node's own network namespace for
+// which end returns true, given the kernel's number of the socket and its peer: whoever has it is
+// told at once that it is ended (ECONNABORTED if he waits, EDESTADDRREQ if he sends), and may
+// connect anew. It returns how many were ended. The kernel needs CONFIG_INET_UDP_DIAG and
+// CONFIG_INET_DIAG_DESTROY; without them there is an error that is unix.EOPNOTSUPP or unix.ENOENT.
 func (l *Links) EndUDP(end func(cookie uint64, peer netip.AddrPort) bool) (ended int, err error) {
 	err = l.inNS(func() error {
 		var errs []error
@@ -86,7 +89,8 @@ func (l *Links) EndUDP(end func(cookie uint64, peer netip.AddrPort) bool) (ended
 	return ended, err
 }
 
-// connectedUDP lists the sockets of a family that have a peer, of the namespace of the calling thread.
+// connectedUDP lists the sockets of a family that have a peer, of the namespace of the calling
+// thread.
 func connectedUDP(family byte) ([]udpSocket, error) {
 	req := &diagRequest{family, unix.IPPROTO_UDP}
 	binary.NativeEndian.PutUint32(req[4:], 1<<established)

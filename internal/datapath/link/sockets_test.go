@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestEndUDP: of several connected sockets those are ended that are asked for, of both families and of IPv4 by sockets of IPv6; their owners learn of it, and
-// the others go on.
+// TestEndUDP: of several connected sockets those are ended that are asked for, of both families and
+// of IPv4 by sockets of IPv6; their owners learn of it, and the others go on.
 func TestEndUDP(t *testing.T) {
 	n := newNode(t)
 	var listeners, sockets []*net.UDPConn

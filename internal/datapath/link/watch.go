@@ -27,8 +27,8 @@ var watchGroups = []int{unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP
 // that they did not make. The caller answers by repeating SetNode and EnsureEndpoint for all
 // endpoints. A burst of changes is one call. Watch returns nil when ctx ends.
 //
-// Changes of nftables and kernel parameters are not seen; a caller that repeats SetNode from time to
-// time repairs those too.
+// Changes of nftables and kernel parameters are not seen; a caller that repeats SetNode from time
+// to time repairs those too.
 func (l *Links) Watch(ctx context.Context, changed func(reason string)) error {
 	w, err := l.listen(ctx, watchGroups...)
 	if err != nil {
@@ -103,8 +103,8 @@ func (w *listener) close() {
 	w.c.close()
 }
 
-// next returns the messages that come next, none after wait without any or when ctx ends. It returns
-// ENOBUFS when messages were lost.
+// next returns the messages that come next, none after wait without any or when ctx ends. It
+// returns ENOBUFS when messages were lost.
 func (w *listener) next(wait time.Duration) ([]syscall.NetlinkMessage, error) {
 	for {
 		ms := -1
@@ -198,8 +198,8 @@ func (l *Links) isDown(index int) bool {
 	return err == nil && link.Attrs().Flags&net.FlagUp == 0
 }
 
-// wasRaised tells whether EnsureEndpoint has brought an interface up. One that is only being made, by
-// the plugin, is down by right.
+// wasRaised tells whether EnsureEndpoint has brought an interface up. One that is only being made,
+// by the plugin, is down by right.
 func (l *Links) wasRaised(index int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -20,7 +20,8 @@ func TestWatch(t *testing.T) {
 	must(t, n.EnsureEndpoint(ep))
 	_, err = n.SetNode(tunnelNode())
 	must(t, err)
-	// The kernel looks for duplicates of its link-local addresses first, and adds routes for them afterwards.
+	// The kernel looks for duplicates of its link-local addresses first, and adds routes for them
+	// afterwards.
 	for deadline := time.Now().Add(10 * time.Second); strings.Contains(n.dump(t), " tentative") && time.Now().Before(deadline); {
 		time.Sleep(20 * time.Millisecond)
 	}

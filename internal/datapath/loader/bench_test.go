@@ -13,7 +13,8 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv"
 )
 
-// roundTrips sends one byte there and back n times over one TCP connection and returns the mean time.
+// roundTrips sends one byte there and back n times over one TCP connection and returns the mean
+// time.
 func roundTrips(b testing.TB, from *testenv.NetNS, to netip.Addr, n int) time.Duration {
 	b.Helper()
 	var c net.Conn
@@ -125,8 +126,8 @@ func BenchmarkSameNode(b *testing.B) {
 	compare(b, src.ns, dst.ep.IPv4, plain, plainTo)
 }
 
-// BenchmarkTwoNodes: pods of two nodes, through VXLAN and routed natively, beside routed veth pairs over
-// a link of the same kind without BPF and without encapsulation.
+// BenchmarkTwoNodes: pods of two nodes, through VXLAN and routed natively, beside routed veth pairs
+// over a link of the same kind without BPF and without encapsulation.
 func BenchmarkTwoNodes(b *testing.B) {
 	n3, n4 := newTestNode(b, 3, false), newTestNode(b, 4, false)
 	testenv.Connect(b, n3.ns, "eth0", []string{"192.168.0.3/24"}, n4.ns, "eth0", []string{"192.168.0.4/24"})

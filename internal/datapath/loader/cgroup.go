@@ -22,8 +22,8 @@ type cgroupHook struct {
 	at   ebpf.AttachType
 }
 
-// cgroupHooks returns the hooks in the order in which they are put in place: those that undo come before
-// those that do.
+// cgroupHooks returns the hooks in the order in which they are put in place: those that undo come
+// before those that do.
 func cgroupHooks() []cgroupHook {
 	return []cgroupHook{
 		{"sock_recvmsg4", ebpf.AttachCGroupUDP4Recvmsg}, {"sock_recvmsg6", ebpf.AttachCGroupUDP6Recvmsg},
@@ -33,8 +33,8 @@ func cgroupHooks() []cgroupHook {
 	}
 }
 
-// hookDir is the directory of the pinned hooks. Unlike programs they do not change name: the program behind
-// one is replaced in place, so that no connect goes by without it.
+// hookDir is the directory of the pinned hooks. Unlike programs they do not change name: the
+// program behind one is replaced in place, so that no connect goes by without it.
 const hookDir = "cgroup"
 
 // attachCgroup puts the hooks on the cgroup, or takes them away if root is empty.
@@ -186,8 +186,8 @@ func (l *Loader) detachCgroup() error {
 	return errors.Join(errs...)
 }
 
-// FindCgroup returns where a hierarchy of cgroups of version 2 is mounted, to be the default of who names
-// none. On a machine that has both versions it is not the usual place.
+// FindCgroup returns where a hierarchy of cgroups of version 2 is mounted, to be the default of who
+// names none. On a machine that has both versions it is not the usual place.
 func FindCgroup() (string, error) {
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {

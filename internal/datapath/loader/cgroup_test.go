@@ -56,8 +56,8 @@ func onlyCgroup2() error {
 	return nil
 }
 
-// TestOnlyCgroup2: the hooks are found a place for, and work, on a machine that has cgroups of version 2 only, as most have by now. It runs
-// TestNodesOwnProcesses again with mounts of its own.
+// TestOnlyCgroup2: the hooks are found a place for, and work, on a machine that has cgroups of
+// version 2 only, as most have by now. It runs TestNodesOwnProcesses again with mounts of its own.
 func TestOnlyCgroup2(t *testing.T) {
 	testenv.RequireRoot(t)
 	if os.Getenv(onlyEnv) != "" {
@@ -102,7 +102,8 @@ func clientIn(t *testing.T, ns *testenv.NetNS, cgroup, network string, to netip.
 	return o
 }
 
-// onlyEnv, if set, makes the test's program hide all cgroups but those of version 2 first: see TestOnlyCgroup2.
+// onlyEnv, if set, makes the test's program hide all cgroups but those of version 2 first: see
+// TestOnlyCgroup2.
 const onlyEnv = "HAWSER_TEST_CGROUP2_ONLY"
 
 // TestMain is the client instead, in a process of its own, if the environment says so.

@@ -15,8 +15,9 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv"
 )
 
-// vlan is a VLAN of the device eth0 of a namespace: its device is in another, or in the same, and has addresses as setUp gives them. Kernels need not have
-// such devices, so programs in front of all others put the tags on and take them off.
+// vlan is a VLAN of the device eth0 of a namespace: its device is in another, or in the same, and
+// has addresses as setUp gives them. Kernels need not have such devices, so programs in front of
+// all others put the tags on and take them off.
 func vlan(t *testing.T, parent, in *testenv.NetNS, subnet, n int) {
 	t.Helper()
 	h := parent.Netlink(t)
@@ -57,7 +58,8 @@ func setUp(t *testing.T, h *netlink.Handle, name string, subnet, n int) {
 	addAddr(t, h, link, ip("fd%d::%d", subnet, n), 64)
 }
 
-// macvlan makes an interface of its own hardware address, in a namespace, that sends by the device eth0 of another.
+// macvlan makes an interface of its own hardware address, in a namespace, that sends by the device
+// eth0 of another.
 func macvlan(t *testing.T, parent *netlink.Handle, in *testenv.NetNS, subnet, n int, spoof ...netip.Addr) {
 	t.Helper()
 	attrs := named("macvlan")
@@ -70,8 +72,10 @@ func macvlan(t *testing.T, parent *netlink.Handle, in *testenv.NetNS, subnet, n 
 	}
 }
 
-// TestChildrenOfNativeDevice: what others send by the nodes' device, in a VLAN or under a hardware address of their own, is theirs: a machine that is no node gets what is
-// for its port 8472. But nobody of them sends as a node to another's tunnel, or as a pod without one; nor does a pod in a VLAN.
+// TestChildrenOfNativeDevice: what others send by the nodes' device, in a VLAN or under a hardware
+// address of their own, is theirs: a machine that is no node gets what is for its port 8472. But
+// nobody of them sends as a node to another's tunnel, or as a pod without one; nor does a pod in a
+// VLAN.
 func TestChildrenOfNativeDevice(t *testing.T) {
 	for _, tunnel := range []bool{true, false} {
 		t.Run(fmt.Sprintf("tunnel=%v", tunnel), func(t *testing.T) {
@@ -89,7 +93,8 @@ func TestChildrenOfNativeDevice(t *testing.T) {
 			if tunnel {
 				spoof = []netip.Addr{n1.cfg.NodeIPv4, n1.cfg.NodeIPv6}
 			}
-			// A VLAN of the node itself, and a container with an interface on the nodes' wire; each with a machine at the other end.
+			// A VLAN of the node itself, and a container with an interface on the nodes' wire; each
+			// with a machine at the other end.
 			container, tagged, wired := testenv.NewNetNS(t), testenv.NewNetNS(t), testenv.NewNetNS(t)
 			vlan(t, n1.ns, n1.ns, 50, 1)
 			vlan(t, n2.ns, tagged, 50, 2)

@@ -11,7 +11,8 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath/maps"
 )
 
-// settings turns cfg into the programs' .rodata, with defaults filled in. What depends on the sizes of maps is the caller's to add.
+// settings turns cfg into the programs' .rodata, with defaults filled in. What depends on the sizes
+// of maps is the caller's to add.
 func settings(cfg datapath.Config) (fromPodConfig, error) {
 	var errs []error
 	c := fromPodConfig{

@@ -21,8 +21,9 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 )
 
-// TestOtherDevices: a client outside that comes by another device than the one that joins the nodes finds services at all addresses of the node, and is
-// answered by that device. Who claims there to be a node counts as anybody, and who claims to be a pod is not heard.
+// TestOtherDevices: a client outside that comes by another device than the one that joins the nodes
+// finds services at all addresses of the node, and is answered by that device. Who claims there to
+// be a node counts as anybody, and who claims to be a pod is not heard.
 func TestOtherDevices(t *testing.T) {
 	for name, tunnel := range map[string]bool{"tunnel": true, "native": false} {
 		t.Run(name, func(t *testing.T) {
@@ -77,7 +78,8 @@ func TestOtherDevices(t *testing.T) {
 			n1.openAt(t, addrs, r.addrs()...)
 			reach("a pod of another node", true)
 			n1.openAt(t, addrs, n1.cfg.NodeIPv4, n1.cfg.NodeIPv6)
-			// A UDP server on all addresses answers from that which is nearest to the client, whoever it was asked as.
+			// A UDP server on all addresses answers from that which is nearest to the client,
+			// whoever it was asked as.
 			reach("the node itself", true, "tcp")
 			n1.openAt(t, addrs)
 			for _, at := range addrs {
@@ -134,7 +136,8 @@ func TestOtherDevices(t *testing.T) {
 	}
 }
 
-// refusingFilters lets nobody put programs on one interface, as where another qdisc is at the hooks.
+// refusingFilters lets nobody put programs on one interface, as where another qdisc is at the
+// hooks.
 type refusingFilters struct {
 	*tcFilters
 	ifIndex int
@@ -147,8 +150,9 @@ func (f *refusingFilters) ReplaceFilter(ifIndex int, ingress bool, progFD int, n
 	return f.tcFilters.ReplaceFilter(ifIndex, ingress, progFD, name)
 }
 
-// TestOtherDevicesAreOthers: a device by which nobody of the cluster comes and that cannot have the programs does not make the node unhealthy, and is told of
-// once; programs of somebody else that are there stay until he takes them away.
+// TestOtherDevicesAreOthers: a device by which nobody of the cluster comes and that cannot have the
+// programs does not make the node unhealthy, and is told of once; programs of somebody else that
+// are there stay until he takes them away.
 func TestOtherDevicesAreOthers(t *testing.T) {
 	testenv.RequireRoot(t)
 	h := testenv.NewNetNS(t).Netlink(t)

@@ -20,8 +20,8 @@ import (
 // A balancer's addresses, which the client outside takes for behind the first node.
 var balancer4, balancer6 = netip.MustParseAddr("203.0.113.5"), netip.MustParseAddr("2001:db8::5")
 
-// aroundSwitch connects two nodes and a client outside to one wire, so that each reaches the others without a third in between, and has both
-// nodes serve clients outside.
+// aroundSwitch connects two nodes and a client outside to one wire, so that each reaches the others
+// without a third in between, and has both nodes serve clients outside.
 func aroundSwitch(t testing.TB, n1, n2 *testNode) *testenv.NetNS {
 	t.Helper()
 	wire, outside := testenv.NewNetNS(t), testenv.NewNetNS(t)
@@ -46,8 +46,9 @@ func aroundSwitch(t testing.TB, n1, n2 *testNode) *testenv.NetNS {
 	return outside
 }
 
-// openDirect leads clients of the first node's port, and of the balancer's addresses, to backends, who answer directly if they are elsewhere.
-// The second node knows of it as any node does: of the balancer's addresses, and of the port of any other node.
+// openDirect leads clients of the first node's port, and of the balancer's addresses, to backends,
+// who answer directly if they are elsewhere. The second node knows of it as any node does: of the
+// balancer's addresses, and of the port of any other node.
 func openDirect(t testing.TB, n1, n2 *testNode, backends ...netip.Addr) (frontends []netip.AddrPort) {
 	t.Helper()
 	add := func(n *testNode, at netip.Addr, scope datapath.ServiceScope, proto uint8) {
@@ -80,7 +81,8 @@ func openDirect(t testing.TB, n1, n2 *testNode, backends ...netip.Addr) (fronten
 	return frontends
 }
 
-// serveNames answers in a namespace with the address of who asks: TCP after a line with a number, with that many bytes behind it; UDP with nothing more.
+// serveNames answers in a namespace with the address of who asks: TCP after a line with a number,
+// with that many bytes behind it; UDP with nothing more.
 func serveNames(t testing.TB, ns *testenv.NetNS) {
 	t.Helper()
 	var l net.Listener
@@ -125,7 +127,8 @@ func serveNames(t testing.TB, ns *testenv.NetNS) {
 	t.Cleanup(func() { l.Close(); u.Close(); <-done; <-done })
 }
 
-// download asks serveNames for a number of bytes, and returns by whose address it was asked, in its eyes and in ours.
+// download asks serveNames for a number of bytes, and returns by whose address it was asked, in its
+// eyes and in ours.
 func download(ns *testenv.NetNS, to netip.AddrPort, size int, patience time.Duration) (seen, own string, err error) {
 	var c net.Conn
 	err = ns.Do(func() (err error) { c, err = net.DialTimeout("tcp", to.String(), patience); return err })
@@ -181,8 +184,8 @@ func (n *testNode) heard(t testing.TB) uint64 {
 	return byName(t, n.h, "eth0").Attrs().Statistics.RxBytes
 }
 
-// TestDirect: a client outside that asks one node is served by a pod of another, which sees the client's own address, and whose answers do not
-// pass the node that was asked.
+// TestDirect: a client outside that asks one node is served by a pod of another, which sees the
+// client's own address, and whose answers do not pass the node that was asked.
 func TestDirect(t *testing.T) {
 	for name, tunnel := range map[string]bool{"tunnel": true, "native": false} {
 		t.Run(name, func(t *testing.T) {
@@ -210,7 +213,8 @@ func TestDirect(t *testing.T) {
 				}
 				u := newAsker(t, outside, to)
 				own = u.c.LocalAddr().String()
-				// The large ones find the flow known: they have no room for more, or are sent in parts.
+				// The large ones find the flow known: they have no room for more, or are sent in
+				// parts.
 				for _, size := range []int{10, 1200, 1400, 1450, 4000, 10} {
 					if seen, err := u.ask(size, patience); err != nil || seen != own {
 						t.Errorf("%s: datagram of %d bytes: the pod sees %q, the client is %q: %v", to, size, seen, own, err)

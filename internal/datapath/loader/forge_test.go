@@ -20,8 +20,8 @@ import (
 
 const forgedPort = 9999
 
-// victim tells which datagrams have come. Datagrams keep their order on a path, so a forged one has not come if an honest one that
-// was sent after it has.
+// victim tells which datagrams have come. Datagrams keep their order on a path, so a forged one has
+// not come if an honest one that was sent after it has.
 type victim struct {
 	t *testing.T
 	c net.PacketConn
@@ -38,7 +38,8 @@ func newVictim(t *testing.T, p *testPod) *victim {
 	return v
 }
 
-// until returns what comes until the text last does, which the caller sends, and sends again if it is lost.
+// until returns what comes until the text last does, which the caller sends, and sends again if it
+// is lost.
 func (v *victim) until(last string, send func()) (seen []string) {
 	v.t.Helper()
 	deadline := time.Now().Add(30 * time.Second)
@@ -120,7 +121,8 @@ func onesSum(b []byte) uint16 {
 	return uint16(sum)
 }
 
-// stranger is a machine on a network of the node's that is no node, and has whatever addresses it likes.
+// stranger is a machine on a network of the node's that is no node, and has whatever addresses it
+// likes.
 func stranger(t *testing.T, n *testNode, device string, subnet int, spoof ...netip.Addr) *testenv.NetNS {
 	t.Helper()
 	ns := testenv.NewNetNS(t)
@@ -143,7 +145,8 @@ func stranger(t *testing.T, n *testNode, device string, subnet int, spoof ...net
 	return ns
 }
 
-// bridge makes the node's end of a stranger's network a port of a bridge, which has its addresses then.
+// bridge makes the node's end of a stranger's network a port of a bridge, which has its addresses
+// then.
 func bridge(t *testing.T, n *testNode, device string, subnet int) {
 	t.Helper()
 	must(t, n.h.LinkAdd(&netlink.Bridge{LinkAttrs: named("bridge")}))
@@ -159,8 +162,8 @@ func bridge(t *testing.T, n *testNode, device string, subnet int) {
 	}
 }
 
-// TestNoTunnelForPods: root in a pod, and a machine that is no node, send what a node would unwrap, to every address of every node,
-// and reach nobody.
+// TestNoTunnelForPods: root in a pod, and a machine that is no node, send what a node would unwrap,
+// to every address of every node, and reach nobody.
 func TestNoTunnelForPods(t *testing.T) {
 	for _, nodePort := range []bool{false, true} {
 		t.Run(fmt.Sprintf("nodeport=%v", nodePort), func(t *testing.T) {
@@ -207,8 +210,9 @@ func TestNoTunnelForPods(t *testing.T) {
 	}
 }
 
-// asKubeProxy has netfilter lead two services of a node's to another, as kube-proxy does, and the packets leave in the node's name:
-// 10.96.0.9 and fd00:96::9 port 53 to the other's tunnel, port 54 to its socket.
+// asKubeProxy has netfilter lead two services of a node's to another, as kube-proxy does, and the
+// packets leave in the node's name: 10.96.0.9 and fd00:96::9 port 53 to the other's tunnel, port 54
+// to its socket.
 func asKubeProxy(t *testing.T, n, other *testNode) {
 	t.Helper()
 	var nat string
@@ -238,9 +242,10 @@ func nft(commands string) error {
 	return nil
 }
 
-// TestTunnelInNodesName: packets for another node's tunnel that leave under this node's address, but were not encapsulated by it, do not get
-// there: neither a pod's, nor those of a client outside, that kube-proxy leads there, nor those of a process of the node. What the node encapsulates
-// does, over either family.
+// TestTunnelInNodesName: packets for another node's tunnel that leave under this node's address,
+// but were not encapsulated by it, do not get there: neither a pod's, nor those of a client
+// outside, that kube-proxy leads there, nor those of a process of the node. What the node
+// encapsulates does, over either family.
 func TestTunnelInNodesName(t *testing.T) {
 	for _, nodePort := range []bool{false, true} {
 		for _, underlay6 := range []bool{false, true} {
@@ -304,8 +309,9 @@ func (n *testNode) dropped(t *testing.T, reason datapath.DropReason) (packets ui
 	return packets
 }
 
-// TestForgedSources: a machine on the network of the nodes, and one on another network of a node, claims to be the node, its router, a
-// pod of it and a pod of another node. Nobody takes it for one, in any mode, whatever the kernel filters.
+// TestForgedSources: a machine on the network of the nodes, and one on another network of a node,
+// claims to be the node, its router, a pod of it and a pod of another node. Nobody takes it for
+// one, in any mode, whatever the kernel filters.
 func TestForgedSources(t *testing.T) {
 	for _, tunnel := range []bool{true, false} {
 		for _, nodePort := range []bool{false, true} {
@@ -321,7 +327,8 @@ func TestForgedSources(t *testing.T) {
 				// The stranger's network is that of the nodes, as far as the node can tell.
 				n1.cfg.NativeIfIndex, n1.cfg.NodePort = byName(t, n1.h, "under").Attrs().Index, nodePort
 				must(t, n1.loader.Configure(n1.cfg))
-				// Everybody whom somebody claims to be is let in, but not the world; and an honest one, to know when all has come.
+				// Everybody whom somebody claims to be is let in, but not the world; and an honest
+				// one, to know when all has come.
 				n1.enforce(t, b, 1, 6, 1001, 1002, 1006, 1005)
 				n2.enforce(t, r, 1, 6, 1001, 1002, 1005)
 				vb, vr := newVictim(t, b), newVictim(t, r)
@@ -345,7 +352,8 @@ func TestForgedSources(t *testing.T) {
 									if !tunnel && to.v == vr && asNode(n1, src) {
 										continue
 									}
-									// On the network that routes pods' addresses, other nodes and their pods are whom the network says.
+									// On the network that routes pods' addresses, other nodes and
+									// their pods are whom the network says.
 									if ns == under && (src == n2.cfg.NodeIPv4 || src == n2.cfg.NodeIPv6 || !tunnel && (src == far.ep.IPv4 || src == far.ep.IPv6)) {
 										continue
 									}
@@ -372,13 +380,15 @@ func TestForgedSources(t *testing.T) {
 	}
 }
 
-// TestTunnelSource: a node with several addresses sends through the tunnel from the one that it announces, and so is heard.
+// TestTunnelSource: a node with several addresses sends through the tunnel from the one that it
+// announces, and so is heard.
 func TestTunnelSource(t *testing.T) {
 	for _, row := range []struct{ underlay6, elsewhere bool }{{false, false}, {true, false}, {false, true}, {true, true}} {
 		t.Run(fmt.Sprintf("%+v", row), func(t *testing.T) {
 			n1, n2 := newTestNode(t, 1, true), newTestNode(t, 2, true)
 			n1.underlay6, n2.underlay6 = row.underlay6, row.underlay6
-			// What a node announces may be an address that somebody translates: the kernel cannot send from that.
+			// What a node announces may be an address that somebody translates: the kernel cannot
+			// send from that.
 			n1.cfg.NodeIPv4Elsewhere, n1.cfg.NodeIPv6Elsewhere = row.elsewhere, row.elsewhere
 			join(t, n1, n2)
 			eth0 := byName(t, n1.h, "eth0")
@@ -406,12 +416,14 @@ func TestTunnelSource(t *testing.T) {
 	}
 }
 
-// asNode says whether an address is the node's own, of IPv6. What the node sends on under it, as it does for whom it masquerades, is believed
-// by other nodes without a tunnel; of IPv4 the kernel takes no such packet in.
+// asNode says whether an address is the node's own, of IPv6. What the node sends on under it, as it
+// does for whom it masquerades, is believed by other nodes without a tunnel; of IPv4 the kernel
+// takes no such packet in.
 func asNode(n *testNode, a netip.Addr) bool { return a == n.cfg.NodeIPv6 || a == n.cfg.RouterIPv6 }
 
-// TestForgedFragments: where the kernel tracks connections it puts fragments together and cuts the packet anew when it sends it on. What that
-// does not remember of where they came from is no way in.
+// TestForgedFragments: where the kernel tracks connections it puts fragments together and cuts the
+// packet anew when it sends it on. What that does not remember of where they came from is no way
+// in.
 func TestForgedFragments(t *testing.T) {
 	for _, tunnel := range []bool{true, false} {
 		t.Run(fmt.Sprintf("tunnel=%v", tunnel), func(t *testing.T) {

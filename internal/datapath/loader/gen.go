@@ -1,6 +1,7 @@
 package loader
 
-// The programs, one object for each attach point, and one for the hooks of a cgroup. All share the settings, described once.
+// The programs, one object for each attach point, and one for the hooks of a cgroup. All share the
+// settings, described once.
 //go:generate go tool bpf2go -cc clang-19 -target bpfel -cflags "-O2 -mcpu=v3 -g -Wall -Wextra -Werror -nostdinc" fromPod ../../../bpf/from_pod.c
 //go:generate go tool bpf2go -cc clang-19 -target bpfel -cflags "-O2 -mcpu=v3 -g -Wall -Wextra -Werror -nostdinc" -no-global-types toPod ../../../bpf/to_pod.c
 //go:generate go tool bpf2go -cc clang-19 -target bpfel -cflags "-O2 -mcpu=v3 -g -Wall -Wextra -Werror -nostdinc" -no-global-types fromOverlay ../../../bpf/from_overlay.c

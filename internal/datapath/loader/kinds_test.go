@@ -13,7 +13,8 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv"
 )
 
-// kinds is a cluster of two nodes and a client outside, whose services are computed as an agent does.
+// kinds is a cluster of two nodes and a client outside, whose services are computed as an agent
+// does.
 type kinds struct {
 	t       *testing.T
 	n1      *testNode
@@ -58,7 +59,8 @@ func (k *kinds) who(from *testenv.NetNS, at netip.AddrPort, networks ...string) 
 	return strings.Join(slices.Compact(seen), " ")
 }
 
-// expect wants the same at an address of each family. Choices are random: where several answer, all must within some tries.
+// expect wants the same at an address of each family. Choices are random: where several answer, all
+// must within some tries.
 func (k *kinds) expect(what string, from *testenv.NetNS, want string, at ...netip.AddrPort) {
 	k.t.Helper()
 	for _, at := range at {
@@ -74,7 +76,8 @@ func (k *kinds) expect(what string, from *testenv.NetNS, want string, at ...neti
 	}
 }
 
-// TestServiceKinds: what Kubernetes says of services and of what is behind them is what their clients meet, inside and outside, in both families.
+// TestServiceKinds: what Kubernetes says of services and of what is behind them is what their
+// clients meet, inside and outside, in both families.
 func TestServiceKinds(t *testing.T) {
 	n1, n2 := newTestNode(t, 1, true), newTestNode(t, 2, true)
 	join(t, n1, n2)

@@ -67,8 +67,9 @@ type Loader struct {
 
 var _ datapath.Programs = (*Loader)(nil)
 
-// New returns a Loader that has loaded nothing yet: see Configure. m stays the caller's and must outlive
-// the Loader; the programs are pinned beside its maps, or not at all if these are not pinned.
+// New returns a Loader that has loaded nothing yet: see Configure. m stays the caller's and must
+// outlive the Loader; the programs are pinned beside its maps, or not at all if these are not
+// pinned.
 func New(m *maps.Maps, f Filters, log *slog.Logger) *Loader {
 	return &Loader{maps: m, filters: f, log: log, others: make(map[programOn]bool), missing: make(map[int]string)}
 }
@@ -101,7 +102,8 @@ func (l *Loader) Program(name string) *ebpf.Program {
 
 // Configure implements datapath.Programs. If the programs change, it also puts the new ones on the
 // interface of every endpoint that has a row, so that after it returns nothing runs the old ones
-// but interfaces that failed, which the error names, devices that cfg no longer names, and what KeepOthers keeps.
+// but interfaces that failed, which the error names, devices that cfg no longer names, and what
+// KeepOthers keeps.
 func (l *Loader) Configure(cfg datapath.Config) error {
 	rodata, err := settings(cfg)
 	if err != nil {
@@ -130,8 +132,8 @@ func (l *Loader) Configure(cfg datapath.Config) error {
 	return l.attachAll(fresh)
 }
 
-// attachAll puts the programs where they are not yet, on the endpoints' interfaces if so asked, and removes what is pinned of
-// others if nothing runs them any more.
+// attachAll puts the programs where they are not yet, on the endpoints' interfaces if so asked, and
+// removes what is pinned of others if nothing runs them any more.
 func (l *Loader) attachAll(endpoints bool) error {
 	l.attachOthers(0)
 	_, err := l.attachHooks(0, entries(l.cfg)...)
@@ -221,8 +223,9 @@ type deviceHook struct {
 	yields bool
 }
 
-// entries are the hooks by which packets come: from other nodes, from the node's own stack, from the network. By the last comes
-// whoever claims to be somebody else; without a tunnel it brings the pods' packets as well.
+// entries are the hooks by which packets come: from other nodes, from the node's own stack, from
+// the network. By the last comes whoever claims to be somebody else; without a tunnel it brings the
+// pods' packets as well.
 func entries(cfg datapath.Config) []deviceHook {
 	return []deviceHook{
 		{ifIndex: cfg.TunnelIfIndex, ingress: true, name: FromOverlay},
@@ -231,8 +234,8 @@ func entries(cfg datapath.Config) []deviceHook {
 	}
 }
 
-// others are the hooks of a device by which nobody of the cluster comes. Somebody else may have his own there, or remove the device:
-// clients outside miss them, and nobody else.
+// others are the hooks of a device by which nobody of the cluster comes. Somebody else may have his
+// own there, or remove the device: clients outside miss them, and nobody else.
 func others(ifIndex int) []deviceHook {
 	return []deviceHook{
 		{ifIndex: ifIndex, name: ToDevice, yields: true},
@@ -240,8 +243,9 @@ func others(ifIndex int) []deviceHook {
 	}
 }
 
-// attachOthers puts the programs on the devices by which nobody of the cluster comes, or on one of them. What keeps a device from
-// them is logged when it changes: the rest of the node is as well as it was.
+// attachOthers puts the programs on the devices by which nobody of the cluster comes, or on one of
+// them. What keeps a device from them is logged when it changes: the rest of the node is as well as
+// it was.
 func (l *Loader) attachOthers(only int) (attached int) {
 	stdmaps.DeleteFunc(l.missing, func(ifIndex int, _ string) bool { return !slices.Contains(l.cfg.OtherIfIndexes, ifIndex) })
 	for _, ifIndex := range l.cfg.OtherIfIndexes {
@@ -262,8 +266,9 @@ func (l *Loader) attachOthers(only int) (attached int) {
 	return attached
 }
 
-// attachExit puts the program where packets leave the node, if it is not there yet. It comes after all others, and not
-// while others' are kept: it drops what goes through the tunnel, or in a pod's name, unless they are of the same make.
+// attachExit puts the program where packets leave the node, if it is not there yet. It comes after
+// all others, and not while others' are kept: it drops what goes through the tunnel, or in a pod's
+// name, unless they are of the same make.
 func (l *Loader) attachExit(only int) (attached int, err error) {
 	if l.keeping {
 		return 0, nil
@@ -271,8 +276,8 @@ func (l *Loader) attachExit(only int) (attached int, err error) {
 	return l.attachHooks(only, deviceHook{ifIndex: l.cfg.NativeIfIndex, name: ToNetdev})
 }
 
-// attachHooks puts the node's own programs where they are not yet, on one device or on all with 0, and returns on how
-// many hooks.
+// attachHooks puts the node's own programs where they are not yet, on one device or on all with 0,
+// and returns on how many hooks.
 func (l *Loader) attachHooks(only int, hooks ...deviceHook) (attached int, err error) {
 	var errs []error
 	for _, d := range hooks {
@@ -305,9 +310,9 @@ func (l *Loader) attachHooks(only int, hooks ...deviceHook) (attached int, err e
 	return attached, errors.Join(errs...)
 }
 
-// ReattachNode puts programs back on one of the node's own devices from which somebody took them; on all
-// of them, and on the cgroup, with 0. An interface that is none of these is not an error, nor is one that only
-// clients outside miss. It returns on how many hooks of devices it put one.
+// ReattachNode puts programs back on one of the node's own devices from which somebody took them;
+// on all of them, and on the cgroup, with 0. An interface that is none of these is not an error,
+// nor is one that only clients outside miss. It returns on how many hooks of devices it put one.
 func (l *Loader) ReattachNode(ifIndex int) (attached int, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -403,8 +408,9 @@ func (l *Loader) digestOf(rodata fromPodConfig) (string, error) {
 // pinPrefix starts the name of a directory of pinned programs; the digest follows.
 const pinPrefix = "programs-"
 
-// obtain returns the programs with these settings: those pinned, or newly loaded ones, which it pins. Reading the objects takes longer
-// than all else at an agent's restart, so it happens only to load them.
+// obtain returns the programs with these settings: those pinned, or newly loaded ones, which it
+// pins. Reading the objects takes longer than all else at an agent's restart, so it happens only to
+// load them.
 func (l *Loader) obtain(rodata fromPodConfig, digest string) (map[string]*ebpf.Program, map[string]int, error) {
 	programs := make(map[string]*ebpf.Program)
 	dir := ""

@@ -32,8 +32,8 @@ func programDirs(t *testing.T, dir string) []string {
 	return names
 }
 
-// TestRestartAndUpgrade: the same build and settings find their programs again and touch nothing; other
-// settings replace them everywhere and leave no pins behind.
+// TestRestartAndUpgrade: the same build and settings find their programs again and touch nothing;
+// other settings replace them everywhere and leave no pins behind.
 func TestRestartAndUpgrade(t *testing.T) {
 	testenv.RequireRoot(t)
 	dir := filepath.Join(t.TempDir(), "bpf")
@@ -142,7 +142,8 @@ func TestRestartAndUpgrade(t *testing.T) {
 	}
 }
 
-// TestConfigErrors: settings that make no sense are refused by name, all at once, and change nothing.
+// TestConfigErrors: settings that make no sense are refused by name, all at once, and change
+// nothing.
 func TestConfigErrors(t *testing.T) {
 	m := smallMaps(t, "")
 	l := loader.New(m, &tcFilters{}, slog.New(slog.DiscardHandler))
@@ -222,8 +223,8 @@ func (f *orderedFilters) ReplaceFilter(ifIndex int, ingress bool, progFD int, na
 	return f.tcFilters.ReplaceFilter(ifIndex, ingress, progFD, name)
 }
 
-// TestExitAfterOthers: what drops that goes through the tunnel unless a program of the same make has put it there comes after all that
-// put something there, and not at all while others' are kept.
+// TestExitAfterOthers: what drops that goes through the tunnel unless a program of the same make
+// has put it there comes after all that put something there, and not at all while others' are kept.
 func TestExitAfterOthers(t *testing.T) {
 	ns := testenv.NewNetNS(t)
 	h := ns.Netlink(t)

@@ -26,7 +26,8 @@ const (
 	sentByPod    = 0x4858
 )
 
-// passAll puts a filter of somebody's on the way out of a device, which lets everything pass and makes tc_index what the mark says.
+// passAll puts a filter of somebody's on the way out of a device, which lets everything pass and
+// makes tc_index what the mark says.
 func passAll(t *testing.T, h *netlink.Handle, device string, priority, mark uint16) {
 	t.Helper()
 	passAs(t, h, device, priority, mark, nil)
@@ -65,8 +66,9 @@ func passAs(t *testing.T, h *netlink.Handle, device string, priority, mark uint1
 	}))
 }
 
-// TestForeignMarks: tc_index goes with a packet from one network namespace to another, and to the fragments that it is cut into. Who may write it in a container that is no
-// pod is no more believed for it: neither in the node's name to another's tunnel, nor in a pod's without one.
+// TestForeignMarks: tc_index goes with a packet from one network namespace to another, and to the
+// fragments that it is cut into. Who may write it in a container that is no pod is no more believed
+// for it: neither in the node's name to another's tunnel, nor in a pod's without one.
 func TestForeignMarks(t *testing.T) {
 	for _, way := range []struct {
 		tunnel, underlay6 bool
@@ -78,7 +80,8 @@ func TestForeignMarks(t *testing.T) {
 			n1.underlay6, n2.underlay6 = way.underlay6, way.underlay6
 			join(t, n1, n2)
 			if !way.underlay6 {
-				// The kernel cuts what comes through the bridge in other pieces, which do not remember by which interface they came.
+				// The kernel cuts what comes through the bridge in other pieces, which do not
+				// remember by which interface they came.
 				must(t, n1.h.LinkSetMTU(byName(t, n1.h, "eth0"), 1400))
 				must(t, n2.h.LinkSetMTU(byName(t, n2.h, "eth0"), 1400))
 			}
@@ -89,7 +92,8 @@ func TestForeignMarks(t *testing.T) {
 			veth := stranger(t, n1, "veth", 78, spoof...)
 			bridged := stranger(t, n1, "port", 79, spoof...)
 			bridge(t, n1, "port", 79)
-			// The network of the containers is translated, as others do it for theirs; and connections are tracked.
+			// The network of the containers is translated, as others do it for theirs; and
+			// connections are tracked.
 			must(t, n1.ns.Do(func() error {
 				return nft("table inet others {\nchain post { type nat hook postrouting priority srcnat\n" +
 					"ip saddr { 192.168.78.0/24, 192.168.79.0/24 } masquerade\nip6 saddr { fd78::/64, fd79::/64 } masquerade\n}\n}\n")
@@ -152,7 +156,8 @@ func ip2(family int, v4, v6 string) netip.Addr {
 	return netip.MustParseAddr([]string{v4, v6}[family])
 }
 
-// behindOptions sends a datagram with so many bytes of destination options before it, of a kind to be ignored; 0 or a multiple of 8 from 16.
+// behindOptions sends a datagram with so many bytes of destination options before it, of a kind to
+// be ignored; 0 or a multiple of 8 from 16.
 func behindOptions(t *testing.T, ns *testenv.NetNS, src netip.Addr, dst netip.AddrPort, size int, data []byte) {
 	t.Helper()
 	must(t, ns.Do(func() error {
@@ -179,9 +184,11 @@ func behindOptions(t *testing.T, ns *testenv.NetNS, src netip.Addr, dst netip.Ad
 	}))
 }
 
-// TestMarksOfMacvlan: who has rights in a network namespace with an interface on the nodes' wire chooses all that a frame tells of itself: its mark, its source's hardware
-// address, and the number of the interface by which it came into that namespace, which may be a pod's here. None of it lets him send as the node into another's
-// tunnel, or without one as a pod; nor do headers that are not understood. What is his own passes.
+// TestMarksOfMacvlan: who has rights in a network namespace with an interface on the nodes' wire
+// chooses all that a frame tells of itself: its mark, its source's hardware address, and the number
+// of the interface by which it came into that namespace, which may be a pod's here. None of it lets
+// him send as the node into another's tunnel, or without one as a pod; nor do headers that are not
+// understood. What is his own passes.
 func TestMarksOfMacvlan(t *testing.T) {
 	for _, tunnel := range []bool{true, false} {
 		t.Run(fmt.Sprintf("tunnel=%v", tunnel), func(t *testing.T) {
@@ -281,8 +288,9 @@ func TestMarksOfMacvlan(t *testing.T) {
 	}
 }
 
-// TestOthersFilterOnTunnel: somebody's filter on the way into the tunnel, which lets everything pass and by that takes one of the programs' marks off, stops nothing; nor does a
-// firewall's rule that sets priorities and so takes off the other.
+// TestOthersFilterOnTunnel: somebody's filter on the way into the tunnel, which lets everything
+// pass and by that takes one of the programs' marks off, stops nothing; nor does a firewall's rule
+// that sets priorities and so takes off the other.
 func TestOthersFilterOnTunnel(t *testing.T) {
 	for _, underlay6 := range []bool{false, true} {
 		for _, filter := range []bool{true, false} {

@@ -21,8 +21,8 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv"
 )
 
-// testNode is a real node: a namespace with an underlay address, a tunnel device, a host device, and
-// programs on maps of its own.
+// testNode is a real node: a namespace with an underlay address, a tunnel device, a host device,
+// and programs on maps of its own.
 type testNode struct {
 	ns      *testenv.NetNS
 	h       *netlink.Handle

@@ -44,8 +44,8 @@ func echoNodePort(ns *testenv.NetNS, network string, at netip.Addr, size int, pa
 	return echoAt(ns, network, netip.AddrPortFrom(at, outsidePort), size, patience)
 }
 
-// outsideOf makes a client beyond the wire between two nodes, on the second, whose own datapath has nothing to do with it; the first serves
-// clients outside.
+// outsideOf makes a client beyond the wire between two nodes, on the second, whose own datapath has
+// nothing to do with it; the first serves clients outside.
 func outsideOf(t testing.TB, n1, n2 *testNode) *testenv.NetNS {
 	t.Helper()
 	outside := testenv.NewNetNS(t)
@@ -62,8 +62,8 @@ func outsideOf(t testing.TB, n1, n2 *testNode) *testenv.NetNS {
 	return outside
 }
 
-// TestNodePort: a client outside reaches backends of the node, of another node and the node itself by the
-// node's address and port.
+// TestNodePort: a client outside reaches backends of the node, of another node and the node itself
+// by the node's address and port.
 func TestNodePort(t *testing.T) {
 	for name, tunnel := range map[string]bool{"tunnel": true, "native": false} {
 		t.Run(name, func(t *testing.T) {

@@ -10,11 +10,11 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// KeepOthers looks whether interfaces have programs that work on other maps than the Loader's own: those of an
-// agent with another layout, or of one whose pins were removed. If any has, such programs stay where
-// they are, whatever Configure and AttachEndpoint are asked for, until ReplaceOthers: they go on by what they know,
-// and the new maps can be filled first. It is for the time before the first Configure, with the interfaces of
-// pods; one that is gone is no error.
+// KeepOthers looks whether interfaces have programs that work on other maps than the Loader's own:
+// those of an agent with another layout, or of one whose pins were removed. If any has, such
+// programs stay where they are, whatever Configure and AttachEndpoint are asked for, until
+// ReplaceOthers: they go on by what they know, and the new maps can be filled first. It is for the
+// time before the first Configure, with the interfaces of pods; one that is gone is no error.
 func (l *Loader) KeepOthers(ifIndexes []int) (kept bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -30,8 +30,9 @@ func (l *Loader) KeepOthers(ifIndexes []int) (kept bool, err error) {
 	return l.keeping, nil
 }
 
-// ReplaceOthers puts the Loader's programs in the place of those that KeepOthers kept, each in one step, and removes
-// what is pinned of them. It is for the time when the maps hold everything. After an error it is to be called again.
+// ReplaceOthers puts the Loader's programs in the place of those that KeepOthers kept, each in one
+// step, and removes what is pinned of them. It is for the time when the maps hold everything. After
+// an error it is to be called again.
 func (l *Loader) ReplaceOthers() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -58,9 +59,9 @@ type programOn struct {
 	name string
 }
 
-// hasOther reports whether the program on a hook is one of this product that works on other maps than the Loader's.
-// What is known of a program stays known: the interfaces of all pods share theirs, and the kernel's numbers are not
-// given out again soon.
+// hasOther reports whether the program on a hook is one of this product that works on other maps
+// than the Loader's. What is known of a program stays known: the interfaces of all pods share
+// theirs, and the kernel's numbers are not given out again soon.
 func (l *Loader) hasOther(ifIndex int, ingress bool, name string) (bool, error) {
 	id, err := l.filters.FilterProgram(ifIndex, ingress)
 	if err != nil {

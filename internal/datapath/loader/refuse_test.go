@@ -14,7 +14,8 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv"
 )
 
-// refusedAt wants connections and datagrams to an address to be refused, by an answer and not by the client's patience.
+// refusedAt wants connections and datagrams to an address to be refused, by an answer and not by
+// the client's patience.
 func refusedAt(t *testing.T, what string, from *testenv.NetNS, to ...netip.AddrPort) {
 	t.Helper()
 	for _, at := range to {
@@ -55,8 +56,8 @@ func silentAt(t *testing.T, what string, from *testenv.NetNS, to ...netip.AddrPo
 	}
 }
 
-// TestRefused: who asks for a service that nobody serves hears so at once, in the pods and outside; who asks where another node would
-// serve, hears nothing.
+// TestRefused: who asks for a service that nobody serves hears so at once, in the pods and outside;
+// who asks where another node would serve, hears nothing.
 func TestRefused(t *testing.T) {
 	n1, n2 := newTestNode(t, 1, true), newTestNode(t, 2, true)
 	join(t, n1, n2)
@@ -88,8 +89,9 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestServiceErrors: what routers and hosts say of packets that go through a service reaches who has sent them, as if about what they have
-// sent: a closed port behind a service refuses, wherever it is.
+// TestServiceErrors: what routers and hosts say of packets that go through a service reaches who
+// has sent them, as if about what they have sent: a closed port behind a service refuses, wherever
+// it is.
 func TestServiceErrors(t *testing.T) {
 	for name, tunnel := range map[string]bool{"tunnel": true, "native": false} {
 		t.Run(name, func(t *testing.T) {
@@ -122,8 +124,8 @@ func TestServiceErrors(t *testing.T) {
 	}
 }
 
-// TestServicePathMTU: a backend learns that its answers are too large for a hop on their way to a client outside, who only knows the
-// service's address, wherever the backend is.
+// TestServicePathMTU: a backend learns that its answers are too large for a hop on their way to a
+// client outside, who only knows the service's address, wherever the backend is.
 func TestServicePathMTU(t *testing.T) {
 	for name, tunnel := range map[string]bool{"tunnel": true, "native": false} {
 		t.Run(name, func(t *testing.T) {
@@ -131,7 +133,8 @@ func TestServicePathMTU(t *testing.T) {
 			n1, n2 := newTestNode(t, 1, tunnel), newTestNode(t, 2, tunnel)
 			join(t, n1, n2)
 			outside := outsideOf(t, n1, n2)
-			// The second node is the router on the way, and its device there takes less than the client thinks.
+			// The second node is the router on the way, and its device there takes less than the
+			// client thinks.
 			must(t, n2.h.LinkSetMTU(byName(t, n2.h, "out0"), 1300))
 			a, r := n1.pod(t, 1001, n2), n2.pod(t, 1003, n1)
 			for _, ns := range []*testenv.NetNS{a.ns, r.ns, n1.ns} {

@@ -13,7 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dialAs connects from an address, which the thread's namespace need not have, and returns what became of it.
+// dialAs connects from an address, which the thread's namespace need not have, and returns what
+// became of it.
 func dialAs(network string, from netip.Addr, to netip.AddrPort, patience time.Duration) error {
 	d := net.Dialer{Timeout: patience, LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0)), Control: func(_, _ string, c syscall.RawConn) (err error) {
 		option := func(fd uintptr) {
@@ -34,7 +35,8 @@ func dialAs(network string, from netip.Addr, to netip.AddrPort, patience time.Du
 	}
 	defer c.Close()
 	if network == "udp" {
-		// Again and again: kernels limit the rate of ICMP errors, and who asks once may hear nothing.
+		// Again and again: kernels limit the rate of ICMP errors, and who asks once may hear
+		// nothing.
 		for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
 			c.Write([]byte("?"))
 			c.SetReadDeadline(time.Now().Add(time.Second))
@@ -46,8 +48,9 @@ func dialAs(network string, from netip.Addr, to netip.AddrPort, patience time.Du
 	return err
 }
 
-// TestRejectedByNetfilter: without a tunnel, whom netfilter refuses a pod, or a service, or to whom it refuses a pod, is told at once: its resets bear the pod's address, and are
-// nobody else's. A process that binds that address is nobody.
+// TestRejectedByNetfilter: without a tunnel, whom netfilter refuses a pod, or a service, or to whom
+// it refuses a pod, is told at once: its resets bear the pod's address, and are nobody else's. A
+// process that binds that address is nobody.
 func TestRejectedByNetfilter(t *testing.T) {
 	n1, n2 := newTestNode(t, 1, false), newTestNode(t, 2, false)
 	join(t, n1, n2)
@@ -58,15 +61,16 @@ func TestRejectedByNetfilter(t *testing.T) {
 	clients := []netip.Addr{ip("192.168.0.50"), ip("fd99::50")}
 	services := []netip.Addr{ip("10.96.0.9"), ip("fd00:96::9")}
 	for i, c := range clients {
-		// As the world: the network of the nodes has others, and n2 sends what is for the service to n1.
+		// As the world: the network of the nodes has others, and n2 sends what is for the service
+		// to n1.
 		addAddr(t, n2.h, byName(t, n2.h, "eth0"), c, c.BitLen())
 		via := []netip.Addr{n1.cfg.NodeIPv4, n1.cfg.NodeIPv6}[i]
 		addRoute(t, n2.h, byName(t, n2.h, "eth0"), netip.PrefixFrom(services[i], services[i].BitLen()).String(), via)
 		addRoute(t, n1.h, byName(t, n1.h, "eth0"), netip.PrefixFrom(services[i], services[i].BitLen()).String(), []netip.Addr{n2.cfg.NodeIPv4, n2.cfg.NodeIPv6}[i])
 	}
 	must(t, n1.ns.Do(func() error {
-		// What is for the service goes out where it came in. A redirect would use up what the kernel lets
-		// n1 tell this client, and the refusal would not be sent.
+		// What is for the service goes out where it came in. A redirect would use up what the
+		// kernel lets n1 tell this client, and the refusal would not be sent.
 		for _, dev := range []string{"all", "eth0"} {
 			must(t, os.WriteFile("/proc/sys/net/ipv4/conf/"+dev+"/send_redirects", []byte("0"), 0))
 		}

@@ -48,7 +48,8 @@ func echoVIP(ns *testenv.NetNS, network string, vip netip.Addr, size int, patien
 	return echoAt(ns, network, netip.AddrPortFrom(vip, 80), size, patience)
 }
 
-// echoAt sends size bytes to an address and port, waits for them to come back, and wants them from there.
+// echoAt sends size bytes to an address and port, waits for them to come back, and wants them from
+// there.
 func echoAt(ns *testenv.NetNS, network string, to netip.AddrPort, size int, patience time.Duration) error {
 	if network == "tcp" {
 		var c net.Conn
@@ -111,8 +112,8 @@ func reachesVIP(t *testing.T, what string, from *testenv.NetNS, want bool) {
 	}
 }
 
-// TestServices: pods reach backends of their node, of the other node, on the node itself, and themselves
-// by a service's address, and policy judges who is behind it.
+// TestServices: pods reach backends of their node, of the other node, on the node itself, and
+// themselves by a service's address, and policy judges who is behind it.
 func TestServices(t *testing.T) {
 	for name, tunnel := range map[string]bool{"tunnel": true, "native": false} {
 		t.Run(name, func(t *testing.T) {
@@ -158,8 +159,8 @@ func TestServices(t *testing.T) {
 	}
 }
 
-// keepOpen connects to an address by a port of the client's own choice, which may be that of other connections, and returns what sends a word and wants
-// it back.
+// keepOpen connects to an address by a port of the client's own choice, which may be that of other
+// connections, and returns what sends a word and wants it back.
 func keepOpen(t *testing.T, ns *testenv.NetNS, port int, to netip.AddrPort) (talk func() error) {
 	t.Helper()
 	d := net.Dialer{
@@ -181,8 +182,8 @@ func keepOpen(t *testing.T, ns *testenv.NetNS, port int, to netip.AddrPort) (tal
 	}
 }
 
-// TestServiceThenDirect: a pod with a connection to a backend through a service opens one directly, from the same port; neither breaks the other, with the
-// backend on its node or on another.
+// TestServiceThenDirect: a pod with a connection to a backend through a service opens one directly,
+// from the same port; neither breaks the other, with the backend on its node or on another.
 func TestServiceThenDirect(t *testing.T) {
 	n1, n2 := newTestNode(t, 1, true), newTestNode(t, 2, true)
 	join(t, n1, n2)

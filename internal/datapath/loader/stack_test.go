@@ -8,13 +8,15 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// Limits of the verifier: a chain of calls has stackLimit bytes. Before Linux 6.9 each function's part was rounded up to stackUnit, since then to less.
+// Limits of the verifier: a chain of calls has stackLimit bytes. Before Linux 6.9 each function's
+// part was rounded up to stackUnit, since then to less.
 const (
 	stackLimit = 512
 	stackUnit  = 32
 )
 
-// TestStackFitsOlderKernels: every chain of calls of every program fits as the oldest kernel that is supported counts, not only as this one does.
+// TestStackFitsOlderKernels: every chain of calls of every program fits as the oldest kernel that
+// is supported counts, not only as this one does.
 func TestStackFitsOlderKernels(t *testing.T) {
 	t.Parallel()
 	for name, load := range map[string]func() (*ebpf.CollectionSpec, error){

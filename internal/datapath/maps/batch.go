@@ -9,15 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// batchSize is how many entries one system call carries. A lookup must hold the fullest bucket, and the
-// buffers must not be felt in the memory of a small agent.
+// batchSize is how many entries one system call carries. A lookup must hold the fullest bucket, and
+// the buffers must not be felt in the memory of a small agent.
 const (
 	batchSize  = 2048
 	batchBytes = 512 << 10
 )
 
-// each calls fn for every entry of a map until it returns false. What is written at the same time may
-// or may not be seen, but each entry that stays is seen once.
+// each calls fn for every entry of a map until it returns false. What is written at the same time
+// may or may not be seen, but each entry that stays is seen once.
 func each[K, V any](m *ebpf.Map, fn func(K, V) bool) error {
 	if m.Type() == ebpf.LPMTrie {
 		// Tries take no batches in which the cursor is a key of their own kind.

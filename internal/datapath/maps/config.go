@@ -19,13 +19,13 @@ type Config struct {
 
 	// CTEntries is the number of tracked flows, of 184 bytes each; the oldest go first.
 	CTEntries int
-	// MasqueradeEntries is the number of flows, of 64 bytes each, of clients outside that other nodes serve in this
-	// node's name. None makes room for another: further flows are dropped.
+	// MasqueradeEntries is the number of flows, of 64 bytes each, of clients outside that other
+	// nodes serve in this node's name. None makes room for another: further flows are dropped.
 	MasqueradeEntries int
 	// PolicyEntries is the number of entries of all rule sets together.
 	PolicyEntries int
-	// RuleSetEntries is the number of entries that one rule set may have of these. 0 means the default: an eighth, but
-	// no less than 16,384, or all if there are fewer.
+	// RuleSetEntries is the number of entries that one rule set may have of these. 0 means the
+	// default: an eighth, but no less than 16,384, or all if there are fewer.
 	RuleSetEntries int
 	// RuleSets is the number of rule sets.
 	RuleSets int
@@ -37,18 +37,19 @@ type Config struct {
 	// Blocks is the number of blocks of addresses that rules name.
 	Blocks int
 	// Services is the number of frontends of services, ServiceBackends that of the backends of all
-	// frontends together, Affinities how many clients' backends are remembered, and Sockets how many
-	// addresses of services that the node's own sockets use, and their backends.
+	// frontends together, Affinities how many clients' backends are remembered, and Sockets how
+	// many addresses of services that the node's own sockets use, and their backends.
 	Services        int
 	ServiceBackends int
 	Affinities      int
 	Sockets         int
-	// ConsistentServices is the number of frontends that have a table of cells, of 36 kB each, and SourceRanges that of the
-	// ranges of clients of all frontends together. 0 means the default, as it does in the field's configurations.
+	// ConsistentServices is the number of frontends that have a table of cells, of 36 kB each, and
+	// SourceRanges that of the ranges of clients of all frontends together. 0 means the default, as
+	// it does in the field's configurations.
 	ConsistentServices int
 	SourceRanges       int
-	// Fragments is the number of fragmented packets under way, of 112 bytes each. Endpoints have places of their own among
-	// them, see FragmentPlaces.
+	// Fragments is the number of fragmented packets under way, of 112 bytes each. Endpoints have
+	// places of their own among them, see FragmentPlaces.
 	Fragments int
 	// EventBytes is the size of the event buffer: a power of two and a multiple of the page.
 	EventBytes int

@@ -101,8 +101,9 @@ func (m *Maps) LastGeneration() (uint32, error) {
 // expired says whether the programs would no longer believe an entry.
 func expired(v kernelCtValue, now uint32) bool { return int32(v.Expires-now) <= 0 }
 
-// CollectCT implements datapath.Maps. Programs treat an expired entry, and one whose owner is gone, as absent, so
-// their removal only gives memory back and keeps listings honest; the counts are what shares go by.
+// CollectCT implements datapath.Maps. Programs treat an expired entry, and one whose owner is gone,
+// as absent, so their removal only gives memory back and keeps listings honest; the counts are what
+// shares go by.
 func (m *Maps) CollectCT(ctx context.Context) (alive, removed int, err error) {
 	now, err := now()
 	if err != nil {

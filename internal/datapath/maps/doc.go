@@ -1,5 +1,5 @@
-// Package maps keeps the kernel's BPF maps: it makes and pins them, and reads and writes them as the
-// plain values of package datapath. Maps implements datapath.Maps.
+// Package maps keeps the kernel's BPF maps: it makes and pins them, and reads and writes them as
+// the plain values of package datapath. Maps implements datapath.Maps.
 //
 // The maps outlive the process. They are pinned below Config.Dir in a directory named after the
 // layout version, so that an agent that starts finds what the last one left, and one whose maps
@@ -10,7 +10,7 @@
 // A Maps is safe for concurrent use. The package starts no goroutine except in Events, which
 // waits for its own.
 //
-// What always holds in the kernel: an endpoint row under an address also stands under its interface;
-// a rule set that an endpoint points at is whole, except while UpdateRuleSet runs; a rule set's
-// descriptor names every shape of key that its entries have.
+// What always holds in the kernel: an endpoint row under an address also stands under its
+// interface; a rule set that an endpoint points at is whole, except while UpdateRuleSet runs; a
+// rule set's descriptor names every shape of key that its entries have.
 package maps

@@ -17,8 +17,8 @@ import (
 // lostEvery is how many events that wait are read at most before it is asked how many were lost.
 const lostEvery = 64
 
-// Events calls fn for every event that the programs write, until ctx is done; then it returns nil. The
-// event's Data is fn's to keep. Only one reader at a time gets all events: the buffer has one
+// Events calls fn for every event that the programs write, until ctx is done; then it returns nil.
+// The event's Data is fn's to keep. Only one reader at a time gets all events: the buffer has one
 // position. Which kinds are written is set by SetMonitor.
 func (m *Maps) Events(ctx context.Context, fn func(datapath.Event)) error {
 	reader, err := ringbuf.NewReader(m.maps[kernelMapEvents])

@@ -6,20 +6,22 @@ import (
 	"math/bits"
 )
 
-// Parts of the map of fragments, for each direction. With the default size what 240 endpoints and the node can fill
-// is less than the whole.
+// Parts of the map of fragments, for each direction. With the default size what 240 endpoints and
+// the node can fill is less than the whole.
 const (
 	fragmentPodPart  = 64
 	fragmentPodMost  = 256
 	fragmentNodePart = 32
 	fragmentNodeMost = 4096
 
-	// fragmentTicks is how long a first fragment is remembered, a little longer than programs use it.
+	// fragmentTicks is how long a first fragment is remembered, a little longer than programs use
+	// it.
 	fragmentTicks = 60
 )
 
-// FragmentPlaces returns how many fragmented packets under way are remembered of those that an endpoint sends, and of those
-// that it is sent, and how many of those that are the node's own: as powers of two.
+// FragmentPlaces returns how many fragmented packets under way are remembered of those that an
+// endpoint sends, and of those that it is sent, and how many of those that are the node's own: as
+// powers of two.
 func (m *Maps) FragmentPlaces() (endpoint, node uint8) {
 	size := m.maps[kernelMapFragments].MaxEntries()
 	log := func(n uint32) uint8 { return uint8(bits.Len32(max(n, 1)) - 1) }

@@ -6,8 +6,8 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// TestFragmentPlaces: an endpoint may fill a small part of the map, the node a little more, and with the size by default the pods
-// of a large node together cannot fill it.
+// TestFragmentPlaces: an endpoint may fill a small part of the map, the node a little more, and
+// with the size by default the pods of a large node together cannot fill it.
 func TestFragmentPlaces(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {

@@ -143,8 +143,8 @@ func (m *Maps) IPCache() ([]datapath.IPCacheEntry, error) {
 	return list, nil
 }
 
-// Resolve returns the identity by which the programs know the addresses of a prefix that no longer prefix has: its own, or
-// that of the longest prefix around it. It is 0 if there is none.
+// Resolve returns the identity by which the programs know the addresses of a prefix that no longer
+// prefix has: its own, or that of the longest prefix around it. It is 0 if there is none.
 func (m *Maps) Resolve(p netip.Prefix) (identity uint32, err error) {
 	p, err = datapath.CanonicalPrefix(p)
 	if err != nil {

@@ -15,9 +15,9 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath"
 )
 
-// layout names the directory of the pinned maps. It changes with the layout of any key or value, and
-// then the agent fills new maps from its tables before it replaces the programs (see loader.KeepOthers); flows
-// are judged again.
+// layout names the directory of the pinned maps. It changes with the layout of any key or value,
+// and then the agent fills new maps from its tables before it replaces the programs (see
+// loader.KeepOthers); flows are judged again.
 const (
 	layoutPrefix = "maps-"
 	layout       = layoutPrefix + "v8"
@@ -82,8 +82,8 @@ func Open(cfg Config) (*Maps, error) {
 	return m, nil
 }
 
-// OpenExisting opens the maps pinned in dir to list them. Its writing methods must not be used while
-// an agent runs.
+// OpenExisting opens the maps pinned in dir to list them. Its writing methods must not be used
+// while an agent runs.
 func OpenExisting(dir string) (*Maps, error) {
 	m := &Maps{dir: dir, maps: make(map[string]*ebpf.Map)}
 	for _, name := range mapNames() {

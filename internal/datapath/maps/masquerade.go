@@ -6,8 +6,9 @@ import (
 	"fmt"
 )
 
-// MasqueradeShare returns how many of the flows of clients outside that other nodes serve in this node's name may be those of clients
-// with one hash of their address: three quarters, so that no client takes all.
+// MasqueradeShare returns how many of the flows of clients outside that other nodes serve in this
+// node's name may be those of clients with one hash of their address: three quarters, so that no
+// client takes all.
 func (m *Maps) MasqueradeShare() uint32 {
 	size := m.maps[kernelMapMasquerade].MaxEntries()
 	return max(size-size/4, 1)
@@ -20,9 +21,9 @@ func addrHash(a [16]byte) uint32 {
 	return uint32((hash ^ hash>>32) * golden >> 32)
 }
 
-// collectMasquerade takes ports back that were lent to flows which have ended. Programs lend such a port to the next
-// flow by themselves; but the map has no room for more while they are there. Then it says to the programs how many entries
-// there are for whom.
+// collectMasquerade takes ports back that were lent to flows which have ended. Programs lend such a
+// port to the next flow by themselves; but the map has no room for more while they are there. Then
+// it says to the programs how many entries there are for whom.
 func (m *Maps) collectMasquerade(ctx context.Context, now uint32) error {
 	accounts := m.maps[kernelMapMasqueradeAccounts]
 	counts := make([]uint32, accounts.MaxEntries())

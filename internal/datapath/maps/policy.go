@@ -168,7 +168,8 @@ func (m *Maps) readRuleSets() (map[datapath.RuleSetID]*ruleSetState, error) {
 	return ruleSets, err
 }
 
-// mostSpecificFirst returns the keys in the order in which they come into force: what covers others must not be there before them.
+// mostSpecificFirst returns the keys in the order in which they come into force: what covers others
+// must not be there before them.
 func mostSpecificFirst(entries map[datapath.PolicyKey]datapath.PolicyEntry) []datapath.PolicyKey {
 	var at [shapes + 1]int // where the keys of a form start
 	for k := range entries {
@@ -230,8 +231,8 @@ func (m *Maps) describe(id datapath.RuleSetID, s *ruleSetState, more map[datapat
 	return nil
 }
 
-// InstallRuleSet implements datapath.Maps. The content of a number in use is changed entry by entry:
-// new ones first, then changed ones, then those to go.
+// InstallRuleSet implements datapath.Maps. The content of a number in use is changed entry by
+// entry: new ones first, then changed ones, then those to go.
 func (m *Maps) InstallRuleSet(rs datapath.RuleSet) error {
 	if err := rs.Validate(); err != nil {
 		return err
@@ -279,8 +280,8 @@ func (m *Maps) InstallRuleSet(rs datapath.RuleSet) error {
 	return err
 }
 
-// room tells why a rule set that is to have so many entries, some of them new, cannot be written. The kernel would find
-// out too, but only after filling the map for all others.
+// room tells why a rule set that is to have so many entries, some of them new, cannot be written.
+// The kernel would find out too, but only after filling the map for all others.
 func (m *Maps) room(entries, added int) error {
 	if entries > m.setMax {
 		return fmt.Errorf("%w: %w: it would have %d entries, and one may have %d (--bpf-policy-rule-set-max)", datapath.ErrFull, datapath.ErrShare, entries, m.setMax)
@@ -382,8 +383,8 @@ func (m *Maps) DeleteRuleSet(id datapath.RuleSetID) error {
 	return m.drop(id, s)
 }
 
-// drop removes a rule set: the descriptor first, so that an endpoint that points at it by mistake is
-// refused everything instead of judged by half.
+// drop removes a rule set: the descriptor first, so that an endpoint that points at it by mistake
+// is refused everything instead of judged by half.
 func (m *Maps) drop(id datapath.RuleSetID, s *ruleSetState) error {
 	err := m.maps[kernelMapRuleSets].Delete(uint32(id))
 	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {

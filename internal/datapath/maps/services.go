@@ -14,7 +14,8 @@ import (
 	"github.com/hawser-net/hawser/internal/service"
 )
 
-// serviceState is a row as the kernel has it, and the set that holds its backends; 0 if it has none.
+// serviceState is a row as the kernel has it, and the set that holds its backends; 0 if it has
+// none.
 type serviceState struct {
 	row datapath.Service
 	set uint32
@@ -41,8 +42,8 @@ func affinityTicks(d time.Duration) uint32 {
 	return uint32((d + TickNanoseconds - 1) / TickNanoseconds)
 }
 
-// The kernel counts in ticks: what is read back is the whole second below, which is what was written
-// if that was whole seconds.
+// The kernel counts in ticks: what is read back is the whole second below, which is what was
+// written if that was whole seconds.
 func affinityFromTicks(ticks uint32) time.Duration {
 	return (time.Duration(ticks) * TickNanoseconds).Truncate(time.Second)
 }
@@ -118,9 +119,9 @@ func (m *Maps) Services() ([]datapath.Service, error) {
 	return list, nil
 }
 
-// UpsertService implements datapath.Services. The backends are written as a set of their own before the
-// frontend names it; the old set goes after that. A program that has read the old row looks again when
-// it does not find its slot.
+// UpsertService implements datapath.Services. The backends are written as a set of their own before
+// the frontend names it; the old set goes after that. A program that has read the old row looks
+// again when it does not find its slot.
 func (m *Maps) UpsertService(s datapath.Service) error {
 	if err := s.Validate(); err != nil {
 		return err
@@ -436,7 +437,8 @@ func (m *Maps) ForgetServiceFlows(ctx context.Context, forget func(datapath.Serv
 	return len(gone), nil
 }
 
-// serviceClient returns who opened a translated flow, by the address and port that the client itself uses.
+// serviceClient returns who opened a translated flow, by the address and port that the client
+// itself uses.
 func serviceClient(e datapath.CTEntry, v kernelCtValue) netip.AddrPort {
 	client := e.Src
 	if v.Flags&ctHairpin != 0 {
@@ -448,8 +450,9 @@ func serviceClient(e datapath.CTEntry, v kernelCtValue) netip.AddrPort {
 	return client
 }
 
-// SocketFrontend returns the frontend that a socket of the node's own named when it was given its peer as a backend; ok is false if no hook did that. The cookie
-// is the kernel's number of the socket.
+// SocketFrontend returns the frontend that a socket of the node's own named when it was given its
+// peer as a backend; ok is false if no hook did that. The cookie is the kernel's number of the
+// socket.
 func (m *Maps) SocketFrontend(cookie uint64, proto uint8, peer netip.AddrPort) (frontend netip.AddrPort, ok bool, err error) {
 	const answers = 1 // SOCKET_FRONTEND in bpf/lib/maps.h
 	key := kernelLbSocket{Cookie: cookie, Addr: toKernelAddr(peer.Addr()), Port: NetworkOrder(peer.Port()), Proto: proto, Answer: answers}

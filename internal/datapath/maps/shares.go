@@ -10,16 +10,19 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath"
 )
 
-// Conntrack is one table for all, from which the entry not used for longest goes when it is full. So that an endpoint's
-// flood displaces nobody else's entries, each has a share of it, which grows while others leave room. Parts of the table:
+// Conntrack is one table for all, from which the entry not used for longest goes when it is full.
+// So that an endpoint's flood displaces nobody else's entries, each has a share of it, which grows
+// while others leave room. Parts of the table:
 const (
 	podPart    = 8   // an endpoint's share
 	podFloor   = 256 // its share if many take much
 	nodePart   = 4   // the share of the node itself and of who is outside
 	excessPart = 8   // what all endpoints beyond their shares have together
-	// allPart is what endpoints may have together: where their shares come to more, these are halved until they do not.
+	// allPart is what endpoints may have together: where their shares come to more, these are
+	// halved until they do not.
 	allPart = 2
-	// growPart is how much of what is left of that an endpoint may take from one count to the next beyond what it holds.
+	// growPart is how much of what is left of that an endpoint may take from one count to the next
+	// beyond what it holds.
 	growPart = 4
 )
 
@@ -121,8 +124,9 @@ func podsHold(counts map[uint16]int) int {
 	return sum
 }
 
-// takeBack removes entries of endpoints that hold more than a share of the common part, if others want it: those of flows that nobody has answered
-// first. It takes them off held, and returns how many there were.
+// takeBack removes entries of endpoints that hold more than a share of the common part, if others
+// want it: those of flows that nobody has answered first. It takes them off held, and returns how
+// many there were.
 func (m *Maps) takeBack(ctx context.Context, held map[owners]int, known map[uint32]uint16) (removed int, err error) {
 	ct := m.maps[kernelMapCt]
 	size := int(ct.MaxEntries())

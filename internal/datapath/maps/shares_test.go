@@ -2,7 +2,8 @@ package maps
 
 import "testing"
 
-// TestPodShare: endpoints together have at most half of the table, however many of them take what they can.
+// TestPodShare: endpoints together have at most half of the table, however many of them take what
+// they can.
 func TestPodShare(t *testing.T) {
 	const size = 262144
 	counts := func(pods, each int) map[uint16]int {

@@ -1,4 +1,5 @@
-// Package apiserver tells at which addresses the Kubernetes API itself is served: those of the EndpointSlices of the service default/kubernetes.
+// Package apiserver tells at which addresses the Kubernetes API itself is served: those of the
+// EndpointSlices of the service default/kubernetes.
 //
 // [Run] starts no goroutine but those of following objects.
 package apiserver
@@ -14,8 +15,8 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s"
 )
 
-// Run tells changed all addresses, sorted, whenever they are others than before, and first when they have all been heard. It ends with ctx and returns nil
-// then.
+// Run tells changed all addresses, sorted, whenever they are others than before, and first when
+// they have all been heard. It ends with ctx and returns nil then.
 func Run(ctx context.Context, client *k8s.Client, log *slog.Logger, changed func([]netip.Addr)) error {
 	slicesOf := map[k8s.Key][]netip.Addr{}
 	synced := false

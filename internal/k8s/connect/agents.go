@@ -27,7 +27,8 @@ const (
 	lookTimeout = 10 * time.Second
 )
 
-// agents are the pods of the cluster's agents. Those on nodes that are off are among them, with a condition that says so.
+// agents are the pods of the cluster's agents. Those on nodes that are off are among them, with a
+// condition that says so.
 func (c *Cluster) agents(ctx context.Context) ([]corev1.Pod, error) {
 	list, err := c.client.Kube.CoreV1().Pods(c.namespace).List(ctx, metav1.ListOptions{LabelSelector: agentLabel})
 	if err != nil {
@@ -36,8 +37,8 @@ func (c *Cluster) agents(ctx context.Context) ([]corev1.Pod, error) {
 	return list.Items, nil
 }
 
-// WaitFollows waits until every agent that runs is connected to the cluster of this name, and has heard all of it. After ctx ends the error says which is not,
-// and why.
+// WaitFollows waits until every agent that runs is connected to the cluster of this name, and has
+// heard all of it. After ctx ends the error says which is not, and why.
 func (c *Cluster) WaitFollows(ctx context.Context, name string) error {
 	return c.wait(ctx, fmt.Sprintf("does not follow cluster %s yet", name), func(m rest.ClusterMeshStatus) error {
 		for _, r := range m.Clusters {
@@ -137,7 +138,8 @@ func (c *Cluster) each(ctx context.Context, fine func(rest.ClusterMeshStatus) er
 	return errors.Join(errs...)
 }
 
-// runs says whether an agent can be asked: one on a node that is off is not Ready, but still called Running.
+// runs says whether an agent can be asked: one on a node that is off is not Ready, but still called
+// Running.
 func runs(p *corev1.Pod) bool {
 	if p.Status.Phase != corev1.PodRunning || p.DeletionTimestamp != nil {
 		return false

@@ -18,9 +18,11 @@ import (
 )
 
 const (
-	// AccessSecret is the Secret of a cluster that says how agents of others read its store: endpoints (URLs, with commas between), ca.crt, tls.crt and tls.key.
+	// AccessSecret is the Secret of a cluster that says how agents of others read its store:
+	// endpoints (URLs, with commas between), ca.crt, tls.crt and tls.key.
 	AccessSecret = "clustermesh-remote-access"
-	// MeshSecret is the Secret that the agents of a cluster follow, with a file for each other cluster.
+	// MeshSecret is the Secret that the agents of a cluster follow, with a file for each other
+	// cluster.
 	MeshSecret = "cilium-clustermesh"
 
 	configMap = "cilium-config"

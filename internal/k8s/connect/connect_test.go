@@ -111,7 +111,8 @@ func TestClash(t *testing.T) {
 	}
 }
 
-// A cluster's files come, change and go beside those of others and beside what somebody else put there.
+// A cluster's files come, change and go beside those of others and beside what somebody else put
+// there.
 func TestSecret(t *testing.T) {
 	t.Parallel()
 	client, err := k8s.New(kubeapi.Start(t).Config)

@@ -39,7 +39,8 @@ func entry(f Facts, dir string) (map[string][]byte, error) {
 	return out, err
 }
 
-// Follow has the agents of this cluster, which own describes, follow another one. What they were told of one of that name before is replaced.
+// Follow has the agents of this cluster, which own describes, follow another one. What they were
+// told of one of that name before is replaced.
 func (c *Cluster) Follow(ctx context.Context, own, other Facts) error {
 	say, err := entry(other, own.Dir)
 	if err != nil {
@@ -112,7 +113,8 @@ func update(s *corev1.Secret, name string, say map[string][]byte) bool {
 	return changed
 }
 
-// touched is an annotation that nobody reads: kubelets bring a Secret's files up to date when a pod changes, and otherwise once in a minute or two.
+// touched is an annotation that nobody reads: kubelets bring a Secret's files up to date when a pod
+// changes, and otherwise once in a minute or two.
 const touched = "hawser.net/clustermesh-changed"
 
 func (c *Cluster) nudge(ctx context.Context) error {

@@ -1,18 +1,23 @@
-// Package doublewrite keeps identities in two places at once while a cluster moves from one to the other: as keys of a key-value store, and as CiliumIdentity
-// objects.
+// Package doublewrite keeps identities in two places at once while a cluster moves from one to the
+// other: as keys of a key-value store, and as CiliumIdentity objects.
 //
-// A [Backend] reads from one of the two, and writes to both. What it promises is that a set of labels has the same number in both places, also while some
-// nodes read from the one and some from the other, and while some write to one of them only:
+// A [Backend] reads from one of the two, and writes to both. What it promises is that a set of
+// labels has the same number in both places, also while some nodes read from the one and some from
+// the other, and while some write to one of them only:
 //
-//   - a number that the key-value store has in force is taken over, because nodes that know nothing of objects may use it;
-//   - a new number is looked for by objects, where all writers try the same numbers in the same order, and then made in the store under the same number;
-//   - if the store has that number for other labels, these get their object, and the search goes on behind it.
+//   - a number that the key-value store has in force is taken over, because nodes that know nothing
+//     of objects may use it;
+//   - a new number is looked for by objects, where all writers try the same numbers in the same
+//     order, and then made in the store under the same number;
+//   - if the store has that number for other labels, these get their object, and the search goes on
+//     behind it.
 //
-// Only if both places had different numbers for the same labels before anybody wrote to both, they stay so: the one that is read counts, the log says so, and the
-// operator counts them.
+// Only if both places had different numbers for the same labels before anybody wrote to both, they
+// stay so: the one that is read counts, the log says so, and the operator counts them.
 //
-// If the place that is only written to is away, new numbers cannot be made, since nobody knows whether they are free; labels that have a number go on. What
-// is missing there is written when the allocator compares its references with the store, as it does every now and then.
+// If the place that is only written to is away, new numbers cannot be made, since nobody knows
+// whether they are free; labels that have a number go on. What is missing there is written when the
+// allocator compares its references with the store, as it does every now and then.
 //
 // The backend owns no table. It starts goroutines in ListAndWatch only, which waits for them.
 package doublewrite
@@ -65,7 +70,8 @@ func New(cfg Config) (*Backend, error) {
 	return b, nil
 }
 
-// maxTries bounds how often a new number is looked for, each time because other labels had the last one.
+// maxTries bounds how often a new number is looked for, each time because other labels had the last
+// one.
 const maxTries = 32
 
 // errTaken says that the one number that was offered is used for other labels.
@@ -299,7 +305,8 @@ func (b *Backend) Check(ctx context.Context, refs []allocator.Reference) ([]allo
 	return wrong, nil
 }
 
-// Restore implements [allocator.Backend]. That the other place has another number is no conflict: this one counts.
+// Restore implements [allocator.Backend]. That the other place has another number is no conflict:
+// this one counts.
 func (b *Backend) Restore(ctx context.Context, ref allocator.Reference) error {
 	if err := b.reads.Restore(ctx, ref); err != nil {
 		return err
@@ -329,7 +336,8 @@ func (silent) OnListDone(int64)             {}
 func (silent) OnUpsert(allocator.Mapping)   {}
 func (silent) OnDelete(allocator.ID, int64) {}
 
-// ListAndWatch implements [allocator.Backend]. It follows both places, because both need that to be written to.
+// ListAndWatch implements [allocator.Backend]. It follows both places, because both need that to be
+// written to.
 func (b *Backend) ListAndWatch(ctx context.Context, handler allocator.CacheMutations) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -358,7 +366,8 @@ func (b *Backend) RunLocksGC(ctx context.Context, previous map[string]allocator.
 	return b.keys.RunLocksGC(ctx, previous)
 }
 
-// Confirm implements [allocator.Backend], for the place that is read: its revisions are those that were heard.
+// Confirm implements [allocator.Backend], for the place that is read: its revisions are those that
+// were heard.
 func (b *Backend) Confirm(ctx context.Context, revision int64) error {
 	return b.reads.Confirm(ctx, revision)
 }

@@ -144,7 +144,8 @@ func (p *places) numbers() (keys, objects map[string][]string) {
 	return keys, objects
 }
 
-// agree waits until both places say the same, one number for each set: the invariant of every scenario.
+// agree waits until both places say the same, one number for each set: the invariant of every
+// scenario.
 func (p *places) agree(sets ...string) {
 	p.Helper()
 	var problem string
@@ -321,7 +322,8 @@ func oneHasIt(p *places) {
 	}
 }
 
-// away stops the place that is not read: labels that have a number go on, new ones wait, and nothing is in one place only afterwards.
+// away stops the place that is not read: labels that have a number go on, new ones wait, and
+// nothing is in one place only afterwards.
 func away(p *places) {
 	for _, tt := range []struct {
 		mode        string

@@ -20,11 +20,13 @@ type Cache interface {
 	Delete(p netip.Prefix, source ipcache.Source, owner string) (revision uint64)
 }
 
-// book has what each object says of which address. Several may claim one while a pod follows another, or moves from one slice to the other: then the one that
-// was written last counts, whichever was heard last, and when it goes the one before. It is safe for concurrent use.
+// book has what each object says of which address. Several may claim one while a pod follows
+// another, or moves from one slice to the other: then the one that was written last counts,
+// whichever was heard last, and when it goes the one before. It is safe for concurrent use.
 //
-// A list is told in no order. While one is told, what is not said any more counts as before, until something newer is said: so an address does not get lost, nor
-// goes back to what was said before, because the object that it left is told before the one that it came to.
+// A list is told in no order. While one is told, what is not said any more counts as before, until
+// something newer is said: so an address does not get lost, nor goes back to what was said before,
+// because the object that it left is told before the one that it came to.
 type book struct {
 	cache Cache
 	log   *slog.Logger
@@ -53,7 +55,8 @@ type statement struct {
 	age
 }
 
-// age orders statements: by the version of what was written, and those of one version by when they were heard.
+// age orders statements: by the version of what was written, and those of one version by when they
+// were heard.
 type age struct{ version, heard uint64 }
 
 func (s statement) addrs() []netip.Addr {
@@ -66,7 +69,8 @@ func (s statement) addrs() []netip.Addr {
 	return out
 }
 
-// versionOf returns the version of an object as the number that Kubernetes promises it to be; 0 if it is none.
+// versionOf returns the version of an object as the number that Kubernetes promises it to be; 0 if
+// it is none.
 func versionOf(o metav1.Object) uint64 {
 	n, err := strconv.ParseUint(o.GetResourceVersion(), 10, 64)
 	if err != nil {
@@ -144,7 +148,8 @@ func (b *book) newer(ip netip.Addr, x, y string) bool {
 	return cmp.Or(cmp.Compare(ax.version, ay.version), cmp.Compare(ax.heard, ay.heard)) > 0
 }
 
-// elect has the one count for an address who should, and tells the cache what it says. The address must have a holder.
+// elect has the one count for an address who should, and tells the cache what it says. The address
+// must have a holder.
 func (b *book) elect(ip netip.Addr) {
 	best := b.holder[ip]
 	for _, who := range b.others[ip] {

@@ -19,7 +19,8 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s"
 )
 
-// memory is an address cache that reports what must not happen to the addresses of pods that are there all the time.
+// memory is an address cache that reports what must not happen to the addresses of pods that are
+// there all the time.
 type memory struct {
 	t    *testing.T
 	has  map[netip.Addr]ipcache.Claim
@@ -43,7 +44,8 @@ func (m *memory) Delete(p netip.Prefix, _ ipcache.Source, _ string) uint64 {
 	return 0
 }
 
-// author is an operator that writes slices, and a server that remembers all events. Identities count up with every change, so that it shows which is older.
+// author is an operator that writes slices, and a server that remembers all events. Identities
+// count up with every change, so that it shows which is older.
 type author struct {
 	*rand.Rand
 	version uint64
@@ -156,8 +158,10 @@ func (a *author) act() {
 	}
 }
 
-// TestInterleavings has an operator move pods between slices, while a reader hears of it late, or in lists in any order. The addresses of pods that are
-// there all the time never get lost, and never go back to an older identity; and what is believed after each event is what an oracle makes of the slices.
+// TestInterleavings has an operator move pods between slices, while a reader hears of it late, or
+// in lists in any order. The addresses of pods that are there all the time never get lost, and
+// never go back to an older identity; and what is believed after each event is what an oracle makes
+// of the slices.
 func TestInterleavings(t *testing.T) {
 	t.Parallel()
 	for seed := range 300 {
@@ -231,7 +235,8 @@ func TestInterleavings(t *testing.T) {
 	}
 }
 
-// believes compares the cache with what slices say: of each address, what the slice says that was written last.
+// believes compares the cache with what slices say: of each address, what the slice says that was
+// written last.
 func believes(t *testing.T, m *memory, now map[string]sliceV) {
 	t.Helper()
 	want := map[netip.Addr]identity.ID{}

@@ -114,8 +114,9 @@ func (r *rig) tells(what string, uid types.UID, host, ip string) *v2.CiliumEndpo
 	return o
 }
 
-// TestForceDeleted: a node goes on running a pod that was deleted by force, and another node runs the pod that took its name. The object tells of the pod that
-// exists, whichever node comes first, and no node makes and deletes it again and again.
+// TestForceDeleted: a node goes on running a pod that was deleted by force, and another node runs
+// the pod that took its name. The object tells of the pod that exists, whichever node comes first,
+// and no node makes and deletes it again and again.
 func TestForceDeleted(t *testing.T) {
 	for _, slices := range []bool{false, true} {
 		t.Run(fmt.Sprintf("slices=%t", slices), func(t *testing.T) {
@@ -158,7 +159,8 @@ func TestForceDeleted(t *testing.T) {
 	}
 }
 
-// TestSameNameOnOneNode: the endpoint of a pod that is gone is told of again after the one of the pod that took its name, as after a restart of the agent.
+// TestSameNameOnOneNode: the endpoint of a pod that is gone is told of again after the one of the
+// pod that took its name, as after a restart of the agent.
 func TestSameNameOnOneNode(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -193,7 +195,8 @@ func TestSameNameOnOneNode(t *testing.T) {
 	r.tells("a third pod of the name", third.UID, ownHost, "10.0.1.11")
 }
 
-// TestInterfaces: a pod has two interfaces. The object tells of the one with the lower number, and of the other when that is gone.
+// TestInterfaces: a pod has two interfaces. The object tells of the one with the lower number, and
+// of the other when that is gone.
 func TestInterfaces(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -215,7 +218,8 @@ func TestInterfaces(t *testing.T) {
 	})
 }
 
-// TestRelabel: the object has the labels that the pod has, also when they change and when somebody changes the object's.
+// TestRelabel: the object has the labels that the pod has, also when they change and when somebody
+// changes the object's.
 func TestRelabel(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

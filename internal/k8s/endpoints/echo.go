@@ -20,7 +20,8 @@ type Known int
 
 // How far.
 const (
-	// KnownNot: the other nodes have not been told of the endpoint's addresses, or of no identity behind them.
+	// KnownNot: the other nodes have not been told of the endpoint's addresses, or of no identity
+	// behind them.
 	KnownNot Known = iota
 	// KnownBefore: they know the addresses, by an identity that is not, or not yet, the endpoint's.
 	KnownBefore
@@ -28,8 +29,9 @@ const (
 	KnownWhole
 )
 
-// Known returns how far the news of a pod's endpoint, as Set said it, has come: by CiliumEndpointSlices if the nodes are told by these, else by the pod's
-// CiliumEndpoint. ok is false if there is no such endpoint. Config.Echoed is told when the answer may have changed.
+// Known returns how far the news of a pod's endpoint, as Set said it, has come: by
+// CiliumEndpointSlices if the nodes are told by these, else by the pod's CiliumEndpoint. ok is
+// false if there is no such endpoint. Config.Echoed is told when the answer may have changed.
 func (e *Endpoints) Known(key k8s.Key) (uid string, known Known, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -52,7 +54,8 @@ func (e *Endpoints) Known(key k8s.Key) (uid string, known Known, ok bool) {
 	return want.UID, KnownWhole, true
 }
 
-// Told returns the endpoint of a pod that the other nodes are to be told of; ok is false if there is none.
+// Told returns the endpoint of a pod that the other nodes are to be told of; ok is false if there
+// is none.
 func (e *Endpoints) Told(key k8s.Key) (l Local, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

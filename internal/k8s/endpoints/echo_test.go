@@ -16,8 +16,8 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s/endpoints"
 )
 
-// TestKnown follows the news of a pod back to its own node, the indicator of "Loose and Strict modes for pod readiness" in CFP-27752: by its CiliumEndpoint, and
-// by slices.
+// TestKnown follows the news of a pod back to its own node, the indicator of "Loose and Strict
+// modes for pod readiness" in CFP-27752: by its CiliumEndpoint, and by slices.
 func TestKnown(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -22,23 +22,29 @@ import (
 
 // Config is what [Endpoints] is made from.
 type Config struct {
-	// Hosts are this node's addresses. The first is told as the node of its pods; objects that name any of them are this node's.
+	// Hosts are this node's addresses. The first is told as the node of its pods; objects that name
+	// any of them are this node's.
 	Hosts []netip.Addr
 	// Slices has other nodes' pods taken from CiliumEndpointSlices.
 	Slices bool
-	// Shared says that the operator writes status.identity of this node's objects too. Then an identity is written when the endpoint has got it, and what
-	// the operator makes of that later stands.
+	// Shared says that the operator writes status.identity of this node's objects too. Then an
+	// identity is written when the endpoint has got it, and what the operator makes of that later
+	// stands.
 	Shared bool
-	// Silent has no object written for this node's pods, and none read: the operator makes slices without them, or a key-value store does without both.
+	// Silent has no object written for this node's pods, and none read: the operator makes slices
+	// without them, or a key-value store does without both.
 	Silent bool
 	// Accept says whether a pod of another node may have an identity.
 	Accept func(identity.ID) error
-	// Echoed, if not nil, is told of a pod of this node of which something has come back from the API server, or of which Set has said something; see Known.
-	// It must neither block nor call back.
+	// Echoed, if not nil, is told of a pod of this node of which something has come back from the
+	// API server, or of which Set has said something; see Known. It must neither block nor call
+	// back.
 	Echoed func(k8s.Key)
-	// Learned, if not nil, is told how long ago a pod was created that has got its first identity here, see learned.go.
+	// Learned, if not nil, is told how long ago a pod was created that has got its first identity
+	// here, see learned.go.
 	Learned func(age time.Duration)
-	// Interval is how often this node's objects are compared with what they should be, 10 seconds by default.
+	// Interval is how often this node's objects are compared with what they should be, 10 seconds
+	// by default.
 	Interval time.Duration
 	// Log receives what is worth knowing; nil discards it.
 	Log *slog.Logger
@@ -60,7 +66,8 @@ type Endpoints struct {
 	locals map[k8s.Key][]Local // this node's endpoints of a name, in the order in which they came
 	want   map[k8s.Key]Local   // of each, the one that the object tells of
 	exists map[k8s.Key]string  // UID of the pod of a name, as the API server said when two were known
-	// mirrors are the UIDs of the objects of static pods, by the UID by which the runtime knows the pod.
+	// mirrors are the UIDs of the objects of static pods, by the UID by which the runtime knows the
+	// pod.
 	mirrors map[string]string
 	have    map[k8s.Key]object      // this node's objects, as the watch told them
 	said    map[k8s.Key]identity.ID // the identity last written, or found to be there
@@ -103,7 +110,8 @@ func New(cfg Config, client *k8s.Client, cache Cache) (*Endpoints, error) {
 	}, nil
 }
 
-// Set says that this node has an endpoint, or that it has changed. An endpoint that is no pod's has no object.
+// Set says that this node has an endpoint, or that it has changed. An endpoint that is no pod's has
+// no object.
 func (e *Endpoints) Set(l Local) {
 	if err := l.Validate(); err != nil {
 		e.cfg.Log.Debug("an endpoint is not told to other nodes", "reason", err)
@@ -132,8 +140,9 @@ func (e *Endpoints) Set(l Local) {
 	}
 }
 
-// Mirror says that the object of the static pod which the runtime knows by a UID has another UID. The kubelet makes it anew when somebody deletes it, while the pod
-// goes on. Of a pod of its own, whose UIDs are one, it says nothing.
+// Mirror says that the object of the static pod which the runtime knows by a UID has another UID.
+// The kubelet makes it anew when somebody deletes it, while the pod goes on. Of a pod of its own,
+// whose UIDs are one, it says nothing.
 func (e *Endpoints) Mirror(runtime, uid string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -152,7 +161,8 @@ func (e *Endpoints) Mirror(runtime, uid string) {
 	}
 }
 
-// Remove says that an endpoint is gone. Another one of its pod, or of a pod of the same name, is told of instead.
+// Remove says that an endpoint is gone. Another one of its pod, or of a pod of the same name, is
+// told of instead.
 func (e *Endpoints) Remove(l Local) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -168,8 +178,9 @@ func (e *Endpoints) Remove(l Local) {
 	e.choose(key)
 }
 
-// choose decides which of the endpoints of a name the object tells of: of the pod that the API server says exists, if it was asked, else of the pod that came
-// last, and of its interfaces the one with the lowest number. It must be called with mu held.
+// choose decides which of the endpoints of a name the object tells of: of the pod that the API
+// server says exists, if it was asked, else of the pod that came last, and of its interfaces the
+// one with the lowest number. It must be called with mu held.
 func (e *Endpoints) choose(key k8s.Key) {
 	list := e.locals[key]
 	if len(list) == 0 {
@@ -220,14 +231,15 @@ func (e *Endpoints) WaitSynced(ctx context.Context) error {
 	}
 }
 
-// Reached returns up to which resource version the cache was told of other nodes' pods, of CiliumEndpointSlices if these are followed, else of
-// CiliumEndpoints; 0 for none.
+// Reached returns up to which resource version the cache was told of other nodes' pods, of
+// CiliumEndpointSlices if these are followed, else of CiliumEndpoints; 0 for none.
 func (e *Endpoints) Reached() uint64 { return e.reached.Load() }
 
 func (e *Endpoints) advance(version string) { k8s.Advance(&e.reached, version) }
 
-// Run follows the objects and writes this node's until ctx ends, and returns nil then. It is called once, when Set was called for the endpoints of before
-// the agent's start: objects of this node that nobody wants are deleted.
+// Run follows the objects and writes this node's until ctx ends, and returns nil then. It is called
+// once, when Set was called for the endpoints of before the agent's start: objects of this node
+// that nobody wants are deleted.
 func (e *Endpoints) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -350,7 +362,8 @@ func (e *Endpoints) gone(key k8s.Key) {
 	e.mu.Lock()
 	delete(e.have, key)
 	delete(e.said, key)
-	// Deleted by somebody else, or to make room. What is deleted again and again waits for the comparison.
+	// Deleted by somebody else, or to make room. What is deleted again and again waits for the
+	// comparison.
 	if want, wanted := e.want[key]; wanted {
 		e.lost[key] = want.UID
 		if !e.made[key].recent(want.UID, e.cfg.Interval) {
@@ -375,7 +388,8 @@ func (e *Endpoints) learn(who string, r remote) {
 	e.book.set(who, s)
 }
 
-// slices returns the handler of slices. An endpoint that moves from one to another is in both for a while.
+// slices returns the handler of slices. An endpoint that moves from one to another is in both for a
+// while.
 func (e *Endpoints) slices(synced func()) k8s.Handler[*v2alpha1.CiliumEndpointSlice] {
 	members := map[string]map[string]bool{} // by slice
 	who := func(slice string, key k8s.Key) string { return "slice/" + slice + "/" + key.String() }

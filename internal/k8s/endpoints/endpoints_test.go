@@ -303,7 +303,8 @@ func (r *rig) believes(cache *ipcache.Cache, ip, want string) {
 	})
 }
 
-// TestOthers has the address cache follow the objects of other nodes, "Pod creation process" of CFP-27752, and believe none that cannot be.
+// TestOthers has the address cache follow the objects of other nodes, "Pod creation process" of
+// CFP-27752, and believe none that cannot be.
 func TestOthers(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -313,7 +314,8 @@ func TestOthers(t *testing.T) {
 	if got := tell(cache, "10.0.2.1"); got != "300 on 192.0.2.2: team/a" {
 		t.Errorf("after the first list: %s", got)
 	}
-	// A second object claims the address: the one heard last counts, and when it goes the other does.
+	// A second object claims the address: the one heard last counts, and when it goes the other
+	// does.
 	r.create(object("team", "b", "192.0.2.3", "10.0.2.1", 301))
 	r.believes(cache, "10.0.2.1", "301 on 192.0.2.3: team/b")
 	r.delete("team", "b")
@@ -438,7 +440,8 @@ func (w *watched) last() string {
 	return w.selectors[len(w.selectors)-1]
 }
 
-// TestOwnOnly has an agent that reads slices hear of its own CiliumEndpoints only, where their definition allows that, and do its work in any case.
+// TestOwnOnly has an agent that reads slices hear of its own CiliumEndpoints only, where their
+// definition allows that, and do its work in any case.
 func TestOwnOnly(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -26,8 +26,9 @@ func learner() (e *Endpoints, told *[]time.Duration) {
 	}, told
 }
 
-// TestLearned: how long ago a pod of another node was created is told once, when its object names an identity of its own for the first time, and not of what was there
-// before, or says nothing, or what cannot be.
+// TestLearned: how long ago a pod of another node was created is told once, when its object names
+// an identity of its own for the first time, and not of what was there before, or says nothing, or
+// what cannot be.
 func TestLearned(t *testing.T) {
 	t.Parallel()
 	e, told := learner()
@@ -59,7 +60,8 @@ func TestLearned(t *testing.T) {
 	}
 }
 
-// TestLearnedFromSlices: slices do not say when a pod was created; its own node tells when it hears its own slice.
+// TestLearnedFromSlices: slices do not say when a pod was created; its own node tells when it hears
+// its own slice.
 func TestLearnedFromSlices(t *testing.T) {
 	t.Parallel()
 	e, told := learner()

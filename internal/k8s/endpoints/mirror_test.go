@@ -11,8 +11,9 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s/endpoints"
 )
 
-// TestStaticPod: the object of a static pod is made anew while the pod goes on. Its CiliumEndpoint becomes the new object's, whether the agent hears of that first
-// or has to ask, and goes with the endpoint.
+// TestStaticPod: the object of a static pod is made anew while the pod goes on. Its CiliumEndpoint
+// becomes the new object's, whether the agent hears of that first or has to ask, and goes with the
+// endpoint.
 func TestStaticPod(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

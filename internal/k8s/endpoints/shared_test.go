@@ -16,7 +16,8 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s/endpoints"
 )
 
-// TestTwoWriters is "Two CEP writing sources" and "Review discussion 2" of CFP-27752, from the agent's side.
+// TestTwoWriters is "Two CEP writing sources" and "Review discussion 2" of CFP-27752, from the
+// agent's side.
 func TestTwoWriters(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -43,7 +44,8 @@ func TestTwoWriters(t *testing.T) {
 		l.Number = 7
 		return l
 	}
-	// names waits until the object names a number (0: none) and has an address, and goes on to for a few comparisons.
+	// names waits until the object names a number (0: none) and has an address, and goes on to for
+	// a few comparisons.
 	names := func(what string, id int64, ip string) {
 		t.Helper()
 		wrong := func() string {

@@ -22,7 +22,8 @@ type Local struct {
 	// The pod, by the UID by which the runtime knows it.
 	Namespace, Pod, UID string
 	IPv4, IPv6          netip.Addr
-	// Identity is 0 as long as there is none for the whole cluster. A new object then names none, and one that is there goes on to name what it did.
+	// Identity is 0 as long as there is none for the whole cluster. A new object then names none,
+	// and one that is there goes on to name what it did.
 	Identity       identity.ID
 	IdentityLabels labels.Set
 	// Labels are those that came with the pod.
@@ -30,10 +31,12 @@ type Local struct {
 	NamedPorts []ipcache.NamedPort
 	// State is that of the endpoint's lifecycle.
 	State string
-	// PodCreated is when the pod was created, by the API server's clock; zero if others know the endpoint already, or it does not count.
+	// PodCreated is when the pod was created, by the API server's clock; zero if others know the
+	// endpoint already, or it does not count.
 	PodCreated time.Time
 
-	// runtime is the UID that Set was told: the UID of a static pod's object is another, see Mirror.
+	// runtime is the UID that Set was told: the UID of a static pod's object is another, see
+	// Mirror.
 	runtime string
 }
 
@@ -54,7 +57,8 @@ func (l Local) Validate() error {
 	return nil
 }
 
-// state returns what is told of a state: others need to know only whether the endpoint forwards traffic.
+// state returns what is told of a state: others need to know only whether the endpoint forwards
+// traffic.
 func state(s string) v2.EndpointState {
 	switch v2.EndpointState(s) {
 	case v2.EndpointNotReady, v2.EndpointRestoring, v2.EndpointWaitingToRegenerate, v2.EndpointRegenerating, v2.EndpointReady, v2.EndpointDisconnecting, v2.EndpointDisconnected:

@@ -61,7 +61,8 @@ func seen(o *v2.CiliumEndpoint, own bool) object {
 	return s
 }
 
-// write brings this node's objects to what is wanted, until ctx ends. An object that changes is written at once.
+// write brings this node's objects to what is wanted, until ctx ends. An object that changes is
+// written at once.
 func (e *Endpoints) write(ctx context.Context) error {
 	compare := time.NewTimer(e.pause())
 	defer compare.Stop()
@@ -105,7 +106,8 @@ func (e *Endpoints) write(ctx context.Context) error {
 	}
 }
 
-// pause is the time between two comparisons, up to a tenth more or less: nodes that started together must not all compare at the same moment.
+// pause is the time between two comparisons, up to a tenth more or less: nodes that started
+// together must not all compare at the same moment.
 func (e *Endpoints) pause() time.Duration {
 	return e.cfg.Interval*9/10 + rand.N(e.cfg.Interval/5+1)
 }
@@ -113,9 +115,11 @@ func (e *Endpoints) pause() time.Duration {
 // maxMissed is how many comparisons an object misses at most between two attempts.
 const maxMissed = 8
 
-// attempts are the objects that were written in vain, or of which the watch has not told yet. They are tried again at the comparisons, and less and less often:
-// a server that is late with one node's objects is likely to have thousands of nodes ask, and each attempt that comes too early makes all the others later. One
-// that cannot be reached is not troubled by that, and wants to be found soon when it is back.
+// attempts are the objects that were written in vain, or of which the watch has not told yet. They
+// are tried again at the comparisons, and less and less often: a server that is late with one
+// node's objects is likely to have thousands of nodes ask, and each attempt that comes too early
+// makes all the others later. One that cannot be reached is not troubled by that, and wants to be
+// found soon when it is back.
 type attempts map[k8s.Key]*attempt
 
 // attempt is when an object is tried next: after left comparisons of missed in all.
@@ -146,8 +150,8 @@ func (r attempts) failed(key k8s.Key, err error) (news bool) {
 	return news
 }
 
-// wrote notes an attempt that the server has accepted; the watch is to tell what came of it, and one that is late is no reason to write the same again. It reports
-// whether that is news.
+// wrote notes an attempt that the server has accepted; the watch is to tell what came of it, and
+// one that is late is no reason to write the same again. It reports whether that is news.
 func (r attempts) wrote(key k8s.Key) (news bool) {
 	a := r.wait(key, maxMissed)
 	news, a.failed = a.failed, false
@@ -161,7 +165,8 @@ func (r attempts) settled(key k8s.Key) (news bool) {
 	return a != nil && a.failed
 }
 
-// busy says whether a server is there that has too much to do: it has refused, or not answered in time.
+// busy says whether a server is there that has too much to do: it has refused, or not answered in
+// time.
 func busy(err error) bool {
 	if status := apierrors.APIStatus(nil); errors.As(err, &status) {
 		return true
@@ -185,7 +190,8 @@ func (r attempts) due(key k8s.Key) bool {
 	return a == nil || a.left <= 0
 }
 
-// bring does the one next thing that an object needs, and reports whether there was any. What came of it is told by the watch alone, so that no answer that comes late counts; what is not as it
+// bring does the one next thing that an object needs, and reports whether there was any. What came
+// of it is told by the watch alone, so that no answer that comes late counts; what is not as it
 // should be at the next comparison is tried again.
 func (e *Endpoints) bring(ctx context.Context, key k8s.Key) (wrote bool, err error) {
 	e.mu.Lock()
@@ -205,11 +211,13 @@ func (e *Endpoints) bring(ctx context.Context, key k8s.Key) (wrote bool, err err
 	return e.adjust(ctx, want, have)
 }
 
-// adjust brings an object that exists to what is wanted. It reports whether there was anything to do.
+// adjust brings an object that exists to what is wanted. It reports whether there was anything to
+// do.
 func (e *Endpoints) adjust(ctx context.Context, want Local, have object) (wrote bool, err error) {
 	if string(have.owner) != want.UID {
-		// Of a pod of the same name that was there before, or that is there now, on another node: a pod that was deleted by force may run here still, and a node
-		// that was cut off may know pods that are gone. Only the API server can say which of them exists.
+		// Of a pod of the same name that was there before, or that is there now, on another node: a
+		// pod that was deleted by force may run here still, and a node that was cut off may know
+		// pods that are gone. Only the API server can say which of them exists.
 		uid, err := e.podUID(ctx, want.Key())
 		if err != nil {
 			return false, err
@@ -234,7 +242,8 @@ func (e *Endpoints) adjust(ctx context.Context, want Local, have object) (wrote 
 	return false, nil
 }
 
-// podUID asks the API server for the pod that has a name now, and remembers it. It is empty if there is none.
+// podUID asks the API server for the pod that has a name now, and remembers it. It is empty if
+// there is none.
 func (e *Endpoints) podUID(ctx context.Context, key k8s.Key) (string, error) {
 	var uid string
 	pod, err := e.pods.Pods(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
@@ -265,8 +274,8 @@ func (e *Endpoints) speaksFor(key k8s.Key, uid string) bool {
 	return ok && want.UID == uid
 }
 
-// mustRelabel says whether the object's labels are to become those of the pod. When somebody else, such as an admission webhook, makes others of them at
-// once, they are not written again and again.
+// mustRelabel says whether the object's labels are to become those of the pod. When somebody else,
+// such as an admission webhook, makes others of them at once, they are not written again and again.
 func (e *Endpoints) mustRelabel(want Local, have object) bool {
 	labels := want.podLabels()
 	if maps.Equal(have.labels, labels) {
@@ -278,8 +287,9 @@ func (e *Endpoints) mustRelabel(want Local, have object) bool {
 	return !maps.Equal(last.labels, labels) || time.Since(last.at) >= maxMissed*e.cfg.Interval
 }
 
-// keepIdentity says whether the identity that an object names is to stay. It is while this node knows none; and where the operator writes it too, once it has
-// been this one: the operator may have heard of labels before this node has, and neither is to undo what the other does.
+// keepIdentity says whether the identity that an object names is to stay. It is while this node
+// knows none; and where the operator writes it too, once it has been this one: the operator may
+// have heard of labels before this node has, and neither is to undo what the other does.
 func (e *Endpoints) keepIdentity(want Local, have object) bool {
 	if want.Identity == 0 {
 		return true
@@ -362,8 +372,8 @@ func (e *Endpoints) create(ctx context.Context, l Local) error {
 	return nil
 }
 
-// patch writes status, and with relabel the pod's labels. It returns nil if the object is another one by now, or was changed by the operator where that writes
-// too: the watch tells.
+// patch writes status, and with relabel the pod's labels. It returns nil if the object is another
+// one by now, or was changed by the operator where that writes too: the watch tells.
 func (e *Endpoints) patch(ctx context.Context, want Local, have object, status v2.EndpointStatus, relabel bool) error {
 	key := want.Key()
 	type op struct {
@@ -403,7 +413,8 @@ func (e *Endpoints) patch(ctx context.Context, want Local, have object, status v
 	return nil
 }
 
-// replaced says whether the object is not the one that is known, as which a patch was refused; if not, the server refuses what the patch says.
+// replaced says whether the object is not the one that is known, as which a patch was refused; if
+// not, the server refuses what the patch says.
 func (e *Endpoints) replaced(ctx context.Context, key k8s.Key, have object) bool {
 	now := &v2.CiliumEndpoint{}
 	err := e.client.Get().Namespace(key.Namespace).Resource(v2.ResourceEndpoints).Name(key.Name).Do(ctx).Into(now)

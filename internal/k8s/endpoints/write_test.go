@@ -15,7 +15,8 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s"
 )
 
-// TestAttempts: a server that refuses, or is late, is asked less and less often, one that has accepted rarely, one that cannot be reached at every comparison.
+// TestAttempts: a server that refuses, or is late, is asked less and less often, one that has
+// accepted rarely, one that cannot be reached at every comparison.
 func TestAttempts(t *testing.T) {
 	t.Parallel()
 	key, other := k8s.Key{Namespace: "a", Name: "pod"}, k8s.Key{Namespace: "a", Name: "other"}

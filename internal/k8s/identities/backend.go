@@ -19,7 +19,8 @@ import (
 	"github.com/hawser-net/hawser/pkg/allocator"
 )
 
-// HeartbeatAnnotation is how the operator marks an identity that nobody was seen to use, with the time.
+// HeartbeatAnnotation is how the operator marks an identity that nobody was seen to use, with the
+// time.
 const HeartbeatAnnotation = "io.cilium.heartbeat"
 
 // Config is what a Backend is made from.
@@ -29,14 +30,16 @@ type Config struct {
 	First, Last allocator.ID
 	// KeyType is any key; it is used to read others.
 	KeyType allocator.MapKey
-	// Node and Namespace are whose Leases confirm the end of numbers, and where; without them Confirm fails.
+	// Node and Namespace are whose Leases confirm the end of numbers, and where; without them
+	// Confirm fails.
 	Node, Namespace string
 	// Log is optional.
 	Log *slog.Logger
 }
 
-// Backend is the allocator's backend on CiliumIdentity objects. Its methods may be called from many goroutines. Those that look for a number need the
-// first list, which ListAndWatch brings, and wait for it.
+// Backend is the allocator's backend on CiliumIdentity objects. Its methods may be called from many
+// goroutines. Those that look for a number need the first list, which ListAndWatch brings, and wait
+// for it.
 type Backend struct {
 	cfg     Config
 	objects *gentype.ClientWithList[*v2.CiliumIdentity, *v2.CiliumIdentityList]
@@ -84,8 +87,9 @@ func (b *Backend) readSalt(ctx context.Context) (string, error) {
 	})
 }
 
-// Objects without a digest, as earlier versions made them, get one when they are used. Every node hears of each, so no node writes more of them in its time than
-// these, of whatever number it uses: with 5,000 nodes about 80 a second at most, and no object twice.
+// Objects without a digest, as earlier versions made them, get one when they are used. Every node
+// hears of each, so no node writes more of them in its time than these, of whatever number it uses:
+// with 5,000 nodes about 80 a second at most, and no object twice.
 const (
 	sealRate  = rate.Limit(1.0 / 60)
 	sealBurst = 5
@@ -120,7 +124,8 @@ func (b *Backend) Acquire(ctx context.Context, key allocator.AllocatorKey, numbe
 	return allocator.Acquired{ID: got.ID, IsNew: got.Made, Revision: revision(got.Object)}, nil
 }
 
-// keep makes sure that an object which the watch has shown is not about to be deleted. It reports false if it is gone or another's.
+// keep makes sure that an object which the watch has shown is not about to be deleted. It reports
+// false if it is gone or another's.
 func (b *Backend) keep(ctx context.Context, id allocator.ID, text string, security map[string]string) (bool, error) {
 	// The index is told before the cache is: what is missing from it is gone.
 	if e, ok := b.index.get(id); !ok || e.resting || !e.marked {
@@ -168,7 +173,8 @@ func (b *Backend) text(o *v2.CiliumIdentity) string {
 	return key.GetKey()
 }
 
-// revision returns the version of an object as the number that Kubernetes promises it to be, 0 if it is none.
+// revision returns the version of an object as the number that Kubernetes promises it to be, 0 if
+// it is none.
 func revision(o metav1.Object) int64 {
 	n, err := strconv.ParseInt(o.GetResourceVersion(), 10, 64)
 	if err != nil || n < 0 {
@@ -177,7 +183,8 @@ func revision(o metav1.Object) int64 {
 	return n
 }
 
-// Withdraw implements [allocator.Backend]: it deletes an object that was made a moment ago, and nothing else.
+// Withdraw implements [allocator.Backend]: it deletes an object that was made a moment ago, and
+// nothing else.
 func (b *Backend) Withdraw(ctx context.Context, key allocator.AllocatorKey, a allocator.Acquired) error {
 	if !a.IsNew {
 		return nil
@@ -190,11 +197,12 @@ func (b *Backend) Withdraw(ctx context.Context, key allocator.AllocatorKey, a al
 	return fmt.Errorf("delete identity %s, a duplicate: %w", a.ID, err)
 }
 
-// Release implements [allocator.Backend]. There is nothing to do: the reference is the CiliumEndpoint.
+// Release implements [allocator.Backend]. There is nothing to do: the reference is the
+// CiliumEndpoint.
 func (b *Backend) Release(context.Context, allocator.ID, allocator.AllocatorKey) error { return nil }
 
-// Check implements [allocator.Backend], by what the watch has shown. An object without a digest is not in order either if it was edited, or of as many as may get
-// one now.
+// Check implements [allocator.Backend], by what the watch has shown. An object without a digest is
+// not in order either if it was edited, or of as many as may get one now.
 func (b *Backend) Check(ctx context.Context, refs []allocator.Reference) ([]allocator.Reference, error) {
 	if err := b.index.wait(ctx); err != nil {
 		return nil, err
@@ -233,7 +241,8 @@ func (b *Backend) Restore(ctx context.Context, ref allocator.Reference) error {
 	return err
 }
 
-// Get implements [allocator.Backend], by what the watch has shown. Whether anybody uses the number is not known here.
+// Get implements [allocator.Backend], by what the watch has shown. Whether anybody uses the number
+// is not known here.
 func (b *Backend) Get(ctx context.Context, key allocator.AllocatorKey) (allocator.ID, error) {
 	if err := b.index.wait(ctx); err != nil {
 		return allocator.NoID, err
@@ -266,7 +275,8 @@ func (b *Backend) GetByID(ctx context.Context, id allocator.ID) (allocator.Alloc
 // ErrNotHere is what RunGC returns.
 var ErrNotHere = errors.New("identities in Kubernetes are collected by the operator, which knows the endpoints that refer to them")
 
-// RunGC implements [allocator.Backend]: it refuses, because what refers to a number is not known here.
+// RunGC implements [allocator.Backend]: it refuses, because what refers to a number is not known
+// here.
 func (b *Backend) RunGC(context.Context, *rate.Limiter, allocator.Range, map[allocator.ID]int64) (map[allocator.ID]int64, allocator.GCStats, error) {
 	return nil, allocator.GCStats{}, ErrNotHere
 }

@@ -166,7 +166,8 @@ func list(t *testing.T, c *objects) map[string][]string {
 	return out
 }
 
-// allocate has each of the agents allocate all sets at once, in its own order, and returns the numbers by agent and set.
+// allocate has each of the agents allocate all sets at once, in its own order, and returns the
+// numbers by agent and set.
 func allocate(t *testing.T, agents []*allocator.Allocator, sets []key, meanwhile func()) []map[string]allocator.ID {
 	t.Helper()
 	got := make([]map[string]allocator.ID, len(agents))
@@ -203,7 +204,8 @@ func disagreement(got []map[string]allocator.ID) (out string) {
 	return out
 }
 
-// race has the agents allocate, and checks that they agree and that the server has one object for each set.
+// race has the agents allocate, and checks that they agree and that the server has one object for
+// each set.
 func race(t *testing.T, c *objects, agents []*allocator.Allocator, sets []key, meanwhile func()) {
 	t.Helper()
 	got := allocate(t, agents, sets, meanwhile)
@@ -236,7 +238,8 @@ func apps(n int) []key {
 	return sets
 }
 
-// TestOneNumberForEach has ten agents allocate the same sets at once, then again over a restart of the server.
+// TestOneNumberForEach has ten agents allocate the same sets at once, then again over a restart of
+// the server.
 func TestOneNumberForEach(t *testing.T) {
 	testenv.CheckLeaks(t)
 	server, c := start(t)
@@ -266,9 +269,11 @@ func TestOneNumberForEach(t *testing.T) {
 	})
 }
 
-// TestNarrow makes agents meet: the range has hardly more numbers than there are sets, and a stranger makes and deletes objects in it. So an agent may find a
-// number taken that is free for the next one, and both make an object within one second, which is all that the server says of their age: then the lower number
-// counts, and who has the other one follows at the next comparison.
+// TestNarrow makes agents meet: the range has hardly more numbers than there are sets, and a
+// stranger makes and deletes objects in it. So an agent may find a number taken that is free for
+// the next one, and both make an object within one second, which is all that the server says of
+// their age: then the lower number counts, and who has the other one follows at the next
+// comparison.
 func TestNarrow(t *testing.T) {
 	t.Parallel()
 	server, c := start(t)
@@ -414,7 +419,8 @@ func TestMarked(t *testing.T) {
 	}
 }
 
-// TestResting has numbers rest: labels that come back get theirs, others go on to the next, and take one that rests only if there is no other.
+// TestResting has numbers rest: labels that come back get theirs, others go on to the next, and
+// take one that rests only if there is no other.
 func TestResting(t *testing.T) {
 	t.Parallel()
 	server, c := start(t)
@@ -487,8 +493,8 @@ func TestResting(t *testing.T) {
 	}
 }
 
-// TestEdited: other labels than those that it was made with change nothing of what a number means, however it gets them; told until
-// they are taken back.
+// TestEdited: other labels than those that it was made with change nothing of what a number means,
+// however it gets them; told until they are taken back.
 func TestEdited(t *testing.T) {
 	t.Parallel()
 	server, c := start(t)
@@ -683,7 +689,8 @@ func TestEditedWhileAway(t *testing.T) {
 	means("a pod's own, put back", own, own, false)
 }
 
-// TestLongestRestedIsTakenFirst: when no number is free, labels take the one that has rested longest, wherever their sequence begins.
+// TestLongestRestedIsTakenFirst: when no number is free, labels take the one that has rested
+// longest, wherever their sequence begins.
 func TestLongestRestedIsTakenFirst(t *testing.T) {
 	t.Parallel()
 	server, c := start(t)
@@ -744,7 +751,8 @@ func TestProtected(t *testing.T) {
 	}
 }
 
-// TestSequence pins the order, which is part of the format, and checks that it holds each number once.
+// TestSequence pins the order, which is part of the format, and checks that it holds each number
+// once.
 func TestSequence(t *testing.T) {
 	t.Parallel()
 	var head []allocator.ID
@@ -771,7 +779,8 @@ func TestSequence(t *testing.T) {
 	}
 }
 
-// TestNumbersCannotBeAimedAt: who knows how numbers are chosen, but not the cluster's salt, cannot choose labels for a number; writers of the cluster agree.
+// TestNumbersCannotBeAimedAt: who knows how numbers are chosen, but not the cluster's salt, cannot
+// choose labels for a number; writers of the cluster agree.
 func TestNumbersCannotBeAimedAt(t *testing.T) {
 	t.Parallel()
 	server, _ := start(t)
@@ -814,8 +823,9 @@ func TestNumbersCannotBeAimedAt(t *testing.T) {
 	}
 }
 
-// TestSameSecond: two writers make an object each for a set of labels in one second, which is all that objects say of their age. Who uses the larger number follows to
-// the smaller at once, and not with the next comparison: both are told before.
+// TestSameSecond: two writers make an object each for a set of labels in one second, which is all
+// that objects say of their age. Who uses the larger number follows to the smaller at once, and not
+// with the next comparison: both are told before.
 func TestSameSecond(t *testing.T) {
 	t.Parallel()
 	server, c := start(t)

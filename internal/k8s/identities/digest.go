@@ -26,7 +26,8 @@ func Digest(security map[string]string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// Seal notes on an object which labels it has been given: those that it has. It is for who knows that these are no edit.
+// Seal notes on an object which labels it has been given: those that it has. It is for who knows
+// that these are no edit.
 func Seal(o *v2.CiliumIdentity) {
 	if o.Annotations == nil {
 		o.Annotations = map[string]string{}

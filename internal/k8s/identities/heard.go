@@ -17,14 +17,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Heard is what an agent says of the identities that it has heard of: those that were retired or deleted up to a version are none to its node any more. See
-// docs/design/0010-reuse.md. It holds over restarts: of several of a node the highest counts, see [SumUp].
+// Heard is what an agent says of the identities that it has heard of: those that were retired or
+// deleted up to a version are none to its node any more. See docs/design/0010-reuse.md. It holds
+// over restarts: of several of a node the highest counts, see [SumUp].
 type Heard struct {
 	Node string
 	// Version is a resource version of CiliumIdentities. 0 takes back what the node said before.
 	Version uint64
-	// Origin, if not empty, tells apart what is said for the same version before and after something was taken back: there are no two Leases of a name, and an
-	// agent may not change one.
+	// Origin, if not empty, tells apart what is said for the same version before and after
+	// something was taken back: there are no two Leases of a name, and an agent may not change one.
 	Origin string
 }
 
@@ -40,8 +41,9 @@ const (
 // maxName is the longest name of an object.
 const maxName = 253
 
-// Lease returns the object that says it. Each is an object of its own, so that agents need no right but to create some, in a namespace where the Leases of
-// others are; the operator deletes those that a higher one makes superfluous.
+// Lease returns the object that says it. Each is an object of its own, so that agents need no right
+// but to create some, in a namespace where the Leases of others are; the operator deletes those
+// that a higher one makes superfluous.
 func (h Heard) Lease(namespace string) *coordinationv1.Lease {
 	version := strconv.FormatUint(h.Version, 10)
 	end := "." + version
@@ -61,8 +63,9 @@ func (h Heard) Lease(namespace string) *coordinationv1.Lease {
 	}
 }
 
-// ReadHeard returns what a Lease says; ok is false if it does not say whose it is. A version that cannot be read is 0. So is one that the server had not reached when
-// it made the Lease: it is of before the server went back to an old copy, whose versions mean something else since.
+// ReadHeard returns what a Lease says; ok is false if it does not say whose it is. A version that
+// cannot be read is 0. So is one that the server had not reached when it made the Lease: it is of
+// before the server went back to an old copy, whose versions mean something else since.
 func ReadHeard(o *coordinationv1.Lease) (h Heard, ok bool) {
 	if o.Spec.HolderIdentity == nil || *o.Spec.HolderIdentity == "" {
 		return Heard{}, false
@@ -77,9 +80,11 @@ func ReadHeard(o *coordinationv1.Lease) (h Heard, ok bool) {
 	return Heard{Node: *o.Spec.HolderIdentity, Version: n}, true
 }
 
-// SumUp returns up to which version each node has heard, and which of the Leases nobody needs. A Lease that takes back what its node said before ends what all
-// older ones say: of the others the one with the highest version counts. Which is older the server's version of the Lease tells, as Leases of agents are made and
-// never changed. One that takes something back is needed until those are gone that it is about.
+// SumUp returns up to which version each node has heard, and which of the Leases nobody needs. A
+// Lease that takes back what its node said before ends what all older ones say: of the others the
+// one with the highest version counts. Which is older the server's version of the Lease tells, as
+// Leases of agents are made and never changed. One that takes something back is needed until those
+// are gone that it is about.
 func SumUp(all []*coordinationv1.Lease) (said map[string]uint64, needless []*coordinationv1.Lease) {
 	type word struct {
 		lease *coordinationv1.Lease
@@ -127,7 +132,8 @@ func SumUp(all []*coordinationv1.Lease) (said map[string]uint64, needless []*coo
 	return said, needless
 }
 
-// Confirm implements [allocator.Backend]: it says so by a Lease. A revision of 0 takes back what was said before.
+// Confirm implements [allocator.Backend]: it says so by a Lease. A revision of 0 takes back what
+// was said before.
 func (b *Backend) Confirm(ctx context.Context, revision int64) error {
 	if b.cfg.Node == "" || b.cfg.Namespace == "" || revision < 0 {
 		return errors.New("to confirm the end of identities, a node and a namespace are needed")
@@ -144,5 +150,6 @@ func (b *Backend) Confirm(ctx context.Context, revision int64) error {
 	return nil
 }
 
-// ObserveLostConfirmation implements [allocator.Backend]. A Lease that says it is on no lease of a store.
+// ObserveLostConfirmation implements [allocator.Backend]. A Lease that says it is on no lease of a
+// store.
 func (b *Backend) ObserveLostConfirmation(func()) (stop func()) { return func() {} }

@@ -16,7 +16,8 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv/kubeapi"
 )
 
-// TestSumUp: of what a node said the highest counts, but nothing that it took back since; and what takes something back stays as long as that is there.
+// TestSumUp: of what a node said the highest counts, but nothing that it took back since; and what
+// takes something back stays as long as that is there.
 func TestSumUp(t *testing.T) {
 	t.Parallel()
 	lease := func(node string, heard, made uint64) *coordinationv1.Lease {
@@ -70,7 +71,8 @@ func TestSumUp(t *testing.T) {
 	}
 }
 
-// TestConfirmations: what an agent said is taken back by a Lease of its own, whatever it said before and in whichever order, on a real server.
+// TestConfirmations: what an agent said is taken back by a Lease of its own, whatever it said
+// before and in whichever order, on a real server.
 func TestConfirmations(t *testing.T) {
 	t.Parallel()
 	server := kubeapi.Start(t)

@@ -7,7 +7,8 @@ import (
 	"github.com/hawser-net/hawser/pkg/allocator"
 )
 
-// Key is a label set as a key of the allocator, on objects and on key-value stores alike. It is a value and never changes.
+// Key is a label set as a key of the allocator, on objects and on key-value stores alike. It is a
+// value and never changes.
 type Key struct {
 	Set labels.Set
 }
@@ -44,8 +45,8 @@ func SecurityLabels(set labels.Set) map[string]string {
 	return out
 }
 
-// ParseSecurityLabels is the inverse of [SecurityLabels]. A label without a source has source "". Labels that could not be told apart in the canonical string
-// are an error.
+// ParseSecurityLabels is the inverse of [SecurityLabels]. A label without a source has source "".
+// Labels that could not be told apart in the canonical string are an error.
 func ParseSecurityLabels(m map[string]string) (labels.Set, error) {
 	ls := make([]labels.Label, 0, len(m))
 	for name, value := range m {

@@ -25,18 +25,21 @@ type Objects interface {
 
 // Entry is what a watch has shown of a number's object.
 type Entry struct {
-	// Text is the canonical string of its labels; "" if they cannot be read. Of a number that rests it is what the labels were.
+	// Text is the canonical string of its labels; "" if they cannot be read. Of a number that rests
+	// it is what the labels were.
 	Text string
 	// Resting: see [Retire]. Since is from when, the zero time if that cannot be read.
 	Resting bool
 	Since   time.Time
-	// Life is the incarnation that all this is of. Certain says that Text is no edit: it was there when the object was made, or labels in use had the number before.
+	// Life is the incarnation that all this is of. Certain says that Text is no edit: it was there
+	// when the object was made, or labels in use had the number before.
 	Life    types.UID
 	Certain bool
 }
 
-// Prober finds the numbers of label sets, or makes them. All who write CiliumIdentities use it, agents and operator alike: that is why they agree. It keeps
-// nothing; its method may be called from many goroutines.
+// Prober finds the numbers of label sets, or makes them. All who write CiliumIdentities use it,
+// agents and operator alike: that is why they agree. It keeps nothing; its method may be called
+// from many goroutines.
 type Prober struct {
 	Objects     Objects
 	First, Last allocator.ID
@@ -44,13 +47,15 @@ type Prober struct {
 	Salt func(context.Context) (string, error)
 	// Text returns the canonical string of an object's labels, "" if they cannot be read.
 	Text func(*v2.CiliumIdentity) string
-	// Known says what a watch has shown of a number; ok is false if there is no object. It may be behind. It spares requests and decides nothing, but that a
-	// number which is known to be other labels' is passed over.
+	// Known says what a watch has shown of a number; ok is false if there is no object. It may be
+	// behind. It spares requests and decides nothing, but that a number which is known to be other
+	// labels' is passed over.
 	Known func(allocator.ID) (e Entry, ok bool)
-	// Full, if not nil, says at once what Known says of all numbers together: that each is other labels'
-	// than these, and none rests. So thousands that wait for a number cost next to nothing.
+	// Full, if not nil, says at once what Known says of all numbers together: that each is other
+	// labels' than these, and none rests. So thousands that wait for a number cost next to nothing.
 	Full func(text string) bool
-	// Seal, if not nil, says whether an object may be written for no other reason than that it has no digest.
+	// Seal, if not nil, says whether an object may be written for no other reason than that it has
+	// no digest.
 	Seal func() bool
 }
 
@@ -62,10 +67,11 @@ type Taken struct {
 	Made bool
 }
 
-// Probe goes through the numbers in the order of the label set until it has made an object or met one of the same labels. text is the set's canonical
-// string. A number that rests is taken if the set is the one that it stood for; of another set only if no number is free, and then the one that
-// has rested longest. If all numbers are
-// taken the error wraps [allocator.ErrExhausted], if others keep changing the same objects [allocator.ErrContended].
+// Probe goes through the numbers in the order of the label set until it has made an object or met
+// one of the same labels. text is the set's canonical string. A number that rests is taken if the
+// set is the one that it stood for; of another set only if no number is free, and then the one that
+// has rested longest. If all numbers are taken the error wraps [allocator.ErrExhausted], if others
+// keep changing the same objects [allocator.ErrContended].
 func (p *Prober) Probe(ctx context.Context, text string, security map[string]string) (Taken, error) {
 	if p.Full != nil && p.Full(text) {
 		return Taken{}, p.exhausted()
@@ -95,7 +101,8 @@ func (p *Prober) Probe(ctx context.Context, text string, security map[string]str
 			resting = append(resting, rest{id, since})
 		}
 	}
-	// No number is free. Those that rest are the last resort: better than a pod without an identity.
+	// No number is free. Those that rest are the last resort: better than a pod without an
+	// identity.
 	slices.SortStableFunc(resting, func(x, y rest) int { return x.since.Compare(y.since) })
 	for _, r := range resting {
 		if got, err := p.seize(ctx, r.id, text, security, &steps); err != nil || got.ID != allocator.NoID {
@@ -163,8 +170,9 @@ func (p *Prober) certain(o *v2.CiliumIdentity, id allocator.ID, text string) boo
 }
 
 // use takes an object of the right labels into use: it must not be about to be collected, and must
-// not rest; if it was edited it gets its labels back, and if it has no digest it gets one, should it
-// be certain that it was not edited. It reports false if the object has changed and must be read again.
+// not rest; if it was edited it gets its labels back, and if it has no digest it gets one, should
+// it be certain that it was not edited. It reports false if the object has changed and must be read
+// again.
 func (p *Prober) use(ctx context.Context, o *v2.CiliumIdentity, id allocator.ID, text string, security map[string]string) (*v2.CiliumIdentity, bool, error) {
 	_, marked := o.Annotations[HeartbeatAnnotation]
 	_, _, rests := Retired(o)
@@ -197,7 +205,8 @@ func (p *Prober) update(ctx context.Context, o *v2.CiliumIdentity, verb string) 
 	return now, true, nil
 }
 
-// seize takes a number that rests after other labels. It returns NoID if the number has become others'.
+// seize takes a number that rests after other labels. It returns NoID if the number has become
+// others'.
 func (p *Prober) seize(ctx context.Context, id allocator.ID, text string, security map[string]string, steps *int) (Taken, error) {
 	for {
 		got, other, err := p.try(ctx, id, text, security, steps) // it may have rested long enough
@@ -220,8 +229,8 @@ func (p *Prober) seize(ctx context.Context, id allocator.ID, text string, securi
 	}
 }
 
-// Restore makes sure that a number in use has its object, with these labels. If the number is other labels' it changes nothing and returns an
-// [*allocator.ConflictError].
+// Restore makes sure that a number in use has its object, with these labels. If the number is other
+// labels' it changes nothing and returns an [*allocator.ConflictError].
 func (p *Prober) Restore(ctx context.Context, id allocator.ID, text string, security map[string]string) (Taken, error) {
 	steps := maxSteps
 	got, other, err := p.try(ctx, id, text, security, &steps)

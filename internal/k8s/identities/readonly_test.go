@@ -14,8 +14,9 @@ import (
 	"github.com/hawser-net/hawser/pkg/allocator"
 )
 
-// TestReadOnly is the beginning of "Agent changes" in CFP-27752: an agent that leaves identities to the operator finds those that are there, makes none, takes
-// no mark off, restores none, and follows when the number in force changes.
+// TestReadOnly is the beginning of "Agent changes" in CFP-27752: an agent that leaves identities to
+// the operator finds those that are there, makes none, takes no mark off, restores none, and
+// follows when the number in force changes.
 func TestReadOnly(t *testing.T) {
 	t.Parallel()
 	server, c := start(t)

@@ -26,7 +26,8 @@ func unsealed(t *testing.T, c *objects, id allocator.ID, k key) *v2.CiliumIdenti
 	return o
 }
 
-// edit gives an object other labels and takes its digest away, so that it is as an edited one of these versions.
+// edit gives an object other labels and takes its digest away, so that it is as an edited one of
+// these versions.
 func edit(t *testing.T, c *objects, id allocator.ID, k key, annotations map[string]string) {
 	t.Helper()
 	o, err := c.Get(t.Context(), id.String(), metav1.GetOptions{})
@@ -39,7 +40,8 @@ func edit(t *testing.T, c *objects, id allocator.ID, k key, annotations map[stri
 	}
 }
 
-// wrong says what is wrong with an object that is to be that of these labels, intact and sealed; "" if nothing is.
+// wrong says what is wrong with an object that is to be that of these labels, intact and sealed; ""
+// if nothing is.
 func wrong(t *testing.T, c *objects, id allocator.ID, k key) string {
 	o, err := c.Get(context.WithoutCancel(t.Context()), id.String(), metav1.GetOptions{})
 	if err != nil {
@@ -51,7 +53,8 @@ func wrong(t *testing.T, c *objects, id allocator.ID, k key) string {
 	return ""
 }
 
-// TestSealed: objects without a digest get one of who uses them, each from one of them, and an edit that nobody saw does not.
+// TestSealed: objects without a digest get one of who uses them, each from one of them, and an edit
+// that nobody saw does not.
 func TestSealed(t *testing.T) {
 	t.Parallel()
 	server, c := start(t)
@@ -99,7 +102,8 @@ func TestSealed(t *testing.T) {
 	}
 }
 
-// TestSealedAtAPace: a node that uses many objects without a digest does not write them all at once.
+// TestSealedAtAPace: a node that uses many objects without a digest does not write them all at
+// once.
 func TestSealedAtAPace(t *testing.T) {
 	t.Parallel()
 	server, c := start(t)
@@ -137,7 +141,8 @@ func TestSealedAtAPace(t *testing.T) {
 	}
 }
 
-// TestEditedWithoutDigest: those who use a number know what it stands for, whether or not its object says so: they keep the number, and give it its labels back.
+// TestEditedWithoutDigest: those who use a number know what it stands for, whether or not its
+// object says so: they keep the number, and give it its labels back.
 func TestEditedWithoutDigest(t *testing.T) {
 	t.Parallel()
 	web, evil := app("web"), app("evil")
@@ -215,8 +220,10 @@ func TestEditedWithoutDigest(t *testing.T) {
 	})
 }
 
-// TestEditTakenIntoUse: an agent that hears of an object without a digest only when it is edited cannot know that, and takes its number into use for the labels of the edit.
-// When the edit is undone, by hand or by who knew better, it means the same to that agent as to one that has known the object all the time.
+// TestEditTakenIntoUse: an agent that hears of an object without a digest only when it is edited
+// cannot know that, and takes its number into use for the labels of the edit. When the edit is
+// undone, by hand or by who knew better, it means the same to that agent as to one that has known
+// the object all the time.
 func TestEditTakenIntoUse(t *testing.T) {
 	t.Parallel()
 	web, evil := app("web"), app("evil")

@@ -16,11 +16,12 @@ import (
 	"github.com/hawser-net/hawser/pkg/allocator"
 )
 
-// SaltNamespace is the namespace whose uid is the salt of a cluster's sequences: every cluster has one of its own, every writer may read it, and who is confined
-// to other namespaces may not.
+// SaltNamespace is the namespace whose uid is the salt of a cluster's sequences: every cluster has
+// one of its own, every writer may read it, and who is confined to other namespaces may not.
 const SaltNamespace = metav1.NamespaceSystem
 
-// Salt is the salt of a cluster's sequences. It is read once. Its method may be called from many goroutines.
+// Salt is the salt of a cluster's sequences. It is read once. Its method may be called from many
+// goroutines.
 type Salt struct {
 	mu   sync.Mutex
 	text string
@@ -43,9 +44,11 @@ func (s *Salt) Get(ctx context.Context, read func(context.Context) (types.UID, e
 	return s.text, nil
 }
 
-// Sequence yields all numbers from first to last in the order in which every writer tries them for a key: it begins at a hash of the canonical string and
-// goes on in steps of a second hash. The salt is the cluster's, so that nobody who does not know it can choose labels for a number. Writers that
-// do not agree on it, as older ones, make two numbers for a key now and then, of which the oldest counts. first must be above 0 and not above last.
+// Sequence yields all numbers from first to last in the order in which every writer tries them for
+// a key: it begins at a hash of the canonical string and goes on in steps of a second hash. The
+// salt is the cluster's, so that nobody who does not know it can choose labels for a number.
+// Writers that do not agree on it, as older ones, make two numbers for a key now and then, of which
+// the oldest counts. first must be above 0 and not above last.
 func Sequence(salt, canonical string, first, last allocator.ID) iter.Seq[allocator.ID] {
 	mac := hmac.New(sha256.New, []byte(salt))
 	mac.Write([]byte(canonical))

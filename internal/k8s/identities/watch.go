@@ -27,13 +27,15 @@ type entry struct {
 	uid     types.UID // its incarnation
 	// edited says that somebody gave the object other labels than text; see Backend.Edited.
 	edited bool
-	// bare says that the object has no digest and could have one, certain that text is no edit: see Entry.
+	// bare says that the object has no digest and could have one, certain that text is no edit: see
+	// Entry.
 	bare, certain bool
 	// expected is the time of Backend.Expect, as long as no object was heard of.
 	expected time.Time
 }
 
-// mayBeTaken says whether labels that are not known here can get the number, all others being theirs.
+// mayBeTaken says whether labels that are not known here can get the number, all others being
+// theirs.
 func (e entry) mayBeTaken() bool { return e.resting || e.text == "" && e.edited }
 
 // index is what the watch has shown. One goroutine writes it.
@@ -145,17 +147,19 @@ func (x *index) drop(id allocator.ID) {
 // Reached returns up to which resource version the watch has told of identities, 0 for none.
 func (b *Backend) Reached() uint64 { return b.index.reached.Load() }
 
-// Expect says what a number meant at a time, to a backend that has not heard of any object yet: labels of this node's
-// own pods from before a restart. An object that is older, and was given other labels since, was edited meanwhile.
+// Expect says what a number meant at a time, to a backend that has not heard of any object yet:
+// labels of this node's own pods from before a restart. An object that is older, and was given
+// other labels since, was edited meanwhile.
 func (b *Backend) Expect(id allocator.ID, text string, at time.Time) {
 	if _, ok := b.index.get(id); !ok {
 		b.index.set(id, entry{text: text, expected: at})
 	}
 }
 
-// keepMeaning has a number go on to mean what it means. An object gets its labels when it is made, loses them when it
-// is retired, and may get them back; it never gets others, as every node judges packets by them. So what an edit says
-// is not taken over, but told. A number that was deleted and made again, or taken for other labels, is another incarnation.
+// keepMeaning has a number go on to mean what it means. An object gets its labels when it is made,
+// loses them when it is retired, and may get them back; it never gets others, as every node judges
+// packets by them. So what an edit says is not taken over, but told. A number that was deleted and
+// made again, or taken for other labels, is another incarnation.
 //
 // What an object means that is heard of first is what it says, if its digest agrees; if it does
 // not, it means nothing until it has its labels back. Objects that others made have no digest. One
@@ -208,7 +212,8 @@ func (b *Backend) keepMeaning(o *v2.CiliumIdentity, m *allocator.Mapping, e *ent
 	}
 }
 
-// given says whether an object says that it was given the labels that text is the canonical string of.
+// given says whether an object says that it was given the labels that text is the canonical string
+// of.
 func (b *Backend) given(o *v2.CiliumIdentity, text string) bool {
 	key, err := b.cfg.KeyType.PutKey(text)
 	if err != nil {
@@ -218,8 +223,8 @@ func (b *Backend) given(o *v2.CiliumIdentity, text string) bool {
 	return err == nil && WasGiven(o, security)
 }
 
-// Edited returns the numbers whose objects have other labels than those that they stand for, in order: somebody
-// edited them.
+// Edited returns the numbers whose objects have other labels than those that they stand for, in
+// order: somebody edited them.
 func (b *Backend) Edited() (out []allocator.ID) {
 	b.index.mu.RLock()
 	defer b.index.mu.RUnlock()
@@ -232,7 +237,8 @@ func (b *Backend) Edited() (out []allocator.ID) {
 	return out
 }
 
-// Live calls f with each number that stands for labels which can be read, and their canonical string, in no order, until it returns false. f must not call back.
+// Live calls f with each number that stands for labels which can be read, and their canonical
+// string, in no order, until it returns false. f must not call back.
 func (b *Backend) Live(f func(id allocator.ID, text string) bool) {
 	b.index.mu.RLock()
 	defer b.index.mu.RUnlock()

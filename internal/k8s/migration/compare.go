@@ -1,7 +1,9 @@
-// Package migration copies identities from a key-value store into CiliumIdentity objects, or back, each with its number, and compares the two places.
+// Package migration copies identities from a key-value store into CiliumIdentity objects, or back,
+// each with its number, and compares the two places.
 //
-// A copy is made only where nothing is: a number that has other labels in the other place, or labels that have another number there, are told and left
-// alone. So a copy may be broken off and begun again at any time, and run while nodes go on: what was copied is found to be the same.
+// A copy is made only where nothing is: a number that has other labels in the other place, or
+// labels that have another number there, are told and left alone. So a copy may be broken off and
+// begun again at any time, and run while nodes go on: what was copied is found to be the same.
 //
 // The package keeps nothing and starts no goroutine.
 package migration
@@ -100,7 +102,8 @@ func Compare(from, to []Identity) Difference {
 	return d
 }
 
-// ofObject returns what an object stands for. It is not ok if it is no identity: a number that rests, or a fault.
+// ofObject returns what an object stands for. It is not ok if it is no identity: a number that
+// rests, or a fault.
 func ofObject(o *v2.CiliumIdentity) (i Identity, ok, faulty bool) {
 	if _, _, rests := identities.Retired(o); rests {
 		return Identity{}, false, false

@@ -115,7 +115,8 @@ func TestMigrateToConsul(t *testing.T) {
 	}
 }
 
-// TestMigrate copies from a real etcd to a real API server, is broken off, goes on, and copies back.
+// TestMigrate copies from a real etcd to a real API server, is broken off, goes on, and copies
+// back.
 func TestMigrate(t *testing.T) {
 	testenv.CheckLeaks(t)
 	server := kubeapi.Start(t)

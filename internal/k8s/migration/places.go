@@ -23,7 +23,8 @@ const pageSize = 500
 // place is one that can be read and written.
 type place interface {
 	read(ctx context.Context) (Place, error)
-	// write makes an identity where there is none. It returns what is in the way; nil if it was made, or is there already.
+	// write makes an identity where there is none. It returns what is in the way; nil if it was
+	// made, or is there already.
 	write(ctx context.Context, i Identity) (*Conflict, error)
 }
 
@@ -60,7 +61,8 @@ func (k Keys) read(ctx context.Context) (Place, error) {
 	return p, nil
 }
 
-// maxTries bounds the transactions of one write while others keep changing who refers to the labels.
+// maxTries bounds the transactions of one write while others keep changing who refers to the
+// labels.
 const maxTries = 8
 
 func (k Keys) write(ctx context.Context, i Identity) (*Conflict, error) {
@@ -135,7 +137,8 @@ func (o Objects) read(ctx context.Context) (Place, error) {
 	}
 }
 
-// OfObjects returns the identities that objects stand for. Numbers outside of first to last belong to other clusters.
+// OfObjects returns the identities that objects stand for. Numbers outside of first to last belong
+// to other clusters.
 func OfObjects(all []v2.CiliumIdentity, first, last allocator.ID) Place {
 	var p Place
 	for i := range all {

@@ -10,7 +10,8 @@ import (
 type Options struct {
 	// Write has what is missing written; without it, places are only compared.
 	Write bool
-	// Progress, if not nil, is told how many of how many were looked at, from the caller's goroutine.
+	// Progress, if not nil, is told how many of how many were looked at, from the caller's
+	// goroutine.
 	Progress func(done, total int)
 }
 
@@ -33,7 +34,8 @@ type Report struct {
 	Complete bool `json:"complete"`
 }
 
-// sibling is the pause before a second number of the same labels: the oldest counts, and objects know their age in seconds.
+// sibling is the pause before a second number of the same labels: the oldest counts, and objects
+// know their age in seconds.
 const sibling = 1100 * time.Millisecond
 
 // ToObjects copies from the store to objects, or compares.

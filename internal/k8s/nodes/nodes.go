@@ -21,10 +21,12 @@ import (
 	"github.com/hawser-net/hawser/internal/node"
 )
 
-// LabelFilterAnnotation says on a CiliumNode by which filter the node's agent makes identities of labels; see labels.Filter.Fingerprint.
+// LabelFilterAnnotation says on a CiliumNode by which filter the node's agent makes identities of
+// labels; see labels.Filter.Fingerprint.
 const LabelFilterAnnotation = "network.hawser.net/label-filter"
 
-// ManagementAnnotation says on a CiliumNode who makes identities by what the node's agent was told: an identity.Management.
+// ManagementAnnotation says on a CiliumNode who makes identities by what the node's agent was told:
+// an identity.Management.
 const ManagementAnnotation = "network.hawser.net/identity-management"
 
 // Sink is told of other nodes.
@@ -37,20 +39,25 @@ type Sink interface {
 
 // Config is what [Nodes] is made from.
 type Config struct {
-	// Self names the local node; the objects of this cluster are nodes of Self.Cluster, with the number ClusterID.
+	// Self names the local node; the objects of this cluster are nodes of Self.Cluster, with the
+	// number ClusterID.
 	Self      node.Key
 	ClusterID uint32
-	// WritePodCIDRs has the local node's pod CIDRs written to its object. Without it they are the operator's to write.
+	// WritePodCIDRs has the local node's pod CIDRs written to its object. Without it they are the
+	// operator's to write.
 	WritePodCIDRs bool
-	// LabelFilter, if not empty, is the fingerprint of the filter by which the agent makes identities of labels. It is written into the local node's object
-	// for the operator, as [LabelFilterAnnotation].
+	// LabelFilter, if not empty, is the fingerprint of the filter by which the agent makes
+	// identities of labels. It is written into the local node's object for the operator, as
+	// [LabelFilterAnnotation].
 	LabelFilter string
 	// Management, if not empty, is written there too, as [ManagementAnnotation].
 	Management string
-	// Fill, if not nil, writes what else is to be in the local node's object, which is made for the first time or is a copy of the one that there is; it must
-	// not change what the two share. It is called whenever the object may be written: see [Nodes.Refresh].
+	// Fill, if not nil, writes what else is to be in the local node's object, which is made for the
+	// first time or is a copy of the one that there is; it must not change what the two share. It
+	// is called whenever the object may be written: see [Nodes.Refresh].
 	Fill func(o *v2.CiliumNode, made bool)
-	// Own, if not nil, is told of the local node's object whenever it has changed; it must not change the object.
+	// Own, if not nil, is told of the local node's object whenever it has changed; it must not
+	// change the object.
 	Own func(*v2.CiliumNode)
 	// Retry is the pause after a write that failed, 5 seconds by default.
 	Retry time.Duration
@@ -122,7 +129,8 @@ func (n *Nodes) WaitSynced(ctx context.Context) error {
 	}
 }
 
-// Run follows the nodes and writes the local one's object until ctx ends, and returns nil then. It is called once.
+// Run follows the nodes and writes the local one's object until ctx ends, and returns nil then. It
+// is called once.
 func (n *Nodes) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -197,7 +205,8 @@ func (n *Nodes) write(ctx context.Context) {
 			if errors.Is(err, errConflict) {
 				conflicts++
 			}
-			// The operator writes into an object as soon as it is there: to meet it once or twice is nothing to tell.
+			// The operator writes into an object as soon as it is there: to meet it once or twice
+			// is nothing to tell.
 			if !warned && (conflicts == 0 || conflicts > maxConflicts) {
 				warned = true
 				n.cfg.Log.Warn("cannot tell the other nodes of this one yet", "error", err)
@@ -249,7 +258,8 @@ func (n *Nodes) bring(ctx context.Context) error {
 	}
 	err := n.client.Put().Resource(v2.ResourceNodes).Name(o.Name).Body(o).Do(ctx).Error()
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-		// The watch shows who was faster, and wakes this goroutine; if it did before this answer, the next attempt sees it.
+		// The watch shows who was faster, and wakes this goroutine; if it did before this answer,
+		// the next attempt sees it.
 		return errors.Join(errConflict, err)
 	}
 	if err != nil {
@@ -260,7 +270,8 @@ func (n *Nodes) bring(ctx context.Context) error {
 
 var errConflict = errors.New("somebody else changed this node's CiliumNode at the same time")
 
-// annotate gives an object an annotation, if the value is not empty. What o shares with others is not changed.
+// annotate gives an object an annotation, if the value is not empty. What o shares with others is
+// not changed.
 func annotate(o *v2.CiliumNode, name, value string) {
 	if value == "" || o.Annotations[name] == value {
 		return
@@ -298,7 +309,8 @@ func (n *Nodes) fill(o *v2.CiliumNode, local node.Node) {
 	}
 }
 
-// Read turns an object into a node of a cluster. It checks the form of what it reads, not whether the node makes sense: see [node.Node.Validate].
+// Read turns an object into a node of a cluster. It checks the form of what it reads, not whether
+// the node makes sense: see [node.Node.Validate].
 func Read(o *v2.CiliumNode, cluster string, clusterID uint32) (node.Node, error) {
 	n := node.Node{
 		Name: o.Name, Cluster: cluster, ClusterID: clusterID, Source: "custom-resource", Labels: o.Labels, BootID: o.Spec.BootID,

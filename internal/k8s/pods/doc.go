@@ -1,7 +1,10 @@
-// Package pods knows the pods of this node as Kubernetes describes them: their labels with those of their namespaces, service accounts and named ports.
+// Package pods knows the pods of this node as Kubernetes describes them: their labels with those of
+// their namespaces, service accounts and named ports.
 //
-// [Pods] follows the pods that are bound to this node, and the metadata of all namespaces. [Pods.Get] answers what a pod's endpoint is to have; it waits a
-// moment for a pod that the watch has not told of yet, and then asks the API server itself. Whenever an answer may have changed, Config.Changed is told.
+// [Pods] follows the pods that are bound to this node, and the metadata of all namespaces.
+// [Pods.Get] answers what a pod's endpoint is to have; it waits a moment for a pod that the watch
+// has not told of yet, and then asks the API server itself. Whenever an answer may have changed,
+// Config.Changed is told.
 //
 // A pod that is known is answered for however long the API server is away.
 //

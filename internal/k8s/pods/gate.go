@@ -14,7 +14,8 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s"
 )
 
-// ReadinessGate is the condition that a pod names in spec.readinessGates if it is not to be ready before all nodes are told of its addresses and its identity.
+// ReadinessGate is the condition that a pod names in spec.readinessGates if it is not to be ready
+// before all nodes are told of its addresses and its identity.
 const ReadinessGate corev1.PodConditionType = "network.hawser.net/identity-known"
 
 // Gate returns whether a known pod declares [ReadinessGate], and whether its condition is true.
@@ -25,7 +26,8 @@ func (p *Pods) Gate(key k8s.Key, uid string) (declared, met bool) {
 	return ok && o.matches(uid) && o.gated, o.met
 }
 
-// SetGate writes the condition of [ReadinessGate] into a pod's status. A pod that is gone, or was replaced by another of its name, is no error.
+// SetGate writes the condition of [ReadinessGate] into a pod's status. A pod that is gone, or was
+// replaced by another of its name, is no error.
 func (p *Pods) SetGate(ctx context.Context, key k8s.Key, uid string, met bool, reason, message string) error {
 	status := corev1.ConditionFalse
 	if met {

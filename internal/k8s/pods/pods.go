@@ -28,7 +28,8 @@ var ErrNotFound = errors.New("no such pod in Kubernetes")
 
 // Info is what an endpoint of a pod is to have.
 type Info struct {
-	// UID is that of the object in the API. Runtime is the one by which kubelet and runtime know the pod, which stays if the object of a static pod is made anew.
+	// UID is that of the object in the API. Runtime is the one by which kubelet and runtime know
+	// the pod, which stays if the object of a static pod is made anew.
 	UID, Runtime string
 
 	Labels labels.Set
@@ -37,13 +38,15 @@ type Info struct {
 	Choice ippools.Pod
 	// SkipMasquerade: the namespace has the annotation [SkipMasquerade].
 	SkipMasquerade bool
-	// Created is when the pod was created, by the API server's clock, which counts seconds; zero for a pod that has had a network before, as one whose sandbox is
-	// made anew.
+	// Created is when the pod was created, by the API server's clock, which counts seconds; zero
+	// for a pod that has had a network before, as one whose sandbox is made anew.
 	Created time.Time
 }
 
-// SkipMasquerade is an annotation of namespaces: if "true", packets of its pods leave the cluster under the pods' own addresses. Where there are several
-// pools of addresses it is one of pools, among which namespaces choose. Pods cannot have it, so that who makes pods does not choose by himself.
+// SkipMasquerade is an annotation of namespaces: if "true", packets of its pods leave the cluster
+// under the pods' own addresses. Where there are several pools of addresses it is one of pools,
+// among which namespaces choose. Pods cannot have it, so that who makes pods does not choose by
+// himself.
 const SkipMasquerade = "ipam.cilium.io/skip-masquerade"
 
 // Config is what [Pods] is made from.
@@ -51,9 +54,11 @@ type Config struct {
 	Client *k8s.Client
 	// NodeName is this node's name in Kubernetes, Cluster the cluster's name.
 	NodeName, Cluster string
-	// Changed is told of a pod whose labels or ports may be others than before. It is called from the goroutines that follow, which it must not hold up.
+	// Changed is told of a pod whose labels or ports may be others than before. It is called from
+	// the goroutines that follow, which it must not hold up.
 	Changed func(k8s.Key)
-	// Gated, if not nil, is told of a pod that declares the gate [ReadinessGate], whenever something is heard of it. It must not block.
+	// Gated, if not nil, is told of a pod that declares the gate [ReadinessGate], whenever
+	// something is heard of it. It must not block.
 	Gated func(k8s.Key)
 	// Patience is how long Get waits for the watch before it asks the server, 300 ms by default.
 	Patience time.Duration
@@ -74,11 +79,12 @@ type pod struct {
 	gated, met bool
 }
 
-// Workload is what made a pod, such as a Deployment. It is the zero value for a pod that somebody made himself.
+// Workload is what made a pod, such as a Deployment. It is the zero value for a pod that somebody
+// made himself.
 type Workload struct{ Kind, Name string }
 
-// workloadOf returns what made a pod. A ReplicaSet that a Deployment made has its name and the hash of its template; who makes pods can
-// pretend as much, so that it is for people to read.
+// workloadOf returns what made a pod. A ReplicaSet that a Deployment made has its name and the hash
+// of its template; who makes pods can pretend as much, so that it is for people to read.
 func workloadOf(o *corev1.Pod) Workload {
 	owner := metav1.GetControllerOf(o)
 	if owner == nil {
@@ -224,11 +230,12 @@ func with(m map[string]string, key, value string) map[string]string {
 	return m
 }
 
-// hashAnnotation holds the UID by which kubelet and runtime know a static pod; the object in the API, its mirror, has another, and yet another when it was deleted:
-// the kubelet makes it anew.
+// hashAnnotation holds the UID by which kubelet and runtime know a static pod; the object in the
+// API, its mirror, has another, and yet another when it was deleted: the kubelet makes it anew.
 const hashAnnotation = "kubernetes.io/config.hash"
 
-// StaticUID returns the UID by which kubelet and runtime know the static pod that a Pod is the mirror of; empty if it is a pod of its own.
+// StaticUID returns the UID by which kubelet and runtime know the static pod that a Pod is the
+// mirror of; empty if it is a pod of its own.
 func StaticUID(o *corev1.Pod) string { return o.Annotations[hashAnnotation] }
 
 func read(o *corev1.Pod) pod {
@@ -334,7 +341,8 @@ func (p *Pods) info(key k8s.Key, o pod, ns namespace) (Info, error) {
 	}}, err
 }
 
-// SkipsMasquerade says whether a namespace has the annotation [SkipMasquerade], as far as the watch has told.
+// SkipsMasquerade says whether a namespace has the annotation [SkipMasquerade], as far as the watch
+// has told.
 func (p *Pods) SkipsMasquerade(name string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -361,8 +369,9 @@ func (p *Pods) Known(key k8s.Key, uid string) (info Info, ok bool, err error) {
 	return info, err == nil, err
 }
 
-// Get returns what the endpoint of a pod is to have. An empty uid is that of any pod of the name. A pod that Kubernetes does not have is an error that wraps
-// ErrNotFound; so is one that was replaced by another of the same name.
+// Get returns what the endpoint of a pod is to have. An empty uid is that of any pod of the name. A
+// pod that Kubernetes does not have is an error that wraps ErrNotFound; so is one that was replaced
+// by another of the same name.
 func (p *Pods) Get(ctx context.Context, key k8s.Key, uid string) (Info, error) {
 	patience := time.NewTimer(p.cfg.Patience)
 	defer patience.Stop()

@@ -24,8 +24,9 @@ func clusterVersion() schema.GroupVersion {
 
 const clusterResource = "clusternetworkpolicies"
 
-// followCluster follows ClusterNetworkPolicy. A cluster without its definition has no such policies, and the agent need not wait for one; it is looked for
-// again and again, and so is whether it is gone.
+// followCluster follows ClusterNetworkPolicy. A cluster without its definition has no such
+// policies, and the agent need not wait for one; it is looked for again and again, and so is
+// whether it is gone.
 func (p *Policies) followCluster(ctx context.Context, synced func()) error {
 	var once sync.Once
 	tell := func() { once.Do(synced) }
@@ -54,7 +55,8 @@ func (p *Policies) followCluster(ctx context.Context, synced func()) error {
 	return nil
 }
 
-// followWhileServed returns when the definition is gone, and with it the policies, or when ctx ends.
+// followWhileServed returns when the definition is gone, and with it the policies, or when ctx
+// ends.
 func (p *Policies) followWhileServed(ctx context.Context, synced func()) error {
 	following, stop := context.WithCancel(ctx)
 	defer stop()
@@ -68,7 +70,8 @@ func (p *Policies) followWhileServed(ctx context.Context, synced func()) error {
 			return err
 		case <-tick.C:
 		}
-		// An API server that has just started may not know its definitions yet: only one that says so twice is believed.
+		// An API server that has just started may not know its definitions yet: only one that says
+		// so twice is believed.
 		gone := true
 		for i := 0; i < 2 && gone; i++ {
 			served, err := p.serves(ctx)

@@ -60,7 +60,8 @@ spec:
     protocols: [{tcp: {destinationPort: {range: {start: 1, end: 1023}}}}]
 `
 
-// TestClusterNetworkPolicy: its definition may be missing, come and go; that holds up nothing, and its policies come and go with it.
+// TestClusterNetworkPolicy: its definition may be missing, come and go; that holds up nothing, and
+// its policies come and go with it.
 func TestClusterNetworkPolicy(t *testing.T) {
 	testenv.CheckLeaks(t)
 	c := newCluster(t)

@@ -22,10 +22,12 @@ import (
 	"github.com/hawser-net/hawser/internal/policy"
 )
 
-// keeper holds a copy of each policy on disk as it was heard last, a file each, for an agent that starts while the API
-// server is away. Without a directory it holds nothing. It is for one goroutine at a time.
+// keeper holds a copy of each policy on disk as it was heard last, a file each, for an agent that
+// starts while the API server is away. Without a directory it holds nothing. It is for one
+// goroutine at a time.
 //
-// A file has a line with the version of this format, a checksum and the kind, and then the object in JSON.
+// A file has a line with the version of this format, a checksum and the kind, and then the object
+// in JSON.
 type keeper struct {
 	dir string
 	// sums are those of what is on disk, so that only what changes is written.
@@ -52,7 +54,8 @@ type kept struct {
 
 func newKeeper(dir string) *keeper { return &keeper{dir: dir, sums: map[policy.Owner]sum{}} }
 
-// path is where the copy of an owner's object is. Names of objects are longer than those of files may be.
+// path is where the copy of an owner's object is. Names of objects are longer than those of files
+// may be.
 func (k *keeper) path(owner policy.Owner) string {
 	h := sha256.Sum256([]byte(owner))
 	return filepath.Join(k.dir, hex.EncodeToString(h[:16])+keptSuffix)
@@ -99,7 +102,8 @@ func (k *keeper) drop(owner policy.Owner) error {
 	return nil
 }
 
-// load reads all copies. One that is damaged, or that this agent does not accept, is logged and removed.
+// load reads all copies. One that is damaged, or that this agent does not accept, is logged and
+// removed.
 func (k *keeper) load(log *slog.Logger) map[policy.Owner]kept {
 	out := map[policy.Owner]kept{}
 	if k.dir == "" {
@@ -197,8 +201,9 @@ func (p *kept) check() error {
 	return nil
 }
 
-// Recall reads the copies of policies that an agent before has kept and returns their rules, sorted by owner, as what was
-// in force last. It is to be called once, before Run. Those that Run then hears to be gone are taken away in its first batch.
+// Recall reads the copies of policies that an agent before has kept and returns their rules, sorted
+// by owner, as what was in force last. It is to be called once, before Run. Those that Run then
+// hears to be gone are taken away in its first batch.
 func (p *Policies) Recall() []policy.Change {
 	found := p.keeper.load(p.log)
 	p.mu.Lock()

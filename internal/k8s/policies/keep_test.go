@@ -46,8 +46,9 @@ func run(t *testing.T, p *policies.Policies) (f *force, stop func()) {
 	}
 }
 
-// TestRecall: policies survive the agent. What happened to the objects meanwhile counts as soon as the
-// server is heard: of one that is faulty now what can be enforced is in force, one that is gone goes.
+// TestRecall: policies survive the agent. What happened to the objects meanwhile counts as soon as
+// the server is heard: of one that is faulty now what can be enforced is in force, one that is gone
+// goes.
 func TestRecall(t *testing.T) {
 	c := newCluster(t)
 	cnp := `{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {name: tier}, spec: {tier: Admin, priority: 1, subject: {namespaces: {}}, ingress: [{name: x, action: Deny, from: [{namespaces: {}}]}]}}`
@@ -118,7 +119,8 @@ func TestRecall(t *testing.T) {
 	stop()
 }
 
-// TestRecallDamaged: copies that are damaged in any way are left out and removed; the others are recalled.
+// TestRecallDamaged: copies that are damaged in any way are left out and removed; the others are
+// recalled.
 func TestRecallDamaged(t *testing.T) {
 	c := newCluster(t)
 	for _, m := range []string{denyAll, web, all} {

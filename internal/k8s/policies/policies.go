@@ -20,7 +20,8 @@ import (
 	"github.com/hawser-net/hawser/internal/policy"
 )
 
-// KindKubernetes and KindCluster are the kinds of Kubernetes' own policies; those of ours are in api/v2.
+// KindKubernetes and KindCluster are the kinds of Kubernetes' own policies; those of ours are in
+// api/v2.
 const (
 	KindKubernetes = "NetworkPolicy"
 	KindCluster    = "ClusterNetworkPolicy"
@@ -28,15 +29,19 @@ const (
 
 // Config says which kinds are followed.
 type Config struct {
-	// Cilium, CiliumClusterwide and Kubernetes enable CiliumNetworkPolicy, CiliumClusterwideNetworkPolicy and NetworkPolicy.
+	// Cilium, CiliumClusterwide and Kubernetes enable CiliumNetworkPolicy,
+	// CiliumClusterwideNetworkPolicy and NetworkPolicy.
 	Cilium, CiliumClusterwide, Kubernetes bool
-	// Cluster enables ClusterNetworkPolicy. It is no part of Kubernetes: it is followed from when its definition is there.
+	// Cluster enables ClusterNetworkPolicy. It is no part of Kubernetes: it is followed from when
+	// its definition is there.
 	Cluster bool
 	// Look is how often to look whether it is.
 	Look time.Duration
-	// Gather is how long a change waits for others, so that what comes together is put in force together.
+	// Gather is how long a change waits for others, so that what comes together is put in force
+	// together.
 	Gather time.Duration
-	// Keep is a directory for copies of policies as they were heard last, for Recall; empty keeps none.
+	// Keep is a directory for copies of policies as they were heard last, for Recall; empty keeps
+	// none.
 	Keep string
 }
 
@@ -75,11 +80,13 @@ type Status struct {
 	// InForce says whether there are rules of it in force: with Err what can be enforced of it.
 	InForce bool
 	Rules   int
-	// Loaded is when it was heard as it is in force; zero if it is not as it is written. Failed is since when the object is faulty.
+	// Loaded is when it was heard as it is in force; zero if it is not as it is written. Failed is
+	// since when the object is faulty.
 	Loaded, Failed time.Time
 }
 
-// Policies follows policies. Make one with New; it serves one Run. Status and Counts may be called from any goroutine.
+// Policies follows policies. Make one with New; it serves one Run. Status and Counts may be called
+// from any goroutine.
 type Policies struct {
 	cfg    Config
 	client *k8s.Client
@@ -91,7 +98,8 @@ type Policies struct {
 	objects map[policy.Owner]*Status
 	pending map[policy.Owner][]*policy.Rule // to be put in force; nil rules take away
 	changed chan struct{}
-	// kept are the rules of before the restart of objects that have not been heard of since; nil when all have.
+	// kept are the rules of before the restart of objects that have not been heard of since; nil
+	// when all have.
 	kept map[policy.Owner][]*policy.Rule
 
 	keeping sync.Mutex // guards keeper
@@ -132,8 +140,9 @@ func OwnerOf(kind string, key k8s.Key) policy.Owner {
 	return policy.Owner("k8s/" + kind + "/" + key.Namespace + "/" + key.Name)
 }
 
-// Run follows Kubernetes and calls apply with everything there is, then with what changes, until ctx ends; then it returns nil. The first call happens when
-// every kind has been heard, even if there is nothing to apply. Calls do not overlap, and changes are sorted by owner.
+// Run follows Kubernetes and calls apply with everything there is, then with what changes, until
+// ctx ends; then it returns nil. The first call happens when every kind has been heard, even if
+// there is nothing to apply. Calls do not overlap, and changes are sorted by owner.
 func (p *Policies) Run(ctx context.Context, apply func([]policy.Change)) error {
 	follow := p.followers()
 	ctx, stop := context.WithCancelCause(ctx)

@@ -17,7 +17,8 @@ import (
 	"github.com/hawser-net/hawser/internal/policy"
 )
 
-// raw is a policy of our own kinds, or a ClusterNetworkPolicy, as the server sent it. It is decoded here and not by the client, which would drop fields that it does not know.
+// raw is a policy of our own kinds, or a ClusterNetworkPolicy, as the server sent it. It is decoded
+// here and not by the client, which would drop fields that it does not know.
 type raw struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta
@@ -67,8 +68,10 @@ func addRaw(gv schema.GroupVersion, kinds ...string) func(*runtime.Scheme) error
 	}
 }
 
-// Parse reads an object of one of our own kinds, or a ClusterNetworkPolicy, as the server sent it, in JSON, exactly as agents do: what it returns for it is
-// what nodes enforce, and an error is why that is not all that is written. Groups are accepted and match nothing: the operator makes policies of their members.
+// Parse reads an object of one of our own kinds, or a ClusterNetworkPolicy, as the server sent it,
+// in JSON, exactly as agents do: what it returns for it is what nodes enforce, and an error is why
+// that is not all that is written. Groups are accepted and match nothing: the operator makes
+// policies of their members.
 func Parse(kind string, text []byte) ([]*policy.Rule, error) {
 	r := &raw{}
 	if err := json.Unmarshal(text, r); err != nil {
@@ -134,7 +137,8 @@ func readRules(fields map[string]json.RawMessage) (spec *v2.Rule, specs []*v2.Ru
 	return spec, specs, faults
 }
 
-// readRule reads a rule; if it can't be read as a whole, part by part, so that a fault concerns the entry that it stands in and no other.
+// readRule reads a rule; if it can't be read as a whole, part by part, so that a fault concerns the
+// entry that it stands in and no other.
 func readRule(at string, text []byte) (*v2.Rule, []*policy.FieldError) {
 	rule := &v2.Rule{}
 	if len(decode(at, text, rule)) == 0 {
@@ -169,7 +173,8 @@ func readRule(at string, text []byte) (*v2.Rule, []*policy.FieldError) {
 	return rule, faults
 }
 
-// readEntries reads a list of entries. One that can't be read is there as far as it could, with a fault.
+// readEntries reads a list of entries. One that can't be read is there as far as it could, with a
+// fault.
 func readEntries[T any](at string, text []byte) ([]T, []*policy.FieldError) {
 	var list []json.RawMessage
 	if err := json.Unmarshal(text, &list); err != nil || list == nil {

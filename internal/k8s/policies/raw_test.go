@@ -56,7 +56,8 @@ func (r *raw) rules(t *testing.T) (*v2.Rule, []*v2.Rule, []*policy.FieldError) {
 	return spec, specs, append(faults, more...)
 }
 
-// TestRawIsolates: a policy that cannot be read isolates its namespace's pods, one entry that cannot be read is not granted.
+// TestRawIsolates: a policy that cannot be read isolates its namespace's pods, one entry that
+// cannot be read is not granted.
 func TestRawIsolates(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{

@@ -18,7 +18,8 @@ import (
 // retry is the pause between two tries of a request that failed.
 const retry = time.Second
 
-// Published is the agent's side. Make one with New. Its methods may be called from any goroutine, Run once.
+// Published is the agent's side. Make one with New. Its methods may be called from any goroutine,
+// Run once.
 type Published struct {
 	client          *k8s.Client
 	namespace, node string
@@ -36,8 +37,8 @@ func New(client *k8s.Client, namespace, node string, log *slog.Logger) (*Publish
 	return &Published{client, namespace, node, log}, nil
 }
 
-// Narrowed asks until it is known whether the operator has published anything, or ctx ends. An agent without the right to know is one of a cluster that was
-// never told of the option.
+// Narrowed asks until it is known whether the operator has published anything, or ctx ends. An
+// agent without the right to know is one of a cluster that was never told of the option.
 func (p *Published) Narrowed(ctx context.Context) (bool, error) {
 	for {
 		try, cancel := context.WithTimeout(ctx, k8s.RequestTimeout)
@@ -58,9 +59,11 @@ func (p *Published) Narrowed(ctx context.Context) (bool, error) {
 	}
 }
 
-// Run makes the node known to the operator, and then tells heard what is published, whenever that changes, until ctx ends; then it returns nil. there is false if
-// nothing is: then all labels count. So they do in a state of generation 0, which is what cannot be understood, and by which nothing may be judged. The node is known before the first call, so that the operator never goes on without it.
-// Calls do not overlap.
+// Run makes the node known to the operator, and then tells heard what is published, whenever that
+// changes, until ctx ends; then it returns nil. there is false if nothing is: then all labels
+// count. So they do in a state of generation 0, which is what cannot be understood, and by which
+// nothing may be judged. The node is known before the first call, so that the operator never goes
+// on without it. Calls do not overlap.
 func (p *Published) Run(ctx context.Context, heard func(s State, there bool)) error {
 	if err := p.register(ctx); err != nil {
 		return nil // ctx has ended
@@ -91,7 +94,8 @@ func (p *Published) Run(ctx context.Context, heard func(s State, there bool)) er
 	})
 }
 
-// register sees to it that the node is known. What an earlier agent of the node has answered still holds.
+// register sees to it that the node is known. What an earlier agent of the node has answered still
+// holds.
 func (p *Published) register(ctx context.Context) error {
 	for {
 		err := p.Tell(ctx, Answer{})

@@ -25,7 +25,8 @@ const (
 	PolicyLabels = "policy"
 )
 
-// ParseFlag returns whether the option's value narrows identities to the labels that policies select.
+// ParseFlag returns whether the option's value narrows identities to the labels that policies
+// select.
 func ParseFlag(value string) (narrow bool, err error) {
 	switch value {
 	case AllLabels:
@@ -55,10 +56,12 @@ type State struct {
 	Generation uint64
 	// Keys are those by which identities are made.
 	Keys labels.Keys
-	// Settled are those by which all identities in use are made, and policies may be judged. They are among Keys.
+	// Settled are those by which all identities in use are made, and policies may be judged. They
+	// are among Keys.
 	Settled labels.Keys
-	// Endpoints, Slices and Identities are versions of objects of these kinds: who has heard these knows an identity made by Settled for every pod that was
-	// there. 0 if nothing of the kind matters.
+	// Endpoints, Slices and Identities are versions of objects of these kinds: who has heard these
+	// knows an identity made by Settled for every pod that was there. 0 if nothing of the kind
+	// matters.
 	Endpoints, Slices, Identities uint64
 }
 
@@ -74,7 +77,8 @@ func (s State) Fill(o *corev1.ConfigMap) {
 	}
 }
 
-// Read returns what an object says. What it does not understand is an error that names the entry: somebody else has written it.
+// Read returns what an object says. What it does not understand is an error that names the entry:
+// somebody else has written it.
 func Read(o *corev1.ConfigMap) (State, error) {
 	var s State
 	var errs []error
@@ -113,11 +117,14 @@ func Read(o *corev1.ConfigMap) (State, error) {
 	return s, nil
 }
 
-// Answer is what an agent says of itself, by generations of [State]. An answer holds for ever, over restarts too: of several of a node the highest counts.
+// Answer is what an agent says of itself, by generations of [State]. An answer holds for ever, over
+// restarts too: of several of a node the highest counts.
 type Answer struct {
-	// Made is the last one by whose keys all endpoints of the node have their identity, and new ones get it.
+	// Made is the last one by whose keys all endpoints of the node have their identity, and new
+	// ones get it.
 	Made uint64
-	// Judged is the last one outside of whose settled keys nothing is in force on the node, and nothing will be.
+	// Judged is the last one outside of whose settled keys nothing is in force on the node, and
+	// nothing will be.
 	Judged uint64
 }
 
@@ -134,8 +141,9 @@ const (
 // maxName is the longest name of an object.
 const maxName = 253
 
-// Lease returns the object by which the agent of a node gives an answer. Each answer is an object of its own, so that agents need no right but to create some,
-// in a namespace where the Leases of others are; the operator deletes those that a higher one makes superfluous.
+// Lease returns the object by which the agent of a node gives an answer. Each answer is an object
+// of its own, so that agents need no right but to create some, in a namespace where the Leases of
+// others are; the operator deletes those that a higher one makes superfluous.
 func (a Answer) Lease(namespace, node string) *coordinationv1.Lease {
 	end := fmt.Sprintf(".%d.%d", a.Made, a.Judged)
 	name := LeaseLabelValue + "." + node + end

@@ -18,8 +18,9 @@ import (
 // checkRetry is the pause before ports are tried again at which somebody else listens.
 const checkRetry = 10 * time.Second
 
-// checks answers balancers outside that ask, at a service's health check port, whether this node has endpoints of it: for a service whose
-// traffic from outside goes to the endpoints of the node that it came to (spec.healthCheckNodePort). The form is that of kube-proxy.
+// checks answers balancers outside that ask, at a service's health check port, whether this node
+// has endpoints of it: for a service whose traffic from outside goes to the endpoints of the node
+// that it came to (spec.healthCheckNodePort). The form is that of kube-proxy.
 type checks struct {
 	log   *slog.Logger
 	ready func(service.Name) int

@@ -18,8 +18,9 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 )
 
-// TestHealthCheckPorts: at a service's health check port it is said whether this node has ready endpoints of it, and how many; a port that somebody else has is
-// served when it is free, and one of a service that is gone no longer.
+// TestHealthCheckPorts: at a service's health check port it is said whether this node has ready
+// endpoints of it, and how many; a port that somebody else has is served when it is free, and one
+// of a service that is gone no longer.
 func TestHealthCheckPorts(t *testing.T) {
 	testenv.CheckLeaks(t)
 	ns := testenv.NewNetNS(t) // whose ports nobody else has

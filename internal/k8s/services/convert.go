@@ -42,8 +42,8 @@ func addresses(list []string) []netip.Addr {
 	return out
 }
 
-// sources returns the ranges of clients that a balancer's addresses are for, and whether there are any: one that cannot be read lets
-// nobody in, but the others still restrict.
+// sources returns the ranges of clients that a balancer's addresses are for, and whether there are
+// any: one that cannot be read lets nobody in, but the others still restrict.
 func sources(list []string) (restricted bool, out []netip.Prefix) {
 	for _, s := range list {
 		// As Kubernetes reads it: with blanks around, and with bits beyond the mask.
@@ -56,7 +56,8 @@ func sources(list []string) (restricted bool, out []netip.Prefix) {
 	return len(list) > 0, out
 }
 
-// fromService says what a Service asks for. One that asks for nothing here, as one of type ExternalName, has no addresses.
+// fromService says what a Service asks for. One that asks for nothing here, as one of type
+// ExternalName, has no addresses.
 func fromService(o *corev1.Service) service.Service {
 	s := service.Service{Name: service.Name{Namespace: o.Namespace, Name: o.Name}, Created: o.CreationTimestamp.Time}
 	if o.Spec.Type == corev1.ServiceTypeExternalName {
@@ -110,7 +111,8 @@ func fromService(o *corev1.Service) service.Service {
 	return s
 }
 
-// fromSlice says what an EndpointSlice has. Conditions that are not given mean what the API says that they do.
+// fromSlice says what an EndpointSlice has. Conditions that are not given mean what the API says
+// that they do.
 func fromSlice(o *discoveryv1.EndpointSlice) service.Slice {
 	s := service.Slice{Name: service.Name{Namespace: o.Namespace, Name: o.Name}, Service: o.Labels[discoveryv1.LabelServiceName]}
 	if o.AddressType != discoveryv1.AddressTypeIPv4 && o.AddressType != discoveryv1.AddressTypeIPv6 {

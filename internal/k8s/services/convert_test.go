@@ -7,7 +7,8 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 )
 
-// FuzzSources: ranges that are named restrict, whatever they look like, and those that are understood are as the datapath wants them.
+// FuzzSources: ranges that are named restrict, whatever they look like, and those that are
+// understood are as the datapath wants them.
 func FuzzSources(f *testing.F) {
 	for _, s := range []string{"10.0.0.0/8", " 10.0.0.1/8 ,fd00::/8", "::ffff:10.0.0.0/104", "10.0.0.0", "/", "fe80::1%eth0/64", ",", ""} {
 		f.Add(s)

@@ -1,11 +1,11 @@
-// Package services follows the services of Kubernetes and brings the kernel's table to what they say: Service,
-// EndpointSlice, and of this node the Node and the host ports of its Pods.
+// Package services follows the services of Kubernetes and brings the kernel's table to what they
+// say: Service, EndpointSlice, and of this node the Node and the host ports of its Pods.
 //
-// [Services] is the whole part: it owns the engine of package service and the reconciler that writes its table to the
-// kernel. Run starts a goroutine for each kind followed, one for the reconciler and one that goes through the
-// flows after a change, and waits for all of them. Until everything that exists has been heard, the kernel keeps
-// what an earlier agent wrote.
+// [Services] is the whole part: it owns the engine of package service and the reconciler that
+// writes its table to the kernel. Run starts a goroutine for each kind followed, one for the
+// reconciler and one that goes through the flows after a change, and waits for all of them. Until
+// everything that exists has been heard, the kernel keeps what an earlier agent wrote.
 //
-// What is not followed: services that name another proxy (label service.kubernetes.io/service-proxy-name), and slices of
-// headless services.
+// What is not followed: services that name another proxy (label
+// service.kubernetes.io/service-proxy-name), and slices of headless services.
 package services

@@ -26,26 +26,33 @@ import (
 type Config struct {
 	// NodeName is this node's name in Kubernetes.
 	NodeName string
-	// NodeAddrs are the node's addresses at which node ports and host ports are served, if they are in one of Within, or that is empty.
+	// NodeAddrs are the node's addresses at which node ports and host ports are served, if they are
+	// in one of Within, or that is empty.
 	NodeAddrs []netip.Addr
 	Within    []netip.Prefix
 	// Announced are the node's addresses that other nodes know.
 	Announced []netip.Addr
-	// KubeProxy says that kube-proxy leads clients outside to services; host ports are not among what it knows.
+	// KubeProxy says that kube-proxy leads clients outside to services; host ports are not among
+	// what it knows.
 	KubeProxy bool
-	// HostPorts is told whether pods of this node have host ports, when that changes; it may be nil, and must not block.
+	// HostPorts is told whether pods of this node have host ports, when that changes; it may be
+	// nil, and must not block.
 	HostPorts func(bool)
 	// Consistent has clients outside be given the same backend by every node.
 	Consistent bool
-	// Forwarding is how clients outside reach backends on other nodes; PerService has annotations of services say otherwise.
+	// Forwarding is how clients outside reach backends on other nodes; PerService has annotations
+	// of services say otherwise.
 	Forwarding service.Forwarding
 	PerService bool
-	// HealthListen opens a service's health check port for balancers that ask there, with as many connections at a time as the node bears from
-	// strangers. Nil has nobody answered: where kube-proxy runs, it is kube-proxy that does.
+	// HealthListen opens a service's health check port for balancers that ask there, with as many
+	// connections at a time as the node bears from strangers. Nil has nobody answered: where
+	// kube-proxy runs, it is kube-proxy that does.
 	HealthListen func(port uint16) (net.Listener, error)
-	// Sockets are those of the node's own processes that have backends; nil if nobody gives them any.
+	// Sockets are those of the node's own processes that have backends; nil if nobody gives them
+	// any.
 	Sockets service.Sockets
-	// Heard waits until what other clusters offer is known as far as it can be; nil if there are none.
+	// Heard waits until what other clusters offer is known as far as it can be; nil if there are
+	// none.
 	Heard func(context.Context) error
 	// Kernel is where the rows go.
 	Kernel datapath.Services
@@ -113,8 +120,8 @@ func (s *Services) noteChanged() {
 	}
 }
 
-// Run follows Kubernetes until ctx ends, and returns nil then. synced is called once, when everything that exists has been
-// heard and the kernel's table holds it; it may be nil.
+// Run follows Kubernetes until ctx ends, and returns nil then. synced is called once, when
+// everything that exists has been heard and the kernel's table holds it; it may be nil.
 func (s *Services) Run(ctx context.Context, synced func()) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -151,7 +158,8 @@ func (s *Services) Run(ctx context.Context, synced func()) error {
 			synced()
 		}
 		s.cfg.Log.Info("services are in force", "frontends", s.engine.Table().Len())
-		// A socket cannot get its backend back: before other clusters were heard, none of theirs would be one.
+		// A socket cannot get its backend back: before other clusters were heard, none of theirs
+		// would be one.
 		if s.cfg.Heard != nil && s.cfg.Heard(ctx) != nil {
 			return nil // ctx has ended
 		}
@@ -169,8 +177,8 @@ func (s *Services) Run(ctx context.Context, synced func()) error {
 // settlePause is the least time between two looks through the flows.
 const settlePause = time.Second
 
-// settle goes through the flows after each change, and once more a little later: a packet that met the old rows
-// may have been on its way to be remembered.
+// settle goes through the flows after each change, and once more a little later: a packet that met
+// the old rows may have been on its way to be remembered.
 func (s *Services) settle(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	<-timer.C

@@ -201,7 +201,8 @@ func TestFollow(t *testing.T) {
 		Addresses: []string{"10.0.0.3"}, Conditions: discoveryv1.EndpointConditions{Ready: ptr(false), Serving: ptr(true), Terminating: ptr(true)},
 	})
 	c.expect("one on its way out is all there is", "10.96.1.1:53/UDP [10.0.0.3:5353]", "10.96.1.1:80/TCP [10.0.0.3:8080]")
-	// Its flows: a datagram's and an unanswered connection's choose anew, an answered connection goes on.
+	// Its flows: a datagram's and an unanswered connection's choose anew, an answered connection
+	// goes on.
 	flow := datapath.ServiceFlow{
 		Client: netip.MustParseAddrPort("10.0.0.7:4000"), Frontend: netip.MustParseAddrPort("10.96.1.1:80"), Proto: 6,
 		Backend: netip.MustParseAddrPort("10.0.0.3:8080"), Answered: true,
@@ -255,7 +256,8 @@ func TestFollow(t *testing.T) {
 	stop()
 }
 
-// TestKinds: every kind of frontend leads where Kubernetes says, and those without backends are told apart.
+// TestKinds: every kind of frontend leads where Kubernetes says, and those without backends are
+// told apart.
 func TestKinds(t *testing.T) {
 	testenv.CheckLeaks(t)
 	c := newCluster(t)
@@ -321,8 +323,8 @@ func (s *someSockets) state() (looked int, left []netip.AddrPort) {
 	return s.looked, slices.Clone(s.left)
 }
 
-// TestSocketsOfOtherClusters: after a restart, sockets with backends in other clusters are left alone until these have been heard. Then those end whose backend
-// is none any more.
+// TestSocketsOfOtherClusters: after a restart, sockets with backends in other clusters are left
+// alone until these have been heard. Then those end whose backend is none any more.
 func TestSocketsOfOtherClusters(t *testing.T) {
 	testenv.CheckLeaks(t)
 	c := newCluster(t)

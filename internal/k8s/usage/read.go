@@ -26,8 +26,9 @@ type World struct {
 	Namespaces []metav1.PartialObjectMetadata
 }
 
-// Connect returns a client for whom a kubeconfig file stands: one of the given files, merged as kubectl does, and the context of that name in it, or the
-// current one. Without any file that exists it is the service account of the pod.
+// Connect returns a client for whom a kubeconfig file stands: one of the given files, merged as
+// kubectl does, and the context of that name in it, or the current one. Without any file that
+// exists it is the service account of the pod.
 func Connect(files []string, kubeContext string) (*k8s.Client, error) {
 	rules := &clientcmd.ClientConfigLoadingRules{Precedence: files}
 	overrides := &clientcmd.ConfigOverrides{CurrentContext: kubeContext}
@@ -47,7 +48,8 @@ func Connect(files []string, kubeContext string) (*k8s.Client, error) {
 // pageSize bounds what one answer holds.
 const pageSize = 500
 
-// Read reads the objects, page by page. It needs the right to list pods, namespaces, and identities, endpoints and slices of cilium.io.
+// Read reads the objects, page by page. It needs the right to list pods, namespaces, and
+// identities, endpoints and slices of cilium.io.
 func Read(ctx context.Context, c *k8s.Client) (*World, error) {
 	w := &World{}
 	kube := c.Kube.CoreV1().RESTClient()

@@ -29,7 +29,8 @@ type Answer struct {
 	// Labels are those that it stands for, sorted.
 	Labels  []string  `json:"labels,omitempty"`
 	Created time.Time `json:"created,omitzero"`
-	// Endpoints name it, Slices hold entries that do; Waiting are pods that have all its labels and no endpoint yet, or one that names another identity.
+	// Endpoints name it, Slices hold entries that do; Waiting are pods that have all its labels and
+	// no endpoint yet, or one that names another identity.
 	Endpoints []Endpoint `json:"endpoints,omitempty"`
 	Slices    []Slice    `json:"slices,omitempty"`
 	Waiting   []Pod      `json:"waitingPods,omitempty"`
@@ -73,7 +74,8 @@ type Pod struct {
 // ErrNotFound says that there is no such pod, or that nobody has heard of a number.
 var ErrNotFound = errors.New("not found")
 
-// Why explains an identity: what is its number, or a pod as namespace/name, or the name alone for one of the namespace default.
+// Why explains an identity: what is its number, or a pod as namespace/name, or the name alone for
+// one of the namespace default.
 func (w *World) Why(what string) (Answer, error) {
 	if id, err := identity.Parse(what); err == nil {
 		return w.number(id)
@@ -326,7 +328,8 @@ func read(o *v2.CiliumIdentity) labels.Set {
 	return labels.NewSet(ls...)
 }
 
-// labelsOf returns all labels that a pod has for the network, with those of its namespace. Which of them make its identity is a matter of the agents' options.
+// labelsOf returns all labels that a pod has for the network, with those of its namespace. Which of
+// them make its identity is a matter of the agents' options.
 func (w *World) labelsOf(p *corev1.Pod) labels.Set {
 	var namespace map[string]string
 	for i := range w.Namespaces {
@@ -341,7 +344,8 @@ func (w *World) labelsOf(p *corev1.Pod) labels.Set {
 	return set
 }
 
-// has says whether a pod has all labels of an identity. The name of the cluster is not looked at: the objects are of one cluster.
+// has says whether a pod has all labels of an identity. The name of the cluster is not looked at:
+// the objects are of one cluster.
 func has(pod, want labels.Set) bool {
 	for _, l := range want {
 		if l.Key == labels.KeyCluster {

@@ -1,4 +1,5 @@
-// Package crds puts the definitions of the custom resources into a cluster, and keeps them up to date.
+// Package crds puts the definitions of the custom resources into a cluster, and keeps them up to
+// date.
 //
 // It starts no goroutines and keeps nothing.
 package crds
@@ -55,8 +56,9 @@ func schemaVersion(crd *apiextensionsv1.CustomResourceDefinition) (*version.Vers
 	return v, nil
 }
 
-// Register creates what is missing of defs in the cluster, replaces what is older, and waits until the server serves all of them. c must not read from a
-// cache. It returns an error at once if the server refuses a definition for good; while the server is away it tries again until ctx ends.
+// Register creates what is missing of defs in the cluster, replaces what is older, and waits until
+// the server serves all of them. c must not read from a cache. It returns an error at once if the
+// server refuses a definition for good; while the server is away it tries again until ctx ends.
 func Register(ctx context.Context, c client.Client, defs []*apiextensionsv1.CustomResourceDefinition, log *slog.Logger) error {
 	for _, def := range defs {
 		if err := retry(ctx, log, "cannot write a definition, trying again", func() error { return register(ctx, c, def, log) }); err != nil {
@@ -120,7 +122,8 @@ func names(defs []*apiextensionsv1.CustomResourceDefinition) []string {
 // Names returns the names of definitions, as [Wait] takes them.
 func Names(defs []*apiextensionsv1.CustomResourceDefinition) []string { return names(defs) }
 
-// Wait returns when the server serves all definitions of these names. While it waits it says every now and then what is missing.
+// Wait returns when the server serves all definitions of these names. While it waits it says every
+// now and then what is missing.
 func Wait(ctx context.Context, c client.Client, names []string, log *slog.Logger) error {
 	return wait(ctx, c, names, log, func(string) error { return nil })
 }
@@ -168,7 +171,8 @@ func wait(ctx context.Context, c client.Client, names []string, log *slog.Logger
 	}
 }
 
-// serving returns "" if the server serves the definition, and else why not. fatal is set if that will not change.
+// serving returns "" if the server serves the definition, and else why not. fatal is set if that
+// will not change.
 func serving(crd *apiextensionsv1.CustomResourceDefinition) (state string, fatal error) {
 	state = "the server has not looked at it yet"
 	for _, c := range crd.Status.Conditions {

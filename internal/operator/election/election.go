@@ -1,11 +1,14 @@
 // Package election has one of several operators lead, by a Lease of Kubernetes.
 //
-// What always holds: whoever leads stops before another begins, as long as the clocks of both machines run at about the same rate. A leader that cannot
-// renew its lease is told to stop when RenewDeadline has passed, well before LeaseDuration, when others take over; a leader that ends by its own will gives
-// the lease back only after its work has ended. A leader whose process was frozen beyond that time finds out by [Election.Fence], which refuses to send
-// what it was about to write.
+// What always holds: whoever leads stops before another begins, as long as the clocks of both
+// machines run at about the same rate. A leader that cannot renew its lease is told to stop when
+// RenewDeadline has passed, well before LeaseDuration, when others take over; a leader that ends by
+// its own will gives the lease back only after its work has ended. A leader whose process was
+// frozen beyond that time finds out by [Election.Fence], which refuses to send what it was about to
+// write.
 //
-// [Election.Run] starts one goroutine that renews the lease and one that leads, and waits for both, with one exception that its comment names.
+// [Election.Run] starts one goroutine that renews the lease and one that leads, and waits for both,
+// with one exception that its comment names.
 package election
 
 import (
@@ -31,13 +34,15 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// LockName is the name of the Lease, which operators of other make use too: so two of different make do not lead at once.
+// LockName is the name of the Lease, which operators of other make use too: so two of different
+// make do not lead at once.
 const LockName = "cilium-operator-resource-lock"
 
 // ErrLost says that another may lead by now: the process must end without another write.
 var ErrLost = errors.New("leadership is lost")
 
-// stopGrace is how long Run waits for the work of a leader that has lost its lease. It is shorter than what is left of the lease by then.
+// stopGrace is how long Run waits for the work of a leader that has lost its lease. It is shorter
+// than what is left of the lease by then.
 const stopGrace = time.Second
 
 // Config says how long a lease lasts. Use [Defaults].
@@ -46,8 +51,8 @@ type Config struct {
 	LeaseDuration time.Duration
 	// RenewDeadline is how long the leader tries to renew before it gives up.
 	RenewDeadline time.Duration
-	// RetryPeriod is the longest pause between two tries, of the leader and of the others: another leads at most LeaseDuration and twice this after the
-	// last renewal of a leader that is gone.
+	// RetryPeriod is the longest pause between two tries, of the leader and of the others: another
+	// leads at most LeaseDuration and twice this after the last renewal of a leader that is gone.
 	RetryPeriod time.Duration
 	// RequestTimeout bounds one request; 0 for half of RenewDeadline, but at least a second.
 	RequestTimeout time.Duration
@@ -86,7 +91,8 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Identity returns the name under which a process on host stands for election: no two processes have the same.
+// Identity returns the name under which a process on host stands for election: no two processes
+// have the same.
 func Identity(host string) string {
 	const alphabet = "abcdefghijklmnopqrstuvwxyz234567" // 32 of them: every byte counts the same
 	b := make([]byte, 10)
@@ -97,7 +103,8 @@ func Identity(host string) string {
 	return host + "-" + string(b)
 }
 
-// Election is one operator that stands for election. [Election.Leading] and [Election.Fence] may be used by any goroutine, Run by one.
+// Election is one operator that stands for election. [Election.Leading] and [Election.Fence] may be
+// used by any goroutine, Run by one.
 type Election struct {
 	cfg  Config
 	lock *lock
@@ -108,8 +115,8 @@ type Election struct {
 	leader  atomic.Value // string: who was last seen to lead
 }
 
-// New prepares an election in namespace. It has connections of its own, made from a copy of kube: a leader that is busy, or throttled, must not miss its
-// renewal for that. A nil logger means no log.
+// New prepares an election in namespace. It has connections of its own, made from a copy of kube: a
+// leader that is busy, or throttled, must not miss its renewal for that. A nil logger means no log.
 func New(cfg Config, kube *rest.Config, namespace, identity string, log *slog.Logger) (*Election, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -153,10 +160,12 @@ func (e *Election) Leader() string { return e.leader.Load().(string) }
 
 // Run waits until this operator is elected, calls lead, and returns when that has ended.
 //
-//   - If ctx ends, lead's context ends; when lead has returned, the lease is given back, and Run returns nil.
-//   - If lead returns an error, the lease is given back and Run returns the error; nil before ctx has ended counts as an error too.
-//   - If the lease is lost, lead's context ends and Run returns [ErrLost] at once: it waits for lead no longer than another leader could wait for this one,
-//     because the process is to end.
+//   - If ctx ends, lead's context ends; when lead has returned, the lease is given back, and Run
+//     returns nil.
+//   - If lead returns an error, the lease is given back and Run returns the error; nil before ctx
+//     has ended counts as an error too.
+//   - If the lease is lost, lead's context ends and Run returns [ErrLost] at once: it waits for
+//     lead no longer than another leader could wait for this one, because the process is to end.
 func (e *Election) Run(ctx context.Context, lead func(context.Context) error) error {
 	elected := make(chan struct{})
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
@@ -164,8 +173,9 @@ func (e *Election) Run(ctx context.Context, lead func(context.Context) error) er
 		LeaseDuration: e.cfg.LeaseDuration, RenewDeadline: e.cfg.RenewDeadline,
 		// The library adds to the pause up to JitterFactor times of it.
 		RetryPeriod: time.Duration(float64(e.cfg.RetryPeriod) / (1 + leaderelection.JitterFactor)),
-		// The lease is given back below, after the work. The library would do so while the work still ends, and when the server is away it would tell
-		// of the loss only after it has tried in vain.
+		// The lease is given back below, after the work. The library would do so while the work
+		// still ends, and when the server is away it would tell of the loss only after it has tried
+		// in vain.
 		ReleaseOnCancel: false,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(context.Context) { close(elected) },
@@ -236,14 +246,16 @@ func (e *Election) lead(ctx, base context.Context, lost <-chan struct{}, stop fu
 	return err
 }
 
-// release gives the lease back, so that another operator need not wait for its end. Only call it when nobody works under it any more.
+// release gives the lease back, so that another operator need not wait for its end. Only call it
+// when nobody works under it any more.
 func (e *Election) release(base context.Context) {
 	if e.lock.renewed.Load() == nil {
 		return // never had it
 	}
 	ctx, cancel := context.WithTimeout(base, e.cfg.RetryPeriod)
 	defer cancel()
-	// A renewal that was under way when the election ended may reach the server between the two requests.
+	// A renewal that was under way when the election ended may reach the server between the two
+	// requests.
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		record, _, err := e.lock.Get(ctx)
 		if err != nil || record.HolderIdentity != e.Identity() {
@@ -260,7 +272,8 @@ func (e *Election) release(base context.Context) {
 	}
 }
 
-// Held returns nil if the lease is surely this operator's now, and an error that wraps [ErrLost] if not.
+// Held returns nil if the lease is surely this operator's now, and an error that wraps [ErrLost] if
+// not.
 func (e *Election) Held() error {
 	at := e.lock.renewed.Load()
 	if at == nil {
@@ -272,8 +285,9 @@ func (e *Election) Held() error {
 	return nil
 }
 
-// Fence wraps a transport so that it sends a request that may write only while the lease is held. The election finds out that the lease is lost by its own
-// clock; a process that was stopped for a while and goes on may write before that.
+// Fence wraps a transport so that it sends a request that may write only while the lease is held.
+// The election finds out that the lease is lost by its own clock; a process that was stopped for a
+// while and goes on may write before that.
 func (e *Election) Fence(next http.RoundTripper) http.RoundTripper {
 	return &fence{e, next}
 }
@@ -301,8 +315,8 @@ func (f *fence) RoundTrip(r *http.Request) (*http.Response, error) {
 // WrappedRoundTripper lets client-go find the transport below.
 func (f *fence) WrappedRoundTripper() http.RoundTripper { return f.next }
 
-// lock remembers when the lease was last written by this process. The time is taken before the request: others may count from the moment at which the
-// server has it.
+// lock remembers when the lease was last written by this process. The time is taken before the
+// request: others may count from the moment at which the server has it.
 type lock struct {
 	resourcelock.LeaseLock
 	renewed atomic.Pointer[time.Time]

@@ -27,7 +27,8 @@ import (
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m,
-		// The embedded server of the test's API server, and klog's, stay for the life of the process.
+		// The embedded server of the test's API server, and klog's, stay for the life of the
+		// process.
 		goleak.IgnoreAnyFunction("go.etcd.io/etcd/client/pkg/v3/fileutil.purgeFile"),
 		goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start"),
 		goleak.IgnoreAnyFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),
@@ -212,7 +213,8 @@ func TestElection(t *testing.T) {
 		}
 	})
 	run("late renewal", func(a *arena) {
-		// Somebody writes the lease just before each of the first requests by which it is given back.
+		// Somebody writes the lease just before each of the first requests by which it is given
+		// back.
 		ending, writes := make(chan struct{}), 0
 		cfg := rest.CopyConfig(kube.Config)
 		cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {

@@ -1,5 +1,5 @@
-// Package endpoints keeps CiliumEndpoints in line with Pods: it deletes those whose pod is gone, and restarts pods that started before there was a network
-// to give them one.
+// Package endpoints keeps CiliumEndpoints in line with Pods: it deletes those whose pod is gone,
+// and restarts pods that started before there was a network to give them one.
 //
 // It deletes CiliumEndpoints and Pods, and writes nothing else.
 package endpoints
@@ -20,11 +20,13 @@ type Config struct {
 	// Meter, if not nil, is told what is collected.
 	Meter *rounds.Meter
 
-	// GCInterval is the time between two looks for CiliumEndpoints without a pod. 0 means that there are to be none at all: they are deleted once.
+	// GCInterval is the time between two looks for CiliumEndpoints without a pod. 0 means that
+	// there are to be none at all: they are deleted once.
 	GCInterval time.Duration
 	// NoObjects says that agents write no CiliumEndpoints: they are deleted once.
 	NoObjects bool
-	// RestartInterval is the time between two looks for pods without an endpoint, of those that RestartSelector selects; 0 for never.
+	// RestartInterval is the time between two looks for pods without an endpoint, of those that
+	// RestartSelector selects; 0 for never.
 	RestartInterval time.Duration
 	RestartSelector string
 }

@@ -21,7 +21,8 @@ import (
 // wipeRetry is the pause between two tries to delete everything.
 const wipeRetry = 10 * time.Second
 
-// SetupGC adds the collection of CiliumEndpoints without a pod to m; or, if there are to be none, their deletion.
+// SetupGC adds the collection of CiliumEndpoints without a pod to m; or, if there are to be none,
+// their deletion.
 func SetupGC(m manager.Manager, cfg Config, log *slog.Logger) error {
 	c := &collector{meter: cfg.Meter, client: m.GetClient(), live: m.GetAPIReader(), log: log, interval: cfg.GCInterval, now: time.Now}
 	return m.Add(manager.RunnableFunc(func(ctx context.Context) error {
@@ -139,7 +140,8 @@ func podOf(ep *v2.CiliumEndpoint) (podName, bool) {
 	return podName{}, false
 }
 
-// needed reports whether an endpoint's pod is there and has not ended. Another pod of the same name does not count: its endpoint is another.
+// needed reports whether an endpoint's pod is there and has not ended. Another pod of the same name
+// does not count: its endpoint is another.
 func (c *collector) needed(ctx context.Context, from client.Reader, namespace string, owner podName) (bool, error) {
 	p := &corev1.Pod{}
 	err := from.Get(ctx, types.NamespacedName{Namespace: namespace, Name: owner.name}, p)

@@ -18,7 +18,8 @@ import (
 	"github.com/hawser-net/hawser/internal/operator/rounds"
 )
 
-// A pod is restarted only when it is older than youngest, so that its endpoint had time to appear, and pods of one name not more often than once in rest.
+// A pod is restarted only when it is older than youngest, so that its endpoint had time to appear,
+// and pods of one name not more often than once in rest.
 const (
 	youngest = 30 * time.Second
 	rest     = 5 * time.Minute

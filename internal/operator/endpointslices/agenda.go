@@ -10,8 +10,9 @@ const (
 	lastRetry  = 30 * time.Second
 )
 
-// agenda says which slice is to be synchronised next, and when: those of namespaces with priority before others, and each not before delay has passed, so
-// that what changes in the meantime costs no further write. It is not safe for concurrent use.
+// agenda says which slice is to be synchronised next, and when: those of namespaces with priority
+// before others, and each not before delay has passed, so that what changes in the meantime costs
+// no further write. It is not safe for concurrent use.
 type agenda struct {
 	delay time.Duration
 	items map[string]task
@@ -52,7 +53,8 @@ func (a *agenda) retry(t task, now time.Time) {
 	a.items[t.name] = t
 }
 
-// take returns the task whose turn it is and takes it off the agenda; if there is none, how long it is until there may be: 0 for until something is added.
+// take returns the task whose turn it is and takes it off the agenda; if there is none, how long it
+// is until there may be: 0 for until something is added.
 func (a *agenda) take(now time.Time) (t task, ok bool, wait time.Duration) {
 	for _, o := range a.items {
 		if o.due.After(now) {

@@ -12,14 +12,17 @@ import (
 	"github.com/hawser-net/hawser/api/v2alpha1"
 )
 
-// book says which endpoint belongs into which slice. It is told which endpoints there are, and what slices the server has; what is to be written it answers
-// to plan. It does no I/O and is not safe for concurrent use.
+// book says which endpoint belongs into which slice. It is told which endpoints there are, and what
+// slices the server has; what is to be written it answers to plan. It does no I/O and is not safe
+// for concurrent use.
 //
-// Where an endpoint belongs is decided by what the server has, so that every operator that looks at the same slices decides the same, also after a restart:
-// it stays where it is; if it is in several slices, in the oldest of them. Only one that is nowhere is given a place.
+// Where an endpoint belongs is decided by what the server has, so that every operator that looks at
+// the same slices decides the same, also after a restart: it stays where it is; if it is in several
+// slices, in the oldest of them. Only one that is nowhere is given a place.
 //
-// What always holds: a slice is never written with more than max endpoints, nor grown if it has more already; an endpoint leaves a slice only when another
-// one is known to say the same of it, or when it is gone.
+// What always holds: a slice is never written with more than max endpoints, nor grown if it has
+// more already; an endpoint leaves a slice only when another one is known to say the same of it, or
+// when it is gone.
 type book struct {
 	max  int
 	name func() string // makes a name for a slice
@@ -31,12 +34,14 @@ type book struct {
 	open   map[string]map[*slice]struct{} // by namespace, those with room
 	dirty  map[string]struct{}            // slices to be looked at
 
-	// dead are slices known to be deleted, of which late news may come; mourned is the order in which they are forgotten.
+	// dead are slices known to be deleted, of which late news may come; mourned is the order in
+	// which they are forgotten.
 	dead    map[types.UID]struct{}
 	mourned []types.UID
 }
 
-// manyDead is how many deleted slices are remembered: far more than can be deleted while a request is under way.
+// manyDead is how many deleted slices are remembered: far more than can be deleted while a request
+// is under way.
 const manyDead = 4096
 
 // slice is one slice, as the server has it and as it should be.
@@ -63,7 +68,8 @@ type place struct {
 	seen []*slice
 	// pending is the one that it was given when it was in none that it may stay in.
 	pending *slice
-	// home is where it belongs, in are all slices that hold it for now: home, and those that it has not left yet.
+	// home is where it belongs, in are all slices that hold it for now: home, and those that it has
+	// not left yet.
 	home *slice
 	in   []*slice
 }
@@ -121,7 +127,8 @@ func (b *book) shared(k key, e *entry) *entry {
 	return e
 }
 
-// known returns what is said of an endpoint now: by this book, or by a slice of before. It may be nil.
+// known returns what is said of an endpoint now: by this book, or by a slice of before. It may be
+// nil.
 func (b *book) known(k key) *entry {
 	if e := b.want[k]; e != nil {
 		return e
@@ -146,8 +153,8 @@ func versionOf(o metav1.Object) uint64 {
 	return n
 }
 
-// observe says what the server has, or had: what is older than what is known already does not count. Answers to writes and watches may so be told in any
-// order.
+// observe says what the server has, or had: what is older than what is known already does not
+// count. Answers to writes and watches may so be told in any order.
 func (b *book) observe(o *v2alpha1.CiliumEndpointSlice) {
 	s := b.slices[o.Name]
 	version := versionOf(o)
@@ -182,7 +189,8 @@ func (b *book) observe(o *v2alpha1.CiliumEndpointSlice) {
 	b.reconsider(s, old)
 }
 
-// abandon forgets a slice that somebody made another namespace's: it says nothing any more of the endpoints of its own.
+// abandon forgets a slice that somebody made another namespace's: it says nothing any more of the
+// endpoints of its own.
 func (b *book) abandon(s *slice) {
 	s.exists, s.closed = false, true
 	delete(b.slices, s.name)
@@ -227,8 +235,9 @@ func (b *book) gone(name string, uid types.UID) {
 	b.reconsider(s, old)
 }
 
-// doubt says that a write of a slice was sent and that nobody knows what came of it. Until the server is asked, with an answer that observe is told, nothing
-// leaves another slice because it is in this one.
+// doubt says that a write of a slice was sent and that nobody knows what came of it. Until the
+// server is asked, with an answer that observe is told, nothing leaves another slice because it is
+// in this one.
 func (b *book) doubt(name string) {
 	if s := b.slices[name]; s != nil {
 		s.unsure = true
@@ -237,7 +246,8 @@ func (b *book) doubt(name string) {
 	}
 }
 
-// lacks says that the server, asked for a slice of that name, had none. uid is what the book had of it when it was asked.
+// lacks says that the server, asked for a slice of that name, had none. uid is what the book had of
+// it when it was asked.
 func (b *book) lacks(name string, uid types.UID) {
 	s := b.slices[name]
 	switch {
@@ -287,7 +297,8 @@ func (b *book) reconsider(s *slice, old map[string]*entry) {
 	b.forget(s)
 }
 
-// makeRoom gives other places to endpoints that were to come into a slice: somebody else has filled it, or one that had gone came back.
+// makeRoom gives other places to endpoints that were to come into a slice: somebody else has filled
+// it, or one that had gone came back.
 func (b *book) makeRoom(s *slice) {
 	if len(s.holds) <= b.max {
 		return
@@ -301,7 +312,8 @@ func (b *book) makeRoom(s *slice) {
 	}
 }
 
-// settleAll decides about all endpoints of a slice, in an order that does not depend on chance: they may need places.
+// settleAll decides about all endpoints of a slice, in an order that does not depend on chance:
+// they may need places.
 func (b *book) settleAll(s *slice) {
 	for _, name := range slices.Sorted(maps.Keys(s.has)) {
 		b.settle(key{Namespace: s.namespace, Name: name})
@@ -414,7 +426,8 @@ func (b *book) house(k key, p *place) {
 	p.home = p.pending
 }
 
-// preferred returns the slice in which an endpoint stays: the oldest of those that say something of it and have room for it; nil if there is none.
+// preferred returns the slice in which an endpoint stays: the oldest of those that say something of
+// it and have room for it; nil if there is none.
 func (b *book) preferred(k key, p *place) *slice {
 	var best *slice
 	for _, s := range p.seen {
@@ -425,8 +438,9 @@ func (b *book) preferred(k key, p *place) *slice {
 	return best
 }
 
-// surplus reports whether an endpoint must leave a slice because it has too many: those stay that come first by name, whether they are wanted or not, so
-// that nothing counts but what the server has.
+// surplus reports whether an endpoint must leave a slice because it has too many: those stay that
+// come first by name, whether they are wanted or not, so that nothing counts but what the server
+// has.
 func (b *book) surplus(s *slice, name string) bool {
 	if len(s.has) <= b.max {
 		return false
@@ -440,7 +454,8 @@ func (b *book) surplus(s *slice, name string) bool {
 	return before >= b.max
 }
 
-// choose returns the slice for an endpoint that is in none: the one of its namespace that has the most endpoints and room for another, else a new one.
+// choose returns the slice for an endpoint that is in none: the one of its namespace that has the
+// most endpoints and room for another, else a new one.
 func (b *book) choose(k key, p *place) *slice {
 	var best *slice
 	for s := range b.open[k.Namespace] {
@@ -481,7 +496,8 @@ const (
 // write is what is to be done to a slice.
 type write struct {
 	verb verb
-	// slice is as it should be. For update and remove it names the object that was looked at by uid and resourceVersion.
+	// slice is as it should be. For update and remove it names the object that was looked at by uid
+	// and resourceVersion.
 	slice *v2alpha1.CiliumEndpointSlice
 	// added, changed and removed count endpoints.
 	added, changed, removed int

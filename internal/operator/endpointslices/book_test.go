@@ -266,8 +266,9 @@ func (w *world) check(t *testing.T) {
 	}
 }
 
-// TestBookProperties has operators, one or two at once, live through random days, and compares what comes of it with the oracle. No write of theirs may make
-// an endpoint vanish, however late news come; afterwards an operator that starts has nothing to write.
+// TestBookProperties has operators, one or two at once, live through random days, and compares what
+// comes of it with the oracle. No write of theirs may make an endpoint vanish, however late news
+// come; afterwards an operator that starts has nothing to write.
 func TestBookProperties(t *testing.T) {
 	t.Parallel()
 	rounds := 200
@@ -325,7 +326,8 @@ func TestBookProperties(t *testing.T) {
 	}
 }
 
-// TestFill checks that endpoints come one after the other into as few slices as there can be, and that bulk costs as few writes.
+// TestFill checks that endpoints come one after the other into as few slices as there can be, and
+// that bulk costs as few writes.
 func TestFill(t *testing.T) {
 	t.Parallel()
 	w := &world{Rand: rand.New(rand.NewPCG(1, 2)), server: newServer(), want: map[key]*entry{}, max: 100}
@@ -457,7 +459,8 @@ func TestSame(t *testing.T) {
 	}
 }
 
-// TestOfEndpoint says which CiliumEndpoints are told of in slices: none without an identity, "Operator changes 6" of CFP-27752.
+// TestOfEndpoint says which CiliumEndpoints are told of in slices: none without an identity,
+// "Operator changes 6" of CFP-27752.
 func TestOfEndpoint(t *testing.T) {
 	t.Parallel()
 	o := &v2.CiliumEndpoint{ObjectMeta: metav1.ObjectMeta{

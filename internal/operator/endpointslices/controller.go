@@ -25,7 +25,8 @@ import (
 )
 
 const (
-	// PriorityAnnotation on a namespace, with the value PriorityValue, has its slices written before others.
+	// PriorityAnnotation on a namespace, with the value PriorityValue, has its slices written
+	// before others.
 	PriorityAnnotation = "cilium.io/ces-namespace"
 	// PriorityValue is the value of PriorityAnnotation that counts.
 	PriorityValue = "priority"
@@ -34,7 +35,8 @@ const (
 // requestTimeout bounds one request to the API server.
 const requestTimeout = 30 * time.Second
 
-// Setup adds what makes slices to m; or, if there are to be none, their deletion. resolve is needed in slim mode only.
+// Setup adds what makes slices to m; or, if there are to be none, their deletion. resolve is needed
+// in slim mode only.
 func Setup(m manager.Manager, cfg Config, resolve Resolve, reg prometheus.Registerer, log *slog.Logger) error {
 	if err := cfg.Validate(); err != nil {
 		return err
@@ -151,7 +153,8 @@ func (c *controller) watch(ctx context.Context) ([]toolscache.InformerSynced, er
 	return heard, err
 }
 
-// follow has a kind's objects told, one at a time, with the lock held; what then may have to be written comes on the agenda.
+// follow has a kind's objects told, one at a time, with the lock held; what then may have to be
+// written comes on the agenda.
 func follow[T client.Object](ctx context.Context, c *controller, kind T, set, drop func(T)) (toolscache.InformerSynced, error) {
 	informer, err := c.cache.GetInformer(ctx, kind, cache.BlockUntilSynced(false))
 	if err != nil {

@@ -31,7 +31,8 @@ import (
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m,
-		// The embedded server of the test's API server, and klog's, stay for the life of the process.
+		// The embedded server of the test's API server, and klog's, stay for the life of the
+		// process.
 		goleak.IgnoreAnyFunction("go.etcd.io/etcd/client/pkg/v3/fileutil.purgeFile"),
 		goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start"),
 		goleak.IgnoreAnyFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),
@@ -233,7 +234,8 @@ func (b *bench) still(cfg Config, resolve Resolve) {
 	}
 }
 
-// witness watches the slices and reports endpoints that vanish, though they are kept, until stop is called.
+// witness watches the slices and reports endpoints that vanish, though they are kept, until stop is
+// called.
 func (b *bench) witness(kept func(key) bool) (stop func()) {
 	b.Helper()
 	rc := rest.CopyConfig(b.env.Server.Config)
@@ -338,7 +340,8 @@ func TestController(t *testing.T) {
 	}
 }
 
-// bulk creates two thousand endpoints as fast as the server takes them, and reports what that costs.
+// bulk creates two thousand endpoints as fast as the server takes them, and reports what that
+// costs.
 func bulk(b *bench) {
 	b.namespaces("bulk")
 	o := b.start(func() Config { c := Defaults(); c.Enable = true; return c }(), nil, nil)
@@ -576,7 +579,8 @@ func late(b *bench) {
 	o.stop()
 }
 
-// bornAgain replaces endpoints by others of the same names, with other owners and addresses, some of them without identity.
+// bornAgain replaces endpoints by others of the same names, with other owners and addresses, some
+// of them without identity.
 func bornAgain(b *bench) {
 	b.namespaces("born")
 	o := b.start(quick(), nil, nil)

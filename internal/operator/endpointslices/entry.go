@@ -39,8 +39,8 @@ func sameNetworking(a, b *v2.EndpointNetworking) bool {
 	})
 }
 
-// ofEndpoint returns the entry of a CiliumEndpoint, nil if it is not to be in a slice: others cannot place a pod without an address, and have no rule for
-// one without an identity.
+// ofEndpoint returns the entry of a CiliumEndpoint, nil if it is not to be in a slice: others
+// cannot place a pod without an address, and have no rule for one without an identity.
 func ofEndpoint(o *v2.CiliumEndpoint) *entry {
 	s := &o.Status
 	if s.Identity == nil || s.Identity.ID <= 0 || s.Networking == nil || len(s.Networking.Addressing) == 0 {

@@ -12,8 +12,9 @@ import (
 
 var sliceName = regexp.MustCompile(`^ces-[bcdfghjklmnpqrstvwxyz2456789]{9}-[bcdfghjklmnpqrstvwxyz2456789]{5}$`)
 
-// wrong is the oracle of the steady state: it says what is wrong with the slices that a server has, given what should be said of each endpoint. It looks at
-// every slice for every endpoint, and knows nothing of books.
+// wrong is the oracle of the steady state: it says what is wrong with the slices that a server has,
+// given what should be said of each endpoint. It looks at every slice for every endpoint, and knows
+// nothing of books.
 func wrong(want map[key]*entry, have []v2alpha1.CiliumEndpointSlice, most int) string {
 	var faults []string
 	bad := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
@@ -67,7 +68,8 @@ func placed(have []v2alpha1.CiliumEndpointSlice) map[key]int {
 	return out
 }
 
-// vanished returns the endpoints that were in a slice before, are in none after, and are still wanted.
+// vanished returns the endpoints that were in a slice before, are in none after, and are still
+// wanted.
 func vanished(before, after []v2alpha1.CiliumEndpointSlice, want func(key) bool) []key {
 	now := placed(after)
 	return slices.DeleteFunc(slices.SortedFunc(maps.Keys(placed(before)), compareKeys), func(k key) bool { return now[k] > 0 || !want(k) })

@@ -57,7 +57,8 @@ func ParseRates(text string) (Rates, error) {
 	return rates, nil
 }
 
-// For returns the limit for a cluster of a size: the last entry that begins there or before; for smaller clusters than any, the first.
+// For returns the limit for a cluster of a size: the last entry that begins there or before; for
+// smaller clusters than any, the first.
 func (r Rates) For(nodes int) Rate {
 	out := r[0]
 	for _, e := range r {

@@ -16,13 +16,16 @@ import (
 	"github.com/hawser-net/hawser/internal/labels"
 )
 
-// Resolve says which identity a pod in a namespace with these labels has: the canonical form of its labels, or a number if these labels have one by rule. The
-// operator's controller of identities must use the same.
+// Resolve says which identity a pod in a namespace with these labels has: the canonical form of its
+// labels, or a number if these labels have one by rule. The operator's controller of identities
+// must use the same.
 type Resolve func(pod *corev1.Pod, namespace map[string]string) (canonical string, number int64, err error)
 
-// slim makes entries out of Pods, CiliumIdentities and CiliumNodes. It is plain memory and not safe for concurrent use.
+// slim makes entries out of Pods, CiliumIdentities and CiliumNodes. It is plain memory and not safe
+// for concurrent use.
 //
-// What a slice says of a pod never gets worse while something is awaited: a pod whose labels have changed keeps its identity until the new one exists.
+// What a slice says of a pod never gets worse while something is awaited: a pod whose labels have
+// changed keeps its identity until the new one exists.
 type slim struct {
 	resolve Resolve
 
@@ -162,7 +165,8 @@ func (s *slim) setNode(o *v2.CiliumNode) {
 	}
 }
 
-// dropNode forgets a node. What was said of its pods stays until the pods go: the node's agent may be back before.
+// dropNode forgets a node. What was said of its pods stays until the pods go: the node's agent may
+// be back before.
 func (s *slim) dropNode(name string) { delete(s.nodes, name) }
 
 func (s *slim) setIdentity(o *v2.CiliumIdentity) {

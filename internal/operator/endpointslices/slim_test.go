@@ -101,7 +101,8 @@ func TestSlimEntries(t *testing.T) {
 		s.setPod(p)
 	}
 	says(map[string]int64{"a": 300, "dns": 102})
-	// The namespace is relabelled: the old identity stays until the new one is there. Of two, the older counts.
+	// The namespace is relabelled: the old identity stays until the new one is there. Of two, the
+	// older counts.
 	s.setNamespace(ns("prod"))
 	says(map[string]int64{"a": 300, "dns": 102})
 	young := identityOf("200", "web", "prod")
@@ -135,7 +136,8 @@ func TestSlimEntries(t *testing.T) {
 	says(map[string]int64{})
 }
 
-// slimMode runs an operator without CiliumEndpoints, through a relabelled namespace, deleted pods and a restart.
+// slimMode runs an operator without CiliumEndpoints, through a relabelled namespace, deleted pods
+// and a restart.
 func slimMode(b *bench) {
 	b.env.Create(b.T, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "slim", Labels: map[string]string{"env": "test"}}})
 	b.env.Create(b.T, slimNode("n1", "192.0.2.1"))
@@ -199,7 +201,8 @@ func slimMode(b *bench) {
 	settled(30)
 	o.stop()
 	b.still(cfg, resolveApp)
-	// While nobody runs, the identity goes: a new operator keeps what slices say until there is another.
+	// While nobody runs, the identity goes: a new operator keeps what slices say until there is
+	// another.
 	if err := b.env.Client.Delete(ctx, identityOf("301", "", "")); err != nil {
 		b.Fatal(err)
 	}

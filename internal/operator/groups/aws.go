@@ -18,13 +18,15 @@ import (
 	v2 "github.com/hawser-net/hawser/api/v2"
 )
 
-// The rate at which AWS is asked, which limits it by account: the field's defaults of limit-ipam-api-qps and limit-ipam-api-burst.
+// The rate at which AWS is asked, which limits it by account: the field's defaults of
+// limit-ipam-api-qps and limit-ipam-api-burst.
 const (
 	awsRate  = 4
 	awsBurst = 20
 )
 
-// AWS asks EC2 for the instances in groups. Credentials and the region come from where the AWS SDK looks: environment, files, instance metadata.
+// AWS asks EC2 for the instances in groups. Credentials and the region come from where the AWS SDK
+// looks: environment, files, instance metadata.
 type AWS struct {
 	limiter *rate.Limiter
 	options []func(*config.LoadOptions) error
@@ -61,8 +63,9 @@ func (a *AWS) client(ctx context.Context, region string) (*ec2.Client, error) {
 	return c, nil
 }
 
-// Members implements [Provider]: all addresses, private and public, of all interfaces of instances that run and have every one of the labels as a tag, one of the
-// security groups by ID, and one by name, as far as these are given.
+// Members implements [Provider]: all addresses, private and public, of all interfaces of instances
+// that run and have every one of the labels as a tag, one of the security groups by ID, and one by
+// name, as far as these are given.
 func (a *AWS) Members(ctx context.Context, g v2.Group) (Members, error) {
 	if g.AWS == nil || len(g.AWS.Labels)+len(g.AWS.SecurityGroupsIDs)+len(g.AWS.SecurityGroupsNames) == 0 {
 		return nil, errors.New("names no group of AWS") // without a filter EC2 returns every instance
@@ -103,7 +106,8 @@ func (a *AWS) Members(ctx context.Context, g v2.Group) (Members, error) {
 	return slices.Compact(out), nil
 }
 
-// appendAddrs adds the addresses of an instance. One that cannot be read is an error: a part of a group is another group.
+// appendAddrs adds the addresses of an instance. One that cannot be read is an error: a part of a
+// group is another group.
 func appendAddrs(out Members, in *types.Instance) (Members, error) {
 	var texts []*string
 	texts = append(texts, in.PrivateIpAddress, in.PublicIpAddress)

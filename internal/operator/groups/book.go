@@ -10,11 +10,13 @@ import (
 
 // Provider knows the members of groups. Its methods may be called from many goroutines.
 type Provider interface {
-	// Members returns the addresses of all members of g, sorted; none is an answer. g names at least one group.
+	// Members returns the addresses of all members of g, sorted; none is an answer. g names at
+	// least one group.
 	Members(ctx context.Context, g v2.Group) (Members, error)
 }
 
-// book remembers the members of groups, so that many policies with the same group cost one look, and a failing provider nobody's traffic.
+// book remembers the members of groups, so that many policies with the same group cost one look,
+// and a failing provider nobody's traffic.
 type book struct {
 	from     Provider
 	interval time.Duration
@@ -24,7 +26,8 @@ type book struct {
 	groups map[string]*entry
 }
 
-// entry is one group. Its mutex is held while the group is looked up, so that others wait for the answer instead of asking too.
+// entry is one group. Its mutex is held while the group is looked up, so that others wait for the
+// answer instead of asking too.
 type entry struct {
 	mu      sync.Mutex
 	members Members
@@ -38,8 +41,8 @@ func newBook(from Provider, interval time.Duration) *book {
 	return &book{from: from, interval: interval, now: time.Now, groups: map[string]*entry{}}
 }
 
-// find returns the members of g, looked up anew if the last look is an interval ago or failed. With an error it returns those of before, if any, and whether
-// they were known.
+// find returns the members of g, looked up anew if the last look is an interval ago or failed. With
+// an error it returns those of before, if any, and whether they were known.
 func (b *book) find(ctx context.Context, g v2.Group) (m Members, known bool, err error) {
 	k := key(g)
 	b.mu.Lock()

@@ -9,7 +9,8 @@ import (
 
 // Config says whether and how often groups are looked up.
 type Config struct {
-	// Interval is the time between two looks at the same group; 0 for never, then policies with groups allow nobody for them.
+	// Interval is the time between two looks at the same group; 0 for never, then policies with
+	// groups allow nobody for them.
 	Interval time.Duration
 }
 

@@ -32,7 +32,8 @@ const (
 	kindLabel   = "io.cilium.network.policy.kind"
 	parentLabel = "io.cilium.network.policy.parent.uuid"
 	derivative  = "derivative"
-	// sourceAnnotation is a digest of the entries that a derivative was made from. While looking up fails, one made from others is not kept.
+	// sourceAnnotation is a digest of the entries that a derivative was made from. While looking up
+	// fails, one made from others is not kept.
 	sourceAnnotation = "network.hawser.net/derived-from"
 )
 
@@ -80,8 +81,9 @@ type parent struct {
 	Status v2.NetworkPolicyStatus `json:"status"`
 }
 
-// rules returns the policy's rules. Of a policy that is refused they are without those entries that name groups and are not understood as a whole: a derivative would
-// allow the members of the groups what is left of such an entry, or of its last good version. left tells which.
+// rules returns the policy's rules. Of a policy that is refused they are without those entries that
+// name groups and are not understood as a whole: a derivative would allow the members of the groups
+// what is left of such an entry, or of its last good version. left tells which.
 func (p *parent) rules(refused error) (out []*v2.Rule, left error) {
 	whole := understood(refused)
 	var errs []error
@@ -168,7 +170,8 @@ func derivativeName(obj *unstructured.Unstructured) string {
 	return strings.TrimRight(name[:min(len(name), maxName-len(tail))], "-.") + tail
 }
 
-// keep brings the derivative of a policy to what it should be. fault tells which groups could not be looked up.
+// keep brings the derivative of a policy to what it should be. fault tells which groups could not
+// be looked up.
 func (c *controller) keep(ctx context.Context, obj *unstructured.Unstructured, from []*v2.Rule, name string) (fault, err error) {
 	source, err := digest(from)
 	if err != nil {

@@ -24,7 +24,8 @@ import (
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m,
-		// The embedded server of the test's API server, and klog's, stay for the life of the process.
+		// The embedded server of the test's API server, and klog's, stay for the life of the
+		// process.
 		goleak.IgnoreAnyFunction("go.etcd.io/etcd/client/pkg/v3/fileutil.purgeFile"),
 		goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start"),
 		goleak.IgnoreAnyFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),
@@ -122,7 +123,8 @@ func (c *cluster) told(p *v2.CiliumNetworkPolicy, fault string) {
 	})
 }
 
-// TestDerivatives: what becomes of a policy with groups while groups, AWS, the operator and people change.
+// TestDerivatives: what becomes of a policy with groups while groups, AWS, the operator and people
+// change.
 func TestDerivatives(t *testing.T) {
 	c := &cluster{T: t, Env: controllers.Start(t), ec2: newEC2(t)}
 	web := instance{groups: []string{"sg-1"}, private: "10.0.0.1"}
@@ -161,7 +163,8 @@ func TestDerivatives(t *testing.T) {
 	time.Sleep(1500 * time.Millisecond)
 	c.members(p, "10.0.0.1/32", "10.0.0.2/32")
 
-	// A policy that is new, or changed, while AWS fails allows nobody for groups that this operator has not seen.
+	// A policy that is new, or changed, while AWS fails allows nobody for groups that this operator
+	// has not seen.
 	fresh := c.cnp("fresh", `{endpointSelector: {}, egress: [{toGroups: [{aws: {securityGroupsIds: [sg-1]}}]}]}`)
 	c.members(fresh)
 	c.told(fresh, "UnauthorizedOperation")
@@ -180,7 +183,8 @@ func TestDerivatives(t *testing.T) {
 	c.members(fresh, "10.0.0.1/32", "10.0.0.2/32")
 	c.told(p, "")
 
-	// An edit that cannot be understood ends what the last good version allowed; what is understood of it is allowed still.
+	// An edit that cannot be understood ends what the last good version allowed; what is understood
+	// of it is allowed still.
 	edit := func(p *v2.CiliumNetworkPolicy, f func(*v2.Rule)) {
 		t.Helper()
 		for {

@@ -29,8 +29,9 @@ func named(rules []*v2.Rule) bool {
 	})
 }
 
-// understood returns a function that says whether an entry is understood as a whole, by what reading its policy found: that nothing is wrong with it, nor with its
-// rule or the object outside of entries.
+// understood returns a function that says whether an entry is understood as a whole, by what
+// reading its policy found: that nothing is wrong with it, nor with its rule or the object outside
+// of entries.
 func understood(refused error) func(rule, entry string) bool {
 	if refused == nil {
 		return func(string, string) bool { return true }
@@ -72,8 +73,9 @@ func faultyFields(err error) (fields []string, ok bool) {
 	return nil, false
 }
 
-// derive returns the rules of the derivative policy: the entries of rules that name groups, with their members instead. A group that cannot be looked up has
-// no members; the error tells which. Rules must be valid.
+// derive returns the rules of the derivative policy: the entries of rules that name groups, with
+// their members instead. A group that cannot be looked up has no members; the error tells which.
+// Rules must be valid.
 func derive(rules []*v2.Rule, find lookup) ([]*v2.Rule, error) {
 	var out []*v2.Rule
 	var errs []error

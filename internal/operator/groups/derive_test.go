@@ -27,7 +27,8 @@ func rules(t testing.TB, text string) []*v2.Rule {
 
 func group(id string) v2.Group { return v2.Group{AWS: &v2.AWSGroup{SecurityGroupsIDs: []string{id}}} }
 
-// TestDerive: only entries with groups are there, as addresses; a group that fails or is empty is present and nobody.
+// TestDerive: only entries with groups are there, as addresses; a group that fails or is empty is
+// present and nobody.
 func TestDerive(t *testing.T) {
 	t.Parallel()
 	const sg = `{"aws":{"securityGroupsIds":["%"]}}`
@@ -113,7 +114,8 @@ func (f *fakeProvider) Members(context.Context, v2.Group) (Members, error) {
 	return f.members, f.err
 }
 
-// TestBook: many policies cost one look; a failing provider costs nobody the members that were known.
+// TestBook: many policies cost one look; a failing provider costs nobody the members that were
+// known.
 func TestBook(t *testing.T) {
 	t.Parallel()
 	f := &fakeProvider{members: addrs("10.0.0.1")}
@@ -143,7 +145,8 @@ func TestBook(t *testing.T) {
 	}
 }
 
-// TestUnderstood: what of a policy is wrong takes the groups from the entries that it concerns, and from no other.
+// TestUnderstood: what of a policy is wrong takes the groups from the entries that it concerns, and
+// from no other.
 func TestUnderstood(t *testing.T) {
 	t.Parallel()
 	const groups = `"toGroups":[{"aws":{"securityGroupsIds":["sg-1"]}}]`

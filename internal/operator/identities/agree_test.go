@@ -15,8 +15,8 @@ import (
 	"github.com/hawser-net/hawser/internal/labels"
 )
 
-// TestOtherFilters: as long as one agent makes other labels count than the operator, or does not say which, no identity is collected, and it is said whose
-// agent that is.
+// TestOtherFilters: as long as one agent makes other labels count than the operator, or does not
+// say which, no identity is collected, and it is said whose agent that is.
 func TestOtherFilters(t *testing.T) {
 	t.Parallel()
 	env := servers.Take(t)

@@ -23,9 +23,10 @@ func quickGC(tn *town) {
 	tn.gc.Interval, tn.gc.Rest = 300*time.Millisecond, 400*time.Millisecond
 }
 
-// TestKilledAtEveryWrite kills an operator at its first write, at its second, and so on, once before the server has it and once after; another one takes over.
-// "Simultaneous CID management compatibility", "CID deduplication", "Operator changes 3" and "Operator changes 4" of CFP-27752: nothing is made twice,
-// nothing in use is lost.
+// TestKilledAtEveryWrite kills an operator at its first write, at its second, and so on, once
+// before the server has it and once after; another one takes over. "Simultaneous CID management
+// compatibility", "CID deduplication", "Operator changes 3" and "Operator changes 4" of CFP-27752:
+// nothing is made twice, nothing in use is lost.
 func TestKilledAtEveryWrite(t *testing.T) {
 	t.Parallel()
 	for _, after := range []bool{false, true} {
@@ -78,7 +79,8 @@ func playKilledAtEveryWrite(t *testing.T, env *controllers.Env, in func(*town), 
 			tn.operator()
 			tn.until(done)
 			s := tn.settled()
-			// What endpoints say brings back a number that is nobody's, and takes none from the labels that it has now.
+			// What endpoints say brings back a number that is nobody's, and takes none from the
+			// labels that it has now.
 			if s.numberOfPod(edited) == "9001" || s.numberOfPod(lost) != "9002" {
 				t.Errorf("pods whose identity was edited, and lost, have %s and %s", s.numberOfPod(edited), s.numberOfPod(lost))
 			}
@@ -139,9 +141,11 @@ func (tn *town) churn(r *rand.Rand, steps int) {
 // unfenced has a town whose operators all write, though there should be one.
 func unfenced(tn *town) { tn.unfenced = true }
 
-// TestBadWeather has two operators lead at once, both collecting, while requests fail in every way, answers are lost, watches break or stand still, and pods come and
-// go. When the weather clears, everything is as it should be, and what one collected while the other named it has come back. "CID deduplication",
-// "Operator changes 1", "Operator changes 2", "Operator changes 3" and "Operator changes 5" of CFP-27752.
+// TestBadWeather has two operators lead at once, both collecting, while requests fail in every way,
+// answers are lost, watches break or stand still, and pods come and go. When the weather clears,
+// everything is as it should be, and what one collected while the other named it has come back.
+// "CID deduplication", "Operator changes 1", "Operator changes 2", "Operator changes 3" and
+// "Operator changes 5" of CFP-27752.
 func TestBadWeather(t *testing.T) {
 	t.Parallel()
 	for seed, stuck := range []string{"", "ciliumidentities", "pods", "ciliumendpoints", "namespaces"} {
@@ -171,8 +175,9 @@ func playBadWeather(t *testing.T, env *controllers.Env, in func(*town), seed uin
 	tn.settled()
 }
 
-// TestLateCollection has a leader stand still after the last look before it collects an identity, so long that another one leads and names the identity: it ends,
-// and comes back at once with its number. Nothing else can be done about a request that is already sent.
+// TestLateCollection has a leader stand still after the last look before it collects an identity,
+// so long that another one leads and names the identity: it ends, and comes back at once with its
+// number. Nothing else can be done about a request that is already sent.
 func TestLateCollection(t *testing.T) {
 	t.Parallel()
 	tn := newTown(t, servers.Take(t), quickGC, unfenced)
@@ -240,7 +245,8 @@ func playServerRestarts(t *testing.T, env *controllers.Env, in func(*town)) {
 	}
 }
 
-// TestDuplicates has somebody plant duplicates: "CID deduplication" of CFP-27752. They are tolerated as long as they are used, and then go.
+// TestDuplicates has somebody plant duplicates: "CID deduplication" of CFP-27752. They are
+// tolerated as long as they are used, and then go.
 func TestDuplicates(t *testing.T) {
 	homes(t, playDuplicates)
 }
@@ -280,7 +286,8 @@ func playDuplicates(t *testing.T, env *controllers.Env, in func(*town)) {
 
 func textOfSet(set map[string]string) string { return textOf(&v2.CiliumIdentity{SecurityLabels: set}) }
 
-// TestNamespaceGoes deletes a namespace while its pods still end, and makes pods of the same labels elsewhere.
+// TestNamespaceGoes deletes a namespace while its pods still end, and makes pods of the same labels
+// elsewhere.
 func TestNamespaceGoes(t *testing.T) {
 	homes(t, playNamespaceGoes)
 }
@@ -331,7 +338,8 @@ func (tn *town) remove(pods []*corev1.Pod) {
 	}
 }
 
-// TestCollectionWithoutHeartbeat is "Operator changes 3" of CFP-27752: the collection without a heartbeat, where the operator makes identities.
+// TestCollectionWithoutHeartbeat is "Operator changes 3" of CFP-27752: the collection without a
+// heartbeat, where the operator makes identities.
 func TestCollectionWithoutHeartbeat(t *testing.T) {
 	t.Parallel()
 	env := servers.Take(t)

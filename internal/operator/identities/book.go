@@ -21,9 +21,11 @@ import (
 // key names an object in a namespace.
 type key = types.NamespacedName
 
-// book is what is known of the cluster, and the indexes that answer what is to be done. It does no I/O, knows no clock and starts no goroutine; whoever has
-// it must see to it that one call ends before the next. What it says depends on the objects alone and not on the order in which they came, with two
-// exceptions that cost nothing when they are forgotten: what an object's labels were before somebody changed them, and which objects this process made.
+// book is what is known of the cluster, and the indexes that answer what is to be done. It does no
+// I/O, knows no clock and starts no goroutine; whoever has it must see to it that one call ends
+// before the next. What it says depends on the objects alone and not on the order in which they
+// came, with two exceptions that cost nothing when they are forgotten: what an object's labels were
+// before somebody changed them, and which objects this process made.
 //
 // Objects that it is told of are kept and must not be changed.
 type book struct {
@@ -48,7 +50,8 @@ type book struct {
 	held map[identity.ID]struct{} // about to be collected
 	full map[uint64]int           // pods by the labels that they had if all counted; see target.full
 
-	// references says that a number is in force only while somebody holds a reference to it; kept are the sets that this process holds one to.
+	// references says that a number is in force only while somebody holds a reference to it; kept
+	// are the sets that this process holds one to.
 	references bool
 	kept       map[string]struct{}
 
@@ -73,7 +76,8 @@ type podEntry struct {
 	full  uint64 // see target.full
 }
 
-// claim is that a pod's endpoint names a number for the very labels of the pod's set; the zero claim is none. See refusal.
+// claim is that a pod's endpoint names a number for the very labels of the pod's set; the zero
+// claim is none. See refusal.
 type claim struct {
 	id   identity.ID
 	node string // of the pod
@@ -86,7 +90,8 @@ type setEntry struct {
 	scheduled int
 	claims    map[identity.ID]map[string]int // how many pods of a node claim a number
 	numbers   []*numberEntry                 // oldest first; nearly always one
-	// counted says that the set counts against the budget; reserved that it does so because an object is being made.
+	// counted says that the set counts against the budget; reserved that it does so because an
+	// object is being made.
 	counted, reserved bool
 }
 
@@ -105,7 +110,8 @@ type numberEntry struct {
 	life types.UID // its incarnation
 	rv   string
 	born int64 // in units of the home's own
-	// text is what the number stands for: what the object said first. says is what it says now. They differ if somebody edited it.
+	// text is what the number stands for: what the object said first. says is what it says now.
+	// They differ if somebody edited it.
 	text, says string
 	// given, if not "", is a digest of what the number stands for. It was edited before this
 	// process heard of it, so text is "".
@@ -248,7 +254,8 @@ func (b *book) place(k key, p *podEntry) {
 	b.dirtySets[s.text] = struct{}{}
 }
 
-// claim books which number the pod's endpoint has for the pod's labels. A pod without a node has no agent that could have given it one.
+// claim books which number the pod's endpoint has for the pod's labels. A pod without a node has no
+// agent that could have given it one.
 func (b *book) claim(k key, p *podEntry) {
 	s := p.set
 	if s == nil {
@@ -267,7 +274,8 @@ func (b *book) claim(k key, p *podEntry) {
 	}
 }
 
-// count counts claims. Other sets that claim a number are looked at when one more does, or one less: see contested.
+// count counts claims. Other sets that claim a number are looked at when one more does, or one
+// less: see contested.
 func (b *book) count(s *setEntry, c claim, n int) {
 	if c.id == 0 {
 		return
@@ -345,7 +353,8 @@ func (b *book) leave(k key, p *podEntry) {
 	b.tidy(s)
 }
 
-// touchNumbers has those looked at who claim a number of a set: whether they can have it depends on whether the set has pods.
+// touchNumbers has those looked at who claim a number of a set: whether they can have it depends on
+// whether the set has pods.
 func (b *book) touchNumbers(s *setEntry) {
 	for _, n := range s.numbers {
 		b.touchClaims(n.id)
@@ -370,7 +379,8 @@ func (b *book) tidy(s *setEntry) {
 	}
 }
 
-// account counts a set against the budget if it has, or is about to get, a number that only pods without a node need.
+// account counts a set against the budget if it has, or is about to get, a number that only pods
+// without a node need.
 func (b *book) account(s *setEntry) {
 	if len(s.numbers) > 0 || len(s.pods) == 0 {
 		s.reserved = false
@@ -497,14 +507,16 @@ func (b *book) dropNode(k key) {
 
 // ---- identities ---------------------------------------------------------------------------------
 
-// numberOf returns the number that an object's name is; ok is false if it is none between first and last.
+// numberOf returns the number that an object's name is; ok is false if it is none between first and
+// last.
 func numberOf(name string, first, last identity.ID) (id identity.ID, ok bool) {
 	n, err := strconv.ParseUint(name, 10, 32)
 	id = identity.ID(n)
 	return id, err == nil && id >= first && id <= last && decimal(id) == name
 }
 
-// textOf returns the canonical string of an object's labels; "" if they cannot be read, or it has none.
+// textOf returns the canonical string of an object's labels; "" if they cannot be read, or it has
+// none.
 func textOf(obj *v2.CiliumIdentity) string {
 	set, err := k8sids.ParseSecurityLabels(obj.SecurityLabels)
 	if err != nil {
@@ -541,8 +553,9 @@ func (r *Rules) numberEntryOf(obj *v2.CiliumIdentity) (now *numberEntry, ok bool
 	return now, true
 }
 
-// standsFor has a number go on to stand for what it stood for: labels of an identity never change, because nodes judge packets by them. Where it was not certain what
-// that was, it is what the object says now: else an edit would be defended against whoever undoes it.
+// standsFor has a number go on to stand for what it stood for: labels of an identity never change,
+// because nodes judge packets by them. Where it was not certain what that was, it is what the
+// object says now: else an edit would be defended against whoever undoes it.
 func (n *numberEntry) standsFor(old *numberEntry) {
 	if old.text == "" || !old.certain && !n.wasGiven(old.text) {
 		return
@@ -550,7 +563,8 @@ func (n *numberEntry) standsFor(old *numberEntry) {
 	n.text, n.given, n.certain = old.text, "", true
 }
 
-// wasGiven says whether an edited object says that it was given the labels that text is the canonical string of.
+// wasGiven says whether an edited object says that it was given the labels that text is the
+// canonical string of.
 func (n *numberEntry) wasGiven(text string) bool {
 	if n.given == "" {
 		return false

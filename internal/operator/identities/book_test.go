@@ -34,7 +34,8 @@ func testRules(t testing.TB, first, last identity.ID) *Rules {
 	return r
 }
 
-// worldly is a cluster as a test has it: plain objects, from which the oracle computes everything anew.
+// worldly is a cluster as a test has it: plain objects, from which the oracle computes everything
+// anew.
 type worldly struct {
 	rules      *Rules
 	version    int
@@ -114,7 +115,8 @@ func owned(e *v2.CiliumEndpoint, p *corev1.Pod) bool {
 	return e.OwnerReferences[0].Kind == "Pod" && e.OwnerReferences[0].UID == p.UID
 }
 
-// claimOf returns the number that the endpoint of a node's pod names for the pod's labels, and these; 0 otherwise.
+// claimOf returns the number that the endpoint of a node's pod names for the pod's labels, and
+// these; 0 otherwise.
 func (w *worldly) claimOf(k key) (identity.ID, string) {
 	t, ok := w.target(k)
 	e := w.endpoints[k]
@@ -128,7 +130,8 @@ func (w *worldly) claimOf(k key) (identity.ID, string) {
 	return identity.ID(id), t.text
 }
 
-// lost returns the number that a pod's endpoint claims, if the labels have none and it can become theirs; 0 otherwise.
+// lost returns the number that a pod's endpoint claims, if the labels have none and it can become
+// theirs; 0 otherwise.
 func (w *worldly) lost(k key) identity.ID {
 	id, text := w.claimOf(k)
 	if id == 0 || len(w.live(text)) > 0 {
@@ -316,7 +319,8 @@ func (w *worldly) change(r *rand.Rand, b *book) string {
 		b.dropEndpoint(k)
 		return fmt.Sprint("no endpoint ", k)
 	case 10:
-		// Another object, as an identity's labels never change; what happens if somebody changes them is another test's.
+		// Another object, as an identity's labels never change; what happens if somebody changes
+		// them is another test's.
 		if w.numbers[number] != nil {
 			dropObject(b, number)
 		}
@@ -414,8 +418,9 @@ func decisionsOf(w *worldly, b *book) map[string]string {
 	return out
 }
 
-// TestBookAgreesWithOracle does random things to a cluster: what is to be done must always be what a computation from all objects says, whatever the order in
-// which they came; and whatever changes must be looked at again. It is "Operator changes 5" of CFP-27752, and "Two CEP writing sources".
+// TestBookAgreesWithOracle does random things to a cluster: what is to be done must always be what
+// a computation from all objects says, whatever the order in which they came; and whatever changes
+// must be looked at again. It is "Operator changes 5" of CFP-27752, and "Two CEP writing sources".
 func TestBookAgreesWithOracle(t *testing.T) {
 	t.Parallel()
 	rules := testRules(t, 300, 307)

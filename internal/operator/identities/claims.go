@@ -13,8 +13,9 @@ import (
 
 // refusal is why a claim is not believed.
 //
-// Who wrote an endpoint cannot be known: any agent may write any. So a claim is no reason to make an identity, and never changes what a number means; all that it
-// decides is which number a set of labels gets that pods have and that has none.
+// Who wrote an endpoint cannot be known: any agent may write any. So a claim is no reason to make
+// an identity, and never changes what a number means; all that it decides is which number a set of
+// labels gets that pods have and that has none.
 type refusal string
 
 const (
@@ -29,7 +30,8 @@ const (
 	hasNumber refusal = "has-number"
 )
 
-// maxSpent is how many numbers come back by the word of one node between two looks at everything. It is more than the pods that a node has.
+// maxSpent is how many numbers come back by the word of one node between two looks at everything.
+// It is more than the pods that a node has.
 const maxSpent = 512
 
 // refusal says why a number does not become a set's by the word of endpoints.
@@ -67,7 +69,8 @@ func (b *book) noteRestored(text string, id identity.ID) {
 	}
 }
 
-// refuse counts a claim that was not believed, and says so in the log and at the pod, once for each number between two looks at everything.
+// refuse counts a claim that was not believed, and says so in the log and at the pod, once for each
+// number between two looks at everything.
 func (c *Controller) refuse(fix correction) {
 	c.metrics.refused.WithLabelValues(string(fix.refused)).Inc()
 	c.mu.Lock()
@@ -86,8 +89,9 @@ func (c *Controller) refuse(fix correction) {
 		"the CiliumEndpoint of this pod claimed number %d for the pod's labels (%s); their security identity is %d", fix.had, fix.refused, fix.id)
 }
 
-// disputes are endpoints that somebody gives a wrong identity again and again: each try to correct one waits longer than the last, so that who does that costs the
-// operator and the API server no more than a request now and then. Others do not wait.
+// disputes are endpoints that somebody gives a wrong identity again and again: each try to correct
+// one waits longer than the last, so that who does that costs the operator and the API server no
+// more than a request now and then. Others do not wait.
 type disputes struct {
 	mu sync.Mutex
 	of map[key]dispute
@@ -98,7 +102,8 @@ type dispute struct {
 	last  time.Time
 }
 
-// freeCorrections is how many corrections of an endpoint follow each other without a pause, as when its labels change a few times.
+// freeCorrections is how many corrections of an endpoint follow each other without a pause, as when
+// its labels change a few times.
 const freeCorrections = 4
 
 // pause returns how long a correction must wait.

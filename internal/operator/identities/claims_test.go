@@ -52,7 +52,8 @@ func TestClaimsMakeNothing(t *testing.T) {
 	}
 }
 
-// TestClaimsChangeNoMeaning: a number that is, or was, that of other labels does not become a claimant's.
+// TestClaimsChangeNoMeaning: a number that is, or was, that of other labels does not become a
+// claimant's.
 func TestClaimsChangeNoMeaning(t *testing.T) {
 	t.Parallel()
 	w, b := play(t, -1)
@@ -86,8 +87,8 @@ func TestClaimsChangeNoMeaning(t *testing.T) {
 	}
 }
 
-// TestClaimsOfNodes: of several numbers the one comes back that most nodes name; one node is one voice, has no say before the pod is its own, and brings
-// back no more than so many.
+// TestClaimsOfNodes: of several numbers the one comes back that most nodes name; one node is one
+// voice, has no say before the pod is its own, and brings back no more than so many.
 func TestClaimsOfNodes(t *testing.T) {
 	t.Parallel()
 	w, b := play(t, -1)
@@ -154,7 +155,8 @@ func TestDisputes(t *testing.T) {
 	}
 }
 
-// agentClient returns a client with the rights of an agent where the operator makes identities, and checks that it can make none.
+// agentClient returns a client with the rights of an agent where the operator makes identities, and
+// checks that it can make none.
 func (tn *town) agentClient() client.Client {
 	tn.Helper()
 	auth := tn.Server.AuthInfo(kubeapi.Agent)
@@ -198,8 +200,9 @@ func (c *corrections) connection() connection {
 	}}
 }
 
-// TestHostileAgent plays an agent that may write CiliumEndpoints and no CiliumIdentity, and claims what it likes: no identity is made that pods do not need, no
-// number changes what it means, nobody else's pods lose theirs, and it costs the operator no more than a write now and then.
+// TestHostileAgent plays an agent that may write CiliumEndpoints and no CiliumIdentity, and claims
+// what it likes: no identity is made that pods do not need, no number changes what it means, nobody
+// else's pods lose theirs, and it costs the operator no more than a write now and then.
 func TestHostileAgent(t *testing.T) {
 	homes(t, playHostileAgent)
 }
@@ -306,7 +309,8 @@ func playHostileAgent(t *testing.T, env *controllers.Env, in func(*town)) {
 	}
 }
 
-// prepared makes a pod whose endpoint is there first, and claims a number for the labels that the pod will have.
+// prepared makes a pod whose endpoint is there first, and claims a number for the labels that the
+// pod will have.
 func (tn *town) prepared(name string, labels map[string]string, on func(*corev1.Pod), number identity.ID, as client.Client) *corev1.Pod {
 	tn.Helper()
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name, Labels: labels}, Spec: corev1.PodSpec{ServiceAccountName: "default"}}

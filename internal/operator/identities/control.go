@@ -24,11 +24,14 @@ type Control struct {
 	// Budget is how many identities may exist that only pods without a node need; below 0 for any.
 	Budget int
 
-	// Resync is the time between two looks at everything, MaxBackoff the longest pause between two tries of what failed. Tests shorten them.
+	// Resync is the time between two looks at everything, MaxBackoff the longest pause between two
+	// tries of what failed. Tests shorten them.
 	Resync, MaxBackoff time.Duration
-	// Agents says that agents make identities too. Then what one that says so of itself names in its endpoints is left alone; see 0005 in docs/design.
+	// Agents says that agents make identities too. Then what one that says so of itself names in
+	// its endpoints is left alone; see 0005 in docs/design.
 	Agents bool
-	// Await, if not nil, returns when it is known which labels count; nothing is made or collected before. It returns early if its context ends.
+	// Await, if not nil, returns when it is known which labels count; nothing is made or collected
+	// before. It returns early if its context ends.
 	Await func(context.Context)
 	// Workers is how many identities, and how many endpoints, are written at a time.
 	Workers int
@@ -49,7 +52,8 @@ func (c *Control) Flags(fs *pflag.FlagSet) {
 		"how many identities may exist that only pods without a node need, if the operator makes identities; -1 for any number")
 }
 
-// Validate checks every option and joins all faults in one error. It reads the file of label prefixes.
+// Validate checks every option and joins all faults in one error. It reads the file of label
+// prefixes.
 func (c *Control) Validate() error {
 	_, err := c.Rules("default", identity.MinGlobal, identity.MinGlobal)
 	errs := []error{err}

@@ -29,11 +29,13 @@ const (
 	minBackoff = 50 * time.Millisecond
 	// writeTimeout bounds the requests of one try.
 	writeTimeout = 30 * time.Second
-	// maxTold bounds how many pods of one set of labels are told that there is no identity for them.
+	// maxTold bounds how many pods of one set of labels are told that there is no identity for
+	// them.
 	maxTold = 10
 )
 
-// Controller makes identities and names them in endpoints. It runs in a manager, which [Setup] adds it to.
+// Controller makes identities and names them in endpoints. It runs in a manager, which [Setup] adds
+// it to.
 type Controller struct {
 	cfg     Control
 	client  client.Client
@@ -61,7 +63,8 @@ type Controller struct {
 	disputes disputes
 }
 
-// queue is what waits to be looked at. One that failed comes again after a pause that doubles up to a bound, for ever.
+// queue is what waits to be looked at. One that failed comes again after a pause that doubles up to
+// a bound, for ever.
 type queue[T comparable] struct {
 	workqueue.TypedRateLimitingInterface[T]
 	resource string
@@ -69,7 +72,8 @@ type queue[T comparable] struct {
 	since    map[T]time.Time
 }
 
-// Setup adds the controller to m. Numbers are kept as objects, or, if keys is not nil, in a key-value store.
+// Setup adds the controller to m. Numbers are kept as objects, or, if keys is not nil, in a
+// key-value store.
 func Setup(m manager.Manager, cfg Control, rules *Rules, keys *Keys, reg prometheus.Registerer, log *slog.Logger) (*Controller, error) {
 	c := &Controller{
 		cfg: cfg, client: m.GetClient(), live: m.GetAPIReader(), events: m.GetEventRecorder("hawser-operator"), log: log,
@@ -211,7 +215,8 @@ func (q *queue[T]) waited(item T) time.Duration {
 	return time.Since(since)
 }
 
-// errChanged says that an object is not as it was known to be. What it is now will be told, or is read at the next try.
+// errChanged says that an object is not as it was known to be. What it is now will be told, or is
+// read at the next try.
 var errChanged = errors.New("the object has changed meanwhile")
 
 // work does what is queued until the queue is shut down.
@@ -264,7 +269,8 @@ func (c *Controller) full(text string) bool {
 	return c.book.allTaken(text)
 }
 
-// InUse returns a function that says whether a number must not be collected, by what the caches have. ok is false as long as they are not filled.
+// InUse returns a function that says whether a number must not be collected, by what the caches
+// have. ok is false as long as they are not filled.
 func (c *Controller) InUse() (used func(identity.ID) bool, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -275,9 +281,11 @@ func (c *Controller) InUse() (used func(identity.ID) bool, ok bool) {
 	}, c.running
 }
 
-// Users asks the server itself which of some numbers must not be collected, and joins that with what the caches have; of other numbers it says that they are in
-// use, and of those of which it cannot be told. It fails while the caches are not filled, or show less than the server, or agents make other identities than the operator. Of a few numbers it asks one by
-// one, and of none not at all.
+// Users asks the server itself which of some numbers must not be collected, and joins that with
+// what the caches have; of other numbers it says that they are in use, and of those of which it
+// cannot be told. It fails while the caches are not filled, or show less than the server, or agents
+// make other identities than the operator. Of a few numbers it asks one by one, and of none not at
+// all.
 func (c *Controller) Users(ctx context.Context, numbers []identity.ID) (used func(identity.ID) bool, err error) {
 	cached, ok := c.InUse()
 	if !ok {
@@ -326,13 +334,15 @@ func (c *Controller) textOf(id identity.ID) (text string, ok bool) {
 
 // Count is how many identities there are, wherever they are kept.
 type Count struct {
-	// Total are those with labels. InUse are those of them that must not be collected; Duplicates those whose labels an older one has.
+	// Total are those with labels. InUse are those of them that must not be collected; Duplicates
+	// those whose labels an older one has.
 	Total, InUse, Duplicates int
 	// Resting are numbers of collected ones.
 	Resting int
 }
 
-// Count counts what the caches have; ok is false as long as they are not filled. Numbers of other clusters do not count.
+// Count counts what the caches have; ok is false as long as they are not filled. Numbers of other
+// clusters do not count.
 func (c *Controller) Count() (n Count, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -363,7 +373,8 @@ func (c *Controller) second(id identity.ID) bool {
 	return n != nil && n.set != nil && n.set.numbers[0] != n
 }
 
-// hold keeps a number that nobody uses from being named while f collects it. It does not call f if the number is in use.
+// hold keeps a number that nobody uses from being named while f collects it. It does not call f if
+// the number is in use.
 func (c *Controller) hold(id identity.ID, f func() (bool, error)) (bool, error) {
 	c.mu.Lock()
 	free := c.book.hold(id)
@@ -402,7 +413,8 @@ func (c *Controller) follow(ctx context.Context, informers cache.Cache) error {
 	return nil
 }
 
-// follow has objects of a kind that uses identities change the book, and notes up to which version it did.
+// follow has objects of a kind that uses identities change the book, and notes up to which version
+// it did.
 func follow[T any, P object[T]](ctx context.Context, c *Controller, informers cache.Cache, kind string, set func(P), drop func(key)) (toolscache.InformerSynced, error) {
 	return handle(ctx, informers, booked(c, func(o P) {
 		set(o)
@@ -442,7 +454,8 @@ type object[T any] interface {
 	client.Object
 }
 
-// handle has objects of one kind told to set and drop. What drop is told is the object as it was when it was deleted, or as it was known last.
+// handle has objects of one kind told to set and drop. What drop is told is the object as it was
+// when it was deleted, or as it was known last.
 func handle[T any, P object[T]](ctx context.Context, informers cache.Cache, set, drop func(P)) (toolscache.InformerSynced, error) {
 	informer, err := informers.GetInformer(ctx, P(new(T)))
 	if err != nil {

@@ -14,7 +14,8 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 )
 
-// TestController plays one thing after another on a real API server. Names of sections are those of CFP-27752.
+// TestController plays one thing after another on a real API server. Names of sections are those of
+// CFP-27752.
 func TestController(t *testing.T) {
 	homes(t, func(t *testing.T, env *controllers.Env, in func(*town)) {
 		run := func(name string, f func(tn *town), change ...func(*town)) {
@@ -22,7 +23,8 @@ func TestController(t *testing.T) {
 		}
 		app := func(name string) map[string]string { return map[string]string{"app": name} }
 
-		// "Pod creation process", regular path; "Operator acts on Pod instead of CEP changes": there is a number before the pod has a node.
+		// "Pod creation process", regular path; "Operator acts on Pod instead of CEP changes":
+		// there is a number before the pod has a node.
 		run("pods", func(tn *town) {
 			tn.operator()
 			tn.namespace("a", map[string]string{"team": "x"})
@@ -41,7 +43,8 @@ func TestController(t *testing.T) {
 			}
 		})
 
-		// "Pod creation process", missing global ID path; "Operator changes 2", "Operator changes 6", "Review discussion 2": an endpoint without an identity is given one.
+		// "Pod creation process", missing global ID path; "Operator changes 2", "Operator changes
+		// 6", "Review discussion 2": an endpoint without an identity is given one.
 		run("endpoints", func(tn *town) {
 			tn.operator()
 			tn.namespace("a", nil)
@@ -57,7 +60,8 @@ func TestController(t *testing.T) {
 			}
 		})
 
-		// "Two CEP writing sources": what the agent writes is validated and not written again; what is wrong is corrected.
+		// "Two CEP writing sources": what the agent writes is validated and not written again; what
+		// is wrong is corrected.
 		run("two writers", func(tn *town) {
 			tn.namespace("a", nil)
 			p := tn.pod("a", "one", app("web"), onNode)
@@ -101,7 +105,8 @@ func TestController(t *testing.T) {
 			}
 		})
 
-		// "Label changes: Namespace": every endpoint of the namespace gets the right identity, and there is one for each set of labels.
+		// "Label changes: Namespace": every endpoint of the namespace gets the right identity, and
+		// there is one for each set of labels.
 		run("namespace labels", func(tn *town) {
 			tn.operator()
 			tn.namespace("a", map[string]string{"team": "x"})
@@ -160,7 +165,8 @@ func TestController(t *testing.T) {
 			}
 		})
 
-		// An endpoint of a pod that is gone, or of another of the same name, is not this pod's: it is left alone.
+		// An endpoint of a pod that is gone, or of another of the same name, is not this pod's: it
+		// is left alone.
 		run("strangers' endpoints", func(tn *town) {
 			tn.namespace("a", nil)
 			p := tn.pod("a", "one", app("web"), onNode)
@@ -190,7 +196,8 @@ func TestController(t *testing.T) {
 			}
 		})
 
-		// "Review discussion 3": redundant identities of pods that are stuck in scheduling stay within a budget.
+		// "Review discussion 3": redundant identities of pods that are stuck in scheduling stay
+		// within a budget.
 		run("budget", func(tn *town) {
 			tn.operator()
 			tn.namespace("a", nil)
@@ -212,7 +219,8 @@ func TestController(t *testing.T) {
 				}
 				return ""
 			})
-			// One that gets a node has its identity, whatever the budget; its place goes to another.
+			// One that gets a node has its identity, whatever the budget; its place goes to
+			// another.
 			bind := &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: "node"}}
 			for _, p := range pods {
 				if err := tn.Client.SubResource("binding").Create(tn.ctx, p, bind.DeepCopy()); err != nil {
@@ -222,7 +230,8 @@ func TestController(t *testing.T) {
 			tn.settled()
 		}, func(tn *town) { tn.control.Budget = 3 })
 
-		// "Background & Motivation": the range is full. It is told where an operator looks, and heals by itself.
+		// "Background & Motivation": the range is full. It is told where an operator looks, and
+		// heals by itself.
 		run("exhausted", func(tn *town) {
 			tn.operator()
 			tn.namespace("a", nil)

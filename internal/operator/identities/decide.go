@@ -36,13 +36,15 @@ type step struct {
 	verb   verb
 	text   string
 	labels labels.Set
-	// id is the number to restore, revert, seal or withdraw; uid and rv are those of its object in the last three.
+	// id is the number to restore, revert, seal or withdraw; uid and rv are those of its object in
+	// the last three.
 	id  identity.ID
 	uid types.UID
 	rv  string
 }
 
-// decideSet says what is to be done for a set of labels. It has no consequences but those for the budget.
+// decideSet says what is to be done for a set of labels. It has no consequences but those for the
+// budget.
 func (b *book) decideSet(text string) step {
 	s := b.sets[text]
 	if _, kept := b.kept[text]; kept { // whoever holds the reference brings back what others delete or change
@@ -109,8 +111,9 @@ func (b *book) decideSet(text string) step {
 	return st
 }
 
-// needed says whether a reference to a set's number must be kept: pods are to have it, or endpoints name it still. That endpoints name a number is no reason to
-// make a reference: somebody may have given it to these labels since.
+// needed says whether a reference to a set's number must be kept: pods are to have it, or endpoints
+// name it still. That endpoints name a number is no reason to make a reference: somebody may have
+// given it to these labels since.
 func (b *book) needed(s *setEntry) bool {
 	if s == nil || s.number != 0 {
 		return false
@@ -127,7 +130,8 @@ func (b *book) keep(text string) {
 	}
 }
 
-// gaveUp says that the number of a set could not be made: it does not count against the budget meanwhile.
+// gaveUp says that the number of a set could not be made: it does not count against the budget
+// meanwhile.
 func (b *book) gaveUp(text string) {
 	if s := b.sets[text]; s != nil && s.reserved {
 		s.reserved = false
@@ -135,7 +139,8 @@ func (b *book) gaveUp(text string) {
 	}
 }
 
-// noteMade remembers that this process made an object, which it may take back if somebody else was earlier.
+// noteMade remembers that this process made an object, which it may take back if somebody else was
+// earlier.
 func (b *book) noteMade(id identity.ID, uid types.UID) {
 	b.made[id] = uid
 	if n := b.numbers[id]; n != nil && n.set != nil { // the watch was faster
@@ -143,7 +148,8 @@ func (b *book) noteMade(id identity.ID, uid types.UID) {
 	}
 }
 
-// surplus returns an object of the set that this process made without having seen an older one, and that nobody names.
+// surplus returns an object of the set that this process made without having seen an older one, and
+// that nobody names.
 func (b *book) surplus(s *setEntry) *numberEntry {
 	if len(s.numbers) < 2 {
 		return nil
@@ -156,8 +162,9 @@ func (b *book) surplus(s *setEntry) *numberEntry {
 	return nil
 }
 
-// carried returns a number that endpoints of the set's pods carry for these very labels, and that can become the set's; 0 if there is none. Of several it is the
-// one that pods of most nodes carry, then the smallest.
+// carried returns a number that endpoints of the set's pods carry for these very labels, and that
+// can become the set's; 0 if there is none. Of several it is the one that pods of most nodes carry,
+// then the smallest.
 func (b *book) carried(s *setEntry) identity.ID {
 	var best identity.ID
 	for id, nodes := range s.claims {
@@ -181,7 +188,8 @@ type correction struct {
 	// had is the number that it names, 0 for none.
 	had, id identity.ID
 	labels  labels.Set
-	// doubt says that the endpoint was written after what is known of its pod and namespace, so that whoever wrote it may have known more.
+	// doubt says that the endpoint was written after what is known of its pod and namespace, so
+	// that whoever wrote it may have known more.
 	doubt bool
 	// refused says why its claim of the number that it names is not believed; "" if it claims none.
 	refused refusal
@@ -189,8 +197,9 @@ type correction struct {
 	blank   bool // it has no status at all
 }
 
-// decideEndpoint says how an endpoint's identity is wrong; ok is false if it is right, or there is nothing right to name yet. Whoever named a number of the
-// pod's labels is not contradicted, even if there is an older one.
+// decideEndpoint says how an endpoint's identity is wrong; ok is false if it is right, or there is
+// nothing right to name yet. Whoever named a number of the pod's labels is not contradicted, even
+// if there is an older one.
 func (b *book) decideEndpoint(k key) (c correction, ok bool) {
 	e, known := b.endpoints[k]
 	p := b.pods[k]
@@ -230,8 +239,9 @@ func (b *book) decideEndpoint(k key) (c correction, ok bool) {
 	}, true
 }
 
-// agentKnows says whether a number is left alone because it is an identity, of whatever labels, that the agent of the pod's node has made or found: one that makes
-// identities and expects nobody else to write them would put back what is corrected, and the two would take turns.
+// agentKnows says whether a number is left alone because it is an identity, of whatever labels,
+// that the agent of the pod's node has made or found: one that makes identities and expects nobody
+// else to write them would put back what is corrected, and the two would take turns.
 func (b *book) agentKnows(p *podEntry, id identity.ID) bool {
 	if _, alone := b.agents[p.obj.Spec.NodeName]; !alone {
 		return false
@@ -240,7 +250,8 @@ func (b *book) agentKnows(p *podEntry, id identity.ID) bool {
 	return n != nil && !n.resting
 }
 
-// used says whether a number must not be collected: an endpoint or a slice names it, or pods are to have it.
+// used says whether a number must not be collected: an endpoint or a slice names it, or pods are to
+// have it.
 func (b *book) used(id identity.ID) bool {
 	if b.named[id] > 0 {
 		return true
@@ -252,7 +263,8 @@ func (b *book) used(id identity.ID) bool {
 	return slices.Index(n.set.numbers, n) == 0
 }
 
-// hold keeps a number that nobody uses from being named until letGo. It reports false if it is in use.
+// hold keeps a number that nobody uses from being named until letGo. It reports false if it is in
+// use.
 func (b *book) hold(id identity.ID) bool {
 	if b.used(id) {
 		return false
@@ -271,7 +283,8 @@ func (b *book) letGo(id identity.ID) {
 
 // census counts sets of labels by what they have.
 type census struct {
-	// Ready have a number. Missing have pods and no number. Unscheduled have one that only pods without a node need, Waiting none because of the budget.
+	// Ready have a number. Missing have pods and no number. Unscheduled have one that only pods
+	// without a node need, Waiting none because of the budget.
 	ready, missing, unscheduled, waiting int
 	// duplicates are objects beyond the first of their labels, resting those that no labels have.
 	duplicates, resting int

@@ -56,7 +56,8 @@ func (w *worldly) update(b *book, o *v2.CiliumIdentity, f func(*v2.CiliumIdentit
 	return o
 }
 
-// TestEdited is "Operator changes 1" of CFP-27752: somebody changes the labels of an identity. It has them back as long as pods need them.
+// TestEdited is "Operator changes 1" of CFP-27752: somebody changes the labels of an identity. It
+// has them back as long as pods need them.
 func TestEdited(t *testing.T) {
 	t.Parallel()
 	w, b := play(t, -1)
@@ -67,7 +68,8 @@ func TestEdited(t *testing.T) {
 	if diff := gocmp.Diff(want, b.decideSet(web.text), gocmp.AllowUnexported(step{})); diff != "" {
 		t.Errorf("edited (-want +got):\n%s", diff)
 	}
-	// A pod with the labels that it says now must not get the number, nor may the prober take it for theirs.
+	// A pod with the labels that it says now must not get the number, nor may the prober take it
+	// for theirs.
 	_, db := w.addPod(b, "two", "db", "n")
 	if st := b.decideSet(db.text); st.verb != create {
 		t.Errorf("the other labels: %+v", st)
@@ -104,7 +106,8 @@ func TestEdited(t *testing.T) {
 	}
 }
 
-// TestWithdraw is "CID deduplication" of CFP-27752: what this process made is taken back if there is an older one and nobody names it.
+// TestWithdraw is "CID deduplication" of CFP-27752: what this process made is taken back if there
+// is an older one and nobody names it.
 func TestWithdraw(t *testing.T) {
 	t.Parallel()
 	w, b := play(t, -1)
@@ -162,7 +165,8 @@ func TestHeld(t *testing.T) {
 	}
 }
 
-// TestDoubt is "Two CEP writing sources" of CFP-27752: an endpoint that was written after all that is known of its pod is not contradicted unasked.
+// TestDoubt is "Two CEP writing sources" of CFP-27752: an endpoint that was written after all that
+// is known of its pod is not contradicted unasked.
 func TestDoubt(t *testing.T) {
 	t.Parallel()
 	w, b := play(t, -1)
@@ -192,8 +196,9 @@ func TestDoubt(t *testing.T) {
 	}
 }
 
-// TestAgentsOfTheirOwn: an endpoint that names an identity, of whatever labels, is left alone if its agent says that it makes identities itself; one that names none, or
-// nobody's number, is not. As soon as the agent says otherwise the endpoint is looked at.
+// TestAgentsOfTheirOwn: an endpoint that names an identity, of whatever labels, is left alone if
+// its agent says that it makes identities itself; one that names none, or nobody's number, is not.
+// As soon as the agent says otherwise the endpoint is looked at.
 func TestAgentsOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	w, b := play(t, -1)
@@ -236,8 +241,9 @@ func TestAgentsOfTheirOwn(t *testing.T) {
 	}
 }
 
-// TestBudget is "Review discussion 3" of CFP-27752: whatever happens, no more identities are made for pods without a node than the budget says; and when
-// pods have nodes, or others go, none is left waiting without cause.
+// TestBudget is "Review discussion 3" of CFP-27752: whatever happens, no more identities are made
+// for pods without a node than the budget says; and when pods have nodes, or others go, none is
+// left waiting without cause.
 func TestBudget(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(40) {

@@ -1,41 +1,57 @@
-// Package identities makes identities and names them in CiliumEndpoints, where the operator manages identities, and collects those that nobody uses
-// any more, wherever identities are objects.
+// Package identities makes identities and names them in CiliumEndpoints, where the operator manages
+// identities, and collects those that nobody uses any more, wherever identities are objects.
 //
 // # Making
 //
-// Pods, Namespaces, CiliumEndpoints, CiliumEndpointSlices and CiliumIdentities go in ([Controller]); out come the identities that should exist, and the identity
-// that each endpoint should name. What is to be done is a function of the objects (book, decide.go); an event only says what to look at again. Everything
-// is looked at again every ten minutes, and what failed is tried for ever.
+// Pods, Namespaces, CiliumEndpoints, CiliumEndpointSlices and CiliumIdentities go in
+// ([Controller]); out come the identities that should exist, and the identity that each endpoint
+// should name. What is to be done is a function of the objects (book, decide.go); an event only
+// says what to look at again. Everything is looked at again every ten minutes, and what failed is
+// tried for ever.
 //
-//   - A set of labels that a pod has, on a node or not yet, gets one number. Where it is looked for is the same for every writer (package
-//     internal/k8s/identities), so another leader, or agents, make no second one.
-//   - An identity that is used and was deleted comes back with its number; one whose labels somebody changed gets them back.
-//   - An endpoint without an identity, or with one of other labels than its pod's, is given the right one, if nobody has written it meanwhile. An
-//     endpoint that names any identity of the right labels is left alone, so that there is no quarrel with its agent.
-//   - Pods in the network of their node, and pods that have ended, need no identity. Labels with a number by rule need no object.
+//   - A set of labels that a pod has, on a node or not yet, gets one number. Where it is looked for
+//     is the same for every writer (package internal/k8s/identities), so another leader, or agents,
+//     make no second one.
+//   - An identity that is used and was deleted comes back with its number; one whose labels
+//     somebody changed gets them back.
+//   - An endpoint without an identity, or with one of other labels than its pod's, is given the
+//     right one, if nobody has written it meanwhile. An endpoint that names any identity of the
+//     right labels is left alone, so that there is no quarrel with its agent.
+//   - Pods in the network of their node, and pods that have ended, need no identity. Labels with a
+//     number by rule need no object.
 //
-// Numbers have a home (home.go): they are CiliumIdentities, or keys of a store ([Keys]). A key is in force only while somebody refers to it: the controller does
-// for as long as a pod has the labels, or an endpoint names the number, and names no number to which it does not refer. Its references end with the lease of
-// the process; another leader makes its own as soon as it leads. Keys are collected by package operator, which asks [Controller.InUse].
+// Numbers have a home (home.go): they are CiliumIdentities, or keys of a store ([Keys]). A key is
+// in force only while somebody refers to it: the controller does for as long as a pod has the
+// labels, or an endpoint names the number, and names no number to which it does not refer. Its
+// references end with the lease of the process; another leader makes its own as soon as it leads.
+// Keys are collected by package operator, which asks [Controller.InUse].
 //
 // # Collection
 //
-// An identity is in use if a CiliumEndpoint or a CiliumEndpointSlice names it, or, where the operator makes identities, a pod has its labels. Where agents make
-// identities, one that was not used for the heartbeat timeout is marked by an annotation first; agents remove the annotation before they use the
-// identity again, which gives the object another resource version. Where the operator alone makes them, one that was unused for less than that is spared as long as
-// numbers are plenty. An identity that two looks, an interval apart, found unused (and marked) at the same
-// resource version ends, if the server itself still shows nobody who uses it, and on the condition of that very resource version. While the
-// caches do not show all that the server does, none ends: an operator that hears nothing must not judge by what it has not heard.
+// An identity is in use if a CiliumEndpoint or a CiliumEndpointSlice names it, or, where the
+// operator makes identities, a pod has its labels. Where agents make identities, one that was not
+// used for the heartbeat timeout is marked by an annotation first; agents remove the annotation
+// before they use the identity again, which gives the object another resource version. Where the
+// operator alone makes them, one that was unused for less than that is spared as long as numbers
+// are plenty. An identity that two looks, an interval apart, found unused (and marked) at the same
+// resource version ends, if the server itself still shows nobody who uses it, and on the condition
+// of that very resource version. While the caches do not show all that the server does, none ends:
+// an operator that hears nothing must not judge by what it has not heard.
 //
-// It ends by losing its labels: the object stays, without any, for as long as the number rests, and is then deleted. So no writer gives the number to other
-// labels meanwhile, whether or not it saw the identity end; labels that come back get their number back.
+// It ends by losing its labels: the object stays, without any, for as long as the number rests, and
+// is then deleted. So no writer gives the number to other labels meanwhile, whether or not it saw
+// the identity end; labels that come back get their number back.
 //
-// An election's fence keeps an operator that does not lead any more from writing. What it cannot stop is a request that a process sent, or was about to send, when
-// it stood still: an identity that another leader has named meanwhile may end by it. The leader then gives it its labels back, as to any in use that is gone.
+// An election's fence keeps an operator that does not lead any more from writing. What it cannot
+// stop is a request that a process sent, or was about to send, when it stood still: an identity
+// that another leader has named meanwhile may end by it. The leader then gives it its labels back,
+// as to any in use that is gone.
 //
-// The mark and the rest are in the objects: another leader goes on where the last one was, one look later.
+// The mark and the rest are in the objects: another leader goes on where the last one was, one look
+// later.
 //
 // # Goroutines
 //
-// [Controller] starts some for each kind of work and those that deliver events; the collection has one. All end with the manager. The package owns no table.
+// [Controller] starts some for each kind of work and those that deliver events; the collection has
+// one. All end with the manager. The package owns no table.
 package identities

@@ -30,7 +30,8 @@ func (tn *town) referrers() map[string][]string {
 	return out
 }
 
-// collectElsewhere collects by references alone, as an operator does that knows no pods, until the test ends.
+// collectElsewhere collects by references alone, as an operator does that knows no pods, until the
+// test ends.
 func (tn *town) collectElsewhere(every time.Duration) {
 	tn.Helper()
 	b, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{Store: tn.open(), BasePath: storekeys.IdentitiesPrefix, KeyType: k8sids.Key{}})
@@ -87,8 +88,9 @@ func (tn *town) lead() *leader {
 // expire is what happens when its leases have run out.
 func (l *leader) expire(tn *town) { tn.inspect(l.store.RevokeLeases(context.Background())) }
 
-// TestReferencesOfLeaders has one operator lead after the other, numbers being keys of a store that is collected all the time: a new leader refers to every
-// number in use before the lease of the last one ends, and so none is collected; "KVStore compatibility" of CFP-27752.
+// TestReferencesOfLeaders has one operator lead after the other, numbers being keys of a store that
+// is collected all the time: a new leader refers to every number in use before the lease of the
+// last one ends, and so none is collected; "KVStore compatibility" of CFP-27752.
 func TestReferencesOfLeaders(t *testing.T) {
 	t.Parallel()
 	tn := newTown(t, servers.Take(t), quickGC, inEtcd(testenv.StartEtcd(t)))
@@ -135,8 +137,9 @@ func TestReferencesOfLeaders(t *testing.T) {
 	})
 }
 
-// TestNobodyLeads has all references vanish while no operator leads, and nobody collects then. The next leader, which collects from its first moment on, finds
-// numbers to which nobody refers: those that are in use stay.
+// TestNobodyLeads has all references vanish while no operator leads, and nobody collects then. The
+// next leader, which collects from its first moment on, finds numbers to which nobody refers: those
+// that are in use stay.
 func TestNobodyLeads(t *testing.T) {
 	t.Parallel()
 	tn := newTown(t, servers.Take(t), inEtcd(testenv.StartEtcd(t)), func(tn *town) { tn.gc.Interval = 20 * time.Millisecond })

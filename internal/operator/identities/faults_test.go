@@ -24,7 +24,8 @@ func writes(r *http.Request) bool {
 	return r.Method != http.MethodGet && !strings.Contains(r.URL.Path, "/events")
 }
 
-// killer ends an operator at its nth write: before the server has it, or after, so that only the answer is lost. From then on nothing gets through.
+// killer ends an operator at its nth write: before the server has it, or after, so that only the
+// answer is lost. From then on nothing gets through.
 type killer struct {
 	at    int64
 	after bool
@@ -60,7 +61,8 @@ func (k *killer) wrap(cfg *rest.Config) {
 	})
 }
 
-// freezer is an operator that stands still when it has sent its first write to a path: that arrives later, and nothing else after it.
+// freezer is an operator that stands still when it has sent its first write to a path: that arrives
+// later, and nothing else after it.
 type freezer struct {
 	path   string
 	once   sync.Once

@@ -24,18 +24,19 @@ import (
 	"github.com/hawser-net/hawser/internal/labels"
 )
 
-// few is up to how many identities the server is asked about one by one, by requests that it answers
-// with next to nothing. To read all pods and endpoints once is cheaper for more.
+// few is up to how many identities the server is asked about one by one, by requests that it
+// answers with next to nothing. To read all pods and endpoints once is cheaper for more.
 const few = 64
 
 // numberField is the field of CiliumEndpoints by which the server finds those that name a number.
 const numberField = "status.identity.id"
 
-// errNotSelectable says that the server cannot find endpoints by number: its definition of them is older.
+// errNotSelectable says that the server cannot find endpoints by number: its definition of them is
+// older.
 var errNotSelectable = errors.New("the server cannot select CiliumEndpoints by " + numberField)
 
-// usersOf asks the server who uses one number, or is to use what it stands for. The caches are asked by
-// whoever calls this, of slices too, see [asker.caughtUp].
+// usersOf asks the server who uses one number, or is to use what it stands for. The caches are
+// asked by whoever calls this, of slices too, see [asker.caughtUp].
 func (a *asker) usersOf(ctx context.Context, number identity.ID, text string) (use, error) {
 	now := use{named: map[int64]bool{}, texts: map[string]bool{}}
 	var naming v2.CiliumEndpointList
@@ -92,9 +93,10 @@ func podsWant(ctx context.Context, live client.Reader, rules *Rules, text string
 	return want, nil
 }
 
-// selectorOf returns by what the server finds the pods that may be to have an identity for these labels:
-// their namespace, "" for any, and labels of their own. ok is false if no pod can: the labels cannot be
-// read, or are none that Kubernetes allows, so the server would refuse to look for them.
+// selectorOf returns by what the server finds the pods that may be to have an identity for these
+// labels: their namespace, "" for any, and labels of their own. ok is false if no pod can: the
+// labels cannot be read, or are none that Kubernetes allows, so the server would refuse to look for
+// them.
 func selectorOf(text string) (namespace string, own client.MatchingLabels, ok bool) {
 	k, err := parseKey(text)
 	if err != nil || len(k.Set) == 0 {
@@ -118,9 +120,9 @@ func selectorOf(text string) (namespace string, own client.MatchingLabels, ok bo
 	return namespace, own, true
 }
 
-// caughtUp returns nil if the caches show what the server has of what uses identities, else an error
-// that wraps [errBehind]. It reads next to nothing: watches from where the caches are tell what they have
-// missed.
+// caughtUp returns nil if the caches show what the server has of what uses identities, else an
+// error that wraps [errBehind]. It reads next to nothing: watches from where the caches are tell
+// what they have missed.
 func (a *asker) caughtUp(ctx context.Context) error {
 	have, err := a.heard(ctx)
 	if err != nil {
@@ -162,12 +164,13 @@ func listOf(kind string) (client.Object, client.ObjectList) {
 	return &v2.CiliumEndpoint{}, &v2.CiliumEndpointList{}
 }
 
-// missed returns the highest version of objects of a kind that the server has written after since, that
-// are still there, and that may not have been heard of.
+// missed returns the highest version of objects of a kind that the server has written after since,
+// that are still there, and that may not have been heard of.
 //
-// The version of what was heard last may be older than the server remembers: nothing of the kind was
-// written for long, or the server was restarted. Then a watch begins where the cache itself is, which is
-// told now and then how far that is; a cache whose version the server does not remember either is behind.
+// The version of what was heard last may be older than the server remembers: nothing of the kind
+// was written for long, or the server was restarted. Then a watch begins where the cache itself is,
+// which is told now and then how far that is; a cache whose version the server does not remember
+// either is behind.
 func (a *asker) missed(ctx context.Context, kind string, since uint64) (uint64, error) {
 	if since > 0 {
 		v, err := a.written(ctx, kind, since)
@@ -183,8 +186,8 @@ func (a *asker) missed(ctx context.Context, kind string, since uint64) (uint64, 
 	return max(v, newest), err
 }
 
-// reached returns the version up to which a cache has everything of a kind, and the highest of what it
-// has.
+// reached returns the version up to which a cache has everything of a kind, and the highest of what
+// it has.
 func (a *asker) reached(ctx context.Context, kind string) (all, newest uint64, err error) {
 	object, list := listOf(kind)
 	informer, err := a.caches.GetInformer(ctx, object)
@@ -212,8 +215,8 @@ func (a *asker) reached(ctx context.Context, kind string) (all, newest uint64, e
 // errTooOld says that the server does not know any more what has happened since a version.
 var errTooOld = fmt.Errorf("%w: the server does not remember what the operator has not heard", errBehind)
 
-// written returns the highest version of objects of a kind that the server has written after since and
-// that are still there.
+// written returns the highest version of objects of a kind that the server has written after since
+// and that are still there.
 func (a *asker) written(ctx context.Context, kind string, since uint64) (uint64, error) {
 	_, list := listOf(kind)
 	second := int64(1) // all that has happened comes at once

@@ -64,8 +64,9 @@ func (w *wholeLists) noted() []string {
 	return slices.Clone(w.seen)
 }
 
-// TestFewAreAskedAboutSingly: where few identities may end, be they objects or keys, the operator reads no list of all pods, endpoints, slices or nodes for that,
-// and ends all that nobody uses. That the server has been restarted, and does not remember what was before, changes nothing.
+// TestFewAreAskedAboutSingly: where few identities may end, be they objects or keys, the operator
+// reads no list of all pods, endpoints, slices or nodes for that, and ends all that nobody uses.
+// That the server has been restarted, and does not remember what was before, changes nothing.
 func TestFewAreAskedAboutSingly(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"operator", "agents", "keys"} {
@@ -131,7 +132,8 @@ func TestFewAreAskedAboutSingly(t *testing.T) {
 	}
 }
 
-// single returns a collector that asks a real server of one number at a time; its caches know nothing.
+// single returns a collector that asks a real server of one number at a time; its caches know
+// nothing.
 func single(t *testing.T, env *controllers.Env, pods *Controller) *collector {
 	t.Helper()
 	cfg := testConfig()
@@ -144,8 +146,8 @@ func single(t *testing.T, env *controllers.Env, pods *Controller) *collector {
 	return c
 }
 
-// TestUsersOf asks a real server about single numbers: endpoints that name them, and pods that are to
-// have their labels, whatever a cache knows.
+// TestUsersOf asks a real server about single numbers: endpoints that name them, and pods that are
+// to have their labels, whatever a cache knows.
 func TestUsersOf(t *testing.T) {
 	t.Parallel()
 	env := servers.Take(t)
@@ -239,8 +241,9 @@ func TestSelectorOf(t *testing.T) {
 	}
 }
 
-// TestOneUnknownKeepsNothingElse: of one identity the server never tells whether a pod is to have it. That
-// one stays, and all others that nobody uses end; so does one with labels that no pod can have.
+// TestOneUnknownKeepsNothingElse: of one identity the server never tells whether a pod is to have
+// it. That one stays, and all others that nobody uses end; so does one with labels that no pod can
+// have.
 func TestOneUnknownKeepsNothingElse(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"objects", "keys"} {

@@ -14,8 +14,8 @@ import (
 	"github.com/hawser-net/hawser/pkg/allocator"
 )
 
-// TestFullRange has thousands of sets of labels wait for a number where all 65,280 are taken: each try
-// must not look at each number, under the lock that everything else waits for.
+// TestFullRange has thousands of sets of labels wait for a number where all 65,280 are taken: each
+// try must not look at each number, under the lock that everything else waits for.
 func TestFullRange(t *testing.T) {
 	const sets = 5000
 	rules := testRules(t, 256, 65535)

@@ -24,7 +24,8 @@ import (
 	"github.com/hawser-net/hawser/internal/operator/rounds"
 )
 
-// HeartbeatAnnotation marks an identity that nobody uses; its value is when that was found, in RFC 3339.
+// HeartbeatAnnotation marks an identity that nobody uses; its value is when that was found, in RFC
+// 3339.
 const HeartbeatAnnotation = k8sids.HeartbeatAnnotation
 
 // DefaultRest is how long a number rests after it was collected.
@@ -34,31 +35,38 @@ const DefaultRest = 15 * time.Minute
 type Config struct {
 	// Interval is the time from the start of one look to that of the next; 0 for never.
 	Interval time.Duration
-	// Timeout is how long an identity must be unused before it is marked, where agents make identities, and else before it may end, as long as numbers are
-	// plenty (see [Plenty]): what makes pods now and then gives them the same labels again.
+	// Timeout is how long an identity must be unused before it is marked, where agents make
+	// identities, and else before it may end, as long as numbers are plenty (see [Plenty]): what
+	// makes pods now and then gives them the same labels again.
 	Timeout time.Duration
 	// Rest is how long the number of a collected identity is not given to other labels.
 	Rest time.Duration
-	// Lost is how long it waits, from its end, for agents to let go of it; 0 for not at all. Namespace is where their Leases are that say so.
+	// Lost is how long it waits, from its end, for agents to let go of it; 0 for not at all.
+	// Namespace is where their Leases are that say so.
 	Lost      time.Duration
 	Namespace string
-	// Limiter bounds how many identities end. Besides, all that is written of identities is bounded by what their agents are told by it, see [pace].
+	// Limiter bounds how many identities end. Besides, all that is written of identities is bounded
+	// by what their agents are told by it, see [pace].
 	Limiter *rate.Limiter
 	// First and Last bound the numbers of this cluster: others are left alone.
 	First, Last uint32
-	// Agents says that agents make identities: one is marked before it is collected, so that an agent which takes it into use can say so.
+	// Agents says that agents make identities: one is marked before it is collected, so that an
+	// agent which takes it into use can say so.
 	Agents bool
-	// Pods, if not nil, makes identities for pods: one that a pod is to have is in use, even if no endpoint names it yet.
+	// Pods, if not nil, makes identities for pods: one that a pod is to have is in use, even if no
+	// endpoint names it yet.
 	Pods *Controller
 }
 
 // Stats are what one look found.
 type Stats struct {
-	// Alive are the identities that exist after the look, Marked those of them that were marked in it, Deleted those that ended in it.
+	// Alive are the identities that exist after the look, Marked those of them that were marked in
+	// it, Deleted those that ended in it.
 	Alive, Marked, Deleted int
 	// Unused are those of the living that end if another look finds them so.
 	Unused int
-	// Resting are the numbers that rest after the look, Freed those whose rest ended in it, Awaited those that only wait for agents.
+	// Resting are the numbers that rest after the look, Freed those whose rest ended in it, Awaited
+	// those that only wait for agents.
 	Resting, Freed, Awaited int
 }
 
@@ -69,7 +77,8 @@ func SetupGC(m manager.Manager, cfg Config, report func(Stats, time.Duration, er
 		return err
 	}
 	c := newCollector(a, cfg, log)
-	// Agents say which identities have ended whether or not one is collected, or a look gets as far as to ask them.
+	// Agents say which identities have ended whether or not one is collected, or a look gets as far
+	// as to ask them.
 	if err := m.Add(manager.RunnableFunc(c.tidying)); err != nil {
 		return err
 	}
@@ -104,8 +113,8 @@ type look struct {
 	rv   string
 	used time.Time // when it last showed a sign of life; if it rests, when that was first seen
 	dead bool      // it was to be collected, or rested
-	// until, if not zero, is when dead begins to count: the look that saw it first failed, so that the
-	// next ones came early.
+	// until, if not zero, is when dead begins to count: the look that saw it first failed, so that
+	// the next ones came early.
 	until time.Time
 	text  string // what it stands for
 	// certain says that text is no edit, so that another one would be.
@@ -126,12 +135,14 @@ type collector struct {
 	needless chan []*coordinationv1.Lease
 	// grace is how long an identity of the operator's is spared in this look.
 	grace time.Duration
-	// rate says how many identities may be written a second in a cluster of so many agents, and writes sees to it.
+	// rate says how many identities may be written a second in a cluster of so many agents, and
+	// writes sees to it.
 	rate   func(agents int) rate.Limit
 	writes *rate.Limiter
 }
 
-// Plenty says whether so many numbers are free of those from first to last that identities which nobody uses need not end at once.
+// Plenty says whether so many numbers are free of those from first to last that identities which
+// nobody uses need not end at once.
 func Plenty(taken int, first, last identity.ID) bool {
 	return taken < int(last-first+1)/4*3
 }
@@ -224,7 +235,8 @@ func (c *collector) round(ctx context.Context) (Stats, error) {
 		return check.unused(o, textOf(o), func() (bool, error) { return c.retire(ctx, o) })
 	})
 	if todo[toFree], stats.Awaited, err = c.letGoOf(ctx, todo[toFree], looks); err != nil && ctx.Err() == nil {
-		// It keeps nothing else from going on, and so is no failure of the round: collection would not get to a second look as long as it lasts.
+		// It keeps nothing else from going on, and so is no failure of the round: collection would
+		// not get to a second look as long as it lasts.
 		c.log.Error("numbers of collected identities are not used again: whether agents have let go of them is unknown", "numbers", stats.Awaited, "error", err)
 	}
 	stats.Freed = do(toFree, func(o *v2.CiliumIdentity) (bool, error) {
@@ -365,8 +377,10 @@ func (c *collector) judge(o *v2.CiliumIdentity, used bool) (look, fate) {
 	return now, toKeep
 }
 
-// judgeResting says whether a number has rested enough: by the clock of whoever retired it and after one more look, or by this process's own, so that a clock
-// that goes wrong neither ends a rest at once nor makes it last for ever. rested says that it did at the last look, again that this counts.
+// judgeResting says whether a number has rested enough: by the clock of whoever retired it and
+// after one more look, or by this process's own, so that a clock that goes wrong neither ends a
+// rest at once nor makes it last for ever. rested says that it did at the last look, again that
+// this counts.
 func (c *collector) judgeResting(now look, rested, again, used bool, since time.Time) (look, fate) {
 	if !rested || now.used.IsZero() {
 		now.used = c.now()
@@ -381,7 +395,8 @@ func (c *collector) judgeResting(now look, rested, again, used bool, since time.
 	return now, toKeep
 }
 
-// annotate sets or removes the mark, if the identity is still as it was read. It reports whether it did.
+// annotate sets or removes the mark, if the identity is still as it was read. It reports whether it
+// did.
 func (c *collector) annotate(ctx context.Context, o *v2.CiliumIdentity, value *string) (bool, error) {
 	if err := c.writes.Wait(ctx); err != nil {
 		return false, fmt.Errorf("waiting to mark CiliumIdentity %s: %w", o.Name, err)
@@ -409,10 +424,12 @@ func (c *collector) retire(ctx context.Context, o *v2.CiliumIdentity) (bool, err
 	return done, err
 }
 
-// patch changes metadata and labels of an object that is still as it was read. It reports whether it did.
+// patch changes metadata and labels of an object that is still as it was read. It reports whether
+// it did.
 func (c *collector) patch(ctx context.Context, o *v2.CiliumIdentity, verb string, metadata, security map[string]any) (bool, error) {
 	metadata["resourceVersion"], metadata["uid"] = o.ResourceVersion, o.UID
-	// Every agent is sent the object with it, which is half of the bytes, and drops it. An empty entry has the server go without.
+	// Every agent is sent the object with it, which is half of the bytes, and drops it. An empty
+	// entry has the server go without.
 	metadata["managedFields"] = []any{map[string]any{}}
 	content := map[string]any{"metadata": metadata}
 	if security != nil {

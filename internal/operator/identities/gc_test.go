@@ -27,12 +27,14 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 )
 
-// servers are taken by nearly all tests of this package. More at once would only slow each other down.
+// servers are taken by nearly all tests of this package. More at once would only slow each other
+// down.
 var servers = controllers.NewPool(4)
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(servers.Around(m),
-		// The embedded server of the test's API server, and klog's, stay for the life of the process.
+		// The embedded server of the test's API server, and klog's, stay for the life of the
+		// process.
 		goleak.IgnoreAnyFunction("go.etcd.io/etcd/client/pkg/v3/fileutil.purgeFile"),
 		goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start"),
 		goleak.IgnoreAnyFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),
@@ -90,7 +92,8 @@ func (tr *trial) pass() (marked, deleted []string) {
 	return marked, deleted
 }
 
-// identities returns the names of those that exist, other than as numbers that rest, with whether they are marked.
+// identities returns the names of those that exist, other than as numbers that rest, with whether
+// they are marked.
 func (tr *trial) identities() map[string]bool {
 	tr.Helper()
 	var all v2.CiliumIdentityList
@@ -377,7 +380,8 @@ func TestCollection(t *testing.T) {
 		if diff := cmp.Diff(map[string]int{"fast": 1, "slow": 1, "gone": 1}, said); diff != "" {
 			t.Errorf("Leases that are left (-want +got):\n%s", diff)
 		}
-		// One that says nothing for long enough counts as lost, by the clock of this operator alone.
+		// One that says nothing for long enough counts as lost, by the clock of this operator
+		// alone.
 		o = &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: "1001"}}
 		k8sids.Retire(o, "k8s:app=x;", tr.clock.Add(-48*time.Hour))
 		tr.Create(tr.T, o)
@@ -571,7 +575,8 @@ func TestCollection(t *testing.T) {
 		tr.want("unused for the timeout", marked, deleted, "1000", "")
 	})
 	run("used with a mark", func(tr *trial) {
-		// Somebody uses it without having removed the mark. It must not go at once when it is not used any more.
+		// Somebody uses it without having removed the mark. It must not go at once when it is not
+		// used any more.
 		tr.identity("1000")
 		for range 4 {
 			tr.pass()

@@ -17,15 +17,17 @@ import (
 	"github.com/hawser-net/hawser/internal/operator/rounds"
 )
 
-// DefaultLost is how long a number waits for an agent that says nothing. Numbers are many, so it may be long: who repairs a node within a day finds that its
-// kernel means by every number what the others mean.
+// DefaultLost is how long a number waits for an agent that says nothing. Numbers are many, so it
+// may be long: who repairs a node within a day finds that its kernel means by every number what the
+// others mean.
 const DefaultLost = 24 * time.Hour
 
-// strayLease is how old a Lease is before it is deleted because its node is not there: an agent may say what it has heard before its node is known.
+// strayLease is how old a Lease is before it is deleted because its node is not there: an agent may
+// say what it has heard before its node is known.
 const strayLease = time.Hour
 
-// letGoOf returns those of the objects, whose numbers have rested, that all agents have let go of, or have had time enough to, and how many are left. After an
-// error it is none.
+// letGoOf returns those of the objects, whose numbers have rested, that all agents have let go of,
+// or have had time enough to, and how many are left. After an error it is none.
 func (c *collector) letGoOf(ctx context.Context, list []*v2.CiliumIdentity, looks map[string]look) (free []*v2.CiliumIdentity, awaited int, err error) {
 	if len(list) == 0 || c.cfg.Lost == 0 {
 		return list, 0, nil
@@ -44,7 +46,8 @@ func (c *collector) letGoOf(ctx context.Context, list []*v2.CiliumIdentity, look
 	}
 	var newest uint64
 	for _, o := range list {
-		// By the clock of this process alone: what only waits for a node that may be lost can wait longer under another leader.
+		// By the clock of this process alone: what only waits for a node that may be lost can wait
+		// longer under another leader.
 		if v := version(o.ResourceVersion); v > least && c.now().Sub(looks[o.Name].used) < c.cfg.Lost {
 			newest = max(newest, v)
 			continue
@@ -77,8 +80,9 @@ func (c *collector) tellSlow(said map[string]uint64, newest uint64, numbers int)
 		"nodes", strings.Join(slow[:min(len(slow), maxDiffer)], " "), "count", len(slow), "numbers", numbers, "lost-after", c.cfg.Lost)
 }
 
-// said asks the server up to which version the agent of each node has let go of the numbers that ended, and which Leases nobody needs. A node counts as long
-// as it has a CiliumNode. One whose agent never said anything, as an older one, is not among them.
+// said asks the server up to which version the agent of each node has let go of the numbers that
+// ended, and which Leases nobody needs. A node counts as long as it has a CiliumNode. One whose
+// agent never said anything, as an older one, is not among them.
 func (c *collector) said(ctx context.Context) (said map[string]uint64, needless []*coordinationv1.Lease, err error) {
 	here := map[string]bool{}
 	err = eachNode(ctx, c.live, false, func(o *metav1.ObjectMeta) { here[o.Name] = true })
@@ -104,7 +108,8 @@ func (c *collector) said(ctx context.Context) (said map[string]uint64, needless 
 	return said, append(needless, more...), nil
 }
 
-// leaseWriters is how many Leases are deleted at once: there may be as many as agents, and nothing waits for it.
+// leaseWriters is how many Leases are deleted at once: there may be as many as agents, and nothing
+// waits for it.
 const leaseWriters = 8
 
 // remove deletes Leases that nobody needs.

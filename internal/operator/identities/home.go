@@ -10,19 +10,22 @@ import (
 	"github.com/hawser-net/hawser/internal/identity"
 )
 
-// home is where numbers are kept: [objectHome] or [keyHome]. The controller decides what is to be done for a set of labels, a home does it. What follows from
-// it comes back by way of the ledger. Its methods may be called from many goroutines, but for one set of labels by one at a time.
+// home is where numbers are kept: [objectHome] or [keyHome]. The controller decides what is to be
+// done for a set of labels, a home does it. What follows from it comes back by way of the ledger.
+// Its methods may be called from many goroutines, but for one set of labels by one at a time.
 type home interface {
-	// follow has every number told to l, and what becomes of it, until ctx ends. The function that it returns says whether all are told that there were
-	// at the start.
+	// follow has every number told to l, and what becomes of it, until ctx ends. The function that
+	// it returns says whether all are told that there were at the start.
 	follow(ctx context.Context, informers cache.Cache, l ledger) (toolscache.InformerSynced, error)
-	// run does what goes on all the time, until ctx ends. It returns an error if the home is of no use any more.
+	// run does what goes on all the time, until ctx ends. It returns an error if the home is of no
+	// use any more.
 	run(ctx context.Context) error
 
 	// make finds or makes a number for a set of labels.
 	make(ctx context.Context, st step) (made, error)
-	// restore gives the set the number again that its endpoints carry, or another one if that has become others' or rests after others, and revert undoes that
-	// somebody gave the number to other labels.
+	// restore gives the set the number again that its endpoints carry, or another one if that has
+	// become others' or rests after others, and revert undoes that somebody gave the number to
+	// other labels.
 	restore(ctx context.Context, st step) (made, error)
 	revert(ctx context.Context, st step) (made, error)
 	// seal has a number say which labels it was given: those that it has.

@@ -12,8 +12,9 @@ import (
 	"github.com/hawser-net/hawser/internal/labels"
 )
 
-// SetKeys has only labels with these keys make identities, and those that always count. From then on pods get their identities by them, and endpoints are
-// corrected. If Control.Await was given, SetKeys must be called before that is over.
+// SetKeys has only labels with these keys make identities, and those that always count. From then
+// on pods get their identities by them, and endpoints are corrected. If Control.Await was given,
+// SetKeys must be called before that is over.
 func (c *Controller) SetKeys(keys labels.Keys) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -27,7 +28,8 @@ func (c *Controller) SetKeys(keys labels.Keys) {
 	c.flush()
 }
 
-// LabelSets returns how many identities pods need, and how many they would need if all labels counted. What has a number by rule is in neither.
+// LabelSets returns how many identities pods need, and how many they would need if all labels
+// counted. What has a number by rule is in neither.
 func (c *Controller) LabelSets() (now, full int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -42,8 +44,10 @@ func (c *Controller) LabelSets() (now, full int) {
 // Versions are the highest resource versions of objects of these kinds.
 type Versions struct{ Endpoints, Slices, Identities uint64 }
 
-// Told asks the server whether everybody is told of an identity that is made by the present keys for every pod: whether no CiliumEndpoint and no
-// CiliumEndpointSlice names another one. why says of which one that is not so; it is empty if it is so of all. Who has heard the versions has heard all that.
+// Told asks the server whether everybody is told of an identity that is made by the present keys
+// for every pod: whether no CiliumEndpoint and no CiliumEndpointSlice names another one. why says
+// of which one that is not so; it is empty if it is so of all. Who has heard the versions has heard
+// all that.
 func (c *Controller) Told(ctx context.Context) (v Versions, why string, err error) {
 	c.mu.Lock()
 	if !c.running {
@@ -88,7 +92,8 @@ func (c *Controller) Told(ctx context.Context) (v Versions, why string, err erro
 	return v, why, nil
 }
 
-// right says whether a number is one that a pod is to have. What is no pod's, or no pod's any more, is not judged.
+// right says whether a number is one that a pod is to have. What is no pod's, or no pod's any more,
+// is not judged.
 func (c *Controller) right(k key, id identity.ID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

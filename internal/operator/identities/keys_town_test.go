@@ -34,7 +34,8 @@ const (
 	references = storekeys.IdentitiesPrefix + "/value/"
 )
 
-// homes runs a scenario where numbers are objects, and where they are keys, each with an API server for itself.
+// homes runs a scenario where numbers are objects, and where they are keys, each with an API server
+// for itself.
 func homes(t *testing.T, f func(t *testing.T, env *controllers.Env, in func(*town))) {
 	t.Parallel()
 	t.Run("objects", func(t *testing.T) {
@@ -175,7 +176,8 @@ func (tn *town) follow() {
 	})
 }
 
-// checkKeyUnused says if a number was deleted while an endpoint named it for its pod's labels. Nobody names a number that is gone.
+// checkKeyUnused says if a number was deleted while an endpoint named it for its pod's labels.
+// Nobody names a number that is gone.
 func (tn *town) checkKeyUnused(o *v2.CiliumIdentity) {
 	s, err := tn.look()
 	tn.mu.Lock()
@@ -191,7 +193,8 @@ func (tn *town) checkKeyUnused(o *v2.CiliumIdentity) {
 	}
 }
 
-// keySetup adds the controller and the collection of keys to a manager, on a connection of their own.
+// keySetup adds the controller and the collection of keys to a manager, on a connection of their
+// own.
 func (tn *town) keySetup(m manager.Manager, setup func(*Keys) (*Controller, error), store kvstore.Backend) error {
 	keys := &Keys{Store: store, Suffix: fmt.Sprint("operator-", tn.operators.Add(1)), SyncInterval: time.Second}
 	pods, err := setup(keys)

@@ -23,7 +23,8 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 )
 
-// muffler is a connection whose watches of some kinds tell nothing while it is on. Requests are answered.
+// muffler is a connection whose watches of some kinds tell nothing while it is on. Requests are
+// answered.
 type muffler struct {
 	kinds []string
 
@@ -152,8 +153,8 @@ func (l *lagging) rests(name string) bool {
 	return len(o.SecurityLabels) == 0
 }
 
-// TestCachesAreBehind: an operator whose watches tell nothing collects no identity, neither one that is taken into use meanwhile nor any other, and says so;
-// when they tell again, it does.
+// TestCachesAreBehind: an operator whose watches tell nothing collects no identity, neither one
+// that is taken into use meanwhile nor any other, and says so; when they tell again, it does.
 func TestCachesAreBehind(t *testing.T) {
 	t.Parallel()
 	for _, agents := range []bool{false, true} {
@@ -192,8 +193,9 @@ func TestCachesAreBehind(t *testing.T) {
 	}
 }
 
-// TestUsedDuringCollection: of two identities that a slow look is to end, the second is taken into use when the first has ended. The operator's watches tell
-// nothing of that; the server is asked again.
+// TestUsedDuringCollection: of two identities that a slow look is to end, the second is taken into
+// use when the first has ended. The operator's watches tell nothing of that; the server is asked
+// again.
 func TestUsedDuringCollection(t *testing.T) {
 	t.Parallel()
 	env := servers.Take(t)

@@ -27,8 +27,9 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 )
 
-// TestMassCollection has many dead identities go from among fewer live ones, under the limits that an operator has unless told otherwise: "Background &
-// Motivation" of CFP-27752, where the collection cannot keep up. With HAWSER_LONG it is 60,000 among 5,000, and prints what it took.
+// TestMassCollection has many dead identities go from among fewer live ones, under the limits that
+// an operator has unless told otherwise: "Background & Motivation" of CFP-27752, where the
+// collection cannot keep up. With HAWSER_LONG it is 60,000 among 5,000, and prints what it took.
 func TestMassCollection(t *testing.T) {
 	t.Parallel()
 	for _, agents := range []bool{false, true} {

@@ -2,7 +2,8 @@ package identities
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// controlMetrics are what the controller counts. Names are those of the field where a metric means the same there.
+// controlMetrics are what the controller counts. Names are those of the field where a metric means
+// the same there.
 type controlMetrics struct {
 	c       *Controller
 	count   *prometheus.CounterVec

@@ -21,7 +21,8 @@ import (
 	"github.com/hawser-net/hawser/pkg/allocator"
 )
 
-// agent is what an agent does about identities: the real allocator and backend, and an endpoint for each pod.
+// agent is what an agent does about identities: the real allocator and backend, and an endpoint for
+// each pod.
 type agent struct {
 	*town
 	alloc *allocator.Allocator
@@ -92,8 +93,9 @@ func (a *agent) attach(p *corev1.Pod) {
 	}
 }
 
-// TestBoth is "Simultaneous CID management compatibility" and "Label changes: Namespace" of CFP-27752: agents and two operators make identities for the same
-// pods at the same time, and again when the namespace's labels change. Where the proposal expects duplicates there are none.
+// TestBoth is "Simultaneous CID management compatibility" and "Label changes: Namespace" of
+// CFP-27752: agents and two operators make identities for the same pods at the same time, and again
+// when the namespace's labels change. Where the proposal expects duplicates there are none.
 func TestBoth(t *testing.T) {
 	homes(t, playBoth)
 }
@@ -139,8 +141,9 @@ func playBoth(t *testing.T, env *controllers.Env, in func(*town)) {
 	}
 }
 
-// TestMigration is "Migration: Upgrade", "Migration: Downgrade" and "Release Operator first" of CFP-27752: agent, both, operator, and back, while pods come and go. No number
-// in use changes, none is made twice, and every pod has one.
+// TestMigration is "Migration: Upgrade", "Migration: Downgrade" and "Release Operator first" of
+// CFP-27752: agent, both, operator, and back, while pods come and go. No number in use changes,
+// none is made twice, and every pod has one.
 func TestMigration(t *testing.T) {
 	homes(t, playMigration)
 }

@@ -22,8 +22,9 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// TestWritesWaitForTheWatch: no more is written than the operator has been told of, but for a few, whether it is a mark, an end, or that of a record, and the next write
-// does not come before the watch shows one of these.
+// TestWritesWaitForTheWatch: no more is written than the operator has been told of, but for a few,
+// whether it is a mark, an end, or that of a record, and the next write does not come before the
+// watch shows one of these.
 func TestWritesWaitForTheWatch(t *testing.T) {
 	t.Parallel()
 	tr := newTrial(t, servers.Take(t))

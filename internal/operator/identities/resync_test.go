@@ -15,7 +15,8 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 )
 
-// undoer is an admission webhook, say, that puts back what is written to endpoints: the server says that all is well, and since nothing has changed it tells nobody.
+// undoer is an admission webhook, say, that puts back what is written to endpoints: the server says
+// that all is well, and since nothing has changed it tells nobody.
 type undoer struct {
 	on    atomic.Bool
 	times atomic.Int64
@@ -37,8 +38,9 @@ func (u *undoer) wrap(cfg *rest.Config) {
 	})
 }
 
-// TestResync is the periodic reconciliation of all endpoints, "Operator changes 5" of CFP-27752: work whose effect was lost without a word is done at the next look at
-// everything, and would not be done without it.
+// TestResync is the periodic reconciliation of all endpoints, "Operator changes 5" of CFP-27752:
+// work whose effect was lost without a word is done at the next look at everything, and would not
+// be done without it.
 func TestResync(t *testing.T) {
 	homes(t, playResync)
 }

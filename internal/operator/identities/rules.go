@@ -11,7 +11,8 @@ import (
 	"github.com/hawser-net/hawser/internal/labels"
 )
 
-// Rules say which labels make a pod's identity. Agents must be told the same, or they and the operator mean different identities.
+// Rules say which labels make a pod's identity. Agents must be told the same, or they and the
+// operator mean different identities.
 type Rules struct {
 	// Cluster is the cluster's name.
 	Cluster string
@@ -40,18 +41,21 @@ type target struct {
 	text   string // canonical
 	// number is one that the labels have by rule; 0 if one must be made.
 	number identity.ID
-	// full tells apart the sets of labels that pods had if all labels counted; 0 for one with a number by rule.
+	// full tells apart the sets of labels that pods had if all labels counted; 0 for one with a
+	// number by rule.
 	full uint64
 }
 
 var errNoLabels = errors.New("no label of the pod makes an identity: see --labels and --label-prefix-file")
 
-// counts says whether a pod has an identity at all: not if it shares its node's network, and not any more when it has ended.
+// counts says whether a pod has an identity at all: not if it shares its node's network, and not
+// any more when it has ended.
 func counts(p *corev1.Pod) bool {
 	return !p.Spec.HostNetwork && p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed
 }
 
-// IdentityOf returns the identity of a pod in a namespace with these labels: the canonical form of its labels, and the number, if they have one by rule, else 0.
+// IdentityOf returns the identity of a pod in a namespace with these labels: the canonical form of
+// its labels, and the number, if they have one by rule, else 0.
 func (r *Rules) IdentityOf(p *corev1.Pod, namespace map[string]string) (canonical string, number int64, err error) {
 	t, err := r.target(p, namespace)
 	return t.text, int64(t.number), err

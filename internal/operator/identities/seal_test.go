@@ -15,8 +15,9 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 )
 
-// TestSeal: an object in use without a digest gets one if it is certain that its labels are no edit. If it is not, they stand for what they are now, as nobody knows
-// whether that is the edit or its end.
+// TestSeal: an object in use without a digest gets one if it is certain that its labels are no
+// edit. If it is not, they stand for what they are now, as nobody knows whether that is the edit or
+// its end.
 func TestSeal(t *testing.T) {
 	t.Parallel()
 	w, b := play(t, -1)
@@ -97,8 +98,9 @@ func TestSeal(t *testing.T) {
 	want("somebody does", web, seal, 300)
 }
 
-// TestSealed: identities of before the digest, where nobody but the operator writes them. An adversary edits some by hand: before they are sealed, while the operator looks
-// and while none does, and afterwards.
+// TestSealed: identities of before the digest, where nobody but the operator writes them. An
+// adversary edits some by hand: before they are sealed, while the operator looks and while none
+// does, and afterwards.
 func TestSealed(t *testing.T) {
 	t.Parallel()
 	env := servers.Take(t)

@@ -24,14 +24,17 @@ import (
 type Keys struct {
 	// Store is the connection. It must stay open while the controller runs, and is not closed.
 	Store kvstore.Backend
-	// Suffix names this process in its references. No other may have the same, not even one that was on this machine before: each takes back its own.
+	// Suffix names this process in its references. No other may have the same, not even one that
+	// was on this machine before: each takes back its own.
 	Suffix string
-	// SyncInterval is how often all references are compared with the store; 0 for what the allocator thinks best.
+	// SyncInterval is how often all references are compared with the store; 0 for what the
+	// allocator thinks best.
 	SyncInterval time.Duration
 }
 
-// keyHome keeps numbers as keys of a store, by the allocator that agents have too. For each set of labels in use it holds a reference on the lease of this
-// process. After a failover both leaders' references stand side by side, until the lease of the one that is gone has run out.
+// keyHome keeps numbers as keys of a store, by the allocator that agents have too. For each set of
+// labels in use it holds a reference on the lease of this process. After a failover both leaders'
+// references stand side by side, until the lease of the one that is gone has run out.
 type keyHome struct {
 	rules *Rules
 	store kvstore.Backend
@@ -97,8 +100,9 @@ func (h *keyHome) make(ctx context.Context, st step) (made, error) {
 	return made{held: true}, nil
 }
 
-// restore has the allocator go on with the number as if this process had had it before. If it has become others', the allocator takes another one. One that rests is
-// not taken: the record does not say after which labels.
+// restore has the allocator go on with the number as if this process had had it before. If it has
+// become others', the allocator takes another one. One that rests is not taken: the record does not
+// say after which labels.
 func (h *keyHome) restore(ctx context.Context, st step) (made, error) {
 	_, err := h.store.Get(ctx, kvstore.JoinKey(storekeys.IdentitiesPrefix, "rest", decimal(st.id)))
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
@@ -146,7 +150,8 @@ func (h *keyHome) letGo(ctx context.Context, text string) error {
 	return nil
 }
 
-// keyBackend is the store as the allocator sees it. It tells the ledger what it tells the allocator.
+// keyBackend is the store as the allocator sees it. It tells the ledger what it tells the
+// allocator.
 type keyBackend struct {
 	*allocator.KVStoreBackend
 	home *keyHome
@@ -161,7 +166,8 @@ func (b *keyBackend) ListAndWatch(ctx context.Context, handler allocator.CacheMu
 type teller struct {
 	allocator.CacheMutations
 	home *keyHome
-	// originals are the numbers of which is known what they were made with, and when they were made.
+	// originals are the numbers of which is known what they were made with, and when they were
+	// made.
 	originals map[allocator.ID]int64
 }
 
@@ -171,8 +177,8 @@ func (t *teller) OnListDone(revision int64) {
 	t.home.listed.Store(true)
 }
 
-// OnUpsert implements [allocator.CacheMutations]. A number stands for what it was made with, whatever is written over it; where that is not known, for nothing that
-// is given to anybody.
+// OnUpsert implements [allocator.CacheMutations]. A number stands for what it was made with,
+// whatever is written over it; where that is not known, for nothing that is given to anybody.
 func (t *teller) OnUpsert(m allocator.Mapping) {
 	t.CacheMutations.OnUpsert(m)
 	if !t.ours(m.ID) {

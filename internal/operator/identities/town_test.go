@@ -36,7 +36,8 @@ type clientObject = client.Object
 // patience is how long a machine under load may take.
 const patience = 90 * time.Second
 
-// town is a cluster in which tests play the kubelet, the agents and people with kubectl, and operators run.
+// town is a cluster in which tests play the kubelet, the agents and people with kubectl, and
+// operators run.
 type town struct {
 	*testing.T
 	*controllers.Env
@@ -57,8 +58,9 @@ type town struct {
 	seen     []sighting
 	planted  map[string]bool // numbers that the test made
 	emptying bool
-	// unfenced says that several operators write at once, which an election's fence keeps from happening. Then one may collect an identity that another one names
-	// at that moment: it must come back. early are these.
+	// unfenced says that several operators write at once, which an election's fence keeps from
+	// happening. Then one may collect an identity that another one names at that moment: it must
+	// come back. early are these.
 	unfenced bool
 	early    []ending
 	watching sync.WaitGroup
@@ -354,7 +356,8 @@ func (tn *town) plant(number identity.ID, set map[string]string, change ...func(
 	return o
 }
 
-// identityOf returns the labels of a pod's identity as an object has them, and as an endpoint has them with a number.
+// identityOf returns the labels of a pod's identity as an object has them, and as an endpoint has
+// them with a number.
 func (tn *town) identityOf(p *corev1.Pod, number identity.ID) (map[string]string, *v2.EndpointIdentity) {
 	tn.Helper()
 	var ns corev1.Namespace
@@ -475,7 +478,8 @@ func (tn *town) always(s state) {
 			tn.Errorf("identity %s is outside of %d to %d", name, tn.rules.First, tn.rules.Last)
 		}
 	}
-	// A number means one set of labels as long as its object exists; after it rested it may mean another, if no other was free.
+	// A number means one set of labels as long as its object exists; after it rested it may mean
+	// another, if no other was free.
 	last := map[types.UID]string{}
 	for _, ev := range tn.seen {
 		if tn.meddled[ev.name] || tn.planted[ev.name] {

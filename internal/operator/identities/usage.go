@@ -22,8 +22,9 @@ import (
 // pageSize is how many objects one request reads from the server itself.
 const pageSize = 500
 
-// recheck is how long what the server itself said of the users of identities counts, or recheckShare times as long as it took to ask, if that is longer: so
-// asking takes no more than a part of the time of a look that ends many.
+// recheck is how long what the server itself said of the users of identities counts, or
+// recheckShare times as long as it took to ask, if that is longer: so asking takes no more than a
+// part of the time of a look that ends many.
 const (
 	recheck      = time.Second
 	recheckShare = 4
@@ -35,11 +36,13 @@ const (
 	catchUpPause = 50 * time.Millisecond
 )
 
-// asker asks who uses identities: the caches, and the server itself. Its methods may be called from many goroutines.
+// asker asks who uses identities: the caches, and the server itself. Its methods may be called from
+// many goroutines.
 type asker struct {
 	client client.Client // reads from the caches
 	live   client.Reader
-	// watch and caches, if not nil, let it ask about a few identities one by one; else everything is read.
+	// watch and caches, if not nil, let it ask about a few identities one by one; else everything
+	// is read.
 	watch  client.WithWatch
 	caches cache.Cache
 	pods   *Controller // if not nil, identities are made for pods: one that a pod is to have is in use
@@ -95,7 +98,8 @@ func (v versions) note(kind string, o client.Object) {
 	}
 }
 
-// errBehind says that the caches do not show what the server has. Then they do not show either who uses an identity.
+// errBehind says that the caches do not show what the server has. Then they do not show either who
+// uses an identity.
 var errBehind = errors.New("the operator's view of the cluster is behind the API server's, so no identity is collected")
 
 // behind returns an error if have does not reach what the server showed.
@@ -108,8 +112,8 @@ func (v versions) behind(have versions) error {
 	return nil
 }
 
-// liveCheck asks the server itself who uses identities: of a few one by one, else of all at once. Its
-// method may be called from many goroutines.
+// liveCheck asks the server itself who uses identities: of a few one by one, else of all at once.
+// Its method may be called from many goroutines.
 type liveCheck struct {
 	*asker
 	ctx context.Context
@@ -127,8 +131,9 @@ func (a *asker) newLiveCheck(ctx context.Context, candidates int) *liveCheck {
 	return &liveCheck{asker: a, ctx: ctx, single: a.watch != nil && candidates <= few}
 }
 
-// unused calls f if neither the server nor the caches, which may know more by now, show anybody who uses the number of o, or is to use what it stands for.
-// It calls f for nobody while the caches are behind the server.
+// unused calls f if neither the server nor the caches, which may know more by now, show anybody who
+// uses the number of o, or is to use what it stands for. It calls f for nobody while the caches are
+// behind the server.
 func (l *liveCheck) unused(o *v2.CiliumIdentity, text string, f func() (bool, error)) (bool, error) {
 	number, ok := numberOf(o.Name, 1, ^identity.ID(0))
 	if !ok {
@@ -152,8 +157,9 @@ func (l *liveCheck) inUse(now *use, number identity.ID, text string) bool {
 	return now.named[int64(number)] || l.pods != nil && now.texts[text] && !l.pods.second(number)
 }
 
-// current returns what the server says of a number, asked a moment ago. It is nil, and fails the first
-// time, if the server could not be asked: the next look asks again, this one has nothing to go by.
+// current returns what the server says of a number, asked a moment ago. It is nil, and fails the
+// first time, if the server could not be asked: the next look asks again, this one has nothing to
+// go by.
 func (l *liveCheck) current(number identity.ID, text string) (*use, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -256,8 +262,9 @@ func (a *asker) heard(ctx context.Context) (versions, error) {
 	return have, err
 }
 
-// settled waits until heard reaches newest. After a while it gives up, with an error that wraps [errBehind]. What was deleted meanwhile may never be heard
-// of again at its version: then a later look finds the server without it.
+// settled waits until heard reaches newest. After a while it gives up, with an error that wraps
+// [errBehind]. What was deleted meanwhile may never be heard of again at its version: then a later
+// look finds the server without it.
 func settled(ctx context.Context, newest versions, heard func(context.Context) (versions, error)) error {
 	for end := time.Now().Add(catchUp); ; {
 		have, err := heard(ctx)
@@ -276,7 +283,8 @@ func settled(ctx context.Context, newest versions, heard func(context.Context) (
 	}
 }
 
-// liveUse reads everything that uses identities. With rules that is also the pods for which identities are made by them.
+// liveUse reads everything that uses identities. With rules that is also the pods for which
+// identities are made by them.
 func liveUse(ctx context.Context, from client.Reader, rules *Rules) (use, error) {
 	now := use{newest: versions{}}
 	var err error
@@ -286,8 +294,8 @@ func liveUse(ctx context.Context, from client.Reader, rules *Rules) (use, error)
 	return now, err
 }
 
-// inUse returns the numbers that endpoints and slices name. limit is the size of a page; 0 for everything at once, which a cache can do only. newest, if not
-// nil, is told the versions.
+// inUse returns the numbers that endpoints and slices name. limit is the size of a page; 0 for
+// everything at once, which a cache can do only. newest, if not nil, is told the versions.
 func inUse(ctx context.Context, from client.Reader, limit int64, newest versions) (map[int64]bool, error) {
 	used := map[int64]bool{}
 	err := eachPage(ctx, from, limit, func() client.ObjectList { return &v2.CiliumEndpointList{} }, func(page client.ObjectList) {
@@ -317,7 +325,8 @@ func inUse(ctx context.Context, from client.Reader, limit int64, newest versions
 	return used, nil
 }
 
-// wanted returns the labels that pods are to have an identity for, as the server has them. newest is told the versions.
+// wanted returns the labels that pods are to have an identity for, as the server has them. newest
+// is told the versions.
 func wanted(ctx context.Context, from client.Reader, rules *Rules, newest versions) (map[string]bool, error) {
 	namespaces, err := namespaceLabels(ctx, from, newest)
 	if err != nil {

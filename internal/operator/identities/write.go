@@ -20,7 +20,8 @@ import (
 	"github.com/hawser-net/hawser/pkg/allocator"
 )
 
-// doSet does the next thing that a set of labels needs. What follows from it is done when the home has told of it.
+// doSet does the next thing that a set of labels needs. What follows from it is done when the home
+// has told of it.
 func (c *Controller) doSet(ctx context.Context, text string) error {
 	c.mu.Lock()
 	st := c.book.decideSet(text)
@@ -82,7 +83,8 @@ func (c *Controller) doSeal(ctx context.Context, text string) error {
 	return c.home.seal(ctx, st)
 }
 
-// letGo gives back the reference to a number that nobody needs. Whatever the home says, it holds none from here on.
+// letGo gives back the reference to a number that nobody needs. Whatever the home says, it holds
+// none from here on.
 func (c *Controller) letGo(ctx context.Context, text string) error {
 	err := c.home.letGo(ctx, text)
 	c.mu.Lock()
@@ -154,7 +156,8 @@ func (c *Controller) doEndpoint(ctx context.Context, k key) error {
 	return nil
 }
 
-// confirm asks the server whether an endpoint that was written after everything that is known of its pod is really wrong: its agent may know more.
+// confirm asks the server whether an endpoint that was written after everything that is known of
+// its pod is really wrong: its agent may know more.
 func (c *Controller) confirm(ctx context.Context, fix correction) error {
 	var pod corev1.Pod
 	var ns corev1.Namespace
@@ -175,7 +178,8 @@ func (c *Controller) confirm(ctx context.Context, fix correction) error {
 	return nil
 }
 
-// patch writes the identity, if the endpoint is the one that was seen and nobody has written it since.
+// patch writes the identity, if the endpoint is the one that was seen and nobody has written it
+// since.
 func (f *correction) patch() ([]byte, error) {
 	type op struct {
 		Op    string `json:"op"`

@@ -1,4 +1,5 @@
-// Package kube connects the operator with the API server of its cluster, and makes the caches and clients that its controllers share.
+// Package kube connects the operator with the API server of its cluster, and makes the caches and
+// clients that its controllers share.
 package kube
 
 import (
@@ -28,7 +29,8 @@ type Config struct {
 	Enable bool
 	// Kubeconfig is the path of a kubeconfig file; its current context counts.
 	Kubeconfig string
-	// APIServer is the address of the API server, over that of the kubeconfig file or of the pod's environment.
+	// APIServer is the address of the API server, over that of the kubeconfig file or of the pod's
+	// environment.
 	APIServer string
 	// QPS and Burst bound the requests per second of all clients of this process together.
 	QPS   float32
@@ -54,7 +56,8 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Namespace, "k8s-namespace", c.Namespace, "namespace that the operator and the agents run in; empty for \"default\"")
 }
 
-// InUse reports whether there is a cluster to look after: an option says where it is, or the process runs in a pod.
+// InUse reports whether there is a cluster to look after: an option says where it is, or the
+// process runs in a pod.
 func (c *Config) InUse(getenv func(string) string) bool {
 	inPod := getenv("KUBERNETES_SERVICE_HOST") != "" && getenv("KUBERNETES_SERVICE_PORT") != ""
 	return c.Enable && (c.Kubeconfig != "" || c.APIServer != "" || inPod)
@@ -121,7 +124,8 @@ type Prober struct {
 	http   *http.Client
 }
 
-// NewProber returns a prober. It has connections of its own and no limit of requests: a busy operator is not a sick one. Close it after use.
+// NewProber returns a prober. It has connections of its own and no limit of requests: a busy
+// operator is not a sick one. Close it after use.
 func NewProber(cfg *rest.Config) (*Prober, error) {
 	own := rest.CopyConfig(cfg)
 	own.QPS, own.RateLimiter = -1, nil
@@ -153,7 +157,8 @@ func (p *Prober) Version(ctx context.Context) (*version.Info, error) {
 // Close closes the connections.
 func (p *Prober) Close() { utilnet.CloseIdleConnectionsFor(p.http.Transport) }
 
-// Apart makes clients of cfg have connections of their own; client-go shares those of equal configurations in the whole process.
+// Apart makes clients of cfg have connections of their own; client-go shares those of equal
+// configurations in the whole process.
 func Apart(cfg *rest.Config) {
 	if cfg.Dial == nil {
 		cfg.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: dialTimeout}).DialContext

@@ -50,8 +50,8 @@ func NewClient(cfg *rest.Config) (client.Client, error) {
 	return c, nil
 }
 
-// NewManager returns a manager for controllers, with caches that keep of Pods and Nodes only what the operator reads. It elects no leader and serves
-// nothing: that is up to the caller.
+// NewManager returns a manager for controllers, with caches that keep of Pods and Nodes only what
+// the operator reads. It elects no leader and serves nothing: that is up to the caller.
 func NewManager(cfg *rest.Config, log *slog.Logger) (manager.Manager, error) {
 	s, err := Scheme()
 	if err != nil {
@@ -62,8 +62,8 @@ func NewManager(cfg *rest.Config, log *slog.Logger) (manager.Manager, error) {
 		Scheme: s, Logger: logr.FromSlogHandler(log.Handler()), LeaderElection: false, HealthProbeBindAddress: "0", PprofBindAddress: "0",
 		Metrics:                 metricsserver.Options{BindAddress: "0"},
 		GracefulShutdownTimeout: &timeout,
-		// Names are unique within a manager; tests have several managers in a process. The queue with priorities leaves a goroutine behind when it is
-		// stopped with work in it.
+		// Names are unique within a manager; tests have several managers in a process. The queue
+		// with priorities leaves a goroutine behind when it is stopped with work in it.
 		Controller: config.Controller{SkipNameValidation: &yes, UsePriorityQueue: &no},
 		Cache: cache.Options{
 			DefaultTransform: cache.TransformStripManagedFields(),
@@ -87,7 +87,8 @@ func slimMeta(m *metav1.ObjectMeta) {
 	m.ManagedFields, m.Annotations, m.Finalizers, m.GenerateName = nil, nil, nil, ""
 }
 
-// slimPod keeps what makes a pod's identity, where it runs, and in what state it is. A cluster has many pods, and the cache holds them all.
+// slimPod keeps what makes a pod's identity, where it runs, and in what state it is. A cluster has
+// many pods, and the cache holds them all.
 func slimPod(obj any) (any, error) {
 	p, ok := obj.(*corev1.Pod)
 	if !ok {

@@ -5,8 +5,9 @@ import (
 	"slices"
 )
 
-// book has what each object says of which key. Several may speak of one, as slices do while an endpoint moves from one to the other, or pods that have the
-// same address one after the other: then the one written last counts. It is not safe for concurrent use.
+// book has what each object says of which key. Several may speak of one, as slices do while an
+// endpoint moves from one to the other, or pods that have the same address one after the other:
+// then the one written last counts. It is not safe for concurrent use.
 type book struct {
 	said     map[string]said            // by object
 	speakers map[string]map[string]bool // by key
@@ -21,7 +22,8 @@ type said struct {
 
 func newBook() *book { return &book{said: map[string]said{}, speakers: map[string]map[string]bool{}} }
 
-// set replaces what an object says, and returns the keys that this may change. No values: it says nothing.
+// set replaces what an object says, and returns the keys that this may change. No values: it says
+// nothing.
 func (b *book) set(object string, s said) []string {
 	old := b.said[object]
 	var changed []string

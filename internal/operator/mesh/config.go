@@ -11,12 +11,13 @@ type Config struct {
 	// GlobalNamespaces has services of namespaces shared that do not say whether theirs are.
 	GlobalNamespaces bool
 
-	// Objects says that agents keep their state as objects of Kubernetes, so that somebody must bring it to the store. It is no flag, as are the others
-	// below: the cluster's name and number.
+	// Objects says that agents keep their state as objects of Kubernetes, so that somebody must
+	// bring it to the store. It is no flag, as are the others below: the cluster's name and number.
 	Objects     bool
 	ClusterName string
 	ClusterID   uint32
-	// MaxConnectedClusters is 255, for which 0 stands too, or 511: it says which numbers of identities are this cluster's.
+	// MaxConnectedClusters is 255, for which 0 stands too, or 511: it says which numbers of
+	// identities are this cluster's.
 	MaxConnectedClusters uint32
 }
 
@@ -32,5 +33,6 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 		"share services of namespaces without the annotation clustermesh.cilium.io/global")
 }
 
-// Whole says whether all that other clusters read is written here, so that canaries can tell them when they have heard it.
+// Whole says whether all that other clusters read is written here, so that canaries can tell them
+// when they have heard it.
 func (c Config) Whole() bool { return c.Services && c.Nodes && c.Objects }

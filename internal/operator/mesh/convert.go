@@ -39,7 +39,8 @@ func order(o metav1.Object) uint64 {
 	return n
 }
 
-// service says what other clusters are told of a service with its endpoints; nothing if it is not shared.
+// service says what other clusters are told of a service with its endpoints; nothing if it is not
+// shared.
 func (c Config) service(s *corev1.Service, slices []discoveryv1.EndpointSlice, global bool) (said, error) {
 	mesh := service.ReadMesh(s.Annotations)
 	if !mesh.Shared || !global || s.Spec.Type == corev1.ServiceTypeExternalName {
@@ -152,7 +153,8 @@ func (c Config) node(o *v2.CiliumNode) (said, error) {
 	return said{order: order(o), values: map[string]string{o.Name: string(value)}}, err
 }
 
-// maxClusterID is the largest number that a cluster can have at all; that this cluster's is possible is checked elsewhere.
+// maxClusterID is the largest number that a cluster can have at all; that this cluster's is
+// possible is checked elsewhere.
 const maxClusterID = 511
 
 // identity says what other clusters are told of an identity, in the form of the store.

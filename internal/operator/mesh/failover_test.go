@@ -81,8 +81,9 @@ func (c *cluster) pairs(prefix string) []kvstore.KeyValue {
 	return l.Pairs
 }
 
-// TestFailover: another operator leads, and finds tens of thousands of keys as they should be. A new pod does not wait behind them, all of them are on the new
-// leader's lease soon, and keys without a lease are not written again.
+// TestFailover: another operator leads, and finds tens of thousands of keys as they should be. A
+// new pod does not wait behind them, all of them are on the new leader's lease soon, and keys
+// without a lease are not written again.
 func TestFailover(t *testing.T) {
 	t.Parallel()
 	const n = 20_000
@@ -141,7 +142,8 @@ func TestFailover(t *testing.T) {
 	}
 }
 
-// TestFailoverPermanent: identities have no lease. The next leader leaves what is as it should be alone, and writes the rest.
+// TestFailoverPermanent: identities have no lease. The next leader leaves what is as it should be
+// alone, and writes the rest.
 func TestFailoverPermanent(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()
@@ -212,7 +214,8 @@ func TestCanaryLost(t *testing.T) {
 	}
 }
 
-// TestForeignStore: the store is another cluster's. Nothing is written into it or removed, until it is this cluster's.
+// TestForeignStore: the store is another cluster's. Nothing is written into it or removed, until it
+// is this cluster's.
 func TestForeignStore(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()

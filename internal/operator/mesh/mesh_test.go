@@ -30,14 +30,16 @@ import (
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m,
-		// The embedded server of the test's API server, and klog's, stay for the life of the process.
+		// The embedded server of the test's API server, and klog's, stay for the life of the
+		// process.
 		goleak.IgnoreAnyFunction("go.etcd.io/etcd/client/pkg/v3/fileutil.purgeFile"),
 		goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start"),
 		goleak.IgnoreAnyFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),
 	)
 }
 
-// TestBook: what counts for a key depends on what is said now, not on the order in which it was said.
+// TestBook: what counts for a key depends on what is said now, not on the order in which it was
+// said.
 func TestBook(t *testing.T) {
 	b := newBook()
 	steps := []struct {
@@ -233,7 +235,8 @@ const (
 	syncedOf     = "cilium/synced/c1/cilium/state/"
 )
 
-// TestServices: services come into the store, change, and go, by themselves, their endpoints and their namespace.
+// TestServices: services come into the store, change, and go, by themselves, their endpoints and
+// their namespace.
 func TestServices(t *testing.T) {
 	r := newRig(t)
 	r.Create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}})
@@ -279,7 +282,8 @@ func TestServices(t *testing.T) {
 	}
 }
 
-// TestObjects: nodes, identities and addresses of a cluster that keeps its state as objects reach other clusters, "KVStore compatibility" of CFP-27752.
+// TestObjects: nodes, identities and addresses of a cluster that keeps its state as objects reach
+// other clusters, "KVStore compatibility" of CFP-27752.
 func TestObjects(t *testing.T) {
 	r := newRig(t)
 	r.Create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}})

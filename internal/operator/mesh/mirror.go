@@ -18,8 +18,9 @@ import (
 const (
 	// roundInterval is how often all objects are looked at.
 	roundInterval = 10 * time.Minute
-	// batchKeys and batchBytes are how much one transaction writes: what every store takes, of which Consul takes least, with a condition or two beside, and
-	// little enough that a change waits for a moment only.
+	// batchKeys and batchBytes are how much one transaction writes: what every store takes, of
+	// which Consul takes least, with a condition or two beside, and little enough that a change
+	// waits for a moment only.
 	batchKeys, batchBytes = 60, 256 << 10
 	// writeTimeout bounds one write, writeRetry is the pause after one that failed.
 	writeTimeout = 30 * time.Second
@@ -39,9 +40,9 @@ func (e entry) Marshal() ([]byte, error) { return []byte(e.value), nil }
 
 // mirror keeps the keys of one kind.
 //
-// Changes are written before everything else. What a new leader finds as it should be is backlog: it
-// must be written again, to be on the lease of this operator, but nobody waits for it, as it stays on
-// the lease of the last one for minutes. Keys without a lease are left as they are.
+// Changes are written before everything else. What a new leader finds as it should be is backlog:
+// it must be written again, to be on the lease of this operator, but nobody waits for it, as it
+// stays on the lease of the last one for minutes. Keys without a lease are left as they are.
 type mirror struct {
 	kind      string
 	log       *slog.Logger
@@ -116,7 +117,8 @@ func (m *mirror) touch(names ...string) {
 	}
 }
 
-// take reads what an object says now, and has the store brought there. read is called with nobody else reading, so that what is read later counts.
+// take reads what an object says now, and has the store brought there. read is called with nobody
+// else reading, so that what is read later counts.
 func (m *mirror) take(object string, read func() (said, error)) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -246,7 +248,8 @@ func (m *mirror) survey(ctx context.Context) error {
 	return nil
 }
 
-// left returns how many keys wait to be written, and when the store had everything last, zero for never.
+// left returns how many keys wait to be written, and when the store had everything last, zero for
+// never.
 func (m *mirror) left() (keys int, complete time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -309,7 +312,8 @@ func (m *mirror) next() (b batch) {
 			m.backlog[name] = true
 		}
 	}
-	// What is left of the batch, so that changes that never end do not keep the backlog from getting done before the lease of the last leader ends.
+	// What is left of the batch, so that changes that never end do not keep the backlog from
+	// getting done before the lease of the last leader ends.
 	for name := range m.backlog {
 		if b.full(m.limit) {
 			break
@@ -327,7 +331,8 @@ func (m *mirror) next() (b batch) {
 	return b
 }
 
-// decide adds to a batch what a key needs now. It reports whether the key is as it should be but on the lease of another operator. The caller holds mu.
+// decide adds to a batch what a key needs now. It reports whether the key is as it should be but on
+// the lease of another operator. The caller holds mu.
 func (m *mirror) decide(name string, b *batch) (refresh bool) {
 	if name == "" || strings.HasPrefix(name, "/") || kvstore.JoinKey(name) != name {
 		return false // whoever wrote that, the store refuses it, and all that is written with it

@@ -30,7 +30,8 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
-// Setup adds to m what writes this cluster's state into the store. The store must stay open while m runs.
+// Setup adds to m what writes this cluster's state into the store. The store must stay open while m
+// runs.
 func Setup(m manager.Manager, cfg Config, store kvstore.Backend, reg prometheus.Registerer, log *slog.Logger) error {
 	x := &exporter{cfg: cfg, cache: m.GetClient(), backend: store, log: log}
 	var err error

@@ -1,8 +1,10 @@
-// Package nodes tells Kubernetes which nodes have a network, by taints and conditions of Nodes, and removes the CiliumNodes of nodes that are gone.
+// Package nodes tells Kubernetes which nodes have a network, by taints and conditions of Nodes, and
+// removes the CiliumNodes of nodes that are gone.
 //
-// It writes Node.spec.taints, as far as the agent's own taint goes, and the condition NetworkUnavailable of Nodes. It deletes CiliumNodes that have no Node,
-// no owner and no annotation that forbids it, when two looks an interval apart found them so. Where agents use a key-value store it deletes the keys of nodes that
-// are gone, at once when a Node is deleted.
+// It writes Node.spec.taints, as far as the agent's own taint goes, and the condition
+// NetworkUnavailable of Nodes. It deletes CiliumNodes that have no Node, no owner and no annotation
+// that forbids it, when two looks an interval apart found them so. Where agents use a key-value
+// store it deletes the keys of nodes that are gone, at once when a Node is deleted.
 package nodes
 
 import (
@@ -22,18 +24,22 @@ type Config struct {
 	// Meter, if not nil, is told what is collected.
 	Meter *rounds.Meter
 
-	// RemoveTaints and SetTaints say whether the taint is removed from nodes whose agent is ready, and set on those whose agent is there but not ready.
+	// RemoveTaints and SetTaints say whether the taint is removed from nodes whose agent is ready,
+	// and set on those whose agent is there but not ready.
 	RemoveTaints, SetTaints bool
 	// TaintKey is the key of the taint by which nodes keep pods away until their agent is ready.
 	TaintKey string
-	// SetCondition says whether the condition NetworkUnavailable becomes False when the agent is ready.
+	// SetCondition says whether the condition NetworkUnavailable becomes False when the agent is
+	// ready.
 	SetCondition bool
 	// Workers is how many nodes are looked after at once.
 	Workers int
-	// AgentLabels selects the agents' pods in AgentNamespace; empty for the namespace of the operator.
+	// AgentLabels selects the agents' pods in AgentNamespace; empty for the namespace of the
+	// operator.
 	AgentLabels    string
 	AgentNamespace string
-	// GCInterval is the time between two looks for CiliumNodes and keys of nodes without a Node; 0 for never.
+	// GCInterval is the time between two looks for CiliumNodes and keys of nodes without a Node; 0
+	// for never.
 	GCInterval time.Duration
 }
 

@@ -16,7 +16,8 @@ import (
 	"github.com/hawser-net/hawser/internal/operator/rounds"
 )
 
-// keepAnnotation keeps a CiliumNode from being collected, as a machine outside of the cluster has one.
+// keepAnnotation keeps a CiliumNode from being collected, as a machine outside of the cluster has
+// one.
 const keepAnnotation = "cilium.io/do-not-gc"
 
 // SetupGC adds the collection of CiliumNodes without a Node to m.
@@ -76,7 +77,8 @@ func (c *collector) collect(ctx context.Context) error {
 	return nil
 }
 
-// remove deletes n if the server itself says that there is no such Node, and n is still what was read.
+// remove deletes n if the server itself says that there is no such Node, and n is still what was
+// read.
 func (c *collector) remove(ctx context.Context, n *v2.CiliumNode) error {
 	if there, err := hasNode(ctx, c.live, n.Name); there || err != nil {
 		return err

@@ -31,7 +31,8 @@ const (
 // agentsOf is the index of the agents' pods by node.
 const agentsOf = "agents-of-node"
 
-// SetupReadiness adds the controller of taints and conditions to m. namespace is where the agents are if the configuration does not say so.
+// SetupReadiness adds the controller of taints and conditions to m. namespace is where the agents
+// are if the configuration does not say so.
 func SetupReadiness(ctx context.Context, m manager.Manager, cfg Config, namespace string, log *slog.Logger) error {
 	if !cfg.RemoveTaints && !cfg.SetTaints && !cfg.SetCondition {
 		return nil
@@ -106,7 +107,8 @@ func (r *readiness) Reconcile(ctx context.Context, req reconcile.Request) (recon
 	return reconcile.Result{}, nil
 }
 
-// again tries once more without complaint if somebody else wrote at the same time or the node is gone.
+// again tries once more without complaint if somebody else wrote at the same time or the node is
+// gone.
 func again(err error) (reconcile.Result, error) {
 	switch {
 	case apierrors.IsNotFound(err):

@@ -25,9 +25,9 @@ import (
 
 // SetupStoreGC adds the removal of keys of nodes that are gone from a key-value store to m. Agents
 // put these keys on a lease of a quarter of an hour, in which the node's pod CIDR may have been
-// given to another node, and who hears of both sends its packets to the node that is gone. Nodes that
-// were none of Kubernetes stay: agents without Kubernetes may share the store. A node was one of
-// Kubernetes if its agent says so, or if it was seen to be deleted.
+// given to another node, and who hears of both sends its packets to the node that is gone. Nodes
+// that were none of Kubernetes stay: agents without Kubernetes may share the store. A node was one
+// of Kubernetes if its agent says so, or if it was seen to be deleted.
 func SetupStoreGC(m manager.Manager, cfg Config, store kvstore.Backend, cluster string, log *slog.Logger) error {
 	if cfg.GCInterval == 0 {
 		return nil

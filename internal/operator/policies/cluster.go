@@ -39,8 +39,8 @@ type standardStatus struct {
 	Conditions []metav1.Condition `json:"conditions"`
 }
 
-// replaceStandard puts the condition of a policy with that fault, or none, among conditions of Kubernetes' own type. It reports whether that changes
-// anything.
+// replaceStandard puts the condition of a policy with that fault, or none, among conditions of
+// Kubernetes' own type. It reports whether that changes anything.
 func replaceStandard(have []metav1.Condition, fault error, generation int64, now time.Time) ([]metav1.Condition, bool) {
 	want := metav1.Condition{
 		Type: v2.ConditionValid, Status: metav1.ConditionTrue, Reason: reasonValid, Message: validMessage,
@@ -54,8 +54,9 @@ func replaceStandard(have []metav1.Condition, fault error, generation int64, now
 	return out, changed
 }
 
-// clusterPolicies looks after ClusterNetworkPolicy while it is defined. It is no part of Kubernetes: somebody may define it at any time, and take it away. A
-// controller of the manager's own would end the operator where it is not defined.
+// clusterPolicies looks after ClusterNetworkPolicy while it is defined. It is no part of
+// Kubernetes: somebody may define it at any time, and take it away. A controller of the manager's
+// own would end the operator where it is not defined.
 type clusterPolicies struct {
 	manager manager.Manager
 	server  rest.Interface

@@ -89,7 +89,8 @@ func told(t testing.TB, env *controllers.Env, kind, name string) (texts []string
 	return texts
 }
 
-// TestClusterNetworkPolicy: its definition may come late, go and come again; the condition and the Event are there whenever it is.
+// TestClusterNetworkPolicy: its definition may come late, go and come again; the condition and the
+// Event are there whenever it is.
 func TestClusterNetworkPolicy(t *testing.T) {
 	env := controllers.Start(t)
 	env.Run(t, func(_ context.Context, m manager.Manager, log *slog.Logger) error {
@@ -173,7 +174,8 @@ func TestClusterNetworkPolicy(t *testing.T) {
 	}
 }
 
-// TestEvents: a policy that is refused says so in an Event, once for each change of what is wrong with it, and not again when another operator leads.
+// TestEvents: a policy that is refused says so in an Event, once for each change of what is wrong
+// with it, and not again when another operator leads.
 func TestEvents(t *testing.T) {
 	env := controllers.Start(t)
 	run := func() (stop func()) {
@@ -229,7 +231,8 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// TestNetworkPolicyEvent has a NetworkPolicy refused that no server of today takes, but one of yesterday did.
+// TestNetworkPolicyEvent has a NetworkPolicy refused that no server of today takes, but one of
+// yesterday did.
 func TestNetworkPolicyEvent(t *testing.T) {
 	t.Parallel()
 	recorder := events.NewFakeRecorder(10)

@@ -19,14 +19,16 @@ import (
 )
 
 const (
-	// eventPause is how long the Events of this package are apart when there are many, and eventBurst how many may come at once.
+	// eventPause is how long the Events of this package are apart when there are many, and
+	// eventBurst how many may come at once.
 	eventPause = time.Second
 	eventBurst = 25
 	// maxNote is how much text the server takes in an Event.
 	maxNote = 1024
 )
 
-// teller says of a policy that it is refused, in the log and in an Event. It may be used by several goroutines.
+// teller says of a policy that it is refused, in the log and in an Event. It may be used by several
+// goroutines.
 type teller struct {
 	events events.EventRecorder
 	limit  *rate.Limiter
@@ -54,7 +56,8 @@ func clip(text string, length int) string {
 	return strings.ToValidUTF8(text[:length-3], "") + "..."
 }
 
-// networkPolicies tells of those of Kubernetes. The server checks them well, so that few are refused.
+// networkPolicies tells of those of Kubernetes. The server checks them well, so that few are
+// refused.
 type networkPolicies struct {
 	reader client.Reader
 	tell   *teller

@@ -24,8 +24,10 @@ import (
 // pageSize is how many policies one request reads.
 const pageSize = 500
 
-// SetupNodeStatusGC adds to m what removes nodes that are gone from status.nodes of policies. Agents of long ago wrote there how each node enforces a policy; Hawser's do
-// not, and its definitions have no such field. It is of use where older definitions are kept and such agents ran. An interval of 0 is never.
+// SetupNodeStatusGC adds to m what removes nodes that are gone from status.nodes of policies.
+// Agents of long ago wrote there how each node enforces a policy; Hawser's do not, and its
+// definitions have no such field. It is of use where older definitions are kept and such agents
+// ran. An interval of 0 is never.
 func SetupNodeStatusGC(m manager.Manager, interval time.Duration, log *slog.Logger) error {
 	if interval == 0 {
 		return nil
@@ -48,7 +50,8 @@ type nodeStatus struct {
 	log    *slog.Logger
 }
 
-// round looks at all policies once. The server is read itself, before the nodes are: so a node that is new is never taken for gone.
+// round looks at all policies once. The server is read itself, before the nodes are: so a node that
+// is new is never taken for gone.
 func (c *nodeStatus) round(ctx context.Context) error {
 	var errs []error
 	for _, kind := range []string{v2.KindNetworkPolicy, v2.KindClusterwideNetworkPolicy} {

@@ -21,7 +21,8 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 )
 
-// TestNodeStatusGC: with definitions that still have status.nodes, as older ones do, nodes that are gone leave it and others stay.
+// TestNodeStatusGC: with definitions that still have status.nodes, as older ones do, nodes that are
+// gone leave it and others stay.
 func TestNodeStatusGC(t *testing.T) {
 	env := controllers.Start(t)
 	for _, plural := range []string{v2.ResourceNetworkPolicies, v2.ResourceClusterwideNetworkPolicies} {

@@ -1,9 +1,13 @@
-// Package policies tells of every network policy whether nodes can enforce it, and if not, which field is at fault: CiliumNetworkPolicy,
-// CiliumClusterwideNetworkPolicy and, where it is defined, ClusterNetworkPolicy in their condition Valid, all of them and NetworkPolicy, which has no place
-// for conditions, in an Event. Nodes decide for themselves, by the same code: what is said here is for people.
+// Package policies tells of every network policy whether nodes can enforce it, and if not, which
+// field is at fault: CiliumNetworkPolicy, CiliumClusterwideNetworkPolicy and, where it is defined,
+// ClusterNetworkPolicy in their condition Valid, all of them and NetworkPolicy, which has no place
+// for conditions, in an Event. Nodes decide for themselves, by the same code: what is said here is
+// for people.
 //
-// It writes that one condition and leaves the others alone. An Event is told when the condition changes, so once by all operators that ever lead; that of a
-// NetworkPolicy when it changes or an operator begins to lead. There are no more than one a second for long: the log has what is left out.
+// It writes that one condition and leaves the others alone. An Event is told when the condition
+// changes, so once by all operators that ever lead; that of a NetworkPolicy when it changes or an
+// operator begins to lead. There are no more than one a second for long: the log has what is left
+// out.
 //
 // Goroutines: those of the manager, which waits for them.
 package policies
@@ -47,14 +51,16 @@ const (
 	reasonInvalid = "NotEnforceable"
 )
 
-// Setup adds the controllers of all kinds of policies to m. groups says whether somebody follows the groups that policies name.
+// Setup adds the controllers of all kinds of policies to m. groups says whether somebody follows
+// the groups that policies name.
 func Setup(m manager.Manager, groups bool, log *slog.Logger) error {
 	return setup(m, groups, look, log)
 }
 
 func setup(m manager.Manager, groups bool, look time.Duration, log *slog.Logger) error {
 	tell := newTeller(m.GetEventRecorder("hawser-operator"), log)
-	// A write of the status does not change the generation: the condition written here starts nothing, and others' writes of it are not fought over.
+	// A write of the status does not change the generation: the condition written here starts
+	// nothing, and others' writes of it are not fought over.
 	edited := builder.WithPredicates(predicate.GenerationChangedPredicate{})
 	for _, kind := range []string{v2.KindNetworkPolicy, v2.KindClusterwideNetworkPolicy} {
 		v := &validator{m.GetClient(), m.GetClient(), groups, tell, v2.SchemeGroupVersion().WithKind(kind)}
@@ -70,8 +76,9 @@ func setup(m manager.Manager, groups bool, look time.Duration, log *slog.Logger)
 	return setupCluster(m, look, tell, log)
 }
 
-// validator writes the condition of policies of one kind. It reads them as the server has them: a typed reader would not show fields that it does not know,
-// and a policy with such a field is not valid.
+// validator writes the condition of policies of one kind. It reads them as the server has them: a
+// typed reader would not show fields that it does not know, and a policy with such a field is not
+// valid.
 type validator struct {
 	reader client.Reader
 	client client.Client
@@ -119,8 +126,9 @@ func (v *validator) Reconcile(ctx context.Context, req reconcile.Request) (recon
 	return reconcile.Result{}, nil
 }
 
-// conditions returns the conditions that a policy is to have, and whether they are others than it has. The status is others' business too, whatever they
-// write there: what can't be read counts as absent.
+// conditions returns the conditions that a policy is to have, and whether they are others than it
+// has. The status is others' business too, whatever they write there: what can't be read counts as
+// absent.
 func (v *validator) conditions(obj *unstructured.Unstructured, fault error, now time.Time) (want any, changed bool) {
 	if v.kind.Group != v2.GroupName {
 		return replaceStandard(statusOf[standardStatus](obj).Conditions, fault, obj.GetGeneration(), now)

@@ -1,9 +1,12 @@
-// Package pool divides address ranges into blocks of one size and says who holds which. It is what the operator gives nodes their addresses from.
+// Package pool divides address ranges into blocks of one size and says who holds which. It is what
+// the operator gives nodes their addresses from.
 //
-// What always holds: no two prefixes that are held overlap, whatever was claimed, released and allocated in whatever order. Prefixes that do not fit the
-// ranges or the block size, as left by an older configuration, can be claimed too and are avoided like any other.
+// What always holds: no two prefixes that are held overlap, whatever was claimed, released and
+// allocated in whatever order. Prefixes that do not fit the ranges or the block size, as left by an
+// older configuration, can be claimed too and are avoided like any other.
 //
-// Several pools can share what is held: see [Pool.Share]. A prefix that is held in one is avoided in the others, whose ranges may overlap.
+// Several pools can share what is held: see [Pool.Share]. A prefix that is held in one is avoided
+// in the others, whose ranges may overlap.
 //
 // A [Pool] is plain memory: no I/O, no clock, no goroutine. It is not safe for concurrent use.
 package pool
@@ -22,7 +25,8 @@ var ErrExhausted = errors.New("no free block of addresses")
 
 // TakenError is the error of [Pool.Claim] for a prefix that overlaps one of another owner.
 type TakenError struct {
-	// Wanted is the prefix that was claimed, Held the first one that is in its way, Owner who holds that.
+	// Wanted is the prefix that was claimed, Held the first one that is in its way, Owner who holds
+	// that.
 	Wanted, Held netip.Prefix
 	Owner        string
 }
@@ -46,7 +50,8 @@ type Pool struct {
 	ranges []netip.Prefix // masked, disjoint, in the order in which they are used
 	bits   int            // length of a block's prefix
 	*space
-	// next is where the search for a free block starts: behind the last one given out, so that a block that was released rests as long as there are others.
+	// next is where the search for a free block starts: behind the last one given out, so that a
+	// block that was released rests as long as there are others.
 	nextRange int
 	next      netip.Addr
 }
@@ -57,7 +62,8 @@ type space struct {
 	owners map[string][]netip.Prefix
 }
 
-// Validate reports whether ranges can be divided into blocks of /bits: all of one family, disjoint, none smaller than a block.
+// Validate reports whether ranges can be divided into blocks of /bits: all of one family, disjoint,
+// none smaller than a block.
 func Validate(ranges []netip.Prefix, bits int) error {
 	var errs []error
 	for i, r := range ranges {
@@ -86,13 +92,15 @@ func Validate(ranges []netip.Prefix, bits int) error {
 	return errors.Join(errs...)
 }
 
-// New returns a pool of blocks of /bits in ranges, which are used in the order given. A pool without ranges has no block to allocate; claims work.
+// New returns a pool of blocks of /bits in ranges, which are used in the order given. A pool
+// without ranges has no block to allocate; claims work.
 func New(ranges []netip.Prefix, bits int) (*Pool, error) {
 	return cutInto(ranges, bits, &space{owners: map[string][]netip.Prefix{}})
 }
 
-// Share returns a pool of blocks of /bits in other ranges. What is held in it is what is held in p. It goes on where before, which may be nil, would have
-// gone on, so that a block that was released rests as long as without the change.
+// Share returns a pool of blocks of /bits in other ranges. What is held in it is what is held in p.
+// It goes on where before, which may be nil, would have gone on, so that a block that was released
+// rests as long as without the change.
 func (p *Pool) Share(ranges []netip.Prefix, bits int, before *Pool) (*Pool, error) {
 	n, err := cutInto(ranges, bits, p.space)
 	if err != nil || before == nil {
@@ -120,8 +128,9 @@ func cutInto(ranges []netip.Prefix, bits int, s *space) (*Pool, error) {
 	return p, nil
 }
 
-// Claim books prefix for owner. It is no error if owner holds exactly that prefix already. Nothing is booked with an error, which is a [*TakenError] if
-// somebody is in the way; that may be owner itself with another prefix.
+// Claim books prefix for owner. It is no error if owner holds exactly that prefix already. Nothing
+// is booked with an error, which is a [*TakenError] if somebody is in the way; that may be owner
+// itself with another prefix.
 func (p *Pool) Claim(owner string, prefix netip.Prefix) error {
 	if !prefix.IsValid() {
 		return errors.New("the prefix is not valid")
@@ -139,7 +148,8 @@ func (p *Pool) Claim(owner string, prefix netip.Prefix) error {
 
 // Allocate books a free block for owner. An error wraps [ErrExhausted].
 func (p *Pool) Allocate(owner string) (netip.Prefix, error) {
-	// Every range is searched from its start, the one where the search begins from there, and at the end that one once more.
+	// Every range is searched from its start, the one where the search begins from there, and at
+	// the end that one once more.
 	for i := range len(p.ranges) + 1 {
 		n := (p.nextRange + i) % max(1, len(p.ranges))
 		if len(p.ranges) == 0 {
@@ -257,7 +267,8 @@ func (p *Pool) search(a netip.Addr) int {
 	return i
 }
 
-// overlap returns a held prefix that overlaps prefix. What is held is disjoint, so only the neighbours can.
+// overlap returns a held prefix that overlaps prefix. What is held is disjoint, so only the
+// neighbours can.
 func (p *Pool) overlap(prefix netip.Prefix) (held, bool) {
 	i := p.search(prefix.Addr())
 	if i > 0 && p.taken[i-1].prefix.Overlaps(prefix) {

@@ -76,10 +76,12 @@ func (c *Controller) noteAbsent(answers map[string]k8skeys.Answer, here map[stri
 // maxNamed bounds how many nodes are named as those that are waited for.
 const maxNamed = 10
 
-// behind returns the nodes whose agents have not answered for a generation yet, neither that identities are made by it, nor that nothing else is judged by.
-// Every agent that has ever answered counts, and every node that has a CiliumNode, so that one whose agent does not take part holds everything up. A node that
-// Kubernetes has given up (it was not ready for Config.Lost) does not count, nor does one that Kubernetes has not had for that long: one that it does not have
-// yet is one whose agent has just begun.
+// behind returns the nodes whose agents have not answered for a generation yet, neither that
+// identities are made by it, nor that nothing else is judged by. Every agent that has ever answered
+// counts, and every node that has a CiliumNode, so that one whose agent does not take part holds
+// everything up. A node that Kubernetes has given up (it was not ready for Config.Lost) does not
+// count, nor does one that Kubernetes has not had for that long: one that it does not have yet is
+// one whose agent has just begun.
 func (c *Controller) behind(ctx context.Context, generation uint64) (made, judged []string, err error) {
 	answers, err := c.answers(ctx)
 	if err != nil {

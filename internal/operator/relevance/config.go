@@ -18,8 +18,9 @@ type Config struct {
 	Rest time.Duration
 	// Lost is how long a node may be unready before nobody waits for its agent.
 	Lost time.Duration
-	// MaxPause is the longest pause between two looks at agents and endpoints that are waited for. Tests shorten it, and Idle, that between two looks at whether
-	// somebody changed what is published.
+	// MaxPause is the longest pause between two looks at agents and endpoints that are waited for.
+	// Tests shorten it, and Idle, that between two looks at whether somebody changed what is
+	// published.
 	MaxPause, Idle time.Duration
 }
 

@@ -30,7 +30,8 @@ type Identities interface {
 	Told(context.Context) (v identities.Versions, why string, err error)
 }
 
-// Controller leads the cluster from one choice of keys to the next. It runs in a manager, which [Controller.Setup] adds it to.
+// Controller leads the cluster from one choice of keys to the next. It runs in a manager, which
+// [Controller.Setup] adds it to.
 type Controller struct {
 	cfg       Config
 	namespace string
@@ -63,7 +64,8 @@ func New(cfg Config, namespace string, log *slog.Logger) *Controller {
 	}
 }
 
-// Await returns when ids was told by which keys identities are made, or ctx ends. See identities.Control.
+// Await returns when ids was told by which keys identities are made, or ctx ends. See
+// identities.Control.
 func (c *Controller) Await(ctx context.Context) {
 	select {
 	case <-c.known:
@@ -158,7 +160,8 @@ func (c *Controller) wanted() (keys labels.Keys, ok bool) {
 	return keys, c.heard
 }
 
-// begin reads what is published, or publishes the first state. there is false if nothing is published, and nothing is to be.
+// begin reads what is published, or publishes the first state. there is false if nothing is
+// published, and nothing is to be.
 func (c *Controller) begin(ctx context.Context) (there bool, err error) {
 	found, err := c.read(ctx)
 	switch {
@@ -172,8 +175,9 @@ func (c *Controller) begin(ctx context.Context) (there bool, err error) {
 	return true, c.restart(ctx)
 }
 
-// restart publishes a state where there is none that can be read. If agents have answered before, some may make identities by some keys only: which is not known,
-// so all keys are made first, and nothing new is judged until they are.
+// restart publishes a state where there is none that can be read. If agents have answered before,
+// some may make identities by some keys only: which is not known, so all keys are made first, and
+// nothing new is judged until they are.
 func (c *Controller) restart(ctx context.Context) error {
 	answers, err := c.answers(ctx)
 	if err != nil {
@@ -214,7 +218,8 @@ func (c *Controller) read(ctx context.Context) (found bool, err error) {
 	return true, nil
 }
 
-// publish writes a state, on the condition that nobody else has written meanwhile, and has identities made by it.
+// publish writes a state, on the condition that nobody else has written meanwhile, and has
+// identities made by it.
 func (c *Controller) publish(ctx context.Context, s k8skeys.State) error {
 	var err error
 	o := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace, Name: k8skeys.ConfigMapName}}

@@ -199,7 +199,8 @@ func TestController(t *testing.T) {
 		t.Errorf("status: -want +got\n%s", diff)
 	}
 
-	// A policy with another key: identities are made by it at once, and judged by when the agent says that it has them, and all endpoints name them.
+	// A policy with another key: identities are made by it at once, and judged by when the agent
+	// says that it has them, and all endpoints name them.
 	tn.policy("by-tier", metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "tier", Operator: metav1.LabelSelectorOpDoesNotExist}}})
 	s = tn.until(both, app)
 	tn.stays(s)

@@ -2,7 +2,8 @@ package relevance
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// collector counts what the choice of labels is worth. A cluster in which all labels count has none of these.
+// collector counts what the choice of labels is worth. A cluster in which all labels count has none
+// of these.
 type collector struct{ c *Controller }
 
 func description(name, help string, labels ...string) *prometheus.Desc {

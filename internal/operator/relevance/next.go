@@ -14,12 +14,14 @@ type facts struct {
 	need labels.Keys
 	// made and judged say whether every agent has answered so for the present generation.
 	made, judged bool
-	// told says whether all endpoints are told of with identities by the present keys. It is only asked if made.
+	// told says whether all endpoints are told of with identities by the present keys. It is only
+	// asked if made.
 	told func() bool
 }
 
-// next returns what is to be published after s, and whether that is anything else. Keys that come are first made, by everybody, and then judged by; keys that
-// go are first judged by no more, by anybody, and then left out. So no rule is ever judged by a label that identities may lack.
+// next returns what is to be published after s, and whether that is anything else. Keys that come
+// are first made, by everybody, and then judged by; keys that go are first judged by no more, by
+// anybody, and then left out. So no rule is ever judged by a label that identities may lack.
 func next(s k8skeys.State, f facts) (k8skeys.State, bool) {
 	switch {
 	case !s.Keys.Covers(f.need):
@@ -43,7 +45,8 @@ func next(s k8skeys.State, f facts) (k8skeys.State, bool) {
 	return s, true
 }
 
-// memory remembers when a key was last needed, so that one that no policy needs for a while is kept.
+// memory remembers when a key was last needed, so that one that no policy needs for a while is
+// kept.
 type memory struct {
 	rest time.Duration
 	last map[string]time.Time
@@ -66,7 +69,8 @@ func (m *memory) note(keys labels.Keys, now time.Time) {
 	}
 }
 
-// need returns the keys that are needed now, and those that were within the rest. at is when that becomes less, zero if it does not.
+// need returns the keys that are needed now, and those that were within the rest. at is when that
+// becomes less, zero if it does not.
 func (m *memory) need(keys labels.Keys, now time.Time) (need labels.Keys, at time.Time) {
 	m.note(keys, now)
 	if keys.All() {

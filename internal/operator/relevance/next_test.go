@@ -60,8 +60,9 @@ type node struct {
 	answer   k8skeys.Answer
 }
 
-// Whatever the order in which agents hear and do things, no agent judges by a key by which some other agent's pods are not made. Agents hear late, change pods
-// in steps of their own, and answer when they have.
+// Whatever the order in which agents hear and do things, no agent judges by a key by which some
+// other agent's pods are not made. Agents hear late, change pods in steps of their own, and answer
+// when they have.
 func TestNoRuleIsJudgedByAMissingLabel(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(300) {

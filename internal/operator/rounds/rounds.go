@@ -79,8 +79,9 @@ func (m *Meter) Measure(kind string, f func(context.Context) error) func(context
 	}
 }
 
-// Every calls f at once and then every interval, from start to start, and when kick says so, until ctx ends. After a failure it tries again sooner, first
-// after a twelfth of the interval, but at least a second. It runs in the caller's goroutine and returns nil.
+// Every calls f at once and then every interval, from start to start, and when kick says so, until
+// ctx ends. After a failure it tries again sooner, first after a twelfth of the interval, but at
+// least a second. It runs in the caller's goroutine and returns nil.
 func Every(ctx context.Context, interval time.Duration, kick <-chan struct{}, f func(context.Context) error) error {
 	soon := min(interval, max(interval/12, time.Second))
 	retry := soon

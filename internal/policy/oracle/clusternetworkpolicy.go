@@ -16,7 +16,8 @@ func FromClusterNetworkPolicy(p *policyv1alpha2.ClusterNetworkPolicy) Policy {
 	return Policy{Name: p.Name, Cluster: &p.Spec}
 }
 
-// tierVerdict goes through the policies of a tier in order. The action is that of the first rule that matches, "" if none does.
+// tierVerdict goes through the policies of a tier in order. The action is that of the first rule
+// that matches, "" if none does.
 func tierVerdict(cfg Config, policies []Policy, tier policyv1alpha2.Tier, ingress bool, self, other End, proto uint8, port uint16) (
 	action policyv1alpha2.ClusterNetworkPolicyRuleAction, by string,
 ) {

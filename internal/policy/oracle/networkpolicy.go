@@ -16,7 +16,8 @@ func FromNetworkPolicy(p *networkingv1.NetworkPolicy) Policy {
 	return Policy{Name: p.Name, Namespace: p.Namespace, Network: &p.Spec}
 }
 
-// networkSide says whether a NetworkPolicy isolates self in a direction, and whether it permits the packet.
+// networkSide says whether a NetworkPolicy isolates self in a direction, and whether it permits the
+// packet.
 func networkSide(cfg Config, p Policy, ingress bool, self, other End, proto uint8, port uint16) (isolates, permits bool) {
 	spec := p.Network
 	if namespaceOf(self) == "" || namespaceOf(self) != p.Namespace || !k8sMatches(&spec.PodSelector, podLabels(self)) {
@@ -43,7 +44,8 @@ func networkSide(cfg Config, p Policy, ingress bool, self, other End, proto uint
 	}
 	for _, e := range spec.Egress {
 		for _, peer := range orEverybody(e.To) {
-			// A name is looked up at the peer that the entry selects; an ipBlock is nobody who could have one.
+			// A name is looked up at the peer that the entry selects; an ipBlock is nobody who
+			// could have one.
 			named := other
 			if peer.IPBlock != nil {
 				named = End{}

@@ -1,10 +1,10 @@
 // Package oracle judges single packets straight from the text of policy objects, in the most naive
 // way: for each packet it reads every rule again. It shares no code with internal/policy, knows
-// neither identities nor rule sets, and exists to be compared with: by the tests of the engine, and by
-// the sandbox, which shows what should reach what beside what does.
+// neither identities nor rule sets, and exists to be compared with: by the tests of the engine, and
+// by the sandbox, which shows what should reach what beside what does.
 //
-// Of a Cilium policy that policy.Parse refuses because of its entries it knows what is in force: see refused.go. Of
-// other objects that are refused it makes no sense, but it does not crash.
+// Of a Cilium policy that policy.Parse refuses because of its entries it knows what is in force:
+// see refused.go. Of other objects that are refused it makes no sense, but it does not crash.
 //
 // The package is pure and safe for concurrent use.
 package oracle
@@ -33,8 +33,8 @@ type Config struct {
 	AllowNonDefaultDeny bool
 }
 
-// Policy is a policy object; without a namespace it is clusterwide. With Network it is a NetworkPolicy of
-// Kubernetes, with Cluster a ClusterNetworkPolicy, and has no Rules.
+// Policy is a policy object; without a namespace it is clusterwide. With Network it is a
+// NetworkPolicy of Kubernetes, with Cluster a ClusterNetworkPolicy, and has no Rules.
 type Policy struct {
 	Name      string
 	Namespace string
@@ -61,7 +61,8 @@ func allRules(spec *v2.Rule, specs []*v2.Rule) []*v2.Rule {
 }
 
 // End is one end of a packet. With Labels it is an endpoint, a node or another reserved party, and
-// Addr, its address, counts for an ipBlock only; without, it is the address Addr outside of the cluster.
+// Addr, its address, counts for an ipBlock only; without, it is the address Addr outside of the
+// cluster.
 type End struct {
 	Labels labels.Set
 	Addr   netip.Addr

@@ -7,12 +7,14 @@ import (
 	v2 "github.com/hawser-net/hawser/api/v2"
 )
 
-// What of an entry is not enforced as it is written makes what is granted less and what is denied more:
+// What of an entry is not enforced as it is written makes what is granted less and what is denied
+// more:
 //
-//   - An allow that something restricts which is not enforced (authentication, requirements, two kinds of peers at once, ports and messages at once)
-//     is about nobody. Of a list of peers or ports what is not understood is left out.
-//   - A deny is then about everybody and everything. If only its peers are not understood it is about everybody, if only its ports, about
-//     everything of its peers.
+//   - An allow that something restricts which is not enforced (authentication, requirements, two
+//     kinds of peers at once, ports and messages at once) is about nobody. Of a list of peers or
+//     ports what is not understood is left out.
+//   - A deny is then about everybody and everything. If only its peers are not understood it is
+//     about everybody, if only its ports, about everything of its peers.
 //
 // Whom the rule selects is isolated as ever.
 

@@ -17,7 +17,8 @@ const (
 	cgroupBase = "hawser-sandbox"
 )
 
-// cgroups are the hierarchies of this machine: one of version 2, or several of version 1 with perhaps one of version 2 beside them.
+// cgroups are the hierarchies of this machine: one of version 2, or several of version 1 with
+// perhaps one of version 2 beside them.
 type cgroups struct {
 	// dirs are where the hierarchies are mounted.
 	dirs []string
@@ -54,14 +55,15 @@ func findCgroups() (cgroups, error) {
 	return c, nil
 }
 
-// nodeCgroup is a node's cgroup in every hierarchy. For the node it is the root. In the hierarchy of version 2 the node's own processes are in leafCgroup
-// below it; the kubelet puts pods beside that.
+// nodeCgroup is a node's cgroup in every hierarchy. For the node it is the root. In the hierarchy
+// of version 2 the node's own processes are in leafCgroup below it; the kubelet puts pods beside
+// that.
 func nodeCgroup(cluster, node string) string { return filepath.Join("/", cgroupBase, cluster, node) }
 
 const leafCgroup = "init"
 
-// create makes a node's cgroup in each hierarchy. What a new one of version 1 lacks to take processes is copied from above, and what one of version 2 does
-// not pass on is passed on.
+// create makes a node's cgroup in each hierarchy. What a new one of version 1 lacks to take
+// processes is copied from above, and what one of version 2 does not pass on is passed on.
 func (c cgroups) create(path string) error {
 	for _, dir := range c.dirs {
 		at := dir
@@ -107,7 +109,8 @@ func delegate(dir string) error {
 	return nil
 }
 
-// remove removes a cgroup and those below it from each hierarchy. They must be without processes. The base goes with the last cluster.
+// remove removes a cgroup and those below it from each hierarchy. They must be without processes.
+// The base goes with the last cluster.
 func (c cgroups) remove(path string) error {
 	var errs []error
 	for _, dir := range c.dirs {
@@ -135,7 +138,8 @@ func (c cgroups) remove(path string) error {
 // hierarchy is where and how one is mounted.
 type hierarchy struct{ path, kind, options string }
 
-// cgroupMounts lists the mounts of hierarchies, and the file system that holds their directories if there is one, outer ones first.
+// cgroupMounts lists the mounts of hierarchies, and the file system that holds their directories if
+// there is one, outer ones first.
 func cgroupMounts() ([]hierarchy, error) {
 	data, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {

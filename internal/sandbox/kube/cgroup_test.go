@@ -14,7 +14,8 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv"
 )
 
-// TestHierarchies makes and removes a node's cgroups as they are mounted on this machine, and on one that has those of version 2 only.
+// TestHierarchies makes and removes a node's cgroups as they are mounted on this machine, and on
+// one that has those of version 2 only.
 func TestHierarchies(t *testing.T) {
 	testenv.RequireRoot(t)
 	t.Run("here", func(t *testing.T) { tryCgroups(t) })

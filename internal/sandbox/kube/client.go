@@ -14,7 +14,8 @@ import (
 	"time"
 )
 
-// client speaks to the API server as the cluster's administrator, through the loopback like the user does. It knows no types: a cluster asks for few things.
+// client speaks to the API server as the cluster's administrator, through the loopback like the
+// user does. It knows no types: a cluster asks for few things.
 type client struct {
 	base string
 	http *http.Client
@@ -101,7 +102,8 @@ type nodeObject struct {
 	}
 }
 
-// ready returns whether the node is Ready, and what it says about it. What it said before since does not count: it may have been off in between.
+// ready returns whether the node is Ready, and what it says about it. What it said before since
+// does not count: it may have been off in between.
 func (n *nodeObject) ready(since time.Time) (bool, string) {
 	for _, c := range n.Status.Conditions {
 		if c.Type == "Ready" && !c.LastHeartbeatTime.Before(since.Truncate(time.Second)) {
@@ -111,7 +113,8 @@ func (n *nodeObject) ready(since time.Time) (bool, string) {
 	return false, "the kubelet has said nothing yet"
 }
 
-// renewed returns when the node's kubelet last said that it is alive, to the microsecond; its heartbeats tell whole seconds only.
+// renewed returns when the node's kubelet last said that it is alive, to the microsecond; its
+// heartbeats tell whole seconds only.
 func (c *client) renewed(ctx context.Context, node string) (time.Time, error) {
 	var lease struct{ Spec struct{ RenewTime time.Time } }
 	err := c.do(ctx, http.MethodGet, "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/"+node, "", nil, &lease)
@@ -124,7 +127,8 @@ func (c *client) nodes(ctx context.Context) ([]nodeObject, error) {
 	return list.Items, err
 }
 
-// ensureNode makes the object of a node with its range of pods. Whoever is first, this or the kubelet, the ranges are those of the plan.
+// ensureNode makes the object of a node with its range of pods. Whoever is first, this or the
+// kubelet, the ranges are those of the plan.
 func (c *client) ensureNode(ctx context.Context, n *node) error {
 	spec := map[string]any{"podCIDR": n.podCIDRs()[0], "podCIDRs": n.podCIDRs()}
 	object := map[string]any{

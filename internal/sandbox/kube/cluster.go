@@ -21,8 +21,8 @@ import (
 	"github.com/hawser-net/hawser/internal/sandbox/machine"
 )
 
-// Cluster is a handle on one cluster, running or not. Its methods may be called by several processes at once; those that change something wait for each
-// other.
+// Cluster is a handle on one cluster, running or not. Its methods may be called by several
+// processes at once; those that change something wait for each other.
 type Cluster struct {
 	cfg   Config
 	out   io.Writer
@@ -30,7 +30,8 @@ type Cluster struct {
 	began time.Time
 }
 
-// state is what the commands of a cluster tell each other, in cluster.json. It describes; what is removed is found without it.
+// state is what the commands of a cluster tell each other, in cluster.json. It describes; what is
+// removed is found without it.
 type state struct {
 	Name     string    `json:"name"`
 	Created  time.Time `json:"created"`
@@ -151,8 +152,9 @@ func (c *Cluster) withLock(fn func() error) error {
 	return err
 }
 
-// Up starts the cluster and returns when every node is Ready. If it is running, processes that have died are started again. What an earlier, unfinished Up
-// left is removed first; if this one fails or is interrupted, it removes what it made, and keeps the logs' last words in the error.
+// Up starts the cluster and returns when every node is Ready. If it is running, processes that have
+// died are started again. What an earlier, unfinished Up left is removed first; if this one fails
+// or is interrupted, it removes what it made, and keeps the logs' last words in the error.
 func (c *Cluster) Up(ctx context.Context) error {
 	ctx, stop := signal.NotifyContext(ctx, unix.SIGINT, unix.SIGTERM)
 	defer stop()
@@ -324,7 +326,8 @@ func (c *Cluster) Down(context.Context) error {
 	})
 }
 
-// clean ends the processes in the cluster's namespaces, the first ones of nodes with all that runs there, and removes everything.
+// clean ends the processes in the cluster's namespaces, the first ones of nodes with all that runs
+// there, and removes everything.
 func (c *Cluster) clean() (ended int, err error) {
 	mounts, err := machine.MountsBelow(c.dir())
 	if err != nil {
@@ -356,7 +359,8 @@ func (c *Cluster) clean() (ended int, err error) {
 	if err == nil {
 		err = retry(5*time.Second, func() error { return groups.remove(filepath.Join("/", cgroupBase, c.cfg.Name)) })
 	}
-	// Mounts of nodes went with their namespaces. Should something be mounted here all the same, what is behind it is not to be removed.
+	// Mounts of nodes went with their namespaces. Should something be mounted here all the same,
+	// what is behind it is not to be removed.
 	left, mountErr := machine.MountsBelow(c.dataDir())
 	if mountErr != nil || len(left) > 0 {
 		return ended, errors.Join(err, mountErr, fmt.Errorf("%d mounts are left below %s", len(left), c.dataDir()))
@@ -364,7 +368,8 @@ func (c *Cluster) clean() (ended int, err error) {
 	return ended, errors.Join(err, os.RemoveAll(c.dataDir()), os.RemoveAll(c.dir()))
 }
 
-// retry repeats fn until it succeeds. Processes that were killed leave their cgroups a moment later, and there is no notice of it.
+// retry repeats fn until it succeeds. Processes that were killed leave their cgroups a moment
+// later, and there is no notice of it.
 func retry(timeout time.Duration, fn func() error) error {
 	deadline := time.Now().Add(timeout)
 	for {
@@ -376,7 +381,8 @@ func retry(timeout time.Duration, fn func() error) error {
 	}
 }
 
-// waitNodes waits until the nodes, which were started after since, are Ready and have all images. Nodes of a new cluster have no past: since is zero.
+// waitNodes waits until the nodes, which were started after since, are Ready and have all images.
+// Nodes of a new cluster have no past: since is zero.
 func (c *Cluster) waitNodes(ctx context.Context, st *state, nodes []*node, since time.Time) error {
 	if len(nodes) == 0 {
 		return nil

@@ -27,7 +27,8 @@ const (
 type Config struct {
 	// Name tells clusters on one machine apart: 1 to 32 characters of a-z, 0-9 and -.
 	Name string
-	// ID is the cluster's number, 1 to 255, by which it can be connected with others, or 0. Addresses follow from it.
+	// ID is the cluster's number, 1 to 255, by which it can be connected with others, or 0.
+	// Addresses follow from it.
 	ID int
 	// Root is the directory of all sandboxes, Data that of what they keep on disk.
 	Root, Data string
@@ -39,10 +40,11 @@ type Config struct {
 	DualStack bool
 	// CNI is the network: Hawser, PTP or None.
 	CNI string
-	// Manifest is a file of the product's objects, as the chart renders them with other values; empty for
-	// that of the checkout.
+	// Manifest is a file of the product's objects, as the chart renders them with other values;
+	// empty for that of the checkout.
 	Manifest string
-	// Store keeps identities, nodes and addresses of pods: Etcd or Consul; empty for objects of Kubernetes.
+	// Store keeps identities, nodes and addresses of pods: Etcd or Consul; empty for objects of
+	// Kubernetes.
 	Store string
 	// KubeProxy runs kube-proxy on every node.
 	KubeProxy bool
@@ -50,7 +52,8 @@ type Config struct {
 	Install bool
 	// BinDir holds this product's programs; empty for the directory of Self.
 	BinDir string
-	// Self is the command that runs the hidden subcommands (etcd, kube-node, kube-forward). They are appended to it.
+	// Self is the command that runs the hidden subcommands (etcd, kube-node, kube-forward). They
+	// are appended to it.
 	Self []string
 	// StartTimeout bounds how long Up waits for each part.
 	StartTimeout time.Duration

@@ -112,7 +112,8 @@ func (c *Cluster) etcd() program {
 		argv: c.self("etcd", "--dir", c.etcdDir(), "--ready-fd", "3", "--listen", etcdURL)}
 }
 
-// forwarder serves the port of the loopback: the socket is the machine's, the process is in the control plane's namespace.
+// forwarder serves the port of the loopback: the socket is the machine's, the process is in the
+// control plane's namespace.
 func (c *Cluster) forwarder(st *state, l *listener) program {
 	return program{name: "forward", ready: true, files: []*os.File{l.File},
 		argv: c.self("kube-forward", "--ready-fd", "3", "--listener-fd", "4", "--to", fmt.Sprintf("%s:%d", st.plan().master().IPv4, apiPort))}
@@ -229,7 +230,8 @@ func (c *Cluster) waitAPI(ctx context.Context, st *state, api *client) error {
 	}
 }
 
-// waitAccount waits for the account that pods of the default namespace run as: without it the first pod of a quick user would be refused.
+// waitAccount waits for the account that pods of the default namespace run as: without it the first
+// pod of a quick user would be refused.
 func (c *Cluster) waitAccount(ctx context.Context, st *state) error {
 	api, err := c.client(st.Port)
 	if err != nil {

@@ -15,7 +15,8 @@ import (
 	"github.com/hawser-net/hawser/internal/sandbox/kube/image"
 )
 
-// containerdConfig is the runtime's configuration. runc is its path; oomAdjust says that processes may be made less likely victims than the daemon is.
+// containerdConfig is the runtime's configuration. runc is its path; oomAdjust says that processes
+// may be made less likely victims than the daemon is.
 func containerdConfig(runc string, oomAdjust bool) string {
 	const text = `version = 3
 root = "/var/lib/containerd"
@@ -69,7 +70,8 @@ func kubeletConfig(dns netip.Addr) ([]byte, error) {
 		"containerRuntimeEndpoint": "unix://" + criSocket,
 		"volumePluginDir":          "/var/lib/kubelet/volumeplugins", // the usual place is not the node's own
 		"failSwapOn":               false,
-		// The machine's disk and memory are shared with everything else on it: a node that measures them would evict for what others do.
+		// The machine's disk and memory are shared with everything else on it: a node that measures
+		// them would evict for what others do.
 		"evictionHard": map[string]string{
 			"memory.available": none, "nodefs.available": none, "nodefs.inodesFree": none, "imagefs.available": none, "imagefs.inodesFree": none,
 		},
@@ -122,7 +124,8 @@ func ptpConfig(n *node) ([]byte, error) {
 // debianPlugins is where the package containernetworking-plugins puts them.
 const debianPlugins = "/usr/lib/cni"
 
-// writeNode writes what a node finds in nodeFiles, and its part of /opt and /etc, into the node's directory.
+// writeNode writes what a node finds in nodeFiles, and its part of /opt and /etc, into the node's
+// directory.
 func (c *Cluster) writeNode(st *state, n *node, images []string, early int) error {
 	dir := c.nodeDir(n.Name)
 	for _, d := range []string{"node", "cni/net.d", "opt/cni/bin", "etc", "var/log"} {
@@ -198,7 +201,8 @@ func (c *Cluster) writeNode(st *state, n *node, images []string, early int) erro
 	return os.Chmod(filepath.Join(dir, "node"), 0o700) // keys
 }
 
-// mayAdjustOOM reports whether this process may lower a process's likelihood of being killed for want of memory, as containerd does for pods.
+// mayAdjustOOM reports whether this process may lower a process's likelihood of being killed for
+// want of memory, as containerd does for pods.
 func mayAdjustOOM() bool {
 	const file = "/proc/self/oom_score_adj"
 	have, err := os.ReadFile(file)

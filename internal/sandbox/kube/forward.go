@@ -10,8 +10,9 @@ import (
 	"time"
 )
 
-// Forward serves connections of the listener that descriptor fd is by connecting each to addr, until ctx ends. The listener may be of another network
-// namespace than this process: that is what it is for.
+// Forward serves connections of the listener that descriptor fd is by connecting each to addr,
+// until ctx ends. The listener may be of another network namespace than this process: that is what
+// it is for.
 func Forward(ctx context.Context, fd int, addr string) error {
 	f := os.NewFile(uintptr(fd), "listener")
 	l, err := net.FileListener(f) // has a descriptor of its own

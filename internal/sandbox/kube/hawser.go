@@ -25,7 +25,8 @@ var hawserPrograms = []string{"hawser", "hawser-agent", "hawser-cni", "hawser-op
 
 func (c *Cluster) hawserImage() string { return filepath.Join(c.dataDir(), "images", "hawser.tar") }
 
-// makeHawserImage makes the product's image of the programs in BinDir, unless it is newer than they are. It reports whether it did.
+// makeHawserImage makes the product's image of the programs in BinDir, unless it is newer than they
+// are. It reports whether it did.
 func (c *Cluster) makeHawserImage() (made bool, err error) {
 	m := &image.Image{Names: []string{hawserImage}}
 	var from []string
@@ -48,7 +49,8 @@ func (c *Cluster) makeHawserImage() (made bool, err error) {
 	return true, m.WriteFile(file)
 }
 
-// deployHawser applies the product's manifests, those of the checkout unless others are named, with what is special about this cluster.
+// deployHawser applies the product's manifests, those of the checkout unless others are named, with
+// what is special about this cluster.
 func (c *Cluster) deployHawser(ctx context.Context, st *state) error {
 	file := st.Manifest
 	if file == "" {
@@ -68,8 +70,8 @@ func (c *Cluster) deployHawser(ctx context.Context, st *state) error {
 	return c.apply(ctx, st, manifest)
 }
 
-// adaptManifest sets in the product's manifests what a user would set as values of the chart: where the API server is, the ranges that nodes have, and who
-// leads to services.
+// adaptManifest sets in the product's manifests what a user would set as values of the chart: where
+// the API server is, the ranges that nodes have, and who leads to services.
 func adaptManifest(data []byte, st *state) ([]byte, error) {
 	groups, err := findCgroups()
 	if err != nil {
@@ -132,7 +134,8 @@ func adaptManifest(data []byte, st *state) ([]byte, error) {
 	return []byte(strings.Join(out, "---\n")), nil
 }
 
-// adaptPod tells containers where the API server is, since the way by the service needs them first, and where the node has its cgroups of version 2.
+// adaptPod tells containers where the API server is, since the way by the service needs them first,
+// and where the node has its cgroups of version 2.
 func adaptPod(spec map[string]any, master host, unified string) {
 	for _, key := range []string{"initContainers", "containers"} {
 		containers, _ := spec[key].([]any)
@@ -165,7 +168,8 @@ func at(object any, keys ...string) any {
 	return object
 }
 
-// refreshHawser gives a running cluster the product's programs as they are now, if they changed since it got them, and restarts what runs of it.
+// refreshHawser gives a running cluster the product's programs as they are now, if they changed
+// since it got them, and restarts what runs of it.
 func (c *Cluster) refreshHawser(ctx context.Context, st *state) error {
 	made, err := c.makeHawserImage()
 	if err != nil || !made {

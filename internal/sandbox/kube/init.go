@@ -24,7 +24,8 @@ const (
 	importedTag = "images-imported" // a file below nodeFiles: all images are there
 )
 
-// initConfig tells the first process of a node what to do, in the file node/init.json of the node's directory.
+// initConfig tells the first process of a node what to do, in the file node/init.json of the node's
+// directory.
 type initConfig struct {
 	Name   string
 	Cgroup string // the node's, as a path below each hierarchy
@@ -37,15 +38,18 @@ type initConfig struct {
 	Early int
 }
 
-// machineSettings are machine-wide settings that the kubelet wants. The node is shown files with these values; the machine is not changed.
+// machineSettings are machine-wide settings that the kubelet wants. The node is shown files with
+// these values; the machine is not changed.
 var machineSettings = map[string]string{
 	"vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10", "kernel/panic_on_oops": "1",
 	"kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000",
 }
 
-// RunNode is the first process of a node, in new namespaces of mounts, processes, host name and IPC. It enters the node's cgroups and runs itself again with
-// inside set, so that they are the root of all that the node sees. Then it arranges the node's file system in dir, starts containerd, the kubelet and perhaps
-// kube-proxy, and starts them again when they end. When it ends, the kernel ends every process of the node.
+// RunNode is the first process of a node, in new namespaces of mounts, processes, host name and
+// IPC. It enters the node's cgroups and runs itself again with inside set, so that they are the
+// root of all that the node sees. Then it arranges the node's file system in dir, starts
+// containerd, the kubelet and perhaps kube-proxy, and starts them again when they end. When it
+// ends, the kernel ends every process of the node.
 func RunNode(ctx context.Context, dir string, inside bool) error {
 	if os.Getpid() != 1 {
 		return errors.New("this is how a cluster runs its nodes; it is not for people")
@@ -81,7 +85,8 @@ func RunNode(ctx context.Context, dir string, inside bool) error {
 
 const nodePath = nodeFiles + "/bin:" + nodeFiles + "/kube:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// enterCgroups joins the node's cgroup in each hierarchy and executes argv with a namespace of cgroups that begins there. It returns only on failure.
+// enterCgroups joins the node's cgroup in each hierarchy and executes argv with a namespace of
+// cgroups that begins there. It returns only on failure.
 func (c *initConfig) enterCgroups(argv []string) error {
 	groups, err := findCgroups()
 	if err != nil {
@@ -121,7 +126,8 @@ func (c *initConfig) arrange() error {
 	return unix.Sethostname([]byte(c.Name))
 }
 
-// dropNamespaces gives up this copy of mounts that keep namespaces of the machine: those of another cluster would live as long as this node.
+// dropNamespaces gives up this copy of mounts that keep namespaces of the machine: those of another
+// cluster would live as long as this node.
 func dropNamespaces() error {
 	mounts, err := machine.MountsBelow("")
 	if err != nil {
@@ -138,7 +144,8 @@ func dropNamespaces() error {
 	return nil
 }
 
-// kernelFiles mounts /proc and /sys as this node's namespaces have them, with a BPF file system of the node's own.
+// kernelFiles mounts /proc and /sys as this node's namespaces have them, with a BPF file system of
+// the node's own.
 func (c *initConfig) kernelFiles() error {
 	const flags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
 	if err := unix.Mount("proc", "/proc", "proc", flags, ""); err != nil {
@@ -174,7 +181,8 @@ func (c *initConfig) kernelFiles() error {
 	return os.WriteFile(filepath.Join(leaf, "cgroup.procs"), []byte("0"), 0o644)
 }
 
-// ownFiles covers the directories that a node writes to. The order matters: what a source is named by must not be covered yet.
+// ownFiles covers the directories that a node writes to. The order matters: what a source is named
+// by must not be covered yet.
 func (c *initConfig) ownFiles() error {
 	for _, dir := range []string{
 		"run/node", "run/lock", "run/netns", "node/kube", "node/bin", "node/images", "var/lib", "var/log", "var/tmp", "var/cache",

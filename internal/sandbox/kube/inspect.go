@@ -7,7 +7,8 @@ import (
 	"github.com/hawser-net/hawser/internal/sandbox/machine"
 )
 
-// Info describes a running cluster to whoever tests in it: where its parts are, and which processes they are.
+// Info describes a running cluster to whoever tests in it: where its parts are, and which processes
+// they are.
 type Info struct {
 	Name       string
 	Kubeconfig string
@@ -17,9 +18,11 @@ type Info struct {
 	CNI       string
 	// World and ControlPlane are paths that keep the network namespaces of these two places.
 	World, ControlPlane string
-	// WorldIPv4 and WorldIPv6 are the addresses of the host on the underlay that is not of the cluster.
+	// WorldIPv4 and WorldIPv6 are the addresses of the host on the underlay that is not of the
+	// cluster.
 	WorldIPv4, WorldIPv6 netip.Addr
-	// Store is what keeps identities, if it is not Kubernetes; StoreSocket is where it listens, and StoreDir has its data.
+	// Store is what keeps identities, if it is not Kubernetes; StoreSocket is where it listens, and
+	// StoreDir has its data.
 	Store, StoreSocket, StoreDir string
 	// EtcdDir has the data of Kubernetes' own etcd.
 	EtcdDir string
@@ -34,17 +37,20 @@ type NodeInfo struct {
 	IPv4, IPv6 netip.Addr // on the underlay; IPv6 is there without dual stack, too
 	// Pods4 and Pods6 are the ranges of its pods; Pods6 is invalid without dual stack.
 	Pods4, Pods6 netip.Prefix
-	// Dir is the node's directory: what is /run on the node is run there, /var is var, /etc/cni is cni.
+	// Dir is the node's directory: what is /run on the node is run there, /var is var, /etc/cni is
+	// cni.
 	Dir string
 	// Netns is the path that keeps the node's network namespace.
 	Netns string
-	// Cgroup is the directory of the node's cgroup of version 2, with everything that runs on it; empty if the machine has none of that version.
+	// Cgroup is the directory of the node's cgroup of version 2, with everything that runs on it;
+	// empty if the machine has none of that version.
 	Cgroup string
 	// Init is the node's first process.
 	Init machine.Process
 }
 
-// Inspect reads what there is of the cluster called name. It is one reading: a node that is killed and started has another first process afterwards.
+// Inspect reads what there is of the cluster called name. It is one reading: a node that is killed
+// and started has another first process afterwards.
 func Inspect(name string) (*Info, error) {
 	cfg := Defaults()
 	cfg.Name = name

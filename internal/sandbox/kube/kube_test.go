@@ -47,8 +47,8 @@ func TestConfigValidate(t *testing.T) {
 	}
 }
 
-// Everything in the plan must fit together: no two hosts or ranges of pods overlap, in all clusters that can be connected, and all lie where Kubernetes is
-// told that they do.
+// Everything in the plan must fit together: no two hosts or ranges of pods overlap, in all clusters
+// that can be connected, and all lie where Kubernetes is told that they do.
 func TestPlan(t *testing.T) {
 	seen := map[netip.Addr]string{}
 	var all []netip.Prefix

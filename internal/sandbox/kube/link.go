@@ -14,13 +14,14 @@ import (
 	"github.com/hawser-net/hawser/internal/sandbox/machine"
 )
 
-// Two clusters that are connected have a cable between their worlds, which lead to the other one's underlay through it. What is told of pods and identities is
-// no business of the underlay.
+// Two clusters that are connected have a cable between their worlds, which lead to the other one's
+// underlay through it. What is told of pods and identities is no business of the underlay.
 
 // cable is the name of a world's end of the cable to the cluster with this number.
 func (p plan) cable() string { return fmt.Sprintf("mesh%d", int(p)) }
 
-// gateway is the IPv6 address that a world has on its cables: neighbours there must answer for an address of the very link.
+// gateway is the IPv6 address that a world has on its cables: neighbours there must answer for an
+// address of the very link.
 func (p plan) gateway() netip.Addr { return netip.MustParseAddr(fmt.Sprintf("fe80::%d", int(p))) }
 
 // Link connects the underlays of two running clusters. If they are, it does so anew.
@@ -65,7 +66,8 @@ func (c *Cluster) Unlink(other *Cluster) error {
 	})
 }
 
-// withBoth runs fn while no other command changes one of the two. The order of locks is that of names, so that two commands can't wait for each other.
+// withBoth runs fn while no other command changes one of the two. The order of locks is that of
+// names, so that two commands can't wait for each other.
 func (c *Cluster) withBoth(other *Cluster, fn func() error) error {
 	both := []*Cluster{c, other}
 	slices.SortFunc(both, func(a, b *Cluster) int { return cmp.Compare(a.cfg.Name, b.cfg.Name) })

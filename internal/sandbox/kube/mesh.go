@@ -14,8 +14,9 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s/connect"
 )
 
-// A cluster with a number has a second etcd, of which other clusters read what this one has. It is on the control plane's address, asks for certificates of
-// an authority of its own, and lets its readers read what is meant for them, and nothing else.
+// A cluster with a number has a second etcd, of which other clusters read what this one has. It is
+// on the control plane's address, asks for certificates of an authority of its own, and lets its
+// readers read what is meant for them, and nothing else.
 const (
 	meshEtcd   = "mesh-etcd"
 	meshDir    = "mesh" // below pki
@@ -76,7 +77,8 @@ func (c *Cluster) meshStore(st *state) program {
 	return program{name: meshEtcd, ready: true, argv: argv}
 }
 
-// deployMeshSecrets tells the operator how to write into the store for others, and whoever connects clusters how others read it.
+// deployMeshSecrets tells the operator how to write into the store for others, and whoever connects
+// clusters how others read it.
 func (c *Cluster) deployMeshSecrets(ctx context.Context, st *state) error {
 	files := map[string]string{}
 	for _, name := range []string{"ca.crt", meshWriter + ".crt", meshWriter + ".key", meshReader + ".crt", meshReader + ".key"} {
@@ -117,7 +119,8 @@ func meshOperator(spec map[string]any) {
 	spec["securityContext"] = map[string]any{"fsGroup": 65532} // who the operator runs as
 }
 
-// claimID refuses a number that another cluster on this machine has: such two could not be connected.
+// claimID refuses a number that another cluster on this machine has: such two could not be
+// connected.
 func (c *Cluster) claimID() error {
 	if c.cfg.ID == 0 {
 		return nil

@@ -14,7 +14,8 @@ import (
 
 const bridgeName = "br0"
 
-// createWorld makes the namespace of the bridge. Its own addresses are those of a host outside of the cluster, which is the nodes' default route, too.
+// createWorld makes the namespace of the bridge. Its own addresses are those of a host outside of
+// the cluster, which is the nodes' default route, too.
 func createWorld(path string, self host) error {
 	if err := machine.CreateNamespace(path); err != nil {
 		return err
@@ -29,7 +30,8 @@ func createWorld(path string, self host) error {
 	})
 }
 
-// hardwareAddr is the same each time a host is made: neighbours that remember it don't notice that it was away.
+// hardwareAddr is the same each time a host is made: neighbours that remember it don't notice that
+// it was away.
 func (h host) hardwareAddr() net.HardwareAddr {
 	v4 := h.IPv4.As4()
 	return append(net.HardwareAddr{0x02, 0}, v4[:]...)

@@ -17,7 +17,8 @@ import (
 	"github.com/hawser-net/hawser/internal/sandbox/machine"
 )
 
-// bootNode is startNode of a node that ran before: what a reboot loses is gone, what a disk keeps is there.
+// bootNode is startNode of a node that ran before: what a reboot loses is gone, what a disk keeps
+// is there.
 func (c *Cluster) bootNode(st *state, n *node, images imageFiles) error {
 	if err := c.powerOff(st, n); err != nil {
 		return err
@@ -25,7 +26,8 @@ func (c *Cluster) bootNode(st *state, n *node, images imageFiles) error {
 	return c.startNode(st, n, images)
 }
 
-// powerOff ends a node as a power cut does: nothing of it is told. Its network namespace goes, too, and with it its links, routes and programs.
+// powerOff ends a node as a power cut does: nothing of it is told. Its network namespace goes, too,
+// and with it its links, routes and programs.
 func (c *Cluster) powerOff(st *state, n *node) error {
 	if err := n.Init.Send(unix.SIGKILL); err != nil {
 		return err
@@ -41,7 +43,8 @@ func (c *Cluster) powerOff(st *state, n *node) error {
 	if err := machine.RemoveNamespace(c.netns(n.Name)); err != nil {
 		return err
 	}
-	// The kernel removes the other end of the link when the namespace is gone, which is soon, and the name is needed again.
+	// The kernel removes the other end of the link when the namespace is gone, which is soon, and
+	// the name is needed again.
 	err := retry(10*time.Second, func() error { return unlink(c.netns(worldName), n.Name) })
 	// A kubelet would look for the containers of the cgroups that it finds, for seconds each.
 	groups, groupsErr := findCgroups()
@@ -51,7 +54,8 @@ func (c *Cluster) powerOff(st *state, n *node) error {
 	return errors.Join(err, groupsErr, os.RemoveAll(filepath.Join(c.nodeDir(n.Name), "run")), os.RemoveAll(filepath.Join(c.nodeDir(n.Name), "node", importedTag)))
 }
 
-// startNode starts a node's first process in namespaces of its own. It does not wait for it to be Ready.
+// startNode starts a node's first process in namespaces of its own. It does not wait for it to be
+// Ready.
 func (c *Cluster) startNode(st *state, n *node, images imageFiles) error {
 	if err := n.join(c.netns(worldName), c.netns(n.Name), st.plan().world()); err != nil {
 		return err
@@ -155,8 +159,10 @@ func nodeNames(st *state) []string {
 	return names
 }
 
-// Exec replaces the calling process with a command in every namespace of a node, or in the network of the control plane or the world; so it returns only on
-// failure. On a node the command finds the programs of Kubernetes and of this product in PATH; it is in the node's cgroup, as what the node itself runs is.
+// Exec replaces the calling process with a command in every namespace of a node, or in the network
+// of the control plane or the world; so it returns only on failure. On a node the command finds the
+// programs of Kubernetes and of this product in PATH; it is in the node's cgroup, as what the node
+// itself runs is.
 func (c *Cluster) Exec(place string, argv []string) error {
 	st, err := c.load()
 	if err != nil {
@@ -210,7 +216,8 @@ func (c *Cluster) Kubectl(args []string) error {
 	return fmt.Errorf("run kubectl: %w", unix.Exec(program, append([]string{"kubectl"}, args...), environ("KUBECONFIG="+c.Kubeconfig())))
 }
 
-// environ is this process's environment with these variables instead of its own. Of two of one name a program may take either.
+// environ is this process's environment with these variables instead of its own. Of two of one name
+// a program may take either.
 func environ(set ...string) []string {
 	own := slices.DeleteFunc(os.Environ(), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")

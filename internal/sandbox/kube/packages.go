@@ -50,7 +50,8 @@ func missing(all []need) (what, packages []string) {
 	return what, packages
 }
 
-// ensurePackages sees that everything is there that comes from Debian packages: it installs what is missing if it may, and names it otherwise.
+// ensurePackages sees that everything is there that comes from Debian packages: it installs what is
+// missing if it may, and names it otherwise.
 func (c *Cluster) ensurePackages(ctx context.Context) error {
 	what, packages := missing(needs(c.cfg))
 	if len(what) == 0 {

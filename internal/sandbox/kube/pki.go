@@ -19,7 +19,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// authority signs certificates. Its keys are on elliptic curves: a cluster that lives for hours need not wait for primes.
+// authority signs certificates. Its keys are on elliptic curves: a cluster that lives for hours
+// need not wait for primes.
 type authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
@@ -63,7 +64,8 @@ func certificate(subject pkix.Name) (*x509.Certificate, error) {
 	}, nil
 }
 
-// issue signs a certificate for a client, and for a server of these names and addresses if there are any.
+// issue signs a certificate for a client, and for a server of these names and addresses if there
+// are any.
 func (a *authority) issue(subject pkix.Name, names []string, addrs ...netip.Addr) (identity, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -112,14 +114,16 @@ func (a *authority) kubeconfig(cluster, server string, id identity) ([]byte, err
 	})
 }
 
-// writePKI writes every certificate, key and kubeconfig of a cluster into dir. loopback is the user's URL of the API server.
+// writePKI writes every certificate, key and kubeconfig of a cluster into dir. loopback is the
+// user's URL of the API server.
 func writePKI(dir string, st *state, loopback string) error {
 	cluster, master := st.Name, st.plan().master()
 	ca, err := newAuthority("hawser-sandbox-" + cluster)
 	if err != nil {
 		return err
 	}
-	// Whoever this one signs for may speak in anybody's name: nobody but the API server's aggregator has such a certificate.
+	// Whoever this one signs for may speak in anybody's name: nobody but the API server's
+	// aggregator has such a certificate.
 	front, err := newAuthority("hawser-sandbox-" + cluster + "-front-proxy")
 	if err != nil {
 		return err

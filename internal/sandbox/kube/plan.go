@@ -10,7 +10,8 @@ import (
 
 const (
 	maxNodes = 20
-	// maxClusterID is the largest number of a cluster: one in 8 bits is what Cilium's identities have room for by default, too.
+	// maxClusterID is the largest number of a cluster: one in 8 bits is what Cilium's identities
+	// have room for by default, too.
 	maxClusterID = 255
 
 	worldName  = "world" // the bridge between all, and a host that is not part of the cluster
@@ -20,8 +21,9 @@ const (
 	meshPort = 2379
 )
 
-// plan is the plan of addresses of the cluster with this number. Clusters with number 0 all have the same: nothing of it is visible outside of one, so
-// they need no agreement. Those with a number have addresses of their own, so that they can be connected.
+// plan is the plan of addresses of the cluster with this number. Clusters with number 0 all have
+// the same: nothing of it is visible outside of one, so they need no agreement. Those with a number
+// have addresses of their own, so that they can be connected.
 type plan int
 
 // underlay is the range of nodes.

@@ -14,8 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reaper collects every child of a first process: those it started itself, and those that were left to it. Only the reaper waits for children, because
-// whoever waits for any child takes those of others.
+// reaper collects every child of a first process: those it started itself, and those that were left
+// to it. Only the reaper waits for children, because whoever waits for any child takes those of
+// others.
 type reaper struct {
 	mu      sync.Mutex
 	waiters map[int]chan syscall.WaitStatus
@@ -78,7 +79,8 @@ func (r *reaper) start(argv []string) (int, <-chan syscall.WaitStatus, error) {
 	return pid, w, nil
 }
 
-// run runs a program to its end and returns its exit code, or -1 if a signal ended it. When ctx ends it is killed.
+// run runs a program to its end and returns its exit code, or -1 if a signal ended it. When ctx
+// ends it is killed.
 func (r *reaper) run(ctx context.Context, argv []string) (int, error) {
 	pid, w, err := r.start(argv)
 	if err != nil {
@@ -94,7 +96,8 @@ func (r *reaper) run(ctx context.Context, argv []string) (int, error) {
 	}
 }
 
-// keep runs a program and starts it again when it ends, until ctx ends. It fails only if the program can't be started.
+// keep runs a program and starts it again when it ends, until ctx ends. It fails only if the
+// program can't be started.
 func (r *reaper) keep(ctx context.Context, argv []string) error {
 	for {
 		began := time.Now()

@@ -17,7 +17,8 @@ const (
 const (
 	// storeName is the process of the store, and the directory of its data.
 	storeName = "store"
-	// storePort is on the control plane's address. Beside it are those of etcd for Kubernetes and for other clusters.
+	// storePort is on the control plane's address. Beside it are those of etcd for Kubernetes and
+	// for other clusters.
 	storePort = 2391
 )
 
@@ -39,7 +40,8 @@ func (c *Cluster) checkStore() error {
 
 func (c *Cluster) consul() string { return filepath.Join(c.cfg.BinDir, "consul") }
 
-// store is the process of the store that agents and operators keep identities, nodes and addresses of pods in.
+// store is the process of the store that agents and operators keep identities, nodes and addresses
+// of pods in.
 func (c *Cluster) store(st *state) program {
 	address, socket := st.plan().master().IPv4.String(), "unix://"+c.storeSocket()
 	if st.Store == Etcd {
@@ -50,7 +52,8 @@ func (c *Cluster) store(st *state) program {
 		c.consul(), "agent", "-server", "-bootstrap-expect=1", "-node=store", "-data-dir=" + c.storeDir(), "-bind=" + address, "-log-level=warn",
 		"-http-port=" + strconv.Itoa(storePort), "-dns-port=-1", "-grpc-port=-1", "-grpc-tls-port=-1",
 		"-hcl=" + fmt.Sprintf(`addresses { http = %q }`, address+" "+socket),
-		// One server elects itself: no reason to wait for votes, nor to ask the network for news of the program.
+		// One server elects itself: no reason to wait for votes, nor to ask the network for news of
+		// the program.
 		"-hcl=performance { raft_multiplier = 1 }", "-hcl=disable_update_check = true",
 	}}
 }

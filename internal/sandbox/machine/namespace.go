@@ -86,7 +86,8 @@ func OnThread(fn func() error) error {
 // Inode identifies a namespace for as long as something keeps it.
 type Inode struct{ dev, ino uint64 }
 
-// NamespaceID returns the identity of the namespace that a path leads to, such as a mount that keeps it or /proc/PID/ns/net.
+// NamespaceID returns the identity of the namespace that a path leads to, such as a mount that
+// keeps it or /proc/PID/ns/net.
 func NamespaceID(path string) (Inode, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {

@@ -73,13 +73,15 @@ type Daemon struct {
 	// writing to it has failed. Programs that know nothing of this have it false.
 	Ready   bool
 	Timeout time.Duration
-	// Files are further descriptors of the process, from 4 on if Ready is set and from 3 on otherwise. Start leaves them open.
+	// Files are further descriptors of the process, from 4 on if Ready is set and from 3 on
+	// otherwise. Start leaves them open.
 	Files []*os.File
 	// Cloneflags are the namespaces that the process gets new ones of, as CLONE_NEWPID.
 	Cloneflags uintptr
 }
 
-// Start starts the process, and waits until it is ready if Ready is set. The process outlives the caller and is nobody's child then.
+// Start starts the process, and waits until it is ready if Ready is set. The process outlives the
+// caller and is nobody's child then.
 func (d Daemon) Start() (Process, error) {
 	log, err := os.OpenFile(d.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -125,7 +127,8 @@ func (d Daemon) Start() (Process, error) {
 	return p, nil
 }
 
-// SignalReady tells the process that waits in Daemon.Start that this one is ready, if it was asked to.
+// SignalReady tells the process that waits in Daemon.Start that this one is ready, if it was asked
+// to.
 func SignalReady(fd int) error {
 	if fd <= 0 {
 		return nil

@@ -1,4 +1,5 @@
-// Package controllers gives tests of the operator's controllers a real kube-apiserver with the product's custom resources, and managers to run them in.
+// Package controllers gives tests of the operator's controllers a real kube-apiserver with the
+// product's custom resources, and managers to run them in.
 package controllers
 
 import (
@@ -32,7 +33,8 @@ type Env struct {
 	Client client.Client
 }
 
-// silence takes the log away from the library, which complains if nobody does; managers have logs of their own. Tests start side by side: once is enough.
+// silence takes the log away from the library, which complains if nobody does; managers have logs
+// of their own. Tests start side by side: once is enough.
 var silence = sync.OnceFunc(func() { ctrllog.SetLogger(logr.Discard()) })
 
 // Start starts a server; it stops when the test ends.
@@ -66,13 +68,15 @@ func Start(t testing.TB) *Env {
 	return e
 }
 
-// Run runs controllers that setup adds until the test ends, or stop is called. It returns when setup has.
+// Run runs controllers that setup adds until the test ends, or stop is called. It returns when
+// setup has.
 func (e *Env) Run(t testing.TB, setup func(context.Context, manager.Manager, *slog.Logger) error) (stop func()) {
 	t.Helper()
 	return e.RunOn(t, e.Server.Config, setup)
 }
 
-// RunOn is Run with clients of a configuration of the caller's, such as one with a transport that fails.
+// RunOn is Run with clients of a configuration of the caller's, such as one with a transport that
+// fails.
 func (e *Env) RunOn(t testing.TB, cfg *rest.Config, setup func(context.Context, manager.Manager, *slog.Logger) error) (stop func()) {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
@@ -108,7 +112,8 @@ func (e *Env) RunOn(t testing.TB, cfg *rest.Config, setup func(context.Context, 
 	return stop
 }
 
-// Create creates an object, with its status if it has one that is written apart, and deletes it when the test ends.
+// Create creates an object, with its status if it has one that is written apart, and deletes it
+// when the test ends.
 func (e *Env) Create(t testing.TB, o client.Object) {
 	t.Helper()
 	ctx := context.Background()

@@ -16,8 +16,9 @@ import (
 	"github.com/hawser-net/hawser/api/v2alpha1"
 )
 
-// Pool is some API servers that the tests of a package take in turns: to start one costs more than most tests. They are started when they are needed, and end
-// with the package's tests, see [Pool.Around].
+// Pool is some API servers that the tests of a package take in turns: to start one costs more than
+// most tests. They are started when they are needed, and end with the package's tests, see
+// [Pool.Around].
 type Pool struct {
 	all         []*pooled
 	idle, fresh chan *pooled
@@ -40,8 +41,8 @@ func NewPool(n int) *Pool {
 	return p
 }
 
-// Take waits for a server, and gives it to a test alone until that ends. What others left there of pods, nodes' objects, identities, Leases and events is gone;
-// their namespaces are there still.
+// Take waits for a server, and gives it to a test alone until that ends. What others left there of
+// pods, nodes' objects, identities, Leases and events is gone; their namespaces are there still.
 func (p *Pool) Take(t testing.TB) *Env {
 	t.Helper()
 	var s *pooled
@@ -94,7 +95,8 @@ func (e *Env) empty(t testing.TB) {
 	}
 }
 
-// Around returns tests that are followed by the end of the servers; it is for the package's TestMain.
+// Around returns tests that are followed by the end of the servers; it is for the package's
+// TestMain.
 func (p *Pool) Around(m interface{ Run() int }) interface{ Run() int } { return around{p, m} }
 
 type around struct {
@@ -116,7 +118,8 @@ func (a around) Run() int {
 	return code
 }
 
-// outliving is what a server is started with that outlives the test that needs it first: it fails the test that has it now, and its end is the package's.
+// outliving is what a server is started with that outlives the test that needs it first: it fails
+// the test that has it now, and its end is the package's.
 type outliving struct {
 	testing.TB // nil when no test has it
 	cleanups   []func()

@@ -16,7 +16,8 @@ import (
 	"github.com/hawser-net/hawser/api/crds"
 )
 
-// DefineResources defines all custom resources of the product and waits until the server serves them.
+// DefineResources defines all custom resources of the product and waits until the server serves
+// them.
 func (k *Server) DefineResources() {
 	k.t.Helper()
 	definitions, err := crds.Raw()
@@ -59,8 +60,9 @@ func (k *Server) DefineResources() {
 	}
 }
 
-// ClusterNetworkPolicyDefinition returns, as JSON, the definition of ClusterNetworkPolicy by its authors, in the channel with all fields. It is no custom
-// resource of the product, so that whoever wants it defines it.
+// ClusterNetworkPolicyDefinition returns, as JSON, the definition of ClusterNetworkPolicy by its
+// authors, in the channel with all fields. It is no custom resource of the product, so that whoever
+// wants it defines it.
 func (k *Server) ClusterNetworkPolicyDefinition() []byte {
 	k.t.Helper()
 	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/network-policy-api").Output()

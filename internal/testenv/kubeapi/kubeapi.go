@@ -1,4 +1,5 @@
-// Package kubeapi gives tests a real kube-apiserver. It is apart from testenv because it links client-go, which few tests need.
+// Package kubeapi gives tests a real kube-apiserver. It is apart from testenv because it links
+// client-go, which few tests need.
 package kubeapi
 
 import (
@@ -28,8 +29,8 @@ import (
 // Version is the version of Kubernetes that tests run against.
 const Version = parts.Version
 
-// Server is a real kube-apiserver of its own, with an etcd of its own inside the test process: an API without nodes, controllers and pods that run. It
-// listens on a port of the loopback.
+// Server is a real kube-apiserver of its own, with an etcd of its own inside the test process: an
+// API without nodes, controllers and pods that run. It listens on a port of the loopback.
 type Server struct {
 	// Config is a client's configuration with all rights. Copy it before changing it.
 	Config *rest.Config
@@ -56,8 +57,8 @@ func program(t testing.TB, name string) string {
 	return path
 }
 
-// Start starts a kube-apiserver and stops it when the test ends. It returns when the server is ready, which takes some seconds: tests of a package share
-// one and use names of their own.
+// Start starts a kube-apiserver and stops it when the test ends. It returns when the server is
+// ready, which takes some seconds: tests of a package share one and use names of their own.
 func Start(t testing.TB, flags ...string) *Server {
 	t.Helper()
 	k := &Server{t: t, path: program(t, "kube-apiserver")}

@@ -22,8 +22,9 @@ const (
 	Operator = "hawser-operator"
 )
 
-// AuthInfo returns who a client is that acts as that service account of deploy/hawser.yaml, with the rights that the file grants and no others: a program that is
-// tested with it works where the file is installed. The rights are made in the server by the first call.
+// AuthInfo returns who a client is that acts as that service account of deploy/hawser.yaml, with
+// the rights that the file grants and no others: a program that is tested with it works where the
+// file is installed. The rights are made in the server by the first call.
 func (k *Server) AuthInfo(serviceAccount string) *clientcmdapi.AuthInfo {
 	k.t.Helper()
 	client, err := kubernetes.NewForConfig(k.Config)

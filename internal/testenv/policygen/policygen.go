@@ -1,5 +1,6 @@
-// Package policygen makes random policies of every kind that is accepted, and, if it is told to, some that are refused, for comparison with the oracle: by the
-// tests of the policy engine, and on a real cluster. Its vocabulary is small, so that rules and packets meet often.
+// Package policygen makes random policies of every kind that is accepted, and, if it is told to,
+// some that are refused, for comparison with the oracle: by the tests of the policy engine, and on
+// a real cluster. Its vocabulary is small, so that rules and packets meet often.
 package policygen
 
 import (
@@ -15,8 +16,8 @@ import (
 	"github.com/hawser-net/hawser/internal/identity"
 )
 
-// Words are what policies speak of. Labels are app in x, y, z, tier in f, g and, of namespaces, team in red, blue; ports are 80, 81, 443, 53 and named http and
-// dns.
+// Words are what policies speak of. Labels are app in x, y, z, tier in f, g and, of namespaces,
+// team in red, blue; ports are 80, 81, 443, 53 and named http and dns.
 type Words struct {
 	Namespaces []string
 	// Clusters are the own one and others.
@@ -25,7 +26,8 @@ type Words struct {
 	CIDRs []string
 	// Wide4 holds every one of Except4, so does Wide6.
 	Wide4, Except4, Wide6, Except6 []string
-	// Blocks4 are peers of NetworkPolicies; BlockExcept4 are what may be taken out of each but those in Exact4. The same of IPv6.
+	// Blocks4 are peers of NetworkPolicies; BlockExcept4 are what may be taken out of each but
+	// those in Exact4. The same of IPv6.
 	Blocks4, BlockExcept4, Exact4 []string
 	Blocks6, BlockExcept6         []string
 	// Networks are peers of ClusterNetworkPolicies.
@@ -36,7 +38,8 @@ type Words struct {
 type Generator struct {
 	Rand  *rand.Rand
 	Words Words
-	// Refused is how many of a hundred entries of Cilium policies say something that is not supported.
+	// Refused is how many of a hundred entries of Cilium policies say something that is not
+	// supported.
 	Refused int
 }
 

@@ -1,4 +1,5 @@
-// Package conformance checks that a [kvstore.Backend] keeps the promises of package kvstore. Every backend runs it in its tests, against a real store.
+// Package conformance checks that a [kvstore.Backend] keeps the promises of package kvstore. Every
+// backend runs it in its tests, against a real store.
 package conformance
 
 import (
@@ -16,17 +17,20 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
-// Harness opens connections to one store and can do to it what no connection can. Functions left nil skip the tests that need them.
+// Harness opens connections to one store and can do to it what no connection can. Functions left
+// nil skip the tests that need them.
 type Harness struct {
 	// Open makes a new connection to the same store. The suite closes it.
 	Open func(t *testing.T) kvstore.Backend
-	// ExpireLeases ends the leases of a connection behind its back, as if it had been silent for too long.
+	// ExpireLeases ends the leases of a connection behind its back, as if it had been silent for
+	// too long.
 	ExpireLeases func(t *testing.T, b kvstore.Backend)
 	// Compact makes the store forget its history.
 	Compact func(t *testing.T)
 	// BreakWatches cuts the streams of a connection's watches; they may come back by themselves.
 	BreakWatches func(t *testing.T, b kvstore.Backend)
-	// Coalesces is set for a store without history: of several quick changes of one key its watches may tell only the last.
+	// Coalesces is set for a store without history: of several quick changes of one key its watches
+	// may tell only the last.
 	Coalesces bool
 }
 
@@ -190,7 +194,8 @@ func (s *suite) listMany() {
 		_, err := s.b.Txn(s.ctx, txn)
 		s.must(err)
 	}
-	// A writer changes one pair of far-apart keys together all the time: a listing must never show one new and one old.
+	// A writer changes one pair of far-apart keys together all the time: a listing must never show
+	// one new and one old.
 	ctx, cancel := context.WithCancel(s.ctx)
 	var wg sync.WaitGroup
 	wg.Add(1)

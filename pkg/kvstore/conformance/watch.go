@@ -196,7 +196,8 @@ func (s *suite) watchResumes() {
 		}
 		want = append(want, fmt.Sprintf("%s a=%d", kind, i), fmt.Sprintf("create b/%d=x", i))
 	}
-	// No change is missing; a backend may have listed again, which drops what was overwritten, so only the final state is compared then.
+	// No change is missing; a backend may have listed again, which drops what was overwritten, so
+	// only the final state is compared then.
 	if s.h.Coalesces {
 		state := map[string]string{}
 		for len(state) < 6 || state[s.key("a")] != "4" {
@@ -222,7 +223,8 @@ func (s *suite) watchResumes() {
 	}
 }
 
-// watchResumesSlowly breaks a watch while it waits for its reader, with more to tell than any channel keeps.
+// watchResumesSlowly breaks a watch while it waits for its reader, with more to tell than any
+// channel keeps.
 func (s *suite) watchResumesSlowly() {
 	if s.h.BreakWatches == nil {
 		s.Skip("the harness cannot break watches")
@@ -275,7 +277,8 @@ func (s *suite) watchRelists() {
 		s.h.Compact(s.T)
 		s.h.BreakWatches(s.T, s.b)
 	}
-	// Whether the watch resumed or listed again, the reader must end at the same state, without ever being told of a key's deletion twice.
+	// Whether the watch resumed or listed again, the reader must end at the same state, without
+	// ever being told of a key's deletion twice.
 	s.putOn(other, s.key("end"), "1", kvstore.Permanent)
 	state := map[string]string{"kept": "1", "changed": "1", "deleted": "1", "recreated": "1"}
 	for state["end"] == "" {
@@ -407,7 +410,8 @@ func (s *suite) expire() {
 		s.gone(s.key("b"))
 		s.get(s.key("a/permanent"))
 		if round == 1 {
-			// Writing with a lease that is gone must work at once, before the client has found out by itself.
+			// Writing with a lease that is gone must work at once, before the client has found out
+			// by itself.
 			s.putOn(s.b, s.key("a/early"), "1", kvstore.Leased)
 		}
 		var got []string

@@ -29,7 +29,8 @@ func (k label) String() string                                  { return string(
 func (k label) GetKey() string                                  { return string(k) }
 func (k label) PutKey(v string) (allocator.AllocatorKey, error) { return label(v), nil }
 
-// startNode returns the allocator of a node, with a connection of its own, which ends with the test.
+// startNode returns the allocator of a node, with a connection of its own, which ends with the
+// test.
 func startNode(ctx context.Context, t *testing.T, cfg consul.Config, suffix string) *allocator.Allocator {
 	t.Helper()
 	c, err := consul.New(ctx, cfg, nil)
@@ -59,7 +60,8 @@ func startNode(ctx context.Context, t *testing.T, cfg consul.Config, suffix stri
 	return a
 }
 
-// TestAllocator has several nodes number the same keys at once: what matters most of a store, and what Consul has no condition for.
+// TestAllocator has several nodes number the same keys at once: what matters most of a store, and
+// what Consul has no condition for.
 func TestAllocator(t *testing.T) {
 	address := kvstoretest.StartConsul(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
@@ -139,8 +141,9 @@ func TestAllocatorConformance(t *testing.T) {
 	})
 }
 
-// TestMixedAllocators has two kinds of writers number the same keys at once: this package's, and those that take the lock of a key with Consul's own client, look
-// for its references, and write what there is none of, in Cilium's layout. There is one number for each key.
+// TestMixedAllocators has two kinds of writers number the same keys at once: this package's, and
+// those that take the lock of a key with Consul's own client, look for its references, and write
+// what there is none of, in Cilium's layout. There is one number for each key.
 func TestMixedAllocators(t *testing.T) {
 	address := kvstoretest.StartConsul(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)

@@ -1,28 +1,36 @@
-// Package consul implements [kvstore.Backend] on Consul, 1.15 or later: leases are sessions that delete their keys, watches are blocking queries.
+// Package consul implements [kvstore.Backend] on Consul, 1.15 or later: leases are sessions that
+// delete their keys, watches are blocking queries.
 //
 // # Transactions
 //
-// Consul's transactions have no else branch and no conditions on ranges. A transaction here is therefore done in two steps: one request reads, at one
-// index, everything that the conditions and both branches look at; the branch is chosen by that. If it only reads, that was all. If it writes, a second
-// request writes under the condition that nothing of what was read has changed, and the whole is tried again if something has. So a reading transaction
-// costs one round trip and a writing one two.
+// Consul's transactions have no else branch and no conditions on ranges. A transaction here is
+// therefore done in two steps: one request reads, at one index, everything that the conditions and
+// both branches look at; the branch is chosen by that. If it only reads, that was all. If it
+// writes, a second request writes under the condition that nothing of what was read has changed,
+// and the whole is tried again if something has. So a reading transaction costs one round trip and
+// a writing one two.
 //
-// That no key has appeared under a prefix cannot be asked of Consul. It is made sure by guard keys: every write through this package also writes the guards
-// of the folders above its keys, and a condition on a prefix holds on to the guard of the folder that the prefix is in. Guards are named by a hash and
-// limited in number; they stand under [GuardPrefix], outside of any prefix of the product. Writers that do not use this package, such as consul kv put,
-// do not touch the guards: against them a condition on a prefix is only as good as the moment of the reading.
+// That no key has appeared under a prefix cannot be asked of Consul. It is made sure by guard keys:
+// every write through this package also writes the guards of the folders above its keys, and a
+// condition on a prefix holds on to the guard of the folder that the prefix is in. Guards are named
+// by a hash and limited in number; they stand under [GuardPrefix], outside of any prefix of the
+// product. Writers that do not use this package, such as consul kv put, do not touch the guards:
+// against them a condition on a prefix is only as good as the moment of the reading.
 //
-// One transaction may have [MaxOps] operations in Consul's count, guards included; more is [kvstore.ErrTxnTooLarge].
+// One transaction may have [MaxOps] operations in Consul's count, guards included; more is
+// [kvstore.ErrTxnTooLarge].
 //
 // # Watches
 //
-// Consul keeps no history: of several quick changes of one key only the last may be told. A key that was deleted and made again in between is told as
-// deleted and created. When a tree is deleted from above a watched prefix, the keys may be told to be gone a second later. Everything else is as package
-// kvstore promises.
+// Consul keeps no history: of several quick changes of one key only the last may be told. A key
+// that was deleted and made again in between is told as deleted and created. When a tree is deleted
+// from above a watched prefix, the keys may be told to be gone a second later. Everything else is
+// as package kvstore promises.
 //
 // # Goroutines
 //
-// One checks the store; one keeps each session alive; up to three serve each watch, which has two queries open. Close ends them all.
+// One checks the store; one keeps each session alive; up to three serve each watch, which has two
+// queries open. Close ends them all.
 package consul
 
 import (
@@ -66,7 +74,8 @@ type Client struct {
 
 var _ kvstore.Backend = (*Client)(nil)
 
-// New validates the settings and starts to check the store. The context bounds nothing but New itself; use Close. A nil logger means no log.
+// New validates the settings and starts to check the store. The context bounds nothing but New
+// itself; use Close. A nil logger means no log.
 func New(_ context.Context, cfg Config, log *slog.Logger) (*Client, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -106,7 +115,8 @@ func newClient(cfg Config, log *slog.Logger) (*Client, error) {
 	return c, nil
 }
 
-// begin waits until a request may be sent, and returns a context that also ends with the client. The function returned must be called when it is done.
+// begin waits until a request may be sent, and returns a context that also ends with the client.
+// The function returned must be called when it is done.
 func (c *Client) begin(ctx context.Context) (context.Context, func(), error) {
 	if err := ctx.Err(); err != nil {
 		return nil, nil, err
@@ -178,7 +188,8 @@ func (c *Client) list(ctx context.Context, prefix string) (kvstore.Listing, uint
 		return kvstore.Listing{}, 0, err
 	}
 	defer done()
-	// A listing comes with the index of its prefix only, a key that does not exist with that of the whole store. What is listed later is no older.
+	// A listing comes with the index of its prefix only, a key that does not exist with that of the
+	// whole store. What is listed later is no older.
 	_, whole, err := c.consul.KV().Get(GuardPrefix+"nothing", consistent(both))
 	if err != nil {
 		return kvstore.Listing{}, 0, err
@@ -243,7 +254,8 @@ func (c *Client) Status() kvstore.Status {
 	return s
 }
 
-// checkLoop asks the store how it is, at once and then at the intervals of the settings, until the client is closed.
+// checkLoop asks the store how it is, at once and then at the intervals of the settings, until the
+// client is closed.
 func (c *Client) checkLoop() {
 	for {
 		pause := c.cfg.CheckInterval

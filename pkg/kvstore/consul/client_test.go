@@ -80,7 +80,8 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// TestGoesBack: a server that comes back with older data, whose index is behind what a watch has been told. The watch must not wait until the index has caught up.
+// TestGoesBack: a server that comes back with older data, whose index is behind what a watch has
+// been told. The watch must not wait until the index has caught up.
 func TestGoesBack(t *testing.T) {
 	t.Parallel()
 	port := kvstoretest.FreePort(t)
@@ -127,7 +128,8 @@ func TestGoesBack(t *testing.T) {
 	expect(kvstore.EventCreate, "test/x/new")
 }
 
-// TestOtherHistory: a store that went back and has gone on may have other values at revisions that a watch has told.
+// TestOtherHistory: a store that went back and has gone on may have other values at revisions that
+// a watch has told.
 func TestOtherHistory(t *testing.T) {
 	t.Parallel()
 	kv := func(key, value string, revision int64) kvstore.KeyValue {
@@ -145,7 +147,8 @@ func TestOtherHistory(t *testing.T) {
 	}
 }
 
-// TestTLSAndToken has a Consul that speaks TLS only, asks clients for certificates and denies what no token allows.
+// TestTLSAndToken has a Consul that speaks TLS only, asks clients for certificates and denies what
+// no token allows.
 func TestTLSAndToken(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -20,31 +20,40 @@ const (
 
 // Config says how to reach Consul. Start from [Defaults].
 type Config struct {
-	// Address is that of an agent or server: host:port, http://host:port, https://host:port or unix:///path. Option consul.address.
+	// Address is that of an agent or server: host:port, http://host:port, https://host:port or
+	// unix:///path. Option consul.address.
 	Address string
-	// Token is an ACL token, and TokenFile a file with one. Options consul.token and consul.tokenFile.
+	// Token is an ACL token, and TokenFile a file with one. Options consul.token and
+	// consul.tokenFile.
 	Token, TokenFile string
 	// Datacenter is whose store is used; that of the agent if empty. Option consul.datacenter.
 	Datacenter string
-	// CAFile, CertFile and KeyFile are PEM files for TLS. Options consul.caFile, consul.certFile and consul.keyFile.
+	// CAFile, CertFile and KeyFile are PEM files for TLS. Options consul.caFile, consul.certFile
+	// and consul.keyFile.
 	CAFile, CertFile, KeyFile string
-	// PlainKeys writes texts in keys as they are instead of encoded: for the time in which programs share the store that know no other form. Both are read.
-	// Option consul.plainKeys: true or false.
+	// PlainKeys writes texts in keys as they are instead of encoded: for the time in which programs
+	// share the store that know no other form. Both are read. Option consul.plainKeys: true or
+	// false.
 	PlainKeys bool
-	// LeaseTTL is how long leased keys outlive a client that has gone silent. Consul takes up to twice as long.
+	// LeaseTTL is how long leased keys outlive a client that has gone silent. Consul takes up to
+	// twice as long.
 	LeaseTTL time.Duration
 	// MaxInflight bounds the requests under way at once, watches aside. Option consul.maxInflight.
 	MaxInflight int
-	// MaxQuorumFailures is how many checks in a row may fail before the store is reported as failed.
+	// MaxQuorumFailures is how many checks in a row may fail before the store is reported as
+	// failed.
 	MaxQuorumFailures int
-	// CheckInterval and FailingCheckInterval are the pauses between two checks of the store, when the last one was good and when it was not.
+	// CheckInterval and FailingCheckInterval are the pauses between two checks of the store, when
+	// the last one was good and when it was not.
 	CheckInterval, FailingCheckInterval time.Duration
 	// CheckTimeout bounds one check.
 	CheckTimeout time.Duration
-	// HeartbeatKey is the key that the check reads, so the client needs the right to. Who writes it from time to time, see [kvstore.Heartbeat], shows that
-	// writers reach the part of the store that is read. It need not exist.
+	// HeartbeatKey is the key that the check reads, so the client needs the right to. Who writes it
+	// from time to time, see [kvstore.Heartbeat], shows that writers reach the part of the store
+	// that is read. It need not exist.
 	HeartbeatKey string
-	// HeartbeatStaleAfter is how long the heartbeat may stay as it is before the store is reported as failed, if there ever was one; 0 is for ever.
+	// HeartbeatStaleAfter is how long the heartbeat may stay as it is before the store is reported
+	// as failed, if there ever was one; 0 is for ever.
 	HeartbeatStaleAfter time.Duration
 }
 
@@ -71,7 +80,8 @@ func (c *Config) options() map[string]*string {
 	}
 }
 
-// Set applies options of the form that --kvstore-opt takes. All faults are reported together; an unknown option is one.
+// Set applies options of the form that --kvstore-opt takes. All faults are reported together; an
+// unknown option is one.
 func (c *Config) Set(opts map[string]string) error {
 	known := c.options()
 	names := slices.Sorted(maps.Keys(known))

@@ -2,7 +2,8 @@ package consul
 
 import "github.com/hawser-net/hawser/pkg/kvstore"
 
-// NewUnchecked is New without the bounds of the settings: tests need leases shorter than any cluster should have.
+// NewUnchecked is New without the bounds of the settings: tests need leases shorter than any
+// cluster should have.
 func NewUnchecked(cfg Config) (*Client, error) { return newClient(cfg, nil) }
 
 // SessionIDs returns the sessions in use.

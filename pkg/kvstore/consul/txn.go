@@ -239,7 +239,8 @@ func (c *Client) write(ctx context.Context, conds []kvstore.Cond, branch []kvsto
 	var o ops
 	for _, cond := range conds {
 		if ofPrefix(cond) {
-			// The guard catches what was written, check-index what was deleted and does not matter: so the guard is all.
+			// The guard catches what was written, check-index what was deleted and does not matter:
+			// so the guard is all.
 			o.still(snap, guardOf(folder(cond.Key)))
 		} else {
 			o.still(snap, cond.Key)

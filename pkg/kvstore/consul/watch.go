@@ -45,7 +45,8 @@ type watch struct {
 	out    chan<- kvstore.Event
 	known  map[string]kvstore.KeyValue
 	index  uint64 // to ask for changes after
-	// doubt says that the last query failed: whoever answers next may have older data, and would let a query for a later index wait.
+	// doubt says that the last query failed: whoever answers next may have older data, and would
+	// let a query for a later index wait.
 	doubt bool
 	told  int64 // the last revision told
 	// sentinel is nil while the reader knows no key.
@@ -90,7 +91,8 @@ func (w *watch) run(ctx context.Context) {
 			failures = 0
 		}
 		if w.index == 0 && w.known != nil {
-			// The store went back in time. What the reader knows is compared with what is there now, trusting no revision.
+			// The store went back in time. What the reader knows is compared with what is there
+			// now, trusting no revision.
 			pairs := make([]kvstore.KeyValue, 0, len(w.known))
 			for _, kv := range w.known {
 				pairs = append(pairs, kv)
@@ -110,7 +112,8 @@ func byKey(pairs []kvstore.KeyValue) map[string]kvstore.KeyValue {
 	return m
 }
 
-// follow waits for a change and tells it. A break of the watches ends the query only: what it brought is told, for nobody would ask for it again.
+// follow waits for a change and tells it. A break of the watches ends the query only: what it
+// brought is told, for nobody would ask for it again.
 func (w *watch) follow(ctx context.Context) error {
 	pairs, index, err := w.query(ctx)
 	if err != nil {
@@ -124,8 +127,8 @@ func (w *watch) follow(ctx context.Context) error {
 	return w.send(ctx, w.changes(listing(pairs, index)))
 }
 
-// query waits until the index of the prefix has changed, the watches are broken, or the sentinel has found that the index does not tell. After a query that
-// failed it does not wait.
+// query waits until the index of the prefix has changed, the watches are broken, or the sentinel
+// has found that the index does not tell. After a query that failed it does not wait.
 func (w *watch) query(ctx context.Context) (api.KVPairs, uint64, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	w.client.mu.Lock()
@@ -160,7 +163,8 @@ func (w *watch) query(ctx context.Context) (api.KVPairs, uint64, error) {
 	return pairs, meta.LastIndex, nil
 }
 
-// changes compares a listing with what was told: first what was written, in order, then what is gone.
+// changes compares a listing with what was told: first what was written, in order, then what is
+// gone.
 func (w *watch) changes(l kvstore.Listing) []kvstore.Event {
 	now := byKey(l.Pairs)
 	var events []kvstore.Event

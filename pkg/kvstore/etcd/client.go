@@ -1,9 +1,13 @@
 // Package etcd implements [kvstore.Backend] on an etcd cluster, version 3.4 or later.
 //
-// [New] returns at once, whether or not etcd can be reached: the connection is made in the background, calls wait for it as long as their context lets
-// them, and [Client.Status] says how it stands. Requests are rate limited, bounded in number, and refused by members that have lost their leader.
+// [New] returns at once, whether or not etcd can be reached: the connection is made in the
+// background, calls wait for it as long as their context lets them, and [Client.Status] says how it
+// stands. Requests are rate limited, bounded in number, and refused by members that have lost their
+// leader.
 //
-// Goroutines: one connects and then checks the store; one looks after each new connection whether it is still the same store; one keeps each lease alive; one serves each watch. Close ends them all.
+// Goroutines: one connects and then checks the store; one looks after each new connection whether
+// it is still the same store; one keeps each lease alive; one serves each watch. Close ends them
+// all.
 package etcd
 
 import (
@@ -60,7 +64,8 @@ type Client struct {
 
 var _ kvstore.Backend = (*Client)(nil)
 
-// New validates the settings and starts to connect. The context bounds nothing but New itself; use Close. A nil logger means no log.
+// New validates the settings and starts to connect. The context bounds nothing but New itself; use
+// Close. A nil logger means no log.
 func New(_ context.Context, cfg Config, log *slog.Logger) (*Client, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -103,8 +108,9 @@ func newClient(cfg Config, log *slog.Logger) *Client {
 	return c
 }
 
-// listing counts a listing that begins. The function returned must be called when it is over; when the
-// first is done, and with it those that began meanwhile, the request rate becomes that of normal work.
+// listing counts a listing that begins. The function returned must be called when it is over; when
+// the first is done, and with it those that began meanwhile, the request rate becomes that of
+// normal work.
 func (c *Client) listing() (over func(done bool)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -410,9 +416,10 @@ func (c *Client) txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, e
 
 // compile turns a transaction into etcd's form.
 //
-// etcd's comparison of values fails on an empty range, ours holds. So a transaction with such a condition becomes two, one in the other's else branch,
-// and still one request: if there are keys and all have the value, run Then; else if there are none, run Then; else run Else. This order reads a range that
-// is in order only once.
+// etcd's comparison of values fails on an empty range, ours holds. So a transaction with such a
+// condition becomes two, one in the other's else branch, and still one request: if there are keys
+// and all have the value, run Then; else if there are none, run Then; else run Else. This order
+// reads a range that is in order only once.
 func compile(txn kvstore.Txn, held leases.Reservation[clientv3.LeaseID]) clientv3.Op {
 	var cmps []clientv3.Cmp
 	var values *kvstore.Cond

@@ -178,8 +178,8 @@ func TestRateLimitHonoursTheContext(t *testing.T) {
 	}
 }
 
-// TestBootstrapRateEnds: a client that may send much at its start sends no more than the normal rate
-// once a watch has told what there was, also while it has sent nothing else.
+// TestBootstrapRateEnds: a client that may send much at its start sends no more than the normal
+// rate once a watch has told what there was, also while it has sent nothing else.
 func TestBootstrapRateEnds(t *testing.T) {
 	server := kvstoretest.StartEtcd(t)
 	cfg := config(server)

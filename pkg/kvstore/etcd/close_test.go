@@ -11,7 +11,8 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore/etcd"
 )
 
-// TestCloseWhileConnecting closes clients at the moment at which their connection comes about: it must not stay behind.
+// TestCloseWhileConnecting closes clients at the moment at which their connection comes about: it
+// must not stay behind.
 func TestCloseWhileConnecting(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	cfg := etcd.Defaults()

@@ -14,18 +14,22 @@ import (
 )
 
 const (
-	// spreadPerClient and the two bounds say over what time the clients of a cluster come back after they lost a server together: every client waits
-	// for a random part of it. 2,000 clients come back in 20 s, 100 a second, each with its watches, leases and what has queued up.
+	// spreadPerClient and the two bounds say over what time the clients of a cluster come back
+	// after they lost a server together: every client waits for a random part of it. 2,000 clients
+	// come back in 20 s, 100 a second, each with its watches, leases and what has queued up.
 	spreadPerClient = 10 * time.Millisecond
 	minSpread       = 500 * time.Millisecond
 	maxSpread       = 30 * time.Second
 	// connectTimeout bounds one attempt to connect, besides the wait.
 	connectTimeout = 10 * time.Second
-	// catchUp is by how much a client that is back may exceed its own request rate of before, until it has caught up with what waited meanwhile.
+	// catchUp is by how much a client that is back may exceed its own request rate of before, until
+	// it has caught up with what waited meanwhile.
 	catchUp = 1.4
-	// minCatchUp is the rate, requests a second, that all clients together may have whatever they did before: a client of a small cluster is not slowed.
+	// minCatchUp is the rate, requests a second, that all clients together may have whatever they
+	// did before: a client of a small cluster is not slowed.
 	minCatchUp = 2000.0
-	// minSlow and maxSlow bound how long it does so; between them it is three times as long as the store was away.
+	// minSlow and maxSlow bound how long it does so; between them it is three times as long as the
+	// store was away.
 	minSlow = 5 * time.Second
 	maxSlow = 2 * time.Minute
 	// meterSlot and meterSlots are how the request rate of before is measured.
@@ -33,11 +37,14 @@ const (
 	meterSlots = 6
 )
 
-// reconnect is the pause between attempts that failed. Jitter and a long last pause keep clients from trying in step.
+// reconnect is the pause between attempts that failed. Jitter and a long last pause keep clients
+// from trying in step.
 var reconnect = backoff.Config{BaseDelay: time.Second, Multiplier: 1.6, Jitter: 0.5, MaxDelay: 30 * time.Second}
 
-// comeback is what keeps thousands of clients from overrunning a server that was away. It limits the rate of requests at all times; it holds requests back
-// while there is no connection; it spreads the connections of all clients over some seconds; and it lets a client that is back catch up slowly.
+// comeback is what keeps thousands of clients from overrunning a server that was away. It limits
+// the rate of requests at all times; it holds requests back while there is no connection; it
+// spreads the connections of all clients over some seconds; and it lets a client that is back catch
+// up slowly.
 type comeback struct {
 	mu      sync.Mutex
 	clients int // in the cluster; 0 is not known
@@ -219,8 +226,9 @@ func (c *countedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// SetClusterSize tells how many clients the store has, about. After a restart of a server they come back one after the other, 100 a second; a client
-// that does not know waits for up to half a second.
+// SetClusterSize tells how many clients the store has, about. After a restart of a server they come
+// back one after the other, 100 a second; a client that does not know waits for up to half a
+// second.
 func (c *Client) SetClusterSize(clients int) {
 	c.comeback.mu.Lock()
 	defer c.comeback.mu.Unlock()

@@ -22,34 +22,43 @@ const (
 
 // Config says how to reach etcd and how hard to use it. Start from [Defaults].
 type Config struct {
-	// Endpoints are the servers: http://host:port, https://host:port, unix:///path, or host:port. Option etcd.address.
+	// Endpoints are the servers: http://host:port, https://host:port, unix:///path, or host:port.
+	// Option etcd.address.
 	Endpoints []string
-	// File is a YAML file in the format of etcd's own client, see [File]. It may appear later than the process. Endpoints given in both places are those of
-	// this struct. Option etcd.config.
+	// File is a YAML file in the format of etcd's own client, see [File]. It may appear later than
+	// the process. Endpoints given in both places are those of this struct. Option etcd.config.
 	File string
 	// LeaseTTL is how long leased keys outlive a client that has gone silent.
 	LeaseTTL time.Duration
-	// KeepAliveInterval and KeepAliveTimeout are those of the connection's own probes. Options etcd.keepaliveHeartbeat and etcd.keepaliveTimeout.
+	// KeepAliveInterval and KeepAliveTimeout are those of the connection's own probes. Options
+	// etcd.keepaliveHeartbeat and etcd.keepaliveTimeout.
 	KeepAliveInterval, KeepAliveTimeout time.Duration
-	// QPS bounds the requests a second, with bursts of as many. 0 is no bound. Option etcd.qps. The default is five times that of other clients of these
-	// keys, whose 20 make pods queue for the store when many start at once; in quiet times a node sends next to nothing either way.
+	// QPS bounds the requests a second, with bursts of as many. 0 is no bound. Option etcd.qps. The
+	// default is five times that of other clients of these keys, whose 20 make pods queue for the
+	// store when many start at once; in quiet times a node sends next to nothing either way.
 	QPS int
-	// BootstrapQPS is the bound until the first listing is done, and those that began meanwhile; 0 means that of QPS. Option etcd.bootstrapQps.
+	// BootstrapQPS is the bound until the first listing is done, and those that began meanwhile; 0
+	// means that of QPS. Option etcd.bootstrapQps.
 	BootstrapQPS int
-	// MaxInflight bounds the requests under way at once; 0 means as many as QPS. Option etcd.maxInflight.
+	// MaxInflight bounds the requests under way at once; 0 means as many as QPS. Option
+	// etcd.maxInflight.
 	MaxInflight int
 	// ListLimit is the page size of listings; 0 is one page for all. Option etcd.limit.
 	ListLimit int
-	// MaxQuorumFailures is how many checks in a row may fail before the store is reported as failed.
+	// MaxQuorumFailures is how many checks in a row may fail before the store is reported as
+	// failed.
 	MaxQuorumFailures int
-	// CheckInterval and FailingCheckInterval are the pauses between two checks of the store, when the last one was good and when it was not.
+	// CheckInterval and FailingCheckInterval are the pauses between two checks of the store, when
+	// the last one was good and when it was not.
 	CheckInterval, FailingCheckInterval time.Duration
 	// CheckTimeout bounds one check.
 	CheckTimeout time.Duration
-	// HeartbeatKey is the key that the check reads, so the client needs the right to. Who writes it from time to time, see [kvstore.Heartbeat], shows that
-	// writers reach the part of the store that is read. It need not exist.
+	// HeartbeatKey is the key that the check reads, so the client needs the right to. Who writes it
+	// from time to time, see [kvstore.Heartbeat], shows that writers reach the part of the store
+	// that is read. It need not exist.
 	HeartbeatKey string
-	// HeartbeatStaleAfter is how long the heartbeat may stay as it is before the store is reported as failed, if there ever was one; 0 is for ever.
+	// HeartbeatStaleAfter is how long the heartbeat may stay as it is before the store is reported
+	// as failed, if there ever was one; 0 is for ever.
 	HeartbeatStaleAfter time.Duration
 }
 
@@ -124,7 +133,8 @@ func optionNames() []string {
 	return names
 }
 
-// Set applies options of the form that --kvstore-opt takes. All faults are reported together; an unknown option is one.
+// Set applies options of the form that --kvstore-opt takes. All faults are reported together; an
+// unknown option is one.
 func (c *Config) Set(opts map[string]string) error {
 	known := options()
 	names := make([]string, 0, len(opts))
@@ -155,7 +165,8 @@ func ParseOptions(opts map[string]string) (Config, error) {
 	return c, c.Validate()
 }
 
-// Validate reports all faults of the settings at once. It does not look at File, which may not be there yet.
+// Validate reports all faults of the settings at once. It does not look at File, which may not be
+// there yet.
 func (c Config) Validate() error {
 	var errs []error
 	if len(c.Endpoints) == 0 && c.File == "" {
@@ -187,7 +198,8 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// File is the content of [Config.File], the settings file of etcd's own clients. A field that is not known is an error.
+// File is the content of [Config.File], the settings file of etcd's own clients. A field that is
+// not known is an error.
 type File struct {
 	Endpoints             []string     `json:"endpoints"`
 	AutoSyncInterval      fileDuration `json:"auto-sync-interval"`

@@ -6,7 +6,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// NewUnchecked is New without the bounds of the settings: tests need leases shorter than any cluster should have.
+// NewUnchecked is New without the bounds of the settings: tests need leases shorter than any
+// cluster should have.
 func NewUnchecked(cfg Config) *Client { return newClient(cfg, nil) }
 
 // LeaseIDs returns the leases in use.

@@ -11,19 +11,23 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// history notices that the store went back in time: it was restored from a backup, or another cluster answers at its address. A watch would then wait for
-// revisions that are years away, or go on where others' writes have taken the place of those that it has told, so all watches must list again.
+// history notices that the store went back in time: it was restored from a backup, or another
+// cluster answers at its address. A watch would then wait for revisions that are years away, or go
+// on where others' writes have taken the place of those that it has told, so all watches must list
+// again.
 //
-// All our reads and writes are linearizable: an answer never shows an older revision than one that was known before its request was sent. A store that was put back
-// and has gone on may have reached that revision before this client is back. So whenever a connection was made anew, the store is asked for the newest change that is known,
-// at its revision: see [Client.verify].
+// All our reads and writes are linearizable: an answer never shows an older revision than one that
+// was known before its request was sent. A store that was put back and has gone on may have reached
+// that revision before this client is back. So whenever a connection was made anew, the store is
+// asked for the newest change that is known, at its revision: see [Client.verify].
 type history struct {
 	mu       sync.Mutex
 	revision int64
 	cluster  uint64
 	breaks   int64
 	newest   change
-	// doubts counts the connections that were made. As long as it is not trusted, newest stays as it is.
+	// doubts counts the connections that were made. As long as it is not trusted, newest stays as
+	// it is.
 	doubts, trusted int64
 }
 
@@ -51,7 +55,8 @@ func (h *history) doubt() {
 	h.doubts++
 }
 
-// doubted returns the change to ask for, if the store may have gone back, and what to tell [history.resolve].
+// doubted returns the change to ask for, if the store may have gone back, and what to tell
+// [history.resolve].
 func (h *history) doubted() (newest change, doubts int64, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -83,7 +88,8 @@ func (h *history) age() int64 {
 	return h.breaks
 }
 
-// note books an answer to a request sent when before was the newest revision, and says whether history broke.
+// note books an answer to a request sent when before was the newest revision, and says whether
+// history broke.
 func (h *history) note(before int64, cluster uint64, revision int64) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -107,7 +113,8 @@ func (c *Client) observe(before int64, header *pb.ResponseHeader) {
 	c.breakWatches()
 }
 
-// verifyLoop looks after each new connection whether the store is still the same, until the client is closed.
+// verifyLoop looks after each new connection whether the store is still the same, until the client
+// is closed.
 func (c *Client) verifyLoop() {
 	for {
 		select {
@@ -137,7 +144,8 @@ func (c *Client) verifyLoop() {
 	}
 }
 
-// verify says whether the store has a change at its revision. One that was forgotten in a compaction counts as lost: no watch could go on from there either.
+// verify says whether the store has a change at its revision. One that was forgotten in a
+// compaction counts as lost: no watch could go on from there either.
 func (c *Client) verify(ch change) (same bool, err error) {
 	if ch.revision == 0 {
 		return true, nil // nothing is known that could be lost

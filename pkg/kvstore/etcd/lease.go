@@ -14,7 +14,8 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore/internal/leases"
 )
 
-// reserve finds leases for all leased writes of a transaction, asking etcd for another where there is no room.
+// reserve finds leases for all leased writes of a transaction, asking etcd for another where there
+// is no room.
 func (c *Client) reserve(ctx context.Context, txn kvstore.Txn) (leases.Reservation[clientv3.LeaseID], error) {
 	var keys []string
 	for _, branch := range [][]kvstore.Op{txn.Then, txn.Else} {
@@ -62,8 +63,9 @@ func (c *Client) keepAlive(ctx context.Context, l *leases.Lease[clientv3.LeaseID
 		}
 	}
 	if ctx.Err() == nil {
-		// Either etcd says that the lease is gone, or it was silent for a whole TTL. If the lease lives after all, its keys move to another one when they are
-		// written again, and it runs out by itself.
+		// Either etcd says that the lease is gone, or it was silent for a whole TTL. If the lease
+		// lives after all, its keys move to another one when they are written again, and it runs
+		// out by itself.
 		c.lose(l)
 	}
 }

@@ -13,8 +13,9 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
-// TestGoesBack: a store that was put back to an old copy, and whose revision has passed what the client knew before the client is back. What was
-// written since the copy must be told as gone, and what others wrote under revisions that the client had seen as there.
+// TestGoesBack: a store that was put back to an old copy, and whose revision has passed what the
+// client knew before the client is back. What was written since the copy must be told as gone, and
+// what others wrote under revisions that the client had seen as there.
 func TestGoesBack(t *testing.T) {
 	t.Parallel()
 	for _, last := range []string{"its own write", "its own delete", "another's write", "another's delete"} {
@@ -103,7 +104,8 @@ func goesBack(t *testing.T, last string) {
 	}
 }
 
-// TestComesBackTheSame: a store that was away and has all its data is followed on, without a new listing.
+// TestComesBackTheSame: a store that was away and has all its data is followed on, without a new
+// listing.
 func TestComesBackTheSame(t *testing.T) {
 	t.Parallel()
 	server := kvstoretest.StartEtcd(t)

@@ -18,7 +18,8 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
-// TestUserAndPassword works on a store that lets only known users in: requests, watches and leases, before and after a restart of the store.
+// TestUserAndPassword works on a store that lets only known users in: requests, watches and leases,
+// before and after a restart of the store.
 func TestUserAndPassword(t *testing.T) {
 	server := kvstoretest.StartEtcd(t)
 	raw := server.Client()
@@ -156,7 +157,8 @@ func TestStaleHeartbeat(t *testing.T) {
 	beat()
 }
 
-// TestInflightLimit asks a store that does not answer: no more requests than allowed may be under way, and one that waits ends with its context.
+// TestInflightLimit asks a store that does not answer: no more requests than allowed may be under
+// way, and one that waits ends with its context.
 func TestInflightLimit(t *testing.T) {
 	server := kvstoretest.StartEtcd(t)
 	cfg := config(server)

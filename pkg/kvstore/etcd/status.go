@@ -15,7 +15,8 @@ import (
 // Layout implements [kvstore.Backend].
 func (c *Client) Layout() kvstore.Layout { return kvstore.LayoutEtcd }
 
-// Status implements [kvstore.Backend]. The counts are of now, the rest is what the last check found.
+// Status implements [kvstore.Backend]. The counts are of now, the rest is what the last check
+// found.
 func (c *Client) Status() kvstore.Status {
 	leases, keys := c.leases.Count()
 	age, beats := c.beat.Age(time.Now())
@@ -45,7 +46,8 @@ func (c *Client) Status() kvstore.Status {
 	return s
 }
 
-// checkLoop asks the store how it is, at once and then at the intervals of the settings, until the client is closed.
+// checkLoop asks the store how it is, at once and then at the intervals of the settings, until the
+// client is closed.
 func (c *Client) checkLoop() {
 	for {
 		ok := c.check()

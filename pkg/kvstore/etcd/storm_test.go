@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// storm is a server and stub clients on a clock of their own. The clients work as real ones do, with the pauses of this package and the reconnect rule of
-// gRPC; only the network and the server are left out.
+// storm is a server and stub clients on a clock of their own. The clients work as real ones do,
+// with the pauses of this package and the reconnect rule of gRPC; only the network and the server
+// are left out.
 type storm struct {
 	mu      sync.Mutex
 	began   time.Time
@@ -44,8 +45,9 @@ func (s *storm) set(up bool) {
 	s.changed = make(chan struct{})
 }
 
-// The work of one client on a busy cluster: a request a second on average for identities and addresses of pods that come and go; and what it has to ask for
-// when it is back: its watches, the keep-alive of its lease, and a health check of two requests.
+// The work of one client on a busy cluster: a request a second on average for identities and
+// addresses of pods that come and go; and what it has to ask for when it is back: its watches, the
+// keep-alive of its lease, and a health check of two requests.
 const (
 	workPause  = time.Second
 	comingBack = 4 + 1 + 2
@@ -97,7 +99,8 @@ func (s *storm) client(ctx context.Context, back *comeback, spread bool) {
 	}
 }
 
-// connect tries until the server is there: at once, then with gRPC's growing pauses, each attempt after this package's wait.
+// connect tries until the server is there: at once, then with gRPC's growing pauses, each attempt
+// after this package's wait.
 func (s *storm) connect(ctx context.Context, back *comeback, spread bool) bool {
 	pause := reconnect.BaseDelay
 	for {
@@ -116,7 +119,8 @@ func (s *storm) connect(ctx context.Context, back *comeback, spread bool) bool {
 	}
 }
 
-// run returns the steady load, requests a second, and the peak after a restart of the server that took down.
+// run returns the steady load, requests a second, and the peak after a restart of the server that
+// took down.
 func (s *storm) run(t *testing.T, clients int, down time.Duration, spread bool) (steady, peak int) {
 	const warm, watched = 75, 75 // seconds
 	ctx, cancel := context.WithCancel(t.Context())
@@ -150,8 +154,9 @@ func (s *storm) run(t *testing.T, clients int, down time.Duration, spread bool) 
 	return steady, peak
 }
 
-// TestStorm restarts a server under 2,000 clients: those that come back must not ask for twice what they ask for in quiet times, in any second. A restart may
-// be over before a client has noticed, or last.
+// TestStorm restarts a server under 2,000 clients: those that come back must not ask for twice what
+// they ask for in quiet times, in any second. A restart may be over before a client has noticed, or
+// last.
 func TestStorm(t *testing.T) {
 	const clients = 2000
 	for _, down := range []time.Duration{0, 20 * time.Second} {

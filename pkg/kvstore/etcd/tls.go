@@ -13,7 +13,8 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// tlsConfig reads the certificates of the settings file, as they are now, and returns the client side of TLS, or nil for plain text.
+// tlsConfig reads the certificates of the settings file, as they are now, and returns the client
+// side of TLS, or nil for plain text.
 func (f File) tlsConfig() (*tls.Config, error) {
 	if f.InsecureTransport || (f.CertFile == "" && f.TrustedCAFile == "" && !f.InsecureSkipTLSVerify) {
 		return nil, nil
@@ -39,7 +40,8 @@ func (f File) tlsConfig() (*tls.Config, error) {
 	return c, nil
 }
 
-// wantsTLS says whether any endpoint may be spoken to in TLS: those with http are in plain text whatever certificates there are.
+// wantsTLS says whether any endpoint may be spoken to in TLS: those with http are in plain text
+// whatever certificates there are.
 func wantsTLS(endpoints []string) bool {
 	for _, e := range endpoints {
 		if !strings.HasPrefix(e, "http://") {
@@ -49,7 +51,8 @@ func wantsTLS(endpoints []string) bool {
 	return false
 }
 
-// freshTLS reads the certificates again at every handshake: renewed files are used from the next connection on.
+// freshTLS reads the certificates again at every handshake: renewed files are used from the next
+// connection on.
 type freshTLS struct{ file File }
 
 // ClientHandshake implements credentials.TransportCredentials.

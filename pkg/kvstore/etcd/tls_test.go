@@ -13,7 +13,8 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
-// handshake connects as the client does to a server that asks for certificates, and returns the client's name as the server saw it.
+// handshake connects as the client does to a server that asks for certificates, and returns the
+// client's name as the server saw it.
 func handshake(t *testing.T, file File, name string, serverCert tls.Certificate, clients *x509.CertPool) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)

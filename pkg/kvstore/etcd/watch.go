@@ -34,7 +34,8 @@ func (c *Client) Watch(ctx context.Context, prefix string) <-chan kvstore.Event 
 	return out
 }
 
-// watch is the state of one watch: what it told its reader, and the first revision it has not told yet.
+// watch is the state of one watch: what it told its reader, and the first revision it has not told
+// yet.
 type watch struct {
 	client *Client
 	prefix string
@@ -83,7 +84,8 @@ func (w *watch) run(ctx context.Context) {
 	}
 }
 
-// follow tells changes until the stream ends. It says whether it told any and whether the watch must list again.
+// follow tells changes until the stream ends. It says whether it told any and whether the watch
+// must list again.
 func (w *watch) follow(ctx context.Context) (progress, relist bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -16,7 +16,8 @@ import (
 )
 
 // Etcd is an etcd server of one member inside the test process, with a directory of its own. It
-// listens on unix sockets only, so no port is taken and no two tests can meet; but see [StartSecureEtcd].
+// listens on unix sockets only, so no port is taken and no two tests can meet; but see
+// [StartSecureEtcd].
 type Etcd struct {
 	t      testing.TB
 	dir    string
@@ -32,7 +33,8 @@ func StartEtcd(t testing.TB) *Etcd {
 	return startEtcd(t, nil)
 }
 
-// StartSecureEtcd starts a server that speaks TLS at a port of 127.0.0.1, and lets only clients in that have a certificate of the authority's.
+// StartSecureEtcd starts a server that speaks TLS at a port of 127.0.0.1, and lets only clients in
+// that have a certificate of the authority's.
 func StartSecureEtcd(t testing.TB, a Authority) *Etcd {
 	t.Helper()
 	return startEtcd(t, &a)
@@ -109,7 +111,8 @@ func (e *Etcd) Start() {
 	}
 }
 
-// listenAt returns the address of a server that speaks TLS: one that was free a moment ago, the same for the server's life.
+// listenAt returns the address of a server that speaks TLS: one that was free a moment ago, the
+// same for the server's life.
 func (e *Etcd) listenAt() string {
 	e.t.Helper()
 	if e.addr == "" {

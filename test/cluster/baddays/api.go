@@ -20,8 +20,9 @@ import (
 // outage is how long the API server is away.
 const outage = 2 * time.Minute
 
-// apiDown takes the API server away, and meanwhile ends a server's sandbox on every node, which the kubelet makes anew without asking anybody. The new one has
-// a network, and its policy, from its first packet.
+// apiDown takes the API server away, and meanwhile ends a server's sandbox on every node, which the
+// kubelet makes anew without asking anybody. The new one has a network, and its policy, from its
+// first packet.
 func apiDown(ctx context.Context, d *day) (err error) {
 	var victims []*corev1.Pod
 	for _, n := range d.nodes {
@@ -81,8 +82,8 @@ func apiDown(ctx context.Context, d *day) (err error) {
 		return err
 	}
 	d.note("all is in order %.1f s after the API server is back", time.Since(began).Seconds())
-	// The leader ends when it cannot renew its lease. Probes must end none: a new operator reaches the
-	// API server no better than the old one.
+	// The leader ends when it cannot renew its lease. Probes must end none: a new operator reaches
+	// the API server no better than the old one.
 	now, err := d.operatorRestarts(ctx)
 	if err == nil && now > restarts+1 {
 		err = fmt.Errorf("operators were restarted %d times while the API server was away, want once at most: the leader", now-restarts)
@@ -104,7 +105,8 @@ func (d *day) operatorRestarts(ctx context.Context) (n int32, err error) {
 	return n, nil
 }
 
-// restartSandbox ends the processes that hold a server's namespaces, waits for the new sandbox, and probes it.
+// restartSandbox ends the processes that hold a server's namespaces, waits for the new sandbox, and
+// probes it.
 func (d *day) restartSandbox(ctx context.Context, p *lab.Pod) error {
 	old, err := lab.Processes(string(p.Object.UID))
 	if err != nil || len(old) == 0 {
@@ -127,7 +129,8 @@ func netns(pid int) string { return fmt.Sprintf("/proc/%d/ns/net", pid) }
 // conflist is what the agent tells the runtime, on every node.
 const conflist = "cni/net.d/05-cilium.conflist"
 
-// cniConfig removes the runtime's configuration of the network on every node. Pods that run must not notice; new ones wait until it is back.
+// cniConfig removes the runtime's configuration of the network on every node. Pods that run must
+// not notice; new ones wait until it is back.
 func cniConfig(ctx context.Context, d *day) error {
 	saved := map[string][]byte{}
 	for _, n := range d.nodes {

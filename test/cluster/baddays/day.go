@@ -124,13 +124,16 @@ func (d *day) pod(role, node string) *corev1.Pod {
 	return lab.Pause(stage, role+"-"+node, node, map[string]string{"role": role, "on": node})
 }
 
-// service leads to the server of one node, so that flows by it stay where they are when another node is lost. It leads to a port of its own: a client that has
-// a connection to a backend by a service, and opens one to the same port of the backend directly, may by chance get the same port on its side for both.
+// service leads to the server of one node, so that flows by it stay where they are when another
+// node is lost. It leads to a port of its own: a client that has a connection to a backend by a
+// service, and opens one to the same port of the backend directly, may by chance get the same port
+// on its side for both.
 func (d *day) service(ctx context.Context, node string) error {
 	object := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: stage, Name: "server-" + node},
 		Spec: corev1.ServiceSpec{
-			// Kubernetes calls every pod of a node that it does not hear from unready. The flows are to show what the network does.
+			// Kubernetes calls every pod of a node that it does not hear from unready. The flows
+			// are to show what the network does.
 			PublishNotReadyAddresses: true,
 			Selector:                 map[string]string{"role": "server", "on": node}, IPFamilyPolicy: new(corev1.IPFamilyPolicyRequireDualStack),
 			Ports: []corev1.ServicePort{{Name: "tcp", Port: 80, Protocol: corev1.ProtocolTCP}, {Name: "udp", Port: 80, Protocol: corev1.ProtocolUDP}},
@@ -301,8 +304,8 @@ func (d *day) play(ctx context.Context, s scenario) (out outcome) {
 	return out
 }
 
-// plan lists the flows: on each node and from each to the next, directly by both families and by a service, allowed ones and forbidden ones. None of them
-// touches the node that is away.
+// plan lists the flows: on each node and from each to the next, directly by both families and by a
+// service, allowed ones and forbidden ones. None of them touches the node that is away.
 func (d *day) plan(away string) []flows.Flow {
 	var out []flows.Flow
 	var names []string

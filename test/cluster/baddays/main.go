@@ -1,4 +1,5 @@
-// Command baddays does to a cluster what a bad day does, under traffic, and counts what became of every message:
+// Command baddays does to a cluster what a bad day does, under traffic, and counts what became of
+// every message:
 //
 //	go run ./test/cluster/baddays                     all scenarios, on a cluster of their own
 //	go run ./test/cluster/baddays -run 'agent|node'   some of them
@@ -6,8 +7,10 @@
 //	go run ./test/cluster/baddays -identities operator -endpoints slices
 //	go run ./test/cluster/baddays -store etcd
 //
-// Before and after each scenario the invariants of test/cluster/invariant must hold, and the matrix of who reaches whom must be that of the policies. During
-// it no message that is allowed may be lost, and none that is forbidden may arrive, except through a node that is off. The exit code is 0 only if so.
+// Before and after each scenario the invariants of test/cluster/invariant must hold, and the matrix
+// of who reaches whom must be that of the policies. During it no message that is allowed may be
+// lost, and none that is forbidden may arrive, except through a node that is off. The exit code is
+// 0 only if so.
 package main
 
 import (

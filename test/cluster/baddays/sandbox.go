@@ -37,8 +37,9 @@ func newSandbox(ctx context.Context, p *lab.Pod, before machine.Inode, timeout t
 	return ns, addrs, err
 }
 
-// probeSandbox waits for a server's new sandbox and probes it from the first moment that it has addresses: intruders of all these nodes must not reach it, at no
-// time, and clients of the nodes called near must before long.
+// probeSandbox waits for a server's new sandbox and probes it from the first moment that it has
+// addresses: intruders of all these nodes must not reach it, at no time, and clients of the nodes
+// called near must before long.
 func (d *day) probeSandbox(ctx context.Context, p *lab.Pod, before machine.Inode, timeout time.Duration, nodes []kube.NodeInfo, near []string) error {
 	ns, addrs, err := newSandbox(ctx, p, before, timeout)
 	if err != nil {

@@ -23,9 +23,11 @@ type scenario struct {
 	name, about string
 	// store says that it is about the store of identities, and not for clusters without one.
 	store bool
-	// away names a node that the scenario turns off, so that no flow is led through it; nil if there is none.
+	// away names a node that the scenario turns off, so that no flow is led through it; nil if
+	// there is none.
 	away func(*day) string
-	// run does it, under traffic, and returns when it is over. What must hold afterwards is checked by the caller.
+	// run does it, under traffic, and returns when it is over. What must hold afterwards is checked
+	// by the caller.
 	run func(context.Context, *day) error
 }
 
@@ -63,8 +65,9 @@ func agentRollout(ctx context.Context, d *day) error {
 	return nil
 }
 
-// agentKill ends all agents at once, without a chance to say good-bye: the process, after which the kubelet starts it again, and then the pods without grace
-// and when they have only begun, as the kubelet would wait longer each time.
+// agentKill ends all agents at once, without a chance to say good-bye: the process, after which the
+// kubelet starts it again, and then the pods without grace and when they have only begun, as the
+// kubelet would wait longer each time.
 func agentKill(ctx context.Context, d *day) error {
 	began := time.Now()
 	if err := d.killOnNodes(ctx, "hawser-agent"); err != nil {
@@ -154,7 +157,8 @@ func (d *day) holder(ctx context.Context) (string, error) {
 	return *lease.Spec.HolderIdentity, nil
 }
 
-// operatorFailover kills the leader and starts pods with new labels before another one leads, so that identities are needed in between.
+// operatorFailover kills the leader and starts pods with new labels before another one leads, so
+// that identities are needed in between.
 func operatorFailover(ctx context.Context, d *day) error {
 	old, err := d.holder(ctx)
 	if err != nil {
@@ -215,8 +219,8 @@ func (d *day) deletePods(ctx context.Context, pods []*corev1.Pod) error {
 	})
 }
 
-// nodeReboot turns the last node off and on again. Its pods come back by themselves, with their policy from the first packet; the flows between the others must
-// not notice.
+// nodeReboot turns the last node off and on again. Its pods come back by themselves, with their
+// policy from the first packet; the flows between the others must not notice.
 func nodeReboot(ctx context.Context, d *day) error {
 	node, others := d.nodes[len(d.nodes)-1].Name, d.nodes[:len(d.nodes)-1]
 	server := d.pods["server-"+node]

@@ -13,8 +13,8 @@ import (
 // storeOutage is how long the store is away.
 const storeOutage = time.Minute
 
-// storeDown takes the store of identities away, and meanwhile ends every agent, which then has what it
-// wrote down.
+// storeDown takes the store of identities away, and meanwhile ends every agent, which then has what
+// it wrote down.
 func storeDown(ctx context.Context, d *day) error {
 	info, err := d.Info()
 	if err != nil {

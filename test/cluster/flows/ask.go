@@ -15,8 +15,8 @@ import (
 // Token returns a random number, such as tells one probe's packets from another's.
 func Token() uint32 { return rand.Uint32() }
 
-// Ask sends one message by "tcp" or "udp" and waits for the answer of the server with this number; a datagram is sent again until then. Without an answer
-// it returns os.ErrDeadlineExceeded.
+// Ask sends one message by "tcp" or "udp" and waits for the answer of the server with this number;
+// a datagram is sent again until then. Without an answer it returns os.ErrDeadlineExceeded.
 func Ask(from *lab.Namespace, network string, to netip.AddrPort, server uint32, timeout time.Duration) error {
 	who, err := Who(from, network, to, timeout)
 	if err == nil && who != server {

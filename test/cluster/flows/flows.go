@@ -18,7 +18,8 @@ import (
 // Kind is how a flow asks.
 type Kind string
 
-// The kinds. An established flow is one connection, or one pair of ports, for as long as the traffic lasts; of the others every message is a new flow.
+// The kinds. An established flow is one connection, or one pair of ports, for as long as the
+// traffic lasts; of the others every message is a new flow.
 const (
 	TCPEstablished Kind = "tcp established"
 	UDPEstablished Kind = "udp established"
@@ -84,7 +85,8 @@ type Traffic struct {
 	clients []*client
 }
 
-// Numbers gives flows their numbers, none twice: a message that comes late must not count for another flow. Its zero value is ready.
+// Numbers gives flows their numbers, none twice: a message that comes late must not count for
+// another flow. Its zero value is ready.
 type Numbers struct{ last atomic.Uint32 }
 
 func (n *Numbers) next() uint32 { return n.last.Add(1) }
@@ -101,7 +103,8 @@ type client struct {
 	last    time.Time
 }
 
-// Start opens established flows and starts all of them. Those that are allowed have had an answer each on return, or it fails.
+// Start opens established flows and starts all of them. Those that are allowed have had an answer
+// each on return, or it fails.
 func Start(ctx context.Context, servers *Servers, numbers *Numbers, flows []Flow) (*Traffic, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	t := &Traffic{servers: servers, began: time.Now(), cancel: cancel}
@@ -127,7 +130,8 @@ func Start(ctx context.Context, servers *Servers, numbers *Numbers, flows []Flow
 	return t, nil
 }
 
-// Stop ends all flows, waits for answers that are on their way, and returns the results in the order of the flows.
+// Stop ends all flows, waits for answers that are on their way, and returns the results in the
+// order of the flows.
 func (t *Traffic) Stop() []Result {
 	t.cancel()
 	t.wg.Wait()

@@ -44,7 +44,8 @@ var loopback = netip.MustParseAddr("127.0.0.1")
 
 const port, silent = 45871, 45872
 
-// Flows that arrive are counted as answered, those to nobody as lost, and one that arrives although it is forbidden as wrong.
+// Flows that arrive are counted as answered, those to nobody as lost, and one that arrives although
+// it is forbidden as wrong.
 func TestCounting(t *testing.T) {
 	ns := own(t)
 	servers := NewServers()

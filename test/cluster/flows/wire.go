@@ -1,6 +1,8 @@
-// Package flows keeps traffic going between pods and counts what becomes of every message: those that must arrive and those that must not.
+// Package flows keeps traffic going between pods and counts what becomes of every message: those
+// that must arrive and those that must not.
 //
-// Servers and clients are goroutines of one process with sockets in the pods' namespaces, so an arrival is known even if its answer is lost.
+// Servers and clients are goroutines of one process with sockets in the pods' namespaces, so an
+// arrival is known even if its answer is lost.
 package flows
 
 import (
@@ -15,7 +17,8 @@ import (
 	"github.com/hawser-net/hawser/test/cluster/lab"
 )
 
-// A message is a magic number, the number of the flow and one that counts; an answer is the message with the number of the server.
+// A message is a magic number, the number of the flow and one that counts; an answer is the message
+// with the number of the server.
 const (
 	magic     = 0x68617773
 	messageLn = 16
@@ -54,7 +57,8 @@ type Servers struct {
 // NewServers returns none yet.
 func NewServers() *Servers { return &Servers{accepted: map[net.Conn]bool{}} }
 
-// Serve answers on each port of a namespace, by TCP, and by UDP at each of its addresses. number tells the servers apart in answers.
+// Serve answers on each port of a namespace, by TCP, and by UDP at each of its addresses. number
+// tells the servers apart in answers.
 func (s *Servers) Serve(ns *lab.Namespace, number uint32, addrs []netip.Addr, ports ...uint16) error {
 	for _, port := range ports {
 		l, err := ns.Listen(port)

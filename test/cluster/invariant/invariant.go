@@ -70,7 +70,8 @@ func IdentityLabels(id *v2.CiliumIdentity) labels.Set {
 	return labels.NewSet(out...)
 }
 
-// podsHaveEndpoints: the object, the agent's row and the kernel's row say the same, and what the pod's labels demand.
+// podsHaveEndpoints: the object, the agent's row and the kernel's row say the same, and what the
+// pod's labels demand.
 func podsHaveEndpoints(w *World) (wrong []string) {
 	bad := func(p *corev1.Pod, format string, args ...any) {
 		wrong = append(wrong, fmt.Sprintf("pod %s on %s: %s", key(p), p.Spec.NodeName, fmt.Sprintf(format, args...)))
@@ -161,8 +162,8 @@ func onNode(w *World, p *corev1.Pod, identity int) (wrong []string) {
 	return wrong
 }
 
-// nodesKnowPods: the kernel of every node leads every pod's address to its identity and, elsewhere, to its node; no other address of a pod's range leads
-// anywhere.
+// nodesKnowPods: the kernel of every node leads every pod's address to its identity and, elsewhere,
+// to its node; no other address of a pod's range leads anywhere.
 func nodesKnowPods(w *World) (wrong []string) {
 	type place struct {
 		identity int
@@ -279,7 +280,8 @@ func (w *World) used() map[string]bool {
 	return used
 }
 
-// numbersMeanOne: every agent takes a number that pods have for the labels that it stands for, and none for others.
+// numbersMeanOne: every agent takes a number that pods have for the labels that it stands for, and
+// none for others.
 func numbersMeanOne(w *World) (wrong []string) {
 	used := w.used()
 	for i := range w.Identities {
@@ -298,8 +300,9 @@ func numbersMeanOne(w *World) (wrong []string) {
 	return wrong
 }
 
-// identitiesAreUnique: two numbers for one label set would judge the same pods differently. In a store a
-// number that was put back by an old copy stays until its references have run out, as long as no pod has it.
+// identitiesAreUnique: two numbers for one label set would judge the same pods differently. In a
+// store a number that was put back by an old copy stays until its references have run out, as long
+// as no pod has it.
 func identitiesAreUnique(w *World) (wrong []string) {
 	used := w.used()
 	seen := map[string]string{}

@@ -1,5 +1,6 @@
-// Package invariant checks what must hold of a cluster with Hawser whenever nothing is under way, whatever happened before: each invariant is a function of
-// one reading of the objects, the agents and the kernels of all nodes.
+// Package invariant checks what must hold of a cluster with Hawser whenever nothing is under way,
+// whatever happened before: each invariant is a function of one reading of the objects, the agents
+// and the kernels of all nodes.
 package invariant
 
 import (
@@ -33,8 +34,8 @@ type World struct {
 	Cluster    string
 	Namespaces map[string]map[string]string // with their labels
 	Pods       []corev1.Pod                 // on a network of their own, not ended
-	// Endpoints are the objects. Where slices are made of pods and there are no objects, those of Sliced
-	// stand for them: without labels and owners.
+	// Endpoints are the objects. Where slices are made of pods and there are no objects, those of
+	// Sliced stand for them: without labels and owners.
 	Endpoints []v2.CiliumEndpoint
 	// Sliced are the pods in slices, by namespace/name; nil if there are no slices.
 	Sliced     map[string]*v2alpha1.CoreCiliumEndpoint
@@ -42,7 +43,8 @@ type World struct {
 	Nodes      map[string]*Node
 
 	slim bool // the endpoints are those of slices
-	// shared says that identities are in a store, where others' references may keep what this cluster does not use.
+	// shared says that identities are in a store, where others' references may keep what this
+	// cluster does not use.
 	shared bool
 }
 
@@ -115,8 +117,8 @@ func (w *World) readObjects(ctx context.Context, l *lab.Lab) error {
 	return w.readSlices(ctx, l)
 }
 
-// Identities returns the identities of a cluster, from objects or, in the same form, from the store that
-// keeps them.
+// Identities returns the identities of a cluster, from objects or, in the same form, from the store
+// that keeps them.
 func Identities(ctx context.Context, l *lab.Lab) ([]v2.CiliumIdentity, error) {
 	if l.Store == nil {
 		var list v2.CiliumIdentityList

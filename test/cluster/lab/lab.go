@@ -1,6 +1,7 @@
-// Package lab is a handle on a running cluster of namespaces (internal/sandbox/kube) for tests that disturb it: its API, the sockets of its agents, commands
-// on its nodes, and the network namespaces of its pods, in which this process opens sockets of its own. So a pod needs no program but pause, and a flow is
-// counted at both of its ends by one process.
+// Package lab is a handle on a running cluster of namespaces (internal/sandbox/kube) for tests that
+// disturb it: its API, the sockets of its agents, commands on its nodes, and the network namespaces
+// of its pods, in which this process opens sockets of its own. So a pod needs no program but pause,
+// and a flow is counted at both of its ends by one process.
 //
 // A Lab may be used by several goroutines at once.
 package lab
@@ -47,7 +48,8 @@ type Lab struct {
 	out     io.Writer
 }
 
-// Open returns a handle on the cluster called name, which must run. program is the path of hawser; out gets what it says. Close it.
+// Open returns a handle on the cluster called name, which must run. program is the path of hawser;
+// out gets what it says. Close it.
 func Open(name, program string, out io.Writer) (*Lab, error) {
 	info, err := kube.Inspect(name)
 	if err != nil {

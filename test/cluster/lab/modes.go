@@ -16,11 +16,11 @@ import (
 
 // Modes say how a cluster runs what there are several ways for. Use NewModes.
 type Modes struct {
-	// Identities says who makes identities: agent, operator, both or mixed. mixed is a fleet on its way from
-	// agent to both: the operator makes identities as well, agents do not know of it.
+	// Identities says who makes identities: agent, operator, both or mixed. mixed is a fleet on its
+	// way from agent to both: the operator makes identities as well, agents do not know of it.
 	Identities string
-	// Endpoints says how nodes are told of pods: by objects, slices of them, or slim, by slices that the
-	// operator makes of pods.
+	// Endpoints says how nodes are told of pods: by objects, slices of them, or slim, by slices
+	// that the operator makes of pods.
 	Endpoints string
 	// Store says where identities are kept: in objects of Kubernetes, etcd or consul.
 	Store string

@@ -12,13 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Namespace is a network namespace in which this process opens sockets. It keeps the namespace for as long as it is open.
+// Namespace is a network namespace in which this process opens sockets. It keeps the namespace for
+// as long as it is open.
 type Namespace struct {
 	do   chan func()
 	done chan struct{}
 }
 
-// OpenNamespace enters the namespace that path leads to, with a thread of its own that stays there until Close.
+// OpenNamespace enters the namespace that path leads to, with a thread of its own that stays there
+// until Close.
 func OpenNamespace(path string) (*Namespace, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -46,7 +48,8 @@ func OpenNamespace(path string) (*Namespace, error) {
 	return n, nil
 }
 
-// Close gives up the namespace. Sockets opened in it live on. No other call may be under way or follow.
+// Close gives up the namespace. Sockets opened in it live on. No other call may be under way or
+// follow.
 func (n *Namespace) Close() {
 	close(n.do)
 	<-n.done
@@ -65,11 +68,12 @@ func (n *Namespace) Socket(domain, typ, proto int) (fd int, err error) {
 	return fd, err
 }
 
-// buffer is how much a socket may hold back: a machine that is busy elsewhere must not look like a network that drops.
+// buffer is how much a socket may hold back: a machine that is busy elsewhere must not look like a
+// network that drops.
 const buffer = 4 << 20
 
-// Dial connects from the namespace to an address, by "tcp" or "udp", and gives up after the timeout. An attempt without an answer ends with
-// os.ErrDeadlineExceeded.
+// Dial connects from the namespace to an address, by "tcp" or "udp", and gives up after the
+// timeout. An attempt without an answer ends with os.ErrDeadlineExceeded.
 func (n *Namespace) Dial(network string, to netip.AddrPort, timeout time.Duration) (net.Conn, error) {
 	typ := unix.SOCK_STREAM
 	if network == "udp" {
@@ -134,7 +138,8 @@ func (n *Namespace) Listen(port uint16) (l net.Listener, err error) {
 	return l, err
 }
 
-// ListenPacket opens a UDP socket for one family on a port. Answers must leave from the address that was asked, so addr names it.
+// ListenPacket opens a UDP socket for one family on a port. Answers must leave from the address
+// that was asked, so addr names it.
 func (n *Namespace) ListenPacket(addr netip.AddrPort) (c *net.UDPConn, err error) {
 	n.inside(func() { c, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(addr)) })
 	if err != nil {

@@ -28,7 +28,8 @@ type Pod struct {
 	Object    *corev1.Pod
 	Addrs     []netip.Addr
 	Namespace *Namespace
-	// Labels are those that its identity is made of, as the documentation says, not as the agent does.
+	// Labels are those that its identity is made of, as the documentation says, not as the agent
+	// does.
 	Labels labels.Set
 }
 
@@ -61,7 +62,8 @@ func Pause(namespace, name, node string, set map[string]string) *corev1.Pod {
 	}
 }
 
-// EnsureNamespace makes a namespace with labels, empty: one of an earlier run is removed first. Its default service account is there on return.
+// EnsureNamespace makes a namespace with labels, empty: one of an earlier run is removed first. Its
+// default service account is there on return.
 func (l *Lab) EnsureNamespace(ctx context.Context, name string, set map[string]string) error {
 	if err := l.DeleteNamespaces(ctx, name); err != nil {
 		return err
@@ -76,7 +78,8 @@ func (l *Lab) EnsureNamespace(ctx context.Context, name string, set map[string]s
 	})
 }
 
-// Relabel gives a namespace that is there these labels, and removes its pods; one that is not there is made.
+// Relabel gives a namespace that is there these labels, and removes its pods; one that is not there
+// is made.
 func (l *Lab) Relabel(ctx context.Context, name string, set map[string]string) error {
 	object, err := l.Kube.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -185,7 +188,8 @@ func describe(p *corev1.Pod) string {
 	return text
 }
 
-// OpenPods returns the pods of some namespaces that run on their own network, by name, each with its namespace entered. Close them with ClosePods.
+// OpenPods returns the pods of some namespaces that run on their own network, by name, each with
+// its namespace entered. Close them with ClosePods.
 func (l *Lab) OpenPods(ctx context.Context, namespaces ...string) (map[string]*Pod, error) {
 	processes, err := podProcesses()
 	if err != nil {
@@ -260,13 +264,15 @@ func ClosePods(pods map[string]*Pod) {
 	}
 }
 
-// Processes returns the processes of the pod with this UID. All of them are in its network namespace.
+// Processes returns the processes of the pod with this UID. All of them are in its network
+// namespace.
 func Processes(uid string) ([]int, error) {
 	processes, err := podProcesses()
 	return processes[uid], err
 }
 
-// podProcesses returns the processes of each pod on this machine, by the UID of the pod: they are in a cgroup named after it.
+// podProcesses returns the processes of each pod on this machine, by the UID of the pod: they are
+// in a cgroup named after it.
 func podProcesses() (map[string][]int, error) {
 	files, err := filepath.Glob("/proc/[0-9]*/cgroup")
 	if err != nil {

@@ -16,8 +16,9 @@ import (
 // downTime bounds how long a cluster may take to go.
 const downTime = time.Minute
 
-// Main runs a program that does something to clusters until it ends or the process is told to, and returns the exit code: 0 if all was well, 1 if something was
-// not as it must be, 2 if that could not be found out.
+// Main runs a program that does something to clusters until it ends or the process is told to, and
+// returns the exit code: 0 if all was well, 1 if something was not as it must be, 2 if that could
+// not be found out.
 func Main(name string, run func(ctx context.Context) (ok bool, err error)) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -43,8 +44,9 @@ func (p Program) Run(ctx context.Context, out io.Writer, args ...string) error {
 	return cmd.Run()
 }
 
-// Up makes a dual-stack cluster, with further arguments of `sandbox up`, unless there is one of that name. down, which is never nil, removes it if it was made
-// here and is not to be kept; it works when ctx has ended, too.
+// Up makes a dual-stack cluster, with further arguments of `sandbox up`, unless there is one of
+// that name. down, which is never nil, removes it if it was made here and is not to be kept; it
+// works when ctx has ended, too.
 func (p Program) Up(ctx context.Context, out io.Writer, name string, nodes int, keep bool, args ...string) (down func() error, err error) {
 	down = func() error { return nil }
 	if kube.Exists(kube.Defaults().Root, name) {

@@ -1,5 +1,5 @@
-// Package matrix measures who reaches whom in a cluster, with real connections from the pods' namespaces, and compares it with what the oracle of
-// internal/policy reads from the policies.
+// Package matrix measures who reaches whom in a cluster, with real connections from the pods'
+// namespaces, and compares it with what the oracle of internal/policy reads from the policies.
 package matrix
 
 import (
@@ -32,7 +32,8 @@ const (
 	ICMP = "icmp" // echo request, of version 6 to an IPv6 address
 )
 
-// Party is a source or a target: a pod, a node, or with no Labels a host that is not of the cluster.
+// Party is a source or a target: a pod, a node, or with no Labels a host that is not of the
+// cluster.
 type Party struct {
 	Name string
 	Node string // where a pod is, or of a node its own name
@@ -43,8 +44,9 @@ type Party struct {
 	// SourceAddrs are those that it sends from, if they are others.
 	SourceAddrs []netip.Addr
 	Labels      labels.Set
-	// NamedPorts are "name/PROTO/port", as the oracle reads them. PeerPorts are those that a name in an egress rule means at this party: those of all pods with
-	// its labels, see docs/user/policies.md.
+	// NamedPorts are "name/PROTO/port", as the oracle reads them. PeerPorts are those that a name
+	// in an egress rule means at this party: those of all pods with its labels, see
+	// docs/user/policies.md.
 	NamedPorts, PeerPorts []string
 	// SourceOnly parties are not probed.
 	SourceOnly bool
@@ -174,8 +176,9 @@ const (
 	inFlight    = 400
 )
 
-// Measure runs the probes and returns those that came out wrong. What seems wrong is probed again, alone in time, for as long as settle lasts: policies take
-// a moment to arrive, and a busy machine answers late.
+// Measure runs the probes and returns those that came out wrong. What seems wrong is probed again,
+// alone in time, for as long as settle lasts: policies take a moment to arrive, and a busy machine
+// answers late.
 func Measure(ctx context.Context, probes []*Probe, settle time.Duration) ([]*Probe, error) {
 	deadline := time.Now().Add(settle)
 	todo := probes

@@ -20,7 +20,8 @@ func party(name, app string, addrs ...string) *Party {
 	return p
 }
 
-// Every ordered pair is probed by each family that both have, and the oracle is asked with the right protocol number and type.
+// Every ordered pair is probed by each family that both have, and the oracle is asked with the
+// right protocol number and type.
 func TestPlan(t *testing.T) {
 	typ := func(n string) *v2.IntOrString { return &v2.IntOrString{Text: n} }
 	rule := &v2.Rule{

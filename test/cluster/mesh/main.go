@@ -1,4 +1,5 @@
-// Command mesh connects two clusters of this machine and looks with real packets whether they are what docs/user/clustermesh.md says:
+// Command mesh connects two clusters of this machine and looks with real packets whether they are
+// what docs/user/clustermesh.md says:
 //
 //	go run ./test/cluster/mesh                  two clusters of its own, which go afterwards
 //	go run ./test/cluster/mesh -keep            and stay

@@ -30,7 +30,8 @@ const (
 	probeTime = 1500 * time.Millisecond
 )
 
-// roles of pods, one of each on every node: servers let in clients of the other cluster only; open ones let in everybody.
+// roles of pods, one of each on every node: servers let in clients of the other cluster only; open
+// ones let in everybody.
 var roles = []string{"server", "client", "intruder", "open"}
 
 // side is one cluster.
@@ -41,7 +42,8 @@ type side struct {
 	services []netip.Addr
 }
 
-// mesh is the stage: pods of both clusters and their servers, whose numbers say which cluster they are of.
+// mesh is the stage: pods of both clusters and their servers, whose numbers say which cluster they
+// are of.
 type mesh struct {
 	a, b    *side
 	hawser  func(ctx context.Context, out io.Writer, args ...string) error
@@ -161,7 +163,8 @@ type probe struct {
 	refused bool
 }
 
-// ask tries all probes, by TCP and UDP and both families, and returns how many there were and what was wrong.
+// ask tries all probes, by TCP and UDP and both families, and returns how many there were and what
+// was wrong.
 func (m *mesh) ask(probes []probe) (asked int, err error) {
 	var mu sync.Mutex
 	var errs []error
@@ -215,7 +218,8 @@ func (m *mesh) settle(ctx context.Context, probes []probe) (asked int, took time
 	return asked, took, err
 }
 
-// pairs are the probes of a role in one cluster to another role in the same or the other one, between all nodes.
+// pairs are the probes of a role in one cluster to another role in the same or the other one,
+// between all nodes.
 func pairs(from, to *side, src, dst string, allowed bool) (out []probe) {
 	for _, n := range from.nodes {
 		for _, o := range to.nodes {

@@ -289,7 +289,8 @@ func (m *mesh) store(ctx context.Context) error {
 	return m.relabelBack(ctx)
 }
 
-// relabelBack is relabel the other way: a pod of the second cluster, of whose store the first one hears.
+// relabelBack is relabel the other way: a pod of the second cluster, of whose store the first one
+// hears.
 func (m *mesh) relabelBack(ctx context.Context) error {
 	m.a, m.b = m.b, m.a
 	defer func() { m.a, m.b = m.b, m.a }()

@@ -1,11 +1,13 @@
-// Command oracle compares a cluster with the oracle of internal/policy: random pods in random namespaces, random policies of all kinds, and who reaches whom
-// measured with real connections, by TCP, UDP and ICMP, IPv4 and IPv6.
+// Command oracle compares a cluster with the oracle of internal/policy: random pods in random
+// namespaces, random policies of all kinds, and who reaches whom measured with real connections, by
+// TCP, UDP and ICMP, IPv4 and IPv6.
 //
 //	go run ./test/cluster/oracle                  until 10 minutes are over
 //	go run ./test/cluster/oracle -seed 7 -rounds 1
 //	go run ./test/cluster/oracle -identities operator -endpoints slim
 //
-// Where cluster and oracle differ, it takes away from the policies what does not matter and prints the smallest case. The exit code is 0 only if they agree.
+// Where cluster and oracle differ, it takes away from the policies what does not matter and prints
+// the smallest case. The exit code is 0 only if they agree.
 package main
 
 import (

@@ -114,7 +114,8 @@ func (r *rounds) count(probes []*matrix.Probe) {
 	}
 }
 
-// smallest takes away what does not matter for a probe that came out wrong, and describes what is left.
+// smallest takes away what does not matter for a probe that came out wrong, and describes what is
+// left.
 func (r *rounds) smallest(ctx context.Context, objects []world.Object, wrong *matrix.Probe) (string, error) {
 	began, last := time.Now(), *wrong
 	differs := func(objects []world.Object) (bool, error) {

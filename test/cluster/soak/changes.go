@@ -197,7 +197,8 @@ func appOf(set labels.Set, podLabels map[string]string) bool {
 	return value(set, "app") == podLabels["app"] && value(set, "tier") == podLabels["tier"]
 }
 
-// deleteEndpoint removes a pod's CiliumEndpoint by hand: other nodes forget the pod until it is back.
+// deleteEndpoint removes a pod's CiliumEndpoint by hand: other nodes forget the pod until it is
+// back.
 func (s *soak) deleteEndpoint() change {
 	p := s.pod()
 	return change{

@@ -91,7 +91,8 @@ func (s *soak) leader(ctx context.Context, of func(node string) disturbance) (di
 	return disturbance{}, fmt.Errorf("the operators' leader %q is on no node", *lease.Spec.HolderIdentity)
 }
 
-// signal sends a signal to a program on a node. It may not run: a leader that was killed holds its lease for a while.
+// signal sends a signal to a program on a node. It may not run: a leader that was killed holds its
+// lease for a while.
 func (s *soak) signal(ctx context.Context, node, signal, program string) error {
 	_, err := s.Exec(ctx, node, "sh", "-c", `pkill "-$1" -x "$2" || test $? = 1`, "sh", signal, program)
 	return err

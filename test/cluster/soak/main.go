@@ -1,15 +1,15 @@
 // Command soak keeps a cluster busy and compares all the time what passes with what the oracle of
-// internal/policy says: pods, labels, namespaces and policies change, agents and operators are killed
-// and frozen, the API server goes away, it or the store of identities goes back to an old copy of
-// its data, and objects are edited and deleted by hand.
+// internal/policy says: pods, labels, namespaces and policies change, agents and operators are
+// killed and frozen, the API server goes away, it or the store of identities goes back to an old
+// copy of its data, and objects are edited and deleted by hand.
 //
 //	go run ./test/cluster/soak -for 3m
 //	go run ./test/cluster/soak -identities operator -endpoints slim -for 1h
 //	go run ./test/cluster/soak -seed 7 -steps 12
 //
-// What one change does not concern must hold in every moment; after each change everything must, and
-// so must the invariants of package invariant. The exit code is 0 only if nothing was wrong. What
-// was is printed with the arguments that repeat it.
+// What one change does not concern must hold in every moment; after each change everything must,
+// and so must the invariants of package invariant. The exit code is 0 only if nothing was wrong.
+// What was is printed with the arguments that repeat it.
 package main
 
 import (
@@ -67,7 +67,8 @@ type result struct {
 	Store      string         `json:"store"`
 	Steps      int            `json:"steps"`
 	Kinds      map[string]int `json:"kinds"` // of changes and of disturbances
-	// Settled probes were made when everything had settled, Meanwhile those while something changed.
+	// Settled probes were made when everything had settled, Meanwhile those while something
+	// changed.
 	Settled   int           `json:"settled"`
 	Meanwhile int           `json:"meanwhile"`
 	Took      time.Duration `json:"took"`
@@ -133,8 +134,8 @@ func (o *options) all(ctx context.Context) (ok bool, err error) {
 	return len(s.result.Faults) == 0, err
 }
 
-// operatorArgs have what nobody uses collected every few seconds, so that numbers retire and come back all
-// the time.
+// operatorArgs have what nobody uses collected every few seconds, so that numbers retire and come
+// back all the time.
 func operatorArgs() []string {
 	return []string{"--identity-gc-interval=5s", "--identity-heartbeat-timeout=10s", "--cilium-endpoint-gc-interval=10s", "--nodes-gc-interval=10s"}
 }

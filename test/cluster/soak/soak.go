@@ -22,8 +22,8 @@ const (
 	maxFaults = 5
 	// maxPolicies at once; more of them deny nearly everything.
 	maxPolicies = 6
-	// settled bounds how long agents, objects and kernels may take to agree after a change. A frozen
-	// leader's lease has to run out first.
+	// settled bounds how long agents, objects and kernels may take to agree after a change. A
+	// frozen leader's lease has to run out first.
 	settled = 3 * time.Minute
 )
 
@@ -67,7 +67,8 @@ func (s *soak) run(ctx context.Context) error {
 	if err := s.Prepare(ctx); err != nil {
 		return err
 	}
-	// Policies by random cut it off from the API server, so that it is never ready again; nobody here asks for names.
+	// Policies by random cut it off from the API server, so that it is never ready again; nobody
+	// here asks for names.
 	if _, err := s.Kubectl(ctx, "", "-n", system, "scale", "deployment/coredns", "--replicas=0"); err != nil {
 		return err
 	}

@@ -101,7 +101,8 @@ func copyDir(ctx context.Context, from, to string) error {
 	return nil
 }
 
-// storeGone takes the store away, and may kill an agent meanwhile, which then has what it wrote down.
+// storeGone takes the store away, and may kill an agent meanwhile, which then has what it wrote
+// down.
 func (s *soak) storeGone(node string) disturbance {
 	kill := s.rng.IntN(2) == 0
 	what := "no store"
@@ -139,8 +140,8 @@ func (s *soak) storeFrozen() disturbance {
 	}
 }
 
-// storeBack has the store forget what was written since a copy was made: since the step began, or since
-// an earlier one.
+// storeBack has the store forget what was written since a copy was made: since the step began, or
+// since an earlier one.
 func (s *soak) storeBack() disturbance {
 	old := s.rng.IntN(2) == 0 && s.copies.kept
 	what := "the store goes back to a copy of this step's beginning"
@@ -159,8 +160,9 @@ func (s *soak) storeBack() disturbance {
 	}
 }
 
-// serverBack has Kubernetes forget what was written since the change was made: which endpoints and identities
-// followed from it. That is as administrators put a backup back: revisions go on above those that had been given out.
+// serverBack has Kubernetes forget what was written since the change was made: which endpoints and
+// identities followed from it. That is as administrators put a backup back: revisions go on above
+// those that had been given out.
 func (s *soak) serverBack() disturbance {
 	const name = "etcd"
 	return disturbance{

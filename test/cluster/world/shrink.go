@@ -7,8 +7,8 @@ import (
 	v2 "github.com/hawser-net/hawser/api/v2"
 )
 
-// Shrink takes away objects, then parts of them, for as long as what is left still differs. It returns the smallest set that it found, and how many sets it
-// tried. A set of none is not tried.
+// Shrink takes away objects, then parts of them, for as long as what is left still differs. It
+// returns the smallest set that it found, and how many sets it tried. A set of none is not tried.
 func Shrink(objects []Object, differs func([]Object) (bool, error)) (_ []Object, tries int, err error) {
 	for again := true; again; {
 		again = false

@@ -29,7 +29,8 @@ import (
 	"github.com/hawser-net/hawser/test/cluster/matrix"
 )
 
-// ownerLabel is on every policy of a world, so that a later run finds those of one that was cut short.
+// ownerLabel is on every policy of a world, so that a later run finds those of one that was cut
+// short.
 const ownerLabel = "test.hawser.net/world"
 
 // Ports are what is asked of every target; their numbers are those that policies speak of.
@@ -62,8 +63,8 @@ type World struct {
 	names   int
 }
 
-// New returns a world without pods and policies in namespaces called prefix-a and so on. The cluster
-// must know the kind ClusterNetworkPolicy: see Prepare.
+// New returns a world without pods and policies in namespaces called prefix-a and so on. The
+// cluster must know the kind ClusterNetworkPolicy: see Prepare.
 func New(l *lab.Lab, prefix string) *World {
 	return &World{
 		Lab: l, prefix: prefix, Spaces: []string{prefix + "-a", prefix + "-b", prefix + "-c"},
@@ -73,8 +74,8 @@ func New(l *lab.Lab, prefix string) *World {
 	}
 }
 
-// Prepare makes the definition of ClusterNetworkPolicy, as its project publishes it, known to the API
-// server, and removes policies that an earlier run with the same prefix left.
+// Prepare makes the definition of ClusterNetworkPolicy, as its project publishes it, known to the
+// API server, and removes policies that an earlier run with the same prefix left.
 func (w *World) Prepare(ctx context.Context) error {
 	dir, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/network-policy-api").Output()
 	if err != nil {

@@ -1,7 +1,7 @@
 //go:build tools
 
-// Package containerd names the container runtime of a cluster on one machine. It is a module of its own: Kubernetes pins an older k8s.io/cri-api than
-// containerd compiles with.
+// Package containerd names the container runtime of a cluster on one machine. It is a module of its
+// own: Kubernetes pins an older k8s.io/cri-api than containerd compiles with.
 package containerd
 
 import (

@@ -1,4 +1,5 @@
-// Command coredns is CoreDNS with the few plugins that a cluster on one machine needs. All of them would pull in the libraries of three cloud providers.
+// Command coredns is CoreDNS with the few plugins that a cluster on one machine needs. All of them
+// would pull in the libraries of three cloud providers.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Package image makes container images from files, without a registry and without an engine: one layer each, in an OCI image layout that is a tar file,
-// as containerd imports it.
+// Package image makes container images from files, without a registry and without an engine: one
+// layer each, in an OCI image layout that is a tar file, as containerd imports it.
 //
 // The same files make the same bytes: times in the layer are zero and its entries are sorted.
 //
@@ -25,7 +25,8 @@ import (
 	"strings"
 )
 
-// Image is one image in the making. The methods that add files remember where they are; Write reads them.
+// Image is one image in the making. The methods that add files remember where they are; Write reads
+// them.
 type Image struct {
 	// Names are what the image is called, each with a tag.
 	Names []string
@@ -76,8 +77,9 @@ func (m *Image) put(dst string, e entry) {
 	}
 }
 
-// AddProgram puts a program at dst, with every shared library it needs at the library's usual place. Each of roots is a directory whose files look as if
-// they were in /, such as one that packages were unpacked into; the machine's own / is searched last.
+// AddProgram puts a program at dst, with every shared library it needs at the library's usual
+// place. Each of roots is a directory whose files look as if they were in /, such as one that
+// packages were unpacked into; the machine's own / is searched last.
 func (m *Image) AddProgram(dst, source string, roots ...string) error {
 	m.Add(dst, source)
 	todo, seen := []string{source}, map[string]bool{}
@@ -104,7 +106,8 @@ func (m *Image) AddProgram(dst, source string, roots ...string) error {
 	return nil
 }
 
-// libraries lists what the dynamic linker loads for an ELF file: names, and the path of the linker itself. A static program needs nothing.
+// libraries lists what the dynamic linker loads for an ELF file: names, and the path of the linker
+// itself. A static program needs nothing.
 func libraries(file string) ([]string, error) {
 	f, err := elf.Open(file)
 	if err != nil {
@@ -206,7 +209,8 @@ func (m *Image) Write(w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	// A file that changed since the first reading would make another layer than the one that was promised.
+	// A file that changed since the first reading would make another layer than the one that was
+	// promised.
 	again := sha256.New()
 	if err := m.layer(io.MultiWriter(t, again)); err != nil {
 		return err

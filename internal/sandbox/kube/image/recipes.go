@@ -16,11 +16,13 @@ const (
 	PauseName   = "registry.k8s.io/pause:3.10.2"
 	AgnhostName = "registry.k8s.io/e2e-test-images/agnhost:2.63.0"
 	CoreDNSName = "registry.k8s.io/coredns/coredns:local"
-	// DNSName is what upstream's tests of DNS look names up with, by way of glibc. Here it is agnhost, whose programs are all of Debian.
+	// DNSName is what upstream's tests of DNS look names up with, by way of glibc. Here it is
+	// agnhost, whose programs are all of Debian.
 	DNSName = "registry.k8s.io/e2e-test-images/glibc-dns-testing:2.0.0"
 )
 
-// agnhostFile is where agnhost is kept. Its number goes up with its recipe, since a file knows its ingredients only.
+// agnhostFile is where agnhost is kept. Its number goes up with its recipe, since a file knows its
+// ingredients only.
 const agnhostFile = "agnhost-2"
 
 // Kitchen makes the images that a cluster needs, and keeps them as files.
@@ -35,8 +37,8 @@ type Kitchen struct {
 	Say func(format string, args ...any)
 }
 
-// Make makes the named images that are not there yet, or are older than what they are made of, and returns their files. Known names are pause, coredns and
-// agnhost.
+// Make makes the named images that are not there yet, or are older than what they are made of, and
+// returns their files. Known names are pause, coredns and agnhost.
 func (k *Kitchen) Make(ctx context.Context, names ...string) ([]string, error) {
 	if err := os.MkdirAll(k.Dir, 0o755); err != nil {
 		return nil, err
@@ -76,7 +78,8 @@ func (k *Kitchen) Make(ctx context.Context, names ...string) ([]string, error) {
 	return files, nil
 }
 
-// Fresh reports whether file exists and none of what it was made from is newer. A source that is missing makes nothing older.
+// Fresh reports whether file exists and none of what it was made from is newer. A source that is
+// missing makes nothing older.
 func Fresh(file string, from ...string) bool {
 	made, err := os.Stat(file)
 	if err != nil {
@@ -108,8 +111,9 @@ func (k *Kitchen) coreDNS(context.Context) (*Image, error) {
 	return m, nil
 }
 
-// unpacked are packages whose programs the upstream tests call in agnhost, with the libraries that these need. They are unpacked and not installed: nc of
-// another package would become the machine's.
+// unpacked are packages whose programs the upstream tests call in agnhost, with the libraries that
+// these need. They are unpacked and not installed: nc of another package would become the
+// machine's.
 var unpacked = []string{
 	"netcat-openbsd", "libbsd0", "libmd0", "iperf", "bind9-dnsutils", "bind9-host", "bind9-libs", "liblmdb0", "libuv1", "libmaxminddb0",
 	"libprotobuf-c1", "libfstrm0", "libjson-c5", "libjemalloc2", "libnghttp2-14",
@@ -138,7 +142,8 @@ func (k *Kitchen) agnhost(ctx context.Context) (*Image, error) {
 	for _, f := range []string{"localhost.crt", "localhost.key"} {
 		m.Add("/"+f, filepath.Join(kubernetes, "test/images/agnhost/porter", f))
 	}
-	// The shell is bash: busybox's prefers its own applets to programs in PATH, and its nc knows no UDP.
+	// The shell is bash: busybox's prefers its own applets to programs in PATH, and its nc knows no
+	// UDP.
 	for dst, name := range map[string]string{"/bin/bash": "bash", "/bin/busybox": "busybox", "/usr/bin/curl": "curl", "/usr/bin/ss": "ss", "/usr/bin/ipcs": "ipcs",
 		"/usr/bin/getent": "getent"} {
 		program, err := exec.LookPath(name)

@@ -29,7 +29,8 @@ type Builder struct {
 	Terminal bool
 }
 
-// Build builds what is missing of the named programs, or of another version than the checkout wants. It returns at once if nothing is.
+// Build builds what is missing of the named programs, or of another version than the checkout
+// wants. It returns at once if nothing is.
 func (b *Builder) Build(ctx context.Context, names ...string) error {
 	wanted, err := find(names)
 	if err != nil {
@@ -142,7 +143,8 @@ func (b *Builder) command(ctx context.Context, p Part, args ...string) *exec.Cmd
 	return cmd
 }
 
-// stale counts the packages that are not compiled yet. Zero means that it is unknown: the build is timed by experience then.
+// stale counts the packages that are not compiled yet. Zero means that it is unknown: the build is
+// timed by experience then.
 func (b *Builder) stale(ctx context.Context, p Part, flags []string) int {
 	args := append([]string{"list", "-deps", "-f", "{{if .Stale}}x{{end}}"}, flags...)
 	out, err := b.command(ctx, p, append(args, p.pkg)...).Output()
@@ -213,7 +215,8 @@ func (m *meter) show() {
 	fmt.Fprintln(m.builder.Out, text)
 }
 
-// left estimates the rest of this build: by its own speed once there is one, until then by experience.
+// left estimates the rest of this build: by its own speed once there is one, until then by
+// experience.
 func (m *meter) left(elapsed time.Duration, compiled int) time.Duration {
 	const link = 3 * time.Second
 	if m.packages > 0 && compiled*20 >= m.packages {
@@ -235,7 +238,8 @@ func round(d time.Duration) time.Duration {
 	return d.Round(5 * time.Second)
 }
 
-// Here returns a builder for this process: the cache directory, and the checkout that the working directory or the program itself is in, if any.
+// Here returns a builder for this process: the cache directory, and the checkout that the working
+// directory or the program itself is in, if any.
 func Here(out io.Writer, terminal bool) (*Builder, error) {
 	dir, err := Dir()
 	if err != nil {

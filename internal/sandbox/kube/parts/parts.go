@@ -1,9 +1,13 @@
-// Package parts knows the programs that a Kubernetes cluster on one machine is made of, where they are kept, and how they are built.
+// Package parts knows the programs that a Kubernetes cluster on one machine is made of, where they
+// are kept, and how they are built.
 //
-// They are built once from the modules below test/kube of a checkout, which pin every version, and kept in a cache directory that is named after the
-// version of Kubernetes. Several processes may build at the same time: they wait for each other. A program appears in the directory only when it is whole.
+// They are built once from the modules below test/kube of a checkout, which pin every version, and
+// kept in a cache directory that is named after the version of Kubernetes. Several processes may
+// build at the same time: they wait for each other. A program appears in the directory only when it
+// is whole.
 //
-// The package keeps no state. Builder.Build starts one goroutine while a program is compiled and waits for it.
+// The package keeps no state. Builder.Build starts one goroutine while a program is compiled and
+// waits for it.
 package parts
 
 import (
@@ -84,7 +88,8 @@ func Node() []string {
 // Suite names what the upstream tests need.
 func Suite() []string { return []string{"ginkgo", "e2e.test"} }
 
-// kubeVersion is what Kubernetes' own build stamps into its programs. Without it they say v0.0.0-master, and clients refuse features.
+// kubeVersion is what Kubernetes' own build stamps into its programs. Without it they say
+// v0.0.0-master, and clients refuse features.
 func kubeVersion() string {
 	major, rest, _ := strings.Cut(strings.TrimPrefix(Version, "v"), ".")
 	minor, _, _ := strings.Cut(rest, ".")
@@ -124,7 +129,8 @@ func Dir() (string, error) {
 	return filepath.Join(cache, "hawser", "kube", Version), nil
 }
 
-// Source returns the root of the checkout that one of the places is in, or below which it is: the first that has one. What is missing is said in the error.
+// Source returns the root of the checkout that one of the places is in, or below which it is: the
+// first that has one. What is missing is said in the error.
 func Source(places ...string) (string, error) {
 	for _, place := range places {
 		for dir := place; filepath.IsAbs(dir); dir = filepath.Dir(dir) {
@@ -142,7 +148,8 @@ func Source(places ...string) (string, error) {
 	return "", errors.New("no checkout of Hawser here: programs of Kubernetes are built from its test/kube, so run this from a checkout")
 }
 
-// state tells whether the program in dir is there and of the version that the checkout at root wants; root may be empty if there is none.
+// state tells whether the program in dir is there and of the version that the checkout at root
+// wants; root may be empty if there is none.
 func (p Part) state(dir, root string) (ok bool, why string) {
 	path := filepath.Join(dir, p.Name)
 	if _, err := os.Stat(path); err != nil {

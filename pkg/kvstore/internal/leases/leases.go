@@ -1,5 +1,5 @@
-// Package leases is the book that the drivers of key-value stores keep of their leases: which key is on which, and who is told when they are lost. It does not
-// speak to a store.
+// Package leases is the book that the drivers of key-value stores keep of their leases: which key
+// is on which, and who is told when they are lost. It does not speak to a store.
 package leases
 
 import (
@@ -31,7 +31,8 @@ type leasedKey[ID comparable] struct {
 	written bool
 }
 
-// Reservation says which lease each leased key of one transaction goes on. It must be settled, once.
+// Reservation says which lease each leased key of one transaction goes on. It must be settled,
+// once.
 type Reservation[ID comparable] map[string]*leasedKey[ID]
 
 // ID returns the lease of a key of the reservation.
@@ -48,8 +49,9 @@ func (r Reservation[ID]) Leases() []*Lease[ID] {
 	return out
 }
 
-// Table assigns keys to leases: at most [kvstore.MaxKeysPerLease] on each, and a key that is written again stays where it is. All methods may be called
-// concurrently. The zero value is empty and ready.
+// Table assigns keys to leases: at most [kvstore.MaxKeysPerLease] on each, and a key that is
+// written again stays where it is. All methods may be called concurrently. The zero value is empty
+// and ready.
 type Table[ID comparable] struct {
 	grant sync.Mutex // held while a lease is asked for, so that one request serves all who wait
 
@@ -58,7 +60,8 @@ type Table[ID comparable] struct {
 	keys map[string]*leasedKey[ID]
 }
 
-// Obtain finds room for the keys. Where there is none it calls add, which asks the store for another lease and puts it into use, one call at a time.
+// Obtain finds room for the keys. Where there is none it calls add, which asks the store for
+// another lease and puts it into use, one call at a time.
 func (t *Table[ID]) Obtain(keys []string, add func() error) (Reservation[ID], error) {
 	if len(keys) == 0 {
 		return nil, nil
@@ -138,8 +141,9 @@ const (
 	Done                   // the branch was run
 )
 
-// Settle books what became of a transaction. It returns the keys that were, or may have been, written with a lease that has been given up meanwhile:
-// nobody keeps that one alive, so they count as lost.
+// Settle books what became of a transaction. It returns the keys that were, or may have been,
+// written with a lease that has been given up meanwhile: nobody keeps that one alive, so they count
+// as lost.
 func (t *Table[ID]) Settle(held Reservation[ID], branch []kvstore.Op, what Outcome) (stray []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -196,7 +200,8 @@ func (t *Table[ID]) forget(key string, k *leasedKey[ID]) {
 	}
 }
 
-// Remove takes a lease out of use and returns the keys that were on it, sorted; ok is false if it was out already.
+// Remove takes a lease out of use and returns the keys that were on it, sorted; ok is false if it
+// was out already.
 func (t *Table[ID]) Remove(l *Lease[ID]) (keys []string, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -224,7 +229,8 @@ func (t *Table[ID]) Count() (leases, keys int) {
 	return len(t.list), len(t.keys)
 }
 
-// Observers are told of lost keys. All methods may be called concurrently. The zero value is empty and ready.
+// Observers are told of lost keys. All methods may be called concurrently. The zero value is empty
+// and ready.
 type Observers struct {
 	mu   sync.Mutex
 	list []*observer

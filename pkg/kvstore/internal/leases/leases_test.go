@@ -8,8 +8,8 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore/internal/leases"
 )
 
-// TestPlaceOfAWriteUnderWay has two transactions write one key: that the first was not sent must not free the place of the second, or the lease would take one
-// key too many.
+// TestPlaceOfAWriteUnderWay has two transactions write one key: that the first was not sent must
+// not free the place of the second, or the lease would take one key too many.
 func TestPlaceOfAWriteUnderWay(t *testing.T) {
 	var table leases.Table[int]
 	table.Add(1, func() {})
@@ -32,7 +32,8 @@ func TestPlaceOfAWriteUnderWay(t *testing.T) {
 	}
 }
 
-// TestUnknownOnALostLease has a lease lost while a write is under way whose outcome nobody knows: its key counts as lost.
+// TestUnknownOnALostLease has a lease lost while a write is under way whose outcome nobody knows:
+// its key counts as lost.
 func TestUnknownOnALostLease(t *testing.T) {
 	var table leases.Table[int]
 	l := table.Add(1, func() {})
