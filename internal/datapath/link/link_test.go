@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -150,13 +151,26 @@ func (n *node) output(t testing.TB, name string, args ...string) string {
 	return string(out)
 }
 
-// dump is everything on the node that SetNode may change, with counters left out.
+// dump is everything on the node that SetNode may change, with counters left out, when the kernel
+// has done what follows by itself: found that nobody has the addresses, and that the node's own
+// pair is connected, of which it tells up to a second late.
 func (n *node) dump(t testing.TB) string {
+	t.Helper()
+	unsettled := regexp.MustCompile(` tentative|hawser_(net|host)@.*NO-CARRIER`)
+	text := n.dumpNow(t)
+	for deadline := time.Now().Add(10 * time.Second); unsettled.MatchString(text) && time.Now().Before(deadline); {
+		time.Sleep(50 * time.Millisecond)
+		text = n.dumpNow(t)
+	}
+	return text
+}
+
+func (n *node) dumpNow(t testing.TB) string {
 	t.Helper()
 	var b strings.Builder
 	for _, c := range [][]string{
 		{"ip", "-d", "link"}, {"ip", "addr"}, {"ip", "route", "show", "table", "all"},
-		{"ip", "-6", "route", "show", "table", "all"}, {"ip", "neigh"}, {"nft", "list", "ruleset"},
+		{"ip", "-6", "route", "show", "table", "all"}, {"ip", "neigh", "show", "nud", "permanent"}, {"nft", "list", "ruleset"},
 	} {
 		b.WriteString(n.output(t, c[0], c[1:]...))
 	}

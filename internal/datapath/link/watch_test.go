@@ -20,11 +20,6 @@ func TestWatch(t *testing.T) {
 	must(t, n.EnsureEndpoint(ep))
 	_, err = n.SetNode(tunnelNode())
 	must(t, err)
-	// The kernel looks for duplicates of its link-local addresses first, and adds routes for them
-	// afterwards.
-	for deadline := time.Now().Add(10 * time.Second); strings.Contains(n.dump(t), " tentative") && time.Now().Before(deadline); {
-		time.Sleep(20 * time.Millisecond)
-	}
 	want := settledLines(n.dump(t))
 
 	ctx, cancel := context.WithCancel(context.Background())
