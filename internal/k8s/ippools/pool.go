@@ -23,6 +23,10 @@ const (
 	SkipMasqueradeAnnotation = "ipam.cilium.io/skip-masquerade"
 )
 
+// DisputedAnnotation is one of CiliumNodes. The operator names by it those of the node's CIDRs that overlap what another had first, separated by commas; the
+// node's agent gives no new addresses of them and hands them back when they are unused.
+const DisputedAnnotation = "network.hawser.net/disputed-pod-cidrs"
+
 // Pool is a CiliumPodIPPool that was read.
 type Pool struct {
 	Name string

@@ -49,7 +49,7 @@ type Book interface {
 	Settle(n *v2.CiliumNode) Answer
 	// Wrote tells that the node has what Settle answered; served says that nothing was wrong.
 	Wrote(name string, served bool)
-	// Forget releases what a node holds that is gone. It reports whether that was anything.
+	// Forget is told that a node is gone. It reports whether anything became free.
 	Forget(name string) bool
 }
 
@@ -57,6 +57,8 @@ type Book interface {
 type Answer struct {
 	// IPAM are the fields of spec.ipam that are to be others, by their names; nil if none is.
 	IPAM map[string]any
+	// Annotations are those of the node that are to be others, nil for one that is to go. They count only with IPAM.
+	Annotations map[string]any
 	// Faults are for people, in the node's status.
 	Faults []string
 	// Displaced are nodes that lost something to this one, which is older. Their status is to be told.
@@ -199,7 +201,7 @@ func (c *Controller) forget(name string) {
 	defer c.mu.Unlock()
 	delete(c.waiting, name)
 	if c.cfg.Book.Forget(name) {
-		c.log.Info("a node is gone, its addresses are free", "node", name)
+		c.log.Info("a node is gone, and addresses are free", "node", name)
 		c.wake()
 	}
 }
@@ -237,7 +239,7 @@ func (c *Controller) note(name string, a Answer) (waits bool) {
 func (c *Controller) settle(ctx context.Context, live *v2.CiliumNode) (reconcile.Result, error) {
 	a := c.decide(live)
 	if a.IPAM != nil {
-		if err := c.write(ctx, live, a.IPAM); err != nil {
+		if err := c.write(ctx, live, a); err != nil {
 			if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 				return reconcile.Result{RequeueAfter: time.Millisecond}, nil
 			}
@@ -254,12 +256,13 @@ func (c *Controller) settle(ctx context.Context, live *v2.CiliumNode) (reconcile
 	return reconcile.Result{}, nil
 }
 
-// write sets fields of a node, if it is still as it was read, and leaves everything else alone. live is as written afterwards.
-func (c *Controller) write(ctx context.Context, live *v2.CiliumNode, ipam map[string]any) error {
-	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"resourceVersion": live.ResourceVersion, "uid": live.UID},
-		"spec":     map[string]any{"ipam": ipam},
-	})
+// write sets what a says of a node, if it is still as it was read, and leaves everything else alone. live is as written afterwards.
+func (c *Controller) write(ctx context.Context, live *v2.CiliumNode, a Answer) error {
+	meta := map[string]any{"resourceVersion": live.ResourceVersion, "uid": live.UID}
+	if a.Annotations != nil {
+		meta["annotations"] = a.Annotations
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": meta, "spec": map[string]any{"ipam": a.IPAM}})
 	if err == nil {
 		err = c.client.Patch(ctx, live, client.RawPatch(types.MergePatchType, patch))
 	}

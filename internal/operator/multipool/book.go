@@ -2,9 +2,11 @@ package multipool
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/hawser-net/hawser/internal/ipam"
@@ -38,6 +40,8 @@ type node struct {
 	podCIDRs  []string // of cluster-pool
 	requested []request
 	allocated []allocation
+	// disputed is the mark of the CIDRs that it has and that were another's first: see [ippools.DisputedAnnotation].
+	disputed string
 }
 
 // answer is what is to become of a node.
@@ -45,11 +49,10 @@ type answer struct {
 	// allocated and podCIDRs are what the node should have; changed says that it has not.
 	allocated []allocation
 	podCIDRs  []string
+	disputed  string
 	changed   bool
 	// faults are for people, in the node's status.
 	faults []string
-	// displaced are nodes that lost a block to this one, which is older. Their status is to be told.
-	displaced []string
 	// released is set if a block became free.
 	released bool
 }
@@ -74,14 +77,21 @@ func (a *answer) give(name string, block netip.Prefix) {
 	}
 }
 
-// member is a node in the book.
+// member is a node in the book, or one that is gone while blocks rest in its name.
 type member struct {
-	uid     string
-	created time.Time
+	uid string // "" when it is gone
 	// served is set if nothing was to be complained about, and the node had what it was to have, when it was last read from the server.
 	served bool
 	// given are blocks that were not seen at the node yet, with the version of its object that the write replaces.
 	given map[netip.Prefix]string
+	// lost are CIDRs that the node has and that overlap what somebody had first. Its pods may use them, so nobody is given anything of them.
+	lost []netip.Prefix
+	// rests are CIDRs that the node was seen to have, and has no more, with the time until which they stay its own.
+	rests map[netip.Prefix]time.Time
+}
+
+func newMember(uid string) *member {
+	return &member{uid: uid, given: map[netip.Prefix]string{}, rests: map[netip.Prefix]time.Time{}}
 }
 
 // giver is a pool that blocks are given of.
@@ -90,11 +100,17 @@ type giver struct {
 	blocks [2]*pool.Pool // nil where the pool has none of the family
 }
 
-// book says which node holds which blocks of which pool. What always holds: no two nodes hold overlapping blocks. It is plain memory and not safe for
-// concurrent use.
+// restTime is how long a block is nobody else's after its node was seen without it. That it is not in the node's object is no proof that no pod uses it: the
+// object may have been deleted, or edited by somebody else, and the agent writes it as it was.
+const restTime = 2 * time.Minute
+
+// book says which node holds which blocks of which pool. What always holds: no two nodes hold overlapping blocks, and nobody is given what any node has. It is
+// plain memory and not safe for concurrent use. It has no clock: times are told, and must not go back.
 type book struct {
 	standard string // the name of the default pool
 	migrate  bool
+	rest     time.Duration
+	resting  int           // of all nodes
 	held     [2]*pool.Pool // of IPv4 and IPv6; shared by all givers
 	of       map[netip.Prefix]string
 	givers   map[string]*giver
@@ -111,7 +127,7 @@ func family(p netip.Prefix) int {
 }
 
 func newBook(standard string, migrate bool) *book {
-	b := &book{standard: standard, migrate: migrate, of: map[netip.Prefix]string{}, givers: map[string]*giver{}, nodes: map[string]*member{}}
+	b := &book{standard: standard, migrate: migrate, rest: restTime, of: map[netip.Prefix]string{}, givers: map[string]*giver{}, nodes: map[string]*member{}}
 	for f, bits := range [2]int{32, 128} {
 		b.held[f], _ = pool.New(nil, bits) // without ranges there is nothing to be wrong
 	}
@@ -186,23 +202,51 @@ func (b *book) legacy(n node) string {
 	return ""
 }
 
-// restore books what nodes hold already, the oldest node first, before anything is given out.
+// restore books what nodes hold already, the oldest node first, before anything is given out. What an operator before has marked as another's comes last: who
+// had it first keeps it.
 func (b *book) restore(nodes []node) {
 	nodes = slices.Clone(nodes)
 	slices.SortFunc(nodes, func(x, y node) int {
 		return cmp.Or(x.created.Compare(y.created), cmp.Compare(x.name, y.name))
 	})
 	for _, n := range nodes {
-		own, bad := n.blocks(b.legacy(n))
-		served := len(bad) == 0
-		for _, o := range own {
-			if b.held[family(o.prefix)].Claim(n.name, o.prefix) != nil {
-				served = false // who is in the way is older; the node is told when it is looked at
-				continue
+		b.nodes[n.name] = newMember(n.uid)
+	}
+	for _, marked := range []bool{false, true} {
+		for _, n := range nodes {
+			m := b.nodes[n.name]
+			own, bad := n.blocks(b.legacy(n))
+			marks := strings.Split(n.disputed, ",")
+			for _, o := range own {
+				if slices.Contains(marks, o.prefix.String()) == marked && b.enter(n.name, o) != nil {
+					m.lost = append(m.lost, o.prefix)
+				}
 			}
-			b.of[o.prefix] = o.pool
+			m.served = len(bad) == 0 && len(m.lost) == 0 // who lost something is told when it is looked at
 		}
-		b.nodes[n.name] = &member{uid: n.uid, created: n.created, served: served, given: map[netip.Prefix]string{}}
+	}
+	b.avoid()
+}
+
+// enter books a block that a node has. The error, if somebody is in the way, is a [pool.TakenError].
+func (b *book) enter(name string, o block) error {
+	err := b.held[family(o.prefix)].Claim(name, o.prefix)
+	if err == nil {
+		b.of[o.prefix] = o.pool
+	}
+	return err
+}
+
+// avoid has nobody be given what nodes have and do not hold.
+func (b *book) avoid() {
+	var lost [2][]netip.Prefix
+	for _, m := range b.nodes {
+		for _, p := range m.lost {
+			lost[family(p)] = append(lost[family(p)], p)
+		}
+	}
+	for f := range lost {
+		b.held[f].Avoid(lost[f])
 	}
 }
 
@@ -216,7 +260,7 @@ func (b *book) agrees(n node) bool {
 		return false // these are to be moved, or complained about
 	}
 	own, bad := n.blocks("")
-	if len(bad) > 0 || len(own) != len(b.held[0].Holds(n.name))+len(b.held[1].Holds(n.name)) {
+	if len(bad) > 0 || n.disputed != "" || len(own) != b.listed(n.name, m) {
 		return false
 	}
 	for _, o := range own {
@@ -243,13 +287,26 @@ func (b *book) agrees(n node) bool {
 	return true
 }
 
+// listed counts the blocks that a node holds and that do not rest.
+func (b *book) listed(name string, m *member) (n int) {
+	for _, held := range b.held {
+		for _, p := range held.Holds(name) {
+			if m.rests[p].IsZero() {
+				n++
+			}
+		}
+	}
+	return n
+}
+
 // covers says whether a block is one that its pool has.
 func (b *book) covers(o block) bool {
 	s := b.givers[o.pool]
 	return s != nil && s.Covers(o.prefix)
 }
 
-// has counts the addresses of a pool that a node has for its pods. Those of blocks that the pool does not have any more do not count.
+// has counts the addresses of a pool that a node has for its pods. Those of blocks that the pool does not have any more do not count, nor those that were
+// another's first.
 func (b *book) has(name, of string, f int) int {
 	s := b.givers[of]
 	if s == nil {
@@ -257,26 +314,25 @@ func (b *book) has(name, of string, f int) int {
 	}
 	n := 0
 	for _, p := range b.held[f].Holds(name) {
-		if b.of[p] == of && s.Covers(p) {
+		if _, rests := b.nodes[name].rests[p]; !rests && b.of[p] == of && s.Covers(p) {
 			n += ipam.Capacity(ipam.Block{Prefix: p, AllowFirst: s.AllowFirst, AllowLast: s.AllowLast})
 		}
 	}
 	return n
 }
 
-// settle decides about n, which must be as the server has it now: what is not in it any more, and cannot come, is released.
-func (b *book) settle(n node) answer {
-	var a answer
+// settle decides about n, which must be as the server has it now.
+func (b *book) settle(n node, now time.Time) answer {
+	a := answer{released: b.expire(now), podCIDRs: n.podCIDRs}
 	m := b.nodes[n.name]
-	if m != nil && m.uid != n.uid { // another node of the same name
-		a.released = b.forget(n.name)
-		m = nil
-	}
 	if m == nil {
-		m = &member{uid: n.uid, created: n.created, given: map[netip.Prefix]string{}}
+		m = newMember(n.uid)
 		b.nodes[n.name] = m
 	}
-	a.podCIDRs = n.podCIDRs
+	if m.uid != n.uid { // it is new, or another of the same name
+		m.uid = n.uid
+		clear(m.given)
+	}
 	for _, x := range n.allocated {
 		x.cidrs = slices.Clone(x.cidrs)
 		a.allocated = append(a.allocated, x)
@@ -285,8 +341,8 @@ func (b *book) settle(n node) answer {
 	for _, text := range bad {
 		a.complain("spec.ipam: %q is not a CIDR; remove it", text)
 	}
-	b.release(n, m, own, &a)
-	b.claim(n, own, &a)
+	b.lay(n, m, own, now, &a)
+	b.claim(n, m, own, &a)
 	b.adopt(n, own, &a)
 	for _, r := range n.requested {
 		for f, needed := range r.needed {
@@ -295,65 +351,69 @@ func (b *book) settle(n node) answer {
 	}
 	for i, x := range a.allocated {
 		if s := b.givers[x.pool]; s != nil && (s.AllowFirst != x.allowFirst || s.AllowLast != x.allowLast) {
-			a.allocated[i].allowFirst, a.allocated[i].allowLast = s.AllowFirst, s.AllowLast
-			a.changed = true
+			a.allocated[i].allowFirst, a.allocated[i].allowLast, a.changed = s.AllowFirst, s.AllowLast, true
 		}
 	}
+	a.changed = a.changed || a.disputed != n.disputed
 	m.served = len(a.faults) == 0 && !a.changed
 	return a
 }
 
-// release gives back what n does not have any more. A block whose write may still arrive is given once more: the write is the same.
-func (b *book) release(n node, m *member, own []block, a *answer) {
-	for f := range b.held {
-		for _, p := range b.held[f].Holds(n.name) {
-			if slices.ContainsFunc(own, func(o block) bool { return o.prefix == p }) {
-				delete(m.given, p)
-				continue
-			}
-			if version, ok := m.given[p]; ok && version == n.version {
-				a.give(b.of[p], p)
-				continue
-			}
-			delete(m.given, p)
-			b.held[f].ReleaseOne(n.name, p)
-			delete(b.of, p)
-			a.released = true
+// lay lays to rest what n does not have any more. A block whose write may still arrive is given once more: the write is the same.
+func (b *book) lay(n node, m *member, own []block, now time.Time, a *answer) {
+	listed := map[netip.Prefix]bool{}
+	for _, o := range own {
+		listed[o.prefix] = true
+		delete(m.given, o.prefix)
+		b.revive(m, o.prefix)
+	}
+	for _, p := range b.known(n.name, m) {
+		if listed[p] {
+			continue
 		}
+		if version, ok := m.given[p]; ok && version == n.version {
+			a.give(b.of[p], p)
+			continue
+		}
+		delete(m.given, p)
+		b.lie(m, p, now)
 	}
 }
 
-// claim books the blocks that a node has.
-func (b *book) claim(n node, own []block, a *answer) {
+// claim books the blocks that a node has. Who was there first keeps what two have, as nobody can tell which pods use it.
+func (b *book) claim(n node, m *member, own []block, a *answer) {
+	before := m.lost
+	m.lost = slices.DeleteFunc(slices.Clone(before), func(p netip.Prefix) bool { return m.rests[p].IsZero() })
+	var marks []string
 	for _, o := range own {
-		held := b.held[family(o.prefix)]
-		rival := slices.IndexFunc(held.Overlapping(o.prefix), func(h pool.Holding) bool { return h.Owner != n.name && !b.older(n, h.Owner) })
-		if rival >= 0 {
-			h := held.Overlapping(o.prefix)[rival]
-			a.complain("spec.ipam: %s overlaps %s of node %s, which is older; remove it, and restart the pods that have addresses of it", o.prefix, h.Prefix, h.Owner)
+		if err := b.enter(n.name, o); err != nil {
+			m.lost = append(m.lost, o.prefix)
+			marks = append(marks, o.prefix.String())
+			a.complain("spec.ipam: %s", dispute(n.name, err))
 			continue
 		}
-		for _, h := range held.Overlapping(o.prefix) {
-			if h.Owner != n.name {
-				held.ReleaseOne(h.Owner, h.Prefix)
-				delete(b.of, h.Prefix)
-				if loser := b.nodes[h.Owner]; loser != nil {
-					loser.served = false
-					delete(loser.given, h.Prefix)
-				}
-				a.displaced = append(a.displaced, h.Owner)
-			}
-		}
-		if err := held.Claim(n.name, o.prefix); err != nil { // only its own other blocks are left to be in the way
-			a.complain("spec.ipam: %v; remove one of them", err)
-			continue
-		}
-		b.of[o.prefix] = o.pool
 		if o.pool != "" && !b.covers(o) {
 			a.complain("pool %q does not have %s (any more), of which this node has pods: add it to CiliumPodIPPool %s again, or delete the pods with its addresses; "+
 				"nobody is given new ones of it", o.pool, o.prefix, o.pool)
 		}
 	}
+	slices.Sort(marks)
+	a.disputed = strings.Join(marks, ",")
+	if !slices.Equal(before, m.lost) {
+		b.avoid()
+	}
+}
+
+// dispute says what is wrong with a block of a node that cannot be booked.
+func dispute(name string, err error) string {
+	var taken *pool.TakenError
+	switch {
+	case !errors.As(err, &taken):
+		return err.Error()
+	case taken.Owner == name:
+		return fmt.Sprintf("%s overlaps %s, which the node has, too; remove one of them", taken.Wanted, taken.Held)
+	}
+	return fmt.Sprintf("%s overlaps %s of node %s, which had it first: no new pod gets an address of it here; delete the pods that have one", taken.Wanted, taken.Held, taken.Owner)
 }
 
 // adopt makes a node's blocks of cluster-pool such of the default pool, if its agent asks for pools.
@@ -380,6 +440,18 @@ func (b *book) give(f int, n node, m *member, of string, needed int, a *answer) 
 		return
 	}
 	s := b.givers[of]
+	// What rests in the node's own name is free for it, unless another node has it.
+	for _, p := range b.held[f].Holds(n.name) {
+		if have < needed && s != nil && !m.rests[p].IsZero() && b.of[p] == of && s.Covers(p) && !b.held[f].Avoids(p) {
+			b.revive(m, p)
+			m.given[p] = n.version
+			a.give(of, p)
+			have = b.has(n.name, of, f)
+		}
+	}
+	if have >= needed {
+		return
+	}
 	switch {
 	case s == nil:
 		a.complain("there is no CiliumPodIPPool %s, of which %d %s addresses are asked for; create it", of, needed, familyNames[f])
@@ -395,7 +467,7 @@ func (b *book) give(f int, n node, m *member, of string, needed int, a *answer) 
 		}
 		p, err := s.blocks[f].Allocate(n.name)
 		if err != nil {
-			a.complain("pool %q: the node needs %d %s addresses and has %d: %v; add a range to CiliumPodIPPool %s", of, needed, familyNames[f], have, err, of)
+			a.complain("pool %q: the node needs %d %s addresses and has %d: %v; add a range to CiliumPodIPPool %s%s", of, needed, familyNames[f], have, err, of, b.patience())
 			return
 		}
 		b.of[p], m.given[p] = of, n.version
@@ -404,13 +476,12 @@ func (b *book) give(f int, n node, m *member, of string, needed int, a *answer) 
 	}
 }
 
-// older reports whether n comes before the holder in the order of age, in which the first keeps what two have.
-func (b *book) older(n node, holder string) bool {
-	h := b.nodes[holder]
-	if h == nil {
-		return true
+// patience says that something may become free by itself.
+func (b *book) patience() string {
+	if b.resting == 0 {
+		return ""
 	}
-	return cmp.Or(n.created.Compare(h.created), cmp.Compare(n.name, holder)) < 0
+	return fmt.Sprintf(", or wait: what nodes handed back in the last %s is not given yet", b.rest)
 }
 
 // wrote tells the book that the node has what settle answered; served says that nothing was wrong.
@@ -421,15 +492,65 @@ func (b *book) wrote(name string, served bool) {
 	}
 }
 
-// forget releases what a node holds that is gone. It reports whether that was anything.
-func (b *book) forget(name string) bool {
-	delete(b.nodes, name)
-	n := 0
-	for _, held := range b.held {
-		for _, p := range held.Release(name) {
-			delete(b.of, p)
-			n++
+// forget lays to rest what a node had that is gone. It comes back to the node if that comes back.
+func (b *book) forget(name string, now time.Time) (released bool) {
+	if m := b.nodes[name]; m != nil {
+		m.uid, m.served = "", false
+		clear(m.given)
+		for _, p := range b.known(name, m) {
+			b.lie(m, p, now)
+		}
+		if len(m.rests) == 0 {
+			delete(b.nodes, name)
 		}
 	}
-	return n > 0
+	return b.expire(now)
+}
+
+// known are the CIDRs that a node has or had: those that it holds and those that it lost.
+func (b *book) known(name string, m *member) []netip.Prefix {
+	return slices.Concat(b.held[0].Holds(name), b.held[1].Holds(name), m.lost)
+}
+
+// lie has a CIDR rest that a node has no more.
+func (b *book) lie(m *member, p netip.Prefix, now time.Time) {
+	if _, ok := m.rests[p]; !ok {
+		m.rests[p] = now.Add(b.rest)
+		b.resting++
+	}
+}
+
+// revive ends the rest of a CIDR that a node has again.
+func (b *book) revive(m *member, p netip.Prefix) {
+	if _, ok := m.rests[p]; ok {
+		delete(m.rests, p)
+		b.resting--
+	}
+}
+
+// expire releases what has rested. It reports whether that was anything.
+func (b *book) expire(now time.Time) (released bool) {
+	if b.resting == 0 {
+		return false
+	}
+	for name, m := range b.nodes {
+		for p, end := range m.rests {
+			if now.Before(end) {
+				continue
+			}
+			b.revive(m, p)
+			if b.held[family(p)].ReleaseOne(name, p) {
+				delete(b.of, p)
+			}
+			m.lost = slices.DeleteFunc(m.lost, func(l netip.Prefix) bool { return l == p })
+			released = true
+		}
+		if m.uid == "" && len(m.rests) == 0 {
+			delete(b.nodes, name)
+		}
+	}
+	if released {
+		b.avoid()
+	}
+	return released
 }

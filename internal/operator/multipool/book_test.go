@@ -2,6 +2,7 @@ package multipool
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -50,6 +51,9 @@ func (n node) with(pool string, cidrs ...string) node {
 	return n
 }
 
+// noon is when tests begin.
+var noon = time.Unix(1<<30, 0)
+
 // fault is what the status of the node says.
 func (a answer) fault() string { return strings.Join(a.faults, "; ") }
 
@@ -68,7 +72,7 @@ func TestSettle(t *testing.T) {
 		b := testBook(t, false, wide)
 		n := aged("a", 1, 0)
 		n.requested = []request{{"default", [2]int{15, 8}}}
-		a := b.settle(n)
+		a := b.settle(n, noon)
 		if a.shown() != "default 10.0.0.0/28,10.0.0.16/28,fd00::/124" || a.fault() != "" || !a.changed {
 			t.Errorf("%+v", a)
 		}
@@ -81,14 +85,14 @@ func TestSettle(t *testing.T) {
 		if b.agrees(n) {
 			t.Error("nothing is left to do, and more is asked for")
 		}
-		if a := b.settle(n); a.shown() != "default 10.0.0.0/28,10.0.0.16/28,fd00::/124,10.0.0.32/28" {
+		if a := b.settle(n, noon); a.shown() != "default 10.0.0.0/28,10.0.0.16/28,fd00::/124,10.0.0.32/28" {
 			t.Errorf("grown: %s", a.shown())
 		}
 	})
 	t.Run("outermost addresses count if the pool allows them", func(t *testing.T) {
 		p := wide
 		p.AllowFirst, p.AllowLast = true, true
-		a := testBook(t, false, p).settle(aged("a", 1, 16))
+		a := testBook(t, false, p).settle(aged("a", 1, 16), noon)
 		if a.shown() != "default 10.0.0.0/28" || !a.allocated[0].allowFirst || !a.allocated[0].allowLast {
 			t.Errorf("%+v", a)
 		}
@@ -97,7 +101,7 @@ func TestSettle(t *testing.T) {
 		b := testBook(t, false, pool4("default", "10.0.0.0/28"))
 		n := aged("a", 1, 0)
 		n.requested = []request{{"blue", [2]int{3, 0}}, {"default", [2]int{15, 2}}}
-		a := b.settle(n)
+		a := b.settle(n, noon)
 		for _, want := range []string{
 			"there is no CiliumPodIPPool blue, of which 3 IPv4 addresses are asked for; create it",
 			"CiliumPodIPPool default has no IPv6 range, and 2 addresses are asked for; add one",
@@ -115,29 +119,32 @@ func TestSettle(t *testing.T) {
 		}
 		n.requested = n.requested[1:]
 		n.requested[0].needed[1] = 0
-		if a := b.settle(n); a.shown() != "default 10.0.0.0/28,10.9.0.0/28" || a.fault() != "" {
+		if a := b.settle(n, noon); a.shown() != "default 10.0.0.0/28,10.9.0.0/28" || a.fault() != "" {
 			t.Errorf("the pool has grown: %s, %q", a.shown(), a.fault())
 		}
 	})
 	t.Run("a write whose outcome is unknown", func(t *testing.T) {
 		b := testBook(t, false, pool4("default", "10.0.0.0/27"))
 		n := aged("a", 1, 8)
-		if a := b.settle(n); a.shown() != "default 10.0.0.0/28" {
+		if a := b.settle(n, noon); a.shown() != "default 10.0.0.0/28" {
 			t.Fatal(a.shown())
 		}
 		n.requested = nil // the agent asks for nothing any more, in the object of the same version
-		if a := b.settle(n); a.shown() != "default 10.0.0.0/28" || a.released {
+		if a := b.settle(n, noon); a.shown() != "default 10.0.0.0/28" || a.released {
 			t.Errorf("the write may still arrive, and its block is given away: %s", a.shown())
 		}
 		n.version = "2"
-		if a := b.settle(n); a.shown() != "" || !a.released {
+		if a := b.settle(n, noon); a.shown() != "" || a.released {
+			t.Errorf("the write may have arrived, and have been edited away, and its block does not rest: %s", a.shown())
+		}
+		if a := b.settle(n, noon.Add(restTime)); a.shown() != "" || !a.released {
 			t.Errorf("the write cannot arrive any more, and its block stays booked: %s", a.shown())
 		}
 	})
 	t.Run("a pool that lost a range", func(t *testing.T) {
 		b := testBook(t, false, pool4("default", "10.0.0.0/27"), pool4("blue", "10.1.0.0/28"))
 		n := aged("a", 1, 8).with("default", "10.0.0.0/28")
-		if a := b.settle(n); a.fault() != "" || a.changed {
+		if a := b.settle(n, noon); a.fault() != "" || a.changed {
 			t.Fatalf("%+v", a)
 		}
 		// The range is now another pool's.
@@ -149,35 +156,114 @@ func TestSettle(t *testing.T) {
 		if b.agrees(n) {
 			t.Error("nothing is left to do")
 		}
-		a := b.settle(n)
+		a := b.settle(n, noon)
 		if a.shown() != "default 10.0.0.0/28,10.0.0.16/28" || !strings.Contains(a.fault(), `pool "default" does not have 10.0.0.0/28 (any more)`) {
 			t.Errorf("%s, %q", a.shown(), a.fault())
 		}
 		other := aged("b", 2, 0)
 		other.requested = []request{{"blue", [2]int{1, 0}}}
-		if a := b.settle(other); a.shown() != "" || !strings.Contains(a.fault(), "all 1 block of /28 in 10.0.0.0/28 are held") {
+		if a := b.settle(other, noon); a.shown() != "" || !strings.Contains(a.fault(), "all 1 block of /28 in 10.0.0.0/28 are held") {
 			t.Errorf("a block in use was given of its new pool: %s, %q", a.shown(), a.fault())
 		}
 		n.allocated, n.version = []allocation{{pool: "default", cidrs: []string{"10.0.0.16/28"}}}, "3"
-		if a := b.settle(n); a.fault() != "" || !a.released {
+		if a := b.settle(n, noon); a.fault() != "" || a.released {
 			t.Errorf("handed back: %+v", a)
 		}
-		if a := b.settle(other); a.shown() != "blue 10.0.0.0/28" {
+		if a := b.settle(other, noon); a.shown() != "" || !strings.Contains(a.fault(), "or wait: what nodes handed back in the last 2m0s is not given yet") {
+			t.Errorf("what was handed back did not rest: %s, %q", a.shown(), a.fault())
+		}
+		if a := b.settle(other, noon.Add(restTime)); a.shown() != "blue 10.0.0.0/28" {
 			t.Errorf("%s, %q", a.shown(), a.fault())
 		}
 	})
-	t.Run("the older node keeps what two have", func(t *testing.T) {
-		b := testBook(t, false, pool4("default", "10.0.0.0/27"))
-		young := aged("a", 2, 1).with("default", "10.0.0.0/28")
-		if a := b.settle(young); a.fault() != "" {
+	t.Run("who had it first keeps what two have", func(t *testing.T) {
+		b := testBook(t, false, pool4("default", "10.0.0.0/26"))
+		first, second := aged("a", 2, 1).with("default", "10.0.0.0/28"), aged("b", 1, 1).with("default", "10.0.0.0/28")
+		if a := b.settle(first, noon); a.fault() != "" || a.changed {
 			t.Fatal(a.fault())
 		}
-		if a := b.settle(aged("b", 1, 1).with("default", "10.0.0.0/28")); a.fault() != "" || !slices.Equal(a.displaced, []string{"a"}) {
+		a := b.settle(second, noon)
+		if a.shown() != "default 10.0.0.0/28,10.0.0.16/28" || a.disputed != "10.0.0.0/28" || !strings.Contains(a.fault(), "10.0.0.0/28 overlaps 10.0.0.0/28 of node a, which had it first") {
 			t.Errorf("%+v", a)
 		}
-		a := b.settle(young)
-		if !strings.Contains(a.fault(), "10.0.0.0/28 overlaps 10.0.0.0/28 of node b, which is older") || a.shown() != "default 10.0.0.0/28,10.0.0.16/28" {
-			t.Errorf("%s, %q", a.shown(), a.fault())
+		if a := b.settle(first, noon); a.fault() != "" || a.changed {
+			t.Errorf("who had it first: %+v", a)
+		}
+		second.allocated, second.disputed, second.version = a.allocated, a.disputed, "2"
+		// Another operator goes by the mark, not by the age.
+		b = testBook(t, false, pool4("default", "10.0.0.0/26"))
+		b.restore([]node{first, second})
+		if a := b.settle(first, noon); a.fault() != "" || a.changed {
+			t.Errorf("after a restart: %+v", a)
+		}
+		// Who had it first hands it back: it is the other's, and never a third's.
+		first.allocated, first.requested, first.version = nil, nil, "3"
+		b.settle(first, noon)
+		third := aged("c", 3, 40)
+		if a := b.settle(third, noon.Add(restTime)); a.shown() != "default 10.0.0.32/28,10.0.0.48/28" || !strings.Contains(a.fault(), "are held or in dispute") {
+			t.Errorf("a third was given %s, %q", a.shown(), a.fault())
+		}
+		if a := b.settle(second, noon.Add(restTime)); a.disputed != "" || a.fault() != "" || !a.changed {
+			t.Errorf("the only one that has it: %+v", a)
+		}
+	})
+	t.Run("a node that has a block of its own and one around it", func(t *testing.T) {
+		b := testBook(t, false, pool4("default", "10.0.0.0/26"))
+		nodes := []node{aged("a", 1, 14).with("default", "10.0.0.0/28"), aged("b", 2, 14).with("default", "10.0.0.16/28"), aged("c", 3, 14).with("default", "10.0.0.32/28")}
+		b.restore(nodes)
+		greedy := aged("a", 1, 28).with("default", "10.0.0.0/28", "10.0.0.0/26")
+		a := b.settle(greedy, noon)
+		if a.shown() != "default 10.0.0.0/28,10.0.0.0/26" || a.disputed != "10.0.0.0/26" || !strings.Contains(a.fault(), "10.0.0.0/26 overlaps 10.0.0.0/28, which the node has, too") {
+			t.Errorf("%s, %q, %q", a.shown(), a.disputed, a.fault())
+		}
+		for _, n := range nodes[1:] {
+			if !b.agrees(n) {
+				t.Errorf("%s lost something", n.name)
+			}
+		}
+		if a := b.settle(aged("d", 4, 1), noon); a.shown() != "" {
+			t.Errorf("a block was given that a node has: %s", a.shown())
+		}
+	})
+	t.Run("a node that is gone, and comes back as another object", func(t *testing.T) {
+		b := testBook(t, false, pool4("default", "10.0.0.0/28"))
+		n := aged("a", 1, 1).with("default", "10.0.0.0/28")
+		b.restore([]node{n})
+		if b.forget("a", noon) {
+			t.Error("its block is free at once")
+		}
+		b.forget("a", noon.Add(restTime/2)) // looking again does not begin anew
+		if a := b.settle(aged("b", 2, 1), noon.Add(restTime/2)); a.shown() != "" {
+			t.Errorf("its block was given at once: %s", a.shown())
+		}
+		again := n
+		again.uid, again.created, again.version = "a2", n.created.Add(time.Hour), "9"
+		if a := b.settle(again, noon.Add(restTime/2)); a.fault() != "" || a.changed {
+			t.Errorf("made again: %+v", a)
+		}
+		if b.forget("a", noon.Add(restTime)); b.nodes["a"] == nil {
+			t.Error("gone at once")
+		}
+		if a := b.settle(aged("b", 2, 1), noon.Add(2*restTime)); a.shown() != "default 10.0.0.0/28" || b.nodes["a"] != nil {
+			t.Errorf("gone for long: %s, %q", a.shown(), a.fault())
+		}
+	})
+	t.Run("a block that was edited away", func(t *testing.T) {
+		b := testBook(t, false, pool4("default", "10.0.0.0/28"))
+		n, thief := aged("a", 2, 1).with("default", "10.0.0.0/28"), aged("b", 1, 1).with("default", "10.0.0.0/28")
+		b.restore([]node{n})
+		without := aged("a", 2, 0)
+		without.version = "2"
+		b.settle(without, noon)
+		if a := b.settle(thief, noon); a.disputed != "10.0.0.0/28" {
+			t.Errorf("who took it: %+v", a)
+		}
+		n.version = "3" // the agent writes it again
+		if a := b.settle(n, noon.Add(restTime/2)); a.fault() != "" || a.changed {
+			t.Errorf("whose it was: %+v", a)
+		}
+		if a := b.settle(thief, noon.Add(2*restTime)); a.disputed != "10.0.0.0/28" {
+			t.Errorf("who took it: %+v", a)
 		}
 	})
 	t.Run("nodes of cluster-pool", func(t *testing.T) {
@@ -186,15 +272,15 @@ func TestSettle(t *testing.T) {
 		for _, migrate := range []bool{false, true} {
 			b := testBook(t, migrate, pool4("default", "10.0.0.0/27"))
 			b.restore([]node{old})
-			if a := b.settle(old); a.changed || a.fault() != "" || !b.agrees(old) {
+			if a := b.settle(old, noon); a.changed || a.fault() != "" || !b.agrees(old) {
 				t.Errorf("an agent that does not ask for pools: %+v", a)
 			}
-			if a := b.settle(aged("b", 2, 8)); a.shown() != "default 10.0.0.16/28" {
+			if a := b.settle(aged("b", 2, 8), noon); a.shown() != "default 10.0.0.16/28" {
 				t.Errorf("another node was given %s", a.shown())
 			}
 			now := aged("a", 1, 8)
 			now.podCIDRs, now.version = old.podCIDRs, "2"
-			a := b.settle(now)
+			a := b.settle(now, noon)
 			if migrate && (a.shown() != "default 10.0.0.0/28" || len(a.podCIDRs) > 0 || a.fault() != "") {
 				t.Errorf("migrated: %+v", a)
 			}
@@ -206,14 +292,14 @@ func TestSettle(t *testing.T) {
 	t.Run("a node that asks for too much", func(t *testing.T) {
 		p := pool4("default", "10.0.0.0/16")
 		p.IPv4.Bits = 32
-		a := testBook(t, false, p).settle(aged("a", 1, 5000))
+		a := testBook(t, false, p).settle(aged("a", 1, 5000), noon)
 		if len(a.allocated[0].cidrs) != maxBlocks || !strings.Contains(a.fault(), "the node has 512 IPv4 blocks already") {
 			t.Errorf("%d blocks, %q", len(a.allocated[0].cidrs), a.fault())
 		}
 	})
 	t.Run("text that is no CIDR", func(t *testing.T) {
 		b := testBook(t, false, pool4("default", "10.0.0.0/27"))
-		if a := b.settle(aged("a", 1, 1).with("default", "none")); !strings.Contains(a.fault(), `"none" is not a CIDR`) || a.shown() != "default none,10.0.0.0/28" {
+		if a := b.settle(aged("a", 1, 1).with("default", "none"), noon); !strings.Contains(a.fault(), `"none" is not a CIDR`) || a.shown() != "default none,10.0.0.0/28" {
 			t.Errorf("%s, %q", a.shown(), a.fault())
 		}
 	})
@@ -230,9 +316,102 @@ type inFlight struct {
 // server is what the API server has, and what is still on its way there.
 type server struct {
 	nodes  map[string]*node
-	uses   map[string]map[string]bool // blocks in use, by node
+	uses   map[string]map[string]bool // blocks in use, by node; also of nodes whose object is gone
 	flying []inFlight
 	clock  int
+	now    time.Time
+	// forged are the CIDRs of nodes that overlap others since somebody else than the operator wrote them, as "node CIDR".
+	forged map[string]bool
+	// unseen are nodes that were written by somebody else since the operator looked at them.
+	unseen map[string]bool
+	// offered are the blocks that the operator has given, as "node version CIDR".
+	offered map[string]bool
+}
+
+// has returns what a node has by its object, or uses without.
+func (s *server) has(name string) (out []netip.Prefix) {
+	if n := s.nodes[name]; n != nil {
+		for _, x := range n.allocated {
+			out = append(out, ranges(x.cidrs...)...)
+		}
+	}
+	for c, used := range s.uses[name] {
+		if used {
+			out = append(out, netip.MustParsePrefix(c))
+		}
+	}
+	return out
+}
+
+// forge notes what a node has since somebody else than the operator wrote it, and another has, too.
+func (s *server) forge(name string) {
+	s.unseen[name] = true
+	for _, p := range s.has(name) {
+		if s.hasOther(name, p) != "" {
+			s.forged[name+" "+p.String()] = true
+		}
+	}
+}
+
+// hasOther returns which other node has something of a block.
+func (s *server) hasOther(name string, p netip.Prefix) string {
+	for other := range s.uses {
+		if other != name && slices.ContainsFunc(s.has(other), p.Overlaps) {
+			return other
+		}
+	}
+	return ""
+}
+
+// heal has the agent of a node write what its pods use and the object does not have, if need be into a new object.
+func (s *server) heal(name string) *node {
+	n := s.nodes[name]
+	if n == nil {
+		n = &node{name: name, uid: fmt.Sprint("u", s.clock), created: time.Unix(int64(s.clock), 0)}
+		s.nodes[name] = n
+	}
+	var missing []string
+	for c, used := range s.uses[name] {
+		if used && !strings.Contains(fmt.Sprint(n.allocated), c) {
+			missing = append(missing, c)
+		}
+	}
+	slices.Sort(missing)
+	if len(missing) > 0 {
+		n.allocated = append(n.allocated, allocation{pool: "default", cidrs: missing})
+	}
+	return n
+}
+
+// judge checks an answer of the operator: it takes nothing from the node, and gives nothing that another has.
+func (s *server) judge(live node, a answer, fail func(string, ...any)) {
+	before, after := live.all(), node{allocated: a.allocated}.all()
+	for _, c := range before {
+		if !slices.Contains(after, c) {
+			fail("%s lost %s", live.name, c)
+		}
+	}
+	for _, c := range after {
+		key := live.name + " " + live.version + " " + c
+		if slices.Contains(before, c) || s.offered[key] {
+			continue
+		}
+		s.offered[key] = true
+		switch other := s.hasOther(live.name, netip.MustParsePrefix(c)); {
+		case s.unseen[other]: // it cannot know
+			s.forged[live.name+" "+c] = true
+		case other != "":
+			fail("%s is given %s, and %s has it", live.name, c, other)
+		}
+	}
+}
+
+// all are the CIDRs of a node's pools.
+func (n node) all() (out []string) {
+	for _, x := range n.allocated {
+		out = append(out, x.cidrs...)
+	}
+	return out
 }
 
 func (s *server) list() []node {
@@ -258,7 +437,7 @@ func (s *server) apply(w inFlight) bool {
 	if n == nil || n.uid != w.uid || n.version != w.over {
 		return false
 	}
-	n.allocated, n.podCIDRs = w.a.allocated, w.a.podCIDRs
+	n.allocated, n.podCIDRs, n.disputed = w.a.allocated, w.a.podCIDRs, w.a.disputed
 	*n = n.copied()
 	s.clock++
 	n.version = fmt.Sprint(s.clock)
@@ -266,8 +445,10 @@ func (s *server) apply(w inFlight) bool {
 }
 
 // TestWorld plays agents that ask for addresses, use blocks and hand them back, people that change pools, nodes that come and go, and operators that restart, with
-// writes that are lost, or arrive late, or whose answer is lost. After every step no address belongs to two nodes and no block in use was taken away;
-// at the end a naive count says who should have what.
+// writes that are lost, or arrive late, or whose answer is lost. Somebody writes what others have into objects and what is in use out of them, deletes objects
+// whose pods stay, and puts the server back to what it was; the agents write again what their pods use, within the time that blocks rest. The operator never takes
+// anything and never gives what another node has or uses; no two nodes have the same but by such an edit, and then one of them is marked, unless it was the first.
+// At the end a naive count says who should have what.
 func TestWorld(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(300) {
@@ -302,7 +483,7 @@ func world(t *testing.T, r *rand.Rand, seed uint64) {
 		return b
 	}
 	b := fresh()
-	s := &server{nodes: map[string]*node{}, uses: map[string]map[string]bool{}}
+	s := &server{nodes: map[string]*node{}, uses: map[string]map[string]bool{}, now: noon, forged: map[string]bool{}, unseen: map[string]bool{}, offered: map[string]bool{}}
 	history := map[string][]node{}
 	var log []string
 	say := func(args ...any) { log = append(log, fmt.Sprint(args...)) }
@@ -314,13 +495,15 @@ func world(t *testing.T, r *rand.Rand, seed uint64) {
 	reconcile := func(name string, view *node) {
 		live := s.nodes[name]
 		if live == nil {
-			b.forget(name)
+			b.forget(name, s.now)
 			return
 		}
 		if view != nil && b.agrees(*view) {
 			return
 		}
-		a := b.settle(live.copied())
+		a := b.settle(live.copied(), s.now)
+		delete(s.unseen, name)
+		s.judge(live.copied(), a, fail)
 		if !a.changed {
 			b.wrote(name, len(a.faults) == 0)
 			return
@@ -348,11 +531,54 @@ func world(t *testing.T, r *rand.Rand, seed uint64) {
 		n.version = fmt.Sprint(s.clock)
 		history[n.name] = append(history[n.name], n.copied())
 	}
-	for range 150 {
+	// settled has the agents write what their pods use, as they do within seconds.
+	settled := func() {
+		for _, name := range slices.Sorted(maps.Keys(s.uses)) {
+			n := s.heal(name)
+			edit(n)
+			s.forge(name)
+		}
+	}
+	for range 200 {
 		s.clock++
 		name := fmt.Sprint("n", r.IntN(5))
 		n := s.nodes[name]
-		switch op := r.IntN(24); {
+		switch op := r.IntN(29); {
+		case n == nil && s.uses[name] != nil: // its agent makes it again
+			edit(s.heal(name))
+			s.forge(name)
+			say("made again ", name, " ", s.nodes[name].allocated)
+		case op == 24: // time passes
+			settled()
+			s.now = s.now.Add(time.Duration(r.IntN(int(2 * restTime))))
+			say("later")
+		case op == 25 && n != nil: // somebody writes what others may have into the object
+			c := []string{"10.0.0.0/28", "10.0.0.16/28", "10.0.0.64/29", "10.0.0.0/26", "10.0.1.0/27"}[r.IntN(5)]
+			if !slices.Contains(n.all(), c) {
+				n.allocated = append(n.allocated, allocation{pool: []string{"default", "edge"}[r.IntN(2)], cidrs: []string{c}})
+				edit(n)
+				s.forge(name)
+				say("forged ", name, " ", c)
+			}
+		case op == 26 && n != nil: // somebody writes a block out of it
+			if len(n.allocated) > 0 {
+				n.allocated = n.allocated[1:]
+				edit(n)
+				say("taken ", name)
+			}
+		case op == 27 && n != nil: // somebody deletes the object, the pods stay
+			delete(s.nodes, name)
+			say("object deleted ", name)
+		case op == 28: // the server goes back to what it was, but for the nodes that are new
+			for _, name := range slices.Sorted(maps.Keys(s.nodes)) {
+				if h := history[name]; len(h) > 0 && s.nodes[name].uid == h[len(h)/2].uid {
+					old := h[len(h)/2].copied()
+					s.nodes[name] = &old
+				}
+			}
+			s.flying = nil
+			settled()
+			say("put back")
 		case op < 3 && n == nil:
 			n = &node{name: name, uid: fmt.Sprint("u", s.clock), created: time.Unix(int64(s.clock), 0)}
 			s.nodes[name], s.uses[name] = n, map[string]bool{}
@@ -364,9 +590,11 @@ func world(t *testing.T, r *rand.Rand, seed uint64) {
 			say("delete ", name)
 		case op < 5:
 			say("restart")
+			settled()
 			s.flying = nil // who leads no more sends nothing: see election.Fence
 			b = fresh()
 			b.restore(s.list())
+			clear(s.unseen)
 		case op < 7:
 			p := draw([]string{"default", "edge"}[r.IntN(2)])
 			pools[p.Name] = p
@@ -386,7 +614,8 @@ func world(t *testing.T, r *rand.Rand, seed uint64) {
 		case op < 14 && n != nil: // pods come and go
 			for _, x := range n.allocated {
 				for _, c := range x.cidrs {
-					s.uses[name][c] = r.IntN(2) == 0
+					// What is in dispute gives no new addresses.
+					s.uses[name][c] = r.IntN(2) == 0 && (s.uses[name][c] || !strings.Contains(n.disputed, c))
 				}
 			}
 		case op < 17 && n != nil: // the agent hands a block back
@@ -394,6 +623,7 @@ func world(t *testing.T, r *rand.Rand, seed uint64) {
 				for j, c := range x.cidrs {
 					if !s.uses[name][c] {
 						n.allocated[i].cidrs = slices.Delete(n.allocated[i].cidrs, j, j+1)
+						delete(s.forged, name+" "+c)
 						edit(n)
 						say("hands back ", name, " ", c)
 						break
@@ -414,7 +644,9 @@ func world(t *testing.T, r *rand.Rand, seed uint64) {
 		disjoint(s, fail)
 	}
 	calm, s.flying = true, nil
+	settled()
 	for range 20 {
+		s.now = s.now.Add(restTime)
 		for name := range history {
 			var view *node
 			if n := s.nodes[name]; n != nil {
@@ -425,6 +657,7 @@ func world(t *testing.T, r *rand.Rand, seed uint64) {
 		}
 	}
 	disjoint(s, fail)
+	marked(s, fail)
 	// Who lacks something lacks it because no block of the pool is free.
 	var held []netip.Prefix
 	for _, n := range s.nodes {
@@ -438,14 +671,14 @@ func world(t *testing.T, r *rand.Rand, seed uint64) {
 			p, has := pools[q.pool], 0
 			good, _ := n.blocks("")
 			for _, o := range good {
-				if o.pool == q.pool && p.Covers(o.prefix) {
+				if o.pool == q.pool && p.Covers(o.prefix) && !slices.Contains(strings.Split(n.disputed, ","), o.prefix.String()) {
 					has += ipam.Capacity(ipam.Block{Prefix: o.prefix})
 				}
 			}
 			if has < q.needed[0] && free(p, held) {
 				fail("%s needs %d addresses of %s and has %d, and a block is free", name, q.needed[0], q.pool, has)
 			}
-			if a := b.settle(n.copied()); has < q.needed[0] && a.fault() == "" {
+			if a := b.settle(n.copied(), s.now); has < q.needed[0] && a.fault() == "" {
 				fail("%s needs %d addresses of %s and has %d, and nobody is told", name, q.needed[0], q.pool, has)
 			}
 		}
@@ -468,30 +701,42 @@ func free(p ippools.Pool, held []netip.Prefix) bool {
 	return false
 }
 
+// disjoint checks that no two nodes have the same by the operator.
 func disjoint(s *server, fail func(string, ...any)) {
-	type owned struct {
-		p    netip.Prefix
-		name string
-	}
-	var seen []owned
 	for name, n := range s.nodes {
-		has := map[string]bool{}
-		for _, x := range n.allocated {
-			for _, text := range x.cidrs {
-				has[text] = true
-				p := netip.MustParsePrefix(text)
-				for _, o := range seen {
-					if o.p.Overlaps(p) {
-						fail("%s has %s and %s has %s", name, p, o.name, o.p)
+		for other, o := range s.nodes {
+			for _, x := range n.all() {
+				for _, y := range o.all() {
+					if name < other && netip.MustParsePrefix(x).Overlaps(netip.MustParsePrefix(y)) && !s.forged[name+" "+x] && !s.forged[other+" "+y] {
+						fail("%s has %s and %s has %s", name, x, other, y)
 					}
 				}
-				seen = append(seen, owned{p, name})
 			}
 		}
-		for c, used := range s.uses[name] {
-			if used && !has[c] {
-				fail("%s uses %s, which was taken away", name, c)
+	}
+}
+
+// marked checks that of what is not marked as in dispute no two are alike, and that what is marked is.
+func marked(s *server, fail func(string, ...any)) {
+	clear, marks := map[netip.Prefix]string{}, map[netip.Prefix]string{}
+	for name, n := range s.nodes {
+		good, _ := n.blocks("")
+		for _, o := range good {
+			if slices.Contains(strings.Split(n.disputed, ","), o.prefix.String()) {
+				marks[o.prefix] = name
+				continue
 			}
+			for p, other := range clear {
+				if p.Overlaps(o.prefix) {
+					fail("%s has %s and %s has %s, and neither is marked", name, o.prefix, other, p)
+				}
+			}
+			clear[o.prefix] = name
+		}
+	}
+	for p, name := range marks {
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(clear)), p.Overlaps) {
+			fail("%s of %s is marked, and nobody else has it", p, name)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -29,10 +30,12 @@ type Config struct {
 	Default string
 	// Migrate has nodes keep blocks of cluster-pool as such of the default pool.
 	Migrate bool
+
+	rest time.Duration // see restTime
 }
 
 // Defaults returns a configuration that makes no pool.
-func Defaults() Config { return Config{Default: ipam.DefaultPool} }
+func Defaults() Config { return Config{Default: ipam.DefaultPool, rest: restTime} }
 
 // Flags binds the configuration to command-line flags; the current values are the defaults shown.
 func (c *Config) Flags(fs *pflag.FlagSet) {

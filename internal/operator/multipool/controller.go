@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -24,6 +25,7 @@ import (
 // follow the pools and give blocks to nodes to m. It returns when everything was read.
 func Setup(ctx context.Context, m manager.Manager, cfg Config, reg prometheus.Registerer, log *slog.Logger) error {
 	b := newBook(cfg.Default, cfg.Migrate)
+	b.rest = cfg.rest
 	measure, waits, err := b.register(reg)
 	if err != nil {
 		return err
@@ -158,6 +160,7 @@ func (f *follower) reconcile(ctx context.Context, req reconcile.Request) (reconc
 
 func viewOf(n *v2.CiliumNode) node {
 	v := node{name: n.Name, uid: string(n.UID), created: n.CreationTimestamp.Time, version: n.ResourceVersion, podCIDRs: n.Spec.IPAM.PodCIDRs}
+	v.disputed = n.Annotations[ippools.DisputedAnnotation]
 	for _, r := range n.Spec.IPAM.Pools.Requested {
 		v.requested = append(v.requested, request{pool: r.Pool, needed: [2]int{r.Needed.IPv4Addrs, r.Needed.IPv6Addrs}})
 	}
@@ -175,14 +178,18 @@ func (k kept) Agrees(n *v2.CiliumNode) bool { return k.agrees(viewOf(n)) }
 
 // Settle implements [assign.Book].
 func (k kept) Settle(n *v2.CiliumNode) assign.Answer {
-	a := k.settle(viewOf(n))
-	out := assign.Answer{Faults: a.faults, Displaced: a.displaced, Released: a.released}
+	a := k.settle(viewOf(n), time.Now())
+	out := assign.Answer{Faults: a.faults, Released: a.released}
 	if a.changed {
 		allocated := make([]v2.IPAMPoolAllocation, 0, len(a.allocated))
 		for _, x := range a.allocated {
 			allocated = append(allocated, v2.IPAMPoolAllocation{Pool: x.pool, CIDRs: x.cidrs, AllowFirstIP: x.allowFirst, AllowLastIP: x.allowLast})
 		}
 		out.IPAM = map[string]any{"podCIDRs": a.podCIDRs, "pools": map[string]any{"allocated": allocated}}
+		out.Annotations = map[string]any{ippools.DisputedAnnotation: nil}
+		if a.disputed != "" {
+			out.Annotations[ippools.DisputedAnnotation] = a.disputed
+		}
 	}
 	return out
 }
@@ -191,4 +198,4 @@ func (k kept) Settle(n *v2.CiliumNode) assign.Answer {
 func (k kept) Wrote(name string, served bool) { k.wrote(name, served) }
 
 // Forget implements [assign.Book].
-func (k kept) Forget(name string) bool { return k.forget(name) }
+func (k kept) Forget(name string) bool { return k.forget(name, time.Now()) }

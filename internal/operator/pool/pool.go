@@ -12,6 +12,7 @@
 package pool
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/big"
@@ -59,6 +60,7 @@ type Pool struct {
 // space is what is held.
 type space struct {
 	taken  []held // sorted by address, disjoint
+	avoid  []held // likewise; nobody owns these
 	owners map[string][]netip.Prefix
 }
 
@@ -136,7 +138,7 @@ func (p *Pool) Claim(owner string, prefix netip.Prefix) error {
 		return errors.New("the prefix is not valid")
 	}
 	prefix = prefix.Masked()
-	if h, ok := p.overlap(prefix); ok {
+	if h, ok := overlap(p.taken, prefix); ok {
 		if h.owner == owner && h.prefix == prefix {
 			return nil
 		}
@@ -174,7 +176,31 @@ func (p *Pool) Allocate(owner string) (netip.Prefix, error) {
 	if len(p.ranges) == 0 {
 		return netip.Prefix{}, fmt.Errorf("%w: there is no range to take it from", ErrExhausted)
 	}
-	return netip.Prefix{}, fmt.Errorf("%w: all %s of /%d in %s are held", ErrExhausted, p.capacity(), p.bits, p.describe())
+	what := "are held"
+	if len(p.avoid) > 0 {
+		what = "are held or in dispute"
+	}
+	return netip.Prefix{}, fmt.Errorf("%w: all %s of /%d in %s %s", ErrExhausted, p.capacity(), p.bits, p.describe(), what)
+}
+
+// Avoid has no block be allocated that overlaps one of these prefixes, which may overlap each other and what is held. It replaces what it was told before,
+// for all pools that share what is held. Claims do not heed it.
+func (p *Pool) Avoid(prefixes []netip.Prefix) {
+	sorted := slices.SortedFunc(slices.Values(prefixes), func(a, b netip.Prefix) int {
+		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+	})
+	p.avoid = nil
+	for _, a := range sorted {
+		if n := len(p.avoid); n == 0 || !p.avoid[n-1].prefix.Overlaps(a) { // else the one before contains it
+			p.avoid = append(p.avoid, held{prefix: a})
+		}
+	}
+}
+
+// Avoids reports whether prefix overlaps one that [Pool.Avoid] was told.
+func (p *Pool) Avoids(prefix netip.Prefix) bool {
+	_, ok := overlap(p.avoid, prefix)
+	return ok
 }
 
 // Release gives back what owner holds, and returns it.
@@ -217,7 +243,7 @@ func (p *Pool) Overlapping(prefix netip.Prefix) []Holding {
 	}
 	prefix = prefix.Masked()
 	var out []Holding
-	for i := max(0, p.search(prefix.Addr())-1); i < len(p.taken); i++ {
+	for i := max(0, search(p.taken, prefix.Addr())-1); i < len(p.taken); i++ {
 		h := p.taken[i]
 		if h.prefix.Overlaps(prefix) {
 			out = append(out, Holding{h.prefix, h.owner})
@@ -261,21 +287,20 @@ func (p *Pool) describe() string {
 	return strings.Join(names, ", ")
 }
 
-// search returns the index of the first held prefix that starts at a or behind it.
-func (p *Pool) search(a netip.Addr) int {
-	i, _ := slices.BinarySearchFunc(p.taken, a, func(h held, a netip.Addr) int { return h.prefix.Addr().Compare(a) })
+// search returns the index of the first prefix of a sorted list that starts at a or behind it.
+func search(list []held, a netip.Addr) int {
+	i, _ := slices.BinarySearchFunc(list, a, func(h held, a netip.Addr) int { return h.prefix.Addr().Compare(a) })
 	return i
 }
 
-// overlap returns a held prefix that overlaps prefix. What is held is disjoint, so only the
-// neighbours can.
-func (p *Pool) overlap(prefix netip.Prefix) (held, bool) {
-	i := p.search(prefix.Addr())
-	if i > 0 && p.taken[i-1].prefix.Overlaps(prefix) {
-		return p.taken[i-1], true
+// overlap returns a prefix of a sorted list that overlaps prefix. Those of the list are disjoint, so only the neighbours can.
+func overlap(list []held, prefix netip.Prefix) (held, bool) {
+	i := search(list, prefix.Addr())
+	if i > 0 && list[i-1].prefix.Overlaps(prefix) {
+		return list[i-1], true
 	}
-	if i < len(p.taken) && p.taken[i].prefix.Overlaps(prefix) {
-		return p.taken[i], true
+	if i < len(list) && list[i].prefix.Overlaps(prefix) {
+		return list[i], true
 	}
 	return held{}, false
 }
@@ -288,7 +313,10 @@ func (p *Pool) free(r netip.Prefix, from netip.Addr) (netip.Prefix, bool) {
 			from = last(block).Next()
 			continue
 		}
-		h, ok := p.overlap(block)
+		h, ok := overlap(p.taken, block)
+		if !ok {
+			h, ok = overlap(p.avoid, block)
+		}
 		if !ok {
 			return block, true
 		}
@@ -302,12 +330,12 @@ func (p *Pool) free(r netip.Prefix, from netip.Addr) (netip.Prefix, bool) {
 }
 
 func (p *Pool) insert(owner string, prefix netip.Prefix) {
-	p.taken = slices.Insert(p.taken, p.search(prefix.Addr()), held{prefix, owner})
+	p.taken = slices.Insert(p.taken, search(p.taken, prefix.Addr()), held{prefix, owner})
 	p.owners[owner] = append(p.owners[owner], prefix)
 }
 
 func (p *Pool) remove(prefix netip.Prefix) {
-	if i := p.search(prefix.Addr()); i < len(p.taken) && p.taken[i].prefix == prefix {
+	if i := search(p.taken, prefix.Addr()); i < len(p.taken) && p.taken[i].prefix == prefix {
 		p.taken = slices.Delete(p.taken, i, i+1)
 	}
 }

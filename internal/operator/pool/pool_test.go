@@ -144,6 +144,39 @@ func TestClaim(t *testing.T) {
 	}
 }
 
+func TestAvoid(t *testing.T) {
+	t.Parallel()
+	p := newPool(t, 28, "10.0.0.0/26")
+	other, err := p.Share(prefixes("10.0.0.0/25"), 26, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Avoid(prefixes("10.0.0.40/32", "10.0.0.0/29", "10.0.0.0/28", "10.0.0.8/30", "10.9.0.0/16"))
+	for text, want := range map[string]bool{"10.0.0.0/30": true, "10.0.0.0/24": true, "10.0.0.16/28": false, "10.0.0.32/28": true, "10.9.3.0/24": true, "10.10.0.0/16": false} {
+		if got := p.Avoids(netip.MustParsePrefix(text)); got != want {
+			t.Errorf("avoids %s: %t, want %t", text, got, want)
+		}
+	}
+	for _, want := range []string{"10.0.0.16/28", "10.0.0.48/28"} {
+		if got, err := p.Allocate("a"); err != nil || got.String() != want {
+			t.Errorf("%s, %v; want %s", got, err, want)
+		}
+	}
+	if _, err := p.Allocate("a"); !errors.Is(err, ErrExhausted) || !strings.Contains(err.Error(), "are held or in dispute") {
+		t.Errorf("%v", err)
+	}
+	if got, err := other.Allocate("b"); err != nil || got.String() != "10.0.0.64/26" {
+		t.Errorf("the pool that shares it: %s, %v", got, err)
+	}
+	if err := p.Claim("c", netip.MustParsePrefix("10.0.0.0/28")); err != nil {
+		t.Errorf("a claim: %v", err)
+	}
+	p.Avoid(nil)
+	if got, err := p.Allocate("a"); err != nil || got.String() != "10.0.0.32/28" {
+		t.Errorf("%s, %v", got, err)
+	}
+}
+
 func TestValidate(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
