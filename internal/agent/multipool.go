@@ -78,6 +78,7 @@ func (k *kube) awaitPools(ctx context.Context, facts nodeFacts) error {
 	if err != nil {
 		return err
 	}
+	n.live = k.ownNode
 	k.pools = n
 	store, err := endpoint.NewStore(state)
 	if err != nil {
@@ -132,6 +133,11 @@ func (k *kube) awaitPools(ctx context.Context, facts nodeFacts) error {
 		case <-said:
 		case <-remind.C:
 		}
+		if n.confirm(ctx); n.missing() == nil {
+			cancel(nil)
+			<-asked
+			return nil
+		}
 		k.log.Warn("waiting for the addresses of this node's pods", "missing", n.missing(),
 			"in", "spec.ipam.pools.allocated of CiliumNode "+k.cfg.NodeName+", which the operator fills in; status.ipam.operator-status.error says what keeps it from that")
 	}
@@ -152,6 +158,21 @@ func (k *kube) heardOwn(o *v2.CiliumNode) {
 		return
 	}
 	k.checkRanges(o)
+}
+
+// ownNode reads this node's object from the server itself.
+func (k *kube) ownNode(ctx context.Context) (*v2.CiliumNode, error) {
+	ctx, cancel := context.WithTimeout(ctx, k8s.RequestTimeout)
+	defer cancel()
+	c, err := k.client.For(v2.SchemeGroupVersion(), v2.AddToScheme)
+	if err != nil {
+		return nil, err
+	}
+	o := &v2.CiliumNode{}
+	if err := c.Get().Resource(v2.ResourceNodes).Name(k.cfg.NodeName).Do(ctx).Into(o); err != nil {
+		return nil, fmt.Errorf("CiliumNode %s: %w", k.cfg.NodeName, err)
+	}
+	return o, nil
 }
 
 // joinPools connects the pools of this node with what follows and tells them. It must be called once k.nodes is made.
@@ -205,6 +226,7 @@ func (k *kube) tendPools(ctx context.Context) error {
 			default: // it is due already
 			}
 		}
+		k.pools.confirm(ctx)
 		k.pools.tend(time.Now())
 	}
 }

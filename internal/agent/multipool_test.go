@@ -192,7 +192,7 @@ func multiPool(t *testing.T, mode string) {
 	}
 	c.eventually("the status of who claims it says whose it is", func() bool {
 		n, err := c.ciliumNodes().Get(t.Context(), "n3", metav1.GetOptions{})
-		return err == nil && strings.Count(n.Status.IPAM.OperatorStatus.Error, "of node n1, which is older") == 3
+		return err == nil && strings.Count(n.Status.IPAM.OperatorStatus.Error, "of node n1, which had it first") == 3
 	})
 	c.eventually("n2 refuses the claim", func() bool {
 		return strings.Contains(n2.logText(), "node n3 claims pod network")
@@ -539,6 +539,11 @@ func TestNodePools(t *testing.T) {
 	if fault == nil || !strings.Contains(fault.Error(), "pods of this node use 10.0.0.0/28, which is not assigned to it any more") {
 		t.Errorf("fault: %v", fault)
 	}
+	o = ciliumNode(2, "none", "10.0.1.0/28")
+	n.fill(o, false)
+	if got := fmt.Sprint(o.Spec.IPAM.Pools.Allocated[0].CIDRs); got != "[none 10.0.1.0/28 10.0.0.0/28]" {
+		t.Errorf("the object is to have %s", got)
+	}
 	if r, err := pool.AllocateNext(ipam.IPv4, "a/c", "", false); err != nil || !netip.MustParsePrefix("10.0.1.0/28").Contains(r.IPv4.IP) {
 		t.Errorf("%+v, %v", r, err)
 	}
@@ -553,4 +558,124 @@ func TestNodePools(t *testing.T) {
 	if got := fmt.Sprint(pool.CIDRs(ipam.IPv4)); strings.Contains(got, "10.0.2.0") || fault == nil {
 		t.Errorf("what is not stored is used: %s, %v", got, fault)
 	}
+}
+
+// TestNodePoolsTaken: a CIDR that is in use is written into the object again after somebody has taken it out, also by an agent that starts anew; one that is not
+// in use is gone.
+func TestNodePoolsTaken(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	n, pool := nodePoolsAt(t, dir)
+	refreshed := 0
+	n.refresh = func() { refreshed++ }
+	n.hear(ciliumNode(1, "10.0.0.0/28", "10.0.0.16/28"))
+	got, err := pool.AllocateNext(ipam.IPv4, "a/b", "", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := refreshed
+	n.hear(ciliumNode(2))
+	if refreshed == before {
+		t.Error("nothing is written")
+	}
+	if _, err := pool.AllocateNext(ipam.IPv4, "a/c", "", false); err == nil {
+		t.Error("an address was given of what is not assigned")
+	}
+	o := ciliumNode(2)
+	n.fill(o, false)
+	if got := fmt.Sprint(o.Spec.IPAM.Pools.Allocated); got != "[{false false [10.0.0.0/28] default}]" {
+		t.Errorf("the object is to have %s", got)
+	}
+	// The agent starts anew before it has written.
+	cfg := Defaults()
+	cfg.EnableIPv6 = false
+	if n, err = newNodePools(cfg, filepath.Join(dir, "pools.json"), slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	if pool, err = ipam.New(ipam.Config{Assigned: ipam.IPv4}); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.attach(pool); err != nil {
+		t.Fatal(err)
+	}
+	if err := pool.Restore(got.IPv4.IP, "a/b"); err != nil {
+		t.Fatalf("the pod's address is lost: %v", err)
+	}
+	pool.Open()
+	o = ciliumNode(2)
+	n.fill(o, false)
+	n.hear(ciliumNode(3, o.Spec.IPAM.Pools.Allocated[0].CIDRs...))
+	if _, err := pool.AllocateNext(ipam.IPv4, "a/c", "", false); err != nil {
+		t.Errorf("what is assigned again is not used: %v", err)
+	}
+}
+
+// TestNodePoolsDisputed: a CIDR that is another node's gives no new addresses, and goes back when it is unused.
+func TestNodePoolsDisputed(t *testing.T) {
+	t.Parallel()
+	n, pool := nodePoolsAt(t, t.TempDir())
+	var fault error
+	n.report = func(err error) { fault = err }
+	n.hear(ciliumNode(1, "10.0.0.0/28"))
+	got, err := pool.AllocateNext(ipam.IPv4, "a/b", "", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := ciliumNode(1, "10.0.0.0/28")
+	o.Annotations = map[string]string{ippools.DisputedAnnotation: "10.0.0.0/28"}
+	n.hear(o)
+	if _, err := pool.AllocateNext(ipam.IPv4, "a/c", "", false); err == nil {
+		t.Error("an address was given that another node may give")
+	}
+	if fault == nil || !strings.Contains(fault.Error(), "this node has 10.0.0.0/28, of which another node had something first") {
+		t.Errorf("fault: %v", fault)
+	}
+	if err := pool.Free(got.IPv4.IP); err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	n.tend(now)
+	n.tend(now.Add(releasePatience))
+	n.fill(o, false)
+	if got := o.Spec.IPAM.Pools.Allocated; len(got) > 0 {
+		t.Errorf("it does not go back: %v", got)
+	}
+}
+
+// TestNodePoolsPutBack: an earlier version of the object counts once the server itself has it. What this node does not know is handed back, what its pods use
+// is asked for again.
+func TestNodePoolsPutBack(t *testing.T) {
+	t.Parallel()
+	n, pool := nodePoolsAt(t, t.TempDir())
+	now := ciliumNode(9, "10.0.0.0/28")
+	n.live = func(context.Context) (*v2.CiliumNode, error) { return now, nil }
+	n.hear(now)
+	if _, err := pool.AllocateNext(ipam.IPv4, "a/b", "", false); err != nil {
+		t.Fatal(err)
+	}
+	cidrs := func(want string) {
+		t.Helper()
+		if got := fmt.Sprint(pool.CIDRs(ipam.IPv4)); got != want {
+			t.Errorf("the node has %s, want %s", got, want)
+		}
+	}
+	old := ciliumNode(4, "10.0.0.16/28")
+	n.hear(old)
+	n.confirm(t.Context())
+	cidrs("[10.0.0.0/28]") // it was late, no more
+	now = old
+	n.hear(old)
+	cidrs("[10.0.0.0/28]")
+	n.confirm(t.Context())
+	cidrs("[10.0.0.0/28]")
+	if _, err := pool.AllocateNext(ipam.IPv4, "a/c", "", false); err == nil {
+		t.Error("an address was given of a CIDR that may be another's")
+	}
+	o := old.DeepCopy()
+	n.fill(o, false)
+	if got := fmt.Sprint(o.Spec.IPAM.Pools.Allocated); got != "[{false false [10.0.0.0/28] default}]" {
+		t.Errorf("the object is to have %s", got)
+	}
+	n.hear(ciliumNode(5, "10.0.0.0/28", "10.0.0.32/28"))
+	cidrs("[10.0.0.0/28 10.0.0.32/28]")
 }

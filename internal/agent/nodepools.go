@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +15,8 @@ import (
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/ipam"
 	"github.com/hawser-net/hawser/internal/k8s/ippools"
@@ -23,7 +26,9 @@ import (
 // which pool are needed, takes what it is assigned, and hands back what is unused. It is safe for concurrent use.
 //
 // No address is lost or given twice over a crash: what is assigned is stored before an address of it is given, and that it is handed back is stored before
-// the operator is told. An object that is older than the last one read is no news, whatever server it comes from.
+// the operator is told. An object that is older than the last one read is no news, unless the server itself confirms it: then it was put back.
+//
+// Its object does not take a CIDR from a node whose pods use it: such a CIDR gives no new addresses, and is written into the object again.
 type nodePools struct {
 	standard string         // the default pool
 	ahead    map[string]int // addresses to have in advance, by pool
@@ -38,10 +43,13 @@ type nodePools struct {
 	moved func()
 	// known says what there is of a pool; heard is false as long as not all are known.
 	known func(name string) (p ippools.Pool, ok, heard bool)
+	// live reads the node's object from the server itself.
+	live func(context.Context) (*v2.CiliumNode, error)
 	// report says that some CIDR is in use that is not assigned, or that none is.
 	report func(error)
 
 	mu    sync.Mutex
+	doubt bool       // an object was told of that is older than the last one
 	pool  *ipam.IPAM // nil until attach
 	state poolState
 	needs map[string]ipam.Count
@@ -63,6 +71,9 @@ type assignedCIDR struct {
 	CIDR       netip.Prefix `json:"cidr"`
 	AllowFirst bool         `json:"allowFirst,omitempty"`
 	AllowLast  bool         `json:"allowLast,omitempty"`
+	// Disputed: another node had something of it first. Gone: it is in use, and not in the object. Of neither new addresses are given.
+	Disputed bool `json:"disputed,omitempty"`
+	Gone     bool `json:"gone,omitempty"`
 }
 
 // releasePatience is how long a CIDR is superfluous before it is handed back.
@@ -72,6 +83,7 @@ func newNodePools(cfg Config, path string, log *slog.Logger) (*nodePools, error)
 	n := &nodePools{
 		standard: cfg.DefaultPool, ahead: cfg.preAllocation(), path: path, patience: releasePatience, log: log,
 		refresh: func() {}, moved: func() {}, report: func(error) {},
+		live:  func(context.Context) (*v2.CiliumNode, error) { return nil, errors.New("there is no server yet") },
 		known: func(string) (ippools.Pool, bool, bool) { return ippools.Pool{}, false, false },
 		idle:  map[netip.Prefix]time.Time{},
 	}
@@ -111,19 +123,22 @@ func (n *nodePools) inherit(r ranges) error {
 	return n.store(next)
 }
 
-// clear forgets the CIDRs of before: nothing on this node uses them, and the server says what is assigned now.
+// clear forgets all of before: nothing on this node uses it, and the server says what is assigned now.
 func (n *nodePools) clear() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.state.Pools = nil
+	n.state = poolState{Releasing: n.state.Releasing}
 }
 
-// missing says which family of the default pool the node has no address of; nil if it can begin.
+// missing says which family of the default pool the node has no CIDR of that nobody disputes; nil if it can begin.
 func (n *nodePools) missing() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	var have ipam.Families
 	for _, c := range n.state.Pools[n.standard] {
+		if c.Disputed {
+			continue
+		}
 		if c.CIDR.Addr().Is4() {
 			have |= ipam.IPv4
 		} else {
@@ -150,13 +165,20 @@ func (n *nodePools) assign() error {
 		return nil
 	}
 	want := map[string][]ipam.Block{}
-	var outside []string
+	var outside, disputed, gone []string
 	for name, cidrs := range n.state.Pools {
 		spec, ok, heard := n.known(name)
 		for _, c := range cidrs {
-			b := ipam.Block{Prefix: c.CIDR, AllowFirst: c.AllowFirst, AllowLast: c.AllowLast, Drained: heard && (!ok || !spec.Covers(c.CIDR))}
-			if b.Drained {
+			b := ipam.Block{Prefix: c.CIDR, AllowFirst: c.AllowFirst, AllowLast: c.AllowLast, Drained: c.Disputed || c.Gone}
+			if heard && (!ok || !spec.Covers(c.CIDR)) {
+				b.Drained = true
 				outside = append(outside, fmt.Sprintf("%s of pool %q", c.CIDR, name))
+			}
+			if c.Disputed {
+				disputed = append(disputed, c.CIDR.String())
+			}
+			if c.Gone {
+				gone = append(gone, c.CIDR.String())
 			}
 			want[name] = append(want[name], b)
 		}
@@ -166,12 +188,16 @@ func (n *nodePools) assign() error {
 		n.log.Error("some of what is assigned to this node cannot be used", "error", err)
 		err = fmt.Errorf("assigned pod CIDRs are not used: %w", err)
 	}
-	if len(stays) > 0 {
-		var texts []string
-		for _, p := range stays {
-			texts = append(texts, p.String())
-		}
-		err = errors.Join(err, fmt.Errorf("pods of this node use %s, which is not assigned to it any more; delete these pods", strings.Join(texts, ", ")))
+	for _, p := range stays {
+		gone = append(gone, p.String())
+	}
+	if len(gone) > 0 {
+		slices.Sort(gone)
+		err = errors.Join(err, fmt.Errorf("pods of this node use %s, which is not assigned to it any more: no new pod gets an address of it, and it is asked for again", strings.Join(gone, ", ")))
+	}
+	if len(disputed) > 0 {
+		slices.Sort(disputed)
+		err = errors.Join(err, fmt.Errorf("this node has %s, of which another node had something first: no new pod gets an address of it; delete the pods that have one", strings.Join(disputed, ", ")))
 	}
 	if len(outside) > 0 {
 		slices.Sort(outside)
@@ -198,9 +224,57 @@ func (n *nodePools) store(next poolState) error {
 func (n *nodePools) hear(o *v2.CiliumNode) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if string(o.UID) == n.state.UID && o.Generation < n.state.Generation {
+	if n.older(o) {
+		n.doubt = true
 		return
 	}
+	n.doubt = false
+	n.take(o, false)
+}
+
+// older says whether an object is one of before. mu is held.
+func (n *nodePools) older(o *v2.CiliumNode) bool {
+	return string(o.UID) == n.state.UID && o.Generation < n.state.Generation
+}
+
+// confirm looks whether an object that seemed to be old is what the server has. Then the server was put back to what it was before.
+func (n *nodePools) confirm(ctx context.Context) {
+	n.mu.Lock()
+	doubt := n.doubt
+	n.mu.Unlock()
+	if !doubt {
+		return
+	}
+	o, err := n.live(ctx)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if apierrors.IsNotFound(err) {
+		n.doubt = false // it is made again
+		return
+	}
+	if err != nil {
+		n.log.Warn("this node's CiliumNode is older than it was, and whether the server has it so cannot be read yet", "error", err)
+		return
+	}
+	n.doubt = false
+	back := n.older(o)
+	if back {
+		n.log.Warn("this node's CiliumNode was put back to an earlier state; what it has more than this node is handed back, and what pods use is asked for again",
+			"generation", o.Generation, "before", n.state.Generation)
+	}
+	n.take(o, back)
+}
+
+// take takes over what an object says. If the server was put back it has CIDRs that this node may have handed back since; they may be another's. mu is held.
+func (n *nodePools) take(o *v2.CiliumNode, back bool) {
+	had := map[netip.Prefix]bool{}
+	for _, cidrs := range n.state.Pools {
+		for _, c := range cidrs {
+			had[c.CIDR] = true
+		}
+	}
+	disputed := strings.Split(o.Annotations[ippools.DisputedAnnotation], ",")
+	listed := map[netip.Prefix]bool{}
 	next := poolState{UID: string(o.UID), Generation: o.Generation, Pools: map[string][]assignedCIDR{}}
 	for _, a := range o.Spec.IPAM.Pools.Allocated {
 		for _, text := range a.CIDRs {
@@ -209,11 +283,15 @@ func (n *nodePools) hear(o *v2.CiliumNode) {
 				n.log.Warn("what is assigned to this node is no CIDR", "pool", a.Pool, "cidr", text)
 				continue
 			}
-			if p = p.Masked(); slices.Contains(n.state.Releasing, p) {
+			p = p.Masked()
+			listed[p] = true
+			if slices.Contains(n.state.Releasing, p) || back && !had[p] {
 				next.Releasing = append(next.Releasing, p)
 				continue
 			}
-			next.Pools[a.Pool] = append(next.Pools[a.Pool], assignedCIDR{p, a.AllowFirstIP, a.AllowLastIP})
+			next.Pools[a.Pool] = append(next.Pools[a.Pool], assignedCIDR{
+				CIDR: p, AllowFirst: a.AllowFirstIP, AllowLast: a.AllowLastIP, Disputed: slices.Contains(disputed, p.String()),
+			})
 		}
 	}
 	// What another mode has given the node stays the node's, of the default pool, until the operator has written it there.
@@ -222,6 +300,18 @@ func (n *nodePools) hear(o *v2.CiliumNode) {
 		kept := func(c assignedCIDR) bool { return err == nil && c.CIDR == p.Masked() }
 		if i := slices.IndexFunc(n.state.Pools[n.standard], kept); i >= 0 && !slices.ContainsFunc(next.Pools[n.standard], kept) {
 			next.Pools[n.standard] = append(next.Pools[n.standard], n.state.Pools[n.standard][i])
+		}
+		if err == nil {
+			listed[p.Masked()] = true
+		}
+	}
+	used := n.used()
+	for name, cidrs := range n.state.Pools {
+		for _, c := range cidrs {
+			if !listed[c.CIDR] && (n.pool == nil || used[c.CIDR] != "") {
+				c.Gone = true
+				next.Pools[name] = append(next.Pools[name], c)
+			}
 		}
 	}
 	same := slices.Equal(next.Releasing, n.state.Releasing) && maps.EqualFunc(next.Pools, n.state.Pools, slices.Equal[[]assignedCIDR])
@@ -236,6 +326,32 @@ func (n *nodePools) hear(o *v2.CiliumNode) {
 	}
 	n.log.Info("the operator has assigned pod CIDRs", "pools", text(next.Pools))
 	n.settle()
+	if back || n.gone() {
+		n.refresh()
+	}
+}
+
+// used returns the CIDRs of which addresses are given out, with their pools. mu is held.
+func (n *nodePools) used() map[netip.Prefix]string {
+	out := map[netip.Prefix]string{}
+	if n.pool != nil {
+		for _, u := range n.pool.Usage() {
+			if u.Used > 0 {
+				out[u.CIDR] = u.Pool
+			}
+		}
+	}
+	return out
+}
+
+// gone says whether a CIDR is in use that the object does not have. mu is held.
+func (n *nodePools) gone() bool {
+	for _, cidrs := range n.state.Pools {
+		if slices.ContainsFunc(cidrs, func(c assignedCIDR) bool { return c.Gone }) {
+			return true
+		}
+	}
+	return false
 }
 
 // look is told that pools have changed.
@@ -304,7 +420,8 @@ func inAdvance(used, ahead int) int {
 	return (used+ahead-1)/ahead*ahead + ahead
 }
 
-// fill writes into the node's object what it needs, and takes out what it hands back. An object that is made is given what the node has: its pods use it.
+// fill writes into the node's object what it needs and what its pods use, and takes out what it hands back. An object that is made is given all that the node
+// has.
 func (n *nodePools) fill(o *v2.CiliumNode, made bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -318,21 +435,39 @@ func (n *nodePools) fill(o *v2.CiliumNode, made bool) {
 	if made {
 		for _, name := range slices.Sorted(maps.Keys(n.state.Pools)) {
 			for _, c := range n.state.Pools[name] {
-				i := slices.IndexFunc(pools.Allocated, func(a v2.IPAMPoolAllocation) bool { return a.Pool == name })
-				if i < 0 {
-					i = len(pools.Allocated)
-					pools.Allocated = append(pools.Allocated, v2.IPAMPoolAllocation{Pool: name, AllowFirstIP: c.AllowFirst, AllowLastIP: c.AllowLast})
-				}
-				pools.Allocated[i].CIDRs = append(pools.Allocated[i].CIDRs, c.CIDR.String())
+				addTo(pools, name, c)
 			}
 		}
 		return
 	}
-	if len(n.state.Releasing) == 0 {
-		return
+	listed := map[netip.Prefix]bool{}
+	note := func(text string) {
+		if p, err := netip.ParsePrefix(text); err == nil {
+			listed[p.Masked()] = true
+		}
 	}
-	var left []v2.IPAMPoolAllocation
+	for _, text := range o.Spec.IPAM.PodCIDRs {
+		note(text)
+	}
+	if len(n.state.Releasing) > 0 {
+		pools.Allocated = n.without(pools.Allocated)
+	}
 	for _, a := range pools.Allocated {
+		for _, text := range a.CIDRs {
+			note(text)
+		}
+	}
+	used := n.used()
+	for _, p := range slices.SortedFunc(maps.Keys(used), func(a, b netip.Prefix) int { return strings.Compare(a.String(), b.String()) }) {
+		if !listed[p] {
+			addTo(pools, used[p], assignedCIDR{CIDR: p})
+		}
+	}
+}
+
+// without returns what an object has less what is handed back. mu is held.
+func (n *nodePools) without(all []v2.IPAMPoolAllocation) (left []v2.IPAMPoolAllocation) {
+	for _, a := range all {
 		a.CIDRs = slices.DeleteFunc(slices.Clone(a.CIDRs), func(text string) bool {
 			p, err := netip.ParsePrefix(text)
 			return err == nil && slices.Contains(n.state.Releasing, p.Masked())
@@ -341,7 +476,17 @@ func (n *nodePools) fill(o *v2.CiliumNode, made bool) {
 			left = append(left, a)
 		}
 	}
-	pools.Allocated = left
+	return left
+}
+
+// addTo adds a CIDR to what an object has.
+func addTo(pools *v2.IPAMPools, name string, c assignedCIDR) {
+	i := slices.IndexFunc(pools.Allocated, func(a v2.IPAMPoolAllocation) bool { return a.Pool == name })
+	if i < 0 {
+		i = len(pools.Allocated)
+		pools.Allocated = append(pools.Allocated, v2.IPAMPoolAllocation{Pool: name, AllowFirstIP: c.AllowFirst, AllowLastIP: c.AllowLast})
+	}
+	pools.Allocated[i].CIDRs = append(pools.Allocated[i].CIDRs, c.CIDR.String())
 }
 
 // tend says what is needed now, and hands back what has been superfluous for long enough.
@@ -378,7 +523,7 @@ func (n *nodePools) tend(now time.Time) {
 			n.moved()
 		}
 	}
-	if changed := !maps.Equal(needs, n.needs); changed || handed {
+	if changed := !maps.Equal(needs, n.needs); changed || handed || n.gone() {
 		n.needs = needs
 		n.refresh()
 	}
