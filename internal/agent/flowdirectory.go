@@ -60,16 +60,30 @@ func newFlowDirectory(a *api) *flowDirectory {
 	}
 }
 
+// Endpoint implements [flows.Directory].
+func (d *flowDirectory) Endpoint(number uint16) flows.Party {
+	row, ok := d.a.registry.Get(number)
+	if !ok {
+		return flows.Party{}
+	}
+	return d.local(row)
+}
+
+// local is an endpoint of this node.
+func (d *flowDirectory) local(row endpoint.Endpoint) flows.Party {
+	p := flows.Party{Endpoint: row.ID, Identity: uint32(row.Seen()), Namespace: row.Namespace, Pod: row.PodName}
+	if d.a.kube != nil && row.PodName != "" {
+		if w := d.a.kube.pods.Workload(k8s.Key{Namespace: row.Namespace, Name: row.PodName}); w.Name != "" {
+			p.Workloads = []*flowpb.Workload{{Kind: w.Kind, Name: w.Name}}
+		}
+	}
+	return p
+}
+
 // Party implements [flows.Directory].
 func (d *flowDirectory) Party(addr netip.Addr) flows.Party {
 	if row, ok := d.a.registry.ByAddr(addr); ok {
-		p := flows.Party{Endpoint: row.ID, Identity: uint32(row.Seen()), Namespace: row.Namespace, Pod: row.PodName}
-		if d.a.kube != nil && row.PodName != "" {
-			if w := d.a.kube.pods.Workload(k8s.Key{Namespace: row.Namespace, Name: row.PodName}); w.Name != "" {
-				p.Workloads = []*flowpb.Workload{{Kind: w.Kind, Name: w.Name}}
-			}
-		}
-		return p
+		return d.local(row)
 	}
 	_, e, ok := d.a.cache.Lookup(addr)
 	if !ok {

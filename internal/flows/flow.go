@@ -35,6 +35,8 @@ type Party struct {
 // Directory is what a node knows of the ends of flows. What it returns is shared between flows and
 // must not change.
 type Directory interface {
+	// Endpoint says who a local endpoint is, by its number.
+	Endpoint(uint16) Party
 	// Party says who has an address.
 	Party(netip.Addr) Party
 	// Labels returns the labels of an identity with their sources, and the namespace among them.
@@ -61,9 +63,14 @@ func (m *Maker) Flow(ev datapath.Event) *flow.Flow {
 	if !ip && ev.Type != datapath.EventDrop {
 		return nil
 	}
+	fromEndpoint, reply := m.orient(ev)
 	f := &flow.Flow{
 		Time: timestamppb.New(ev.Time), Uuid: newUUID(), Type: flow.FlowType_L3_L4, NodeName: m.Node,
-		Ethernet: ethernet(ev.Data), TrafficDirection: direction(ev),
+		Ethernet: ethernet(ev.Data), TrafficDirection: flow.TrafficDirection_INGRESS, IsReply: reply, Reply: reply.GetValue(),
+	}
+	// An answer that leaves an endpoint belongs to a connection that came in.
+	if fromEndpoint != reply.GetValue() {
+		f.TrafficDirection = flow.TrafficDirection_EGRESS
 	}
 	if ev.IfIndex != 0 {
 		f.Interface = &flow.NetworkInterface{Index: uint32(ev.IfIndex)}
@@ -75,28 +82,70 @@ func (m *Maker) Flow(ev datapath.Event) *flow.Flow {
 			f.IP.IpVersion = flow.IPVersion_IPv6
 		}
 		f.L4 = layer4(p)
-		m.fill(f.Source, p.Src)
-		m.fill(f.Destination, p.Dst)
-		f.SourceService = m.Directory.Service(p.Src, p.SrcPort, p.Proto)
+		if f.Destination.Identity == 0 {
+			f.Destination.Identity = m.Directory.Party(p.Dst).Identity // dropped before that was looked up
+		}
+		if !fromEndpoint { // it sends from its own address, or claims another's
+			f.SourceService = m.Directory.Service(p.Src, p.SrcPort, p.Proto)
+		}
 		f.DestinationService = m.Directory.Service(p.Dst, p.DstPort, p.Proto)
 	}
-	m.name(f.Source)
-	m.name(f.Destination)
+	m.name(f.Source, p.Src, endpointIf(fromEndpoint, ev))
+	m.name(f.Destination, p.Dst, endpointIf(!fromEndpoint, ev))
 	m.judge(f, ev)
 	return f
 }
 
-// fill adds who has an address to what the event says.
-func (m *Maker) fill(e *flow.Endpoint, addr netip.Addr) {
-	who := m.Directory.Party(addr)
-	if e.Identity == 0 {
-		e.Identity = who.Identity // dropped before that was looked up
+// orient says whether the event's endpoint is where the packet comes from, and whether the packet
+// is an answer, nil if that is not known. A flow that is judged again is judged in the direction in
+// which it was opened, whichever way the packet goes.
+func (m *Maker) orient(ev datapath.Event) (fromEndpoint bool, reply *wrapperspb.BoolValue) {
+	fromEndpoint = ev.Direction == datapath.Egress
+	switch ev.CTState {
+	case datapath.CTReply:
+		return fromEndpoint, wrapperspb.Bool(true)
+	case datapath.CTNew, datapath.CTEstablished:
+		return fromEndpoint, wrapperspb.Bool(false)
 	}
-	e.ID, e.Namespace, e.PodName, e.Workloads = uint32(who.Endpoint), who.Namespace, who.Pod, who.Workloads
+	judged := ev.Type == datapath.EventVerdict || ev.Reason == datapath.ReasonPolicyDenied || ev.Reason == datapath.ReasonPolicyDeny
+	if ev.CTState != datapath.CTRejudged || !judged || ev.Endpoint == 0 {
+		return fromEndpoint, nil
+	}
+	own, other := ev.Packet.Src, ev.Packet.Dst
+	if !fromEndpoint {
+		own, other = other, own
+	}
+	switch ev.Endpoint {
+	case m.Directory.Party(own).Endpoint:
+		return fromEndpoint, wrapperspb.Bool(false)
+	case m.Directory.Party(other).Endpoint:
+		return !fromEndpoint, wrapperspb.Bool(true)
+	}
+	return fromEndpoint, nil
 }
 
-// name adds what the identity says.
-func (m *Maker) name(e *flow.Endpoint) {
+// endpointIf is the number of the event's endpoint if that is the end in question, else 0.
+func endpointIf(is bool, ev datapath.Event) uint16 {
+	if is {
+		return ev.Endpoint
+	}
+	return 0
+}
+
+// name adds who an end is: the endpoint of a number, else who has the address, if the kernel took
+// it for the same. An address alone proves nothing: its packet may claim it wrongly, and it may
+// have got another owner since.
+func (m *Maker) name(e *flow.Endpoint, addr netip.Addr, number uint16) {
+	var who Party
+	switch {
+	case number != 0:
+		who = m.Directory.Endpoint(number)
+	case addr.IsValid() && e.Identity != 0:
+		if at := m.Directory.Party(addr); at.Identity == e.Identity {
+			who = at
+		}
+	}
+	e.ID, e.Namespace, e.PodName, e.Workloads = uint32(who.Endpoint), who.Namespace, who.Pod, who.Workloads
 	var namespace string
 	e.Labels, namespace = m.Directory.Labels(e.Identity)
 	if e.Namespace == "" {
@@ -108,12 +157,6 @@ func (m *Maker) name(e *flow.Endpoint) {
 func (m *Maker) judge(f *flow.Flow, ev datapath.Event) {
 	f.EventType = &flow.CiliumEventType{}
 	passed := ev.Reason == datapath.ReasonForwarded
-	switch ev.CTState {
-	case datapath.CTReply:
-		f.IsReply, f.Reply = wrapperspb.Bool(true), true
-	case datapath.CTNew, datapath.CTEstablished:
-		f.IsReply = wrapperspb.Bool(false)
-	}
 	switch ev.Type {
 	case datapath.EventTrace:
 		f.Verdict = flow.Verdict_FORWARDED
@@ -162,15 +205,6 @@ func point(o datapath.Outcome) (flow.TraceObservationPoint, int32) {
 		return flow.TraceObservationPoint_TO_ENDPOINT, 0
 	}
 	return flow.TraceObservationPoint_UNKNOWN_POINT, 0
-}
-
-// direction is that of the connection: an answer that leaves an endpoint belongs to one that came
-// in.
-func direction(ev datapath.Event) flow.TrafficDirection {
-	if (ev.Direction == datapath.Egress) != (ev.CTState == datapath.CTReply) {
-		return flow.TrafficDirection_EGRESS
-	}
-	return flow.TrafficDirection_INGRESS
 }
 
 func ethernet(frame []byte) *flow.Ethernet {

@@ -19,6 +19,16 @@ import (
 // book is a directory of a pod, a service and the world.
 type book struct{}
 
+func (book) Endpoint(n uint16) flows.Party {
+	switch n {
+	case 7:
+		return book{}.Party(netip.MustParseAddr("10.1.0.10"))
+	case 8:
+		return flows.Party{Endpoint: 8, Identity: 16384, Namespace: "shop", Pod: "front-2"}
+	}
+	return flows.Party{}
+}
+
 func (book) Party(a netip.Addr) flows.Party {
 	switch a.String() {
 	case "10.1.0.10":
@@ -62,10 +72,11 @@ func frame(t testing.TB, text string) []byte {
 }
 
 const (
-	ether4 = "0a000000000b 0a000000000a 0800"
-	syn    = ether4 + "4500002c 00000000 40060000 0a01000a 0a01000b" + "9c40 0050 00000000 00000000 6002 0000 00000000 020405b4"
-	pinged = ether4 + "4500001c 00000000 40010000 0a01000b 0a01000a" + "0000 0000 0001 0001"
-	asked  = "ffffffffffff 0a000000000a 0806 0001 0800 06 04 0001 0a000000000a 0a01000a 000000000000 0a010001"
+	ether4   = "0a000000000b 0a000000000a 0800"
+	syn      = ether4 + "4500002c 00000000 40060000 0a01000a 0a01000b" + "9c40 0050 00000000 00000000 6002 0000 00000000 020405b4"
+	pinged   = ether4 + "4500001c 00000000 40010000 0a01000b 0a01000a" + "0000 0000 0001 0001"
+	answered = ether4 + "4500002c 00000000 40060000 0a01000b 0a01000a" + "0050 9c40 00000000 00000000 6012 0000 00000000 020405b4"
+	asked    = "ffffffffffff 0a000000000a 0806 0001 0800 06 04 0001 0a000000000a 0a01000a 000000000000 0a010001"
 )
 
 func event(t testing.TB, kind datapath.EventType, text string) datapath.Event {
@@ -146,6 +157,67 @@ func TestFlowOfTrace(t *testing.T) {
 	}
 	if f := maker.Flow(event(t, datapath.EventTrace, asked)); f != nil {
 		t.Errorf("a question for a hardware address is %v", f)
+	}
+}
+
+// TestFlowNamesWhoSent: a pod that sends from another's address appears as itself, be it of the
+// same identity, and whoever has an address now is not named for what its owner before has done.
+func TestFlowNamesWhoSent(t *testing.T) {
+	spoofed := event(t, datapath.EventDrop, syn)
+	spoofed.Reason, spoofed.CTState, spoofed.Endpoint, spoofed.DstIdentity = datapath.ReasonInvalidSourceIP, datapath.CTNone, 8, 0
+	gone := spoofed
+	gone.Endpoint = 9 // an endpoint that is not there any more
+	reused := event(t, datapath.EventVerdict, syn)
+	reused.Direction, reused.Endpoint, reused.SrcIdentity = datapath.Ingress, 0, 16385
+	unknown := reused
+	unknown.SrcIdentity = 0
+	known := reused
+	known.SrcIdentity = 16384
+	for name, row := range map[string]struct {
+		ev   datapath.Event
+		id   uint32
+		pod  string
+		kind string
+	}{
+		"from another's address":        {spoofed, 8, "front-2", ""},
+		"an endpoint that is gone":      {gone, 0, "", ""},
+		"an address with a new owner":   {reused, 0, "", ""},
+		"an address that nobody proved": {unknown, 0, "", ""},
+		"an address of the identity":    {known, 7, "front-1", "Deployment"},
+	} {
+		src := maker.Flow(row.ev).GetSource()
+		var kind string
+		for _, w := range src.GetWorkloads() {
+			kind = w.GetKind()
+		}
+		if src.GetID() != row.id || src.GetPodName() != row.pod || kind != row.kind || src.GetIdentity() != row.ev.SrcIdentity {
+			t.Errorf("%s: the source is %v", name, src)
+		}
+	}
+	// Nor is whoever has the address now that a packet was for.
+	if dst := maker.Flow(event(t, datapath.EventDrop, pinged)).GetDestination(); dst.GetPodName() != "" {
+		t.Errorf("a packet for another identity was for %v", dst)
+	}
+}
+
+// TestFlowOfAnAnswerJudgedAgain: it is judged in the direction of the connection's opening, and is
+// an answer nevertheless, from the one who answers.
+func TestFlowOfAnAnswerJudgedAgain(t *testing.T) {
+	ev := event(t, datapath.EventVerdict, answered) // from 10.1.0.11 to endpoint 7, which has asked
+	ev.CTState, ev.SrcIdentity, ev.DstIdentity = datapath.CTRejudged, 16385, 16384
+	f := maker.Flow(ev)
+	if !f.GetIsReply().GetValue() || f.GetTrafficDirection() != flow.TrafficDirection_EGRESS || f.GetSource().GetPodName() != "" ||
+		f.GetSource().GetID() != 0 || f.GetDestination().GetPodName() != "front-1" || f.GetDestination().GetID() != 7 || len(f.GetEgressAllowedBy()) != 1 {
+		t.Errorf("an answer that is judged again is %v", f)
+	}
+	ev = event(t, datapath.EventVerdict, syn)
+	ev.CTState = datapath.CTRejudged
+	if f := maker.Flow(ev); f.GetIsReply() == nil || f.GetIsReply().GetValue() || f.GetTrafficDirection() != flow.TrafficDirection_EGRESS || f.GetSource().GetID() != 7 {
+		t.Errorf("a question that is judged again is %v", f)
+	}
+	ev.Type, ev.Reason = datapath.EventDrop, datapath.ReasonNoTunnel
+	if f := maker.Flow(ev); f.GetIsReply() != nil {
+		t.Errorf("of a drop after that it is not known whether it is an answer: %v", f)
 	}
 }
 

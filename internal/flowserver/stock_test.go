@@ -125,8 +125,10 @@ func set(m protoreflect.Message, name string, v any) {
 // names is a directory for two pods.
 type names struct{}
 
+func (names) Endpoint(uint16) flows.Party { return flows.Party{} }
 func (names) Party(a netip.Addr) flows.Party {
-	return flows.Party{Endpoint: 7, Namespace: "shop", Pod: "pod-" + a.String()}
+	identity := map[string]uint32{"10.1.0.10": 16384, "10.1.0.11": 16385}[a.String()]
+	return flows.Party{Endpoint: 7, Identity: identity, Namespace: "shop", Pod: "pod-" + a.String()}
 }
 func (names) Labels(uint32) ([]string, string)                { return []string{"k8s:app=front"}, "shop" }
 func (names) Service(netip.Addr, uint16, uint8) *flow.Service { return nil }
