@@ -98,7 +98,7 @@ func TestValidate(t *testing.T) {
 		"Node's pod CIDR":                       func(c *Config) { c.EnableK8s, c.IPAM = true, "crd" },
 		"--ipam: \"multi-pool\"":                func(c *Config) { c.IPAM = "multi-pool" },
 		"cannot be used with --ipam=multi-pool": func(c *Config) { c.EnableK8s, c.IPAM = true, "multi-pool" },
-		"pool \"default\" needs at least 1":     func(c *Config) { c.EnableK8s, c.IPAM, c.PreAllocation = true, "multi-pool", []string{"edge=4"} },
+		"pool \"default\" needs at least 1":     func(c *Config) { c.EnableK8s, c.IPAM, c.PreAllocation = true, "multi-pool", []string{"default=0"} },
 		"\"edge\" is not of the form pool=number": func(c *Config) {
 			c.EnableK8s, c.IPAM, c.PreAllocation = true, "multi-pool", []string{"default=8", "edge"}
 		},

@@ -22,9 +22,15 @@ import (
 
 const flagPreAllocation = "ipam-multi-pool-pre-allocation"
 
+// defaultAhead is how many addresses of the default pool a node has in advance if nothing is said.
+const defaultAhead = 8
+
 // preAllocation is what PreAllocation says; Validate has parsed it.
 func (c Config) preAllocation() map[string]int {
 	out, _ := parsePreAllocation(c.PreAllocation)
+	if _, ok := out[c.DefaultPool]; !ok {
+		out[c.DefaultPool] = defaultAhead
+	}
 	return out
 }
 
@@ -50,7 +56,7 @@ func (c *Config) validateMultiPool() error {
 	if c.DefaultPool == "" {
 		errs = append(errs, errors.New("--ipam-default-ip-pool: must not be empty"))
 	}
-	if err == nil && ahead[c.DefaultPool] < 1 {
+	if n, ok := ahead[c.DefaultPool]; ok && n < 1 {
 		errs = append(errs, fmt.Errorf("--%s: pool %q needs at least 1: the node itself has an address of it", flagPreAllocation, c.DefaultPool))
 	}
 	if c.IPv4Range != "" || c.IPv6Range != "" {
@@ -250,12 +256,15 @@ func (a *api) poolsFor(ctx context.Context, owner, named string) (ipam.Choice, p
 	info, err := a.kube.pods.Get(ctx, k8s.Key{Namespace: namespace, Name: name}, "")
 	switch {
 	case errors.Is(err, pods.ErrNotFound):
-		return both, plain, server.Errorf(http.StatusNotFound, "%w", err)
+		return both, plain, server.Errorf(http.StatusBadGateway, "%w", err)
 	case err != nil:
 		return both, plain, server.Errorf(http.StatusServiceUnavailable, "%w", err)
 	}
 	choice, of, err := a.kube.choose(info)
-	return choice, plainly{plain.IPv4 || of.IPv4, plain.IPv6 || of.IPv6}, err
+	if err != nil {
+		return choice, plain, server.Errorf(http.StatusBadGateway, "%w", err)
+	}
+	return choice, plainly{plain.IPv4 || of.IPv4, plain.IPv6 || of.IPv6}, nil
 }
 
 // awaitPoolsHeard waits until it is known which pools there are.
@@ -272,7 +281,7 @@ func (k *kube) awaitPoolsHeard(ctx context.Context) error {
 
 // choose returns the pools of a pod. One that has no addresses of a family that pods have is an error: the pod would be without.
 func (k *kube) choose(info pods.Info) (ipam.Choice, plainly, error) {
-	choice, err := ippools.Choose(info.Choice, k.ippools.All(), k.cfg.DefaultPool)
+	choice, err := ippools.Choose(info.Choice, k.ippools.All(), k.cfg.DefaultPool, k.pools.families)
 	if err != nil {
 		return choice, plainly{}, server.Errorf(http.StatusBadRequest, "%w", err)
 	}

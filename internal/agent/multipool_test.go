@@ -372,6 +372,9 @@ func TestKubernetesPoolChoice(t *testing.T) {
 		}
 	}
 	refused("unmet", "no pool of addresses is meant for the pod", map[string]string{ippools.RequireAnnotation: "true"})
+	if code, body := n.call("POST", "/ipam?owner=default/unmet", ""); code != 502 || !strings.Contains(body, "no pool of addresses is meant for the pod") {
+		t.Errorf("an address for a pod that must be meant by a pool: %d %s", code, body)
+	}
 	refused("half", "CiliumPodIPPool four has no IPv6 range", map[string]string{ippools.PoolAnnotation: "four"})
 
 	// Addresses that somebody asked for in the name of another pod are not this pod's.
@@ -436,6 +439,10 @@ func ciliumNode(generation int64, cidrs ...string) *v2.CiliumNode {
 
 func TestInAdvance(t *testing.T) {
 	t.Parallel()
+	cfg := Config{DefaultPool: "blue", PreAllocation: []string{"default=3"}}
+	if got := cfg.preAllocation(); got["blue"] != defaultAhead || got["default"] != 3 {
+		t.Errorf("in advance: %v", got)
+	}
 	for used, want := range map[int]int{0: 8, 1: 16, 8: 16, 9: 24, 16: 24, 17: 32} {
 		if got := inAdvance(used, 8); got != want {
 			t.Errorf("with %d addresses in use %d are asked for, want %d", used, got, want)

@@ -50,6 +50,7 @@ func (m *IPAM) Assign(want map[string][]Block) (stays []netip.Prefix, err error)
 				p = m.newPool(p.name, b)
 			case ok:
 				p.drained = b.Drained
+				m.allow(p, b)
 			case p.count == 0:
 				continue
 			default:
@@ -87,6 +88,26 @@ func (m *IPAM) Assign(want map[string][]Block) (stays []netip.Prefix, err error)
 	m.assigned = make(chan struct{})
 	m.demandMoved()
 	return stays, errors.Join(errs...)
+}
+
+// allow has the outermost addresses of a CIDR that is in use be given out, too, if a block says so. That they are allowed no more counts when none of the CIDR
+// is given out: until then the node has more addresses than it is believed to have. m.mu is held.
+func (m *IPAM) allow(p *pool, b Block) {
+	for _, edge := range []struct {
+		index   uint32
+		want    bool
+		allowed *bool
+	}{{0, b.AllowFirst, &p.allowFirst}, {p.size - 1, b.AllowLast, &p.allowLast}} {
+		if !edge.want || *edge.allowed {
+			continue
+		}
+		*edge.allowed = true
+		ip := p.addr(edge.index)
+		if _, excluded := m.excluded[ip]; p.size > 2 && !excluded && m.given[ip] == nil {
+			p.clear(edge.index)
+			p.capacity++
+		}
+	}
 }
 
 func blockOf(blocks []Block, cidr netip.Prefix) (Block, bool) {

@@ -129,6 +129,16 @@ func TestEdges(t *testing.T) {
 			t.Errorf("first %t, last %t: %v, capacity %d; want %s", c.first, c.last, got, Capacity(b), c.want)
 		}
 	}
+	// They are allowed while the CIDR is in use: the operator counts them at once.
+	used := assigned(t, IPv4)
+	for i, b := range []map[string][]Block{edge(false, false), edge(false, true), edge(true, true), edge(false, false), edge(true, true)} {
+		if _, err := used.Assign(b); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := used.AllocateNext(IPv4, "x", "", false); (err != nil) != (i == 4) {
+			t.Errorf("address %d: %v", i, err)
+		}
+	}
 	m, err := New(Config{Assigned: IPv4})
 	if err != nil {
 		t.Fatal(err)

@@ -50,7 +50,8 @@ var (
 
 // Choose returns the pool of each family that a pod is to have an address of. First counts what the pod's annotations ask for, one for the family before one
 // for both; then those of its namespace; then the pools that select the pod, the first by name; then the default pool. pools are those that there are, by name.
-func Choose(pod Pod, pools []Pool, standard string) (ipam.Choice, error) {
+// families are those that pods have; no pool is chosen for another.
+func Choose(pod Pod, pools []Pool, standard string, families ipam.Families) (ipam.Choice, error) {
 	require, err := requires(pod)
 	if err != nil {
 		return ipam.Choice{}, err
@@ -74,10 +75,14 @@ func Choose(pod Pod, pools []Pool, standard string) (ipam.Choice, error) {
 		return standard, nil
 	}
 	var c ipam.Choice
-	if c.IPv4, err = choose(IPv4PoolAnnotation, "IPv4"); err != nil {
-		return c, err
+	if families&ipam.IPv4 != 0 {
+		if c.IPv4, err = choose(IPv4PoolAnnotation, "IPv4"); err != nil {
+			return c, err
+		}
 	}
-	c.IPv6, err = choose(IPv6PoolAnnotation, "IPv6")
+	if families&ipam.IPv6 != 0 {
+		c.IPv6, err = choose(IPv6PoolAnnotation, "IPv6")
+	}
 	return c, err
 }
 

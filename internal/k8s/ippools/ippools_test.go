@@ -10,6 +10,7 @@ import (
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/api/v2alpha1"
+	"github.com/hawser-net/hawser/internal/ipam"
 )
 
 func object(name string, change func(*v2alpha1.CiliumPodIPPool)) *v2alpha1.CiliumPodIPPool {
@@ -110,9 +111,26 @@ func TestChoose(t *testing.T) {
 		{"required?", Pod{Annotations: m{RequireAnnotation: "maybe"}}, "", "", ErrNoMatch},
 		{"one that is not there", Pod{Annotations: m{PoolAnnotation: "green"}}, "green", "", ErrUnknown},
 	} {
-		got, err := Choose(c.pod, pools, "default")
+		got, err := Choose(c.pod, pools, "default", ipam.Both)
 		if !errors.Is(err, c.err) || err == nil && (got.IPv4 != c.v4 || got.IPv6 != c.v6) {
 			t.Errorf("%s: %+v, %v; want %q, %q, %v", c.name, got, err, c.v4, c.v6, c.err)
+		}
+	}
+	// Where pods have one family, nothing is chosen, and nothing required, for the other.
+	for _, c := range []struct {
+		pod      Pod
+		families ipam.Families
+		want     ipam.Choice
+		err      error
+	}{
+		{Pod{Annotations: m{RequireAnnotation: "true"}, Labels: m{"app": "four"}}, ipam.IPv4, ipam.Choice{IPv4: "four"}, nil},
+		{Pod{Annotations: m{RequireAnnotation: "true"}, Labels: m{"app": "four"}}, ipam.IPv6, ipam.Choice{}, ErrNoMatch},
+		{Pod{Annotations: m{RequireAnnotation: "true", IPv6PoolAnnotation: "blue"}}, ipam.IPv6, ipam.Choice{IPv6: "blue"}, nil},
+		{Pod{Annotations: m{RequireAnnotation: "true", IPv6PoolAnnotation: "blue"}}, ipam.IPv4, ipam.Choice{}, ErrNoMatch},
+		{Pod{}, ipam.IPv6, ipam.Choice{IPv6: "default"}, nil},
+	} {
+		if got, err := Choose(c.pod, pools, "default", c.families); !errors.Is(err, c.err) || got != c.want {
+			t.Errorf("%v, %+v: %+v, %v; want %+v, %v", c.families, c.pod, got, err, c.want, c.err)
 		}
 	}
 }
