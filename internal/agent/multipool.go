@@ -298,6 +298,9 @@ func (k *kube) choose(info pods.Info) (ipam.Choice, plainly, error) {
 		if !f.on || !ok {
 			continue // without the default pool the operator says so in the node's status
 		}
+		if p.Fault != nil {
+			return choice, plain, server.Errorf(http.StatusServiceUnavailable, "the pod is to have an address of a pool that makes no sense: %w", p.Fault)
+		}
 		part, family := p.IPv6, "IPv6"
 		if f.v4 {
 			part, family = p.IPv4, "IPv4"

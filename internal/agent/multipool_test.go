@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -685,4 +686,24 @@ func TestNodePoolsPutBack(t *testing.T) {
 	}
 	n.hear(ciliumNode(5, "10.0.0.0/28", "10.0.0.32/28"))
 	cidrs("[10.0.0.0/28 10.0.0.32/28]")
+}
+
+// TestNodePoolsFaultyPool: CIDRs of a pool of which nothing is known are used as before.
+func TestNodePoolsFaultyPool(t *testing.T) {
+	t.Parallel()
+	n, pool := nodePoolsAt(t, t.TempDir())
+	known := ippools.Pool{Name: "default", Fault: errors.New("makes no sense")}
+	n.known = func(string) (ippools.Pool, bool, bool) { return known, true, true }
+	n.hear(ciliumNode(1, "10.0.0.0/28"))
+	if _, err := pool.AllocateNext(ipam.IPv4, "a/b", "", false); err != nil {
+		t.Error(err)
+	}
+	if got := n.wanted()["default"].IPv4; got != 16 {
+		t.Errorf("%d addresses are asked for, want 16", got)
+	}
+	known.Fault = nil
+	n.look()
+	if _, err := pool.AllocateNext(ipam.IPv4, "a/c", "", false); err == nil {
+		t.Error("an address was given of a CIDR that its pool does not have")
+	}
 }

@@ -170,7 +170,7 @@ func (n *nodePools) assign() error {
 		spec, ok, heard := n.known(name)
 		for _, c := range cidrs {
 			b := ipam.Block{Prefix: c.CIDR, AllowFirst: c.AllowFirst, AllowLast: c.AllowLast, Drained: c.Disputed || c.Gone}
-			if heard && (!ok || !spec.Covers(c.CIDR)) {
+			if heard && (!ok || spec.Fault == nil && !spec.Covers(c.CIDR)) {
 				b.Drained = true
 				outside = append(outside, fmt.Sprintf("%s of pool %q", c.CIDR, name))
 			}
@@ -396,7 +396,7 @@ func (n *nodePools) wanted() map[string]ipam.Count {
 	for name, u := range used {
 		spec, ok, _ := n.known(name)
 		has := func(f ipam.Families, part ippools.Family) bool {
-			return n.families&f != 0 && (!ok || len(part.Ranges) > 0)
+			return n.families&f != 0 && (!ok || spec.Fault != nil || len(part.Ranges) > 0)
 		}
 		var c ipam.Count
 		if has(ipam.IPv4, spec.IPv4) {

@@ -2,6 +2,7 @@ package ippools
 
 import (
 	"errors"
+	"log/slog"
 	"net/netip"
 	"strings"
 	"testing"
@@ -56,6 +57,40 @@ func TestRead(t *testing.T) {
 			t.Errorf("%v; want %s", err, fault)
 		}
 	}
+}
+
+// TestFault: a pool whose ranges make no sense stays as it was, or is not known; an annotation or a selector that makes no sense takes no range away.
+func TestFault(t *testing.T) {
+	t.Parallel()
+	p := New(nil, func() {}, slog.New(slog.DiscardHandler))
+	good := func(o *v2alpha1.CiliumPodIPPool) {
+		o.Annotations = map[string]string{SkipMasqueradeAnnotation: "true"}
+		o.Spec.PodSelector = &v2.LabelSelector{MatchLabels: map[string]v2.LabelValue{"app": "a"}}
+	}
+	ranges := func(o *v2alpha1.CiliumPodIPPool) { o.Spec.IPv4.MaskSize = 12 }
+	others := func(o *v2alpha1.CiliumPodIPPool) {
+		o.Annotations = map[string]string{SkipMasqueradeAnnotation: "yes"}
+		o.Spec.PodSelector = &v2.LabelSelector{MatchExpressions: []v2.LabelSelectorRequirement{{Key: "a", Operator: "Near"}}}
+		o.Spec.NamespaceSelector = &v2.LabelSelector{}
+		o.Spec.IPv4.CIDRs = []string{"10.9.0.0/16"}
+	}
+	is := func(when string, cidr string, faulty, plain, selects bool) {
+		t.Helper()
+		got, ok, _ := p.Get("p")
+		if !ok || (got.Fault != nil) != faulty || got.Covers(netip.MustParsePrefix(cidr)) == faulty || got.SkipMasquerade != plain || got.selects(map[string]string{"app": "a"}, nil) != selects {
+			t.Errorf("%s: %+v", when, got)
+		}
+	}
+	p.heard(object("p", ranges))
+	is("never good", "10.0.0.0/24", true, false, false)
+	p.heard(object("p", others))
+	is("with good ranges", "10.9.0.0/24", false, false, false)
+	p.heard(object("p", good))
+	is("good", "10.0.0.0/24", false, true, true)
+	p.heard(object("p", others))
+	is("with other ranges", "10.9.0.0/24", false, true, true)
+	p.heard(object("p", ranges))
+	is("without good ranges", "10.9.0.0/24", false, true, true)
 }
 
 func TestChoose(t *testing.T) {

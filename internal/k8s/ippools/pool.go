@@ -35,6 +35,9 @@ type Pool struct {
 	// AllowFirst and AllowLast say whether the outermost addresses of each block may be given out.
 	AllowFirst, AllowLast bool
 	SkipMasquerade        bool
+	// Fault says why it is not known what there is of the pool, or whether it is to be ignored; nil if it is. It has no ranges then, and nothing may be concluded
+	// from that.
+	Fault error
 
 	// Both are nil if pods must ask for the pool.
 	pods, namespaces k8slabels.Selector
@@ -68,9 +71,10 @@ func (p Pool) Equal(o Pool) bool {
 	return p.Name == o.Name && same(p.IPv4, o.IPv4) && same(p.IPv6, o.IPv6) && p.AllowFirst == o.AllowFirst && p.AllowLast == o.AllowLast
 }
 
-// Read reads a pool. ignored says that it is to be as if it were not there. The error joins all that makes no sense; what is returned with it must not be used.
+// Read reads a pool. ignored says that it is to be as if it were not there. The error joins all that makes no sense. Ranges are judged apart: if only an
+// annotation or a selector makes no sense, the pool has its ranges, and selects no pod if it is a selector; else it has a Fault.
 func Read(o *v2alpha1.CiliumPodIPPool) (p Pool, ignored bool, err error) {
-	var errs []error
+	var errs, faults []error
 	truth := func(annotation string) bool {
 		text, ok := o.Annotations[annotation]
 		v, err := strconv.ParseBool(text)
@@ -82,23 +86,31 @@ func Read(o *v2alpha1.CiliumPodIPPool) (p Pool, ignored bool, err error) {
 	p = Pool{
 		Name: o.Name, AllowFirst: o.Spec.AllowFirstIP, AllowLast: o.Spec.AllowLastIP, SkipMasquerade: truth(SkipMasqueradeAnnotation),
 	}
+	others := errs
+	errs = nil
 	ignored = truth(IgnoreAnnotation)
 	if f := o.Spec.IPv4; f != nil {
 		p.IPv4, err = readFamily("ipv4", f.CIDRs, f.MaskSize)
-		errs = append(errs, err)
+		faults = append(faults, err)
 	}
 	if f := o.Spec.IPv6; f != nil {
 		p.IPv6, err = readFamily("ipv6", f.CIDRs, f.MaskSize)
-		errs = append(errs, err)
+		faults = append(faults, err)
 	}
-	p.pods, err = selector("podSelector", o.Spec.PodSelector)
-	errs = append(errs, err)
-	p.namespaces, err = selector("namespaceSelector", o.Spec.NamespaceSelector)
-	errs = append(errs, err)
-	if err := errors.Join(errs...); err != nil {
-		return p, ignored, fmt.Errorf("CiliumPodIPPool %s: %w", o.Name, err)
+	if err := errors.Join(append(errs, faults...)...); err != nil {
+		p.Fault = fmt.Errorf("CiliumPodIPPool %s: %w", o.Name, err)
+		p.IPv4, p.IPv6 = Family{}, Family{}
 	}
-	return p, ignored, nil
+	var errPods, errNamespaces error
+	p.pods, errPods = selector("podSelector", o.Spec.PodSelector)
+	p.namespaces, errNamespaces = selector("namespaceSelector", o.Spec.NamespaceSelector)
+	if errPods != nil || errNamespaces != nil {
+		p.pods, p.namespaces = nil, nil
+	}
+	if err := errors.Join(append(others, errPods, errNamespaces)...); err != nil {
+		return p, ignored, errors.Join(p.Fault, fmt.Errorf("CiliumPodIPPool %s: %w", o.Name, err))
+	}
+	return p, ignored, p.Fault
 }
 
 func readFamily(name string, cidrs []string, bits int) (Family, error) {

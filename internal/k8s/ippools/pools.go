@@ -1,7 +1,7 @@
 // Package ippools reads CiliumPodIPPools: what they have, and which pod is to have an address of which.
 //
-// [Read] and [Choose] are pure; [Pools] follows the objects for the agent. A pool whose object makes no sense is as its last good version said, or, if there
-// was none, as if it were not there.
+// [Read] and [Choose] are pure; [Pools] follows the objects for the agent. What makes no sense of a pool's object is as its last good version said; if there was
+// none, it is not known ([Pool.Fault]).
 package ippools
 
 import (
@@ -53,14 +53,20 @@ func (p *Pools) Synced() <-chan struct{} { return p.synced }
 func (p *Pools) heard(o *v2alpha1.CiliumPodIPPool) {
 	pool, ignored, err := Read(o)
 	if err != nil {
-		p.log.Warn("ignored a pool of addresses that makes no sense; its last good version stays", "error", err)
-		return
+		p.log.Warn("a pool of addresses makes no sense; what was known of it stays", "error", err)
 	}
-	if ignored {
+	if ignored && pool.Fault == nil {
 		p.forget(o.Name)
 		return
 	}
 	p.mu.Lock()
+	if old, ok := p.pools[o.Name]; ok && err != nil && old.Fault == nil {
+		if pool.Fault != nil {
+			pool = old
+		} else {
+			pool.SkipMasquerade, pool.pods, pool.namespaces = old.SkipMasquerade, old.pods, old.namespaces
+		}
+	}
 	p.pools[o.Name] = pool
 	p.mu.Unlock()
 	p.changed()

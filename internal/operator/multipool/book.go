@@ -114,6 +114,7 @@ type book struct {
 	held     [2]*pool.Pool // of IPv4 and IPv6; shared by all givers
 	of       map[netip.Prefix]string
 	givers   map[string]*giver
+	faulty   map[string]error // pools whose objects make no sense; their givers, if they have any, are of before
 	nodes    map[string]*member
 }
 
@@ -127,7 +128,7 @@ func family(p netip.Prefix) int {
 }
 
 func newBook(standard string, migrate bool) *book {
-	b := &book{standard: standard, migrate: migrate, rest: restTime, of: map[netip.Prefix]string{}, givers: map[string]*giver{}, nodes: map[string]*member{}}
+	b := &book{standard: standard, migrate: migrate, rest: restTime, of: map[netip.Prefix]string{}, givers: map[string]*giver{}, faulty: map[string]error{}, nodes: map[string]*member{}}
 	for f, bits := range [2]int{32, 128} {
 		b.held[f], _ = pool.New(nil, bits) // without ranges there is nothing to be wrong
 	}
@@ -138,7 +139,9 @@ func newBook(standard string, migrate bool) *book {
 func (b *book) setPool(p ippools.Pool) (changed bool, err error) {
 	before := b.givers[p.Name]
 	if before != nil && before.Equal(p) {
-		return false, nil
+		changed = b.faulty[p.Name] != nil
+		delete(b.faulty, p.Name)
+		return changed, nil
 	}
 	now := &giver{Pool: p}
 	for f, part := range [2]ippools.Family{p.IPv4, p.IPv6} {
@@ -154,14 +157,32 @@ func (b *book) setPool(p ippools.Pool) (changed bool, err error) {
 		}
 	}
 	b.givers[p.Name] = now
+	delete(b.faulty, p.Name)
 	return true, nil
+}
+
+// faultyPool notes that a pool makes no sense. It is as it was before; if it was not, nothing is known of it. It reports whether that is news.
+func (b *book) faultyPool(name string, fault error) (changed bool) {
+	before := b.faulty[name]
+	b.faulty[name] = fault
+	return before == nil || before.Error() != fault.Error()
+}
+
+// meant says why a pool may not be as it is meant; nothing if it is.
+func (b *book) meant(name string) string {
+	if fault := b.faulty[name]; fault != nil {
+		return fmt.Sprintf(" (what counts is its last good version: %v)", fault)
+	}
+	return ""
 }
 
 // removePool has nothing more be given of a pool. What nodes hold of it they keep.
 func (b *book) removePool(name string) (changed bool) {
-	_, changed = b.givers[name]
+	_, given := b.givers[name]
+	_, faulty := b.faulty[name]
 	delete(b.givers, name)
-	return changed
+	delete(b.faulty, name)
+	return given || faulty
 }
 
 // block is a block with the pool that it is said to be of.
@@ -299,10 +320,10 @@ func (b *book) listed(name string, m *member) (n int) {
 	return n
 }
 
-// covers says whether a block is one that its pool has.
+// covers says whether a block is one that its pool has, as far as that is known.
 func (b *book) covers(o block) bool {
 	s := b.givers[o.pool]
-	return s != nil && s.Covers(o.prefix)
+	return s == nil && b.faulty[o.pool] != nil || s != nil && s.Covers(o.prefix)
 }
 
 // has counts the addresses of a pool that a node has for its pods. Those of blocks that the pool does not have any more do not count, nor those that were
@@ -453,11 +474,14 @@ func (b *book) give(f int, n node, m *member, of string, needed int, a *answer) 
 		return
 	}
 	switch {
+	case s == nil && b.faulty[of] != nil:
+		a.complain("pool %q: the node needs %d %s addresses, and what there is of the pool is not known: %v", of, needed, familyNames[f], b.faulty[of])
+		return
 	case s == nil:
 		a.complain("there is no CiliumPodIPPool %s, of which %d %s addresses are asked for; create it", of, needed, familyNames[f])
 		return
 	case s.blocks[f] == nil:
-		a.complain("CiliumPodIPPool %s has no %s range, and %d addresses are asked for; add one", of, familyNames[f], needed)
+		a.complain("CiliumPodIPPool %s has no %s range, and %d addresses are asked for; add one%s", of, familyNames[f], needed, b.meant(of))
 		return
 	}
 	for have < needed {
@@ -467,7 +491,7 @@ func (b *book) give(f int, n node, m *member, of string, needed int, a *answer) 
 		}
 		p, err := s.blocks[f].Allocate(n.name)
 		if err != nil {
-			a.complain("pool %q: the node needs %d %s addresses and has %d: %v; add a range to CiliumPodIPPool %s%s", of, needed, familyNames[f], have, err, of, b.patience())
+			a.complain("pool %q: the node needs %d %s addresses and has %d: %v; add a range to CiliumPodIPPool %s%s%s", of, needed, familyNames[f], have, err, of, b.patience(), b.meant(of))
 			return
 		}
 		b.of[p], m.given[p] = of, n.version

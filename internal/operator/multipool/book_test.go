@@ -1,6 +1,7 @@
 package multipool
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -174,6 +175,28 @@ func TestSettle(t *testing.T) {
 		}
 		if a := b.settle(other, noon.Add(restTime)); a.shown() != "blue 10.0.0.0/28" {
 			t.Errorf("%s, %q", a.shown(), a.fault())
+		}
+	})
+	t.Run("a pool that makes no sense", func(t *testing.T) {
+		b := testBook(t, false)
+		n := aged("a", 1, 15).with("default", "10.0.0.0/28")
+		b.restore([]node{n})
+		if !b.faultyPool("default", errors.New("maskSize is wrong")) || b.faultyPool("default", errors.New("maskSize is wrong")) {
+			t.Error("what is news")
+		}
+		a := b.settle(n, noon)
+		if want := `pool "default": the node needs 15 IPv4 addresses, and what there is of the pool is not known: maskSize is wrong`; a.fault() != want || a.changed {
+			t.Errorf("%q, %s", a.fault(), a.shown())
+		}
+		if _, err := b.setPool(pool4("default", "10.0.0.0/28")); err != nil {
+			t.Fatal(err)
+		}
+		b.faultyPool("default", errors.New("still wrong"))
+		if a := b.settle(n, noon); !strings.Contains(a.fault(), "are held") || !strings.Contains(a.fault(), "what counts is its last good version: still wrong") {
+			t.Errorf("%q", a.fault())
+		}
+		if changed, err := b.setPool(pool4("default", "10.0.0.0/28")); !changed || err != nil || strings.Contains(b.settle(n, noon).fault(), "wrong") {
+			t.Errorf("good again: %t, %v, %q", changed, err, b.settle(n, noon).fault())
 		}
 	})
 	t.Run("who had it first keeps what two have", func(t *testing.T) {

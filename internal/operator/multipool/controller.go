@@ -123,14 +123,19 @@ func (f *follower) learn(o *v2alpha1.CiliumPodIPPool) (changed bool) {
 	p, ignored, err := ippools.Read(o)
 	f.nodes.With(func() {
 		switch {
-		case err == nil && ignored:
+		case p.Fault != nil:
+			changed = f.book.faultyPool(o.Name, p.Fault)
+		case ignored:
 			changed = f.book.removePool(o.Name)
-		case err == nil:
-			changed, err = f.book.setPool(p)
+		default:
+			var fault error
+			if changed, fault = f.book.setPool(p); fault != nil {
+				changed, err = f.book.faultyPool(o.Name, fault), fault
+			}
 		}
 	})
 	if err != nil {
-		f.log.Error("a pool of addresses makes no sense; its last good version, if there was one, stays", "error", err)
+		f.log.Error("a pool of addresses makes no sense; what was known of it stays", "error", err)
 	}
 	return changed
 }
