@@ -87,16 +87,16 @@ func (r *flowRecorder) run(ctx context.Context) error {
 }
 
 func (r *flowRecorder) take(sub *subscriber, ev datapath.Event) {
-	now := time.Now()
 	kernel, queue := sub.takeLost()
+	// What was lost has the time of what comes after it: entries stay in order.
 	if kernel > 0 {
-		r.record.Lose(flowpb.LostEventSource_PERF_EVENT_RING_BUFFER, kernel, now)
+		r.record.Lose(flowpb.LostEventSource_PERF_EVENT_RING_BUFFER, kernel, ev.Time)
 	}
 	if queue > 0 {
-		r.record.Lose(flowpb.LostEventSource_OBSERVER_EVENTS_QUEUE, queue, now)
+		r.record.Lose(flowpb.LostEventSource_OBSERVER_EVENTS_QUEUE, queue, ev.Time)
 	}
 	if f := r.maker.Flow(ev); f != nil {
-		r.record.Add(f, ev.Packet.Src, ev.Packet.Dst, now)
+		r.record.Add(f, ev.Packet.Src, ev.Packet.Dst, time.Now())
 	}
 }
 

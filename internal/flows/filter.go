@@ -17,7 +17,7 @@ import (
 // every value.
 const (
 	MaxFilters     = 64  // in each list
-	MaxValues      = 512 // in all filters of a request together
+	MaxValues      = 512 // in all filters of a request together, those of selectors among them
 	MaxValueLength = 512 // bytes of one value
 )
 
@@ -132,8 +132,13 @@ func bounded(fd protoreflect.FieldDescriptor, v protoreflect.Value, values *int)
 		return nil
 	}
 	for i := range v.List().Len() {
-		if n := len(v.List().Get(i).String()); n > MaxValueLength {
+		text := v.List().Get(i).String()
+		if n := len(text); n > MaxValueLength {
 			return fmt.Errorf("a value of %d bytes is longer than %d", n, MaxValueLength)
+		}
+		// Commas separate the requirements of a selector, and the values of one.
+		if *values += strings.Count(text, ","); *values > MaxValues {
+			return fmt.Errorf("with this there are more than %d values, those of selectors among them", MaxValues)
 		}
 	}
 	return nil
@@ -352,11 +357,13 @@ func eventTypes(values []*flow.EventTypeFilter) test {
 	}
 }
 
-// replies tests only flows of which it is known whether they are any.
+// replies tests only flows of which it is known whether they are any, and drops: those come early,
+// when it is not known yet, and clients expect them among what is no answer.
 func replies(values []bool) test {
 	return func(e *Entry) bool {
 		is := e.Flow.GetIsReply()
-		return is != nil && slices.Contains(values, is.GetValue())
+		known := is != nil || e.Flow.GetVerdict() == flow.Verdict_DROPPED
+		return known && slices.Contains(values, is.GetValue())
 	}
 }
 

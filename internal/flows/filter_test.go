@@ -130,6 +130,27 @@ func TestFilterFields(t *testing.T) {
 	}
 }
 
+// TestFilterOfDropsBeforeConntrack: what was dropped before it was known whether it is an answer is
+// taken for none, as existing clients expect.
+func TestFilterOfDropsBeforeConntrack(t *testing.T) {
+	e := sample()
+	e.Flow.IsReply = nil
+	for text, want := range map[string]bool{`{"reply":[false]}`: true, `{"reply":[true]}`: false, `{"reply":[true,false]}`: true} {
+		f, err := flows.Compile([]*flow.FlowFilter{parse(t, text)}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.Flow.Verdict = flow.Verdict_DROPPED
+		if f.Match(e) != want {
+			t.Errorf("%s: a drop is selected: %v", text, !want)
+		}
+		e.Flow.Verdict = flow.Verdict_FORWARDED
+		if f.Match(e) {
+			t.Errorf("%s selects a flow of which it is not known", text)
+		}
+	}
+}
+
 func TestFilterLists(t *testing.T) {
 	e := sample()
 	yes, no := parse(t, `{"verdict":["DROPPED"],"source_identity":[16384]}`), parse(t, `{"verdict":["DROPPED"],"source_identity":[1]}`)
@@ -182,6 +203,18 @@ func TestFilterIsBounded(t *testing.T) {
 	half := &flow.FlowFilter{SourcePort: many(flows.MaxValues/2 + 1)}
 	if _, err := flows.Compile([]*flow.FlowFilter{half}, []*flow.FlowFilter{half}); err == nil {
 		t.Error("the bound of values is one of each list")
+	}
+	// Each requirement of a selector is one, and each of its values.
+	for _, text := range []string{strings.Repeat("a=b,", 100) + "c", "a in (" + strings.Repeat("b,", 100) + "c)"} {
+		f := &flow.FlowFilter{SourceLabel: slices.Repeat([]string{text}, flows.MaxValues/101)}
+		if _, err := flows.Compile([]*flow.FlowFilter{f}, nil); err != nil {
+			t.Errorf("as many requirements as may be: %v", err)
+		}
+		f.SourceLabel = append(f.SourceLabel, text)
+		var failed *flows.FilterError
+		if _, err := flows.Compile([]*flow.FlowFilter{f}, nil); !errors.As(err, &failed) || failed.Field != "source_label" {
+			t.Errorf("as many requirements as somebody likes: %v", err)
+		}
 	}
 	// Patterns that make matchers by trial and error slow.
 	evil := &flow.FlowFilter{NodeName: []string{strings.Repeat("*a", flows.MaxValueLength/2)}}

@@ -30,11 +30,6 @@ func (s *Server) address(n node.Node) (hostPort string, ok bool) {
 // Notify implements [peer.PeerServer]: the nodes of the cluster, this one among them, then what
 // changes.
 func (s *Server) Notify(_ *peer.NotifyRequest, stream peer.Peer_NotifyServer) error {
-	release, err := s.admit()
-	if err != nil {
-		return err
-	}
-	defer release()
 	watch := s.cfg.Nodes.Watch()
 	defer watch.Close()
 	return s.watched(stream.Context(), func(ctx context.Context, send func(func() error) error) error {

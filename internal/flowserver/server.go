@@ -13,6 +13,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
@@ -31,11 +33,15 @@ const (
 	maxConnections = 256
 	// maxRequest is the size of a request in bytes: of its filters.
 	maxRequest = 512 << 10
-	// maxPerConnection is how many streams one connection may have.
-	maxPerConnection = 64
+	// peerStreams is how many streams may tell of nodes, besides those that tell of flows: a relay
+	// needs one, and must find the nodes even if others have all that there is of flows.
+	peerStreams = 64
+	// maxCalls is how many calls besides streams one connection may have. Further ones wait, while
+	// a stream too many is refused.
+	maxCalls = 64
 )
 
-// DefaultStreams is how many streams there may be at once, unless a Config says otherwise.
+// DefaultStreams is how many streams a listener may have at once, unless a Config says otherwise.
 const DefaultStreams = 512
 
 // Config is what a [Server] is made from.
@@ -54,7 +60,8 @@ type Config struct {
 	PeerPort uint16
 	PeerTLS  bool
 	Version  string
-	// Streams is how many streams there may be at once; 0 for [DefaultStreams].
+	// Streams is how many streams each listener may have at once, besides those that tell of nodes;
+	// 0 for [DefaultStreams].
 	Streams int
 	// Stall is how long a client may take nothing of what there is for it; a minute by default.
 	Stall time.Duration
@@ -66,8 +73,7 @@ type Config struct {
 type Server struct {
 	observer.UnimplementedObserverServer
 	peer.UnimplementedPeerServer
-	cfg     Config
-	streams atomic.Int64
+	cfg Config
 }
 
 // New returns a server that serves nobody until Serve.
@@ -91,7 +97,8 @@ func New(cfg Config) (*Server, error) {
 // Credentials are nil for a listener that needs none, such as a socket that only root can reach.
 func (s *Server) Serve(ctx context.Context, l net.Listener, creds credentials.TransportCredentials) error {
 	opts := []grpc.ServerOption{
-		grpc.MaxRecvMsgSize(maxRequest), grpc.MaxConcurrentStreams(maxPerConnection), grpc.ConnectionTimeout(10 * time.Second),
+		grpc.MaxRecvMsgSize(maxRequest), grpc.ConnectionTimeout(10 * time.Second), grpc.StreamInterceptor(s.admission()),
+		grpc.MaxConcurrentStreams(uint32(s.cfg.Streams + peerStreams + maxCalls)),
 		grpc.MaxHeaderListSize(16 << 10), grpc.WaitForHandlers(true),
 		// A client that is gone without a word is noticed; one that asks all the time is not
 		// served.
@@ -104,6 +111,9 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, creds credentials.Tr
 	srv := grpc.NewServer(opts...)
 	observer.RegisterObserverServer(srv, s)
 	peer.RegisterPeerServer(srv, s)
+	alive := health.NewServer()
+	alive.SetServingStatus(observer.Observer_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
+	healthpb.RegisterHealthServer(srv, alive)
 	stop := context.AfterFunc(ctx, srv.Stop)
 	defer stop()
 	err := srv.Serve(netutil.LimitListener(l, maxConnections))
@@ -114,13 +124,21 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, creds credentials.Tr
 	return err
 }
 
-// admit counts a stream. It fails if there are too many.
-func (s *Server) admit() (release func(), err error) {
-	if s.streams.Add(1) > int64(s.cfg.Streams) {
-		s.streams.Add(-1)
-		return nil, status.Errorf(codes.ResourceExhausted, "%d clients are being served, as many as this node serves at once; end some of them", s.cfg.Streams)
+// admission returns what counts the streams of a listener and refuses those that are too many,
+// before their requests are read.
+func (s *Server) admission() grpc.StreamServerInterceptor {
+	var all, peers atomic.Int64
+	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+		count, most := &all, s.cfg.Streams
+		if info.FullMethod == peer.Peer_Notify_FullMethodName {
+			count, most = &peers, peerStreams
+		}
+		defer count.Add(-1)
+		if count.Add(1) > int64(most) {
+			return status.Errorf(codes.ResourceExhausted, "%d clients are being served, as many as this node serves at once; end some of them", most)
+		}
+		return handle(srv, stream)
 	}
-	return func() { s.streams.Add(-1) }, nil
 }
 
 // nodeName is cluster/node.

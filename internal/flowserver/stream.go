@@ -24,11 +24,6 @@ func (s *Server) GetFlows(req *observer.GetFlowsRequest, stream observer.Observe
 	if err != nil {
 		return err
 	}
-	release, err := s.admit()
-	if err != nil {
-		return err
-	}
-	defer release()
 	if q.follow && s.cfg.Follow != nil {
 		defer s.cfg.Follow()()
 	}
@@ -65,11 +60,6 @@ func (s *Server) GetAgentEvents(req *observer.GetAgentEventsRequest, stream obse
 	if err != nil {
 		return err
 	}
-	release, err := s.admit()
-	if err != nil {
-		return err
-	}
-	defer release()
 	return s.watched(stream.Context(), func(ctx context.Context, send func(func() error) error) error {
 		return read(ctx, s.cfg.Record.Events, q, reader[flows.Event]{
 			at:     func(e *flows.Event) time.Time { return e.Time },
@@ -90,6 +80,14 @@ type query struct {
 	first, follow bool
 	since, until  time.Time // zero for no bound
 }
+
+// during says whether a time is within the bounds.
+func (q *query) during(at time.Time) bool {
+	return !at.Before(q.since) && !q.after(at) // no time is before the zero one
+}
+
+// after says whether a time is after the last one.
+func (q *query) after(at time.Time) bool { return !q.until.IsZero() && at.After(q.until) }
 
 // request is what requests have in common.
 type request interface {
@@ -148,7 +146,10 @@ func read[T any](ctx context.Context, ring *flows.Ring[T], q query, r reader[T])
 	bounded := q.number
 	switch {
 	case q.number > 0 && !q.first:
-		next = last(ring, q, r, oldest, end)
+		var err error
+		if next, err = last(ctx, ring, q, r, oldest, end); err != nil {
+			return err
+		}
 		bounded = 0 // there are no more, but for those to come
 	case q.number == 0 && q.follow && q.since.IsZero():
 		next = end
@@ -174,13 +175,17 @@ func read[T any](ctx context.Context, ring *flows.Ring[T], q query, r reader[T])
 		}
 		next += missed + uint64(n)
 		for i := range n {
+			if ctx.Err() != nil { // to match may take long
+				return ctx.Err()
+			}
 			e := &into[i]
-			at := r.at(e)
-			switch {
-			case !q.since.IsZero() && at.Before(q.since), !r.match(e):
-				continue
-			case !q.until.IsZero() && at.After(q.until):
+			// A flow after the end of a following is the end. Of what is there already, entries are
+			// only nearly in the order of their times.
+			if q.follow && r.counts(e) && q.after(r.at(e)) {
 				return nil
+			}
+			if !q.during(r.at(e)) || !r.match(e) {
+				continue
 			}
 			if err := r.send(e); err != nil {
 				return err
@@ -190,9 +195,6 @@ func read[T any](ctx context.Context, ring *flows.Ring[T], q query, r reader[T])
 					return nil
 				}
 			}
-		}
-		if ctx.Err() != nil {
-			return ctx.Err()
 		}
 		if wait == nil {
 			continue
@@ -209,36 +211,36 @@ func read[T any](ctx context.Context, ring *flows.Ring[T], q query, r reader[T])
 	return nil
 }
 
-// last returns where the last entries begin that a query wants, of those from oldest up to end.
-func last[T any](ring *flows.Ring[T], q query, r reader[T], oldest, end uint64) uint64 {
+// last returns where the last entries begin that a query wants, of those from oldest up to end. It
+// fails if ctx ends.
+func last[T any](ctx context.Context, ring *flows.Ring[T], q query, r reader[T], oldest, end uint64) (uint64, error) {
 	buf := make([]T, batch)
 	found := uint64(0)
 	for at := end; at > oldest; {
 		from := max(oldest, at-min(at, batch))
 		n, missed, _ := ring.Read(from, buf[:at-from])
 		if missed > 0 {
-			return from + missed // the ring went round meanwhile
+			return from + missed, nil // the ring went round meanwhile
 		}
 		for i := n - 1; i >= 0; i-- {
+			if ctx.Err() != nil { // to match may take long
+				return 0, ctx.Err()
+			}
 			e := &buf[i]
-			when := r.at(e)
-			switch {
-			case !q.since.IsZero() && when.Before(q.since):
-				return from + uint64(i) + 1
-			case !q.until.IsZero() && when.After(q.until), !r.match(e), !r.counts(e):
+			if !q.during(r.at(e)) || !r.counts(e) || !r.match(e) {
 				continue
 			}
 			if found++; found == q.number {
-				return from + uint64(i)
+				return from + uint64(i), nil
 			}
 		}
 		at = from
 	}
-	return oldest
+	return oldest, nil
 }
 
-// watched runs what sends to a client, each time through send, and ends it if the client takes
-// nothing for too long.
+// watched runs what sends to a client, each time through send, and ends it if the client is gone or
+// takes nothing for too long.
 func (s *Server) watched(ctx context.Context, run func(ctx context.Context, send func(func() error) error) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -257,6 +259,8 @@ func (s *Server) watched(ctx context.Context, run func(ctx context.Context, send
 		select {
 		case err := <-done:
 			return err
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
 		case now := <-tick.C:
 			if began := since.Load(); began != 0 && now.Sub(time.Unix(0, began)) > s.cfg.Stall {
 				return status.Errorf(codes.DeadlineExceeded, "nothing was taken of what there was to read for %s", s.cfg.Stall)
