@@ -473,7 +473,7 @@ func TestNodePoolsCrash(t *testing.T) {
 			if len(n.state.Releasing) > 0 {
 				t.Fatal("a CIDR was handed back at once")
 			}
-			n.needs = map[string]ipam.Count{} // as if few were needed
+			n.asked = map[string]ipam.Count{} // as if few were needed
 			n.ahead = map[string]int{"default": 1}
 			n.tend(now)
 			n.tend(now.Add(releasePatience))
@@ -705,5 +705,54 @@ func TestNodePoolsFaultyPool(t *testing.T) {
 	n.look()
 	if _, err := pool.AllocateNext(ipam.IPv4, "a/c", "", false); err == nil {
 		t.Error("an address was given of a CIDR that its pool does not have")
+	}
+}
+
+// TestNodePoolsAsk: pods that come and go cost no write as long as the node has enough; what it lacks is asked for at once, what it does not need any more in a
+// while.
+func TestNodePoolsAsk(t *testing.T) {
+	t.Parallel()
+	n, pool := nodePoolsAt(t, t.TempDir())
+	n.ahead = map[string]int{} // each pod changes what is needed
+	writes := 0
+	n.refresh = func() { writes++ }
+	n.hear(ciliumNode(1, "10.0.0.0/27")) // 30 addresses
+	now, step := time.Now(), func(want int, when string) {
+		t.Helper()
+		if writes != want {
+			t.Errorf("%s: %d writes, want %d", when, writes, want)
+		}
+		writes = 0
+	}
+	n.asked, n.since, writes = n.wanted(), time.Time{}, 0
+	var given []netip.Addr
+	for range 30 {
+		r, err := pool.AllocateNext(ipam.IPv4, "a/b", "", false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		given = append(given, r.IPv4.IP)
+		n.tend(now)
+	}
+	step(0, "as many as there are")
+	if _, err := pool.AllocateNext(ipam.IPv4, "a/c", "", false); err == nil {
+		t.Fatal("there is one more")
+	}
+	n.tend(now)
+	step(1, "one more")
+	if got := n.asked["default"].IPv4; got != 31 {
+		t.Errorf("%d are asked for, want 31", got)
+	}
+	for _, ip := range given[1:] {
+		if err := pool.Free(ip); err != nil {
+			t.Fatal(err)
+		}
+		n.tend(now.Add(time.Second))
+	}
+	step(0, "fewer")
+	n.tend(now.Add(2 * askPatience))
+	step(1, "fewer for long")
+	if got := n.asked["default"].IPv4; got != 2 { // and one that waits
+		t.Errorf("%d are asked for, want 2", got)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
+	"math/rand/v2"
 	"net/netip"
 	"os"
 	"slices"
@@ -52,7 +53,8 @@ type nodePools struct {
 	doubt bool       // an object was told of that is older than the last one
 	pool  *ipam.IPAM // nil until attach
 	state poolState
-	needs map[string]ipam.Count
+	asked map[string]ipam.Count      // what is to stand in the object
+	since time.Time                  // since when something else is needed; zero if it is not
 	idle  map[netip.Prefix]time.Time // since when a CIDR is superfluous
 }
 
@@ -79,6 +81,10 @@ type assignedCIDR struct {
 // releasePatience is how long a CIDR is superfluous before it is handed back.
 const releasePatience = 30 * time.Second
 
+// askPatience is how long the object may say that other numbers are needed than are, if the node has enough: a write for each pod would be one for each agent to
+// hear. It is half as long again at most.
+const askPatience = 2 * time.Minute
+
 func newNodePools(cfg Config, path string, log *slog.Logger) (*nodePools, error) {
 	n := &nodePools{
 		standard: cfg.DefaultPool, ahead: cfg.preAllocation(), path: path, patience: releasePatience, log: log,
@@ -103,7 +109,7 @@ func newNodePools(cfg Config, path string, log *slog.Logger) (*nodePools, error)
 			return nil, fmt.Errorf("%s is damaged: %w; delete it if no pod runs on this node", path, err)
 		}
 	}
-	n.needs = n.wanted()
+	n.asked = n.wanted()
 	return n, nil
 }
 
@@ -365,10 +371,62 @@ func (n *nodePools) look() {
 func (n *nodePools) settle() {
 	_ = n.assign()
 	n.moved()
-	if needs := n.wanted(); !maps.Equal(needs, n.needs) {
-		n.needs = needs
+	if n.ask(n.wanted(), time.Now()) {
 		n.refresh()
 	}
+}
+
+// ask has the object say what is needed, at once if the node has less and has not asked for it, else in a while. It reports whether the object is to be written.
+// mu is held.
+func (n *nodePools) ask(needs map[string]ipam.Count, now time.Time) bool {
+	if maps.Equal(needs, n.asked) {
+		n.since = time.Time{}
+		return false
+	}
+	if n.since.IsZero() {
+		n.since = now.Add(rand.N(askPatience / 2)) // not all nodes at once
+	}
+	if !n.urgent(needs) && now.Sub(n.since) < askPatience {
+		return false
+	}
+	n.asked, n.since = needs, time.Time{}
+	return true
+}
+
+// urgent says whether more is needed than the node has and has asked for. mu is held.
+func (n *nodePools) urgent(needs map[string]ipam.Count) bool {
+	if n.pool == nil {
+		return true
+	}
+	spare := spare(n.pool.Usage(), needs)
+	for name, c := range needs {
+		asked := n.asked[name]
+		if c.IPv4 > asked.IPv4 && spare[poolPart{name, ipam.IPv4}] < 0 || c.IPv6 > asked.IPv6 && spare[poolPart{name, ipam.IPv6}] < 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// poolPart is what there is of a pool in a family.
+type poolPart struct {
+	pool   string
+	family ipam.Families
+}
+
+// spare returns how many addresses more the node has than it needs, less than none if it lacks some.
+func spare(usage []ipam.Usage, needs map[string]ipam.Count) map[poolPart]int {
+	out := map[poolPart]int{}
+	for _, u := range usage {
+		if !u.Drained {
+			out[poolPart{u.Pool, u.Family}] += u.Capacity
+		}
+	}
+	for name, c := range needs {
+		out[poolPart{name, ipam.IPv4}] -= c.IPv4
+		out[poolPart{name, ipam.IPv6}] -= c.IPv6
+	}
+	return out
 }
 
 func text(pools map[string][]assignedCIDR) string {
@@ -427,8 +485,8 @@ func (n *nodePools) fill(o *v2.CiliumNode, made bool) {
 	defer n.mu.Unlock()
 	pools := &o.Spec.IPAM.Pools
 	var requested []v2.IPAMPoolRequest
-	for _, name := range slices.Sorted(maps.Keys(n.needs)) {
-		c := n.needs[name]
+	for _, name := range slices.Sorted(maps.Keys(n.asked)) {
+		c := n.asked[name]
 		requested = append(requested, v2.IPAMPoolRequest{Pool: name, Needed: v2.IPAMPoolDemand{IPv4Addrs: c.IPv4, IPv6Addrs: c.IPv6}})
 	}
 	pools.Requested = requested
@@ -523,8 +581,10 @@ func (n *nodePools) tend(now time.Time) {
 			n.moved()
 		}
 	}
-	if changed := !maps.Equal(needs, n.needs); changed || handed || n.gone() {
-		n.needs = needs
+	if handed { // what is asked for must not bring it back
+		n.asked, n.since = needs, time.Time{}
+	}
+	if n.ask(needs, now) || handed || n.gone() {
 		n.refresh()
 	}
 }
@@ -532,24 +592,11 @@ func (n *nodePools) tend(now time.Time) {
 // superfluous returns the CIDRs without which the node still has what it needs, and has had for long enough. mu is held.
 func (n *nodePools) superfluous(needs map[string]ipam.Count, now time.Time) []netip.Prefix {
 	usage := n.pool.Usage()
-	type part struct {
-		pool   string
-		family ipam.Families
-	}
-	spare := map[part]int{}
-	for _, u := range usage {
-		if !u.Drained {
-			spare[part{u.Pool, u.Family}] += u.Capacity
-		}
-	}
-	for name, c := range needs {
-		spare[part{name, ipam.IPv4}] -= c.IPv4
-		spare[part{name, ipam.IPv6}] -= c.IPv6
-	}
+	spare := spare(usage, needs)
 	var out []netip.Prefix
 	idle := map[netip.Prefix]time.Time{}
 	for _, u := range slices.Backward(usage) { // the first are searched first, so the last are used least
-		p := part{u.Pool, u.Family}
+		p := poolPart{u.Pool, u.Family}
 		if u.Used > 0 || !u.Drained && spare[p] < u.Capacity {
 			continue
 		}
