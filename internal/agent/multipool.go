@@ -76,8 +76,8 @@ func (k *kube) nodePools() *nodePools {
 // assigned says whether the node's CIDRs are of pools.
 func (a *api) assigned() bool { return a.kube.nodePools() != nil }
 
-// awaitPools returns when the node has addresses of the default pool for itself: those of before if there are pods that use them, else what the operator
-// assigns, for which it waits.
+// awaitPools returns when the node has addresses of the default pool for itself: those of before if
+// there are pods that use them, else what the operator assigns, for which it waits.
 func (k *kube) awaitPools(ctx context.Context, facts nodeFacts) error {
 	state := filepath.Join(k.cfg.StateDir, "state")
 	n, err := newNodePools(k.cfg, filepath.Join(state, "pools.json"), k.log.With("part", "ipam"))
@@ -181,7 +181,8 @@ func (k *kube) ownNode(ctx context.Context) (*v2.CiliumNode, error) {
 	return o, nil
 }
 
-// joinPools connects the pools of this node with what follows and tells them. It must be called once k.nodes is made.
+// joinPools connects the pools of this node with what follows and tells them. It must be called
+// once k.nodes is made.
 func (k *kube) joinPools(a *api) {
 	if k.pools == nil {
 		return
@@ -212,7 +213,8 @@ func (k *kube) startPools(run *group) {
 // tendEvery is how often superfluous CIDRs are looked for.
 const tendEvery = 5 * time.Second
 
-// tendPools asks for what is needed, hands back what is not, and has others told what the node's CIDRs are, until ctx ends.
+// tendPools asks for what is needed, hands back what is not, and has others told what the node's
+// CIDRs are, until ctx ends.
 func (k *kube) tendPools(ctx context.Context) error {
 	tick := time.NewTicker(tendEvery)
 	defer tick.Stop()
@@ -240,8 +242,9 @@ func (k *kube) tendPools(ctx context.Context) error {
 // plainly says for which families packets leave the cluster under the pod's own address.
 type plainly struct{ IPv4, IPv6 bool }
 
-// poolsFor returns the pools from which the pod for which an address is asked is to have it, and whether it leaves the cluster under it. A pool that the
-// request names counts, if it comes from nobody who asks for a pod. An owner that is no namespace/pod is none of Kubernetes.
+// poolsFor returns the pools from which the pod for which an address is asked is to have it, and
+// whether it leaves the cluster under it. A pool that the request names counts, if it comes from
+// nobody who asks for a pod. An owner that is no namespace/pod is none of Kubernetes.
 func (a *api) poolsFor(ctx context.Context, owner, named string) (ipam.Choice, plainly, error) {
 	both := ipam.Choice{IPv4: named, IPv6: named}
 	skip := a.kube.skipsMasquerade(owner)
@@ -279,7 +282,8 @@ func (k *kube) awaitPoolsHeard(ctx context.Context) error {
 	}
 }
 
-// choose returns the pools of a pod. One that has no addresses of a family that pods have is an error: the pod would be without.
+// choose returns the pools of a pod. One that has no addresses of a family that pods have is an
+// error: the pod would be without.
 func (k *kube) choose(info pods.Info) (ipam.Choice, plainly, error) {
 	choice, err := ippools.Choose(info.Choice, k.ippools.All(), k.cfg.DefaultPool, k.pools.families)
 	if err != nil {
@@ -316,7 +320,8 @@ func (k *kube) choose(info pods.Info) (ipam.Choice, plainly, error) {
 // assignWait is how long a pod waits for its node to be assigned a CIDR of the pool.
 const assignWait = 10 * time.Second
 
-// allocate gives addresses. Where the operator assigns CIDRs it waits a while for one, if there is no address left.
+// allocate gives addresses. Where the operator assigns CIDRs it waits a while for one, if there is
+// no address left.
 func (a *api) allocate(ctx context.Context, families ipam.Families, owner string, pools ipam.Choice, expire bool) (ipam.Result, error) {
 	patience := time.NewTimer(assignWait)
 	defer patience.Stop()
@@ -337,8 +342,9 @@ func (a *api) allocate(ctx context.Context, families ipam.Families, owner string
 	}
 }
 
-// checkPools refuses addresses for a pod that are not of the pools that the pod is to have them of: which it is may have changed since they were given, or
-// whoever asked for them spoke for another pod. It returns for which families packets leave the cluster under them.
+// checkPools refuses addresses for a pod that are not of the pools that the pod is to have them of:
+// which it is may have changed since they were given, or whoever asked for them spoke for another
+// pod. It returns for which families packets leave the cluster under them.
 func (k *kube) checkPools(info pods.Info, req *endpoint.CreateRequest) (plainly, error) {
 	if k.pools == nil {
 		return plainly{}, nil

@@ -109,8 +109,9 @@ func within(t *testing.T, p *machinePod, v4, v6 string) {
 	}
 }
 
-// TestKubernetesMultiPool has pods of two nodes have addresses of two pools, which reach each other by policy, also from CIDRs that come later; agents and operator
-// restart, a range is taken from a pool, and what is unused is handed back.
+// TestKubernetesMultiPool has pods of two nodes have addresses of two pools, which reach each other
+// by policy, also from CIDRs that come later; agents and operator restart, a range is taken from a
+// pool, and what is unused is handed back.
 func TestKubernetesMultiPool(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"tunnel", "native"} {
@@ -155,7 +156,8 @@ func multiPool(t *testing.T, mode string) {
 	}
 	verdicts("at first", client)
 
-	// More pods than a CIDR has addresses for: the node gets another one, and the other node knows it.
+	// More pods than a CIDR has addresses for: the node gets another one, and the other node knows
+	// it.
 	var more []*machinePod
 	for i := range 7 {
 		more = append(more, c.podWith(n1, fmt.Sprint("more-", i), map[string]string{"app": "client"}, nil))
@@ -272,7 +274,8 @@ func (n *machineNode) cidrs(c *kubeCluster) string {
 	return strings.Join(out, " ")
 }
 
-// TestKubernetesPoolMigration has a node go from cluster-pool to multi-pool without an address changing.
+// TestKubernetesPoolMigration has a node go from cluster-pool to multi-pool without an address
+// changing.
 func TestKubernetesPoolMigration(t *testing.T) {
 	t.Parallel()
 	c := newKubeCluster(t)
@@ -312,7 +315,8 @@ func TestKubernetesPoolMigration(t *testing.T) {
 	}
 }
 
-// TestKubernetesPoolChoice: pools that select pods, one with a single family, one whose pods are not masqueraded, and pods that must be meant by a pool.
+// TestKubernetesPoolChoice: pools that select pods, one with a single family, one whose pods are
+// not masqueraded, and pods that must be meant by a pool.
 func TestKubernetesPoolChoice(t *testing.T) {
 	t.Parallel()
 	c := newKubeCluster(t)
@@ -454,8 +458,8 @@ func TestInAdvance(t *testing.T) {
 	}
 }
 
-// TestNodePoolsCrash has the agent end at every step of handing a CIDR back, and old versions of the object come late: no address of the CIDR is given
-// after it was handed back.
+// TestNodePoolsCrash has the agent end at every step of handing a CIDR back, and old versions of
+// the object come late: no address of the CIDR is given after it was handed back.
 func TestNodePoolsCrash(t *testing.T) {
 	t.Parallel()
 	const kept, spare = "10.0.0.0/28", "10.0.0.16/28"
@@ -515,7 +519,8 @@ func TestNodePoolsCrash(t *testing.T) {
 	}
 }
 
-// TestNodePools: what the node uses and is not assigned stays, and is said; an object that was deleted is made with what the node has.
+// TestNodePools: what the node uses and is not assigned stays, and is said; an object that was
+// deleted is made with what the node has.
 func TestNodePools(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -568,8 +573,8 @@ func TestNodePools(t *testing.T) {
 	}
 }
 
-// TestNodePoolsTaken: a CIDR that is in use is written into the object again after somebody has taken it out, also by an agent that starts anew; one that is not
-// in use is gone.
+// TestNodePoolsTaken: a CIDR that is in use is written into the object again after somebody has
+// taken it out, also by an agent that starts anew; one that is not in use is gone.
 func TestNodePoolsTaken(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -618,7 +623,8 @@ func TestNodePoolsTaken(t *testing.T) {
 	}
 }
 
-// TestNodePoolsDisputed: a CIDR that is another node's gives no new addresses, and goes back when it is unused.
+// TestNodePoolsDisputed: a CIDR that is another node's gives no new addresses, and goes back when
+// it is unused.
 func TestNodePoolsDisputed(t *testing.T) {
 	t.Parallel()
 	n, pool := nodePoolsAt(t, t.TempDir())
@@ -650,8 +656,8 @@ func TestNodePoolsDisputed(t *testing.T) {
 	}
 }
 
-// TestNodePoolsPutBack: an earlier version of the object counts once the server itself has it. What this node does not know is handed back, what its pods use
-// is asked for again.
+// TestNodePoolsPutBack: an earlier version of the object counts once the server itself has it. What
+// this node does not know is handed back, what its pods use is asked for again.
 func TestNodePoolsPutBack(t *testing.T) {
 	t.Parallel()
 	n, pool := nodePoolsAt(t, t.TempDir())
@@ -708,8 +714,8 @@ func TestNodePoolsFaultyPool(t *testing.T) {
 	}
 }
 
-// TestNodePoolsAsk: pods that come and go cost no write as long as the node has enough; what it lacks is asked for at once, what it does not need any more in a
-// while.
+// TestNodePoolsAsk: pods that come and go cost no write as long as the node has enough; what it
+// lacks is asked for at once, what it does not need any more in a while.
 func TestNodePoolsAsk(t *testing.T) {
 	t.Parallel()
 	n, pool := nodePoolsAt(t, t.TempDir())

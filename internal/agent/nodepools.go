@@ -23,19 +23,24 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s/ippools"
 )
 
-// nodePools are the CIDRs of named pools that the operator assigns to this node (--ipam multi-pool): it says in the node's CiliumNode how many addresses of
-// which pool are needed, takes what it is assigned, and hands back what is unused. It is safe for concurrent use.
+// nodePools are the CIDRs of named pools that the operator assigns to this node (--ipam
+// multi-pool): it says in the node's CiliumNode how many addresses of which pool are needed, takes
+// what it is assigned, and hands back what is unused. It is safe for concurrent use.
 //
-// No address is lost or given twice over a crash: what is assigned is stored before an address of it is given, and that it is handed back is stored before
-// the operator is told. An object that is older than the last one read is no news, unless the server itself confirms it: then it was put back.
+// No address is lost or given twice over a crash: what is assigned is stored before an address of
+// it is given, and that it is handed back is stored before the operator is told. An object that is
+// older than the last one read is no news, unless the server itself confirms it: then it was put
+// back.
 //
-// Its object does not take a CIDR from a node whose pods use it: such a CIDR gives no new addresses, and is written into the object again.
+// Its object does not take a CIDR from a node whose pods use it: such a CIDR gives no new
+// addresses, and is written into the object again.
 type nodePools struct {
 	standard string         // the default pool
 	ahead    map[string]int // addresses to have in advance, by pool
 	families ipam.Families
 	path     string
-	// patience is how long a CIDR must have been superfluous before it is handed back: its pods may be starting anew, and its addresses rest meanwhile.
+	// patience is how long a CIDR must have been superfluous before it is handed back: its pods may
+	// be starting anew, and its addresses rest meanwhile.
 	patience time.Duration
 	log      *slog.Logger
 	// refresh has the node's object written, if it is not as fill makes it.
@@ -65,7 +70,8 @@ type poolState struct {
 	Generation int64  `json:"generation,omitempty"`
 	// Pools are the CIDRs that the node may use, by pool.
 	Pools map[string][]assignedCIDR `json:"pools,omitempty"`
-	// Releasing are CIDRs that are handed back: nobody uses them, and the object may still have them.
+	// Releasing are CIDRs that are handed back: nobody uses them, and the object may still have
+	// them.
 	Releasing []netip.Prefix `json:"releasing,omitempty"`
 }
 
@@ -73,7 +79,8 @@ type assignedCIDR struct {
 	CIDR       netip.Prefix `json:"cidr"`
 	AllowFirst bool         `json:"allowFirst,omitempty"`
 	AllowLast  bool         `json:"allowLast,omitempty"`
-	// Disputed: another node had something of it first. Gone: it is in use, and not in the object. Of neither new addresses are given.
+	// Disputed: another node had something of it first. Gone: it is in use, and not in the object.
+	// Of neither new addresses are given.
 	Disputed bool `json:"disputed,omitempty"`
 	Gone     bool `json:"gone,omitempty"`
 }
@@ -81,8 +88,9 @@ type assignedCIDR struct {
 // releasePatience is how long a CIDR is superfluous before it is handed back.
 const releasePatience = 30 * time.Second
 
-// askPatience is how long the object may say that other numbers are needed than are, if the node has enough: a write for each pod would be one for each agent to
-// hear. It is half as long again at most.
+// askPatience is how long the object may say that other numbers are needed than are, if the node
+// has enough: a write for each pod would be one for each agent to hear. It is half as long again at
+// most.
 const askPatience = 2 * time.Minute
 
 func newNodePools(cfg Config, path string, log *slog.Logger) (*nodePools, error) {
@@ -129,14 +137,16 @@ func (n *nodePools) inherit(r ranges) error {
 	return n.store(next)
 }
 
-// clear forgets all of before: nothing on this node uses it, and the server says what is assigned now.
+// clear forgets all of before: nothing on this node uses it, and the server says what is assigned
+// now.
 func (n *nodePools) clear() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.state = poolState{Releasing: n.state.Releasing}
 }
 
-// missing says which family of the default pool the node has no CIDR of that nobody disputes; nil if it can begin.
+// missing says which family of the default pool the node has no CIDR of that nobody disputes; nil
+// if it can begin.
 func (n *nodePools) missing() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -243,7 +253,8 @@ func (n *nodePools) older(o *v2.CiliumNode) bool {
 	return string(o.UID) == n.state.UID && o.Generation < n.state.Generation
 }
 
-// confirm looks whether an object that seemed to be old is what the server has. Then the server was put back to what it was before.
+// confirm looks whether an object that seemed to be old is what the server has. Then the server was
+// put back to what it was before.
 func (n *nodePools) confirm(ctx context.Context) {
 	n.mu.Lock()
 	doubt := n.doubt
@@ -271,7 +282,8 @@ func (n *nodePools) confirm(ctx context.Context) {
 	n.take(o, back)
 }
 
-// take takes over what an object says. If the server was put back it has CIDRs that this node may have handed back since; they may be another's. mu is held.
+// take takes over what an object says. If the server was put back it has CIDRs that this node may
+// have handed back since; they may be another's. mu is held.
 func (n *nodePools) take(o *v2.CiliumNode, back bool) {
 	had := map[netip.Prefix]bool{}
 	for _, cidrs := range n.state.Pools {
@@ -300,7 +312,8 @@ func (n *nodePools) take(o *v2.CiliumNode, back bool) {
 			})
 		}
 	}
-	// What another mode has given the node stays the node's, of the default pool, until the operator has written it there.
+	// What another mode has given the node stays the node's, of the default pool, until the
+	// operator has written it there.
 	for _, text := range o.Spec.IPAM.PodCIDRs {
 		p, err := netip.ParsePrefix(text)
 		kept := func(c assignedCIDR) bool { return err == nil && c.CIDR == p.Masked() }
@@ -376,8 +389,8 @@ func (n *nodePools) settle() {
 	}
 }
 
-// ask has the object say what is needed, at once if the node has less and has not asked for it, else in a while. It reports whether the object is to be written.
-// mu is held.
+// ask has the object say what is needed, at once if the node has less and has not asked for it,
+// else in a while. It reports whether the object is to be written. mu is held.
 func (n *nodePools) ask(needs map[string]ipam.Count, now time.Time) bool {
 	if maps.Equal(needs, n.asked) {
 		n.since = time.Time{}
@@ -414,7 +427,8 @@ type poolPart struct {
 	family ipam.Families
 }
 
-// spare returns how many addresses more the node has than it needs, less than none if it lacks some.
+// spare returns how many addresses more the node has than it needs, less than none if it lacks
+// some.
 func spare(usage []ipam.Usage, needs map[string]ipam.Count) map[poolPart]int {
 	out := map[poolPart]int{}
 	for _, u := range usage {
@@ -439,7 +453,8 @@ func text(pools map[string][]assignedCIDR) string {
 	return strings.Join(out, ", ")
 }
 
-// wanted returns how many addresses of each pool are needed: those in use, and those to have in advance. mu is held.
+// wanted returns how many addresses of each pool are needed: those in use, and those to have in
+// advance. mu is held.
 func (n *nodePools) wanted() map[string]ipam.Count {
 	used := map[string]ipam.Count{}
 	if n.pool != nil {
@@ -470,7 +485,8 @@ func (n *nodePools) wanted() map[string]ipam.Count {
 	return out
 }
 
-// inAdvance is how many addresses a node with so many in use asks for: the next multiple of ahead, and ahead more. So it does not ask anew for each pod.
+// inAdvance is how many addresses a node with so many in use asks for: the next multiple of ahead,
+// and ahead more. So it does not ask anew for each pod.
 func inAdvance(used, ahead int) int {
 	if ahead <= 0 {
 		return used
@@ -478,8 +494,8 @@ func inAdvance(used, ahead int) int {
 	return (used+ahead-1)/ahead*ahead + ahead
 }
 
-// fill writes into the node's object what it needs and what its pods use, and takes out what it hands back. An object that is made is given all that the node
-// has.
+// fill writes into the node's object what it needs and what its pods use, and takes out what it
+// hands back. An object that is made is given all that the node has.
 func (n *nodePools) fill(o *v2.CiliumNode, made bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -589,7 +605,8 @@ func (n *nodePools) tend(now time.Time) {
 	}
 }
 
-// superfluous returns the CIDRs without which the node still has what it needs, and has had for long enough. mu is held.
+// superfluous returns the CIDRs without which the node still has what it needs, and has had for
+// long enough. mu is held.
 func (n *nodePools) superfluous(needs map[string]ipam.Count, now time.Time) []netip.Prefix {
 	usage := n.pool.Usage()
 	spare := spare(usage, needs)

@@ -12,7 +12,8 @@ import (
 // Block is a CIDR that is assigned to the node.
 type Block struct {
 	Prefix netip.Prefix
-	// AllowFirst and AllowLast say whether the outermost addresses may be given out; a CIDR of two or one has none.
+	// AllowFirst and AllowLast say whether the outermost addresses may be given out; a CIDR of two
+	// or one has none.
 	AllowFirst, AllowLast bool
 	// Drained blocks keep what is given out, and give out nothing new.
 	Drained bool
@@ -30,9 +31,10 @@ func (b Block) validate() error {
 	return nil
 }
 
-// Assign makes the node have the CIDRs of want, by pool, and no others. Those of families that are not enabled are left out. A CIDR
-// that is not in want but has addresses given out stays, drained, until it is called again and none is; stays returns
-// them. A CIDR that overlaps one that the node has, or one named before it, is refused; the error joins these.
+// Assign makes the node have the CIDRs of want, by pool, and no others. Those of families that are
+// not enabled are left out. A CIDR that is not in want but has addresses given out stays, drained,
+// until it is called again and none is; stays returns them. A CIDR that overlaps one that the node
+// has, or one named before it, is refused; the error joins these.
 func (m *IPAM) Assign(want map[string][]Block) (stays []netip.Prefix, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -90,8 +92,9 @@ func (m *IPAM) Assign(want map[string][]Block) (stays []netip.Prefix, err error)
 	return stays, errors.Join(errs...)
 }
 
-// allow has the outermost addresses of a CIDR that is in use be given out, too, if a block says so. That they are allowed no more counts when none of the CIDR
-// is given out: until then the node has more addresses than it is believed to have. m.mu is held.
+// allow has the outermost addresses of a CIDR that is in use be given out, too, if a block says so.
+// That they are allowed no more counts when none of the CIDR is given out: until then the node has
+// more addresses than it is believed to have. m.mu is held.
 func (m *IPAM) allow(p *pool, b Block) {
 	for _, edge := range []struct {
 		index   uint32
@@ -173,7 +176,8 @@ type waiter struct {
 	family      Families
 }
 
-// waitFor is how long who was told that a pool is exhausted counts: it asks again within that time if it still wants an address.
+// waitFor is how long who was told that a pool is exhausted counts: it asks again within that time
+// if it still wants an address.
 const waitFor = 5 * time.Minute
 
 // wait notes what an owner lacks. m.mu is held.
@@ -209,7 +213,8 @@ func (m *IPAM) demandMoved() {
 // DemandMoved receives something when what Demand returns may have changed.
 func (m *IPAM) DemandMoved() <-chan struct{} { return m.demand }
 
-// Demand returns how many addresses of each pool are in use, or were asked for in vain in the last five minutes.
+// Demand returns how many addresses of each pool are in use, or were asked for in vain in the last
+// five minutes.
 func (m *IPAM) Demand() map[string]Count {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -79,7 +79,8 @@ func TestAssigned(t *testing.T) {
 		t.Errorf("allocated from another pool: %v", err)
 	}
 
-	// The CIDR that is not assigned any more stays as long as somebody uses it, and gives nothing out.
+	// The CIDR that is not assigned any more stays as long as somebody uses it, and gives nothing
+	// out.
 	stays, err := m.Assign(blocks("edge=10.1.0.0/30,10.1.0.4/30,fd01::/126,fd01::4/126"))
 	if err != nil || fmt.Sprint(stays) != "[10.0.0.0/30 fd00::/126]" {
 		t.Fatalf("%v stay, %v", stays, err)
@@ -100,7 +101,8 @@ func TestAssigned(t *testing.T) {
 	}
 }
 
-// TestEdges: a pool may allow a CIDR's outermost addresses; those given out survive that it does not any more, also over a restart.
+// TestEdges: a pool may allow a CIDR's outermost addresses; those given out survive that it does
+// not any more, also over a restart.
 func TestEdges(t *testing.T) {
 	edge := func(first, last bool) map[string][]Block {
 		return map[string][]Block{"default": {{Prefix: pfx("10.0.0.0/30"), AllowFirst: first, AllowLast: last}}}
@@ -163,7 +165,8 @@ func TestEdges(t *testing.T) {
 	}
 }
 
-// TestAssignedModel compares with an oracle that knows nothing but who has which address, while CIDRs come, go and change pools.
+// TestAssignedModel compares with an oracle that knows nothing but who has which address, while
+// CIDRs come, go and change pools.
 func TestAssignedModel(t *testing.T) {
 	t.Parallel()
 	all := []string{"10.0.0.0/30", "10.0.0.4/30", "10.0.0.0/29", "10.0.0.8/29", "10.0.1.0/32"}

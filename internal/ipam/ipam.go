@@ -1,24 +1,24 @@
-// Package ipam gives out the addresses of a node's pod CIDRs ("host scope"). Either there is one pool with a CIDR of each
-// family, either of which may be absent, or there are pools by name, each with as many CIDRs as are assigned to the node at
-// the time: see [IPAM.Assign].
+// Package ipam gives out the addresses of a node's pod CIDRs ("host scope"). Either there is one
+// pool with a CIDR of each family, either of which may be absent, or there are pools by name, each
+// with as many CIDRs as are assigned to the node at the time: see [IPAM.Assign].
 //
-// Every address given out has an owner in text ("namespace/pod", "router"), and an address is never given
-// to two. The search for a free address goes round the pool, so that an address just released rests as
-// long as possible: peers that still know it under its old identity do not meet a new pod behind it.
-// The first and the last address of a CIDR are never given out unless it has no more than two,
-// and of an IPv6 CIDR only the first 65536 are used.
+// Every address given out has an owner in text ("namespace/pod", "router"), and an address is never
+// given to two. The search for a free address goes round the pool, so that an address just released
+// rests as long as possible: peers that still know it under its old identity do not meet a new pod
+// behind it. The first and the last address of a CIDR are never given out unless it has no more
+// than two, and of an IPv6 CIDR only the first 65536 are used.
 //
-// A container runtime asks for an address before the endpoint that will use it exists. Such an address is
-// allocated with an expiration: unless [IPAM.StopExpiration] is called with the UUID that came with it, it is
-// released after [Config.Expiration]. The owner of the endpoint must first make the address count
-// as used (see [Config.InUse]), then call StopExpiration, and give up if that fails; then no moment is left in which the
-// address could be given to another.
+// A container runtime asks for an address before the endpoint that will use it exists. Such an
+// address is allocated with an expiration: unless [IPAM.StopExpiration] is called with the UUID
+// that came with it, it is released after [Config.Expiration]. The owner of the endpoint must first
+// make the address count as used (see [Config.InUse]), then call StopExpiration, and give up if
+// that fails; then no moment is left in which the address could be given to another.
 //
-// Nothing is kept on disk. After a restart the caller calls [IPAM.Restore] for the addresses of each
-// endpoint it knows and then [IPAM.Open]; until then nothing new is given out.
+// Nothing is kept on disk. After a restart the caller calls [IPAM.Restore] for the addresses of
+// each endpoint it knows and then [IPAM.Open]; until then nothing new is given out.
 //
-// The package starts no goroutine of its own; [IPAM.Run] is the one that releases expired addresses. All
-// methods are safe for concurrent use.
+// The package starts no goroutine of its own; [IPAM.Run] is the one that releases expired
+// addresses. All methods are safe for concurrent use.
 package ipam
 
 import (
@@ -34,7 +34,8 @@ import (
 	"time"
 )
 
-// DefaultPool is the name of the only pool, and of the default one if nothing else is said. The empty name means it too.
+// DefaultPool is the name of the only pool, and of the default one if nothing else is said. The
+// empty name means it too.
 const DefaultPool = "default"
 
 // Errors that the package returns, wrapped with the address or CIDR they are about.
@@ -105,14 +106,16 @@ type Config struct {
 	// IPv4CIDR and IPv6CIDR are the node's pod CIDRs. The zero Prefix disables the family.
 	IPv4CIDR netip.Prefix
 	IPv6CIDR netip.Prefix
-	// Assigned, if not empty, are the families of a node whose CIDRs are told by [IPAM.Assign]; the two above are not set then.
+	// Assigned, if not empty, are the families of a node whose CIDRs are told by [IPAM.Assign]; the
+	// two above are not set then.
 	Assigned Families
 	// DefaultPool is the pool of who names none, [DefaultPool] by default.
 	DefaultPool string
 	// Expiration is how long an address allocated with expiration is kept, 10 minutes by default.
 	Expiration time.Duration
-	// InUse reports whether an endpoint uses an address, and names it. Such an address is neither released by
-	// Release nor by its expiration. It is called without locks held. Nil means none is used.
+	// InUse reports whether an endpoint uses an address, and names it. Such an address is neither
+	// released by Release nor by its expiration. It is called without locks held. Nil means none is
+	// used.
 	InUse func(ip netip.Addr) (user string, used bool)
 	// Local reports whether the node itself has an address, on whatever interface. Such an address
 	// is not given to anybody. It is called with a lock held, so it must not call back. Nil means
@@ -240,7 +243,8 @@ func (m *IPAM) of(f Families) []*pool {
 // Families returns the enabled families.
 func (m *IPAM) Families() Families { return m.families }
 
-// CIDRs returns the pod CIDRs of some families, IPv4 first, each family in the order in which it is searched.
+// CIDRs returns the pod CIDRs of some families, IPv4 first, each family in the order in which it is
+// searched.
 func (m *IPAM) CIDRs(families Families) []netip.Prefix {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -296,7 +300,8 @@ func (m *IPAM) named(name string) (string, error) {
 	return name, nil
 }
 
-// findIn is find for an address that the caller says is of a pool; of any for the empty name. m.mu is held.
+// findIn is find for an address that the caller says is of a pool; of any for the empty name. m.mu
+// is held.
 func (m *IPAM) findIn(ip netip.Addr, name string) (*pool, uint32, error) {
 	p, i, err := m.find(ip)
 	if err == nil && name != "" && p.name != name {
@@ -323,8 +328,8 @@ func (c Choice) of(f Families) string {
 	return c.IPv6
 }
 
-// AllocateFrom is AllocateNext with a pool for each family. If one is exhausted, what owner lacks counts in [IPAM.Demand] for
-// a while.
+// AllocateFrom is AllocateNext with a pool for each family. If one is exhausted, what owner lacks
+// counts in [IPAM.Demand] for a while.
 func (m *IPAM) AllocateFrom(families Families, owner string, pools Choice, expire bool) (Result, error) {
 	var err4, err6 error
 	pools.IPv4, err4 = m.named(pools.IPv4)
@@ -554,8 +559,8 @@ func (m *IPAM) exclude(ip netip.Addr, owner string) error {
 const RouterOwner = "router"
 
 // AllocateRouter gives the node's own address of each enabled family, preferably the one it had
-// before: preferred addresses that are taken or of no use are passed over. It may be called before Open, but after the
-// endpoints' addresses were restored.
+// before: preferred addresses that are taken or of no use are passed over. It may be called before
+// Open, but after the endpoints' addresses were restored.
 func (m *IPAM) AllocateRouter(preferred ...netip.Addr) (Result, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

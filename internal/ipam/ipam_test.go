@@ -556,7 +556,8 @@ func BenchmarkAllocateNext(b *testing.B) {
 	}
 }
 
-// TestLocal: an address that the node itself has is given to nobody, also if it is asked for by name, and the others are all given.
+// TestLocal: an address that the node itself has is given to nobody, also if it is asked for by
+// name, and the others are all given.
 func TestLocal(t *testing.T) {
 	mine := map[netip.Addr]bool{ip("10.0.0.2"): true, ip("10.0.0.5"): true}
 	m, err := New(Config{IPv4CIDR: netip.MustParsePrefix("10.0.0.0/29"), Local: func(a netip.Addr) bool { return mine[a] }})
@@ -586,7 +587,8 @@ func TestLocal(t *testing.T) {
 	}
 }
 
-// TestTake: an address of before a restart expires like one that is given now, unless it is confirmed.
+// TestTake: an address of before a restart expires like one that is given now, unless it is
+// confirmed.
 func TestTake(t *testing.T) {
 	m, err := New(Config{IPv4CIDR: netip.MustParsePrefix("10.0.0.0/29"), Expiration: time.Minute})
 	if err != nil {

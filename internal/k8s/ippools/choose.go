@@ -13,14 +13,16 @@ const (
 	PoolAnnotation     = "ipam.cilium.io/ip-pool"
 	IPv4PoolAnnotation = "ipam.cilium.io/ipv4-pool"
 	IPv6PoolAnnotation = "ipam.cilium.io/ipv6-pool"
-	// RequireAnnotation, if "true", has a pod that neither asks for a pool nor is selected by one get no address, rather than one of the default pool.
+	// RequireAnnotation, if "true", has a pod that neither asks for a pool nor is selected by one
+	// get no address, rather than one of the default pool.
 	RequireAnnotation = "ipam.cilium.io/require-pool-match"
 )
 
 // annotations are those of pods and namespaces that say which pool is meant.
 var annotations = [...]string{PoolAnnotation, IPv4PoolAnnotation, IPv6PoolAnnotation, RequireAnnotation}
 
-// Wishes returns those of an object's annotations that say which pool is meant; nil if there is none.
+// Wishes returns those of an object's annotations that say which pool is meant; nil if there is
+// none.
 func Wishes(all map[string]string) map[string]string {
 	var out map[string]string
 	for _, name := range annotations {
@@ -34,7 +36,8 @@ func Wishes(all map[string]string) map[string]string {
 	return out
 }
 
-// Pod is what says which pool a pod is to have an address of: annotations and labels of it and of its namespace.
+// Pod is what says which pool a pod is to have an address of: annotations and labels of it and of
+// its namespace.
 type Pod struct {
 	Annotations, Labels                   map[string]string
 	NamespaceAnnotations, NamespaceLabels map[string]string
@@ -48,9 +51,10 @@ var (
 	ErrUnknown = errors.New("there is no such CiliumPodIPPool")
 )
 
-// Choose returns the pool of each family that a pod is to have an address of. First counts what the pod's annotations ask for, one for the family before one
-// for both; then those of its namespace; then the pools that select the pod, the first by name; then the default pool. pools are those that there are, by name.
-// families are those that pods have; no pool is chosen for another.
+// Choose returns the pool of each family that a pod is to have an address of. First counts what the
+// pod's annotations ask for, one for the family before one for both; then those of its namespace;
+// then the pools that select the pod, the first by name; then the default pool. pools are those
+// that there are, by name. families are those that pods have; no pool is chosen for another.
 func Choose(pod Pod, pools []Pool, standard string, families ipam.Families) (ipam.Choice, error) {
 	require, err := requires(pod)
 	if err != nil {
@@ -95,7 +99,8 @@ func known(name, annotation string, pools []Pool) error {
 	return fmt.Errorf("%w: %q, for which the annotation %s asks; create it or change the annotation", ErrUnknown, name, annotation)
 }
 
-// requires reads the annotation that forbids the default pool: that of the pod, else that of its namespace. One that says neither forbids it.
+// requires reads the annotation that forbids the default pool: that of the pod, else that of its
+// namespace. One that says neither forbids it.
 func requires(pod Pod) (bool, error) {
 	for _, from := range []map[string]string{pod.Annotations, pod.NamespaceAnnotations} {
 		if text, ok := from[RequireAnnotation]; ok {

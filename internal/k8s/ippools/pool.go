@@ -19,12 +19,14 @@ import (
 const (
 	// IgnoreAnnotation, if "true", has a pool be as if it were not there.
 	IgnoreAnnotation = "ipam.cilium.io/ignore"
-	// SkipMasqueradeAnnotation, if "true", has packets of pods with addresses of the pool leave the cluster under these.
+	// SkipMasqueradeAnnotation, if "true", has packets of pods with addresses of the pool leave the
+	// cluster under these.
 	SkipMasqueradeAnnotation = "ipam.cilium.io/skip-masquerade"
 )
 
-// DisputedAnnotation is one of CiliumNodes. The operator names by it those of the node's CIDRs that overlap what another had first, separated by commas; the
-// node's agent gives no new addresses of them and hands them back when they are unused.
+// DisputedAnnotation is one of CiliumNodes. The operator names by it those of the node's CIDRs that
+// overlap what another had first, separated by commas; the node's agent gives no new addresses of
+// them and hands them back when they are unused.
 const DisputedAnnotation = "network.hawser.net/disputed-pod-cidrs"
 
 // Pool is a CiliumPodIPPool that was read.
@@ -35,8 +37,8 @@ type Pool struct {
 	// AllowFirst and AllowLast say whether the outermost addresses of each block may be given out.
 	AllowFirst, AllowLast bool
 	SkipMasquerade        bool
-	// Fault says why it is not known what there is of the pool, or whether it is to be ignored; nil if it is. It has no ranges then, and nothing may be concluded
-	// from that.
+	// Fault says why it is not known what there is of the pool, or whether it is to be ignored; nil
+	// if it is. It has no ranges then, and nothing may be concluded from that.
 	Fault error
 
 	// Both are nil if pods must ask for the pool.
@@ -71,8 +73,9 @@ func (p Pool) Equal(o Pool) bool {
 	return p.Name == o.Name && same(p.IPv4, o.IPv4) && same(p.IPv6, o.IPv6) && p.AllowFirst == o.AllowFirst && p.AllowLast == o.AllowLast
 }
 
-// Read reads a pool. ignored says that it is to be as if it were not there. The error joins all that makes no sense. Ranges are judged apart: if only an
-// annotation or a selector makes no sense, the pool has its ranges, and selects no pod if it is a selector; else it has a Fault.
+// Read reads a pool. ignored says that it is to be as if it were not there. The error joins all
+// that makes no sense. Ranges are judged apart: if only an annotation or a selector makes no sense,
+// the pool has its ranges, and selects no pod if it is a selector; else it has a Fault.
 func Read(o *v2alpha1.CiliumPodIPPool) (p Pool, ignored bool, err error) {
 	var errs, faults []error
 	truth := func(annotation string) bool {
@@ -134,7 +137,8 @@ func readFamily(name string, cidrs []string, bits int) (Family, error) {
 	return f, errors.Join(errs...)
 }
 
-// selector turns a selector of the API's into one of Kubernetes: its labels are those of Kubernetes objects, whose keys may have the source "k8s:" before them.
+// selector turns a selector of the API's into one of Kubernetes: its labels are those of Kubernetes
+// objects, whose keys may have the source "k8s:" before them.
 func selector(field string, s *v2.LabelSelector) (k8slabels.Selector, error) {
 	if s == nil {
 		return nil, nil

@@ -1,7 +1,9 @@
-// Package ippools reads CiliumPodIPPools: what they have, and which pod is to have an address of which.
+// Package ippools reads CiliumPodIPPools: what they have, and which pod is to have an address of
+// which.
 //
-// [Read] and [Choose] are pure; [Pools] follows the objects for the agent. What makes no sense of a pool's object is as its last good version said; if there was
-// none, it is not known ([Pool.Fault]).
+// [Read] and [Choose] are pure; [Pools] follows the objects for the agent. What makes no sense of a
+// pool's object is as its last good version said; if there was none, it is not known
+// ([Pool.Fault]).
 package ippools
 
 import (
@@ -26,7 +28,8 @@ type Pools struct {
 	pools map[string]Pool
 }
 
-// New returns Pools that know nothing until Run. changed is called from Run's goroutine whenever a pool has changed, and when all were heard.
+// New returns Pools that know nothing until Run. changed is called from Run's goroutine whenever a
+// pool has changed, and when all were heard.
 func New(client *k8s.Client, changed func(), log *slog.Logger) *Pools {
 	return &Pools{client: client, changed: changed, log: log, synced: make(chan struct{}), pools: map[string]Pool{}}
 }
@@ -79,7 +82,8 @@ func (p *Pools) forget(name string) {
 	p.changed()
 }
 
-// Get returns a pool. heard says whether all have been heard, so that one that is not there does not exist.
+// Get returns a pool. heard says whether all have been heard, so that one that is not there does
+// not exist.
 func (p *Pools) Get(name string) (pool Pool, ok, heard bool) {
 	select {
 	case <-p.synced:

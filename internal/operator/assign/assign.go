@@ -1,9 +1,10 @@
-// Package assign has nodes be given blocks of addresses: it is the loop around a book that decides which. It reads a node from the server itself before the book
-// is asked, writes what the book answers into spec.ipam of the node's CiliumNode, if that is still as it was read, and what cannot be done into
-// status.ipam.operator-status.error.
+// Package assign has nodes be given blocks of addresses: it is the loop around a book that decides
+// which. It reads a node from the server itself before the book is asked, writes what the book
+// answers into spec.ipam of the node's CiliumNode, if that is still as it was read, and what cannot
+// be done into status.ipam.operator-status.error.
 //
-// A node of which the book says that it needs nothing costs no request. One that could not be served is looked at again whenever something was released, and
-// every 15 seconds.
+// A node of which the book says that it needs nothing costs no request. One that could not be
+// served is looked at again whenever something was released, and every 15 seconds.
 package assign
 
 import (
@@ -37,11 +38,13 @@ const (
 	// workers is how many nodes are looked after at once: each that needs something waits for the
 	// server twice.
 	workers = 16
-	// WaitingRetry is how often a node that could not be served is looked at again, whether or not something was released.
+	// WaitingRetry is how often a node that could not be served is looked at again, whether or not
+	// something was released.
 	WaitingRetry = 15 * time.Second
 )
 
-// Book decides what nodes have. Its methods are called one at a time, and must not wait for anything.
+// Book decides what nodes have. Its methods are called one at a time, and must not wait for
+// anything.
 type Book interface {
 	// Agrees reports whether a view of a node that may be old leaves nothing to do.
 	Agrees(n *v2.CiliumNode) bool
@@ -57,11 +60,13 @@ type Book interface {
 type Answer struct {
 	// IPAM are the fields of spec.ipam that are to be others, by their names; nil if none is.
 	IPAM map[string]any
-	// Annotations are those of the node that are to be others, nil for one that is to go. They count only with IPAM.
+	// Annotations are those of the node that are to be others, nil for one that is to go. They
+	// count only with IPAM.
 	Annotations map[string]any
 	// Faults are for people, in the node's status.
 	Faults []string
-	// Displaced are nodes that lost something to this one, which is older. Their status is to be told.
+	// Displaced are nodes that lost something to this one, which is older. Their status is to be
+	// told.
 	Displaced []string
 	// Released is set if something became free.
 	Released bool
@@ -256,7 +261,8 @@ func (c *Controller) settle(ctx context.Context, live *v2.CiliumNode) (reconcile
 	return reconcile.Result{}, nil
 }
 
-// write sets what a says of a node, if it is still as it was read, and leaves everything else alone. live is as written afterwards.
+// write sets what a says of a node, if it is still as it was read, and leaves everything else
+// alone. live is as written afterwards.
 func (c *Controller) write(ctx context.Context, live *v2.CiliumNode, a Answer) error {
 	meta := map[string]any{"resourceVersion": live.ResourceVersion, "uid": live.UID}
 	if a.Annotations != nil {

@@ -14,7 +14,8 @@ import (
 	"github.com/hawser-net/hawser/internal/operator/pool"
 )
 
-// maxBlocks is how many blocks of a family a node can have: other nodes believe 1024 pod CIDRs of a family of a node and no more.
+// maxBlocks is how many blocks of a family a node can have: other nodes believe 1024 pod CIDRs of a
+// family of a node and no more.
 const maxBlocks = 512
 
 // request is how many addresses a node needs of a pool.
@@ -40,7 +41,8 @@ type node struct {
 	podCIDRs  []string // of cluster-pool
 	requested []request
 	allocated []allocation
-	// disputed is the mark of the CIDRs that it has and that were another's first: see [ippools.DisputedAnnotation].
+	// disputed is the mark of the CIDRs that it has and that were another's first: see
+	// [ippools.DisputedAnnotation].
 	disputed string
 }
 
@@ -80,13 +82,17 @@ func (a *answer) give(name string, block netip.Prefix) {
 // member is a node in the book, or one that is gone while blocks rest in its name.
 type member struct {
 	uid string // "" when it is gone
-	// served is set if nothing was to be complained about, and the node had what it was to have, when it was last read from the server.
+	// served is set if nothing was to be complained about, and the node had what it was to have,
+	// when it was last read from the server.
 	served bool
-	// given are blocks that were not seen at the node yet, with the version of its object that the write replaces.
+	// given are blocks that were not seen at the node yet, with the version of its object that the
+	// write replaces.
 	given map[netip.Prefix]string
-	// lost are CIDRs that the node has and that overlap what somebody had first. Its pods may use them, so nobody is given anything of them.
+	// lost are CIDRs that the node has and that overlap what somebody had first. Its pods may use
+	// them, so nobody is given anything of them.
 	lost []netip.Prefix
-	// rests are CIDRs that the node was seen to have, and has no more, with the time until which they stay its own.
+	// rests are CIDRs that the node was seen to have, and has no more, with the time until which
+	// they stay its own.
 	rests map[netip.Prefix]time.Time
 }
 
@@ -100,12 +106,14 @@ type giver struct {
 	blocks [2]*pool.Pool // nil where the pool has none of the family
 }
 
-// restTime is how long a block is nobody else's after its node was seen without it. That it is not in the node's object is no proof that no pod uses it: the
-// object may have been deleted, or edited by somebody else, and the agent writes it as it was.
+// restTime is how long a block is nobody else's after its node was seen without it. That it is not
+// in the node's object is no proof that no pod uses it: the object may have been deleted, or edited
+// by somebody else, and the agent writes it as it was.
 const restTime = 2 * time.Minute
 
-// book says which node holds which blocks of which pool. What always holds: no two nodes hold overlapping blocks, and nobody is given what any node has. It is
-// plain memory and not safe for concurrent use. It has no clock: times are told, and must not go back.
+// book says which node holds which blocks of which pool. What always holds: no two nodes hold
+// overlapping blocks, and nobody is given what any node has. It is plain memory and not safe for
+// concurrent use. It has no clock: times are told, and must not go back.
 type book struct {
 	standard string // the name of the default pool
 	migrate  bool
@@ -161,7 +169,8 @@ func (b *book) setPool(p ippools.Pool) (changed bool, err error) {
 	return true, nil
 }
 
-// faultyPool notes that a pool makes no sense. It is as it was before; if it was not, nothing is known of it. It reports whether that is news.
+// faultyPool notes that a pool makes no sense. It is as it was before; if it was not, nothing is
+// known of it. It reports whether that is news.
 func (b *book) faultyPool(name string, fault error) (changed bool) {
 	before := b.faulty[name]
 	b.faulty[name] = fault
@@ -191,8 +200,8 @@ type block struct {
 	pool   string
 }
 
-// blocks reads what a node has, without what stands there twice; bad are texts that are no CIDRs. Blocks of cluster-pool come last, as such of
-// the pool legacy.
+// blocks reads what a node has, without what stands there twice; bad are texts that are no CIDRs.
+// Blocks of cluster-pool come last, as such of the pool legacy.
 func (n node) blocks(legacy string) (good []block, bad []string) {
 	seen := map[netip.Prefix]bool{}
 	read := func(name string, cidrs []string) {
@@ -223,8 +232,8 @@ func (b *book) legacy(n node) string {
 	return ""
 }
 
-// restore books what nodes hold already, the oldest node first, before anything is given out. What an operator before has marked as another's comes last: who
-// had it first keeps it.
+// restore books what nodes hold already, the oldest node first, before anything is given out. What
+// an operator before has marked as another's comes last: who had it first keeps it.
 func (b *book) restore(nodes []node) {
 	nodes = slices.Clone(nodes)
 	slices.SortFunc(nodes, func(x, y node) int {
@@ -249,7 +258,8 @@ func (b *book) restore(nodes []node) {
 	b.avoid()
 }
 
-// enter books a block that a node has. The error, if somebody is in the way, is a [pool.TakenError].
+// enter books a block that a node has. The error, if somebody is in the way, is a
+// [pool.TakenError].
 func (b *book) enter(name string, o block) error {
 	err := b.held[family(o.prefix)].Claim(name, o.prefix)
 	if err == nil {
@@ -326,8 +336,8 @@ func (b *book) covers(o block) bool {
 	return s == nil && b.faulty[o.pool] != nil || s != nil && s.Covers(o.prefix)
 }
 
-// has counts the addresses of a pool that a node has for its pods. Those of blocks that the pool does not have any more do not count, nor those that were
-// another's first.
+// has counts the addresses of a pool that a node has for its pods. Those of blocks that the pool
+// does not have any more do not count, nor those that were another's first.
 func (b *book) has(name, of string, f int) int {
 	s := b.givers[of]
 	if s == nil {
@@ -380,7 +390,8 @@ func (b *book) settle(n node, now time.Time) answer {
 	return a
 }
 
-// lay lays to rest what n does not have any more. A block whose write may still arrive is given once more: the write is the same.
+// lay lays to rest what n does not have any more. A block whose write may still arrive is given
+// once more: the write is the same.
 func (b *book) lay(n node, m *member, own []block, now time.Time, a *answer) {
 	listed := map[netip.Prefix]bool{}
 	for _, o := range own {
@@ -401,7 +412,8 @@ func (b *book) lay(n node, m *member, own []block, now time.Time, a *answer) {
 	}
 }
 
-// claim books the blocks that a node has. Who was there first keeps what two have, as nobody can tell which pods use it.
+// claim books the blocks that a node has. Who was there first keeps what two have, as nobody can
+// tell which pods use it.
 func (b *book) claim(n node, m *member, own []block, a *answer) {
 	before := m.lost
 	m.lost = slices.DeleteFunc(slices.Clone(before), func(p netip.Prefix) bool { return m.rests[p].IsZero() })
@@ -437,7 +449,8 @@ func dispute(name string, err error) string {
 	return fmt.Sprintf("%s overlaps %s of node %s, which had it first: no new pod gets an address of it here; delete the pods that have one", taken.Wanted, taken.Held, taken.Owner)
 }
 
-// adopt makes a node's blocks of cluster-pool such of the default pool, if its agent asks for pools.
+// adopt makes a node's blocks of cluster-pool such of the default pool, if its agent asks for
+// pools.
 func (b *book) adopt(n node, own []block, a *answer) {
 	if len(n.podCIDRs) == 0 || len(n.requested) == 0 {
 		return

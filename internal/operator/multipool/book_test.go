@@ -343,7 +343,8 @@ type server struct {
 	flying []inFlight
 	clock  int
 	now    time.Time
-	// forged are the CIDRs of nodes that overlap others since somebody else than the operator wrote them, as "node CIDR".
+	// forged are the CIDRs of nodes that overlap others since somebody else than the operator wrote
+	// them, as "node CIDR".
 	forged map[string]bool
 	// unseen are nodes that were written by somebody else since the operator looked at them.
 	unseen map[string]bool
@@ -386,7 +387,8 @@ func (s *server) hasOther(name string, p netip.Prefix) string {
 	return ""
 }
 
-// heal has the agent of a node write what its pods use and the object does not have, if need be into a new object.
+// heal has the agent of a node write what its pods use and the object does not have, if need be
+// into a new object.
 func (s *server) heal(name string) *node {
 	n := s.nodes[name]
 	if n == nil {
@@ -406,7 +408,8 @@ func (s *server) heal(name string) *node {
 	return n
 }
 
-// judge checks an answer of the operator: it takes nothing from the node, and gives nothing that another has.
+// judge checks an answer of the operator: it takes nothing from the node, and gives nothing that
+// another has.
 func (s *server) judge(live node, a answer, fail func(string, ...any)) {
 	before, after := live.all(), node{allocated: a.allocated}.all()
 	for _, c := range before {
@@ -467,11 +470,14 @@ func (s *server) apply(w inFlight) bool {
 	return true
 }
 
-// TestWorld plays agents that ask for addresses, use blocks and hand them back, people that change pools, nodes that come and go, and operators that restart, with
-// writes that are lost, or arrive late, or whose answer is lost. Somebody writes what others have into objects and what is in use out of them, deletes objects
-// whose pods stay, and puts the server back to what it was; the agents write again what their pods use, within the time that blocks rest. The operator never takes
-// anything and never gives what another node has or uses; no two nodes have the same but by such an edit, and then one of them is marked, unless it was the first.
-// At the end a naive count says who should have what.
+// TestWorld plays agents that ask for addresses, use blocks and hand them back, people that change
+// pools, nodes that come and go, and operators that restart, with writes that are lost, or arrive
+// late, or whose answer is lost. Somebody writes what others have into objects and what is in use
+// out of them, deletes objects whose pods stay, and puts the server back to what it was; the agents
+// write again what their pods use, within the time that blocks rest. The operator never takes
+// anything and never gives what another node has or uses; no two nodes have the same but by such an
+// edit, and then one of them is marked, unless it was the first. At the end a naive count says who
+// should have what.
 func TestWorld(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(300) {
@@ -739,7 +745,8 @@ func disjoint(s *server, fail func(string, ...any)) {
 	}
 }
 
-// marked checks that of what is not marked as in dispute no two are alike, and that what is marked is.
+// marked checks that of what is not marked as in dispute no two are alike, and that what is marked
+// is.
 func marked(s *server, fail func(string, ...any)) {
 	clear, marks := map[netip.Prefix]string{}, map[netip.Prefix]string{}
 	for name, n := range s.nodes {

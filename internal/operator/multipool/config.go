@@ -23,7 +23,8 @@ const (
 
 // Config says how nodes are given blocks of pools.
 type Config struct {
-	// Create are pools to make if there is none of the name: "name=ipv4-cidrs:10.0.0.0/16,10.1.0.0/16;ipv4-mask-size:24", with the same for ipv6, several
+	// Create are pools to make if there is none of the name:
+	// "name=ipv4-cidrs:10.0.0.0/16,10.1.0.0/16;ipv4-mask-size:24", with the same for ipv6, several
 	// separated by commas or white space.
 	Create string
 	// Default is the name of the pool of pods for which no other is meant.
@@ -74,7 +75,8 @@ func (c *Config) pools() ([]*v2alpha1.CiliumPodIPPool, error) {
 	return out, errors.Join(errs...)
 }
 
-// splitPools cuts a list of pools. Commas separate CIDRs too: what has no equals sign belongs to the pool before.
+// splitPools cuts a list of pools. Commas separate CIDRs too: what has no equals sign belongs to
+// the pool before.
 func splitPools(list string) []string {
 	var out []string
 	for _, word := range strings.Fields(list) {

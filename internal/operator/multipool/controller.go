@@ -21,8 +21,9 @@ import (
 	"github.com/hawser-net/hawser/internal/operator/assign"
 )
 
-// Setup creates the pools of the configuration that do not exist, reads pools and what nodes hold, from the server itself, and adds the controllers that
-// follow the pools and give blocks to nodes to m. It returns when everything was read.
+// Setup creates the pools of the configuration that do not exist, reads pools and what nodes hold,
+// from the server itself, and adds the controllers that follow the pools and give blocks to nodes
+// to m. It returns when everything was read.
 func Setup(ctx context.Context, m manager.Manager, cfg Config, reg prometheus.Registerer, log *slog.Logger) error {
 	b := newBook(cfg.Default, cfg.Migrate)
 	b.rest = cfg.rest
@@ -79,7 +80,8 @@ type follower struct {
 	book   *book // only within nodes.With
 }
 
-// create makes the pools of the configuration that do not exist. Those that do are left as they are.
+// create makes the pools of the configuration that do not exist. Those that do are left as they
+// are.
 func (f *follower) create(ctx context.Context, cfg Config) error {
 	pools, err := cfg.pools()
 	if err != nil {
@@ -118,7 +120,8 @@ func (f *follower) restore(ctx context.Context) error {
 	return nil
 }
 
-// learn has blocks be given of a pool as it is now. It reports whether nodes may be the better or the worse for it.
+// learn has blocks be given of a pool as it is now. It reports whether nodes may be the better or
+// the worse for it.
 func (f *follower) learn(o *v2alpha1.CiliumPodIPPool) (changed bool) {
 	p, ignored, err := ippools.Read(o)
 	f.nodes.With(func() {

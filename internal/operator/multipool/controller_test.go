@@ -29,7 +29,8 @@ import (
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m,
-		// The embedded server of the test's API server, and klog's, stay for the life of the process.
+		// The embedded server of the test's API server, and klog's, stay for the life of the
+		// process.
 		goleak.IgnoreAnyFunction("go.etcd.io/etcd/client/pkg/v3/fileutil.purgeFile"),
 		goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start"),
 		goleak.IgnoreAnyFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),
@@ -225,7 +226,8 @@ func (u unreliable) RoundTrip(req *http.Request) (*http.Response, error) {
 // WrappedRoundTripper lets connections be closed.
 func (u unreliable) WrappedRoundTripper() http.RoundTripper { return u.next }
 
-// lossy has agents ask for more and hand back, while writes are lost and operators end, and watches every state of every node: no two have the same at any time.
+// lossy has agents ask for more and hand back, while writes are lost and operators end, and watches
+// every state of every node: no two have the same at any time.
 func lossy(tr *trial) {
 	tr.pool("default", 28, "10.0.0.0/23") // 32 blocks
 	var mu sync.Mutex

@@ -183,8 +183,9 @@ func (p *Pool) Allocate(owner string) (netip.Prefix, error) {
 	return netip.Prefix{}, fmt.Errorf("%w: all %s of /%d in %s %s", ErrExhausted, p.capacity(), p.bits, p.describe(), what)
 }
 
-// Avoid has no block be allocated that overlaps one of these prefixes, which may overlap each other and what is held. It replaces what it was told before,
-// for all pools that share what is held. Claims do not heed it.
+// Avoid has no block be allocated that overlaps one of these prefixes, which may overlap each other
+// and what is held. It replaces what it was told before, for all pools that share what is held.
+// Claims do not heed it.
 func (p *Pool) Avoid(prefixes []netip.Prefix) {
 	sorted := slices.SortedFunc(slices.Values(prefixes), func(a, b netip.Prefix) int {
 		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
@@ -293,7 +294,8 @@ func search(list []held, a netip.Addr) int {
 	return i
 }
 
-// overlap returns a prefix of a sorted list that overlaps prefix. Those of the list are disjoint, so only the neighbours can.
+// overlap returns a prefix of a sorted list that overlaps prefix. Those of the list are disjoint,
+// so only the neighbours can.
 func overlap(list []held, prefix netip.Prefix) (held, bool) {
 	i := search(list, prefix.Addr())
 	if i > 0 && list[i-1].prefix.Overlaps(prefix) {
