@@ -5,8 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"golang.org/x/time/rate"
-
 	flowpb "github.com/hawser-net/hawser/api/flow"
 	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/endpoint"
@@ -21,19 +19,12 @@ import (
 type flowDirectory struct {
 	a *api
 	// texts has the labels of identities as flows show them, so that flows share them.
-	texts map[identity.ID]labelTexts
-	// decided has the policies behind verdicts, of the policy's revision.
-	decided  map[flowQuestion][]*flowpb.Policy
-	revision uint64
-	limit    *rate.Limiter
+	texts   map[identity.ID]labelTexts
+	answers flowAnswers
 }
 
-// Bounds of what the directory remembers, and of how often it asks policy again, a second.
-const (
-	maxTexts   = 65536
-	maxDecided = 8192
-	maxAsked   = 500
-)
+// maxTexts bounds of how many identities the labels are remembered.
+const maxTexts = 65536
 
 type labelTexts struct {
 	set       labels.Set
@@ -41,22 +32,11 @@ type labelTexts struct {
 	namespace string
 }
 
-// flowQuestion is what the policies behind a verdict depend on, besides those there are.
-type flowQuestion struct {
-	direction      datapath.Direction
-	endpoint       uint16
-	subject, peer  identity.ID
-	peerAddr       netip.Addr
-	proto          uint8
-	port           uint16
-	passed, denied bool
-}
-
 var _ flows.Directory = (*flowDirectory)(nil)
 
 func newFlowDirectory(a *api) *flowDirectory {
 	return &flowDirectory{
-		a: a, texts: map[identity.ID]labelTexts{}, decided: map[flowQuestion][]*flowpb.Policy{}, limit: rate.NewLimiter(maxAsked, maxAsked),
+		a: a, texts: map[identity.ID]labelTexts{}, answers: newFlowAnswers(),
 	}
 }
 
@@ -130,6 +110,9 @@ func (d *flowDirectory) Service(addr netip.Addr, port uint16, proto uint8) *flow
 // the packet was judged: if they say something else, or if there is too much to ask, nobody is
 // named.
 func (d *flowDirectory) Policies(ev datapath.Event) []*flowpb.Policy {
+	if ev.Reason == datapath.ReasonPolicyDenied {
+		return nil // for want of a rule that allows
+	}
 	row, ok := d.a.registry.Get(ev.Endpoint)
 	if !ok || ev.Packet.Fragment || !ev.Packet.Src.IsValid() {
 		return nil
@@ -144,10 +127,14 @@ func (d *flowDirectory) Policies(ev datapath.Event) []*flowpb.Policy {
 		own = ev.Packet.Dst
 	}
 	opening := slices.Contains(row.Addresses(), own)
+	var peerAddr netip.Addr
 	if opening == (ev.Direction == datapath.Egress) {
-		q.peer, q.peerAddr = identity.ID(ev.DstIdentity), ev.Packet.Dst
+		q.peer, peerAddr = identity.ID(ev.DstIdentity), ev.Packet.Dst
 	} else {
-		q.peer, q.peerAddr = identity.ID(ev.SrcIdentity), ev.Packet.Src
+		q.peer, peerAddr = identity.ID(ev.SrcIdentity), ev.Packet.Src
+	}
+	if _, local := d.a.registry.ByAddr(peerAddr); local {
+		q.peerAddr = peerAddr // its row says more of it than its identity
 	}
 	switch {
 	case ev.Packet.ICMPType != nil && opening:
@@ -159,23 +146,12 @@ func (d *flowDirectory) Policies(ev datapath.Event) []*flowpb.Policy {
 	default:
 		q.port = ev.Packet.SrcPort
 	}
-	if revision := d.a.policy.Revision(); revision != d.revision || len(d.decided) >= maxDecided {
-		clear(d.decided)
-		d.revision = revision
-	}
-	if list, ok := d.decided[q]; ok {
-		return list
-	}
-	if !d.limit.Allow() {
-		return nil
-	}
-	list := d.ask(row, q)
-	d.decided[q] = list
-	return list
+	return d.answers.get(q, peerAddr, d.a.policy.Revision(), func(q flowQuestion) (flowAnswer, bool) { return d.ask(row, q) })
 }
 
-// ask returns the owners of the rules that settle a question.
-func (d *flowDirectory) ask(row endpoint.Endpoint, q flowQuestion) []*flowpb.Policy {
+// ask returns the owners of the rules that settle a question. It is not answered while policy is
+// busy: flows are not worth waiting for it, nor holding it up.
+func (d *flowDirectory) ask(row endpoint.Endpoint, q flowQuestion) (answer flowAnswer, ok bool) {
 	subject := policyParty(row)
 	peer := policy.Party{Identity: q.peer, Addr: q.peerAddr}
 	if other, ok := d.a.registry.ByAddr(q.peerAddr); ok {
@@ -188,18 +164,23 @@ func (d *flowDirectory) ask(row endpoint.Endpoint, q flowQuestion) []*flowpb.Pol
 	}
 	var res policy.TraceResult
 	var err error
-	d.a.policy.View(func(e *policy.Engine) { res, err = e.Trace(from, to, q.proto, q.port) })
+	if !d.a.policy.TryView(func(e *policy.Engine) { res, err = e.Trace(from, to, q.proto, q.port) }) {
+		return flowAnswer{}, false
+	}
 	if err != nil {
-		return nil
+		return flowAnswer{}, true
 	}
 	side := res.Egress
 	if q.direction == datapath.Ingress {
 		side = res.Ingress
 	}
-	if side.Verdict.Pass() != q.passed || (side.Verdict == policy.Denied) != q.denied {
-		return nil
+	switch {
+	case slices.ContainsFunc(side.Steps, func(s policy.TraceStep) bool { return s.ByAddress }):
+		return flowAnswer{byAddress: true}, true
+	case side.Verdict.Pass() != q.passed || (side.Verdict == policy.Denied) != q.denied:
+		return flowAnswer{}, true
 	}
-	return policiesOf(side)
+	return flowAnswer{policies: policiesOf(side)}, true
 }
 
 // policyParty is an endpoint of this node as one side of a trace.

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/identity"
@@ -49,7 +50,7 @@ type Policy struct {
 
 	nextSet        datapath.RuleSetID
 	nextGeneration uint32
-	revision       uint64
+	revision       atomic.Uint64 // written with mu held, read without
 
 	// left are the kernel's rule sets that the engine does not want: those of before the restart
 	// that nothing has adopted yet, and those that are to be removed.
@@ -160,7 +161,7 @@ func (p *Policy) Attach(ep Endpoint) (datapath.Endpoint, uint64, error) {
 	} else {
 		err = p.bind(b)
 	}
-	return b.kernel, p.revision, err
+	return b.kernel, p.revision.Load(), err
 }
 
 // bindBefore writes the row that an endpoint has until the rules have been heard: with the rule set
@@ -395,6 +396,17 @@ func (p *Policy) View(f func(*policy.Engine)) {
 	f(p.engine)
 }
 
+// TryView is View for those who can do without: it returns false, without running f, if the engine
+// is in use.
+func (p *Policy) TryView(f func(*policy.Engine)) bool {
+	if !p.mu.TryLock() {
+		return false
+	}
+	defer p.mu.Unlock()
+	f(p.engine)
+	return true
+}
+
 // Retry writes again what could not be written. It returns what still fails.
 func (p *Policy) Retry() error {
 	p.mu.Lock()
@@ -436,17 +448,13 @@ func (p *Policy) Row(id uint16) (datapath.Endpoint, uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if b := p.rows[id]; b != nil {
-		return b.kernel, p.revision
+		return b.kernel, p.revision.Load()
 	}
 	return datapath.Endpoint{}, 0
 }
 
-// Revision returns the revision of the policy in force.
-func (p *Policy) Revision() uint64 {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.revision
-}
+// Revision returns the revision of the policy in force. It never waits.
+func (p *Policy) Revision() uint64 { return p.revision.Load() }
 
 // KernelSet returns the kernel's number of a rule set, 0 if it has none.
 func (p *Policy) KernelSet(id policy.RuleSetID) datapath.RuleSetID {
@@ -477,7 +485,7 @@ func (p *Policy) SetIdentities(upserts map[identity.ID]labels.Set, deletes []ide
 // keep the others from being written.
 func (p *Policy) apply(u policy.Update) error {
 	var errs []error
-	p.revision = u.Revision
+	p.revision.Store(u.Revision)
 	for _, rs := range u.Install {
 		if !p.synced {
 			p.waiting[rs.ID] = struct{}{}

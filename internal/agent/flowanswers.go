@@ -1,0 +1,89 @@
+package agent
+
+import (
+	"net/netip"
+
+	"golang.org/x/time/rate"
+
+	flowpb "github.com/hawser-net/hawser/api/flow"
+	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/identity"
+)
+
+// flowQuestion is what the policies behind a verdict depend on, besides those there are.
+type flowQuestion struct {
+	direction     datapath.Direction
+	endpoint      uint16
+	subject, peer identity.ID
+	// peerAddr is set only where the answer depends on it: the world has many addresses.
+	peerAddr       netip.Addr
+	proto          uint8
+	port           uint16
+	passed, denied bool
+}
+
+// flowAnswer is who answers for a verdict.
+type flowAnswer struct {
+	policies []*flowpb.Policy
+	// byAddress says that it depends on the address of the peer, which the question had not.
+	byAddress bool
+}
+
+// Bounds of how many answers are remembered, and of how often policy is asked again, a second: for
+// all endpoints, and for one of them, so that one that scans leaves the others their names.
+const (
+	maxDecided         = 8192
+	maxAsked           = 500
+	maxAskedOfEndpoint = 50
+	maxLimits          = 1024 // endpoints of which it is known how much they asked
+)
+
+// flowAnswers remembers the policies behind verdicts, of one revision of policy.
+type flowAnswers struct {
+	decided  map[flowQuestion]flowAnswer
+	revision uint64
+	all      *rate.Limiter
+	limits   map[uint16]*rate.Limiter // by endpoint
+}
+
+func newFlowAnswers() flowAnswers {
+	return flowAnswers{decided: map[flowQuestion]flowAnswer{}, all: rate.NewLimiter(maxAsked, maxAsked), limits: map[uint16]*rate.Limiter{}}
+}
+
+// get returns who answers for a verdict, from memory if the question was asked before in this
+// revision; nobody if too much was asked, or if ask does not answer.
+func (a *flowAnswers) get(q flowQuestion, peer netip.Addr, revision uint64, ask func(flowQuestion) (flowAnswer, bool)) []*flowpb.Policy {
+	if revision != a.revision || len(a.decided) >= maxDecided {
+		clear(a.decided)
+		a.revision = revision
+	}
+	for {
+		answer, ok := a.decided[q]
+		if !ok {
+			if !a.allow(q.endpoint) {
+				return nil
+			}
+			if answer, ok = ask(q); !ok {
+				return nil
+			}
+			a.decided[q] = answer
+		}
+		if !answer.byAddress || q.peerAddr.IsValid() {
+			return answer.policies
+		}
+		q.peerAddr = peer
+	}
+}
+
+// allow says whether a question of an endpoint may be asked now.
+func (a *flowAnswers) allow(endpoint uint16) bool {
+	limit := a.limits[endpoint]
+	if limit == nil {
+		if len(a.limits) >= maxLimits {
+			clear(a.limits)
+		}
+		limit = rate.NewLimiter(maxAskedOfEndpoint, maxAskedOfEndpoint)
+		a.limits[endpoint] = limit
+	}
+	return limit.Allow() && a.all.Allow()
+}
