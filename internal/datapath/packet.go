@@ -122,7 +122,7 @@ func (p *Packet) transport(b []byte) {
 		}
 		if p.Proto == ProtoTCP && len(b) >= 14 {
 			var set []string
-			for i, flag := range []string{"FIN", "SYN", "RST", "PSH", "ACK", "URG"} {
+			for i, flag := range []string{"FIN", "SYN", "RST", "PSH", "ACK", "URG", "ECE", "CWR"} {
 				if b[13]&(1<<i) != 0 {
 					set = append(set, flag)
 				}

@@ -190,7 +190,7 @@ var tests = map[string]func(*flow.FlowFilter) (test, error){
 	"event_type": func(in *flow.FlowFilter) (test, error) { return eventTypes(in.GetEventType()), nil },
 	"reply":      func(in *flow.FlowFilter) (test, error) { return replies(in.GetReply()), nil },
 	"protocol":   func(in *flow.FlowFilter) (test, error) { return protocols(in.GetProtocol()) },
-	"tcp_flags":  func(in *flow.FlowFilter) (test, error) { return flags(in.GetTcpFlags()), nil },
+	"tcp_flags":  func(in *flow.FlowFilter) (test, error) { return flags(in.GetTcpFlags()) },
 	"node_name":  func(in *flow.FlowFilter) (test, error) { return nodes(in.GetNodeName()) },
 }
 
@@ -391,9 +391,9 @@ func protocols(values []string) (test, error) {
 }
 
 // flags tests whether a flow has all flags of one of the values.
-func flags(values []*flow.TCPFlags) test {
+func flags(values []*flow.TCPFlags) (test, error) {
 	bits := func(f *flow.TCPFlags) (out uint16) {
-		for i, set := range []bool{f.GetFIN(), f.GetSYN(), f.GetRST(), f.GetPSH(), f.GetACK(), f.GetURG(), f.GetECE(), f.GetCWR(), f.GetNS()} {
+		for i, set := range []bool{f.GetFIN(), f.GetSYN(), f.GetRST(), f.GetPSH(), f.GetACK(), f.GetURG(), f.GetECE(), f.GetCWR()} {
 			if set {
 				out |= 1 << i
 			}
@@ -402,13 +402,16 @@ func flags(values []*flow.TCPFlags) test {
 	}
 	var list []uint16
 	for _, v := range values {
+		if v.GetNS() {
+			return nil, fmt.Errorf("NS is not known of flows here")
+		}
 		list = append(list, bits(v))
 	}
 	return func(e *Entry) bool {
 		tcp := e.Flow.GetL4().GetTCP()
 		have := bits(tcp.GetFlags())
 		return tcp != nil && slices.ContainsFunc(list, func(want uint16) bool { return have&want == want })
-	}
+	}, nil
 }
 
 // nodes tests names of the form [cluster/]node, in which * stands for any text.

@@ -189,6 +189,7 @@ func TestFilterIsBounded(t *testing.T) {
 		"destination_ip":  {DestinationIp: []string{"10.0.0.0/99"}},
 		"source_label":    {SourceLabel: []string{"app in (a"}},
 		"protocol":        {Protocol: []string{"http"}},
+		"tcp_flags":       {TcpFlags: []*flow.TCPFlags{{NS: true}}},
 		"destination_pod": {DestinationPod: []string{""}},
 	} {
 		var failed *flows.FilterError

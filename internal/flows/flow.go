@@ -254,6 +254,10 @@ func tcpFlags(list string) *flow.TCPFlags {
 			out.ACK = true
 		case "URG":
 			out.URG = true
+		case "ECE":
+			out.ECE = true
+		case "CWR":
+			out.CWR = true
 		}
 	}
 	return out

@@ -112,6 +112,11 @@ func TestFlowOfVerdict(t *testing.T) {
 		t.Errorf("got  %v\nwant %v", f, &expect)
 	}
 
+	congested := event(t, datapath.EventVerdict, strings.Replace(syn, "6002 0000", "60c2 0000", 1))
+	if flags := maker.Flow(congested).GetL4().GetTCP().GetFlags(); !flags.GetSYN() || !flags.GetECE() || !flags.GetCWR() {
+		t.Errorf("the flags of an opening that asks for ECN are %v", flags)
+	}
+
 	ev.Reason, ev.Direction = datapath.ReasonPolicyDeny, datapath.Ingress
 	f = maker.Flow(ev)
 	if f.GetVerdict() != flow.Verdict_DROPPED || f.GetDropReasonDesc() != flow.DropReason_POLICY_DENY || len(f.GetIngressDeniedBy()) != 1 ||

@@ -1,7 +1,7 @@
 package flows
 
 import (
-	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -43,6 +43,7 @@ type Record struct {
 	mu         sync.Mutex
 	seen       uint64
 	namespaces map[string]time.Time
+	purged     time.Time // when old ones were forgotten last
 	// rates has flows by second; the second of each says whether it counts still.
 	rates   [rateSeconds]uint64
 	seconds [rateSeconds]int64
@@ -70,7 +71,7 @@ func (r *Record) Add(f *flow.Flow, src, dst netip.Addr, now time.Time) {
 	r.mu.Lock()
 	r.seen++
 	for _, e := range []*flow.Endpoint{f.GetSource(), f.GetDestination()} {
-		if ns := e.GetNamespace(); ns != "" && (len(r.namespaces) < maxNamespaces || !r.namespaces[ns].IsZero()) {
+		if ns := e.GetNamespace(); ns != "" && (!r.namespaces[ns].IsZero() || r.room(now)) {
 			r.namespaces[ns] = now
 		}
 	}
@@ -82,6 +83,21 @@ func (r *Record) Add(f *flow.Flow, src, dst netip.Addr, now time.Time) {
 	r.rates[at]++
 	r.mu.Unlock()
 	r.Flows.Add(Entry{Time: f.GetTime().AsTime(), Flow: f, Source: src, Destination: dst})
+}
+
+// room says whether one more namespace can be remembered, and makes room if it is time for that. It
+// must be called with mu held.
+func (r *Record) room(now time.Time) bool {
+	if len(r.namespaces) >= maxNamespaces && now.Sub(r.purged) >= time.Second {
+		r.purge(now)
+	}
+	return len(r.namespaces) < maxNamespaces
+}
+
+// purge forgets namespaces that were in no flow for long. It must be called with mu held.
+func (r *Record) purge(now time.Time) {
+	r.purged = now
+	maps.DeleteFunc(r.namespaces, func(_ string, at time.Time) bool { return now.Sub(at) > namespaceAge })
 }
 
 // Lose remembers that events were lost.
@@ -118,14 +134,6 @@ func (r *Record) Rate(now time.Time) float64 {
 func (r *Record) Namespaces(now time.Time) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	out := []string{}
-	for ns, at := range r.namespaces {
-		if now.Sub(at) > namespaceAge {
-			delete(r.namespaces, ns)
-			continue
-		}
-		out = append(out, ns)
-	}
-	slices.SortFunc(out, cmp.Compare)
-	return out
+	r.purge(now)
+	return slices.Sorted(maps.Keys(r.namespaces))
 }

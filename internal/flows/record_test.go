@@ -45,6 +45,12 @@ func TestFloodKeepsMemoryWhereItWas(t *testing.T) {
 	}
 	// After an hour without a flow of theirs they are forgotten, and others have room.
 	later := now.Add(2 * time.Hour)
+	record.Add(&flow.Flow{Time: timestamppb.New(later), Destination: &flow.Endpoint{Namespace: "late"}}, netip.Addr{}, netip.Addr{}, later)
+	n++
+	if left := record.Namespaces(later); len(left) != 1 || left[0] != "late" {
+		t.Errorf("with the memory full of old ones, %d namespaces are told of", len(left))
+	}
+	later = later.Add(2 * time.Hour)
 	if left := record.Namespaces(later); len(left) != 0 {
 		t.Errorf("%d namespaces are told of still", len(left))
 	}

@@ -34,10 +34,7 @@ func (m *Maps) Events(ctx context.Context, fn func(datapath.Event)) error {
 	if err != nil {
 		return err
 	}
-	offset, err := clockOffset()
-	if err != nil {
-		return fmt.Errorf("events: read the clocks: %w", err)
-	}
+	clock := wallClock{read: clockOffset}
 	var record ringbuf.Record
 	for unasked := 0; ; {
 		if err := reader.ReadInto(&record); err != nil {
@@ -46,7 +43,7 @@ func (m *Maps) Events(ctx context.Context, fn func(datapath.Event)) error {
 			}
 			return fmt.Errorf("events: read: %w", err)
 		}
-		event, err := decodeEvent(record.RawSample, offset)
+		event, err := decodeEvent(record.RawSample, &clock)
 		if err != nil {
 			return fmt.Errorf("events: %w", err)
 		}
@@ -63,6 +60,29 @@ func (m *Maps) Events(ctx context.Context, fn func(datapath.Event)) error {
 	}
 }
 
+// clockEvery is after how long, by the kernel's clock, the wall clock is read again. It may be set
+// while events come, and the two do not run alike, least of all while the machine sleeps.
+const clockEvery = time.Second
+
+// wallClock makes wall-clock times of the kernel's monotonic ones.
+type wallClock struct {
+	read func() (zero time.Time, err error)
+	zero time.Time     // the time of monotonic zero
+	good time.Duration // until then; 0 before it was read
+}
+
+// at returns the time of an event.
+func (c *wallClock) at(mono time.Duration) (time.Time, error) {
+	if mono >= c.good {
+		zero, err := c.read()
+		if err != nil {
+			return time.Time{}, err
+		}
+		c.zero, c.good = zero, mono+clockEvery
+	}
+	return c.zero.Add(mono), nil
+}
+
 // clockOffset returns the wall-clock time of monotonic zero.
 func clockOffset() (time.Time, error) {
 	var ts unix.Timespec
@@ -72,7 +92,7 @@ func clockOffset() (time.Time, error) {
 	return time.Now().Round(0).Add(-time.Duration(ts.Nano())), nil
 }
 
-func decodeEvent(raw []byte, zero time.Time) (datapath.Event, error) {
+func decodeEvent(raw []byte, clock *wallClock) (datapath.Event, error) {
 	var k kernelEvent
 	if _, err := binary.Decode(raw, binary.NativeEndian, &k); err != nil {
 		return datapath.Event{}, fmt.Errorf("a record of %d bytes is no event: %w", len(raw), err)
@@ -80,9 +100,13 @@ func decodeEvent(raw []byte, zero time.Time) (datapath.Event, error) {
 	if int(k.Captured) > len(k.Packet) {
 		return datapath.Event{}, fmt.Errorf("an event claims %d bytes of packet", k.Captured)
 	}
+	at, err := clock.at(time.Duration(k.Time))
+	if err != nil {
+		return datapath.Event{}, fmt.Errorf("read the clocks: %w", err)
+	}
 	data := bytes.Clone(k.Packet[:k.Captured])
 	return datapath.Event{
-		Time:        zero.Add(time.Duration(k.Time)),
+		Time:        at,
 		Type:        datapath.EventType(k.Type),
 		Program:     datapath.Program(k.Program),
 		Direction:   datapath.Direction(k.Direction),
