@@ -62,19 +62,24 @@ func (s *sideFilter) clash(o *sideFilter) string {
 	return ""
 }
 
-// names joins names with namespaces as the server wants them.
-func (s *sideFilter) names(list []string) []string {
+// names joins names with namespaces as the server wants them. It fails for one with a namespace that
+// is none of those asked for.
+func (s *sideFilter) names(list []string) ([]string, error) {
 	var out []string
 	for _, name := range list {
-		if strings.Contains(name, "/") || len(s.namespaces) == 0 {
+		own, _, found := strings.Cut(name, "/")
+		switch {
+		case len(s.namespaces) == 0, found && slices.Contains(s.namespaces, own):
 			out = append(out, name)
 			continue
+		case found:
+			return nil, usagef("%q is in none of the namespaces %s: leave out one of the two", name, strings.Join(s.namespaces, ", "))
 		}
 		for _, ns := range s.namespaces {
 			out = append(out, ns+"/"+name)
 		}
 	}
-	return out
+	return out, nil
 }
 
 // sideWords is what a sideFilter asks, in the server's words.
@@ -85,7 +90,14 @@ type sideWords struct {
 }
 
 func (s *sideFilter) words() (sideWords, error) {
-	out := sideWords{pods: s.names(s.pods), services: s.names(s.services)}
+	var out sideWords
+	var err error
+	if out.pods, err = s.names(s.pods); err != nil {
+		return out, err
+	}
+	if out.services, err = s.names(s.services); err != nil {
+		return out, err
+	}
 	if len(s.pods)+len(s.services) == 0 {
 		for _, ns := range s.namespaces {
 			out.pods = append(out.pods, ns+"/")

@@ -216,6 +216,9 @@ func (a *app) observe(cmd *cobra.Command, o *observeOptions) error {
 	if err != nil {
 		return err
 	}
+	if o.follow && o.output == "table" {
+		return usagef("--output: a table is as wide as all that it shows, so it cannot follow; use compact")
+	}
 	writer, err := a.flowWriter(o.output, cmd.OutOrStdout())
 	if err != nil {
 		return err
