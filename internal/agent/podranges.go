@@ -23,8 +23,9 @@ import (
 	"github.com/hawser-net/hawser/internal/node"
 )
 
-// podRanges returns the ranges of this node's pods: those of the configuration; else those of before, if there are endpoints that use them; else what Kubernetes
-// says, for which it waits. It logs what it waits for.
+// podRanges returns the ranges of this node's pods: those of the configuration; else those of
+// before, if there are endpoints that use them; else what Kubernetes says, for which it waits. It
+// logs what it waits for.
 func (k *kube) podRanges(ctx context.Context, facts nodeFacts) (v4, v6 string, err error) {
 	if k.rangesGiven() {
 		return k.cfg.IPv4Range, k.cfg.IPv6Range, nil
@@ -174,7 +175,8 @@ func (k *kube) awaitRanges(ctx context.Context, facts nodeFacts) (ranges, error)
 	}
 }
 
-// askOperator makes this node's CiliumNode, if need be, with what fill writes into it, and tells heard of it until ctx ends.
+// askOperator makes this node's CiliumNode, if need be, with what fill writes into it, and tells
+// heard of it until ctx ends.
 func (k *kube) askOperator(ctx context.Context, facts nodeFacts, heard func(*v2.CiliumNode), fill func(o *v2.CiliumNode, made bool)) error {
 	if err := k.client.WaitForKinds(ctx, k.cfg.CRDWait, k.log, v2.Resource(v2.ResourceNodes)); err != nil {
 		return err
@@ -195,7 +197,8 @@ func (k *kube) askOperator(ctx context.Context, facts nodeFacts, heard func(*v2.
 	return asking.Run(ctx)
 }
 
-// checkRanges is told of this node's CiliumNode: a node cannot change its ranges while pods have addresses from them.
+// checkRanges is told of this node's CiliumNode: a node cannot change its ranges while pods have
+// addresses from them.
 func (k *kube) checkRanges(o *v2.CiliumNode) {
 	if k.cfg.IPAM != ipamClusterPool || k.rangesGiven() || len(o.Spec.IPAM.PodCIDRs) == 0 {
 		return

@@ -62,8 +62,8 @@ func (s *sideFilter) clash(o *sideFilter) string {
 	return ""
 }
 
-// names joins names with namespaces as the server wants them. It fails for one with a namespace that
-// is none of those asked for.
+// names joins names with namespaces as the server wants them. It fails for one with a namespace
+// that is none of those asked for.
 func (s *sideFilter) names(list []string) ([]string, error) {
 	var out []string
 	for _, name := range list {

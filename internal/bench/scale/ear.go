@@ -130,8 +130,9 @@ func between(text []byte, mark string, end byte) string {
 // earPause is the pause before an ear listens again whose watch has ended.
 const earPause = 200 * time.Millisecond
 
-// listen has the ear follow the identities from a version on, over a connection of its own, as an agent that has listed before, until ctx ends. It reads what it
-// is sent and makes nothing of it. ready is called when the server has accepted the watch for the first time.
+// listen has the ear follow the identities from a version on, over a connection of its own, as an
+// agent that has listed before, until ctx ends. It reads what it is sent and makes nothing of it.
+// ready is called when the server has accepted the watch for the first time.
 func (e *ear) listen(ctx context.Context, c *cluster, version string, ready func()) error {
 	transport := c.transport()
 	defer transport.CloseIdleConnections()

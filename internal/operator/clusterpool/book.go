@@ -25,7 +25,8 @@ type answer struct {
 	cidrs []string
 	// faults are for people, in the node's status.
 	faults []string
-	// displaced are nodes that lost a prefix to this one, which is older. Their status is to be told.
+	// displaced are nodes that lost a prefix to this one, which is older. Their status is to be
+	// told.
 	displaced []string
 	// released is set if a prefix became free.
 	released bool
@@ -35,13 +36,13 @@ type answer struct {
 type member struct {
 	uid     string
 	created time.Time
-	// served is set if nothing was to be complained about, and the node had what it was to have, when
-	// it was last read from the server.
+	// served is set if nothing was to be complained about, and the node had what it was to have,
+	// when it was last read from the server.
 	served bool
 }
 
-// book says which node holds which blocks of addresses. What always holds: no two nodes hold overlapping prefixes. It is plain memory and not safe for
-// concurrent use.
+// book says which node holds which blocks of addresses. What always holds: no two nodes hold
+// overlapping prefixes. It is plain memory and not safe for concurrent use.
 type book struct {
 	pools   [2]*pool.Pool // of IPv4 and IPv6
 	serving [2]bool       // whether nodes are given blocks of the family
@@ -111,7 +112,8 @@ func (b *book) agrees(n node) bool {
 	return true
 }
 
-// settle decides about n, which must be as the server has it now: what is not in it any more is released.
+// settle decides about n, which must be as the server has it now: what is not in it any more is
+// released.
 func (b *book) settle(n node) answer {
 	var a answer
 	m := b.nodes[n.name]
@@ -180,7 +182,8 @@ func (b *book) claim(pl *pool.Pool, n node, own []netip.Prefix, a *answer) {
 	}
 }
 
-// give gives a node that has no block of a family one. It is the one that was given to it before, if that has not arrived.
+// give gives a node that has no block of a family one. It is the one that was given to it before,
+// if that has not arrived.
 func (b *book) give(f int, n node, a *answer) {
 	blocks := b.pools[f].Holds(n.name)
 	if len(blocks) == 0 {
@@ -196,7 +199,8 @@ func (b *book) give(f int, n node, a *answer) {
 	}
 }
 
-// older reports whether n comes before the holder in the order of age, in which the first keeps what two have.
+// older reports whether n comes before the holder in the order of age, in which the first keeps
+// what two have.
 func (b *book) older(n node, holder string) bool {
 	h := b.nodes[holder]
 	if h == nil {
@@ -222,7 +226,8 @@ func (b *book) forget(name string) bool {
 	return n > 0
 }
 
-// parse reads the CIDRs of a node. Bits below the prefix are dropped, as the agent does; what is written twice counts once.
+// parse reads the CIDRs of a node. Bits below the prefix are dropped, as the agent does; what is
+// written twice counts once.
 func parse(cidrs []string) (good []netip.Prefix, bad []string) {
 	for _, text := range cidrs {
 		p, err := netip.ParsePrefix(text)

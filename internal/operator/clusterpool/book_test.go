@@ -179,8 +179,9 @@ func TestSettle(t *testing.T) {
 	}
 }
 
-// TestWorld plays nodes, people and operators that restart, with writes that are lost or arrive late, and checks after every step that no address is given
-// to two nodes, and at the end that all is as it should be.
+// TestWorld plays nodes, people and operators that restart, with writes that are lost or arrive
+// late, and checks after every step that no address is given to two nodes, and at the end that all
+// is as it should be.
 func TestWorld(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(400) {

@@ -15,7 +15,8 @@ var rangeFlags = [2]string{"cluster-pool-ipv4-cidr", "cluster-pool-ipv6-cidr"}
 
 // Config says what nodes are given addresses from.
 type Config struct {
-	// IPv4 and IPv6 are ranges in the form of CIDRs, used in their order. A family without ranges is not served.
+	// IPv4 and IPv6 are ranges in the form of CIDRs, used in their order. A family without ranges
+	// is not served.
 	IPv4, IPv6 []string
 	// EnableIPv4 and EnableIPv6 say whether pods have addresses of the family at all.
 	EnableIPv4, EnableIPv6 bool
@@ -64,7 +65,8 @@ func named(flag string, err error) error {
 	return fmt.Errorf("--%s: %w", flag, err)
 }
 
-// ranges parses the ranges of a family. Several may stand in one word, separated by spaces, as in a ConfigMap.
+// ranges parses the ranges of a family. Several may stand in one word, separated by spaces, as in a
+// ConfigMap.
 func (c *Config) ranges(f int) ([]netip.Prefix, error) {
 	if !([2]bool{c.EnableIPv4, c.EnableIPv6}[f]) {
 		return nil, nil // one ConfigMap serves all programs: a range may be there that is of no use

@@ -12,7 +12,8 @@ import (
 	"github.com/hawser-net/hawser/internal/operator/assign"
 )
 
-// Setup reads what nodes hold, from the server itself, and adds the controller that gives blocks to nodes to m. It returns when everything was read.
+// Setup reads what nodes hold, from the server itself, and adds the controller that gives blocks to
+// nodes to m. It returns when everything was read.
 func Setup(ctx context.Context, m manager.Manager, cfg Config, reg prometheus.Registerer, log *slog.Logger) error {
 	b, err := cfg.book()
 	if err != nil {

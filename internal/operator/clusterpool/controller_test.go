@@ -24,7 +24,8 @@ import (
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m,
-		// The embedded server of the test's API server, and klog's, stay for the life of the process.
+		// The embedded server of the test's API server, and klog's, stay for the life of the
+		// process.
 		goleak.IgnoreAnyFunction("go.etcd.io/etcd/client/pkg/v3/fileutil.purgeFile"),
 		goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start"),
 		goleak.IgnoreAnyFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),
@@ -201,8 +202,8 @@ func TestController(t *testing.T) {
 	run("restarts among many", func(tr *trial) { restarts(tr) })
 }
 
-// restarts has nodes come and go while the operator is restarted again and again, twice at once for a moment each time, and watches every state of every
-// node: no two have the same at any time.
+// restarts has nodes come and go while the operator is restarted again and again, twice at once for
+// a moment each time, and watches every state of every node: no two have the same at any time.
 func restarts(tr *trial) {
 	cfg := config("10.0.0.0/19", "fd00::/107") // 32 of each
 	type state struct {

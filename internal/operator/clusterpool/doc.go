@@ -1,14 +1,18 @@
-// Package clusterpool gives every node blocks of addresses for its pods, out of ranges that the whole cluster shares (--ipam cluster-pool).
+// Package clusterpool gives every node blocks of addresses for its pods, out of ranges that the
+// whole cluster shares (--ipam cluster-pool).
 //
-// A node's blocks stand in spec.ipam.podCIDRs of its CiliumNode, which this package writes and the node's agent reads. What cannot be done stands in
-// status.ipam.operator-status.error.
+// A node's blocks stand in spec.ipam.podCIDRs of its CiliumNode, which this package writes and the
+// node's agent reads. What cannot be done stands in status.ipam.operator-status.error.
 //
 // # A block is never given twice
 //
-// Before the first block is given, all CiliumNodes are read from the server, not from a cache, and what they hold is booked. A block is booked before it is
-// written, stays booked if the write's outcome is not known, and is released only when the server itself says that the node does not have it, or is gone.
-// Writes carry the resource version that was read. If two nodes have the same block anyway, because somebody wrote it there, the older node keeps it, of two
-// of one age the one whose name sorts first; nothing is taken from the other, whose pods may use it, but its status says what to do.
+// Before the first block is given, all CiliumNodes are read from the server, not from a cache, and
+// what they hold is booked. A block is booked before it is written, stays booked if the write's
+// outcome is not known, and is released only when the server itself says that the node does not
+// have it, or is gone. Writes carry the resource version that was read. If two nodes have the same
+// block anyway, because somebody wrote it there, the older node keeps it, of two of one age the one
+// whose name sorts first; nothing is taken from the other, whose pods may use it, but its status
+// says what to do.
 //
 // A block that was released is given out again only after all others.
 package clusterpool

@@ -22,8 +22,8 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 )
 
-// requests counts the requests for single CiliumNodes, and holds writes back until there are as many
-// at once as it waits for.
+// requests counts the requests for single CiliumNodes, and holds writes back until there are as
+// many at once as it waits for.
 type requests struct {
 	next http.RoundTripper
 
@@ -59,9 +59,9 @@ func (r *requests) RoundTrip(req *http.Request) (*http.Response, error) {
 // WrappedRoundTripper lets connections be closed.
 func (r *requests) WrappedRoundTripper() http.RoundTripper { return r.next }
 
-// TestNewLeader has an operator begin where thousands of nodes have all they need: a new one must not
-// wait until it has asked for each of these, and new ones not for each other. With HAWSER_LONG it
-// prints what 5,000 cost.
+// TestNewLeader has an operator begin where thousands of nodes have all they need: a new one must
+// not wait until it has asked for each of these, and new ones not for each other. With HAWSER_LONG
+// it prints what 5,000 cost.
 func TestNewLeader(t *testing.T) {
 	known, fresh := 150, 8
 	if os.Getenv("HAWSER_LONG") != "" {
