@@ -1,6 +1,7 @@
 package flows_test
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -87,4 +88,73 @@ func TestRingReadersHoldNobodyUp(t *testing.T) {
 		ring.Add(i)
 	}
 	readers.Wait()
+}
+
+// TestRingWakesReadersSeldom: however fast entries come, a waiting reader is woken only so often.
+func TestRingWakesReadersSeldom(t *testing.T) {
+	ring, err := flows.NewRing[int](128)
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := 0; time.Since(began) < 20*flows.WakeEvery; i++ {
+			ring.Add(i)
+		}
+		ring.Add(-1)
+	}()
+	wakes := 0
+	for waiting := true; waiting; {
+		_, next := ring.Bounds() // it has read all there is
+		if _, _, wait := ring.Read(next, make([]int, 1)); wait != nil {
+			select {
+			case <-wait:
+				wakes++
+			case <-done:
+				waiting = false
+			}
+		}
+	}
+	if most := int(time.Since(began)/flows.WakeEvery) + 1; wakes > most {
+		t.Errorf("woken %d times in %v", wakes, time.Since(began))
+	}
+}
+
+// BenchmarkAddWithReaders measures what waiting readers cost the one who adds.
+func BenchmarkAddWithReaders(b *testing.B) {
+	for _, readers := range []int{0, 512} {
+		b.Run(fmt.Sprint(readers), func(b *testing.B) {
+			ring, err := flows.NewRing[int](4095)
+			if err != nil {
+				b.Fatal(err)
+			}
+			var all sync.WaitGroup
+			stop, ready := make(chan struct{}), make(chan struct{})
+			close(ready)
+			for range readers {
+				all.Go(func() {
+					buf := make([]int, 64)
+					for next := uint64(0); ; {
+						n, missed, wait := ring.Read(next, buf)
+						next += missed + uint64(n)
+						if wait == nil {
+							wait = ready
+						}
+						select {
+						case <-stop:
+							return
+						case <-wait:
+						}
+					}
+				})
+			}
+			for b.Loop() {
+				ring.Add(1)
+			}
+			close(stop)
+			all.Wait()
+		})
+	}
 }
