@@ -245,7 +245,10 @@ func TestLossesEndNothing(t *testing.T) {
 // TestCostlyRequestEndsWithItsClient: a search that takes long because of its filter ends when the
 // client is gone and when the server ends, and so holds up neither the next nor the shutdown.
 func TestCostlyRequestEndsWithItsClient(t *testing.T) {
-	s := newStand(t, flows.MaxCapacity, func(c *flowserver.Config) { c.Streams = 1 })
+	var searching atomic.Int64
+	s := newStand(t, flows.MaxCapacity, func(c *flowserver.Config) {
+		c.Follow = func() func() { searching.Add(1); return func() { searching.Add(-1) } }
+	})
 	var many []string
 	for i := range 1000 {
 		many = append(many, fmt.Sprintf("k8s:label-%d=value", i))
@@ -260,31 +263,32 @@ func TestCostlyRequestEndsWithItsClient(t *testing.T) {
 		selectors[i] = fmt.Sprintf("nobody-%d=has", i)
 	}
 	costly := []*flow.FlowFilter{{SourceLabel: selectors}}
+	until := func(n int64) {
+		t.Helper()
+		controllers.Eventually(t, patience, func() string {
+			if got := searching.Load(); got != n {
+				return fmt.Sprintf("%d search, want %d", got, n)
+			}
+			return ""
+		})
+	}
 	busy := func(req *observer.GetFlowsRequest) context.CancelFunc {
 		t.Helper()
 		ctx, cancel := context.WithCancel(t.Context())
 		if _, err := observer.NewObserverClient(s.dial()).GetFlows(ctx, req); err != nil {
 			t.Fatal(err)
 		}
-		controllers.Eventually(t, patience, func() string {
-			if _, _, err := s.get(&observer.GetFlowsRequest{Number: 1}); status.Code(err) != codes.ResourceExhausted {
-				return fmt.Sprintf("it does not search yet: %v", err)
-			}
-			return ""
-		})
+		until(1)
 		return cancel
 	}
-	for _, req := range []*observer.GetFlowsRequest{{Whitelist: costly, Number: 1}, {Whitelist: costly}} {
+	for _, req := range []*observer.GetFlowsRequest{
+		{Follow: true, Whitelist: costly, Number: 1}, {Follow: true, Whitelist: costly, Since: timestamppb.New(base)},
+	} {
 		busy(req)()
-		controllers.Eventually(t, patience, func() string {
-			if _, _, err := s.get(&observer.GetFlowsRequest{Number: 1}); err != nil {
-				return err.Error()
-			}
-			return ""
-		})
+		until(0)
 	}
 	began := time.Now()
-	defer busy(&observer.GetFlowsRequest{Whitelist: costly, Number: 1})()
+	defer busy(&observer.GetFlowsRequest{Follow: true, Whitelist: costly, Number: 1})()
 	s.end()
 	if took := time.Since(began); took > 2*patience {
 		t.Errorf("the server ended after %v", took)
