@@ -104,7 +104,7 @@ func modules(ctx context.Context) ([]string, error) {
 func argsFor(module string, modules, args []string) (own []string, ok bool) {
 	patterns := 0
 	for _, a := range args {
-		if a != "." && !strings.HasPrefix(a, "./") {
+		if !isPattern(a) {
 			own = append(own, a)
 			continue
 		}
@@ -133,6 +133,9 @@ func argsFor(module string, modules, args []string) (own []string, ok bool) {
 	}
 	return own, ok || patterns == 0 && module == "."
 }
+
+// isPattern says whether an argument of `go test` names packages, by their folders.
+func isPattern(arg string) bool { return arg == "." || strings.HasPrefix(arg, "./") }
 
 // below says whether a folder is dir or below it. Both are relative and clean.
 func below(folder, dir string) bool {
@@ -192,7 +195,7 @@ func slow() []string {
 func split(ctx context.Context, module string, args []string) (early, late []string, err error) {
 	var flags, patterns []string
 	for _, a := range args {
-		if a == "." || strings.HasPrefix(a, "./") {
+		if isPattern(a) {
 			patterns = append(patterns, a)
 		} else {
 			flags = append(flags, a)

@@ -178,3 +178,19 @@ func (e *Etcd) Client() *clientv3.Client {
 	e.t.Cleanup(func() { _ = c.Close() })
 	return c
 }
+
+// ExpireLeases ends all leases of the server, with their keys, as their time would. It fails the
+// test if the server does not answer.
+func (e *Etcd) ExpireLeases(t testing.TB) {
+	t.Helper()
+	c := e.Client()
+	all, err := c.Leases(t.Context())
+	if err != nil {
+		t.Fatalf("leases of etcd: %v", err)
+	}
+	for _, l := range all.Leases {
+		if _, err := c.Revoke(t.Context(), l.ID); err != nil {
+			t.Fatalf("end a lease of etcd: %v", err)
+		}
+	}
+}
