@@ -171,7 +171,15 @@ func TestServiceKinds(t *testing.T) {
 	for _, at := range slices.Concat(inside, ports(outsidePort, node...)) {
 		// Each port of a service has an affinity of its own.
 		for _, network := range []string{"tcp", "udp"} {
-			if got := k.who(k.a.ns, at, network); got != "b" && got != "r" {
+			// A flow of before keeps its backend, and the client may choose a port of such a flow:
+			// one try in some tens meets one, not all.
+			got := ""
+			for range 5 {
+				if got = k.who(k.a.ns, at, network); got == "b" || got == "r" {
+					break
+				}
+			}
+			if got != "b" && got != "r" {
 				t.Errorf("with affinity %q answer by %s at %s", got, network, at)
 			}
 		}
