@@ -456,16 +456,6 @@ func (p *Policy) Row(id uint16) (datapath.Endpoint, uint64) {
 // Revision returns the revision of the policy in force. It never waits.
 func (p *Policy) Revision() uint64 { return p.revision.Load() }
 
-// KernelSet returns the kernel's number of a rule set, 0 if it has none.
-func (p *Policy) KernelSet(id policy.RuleSetID) datapath.RuleSetID {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if s := p.sets[id]; s != nil {
-		return s.number
-	}
-	return 0
-}
-
 // SetIdentities is the common case of Change: identities that appeared or went.
 func (p *Policy) SetIdentities(upserts map[identity.ID]labels.Set, deletes []identity.ID) error {
 	return p.Change(func(e *policy.Engine) error {

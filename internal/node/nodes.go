@@ -89,13 +89,10 @@ type Nodes struct {
 	synced chan struct{}
 	dirty  chan struct{} // the local node may have to be written
 
-	mu        sync.Mutex
-	local     *Node
-	value     []byte        // what the store should hold for local
-	version   int           // of local, so that a writer can tell whether it wrote the newest
-	stored    string        // what it holds, as far as the watch told; "" is nothing
-	announced chan struct{} // closed when the present local node was written
-	lastErr   error         // of writing
+	mu     sync.Mutex
+	local  *Node
+	value  []byte // what the store should hold for local
+	stored string // what it holds, as far as the watch told; "" is nothing
 
 	told chan func() // what Learn and Forget have for the goroutine that watches
 
@@ -115,7 +112,6 @@ func New(cfg Config, store kvstore.Backend) (*Nodes, error) {
 		table:     table.New[Key](Node.Equal),
 		synced:    make(chan struct{}),
 		dirty:     make(chan struct{}, 1),
-		announced: make(chan struct{}),
 		told:      make(chan func(), 64),
 		vanishing: make(map[Key]time.Time),
 	}, nil
@@ -149,12 +145,6 @@ func (s *Nodes) Announce(n Node) error {
 		return nil
 	}
 	s.local, s.value = &n, value
-	s.version++
-	select {
-	case <-s.announced:
-		s.announced = make(chan struct{})
-	default: // those who wait, wait for the newest
-	}
 	s.table.Upsert(n.Key(), n)
 	s.wake()
 	return nil
@@ -174,21 +164,6 @@ func (s *Nodes) WaitSynced(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("waiting for the list of nodes: %w", context.Cause(ctx))
-	}
-}
-
-// WaitAnnounced waits until the local node, as last announced, is in the store.
-func (s *Nodes) WaitAnnounced(ctx context.Context) error {
-	s.mu.Lock()
-	done := s.announced
-	s.mu.Unlock()
-	select {
-	case <-done:
-		return nil
-	case <-ctx.Done():
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return fmt.Errorf("waiting to announce node %v: %w", s.cfg.Self, errors.Join(context.Cause(ctx), s.lastErr))
 	}
 }
 
@@ -236,7 +211,7 @@ func (s *Nodes) write(ctx context.Context) {
 		}
 		retry = nil
 		s.mu.Lock()
-		value, version := s.value, s.version
+		value := s.value
 		s.mu.Unlock()
 		if value == nil {
 			continue
@@ -247,16 +222,6 @@ func (s *Nodes) write(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		s.mu.Lock()
-		s.lastErr = err
-		if err == nil && version == s.version {
-			select {
-			case <-s.announced:
-			default:
-				close(s.announced)
-			}
-		}
-		s.mu.Unlock()
 		if err != nil {
 			pause := backoff - rand.N(backoff/2+1)
 			s.cfg.Log.Warn("could not announce the local node", "retry", pause, "error", err)

@@ -206,10 +206,11 @@ func TestAnnounce(t *testing.T) {
 		self := peer("self", "192.0.2.9", "10.0.9.0/24")
 		want := func() {
 			t.Helper()
-			if err := f.nodes.WaitAnnounced(t.Context()); err != nil {
-				t.Error(err)
+			n, ok := f.stored()
+			for end := time.Now().Add(10 * time.Minute); (!ok || !n.Equal(self)) && time.Now().Before(end); n, ok = f.stored() {
+				time.Sleep(100 * time.Millisecond)
 			}
-			if n, ok := f.stored(); !ok || !n.Equal(self) {
+			if !ok || !n.Equal(self) {
 				t.Errorf("store has %+v (%v), want %+v", n, ok, self)
 			}
 			f.wantNodes("before self")
@@ -253,11 +254,7 @@ func TestAnnounce(t *testing.T) {
 		if err := f.nodes.Announce(self); err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
-		if err := f.nodes.WaitAnnounced(ctx); !errors.Is(err, down) {
-			t.Errorf("WaitAnnounced: %v", err)
-		}
-		cancel()
+		time.Sleep(10 * time.Minute)
 		f.client.SetFault(nil)
 		want()
 	})

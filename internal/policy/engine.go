@@ -3,7 +3,6 @@ package policy
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"reflect"
 	"slices"
 
@@ -16,8 +15,8 @@ import (
 //
 // The order in which a caller should act on a change, so that nothing passes that should not:
 //
-//  1. SetRules, SetIdentity, AddSubject...
-//  2. CIDRChanges: allocate an identity for each added prefix and SetIdentity it
+//  1. SetIdentity for each prefix that new rules name ([CIDRs], [Blocks])
+//  2. SetRules, SetIdentity, AddSubject...
 //  3. Flush: write Install, then Deltas, then Bind; then Remove
 //  4. write the new prefixes and addresses into the ipcache, and only then take gone ones out of
 //     use with RemoveIdentity, for the next Flush
@@ -38,12 +37,10 @@ type Engine struct {
 	rules      int
 	lastSerial uint64
 
-	selectors   map[string]*activeSelector
-	selIndex    index[*activeSelector]
-	cidrs       prefixIndex // prefixes outside the cluster
-	blocks      prefixIndex // blocks of addresses
-	cidrRefs    map[netip.Prefix]int
-	cidrPending map[netip.Prefix]bool // changed since reported; the value says if it was reported
+	selectors map[string]*activeSelector
+	selIndex  index[*activeSelector]
+	cidrs     prefixIndex // prefixes outside the cluster
+	blocks    prefixIndex // blocks of addresses
 
 	subjects     map[Subject]*subject
 	subjectsByID map[identity.ID]*subject // linked by next
@@ -133,8 +130,6 @@ func New(cfg Config) (*Engine, error) {
 		selectors:     map[string]*activeSelector{},
 		cidrs:         newPrefixIndex(),
 		blocks:        newPrefixIndex(),
-		cidrRefs:      map[netip.Prefix]int{},
-		cidrPending:   map[netip.Prefix]bool{},
 		subjects:      map[Subject]*subject{},
 		subjectsByID:  map[identity.ID]*subject{},
 		subjectsByNS:  map[string][]*subject{},

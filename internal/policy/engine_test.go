@@ -150,33 +150,31 @@ func TestSingleStack(t *testing.T) {
 	}
 }
 
-// TestCIDRsBeforeFlush: a deny of a prefix is in force from the first rule set on, if the prefix
-// gets its identity between CIDRChanges and Flush.
-func TestCIDRsBeforeFlush(t *testing.T) {
+// TestCIDRsBeforeRules: a deny of a prefix is in force from the first rule set on, if the prefix
+// gets its identity before SetRules.
+func TestCIDRsBeforeRules(t *testing.T) {
 	t.Parallel()
 	e, _ := newEngine(t, Defaults())
 	e.SetIdentity(300, podSet(t, "a"))
 	e.AddSubject(Subject{Identity: 300})
-	setRules(t, e, "o", "a", `{"endpointSelector":{},"egress":[{"toEntities":["world"]}],"egressDeny":[{"toCIDRSet":[{"cidr":"10.0.0.0/8","except":["10.1.0.0/16"]}]}]}`)
-	added, removed := e.CIDRChanges()
-	if len(removed) != 0 || len(added) != 2 || added[0] != netip.MustParsePrefix("10.0.0.0/8") || added[1] != netip.MustParsePrefix("10.1.0.0/16") {
-		t.Fatalf("prefixes added %v, removed %v", added, removed)
+	rules := mustParse(t, "a", `{"endpointSelector":{},"egress":[{"toEntities":["world"]}],"egressDeny":[{"toCIDRSet":[{"cidr":"10.0.0.0/8","except":["10.1.0.0/16"]}]}]}`)
+	prefixes := CIDRs(rules)
+	if len(prefixes) != 2 || prefixes[0] != netip.MustParsePrefix("10.0.0.0/8") || prefixes[1] != netip.MustParsePrefix("10.1.0.0/16") {
+		t.Fatalf("prefixes %v", prefixes)
 	}
-	for i, p := range added {
+	for i, p := range prefixes {
 		e.SetIdentity(identity.LocalScope+1+identity.ID(i), identity.CIDRLabels(p, true))
 	}
+	if err := e.SetRules("o", rules); err != nil {
+		t.Fatal(err)
+	}
 	u := e.Flush()
-	if len(u.Install) != 1 || len(u.Deltas) != 0 || len(u.CIDRsAdded) != 0 {
+	if len(u.Install) != 1 || len(u.Deltas) != 0 {
 		t.Fatalf("got %+v", u)
 	}
 	rs := u.Install[0].ID
 	if e.Lookup(rs, Egress, identity.LocalScope+1, netip.Addr{}, ProtoTCP, 1).Pass() || !e.Lookup(rs, Egress, identity.LocalScope+2, netip.Addr{}, ProtoTCP, 1).Pass() {
 		t.Error("the deny of the prefix is not in force")
-	}
-	// A policy that selects nobody here asks for no identities.
-	setRules(t, e, "p", "b", `{"endpointSelector":{},"egress":[{"toCIDR":["192.0.2.0/24"]}]}`)
-	if added, removed := e.CIDRChanges(); len(added)+len(removed) > 0 {
-		t.Errorf("prefixes added %v, removed %v", added, removed)
 	}
 }
 

@@ -3,7 +3,6 @@ package policy
 import (
 	"cmp"
 	"maps"
-	"net/netip"
 	"slices"
 
 	"github.com/hawser-net/hawser/internal/identity"
@@ -22,53 +21,11 @@ type Update struct {
 	Bind map[Subject]Binding
 	// Remove are rule sets that nothing points at after Bind.
 	Remove []RuleSetID
-	// CIDRsAdded need an identity from now on, CIDRsRemoved no longer do. Both leave out what
-	// CIDRChanges has reported.
-	CIDRsAdded   []netip.Prefix
-	CIDRsRemoved []netip.Prefix
 }
 
 // Empty reports whether nothing changed.
 func (u *Update) Empty() bool {
-	return len(u.Install)+len(u.Deltas)+len(u.Bind)+len(u.Remove)+len(u.CIDRsAdded)+len(u.CIDRsRemoved) == 0
-}
-
-// CIDRChanges returns the prefixes that need an identity now, and those that no longer do, since it
-// or Flush last said so, sorted. A caller that allocates identities for added prefixes and makes
-// them known with SetIdentity before Flush never has a rule set in force that lacks them. Prefixes
-// of length 0 are not listed: reserved identities stand for them.
-func (e *Engine) CIDRChanges() (added, removed []netip.Prefix) {
-	e.settle()
-	e.dropIdleDrafts()
-	return e.takeCIDRs()
-}
-
-func (e *Engine) takeCIDRs() (added, removed []netip.Prefix) {
-	for p, was := range e.cidrPending {
-		if was {
-			removed = append(removed, p)
-		} else {
-			added = append(added, p)
-		}
-	}
-	clear(e.cidrPending)
-	slices.SortFunc(added, comparePrefix)
-	slices.SortFunc(removed, comparePrefix)
-	return added, removed
-}
-
-// CIDRs returns all prefixes that need an identity, sorted.
-func (e *Engine) CIDRs() []netip.Prefix {
-	return slices.SortedFunc(maps.Keys(e.cidrRefs), comparePrefix)
-}
-
-// dropIdleDrafts forgets rule sets that were never reported and that nothing points at.
-func (e *Engine) dropIdleDrafts() {
-	for rs := range e.idle {
-		if !rs.installed {
-			e.drop(rs)
-		}
-	}
+	return len(u.Install)+len(u.Deltas)+len(u.Bind)+len(u.Remove) == 0
 }
 
 func (e *Engine) drop(rs *ruleSet) {
@@ -131,7 +88,6 @@ func (e *Engine) Flush() Update {
 	e.rebind = nil
 	slices.SortFunc(u.Install, func(a, b RuleSet) int { return cmp.Compare(a.ID, b.ID) })
 
-	u.CIDRsAdded, u.CIDRsRemoved = e.takeCIDRs()
 	if !u.Empty() {
 		e.revision++
 	}

@@ -2,7 +2,6 @@ package policy
 
 import (
 	"encoding/binary"
-	"net/netip"
 	"slices"
 
 	"github.com/hawser-net/hawser/internal/identity"
@@ -283,7 +282,6 @@ func (e *Engine) activate(sel *Selector) *activeSelector {
 		for p := range e.cidrs.peers {
 			e.offer(as, p)
 		}
-		e.refPrefixes(sel, 1)
 	case byBlock:
 		e.blocks.add(as)
 		for p := range e.blocks.peers {
@@ -318,36 +316,11 @@ func (e *Engine) deactivate(as *activeSelector) {
 	switch as.sel.kind {
 	case byCIDR:
 		e.cidrs.remove(as)
-		e.refPrefixes(as.sel, -1)
 	case byBlock:
 		e.blocks.remove(as)
 	}
 	for _, p := range as.ids {
 		p.selectors = without(p.selectors, as)
-	}
-}
-
-// refPrefixes counts the prefixes of a selector that need an identity of their own.
-func (e *Engine) refPrefixes(sel *Selector, n int) {
-	ref := func(p netip.Prefix) {
-		if p.Bits() == 0 {
-			return // reserved identities stand for these
-		}
-		before := e.cidrRefs[p] > 0
-		if e.cidrRefs[p] += n; e.cidrRefs[p] == 0 {
-			delete(e.cidrRefs, p)
-		}
-		if after := e.cidrRefs[p] > 0; after != before {
-			if was, pending := e.cidrPending[p]; pending && was == after {
-				delete(e.cidrPending, p)
-			} else if !pending {
-				e.cidrPending[p] = before
-			}
-		}
-	}
-	ref(sel.cidr)
-	for _, p := range sel.except {
-		ref(p)
 	}
 }
 

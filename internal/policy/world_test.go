@@ -192,10 +192,8 @@ type kernel struct {
 	t       testing.TB
 	sets    map[RuleSetID]*kernelSet
 	bind    map[Subject]Binding
-	cidrs   map[netip.Prefix]identity.ID
-	blocks  map[netip.Prefix]identity.ID
-	alloc   *identity.LocalAllocator
-	balloc  *identity.LocalAllocator
+	cidrs   *prefixIDs
+	blocks  *prefixIDs
 	highest RuleSetID
 }
 
@@ -205,27 +203,17 @@ type kernelSet struct {
 }
 
 func newKernel(t testing.TB) *kernel {
-	alloc, err := identity.NewLocalAllocator(identity.LocalScope)
-	if err != nil {
-		t.Fatal(err)
+	return &kernel{
+		t: t, sets: map[RuleSetID]*kernelSet{}, bind: map[Subject]Binding{},
+		cidrs: newPrefixIDs(t, identity.LocalScope), blocks: newPrefixIDs(t, identity.BlockScope),
 	}
-	balloc, err := identity.NewLocalAllocator(identity.BlockScope)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &kernel{t: t, balloc: balloc, blocks: map[netip.Prefix]identity.ID{}, sets: map[RuleSetID]*kernelSet{}, bind: map[Subject]Binding{}, cidrs: map[netip.Prefix]identity.ID{}, alloc: alloc}
 }
 
 // sync flushes the engine as an agent would, and checks what updates promise.
 func (k *kernel) sync(e *Engine) Update {
 	k.t.Helper()
-	added, removed := e.CIDRChanges()
-	k.cidrChange(e, added, removed)
-	goneBlocks := k.addBlocks(e)
+	goneCIDRs, goneBlocks := k.addPrefixes(e)
 	u := e.Flush()
-	if len(u.CIDRsAdded) > 0 {
-		k.t.Fatalf("Flush reports prefixes %v that CIDRChanges did not", u.CIDRsAdded)
-	}
 	for _, rs := range u.Install {
 		if rs.ID <= k.highest {
 			k.t.Fatalf("rule set %d is not new", rs.ID)
@@ -268,36 +256,42 @@ func (k *kernel) sync(e *Engine) Update {
 		}
 		delete(k.sets, id)
 	}
-	k.cidrChange(e, nil, u.CIDRsRemoved)
-	for _, p := range goneBlocks {
-		k.balloc.Release(k.blocks[p])
-		e.RemoveIdentity(k.blocks[p])
-		delete(k.blocks, p)
-	}
+	k.cidrs.release(e, goneCIDRs)
+	k.blocks.release(e, goneBlocks)
 	return u
 }
 
-// addBlocks gives the blocks that rules name identities, and returns those that none names any
-// more.
-func (k *kernel) addBlocks(e *Engine) (gone []netip.Prefix) {
-	var rules []*Rule
-	for _, info := range e.Rules() {
-		rules = append(rules, info.Rule)
+// prefixIDs are the identities of prefixes of one kind.
+type prefixIDs struct {
+	ids   map[netip.Prefix]identity.ID
+	alloc *identity.LocalAllocator
+}
+
+func newPrefixIDs(t testing.TB, scope identity.ID) *prefixIDs {
+	t.Helper()
+	alloc, err := identity.NewLocalAllocator(scope)
+	if err != nil {
+		t.Fatal(err)
 	}
-	want := Blocks(rules)
+	return &prefixIDs{ids: map[netip.Prefix]identity.ID{}, alloc: alloc}
+}
+
+// allocate gives the prefixes identities, and returns those that are wanted no more.
+func (x *prefixIDs) allocate(t testing.TB, e *Engine, want []netip.Prefix, labels func(netip.Prefix) labels.Set) (gone []netip.Prefix) {
+	t.Helper()
 	for _, p := range want {
-		if k.blocks[p] != 0 {
+		if x.ids[p] != 0 {
 			continue
 		}
-		set := identity.BlockLabels(p)
-		id, _, err := k.balloc.Allocate(set)
+		set := labels(p)
+		id, _, err := x.alloc.Allocate(set)
 		if err != nil {
-			k.t.Fatal(err)
+			t.Fatal(err)
 		}
-		k.blocks[p] = id
+		x.ids[p] = id
 		e.SetIdentity(id, set)
 	}
-	for p := range k.blocks {
+	for p := range x.ids {
 		if !slices.Contains(want, p) {
 			gone = append(gone, p)
 		}
@@ -306,28 +300,23 @@ func (k *kernel) addBlocks(e *Engine) (gone []netip.Prefix) {
 	return gone
 }
 
-func (k *kernel) cidrChange(e *Engine, added, removed []netip.Prefix) {
-	for _, p := range added {
-		set := identity.CIDRLabels(p, e.cfg.DualStack)
-		id, _, err := k.alloc.Allocate(set)
-		if err != nil {
-			k.t.Fatal(err)
-		}
-		if _, dup := k.cidrs[p]; dup {
-			k.t.Fatalf("prefix %v is added twice", p)
-		}
-		k.cidrs[p] = id
-		e.SetIdentity(id, set)
+func (x *prefixIDs) release(e *Engine, gone []netip.Prefix) {
+	for _, p := range gone {
+		x.alloc.Release(x.ids[p])
+		e.RemoveIdentity(x.ids[p])
+		delete(x.ids, p)
 	}
-	for _, p := range removed {
-		id, ok := k.cidrs[p]
-		if !ok {
-			k.t.Fatalf("prefix %v is removed, but is not there", p)
-		}
-		delete(k.cidrs, p)
-		k.alloc.Release(id)
-		e.RemoveIdentity(id)
+}
+
+// addPrefixes gives the prefixes that rules name identities, and returns those that none names any
+// more.
+func (k *kernel) addPrefixes(e *Engine) (goneCIDRs, goneBlocks []netip.Prefix) {
+	var rules []*Rule
+	for _, info := range e.Rules() {
+		rules = append(rules, info.Rule)
 	}
+	goneCIDRs = k.cidrs.allocate(k.t, e, CIDRs(rules), func(p netip.Prefix) labels.Set { return identity.CIDRLabels(p, e.cfg.DualStack) })
+	return goneCIDRs, k.blocks.allocate(k.t, e, Blocks(rules), identity.BlockLabels)
 }
 
 // applyDelta writes a delta entry by entry; no probe may pass in between that passes neither
@@ -430,7 +419,7 @@ func (k *kernel) judge(s Subject, dir Direction, id identity.ID, at netip.Addr, 
 // block finds the block around an address by longest prefix.
 func (k *kernel) block(a netip.Addr) (id identity.ID) {
 	best := -1
-	for p, pid := range k.blocks {
+	for p, pid := range k.blocks.ids {
 		if p.Contains(a) && p.Bits() > best {
 			best, id = p.Bits(), pid
 		}
@@ -444,7 +433,7 @@ func (k *kernel) resolve(a netip.Addr) identity.ID {
 	if a.Is6() {
 		id = identity.WorldIPv6
 	}
-	for p, pid := range k.cidrs {
+	for p, pid := range k.cidrs.ids {
 		if p.Contains(a) && p.Bits() > best {
 			best, id = p.Bits(), pid
 		}

@@ -16,8 +16,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/spf13/pflag"
-
 	"github.com/hawser-net/hawser/internal/policy"
 )
 
@@ -40,11 +38,6 @@ type Config struct {
 // Defaults returns a configuration without a directory.
 func Defaults() Config {
 	return Config{Poll: 10 * time.Second, Settle: 20 * time.Millisecond, Gather: time.Millisecond}
-}
-
-// Flags registers the flags.
-func (c *Config) Flags(fs *pflag.FlagSet) {
-	fs.StringVar(&c.Path, "static-cnp-path", c.Path, "Directory of network policies in YAML files, followed while the agent runs")
 }
 
 // Validate reports all faults.

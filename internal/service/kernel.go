@@ -6,7 +6,6 @@ import (
 	"iter"
 	"net/netip"
 	"slices"
-	"sync/atomic"
 
 	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/table"
@@ -95,7 +94,6 @@ func (m *Maps) Prune(_ context.Context, desired iter.Seq2[datapath.ServiceFronte
 type Flows struct {
 	kernel    datapath.Services
 	frontends *table.Table[datapath.ServiceFrontend, Frontend]
-	forgotten atomic.Uint64
 }
 
 // NewFlows returns the Flows of a table.
@@ -103,18 +101,14 @@ func NewFlows(kernel datapath.Services, frontends *table.Table[datapath.ServiceF
 	return &Flows{kernel: kernel, frontends: frontends}
 }
 
-// Forgotten counts the flows that had to choose anew.
-func (f *Flows) Forgotten() uint64 { return f.forgotten.Load() }
-
 // Settle goes through the flows once.
 func (f *Flows) Settle(ctx context.Context) error {
 	frontends := make(map[datapath.ServiceFrontend]Frontend)
 	for k, r := range f.frontends.All() {
 		frontends[k] = r
 	}
-	n, err := f.kernel.ForgetServiceFlows(ctx, func(flow datapath.ServiceFlow) bool { return Stale(frontends, flow) })
-	f.forgotten.Add(uint64(n))
-	if err != nil {
+	stale := func(flow datapath.ServiceFlow) bool { return Stale(frontends, flow) }
+	if _, err := f.kernel.ForgetServiceFlows(ctx, stale); err != nil {
 		return fmt.Errorf("have flows forget former backends: %w", err)
 	}
 	return nil

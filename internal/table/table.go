@@ -300,29 +300,9 @@ var ErrClosed = errors.New("observer is closed")
 func (t *Table[K, V]) Watch() *Observer[K, V] {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.observe(&t.root)
-}
-
-// SnapshotAndWatch returns the rows present now and an observer of what changes from now on. The
-// caller must Close it.
-func (t *Table[K, V]) SnapshotAndWatch() ([]Row[K, V], *Observer[K, V]) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	rows := make([]Row[K, V], 0, t.live)
-	for e := t.root.next; e != &t.root; e = e.next {
-		if e.kind == live {
-			rows = append(rows, e.row)
-		}
-	}
-	o := t.observe(t.root.prev)
-	o.revision = t.revision
-	return rows, o
-}
-
-func (t *Table[K, V]) observe(at *entry[K, V]) *Observer[K, V] {
 	o := &Observer[K, V]{t: t, wake: make(chan struct{}, 1), since: t.revision}
 	o.bookmark.kind = bookmark
-	o.bookmark.insertAfter(at)
+	o.bookmark.insertAfter(&t.root)
 	t.observers = append(t.observers, o)
 	o.wake <- struct{}{} // look once without being told
 	return o

@@ -23,8 +23,6 @@ type Maps struct {
 	ipcache   map[netip.Prefix]datapath.IPCacheEntry
 	blocks    map[netip.Prefix]uint32
 	peers     map[netip.Addr]datapath.TunnelPeer
-	flows     []datapath.CTEntry
-	metrics   []datapath.Metric
 	monitor   datapath.MonitorFlags
 	// room is how many policy entries fit in all rule sets together.
 	room int
@@ -57,20 +55,6 @@ func (m *Maps) SetPolicyRoom(entries int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.room = entries
-}
-
-// SetFlows replaces the tracked flows.
-func (m *Maps) SetFlows(flows []datapath.CTEntry) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.flows = slices.Clone(flows)
-}
-
-// SetMetrics replaces the counters.
-func (m *Maps) SetMetrics(list []datapath.Metric) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.metrics = slices.Clone(list)
 }
 
 // Monitor returns the flags last set by SetMonitor.
@@ -420,27 +404,11 @@ func (m *Maps) LastGeneration() (uint32, error) {
 	for _, ep := range m.endpoints {
 		last = max(last, ep.PolicyGeneration, ep.Incarnation)
 	}
-	for _, f := range m.flows {
-		last = max(last, f.SrcGeneration, f.DstGeneration, f.SrcOwner, f.DstOwner)
-	}
 	return last, nil
 }
 
-// CT implements datapath.Maps.
-func (m *Maps) CT(fn func(datapath.CTEntry) bool) error {
-	if err := m.node.begin("Maps.CT", nil); err != nil {
-		return err
-	}
-	m.mu.Lock()
-	flows := slices.Clone(m.flows)
-	m.mu.Unlock()
-	for _, e := range flows {
-		if !fn(e) {
-			break
-		}
-	}
-	return nil
-}
+// CT implements datapath.Maps. The fake has no flows.
+func (m *Maps) CT(func(datapath.CTEntry) bool) error { return m.node.begin("Maps.CT", nil) }
 
 // FlowShares implements datapath.Maps. The fake has room for all.
 func (m *Maps) FlowShares() ([]datapath.FlowShare, error) {
@@ -452,25 +420,11 @@ func (m *Maps) CollectCT(ctx context.Context) (alive, removed int, err error) {
 	if err := m.node.begin("Maps.CollectCT", nil); err != nil {
 		return 0, 0, err
 	}
-	if err := ctx.Err(); err != nil {
-		return 0, 0, err
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	before := len(m.flows)
-	m.flows = slices.DeleteFunc(m.flows, func(e datapath.CTEntry) bool { return e.Expires <= 0 })
-	return len(m.flows), before - len(m.flows), nil
+	return 0, 0, ctx.Err()
 }
 
-// Metrics implements datapath.Maps.
-func (m *Maps) Metrics() ([]datapath.Metric, error) {
-	if err := m.node.begin("Maps.Metrics", nil); err != nil {
-		return nil, err
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return slices.Clone(m.metrics), nil
-}
+// Metrics implements datapath.Maps. The fake counts nothing.
+func (m *Maps) Metrics() ([]datapath.Metric, error) { return nil, m.node.begin("Maps.Metrics", nil) }
 
 // SetMonitor implements datapath.Maps.
 func (m *Maps) SetMonitor(flags datapath.MonitorFlags) error {

@@ -11,7 +11,6 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/hawser-net/hawser/internal/datapath"
-	"github.com/hawser-net/hawser/internal/service"
 )
 
 // serviceState is a row as the kernel has it, and the set that holds its backends; 0 if it has
@@ -310,7 +309,7 @@ func cellsOf(s datapath.Service) []kernelLbCells {
 		return nil
 	}
 	cells := make([]kernelLbCells, tableParts)
-	for i, slot := range service.Maglev(s.Backends, tableCells) {
+	for i, slot := range maglev(s.Backends, tableCells) {
 		cells[i/partCells].Slot[i%partCells] = slot
 	}
 	return cells

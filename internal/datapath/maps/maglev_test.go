@@ -1,4 +1,4 @@
-package service_test
+package maps
 
 import (
 	"math/rand/v2"
@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/hawser-net/hawser/internal/datapath"
-	"github.com/hawser-net/hawser/internal/service"
 )
 
 const cells = datapath.MaxConsistentBackends
@@ -30,10 +29,10 @@ func someBackends(r *rand.Rand, n int) []netip.AddrPort {
 	return out
 }
 
-// owners names the backend of each cell, which does not depend on how the backends are counted.
-func owners(backends []netip.AddrPort) []netip.AddrPort {
+// cellOwners names the backend of each cell, which does not depend on how the backends are counted.
+func cellOwners(backends []netip.AddrPort) []netip.AddrPort {
 	var out []netip.AddrPort
-	for _, i := range service.Maglev(backends, cells) {
+	for _, i := range maglev(backends, cells) {
 		out = append(out, backends[i])
 	}
 	return out
@@ -46,7 +45,7 @@ func TestMaglevBalance(t *testing.T) {
 		for _, n := range []int{1, 2, 3, 5, 10, 50, 160} {
 			backends := someBackends(r, n)
 			count := make(map[netip.AddrPort]int)
-			for _, b := range owners(backends) {
+			for _, b := range cellOwners(backends) {
 				count[b]++
 			}
 			share := float64(cells) / float64(n)
@@ -57,10 +56,10 @@ func TestMaglevBalance(t *testing.T) {
 			}
 		}
 	}
-	if service.Maglev(nil, cells) != nil {
+	if maglev(nil, cells) != nil {
 		t.Error("cells without backends")
 	}
-	if got := service.Maglev(someBackends(rand.New(rand.NewPCG(1, 1)), 13), 13); len(got) != 13 || len(slices.Compact(slices.Sorted(slices.Values(got)))) != 13 {
+	if got := maglev(someBackends(rand.New(rand.NewPCG(1, 1)), 13), 13); len(got) != 13 || len(slices.Compact(slices.Sorted(slices.Values(got)))) != 13 {
 		t.Errorf("as many backends as cells: %v", got)
 	}
 }
@@ -74,7 +73,7 @@ func TestMaglevDisruption(t *testing.T) {
 			all := someBackends(r, n)
 			gone := r.IntN(n)
 			fewer := slices.Delete(slices.Clone(all), gone, gone+1)
-			before, after := owners(all), owners(fewer)
+			before, after := cellOwners(all), cellOwners(fewer)
 			moved := 0
 			for i := range before {
 				if before[i] != all[gone] && before[i] != after[i] {
@@ -93,6 +92,6 @@ func TestMaglevDisruption(t *testing.T) {
 func BenchmarkMaglev(b *testing.B) {
 	backends := someBackends(rand.New(rand.NewPCG(1, 1)), 100)
 	for b.Loop() {
-		service.Maglev(backends, cells)
+		maglev(backends, cells)
 	}
 }

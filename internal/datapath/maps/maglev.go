@@ -1,11 +1,11 @@
-package service
+package maps
 
 import (
 	"hash/fnv"
 	"net/netip"
 )
 
-// Maglev returns a table of so many cells, each with the index of a backend: the table of Google's
+// maglev returns a table of so many cells, each with the index of a backend: the table of Google's
 // Maglev balancer (NSDI 2016). All backends have nearly as many cells; who makes a table of the
 // same backends has the same; and when a backend comes or goes, few cells that were, and are,
 // others' change. So nodes that know the same backends choose the same one for a client, by a hash
@@ -13,7 +13,7 @@ import (
 //
 // cells must be a prime, and the backends sorted, none twice, and no more than cells; without any,
 // the table is nil. A backend is known by its address and port alone.
-func Maglev(backends []netip.AddrPort, cells int) []uint16 {
+func maglev(backends []netip.AddrPort, cells int) []uint16 {
 	if len(backends) == 0 {
 		return nil
 	}
