@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/hawser-net/hawser/pkg/kvstore/internal/driver"
 )
 
 // MaxKeysPerLease bounds the keys attached to one lease. In etcd the cost of writing a leased key
@@ -15,7 +17,7 @@ var (
 	// ErrNotFound says that the store answered and has no such key.
 	ErrNotFound = errors.New("key not found")
 	// ErrClosed says that the backend was closed; nothing was sent.
-	ErrClosed = errors.New("key-value store is closed")
+	ErrClosed = driver.ErrClosed
 )
 
 // Backend is a connection to a key-value store, with leases of its own. See the package doc for

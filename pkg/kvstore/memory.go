@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/hawser-net/hawser/pkg/kvstore/internal/driver"
 )
 
 // memoryHistory is how many changes a [Memory] keeps for watches that have to catch up; a watch
@@ -52,10 +54,9 @@ func (m *Memory) ClientAs(layout Layout) *MemoryClient {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.clients++
-	ctx, cancel := context.WithCancel(context.Background())
 	return &MemoryClient{
-		store: m, layout: layout, id: m.clients, ctx: ctx, cancel: cancel,
-		leases: make(map[string]map[string]struct{}), leaseOf: make(map[string]string), broken: make(chan struct{}),
+		store: m, layout: layout, id: m.clients, conn: driver.New("memory", 0),
+		leases: make(map[string]map[string]struct{}), leaseOf: make(map[string]string),
 	}
 }
 
@@ -172,19 +173,15 @@ type MemoryClient struct {
 	store  *Memory
 	layout Layout
 	id     int
-	ctx    context.Context
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
+	conn   *driver.Conn
 
 	mu        sync.Mutex
-	closed    bool
 	fault     MemoryFault
 	calls     int
 	leases    map[string]map[string]struct{} // lease -> keys on it
 	leaseOf   map[string]string              // key -> lease
 	leaseSeq  int
 	observers []*leaseObserver
-	broken    chan struct{} // closed and replaced to break watches
 }
 
 type leaseObserver struct {
@@ -214,10 +211,10 @@ func (c *MemoryClient) begin(ctx context.Context, call MemoryCall) (after error,
 		return nil, err
 	}
 	c.mu.Lock()
-	closed, fault := c.closed, c.fault
+	fault := c.fault
 	c.calls++
 	c.mu.Unlock()
-	if closed {
+	if c.conn.Closed() {
 		return nil, ErrClosed
 	}
 	if fault == nil {
@@ -273,7 +270,7 @@ func (c *MemoryClient) Txn(ctx context.Context, txn Txn) (TxnResult, error) {
 	// The client's lock is held across the store's: leases and keys change together.
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
+	if c.conn.Closed() {
 		return TxnResult{}, ErrClosed
 	}
 	res := c.apply(txn)
@@ -419,7 +416,7 @@ func (c *MemoryClient) RevokeLeases(ctx context.Context) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
+	if c.conn.Closed() {
 		return ErrClosed
 	}
 	c.dropLeases()
@@ -463,7 +460,7 @@ func (c *MemoryClient) Status() Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := Status{Kind: "memory", State: StateOK, Message: "in memory", Leases: len(c.leases), LeasedKeys: len(c.leaseOf), LastOK: time.Now()}
-	if c.closed {
+	if c.conn.Closed() {
 		s.State, s.Message = StateClosed, "closed"
 	}
 	return s
@@ -471,10 +468,7 @@ func (c *MemoryClient) Status() Status {
 
 // Close implements [Backend]. The keys on its leases stay.
 func (c *MemoryClient) Close() error {
-	c.mu.Lock()
-	c.closed = true
-	c.mu.Unlock()
-	c.cancel()
-	c.wg.Wait()
+	c.conn.Shut()
+	c.conn.Wait()
 	return nil
 }

@@ -5,43 +5,26 @@ import (
 	"sort"
 	"strings"
 	"time"
+
+	"github.com/hawser-net/hawser/pkg/kvstore/internal/driver"
 )
 
 // BreakWatches cuts the streams of all watches of this connection. Each resumes after its last
 // event, or lists again if the store has since forgotten what came between ([Memory.Compact]).
-func (c *MemoryClient) BreakWatches() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	close(c.broken)
-	c.broken = make(chan struct{})
-}
+func (c *MemoryClient) BreakWatches() { c.conn.BreakWatches() }
 
 // Watch implements [Backend].
 func (c *MemoryClient) Watch(ctx context.Context, prefix string) <-chan Event {
-	out := make(chan Event, 64)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		close(out)
-		return out
-	}
-	c.wg.Add(1)
-	go func() {
-		defer c.wg.Done()
-		defer close(out)
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		defer context.AfterFunc(c.ctx, cancel)()
-		w := memoryWatch{client: c, prefix: prefix, out: out}
+	return driver.Watch(ctx, c.conn, func(ctx context.Context, send func(...Event) bool) {
+		w := memoryWatch{client: c, prefix: prefix, send: send}
 		w.run(ctx)
-	}()
-	return out
+	})
 }
 
 type memoryWatch struct {
 	client *MemoryClient
 	prefix string
-	out    chan<- Event
+	send   func(...Event) bool
 	known  Known
 	next   int64 // first revision not yet told
 	// restored is how often the store had gone back when it was listed.
@@ -59,13 +42,10 @@ func (w *memoryWatch) run(ctx context.Context) {
 			if err != nil {
 				// A fault function says when the store is back; asking again soon is right for a
 				// store in memory.
-				select {
-				case <-ctx.Done():
-				case <-time.After(time.Millisecond):
-				}
+				driver.Sleep(ctx, time.Millisecond)
 				continue
 			}
-			if !w.send(ctx, w.known.Relist(l)...) {
+			if !w.send(w.known.Relist(l)...) {
 				return
 			}
 			w.next = l.Revision + 1
@@ -77,9 +57,7 @@ func (w *memoryWatch) run(ctx context.Context) {
 // follow tells changes until the stream breaks, and says whether the watch must list again.
 func (w *memoryWatch) follow(ctx context.Context) (relist bool) {
 	m := w.client.store
-	w.client.mu.Lock()
-	broken := w.client.broken
-	w.client.mu.Unlock()
+	broken := w.client.conn.Broken()
 	for {
 		m.mu.Lock()
 		changed := m.changed
@@ -106,7 +84,7 @@ func (w *memoryWatch) follow(ctx context.Context) (relist bool) {
 		}
 		w.next = m.revision + 1
 		m.mu.Unlock()
-		if !w.send(ctx, events...) {
+		if !w.send(events...) {
 			return false
 		}
 		select {
@@ -117,15 +95,4 @@ func (w *memoryWatch) follow(ctx context.Context) (relist bool) {
 		case <-changed:
 		}
 	}
-}
-
-func (w *memoryWatch) send(ctx context.Context, events ...Event) bool {
-	for _, ev := range events {
-		select {
-		case w.out <- ev:
-		case <-ctx.Done():
-			return false
-		}
-	}
-	return true
 }

@@ -38,15 +38,15 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"net/http"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/hashicorp/consul/api"
 
 	"github.com/hawser-net/hawser/pkg/kvstore"
+	"github.com/hawser-net/hawser/pkg/kvstore/internal/driver"
+	"github.com/hawser-net/hawser/pkg/kvstore/internal/health"
 	"github.com/hawser-net/hawser/pkg/kvstore/internal/leases"
 )
 
@@ -58,18 +58,10 @@ type Client struct {
 	cfg       Config
 	log       *slog.Logger
 	consul    *api.Client
-	ctx       context.Context
-	cancel    context.CancelFunc
-	wg        sync.WaitGroup
-	slots     chan struct{}
+	conn      *driver.Conn
 	leases    leases.Table[string]
 	observers leases.Observers
-	beat      kvstore.Heartbeat
-
-	mu     sync.Mutex
-	closed bool
-	status kvstore.Status
-	broken chan struct{} // closed and replaced to make every watch ask anew
+	health    *health.Monitor
 }
 
 var _ kvstore.Backend = (*Client)(nil)
@@ -100,54 +92,16 @@ func newClient(cfg Config, log *slog.Logger) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("consul: %w", err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	c := &Client{
-		cfg: cfg, log: log, consul: consul, ctx: ctx, cancel: cancel,
-		slots: make(chan struct{}, cfg.MaxInflight), broken: make(chan struct{}),
-		status: kvstore.Status{Kind: "consul", State: kvstore.StateConnecting},
-	}
-	c.wg.Add(1)
-	go func() {
-		defer c.wg.Done()
+	c := &Client{cfg: cfg, log: log, consul: consul, conn: driver.New("consul", cfg.MaxInflight)}
+	c.health = health.New(health.Config{
+		Kind: "consul", Interval: cfg.CheckInterval, FailingInterval: cfg.FailingCheckInterval, MaxQuorumFailures: cfg.MaxQuorumFailures,
+		HeartbeatKey: cfg.HeartbeatKey, HeartbeatStaleAfter: cfg.HeartbeatStaleAfter, Leases: c.leases.Count, Log: log,
+	})
+	c.conn.Go(func() {
 		defer settings.Transport.CloseIdleConnections()
-		c.checkLoop()
-	}()
+		c.health.Run(c.conn.Context(), c.check)
+	})
 	return c, nil
-}
-
-// begin waits until a request may be sent, and returns a context that also ends with the client.
-// The function returned must be called when it is done.
-func (c *Client) begin(ctx context.Context) (context.Context, func(), error) {
-	if err := ctx.Err(); err != nil {
-		return nil, nil, err
-	}
-	if c.ctx.Err() != nil {
-		return nil, nil, kvstore.ErrClosed
-	}
-	select {
-	case c.slots <- struct{}{}:
-	case <-ctx.Done():
-		return nil, nil, fmt.Errorf("waiting for earlier requests: %w", ctx.Err())
-	case <-c.ctx.Done():
-		return nil, nil, kvstore.ErrClosed
-	}
-	both, cancel := context.WithCancel(ctx)
-	stop := context.AfterFunc(c.ctx, cancel)
-	return both, func() { stop(); cancel(); <-c.slots }, nil
-}
-
-// fault turns an error of the client library into one of ours.
-func (c *Client) fault(ctx context.Context, doing, key string, err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case c.ctx.Err() != nil:
-		err = kvstore.ErrClosed
-	case errors.Is(err, kvstore.ErrClosed), ctx.Err() == nil:
-	default:
-		err = fmt.Errorf("%w (consul: %v)", ctx.Err(), err)
-	}
-	return fmt.Errorf("consul: %s %q: %w", doing, key, err)
 }
 
 func consistent(ctx context.Context) *api.QueryOptions {
@@ -160,15 +114,15 @@ func pair(p *api.KVPair) kvstore.KeyValue {
 
 // Get implements [kvstore.Backend].
 func (c *Client) Get(ctx context.Context, key string) (kvstore.KeyValue, error) {
-	both, done, err := c.begin(ctx)
+	both, done, err := c.conn.Begin(ctx)
 	if err != nil {
-		return kvstore.KeyValue{}, c.fault(ctx, "get", key, err)
+		return kvstore.KeyValue{}, c.conn.Fault(ctx, "get", key, err)
 	}
 	defer done()
 	p, _, err := c.consul.KV().Get(key, consistent(both))
 	switch {
 	case err != nil:
-		return kvstore.KeyValue{}, c.fault(ctx, "get", key, err)
+		return kvstore.KeyValue{}, c.conn.Fault(ctx, "get", key, err)
 	case p == nil:
 		return kvstore.KeyValue{}, fmt.Errorf("consul: get %q: %w", key, kvstore.ErrNotFound)
 	}
@@ -178,12 +132,12 @@ func (c *Client) Get(ctx context.Context, key string) (kvstore.KeyValue, error) 
 // List implements [kvstore.Backend].
 func (c *Client) List(ctx context.Context, prefix string) (kvstore.Listing, error) {
 	l, _, err := c.list(ctx, prefix)
-	return l, c.fault(ctx, "list", prefix, err)
+	return l, c.conn.Fault(ctx, "list", prefix, err)
 }
 
 // list also returns the index to ask for changes after.
 func (c *Client) list(ctx context.Context, prefix string) (kvstore.Listing, uint64, error) {
-	both, done, err := c.begin(ctx)
+	both, done, err := c.conn.Begin(ctx)
 	if err != nil {
 		return kvstore.Listing{}, 0, err
 	}
@@ -211,12 +165,9 @@ func listing(pairs api.KVPairs, index uint64) kvstore.Listing {
 
 // Close implements [kvstore.Backend].
 func (c *Client) Close() error {
-	c.mu.Lock()
-	c.closed = true
-	c.status.State = kvstore.StateClosed
-	c.mu.Unlock()
-	c.cancel()
-	c.wg.Wait()
+	c.health.Close()
+	c.conn.Shut()
+	c.conn.Wait()
 	return nil
 }
 
@@ -229,104 +180,31 @@ func (c *Client) Layout() kvstore.Layout {
 }
 
 // Status implements [kvstore.Backend].
-func (c *Client) Status() kvstore.Status {
-	leases, keys := c.leases.Count()
-	age, beats := c.beat.Age(time.Now())
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	s := c.status
-	s.Leases, s.LeasedKeys = leases, keys
-	found := fmt.Sprintf("consul: %d leases with %d keys", leases, keys)
-	switch {
-	case s.State == kvstore.StateClosed:
-		s.Message = "consul: closed"
-	case s.QuorumFailures > 0:
-		s.Message = fmt.Sprintf("%s, no answer to %d checks in a row: %s", found, s.QuorumFailures, s.LastError)
-	case s.State == kvstore.StateConnecting:
-		s.Message = "consul: connecting"
-	case beats && age > c.cfg.HeartbeatStaleAfter && c.cfg.HeartbeatStaleAfter > 0:
-		s.State = kvstore.StateFailed
-		s.LastError = fmt.Sprintf("the heartbeat (%s) has not changed for %s", c.cfg.HeartbeatKey, age.Round(time.Second))
-		s.Message = found + ", quorum, but " + s.LastError
-	default:
-		s.Message = found + ", quorum"
-	}
-	return s
-}
-
-// checkLoop asks the store how it is, at once and then at the intervals of the settings, until the
-// client is closed.
-func (c *Client) checkLoop() {
-	for {
-		pause := c.cfg.CheckInterval
-		if !c.check() {
-			pause = c.cfg.FailingCheckInterval
-		}
-		if !sleep(c.ctx, pause*9/10+rand.N(pause/5+1)) {
-			return
-		}
-	}
-}
+func (c *Client) Status() kvstore.Status { return c.health.Status() }
 
 // check makes a read that needs a quorum.
 func (c *Client) check() bool {
-	ctx, cancel := context.WithTimeout(c.ctx, c.cfg.CheckTimeout)
+	ctx, cancel := context.WithTimeout(c.conn.Context(), c.cfg.CheckTimeout)
 	defer cancel()
 	p, _, err := c.consul.KV().Get(c.cfg.HeartbeatKey, consistent(ctx))
-	if c.ctx.Err() != nil {
+	if c.conn.Closed() {
 		return false
 	}
-	if err == nil {
-		var revision int64
-		if p != nil {
-			revision = int64(p.ModifyIndex)
-		}
-		c.beat.Note(revision, time.Now())
-	} else {
-		c.beat.Miss()
+	var revision int64
+	if p != nil {
+		revision = int64(p.ModifyIndex)
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return false
+	c.health.Heartbeat(revision, err)
+	server := kvstore.EndpointStatus{Address: c.cfg.Address, Healthy: err == nil}
+	if err != nil {
+		server.Message = err.Error()
 	}
-	s := &c.status
-	was := s.State
-	if err == nil {
-		s.State, s.QuorumFailures, s.LastOK, s.LastError = kvstore.StateOK, 0, time.Now(), ""
-	} else {
-		s.QuorumFailures++
-		s.LastError = err.Error()
-		switch {
-		case s.QuorumFailures > c.cfg.MaxQuorumFailures:
-			s.State = kvstore.StateFailed
-		case !s.LastOK.IsZero():
-			s.State = kvstore.StateDegraded
-		}
-	}
-	s.Endpoints = []kvstore.EndpointStatus{{Address: c.cfg.Address, Healthy: err == nil, Message: s.LastError}}
-	if s.State != was {
-		c.log.Info("state of consul changed", "from", was, "to", s.State, "error", s.LastError)
-	}
-	return err == nil
+	return c.health.Checked([]kvstore.EndpointStatus{server}, err)
 }
 
-// sleep waits unless ctx ends first, and says whether it waited in full.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-// retryPause grows from 10 ms to most, doubled at each try, and is random in its upper half.
-func retryPause(try int, most time.Duration) time.Duration {
-	d := min(10*time.Millisecond<<min(try, 20), most)
-	return d/2 + rand.N(d/2+1)
+// retryPause is how long to wait after so many failures.
+func retryPause(failures int, most time.Duration) time.Duration {
+	return driver.Backoff(failures, 10*time.Millisecond, most)
 }
 
 // gone says that Consul answered that a session does not exist.

@@ -16,7 +16,7 @@ func (c *Client) SessionIDs() []string {
 }
 
 // BreakWatches cuts all queries.
-func (c *Client) BreakWatches() { c.breakWatches() }
+func (c *Client) BreakWatches() { c.conn.BreakWatches() }
 
 // Changes returns what a watch tells that knew the one listing and reads the other.
 func Changes(before, now kvstore.Listing) []kvstore.Event {

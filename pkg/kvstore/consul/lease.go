@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/hawser-net/hawser/pkg/kvstore"
+	"github.com/hawser-net/hawser/pkg/kvstore/internal/driver"
 	"github.com/hawser-net/hawser/pkg/kvstore/internal/leases"
 )
 
@@ -18,7 +19,7 @@ func (c *Client) reserve(ctx context.Context, keys []string) (leases.Reservation
 }
 
 func (c *Client) addLease(ctx context.Context) error {
-	both, done, err := c.begin(ctx)
+	both, done, err := c.conn.Begin(ctx)
 	if err != nil {
 		return err
 	}
@@ -32,20 +33,13 @@ func (c *Client) addLease(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("asking for a session: %w", err)
 	}
-	alive, stop := context.WithCancel(c.ctx)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
+	alive, stop := context.WithCancel(c.conn.Context())
+	l := c.leases.Add(id, stop)
+	if !c.conn.Go(func() { defer stop(); c.keepAlive(alive, l) }) {
 		stop()
+		c.leases.Remove(l)
 		return kvstore.ErrClosed
 	}
-	l := c.leases.Add(id, stop)
-	c.wg.Add(1)
-	go func() {
-		defer c.wg.Done()
-		defer stop()
-		c.keepAlive(alive, l)
-	}()
 	return nil
 }
 
@@ -53,7 +47,7 @@ func (c *Client) addLease(ctx context.Context) error {
 func (c *Client) keepAlive(ctx context.Context, l *leases.Lease[string]) {
 	last := time.Now()
 	pause := c.cfg.LeaseTTL / 3
-	for sleep(ctx, pause) {
+	for driver.Sleep(ctx, pause) {
 		one, cancel := context.WithTimeout(ctx, c.cfg.CheckTimeout)
 		entry, _, err := c.consul.Session().Renew(l.ID, (&api.WriteOptions{}).WithContext(one))
 		cancel()
@@ -103,9 +97,9 @@ func (c *Client) ObserveLostLeases(prefix string, lost func(keys []string)) (sto
 func (c *Client) RevokeLeases(ctx context.Context) error {
 	var errs []error
 	for _, l := range c.leases.List() {
-		both, done, err := c.begin(ctx)
+		both, done, err := c.conn.Begin(ctx)
 		if err != nil {
-			errs = append(errs, c.fault(ctx, "end session", l.ID, err))
+			errs = append(errs, c.conn.Fault(ctx, "end session", l.ID, err))
 			break
 		}
 		c.leases.Remove(l)
@@ -113,7 +107,7 @@ func (c *Client) RevokeLeases(ctx context.Context) error {
 		_, err = c.consul.Session().Destroy(l.ID, (&api.WriteOptions{}).WithContext(both))
 		done()
 		if err != nil && !gone(err) {
-			errs = append(errs, c.fault(ctx, "end session", l.ID, err))
+			errs = append(errs, c.conn.Fault(ctx, "end session", l.ID, err))
 		}
 	}
 	return errors.Join(errs...)

@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/hawser-net/hawser/pkg/kvstore"
+	"github.com/hawser-net/hawser/pkg/kvstore/internal/driver"
 	"github.com/hawser-net/hawser/pkg/kvstore/internal/leases"
 )
 
@@ -127,12 +128,12 @@ func (c *Client) Txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, e
 		first = txn.If[0].Key
 	}
 	r, err := c.txn(ctx, txn)
-	return r, c.fault(ctx, "transaction on", first, err)
+	return r, c.conn.Fault(ctx, "transaction on", first, err)
 }
 
 func (c *Client) txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, error) {
 	for try := range maxTries {
-		if try > 0 && !sleep(ctx, retryPause(try, 250*time.Millisecond)) {
+		if try > 0 && !driver.Sleep(ctx, retryPause(try, 250*time.Millisecond)) {
 			return kvstore.TxnResult{}, ctx.Err()
 		}
 		snap, err := c.snapshot(ctx, txn)
@@ -204,7 +205,7 @@ func (c *Client) snapshot(ctx context.Context, txn kvstore.Txn) (snapshot, error
 	if err := o.check(); err != nil {
 		return snapshot{}, err
 	}
-	both, done, err := c.begin(ctx)
+	both, done, err := c.conn.Begin(ctx)
 	if err != nil {
 		return snapshot{}, err
 	}
@@ -306,7 +307,7 @@ func (c *Client) write(ctx context.Context, conds []kvstore.Cond, branch []kvsto
 		c.leases.Settle(held, nil, leases.NotSent)
 		return 0, false, err
 	}
-	both, done, err := c.begin(ctx)
+	both, done, err := c.conn.Begin(ctx)
 	if err != nil {
 		c.leases.Settle(held, nil, leases.NotSent)
 		return 0, false, err

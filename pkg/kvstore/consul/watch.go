@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/hawser-net/hawser/pkg/kvstore"
+	"github.com/hawser-net/hawser/pkg/kvstore/internal/driver"
 )
 
 // waitTime is how long a query waits for a change before it is asked again.
@@ -18,31 +19,17 @@ const waitTime = 5 * time.Minute
 
 // Watch implements [kvstore.Backend].
 func (c *Client) Watch(ctx context.Context, prefix string) <-chan kvstore.Event {
-	out := make(chan kvstore.Event, 64)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		close(out)
-		return out
-	}
-	c.wg.Add(1)
-	go func() {
-		defer c.wg.Done()
-		defer close(out)
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		defer context.AfterFunc(c.ctx, cancel)()
-		w := watch{client: c, prefix: prefix, out: out}
+	return driver.Watch(ctx, c.conn, func(ctx context.Context, send func(...kvstore.Event) bool) {
+		w := watch{client: c, prefix: prefix, send: send}
 		w.run(ctx)
-	}()
-	return out
+	})
 }
 
 // watch is the state of one watch: what it told its reader, and the index of that.
 type watch struct {
 	client *Client
 	prefix string
-	out    chan<- kvstore.Event
+	send   func(...kvstore.Event) bool
 	known  map[string]kvstore.KeyValue
 	index  uint64 // to ask for changes after
 	// doubt says that the last query failed: whoever answers next may have older data, and would
@@ -72,7 +59,7 @@ func (w *watch) run(ctx context.Context) {
 				relist = kvstore.Known{}
 				w.known = byKey(l.Pairs)
 				w.told = l.Revision
-				err = w.send(ctx, events)
+				w.send(events...)
 			}
 		} else {
 			if !w.doubt { // else the next answer comes at once
@@ -85,7 +72,7 @@ func (w *watch) run(ctx context.Context) {
 			return
 		case err != nil:
 			w.client.log.Info("a watch was interrupted", "prefix", w.prefix, "error", err)
-			sleep(ctx, retryPause(failures, time.Minute))
+			driver.Sleep(ctx, retryPause(failures, time.Minute))
 			failures++
 		default:
 			failures = 0
@@ -124,16 +111,15 @@ func (w *watch) follow(ctx context.Context) error {
 		return nil
 	}
 	w.index = index
-	return w.send(ctx, w.changes(listing(pairs, index)))
+	w.send(w.changes(listing(pairs, index))...)
+	return nil
 }
 
 // query waits until the index of the prefix has changed, the watches are broken, or the sentinel
 // has found that the index does not tell. After a query that failed it does not wait.
 func (w *watch) query(ctx context.Context) (api.KVPairs, uint64, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	w.client.mu.Lock()
-	broken := w.client.broken
-	w.client.mu.Unlock()
+	broken := w.client.conn.Broken()
 	var gone <-chan struct{}
 	if w.sentinel != nil && !w.doubt {
 		gone = w.sentinel.gone
@@ -146,7 +132,7 @@ func (w *watch) query(ctx context.Context) (api.KVPairs, uint64, error) {
 		case <-broken:
 			cancel(errBroken)
 		case <-gone:
-			if sleep(ctx, unheardAfter) {
+			if driver.Sleep(ctx, unheardAfter) {
 				cancel(errUnheard)
 			}
 		case <-ctx.Done():
@@ -198,23 +184,4 @@ func (w *watch) changes(l kvstore.Listing) []kvstore.Event {
 	}
 	w.known = now
 	return events
-}
-
-func (w *watch) send(ctx context.Context, events []kvstore.Event) error {
-	for _, ev := range events {
-		select {
-		case w.out <- ev:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	return nil
-}
-
-// breakWatches makes every watch ask anew.
-func (c *Client) breakWatches() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	close(c.broken)
-	c.broken = make(chan struct{})
 }

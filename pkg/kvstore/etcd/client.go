@@ -27,6 +27,8 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/hawser-net/hawser/pkg/kvstore"
+	"github.com/hawser-net/hawser/pkg/kvstore/internal/driver"
+	"github.com/hawser-net/hawser/pkg/kvstore/internal/health"
 	"github.com/hawser-net/hawser/pkg/kvstore/internal/leases"
 )
 
@@ -34,10 +36,8 @@ import (
 type Client struct {
 	cfg    Config
 	log    *slog.Logger
-	ctx    context.Context
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
-	slots  chan struct{} // nil: no bound
+	conn   *driver.Conn
+	health *health.Monitor
 
 	ready     chan struct{} // closed once etcd is set
 	hangUp    sync.Once     // closes etcd
@@ -47,19 +47,11 @@ type Client struct {
 	history   history
 	comeback  *comeback
 	doubts    chan struct{} // a connection was made
-	beat      kvstore.Heartbeat
 
-	mu     sync.Mutex
-	closed bool
+	mu sync.Mutex
 	// listings are under way; listed says that one was done, bootstrapped that the start is over.
 	listings             int
 	listed, bootstrapped bool
-
-	status kvstore.Status // what the last check found
-	up     int            // endpoints that answered then
-	quorum error          // why there was no quorum then
-	told   kvstore.State  // the last state that was logged
-	broken chan struct{}  // closed and replaced to make every watch open a new stream
 }
 
 var _ kvstore.Backend = (*Client)(nil)
@@ -77,13 +69,18 @@ func newClient(cfg Config, log *slog.Logger) *Client {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	c := &Client{
-		cfg: cfg, log: log, ctx: ctx, cancel: cancel,
-		ready: make(chan struct{}), broken: make(chan struct{}),
-		comeback: newComeback(cfg.QPS), doubts: make(chan struct{}, 1),
-		status: kvstore.Status{Kind: "etcd", State: kvstore.StateConnecting},
+	inflight := cfg.MaxInflight
+	if inflight == 0 {
+		inflight = max(cfg.QPS, cfg.BootstrapQPS)
 	}
+	c := &Client{
+		cfg: cfg, log: log, conn: driver.New("etcd", inflight), ready: make(chan struct{}),
+		comeback: newComeback(cfg.QPS), doubts: make(chan struct{}, 1),
+	}
+	c.health = health.New(health.Config{
+		Kind: "etcd", Interval: cfg.CheckInterval, FailingInterval: cfg.FailingCheckInterval, MaxQuorumFailures: cfg.MaxQuorumFailures,
+		HeartbeatKey: cfg.HeartbeatKey, HeartbeatStaleAfter: cfg.HeartbeatStaleAfter, Servers: true, Leases: c.leases.Count, Log: log,
+	})
 	c.comeback.connected = func() {
 		c.history.doubt()
 		select {
@@ -94,17 +91,7 @@ func newClient(cfg Config, log *slog.Logger) *Client {
 	if cfg.BootstrapQPS > 0 {
 		c.comeback.setRate(cfg.BootstrapQPS)
 	}
-	if cfg.MaxInflight == 0 {
-		cfg.MaxInflight = max(cfg.QPS, cfg.BootstrapQPS)
-	}
-	if cfg.MaxInflight > 0 {
-		c.slots = make(chan struct{}, cfg.MaxInflight)
-	}
-	c.wg.Add(1)
-	go func() {
-		defer c.wg.Done()
-		c.connect()
-	}()
+	c.conn.Go(c.connect)
 	return c
 }
 
@@ -138,19 +125,17 @@ func (c *Client) connect() {
 			close(c.ready)
 			break
 		}
-		if c.ctx.Err() != nil {
+		if c.conn.Closed() {
 			return
 		}
 		c.log.Warn("cannot set up the connection to etcd, trying again", "error", err)
-		c.mu.Lock()
-		c.status.LastError = err.Error()
-		c.mu.Unlock()
-		if !sleep(c.ctx, retryPause(try, 5*time.Second)) {
+		c.health.Fault(err)
+		if !driver.Sleep(c.conn.Context(), retryPause(try, 5*time.Second)) {
 			return
 		}
 	}
-	c.wg.Go(c.verifyLoop)
-	c.checkLoop()
+	c.conn.Go(c.verifyLoop)
+	c.health.Run(c.conn.Context(), c.check)
 }
 
 func (c *Client) dial() (*clientv3.Client, error) {
@@ -192,7 +177,7 @@ func (c *Client) dial() (*clientv3.Client, error) {
 		Password:             file.Password,
 		PermitWithoutStream:  true,
 		DialOptions:          dialling,
-		Context:              c.ctx,
+		Context:              c.conn.Context(),
 		Logger:               zap.NewNop(),
 	})
 }
@@ -202,35 +187,19 @@ func (c *Client) begin(ctx context.Context) (done func(), err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	select {
-	case <-c.ctx.Done():
-		return nil, kvstore.ErrClosed
-	default:
-	}
-	select {
-	case <-c.ready:
-	case <-ctx.Done():
-		return nil, fmt.Errorf("not connected to etcd yet: %w", ctx.Err())
-	case <-c.ctx.Done():
+	if c.conn.Closed() {
 		return nil, kvstore.ErrClosed
 	}
-	done = func() {}
-	if c.slots != nil {
-		select {
-		case c.slots <- struct{}{}:
-			done = func() { <-c.slots }
-		case <-ctx.Done():
-			return nil, fmt.Errorf("waiting for earlier requests: %w", ctx.Err())
-		case <-c.ctx.Done():
-			return nil, kvstore.ErrClosed
-		}
+	if err := c.conn.Await(ctx, c.ready, "not connected to etcd yet"); err != nil {
+		return nil, err
 	}
-	waiting, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(c.ctx, cancel)()
-	if err := c.comeback.admit(waiting); err != nil {
+	both, done, err := c.conn.Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.comeback.admit(both); err != nil {
 		done()
-		if c.ctx.Err() != nil {
+		if c.conn.Closed() {
 			return nil, kvstore.ErrClosed
 		}
 		return nil, err
@@ -238,31 +207,17 @@ func (c *Client) begin(ctx context.Context) (done func(), err error) {
 	return done, nil
 }
 
-// fault turns an error of the etcd client into one of ours.
-func (c *Client) fault(ctx context.Context, doing, key string, err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case c.ctx.Err() != nil:
-		err = kvstore.ErrClosed
-	case errors.Is(err, kvstore.ErrClosed), ctx.Err() == nil:
-	default:
-		err = fmt.Errorf("%w (etcd: %v)", ctx.Err(), err)
-	}
-	return fmt.Errorf("etcd: %s %q: %w", doing, key, err)
-}
-
 // Get implements [kvstore.Backend].
 func (c *Client) Get(ctx context.Context, key string) (kvstore.KeyValue, error) {
 	done, err := c.begin(ctx)
 	if err != nil {
-		return kvstore.KeyValue{}, c.fault(ctx, "get", key, err)
+		return kvstore.KeyValue{}, c.conn.Fault(ctx, "get", key, err)
 	}
 	defer done()
 	before := c.history.seen()
 	resp, err := c.etcd.Get(clientv3.WithRequireLeader(ctx), key)
 	if err != nil {
-		return kvstore.KeyValue{}, c.fault(ctx, "get", key, err)
+		return kvstore.KeyValue{}, c.conn.Fault(ctx, "get", key, err)
 	}
 	c.observe(before, resp.Header)
 	if len(resp.Kvs) == 0 {
@@ -279,7 +234,7 @@ func (c *Client) List(ctx context.Context, prefix string) (kvstore.Listing, erro
 		if errors.Is(err, rpctypes.ErrCompacted) && try < 5 {
 			continue
 		}
-		return l, c.fault(ctx, "list", prefix, err)
+		return l, c.conn.Fault(ctx, "list", prefix, err)
 	}
 }
 
@@ -301,7 +256,7 @@ func (c *Client) list(ctx context.Context, prefix string) (kvstore.Listing, erro
 // ListPages implements [kvstore.Pager].
 func (c *Client) ListPages(ctx context.Context, prefix string, page func([]kvstore.KeyValue)) (int64, error) {
 	revision, err := c.pages(ctx, prefix, func(part []kvstore.KeyValue, _ int64) { page(part) })
-	return revision, c.fault(ctx, "list", prefix, err)
+	return revision, c.conn.Fault(ctx, "list", prefix, err)
 }
 
 // pages reads pages, all at the revision of the first. page is told how many keys there are in all.
@@ -360,7 +315,7 @@ func (c *Client) Txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, e
 		if errors.Is(err, rpctypes.ErrLeaseNotFound) && try < 3 {
 			continue // the lost lease has been taken out of use: nothing was written, and the next try has another
 		}
-		return res, c.fault(ctx, "transaction on", first, err)
+		return res, c.conn.Fault(ctx, "transaction on", first, err)
 	}
 }
 
@@ -504,18 +459,13 @@ func pair(kv *mvccpb.KeyValue) kvstore.KeyValue {
 
 // Close implements [kvstore.Backend].
 func (c *Client) Close() error {
-	c.mu.Lock()
-	if c.closed {
-		c.mu.Unlock()
-		c.wg.Wait()
+	c.health.Close()
+	if !c.conn.Shut() {
+		c.conn.Wait()
 		return nil
 	}
-	c.closed = true
-	c.status.State = kvstore.StateClosed
-	c.mu.Unlock()
-	c.cancel()
 	err := c.disconnect()
-	c.wg.Wait()
+	c.conn.Wait()
 	// The connection may have come about while it was given up.
 	return errors.Join(err, c.disconnect())
 }
@@ -535,21 +485,7 @@ func (c *Client) disconnect() error {
 	return err
 }
 
-// sleep waits unless ctx ends first, and says whether it waited in full.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-// retryPause grows from 50 ms to most, doubled at each try, and is random in its upper half.
-func retryPause(try int, most time.Duration) time.Duration {
-	d := 50 * time.Millisecond << min(try, 20)
-	d = min(d, most)
-	return d/2 + rand.N(d/2+1)
+// retryPause is how long to wait after so many failures.
+func retryPause(failures int, most time.Duration) time.Duration {
+	return driver.Backoff(failures, 50*time.Millisecond, most)
 }

@@ -11,6 +11,8 @@ import (
 
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc/backoff"
+
+	"github.com/hawser-net/hawser/pkg/kvstore/internal/driver"
 )
 
 const (
@@ -182,7 +184,7 @@ func (c *comeback) wait(ctx context.Context) error {
 	c.dialled = true
 	spread := min(max(time.Duration(c.clients)*spreadPerClient, minSpread), maxSpread)
 	c.mu.Unlock()
-	if !first && !sleep(ctx, rand.N(spread)) {
+	if !first && !driver.Sleep(ctx, rand.N(spread)) {
 		return ctx.Err()
 	}
 	return nil

@@ -20,7 +20,7 @@ func (c *Client) LeaseIDs() []clientv3.LeaseID {
 }
 
 // BreakWatches cuts all streams.
-func (c *Client) BreakWatches() { c.breakWatches() }
+func (c *Client) BreakWatches() { c.conn.BreakWatches() }
 
 // Check runs one health check now, or when the client is set up.
 func (c *Client) Check(ctx context.Context) bool {

@@ -9,6 +9,8 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/hawser-net/hawser/pkg/kvstore/internal/driver"
 )
 
 // history notices that the store went back in time: it was restored from a backup, or another
@@ -110,7 +112,7 @@ func (c *Client) observe(before int64, header *pb.ResponseHeader) {
 		return
 	}
 	c.log.Warn("etcd went back in time: it was restored or replaced, everything is listed again", "was", before, "is", header.Revision)
-	c.breakWatches()
+	c.conn.BreakWatches()
 }
 
 // verifyLoop looks after each new connection whether the store is still the same, until the client
@@ -119,7 +121,7 @@ func (c *Client) verifyLoop() {
 	for {
 		select {
 		case <-c.doubts:
-		case <-c.ctx.Done():
+		case <-c.conn.Context().Done():
 			return
 		}
 		for failures := 0; ; failures++ {
@@ -133,11 +135,11 @@ func (c *Client) verifyLoop() {
 				c.history.resolve(doubts, same)
 				if !same {
 					c.log.Warn("etcd went back in time: it was restored or replaced, everything is listed again", "lost", newest.key, "revision", newest.revision)
-					c.breakWatches()
+					c.conn.BreakWatches()
 				}
 				continue
 			}
-			if !sleep(c.ctx, retryPause(failures, 5*time.Second)) {
+			if !driver.Sleep(c.conn.Context(), retryPause(failures, 5*time.Second)) {
 				return
 			}
 		}
@@ -150,7 +152,7 @@ func (c *Client) verify(ch change) (same bool, err error) {
 	if ch.revision == 0 {
 		return true, nil // nothing is known that could be lost
 	}
-	ctx, cancel := context.WithTimeout(c.ctx, c.cfg.CheckTimeout)
+	ctx, cancel := context.WithTimeout(c.conn.Context(), c.cfg.CheckTimeout)
 	defer cancel()
 	done, err := c.begin(ctx)
 	if err != nil {
@@ -173,12 +175,4 @@ func (c *Client) verify(ch change) (same bool, err error) {
 		return len(at) == 0 && len(resp.Responses[1].GetResponseRange().GetKvs()) == 1, nil
 	}
 	return len(at) == 1 && at[0].ModRevision == ch.revision && string(at[0].Value) == ch.value, nil
-}
-
-// breakWatches makes every watch open a new stream.
-func (c *Client) breakWatches() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	close(c.broken)
-	c.broken = make(chan struct{})
 }

@@ -38,20 +38,13 @@ func (c *Client) addLease(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("asking for a lease: %w", err)
 	}
-	alive, stop := context.WithCancel(c.ctx)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
+	alive, stop := context.WithCancel(c.conn.Context())
+	l := c.leases.Add(resp.ID, stop)
+	if !c.conn.Go(func() { defer stop(); c.keepAlive(alive, l) }) {
 		stop()
+		c.leases.Remove(l)
 		return kvstore.ErrClosed
 	}
-	l := c.leases.Add(resp.ID, stop)
-	c.wg.Add(1)
-	go func() {
-		defer c.wg.Done()
-		defer stop()
-		c.keepAlive(alive, l)
-	}()
 	return nil
 }
 
@@ -102,7 +95,7 @@ func (c *Client) RevokeLeases(ctx context.Context) error {
 	for _, l := range c.leases.List() {
 		done, err := c.begin(ctx)
 		if err != nil {
-			errs = append(errs, c.fault(ctx, "revoke lease", fmt.Sprintf("%x", int64(l.ID)), err))
+			errs = append(errs, c.conn.Fault(ctx, "revoke lease", fmt.Sprintf("%x", int64(l.ID)), err))
 			break
 		}
 		c.leases.Remove(l)
@@ -110,7 +103,7 @@ func (c *Client) RevokeLeases(ctx context.Context) error {
 		_, err = c.etcd.Revoke(clientv3.WithRequireLeader(ctx), l.ID)
 		done()
 		if err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
-			errs = append(errs, c.fault(ctx, "revoke lease", fmt.Sprintf("%x", int64(l.ID)), err))
+			errs = append(errs, c.conn.Fault(ctx, "revoke lease", fmt.Sprintf("%x", int64(l.ID)), err))
 		}
 	}
 	return errors.Join(errs...)

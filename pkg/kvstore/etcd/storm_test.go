@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/hawser-net/hawser/pkg/kvstore/internal/driver"
 )
 
 // storm is a server and stub clients on a clock of their own. The clients work as real ones do,
@@ -61,7 +63,7 @@ func (s *storm) client(ctx context.Context, back *comeback, spread bool) {
 	wg.Add(1)
 	go func() {
 		defer wg.Done()
-		for sleep(ctx, rand.N(2*workPause)) {
+		for driver.Sleep(ctx, rand.N(2*workPause)) {
 			work <- struct{}{}
 		}
 	}()
@@ -112,7 +114,7 @@ func (s *storm) connect(ctx context.Context, back *comeback, spread bool) bool {
 			return true
 		}
 		jittered := time.Duration(float64(pause) * (1 + reconnect.Jitter*(2*rand.Float64()-1)))
-		if !sleep(ctx, max(0, jittered-time.Since(attempt))) {
+		if !driver.Sleep(ctx, max(0, jittered-time.Since(attempt))) {
 			return false
 		}
 		pause = min(time.Duration(float64(pause)*reconnect.Multiplier), reconnect.MaxDelay)
@@ -130,7 +132,7 @@ func (s *storm) run(t *testing.T, clients int, down time.Duration, spread bool) 
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			if !sleep(ctx, rand.N(30*time.Second)) { // they did not start together
+			if !driver.Sleep(ctx, rand.N(30*time.Second)) { // they did not start together
 				return
 			}
 			back := newComeback(Defaults().QPS)

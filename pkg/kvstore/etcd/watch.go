@@ -10,28 +10,15 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/hawser-net/hawser/pkg/kvstore"
+	"github.com/hawser-net/hawser/pkg/kvstore/internal/driver"
 )
 
 // Watch implements [kvstore.Backend].
 func (c *Client) Watch(ctx context.Context, prefix string) <-chan kvstore.Event {
-	out := make(chan kvstore.Event, 64)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		close(out)
-		return out
-	}
-	c.wg.Add(1)
-	go func() {
-		defer c.wg.Done()
-		defer close(out)
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		defer context.AfterFunc(c.ctx, cancel)()
-		w := watch{client: c, prefix: prefix, out: out, known: kvstore.Known{Prefix: prefix}}
+	return driver.Watch(ctx, c.conn, func(ctx context.Context, send func(...kvstore.Event) bool) {
+		w := watch{client: c, prefix: prefix, send: send, known: kvstore.Known{Prefix: prefix}}
 		w.run(ctx)
-	}()
-	return out
+	})
 }
 
 // watch is the state of one watch: what it told its reader, and the first revision it has not told
@@ -39,7 +26,7 @@ func (c *Client) Watch(ctx context.Context, prefix string) <-chan kvstore.Event 
 type watch struct {
 	client *Client
 	prefix string
-	out    chan<- kvstore.Event
+	send   func(...kvstore.Event) bool
 	known  kvstore.Known
 	next   int64
 	age    int64 // of the history that next belongs to
@@ -60,12 +47,12 @@ func (w *watch) run(ctx context.Context) {
 					return
 				}
 				w.client.log.Warn("cannot list for a watch, trying again", "prefix", w.prefix, "error", err)
-				sleep(ctx, retryPause(failures, time.Minute))
+				driver.Sleep(ctx, retryPause(failures, time.Minute))
 				failures++
 				continue
 			}
 			w.age = age
-			if !w.send(ctx, w.known.Relist(l)...) {
+			if !w.send(w.known.Relist(l)...) {
 				return
 			}
 			w.next = l.Revision + 1
@@ -78,7 +65,7 @@ func (w *watch) run(ctx context.Context) {
 		}
 		if err != nil && ctx.Err() == nil {
 			w.client.log.Info("a watch was interrupted", "prefix", w.prefix, "relist", relist, "error", err)
-			sleep(ctx, retryPause(failures, time.Minute))
+			driver.Sleep(ctx, retryPause(failures, time.Minute))
 			failures++
 		}
 	}
@@ -90,9 +77,7 @@ func (w *watch) follow(ctx context.Context) (progress, relist bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	c := w.client
-	c.mu.Lock()
-	broken := c.broken
-	c.mu.Unlock()
+	broken := c.conn.Broken()
 	if c.history.age() != w.age {
 		return false, true, nil
 	}
@@ -121,7 +106,7 @@ func (w *watch) follow(ctx context.Context) (progress, relist bool, err error) {
 			} else {
 				told, tell = w.known.Put(pair(ev.Kv))
 			}
-			if tell && !w.send(ctx, told) {
+			if tell && !w.send(told) {
 				return progress, false, nil
 			}
 			w.next = rev + 1
@@ -134,15 +119,4 @@ func (w *watch) follow(ctx context.Context) (progress, relist bool, err error) {
 			})
 		}
 	}
-}
-
-func (w *watch) send(ctx context.Context, events ...kvstore.Event) bool {
-	for _, ev := range events {
-		select {
-		case w.out <- ev:
-		case <-ctx.Done():
-			return false
-		}
-	}
-	return true
 }

@@ -1,0 +1,192 @@
+// Package driver is what connections to all kinds of stores have in common: their end, the bound on
+// their requests, the goroutines behind their watches, and the pauses between attempts. It does not
+// know what a store is, so that package kvstore can use it for its store in memory.
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+)
+
+// ErrClosed says that the connection was closed; nothing was sent.
+var ErrClosed = errors.New("key-value store is closed")
+
+// Conn is the life of a connection, and the goroutines that end with it. All methods may be called
+// concurrently. Use [New].
+type Conn struct {
+	kind   string
+	ctx    context.Context
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+	slots  chan struct{} // nil: no bound
+
+	mu     sync.Mutex
+	closed bool
+	broken chan struct{} // closed and replaced to break watches
+}
+
+// New returns an open connection to a store of a kind, with at most inflight requests at once; 0 is
+// no bound.
+func New(kind string, inflight int) *Conn {
+	ctx, cancel := context.WithCancel(context.Background())
+	c := &Conn{kind: kind, ctx: ctx, cancel: cancel, broken: make(chan struct{})}
+	if inflight > 0 {
+		c.slots = make(chan struct{}, inflight)
+	}
+	return c
+}
+
+// Context ends when the connection is closed.
+func (c *Conn) Context() context.Context { return c.ctx }
+
+// Closed says whether Shut was called.
+func (c *Conn) Closed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.closed
+}
+
+// Shut ends the context and lets no goroutine begin any more. It is false if that was so before.
+func (c *Conn) Shut() (first bool) {
+	c.mu.Lock()
+	first = !c.closed
+	c.closed = true
+	c.mu.Unlock()
+	c.cancel()
+	return first
+}
+
+// Wait waits for the goroutines, which Shut has told to end.
+func (c *Conn) Wait() { c.wg.Wait() }
+
+// Go runs f in a goroutine that Wait waits for. It is false, and f does not run, if the connection
+// is closed.
+func (c *Conn) Go(f func()) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return false
+	}
+	c.wg.Go(f)
+	return true
+}
+
+// Await waits until ready is closed. Its error says what was waited for.
+func (c *Conn) Await(ctx context.Context, ready <-chan struct{}, what string) error {
+	select {
+	case <-ready:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%s: %w", what, ctx.Err())
+	case <-c.ctx.Done():
+		return ErrClosed
+	}
+}
+
+// Begin waits until a request may be sent, and returns a context that also ends with the
+// connection. The function returned must be called when the request is done.
+func (c *Conn) Begin(ctx context.Context) (both context.Context, done func(), err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, nil, err
+	}
+	if c.ctx.Err() != nil {
+		return nil, nil, ErrClosed
+	}
+	if c.slots != nil {
+		select {
+		case c.slots <- struct{}{}:
+		case <-ctx.Done():
+			return nil, nil, fmt.Errorf("waiting for earlier requests: %w", ctx.Err())
+		case <-c.ctx.Done():
+			return nil, nil, ErrClosed
+		}
+	}
+	both, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(c.ctx, cancel)
+	return both, func() {
+		stop()
+		cancel()
+		if c.slots != nil {
+			<-c.slots
+		}
+	}, nil
+}
+
+// Fault turns an error of a store's client library into one for callers: what was done to which
+// key, and the context's error or ErrClosed where these are the cause.
+func (c *Conn) Fault(ctx context.Context, doing, key string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case c.ctx.Err() != nil:
+		err = ErrClosed
+	case errors.Is(err, ErrClosed), ctx.Err() == nil:
+	default:
+		err = fmt.Errorf("%w (%s: %v)", ctx.Err(), c.kind, err)
+	}
+	return fmt.Errorf("%s: %s %q: %w", c.kind, doing, key, err)
+}
+
+// Broken is closed when the watches are told to begin anew. Take it before asking the store.
+func (c *Conn) Broken() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.broken
+}
+
+// BreakWatches tells every watch to begin anew.
+func (c *Conn) BreakWatches() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	close(c.broken)
+	c.broken = make(chan struct{})
+}
+
+// Watch runs a watch in a goroutine until its context ends, which it does with ctx and with the
+// connection, and closes the channel afterwards. send is false when the context has ended first.
+func Watch[Event any](ctx context.Context, c *Conn, run func(ctx context.Context, send func(...Event) bool)) <-chan Event {
+	out := make(chan Event, 64)
+	started := c.Go(func() {
+		defer close(out)
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(c.ctx, cancel)()
+		run(ctx, func(events ...Event) bool {
+			for _, ev := range events {
+				select {
+				case out <- ev:
+				case <-ctx.Done():
+					return false
+				}
+			}
+			return true
+		})
+	})
+	if !started {
+		close(out)
+	}
+	return out
+}
+
+// Sleep waits unless ctx ends first, and says whether it waited in full.
+func Sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// Backoff is how long to wait after so many attempts that failed: first, doubled each time, at most
+// most, and random in its upper half.
+func Backoff(failures int, first, most time.Duration) time.Duration {
+	d := min(first<<min(failures, 20), most)
+	return d/2 + rand.N(d/2+1)
+}
