@@ -28,7 +28,7 @@ func TestDashboardMetricsExist(t *testing.T) {
 		t.Fatal(err)
 	}
 	var code bytes.Buffer
-	for _, dir := range []string{"agent", "operator"} {
+	for _, dir := range []string{"agent", "flowmetrics", "operator"} {
 		err := filepath.WalkDir(filepath.Join("..", "internal", dir), func(path string, d fs.DirEntry, err error) error {
 			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 				return err
@@ -50,7 +50,7 @@ func TestDashboardMetricsExist(t *testing.T) {
 		}
 		return false
 	}
-	ours, asked := regexp.MustCompile(`\bcilium_[a-z_]+`), 0
+	ours, asked := regexp.MustCompile(`\b(?:cilium|hubble)_[a-z_]+`), 0
 	for _, p := range board.Panels {
 		for _, target := range p.Targets {
 			for _, name := range ours.FindAllString(target.Expr, -1) {

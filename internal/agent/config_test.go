@@ -109,6 +109,8 @@ func TestValidate(t *testing.T) {
 		"--ipam-expiration":                func(c *Config) { c.IPAMExpiration = 0 },
 		"--socket-path":                    func(c *Config) { c.SocketPath = "/" + strings.Repeat("x", 107) },
 		"--state-dir":                      func(c *Config) { c.StateDir = "relative" },
+		"--hubble-metrics":                 func(c *Config) { c.Flows.Enable, c.Flows.Metrics, c.Flows.MetricsAddress = true, "drops", ":9965" },
+		"--hubble-metrics-server":          func(c *Config) { c.Flows.Enable, c.Flows.Metrics = true, "drop" },
 		"--prometheus-serve-addr":          func(c *Config) { c.PrometheusAddr = "nonsense" },
 		"--kube-proxy-replacement-healthz": func(c *Config) { c.ProxyHealthzAddr = "10256" },
 		"--agent-health-port":              func(c *Config) { c.HealthPort = 70000 },

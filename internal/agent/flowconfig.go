@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/hawser-net/hawser/internal/flowmetrics"
 	"github.com/hawser-net/hawser/internal/flows"
 	"github.com/hawser-net/hawser/internal/flowserver"
 )
@@ -25,6 +26,8 @@ type flowConfig struct {
 	// NoTLS serves ListenAddress to everybody, without TLS.
 	NoTLS bool
 	TLS   flowserver.TLSFiles
+	// Metrics are counted of flows and served at MetricsAddress; none if it is empty.
+	Metrics, MetricsAddress string
 }
 
 // flowPort is where nodes serve flows to relays, unless they are told otherwise.
@@ -44,6 +47,8 @@ func (c *flowConfig) flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.TLS.Cert, "hubble-tls-cert-file", c.TLS.Cert, "certificate of the server of flows, a PEM file, read again for each connection")
 	fs.StringVar(&c.TLS.Key, "hubble-tls-key-file", c.TLS.Key, "key of that certificate, a PEM file")
 	fs.StringSliceVar(&c.TLS.ClientCAs, "hubble-tls-client-ca-files", c.TLS.ClientCAs, "authorities of which one must have signed the certificate of a client, PEM files")
+	fs.StringVar(&c.Metrics, "hubble-metrics", c.Metrics, "metrics of flows, separated by spaces: drop, flow, icmp, policy, port-distribution, tcp, each with options such as drop:sourceContext=pod;labelsContext=traffic_direction")
+	fs.StringVar(&c.MetricsAddress, "hubble-metrics-server", c.MetricsAddress, "address to serve the metrics of flows at, such as :9965")
 }
 
 // port is the TCP port at which this node, and so every other, serves flows.
@@ -62,20 +67,31 @@ func (c *flowConfig) validate() error {
 	}
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	address := func(option, text string) {
+		if _, port, err := net.SplitHostPort(text); err != nil {
+			bad("%s: %q is not host:port", option, text)
+		} else if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+			bad("%s: %q is not a port", option, port)
+		}
+	}
 	if c.Capacity < 0 || c.Capacity > flows.MaxCapacity {
 		bad("--hubble-event-buffer-capacity: %d is outside 0 to %d", c.Capacity, flows.MaxCapacity)
 	}
 	if !filepath.IsAbs(c.SocketPath) || len(c.SocketPath) > 107 {
 		bad("--hubble-socket-path: %q is no absolute path of at most 107 characters", c.SocketPath)
 	}
+	if asked, err := flowmetrics.Parse(c.Metrics); err != nil {
+		bad("--hubble-metrics: %w", err)
+	} else if len(asked) > 0 && c.MetricsAddress == "" {
+		bad("--hubble-metrics: give --hubble-metrics-server an address to serve them at, such as :9965")
+	}
+	if c.MetricsAddress != "" {
+		address("--hubble-metrics-server", c.MetricsAddress)
+	}
 	if c.ListenAddress == "" {
 		return errors.Join(errs...)
 	}
-	if _, port, err := net.SplitHostPort(c.ListenAddress); err != nil {
-		bad("--hubble-listen-address: %q is not host:port", c.ListenAddress)
-	} else if _, err := strconv.ParseUint(port, 10, 16); err != nil {
-		bad("--hubble-listen-address: %q is not a port", port)
-	}
+	address("--hubble-listen-address", c.ListenAddress)
 	if !c.NoTLS && (c.TLS.Cert == "" || c.TLS.Key == "" || len(c.TLS.ClientCAs) == 0) {
 		bad("--hubble-listen-address: clients are known by their certificates: give --hubble-tls-cert-file, --hubble-tls-key-file and " +
 			"--hubble-tls-client-ca-files, or --hubble-disable-tls to tell everybody who reaches the address what this node sees")

@@ -15,6 +15,7 @@ import (
 	flowpb "github.com/hawser-net/hawser/api/flow"
 	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/flowmetrics"
 	"github.com/hawser-net/hawser/internal/flows"
 	"github.com/hawser-net/hawser/internal/flowserver"
 	"github.com/hawser-net/hawser/internal/node"
@@ -26,6 +27,8 @@ type flowRecorder struct {
 	hub    *hub
 	record *flows.Record
 	maker  flows.Maker
+	// metrics counts flows; nil if nobody asked for any.
+	metrics *flowmetrics.Metrics
 
 	mu    sync.Mutex
 	users int // who want flows to come
@@ -89,14 +92,23 @@ func (r *flowRecorder) run(ctx context.Context) error {
 func (r *flowRecorder) take(sub *subscriber, ev datapath.Event) {
 	kernel, queue := sub.takeLost()
 	// What was lost has the time of what comes after it: entries stay in order.
-	if kernel > 0 {
-		r.record.Lose(flowpb.LostEventSource_PERF_EVENT_RING_BUFFER, kernel, ev.Time)
+	lose := func(source flowpb.LostEventSource, n uint64) {
+		if n == 0 {
+			return
+		}
+		r.record.Lose(source, n, ev.Time)
+		if r.metrics != nil {
+			r.metrics.Lose(source, n)
+		}
 	}
-	if queue > 0 {
-		r.record.Lose(flowpb.LostEventSource_OBSERVER_EVENTS_QUEUE, queue, ev.Time)
-	}
+	lose(flowpb.LostEventSource_PERF_EVENT_RING_BUFFER, kernel)
+	lose(flowpb.LostEventSource_OBSERVER_EVENTS_QUEUE, queue)
 	if f := r.maker.Flow(ev); f != nil {
-		r.record.Add(f, ev.Packet.Src, ev.Packet.Dst, time.Now())
+		now := time.Now()
+		if r.metrics != nil {
+			r.metrics.Add(f, now)
+		}
+		r.record.Add(f, ev.Packet.Src, ev.Packet.Dst, now)
 	}
 }
 
@@ -113,8 +125,12 @@ func newFlowRecorder(a *api) (*flowRecorder, error) {
 	if err != nil {
 		return nil, err
 	}
+	metrics, err := newFlowMetrics(a.cfg.Flows.Metrics)
+	if err != nil {
+		return nil, err
+	}
 	return &flowRecorder{
-		hub: a.hub, record: record, moved: make(chan struct{}, 1),
+		hub: a.hub, record: record, moved: make(chan struct{}, 1), metrics: metrics,
 		maker: flows.Maker{Node: a.localName(), Directory: newFlowDirectory(a)},
 	}, nil
 }
@@ -129,7 +145,7 @@ func (a *api) startFlows(run *group, log *slog.Logger) error {
 		Record: a.flows.record, Self: node.Key{Cluster: a.cfg.ClusterName, Name: a.cfg.NodeName}, Nodes: a.nodes.Table(), PeerPort: cfg.port(), PeerTLS: !cfg.NoTLS,
 		Version: a.version, Log: log,
 	}
-	if cfg.Capacity == 0 {
+	if cfg.Capacity == 0 && a.flows.metrics == nil {
 		sc.Follow = a.flows.follow
 	} else {
 		a.flows.follow() // for as long as the agent runs; the kernel forgets it afterwards
@@ -154,43 +170,58 @@ func (a *api) startFlows(run *group, log *slog.Logger) error {
 	if cfg.ListenAddress != "" {
 		run.start("flow-server", func(ctx context.Context) error { return a.serveFlows(ctx, srv, log) })
 	}
+	if a.flows.metrics != nil {
+		run.start("flow-metrics", func(ctx context.Context) error { return a.serveFlowMetrics(ctx, log) })
+		run.start("flow-metrics-sweep", a.sweepFlowMetrics)
+	}
 	return nil
 }
 
 // flowRetry is the time between two attempts to serve flows on TCP.
 const flowRetry = 5 * time.Second
 
-// serveFlows serves flows on TCP until ctx ends. What is missing may come: certificates are often
-// made when the agents run already. Nobody's packets depend on it, so that it is no reason for the
-// agent to end.
+// serveFlows serves flows on TCP until ctx ends.
 func (a *api) serveFlows(ctx context.Context, srv *flowserver.Server, log *slog.Logger) error {
 	cfg := a.cfg.Flows
-	var before string
-	for {
-		err := func() error {
-			var creds credentials.TransportCredentials
-			if !cfg.NoTLS {
-				tlsCfg, err := cfg.TLS.Config()
-				if err != nil {
-					return err
-				}
-				creds = credentials.NewTLS(tlsCfg)
-			}
-			l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.ListenAddress)
+	return a.keepServing(ctx, "flow-server", cfg.ListenAddress, log, func(l func() (net.Listener, error)) error {
+		var creds credentials.TransportCredentials
+		if !cfg.NoTLS {
+			tlsCfg, err := cfg.TLS.Config()
 			if err != nil {
 				return err
 			}
-			a.parts.report("flow-server", nil, "flows are served at "+cfg.ListenAddress)
-			before = ""
-			return srv.Serve(ctx, l, creds)
-		}()
+			creds = credentials.NewTLS(tlsCfg)
+		}
+		at, err := l()
+		if err != nil {
+			return err
+		}
+		return srv.Serve(ctx, at, creds)
+	})
+}
+
+// keepServing calls serve, which begins to listen at an address when it has what it needs, until
+// ctx ends, and again when it failed. What is missing may come: certificates are often made when
+// the agents run already. Nobody's packets depend on it, so that it is no reason for the agent to
+// end.
+func (a *api) keepServing(ctx context.Context, part, addr string, log *slog.Logger, serve func(listen func() (net.Listener, error)) error) error {
+	var before string
+	for {
+		err := serve(func() (net.Listener, error) {
+			l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
+			if err == nil {
+				a.parts.report(part, nil, "served at "+addr)
+				before = ""
+			}
+			return l, err
+		})
 		if ctx.Err() != nil {
 			return nil
 		}
 		if err != nil && err.Error() != before {
 			before = err.Error()
-			log.Warn("flows are not served on TCP; this is tried again", "address", cfg.ListenAddress, "error", err)
-			a.parts.set("flow-server", rest.StateWarning, err.Error())
+			log.Warn("nothing is served on TCP; this is tried again", "what", part, "address", addr, "error", err)
+			a.parts.set(part, rest.StateWarning, err.Error())
 		}
 		select {
 		case <-ctx.Done():

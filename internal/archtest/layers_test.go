@@ -36,6 +36,7 @@ var layers = map[string]int{
 	"internal/datapath/maps":   3,
 	"internal/deletequeue":     3,
 	"internal/endpoint":        3,
+	"internal/flowmetrics":     3,
 	"internal/flowserver":      3,
 	"internal/k8s":             3,
 	"internal/policydir":       3,

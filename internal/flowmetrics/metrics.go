@@ -1,0 +1,248 @@
+package flowmetrics
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hawser-net/hawser/api/flow"
+)
+
+// Bounds of what is remembered.
+const (
+	// MaxSeries is how many series a metric has at most, and MaxSeriesOfSender how many of them are
+	// of one sender, which is an identity: somebody who sweeps ports leaves room to others.
+	MaxSeries         = 8192
+	MaxSeriesOfSender = MaxSeries / 8
+	// maxValue is how long the value of a label is at most, in bytes.
+	maxValue = 512
+	// idle is how long a series was not counted before it makes room for others, if these need it.
+	idle = time.Hour
+)
+
+// other is the value of labels of what was one series too many.
+const other = "other"
+
+// Metrics counts flows. It is a [prometheus.Collector], safe for concurrent use.
+type Metrics struct {
+	mu       sync.Mutex
+	families []*family
+	lost     map[flow.LostEventSource]uint64
+
+	lostDesc, foldedDesc *prometheus.Desc
+}
+
+var _ prometheus.Collector = (*Metrics)(nil)
+
+// series is one combination of values of labels.
+type series struct {
+	values []string
+	n      uint64
+	at     time.Time // when it was counted last
+	sender uint32    // whose share it is part of
+	// pods are those that the values name; absent says that one of them was not there at the last
+	// sweep.
+	pods   []Pod
+	absent bool
+}
+
+// family are the series of a metric.
+type family struct {
+	Metric
+	desc   *prometheus.Desc
+	series map[string]*series
+	shares map[uint32]int // series by sender
+	rest   map[string]*series
+	folded uint64
+	// values and key are room to work with.
+	values []string
+	key    []byte
+}
+
+// New returns the metrics of a list, with nothing counted.
+func New(list []Metric) *Metrics {
+	m := &Metrics{
+		lost:       map[flow.LostEventSource]uint64{},
+		lostDesc:   prometheus.NewDesc("hubble_lost_events_total", "Events of which no flow was made, because they could not be stored or read in time.", []string{"source"}, nil),
+		foldedDesc: prometheus.NewDesc("hubble_metrics_folded_total", "Times that a flow was counted as \"other\", because its metric had no room for another series.", []string{"metric"}, nil),
+	}
+	for _, metric := range list {
+		names := slices.Concat(metric.kind.labels, metric.names())
+		m.families = append(m.families, &family{
+			Metric: metric, desc: prometheus.NewDesc(metric.kind.metric, metric.kind.help, names, nil),
+			series: map[string]*series{}, shares: map[uint32]int{}, rest: map[string]*series{},
+		})
+	}
+	return m
+}
+
+// Add counts a flow.
+func (m *Metrics) Add(f *flow.Flow, now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, fam := range m.families {
+		fam.kind.count(f, func(values ...string) { fam.add(f, now, values) })
+	}
+}
+
+// Lose counts events of which no flow was made.
+func (m *Metrics) Lose(source flow.LostEventSource, n uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.lost[source] += n
+}
+
+func (f *family) add(fl *flow.Flow, now time.Time, own []string) {
+	values, ofSource, ofDestination := f.contexts.values(append(f.values[:0], own...), fl)
+	f.values = values
+	f.setKey()
+	s := f.find()
+	if s == nil {
+		sender := fl.GetSource().GetIdentity()
+		if len(f.series) < MaxSeries && f.shares[sender] < MaxSeriesOfSender {
+			s = newSeries(values)
+			s.sender = sender
+			for _, side := range []struct {
+				of bool
+				party
+			}{{ofSource, source(fl)}, {ofDestination, destination(fl)}} {
+				if p := side.pod(); side.of && p.Name != "" {
+					s.pods = append(s.pods, p)
+				}
+			}
+			f.series[string(f.key)] = s
+			f.shares[sender]++
+		} else {
+			f.folded++
+			s = f.fold(len(own))
+		}
+	}
+	s.n++
+	s.at = now
+}
+
+// find returns the series of f.key, nil if there is none. Somebody may be called what others are
+// folded into: whatever has the same values is the same series.
+func (f *family) find() *series {
+	if s := f.series[string(f.key)]; s != nil {
+		return s
+	}
+	return f.rest[string(f.key)]
+}
+
+// setKey makes the key of f.values, which become what Prometheus takes: no two lists of values have
+// the same.
+func (f *family) setKey() {
+	f.key = f.key[:0]
+	for i, v := range f.values {
+		if len(v) > maxValue {
+			v = v[:maxValue]
+		}
+		if !utf8.ValidString(v) {
+			v = strings.ToValidUTF8(v, "")
+		}
+		f.values[i] = v
+		f.key = append(append(f.key, v...), 0xff) // which is in no text
+	}
+}
+
+// fold returns the series of what there was no room for: only the labels that senders do not
+// choose have their values. Of these there are few.
+func (f *family) fold(own int) *series {
+	if f.kind.free {
+		own--
+	}
+	for i := own; i < len(f.values); i++ {
+		f.values[i] = other
+	}
+	f.setKey()
+	s := f.find()
+	if s == nil {
+		s = newSeries(f.values)
+		f.rest[string(f.key)] = s
+	}
+	return s
+}
+
+func newSeries(values []string) *series {
+	s := &series{values: make([]string, len(values))}
+	for i, v := range values {
+		s.values[i] = strings.Clone(v) // not of something larger
+	}
+	return s
+}
+
+// OfPods says whether there are series that name pods.
+func (m *Metrics) OfPods() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, f := range m.families {
+		for _, s := range f.series {
+			if len(s.pods) > 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Sweep removes the series that name a pod which was unknown at the last sweep, too. Where half of
+// the room is taken, of a metric or of a sender in it, it removes those that were not counted for
+// an hour.
+func (m *Metrics) Sweep(now time.Time, known map[Pod]bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, f := range m.families {
+		narrow, before := len(f.series) > MaxSeries/2, maps.Clone(f.shares)
+		for key, s := range f.series {
+			wasAbsent := s.absent
+			s.absent = slices.ContainsFunc(s.pods, func(p Pod) bool { return !known[p] })
+			gone := wasAbsent && s.absent
+			if gone || (narrow || before[s.sender] > MaxSeriesOfSender/2) && now.Sub(s.at) > idle {
+				delete(f.series, key)
+				if f.shares[s.sender]--; f.shares[s.sender] == 0 {
+					delete(f.shares, s.sender)
+				}
+			}
+		}
+	}
+}
+
+// Describe sends nothing: the collector is checked by its values.
+func (m *Metrics) Describe(chan<- *prometheus.Desc) {}
+
+// Collect sends what was counted. Whoever counts is not held up by who reads.
+func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
+	var out []prometheus.Metric
+	counter := func(d *prometheus.Desc, n uint64, values ...string) {
+		out = append(out, prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), values...))
+	}
+	for _, f := range m.families {
+		m.mu.Lock()
+		list := make([]series, 0, len(f.series)+len(f.rest))
+		for _, all := range []map[string]*series{f.series, f.rest} {
+			for _, s := range all {
+				list = append(list, *s)
+			}
+		}
+		folded := f.folded
+		m.mu.Unlock()
+		for _, s := range list {
+			counter(f.desc, s.n, s.values...)
+		}
+		counter(m.foldedDesc, folded, f.kind.name)
+	}
+	m.mu.Lock()
+	for _, source := range []flow.LostEventSource{flow.LostEventSource_PERF_EVENT_RING_BUFFER, flow.LostEventSource_OBSERVER_EVENTS_QUEUE} {
+		counter(m.lostDesc, m.lost[source], strings.ToLower(source.String()))
+	}
+	m.mu.Unlock()
+	for _, metric := range out {
+		ch <- metric
+	}
+}
