@@ -140,7 +140,8 @@ func TestEventsForgotten(t *testing.T) {
 	cell := n.maps.Replacements()["monitor"]
 	var wish uint32
 	n.must(cell.Lookup(uint32(0), &wish))
-	const flags = 1<<3 - 1
+	const bits = 4
+	const flags = 1<<bits - 1
 	f := frame{src: a4, dst: b4, proto: udp, sport: 1, dport: 2}
 	lost := func() uint64 { // every event is lost in a full buffer
 		t.Helper()
@@ -158,7 +159,7 @@ func TestEventsForgotten(t *testing.T) {
 		back uint32 // ticks since the wish was repeated last
 		want uint64
 	}{{"just now", 0, 1}, {"before half its time", lifetime / 2, 1}, {"too long ago", lifetime + 2, 0}, {"long ago", 1 << 27, 0}} {
-		n.must(cell.Put(uint32(0), (wish&^flags-row.back<<3)|wish&flags))
+		n.must(cell.Put(uint32(0), (wish&^flags-row.back<<bits)|wish&flags))
 		if got := lost(); got != row.want {
 			t.Errorf("repeated %s: %d events, want %d", row.what, got, row.want)
 		}

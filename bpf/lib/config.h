@@ -43,7 +43,9 @@ struct config {
 	 * two. */
 	__u8 fragment_bits;
 	__u8 fragment_node_bits;
-	__u8 pad2[2];
+	/* The TCP flags of which the first packet in each direction of a flow is news. */
+	__u8 news_flags;
+	__u8 pad2;
 	/* How many entries of masquerade clients with one hash of their address may have
 	 * together. */
 	__u32 masquerade_share;
@@ -52,6 +54,7 @@ struct config {
 	__u8 node4_elsewhere;
 	__u8 node6_elsewhere;
 	__u8 native_mac[6]; /* all 0 if unknown */
+	__u32 news_interval; /* ticks between samples of a flow, 0 for none */
 };
 
 const volatile struct config cfg SEC(".rodata");

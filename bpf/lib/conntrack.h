@@ -106,7 +106,18 @@ static __always_inline __u32 ct_packet_flags(const struct packet *p, bool forwar
 		flags |= forward ? CT_FIN_FORWARD : CT_FIN_REVERSE;
 	if (p->tcp_flags & TCP_RST)
 		flags |= CT_RST;
-	return flags;
+	return flags | (__u32)(p->tcp_flags & cfg.news_flags) << (forward ? CT_TOLD_FORWARD : CT_TOLD_REVERSE);
+}
+
+/* Says whether a packet, the first of its flow within this tick, is to be the flow's sample. Flows
+ * have theirs at different times, so that they do not come all at once. Not inlined: its callers
+ * have no stack to spare. */
+static __noinline __maybe_unused bool ct_sample(const struct ct_key *key, const struct ct_value *flow, __u32 now)
+{
+	__u32 phase = (key->port_a + key->port_b) * 0x9E3779B1u >> 16; /* neighbours apart */
+	__u32 last = flow->expires - ct_lifetime(key->proto, flow->flags);
+
+	return cfg.news_interval && (last + phase) / cfg.news_interval != (now + phase) / cfg.news_interval;
 }
 
 /* Asks one side's policy and reports the verdict. */
@@ -547,10 +558,9 @@ static __noinline __maybe_unused int judge_flow(struct __sk_buff *ctx, struct pa
 	if (f->flow && unlikely(ct_source_owner(f->flow, !f->swapped) != s->dst_owner))
 		f->flow = NULL;
 	struct ct_value *flow = f->flow;
-	bool swapped = f->swapped, related = f->related;
+	bool swapped = f->swapped;
 	bool alive = ct_alive(flow, f->now);
 	__u16 port = f->port;
-	__u32 now = f->now;
 
 	report->src_identity = s->src_identity;
 	report->dst_identity = s->dst_identity;
@@ -558,11 +568,11 @@ static __noinline __maybe_unused int judge_flow(struct __sk_buff *ctx, struct pa
 		return judge_own(ctx, report, s, p, port);
 	/* Only clients use a service's address, and theirs have been translated by now. */
 	if (alive && unlikely(flow->flags & CT_SERVICE))
-		return related ? DROP_UNKNOWN_RELATED : DROP_INVALID_SOURCE_IP;
+		return f->related ? DROP_UNKNOWN_RELATED : DROP_INVALID_SOURCE_IP;
 	/* The same two ends may meet directly and through a service. They can't at once: the later
 	 * takes over, and lb_select sees to it that a translation is not that. */
 	bool translated = f->nat.on;
-	if (alive && !related && unlikely(!!(flow->flags & CT_TRANSLATED) != translated) &&
+	if (alive && !f->related && unlikely(!!(flow->flags & CT_TRANSLATED) != translated) &&
 	    !(flow->flags & CT_DIRECT) && !!(flow->flags & CT_OPENED_BY_B) == swapped)
 		alive = false;
 
@@ -578,7 +588,7 @@ static __noinline __maybe_unused int judge_flow(struct __sk_buff *ctx, struct pa
 		__u32 dst_generation = forward ? s->dst_generation : s->src_generation;
 
 		/* An error may come from any router on the way: what counts are the ends. */
-		if (related) {
+		if (f->related) {
 			src_identity = flow->src_identity;
 			dst_identity = flow->dst_identity;
 		}
@@ -631,7 +641,7 @@ static __noinline __maybe_unused int judge_flow(struct __sk_buff *ctx, struct pa
 			if (!flow)
 				return 0;
 		}
-		if (related) {
+		if (f->related) {
 			f->answer = (flags & CT_TRANSLATED) && !forward;
 			return 0;
 		}
@@ -646,37 +656,45 @@ static __noinline __maybe_unused int judge_flow(struct __sk_buff *ctx, struct pa
 		 * was not for this one. Of one that has ended, whatever is still under way is
 		 * answered by another reset. */
 		if (unlikely(flags & CT_RST) && ct_goes_on(p)) {
-			flags &= ~CT_RST;
-			flow->flags &= ~CT_RST;
+			const __u32 reset = CT_RST | TCP_RST << CT_TOLD_FORWARD | TCP_RST << CT_TOLD_REVERSE;
+
+			flags &= ~reset;
+			flow->flags &= ~reset;
 		}
 		flags |= ct_packet_flags(p, forward);
 		/* Who acknowledges has been answered, by whichever way. */
 		if (unlikely(flags & CT_DIRECT) && (p->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_ACK)
 			flags |= CT_SEEN_REPLY;
-		__u32 news = flags & (CT_SEEN_REPLY | CT_FIN_FORWARD | CT_FIN_REVERSE | CT_RST);
-		if ((flow->flags & news) != news)
-			flow->flags |= news;
-		__u32 expires = now + ct_lifetime(p->proto, flags);
+		__u32 expires = f->now + ct_lifetime(p->proto, flags);
 		if (flow->expires != expires) {
+			if (ct_sample(&f->key, flow, f->now))
+				report->news = 1;
 			flow->expires = expires;
 			f->prolonged = flags & CT_TRANSLATED;
+		}
+		__u32 news = flags & (CT_SEEN_REPLY | CT_FIN_FORWARD | CT_FIN_REVERSE | CT_RST |
+				      0xFFu << CT_TOLD_FORWARD | 0xFFu << CT_TOLD_REVERSE);
+		if ((flow->flags & news) != news) {
+			flow->flags |= news;
+			report->news = 1;
 		}
 		if (unlikely(flags & CT_EXCESS))
 			ct_forgive(&f->key, forward == !!flow->src_owner ? s->src_endpoint : s->dst_endpoint);
 		f->answer = (flags & CT_TRANSLATED) && !forward;
 		return 0;
 	}
-	if (related)
+	if (f->related)
 		return DROP_UNKNOWN_RELATED;
 
 	/* Nothing known: this packet opens the flow, whatever it is. An echo reply opens
 	 * nothing. */
 	report->ct_state = CT_STATE_NEW;
+	report->news = 1;
 	int reason = judge_own(ctx, report, s, p, port);
 	if (reason || p->kind == KIND_ECHO_REPLY)
 		return reason;
 
-	return open_flow(&f->key, s, &f->nat, (swapped ? CT_OPENED_BY_B : 0) | ct_packet_flags(p, true), now);
+	return open_flow(&f->key, s, &f->nat, (swapped ? CT_OPENED_BY_B : 0) | ct_packet_flags(p, true), f->now);
 }
 
 /* Sets the key of what is remembered of a client's choice, from its packet to the backend. */

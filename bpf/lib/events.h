@@ -44,7 +44,8 @@ struct report {
 	__u16 endpoint;
 	__u8 program;
 	__u8 direction;
-	__u8 ct_state;
+	__u8 ct_state : 4;
+	__u8 news : 1; /* the packet brings something new to its flow, or is a sample of it */
 	__u8 outcome;
 	__u8 type;
 	__u8 reason;
@@ -104,6 +105,7 @@ __noinline int emit(struct __sk_buff *ctx, const struct report *report)
 	event->dst_identity = report->dst_identity;
 	event->ifindex = ctx->ifindex;
 	event->length = ctx->len;
+	event->news = report->news;
 	memset(event->pad, 0, sizeof(event->pad));
 	memset(event->packet, 0, sizeof(event->packet));
 
@@ -137,13 +139,16 @@ static __always_inline int dropped_action(struct __sk_buff *ctx, const struct re
 static __always_inline int finish(struct __sk_buff *ctx, struct report *report, int result)
 {
 	bool dropped = result < 0;
-	__u32 wanted = dropped ? MONITOR_DROPS : MONITOR_TRACES;
 
 	report->reason = dropped ? -result : FORWARDED;
 	count(ctx, report->reason, report->direction);
-	if (unlikely(monitor_flags() & wanted)) {
+	__u32 wish = monitor_flags();
+	if (unlikely(wish)) {
+		__u32 kinds = dropped ? MONITOR_DROPS : MONITOR_TRACES | (report->news ? MONITOR_NEWS : 0);
+
 		report->type = dropped ? EVENT_DROP : EVENT_TRACE;
-		emit(ctx, report);
+		if (wish & kinds)
+			emit(ctx, report);
 	}
 	return unlikely(dropped) ? dropped_action(ctx, report) : result;
 }

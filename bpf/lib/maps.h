@@ -226,6 +226,10 @@ enum {
 	CT_DIRECT = 1 << 11,
 	/* Made on behalf of an endpoint beyond its share: may be displaced by others that are. */
 	CT_EXCESS = 1 << 12,
+	/* From here on, eight bits each: the TCP flags, of those that matter, of the packets that
+	 * went on with the flow, and against it. */
+	CT_TOLD_FORWARD = 16,
+	CT_TOLD_REVERSE = 24,
 };
 
 struct ct_value {
@@ -543,8 +547,9 @@ struct {
 enum {
 	MONITOR_DROPS = 1 << 0,
 	MONITOR_VERDICTS = 1 << 1,
-	MONITOR_TRACES = 1 << 2,
-	MONITOR_BITS = 3,
+	MONITOR_TRACES = 1 << 2, /* of every packet */
+	MONITOR_NEWS = 1 << 3, /* of those that bring something new to their flow, and samples */
+	MONITOR_BITS = 4,
 	MONITOR_ALL = (1 << MONITOR_BITS) - 1,
 };
 
@@ -574,7 +579,8 @@ struct event {
 	__u32 ifindex;
 	__u32 length;
 	__u16 captured;
-	__u8 pad[6];
+	__u8 news;
+	__u8 pad[5];
 	__u8 packet[EVENT_CAPTURE];
 };
 

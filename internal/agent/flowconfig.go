@@ -6,9 +6,12 @@ import (
 	"net"
 	"path/filepath"
 	"strconv"
+	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 
+	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/flowmetrics"
 	"github.com/hawser-net/hawser/internal/flows"
 	"github.com/hawser-net/hawser/internal/flowserver"
@@ -28,13 +31,33 @@ type flowConfig struct {
 	TLS   flowserver.TLSFiles
 	// Metrics are counted of flows and served at MetricsAddress; none if it is empty.
 	Metrics, MetricsAddress string
+	// Aggregation says of which packets that are let pass a flow is made; the two that follow
+	// belong to it.
+	Aggregation         string
+	AggregationInterval time.Duration
+	AggregationFlags    []string
+}
+
+// aggregationLevels are the names that the field has for levels, and whether packets stand for
+// others there. Its lower levels differ in what a packet says on its way in, which is nothing here.
+var aggregationLevels = map[string]bool{
+	"": false, "none": false, "disabled": false, "lowest": false, "low": false,
+	"medium": true, "max": true, "maximum": true,
+}
+
+// tcpFlagBits are the bits of flags in the TCP header.
+var tcpFlagBits = map[string]uint8{
+	"fin": 1 << 0, "syn": 1 << 1, "rst": 1 << 2, "psh": 1 << 3, "ack": 1 << 4, "urg": 1 << 5, "ece": 1 << 6, "cwr": 1 << 7, "all": 0xff,
 }
 
 // flowPort is where nodes serve flows to relays, unless they are told otherwise.
 const flowPort = 4244
 
 func defaultFlowConfig() flowConfig {
-	return flowConfig{SocketPath: "/var/run/cilium/hubble.sock", Capacity: 4095}
+	return flowConfig{
+		SocketPath: "/var/run/cilium/hubble.sock", Capacity: 4095,
+		Aggregation: "medium", AggregationInterval: 5 * time.Second, AggregationFlags: []string{"syn", "fin", "rst"},
+	}
 }
 
 // flags binds the options.
@@ -46,6 +69,12 @@ func (c *flowConfig) flags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.NoTLS, "hubble-disable-tls", c.NoTLS, "serve flows at --hubble-listen-address to everybody who reaches it, without TLS")
 	fs.StringVar(&c.TLS.Cert, "hubble-tls-cert-file", c.TLS.Cert, "certificate of the server of flows, a PEM file, read again for each connection")
 	fs.StringVar(&c.TLS.Key, "hubble-tls-key-file", c.TLS.Key, "key of that certificate, a PEM file")
+	fs.StringVar(&c.Aggregation, "monitor-aggregation", c.Aggregation, "of which packets that pass flows are made: none or low for all of them; "+
+		"medium or maximum for those that open a connection, answer first or end it, and samples of the rest")
+	fs.DurationVar(&c.AggregationInterval, "monitor-aggregation-interval", c.AggregationInterval,
+		"with --monitor-aggregation=medium, how often a connection that has packets has a flow; 0 for never")
+	fs.StringSliceVar(&c.AggregationFlags, "monitor-aggregation-flags", c.AggregationFlags,
+		"with --monitor-aggregation=medium, the TCP flags of which the first packet in each direction is a flow, such as syn,fin,rst; all for all")
 	fs.StringSliceVar(&c.TLS.ClientCAs, "hubble-tls-client-ca-files", c.TLS.ClientCAs, "authorities of which one must have signed the certificate of a client, PEM files")
 	fs.StringVar(&c.Metrics, "hubble-metrics", c.Metrics, "metrics of flows, separated by spaces: drop, flow, icmp, policy, port-distribution, tcp, each with options such as drop:sourceContext=pod;labelsContext=traffic_direction")
 	fs.StringVar(&c.MetricsAddress, "hubble-metrics-server", c.MetricsAddress, "address to serve the metrics of flows at, such as :9965")
@@ -59,6 +88,27 @@ func (c *flowConfig) port() uint16 {
 		}
 	}
 	return flowPort
+}
+
+// events are the kinds of event of which flows are made: a connection that begins is judged, and so
+// has a verdict.
+func (c *flowConfig) events() datapath.MonitorFlags {
+	if aggregationLevels[strings.ToLower(c.Aggregation)] {
+		return datapath.MonitorDrops | datapath.MonitorVerdicts | datapath.MonitorNews
+	}
+	return datapath.MonitorDrops | datapath.MonitorVerdicts | datapath.MonitorTraces
+}
+
+// aggregation is what the programs are told of it.
+func (c *flowConfig) aggregation() datapath.Aggregation {
+	if !c.Enable {
+		return datapath.Aggregation{}
+	}
+	out := datapath.Aggregation{Interval: c.AggregationInterval}
+	for _, name := range c.AggregationFlags {
+		out.TCPFlags |= tcpFlagBits[strings.ToLower(name)]
+	}
+	return out
 }
 
 func (c *flowConfig) validate() error {
@@ -87,6 +137,17 @@ func (c *flowConfig) validate() error {
 	}
 	if c.MetricsAddress != "" {
 		address("--hubble-metrics-server", c.MetricsAddress)
+	}
+	if _, ok := aggregationLevels[strings.ToLower(c.Aggregation)]; !ok {
+		bad("--monitor-aggregation: %q is not one of none, low, medium, maximum", c.Aggregation)
+	}
+	if c.AggregationInterval < 0 || c.AggregationInterval > time.Hour {
+		bad("--monitor-aggregation-interval: %s is outside 0 to an hour", c.AggregationInterval)
+	}
+	for _, name := range c.AggregationFlags {
+		if tcpFlagBits[strings.ToLower(name)] == 0 {
+			bad("--monitor-aggregation-flags: %q is not one of fin, syn, rst, psh, ack, urg, ece, cwr, all", name)
+		}
 	}
 	if c.ListenAddress == "" {
 		return errors.Join(errs...)

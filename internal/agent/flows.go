@@ -29,6 +29,7 @@ type flowRecorder struct {
 	maker  flows.Maker
 	// metrics counts flows; nil if nobody asked for any.
 	metrics *flowmetrics.Metrics
+	events datapath.MonitorFlags // the kinds of which flows are made
 
 	mu    sync.Mutex
 	users int // who want flows to come
@@ -37,17 +38,13 @@ type flowRecorder struct {
 	moved chan struct{} // sub has changed
 }
 
-// flowEvents are the kinds of event of which flows are made: a connection that begins is judged,
-// and so has a verdict.
-const flowEvents = datapath.MonitorDrops | datapath.MonitorVerdicts
-
 // follow has the kernel emit events until the function returned is called. When follow returns,
 // what happens next is recorded.
 func (r *flowRecorder) follow() (stop func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.users++; r.users == 1 {
-		r.sub, r.unsub = r.hub.subscribe(flowEvents)
+		r.sub, r.unsub = r.hub.subscribe(r.events)
 		r.wake()
 	}
 	return sync.OnceFunc(func() {
@@ -130,7 +127,7 @@ func newFlowRecorder(a *api) (*flowRecorder, error) {
 		return nil, err
 	}
 	return &flowRecorder{
-		hub: a.hub, record: record, moved: make(chan struct{}, 1), metrics: metrics,
+		hub: a.hub, record: record, moved: make(chan struct{}, 1), metrics: metrics, events: a.cfg.Flows.events(),
 		maker: flows.Maker{Node: a.localName(), Directory: newFlowDirectory(a)},
 	}, nil
 }

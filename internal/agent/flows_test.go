@@ -283,6 +283,33 @@ func TestFlows(t *testing.T) {
 	if len(allowed) != times {
 		t.Errorf("%d connections were allowed, want %d", len(allowed), times)
 	}
+	// Each connection that was allowed ends, at both nodes and from both sides, and others have no
+	// end; however much was sent, its flows are few.
+	ends := func(o *flowsOf, from, to string) map[connection]int {
+		list := slices.DeleteFunc(o.of(flows.EventTrace, from, to), func(f *flowpb.Flow) bool { return !f.GetL4().GetTCP().GetFlags().GetFIN() })
+		return openings(list, flowpb.Verdict_FORWARDED)
+	}
+	controllers.Eventually(t, time.Minute, func() string {
+		for _, o := range []*flowsOf{receiver, sender} {
+			forth, back := ends(o, "front", "web"), ends(o, "web", "front")
+			for c := range allowed {
+				if forth[c] != 1 || back[connection{c.to, c.from}] != 1 {
+					return fmt.Sprintf("%d and %d flows tell of the ends of the connection %v", forth[c], back[connection{c.to, c.from}], c)
+				}
+			}
+		}
+		return ""
+	})
+	for c, n := range ends(receiver, "front", "web") {
+		if allowed[c] != 1 {
+			t.Errorf("%d ends of the connection %v, which was not allowed", n, c)
+		}
+	}
+	for c, n := range openings(append(receiver.of(flows.EventTrace, "front", "web"), receiver.of(flows.EventTrace, "web", "front")...), flowpb.Verdict_FORWARDED) {
+		if n > 3 {
+			t.Errorf("%d flows of packets of the connection %v in one direction", n, c)
+		}
+	}
 	if receiver.lost+sender.lost > 0 {
 		t.Errorf("%d and %d events were lost", receiver.lost, sender.lost)
 	}

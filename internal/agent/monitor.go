@@ -82,13 +82,15 @@ func (h *hub) repeat(always bool) {
 	}
 }
 
-// flagOf is the switch that turns an event's kind on.
-func flagOf(t datapath.EventType) datapath.MonitorFlags {
-	switch t {
-	case datapath.EventDrop:
+// flagsOf are the switches of which each turns an event on.
+func flagsOf(ev datapath.Event) datapath.MonitorFlags {
+	switch {
+	case ev.Type == datapath.EventDrop:
 		return datapath.MonitorDrops
-	case datapath.EventVerdict:
+	case ev.Type == datapath.EventVerdict:
 		return datapath.MonitorVerdicts
+	case ev.News:
+		return datapath.MonitorTraces | datapath.MonitorNews
 	}
 	return datapath.MonitorTraces
 }
@@ -101,7 +103,7 @@ func (h *hub) publish(ev datapath.Event) {
 		if ev.Lost > 0 {
 			s.addLost(ev.Lost, 0)
 		}
-		if s.flags&flagOf(ev.Type) == 0 {
+		if s.flags&flagsOf(ev) == 0 {
 			continue
 		}
 		select {

@@ -42,3 +42,19 @@ func TestHubTakesBack(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestHubAggregates: who watches every packet does not have those who asked for a selection get
+// more.
+func TestHubAggregates(t *testing.T) {
+	t.Parallel()
+	h := newHub(slog.New(slog.DiscardHandler), fake.New().Maps)
+	all, _ := h.subscribe(datapath.MonitorTraces)
+	some, _ := h.subscribe(datapath.MonitorNews)
+	for i := range 10 {
+		h.publish(datapath.Event{Type: datapath.EventTrace, News: i%5 == 0})
+	}
+	h.publish(datapath.Event{Type: datapath.EventDrop})
+	if len(all.queue) != 10 || len(some.queue) != 2 {
+		t.Errorf("%d of every packet and %d of the selection, want 10 and 2", len(all.queue), len(some.queue))
+	}
+}

@@ -59,6 +59,7 @@ func TestConfigAsksForProtection(t *testing.T) {
 		// As Cilium's chart writes it.
 		"enable-l7-proxy": "true", "mesh-auth-enabled": "true", "enable-policy": "default", "enable-xt-socket-fallback": "true",
 		"enable-host-firewall": "false", "enable-bpf-masquerade": "true", "auto-direct-node-routes": "false", "monitor-aggregation": "medium",
+		"monitor-aggregation-flags": "all", "monitor-aggregation-interval": "5s",
 		"enable-ipsec": "true", "enable-wireguard": "true", "encrypt-node": "true",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(value), 0o600); err != nil {

@@ -217,6 +217,19 @@ type Config struct {
 	// CTTimeouts are the lifetimes of conntrack entries since the last packet; those that are 0 are
 	// as in DefaultCTTimeouts.
 	CTTimeouts CTTimeouts
+	// Aggregation says which packets stand for the rest of their flow.
+	Aggregation Aggregation
+}
+
+// Aggregation says which packets that are forwarded are events where not all are: those that open a
+// flow, the first answer, those that end it, and the following. The zero value is these alone.
+type Aggregation struct {
+	// Interval is how often a flow that has packets has a sample; 0 for never. It is rounded up to
+	// ticks of the programs' clock, of 1.07 s.
+	Interval time.Duration
+	// TCPFlags are those, by their bits in the header, of which the first in each direction of a
+	// flow is an event.
+	TCPFlags uint8
 }
 
 // PortRange is the ports from First to Last, both included.
@@ -382,7 +395,10 @@ type MonitorFlags uint32
 const (
 	MonitorDrops MonitorFlags = 1 << iota
 	MonitorVerdicts
+	// MonitorTraces is every packet that is forwarded, MonitorNews those of them of which
+	// [Aggregation] tells.
 	MonitorTraces
+	MonitorNews
 )
 
 // Programs puts the verified programs on interfaces. Attach never leaves a moment without a

@@ -165,6 +165,9 @@ type Event struct {
 	IfIndex     int    `json:"ifIndex"`
 	// Length is that of the whole frame in bytes.
 	Length int `json:"length"`
+	// News says of a packet that was forwarded that it brought something new to its flow, or is a
+	// sample of it: see [Aggregation].
+	News bool `json:"news,omitempty"`
 	// Packet is what Data says, as far as it could be read.
 	Packet Packet `json:"packet"`
 	// Data is the beginning of the frame, at most 128 bytes.

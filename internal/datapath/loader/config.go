@@ -124,6 +124,12 @@ func settings(cfg datapath.Config) (fromPodConfig, error) {
 		}
 		*l.to = uint32((l.value + maps.TickNanoseconds - 1) / maps.TickNanoseconds)
 	}
+	c.NewsFlags = cfg.Aggregation.TCPFlags
+	if every := cfg.Aggregation.Interval; every < 0 || every > 24*time.Hour {
+		errs = append(errs, fmt.Errorf("interval between samples of flows is %s, want 0 to a day", every))
+	} else {
+		c.NewsInterval = uint32((every + maps.TickNanoseconds - 1) / maps.TickNanoseconds)
+	}
 	if len(errs) > 0 {
 		return c, fmt.Errorf("datapath settings: %w", errors.Join(errs...))
 	}

@@ -67,12 +67,13 @@ type fromPodConfig struct {
 	MasqueradePorts  uint16
 	FragmentBits     uint8
 	FragmentNodeBits uint8
-	Pad2             [2]uint8
+	NewsFlags        uint8
+	Pad2             uint8
 	MasqueradeShare  uint32
 	Node4Elsewhere   uint8
 	Node6Elsewhere   uint8
 	NativeMac        [6]uint8
-	_                [4]byte
+	NewsInterval     uint32
 }
 
 type fromPodCtAccount struct {

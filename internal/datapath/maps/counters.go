@@ -7,7 +7,7 @@ import (
 )
 
 // monitorBits is how many bits the kinds of event take, as in bpf/lib/maps.h.
-const monitorBits = 3
+const monitorBits = 4
 
 // Metrics implements datapath.Maps. Counters that are 0 are left out.
 func (m *Maps) Metrics() ([]datapath.Metric, error) {

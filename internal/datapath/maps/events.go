@@ -118,6 +118,7 @@ func decodeEvent(raw []byte, clock *wallClock) (datapath.Event, error) {
 		DstIdentity: k.DstIdentity,
 		IfIndex:     int(k.Ifindex),
 		Length:      int(k.Length),
+		News:        k.News != 0,
 		Packet:      datapath.ParsePacket(data),
 		Data:        data,
 	}, nil

@@ -89,7 +89,8 @@ type kernelEvent struct {
 	Ifindex     uint32
 	Length      uint32
 	Captured    uint16
-	Pad         [6]uint8
+	News        uint8
+	Pad         [5]uint8
 	Packet      [128]uint8
 }
 

@@ -20,7 +20,7 @@ import (
 // loader.KeepOthers); flows are judged again.
 const (
 	layoutPrefix = "maps-"
-	layout       = layoutPrefix + "v8"
+	layout       = layoutPrefix + "v9"
 )
 
 // Maps is the set of maps of one node.
