@@ -25,7 +25,7 @@ SANDBOX_BINARIES := hawser hawser-agent hawser-cni
 export HAWSER_CONSUL := $(CURDIR)/bin/consul
 VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
-.PHONY: help sandbox sandbox-down cluster cluster-down cluster-status chart-test build kube-apiserver kube-programs test test-long fuzz e2e e2e-smoke e2e-conformance bad-days oracle soak soak-short mesh attack bench scale verify lint fmt generate clean
+.PHONY: help sandbox sandbox-down cluster cluster-down cluster-status chart-test build kube-apiserver kube-programs test test-long fuzz e2e e2e-smoke e2e-conformance bad-days oracle soak soak-short mesh attack bench scale verify lint fmt generate web clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,7 +46,7 @@ cluster-down: ## remove the cluster again, whatever state it is in (root)
 cluster-status: ## show the cluster; fails if something of it does not run (root)
 	@bin/hawser sandbox status --name $(CLUSTER)
 
-build: ## compile the programs into bin/
+build: internal/ui/dist/index.html ## compile the programs into bin/
 	@hack/need.sh go
 	@mkdir -p bin
 	@for b in $(BINARIES); do \
@@ -55,6 +55,15 @@ build: ## compile the programs into bin/
 	  CGO_ENABLED=0 go build -trimpath -ldflags "$${flags}-X main.version=$(VERSION)" -o bin/$$b ./cmd/$$b; \
 	  echo "built bin/$$b in $$(( $$(date +%s) - start )) s"; \
 	done
+
+web: internal/ui/dist/index.html ## build the page of `hawser ui`, seconds
+
+# What npm fetches is checked against the sums in package-lock.json. The page is the last file that is written.
+internal/ui/dist/index.html: $(wildcard internal/ui/web/src/*) $(wildcard internal/ui/web/*.json)
+	@hack/need.sh npm
+	@echo "building the page of hawser ui"
+	@cd internal/ui/web && npm ci --silent --ignore-scripts --prefer-offline && npm run --silent check && \
+	  npm run --silent build
 
 bin/consul: test/consul/go.mod
 	@hack/need.sh go
@@ -71,12 +80,12 @@ kube-programs: ## build every program of a Kubernetes cluster, once, minutes
 	@hack/need.sh go
 	@go run ./hack/kubebuild kube-apiserver kubectl kube-controller-manager kube-scheduler kubelet kube-proxy agnhost containerd containerd-shim-runc-v2 ctr coredns
 
-test: ## all tests with the race detector; those that need no server first (root for all of them)
-	@hack/need.sh go gcc runc iptables conntrack nft busybox /usr/lib/cni/ptp
+test: internal/ui/dist/index.html ## all tests with the race detector; those that need no server first (root for all of them)
+	@hack/need.sh go gcc chromium runc iptables conntrack nft busybox /usr/lib/cni/ptp
 	@go run ./hack/gotest -servers '$(MAKE) --no-print-directory bin/consul kube-programs' -- -race -p 3 -parallel 6 -timeout 25m $(PACKAGES)
 
-test-long: bin/consul kube-programs ## the same tests at full size: minutes become hours
-	@hack/need.sh go gcc runc iptables conntrack nft busybox /usr/lib/cni/ptp
+test-long: bin/consul kube-programs internal/ui/dist/index.html ## the same tests at full size: minutes become hours
+	@hack/need.sh go gcc chromium runc iptables conntrack nft busybox /usr/lib/cni/ptp
 	@HAWSER_LONG=1 go run ./hack/gotest -fuzztime 5m -- -race -p 2 -count=1 -timeout 6h $(PACKAGES)
 
 fuzz: ## run every fuzz target for FUZZTIME (3s); Go compiles everything anew for it, minutes the first time
@@ -152,4 +161,5 @@ generate: ## regenerate the BPF objects, the REST code, deep copies and definiti
 	go generate ./... && go -C pkg generate ./...
 
 clean: ## remove what was built
-	rm -rf bin
+	rm -rf bin internal/ui/web/node_modules
+	git clean -qfX internal/ui/dist

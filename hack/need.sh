@@ -11,6 +11,7 @@ for tool in "$@"; do
     nft) package=nftables ;;
     busybox) package=busybox-static ;;
     /usr/lib/cni/*) package=containernetworking-plugins ;;
+    chromium) package="chromium fonts-dejavu-core" ;;
     *) package=$tool ;;
   esac
   if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then

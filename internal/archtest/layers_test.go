@@ -38,6 +38,7 @@ var layers = map[string]int{
 	"internal/endpoint":        3,
 	"internal/flowmetrics":     3,
 	"internal/flowserver":      3,
+	"internal/ui":              3,
 	"internal/k8s":             3,
 	"internal/policydir":       3,
 	"internal/storedial":       3,

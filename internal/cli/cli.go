@@ -202,6 +202,7 @@ func NewCommand(cfg Config) *cobra.Command {
 		a.bpfCommand(),
 		a.monitorCommand(),
 		a.observeCommand(),
+		a.uiCommand(),
 		a.kvstoreCommand(),
 		a.migrateCommand(),
 		a.operatorCommand(),

@@ -1,0 +1,85 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hawser-net/hawser/api/observer"
+	"github.com/hawser-net/hawser/internal/ui"
+)
+
+// defaultPage is where the page is served.
+const defaultPage = "127.0.0.1:12000"
+
+func (a *app) uiCommand() *cobra.Command {
+	var server flowServer
+	var listen, host string
+	c := &cobra.Command{
+		Use:   "ui",
+		Short: "Serve a page that shows who talks to whom",
+		Long: `Serve a page for browsers: a live map of workloads and of the connections between them,
+what was refused and by which policy, as a map, a matrix and a list, for the last quarter
+of an hour. It only shows, and loads nothing from elsewhere.
+
+It reads flows from where hawser observe does: an agent's socket, or a server or relay that
+--server names. The address that it prints has a token, without which nobody sees anything.`,
+		Example: `  hawser ui
+  hawser ui --server 192.0.2.7:4245 --listen 127.0.0.1:8080`,
+		Args: cobra.NoArgs,
+	}
+	server.flags(c)
+	c.Flags().StringVar(&listen, "listen", defaultPage, "`address` of the page, host:port; port 0 takes a free one")
+	c.Flags().StringVar(&host, "host", "", "a `name` by which browsers ask for the page, besides localhost and addresses")
+	c.RunE = func(cmd *cobra.Command, _ []string) error {
+		if !ui.Built() {
+			return errors.New("this program was built without the page: run `make web`, then `make build`")
+		}
+		conn, err := server.dial(a.cfg.Getenv)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		l, err := net.Listen("tcp", listen)
+		if err != nil {
+			return fmt.Errorf("--listen: %w", err)
+		}
+		follower := &ui.Follower{Client: observer.NewObserverClient(conn), Graph: ui.NewGraph(ui.DefaultLimits())}
+		page := ui.NewServer(follower, host)
+		fmt.Fprintf(cmd.OutOrStdout(), "%s\n", page.URL(l.Addr()))
+		fmt.Fprintf(cmd.ErrOrStderr(), "flows come from %s; interrupt to end\n", cmp.Or(server.address, a.cfg.Getenv(envFlowServer), defaultFlowServer))
+		return serveUntil(cmd.Context(), l, page, follower.Run)
+	}
+	return c
+}
+
+// serveUntil answers requests, and does something beside it, until ctx ends.
+func serveUntil(ctx context.Context, l net.Listener, h http.Handler, beside func(context.Context)) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	srv := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, WriteTimeout: time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { beside(ctx) })
+	wg.Go(func() {
+		<-ctx.Done()
+		ending, done := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+		defer done()
+		if srv.Shutdown(ending) != nil {
+			_ = srv.Close()
+		}
+	})
+	err := srv.Serve(l)
+	cancel()
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,149 @@
+package ui
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/hawser-net/hawser/api/observer"
+)
+
+// retryAfter is how long a Follower waits before it asks a server again that has failed.
+const retryAfter = 2 * time.Second
+
+// Status says how it goes with where flows come from.
+type Status struct {
+	Connected bool       `json:"connected"`
+	Error     string     `json:"error,omitempty"`
+	Nodes     []Node     `json:"nodes"`
+	Since     *time.Time `json:"since,omitempty"` // of the connection
+}
+
+// Node is one whose flows there are, or should be.
+type Node struct {
+	Name    string  `json:"name"`
+	State   string  `json:"state"`
+	Address string  `json:"address,omitempty"`
+	Version string  `json:"version,omitempty"`
+	Uptime  float64 `json:"uptimeSeconds,omitempty"`
+	Flows   uint64  `json:"flows"`
+	Seen    uint64  `json:"seen"`
+}
+
+// Follower brings the flows of a server into a Graph, and asks again when the server goes.
+type Follower struct {
+	Client observer.ObserverClient
+	Graph  *Graph
+
+	mu     sync.Mutex
+	status Status
+}
+
+// Status returns how it goes now.
+func (f *Follower) Status() Status {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := f.status
+	if s.Nodes == nil {
+		s.Nodes = []Node{}
+	}
+	return s
+}
+
+func (f *Follower) set(change func(*Status)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change(&f.status)
+}
+
+// Run follows until ctx ends.
+func (f *Follower) Run(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { f.watchNodes(ctx) })
+	since := time.Now().Add(-Window)
+	for ctx.Err() == nil {
+		last, err := f.follow(ctx, since)
+		if last.After(since) {
+			since = last.Add(time.Nanosecond) // no flow is counted twice
+		}
+		f.set(func(s *Status) { s.Connected, s.Since, s.Error = false, nil, message(err) })
+		pause(ctx, retryAfter)
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}
+
+func message(err error) string {
+	if err == nil || errors.Is(err, io.EOF) {
+		return "the server has ended the stream of flows"
+	}
+	if st, ok := status.FromError(err); ok {
+		return st.Message()
+	}
+	return err.Error()
+}
+
+// follow brings flows until the stream ends, and returns when the latest of them was.
+func (f *Follower) follow(ctx context.Context, since time.Time) (last time.Time, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := f.Client.GetFlows(ctx, &observer.GetFlowsRequest{Follow: true, Since: timestamppb.New(since)})
+	if err != nil {
+		return last, err
+	}
+	if _, err := stream.Header(); err != nil { // the server has answered
+		return last, err
+	}
+	now := time.Now()
+	f.set(func(s *Status) { s.Connected, s.Since, s.Error = true, &now, "" })
+	for {
+		res, err := stream.Recv()
+		switch {
+		case err != nil:
+			return last, err
+		case res.GetFlow() != nil:
+			if at := res.GetFlow().GetTime().AsTime(); at.After(last) {
+				last = at
+			}
+			if res.GetFlow().GetNodeName() == "" {
+				res.GetFlow().NodeName = res.GetNodeName()
+			}
+			f.Graph.Add(res.GetFlow())
+		case res.GetLostEvents() != nil:
+			f.Graph.Lost(res.GetLostEvents().GetNumEventsLost())
+		}
+	}
+}
+
+// watchNodes asks now and then which nodes there are.
+func (f *Follower) watchNodes(ctx context.Context) {
+	for ctx.Err() == nil {
+		asked, cancel := context.WithTimeout(ctx, 5*time.Second)
+		res, err := f.Client.GetNodes(asked, &observer.GetNodesRequest{})
+		cancel()
+		if err == nil {
+			nodes := make([]Node, 0, len(res.GetNodes()))
+			for _, n := range res.GetNodes() {
+				nodes = append(nodes, Node{
+					Name: n.GetName(), State: stateName(n.GetState().String()), Address: n.GetAddress(), Version: n.GetVersion(),
+					Uptime: time.Duration(n.GetUptimeNs()).Seconds(), Flows: n.GetNumFlows(), Seen: n.GetSeenFlows(),
+				})
+			}
+			f.set(func(s *Status) { s.Nodes = nodes })
+		}
+		pause(ctx, 5*time.Second)
+	}
+}

@@ -1,0 +1,595 @@
+package ui
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hawser-net/hawser/api/flow"
+	"github.com/hawser-net/hawser/internal/flows"
+)
+
+const (
+	// BucketLength is the unit of time of the sums.
+	BucketLength = 10 * time.Second
+	// buckets is how many of them are kept: a quarter of an hour.
+	buckets = 90
+	// Window is how far back the sums reach.
+	Window = buckets * BucketLength
+)
+
+// Limits bound what a Graph holds. What does not fit is counted, see Snapshot.NotShown.
+type Limits struct {
+	Workloads int // at the ends of edges
+	Edges     int
+	Ports     int // of one pair of workloads; further ones are one edge without a port
+	Details   int // names of each kind (pods, addresses, policies) of a workload or an edge
+	Flows     int // the latest, as they came
+}
+
+// DefaultLimits let a Graph take some tens of megabytes when all are reached.
+func DefaultLimits() Limits {
+	return Limits{Workloads: 5000, Edges: 20000, Ports: 32, Details: 32, Flows: 20000}
+}
+
+// Kinds of workloads.
+const (
+	KindWorkload = "workload" // pods that a Deployment or the like has made
+	KindPod      = "pod"      // a pod of its own
+	KindEntity   = "entity"   // a reserved identity: the world, a node, the API server
+)
+
+// LinkLocal is the ID of the entity for all addresses that mean nothing beyond a link: multicast,
+// neighbour discovery. The page leaves it out unless it is asked for.
+const LinkLocal = ":link-local"
+
+// Workload is one end of edges: what runs pods, or an entity outside of them.
+type Workload struct {
+	// ID is "namespace/name" of a workload, ":name" of an entity.
+	ID        string   `json:"id"`
+	Kind      string   `json:"kind"`
+	Namespace string   `json:"namespace,omitempty"`
+	Name      string   `json:"name"`
+	Type      string   `json:"type,omitempty"` // Deployment and so on
+	Labels    []string `json:"labels,omitempty"`
+	// What was seen of it within the window, sorted.
+	Identities []string `json:"identities,omitempty"`
+	Pods       []string `json:"pods,omitempty"`
+	Addresses  []string `json:"addresses,omitempty"`
+	Services   []string `json:"services,omitempty"`
+	Names      []string `json:"names,omitempty"` // in the DNS
+	Policies   []string `json:"policies,omitempty"`
+}
+
+// Edge is traffic of one kind between two workloads: from who opens connections to who is asked.
+type Edge struct {
+	ID          string `json:"id"`
+	Source      string `json:"source"`
+	Destination string `json:"destination"`
+	Protocol    string `json:"protocol"`
+	// Port is that of the destination, 0 where there is none or where it is one of too many.
+	Port uint32 `json:"port,omitempty"`
+	// Connections let in, packets refused, and those that an audit would have refused, in the time
+	// that was asked for.
+	Forwarded uint64 `json:"forwarded"`
+	Dropped   uint64 `json:"dropped"`
+	Audited   uint64 `json:"audited"`
+	// Seen is when there was something last.
+	Seen time.Time `json:"seen"`
+	// Reasons are those for which packets were dropped; AllowedBy and DeniedBy the policies that
+	// decided, as "namespace/name".
+	Reasons   []string `json:"reasons,omitempty"`
+	AllowedBy []string `json:"allowedBy,omitempty"`
+	DeniedBy  []string `json:"deniedBy,omitempty"`
+}
+
+// Flow is one flow for people.
+type Flow struct {
+	Time        time.Time `json:"time"`
+	Node        string    `json:"node"`
+	Edge        string    `json:"edge"`
+	Source      string    `json:"source"`      // pod or address, and port
+	Destination string    `json:"destination"` // likewise
+	Protocol    string    `json:"protocol"`
+	Type        string    `json:"type"`
+	Direction   string    `json:"direction,omitempty"`
+	Verdict     string    `json:"verdict"`
+	Reason      string    `json:"reason,omitempty"`
+	Reply       bool      `json:"reply,omitempty"`
+	Policies    []string  `json:"policies,omitempty"`
+}
+
+// Sum is what happened within one bucket of time, all edges together.
+type Sum struct {
+	Start     time.Time `json:"start"`
+	Forwarded uint64    `json:"forwarded"`
+	Dropped   uint64    `json:"dropped"`
+	Audited   uint64    `json:"audited"`
+}
+
+// Snapshot is what a Graph knows of a span of time.
+type Snapshot struct {
+	Now       time.Time  `json:"now"`
+	From      time.Time  `json:"from"`
+	To        time.Time  `json:"to"`
+	Workloads []Workload `json:"workloads"`
+	Edges     []Edge     `json:"edges"`
+	Timeline  []Sum      `json:"timeline"` // the whole window, oldest first
+	Lost      uint64     `json:"lost"`     // events that no flow tells of, since the start
+	NotShown  uint64     `json:"notShown"` // flows for which there was no room, since the start
+}
+
+// count is what one edge saw in one bucket. A connection between two pods is let in twice, by the
+// policy of its sender and by that of its receiver; a packet that policy refuses is told as the
+// verdict and as the drop. The larger of both is what happened.
+type count struct {
+	egress, ingress, denied, dropped, audited uint32
+}
+
+func (c count) forwarded() uint64 { return uint64(max(c.egress, c.ingress)) }
+func (c count) refused() uint64   { return uint64(max(c.denied, c.dropped)) }
+
+type edge struct {
+	Edge
+	pair                     [2]string
+	counts                   [buckets]count
+	numbers                  [buckets]int64 // of the bucket that is in counts
+	reasons, allowed, denied names
+}
+
+type workload struct {
+	Workload
+	seen                                                 time.Time
+	edges                                                int
+	identities, pods, addresses, services, dns, policies names
+}
+
+// names is a bounded set.
+type names map[string]struct{}
+
+func (n *names) add(limit int, s string) {
+	if s == "" {
+		return
+	}
+	if *n == nil {
+		*n = make(names)
+	}
+	if _, ok := (*n)[s]; ok || len(*n) < limit {
+		(*n)[s] = struct{}{}
+	}
+}
+
+func (n names) sorted() []string { return slices.Sorted(maps.Keys(n)) }
+
+// Graph sums flows up. Its methods may be called concurrently.
+type Graph struct {
+	limits Limits
+	now    func() time.Time
+
+	mu        sync.Mutex
+	workloads map[string]*workload
+	edges     map[string]*edge
+	pairs     map[[2]string]int // edges with a port of their own
+	flows     []Flow            // a ring
+	next      int
+	lost      uint64
+	notShown  uint64
+	swept     time.Time
+}
+
+// NewGraph returns one that knows nothing yet.
+func NewGraph(limits Limits) *Graph {
+	return &Graph{
+		limits: limits, now: time.Now,
+		workloads: make(map[string]*workload), edges: make(map[string]*edge), pairs: make(map[[2]string]int),
+	}
+}
+
+// Lost counts events that no flow tells of.
+func (g *Graph) Lost(n uint64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.lost += n
+}
+
+// side is one end of a flow.
+type side struct {
+	endpoint *flow.Endpoint
+	address  string
+	port     uint32
+	service  *flow.Service
+	names    []string
+}
+
+// Add counts a flow that a node has seen.
+func (g *Graph) Add(f *flow.Flow) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := g.now()
+	g.sweep(now)
+	at := f.GetTime().AsTime()
+	if at.After(now) { // a node's clock that is ahead
+		at = now
+	}
+	if now.Sub(at) >= Window-BucketLength {
+		return
+	}
+	protocol, sport, dport := ports(f.GetL4())
+	src := side{f.GetSource(), f.GetIP().GetSource(), sport, f.GetSourceService(), f.GetSourceNames()}
+	dst := side{f.GetDestination(), f.GetIP().GetDestination(), dport, f.GetDestinationService(), f.GetDestinationNames()}
+	line := newFlow(f, at, protocol, src, dst)
+	if f.GetIsReply().GetValue() {
+		src, dst = dst, src
+	}
+	e := g.edge(src, dst, protocol, now)
+	if e == nil {
+		g.notShown++
+		return
+	}
+	line.Edge = e.ID
+	g.keep(line)
+	g.count(e, f, at)
+	if at.After(e.Seen) {
+		e.Seen = at
+	}
+	for i, s := range []side{src, dst} {
+		w := g.workloads[e.pair[i]]
+		if at.After(w.seen) {
+			w.seen = at
+		}
+		g.describe(w, s)
+	}
+	for _, p := range slices.Concat(f.GetEgressAllowedBy(), f.GetEgressDeniedBy()) {
+		g.workloads[e.pair[0]].policies.add(g.limits.Details, policyName(p))
+	}
+	for _, p := range slices.Concat(f.GetIngressAllowedBy(), f.GetIngressDeniedBy()) {
+		g.workloads[e.pair[1]].policies.add(g.limits.Details, policyName(p))
+	}
+}
+
+// count adds a flow to the sums of its edge.
+func (g *Graph) count(e *edge, f *flow.Flow, at time.Time) {
+	number := at.UnixNano() / int64(BucketLength)
+	i := number % buckets
+	if e.numbers[i] > number {
+		return
+	}
+	if e.numbers[i] != number {
+		e.numbers[i], e.counts[i] = number, count{}
+	}
+	c := &e.counts[i]
+	verdict := isVerdict(f)
+	switch f.GetVerdict() {
+	case flow.Verdict_FORWARDED, flow.Verdict_REDIRECTED:
+		switch {
+		case !verdict: // of a connection that was counted when it began
+		case f.GetTrafficDirection() == flow.TrafficDirection_INGRESS:
+			c.ingress++
+		default:
+			c.egress++
+		}
+	case flow.Verdict_DROPPED, flow.Verdict_ERROR:
+		if verdict {
+			c.denied++
+		} else {
+			c.dropped++
+		}
+		e.reasons.add(g.limits.Details, flows.ReasonText(f))
+	case flow.Verdict_AUDIT:
+		c.audited++
+	}
+	for _, p := range slices.Concat(f.GetEgressAllowedBy(), f.GetIngressAllowedBy()) {
+		e.allowed.add(g.limits.Details, policyName(p))
+	}
+	for _, p := range slices.Concat(f.GetEgressDeniedBy(), f.GetIngressDeniedBy()) {
+		e.denied.add(g.limits.Details, policyName(p))
+	}
+}
+
+// edge returns that of two sides, a new one if there is room for it.
+func (g *Graph) edge(src, dst side, protocol string, now time.Time) *edge {
+	a, b := identify(src), identify(dst)
+	pair := [2]string{a.ID, b.ID}
+	port := dst.port
+	id := edgeID(pair, protocol, port)
+	if e := g.edges[id]; e != nil {
+		return e
+	}
+	if g.pairs[pair] >= g.limits.Ports {
+		port = 0
+		id = edgeID(pair, protocol, port)
+		if e := g.edges[id]; e != nil {
+			return e
+		}
+	}
+	missing := 0
+	for id := range map[string]bool{a.ID: true, b.ID: true} {
+		if g.workloads[id] == nil {
+			missing++
+		}
+	}
+	if len(g.edges) >= g.limits.Edges || len(g.workloads)+missing > g.limits.Workloads {
+		return nil
+	}
+	e := &edge{Edge: Edge{ID: id, Source: a.ID, Destination: b.ID, Protocol: protocol, Port: port}, pair: pair}
+	g.edges[id] = e
+	g.pairs[pair]++
+	for _, w := range []Workload{a, b} {
+		have := g.workloads[w.ID]
+		if have == nil {
+			have = &workload{Workload: w, seen: now}
+			g.workloads[w.ID] = have
+		}
+		have.edges++
+	}
+	return e
+}
+
+func edgeID(pair [2]string, protocol string, port uint32) string {
+	return fmt.Sprintf("%s>%s>%s/%d", pair[0], pair[1], protocol, port)
+}
+
+// describe adds what a flow tells of a workload.
+func (g *Graph) describe(w *workload, s side) {
+	limit := g.limits.Details
+	if id := s.endpoint.GetIdentity(); id != 0 {
+		w.identities.add(limit, fmt.Sprint(id))
+	}
+	if len(w.Labels) == 0 && w.Kind != KindEntity {
+		w.Labels = slices.Clone(s.endpoint.GetLabels())
+	}
+	if pod := s.endpoint.GetPodName(); pod != "" {
+		w.pods.add(limit, pod)
+	}
+	w.addresses.add(limit, s.address)
+	if s.service.GetName() != "" {
+		w.services.add(limit, s.service.GetNamespace()+"/"+s.service.GetName())
+	}
+	for _, n := range s.names {
+		w.dns.add(limit, n)
+	}
+}
+
+// keep stores a flow among the latest.
+func (g *Graph) keep(f Flow) {
+	if len(g.flows) < g.limits.Flows {
+		g.flows = append(g.flows, f)
+		return
+	}
+	g.flows[g.next] = f
+	g.next = (g.next + 1) % len(g.flows)
+}
+
+// sweep forgets what has not been seen for the whole window, once in a while.
+func (g *Graph) sweep(now time.Time) {
+	if now.Sub(g.swept) < BucketLength {
+		return
+	}
+	g.swept = now
+	for id, e := range g.edges {
+		if now.Sub(e.Seen) < Window {
+			continue
+		}
+		delete(g.edges, id)
+		if g.pairs[e.pair]--; g.pairs[e.pair] == 0 {
+			delete(g.pairs, e.pair)
+		}
+		for _, end := range e.pair {
+			if w := g.workloads[end]; w != nil {
+				if w.edges--; w.edges == 0 {
+					delete(g.workloads, end)
+				}
+			}
+		}
+	}
+}
+
+// Snapshot returns what happened from one time to another, both within the window; a zero to means
+// now, a zero from the beginning of the window. Edges without traffic in that time are left out,
+// and so are workloads without edges. Everything is sorted.
+func (g *Graph) Snapshot(from, to time.Time) Snapshot {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := g.now()
+	g.sweep(now)
+	last := now.UnixNano() / int64(BucketLength)
+	first := last - buckets + 1
+	clamp := func(t time.Time, otherwise int64) int64 {
+		if t.IsZero() {
+			return otherwise
+		}
+		return min(max(t.UnixNano()/int64(BucketLength), first), last)
+	}
+	lo, hi := clamp(from, first), clamp(to, last)
+	s := Snapshot{
+		Now: now, From: bucketStart(lo), To: bucketStart(hi + 1), Timeline: make([]Sum, buckets),
+		Workloads: []Workload{}, Edges: []Edge{}, Lost: g.lost, NotShown: g.notShown,
+	}
+	for i := range s.Timeline {
+		s.Timeline[i].Start = bucketStart(first + int64(i))
+	}
+	ends := make(map[string]bool)
+	for _, e := range g.edges {
+		out, any := e.Edge, false
+		for i, number := range e.numbers {
+			if number < first || number > last {
+				continue
+			}
+			c := e.counts[i]
+			sum := &s.Timeline[number-first]
+			sum.Forwarded += c.forwarded()
+			sum.Dropped += c.refused()
+			sum.Audited += uint64(c.audited)
+			if number < lo || number > hi {
+				continue
+			}
+			any = true
+			out.Forwarded += c.forwarded()
+			out.Dropped += c.refused()
+			out.Audited += uint64(c.audited)
+		}
+		if !any {
+			continue
+		}
+		out.Reasons, out.AllowedBy, out.DeniedBy = e.reasons.sorted(), e.allowed.sorted(), e.denied.sorted()
+		s.Edges = append(s.Edges, out)
+		ends[e.Source], ends[e.Destination] = true, true
+	}
+	for id := range ends {
+		w := g.workloads[id]
+		out := w.Workload
+		out.Identities, out.Pods, out.Addresses = w.identities.sorted(), w.pods.sorted(), w.addresses.sorted()
+		out.Services, out.Names, out.Policies = w.services.sorted(), w.dns.sorted(), w.policies.sorted()
+		s.Workloads = append(s.Workloads, out)
+	}
+	slices.SortFunc(s.Edges, func(a, b Edge) int { return strings.Compare(a.ID, b.ID) })
+	slices.SortFunc(s.Workloads, func(a, b Workload) int { return strings.Compare(a.ID, b.ID) })
+	return s
+}
+
+func bucketStart(number int64) time.Time { return time.Unix(0, number*int64(BucketLength)).UTC() }
+
+// Flows returns the latest n for which want says yes, latest first.
+func (g *Graph) Flows(n int, want func(*Flow) bool) []Flow {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	out := []Flow{}
+	for i := range g.flows {
+		f := &g.flows[(g.next-1-i+2*len(g.flows))%len(g.flows)]
+		if len(out) == n {
+			break
+		}
+		if want(f) {
+			out = append(out, *f)
+		}
+	}
+	slices.SortStableFunc(out, func(a, b Flow) int { return b.Time.Compare(a.Time) })
+	return out
+}
+
+// identify says which workload a side belongs to.
+func identify(s side) Workload {
+	ep := s.endpoint
+	if ns := ep.GetNamespace(); ns != "" {
+		w := Workload{Kind: KindPod, Namespace: ns, Name: ep.GetPodName()}
+		if len(ep.GetWorkloads()) > 0 {
+			w.Kind, w.Name, w.Type = KindWorkload, ep.GetWorkloads()[0].GetName(), ep.GetWorkloads()[0].GetKind()
+		}
+		if w.Name == "" {
+			// A pod of another node whose name this node does not know.
+			w.Name = cmp.Or(nameByLabels(ep.GetLabels()), fmt.Sprintf("identity %d", ep.GetIdentity()))
+		}
+		w.ID = ns + "/" + w.Name
+		return w
+	}
+	w := Workload{Kind: KindEntity, Name: "unknown"}
+	if a, err := netip.ParseAddr(s.address); err == nil && ep.GetIdentity() == 0 && (a.IsMulticast() || a.IsLinkLocalUnicast() || a.IsUnspecified()) {
+		w.ID, w.Name = LinkLocal, "link-local"
+		return w
+	}
+	for _, l := range ep.GetLabels() {
+		if name, ok := strings.CutPrefix(l, "reserved:"); ok {
+			w.Name = name
+			break
+		}
+	}
+	if w.Name == "unknown" && ep.GetPodName() != "" {
+		w.Kind, w.Name = KindPod, ep.GetPodName()
+	}
+	w.ID = ":" + w.Name
+	return w
+}
+
+// nameByLabels is what the labels of pods usually name their workload by.
+func nameByLabels(labels []string) string {
+	for _, key := range []string{"k8s:app.kubernetes.io/name=", "k8s:k8s-app=", "k8s:app="} {
+		for _, l := range labels {
+			if name, ok := strings.CutPrefix(l, key); ok {
+				return name
+			}
+		}
+	}
+	return ""
+}
+
+func ports(l4 *flow.Layer4) (protocol string, source, destination uint32) {
+	switch {
+	case l4.GetTCP() != nil:
+		return "TCP", l4.GetTCP().GetSourcePort(), l4.GetTCP().GetDestinationPort()
+	case l4.GetUDP() != nil:
+		return "UDP", l4.GetUDP().GetSourcePort(), l4.GetUDP().GetDestinationPort()
+	case l4.GetSCTP() != nil:
+		return "SCTP", l4.GetSCTP().GetSourcePort(), l4.GetSCTP().GetDestinationPort()
+	case l4.GetICMPv4() != nil:
+		return "ICMPv4", 0, 0
+	case l4.GetICMPv6() != nil:
+		return "ICMPv6", 0, 0
+	}
+	return "IP", 0, 0
+}
+
+func isVerdict(f *flow.Flow) bool { return f.GetEventType().GetType() == eventPolicyVerdict }
+
+// The numbers of kinds of events, see flow.EventTypeFilter.
+const (
+	eventDrop          = 1
+	eventTrace         = 4
+	eventPolicyVerdict = 5
+)
+
+func policyName(p *flow.Policy) string {
+	if p.GetNamespace() == "" {
+		return p.GetName()
+	}
+	return p.GetNamespace() + "/" + p.GetName()
+}
+
+func newFlow(f *flow.Flow, at time.Time, protocol string, src, dst side) Flow {
+	out := Flow{
+		Time: at, Node: f.GetNodeName(), Source: sideName(src), Destination: sideName(dst), Protocol: protocol,
+		Verdict: f.GetVerdict().String(), Reply: f.GetIsReply().GetValue(),
+	}
+	switch f.GetEventType().GetType() {
+	case eventDrop:
+		out.Type = "drop"
+	case eventTrace:
+		out.Type = "trace"
+	case eventPolicyVerdict:
+		out.Type = "policy-verdict"
+	}
+	switch f.GetTrafficDirection() {
+	case flow.TrafficDirection_INGRESS:
+		out.Direction = "ingress"
+	case flow.TrafficDirection_EGRESS:
+		out.Direction = "egress"
+	}
+	if out.Verdict == flow.Verdict_DROPPED.String() {
+		out.Reason = flows.ReasonText(f)
+	}
+	for _, p := range slices.Concat(f.GetEgressDeniedBy(), f.GetIngressDeniedBy(), f.GetEgressAllowedBy(), f.GetIngressAllowedBy()) {
+		out.Policies = append(out.Policies, policyName(p))
+	}
+	return out
+}
+
+// sideName is a pod or an address, with its port if there is one.
+func sideName(s side) string {
+	name := s.address
+	if pod := s.endpoint.GetPodName(); pod != "" {
+		name = pod
+		if ns := s.endpoint.GetNamespace(); ns != "" {
+			name = ns + "/" + pod
+		}
+	} else if a, err := netip.ParseAddr(name); err == nil && a.Is6() && s.port != 0 {
+		name = "[" + name + "]"
+	}
+	if s.port == 0 {
+		return name
+	}
+	return fmt.Sprintf("%s:%d", name, s.port)
+}

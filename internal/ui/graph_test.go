@@ -1,0 +1,216 @@
+package ui
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/hawser-net/hawser/api/flow"
+)
+
+var testTime = time.Date(2030, 1, 2, 12, 0, 5, 0, time.UTC)
+
+// testGraph returns one whose time stands still until the test moves it.
+func testGraph(limits Limits) (g *Graph, now *time.Time) {
+	g = NewGraph(limits)
+	at := testTime
+	g.now = func() time.Time { return at }
+	return g, &at
+}
+
+func pod(namespace, workload, name string, identity uint32) *flow.Endpoint {
+	return &flow.Endpoint{
+		Namespace: namespace, PodName: name, Identity: identity, Labels: []string{"k8s:app=" + workload},
+		Workloads: []*flow.Workload{{Name: workload, Kind: "Deployment"}},
+	}
+}
+
+func tcp(from, to uint32) *flow.Layer4 {
+	return &flow.Layer4{Protocol: &flow.Layer4_TCP{TCP: &flow.TCP{SourcePort: from, DestinationPort: to}}}
+}
+
+var world = &flow.Endpoint{Identity: 2, Labels: []string{"reserved:world"}}
+
+// verdict is a flow as policy judges it.
+func verdict(at time.Time, src, dst *flow.Endpoint, port uint32, v flow.Verdict, d flow.TrafficDirection) *flow.Flow {
+	f := &flow.Flow{
+		Time: timestamppb.New(at), NodeName: "prod/n1", Verdict: v, Source: src, Destination: dst, L4: tcp(40000, port),
+		IP:               &flow.IP{Source: "10.0.0.1", Destination: "10.0.0.2"},
+		EventType:        &flow.CiliumEventType{Type: eventPolicyVerdict},
+		TrafficDirection: d, IsReply: wrapperspb.Bool(false),
+	}
+	if v == flow.Verdict_DROPPED {
+		f.DropReasonDesc = flow.DropReason_POLICY_DENIED
+	}
+	return f
+}
+
+const (
+	in, out = flow.TrafficDirection_INGRESS, flow.TrafficDirection_EGRESS
+	ok, no  = flow.Verdict_FORWARDED, flow.Verdict_DROPPED
+)
+
+// TestConnectionsCountOnce: what two policies judge and what is told twice is one connection, and
+// an answer belongs to the connection that it answers.
+func TestConnectionsCountOnce(t *testing.T) {
+	g, _ := testGraph(DefaultLimits())
+	front, db := pod("shop", "front", "front-1", 1001), pod("shop", "db", "db-0", 1002)
+	for range 3 {
+		f := verdict(testTime, front, db, 5432, ok, out)
+		f.EgressAllowedBy = []*flow.Policy{{Namespace: "shop", Name: "front-out"}}
+		g.Add(f)
+		f = verdict(testTime, front, db, 5432, ok, in)
+		f.NodeName, f.IngressAllowedBy = "prod/n2", []*flow.Policy{{Name: "all"}}
+		g.Add(f)
+	}
+	// One refused connection: the verdict, and the drop.
+	f := verdict(testTime, world, db, 5432, no, in)
+	f.IngressDeniedBy = []*flow.Policy{{Namespace: "shop", Name: "db"}}
+	g.Add(f)
+	f = verdict(testTime, world, db, 5432, no, in)
+	f.EventType.Type = eventDrop
+	g.Add(f)
+	// A packet of an answer, and the end of a connection: neither is a new connection.
+	f = verdict(testTime, db, front, 0, ok, in)
+	f.L4, f.IsReply, f.EventType.Type = tcp(5432, 40000), wrapperspb.Bool(true), eventTrace
+	g.Add(f)
+
+	s := g.Snapshot(time.Time{}, time.Time{})
+	if len(s.Edges) != 2 || len(s.Workloads) != 3 {
+		t.Fatalf("%d edges, %d workloads: %+v", len(s.Edges), len(s.Workloads), s.Edges)
+	}
+	refused, let := s.Edges[0], s.Edges[1]
+	if refused.Source != ":world" || refused.Destination != "shop/db" || refused.Dropped != 1 || refused.Forwarded != 0 ||
+		!slices.Equal(refused.Reasons, []string{"POLICY_DENIED"}) || !slices.Equal(refused.DeniedBy, []string{"shop/db"}) {
+		t.Errorf("refused: %+v", refused)
+	}
+	if let.Source != "shop/front" || let.Destination != "shop/db" || let.Port != 5432 || let.Protocol != "TCP" || let.Forwarded != 3 || let.Dropped != 0 ||
+		!slices.Equal(let.AllowedBy, []string{"all", "shop/front-out"}) {
+		t.Errorf("let in: %+v", let)
+	}
+	if w := s.Workloads[1]; w.ID != "shop/db" || w.Type != "Deployment" || !slices.Equal(w.Identities, []string{"1002"}) ||
+		!slices.Equal(w.Pods, []string{"db-0"}) || !slices.Equal(w.Policies, []string{"all", "shop/db"}) {
+		t.Errorf("workload %+v", w)
+	}
+	if w := s.Workloads[0]; w.ID != ":world" || w.Kind != KindEntity {
+		t.Errorf("entity %+v", w)
+	}
+	all := g.Flows(100, func(*Flow) bool { return true })
+	if len(all) != 9 {
+		t.Errorf("%d flows", len(all))
+	}
+	of := g.Flows(100, func(f *Flow) bool { return f.Edge == refused.ID })
+	if len(of) != 2 || of[0].Type != "drop" && of[1].Type != "drop" || of[0].Reason != "POLICY_DENIED" || of[0].Destination != "shop/db-0:5432" {
+		t.Errorf("flows of the refused edge: %+v", of)
+	}
+}
+
+// TestSnapshotOfASpan: a span of time has what happened in it, and the window moves on.
+func TestSnapshotOfASpan(t *testing.T) {
+	g, now := testGraph(DefaultLimits())
+	a, b := pod("x", "a", "a-1", 1), pod("x", "b", "b-1", 2)
+	g.Add(verdict(testTime.Add(-5*time.Minute), a, b, 80, ok, out))
+	g.Add(verdict(testTime, a, b, 81, no, out))
+	g.Add(verdict(testTime.Add(time.Hour), a, b, 82, ok, out)) // a clock that is ahead
+	g.Add(verdict(testTime.Add(-time.Hour), a, b, 83, ok, out))
+	ports := func(s Snapshot) (out []uint32) {
+		for _, e := range s.Edges {
+			out = append(out, e.Port)
+		}
+		return out
+	}
+	if got := ports(g.Snapshot(time.Time{}, time.Time{})); !slices.Equal(got, []uint32{80, 81, 82}) {
+		t.Errorf("the whole window has ports %v", got)
+	}
+	if got := ports(g.Snapshot(testTime.Add(-time.Minute), time.Time{})); !slices.Equal(got, []uint32{81, 82}) {
+		t.Errorf("the last minute has ports %v", got)
+	}
+	s := g.Snapshot(testTime.Add(-6*time.Minute), testTime.Add(-4*time.Minute))
+	if got := ports(s); !slices.Equal(got, []uint32{80}) {
+		t.Errorf("minutes ago there were ports %v", got)
+	}
+	var forwarded, dropped uint64
+	for _, sum := range s.Timeline {
+		forwarded += sum.Forwarded
+		dropped += sum.Dropped
+	}
+	if forwarded != 2 || dropped != 1 || len(s.Timeline) != buckets {
+		t.Errorf("the timeline has %d let in, %d refused in %d buckets", forwarded, dropped, len(s.Timeline))
+	}
+	// A quarter of an hour later nothing of it is held.
+	*now = now.Add(Window + BucketLength)
+	if s := g.Snapshot(time.Time{}, time.Time{}); len(s.Edges) != 0 || len(s.Workloads) != 0 || len(g.edges) != 0 || len(g.workloads) != 0 || len(g.pairs) != 0 {
+		t.Errorf("left: %+v, %d edges, %d workloads, %d pairs", s, len(g.edges), len(g.workloads), len(g.pairs))
+	}
+}
+
+// TestGraphIsBounded: neither a sweep over ports nor one over addresses and names makes it grow.
+func TestGraphIsBounded(t *testing.T) {
+	limits := Limits{Workloads: 50, Edges: 200, Ports: 8, Details: 4, Flows: 100}
+	g, _ := testGraph(limits)
+	a, b := pod("x", "a", "a-1", 1), pod("x", "b", "b-1", 2)
+	for port := range uint32(5000) {
+		g.Add(verdict(testTime, a, b, port+1, no, out))
+	}
+	s := g.Snapshot(time.Time{}, time.Time{})
+	var dropped uint64
+	for _, e := range s.Edges {
+		dropped += e.Dropped
+	}
+	if len(s.Edges) != limits.Ports+1 || dropped != 5000 || s.NotShown != 0 {
+		t.Errorf("a sweep of ports: %d edges, %d drops, %d not shown", len(s.Edges), dropped, s.NotShown)
+	}
+	for i := range 5000 {
+		f := verdict(testTime, pod("x", fmt.Sprint("w", i), fmt.Sprint("w", i), uint32(i)), b, 80, no, out)
+		f.IP.Source = fmt.Sprintf("10.1.%d.%d", i/250, i%250)
+		g.Add(f)
+		f = verdict(testTime, a, b, 1, no, out)
+		f.IP.Source = fmt.Sprintf("10.1.%d.%d", i/250, i%250)
+		f.DestinationNames = []string{fmt.Sprint("name", i)}
+		g.Add(f)
+	}
+	s = g.Snapshot(time.Time{}, time.Time{})
+	if len(s.Workloads) > limits.Workloads || len(s.Edges) > limits.Edges || s.NotShown != 5000-48 || len(g.flows) != limits.Flows {
+		t.Errorf("a sweep of workloads: %d workloads, %d edges, %d not shown, %d flows", len(s.Workloads), len(s.Edges), s.NotShown, len(g.flows))
+	}
+	for _, w := range s.Workloads {
+		if len(w.Addresses) > limits.Details || len(w.Names) > limits.Details {
+			t.Errorf("%s has %d addresses, %d names", w.ID, len(w.Addresses), len(w.Names))
+		}
+	}
+	latest := g.Flows(1000, func(*Flow) bool { return true })
+	if len(latest) != limits.Flows || latest[0].Destination != "x/b-1:1" {
+		t.Errorf("%d flows, the latest to %s", len(latest), latest[0].Destination)
+	}
+}
+
+// TestUnknownEnds: whatever an end lacks, it has a name.
+func TestUnknownEnds(t *testing.T) {
+	for want, ep := range map[string]*flow.Endpoint{
+		":unknown":       nil,
+		":host":          {Labels: []string{"k8s:x=y", "reserved:host"}, Identity: 1},
+		"x/front":        {Namespace: "x", Labels: []string{"k8s:app=front"}, Identity: 70000},
+		"x/identity 9":   {Namespace: "x", Identity: 9},
+		"x/lone":         {Namespace: "x", PodName: "lone"},
+		":without-space": {PodName: "without-space"},
+	} {
+		if got := identify(side{endpoint: ep}).ID; got != want {
+			t.Errorf("%v is %q, want %q", ep, got, want)
+		}
+	}
+	for address, want := range map[string]string{"ff02::2": LinkLocal, "fe80::1": LinkLocal, "192.0.2.1": ":unknown", "": ":unknown", "x": ":unknown"} {
+		if got := identify(side{address: address}).ID; got != want {
+			t.Errorf("%q is %q, want %q", address, got, want)
+		}
+	}
+	g, _ := testGraph(DefaultLimits())
+	g.Add(&flow.Flow{})
+	g.Add(&flow.Flow{Time: timestamppb.New(testTime)})
+	if s := g.Snapshot(time.Time{}, time.Time{}); len(s.Edges) != 0 && s.Edges[0].Protocol != "IP" {
+		t.Errorf("an empty flow: %+v", s.Edges)
+	}
+}

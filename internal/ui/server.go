@@ -1,0 +1,202 @@
+package ui
+
+import (
+	"cmp"
+	"compress/gzip"
+	"crypto/rand"
+	"crypto/subtle"
+	"embed"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// The page, as `make web` builds it; without that there is only a file that keeps the folder.
+//
+//go:embed all:dist
+var dist embed.FS
+
+const (
+	// cookie holds the token once the page was opened with it.
+	cookie = "hawser-ui"
+	// maxFlows is how many flows one answer may have.
+	maxFlows = 500
+	// contentPolicy lets the page load what this server has, and nothing from elsewhere.
+	contentPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; " +
+		"connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+// Server answers the page and its data:
+//
+//	GET /                       the page
+//	GET /api/map?from=&to=      Snapshot; times are seconds since 1970, see Graph.Snapshot
+//	GET /api/flows?edge=&workload=&verdict=&limit=
+//	                            []Flow, the latest first
+//	GET /api/status             Status
+//
+// All of it needs the token, given once as ?token= with the page, which leaves a cookie. Requests
+// by another name than an address, localhost or Host are refused, so that no page of a name that
+// leads here reads what this one may (DNS rebinding).
+type Server struct {
+	graph    *Graph
+	follower *Follower
+	token    string
+	host     string
+}
+
+// NewServer returns a server of what a follower brings. host is a further name by which it may be
+// asked, or "".
+func NewServer(f *Follower, host string) *Server {
+	return &Server{graph: f.Graph, follower: f, token: rand.Text(), host: host}
+}
+
+// URL is what opens the page that is served at an address.
+func (s *Server) URL(addr net.Addr) string {
+	u := url.URL{Scheme: "http", Host: addr.String(), Path: "/", RawQuery: url.Values{"token": {s.token}}.Encode()}
+	return u.String()
+}
+
+// Built reports whether the page was built into this program.
+func Built() bool {
+	_, err := fs.Stat(dist, "dist/index.html")
+	return err == nil
+}
+
+// ServeHTTP implements http.Handler.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	h.Set("Content-Security-Policy", contentPolicy)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("Cache-Control", "no-store")
+	switch {
+	case r.Method != http.MethodGet && r.Method != http.MethodHead:
+		h.Set("Allow", "GET, HEAD")
+		http.Error(w, "this page only shows: use GET", http.StatusMethodNotAllowed)
+		return
+	case !s.known(r.Host):
+		http.Error(w, fmt.Sprintf("%q is no name of this server: use its address or localhost, or start it with --host", r.Host), http.StatusMisdirectedRequest)
+		return
+	}
+	if t := r.URL.Query().Get("token"); t != "" && s.is(t) {
+		http.SetCookie(w, &http.Cookie{Name: cookie, Value: t, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode})
+		rest := r.URL.Query()
+		rest.Del("token")
+		// Relative, and the path is cleaned: "//elsewhere" would lead there.
+		http.Redirect(w, r, "/"+strings.TrimLeft((&url.URL{Path: r.URL.Path, RawQuery: rest.Encode()}).String(), "/"), http.StatusSeeOther)
+		return
+	}
+	if c, err := r.Cookie(cookie); err != nil || !s.is(c.Value) {
+		http.Error(w, "open the page by the address that hawser ui prints: it has a token that this request lacks", http.StatusUnauthorized)
+		return
+	}
+	switch path := r.URL.Path; path {
+	case "/api/map":
+		s.serveMap(w, r)
+	case "/api/flows":
+		s.serveFlows(w, r)
+	case "/api/status":
+		answer(w, r, s.follower.Status())
+	default:
+		if !Built() {
+			http.Error(w, "this program was built without the page: run `make web` and build it again", http.StatusNotFound)
+			return
+		}
+		files, _ := fs.Sub(dist, "dist")
+		http.FileServerFS(files).ServeHTTP(w, r)
+	}
+}
+
+func (s *Server) is(token string) bool {
+	return subtle.ConstantTimeCompare([]byte(token), []byte(s.token)) == 1
+}
+
+// known reports whether a Host header names this server.
+func (s *Server) known(hostport string) bool {
+	host := hostport
+	if h, _, err := net.SplitHostPort(hostport); err == nil {
+		host = h
+	}
+	if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
+		return true
+	}
+	return host == "localhost" || s.host != "" && strings.EqualFold(host, s.host)
+}
+
+func (s *Server) serveMap(w http.ResponseWriter, r *http.Request) {
+	from, err := parseTime(r, "from")
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	to, err := parseTime(r, "to")
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	answer(w, r, s.graph.Snapshot(from, to))
+}
+
+func (s *Server) serveFlows(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	limit := 100
+	if text := q.Get("limit"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 || n > maxFlows {
+			http.Error(w, fmt.Sprintf("limit=%q is not a number from 1 to %d", text, maxFlows), http.StatusBadRequest)
+			return
+		}
+		limit = n
+	}
+	edge, workload, verdict := q.Get("edge"), q.Get("workload"), q.Get("verdict")
+	answer(w, r, s.graph.Flows(limit, func(f *Flow) bool {
+		if edge != "" && f.Edge != edge || verdict != "" && f.Verdict != verdict {
+			return false
+		}
+		if workload == "" {
+			return true
+		}
+		ends := strings.SplitN(f.Edge, ">", 3)
+		return ends[0] == workload || ends[1] == workload
+	}))
+}
+
+func parseTime(r *http.Request, name string) (time.Time, error) {
+	text := r.URL.Query().Get(name)
+	if text == "" {
+		return time.Time{}, nil
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 0 || n > 1<<33 {
+		return time.Time{}, fmt.Errorf("%s=%q is not a time in seconds since 1970", name, text)
+	}
+	return time.Unix(n, 0), nil
+}
+
+// answer writes a value as JSON, compressed for who understands that.
+func answer(w http.ResponseWriter, r *http.Request, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	// A client that has gone is the only error there can be; nobody is left to be told.
+	if !strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+		_ = json.NewEncoder(w).Encode(v)
+		return
+	}
+	w.Header().Set("Content-Encoding", "gzip")
+	z, _ := gzip.NewWriterLevel(w, gzip.BestSpeed)
+	_ = json.NewEncoder(z).Encode(v)
+	_ = z.Close()
+}
+
+// stateName is a state of a node for people.
+func stateName(s string) string {
+	return strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(cmp.Or(s, "unknown"), "NODE_"), "_", " "))
+}

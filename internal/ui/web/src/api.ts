@@ -1,0 +1,36 @@
+// What the server answers: the types of graph.go and follow.go.
+
+export interface Workload {
+  id: string; kind: "workload" | "pod" | "entity"; namespace?: string; name: string; type?: string;
+  labels?: string[]; identities?: string[]; pods?: string[]; addresses?: string[]; services?: string[]; names?: string[]; policies?: string[];
+}
+
+export interface Edge {
+  id: string; source: string; destination: string; protocol: string; port?: number;
+  forwarded: number; dropped: number; audited: number; seen: string;
+  reasons?: string[]; allowedBy?: string[]; deniedBy?: string[];
+}
+
+export interface Sum { start: string; forwarded: number; dropped: number; audited: number }
+
+export interface Snapshot {
+  now: string; from: string; to: string; workloads: Workload[]; edges: Edge[]; timeline: Sum[]; lost: number; notShown: number;
+}
+
+export interface Flow {
+  time: string; node: string; edge: string; source: string; destination: string; protocol: string; type: string;
+  direction?: string; verdict: string; reason?: string; reply?: boolean; policies?: string[];
+}
+
+export interface Node { name: string; state: string; address?: string; version?: string; uptimeSeconds?: number; flows: number; seen: number }
+
+export interface Status { connected: boolean; error?: string; nodes: Node[]; since?: string }
+
+// get asks the server, and throws what it answers if that is an error.
+export async function get<T>(path: string, params: Record<string, string | number | undefined>, signal?: AbortSignal): Promise<T> {
+  const query = new URLSearchParams();
+  for (const [key, value] of Object.entries(params)) if (value !== undefined && value !== "") query.set(key, String(value));
+  const res = await fetch(`api/${path}?${query}`, { signal: signal ?? null });
+  if (!res.ok) throw new Error((await res.text()).trim());
+  return await res.json() as T;
+}

@@ -1,0 +1,250 @@
+import { type Flow, type Snapshot, type Status, get } from "./api";
+import { byId, el, time } from "./dom";
+import { Graph } from "./map";
+import { edgeRow, edgesPanel, flowTable, workloadPanel } from "./panel";
+import { type Shown, type State, filter, fromAddress, pairId, title, toAddress, views } from "./state";
+
+const poll = 2000; // milliseconds
+const listed = 200; // connections in the list
+const side = 120; // workloads on a side of the matrix
+
+let state: State = fromAddress();
+let snapshot: Snapshot | undefined;
+let shown: Shown = { workloads: new Map(), edges: [], pairs: new Map() };
+let flows: Flow[] | undefined; // of what is selected
+let asked = "";
+const graph = new Graph(byId("map"), select);
+
+// set changes what is shown; `again` asks the server for it.
+function set(change: Partial<State>, again = false): void {
+  state = { ...state, ...change };
+  toAddress(state);
+  if (again) void refresh();
+  else draw();
+}
+
+function select(id: string): void {
+  if (id !== state.selected) flows = undefined;
+  set({ selected: id });
+  void refreshFlows();
+}
+
+let busy: AbortController | undefined;
+
+// refresh asks the server for what happened.
+async function refresh(): Promise<void> {
+  busy?.abort();
+  const mine = busy = new AbortController();
+  try {
+    const until = state.until || Math.floor(Date.now() / 1000);
+    const span = { from: until - state.span, to: state.until || undefined };
+    const [map, status] = await Promise.all([get<Snapshot>("map", span, mine.signal), get<Status>("status", {}, mine.signal)]);
+    snapshot = map;
+    showStatus(status);
+    draw();
+    await refreshFlows();
+  } catch (e) {
+    if (mine.signal.aborted) return;
+    byId("status").textContent = e instanceof TypeError ? "hawser ui does not answer" : String((e as Error).message);
+    byId("status").className = "bad";
+  }
+}
+
+// refreshFlows asks for the latest flows of what is selected, or of all.
+async function refreshFlows(): Promise<void> {
+  const all = state.view === "flows";
+  if (!all && !state.selected) return;
+  const key = `${state.view}|${state.selected}|${state.verdict}`;
+  const [kind, id] = [state.selected.slice(0, 2), state.selected.slice(2)];
+  const verdict = { dropped: "DROPPED", forwarded: "FORWARDED", audited: "AUDIT" }[state.verdict];
+  asked = key;
+  try {
+    const pair = shown.pairs.get(id);
+    const edges = kind === "p:" && pair ? pair.edges.map(e => e.id) : [kind === "e:" ? id : ""];
+    const limit = all ? 300 : 50;
+    const found = await Promise.all(edges.slice(0, 8).map(edge => get<Flow[]>("flows", { edge, workload: kind === "w:" ? id : "", verdict, limit })));
+    if (asked !== key) return;
+    flows = found.flat().sort((a, b) => b.time.localeCompare(a.time)).slice(0, limit);
+    if (all) drawFlows();
+    drawPanel();
+  } catch { /* refresh shows what is wrong */ }
+}
+
+function showStatus(s: Status): void {
+  const e = byId("status"), connected = s.nodes.filter(n => n.state === "connected").length;
+  const bad = !s.connected || connected < s.nodes.length;
+  const missed = snapshot && snapshot.lost + snapshot.notShown;
+  e.className = bad ? "bad" : "";
+  e.textContent = (s.connected ? `${connected} of ${s.nodes.length} nodes` : `no flows: ${s.error ?? "connecting"}`) + (missed ? `, ${missed} events missed` : "");
+  byId("nodes").replaceChildren(el("table", {}, el("thead", {}, el("tr", {}, ...["Node", "State", "Address", "Version", "Up", "Flows kept", "Flows seen"].map(h => el("th", {}, h)))),
+    el("tbody", {}, ...s.nodes.map(n => el("tr", {}, el("td", {}, n.name), el("td", { class: n.state === "connected" ? "" : "dropped" }, n.state), el("td", {}, n.address ?? ""),
+      el("td", {}, n.version ?? ""), el("td", {}, n.uptimeSeconds ? `${Math.round(n.uptimeSeconds / 60)} min` : ""), el("td", {}, String(n.flows)), el("td", {}, String(n.seen)))))));
+}
+
+function draw(): void {
+  for (const b of byId("views").children) b.setAttribute("aria-selected", String((b as HTMLElement).dataset.view === state.view));
+  for (const v of views) byId(v).hidden = state.view !== v;
+  byId("legend").hidden = state.view !== "map";
+  byId<HTMLInputElement>("search").value = state.query;
+  byId<HTMLSelectElement>("verdict").value = state.verdict;
+  byId<HTMLSelectElement>("span").value = String(state.span);
+  byId("live").setAttribute("aria-pressed", String(!state.until));
+  if (!snapshot) return;
+  shown = filter(snapshot, state);
+  drawNamespaces(snapshot);
+  drawTime(snapshot);
+  drawList();
+  if (state.view === "map") {
+    graph.show(shown);
+    graph.pick(state.selected.startsWith("e:") ? `p:${state.selected.slice(2).split(">").slice(0, 2).join(">")}` : state.selected);
+  }
+  if (state.view === "matrix") drawMatrix();
+  const empty = byId("empty");
+  empty.hidden = shown.edges.length > 0 || state.view === "nodes" || state.view === "flows";
+  empty.textContent = snapshot.edges.length ? "Nothing passes these filters." : "No traffic has been seen in this time.";
+  drawPanel();
+  document.body.dataset.workloads = String(shown.workloads.size);
+  document.body.dataset.edges = String(shown.edges.length);
+}
+
+function drawNamespaces(s: Snapshot): void {
+  const names = [...new Set([...s.workloads.filter(w => w.id !== ":link-local").map(w => w.namespace ?? ""), ...state.namespaces])].sort();
+  byId("namespaces").querySelector("summary")!.textContent =
+    state.namespaces.length === 0 ? "All namespaces" : state.namespaces.length === 1 ? state.namespaces[0] || "outside" : `${state.namespaces.length} namespaces`;
+  const box = byId("namespace-list");
+  const now = JSON.stringify([names, state.namespaces, state.local]);
+  if (box.dataset.names === now) return;
+  box.dataset.names = now;
+  box.replaceChildren(...names.map(name => el("label", {}, el("input", {
+    type: "checkbox", checked: state.namespaces.includes(name),
+    change: () => set({ namespaces: state.namespaces.includes(name) ? state.namespaces.filter(n => n !== name) : [...state.namespaces, name] }),
+  }), " ", name || "outside of namespaces")), el("label", {}, el("input", { type: "checkbox", checked: state.local, change: () => set({ local: !state.local }) }),
+  " multicast and neighbour discovery"));
+}
+
+function drawTime(s: Snapshot): void {
+  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  svg.setAttribute("viewBox", `0 0 ${s.timeline.length} 30`);
+  svg.setAttribute("preserveAspectRatio", "none");
+  const bar = (x: number, y: number, height: number, kind: string) => {
+    const r = document.createElementNS("http://www.w3.org/2000/svg", "rect");
+    for (const [k, v] of Object.entries({ x, y, height, width: kind === "chosen" ? 1 : 0.85, class: kind })) r.setAttribute(k, String(v));
+    svg.append(r);
+  };
+  const top = Math.log2(2 + Math.max(...s.timeline.map(t => t.forwarded + t.dropped + t.audited)));
+  const from = Date.parse(s.from), to = Date.parse(s.to);
+  s.timeline.forEach((t, i) => {
+    const at = Date.parse(t.start);
+    if (at >= from && at < to) bar(i, 0, 30, "chosen");
+    const high = (n: number) => n ? Math.max(2, 30 * Math.log2(1 + n) / top) : 0;
+    const sum = high(t.forwarded + t.audited), out = high(t.dropped);
+    bar(i, 30 - sum, sum, "in");
+    bar(i, 30 - out, out, "out");
+  });
+  byId("histogram").replaceChildren(svg);
+  const until = byId<HTMLInputElement>("until"), now = Math.floor(Date.parse(s.now) / 1000);
+  until.min = String(now - 900);
+  until.max = String(now);
+  until.step = "10";
+  if (document.activeElement !== until || !state.until) until.value = String(state.until || now);
+  byId("when").textContent = state.until ? `until ${time(s.to)}` : time(s.now);
+}
+
+function drawList(): void {
+  const order = [...shown.edges].sort((a, b) => b.dropped - a.dropped || b.audited - a.audited || b.forwarded - a.forwarded || a.id.localeCompare(b.id));
+  const box = byId("list"), focused = (document.activeElement as HTMLElement | null)?.dataset.edge;
+  box.replaceChildren(...order.slice(0, listed).map(e => edgeRow(e, shown, state.selected === `e:${e.id}`, select)));
+  if (order.length > listed) box.append(el("div", { class: "more" }, `and ${order.length - listed} more: search for them`));
+  if (focused) [...box.children].find(c => (c as HTMLElement).dataset.edge === focused && ((c as HTMLElement).focus(), true));
+}
+
+function drawPanel(): void {
+  const panel = byId("panel"), [kind, id] = [state.selected.slice(0, 2), state.selected.slice(2)];
+  let content: HTMLElement[] = [];
+  if (kind === "w:") {
+    const w = shown.workloads.get(id);
+    if (w) content = workloadPanel(w, shown, select);
+  } else if (id) {
+    content = edgesPanel(kind === "p:" ? shown.pairs.get(id)?.edges ?? [] : shown.edges.filter(e => e.id === id), flows, shown, select);
+  }
+  if (state.selected && !content.length) content = [el("p", {}, "What is selected has no traffic in this time, or the filters leave it out.")];
+  const was = panel.hidden;
+  panel.hidden = !content.length;
+  panel.replaceChildren(el("button", { class: "close", title: "Close (Esc)", click: () => select("") }, "✕"), ...content);
+  if (was !== panel.hidden) graph.resize();
+}
+
+function drawMatrix(): void {
+  const score = new Map<string, number>();
+  for (const e of shown.edges) for (const end of [e.source, e.destination]) score.set(end, (score.get(end) ?? 0) + e.dropped * 1e6 + e.forwarded + e.audited);
+  const most = (ids: Set<string>) => [...ids].sort((a, b) => (score.get(b) ?? 0) - (score.get(a) ?? 0) || a.localeCompare(b)).slice(0, side).sort();
+  const rows = most(new Set(shown.edges.map(e => e.source))), columns = most(new Set(shown.edges.map(e => e.destination)));
+  const name = (id: string) => title(shown.workloads.get(id), id);
+  const cell = (from: string, to: string) => {
+    const p = shown.pairs.get(pairId({ source: from, destination: to }));
+    if (!p) return el("td");
+    const [sign, kind, word] = p.dropped && p.forwarded ? ["◪", "dropped", "partly refused"] : p.dropped ? ["✕", "dropped", "refused"] : p.audited ? ["◐", "audited", "audited"] : ["●", "forwarded", "let in"];
+    return el("td", {}, el("button", { class: kind, title: `${name(from)} → ${name(to)}: ${word}`, "aria-label": `${name(from)} to ${name(to)}: ${word}`, click: () => select(`p:${p.id}`) }, sign));
+  };
+  byId("matrix").replaceChildren(el("table", {},
+    el("thead", {}, el("tr", {}, el("th", {}, "from ↓ to →"), ...columns.map(c => el("th", { title: name(c) }, el("span", {}, name(c)))))),
+    el("tbody", {}, ...rows.map(r => el("tr", {}, el("th", { class: "side" }, name(r)), ...columns.map(c => cell(r, c)))))));
+}
+
+function drawFlows(): void { byId("flows").replaceChildren(flowTable(flows ?? [], false)); }
+
+function show(view: State["view"]): void {
+  set({ view });
+  if (view === "flows") void refreshFlows();
+}
+
+function step(by: number): void {
+  const rows = [...byId("list").querySelectorAll<HTMLElement>(".row")];
+  const at = rows.findIndex(r => r.getAttribute("aria-current") === "true");
+  const next = rows[Math.min(rows.length - 1, Math.max(0, at + by))];
+  if (!next) return;
+  next.scrollIntoView({ block: "nearest" });
+  select(`e:${next.dataset.edge}`);
+}
+
+function hold(): void {
+  set({ until: state.until ? 0 : Math.floor(Date.now() / 1000) }, true);
+}
+
+byId("views").append(...views.map((v, i) => el("button", { role: "tab", "data-view": v, title: `${i + 1}`, click: () => show(v) }, v[0]!.toUpperCase() + v.slice(1))));
+byId("search").addEventListener("input", e => set({ query: (e.target as HTMLInputElement).value }));
+byId("verdict").addEventListener("change", e => { set({ verdict: (e.target as HTMLSelectElement).value }); void refreshFlows(); });
+byId("span").addEventListener("change", e => set({ span: Number((e.target as HTMLSelectElement).value) }, true));
+byId("until").addEventListener("input", e => set({ until: Number((e.target as HTMLInputElement).value) }, true));
+byId("live").addEventListener("click", hold);
+byId("arrange").addEventListener("click", () => graph.arrange());
+byId("help-button").addEventListener("click", () => byId<HTMLDialogElement>("help").showModal());
+addEventListener("hashchange", () => { state = fromAddress(); void refresh(); });
+addEventListener("resize", () => graph.resize());
+addEventListener("keydown", e => {
+  const typing = e.target instanceof HTMLInputElement && e.target.type === "search";
+  if (e.key === "Escape") {
+    if (typing) (e.target as HTMLElement).blur();
+    else select("");
+    return;
+  }
+  if (typing || e.ctrlKey || e.metaKey || e.altKey || e.target instanceof HTMLSelectElement || byId<HTMLDialogElement>("help").open) return;
+  const keys: Record<string, () => void> = {
+    "/": () => byId("search").focus(), "j": () => step(1), "k": () => step(-1), "l": hold, "a": () => graph.arrange(), "f": () => graph.fit(),
+    "d": () => set({ verdict: state.verdict === "dropped" ? "" : "dropped" }), "?": () => byId<HTMLDialogElement>("help").showModal(),
+    "1": () => show("map"), "2": () => show("matrix"), "3": () => show("flows"), "4": () => show("nodes"),
+  };
+  const key = keys[e.key];
+  if (!key) return;
+  e.preventDefault();
+  key();
+});
+
+async function loop(): Promise<void> {
+  for (;;) {
+    if (!document.hidden) await refresh();
+    await new Promise(done => setTimeout(done, poll));
+  }
+}
+draw();
+void loop();

@@ -1,0 +1,68 @@
+import { type Edge, type Flow, type Workload } from "./api";
+import { amount, el, time } from "./dom";
+import { type Shown, title } from "./state";
+
+export function chips(heading: string, items: string[] | undefined): (HTMLElement | undefined)[] {
+  if (!items?.length) return [];
+  return [el("h3", {}, heading), el("ul", { class: "chips" }, ...items.map(i => el("li", {}, i)))];
+}
+
+// sums says what became of the packets, in words as well as in colours.
+export function sums(e: { forwarded: number; dropped: number; audited: number }): HTMLElement {
+  const out = el("span", { class: "sum" });
+  if (e.dropped) out.append(el("span", { class: "dropped" }, `✕ ${amount(e.dropped)} `));
+  if (e.audited) out.append(el("span", { class: "audited" }, `◐ ${amount(e.audited)} `));
+  if (e.forwarded) out.append(el("span", { class: "forwarded" }, `● ${amount(e.forwarded)}`));
+  return out;
+}
+
+export function port(e: Edge): string { return e.port ? `${e.protocol} ${e.port}` : e.protocol; }
+
+export function edgeRow(e: Edge, shown: Shown, current: boolean, select: (id: string) => void): HTMLElement {
+  return el("button", { class: "row", "aria-current": current, "data-edge": e.id, click: () => select(`e:${e.id}`) },
+    sums(e), `${title(shown.workloads.get(e.source), e.source)} → ${title(shown.workloads.get(e.destination), e.destination)}`,
+    el("small", {}, [port(e), ...(e.reasons ?? []), ...(e.deniedBy ?? []).map(p => `by ${p}`)].join(", ")));
+}
+
+export function workloadPanel(w: Workload, shown: Shown, select: (id: string) => void): HTMLElement[] {
+  const to = shown.edges.filter(e => e.destination === w.id), from = shown.edges.filter(e => e.source === w.id);
+  const order = (a: Edge, b: Edge) => b.dropped - a.dropped || b.forwarded - a.forwarded;
+  return [
+    el("h2", {}, title(w, w.id)),
+    el("div", {}, w.type || (w.kind === "entity" ? "outside of pods" : w.kind)),
+    ...chips("Identity", w.identities), ...chips("Labels", w.labels), ...chips("Services", w.services), ...chips("Pods", w.pods),
+    ...chips("Addresses", w.addresses), ...chips("Names", w.names), ...chips("Policies that decided", w.policies),
+    ...(to.length ? [el("h3", {}, "Asked by"), ...to.sort(order).map(e => edgeRow(e, shown, false, select))] : []),
+    ...(from.length ? [el("h3", {}, "Asks"), ...from.sort(order).map(e => edgeRow(e, shown, false, select))] : []),
+  ].filter((e): e is HTMLElement => e !== undefined);
+}
+
+export function edgesPanel(edges: Edge[], flows: Flow[] | undefined, shown: Shown, select: (id: string) => void): HTMLElement[] {
+  const first = edges[0];
+  if (!first) return [];
+  const all = (pick: (e: Edge) => string[] | undefined) => [...new Set(edges.flatMap(e => pick(e) ?? []))].sort();
+  const end = (id: string) => el("button", { click: () => select(`w:${id}`) }, title(shown.workloads.get(id), id));
+  const denied = all(e => e.deniedBy), dropped = edges.some(e => e.dropped);
+  return [
+    el("h2", {}, end(first.source), " → ", end(first.destination)),
+    ...edges.map(e => edgeRow(e, shown, false, select)),
+    ...chips("Let in by", all(e => e.allowedBy)), ...chips("Refused by", denied), ...chips("Reasons", all(e => e.reasons)),
+    dropped && !denied.length && all(e => e.reasons).includes("POLICY_DENIED")
+      ? el("p", {}, "No rule allows it. `hawser policy trace` says what would.") : undefined,
+    el("h3", {}, "Last flows"),
+    flows ? flowTable(flows, true) : el("p", { class: "more" }, "…"),
+  ].filter((e): e is HTMLElement => e !== undefined);
+}
+
+export function flowTable(flows: Flow[], short: boolean): HTMLElement {
+  if (!flows.length) return el("p", { class: "more" }, "None is kept any more.");
+  const heads = short ? ["Time", "Verdict", "Flow"] : ["Time", "Node", "From", "To", "Protocol", "Kind", "Verdict", "Policies"];
+  return el("table", {}, el("thead", {}, el("tr", {}, ...heads.map(h => el("th", {}, h)))), el("tbody", {}, ...flows.map(f => {
+    const verdict = el("td", { class: f.verdict === "DROPPED" || f.verdict === "ERROR" ? "dropped" : f.verdict === "AUDIT" ? "audited" : "forwarded" },
+      f.reason || f.verdict.toLowerCase());
+    const when = el("td", {}, time(f.time)), from = el("td", {}, f.source), to = el("td", {}, f.destination);
+    if (short) return el("tr", { title: f.node }, when, verdict, el("td", {}, `${f.source} → ${f.destination}`));
+    return el("tr", {}, when, el("td", {}, f.node), from, to, el("td", {}, f.protocol), el("td", {}, [f.type, f.direction, f.reply ? "reply" : ""].filter(Boolean).join(" ")),
+      verdict, el("td", {}, (f.policies ?? []).join(", ")));
+  })));
+}
