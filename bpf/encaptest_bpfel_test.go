@@ -22,8 +22,11 @@ const (
 	encapTestMapCtAccounts         = "ct_accounts"
 	encapTestMapCtExcess           = "ct_excess"
 	encapTestMapEndpoints          = "endpoints"
-	encapTestMapEvents             = "events"
+	encapTestMapEventShares        = "event_shares"
+	encapTestMapEventsDrop         = "events_drop"
 	encapTestMapEventsLost         = "events_lost"
+	encapTestMapEventsTrace        = "events_trace"
+	encapTestMapEventsVerdict      = "events_verdict"
 	encapTestMapFragments          = "fragments"
 	encapTestMapIpcache            = "ipcache"
 	encapTestMapIpcachePrefix      = "ipcache_prefix"
@@ -103,8 +106,11 @@ type encapTestMapSpecs struct {
 	CtAccounts         *ebpf.MapSpec `ebpf:"ct_accounts"`
 	CtExcess           *ebpf.MapSpec `ebpf:"ct_excess"`
 	Endpoints          *ebpf.MapSpec `ebpf:"endpoints"`
-	Events             *ebpf.MapSpec `ebpf:"events"`
+	EventShares        *ebpf.MapSpec `ebpf:"event_shares"`
+	EventsDrop         *ebpf.MapSpec `ebpf:"events_drop"`
 	EventsLost         *ebpf.MapSpec `ebpf:"events_lost"`
+	EventsTrace        *ebpf.MapSpec `ebpf:"events_trace"`
+	EventsVerdict      *ebpf.MapSpec `ebpf:"events_verdict"`
 	Fragments          *ebpf.MapSpec `ebpf:"fragments"`
 	Ipcache            *ebpf.MapSpec `ebpf:"ipcache"`
 	IpcachePrefix      *ebpf.MapSpec `ebpf:"ipcache_prefix"`
@@ -158,8 +164,11 @@ type encapTestMaps struct {
 	CtAccounts         *ebpf.Map `ebpf:"ct_accounts"`
 	CtExcess           *ebpf.Map `ebpf:"ct_excess"`
 	Endpoints          *ebpf.Map `ebpf:"endpoints"`
-	Events             *ebpf.Map `ebpf:"events"`
+	EventShares        *ebpf.Map `ebpf:"event_shares"`
+	EventsDrop         *ebpf.Map `ebpf:"events_drop"`
 	EventsLost         *ebpf.Map `ebpf:"events_lost"`
+	EventsTrace        *ebpf.Map `ebpf:"events_trace"`
+	EventsVerdict      *ebpf.Map `ebpf:"events_verdict"`
 	Fragments          *ebpf.Map `ebpf:"fragments"`
 	Ipcache            *ebpf.Map `ebpf:"ipcache"`
 	IpcachePrefix      *ebpf.Map `ebpf:"ipcache_prefix"`
@@ -188,8 +197,11 @@ func (m *encapTestMaps) Close() error {
 		m.CtAccounts,
 		m.CtExcess,
 		m.Endpoints,
-		m.Events,
+		m.EventShares,
+		m.EventsDrop,
 		m.EventsLost,
+		m.EventsTrace,
+		m.EventsVerdict,
 		m.Fragments,
 		m.Ipcache,
 		m.IpcachePrefix,

@@ -22,8 +22,11 @@ const (
 	netdevTestMapCtAccounts         = "ct_accounts"
 	netdevTestMapCtExcess           = "ct_excess"
 	netdevTestMapEndpoints          = "endpoints"
-	netdevTestMapEvents             = "events"
+	netdevTestMapEventShares        = "event_shares"
+	netdevTestMapEventsDrop         = "events_drop"
 	netdevTestMapEventsLost         = "events_lost"
+	netdevTestMapEventsTrace        = "events_trace"
+	netdevTestMapEventsVerdict      = "events_verdict"
 	netdevTestMapFragments          = "fragments"
 	netdevTestMapIpcache            = "ipcache"
 	netdevTestMapIpcachePrefix      = "ipcache_prefix"
@@ -101,8 +104,11 @@ type netdevTestMapSpecs struct {
 	CtAccounts         *ebpf.MapSpec `ebpf:"ct_accounts"`
 	CtExcess           *ebpf.MapSpec `ebpf:"ct_excess"`
 	Endpoints          *ebpf.MapSpec `ebpf:"endpoints"`
-	Events             *ebpf.MapSpec `ebpf:"events"`
+	EventShares        *ebpf.MapSpec `ebpf:"event_shares"`
+	EventsDrop         *ebpf.MapSpec `ebpf:"events_drop"`
 	EventsLost         *ebpf.MapSpec `ebpf:"events_lost"`
+	EventsTrace        *ebpf.MapSpec `ebpf:"events_trace"`
+	EventsVerdict      *ebpf.MapSpec `ebpf:"events_verdict"`
 	Fragments          *ebpf.MapSpec `ebpf:"fragments"`
 	Ipcache            *ebpf.MapSpec `ebpf:"ipcache"`
 	IpcachePrefix      *ebpf.MapSpec `ebpf:"ipcache_prefix"`
@@ -156,8 +162,11 @@ type netdevTestMaps struct {
 	CtAccounts         *ebpf.Map `ebpf:"ct_accounts"`
 	CtExcess           *ebpf.Map `ebpf:"ct_excess"`
 	Endpoints          *ebpf.Map `ebpf:"endpoints"`
-	Events             *ebpf.Map `ebpf:"events"`
+	EventShares        *ebpf.Map `ebpf:"event_shares"`
+	EventsDrop         *ebpf.Map `ebpf:"events_drop"`
 	EventsLost         *ebpf.Map `ebpf:"events_lost"`
+	EventsTrace        *ebpf.Map `ebpf:"events_trace"`
+	EventsVerdict      *ebpf.Map `ebpf:"events_verdict"`
 	Fragments          *ebpf.Map `ebpf:"fragments"`
 	Ipcache            *ebpf.Map `ebpf:"ipcache"`
 	IpcachePrefix      *ebpf.Map `ebpf:"ipcache_prefix"`
@@ -186,8 +195,11 @@ func (m *netdevTestMaps) Close() error {
 		m.CtAccounts,
 		m.CtExcess,
 		m.Endpoints,
-		m.Events,
+		m.EventShares,
+		m.EventsDrop,
 		m.EventsLost,
+		m.EventsTrace,
+		m.EventsVerdict,
 		m.Fragments,
 		m.Ipcache,
 		m.IpcachePrefix,

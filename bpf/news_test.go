@@ -95,12 +95,12 @@ func TestNews(t *testing.T) {
 		if got := told(); len(got) != 1 {
 			t.Errorf("of one packet: %q", got)
 		}
-		n.must(n.maps.SetMonitor(datapath.MonitorDrops | datapath.MonitorNews))
+		n.must(n.maps.SetMonitor(datapath.MonitorNews))
 		n.rules(setA)
 		f.sport = 3000
 		send(syn)
 		n.allowAll()
-		if got := told(); !slices.Equal(got, []string{"3000 SYN new"}) {
+		if got := told(); len(got) > 0 {
 			t.Errorf("of one that was dropped: %q", got)
 		}
 	})

@@ -145,9 +145,12 @@ func testMaps(t testing.TB, change func(*maps.Config)) *maps.Maps {
 
 // newNode returns a node with the two pods, rule sets that enforce both directions and allow
 // nothing, and an ipcache that knows the other node's pod.
-func newNode(t testing.TB, cfg datapath.Config) *node {
+func newNode(t testing.TB, cfg datapath.Config, sizes ...func(*maps.Config)) *node {
 	t.Helper()
 	n := &node{t: t, maps: testMaps(t, func(c *maps.Config) {
+		for _, size := range sizes {
+			size(c)
+		}
 		if _, bench := t.(*testing.B); bench {
 			c.PolicyEntries = 262144
 		}

@@ -132,6 +132,12 @@ type overlayTestEndpoint struct {
 	Pad2        [4]uint8
 }
 
+type overlayTestEventShare struct {
+	_      structs.HostLayout
+	Tick   uint32
+	Events uint32
+}
+
 type overlayTestFragKey struct {
 	_         structs.HostLayout
 	Owner     uint32
@@ -323,8 +329,11 @@ const (
 	overlayTestMapCtAccounts         = "ct_accounts"
 	overlayTestMapCtExcess           = "ct_excess"
 	overlayTestMapEndpoints          = "endpoints"
-	overlayTestMapEvents             = "events"
+	overlayTestMapEventShares        = "event_shares"
+	overlayTestMapEventsDrop         = "events_drop"
 	overlayTestMapEventsLost         = "events_lost"
+	overlayTestMapEventsTrace        = "events_trace"
+	overlayTestMapEventsVerdict      = "events_verdict"
 	overlayTestMapFragments          = "fragments"
 	overlayTestMapIpcache            = "ipcache"
 	overlayTestMapIpcachePrefix      = "ipcache_prefix"
@@ -404,8 +413,11 @@ type overlayTestMapSpecs struct {
 	CtAccounts         *ebpf.MapSpec `ebpf:"ct_accounts"`
 	CtExcess           *ebpf.MapSpec `ebpf:"ct_excess"`
 	Endpoints          *ebpf.MapSpec `ebpf:"endpoints"`
-	Events             *ebpf.MapSpec `ebpf:"events"`
+	EventShares        *ebpf.MapSpec `ebpf:"event_shares"`
+	EventsDrop         *ebpf.MapSpec `ebpf:"events_drop"`
 	EventsLost         *ebpf.MapSpec `ebpf:"events_lost"`
+	EventsTrace        *ebpf.MapSpec `ebpf:"events_trace"`
+	EventsVerdict      *ebpf.MapSpec `ebpf:"events_verdict"`
 	Fragments          *ebpf.MapSpec `ebpf:"fragments"`
 	Ipcache            *ebpf.MapSpec `ebpf:"ipcache"`
 	IpcachePrefix      *ebpf.MapSpec `ebpf:"ipcache_prefix"`
@@ -459,8 +471,11 @@ type overlayTestMaps struct {
 	CtAccounts         *ebpf.Map `ebpf:"ct_accounts"`
 	CtExcess           *ebpf.Map `ebpf:"ct_excess"`
 	Endpoints          *ebpf.Map `ebpf:"endpoints"`
-	Events             *ebpf.Map `ebpf:"events"`
+	EventShares        *ebpf.Map `ebpf:"event_shares"`
+	EventsDrop         *ebpf.Map `ebpf:"events_drop"`
 	EventsLost         *ebpf.Map `ebpf:"events_lost"`
+	EventsTrace        *ebpf.Map `ebpf:"events_trace"`
+	EventsVerdict      *ebpf.Map `ebpf:"events_verdict"`
 	Fragments          *ebpf.Map `ebpf:"fragments"`
 	Ipcache            *ebpf.Map `ebpf:"ipcache"`
 	IpcachePrefix      *ebpf.Map `ebpf:"ipcache_prefix"`
@@ -489,8 +504,11 @@ func (m *overlayTestMaps) Close() error {
 		m.CtAccounts,
 		m.CtExcess,
 		m.Endpoints,
-		m.Events,
+		m.EventShares,
+		m.EventsDrop,
 		m.EventsLost,
+		m.EventsTrace,
+		m.EventsVerdict,
 		m.Fragments,
 		m.Ipcache,
 		m.IpcachePrefix,

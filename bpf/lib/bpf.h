@@ -234,6 +234,8 @@ static struct bpf_sock *(*const bpf_skc_lookup_tcp)(void *ctx, struct bpf_sock_t
 						    __u64 netns, __u64 flags) = (void *)99;
 static __u64 (*const bpf_get_netns_cookie)(void *ctx) = (void *)122;
 static void *(*const bpf_ringbuf_reserve)(void *ringbuf, __u64 size, __u64 flags) = (void *)131;
+enum { BPF_RB_AVAIL_DATA = 0, BPF_RB_RING_SIZE = 1 }; /* of bpf_ringbuf_query */
+static __u64 (*const bpf_ringbuf_query)(void *ringbuf, __u64 flags) = (void *)134;
 static void (*const bpf_ringbuf_submit)(void *data, __u64 flags) = (void *)132;
 static long (*const bpf_redirect_neigh)(__u32 ifindex, void *params, __u32 params_len,
 					__u64 flags) = (void *)152;

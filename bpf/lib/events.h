@@ -80,14 +80,60 @@ static __always_inline void count(struct __sk_buff *ctx, __u32 reason, __u32 dir
 	}
 }
 
+/* How many events within a tick and on a processor a sender may put into a buffer that is half
+ * full. */
+enum { EVENT_SHARE = 64 };
+
+/* Says whether the sender of a packet has not had its share of a buffer that is half full: the rest
+ * is for others, however much one sends. Who a packet is from says where it came from and the
+ * identity, of which a pod of this node can choose neither. */
+static __always_inline bool within_share(const struct __sk_buff *ctx, const struct report *report, __u32 kind)
+{
+	__u32 sender = (ctx->ifindex * 31 + report->src_identity) * 0x9E3779B1u >> 22;
+	__u32 cell = kind * EVENT_SENDERS + sender, now = ct_now();
+	struct event_share *share = bpf_map_lookup_elem(&event_shares, &cell);
+
+	if (!share)
+		return false;
+	if (share->tick != now) {
+		share->tick = now;
+		share->events = 0;
+	}
+	return share->events++ < EVENT_SHARE;
+}
+
+/* Finds room for an event in the buffer of its kind. Returns NULL if there is none. */
+static __always_inline struct event *event_room(void *buffer, const struct __sk_buff *ctx,
+						const struct report *report, __u32 kind)
+{
+	if (bpf_ringbuf_query(buffer, BPF_RB_AVAIL_DATA) > bpf_ringbuf_query(buffer, BPF_RB_RING_SIZE) / 2 &&
+	    !within_share(ctx, report, kind))
+		return NULL;
+	return bpf_ringbuf_reserve(buffer, sizeof(struct event), 0);
+}
+
 __noinline int emit(struct __sk_buff *ctx, const struct report *report)
 {
+	struct event *event;
+	__u32 kind;
+
 	if (!report)
 		return 0;
-	struct event *event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
+	switch (report->type) {
+	case EVENT_DROP:
+		kind = EVENT_DROP - 1;
+		event = event_room(&events_drop, ctx, report, kind);
+		break;
+	case EVENT_VERDICT:
+		kind = EVENT_VERDICT - 1;
+		event = event_room(&events_verdict, ctx, report, kind);
+		break;
+	default:
+		kind = EVENT_TRACE - 1;
+		event = event_room(&events_trace, ctx, report, kind);
+	}
 	if (!event) {
-		__u32 zero = 0;
-		__u64 *lost = bpf_map_lookup_elem(&events_lost, &zero);
+		__u64 *lost = bpf_map_lookup_elem(&events_lost, &kind);
 
 		if (lost)
 			(*lost)++;

@@ -584,15 +584,45 @@ struct event {
 	__u8 packet[EVENT_CAPTURE];
 };
 
+/* A buffer for each kind of event, so that what there is much of displaces nothing else. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 1 << 20);
-} events SEC(".maps");
+} events_drop SEC(".maps");
 
-/* One cell a processor: events that found no room. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 20);
+} events_verdict SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 20);
+} events_trace SEC(".maps");
+
+enum { EVENT_KINDS = 3 };
+
+/* One cell a processor for each kind, in the order of enum event_type: events that found no
+ * room. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
+	__uint(max_entries, EVENT_KINDS);
 	__type(key, __u32);
 	__type(value, __u64);
 } events_lost SEC(".maps");
+
+/* What senders have put, within a tick, into a buffer that was filling up. Which senders share a
+ * cell is up to chance. */
+enum { EVENT_SENDERS = 1024 };
+
+struct event_share {
+	__u32 tick;
+	__u32 events;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, EVENT_KINDS * EVENT_SENDERS);
+	__type(key, __u32);
+	__type(value, struct event_share);
+} event_shares SEC(".maps");

@@ -20,7 +20,6 @@ import (
 func (a *api) GetConfig(context.Context, server.GetConfigRequestObject) (server.GetConfigResponseObject, error) {
 	devices := a.deviceFacts()
 	spec := rest.DaemonConfigurationSpec{PolicyEnforcement: rest.PolicyEnforcement(a.policyMode())}
-	_, lost := a.hub.status()
 	out := rest.DaemonConfiguration{
 		Spec: spec,
 		Status: rest.DaemonConfigurationStatus{
@@ -30,7 +29,7 @@ func (a *api) GetConfig(context.Context, server.GetConfigRequestObject) (server.
 			Masquerade:           a.cfg.MasqueradeIPv4 || a.cfg.MasqueradeIPv6,
 			MasqueradeProtocols:  rest.EnabledProtocols{IPv4: a.cfg.MasqueradeIPv4 && a.cfg.EnableIPv4, IPv6: a.cfg.MasqueradeIPv6 && a.cfg.EnableIPv6},
 			KVStoreConfiguration: rest.KVStoreConfiguration{Type: a.cfg.KVStore, Options: rest.ConfigurationMap(redact(a.cfg.KVStoreOpts))},
-			NodeMonitor:          rest.MonitorStatus{Lost: int(lost)},
+			NodeMonitor:          rest.MonitorStatus{Lost: a.hub.allLost()},
 		},
 	}
 	a.podSettings(&out.Status)
@@ -104,7 +103,6 @@ func (a *api) fullHealth() rest.StatusResponse {
 // health puts together the state of every part. The whole is a failure only if pods cannot be
 // attached or policy is not in force; what merely delays news from other nodes is a warning.
 func (a *api) health() rest.StatusResponse {
-	_, lost := a.hub.status()
 	st := rest.StatusResponse{
 		Kubernetes:   a.kube.status(),
 		DatapathMode: rest.DatapathModeVeth, ConfiguredDatapathMode: a.cfg.DatapathMode, AttachMode: "tc",
@@ -113,7 +111,7 @@ func (a *api) health() rest.StatusResponse {
 			Enabled: a.cfg.MasqueradeIPv4 || a.cfg.MasqueradeIPv6, Mode: "nftables",
 			EnabledProtocols: rest.EnabledProtocols{IPv4: a.cfg.MasqueradeIPv4 && a.cfg.EnableIPv4, IPv6: a.cfg.MasqueradeIPv6 && a.cfg.EnableIPv6},
 		},
-		NodeMonitor: rest.MonitorStatus{Lost: int(lost)}, IPAM: a.ipamStatus(),
+		NodeMonitor: rest.MonitorStatus{Lost: a.hub.allLost()}, IPAM: a.ipamStatus(),
 	}
 	devices := a.deviceFacts()
 	st.IPv4BigTCP, st.IPv6BigTCP = bigTCP(devices.SegmentSize4, devices.SegmentSize4), bigTCP(devices.SegmentSize6, 0)

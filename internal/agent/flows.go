@@ -29,7 +29,7 @@ type flowRecorder struct {
 	maker  flows.Maker
 	// metrics counts flows; nil if nobody asked for any.
 	metrics *flowmetrics.Metrics
-	events datapath.MonitorFlags // the kinds of which flows are made
+	events  datapath.MonitorFlags // the kinds of which flows are made
 
 	mu    sync.Mutex
 	users int // who want flows to come
@@ -72,35 +72,46 @@ func (r *flowRecorder) run(ctx context.Context) error {
 		r.mu.Lock()
 		sub := r.sub
 		r.mu.Unlock()
-		var queue <-chan datapath.Event // nil while nobody wants any
+		var ready <-chan struct{} // nil while nobody wants any
 		if sub != nil {
-			queue = sub.queue
+			ready = sub.ready
 		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-r.moved:
-		case ev := <-queue:
-			r.take(sub, ev)
+		case <-ready:
+			r.take(ctx, sub)
 		}
 	}
 }
 
-func (r *flowRecorder) take(sub *subscriber, ev datapath.Event) {
-	kernel, queue := sub.takeLost()
+// take records the events that wait, unless ctx ends.
+func (r *flowRecorder) take(ctx context.Context, sub *subscriber) {
+	events, kernel, queue := sub.take()
+	if len(events) == 0 {
+		return
+	}
 	// What was lost has the time of what comes after it: entries stay in order.
 	lose := func(source flowpb.LostEventSource, n uint64) {
 		if n == 0 {
 			return
 		}
-		r.record.Lose(source, n, ev.Time)
+		r.record.Lose(source, n, events[0].Time)
 		if r.metrics != nil {
 			r.metrics.Lose(source, n)
 		}
 	}
 	lose(flowpb.LostEventSource_PERF_EVENT_RING_BUFFER, kernel)
 	lose(flowpb.LostEventSource_OBSERVER_EVENTS_QUEUE, queue)
-	if f := r.maker.Flow(ev); f != nil {
+	for _, ev := range events {
+		if ctx.Err() != nil {
+			return
+		}
+		f := r.maker.Flow(ev)
+		if f == nil {
+			continue
+		}
 		now := time.Now()
 		if r.metrics != nil {
 			r.metrics.Add(f, now)

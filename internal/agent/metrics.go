@@ -101,7 +101,7 @@ func newStateCollector(a *api) *stateCollector {
 		endpoints: d("endpoint_state", "Endpoints by state.", "endpoint_state"), ips: d("ip_addresses", "Addresses given out.", "family"),
 		ipCapacity: d("ipam_capacity", "Addresses that can be given out.", "family"), identities: d("identity", "Identities known.", "type"),
 		temporary: d("temporary_identities", "Temporary identities that labels of this node's endpoints have."),
-		nodes:     d("nodes_all_num", "Nodes known."), lost: d("monitor_events_lost_total", "Events the kernel could not store."),
+		nodes:     d("nodes_all_num", "Nodes known."), lost: d("monitor_events_lost_total", "Events the kernel could not store, by kind.", "type"),
 		policyFiles: d("policy_files", "Policy files and policies of Kubernetes by state.", "state"), policyRevision: d("policy_max_revision", "Revision of the policy in force."),
 		ruleSets:  d("policy_rule_sets", "Rule sets in the kernel."),
 		excess:    d("conntrack_excess", "Entries of conntrack made on behalf of endpoints of now beyond their shares."),
@@ -175,7 +175,9 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge(c.edited, float64(len(a.edited())))
 	gauge(c.nodes, float64(len(a.nodeElements())))
 	_, lost := a.hub.status()
-	counter(c.lost, float64(lost))
+	for _, kind := range []datapath.EventType{datapath.EventDrop, datapath.EventVerdict, datapath.EventTrace} {
+		counter(c.lost, float64(lost[kind]), kind.String())
+	}
 	if shares, err := c.a.maps.FlowShares(); err == nil {
 		excess := 0
 		for _, s := range shares {

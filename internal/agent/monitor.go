@@ -3,7 +3,9 @@ package agent
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -28,24 +30,39 @@ type hub struct {
 
 	mu   sync.Mutex
 	subs map[*subscriber]struct{}
-	lost uint64
+	lost map[datapath.EventType]uint64
 }
 
-// subscriber is one watcher. Events wait in its queue; what does not fit is counted.
+// subscriber is one watcher. Events wait for it, those of each kind apart, so that what there is
+// much of displaces nothing else; what does not fit is counted.
 type subscriber struct {
 	flags datapath.MonitorFlags
-	queue chan datapath.Event
+	ready chan struct{} // something waits
 
-	mu sync.Mutex
-	// lost found no room in the kernel, dropped none in the queue.
+	mu      sync.Mutex
+	waiting map[datapath.EventType][]datapath.Event
+	// senders is who has had how much of what was left when half of it was taken.
+	senders map[sender]int
+	// lost found no room in the kernel, dropped none here.
 	lost, dropped uint64
 }
 
-// subscriberQueue is how many events wait for a slow watcher before some are lost.
+// subscriberQueue is how many events of a kind wait for a slow watcher before some are lost.
 const subscriberQueue = 8192
 
+// senderShare is how many events of one sender may wait in the second half of a queue: the rest is
+// for others, however much one sends. The programs keep to the same in the kernel's buffers.
+const senderShare = 64
+
+// sender is who causes events, as far as a packet's sender cannot choose it.
+type sender struct {
+	kind     datapath.EventType
+	ifIndex  int
+	identity uint32
+}
+
 func newHub(log *slog.Logger, maps datapath.Maps) *hub {
-	return &hub{log: log, maps: maps, subs: map[*subscriber]struct{}{}}
+	return &hub{log: log, maps: maps, subs: map[*subscriber]struct{}{}, lost: map[datapath.EventType]uint64{}}
 }
 
 // run spreads events until ctx ends. It first takes back what an agent before it may have wanted,
@@ -82,58 +99,87 @@ func (h *hub) repeat(always bool) {
 	}
 }
 
-// flagsOf are the switches of which each turns an event on.
-func flagsOf(ev datapath.Event) datapath.MonitorFlags {
-	switch {
-	case ev.Type == datapath.EventDrop:
+// flagsOf are the switches of which each turns events of a kind on, or some of them.
+func flagsOf(kind datapath.EventType) datapath.MonitorFlags {
+	switch kind {
+	case datapath.EventDrop:
 		return datapath.MonitorDrops
-	case ev.Type == datapath.EventVerdict:
+	case datapath.EventVerdict:
 		return datapath.MonitorVerdicts
-	case ev.News:
-		return datapath.MonitorTraces | datapath.MonitorNews
 	}
-	return datapath.MonitorTraces
+	return datapath.MonitorTraces | datapath.MonitorNews
+}
+
+// wants says whether an event is of a kind that the subscriber has asked for.
+func (s *subscriber) wants(ev datapath.Event) bool {
+	flags := s.flags & flagsOf(ev.Type)
+	return flags != 0 && (flags != datapath.MonitorNews || ev.News)
 }
 
 func (h *hub) publish(ev datapath.Event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.lost += ev.Lost
+	if ev.Lost > 0 {
+		h.lost[ev.Type] += ev.Lost
+	}
 	for s := range h.subs {
-		if ev.Lost > 0 {
-			s.addLost(ev.Lost, 0)
-		}
-		if s.flags&flagsOf(ev) == 0 {
-			continue
-		}
-		select {
-		case s.queue <- ev:
-		default:
-			s.addLost(0, 1)
+		if s.flags&flagsOf(ev.Type) != 0 {
+			s.add(ev)
 		}
 	}
 }
 
-func (s *subscriber) addLost(kernel, queue uint64) {
+// add has an event wait, and notes what was lost of its kind.
+func (s *subscriber) add(ev datapath.Event) {
 	s.mu.Lock()
-	s.lost += kernel
-	s.dropped += queue
+	s.lost += ev.Lost
+	wanted := s.wants(ev)
+	if wanted && s.room(ev) {
+		s.waiting[ev.Type] = append(s.waiting[ev.Type], ev)
+	} else if wanted {
+		s.dropped++
+	}
 	s.mu.Unlock()
+	if !wanted {
+		return
+	}
+	select {
+	case s.ready <- struct{}{}:
+	default: // it knows
+	}
 }
 
-// takeLost returns how many events were lost since it was called last: those that found no room in
-// the kernel, and in the queue.
-func (s *subscriber) takeLost() (kernel, queue uint64) {
+// room says whether an event may wait. The caller holds the lock.
+func (s *subscriber) room(ev datapath.Event) bool {
+	n := len(s.waiting[ev.Type])
+	if n < subscriberQueue/2 || n == subscriberQueue {
+		return n < subscriberQueue
+	}
+	who := sender{ev.Type, ev.IfIndex, ev.SrcIdentity}
+	s.senders[who]++
+	return s.senders[who] <= senderShare
+}
+
+// take returns the events that wait, in the order of their times, and how many were lost since it
+// was called last: those that found no room in the kernel, and here.
+func (s *subscriber) take() (events []datapath.Event, kernel, queue uint64) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	waiting := s.waiting
+	s.waiting = map[datapath.EventType][]datapath.Event{}
+	clear(s.senders)
 	kernel, queue = s.lost, s.dropped
 	s.lost, s.dropped = 0, 0
-	return kernel, queue
+	s.mu.Unlock()
+	for _, list := range waiting {
+		events = append(events, list...)
+	}
+	slices.SortStableFunc(events, func(a, b datapath.Event) int { return a.Time.Compare(b.Time) })
+	return events, kernel, queue
 }
 
 // subscribe starts watching events of the given kinds. The function returned ends it.
 func (h *hub) subscribe(flags datapath.MonitorFlags) (*subscriber, func()) {
-	s := &subscriber{flags: flags, queue: make(chan datapath.Event, subscriberQueue)}
+	s := &subscriber{flags: flags, ready: make(chan struct{}, 1), waiting: map[datapath.EventType][]datapath.Event{}, senders: map[sender]int{}}
 	h.mu.Lock()
 	h.subs[s] = struct{}{}
 	h.update()
@@ -157,11 +203,20 @@ func (h *hub) update() {
 	}
 }
 
-// status reports the stream's counters.
-func (h *hub) status() (subscribers int, lost uint64) {
+// status reports how many watch, and how many events of each kind the kernel could not store.
+func (h *hub) status() (subscribers int, lost map[datapath.EventType]uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return len(h.subs), h.lost
+	return len(h.subs), maps.Clone(h.lost)
+}
+
+// allLost is how many events of any kind the kernel could not store.
+func (h *hub) allLost() (n int) {
+	_, lost := h.status()
+	for _, of := range lost {
+		n += int(of)
+	}
+	return n
 }
 
 var monitorTypes = map[string]datapath.MonitorFlags{
@@ -197,30 +252,26 @@ func (a *api) Monitor(ctx context.Context, req server.MonitorRequestObject) (ser
 		tick := time.NewTicker(15 * time.Second)
 		defer tick.Stop()
 		for {
-			var batch []rest.MonitorEvent
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
 			case <-a.stopping:
 				return nil
 			case <-tick.C:
-			case ev := <-sub.queue:
-				batch = append(batch, a.monitorEvent(ev))
-			more:
-				for len(batch) < monitorBatch {
-					select {
-					case ev := <-sub.queue:
-						batch = append(batch, a.monitorEvent(ev))
-					default:
-						break more
-					}
+			case <-sub.ready:
+			}
+			events, kernel, queue := sub.take()
+			for list := range slices.Chunk(events, monitorBatch) {
+				batch := make([]rest.MonitorEvent, len(list))
+				for i, ev := range list {
+					batch[i] = a.monitorEvent(ev)
+				}
+				if err := emit(batch...); err != nil {
+					return err
 				}
 			}
-			if kernel, queue := sub.takeLost(); kernel+queue > 0 {
-				batch = append(batch, rest.MonitorEvent{Type: rest.MonitorEventTypeLost, Time: time.Now(), Lost: kernel + queue})
-			}
-			if len(batch) > 0 {
-				if err := emit(batch...); err != nil {
+			if kernel+queue > 0 {
+				if err := emit(rest.MonitorEvent{Type: rest.MonitorEventTypeLost, Time: time.Now(), Lost: kernel + queue}); err != nil {
 					return err
 				}
 			}

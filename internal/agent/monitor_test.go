@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"testing"
 	"time"
 
@@ -54,7 +55,47 @@ func TestHubAggregates(t *testing.T) {
 		h.publish(datapath.Event{Type: datapath.EventTrace, News: i%5 == 0})
 	}
 	h.publish(datapath.Event{Type: datapath.EventDrop})
-	if len(all.queue) != 10 || len(some.queue) != 2 {
-		t.Errorf("%d of every packet and %d of the selection, want 10 and 2", len(all.queue), len(some.queue))
+	every, _, _ := all.take()
+	selection, _, _ := some.take()
+	if len(every) != 10 || len(selection) != 2 {
+		t.Errorf("%d of every packet and %d of the selection, want 10 and 2", len(every), len(selection))
+	}
+}
+
+// TestHubKeepsKindsApart: traces that nobody takes displace no drop, what is lost of a kind is told
+// to those who want that kind, and events come in the order of their times.
+func TestHubKeepsKindsApart(t *testing.T) {
+	t.Parallel()
+	h := newHub(slog.New(slog.DiscardHandler), fake.New().Maps)
+	both, stop := h.subscribe(datapath.MonitorDrops | datapath.MonitorNews)
+	defer stop()
+	drops, stop := h.subscribe(datapath.MonitorDrops)
+	defer stop()
+	start := time.Now()
+	for i := range 2 * subscriberQueue {
+		h.publish(datapath.Event{Type: datapath.EventTrace, News: true, Time: start.Add(time.Duration(i))})
+	}
+	h.publish(datapath.Event{Type: datapath.EventTrace, Lost: 7})
+	const others = 100
+	for i := range others {
+		h.publish(datapath.Event{Type: datapath.EventTrace, News: true, IfIndex: 9, SrcIdentity: uint32(i), Time: start})
+	}
+	h.publish(datapath.Event{Type: datapath.EventDrop, Time: start.Add(5)})
+	events, kernel, queue := both.take()
+	const ofOne = subscriberQueue/2 + senderShare
+	if len(events) != ofOne+others+1 || kernel != 7 || queue != 2*subscriberQueue-ofOne {
+		t.Errorf("%d events, %d and %d lost", len(events), kernel, queue)
+	}
+	if !slices.IsSortedFunc(events, func(a, b datapath.Event) int { return a.Time.Compare(b.Time) }) {
+		t.Error("the events are not in the order of their times")
+	}
+	if !slices.ContainsFunc(events, func(ev datapath.Event) bool { return ev.Type == datapath.EventDrop }) {
+		t.Error("the drop is lost")
+	}
+	if events, kernel, queue := drops.take(); len(events) != 1 || kernel+queue != 0 {
+		t.Errorf("who wants drops alone is told of %d events, and that %d and %d were lost", len(events), kernel, queue)
+	}
+	if _, lost := h.status(); lost[datapath.EventTrace] != 7 || lost[datapath.EventDrop] != 0 {
+		t.Errorf("lost: %v", lost)
 	}
 }

@@ -132,6 +132,12 @@ type fromPodEndpoint struct {
 	Pad2        [4]uint8
 }
 
+type fromPodEventShare struct {
+	_      structs.HostLayout
+	Tick   uint32
+	Events uint32
+}
+
 type fromPodFragKey struct {
 	_         structs.HostLayout
 	Owner     uint32
@@ -323,8 +329,11 @@ const (
 	fromPodMapCtAccounts         = "ct_accounts"
 	fromPodMapCtExcess           = "ct_excess"
 	fromPodMapEndpoints          = "endpoints"
-	fromPodMapEvents             = "events"
+	fromPodMapEventShares        = "event_shares"
+	fromPodMapEventsDrop         = "events_drop"
 	fromPodMapEventsLost         = "events_lost"
+	fromPodMapEventsTrace        = "events_trace"
+	fromPodMapEventsVerdict      = "events_verdict"
 	fromPodMapFragments          = "fragments"
 	fromPodMapIpcache            = "ipcache"
 	fromPodMapIpcachePrefix      = "ipcache_prefix"
@@ -402,8 +411,11 @@ type fromPodMapSpecs struct {
 	CtAccounts         *ebpf.MapSpec `ebpf:"ct_accounts"`
 	CtExcess           *ebpf.MapSpec `ebpf:"ct_excess"`
 	Endpoints          *ebpf.MapSpec `ebpf:"endpoints"`
-	Events             *ebpf.MapSpec `ebpf:"events"`
+	EventShares        *ebpf.MapSpec `ebpf:"event_shares"`
+	EventsDrop         *ebpf.MapSpec `ebpf:"events_drop"`
 	EventsLost         *ebpf.MapSpec `ebpf:"events_lost"`
+	EventsTrace        *ebpf.MapSpec `ebpf:"events_trace"`
+	EventsVerdict      *ebpf.MapSpec `ebpf:"events_verdict"`
 	Fragments          *ebpf.MapSpec `ebpf:"fragments"`
 	Ipcache            *ebpf.MapSpec `ebpf:"ipcache"`
 	IpcachePrefix      *ebpf.MapSpec `ebpf:"ipcache_prefix"`
@@ -457,8 +469,11 @@ type fromPodMaps struct {
 	CtAccounts         *ebpf.Map `ebpf:"ct_accounts"`
 	CtExcess           *ebpf.Map `ebpf:"ct_excess"`
 	Endpoints          *ebpf.Map `ebpf:"endpoints"`
-	Events             *ebpf.Map `ebpf:"events"`
+	EventShares        *ebpf.Map `ebpf:"event_shares"`
+	EventsDrop         *ebpf.Map `ebpf:"events_drop"`
 	EventsLost         *ebpf.Map `ebpf:"events_lost"`
+	EventsTrace        *ebpf.Map `ebpf:"events_trace"`
+	EventsVerdict      *ebpf.Map `ebpf:"events_verdict"`
 	Fragments          *ebpf.Map `ebpf:"fragments"`
 	Ipcache            *ebpf.Map `ebpf:"ipcache"`
 	IpcachePrefix      *ebpf.Map `ebpf:"ipcache_prefix"`
@@ -487,8 +502,11 @@ func (m *fromPodMaps) Close() error {
 		m.CtAccounts,
 		m.CtExcess,
 		m.Endpoints,
-		m.Events,
+		m.EventShares,
+		m.EventsDrop,
 		m.EventsLost,
+		m.EventsTrace,
+		m.EventsVerdict,
 		m.Fragments,
 		m.Ipcache,
 		m.IpcachePrefix,

@@ -51,7 +51,8 @@ type Config struct {
 	// Fragments is the number of fragmented packets under way, of 112 bytes each. Endpoints have
 	// places of their own among them, see FragmentPlaces.
 	Fragments int
-	// EventBytes is the size of the event buffer: a power of two and a multiple of the page.
+	// EventBytes is the size of each buffer of events, one for each kind: a power of two and a
+	// multiple of the page.
 	EventBytes int
 }
 
@@ -94,7 +95,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.IntVar(&c.ConsistentServices, "bpf-lb-maglev-map-max", c.ConsistentServices, "most frontends whose backends are chosen by Maglev, of 36 kB each; 0 for the default")
 	fs.IntVar(&c.SourceRanges, "bpf-lb-source-range-map-max", c.SourceRanges, "most ranges of clients of all frontends together; 0 for the default")
 	fs.IntVar(&c.Fragments, "bpf-fragments-map-max", c.Fragments, "most fragmented packets under way")
-	fs.IntVar(&c.EventBytes, "bpf-events-bytes", c.EventBytes, "size of the event buffer in bytes, a power of two")
+	fs.IntVar(&c.EventBytes, "bpf-events-bytes", c.EventBytes, "size of each of the buffers of drops, verdicts and traces in bytes, a power of two")
 }
 
 // Validate reports all settings out of range.
@@ -166,6 +167,8 @@ func (c Config) entries() map[string]int {
 		kernelMapLbTables:      cmp.Or(c.ConsistentServices, Defaults().ConsistentServices) * tableParts,
 		kernelMapLbRanges:      cmp.Or(c.SourceRanges, Defaults().SourceRanges),
 		kernelMapFragments:     c.Fragments,
-		kernelMapEvents:        c.EventBytes,
+		kernelMapEventsDrop:    c.EventBytes,
+		kernelMapEventsVerdict: c.EventBytes,
+		kernelMapEventsTrace:   c.EventBytes,
 	}
 }

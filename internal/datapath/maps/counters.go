@@ -47,11 +47,11 @@ func (m *Maps) SetMonitor(flags datapath.MonitorFlags) error {
 	return nil
 }
 
-// EventsLost returns how many events found no room since the maps were made.
-func (m *Maps) EventsLost() (uint64, error) {
+// EventsLost returns how many events of a kind found no room since the maps were made.
+func (m *Maps) EventsLost(kind datapath.EventType) (uint64, error) {
 	var cpus []uint64
-	if err := m.maps[kernelMapEventsLost].Lookup(uint32(0), &cpus); err != nil {
-		return 0, fmt.Errorf("events: read the count of lost ones: %w", err)
+	if err := m.maps[kernelMapEventsLost].Lookup(uint32(kind-1), &cpus); err != nil {
+		return 0, fmt.Errorf("events: read the count of lost ones of the kind %s: %w", kind, err)
 	}
 	var sum uint64
 	for _, c := range cpus {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/ringbuf"
 	"golang.org/x/sys/unix"
 
@@ -17,20 +18,45 @@ import (
 // lostEvery is how many events that wait are read at most before it is asked how many were lost.
 const lostEvery = 64
 
+// eventBuffers are the buffers of the programs, by the kind of event that is in each.
+func (m *Maps) eventBuffers() map[datapath.EventType]*ebpf.Map {
+	return map[datapath.EventType]*ebpf.Map{
+		datapath.EventDrop: m.maps[kernelMapEventsDrop], datapath.EventVerdict: m.maps[kernelMapEventsVerdict], datapath.EventTrace: m.maps[kernelMapEventsTrace],
+	}
+}
+
 // Events calls fn for every event that the programs write, until ctx is done; then it returns nil.
-// The event's Data is fn's to keep. Only one reader at a time gets all events: the buffer has one
-// position. Which kinds are written is set by SetMonitor.
+// The calls for one kind of event are in the order of the events and follow each other; those for
+// different kinds may be at the same time. The event's Data is fn's to keep. Only one reader at a
+// time gets all events: a buffer has one position. Which kinds are written is set by SetMonitor.
 func (m *Maps) Events(ctx context.Context, fn func(datapath.Event)) error {
-	reader, err := ringbuf.NewReader(m.maps[kernelMapEvents])
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	buffers := m.eventBuffers()
+	ended := make(chan error, len(buffers))
+	for kind, buffer := range buffers {
+		go func() { ended <- m.readEvents(ctx, kind, buffer, fn) }()
+	}
+	var errs []error
+	for range buffers {
+		errs = append(errs, <-ended)
+		cancel() // one without the others would be half of the truth
+	}
+	return errors.Join(errs...)
+}
+
+// readEvents calls fn for every event in one buffer, until ctx is done.
+func (m *Maps) readEvents(ctx context.Context, kind datapath.EventType, buffer *ebpf.Map, fn func(datapath.Event)) error {
+	reader, err := ringbuf.NewReader(buffer)
 	if err != nil {
-		return fmt.Errorf("events: open the buffer: %w", err)
+		return fmt.Errorf("events: open the buffer of kind %s: %w", kind, err)
 	}
 	defer reader.Close()
 	// Flush wakes a reader that waits for an event; a deadline would wait for the reader's lock.
 	stop := context.AfterFunc(ctx, func() { _ = reader.Flush() }) // it fails only if the reader is closed
 	defer stop()
 
-	lostBefore, err := m.EventsLost()
+	lostBefore, err := m.EventsLost(kind)
 	if err != nil {
 		return err
 	}
@@ -41,7 +67,7 @@ func (m *Maps) Events(ctx context.Context, fn func(datapath.Event)) error {
 			if errors.Is(err, ringbuf.ErrFlushed) {
 				return nil
 			}
-			return fmt.Errorf("events: read: %w", err)
+			return fmt.Errorf("events: read kind %s: %w", kind, err)
 		}
 		event, err := decodeEvent(record.RawSample, &clock)
 		if err != nil {
@@ -50,7 +76,7 @@ func (m *Maps) Events(ctx context.Context, fn func(datapath.Event)) error {
 		// To ask costs more than to read an event; where many wait, some know it for all.
 		if unasked++; record.Remaining == 0 || unasked == lostEvery {
 			unasked = 0
-			lost, err := m.EventsLost()
+			lost, err := m.EventsLost(kind)
 			if err != nil {
 				return err
 			}

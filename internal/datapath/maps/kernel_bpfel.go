@@ -94,6 +94,12 @@ type kernelEvent struct {
 	Packet      [128]uint8
 }
 
+type kernelEventShare struct {
+	_      structs.HostLayout
+	Tick   uint32
+	Events uint32
+}
+
 type kernelFragKey struct {
 	_         structs.HostLayout
 	Owner     uint32
@@ -285,8 +291,11 @@ const (
 	kernelMapCtAccounts         = "ct_accounts"
 	kernelMapCtExcess           = "ct_excess"
 	kernelMapEndpoints          = "endpoints"
-	kernelMapEvents             = "events"
+	kernelMapEventShares        = "event_shares"
+	kernelMapEventsDrop         = "events_drop"
 	kernelMapEventsLost         = "events_lost"
+	kernelMapEventsTrace        = "events_trace"
+	kernelMapEventsVerdict      = "events_verdict"
 	kernelMapFragments          = "fragments"
 	kernelMapIpcache            = "ipcache"
 	kernelMapIpcachePrefix      = "ipcache_prefix"
@@ -362,8 +371,11 @@ type kernelMapSpecs struct {
 	CtAccounts         *ebpf.MapSpec `ebpf:"ct_accounts"`
 	CtExcess           *ebpf.MapSpec `ebpf:"ct_excess"`
 	Endpoints          *ebpf.MapSpec `ebpf:"endpoints"`
-	Events             *ebpf.MapSpec `ebpf:"events"`
+	EventShares        *ebpf.MapSpec `ebpf:"event_shares"`
+	EventsDrop         *ebpf.MapSpec `ebpf:"events_drop"`
 	EventsLost         *ebpf.MapSpec `ebpf:"events_lost"`
+	EventsTrace        *ebpf.MapSpec `ebpf:"events_trace"`
+	EventsVerdict      *ebpf.MapSpec `ebpf:"events_verdict"`
 	Fragments          *ebpf.MapSpec `ebpf:"fragments"`
 	Ipcache            *ebpf.MapSpec `ebpf:"ipcache"`
 	IpcachePrefix      *ebpf.MapSpec `ebpf:"ipcache_prefix"`
@@ -417,8 +429,11 @@ type kernelMaps struct {
 	CtAccounts         *ebpf.Map `ebpf:"ct_accounts"`
 	CtExcess           *ebpf.Map `ebpf:"ct_excess"`
 	Endpoints          *ebpf.Map `ebpf:"endpoints"`
-	Events             *ebpf.Map `ebpf:"events"`
+	EventShares        *ebpf.Map `ebpf:"event_shares"`
+	EventsDrop         *ebpf.Map `ebpf:"events_drop"`
 	EventsLost         *ebpf.Map `ebpf:"events_lost"`
+	EventsTrace        *ebpf.Map `ebpf:"events_trace"`
+	EventsVerdict      *ebpf.Map `ebpf:"events_verdict"`
 	Fragments          *ebpf.Map `ebpf:"fragments"`
 	Ipcache            *ebpf.Map `ebpf:"ipcache"`
 	IpcachePrefix      *ebpf.Map `ebpf:"ipcache_prefix"`
@@ -447,8 +462,11 @@ func (m *kernelMaps) Close() error {
 		m.CtAccounts,
 		m.CtExcess,
 		m.Endpoints,
-		m.Events,
+		m.EventShares,
+		m.EventsDrop,
 		m.EventsLost,
+		m.EventsTrace,
+		m.EventsVerdict,
 		m.Fragments,
 		m.Ipcache,
 		m.IpcachePrefix,

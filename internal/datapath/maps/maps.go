@@ -167,7 +167,8 @@ func mapNames() []string {
 		kernelMapIpcache, kernelMapIpcachePrefix, kernelMapTunnelPeers, kernelMapBlocks, kernelMapLbServices, kernelMapLbSlots,
 		kernelMapLbMembers, kernelMapLbRanges, kernelMapLbTables, kernelMapLbRefused, kernelMapLbAffinity, kernelMapLbSockets, kernelMapCt,
 		kernelMapCtAccounts, kernelMapCtExcess, kernelMapMasquerade, kernelMapMasqueradeAccounts, kernelMapFragments,
-		kernelMapMetrics, kernelMapMonitor, kernelMapEvents, kernelMapEventsLost,
+		kernelMapMetrics, kernelMapMonitor,
+		kernelMapEventsDrop, kernelMapEventsVerdict, kernelMapEventsTrace, kernelMapEventsLost, kernelMapEventShares,
 	}
 }
 
