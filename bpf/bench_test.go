@@ -90,7 +90,7 @@ func BenchmarkBlocks(b *testing.B) {
 			n.must(n.maps.UpsertBlocks(blocks))
 			if count > 0 {
 				n.must(n.maps.UpdateRuleSet(datapath.RuleSetDelta{ID: setA, Upserts: map[datapath.PolicyKey]datapath.PolicyEntry{
-					{Direction: out, Identity: datapath.BlockScope<<24 + 2, Proto: tcp, Port: 443, PortBits: 16}: {},
+					{Direction: out, Identity: datapath.BlockScope<<24 + 2, Proto: tcp, Port: 443, PortBits: 16}: {Allow: true},
 				}}))
 			}
 			f := frame{src: a4, dst: w4, proto: tcp, sport: 40000, dport: 443, ethSrc: aMAC, ethDst: aHost}.bytes()
@@ -109,10 +109,10 @@ func BenchmarkBlocks(b *testing.B) {
 // fill gives pod a a rule set of the size given, of which one entry matches.
 func (n *node) fill(size int) {
 	rs := datapath.RuleSet{ID: setA, IngressEnforced: true, EgressEnforced: true, Entries: map[datapath.PolicyKey]datapath.PolicyEntry{
-		{Direction: out, Identity: 2, Proto: tcp, Port: 443, PortBits: 16}: {},
+		{Direction: out, Identity: 2, Proto: tcp, Port: 443, PortBits: 16}: {Allow: true},
 	}}
 	for i := 1; len(rs.Entries) < size; i++ {
-		rs.Entries[datapath.PolicyKey{Direction: out, Identity: uint32(256 + i), Proto: tcp, Port: 80, PortBits: 16}] = datapath.PolicyEntry{}
+		rs.Entries[datapath.PolicyKey{Direction: out, Identity: uint32(256 + i), Proto: tcp, Port: 80, PortBits: 16}] = datapath.PolicyEntry{Allow: true}
 	}
 	n.must(n.maps.InstallRuleSet(rs))
 }

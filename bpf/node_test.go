@@ -203,7 +203,7 @@ func (n *node) rules(id datapath.RuleSetID, entries ...entry) {
 	n.t.Helper()
 	rs := datapath.RuleSet{ID: id, IngressEnforced: true, EgressEnforced: true, Entries: map[datapath.PolicyKey]datapath.PolicyEntry{}}
 	for _, e := range entries {
-		rs.Entries[e.PolicyKey] = datapath.PolicyEntry{Deny: e.deny}
+		rs.Entries[e.PolicyKey] = datapath.PolicyEntry{Deny: e.deny, Allow: !e.deny}
 	}
 	n.must(n.maps.InstallRuleSet(rs))
 }

@@ -113,8 +113,8 @@ func randomEntry(rng *rand.Rand) datapath.PolicyEntry {
 	switch rng.IntN(4) {
 	case 0:
 		e.Deny = true
-	case 1:
-		e.Silent = true
+	case 1, 2:
+		e.Allow = true
 	}
 	rule := func() datapath.TierRule {
 		if rng.IntN(2) == 0 {

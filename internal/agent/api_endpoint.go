@@ -14,11 +14,11 @@ import (
 
 	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/api/rest/server"
+	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/labels"
-	"github.com/hawser-net/hawser/internal/policy"
 )
 
 // endpointError gives an error of the endpoint package its code. What is the caller's fault is a
@@ -556,7 +556,7 @@ func (a *api) endpointModel(row endpoint.Endpoint) rest.Endpoint {
 		},
 	}
 	for _, p := range row.NamedPorts {
-		st.NamedPorts = append(st.NamedPorts, rest.NamedPort{Name: p.Name, Port: int(p.Port), Protocol: policy.ProtoName(p.Proto)})
+		st.NamedPorts = append(st.NamedPorts, rest.NamedPort{Name: p.Name, Port: int(p.Port), Protocol: datapath.ProtoName(p.Proto)})
 	}
 	st.Policy = a.endpointPolicy(row)
 	return rest.Endpoint{ID: int(row.ID), Spec: endpointSpec(row), Status: st}

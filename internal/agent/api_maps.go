@@ -12,7 +12,6 @@ import (
 	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/api/rest/server"
 	"github.com/hawser-net/hawser/internal/datapath"
-	"github.com/hawser-net/hawser/internal/policy"
 )
 
 // mapReaders lists the kernel's maps by the name they have in the API.
@@ -141,7 +140,7 @@ func (a *api) readPolicyMap() ([]rest.BPFMapEntry, error) {
 			switch {
 			case e.Deny:
 				verdict = rest.PolicyVerdictDenied
-			case e.Silent:
+			case !e.Allow:
 				verdict = ""
 			}
 			admin, baseline := tierRule(e.Admin), tierRule(e.Baseline)
@@ -173,7 +172,7 @@ func tierRule(r datapath.TierRule) string {
 	if r == 0 {
 		return ""
 	}
-	return policy.Ranked(r).String()
+	return r.String()
 }
 
 func (a *api) readIPCacheMap() ([]rest.BPFMapEntry, error) {

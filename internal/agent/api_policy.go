@@ -12,6 +12,7 @@ import (
 
 	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/api/rest/server"
+	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/labels"
@@ -159,18 +160,22 @@ func (a *api) endpointPolicy(row endpoint.Endpoint) rest.EndpointPolicyStatus {
 		if !ok {
 			return
 		}
-		lists := map[policy.Direction]map[bool]*[]int{
-			policy.Ingress: {false: &p.AllowedIngressIdentities, true: &p.DeniedIngressIdentities},
-			policy.Egress:  {false: &p.AllowedEgressIdentities, true: &p.DeniedEgressIdentities},
+		lists := map[datapath.Direction]map[bool]*[]int{
+			datapath.Ingress: {false: &p.AllowedIngressIdentities, true: &p.DeniedIngressIdentities},
+			datapath.Egress:  {false: &p.AllowedEgressIdentities, true: &p.DeniedEgressIdentities},
 		}
-		for _, entry := range rs.Entries {
-			verdict := entry.Verdict(true)
+		for key, entry := range rs.Entries {
+			verdict := policy.VerdictOf(entry, true)
 			if verdict == policy.DefaultDenied {
 				continue // a rule that passes everything on
 			}
-			list := lists[entry.Direction][!verdict.Pass()]
-			if n := len(*list); n == 0 || (*list)[n-1] != int(entry.Identity) { // entries are sorted
-				*list = append(*list, int(entry.Identity))
+			list := lists[key.Direction][!verdict.Pass()]
+			*list = append(*list, int(key.Identity))
+		}
+		for _, byVerdict := range lists {
+			for _, list := range byVerdict {
+				slices.Sort(*list)
+				*list = slices.Compact(*list)
 			}
 		}
 	})
@@ -190,7 +195,7 @@ func (a *api) TracePolicy(_ context.Context, req server.TracePolicyRequestObject
 	from, to := tracedFamily(src, dst)
 	proto := uint8(6)
 	if req.Params.Proto != "" {
-		if proto, err = policy.ParseProto(req.Params.Proto); err != nil {
+		if proto, err = datapath.ParseProto(req.Params.Proto); err != nil {
 			return nil, server.Errorf(http.StatusBadRequest, "proto: %w", err)
 		}
 	}
@@ -204,7 +209,7 @@ func (a *api) TracePolicy(_ context.Context, req server.TracePolicyRequestObject
 		return nil, server.Errorf(http.StatusBadRequest, "%w", err)
 	}
 	out := rest.PolicyTrace{
-		DPort: int(port), Proto: policy.ProtoName(proto), From: src.name, To: dst.name, Verdict: verdictName(res.Allowed),
+		DPort: int(port), Proto: datapath.ProtoName(proto), From: src.name, To: dst.name, Verdict: verdictName(res.Allowed),
 		Egress: traceSide(res.Egress), Ingress: traceSide(res.Ingress),
 	}
 	return server.TracePolicy200JSONResponse(out), nil
@@ -227,7 +232,7 @@ func tracePort(s string, proto uint8, to policy.Party) (uint16, error) {
 			return p.Port, nil
 		}
 	}
-	return 0, fmt.Errorf("%q is neither a number nor a named %s port of the destination", s, policy.ProtoName(proto))
+	return 0, fmt.Errorf("%q is neither a number nor a named %s port of the destination", s, datapath.ProtoName(proto))
 }
 
 func verdictName(allowed bool) rest.PolicyVerdict {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/ipcache"
@@ -126,7 +127,7 @@ func (b *portBook) count(p namedPorts, n int, touched map[identity.ID]bool) {
 func portText(ports []ipcache.NamedPort) string {
 	var list []policy.NamedPort
 	for _, p := range ports {
-		if proto, err := policy.ParseProto(p.Protocol); err == nil {
+		if proto, err := datapath.ParseProto(p.Protocol); err == nil {
 			list = append(list, policy.NamedPort{Name: p.Name, Proto: proto, Port: p.Port})
 		}
 	}

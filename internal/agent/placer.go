@@ -10,10 +10,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/ipcache"
-	"github.com/hawser-net/hawser/internal/policy"
 	"github.com/hawser-net/hawser/internal/table"
 )
 
@@ -53,7 +53,7 @@ func (p *placer) Place(ctx context.Context, row endpoint.Endpoint) error {
 	owner := strconv.Itoa(int(row.ID))
 	var ports []ipcache.NamedPort
 	for _, np := range row.NamedPorts {
-		ports = append(ports, ipcache.NamedPort{Name: np.Name, Port: np.Port, Protocol: policy.ProtoName(np.Proto)})
+		ports = append(ports, ipcache.NamedPort{Name: np.Name, Port: np.Port, Protocol: datapath.ProtoName(np.Proto)})
 	}
 	type written struct {
 		prefix   netip.Prefix

@@ -15,6 +15,7 @@ import (
 
 	"github.com/hawser-net/hawser/api/rest"
 	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/identity"
 	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/labels"
@@ -132,7 +133,7 @@ func TestRevivedIdentityIsDenied(t *testing.T) {
 		t.Helper()
 		for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
 			mu.Lock()
-			knows, v := engine.Knows(id), engine.Lookup(set, policy.Ingress, id, netip.Addr{}, policy.ProtoTCP, 80)
+			knows, v := engine.Knows(id), engine.Lookup(set, datapath.Ingress, id, netip.Addr{}, datapath.ProtoTCP, 80)
 			mu.Unlock()
 			if knows == known && (!known || v == policy.Denied) {
 				return

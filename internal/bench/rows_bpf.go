@@ -103,7 +103,7 @@ func (n *bpfNode) install(count int) error {
 		peer uint32
 	}{{ruleSetA, datapath.Egress, identityB}, {ruleSetB, datapath.Ingress, identityA}} {
 		entries := map[datapath.PolicyKey]datapath.PolicyEntry{
-			{Direction: side.dir, Identity: side.peer, Proto: unix.IPPROTO_TCP, Port: 80, PortBits: 16}: {},
+			{Direction: side.dir, Identity: side.peer, Proto: unix.IPPROTO_TCP, Port: 80, PortBits: 16}: {Allow: true},
 		}
 		for i := 0; len(entries) < count; i++ {
 			k := datapath.PolicyKey{Direction: side.dir, Identity: uint32(10_000 + i), Proto: unix.IPPROTO_TCP, Port: uint16(1000 + i%5000), PortBits: 16}
@@ -113,7 +113,7 @@ func (n *bpfNode) install(count int) error {
 			case 9: // a port for everybody
 				k.Identity, k.Port = 0, uint16(2000+i%40_000)
 			}
-			entries[k] = datapath.PolicyEntry{}
+			entries[k] = datapath.PolicyEntry{Allow: true}
 		}
 		err := n.maps.InstallRuleSet(datapath.RuleSet{ID: side.set, IngressEnforced: true, EgressEnforced: true, Entries: entries})
 		if err != nil {

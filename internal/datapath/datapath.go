@@ -46,36 +46,14 @@ type PolicyKey struct {
 	PortBits  uint8
 }
 
-// PolicyEntry is what a PolicyKey says. The zero PolicyEntry allows.
+// PolicyEntry is what a PolicyKey says, and what several say together that match one packet (see
+// Join). The zero PolicyEntry says nothing.
 type PolicyEntry struct {
-	// Deny and Silent are what ordinary policies say: to drop, or nothing; otherwise to let pass.
-	// Not both are set.
-	Deny   bool
-	Silent bool
+	// Deny and Allow are what ordinary policies say: neither, or one of both.
+	Deny, Allow bool
 	// Admin and Baseline are the first rules of the tiers before and after ordinary policies.
 	Admin, Baseline TierRule
 }
-
-// TierRule is a rule of a tier whose rules count in order: its place, the smaller one first, times
-// 4, plus a TierAction. The zero TierRule is none.
-type TierRule uint16
-
-// TierAction is what such a rule does. Of two rules in the same place the smaller one counts.
-type TierAction uint8
-
-// The actions, with the numbers that the kernel uses.
-const (
-	TierNone TierAction = iota
-	TierDeny
-	TierPass
-	TierAccept
-)
-
-// Action returns what the rule does.
-func (r TierRule) Action() TierAction { return TierAction(r & 3) }
-
-// Place returns the rule's place.
-func (r TierRule) Place() int { return int(r >> 2) }
 
 // BlockScope is the upper byte of the identities that stand for blocks of addresses (see Block).
 const BlockScope = 3

@@ -130,14 +130,14 @@ func TestJudge(t *testing.T) {
 	}
 	const block = datapath.BlockScope<<24 + 1
 	rs := datapath.RuleSet{ID: 1, IngressEnforced: true, Entries: map[datapath.PolicyKey]datapath.PolicyEntry{
-		key(datapath.Ingress, 5, 6, 80, 16):   {},
+		key(datapath.Ingress, 5, 6, 80, 16):   {Allow: true},
 		key(datapath.Ingress, 5, 6, 0, 0):     {Deny: true},
-		key(datapath.Ingress, 0, 17, 0, 0):    {},
+		key(datapath.Ingress, 0, 17, 0, 0):    {Allow: true},
 		key(datapath.Ingress, 7, 0, 0, 0):     {Deny: true},
 		key(datapath.Egress, 5, 6, 8000, 11):  {Deny: true},
-		key(datapath.Egress, 0, 6, 8001, 16):  {},
-		key(datapath.Ingress, 8, 132, 64, 10): {},
-		key(datapath.Ingress, block, 6, 0, 0): {},
+		key(datapath.Egress, 0, 6, 8001, 16):  {Allow: true},
+		key(datapath.Ingress, 8, 132, 64, 10): {Allow: true},
+		key(datapath.Ingress, block, 6, 0, 0): {Allow: true},
 		key(datapath.Egress, block, 0, 0, 0):  {Deny: true},
 	}}
 	for _, row := range []struct {

@@ -22,7 +22,7 @@ func (rs RuleSet) Judge(dir Direction, identity, block uint32, proto uint8, port
 		if e.Deny {
 			return ReasonPolicyDeny
 		}
-		allowed = allowed || !e.Silent
+		allowed = allowed || e.Allow
 	}
 	if allowed {
 		return ReasonForwarded

@@ -28,30 +28,12 @@ type Packet struct {
 	Fragment bool `json:"fragment,omitempty"`
 }
 
-// Numbers of the protocols that the datapath judges.
-const (
-	ProtoICMP   = 1
-	ProtoTCP    = 6
-	ProtoUDP    = 17
-	ProtoICMPv6 = 58
-	ProtoSCTP   = 132
-)
-
-// ProtoName returns the lower-case name of a protocol that the datapath judges, or its number.
-func ProtoName(proto uint8) string {
-	switch proto {
-	case ProtoICMP:
-		return "icmp"
-	case ProtoTCP:
-		return "tcp"
-	case ProtoUDP:
-		return "udp"
-	case ProtoICMPv6:
-		return "icmpv6"
-	case ProtoSCTP:
-		return "sctp"
+// transport returns the lower-case name of a packet's protocol, or its number.
+func transport(proto uint8) string {
+	if proto == ProtoAny {
+		return "0" // a packet has one
 	}
-	return fmt.Sprint(proto)
+	return strings.ToLower(ProtoName(proto))
 }
 
 // ParsePacket reads the headers of an Ethernet frame, of which the end may be missing. It never
@@ -111,7 +93,7 @@ func isExtension(next uint8) bool {
 }
 
 func (p *Packet) transport(b []byte) {
-	p.L4 = ProtoName(p.Proto)
+	p.L4 = transport(p.Proto)
 	if p.Fragment {
 		return
 	}

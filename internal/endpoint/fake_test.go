@@ -535,9 +535,9 @@ func (p *process) audit(when string) {
 		p.cfg.Policy.View(func(e *policy.Engine) {
 			b, _, _, _ := e.RuleSetOf(SubjectOf(row))
 			want, _ := e.RuleSet(b.RuleSet)
-			w, have := kernelRuleSet(want), m.sets[k.RuleSet]
-			if w.IngressEnforced != have.IngressEnforced || w.EgressEnforced != have.EgressEnforced || !maps.Equal(w.Entries, have.Entries) {
-				bad("endpoint %d: rule set %d is %+v, want %+v", row.ID, k.RuleSet, have, w)
+			have := m.sets[k.RuleSet]
+			if want.IngressEnforced != have.IngressEnforced || want.EgressEnforced != have.EgressEnforced || !maps.Equal(want.Entries, have.Entries) {
+				bad("endpoint %d: rule set %d is %+v, want %+v", row.ID, k.RuleSet, have, want)
 			}
 		})
 	}

@@ -10,7 +10,6 @@ import (
 
 	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/identity"
-	"github.com/hawser-net/hawser/internal/policy"
 )
 
 // What happens when a map of the kernel is full: whose verdicts would be others than the rules say
@@ -48,7 +47,7 @@ func (p *Policy) SetUnplaced(kind string, list []Unplaced) error {
 
 // rejudge looks whether a rule set can be relied on, and binds its endpoints again if that has
 // changed.
-func (p *Policy) rejudge(rs policy.RuleSet) error {
+func (p *Policy) rejudge(rs datapath.RuleSet) error {
 	if !p.judge(rs) {
 		return nil
 	}
@@ -63,7 +62,7 @@ func (p *Policy) rejudge(rs policy.RuleSet) error {
 
 // judge notes whether a rule set tells an unplaced prefix from whom the kernel takes it for. It
 // reports whether that has changed.
-func (p *Policy) judge(rs policy.RuleSet) (changed bool) {
+func (p *Policy) judge(rs datapath.RuleSet) (changed bool) {
 	before := p.misled[rs.ID]
 	now := p.misleads(rs)
 	if now == nil {
@@ -74,11 +73,11 @@ func (p *Policy) judge(rs policy.RuleSet) (changed bool) {
 	return (before == nil) != (now == nil)
 }
 
-func (p *Policy) misleads(rs policy.RuleSet) error {
+func (p *Policy) misleads(rs datapath.RuleSet) error {
 	if len(p.unplaced) == 0 {
 		return nil
 	}
-	says := map[identity.ID]map[policy.Key]policy.Decision{}
+	says := map[identity.ID]map[datapath.PolicyKey]datapath.PolicyEntry{}
 	for _, list := range p.unplaced {
 		for _, u := range list {
 			says[u.Identity] = nil
@@ -87,15 +86,15 @@ func (p *Policy) misleads(rs policy.RuleSet) error {
 			}
 		}
 	}
-	for _, e := range rs.Entries {
-		if m, wanted := says[e.Key.Identity]; wanted {
+	for k, e := range rs.Entries {
+		id := identity.ID(k.Identity)
+		if m, wanted := says[id]; wanted {
 			if m == nil {
-				m = map[policy.Key]policy.Decision{}
-				says[e.Key.Identity] = m
+				m = map[datapath.PolicyKey]datapath.PolicyEntry{}
+				says[id] = m
 			}
-			k := e.Key
 			k.Identity = 0
-			m[k] = e.Decision
+			m[k] = e
 		}
 	}
 	var first netip.Prefix
@@ -117,13 +116,13 @@ func (p *Policy) misleads(rs policy.RuleSet) error {
 }
 
 // failure returns why the endpoints of a rule set are locked, nil if they are not.
-func (p *Policy) failure(id policy.RuleSetID) error { return cmp.Or(p.failed[id], p.misled[id]) }
+func (p *Policy) failure(id datapath.RuleSetID) error { return cmp.Or(p.failed[id], p.misled[id]) }
 
 // giveWay removes the largest rule set from the kernel, if it is larger than one for which there is
 // no room, and locks its endpoints. So a rule set that is no larger than the map divided by the
 // number of rule sets always finds room.
-func (p *Policy) giveWay(rs policy.RuleSet) bool {
-	var victim policy.RuleSetID
+func (p *Policy) giveWay(rs datapath.RuleSet) bool {
+	var victim datapath.RuleSetID
 	most := len(rs.Entries)
 	for id, s := range p.sets {
 		if id == rs.ID || s.number == 0 || p.isHeld(s.number) {

@@ -40,11 +40,11 @@ type Policy struct {
 	rows      map[uint16]*boundRow
 	bySubject map[policy.Subject]map[uint16]*boundRow
 	bindings  map[policy.Subject]policy.Binding
-	sets      map[policy.RuleSetID]*kernelSet // by the engine's number
-	failed    map[policy.RuleSetID]error      // rule sets that could not be written whole
-	waiting   map[policy.RuleSetID]struct{}   // rule sets that no row needs before Synced
-	unplaced  map[string][]Unplaced           // by kind: see SetUnplaced
-	misled    map[policy.RuleSetID]error      // rule sets that name some of these
+	sets      map[datapath.RuleSetID]*kernelSet // by the engine's number
+	failed    map[datapath.RuleSetID]error      // rule sets that could not be written whole
+	waiting   map[datapath.RuleSetID]struct{}   // rule sets that no row needs before Synced
+	unplaced  map[string][]Unplaced             // by kind: see SetUnplaced
+	misled    map[datapath.RuleSetID]error      // rule sets that name some of these
 	// gone are the kernel rows of detached endpoints that could not be removed yet, by interface.
 	gone map[int]datapath.Endpoint
 
@@ -85,9 +85,9 @@ func NewPolicy(log *slog.Logger, engine *policy.Engine, kernel datapath.Maps) (*
 	p := &Policy{
 		log: log, maps: kernel, engine: engine,
 		rows: map[uint16]*boundRow{}, bySubject: map[policy.Subject]map[uint16]*boundRow{},
-		bindings: map[policy.Subject]policy.Binding{}, sets: map[policy.RuleSetID]*kernelSet{},
-		failed: map[policy.RuleSetID]error{}, waiting: map[policy.RuleSetID]struct{}{}, gone: map[int]datapath.Endpoint{},
-		unplaced: map[string][]Unplaced{}, misled: map[policy.RuleSetID]error{},
+		bindings: map[policy.Subject]policy.Binding{}, sets: map[datapath.RuleSetID]*kernelSet{},
+		failed: map[datapath.RuleSetID]error{}, waiting: map[datapath.RuleSetID]struct{}{}, gone: map[int]datapath.Endpoint{},
+		unplaced: map[string][]Unplaced{}, misled: map[datapath.RuleSetID]error{},
 		left: map[datapath.RuleSetID]datapath.RuleSet{}, heard: make(chan struct{}),
 	}
 	existing, err := kernel.RuleSets()
@@ -419,7 +419,7 @@ func (p *Policy) Retry() error {
 		}
 		delete(p.gone, ifIndex)
 	}
-	var again []policy.RuleSet
+	var again []datapath.RuleSet
 	for id := range p.failed {
 		if rs, ok := p.engine.RuleSet(id); ok {
 			again = append(again, rs)
@@ -428,7 +428,7 @@ func (p *Policy) Retry() error {
 		}
 	}
 	// Small ones first, and none gives way: what is tried every few seconds must not take turns.
-	slices.SortFunc(again, func(a, b policy.RuleSet) int {
+	slices.SortFunc(again, func(a, b datapath.RuleSet) int {
 		return cmp.Or(cmp.Compare(len(a.Entries), len(b.Entries)), cmp.Compare(a.ID, b.ID))
 	})
 	for _, rs := range again {
@@ -531,7 +531,7 @@ func (p *Policy) pointedAt(number datapath.RuleSetID) bool {
 }
 
 // ready writes a rule set that waited until now.
-func (p *Policy) ready(id policy.RuleSetID) error {
+func (p *Policy) ready(id datapath.RuleSetID) error {
 	if _, waits := p.waiting[id]; !waits {
 		return nil
 	}
@@ -545,11 +545,11 @@ func (p *Policy) ready(id policy.RuleSetID) error {
 
 // install writes a rule set whole, or adopts the kernel's if one with the same content is left
 // over from an earlier agent. If there is no room a larger one gives way.
-func (p *Policy) install(rs policy.RuleSet) error { return p.put(rs, true) }
+func (p *Policy) install(rs datapath.RuleSet) error { return p.put(rs, true) }
 
-func (p *Policy) put(rs policy.RuleSet, makeRoom bool) error {
+func (p *Policy) put(rs datapath.RuleSet, makeRoom bool) error {
 	p.judge(rs)
-	want := kernelRuleSet(rs)
+	want := rs
 	s := p.sets[rs.ID]
 	if s == nil {
 		s = &kernelSet{}
@@ -619,26 +619,22 @@ func (p *Policy) steps(number datapath.RuleSetID, d policy.Delta) error {
 		// The maps see to the order of specificity.
 		all := datapath.RuleSetDelta{ID: number, Upserts: make(map[datapath.PolicyKey]datapath.PolicyEntry, len(d.Upserts))}
 		for _, e := range d.Upserts {
-			all.Upserts[kernelKey(e.Key)] = kernelEntry(e.Decision)
+			all.Upserts[e.PolicyKey] = e.PolicyEntry
 		}
-		for _, k := range d.Deletes {
-			all.Deletes = append(all.Deletes, kernelKey(k))
-		}
+		all.Deletes = d.Deletes
 		return p.maps.UpdateRuleSet(all)
 	}
 	for _, deny := range []bool{true, false} {
 		step := datapath.RuleSetDelta{ID: number, Upserts: map[datapath.PolicyKey]datapath.PolicyEntry{}}
 		for _, e := range d.Upserts {
 			if e.Deny == deny {
-				step.Upserts[kernelKey(e.Key)] = kernelEntry(e.Decision)
+				step.Upserts[e.PolicyKey] = e.PolicyEntry
 			}
 		}
 		if !deny {
 			// What goes after everything that comes: the engine lists allows before denies, and
 			// the deletions of a call are done in order.
-			for _, k := range d.Deletes {
-				step.Deletes = append(step.Deletes, kernelKey(k))
-			}
+			step.Deletes = d.Deletes
 		}
 		if len(step.Upserts)+len(step.Deletes) == 0 {
 			continue
@@ -712,31 +708,5 @@ func (p *Policy) unindex(b *boundRow) {
 	delete(p.bySubject[b.subject], b.endpoint.ID)
 	if len(p.bySubject[b.subject]) == 0 {
 		delete(p.bySubject, b.subject)
-	}
-}
-
-// kernelRuleSet translates a rule set of the engine, which knows nothing of the kernel.
-func kernelRuleSet(rs policy.RuleSet) datapath.RuleSet {
-	out := datapath.RuleSet{
-		IngressEnforced: rs.IngressEnforced, EgressEnforced: rs.EgressEnforced,
-		Entries: make(map[datapath.PolicyKey]datapath.PolicyEntry, len(rs.Entries)),
-	}
-	for _, e := range rs.Entries {
-		out.Entries[kernelKey(e.Key)] = kernelEntry(e.Decision)
-	}
-	return out
-}
-
-func kernelEntry(d policy.Decision) datapath.PolicyEntry {
-	return datapath.PolicyEntry{
-		Deny: d.Deny, Silent: !d.Deny && !d.Allow,
-		Admin: datapath.TierRule(d.Admin), Baseline: datapath.TierRule(d.Baseline),
-	}
-}
-
-func kernelKey(k policy.Key) datapath.PolicyKey {
-	return datapath.PolicyKey{
-		Direction: datapath.Direction(k.Direction), Identity: uint32(k.Identity),
-		Proto: k.Proto, Port: k.Port, PortBits: k.PortBits,
 	}
 }

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/labels"
 )
@@ -192,6 +193,6 @@ func BenchmarkLookup(b *testing.B) {
 	e := node(b, 6000, 100)
 	bind, _, _, _ := e.RuleSetOf(Subject{Identity: 1000})
 	for b.Loop() {
-		e.Lookup(bind.RuleSet, Ingress, 1040, netip.Addr{}, ProtoTCP, 41)
+		e.Lookup(bind.RuleSet, datapath.Ingress, 1040, netip.Addr{}, datapath.ProtoTCP, 41)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
+	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/labels"
 )
 
@@ -61,7 +62,7 @@ func ParseClusterNetworkPolicy(p *policyv1alpha2.ClusterNetworkPolicy, opts ...O
 	understood = understood && len(ps.errs) == before
 	for i := range p.Spec.Ingress {
 		in := &p.Spec.Ingress[i]
-		c, ok := ps.clusterEntry(Ingress, i, in.Name, in.Action, in.Protocols)
+		c, ok := ps.clusterEntry(datapath.Ingress, i, in.Name, in.Action, in.Protocols)
 		n := len(ps.errs)
 		for j := range in.From {
 			at := fmt.Sprintf("spec.ingress[%d].from[%d]", i, j)
@@ -73,7 +74,7 @@ func ParseClusterNetworkPolicy(p *policyv1alpha2.ClusterNetworkPolicy, opts ...O
 	}
 	for i := range p.Spec.Egress {
 		out := &p.Spec.Egress[i]
-		c, ok := ps.clusterEntry(Egress, i, out.Name, out.Action, out.Protocols)
+		c, ok := ps.clusterEntry(datapath.Egress, i, out.Name, out.Action, out.Protocols)
 		n := len(ps.errs)
 		for j := range out.To {
 			c.Peers = append(c.Peers, ps.clusterDestination(fmt.Sprintf("spec.egress[%d].to[%d]", i, j), &out.To[j], out.Protocols)...)
@@ -110,12 +111,12 @@ func (c *Clause) settle(ok entryOK, peersOK bool) {
 		c.Peers = nil
 	case c.Deny && !(ok.whole && peersOK):
 		c.Peers = []*Selector{newLabelSelector("", true, false, nil)}
-		if c.Direction == Egress {
+		if c.Direction == datapath.Egress {
 			c.Peers = append(c.Peers, newBlockSelector(netip.MustParsePrefix("0.0.0.0/0"), nil), newBlockSelector(netip.MustParsePrefix("::/0"), nil))
 		}
 	}
 	if c.Deny && !(ok.whole && ok.protocols) {
-		c.Ports = []PortMatch{{Proto: ProtoAny, First: 0, Last: 65535}}
+		c.Ports = []PortMatch{{Proto: datapath.ProtoAny, First: 0, Last: 65535}}
 	}
 }
 
@@ -131,7 +132,7 @@ func (ps *parser) tier(t policyv1alpha2.Tier) Tier {
 }
 
 // clusterEntry reads what the rules of both directions have in common.
-func (ps *parser) clusterEntry(d Direction, i int, name string, a policyv1alpha2.ClusterNetworkPolicyRuleAction,
+func (ps *parser) clusterEntry(d datapath.Direction, i int, name string, a policyv1alpha2.ClusterNetworkPolicyRuleAction,
 	protocols []policyv1alpha2.ClusterNetworkPolicyProtocol,
 ) (Clause, entryOK) {
 	c := Clause{Direction: d, Path: fmt.Sprintf("%s[%d]", d, i)}
@@ -154,7 +155,7 @@ func (ps *parser) clusterEntry(d Direction, i int, name string, a policyv1alpha2
 		c.Path += fmt.Sprintf(" %q", clip(name))
 	}
 	if protocols == nil {
-		c.Ports = []PortMatch{{Proto: ProtoAny, First: 0, Last: 65535}}
+		c.Ports = []PortMatch{{Proto: datapath.ProtoAny, First: 0, Last: 65535}}
 	} else if len(protocols) == 0 {
 		ps.fail(at+".protocols", "is empty; remove the field to mean all traffic")
 	}
@@ -247,13 +248,13 @@ func (ps *parser) clusterProtocol(at string, p *policyv1alpha2.ClusterNetworkPol
 	}
 	var given []spec
 	if p.TCP != nil {
-		given = append(given, spec{at + ".tcp", ProtoTCP, p.TCP.DestinationPort})
+		given = append(given, spec{at + ".tcp", datapath.ProtoTCP, p.TCP.DestinationPort})
 	}
 	if p.UDP != nil {
-		given = append(given, spec{at + ".udp", ProtoUDP, p.UDP.DestinationPort})
+		given = append(given, spec{at + ".udp", datapath.ProtoUDP, p.UDP.DestinationPort})
 	}
 	if p.SCTP != nil {
-		given = append(given, spec{at + ".sctp", ProtoSCTP, p.SCTP.DestinationPort})
+		given = append(given, spec{at + ".sctp", datapath.ProtoSCTP, p.SCTP.DestinationPort})
 	}
 	named := p.DestinationNamedPort
 	switch {
@@ -273,7 +274,7 @@ func (ps *parser) clusterProtocol(at string, p *policyv1alpha2.ClusterNetworkPol
 		return nil
 	}
 	out := make([]PortMatch, 0, 3)
-	for _, proto := range []uint8{ProtoTCP, ProtoUDP, ProtoSCTP} {
+	for _, proto := range []uint8{datapath.ProtoTCP, datapath.ProtoUDP, datapath.ProtoSCTP} {
 		out = append(out, PortMatch{Proto: proto, Name: named})
 	}
 	return out

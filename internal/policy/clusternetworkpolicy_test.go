@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
+	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/policy/oracle"
@@ -165,7 +166,7 @@ func TestOrderedDeltas(t *testing.T) {
 		var ports []NamedPort
 		for i := range 6 {
 			for range rng.IntN(3) {
-				ports = append(ports, NamedPort{fmt.Sprintf("p%d", i), ProtoTCP, []uint16{80, 100, 127, 0x1234, 9}[rng.IntN(5)]})
+				ports = append(ports, NamedPort{fmt.Sprintf("p%d", i), datapath.ProtoTCP, []uint16{80, 100, 127, 0x1234, 9}[rng.IntN(5)]})
 			}
 		}
 		if err := e.SetNamedPorts(identity.ID(301), FormatNamedPorts(ports)); err != nil {

@@ -3,6 +3,8 @@ package policy
 import (
 	"errors"
 	"fmt"
+
+	"github.com/hawser-net/hawser/internal/datapath"
 )
 
 // Mode says when endpoints are enforced (--enable-policy).
@@ -60,7 +62,7 @@ type Config struct {
 	AllowNonDefaultDeny bool
 	// LastRuleSet and LastGeneration are the highest numbers that may still be in the kernel from
 	// an earlier run. The engine's own are above them.
-	LastRuleSet    RuleSetID
+	LastRuleSet    datapath.RuleSetID
 	LastGeneration uint32
 }
 

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 
+	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/labels"
 )
@@ -49,10 +50,10 @@ type Engine struct {
 	rebind       []*subject               // the binding differs from what was reported; perhaps removed
 
 	ruleSets      map[string]*ruleSet
-	byID          map[RuleSetID]*ruleSet
+	byID          map[datapath.RuleSetID]*ruleSet
 	dirtySets     map[*ruleSet]struct{}
 	idle          map[*ruleSet]struct{} // without subjects, to be removed
-	lastRuleSet   RuleSetID
+	lastRuleSet   datapath.RuleSetID
 	lastGen       uint32
 	revision      uint64
 	localhost     compiledClause
@@ -73,7 +74,7 @@ type engineRule struct {
 
 // compiledClause is a clause with its ports cut into keys.
 type compiledClause struct {
-	dir   Direction
+	dir   datapath.Direction
 	tier  Tier
 	deny  bool // of a clause of the ordinary tier
 	all   bool
@@ -81,7 +82,7 @@ type compiledClause struct {
 	keys  []portKey
 	named []PortMatch
 	// action is what it does in a tier where order counts.
-	action Action
+	action datapath.TierAction
 }
 
 // activeSelector is a selector that some rule set uses, with what it selects.
@@ -95,7 +96,7 @@ type activeSelector struct {
 // user is a group of a rule set that uses a selector.
 type user struct {
 	rs    *ruleSet
-	dir   Direction
+	dir   datapath.Direction
 	group int
 }
 
@@ -134,13 +135,13 @@ func New(cfg Config) (*Engine, error) {
 		subjectsByID:  map[identity.ID]*subject{},
 		subjectsByNS:  map[string][]*subject{},
 		ruleSets:      map[string]*ruleSet{},
-		byID:          map[RuleSetID]*ruleSet{},
+		byID:          map[datapath.RuleSetID]*ruleSet{},
 		dirtySets:     map[*ruleSet]struct{}{},
 		idle:          map[*ruleSet]struct{}{},
 		lastRuleSet:   cfg.LastRuleSet,
 		lastGen:       cfg.LastGeneration,
 		localhostPeer: newEntitySelector(identity.EntityHost),
-		localhost:     compiledClause{dir: Ingress, keys: []portKey{{}}},
+		localhost:     compiledClause{dir: datapath.Ingress, keys: []portKey{{}}},
 	}
 	for _, id := range identity.ReservedIDs() {
 		set, _ := identity.ReservedLabels(id)
@@ -237,11 +238,11 @@ func (e *Engine) addRule(o Owner, r *Rule) *engineRule {
 				continue
 			}
 			cc.named = append(cc.named, m)
-			er.namedIngress = er.namedIngress || cc.dir == Ingress
+			er.namedIngress = er.namedIngress || cc.dir == datapath.Ingress
 		}
 		er.clauses = append(er.clauses, cc)
 	}
-	for _, d := range []Direction{Ingress, Egress} {
+	for _, d := range []datapath.Direction{datapath.Ingress, datapath.Egress} {
 		if r.Tier != TierOrdinary {
 			continue // such a rule says what it means, and nothing of the rest
 		}

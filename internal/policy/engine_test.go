@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/labels"
 )
@@ -59,10 +60,10 @@ func TestUnknownLabels(t *testing.T) {
 		t.Fatalf("removing the identity gives %+v", u)
 	}
 	setRules(t, e, "o", "a", `{"endpointSelector":{},"ingress":[{}]}`)
-	if k.sync(e); k.judge(sub, Ingress, identity.RemoteNode, netip.Addr{}, ProtoTCP, 80) {
+	if k.sync(e); k.judge(sub, datapath.Ingress, identity.RemoteNode, netip.Addr{}, datapath.ProtoTCP, 80) {
 		t.Error("a rule does not reach an endpoint whose identity was removed")
 	}
-	if v := e.Lookup(12345, Ingress, 1, netip.Addr{}, ProtoTCP, 80); v != NoRuleSet || v.Pass() {
+	if v := e.Lookup(12345, datapath.Ingress, 1, netip.Addr{}, datapath.ProtoTCP, 80); v != NoRuleSet || v.Pass() {
 		t.Errorf("a rule set that is not there gives %v", v)
 	}
 }
@@ -141,10 +142,10 @@ func TestSingleStack(t *testing.T) {
 		setRules(t, e, "4", "a", `{"endpointSelector":{"matchLabels":{"n":"1"}},"egress":[{"toCIDR":["0.0.0.0/0"]}]}`)
 		setRules(t, e, "6", "a", `{"endpointSelector":{"matchLabels":{"n":"2"}},"egress":[{"toCIDR":["::/0"]}]}`)
 		k.sync(e)
-		if got := k.judge(Subject{Identity: 300}, Egress, identity.World, netip.Addr{}, ProtoTCP, 80); got == v6 {
+		if got := k.judge(Subject{Identity: 300}, datapath.Egress, identity.World, netip.Addr{}, datapath.ProtoTCP, 80); got == v6 {
 			t.Errorf("IPv6 only %v: 0.0.0.0/0 lets the world pass: %v", v6, got)
 		}
-		if got := k.judge(Subject{Identity: 301}, Egress, identity.World, netip.Addr{}, ProtoTCP, 80); got != v6 {
+		if got := k.judge(Subject{Identity: 301}, datapath.Egress, identity.World, netip.Addr{}, datapath.ProtoTCP, 80); got != v6 {
 			t.Errorf("IPv6 only %v: ::/0 lets the world pass: %v", v6, got)
 		}
 	}
@@ -173,7 +174,7 @@ func TestCIDRsBeforeRules(t *testing.T) {
 		t.Fatalf("got %+v", u)
 	}
 	rs := u.Install[0].ID
-	if e.Lookup(rs, Egress, identity.LocalScope+1, netip.Addr{}, ProtoTCP, 1).Pass() || !e.Lookup(rs, Egress, identity.LocalScope+2, netip.Addr{}, ProtoTCP, 1).Pass() {
+	if e.Lookup(rs, datapath.Egress, identity.LocalScope+1, netip.Addr{}, datapath.ProtoTCP, 1).Pass() || !e.Lookup(rs, datapath.Egress, identity.LocalScope+2, netip.Addr{}, datapath.ProtoTCP, 1).Pass() {
 		t.Error("the deny of the prefix is not in force")
 	}
 }
@@ -222,7 +223,7 @@ func TestTrace(t *testing.T) {
 		{Party{Labels: podSet(t, "a", "app=front", "x=y")}, 80, true, []string{"egress: allowed by default (not enforced"}},
 	}
 	for _, tt := range tests {
-		r, err := e.Trace(tt.from, Party{Identity: 300}, ProtoTCP, tt.port)
+		r, err := e.Trace(tt.from, Party{Identity: 300}, datapath.ProtoTCP, tt.port)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -236,7 +237,7 @@ func TestTrace(t *testing.T) {
 			}
 		}
 	}
-	if _, err := e.Trace(Party{Identity: 999}, Party{Identity: 300}, ProtoTCP, 80); err == nil {
+	if _, err := e.Trace(Party{Identity: 999}, Party{Identity: 300}, datapath.ProtoTCP, 80); err == nil {
 		t.Error("an identity that is not known is no error")
 	}
 }
@@ -296,9 +297,9 @@ func TestModes(t *testing.T) {
 	for _, tt := range tests {
 		e.SetMode(tt.mode)
 		k.sync(e)
-		remote := k.judge(sub, Ingress, identity.RemoteNode, netip.Addr{}, ProtoTCP, 1)
-		world := k.judge(sub, Ingress, identity.WorldIPv4, netip.Addr{}, ProtoTCP, 1)
-		out := k.judge(sub, Egress, identity.WorldIPv4, netip.Addr{}, ProtoTCP, 1)
+		remote := k.judge(sub, datapath.Ingress, identity.RemoteNode, netip.Addr{}, datapath.ProtoTCP, 1)
+		world := k.judge(sub, datapath.Ingress, identity.WorldIPv4, netip.Addr{}, datapath.ProtoTCP, 1)
+		out := k.judge(sub, datapath.Egress, identity.WorldIPv4, netip.Addr{}, datapath.ProtoTCP, 1)
 		if remote != tt.remote || world != tt.world || out != tt.out {
 			t.Errorf("%v: remote node in %v, world in %v, out %v", tt.mode, remote, world, out)
 		}
@@ -321,7 +322,7 @@ func TestNewDenyJudgesAgain(t *testing.T) {
 	if b := u.Bind[sub]; b.RuleSet != before.RuleSet || b.Generation <= before.Generation || len(u.Deltas) != 1 {
 		t.Fatalf("a new deny gives %+v", u)
 	}
-	if k.judge(sub, Ingress, 301, netip.Addr{}, ProtoTCP, 80) {
+	if k.judge(sub, datapath.Ingress, 301, netip.Addr{}, datapath.ProtoTCP, 80) {
 		t.Error("the deny is not in force")
 	}
 	e.SetIdentity(301, podSet(t, "a", "app=good"))

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/identity"
 )
 
@@ -14,13 +15,13 @@ type Update struct {
 	// Revision counts the updates that were not empty.
 	Revision uint64
 	// Install are new rule sets, to be written before Bind.
-	Install []RuleSet
+	Install []datapath.RuleSet
 	// Deltas change rule sets that stay.
 	Deltas []Delta
 	// Bind are the subjects whose binding changed, if only in its generation.
 	Bind map[Subject]Binding
 	// Remove are rule sets that nothing points at after Bind.
-	Remove []RuleSetID
+	Remove []datapath.RuleSetID
 }
 
 // Empty reports whether nothing changed.
@@ -86,7 +87,7 @@ func (e *Engine) Flush() Update {
 		u.Bind[s.Subject] = b
 	}
 	e.rebind = nil
-	slices.SortFunc(u.Install, func(a, b RuleSet) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(u.Install, func(a, b datapath.RuleSet) int { return cmp.Compare(a.ID, b.ID) })
 
 	if !u.Empty() {
 		e.revision++
@@ -95,10 +96,8 @@ func (e *Engine) Flush() Update {
 	return u
 }
 
-// content lists all entries.
-func (rs *ruleSet) content() RuleSet {
-	out := RuleSet{ID: rs.id, IngressEnforced: rs.dirs[Ingress].enforced, EgressEnforced: rs.dirs[Egress].enforced}
-	n := 0
+// len counts the entries.
+func (rs *ruleSet) len() (n int) {
 	for dir := range rs.dirs {
 		d := &rs.dirs[dir]
 		n += d.base.len()
@@ -106,17 +105,21 @@ func (rs *ruleSet) content() RuleSet {
 			n += ps.len()
 		}
 	}
-	out.Entries = make([]Entry, 0, n)
-	for _, dir := range []Direction{Ingress, Egress} {
-		d := &rs.dirs[dir]
-		out.Entries = d.base.appendEntries(out.Entries, dir, 0)
-		ids := make([]identity.ID, 0, len(d.peers))
-		for id := range d.peers {
-			ids = append(ids, id)
+	return n
+}
+
+// content returns all entries.
+func (rs *ruleSet) content() datapath.RuleSet {
+	out := datapath.RuleSet{ID: rs.id, IngressEnforced: rs.dirs[datapath.Ingress].enforced, EgressEnforced: rs.dirs[datapath.Egress].enforced}
+	out.Entries = make(map[datapath.PolicyKey]datapath.PolicyEntry, rs.len())
+	for i := range rs.dirs {
+		dir, d := datapath.Direction(i), &rs.dirs[i]
+		put := func(id identity.ID, s *portSet) {
+			s.each(func(k portKey, says datapath.PolicyEntry) { out.Entries[k.key(dir, id)] = says })
 		}
-		slices.Sort(ids)
-		for _, id := range ids {
-			out.Entries = d.peers[id].appendEntries(out.Entries, dir, id)
+		put(0, d.base)
+		for id, s := range d.peers {
+			put(id, s)
 		}
 	}
 	return out
@@ -129,40 +132,34 @@ func (s *portSet) len() int {
 	return len(s.deny) + len(s.allow) + len(s.tiers)
 }
 
-// appendEntries lists the entries in the order of their keys.
-func (s *portSet) appendEntries(dst []Entry, dir Direction, id identity.ID) []Entry {
+// each calls f for each entry, in no particular order.
+func (s *portSet) each(f func(portKey, datapath.PolicyEntry)) {
 	if s == nil {
-		return dst
+		return
+	}
+	for _, k := range s.deny {
+		f(k, datapath.PolicyEntry{Deny: true})
+	}
+	for _, k := range s.allow {
+		f(k, datapath.PolicyEntry{Allow: true})
 	}
 	for _, d := range s.tiers {
-		dst = append(dst, Entry{d.key(dir, id), d.Decision})
+		f(d.portKey, d.PolicyEntry)
 	}
-	deny, allow := s.deny, s.allow
-	for len(deny)+len(allow) > 0 {
-		isDeny := len(allow) == 0 || len(deny) > 0 && comparePortKeys(deny[0], allow[0]) < 0
-		var k portKey
-		if isDeny {
-			k, deny = deny[0], deny[1:]
-		} else {
-			k, allow = allow[0], allow[1:]
-		}
-		dst = append(dst, Entry{k.key(dir, id), Decision{Deny: isDeny, Allow: !isDeny}})
-	}
-	return dst
 }
 
-func (k portKey) key(dir Direction, id identity.ID) Key {
-	return Key{Direction: dir, Identity: id, Proto: k.proto, Port: k.port, PortBits: k.bits}
+func (k portKey) key(dir datapath.Direction, id identity.ID) datapath.PolicyKey {
+	return datapath.PolicyKey{Direction: dir, Identity: uint32(id), Proto: k.proto, Port: k.port, PortBits: k.bits}
 }
 
 // delta brings the rule set up to date with the identities that were touched. It notes in rejudge
 // whether an established flow may have lost what admitted it. ok is false if nothing changed.
 func (rs *ruleSet) delta() (Delta, bool) {
-	out := Delta{ID: rs.id, Ordered: rs.dirs[Ingress].places != nil || rs.dirs[Egress].places != nil}
+	out := Delta{ID: rs.id, Ordered: rs.dirs[datapath.Ingress].places != nil || rs.dirs[datapath.Egress].places != nil}
 	ids := slices.Sorted(maps.Keys(rs.touched))
 	rs.touched = nil
 	var gone []Entry
-	for _, dir := range []Direction{Ingress, Egress} {
+	for _, dir := range []datapath.Direction{datapath.Ingress, datapath.Egress} {
 		d := &rs.dirs[dir]
 		for _, id := range ids {
 			old, now := d.peers[id], rs.recompute(dir, id)
@@ -179,30 +176,30 @@ func (rs *ruleSet) delta() (Delta, bool) {
 				}
 				out.Upserts = append(out.Upserts, Entry{k.key(dir, id), says})
 				// Where order counts, any other answer may be a worse one.
-				rs.rejudge = rs.rejudge || says.denies() || d.places != nil && (had || says.tiered())
+				rs.rejudge = rs.rejudge || says.Denies() || d.places != nil && (had || says.Tiered())
 			}
 			for k, says := range was {
 				if _, has := is[k]; !has {
 					gone = append(gone, Entry{k.key(dir, id), says})
-					rs.rejudge = rs.rejudge || !says.Deny || says.tiered()
+					rs.rejudge = rs.rejudge || !says.Deny || says.Tiered()
 				}
 			}
 		}
 	}
 	if out.Ordered {
-		slices.SortFunc(out.Upserts, func(a, b Entry) int { return bySpecificity(a.Key, b.Key) })
-		slices.SortFunc(gone, func(a, b Entry) int { return bySpecificity(b.Key, a.Key) })
+		slices.SortFunc(out.Upserts, func(a, b Entry) int { return bySpecificity(a.PolicyKey, b.PolicyKey) })
+		slices.SortFunc(gone, func(a, b Entry) int { return bySpecificity(b.PolicyKey, a.PolicyKey) })
 	} else {
 		deniesFirst := func(a, b Entry) int {
-			return cmp.Or(cmp.Compare(rank(a.Deny), rank(b.Deny)), compareKeys(a.Key, b.Key))
+			return cmp.Or(cmp.Compare(rank(a.Deny), rank(b.Deny)), compareKeys(a.PolicyKey, b.PolicyKey))
 		}
 		slices.SortFunc(out.Upserts, deniesFirst)
 		slices.SortFunc(gone, func(a, b Entry) int {
-			return cmp.Or(cmp.Compare(rank(b.Deny), rank(a.Deny)), compareKeys(a.Key, b.Key))
+			return cmp.Or(cmp.Compare(rank(b.Deny), rank(a.Deny)), compareKeys(a.PolicyKey, b.PolicyKey))
 		})
 	}
 	for _, e := range gone {
-		out.Deletes = append(out.Deletes, e.Key)
+		out.Deletes = append(out.Deletes, e.PolicyKey)
 	}
 	return out, len(out.Upserts)+len(out.Deletes) > 0
 }
@@ -215,29 +212,21 @@ func rank(deny bool) int {
 }
 
 // decisions returns the entries as a map.
-func (s *portSet) decisions() map[portKey]Decision {
+func (s *portSet) decisions() map[portKey]datapath.PolicyEntry {
 	if s == nil {
 		return nil
 	}
-	m := make(map[portKey]Decision, s.len())
-	for _, k := range s.deny {
-		m[k] = Decision{Deny: true}
-	}
-	for _, k := range s.allow {
-		m[k] = Decision{Allow: true}
-	}
-	for _, d := range s.tiers {
-		m[d.portKey] = d.Decision
-	}
+	m := make(map[portKey]datapath.PolicyEntry, s.len())
+	s.each(func(k portKey, says datapath.PolicyEntry) { m[k] = says })
 	return m
 }
 
 // bySpecificity puts what is more specific first.
-func bySpecificity(a, b Key) int {
+func bySpecificity(a, b datapath.PolicyKey) int {
 	return cmp.Or(cmp.Compare(rank(a.Proto != 0), rank(b.Proto != 0)), cmp.Compare(b.PortBits, a.PortBits), compareKeys(a, b))
 }
 
-func compareKeys(a, b Key) int {
+func compareKeys(a, b datapath.PolicyKey) int {
 	return cmp.Or(cmp.Compare(a.Direction, b.Direction), cmp.Compare(a.Identity, b.Identity),
 		cmp.Compare(a.Proto, b.Proto), cmp.Compare(a.PortBits, b.PortBits), cmp.Compare(a.Port, b.Port))
 }

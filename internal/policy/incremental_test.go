@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/labels"
 )
@@ -31,9 +32,10 @@ func (k *kernel) snapshot() map[Subject]string {
 		}
 		var lines []string
 		for key, says := range ks.entries {
-			peer := names[key.Identity]
+			id := identity.ID(key.Identity)
+			peer := names[id]
 			if peer == "" {
-				peer = peerName(key.Identity)
+				peer = peerName(id)
 			}
 			lines = append(lines, fmt.Sprintf("%v %s %v %+v", key.Direction, peer, portKey{key.Proto, key.PortBits, key.Port}, says))
 		}
@@ -187,7 +189,7 @@ func TestIncrementalEqualsFresh(t *testing.T) {
 
 type flow struct {
 	sub    Subject
-	dir    Direction
+	dir    datapath.Direction
 	id     identity.ID
 	at     netip.Addr
 	proto  uint8
@@ -205,7 +207,7 @@ func (w *world) probes(k *kernel) []flow {
 			continue // the prefix's identity may go
 		}
 		proto, port := w.packet()
-		f := flow{sub: sub, dir: Direction(w.rng.IntN(2)), id: id, at: end.Addr, proto: proto, port: port}
+		f := flow{sub: sub, dir: datapath.Direction(w.rng.IntN(2)), id: id, at: end.Addr, proto: proto, port: port}
 		f.passed = k.judge(f.sub, f.dir, f.id, f.at, proto, port)
 		out = append(out, f)
 	}

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/labels"
 )
@@ -29,7 +30,7 @@ func LabelKeys(rules []*Rule) labels.Keys {
 				add(s)
 			}
 			for _, p := range c.Ports {
-				if p.Name != "" && c.Direction == Egress {
+				if p.Name != "" && c.Direction == datapath.Egress {
 					return labels.AllKeys()
 				}
 			}
@@ -56,7 +57,7 @@ func Closed(r *Rule, known labels.Keys) *Rule {
 		c.Subject = newLabelSelector(r.Subject.namespace, r.Subject.hasNamespace, r.Subject.localCluster, reqs)
 	}
 	c.Clauses = nil
-	for _, d := range []Direction{Ingress, Egress} {
+	for _, d := range []datapath.Direction{datapath.Ingress, datapath.Egress} {
 		if r.has(d) || r.DefaultDeny[d] {
 			c.Clauses = append(c.Clauses, Clause{Direction: d, Deny: true, AllPeers: true, Ports: []PortMatch{{Last: 65535}}, Path: r.Path})
 		}

@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/labels"
 )
@@ -177,16 +178,16 @@ func TestClosed(t *testing.T) {
 	k.sync(e)
 	for _, c := range []struct {
 		self identity.ID
-		dir  Direction
+		dir  datapath.Direction
 		want bool
-	}{{1000, Ingress, false}, {1000, Egress, true}, {1001, Ingress, true}, {1002, Ingress, true}} {
-		v := e.Lookup(k.bind[Subject{Identity: c.self}].RuleSet, c.dir, 1001, netip.Addr{}, ProtoTCP, 80)
+	}{{1000, datapath.Ingress, false}, {1000, datapath.Egress, true}, {1001, datapath.Ingress, true}, {1002, datapath.Ingress, true}} {
+		v := e.Lookup(k.bind[Subject{Identity: c.self}].RuleSet, c.dir, 1001, netip.Addr{}, datapath.ProtoTCP, 80)
 		if v.Pass() != c.want {
 			t.Errorf("%s of %d: %v", c.dir, c.self, v)
 		}
 	}
 	named := mustParse(t, "a", `{"endpointSelector": {}, "egress": [{"toPorts": [{"ports": [{"port": "http"}]}]}]}`)
-	if r := Closed(named[0], whole); r == named[0] || !r.Clauses[0].Deny || r.Clauses[0].Direction != Egress {
+	if r := Closed(named[0], whole); r == named[0] || !r.Clauses[0].Deny || r.Clauses[0].Direction != datapath.Egress {
 		t.Errorf("a rule with a named port, of which not all keys are known: %+v", r)
 	}
 }

@@ -3,6 +3,7 @@ package policy
 import (
 	"net/netip"
 
+	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/identity"
 )
 
@@ -43,7 +44,7 @@ func (v Verdict) String() string {
 // specific entry of the peer's identity, the most specific of any peer, and the most specific of
 // the longest known block around the peer's address, which may be invalid. For ICMP and ICMPv6 port
 // is the message type; other protocols without ports have 0.
-func (e *Engine) Lookup(rs RuleSetID, dir Direction, id identity.ID, at netip.Addr, proto uint8, port uint16) Verdict {
+func (e *Engine) Lookup(rs datapath.RuleSetID, dir datapath.Direction, id identity.ID, at netip.Addr, proto uint8, port uint16) Verdict {
 	set := e.byID[rs]
 	if set == nil || !set.installed {
 		return NoRuleSet
@@ -56,5 +57,5 @@ func (e *Engine) Lookup(rs RuleSetID, dir Direction, id identity.ID, at netip.Ad
 	if block := e.blocks.longest(at); block != 0 {
 		says = says.Join(d.peers[block].decision(proto, port))
 	}
-	return says.Verdict(d.enforced)
+	return VerdictOf(says, d.enforced)
 }

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/labels"
 )
 
@@ -45,16 +46,16 @@ func ParseNetworkPolicy(p *networkingv1.NetworkPolicy) ([]*Rule, error) {
 	understood := len(ps.errs) == before
 	r.Subject = newLabelSelector(ps.namespace, false, false, reqs)
 	r.DefaultDeny = ps.policyTypes(&p.Spec)
-	if r.DefaultDeny[Ingress] {
+	if r.DefaultDeny[datapath.Ingress] {
 		for i := range p.Spec.Ingress {
 			e := &p.Spec.Ingress[i]
-			r.Clauses = append(r.Clauses, ps.networkEntry(Ingress, i, "from", e.From, e.Ports))
+			r.Clauses = append(r.Clauses, ps.networkEntry(datapath.Ingress, i, "from", e.From, e.Ports))
 		}
 	}
-	if r.DefaultDeny[Egress] {
+	if r.DefaultDeny[datapath.Egress] {
 		for i := range p.Spec.Egress {
 			e := &p.Spec.Egress[i]
-			r.Clauses = append(r.Clauses, ps.networkEntry(Egress, i, "to", e.To, e.Ports))
+			r.Clauses = append(r.Clauses, ps.networkEntry(datapath.Egress, i, "to", e.To, e.Ports))
 		}
 	}
 	if !understood {
@@ -71,14 +72,14 @@ func ParseNetworkPolicy(p *networkingv1.NetworkPolicy) ([]*Rule, error) {
 // egress if it has entries for it. A direction that is not known is both.
 func (ps *parser) policyTypes(spec *networkingv1.NetworkPolicySpec) (enforces [2]bool) {
 	if len(spec.PolicyTypes) == 0 {
-		return [2]bool{Ingress: true, Egress: len(spec.Egress) > 0}
+		return [2]bool{datapath.Ingress: true, datapath.Egress: len(spec.Egress) > 0}
 	}
 	for i, t := range spec.PolicyTypes {
 		switch t {
 		case networkingv1.PolicyTypeIngress:
-			enforces[Ingress] = true
+			enforces[datapath.Ingress] = true
 		case networkingv1.PolicyTypeEgress:
-			enforces[Egress] = true
+			enforces[datapath.Egress] = true
 		default:
 			ps.fail(fmt.Sprintf("spec.policyTypes[%d]", i), "%q is neither Ingress nor Egress", clip(string(t)))
 			enforces = [2]bool{true, true}
@@ -88,7 +89,7 @@ func (ps *parser) policyTypes(spec *networkingv1.NetworkPolicySpec) (enforces [2
 }
 
 // networkEntry reads one entry of a direction.
-func (ps *parser) networkEntry(d Direction, i int, field string, peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort) Clause {
+func (ps *parser) networkEntry(d datapath.Direction, i int, field string, peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort) Clause {
 	c := Clause{Direction: d, AllPeers: len(peers) == 0, Path: fmt.Sprintf("%s[%d]", d, i)}
 	at := "spec." + c.Path
 	for j := range peers {
@@ -97,7 +98,7 @@ func (ps *parser) networkEntry(d Direction, i int, field string, peers []network
 		}
 	}
 	if len(ports) == 0 {
-		c.Ports = []PortMatch{{Proto: ProtoAny, First: 0, Last: 65535}}
+		c.Ports = []PortMatch{{Proto: datapath.ProtoAny, First: 0, Last: 65535}}
 	}
 	for j := range ports {
 		if m, ok := ps.networkPort(fmt.Sprintf("%s.ports[%d]", at, j), &ports[j]); ok {
@@ -161,14 +162,14 @@ func (ps *parser) ipBlock(at string, b *networkingv1.IPBlock) *Selector {
 }
 
 func (ps *parser) networkPort(at string, p *networkingv1.NetworkPolicyPort) (PortMatch, bool) {
-	m := PortMatch{Proto: ProtoTCP, First: 0, Last: 65535}
+	m := PortMatch{Proto: datapath.ProtoTCP, First: 0, Last: 65535}
 	if p.Protocol != nil {
 		switch *p.Protocol {
 		case corev1.ProtocolTCP:
 		case corev1.ProtocolUDP:
-			m.Proto = ProtoUDP
+			m.Proto = datapath.ProtoUDP
 		case corev1.ProtocolSCTP:
-			m.Proto = ProtoSCTP
+			m.Proto = datapath.ProtoSCTP
 		default:
 			ps.fail(at+".protocol", "%q is not one of TCP, UDP, SCTP", clip(string(*p.Protocol)))
 			return m, false

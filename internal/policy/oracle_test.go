@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/policy/oracle"
 )
@@ -83,8 +84,8 @@ func (w *world) compare(e *Engine, k *kernel, n int) error {
 		sub, self := w.subject()
 		id, other := w.somebody(k)
 		proto, port := w.packet()
-		dir := Direction(w.rng.IntN(2))
-		want, why := oracle.Side(cfg, policies, dir == Ingress, self, other, proto, port)
+		dir := datapath.Direction(w.rng.IntN(2))
+		want, why := oracle.Side(cfg, policies, dir == datapath.Ingress, self, other, proto, port)
 		got := e.Lookup(k.bind[sub].RuleSet, dir, id, other.Addr, proto, port)
 		inKernel := k.judge(sub, dir, id, other.Addr, proto, port)
 		if got.Pass() != want || inKernel != want {
@@ -101,7 +102,7 @@ func (w *world) compare(e *Engine, k *kernel, n int) error {
 		}
 		from.NamedPorts = sub.NamedPorts
 		side := 0
-		if dir == Ingress {
+		if dir == datapath.Ingress {
 			from, to, side = to, from, 1
 		}
 		tr, err := e.Trace(from, to, proto, port)

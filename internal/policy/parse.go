@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/labels"
 )
@@ -232,17 +233,17 @@ func (ps *parser) rule(path string, in *v2.Rule) *Rule {
 		entry := in.EgressDeny[i].Entry()
 		ps.egress(r, path, fmt.Sprintf("egressDeny[%d]", i), &entry, true)
 	}
-	r.DefaultDeny = [2]bool{r.has(Ingress), r.has(Egress)}
+	r.DefaultDeny = [2]bool{r.has(datapath.Ingress), r.has(datapath.Egress)}
 	if len(r.Clauses) == 0 { // a fault: the sections may say what it is about
 		ingress, egress := in.Ingress != nil || in.IngressDeny != nil, in.Egress != nil || in.EgressDeny != nil
 		r.DefaultDeny = [2]bool{ingress || !egress, egress || !ingress}
 	}
 	if d := in.EnableDefaultDeny; d != nil {
 		if d.Ingress != nil {
-			r.DefaultDeny[Ingress] = *d.Ingress
+			r.DefaultDeny[datapath.Ingress] = *d.Ingress
 		}
 		if d.Egress != nil {
-			r.DefaultDeny[Egress] = *d.Egress
+			r.DefaultDeny[datapath.Egress] = *d.Egress
 		}
 	}
 	var ls []labels.Label
@@ -292,7 +293,7 @@ func (ps *parser) ingress(r *Rule, path, sub string, in *v2.IngressRule, deny bo
 	ps.unsupported(in.Authentication != nil, at, "authentication")
 	ps.unsupported(len(in.FromRequires) > 0, at, "fromRequires")
 	whole := len(ps.errs) == before && !ps.isUnread(at)
-	ps.clause(r, Clause{Direction: Ingress, Deny: deny, Path: sub}, at, whole, []peerList{
+	ps.clause(r, Clause{Direction: datapath.Ingress, Deny: deny, Path: sub}, at, whole, []peerList{
 		ps.unsupportedPeers(in.FromNodes != nil, at, "fromNodes"),
 		ps.endpoints(at, "fromEndpoints", in.FromEndpoints),
 		ps.cidrs(at, "fromCIDR", in.FromCIDR),
@@ -308,7 +309,7 @@ func (ps *parser) egress(r *Rule, path, sub string, in *v2.EgressRule, deny bool
 	ps.unsupported(in.Authentication != nil, at, "authentication")
 	ps.unsupported(len(in.ToRequires) > 0, at, "toRequires")
 	whole := len(ps.errs) == before && !ps.isUnread(at)
-	ps.clause(r, Clause{Direction: Egress, Deny: deny, Path: sub}, at, whole, []peerList{
+	ps.clause(r, Clause{Direction: datapath.Egress, Deny: deny, Path: sub}, at, whole, []peerList{
 		ps.unsupportedPeers(in.ToServices != nil, at, "toServices"),
 		ps.unsupportedPeers(in.ToFQDNs != nil, at, "toFQDNs"),
 		ps.unsupportedPeers(in.ToNodes != nil, at, "toNodes"),
@@ -363,7 +364,7 @@ func (ps *parser) clause(r *Rule, c Clause, at string, whole bool, lists []peerL
 	case len(icmps) > 0:
 		c.Ports = ps.icmps(at+".icmps", icmps)
 	default:
-		c.Ports = []PortMatch{{Proto: ProtoAny, First: 0, Last: 65535}}
+		c.Ports = []PortMatch{{Proto: datapath.ProtoAny, First: 0, Last: 65535}}
 	}
 	// "- {}" says nothing about peers or ports and matches nothing.
 	c.AllPeers = from == nil && empty == nil && len(toPorts)+len(icmps) > 0
@@ -374,7 +375,7 @@ func (ps *parser) clause(r *Rule, c Clause, at string, whole bool, lists []peerL
 		c.AllPeers, c.Peers = true, nil
 	}
 	if c.Deny && !(whole && len(ps.errs) == before) {
-		c.Ports = []PortMatch{{Proto: ProtoAny, First: 0, Last: 65535}}
+		c.Ports = []PortMatch{{Proto: datapath.ProtoAny, First: 0, Last: 65535}}
 	}
 	r.Clauses = append(r.Clauses, c)
 }
@@ -691,13 +692,13 @@ func (ps *parser) port(field string, in *v2.PortProtocol) []PortMatch {
 	var protos []uint8
 	switch in.Protocol {
 	case "TCP":
-		protos = []uint8{ProtoTCP}
+		protos = []uint8{datapath.ProtoTCP}
 	case "UDP":
-		protos = []uint8{ProtoUDP}
+		protos = []uint8{datapath.ProtoUDP}
 	case "SCTP":
-		protos = []uint8{ProtoSCTP}
+		protos = []uint8{datapath.ProtoSCTP}
 	case "ANY", "":
-		protos = []uint8{ProtoTCP, ProtoUDP, ProtoSCTP}
+		protos = []uint8{datapath.ProtoTCP, datapath.ProtoUDP, datapath.ProtoSCTP}
 	case "VRRP", "IGMP", "GRE", "IPIP", "IPV6", "ESP", "AH":
 		ps.errs = append(ps.errs, &FieldError{
 			Field: field + ".protocol", Problem: in.Protocol + " is not supported", Unsupported: true,
@@ -760,11 +761,11 @@ func (ps *parser) icmps(field string, in []v2.ICMPRule) []PortMatch {
 		}
 		for j, f := range in[i].Fields {
 			fat := fmt.Sprintf("%s[%d]", at, j)
-			m := PortMatch{Proto: ProtoICMP}
+			m := PortMatch{Proto: datapath.ProtoICMP}
 			switch f.Family {
 			case "IPv4", "":
 			case "IPv6":
-				m.Proto = ProtoICMPv6
+				m.Proto = datapath.ProtoICMPv6
 			default:
 				ps.fail(fat+".family", "%q is neither IPv4 nor IPv6", clip(f.Family))
 				continue
@@ -773,7 +774,7 @@ func (ps *parser) icmps(field string, in []v2.ICMPRule) []PortMatch {
 				ps.fail(fat+".type", "is missing")
 				continue
 			}
-			typ, named := icmpTypes(m.Proto == ProtoICMPv6)[f.Type.Text]
+			typ, named := icmpTypes(m.Proto == datapath.ProtoICMPv6)[f.Type.Text]
 			if !named {
 				n, err := strconv.ParseUint(f.Type.Text, 10, 8)
 				if err != nil {

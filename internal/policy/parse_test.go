@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/datapath"
 )
 
 func parseJSON(namespace, spec string) ([]*Rule, error) {
@@ -242,7 +243,7 @@ func TestWarnings(t *testing.T) {
 func TestICMPNames(t *testing.T) {
 	t.Parallel()
 	rules := mustParse(t, "ns", `{"endpointSelector":{},"egress":[{"icmps":[{"fields":[{"type":"EchoRequest"},{"type":"EchoRequest","family":"IPv6"},{"type":3}]}]}]}`)
-	want := []PortMatch{{Proto: ProtoICMP, First: 8, Last: 8}, {Proto: ProtoICMPv6, First: 128, Last: 128}, {Proto: ProtoICMP, First: 3, Last: 3}}
+	want := []PortMatch{{Proto: datapath.ProtoICMP, First: 8, Last: 8}, {Proto: datapath.ProtoICMPv6, First: 128, Last: 128}, {Proto: datapath.ProtoICMP, First: 3, Last: 3}}
 	if got := rules[0].Clauses[0].Ports; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
@@ -251,14 +252,14 @@ func TestICMPNames(t *testing.T) {
 func TestPortRanges(t *testing.T) {
 	t.Parallel()
 	for _, r := range [][2]uint16{{0, 65535}, {1, 65535}, {80, 80}, {80, 81}, {1, 1023}, {443, 8443}, {65535, 65535}, {0, 0}, {32768, 65535}, {7, 8}} {
-		keys := appendRange(nil, ProtoTCP, r[0], r[1])
+		keys := appendRange(nil, datapath.ProtoTCP, r[0], r[1])
 		if len(keys) > 30 {
 			t.Errorf("%v takes %d prefixes", r, len(keys))
 		}
 		for port := range 65536 {
 			n := 0
 			for _, k := range keys {
-				if k.covers(portKey{ProtoTCP, 16, uint16(port)}) {
+				if k.covers(portKey{datapath.ProtoTCP, 16, uint16(port)}) {
 					n++
 				}
 			}
@@ -271,7 +272,7 @@ func TestPortRanges(t *testing.T) {
 
 func TestNamedPorts(t *testing.T) {
 	t.Parallel()
-	text := FormatNamedPorts([]NamedPort{{"http", ProtoTCP, 80}, {"dns", ProtoUDP, 53}, {"http", ProtoTCP, 80}, {"Bad", ProtoTCP, 1}, {"x", ProtoICMP, 1}, {"y", ProtoTCP, 0}})
+	text := FormatNamedPorts([]NamedPort{{"http", datapath.ProtoTCP, 80}, {"dns", datapath.ProtoUDP, 53}, {"http", datapath.ProtoTCP, 80}, {"Bad", datapath.ProtoTCP, 1}, {"x", datapath.ProtoICMP, 1}, {"y", datapath.ProtoTCP, 0}})
 	if want := "dns.UDP.53_http.TCP.80"; text != want {
 		t.Fatalf("got %q, want %q", text, want)
 	}

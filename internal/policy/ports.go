@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/hawser-net/hawser/internal/datapath"
 )
 
 // portKey is a protocol and a prefix of ports: what a Key has besides direction and identity.
@@ -24,7 +26,7 @@ func (k portKey) String() string {
 
 // covers reports whether every packet that o matches is matched by k.
 func (k portKey) covers(o portKey) bool {
-	if k.proto == ProtoAny {
+	if k.proto == datapath.ProtoAny {
 		return true
 	}
 	return k.proto == o.proto && k.bits <= o.bits && (k.port^o.port)>>(16-k.bits) == 0
@@ -66,7 +68,7 @@ func FormatNamedPorts(ports []NamedPort) string {
 		if !validPortName(p.Name) || p.Port == 0 || !hasPorts(p.Proto) {
 			continue
 		}
-		items = append(items, fmt.Sprintf("%s.%s.%d", p.Name, ProtoName(p.Proto), p.Port))
+		items = append(items, fmt.Sprintf("%s.%s.%d", p.Name, datapath.ProtoName(p.Proto), p.Port))
 	}
 	slices.Sort(items)
 	return strings.Join(slices.Compact(items), "_")
@@ -83,7 +85,7 @@ func ParseNamedPorts(s string) ([]NamedPort, error) {
 		if len(f) != 3 || !validPortName(f[0]) {
 			return nil, fmt.Errorf("named port %q is not name.PROTO.port", clip(item))
 		}
-		proto, err := ParseProto(f[1])
+		proto, err := datapath.ParseProto(f[1])
 		if err != nil || !hasPorts(proto) {
 			return nil, fmt.Errorf("named port %q: the protocol has no ports", clip(item))
 		}
@@ -98,7 +100,7 @@ func ParseNamedPorts(s string) ([]NamedPort, error) {
 
 // hasPorts reports whether a policy may name ports of the protocol.
 func hasPorts(proto uint8) bool {
-	return proto == ProtoTCP || proto == ProtoUDP || proto == ProtoSCTP
+	return proto == datapath.ProtoTCP || proto == datapath.ProtoUDP || proto == datapath.ProtoSCTP
 }
 
 // validPortName reports whether s is a service name of RFC 6335: up to 15 letters (lower case
@@ -277,18 +279,18 @@ func (c *coverSet) covers(k portKey) bool {
 
 // decision returns what the most specific entry that matches a packet says, nothing if there is
 // none.
-func (s *portSet) decision(proto uint8, port uint16) (out Decision) {
+func (s *portSet) decision(proto uint8, port uint16) (out datapath.PolicyEntry) {
 	if s == nil {
 		return out
 	}
 	best := -1
 	probe := portKey{proto, 16, port}
-	look := func(k portKey, says Decision) {
+	look := func(k portKey, says datapath.PolicyEntry) {
 		if !k.covers(probe) {
 			return
 		}
 		length := int(k.bits)
-		if k.proto != ProtoAny {
+		if k.proto != datapath.ProtoAny {
 			length += 8
 		}
 		if length > best {
@@ -296,13 +298,13 @@ func (s *portSet) decision(proto uint8, port uint16) (out Decision) {
 		}
 	}
 	for _, k := range s.deny {
-		look(k, Decision{Deny: true})
+		look(k, datapath.PolicyEntry{Deny: true})
 	}
 	for _, k := range s.allow {
-		look(k, Decision{Allow: true})
+		look(k, datapath.PolicyEntry{Allow: true})
 	}
 	for _, d := range s.tiers {
-		look(d.portKey, d.Decision)
+		look(d.portKey, d.PolicyEntry)
 	}
 	return out
 }

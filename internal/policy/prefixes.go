@@ -3,6 +3,8 @@ package policy
 import (
 	"net/netip"
 	"slices"
+
+	"github.com/hawser-net/hawser/internal/datapath"
 )
 
 // CIDRs returns the prefixes that the rules name and that need an identity of their own, excepted
@@ -37,10 +39,10 @@ func prefixesOf(rules []*Rule, kind selectorKind) []netip.Prefix {
 }
 
 // RuleSet returns the whole content of a rule set that Flush has reported, as it is now.
-func (e *Engine) RuleSet(id RuleSetID) (RuleSet, bool) {
+func (e *Engine) RuleSet(id datapath.RuleSetID) (datapath.RuleSet, bool) {
 	rs, ok := e.byID[id]
 	if !ok || !rs.installed {
-		return RuleSet{}, false
+		return datapath.RuleSet{}, false
 	}
 	return rs.content(), true
 }

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
+	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/labels"
 )
@@ -49,11 +50,11 @@ func (w *refusedWorld) expect(spec string, lines ...string) {
 	w.t.Helper()
 	for _, line := range lines {
 		f := strings.Fields(line)
-		dir := Ingress
+		dir := datapath.Ingress
 		if f[0] == "out" {
-			dir = Egress
+			dir = datapath.Egress
 		}
-		proto, err := ParseProto(f[3])
+		proto, err := datapath.ParseProto(f[3])
 		if err != nil {
 			w.t.Fatal(err)
 		}
@@ -232,7 +233,7 @@ func TestRefusedIsTraced(t *testing.T) {
 	t.Parallel()
 	rules, _ := parseJSON("a", `{"endpointSelector":{"matchLabels":{"app":"web"}},"ingress":[{"toPorts":[{"ports":[{"port":"80"}],"rules":{"http":[{}]}}]}]}`)
 	w := newRefusedWorld(t, map[Owner][]*Rule{"o": rules})
-	tr, err := w.e.Trace(Party{Identity: 301}, Party{Identity: 300}, ProtoTCP, 80)
+	tr, err := w.e.Trace(Party{Identity: 301}, Party{Identity: 300}, datapath.ProtoTCP, 80)
 	if want := "o spec is not fully enforced: spec.ingress[0].toPorts[0].rules.http: is not supported"; err != nil || tr.Allowed || !strings.Contains(tr.Ingress.Why, want) {
 		t.Errorf("%v\n%s\nwant %q", err, tr.String(), want)
 	}

@@ -3,81 +3,11 @@ package policy
 import (
 	"cmp"
 	"fmt"
-	"strconv"
-	"strings"
 
+	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/labels"
 )
-
-// Direction is the side of an endpoint on which a packet is judged.
-type Direction uint8
-
-// The two directions, with the numbers the kernel uses.
-const (
-	Ingress Direction = 0
-	Egress  Direction = 1
-)
-
-// String returns "ingress" or "egress".
-func (d Direction) String() string {
-	if d == Egress {
-		return "egress"
-	}
-	return "ingress"
-}
-
-// Protocol numbers (IANA) that policies can name.
-const (
-	ProtoAny    uint8 = 0
-	ProtoICMP   uint8 = 1
-	ProtoTCP    uint8 = 6
-	ProtoUDP    uint8 = 17
-	ProtoICMPv6 uint8 = 58
-	ProtoSCTP   uint8 = 132
-)
-
-// ProtoName returns the name of a protocol number, or the number.
-func ProtoName(p uint8) string {
-	switch p {
-	case ProtoAny:
-		return "ANY"
-	case ProtoICMP:
-		return "ICMP"
-	case ProtoTCP:
-		return "TCP"
-	case ProtoUDP:
-		return "UDP"
-	case ProtoICMPv6:
-		return "ICMPv6"
-	case ProtoSCTP:
-		return "SCTP"
-	}
-	return strconv.Itoa(int(p))
-}
-
-// ParseProto reads what ProtoName writes, in upper or lower case.
-func ParseProto(s string) (uint8, error) {
-	switch strings.ToUpper(s) {
-	case "ANY", "":
-		return ProtoAny, nil
-	case "ICMP":
-		return ProtoICMP, nil
-	case "TCP":
-		return ProtoTCP, nil
-	case "UDP":
-		return ProtoUDP, nil
-	case "ICMPV6":
-		return ProtoICMPv6, nil
-	case "SCTP":
-		return ProtoSCTP, nil
-	}
-	n, err := strconv.ParseUint(s, 10, 8)
-	if err != nil {
-		return 0, fmt.Errorf("protocol %q is not known", clip(s))
-	}
-	return uint8(n), nil
-}
 
 // Rule is one rule of a policy object, checked and ready for an Engine. Make it with Parse or
 // ParseClusterwide. It is immutable and may be shared by engines.
@@ -117,7 +47,7 @@ func Warnings(rules []*Rule) (out []string) {
 }
 
 // has reports whether the rule has an entry for the direction.
-func (r *Rule) has(d Direction) bool {
+func (r *Rule) has(d datapath.Direction) bool {
 	for i := range r.Clauses {
 		if r.Clauses[i].Direction == d {
 			return true
@@ -128,7 +58,7 @@ func (r *Rule) has(d Direction) bool {
 
 // Clause is one entry of a rule's lists.
 type Clause struct {
-	Direction Direction
+	Direction datapath.Direction
 	Deny      bool
 	// Pass leaves what matches to the next tier; only in a rule of a tier other than the ordinary
 	// one.
@@ -156,7 +86,7 @@ type PortMatch struct {
 
 // String returns "ANY", "TCP", "80/TCP", "80-90/TCP" or "http/TCP".
 func (m PortMatch) String() string {
-	proto := ProtoName(m.Proto)
+	proto := datapath.ProtoName(m.Proto)
 	switch {
 	case m.Name != "":
 		return m.Name + "/" + proto
@@ -179,24 +109,6 @@ type Change struct {
 	Rules []*Rule
 }
 
-// RuleSetID numbers a rule set on this node; never 0.
-type RuleSetID uint32
-
-// Key is one row of a rule set. Identity 0 is any peer, Proto 0 any protocol. The leading PortBits
-// bits of Port count. If Proto is 0, PortBits is 0.
-type Key struct {
-	Direction Direction
-	Identity  identity.ID
-	Proto     uint8
-	Port      uint16
-	PortBits  uint8
-}
-
-// String returns the key for people, as in "ingress 256 80/TCP".
-func (k Key) String() string {
-	return fmt.Sprintf("%s %s %s", k.Direction, peerName(k.Identity), portKey{k.Proto, k.PortBits, k.Port})
-}
-
 func peerName(id identity.ID) string {
 	if id == 0 {
 		return "any"
@@ -205,30 +117,20 @@ func peerName(id identity.ID) string {
 }
 
 // action returns what the clause does in a tier where order counts.
-func (c *Clause) action() Action {
+func (c *Clause) action() datapath.TierAction {
 	switch {
 	case c.Deny:
-		return ActionDeny
+		return datapath.TierDeny
 	case c.Pass:
-		return ActionPass
+		return datapath.TierPass
 	}
-	return ActionAccept
+	return datapath.TierAccept
 }
 
-// Entry is a row with what it says.
+// Entry is a row of a rule set with what it says.
 type Entry struct {
-	Key
-	Decision
-}
-
-// RuleSet is the whole content of a rule set.
-type RuleSet struct {
-	ID RuleSetID
-	// IngressEnforced and EgressEnforced say whether a packet that no entry matches is dropped.
-	IngressEnforced bool
-	EgressEnforced  bool
-	// Entries is sorted by key.
-	Entries []Entry
+	datapath.PolicyKey
+	datapath.PolicyEntry
 }
 
 // Delta changes a rule set in place. Written in this order, no packet passes in between that passes
@@ -239,16 +141,16 @@ type RuleSet struct {
 // upserts are to be written one by one, the most specific first, then deletes, the least specific
 // first. A packet's verdict by any one peer is then always that of before or that of after.
 type Delta struct {
-	ID      RuleSetID
+	ID      datapath.RuleSetID
 	Upserts []Entry
-	Deletes []Key
+	Deletes []datapath.PolicyKey
 	Ordered bool
 }
 
 // Binding is what a subject's endpoints point at.
 type Binding struct {
 	// RuleSet is 0 while the labels of the subject's identity are not known: the kernel then drops.
-	RuleSet RuleSetID
+	RuleSet datapath.RuleSetID
 	// Generation differs from every earlier one of this engine whenever established flows must be
 	// judged again.
 	Generation uint32

@@ -4,12 +4,13 @@ import (
 	"encoding/binary"
 	"slices"
 
+	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/identity"
 )
 
 // ruleSet is a rule set in the making or in use.
 type ruleSet struct {
-	id         RuleSetID
+	id         datapath.RuleSetID
 	key        string
 	rules      []*engineRule // sorted by serial
 	namedPorts []NamedPort   // of the subjects, if an ingress rule names ports
@@ -36,7 +37,7 @@ type dirState struct {
 	groups   []group
 	// places, if not nil, makes the direction tiered: what clauses of tiers other than the ordinary
 	// one do, and in which order. Clauses of tiers that are not there do not count.
-	places map[*compiledClause]Ranked
+	places map[*compiledClause]datapath.TierRule
 	// base are the entries of any peer; peers those of identities, without empty ones.
 	base  *portSet
 	peers map[identity.ID]*portSet
@@ -156,8 +157,8 @@ func (e *Engine) enforcement(p *peer, rules []*engineRule) (enforced [2]bool) {
 		return [2]bool{true, true}
 	}
 	for _, er := range rules {
-		enforced[Ingress] = enforced[Ingress] || er.enforces[Ingress]
-		enforced[Egress] = enforced[Egress] || er.enforces[Egress]
+		enforced[datapath.Ingress] = enforced[datapath.Ingress] || er.enforces[datapath.Ingress]
+		enforced[datapath.Egress] = enforced[datapath.Egress] || er.enforces[datapath.Egress]
 	}
 	return enforced
 }
@@ -167,10 +168,10 @@ func (e *Engine) enforcement(p *peer, rules []*engineRule) (enforced [2]bool) {
 func (e *Engine) ruleSetKey(dst []byte, s *subject, rules []*engineRule) (key []byte, enforced [2]bool) {
 	enforced = e.enforcement(s.peer, rules)
 	flags := byte(0)
-	if enforced[Ingress] {
+	if enforced[datapath.Ingress] {
 		flags |= 1
 	}
-	if enforced[Egress] {
+	if enforced[datapath.Egress] {
 		flags |= 2
 	}
 	dst = append(dst, flags)
@@ -198,7 +199,7 @@ func (e *Engine) newRuleSet(key string, enforced [2]bool, rules []*engineRule, s
 	e.ruleSets[key] = rs
 	e.byID[rs.id] = rs
 	e.idle[rs] = struct{}{} // until a subject points at it
-	for _, dir := range []Direction{Ingress, Egress} {
+	for _, dir := range []datapath.Direction{datapath.Ingress, datapath.Egress} {
 		byRule := slices.ContainsFunc(rules, func(er *engineRule) bool { return er.enforces[dir] })
 		rs.dirs[dir].places = places(rules, dir, byRule)
 	}
@@ -215,24 +216,24 @@ func (e *Engine) newRuleSet(key string, enforced [2]bool, rules []*engineRule, s
 				for _, sel := range c.peers {
 					e.join(rs, d, sel, c)
 				}
-			case c.dir == Egress && len(c.named) > 0:
+			case c.dir == datapath.Egress && len(c.named) > 0:
 				// Every peer has its own meaning of the name.
 				e.join(rs, d, newEntitySelector(identity.EntityAll), c)
 			}
 		}
 	}
-	for _, dir := range []Direction{Ingress, Egress} {
+	for _, dir := range []datapath.Direction{datapath.Ingress, datapath.Egress} {
 		rs.dirs[dir].enforced = enforced[dir]
 	}
-	if enforced[Ingress] && e.cfg.AllowLocalhost {
-		e.join(rs, &rs.dirs[Ingress], e.localhostPeer, &e.localhost)
+	if enforced[datapath.Ingress] && e.cfg.AllowLocalhost {
+		e.join(rs, &rs.dirs[datapath.Ingress], e.localhostPeer, &e.localhost)
 	}
 	return rs
 }
 
 // join adds the clause to the selector's group in the direction.
 func (e *Engine) join(rs *ruleSet, d *dirState, sel *Selector, c *compiledClause) {
-	named := c.dir == Egress && len(c.named) > 0
+	named := c.dir == datapath.Egress && len(c.named) > 0
 	for i := range d.groups {
 		if d.groups[i].as.sel == sel || d.groups[i].as.sel.text == sel.text {
 			d.groups[i].clauses = append(d.groups[i].clauses, c)
@@ -293,7 +294,7 @@ func (e *Engine) activate(sel *Selector) *activeSelector {
 
 // leave gives up the rule set's use of its selectors.
 func (e *Engine) leave(rs *ruleSet) {
-	for _, dir := range []Direction{Ingress, Egress} {
+	for _, dir := range []datapath.Direction{datapath.Ingress, datapath.Egress} {
 		for _, g := range rs.dirs[dir].groups {
 			as := g.as
 			last := len(as.users) - 1
@@ -326,7 +327,7 @@ func (e *Engine) deactivate(as *activeSelector) {
 
 // fill computes the whole content of a new rule set.
 func (rs *ruleSet) fill() {
-	for _, dir := range []Direction{Ingress, Egress} {
+	for _, dir := range []datapath.Direction{datapath.Ingress, datapath.Egress} {
 		d := &rs.dirs[dir]
 		rs.fillBase(dir)
 		switch len(d.groups) {
@@ -403,7 +404,7 @@ func (d *dirState) step(parent, g int32) int32 {
 
 // comboPorts returns the entries that a set of groups gives; special, if not nil, is a peer whose
 // named ports count.
-func (rs *ruleSet) comboPorts(dir Direction, c int32, special *peer) *portSet {
+func (rs *ruleSet) comboPorts(dir datapath.Direction, c int32, special *peer) *portSet {
 	d := &rs.dirs[dir]
 	if special == nil && d.combos[c].done {
 		return d.combos[c].ports
@@ -420,7 +421,7 @@ func (rs *ruleSet) comboPorts(dir Direction, c int32, special *peer) *portSet {
 }
 
 // portsOf computes the entries of a peer that the given groups select.
-func (rs *ruleSet) portsOf(dir Direction, groups []int32, special *peer) *portSet {
+func (rs *ruleSet) portsOf(dir datapath.Direction, groups []int32, special *peer) *portSet {
 	d := &rs.dirs[dir]
 	if d.places != nil {
 		return rs.tieredPortsOf(dir, groups, special)
@@ -441,9 +442,9 @@ func (rs *ruleSet) portsOf(dir Direction, groups []int32, special *peer) *portSe
 
 // namesOf returns the named ports that count in a direction: those of the subjects, or of the peer
 // that is special.
-func (rs *ruleSet) namesOf(dir Direction, special *peer) []NamedPort {
+func (rs *ruleSet) namesOf(dir datapath.Direction, special *peer) []NamedPort {
 	switch {
-	case dir == Ingress:
+	case dir == datapath.Ingress:
 		return rs.namedPorts
 	case special != nil:
 		return special.namedPorts
@@ -453,19 +454,19 @@ func (rs *ruleSet) namesOf(dir Direction, special *peer) []NamedPort {
 
 // tieredPortsOf is portsOf in a direction with tiers. What any peer has is left in, because it is
 // no measure for what comes before it.
-func (rs *ruleSet) tieredPortsOf(dir Direction, groups []int32, special *peer) *portSet {
+func (rs *ruleSet) tieredPortsOf(dir datapath.Direction, groups []int32, special *peer) *portSet {
 	d := &rs.dirs[dir]
 	var list []decided
 	var keys []portKey
 	for _, gi := range groups {
 		for _, c := range d.groups[gi].clauses {
 			keys = appendNamed(append(keys[:0], c.keys...), c.named, rs.namesOf(dir, special))
-			says := Decision{Deny: c.deny, Allow: !c.deny}
+			says := datapath.PolicyEntry{Deny: c.deny, Allow: !c.deny}
 			switch c.tier {
 			case TierAdmin:
-				says = Decision{Admin: d.places[c]}
+				says = datapath.PolicyEntry{Admin: d.places[c]}
 			case TierBaseline:
-				says = Decision{Baseline: d.places[c]}
+				says = datapath.PolicyEntry{Baseline: d.places[c]}
 			}
 			for _, k := range keys {
 				list = append(list, decided{k, says})
@@ -476,7 +477,7 @@ func (rs *ruleSet) tieredPortsOf(dir Direction, groups []int32, special *peer) *
 }
 
 // fillBase computes the entries of any peer.
-func (rs *ruleSet) fillBase(dir Direction) {
+func (rs *ruleSet) fillBase(dir datapath.Direction) {
 	var allow, deny []portKey
 	for _, er := range rs.rules {
 		for i := range er.clauses {
@@ -489,7 +490,7 @@ func (rs *ruleSet) fillBase(dir Direction) {
 				dst = &deny
 			}
 			*dst = append(*dst, c.keys...)
-			if dir == Ingress {
+			if dir == datapath.Ingress {
 				*dst = appendNamed(*dst, c.named, rs.namedPorts)
 			}
 		}
@@ -515,7 +516,7 @@ func appendNamed(dst []portKey, matches []PortMatch, ports []NamedPort) []portKe
 }
 
 // recompute returns the entries that an identity should have in a direction now.
-func (rs *ruleSet) recompute(dir Direction, id identity.ID) *portSet {
+func (rs *ruleSet) recompute(dir datapath.Direction, id identity.ID) *portSet {
 	d := &rs.dirs[dir]
 	if len(d.groups) == 0 {
 		return nil

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/policy/oracle"
@@ -235,16 +236,16 @@ func (sc *scenario) check(t *testing.T, e *Engine, k *kernel) {
 		f := strings.Fields(line)
 		name, ports, _ := strings.Cut(f[2], "/")
 		sub := Subject{Identity: mustID(t, name), NamedPorts: ports}
-		dir := Ingress
+		dir := datapath.Ingress
 		if f[1] == "egress" {
-			dir = Egress
+			dir = datapath.Egress
 		}
 		word, at := whoAndWhere(t, f[4])
 		peer := k.resolve(at)
 		if word != "" {
 			peer = mustID(t, word)
 		}
-		proto, err := ParseProto(f[5])
+		proto, err := datapath.ParseProto(f[5])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -294,7 +295,7 @@ func TestScenariosByOracle(t *testing.T) {
 		for _, line := range sc.expect {
 			f := strings.Fields(line)
 			name, ports, _ := strings.Cut(f[2], "/")
-			proto, err := ParseProto(f[5])
+			proto, err := datapath.ParseProto(f[5])
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -3,6 +3,7 @@ package policy
 import (
 	"testing"
 
+	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/labels"
 )
@@ -31,7 +32,7 @@ func TestOwnLabels(t *testing.T) {
 	check := func(when string, friend, evil bool) {
 		t.Helper()
 		for id, want := range map[identity.ID]bool{301: friend, 302: evil} {
-			if got := k.sets[k.bind[web].RuleSet].pass(Ingress, id, 0, ProtoTCP, 80); got != want {
+			if got := k.sets[k.bind[web].RuleSet].pass(datapath.Ingress, id, 0, datapath.ProtoTCP, 80); got != want {
 				t.Errorf("%s: from %d passes: %t, want %t", when, id, got, want)
 			}
 		}
@@ -57,7 +58,7 @@ func TestOwnLabels(t *testing.T) {
 	free := Subject{Identity: 300, Labels: set("free").KVString()}
 	e.AddSubject(free)
 	k.sync(e)
-	if !k.sets[k.bind[free].RuleSet].pass(Ingress, 303, 0, ProtoTCP, 80) {
+	if !k.sets[k.bind[free].RuleSet].pass(datapath.Ingress, 303, 0, datapath.ProtoTCP, 80) {
 		t.Error("an endpoint with the same number and other labels is isolated")
 	}
 	check("beside another of that number", true, true)
@@ -70,7 +71,7 @@ func TestOwnLabels(t *testing.T) {
 		t.Errorf("unreadable labels have the rule set %d", b.RuleSet)
 	}
 
-	tr, err := e.Trace(Party{Identity: 303, Labels: set("friend")}, Party{Identity: 300, Labels: set("web"), SeenAs: 300}, ProtoTCP, 80)
+	tr, err := e.Trace(Party{Identity: 303, Labels: set("friend")}, Party{Identity: 300, Labels: set("web"), SeenAs: 300}, datapath.ProtoTCP, 80)
 	if err != nil || !tr.Allowed {
 		t.Errorf("trace: %v, %v", tr.String(), err)
 	}

@@ -2,8 +2,9 @@ package policy
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
+
+	"github.com/hawser-net/hawser/internal/datapath"
 )
 
 // Tier is where in the order of judgement a rule stands.
@@ -33,98 +34,14 @@ func (t Tier) String() string {
 	return "ordinary"
 }
 
-// Action is what the first matching rule of a tier does.
-type Action uint8
-
-// The actions. If two rules of one place match, the smaller one counts.
-const (
-	// NoAction: no rule of the tier matches.
-	NoAction Action = iota
-	// ActionDeny drops.
-	ActionDeny
-	// ActionPass leaves the packet to the next tier.
-	ActionPass
-	// ActionAccept lets the packet pass, whatever later tiers say.
-	ActionAccept
-)
-
-// String returns "none", "deny", "pass" or "accept".
-func (a Action) String() string {
-	switch a {
-	case ActionDeny:
-		return "deny"
-	case ActionPass:
-		return "pass"
-	case ActionAccept:
-		return "accept"
-	}
-	return "none"
-}
-
-// Ranked is the action of the first matching rule of a tier, and the rule's place: the smaller one
-// comes first. The zero Ranked is no rule. Places are numbered within a direction of a rule set;
-// neighbours with the same action share one.
-type Ranked uint16
-
-const (
-	actionBits = 2
-	// maxPlace is the last place. Rules beyond it share it, and there a deny counts before a pass
-	// before an accept.
-	maxPlace = 1<<(16-actionBits) - 1
-)
-
-func newRanked(place int, a Action) Ranked {
-	return Ranked(min(place, maxPlace))<<actionBits | Ranked(a)
-}
-
-// Action returns what the rule does.
-func (r Ranked) Action() Action { return Action(r & (1<<actionBits - 1)) }
-
-// Place returns the rule's place.
-func (r Ranked) Place() int { return int(r >> actionBits) }
-
-// String returns "deny@3", or "none".
-func (r Ranked) String() string {
-	if r == 0 {
-		return "none"
-	}
-	return fmt.Sprintf("%s@%d", r.Action(), r.Place())
-}
-
-// first returns the one that comes first.
-func (r Ranked) first(o Ranked) Ranked {
-	if r == 0 || o != 0 && o < r {
-		return o
-	}
-	return r
-}
-
-// Decision is what an entry of a rule set says. Those of all entries that match a packet are put
-// together with Join.
-type Decision struct {
-	// Deny and Allow are what ordinary policies say: neither, or one of both.
-	Deny, Allow bool
-	// Admin and Baseline are the first rules of these tiers.
-	Admin, Baseline Ranked
-}
-
-// Join returns what two entries that match the same packet say together.
-func (d Decision) Join(o Decision) Decision {
-	deny := d.Deny || o.Deny
-	return Decision{
-		Deny: deny, Allow: !deny && (d.Allow || o.Allow),
-		Admin: d.Admin.first(o.Admin), Baseline: d.Baseline.first(o.Baseline),
-	}
-}
-
-// Verdict returns the outcome for a packet, given all that matches it and whether the direction is
-// enforced.
-func (d Decision) Verdict(enforced bool) Verdict {
-	for _, a := range []Action{d.Admin.Action(), d.ordinary(), d.Baseline.Action()} {
+// VerdictOf returns the outcome for a packet, given what all that matches it says together and
+// whether the direction is enforced.
+func VerdictOf(says datapath.PolicyEntry, enforced bool) Verdict {
+	for _, a := range []datapath.TierAction{says.Admin.Action(), ordinary(says), says.Baseline.Action()} {
 		switch a {
-		case ActionAccept:
+		case datapath.TierAccept:
 			return Allowed
-		case ActionDeny:
+		case datapath.TierDeny:
 			return Denied
 		}
 	}
@@ -134,28 +51,20 @@ func (d Decision) Verdict(enforced bool) Verdict {
 	return DefaultAllowed
 }
 
-func (d Decision) ordinary() Action {
+func ordinary(says datapath.PolicyEntry) datapath.TierAction {
 	switch {
-	case d.Deny:
-		return ActionDeny
-	case d.Allow:
-		return ActionAccept
+	case says.Deny:
+		return datapath.TierDeny
+	case says.Allow:
+		return datapath.TierAccept
 	}
-	return NoAction
-}
-
-// tiered reports whether a tier other than the ordinary one says anything.
-func (d Decision) tiered() bool { return d.Admin != 0 || d.Baseline != 0 }
-
-// denies reports whether the entry can drop anything.
-func (d Decision) denies() bool {
-	return d.Deny || d.Admin.Action() == ActionDeny || d.Baseline.Action() == ActionDeny
+	return datapath.TierNone
 }
 
 // places gives the clauses of the tiers their places in a direction. It returns nil if no clause of
 // a tier counts there: one of the baseline tier does not where ordinary rules enforce.
-func places(rules []*engineRule, dir Direction, enforcedByRule bool) map[*compiledClause]Ranked {
-	var out map[*compiledClause]Ranked
+func places(rules []*engineRule, dir datapath.Direction, enforcedByRule bool) map[*compiledClause]datapath.TierRule {
+	var out map[*compiledClause]datapath.TierRule
 	for _, tier := range []Tier{TierAdmin, TierBaseline} {
 		if tier == TierBaseline && enforcedByRule {
 			continue
@@ -167,7 +76,7 @@ func places(rules []*engineRule, dir Direction, enforcedByRule bool) map[*compil
 			}
 		}
 		slices.SortFunc(list, byPrecedence)
-		place, last := 0, NoAction
+		place, last := 0, datapath.TierNone
 		for _, er := range list {
 			for i := range er.clauses {
 				c := &er.clauses[i]
@@ -178,9 +87,9 @@ func places(rules []*engineRule, dir Direction, enforcedByRule bool) map[*compil
 					place, last = place+1, c.action
 				}
 				if out == nil {
-					out = map[*compiledClause]Ranked{}
+					out = map[*compiledClause]datapath.TierRule{}
 				}
-				out[c] = newRanked(place, c.action)
+				out[c] = datapath.NewTierRule(place, c.action)
 			}
 		}
 	}
@@ -197,7 +106,7 @@ func byPrecedence(a, b *engineRule) int {
 // decided is a key with what it says.
 type decided struct {
 	portKey
-	Decision
+	datapath.PolicyEntry
 }
 
 // newTieredSet makes the entries of one peer from what its clauses say, in any order. In the
@@ -205,12 +114,12 @@ type decided struct {
 // one around them are left out.
 func newTieredSet(list []decided) *portSet {
 	slices.SortFunc(list, func(a, b decided) int { return comparePortKeys(a.portKey, b.portKey) })
-	kept := make(map[portKey]Decision, len(list))
+	kept := make(map[portKey]datapath.PolicyEntry, len(list))
 	out := list[:0]
 	for i := 0; i < len(list); {
-		k, own := list[i].portKey, Decision{}
+		k, own := list[i].portKey, datapath.PolicyEntry{}
 		for ; i < len(list) && list[i].portKey == k; i++ {
-			own = own.Join(list[i].Decision)
+			own = own.Join(list[i].PolicyEntry)
 		}
 		around := closestAround(kept, k)
 		if own = own.Join(around); own == around {
@@ -226,8 +135,8 @@ func newTieredSet(list []decided) *portSet {
 }
 
 // closestAround returns what the closest key around k says. What is wider was put there before.
-func closestAround(kept map[portKey]Decision, k portKey) Decision {
-	if k.proto != ProtoAny {
+func closestAround(kept map[portKey]datapath.PolicyEntry, k portKey) datapath.PolicyEntry {
+	if k.proto != datapath.ProtoAny {
 		for n := int(k.bits) - 1; n >= 0; n-- {
 			if d, ok := kept[portKey{k.proto, uint8(n), k.port & (0xffff << (16 - n))}]; ok {
 				return d
@@ -235,7 +144,7 @@ func closestAround(kept map[portKey]Decision, k portKey) Decision {
 		}
 	}
 	if k == (portKey{}) {
-		return Decision{}
+		return datapath.PolicyEntry{}
 	}
 	return kept[portKey{}]
 }

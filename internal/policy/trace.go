@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/labels"
 )
@@ -37,7 +38,7 @@ type TraceResult struct {
 
 // TraceSide explains one direction.
 type TraceSide struct {
-	Direction Direction
+	Direction datapath.Direction
 	Verdict   Verdict
 	// Enforced says whether what no rule matches is dropped; Why says what makes it so.
 	Enforced bool
@@ -143,8 +144,8 @@ func (e *Engine) Trace(from, to Party, proto uint8, port uint16) (TraceResult, e
 		return TraceResult{}, fmt.Errorf("destination: %w", err)
 	}
 	r := TraceResult{
-		Egress:  e.traceSide(Egress, src, dstSeen, to.Addr, proto, port, dst.namedPorts),
-		Ingress: e.traceSide(Ingress, dst, srcSeen, from.Addr, proto, port, dst.namedPorts),
+		Egress:  e.traceSide(datapath.Egress, src, dstSeen, to.Addr, proto, port, dst.namedPorts),
+		Ingress: e.traceSide(datapath.Ingress, dst, srcSeen, from.Addr, proto, port, dst.namedPorts),
 	}
 	r.Allowed = r.Egress.Verdict.Pass() && r.Ingress.Verdict.Pass()
 	return r, nil
@@ -198,7 +199,7 @@ func (p *peer) isEndpoint() bool {
 	return true
 }
 
-func (e *Engine) traceSide(dir Direction, self, other *peer, at netip.Addr, proto uint8, port uint16, named []NamedPort) TraceSide {
+func (e *Engine) traceSide(dir datapath.Direction, self, other *peer, at netip.Addr, proto uint8, port uint16, named []NamedPort) TraceSide {
 	side := TraceSide{Direction: dir, Verdict: DefaultAllowed}
 	switch {
 	case !self.isEndpoint():
@@ -226,7 +227,7 @@ func (e *Engine) traceSide(dir Direction, self, other *peer, at netip.Addr, prot
 			}
 		}
 	}
-	if dir == Ingress && side.Enforced && e.cfg.AllowLocalhost {
+	if dir == datapath.Ingress && side.Enforced && e.cfg.AllowLocalhost {
 		step := TraceStep{PortMatch: "ANY", Local: true}
 		if e.localhostPeer.match(&e.cfg, other) {
 			step.PeerMatch = e.localhostPeer.text
@@ -301,7 +302,7 @@ func (e *Engine) traceStep(er *engineRule, c *Clause, other *peer, at netip.Addr
 		step.ByAddress = step.ByAddress || s.kind == byBlock && !at.IsValid()
 	}
 	step.ByAddress = step.ByAddress && step.PeerMatch == ""
-	if byBlockOnly && c.Direction == Egress {
+	if byBlockOnly && c.Direction == datapath.Egress {
 		named = nil // a block is nobody, and has no names for ports
 	}
 	for _, m := range c.Ports {
@@ -314,7 +315,7 @@ func (e *Engine) traceStep(er *engineRule, c *Clause, other *peer, at netip.Addr
 }
 
 // why says what decided about enforcement.
-func (e *Engine) why(dir Direction, self *peer, rules []*engineRule, enforced bool) string {
+func (e *Engine) why(dir datapath.Direction, self *peer, rules []*engineRule, enforced bool) string {
 	switch {
 	case e.cfg.Mode == ModeAlways:
 		return "enforced: mode always"
@@ -341,5 +342,5 @@ func (m *PortMatch) matches(proto uint8, port uint16, named []NamedPort) bool {
 		}
 		return false
 	}
-	return (m.Proto == ProtoAny || m.Proto == proto) && port >= m.First && port <= m.Last
+	return (m.Proto == datapath.ProtoAny || m.Proto == proto) && port >= m.First && port <= m.Last
 }

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/labels"
 )
@@ -15,7 +16,7 @@ type SelectorInfo struct {
 	// Identities are those it selects, in order.
 	Identities []identity.ID
 	// Users are the rule sets that use it, in order.
-	Users []RuleSetID
+	Users []datapath.RuleSetID
 }
 
 // Selectors returns the selectors of peers that rule sets use, sorted by text.
@@ -72,7 +73,7 @@ func (e *Engine) Owners() map[Owner]int {
 
 // RuleSetInfo shows a rule set in force.
 type RuleSetInfo struct {
-	RuleSet
+	datapath.RuleSet
 	Subjects []Subject
 	Owners   []Owner // of its rules, without duplicates
 }
@@ -110,7 +111,7 @@ func (e *Engine) RuleSetOf(s Subject) (b Binding, ingress, egress, ok bool) {
 	b.Generation = sub.gen
 	if sub.set != nil {
 		b.RuleSet = sub.set.id
-		ingress, egress = sub.set.dirs[Ingress].enforced, sub.set.dirs[Egress].enforced
+		ingress, egress = sub.set.dirs[datapath.Ingress].enforced, sub.set.dirs[datapath.Egress].enforced
 	}
 	return b, ingress, egress, true
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/policy/oracle"
@@ -95,7 +96,7 @@ func (w *world) namedPorts() string {
 	var ports []NamedPort
 	for _, name := range []string{"http", "dns"} {
 		if w.chance(50) {
-			ports = append(ports, NamedPort{name, []uint8{ProtoTCP, ProtoUDP}[w.rng.IntN(2)], []uint16{53, 80, 81}[w.rng.IntN(3)]})
+			ports = append(ports, NamedPort{name, []uint8{datapath.ProtoTCP, datapath.ProtoUDP}[w.rng.IntN(2)], []uint16{53, 80, 81}[w.rng.IntN(3)]})
 		}
 	}
 	return FormatNamedPorts(ports)
@@ -149,9 +150,9 @@ func (w *world) setPolicy(o Owner) {
 }
 
 func (w *world) packet() (proto uint8, port uint16) {
-	proto = []uint8{ProtoTCP, ProtoTCP, ProtoUDP, ProtoSCTP, ProtoICMP, ProtoICMPv6, 47}[w.rng.IntN(7)]
+	proto = []uint8{datapath.ProtoTCP, datapath.ProtoTCP, datapath.ProtoUDP, datapath.ProtoSCTP, datapath.ProtoICMP, datapath.ProtoICMPv6, 47}[w.rng.IntN(7)]
 	switch proto {
-	case ProtoICMP, ProtoICMPv6:
+	case datapath.ProtoICMP, datapath.ProtoICMPv6:
 		return proto, []uint16{0, 8, 128, 3}[w.rng.IntN(4)]
 	case 47:
 		return proto, 0
@@ -182,7 +183,7 @@ func oraclePorts(canonical string) []string {
 	ports, _ := ParseNamedPorts(canonical)
 	var out []string
 	for _, p := range ports {
-		out = append(out, fmt.Sprintf("%s/%s/%d", p.Name, ProtoName(p.Proto), p.Port))
+		out = append(out, fmt.Sprintf("%s/%s/%d", p.Name, datapath.ProtoName(p.Proto), p.Port))
 	}
 	return out
 }
@@ -190,21 +191,21 @@ func oraclePorts(canonical string) []string {
 // kernel is what the engine's updates built: a stand-in for the maps and the ipcache.
 type kernel struct {
 	t       testing.TB
-	sets    map[RuleSetID]*kernelSet
+	sets    map[datapath.RuleSetID]*kernelSet
 	bind    map[Subject]Binding
 	cidrs   *prefixIDs
 	blocks  *prefixIDs
-	highest RuleSetID
+	highest datapath.RuleSetID
 }
 
 type kernelSet struct {
 	enforced [2]bool
-	entries  map[Key]Decision
+	entries  map[datapath.PolicyKey]datapath.PolicyEntry
 }
 
 func newKernel(t testing.TB) *kernel {
 	return &kernel{
-		t: t, sets: map[RuleSetID]*kernelSet{}, bind: map[Subject]Binding{},
+		t: t, sets: map[datapath.RuleSetID]*kernelSet{}, bind: map[Subject]Binding{},
 		cidrs: newPrefixIDs(t, identity.LocalScope), blocks: newPrefixIDs(t, identity.BlockScope),
 	}
 }
@@ -219,19 +220,14 @@ func (k *kernel) sync(e *Engine) Update {
 			k.t.Fatalf("rule set %d is not new", rs.ID)
 		}
 		k.highest = rs.ID
-		ks := &kernelSet{enforced: [2]bool{rs.IngressEnforced, rs.EgressEnforced}, entries: map[Key]Decision{}}
-		if !slices.IsSortedFunc(rs.Entries, func(a, b Entry) int { return compareKeys(a.Key, b.Key) }) {
-			k.t.Fatalf("entries of rule set %d are not sorted", rs.ID)
+		ks := &kernelSet{enforced: [2]bool{rs.IngressEnforced, rs.EgressEnforced}, entries: map[datapath.PolicyKey]datapath.PolicyEntry{}}
+		if n := e.byID[rs.ID].len(); n != len(rs.Entries) {
+			k.t.Fatalf("rule set %d has a key twice: %d entries with %d keys", rs.ID, n, len(rs.Entries))
 		}
-		for _, en := range rs.Entries {
-			if _, dup := ks.entries[en.Key]; dup {
-				k.t.Fatalf("rule set %d has %v twice", rs.ID, en.Key)
-			}
-			if en.Proto == 0 && en.PortBits != 0 || en.PortBits > 16 || en.PortBits < 16 && en.Port<<en.PortBits != 0 {
-				k.t.Fatalf("rule set %d: key %+v is malformed", rs.ID, en.Key)
-			}
-			ks.entries[en.Key] = en.Decision
+		if err := rs.Validate(); err != nil {
+			k.t.Fatal(err)
 		}
+		maps.Copy(ks.entries, rs.Entries)
 		k.sets[rs.ID] = ks
 	}
 	for _, d := range u.Deltas {
@@ -324,21 +320,21 @@ func (k *kernel) addPrefixes(e *Engine) (goneCIDRs, goneBlocks []netip.Prefix) {
 func (k *kernel) applyDelta(ks *kernelSet, d Delta) {
 	k.t.Helper()
 	type probe struct {
-		dir   Direction
+		dir   datapath.Direction
 		id    identity.ID
 		proto uint8
 		port  uint16
 	}
 	var probes []probe
 	for _, u := range d.Upserts {
-		probes = append(probes, probe{u.Direction, u.Identity, u.Proto, u.Port}, probe{u.Direction, u.Identity, u.Proto, u.Port | 0xffff>>u.PortBits})
+		probes = append(probes, probe{u.Direction, identity.ID(u.Identity), u.Proto, u.Port}, probe{u.Direction, identity.ID(u.Identity), u.Proto, u.Port | 0xffff>>u.PortBits})
 	}
 	for _, u := range d.Deletes {
-		probes = append(probes, probe{u.Direction, u.Identity, u.Proto, u.Port}, probe{u.Direction, u.Identity, u.Proto, u.Port | 0xffff>>u.PortBits})
+		probes = append(probes, probe{u.Direction, identity.ID(u.Identity), u.Proto, u.Port}, probe{u.Direction, identity.ID(u.Identity), u.Proto, u.Port | 0xffff>>u.PortBits})
 	}
 	after := &kernelSet{ks.enforced, maps.Clone(ks.entries)}
 	for _, u := range d.Upserts {
-		after.entries[u.Key] = u.Decision
+		after.entries[u.PolicyKey] = u.PolicyEntry
 	}
 	for _, key := range d.Deletes {
 		delete(after.entries, key)
@@ -360,10 +356,10 @@ func (k *kernel) applyDelta(ks *kernelSet, d Delta) {
 		}
 	}
 	for _, u := range d.Upserts {
-		if old, had := ks.entries[u.Key]; had && old == u.Decision {
+		if old, had := ks.entries[u.PolicyKey]; had && old == u.PolicyEntry {
 			k.t.Fatalf("delta writes %v, which is there already", u)
 		}
-		ks.entries[u.Key] = u.Decision
+		ks.entries[u.PolicyKey] = u.PolicyEntry
 		check()
 	}
 	for _, key := range d.Deletes {
@@ -376,27 +372,27 @@ func (k *kernel) applyDelta(ks *kernelSet, d Delta) {
 }
 
 // pass judges a packet with the three probes of the kernel.
-func (ks *kernelSet) pass(dir Direction, id, block identity.ID, proto uint8, port uint16) bool {
-	probe := func(id identity.ID) Decision {
+func (ks *kernelSet) pass(dir datapath.Direction, id, block identity.ID, proto uint8, port uint16) bool {
+	probe := func(id identity.ID) datapath.PolicyEntry {
 		for n := 16; n >= 0; n-- {
-			if d, ok := ks.entries[Key{dir, id, proto, port & (0xffff << (16 - n)), uint8(n)}]; ok {
+			if d, ok := ks.entries[portKey{proto, uint8(n), port & (0xffff << (16 - n))}.key(dir, id)]; ok {
 				return d
 			}
 		}
-		return ks.entries[Key{dir, id, 0, 0, 0}]
+		return ks.entries[portKey{}.key(dir, id)]
 	}
 	d1, d2, d3 := probe(id), probe(0), probe(block)
-	tier := func(of func(Decision) Ranked) Action {
-		action, place := NoAction, 1<<20
-		for _, d := range []Decision{d1, d2, d3} {
+	tier := func(of func(datapath.PolicyEntry) datapath.TierRule) datapath.TierAction {
+		action, place := datapath.TierNone, 1<<20
+		for _, d := range []datapath.PolicyEntry{d1, d2, d3} {
 			if r := of(d); r != 0 && r.Place() < place {
 				action, place = r.Action(), r.Place()
 			}
 		}
 		return action
 	}
-	if a := tier(func(d Decision) Ranked { return d.Admin }); a == ActionAccept || a == ActionDeny {
-		return a == ActionAccept
+	if a := tier(func(d datapath.PolicyEntry) datapath.TierRule { return d.Admin }); a == datapath.TierAccept || a == datapath.TierDeny {
+		return a == datapath.TierAccept
 	}
 	if d1.Deny || d2.Deny || d3.Deny {
 		return false
@@ -404,14 +400,14 @@ func (ks *kernelSet) pass(dir Direction, id, block identity.ID, proto uint8, por
 	if d1.Allow || d2.Allow || d3.Allow {
 		return true
 	}
-	if a := tier(func(d Decision) Ranked { return d.Baseline }); a == ActionAccept || a == ActionDeny {
-		return a == ActionAccept
+	if a := tier(func(d datapath.PolicyEntry) datapath.TierRule { return d.Baseline }); a == datapath.TierAccept || a == datapath.TierDeny {
+		return a == datapath.TierAccept
 	}
 	return !ks.enforced[dir]
 }
 
 // judge judges a packet of a subject; false if it has no rule set.
-func (k *kernel) judge(s Subject, dir Direction, id identity.ID, at netip.Addr, proto uint8, port uint16) bool {
+func (k *kernel) judge(s Subject, dir datapath.Direction, id identity.ID, at netip.Addr, proto uint8, port uint16) bool {
 	ks := k.sets[k.bind[s].RuleSet]
 	return ks != nil && ks.pass(dir, id, k.block(at), proto, port)
 }

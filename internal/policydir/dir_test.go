@@ -13,6 +13,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/policy"
 )
 
@@ -294,7 +295,7 @@ spec: {endpointSelector: {matchLabels: {app: web}}, ingress: [{toPorts: [{ports:
 		}
 		for i, faults := range []int{1, 1, 0} {
 			r := changes[i].Rules[0]
-			if len(r.Faults) != faults || !r.DefaultDeny[policy.Ingress] {
+			if len(r.Faults) != faults || !r.DefaultDeny[datapath.Ingress] {
 				t.Errorf("%s: %+v", changes[i].Owner, r)
 			}
 			if c := r.Clauses[0]; faults > 0 && len(c.Ports) > 0 && (c.AllPeers || len(c.Peers) > 0) {

@@ -142,7 +142,7 @@ func entries(n int) map[datapath.PolicyKey]datapath.PolicyEntry {
 		case 2:
 			k.Port, k.PortBits = 1024, 6
 		}
-		e[k] = datapath.PolicyEntry{Deny: i%7 == 0, Silent: i%7 == 1, Admin: datapath.TierRule(i % 9), Baseline: datapath.TierRule(i % 5 * 1000)}
+		e[k] = datapath.PolicyEntry{Deny: i%7 == 0, Allow: i%7 > 1, Admin: datapath.TierRule(i % 9), Baseline: datapath.TierRule(i % 5 * 1000)}
 	}
 	return e
 }
@@ -159,7 +159,7 @@ func testRuleSets(t *testing.T, m datapath.Maps) {
 	// Content of a number in use is replaced exactly.
 	one.Entries, one.EgressEnforced = entries(20), true
 	for k, e := range one.Entries {
-		one.Entries[k] = datapath.PolicyEntry{Deny: !e.Deny}
+		one.Entries[k] = datapath.PolicyEntry{Deny: !e.Deny, Allow: e.Deny}
 		break
 	}
 	must(t, m.InstallRuleSet(one))
@@ -189,11 +189,11 @@ func testDeltas(t *testing.T, m datapath.Maps) {
 	}
 	must(t, m.UpdateRuleSet(datapath.RuleSetDelta{
 		ID:      1,
-		Upserts: map[datapath.PolicyKey]datapath.PolicyEntry{added: {}, changed: {Deny: true}},
+		Upserts: map[datapath.PolicyKey]datapath.PolicyEntry{added: {Allow: true}, changed: {Deny: true}},
 		Deletes: []datapath.PolicyKey{gone, {Direction: datapath.Ingress, Identity: 424242}},
 	}))
 	want := maps.Clone(rs.Entries)
-	want[added], want[changed] = datapath.PolicyEntry{}, datapath.PolicyEntry{Deny: true}
+	want[added], want[changed] = datapath.PolicyEntry{Allow: true}, datapath.PolicyEntry{Deny: true}
 	delete(want, gone)
 	sameRuleSets(t, m, datapath.RuleSet{ID: 1, IngressEnforced: true, Entries: want})
 }
@@ -213,7 +213,7 @@ func testFull(t *testing.T, m datapath.Maps, room int) {
 	two := datapath.RuleSet{ID: 2, Entries: entries(room - room/2)}
 	must(t, m.InstallRuleSet(two))
 	more := datapath.PolicyKey{Direction: datapath.Egress, Identity: 9999, Proto: 17, Port: 53, PortBits: 16}
-	delta := datapath.RuleSetDelta{ID: 1, Upserts: map[datapath.PolicyKey]datapath.PolicyEntry{more: {}}}
+	delta := datapath.RuleSetDelta{ID: 1, Upserts: map[datapath.PolicyKey]datapath.PolicyEntry{more: {Allow: true}}}
 	if err := m.UpdateRuleSet(delta); !errors.Is(err, datapath.ErrFull) {
 		t.Errorf("a delta too large: %v", err)
 	}

@@ -106,7 +106,7 @@ func compare(b *testing.B, ours *testenv.NetNS, to netip.Addr, plain *testenv.Ne
 func (n *testNode) thousandRules(b testing.TB, p *testPod) {
 	rs := datapath.RuleSet{ID: p.ep.RuleSet, IngressEnforced: true, Entries: map[datapath.PolicyKey]datapath.PolicyEntry{}}
 	for i := range 1000 {
-		rs.Entries[datapath.PolicyKey{Direction: datapath.Ingress, Identity: uint32(1001 + i), Proto: 6, Port: service, PortBits: 16}] = datapath.PolicyEntry{}
+		rs.Entries[datapath.PolicyKey{Direction: datapath.Ingress, Identity: uint32(1001 + i), Proto: 6, Port: service, PortBits: 16}] = datapath.PolicyEntry{Allow: true}
 	}
 	must(b, n.maps.InstallRuleSet(rs))
 }

@@ -249,7 +249,7 @@ func (n *testNode) enforce(t testing.TB, p *testPod, peers ...uint32) {
 	t.Helper()
 	rs := datapath.RuleSet{ID: p.ep.RuleSet, IngressEnforced: true, Entries: map[datapath.PolicyKey]datapath.PolicyEntry{}}
 	for _, peer := range peers {
-		rs.Entries[datapath.PolicyKey{Direction: datapath.Ingress, Identity: peer}] = datapath.PolicyEntry{}
+		rs.Entries[datapath.PolicyKey{Direction: datapath.Ingress, Identity: peer}] = datapath.PolicyEntry{Allow: true}
 	}
 	must(t, n.maps.InstallRuleSet(rs))
 	p.ep.PolicyGeneration++

@@ -26,7 +26,7 @@ func benchMaps(b *testing.B) *maps.Maps {
 func rules(n int) map[datapath.PolicyKey]datapath.PolicyEntry {
 	e := make(map[datapath.PolicyKey]datapath.PolicyEntry, n)
 	for i := range n {
-		e[datapath.PolicyKey{Identity: uint32(1 + i), Proto: 6, Port: 80, PortBits: 16}] = datapath.PolicyEntry{}
+		e[datapath.PolicyKey{Identity: uint32(1 + i), Proto: 6, Port: 80, PortBits: 16}] = datapath.PolicyEntry{Allow: true}
 	}
 	return e
 }
@@ -58,7 +58,7 @@ func BenchmarkUpdateRuleSet(b *testing.B) {
 	}
 	k := datapath.PolicyKey{Identity: 1 << 20, Proto: 6, Port: 80, PortBits: 16}
 	for b.Loop() {
-		add := datapath.RuleSetDelta{ID: 1, Upserts: map[datapath.PolicyKey]datapath.PolicyEntry{k: {}}}
+		add := datapath.RuleSetDelta{ID: 1, Upserts: map[datapath.PolicyKey]datapath.PolicyEntry{k: {Allow: true}}}
 		if err := m.UpdateRuleSet(add); err != nil {
 			b.Fatal(err)
 		}

@@ -109,12 +109,12 @@ const (
 )
 
 func toKernelPolicyValue(e datapath.PolicyEntry) kernelPolicyValue {
-	v := kernelPolicyValue{Ordinary: ordinaryAllow, Admin: uint16(e.Admin), Baseline: uint16(e.Baseline)}
+	v := kernelPolicyValue{Ordinary: ordinarySilent, Admin: uint16(e.Admin), Baseline: uint16(e.Baseline)}
 	switch {
 	case e.Deny:
 		v.Ordinary = ordinaryDeny
-	case e.Silent:
-		v.Ordinary = ordinarySilent
+	case e.Allow:
+		v.Ordinary = ordinaryAllow
 	}
 	return v
 }
@@ -160,7 +160,7 @@ func (m *Maps) readRuleSets() (map[datapath.RuleSetID]*ruleSetState, error) {
 			Direction: datapath.Direction(k.Direction), Identity: k.Identity,
 			Proto: k.Proto, Port: k.Port, PortBits: k.PortBits,
 		}, datapath.PolicyEntry{
-			Deny: v.Ordinary == ordinaryDeny, Silent: v.Ordinary == ordinarySilent,
+			Deny: v.Ordinary == ordinaryDeny, Allow: v.Ordinary == ordinaryAllow,
 			Admin: datapath.TierRule(v.Admin), Baseline: datapath.TierRule(v.Baseline),
 		})
 		return true

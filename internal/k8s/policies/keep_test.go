@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/k8s/policies"
 	"github.com/hawser-net/hawser/internal/policy"
 )
@@ -108,7 +109,7 @@ func TestRecall(t *testing.T) {
 	if p, got, rules = recalled(t, c, cfg); cmp.Diff(owners[:len(owners)-1], got) != "" {
 		t.Fatalf("at the second restart %v are recalled", got)
 	}
-	if r := rules["k8s/CiliumNetworkPolicy/a/web"]; len(r) != 1 || len(r[0].Faults) != 1 || !r[0].DefaultDeny[policy.Ingress] || len(r[0].Clauses[0].Ports) > 0 {
+	if r := rules["k8s/CiliumNetworkPolicy/a/web"]; len(r) != 1 || len(r[0].Faults) != 1 || !r[0].DefaultDeny[datapath.Ingress] || len(r[0].Clauses[0].Ports) > 0 {
 		t.Errorf("the faulty policy is recalled as %+v", r)
 	}
 	if err := faulty(rules); err != nil {

@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/k8s/policies"
 	"github.com/hawser-net/hawser/internal/policy"
@@ -228,7 +229,7 @@ func TestPolicies(t *testing.T) {
 		f.until(t, func(rules map[policy.Owner][]*policy.Rule) error {
 			if s := fault(); s.Err == nil {
 				return errors.New("the fault is not told")
-			} else if r := rules[owner]; !s.InForce || s.Failed.IsZero() || len(r) != 1 || len(r[0].Faults) != 1 || !r[0].DefaultDeny[policy.Ingress] || len(r[0].Clauses[0].Ports) > 0 {
+			} else if r := rules[owner]; !s.InForce || s.Failed.IsZero() || len(r) != 1 || len(r[0].Faults) != 1 || !r[0].DefaultDeny[datapath.Ingress] || len(r[0].Clauses[0].Ports) > 0 {
 				return fmt.Errorf("status %+v, rules %+v; it must isolate and grant nothing", s, rules[owner])
 			}
 			return nil

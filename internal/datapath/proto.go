@@ -1,0 +1,60 @@
+package datapath
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Protocol numbers (IANA) that policies can name and the datapath judges. ProtoAny is none of a
+// packet.
+const (
+	ProtoAny    uint8 = 0
+	ProtoICMP   uint8 = 1
+	ProtoTCP    uint8 = 6
+	ProtoUDP    uint8 = 17
+	ProtoICMPv6 uint8 = 58
+	ProtoSCTP   uint8 = 132
+)
+
+// ProtoName returns the name of a protocol number, or the number.
+func ProtoName(p uint8) string {
+	switch p {
+	case ProtoAny:
+		return "ANY"
+	case ProtoICMP:
+		return "ICMP"
+	case ProtoTCP:
+		return "TCP"
+	case ProtoUDP:
+		return "UDP"
+	case ProtoICMPv6:
+		return "ICMPv6"
+	case ProtoSCTP:
+		return "SCTP"
+	}
+	return strconv.Itoa(int(p))
+}
+
+// ParseProto reads what ProtoName writes, in upper or lower case.
+func ParseProto(s string) (uint8, error) {
+	switch strings.ToUpper(s) {
+	case "ANY", "":
+		return ProtoAny, nil
+	case "ICMP":
+		return ProtoICMP, nil
+	case "TCP":
+		return ProtoTCP, nil
+	case "UDP":
+		return ProtoUDP, nil
+	case "ICMPV6":
+		return ProtoICMPv6, nil
+	case "SCTP":
+		return ProtoSCTP, nil
+	}
+	n, err := strconv.ParseUint(s, 10, 8)
+	if err != nil {
+		return 0, fmt.Errorf("protocol %q is not known", s)
+	}
+	return uint8(n), nil
+}
