@@ -18,7 +18,7 @@ FUZZTIME ?= 3s
 BENCH    ?=
 CHART    ?=
 SCALE    ?=
-BINARIES := hawser hawser-agent hawser-cni hawser-operator
+BINARIES := hawser hawser-agent hawser-cni hawser-operator hawser-relay
 # What a sandbox starts. The operator takes as long to compile as the rest: it links clients of clouds.
 SANDBOX_BINARIES := hawser hawser-agent hawser-cni
 # The server that the tests of the Consul driver run.

@@ -49,6 +49,7 @@ var layers = map[string]int{
 	"internal/cli":      4,
 	"internal/cni":      4,
 	"internal/operator": 4,
+	"internal/relay":    4,
 	"internal/sandbox":  4,
 
 	"cmd": 5,
@@ -245,7 +246,7 @@ func TestThirdPartyEdgesHaveOneHome(t *testing.T) {
 		{consul, []string{"pkg/kvstore/consul"}, "everyone else speaks to kvstore.Backend"},
 		{awsSDK, []string{"internal/operator"}, "the agent links no cloud SDK"},
 		{azureSDK, []string{"internal/operator"}, "the agent links no cloud SDK"},
-		{cobra, []string{"internal/agent", "internal/cli", "internal/operator", "internal/sandbox", "cmd"}, "only commands have a command line"},
+		{cobra, []string{"internal/agent", "internal/cli", "internal/operator", "internal/relay", "internal/sandbox", "cmd"}, "only commands have a command line"},
 		{viper, []string{"internal/agent", "internal/operator", "cmd"}, "everyone else is handed a Config"},
 	}
 	for _, p := range packages(t) {

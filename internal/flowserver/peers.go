@@ -32,7 +32,7 @@ func (s *Server) address(n node.Node) (hostPort string, ok bool) {
 func (s *Server) Notify(_ *peer.NotifyRequest, stream peer.Peer_NotifyServer) error {
 	watch := s.cfg.Nodes.Watch()
 	defer watch.Close()
-	return s.watched(stream.Context(), func(ctx context.Context, send func(func() error) error) error {
+	return Watch(stream.Context(), s.cfg.Stall, func(ctx context.Context, send func(func() error) error) error {
 		told := map[node.Key]string{} // addresses
 		for {
 			changes, err := watch.Next(ctx)

@@ -96,9 +96,22 @@ func New(cfg Config) (*Server, error) {
 // Serve answers on a listener until ctx ends, and returns nil then. The listener is closed.
 // Credentials are nil for a listener that needs none, such as a socket that only root can reach.
 func (s *Server) Serve(ctx context.Context, l net.Listener, creds credentials.TransportCredentials) error {
+	return Serve(ctx, l, creds, s.cfg.Streams, func(srv *grpc.Server) {
+		observer.RegisterObserverServer(srv, s)
+		peer.RegisterPeerServer(srv, s)
+		alive := health.NewServer()
+		alive.SetServingStatus(observer.Observer_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
+		healthpb.RegisterHealthServer(srv, alive)
+	})
+}
+
+// Serve answers on a listener, with what register adds to the server, until ctx ends, and returns
+// nil then: with the bounds that every server of flows has for its clients, and with streams at
+// once besides those that tell of nodes. The listener is closed. Credentials may be nil.
+func Serve(ctx context.Context, l net.Listener, creds credentials.TransportCredentials, streams int, register func(*grpc.Server)) error {
 	opts := []grpc.ServerOption{
-		grpc.MaxRecvMsgSize(maxRequest), grpc.ConnectionTimeout(10 * time.Second), grpc.StreamInterceptor(s.admission()),
-		grpc.MaxConcurrentStreams(uint32(s.cfg.Streams + peerStreams + maxCalls)),
+		grpc.MaxRecvMsgSize(maxRequest), grpc.ConnectionTimeout(10 * time.Second), grpc.StreamInterceptor(admission(streams)),
+		grpc.MaxConcurrentStreams(uint32(streams + peerStreams + maxCalls)),
 		grpc.MaxHeaderListSize(16 << 10), grpc.WaitForHandlers(true),
 		// A client that is gone without a word is noticed; one that asks all the time is not
 		// served.
@@ -109,11 +122,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, creds credentials.Tr
 		opts = append(opts, grpc.Creds(creds))
 	}
 	srv := grpc.NewServer(opts...)
-	observer.RegisterObserverServer(srv, s)
-	peer.RegisterPeerServer(srv, s)
-	alive := health.NewServer()
-	alive.SetServingStatus(observer.Observer_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
-	healthpb.RegisterHealthServer(srv, alive)
+	register(srv)
 	stop := context.AfterFunc(ctx, srv.Stop)
 	defer stop()
 	err := srv.Serve(netutil.LimitListener(l, maxConnections))
@@ -126,16 +135,16 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, creds credentials.Tr
 
 // admission returns what counts the streams of a listener and refuses those that are too many,
 // before their requests are read.
-func (s *Server) admission() grpc.StreamServerInterceptor {
+func admission(streams int) grpc.StreamServerInterceptor {
 	var all, peers atomic.Int64
 	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
-		count, most := &all, s.cfg.Streams
+		count, most := &all, streams
 		if info.FullMethod == peer.Peer_Notify_FullMethodName {
 			count, most = &peers, peerStreams
 		}
 		defer count.Add(-1)
 		if count.Add(1) > int64(most) {
-			return status.Errorf(codes.ResourceExhausted, "%d clients are being served, as many as this node serves at once; end some of them", most)
+			return status.Errorf(codes.ResourceExhausted, "%d clients are being served, as many as are served at once; end some of them", most)
 		}
 		return handle(srv, stream)
 	}

@@ -32,7 +32,7 @@ func (s *Server) GetFlows(req *observer.GetFlowsRequest, stream observer.Observe
 			ResponseTypes: &observer.GetFlowsResponse_LostEvents{LostEvents: l}, NodeName: s.nodeName(), Time: timestamppb.New(at),
 		}
 	}
-	return s.watched(stream.Context(), func(ctx context.Context, send func(func() error) error) error {
+	return Watch(stream.Context(), s.cfg.Stall, func(ctx context.Context, send func(func() error) error) error {
 		return read(ctx, s.cfg.Record.Flows, q, reader[flows.Entry]{
 			at:     func(e *flows.Entry) time.Time { return e.Time },
 			match:  filter.Match,
@@ -60,7 +60,7 @@ func (s *Server) GetAgentEvents(req *observer.GetAgentEventsRequest, stream obse
 	if err != nil {
 		return err
 	}
-	return s.watched(stream.Context(), func(ctx context.Context, send func(func() error) error) error {
+	return Watch(stream.Context(), s.cfg.Stall, func(ctx context.Context, send func(func() error) error) error {
 		return read(ctx, s.cfg.Record.Events, q, reader[flows.Event]{
 			at:     func(e *flows.Event) time.Time { return e.Time },
 			match:  func(*flows.Event) bool { return true },
@@ -89,8 +89,8 @@ func (q *query) during(at time.Time) bool {
 // after says whether a time is after the last one.
 func (q *query) after(at time.Time) bool { return !q.until.IsZero() && at.After(q.until) }
 
-// request is what requests have in common.
-type request interface {
+// Request is what requests of streams have in common.
+type Request interface {
 	GetNumber() uint64
 	GetFirst() bool
 	GetFollow() bool
@@ -98,7 +98,13 @@ type request interface {
 	GetUntil() *timestamppb.Timestamp
 }
 
-func newQuery(req request) (query, error) {
+// Check fails with InvalidArgument if the bounds of a request make no sense.
+func Check(req Request) error {
+	_, err := newQuery(req)
+	return err
+}
+
+func newQuery(req Request) (query, error) {
 	q := query{number: req.GetNumber(), first: req.GetFirst(), follow: req.GetFollow()}
 	for _, bound := range []struct {
 		name string
@@ -239,9 +245,10 @@ func last[T any](ctx context.Context, ring *flows.Ring[T], q query, r reader[T],
 	return oldest, nil
 }
 
-// watched runs what sends to a client, each time through send, and ends it if the client is gone or
-// takes nothing for too long.
-func (s *Server) watched(ctx context.Context, run func(ctx context.Context, send func(func() error) error) error) error {
+// Watch runs what sends to a client, each time through send, and ends it if the client is gone or
+// takes nothing for as long as stall. It may return before run does, which then is at its end: a
+// handler that returns ends what is being sent.
+func Watch(ctx context.Context, stall time.Duration, run func(ctx context.Context, send func(func() error) error) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var since atomic.Int64 // when the message was begun that is being sent; 0 if none is
@@ -253,7 +260,7 @@ func (s *Server) watched(ctx context.Context, run func(ctx context.Context, send
 	done := make(chan error, 1)
 	// When the handler returns, gRPC ends what is being sent, and so this goroutine.
 	go func() { done <- run(ctx, send) }()
-	tick := time.NewTicker(s.cfg.Stall / 4)
+	tick := time.NewTicker(stall / 4)
 	defer tick.Stop()
 	for {
 		select {
@@ -262,8 +269,8 @@ func (s *Server) watched(ctx context.Context, run func(ctx context.Context, send
 		case <-ctx.Done():
 			return status.FromContextError(ctx.Err()).Err()
 		case now := <-tick.C:
-			if began := since.Load(); began != 0 && now.Sub(time.Unix(0, began)) > s.cfg.Stall {
-				return status.Errorf(codes.DeadlineExceeded, "nothing was taken of what there was to read for %s", s.cfg.Stall)
+			if began := since.Load(); began != 0 && now.Sub(time.Unix(0, began)) > stall {
+				return status.Errorf(codes.DeadlineExceeded, "nothing was taken of what there was to read for %s", stall)
 			}
 		}
 	}

@@ -1,0 +1,149 @@
+package relay
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/hawser-net/hawser/internal/confdir"
+	"github.com/hawser-net/hawser/internal/flowserver"
+)
+
+// Config is what a [Relay] is made from. The names of its flags are those of the field.
+type Config struct {
+	ConfigDir string
+	// ListenAddress is where clients are served: host:port, or unix:///path. HealthAddress serves
+	// their state of health to probes, MetricsAddress metrics; empty for none.
+	ListenAddress, HealthAddress, MetricsAddress string
+	// PeerService is where an agent says which nodes there are: host:port, or unix:///path.
+	PeerService string
+	ClusterName string
+	// DialTimeout bounds how long a node may take to answer, RetryTimeout how long it is left alone
+	// after it did not.
+	DialTimeout, RetryTimeout time.Duration
+	// SortBuffer is how many flows a request holds to sort them, SortDrain for how long at most.
+	SortBuffer int
+	SortDrain  time.Duration
+	// ErrorWindow is how much time passes between two messages about the state of nodes.
+	ErrorWindow time.Duration
+	// Streams is how many requests for flows are served at once.
+	Streams int
+	// ClientTLS is how nodes are asked, and ServerTLS how clients are served.
+	ClientTLS   TLSFiles
+	NoClientTLS bool
+	ServerTLS   flowserver.TLSFiles
+	NoServerTLS bool
+	Debug       bool
+	LogFormat   string
+
+	// probe is how often nodes are asked whether they are there, stall how long a client may take
+	// nothing, settle after how long nodes are forgotten that a new list does not have, grace how
+	// long requests may go on when the relay stops.
+	probe, stall, settle, grace time.Duration
+	// upstreams is how many streams from nodes there may be at once, keep how many bytes of flows
+	// all requests together may hold, for the last of all nodes.
+	upstreams, keep int64
+}
+
+// Defaults returns the configuration of a relay in a cluster.
+func Defaults() Config {
+	return Config{
+		ListenAddress: ":4245", HealthAddress: ":4222", PeerService: "unix:///var/run/cilium/hubble.sock", ClusterName: "default",
+		DialTimeout: 5 * time.Second, RetryTimeout: 30 * time.Second, SortBuffer: 1024, SortDrain: time.Second,
+		ErrorWindow: 10 * time.Second, Streams: 128, LogFormat: "text",
+		probe: 10 * time.Second, stall: time.Minute, settle: 30 * time.Second, grace: 5 * time.Second,
+		upstreams: 1 << 15, keep: 128 << 20,
+	}
+}
+
+// Flags binds the options.
+func (c *Config) Flags(fs *pflag.FlagSet) {
+	fs.StringVar(&c.ConfigDir, confdir.FlagName, c.ConfigDir, "directory with a file for each option")
+	fs.StringVar(&c.ListenAddress, "listen-address", c.ListenAddress, "address at which clients are served, host:port or unix:///path (for root alone, without TLS)")
+	fs.StringVar(&c.HealthAddress, "health-listen-address", c.HealthAddress, "address at which probes are told how the relay is (gRPC health, without TLS); empty for none")
+	fs.StringVar(&c.MetricsAddress, "metrics-listen-address", c.MetricsAddress, "address at which metrics are served (/metrics); empty for none")
+	fs.StringVar(&c.PeerService, "peer-service", c.PeerService, "where an agent says which nodes there are, host:port or unix:///path")
+	fs.StringVar(&c.ClusterName, "cluster-name", c.ClusterName, "name of the cluster, which is part of the name in the certificate of --peer-service")
+	fs.DurationVar(&c.DialTimeout, "dial-timeout", c.DialTimeout, "how long a node may take to answer")
+	fs.DurationVar(&c.RetryTimeout, "retry-timeout", c.RetryTimeout, "how long a node that did not answer is left alone, at most; half a second the first time, then twice as long each time")
+	fs.IntVar(&c.SortBuffer, "sort-buffer-len-max", c.SortBuffer, "how many flows are held for each client to bring them into the order of their times")
+	fs.DurationVar(&c.SortDrain, "sort-buffer-drain-timeout", c.SortDrain, "how long a flow is held for that, at most")
+	fs.DurationVar(&c.ErrorWindow, "error-aggregation-window", c.ErrorWindow, "what becomes of nodes is told to a client at once, and then not more often than this")
+	fs.IntVar(&c.Streams, "max-streams", c.Streams, "how many requests for flows are served at once")
+	fs.StringVar(&c.ClientTLS.Cert, "tls-hubble-client-cert-file", c.ClientTLS.Cert, "certificate to show to nodes, a PEM file, read again for each connection")
+	fs.StringVar(&c.ClientTLS.Key, "tls-hubble-client-key-file", c.ClientTLS.Key, "key of that certificate, a PEM file")
+	fs.StringSliceVar(&c.ClientTLS.CAs, "tls-hubble-server-ca-files", c.ClientTLS.CAs, "authorities of which one must have signed the certificates of nodes, PEM files")
+	fs.BoolVar(&c.NoClientTLS, "disable-client-tls", c.NoClientTLS, "ask nodes without TLS, for agents with --hubble-disable-tls")
+	fs.StringVar(&c.ServerTLS.Cert, "tls-relay-server-cert-file", c.ServerTLS.Cert, "certificate of the relay, a PEM file, read again for each connection")
+	fs.StringVar(&c.ServerTLS.Key, "tls-relay-server-key-file", c.ServerTLS.Key, "key of that certificate, a PEM file")
+	fs.StringSliceVar(&c.ServerTLS.ClientCAs, "tls-relay-client-ca-files", c.ServerTLS.ClientCAs, "authorities of which one must have signed the certificate of a client, PEM files")
+	fs.BoolVar(&c.NoServerTLS, "disable-server-tls", c.NoServerTLS, "serve flows to everybody who reaches --listen-address, without TLS")
+	fs.BoolVar(&c.Debug, "debug", c.Debug, "log more")
+	fs.StringVar(&c.LogFormat, "log-format", c.LogFormat, "text or json")
+}
+
+// Validate returns everything that is wrong.
+func (c *Config) Validate() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	for _, a := range []struct {
+		flag, address  string
+		socket, absent bool
+	}{
+		{"listen-address", c.ListenAddress, true, false}, {"peer-service", c.PeerService, true, false},
+		{"health-listen-address", c.HealthAddress, false, true}, {"metrics-listen-address", c.MetricsAddress, false, true},
+	} {
+		path, isSocket := socketPath(a.address)
+		switch {
+		case a.address == "" && a.absent:
+		case isSocket && a.socket:
+			if !filepath.IsAbs(path) || len(path) > 107 {
+				bad("--%s: %q is no absolute path of at most 107 characters", a.flag, path)
+			}
+		default:
+			_, port, err := net.SplitHostPort(a.address)
+			if err == nil {
+				_, err = strconv.ParseUint(port, 10, 16)
+			}
+			if err != nil {
+				bad("--%s: %q is not host:port", a.flag, a.address)
+			}
+		}
+	}
+	for _, d := range []struct {
+		flag string
+		d    time.Duration
+	}{{"dial-timeout", c.DialTimeout}, {"retry-timeout", c.RetryTimeout}, {"sort-buffer-drain-timeout", c.SortDrain}, {"error-aggregation-window", c.ErrorWindow}} {
+		if d.d <= 0 || d.d > time.Hour {
+			bad("--%s: %v is outside 0 to 1h", d.flag, d.d)
+		}
+	}
+	if c.SortBuffer < 1 || c.SortBuffer > 1<<16 {
+		bad("--sort-buffer-len-max: %d is outside 1 to %d", c.SortBuffer, 1<<16)
+	}
+	if c.Streams < 1 || c.Streams > flowserver.DefaultStreams {
+		bad("--max-streams: %d is outside 1 to %d, which is as many as a node serves", c.Streams, flowserver.DefaultStreams)
+	}
+	if _, isSocket := socketPath(c.ListenAddress); !isSocket && !c.NoServerTLS &&
+		(c.ServerTLS.Cert == "" || c.ServerTLS.Key == "" || len(c.ServerTLS.ClientCAs) == 0) {
+		bad("--listen-address: clients are known by their certificates: give --tls-relay-server-cert-file, --tls-relay-server-key-file and " +
+			"--tls-relay-client-ca-files, or --disable-server-tls to tell everybody who reaches the address what all nodes see")
+	}
+	if !c.NoClientTLS && (c.ClientTLS.Cert == "" || c.ClientTLS.Key == "" || len(c.ClientTLS.CAs) == 0) {
+		bad("nodes serve flows to clients with a certificate: give --tls-hubble-client-cert-file, --tls-hubble-client-key-file and " +
+			"--tls-hubble-server-ca-files, or --disable-client-tls if agents have --hubble-disable-tls")
+	}
+	if c.LogFormat != "text" && c.LogFormat != "json" {
+		bad("--log-format: %q is neither text nor json", c.LogFormat)
+	}
+	return errors.Join(errs...)
+}
+
+// socketPath is the path of unix:///path.
+func socketPath(address string) (path string, ok bool) { return strings.CutPrefix(address, "unix://") }

@@ -1,0 +1,444 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/hawser-net/hawser/api/observer"
+	"github.com/hawser-net/hawser/api/relay"
+	"github.com/hawser-net/hawser/internal/flowserver"
+)
+
+var (
+	errSilent   = errors.New("it did not answer in time; its flows are missing")
+	errStopping = status.Error(codes.Unavailable, "the relay is being stopped; ask again")
+)
+
+// lookEvery is how often a follower looks at the nodes, if they change all the time.
+const lookEvery = 100 * time.Millisecond
+
+// GetFlows implements [observer.ObserverServer].
+func (r *Relay) GetFlows(req *observer.GetFlowsRequest, stream observer.Observer_GetFlowsServer) error {
+	if err := flowserver.Check(req); err != nil {
+		return err
+	}
+	if problem, ok := r.roster.known(); !ok {
+		return status.Errorf(codes.Unavailable, "no agent has said yet at %s which nodes there are: %s", r.cfg.PeerService, problem)
+	}
+	done := r.requests.add()
+	if done == nil {
+		return errStopping
+	}
+	return flowserver.Watch(stream.Context(), r.cfg.stall, func(ctx context.Context, send func(func() error) error) error {
+		defer done()
+		s := &search{relay: r, req: req, start: time.Now(), nodes: map[string]*tracked{}, news: newNews(r.cfg.ErrorWindow)}
+		s.send = func(res *observer.GetFlowsResponse) error {
+			if res.GetFlow() != nil {
+				r.metrics.flows.Inc()
+			}
+			return send(func() error { return stream.Send(res) })
+		}
+		return s.run(ctx)
+	})
+}
+
+// search is one request for flows. It belongs to one goroutine, but for what its readers use of the
+// merge.
+type search struct {
+	relay *Relay
+	req   *observer.GetFlowsRequest
+	send  func(*observer.GetFlowsResponse) error
+	start time.Time
+	merge *merge
+	nodes map[string]*tracked
+	news  *news
+	// keep holds the last flows of the past until there are no more; nil if they are not bounded.
+	keep    *kept
+	sent    uint64
+	readers sync.WaitGroup
+	// asked is how many times a node was asked, and refusals how often it said that the request
+	// makes no sense.
+	asked, refusals int
+}
+
+// tracked is what a search knows of a node.
+type tracked struct {
+	source *source // nil if there never was one
+	over   bool    // the source has ended
+	conn   *grpc.ClientConn
+	state  relay.NodeState // that the client was told
+	again  time.Time       // when it may be asked again on the same connection
+}
+
+func (s *search) run(ctx context.Context) (err error) {
+	r := s.relay
+	ctx, cancel := context.WithCancel(ctx)
+	defer s.readers.Wait()
+	defer cancel()
+	patience := r.cfg.DialTimeout
+	if s.req.GetFollow() {
+		patience = r.cfg.SortDrain
+	}
+	s.merge = newMerge(s.req.GetFollow(), s.start, patience, r.cfg.SortDrain, r.cfg.SortBuffer)
+	if s.req.GetNumber() > 0 && !s.req.GetFirst() {
+		s.keep = &kept{number: s.req.GetNumber(), all: &r.kept, most: r.cfg.keep}
+		defer func() {
+			if s.keep != nil {
+				s.keep.free()
+			}
+		}()
+	}
+	changed, err := s.look(ctx, true)
+	if err != nil {
+		return err
+	}
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	looked, dirty := time.Now(), false
+	follow := s.req.GetFollow()
+	for {
+		now := time.Now()
+		if since := now.Sub(looked); follow && (dirty && since >= lookEvery || since >= r.cfg.RetryTimeout) {
+			looked, dirty = now, false
+			if changed, err = s.look(ctx, false); err != nil {
+				return err
+			}
+		}
+		n := s.merge.next(now, s.sources)
+		over, err := s.ended(now)
+		if err != nil {
+			return err
+		}
+		dirty = dirty || over
+		wait, err := s.tell(now, n)
+		if err != nil {
+			return err
+		}
+		if n.item != nil {
+			if end, err := s.entry(n); end || err != nil {
+				return err
+			}
+			continue
+		}
+		if n.settled {
+			if err := s.settle(); err != nil {
+				return err
+			}
+		}
+		if s.complete(now, n) {
+			return nil
+		}
+		var change <-chan struct{}
+		if follow {
+			if wait = least(wait, r.cfg.RetryTimeout); dirty {
+				wait = least(wait, lookEvery)
+			} else {
+				change = changed
+			}
+			if until := s.req.GetUntil(); until != nil {
+				wait = least(wait, max(lookEvery, until.AsTime().Sub(now)))
+			}
+		}
+		var tick <-chan time.Time
+		if wait > 0 {
+			timer.Reset(wait)
+			tick = timer.C
+		}
+		stopping := r.requests.stopping
+		if !follow {
+			stopping = nil // it comes to its end, if there is time
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-stopping:
+			return errStopping
+		case <-change:
+			dirty = true
+		case <-s.merge.woken:
+		case <-tick:
+		}
+	}
+}
+
+// tell sends what has become of nodes, if it is time to, and returns for how long there is nothing
+// to do at most; 0 if that is not known.
+func (s *search) tell(now time.Time, n next) (wait time.Duration, err error) {
+	left, ok := s.news.due(now)
+	if !ok {
+		return n.wait, nil
+	}
+	if left > 0 && (s.req.GetFollow() || !n.done) {
+		return least(n.wait, left), nil
+	}
+	for _, res := range s.news.take(now) {
+		if err := s.send(res); err != nil {
+			return 0, err
+		}
+	}
+	return n.wait, nil
+}
+
+// complete says whether nothing more is to come.
+func (s *search) complete(now time.Time, n next) bool {
+	until := s.req.GetUntil()
+	switch {
+	case !s.req.GetFollow():
+		return n.done
+	case until == nil || now.Before(until.AsTime()):
+		return false
+	}
+	end := until.AsTime()
+	if end.Before(s.start) {
+		end = s.start
+	}
+	// Nodes end then by themselves, those that are well.
+	return n.done || now.After(end.Add(s.relay.cfg.DialTimeout))
+}
+
+// least is the smaller of two times to wait, of which the first may be none.
+func least(a, b time.Duration) time.Duration {
+	if a == 0 || b < a {
+		return b
+	}
+	return a
+}
+
+// look asks the nodes that are connected, and not yet asked, and remembers what is to be told of
+// those that are not. It returns what is closed when it is worth to look again.
+func (s *search) look(ctx context.Context, first bool) (<-chan struct{}, error) {
+	views, changed := s.relay.roster.nodes()
+	now := time.Now()
+	there := make(map[string]bool, len(views))
+	for _, v := range views {
+		there[v.name] = true
+		t := s.nodes[v.name]
+		if t == nil {
+			t = &tracked{}
+			s.nodes[v.name] = t
+		}
+		if v.conn == nil {
+			if t.state != relay.NodeState_NODE_UNAVAILABLE {
+				t.state = relay.NodeState_NODE_UNAVAILABLE
+				s.news.add(v.name, t.state, unavailable(v))
+			}
+			continue
+		}
+		if !s.mayAsk(t, v.conn, now) {
+			continue
+		}
+		if err := s.ask(ctx, v, t, len(views), first); err != nil {
+			return nil, err
+		}
+		if t.state != relay.NodeState_NODE_CONNECTED {
+			t.state = relay.NodeState_NODE_CONNECTED
+			s.news.add(v.name, t.state, "")
+		}
+	}
+	for name := range s.nodes {
+		if !there[name] {
+			delete(s.nodes, name)
+			s.news.add(name, relay.NodeState_NODE_GONE, "")
+		}
+	}
+	return changed, nil
+}
+
+// mayAsk says whether a node is to be asked: if it was not yet, or has ended on a connection that
+// is no more, or long enough ago.
+func (s *search) mayAsk(t *tracked, conn *grpc.ClientConn, now time.Time) bool {
+	return t.source == nil || t.over && (conn != t.conn || now.After(t.again))
+}
+
+// ask has a node send what is wanted of it.
+func (s *search) ask(ctx context.Context, v view, t *tracked, of int, first bool) error {
+	if s.relay.upstreams.Add(1) > s.relay.cfg.upstreams {
+		s.relay.upstreams.Add(-1)
+		return status.Errorf(codes.ResourceExhausted, "%d streams from nodes are being read, as many as the relay reads at once; end some clients", s.relay.cfg.upstreams)
+	}
+	req := s.req
+	if !first {
+		// It goes on where it was by its own clock; else with what is to come.
+		req = proto.CloneOf(s.req)
+		req.Number = 0
+		if t.source != nil && !t.source.last.IsZero() {
+			req.Since = timestamppb.New(t.source.last.Add(1))
+		}
+	}
+	var last time.Time
+	if t.source != nil {
+		last = t.source.last
+	}
+	ctx, end := context.WithCancel(ctx)
+	past := !s.req.GetFollow() || s.req.GetNumber() > 0 || s.req.GetSince() != nil
+	src := s.merge.add(v.name, of, first && past, end)
+	src.last = last
+	t.source, t.conn, t.over = src, v.conn, false
+	s.asked++
+	s.readers.Go(func() {
+		defer s.relay.upstreams.Add(-1)
+		defer end()
+		s.merge.finish(src, s.read(ctx, v, req, src))
+	})
+	return nil
+}
+
+// read passes on what a node sends until that ends.
+func (s *search) read(ctx context.Context, v view, req *observer.GetFlowsRequest, src *source) error {
+	stream, err := observer.NewObserverClient(v.conn).GetFlows(ctx, req)
+	if err != nil {
+		return err
+	}
+	for {
+		res, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		// A node speaks for itself only.
+		res.NodeName = v.name
+		switch {
+		case res.GetFlow() != nil:
+			res.GetFlow().NodeName = v.name
+		case res.GetLostEvents() == nil:
+			continue
+		}
+		if err := s.merge.put(ctx, src, res); err != nil {
+			return err
+		}
+	}
+}
+
+func (s *search) sources(each func(*source)) {
+	for _, t := range s.nodes {
+		if t.source != nil {
+			each(t.source)
+		}
+	}
+}
+
+// ended remembers what is to be told of nodes that ended before they told everything, and says
+// whether any has ended. It fails if all did because of what was asked.
+func (s *search) ended(now time.Time) (any bool, err error) {
+	for _, src := range s.merge.ended() {
+		t := s.nodes[src.node]
+		if t == nil || t.source != src {
+			continue // it is gone
+		}
+		any, t.over, t.again = true, true, now.Add(s.relay.cfg.RetryTimeout)
+		if src.err == nil {
+			continue
+		}
+		t.state = relay.NodeState_NODE_ERROR
+		switch status.Code(src.err) {
+		case codes.InvalidArgument:
+			s.refusals++
+			err = status.Error(codes.InvalidArgument, text(src.err))
+		case codes.Unavailable, codes.Canceled:
+			t.state = relay.NodeState_NODE_UNAVAILABLE
+		}
+		s.news.add(src.node, t.state, text(src.err))
+	}
+	// What one node does not understand, others may.
+	if s.refusals < s.asked || s.sent > 0 {
+		err = nil
+	}
+	return any, err
+}
+
+// entry does what is to be done with the next entry. It says whether it was the last one.
+func (s *search) entry(n next) (end bool, err error) {
+	flow := n.item.res.GetFlow() != nil
+	if flow {
+		if t := n.item.res.GetTime(); t.IsValid() && t.AsTime().After(n.source.last) && !t.AsTime().After(time.Now()) {
+			n.source.last = t.AsTime()
+		}
+	}
+	if s.keep != nil {
+		if !s.req.GetFollow() || n.item.key.Before(s.start) {
+			return false, s.keep.add(n.item.res)
+		}
+		if err := s.settle(); err != nil {
+			return false, err
+		}
+	}
+	if err := s.send(n.item.res); err != nil {
+		return false, err
+	}
+	if flow {
+		s.sent++
+	}
+	return s.req.GetFirst() && s.sent == s.req.GetNumber(), nil
+}
+
+// settle sends what was kept of the past.
+func (s *search) settle() error {
+	if s.keep == nil {
+		return nil
+	}
+	k := s.keep
+	s.keep = nil
+	defer k.free()
+	for _, res := range k.entries {
+		if err := s.send(res); err != nil {
+			return err
+		}
+		if res.GetFlow() != nil {
+			s.sent++
+		}
+	}
+	return nil
+}
+
+// kept holds the last flows, and what is told between them.
+type kept struct {
+	number  uint64
+	entries []*observer.GetFlowsResponse
+	flows   uint64
+	bytes   int64
+	all     *atomic.Int64 // bytes that all requests hold
+	most    int64
+}
+
+// add adds an entry and lets go of those that are not among the last any more.
+func (k *kept) add(res *observer.GetFlowsResponse) error {
+	size := int64(proto.Size(res))
+	k.entries = append(k.entries, res)
+	k.bytes += size
+	held := k.all.Add(size)
+	if res.GetFlow() != nil {
+		k.flows++
+	}
+	for k.flows > k.number {
+		old := k.entries[0]
+		k.entries[0] = nil
+		k.entries = k.entries[1:]
+		size := int64(proto.Size(old))
+		k.bytes -= size
+		held = k.all.Add(-size)
+		if old.GetFlow() != nil {
+			k.flows--
+		}
+	}
+	// One request may take half of what there is.
+	if k.bytes > k.most/2 || held > k.most {
+		return status.Error(codes.ResourceExhausted, fmt.Sprintf(
+			"the last %d flows of all nodes are more than the relay can hold; ask for fewer, or for a time with since and until", k.number))
+	}
+	return nil
+}
+
+func (k *kept) free() { k.all.Add(-k.bytes) }

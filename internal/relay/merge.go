@@ -1,0 +1,255 @@
+package relay
+
+import (
+	"container/heap"
+	"context"
+	"sync"
+	"time"
+
+	"github.com/hawser-net/hawser/api/observer"
+)
+
+// item is an answer of a node.
+type item struct {
+	res *observer.GetFlowsResponse
+	// key is by when it is sorted: its time, but not later than it came. A node whose clock is
+	// ahead would otherwise have its flows held, and everybody's after them.
+	key time.Time
+}
+
+// source is what one node sends for one request. But for the channel its fields are guarded by the
+// merge.
+type source struct {
+	node  string
+	room  chan struct{} // holds a token for each entry of queue
+	queue []item
+	// catching says that the node is still telling of what was before the request, which others are
+	// to be sorted into.
+	catching bool
+	ended    bool
+	err      error // why it ended; nil if all was told
+	end      context.CancelFunc
+	// last is the time of its latest flow that was sent on. It belongs to who takes entries.
+	last time.Time
+}
+
+// merge brings the streams of nodes into one, in the order of time. Each node's stream is nearly
+// sorted by itself; so the earliest of all heads is the next one, if every node has one.
+//
+// A node that has none is waited for in two ways. As long as it tells of the past, it has patience
+// to go on; then it is given up. After that, or in a following from now on, it may have nothing to
+// tell, and everybody's flows are held until they are as old as hold, or as long as there is room.
+type merge struct {
+	mu      sync.Mutex
+	heads   sources
+	woken   chan struct{}
+	live    int // sources that have not ended
+	idle    int // of those, the ones without a head
+	waiting int // of those, the ones that are catching up
+	held    int // entries of all queues
+	// over are sources of which everything was taken, and nobody was told yet.
+	over []*source
+	// stuck is since when nodes are waited for that tell of the past, if any are, and allowed how
+	// much longer that may take: patience, less what it took already. Each entry adds earned, so
+	// that a node that sends a little now and then does not hold the others for ever.
+	stuck   time.Time
+	allowed time.Duration
+
+	start          time.Time
+	follow         bool
+	patience, hold time.Duration
+	size           int // how many entries are held, if nodes are fewer
+}
+
+func newMerge(follow bool, start time.Time, patience, hold time.Duration, size int) *merge {
+	return &merge{woken: make(chan struct{}, 1), follow: follow, start: start, patience: patience, allowed: patience, hold: hold, size: size}
+}
+
+func (m *merge) wake() {
+	select {
+	case m.woken <- struct{}{}:
+	default:
+	}
+}
+
+// add makes a source for a node, one of so many. catching is for one that tells of the past.
+func (m *merge) add(node string, of int, catching bool, end context.CancelFunc) *source {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := &source{node: node, room: make(chan struct{}, max(2, m.size/max(of, 1))), catching: catching, end: end}
+	m.live++
+	m.idle++
+	if catching {
+		m.waiting++
+	}
+	return s
+}
+
+// put adds what a node sent. It waits for room, and fails if ctx ends before there is some.
+func (m *merge) put(ctx context.Context, s *source, res *observer.GetFlowsResponse) error {
+	select {
+	case s.room <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	now := time.Now()
+	it := item{res, now}
+	if t := res.GetTime(); t.IsValid() && t.AsTime().Before(now) {
+		it.key = t.AsTime()
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s.ended { // given up meanwhile
+		<-s.room
+		return context.Canceled
+	}
+	s.queue = append(s.queue, it)
+	m.held++
+	if len(s.queue) == 1 {
+		m.idle--
+		if s.catching {
+			m.waiting--
+		}
+		heap.Push(&m.heads, s)
+	}
+	if s.catching && m.follow && !it.key.Before(m.start) {
+		s.catching = false // it has a head, so nobody waits for it
+	}
+	m.wake()
+	return nil
+}
+
+// finish tells that a node sends nothing more.
+func (m *merge) finish(s *source, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.close(s, err)
+	m.wake()
+}
+
+// close ends a source; what it has sent stays. The lock is held.
+func (m *merge) close(s *source, err error) {
+	if s.ended {
+		return
+	}
+	s.ended, s.err = true, err
+	s.end()
+	m.live--
+	if len(s.queue) == 0 {
+		m.idle--
+		if s.catching {
+			m.waiting--
+		}
+		m.over = append(m.over, s)
+	}
+}
+
+// ended returns the sources that have ended, and of which everything was taken, since the last
+// call.
+func (m *merge) ended() []*source {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := m.over
+	m.over = nil
+	return out
+}
+
+// next is what there is to do now: an entry to send; or settled, if nothing of the past is to come
+// any more; or done, if nothing at all is; or to wait, until something wakes, or for wait if that
+// is not 0. late has nodes that were given up for being silent.
+type next struct {
+	item          *item
+	source        *source
+	settled, done bool
+	wait          time.Duration
+}
+
+// next returns what is next at a time. all are the sources, of which those may be given up that are
+// waited for.
+func (m *merge) next(now time.Time, all func(func(*source))) next {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.waiting > 0 {
+		// Whoever is waited for has been so since the last entry was taken, or longer.
+		if m.stuck.IsZero() {
+			m.stuck = now
+		}
+		if left := m.stuck.Add(m.allowed).Sub(now); left > 0 {
+			return next{wait: left}
+		}
+		all(func(s *source) {
+			if s.catching && !s.ended && len(s.queue) == 0 {
+				if m.follow {
+					s.catching = false
+					m.waiting--
+				} else {
+					m.close(s, errSilent)
+				}
+			}
+		})
+	}
+	if !m.stuck.IsZero() {
+		m.allowed, m.stuck = max(0, m.allowed-now.Sub(m.stuck)), time.Time{}
+	}
+	if len(m.heads) == 0 {
+		if m.live == 0 {
+			return next{settled: true, done: true}
+		}
+		return next{settled: true}
+	}
+	s := m.heads[0]
+	it := s.queue[0]
+	if m.idle > 0 && len(s.room) < cap(s.room) && m.held < m.size {
+		if left := it.key.Add(m.hold).Sub(now); m.follow && left > 0 {
+			// Nobody is waited for who tells of the past, but somebody may still have some.
+			return next{wait: left}
+		}
+	}
+	m.allowed = min(m.patience, m.allowed+earned)
+	s.queue[0] = item{}
+	s.queue = s.queue[1:]
+	<-s.room
+	m.held--
+	if len(s.queue) > 0 {
+		heap.Fix(&m.heads, 0)
+	} else {
+		s.queue = nil
+		heap.Pop(&m.heads)
+		switch {
+		case s.ended:
+			m.over = append(m.over, s)
+		case s.catching:
+			m.waiting++
+			fallthrough
+		default:
+			m.idle++
+		}
+	}
+	return next{item: &it, source: s}
+}
+
+// earned is for how long nodes may be waited for, for each entry that there was.
+const earned = time.Millisecond
+
+// sources is a heap of those that have a head, by its time.
+type sources []*source
+
+func (h sources) Len() int { return len(h) }
+func (h sources) Less(i, j int) bool {
+	a, b := h[i].queue[0].key, h[j].queue[0].key
+	if a.Equal(b) {
+		return h[i].node < h[j].node
+	}
+	return a.Before(b)
+}
+
+func (h sources) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h *sources) Push(x any)   { *h = append(*h, x.(*source)) }
+
+func (h *sources) Pop() any {
+	old := *h
+	s := old[len(old)-1]
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	return s
+}

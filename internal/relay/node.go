@@ -1,0 +1,173 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/status"
+
+	"github.com/hawser-net/hawser/api/observer"
+	"github.com/hawser-net/hawser/api/relay"
+)
+
+const (
+	// dialing is how many nodes are connected to at the same time: a list of thousands that do not
+	// answer costs that many sockets.
+	dialing = 256
+	// maxMessage is the size of an answer of a node in bytes.
+	maxMessage = 1 << 20
+	// window is how much of a stream from a node is taken that nobody has read yet, in bytes.
+	window = 64 << 10
+	// firstRetry is how long a node is left alone after its first failure.
+	firstRetry = 500 * time.Millisecond
+	// maxProblem is how much is kept of what a node says went wrong, in bytes.
+	maxProblem = 256
+)
+
+// dial returns a connection that is made when it is first used.
+func (r *Relay) dial(address, serverName string) (*grpc.ClientConn, error) {
+	opts := []grpc.DialOption{
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)), grpc.WithMaxHeaderListSize(16 << 10),
+		grpc.WithStaticStreamWindowSize(window), grpc.WithStaticConnWindowSize(16 * window),
+		grpc.WithDisableServiceConfig(), grpc.WithNoProxy(), grpc.WithIdleTimeout(0), grpc.WithUserAgent("hawser-relay/" + r.version),
+	}
+	target := "passthrough:///" + address
+	if path, ok := socketPath(address); ok {
+		target = "unix://" + path
+		opts = append(opts, grpc.WithTransportCredentials(r.local))
+	} else {
+		if _, _, err := net.SplitHostPort(address); err != nil {
+			return nil, fmt.Errorf("its address %q is not host:port", address)
+		}
+		creds, err := r.cfg.credentialsFor(serverName)
+		if err != nil {
+			return nil, err
+		}
+		opts = append(opts, grpc.WithTransportCredentials(creds))
+	}
+	return grpc.NewClient(target, opts...)
+}
+
+// lookAfter keeps a connection to a node until ctx ends.
+func (r *Relay) lookAfter(ctx context.Context, m *member, p peerNode) {
+	log := r.log.With("node", p.name, "address", p.address)
+	for wait := firstRetry; ; {
+		began := time.Now()
+		err := r.serveNode(ctx, m, p, log)
+		if ctx.Err() != nil {
+			return
+		}
+		problem := text(err)
+		r.roster.update(m, relay.NodeState_NODE_UNAVAILABLE, nil, problem, nil)
+		log.Debug("node does not answer", "error", problem, "retry", wait)
+		if time.Since(began) > r.cfg.RetryTimeout {
+			wait = firstRetry
+		}
+		// Nodes that went together do not come back together.
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait/2 + rand.N(wait/2+1)):
+		}
+		wait = min(2*wait, r.cfg.RetryTimeout)
+	}
+}
+
+// serveNode connects to a node and returns why that ended.
+func (r *Relay) serveNode(ctx context.Context, m *member, p peerNode, log *slog.Logger) error {
+	select {
+	case r.dialing <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	conn, st, err := r.connect(ctx, p)
+	<-r.dialing
+	if err != nil {
+		return err
+	}
+	// Who reads from it hears so, and that is how they are told.
+	defer conn.Close()
+	r.roster.update(m, relay.NodeState_NODE_CONNECTED, conn, "", st)
+	log.Info("node is connected")
+	err = r.probe(ctx, conn, func(st *observer.ServerStatusResponse) {
+		r.roster.update(m, relay.NodeState_NODE_CONNECTED, conn, "", st)
+	})
+	if ctx.Err() == nil {
+		log.Warn("node is not connected any more", "error", text(err))
+		r.roster.update(m, relay.NodeState_NODE_UNAVAILABLE, nil, text(err), nil) // before the streams end
+	}
+	return err
+}
+
+func (r *Relay) connect(ctx context.Context, p peerNode) (*grpc.ClientConn, *observer.ServerStatusResponse, error) {
+	conn, err := r.dial(p.address, p.serverName)
+	if err != nil {
+		return nil, nil, err
+	}
+	st, err := r.ask(ctx, conn)
+	if err != nil {
+		conn.Close()
+		return nil, nil, err
+	}
+	return conn, st, nil
+}
+
+// ask asks a server how it is. An answer of any kind is one; a server may not know the question.
+func (r *Relay) ask(ctx context.Context, conn *grpc.ClientConn) (*observer.ServerStatusResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, r.cfg.DialTimeout)
+	defer cancel()
+	st, err := observer.NewObserverClient(conn).ServerStatus(ctx, &observer.ServerStatusRequest{})
+	switch status.Code(err) {
+	case codes.OK:
+		return st, nil
+	case codes.DeadlineExceeded:
+		return nil, fmt.Errorf("no answer within %v", r.cfg.DialTimeout)
+	case codes.Unimplemented:
+		return nil, nil
+	}
+	return nil, err
+}
+
+// probe returns when a server that was connected does not answer any more: a connection alone
+// would not tell that a process is frozen.
+func (r *Relay) probe(ctx context.Context, conn *grpc.ClientConn, answer func(*observer.ServerStatusResponse)) error {
+	for {
+		wait, cancel := context.WithTimeout(ctx, r.cfg.probe/2+rand.N(r.cfg.probe/2+1))
+		changed := conn.WaitForStateChange(wait, connectivity.Ready)
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case changed:
+			return errors.New("the connection ended")
+		}
+		st, err := r.ask(ctx, conn)
+		if err != nil {
+			return err
+		}
+		answer(st)
+	}
+}
+
+// text is what an error says, without more of it than is of use.
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	s := err.Error()
+	if st, ok := status.FromError(err); ok {
+		s = st.Message()
+	}
+	if len(s) > maxProblem {
+		s = s[:maxProblem]
+	}
+	return s
+}

@@ -1,0 +1,143 @@
+package relay
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/hawser-net/hawser/api/observer"
+	"github.com/hawser-net/hawser/api/relay"
+)
+
+const (
+	// namespacesAge is how old an answer about namespaces may be.
+	namespacesAge = 5 * time.Second
+	// maxNamespaces bounds that answer.
+	maxNamespaces = 1 << 15
+	// askAtOnce is how many nodes are asked for their namespaces at the same time.
+	askAtOnce = 64
+)
+
+// ServerStatus implements [observer.ObserverServer]: the sum of what nodes last said, which is at
+// most as old as they are asked whether they are there.
+func (r *Relay) ServerStatus(context.Context, *observer.ServerStatusRequest) (*observer.ServerStatusResponse, error) {
+	views, _ := r.roster.nodes()
+	out := &observer.ServerStatusResponse{Version: r.version}
+	var connected, unavailable uint32
+	for _, v := range views {
+		if v.conn == nil {
+			unavailable++
+			out.UnavailableNodes = append(out.UnavailableNodes, v.name)
+			continue
+		}
+		connected++
+		out.NumFlows += v.status.GetNumFlows()
+		out.MaxFlows += v.status.GetMaxFlows()
+		out.SeenFlows += v.status.GetSeenFlows()
+		out.FlowsRate += v.status.GetFlowsRate()
+		out.UptimeNs = max(out.UptimeNs, v.status.GetUptimeNs()) // since when there may be flows
+	}
+	out.NumConnectedNodes, out.NumUnavailableNodes = wrapperspb.UInt32(connected), wrapperspb.UInt32(unavailable)
+	return out, nil
+}
+
+// GetNodes implements [observer.ObserverServer].
+func (r *Relay) GetNodes(context.Context, *observer.GetNodesRequest) (*observer.GetNodesResponse, error) {
+	views, _ := r.roster.nodes()
+	out := &observer.GetNodesResponse{Nodes: make([]*observer.Node, 0, len(views))}
+	for _, v := range views {
+		n := &observer.Node{
+			Name: v.name, Address: v.address, State: v.state, Version: v.status.GetVersion(),
+			Tls:      &observer.TLS{Enabled: v.serverName != "", ServerName: v.serverName},
+			UptimeNs: v.status.GetUptimeNs(), NumFlows: v.status.GetNumFlows(), MaxFlows: v.status.GetMaxFlows(), SeenFlows: v.status.GetSeenFlows(),
+		}
+		if v.state == relay.NodeState_UNKNOWN_NODE_STATE {
+			n.State = relay.NodeState_NODE_UNAVAILABLE
+		}
+		out.Nodes = append(out.Nodes, n)
+	}
+	return out, nil
+}
+
+// GetAgentEvents implements [observer.ObserverServer]: it does not. The events of an agent are its
+// own business, and the relays of the field do not tell them either.
+func (r *Relay) GetAgentEvents(*observer.GetAgentEventsRequest, observer.Observer_GetAgentEventsServer) error {
+	return status.Error(codes.Unimplemented, "a relay does not tell the events of agents; ask the agent of the node")
+}
+
+// namespaces is the last answer about namespaces. Whoever has turn may change it.
+type namespaces struct {
+	turn chan struct{}
+	at   time.Time
+	list []*observer.Namespace
+}
+
+func newNamespaces() namespaces { return namespaces{turn: make(chan struct{}, 1)} }
+
+// GetNamespaces implements [observer.ObserverServer]. Nodes that do not answer are left out.
+func (r *Relay) GetNamespaces(ctx context.Context, _ *observer.GetNamespacesRequest) (*observer.GetNamespacesResponse, error) {
+	ns := &r.namespaces
+	select {
+	case ns.turn <- struct{}{}:
+		defer func() { <-ns.turn }()
+	case <-ctx.Done():
+		return nil, status.FromContextError(ctx.Err()).Err()
+	}
+	if time.Since(ns.at) > namespacesAge {
+		list := r.askNamespaces(ctx)
+		if ctx.Err() != nil {
+			return nil, status.FromContextError(ctx.Err()).Err()
+		}
+		ns.list, ns.at = list, time.Now()
+	}
+	return &observer.GetNamespacesResponse{Namespaces: ns.list}, nil
+}
+
+func (r *Relay) askNamespaces(ctx context.Context) []*observer.Namespace {
+	ctx, cancel := context.WithTimeout(ctx, r.cfg.DialTimeout)
+	defer cancel()
+	type key struct{ cluster, namespace string }
+	var mu sync.Mutex
+	found := map[key]bool{}
+	views, _ := r.roster.nodes()
+	slots := make(chan struct{}, askAtOnce)
+	var asked sync.WaitGroup
+	for _, v := range views {
+		if v.conn == nil {
+			continue
+		}
+		slots <- struct{}{} // each ends with ctx
+		asked.Go(func() {
+			defer func() { <-slots }()
+			res, err := observer.NewObserverClient(v.conn).GetNamespaces(ctx, &observer.GetNamespacesRequest{})
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			for _, n := range res.GetNamespaces() {
+				if len(found) < maxNamespaces && len(n.GetNamespace())+len(n.GetCluster()) <= maxNodeName {
+					found[key{n.GetCluster(), n.GetNamespace()}] = true
+				}
+			}
+		})
+	}
+	asked.Wait()
+	out := make([]*observer.Namespace, 0, len(found))
+	for k := range found {
+		out = append(out, &observer.Namespace{Cluster: k.cluster, Namespace: k.namespace})
+	}
+	slices.SortFunc(out, func(a, b *observer.Namespace) int {
+		if c := strings.Compare(a.Cluster, b.Cluster); c != 0 {
+			return c
+		}
+		return strings.Compare(a.Namespace, b.Namespace)
+	})
+	return out
+}

@@ -1,0 +1,99 @@
+package relay
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/hawser-net/hawser/api/observer"
+	"github.com/hawser-net/hawser/api/peer"
+)
+
+// peerServiceName is the name of the service in the certificate with which agents answer for it:
+// before the cluster's, where nodes have their own.
+const peerServiceName = "hubble-peer"
+
+// followPeers keeps the roster as agents say, until ctx ends. While no agent does, the nodes that
+// are known stay.
+func (r *Relay) followPeers(ctx context.Context) {
+	list := uint64(0)
+	for wait := firstRetry; ; {
+		began := time.Now()
+		list++
+		err := r.readPeers(ctx, list)
+		if ctx.Err() != nil {
+			return
+		}
+		r.roster.told(text(err))
+		r.log.Warn("nobody says which nodes there are; asking again", "service", r.cfg.PeerService, "error", text(err), "wait", wait)
+		if time.Since(began) > r.cfg.RetryTimeout {
+			wait = firstRetry
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait/2 + rand.N(wait/2+1)):
+		}
+		wait = min(2*wait, r.cfg.RetryTimeout)
+	}
+}
+
+// readPeers follows one agent's list of nodes and returns why that ended.
+func (r *Relay) readPeers(ctx context.Context, list uint64) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	serverName := ""
+	if !r.cfg.NoClientTLS {
+		serverName = peerServiceName + "." + r.cfg.ClusterName + ".hubble-grpc.cilium.io"
+	}
+	conn, err := r.dial(r.cfg.PeerService, serverName)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if _, err := r.ask(ctx, conn); err != nil {
+		return err
+	}
+	r.running.Go(func() { cancel(r.probe(ctx, conn, func(*observer.ServerStatusResponse) {})) })
+	stream, err := peer.NewPeerClient(conn).Notify(ctx, &peer.NotifyRequest{}, grpc.WaitForReady(false))
+	if err != nil {
+		return err
+	}
+	// Nothing says where the nodes of now end and changes begin. A node that was known and is not
+	// told of again is gone.
+	timer := time.AfterFunc(r.cfg.settle, func() {
+		if ctx.Err() == nil {
+			r.roster.remove(func(m *member) bool { return m.seen < list })
+		}
+	})
+	defer timer.Stop()
+	warned := false
+	for {
+		n, err := stream.Recv()
+		if err != nil {
+			if cause := context.Cause(ctx); cause != nil {
+				return cause
+			}
+			return err
+		}
+		p := peerNode{n.GetName(), n.GetAddress(), n.GetTls().GetServerName()}
+		if p.name == "" || len(p.name) > maxNodeName || len(p.address) > maxNodeName || len(p.serverName) > 2*maxNodeName {
+			continue // it could not be told apart, or told of
+		}
+		switch n.GetType() {
+		case peer.ChangeNotificationType_PEER_ADDED, peer.ChangeNotificationType_PEER_UPDATED:
+			ok := r.roster.set(r.nodes, p, list, func(ctx context.Context, m *member) {
+				r.running.Go(func() { r.lookAfter(ctx, m, p) })
+			})
+			if !ok && !warned {
+				warned = true
+				r.log.Warn("there are more nodes than this relay asks; the rest is left out", "most", maxNodes)
+			}
+		case peer.ChangeNotificationType_PEER_DELETED:
+			r.roster.remove(func(m *member) bool { return m.view.name == p.name })
+		}
+		r.roster.told("")
+	}
+}

@@ -1,0 +1,117 @@
+package relay
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/hawser-net/hawser/api/observer"
+	"github.com/hawser-net/hawser/api/peer"
+	"github.com/hawser-net/hawser/api/relay"
+	"github.com/hawser-net/hawser/internal/testenv/controllers"
+)
+
+// lister is an agent that says which nodes there are, whatever it likes.
+type lister struct {
+	peer.UnimplementedPeerServer
+	mu   sync.Mutex
+	list []*peer.ChangeNotification
+	drop chan struct{} // ends streams
+}
+
+func (l *lister) Notify(_ *peer.NotifyRequest, stream peer.Peer_NotifyServer) error {
+	l.mu.Lock()
+	list, drop := l.list, l.drop
+	l.mu.Unlock()
+	for _, n := range list {
+		if err := stream.Send(n); err != nil {
+			return err
+		}
+	}
+	select {
+	case <-stream.Context().Done():
+	case <-drop:
+	}
+	return nil
+}
+
+// set changes the list and ends the streams.
+func (l *lister) set(list []*peer.ChangeNotification) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.drop != nil {
+		close(l.drop)
+	}
+	l.list, l.drop = list, make(chan struct{})
+}
+
+func added(name, address string) *peer.ChangeNotification {
+	return &peer.ChangeNotification{Type: peer.ChangeNotificationType_PEER_ADDED, Name: name, Address: address}
+}
+
+// TestListOfThousands: a list of more nodes than there can be, none of which answers, keeps the
+// relay from neither those that do nor from its work, and a shorter list replaces it.
+func TestListOfThousands(t *testing.T) {
+	l := &lister{}
+	path := filepath.Join(shortDir(t), "s")
+	s := newStand(t, 2, func(c *Config) {
+		c.PeerService, c.RetryTimeout, c.settle = "unix://"+path, 30*time.Second, 3*time.Second
+	}, nil)
+	var list []*peer.ChangeNotification
+	closed := freePort(t)
+	for i := range maxNodes + 1000 {
+		list = append(list, added(fmt.Sprintf("prod/x%d", i), closed))
+		if i == 1000 {
+			list = append(list, added("prod/n1", s.nodes[0].address), added("prod/n2", s.nodes[1].address),
+				added("", closed), added(strings.Repeat("x", 1000), closed), added("prod/bad", "nowhere"))
+		}
+	}
+	l.set(list)
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := grpc.NewServer(grpc.WaitForHandlers(true))
+	peer.RegisterPeerServer(srv, l)
+	s.run(func(ctx context.Context) error {
+		stop := context.AfterFunc(ctx, srv.Stop)
+		defer stop()
+		defer srv.Stop()
+		return srv.Serve(listener)
+	})
+	s.connected(2)
+	controllers.Eventually(t, patience, func() string {
+		views, _ := s.relay.roster.nodes()
+		if len(views) != maxNodes {
+			return fmt.Sprintf("%d nodes", len(views))
+		}
+		return ""
+	})
+	if n := runtime.NumGoroutine(); n > 3*maxNodes {
+		t.Errorf("%d goroutines", n)
+	}
+	want := s.nodes[1].add(time.Now())
+	got, told, err := s.get(&observer.GetFlowsRequest{}).all()
+	if err != nil || len(got) != 1 || got[0] != want || len(told) < maxNodes/namesAtOnce || len(told) > maxNodes/namesAtOnce+2*problemsAtOnce {
+		t.Errorf("%v, %d messages about nodes, %v", got, len(told), err)
+	}
+	c := s.get(&observer.GetFlowsRequest{Follow: true})
+	if problem := c.told("prod/bad", relay.NodeState_NODE_UNAVAILABLE); !strings.Contains(problem, "host:port") && !strings.Contains(problem, "several reasons") {
+		t.Error(problem)
+	}
+	// The next list has one node: the others are gone, after a while.
+	l.set([]*peer.ChangeNotification{added("prod/n1", s.nodes[0].address)})
+	c.told("prod/n2", relay.NodeState_NODE_GONE)
+	nodes, err := s.client().GetNodes(t.Context(), &observer.GetNodesRequest{})
+	if err != nil || len(nodes.GetNodes()) != 1 || nodes.GetNodes()[0].GetName() != "prod/n1" {
+		t.Errorf("%d nodes, %v", len(nodes.GetNodes()), err)
+	}
+}

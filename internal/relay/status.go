@@ -1,0 +1,98 @@
+package relay
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/hawser-net/hawser/api/observer"
+	"github.com/hawser-net/hawser/api/relay"
+)
+
+const (
+	// namesAtOnce is how many nodes one message names: a client takes messages of a few MiB.
+	namesAtOnce = 1000
+	// problemsAtOnce is how many different reasons are told apart at once.
+	problemsAtOnce = 16
+)
+
+// news collects what has become of nodes, for one client.
+type news struct {
+	window  time.Duration
+	last    time.Time // told then
+	pending map[string]nodeNews
+}
+
+type nodeNews struct {
+	state   relay.NodeState
+	problem string
+}
+
+func newNews(window time.Duration) *news {
+	return &news{window: window, pending: map[string]nodeNews{}}
+}
+
+// add replaces what was to be told of a node.
+func (n *news) add(node string, state relay.NodeState, problem string) {
+	n.pending[node] = nodeNews{state, problem}
+}
+
+// due returns how long it takes until something is to be told; ok is false if nothing is.
+func (n *news) due(now time.Time) (wait time.Duration, ok bool) {
+	if len(n.pending) == 0 {
+		return 0, false
+	}
+	return max(0, n.last.Add(n.window).Sub(now)), true
+}
+
+// take returns everything that is to be told.
+func (n *news) take(now time.Time) []*observer.GetFlowsResponse {
+	names := map[nodeNews][]string{}
+	for name, what := range n.pending {
+		names[what] = append(names[what], name)
+	}
+	groups := make([]nodeNews, 0, len(names))
+	for what := range names {
+		groups = append(groups, what)
+	}
+	slices.SortFunc(groups, func(a, b nodeNews) int {
+		return cmp.Or(cmp.Compare(a.state, b.state), -cmp.Compare(len(names[a]), len(names[b])), cmp.Compare(a.problem, b.problem))
+	})
+	if len(groups) > problemsAtOnce {
+		rest := map[relay.NodeState]int{}
+		for _, g := range groups[problemsAtOnce:] {
+			sum := nodeNews{g.state, "for several reasons; `hawser observe nodes` has them"}
+			names[sum] = append(names[sum], names[g]...)
+			rest[g.state]++
+		}
+		groups = groups[:problemsAtOnce]
+		for state := range rest {
+			groups = append(groups, nodeNews{state, "for several reasons; `hawser observe nodes` has them"})
+		}
+	}
+	var out []*observer.GetFlowsResponse
+	for _, g := range groups {
+		list := names[g]
+		slices.Sort(list)
+		for part := range slices.Chunk(list, namesAtOnce) {
+			out = append(out, &observer.GetFlowsResponse{
+				ResponseTypes: &observer.GetFlowsResponse_NodeStatus{NodeStatus: &relay.NodeStatusEvent{StateChange: g.state, NodeNames: part, Message: g.problem}},
+				Time:          timestamppb.New(now),
+			})
+		}
+	}
+	n.last = now
+	clear(n.pending)
+	return out
+}
+
+// unavailable says why a node is not connected.
+func unavailable(v view) string {
+	if v.problem == "" {
+		return fmt.Sprintf("%s is not connected", v.address)
+	}
+	return v.problem
+}

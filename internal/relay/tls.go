@@ -1,0 +1,55 @@
+package relay
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"os"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+// TLSFiles are the files from which a client has its certificate, and by which it knows servers.
+type TLSFiles struct {
+	Cert, Key string
+	// CAs are the authorities of which one must have signed a server's certificate.
+	CAs []string
+}
+
+// credentials are those for a connection to a server of that name. The files are read now, so that
+// renewed ones count for the next connection.
+func (f TLSFiles) credentials(serverName string) (credentials.TransportCredentials, error) {
+	cert, err := tls.LoadX509KeyPair(f.Cert, f.Key)
+	if err != nil {
+		return nil, fmt.Errorf("certificate of the relay as a client: %w", err)
+	}
+	pool := x509.NewCertPool()
+	for _, path := range f.CAs {
+		pem, err := os.ReadFile(path)
+		if err != nil {
+			return nil, fmt.Errorf("authorities of nodes: %w", err)
+		}
+		if !pool.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("authorities of nodes: %s holds no certificate", path)
+		}
+	}
+	return credentials.NewTLS(&tls.Config{
+		MinVersion: tls.VersionTLS13, ServerName: serverName, RootCAs: pool, Certificates: []tls.Certificate{cert},
+	}), nil
+}
+
+// credentialsFor are those for a node. A node that says it has no TLS is not asked without it: the
+// list of nodes does not decide how safe the way to them is.
+func (c *Config) credentialsFor(serverName string) (credentials.TransportCredentials, error) {
+	if c.NoClientTLS {
+		if serverName != "" {
+			return nil, fmt.Errorf("it serves flows with TLS, and the relay has --disable-client-tls")
+		}
+		return insecure.NewCredentials(), nil
+	}
+	if serverName == "" {
+		return nil, fmt.Errorf("it serves flows without TLS: give agents certificates, or the relay --disable-client-tls")
+	}
+	return c.ClientTLS.credentials(serverName)
+}

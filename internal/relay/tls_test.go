@@ -1,0 +1,192 @@
+package relay
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/hawser-net/hawser/api/observer"
+	"github.com/hawser-net/hawser/api/relay"
+	"github.com/hawser-net/hawser/internal/flowserver"
+	"github.com/hawser-net/hawser/internal/node"
+	"github.com/hawser-net/hawser/internal/testenv"
+	"github.com/hawser-net/hawser/internal/testenv/controllers"
+)
+
+// freePort returns an address at which nobody listens.
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// TestCertificates: nodes are asked by TLS under the names that they have, and only those are heard
+// that show a certificate of theirs; clients are served only with one. Renewed files count for the
+// next connection.
+func TestCertificates(t *testing.T) {
+	ours, others := testenv.NewAuthority(t), testenv.NewAuthority(t)
+	dir := t.TempDir()
+	write := func(name string, data []byte) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path+".new", data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(path+".new", path); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	ca := write("ca", ours.PEM())
+	pair := func(a *testenv.Authority, name string, usage ...x509.ExtKeyUsage) (cert, key string) {
+		c, k := a.Issue(t, name, usage...)
+		return write(name+".crt", c), write(name+".key", k)
+	}
+	address := freePort(t)
+	s := newStand(t, 3, func(c *Config) {
+		c.ListenAddress, c.HealthAddress = address, freePort(t)
+		c.ClientTLS.Cert, c.ClientTLS.Key = pair(&ours, "relay-client", x509.ExtKeyUsageClientAuth)
+		c.ClientTLS.CAs = []string{ca}
+		c.ServerTLS.Cert, c.ServerTLS.Key = pair(&ours, "relay.example")
+		c.ServerTLS.ClientCAs = []string{ca}
+	}, func(n node.Key) credentials.TransportCredentials {
+		files := flowserver.TLSFiles{ClientCAs: []string{ca}}
+		switch n.Name {
+		case "n1":
+			files.Cert, files.Key = pair(&ours, flowserver.ServerName(n))
+		case "n2": // it has another node's certificate
+			files.Cert, files.Key = pair(&ours, "n1-stolen.prod.hubble-grpc.cilium.io")
+		case "n3": // it has one of another authority
+			files.Cert, files.Key = pair(&others, flowserver.ServerName(n))
+		}
+		cfg, err := files.Config()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return credentials.NewTLS(cfg)
+	})
+	problems := func(want int) map[string]string {
+		out := map[string]string{}
+		controllers.Eventually(t, patience, func() string {
+			views, _ := s.relay.roster.nodes()
+			clear(out)
+			for _, v := range views {
+				if v.state == relay.NodeState_NODE_UNAVAILABLE {
+					out[v.name] = v.problem
+				}
+			}
+			if len(views) != 3 || len(out) != want {
+				return fmt.Sprintf("%d nodes, %v", len(views), out)
+			}
+			return ""
+		})
+		return out
+	}
+	if got := problems(2); !strings.Contains(got["prod/n2"], "n1-stolen") || !strings.Contains(got["prod/n3"], "unknown authority") {
+		t.Errorf("%v", got)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(ours.PEM())
+	ask := func(creds credentials.TransportCredentials) error {
+		conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(creds))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		_, err = observer.NewObserverClient(conn).GetNodes(ctx, &observer.GetNodesRequest{})
+		return err
+	}
+	client := func(a *testenv.Authority) credentials.TransportCredentials {
+		c := &tls.Config{RootCAs: roots, ServerName: "relay.example", MinVersion: tls.VersionTLS13}
+		if a != nil {
+			cert, key := a.Issue(t, "client", x509.ExtKeyUsageClientAuth)
+			p, err := tls.X509KeyPair(cert, key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.Certificates = []tls.Certificate{p}
+		}
+		return credentials.NewTLS(c)
+	}
+	if err := ask(client(&ours)); err != nil {
+		t.Errorf("a client with a certificate: %v", err)
+	}
+	for who, creds := range map[string]credentials.TransportCredentials{
+		"without a certificate": client(nil), "of another authority": client(&others), "without TLS": insecure.NewCredentials(),
+	} {
+		if err := ask(creds); err == nil {
+			t.Errorf("a client %s is served", who)
+		}
+	}
+	// The third node's authority becomes known to the relay, and the relay's to it as before.
+	write("ca", append(ours.PEM(), others.PEM()...))
+	if got := problems(1); got["prod/n2"] == "" {
+		t.Errorf("%v", got)
+	}
+	if err := ask(client(&others)); err != nil {
+		t.Errorf("after the authority was added: %v", err)
+	}
+	// Probes need no certificate, and learn nothing else.
+	conn, err := grpc.NewClient("passthrough:///"+s.relay.cfg.HealthAddress, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	for _, service := range []string{"", "observer.Observer"} {
+		res, err := healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{Service: service})
+		if err != nil || res.GetStatus() != healthpb.HealthCheckResponse_SERVING {
+			t.Errorf("health of %q: %v, %v", service, res, err)
+		}
+	}
+	if _, err := observer.NewObserverClient(conn).GetNodes(t.Context(), &observer.GetNodesRequest{}); err == nil {
+		t.Error("the address of probes tells of nodes")
+	}
+}
+
+// TestConfigIsValidated: what would serve flows to everybody, or ask nodes in the clear, must be
+// said in as many words.
+func TestConfigIsValidated(t *testing.T) {
+	ok := func() Config {
+		c := Defaults()
+		c.NoClientTLS, c.NoServerTLS = true, true
+		return c
+	}
+	if c := ok(); c.Validate() != nil {
+		t.Error(c.Validate())
+	}
+	for _, row := range []struct {
+		change func(*Config)
+		want   string
+	}{
+		{func(c *Config) { c.NoServerTLS = false }, "--disable-server-tls"}, {func(c *Config) { c.NoClientTLS = false }, "--disable-client-tls"},
+		{func(c *Config) { c.ListenAddress = "" }, "--listen-address"}, {func(c *Config) { c.ListenAddress = "unix://x" }, "absolute"},
+		{func(c *Config) { c.PeerService = "agent" }, "--peer-service"}, {func(c *Config) { c.SortBuffer = 0 }, "--sort-buffer-len-max"},
+		{func(c *Config) { c.DialTimeout = 0 }, "--dial-timeout"}, {func(c *Config) { c.Streams = 1000 }, "--max-streams"},
+		{func(c *Config) { c.LogFormat = "xml" }, "--log-format"}, {func(c *Config) { c.HealthAddress = "unix:///x" }, "--health-listen-address"},
+	} {
+		c := ok()
+		row.change(&c)
+		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), row.want) {
+			t.Errorf("%s: %v", row.want, err)
+		}
+	}
+	if _, err := (&Config{}).credentialsFor(""); err == nil || !strings.Contains(err.Error(), "without TLS") {
+		t.Errorf("a node without TLS is asked in the clear: %v", err)
+	}
+}
