@@ -27,6 +27,7 @@ var layers = map[string]int{
 	"internal/node":    2,
 	"internal/service": 2,
 
+	"internal/admin":           3,
 	"internal/clusterhealth":   3,
 	"internal/clustermesh":     3,
 	"internal/cniconf":         3,
@@ -35,6 +36,7 @@ var layers = map[string]int{
 	"internal/datapath/loader": 3,
 	"internal/datapath/maps":   3,
 	"internal/deletequeue":     3,
+	"internal/doublewrite":     3,
 	"internal/endpoint":        3,
 	"internal/flowmetrics":     3,
 	"internal/flowserver":      3,
@@ -62,6 +64,7 @@ var unlayered = []string{"internal/archtest", "internal/testenv", "internal/benc
 var siblings = map[[2]string]string{
 	{"internal/identity", "internal/labels"}:               "an identity is a set of labels with a number",
 	{"internal/datapath/loader", "internal/datapath/maps"}: "programs are loaded with the maps they use",
+	{"internal/admin", "internal/k8s"}:                     "administration looks at, and writes, what agents and operator have in Kubernetes",
 	{"internal/storedial", "pkg/kvstore/etcd"}:             "the one place that knows every kind of store",
 	{"internal/storedial", "pkg/kvstore/consul"}:           "the one place that knows every kind of store",
 }
@@ -237,7 +240,7 @@ func TestThirdPartyEdgesHaveOneHome(t *testing.T) {
 		homes  []string
 		reason string
 	}{
-		{clientGo, []string{"internal/k8s", "internal/operator"}, "whoever else wants Kubernetes objects reads a table"},
+		{clientGo, []string{"internal/admin", "internal/k8s", "internal/operator"}, "whoever else wants Kubernetes objects reads a table"},
 		{runtimeCtl, []string{"internal/operator"}, "the agent has no controllers of that kind"},
 		{ebpf, []string{"internal/datapath/maps", "internal/datapath/loader", "bpf"}, "the kernel's maps have one writer"},
 		{netlink, []string{"internal/datapath/link", "internal/cni", "internal/sandbox"}, "links and routes have one owner; the plugin makes the pod's end, the sandbox makes the machines around the product"},

@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/hawser-net/hawser/internal/k8s/connect"
-	"github.com/hawser-net/hawser/internal/k8s/usage"
+	"github.com/hawser-net/hawser/internal/admin/connect"
+	"github.com/hawser-net/hawser/internal/admin/usage"
 )
 
 // Sandboxes finds clusters that run on this machine.

@@ -8,9 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/hawser-net/hawser/internal/admin/migration"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/k8s"
-	"github.com/hawser-net/hawser/internal/k8s/migration"
 	"github.com/hawser-net/hawser/pkg/allocator"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/hawser-net/hawser/internal/k8s/migration"
+	"github.com/hawser-net/hawser/internal/admin/migration"
 	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/internal/testenv/kubeapi"
 	"github.com/hawser-net/hawser/pkg/kvstore"

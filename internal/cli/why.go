@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/hawser-net/hawser/internal/admin/usage"
 	"github.com/hawser-net/hawser/internal/identity"
-	"github.com/hawser-net/hawser/internal/k8s/usage"
 )
 
 // whyTimeout bounds the look at the cluster's objects.

@@ -22,7 +22,8 @@
 // [Client.WaitForKinds] waits until custom resources are defined, and names those that are not.
 //
 // What is made of the objects is the business of the packages below this one, a package for each
-// concern.
+// concern: what the agent reads and writes, and identities as objects, the backend of the
+// allocator. What administrators do is in internal/admin.
 //
 // Goroutines: those of Run and Follow functions, which end with their context and are waited for by
 // whoever starts them, and client-go's for connections.

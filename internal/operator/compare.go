@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
-	"github.com/hawser-net/hawser/internal/k8s/migration"
+	"github.com/hawser-net/hawser/internal/admin/migration"
 	"github.com/hawser-net/hawser/internal/operator/rounds"
 	"github.com/hawser-net/hawser/pkg/allocator"
 	"github.com/hawser-net/hawser/pkg/kvstore"

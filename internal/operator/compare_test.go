@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
-	"github.com/hawser-net/hawser/internal/k8s/migration"
+	"github.com/hawser-net/hawser/internal/admin/migration"
 	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 	"github.com/hawser-net/hawser/pkg/kvstore"

@@ -11,7 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/hawser-net/hawser/internal/k8s/connect"
+	"github.com/hawser-net/hawser/internal/admin/connect"
 )
 
 // A cluster with a number has a second etcd, of which other clusters read what this one has. It is

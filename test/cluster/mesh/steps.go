@@ -15,7 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/hawser-net/hawser/internal/k8s/connect"
+	"github.com/hawser-net/hawser/internal/admin/connect"
 	"github.com/hawser-net/hawser/test/cluster/flows"
 	"github.com/hawser-net/hawser/test/cluster/lab"
 )

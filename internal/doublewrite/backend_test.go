@@ -14,8 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/doublewrite"
 	"github.com/hawser-net/hawser/internal/k8s"
-	"github.com/hawser-net/hawser/internal/k8s/doublewrite"
 	"github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/internal/testenv"
