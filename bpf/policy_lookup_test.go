@@ -98,12 +98,75 @@ func TestPolicyAgainstNaive(t *testing.T) {
 			got, err := ask.Run(&ebpf.RunOptions{Data: frame})
 			n.must(err)
 			want := rs.Judge(k.Direction, k.Identity, peers[peer], proto, port)
-			if datapath.DropReason(got) != want {
+			if datapath.DropReason(got&0xff) != want {
 				t.Fatalf("%s identity %d at %s protocol %d port %d: kernel says %s, want %s\nrules %+v",
-					k.Direction, k.Identity, peer, proto, port, datapath.DropReason(got), want, rs)
+					k.Direction, k.Identity, peer, proto, port, datapath.DropReason(got&0xff), want, rs)
+			}
+			if by, may := datapath.PolicyMatch(got>>8), deciders(rs, k.Direction, k.Identity, peers[peer], proto, port); !slices.Contains(may, by) {
+				t.Fatalf("%s identity %d at %s protocol %d port %d: kernel says that it matched %d, want one of %d\nrules %+v",
+					k.Direction, k.Identity, peer, proto, port, by, may, rs)
 			}
 		}
 	}
+}
+
+// deciders is what the entries of a rule set match each of which decides about a packet.
+func deciders(rs datapath.RuleSet, dir datapath.Direction, identity, block uint32, proto uint8, port uint16) (out []datapath.PolicyMatch) {
+	found := map[datapath.PolicyKey]datapath.PolicyEntry{}
+	for _, who := range []uint32{identity, 0, block} {
+		var best datapath.PolicyKey
+		bits := -2
+		for k := range rs.Entries {
+			is := -1
+			if k.Proto != 0 {
+				is = int(k.PortBits)
+			}
+			matches := k.Proto == 0 || k.Proto == proto && port&datapath.PortMask(k.PortBits) == k.Port
+			if k.Direction == dir && k.Identity == who && matches && is > bits {
+				best, bits = k, is
+			}
+		}
+		if bits > -2 {
+			found[best] = rs.Entries[best]
+		}
+	}
+	those := func(say func(datapath.PolicyEntry) bool) bool {
+		for k, e := range found {
+			if !say(e) {
+				continue
+			}
+			switch peer := k.Identity != 0; {
+			case k.Proto == 0 && peer:
+				out = append(out, datapath.MatchL3Only)
+			case k.Proto == 0:
+				out = append(out, datapath.MatchAll)
+			case k.PortBits == 0 && peer:
+				out = append(out, datapath.MatchL3Proto)
+			case k.PortBits == 0:
+				out = append(out, datapath.MatchProtoOnly)
+			case peer:
+				out = append(out, datapath.MatchL3L4)
+			default:
+				out = append(out, datapath.MatchL4Only)
+			}
+		}
+		return len(out) > 0
+	}
+	tier := func(of func(datapath.PolicyEntry) datapath.TierRule) bool {
+		var first datapath.TierRule
+		for _, e := range found {
+			if r := of(e); r != 0 && (first == 0 || r < first) {
+				first = r
+			}
+		}
+		return first != 0 && first.Action() != datapath.TierPass && those(func(e datapath.PolicyEntry) bool { return of(e) == first })
+	}
+	if tier(func(e datapath.PolicyEntry) datapath.TierRule { return e.Admin }) ||
+		those(func(e datapath.PolicyEntry) bool { return e.Deny }) || those(func(e datapath.PolicyEntry) bool { return !e.Silent }) ||
+		tier(func(e datapath.PolicyEntry) datapath.TierRule { return e.Baseline }) {
+		return out
+	}
+	return []datapath.PolicyMatch{datapath.MatchNone}
 }
 
 // randomEntry is one that says something in each tier as likely as not, with few places, so that

@@ -126,17 +126,20 @@ static __always_inline int judge_side(struct __sk_buff *ctx, struct report *repo
 				      const struct addr *peer_addr, bool v6, __u32 direction,
 				      __u8 proto, __u16 port)
 {
-	int reason = policy_verdict(rule_set, peer, peer_addr->d[0], peer_addr->d[1],
-				    about(direction, v6, proto, port));
+	int verdict = policy_verdict(rule_set, peer, peer_addr->d[0], peer_addr->d[1],
+				     about(direction, v6, proto, port));
+	int reason = verdict & VERDICT_REASON_MASK;
 
 	if (unlikely(monitor_flags() & MONITOR_VERDICTS)) {
 		__u32 was_direction = report->direction, was_endpoint = report->endpoint;
 
 		report->type = EVENT_VERDICT;
 		report->reason = reason;
+		report->match = verdict >> VERDICT_MATCH_SHIFT;
 		report->direction = direction;
 		report->endpoint = endpoint;
 		emit(ctx, report);
+		report->match = MATCH_NONE;
 		report->direction = was_direction;
 		report->endpoint = was_endpoint;
 	}

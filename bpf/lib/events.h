@@ -45,6 +45,7 @@ struct report {
 	__u8 program;
 	__u8 direction;
 	__u8 ct_state : 4;
+	__u8 match : 3; /* what of the packet a rule has matched, in a verdict */
 	__u8 news : 1; /* the packet brings something new to its flow, or is a sample of it */
 	__u8 outcome;
 	__u8 type;
@@ -152,6 +153,7 @@ __noinline int emit(struct __sk_buff *ctx, const struct report *report)
 	event->ifindex = ctx->ifindex;
 	event->length = ctx->len;
 	event->news = report->news;
+	event->match = report->match;
 	memset(event->pad, 0, sizeof(event->pad));
 	memset(event->packet, 0, sizeof(event->packet));
 

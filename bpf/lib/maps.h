@@ -580,7 +580,8 @@ struct event {
 	__u32 length;
 	__u16 captured;
 	__u8 news;
-	__u8 pad[5];
+	__u8 match;
+	__u8 pad[4];
 	__u8 packet[EVENT_CAPTURE];
 };
 

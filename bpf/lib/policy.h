@@ -20,6 +20,30 @@ enum action {
 /* Rides along: what no entry decides is denied. */
 #define SAYS_ENFORCED (1ull << 8)
 
+/* What of a packet an entry has matched. The numbers are those that flows have on the wire. */
+enum match {
+	MATCH_NONE = 0,
+	MATCH_L3_ONLY,
+	MATCH_L3_L4,
+	MATCH_L4_ONLY,
+	MATCH_ALL,
+	MATCH_L3_PROTO,
+	MATCH_PROTO_ONLY,
+};
+#define MATCH_MASK 7
+
+/* Where in the register is what the first entry has matched that says a thing, three bits each. */
+enum {
+	BY_ADMIN = 12,
+	BY_ALLOW = 15,
+	BY_DENY = 18,
+	BY_BASELINE = 21,
+};
+
+/* A verdict is a drop reason, or 0, and above it what has matched of the packet. */
+#define VERDICT_MATCH_SHIFT 8
+#define VERDICT_REASON_MASK 0xFF
+
 /* What policy_verdict is asked, in one word: a global function takes five arguments. */
 #define ABOUT_EGRESS (1u << 24)
 #define ABOUT_V6 (1u << 25)
@@ -37,17 +61,36 @@ static __always_inline void policy_key_set(struct policy_key *key, __u32 rule_se
 	key->direction = direction;
 }
 
-/* Adds what an entry says. */
-static __always_inline __u64 policy_join(__u64 says, const struct policy_value *entry)
+/* Adds what an entry says that has matched so. */
+static __always_inline __u64 policy_join(__u64 says, const struct policy_value *entry, __u32 match)
 {
 	__u16 admin = says >> 48, baseline = says >> 32;
 	__u16 more_admin = entry->admin - 1, more_baseline = entry->baseline - 1;
+	__u32 rest = says;
 
-	if (more_admin < admin)
+	if (more_admin < admin) {
 		admin = more_admin;
-	if (more_baseline < baseline)
+		rest = (rest & ~(MATCH_MASK << BY_ADMIN)) | match << BY_ADMIN;
+	}
+	if (more_baseline < baseline) {
 		baseline = more_baseline;
-	return (__u64)admin << 48 | (__u64)baseline << 32 | (__u32)says | 1ull << (entry->ordinary & 3);
+		rest = (rest & ~(MATCH_MASK << BY_BASELINE)) | match << BY_BASELINE;
+	}
+	if (entry->ordinary == ORDINARY_ALLOW && !(rest & SAYS_ALLOW))
+		rest |= match << BY_ALLOW;
+	if (entry->ordinary == ORDINARY_DENY && !(rest & SAYS_DENY))
+		rest |= match << BY_DENY;
+	return (__u64)admin << 48 | (__u64)baseline << 32 | rest | 1ull << (entry->ordinary & 3);
+}
+
+/* What an entry of a shape has matched. */
+static __always_inline __u32 policy_matched(bool peer, __u32 shape)
+{
+	if (shape == SHAPE_ANY_PROTO)
+		return peer ? MATCH_L3_ONLY : MATCH_ALL;
+	if (shape == 16) /* no bit of the port */
+		return peer ? MATCH_L3_PROTO : MATCH_PROTO_ONLY;
+	return peer ? MATCH_L3_L4 : MATCH_L4_ONLY;
 }
 
 /* Adds what the most specific entry of the identity in the key (0: entries of any) says, probing
@@ -68,7 +111,7 @@ static __always_inline __u64 policy_match(__u64 says, struct policy_key *key, __
 		}
 		struct policy_value *entry = bpf_map_lookup_elem(&policy, key);
 		if (entry)
-			return policy_join(says, entry);
+			return policy_join(says, entry, policy_matched(key->identity, i));
 	}
 	return says;
 }
@@ -82,28 +125,35 @@ static __always_inline __u32 block_of(struct prefix *key, __u64 address0, __u64 
 	return block ? *block : 0;
 }
 
-/* Asks the tiers in their order. Returns 0 or a drop reason. */
+static __always_inline int policy_by(__u64 says, int reason, __u32 by)
+{
+	return reason | ((says >> by) & MATCH_MASK) << VERDICT_MATCH_SHIFT;
+}
+
+/* Asks the tiers in their order. Returns a verdict. */
 static __always_inline int policy_decide(__u64 says)
 {
 	__u32 action = ((says >> 48) + 1) & ACTION_MASK;
 
 	if (action == ACTION_ACCEPT)
-		return FORWARDED;
-	if (action == ACTION_DENY || says & SAYS_DENY)
-		return DROP_POLICY_DENY;
+		return policy_by(says, FORWARDED, BY_ADMIN);
+	if (action == ACTION_DENY)
+		return policy_by(says, DROP_POLICY_DENY, BY_ADMIN);
+	if (says & SAYS_DENY)
+		return policy_by(says, DROP_POLICY_DENY, BY_DENY);
 	if (says & SAYS_ALLOW)
-		return FORWARDED;
+		return policy_by(says, FORWARDED, BY_ALLOW);
 	action = ((says >> 32) + 1) & ACTION_MASK;
 	if (action == ACTION_ACCEPT)
-		return FORWARDED;
+		return policy_by(says, FORWARDED, BY_BASELINE);
 	if (action == ACTION_DENY)
-		return DROP_POLICY_DENY;
+		return policy_by(says, DROP_POLICY_DENY, BY_BASELINE);
 	return says & SAYS_ENFORCED ? DROP_POLICY_DENIED : FORWARDED;
 }
 
 /* Judges a packet of a peer, by its identity and, if the rule set names any blocks, by its address
  * (the two halves of a struct addr). In what the port is in host byte order, or the ICMP type.
- * Returns 0 or a drop reason. A global function: verified once, however often it is called. */
+ * Returns a verdict. A global function: verified once, however often it is called. */
 __noinline int policy_verdict(__u32 rule_set, __u32 identity, __u64 address0, __u64 address1, __u32 what)
 {
 	struct rule_set *rules = bpf_map_lookup_elem(&rule_sets, &rule_set);

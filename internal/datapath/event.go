@@ -16,6 +16,21 @@ const (
 	EventTrace   EventType = 3 // a packet was forwarded
 )
 
+// PolicyMatch is what of a packet a rule has matched.
+type PolicyMatch uint8
+
+// What may be matched: the peer, by its identity or address, and the protocol with or without a
+// port. The numbers are those of bpf/lib/policy.h, and of flows on the wire.
+const (
+	MatchNone      PolicyMatch = iota // no rule decided
+	MatchL3Only                       // the peer
+	MatchL3L4                         // the peer and the port
+	MatchL4Only                       // the port
+	MatchAll                          // anything
+	MatchL3Proto                      // the peer and the protocol
+	MatchProtoOnly                    // the protocol
+)
+
 // CTState is what conntrack knew of a packet's flow.
 type CTState uint8
 
@@ -168,6 +183,8 @@ type Event struct {
 	// News says of a packet that was forwarded that it brought something new to its flow, or is a
 	// sample of it: see [Aggregation].
 	News bool `json:"news,omitempty"`
+	// Match says of a verdict what of the packet the rule has matched that decided.
+	Match PolicyMatch `json:"match,omitempty"`
 	// Packet is what Data says, as far as it could be read.
 	Packet Packet `json:"packet"`
 	// Data is the beginning of the frame, at most 128 bytes.

@@ -165,6 +165,7 @@ func (m *Maker) judge(f *flow.Flow, ev datapath.Event) {
 		return
 	case datapath.EventVerdict:
 		f.EventType.Type = EventVerdict
+		f.PolicyMatchType = uint32(ev.Match)
 		f.Verdict = flow.Verdict_FORWARDED
 	default:
 		f.EventType.Type = EventDrop

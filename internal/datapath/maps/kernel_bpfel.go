@@ -90,7 +90,8 @@ type kernelEvent struct {
 	Length      uint32
 	Captured    uint16
 	News        uint8
-	Pad         [5]uint8
+	Match       uint8
+	Pad         [4]uint8
 	Packet      [128]uint8
 }
 
