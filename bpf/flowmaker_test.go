@@ -38,8 +38,8 @@ func (podsOf) Labels(uint32) ([]string, string)                { return nil, "" 
 func (podsOf) Service(netip.Addr, uint16, uint8) *flow.Service { return nil }
 func (podsOf) Policies(datapath.Event) []*flow.Policy          { return nil }
 
-// flowsOfKernel has the node tell of everything and returns a function that returns the next flow of
-// a kind of event.
+// flowsOfKernel has the node tell of everything and returns a function that returns the next flow
+// of a kind of event.
 func (n *node) flowsOfKernel() func(kind datapath.EventType) *flow.Flow {
 	n.t.Helper()
 	n.must(n.maps.SetMonitor(datapath.MonitorDrops | datapath.MonitorVerdicts | datapath.MonitorNews))
