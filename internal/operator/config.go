@@ -22,6 +22,8 @@ import (
 	"github.com/hawser-net/hawser/internal/operator/kube"
 	"github.com/hawser-net/hawser/internal/operator/mesh"
 	"github.com/hawser-net/hawser/internal/operator/multipool"
+	"github.com/hawser-net/hawser/internal/operator/nodemanager"
+	"github.com/hawser-net/hawser/internal/operator/nodemanager/aws"
 	"github.com/hawser-net/hawser/internal/operator/nodes"
 	"github.com/hawser-net/hawser/internal/operator/relevance"
 	"github.com/hawser-net/hawser/internal/storedial"
@@ -35,6 +37,8 @@ const (
 	ipamClusterPool = "cluster-pool"
 	// ipamMultiPool has it give nodes blocks of the CiliumPodIPPools that their agents ask for.
 	ipamMultiPool = "multi-pool"
+	// ipamENI has it have AWS assign addresses to the network interfaces of nodes.
+	ipamENI = "eni"
 )
 
 // Places to keep identities.
@@ -69,9 +73,12 @@ type Config struct {
 	// SkipCRDs leaves the definitions of custom resources to somebody else.
 	SkipCRDs bool
 	// IPAM says where nodes get their pods' addresses from: one of the ipam constants.
-	IPAM      string
-	Pool      clusterpool.Config
-	Pools     multipool.Config
+	IPAM  string
+	Pool  clusterpool.Config
+	Pools multipool.Config
+	// Cloud counts for every IPAM of a cloud, AWS for that one.
+	Cloud     nodemanager.Config
+	AWS       aws.Config
 	Nodes     nodes.Config
 	Endpoints endpoints.Config
 	Slices    endpointslices.Config
@@ -134,7 +141,7 @@ func Defaults() Config {
 		ClusterName: "default", MaxConnectedClusters: 255,
 		Store: storedial.Defaults(),
 		Kube:  kube.Defaults(), Election: election.Defaults(),
-		IPAM: ipamClusterPool, Pool: clusterpool.Defaults(), Pools: multipool.Defaults(), Nodes: nodes.Defaults(), Endpoints: endpoints.Defaults(), Slices: endpointslices.Defaults(),
+		IPAM: ipamClusterPool, Pool: clusterpool.Defaults(), Pools: multipool.Defaults(), Cloud: nodemanager.Defaults(), Nodes: nodes.Defaults(), Endpoints: endpoints.Defaults(), Slices: endpointslices.Defaults(),
 		Mesh: mesh.Defaults(), ValidatePolicies: true, Groups: groups.Defaults(),
 		AllocationMode: modeKVStore, HeartbeatTimeout: 30 * time.Minute, Identities: identities.ControlDefaults(), Relevance: relevance.Defaults(), CompareInterval: time.Minute,
 		ReuseDelay: identities.DefaultRest, LostNodeDelay: identities.DefaultLost, GCInterval: time.Minute, GCRateInterval: time.Minute,
@@ -171,9 +178,11 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	c.Kube.Flags(fs)
 	c.Election.Flags(fs)
 	fs.BoolVar(&c.SkipCRDs, "skip-crd-creation", c.SkipCRDs, "leave the definitions of custom resources to somebody else, and wait for them")
-	fs.StringVar(&c.IPAM, "ipam", c.IPAM, "where nodes get their pods' addresses from: cluster-pool (this operator), multi-pool (this operator, out of CiliumPodIPPools) or kubernetes (Node.spec.podCIDRs)")
+	fs.StringVar(&c.IPAM, "ipam", c.IPAM, "where nodes get their pods' addresses from: cluster-pool (this operator), multi-pool (this operator, out of CiliumPodIPPools), eni (this operator, from AWS) or kubernetes (Node.spec.podCIDRs)")
 	c.Pool.Flags(fs)
 	c.Pools.Flags(fs)
+	c.Cloud.Flags(fs)
+	c.AWS.Flags(fs)
 	c.Nodes.Flags(fs)
 	c.Endpoints.Flags(fs)
 	c.Slices.Flags(fs)
@@ -334,8 +343,10 @@ func (c *Config) validateKubernetes() error {
 		errs = append(errs, c.Pool.Validate())
 	case ipamMultiPool:
 		errs = append(errs, c.Pools.Validate())
+	case ipamENI:
+		errs = append(errs, c.Cloud.Validate(), c.AWS.Validate())
 	default:
-		errs = append(errs, fmt.Errorf("--ipam: %q is not supported; use %s, %s or %s", c.IPAM, ipamClusterPool, ipamMultiPool, ipamKubernetes))
+		errs = append(errs, fmt.Errorf("--ipam: %q is not supported; use %s, %s, %s or %s", c.IPAM, ipamClusterPool, ipamMultiPool, ipamENI, ipamKubernetes))
 	}
 	if c.HeartbeatTimeout < 0 {
 		errs = append(errs, fmt.Errorf("--identity-heartbeat-timeout: %s must not be negative", c.HeartbeatTimeout))

@@ -91,6 +91,7 @@ type world struct {
 	server     *kubeapi.Server
 	client     client.Client
 	kubeconfig string
+	env        []string // of operators, beside the test's own
 }
 
 func newWorld(t *testing.T) *world {
@@ -167,7 +168,7 @@ func (w *world) start(name string, more ...string) *process {
 		"--cluster-pool-ipv4-cidr=10.0.0.0/16", "--cluster-pool-ipv6-cidr=fd00::/104", "--debug",
 	}, more...)
 	p.cmd = exec.Command(os.Args[0], args...)
-	p.cmd.Env = append(os.Environ(), asOperator+"=1")
+	p.cmd.Env = append(append(os.Environ(), asOperator+"=1"), w.env...)
 	p.cmd.Stdout, p.cmd.Stderr = &p.log, &p.log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := p.cmd.Start(); err != nil {

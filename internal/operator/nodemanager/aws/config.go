@@ -1,0 +1,75 @@
+package aws
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/pflag"
+)
+
+// Tags of the interfaces that an operator makes. The first two are the field's.
+const (
+	managedTag = "io.cilium/cilium-managed"
+	clusterTag = "io.cilium/cluster-name"
+	// instanceTag says which instance an interface is made for: whoever finds one that is not
+	// attached knows what to do with it.
+	instanceTag = "io.cilium/instance-id"
+)
+
+// Config says which of AWS is used, and how. Credentials and the region come from where the AWS SDK
+// looks: environment, files, web identity, instance metadata.
+type Config struct {
+	// ReleaseExcess has superfluous addresses be released.
+	ReleaseExcess bool
+	// PrefixDelegation has prefixes be assigned where instances and subnets have them.
+	PrefixDelegation bool
+	// UsePrimary has primary addresses of interfaces be given to pods, unless a node says
+	// otherwise.
+	UsePrimary bool
+	// InterfaceTags are tags of interfaces to make, beside those by which they are known.
+	InterfaceTags map[string]string
+	// GCTags are those of interfaces that may be deleted if they were left behind; by default those
+	// by which the cluster's are known.
+	GCTags map[string]string
+	// SubnetIDs and SubnetTags bound the subnets that count at all.
+	SubnetIDs  []string
+	SubnetTags map[string]string
+	// ClusterName is part of the tags; it is not a flag of this package.
+	ClusterName string
+}
+
+// Flags binds the configuration to command-line flags, by the field's names; the current values are
+// the defaults shown.
+func (c *Config) Flags(fs *pflag.FlagSet) {
+	fs.BoolVar(&c.ReleaseExcess, "aws-release-excess-ips", c.ReleaseExcess, "with --ipam=eni, release addresses that nodes have too many of")
+	fs.BoolVar(&c.PrefixDelegation, "aws-enable-prefix-delegation", c.PrefixDelegation, "with --ipam=eni, assign prefixes of 16 addresses where the instance and the subnet have them")
+	fs.BoolVar(&c.UsePrimary, "aws-use-primary-address", c.UsePrimary, "with --ipam=eni, give pods the primary addresses of interfaces, too, but the first's")
+	fs.StringToStringVar(&c.InterfaceTags, "eni-tags", c.InterfaceTags, "with --ipam=eni, tags of the interfaces that are made, k=v,k=v")
+	fs.StringToStringVar(&c.GCTags, "eni-gc-tags", c.GCTags, "with --ipam=eni, tags of interfaces that are deleted if they were left behind; by default those that this cluster's have")
+	fs.StringSliceVar(&c.SubnetIDs, "subnet-ids-filter", c.SubnetIDs, "with --ipam=eni, the subnets that may be used at all; by default all")
+	fs.StringToStringVar(&c.SubnetTags, "subnet-tags-filter", c.SubnetTags, "with --ipam=eni, tags of the subnets that may be used at all, k=v,k=v")
+}
+
+// Validate checks all of it and joins the faults.
+func (c *Config) Validate() error {
+	var errs []error
+	for _, k := range []string{managedTag, clusterTag, instanceTag} {
+		if _, ok := c.InterfaceTags[k]; ok {
+			errs = append(errs, fmt.Errorf("--eni-tags: %s is set by the operator", k))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// ownTags are those by which the interfaces of a cluster are known.
+func (c *Config) ownTags() map[string]string {
+	return map[string]string{managedTag: "true", clusterTag: c.ClusterName}
+}
+
+// Collected returns the tags of interfaces that may be deleted if they were left behind.
+func (c *Config) Collected() map[string]string {
+	if len(c.GCTags) > 0 {
+		return c.GCTags
+	}
+	return c.ownTags()
+}

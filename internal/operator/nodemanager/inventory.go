@@ -1,0 +1,172 @@
+package nodemanager
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// settleTime is how long a description may be behind the changes that were made ("Eventual
+// consistency in the Amazon EC2 API"). Until then, what was changed counts, not what is described.
+const settleTime = 2 * time.Minute
+
+// prefixesRest is how long no prefix is asked of a subnet that had none.
+const prefixesRest = 10 * time.Minute
+
+// change is one that the cloud has confirmed.
+type change struct {
+	at   time.Time
+	call Call
+	// iface is the interface as it was created or attached, or the one that was changed.
+	iface Interface
+	units []netip.Prefix
+}
+
+// inventory is what is known of a cloud: the last description, and on top of it what was changed
+// since. It has no lock of its own.
+type inventory struct {
+	settle     time.Duration
+	snapshot   *Snapshot
+	interfaces map[string]Interface // by ID
+	byInstance map[string][]string
+	changes    []change // oldest first
+	limits     map[string]Limits
+	scattered  map[string]time.Time // subnets without a prefix
+}
+
+func newInventory(settle time.Duration) *inventory {
+	return &inventory{settle: settle, limits: map[string]Limits{}, scattered: map[string]time.Time{}, interfaces: map[string]Interface{}}
+}
+
+// replace takes a description that was begun at a time.
+func (v *inventory) replace(s *Snapshot, begun time.Time) {
+	v.snapshot = s
+	v.interfaces = make(map[string]Interface, len(s.Interfaces))
+	for _, i := range s.Interfaces {
+		v.interfaces[i.ID] = i
+	}
+	v.again(begun, func(Interface) bool { return true })
+	for id, since := range v.scattered {
+		if time.Since(since) > prefixesRest {
+			delete(v.scattered, id)
+		}
+	}
+	v.index()
+}
+
+// replaceInstance takes a description of one instance.
+func (v *inventory) replaceInstance(instance string, list []Interface, begun time.Time) {
+	maps.DeleteFunc(v.interfaces, func(_ string, i Interface) bool { return i.Instance == instance })
+	for _, i := range list {
+		v.interfaces[i.ID] = i
+	}
+	v.again(begun, func(i Interface) bool { return i.Instance == instance })
+	v.index()
+}
+
+// again makes the changes that a description may lack.
+func (v *inventory) again(begun time.Time, of func(Interface) bool) {
+	v.changes = slices.DeleteFunc(v.changes, func(c change) bool { return begun.Sub(c.at) > v.settle })
+	for _, c := range v.changes {
+		if of(c.iface) {
+			v.apply(c)
+		}
+	}
+}
+
+// note makes a change that the cloud has confirmed.
+func (v *inventory) note(c change) {
+	v.changes = append(v.changes, c)
+	v.apply(c)
+	v.index()
+}
+
+func (v *inventory) apply(c change) {
+	i, ok := v.interfaces[c.iface.ID]
+	if !ok && c.call != Create {
+		return
+	}
+	i = i.clone()
+	switch c.call {
+	case Create:
+		if ok {
+			return
+		}
+		i = c.iface.clone()
+	case Attach:
+		if i.Attachment == "" {
+			i.Attachment, i.Index, i.Instance = c.iface.Attachment, c.iface.Index, c.iface.Instance
+		}
+	case Modify:
+		i.DeleteOnTermination = c.iface.DeleteOnTermination
+	case Assign:
+		for _, u := range c.units {
+			if !slices.Contains(i.Held, u) {
+				i.Held = append(i.Held, u)
+			}
+		}
+	case Unassign:
+		i.Held = slices.DeleteFunc(i.Held, func(u netip.Prefix) bool { return slices.Contains(c.units, u) })
+	case Delete:
+		delete(v.interfaces, i.ID)
+		return
+	}
+	v.interfaces[i.ID] = i
+}
+
+func (v *inventory) index() {
+	v.byInstance = map[string][]string{}
+	for id, i := range v.interfaces {
+		if i.Instance != "" {
+			v.byInstance[i.Instance] = append(v.byInstance[i.Instance], id)
+		}
+	}
+}
+
+// of returns the interfaces of an instance.
+func (v *inventory) of(instance string) (attached, loose []Interface) {
+	for _, id := range slices.Sorted(slices.Values(v.byInstance[instance])) {
+		if i := v.interfaces[id]; i.Attachment != "" {
+			attached = append(attached, i)
+		} else if i.Managed {
+			loose = append(loose, i)
+		}
+	}
+	slices.SortStableFunc(attached, func(a, b Interface) int { return a.Index - b.Index })
+	return attached, loose
+}
+
+// subnets returns them as they are thought to be now.
+func (v *inventory) subnets() map[string]Subnet {
+	if len(v.scattered) == 0 {
+		return v.snapshot.Subnets
+	}
+	out := maps.Clone(v.snapshot.Subnets)
+	for id := range v.scattered {
+		s := out[id]
+		s.NoPrefixes = true
+		out[id] = s
+	}
+	return out
+}
+
+// spend notes that addresses of a subnet are not free any more, or are again.
+func (v *inventory) spend(subnet string, n int) {
+	if s, ok := v.snapshot.Subnets[subnet]; ok {
+		s.Free = max(s.Free-n, 0)
+		v.snapshot.Subnets[subnet] = s
+	}
+}
+
+// cost is how many addresses of its subnet a step needs.
+func (s *Step) cost() (subnet string, n int) {
+	n = s.Addresses + prefixSize*s.Prefixes
+	switch s.Call {
+	case Create:
+		return s.Subnet, n + 1
+	case Assign:
+		return s.Interface.Subnet, n
+	}
+	return "", 0
+}

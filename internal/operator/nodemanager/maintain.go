@@ -1,0 +1,444 @@
+package nodemanager
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	corev1 "k8s.io/api/core/v1"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+)
+
+// maintain looks after the pool of one node: it writes what the node is to know, makes the next
+// call to the cloud, and so on until nothing is left to do.
+func (m *Manager) maintain(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	cached := &v2.CiliumNode{}
+	err := m.client.Get(ctx, req.NamespacedName, cached)
+	if apierrors.IsNotFound(err) {
+		// The cache may be behind.
+		if err = m.live.Get(ctx, req.NamespacedName, cached); apierrors.IsNotFound(err) {
+			m.forget(req.Name)
+			return reconcile.Result{}, nil
+		}
+	}
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("CiliumNode %s: %w", req.Name, err)
+	}
+	if !cached.DeletionTimestamp.IsZero() || cached.Spec.InstanceID == "" {
+		return reconcile.Result{}, nil // it comes again
+	}
+	n, err := m.turns(ctx, cached)
+	switch {
+	case apierrors.IsConflict(err) || apierrors.IsNotFound(err):
+		return reconcile.Result{RequeueAfter: minInterval}, nil
+	case errors.Is(err, ErrNotLeading):
+		return reconcile.Result{}, nil
+	case err != nil:
+		return reconcile.Result{}, err
+	}
+	return reconcile.Result{RequeueAfter: n}, nil
+}
+
+// turns takes turns of deciding, writing and calling. It returns when to look again.
+func (m *Manager) turns(ctx context.Context, o *v2.CiliumNode) (time.Duration, error) {
+	live := false
+	for range maxSteps {
+		pending, err := m.pending(ctx, o)
+		if err != nil {
+			return 0, err
+		}
+		limits, wait, err := m.limits(ctx, o)
+		if err != nil {
+			return m.failed(ctx, o, err)
+		}
+		if wait > 0 {
+			return wait, nil
+		}
+		w := m.decide(o, pending, limits, live)
+		rest := w.Step.Call == Nothing && w.nothing()
+		if !live && !rest {
+			// What the cache shows may be old; what is released depends on what is.
+			if o, err = m.read(ctx, o.Name); err != nil {
+				return 0, err
+			}
+			live = true
+			continue
+		}
+		if wrote, err := m.write(ctx, o, w); err != nil {
+			return 0, err
+		} else if wrote {
+			m.restore(w)
+			continue // the call is chosen by what the node knows now
+		}
+		if w.Step.Call == Nothing || w.blocked {
+			return w.next, nil
+		}
+		if err := m.make(ctx, o, w); err != nil {
+			return m.failed(ctx, o, err)
+		}
+		if o, err = m.read(ctx, o.Name); err != nil {
+			return 0, err
+		}
+	}
+	return minInterval, nil
+}
+
+func (m *Manager) read(ctx context.Context, name string) (*v2.CiliumNode, error) {
+	o := &v2.CiliumNode{}
+	if err := m.live.Get(ctx, types.NamespacedName{Name: name}, o); err != nil {
+		return nil, fmt.Errorf("CiliumNode %s: %w", name, err)
+	}
+	return o, nil
+}
+
+// failed tells of a failure and has the node wait.
+func (m *Manager) failed(ctx context.Context, o *v2.CiliumNode, err error) (time.Duration, error) {
+	if ctx.Err() != nil || errors.Is(err, ErrNotLeading) {
+		return 0, ErrNotLeading
+	}
+	d := m.backoff(o.Name, err.Error())
+	m.log.Warn("a node cannot be given what it needs", "node", o.Name, "error", err, "cause", errors.Unwrap(err), "again", d)
+	o, rerr := m.read(ctx, o.Name)
+	if rerr != nil {
+		return 0, rerr
+	}
+	_, werr := m.patch(ctx, o, "status", m.told(o, err.Error()))
+	return d, werr
+}
+
+// pending counts the pods that wait on a node for an address which it has not given them.
+func (m *Manager) pending(ctx context.Context, o *v2.CiliumNode) (int, error) {
+	var pods corev1.PodList
+	if err := m.client.List(ctx, &pods, client.MatchingFields{podsOfNode: o.Name}, client.UnsafeDisableDeepCopy); err != nil {
+		return 0, fmt.Errorf("pods of %s: %w", o.Name, err)
+	}
+	if len(pods.Items) == 0 {
+		return 0, nil
+	}
+	has := map[string]bool{}
+	for _, u := range o.Status.IPAM.Used {
+		has[u.Owner] = true
+	}
+	n := 0
+	for i := range pods.Items {
+		if !has[pods.Items[i].Namespace+"/"+pods.Items[i].Name] {
+			n++
+		}
+	}
+	return n, nil
+}
+
+// limits returns those of the instance's type; wait, if it is above 0, says for how long they are
+// not asked for.
+func (m *Manager) limits(ctx context.Context, o *v2.CiliumNode) (l Limits, wait time.Duration, err error) {
+	kind := m.provider.InstanceType(o)
+	m.mu.Lock()
+	l, ok := m.inv.limits[kind]
+	if n := m.nodes[o.Name]; n != nil {
+		wait = time.Until(n.notBefore)
+	}
+	m.mu.Unlock()
+	if ok || kind == "" {
+		return l, 0, nil
+	}
+	if wait > 0 {
+		return l, wait, nil
+	}
+	if l, err = m.provider.Limits(ctx, kind); err != nil {
+		return l, 0, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.inv.limits[kind] = l
+	return l, 0, nil
+}
+
+// work is a decision with what is to be written of it.
+type work struct {
+	Decision
+	// status and spec are merge patches of what is to be another; nil for none.
+	status, spec map[string]any
+	// blocked is set if the call must wait; next is when to look again.
+	blocked bool
+	next    time.Duration
+	// spent are the addresses that were set aside for the call.
+	subnet string
+	spent  int
+}
+
+func (w *work) nothing() bool { return w.status == nil && w.spec == nil }
+
+// decide decides about a node, and sets aside what the call needs of its subnet if it is to be
+// made.
+func (m *Manager) decide(o *v2.CiliumNode, pending int, limits Limits, live bool) *work {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	w := &work{next: refresh()}
+	n, other := m.claim(o.Name, o.Spec.InstanceID)
+	if other != "" {
+		w.status = m.told(o, fmt.Sprintf("instance %s is that of node %s: delete the CiliumNode that is not its", o.Spec.InstanceID, other))
+		return w
+	}
+	if m.fault != nil {
+		if !errors.Is(m.fault, errNotRead) {
+			w.status = m.told(o, m.fault.Error())
+		}
+		return w
+	}
+	v := m.view(o, n, pending, limits)
+	if len(v.Attached) == 0 {
+		w.status = m.told(o, fmt.Sprintf("instance %s has no network interface that can be seen: it is gone, or the operator's region or account is another", o.Spec.InstanceID))
+		return w
+	}
+	w.Decision = Decide(v)
+	n.excess, n.lacks, n.atCapacity = w.Excess, w.Needed > 0 || w.Fault != "", w.AtCapacity
+	m.metrics.available.WithLabelValues(o.Name).Set(float64(w.Available - w.Used))
+	m.metrics.used.WithLabelValues(o.Name).Set(float64(w.Used))
+	m.metrics.needed.WithLabelValues(o.Name).Set(float64(w.Needed))
+	if w.Again > 0 {
+		w.next = min(w.next, w.Again)
+	}
+	if left := time.Until(n.notBefore); left > 0 && w.Step.Call != Nothing {
+		w.blocked, w.next = true, left
+		if w.Fault == "" {
+			w.Fault = n.why
+		}
+	}
+	field, value, same := m.provider.Status(o, m.inv.snapshot, v.Attached)
+	w.status = join(m.told(o, w.Fault), releases(o, w.Releases))
+	if !same {
+		w.status = join(w.status, map[string]any{field: value})
+	}
+	w.spec = pool(o, w.Pool)
+	if live && !w.blocked {
+		w.subnet, w.spent = w.Step.cost()
+		m.inv.spend(w.subnet, w.spent)
+	}
+	return w
+}
+
+// restore gives back what was set aside for a call that was not made.
+func (m *Manager) restore(w *work) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.inv.spend(w.subnet, -w.spent)
+}
+
+// view gathers what is known of a node.
+func (m *Manager) view(o *v2.CiliumNode, n *node, pending int, limits Limits) *View {
+	ipam := &o.Spec.IPAM
+	v := &View{
+		InstanceType: m.provider.InstanceType(o), PreAllocate: ipam.PreAllocate, MinAllocate: ipam.MinAllocate, MaxAllocate: ipam.MaxAllocate, MaxAboveWatermark: ipam.MaxAboveWatermark,
+		Pending: pending, Release: m.cfg.ReleaseExcess, Delay: time.Duration(m.cfg.ReleaseDelay) * time.Second, Limits: limits, Subnets: m.inv.subnets(),
+		Used: map[netip.Addr]string{}, Pool: map[netip.Addr]bool{}, Releases: map[netip.Addr]v2.IPReleaseStatus{}, Excess: n.excess, Now: time.Now(),
+	}
+	if v.PreAllocate == 0 {
+		v.PreAllocate = defaultPreAllocate
+	}
+	// What is no address stays where it is and counts for nothing.
+	for text, u := range o.Status.IPAM.Used {
+		if a, err := netip.ParseAddr(text); err == nil {
+			v.Used[a] = u.Owner
+		}
+	}
+	for text := range ipam.Pool {
+		if a, err := netip.ParseAddr(text); err == nil {
+			v.Pool[a] = true
+		}
+	}
+	for text, s := range o.Status.IPAM.ReleaseIPs {
+		if a, err := netip.ParseAddr(text); err == nil {
+			v.Releases[a] = s
+		}
+	}
+	v.Attached, v.Loose = m.inv.of(o.Spec.InstanceID)
+	m.provider.Describe(o, m.inv.snapshot, v)
+	return v
+}
+
+// defaultPreAllocate is the field's.
+const defaultPreAllocate = 8
+
+// told returns the patch by which the status tells a fault, or that there is none.
+func (m *Manager) told(o *v2.CiliumNode, fault string) map[string]any {
+	if o.Status.IPAM.OperatorStatus.Error == fault {
+		return nil
+	}
+	var value any = fault
+	if fault == "" {
+		value = nil
+	}
+	return map[string]any{"ipam": map[string]any{"operator-status": map[string]any{"error": value}}}
+}
+
+// releases returns the patch by which the status has the steps of the handshake.
+func releases(o *v2.CiliumNode, want map[netip.Addr]v2.IPReleaseStatus) map[string]any {
+	diff := map[string]any{}
+	for a, s := range want {
+		if o.Status.IPAM.ReleaseIPs[a.String()] != s {
+			diff[a.String()] = s
+		}
+	}
+	for text := range o.Status.IPAM.ReleaseIPs {
+		if a, err := netip.ParseAddr(text); err != nil || want[a] == "" || a.String() != text {
+			diff[text] = nil
+		}
+	}
+	if len(diff) == 0 {
+		return nil
+	}
+	return map[string]any{"ipam": map[string]any{"release-ips": diff}}
+}
+
+// pool returns the patch by which the spec has the addresses.
+func pool(o *v2.CiliumNode, want map[netip.Addr]string) map[string]any {
+	diff := map[string]any{}
+	for a, from := range want {
+		if has, ok := o.Spec.IPAM.Pool[a.String()]; !ok || has.Resource != from {
+			diff[a.String()] = map[string]any{"resource": from}
+		}
+	}
+	for text := range o.Spec.IPAM.Pool {
+		a, err := netip.ParseAddr(text)
+		if _, ok := want[a]; err != nil || !ok || a.String() != text {
+			diff[text] = nil
+		}
+	}
+	if len(diff) == 0 {
+		return nil
+	}
+	return map[string]any{"ipam": map[string]any{"pool": diff}}
+}
+
+// join joins patches that have at most the field ipam in common.
+func join(a, b map[string]any) map[string]any {
+	if a == nil {
+		return b
+	}
+	for k, v := range b {
+		if have, ok := a[k].(map[string]any); ok {
+			for kk, vv := range v.(map[string]any) {
+				have[kk] = vv
+			}
+			continue
+		}
+		a[k] = v
+	}
+	return a
+}
+
+// write brings the node's object in line, its status first: an agent that sees an address knows
+// the interface.
+func (m *Manager) write(ctx context.Context, o *v2.CiliumNode, w *work) (wrote bool, err error) {
+	for _, p := range []struct {
+		part  string
+		patch map[string]any
+	}{{"status", w.status}, {"spec", w.spec}} {
+		did, err := m.patch(ctx, o, p.part, p.patch)
+		if err != nil {
+			m.restore(w)
+			return false, err
+		}
+		wrote = wrote || did
+	}
+	return wrote, nil
+}
+
+// patch writes a part of an object, if that is still as it was read, and leaves everything else
+// alone. o is as written afterwards.
+func (m *Manager) patch(ctx context.Context, o *v2.CiliumNode, part string, value map[string]any) (bool, error) {
+	if value == nil {
+		return false, nil
+	}
+	text, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": o.ResourceVersion, "uid": o.UID}, part: value})
+	if err == nil {
+		if p := client.RawPatch(types.MergePatchType, text); part == "status" {
+			err = m.client.Status().Patch(ctx, o, p)
+		} else {
+			err = m.client.Patch(ctx, o, p)
+		}
+	}
+	if err != nil {
+		return false, fmt.Errorf("%s of CiliumNode %s: %w", part, o.Name, err)
+	}
+	return true, nil
+}
+
+// make makes the call, and books what has become of the cloud. After a failure it reads what has:
+// an answer may have been lost.
+func (m *Manager) make(ctx context.Context, o *v2.CiliumNode, w *work) error {
+	s, c := w.Step, change{call: w.Step.Call, iface: w.Step.Interface}
+	var err error
+	switch s.Call {
+	case Assign:
+		c.units, err = m.provider.Assign(ctx, s)
+	case Unassign:
+		c.units, err = s.Units, m.provider.Unassign(ctx, s)
+	case Create:
+		c.iface, err = m.provider.Create(ctx, o.Spec.InstanceID, s)
+	case Attach:
+		c.iface, err = m.provider.Attach(ctx, o.Spec.InstanceID, s)
+	case Modify:
+		err = m.provider.Modify(ctx, s)
+	case Delete:
+		err = m.provider.Delete(ctx, s.Interface.ID)
+	}
+	if err == nil {
+		m.log.Info("called the cloud", "node", o.Name, "call", s.Call, "interface", c.iface.ID, "units", len(c.units))
+		m.metrics.made(&s)
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		c.at = time.Now()
+		m.inv.note(c)
+		if n := m.nodes[o.Name]; n != nil {
+			n.failures = 0
+		}
+		return nil
+	}
+	return m.failedCall(ctx, o, w, err)
+}
+
+// failedCall takes what a refusal teaches. It returns nil if another call may do.
+func (m *Manager) failedCall(ctx context.Context, o *v2.CiliumNode, w *work, err error) error {
+	if ctx.Err() != nil || errors.Is(err, ErrNotLeading) {
+		return err
+	}
+	subnet, n := w.Step.cost()
+	switch kindOf(err) {
+	case Exhausted:
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		// It has fewer than were asked for; half of them are tried next.
+		left := max(n/2, 0)
+		if w.Step.Addresses <= 1 && w.Step.Prefixes == 0 {
+			left = 0
+		}
+		m.inv.spend(subnet, m.inv.snapshot.Subnets[subnet].Free-left)
+		return nil
+	case Scattered:
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.inv.scattered[subnet] = time.Now()
+		m.inv.spend(subnet, -n)
+		return nil
+	}
+	m.restore(w)
+	begun := time.Now()
+	list, rerr := m.provider.ReadInstance(ctx, o.Spec.InstanceID)
+	if rerr != nil {
+		return err // everything is read again soon
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.inv.replaceInstance(o.Spec.InstanceID, list, begun)
+	return err
+}

@@ -1,0 +1,316 @@
+package nodemanager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/netip"
+	"reflect"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+)
+
+const (
+	// resyncInterval is how often everything in the cloud is read.
+	resyncInterval = time.Minute
+	// refreshInterval is how often a node is looked at even if nothing has changed.
+	refreshInterval = time.Minute
+	// minInterval is the least time between two looks at a node, so that what comes together is
+	// looked at together.
+	minInterval = 10 * time.Millisecond
+	// maxSteps bounds the calls to the cloud for a node before others have their turn.
+	maxSteps = 16
+	// The pause after a failure doubles from the first to the second.
+	firstBackoff = 500 * time.Millisecond
+	lastBackoff  = 5 * time.Minute
+	// gcBatch bounds the interfaces that one collection removes.
+	gcBatch = 25
+
+	podsOfNode = "ipam-node"
+)
+
+// Manager is the node manager. Make it with [Setup].
+type Manager struct {
+	cfg      Config
+	provider Provider
+	metrics  *Metrics
+	log      *slog.Logger
+	client   client.Client
+	live     client.Reader
+	kick     chan event.GenericEvent
+
+	mu    sync.Mutex // for what is below; held while nothing is waited for
+	inv   *inventory
+	fault error            // of the last description; not nil before the first
+	nodes map[string]*node // by name
+	owner map[string]string
+	left  map[string]bool // interfaces that nobody had at the last collection
+}
+
+// node is what is remembered of a node: nothing that is not known again after a restart, but times.
+type node struct {
+	instance          string
+	excess            map[netip.Prefix]time.Time
+	failures          int
+	notBefore         time.Time
+	why               string // of the last failure, for people
+	lacks, atCapacity bool
+}
+
+var errNotRead = errors.New("the cloud has not been read yet")
+
+// Setup adds the node manager to m. It returns at once: the cloud is read when m has started, and
+// until that has succeeded nodes get nothing, and their status says why.
+func Setup(ctx context.Context, m manager.Manager, cfg Config, p Provider, metrics *Metrics, log *slog.Logger) error {
+	n := &Manager{
+		cfg: cfg, provider: p, metrics: metrics, log: log, client: m.GetClient(), live: m.GetAPIReader(), kick: make(chan event.GenericEvent, 1024),
+		inv: newInventory(cfg.Settle), fault: errNotRead, nodes: map[string]*node{}, owner: map[string]string{}, left: map[string]bool{},
+	}
+	err := m.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, podsOfNode, func(o client.Object) []string {
+		if name := waitingOn(o); name != "" {
+			return []string{name}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("pods by node: %w", err)
+	}
+	err = builder.ControllerManagedBy(m).Named("ipam-pool-maintainer").
+		For(&v2.CiliumNode{}).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) (out []reconcile.Request) {
+			if name := waitingOn(o); name != "" {
+				r := reconcile.Request{}
+				r.Name = name
+				out = append(out, r)
+			}
+			return out
+		})).
+		WatchesRawSource(source.Channel(n.kick, &handler.EnqueueRequestForObject{})).
+		WithOptions(controller.Options{
+			MaxConcurrentReconciles: cfg.Workers,
+			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](minInterval, lastBackoff),
+		}).
+		Complete(reconcile.Func(n.maintain))
+	if err != nil {
+		return fmt.Errorf("controller ipam-pool-maintainer: %w", err)
+	}
+	for _, f := range []manager.RunnableFunc{n.resync, n.collect} {
+		if err := m.Add(f); err != nil {
+			return fmt.Errorf("node manager: %w", err)
+		}
+	}
+	return nil
+}
+
+// waitingOn returns the node on which a pod waits for an address; "" if it does not.
+func waitingOn(o client.Object) string {
+	p, ok := o.(*corev1.Pod)
+	if !ok || p.Spec.HostNetwork || p.Status.Phase != corev1.PodPending || len(p.Status.PodIPs) > 0 || p.DeletionTimestamp != nil {
+		return ""
+	}
+	return p.Spec.NodeName
+}
+
+// pause waits, and reports whether ctx goes on.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+	}
+	return true
+}
+
+// resync reads the cloud every now and then.
+func (m *Manager) resync(ctx context.Context) error {
+	failures := 0
+	for {
+		begun := time.Now()
+		s, err := m.provider.Read(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		m.take(ctx, s, begun, err)
+		next := m.cfg.Resync
+		if err != nil {
+			m.log.Error("the cloud cannot be read; nodes get and give no addresses until it can", "error", err, "cause", errors.Unwrap(err))
+			next = jitter(min(firstBackoff<<min(failures, 10), m.cfg.Resync))
+			failures++
+		} else {
+			failures = 0
+			m.metrics.resyncs.Inc()
+		}
+		if !pause(ctx, next) {
+			return nil
+		}
+	}
+}
+
+// take books a description and has nodes looked at for whom it says something new.
+func (m *Manager) take(ctx context.Context, s *Snapshot, begun time.Time, err error) {
+	m.mu.Lock()
+	all := (m.fault == nil) != (err == nil)
+	changed := map[string]bool{}
+	if m.fault = err; err == nil {
+		before := m.inv.interfaces
+		m.inv.replace(s, begun)
+		for id, i := range m.inv.interfaces {
+			if old, ok := before[id]; !ok || !reflect.DeepEqual(old, i) {
+				changed[i.Instance] = true
+			}
+		}
+		for id, old := range before {
+			if _, ok := m.inv.interfaces[id]; !ok {
+				changed[old.Instance] = true
+			}
+		}
+	}
+	var names []string
+	for name, n := range m.nodes {
+		// One that lacks something may have it now: a subnet has been widened.
+		if all || changed[n.instance] || n.lacks {
+			names = append(names, name)
+		}
+	}
+	m.count()
+	m.mu.Unlock()
+	m.look(ctx, names...)
+}
+
+// count sets the gauge of nodes. It must be called with mu held.
+func (m *Manager) count() {
+	var lacks, full int
+	for _, n := range m.nodes {
+		if n.lacks {
+			lacks++
+		}
+		if n.atCapacity {
+			full++
+		}
+	}
+	m.metrics.nodes.WithLabelValues("total").Set(float64(len(m.nodes)))
+	m.metrics.nodes.WithLabelValues("in-deficit").Set(float64(lacks))
+	m.metrics.nodes.WithLabelValues("at-capacity").Set(float64(full))
+}
+
+// look has nodes looked at.
+func (m *Manager) look(ctx context.Context, names ...string) {
+	for _, name := range names {
+		n := &v2.CiliumNode{}
+		n.Name = name
+		select {
+		case m.kick <- event.GenericEvent{Object: n}:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// collect removes interfaces that were made for nodes which are no more, and that nobody has at two
+// collections.
+func (m *Manager) collect(ctx context.Context) error {
+	if m.cfg.GCInterval == 0 {
+		return nil
+	}
+	for pause(ctx, m.cfg.GCInterval) {
+		for _, i := range m.leftBehind() {
+			if err := m.provider.Delete(ctx, i.ID); err != nil {
+				m.log.Warn("an interface that was left behind cannot be deleted", "interface", i.ID, "error", err)
+				continue
+			}
+			m.log.Info("deleted an interface that was left behind", "interface", i.ID, "instance", i.Instance)
+			m.mu.Lock()
+			m.inv.note(change{at: time.Now(), call: Delete, iface: i})
+			m.mu.Unlock()
+		}
+	}
+	return nil
+}
+
+func (m *Manager) leftBehind() (out []Interface) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.fault != nil {
+		return nil
+	}
+	left := map[string]bool{}
+	for id, i := range m.inv.interfaces {
+		if i.Attachment != "" || m.owner[i.Instance] != "" || len(m.cfg.GCTags) == 0 || !hasTags(i.Tags, m.cfg.GCTags) {
+			continue
+		}
+		left[id] = true
+		if m.left[id] && len(out) < gcBatch {
+			out = append(out, i)
+		}
+	}
+	m.left = left
+	return out
+}
+
+// claim books whose instance a node is. It returns the node that has it already.
+func (m *Manager) claim(name, instance string) (n *node, other string) {
+	n = m.nodes[name]
+	if n == nil {
+		n = &node{}
+		m.nodes[name] = n
+	}
+	if n.instance != instance {
+		if m.owner[n.instance] == name {
+			delete(m.owner, n.instance)
+		}
+		n.instance, n.excess = instance, nil
+	}
+	if o := m.owner[instance]; o != "" && o != name {
+		return n, o
+	}
+	m.owner[instance] = name
+	return n, ""
+}
+
+func (m *Manager) forget(name string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if n := m.nodes[name]; n != nil {
+		if m.owner[n.instance] == name {
+			delete(m.owner, n.instance)
+		}
+		delete(m.nodes, name)
+		m.metrics.forget(name)
+		m.count()
+	}
+}
+
+// backoff books a failure and returns how long nothing is asked of the cloud for the node.
+func (m *Manager) backoff(name, why string) time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n := m.nodes[name]
+	if n == nil {
+		return firstBackoff
+	}
+	d := jitter(min(firstBackoff<<min(n.failures, 10), lastBackoff))
+	n.failures++
+	n.why = why
+	n.notBefore = time.Now().Add(d)
+	return d
+}
+
+// refresh is when a node is looked at that nothing happens to: not all at once.
+func refresh() time.Duration { return refreshInterval + rand.N(refreshInterval/10) }

@@ -1,0 +1,88 @@
+package nodemanager
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+)
+
+// Provider is a cloud. Its methods may be called by many at once; each of those with a context
+// makes calls to the cloud, one attempt each, within the [Budget] it was made with, and fails with
+// an [Error] if the cloud refuses. Changes are complete when they return, as far as the cloud says.
+type Provider interface {
+	// Read returns everything in the cloud that addresses of pods depend on.
+	Read(ctx context.Context) (*Snapshot, error)
+	// ReadInstance returns the interfaces that are attached to an instance or made for it.
+	ReadInstance(ctx context.Context, instance string) ([]Interface, error)
+	// Limits returns those of a type of instances.
+	Limits(ctx context.Context, instanceType string) (Limits, error)
+
+	// InstanceType returns the type of a node's instance; "" if its agent has not said it.
+	InstanceType(n *v2.CiliumNode) string
+	// Describe sets in v what n asks of this cloud: First, Exclude, UsePrimary, Prefixes,
+	// KeepOnTermination, Choice, Chosen and Groups. Attached and Subnets are set.
+	Describe(n *v2.CiliumNode, s *Snapshot, v *View)
+	// Status returns what the status of n is to say of the interfaces: the field of the status, and
+	// the merge patch of its value. same is set if it says so already.
+	Status(n *v2.CiliumNode, s *Snapshot, attached []Interface) (field string, value any, same bool)
+
+	// Assign has the cloud choose addresses or prefixes for an interface and returns them.
+	Assign(ctx context.Context, s Step) ([]netip.Prefix, error)
+	Unassign(ctx context.Context, s Step) error
+	// Create makes an interface for an instance. It is not attached, and bears in the cloud whom it
+	// is for.
+	Create(ctx context.Context, instance string, s Step) (Interface, error)
+	// Attach returns the interface as it is then.
+	Attach(ctx context.Context, instance string, s Step) (Interface, error)
+	// Modify sets whether an interface ends with its instance.
+	Modify(ctx context.Context, s Step) error
+	Delete(ctx context.Context, id string) error
+}
+
+// Snapshot is a cloud as it was described.
+type Snapshot struct {
+	Interfaces []Interface
+	Subnets    map[string]Subnet
+	Groups     map[string]SecurityGroup
+	VPCs       map[string]VPC
+}
+
+// Kind says what a refusal means for what is known.
+type Kind uint8
+
+// Kinds of errors of a cloud.
+const (
+	// Other needs nothing but another attempt later.
+	Other Kind = iota
+	// Exhausted: the subnet of the step has too few addresses.
+	Exhausted
+	// Scattered: the subnet of the step has no prefix, though it may have addresses.
+	Scattered
+	// Throttled: there were too many requests.
+	Throttled
+)
+
+// Error is a refusal, or no answer.
+type Error struct {
+	Kind Kind
+	// Text says to people what is wrong and what to do. It is the same each time, and holds no
+	// secrets.
+	Text string
+	// Code is the cloud's word for it; "" if there was no answer.
+	Code string
+	Err  error
+}
+
+func (e *Error) Error() string { return e.Text }
+
+func (e *Error) Unwrap() error { return e.Err }
+
+func kindOf(err error) Kind {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Kind
+	}
+	return Other
+}

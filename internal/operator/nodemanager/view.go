@@ -1,0 +1,252 @@
+package nodemanager
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"time"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+)
+
+// prefixBits is the size of the prefixes that a cloud delegates to an interface: AWS knows no other
+// for IPv4 (Amazon EC2 User Guide, "Prefix delegation for Amazon EC2 network interfaces").
+const prefixBits = 28
+
+// prefixSize is how many addresses that is.
+const prefixSize = 1 << (32 - prefixBits)
+
+// Interface is a network interface of a cloud.
+type Interface struct {
+	ID string
+	// Instance is where it is attached, or whom it was made for; "" if neither is known.
+	Instance string
+	// Attachment names the attachment; "" if it is not attached.
+	Attachment string
+	// Index is its place on the instance, if it is attached.
+	Index               int
+	DeleteOnTermination bool
+	Subnet              string
+	VPC                 string
+	Zone                string
+	MAC                 string
+	Description         string
+	PublicIP            string
+	Groups              []string
+	Tags                map[string]string
+	// Managed is set if an operator of this cluster has made it.
+	Managed bool
+	Primary netip.Addr
+	// Held are the secondary addresses, each as a prefix of full length, and the delegated
+	// prefixes.
+	Held []netip.Prefix
+}
+
+// clone returns a copy whose Held may be changed.
+func (i Interface) clone() Interface {
+	i.Held = slices.Clone(i.Held)
+	return i
+}
+
+// Subnet is one of a cloud.
+type Subnet struct {
+	ID   string
+	CIDR string
+	VPC  string
+	Zone string
+	Tags map[string]string
+	// Free is how many addresses can still be assigned.
+	Free int
+	// NoPrefixes is set if no prefix could be had lately: what is free is scattered.
+	NoPrefixes bool
+}
+
+// SecurityGroup is one of a cloud.
+type SecurityGroup struct {
+	ID   string
+	VPC  string
+	Tags map[string]string
+}
+
+// VPC is a virtual private cloud.
+type VPC struct {
+	ID      string
+	Primary string
+	CIDRs   []string
+}
+
+// Limits are those of a type of instances.
+type Limits struct {
+	Interfaces int
+	// Addresses counts all of an interface, its primary one included. A prefix takes the place of
+	// one.
+	Addresses int
+	// Prefixes is set if prefixes can be delegated.
+	Prefixes bool
+}
+
+// View is everything that is decided by about a node.
+type View struct {
+	InstanceType string
+
+	// ---- what is asked for: see spec.ipam of CiliumNode ---------------------------------------
+	PreAllocate, MinAllocate, MaxAllocate, MaxAboveWatermark int
+	// Pending counts pods of the node that have no address yet.
+	Pending int
+	// First is the first interface whose addresses are given to pods.
+	First int
+	// Exclude are tags of interfaces whose addresses are not.
+	Exclude map[string]string
+	// UsePrimary has the primary addresses of interfaces be given to pods, too.
+	UsePrimary bool
+	// Prefixes has prefixes be delegated as long as they can be had.
+	Prefixes bool
+	// KeepOnTermination has interfaces outlive their instance.
+	KeepOnTermination bool
+	// Release has superfluous addresses be released when they have been so for Delay.
+	Release bool
+	Delay   time.Duration
+
+	// ---- what the CiliumNode says now ---------------------------------------------------------
+	Used     map[netip.Addr]string // with the owner
+	Pool     map[netip.Addr]bool
+	Releases map[netip.Addr]v2.IPReleaseStatus
+
+	// ---- what the cloud says ------------------------------------------------------------------
+	Limits Limits
+	// Attached are all interfaces of the instance, Loose those made for it that are not attached.
+	Attached, Loose []Interface
+	// Subnets are all, by ID.
+	Subnets map[string]Subnet
+	// Choice are those in which an interface may be made; Chosen says in words how they were
+	// chosen.
+	Choice []string
+	Chosen string
+	// Groups are those of a new interface.
+	Groups []string
+
+	// ---- what the last decision remembered ----------------------------------------------------
+	Excess map[netip.Prefix]time.Time
+	Now    time.Time
+}
+
+// Call is what can be asked of a cloud.
+type Call uint8
+
+// Calls that change a cloud.
+const (
+	Nothing Call = iota
+	Assign
+	Unassign
+	Create
+	Attach
+	Modify
+	Delete
+)
+
+func (c Call) String() string {
+	return [...]string{"nothing", "assign addresses", "unassign addresses", "create an interface", "attach an interface", "modify an interface", "delete an interface"}[c]
+}
+
+// Step is one call to a cloud.
+type Step struct {
+	Call Call
+	// Interface is the one to change; its ID is empty for Create.
+	Interface Interface
+	// Subnet and Groups are those of a new interface.
+	Subnet string
+	Groups []string
+	// Index is where an interface is attached.
+	Index int
+	// Addresses and Prefixes count what is to be assigned; one of them is 0.
+	Addresses, Prefixes int
+	// Units are to be unassigned: single addresses and prefixes.
+	Units []netip.Prefix
+}
+
+// Decision is what becomes of a node.
+type Decision struct {
+	// Pool is what spec.ipam.pool is to be: each address with its interface.
+	Pool map[netip.Addr]string
+	// Releases is what status.ipam.release-ips is to be.
+	Releases map[netip.Addr]v2.IPReleaseStatus
+	// Step is to be made when the CiliumNode says Pool and Releases.
+	Step Step
+	// Excess is to be handed to the next decision.
+	Excess map[netip.Prefix]time.Time
+	// Again says when time alone changes the decision; 0 for never.
+	Again time.Duration
+	// Fault is for people: what is missing and what to do. "" if nothing is.
+	Fault string
+	// AtCapacity is set if the instance can hold no more.
+	AtCapacity bool
+	// Available, Used and Needed are counts of addresses.
+	Available, Used, Needed int
+}
+
+// usable reports whether pods get the addresses of an interface.
+func (v *View) usable(i *Interface) bool {
+	if i.Attachment == "" || i.Index < v.First {
+		return false
+	}
+	return len(v.Exclude) == 0 || !hasTags(i.Tags, v.Exclude)
+}
+
+// hasTags reports whether all of want are among tags.
+func hasTags(tags, want map[string]string) bool {
+	for k, w := range want {
+		if got, ok := tags[k]; !ok || got != w {
+			return false
+		}
+	}
+	return true
+}
+
+// addrs calls do with each address of a unit.
+func addrs(unit netip.Prefix, do func(netip.Addr)) {
+	for a := unit.Masked().Addr(); unit.Contains(a); a = a.Next() {
+		do(a)
+	}
+}
+
+func size(unit netip.Prefix) int { return 1 << (unit.Addr().BitLen() - unit.Bits()) }
+
+func comparePrefix(a, b netip.Prefix) int {
+	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+}
+
+// sortedSubnets are those in which an interface may be made, with most room first.
+func (v *View) sortedSubnets() []Subnet {
+	var out []Subnet
+	for _, id := range v.Choice {
+		if s, ok := v.Subnets[id]; ok {
+			out = append(out, s)
+		}
+	}
+	slices.SortFunc(out, func(a, b Subnet) int { return cmp.Or(cmp.Compare(b.Free, a.Free), cmp.Compare(a.ID, b.ID)) })
+	return out
+}
+
+// neededAddresses is how many addresses are missing by the watermarks, for a node that has
+// available, of which used are used.
+func neededAddresses(v *View, available, used int) int {
+	n := max(v.PreAllocate+used-available, v.MinAllocate-available, 0)
+	if v.MaxAllocate > 0 {
+		n = min(n, v.MaxAllocate-available)
+	}
+	return max(n, 0)
+}
+
+// excessAddresses is how many are too many by the watermarks.
+func excessAddresses(v *View, available, used int) int {
+	floor := v.MinAllocate + v.MaxAboveWatermark
+	if used <= floor {
+		if available <= floor {
+			return 0
+		}
+		if used+v.PreAllocate <= floor {
+			return available - floor
+		}
+	}
+	return max(available-used-v.PreAllocate-v.MaxAboveWatermark, 0)
+}
