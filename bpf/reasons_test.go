@@ -22,7 +22,8 @@ func TestReasons(t *testing.T) {
 		"UNSUPPORTED_NDP": "unsupported-neighbour-discovery", "UNKNOWN_RELATED": "unknown-related-icmp",
 		"INVALID_SOURCE_MAC": "invalid-source-mac",
 	}
-	matches := regexp.MustCompile(`(?m)^\tDROP_(\w+) = (\d+),`).FindAllStringSubmatch(string(source), -1)
+	matches := regexp.MustCompile(`(?m)^\t(?:DROP_)?(\w+) = ([1-9]\d*),`).FindAllStringSubmatch(string(source), -1)
+	matches = matches[:len(matches)-1] // REASON_MAX
 	for i, m := range matches {
 		number, _ := strconv.Atoi(m[2])
 		if number != i+1 {

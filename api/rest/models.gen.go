@@ -240,6 +240,7 @@ func (e PolicyTraceStepEffect) Valid() bool {
 // Defines values for PolicyVerdict.
 const (
 	PolicyVerdictAllowed PolicyVerdict = "allowed"
+	PolicyVerdictAudit   PolicyVerdict = "audit"
 	PolicyVerdictDenied  PolicyVerdict = "denied"
 )
 
@@ -247,6 +248,8 @@ const (
 func (e PolicyVerdict) Valid() bool {
 	switch e {
 	case PolicyVerdictAllowed:
+		return true
+	case PolicyVerdictAudit:
 		return true
 	case PolicyVerdictDenied:
 		return true
@@ -996,8 +999,10 @@ type MapPolicy struct {
 	PortBits int `json:"port-bits,omitempty,omitzero"`
 
 	// Proto TCP, UDP, SCTP, ICMP, ICMPv6, a number, or ANY
-	Proto   string        `json:"proto,omitempty,omitzero"`
-	RuleSet int           `json:"rule-set"`
+	Proto   string `json:"proto,omitempty,omitzero"`
+	RuleSet int    `json:"rule-set"`
+
+	// Verdict Of an event it is audit where policy refused and audit mode let pass
 	Verdict PolicyVerdict `json:"verdict,omitempty,omitzero"`
 }
 
@@ -1111,7 +1116,9 @@ type MonitorEvent struct {
 	SourcePort   int              `json:"source-port,omitempty,omitzero"`
 	Time         time.Time        `json:"time"`
 	Type         MonitorEventType `json:"type"`
-	Verdict      PolicyVerdict    `json:"verdict,omitempty,omitzero"`
+
+	// Verdict Of an event it is audit where policy refused and audit mode let pass
+	Verdict PolicyVerdict `json:"verdict,omitempty,omitzero"`
 }
 
 // MonitorEventType defines model for MonitorEventType.
@@ -1252,7 +1259,9 @@ type PolicyTrace struct {
 	Ingress PolicyTraceDirection `json:"ingress,omitempty,omitzero"`
 	Proto   string               `json:"proto,omitempty,omitzero"`
 	To      PolicyTracePeer      `json:"to"`
-	Verdict PolicyVerdict        `json:"verdict"`
+
+	// Verdict Of an event it is audit where policy refused and audit mode let pass
+	Verdict PolicyVerdict `json:"verdict"`
 }
 
 // PolicyTraceDirection What one side's rules say
@@ -1261,9 +1270,11 @@ type PolicyTraceDirection struct {
 	Enforced bool `json:"enforced"`
 
 	// Reason The verdict in a sentence
-	Reason  string            `json:"reason,omitempty,omitzero"`
-	Steps   []PolicyTraceStep `json:"steps,omitempty,omitzero"`
-	Verdict PolicyVerdict     `json:"verdict"`
+	Reason string            `json:"reason,omitempty,omitzero"`
+	Steps  []PolicyTraceStep `json:"steps,omitempty,omitzero"`
+
+	// Verdict Of an event it is audit where policy refused and audit mode let pass
+	Verdict PolicyVerdict `json:"verdict"`
 }
 
 // PolicyTracePeer defines model for PolicyTracePeer.
@@ -1297,7 +1308,7 @@ type PolicyTraceStep struct {
 // PolicyTraceStepEffect pass: the question is left to the next tier
 type PolicyTraceStepEffect string
 
-// PolicyVerdict defines model for PolicyVerdict.
+// PolicyVerdict Of an event it is audit where policy refused and audit mode let pass
 type PolicyVerdict string
 
 // RemoteCluster defines model for RemoteCluster.

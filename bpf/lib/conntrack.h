@@ -120,6 +120,27 @@ static __noinline __maybe_unused bool ct_sample(const struct ct_key *key, const 
 	return cfg.news_interval && (last + phase) / cfg.news_interval != (now + phase) / cfg.news_interval;
 }
 
+/* Tells of a packet that passes though one side's policy refuses it. Not inlined, as it is rare:
+ * its caller has no stack to spare. */
+__noinline int audit(struct __sk_buff *ctx, const struct report *report, int verdict, __u32 direction, __u32 endpoint)
+{
+	if (!report)
+		return 0;
+	count(ctx, POLICY_AUDITED, direction);
+	if (monitor_flags() & MONITOR_VERDICTS) {
+		struct report told = *report;
+
+		told.type = EVENT_VERDICT;
+		told.reason = verdict & VERDICT_REASON_MASK;
+		told.match = verdict >> VERDICT_MATCH_SHIFT;
+		told.outcome = OUTCOME_AUDITED;
+		told.direction = direction;
+		told.endpoint = endpoint;
+		emit(ctx, &told);
+	}
+	return 0;
+}
+
 /* Asks one side's policy and reports the verdict. */
 static __always_inline int judge_side(struct __sk_buff *ctx, struct report *report,
 				      __u32 rule_set, __u16 endpoint, __u32 peer,
@@ -129,6 +150,11 @@ static __always_inline int judge_side(struct __sk_buff *ctx, struct report *repo
 	int verdict = policy_verdict(rule_set, peer, peer_addr->d[0], peer_addr->d[1],
 				     about(direction, v6, proto, port));
 	int reason = verdict & VERDICT_REASON_MASK;
+
+	if (unlikely(verdict & AUDITED)) {
+		audit(ctx, report, verdict, direction, endpoint);
+		return 0;
+	}
 
 	if (unlikely(monitor_flags() & MONITOR_VERDICTS)) {
 		__u32 was_direction = report->direction, was_endpoint = report->endpoint;

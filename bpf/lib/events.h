@@ -26,6 +26,7 @@ enum outcome {
 	OUTCOME_STACK,	  /* handed to the host's network stack */
 	OUTCOME_ANSWERED, /* answered in place (ARP, neighbour discovery) */
 	OUTCOME_DEVICE,	  /* sent out through the node's device */
+	OUTCOME_AUDITED,  /* of a verdict: refused, and let through by audit mode */
 };
 
 enum ct_state {

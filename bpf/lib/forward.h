@@ -31,10 +31,16 @@ static __always_inline int endpoint_ready(const struct endpoint *ep)
 	return 0;
 }
 
+/* The rule set that judges an endpoint's packets, with whether it refuses any. */
+static __always_inline __u32 endpoint_rule_set(const struct endpoint *ep)
+{
+	return ep->rule_set | (ep->flags & ENDPOINT_AUDIT ? RULE_SET_AUDIT : 0);
+}
+
 static __always_inline void side_src(struct sides *s, const struct endpoint *ep)
 {
 	s->src_identity = ep->identity;
-	s->src_rule_set = ep->rule_set;
+	s->src_rule_set = endpoint_rule_set(ep);
 	s->src_generation = ep->generation;
 	s->src_owner = ep->incarnation;
 	s->src_endpoint = ep->id;
@@ -43,7 +49,7 @@ static __always_inline void side_src(struct sides *s, const struct endpoint *ep)
 static __always_inline void side_dst(struct sides *s, const struct endpoint *ep)
 {
 	s->dst_identity = ep->identity;
-	s->dst_rule_set = ep->rule_set;
+	s->dst_rule_set = endpoint_rule_set(ep);
 	s->dst_generation = ep->generation;
 	s->dst_owner = ep->incarnation;
 	s->dst_endpoint = ep->id;

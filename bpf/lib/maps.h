@@ -5,7 +5,11 @@
 #include "addr.h"
 #include "reason.h"
 
-enum { ENDPOINT_LOCKED = 1 << 0 };
+enum {
+	ENDPOINT_LOCKED = 1 << 0,
+	/* What its policy refuses is told of and passes. */
+	ENDPOINT_AUDIT = 1 << 1,
+};
 
 /* A local endpoint. The same row stands under the interface index and under each address, so that
  * either way one lookup gives everything. */

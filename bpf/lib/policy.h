@@ -19,6 +19,11 @@ enum action {
 #define SAYS_NOTHING 0xFFFFFFFF00000000ull
 /* Rides along: what no entry decides is denied. */
 #define SAYS_ENFORCED (1ull << 8)
+/* Likewise: what is denied is not refused. */
+#define SAYS_AUDIT (1ull << 9)
+
+/* Beside the number of a rule set: its endpoint is in audit mode. No number has this bit. */
+#define RULE_SET_AUDIT (1u << 31)
 
 /* What of a packet an entry has matched. The numbers are those that flows have on the wire. */
 enum match {
@@ -43,6 +48,8 @@ enum {
 /* A verdict is a drop reason, or 0, and above it what has matched of the packet. */
 #define VERDICT_MATCH_SHIFT 8
 #define VERDICT_REASON_MASK 0xFF
+/* Beside a verdict that refuses: the packet passes all the same. */
+#define AUDITED (1 << 16)
 
 /* What policy_verdict is asked, in one word: a global function takes five arguments. */
 #define ABOUT_EGRESS (1u << 24)
@@ -153,16 +160,21 @@ static __always_inline int policy_decide(__u64 says)
 
 /* Judges a packet of a peer, by its identity and, if the rule set names any blocks, by its address
  * (the two halves of a struct addr). In what the port is in host byte order, or the ICMP type.
- * Returns a verdict. A global function: verified once, however often it is called. */
+ * Returns a verdict, beside AUDITED if the policy refuses and is not to. A global function: verified
+ * once, however often it is called. */
 __noinline int policy_verdict(__u32 rule_set, __u32 identity, __u64 address0, __u64 address1, __u32 what)
 {
+	__u64 says = SAYS_NOTHING | (rule_set & RULE_SET_AUDIT ? SAYS_AUDIT : 0);
+
+	rule_set &= ~RULE_SET_AUDIT;
 	struct rule_set *rules = bpf_map_lookup_elem(&rule_sets, &rule_set);
 
 	if (!rules)
 		return DROP_NO_RULE_SET;
 	__u32 direction = what & ABOUT_EGRESS ? EGRESS : INGRESS;
 	const __u32 *shapes = rules->shapes[direction];
-	__u64 says = SAYS_NOTHING | (rules->enforced[direction] ? SAYS_ENFORCED : 0);
+
+	says |= rules->enforced[direction] ? SAYS_ENFORCED : 0;
 	/* The callers leave little room on the stack: both keys share theirs, and what the rule set
 	 * says is read when it is needed. */
 	union {
@@ -184,5 +196,7 @@ __noinline int policy_verdict(__u32 rule_set, __u32 identity, __u64 address0, __
 		says = policy_match(says, &key.policy, what, shapes[PEER_ONE]);
 	key.policy.identity = 0;
 	says = policy_match(says, &key.policy, what, shapes[PEER_ANY]);
-	return policy_decide(says);
+	int verdict = policy_decide(says);
+
+	return verdict & VERDICT_REASON_MASK && says & SAYS_AUDIT ? verdict | AUDITED : verdict;
 }

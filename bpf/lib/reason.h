@@ -32,5 +32,7 @@ enum reason {
 	DROP_TUNNEL_NOT_FROM_NODE = 26,
 	DROP_UNKNOWN_TUNNEL_PEER = 27,
 	DROP_SCTP_PORT = 28,
+	/* Counted beside what then becomes of the packet. */
+	POLICY_AUDITED = 29,
 	REASON_MAX = 32,
 };

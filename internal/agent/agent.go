@@ -188,6 +188,9 @@ func (ag *Agent) Run(ctx context.Context) error {
 	if a.policy, err = endpoint.NewPolicy(log.With("part", "policy"), engine, kernel); err != nil {
 		return err
 	}
+	if err := a.policy.SetAudit(cfg.PolicyAudit); err != nil {
+		return err
+	}
 	if a.pool, err = newPool(cfg, cluster.nodePools(), a.registry, links, log.With("part", "ipam")); err != nil {
 		return err
 	}

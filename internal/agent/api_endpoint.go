@@ -380,7 +380,10 @@ func (a *api) GetEndpointConfig(_ context.Context, req server.GetEndpointConfigR
 	if err != nil {
 		return nil, err
 	}
-	return server.GetEndpointConfig200JSONResponse(rest.EndpointConfigurationStatus{Realized: endpointSpec(row)}), nil
+	spec := endpointSpec(row)
+	kernel, _ := a.policy.Row(row.ID)
+	spec.Options = rest.ConfigurationMap{optionAudit: string(endpoint.AuditOf(kernel.Audit))}
+	return server.GetEndpointConfig200JSONResponse(rest.EndpointConfigurationStatus{Realized: spec}), nil
 }
 
 // PatchEndpointConfig is PATCH /endpoint/{id}/config.
@@ -392,9 +395,9 @@ func (a *api) PatchEndpointConfig(ctx context.Context, req server.PatchEndpointC
 	if req.Body == nil {
 		return nil, server.Errorf(http.StatusBadRequest, "the request has no body: want an EndpointConfigurationSpec")
 	}
-	for name := range req.Body.Options {
-		// No option exists that could be accepted without effect.
-		return nil, server.Errorf(http.StatusBadRequest, "option %q is not known: endpoints have no options of their own; use PATCH /config for the node's", name)
+	audit, setAudit, err := parseAudit(req.Body.Options, "what can change of an endpoint is")
+	if err != nil {
+		return nil, err
 	}
 	if user := req.Body.LabelConfiguration.User; user != nil {
 		set, err := labels.ParseSet(user)
@@ -405,6 +408,11 @@ func (a *api) PatchEndpointConfig(ctx context.Context, req server.PatchEndpointC
 			return nil, server.Errorf(http.StatusBadRequest, "labels: %w", err)
 		}
 		if _, err := a.lifecycle.SetLabels(ctx, row.ID, set, row.Disabled); err != nil {
+			return nil, endpointError(err)
+		}
+	}
+	if setAudit {
+		if _, err := a.lifecycle.SetAudit(ctx, row.ID, audit); err != nil {
 			return nil, endpointError(err)
 		}
 	}

@@ -19,7 +19,7 @@ import (
 // GetConfig is GET /config. The CNI plugin calls it first, for every pod.
 func (a *api) GetConfig(context.Context, server.GetConfigRequestObject) (server.GetConfigResponseObject, error) {
 	devices := a.deviceFacts()
-	spec := rest.DaemonConfigurationSpec{PolicyEnforcement: rest.PolicyEnforcement(a.policyMode())}
+	spec := rest.DaemonConfigurationSpec{PolicyEnforcement: rest.PolicyEnforcement(a.policyMode()), Options: a.auditOptions()}
 	out := rest.DaemonConfiguration{
 		Spec: spec,
 		Status: rest.DaemonConfigurationStatus{
@@ -57,23 +57,31 @@ func redact(options map[string]string) map[string]string {
 	return out
 }
 
-// PatchConfig is PATCH /config. Policy enforcement is the one thing that changes at run time.
+// PatchConfig is PATCH /config. Policy enforcement and audit mode are what changes at run time.
 func (a *api) PatchConfig(_ context.Context, req server.PatchConfigRequestObject) (server.PatchConfigResponseObject, error) {
 	if req.Body == nil {
 		return nil, server.Errorf(http.StatusBadRequest, "the request has no body: want a DaemonConfigurationSpec")
 	}
-	for name := range req.Body.Options {
-		return nil, server.Errorf(http.StatusBadRequest, "option %q cannot change while the agent runs; set it in the configuration and start the agent again", name)
-	}
-	if req.Body.PolicyEnforcement == "" {
-		return server.PatchConfig200Response{}, nil
-	}
-	mode, err := policy.ParseMode(string(req.Body.PolicyEnforcement))
+	audit, setAudit, err := parseAudit(req.Body.Options, "set it in the configuration and start the agent again. What can change besides policy-enforcement is")
 	if err != nil {
-		return nil, server.Errorf(http.StatusBadRequest, "policy-enforcement: %w", err)
-	}
-	if err := a.policy.Change(func(e *policy.Engine) error { e.SetMode(mode); return nil }); err != nil {
 		return nil, err
+	}
+	if setAudit && audit == endpoint.AuditInherited {
+		return nil, server.Errorf(http.StatusBadRequest, "%s: the node inherits it from nobody: want Enabled or Disabled", optionAudit)
+	}
+	if req.Body.PolicyEnforcement != "" {
+		mode, err := policy.ParseMode(string(req.Body.PolicyEnforcement))
+		if err != nil {
+			return nil, server.Errorf(http.StatusBadRequest, "policy-enforcement: %w", err)
+		}
+		if err := a.policy.Change(func(e *policy.Engine) error { e.SetMode(mode); return nil }); err != nil {
+			return nil, err
+		}
+	}
+	if setAudit {
+		if err := a.policy.SetAudit(audit == endpoint.AuditEnabled); err != nil {
+			return nil, err
+		}
 	}
 	return server.PatchConfig200Response{}, nil
 }
@@ -131,6 +139,9 @@ func (a *api) health() rest.StatusResponse {
 	st.Parts = a.parts.list()
 	st.ClusterMesh = a.mesh.status()
 	if p, ok := a.mesh.part(); ok {
+		st.Parts = append(st.Parts, p)
+	}
+	if p, ok := a.auditPart(); ok {
 		st.Parts = append(st.Parts, p)
 	}
 	ready := 0

@@ -179,6 +179,11 @@ func (a *api) endpointPolicy(row endpoint.Endpoint) rest.EndpointPolicyStatus {
 			}
 		}
 	})
+	if word, ok := audited[p.PolicyEnabled]; ok {
+		if kernel, _ := a.policy.Row(row.ID); kernel.Audit {
+			p.PolicyEnabled = word
+		}
+	}
 	return rest.EndpointPolicyStatus{Realized: p, Spec: p}
 }
 

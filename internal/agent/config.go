@@ -138,6 +138,7 @@ type Config struct {
 	ClusterMesh clustermesh.Config
 
 	EnablePolicy              string
+	PolicyAudit               bool
 	AllowLocalhost            string // always, auto or policy
 	StaticCNPPath             string
 	Labels                    []string
@@ -286,6 +287,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&c.PreAllocation, flagPreAllocation, c.PreAllocation,
 		"with --ipam multi-pool, how many addresses of a pool the node has in advance of pods, such as default=8,edge=4; of other pools it asks for what pods need")
 	fs.StringVar(&c.DatapathMode, "datapath-mode", c.DatapathMode, "how pods are connected: veth (a pair of interfaces), or auto, which is the same")
+	fs.BoolVar(&c.PolicyAudit, "policy-audit-mode", c.PolicyAudit, "let pass what policy refuses, and only tell of it: nothing is protected while this is on")
 	fs.StringVar(&c.EnablePolicy, "enable-policy", c.EnablePolicy, "when policy is enforced: default (for endpoints that a rule selects), always or never")
 	fs.StringVar(&c.AllowLocalhost, "allow-localhost", c.AllowLocalhost, "whether the node may always reach its own pods: always, auto (the same until there is a host firewall) or policy")
 	fs.StringVar(&c.StaticCNPPath, "static-cnp-path", c.StaticCNPPath, "directory of CiliumNetworkPolicy YAML files, read again when they change")

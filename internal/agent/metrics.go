@@ -85,6 +85,7 @@ type stateCollector struct {
 	policyFiles, policyRevision              *prometheus.Desc
 	ruleSets, locked, kvstoreUp, unhealthy   *prometheus.Desc
 	excess                                   *prometheus.Desc
+	audited, auditedEP                       *prometheus.Desc
 	unrouted, edited                         *prometheus.Desc
 	unreachable, unreachableEP               *prometheus.Desc
 	connectivity, since                      *prometheus.Desc
@@ -105,6 +106,8 @@ func newStateCollector(a *api) *stateCollector {
 		policyFiles: d("policy_files", "Policy files and policies of Kubernetes by state.", "state"), policyRevision: d("policy_max_revision", "Revision of the policy in force."),
 		ruleSets:  d("policy_rule_sets", "Rule sets in the kernel."),
 		excess:    d("conntrack_excess", "Entries of conntrack made on behalf of endpoints of now beyond their shares."),
+		audited:   d("policy_audited_total", "Packets that policy refused and audit mode let pass.", "direction"),
+		auditedEP: d("policy_audited_endpoints", "Endpoints in audit mode: what their policies refuse passes."),
 		locked:    d("policy_locked_endpoints", "Endpoints that drop all their packets because their rules are not in the kernel in full."),
 		kvstoreUp: d("kvstore_up", "Whether the key-value store can be relied on."), unhealthy: d("unhealthy_parts", "Parts of the agent that report a failure."),
 		edited:        d("edited_identities", "Identities that somebody gave other labels, and that mean on this node what they meant."),
@@ -133,6 +136,10 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 			if r.Reason == datapath.ReasonForwarded {
 				counter(c.forwards, float64(r.Packets), r.Direction.String())
 				counter(c.forwardBytes, float64(r.Bytes), r.Direction.String())
+				continue
+			}
+			if r.Reason == datapath.ReasonPolicyAudited {
+				counter(c.audited, float64(r.Packets), r.Direction.String())
 				continue
 			}
 			counter(c.drops, float64(r.Packets), r.Reason.String(), r.Direction.String())
@@ -192,6 +199,8 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	if sets, err := a.maps.RuleSets(); err == nil {
 		gauge(c.ruleSets, float64(len(sets)))
 	}
+	_, inAudit := a.policy.Audit()
+	gauge(c.auditedEP, float64(inAudit))
 	gauge(c.locked, float64(a.policy.Locked()))
 	if a.store != nil {
 		up := 0.0

@@ -307,6 +307,9 @@ func (a *api) monitorEvent(ev datapath.Event) rest.MonitorEvent {
 		if ev.Reason != datapath.ReasonForwarded {
 			out.Reason = ev.Reason.String()
 		}
+		if ev.Outcome == datapath.OutcomeAudited {
+			out.Verdict = rest.PolicyVerdictAudit
+		}
 	default:
 		out.Type, out.Reason = rest.MonitorEventTypeTrace, "to "+ev.Outcome.String()
 	}

@@ -146,9 +146,12 @@ func (a *app) configSetCommand() *cobra.Command {
 		Short: "Change options while the agent runs",
 		Long: `Change options while the agent runs. All of them are changed or none.
 
-policy-enforcement takes default (endpoints that a policy selects), always or never.`,
-		Example: `  hawser config set policy-enforcement=always`,
-		Args:    cobra.MinimumNArgs(1),
+policy-enforcement takes default (endpoints that a policy selects), always or never.
+PolicyAuditMode takes Enabled (what policy refuses passes and is told of) or Disabled. Both are what the
+agent's configuration says when it starts again.`,
+		Example: `  hawser config set policy-enforcement=always
+  hawser config set PolicyAuditMode=Enabled`,
+		Args: cobra.MinimumNArgs(1),
 		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			spec, err := parseOptions(args)
 			if err != nil {

@@ -373,9 +373,14 @@ The exit code is 1 if the overall health is a failure.`,
 
 func (a *app) endpointConfigCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use:               "config ID [OPTION=VALUE...]",
-		Short:             "Show an endpoint's options, or change them",
-		Example:           `  hawser endpoint config 12`,
+		Use:   "config ID [OPTION=VALUE...]",
+		Short: "Show an endpoint's options, or change them",
+		Long: `Show an endpoint's options, or change them.
+
+PolicyAuditMode takes Enabled (what its policy refuses passes and is told of), Disabled, or Inherited
+(what the agent's option says).`,
+		Example: `  hawser endpoint config 12
+  hawser endpoint config 12 PolicyAuditMode=Enabled`,
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: a.completeEndpoints(),
 	}

@@ -135,8 +135,11 @@ func (a *app) eventText(ev rest.MonitorEvent) string {
 		look = bad
 	case ev.Type == rest.MonitorEventTypePolicyVerdict:
 		what, look = "verdict "+string(ev.Verdict), good
-		if ev.Verdict == rest.PolicyVerdictDenied {
+		switch ev.Verdict {
+		case rest.PolicyVerdictDenied:
 			look = bad
+		case rest.PolicyVerdictAudit:
+			look = warn
 		}
 	}
 	parts := []string{when, a.paint(look, what)}

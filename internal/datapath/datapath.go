@@ -108,6 +108,8 @@ type Endpoint struct {
 	Incarnation uint32
 	// Locked drops every packet because the endpoint's rules could not be installed whole.
 	Locked bool
+	// Audit has pass what the endpoint's policy refuses, and nothing else that is dropped.
+	Audit bool
 }
 
 // IPCacheEntry says who is behind a prefix and how to get there.

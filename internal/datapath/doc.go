@@ -28,4 +28,8 @@
 // endpoint's row is overwritten with that number and a new policy generation, which is atomic for
 // the packets of that endpoint. Established flows remember the generation that admitted them and
 // are judged again when it differs.
+//
+// The row of an endpoint in audit mode has its policy's refusals told of, counted and let pass.
+// That is where the policy of this endpoint has spoken: the other side's is asked as ever, and what
+// is dropped for another reason stays dropped.
 package datapath

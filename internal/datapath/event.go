@@ -68,6 +68,7 @@ const (
 	OutcomeStack            // handed to the host's network stack
 	OutcomeAnswered         // answered in place: ARP or neighbour discovery for the gateway
 	OutcomeDevice           // sent out through the node's device
+	OutcomeAudited          // of a verdict: refused for its reason, and let through by audit mode
 )
 
 func name(names []string, i uint8) string {
@@ -94,7 +95,7 @@ func (p Program) String() string {
 
 // String returns the stable name used on the command line and in JSON.
 func (o Outcome) String() string {
-	return name([]string{"none", "endpoint", "overlay", "stack", "answered", "device"}, uint8(o))
+	return name([]string{"none", "endpoint", "overlay", "stack", "answered", "device", "audited"}, uint8(o))
 }
 
 // MarshalText and UnmarshalText use the names, so that JSON reads well and survives renumbering.
@@ -147,7 +148,7 @@ func (p *Program) UnmarshalText(b []byte) (err error) {
 
 // UnmarshalText implements encoding.TextUnmarshaler.
 func (o *Outcome) UnmarshalText(b []byte) (err error) {
-	*o, err = unmarshal("outcome", b, OutcomeDevice, Outcome.String)
+	*o, err = unmarshal("outcome", b, OutcomeAudited, Outcome.String)
 	return err
 }
 
@@ -205,6 +206,9 @@ func (e Event) String() string {
 		verdict := "allowed"
 		if e.Reason != ReasonForwarded {
 			verdict = e.Reason.String()
+		}
+		if e.Outcome == OutcomeAudited {
+			verdict += " audited"
 		}
 		fmt.Fprintf(&b, " %s", verdict)
 	case EventTrace:

@@ -50,6 +50,7 @@ const (
 	ReasonTunnelNotFromNode DropReason = 26 // packet to a node's tunnel, or one that carries another, from somebody who is no node
 	ReasonUnknownTunnelPeer DropReason = 27 // tunnelled packet from an address that no known node has
 	ReasonSCTPPort          DropReason = 28 // SCTP whose port would have to change, which its checksum forbids
+	ReasonPolicyAudited     DropReason = 29 // no drop: what policy refused and audit mode let pass is counted by it
 )
 
 var reasonNames = [...]string{
@@ -59,7 +60,7 @@ var reasonNames = [...]string{
 	"encapsulation-failed", "unsupported-neighbour-discovery", "multicast", "unknown-related-icmp",
 	"invalid-identity", "mtu-exceeded", "no-backend", "no-port",
 	"no-local-backend", "source-range", "service-changing", "tunnel-not-from-node", "unknown-tunnel-peer",
-	"sctp-port",
+	"sctp-port", "policy-audited",
 }
 
 // String returns the stable name used in metrics, events and the command line.

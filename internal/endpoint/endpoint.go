@@ -113,6 +113,7 @@ type Endpoint struct {
 	// last one that it had, or 0. See Seen.
 	Known      identity.ID        `json:"known-identity,omitempty"`
 	NamedPorts []policy.NamedPort `json:"named-ports,omitempty"`
+	Audit      AuditMode          `json:"policy-audit-mode,omitempty"`
 	Created    time.Time          `json:"created"`
 	// Stored is when the row of an endpoint that was restored had been written.
 	Stored time.Time `json:"-"`

@@ -59,6 +59,7 @@ type Policy struct {
 	// rulesHeard is earlier than heard where identities are kept elsewhere.
 	rulesHeard bool
 	synced     bool
+	audit      bool // endpoints that do not say otherwise are in audit mode
 }
 
 // kernelSet is a rule set of the engine under its number in the kernel.
@@ -183,7 +184,7 @@ func (p *Policy) bindBefore(b *boundRow) error {
 		b.held = false
 		return p.bind(b)
 	}
-	row := b.endpoint.datapathRow(from.RuleSet, b.kernel.PolicyGeneration, from.Locked || from.RuleSet == 0)
+	row := p.kernelRow(b.endpoint, from.RuleSet, b.kernel.PolicyGeneration, from.Locked || from.RuleSet == 0)
 	b.tellApart(&row)
 	if !b.written || !sameRow(b.kernel, row) {
 		p.newGeneration(&row)
@@ -302,7 +303,7 @@ func (p *Policy) restoreLocked(ep Endpoint) error {
 	if !b.held {
 		return errors.Join(err, p.bind(b))
 	}
-	row := ep.datapathRow(0, 0, true)
+	row := p.kernelRow(ep, 0, 0, true)
 	p.newGeneration(&row)
 	b.tellApart(&row)
 	p.log.Warn("the kernel's maps are new: a restored endpoint drops all packets that are judged by them until the rules have been heard", "endpoint", ep.ID)
@@ -656,8 +657,9 @@ func (p *Policy) bind(b *boundRow) error {
 	}
 	failure := p.failure(want.RuleSet)
 	locked := failure != nil || number == 0
-	row := b.endpoint.datapathRow(number, b.kernel.PolicyGeneration, locked)
-	same := b.written && b.kernel.RuleSet == number && b.kernel.Identity == row.Identity && b.kernel.Locked == locked
+	row := p.kernelRow(b.endpoint, number, b.kernel.PolicyGeneration, locked)
+	same := b.written && b.kernel.RuleSet == number && b.kernel.Identity == row.Identity && b.kernel.Locked == locked &&
+		b.kernel.Audit == row.Audit
 	// Flows admitted under the old row are judged again unless the engine says that what it
 	// admitted is still admitted. After a restart there is no earlier binding of the engine's to
 	// compare with; the adopted rule set is then the very same.
@@ -692,7 +694,7 @@ func (b *boundRow) tellApart(row *datapath.Endpoint) {
 func sameRow(a, b datapath.Endpoint) bool {
 	return a.ID == b.ID && a.IfIndex == b.IfIndex && slices.Equal(a.MAC, b.MAC) && slices.Equal(a.HostMAC, b.HostMAC) &&
 		a.IPv4 == b.IPv4 && a.IPv6 == b.IPv6 && a.Identity == b.Identity && a.RuleSet == b.RuleSet &&
-		a.PolicyGeneration == b.PolicyGeneration && a.Incarnation == b.Incarnation && a.Locked == b.Locked
+		a.PolicyGeneration == b.PolicyGeneration && a.Incarnation == b.Incarnation && a.Locked == b.Locked && a.Audit == b.Audit
 }
 
 func (p *Policy) index(b *boundRow) {

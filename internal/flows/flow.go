@@ -167,12 +167,17 @@ func (m *Maker) judge(f *flow.Flow, ev datapath.Event) {
 		f.EventType.Type = EventVerdict
 		f.PolicyMatchType = uint32(ev.Match)
 		f.Verdict = flow.Verdict_FORWARDED
+		if ev.Outcome == datapath.OutcomeAudited {
+			f.Verdict = flow.Verdict_AUDIT
+		}
 	default:
 		f.EventType.Type = EventDrop
 		passed = false
 	}
 	if !passed {
-		f.Verdict = flow.Verdict_DROPPED
+		if f.Verdict != flow.Verdict_AUDIT {
+			f.Verdict = flow.Verdict_DROPPED
+		}
 		f.DropReason, f.DropReasonDesc = reasonOf(ev.Reason)
 		if ev.Type == datapath.EventDrop {
 			f.EventType.SubType = int32(f.DropReason)

@@ -93,7 +93,7 @@ func endpoint(n byte) datapath.Endpoint {
 func testEndpoints(t *testing.T, m datapath.Maps) {
 	sameEndpoints(t, m)
 	one, two := endpoint(1), endpoint(2)
-	two.IPv6, two.Locked = netip.Addr{}, true
+	two.IPv6, two.Locked, two.Audit = netip.Addr{}, true, true
 	for range 2 { // writing twice is writing once
 		must(t, m.UpsertEndpoint(one))
 		must(t, m.UpsertEndpoint(two))

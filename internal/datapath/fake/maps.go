@@ -80,7 +80,10 @@ func (m *Maps) Judge(addr netip.Addr, dir datapath.Direction, peer uint32, from 
 	if !ok {
 		return datapath.ReasonNoRuleSet
 	}
-	return rs.Judge(dir, peer, m.blockAt(from), proto, port)
+	if reason := rs.Judge(dir, peer, m.blockAt(from), proto, port); !ep.Audit {
+		return reason
+	}
+	return datapath.ReasonForwarded
 }
 
 // blockAt finds the longest block around an address; the lock is held.

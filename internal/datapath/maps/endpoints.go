@@ -9,8 +9,11 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath"
 )
 
-// endpointLocked is ENDPOINT_LOCKED of bpf/lib/maps.h.
-const endpointLocked = 1 << 0
+// Flags of rows, as in bpf/lib/maps.h.
+const (
+	endpointLocked = 1 << 0 // ENDPOINT_LOCKED
+	endpointAudit  = 1 << 1 // ENDPOINT_AUDIT
+)
 
 // UpsertEndpoint implements datapath.Maps. An address that another interface's row holds is taken
 // over.
@@ -32,6 +35,9 @@ func (m *Maps) UpsertEndpoint(ep datapath.Endpoint) error {
 	}
 	if ep.Locked {
 		row.Flags |= endpointLocked
+	}
+	if ep.Audit {
+		row.Flags |= endpointAudit
 	}
 
 	m.mu.Lock()
@@ -130,6 +136,7 @@ func (m *Maps) Endpoints() ([]datapath.Endpoint, error) {
 			RuleSet:          datapath.RuleSetID(row.RuleSet),
 			PolicyGeneration: row.Generation,
 			Locked:           row.Flags&endpointLocked != 0,
+			Audit:            row.Flags&endpointAudit != 0,
 		})
 		return true
 	})

@@ -1,0 +1,84 @@
+package endpoint
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/hawser-net/hawser/internal/datapath"
+)
+
+// TestAuditMode: an endpoint has the mode that was set for it, else the node's; it keeps it when
+// the agent starts again, and flows are judged again whenever it changes.
+func TestAuditMode(t *testing.T) {
+	t.Parallel()
+	m, dir := newMachine(), t.TempDir()
+	p := started(t, m, dir)
+	one, two := p.mustCreate(1), p.mustCreate(2)
+	row := func(id uint16) datapath.Endpoint {
+		t.Helper()
+		rows, err := fakeMaps{machine: m}.Endpoints()
+		if err != nil {
+			t.Fatal(err)
+		}
+		i := slices.IndexFunc(rows, func(r datapath.Endpoint) bool { return r.ID == id })
+		if i < 0 {
+			t.Fatalf("endpoint %d has no row", id)
+		}
+		return rows[i]
+	}
+	want := func(what string, first, second bool) {
+		t.Helper()
+		if row(one.ID).Audit != first || row(two.ID).Audit != second {
+			t.Errorf("%s: audit mode is %v and %v, want %v and %v", what, row(one.ID).Audit, row(two.ID).Audit, first, second)
+		}
+		n := 0
+		for _, on := range []bool{first, second} {
+			if on {
+				n++
+			}
+		}
+		if _, got := p.cfg.Policy.Audit(); got != n {
+			t.Errorf("%s: %d endpoints in audit mode, want %d", what, got, n)
+		}
+	}
+	set := func(id uint16, mode AuditMode) {
+		t.Helper()
+		if _, err := p.SetAudit(t.Context(), id, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	node := func(on bool) {
+		t.Helper()
+		if err := p.cfg.Policy.SetAudit(on); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want("at first", false, false)
+	before, other := row(one.ID).PolicyGeneration, row(two.ID).PolicyGeneration
+	set(one.ID, AuditEnabled)
+	want("one", true, false)
+	if row(one.ID).PolicyGeneration == before || row(two.ID).PolicyGeneration != other {
+		t.Error("flows of the one endpoint, and of no other, must be judged again")
+	}
+	p = started(t, m, dir)
+	want("after a restart", true, false)
+	node(true)
+	want("the node", true, true)
+	set(one.ID, AuditDisabled)
+	want("one is left out", false, true)
+	before = row(two.ID).PolicyGeneration
+	node(false)
+	want("the node no more", false, false)
+	if row(two.ID).PolicyGeneration == before {
+		t.Error("what audit mode let pass is not judged again")
+	}
+	node(true)
+	set(one.ID, AuditInherited)
+	want("both inherit", true, true)
+	p = started(t, m, dir) // whose options say nothing of it
+	want("after another restart", false, false)
+	p.audit("audit mode")
+	if _, err := p.SetAudit(t.Context(), 9999, AuditEnabled); err == nil {
+		t.Error("an endpoint that is none has a mode")
+	}
+}
