@@ -162,7 +162,7 @@ func deciders(rs datapath.RuleSet, dir datapath.Direction, identity, block uint3
 		return first != 0 && first.Action() != datapath.TierPass && those(func(e datapath.PolicyEntry) bool { return of(e) == first })
 	}
 	if tier(func(e datapath.PolicyEntry) datapath.TierRule { return e.Admin }) ||
-		those(func(e datapath.PolicyEntry) bool { return e.Deny }) || those(func(e datapath.PolicyEntry) bool { return !e.Silent }) ||
+		those(func(e datapath.PolicyEntry) bool { return e.Deny }) || those(func(e datapath.PolicyEntry) bool { return e.Allow }) ||
 		tier(func(e datapath.PolicyEntry) datapath.TierRule { return e.Baseline }) {
 		return out
 	}
