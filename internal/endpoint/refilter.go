@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/hawser-net/hawser/internal/labels"
 )
 
@@ -22,26 +24,25 @@ const refilterWorkers = 16
 // fails is to be tried again.
 func (l *Lifecycle) Refilter(ctx context.Context) error {
 	var (
-		wg    sync.WaitGroup
-		mu    sync.Mutex
-		errs  []error
-		slots = make(chan struct{}, refilterWorkers)
+		workers errgroup.Group
+		mu      sync.Mutex
+		errs    []error
 	)
+	workers.SetLimit(refilterWorkers)
 	for _, row := range l.cfg.Registry.List() {
 		if !l.otherwise(row) || ctx.Err() != nil {
 			continue
 		}
-		slots <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-slots }()
+		workers.Go(func() error {
 			if err := l.refilter(ctx, row.ID); err != nil {
 				mu.Lock()
 				errs = append(errs, err)
 				mu.Unlock()
 			}
+			return nil
 		})
 	}
-	wg.Wait()
+	_ = workers.Wait() // errs has them all
 	return errors.Join(errs...)
 }
 

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // settleWorkers is how many endpoints get their identity at once: each waits for the kernel to
@@ -33,12 +35,12 @@ type Waiting struct {
 // unheard of.
 func (l *Lifecycle) Settle(ctx context.Context) (Waiting, error) {
 	var (
-		wg    sync.WaitGroup
-		mu    sync.Mutex
-		out   Waiting
-		errs  []error
-		slots = make(chan struct{}, settleWorkers)
+		workers errgroup.Group
+		mu      sync.Mutex
+		out     Waiting
+		errs    []error
 	)
+	workers.SetLimit(settleWorkers)
 	for _, row := range l.cfg.Registry.List() {
 		// One that is being made or relabelled may have taken a temporary identity a moment ago:
 		// its lock is waited for.
@@ -46,9 +48,7 @@ func (l *Lifecycle) Settle(ctx context.Context) (Waiting, error) {
 		if !undecided && !row.Identity.IsTemporary() || ctx.Err() != nil {
 			continue
 		}
-		slots <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-slots }()
+		workers.Go(func() error {
 			still, wait, err := l.settle(ctx, row.ID)
 			mu.Lock()
 			defer mu.Unlock()
@@ -61,9 +61,10 @@ func (l *Lifecycle) Settle(ctx context.Context) (Waiting, error) {
 			if err != nil {
 				errs = append(errs, err)
 			}
+			return nil
 		})
 	}
-	wg.Wait()
+	_ = workers.Wait() // errs has them all
 	return out, errors.Join(errs...)
 }
 

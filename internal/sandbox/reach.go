@@ -6,8 +6,9 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // ReachOptions narrow down and tune Reach.
@@ -124,12 +125,10 @@ func (s *Sandbox) Reach(ctx context.Context, opt ReachOptions) (*Matrix, error) 
 		}
 	}
 
-	slots := make(chan struct{}, maxProbes)
-	var wg sync.WaitGroup
+	var workers errgroup.Group
+	workers.SetLimit(maxProbes)
 	for i := range m.Probes {
-		slots <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-slots }()
+		workers.Go(func() error {
 			p := &m.Probes[i]
 			timeout := opt.AllowTimeout
 			if !p.Expected {
@@ -140,9 +139,10 @@ func (s *Sandbox) Reach(ctx context.Context, opt ReachOptions) (*Matrix, error) 
 			if err != nil && !errors.Is(err, errNoAnswer) {
 				p.Error = err.Error()
 			}
+			return nil
 		})
 	}
-	wg.Wait()
+	_ = workers.Wait() // each probe has its own
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}

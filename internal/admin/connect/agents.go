@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -119,12 +120,10 @@ func (c *Cluster) each(ctx context.Context, fine func(rest.ClusterMeshStatus) er
 		return errors.New("none of its agents runs")
 	}
 	errs := make([]error, len(running))
-	var wg sync.WaitGroup
-	slots := make(chan struct{}, 16)
+	var workers errgroup.Group
+	workers.SetLimit(16)
 	for i := range running {
-		wg.Go(func() {
-			slots <- struct{}{}
-			defer func() { <-slots }()
+		workers.Go(func() error {
 			st, err := c.ask(ctx, running[i].Name)
 			if err == nil {
 				err = fine(st)
@@ -132,9 +131,10 @@ func (c *Cluster) each(ctx context.Context, fine func(rest.ClusterMeshStatus) er
 			if err != nil {
 				errs[i] = fmt.Errorf("agent %s on %s: %w", running[i].Name, running[i].Spec.NodeName, err)
 			}
+			return nil
 		})
 	}
-	wg.Wait()
+	_ = workers.Wait() // errs has them all
 	return errors.Join(errs...)
 }
 
