@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/hawser-net/hawser/pkg/internal/retry"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
@@ -407,7 +408,7 @@ func (a *Allocator) acquire(ctx context.Context, lk *localKey, refs int) (id ID,
 		picks.done()
 		if err == nil {
 			withdrawals++
-			err = pause(ctx, time.Millisecond, withdrawals, 50*time.Millisecond)
+			err = retry.Wait(ctx, withdrawals, time.Millisecond, 50*time.Millisecond)
 			if err == nil {
 				continue
 			}
@@ -419,7 +420,7 @@ func (a *Allocator) acquire(ctx context.Context, lk *localKey, refs int) (id ID,
 			return NoID, false, err
 		}
 		a.log.Info("allocation failed, trying again", "key", lk.text, "error", err)
-		if perr := pause(ctx, 20*time.Millisecond, attempt-1, time.Second); perr != nil {
+		if perr := retry.Wait(ctx, attempt-1, 20*time.Millisecond, time.Second); perr != nil {
 			a.giveBack(lk)
 			return NoID, false, err
 		}

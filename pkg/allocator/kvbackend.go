@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/hawser-net/hawser/pkg/internal/retry"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
@@ -141,7 +141,7 @@ func (b *KVStoreBackend) execute(ctx context.Context, p *plan, numbers Numbers) 
 			if waits == 10 {
 				b.log.Info("another writer holds the lock of a key, waiting", "key", p.key)
 			}
-			if err := pause(ctx, 2*time.Millisecond, waits, 250*time.Millisecond); err != nil {
+			if err := retry.Wait(ctx, waits, 2*time.Millisecond, 250*time.Millisecond); err != nil {
 				return step{}, kvstore.TxnResult{}, fmt.Errorf("waiting for other writers of key %q, one of which may hold its lock: %w", p.key, err)
 			}
 			waits++
@@ -152,7 +152,7 @@ func (b *KVStoreBackend) execute(ctx context.Context, p *plan, numbers Numbers) 
 		} else {
 			tries++
 			if tries > 4 {
-				if err := pause(ctx, time.Millisecond, tries-4, 100*time.Millisecond); err != nil {
+				if err := retry.Wait(ctx, tries-4, time.Millisecond, 100*time.Millisecond); err != nil {
 					return step{}, kvstore.TxnResult{}, err
 				}
 			}
@@ -173,19 +173,6 @@ func (b *KVStoreBackend) execute(ctx context.Context, p *plan, numbers Numbers) 
 		}
 	}
 	return step{}, kvstore.TxnResult{}, fmt.Errorf("key %q: %w", p.key, ErrContended)
-}
-
-// pause waits between half of and the whole of first << n, at most most.
-func pause(ctx context.Context, first time.Duration, n int, most time.Duration) error {
-	d := min(first<<min(n, 20), most)
-	t := time.NewTimer(d/2 + rand.N(d/2+1))
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // Withdraw implements [Backend].

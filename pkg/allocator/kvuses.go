@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/hawser-net/hawser/pkg/internal/retry"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
@@ -42,7 +43,7 @@ func (u *uses) of(ctx context.Context, id ID, kv *kvstore.KeyValue) (user, error
 		}
 		u.backend.log.Warn("cannot see what nodes use a number for that was written again since it was made; no more is told of numbers until the store answers",
 			"id", id, "error", err)
-		if err := pause(ctx, 50*time.Millisecond, try, 5*time.Second); err != nil {
+		if err := retry.Wait(ctx, try, 50*time.Millisecond, 5*time.Second); err != nil {
 			return user{}, err
 		}
 	}

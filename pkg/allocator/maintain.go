@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"time"
+
+	"github.com/hawser-net/hawser/pkg/internal/retry"
 )
 
 // verify waits until the watch has told everything up to the number got, and gives the number back
@@ -60,7 +62,7 @@ func (a *Allocator) maintain(ctx context.Context) {
 			continue
 		}
 		failures++
-		if pause(ctx, 100*time.Millisecond, failures, 30*time.Second) != nil {
+		if retry.Wait(ctx, failures, 100*time.Millisecond, 30*time.Second) != nil {
 			return
 		}
 		a.wake()

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/hawser-net/hawser/pkg/internal/retry"
 	"github.com/hawser-net/hawser/pkg/kvstore/internal/driver"
 )
 
@@ -42,7 +43,7 @@ func (w *memoryWatch) run(ctx context.Context) {
 			if err != nil {
 				// A fault function says when the store is back; asking again soon is right for a
 				// store in memory.
-				driver.Sleep(ctx, time.Millisecond)
+				retry.Sleep(ctx, time.Millisecond)
 				continue
 			}
 			if !w.send(w.known.Relist(l)...) {

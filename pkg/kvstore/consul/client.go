@@ -44,6 +44,7 @@ import (
 
 	"github.com/hashicorp/consul/api"
 
+	"github.com/hawser-net/hawser/pkg/internal/retry"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 	"github.com/hawser-net/hawser/pkg/kvstore/internal/driver"
 	"github.com/hawser-net/hawser/pkg/kvstore/internal/health"
@@ -204,7 +205,7 @@ func (c *Client) check() bool {
 
 // retryPause is how long to wait after so many failures.
 func retryPause(failures int, most time.Duration) time.Duration {
-	return driver.Backoff(failures, 10*time.Millisecond, most)
+	return retry.Backoff(failures, 10*time.Millisecond, most)
 }
 
 // gone says that Consul answered that a session does not exist.

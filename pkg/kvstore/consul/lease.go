@@ -8,8 +8,8 @@ import (
 
 	"github.com/hashicorp/consul/api"
 
+	"github.com/hawser-net/hawser/pkg/internal/retry"
 	"github.com/hawser-net/hawser/pkg/kvstore"
-	"github.com/hawser-net/hawser/pkg/kvstore/internal/driver"
 	"github.com/hawser-net/hawser/pkg/kvstore/internal/leases"
 )
 
@@ -47,7 +47,7 @@ func (c *Client) addLease(ctx context.Context) error {
 func (c *Client) keepAlive(ctx context.Context, l *leases.Lease[string]) {
 	last := time.Now()
 	pause := c.cfg.LeaseTTL / 3
-	for driver.Sleep(ctx, pause) {
+	for retry.Sleep(ctx, pause) {
 		one, cancel := context.WithTimeout(ctx, c.cfg.CheckTimeout)
 		entry, _, err := c.consul.Session().Renew(l.ID, (&api.WriteOptions{}).WithContext(one))
 		cancel()

@@ -4,8 +4,8 @@ import (
 	"context"
 	"time"
 
+	"github.com/hawser-net/hawser/pkg/internal/retry"
 	"github.com/hawser-net/hawser/pkg/kvstore"
-	"github.com/hawser-net/hawser/pkg/kvstore/internal/driver"
 )
 
 // unheardAfter is how long the query for a prefix may take to tell of a deletion that a sentinel
@@ -43,7 +43,7 @@ func (s *sentinel) run(ctx context.Context, c *Client, index uint64) {
 		switch {
 		case err != nil:
 			index = 0 // whoever answers next may have older data
-			driver.Sleep(ctx, retryPause(failures, time.Minute))
+			retry.Sleep(ctx, retryPause(failures, time.Minute))
 			failures++
 		case p == nil:
 			close(s.gone)

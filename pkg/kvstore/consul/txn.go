@@ -12,8 +12,8 @@ import (
 
 	"github.com/hashicorp/consul/api"
 
+	"github.com/hawser-net/hawser/pkg/internal/retry"
 	"github.com/hawser-net/hawser/pkg/kvstore"
-	"github.com/hawser-net/hawser/pkg/kvstore/internal/driver"
 	"github.com/hawser-net/hawser/pkg/kvstore/internal/leases"
 )
 
@@ -133,7 +133,7 @@ func (c *Client) Txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, e
 
 func (c *Client) txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, error) {
 	for try := range maxTries {
-		if try > 0 && !driver.Sleep(ctx, retryPause(try, 250*time.Millisecond)) {
+		if try > 0 && !retry.Sleep(ctx, retryPause(try, 250*time.Millisecond)) {
 			return kvstore.TxnResult{}, ctx.Err()
 		}
 		snap, err := c.snapshot(ctx, txn)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/consul/api"
 
+	"github.com/hawser-net/hawser/pkg/internal/retry"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 	"github.com/hawser-net/hawser/pkg/kvstore/internal/driver"
 )
@@ -72,7 +73,7 @@ func (w *watch) run(ctx context.Context) {
 			return
 		case err != nil:
 			w.client.log.Info("a watch was interrupted", "prefix", w.prefix, "error", err)
-			driver.Sleep(ctx, retryPause(failures, time.Minute))
+			retry.Sleep(ctx, retryPause(failures, time.Minute))
 			failures++
 		default:
 			failures = 0
@@ -132,7 +133,7 @@ func (w *watch) query(ctx context.Context) (api.KVPairs, uint64, error) {
 		case <-broken:
 			cancel(errBroken)
 		case <-gone:
-			if driver.Sleep(ctx, unheardAfter) {
+			if retry.Sleep(ctx, unheardAfter) {
 				cancel(errUnheard)
 			}
 		case <-ctx.Done():

@@ -26,6 +26,7 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 
+	"github.com/hawser-net/hawser/pkg/internal/retry"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 	"github.com/hawser-net/hawser/pkg/kvstore/internal/driver"
 	"github.com/hawser-net/hawser/pkg/kvstore/internal/health"
@@ -130,7 +131,7 @@ func (c *Client) connect() {
 		}
 		c.log.Warn("cannot set up the connection to etcd, trying again", "error", err)
 		c.health.Fault(err)
-		if !driver.Sleep(c.conn.Context(), retryPause(try, 5*time.Second)) {
+		if !retry.Sleep(c.conn.Context(), retryPause(try, 5*time.Second)) {
 			return
 		}
 	}
@@ -487,5 +488,5 @@ func (c *Client) disconnect() error {
 
 // retryPause is how long to wait after so many failures.
 func retryPause(failures int, most time.Duration) time.Duration {
-	return driver.Backoff(failures, 50*time.Millisecond, most)
+	return retry.Backoff(failures, 50*time.Millisecond, most)
 }

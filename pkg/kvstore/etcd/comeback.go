@@ -12,7 +12,7 @@ import (
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc/backoff"
 
-	"github.com/hawser-net/hawser/pkg/kvstore/internal/driver"
+	"github.com/hawser-net/hawser/pkg/internal/retry"
 )
 
 const (
@@ -184,7 +184,7 @@ func (c *comeback) wait(ctx context.Context) error {
 	c.dialled = true
 	spread := min(max(time.Duration(c.clients)*spreadPerClient, minSpread), maxSpread)
 	c.mu.Unlock()
-	if !first && !driver.Sleep(ctx, rand.N(spread)) {
+	if !first && !retry.Sleep(ctx, rand.N(spread)) {
 		return ctx.Err()
 	}
 	return nil

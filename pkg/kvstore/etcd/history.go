@@ -10,7 +10,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/hawser-net/hawser/pkg/kvstore/internal/driver"
+	"github.com/hawser-net/hawser/pkg/internal/retry"
 )
 
 // history notices that the store went back in time: it was restored from a backup, or another
@@ -139,7 +139,7 @@ func (c *Client) verifyLoop() {
 				}
 				continue
 			}
-			if !driver.Sleep(c.conn.Context(), retryPause(failures, 5*time.Second)) {
+			if !retry.Sleep(c.conn.Context(), retryPause(failures, 5*time.Second)) {
 				return
 			}
 		}

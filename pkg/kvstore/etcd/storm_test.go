@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/hawser-net/hawser/pkg/kvstore/internal/driver"
+	"github.com/hawser-net/hawser/pkg/internal/retry"
 )
 
 // storm is a server and stub clients on a clock of their own. The clients work as real ones do,
@@ -63,7 +63,7 @@ func (s *storm) client(ctx context.Context, back *comeback, spread bool) {
 	wg.Add(1)
 	go func() {
 		defer wg.Done()
-		for driver.Sleep(ctx, rand.N(2*workPause)) {
+		for retry.Sleep(ctx, rand.N(2*workPause)) {
 			work <- struct{}{}
 		}
 	}()
@@ -114,7 +114,7 @@ func (s *storm) connect(ctx context.Context, back *comeback, spread bool) bool {
 			return true
 		}
 		jittered := time.Duration(float64(pause) * (1 + reconnect.Jitter*(2*rand.Float64()-1)))
-		if !driver.Sleep(ctx, max(0, jittered-time.Since(attempt))) {
+		if !retry.Sleep(ctx, max(0, jittered-time.Since(attempt))) {
 			return false
 		}
 		pause = min(time.Duration(float64(pause)*reconnect.Multiplier), reconnect.MaxDelay)
@@ -132,7 +132,7 @@ func (s *storm) run(t *testing.T, clients int, down time.Duration, spread bool) 
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			if !driver.Sleep(ctx, rand.N(30*time.Second)) { // they did not start together
+			if !retry.Sleep(ctx, rand.N(30*time.Second)) { // they did not start together
 				return
 			}
 			back := newComeback(Defaults().QPS)

@@ -9,6 +9,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/hawser-net/hawser/pkg/internal/retry"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 	"github.com/hawser-net/hawser/pkg/kvstore/internal/driver"
 )
@@ -47,7 +48,7 @@ func (w *watch) run(ctx context.Context) {
 					return
 				}
 				w.client.log.Warn("cannot list for a watch, trying again", "prefix", w.prefix, "error", err)
-				driver.Sleep(ctx, retryPause(failures, time.Minute))
+				retry.Sleep(ctx, retryPause(failures, time.Minute))
 				failures++
 				continue
 			}
@@ -65,7 +66,7 @@ func (w *watch) run(ctx context.Context) {
 		}
 		if err != nil && ctx.Err() == nil {
 			w.client.log.Info("a watch was interrupted", "prefix", w.prefix, "relist", relist, "error", err)
-			driver.Sleep(ctx, retryPause(failures, time.Minute))
+			retry.Sleep(ctx, retryPause(failures, time.Minute))
 			failures++
 		}
 	}

@@ -1,15 +1,13 @@
 // Package driver is what connections to all kinds of stores have in common: their end, the bound on
-// their requests, the goroutines behind their watches, and the pauses between attempts. It does not
-// know what a store is, so that package kvstore can use it for its store in memory.
+// their requests, and the goroutines behind their watches. It does not know what a store is, so
+// that package kvstore can use it for its store in memory.
 package driver
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync"
-	"time"
 )
 
 // ErrClosed says that the connection was closed; nothing was sent.
@@ -170,23 +168,4 @@ func Watch[Event any](ctx context.Context, c *Conn, run func(ctx context.Context
 		close(out)
 	}
 	return out
-}
-
-// Sleep waits unless ctx ends first, and says whether it waited in full.
-func Sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-// Backoff is how long to wait after so many attempts that failed: first, doubled each time, at most
-// most, and random in its upper half.
-func Backoff(failures int, first, most time.Duration) time.Duration {
-	d := min(first<<min(failures, 20), most)
-	return d/2 + rand.N(d/2+1)
 }

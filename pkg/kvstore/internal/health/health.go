@@ -10,8 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hawser-net/hawser/pkg/internal/retry"
 	"github.com/hawser-net/hawser/pkg/kvstore"
-	"github.com/hawser-net/hawser/pkg/kvstore/internal/driver"
 )
 
 // Config is how a connection is checked.
@@ -59,7 +59,7 @@ func (m *Monitor) Run(ctx context.Context, check func() bool) {
 			pause = m.cfg.FailingInterval
 		}
 		// Up to a tenth more or less, so that a cluster's clients do not ask in step.
-		if !driver.Sleep(ctx, pause*9/10+rand.N(pause/5+1)) {
+		if !retry.Sleep(ctx, pause*9/10+rand.N(pause/5+1)) {
 			return
 		}
 	}

@@ -1,0 +1,35 @@
+// Package retry has the pauses between attempts: the libraries' one place for backoff.
+package retry
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+// Sleep waits unless ctx ends first, and says whether it waited in full.
+func Sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// Backoff is how long to wait after so many attempts that failed: first, doubled each time, at most
+// most, and random in its upper half.
+func Backoff(failures int, first, most time.Duration) time.Duration {
+	d := min(first<<min(failures, 20), most)
+	return d/2 + rand.N(d/2+1)
+}
+
+// Wait sleeps for the Backoff. Its error is that of ctx.
+func Wait(ctx context.Context, failures int, first, most time.Duration) error {
+	if !Sleep(ctx, Backoff(failures, first, most)) {
+		return ctx.Err()
+	}
+	return nil
+}
