@@ -59,6 +59,8 @@ func TestValues(t *testing.T) {
 				`auto-create-cilium-pod-ip-pools: "default=ipv4-cidrs:10.1.0.0/16;ipv4-mask-size:24,edge=ipv4-cidrs:10.2.0.0/16;ipv4-mask-size:26"`,
 				`ciliumpodippools\]\n +verbs: \[get, list, watch\]`, `ciliumpodippools\]\n +verbs: \[get, list, watch, create\]`},
 			[]string{`cluster-pool`}},
+		{"addresses of another plugin", "ipam: {mode: delegated-plugin}\nextraConfig: {read-cni-conf: /host/etc/cni/net.d/hawser.in}",
+			[]string{`ipam: "delegated-plugin"`, `enable-endpoint-health-checking: "false"`, `read-cni-conf: "/host/etc/cni/net.d/hawser.in"`}, []string{`cluster-pool`}},
 		{"addresses of pools, from cluster-pool", "ipam: {mode: multi-pool, multiPool: {migrateFromClusterPool: true}}",
 			[]string{`enable-cluster-pool-to-multi-pool-migration: "true"`}, []string{`auto-create`, `ciliumpodippools\]\n +verbs: \[get, list, watch, create\]`}},
 		{"metrics", "prometheus: {agent: {enabled: true}, operator: {enabled: true}, podMonitor: {enabled: true, labels: {release: prom}}}",

@@ -286,7 +286,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 	}
 	a.lifecycle = endpoint.NewLifecycle(endpoint.Config{
 		Log: log.With("part", "endpoint"), Registry: a.registry, Store: store, Filter: filter, Identities: a.identities,
-		Addresses: addresses{a.pool}, Placer: placer, Policy: a.policy, Maps: kernel, Programs: programs, Links: links,
+		Addresses: a.givenAddresses(), Placer: placer, Policy: a.policy, Maps: kernel, Programs: programs, Links: links,
 		IdentityTimeout: cfg.AllocationTimeout, SettleDelay: settleDelay, OrphanGrace: cfg.OrphanGrace, Step: ag.step,
 	})
 	filesCfg := policydir.Defaults()

@@ -134,8 +134,7 @@ func (a *api) createRequest(m *rest.EndpointChangeRequest) (endpoint.CreateReque
 			MAC: mac("mac", m.MAC), HostMAC: mac("host-mac", m.HostMAC),
 			IPv4: addr("ipv4", m.Addressing.IPv4, true), IPv6: addr("ipv6", m.Addressing.IPv6, false),
 			Namespace: m.K8SNamespace, PodName: m.K8SPodName, PodUID: m.K8SUid,
-			ExternalIPAM: m.DatapathConfiguration.ExternalIPAM,
-			PlainIPv4:    m.Properties[propertyPlain4] == true, PlainIPv6: m.Properties[propertyPlain6] == true,
+			PlainIPv4: m.Properties[propertyPlain4] == true, PlainIPv6: m.Properties[propertyPlain6] == true,
 		},
 		IPv4Expiration: m.Addressing.IPv4ExpirationUUID, IPv6Expiration: m.Addressing.IPv6ExpirationUUID,
 	}
@@ -148,6 +147,12 @@ func (a *api) createRequest(m *rest.EndpointChangeRequest) (endpoint.CreateReque
 	}
 	if (m.K8SPodName == "") != (m.K8SNamespace == "") {
 		bad("k8s-pod-name and k8s-namespace go together")
+	}
+	switch external := m.DatapathConfiguration.ExternalIPAM; {
+	case external && !a.delegated():
+		bad("datapath-configuration.external-ipam: the agent gives the addresses, as its --ipam is not %s; ask it for them", ipamDelegated)
+	case !external && a.delegated():
+		bad("datapath-configuration.external-ipam is not set: --ipam is %s, so another plugin has to give the addresses; name it in the CNI configuration's ipam.type", ipamDelegated)
 	}
 	errs = append(errs, withoutEffect(m))
 	lbls, err := a.workloadLabels(m)

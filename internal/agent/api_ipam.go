@@ -36,6 +36,9 @@ func ipamError(err error, other int) error {
 
 // AllocateIP is POST /ipam: a free address of each family asked for.
 func (a *api) AllocateIP(ctx context.Context, req server.AllocateIPRequestObject) (server.AllocateIPResponseObject, error) {
+	if a.delegated() {
+		return nil, errDelegated()
+	}
 	families, err := ipam.ParseFamilies(req.Params.Family)
 	if err != nil {
 		return nil, ipamError(err, http.StatusBadRequest)
@@ -65,6 +68,9 @@ func (a *api) AllocateIP(ctx context.Context, req server.AllocateIPRequestObject
 
 // ReserveIP is POST /ipam/{ip}: this very address.
 func (a *api) ReserveIP(_ context.Context, req server.ReserveIPRequestObject) (server.ReserveIPResponseObject, error) {
+	if a.delegated() {
+		return nil, errDelegated()
+	}
 	ip, err := netip.ParseAddr(req.IP)
 	if err != nil {
 		return nil, server.Errorf(http.StatusBadRequest, "%q is not an IP address", req.IP)
@@ -134,6 +140,9 @@ func (p addresses) Claim(ip netip.Addr, owner, uuid string) error {
 	}
 	return nil
 }
+
+// Unclaim leaves the address as it was given: whoever asked for it gives it back, or it expires.
+func (p addresses) Unclaim(netip.Addr, string) {}
 
 // Commit makes the address stay.
 func (p addresses) Commit(ip netip.Addr, uuid string) error {

@@ -39,7 +39,7 @@ func (a *api) GetConfig(context.Context, server.GetConfigRequestObject) (server.
 // ipamMode is the word for where the node's ranges come from. Without Kubernetes it is the one for
 // ranges that are given.
 func (a *api) ipamMode() string {
-	if a.kube != nil {
+	if a.kube != nil || a.delegated() {
 		return a.cfg.IPAM
 	}
 	return ipamKubernetes

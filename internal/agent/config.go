@@ -54,8 +54,12 @@ type Config struct {
 	IPv6Range  string
 	NodeIPv4   string
 	NodeIPv6   string
-	Devices    []string
-	MTU        int
+	// RouterIPv4 and RouterIPv6 are the node's own addresses in the pod network, of its pod CIDRs;
+	// by default the agent chooses.
+	RouterIPv4, RouterIPv6 string
+
+	Devices []string
+	MTU     int
 
 	RoutingMode    string // tunnel or native
 	TunnelProtocol string // vxlan
@@ -124,7 +128,8 @@ type Config struct {
 	// told of their identity.
 	PodReadiness string
 	// IPAM is who says which addresses this node's pods get, where IPv4Range and IPv6Range do not:
-	// kubernetes, cluster-pool or multi-pool.
+	// kubernetes, cluster-pool or multi-pool; with delegated-plugin they are of the same ranges as
+	// with kubernetes, and another plugin gives them.
 	IPAM string
 	// DefaultPool is the pool of pods for which no other is meant, and PreAllocation how many
 	// addresses more than are in use this node has of a pool, as "pool=number"; both count with
@@ -223,6 +228,8 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.IPv6Range, "ipv6-range", c.IPv6Range, "IPv6 range of this node's pods, such as fd00:1::/112")
 	fs.StringVar(&c.NodeIPv4, "ipv4-node", c.NodeIPv4, "IPv4 address of this node; that of the device by default")
 	fs.StringVar(&c.NodeIPv6, "ipv6-node", c.NodeIPv6, "IPv6 address of this node; that of the device by default")
+	fs.StringVar(&c.RouterIPv4, flagRouter4, c.RouterIPv4, "IPv4 address of this node in the pod network, the gateway of its pods: a free one of its pod CIDR; by default the agent chooses")
+	fs.StringVar(&c.RouterIPv6, flagRouter6, c.RouterIPv6, "the same for IPv6")
 	fs.StringSliceVar(&c.Devices, "devices", c.Devices, "device towards other nodes; that of the default route by default")
 	fs.IntVar(&c.MTU, "mtu", c.MTU, "MTU of the network between nodes; that of the device by default")
 	fs.StringVar(&c.RoutingMode, "routing-mode", c.RoutingMode, "how packets travel between nodes: tunnel or native")
@@ -282,7 +289,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Namespace, "k8s-namespace", c.Namespace, "namespace of the agents and the operator")
 	fs.StringVar(&c.PodReadiness, "pod-readiness", c.PodReadiness,
 		"when pods are ready: loose (when their containers are) or strict (those with the readiness gate network.hawser.net/identity-known when all nodes are told of their identity)")
-	fs.StringVar(&c.IPAM, "ipam", c.IPAM, "who says which addresses this node's pods get in Kubernetes, if no range is given: cluster-pool (the operator), multi-pool (the operator, out of CiliumPodIPPools) or kubernetes (the Node)")
+	fs.StringVar(&c.IPAM, "ipam", c.IPAM, "who says which addresses this node's pods get in Kubernetes, if no range is given: cluster-pool (the operator), multi-pool (the operator, out of CiliumPodIPPools), kubernetes (the Node) or delegated-plugin (the IPAM plugin of the CNI configuration, out of the Node's or the given range)")
 	fs.StringVar(&c.DefaultPool, "ipam-default-ip-pool", c.DefaultPool, "with --ipam multi-pool, name of the pool of pods for which no other is meant; the operator must be told the same")
 	fs.StringSliceVar(&c.PreAllocation, flagPreAllocation, c.PreAllocation,
 		"with --ipam multi-pool, how many addresses of a pool the node has in advance of pods, such as default=8,edge=4; of other pools it asks for what pods need")
@@ -334,6 +341,7 @@ const (
 	ipamClusterPool = "cluster-pool"
 	ipamKubernetes  = "kubernetes"
 	ipamMultiPool   = "multi-pool"
+	ipamDelegated   = "delegated-plugin"
 	datapathVeth    = "veth"
 	datapathAuto    = "auto"
 	identityCRD     = "crd"
@@ -458,11 +466,13 @@ func (c *Config) Validate() error {
 	}
 	switch {
 	case c.IPAM == ipamClusterPool || c.IPAM == ipamKubernetes:
+	case c.IPAM == ipamDelegated:
+		errs = append(errs, c.validateDelegated())
 	case c.IPAM == ipamMultiPool && c.EnableK8s:
 		errs = append(errs, c.validateMultiPool())
 	case c.EnableK8s:
-		bad("--ipam: %q is not supported: use %s (the operator gives each node a block), %s (the operator, out of pools) or %s (the Node's pod CIDR)",
-			c.IPAM, ipamClusterPool, ipamMultiPool, ipamKubernetes)
+		bad("--ipam: %q is not supported: use %s (the operator gives each node a block), %s (the operator, out of pools), %s (the Node's pod CIDR) or %s (an IPAM plugin, out of the same)",
+			c.IPAM, ipamClusterPool, ipamMultiPool, ipamKubernetes, ipamDelegated)
 	default:
 		bad("--ipam: %q is not supported: leave it out, without Kubernetes --ipv4-range and --ipv6-range say which addresses pods get", c.IPAM)
 	}
@@ -532,6 +542,8 @@ func (c *Config) Validate() error {
 	}
 	checkAddr("ipv4-node", c.NodeIPv4, true)
 	checkAddr("ipv6-node", c.NodeIPv6, false)
+	checkAddr(flagRouter4, c.RouterIPv4, true)
+	checkAddr(flagRouter6, c.RouterIPv6, false)
 	if len(c.Devices) > 1 {
 		bad("--devices: %s: one device is supported", strings.Join(c.Devices, ","))
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -131,6 +132,8 @@ type machineNode struct {
 	flags  []string
 	env    []string
 	client *client.Client
+	// conf is what the plugin's configuration has besides what all have.
+	conf   map[string]any
 	cmd    *exec.Cmd
 	log    *os.File
 	exited chan struct{}
@@ -425,10 +428,12 @@ func (p *machinePod) run(command string, env ...string) ([]byte, error) {
 	for k, v := range p.labels {
 		lbls = append(lbls, kv{k, v})
 	}
-	conf, err := json.Marshal(map[string]any{
+	keys := map[string]any{
 		"cniVersion": "1.1.0", "name": "cilium", "type": "hawser-cni", "socket-path": p.node.path("run/a.sock"),
 		"log-file": p.node.path("cni.log"), "args": map[string]any{"cni": map[string]any{"labels": lbls}},
-	})
+	}
+	maps.Copy(keys, p.node.conf)
+	conf, err := json.Marshal(keys)
 	if err != nil {
 		return nil, err
 	}

@@ -139,7 +139,7 @@ func (k *kube) join(a *api, facts nodeFacts, links *link.Links, filter *labels.F
 		learned, cache = deafNodes{}, deafCache{}
 	}
 	if k.nodes, err = nodes.New(nodes.Config{
-		Self: k.self(), ClusterID: k.cfg.ClusterID, WritePodCIDRs: k.cfg.IPAM == ipamKubernetes || k.rangesGiven(),
+		Self: k.self(), ClusterID: k.cfg.ClusterID, WritePodCIDRs: k.cfg.IPAM == ipamKubernetes || k.cfg.IPAM == ipamDelegated || k.rangesGiven(),
 		Own: k.heardOwn, Fill: k.pools.filler(), Log: k.log,
 		LabelFilter: filter.Fingerprint(), Management: string(k.cfg.management()),
 	}, k.client, learned); err != nil {

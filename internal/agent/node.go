@@ -72,7 +72,8 @@ func (r routerState) save(v4, v6 netip.Addr) error {
 }
 
 // takeRouter gives the node its own addresses in the pod network.
-func (a *api) takeRouter(preferred []netip.Addr) error {
+func (a *api) takeRouter(before []netip.Addr) error {
+	wanted, preferred := a.preferredRouters(before)
 	res, err := a.pool.AllocateRouter(preferred...)
 	if err != nil {
 		return err
@@ -83,7 +84,7 @@ func (a *api) takeRouter(preferred []netip.Addr) error {
 	if res.IPv6 != nil {
 		a.router6 = res.IPv6.IP
 	}
-	return nil
+	return a.checkRouters(wanted)
 }
 
 // desiredNode is what the node's own networking should be, given the nodes known now, and what of

@@ -32,6 +32,8 @@ type adding struct {
 	// claimed says that the agent may have taken the addresses over for an endpoint and given them
 	// back with it, so that they may be somebody else's by now.
 	claimed bool
+	// unsure says that the agent may have an endpoint that could not be deleted.
+	unsure bool
 }
 
 func (p *Plugin) add(args *skel.CmdArgs) error {
@@ -99,7 +101,20 @@ func (p *Plugin) addPod(conf netConf, args *skel.CmdArgs, log *logger) (result *
 	log.debug("The agent answers", "device-mtu", cfg.DeviceMTU, "route-mtu", cfg.RouteMTU, "ipam-mode", cfg.IPAMMode)
 	p.step(StepAddConfig)
 
-	ipam, addrs, err := a.allocate(ctx, pod.owner(args.ContainerID))
+	var ipam rest.IPAMResponse
+	var addrs []address
+	byPlugin, err := conf.delegated(cfg)
+	switch {
+	case err != nil:
+		return nil, fail(cnitypes.ErrInvalidNetworkConfig, "invalid network configuration", err)
+	case byPlugin:
+		var dns cnitypes.DNS
+		if ipam, addrs, dns, err = a.allocateBy(ctx, delegate{conf.IPAM.mode(), args.StdinData}, cfg); conf.DNS.IsEmpty() {
+			conf.DNS = dns
+		}
+	default:
+		ipam, addrs, err = a.allocate(ctx, pod.owner(args.ContainerID))
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -118,6 +133,7 @@ func (p *Plugin) addPod(conf netConf, args *skel.CmdArgs, log *logger) (result *
 		K8SNamespace:           pod.Namespace,
 		K8SUid:                 pod.UID,
 	}
+	req.DatapathConfiguration.ExternalIPAM = byPlugin
 	req.Addressing.IPv4ExpirationUUID = first(ipam.Address.IPv4ExpirationUUID, ipam.IPv4.ExpirationUUID)
 	req.Addressing.IPv6ExpirationUUID = first(ipam.Address.IPv6ExpirationUUID, ipam.IPv6.ExpirationUUID)
 	for key, skip := range map[string]bool{
@@ -328,6 +344,7 @@ func (a *adding) deleteEndpoint(ctx context.Context) error {
 	}
 	a.claimed = true // perhaps; the addresses go with the endpoint or expire
 	if _, queueErr := queue(a.agent, deletequeue.Entry{EndpointID: id}, del); queueErr != nil {
+		a.unsure = true
 		return errors.Join(err, queueErr)
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/skel"
 	cnitypes "github.com/containernetworking/cni/pkg/types"
 	current "github.com/containernetworking/cni/pkg/types/100"
@@ -51,6 +52,9 @@ func (p *Plugin) check(args *skel.CmdArgs) error {
 	}
 	if err := checkLinks(args, want); err != nil {
 		return fail(cnitypes.ErrInternal, "the pod's interface is not as it was made", err)
+	}
+	if name := conf.IPAM.mode(); name != "" {
+		return delegate{name, args.StdinData}.call(context.Background(), invoke.DelegateCheck)
 	}
 	return nil
 }
@@ -186,6 +190,17 @@ func (p *Plugin) status(args *skel.CmdArgs) error {
 		return fail(codeNotAvailable, "DaemonHealthzFailed", err)
 	case health.Cilium.State == rest.StateFailure:
 		return fail(codeNotAvailable, "DaemonHealthzFailed", fmt.Errorf("the agent says: %s", health.Cilium.Msg))
+	}
+	cfg, err := agent.Config(ctx)
+	if err != nil {
+		return fail(codeNotAvailable, "DaemonHealthzFailed", err)
+	}
+	byPlugin, err := conf.delegated(cfg.Status)
+	switch {
+	case err != nil:
+		return fail(cnitypes.ErrInvalidNetworkConfig, "InvalidNetworkConfig", err)
+	case byPlugin:
+		return delegate{conf.IPAM.mode(), args.StdinData}.call(context.Background(), invoke.DelegateStatus)
 	}
 	return nil
 }

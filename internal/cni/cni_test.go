@@ -806,7 +806,7 @@ func TestStatus(t *testing.T) {
 	f := setUp(t)
 	f.must("STATUS", nil)
 	_, err := f.run("STATUS", f.conf(map[string]any{"ipam": map[string]any{"type": "host-local"}}))
-	f.wantError("delegated addresses", err, cnitypes.ErrInvalidNetworkConfig, "host-local")
+	f.wantError("the agent gives the addresses", err, cnitypes.ErrInvalidNetworkConfig, "host-local")
 	f.agent.fault = func(_ string, w http.ResponseWriter, _ *http.Request) bool { answer(w, 500, "ill"); return true }
 	_, err = f.run("STATUS", f.conf(nil))
 	f.wantError("agent ill", err, codeNotAvailable, "DaemonHealthzFailed")

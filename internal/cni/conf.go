@@ -56,7 +56,8 @@ type netConf struct {
 	SyncBuild *bool `json:"sync-build-endpoint"`
 }
 
-// ipamConf is the section of address management; any key but type is for modes that Hawser has not.
+// ipamConf is the section of address management. With a type all of it is for the plugin of that
+// name; any key without is for modes that Hawser has not.
 type ipamConf map[string]any
 
 func (c ipamConf) mode() string {
@@ -116,15 +117,12 @@ func (c netConf) canAdd() error {
 	if c.ChainingMode != "" && c.ChainingMode != "none" {
 		errs = append(errs, fmt.Errorf("chaining-mode %q is not supported: remove it", c.ChainingMode))
 	}
-	if c.IPAM.mode() != "" {
-		errs = append(errs, fmt.Errorf("ipam type %q is not supported: the agent allocates addresses; remove ipam.type", c.IPAM.mode()))
-	}
 	if c.SyncBuild != nil && !*c.SyncBuild {
 		errs = append(errs, errors.New("sync-build-endpoint false is not supported: ADD returns when the pod's policy is enforced; remove it"))
 	}
 	// What would change a pod's connection, its limits or who guards it must not be passed over.
 	for _, key := range slices.Sorted(maps.Keys(c.IPAM)) {
-		if key != "type" {
+		if key != "type" && c.IPAM.mode() == "" {
 			errs = append(errs, fmt.Errorf("ipam.%s is not supported: the agent allocates addresses; remove it", key))
 		}
 	}
@@ -137,14 +135,21 @@ func (c netConf) canAdd() error {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Capabilities)) {
-		if on := c.Capabilities[name]; on != false && on != nil {
+		if on := c.Capabilities[name]; on != false && on != nil && !c.forDelegate(name) {
 			errs = append(errs, fmt.Errorf("capability %s is not supported: remove it, or declare it for a plugin further down the list", name))
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.RuntimeConfig)) {
-		errs = append(errs, fmt.Errorf("runtimeConfig.%s is not supported: remove the capability %s", name, name))
+		if !c.forDelegate(name) {
+			errs = append(errs, fmt.Errorf("runtimeConfig.%s is not supported: remove the capability %s", name, name))
+		}
 	}
 	return errors.Join(errs...)
+}
+
+// forDelegate tells whether a capability is one of IPAM plugins, and there is one.
+func (c netConf) forDelegate(capability string) bool {
+	return capability == "ips" && c.IPAM.mode() != ""
 }
 
 // reservedLabel tells whether a key says where a pod belongs. Only the agent may set those, from

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/skel"
 	cnitypes "github.com/containernetworking/cni/pkg/types"
 	"github.com/vishvananda/netlink"
@@ -48,6 +49,13 @@ func (p *Plugin) del(args *skel.CmdArgs) error {
 		}
 	}
 	p.step(StepDelLink)
+	// Last: what has the address still must not be there when another pod is given it.
+	if name := conf.IPAM.mode(); name != "" {
+		if err := (delegate{name, args.StdinData}).call(ctx, invoke.DelegateDel); err != nil {
+			log.error("DEL failed", err, started)
+			return err
+		}
+	}
 	log.info("DEL done", started, "by-agent", agentRemovesLink)
 	return nil
 }

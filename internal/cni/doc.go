@@ -20,6 +20,10 @@
 // A failure at any step undoes all of the steps before it. If the plugin is killed nothing is
 // undone, but the runtime then sends DEL, or GC, and the addresses expire.
 //
+// Where the configuration names an IPAM plugin (ipam.type) and the agent leaves addresses to it
+// (--ipam=delegated-plugin), that plugin takes the place of the agent in step 2, and is called for
+// every other command, too. It is undone last: what it frees may be another pod's at once.
+//
 // # DEL
 //
 // The agent removes the endpoint together with the host side, several pods at once. If the agent

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/skel"
 	cnitypes "github.com/containernetworking/cni/pkg/types"
 	"github.com/vishvananda/netlink"
@@ -42,7 +43,12 @@ func (p *Plugin) gc(args *skel.CmdArgs) error {
 	defer agent.Close()
 	ctx, cancel := interruptible()
 	defer cancel()
-	removed, err := collect(ctx, agent, valid)
+	forget := func(attachment) error { return nil }
+	name := conf.IPAM.mode()
+	if name != "" {
+		forget = func(gone attachment) error { return delegate{name, args.StdinData}.forget(ctx, gone) }
+	}
+	removed, err := collect(ctx, agent, valid, forget)
 	if err != nil {
 		log.error("GC failed", err, started)
 		var cniErr *cnitypes.Error
@@ -50,6 +56,13 @@ func (p *Plugin) gc(args *skel.CmdArgs) error {
 			return cniErr
 		}
 		return fail(cnitypes.ErrInternal, "garbage collection is incomplete", err)
+	}
+	// Only if all else is gone: what is left has its address still.
+	if name != "" {
+		if err := (delegate{name, args.StdinData}).call(ctx, invoke.DelegateGC); err != nil {
+			log.error("GC failed", err, started)
+			return err
+		}
 	}
 	log.info("GC done", started, "removed", removed)
 	return nil
@@ -75,7 +88,8 @@ func (c netConf) valid() (map[attachment]bool, error) {
 	return out, nil
 }
 
-func collect(ctx context.Context, agent *client.Client, valid map[attachment]bool) (removed int, err error) {
+// collect removes what belongs to no attachment of valid, and has the addresses of each forgotten.
+func collect(ctx context.Context, agent *client.Client, valid map[attachment]bool, forget func(attachment) error) (removed int, err error) {
 	endpoints, err := agent.Endpoints(ctx, nil)
 	if err != nil && !client.NotFound(err) {
 		return 0, agentError("the agent does not list its endpoints", err)
@@ -101,6 +115,11 @@ func collect(ctx context.Context, agent *client.Client, valid map[attachment]boo
 		}
 		removed++
 		keep[ep.Status.Networking.InterfaceName] = true // the agent's to remove
+		if container, ifName, ok := strings.Cut(id, ":"); ok {
+			if err := forget(attachment{container, ifName}); err != nil {
+				errs = append(errs, fmt.Errorf("addresses of attachment %s: %w", id, err))
+			}
+		}
 	}
 	host, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {

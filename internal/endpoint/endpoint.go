@@ -43,7 +43,6 @@ type Attachment struct {
 	Namespace       string           `json:"k8s-namespace,omitempty"`
 	PodName         string           `json:"k8s-pod-name,omitempty"`
 	PodUID          string           `json:"k8s-uid,omitempty"`
-	ExternalIPAM    bool             `json:"external-ipam,omitempty"`
 	// PodCreated is when the pod was created, by the clock of Kubernetes; zero if this is not its
 	// first attachment, and for an endpoint of before the agent's start.
 	PodCreated time.Time `json:"-"`

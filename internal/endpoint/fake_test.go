@@ -356,6 +356,8 @@ func (m fakeAddresses) Restore(ip netip.Addr, owner string) error {
 	})
 }
 
+func (m fakeAddresses) Unclaim(netip.Addr, string) {}
+
 func (m fakeAddresses) Free(ip netip.Addr) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -30,6 +30,8 @@ type Addresses interface {
 	// does not know it (the agent started again between the allocation and the creation) it is
 	// taken now.
 	Claim(ip netip.Addr, owner, expirationUUID string) error
+	// Unclaim takes a Claim back, whether or not it succeeded, of an endpoint that was not created.
+	Unclaim(ip netip.Addr, owner string)
 	// Commit stops the address's expiration: from now on the endpoint keeps it alive.
 	Commit(ip netip.Addr, expirationUUID string) error
 	// Restore takes the address for an endpoint that was there before the agent.
@@ -236,12 +238,10 @@ func (l *Lifecycle) build(ctx context.Context, row Endpoint, req CreateRequest) 
 		}
 		return req.IPv6Expiration
 	}
-	if !row.ExternalIPAM {
-		c.Step("claim-addresses")
-		for _, ip := range row.Addresses() {
-			if err := c.Addresses.Claim(ip, row.owner(), expiration(ip)); err != nil {
-				return row, err
-			}
+	c.Step("claim-addresses")
+	for _, ip := range row.Addresses() {
+		if err := c.Addresses.Claim(ip, row.owner(), expiration(ip)); err != nil {
+			return row, err
 		}
 	}
 	row, _ = l.set(row, StateWaitingForIdentity, "the addresses are its own")
@@ -278,12 +278,10 @@ func (l *Lifecycle) build(ctx context.Context, row Endpoint, req CreateRequest) 
 	if row.Kernel.Locked {
 		return row, ErrNotHeard // a pod that begins now would have no network
 	}
-	if !row.ExternalIPAM {
-		c.Step("commit-addresses")
-		for _, ip := range row.Addresses() {
-			if err := c.Addresses.Commit(ip, expiration(ip)); err != nil {
-				return row, err
-			}
+	c.Step("commit-addresses")
+	for _, ip := range row.Addresses() {
+		if err := c.Addresses.Commit(ip, expiration(ip)); err != nil {
+			return row, err
 		}
 	}
 	row, _ = l.set(row, StateReady, "ready")
@@ -325,6 +323,9 @@ func (l *Lifecycle) undo(row Endpoint, cause error) {
 	}
 	if err := c.Store.Delete(row.ID); err != nil {
 		c.Log.Error("cannot remove the record of a failed endpoint", "endpoint", row.ID, "error", err)
+	}
+	for _, ip := range row.Addresses() {
+		c.Addresses.Unclaim(ip, row.owner())
 	}
 	c.Registry.remove(row.ID)
 }
@@ -386,10 +387,8 @@ func (l *Lifecycle) teardown(_ context.Context, row Endpoint) (failures int) {
 		l.fail(row, StateDisconnected, fmt.Sprintf("deleted, but %d steps failed", failures))
 	}
 	c.Registry.remove(row.ID)
-	if !row.ExternalIPAM {
-		for _, ip := range row.Addresses() {
-			c.Addresses.Free(ip)
-		}
+	for _, ip := range row.Addresses() {
+		c.Addresses.Free(ip)
 	}
 	return failures
 }

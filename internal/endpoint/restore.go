@@ -51,9 +51,6 @@ func (l *Lifecycle) Load(ctx context.Context) error {
 			continue
 		}
 		for _, ip := range row.Addresses() {
-			if row.ExternalIPAM {
-				break
-			}
 			if err := c.Addresses.Restore(ip, row.owner()); err != nil {
 				c.Log.Error("cannot restore an endpoint's address", "endpoint", row.ID, "address", ip, "error", err)
 			}

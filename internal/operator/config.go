@@ -33,6 +33,8 @@ import (
 const (
 	// ipamKubernetes takes them from Node.spec.podCIDRs, which others write.
 	ipamKubernetes = "kubernetes"
+	// ipamDelegated has a CNI plugin on each node give the addresses, out of the same.
+	ipamDelegated = "delegated-plugin"
 	// ipamClusterPool has this operator give nodes blocks of addresses.
 	ipamClusterPool = "cluster-pool"
 	// ipamMultiPool has it give nodes blocks of the CiliumPodIPPools that their agents ask for.
@@ -178,7 +180,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	c.Kube.Flags(fs)
 	c.Election.Flags(fs)
 	fs.BoolVar(&c.SkipCRDs, "skip-crd-creation", c.SkipCRDs, "leave the definitions of custom resources to somebody else, and wait for them")
-	fs.StringVar(&c.IPAM, "ipam", c.IPAM, "where nodes get their pods' addresses from: cluster-pool (this operator), multi-pool (this operator, out of CiliumPodIPPools), eni (this operator, from AWS) or kubernetes (Node.spec.podCIDRs)")
+	fs.StringVar(&c.IPAM, "ipam", c.IPAM, "where nodes get their pods' addresses from: cluster-pool (this operator), multi-pool (this operator, out of CiliumPodIPPools), eni (this operator, from AWS), kubernetes (Node.spec.podCIDRs) or delegated-plugin (an IPAM plugin on each node, out of these)")
 	c.Pool.Flags(fs)
 	c.Pools.Flags(fs)
 	c.Cloud.Flags(fs)
@@ -338,7 +340,7 @@ func (c *Config) validateKubernetes() error {
 		errs = append(errs, c.Identities.Validate())
 	}
 	switch c.IPAM {
-	case ipamKubernetes:
+	case ipamKubernetes, ipamDelegated:
 	case ipamClusterPool:
 		errs = append(errs, c.Pool.Validate())
 	case ipamMultiPool:
@@ -346,7 +348,7 @@ func (c *Config) validateKubernetes() error {
 	case ipamENI:
 		errs = append(errs, c.Cloud.Validate(), c.AWS.Validate())
 	default:
-		errs = append(errs, fmt.Errorf("--ipam: %q is not supported; use %s, %s, %s or %s", c.IPAM, ipamClusterPool, ipamMultiPool, ipamENI, ipamKubernetes))
+		errs = append(errs, fmt.Errorf("--ipam: %q is not supported; use %s, %s, %s, %s or %s", c.IPAM, ipamClusterPool, ipamMultiPool, ipamENI, ipamKubernetes, ipamDelegated))
 	}
 	if c.HeartbeatTimeout < 0 {
 		errs = append(errs, fmt.Errorf("--identity-heartbeat-timeout: %s must not be negative", c.HeartbeatTimeout))

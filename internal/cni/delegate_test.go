@@ -1,0 +1,162 @@
+package cni
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	cnitypes "github.com/containernetworking/cni/pkg/types"
+	current "github.com/containernetworking/cni/pkg/types/100"
+	"golang.org/x/sys/unix"
+
+	"github.com/hawser-net/hawser/api/rest"
+	"github.com/hawser-net/hawser/internal/testenv"
+)
+
+// delegating is a node whose agent leaves addresses to another plugin, and what calls of the plugin
+// need to find the hostile one.
+func delegating(t *testing.T) (f *fixture, env []string, calls string) {
+	f = setUp(t)
+	f.agent.config.IPAMMode = ipamModeDelegated
+	f.agent.config.Addressing = rest.NodeAddressing{
+		IPv4: rest.NodeAddressingElement{Enabled: true, IP: "10.1.0.1"}, IPv6: rest.NodeAddressingElement{Enabled: true, IP: "fd00:1::1"},
+	}
+	calls = filepath.Join(t.TempDir(), "calls")
+	return f, []string{
+		"CNI_PATH=" + testenv.HostileIPAM(t), "PATH=" + os.Getenv("PATH"), "HOSTILE_LOG=" + calls,
+		`HOSTILE_IPS={"address":"10.1.0.9/24"},{"address":"fd00:1::9/64"}`,
+	}, calls
+}
+
+var hostileConf = map[string]any{"ipam": map[string]any{"type": "hostile", "anything": []int{1}}, "capabilities": map[string]bool{"ips": true}}
+
+func wantCalls(t *testing.T, when, file string, want ...string) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	if got := strings.TrimSpace(string(text)); got != strings.Join(want, "\n") {
+		t.Errorf("%s: the IPAM plugin was called %q, want %q", when, got, want)
+	}
+	_ = os.Remove(file)
+}
+
+// TestDelegate: all commands go to the IPAM plugin of the configuration, too; its addresses and
+// name servers are the pod's, and the gateway is the node's router address.
+func TestDelegate(t *testing.T) {
+	t.Parallel()
+	f, env, calls := delegating(t)
+	f.must("STATUS", hostileConf, env...)
+	out := f.must("ADD", hostileConf, env...)
+	var got current.Result
+	if err := json.Unmarshal(out, &got); err != nil {
+		t.Fatal(err)
+	}
+	if len(got.IPs) != 2 || got.IPs[0].Address.String() != "fd00:1::9/128" || got.IPs[1].Address.String() != "10.1.0.9/32" ||
+		got.IPs[1].Gateway.String() != "10.1.0.1" || len(got.DNS.Nameservers) != 1 {
+		t.Errorf("result %s", out)
+	}
+	req := f.agent.endpoints["cid1:eth0"]
+	if !req.DatapathConfiguration.ExternalIPAM || req.Addressing.IPv4 != "10.1.0.9" || req.Addressing.IPv6 != "fd00:1::9" || req.Addressing.IPv4ExpirationUUID != "" {
+		t.Errorf("request %+v", req)
+	}
+	conf := map[string]any{"ipam": hostileConf["ipam"], "prevResult": json.RawMessage(out)}
+	f.must("CHECK", conf, env...)
+	wantCalls(t, "all is well", calls, "STATUS cid1", "ADD cid1", "CHECK cid1")
+
+	_, err := f.run("ADD", f.conf(hostileConf), env...)
+	f.wantError("second ADD", err, cnitypes.ErrInternal, "DEL it first")
+	wantCalls(t, "second ADD", calls)
+
+	f.must("GC", map[string]any{"ipam": hostileConf["ipam"], "cni.dev/valid-attachments": []map[string]string{}}, env...)
+	wantCalls(t, "GC", calls, "DEL cid1", "GC cid1")
+	f.must("DEL", hostileConf, env...)
+	wantCalls(t, "DEL", calls, "DEL cid1")
+	f.clean("after GC and DEL")
+}
+
+// TestDelegateRollBack: whatever fails after the IPAM plugin was asked has it take the addresses
+// back, last of all, and a plugin that hangs is ended with all that it has started.
+func TestDelegateRollBack(t *testing.T) {
+	t.Parallel()
+	f, env, calls := delegating(t)
+	f.agent.fault = func(call string, w http.ResponseWriter, _ *http.Request) bool {
+		if call == "PUT /v1/endpoint/{id}" {
+			answer(w, 400, "address belongs to endpoint 7")
+			return true
+		}
+		return false
+	}
+	_, err := f.run("ADD", f.conf(hostileConf), env...)
+	f.wantError("endpoint refused", err, cnitypes.ErrInternal, "belongs to endpoint 7")
+	wantCalls(t, "endpoint refused", calls, "ADD cid1", "DEL cid1")
+	f.clean("endpoint refused")
+	f.agent.fault = nil
+
+	_, err = f.run("ADD", f.conf(hostileConf), append(env, "HOSTILE=fail")...)
+	f.wantError("plugin refuses", err, cnitypes.ErrTryAgainLater, "out of")
+	wantCalls(t, "plugin refuses", calls, "ADD cid1", "DEL cid1")
+
+	cmd := exec.Command(f.bin)
+	cmd.Env = append([]string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=cid1", "CNI_NETNS=" + f.podPath, "CNI_IFNAME=eth0", "HOSTILE=hang"}, env...)
+	cmd.Stdin = bytes.NewReader(f.conf(hostileConf))
+	f.inNode(func() { err = cmd.Start() })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) { // another process: nothing tells
+		if text, _ := os.ReadFile(calls); strings.Contains(string(text), "ADD") {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the IPAM plugin was not called")
+		}
+	}
+	if err := cmd.Process.Signal(unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err == nil {
+		t.Error("the interrupted ADD succeeded")
+	}
+	wantCalls(t, "a plugin that hangs", calls, "ADD cid1", "DEL cid1")
+	f.clean("a plugin that hangs")
+}
+
+// TestDelegateRefusals: agent and configuration disagree on who gives addresses, or the plugin that
+// is named cannot.
+func TestDelegateRefusals(t *testing.T) {
+	t.Parallel()
+	f, env, calls := delegating(t)
+	for what, test := range map[string]struct {
+		mode string
+		conf map[string]any
+		code uint
+		text string
+	}{
+		"no plugin named":       {ipamModeDelegated, nil, cnitypes.ErrInvalidNetworkConfig, "ipam.type"},
+		"the agent gives":       {"cluster-pool", hostileConf, cnitypes.ErrInvalidNetworkConfig, "--ipam=delegated-plugin"},
+		"no such plugin":        {ipamModeDelegated, map[string]any{"ipam": map[string]any{"type": "nobody"}}, cnitypes.ErrInternal, "nobody"},
+		"a path":                {ipamModeDelegated, map[string]any{"ipam": map[string]any{"type": "../hostile"}}, cnitypes.ErrInternal, "../hostile"},
+		"another capability":    {ipamModeDelegated, map[string]any{"ipam": hostileConf["ipam"], "capabilities": map[string]bool{"mac": true}}, cnitypes.ErrInvalidNetworkConfig, "mac"},
+		"the plugin of plugins": {ipamModeDelegated, map[string]any{"ipam": map[string]any{"type": filepath.Base(f.bin)}}, cnitypes.ErrInternal, "itself"},
+	} {
+		f.agent.config.IPAMMode = test.mode
+		env := env
+		if what == "the plugin of plugins" {
+			env = append(env, "CNI_PATH="+filepath.Dir(f.bin))
+		}
+		_, err := f.run("ADD", f.conf(test.conf), env...)
+		f.wantError(what, err, test.code, test.text)
+		_, err = f.run("STATUS", f.conf(test.conf), env...)
+		f.wantError("STATUS: "+what, err, test.code, test.text)
+		f.clean(what)
+	}
+	wantCalls(t, "refusals", calls)
+}
