@@ -20,7 +20,7 @@ CHART    ?=
 SCALE    ?=
 BINARIES := hawser hawser-agent hawser-cni hawser-operator hawser-relay
 # What a sandbox starts. The operator takes as long to compile as the rest: it links clients of clouds.
-SANDBOX_BINARIES := hawser hawser-agent hawser-cni
+SANDBOX_BINARIES := hawser hawser-agent hawser-cni hawser-relay
 # The server that the tests of the Consul driver run.
 export HAWSER_CONSUL := $(CURDIR)/bin/consul
 VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)

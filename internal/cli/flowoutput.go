@@ -13,6 +13,7 @@ import (
 
 	"github.com/hawser-net/hawser/api/flow"
 	"github.com/hawser-net/hawser/api/observer"
+	"github.com/hawser-net/hawser/api/relay"
 	"github.com/hawser-net/hawser/internal/flows"
 )
 
@@ -22,12 +23,20 @@ type flowWriter struct {
 	end   func() error
 }
 
-func (a *app) flowWriter(format string, w io.Writer) (flowWriter, error) {
+func (a *app) flowWriter(format string, nodes bool, w io.Writer) (flowWriter, error) {
 	nothing := func() error { return nil }
 	switch format {
 	case "compact":
 		return flowWriter{func(res *observer.GetFlowsResponse) error {
-			_, err := fmt.Fprintln(w, a.flowLine(res))
+			if st := res.GetNodeStatus(); st != nil {
+				// Only a relay tells of nodes, first of those that are well: that is no news.
+				first := !nodes
+				nodes = true
+				if first && st.GetStateChange() == relay.NodeState_NODE_CONNECTED {
+					return nil
+				}
+			}
+			_, err := fmt.Fprintln(w, a.flowLine(res, nodes))
 			return err
 		}, nothing}, nil
 	case "dict":
@@ -42,7 +51,7 @@ func (a *app) flowWriter(format string, w io.Writer) (flowWriter, error) {
 	case "json", "jsonpb":
 		return flowWriter{func(res *observer.GetFlowsResponse) error { return writeFlowJSON(w, res) }, nothing}, nil
 	case "table":
-		t := a.table("TIME", "SOURCE", "DESTINATION", "TYPE", "VERDICT", "SUMMARY")
+		t := a.table("TIME", "NODE", "SOURCE", "DESTINATION", "TYPE", "VERDICT", "SUMMARY")
 		return flowWriter{func(res *observer.GetFlowsResponse) error {
 			t.row(a.flowCells(res)...)
 			// Columns can only be as wide as what is known; a page at a time.
@@ -98,15 +107,18 @@ func flowLost(l *flow.LostEvent) string {
 	return fmt.Sprintf("lost %d events: %s", l.GetNumEventsLost(), where)
 }
 
-// flowLine is an answer on one line.
-func (a *app) flowLine(res *observer.GetFlowsResponse) string {
+// flowLine is an answer on one line, with the node that saw it if nodes is set.
+func (a *app) flowLine(res *observer.GetFlowsResponse, nodes bool) string {
 	when := flowTime(res) + ": "
+	if nodes && res.GetNodeName() != "" {
+		when = flowTime(res) + " [" + printable(res.GetNodeName()) + "]: "
+	}
 	switch {
 	case res.GetLostEvents() != nil:
 		return when + a.paint(warn, flowLost(res.GetLostEvents()))
 	case res.GetNodeStatus() != nil:
 		st := res.GetNodeStatus()
-		return when + a.paint(warn, printable(fmt.Sprintf("%s: %s %s", st.GetStateChange(), strings.Join(st.GetNodeNames(), ", "), st.GetMessage())))
+		return when + a.paint(warn, printable(strings.TrimSpace(fmt.Sprintf("%s: %s %s", st.GetStateChange(), strings.Join(st.GetNodeNames(), ", "), st.GetMessage()))))
 	}
 	f := res.GetFlow()
 	// The one who opened the connection is on the left.
@@ -129,16 +141,17 @@ func (a *app) flowLine(res *observer.GetFlowsResponse) string {
 }
 
 func (a *app) flowCells(res *observer.GetFlowsResponse) []any {
+	node := printable(res.GetNodeName())
 	switch {
 	case res.GetLostEvents() != nil:
-		return []any{flowTime(res), "", "", "lost", cell{"", warn}, flowLost(res.GetLostEvents())}
+		return []any{flowTime(res), node, "", "", "lost", cell{"", warn}, flowLost(res.GetLostEvents())}
 	case res.GetNodeStatus() != nil:
 		st := res.GetNodeStatus()
-		return []any{flowTime(res), "", "", "node", cell{st.GetStateChange().String(), warn}, strings.Join(st.GetNodeNames(), ", ")}
+		return []any{flowTime(res), node, "", "", "node", cell{st.GetStateChange().String(), warn}, printable(strings.TrimSpace(strings.Join(st.GetNodeNames(), ", ") + " " + st.GetMessage()))}
 	}
 	f := res.GetFlow()
 	verdict, look := flowVerdict(f)
-	return []any{flowTime(res), flowSource(f), flowDestination(f), flowKind(f), cell{verdict, look}, flowSummary(f)}
+	return []any{flowTime(res), node, flowSource(f), flowDestination(f), flowKind(f), cell{verdict, look}, flowSummary(f)}
 }
 
 func (a *app) flowDict(w io.Writer, res *observer.GetFlowsResponse) error {
@@ -146,7 +159,7 @@ func (a *app) flowDict(w io.Writer, res *observer.GetFlowsResponse) error {
 	out.add("Time", flowTime(res))
 	if f := res.GetFlow(); f != nil {
 		verdict, look := flowVerdict(f)
-		out.add("Node", f.GetNodeName())
+		out.add("Node", printable(f.GetNodeName()))
 		out.add("Source", flowSource(f))
 		out.add("Source labels", f.GetSource().GetLabels())
 		out.add("Destination", flowDestination(f))
@@ -160,8 +173,9 @@ func (a *app) flowDict(w io.Writer, res *observer.GetFlowsResponse) error {
 		out.add("UUID", f.GetUuid())
 	} else {
 		cells := a.flowCells(res)
-		out.add("Type", cells[3])
-		out.add("Summary", cells[5])
+		out.add("Node", printable(res.GetNodeName()))
+		out.add("Type", cells[4])
+		out.add("Summary", cells[6])
 	}
 	if err := out.write(w); err != nil {
 		return err

@@ -132,6 +132,7 @@ type observeOptions struct {
 	server       flowServer
 	filter       flowFilter
 	follow, all  bool
+	nodeName     bool
 	first, last  uint64
 	since, until string
 	output       string
@@ -151,6 +152,9 @@ A filter with --from or --to in its name is about that side of a flow. Without, 
 either side; all of these together are then about the same one. Several values of one flag
 mean any of them, several flags all of them.
 
+A relay (--server) answers for all nodes: their names stand after the time, and a line says
+which of them cannot be asked.
+
 A reader that is slower than flows come misses some: a line says how many, whatever the
 filters.`,
 		Example: `  hawser observe --verdict DROPPED --follow
@@ -169,8 +173,10 @@ filters.`,
 	fs.StringVar(&o.since, "since", "", "no flow before this `time`: RFC 3339, or so long ago as in 10m")
 	fs.StringVar(&o.until, "until", "", "no flow after this `time`")
 	fs.StringVarP(&o.output, "output", "o", "compact", "`format`: compact, dict, table, json or jsonpb (the last two are the same)")
+	fs.BoolVar(&o.nodeName, "print-node-name", false, "name the node that saw a flow also where there is only one; those of a relay are always named")
 	o.filter.flags(c)
 	o.server.flags(c)
+	c.AddCommand(a.observeNodesCommand(), a.observeStatusCommand(), a.observeNamespacesCommand())
 	c.MarkFlagsMutuallyExclusive("last", "first", "all")
 	c.MarkFlagsMutuallyExclusive("first", "follow")
 	_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(
@@ -219,7 +225,7 @@ func (a *app) observe(cmd *cobra.Command, o *observeOptions) error {
 	if o.follow && o.output == "table" {
 		return usagef("--output: a table is as wide as all that it shows, so it cannot follow; use compact")
 	}
-	writer, err := a.flowWriter(o.output, cmd.OutOrStdout())
+	writer, err := a.flowWriter(o.output, o.nodeName, cmd.OutOrStdout())
 	if err != nil {
 		return err
 	}

@@ -12,10 +12,13 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/hawser-net/hawser/api/flow"
+	"github.com/hawser-net/hawser/api/observer"
+	"github.com/hawser-net/hawser/api/relay"
 	"github.com/hawser-net/hawser/internal/flows"
 	"github.com/hawser-net/hawser/internal/flowserver"
 	"github.com/hawser-net/hawser/internal/node"
@@ -159,6 +162,21 @@ func TestObserve(t *testing.T) {
 	if _, out, _ := run("-o", "dict", "--last", "1", "--uuid", "u1"); !strings.Contains(out, "Policies:") || !strings.Contains(out, "shop/front") || !strings.Contains(out, "k8s:app=db") {
 		t.Errorf("dict:\n%s", out)
 	}
+	if _, out, _ := run("--print-node-name", "--last", "1"); out != strings.Replace(lines["u3"], ": ", " [prod/n1]: ", 1)+"\n" {
+		t.Errorf("with the node: %s", out)
+	}
+	if code, out, errs := run("nodes"); code != ExitOK || !strings.Contains(out, "prod/n1") || !strings.Contains(out, "connected") || !strings.Contains(out, "4/16") {
+		t.Errorf("nodes: %d\n%s%s", code, out, errs)
+	}
+	if code, out, errs := run("status"); code != ExitOK || !strings.Contains(out, "Flows:") || strings.Contains(out, "Nodes:") {
+		t.Errorf("status: %d\n%s%s", code, out, errs)
+	}
+	if code, out, errs := run("namespaces", "-o", "json"); code != ExitOK || !strings.Contains(out, `"shop"`) {
+		t.Errorf("namespaces: %d\n%s%s", code, out, errs)
+	}
+	if code, _, errs := run("nodes", "-o", "dict"); code != ExitUsage || !strings.Contains(errs, "dict") {
+		t.Errorf("nodes in a format that there is not: %d, %s", code, errs)
+	}
 	if _, out, _ := run("-o", "table"); !strings.HasPrefix(out, "TIME") || strings.Count(out, "\n") != 5 || !strings.Contains(out, "DROPPED POLICY_DENIED") {
 		t.Errorf("table:\n%s", out)
 	}
@@ -198,5 +216,81 @@ func TestObserveFollowsUntilInterrupted(t *testing.T) {
 	interrupt()
 	if c := <-code; c != ExitOK {
 		t.Errorf("code %d", c)
+	}
+}
+
+// relayAnswers is a relay that answers with what it is given.
+type relayAnswers struct {
+	observer.UnimplementedObserverServer
+	answers []*observer.GetFlowsResponse
+	status  *observer.ServerStatusResponse
+}
+
+func (r relayAnswers) GetFlows(_ *observer.GetFlowsRequest, stream observer.Observer_GetFlowsServer) error {
+	for _, res := range r.answers {
+		if err := stream.Send(res); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r relayAnswers) ServerStatus(context.Context, *observer.ServerStatusRequest) (*observer.ServerStatusResponse, error) {
+	return r.status, nil
+}
+
+// TestObserveShowsNodes: of a relay, every line says which node it is of, and nodes that cannot be
+// asked are told of.
+func TestObserveShowsNodes(t *testing.T) {
+	dir, err := os.MkdirTemp("", "hawser-cli")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	path := filepath.Join(dir, "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := timestamppb.New(agentTime)
+	state := func(s relay.NodeState, message string, names ...string) *observer.GetFlowsResponse {
+		return &observer.GetFlowsResponse{Time: at, ResponseTypes: &observer.GetFlowsResponse_NodeStatus{
+			NodeStatus: &relay.NodeStatusEvent{StateChange: s, NodeNames: names, Message: message}}}
+	}
+	srv := grpc.NewServer(grpc.WaitForHandlers(true))
+	observer.RegisterObserverServer(srv, relayAnswers{
+		answers: []*observer.GetFlowsResponse{
+			state(relay.NodeState_NODE_CONNECTED, "", "prod/n1", "prod/n2"),
+			state(relay.NodeState_NODE_UNAVAILABLE, "no answer\x1b[31m", "prod/n3"),
+			{Time: at, NodeName: "prod/n2", ResponseTypes: &observer.GetFlowsResponse_Flow{Flow: &flow.Flow{
+				Time: at, NodeName: "prod/n2", Source: &flow.Endpoint{Namespace: "shop", PodName: "a"}, Destination: &flow.Endpoint{Namespace: "shop", PodName: "b"}}}},
+			state(relay.NodeState_NODE_CONNECTED, "", "prod/n3"),
+		},
+		status: &observer.ServerStatusResponse{NumConnectedNodes: wrapperspb.UInt32(2), NumUnavailableNodes: wrapperspb.UInt32(1), UnavailableNodes: []string{"prod/n3"}},
+	})
+	done := make(chan error, 1)
+	go func() { done <- srv.Serve(l) }()
+	t.Cleanup(func() { srv.Stop(); <-done })
+	run := func(args ...string) string {
+		var stdout, stderr bytes.Buffer
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if code := Run(ctx, Config{Stdout: &stdout, Stderr: &stderr, Getenv: func(string) string { return "" }}, append([]string{"observe"}, args...)); code != ExitOK {
+			t.Errorf("%v: %d, %s", args, code, &stderr)
+		}
+		return stdout.String()
+	}
+	when := agentTime.Local().Format("Jan _2 15:04:05.000")
+	want := when + `: NODE_UNAVAILABLE: prod/n3 no answer\x1b[31m` + "\n" +
+		when + " [prod/n2]: shop/a (ID:0) <> shop/b (ID:0) event 0 VERDICT_UNKNOWN\n" +
+		when + ": NODE_CONNECTED: prod/n3\n"
+	if got := run("--server", path); got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+	if got := run("--server", path, "-o", "table"); !strings.Contains(got, "prod/n2") || !strings.Contains(got, "NODE_UNAVAILABLE") {
+		t.Errorf("table:\n%s", got)
+	}
+	if got := run("status", "--server", path); !strings.Contains(got, "2 connected, 1 unavailable") || !strings.Contains(got, "prod/n3") {
+		t.Errorf("status:\n%s", got)
 	}
 }

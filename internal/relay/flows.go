@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -392,6 +393,8 @@ func (s *search) settle() error {
 	k := s.keep
 	s.keep = nil
 	defer k.free()
+	// Nodes tell of the past nearly in order, and all of it is here.
+	slices.SortStableFunc(k.entries, func(a, b *observer.GetFlowsResponse) int { return a.GetTime().AsTime().Compare(b.GetTime().AsTime()) })
 	for _, res := range k.entries {
 		if err := s.send(res); err != nil {
 			return err

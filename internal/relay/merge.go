@@ -3,6 +3,7 @@ package relay
 import (
 	"container/heap"
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -22,7 +23,8 @@ type item struct {
 type source struct {
 	node  string
 	room  chan struct{} // holds a token for each entry of queue
-	queue []item
+	queue []item        // by key
+	at    int           // in the heap, if queue is not empty
 	// catching says that the node is still telling of what was before the request, which others are
 	// to be sorted into.
 	catching bool
@@ -103,7 +105,12 @@ func (m *merge) put(ctx context.Context, s *source, res *observer.GetFlowsRespon
 		<-s.room
 		return context.Canceled
 	}
-	s.queue = append(s.queue, it)
+	// What several processors of a node saw is not in order to the microsecond.
+	i := len(s.queue)
+	for i > 0 && it.key.Before(s.queue[i-1].key) {
+		i--
+	}
+	s.queue = slices.Insert(s.queue, i, it)
 	m.held++
 	if len(s.queue) == 1 {
 		m.idle--
@@ -111,6 +118,8 @@ func (m *merge) put(ctx context.Context, s *source, res *observer.GetFlowsRespon
 			m.waiting--
 		}
 		heap.Push(&m.heads, s)
+	} else if i == 0 {
+		heap.Fix(&m.heads, s.at)
 	}
 	if s.catching && m.follow && !it.key.Before(m.start) {
 		s.catching = false // it has a head, so nobody waits for it
@@ -243,8 +252,16 @@ func (h sources) Less(i, j int) bool {
 	return a.Before(b)
 }
 
-func (h sources) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
-func (h *sources) Push(x any)   { *h = append(*h, x.(*source)) }
+func (h sources) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].at, h[j].at = i, j
+}
+
+func (h *sources) Push(x any) {
+	s := x.(*source)
+	s.at = len(*h)
+	*h = append(*h, s)
+}
 
 func (h *sources) Pop() any {
 	old := *h

@@ -165,6 +165,14 @@ func TestMergeHoldsTheLatest(t *testing.T) {
 	if n := m.next(now.Add(time.Minute), all); n.source != a {
 		t.Errorf("it is held for too long: %+v", n)
 	}
+	put(b, 5*time.Millisecond)
+	put(a, 6*time.Millisecond)
+	put(b, 7*time.Millisecond) // out of order
+	for i, want := range []*source{b, a, b} {
+		if n := m.next(now.Add(time.Minute), all); n.source != want {
+			t.Errorf("entry %d: %+v", i, n)
+		}
+	}
 	for range 4 { // as many as one node may have in here
 		put(a, time.Millisecond)
 	}

@@ -5,6 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,9 +17,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/hawser-net/hawser/api/flow"
+	"github.com/hawser-net/hawser/api/observer"
 	"github.com/hawser-net/hawser/internal/sandbox/machine"
 	"github.com/hawser-net/hawser/internal/testenv"
+	"github.com/hawser-net/hawser/internal/testenv/controllers"
 )
 
 // buildPrograms compiles the agent and the plugin as they are now.
@@ -25,7 +32,7 @@ func buildPrograms(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	args := append([]string{"build"}, buildFlags(t)...)
-	cmd := exec.Command("go", append(args, "-o", dir+"/", "./cmd/hawser-agent", "./cmd/hawser-cni")...)
+	cmd := exec.Command("go", append(args, "-o", dir+"/", "./cmd/hawser-agent", "./cmd/hawser-cni", "./cmd/hawser-relay")...)
 	cmd.Dir = "../.."
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build the programs: %v\n%s", err, out)
@@ -42,6 +49,50 @@ func TestCluster(t *testing.T) {
 	for _, mode := range []string{"tunnel", "native"} {
 		t.Run(mode, func(t *testing.T) { testCluster(t, bin, mode) })
 	}
+}
+
+// flowsOfAllNodes checks that the relay tells what the pods did just now, on each node, in the order
+// of time.
+func flowsOfAllNodes(ctx context.Context, t *testing.T, s *Sandbox) {
+	t.Helper()
+	conn, err := grpc.NewClient("unix://"+s.relaySocket(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	controllers.Eventually(t, time.Minute, func() string { // an agent records flows soon, not at once
+		stream, err := observer.NewObserverClient(conn).GetFlows(ctx, &observer.GetFlowsRequest{Number: 2000, Whitelist: []*flow.FlowFilter{
+			{SourcePod: []string{"default/front-"}}, {DestinationPod: []string{"default/db-"}},
+		}})
+		if err != nil {
+			return err.Error()
+		}
+		var last time.Time
+		nodes, verdicts := map[string]int{}, map[flow.Verdict]int{}
+		for {
+			res, err := stream.Recv()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				return err.Error()
+			}
+			if res.GetFlow() == nil {
+				continue
+			}
+			if at := res.GetTime().AsTime(); at.Before(last) {
+				return fmt.Sprintf("a flow of %v after one of %v", at, last)
+			} else {
+				last = at
+			}
+			nodes[res.GetNodeName()]++
+			verdicts[res.GetFlow().GetVerdict()]++
+		}
+		if nodes["default/n1"] == 0 || nodes["default/n2"] == 0 || len(nodes) != 2 || verdicts[flow.Verdict_DROPPED] == 0 || verdicts[flow.Verdict_FORWARDED] == 0 {
+			return fmt.Sprintf("flows by node %v, by verdict %v", nodes, verdicts)
+		}
+		return ""
+	})
 }
 
 func testCluster(t *testing.T, bin, mode string) {
@@ -102,6 +153,8 @@ func testCluster(t *testing.T, bin, mode string) {
 	if out := command(t, cfg, "status"); !strings.Contains(out, "front-1") || strings.Contains(out, "not running") {
 		t.Errorf("status:\n%s", out)
 	}
+
+	flowsOfAllNodes(ctx, t, s)
 
 	// A pod that carries the label of a tier is of that tier.
 	if _, err := s.Run(ctx, PodSpec{Name: "guest", Labels: map[string]string{"tier": "front"}, Ports: []uint16{80}}); err != nil {

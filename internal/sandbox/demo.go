@@ -102,7 +102,7 @@ func (s *Sandbox) PrintNext(w io.Writer, demo bool) {
 	if demo {
 		line("exec"+name+" front-1 -- curl -s http://api-1:8080", "the front calls the api")
 		line("exec"+name+" n1 -- hawser endpoint list", "what the agent of n1 knows")
-		line("exec"+name+" n2 -- hawser observe --verdict DROPPED", "who was refused what, by name")
+		line("exec"+name+" n1 -- hawser observe --verdict DROPPED", "who was refused what, by name, on all nodes")
 		line("exec"+name+" n2 -- hawser monitor", "drops and verdicts as they happen")
 		line("run"+name+" guest --labels tier=front", "a pod that the policies take for a front")
 	} else {

@@ -15,7 +15,8 @@ import (
 // Exec replaces the calling process with a command that runs in the network namespace of a pod, a
 // node or the world, so it returns only on failure. The command sees the sandbox's names in
 // /etc/hosts and its own links in /sys; on a node it also finds the product's programs in PATH, the
-// node's agent at CILIUM_SOCK and the node's BPF file system at its usual place.
+// node's agent at CILIUM_SOCK, the flows of all nodes at HUBBLE_SERVER and the node's BPF file
+// system at its usual place.
 func (s *Sandbox) Exec(name string, argv []string) error {
 	st, err := s.running()
 	if err != nil {
@@ -43,7 +44,11 @@ func (s *Sandbox) Exec(name string, argv []string) error {
 	}
 	env := append(os.Environ(), "HAWSER_SANDBOX="+s.cfg.Name, "HAWSER_SANDBOX_PLACE="+name)
 	if isNode {
-		env = append(env, s.nodeEnv(name)...)
+		flows := s.flowSocket(name)
+		if st.Relay.Alive() {
+			flows = s.relaySocket()
+		}
+		env = append(env, s.nodeEnv(name, flows)...)
 	}
 	return machine.InNamespace(ns, func() error {
 		// This thread gets its own view of the file system; execve then makes it the process.

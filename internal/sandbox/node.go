@@ -47,6 +47,8 @@ func (s *Sandbox) startAgent(st *state, n *node) error {
 		"--agent-health-port", "9879",
 		"--prometheus-serve-addr", "127.0.0.1:9962",
 		"--enable-hubble", "--hubble-socket-path", s.flowSocket(n.Name),
+		// The underlay is inside of the sandbox, as etcd's is.
+		"--hubble-listen-address", fmt.Sprintf(":%d", flowPort), "--hubble-disable-tls",
 	}
 	if n.Pods6.IsValid() {
 		args = append(args, "--ipv6-range", n.Pods6.String())
@@ -56,7 +58,7 @@ func (s *Sandbox) startAgent(st *state, n *node) error {
 	var err error
 	n.Agent, err = machine.Daemon{
 		Namespace: s.netns(n.Name), Log: s.agentLog(n.Name), Argv: append(args, s.cfg.AgentArgs...),
-		Env: s.nodeEnv(n.Name),
+		Env: s.nodeEnv(n.Name, s.flowSocket(n.Name)),
 	}.Start()
 	if err != nil {
 		return fmt.Errorf("agent of %s: %w", n.Name, err)
@@ -64,9 +66,9 @@ func (s *Sandbox) startAgent(st *state, n *node) error {
 	return nil
 }
 
-// nodeEnv makes programs started for a node find its agent.
-func (s *Sandbox) nodeEnv(n string) []string {
-	return []string{"CILIUM_SOCK=" + s.socket(n), "HUBBLE_SERVER=unix://" + s.flowSocket(n), "K8S_NODE_NAME=" + n}
+// nodeEnv makes programs started for a node find its agent, and flows at a socket.
+func (s *Sandbox) nodeEnv(n, flows string) []string {
+	return []string{"CILIUM_SOCK=" + s.socket(n), "HUBBLE_SERVER=unix://" + flows, "K8S_NODE_NAME=" + n}
 }
 
 // waitAgent waits until the agent says that it is well and has written the CNI configuration.

@@ -247,7 +247,7 @@ func (s *Sandbox) runtimeFor(st *state, n *node, p *pod) (*libcni.CNIConfig, *li
 			{"K8S_POD_UID", p.ContainerID[:32]},
 		},
 	}
-	plugin := &nodeExec{namespace: s.netns(n.Name), env: s.nodeEnv(n.Name)}
+	plugin := &nodeExec{namespace: s.netns(n.Name), env: s.nodeEnv(n.Name, s.flowSocket(n.Name))}
 	return libcni.NewCNIConfigWithCacheDir([]string{st.BinDir}, s.path("cni-cache"), plugin), list, rt, nil
 }
 

@@ -149,6 +149,12 @@ func (s *Sandbox) upAgain(ctx context.Context, st *state) error {
 			return err
 		}
 	}
+	if st.Relay.PID != 0 && !st.Relay.Alive() {
+		s.say("the relay of flows has ended: starting it again")
+		if err := s.startRelay(ctx, st); err != nil {
+			return err
+		}
+	}
 	if s.cfg.Demo && len(st.Pods) == 0 {
 		if err := s.writeDemoPolicies(); err != nil {
 			return err
@@ -241,6 +247,9 @@ func (s *Sandbox) create(ctx context.Context) (*state, error) {
 		if err := s.waitAgent(ctx, n, t); err != nil {
 			return nil, err
 		}
+	}
+	if err := s.startRelay(ctx, st); err != nil {
+		return nil, err
 	}
 	return st, s.writeHosts(st)
 }

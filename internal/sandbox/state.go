@@ -25,6 +25,7 @@ type state struct {
 	Self         []string        `json:"self"`
 	Etcd         machine.Process `json:"etcd"`
 	World        machine.Process `json:"world"`
+	Relay        machine.Process `json:"relay"` // zero if there is none
 	Nodes        []*node         `json:"nodes"`
 	Pods         []*pod          `json:"pods"`
 }
