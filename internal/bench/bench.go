@@ -66,6 +66,7 @@ func groups() []group {
 		{"rr", "round trips and connections between pods of a node", (*bencher).sameNode},
 		{"vxlan", "round trips and connections between nodes", (*bencher).twoNodes},
 		{"bpf", "programs, a packet at a time", (*bencher).programs},
+		{"observe", "flows: what they cost a packet, and the agent", (*bencher).observe},
 		{"identity", "new and cached identities", (*bencher).identities},
 		{"change", "policy change to the first packet judged by it", (*bencher).policyChange},
 		{"compute", "policy computation of a large cluster", (*bencher).policyCompute},

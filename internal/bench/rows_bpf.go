@@ -9,9 +9,11 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/hawser-net/hawser/internal/datapath"
@@ -48,7 +50,8 @@ const (
 	ruleSetA, ruleSetB   = 1, 2
 	identityA, identityB = 1000, 2000
 	actionRedirect       = 7 // TC_ACT_REDIRECT
-	tcpSyn, tcpAck       = 0x02, 0x10
+	tcpFin, tcpSyn       = 0x01, 0x02
+	tcpRst, tcpAck       = 0x04, 0x10
 )
 
 var (
@@ -68,6 +71,7 @@ func newBPFNode(ifA, ifB int) (n *bpfNode, err error) {
 	n.loader = loader.New(n.maps, noFilters{}, slog.New(slog.DiscardHandler))
 	err = n.loader.Configure(datapath.Config{
 		RouterIPv4: netip.MustParseAddr("10.1.0.1"), NodeIPv4: netip.MustParseAddr("192.0.2.1"), HostMAC: hostA,
+		Aggregation: datapath.Aggregation{Interval: 5 * time.Second, TCPFlags: tcpFin | tcpSyn | tcpRst}, // as the agent's defaults
 	})
 	if err == nil {
 		n.empty, err = ebpf.NewProgram(&ebpf.ProgramSpec{
@@ -179,34 +183,45 @@ func cost(p *ebpf.Program, count int, each func(i int) error) (float64, error) {
 	return float64(after.Runtime-before.Runtime) / float64(runs), nil
 }
 
+// podInterfaces makes a namespace with the host's sides of two pods' interfaces.
+func (b *bencher) podInterfaces() (ns *namespace, ifA, ifB int, err error) {
+	ns, err = b.newNamespace("bpf")
+	if err != nil {
+		return nil, 0, 0, err
+	}
+	err = veth(ns, "lxca", ns, "lxcb")
+	for name, index := range map[string]*int{"lxca": &ifA, "lxcb": &ifB} {
+		if err != nil {
+			break
+		}
+		var link netlink.Link
+		if link, err = ns.h.LinkByName(name); err == nil {
+			*index = link.Attrs().Index
+		}
+	}
+	if err != nil {
+		return nil, 0, 0, errors.Join(err, ns.remove())
+	}
+	return ns, ifA, ifB, nil
+}
+
 func (b *bencher) programs(ctx context.Context) (err error) {
 	stats, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
 	if err != nil {
 		return fmt.Errorf("statistics of BPF programs: %w", err)
 	}
 	defer stats.Close()
-	ns, err := b.newNamespace("bpf")
+	ns, ifA, ifB, err := b.podInterfaces()
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, ns.remove()) }()
-	if err := veth(ns, "lxca", ns, "lxcb"); err != nil {
-		return err
-	}
-	linkA, err := ns.h.LinkByName("lxca")
-	if err != nil {
-		return err
-	}
-	linkB, err := ns.h.LinkByName("lxcb")
-	if err != nil {
-		return err
-	}
 	sizes := pick(b, []int{1, 1000, 16_000, 65_000}, []int{1, 1000, 65_000})
 	for _, size := range sizes {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		n, err := newBPFNode(linkA.Attrs().Index, linkB.Attrs().Index)
+		n, err := newBPFNode(ifA, ifB)
 		if err != nil {
 			return err
 		}

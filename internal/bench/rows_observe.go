@@ -1,0 +1,244 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/hawser-net/hawser/api/observer"
+	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/datapath/loader"
+)
+
+// observe measures what flows cost: a packet, by who wants to know of it, and the agent that makes
+// flows of events.
+func (b *bencher) observe(ctx context.Context) error {
+	return errors.Join(b.observedPackets(ctx), b.observingAgent(ctx))
+}
+
+// observedPackets measures the program of a pod's packets while nobody wants events, and while
+// somebody reads those of an aggregation level.
+func (b *bencher) observedPackets(ctx context.Context) (err error) {
+	stats, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
+	if err != nil {
+		return fmt.Errorf("statistics of BPF programs: %w", err)
+	}
+	defer stats.Close()
+	ns, ifA, ifB, err := b.podInterfaces()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, ns.remove()) }()
+	n, err := newBPFNode(ifA, ifB)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, n.close()) }()
+	if err := n.install(1000); err != nil {
+		return err
+	}
+	reading, stop := context.WithCancel(ctx)
+	read := make(chan error, 1)
+	go func() { read <- n.maps.Events(reading, func(datapath.Event) {}) }()
+	defer func() { stop(); err = errors.Join(err, <-read) }()
+	return ns.do(func() error { return b.measureObserved(ctx, n) })
+}
+
+func (b *bencher) measureObserved(ctx context.Context, n *bpfNode) error {
+	from := n.loader.Program(loader.FromPod)
+	send := func(sport uint16, flags byte) error {
+		return run(from, n.ifA, segment(addrA, addrB, macA, hostA, sport, 80, flags), actionRedirect)
+	}
+	const mine = 9 // the source port of the connection that goes on
+	if err := errors.Join(send(mine, tcpSyn), run(from, n.ifB, segment(addrB, addrA, macB, hostB, 80, mine, tcpSyn|tcpAck), actionRedirect)); err != nil {
+		return err
+	}
+	const verdicts = datapath.MonitorDrops | datapath.MonitorVerdicts
+	levels := []struct {
+		name   string
+		wanted datapath.MonitorFlags
+	}{
+		{"followed, drops and verdicts alone", verdicts},
+		{"followed, aggregation medium", verdicts | datapath.MonitorNews},
+		{"followed, aggregation none", verdicts | datapath.MonitorTraces},
+	}
+	each := pick(b, 20_000, 3000)
+	fresh := uint16(1000)
+	established := func() (float64, error) { return cost(from, each, func(int) error { return send(mine, tcpAck) }) }
+	opening := func() (float64, error) {
+		return cost(from, 1000, func(int) error { fresh++; return send(fresh, tcpSyn) })
+	}
+	for _, kind := range []struct {
+		name string
+		run  func() (float64, error)
+	}{{"established", established}, {"new flow", opening}} {
+		for _, level := range levels {
+			var p pairs
+			for range pick(b, 5, 2) {
+				if err := ctx.Err(); err != nil {
+					return err
+				}
+				if err := n.maps.SetMonitor(0); err != nil {
+					return err
+				}
+				nobody, err := kind.run()
+				if err != nil {
+					return err
+				}
+				if err := n.maps.SetMonitor(level.wanted); err != nil {
+					return err
+				}
+				followed, err := kind.run()
+				if err != nil {
+					return err
+				}
+				p.add(followed, nobody)
+			}
+			b.add(p.fill(Figure{Row: "observe", Name: kind.name + " packet, " + level.name, Unit: "ns", BaselineName: "the same while nobody follows"}))
+		}
+	}
+	return n.maps.SetMonitor(0)
+}
+
+// observingAgent measures the processor that an agent takes to make flows of events, each packet
+// being one, against one that makes none of the same packets.
+func (b *bencher) observingAgent(ctx context.Context) (err error) {
+	r, err := b.newRig(ctx, 1)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.close()) }()
+	n := r.nodes[0]
+	socket := n.path("run") + "/hubble.sock"
+	options := func(more ...string) []string {
+		return append([]string{"--enable-hubble", "--hubble-socket-path", socket, "--monitor-aggregation", "none"}, more...)
+	}
+	if err := errors.Join(n.start(options("--hubble-event-buffer-capacity", "0")...), n.waitReady(ctx)); err != nil {
+		return err
+	}
+	from, err := n.addPod("from", "client")
+	if err != nil {
+		return err
+	}
+	to, err := n.addPod("to", "server")
+	if err != nil {
+		return err
+	}
+	var in *net.UDPConn // that nobody reads: what it gets more is dropped by the kernel, in silence
+	var out *net.UDPConn
+	at := &net.UDPAddr{IP: to.ipv4.AsSlice(), Port: flowPort}
+	if err := to.ns.do(func() (err error) { in, err = net.ListenUDP("udp4", at); return err }); err != nil {
+		return err
+	}
+	defer in.Close()
+	if err := from.ns.do(func() (err error) { out, err = net.DialUDP("udp4", nil, at); return err }); err != nil {
+		return err
+	}
+	defer out.Close()
+	rates := []int{1, 1000, 100_000}
+	each := pick(b, 10*time.Second, 2*time.Second)
+	measure := func() (percent, sent []float64, err error) {
+		for _, rate := range rates {
+			used, packets, err := n.agent.whileSending(ctx, out, rate, each)
+			if err != nil {
+				return nil, nil, err
+			}
+			percent, sent = append(percent, used), append(sent, packets)
+		}
+		return percent, sent, nil
+	}
+	idle, _, err := measure()
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(n.agent.stop(15*time.Second), n.start(options()...), n.waitReady(ctx)); err != nil {
+		return err
+	}
+	for i, rate := range rates {
+		before, err := seenFlows(ctx, socket)
+		if err != nil {
+			return err
+		}
+		used, sent, err := n.agent.whileSending(ctx, out, rate, each)
+		if err != nil {
+			return err
+		}
+		after, err := seenFlows(ctx, socket)
+		if err != nil {
+			return err
+		}
+		b.add(Figure{Row: "observe", Name: fmt.Sprintf("agent, %d events/s", rate), Unit: "% of a processor", Value: used, Samples: 1,
+			Baseline: idle[i], BaselineName: "the same packets, which nobody follows",
+			Note: fmt.Sprintf("%.0f packets/s sent, %.0f flows/s recorded", sent/each.Seconds(), (after-before)/each.Seconds())})
+	}
+	return nil
+}
+
+// seenFlows asks an agent how many flows it has recorded.
+func seenFlows(ctx context.Context, socket string) (float64, error) {
+	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Close()
+	st, err := observer.NewObserverClient(conn).ServerStatus(ctx, &observer.ServerStatusRequest{})
+	return float64(st.GetSeenFlows()), err
+}
+
+// whileSending sends datagrams at a rate a second for a while and returns how much of a processor
+// the process has used meanwhile, in percent, and how many were sent.
+func (p *process) whileSending(ctx context.Context, out net.Conn, rate int, d time.Duration) (percent, sent float64, err error) {
+	before, err := p.processor()
+	if err != nil {
+		return 0, 0, err
+	}
+	start := time.Now()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for ; time.Since(start) < d; <-tick.C {
+		if err := ctx.Err(); err != nil {
+			return 0, 0, err
+		}
+		for due := time.Since(start).Seconds() * float64(rate); sent < due; sent++ {
+			if _, err := out.Write([]byte("x")); err != nil {
+				return 0, 0, err
+			}
+		}
+	}
+	took := time.Since(start)
+	after, err := p.processor()
+	return 100 * (after - before).Seconds() / took.Seconds(), sent, err
+}
+
+// processor returns how long the process has run on processors, in user's code and in the kernel's.
+func (p *process) processor() (time.Duration, error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+	if err != nil {
+		return 0, err
+	}
+	// The name, in parentheses, may have blanks; the times are fields 14 and 15 of proc(5).
+	fields := strings.Fields(string(data[strings.LastIndexByte(string(data), ')')+1:]))
+	const user, system = 14 - 3, 15 - 3
+	if len(fields) <= system {
+		return 0, fmt.Errorf("%q is no status of a process", data)
+	}
+	var ticks uint64
+	for _, field := range fields[user : system+1] {
+		n, err := strconv.ParseUint(field, 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("the status of the process: %w", err)
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * (time.Second / 100), nil // USER_HZ is 100 for programs
+}
