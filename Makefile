@@ -46,8 +46,9 @@ cluster-down: ## remove the cluster again, whatever state it is in (root)
 cluster-status: ## show the cluster; fails if something of it does not run (root)
 	@bin/hawser sandbox status --name $(CLUSTER)
 
-build: internal/ui/dist/index.html ## compile the programs into bin/
+build: ## compile the programs into bin/
 	@hack/need.sh go
+	@$(MAKE) --no-print-directory web || echo "going on without the page: hawser ui will say so"
 	@mkdir -p bin
 	@for b in $(BINARIES); do \
 	  start=$$(date +%s); \
@@ -80,12 +81,14 @@ kube-programs: ## build every program of a Kubernetes cluster, once, minutes
 	@hack/need.sh go
 	@go run ./hack/kubebuild kube-apiserver kubectl kube-controller-manager kube-scheduler kubelet kube-proxy agnhost containerd containerd-shim-runc-v2 ctr coredns
 
-test: internal/ui/dist/index.html ## all tests with the race detector; those that need no server first (root for all of them)
-	@hack/need.sh go gcc chromium runc iptables conntrack nft busybox /usr/lib/cni/ptp
+test: ## all tests with the race detector; those that need no server first (root for all of them)
+	@$(MAKE) --no-print-directory web && hack/need.sh chromium || echo "the tests of the page will be skipped"
+	@hack/need.sh go gcc runc iptables conntrack nft busybox /usr/lib/cni/ptp
 	@go run ./hack/gotest -servers '$(MAKE) --no-print-directory bin/consul kube-programs' -- -race -p 3 -parallel 6 -timeout 25m $(PACKAGES)
 
-test-long: bin/consul kube-programs internal/ui/dist/index.html ## the same tests at full size: minutes become hours
-	@hack/need.sh go gcc chromium runc iptables conntrack nft busybox /usr/lib/cni/ptp
+test-long: bin/consul kube-programs ## the same tests at full size: minutes become hours
+	@$(MAKE) --no-print-directory web && hack/need.sh chromium || echo "the tests of the page will be skipped"
+	@hack/need.sh go gcc runc iptables conntrack nft busybox /usr/lib/cni/ptp
 	@HAWSER_LONG=1 go run ./hack/gotest -fuzztime 5m -- -race -p 2 -count=1 -timeout 6h $(PACKAGES)
 
 fuzz: ## run every fuzz target for FUZZTIME (3s); Go compiles everything anew for it, minutes the first time
@@ -162,4 +165,4 @@ generate: ## regenerate the BPF objects, the REST code, deep copies and definiti
 
 clean: ## remove what was built
 	rm -rf bin internal/ui/web/node_modules
-	git clean -qfX internal/ui/dist
+	find internal/ui/dist -type f ! -name .gitignore -delete

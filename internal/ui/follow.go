@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -18,10 +19,9 @@ const retryAfter = 2 * time.Second
 
 // Status says how it goes with where flows come from.
 type Status struct {
-	Connected bool       `json:"connected"`
-	Error     string     `json:"error,omitempty"`
-	Nodes     []Node     `json:"nodes"`
-	Since     *time.Time `json:"since,omitempty"` // of the connection
+	Connected bool   `json:"connected"`
+	Error     string `json:"error,omitempty"`
+	Nodes     []Node `json:"nodes"`
 }
 
 // Node is one whose flows there are, or should be.
@@ -40,25 +40,29 @@ type Follower struct {
 	Client observer.ObserverClient
 	Graph  *Graph
 
-	mu     sync.Mutex
-	status Status
+	mu sync.Mutex
+	// The stream may be quiet for long, also because the server is frozen: what says that it lives is
+	// that it answers another question now and then.
+	streams, answers bool
+	err              string
+	nodes            []Node
 }
 
 // Status returns how it goes now.
 func (f *Follower) Status() Status {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	s := f.status
-	if s.Nodes == nil {
-		s.Nodes = []Node{}
+	s := Status{Connected: f.streams && f.answers, Nodes: append([]Node{}, f.nodes...)}
+	if !s.Connected {
+		s.Error = f.err
 	}
 	return s
 }
 
-func (f *Follower) set(change func(*Status)) {
+func (f *Follower) set(change func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	change(&f.status)
+	change()
 }
 
 // Run follows until ctx ends.
@@ -72,7 +76,7 @@ func (f *Follower) Run(ctx context.Context) {
 		if last.After(since) {
 			since = last.Add(time.Nanosecond) // no flow is counted twice
 		}
-		f.set(func(s *Status) { s.Connected, s.Since, s.Error = false, nil, message(err) })
+		f.set(func() { f.streams, f.err = false, message(err) })
 		pause(ctx, retryAfter)
 	}
 }
@@ -104,18 +108,15 @@ func (f *Follower) follow(ctx context.Context, since time.Time) (last time.Time,
 	if err != nil {
 		return last, err
 	}
-	if _, err := stream.Header(); err != nil { // the server has answered
-		return last, err
-	}
-	now := time.Now()
-	f.set(func(s *Status) { s.Connected, s.Since, s.Error = true, &now, "" })
+	f.set(func() { f.streams = true })
 	for {
 		res, err := stream.Recv()
 		switch {
 		case err != nil:
 			return last, err
 		case res.GetFlow() != nil:
-			if at := res.GetFlow().GetTime().AsTime(); at.After(last) {
+			if at := res.GetFlow().GetTime().AsTime(); at.After(last) && !at.After(time.Now()) {
+				// A node whose clock is ahead must not make the others wait for it later.
 				last = at
 			}
 			if res.GetFlow().GetNodeName() == "" {
@@ -134,16 +135,22 @@ func (f *Follower) watchNodes(ctx context.Context) {
 		asked, cancel := context.WithTimeout(ctx, 5*time.Second)
 		res, err := f.Client.GetNodes(asked, &observer.GetNodesRequest{})
 		cancel()
-		if err == nil {
-			nodes := make([]Node, 0, len(res.GetNodes()))
-			for _, n := range res.GetNodes() {
-				nodes = append(nodes, Node{
-					Name: n.GetName(), State: stateName(n.GetState().String()), Address: n.GetAddress(), Version: n.GetVersion(),
-					Uptime: time.Duration(n.GetUptimeNs()).Seconds(), Flows: n.GetNumFlows(), Seen: n.GetSeenFlows(),
-				})
-			}
-			f.set(func(s *Status) { s.Nodes = nodes })
+		var nodes []Node
+		for _, n := range res.GetNodes() {
+			nodes = append(nodes, Node{
+				Name: n.GetName(), State: stateName(n.GetState().String()), Address: n.GetAddress(), Version: n.GetVersion(),
+				Uptime: time.Duration(n.GetUptimeNs()).Seconds(), Flows: n.GetNumFlows(), Seen: n.GetSeenFlows(),
+			})
 		}
+		f.set(func() {
+			// A server that knows of no such question has answered, too.
+			f.answers = err == nil || status.Code(err) == codes.Unimplemented
+			if f.answers {
+				f.nodes = nodes
+			} else {
+				f.err = message(err)
+			}
+		})
 		pause(ctx, 5*time.Second)
 	}
 }

@@ -3,8 +3,8 @@ package ui
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -92,9 +92,9 @@ type Edge struct {
 type Flow struct {
 	Time        time.Time `json:"time"`
 	Node        string    `json:"node"`
-	Edge        string    `json:"edge"`
-	Source      string    `json:"source"`      // pod or address, and port
-	Destination string    `json:"destination"` // likewise
+	Edge        string    `json:"edge,omitempty"` // none of a packet that tells of no connection
+	Source      string    `json:"source"`         // pod or address, and port
+	Destination string    `json:"destination"`    // likewise
 	Protocol    string    `json:"protocol"`
 	Type        string    `json:"type"`
 	Direction   string    `json:"direction,omitempty"`
@@ -102,7 +102,12 @@ type Flow struct {
 	Reason      string    `json:"reason,omitempty"`
 	Reply       bool      `json:"reply,omitempty"`
 	Policies    []string  `json:"policies,omitempty"`
+
+	ends [2]string // the workloads of the edge
 }
+
+// Of reports whether a workload is at one of the flow's ends.
+func (f *Flow) Of(workload string) bool { return f.ends[0] == workload || f.ends[1] == workload }
 
 // Sum is what happened within one bucket of time, all edges together.
 type Sum struct {
@@ -149,22 +154,49 @@ type workload struct {
 	identities, pods, addresses, services, dns, policies names
 }
 
-// names is a bounded set.
-type names map[string]struct{}
+// names is a bounded set of what was seen, and in which bucket of time last.
+type names map[string]int64
 
-func (n *names) add(limit int, s string) {
+// add notes that something was seen; the one that was not for longest makes room.
+func (n *names) add(limit int, s string, bucket int64) {
 	if s == "" {
 		return
 	}
 	if *n == nil {
 		*n = make(names)
 	}
-	if _, ok := (*n)[s]; ok || len(*n) < limit {
-		(*n)[s] = struct{}{}
+	if have, ok := (*n)[s]; ok || len(*n) < limit {
+		(*n)[s] = max(have, bucket)
+		return
+	}
+	oldest := ""
+	for name, at := range *n {
+		if oldest == "" || at < (*n)[oldest] || at == (*n)[oldest] && name < oldest {
+			oldest = name
+		}
+	}
+	if (*n)[oldest] <= bucket {
+		delete(*n, oldest)
+		(*n)[s] = bucket
 	}
 }
 
-func (n names) sorted() []string { return slices.Sorted(maps.Keys(n)) }
+// since returns those that were seen in a bucket or after it, sorted.
+func (n names) since(bucket int64) (out []string) {
+	for name, at := range n {
+		if at >= bucket {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// owner is the workload of a pod.
+type owner struct {
+	name, kind string
+	seen       time.Time
+}
 
 // Graph sums flows up. Its methods may be called concurrently.
 type Graph struct {
@@ -175,6 +207,7 @@ type Graph struct {
 	workloads map[string]*workload
 	edges     map[string]*edge
 	pairs     map[[2]string]int // edges with a port of their own
+	owners    map[string]owner  // of pods, by "namespace/name", as their own nodes tell
 	flows     []Flow            // a ring
 	next      int
 	lost      uint64
@@ -187,6 +220,7 @@ func NewGraph(limits Limits) *Graph {
 	return &Graph{
 		limits: limits, now: time.Now,
 		workloads: make(map[string]*workload), edges: make(map[string]*edge), pairs: make(map[[2]string]int),
+		owners: make(map[string]owner),
 	}
 }
 
@@ -226,14 +260,20 @@ func (g *Graph) Add(f *flow.Flow) {
 	if f.GetIsReply().GetValue() {
 		src, dst = dst, src
 	}
-	e := g.edge(src, dst, protocol, now)
-	if e == nil {
+	e := g.edge(src, dst, protocol, now, opens(f))
+	switch {
+	case e != nil:
+		line.Edge, line.ends = e.ID, e.pair
+	case opens(f):
 		g.notShown++
 		return
 	}
-	line.Edge = e.ID
 	g.keep(line)
-	g.count(e, f, at)
+	if e == nil {
+		return
+	}
+	bucket := at.UnixNano() / int64(BucketLength)
+	g.count(e, f, bucket)
 	if at.After(e.Seen) {
 		e.Seen = at
 	}
@@ -242,19 +282,31 @@ func (g *Graph) Add(f *flow.Flow) {
 		if at.After(w.seen) {
 			w.seen = at
 		}
-		g.describe(w, s)
+		g.describe(w, s, bucket)
 	}
 	for _, p := range slices.Concat(f.GetEgressAllowedBy(), f.GetEgressDeniedBy()) {
-		g.workloads[e.pair[0]].policies.add(g.limits.Details, policyName(p))
+		g.workloads[e.pair[0]].policies.add(g.limits.Details, policyName(p), bucket)
 	}
 	for _, p := range slices.Concat(f.GetIngressAllowedBy(), f.GetIngressDeniedBy()) {
-		g.workloads[e.pair[1]].policies.add(g.limits.Details, policyName(p))
+		g.workloads[e.pair[1]].policies.add(g.limits.Details, policyName(p), bucket)
 	}
 }
 
+// opens reports whether a flow says which connection there is, or would be. A trace of an answer
+// may come from a service's address, and one whose direction is not known says nothing.
+func opens(f *flow.Flow) bool {
+	return f.GetEventType().GetType() != eventTrace || f.GetIsReply() != nil && !f.GetIsReply().GetValue()
+}
+
+// begins reports whether a verdict is about a connection that begins: others are judged anew when
+// policy changes. Of TCP alone that can be told.
+func begins(f *flow.Flow) bool {
+	flags := f.GetL4().GetTCP().GetFlags()
+	return flags == nil || flags.GetSYN() && !flags.GetACK()
+}
+
 // count adds a flow to the sums of its edge.
-func (g *Graph) count(e *edge, f *flow.Flow, at time.Time) {
-	number := at.UnixNano() / int64(BucketLength)
+func (g *Graph) count(e *edge, f *flow.Flow, number int64) {
 	i := number % buckets
 	if e.numbers[i] > number {
 		return
@@ -267,7 +319,7 @@ func (g *Graph) count(e *edge, f *flow.Flow, at time.Time) {
 	switch f.GetVerdict() {
 	case flow.Verdict_FORWARDED, flow.Verdict_REDIRECTED:
 		switch {
-		case !verdict: // of a connection that was counted when it began
+		case !verdict || !begins(f): // of a connection that was counted when it began
 		case f.GetTrafficDirection() == flow.TrafficDirection_INGRESS:
 			c.ingress++
 		default:
@@ -279,21 +331,21 @@ func (g *Graph) count(e *edge, f *flow.Flow, at time.Time) {
 		} else {
 			c.dropped++
 		}
-		e.reasons.add(g.limits.Details, flows.ReasonText(f))
+		e.reasons.add(g.limits.Details, flows.ReasonText(f), number)
 	case flow.Verdict_AUDIT:
 		c.audited++
 	}
 	for _, p := range slices.Concat(f.GetEgressAllowedBy(), f.GetIngressAllowedBy()) {
-		e.allowed.add(g.limits.Details, policyName(p))
+		e.allowed.add(g.limits.Details, policyName(p), number)
 	}
 	for _, p := range slices.Concat(f.GetEgressDeniedBy(), f.GetIngressDeniedBy()) {
-		e.denied.add(g.limits.Details, policyName(p))
+		e.denied.add(g.limits.Details, policyName(p), number)
 	}
 }
 
-// edge returns that of two sides, a new one if there is room for it.
-func (g *Graph) edge(src, dst side, protocol string, now time.Time) *edge {
-	a, b := identify(src), identify(dst)
+// edge returns that of two sides, a new one if that may be and there is room for it.
+func (g *Graph) edge(src, dst side, protocol string, now time.Time, create bool) *edge {
+	a, b := g.identify(src, now), g.identify(dst, now)
 	pair := [2]string{a.ID, b.ID}
 	port := dst.port
 	id := edgeID(pair, protocol, port)
@@ -306,6 +358,9 @@ func (g *Graph) edge(src, dst side, protocol string, now time.Time) *edge {
 		if e := g.edges[id]; e != nil {
 			return e
 		}
+	}
+	if !create {
+		return nil
 	}
 	missing := 0
 	for id := range map[string]bool{a.ID: true, b.ID: true} {
@@ -335,23 +390,23 @@ func edgeID(pair [2]string, protocol string, port uint32) string {
 }
 
 // describe adds what a flow tells of a workload.
-func (g *Graph) describe(w *workload, s side) {
+func (g *Graph) describe(w *workload, s side, bucket int64) {
 	limit := g.limits.Details
 	if id := s.endpoint.GetIdentity(); id != 0 {
-		w.identities.add(limit, fmt.Sprint(id))
+		w.identities.add(limit, fmt.Sprint(id), bucket)
 	}
 	if len(w.Labels) == 0 && w.Kind != KindEntity {
 		w.Labels = slices.Clone(s.endpoint.GetLabels())
 	}
 	if pod := s.endpoint.GetPodName(); pod != "" {
-		w.pods.add(limit, pod)
+		w.pods.add(limit, pod, bucket)
 	}
-	w.addresses.add(limit, s.address)
+	w.addresses.add(limit, s.address, bucket)
 	if s.service.GetName() != "" {
-		w.services.add(limit, s.service.GetNamespace()+"/"+s.service.GetName())
+		w.services.add(limit, s.service.GetNamespace()+"/"+s.service.GetName(), bucket)
 	}
 	for _, n := range s.names {
-		w.dns.add(limit, n)
+		w.dns.add(limit, n, bucket)
 	}
 }
 
@@ -371,6 +426,11 @@ func (g *Graph) sweep(now time.Time) {
 		return
 	}
 	g.swept = now
+	for pod, o := range g.owners {
+		if now.Sub(o.seen) >= Window {
+			delete(g.owners, pod)
+		}
+	}
 	for id, e := range g.edges {
 		if now.Sub(e.Seen) < Window {
 			continue
@@ -436,15 +496,15 @@ func (g *Graph) Snapshot(from, to time.Time) Snapshot {
 		if !any {
 			continue
 		}
-		out.Reasons, out.AllowedBy, out.DeniedBy = e.reasons.sorted(), e.allowed.sorted(), e.denied.sorted()
+		out.Reasons, out.AllowedBy, out.DeniedBy = e.reasons.since(lo), e.allowed.since(lo), e.denied.since(lo)
 		s.Edges = append(s.Edges, out)
 		ends[e.Source], ends[e.Destination] = true, true
 	}
 	for id := range ends {
 		w := g.workloads[id]
 		out := w.Workload
-		out.Identities, out.Pods, out.Addresses = w.identities.sorted(), w.pods.sorted(), w.addresses.sorted()
-		out.Services, out.Names, out.Policies = w.services.sorted(), w.dns.sorted(), w.policies.sorted()
+		out.Identities, out.Pods, out.Addresses = w.identities.since(lo), w.pods.since(lo), w.addresses.since(lo)
+		out.Services, out.Names, out.Policies = w.services.since(lo), w.dns.since(lo), w.policies.since(lo)
 		s.Workloads = append(s.Workloads, out)
 	}
 	slices.SortFunc(s.Edges, func(a, b Edge) int { return strings.Compare(a.ID, b.ID) })
@@ -472,13 +532,24 @@ func (g *Graph) Flows(n int, want func(*Flow) bool) []Flow {
 	return out
 }
 
-// identify says which workload a side belongs to.
-func identify(s side) Workload {
+// identify says which workload a side belongs to. A node knows the workloads of its own pods only,
+// and of others the names: what one node has told counts for all, and until then the name says it,
+// so that the two nodes of a connection mean the same.
+func (g *Graph) identify(s side, now time.Time) Workload {
 	ep := s.endpoint
 	if ns := ep.GetNamespace(); ns != "" {
 		w := Workload{Kind: KindPod, Namespace: ns, Name: ep.GetPodName()}
+		pod := ns + "/" + w.Name
 		if len(ep.GetWorkloads()) > 0 {
-			w.Kind, w.Name, w.Type = KindWorkload, ep.GetWorkloads()[0].GetName(), ep.GetWorkloads()[0].GetKind()
+			o := owner{ep.GetWorkloads()[0].GetName(), ep.GetWorkloads()[0].GetKind(), now}
+			w.Kind, w.Name, w.Type = KindWorkload, o.name, o.kind
+			if _, ok := g.owners[pod]; ok || len(g.owners) < g.limits.Workloads*10 {
+				g.owners[pod] = o
+			}
+		} else if o, ok := g.owners[pod]; ok {
+			w.Kind, w.Name, w.Type = KindWorkload, o.name, o.kind
+		} else if name := workloadOf(w.Name); name != w.Name {
+			w.Kind, w.Name = KindWorkload, name
 		}
 		if w.Name == "" {
 			// A pod of another node whose name this node does not know.
@@ -503,6 +574,20 @@ func identify(s side) Workload {
 	}
 	w.ID = ":" + w.Name
 	return w
+}
+
+// generated are the ends of pods' names that controllers make: a hash of the template and letters
+// by lot (Deployment), letters by lot (DaemonSet, Job), a number (StatefulSet). The letters are
+// those of k8s.io/apimachinery/pkg/util/rand, which spell no words.
+var generated = regexp.MustCompile(`(-[bcdfghjklmnpqrstvwxz2456789]{6,10})?-[bcdfghjklmnpqrstvwxz2456789]{5}$|-[0-9]{1,5}$`)
+
+// workloadOf is what a pod's name says of its workload.
+func workloadOf(pod string) string {
+	at := generated.FindStringIndex(pod)
+	if at == nil || at[0] == 0 {
+		return pod
+	}
+	return pod[:at[0]]
 }
 
 // nameByLabels is what the labels of pods usually name their workload by.

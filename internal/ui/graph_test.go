@@ -58,12 +58,14 @@ const (
 // an answer belongs to the connection that it answers.
 func TestConnectionsCountOnce(t *testing.T) {
 	g, _ := testGraph(DefaultLimits())
-	front, db := pod("shop", "front", "front-1", 1001), pod("shop", "db", "db-0", 1002)
+	front, db := pod("shop", "front", "front-7c9d8b6f5-x2x4z", 1001), pod("shop", "db", "db-0", 1002)
 	for range 3 {
 		f := verdict(testTime, front, db, 5432, ok, out)
 		f.EgressAllowedBy = []*flow.Policy{{Namespace: "shop", Name: "front-out"}}
 		g.Add(f)
-		f = verdict(testTime, front, db, 5432, ok, in)
+		// Another node knows its own pods' workloads, and of others the names.
+		f.Destination = &flow.Endpoint{Namespace: "shop", PodName: "db-0", Identity: 1002, Labels: []string{"k8s:app=db"}}
+		f = verdict(testTime, &flow.Endpoint{Namespace: "shop", PodName: "front-7c9d8b6f5-x2x4z", Identity: 1001}, db, 5432, ok, in)
 		f.NodeName, f.IngressAllowedBy = "prod/n2", []*flow.Policy{{Name: "all"}}
 		g.Add(f)
 	}
@@ -77,6 +79,18 @@ func TestConnectionsCountOnce(t *testing.T) {
 	// A packet of an answer, and the end of a connection: neither is a new connection.
 	f = verdict(testTime, db, front, 0, ok, in)
 	f.L4, f.IsReply, f.EventType.Type = tcp(5432, 40000), wrapperspb.Bool(true), eventTrace
+	g.Add(f)
+	// An answer from a service's address, by whom the node cannot say, and a packet of which nobody
+	// knows whether it is an answer: they are flows, and tell of no connection.
+	f = verdict(testTime, &flow.Endpoint{Namespace: "shop", Identity: 1002}, front, 0, ok, in)
+	f.L4, f.IsReply, f.EventType.Type = tcp(80, 40000), wrapperspb.Bool(true), eventTrace
+	g.Add(f)
+	f = verdict(testTime, db, front, 40000, ok, in)
+	f.IsReply, f.EventType.Type = nil, eventTrace
+	g.Add(f)
+	// A change of policy has the connection judged anew.
+	f = verdict(testTime, front, db, 5432, ok, in)
+	f.L4.GetTCP().Flags = &flow.TCPFlags{ACK: true}
 	g.Add(f)
 
 	s := g.Snapshot(time.Time{}, time.Time{})
@@ -100,7 +114,7 @@ func TestConnectionsCountOnce(t *testing.T) {
 		t.Errorf("entity %+v", w)
 	}
 	all := g.Flows(100, func(*Flow) bool { return true })
-	if len(all) != 9 {
+	if len(all) != 12 {
 		t.Errorf("%d flows", len(all))
 	}
 	of := g.Flows(100, func(f *Flow) bool { return f.Edge == refused.ID })
@@ -188,6 +202,51 @@ func TestGraphIsBounded(t *testing.T) {
 	}
 }
 
+// TestWorkloadOfPod: the two nodes of a connection name a pod's workload alike, also where the name
+// of the pod alone would say another.
+func TestWorkloadOfPod(t *testing.T) {
+	for name, want := range map[string]string{
+		"front-7c9d8b6f5-x2x4z": "front", "db-0": "db", "agent-bcdfg": "agent", "web-server": "web-server", "front": "front", "x-12": "x",
+		"my-7c9d8b6f5-x2x4z-7c9d8b6f5-x2x4z": "my-7c9d8b6f5-x2x4z", "-0": "-0", "": "", "cart-stage": "cart-stage",
+	} {
+		if got := workloadOf(name); got != want {
+			t.Errorf("%s is of %s, want %s", name, got, want)
+		}
+	}
+	g, _ := testGraph(DefaultLimits())
+	own := pod("x", "rollout", "strange-name-0", 1)
+	if got := g.identify(side{endpoint: own}, testTime).ID; got != "x/rollout" {
+		t.Errorf("as its own node tells: %s", got)
+	}
+	if w := g.identify(side{endpoint: &flow.Endpoint{Namespace: "x", PodName: "strange-name-0"}}, testTime); w.ID != "x/rollout" || w.Type != "Deployment" {
+		t.Errorf("as another node tells: %+v", w)
+	}
+}
+
+// TestDetailsAge: what was not seen in the time asked for is not told, however busy the edge is.
+func TestDetailsAge(t *testing.T) {
+	g, now := testGraph(Limits{Workloads: 10, Edges: 10, Ports: 10, Details: 2, Flows: 10})
+	a, b := pod("x", "a", "a-1", 1), pod("x", "b", "b-1", 2)
+	f := verdict(testTime, a, b, 80, no, in)
+	f.IngressDeniedBy = []*flow.Policy{{Name: "old"}}
+	g.Add(f)
+	*now = now.Add(2 * time.Minute)
+	for i := range 5 {
+		g.Add(verdict(*now, pod("x", "a", fmt.Sprint("a-", i), 1), b, 80, ok, in))
+		*now = now.Add(BucketLength)
+	}
+	s := g.Snapshot(now.Add(-time.Minute), time.Time{})
+	if e := s.Edges[0]; e.Forwarded != 5 || e.Dropped != 0 || len(e.DeniedBy) != 0 || len(e.Reasons) != 0 {
+		t.Errorf("the last minute: %+v", e)
+	}
+	if w := s.Workloads[0]; !slices.Equal(w.Pods, []string{"a-3", "a-4"}) {
+		t.Errorf("the latest pods are %v", w.Pods)
+	}
+	if e := g.Snapshot(time.Time{}, time.Time{}).Edges[0]; e.Dropped != 1 || !slices.Equal(e.DeniedBy, []string{"old"}) {
+		t.Errorf("all of the time: %+v", e)
+	}
+}
+
 // TestUnknownEnds: whatever an end lacks, it has a name.
 func TestUnknownEnds(t *testing.T) {
 	for want, ep := range map[string]*flow.Endpoint{
@@ -198,12 +257,12 @@ func TestUnknownEnds(t *testing.T) {
 		"x/lone":         {Namespace: "x", PodName: "lone"},
 		":without-space": {PodName: "without-space"},
 	} {
-		if got := identify(side{endpoint: ep}).ID; got != want {
+		if got := NewGraph(DefaultLimits()).identify(side{endpoint: ep}, testTime).ID; got != want {
 			t.Errorf("%v is %q, want %q", ep, got, want)
 		}
 	}
 	for address, want := range map[string]string{"ff02::2": LinkLocal, "fe80::1": LinkLocal, "192.0.2.1": ":unknown", "": ":unknown", "x": ":unknown"} {
-		if got := identify(side{address: address}).ID; got != want {
+		if got := NewGraph(DefaultLimits()).identify(side{address: address}, testTime).ID; got != want {
 			t.Errorf("%q is %q, want %q", address, got, want)
 		}
 	}

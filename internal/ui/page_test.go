@@ -20,6 +20,7 @@ import (
 	"github.com/chromedp/chromedp/kb"
 
 	"github.com/hawser-net/hawser/api/flow"
+	"github.com/hawser-net/hawser/internal/ui"
 )
 
 // browser is a page in Chromium that fails its test for what the page complains about, and for
@@ -36,6 +37,9 @@ type browser struct {
 func newBrowser(t *testing.T, s *stand) *browser {
 	t.Helper()
 	path, err := exec.LookPath("chromium")
+	if !ui.Built() {
+		t.Skip("the page is not built: make web")
+	}
 	if err != nil {
 		t.Skip("chromium is not installed")
 	}
@@ -204,6 +208,10 @@ func TestPage(t *testing.T) {
 	b.run("dark", enable(emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "dark"}}}))
 	b.until("dark", `getComputedStyle(document.body).backgroundColor === "rgb(20, 23, 27)"`)
 	b.picture("dark")
+	b.until("no token in the address, also in another tab", `!location.href.includes("token")`)
+	b.run("again", chromedp.Navigate(s.http.URL+"/#q=no-strangers"))
+	b.run("from anew", chromedp.Reload())
+	b.until("the data, by the token that the browser keeps", `document.body.dataset.edges === "1"`)
 	b.until("no script of a name", `document.title === "Hawser: who talks to whom"`)
 }
 

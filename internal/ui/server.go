@@ -24,8 +24,6 @@ import (
 var dist embed.FS
 
 const (
-	// cookie holds the token once the page was opened with it.
-	cookie = "hawser-ui"
 	// maxFlows is how many flows one answer may have.
 	maxFlows = 500
 	// contentPolicy lets the page load what this server has, and nothing from elsewhere.
@@ -36,13 +34,15 @@ const (
 // Server answers the page and its data:
 //
 //	GET /                       the page
-//	GET /api/map?from=&to=      Snapshot; times are seconds since 1970, see Graph.Snapshot
+//	GET /api/map?span=&until=   Snapshot of so many seconds until a time, in seconds since 1970, or
+//	                            until now
 //	GET /api/flows?edge=&workload=&verdict=&limit=
 //	                            []Flow, the latest first
 //	GET /api/status             Status
 //
-// All of it needs the token, given once as ?token= with the page, which leaves a cookie. Requests
-// by another name than an address, localhost or Host are refused, so that no page of a name that
+// The data need the token, as "Authorization: Bearer". The page has it from the fragment of its
+// address, which no request carries, and keeps it where only pages of this very address and port
+// read it: a cookie would be sent to every port of the machine. Requests by another name than an address, localhost or Host are refused, so that no page of a name that
 // leads here reads what this one may (DNS rebinding).
 type Server struct {
 	graph    *Graph
@@ -59,7 +59,7 @@ func NewServer(f *Follower, host string) *Server {
 
 // URL is what opens the page that is served at an address.
 func (s *Server) URL(addr net.Addr) string {
-	u := url.URL{Scheme: "http", Host: addr.String(), Path: "/", RawQuery: url.Values{"token": {s.token}}.Encode()}
+	u := url.URL{Scheme: "http", Host: addr.String(), Path: "/", Fragment: "token=" + s.token}
 	return u.String()
 }
 
@@ -87,15 +87,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("%q is no name of this server: use its address or localhost, or start it with --host", r.Host), http.StatusMisdirectedRequest)
 		return
 	}
-	if t := r.URL.Query().Get("token"); t != "" && s.is(t) {
-		http.SetCookie(w, &http.Cookie{Name: cookie, Value: t, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode})
-		rest := r.URL.Query()
-		rest.Del("token")
-		// Relative, and the path is cleaned: "//elsewhere" would lead there.
-		http.Redirect(w, r, "/"+strings.TrimLeft((&url.URL{Path: r.URL.Path, RawQuery: rest.Encode()}).String(), "/"), http.StatusSeeOther)
-		return
-	}
-	if c, err := r.Cookie(cookie); err != nil || !s.is(c.Value) {
+	if strings.HasPrefix(r.URL.Path, "/api/") && !s.authorized(r) {
+		h.Set("WWW-Authenticate", "Bearer")
 		http.Error(w, "open the page by the address that hawser ui prints: it has a token that this request lacks", http.StatusUnauthorized)
 		return
 	}
@@ -116,8 +109,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (s *Server) is(token string) bool {
-	return subtle.ConstantTimeCompare([]byte(token), []byte(s.token)) == 1
+func (s *Server) authorized(r *http.Request) bool {
+	token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	return ok && subtle.ConstantTimeCompare([]byte(token), []byte(s.token)) == 1
 }
 
 // known reports whether a Host header names this server.
@@ -133,15 +127,26 @@ func (s *Server) known(hostport string) bool {
 }
 
 func (s *Server) serveMap(w http.ResponseWriter, r *http.Request) {
-	from, err := parseTime(r, "from")
+	span, err := parseSeconds(r, "span", int64(Window/time.Second))
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	to, err := parseTime(r, "to")
+	until, err := parseSeconds(r, "until", 1<<33)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
+	}
+	var from, to time.Time
+	if until > 0 {
+		to = time.Unix(until, 0)
+	}
+	if span > 0 {
+		end := to
+		if to.IsZero() {
+			end = time.Now()
+		}
+		from = end.Add(-time.Duration(span) * time.Second)
 	}
 	answer(w, r, s.graph.Snapshot(from, to))
 }
@@ -162,24 +167,21 @@ func (s *Server) serveFlows(w http.ResponseWriter, r *http.Request) {
 		if edge != "" && f.Edge != edge || verdict != "" && f.Verdict != verdict {
 			return false
 		}
-		if workload == "" {
-			return true
-		}
-		ends := strings.SplitN(f.Edge, ">", 3)
-		return ends[0] == workload || ends[1] == workload
+		return workload == "" || f.Of(workload)
 	}))
 }
 
-func parseTime(r *http.Request, name string) (time.Time, error) {
+// parseSeconds returns a parameter, 0 if it is not there.
+func parseSeconds(r *http.Request, name string, most int64) (int64, error) {
 	text := r.URL.Query().Get(name)
 	if text == "" {
-		return time.Time{}, nil
+		return 0, nil
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || n < 0 || n > 1<<33 {
-		return time.Time{}, fmt.Errorf("%s=%q is not a time in seconds since 1970", name, text)
+	if err != nil || n < 0 || n > most {
+		return 0, fmt.Errorf("%s=%q is not a number of seconds up to %d", name, text, most)
 	}
-	return time.Unix(n, 0), nil
+	return n, nil
 }
 
 // answer writes a value as JSON, compressed for who understands that.

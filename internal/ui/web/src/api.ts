@@ -24,13 +24,20 @@ export interface Flow {
 
 export interface Node { name: string; state: string; address?: string; version?: string; uptimeSeconds?: number; flows: number; seen: number }
 
-export interface Status { connected: boolean; error?: string; nodes: Node[]; since?: string }
+export interface Status { connected: boolean; error?: string; nodes: Node[] }
+
+// The token is in the address that hawser ui prints, and stays in this browser for this server.
+const given = new URLSearchParams(location.hash.slice(1)).get("token");
+if (given) {
+  localStorage.setItem("token", given);
+  history.replaceState(null, "", location.pathname);
+}
 
 // get asks the server, and throws what it answers if that is an error.
 export async function get<T>(path: string, params: Record<string, string | number | undefined>, signal?: AbortSignal): Promise<T> {
   const query = new URLSearchParams();
   for (const [key, value] of Object.entries(params)) if (value !== undefined && value !== "") query.set(key, String(value));
-  const res = await fetch(`api/${path}?${query}`, { signal: signal ?? null });
+  const res = await fetch(`api/${path}?${query}`, { signal: signal ?? null, headers: { Authorization: `Bearer ${localStorage.getItem("token") ?? ""}` } });
   if (!res.ok) throw new Error((await res.text()).trim());
   return await res.json() as T;
 }

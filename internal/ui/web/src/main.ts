@@ -36,8 +36,7 @@ async function refresh(): Promise<void> {
   busy?.abort();
   const mine = busy = new AbortController();
   try {
-    const until = state.until || Math.floor(Date.now() / 1000);
-    const span = { from: until - state.span, to: state.until || undefined };
+    const span = { span: state.span, until: state.until || undefined };
     const [map, status] = await Promise.all([get<Snapshot>("map", span, mine.signal), get<Status>("status", {}, mine.signal)]);
     snapshot = map;
     showStatus(status);
@@ -96,7 +95,8 @@ function draw(): void {
   drawList();
   if (state.view === "map") {
     graph.show(shown);
-    graph.pick(state.selected.startsWith("e:") ? `p:${state.selected.slice(2).split(">").slice(0, 2).join(">")}` : state.selected);
+    const edge = state.selected.startsWith("e:") && shown.edges.find(e => e.id === state.selected.slice(2));
+    graph.pick(edge ? `p:${pairId(edge)}` : state.selected);
   }
   if (state.view === "matrix") drawMatrix();
   const empty = byId("empty");
@@ -112,9 +112,9 @@ function drawNamespaces(s: Snapshot): void {
   byId("namespaces").querySelector("summary")!.textContent =
     state.namespaces.length === 0 ? "All namespaces" : state.namespaces.length === 1 ? state.namespaces[0] || "outside" : `${state.namespaces.length} namespaces`;
   const box = byId("namespace-list");
-  const now = JSON.stringify([names, state.namespaces, state.local]);
-  if (box.dataset.names === now) return;
-  box.dataset.names = now;
+  const content = JSON.stringify([names, state.namespaces, state.local]);
+  if (box.dataset.names === content) return;
+  box.dataset.names = content;
   box.replaceChildren(...names.map(name => el("label", {}, el("input", {
     type: "checkbox", checked: state.namespaces.includes(name),
     change: () => set({ namespaces: state.namespaces.includes(name) ? state.namespaces.filter(n => n !== name) : [...state.namespaces, name] }),
@@ -142,11 +142,11 @@ function drawTime(s: Snapshot): void {
     bar(i, 30 - out, out, "out");
   });
   byId("histogram").replaceChildren(svg);
-  const until = byId<HTMLInputElement>("until"), now = Math.floor(Date.parse(s.now) / 1000);
-  until.min = String(now - 900);
-  until.max = String(now);
+  const until = byId<HTMLInputElement>("until"), end = now();
+  until.min = String(end - 900);
+  until.max = String(end);
   until.step = "10";
-  if (document.activeElement !== until || !state.until) until.value = String(state.until || now);
+  if (document.activeElement !== until || !state.until) until.value = String(state.until || end);
   byId("when").textContent = state.until ? `until ${time(s.to)}` : time(s.now);
 }
 
@@ -207,8 +207,11 @@ function step(by: number): void {
   select(`e:${next.dataset.edge}`);
 }
 
+// now is the server's time: the browser's clock may be another.
+function now(): number { return Math.floor(Date.parse(snapshot?.now ?? new Date().toISOString()) / 1000); }
+
 function hold(): void {
-  set({ until: state.until ? 0 : Math.floor(Date.now() / 1000) }, true);
+  set({ until: state.until ? 0 : now() }, true);
 }
 
 byId("views").append(...views.map((v, i) => el("button", { role: "tab", "data-view": v, title: `${i + 1}`, click: () => show(v) }, v[0]!.toUpperCase() + v.slice(1))));
@@ -219,7 +222,11 @@ byId("until").addEventListener("input", e => set({ until: Number((e.target as HT
 byId("live").addEventListener("click", hold);
 byId("arrange").addEventListener("click", () => graph.arrange());
 byId("help-button").addEventListener("click", () => byId<HTMLDialogElement>("help").showModal());
-addEventListener("hashchange", () => { state = fromAddress(); void refresh(); });
+addEventListener("hashchange", () => {
+  if (location.hash.startsWith("#token=")) location.reload(); // of a server that was started anew
+  state = fromAddress();
+  void refresh();
+});
 addEventListener("resize", () => graph.resize());
 addEventListener("keydown", e => {
   const typing = e.target instanceof HTMLInputElement && e.target.type === "search";

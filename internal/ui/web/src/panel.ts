@@ -13,6 +13,8 @@ export function sums(e: { forwarded: number; dropped: number; audited: number })
   if (e.dropped) out.append(el("span", { class: "dropped" }, `✕ ${amount(e.dropped)} `));
   if (e.audited) out.append(el("span", { class: "audited" }, `◐ ${amount(e.audited)} `));
   if (e.forwarded) out.append(el("span", { class: "forwarded" }, `● ${amount(e.forwarded)}`));
+  // Open for longer than the time shown, and still in use.
+  if (!e.dropped && !e.audited && !e.forwarded) out.append(el("span", { class: "forwarded" }, "○ open"));
   return out;
 }
 
