@@ -51,8 +51,8 @@ func TestCluster(t *testing.T) {
 	}
 }
 
-// flowsOfAllNodes checks that the relay tells what the pods did just now, on each node, in the order
-// of time.
+// flowsOfAllNodes checks that the relay tells what the pods did just now, on each node, in the
+// order of time.
 func flowsOfAllNodes(ctx context.Context, t *testing.T, s *Sandbox) {
 	t.Helper()
 	conn, err := grpc.NewClient("unix://"+s.relaySocket(), grpc.WithTransportCredentials(insecure.NewCredentials()))
