@@ -34,16 +34,17 @@ const (
 // Server answers the page and its data:
 //
 //	GET /                       the page
-//	GET /api/map?span=&until=   Snapshot of so many seconds until a time, in seconds since 1970, or
-//	                            until now
+//	GET /api/map?span=&until=   Snapshot of so many seconds until a time, which is in seconds
+//	                            since 1970, or until now
 //	GET /api/flows?edge=&workload=&verdict=&limit=
 //	                            []Flow, the latest first
 //	GET /api/status             Status
 //
 // The data need the token, as "Authorization: Bearer". The page has it from the fragment of its
 // address, which no request carries, and keeps it where only pages of this very address and port
-// read it: a cookie would be sent to every port of the machine. Requests by another name than an address, localhost or Host are refused, so that no page of a name that
-// leads here reads what this one may (DNS rebinding).
+// read it: a cookie would be sent to every port of the machine. Requests by another name than an
+// address, localhost or Host are refused, so that no page of a name that leads here reads what this
+// one may (DNS rebinding).
 type Server struct {
 	graph    *Graph
 	follower *Follower
