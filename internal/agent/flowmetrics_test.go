@@ -36,7 +36,7 @@ func TestFlowMetrics(t *testing.T) {
 		for _, want := range []string{
 			`hubble_drop_total{destination="default/web",protocol="TCP",reason="POLICY_DENIED",source="default/front"}`,
 			`hubble_tcp_flags_total{family="IPv4",flag="SYN"}`,
-			`hubble_policy_verdicts_total{action="forwarded",destination_app="web",direction="ingress",match="unknown"}`,
+			`hubble_policy_verdicts_total{action="forwarded",destination_app="web",direction="ingress",match="l3-l4"}`,
 			`hubble_policy_verdicts_total{action="dropped",destination_app="web",direction="ingress",match="none"}`,
 			`hubble_lost_events_total{source="perf_event_ring_buffer"}`,
 		} {

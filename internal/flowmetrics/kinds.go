@@ -111,15 +111,12 @@ func eventType(f *flow.Flow) (kind, sub string) {
 }
 
 // matches are the names of what a rule that decided says, by their numbers.
-var matches = []string{"", "l3-only", "l3-l4", "l4-only", "all", "l3-proto", "proto-only"}
+var matches = []string{"none", "l3-only", "l3-l4", "l4-only", "all", "l3-proto", "proto-only"}
 
-// match says what of a rule decided about a flow: none if no rule did, unknown if that is not told.
+// match says what of a rule decided about a flow: none if no rule did.
 func match(f *flow.Flow) string {
-	switch n := f.GetPolicyMatchType(); {
-	case n > 0 && int(n) < len(matches):
+	if n := f.GetPolicyMatchType(); int(n) < len(matches) {
 		return matches[n]
-	case f.GetDropReasonDesc() == flow.DropReason_POLICY_DENIED:
-		return "none"
 	}
 	return "unknown"
 }

@@ -66,7 +66,7 @@ func has(t *testing.T, got map[string]float64, want map[string]float64) {
 // opening is the verdict about the first packet of a TCP connection from front to db.
 func opening() *flow.Flow {
 	return &flow.Flow{
-		Verdict: flow.Verdict_FORWARDED, EventType: &flow.CiliumEventType{Type: flows.EventVerdict}, TrafficDirection: flow.TrafficDirection_INGRESS,
+		Verdict: flow.Verdict_FORWARDED, PolicyMatchType: 2, EventType: &flow.CiliumEventType{Type: flows.EventVerdict}, TrafficDirection: flow.TrafficDirection_INGRESS,
 		IP: &flow.IP{Source: "10.0.1.1", Destination: "10.0.2.1", IpVersion: flow.IPVersion_IPv4}, IsReply: wrapperspb.Bool(false),
 		L4: &flow.Layer4{Protocol: &flow.Layer4_TCP{TCP: &flow.TCP{SourcePort: 40000, DestinationPort: 5432, Flags: &flow.TCPFlags{SYN: true}}}},
 		Source: &flow.Endpoint{Identity: 1000, Namespace: "shop", PodName: "front-1", Labels: []string{"k8s:app=front", "k8s:tier=edge"},
@@ -77,6 +77,7 @@ func opening() *flow.Flow {
 
 func refused(kind int32) *flow.Flow {
 	f := opening()
+	f.PolicyMatchType = 0
 	f.Verdict, f.DropReasonDesc, f.DropReason = flow.Verdict_DROPPED, flow.DropReason_POLICY_DENIED, 133
 	f.EventType = &flow.CiliumEventType{Type: kind}
 	return f
@@ -128,7 +129,7 @@ func TestNames(t *testing.T) {
 		`hubble_icmp_total{family="IPv6",type="EchoRequest"}`:                                                1,
 		`hubble_icmp_total{family="IPv6",type="DestinationUnreachable(9)"}`:                                  1,
 		`hubble_icmp_total{family="IPv4",type="77(6)"}`:                                                      1,
-		`hubble_policy_verdicts_total{action="forwarded",direction="ingress",match="unknown"}`:               8,
+		`hubble_policy_verdicts_total{action="forwarded",direction="ingress",match="l3-l4"}`:                 8,
 		`hubble_policy_verdicts_total{action="dropped",direction="ingress",match="none"}`:                    1,
 		`hubble_lost_events_total{source="perf_event_ring_buffer"}`:                                          5,
 		`hubble_metrics_folded_total{metric="port-distribution"}`:                                            0,
