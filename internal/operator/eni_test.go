@@ -37,7 +37,7 @@ func TestENI(t *testing.T) {
 	}
 	flags := []string{
 		"--ipam=eni", "--limit-ipam-api-qps=50", "--aws-release-excess-ips", "--excess-ip-release-delay=0",
-		"--leader-election-lease-duration=4s", "--leader-election-renew-deadline=3s", "--leader-election-retry-period=200ms",
+		"--leader-election-lease-duration=10s", "--leader-election-renew-deadline=8s", "--leader-election-retry-period=200ms",
 	}
 	for k, action := range []string{"CreateNetworkInterface", "AttachNetworkInterface", ""} {
 		p := w.start(fmt.Sprint(k), flags...)
@@ -62,11 +62,11 @@ func TestENI(t *testing.T) {
 		})
 		w.eniNode(cloud, fmt.Sprint("node-", k))
 		if action != "" {
-			_ = p.ended(90 * time.Second)
+			_ = p.ended(3 * time.Minute)
 			continue
 		}
 		cloud.Script(nil)
-		w.eventually(2*time.Minute, func() string { return w.audit(cloud, 3) })
+		w.eventually(3*time.Minute, func() string { return w.audit(cloud, 3) })
 		for _, text := range []string{p.log.String(), fmt.Sprintf("%+v", w.nodes())} {
 			if strings.Contains(text, secret) {
 				t.Errorf("the secret is told of")

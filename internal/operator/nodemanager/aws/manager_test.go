@@ -29,7 +29,7 @@ import (
 )
 
 // patience is for a machine that does much else.
-const patience = 90 * time.Second
+const patience = 3 * time.Minute
 
 // newCloud returns a region with a VPC of two zones, and options by which the SDK finds it.
 func newCloud(t *testing.T) (*fake.Cloud, []func(*config.LoadOptions) error) {
