@@ -41,6 +41,8 @@ type machine struct {
 	attached map[int]bool
 	up       map[int]bool
 
+	boots int // how many processes there have been
+
 	// Parts of the agent: reset by a restart.
 	numbers map[string]identity.ID // survive it: the cluster's
 	// withheld: nobody gives label sets numbers that have none.
@@ -364,8 +366,11 @@ func (m fakeAddresses) Free(ip netip.Addr) {
 	delete(m.given, ip)
 }
 
-// fakePlacer is the address table.
-type fakePlacer struct{ *machine }
+// fakePlacer is the address table of one process: of a process that has crashed it keeps nothing.
+type fakePlacer struct {
+	*machine
+	boot int // the process, 0 for any
+}
 
 func (m fakePlacer) Place(ctx context.Context, row Endpoint) error {
 	if err := ctx.Err(); err != nil {
@@ -373,6 +378,10 @@ func (m fakePlacer) Place(ctx context.Context, row Endpoint) error {
 	}
 	// The claim always stands; what may fail is the wait for the kernel.
 	m.mu.Lock()
+	if m.boot != 0 && m.boot != m.boots {
+		m.mu.Unlock()
+		return errors.New("the process has crashed")
+	}
 	for _, ip := range row.Addresses() {
 		m.placed[ip] = row.Seen()
 	}
@@ -409,8 +418,13 @@ func testEngine(t testing.TB) *policy.Engine {
 // boot starts an agent on the machine; what only the process before knew is gone.
 func boot(t testing.TB, m *machine, dir string, change ...func(*Config)) *process {
 	t.Helper()
+	// A goroutine of a process that has crashed may still be placing an address.
+	m.mu.Lock()
 	m.refs, m.given, m.placed = map[string]int{}, map[netip.Addr]string{}, map[netip.Addr]identity.ID{}
 	m.temporary = identity.NewTemporaries()
+	m.boots++
+	boot := m.boots
+	m.mu.Unlock()
 	kernel := fakeMaps{machine: m}
 	log := slog.New(slog.DiscardHandler)
 	p, err := NewPolicy(log, testEngine(t), kernel)
@@ -424,7 +438,7 @@ func boot(t testing.TB, m *machine, dir string, change ...func(*Config)) *proces
 	proc := &process{t: t, machine: m, dir: dir, clock: time.Unix(1e9, 0)}
 	cfg := Config{
 		Log: log, Registry: NewRegistry(), Store: store, Filter: labels.DefaultFilter(),
-		Identities: fakeIdentities{m}, Addresses: fakeAddresses{m}, Placer: fakePlacer{m}, Policy: p,
+		Identities: fakeIdentities{m}, Addresses: fakeAddresses{m}, Placer: fakePlacer{m, boot}, Policy: p,
 		Maps: kernel, Programs: fakeNode{m}, Links: fakeNode{m},
 		IdentityTimeout: time.Second, OrphanGrace: time.Minute, Now: func() time.Time { return proc.clock },
 	}

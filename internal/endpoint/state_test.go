@@ -250,7 +250,7 @@ func TestInsistedChange(t *testing.T) {
 func TestRecoverWaitsForNobody(t *testing.T) {
 	t.Parallel()
 	m := newMachine()
-	placing := &stuckPlacer{fakePlacer: fakePlacer{m}}
+	placing := &stuckPlacer{fakePlacer: fakePlacer{machine: m}}
 	p := started(t, m, t.TempDir(), func(c *Config) { c.Placer = placing })
 	rows := []Endpoint{p.mustCreate(1), p.mustCreate(2)}
 	m.fault = failing("EnsureEndpoint")
