@@ -160,8 +160,8 @@ static __always_inline int policy_decide(__u64 says)
 
 /* Judges a packet of a peer, by its identity and, if the rule set names any blocks, by its address
  * (the two halves of a struct addr). In what the port is in host byte order, or the ICMP type.
- * Returns a verdict, beside AUDITED if the policy refuses and is not to. A global function: verified
- * once, however often it is called. */
+ * Returns a verdict, beside AUDITED if the policy refuses and is not to. A global function:
+ * verified once, however often it is called. */
 __noinline int policy_verdict(__u32 rule_set, __u32 identity, __u64 address0, __u64 address1, __u32 what)
 {
 	__u64 says = SAYS_NOTHING | (rule_set & RULE_SET_AUDIT ? SAYS_AUDIT : 0);

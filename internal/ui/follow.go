@@ -41,8 +41,8 @@ type Follower struct {
 	Graph  *Graph
 
 	mu sync.Mutex
-	// The stream may be quiet for long, also because the server is frozen: what says that it lives is
-	// that it answers another question now and then.
+	// The stream may be quiet for long, also because the server is frozen: what says that it lives
+	// is that it answers another question now and then.
 	streams, answers bool
 	err              string
 	nodes            []Node
