@@ -46,6 +46,8 @@ type Config struct {
 	// nothing, settle after how long nodes are forgotten that a new list does not have, grace how
 	// long requests may go on when the relay stops.
 	probe, stall, settle, grace time.Duration
+	// nodes is how many nodes are asked, at most.
+	nodes int
 	// upstreams is how many streams from nodes there may be at once, keep how many bytes of flows
 	// all requests together may hold, for the last of all nodes.
 	upstreams, keep int64
@@ -58,7 +60,7 @@ func Defaults() Config {
 		DialTimeout: 5 * time.Second, RetryTimeout: 30 * time.Second, SortBuffer: 1024, SortDrain: time.Second,
 		ErrorWindow: 10 * time.Second, Streams: 128, LogFormat: "text",
 		probe: 10 * time.Second, stall: time.Minute, settle: 30 * time.Second, grace: 5 * time.Second,
-		upstreams: 1 << 15, keep: 128 << 20,
+		nodes: maxNodes, upstreams: 1 << 15, keep: 128 << 20,
 	}
 }
 

@@ -89,7 +89,7 @@ func (r *Relay) readPeers(ctx context.Context, list uint64) error {
 			})
 			if !ok && !warned {
 				warned = true
-				r.log.Warn("there are more nodes than this relay asks; the rest is left out", "most", maxNodes)
+				r.log.Warn("there are more nodes than this relay asks; the rest is left out", "most", r.cfg.nodes)
 			}
 		case peer.ChangeNotificationType_PEER_DELETED:
 			r.roster.remove(func(m *member) bool { return m.view.name == p.name })

@@ -60,14 +60,15 @@ func added(name, address string) *peer.ChangeNotification {
 // TestListOfThousands: a list of more nodes than there can be, none of which answers, keeps the
 // relay from neither those that do nor from its work, and a shorter list replaces it.
 func TestListOfThousands(t *testing.T) {
+	const most = 1200
 	l := &lister{}
 	path := filepath.Join(shortDir(t), "s")
 	s := newStand(t, 2, func(c *Config) {
-		c.PeerService, c.RetryTimeout, c.settle = "unix://"+path, 30*time.Second, 3*time.Second
+		c.PeerService, c.RetryTimeout, c.settle, c.nodes = "unix://"+path, 30*time.Second, 3*time.Second, most
 	}, nil)
 	var list []*peer.ChangeNotification
 	closed := freePort(t)
-	for i := range maxNodes + 1000 {
+	for i := range most + 1000 {
 		list = append(list, added(fmt.Sprintf("prod/x%d", i), closed))
 		if i == 1000 {
 			list = append(list, added("prod/n1", s.nodes[0].address), added("prod/n2", s.nodes[1].address),
@@ -90,17 +91,17 @@ func TestListOfThousands(t *testing.T) {
 	s.connected(2)
 	controllers.Eventually(t, patience, func() string {
 		views, _ := s.relay.roster.nodes()
-		if len(views) != maxNodes {
+		if len(views) != most {
 			return fmt.Sprintf("%d nodes", len(views))
 		}
 		return ""
 	})
-	if n := runtime.NumGoroutine(); n > 3*maxNodes {
+	if n := runtime.NumGoroutine(); n > 4*most {
 		t.Errorf("%d goroutines", n)
 	}
 	want := s.nodes[1].add(time.Now())
 	got, told, err := s.get(&observer.GetFlowsRequest{}).all()
-	if err != nil || len(got) != 1 || got[0] != want || len(told) < maxNodes/namesAtOnce || len(told) > maxNodes/namesAtOnce+2*problemsAtOnce {
+	if err != nil || len(got) != 1 || got[0] != want || len(told) < most/namesAtOnce || len(told) > most/namesAtOnce+2*problemsAtOnce {
 		t.Errorf("%v, %d messages about nodes, %v", got, len(told), err)
 	}
 	c := s.get(&observer.GetFlowsRequest{Follow: true})

@@ -50,7 +50,7 @@ func New(cfg Config, log *slog.Logger, version string) (*Relay, error) {
 		return nil, err
 	}
 	r := &Relay{
-		cfg: cfg, log: log, version: version, started: time.Now(), roster: newRoster(), dialing: make(chan struct{}, dialing),
+		cfg: cfg, log: log, version: version, started: time.Now(), roster: newRoster(cfg.nodes), dialing: make(chan struct{}, dialing),
 		local: insecure.NewCredentials(), requests: requests{stopping: make(chan struct{})}, namespaces: newNamespaces(), health: health.NewServer(),
 	}
 	r.metrics = newMetrics(r)

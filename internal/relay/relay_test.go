@@ -24,7 +24,7 @@ import (
 // TestMergesByTime: what was recorded on all nodes comes in the order of time, as much of it as was
 // asked for and from the end that was asked for, each flow once.
 func TestMergesByTime(t *testing.T) {
-	s := newStand(t, 3, func(c *Config) { c.SortDrain = 3 * time.Second }, nil)
+	s := newStand(t, 3, func(c *Config) { c.SortDrain = 2 * time.Second }, nil)
 	began := time.Now().Add(-time.Hour)
 	var want []string
 	for i := range 200 {
@@ -74,7 +74,7 @@ func TestMergesByTime(t *testing.T) {
 // TestFollows: the last flows of the past come in order, then those that come, in order where they
 // come in time, whatever time a node claims.
 func TestFollows(t *testing.T) {
-	s := newStand(t, 3, func(c *Config) { c.SortDrain = 3 * time.Second }, nil)
+	s := newStand(t, 3, func(c *Config) { c.SortDrain = 2 * time.Second }, nil)
 	began := time.Now().Add(-time.Minute)
 	var want []string
 	for i := range 30 {
@@ -235,7 +235,7 @@ func TestStatus(t *testing.T) {
 // TestWhoDoesNotReadLosesAlone: a client that takes nothing is let go, and another one gets
 // everything meanwhile.
 func TestWhoDoesNotReadLosesAlone(t *testing.T) {
-	s := newStand(t, 2, func(c *Config) { c.stall = 2 * time.Second }, nil)
+	s := newStand(t, 2, func(c *Config) { c.stall = time.Second }, nil)
 	s.connected(2)
 	idle := s.get(&observer.GetFlowsRequest{Follow: true})
 	busy := s.get(&observer.GetFlowsRequest{Follow: true})

@@ -41,7 +41,8 @@ type roster struct {
 	changed chan struct{} // closed and replaced whenever something changes
 	heard   bool          // somebody has said which nodes there are
 	problem string        // why nobody says it now; empty if somebody does
-	refused uint64        // nodes beyond maxNodes
+	refused uint64        // nodes beyond most
+	most    int
 }
 
 // member is a node in the roster. Its fields are guarded by the roster.
@@ -51,8 +52,8 @@ type member struct {
 	end  context.CancelFunc
 }
 
-func newRoster() *roster {
-	return &roster{members: map[string]*member{}, changed: make(chan struct{})}
+func newRoster(most int) *roster {
+	return &roster{most: most, members: map[string]*member{}, changed: make(chan struct{})}
 }
 
 // notify tells those who wait. The lock is held.
@@ -103,7 +104,7 @@ func (r *roster) set(ctx context.Context, p peerNode, list uint64, run func(cont
 			return true
 		}
 		old.end()
-	} else if len(r.members) >= maxNodes {
+	} else if len(r.members) >= r.most {
 		r.refused++
 		return false
 	}
