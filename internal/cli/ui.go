@@ -7,6 +7,9 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -36,7 +39,7 @@ It reads flows from where hawser observe does: an agent's socket, or a server or
 		Args: cobra.NoArgs,
 	}
 	server.flags(c)
-	c.Flags().StringVar(&listen, "listen", defaultPage, "`address` of the page, host:port; port 0 takes a free one")
+	c.Flags().StringVar(&listen, "listen", defaultPage, "`address` of the page, host:port, where port 0 takes a free one; or fd://N, a socket that listens")
 	c.Flags().StringVar(&host, "host", "", "a `name` by which browsers ask for the page, besides localhost and addresses")
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
 		if !ui.Built() {
@@ -47,7 +50,7 @@ It reads flows from where hawser observe does: an agent's socket, or a server or
 			return err
 		}
 		defer conn.Close()
-		l, err := net.Listen("tcp", listen)
+		l, err := listenPage(listen)
 		if err != nil {
 			return fmt.Errorf("--listen: %w", err)
 		}
@@ -58,6 +61,25 @@ It reads flows from where hawser observe does: an agent's socket, or a server or
 		return serveUntil(cmd.Context(), l, page, follower.Run)
 	}
 	return c
+}
+
+// listenPage listens at an address, or takes a descriptor that does.
+func listenPage(address string) (net.Listener, error) {
+	number, ok := strings.CutPrefix(address, "fd://")
+	if !ok {
+		return net.Listen("tcp", address)
+	}
+	fd, err := strconv.Atoi(number)
+	if err != nil || fd < 3 {
+		return nil, usagef("%q is no descriptor from 3 on", number)
+	}
+	f := os.NewFile(uintptr(fd), address)
+	defer f.Close()
+	l, err := net.FileListener(f)
+	if err != nil {
+		return nil, fmt.Errorf("%s is no socket that listens: %w", address, err)
+	}
+	return l, nil
 }
 
 // serveUntil answers requests, and does something beside it, until ctx ends.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,6 +26,7 @@ import (
 	"github.com/hawser-net/hawser/internal/sandbox/machine"
 	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
+	"github.com/hawser-net/hawser/internal/ui"
 )
 
 // buildPrograms compiles the agent and the plugin as they are now.
@@ -32,7 +34,7 @@ func buildPrograms(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	args := append([]string{"build"}, buildFlags(t)...)
-	cmd := exec.Command("go", append(args, "-o", dir+"/", "./cmd/hawser-agent", "./cmd/hawser-cni", "./cmd/hawser-relay")...)
+	cmd := exec.Command("go", append(args, "-o", dir+"/", "./cmd/hawser", "./cmd/hawser-agent", "./cmd/hawser-cni", "./cmd/hawser-relay")...)
 	cmd.Dir = "../.."
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build the programs: %v\n%s", err, out)
@@ -48,6 +50,54 @@ func TestCluster(t *testing.T) {
 	bin := buildPrograms(t)
 	for _, mode := range []string{"tunnel", "native"} {
 		t.Run(mode, func(t *testing.T) { testCluster(t, bin, mode) })
+	}
+}
+
+// pageOfFlows checks that the page has what the pods did just now, asked from the machine itself: a
+// connection that goes from one node to another is one, whichever nodes tell of it.
+func pageOfFlows(t *testing.T, s *Sandbox) {
+	t.Helper()
+	if !ui.Built() {
+		t.Log("the page is not built: make web")
+		return
+	}
+	st, err := s.running()
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, token, ok := strings.Cut(st.PageURL, "/#token=")
+	if !ok {
+		t.Fatalf("the page is at %q: %s", st.PageURL, machine.LastLines(s.pageLog(), 5))
+	}
+	var got ui.Snapshot
+	deadline := time.Now().Add(30 * time.Second)
+	for {
+		req, err := http.NewRequest(http.MethodGet, server+"/api/map", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+token)
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = json.NewDecoder(res.Body).Decode(&got)
+		res.Body.Close()
+		if err != nil {
+			t.Fatalf("%s: %v", res.Status, err)
+		}
+		edges := map[string]ui.Edge{}
+		for _, e := range got.Edges {
+			edges[e.ID] = e
+		}
+		let, refused := edges["default/front>default/api>TCP/8080"], edges["default/front>default/db>TCP/5432"]
+		if let.Forwarded > 0 && let.Dropped == 0 && refused.Dropped > 0 && refused.Forwarded == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("front to api %+v, front to db %+v, of %d edges", let, refused, len(edges))
+		}
+		time.Sleep(100 * time.Millisecond)
 	}
 }
 
@@ -155,6 +205,7 @@ func testCluster(t *testing.T, bin, mode string) {
 	}
 
 	flowsOfAllNodes(ctx, t, s)
+	pageOfFlows(t, s)
 
 	// A pod that carries the label of a tier is of that tier.
 	if _, err := s.Run(ctx, PodSpec{Name: "guest", Labels: map[string]string{"tier": "front"}, Ports: []uint16{80}}); err != nil {

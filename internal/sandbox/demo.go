@@ -117,5 +117,8 @@ func (s *Sandbox) PrintNext(w io.Writer, demo bool) {
 	for _, l := range lines {
 		fmt.Fprintf(w, "  %-*s   %s\n", width, l[0], s.paint.Dim(l[1]))
 	}
+	if st, err := s.running(); err == nil && st.PageURL != "" {
+		fmt.Fprintf(w, "  %s   %s\n", st.PageURL, s.paint.Dim("who talks to whom, in a browser"))
+	}
 	fmt.Fprintf(w, "  %s\n", s.paint.Dim("edit the files in "+s.PolicyDir()+" and run reach again: the agents follow them"))
 }

@@ -155,6 +155,12 @@ func (s *Sandbox) upAgain(ctx context.Context, st *state) error {
 			return err
 		}
 	}
+	if st.Page.PID != 0 && !st.Page.Alive() {
+		s.say("the page of flows has ended: starting it again")
+		if err := s.startPage(ctx, st); err != nil {
+			return err
+		}
+	}
 	if s.cfg.Demo && len(st.Pods) == 0 {
 		if err := s.writeDemoPolicies(); err != nil {
 			return err
@@ -249,6 +255,9 @@ func (s *Sandbox) create(ctx context.Context) (*state, error) {
 		}
 	}
 	if err := s.startRelay(ctx, st); err != nil {
+		return nil, err
+	}
+	if err := s.startPage(ctx, st); err != nil {
 		return nil, err
 	}
 	return st, s.writeHosts(st)

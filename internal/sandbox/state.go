@@ -26,6 +26,8 @@ type state struct {
 	Etcd         machine.Process `json:"etcd"`
 	World        machine.Process `json:"world"`
 	Relay        machine.Process `json:"relay"` // zero if there is none
+	Page         machine.Process `json:"page"`  // likewise
+	PageURL      string          `json:"pageURL,omitempty"`
 	Nodes        []*node         `json:"nodes"`
 	Pods         []*pod          `json:"pods"`
 }
