@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -157,7 +158,8 @@ func (r *Relay) probe(ctx context.Context, conn *grpc.ClientConn, answer func(*o
 	}
 }
 
-// text is what an error says, without more of it than is of use.
+// text is what an error says, without more of it than is of use. It is valid UTF-8, which messages
+// must be: what a node says went wrong may be any bytes.
 func text(err error) string {
 	if err == nil {
 		return ""
@@ -169,5 +171,5 @@ func text(err error) string {
 	if len(s) > maxProblem {
 		s = s[:maxProblem]
 	}
-	return s
+	return strings.ToValidUTF8(s, "")
 }
