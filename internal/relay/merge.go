@@ -10,11 +10,17 @@ import (
 	"github.com/hawser-net/hawser/api/observer"
 )
 
+// catchUp is how long a node has its flows sorted into the past, if a request follows: whether it
+// tells of the past still is known only by its own clock.
+const catchUp = time.Minute
+
 // item is an answer of a node.
 type item struct {
 	res *observer.GetFlowsResponse
 	// key is by when it is sorted: its time, but not later than it came. A node whose clock is
-	// ahead would otherwise have its flows held, and everybody's after them.
+	// ahead would otherwise have its flows held, and everybody's after them. Nor is it, in what a
+	// node follows with, earlier than by hold: one whose clock is behind would go before all others
+	// as long as it has something to tell.
 	key time.Time
 }
 
@@ -104,6 +110,9 @@ func (m *merge) put(ctx context.Context, s *source, res *observer.GetFlowsRespon
 	if s.ended { // given up meanwhile
 		<-s.room
 		return context.Canceled
+	}
+	if oldest := now.Add(-m.hold); m.follow && (!s.catching || now.Sub(m.start) > catchUp) && it.key.Before(oldest) {
+		it.key = oldest
 	}
 	// What several processors of a node saw is not in order to the microsecond.
 	i := len(s.queue)

@@ -180,3 +180,39 @@ func TestMergeHoldsTheLatest(t *testing.T) {
 		t.Errorf("a full buffer waits: %+v", n)
 	}
 }
+
+// TestMergeClockBehind: a node whose clock is behind and that always has something to tell does not
+// keep the others' flows from those who follow; at first it may tell of the past.
+func TestMergeClockBehind(t *testing.T) {
+	for _, catching := range []bool{false, true} {
+		start := time.Now()
+		if catching {
+			start = start.Add(-2 * catchUp)
+		}
+		m := newMerge(true, start, time.Second, time.Millisecond, 8)
+		behind, right := m.add("behind", 2, catching, func() {}), m.add("right", 2, false, func() {})
+		all := func(each func(*source)) { each(behind); each(right) }
+		put := func(s *source, at time.Time) {
+			if err := m.put(t.Context(), s, &observer.GetFlowsResponse{Time: timestamppb.New(at)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		put(behind, time.Unix(0, 0))
+		put(right, time.Now())
+		for deadline := time.Now().Add(5 * time.Second); ; {
+			put(behind, time.Unix(0, 0))
+			if n := m.next(time.Now(), all); n.source == right {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("catching %v: it never comes", catching)
+			}
+		}
+	}
+	m := newMerge(true, time.Now(), time.Second, time.Millisecond, 8)
+	s := m.add("n", 1, true, func() {})
+	past := time.Now().Add(-time.Hour)
+	if err := m.put(t.Context(), s, &observer.GetFlowsResponse{Time: timestamppb.New(past)}); err != nil || !s.queue[0].key.Equal(past) {
+		t.Errorf("the past is sorted by %v, want %v (%v)", s.queue[0].key, past, err)
+	}
+}
