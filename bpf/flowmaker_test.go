@@ -87,8 +87,8 @@ func TestFlowOfSpoofer(t *testing.T) {
 }
 
 // TestFlowsOfConnection: a connection's flows from its beginning to its end, with what the rule has
-// matched; and of one that is judged again and refused while it goes on, whichever way the packet
-// goes that finds that out.
+// matched; and of one that is judged again while it goes on, and let pass or refused, whichever way
+// the packet goes that finds that out.
 func TestFlowsOfConnection(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		cfg := testConfig()
@@ -127,17 +127,25 @@ func TestFlowsOfConnection(t *testing.T) {
 			t.Errorf("the end at the other side is %v", f)
 		}
 
+		// Policies change and let it pass: what comes after the verdicts knows the packet's way.
+		again := func(ep *datapath.Endpoint) { ep.PolicyGeneration++; n.upsert(*ep) }
 		f.sport = 1001
 		send(syn)
-		answer(syn | ack)
 		for range 2 {
 			next(datapath.EventVerdict)
-			next(datapath.EventTrace)
 		}
+		next(datapath.EventTrace)
+		again(&n.b)
+		answer(syn | ack)
+		want("an answer let pass again", datapath.EventVerdict, "b", true, ingress, forwarded, datapath.MatchL4Only)
+		want("an answer passes", datapath.EventTrace, "b", true, egress, forwarded, datapath.MatchNone)
+		again(&n.a)
+		send(fin | ack)
+		want("a packet let pass again", datapath.EventVerdict, "a", false, egress, forwarded, datapath.MatchL3Only)
+		want("a packet passes", datapath.EventTrace, "a", false, ingress, forwarded, datapath.MatchNone)
 		// b's rules refuse it now, and its answer finds that out.
 		n.rules(setB, deny(in, idA, tcp, 80))
-		n.b.PolicyGeneration++
-		n.upsert(n.b)
+		again(&n.b)
 		answer(ack)
 		want("an answer judged again", datapath.EventVerdict, "b", true, ingress, refused, datapath.MatchL3L4)
 		want("an answer dropped", datapath.EventDrop, "b", true, ingress, refused, datapath.MatchNone)

@@ -670,13 +670,15 @@ static __noinline __maybe_unused int judge_flow(struct __sk_buff *ctx, struct pa
 			if (!flow)
 				return 0;
 		}
+		/* Verdicts are told in the direction of the opening, what becomes of the packet in
+		 * the packet's own. */
 		if (f->related) {
+			report->ct_state = CT_STATE_RELATED;
 			f->answer = (flags & CT_TRANSLATED) && !forward;
 			return 0;
 		}
 
-		if (report->ct_state != CT_STATE_REJUDGED)
-			report->ct_state = forward ? CT_STATE_ESTABLISHED : CT_STATE_REPLY;
+		report->ct_state = forward ? CT_STATE_ESTABLISHED : CT_STATE_REPLY;
 		if (forward)
 			flow->forward_packets++;
 		else
