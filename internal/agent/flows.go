@@ -89,15 +89,16 @@ func (r *flowRecorder) run(ctx context.Context) error {
 // take records the events that wait, unless ctx ends.
 func (r *flowRecorder) take(ctx context.Context, sub *subscriber) {
 	events, kernel, queue := sub.take()
-	if len(events) == 0 {
-		return
-	}
 	// What was lost has the time of what comes after it: entries stay in order.
+	at := time.Now()
+	if len(events) > 0 {
+		at = events[0].Time
+	}
 	lose := func(source flowpb.LostEventSource, n uint64) {
 		if n == 0 {
 			return
 		}
-		r.record.Lose(source, n, events[0].Time)
+		r.record.Lose(source, n, at)
 		if r.metrics != nil {
 			r.metrics.Lose(source, n)
 		}
