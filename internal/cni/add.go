@@ -353,12 +353,13 @@ func (a *adding) deleteEndpoint(ctx context.Context) error {
 // rollBack undoes everything, last things first. What fails is logged: the runtime sends DEL, and
 // addresses expire.
 func (a *adding) rollBack() {
-	ctx, cancel := context.WithTimeout(context.Background(), undoTimeout)
-	defer cancel()
 	for i := len(a.undo) - 1; i >= 0; i-- {
+		// Each has its own time: an agent that hangs must not cost the IPAM plugin its DEL.
+		ctx, cancel := context.WithTimeout(context.Background(), undoTimeout)
 		if err := a.undo[i](ctx); err != nil {
 			a.log.warn("Could not undo a part of the failed ADD", err)
 		}
+		cancel()
 	}
 }
 

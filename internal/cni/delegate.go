@@ -101,7 +101,7 @@ func (a *adding) allocateBy(ctx context.Context, d delegate, node rest.DaemonCon
 		if a.unsure {
 			return errors.New("the addresses are not given back while the agent may have an endpoint with them; DEL does that")
 		}
-		return d.call(ctx, invoke.DelegateDel)
+		return d.call(context.WithoutCancel(ctx), invoke.DelegateDel) // it has a time of its own
 	})
 	var generic cnitypes.Result
 	err := d.call(ctx, func(ctx context.Context, name string, conf []byte, exec invoke.Exec) error {

@@ -129,6 +129,26 @@ func TestDelegateRollBack(t *testing.T) {
 	f.clean("a plugin that hangs")
 }
 
+// TestDelegateUndoneWithoutAgent: an agent that freezes while an endpoint is made does not keep the
+// IPAM plugin from taking its address back.
+func TestDelegateUndoneWithoutAgent(t *testing.T) {
+	t.Parallel()
+	f, env, calls := delegating(t)
+	f.agent.fault = func(call string, w http.ResponseWriter, r *http.Request) bool {
+		switch call {
+		case "PUT /v1/endpoint/{id}":
+			panic(http.ErrAbortHandler) // no answer
+		case "DELETE /v1/endpoint/{id}":
+			<-r.Context().Done()
+			return true
+		}
+		return false
+	}
+	_, err := f.run("ADD", f.conf(hostileConf), env...)
+	f.wantError("no answer", err, cnitypes.ErrTryAgainLater, "endpoint")
+	wantCalls(t, "no answer", calls, "ADD cid1", "DEL cid1")
+}
+
 // TestDelegateRefusals: agent and configuration disagree on who gives addresses, or the plugin that
 // is named cannot.
 func TestDelegateRefusals(t *testing.T) {
