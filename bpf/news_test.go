@@ -51,6 +51,10 @@ func TestNews(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		cfg := testConfig()
 		cfg.Aggregation.TCPFlags = fin | syn | rst
+		// So long that the time that the test takes is none, and no packet is a sample: not even
+		// one that changes how long its flow lives.
+		cfg.Aggregation.Interval = 60_000 * maps.TickNanoseconds * time.Nanosecond
+		cfg.CTTimeouts.TCP = 3 * cfg.Aggregation.Interval
 		n := newNode(t, cfg)
 		n.allowAll()
 		n.must(n.maps.SetMonitor(datapath.MonitorNews))

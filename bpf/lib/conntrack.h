@@ -110,12 +110,12 @@ static __always_inline __u32 ct_packet_flags(const struct packet *p, bool forwar
 }
 
 /* Says whether a packet, the first of its flow within this tick, is to be the flow's sample. Flows
- * have theirs at different times, so that they do not come all at once. Not inlined: its callers
- * have no stack to spare. */
-static __noinline __maybe_unused bool ct_sample(const struct ct_key *key, const struct ct_value *flow, __u32 now)
+ * have theirs at different times, so that they do not come all at once. The expiry and the flags
+ * are those that the packet before has left. Not inlined: its callers have no stack to spare. */
+static __noinline __maybe_unused bool ct_sample(const struct ct_key *key, __u32 expires, __u32 flags, __u32 now)
 {
 	__u32 phase = (key->port_a + key->port_b) * 0x9E3779B1u >> 16; /* neighbours apart */
-	__u32 last = flow->expires - ct_lifetime(key->proto, flow->flags);
+	__u32 last = expires - ct_lifetime(key->proto, flags);
 
 	return cfg.news_interval && (last + phase) / cfg.news_interval != (now + phase) / cfg.news_interval;
 }
@@ -686,6 +686,7 @@ static __noinline __maybe_unused int judge_flow(struct __sk_buff *ctx, struct pa
 		/* Where a connection goes on, the reset was none: somebody else has sent it, or it
 		 * was not for this one. Of one that has ended, whatever is still under way is
 		 * answered by another reset. */
+		__u32 before = flags;
 		if (unlikely(flags & CT_RST) && ct_goes_on(p)) {
 			const __u32 reset = CT_RST | TCP_RST << CT_TOLD_FORWARD | TCP_RST << CT_TOLD_REVERSE;
 
@@ -698,7 +699,7 @@ static __noinline __maybe_unused int judge_flow(struct __sk_buff *ctx, struct pa
 			flags |= CT_SEEN_REPLY;
 		__u32 expires = f->now + ct_lifetime(p->proto, flags);
 		if (flow->expires != expires) {
-			if (ct_sample(&f->key, flow, f->now))
+			if (ct_sample(&f->key, flow->expires, before, f->now))
 				report->news = 1;
 			flow->expires = expires;
 			f->prolonged = flags & CT_TRANSLATED;
