@@ -43,36 +43,43 @@ func AuditOf(on bool) AuditMode {
 // kernelRow is the endpoint's kernel row under a binding. It must be called with mu held.
 func (p *Policy) kernelRow(ep Endpoint, ruleSet datapath.RuleSetID, generation uint32, locked bool) datapath.Endpoint {
 	row := ep.datapathRow(ruleSet, generation, locked)
-	row.Audit = ep.Audit == AuditEnabled || ep.Audit == AuditInherited && p.audit
+	row.Audit = p.audits(ep)
 	return row
 }
 
+// audits reports whether an endpoint is to be in audit mode. It must be called with mu held.
+func (p *Policy) audits(ep Endpoint) bool {
+	return ep.Audit == AuditEnabled || ep.Audit == AuditInherited && p.audit
+}
+
+// stale reports whether the kernel may have a row with another mode, or nobody knows which row. It
+// must be called with mu held.
+func (p *Policy) stale(b *boundRow) bool {
+	return b.dirty() || b.written && b.kernel.Audit != p.audits(b.endpoint)
+}
+
 // SetAudit says whether endpoints that inherit it are in audit mode. Flows that it let pass are
-// judged again when it ends. What cannot be written is returned, and written by the next call or
-// change of the endpoint.
+// judged again when it ends. What cannot be written is returned, and written by Retry.
 func (p *Policy) SetAudit(on bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.audit = on
 	var errs []error
 	for _, b := range p.rows {
-		switch {
-		case b.held && b.written:
-			errs = append(errs, p.bindBefore(b))
-		case !b.held:
-			errs = append(errs, p.bind(b))
+		if p.stale(b) {
+			errs = append(errs, p.rebind(b))
 		}
 	}
 	return errors.Join(errs...)
 }
 
 // Audit returns the mode of endpoints that inherit it, and how many endpoints are in audit mode by
-// whatever says so.
+// whatever says so, or may be because a row could not be written.
 func (p *Policy) Audit() (on bool, endpoints int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, b := range p.rows {
-		if b.written && b.kernel.Audit {
+		if b.kernel.Audit {
 			endpoints++
 		}
 	}

@@ -1,6 +1,7 @@
 package endpoint
 
 import (
+	"errors"
 	"slices"
 	"testing"
 
@@ -81,4 +82,73 @@ func TestAuditMode(t *testing.T) {
 	if _, err := p.SetAudit(t.Context(), 9999, AuditEnabled); err == nil {
 		t.Error("an endpoint that is none has a mode")
 	}
+}
+
+// TestAuditModeFailedWrite: a row that could not be written, or was written in part, has the mode
+// that it should have after Retry, before the rules have been heard and after.
+func TestAuditModeFailedWrite(t *testing.T) {
+	t.Parallel()
+	for _, op := range []string{"UpsertEndpoint", "UpsertAddresses"} {
+		for _, synced := range []bool{true, false} {
+			m, dir := newMachine(), t.TempDir()
+			p := started(t, m, dir)
+			row := p.mustCreate(1)
+			if !synced {
+				p = boot(t, m, dir)
+				if err := p.Load(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := p.Resume(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, on := range []bool{true, false} {
+				before := m.row(row)
+				m.fault = failing(op)
+				if err := p.cfg.Policy.SetAudit(on); !errors.Is(err, errInjected) {
+					t.Errorf("%s failed: the change of the mode says %v", op, err)
+				}
+				if _, n := p.cfg.Policy.Audit(); n != 1 {
+					t.Errorf("%s failed: %d endpoints are told of as in audit mode, want 1, which may be", op, n)
+				}
+				m.fault = failing()
+				if err := p.cfg.Policy.Retry(); err != nil {
+					t.Error(err)
+				}
+				after := m.row(row)
+				if after.Audit != on || after.RuleSet != before.RuleSet || after.PolicyGeneration == before.PolicyGeneration {
+					t.Errorf("%s failed, synced %v: tried again the row is %+v, was %+v, want audit mode %v", op, synced, after, before, on)
+				}
+				if _, n := p.cfg.Policy.Audit(); (n == 1) != on {
+					t.Errorf("%s failed: tried again %d endpoints are in audit mode", op, n)
+				}
+			}
+		}
+	}
+}
+
+// TestAuditModeUndone: an endpoint whose mode could not be changed in full has the mode that it had.
+func TestAuditModeUndone(t *testing.T) {
+	t.Parallel()
+	m := newMachine()
+	p := started(t, m, t.TempDir())
+	row := p.mustCreate(1)
+	failed := false
+	m.fault = func(op string) error {
+		if op == "UpsertAddresses" && !failed {
+			failed = true
+			return errInjected
+		}
+		return nil
+	}
+	if _, err := p.SetAudit(t.Context(), row.ID, AuditEnabled); !errors.Is(err, errInjected) {
+		t.Errorf("the change says %v", err)
+	}
+	if k := m.row(row); k.Audit {
+		t.Errorf("the change failed, the kernel has %+v", k)
+	}
+	if got, _ := p.cfg.Registry.Get(row.ID); got.Audit != AuditInherited {
+		t.Errorf("the change failed, the endpoint has mode %q", got.Audit)
+	}
+	p.audit("undone")
 }

@@ -105,7 +105,8 @@ func (m fakeMaps) UpsertEndpoint(ep datapath.Endpoint) error {
 		}
 		m.endpoints[ep.IfIndex] = ep
 		m.wrote("endpoint %d ruleset %d locked %v", ep.ID, ep.RuleSet, ep.Locked)
-		return nil
+		// The rows of its addresses follow: a write that fails there has been done in part.
+		return m.fault("UpsertAddresses")
 	})
 }
 

@@ -140,7 +140,7 @@ func (p *Policy) giveWay(rs datapath.RuleSet) bool {
 	p.failed[victim] = fmt.Errorf("%w: with %d entries its rule set is the largest, and gave way to others", datapath.ErrFull, most)
 	s.number = 0
 	for _, b := range p.rows {
-		if b.written && b.kernel.RuleSet == number {
+		if b.pointsAt(number) {
 			_ = p.bind(b) // which says that the endpoint is locked
 			p.log.Error("the policy map is full: an endpoint with the largest rule set drops all its packets until there is room",
 				"endpoint", b.endpoint.ID, "identity", b.endpoint.Identity, "labels", b.endpoint.IdentityLabels.String(), "entries", most)

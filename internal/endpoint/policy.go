@@ -46,7 +46,7 @@ type Policy struct {
 	unplaced  map[string][]Unplaced             // by kind: see SetUnplaced
 	misled    map[datapath.RuleSetID]error      // rule sets that name some of these
 	// gone are the kernel rows of detached endpoints that could not be removed yet, by interface.
-	gone map[int]datapath.Endpoint
+	gone map[int]*boundRow
 
 	nextSet        datapath.RuleSetID
 	nextGeneration uint32
@@ -67,7 +67,7 @@ type kernelSet struct {
 	number datapath.RuleSetID
 }
 
-// boundRow is an endpoint's row with what it was last written as.
+// boundRow is an endpoint's row with what it was last written as, or if it never was, tried as.
 type boundRow struct {
 	endpoint Endpoint
 	subject  policy.Subject
@@ -75,7 +75,18 @@ type boundRow struct {
 	kernel   datapath.Endpoint
 	written  bool
 	held     bool // restored, or attached before Heard: left as it is until Synced
+	// tried are the rule sets of writes that have failed since, perhaps half-way: while there are
+	// any it is not known which row the kernel has.
+	tried []datapath.RuleSetID
 }
+
+// pointsAt reports whether the kernel's row has a rule set, or may have it.
+func (b *boundRow) pointsAt(number datapath.RuleSetID) bool {
+	return b.written && b.kernel.RuleSet == number || slices.Contains(b.tried, number)
+}
+
+// dirty reports whether it is not known which row the kernel has.
+func (b *boundRow) dirty() bool { return len(b.tried) > 0 }
 
 // ErrNotHeard says that an endpoint drops all its packets because the rules, or the identities that
 // they name, have not been heard yet.
@@ -87,7 +98,7 @@ func NewPolicy(log *slog.Logger, engine *policy.Engine, kernel datapath.Maps) (*
 		log: log, maps: kernel, engine: engine,
 		rows: map[uint16]*boundRow{}, bySubject: map[policy.Subject]map[uint16]*boundRow{},
 		bindings: map[policy.Subject]policy.Binding{}, sets: map[datapath.RuleSetID]*kernelSet{},
-		failed: map[datapath.RuleSetID]error{}, waiting: map[datapath.RuleSetID]struct{}{}, gone: map[int]datapath.Endpoint{},
+		failed: map[datapath.RuleSetID]error{}, waiting: map[datapath.RuleSetID]struct{}{}, gone: map[int]*boundRow{},
 		unplaced: map[string][]Unplaced{}, misled: map[datapath.RuleSetID]error{},
 		left: map[datapath.RuleSetID]datapath.RuleSet{}, heard: make(chan struct{}),
 	}
@@ -145,7 +156,7 @@ func (p *Policy) Attach(ep Endpoint) (datapath.Endpoint, uint64, error) {
 	}
 	b := &boundRow{endpoint: ep, subject: subject, held: !p.hasHeard()}
 	if old != nil {
-		b.kernel, b.written = old.kernel, old.written
+		b.kernel, b.written, b.tried = old.kernel, old.written, old.tried
 		p.unindex(old)
 	}
 	p.index(b)
@@ -157,12 +168,16 @@ func (p *Policy) Attach(ep Endpoint) (datapath.Endpoint, uint64, error) {
 	if err != nil {
 		p.log.Error("policy is not in force in full", "endpoint", ep.ID, "error", err)
 	}
-	if b.held {
-		err = p.bindBefore(b)
-	} else {
-		err = p.bind(b)
-	}
+	err = p.rebind(b)
 	return b.kernel, p.revision.Load(), err
+}
+
+// rebind brings the endpoint's row to what it is to be by now.
+func (p *Policy) rebind(b *boundRow) error {
+	if b.held {
+		return p.bindBefore(b)
+	}
+	return p.bind(b)
 }
 
 // bindBefore writes the row that an endpoint has until the rules have been heard: with the rule set
@@ -186,7 +201,7 @@ func (p *Policy) bindBefore(b *boundRow) error {
 	}
 	row := p.kernelRow(b.endpoint, from.RuleSet, b.kernel.PolicyGeneration, from.Locked || from.RuleSet == 0)
 	b.tellApart(&row)
-	if !b.written || !sameRow(b.kernel, row) {
+	if !b.written || b.dirty() || !sameRow(b.kernel, row) {
 		p.newGeneration(&row)
 		b.tellApart(&row)
 		if err := p.write(b, row); err != nil {
@@ -218,13 +233,20 @@ func (p *Policy) newGeneration(row *datapath.Endpoint) {
 	row.PolicyGeneration = p.nextGeneration
 }
 
-// write brings the kernel to a row.
+// write brings the kernel to a row. After a failure the kernel may have the row, or a part of it.
 func (p *Policy) write(b *boundRow, row datapath.Endpoint) error {
 	if err := p.maps.UpsertEndpoint(row); err != nil {
+		if !b.written {
+			b.kernel = row
+		}
+		b.kernel.Audit = b.kernel.Audit || row.Audit // who asks hears that it may be open
+		if !slices.Contains(b.tried, row.RuleSet) {
+			b.tried = append(b.tried, row.RuleSet)
+		}
 		return fmt.Errorf("write the kernel row of endpoint %d: %w", row.ID, err)
 	}
 	delete(p.gone, row.IfIndex) // the interface has an endpoint again
-	b.kernel, b.written = row, true
+	b.kernel, b.written, b.tried = row, true, nil
 	return nil
 }
 
@@ -364,17 +386,13 @@ func (p *Policy) Detach(id uint16) error {
 	p.unindex(b)
 	p.engine.RemoveSubject(b.subject)
 	var err error
-	if b.written {
+	if b.written || b.dirty() {
 		// A row that stays is locked at least, so that it needs no rules; Retry removes it.
 		if err = p.maps.DeleteEndpoint(b.kernel.IfIndex); err != nil {
-			err = fmt.Errorf("remove the kernel row of endpoint %d: %w", id, err)
 			left := b.kernel
 			left.RuleSet, left.Locked = 0, true
-			if lerr := p.maps.UpsertEndpoint(left); lerr != nil {
-				left.RuleSet = b.kernel.RuleSet // which must stay
-				err = errors.Join(err, lerr)
-			}
-			p.gone[left.IfIndex] = left
+			err = errors.Join(fmt.Errorf("remove the kernel row of endpoint %d: %w", id, err), p.write(b, left))
+			p.gone[left.IfIndex] = b
 		}
 	}
 	return errors.Join(err, p.apply(p.engine.Flush()))
@@ -413,9 +431,9 @@ func (p *Policy) Retry() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var errs []error
-	for ifIndex, row := range p.gone {
+	for ifIndex, b := range p.gone {
 		if err := p.maps.DeleteEndpoint(ifIndex); err != nil {
-			errs = append(errs, fmt.Errorf("remove the kernel row of endpoint %d: %w", row.ID, err))
+			errs = append(errs, fmt.Errorf("remove the kernel row of endpoint %d: %w", b.endpoint.ID, err))
 			continue
 		}
 		delete(p.gone, ifIndex)
@@ -436,8 +454,8 @@ func (p *Policy) Retry() error {
 		errs = append(errs, p.put(rs, false))
 	}
 	for _, b := range p.rows {
-		if want := p.bindings[b.subject]; !b.held && (b.kernel.Locked || b.binding != want) {
-			errs = append(errs, p.bind(b))
+		if want := p.bindings[b.subject]; p.stale(b) || !b.held && (b.kernel.Locked || b.binding != want) {
+			errs = append(errs, p.rebind(b))
 		}
 	}
 	errs = append(errs, p.apply(p.engine.Flush()))
@@ -519,12 +537,12 @@ func (p *Policy) apply(u policy.Update) error {
 
 func (p *Policy) pointedAt(number datapath.RuleSetID) bool {
 	for _, b := range p.rows {
-		if b.written && b.kernel.RuleSet == number {
+		if b.pointsAt(number) {
 			return true
 		}
 	}
-	for _, row := range p.gone {
-		if row.RuleSet == number {
+	for _, b := range p.gone {
+		if b.pointsAt(number) {
 			return true
 		}
 	}
@@ -608,7 +626,7 @@ func (p *Policy) delta(d policy.Delta) error {
 	}
 	p.failed[d.ID] = err
 	for _, b := range p.rows {
-		if b.written && b.kernel.RuleSet == s.number {
+		if b.pointsAt(s.number) {
 			err = errors.Join(err, p.bind(b))
 		}
 	}
@@ -658,7 +676,7 @@ func (p *Policy) bind(b *boundRow) error {
 	failure := p.failure(want.RuleSet)
 	locked := failure != nil || number == 0
 	row := p.kernelRow(b.endpoint, number, b.kernel.PolicyGeneration, locked)
-	same := b.written && b.kernel.RuleSet == number && b.kernel.Identity == row.Identity && b.kernel.Locked == locked &&
+	same := b.written && !b.dirty() && b.kernel.RuleSet == number && b.kernel.Identity == row.Identity && b.kernel.Locked == locked &&
 		b.kernel.Audit == row.Audit
 	// Flows admitted under the old row are judged again unless the engine says that what it
 	// admitted is still admitted. After a restart there is no earlier binding of the engine's to
@@ -667,7 +685,7 @@ func (p *Policy) bind(b *boundRow) error {
 		p.newGeneration(&row)
 	}
 	b.tellApart(&row)
-	if !b.written || !sameRow(b.kernel, row) {
+	if !b.written || b.dirty() || !sameRow(b.kernel, row) {
 		if err := p.write(b, row); err != nil {
 			return err
 		}
