@@ -127,7 +127,8 @@ func TestAuditModeFailedWrite(t *testing.T) {
 	}
 }
 
-// TestAuditModeUndone: an endpoint whose mode could not be changed in full has the mode that it had.
+// TestAuditModeUndone: an endpoint whose mode could not be changed in full has the mode that it
+// had.
 func TestAuditModeUndone(t *testing.T) {
 	t.Parallel()
 	m := newMachine()
@@ -151,4 +152,42 @@ func TestAuditModeUndone(t *testing.T) {
 		t.Errorf("the change failed, the endpoint has mode %q", got.Audit)
 	}
 	p.audit("undone")
+}
+
+// TestAuditModeEndsAtRestart: who starts the agent again without audit mode does not wait for the
+// rules to be heard: the rows of endpoints that inherited it leave it at once, with the rule set
+// that they have. Other rows stay as they are.
+func TestAuditModeEndsAtRestart(t *testing.T) {
+	t.Parallel()
+	m, dir := newMachine(), t.TempDir()
+	p := started(t, m, dir)
+	if err := setRules(t, p.cfg.Policy, "a", allowPorts("web", 80, 3)); err != nil {
+		t.Fatal(err)
+	}
+	web, db, own := p.mustCreateApp(1, "web"), p.mustCreateApp(2, "db"), p.mustCreateApp(3, "web")
+	if _, err := p.SetAudit(t.Context(), own.ID, AuditEnabled); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.cfg.Policy.SetAudit(true); err != nil {
+		t.Fatal(err)
+	}
+	before := map[uint16]datapath.Endpoint{}
+	for _, row := range []Endpoint{web, db, own} {
+		before[row.ID] = m.row(row)
+	}
+	p = boot(t, m, dir)
+	if err := p.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Resume(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range []Endpoint{web, db} {
+		if k, old := m.row(row), before[row.ID]; k.Audit || k.Locked || k.RuleSet != old.RuleSet || k.PolicyGeneration <= old.PolicyGeneration {
+			t.Errorf("before the rules are heard endpoint %d has %+v, had %+v", row.ID, k, old)
+		}
+	}
+	if k := m.row(own); !sameRow(k, before[own.ID]) {
+		t.Errorf("who has the mode of its own has %+v, had %+v", k, before[own.ID])
+	}
 }

@@ -291,8 +291,9 @@ func (p *Policy) WaitHeard(ctx context.Context) error {
 }
 
 // Restore makes the endpoint known again without touching the kernel's row of it, which stays in
-// force until Synced. One that has no kernel row, because the maps are new, gets a locked one until
-// then.
+// force until Synced. Only its audit mode is what it is to be now: what that depends on is known.
+// If that cannot be written Retry does it. An endpoint that has no kernel row, because the maps are
+// new, gets a locked one until then.
 func (p *Policy) Restore(ep Endpoint) error {
 	rows, err := p.maps.Endpoints()
 	if err != nil {
@@ -310,7 +311,13 @@ func (p *Policy) Restore(ep Endpoint) error {
 	p.introduce(ep)
 	p.engine.AddSubject(b.subject)
 	p.index(b)
-	return p.apply(p.engine.Flush())
+	err = p.apply(p.engine.Flush())
+	if p.stale(b) {
+		if err := p.rebind(b); err != nil {
+			p.log.Error("an endpoint keeps its audit mode for now", "endpoint", ep.ID, "audit", kernel.Audit, "error", err)
+		}
+	}
+	return err
 }
 
 // restoreLocked makes an endpoint known that the kernel does not know.

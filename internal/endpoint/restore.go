@@ -61,9 +61,9 @@ func (l *Lifecycle) Load(ctx context.Context) error {
 
 // Resume takes the loaded endpoints over: it removes kernel rows that nobody owns, makes policy
 // know the others, and brings this agent's programs onto their interfaces if it has other ones. It
-// touches neither their rows nor their rules: these keep forwarding as they were until
-// Policy.Synced. Identities are acquired again by Reacquire. It returns how many endpoints there
-// are.
+// touches neither their rows, but for a change of audit mode, nor their rules: these keep
+// forwarding as they were until Policy.Synced. Identities are acquired again by Reacquire. It
+// returns how many endpoints there are.
 func (l *Lifecycle) Resume(ctx context.Context) (restored int, err error) {
 	c := &l.cfg
 	kernel, err := c.Maps.Endpoints()
