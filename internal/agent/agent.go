@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/netip"
 	"os"
@@ -457,7 +458,13 @@ func (ag *Agent) Run(ctx context.Context) error {
 	a.metrics.registry.MustRegister(newStateCollector(a))
 	a.mesh.register(a.metrics.registry)
 	if cfg.PrometheusAddr != "" {
-		run.start("metrics", func(ctx context.Context) error { return serveHTTP(ctx, cfg.PrometheusAddr, a.metrics.handler()) })
+		run.start("metrics", func(ctx context.Context) error {
+			l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.PrometheusAddr)
+			if err != nil {
+				return err
+			}
+			return serveMetrics(ctx, l, a.metrics.registry, metricsTimeout)
+		})
 	}
 	if cfg.HealthPort != 0 {
 		run.start("health", func(ctx context.Context) error { return serveLocal(ctx, cfg.HealthPort, a.healthHandler()) })

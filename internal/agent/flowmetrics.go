@@ -4,11 +4,9 @@ import (
 	"context"
 	"log/slog"
 	"net"
-	"net/http"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/hawser-net/hawser/internal/flowmetrics"
 )
@@ -29,14 +27,12 @@ func (a *api) serveFlowMetrics(ctx context.Context, log *slog.Logger) error {
 	if err := registry.Register(a.flows.metrics); err != nil {
 		return err
 	}
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	return a.keepServing(ctx, "flow-metrics", a.cfg.Flows.MetricsAddress, log, func(listen func() (net.Listener, error)) error {
 		l, err := listen()
 		if err != nil {
 			return err
 		}
-		return serve(ctx, l, mux)
+		return serveMetrics(ctx, l, registry, metricsTimeout)
 	})
 }
 

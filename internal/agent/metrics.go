@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/net/netutil"
 	"golang.org/x/sys/unix"
 
 	"github.com/hawser-net/hawser/api/rest/server"
@@ -251,13 +252,24 @@ func (c *stateCollector) health(gauge func(d *prometheus.Desc, v float64, labels
 	}
 }
 
-// serveHTTP serves h at addr until ctx ends.
-func serveHTTP(ctx context.Context, addr string, h http.Handler) error {
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
-	if err != nil {
-		return err
-	}
-	return serve(ctx, l, h)
+const (
+	// metricsConnections is how many connections a server of metrics has open at once, and
+	// metricsAnswers to how many requests it answers at once: an answer is in memory until it is
+	// read, and whoever reaches the address may ask.
+	metricsConnections = 32
+	metricsAnswers     = 4
+	// metricsTimeout is how long a reader may take for an answer.
+	metricsTimeout = 30 * time.Second
+)
+
+// serveMetrics serves what a registry has until ctx ends, to readers that take at most timeout for
+// it.
+func serveMetrics(ctx context.Context, l net.Listener, registry *prometheus.Registry, timeout time.Duration) error {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: metricsAnswers}))
+	return serveAs(ctx, netutil.LimitListener(l, metricsConnections), &http.Server{
+		Handler: mux, ReadTimeout: 10 * time.Second, WriteTimeout: timeout, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10,
+	})
 }
 
 // serveLocal serves h at a port of loopback until ctx ends: of both families, or of the one that
@@ -300,7 +312,11 @@ func serveLocal(ctx context.Context, port int, h http.Handler) error {
 
 // serve answers requests on l until ctx ends, then gives those under way a moment to finish.
 func serve(ctx context.Context, l net.Listener, h http.Handler) error {
-	srv := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute}
+	return serveAs(ctx, l, &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute})
+}
+
+// serveAs is serve by a server with bounds of its own.
+func serveAs(ctx context.Context, l net.Listener, srv *http.Server) error {
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(l) }()
 	select {
@@ -316,11 +332,4 @@ func serve(ctx context.Context, l net.Listener, h http.Handler) error {
 	}
 	<-done
 	return err
-}
-
-// metricsHandler serves the registry.
-func (m *metricsSet) handler() http.Handler {
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}))
-	return mux
 }
