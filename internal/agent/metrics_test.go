@@ -62,13 +62,13 @@ func TestMetricsReadersThatDoNotRead(t *testing.T) {
 		}
 	}
 	const ask = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
-	patient, strict := start(time.Hour), start(time.Second)
+	patient, strict := start(time.Hour), start(10*time.Second)
 	for range metricsAnswers {
 		open(patient, ask)
 		open(strict, ask)
 	}
 	controllers.Eventually(t, time.Minute, get(patient, http.StatusServiceUnavailable))
-	controllers.Eventually(t, time.Minute, get(strict, http.StatusOK))
+	controllers.Eventually(t, 2*time.Minute, get(strict, http.StatusOK))
 
 	var idle []net.Conn
 	for range metricsConnections - metricsAnswers {
