@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -69,19 +70,22 @@ func (a *api) PatchConfig(_ context.Context, req server.PatchConfigRequestObject
 	if setAudit && audit == endpoint.AuditInherited {
 		return nil, server.Errorf(http.StatusBadRequest, "%s: the node inherits it from nobody: want Enabled or Disabled", optionAudit)
 	}
+	var failed error
 	if req.Body.PolicyEnforcement != "" {
 		mode, err := policy.ParseMode(string(req.Body.PolicyEnforcement))
 		if err != nil {
 			return nil, server.Errorf(http.StatusBadRequest, "policy-enforcement: %w", err)
 		}
-		if err := a.policy.Change(func(e *policy.Engine) error { e.SetMode(mode); return nil }); err != nil {
-			return nil, err
-		}
+		failed = a.policy.Change(func(e *policy.Engine) error { e.SetMode(mode); return nil })
 	}
 	if setAudit {
-		if err := a.policy.SetAudit(audit == endpoint.AuditEnabled); err != nil {
-			return nil, err
-		}
+		failed = errors.Join(failed, a.policy.SetAudit(audit == endpoint.AuditEnabled))
+	}
+	if errors.Is(failed, endpoint.ErrRowNotWritten) {
+		return nil, failed
+	}
+	if failed != nil { // in force, but some endpoints drop everything: the status says so, too
+		a.log.Warn("policy is not in force in full", "error", failed)
 	}
 	return server.PatchConfig200Response{}, nil
 }

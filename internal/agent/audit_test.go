@@ -1,7 +1,9 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
@@ -11,6 +13,10 @@ import (
 	flowpb "github.com/hawser-net/hawser/api/flow"
 	"github.com/hawser-net/hawser/api/observer"
 	"github.com/hawser-net/hawser/api/rest"
+	"github.com/hawser-net/hawser/api/rest/server"
+	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/datapath/fake"
+	"github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 )
 
@@ -96,4 +102,58 @@ func TestAuditMode(t *testing.T) {
 		t.Errorf("another option: %d %s", code, body)
 	}
 	n.stop()
+}
+
+// TestAuditModeConfig: a change of the node's configuration is made whole although an endpoint is
+// locked by it, and succeeds; one whose row could not be written fails, and is made by Retry.
+func TestAuditModeConfig(t *testing.T) {
+	t.Parallel()
+	b := &ruleBench{t: t, node: fake.New(), dir: t.TempDir()}
+	b.start()
+	a := &api{log: slog.New(slog.DiscardHandler), policy: b.policy}
+	patch := func(enforcement rest.PolicyEnforcement, mode string) error {
+		_, err := a.PatchConfig(t.Context(), server.PatchConfigRequestObject{Body: &rest.DaemonConfigurationSpec{
+			PolicyEnforcement: enforcement, Options: rest.ConfigurationMap{optionAudit: mode},
+		}})
+		return err
+	}
+	want := func(what string, locked, audit bool) {
+		t.Helper()
+		rows, err := b.node.Maps.Endpoints()
+		if err != nil || len(rows) != 1 {
+			t.Fatal(rows, err)
+		}
+		if rows[0].Locked != locked || rows[0].Audit != audit {
+			t.Errorf("%s: the row is %+v, want it locked: %v, in audit mode: %v", what, rows[0], locked, audit)
+		}
+	}
+	full := func(op string, _ any) error {
+		if op == "Maps.InstallRuleSet" {
+			return datapath.ErrFull
+		}
+		return nil
+	}
+	b.node.SetFault(full)
+	if err := patch("always", "Enabled"); err != nil {
+		t.Errorf("an endpoint is locked: %v", err)
+	}
+	want("both", true, true)
+	if err := patch("", "Disabled"); err != nil {
+		t.Errorf("an endpoint is locked: %v", err)
+	}
+	want("audit mode ends", true, false)
+	b.node.SetFault(func(op string, arg any) error {
+		if op == "Maps.UpsertEndpoint" {
+			return datapath.ErrFull
+		}
+		return full(op, arg)
+	})
+	if err := patch("", "Enabled"); !errors.Is(err, endpoint.ErrRowNotWritten) {
+		t.Errorf("the row could not be written: %v", err)
+	}
+	b.node.SetFault(nil)
+	if err := b.policy.Retry(); err != nil {
+		t.Fatal(err)
+	}
+	want("tried again", false, true)
 }

@@ -59,7 +59,8 @@ func (p *Policy) stale(b *boundRow) bool {
 }
 
 // SetAudit says whether endpoints that inherit it are in audit mode. Flows that it let pass are
-// judged again when it ends. What cannot be written is returned, and written by Retry.
+// judged again when it ends. What cannot be written is returned as ErrRowNotWritten, and written by
+// Retry; other errors are of endpoints that drop all their packets, in either mode.
 func (p *Policy) SetAudit(on bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -86,8 +87,8 @@ func (p *Policy) Audit() (on bool, endpoints int) {
 	return p.audit, endpoints
 }
 
-// SetAudit changes an endpoint's audit mode, which it keeps when the agent starts again. If it
-// fails the mode stays.
+// SetAudit changes an endpoint's audit mode, which it keeps when the agent starts again, also
+// of one that drops all its packets. If it fails the mode stays.
 func (l *Lifecycle) SetAudit(ctx context.Context, id uint16, mode AuditMode) (Endpoint, error) {
 	unlock := l.lock(id)
 	defer unlock()
@@ -107,9 +108,12 @@ func (l *Lifecycle) SetAudit(ctx context.Context, id uint16, mode AuditMode) (En
 		return old, fmt.Errorf("endpoint %d keeps its audit mode: %w", id, err)
 	}
 	kernel, revision, err := l.cfg.Policy.Attach(row)
-	if err != nil {
+	if errors.Is(err, ErrRowNotWritten) {
 		_, _, undone := l.cfg.Policy.Attach(old)
 		return old, fmt.Errorf("endpoint %d keeps its audit mode: %w", id, errors.Join(err, undone, l.cfg.Store.Put(old)))
+	}
+	if err != nil {
+		l.cfg.Log.Warn("the audit mode of an endpoint that drops all its packets has changed", "endpoint", id, "error", err)
 	}
 	row.Kernel, row.PolicyRevision = kernel, revision
 	row, _ = l.set(row, row.State, "audit mode "+string(AuditOf(kernel.Audit)))

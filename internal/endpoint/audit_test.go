@@ -191,3 +191,44 @@ func TestAuditModeEndsAtRestart(t *testing.T) {
 		t.Errorf("who has the mode of its own has %+v, had %+v", k, before[own.ID])
 	}
 }
+
+// TestAuditModeLocked: the mode of an endpoint whose rules do not fit changes as another's does,
+// its own and the node's. That it drops everything is told, and is no row that could not be
+// written.
+func TestAuditModeLocked(t *testing.T) {
+	t.Parallel()
+	m, dir := newMachine(), t.TempDir()
+	p := started(t, m, dir)
+	pol := p.cfg.Policy
+	web := p.mustCreateApp(1, "web")
+	m.room = 3
+	want := func(what string, err error, on bool) {
+		t.Helper()
+		if errors.Is(err, ErrRowNotWritten) {
+			t.Errorf("%s: %v", what, err)
+		}
+		if k := m.row(web); !k.Locked || k.Audit != on {
+			t.Errorf("%s: the row is %+v, want audit mode %v", what, k, on)
+		}
+	}
+	want("rules that do not fit", setRules(t, pol, "a", allowPorts("web", 80, 8)), false)
+	for _, mode := range []AuditMode{AuditEnabled, AuditDisabled} {
+		row, err := p.SetAudit(t.Context(), web.ID, mode)
+		if err != nil {
+			t.Errorf("%s: %v", mode, err)
+		}
+		want(string(mode), nil, mode == AuditEnabled)
+		if got, _ := p.cfg.Registry.Get(web.ID); got.Audit != mode || row.Audit != mode || !got.Kernel.Locked {
+			t.Errorf("%s: the endpoint has mode %q, its kernel row is %+v", mode, got.Audit, got.Kernel)
+		}
+	}
+	if _, err := p.SetAudit(t.Context(), web.ID, AuditInherited); err != nil {
+		t.Error(err)
+	}
+	want("the node", pol.SetAudit(true), true)
+	want("the node no more", pol.SetAudit(false), false)
+	m.fault = failing("UpsertEndpoint")
+	if err := pol.SetAudit(true); !errors.Is(err, ErrRowNotWritten) || !errors.Is(err, errInjected) {
+		t.Errorf("a row that could not be written: %v", err)
+	}
+}

@@ -92,6 +92,11 @@ func (b *boundRow) dirty() bool { return len(b.tried) > 0 }
 // they name, have not been heard yet.
 var ErrNotHeard = errors.New("the policies and identities of the cluster have not all been heard yet")
 
+// ErrRowNotWritten says that the kernel goes on with an endpoint's earlier row, or with a part of
+// the new one, until Retry. An error of a change that is none of these is about endpoints that drop
+// all their packets, or about what is to be removed: the change itself is in force.
+var ErrRowNotWritten = errors.New("the kernel row was not written")
+
 // NewPolicy reads what the kernel holds and returns a Policy that goes on from there.
 func NewPolicy(log *slog.Logger, engine *policy.Engine, kernel datapath.Maps) (*Policy, error) {
 	p := &Policy{
@@ -243,7 +248,7 @@ func (p *Policy) write(b *boundRow, row datapath.Endpoint) error {
 		if !slices.Contains(b.tried, row.RuleSet) {
 			b.tried = append(b.tried, row.RuleSet)
 		}
-		return fmt.Errorf("write the kernel row of endpoint %d: %w", row.ID, err)
+		return fmt.Errorf("endpoint %d: %w: %w", row.ID, ErrRowNotWritten, err)
 	}
 	delete(p.gone, row.IfIndex) // the interface has an endpoint again
 	b.kernel, b.written, b.tried = row, true, nil
