@@ -32,6 +32,10 @@ func (d Direction) String() string {
 // endpoint whose row says 0 has no rules yet and drops everything that policy would judge.
 type RuleSetID uint32
 
+// MaxRuleSet is the largest number of a rule set. In the kernel's programs the bit above says that
+// the endpoint is in audit mode.
+const MaxRuleSet RuleSetID = 1<<31 - 1
+
 // PolicyKey is one row of a rule set. The zero Identity means any peer, the zero Proto any
 // protocol. PortBits says how many leading bits of Port count: 16 is one port, 0 any port;
 // a range is cut into prefixes by whoever computes the entries. For ICMP and ICMPv6 Port holds the

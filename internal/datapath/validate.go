@@ -27,6 +27,9 @@ func (ep Endpoint) Validate() error {
 	if !ep.IPv4.IsValid() && !ep.IPv6.IsValid() {
 		errs = append(errs, errors.New("no address"))
 	}
+	if ep.RuleSet > MaxRuleSet {
+		errs = append(errs, fmt.Errorf("rule set %d is beyond %d", ep.RuleSet, MaxRuleSet))
+	}
 	if ep.IPv4.IsValid() && (!ep.IPv4.Is4() || ep.IPv4.IsUnspecified()) {
 		errs = append(errs, fmt.Errorf("%s is not an IPv4 host address", ep.IPv4))
 	}
@@ -86,10 +89,14 @@ func PortMask(bits uint8) uint16 {
 	return ^uint16(0) << (16 - min(bits, 16))
 }
 
-// Validate reports a rule set without a number or with a key that the kernel could never match.
+// Validate reports a rule set without a number, with one beyond MaxRuleSet, or with a key that the
+// kernel could never match.
 func (rs RuleSet) Validate() error {
 	if rs.ID == 0 {
 		return errors.New("rule set 0 means that an endpoint has none; it cannot be installed")
+	}
+	if rs.ID > MaxRuleSet {
+		return fmt.Errorf("rule set %d: its number is beyond %d", rs.ID, MaxRuleSet)
 	}
 	for k := range rs.Entries {
 		if err := k.Validate(); err != nil {

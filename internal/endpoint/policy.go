@@ -597,6 +597,10 @@ func (p *Policy) put(rs datapath.RuleSet, makeRoom bool) error {
 				return nil
 			}
 		}
+		if p.nextSet >= datapath.MaxRuleSet { // its endpoints can be locked without a number only
+			p.failed[rs.ID] = fmt.Errorf("all numbers of rule sets up to %d have been given: reboot the node", datapath.MaxRuleSet)
+			return p.failed[rs.ID]
+		}
 		p.nextSet++
 		s.number = p.nextSet
 	}

@@ -423,3 +423,27 @@ func TestGenerationsAreNotReused(t *testing.T) {
 		t.Errorf("generation %d was given out again as %d", last.Kernel.PolicyGeneration, again.Kernel.PolicyGeneration)
 	}
 }
+
+// TestRuleSetNumbersUsedUp: whoever needs a rule set when all numbers have been given is locked.
+func TestRuleSetNumbersUsedUp(t *testing.T) {
+	t.Parallel()
+	m := newMachine()
+	p := started(t, m, t.TempDir())
+	web, db := p.mustCreateApp(1, "web"), p.mustCreateApp(2, "db")
+	p.cfg.Policy.nextSet = datapath.MaxRuleSet - 1
+	if err := setRules(t, p.cfg.Policy, "a", allowPorts("web", 80, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if k := m.row(web); k.Locked || k.RuleSet != datapath.MaxRuleSet {
+		t.Errorf("with the last number the row is %+v", k)
+	}
+	if err := setRules(t, p.cfg.Policy, "b", allowPorts("db", 80, 1)); err == nil {
+		t.Error("a rule set without a number is no error")
+	}
+	if k := m.row(db); !k.Locked || k.RuleSet != 0 {
+		t.Errorf("without a number the row is %+v", k)
+	}
+	if k := m.row(web); k.Locked {
+		t.Errorf("the other one's row is %+v", k)
+	}
+}
