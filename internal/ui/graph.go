@@ -149,7 +149,6 @@ type edge struct {
 
 type workload struct {
 	Workload
-	seen                                                 time.Time
 	edges                                                int
 	identities, pods, addresses, services, dns, policies names
 }
@@ -278,11 +277,7 @@ func (g *Graph) Add(f *flow.Flow) {
 		e.Seen = at
 	}
 	for i, s := range []side{src, dst} {
-		w := g.workloads[e.pair[i]]
-		if at.After(w.seen) {
-			w.seen = at
-		}
-		g.describe(w, s, bucket)
+		g.describe(g.workloads[e.pair[i]], s, bucket)
 	}
 	for _, p := range slices.Concat(f.GetEgressAllowedBy(), f.GetEgressDeniedBy()) {
 		g.workloads[e.pair[0]].policies.add(g.limits.Details, policyName(p), bucket)
@@ -377,7 +372,7 @@ func (g *Graph) edge(src, dst side, protocol string, now time.Time, create bool)
 	for _, w := range []Workload{a, b} {
 		have := g.workloads[w.ID]
 		if have == nil {
-			have = &workload{Workload: w, seen: now}
+			have = &workload{Workload: w}
 			g.workloads[w.ID] = have
 		}
 		have.edges++
