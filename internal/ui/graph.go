@@ -51,19 +51,29 @@ const LinkLocal = ":link-local"
 // Workload is one end of edges: what runs pods, or an entity outside of them.
 type Workload struct {
 	// ID is "namespace/name" of a workload, ":name" of an entity.
-	ID        string   `json:"id"`
-	Kind      string   `json:"kind"`
-	Namespace string   `json:"namespace,omitempty"`
-	Name      string   `json:"name"`
-	Type      string   `json:"type,omitempty"` // Deployment and so on
-	Labels    []string `json:"labels,omitempty"`
-	// What was seen of it within the window, sorted.
-	Identities []string `json:"identities,omitempty"`
-	Pods       []string `json:"pods,omitempty"`
-	Addresses  []string `json:"addresses,omitempty"`
-	Services   []string `json:"services,omitempty"`
-	Names      []string `json:"names,omitempty"` // in the DNS
-	Policies   []string `json:"policies,omitempty"`
+	ID        string `json:"id"`
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+	Type      string `json:"type,omitempty"` // Deployment and so on
+	// What was seen of it in the time that was asked for, sorted.
+	Identities []string   `json:"identities,omitempty"`
+	Labels     []string   `json:"labels,omitempty"`
+	Endpoints  []Endpoint `json:"endpoints,omitempty"`
+	// Addresses are those of what is no pod.
+	Addresses []string `json:"addresses,omitempty"`
+	Services  []string `json:"services,omitempty"`
+	Names     []string `json:"names,omitempty"` // in the DNS
+	Policies  []string `json:"policies,omitempty"`
+}
+
+// Endpoint is a pod of a workload.
+type Endpoint struct {
+	Pod       string   `json:"pod"`
+	Addresses []string `json:"addresses,omitempty"`
+	Identity  uint32   `json:"identity,omitempty"`
+	// Node is where it runs, if that node has told of it.
+	Node string `json:"node,omitempty"`
 }
 
 // Edge is traffic of one kind between two workloads: from who opens connections to who is asked.
@@ -101,7 +111,9 @@ type Flow struct {
 	Verdict     string    `json:"verdict"`
 	Reason      string    `json:"reason,omitempty"`
 	Reply       bool      `json:"reply,omitempty"`
-	Policies    []string  `json:"policies,omitempty"`
+	// AllowedBy and DeniedBy are the policies that decided.
+	AllowedBy []string `json:"allowedBy,omitempty"`
+	DeniedBy  []string `json:"deniedBy,omitempty"`
 
 	ends [2]string // the workloads of the edge
 }
@@ -149,46 +161,9 @@ type edge struct {
 
 type workload struct {
 	Workload
-	edges                                                int
-	identities, pods, addresses, services, dns, policies names
-}
-
-// names is a bounded set of what was seen, and in which bucket of time last.
-type names map[string]int64
-
-// add notes that something was seen; the one that was not for longest makes room.
-func (n *names) add(limit int, s string, bucket int64) {
-	if s == "" {
-		return
-	}
-	if *n == nil {
-		*n = make(names)
-	}
-	if have, ok := (*n)[s]; ok || len(*n) < limit {
-		(*n)[s] = max(have, bucket)
-		return
-	}
-	oldest := ""
-	for name, at := range *n {
-		if oldest == "" || at < (*n)[oldest] || at == (*n)[oldest] && name < oldest {
-			oldest = name
-		}
-	}
-	if (*n)[oldest] <= bucket {
-		delete(*n, oldest)
-		(*n)[s] = bucket
-	}
-}
-
-// since returns those that were seen in a bucket or after it, sorted.
-func (n names) since(bucket int64) (out []string) {
-	for name, at := range n {
-		if at >= bucket {
-			out = append(out, name)
-		}
-	}
-	slices.Sort(out)
-	return out
+	edges                                                  int
+	pods                                                   pods
+	identities, labels, addresses, services, dns, policies names
 }
 
 // owner is the workload of a pod.
@@ -277,7 +252,7 @@ func (g *Graph) Add(f *flow.Flow) {
 		e.Seen = at
 	}
 	for i, s := range []side{src, dst} {
-		g.describe(g.workloads[e.pair[i]], s, bucket)
+		g.describe(g.workloads[e.pair[i]], s, f.GetNodeName(), bucket)
 	}
 	for _, p := range slices.Concat(f.GetEgressAllowedBy(), f.GetEgressDeniedBy()) {
 		g.workloads[e.pair[0]].policies.add(g.limits.Details, policyName(p), bucket)
@@ -384,19 +359,20 @@ func edgeID(pair [2]string, protocol string, port uint32) string {
 	return fmt.Sprintf("%s>%s>%s/%d", pair[0], pair[1], protocol, port)
 }
 
-// describe adds what a flow tells of a workload.
-func (g *Graph) describe(w *workload, s side, bucket int64) {
+// describe adds what a flow of a node tells of a workload.
+func (g *Graph) describe(w *workload, s side, node string, bucket int64) {
 	limit := g.limits.Details
 	if id := s.endpoint.GetIdentity(); id != 0 {
 		w.identities.add(limit, fmt.Sprint(id), bucket)
 	}
-	if len(w.Labels) == 0 && w.Kind != KindEntity {
-		w.Labels = slices.Clone(s.endpoint.GetLabels())
+	if w.Kind == KindEntity {
+		w.addresses.add(limit, s.address, bucket)
+	} else {
+		for _, l := range s.endpoint.GetLabels() {
+			w.labels.add(limit, l, bucket)
+		}
+		w.pods.add(limit, s, node, bucket)
 	}
-	if pod := s.endpoint.GetPodName(); pod != "" {
-		w.pods.add(limit, pod, bucket)
-	}
-	w.addresses.add(limit, s.address, bucket)
 	if s.service.GetName() != "" {
 		w.services.add(limit, s.service.GetNamespace()+"/"+s.service.GetName(), bucket)
 	}
@@ -491,15 +467,16 @@ func (g *Graph) Snapshot(from, to time.Time) Snapshot {
 		if !any {
 			continue
 		}
-		out.Reasons, out.AllowedBy, out.DeniedBy = e.reasons.since(lo), e.allowed.since(lo), e.denied.since(lo)
+		out.Reasons, out.AllowedBy, out.DeniedBy = e.reasons.within(lo, hi), e.allowed.within(lo, hi), e.denied.within(lo, hi)
 		s.Edges = append(s.Edges, out)
 		ends[e.Source], ends[e.Destination] = true, true
 	}
 	for id := range ends {
 		w := g.workloads[id]
 		out := w.Workload
-		out.Identities, out.Pods, out.Addresses = w.identities.since(lo), w.pods.since(lo), w.addresses.since(lo)
-		out.Services, out.Names, out.Policies = w.services.since(lo), w.dns.since(lo), w.policies.since(lo)
+		out.Identities, out.Labels, out.Endpoints = w.identities.within(lo, hi), w.labels.within(lo, hi), w.pods.within(lo, hi)
+		out.Addresses, out.Services = w.addresses.within(lo, hi), w.services.within(lo, hi)
+		out.Names, out.Policies = w.dns.within(lo, hi), w.policies.within(lo, hi)
 		s.Workloads = append(s.Workloads, out)
 	}
 	slices.SortFunc(s.Edges, func(a, b Edge) int { return strings.Compare(a.ID, b.ID) })
@@ -651,8 +628,11 @@ func newFlow(f *flow.Flow, at time.Time, protocol string, src, dst side) Flow {
 	if out.Verdict == flow.Verdict_DROPPED.String() {
 		out.Reason = flows.ReasonText(f)
 	}
-	for _, p := range slices.Concat(f.GetEgressDeniedBy(), f.GetIngressDeniedBy(), f.GetEgressAllowedBy(), f.GetIngressAllowedBy()) {
-		out.Policies = append(out.Policies, policyName(p))
+	for _, p := range slices.Concat(f.GetEgressAllowedBy(), f.GetIngressAllowedBy()) {
+		out.AllowedBy = append(out.AllowedBy, policyName(p))
+	}
+	for _, p := range slices.Concat(f.GetEgressDeniedBy(), f.GetIngressDeniedBy()) {
+		out.DeniedBy = append(out.DeniedBy, policyName(p))
 	}
 	return out
 }

@@ -107,7 +107,7 @@ func TestConnectionsCountOnce(t *testing.T) {
 		t.Errorf("let in: %+v", let)
 	}
 	if w := s.Workloads[1]; w.ID != "shop/db" || w.Type != "Deployment" || !slices.Equal(w.Identities, []string{"1002"}) ||
-		!slices.Equal(w.Pods, []string{"db-0"}) || !slices.Equal(w.Policies, []string{"all", "shop/db"}) {
+		!slices.Equal(w.Labels, []string{"k8s:app=db"}) || !slices.Equal(podNames(w), []string{"db-0"}) || !slices.Equal(w.Policies, []string{"all", "shop/db"}) {
 		t.Errorf("workload %+v", w)
 	}
 	if w := s.Workloads[0]; w.ID != ":world" || w.Kind != KindEntity {
@@ -192,8 +192,13 @@ func TestGraphIsBounded(t *testing.T) {
 		t.Errorf("a sweep of workloads: %d workloads, %d edges, %d not shown, %d flows", len(s.Workloads), len(s.Edges), s.NotShown, len(g.flows))
 	}
 	for _, w := range s.Workloads {
-		if len(w.Addresses) > limits.Details || len(w.Names) > limits.Details {
-			t.Errorf("%s has %d addresses, %d names", w.ID, len(w.Addresses), len(w.Names))
+		if len(w.Endpoints) > limits.Details || len(w.Names) > limits.Details {
+			t.Errorf("%s has %d endpoints, %d names", w.ID, len(w.Endpoints), len(w.Names))
+		}
+		for _, e := range w.Endpoints {
+			if len(e.Addresses) > podAddresses {
+				t.Errorf("%s has %d addresses", e.Pod, len(e.Addresses))
+			}
 		}
 	}
 	latest := g.Flows(1000, func(*Flow) bool { return true })
@@ -239,12 +244,48 @@ func TestDetailsAge(t *testing.T) {
 	if e := s.Edges[0]; e.Forwarded != 5 || e.Dropped != 0 || len(e.DeniedBy) != 0 || len(e.Reasons) != 0 {
 		t.Errorf("the last minute: %+v", e)
 	}
-	if w := s.Workloads[0]; !slices.Equal(w.Pods, []string{"a-3", "a-4"}) {
-		t.Errorf("the latest pods are %v", w.Pods)
+	if w := s.Workloads[0]; !slices.Equal(podNames(w), []string{"a-3", "a-4"}) {
+		t.Errorf("the latest pods are %v", podNames(w))
 	}
 	if e := g.Snapshot(time.Time{}, time.Time{}).Edges[0]; e.Dropped != 1 || !slices.Equal(e.DeniedBy, []string{"old"}) {
 		t.Errorf("all of the time: %+v", e)
 	}
+}
+
+// TestDetailsOfASpan: what came after the time asked for is not told of it, and a pod has the node
+// that tells of it as its own, its addresses and the identity that it has by now.
+func TestDetailsOfASpan(t *testing.T) {
+	g, now := testGraph(DefaultLimits())
+	a, b := pod("x", "a", "a-1", 1), pod("x", "b", "b-1", 2)
+	a.ID = 77 // its own node tells
+	before := verdict(testTime, a, b, 80, ok, out)
+	before.EgressAllowedBy = []*flow.Policy{{Name: "old"}}
+	g.Add(before)
+	*now = now.Add(3 * time.Minute)
+	a = pod("x", "a", "a-1", 3)
+	a.Labels = []string{"k8s:app=a", "k8s:tier=new"}
+	after := verdict(*now, a, b, 80, no, out)
+	after.NodeName, after.IP.Source, after.EgressDeniedBy = "prod/n2", "fd00::1", []*flow.Policy{{Name: "new"}}
+	g.Add(after)
+	s := g.Snapshot(testTime.Add(-time.Minute), testTime.Add(time.Minute))
+	if e := s.Edges[0]; len(e.DeniedBy) > 0 || len(e.Reasons) > 0 || !slices.Equal(e.AllowedBy, []string{"old"}) {
+		t.Errorf("then: %+v", e)
+	}
+	if w := s.Workloads[0]; !slices.Equal(w.Labels, []string{"k8s:app=a"}) || !slices.Equal(w.Policies, []string{"old"}) || !slices.Equal(w.Identities, []string{"1"}) {
+		t.Errorf("then: %+v", w)
+	}
+	s = g.Snapshot(now.Add(-time.Minute), time.Time{})
+	if w := s.Workloads[0]; !slices.Equal(w.Labels, []string{"k8s:app=a", "k8s:tier=new"}) || !slices.Equal(w.Policies, []string{"new"}) || len(w.Endpoints) != 1 ||
+		w.Endpoints[0].Node != "prod/n1" || w.Endpoints[0].Identity != 3 || !slices.Equal(w.Endpoints[0].Addresses, []string{"fd00::1"}) {
+		t.Errorf("now: %+v", w)
+	}
+}
+
+func podNames(w Workload) (out []string) {
+	for _, e := range w.Endpoints {
+		out = append(out, e.Pod)
+	}
+	return out
 }
 
 // TestUnknownEnds: whatever an end lacks, it has a name.

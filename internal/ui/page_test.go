@@ -170,7 +170,13 @@ func TestPage(t *testing.T) {
 	b.until("the details of a connection", `!document.getElementById("panel").hidden && document.getElementById("panel").textContent.includes("POLICY_DENIED")`)
 	b.until("its flows", `document.querySelectorAll("#panel tbody tr").length === 5`)
 	b.until("the selection in the address", `location.hash.includes("selected=e%3A")`)
+	b.until("who decided, of each flow", `[...document.querySelectorAll("#panel tbody tr")].every(r => r.textContent.includes("refused by shop/no-strangers"))`)
 	b.picture("connection")
+	b.run("a workload", chromedp.Click(chromedp.CSS("#panel h2 button:last-of-type")))
+	b.until("what it is", `location.hash.includes("selected=w%3Ashop%2Fdb") && ["Identity1002", "Labelsk8s:app=db", "shop/no-strangers"].every(s =>
+		document.getElementById("panel").textContent.includes(s))`)
+	b.until("its endpoints", `document.querySelector("#panel .endpoints tbody").textContent === "db-010.0.0.21002prod/n1"`)
+	b.picture("workload")
 	b.key(kb.Escape)
 	b.until("no details", `document.getElementById("panel").hidden && !location.hash.includes("selected")`)
 	b.search("no-strangers")

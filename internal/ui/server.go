@@ -26,6 +26,8 @@ var dist embed.FS
 const (
 	// maxFlows is how many flows one answer may have.
 	maxFlows = 500
+	// maxTime is the last second that may be asked for.
+	maxTime = 1 << 33
 	// contentPolicy lets the page load what this server has, and nothing from elsewhere.
 	contentPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; " +
 		"connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -36,8 +38,8 @@ const (
 //	GET /                       the page
 //	GET /api/map?span=&until=   Snapshot of so many seconds until a time, which is in seconds
 //	                            since 1970, or until now
-//	GET /api/flows?edge=&workload=&verdict=&limit=
-//	                            []Flow, the latest first
+//	GET /api/flows?edge=&workload=&verdict=&until=&limit=
+//	                            []Flow until that time, the latest first
 //	GET /api/status             Status
 //
 // The data need the token, as "Authorization: Bearer". The page has it from the fragment of its
@@ -133,7 +135,7 @@ func (s *Server) serveMap(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	until, err := parseSeconds(r, "until", 1<<33)
+	until, err := parseSeconds(r, "until", maxTime)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
@@ -163,8 +165,18 @@ func (s *Server) serveFlows(w http.ResponseWriter, r *http.Request) {
 		}
 		limit = n
 	}
+	until, err := parseSeconds(r, "until", maxTime)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	// To the end of the bucket, as the sums are.
+	end := time.Unix(until, 0).Truncate(BucketLength).Add(BucketLength)
 	edge, workload, verdict := q.Get("edge"), q.Get("workload"), q.Get("verdict")
 	answer(w, r, s.graph.Flows(limit, func(f *Flow) bool {
+		if until > 0 && !f.Time.Before(end) {
+			return false
+		}
 		if edge != "" && f.Edge != edge || verdict != "" && f.Verdict != verdict {
 			return false
 		}

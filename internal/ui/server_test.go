@@ -92,7 +92,7 @@ func (s *stand) serve() {
 
 func endpoint(namespace, workload string, identity uint32) *flow.Endpoint {
 	return &flow.Endpoint{
-		Namespace: namespace, PodName: workload + "-0", Identity: identity, Labels: []string{"k8s:app=" + workload},
+		ID: identity, Namespace: namespace, PodName: workload + "-0", Identity: identity, Labels: []string{"k8s:app=" + workload},
 		Workloads: []*flow.Workload{{Name: workload, Kind: "Deployment"}},
 	}
 }
@@ -195,7 +195,7 @@ func TestServerShowsFlows(t *testing.T) {
 	s.eventually("what came since", func() bool { return forwarded() == 3 })
 
 	refused := fetch[[]ui.Flow](t, c, s.http.URL+"/api/flows?verdict=DROPPED&workload="+url.QueryEscape("shop/db"))
-	if len(refused) != 1 || refused[0].Destination != "shop/db-0:22" || refused[0].Reason != "POLICY_DENIED" || refused[0].Policies[0] != "shop/no-ssh" {
+	if len(refused) != 1 || refused[0].Destination != "shop/db-0:22" || refused[0].Reason != "POLICY_DENIED" || refused[0].DeniedBy[0] != "shop/no-ssh" {
 		t.Errorf("refused: %+v", refused)
 	}
 	if all := fetch[[]ui.Flow](t, c, s.http.URL+"/api/flows?limit=2"); len(all) != 2 {

@@ -2,8 +2,10 @@
 
 export interface Workload {
   id: string; kind: "workload" | "pod" | "entity"; namespace?: string; name: string; type?: string;
-  labels?: string[]; identities?: string[]; pods?: string[]; addresses?: string[]; services?: string[]; names?: string[]; policies?: string[];
+  identities?: string[]; labels?: string[]; endpoints?: Endpoint[]; addresses?: string[]; services?: string[]; names?: string[]; policies?: string[];
 }
+
+export interface Endpoint { pod: string; addresses?: string[]; identity?: number; node?: string }
 
 export interface Edge {
   id: string; source: string; destination: string; protocol: string; port?: number;
@@ -19,7 +21,7 @@ export interface Snapshot {
 
 export interface Flow {
   time: string; node: string; edge: string; source: string; destination: string; protocol: string; type: string;
-  direction?: string; verdict: string; reason?: string; reply?: boolean; policies?: string[];
+  direction?: string; verdict: string; reason?: string; reply?: boolean; allowedBy?: string[]; deniedBy?: string[];
 }
 
 export interface Node { name: string; state: string; address?: string; version?: string; uptimeSeconds?: number; flows: number; seen: number }

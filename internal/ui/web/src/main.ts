@@ -53,7 +53,7 @@ async function refresh(): Promise<void> {
 async function refreshFlows(): Promise<void> {
   const all = state.view === "flows";
   if (!all && !state.selected) return;
-  const key = `${state.view}|${state.selected}|${state.verdict}`;
+  const key = `${state.view}|${state.selected}|${state.verdict}|${state.until}`;
   const [kind, id] = [state.selected.slice(0, 2), state.selected.slice(2)];
   const verdict = { dropped: "DROPPED", forwarded: "FORWARDED", audited: "AUDIT" }[state.verdict];
   asked = key;
@@ -61,7 +61,7 @@ async function refreshFlows(): Promise<void> {
     const pair = shown.pairs.get(id);
     const edges = kind === "p:" && pair ? pair.edges.map(e => e.id) : [kind === "e:" ? id : ""];
     const limit = all ? 300 : 50;
-    const found = await Promise.all(edges.slice(0, 8).map(edge => get<Flow[]>("flows", { edge, workload: kind === "w:" ? id : "", verdict, limit })));
+    const found = await Promise.all(edges.slice(0, 8).map(edge => get<Flow[]>("flows", { edge, workload: kind === "w:" ? id : "", verdict, until: state.until || undefined, limit })));
     if (asked !== key) return;
     flows = found.flat().sort((a, b) => b.time.localeCompare(a.time)).slice(0, limit);
     if (all) drawFlows();

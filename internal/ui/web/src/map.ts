@@ -42,7 +42,7 @@ export class Graph {
       { selector: "node[?service]", style: { "border-width": 3, "border-color": colour("text") } },
       { selector: "node[?group]", style: {
         "background-color": colour("group"), "border-width": 1, "border-color": colour("line"), "shape": "round-rectangle", "text-valign": "top",
-        "font-size": 13, "font-weight": "bold", "padding": "14px", "color": colour("faint"), "min-zoomed-font-size": 4,
+        "font-size": 13, "font-weight": "bold", "padding": "14px", "text-max-width": "900px", "color": colour("faint"), "min-zoomed-font-size": 4,
       } },
       { selector: "edge", style: {
         "curve-style": "bezier", "target-arrow-shape": "triangle", "arrow-scale": 0.8, "width": "data(width)",

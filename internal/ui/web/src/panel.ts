@@ -1,4 +1,4 @@
-import { type Edge, type Flow, type Workload } from "./api";
+import { type Edge, type Endpoint, type Flow, type Workload } from "./api";
 import { amount, el, time } from "./dom";
 import { type Shown, title } from "./state";
 
@@ -32,11 +32,19 @@ export function workloadPanel(w: Workload, shown: Shown, select: (id: string) =>
   return [
     el("h2", {}, title(w, w.id)),
     el("div", {}, w.type || (w.kind === "entity" ? "outside of pods" : w.kind)),
-    ...chips("Identity", w.identities), ...chips("Labels", w.labels), ...chips("Services", w.services), ...chips("Pods", w.pods),
+    ...chips("Identity", w.identities), ...chips("Labels", w.labels), ...chips("Services", w.services), ...endpoints(w.endpoints),
     ...chips("Addresses", w.addresses), ...chips("Names", w.names), ...chips("Policies that decided", w.policies),
     ...(to.length ? [el("h3", {}, "Asked by"), ...to.sort(order).map(e => edgeRow(e, shown, false, select))] : []),
     ...(from.length ? [el("h3", {}, "Asks"), ...from.sort(order).map(e => edgeRow(e, shown, false, select))] : []),
   ].filter((e): e is HTMLElement => e !== undefined);
+}
+
+// endpoints are the pods of a workload that were seen.
+function endpoints(all: Endpoint[] | undefined): HTMLElement[] {
+  if (!all?.length) return [];
+  return [el("h3", {}, "Endpoints"), el("table", { class: "endpoints" }, el("thead", {}, el("tr", {}, ...["Pod", "Addresses", "Identity", "Node"].map(h => el("th", {}, h)))),
+    el("tbody", {}, ...all.map(e => el("tr", {}, el("td", {}, e.pod), el("td", {}, ...(e.addresses ?? []).map(a => el("div", {}, a))),
+      el("td", {}, e.identity ? String(e.identity) : ""), el("td", {}, e.node ?? "")))))];
 }
 
 export function edgesPanel(edges: Edge[], flows: Flow[] | undefined, shown: Shown, select: (id: string) => void): HTMLElement[] {
@@ -59,12 +67,13 @@ export function edgesPanel(edges: Edge[], flows: Flow[] | undefined, shown: Show
 export function flowTable(flows: Flow[], short: boolean): HTMLElement {
   if (!flows.length) return el("p", { class: "more" }, "None is kept any more.");
   const heads = short ? ["Time", "Verdict", "Flow"] : ["Time", "Node", "From", "To", "Protocol", "Kind", "Verdict", "Policies"];
-  return el("table", {}, el("thead", {}, el("tr", {}, ...heads.map(h => el("th", {}, h)))), el("tbody", {}, ...flows.map(f => {
+  return el("table", { class: short ? "last" : "" }, el("thead", {}, el("tr", {}, ...heads.map(h => el("th", {}, h)))), el("tbody", {}, ...flows.map(f => {
     const verdict = el("td", { class: f.verdict === "DROPPED" || f.verdict === "ERROR" ? "dropped" : f.verdict === "AUDIT" ? "audited" : "forwarded" },
       f.reason || f.verdict.toLowerCase());
     const when = el("td", {}, time(f.time)), from = el("td", {}, f.source), to = el("td", {}, f.destination);
-    if (short) return el("tr", { title: f.node }, when, verdict, el("td", {}, `${f.source} → ${f.destination}`));
+    const by = [...(f.deniedBy ?? []).map(p => `refused by ${p}`), ...(f.allowedBy ?? []).map(p => `let in by ${p}`)].join(", ");
+    if (short) return el("tr", {}, when, verdict, el("td", {}, `${f.source} → ${f.destination}`, el("small", {}, [by, f.direction, f.node].filter(Boolean).join(" · "))));
     return el("tr", {}, when, el("td", {}, f.node), from, to, el("td", {}, f.protocol), el("td", {}, [f.type, f.direction, f.reply ? "reply" : ""].filter(Boolean).join(" ")),
-      verdict, el("td", {}, (f.policies ?? []).join(", ")));
+      verdict, el("td", {}, by));
   })));
 }

@@ -63,7 +63,8 @@ export function filter(snapshot: Snapshot, s: State): Shown {
     let t = texts.get(id);
     if (t === undefined) {
       const w = all.get(id);
-      t = !w ? id : [w.id, w.type, ...(w.labels ?? []), ...(w.identities ?? []), ...(w.pods ?? []), ...(w.addresses ?? []), ...(w.services ?? []), ...(w.names ?? [])]
+      t = !w ? id : [w.id, w.type, ...(w.labels ?? []), ...(w.identities ?? []), ...(w.addresses ?? []),
+        ...(w.endpoints ?? []).flatMap(e => [e.pod, ...(e.addresses ?? []), e.node]), ...(w.services ?? []), ...(w.names ?? [])]
         .join(" ").toLowerCase();
       texts.set(id, t);
     }
