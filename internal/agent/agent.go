@@ -17,6 +17,8 @@ import (
 
 	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/api/rest/server"
+	"github.com/hawser-net/hawser/internal/agent/hubble"
+	"github.com/hawser-net/hawser/internal/agent/monitor"
 	"github.com/hawser-net/hawser/internal/cniconf"
 	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/datapath/link"
@@ -83,8 +85,8 @@ type api struct {
 	mesh             *mesh           // nil without other clusters
 	files            *policydir.Dir
 	cni              *cniconf.Manager
-	hub              *hub
-	flows            *flowRecorder // nil if flows are not recorded
+	monitor          *monitor.Monitor
+	hubble           *hubble.Hubble
 	parts            *parts
 	routeFaults      routeFaults
 	nodeHealth       *nodeHealth // nil if nodes do not probe each other
@@ -179,7 +181,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 	a := &api{
 		cfg: cfg, log: log, version: ag.version, flagValues: ag.flags, maps: kernel, programs: programs,
 		registry: endpoint.NewRegistry(), cache: ipcache.New(), nodeClients: newNodeClients(), parts: newParts(), inForce: make(chan struct{}),
-		metrics: newMetrics(), hub: newHub(log, kernel), stopping: make(chan struct{}), moved: make(chan struct{}, 1),
+		metrics: newMetrics(), monitor: monitor.New(log, kernel), stopping: make(chan struct{}), moved: make(chan struct{}, 1),
 		podCIDRsMoved: make(chan struct{}, 1), cidrsMoved: make(chan struct{}, 1),
 	}
 	engine, err := newEngine(cfg)
@@ -277,10 +279,10 @@ func (ag *Agent) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ruleBook.changed = a.noteRules
-	if a.flows, err = newFlowRecorder(a); err != nil {
+	if a.hubble, err = newHubble(a, log.With("part", "flows")); err != nil {
 		return err
 	}
+	ruleBook.changed = a.hubble.PolicyChanged
 	store, err := endpoint.NewStore(filepath.Join(cfg.StateDir, "state"))
 	if err != nil {
 		return err
@@ -430,8 +432,8 @@ func (ag *Agent) Run(ctx context.Context) error {
 	})
 	run.start("identities-ended", func(ctx context.Context) error { return a.confirmEnds(ctx, log.With("part", "identity")) })
 	run.start("ipam", a.pool.Run)
-	run.start("events", func(ctx context.Context) error { return a.hub.run(ctx, kernel) })
-	if err := a.startFlows(run, log.With("part", "flows")); err != nil {
+	run.start("events", func(ctx context.Context) error { return a.monitor.Run(ctx, kernel) })
+	if err := a.hubble.Start(run.start); err != nil {
 		return err
 	}
 	if err := a.nodeHealth.start(run); err != nil {

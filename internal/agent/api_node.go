@@ -30,7 +30,7 @@ func (a *api) GetConfig(context.Context, server.GetConfigRequestObject) (server.
 			Masquerade:           a.cfg.MasqueradeIPv4 || a.cfg.MasqueradeIPv6,
 			MasqueradeProtocols:  rest.EnabledProtocols{IPv4: a.cfg.MasqueradeIPv4 && a.cfg.EnableIPv4, IPv6: a.cfg.MasqueradeIPv6 && a.cfg.EnableIPv6},
 			KVStoreConfiguration: rest.KVStoreConfiguration{Type: a.cfg.KVStore, Options: rest.ConfigurationMap(redact(a.cfg.KVStoreOpts))},
-			NodeMonitor:          rest.MonitorStatus{Lost: a.hub.allLost()},
+			NodeMonitor:          rest.MonitorStatus{Lost: a.monitor.AllLost()},
 		},
 	}
 	a.podSettings(&out.Status)
@@ -123,7 +123,7 @@ func (a *api) health() rest.StatusResponse {
 			Enabled: a.cfg.MasqueradeIPv4 || a.cfg.MasqueradeIPv6, Mode: "nftables",
 			EnabledProtocols: rest.EnabledProtocols{IPv4: a.cfg.MasqueradeIPv4 && a.cfg.EnableIPv4, IPv6: a.cfg.MasqueradeIPv6 && a.cfg.EnableIPv6},
 		},
-		NodeMonitor: rest.MonitorStatus{Lost: a.hub.allLost()}, IPAM: a.ipamStatus(),
+		NodeMonitor: rest.MonitorStatus{Lost: a.monitor.AllLost()}, IPAM: a.ipamStatus(),
 	}
 	devices := a.deviceFacts()
 	st.IPv4BigTCP, st.IPv6BigTCP = bigTCP(devices.SegmentSize4, devices.SegmentSize4), bigTCP(devices.SegmentSize6, 0)
@@ -137,7 +137,7 @@ func (a *api) health() rest.StatusResponse {
 	if a.cfg.RoutingMode == "tunnel" {
 		st.Routing = rest.Routing{InterHostRoutingMode: "Tunnel", TunnelProtocol: a.cfg.TunnelProtocol}
 	}
-	st.Hubble = a.flowStatus()
+	st.Hubble = a.hubble.Status()
 	st.Kvstore = a.kvstoreStatus()
 	st.CNIFile = a.cniStatus()
 	st.Parts = a.parts.list()

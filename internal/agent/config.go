@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/hawser-net/hawser/internal/agent/hubble"
 	"github.com/hawser-net/hawser/internal/clusterhealth"
 	"github.com/hawser-net/hawser/internal/clustermesh"
 	"github.com/hawser-net/hawser/internal/cniconf"
@@ -176,7 +177,7 @@ type Config struct {
 	APIAccess      []string
 
 	// Flows is what becomes of the kernel's events besides being watched.
-	Flows flowConfig
+	Flows hubble.Config
 }
 
 // The ways to choose a backend.
@@ -189,7 +190,7 @@ const (
 func Defaults() Config {
 	host, _ := os.Hostname() // empty on failure: Validate then asks for --node-name
 	c := Config{
-		Flows: defaultFlowConfig(), LogFormat: "text", SocketPath: "/var/run/cilium/cilium.sock", StateDir: "/var/run/cilium", BPFRoot: "/sys/fs/bpf",
+		Flows: hubble.Defaults(), LogFormat: "text", SocketPath: "/var/run/cilium/cilium.sock", StateDir: "/var/run/cilium", BPFRoot: "/sys/fs/bpf",
 		ClusterName: "default", MaxConnectedClusters: 255, NodeName: host,
 		EnableIPv4: true, EnableIPv6: true,
 		LBAlgorithm: lbRandom, LBMode: string(service.ForwardSNAT), SNATPorts: datapath.DefaultMasqueradePorts().String(),
@@ -324,7 +325,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.HealthInterval, "cluster-health-interval", c.HealthInterval,
 		"how long a round of probes through all nodes takes at least; with more than 600 nodes it takes a second for each ten at any rate")
 	fs.StringSliceVar(&c.APIAccess, "enable-cilium-api-server-access", c.APIAccess, "API calls that are served, by operation name; * for all")
-	c.Flows.flags(fs)
+	c.Flows.Flags(fs)
 }
 
 // store says how to open the key-value store.
@@ -600,6 +601,6 @@ func (c *Config) Validate() error {
 		bad("--agent-health-port: %d is not a port", c.HealthPort)
 	}
 	errs = append(errs, c.validateLabels(), c.validatePods(), c.store().Validate(), c.Maps.Validate(), c.CNI.Validate(), c.ClusterMesh.Validate(c.ClusterID),
-		c.Flows.validate())
+		c.Flows.Validate())
 	return errors.Join(errs...)
 }

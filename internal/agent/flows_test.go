@@ -24,7 +24,6 @@ import (
 	"github.com/hawser-net/hawser/api/observer"
 	"github.com/hawser-net/hawser/api/peer"
 	"github.com/hawser-net/hawser/internal/flows"
-	"github.com/hawser-net/hawser/internal/policy"
 	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 )
@@ -147,23 +146,6 @@ func (n *machineNode) flowConn(path string) *grpc.ClientConn {
 	}
 	n.t.Cleanup(func() { conn.Close() })
 	return conn
-}
-
-// TestPolicyNamed: owners of rules are the policies that people know, of files and of Kubernetes.
-func TestPolicyNamed(t *testing.T) {
-	for owner, want := range map[policy.Owner][3]string{
-		"web.yaml/default/front":              {"CiliumNetworkPolicy", "default", "front"},
-		"web.yaml/everywhere":                 {"CiliumClusterwideNetworkPolicy", "", "everywhere"},
-		"k8s/NetworkPolicy/shop/guard":        {"NetworkPolicy", "shop", "guard"},
-		"k8s/ClusterNetworkPolicy/first":      {"ClusterNetworkPolicy", "", "first"},
-		"k8s/CiliumNetworkPolicy/shop/guard2": {"CiliumNetworkPolicy", "shop", "guard2"},
-		"odd":                                 {"CiliumClusterwideNetworkPolicy", "", "odd"},
-	} {
-		p := policyNamed(owner)
-		if p.GetNamespace() != want[1] || p.GetName() != want[2] || !slices.Contains(p.GetLabels(), "k8s:io.cilium.k8s.policy.derived-from="+want[0]) {
-			t.Errorf("%s is %v, want %v", owner, p, want)
-		}
-	}
 }
 
 // TestFlows runs two agents and reads from both what they see: connections that the policy allows

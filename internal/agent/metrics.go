@@ -182,7 +182,7 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 	gauge(c.edited, float64(len(a.edited())))
 	gauge(c.nodes, float64(len(a.nodeElements())))
-	_, lost := a.hub.status()
+	lost := a.monitor.Lost()
 	for _, kind := range []datapath.EventType{datapath.EventDrop, datapath.EventVerdict, datapath.EventTrace} {
 		counter(c.lost, float64(lost[kind]), kind.String())
 	}

@@ -210,7 +210,7 @@ func (a *api) configure(facts nodeFacts, links *link.Links, log *slog.Logger) er
 		NodeIPv4: facts.ipv4, NodeIPv6: facts.ipv6, DualStackWorld: a.cfg.EnableIPv4 && a.cfg.EnableIPv6,
 		CgroupRoot: cgroup, NetNSCookie: devices.NetNSCookie, TunnelPort: a.cfg.TunnelPort,
 		NodePort: nodePort, OtherIfIndexes: others, NativeMTU: devices.DeviceMTU, MasqueradePorts: a.cfg.snatPorts(),
-		Aggregation: a.cfg.Flows.aggregation(),
+		Aggregation: a.cfg.Flows.MonitorAggregation(),
 		CTTimeouts:  datapath.CTTimeouts{TCP: a.cfg.CTTCP, TCPSyn: a.cfg.CTTCPSyn, TCPFin: a.cfg.CTTCPFin, Any: a.cfg.CTAny},
 	}); err != nil {
 		return fmt.Errorf("load the programs: %w", err)

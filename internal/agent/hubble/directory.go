@@ -1,26 +1,24 @@
-package agent
+package hubble
 
 import (
 	"net/netip"
 	"slices"
-	"strings"
 
 	flowpb "github.com/hawser-net/hawser/api/flow"
 	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/flows"
 	"github.com/hawser-net/hawser/internal/identity"
-	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/policy"
 )
 
-// flowDirectory is what the agent's tables know of the ends of flows. It is for one goroutine.
-type flowDirectory struct {
-	a *api
+// directory is what the agent's tables know of the ends of flows. It is for one goroutine.
+type directory struct {
+	node Node
 	// texts has the labels of identities as flows show them, so that flows share them.
 	texts   map[identity.ID]labelTexts
-	answers flowAnswers
+	answers answers
 }
 
 // maxTexts bounds of how many identities the labels are remembered.
@@ -32,17 +30,15 @@ type labelTexts struct {
 	namespace string
 }
 
-var _ flows.Directory = (*flowDirectory)(nil)
+var _ flows.Directory = (*directory)(nil)
 
-func newFlowDirectory(a *api) *flowDirectory {
-	return &flowDirectory{
-		a: a, texts: map[identity.ID]labelTexts{}, answers: newFlowAnswers(),
-	}
+func newDirectory(n Node) *directory {
+	return &directory{node: n, texts: map[identity.ID]labelTexts{}, answers: newAnswers()}
 }
 
 // Endpoint implements [flows.Directory].
-func (d *flowDirectory) Endpoint(number uint16) flows.Party {
-	row, ok := d.a.registry.Get(number)
+func (d *directory) Endpoint(number uint16) flows.Party {
+	row, ok := d.node.Endpoints.Get(number)
 	if !ok {
 		return flows.Party{}
 	}
@@ -50,22 +46,22 @@ func (d *flowDirectory) Endpoint(number uint16) flows.Party {
 }
 
 // local is an endpoint of this node.
-func (d *flowDirectory) local(row endpoint.Endpoint) flows.Party {
+func (d *directory) local(row endpoint.Endpoint) flows.Party {
 	p := flows.Party{Endpoint: row.ID, Identity: uint32(row.Seen()), Namespace: row.Namespace, Pod: row.PodName}
-	if d.a.kube != nil && row.PodName != "" {
-		if w := d.a.kube.pods.Workload(k8s.Key{Namespace: row.Namespace, Name: row.PodName}); w.Name != "" {
-			p.Workloads = []*flowpb.Workload{{Kind: w.Kind, Name: w.Name}}
+	if d.node.Kubernetes != nil && row.PodName != "" {
+		if w := d.node.Kubernetes.Workload(row.Namespace, row.PodName); w != nil {
+			p.Workloads = []*flowpb.Workload{w}
 		}
 	}
 	return p
 }
 
 // Party implements [flows.Directory].
-func (d *flowDirectory) Party(addr netip.Addr) flows.Party {
-	if row, ok := d.a.registry.ByAddr(addr); ok {
+func (d *directory) Party(addr netip.Addr) flows.Party {
+	if row, ok := d.node.Endpoints.ByAddr(addr); ok {
 		return d.local(row)
 	}
-	_, e, ok := d.a.cache.Lookup(addr)
+	_, e, ok := d.node.Addresses.Lookup(addr)
 	if !ok {
 		return flows.Party{}
 	}
@@ -75,9 +71,9 @@ func (d *flowDirectory) Party(addr netip.Addr) flows.Party {
 }
 
 // Labels implements [flows.Directory].
-func (d *flowDirectory) Labels(number uint32) (texts []string, namespace string) {
+func (d *directory) Labels(number uint32) (texts []string, namespace string) {
 	id := identity.ID(number)
-	set, ok := d.a.identities.labelsOf(id)
+	set, ok := d.node.Labels(id)
 	if !ok {
 		if set, ok = identity.ReservedLabels(id); !ok {
 			return nil, ""
@@ -95,29 +91,25 @@ func (d *flowDirectory) Labels(number uint32) (texts []string, namespace string)
 }
 
 // Service implements [flows.Directory].
-func (d *flowDirectory) Service(addr netip.Addr, port uint16, proto uint8) *flowpb.Service {
-	if d.a.kube == nil || d.a.kube.services == nil || port == 0 {
+func (d *directory) Service(addr netip.Addr, port uint16, proto uint8) *flowpb.Service {
+	if d.node.Kubernetes == nil || port == 0 {
 		return nil
 	}
-	row, ok := d.a.kube.services.Table().Get(datapath.ServiceFrontend{Addr: netip.AddrPortFrom(addr, port), Proto: proto})
-	if !ok {
-		return nil
-	}
-	return &flowpb.Service{Namespace: row.Owner.Namespace, Name: row.Owner.Name}
+	return d.node.Kubernetes.Service(netip.AddrPortFrom(addr, port), proto)
 }
 
 // Policies implements [flows.Directory]. It asks the rules of now, which may be others than when
 // the packet was judged: if they say something else, or if there is too much to ask, nobody is
 // named.
-func (d *flowDirectory) Policies(ev datapath.Event) []*flowpb.Policy {
+func (d *directory) Policies(ev datapath.Event) []*flowpb.Policy {
 	if ev.Reason == datapath.ReasonPolicyDenied {
 		return nil // for want of a rule that allows
 	}
-	row, ok := d.a.registry.Get(ev.Endpoint)
+	row, ok := d.node.Endpoints.Get(ev.Endpoint)
 	if !ok || ev.Packet.Fragment || !ev.Packet.Src.IsValid() {
 		return nil
 	}
-	q := flowQuestion{
+	q := question{
 		direction: ev.Direction, endpoint: row.ID, subject: row.Identity, proto: ev.Packet.Proto,
 		passed: ev.Reason == datapath.ReasonForwarded, denied: ev.Reason == datapath.ReasonPolicyDeny,
 	}
@@ -133,7 +125,7 @@ func (d *flowDirectory) Policies(ev datapath.Event) []*flowpb.Policy {
 	} else {
 		q.peer, peerAddr = identity.ID(ev.SrcIdentity), ev.Packet.Src
 	}
-	if _, local := d.a.registry.ByAddr(peerAddr); local {
+	if _, local := d.node.Endpoints.ByAddr(peerAddr); local {
 		q.peerAddr = peerAddr // its row says more of it than its identity
 	}
 	switch {
@@ -146,15 +138,15 @@ func (d *flowDirectory) Policies(ev datapath.Event) []*flowpb.Policy {
 	default:
 		q.port = ev.Packet.SrcPort
 	}
-	return d.answers.get(q, peerAddr, d.a.policy.Revision(), func(q flowQuestion) (flowAnswer, bool) { return d.ask(row, q) })
+	return d.answers.get(q, peerAddr, d.node.Policy.Revision(), func(q question) (answer, bool) { return d.ask(row, q) })
 }
 
 // ask returns the owners of the rules that settle a question. It is not answered while policy is
 // busy: flows are not worth waiting for it, nor holding it up.
-func (d *flowDirectory) ask(row endpoint.Endpoint, q flowQuestion) (answer flowAnswer, ok bool) {
+func (d *directory) ask(row endpoint.Endpoint, q question) (answer, bool) {
 	subject := policyParty(row)
 	peer := policy.Party{Identity: q.peer, Addr: q.peerAddr}
-	if other, ok := d.a.registry.ByAddr(q.peerAddr); ok {
+	if other, ok := d.node.Endpoints.ByAddr(q.peerAddr); ok {
 		peer = policyParty(other)
 		peer.Addr = q.peerAddr
 	}
@@ -164,11 +156,11 @@ func (d *flowDirectory) ask(row endpoint.Endpoint, q flowQuestion) (answer flowA
 	}
 	var res policy.TraceResult
 	var err error
-	if !d.a.policy.TryView(func(e *policy.Engine) { res, err = e.Trace(from, to, q.proto, q.port) }) {
-		return flowAnswer{}, false
+	if !d.node.Policy.TryView(func(e *policy.Engine) { res, err = e.Trace(from, to, q.proto, q.port) }) {
+		return answer{}, false
 	}
 	if err != nil {
-		return flowAnswer{}, true
+		return answer{}, true
 	}
 	side := res.Egress
 	if q.direction == datapath.Ingress {
@@ -176,69 +168,14 @@ func (d *flowDirectory) ask(row endpoint.Endpoint, q flowQuestion) (answer flowA
 	}
 	switch {
 	case slices.ContainsFunc(side.Steps, func(s policy.TraceStep) bool { return s.ByAddress }):
-		return flowAnswer{byAddress: true}, true
+		return answer{byAddress: true}, true
 	case side.Verdict.Pass() != q.passed || (side.Verdict == policy.Denied) != q.denied:
-		return flowAnswer{}, true
+		return answer{}, true
 	}
-	return flowAnswer{policies: policiesOf(side)}, true
+	return answer{policies: policiesOf(side)}, true
 }
 
 // policyParty is an endpoint of this node as one side of a trace.
 func policyParty(row endpoint.Endpoint) policy.Party {
 	return policy.Party{Identity: row.Identity, Labels: row.IdentityLabels, SeenAs: row.Seen(), NamedPorts: policy.FormatNamedPorts(row.NamedPorts)}
-}
-
-// policiesOf names the policies whose rules brought about a verdict: all ordinary ones that say so,
-// or the one of a tier that decides.
-func policiesOf(side policy.TraceSide) []*flowpb.Policy {
-	at := slices.IndexFunc(side.Steps, func(s policy.TraceStep) bool { return s.Decides && !s.Pass })
-	if at < 0 {
-		return nil // for want of a rule
-	}
-	settles := side.Steps[at]
-	var out []*flowpb.Policy
-	seen := map[policy.Owner]bool{}
-	for i, s := range side.Steps {
-		same := s.Tier == policy.TierOrdinary && settles.Tier == policy.TierOrdinary && s.Matches() && s.Deny == settles.Deny
-		if (i == at || same) && !s.Local && !seen[s.Owner] {
-			seen[s.Owner] = true
-			out = append(out, policyNamed(s.Owner))
-		}
-	}
-	return out
-}
-
-// policyNamed is the policy that an owner of rules is: k8s/kind/namespace/name of Kubernetes or
-// file/namespace/name of a file, without the namespace for one of the whole cluster.
-func policyNamed(o policy.Owner) *flowpb.Policy {
-	parts := strings.Split(string(o), "/")
-	var kind string
-	if parts = parts[1:]; strings.HasPrefix(string(o), "k8s/") && len(parts) > 1 {
-		kind, parts = parts[0], parts[1:]
-	}
-	p := &flowpb.Policy{}
-	switch len(parts) {
-	case 0:
-		p.Name = string(o)
-	case 1:
-		p.Name = parts[0]
-	default:
-		p.Namespace, p.Name = parts[0], parts[1]
-	}
-	switch {
-	case kind != "":
-	case p.Namespace != "":
-		kind = "CiliumNetworkPolicy"
-	default:
-		kind = "CiliumClusterwideNetworkPolicy"
-	}
-	label := func(key, value string) {
-		if value != "" {
-			p.Labels = append(p.Labels, labels.New(labels.SourceK8s, "io.cilium.k8s.policy."+key, value).String())
-		}
-	}
-	label("derived-from", kind)
-	label("name", p.Name)
-	label("namespace", p.Namespace)
-	return p
 }

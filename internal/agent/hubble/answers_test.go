@@ -1,4 +1,4 @@
-package agent
+package hubble
 
 import (
 	"net/netip"
@@ -11,24 +11,24 @@ import (
 // addresses; for each address where a rule is by address; and by nobody so often that others
 // cannot ask.
 func TestFlowAnswers(t *testing.T) {
-	answers := newFlowAnswers()
+	remembered := newAnswers()
 	asked := 0
 	byAddress, busy := false, false
-	ask := func(q flowQuestion) (flowAnswer, bool) {
+	ask := func(q question) (answer, bool) {
 		asked++
 		if byAddress && !q.peerAddr.IsValid() {
-			return flowAnswer{byAddress: true}, !busy
+			return answer{byAddress: true}, !busy
 		}
-		return flowAnswer{policies: []*flowpb.Policy{{Name: "guard " + q.peerAddr.String()}}}, !busy
+		return answer{policies: []*flowpb.Policy{{Name: "guard " + q.peerAddr.String()}}}, !busy
 	}
 	addr := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, byte(i >> 8), byte(i)}) }
-	get := func(q flowQuestion, i int, revision uint64) string {
-		for _, p := range answers.get(q, addr(i), revision, ask) {
+	get := func(q question, i int, revision uint64) string {
+		for _, p := range remembered.get(q, addr(i), revision, ask) {
 			return p.GetName()
 		}
 		return ""
 	}
-	q := flowQuestion{endpoint: 1, peer: 2, port: 80}
+	q := question{endpoint: 1, peer: 2, port: 80}
 	for i := range 1000 {
 		if got := get(q, i, 1); got != "guard "+(netip.Addr{}).String() {
 			t.Fatalf("%d: %q", i, got)
@@ -54,12 +54,12 @@ func TestFlowAnswers(t *testing.T) {
 		q.port = port
 		get(q, 1, 3)
 	}
-	if get(flowQuestion{endpoint: 2, port: 80}, 1, 3) == "" {
+	if get(question{endpoint: 2, port: 80}, 1, 3) == "" {
 		t.Error("another endpoint's question is not asked")
 	}
 	// What is not answered is not remembered.
 	busy = true
-	q = flowQuestion{endpoint: 3, port: 80}
+	q = question{endpoint: 3, port: 80}
 	if got := get(q, 1, 3); got != "" {
 		t.Errorf("while policy is busy: %q", got)
 	}

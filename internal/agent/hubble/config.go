@@ -1,4 +1,4 @@
-package agent
+package hubble
 
 import (
 	"errors"
@@ -17,8 +17,8 @@ import (
 	"github.com/hawser-net/hawser/internal/flowserver"
 )
 
-// flowConfig is what the agent does with flows; the names of its flags are those of the field.
-type flowConfig struct {
+// Config is what the agent does with flows; the names of its flags are those of the field.
+type Config struct {
 	// Enable has the agent record flows and serve them.
 	Enable bool
 	// SocketPath is where local clients find them, ListenAddress where others do; none if it is
@@ -50,18 +50,19 @@ var tcpFlagBits = map[string]uint8{
 	"fin": 1 << 0, "syn": 1 << 1, "rst": 1 << 2, "psh": 1 << 3, "ack": 1 << 4, "urg": 1 << 5, "ece": 1 << 6, "cwr": 1 << 7, "all": 0xff,
 }
 
-// flowPort is where nodes serve flows to relays, unless they are told otherwise.
-const flowPort = 4244
+// defaultPort is where nodes serve flows to relays, unless they are told otherwise.
+const defaultPort = 4244
 
-func defaultFlowConfig() flowConfig {
-	return flowConfig{
+// Defaults returns a Config that records nothing, and what is used once it does.
+func Defaults() Config {
+	return Config{
 		SocketPath: "/var/run/cilium/hubble.sock", Capacity: 4095,
 		Aggregation: "medium", AggregationInterval: 5 * time.Second, AggregationFlags: []string{"syn", "fin", "rst"},
 	}
 }
 
-// flags binds the options.
-func (c *flowConfig) flags(fs *pflag.FlagSet) {
+// Flags binds the options.
+func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.Enable, "enable-hubble", c.Enable, "record who talks to whom and what was refused, for hawser observe and for clients, relays and user interfaces of the field")
 	fs.StringVar(&c.SocketPath, "hubble-socket-path", c.SocketPath, "unix socket at which flows are served to root and the group of the agent's API")
 	fs.StringVar(&c.ListenAddress, "hubble-listen-address", c.ListenAddress, "address at which flows are served to relays, such as :4244; empty for none; it needs the three options of TLS")
@@ -81,26 +82,26 @@ func (c *flowConfig) flags(fs *pflag.FlagSet) {
 }
 
 // port is the TCP port at which this node, and so every other, serves flows.
-func (c *flowConfig) port() uint16 {
+func (c *Config) port() uint16 {
 	if _, text, err := net.SplitHostPort(c.ListenAddress); err == nil {
 		if n, err := strconv.ParseUint(text, 10, 16); err == nil && n > 0 {
 			return uint16(n)
 		}
 	}
-	return flowPort
+	return defaultPort
 }
 
 // events are the kinds of event of which flows are made: a connection that begins is judged, and so
 // has a verdict.
-func (c *flowConfig) events() datapath.MonitorFlags {
+func (c *Config) events() datapath.MonitorFlags {
 	if aggregationLevels[strings.ToLower(c.Aggregation)] {
 		return datapath.MonitorDrops | datapath.MonitorVerdicts | datapath.MonitorNews
 	}
 	return datapath.MonitorDrops | datapath.MonitorVerdicts | datapath.MonitorTraces
 }
 
-// aggregation is what the programs are told of it.
-func (c *flowConfig) aggregation() datapath.Aggregation {
+// MonitorAggregation is what the programs are told of [Config.Aggregation].
+func (c *Config) MonitorAggregation() datapath.Aggregation {
 	if !c.Enable {
 		return datapath.Aggregation{}
 	}
@@ -111,7 +112,8 @@ func (c *flowConfig) aggregation() datapath.Aggregation {
 	return out
 }
 
-func (c *flowConfig) validate() error {
+// Validate returns everything that is wrong with it.
+func (c *Config) Validate() error {
 	if !c.Enable {
 		return nil // what belongs to it may be anything
 	}

@@ -1,4 +1,4 @@
-package agent
+package hubble
 
 import (
 	"net/netip"
@@ -10,8 +10,8 @@ import (
 	"github.com/hawser-net/hawser/internal/identity"
 )
 
-// flowQuestion is what the policies behind a verdict depend on, besides those there are.
-type flowQuestion struct {
+// question is what the policies behind a verdict depend on, besides those there are.
+type question struct {
 	direction     datapath.Direction
 	endpoint      uint16
 	subject, peer identity.ID
@@ -22,8 +22,8 @@ type flowQuestion struct {
 	passed, denied bool
 }
 
-// flowAnswer is who answers for a verdict.
-type flowAnswer struct {
+// answer is who answers for a verdict.
+type answer struct {
 	policies []*flowpb.Policy
 	// byAddress says that it depends on the address of the peer, which the question had not.
 	byAddress bool
@@ -38,45 +38,45 @@ const (
 	maxLimits          = 1024 // endpoints of which it is known how much they asked
 )
 
-// flowAnswers remembers the policies behind verdicts, of one revision of policy.
-type flowAnswers struct {
-	decided  map[flowQuestion]flowAnswer
+// answers remembers the policies behind verdicts, of one revision of policy.
+type answers struct {
+	decided  map[question]answer
 	revision uint64
 	all      *rate.Limiter
 	limits   map[uint16]*rate.Limiter // by endpoint
 }
 
-func newFlowAnswers() flowAnswers {
-	return flowAnswers{decided: map[flowQuestion]flowAnswer{}, all: rate.NewLimiter(maxAsked, maxAsked), limits: map[uint16]*rate.Limiter{}}
+func newAnswers() answers {
+	return answers{decided: map[question]answer{}, all: rate.NewLimiter(maxAsked, maxAsked), limits: map[uint16]*rate.Limiter{}}
 }
 
 // get returns who answers for a verdict, from memory if the question was asked before in this
 // revision; nobody if too much was asked, or if ask does not answer.
-func (a *flowAnswers) get(q flowQuestion, peer netip.Addr, revision uint64, ask func(flowQuestion) (flowAnswer, bool)) []*flowpb.Policy {
+func (a *answers) get(q question, peer netip.Addr, revision uint64, ask func(question) (answer, bool)) []*flowpb.Policy {
 	if revision != a.revision || len(a.decided) >= maxDecided {
 		clear(a.decided)
 		a.revision = revision
 	}
 	for {
-		answer, ok := a.decided[q]
+		found, ok := a.decided[q]
 		if !ok {
 			if !a.allow(q.endpoint) {
 				return nil
 			}
-			if answer, ok = ask(q); !ok {
+			if found, ok = ask(q); !ok {
 				return nil
 			}
-			a.decided[q] = answer
+			a.decided[q] = found
 		}
-		if !answer.byAddress || q.peerAddr.IsValid() {
-			return answer.policies
+		if !found.byAddress || q.peerAddr.IsValid() {
+			return found.policies
 		}
 		q.peerAddr = peer
 	}
 }
 
 // allow says whether a question of an endpoint may be asked now.
-func (a *flowAnswers) allow(endpoint uint16) bool {
+func (a *answers) allow(endpoint uint16) bool {
 	limit := a.limits[endpoint]
 	if limit == nil {
 		if len(a.limits) >= maxLimits {

@@ -1,0 +1,59 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/netip"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	flowpb "github.com/hawser-net/hawser/api/flow"
+	"github.com/hawser-net/hawser/internal/agent/hubble"
+	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/k8s"
+	"github.com/hawser-net/hawser/internal/node"
+)
+
+// newHubble returns what records and serves this node's flows, with what it reads of the agent.
+func newHubble(a *api, log *slog.Logger) (*hubble.Hubble, error) {
+	n := hubble.Node{
+		Self: node.Key{Cluster: a.cfg.ClusterName, Name: a.cfg.NodeName}, Version: a.version, Nodes: a.nodes.Table(), Monitor: a.monitor,
+		Endpoints: a.registry, Addresses: a.cache, Policy: a.policy, Labels: a.identities.labelsOf,
+		Listen: func(path, option string) (net.Listener, error) { return listenAPI(path, option, log) },
+		ServeMetrics: func(ctx context.Context, l net.Listener, registry *prometheus.Registry) error {
+			return serveMetrics(ctx, l, registry, metricsTimeout)
+		},
+		Report: a.parts.set,
+	}
+	if a.kube != nil {
+		n.Kubernetes = kubeNames{a.kube}
+	}
+	return hubble.New(a.cfg.Flows, n, log)
+}
+
+// kubeNames are the names that Kubernetes has for the ends of flows.
+type kubeNames struct{ kube *kube }
+
+var _ hubble.Kubernetes = kubeNames{}
+
+// Workload implements [hubble.Kubernetes].
+func (k kubeNames) Workload(namespace, pod string) *flowpb.Workload {
+	w := k.kube.pods.Workload(k8s.Key{Namespace: namespace, Name: pod})
+	if w.Name == "" {
+		return nil
+	}
+	return &flowpb.Workload{Kind: w.Kind, Name: w.Name}
+}
+
+// Service implements [hubble.Kubernetes].
+func (k kubeNames) Service(addr netip.AddrPort, proto uint8) *flowpb.Service {
+	if k.kube.services == nil {
+		return nil
+	}
+	row, ok := k.kube.services.Table().Get(datapath.ServiceFrontend{Addr: addr, Proto: proto})
+	if !ok {
+		return nil
+	}
+	return &flowpb.Service{Namespace: row.Owner.Namespace, Name: row.Owner.Name}
+}

@@ -1,0 +1,245 @@
+package hubble
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	flowpb "github.com/hawser-net/hawser/api/flow"
+	"github.com/hawser-net/hawser/api/rest"
+	"github.com/hawser-net/hawser/internal/agent/monitor"
+	"github.com/hawser-net/hawser/internal/endpoint"
+	"github.com/hawser-net/hawser/internal/flowmetrics"
+	"github.com/hawser-net/hawser/internal/flows"
+	"github.com/hawser-net/hawser/internal/flowserver"
+	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/ipcache"
+	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/internal/node"
+	"github.com/hawser-net/hawser/internal/policy"
+	"github.com/hawser-net/hawser/internal/table"
+)
+
+// Endpoints are the endpoints of this node.
+type Endpoints interface {
+	Get(id uint16) (endpoint.Endpoint, bool)
+	ByAddr(netip.Addr) (endpoint.Endpoint, bool)
+	List() []endpoint.Endpoint
+}
+
+// Addresses are the addresses of the cluster, with whom they belong to.
+type Addresses interface {
+	Lookup(netip.Addr) (netip.Prefix, ipcache.Entry, bool)
+	All() iter.Seq2[netip.Prefix, ipcache.Entry]
+}
+
+// Policy is the policy in force.
+type Policy interface {
+	Revision() uint64
+	// TryView has f look at the rules, unless they are in use; it says whether it did.
+	TryView(f func(*policy.Engine)) bool
+}
+
+// Kubernetes is what a cluster of Kubernetes knows. What it returns is shared and must not change.
+type Kubernetes interface {
+	// Workload returns what made a pod of this node; nil if that is not known.
+	Workload(namespace, pod string) *flowpb.Workload
+	// Service returns the service that has an address and port; nil if none has.
+	Service(addr netip.AddrPort, proto uint8) *flowpb.Service
+}
+
+// Node is what the agent knows of its node and the others, and lends to its Hubble. All of it is
+// safe for concurrent use.
+type Node struct {
+	Self    node.Key
+	Version string
+	Nodes   *table.Table[node.Key, node.Node]
+	Monitor *monitor.Monitor
+
+	Endpoints Endpoints
+	Addresses Addresses
+	Policy    Policy
+	// Labels returns the labels of an identity.
+	Labels func(identity.ID) (labels.Set, bool)
+	// Kubernetes is nil outside of a cluster of Kubernetes.
+	Kubernetes Kubernetes
+
+	// Listen opens a unix socket for those who may use the agent's API; option is what names
+	// its path.
+	Listen func(path, option string) (net.Listener, error)
+	// ServeMetrics serves a registry until ctx ends.
+	ServeMetrics func(ctx context.Context, l net.Listener, registry *prometheus.Registry) error
+	// Report is told how a part fares.
+	Report func(part string, state rest.State, msg string)
+}
+
+// Hubble records flows and serves them. Nil stands for one that is switched off. It is safe for
+// concurrent use.
+type Hubble struct {
+	cfg      Config
+	node     Node
+	log      *slog.Logger
+	recorder *recorder
+}
+
+// New returns a Hubble that records nothing yet; nil if cfg wants none.
+func New(cfg Config, n Node, log *slog.Logger) (*Hubble, error) {
+	if !cfg.Enable {
+		return nil, nil
+	}
+	capacity := cfg.Capacity
+	if capacity == 0 {
+		capacity = 1024 // for those who follow, to read from
+	}
+	record, err := flows.NewRecord(capacity, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	asked, err := flowmetrics.Parse(cfg.Metrics)
+	if err != nil {
+		return nil, err
+	}
+	h := &Hubble{cfg: cfg, node: n, log: log, recorder: &recorder{
+		monitor: n.Monitor, record: record, changed: make(chan struct{}, 1), events: cfg.events(),
+		maker: flows.Maker{Node: n.Self.String(), Directory: newDirectory(n)},
+	}}
+	if len(asked) > 0 {
+		h.recorder.metrics = flowmetrics.New(asked)
+	}
+	return h, nil
+}
+
+// Start begins to record flows and to serve them. It hands each part that runs until its context
+// ends to start.
+func (h *Hubble) Start(start func(part string, run func(context.Context) error)) error {
+	if h == nil {
+		return nil
+	}
+	cfg, metrics := h.cfg, h.recorder.metrics
+	sc := flowserver.Config{
+		Record: h.recorder.record, Self: h.node.Self, Nodes: h.node.Nodes, PeerPort: cfg.port(), PeerTLS: !cfg.NoTLS,
+		Version: h.node.Version, Log: h.log,
+	}
+	if cfg.Capacity == 0 && metrics == nil {
+		sc.Follow = h.recorder.follow
+	} else {
+		h.recorder.follow() // for as long as the agent runs; the kernel forgets it afterwards
+	}
+	srv, err := flowserver.New(sc)
+	if err != nil {
+		return err
+	}
+	local, err := h.node.Listen(cfg.SocketPath, "--hubble-socket-path")
+	if err != nil {
+		return err
+	}
+	h.recorder.record.Events.Add(flows.Event{Time: time.Now(), Event: &flowpb.AgentEvent{
+		Type:         flowpb.AgentEventType_AGENT_STARTED,
+		Notification: &flowpb.AgentEvent_AgentStart{AgentStart: &flowpb.TimeNotification{Time: timestamppb.Now()}},
+	}})
+	start("flows", h.recorder.run)
+	start("flow-socket", func(ctx context.Context) error {
+		defer os.Remove(cfg.SocketPath)
+		return srv.Serve(ctx, local, nil)
+	})
+	if cfg.ListenAddress != "" {
+		start("flow-server", func(ctx context.Context) error { return h.serve(ctx, srv) })
+	}
+	if metrics != nil {
+		start("flow-metrics", h.serveMetrics)
+		start("flow-metrics-sweep", h.sweepMetrics)
+	}
+	return nil
+}
+
+// serve serves flows on TCP until ctx ends.
+func (h *Hubble) serve(ctx context.Context, srv *flowserver.Server) error {
+	return h.keepServing(ctx, "flow-server", h.cfg.ListenAddress, func(l func() (net.Listener, error)) error {
+		var creds credentials.TransportCredentials
+		if !h.cfg.NoTLS {
+			tlsCfg, err := h.cfg.TLS.Config()
+			if err != nil {
+				return err
+			}
+			creds = credentials.NewTLS(tlsCfg)
+		}
+		at, err := l()
+		if err != nil {
+			return err
+		}
+		return srv.Serve(ctx, at, creds)
+	})
+}
+
+// retryInterval is the time between two attempts to serve on TCP.
+const retryInterval = 5 * time.Second
+
+// keepServing calls serve, which begins to listen at an address when it has what it needs, until
+// ctx ends, and again when it failed. What is missing may come: certificates are often made when
+// the agents run already. Nobody's packets depend on it, so that it is no reason for the agent to
+// end.
+func (h *Hubble) keepServing(ctx context.Context, part, addr string, serve func(listen func() (net.Listener, error)) error) error {
+	var before string
+	for {
+		err := serve(func() (net.Listener, error) {
+			l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
+			if err == nil {
+				h.node.Report(part, rest.StateOk, "served at "+addr)
+				before = ""
+			}
+			return l, err
+		})
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil && err.Error() != before {
+			before = err.Error()
+			h.log.Warn("nothing is served on TCP; this is tried again", "what", part, "address", addr, "error", err)
+			h.node.Report(part, rest.StateWarning, err.Error())
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(retryInterval):
+		}
+	}
+}
+
+// Status is what GET /healthz says of flows.
+func (h *Hubble) Status() rest.Status {
+	if h == nil {
+		return rest.Status{State: rest.StateDisabled}
+	}
+	record := h.recorder.record
+	oldest, next := record.Flows.Bounds()
+	seen, _ := record.Seen()
+	return rest.Status{State: rest.StateOk, Msg: fmt.Sprintf("%d of %d flows kept, %d seen, %.1f/s",
+		next-oldest, record.Flows.Cap(), seen, record.Rate(time.Now()))}
+}
+
+// PolicyChanged tells readers of the agent's events of policies that changed.
+func (h *Hubble) PolicyChanged(changes []policy.Change) {
+	if h == nil {
+		return
+	}
+	now := time.Now()
+	for _, ch := range changes {
+		ev := &flowpb.AgentEvent{Type: flowpb.AgentEventType_POLICY_UPDATED}
+		if len(ch.Rules) == 0 {
+			ev.Type = flowpb.AgentEventType_POLICY_DELETED
+		}
+		ev.Notification = &flowpb.AgentEvent_PolicyUpdate{PolicyUpdate: &flowpb.PolicyUpdateNotification{
+			Labels: policyNamed(ch.Owner).GetLabels(), Revision: h.node.Policy.Revision(), RuleCount: int64(len(ch.Rules)),
+		}}
+		h.recorder.record.Events.Add(flows.Event{Time: now, Event: ev})
+	}
+}

@@ -1,0 +1,65 @@
+package hubble
+
+import (
+	"slices"
+	"strings"
+
+	flowpb "github.com/hawser-net/hawser/api/flow"
+	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/internal/policy"
+)
+
+// policiesOf names the policies whose rules brought about a verdict: all ordinary ones that say so,
+// or the one of a tier that decides.
+func policiesOf(side policy.TraceSide) []*flowpb.Policy {
+	at := slices.IndexFunc(side.Steps, func(s policy.TraceStep) bool { return s.Decides && !s.Pass })
+	if at < 0 {
+		return nil // for want of a rule
+	}
+	settles := side.Steps[at]
+	var out []*flowpb.Policy
+	seen := map[policy.Owner]bool{}
+	for i, s := range side.Steps {
+		same := s.Tier == policy.TierOrdinary && settles.Tier == policy.TierOrdinary && s.Matches() && s.Deny == settles.Deny
+		if (i == at || same) && !s.Local && !seen[s.Owner] {
+			seen[s.Owner] = true
+			out = append(out, policyNamed(s.Owner))
+		}
+	}
+	return out
+}
+
+// policyNamed is the policy that an owner of rules is: k8s/kind/namespace/name of Kubernetes or
+// file/namespace/name of a file, without the namespace for one of the whole cluster.
+func policyNamed(o policy.Owner) *flowpb.Policy {
+	parts := strings.Split(string(o), "/")
+	var kind string
+	if parts = parts[1:]; strings.HasPrefix(string(o), "k8s/") && len(parts) > 1 {
+		kind, parts = parts[0], parts[1:]
+	}
+	p := &flowpb.Policy{}
+	switch len(parts) {
+	case 0:
+		p.Name = string(o)
+	case 1:
+		p.Name = parts[0]
+	default:
+		p.Namespace, p.Name = parts[0], parts[1]
+	}
+	switch {
+	case kind != "":
+	case p.Namespace != "":
+		kind = "CiliumNetworkPolicy"
+	default:
+		kind = "CiliumClusterwideNetworkPolicy"
+	}
+	label := func(key, value string) {
+		if value != "" {
+			p.Labels = append(p.Labels, labels.New(labels.SourceK8s, "io.cilium.k8s.policy."+key, value).String())
+		}
+	}
+	label("derived-from", kind)
+	label("name", p.Name)
+	label("namespace", p.Namespace)
+	return p
+}
