@@ -17,6 +17,7 @@ import (
 
 	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/api/rest/server"
+	"github.com/hawser-net/hawser/internal/agent/component"
 	"github.com/hawser-net/hawser/internal/agent/hubble"
 	"github.com/hawser-net/hawser/internal/agent/monitor"
 	"github.com/hawser-net/hawser/internal/cniconf"
@@ -87,7 +88,7 @@ type api struct {
 	cni              *cniconf.Manager
 	monitor          *monitor.Monitor
 	hubble           *hubble.Hubble
-	parts            *parts
+	components       *component.Statuses
 	routeFaults      routeFaults
 	nodeHealth       *nodeHealth // nil if nodes do not probe each other
 	metrics          *metricsSet
@@ -180,7 +181,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 	// ---- pure parts and tables ------------------------------------------------------------------
 	a := &api{
 		cfg: cfg, log: log, version: ag.version, flagValues: ag.flags, maps: kernel, programs: programs,
-		registry: endpoint.NewRegistry(), cache: ipcache.New(), nodeClients: newNodeClients(), parts: newParts(), inForce: make(chan struct{}),
+		registry: endpoint.NewRegistry(), cache: ipcache.New(), nodeClients: newNodeClients(), components: component.New(), inForce: make(chan struct{}),
 		metrics: newMetrics(), monitor: monitor.New(log, kernel), stopping: make(chan struct{}), moved: make(chan struct{}, 1),
 		podCIDRsMoved: make(chan struct{}, 1), cidrsMoved: make(chan struct{}, 1),
 	}
@@ -352,7 +353,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 			if err != nil {
 				log.Error("policy is not in force in full", "error", err)
 			}
-			a.parts.report("rules", err, "all rules are in force")
+			a.components.Report("rules", err, "all rules are in force")
 			a.metrics.policyUp.Add(float64(len(changes)))
 			heard()
 		})
@@ -730,9 +731,9 @@ func (a *api) housekeeping(ctx context.Context, book *rules, log *slog.Logger) e
 				return nil
 			}
 			shares, failed := a.maps.FlowShares()
-			a.parts.report("conntrack", errors.Join(err, failed), fmt.Sprintf("%d flows, %d expired ones removed%s", alive, removed, beyondShares(shares)))
+			a.components.Report("conntrack", errors.Join(err, failed), fmt.Sprintf("%d flows, %d expired ones removed%s", alive, removed, beyondShares(shares)))
 		case <-sweep.C:
-			a.parts.report("orphans", a.lifecycle.Sweep(), "no interface without an endpoint stays")
+			a.components.Report("orphans", a.lifecycle.Sweep(), "no interface without an endpoint stays")
 		case <-retry.C:
 			if a.isInForce() {
 				a.replacePrograms(log)
@@ -741,7 +742,7 @@ func (a *api) housekeeping(ctx context.Context, book *rules, log *slog.Logger) e
 			if err != nil {
 				log.Error("policy is not in force in full", "error", err)
 			}
-			a.parts.report("policy", err, "all endpoints have their rule sets")
+			a.components.Report("policy", err, "all endpoints have their rule sets")
 			a.reportEdited()
 		}
 	}

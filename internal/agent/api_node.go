@@ -140,7 +140,7 @@ func (a *api) health() rest.StatusResponse {
 	st.Hubble = a.hubble.Status()
 	st.Kvstore = a.kvstoreStatus()
 	st.CNIFile = a.cniStatus()
-	st.Parts = a.parts.list()
+	st.Parts = a.components.List()
 	st.ClusterMesh = a.mesh.status()
 	if p, ok := a.mesh.part(); ok {
 		st.Parts = append(st.Parts, p)

@@ -38,11 +38,11 @@ func (a *api) guardFilters(ctx context.Context, links *link.Links, log *slog.Log
 			often.Do(func() {
 				log.Error("interfaces cannot have their programs back; pods' are shut, and it is tried again", "error", err)
 			})
-			a.parts.report("filters", err, "")
+			a.components.Report("filters", err, "")
 			failed = true
 		case ifIndex == 0 || !failed:
 			failed = false
-			a.parts.report("filters", nil, fmt.Sprintf("all programs are in place; looked at every %v, and when the kernel tells of a change", filterCheck))
+			a.components.Report("filters", nil, fmt.Sprintf("all programs are in place; looked at every %v, and when the kernel tells of a change", filterCheck))
 		}
 	})
 }

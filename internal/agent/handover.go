@@ -37,7 +37,7 @@ func (a *api) replacePrograms(log *slog.Logger) {
 		return
 	}
 	err := a.programs.ReplaceOthers()
-	a.parts.report("programs", err, "the programs and maps of before were replaced")
+	a.components.Report("programs", err, "the programs and maps of before were replaced")
 	if err != nil {
 		log.Error("some programs and maps of before are still in charge; this is tried again", "error", err)
 		return

@@ -24,7 +24,7 @@ func newHubble(a *api, log *slog.Logger) (*hubble.Hubble, error) {
 		ServeMetrics: func(ctx context.Context, l net.Listener, registry *prometheus.Registry) error {
 			return serveMetrics(ctx, l, registry, metricsTimeout)
 		},
-		Report: a.parts.set,
+		Report: a.components.Set,
 	}
 	if a.kube != nil {
 		n.Kubernetes = kubeNames{a.kube}

@@ -315,12 +315,12 @@ const partLabels = "identity-labels"
 func (l *identityLabels) report(held []policy.Owner, s relevance.State) {
 	switch {
 	case len(held) > 0:
-		l.a.parts.set(partLabels, rest.StateWarning, fmt.Sprintf("%d policies wait until the identities of all pods have the labels that they select, among them %s; "+
+		l.a.components.Set(partLabels, rest.StateWarning, fmt.Sprintf("%d policies wait until the identities of all pods have the labels that they select, among them %s; "+
 			"hawser operator status tells for whom", len(held), held[0]))
 	case s.Keys.All():
-		l.a.parts.set(partLabels, rest.StateOk, "all labels make identities")
+		l.a.components.Set(partLabels, rest.StateOk, "all labels make identities")
 	default:
-		l.a.parts.set(partLabels, rest.StateOk, fmt.Sprintf("labels with %d keys make identities", len(s.Keys.List())))
+		l.a.components.Set(partLabels, rest.StateOk, fmt.Sprintf("labels with %d keys make identities", len(s.Keys.List())))
 	}
 }
 

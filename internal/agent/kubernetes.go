@@ -297,7 +297,7 @@ func (k *kube) startRules(run *group, gate *syncGate, book *rules) {
 		if err != nil {
 			k.log.Error("policy is not in force in full", "error", err)
 		}
-		k.a.parts.report("cluster-rules", err, "all rules of the cluster are in force")
+		k.a.components.Report("cluster-rules", err, "all rules of the cluster are in force")
 		k.a.metrics.policyUp.Add(float64(len(changes)))
 		heard()
 	})

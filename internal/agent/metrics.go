@@ -215,7 +215,7 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 		gauge(c.unrouted, 1, node)
 	}
 	failed := 0
-	for _, p := range a.parts.list() {
+	for _, p := range a.components.List() {
 		if p.State == "Failure" {
 			failed++
 		}

@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/hawser-net/hawser/api/v2"
+	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/identity"
 	making "github.com/hawser-net/hawser/internal/operator/identities"
 	managers "github.com/hawser-net/hawser/internal/operator/kube"

@@ -192,7 +192,7 @@ func (k *kube) joinPools(a *api) {
 	defer n.mu.Unlock()
 	k.ippools = ippools.New(k.client, n.look, n.log)
 	n.known, n.refresh = k.ippools.Get, k.nodes.Refresh
-	n.report = func(err error) { a.parts.report("pod-cidrs", err, "as assigned") }
+	n.report = func(err error) { a.components.Report("pod-cidrs", err, "as assigned") }
 	n.moved = func() {
 		select {
 		case a.podCIDRsMoved <- struct{}{}:

@@ -369,7 +369,7 @@ func (a *api) followNodes(ctx context.Context, facts nodeFacts, links *link.Link
 		}
 		err = errors.Join(err, a.routeFaults.err())
 		failed = err != nil
-		a.parts.report("routes", err, fmt.Sprintf("%d other nodes", len(desired.Peers)))
+		a.components.Report("routes", err, fmt.Sprintf("%d other nodes", len(desired.Peers)))
 		if s, ok := a.store.(interface{ SetClusterSize(clients int) }); ok {
 			s.SetClusterSize(len(desired.Peers) + 1)
 		}
@@ -455,7 +455,7 @@ func (a *api) whenSynced(ctx context.Context, gate *syncGate, addrs *table.Recon
 	if err := book.settled(); err != nil {
 		log.Warn("cannot clear up after the prefixes of earlier rules", "error", err)
 	}
-	a.parts.set("sync", rest.StateOk, "everything was heard")
+	a.components.Set("sync", rest.StateOk, "everything was heard")
 	// The first listings, and the look through the kernel's maps, take much more memory than what
 	// is kept of them.
 	debug.FreeOSMemory()

@@ -211,8 +211,8 @@ func (k *kube) checkRanges(o *v2.CiliumNode) {
 		err := fmt.Errorf("pods of this node use %s, but the operator has assigned %s; delete the node's pods and restart the agent",
 			strings.Join(missing, ", "), strings.Join(o.Spec.IPAM.PodCIDRs, ", "))
 		k.log.Error("the node's pod CIDRs have changed", "error", err)
-		k.a.parts.report("pod-cidrs", err, "")
+		k.a.components.Report("pod-cidrs", err, "")
 		return
 	}
-	k.a.parts.report("pod-cidrs", nil, "as assigned")
+	k.a.components.Report("pod-cidrs", nil, "as assigned")
 }

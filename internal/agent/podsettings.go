@@ -108,8 +108,8 @@ func (a *api) reportBigTCP(devices datapath.Devices, device string) {
 	case size == 0:
 		msg := fmt.Sprintf("%s without effect: device %s takes packets of up to %d bytes for segmentation", options, device, devices.SegmentLimit)
 		a.log.Warn("no BIG TCP on this node", "reason", msg)
-		a.parts.set(part, rest.StateWarning, msg)
+		a.components.Set(part, rest.StateWarning, msg)
 	default:
-		a.parts.set(part, rest.StateOk, fmt.Sprintf("%s: up to %d bytes, in pods that are made from now on", options, size))
+		a.components.Set(part, rest.StateOk, fmt.Sprintf("%s: up to %d bytes, in pods that are made from now on", options, size))
 	}
 }

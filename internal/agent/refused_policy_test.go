@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/hawser-net/hawser/api/rest"
-	"github.com/hawser-net/hawser/api/v2"
+	v2 "github.com/hawser-net/hawser/api/v2"
 	managers "github.com/hawser-net/hawser/internal/operator/kube"
 	told "github.com/hawser-net/hawser/internal/operator/policies"
 )

@@ -141,10 +141,10 @@ func (a *api) settleIdentities(ctx context.Context) error {
 // reportWaiting says in the status how many endpoints have temporary identities.
 func (a *api) reportWaiting(n int) {
 	if n == 0 {
-		a.parts.set(partTemporary, rest.StateOk, "all endpoints have their identity")
+		a.components.Set(partTemporary, rest.StateOk, "all endpoints have their identity")
 		return
 	}
-	a.parts.set(partTemporary, rest.StateWarning, fmt.Sprintf(
+	a.components.Set(partTemporary, rest.StateWarning, fmt.Sprintf(
 		"%d endpoints wait for an identity and have a temporary one: their own policies are enforced, others see them as %s or as before", n, identity.Init))
 }
 
@@ -166,10 +166,10 @@ func (a *api) edited() []allocator.ID {
 func (a *api) reportEdited() {
 	list := a.edited()
 	if len(list) == 0 {
-		a.parts.set(partEdited, rest.StateOk, "all identities are as they were made")
+		a.components.Set(partEdited, rest.StateOk, "all identities are as they were made")
 		return
 	}
 	shown := list[:min(len(list), 10)]
-	a.parts.set(partEdited, rest.StateWarning, fmt.Sprintf(
+	a.components.Set(partEdited, rest.StateWarning, fmt.Sprintf(
 		"somebody edited the labels of %d identities, among them %v: on this node they mean what they meant; the log has their labels, give them these back", len(list), shown))
 }

@@ -39,7 +39,7 @@ func (a *api) judgeAddresses() {
 		cause = fmt.Errorf("the kernel does not know %d addresses and prefixes, as %s; endpoints whose rules name them drop all their packets (--bpf-ipcache-max, --bpf-ipcache-prefix-max): %w",
 			len(list), list[0].Prefix, cause)
 	}
-	a.parts.report("addresses", cause, "the kernel knows all addresses and prefixes")
+	a.components.Report("addresses", cause, "the kernel knows all addresses and prefixes")
 	if err := a.policy.SetUnplaced("address", list); err != nil {
 		a.log.Error("policy is not in force in full", "error", err)
 	}

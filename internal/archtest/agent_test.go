@@ -1,0 +1,34 @@
+package archtest
+
+import (
+	"path"
+	"slices"
+	"testing"
+)
+
+// agentPackages are the packages that the agent is wired from, with those among them that each may
+// use.
+var agentPackages = map[string][]string{
+	"component": {},
+}
+
+func TestTheAgentIsWiredFromAbove(t *testing.T) {
+	const (
+		agent  = "internal/agent"
+		reason = "a part of the agent is read and tested with nothing but what it uses; what needs more of the agent is wiring, and belongs to " + agent
+	)
+	for _, p := range packages(t) {
+		if path.Dir(p.path) != agent {
+			continue
+		}
+		uses, listed := agentPackages[path.Base(p.path)]
+		if !listed {
+			continue
+		}
+		for _, imp := range p.imports {
+			if under(imp, agent) && !slices.Contains(uses, path.Base(imp)) {
+				t.Errorf("%s imports %s: %s", p.path, imp, reason)
+			}
+		}
+	}
+}
