@@ -18,6 +18,7 @@ import (
 	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/api/rest/server"
 	"github.com/hawser-net/hawser/internal/agent/component"
+	"github.com/hawser-net/hawser/internal/agent/health"
 	"github.com/hawser-net/hawser/internal/agent/hubble"
 	"github.com/hawser-net/hawser/internal/agent/monitor"
 	"github.com/hawser-net/hawser/internal/cniconf"
@@ -90,7 +91,7 @@ type api struct {
 	hubble           *hubble.Hubble
 	components       *component.Statuses
 	routeFaults      routeFaults
-	nodeHealth       *nodeHealth // nil if nodes do not probe each other
+	health           *health.Health // nil if nodes do not probe each other
 	metrics          *metricsSet
 	stopping         chan struct{} // closed when the agent ends
 	inForce          chan struct{} // closed when policy is that of everything there was to hear
@@ -316,7 +317,10 @@ func (ag *Agent) Run(ctx context.Context) error {
 	run.start("named-ports", a.ports.run)
 	routers := routerState{path: filepath.Join(cfg.StateDir, "state", "router.json")}
 	preferred := routers.load(log)
-	if a.nodeHealth, err = newNodeHealth(a, facts, links, log.With("part", "health")); err != nil {
+	if err := health.RemoveEndpoint(links); err != nil {
+		return err
+	}
+	if a.health, err = a.newHealth(facts, links, log.With("part", "health")); err != nil {
 		return err
 	}
 	if err := a.lifecycle.Load(ctx); err != nil {
@@ -325,7 +329,9 @@ func (ag *Agent) Run(ctx context.Context) error {
 	if err := placer.plain.restore(a.registry.List()); err != nil {
 		return err
 	}
-	a.nodeHealth.keep()
+	if a.health != nil {
+		a.health.Reserve()
+	}
 	if err := a.takeRouter(preferred); err != nil {
 		return err
 	}
@@ -437,8 +443,10 @@ func (ag *Agent) Run(ctx context.Context) error {
 	if err := a.hubble.Start(run.start); err != nil {
 		return err
 	}
-	if err := a.nodeHealth.start(run); err != nil {
-		return err
+	if a.health != nil {
+		run.start("cluster-health", a.health.Probe)
+		run.start("health-answers", a.health.Answer)
+		run.start("health-api", func(ctx context.Context) error { return a.serveHealthAPI(ctx, log.With("part", "health")) })
 	}
 	run.start("housekeeping", func(ctx context.Context) error { return a.housekeeping(ctx, ruleBook, log) })
 	run.start("recovery", func(ctx context.Context) error { return a.recover(ctx, log) })
@@ -473,8 +481,8 @@ func (ag *Agent) Run(ctx context.Context) error {
 		run.start("health", func(ctx context.Context) error { return serveLocal(ctx, cfg.HealthPort, a.healthHandler()) })
 	}
 	if cfg.ProxyHealthzAddr != "" && cfg.KubeProxyReplacement {
-		h := proxyHealthz(func() bool { return a.isInForce() && a.health().Cilium.State != rest.StateFailure })
-		run.start("kube-proxy-healthz", func(ctx context.Context) error { return serveProxyHealthz(ctx, cfg.ProxyHealthzAddr, h, log) })
+		h := health.ProxyHandler(func() bool { return a.isInForce() && a.status().Cilium.State != rest.StateFailure })
+		run.start("kube-proxy-healthz", func(ctx context.Context) error { return health.ServeProxy(ctx, cfg.ProxyHealthzAddr, h, log) })
 	}
 	if err := fence.wait(run.ctx); err == nil { // not if a part failed before
 		if err := a.cni.Install(); err != nil {
@@ -663,7 +671,7 @@ func (a *api) healthHandler() http.Handler {
 	mux := http.NewServeMux()
 	answer := func(code func(rest.State) int) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) {
-			st := a.health()
+			st := a.status()
 			w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 			w.WriteHeader(code(st.Cilium.State))
 			fmt.Fprintln(w, st.Cilium.State, st.Cilium.Msg)

@@ -56,7 +56,7 @@ func (a *api) ListMetrics(context.Context, server.ListMetricsRequestObject) (ser
 // GetDebugInfo is GET /debuginfo: what is shown elsewhere, in one answer for a report of a fault.
 // Options that may hold secrets are not in it.
 func (a *api) GetDebugInfo(ctx context.Context, _ server.GetDebugInfoRequestObject) (server.GetDebugInfoResponseObject, error) {
-	st := a.fullHealth()
+	st := a.fullStatus()
 	info := rest.DebugInfo{CiliumVersion: a.version, CiliumStatus: st, Encryption: st.Encryption, Subsystem: map[string]string{}}
 	var kernel unix.Utsname
 	if err := unix.Uname(&kernel); err == nil {

@@ -99,22 +99,22 @@ func (a *api) policyMode() string {
 // GetHealthz is GET /healthz.
 func (a *api) GetHealthz(_ context.Context, req server.GetHealthzRequestObject) (server.GetHealthzResponseObject, error) {
 	if req.Params.Brief {
-		st := a.health()
+		st := a.status()
 		return server.GetHealthz200JSONResponse(rest.StatusResponse{Cilium: st.Cilium, Stale: st.Stale}), nil
 	}
-	return server.GetHealthz200JSONResponse(a.fullHealth()), nil
+	return server.GetHealthz200JSONResponse(a.fullStatus()), nil
 }
 
-// fullHealth is health with the nodes.
-func (a *api) fullHealth() rest.StatusResponse {
-	st := a.health()
-	st.Cluster = rest.ClusterStatus{Self: a.localName(), Nodes: a.nodeElements(), CiliumHealth: a.nodeHealth.summary()}
+// fullStatus is status with the nodes.
+func (a *api) fullStatus() rest.StatusResponse {
+	st := a.status()
+	st.Cluster = rest.ClusterStatus{Self: a.localName(), Nodes: a.nodeElements(), CiliumHealth: a.healthSummary()}
 	return st
 }
 
 // health puts together the state of every part. The whole is a failure only if pods cannot be
 // attached or policy is not in force; what merely delays news from other nodes is a warning.
-func (a *api) health() rest.StatusResponse {
+func (a *api) status() rest.StatusResponse {
 	st := rest.StatusResponse{
 		Kubernetes:   a.kube.status(),
 		DatapathMode: rest.DatapathModeVeth, ConfiguredDatapathMode: a.cfg.DatapathMode, AttachMode: "tc",

@@ -172,7 +172,7 @@ func TestClusterHealth(t *testing.T) {
 			}
 
 			// The endpoint: identity 4, told to the other node, and of use in policies.
-			ep, err := n2.client.Endpoint(t.Context(), "container-name:"+healthName)
+			ep, err := n2.client.Endpoint(t.Context(), "container-name:"+"cilium-health-ep")
 			if err != nil || ep.Status.Identity.ID != int(identity.Health) || ep.Status.State != rest.EndpointStateReady {
 				t.Fatalf("the health endpoint: %+v, %v", ep.Status.Identity, err)
 			}
@@ -249,7 +249,7 @@ func TestClusterHealth(t *testing.T) {
 			n1.wantHealth("the agent of n2 is away", "n2", "endpoint http4", "endpoint http6", "endpoint icmp4", "endpoint icmp6", "node http4", "node http6")
 			n2.start()
 			n1.wantHealth("the agent of n2 is back", "n2")
-			again, err := n2.client.Endpoint(t.Context(), "container-name:"+healthName)
+			again, err := n2.client.Endpoint(t.Context(), "container-name:"+"cilium-health-ep")
 			if err != nil || again.Status.Networking.Addressing[0] != addrs {
 				t.Errorf("after a restart: %+v, %v; want %+v", again.Status.Networking.Addressing, err, addrs)
 			}
@@ -278,7 +278,7 @@ func TestHealthOff(t *testing.T) {
 	if st, err := n.client.Health(t.Context(), false); err != nil || st.Cluster.CiliumHealth.State != rest.StateDisabled {
 		t.Errorf("status: %+v, %v", st.Cluster.CiliumHealth, err)
 	}
-	if names := n.ns.LinkNames(t); slices.Contains(names, healthLink) {
+	if names := n.ns.LinkNames(t); slices.Contains(names, "lxc_health") {
 		t.Errorf("interfaces %v", names)
 	}
 	n.stop()

@@ -21,6 +21,7 @@ import (
 	"github.com/hawser-net/hawser/api/rest/server"
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/api/v2alpha1"
+	"github.com/hawser-net/hawser/internal/agent/health"
 	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/datapath/link"
 	"github.com/hawser-net/hawser/internal/endpoint"
@@ -159,7 +160,7 @@ func (k *kube) join(a *api, facts nodeFacts, links *link.Links, filter *labels.F
 	var healthListen func(uint16) (net.Listener, error)
 	var sockets service.Sockets
 	if k.cfg.KubeProxyReplacement {
-		healthListen, sockets = listenForBalancers, nodeSockets{a.maps, links}
+		healthListen, sockets = health.ListenForBalancers, nodeSockets{a.maps, links}
 	}
 	k.services, err = services.New(services.Config{
 		NodeName: k.cfg.NodeName, NodeAddrs: facts.hosts(), Announced: facts.hosts(), Within: k.cfg.nodePortRanges(), KubeProxy: !k.cfg.KubeProxyReplacement,

@@ -225,10 +225,10 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 
 // health tells which nodes answer.
 func (c *stateCollector) health(gauge func(d *prometheus.Desc, v float64, labels ...string)) {
-	if c.a.nodeHealth == nil {
+	if c.a.health == nil {
 		return
 	}
-	all, _ := c.a.nodeHealth.prober.Statuses()
+	all, _ := c.a.health.Statuses()
 	for _, kind := range []struct {
 		name  string
 		total *prometheus.Desc

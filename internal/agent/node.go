@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/hawser-net/hawser/api/rest"
+	"github.com/hawser-net/hawser/internal/agent/health"
 	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/datapath/link"
 	"github.com/hawser-net/hawser/internal/datapath/loader"
@@ -270,6 +271,40 @@ func (a *api) routers() []netip.Addr {
 		}
 	}
 	return out
+}
+
+// newHealth returns what answers other nodes' probes and probes them; nil if nodes do not.
+func (a *api) newHealth(facts nodeFacts, links *link.Links, log *slog.Logger) (*health.Health, error) {
+	if !a.cfg.HealthChecking {
+		return nil, nil
+	}
+	saved := routerState{path: filepath.Join(a.cfg.StateDir, "state", "health.json")}
+	return health.New(health.Config{
+		Self: node.Key{Cluster: a.cfg.ClusterName, Name: a.cfg.NodeName}, Nodes: a.nodes.Table(), Local: facts.hosts(),
+		IPv4: a.cfg.EnableIPv4, IPv6: a.cfg.EnableIPv6, Port: a.cfg.ClusterHealthPort, Interval: a.cfg.HealthInterval, Endpoint: a.cfg.HealthEndpoint,
+		Links: links, Pool: a.pool, Registry: a.registry, Lifecycle: a.lifecycle, Devices: a.deviceFacts, InForce: a.isInForce,
+		Routers: func() (v4, v6 netip.Addr) { return a.router4, a.router6 },
+		Before:  saved.load(log), Save: saved.save,
+		Announce: func() error { return a.announceSelf(facts) }, Log: log,
+	})
+}
+
+// announceSelf tells the other nodes what has changed of this one.
+func (a *api) announceSelf(facts nodeFacts) error {
+	self := a.selfNode(facts)
+	err := a.nodes.Announce(self)
+	if a.kube != nil {
+		err = errors.Join(err, a.kube.nodes.Announce(self))
+	}
+	return err
+}
+
+// healthAddresses are those of this node's health endpoint.
+func (a *api) healthAddresses() []netip.Addr {
+	if a.health == nil {
+		return nil
+	}
+	return a.health.Addresses()
 }
 
 // selfNode is what this node tells the others of itself.

@@ -10,6 +10,9 @@ import (
 // use.
 var agentPackages = map[string][]string{
 	"component": {},
+	"health":    {},
+	"hubble":    {"monitor"},
+	"monitor":   {},
 }
 
 func TestTheAgentIsWiredFromAbove(t *testing.T) {

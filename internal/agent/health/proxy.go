@@ -1,4 +1,4 @@
-package agent
+package health
 
 import (
 	"context"
@@ -16,8 +16,8 @@ import (
 // anybody can open them.
 const maxBalancers = 64
 
-// listenForBalancers opens a port at which balancers outside ask, at all addresses; 0 for any port.
-func listenForBalancers(port uint16) (net.Listener, error) {
+// ListenForBalancers opens a port at which balancers outside ask, at all addresses; 0 for any port.
+func ListenForBalancers(port uint16) (net.Listener, error) {
 	l, err := net.Listen("tcp", ":"+strconv.Itoa(int(port)))
 	if err != nil {
 		return nil, err
@@ -25,9 +25,9 @@ func listenForBalancers(port uint16) (net.Listener, error) {
 	return clusterhealth.Limit(l, maxBalancers), nil
 }
 
-// serveProxyHealthz answers in kube-proxy's place at an address until ctx ends. While somebody else
+// ServeProxy answers in kube-proxy's place at an address until ctx ends. While somebody else
 // has the address it tries again.
-func serveProxyHealthz(ctx context.Context, addr string, h http.Handler, log *slog.Logger) error {
+func ServeProxy(ctx context.Context, addr string, h http.Handler, log *slog.Logger) error {
 	for {
 		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
 		if err == nil {
@@ -40,17 +40,17 @@ func serveProxyHealthz(ctx context.Context, addr string, h http.Handler, log *sl
 		}
 		log.Warn("balancers that ask kube-proxy's address for health are not answered; does kube-proxy still run on this node?", "error", err)
 		select {
-		case <-time.After(maxHealthRetry):
+		case <-time.After(maxRetry):
 		case <-ctx.Done():
 			return nil
 		}
 	}
 }
 
-// proxyHealthz answers as kube-proxy does whether services are led to their backends on this node:
+// ProxyHandler answers as kube-proxy does whether services are led to their backends on this node:
 // with status 200, or 503 as long as not all of them have been heard, or while they are not in
 // force.
-func proxyHealthz(well func() bool) http.Handler {
+func ProxyHandler(well func() bool) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		ok, now := well(), time.Now().UTC()

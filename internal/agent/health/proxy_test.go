@@ -1,4 +1,4 @@
-package agent
+package health
 
 import (
 	"context"
@@ -21,7 +21,7 @@ import (
 func TestProxyHealthz(t *testing.T) {
 	t.Parallel()
 	well := false
-	h := proxyHealthz(func() bool { return well })
+	h := ProxyHandler(func() bool { return well })
 	for _, want := range []int{http.StatusServiceUnavailable, http.StatusOK} {
 		rec := httptest.NewRecorder()
 		h.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/healthz", nil))
@@ -51,7 +51,7 @@ func TestBalancersAreBounded(t *testing.T) {
 	done := make(chan error, 1)
 	go func() {
 		done <- ns.Do(func() error {
-			return serveProxyHealthz(ctx, fmt.Sprintf("127.0.0.1:%d", port), proxyHealthz(func() bool { return true }), slog.New(slog.DiscardHandler))
+			return ServeProxy(ctx, fmt.Sprintf("127.0.0.1:%d", port), ProxyHandler(func() bool { return true }), slog.New(slog.DiscardHandler))
 		})
 	}()
 	dial := func(port int) (conn net.Conn, err error) {
@@ -96,7 +96,7 @@ func TestBalancersAreBounded(t *testing.T) {
 
 	// The services' ports: those beyond are closed, though nobody reads from the others.
 	var l net.Listener
-	ns.Must(t, func() (err error) { l, err = listenForBalancers(30100); return err })
+	ns.Must(t, func() (err error) { l, err = ListenForBalancers(30100); return err })
 	defer l.Close()
 	taken := make(chan net.Conn, maxBalancers+1)
 	go func() {
