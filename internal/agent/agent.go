@@ -17,6 +17,7 @@ import (
 
 	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/api/rest/server"
+	"github.com/hawser-net/hawser/internal/agent/addressing"
 	"github.com/hawser-net/hawser/internal/agent/component"
 	"github.com/hawser-net/hawser/internal/agent/health"
 	"github.com/hawser-net/hawser/internal/agent/hubble"
@@ -72,6 +73,7 @@ type api struct {
 	lifecycle        *endpoint.Lifecycle
 	policy           *endpoint.Policy
 	pool             *ipam.IPAM
+	book             *addressing.Book // of pool, for those who ask for addresses
 	router4, router6 netip.Addr
 	identities       *identities
 	idMin, idMax     identity.ID
@@ -98,9 +100,8 @@ type api struct {
 
 	// moved says that the node's addresses have changed, or what is served there.
 	moved chan struct{}
-	// podCIDRsMoved says that the node's pod CIDRs have changed, cidrsMoved that the other nodes
-	// have been told.
-	podCIDRsMoved, cidrsMoved chan struct{}
+	// cidrsMoved says that the node's pod CIDRs have changed, and the other nodes have been told.
+	cidrsMoved chan struct{}
 
 	mu      sync.Mutex
 	devices datapath.Devices
@@ -151,7 +152,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 		if cluster, err = newKube(cfg, log.With("part", "kubernetes")); err != nil {
 			return err
 		}
-		if cfg.IPv4Range, cfg.IPv6Range, err = cluster.podRanges(ctx, facts); err != nil {
+		if err = cluster.awaitAddresses(ctx, facts, &cfg); err != nil {
 			if ctx.Err() != nil {
 				return nil
 			}
@@ -184,7 +185,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 		cfg: cfg, log: log, version: ag.version, flagValues: ag.flags, maps: kernel, programs: programs,
 		registry: endpoint.NewRegistry(), cache: ipcache.New(), nodeClients: newNodeClients(), components: component.New(), inForce: make(chan struct{}),
 		metrics: newMetrics(), monitor: monitor.New(log, kernel), stopping: make(chan struct{}), moved: make(chan struct{}, 1),
-		podCIDRsMoved: make(chan struct{}, 1), cidrsMoved: make(chan struct{}, 1),
+		cidrsMoved: make(chan struct{}, 1),
 	}
 	engine, err := newEngine(cfg)
 	if err != nil {
@@ -196,8 +197,12 @@ func (ag *Agent) Run(ctx context.Context) error {
 	if err := a.policy.SetAudit(cfg.PolicyAudit); err != nil {
 		return err
 	}
-	if a.pool, err = newPool(cfg, cluster.nodePools(), a.registry, links, log.With("part", "ipam")); err != nil {
+	if a.pool, err = newPool(cfg, cluster.assigned(), a.registry, links, log.With("part", "ipam")); err != nil {
 		return err
+	}
+	a.book = &addressing.Book{IPAM: a.pool, Delegated: a.delegated(), Stopping: a.stopping}
+	if cluster.assigned() != nil {
+		a.book.Node = cfg.NodeName
 	}
 	if a.idMin, a.idMax, err = identity.Range(cfg.ClusterID, cfg.MaxConnectedClusters); err != nil {
 		return err
@@ -291,7 +296,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 	}
 	a.lifecycle = endpoint.NewLifecycle(endpoint.Config{
 		Log: log.With("part", "endpoint"), Registry: a.registry, Store: store, Filter: filter, Identities: a.identities,
-		Addresses: a.givenAddresses(), Placer: placer, Policy: a.policy, Maps: kernel, Programs: programs, Links: links,
+		Addresses: a.book.Endpoints(), Placer: placer, Policy: a.policy, Maps: kernel, Programs: programs, Links: links,
 		IdentityTimeout: cfg.AllocationTimeout, SettleDelay: settleDelay, OrphanGrace: cfg.OrphanGrace, Step: ag.step,
 	})
 	filesCfg := policydir.Defaults()
@@ -518,16 +523,16 @@ func newEngine(cfg Config) (*policy.Engine, error) {
 	})
 }
 
-func newPool(cfg Config, assigned *nodePools, registry *endpoint.Registry, links *link.Links, log *slog.Logger) (*ipam.IPAM, error) {
+func newPool(cfg Config, assigned *addressing.Pools, registry *endpoint.Registry, links *link.Links, log *slog.Logger) (*ipam.IPAM, error) {
 	pc := ipam.Config{Expiration: cfg.IPAMExpiration, Log: log, Local: links.IsLocal, InUse: func(ip netip.Addr) (string, bool) {
 		row, ok := registry.ByAddr(ip)
 		return fmt.Sprintf("endpoint %d", row.ID), ok
 	}}
 	if assigned != nil {
-		pc.Assigned, pc.DefaultPool = assigned.families, cfg.DefaultPool
+		pc.Assigned, pc.DefaultPool = assigned.Families(), cfg.DefaultPool
 		pool, err := ipam.New(pc)
 		if err == nil {
-			err = assigned.attach(pool)
+			err = assigned.Attach(pool)
 		}
 		return pool, err
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/api/rest/server"
+	"github.com/hawser-net/hawser/internal/agent/addressing"
 	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/identity"
@@ -150,9 +151,9 @@ func (a *api) createRequest(m *rest.EndpointChangeRequest) (endpoint.CreateReque
 	}
 	switch external := m.DatapathConfiguration.ExternalIPAM; {
 	case external && !a.delegated():
-		bad("datapath-configuration.external-ipam: the agent gives the addresses, as its --ipam is not %s; ask it for them", ipamDelegated)
+		bad("datapath-configuration.external-ipam: the agent gives the addresses, as its --ipam is not %s; ask it for them", addressing.Delegated)
 	case !external && a.delegated():
-		bad("datapath-configuration.external-ipam is not set: --ipam is %s, so another plugin has to give the addresses; name it in the CNI configuration's ipam.type", ipamDelegated)
+		bad("datapath-configuration.external-ipam is not set: --ipam is %s, so another plugin has to give the addresses; name it in the CNI configuration's ipam.type", addressing.Delegated)
 	}
 	errs = append(errs, withoutEffect(m))
 	lbls, err := a.workloadLabels(m)

@@ -3,13 +3,11 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/netip"
 
 	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/api/rest/server"
-	"github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/ipam"
 )
 
@@ -47,7 +45,7 @@ func (a *api) AllocateIP(ctx context.Context, req server.AllocateIPRequestObject
 	if err != nil {
 		return nil, err
 	}
-	res, err := a.allocate(ctx, families, req.Params.Owner, pools, req.Params.Expiration)
+	res, err := a.book.Give(ctx, families, req.Params.Owner, pools, req.Params.Expiration)
 	if err != nil {
 		if errors.Is(err, ipam.ErrDisabled) {
 			return nil, server.Errorf(http.StatusBadRequest, "%w", err)
@@ -112,50 +110,4 @@ func (a *api) allocRange(f ipam.Families) string {
 		return ""
 	}
 	return cidrs[0].String()
-}
-
-// addresses is the pool as endpoints use it.
-type addresses struct {
-	pool *ipam.IPAM
-}
-
-// Claim checks that the address was given to the owner. After a restart it is taken anew, and
-// expires as before: the plugin may be gone when it is to be given back.
-func (p addresses) Claim(ip netip.Addr, owner, uuid string) error {
-	given, ok := p.pool.Lookup(ip)
-	switch {
-	case !ok:
-		err := p.pool.Take(ip, owner, uuid)
-		switch {
-		case errors.Is(err, ipam.ErrInvalid), errors.Is(err, ipam.ErrDisabled):
-			return fmt.Errorf("%w: %w", endpoint.ErrInvalid, err)
-		case errors.Is(err, ipam.ErrExists):
-			return fmt.Errorf("%w: %w", endpoint.ErrExists, err)
-		}
-		return err
-	case given.Owner == ipam.RouterOwner:
-		return fmt.Errorf("%w: address %s is the router's", endpoint.ErrExists, ip)
-	case given.UUID != uuid:
-		return fmt.Errorf("%w: address %s was given to %s, and not with this request's expiration UUID; allocate an address first", endpoint.ErrExists, ip, given.Owner)
-	}
-	return nil
-}
-
-// Unclaim leaves the address as it was given: whoever asked for it gives it back, or it expires.
-func (p addresses) Unclaim(netip.Addr, string) {}
-
-// Commit makes the address stay.
-func (p addresses) Commit(ip netip.Addr, uuid string) error {
-	if given, ok := p.pool.Lookup(ip); ok && given.UUID == "" {
-		return nil // taken without expiration
-	}
-	return p.pool.StopExpiration(ip, uuid)
-}
-
-// Restore takes the address of an endpoint of before the restart.
-func (p addresses) Restore(ip netip.Addr, owner string) error { return p.pool.Restore(ip, owner) }
-
-// Free gives the address back.
-func (p addresses) Free(ip netip.Addr) {
-	_ = p.pool.Free(ip) // it fails only if the address is free already, which is what is wanted
 }

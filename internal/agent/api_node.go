@@ -9,6 +9,7 @@ import (
 
 	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/api/rest/server"
+	"github.com/hawser-net/hawser/internal/agent/addressing"
 	"github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/ipam"
@@ -43,7 +44,7 @@ func (a *api) ipamMode() string {
 	if a.kube != nil || a.delegated() {
 		return a.cfg.IPAM
 	}
-	return ipamKubernetes
+	return addressing.Kubernetes
 }
 
 // redact hides what must not leave the agent.
@@ -215,7 +216,7 @@ func (a *api) ipamStatus() rest.IPAMStatus {
 			family = "IPv6"
 		}
 		line := fmt.Sprintf("%s: %d/%d allocated from %s", family, u.Used, u.Capacity, u.CIDR)
-		if a.assigned() {
+		if a.kube.assigned() != nil {
 			line += " of pool " + u.Pool
 		}
 		if u.Drained {

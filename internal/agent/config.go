@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/hawser-net/hawser/internal/agent/addressing"
 	"github.com/hawser-net/hawser/internal/agent/hubble"
 	"github.com/hawser-net/hawser/internal/clusterhealth"
 	"github.com/hawser-net/hawser/internal/clustermesh"
@@ -197,7 +198,7 @@ func Defaults() Config {
 		RoutingMode: "tunnel", TunnelProtocol: "vxlan", TunnelPort: 8472, MasqueradeIPv4: true, MasqueradeIPv6: true, DirectRoutes: true,
 		PodReservedPorts: reservedAuto, PodPMTUD: pmtudBlackhole,
 		ClusterMesh: clustermesh.Defaults(), EnablePolicy: "default", AllowLocalhost: "auto", PolicyDefaultLocalCluster: true, NonDefaultDeny: true,
-		EnableK8s: k8s.InPod(), K8s: k8s.Defaults(), Policies: policies.Defaults(), CRDWait: 5 * time.Minute, IPAM: ipamClusterPool, DefaultPool: ipam.DefaultPool, PreAllocation: []string{ipam.DefaultPool + "=8"}, DatapathMode: datapathVeth, PodReadiness: readinessLoose,
+		EnableK8s: k8s.InPod(), K8s: k8s.Defaults(), Policies: policies.Defaults(), CRDWait: 5 * time.Minute, IPAM: addressing.ClusterPool, DefaultPool: ipam.DefaultPool, PreAllocation: []string{ipam.DefaultPool + "=8"}, DatapathMode: datapathVeth, PodReadiness: readinessLoose,
 		IdentityLabels: relevance.AllLabels, FixedIdentities: map[string]string{}, WellKnown: true, AllocationTimeout: 2 * time.Minute, AllocationSync: 5 * time.Minute,
 		CTTCP: 8000 * time.Second, CTTCPSyn: time.Minute, CTTCPFin: 10 * time.Second, CTAny: time.Minute,
 		CTInterval: 30 * time.Second, Maps: maps.Defaults(),
@@ -292,7 +293,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 		"when pods are ready: loose (when their containers are) or strict (those with the readiness gate network.hawser.net/identity-known when all nodes are told of their identity)")
 	fs.StringVar(&c.IPAM, "ipam", c.IPAM, "who says which addresses this node's pods get in Kubernetes, if no range is given: cluster-pool (the operator), multi-pool (the operator, out of CiliumPodIPPools), kubernetes (the Node) or delegated-plugin (the IPAM plugin of the CNI configuration, out of the Node's or the given range)")
 	fs.StringVar(&c.DefaultPool, "ipam-default-ip-pool", c.DefaultPool, "with --ipam multi-pool, name of the pool of pods for which no other is meant; the operator must be told the same")
-	fs.StringSliceVar(&c.PreAllocation, flagPreAllocation, c.PreAllocation,
+	fs.StringSliceVar(&c.PreAllocation, addressing.PreAllocationFlag, c.PreAllocation,
 		"with --ipam multi-pool, how many addresses of a pool the node has in advance of pods, such as default=8,edge=4; of other pools it asks for what pods need")
 	fs.StringVar(&c.DatapathMode, "datapath-mode", c.DatapathMode, "how pods are connected: veth (a pair of interfaces), or auto, which is the same")
 	fs.BoolVar(&c.PolicyAudit, "policy-audit-mode", c.PolicyAudit, "let pass what policy refuses, and only tell of it: nothing is protected while this is on")
@@ -337,12 +338,8 @@ func (c *Config) setStore(d storedial.Config) {
 	c.KVStore, c.KVStoreOpts, c.KVStoreLeaseTTL, c.KVStoreMaxQuorumFailures = d.Kind, d.Options, d.LeaseTTL, d.MaxQuorumFailures
 }
 
-// Values of --ipam and --identity-allocation-mode.
+// Values of --identity-allocation-mode.
 const (
-	ipamClusterPool = "cluster-pool"
-	ipamKubernetes  = "kubernetes"
-	ipamMultiPool   = "multi-pool"
-	ipamDelegated   = "delegated-plugin"
 	datapathVeth    = "veth"
 	datapathAuto    = "auto"
 	identityCRD     = "crd"
@@ -466,14 +463,14 @@ func (c *Config) Validate() error {
 		bad("--enable-ipv4 and --enable-ipv6 are both off: pods would have no address")
 	}
 	switch {
-	case c.IPAM == ipamClusterPool || c.IPAM == ipamKubernetes:
-	case c.IPAM == ipamDelegated:
+	case c.IPAM == addressing.ClusterPool || c.IPAM == addressing.Kubernetes:
+	case c.IPAM == addressing.Delegated:
 		errs = append(errs, c.validateDelegated())
-	case c.IPAM == ipamMultiPool && c.EnableK8s:
+	case c.IPAM == addressing.MultiPool && c.EnableK8s:
 		errs = append(errs, c.validateMultiPool())
 	case c.EnableK8s:
 		bad("--ipam: %q is not supported: use %s (the operator gives each node a block), %s (the operator, out of pools), %s (the Node's pod CIDR) or %s (an IPAM plugin, out of the same)",
-			c.IPAM, ipamClusterPool, ipamMultiPool, ipamKubernetes, ipamDelegated)
+			c.IPAM, addressing.ClusterPool, addressing.MultiPool, addressing.Kubernetes, addressing.Delegated)
 	default:
 		bad("--ipam: %q is not supported: leave it out, without Kubernetes --ipv4-range and --ipv6-range say which addresses pods get", c.IPAM)
 	}

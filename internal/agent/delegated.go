@@ -8,14 +8,8 @@ import (
 	"slices"
 
 	"github.com/hawser-net/hawser/api/rest/server"
-	"github.com/hawser-net/hawser/internal/endpoint"
-	"github.com/hawser-net/hawser/internal/ipam"
+	"github.com/hawser-net/hawser/internal/agent/addressing"
 )
-
-// Where another CNI plugin gives the addresses (--ipam=delegated-plugin), the agent keeps its own
-// book of who has which. It takes what the plugin gave when the endpoint is made, and refuses what
-// somebody has, what the node itself has, and what is not of the node's pod CIDRs, to which the
-// other nodes have no route.
 
 const (
 	flagRouter4 = "local-router-ipv4"
@@ -25,48 +19,18 @@ const (
 // validateDelegated checks what counts only where a plugin gives the addresses.
 func (c *Config) validateDelegated() error {
 	if c.HealthChecking && c.HealthEndpoint {
-		return fmt.Errorf("--ipam=%s: the node's health endpoint would have an address that the plugin may give to a pod; set --enable-endpoint-health-checking=false", ipamDelegated)
+		return fmt.Errorf("--ipam=%s: the node's health endpoint would have an address that the plugin may give to a pod; set --enable-endpoint-health-checking=false", addressing.Delegated)
 	}
 	return nil
 }
 
 // delegated says whether another plugin gives the addresses.
-func (a *api) delegated() bool { return a.cfg.IPAM == ipamDelegated }
+func (a *api) delegated() bool { return a.cfg.IPAM == addressing.Delegated }
 
 // errDelegated answers who asks the agent for an address that it does not give.
 func errDelegated() error {
 	return server.Errorf(http.StatusBadRequest,
-		"the agent gives no addresses: --ipam is %s; name the plugin that does in the CNI configuration's ipam.type", ipamDelegated)
-}
-
-// givenAddresses is the pool as endpoints use it.
-func (a *api) givenAddresses() endpoint.Addresses {
-	if a.delegated() {
-		return delegatedAddresses{addresses{a.pool}}
-	}
-	return addresses{a.pool}
-}
-
-// delegatedAddresses are those that another plugin gives.
-type delegatedAddresses struct{ addresses }
-
-// Claim takes an address that nobody has yet.
-func (p delegatedAddresses) Claim(ip netip.Addr, owner, _ string) error {
-	err := p.pool.Take(ip, owner, "")
-	switch {
-	case errors.Is(err, ipam.ErrInvalid), errors.Is(err, ipam.ErrDisabled):
-		return fmt.Errorf("%w: the IPAM plugin gave an address that pods of this node cannot have: %w", endpoint.ErrInvalid, err)
-	case errors.Is(err, ipam.ErrExists):
-		return fmt.Errorf("%w: the IPAM plugin gave an address that is not free: %w", endpoint.ErrExists, err)
-	}
-	return err
-}
-
-// Unclaim gives back what Claim took. No address of the node's own has a pod's owner.
-func (p delegatedAddresses) Unclaim(ip netip.Addr, owner string) {
-	if given, ok := p.pool.Lookup(ip); ok && given.Owner == owner && owner != ipam.RouterOwner {
-		p.Free(ip)
-	}
+		"the agent gives no addresses: --ipam is %s; name the plugin that does in the CNI configuration's ipam.type", addressing.Delegated)
 }
 
 // preferredRouters returns the router addresses to prefer. Those of the configuration come first,

@@ -21,6 +21,7 @@ import (
 	"github.com/hawser-net/hawser/api/rest/server"
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/api/v2alpha1"
+	"github.com/hawser-net/hawser/internal/agent/addressing"
 	"github.com/hawser-net/hawser/internal/agent/health"
 	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/datapath/link"
@@ -31,7 +32,6 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s/apiserver"
 	"github.com/hawser-net/hawser/internal/k8s/endpoints"
 	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
-	"github.com/hawser-net/hawser/internal/k8s/ippools"
 	"github.com/hawser-net/hawser/internal/k8s/nodes"
 	"github.com/hawser-net/hawser/internal/k8s/pods"
 	"github.com/hawser-net/hawser/internal/k8s/policies"
@@ -59,9 +59,8 @@ type kube struct {
 	policies  *policies.Policies
 	numbers   *k8sids.Backend // nil if identities are not objects
 	shared    *ipcache.Shared
-	pools     *nodePools      // nil if this node's CIDRs are not of pools
-	ippools   *ippools.Pools  // nil likewise
-	labels    *identityLabels // nil if all labels make identities, whatever the operator says
+	pools     *addressing.Pools // nil if this node's CIDRs are not of pools
+	labels    *identityLabels   // nil if all labels make identities, whatever the operator says
 
 	// hostPorts says whether a pod of this node has host ports.
 	hostPorts atomic.Bool
@@ -104,7 +103,7 @@ func (k *kube) needs() []schema.GroupVersionResource {
 		v2.Resource(v2.ResourceNodes), v2.Resource(v2.ResourceEndpoints), v2.Resource(v2.ResourceIdentities),
 		v2.Resource(v2.ResourceNetworkPolicies), v2.Resource(v2.ResourceClusterwideNetworkPolicies),
 	}
-	if k.cfg.IPAM == ipamMultiPool {
+	if k.cfg.IPAM == addressing.MultiPool {
 		out = append(out, v2alpha1.Resource(v2alpha1.ResourcePodIPPools))
 	}
 	if k.cfg.EndpointSlices {
@@ -137,16 +136,20 @@ func (k *kube) join(a *api, facts nodeFacts, links *link.Links, filter *labels.F
 	var learned nodes.Sink = a.nodes
 	var cache endpoints.Cache = a.cache
 	if k.cfg.KVStore != "" {
-		learned, cache = deafNodes{}, deafCache{}
+		learned, cache = nodes.Deaf{}, deafCache{}
+	}
+	ranges := k.addressing()
+	var fill func(*v2.CiliumNode, bool)
+	if k.pools != nil {
+		fill = k.pools.Fill
 	}
 	if k.nodes, err = nodes.New(nodes.Config{
-		Self: k.self(), ClusterID: k.cfg.ClusterID, WritePodCIDRs: k.cfg.IPAM == ipamKubernetes || k.cfg.IPAM == ipamDelegated || k.rangesGiven(),
-		Own: k.heardOwn, Fill: k.pools.filler(), Log: k.log,
+		Self: k.self(), ClusterID: k.cfg.ClusterID, WritePodCIDRs: k.cfg.IPAM == addressing.Kubernetes || k.cfg.IPAM == addressing.Delegated || ranges.Fixed(),
+		Own: k.heardOwn, Fill: fill, Log: k.log,
 		LabelFilter: filter.Fingerprint(), Management: string(k.cfg.management()),
 	}, k.client, learned); err != nil {
 		return err
 	}
-	k.joinPools(a)
 	k.endpoints, err = endpoints.New(ec, k.client, cache)
 	if err != nil {
 		return err
@@ -211,7 +214,7 @@ func (k *kube) start(run *group, gate *syncGate, book *rules, heard func()) (fun
 		return nil, err
 	}
 	run.start("cilium-nodes", k.afterKinds(k.nodes.Run))
-	k.startPools(run)
+	k.startAssigned(run)
 	addressesHeard, serversHeard, podsHeard := gate.expect(), gate.expect(), gate.expect()
 	run.start("cilium-endpoints", k.afterKinds(k.endpoints.Run))
 	placed := k.creation.expect()
@@ -394,7 +397,7 @@ func (k *kube) complete(ctx context.Context, req *endpoint.CreateRequest, given 
 	case err != nil:
 		return err
 	}
-	plain, err := k.checkPools(info, req)
+	plain, err := k.pools.Check(info, req)
 	if err != nil {
 		return err
 	}
@@ -605,14 +608,7 @@ func (k *kube) status() rest.K8SStatus {
 	return k.state
 }
 
-// deafNodes and deafCache are what the sources of Kubernetes tell where a key-value store is
-// listened to.
-type deafNodes struct{}
-
-func (deafNodes) Learn(context.Context, node.Node) error { return nil }
-func (deafNodes) Forget(context.Context, node.Key) error { return nil }
-func (deafNodes) Settle(context.Context) error           { return nil }
-
+// deafCache is what the sources of Kubernetes tell where a key-value store is listened to.
 type deafCache struct{}
 
 func (deafCache) Upsert(netip.Prefix, ipcache.Claim) (uint64, error)            { return 0, nil }

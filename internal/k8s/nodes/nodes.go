@@ -37,6 +37,18 @@ type Sink interface {
 	Settle(ctx context.Context) error
 }
 
+// Deaf is a Sink that is told in vain.
+type Deaf struct{}
+
+// Learn returns nil.
+func (Deaf) Learn(context.Context, node.Node) error { return nil }
+
+// Forget returns nil.
+func (Deaf) Forget(context.Context, node.Key) error { return nil }
+
+// Settle returns nil.
+func (Deaf) Settle(context.Context) error { return nil }
+
 // Config is what [Nodes] is made from.
 type Config struct {
 	// Self names the local node; the objects of this cluster are nodes of Self.Cluster, with the

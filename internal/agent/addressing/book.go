@@ -1,0 +1,126 @@
+package addressing
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/hawser-net/hawser/internal/endpoint"
+	"github.com/hawser-net/hawser/internal/ipam"
+)
+
+// Book is the book of the node's addresses as those who ask for them see it.
+type Book struct {
+	*ipam.IPAM
+	// Node names the CiliumNode whose operator assigns the addresses, "" if none does.
+	Node string
+	// Delegated is set if another plugin gives the addresses.
+	Delegated bool
+	// Stopping is closed when the agent ends.
+	Stopping <-chan struct{}
+}
+
+// assignWait is how long a pod waits for its node to be assigned addresses.
+const assignWait = 10 * time.Second
+
+// Give gives addresses. Where the operator assigns them it waits a while for more, if there is none
+// left.
+func (b *Book) Give(ctx context.Context, families ipam.Families, owner string, pools ipam.Choice, expire bool) (ipam.Result, error) {
+	patience := time.NewTimer(assignWait)
+	defer patience.Stop()
+	for {
+		moved := b.Moved()
+		res, err := b.AllocateFrom(families, owner, pools, expire)
+		if !errors.Is(err, ipam.ErrExhausted) || b.Node == "" {
+			return res, err
+		}
+		select {
+		case <-moved:
+			continue
+		case <-ctx.Done():
+		case <-b.Stopping:
+		case <-patience.C:
+		}
+		return res, fmt.Errorf("%w; status.ipam.operator-status.error of CiliumNode %s says if the operator cannot assign more", err, b.Node)
+	}
+}
+
+// Endpoints is the book as endpoints use it.
+func (b *Book) Endpoints() endpoint.Addresses {
+	if b.Delegated {
+		return delegated{given{b.IPAM}}
+	}
+	return given{b.IPAM}
+}
+
+// given are addresses that the agent gives.
+type given struct {
+	pool *ipam.IPAM
+}
+
+// Claim checks that the address was given to the owner. After a restart it is taken anew, and
+// expires as before: the plugin may be gone when it is to be given back.
+func (p given) Claim(ip netip.Addr, owner, uuid string) error {
+	given, ok := p.pool.Lookup(ip)
+	switch {
+	case !ok:
+		err := p.pool.Take(ip, owner, uuid)
+		switch {
+		case errors.Is(err, ipam.ErrInvalid), errors.Is(err, ipam.ErrDisabled):
+			return fmt.Errorf("%w: %w", endpoint.ErrInvalid, err)
+		case errors.Is(err, ipam.ErrExists):
+			return fmt.Errorf("%w: %w", endpoint.ErrExists, err)
+		}
+		return err
+	case given.Owner == ipam.RouterOwner:
+		return fmt.Errorf("%w: address %s is the router's", endpoint.ErrExists, ip)
+	case given.UUID != uuid:
+		return fmt.Errorf("%w: address %s was given to %s, and not with this request's expiration UUID; allocate an address first", endpoint.ErrExists, ip, given.Owner)
+	}
+	return nil
+}
+
+// Unclaim leaves the address as it was given: whoever asked for it gives it back, or it expires.
+func (p given) Unclaim(netip.Addr, string) {}
+
+// Commit makes the address stay.
+func (p given) Commit(ip netip.Addr, uuid string) error {
+	if given, ok := p.pool.Lookup(ip); ok && given.UUID == "" {
+		return nil // taken without expiration
+	}
+	return p.pool.StopExpiration(ip, uuid)
+}
+
+// Restore takes the address of an endpoint of before the restart.
+func (p given) Restore(ip netip.Addr, owner string) error { return p.pool.Restore(ip, owner) }
+
+// Free gives the address back.
+func (p given) Free(ip netip.Addr) {
+	_ = p.pool.Free(ip) // it fails only if the address is free already, which is what is wanted
+}
+
+// delegated are addresses that another plugin gives. The agent keeps its own book of who has which:
+// it takes what the plugin gave when the endpoint is made, and refuses what somebody has, what the
+// node itself has, and what is not of the node's pod CIDRs, to which the other nodes have no route.
+type delegated struct{ given }
+
+// Claim takes an address that nobody has yet.
+func (p delegated) Claim(ip netip.Addr, owner, _ string) error {
+	err := p.pool.Take(ip, owner, "")
+	switch {
+	case errors.Is(err, ipam.ErrInvalid), errors.Is(err, ipam.ErrDisabled):
+		return fmt.Errorf("%w: the IPAM plugin gave an address that pods of this node cannot have: %w", endpoint.ErrInvalid, err)
+	case errors.Is(err, ipam.ErrExists):
+		return fmt.Errorf("%w: the IPAM plugin gave an address that is not free: %w", endpoint.ErrExists, err)
+	}
+	return err
+}
+
+// Unclaim gives back what Claim took. No address of the node's own has a pod's owner.
+func (p delegated) Unclaim(ip netip.Addr, owner string) {
+	if given, ok := p.pool.Lookup(ip); ok && given.Owner == owner && owner != ipam.RouterOwner {
+		p.Free(ip)
+	}
+}

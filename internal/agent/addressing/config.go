@@ -1,0 +1,81 @@
+package addressing
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hawser-net/hawser/internal/ipam"
+	"github.com/hawser-net/hawser/internal/node"
+)
+
+// The modes: values of --ipam.
+const (
+	// ClusterPool: the operator gives each node a block of each family.
+	ClusterPool = "cluster-pool"
+	// Kubernetes: the pod CIDRs of the Node.
+	Kubernetes = "kubernetes"
+	// MultiPool: the operator gives blocks of pools as the node needs them.
+	MultiPool = "multi-pool"
+	// Delegated: another CNI plugin gives the addresses, out of the node's pod CIDRs.
+	Delegated = "delegated-plugin"
+)
+
+// PreAllocationFlag is the option that [ParsePreAllocation] reads.
+const PreAllocationFlag = "ipam-multi-pool-pre-allocation"
+
+// defaultAhead is how many addresses of the default pool a node has in advance if nothing is said.
+const defaultAhead = 8
+
+// Config is what the addresses of a node follow from.
+type Config struct {
+	// Self is this node, ClusterID the number of its cluster, and Hosts are the addresses under
+	// which it announces its pods.
+	Self      node.Key
+	ClusterID uint32
+	Hosts     []netip.Addr
+	// Mode is one of the constants above.
+	Mode string
+	// Families are those that pods have.
+	Families ipam.Families
+	// Given are the ranges of the configuration, which no mode is asked for.
+	Given Ranges
+	// DefaultPool is the pool of pods for which no other is meant, and Ahead how many addresses
+	// more than are in use the node has of a pool: see [ParsePreAllocation]. Both count with
+	// MultiPool.
+	DefaultPool string
+	Ahead       map[string]int
+	// Dir is where the agent keeps its state, and Save stores a file there, whole or not at all.
+	Dir  string
+	Save func(path string, data []byte) error
+	// KindsWait is how long the custom resources may take to be defined.
+	KindsWait time.Duration
+	Log       *slog.Logger
+}
+
+// ParsePreAllocation reads a list of "pool=number". The default pool has a number in any case.
+func ParsePreAllocation(list []string, defaultPool string) (map[string]int, error) {
+	out := map[string]int{}
+	var errs []error
+	for _, text := range list {
+		name, number, ok := strings.Cut(text, "=")
+		n, err := strconv.Atoi(number)
+		if !ok || name == "" || err != nil || n < 0 {
+			errs = append(errs, fmt.Errorf("--%s: %q is not of the form pool=number", PreAllocationFlag, text))
+			continue
+		}
+		out[name] = n
+	}
+	n, ok := out[defaultPool]
+	switch {
+	case !ok:
+		out[defaultPool] = defaultAhead
+	case n < 1:
+		errs = append(errs, fmt.Errorf("--%s: pool %q needs at least 1: the node itself has an address of it", PreAllocationFlag, defaultPool))
+	}
+	return out, errors.Join(errs...)
+}

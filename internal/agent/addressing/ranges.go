@@ -1,0 +1,227 @@
+package addressing
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/endpoint"
+	"github.com/hawser-net/hawser/internal/ipam"
+	"github.com/hawser-net/hawser/internal/k8s"
+)
+
+// Ranges are a pod CIDR of each family; "" is none.
+type Ranges struct {
+	V4 string `json:"ipv4,omitempty"`
+	V6 string `json:"ipv6,omitempty"`
+}
+
+// Await returns the ranges of this node's pods: those of the configuration; else those of before,
+// if there are endpoints that use them; else what Kubernetes says, for which it waits until ctx
+// ends. It logs what it waits for. In a mode in which a node's addresses change while it runs it
+// returns what follows them instead, which has addresses for the node itself by then.
+func Await(ctx context.Context, cfg Config, client *k8s.Client) (Ranges, *Pools, error) {
+	if cfg.Fixed() {
+		return cfg.Given, nil, nil
+	}
+	if cfg.Mode == MultiPool {
+		p, err := NewPools(cfg, client)
+		if err == nil {
+			err = p.await(ctx)
+		}
+		return Ranges{}, p, err
+	}
+	path := filepath.Join(cfg.Dir, rangesFile)
+	saved, err := loadRanges(path)
+	if err != nil {
+		cfg.Log.Warn("cannot read the pod CIDRs of before", "file", path, "error", err)
+	}
+	store, err := endpoint.NewStore(cfg.Dir)
+	if err != nil {
+		return Ranges{}, nil, err
+	}
+	if rows, err := store.Load(); err == nil && len(rows) > 0 && cfg.lacks(saved) == nil {
+		cfg.Log.Info("this node keeps its pod CIDRs", "ipv4", saved.V4, "ipv6", saved.V6)
+		return saved, nil, nil
+	}
+	got, err := cfg.awaitRanges(ctx, client)
+	if err != nil {
+		return Ranges{}, nil, err
+	}
+	data, err := json.Marshal(got)
+	if err == nil {
+		err = cfg.Save(path, data)
+	}
+	if err != nil {
+		return Ranges{}, nil, fmt.Errorf("store the pod CIDRs: %w", err)
+	}
+	cfg.Log.Info("this node's pod CIDRs", "ipv4", got.V4, "ipv6", got.V6)
+	return got, nil, nil
+}
+
+// Fixed says whether the configuration names the ranges.
+func (c *Config) Fixed() bool { return c.lacks(c.Given) == nil }
+
+// rangesFile is where the ranges are kept for the next agent.
+const rangesFile = "podcidrs.json"
+
+func loadRanges(path string) (Ranges, error) {
+	var r Ranges
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return r, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(data, &r)
+	}
+	return r, err
+}
+
+// readRanges takes the first CIDR of each enabled family from a list. What is no CIDR is left out.
+func (c *Config) readRanges(list []string) Ranges {
+	var r Ranges
+	for _, text := range list {
+		p, err := netip.ParsePrefix(text)
+		switch {
+		case err != nil || p.Addr().Is4In6():
+		case p.Addr().Is4() && r.V4 == "" && c.Families&ipam.IPv4 != 0:
+			r.V4 = p.Masked().String()
+		case p.Addr().Is6() && r.V6 == "" && c.Families&ipam.IPv6 != 0:
+			r.V6 = p.Masked().String()
+		}
+	}
+	return r
+}
+
+// lacks tells which family's range is missing.
+func (c *Config) lacks(r Ranges) error {
+	var missing []string
+	if c.Families&ipam.IPv4 != 0 && r.V4 == "" {
+		missing = append(missing, "IPv4")
+	}
+	if c.Families&ipam.IPv6 != 0 && r.V6 == "" {
+		missing = append(missing, "IPv6")
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	return errors.New(strings.Join(missing, " and "))
+}
+
+// awaitRanges waits until Kubernetes says which addresses this node's pods get.
+func (c *Config) awaitRanges(ctx context.Context, client *k8s.Client) (Ranges, error) {
+	var mu sync.Mutex
+	var found Ranges
+	missing := "the object"
+	heard := func(list []string) bool {
+		r := c.readRanges(list)
+		mu.Lock()
+		defer mu.Unlock()
+		if err := c.lacks(r); err != nil {
+			missing = err.Error()
+			return false
+		}
+		found = r
+		return true
+	}
+	where := "spec.podCIDRs of Node " + c.Self.Name + ", which the controller manager fills in (--allocate-node-cidrs)"
+	follow := func(ctx context.Context, done func()) error {
+		return k8s.Follow(ctx, k8s.Kind(client.Kube.CoreV1().RESTClient(), "nodes", ""), k8s.Options[*corev1.Node]{
+			Log: c.Log, FieldSelector: "metadata.name=" + c.Self.Name,
+		}, k8s.Handler[*corev1.Node]{Upsert: func(n *corev1.Node) {
+			if heard(n.Spec.PodCIDRs) {
+				done()
+			}
+		}, Delete: func(k8s.Key) {}})
+	}
+	if c.Mode == ClusterPool {
+		where = "spec.ipam.podCIDRs of CiliumNode " + c.Self.Name + ", which the operator fills in"
+		follow = func(ctx context.Context, done func()) error {
+			return c.askOperator(ctx, client, func(o *v2.CiliumNode) {
+				if heard(o.Spec.IPAM.PodCIDRs) {
+					done()
+				}
+			}, nil)
+		}
+	}
+	err := until(ctx, follow, func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		c.Log.Warn("waiting for the range of this node's pods", "missing", missing, "in", where)
+		return false
+	})
+	mu.Lock()
+	defer mu.Unlock()
+	return found, err
+}
+
+// remindFirst and remindEvery are when the log says what is waited for. Usually it is there.
+const (
+	remindFirst = 2 * time.Second
+	remindEvery = 15 * time.Second
+)
+
+// until has follow listen until it calls done, and returns nil then; else why it ended. remind is
+// called now and then meanwhile, and says whether there is nothing left to wait for. No goroutine
+// of it is left when it returns.
+func until(ctx context.Context, follow func(ctx context.Context, done func()) error, remind func() bool) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	found := make(chan struct{})
+	ended := make(chan error, 1)
+	go func() { ended <- follow(ctx, sync.OnceFunc(func() { close(found) })) }()
+	timer := time.NewTimer(remindFirst)
+	defer timer.Stop()
+	for {
+		select {
+		case <-found:
+			cancel(nil)
+			<-ended
+			return nil
+		case err := <-ended:
+			if err == nil {
+				err = context.Cause(ctx)
+			}
+			return err
+		case <-timer.C:
+			if remind() {
+				cancel(nil)
+				<-ended
+				return nil
+			}
+			timer.Reset(remindEvery)
+		}
+	}
+}
+
+// Changed tells that pods use CIDRs which the operator does not assign any more (ClusterPool): a
+// node cannot change its ranges while pods have addresses from them. says is false if the object
+// says nothing of it.
+func (c *Config) Changed(o *v2.CiliumNode, used []netip.Prefix) (says bool, err error) {
+	if c.Mode != ClusterPool || c.Fixed() || len(o.Spec.IPAM.PodCIDRs) == 0 {
+		return false, nil
+	}
+	var missing []string
+	for _, p := range used {
+		if !slices.Contains(o.Spec.IPAM.PodCIDRs, p.String()) {
+			missing = append(missing, p.String())
+		}
+	}
+	if len(missing) == 0 {
+		return true, nil
+	}
+	return true, fmt.Errorf("pods of this node use %s, but the operator has assigned %s; delete the node's pods and restart the agent",
+		strings.Join(missing, ", "), strings.Join(o.Spec.IPAM.PodCIDRs, ", "))
+}

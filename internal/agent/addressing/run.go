@@ -1,0 +1,79 @@
+package addressing
+
+import (
+	"context"
+	"path/filepath"
+	"time"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/endpoint"
+	"github.com/hawser-net/hawser/internal/ipam"
+)
+
+// await returns when the node has addresses of the default pool for itself: those of before if
+// there are pods that use them, else what the operator assigns, for which it waits.
+func (n *Pools) await(ctx context.Context) error {
+	store, err := endpoint.NewStore(n.cfg.Dir)
+	if err != nil {
+		return err
+	}
+	rows, err := store.Load()
+	switch {
+	case err == nil && len(rows) > 0:
+		before, err := loadRanges(filepath.Join(n.cfg.Dir, rangesFile))
+		if err != nil {
+			n.log.Warn("cannot read the pod CIDRs of before", "error", err)
+		}
+		if err := n.inherit(before); err != nil {
+			return err
+		}
+	case err == nil:
+		n.clear()
+	}
+	if n.missing() == nil {
+		n.log.Info("this node keeps its pod CIDRs", "pools", text(n.state.Pools))
+		return nil
+	}
+	return until(ctx, func(ctx context.Context, done func()) error {
+		return n.askAs(ctx, func(o *v2.CiliumNode) {
+			if n.Hear(o); n.missing() == nil {
+				done()
+			}
+		})
+	}, func() bool {
+		if n.confirm(ctx); n.missing() == nil {
+			return true
+		}
+		n.log.Warn("waiting for the addresses of this node's pods", "missing", n.missing(),
+			"in", "spec.ipam.pools.allocated of CiliumNode "+n.cfg.Self.Name+", which the operator fills in; status.ipam.operator-status.error says what keeps it from that")
+		return false
+	})
+}
+
+// Families are those that pods have.
+func (n *Pools) Families() ipam.Families { return n.cfg.Families }
+
+// Follow follows which pools there are until ctx ends.
+func (n *Pools) Follow(ctx context.Context) error { return n.catalog.Run(ctx) }
+
+// tendEvery is how often superfluous CIDRs are looked for.
+const tendEvery = 5 * time.Second
+
+// Run asks for what is needed, hands back what is not, and tells the agent, until ctx ends. Attach
+// comes before it.
+func (n *Pools) Run(ctx context.Context, agent Agent) error {
+	tick := time.NewTicker(tendEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		case <-n.pool.DemandMoved():
+		case <-n.tell.wake:
+			n.tell.pass(agent)
+		}
+		n.confirm(ctx)
+		n.tend(time.Now())
+	}
+}

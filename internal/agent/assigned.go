@@ -1,0 +1,116 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/agent/addressing"
+	"github.com/hawser-net/hawser/internal/ipam"
+)
+
+// validateMultiPool checks what counts with pools only.
+func (c *Config) validateMultiPool() error {
+	_, err := addressing.ParsePreAllocation(c.PreAllocation, c.DefaultPool)
+	errs := []error{err}
+	if c.DefaultPool == "" {
+		errs = append(errs, errors.New("--ipam-default-ip-pool: must not be empty"))
+	}
+	if c.IPv4Range != "" || c.IPv6Range != "" {
+		errs = append(errs, fmt.Errorf("--ipv4-range and --ipv6-range cannot be used with --ipam=%s: the pools say which addresses pods get", addressing.MultiPool))
+	}
+	return errors.Join(errs...)
+}
+
+// addressing is what this node's addresses follow from.
+func (k *kube) addressing() addressing.Config {
+	ahead, _ := addressing.ParsePreAllocation(k.cfg.PreAllocation, k.cfg.DefaultPool) // Validate has parsed it
+	c := addressing.Config{
+		Self: k.self(), ClusterID: k.cfg.ClusterID, Hosts: k.facts.hosts(), Mode: k.cfg.IPAM,
+		Given:       addressing.Ranges{V4: k.cfg.IPv4Range, V6: k.cfg.IPv6Range},
+		DefaultPool: k.cfg.DefaultPool, Ahead: ahead,
+		Dir: filepath.Join(k.cfg.StateDir, "state"), Save: writeState, KindsWait: k.cfg.CRDWait, Log: k.log.With("part", "ipam"),
+	}
+	if k.cfg.EnableIPv4 {
+		c.Families |= ipam.IPv4
+	}
+	if k.cfg.EnableIPv6 {
+		c.Families |= ipam.IPv6
+	}
+	return c
+}
+
+// awaitAddresses waits until it is known which addresses the node's pods get, and writes the ranges
+// into the agent's configuration.
+func (k *kube) awaitAddresses(ctx context.Context, facts nodeFacts, cfg *Config) error {
+	k.facts = facts
+	r, pools, err := addressing.Await(ctx, k.addressing(), k.client)
+	cfg.IPv4Range, cfg.IPv6Range, k.pools = r.V4, r.V6, pools
+	return err
+}
+
+// assigned returns what the operator assigns to this node while it runs; nil if it does not.
+func (k *kube) assigned() *addressing.Pools {
+	if k == nil {
+		return nil
+	}
+	return k.pools
+}
+
+// heardOwn is told of this node's object.
+func (k *kube) heardOwn(o *v2.CiliumNode) {
+	if k.pools != nil {
+		k.pools.Hear(o)
+		return
+	}
+	conf := k.addressing()
+	says, err := conf.Changed(o, k.a.selfNode(k.facts).PodCIDRs())
+	if err != nil {
+		k.log.Error("the node's pod CIDRs have changed", "error", err)
+	}
+	if says {
+		k.Report(err)
+	}
+}
+
+// startAssigned begins to look after what is assigned.
+func (k *kube) startAssigned(run *group) {
+	if k.pools == nil {
+		return
+	}
+	run.start("ip-pools", k.afterKinds(k.pools.Follow))
+	run.start("node-pools", func(ctx context.Context) error { return k.pools.Run(ctx, k) })
+}
+
+// Refresh has the node's object written.
+func (k *kube) Refresh() { k.nodes.Refresh() }
+
+// Report says how the node's addresses are.
+func (k *kube) Report(err error) { k.a.components.Report("pod-cidrs", err, "as assigned") }
+
+// AddressesMoved has the other nodes told of this one's pod CIDRs.
+func (k *kube) AddressesMoved() {
+	self := k.a.selfNode(k.facts)
+	if err := errors.Join(k.a.nodes.Announce(self), k.nodes.Announce(self)); err != nil {
+		k.log.Error("cannot tell the other nodes of this one's pod CIDRs", "error", err)
+	}
+	select {
+	case k.a.cidrsMoved <- struct{}{}:
+	default: // it is due already
+	}
+}
+
+// poolsFor returns the pools from which an address is to be given to who asks, and whether it
+// leaves the cluster under it.
+func (a *api) poolsFor(ctx context.Context, owner, named string) (ipam.Choice, addressing.Plain, error) {
+	skip := a.kube.skipsMasquerade(owner)
+	plain := addressing.Plain{IPv4: skip, IPv6: skip}
+	pools := a.kube.assigned()
+	if pools == nil {
+		return ipam.Choice{IPv4: named, IPv6: named}, plain, nil
+	}
+	choice, of, err := pools.For(ctx, a.kube.pods, owner, named)
+	return choice, plain.Or(of), err
+}
