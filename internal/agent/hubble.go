@@ -18,7 +18,8 @@ import (
 // newHubble returns what records and serves this node's flows, with what it reads of the agent.
 func newHubble(a *api, log *slog.Logger) (*hubble.Hubble, error) {
 	n := hubble.Node{
-		Self: node.Key{Cluster: a.cfg.ClusterName, Name: a.cfg.NodeName}, Version: a.version, Nodes: a.nodes.Table(), Monitor: a.monitor,
+		Self: node.Key{Cluster: a.cfg.ClusterName, Name: a.cfg.NodeName}, Version: a.version, Nodes: a.nodes.Table(), NodesSynced: a.waitNodes,
+		Monitor:   a.monitor,
 		Endpoints: a.registry, Addresses: a.cache, Policy: a.policy, Labels: a.identities.labelsOf,
 		Listen: func(path, option string) (net.Listener, error) { return listenAPI(path, option, log) },
 		ServeMetrics: func(ctx context.Context, l net.Listener, registry *prometheus.Registry) error {

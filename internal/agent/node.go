@@ -337,6 +337,14 @@ func (a *api) selfNode(facts nodeFacts) node.Node {
 // not everything that others can damage is reported.
 const nodeRepair = 5 * time.Minute
 
+// waitNodes waits until the table of nodes has those that this cluster had when the agent started.
+func (a *api) waitNodes(ctx context.Context) error {
+	if err := a.nodes.WaitSynced(ctx); err != nil || a.kube == nil {
+		return err
+	}
+	return a.kube.nodes.WaitSynced(ctx)
+}
+
 // followNodes keeps routes and the address table as the table of nodes says, and repairs what
 // others take away. What cannot be set is tried again with every change, and every ten seconds.
 func (a *api) followNodes(ctx context.Context, facts nodeFacts, links *link.Links, damaged <-chan struct{}, saved peerState, synced func(), log *slog.Logger) error {
@@ -347,7 +355,7 @@ func (a *api) followNodes(ctx context.Context, facts nodeFacts, links *link.Link
 	defer retry.Stop()
 	listed := make(chan struct{})
 	go func() {
-		if a.nodes.WaitSynced(ctx) == nil && (a.kube == nil || a.kube.nodes.WaitSynced(ctx) == nil) && a.mesh.waitHeard(ctx) == nil {
+		if a.waitNodes(ctx) == nil && a.mesh.waitHeard(ctx) == nil {
 			close(listed)
 		}
 	}()

@@ -12,6 +12,10 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/hawser-net/hawser/api/peer"
 	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/internal/datapath"
 )
@@ -33,9 +37,15 @@ func TestAgentStartsWithBadPeers(t *testing.T) {
 	}
 	n.command("ip", "route", "add", "10.0.3.0/24", "via", outside4, "proto", "bird")
 	// A store that is not there: nobody else is heard of.
-	n.flags = append(n.flags, "--routing-mode", "native", "--kvstore", "etcd", "--kvstore-opt", "etcd.address=http://127.0.0.1:9")
+	n.flags = append(n.flags, "--routing-mode", "native", "--kvstore", "etcd", "--kvstore-opt", "etcd.address=http://127.0.0.1:9",
+		"--enable-hubble", "--hubble-socket-path", n.path("run/hubble.sock"))
 	n.launch()
 	n.serving(false)
+	if peers, err := peer.NewPeerClient(n.flowConn(n.path("run/hubble.sock"))).Notify(t.Context(), &peer.NotifyRequest{}); err != nil {
+		t.Error(err)
+	} else if told, err := peers.Recv(); status.Code(err) != codes.Unavailable {
+		t.Errorf("a relay is told of %v (%v) as if there were no other nodes", told, err)
+	}
 
 	routes := func() string {
 		return n.command("ip", "route", "show", "proto", "72") + n.command("ip", "-6", "route", "show", "proto", "72")

@@ -6,6 +6,10 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/hawser-net/hawser/api/peer"
 	"github.com/hawser-net/hawser/internal/node"
@@ -27,9 +31,21 @@ func (s *Server) address(n node.Node) (hostPort string, ok bool) {
 	return "", false
 }
 
+// syncTimeout is how long a client waits at most for a list of nodes that is complete.
+const syncTimeout = 5 * time.Second
+
 // Notify implements [peer.PeerServer]: the nodes of the cluster, this one among them, then what
-// changes.
+// changes. While the node does not know all of them it fails with [codes.Unavailable]: nothing in
+// the protocol tells a list of some from one of all, and another agent may know more.
 func (s *Server) Notify(_ *peer.NotifyRequest, stream peer.Peer_NotifyServer) error {
+	if s.cfg.WaitSynced != nil {
+		ctx, cancel := context.WithTimeout(stream.Context(), syncTimeout)
+		err := s.cfg.WaitSynced(ctx)
+		cancel()
+		if err != nil {
+			return status.Errorf(codes.Unavailable, "%s does not know all nodes yet; ask another agent, or again", s.nodeName())
+		}
+	}
 	watch := s.cfg.Nodes.Watch()
 	defer watch.Close()
 	return Watch(stream.Context(), s.cfg.Stall, func(ctx context.Context, send func(func() error) error) error {

@@ -55,6 +55,10 @@ type Config struct {
 	// Self is this node, Nodes the table of all.
 	Self  node.Key
 	Nodes *table.Table[node.Key, node.Node]
+	// WaitSynced, if not nil, waits until Nodes has all nodes that there are: an agent that has
+	// just started, or whose store is away, may know itself only. It must be safe for concurrent
+	// use.
+	WaitSynced func(context.Context) error
 	// PeerPort is the TCP port at which the nodes serve flows, PeerTLS whether they do so with TLS.
 	// All nodes do it alike.
 	PeerPort uint16

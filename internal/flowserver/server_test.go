@@ -600,6 +600,46 @@ func TestPeers(t *testing.T) {
 	expect(peer.ChangeNotificationType_PEER_DELETED, "prod/n2", "[2001:db8::3]:4244", "n2.prod.hubble-grpc.cilium.io")
 }
 
+// TestPeersUntilSynced: a server that does not know all nodes yet lists none, rather than some as if
+// they were all, and lists them once it does.
+func TestPeersUntilSynced(t *testing.T) {
+	t.Parallel()
+	synced := make(chan struct{})
+	s := newStand(t, 8, func(c *flowserver.Config) {
+		c.WaitSynced = func(ctx context.Context) error {
+			select {
+			case <-synced:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+	})
+	put := func(name, addr string) {
+		n := node.Node{Cluster: "prod", Name: name, Addresses: []node.Address{{Type: node.InternalIP, IP: netip.MustParseAddr(addr)}}}
+		s.nodes.Upsert(n.Key(), n)
+	}
+	put("n1.example", "192.0.2.1")
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	client := peer.NewPeerClient(s.dial())
+	first := func() (*peer.ChangeNotification, error) {
+		stream, err := client.Notify(ctx, &peer.NotifyRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return stream.Recv()
+	}
+	if n, err := first(); status.Code(err) != codes.Unavailable {
+		t.Errorf("a list of some nodes: %v, %v", n, err)
+	}
+	put("n2", "192.0.2.2")
+	close(synced)
+	if n, err := first(); err != nil || n.GetType() != peer.ChangeNotificationType_PEER_ADDED {
+		t.Errorf("%v, %v", n, err)
+	}
+}
+
 // TestOnlyKnownClientsAreServed: on TCP a client needs a certificate of an authority that the
 // server knows.
 func TestOnlyKnownClientsAreServed(t *testing.T) {

@@ -62,13 +62,13 @@ func (r *Relay) readPeers(ctx context.Context, list uint64) error {
 		return err
 	}
 	// Nothing says where the nodes of now end and changes begin. A node that was known and is not
-	// told of again is gone.
-	timer := time.AfterFunc(r.cfg.settle, func() {
-		if ctx.Err() == nil {
-			r.roster.remove(func(m *member) bool { return m.seen < list })
+	// told of again is gone, some time after the list began: agents begin it when they know all.
+	var settled *time.Timer
+	defer func() {
+		if settled != nil {
+			settled.Stop()
 		}
-	})
-	defer timer.Stop()
+	}()
 	warned := false
 	for {
 		n, err := stream.Recv()
@@ -77,6 +77,13 @@ func (r *Relay) readPeers(ctx context.Context, list uint64) error {
 				return cause
 			}
 			return err
+		}
+		if settled == nil {
+			settled = time.AfterFunc(r.cfg.settle, func() {
+				if ctx.Err() == nil {
+					r.roster.remove(func(m *member) bool { return m.seen < list })
+				}
+			})
 		}
 		p := peerNode{n.GetName(), n.GetAddress(), n.GetTls().GetServerName()}
 		if p.name == "" || len(p.name) > maxNodeName || len(p.address) > maxNodeName || len(p.serverName) > 2*maxNodeName {

@@ -2,12 +2,15 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,6 +19,9 @@ import (
 	"github.com/hawser-net/hawser/api/observer"
 	"github.com/hawser-net/hawser/api/peer"
 	"github.com/hawser-net/hawser/api/relay"
+	"github.com/hawser-net/hawser/internal/flowserver"
+	"github.com/hawser-net/hawser/internal/node"
+	"github.com/hawser-net/hawser/internal/table"
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 )
 
@@ -115,4 +121,66 @@ func TestListOfThousands(t *testing.T) {
 	if err != nil || len(nodes.GetNodes()) != 1 || nodes.GetNodes()[0].GetName() != "prod/n1" {
 		t.Errorf("%d nodes, %v", len(nodes.GetNodes()), err)
 	}
+}
+
+// TestListOfAgentThatStarts: the agent that lists the nodes is replaced by one that knows itself
+// only, as when its store is away. No node is gone because of it; what that agent lists when it
+// knows all counts again.
+func TestListOfAgentThatStarts(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(shortDir(t), "s")
+	s := newStand(t, 3, func(c *Config) { c.PeerService, c.settle = "unix://"+path, 500*time.Millisecond }, nil)
+	serve := func(nodes *table.Table[node.Key, node.Node], synced func(context.Context) error) (end func()) {
+		t.Helper()
+		srv, err := flowserver.New(flowserver.Config{
+			Record: s.nodes[0].record, Nodes: nodes, WaitSynced: synced, Self: s.nodes[0].key, PeerPort: netip.MustParseAddrPort(s.nodes[0].address).Port(), Version: "v1",
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var l net.Listener
+		controllers.Eventually(t, patience, func() string {
+			if l, err = net.Listen("unix", path); err != nil {
+				return err.Error()
+			}
+			return ""
+		})
+		return s.run(func(ctx context.Context) error { return srv.Serve(ctx, l, nil) })
+	}
+	end := serve(s.table, nil)
+	s.connected(3)
+	end()
+
+	var refused atomic.Int32
+	var synced atomic.Bool
+	starting := table.New[node.Key](node.Node.Equal)
+	self, _ := s.table.Get(s.nodes[0].key)
+	starting.Upsert(self.Key(), self)
+	serve(starting, func(context.Context) error {
+		if synced.Load() {
+			return nil
+		}
+		refused.Add(1)
+		return errors.New("its store is away")
+	})
+	asked := time.Now()
+	controllers.Eventually(t, patience, func() string {
+		if refused.Load() < 4 || time.Since(asked) < 4*s.relay.cfg.settle {
+			return "it was not asked for long enough"
+		}
+		return ""
+	})
+	if nodes, _ := s.relay.roster.nodes(); len(nodes) != 3 {
+		t.Fatalf("an agent that starts made %d of 3 nodes stay", len(nodes))
+	}
+	n2, _ := s.table.Get(s.nodes[1].key)
+	starting.Upsert(n2.Key(), n2)
+	synced.Store(true)
+	controllers.Eventually(t, patience, func() string {
+		nodes, _ := s.relay.roster.nodes()
+		if len(nodes) != 2 {
+			return fmt.Sprintf("%d nodes, and the list has 2", len(nodes))
+		}
+		return ""
+	})
 }

@@ -63,7 +63,9 @@ type Node struct {
 	Self    node.Key
 	Version string
 	Nodes   *table.Table[node.Key, node.Node]
-	Monitor *monitor.Monitor
+	// NodesSynced waits until Nodes has all nodes that there are.
+	NodesSynced func(context.Context) error
+	Monitor     *monitor.Monitor
 
 	Endpoints Endpoints
 	Addresses Addresses
@@ -126,7 +128,7 @@ func (h *Hubble) Start(start func(part string, run func(context.Context) error))
 	}
 	cfg, metrics := h.cfg, h.recorder.metrics
 	sc := flowserver.Config{
-		Record: h.recorder.record, Self: h.node.Self, Nodes: h.node.Nodes, PeerPort: cfg.port(), PeerTLS: !cfg.NoTLS,
+		Record: h.recorder.record, Self: h.node.Self, Nodes: h.node.Nodes, WaitSynced: h.node.NodesSynced, PeerPort: cfg.port(), PeerTLS: !cfg.NoTLS,
 		Version: h.node.Version, Log: h.log,
 	}
 	if cfg.Capacity == 0 && metrics == nil {
