@@ -45,10 +45,11 @@ type series struct {
 	n      uint64
 	at     time.Time // when it was counted last
 	sender uint32    // whose share it is part of
-	// pods are those that the values name; absent says that one of them was not there at the last
-	// sweep.
-	pods   []Pod
+	// pods are those that the values name, of the source and of the destination; absent says that
+	// one of them was not there at the last sweep.
+	pods   [2]Pod
 	absent bool
+	folded bool // it is of what there was no room for
 }
 
 // family are the series of a metric.
@@ -107,14 +108,6 @@ func (f *family) add(fl *flow.Flow, now time.Time, own []string) {
 		if len(f.series) < MaxSeries && f.shares[sender] < MaxSeriesOfSender {
 			s = newSeries(values)
 			s.sender = sender
-			for _, side := range []struct {
-				of bool
-				party
-			}{{ofSource, source(fl)}, {ofDestination, destination(fl)}} {
-				if p := side.pod(); side.of && p.Name != "" {
-					s.pods = append(s.pods, p)
-				}
-			}
 			f.series[string(f.key)] = s
 			f.shares[sender]++
 		} else {
@@ -122,8 +115,24 @@ func (f *family) add(fl *flow.Flow, now time.Time, own []string) {
 			s = f.fold(len(own))
 		}
 	}
+	if !s.folded {
+		s.name(ofSource, source(fl).pod(), 0)
+		s.name(ofDestination, destination(fl).pod(), 1)
+	}
 	s.n++
 	s.at = now
+}
+
+// name notes that a flow of the series names a pod at one side. What was counted of another pod that
+// had the address before is not this one's: the series begins anew, as after a restart.
+func (s *series) name(of bool, p Pod, side int) {
+	if !of || p.Name == "" || s.pods[side] == p {
+		return
+	}
+	if s.pods[side] != (Pod{}) {
+		s.n = 0
+	}
+	s.pods[side], s.absent = p, false
 }
 
 // find returns the series of f.key, nil if there is none. Somebody may be called what others are
@@ -164,6 +173,7 @@ func (f *family) fold(own int) *series {
 	s := f.find()
 	if s == nil {
 		s = newSeries(f.values)
+		s.folded = true
 		f.rest[string(f.key)] = s
 	}
 	return s
@@ -183,7 +193,7 @@ func (m *Metrics) OfPods() bool {
 	defer m.mu.Unlock()
 	for _, f := range m.families {
 		for _, s := range f.series {
-			if len(s.pods) > 0 {
+			if s.pods != [2]Pod{} {
 				return true
 			}
 		}
@@ -201,7 +211,7 @@ func (m *Metrics) Sweep(now time.Time, known map[Pod]bool) {
 		narrow, before := len(f.series) > MaxSeries/2, maps.Clone(f.shares)
 		for key, s := range f.series {
 			wasAbsent := s.absent
-			s.absent = slices.ContainsFunc(s.pods, func(p Pod) bool { return !known[p] })
+			s.absent = slices.ContainsFunc(s.pods[:], func(p Pod) bool { return p != Pod{} && !known[p] })
 			gone := wasAbsent && s.absent
 			if gone || (narrow || before[s.sender] > MaxSeriesOfSender/2) && now.Sub(s.at) > idle {
 				delete(f.series, key)

@@ -342,6 +342,45 @@ func TestPodsThatAreGone(t *testing.T) {
 	}
 }
 
+// TestAddressesThatAreReused: a series by address begins anew when another pod has the address, and
+// stays while that is there; what names no pod for a moment changes nothing.
+func TestAddressesThatAreReused(t *testing.T) {
+	t.Parallel()
+	m := parse(t, "flow:sourceContext=ip tcp:labelsContext=source_ip drop:labelsContext=destination_ip")
+	old, next := opening(), opening()
+	old.Source.PodName, next.Source.PodName = "front-1", "front-2"
+	nameless := opening()
+	nameless.Source = &flow.Endpoint{Identity: old.GetSource().GetIdentity()}
+	counts := func() (n []float64) {
+		for name, v := range gather(t, m) {
+			if strings.HasPrefix(name, "hubble_flows_processed_total{") || strings.HasPrefix(name, "hubble_tcp_flags_total{") {
+				n = append(n, v)
+			}
+		}
+		return n
+	}
+	for range 5 {
+		m.Add(old, start)
+		m.Add(nameless, start)
+	}
+	if n := counts(); !slices.Equal(n, []float64{10, 10}) {
+		t.Fatalf("of one pod were counted %v", n)
+	}
+	known := map[flowmetrics.Pod]bool{{Namespace: "shop", Name: "front-2"}: true}
+	m.Sweep(start, known) // the old one is gone
+	for range 3 {
+		m.Add(next, start)
+	}
+	if n := counts(); !slices.Equal(n, []float64{3, 3}) {
+		t.Errorf("of the pod that has the address now were counted %v", n)
+	}
+	m.Sweep(start, known)
+	m.Sweep(start, known)
+	if n := counts(); len(n) != 2 {
+		t.Errorf("series of a pod that is there are gone: %v", n)
+	}
+}
+
 func BenchmarkAdd(b *testing.B) {
 	m := parse(b, "drop flow tcp port-distribution:sourceContext=workload|ip;destinationContext=workload icmp policy")
 	f := opening()
