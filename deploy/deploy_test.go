@@ -22,6 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -35,11 +36,18 @@ import (
 )
 
 //go:generate go -C render run . -chart ../helm/hawser -o ../hawser.yaml
+//go:generate go -C render run . -chart ../helm/hawser -values ../testdata/hubble-values.yaml -o ../testdata/hubble.yaml
 
-// objects returns the objects of hawser.yaml.
-func objects(t *testing.T) []*unstructured.Unstructured {
+// Files with what the chart renders: by default, and with flows of all nodes and their page.
+const (
+	defaults   = "hawser.yaml"
+	withHubble = "testdata/hubble.yaml"
+)
+
+// objects returns the objects of a file.
+func objects(t *testing.T, file string) []*unstructured.Unstructured {
 	t.Helper()
-	data, err := os.ReadFile("hawser.yaml")
+	data, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +69,13 @@ func objects(t *testing.T) []*unstructured.Unstructured {
 // one reads the object of that kind and name into dst.
 func one(t *testing.T, kind, name string, dst any) {
 	t.Helper()
-	for _, u := range objects(t) {
+	oneOf(t, defaults, kind, name, dst)
+}
+
+// oneOf is one of a file.
+func oneOf(t *testing.T, file, kind, name string, dst any) {
+	t.Helper()
+	for _, u := range objects(t, file) {
 		if u.GetKind() == kind && u.GetName() == name {
 			raw, err := json.Marshal(u.Object)
 			if err != nil {
@@ -89,24 +103,26 @@ func flagSets() map[string]*pflag.FlagSet {
 // so a misspelled one would do nothing.
 func TestEveryOptionIsKnown(t *testing.T) {
 	t.Parallel()
-	var config corev1.ConfigMap
-	one(t, "ConfigMap", "cilium-config", &config)
-	if len(config.Data) < 20 {
-		t.Fatalf("only %d options", len(config.Data))
-	}
-	for key, value := range config.Data {
-		known := false
-		for program, fs := range flagSets() {
-			if fs.Lookup(key) == nil {
-				continue
-			}
-			known = true
-			if err := fs.Set(key, value); err != nil {
-				t.Errorf("%s refuses %s=%s: %v", program, key, value, err)
-			}
+	for _, file := range []string{defaults, withHubble} {
+		var config corev1.ConfigMap
+		oneOf(t, file, "ConfigMap", "cilium-config", &config)
+		if len(config.Data) < 20 {
+			t.Fatalf("%s: only %d options", file, len(config.Data))
 		}
-		if !known {
-			t.Errorf("neither program has the option %s", key)
+		for key, value := range config.Data {
+			known := false
+			for program, fs := range flagSets() {
+				if fs.Lookup(key) == nil {
+					continue
+				}
+				known = true
+				if err := fs.Set(key, value); err != nil {
+					t.Errorf("%s: %s refuses %s=%s: %v", file, program, key, value, err)
+				}
+			}
+			if !known {
+				t.Errorf("%s: neither program has the option %s", file, key)
+			}
 		}
 	}
 }
@@ -315,17 +331,30 @@ func TestServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	mapper := restmapper.NewDiscoveryRESTMapper(groups)
-	for _, u := range objects(t) {
+	api := func(u *unstructured.Unstructured) dynamic.ResourceInterface {
 		m, err := mapper.RESTMapping(u.GroupVersionKind().GroupKind(), u.GroupVersionKind().Version)
 		if err != nil {
 			t.Fatal(err)
 		}
-		var api dynamic.ResourceInterface = client.Resource(m.Resource)
 		if m.Scope.Name() == meta.RESTScopeNameNamespace {
-			api = client.Resource(m.Resource).Namespace(u.GetNamespace())
+			return client.Resource(m.Resource).Namespace(u.GetNamespace())
 		}
-		if _, err := api.Create(t.Context(), u, metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict}); err != nil {
+		return client.Resource(m.Resource)
+	}
+	for _, u := range objects(t, defaults) {
+		if _, err := api(u).Create(t.Context(), u, metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict}); err != nil {
 			t.Errorf("%s %s: %v", u.GetKind(), u.GetName(), err)
+		}
+	}
+	for _, u := range objects(t, withHubble) {
+		data, err := u.MarshalJSON()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := api(u).Patch(t.Context(), u.GetName(), types.ApplyPatchType, data, metav1.PatchOptions{
+			FieldManager: "test", Force: new(true), FieldValidation: metav1.FieldValidationStrict, DryRun: []string{metav1.DryRunAll},
+		}); err != nil {
+			t.Errorf("with flows: %s %s: %v", u.GetKind(), u.GetName(), err)
 		}
 	}
 	kube, err := kubernetes.NewForConfig(k.Config)

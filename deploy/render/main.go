@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"helm.sh/helm/v4/pkg/chart/common"
@@ -76,7 +77,11 @@ func render(dir, values string) (string, error) {
 		return "", err
 	}
 	var b bytes.Buffer
-	b.WriteString("# Generated from the chart in deploy/helm/hawser with its default values. DO NOT EDIT.\n")
+	with := "its default values"
+	if values != "" {
+		with = "values of " + filepath.Base(values)
+	}
+	fmt.Fprintf(&b, "# Generated from the chart in deploy/helm/hawser with %s. DO NOT EDIT.\n", with)
 	for _, m := range manifests {
 		fmt.Fprintf(&b, "---\n%s\n", strings.TrimSpace(m.Content))
 	}

@@ -1,11 +1,17 @@
 package main
 
 import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/pem"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+
+	"sigs.k8s.io/yaml"
 )
 
 const chart = "../helm/hawser"
@@ -21,16 +27,18 @@ func renderWith(t *testing.T, values string) (string, error) {
 
 func TestCommittedFileIsCurrent(t *testing.T) {
 	t.Parallel()
-	want, err := os.ReadFile("../hawser.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := render(chart, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Error("deploy/hawser.yaml is not what the chart renders: run make generate")
+	for file, values := range map[string]string{"../hawser.yaml": "", "../testdata/hubble.yaml": "../testdata/hubble-values.yaml"} {
+		want, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := render(chart, values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got != string(want) {
+			t.Errorf("%s is not what the chart renders: run make generate", file)
+		}
 	}
 }
 
@@ -76,6 +84,17 @@ func TestValues(t *testing.T) {
 			[]string{`name: hawser-dashboard`, `grafana_dashboard: yes-please`, `(?m)^    +"title": "Hawser"`}, nil},
 		{"groups of AWS", "policy: {groups: {enabled: true, interval: 5m}}",
 			[]string{`policy-external-group-sync-interval: "5m"`, `ciliumclusterwidenetworkpolicies\]\n +verbs: \[list, watch, create, update, delete\]`}, nil},
+		{"flows", "hubble: {enabled: true, metrics: {enabled: [drop, tcp]}}", []string{`enable-hubble: "true"`, `hubble-event-buffer-capacity: "4095"`,
+			`hubble-metrics: "drop tcp"`, `hubble-metrics-server: ":9965"`, `hubble-socket-path: "/var/run/cilium/hubble.sock"`},
+			[]string{`hubble-listen-address`, `kind: Secret`, `name: hubble-relay`, `hubble-tls`}},
+		{"flows of all nodes", "cluster: {name: c7}\nhubble: {enabled: true, relay: {enabled: true, replicas: 2}}",
+			[]string{`hubble-listen-address: ":4244"`, `name: hubble-server-certs`, `(?s)kind: PodDisruptionBudget.*name: hubble-relay`, `--cluster-name=c7`, `internalTrafficPolicy: Local`,
+				`secretName: hubble-server-certs, optional: true`},
+			[]string{`disable-tls`, `disable-client-tls`, `disable-server-tls`, `hubble-ui-token`, `hubble-metrics`, `type: (NodePort|LoadBalancer)`}},
+		{"flows of all nodes, for everybody", "hubble: {enabled: true, tls: {enabled: false}, relay: {enabled: true, tls: {server: {enabled: false}}}}",
+			[]string{`hubble-disable-tls: "true"`, `--disable-client-tls`, `--disable-server-tls`, `hubble-peer.kube-system.svc.cluster.local:80`}, []string{`kind: Secret`, `hubble-tls-`, `name: hubble-tls`}},
+		{"the page", "hubble: {enabled: true, relay: {enabled: true}, ui: {enabled: true}}", []string{`--token-file=`, `name: hubble-ui-token`, `--server=hubble-relay.kube-system.svc.cluster.local:443`},
+			[]string{`NodePort`, `LoadBalancer`, `kind: Ingress`}},
 		{"further options", "extraConfig: {bpf-ct-max: 524288, debug: true, mtu: 1400}", []string{`bpf-ct-max: "524288"`, `debug: "true"`, `mtu: "1400"`}, []string{`debug: "false"`}},
 		{"further arguments", "agent: {extraArgs: ['', --debug]}\noperator: {extraArgs: ['']}", []string{`config-map\n +- "--debug"\n`}, []string{`- ""\n`}}, // helm reads {} as ['']
 		{"image", "image: {repository: registry.example/hawser, tag: v1, pullPolicy: Always, pullSecrets: [{name: s}]}", []string{`image: registry.example/hawser:v1`, `imagePullSecrets:\n +- name: s`}, []string{`hawser:dev`}},
@@ -104,18 +123,23 @@ func TestValues(t *testing.T) {
 func TestSchema(t *testing.T) {
 	t.Parallel()
 	for values, want := range map[string]string{
-		"ipv5: {enabled: true}":                   "ipv5",
-		"agent: {priorityClass: x}":               "priorityClass",
-		"ipam: {mode: magic}":                     "mode",
-		"cluster: {name: Not_A_Name}":             "name",
-		"operator: {replicas: 0}":                 "replicas",
-		"cni: {confFile: a/b.conflist}":           "confFile",
-		"cni: {binPath: opt/cni/bin}":             "binPath",
-		"identity: {managementMode: nobody}":      "managementMode",
-		"ciliumEndpointSlice: {maxEndpoints: 0}":  "maxEndpoints",
-		"ciliumEndpointSlice: {mode: fat}":        "mode",
-		"extraConfig: {devices: [eth0]}":          "devices",
-		"ipam: {clusterPool: {ipv4MaskSize: 33}}": "ipv4MaskSize",
+		"ipv5: {enabled: true}":                        "ipv5",
+		"agent: {priorityClass: x}":                    "priorityClass",
+		"ipam: {mode: magic}":                          "mode",
+		"cluster: {name: Not_A_Name}":                  "name",
+		"operator: {replicas: 0}":                      "replicas",
+		"cni: {confFile: a/b.conflist}":                "confFile",
+		"cni: {binPath: opt/cni/bin}":                  "binPath",
+		"identity: {managementMode: nobody}":           "managementMode",
+		"ciliumEndpointSlice: {maxEndpoints: 0}":       "maxEndpoints",
+		"ciliumEndpointSlice: {mode: fat}":             "mode",
+		"extraConfig: {devices: [eth0]}":               "devices",
+		"hubble: {relays: {enabled: true}}":            "relays",
+		"hubble: {metrics: {enabled: drop}}":           "metrics",
+		"hubble: {relay: {enabled: true}}":             "hubble.enabled",
+		"hubble: {enabled: true, ui: {enabled: true}}": "hubble.relay.enabled",
+		"hubble: {eventBufferCapacity: 65536}":         "eventBufferCapacity",
+		"ipam: {clusterPool: {ipv4MaskSize: 33}}":      "ipv4MaskSize",
 	} {
 		if _, err := renderWith(t, values); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", values, err)
@@ -139,5 +163,79 @@ func TestRolloutOnChange(t *testing.T) {
 	x, y := hash.FindAllString(a, -1), hash.FindAllString(b, -1)
 	if len(x) != 2 || len(y) != 2 || x[0] == y[0] {
 		t.Errorf("hashes %v and %v", x, y)
+	}
+}
+
+// TestAuthorities: agents answer with one certificate for all nodes, so whoever has broken into a
+// node has it. It must not open other nodes, nor the relay, and the relay must take it for no other
+// server than an agent.
+func TestAuthorities(t *testing.T) {
+	t.Parallel()
+	text, err := renderWith(t, "cluster: {name: c7}\nhubble: {enabled: true, relay: {enabled: true}, ui: {enabled: true}}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	type secret struct{ own, peers *x509.Certificate }
+	secrets := map[string]secret{}
+	for doc := range strings.SplitSeq(text, "\n---\n") {
+		var s struct {
+			Kind     string
+			Metadata struct{ Name string }
+			Data     map[string]string
+		}
+		if err := yaml.Unmarshal([]byte(doc), &s); err != nil {
+			t.Fatal(err)
+		}
+		if s.Kind != "Secret" || s.Data["tls.crt"] == "" {
+			continue
+		}
+		decode := func(key string) []byte {
+			data, err := base64.StdEncoding.DecodeString(s.Data[key])
+			if err != nil {
+				t.Fatalf("%s: %s: %v", s.Metadata.Name, key, err)
+			}
+			return data
+		}
+		if _, err := tls.X509KeyPair(decode("tls.crt"), decode("tls.key")); err != nil {
+			t.Fatalf("%s: %v", s.Metadata.Name, err)
+		}
+		parse := func(key string) *x509.Certificate {
+			block, _ := pem.Decode(decode(key))
+			c, err := x509.ParseCertificate(block.Bytes)
+			if err != nil {
+				t.Fatalf("%s: %s: %v", s.Metadata.Name, key, err)
+			}
+			return c
+		}
+		secrets[s.Metadata.Name] = secret{parse("tls.crt"), parse("ca.crt")}
+	}
+	const agent, relay, toAgents, page = "hubble-server-certs", "hubble-relay-server-certs", "hubble-relay-client-certs", "hubble-ui-client-certs"
+	for _, tt := range []struct {
+		server, name, client string
+		want                 bool
+	}{
+		{agent, "n1.c7.hubble-grpc.cilium.io", toAgents, true},
+		{agent, "hubble-peer.c7.hubble-grpc.cilium.io", toAgents, true},
+		{agent, "n1.c8.hubble-grpc.cilium.io", toAgents, false},
+		{agent, "n1.c7.hubble-grpc.cilium.io", agent, false},
+		{agent, "n1.c7.hubble-grpc.cilium.io", relay, false},
+		{agent, "hubble-relay.kube-system.svc", page, false},
+		{relay, "ui.hubble-relay.cilium.io", page, true},
+		{relay, "hubble-relay.kube-system.svc.cluster.local", page, true},
+		{relay, "localhost", page, true},
+		{relay, "localhost", agent, false},
+		{relay, "n1.c7.hubble-grpc.cilium.io", toAgents, false},
+	} {
+		server, client := secrets[tt.server], secrets[tt.client]
+		trust := func(ca *x509.Certificate) *x509.CertPool {
+			pool := x509.NewCertPool()
+			pool.AddCert(ca)
+			return pool
+		}
+		_, serverErr := server.own.Verify(x509.VerifyOptions{DNSName: tt.name, Roots: trust(client.peers)})
+		_, clientErr := client.own.Verify(x509.VerifyOptions{Roots: trust(server.peers), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+		if got := serverErr == nil && clientErr == nil; got != tt.want {
+			t.Errorf("%s as %s to %s: %v, want %v (%v, %v)", tt.server, tt.name, tt.client, got, tt.want, serverErr, clientErr)
+		}
 	}
 }

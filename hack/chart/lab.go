@@ -39,7 +39,11 @@ func (l *lab) values(more []string) []string {
 
 func set(values []string) (out []string) {
 	for _, v := range values {
-		out = append(out, "--set", v)
+		if strings.HasPrefix(v, "--") {
+			out = append(out, v)
+		} else {
+			out = append(out, "--set", v)
+		}
 	}
 	return out
 }

@@ -23,8 +23,11 @@ func (l *lab) steps() []step {
 		{"upgrade with a value that does not exist is refused", l.refused("agent.colour=red")},
 		{"upgrade with metrics and debug log, under traffic", l.underTraffic(l.upgrade("prometheus.agent.enabled=true", "prometheus.operator.enabled=true", "log.debug=true"))},
 		{"metrics are served", l.metrics},
+		{"upgrade with flows of all nodes and their page, under traffic", l.underTraffic(l.upgrade("hubble.enabled=true", "hubble.relay.enabled=true", "hubble.ui.enabled=true"))},
+		{"the relay hears all nodes, the page tells who has the token", l.flows},
 		{"upgrade to enforcement always: nothing is allowed that no policy allows", l.enforced},
 		{"upgrade back to enforcement by policies", l.upgrade("policy.enforcement=default")},
+		{"upgrades keep certificates that have time left", l.keepsCertificates},
 		{"pods reach each other and services; policies hold", l.works},
 		{"rollback to the first revision, under traffic", l.underTraffic(l.rollback(1))},
 		{"pods reach each other and services; policies hold", l.works},
@@ -61,7 +64,8 @@ func (l *lab) install(values ...string) func(context.Context) error {
 	}
 }
 
-// upgrade changes values of what is installed, and leaves the others as they are.
+// upgrade changes values of what is installed, and leaves the others as they are. What begins with
+// a dash is a flag of helm.
 func (l *lab) upgrade(values ...string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if _, err := l.do(ctx, l.helm, append([]string{"upgrade", "hawser", l.chart, "--namespace", "kube-system", "--reuse-values"}, set(values)...)...); err != nil {
@@ -399,7 +403,7 @@ func (l *lab) uninstall(ctx context.Context) error {
 		}
 		var left []string
 		for line := range strings.Lines(out) {
-			if (strings.Contains(line, "hawser") || strings.Contains(line, "cilium")) && !strings.Contains(line, "hawser-sandbox") {
+			if (strings.Contains(line, "hawser") || strings.Contains(line, "cilium") || strings.Contains(line, "hubble")) && !strings.Contains(line, "hawser-sandbox") {
 				left = append(left, strings.TrimSpace(line))
 			}
 		}

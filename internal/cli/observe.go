@@ -101,11 +101,18 @@ func (s *flowServer) config() (*tls.Config, error) {
 		}
 	}
 	if s.cert != "" || s.key != "" {
-		pair, err := tls.LoadX509KeyPair(s.cert, s.key)
-		if err != nil {
-			return nil, fmt.Errorf("--tls-client-cert-file and --tls-client-key-file: %w", err)
+		load := func() (*tls.Certificate, error) {
+			pair, err := tls.LoadX509KeyPair(s.cert, s.key)
+			if err != nil {
+				return nil, fmt.Errorf("--tls-client-cert-file and --tls-client-key-file: %w", err)
+			}
+			return &pair, nil
 		}
-		cfg.Certificates = []tls.Certificate{pair}
+		if _, err := load(); err != nil {
+			return nil, err
+		}
+		// Again for each connection: the page lives longer than certificates do.
+		cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return load() }
 	}
 	return cfg, nil
 }

@@ -24,7 +24,7 @@ const defaultPage = "127.0.0.1:12000"
 
 func (a *app) uiCommand() *cobra.Command {
 	var server flowServer
-	var listen, host string
+	var listen, host, tokenFile string
 	c := &cobra.Command{
 		Use:   "ui",
 		Short: "Serve a page that shows who talks to whom",
@@ -41,6 +41,7 @@ It reads flows from where hawser observe does: an agent's socket, or a server or
 	server.flags(c)
 	c.Flags().StringVar(&listen, "listen", defaultPage, "`address` of the page, host:port, where port 0 takes a free one; or fd://N, a socket that listens")
 	c.Flags().StringVar(&host, "host", "", "a `name` by which browsers ask for the page, besides localhost and addresses")
+	c.Flags().StringVar(&tokenFile, "token-file", "", "a `file` with the token, which then is not printed; without it, each start has a token of its own")
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
 		if !ui.Built() {
 			return errors.New("this program was built without the page: run `make web`, then `make build`")
@@ -56,7 +57,18 @@ It reads flows from where hawser observe does: an agent's socket, or a server or
 		}
 		follower := &ui.Follower{Client: observer.NewObserverClient(conn), Graph: ui.NewGraph(ui.DefaultLimits())}
 		page := ui.NewServer(follower, host)
-		fmt.Fprintf(cmd.OutOrStdout(), "%s\n", page.URL(l.Addr()))
+		if tokenFile == "" {
+			fmt.Fprintf(cmd.OutOrStdout(), "%s\n", page.URL(l.Addr()))
+		} else {
+			token, err := os.ReadFile(tokenFile)
+			if err == nil {
+				err = page.SetToken(strings.TrimSpace(string(token)))
+			}
+			if err != nil {
+				return fmt.Errorf("--token-file: %w", err)
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "http://%s/#token= and what %s has\n", l.Addr(), tokenFile)
+		}
 		fmt.Fprintf(cmd.ErrOrStderr(), "flows come from %s; interrupt to end\n", cmp.Or(server.address, a.cfg.Getenv(envFlowServer), defaultFlowServer))
 		return serveUntil(cmd.Context(), l, page, follower.Run)
 	}

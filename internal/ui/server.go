@@ -7,6 +7,7 @@ import (
 	"crypto/subtle"
 	"embed"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"net"
@@ -54,10 +55,25 @@ type Server struct {
 	host     string
 }
 
-// NewServer returns a server of what a follower brings. host is a further name by which it may be
-// asked, or "".
+// NewServer returns a server of what a follower brings, with a token of its own. host is a further
+// name by which it may be asked, or "".
 func NewServer(f *Follower, host string) *Server {
 	return &Server{graph: f.Graph, follower: f, token: rand.Text(), host: host}
+}
+
+// minToken is how long a token is that others have made: 16 letters and digits are 95 bits.
+const minToken = 16
+
+// SetToken has the data need this token, before anybody is served.
+func (s *Server) SetToken(token string) error {
+	if len(token) < minToken {
+		return fmt.Errorf("the token has %d characters, and less than %d may be guessed", len(token), minToken)
+	}
+	if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return errors.New("the token has characters that no request can carry: use letters and digits")
+	}
+	s.token = token
+	return nil
 }
 
 // URL is what opens the page that is served at an address.

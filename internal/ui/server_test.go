@@ -286,4 +286,29 @@ func TestServerRefuses(t *testing.T) {
 	}
 }
 
+// TestSetToken: a token that others have made counts instead of the page's own, unless it could be
+// guessed.
+func TestSetToken(t *testing.T) {
+	t.Parallel()
+	const token = "0123456789abcdef"
+	s := ui.NewServer(&ui.Follower{Graph: ui.NewGraph(ui.DefaultLimits())}, "")
+	for _, bad := range []string{"", token[1:], token + " ", token + "\n", "pässword-pässword"} {
+		if s.SetToken(bad) == nil {
+			t.Errorf("the token %q is taken", bad)
+		}
+	}
+	if err := s.SetToken(token); err != nil {
+		t.Fatal(err)
+	}
+	for given, want := range map[string]int{token: http.StatusOK, token[1:]: http.StatusUnauthorized, "": http.StatusUnauthorized} {
+		r := httptest.NewRequest("GET", "http://localhost/api/map", nil)
+		r.Header.Set("Authorization", "Bearer "+given)
+		w := httptest.NewRecorder()
+		s.ServeHTTP(w, r)
+		if w.Code != want {
+			t.Errorf("with the token %q: %d, want %d", given, w.Code, want)
+		}
+	}
+}
+
 func workloadName(i int) string { return fmt.Sprintf("work-%03d", i) }

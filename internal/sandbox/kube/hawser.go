@@ -21,7 +21,7 @@ const (
 )
 
 // hawserPrograms are what the product's image holds.
-var hawserPrograms = []string{"hawser", "hawser-agent", "hawser-cni", "hawser-operator"}
+var hawserPrograms = []string{"hawser", "hawser-agent", "hawser-cni", "hawser-operator", "hawser-relay"}
 
 func (c *Cluster) hawserImage() string { return filepath.Join(c.dataDir(), "images", "hawser.tar") }
 
@@ -104,8 +104,10 @@ func adaptManifest(data []byte, st *state) ([]byte, error) {
 				}
 				config[k] = v
 			}
-			for k, v := range st.storeOptions() {
-				config[k] = v
+			for _, options := range []map[string]string{st.storeOptions(), st.hubbleOptions()} {
+				for k, v := range options {
+					config[k] = v
+				}
 			}
 			if st.meshed() {
 				config["clustermesh-config"], config["enable-well-known-identities"] = "/var/lib/cilium/clustermesh", "false" // as the chart does
@@ -116,6 +118,9 @@ func adaptManifest(data []byte, st *state) ([]byte, error) {
 				return nil, fmt.Errorf("%s without pods", kind)
 			}
 			adaptPod(spec, st.plan().master(), groups.unified)
+			if kind == "DaemonSet" && st.Flows {
+				hubbleAgent(spec)
+			}
 			if kind == "Deployment" && st.meshed() {
 				meshOperator(spec)
 			}
@@ -176,6 +181,9 @@ func (c *Cluster) refreshHawser(ctx context.Context, st *state) error {
 		return err
 	}
 	c.say("Hawser's programs have changed: bringing them to the nodes")
+	if err := c.endFlows(st); err != nil {
+		return err
+	}
 	for _, n := range st.Nodes {
 		if !n.Init.Alive() {
 			continue // it takes the image in when it is started

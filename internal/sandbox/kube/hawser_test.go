@@ -102,6 +102,16 @@ func TestAdaptManifest(t *testing.T) {
 		}
 	}
 
+	shown, err := adaptManifest([]byte(smallManifest), &state{Name: "x", Flows: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`enable-hubble: "true"`, "hubble-listen-address: :4244", "hubble-tls-client-ca-files: " + hubblePath + "/ca.crt", "mountPath: " + hubblePath, "secretName: " + hubbleSecret} {
+		if n := bytes.Count(shown, []byte(want)); n != 1 || bytes.Contains(got, []byte(want)) {
+			t.Errorf("a cluster that shows flows has %q %d times, one that does not has it, too: %t", want, n, bytes.Contains(got, []byte(want)))
+		}
+	}
+
 	for store, address := range map[string]string{Etcd: "etcd.address=http://10.99.0.10:2391", Consul: "consul.address=10.99.0.10:2391"} {
 		kept, err := adaptManifest([]byte(smallManifest), &state{Name: "x", Store: store})
 		if err != nil {
@@ -142,7 +152,7 @@ func TestOwnManifest(t *testing.T) {
 			t.Errorf("the adapted manifest lacks %q", want)
 		}
 	}
-	for _, name := range hawserPrograms[1:] {
+	for _, name := range []string{"hawser-agent", "hawser-cni", "hawser-operator"} {
 		if !bytes.Contains(got, []byte("- "+name+"\n")) {
 			t.Errorf("the manifest does not run %s", name)
 		}

@@ -31,3 +31,27 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- define "hawser.narrow" -}}
 {{- if and (ne .Values.identity.managementMode "agent") (eq .Values.identity.allocationMode "crd") }}true{{ end -}}
 {{- end -}}
+
+{{/* Where an agent tells the relay of nodes, and where the relay is found. */}}
+{{- define "hawser.peerService" -}}
+hubble-peer.{{ .Release.Namespace }}.svc.{{ .Values.hubble.peerService.clusterDomain }}:{{ ternary 443 80 .Values.hubble.tls.enabled }}
+{{- end }}
+{{- define "hawser.relayService" -}}
+hubble-relay.{{ .Release.Namespace }}.svc.{{ .Values.hubble.peerService.clusterDomain }}:{{ ternary 443 80 .Values.hubble.relay.tls.server.enabled }}
+{{- end }}
+
+{{/* What agents serve to a relay: "true" or nothing. */}}
+{{- define "hawser.servesFlows" -}}
+{{- if and .Values.hubble.enabled .Values.hubble.relay.enabled }}true{{ end -}}
+{{- end -}}
+
+{{/* The security context of what needs nothing of its node. */}}
+{{- define "hawser.confined" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+seccompProfile: {type: RuntimeDefault}
+{{- end }}
