@@ -2,11 +2,13 @@ package sandbox
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -16,10 +18,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/hawser-net/hawser/api/flow"
 	"github.com/hawser-net/hawser/api/observer"
@@ -145,6 +148,35 @@ func flowsOfAllNodes(ctx context.Context, t *testing.T, s *Sandbox) {
 	})
 }
 
+// demoTalks checks that the demo has something to see although nobody asks for it: what the
+// policies allow and what they refuse, among pods and with the outside.
+func demoTalks(ctx context.Context, t *testing.T, s *Sandbox) {
+	t.Helper()
+	conn, err := grpc.NewClient("unix://"+s.relaySocket(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	stream, err := observer.NewObserverClient(conn).GetFlows(ctx, &observer.GetFlowsRequest{Follow: true, Since: timestamppb.Now()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wanted := map[string]bool{
+		"front to api:8080 FORWARDED": true, "front to db:5432 DROPPED": true, "api to db:5432 FORWARDED": true, "api to world:80 DROPPED": true, "world to front:80 FORWARDED": true,
+	}
+	tier := func(e *flow.Endpoint) string { return strings.SplitN(cmp.Or(e.GetPodName(), worldName), "-", 2)[0] }
+	for len(wanted) > 0 {
+		res, err := stream.Recv()
+		if err != nil {
+			t.Fatalf("%v; not seen: %v", err, slices.Sorted(maps.Keys(wanted)))
+		}
+		f := res.GetFlow()
+		delete(wanted, fmt.Sprintf("%s to %s:%d %v", tier(f.GetSource()), tier(f.GetDestination()), f.GetL4().GetTCP().GetDestinationPort(), f.GetVerdict()))
+	}
+}
+
 func testCluster(t *testing.T, bin, mode string) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
@@ -206,6 +238,7 @@ func testCluster(t *testing.T, bin, mode string) {
 
 	flowsOfAllNodes(ctx, t, s)
 	pageOfFlows(t, s)
+	demoTalks(ctx, t, s)
 
 	// A pod that carries the label of a tier is of that tier.
 	if _, err := s.Run(ctx, PodSpec{Name: "guest", Labels: map[string]string{"tier": "front"}, Ports: []uint16{80}}); err != nil {
@@ -266,7 +299,7 @@ func testCluster(t *testing.T, bin, mode string) {
 	if err := s.Down(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(before, machineState(t)); diff != "" {
+	if diff := gocmp.Diff(before, machineState(t)); diff != "" {
 		t.Errorf("the machine before and after (-before +after):\n%s", diff)
 	}
 	commands, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -366,7 +399,7 @@ func wantReached(t *testing.T, m *Matrix, proto Protocol, pairs ...string) {
 	slices.Sort(got)
 	slices.Sort(pairs)
 	if !slices.Equal(got, pairs) {
-		t.Errorf("%s (-want +got):\n%s", proto, cmp.Diff(pairs, got))
+		t.Errorf("%s (-want +got):\n%s", proto, gocmp.Diff(pairs, got))
 	}
 }
 
@@ -404,7 +437,7 @@ func TestUpFailsCleanly(t *testing.T) {
 	if err := s.Up(ctx); err == nil || !strings.Contains(err.Error(), "this agent is broken") {
 		t.Errorf("up with a broken agent: %v", err)
 	}
-	if diff := cmp.Diff(before, machineState(t)); diff != "" {
+	if diff := gocmp.Diff(before, machineState(t)); diff != "" {
 		t.Errorf("the machine before and after (-before +after):\n%s", diff)
 	}
 	if _, err := os.Stat(cfg.Root); err == nil {
@@ -452,7 +485,7 @@ func TestDownAfterCrash(t *testing.T) {
 			t.Errorf("process %d is left", p.PID)
 		}
 	}
-	if diff := cmp.Diff(before, machineState(t)); diff != "" {
+	if diff := gocmp.Diff(before, machineState(t)); diff != "" {
 		t.Errorf("the machine before and after (-before +after):\n%s", diff)
 	}
 	if _, err := os.Stat(cfg.Root); err == nil {

@@ -26,7 +26,7 @@ func demoPods(nodes int) []PodSpec {
 		for replica := 1; replica <= 2; replica++ {
 			p := PodSpec{
 				Name: fmt.Sprintf("%s-%d", tier.name, replica), Node: fmt.Sprintf("n%d", min(replica, nodes)),
-				Labels: map[string]string{"app": "shop", "tier": tier.name}, Ports: []uint16{tier.port},
+				Labels: map[string]string{"app": "shop", "tier": tier.name}, Ports: []uint16{tier.port}, peers: demoPeers(tier.name),
 			}
 			if p.Name == "api-2" {
 				p.Labels["quarantine"] = "true"
@@ -35,6 +35,20 @@ func demoPods(nodes int) []PodSpec {
 		}
 	}
 	return out
+}
+
+// demoPeers are whom a tier of the demo, or the world, talks to all the time, so that there is
+// something to see: what the policies allow more often than what they refuse.
+func demoPeers(who string) []peer {
+	switch who {
+	case worldName:
+		return []peer{{"front-1", 80, TCP}, {"front-2", 80, TCP}, {"front-1", 80, TCP}, {"front-2", 80, TCP}, {"db-1", 5432, TCP}}
+	case "front":
+		return []peer{{"api-1", 8080, TCP}, {"api-2", 8080, TCP}, {"api-1", 8080, TCP}, {"api-2", 8080, TCP}, {"db-1", 5432, TCP}}
+	case "api": // of which one is in quarantine
+		return []peer{{"db-1", 5432, TCP}, {"db-2", 5432, TCP}, {worldName, worldPort, TCP}}
+	}
+	return []peer{{worldName, 53, UDP}}
 }
 
 // writeDemoPolicies installs the policies. Agents that start later have them before their first

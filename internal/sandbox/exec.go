@@ -58,7 +58,7 @@ func (s *Sandbox) Exec(name string, argv []string) error {
 		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 			return fmt.Errorf("private mounts: %w", err)
 		}
-		if err := unix.Mount(s.path("hosts"), "/etc/hosts", "", unix.MS_BIND, ""); err != nil && err != unix.ENOENT {
+		if err := unix.Mount(s.hostsFile(), "/etc/hosts", "", unix.MS_BIND, ""); err != nil && err != unix.ENOENT {
 			return fmt.Errorf("hosts file: %w", err)
 		}
 		// A convenience: without it the links shown in /sys/class/net are the machine's.

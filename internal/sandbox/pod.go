@@ -40,6 +40,9 @@ type PodSpec struct {
 	Labels map[string]string
 	// Ports that its server listens on, TCP and UDP; 80 if empty.
 	Ports []uint16
+
+	// peers are whom it talks to, all the time.
+	peers []peer
 }
 
 // Pod is a running pod.
@@ -119,10 +122,7 @@ func (s *Sandbox) run(ctx context.Context, st *state, spec PodSpec) (Pod, error)
 	if !p.IPv4.IsValid() && !p.IPv6.IsValid() {
 		return Pod{}, undoAll(fmt.Errorf("the CNI plugin gave %s no address", p.Name))
 	}
-	argv := append(slices.Clone(st.Self), "serve", "--name", p.Name, "--ready-fd", "3")
-	for _, port := range p.Ports {
-		argv = append(argv, "--port", fmt.Sprint(port))
-	}
+	argv := s.serveCommand(st.Self, p.Name, p.Ports, spec.peers)
 	p.Server, err = machine.Daemon{Namespace: netns, Log: s.path("logs", "pod-"+p.Name+".log"), Argv: argv, Ready: true, Timeout: s.cfg.StartTimeout}.Start()
 	if err != nil {
 		return Pod{}, undoAll(err)
@@ -133,6 +133,18 @@ func (s *Sandbox) run(ctx context.Context, st *state, spec PodSpec) (Pod, error)
 	}
 	s.say("pod %-8s on %s: %s  %s (CNI ADD %.1f ms)", p.Name, p.Node, s.paint.Bold(addresses(p)), labelText(p.Labels), p.AddTime.Seconds()*1000)
 	return p.public(), nil
+}
+
+// serveCommand is the process of a pod, or of the world outside.
+func (s *Sandbox) serveCommand(self []string, name string, ports []uint16, peers []peer) []string {
+	argv := append(slices.Clone(self), "serve", "--name", name, "--ready-fd", "3", "--hosts", s.hostsFile())
+	for _, port := range ports {
+		argv = append(argv, "--port", fmt.Sprint(port))
+	}
+	for _, to := range peers {
+		argv = append(argv, "--talk-to", to.String())
+	}
+	return argv
 }
 
 // Remove ends a pod's process, detaches it with CNI DEL, and removes its namespace.
@@ -349,7 +361,7 @@ func (s *Sandbox) writeHosts(st *state) error {
 	for _, p := range st.Pods {
 		add(p.Name, p.IPv4, p.IPv6)
 	}
-	return os.WriteFile(s.path("hosts"), []byte(b.String()), 0o644)
+	return os.WriteFile(s.hostsFile(), []byte(b.String()), 0o644)
 }
 
 func (p *pod) public() Pod {

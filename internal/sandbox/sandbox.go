@@ -52,6 +52,7 @@ func (s *Sandbox) netns(name string) string       { return s.path("netns", name)
 func (s *Sandbox) nodePath(n, elem string) string { return s.path("nodes", n, elem) }
 func (s *Sandbox) socket(n string) string         { return s.nodePath(n, "cilium.sock") }
 func (s *Sandbox) flowSocket(n string) string     { return s.nodePath(n, "hubble.sock") }
+func (s *Sandbox) hostsFile() string              { return s.path("hosts") }
 func (s *Sandbox) lockFile() string               { return filepath.Join(s.cfg.Root, "."+s.cfg.Name+".lock") }
 
 // PolicyDir is the directory of the policies that all agents follow; they notice changes.
@@ -214,10 +215,14 @@ func (s *Sandbox) create(ctx context.Context) (*state, error) {
 
 	t = time.Now()
 	v4, v6 := worldAddrs()
+	var peers []peer
+	if s.cfg.Demo {
+		peers = demoPeers(worldName)
+	}
 	var err error
 	st.World, err = machine.Daemon{
 		Namespace: s.netns(worldName), Log: s.path("logs", "world.log"), Ready: true, Timeout: s.cfg.StartTimeout,
-		Argv: append(slices.Clone(s.cfg.Self), "serve", "--name", worldName, "--port", fmt.Sprint(worldPort), "--ready-fd", "3"),
+		Argv: s.serveCommand(s.cfg.Self, worldName, []uint16{worldPort}, peers),
 	}.Start()
 	if err != nil {
 		return nil, fmt.Errorf("server of the world: %w", err)

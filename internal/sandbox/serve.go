@@ -133,6 +133,8 @@ func serveCommand() *cobra.Command {
 	var name string
 	var ports []uint
 	var readyFD int
+	var hosts string
+	var to []string
 	cmd := &cobra.Command{
 		Use: "serve", Hidden: true, Args: cobra.NoArgs,
 		Short: "answer on ports with a name (run in every pod)",
@@ -144,11 +146,24 @@ func serveCommand() *cobra.Command {
 				}
 				ps = append(ps, uint16(p))
 			}
-			return serve(cmd.Context(), name, ps, readyFD)
+			peers, err := parsePeers(to)
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithCancel(cmd.Context())
+			defer cancel()
+			var talking sync.WaitGroup
+			talking.Go(func() { talk(ctx, hosts, peers) })
+			err = serve(ctx, name, ps, readyFD)
+			cancel()
+			talking.Wait()
+			return err
 		},
 	}
 	cmd.Flags().StringVar(&name, "name", "", "what to answer")
 	cmd.Flags().UintSliceVar(&ports, "port", nil, "port to listen on (repeatable)")
+	cmd.Flags().StringSliceVar(&to, "talk-to", nil, "whom to talk to, such as tcp:api-1:8080 (repeatable)")
+	cmd.Flags().StringVar(&hosts, "hosts", "", "file with the addresses of these")
 	cmd.Flags().IntVar(&readyFD, "ready-fd", 0, "descriptor to tell when ready")
 	return cmd
 }

@@ -45,9 +45,12 @@ type state struct {
 	Manifest  string `json:"manifest,omitempty"` // of the product, if not the checkout's
 	Store     string `json:"store,omitempty"`    // of identities, if not Kubernetes
 	Port      int    `json:"port"`               // of the loopback
-	BinDir    string `json:"binDir"`
-	Programs  string `json:"programs"`
-	Source    string `json:"source,omitempty"` // of a checkout
+	// Flows says that there is a relay of them, and PagePort is its page's port on the loopback.
+	Flows    bool   `json:"flows,omitempty"`
+	PagePort int    `json:"pagePort,omitempty"`
+	BinDir   string `json:"binDir"`
+	Programs string `json:"programs"`
+	Source   string `json:"source,omitempty"` // of a checkout
 	// Processes are those of the control plane, by name.
 	Processes map[string]machine.Process `json:"processes"`
 	Nodes     []*node                    `json:"nodes"`
@@ -211,7 +214,7 @@ func (c *Cluster) create(ctx context.Context, p prepared) (*state, error) {
 	defer listener.Close()
 	st := &state{
 		Name: c.cfg.Name, Created: time.Now(), ID: c.cfg.ID, Mode: c.cfg.Mode, DualStack: c.cfg.DualStack, CNI: c.cfg.CNI, KubeProxy: c.cfg.KubeProxy, Manifest: c.cfg.Manifest, Store: c.cfg.Store,
-		Port: listener.port, BinDir: c.cfg.BinDir, Programs: p.programs, Source: p.source, Processes: map[string]machine.Process{},
+		Port: listener.port, Flows: c.cfg.showsFlows(), BinDir: c.cfg.BinDir, Programs: p.programs, Source: p.source, Processes: map[string]machine.Process{},
 	}
 	if st.Mode == Full {
 		for i := 1; i <= c.cfg.Nodes; i++ {
@@ -231,6 +234,11 @@ func (c *Cluster) create(ctx context.Context, p prepared) (*state, error) {
 	}
 	if st.meshed() {
 		if err := writeMeshPKI(c.path("pki", meshDir), st); err != nil {
+			return nil, fmt.Errorf("certificates: %w", err)
+		}
+	}
+	if st.Flows {
+		if err := writeHubblePKI(c.path("pki", hubbleDir), st); err != nil {
 			return nil, fmt.Errorf("certificates: %w", err)
 		}
 	}
@@ -260,6 +268,9 @@ func (c *Cluster) create(ctx context.Context, p prepared) (*state, error) {
 		return nil, err
 	}
 	if err := c.waitAccount(ctx, st); err != nil {
+		return nil, err
+	}
+	if err := c.startFlows(ctx, st); err != nil {
 		return nil, err
 	}
 	st.Complete = true
@@ -305,7 +316,7 @@ func (c *Cluster) upAgain(ctx context.Context, st *state) error {
 		}
 		started = append(started, n)
 	}
-	return errors.Join(c.save(st), c.waitNodes(ctx, st, started, since))
+	return errors.Join(c.save(st), c.startFlows(ctx, st), c.waitNodes(ctx, st, started, since))
 }
 
 // Down ends and removes the cluster, however much of it there is. There being none is fine.

@@ -310,6 +310,11 @@ func (c *Cluster) deploy(ctx context.Context, st *state) error {
 			return err
 		}
 	}
+	if st.Flows {
+		if err := c.deployHubbleSecret(ctx, st); err != nil {
+			return err
+		}
+	}
 	if st.CNI == Hawser {
 		if err := c.deployHawser(ctx, st); err != nil {
 			return err

@@ -17,15 +17,19 @@ import (
 
 // Status describes a cluster.
 type Status struct {
-	Name       string          `json:"name"`
-	Kubernetes string          `json:"kubernetes"` // version
-	Created    time.Time       `json:"created"`
-	Kubeconfig string          `json:"kubeconfig"`
-	Server     string          `json:"server"` // URL, as seen from the machine
-	CNI        string          `json:"cni"`
-	KubeProxy  bool            `json:"kubeProxy"`
-	Processes  []ProcessStatus `json:"processes"`
-	Nodes      []NodeStatus    `json:"nodes"`
+	Name       string    `json:"name"`
+	Kubernetes string    `json:"kubernetes"` // version
+	Created    time.Time `json:"created"`
+	Kubeconfig string    `json:"kubeconfig"`
+	Server     string    `json:"server"` // URL, as seen from the machine
+	CNI        string    `json:"cni"`
+	KubeProxy  bool      `json:"kubeProxy"`
+	// Page is the address of the page of flows, and Relay where their relay is asked; empty if
+	// there is none.
+	Page      string          `json:"page,omitempty"`
+	Relay     string          `json:"relay,omitempty"`
+	Processes []ProcessStatus `json:"processes"`
+	Nodes     []NodeStatus    `json:"nodes"`
 }
 
 // ProcessStatus describes a process of the control plane. Health is "ok", or what is wrong.
@@ -70,6 +74,9 @@ func (c *Cluster) Status(ctx context.Context) (*Status, error) {
 	out := &Status{
 		Name: st.Name, Kubernetes: parts.Version, Created: st.Created, Kubeconfig: c.Kubeconfig(), Server: loopbackURL(st.Port),
 		CNI: st.CNI, KubeProxy: st.KubeProxy, Processes: []ProcessStatus{}, Nodes: []NodeStatus{},
+	}
+	if st.Flows {
+		out.Page, out.Relay = c.pageURL(st), "unix://"+c.relaySocket()
 	}
 	api, err := c.client(st.Port)
 	if err != nil {
@@ -127,7 +134,11 @@ func (s *Status) Print(w io.Writer, colour bool) {
 		network += " with kube-proxy"
 	}
 	fmt.Fprintf(w, "cluster %s, up since %s, Kubernetes %s, network %s\n", paint.Bold(s.Name), s.Created.Format(time.DateTime), s.Kubernetes, network)
-	fmt.Fprintf(w, "KUBECONFIG=%s  (%s)\n\n", s.Kubeconfig, s.Server)
+	fmt.Fprintf(w, "KUBECONFIG=%s  (%s)\n", s.Kubeconfig, s.Server)
+	if s.Page != "" {
+		fmt.Fprintf(w, "flows: %s\n", s.Page)
+	}
+	fmt.Fprintln(w)
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(t, "CONTROL PLANE\tPID\tLOG\tHEALTH")
 	for _, p := range s.Processes {
@@ -179,6 +190,12 @@ func (c *Cluster) PrintNext(w io.Writer) {
   hawser sandbox node kill%[1]s n2                               a power cut, and
   hawser sandbox node start%[1]s n2                              its end
 `, name, image.AgnhostName)
+	}
+	if st, err := c.load(); err == nil && st.Flows {
+		fmt.Fprintf(w, "  %s --follow   who talks to whom, on all nodes\n", c.observeCommand())
+		if url := c.pageURL(st); url != "" {
+			fmt.Fprintf(w, "  %s   the same in a browser\n", url)
+		}
 	}
 	if c.cfg.ID != 0 {
 		fmt.Fprintf(w, "  hawser clustermesh connect %s OTHER      connect it with a cluster that has another --cluster-id\n", c.cfg.Name)
