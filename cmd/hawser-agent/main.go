@@ -3,14 +3,11 @@
 package main
 
 import (
-	"context"
-	"fmt"
 	"os"
-	"os/signal"
 	"runtime/debug"
-	"syscall"
 
 	"github.com/hawser-net/hawser/internal/agent"
+	"github.com/hawser-net/hawser/internal/daemon"
 )
 
 //go:generate sh -c "go run . reference >../../docs/user/hawser-agent.md"
@@ -18,24 +15,13 @@ import (
 // version is set by the linker.
 var version = "devel"
 
-func main() {
-	os.Exit(run())
-}
-
 // gcPercent trades a little of the collector's time for memory: an agent runs on every node and is
 // idle most of the time, and what it keeps grows with the cluster. GOGC overrides it.
 const gcPercent = 50
 
-func run() int {
+func main() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	cmd := agent.NewCommand(version, os.Getenv)
-	if err := cmd.ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "hawser-agent:", err)
-		return 1
-	}
-	return 0
+	os.Exit(daemon.Main(agent.NewCommand(version, os.Getenv)))
 }

@@ -3,12 +3,9 @@
 package main
 
 import (
-	"context"
-	"fmt"
 	"os"
-	"os/signal"
-	"syscall"
 
+	"github.com/hawser-net/hawser/internal/daemon"
 	"github.com/hawser-net/hawser/internal/operator"
 )
 
@@ -18,15 +15,5 @@ import (
 var version = "devel"
 
 func main() {
-	os.Exit(run())
-}
-
-func run() int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := operator.NewCommand(version, os.Getenv).ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "hawser-operator:", err)
-		return 1
-	}
-	return 0
+	os.Exit(daemon.Main(operator.NewCommand(version, os.Getenv)))
 }

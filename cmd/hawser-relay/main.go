@@ -2,12 +2,9 @@
 package main
 
 import (
-	"context"
-	"fmt"
 	"os"
-	"os/signal"
-	"syscall"
 
+	"github.com/hawser-net/hawser/internal/daemon"
 	"github.com/hawser-net/hawser/internal/relay"
 )
 
@@ -17,15 +14,5 @@ import (
 var version = "devel"
 
 func main() {
-	os.Exit(run())
-}
-
-func run() int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := relay.NewCommand(version, os.Getenv).ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "hawser-relay:", err)
-		return 1
-	}
-	return 0
+	os.Exit(daemon.Main(relay.NewCommand(version, os.Getenv)))
 }

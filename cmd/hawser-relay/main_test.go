@@ -16,7 +16,10 @@ func TestReferenceIsCurrent(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got bytes.Buffer
-	if err := relay.WriteReference(&got, relay.NewCommand(version, func(string) string { return "" })); err != nil {
+	cmd := relay.NewCommand(version, func(string) string { return "" })
+	cmd.SetArgs([]string{"reference"})
+	cmd.SetOut(&got)
+	if err := cmd.Execute(); err != nil {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(got.Bytes(), want) {

@@ -23,6 +23,7 @@ import (
 	"github.com/hawser-net/hawser/internal/agent/hubble"
 	"github.com/hawser-net/hawser/internal/agent/monitor"
 	"github.com/hawser-net/hawser/internal/cniconf"
+	"github.com/hawser-net/hawser/internal/daemon"
 	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/datapath/link"
 	"github.com/hawser-net/hawser/internal/datapath/loader"
@@ -466,7 +467,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 	defer os.Remove(cfg.SocketPath)
 	run.start("api", func(ctx context.Context) error {
 		defer close(a.stopping)
-		return serve(ctx, listener, handler)
+		return daemon.Serve(ctx, listener, handler)
 	})
 	run.start("delete-queue", func(ctx context.Context) error {
 		return a.replayDeletions(ctx, fence, log)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/api/rest/server"
+	"github.com/hawser-net/hawser/internal/daemon"
 )
 
 // GetClusterHealth is GET /cluster/health.
@@ -50,7 +51,7 @@ func (a *api) serveHealthAPI(ctx context.Context, log *slog.Logger) error {
 		return nil
 	}
 	defer os.Remove(path)
-	return serve(ctx, l, a.healthAPI(time.Now()))
+	return daemon.Serve(ctx, l, a.healthAPI(time.Now()))
 }
 
 // healthAPI is the API of health.sock.

@@ -1,15 +1,14 @@
 package agent
 
 import (
-	"errors"
-	"fmt"
+	"context"
 	"log/slog"
-	"os"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/hawser-net/hawser/internal/confdir"
+	"github.com/hawser-net/hawser/internal/daemon"
 )
 
 // NewCommand returns the command line of the agent. getenv is the process's environment.
@@ -18,40 +17,8 @@ func NewCommand(version string, getenv func(string) string) *cobra.Command {
 	if name := getenv("K8S_NODE_NAME"); name != "" {
 		cfg.NodeName = name
 	}
-	cmd := &cobra.Command{
-		Use:   "hawser-agent",
-		Short: "Attach pods to the network and enforce policy on this node",
-		Long: `hawser-agent runs on every node, as root. It answers the CNI plugin, gives pods
-addresses and identities, and keeps the kernel forwarding and enforcing. The kernel goes on
-doing both when the agent stops.
-
-Every option can also be given as an environment variable (--cluster-name is
-CILIUM_CLUSTER_NAME) or as a file of --config-dir named like the option. The command line
-comes first, then the environment, then the files. In the latter two blanks may separate the
-items of a list, and a duration without a unit is in seconds.`,
-		Example: `  # a node on its own
-  hawser-agent --ipv4-range 10.0.1.0/24 --enable-ipv6=false
-
-  # a node of a Kubernetes cluster; in a pod no option is needed
-  hawser-agent --k8s-kubeconfig-path /etc/kubernetes/hawser.conf --ipam kubernetes
-
-  # one of several nodes that share an etcd
-  hawser-agent --ipv4-range 10.0.1.0/24 --ipv6-range fd00:1::/112 \
-    --kvstore etcd --kvstore-opt etcd.address=http://192.0.2.1:2379`,
-		Version: version, Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			log, err := cfg.load(cmd.Flags(), getenv)
-			if err != nil {
-				return err
-			}
-			a, err := New(cfg, log, version, flagValues(cmd.Flags()))
-			if err != nil {
-				return err
-			}
-			return a.Run(cmd.Context())
-		},
-	}
-	cfg.Flags(cmd.Flags())
+	cmd := program(&cfg, version, getenv).Command()
+	cmd.Flags().Lookup("node-name").DefValue = "" // that of this host says nothing to others
 	clean := &cobra.Command{
 		Use: "cleanup", Short: "Remove what an agent leaves on the node when it stops",
 		Long: `cleanup removes devices, routes, masquerading, pods' interfaces, pinned maps and programs,
@@ -61,7 +28,7 @@ state and the CNI configuration. It refuses while an agent runs on the same stat
 			if _, err := confdir.Load(sub.Flags(), getenv); err != nil {
 				return err
 			}
-			return CleanUp(cfg, newLogger(cfg), sub.OutOrStdout())
+			return CleanUp(cfg, cfg.Logger(), sub.OutOrStdout())
 		},
 	}
 	// Of the agent's options only those that say where things are.
@@ -70,42 +37,42 @@ state and the CNI configuration. It refuses while an agent runs on the same stat
 	for _, name := range []string{"config-dir", "debug", "log-format", "state-dir", "bpf-root", "write-cni-conf-when-ready", "cni-exclusive"} {
 		clean.Flags().AddFlag(all.Lookup(name))
 	}
-	cmd.AddCommand(clean, &cobra.Command{
-		Use: "reference", Short: "Print the manual page of the options", Hidden: true, Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error { return WriteReference(cmd.OutOrStdout(), cmd) },
-	})
+	cmd.AddCommand(clean)
 	return cmd
 }
 
-// load completes the options and checks them.
-func (c *Config) load(fs *pflag.FlagSet, getenv func(string) string) (*slog.Logger, error) {
-	unknown, err := confdir.Load(fs, getenv)
-	if err != nil {
-		return nil, err
-	}
-	if !fs.Changed("enable-k8s") {
-		c.EnableK8s = c.EnableK8s || c.K8s.KubeconfigPath != "" || c.K8s.APIServer != ""
-	}
-	if err := errors.Join(c.Validate(), confdir.Unprotected(fs, getenv)); err != nil {
-		return nil, fmt.Errorf("the configuration is not usable:\n%w", err)
-	}
-	log := newLogger(*c)
-	if len(unknown) > 0 {
-		log.Info("options of other programs, or without effect here, in the configuration directory are ignored", "options", unknown)
-	}
-	return log, nil
-}
+// program is the agent as a daemon.
+func program(cfg *Config, version string, getenv func(string) string) daemon.Program {
+	return daemon.Program{
+		Name: "hawser-agent", Version: version,
+		Short: "Attach pods to the network and enforce policy on this node",
+		Long: `hawser-agent runs on every node, as root. It answers the CNI plugin, gives pods
+addresses and identities, and keeps the kernel forwarding and enforcing. The kernel goes on
+doing both when the agent stops.`,
+		Example: `  # a node on its own
+  hawser-agent --ipv4-range 10.0.1.0/24 --enable-ipv6=false
 
-// newLogger writes to standard error, where the container runtime or systemd collects it.
-func newLogger(cfg Config) *slog.Logger {
-	opts := &slog.HandlerOptions{Level: slog.LevelInfo}
-	if cfg.Debug {
-		opts.Level = slog.LevelDebug
+  # a node of a Kubernetes cluster; in a pod no option is needed
+  hawser-agent --k8s-kubeconfig-path /etc/kubernetes/hawser.conf --ipam kubernetes
+
+  # one of several nodes that share an etcd
+  hawser-agent --ipv4-range 10.0.1.0/24 --ipv6-range fd00:1::/112 \
+    --kvstore etcd --kvstore-opt etcd.address=http://192.0.2.1:2379`,
+		Config: cfg, Options: &cfg.Options, Getenv: getenv,
+		Complete: func(fs *pflag.FlagSet) error {
+			if !fs.Changed("enable-k8s") {
+				cfg.EnableK8s = cfg.EnableK8s || cfg.K8s.KubeconfigPath != "" || cfg.K8s.APIServer != ""
+			}
+			return confdir.Unprotected(fs, getenv)
+		},
+		Run: func(ctx context.Context, log *slog.Logger, fs *pflag.FlagSet) error {
+			a, err := New(*cfg, log, version, flagValues(fs))
+			if err != nil {
+				return err
+			}
+			return a.Run(ctx)
+		},
 	}
-	if cfg.LogFormat == "json" {
-		return slog.New(slog.NewJSONHandler(os.Stderr, opts))
-	}
-	return slog.New(slog.NewTextHandler(os.Stderr, opts))
 }
 
 // flagValues returns every option with its value, for GET /config. The options of the key-value

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"time"
 
@@ -20,6 +19,7 @@ import (
 	"github.com/hawser-net/hawser/internal/clustermesh"
 	"github.com/hawser-net/hawser/internal/cniconf"
 	"github.com/hawser-net/hawser/internal/confdir"
+	"github.com/hawser-net/hawser/internal/daemon"
 	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/datapath/maps"
 	"github.com/hawser-net/hawser/internal/identity"
@@ -34,21 +34,17 @@ import (
 // Config is everything the agent can be told. The names of its flags are those of the field
 // where they exist there, so that configuration written for it is understood.
 type Config struct {
-	ConfigDir string
+	daemon.Options
+	daemon.Cluster
 	// AcceptWithout names protections of the field that the configuration asks for and that are
 	// gone without.
 	AcceptWithout []string
-	Debug         bool
-	LogFormat     string // text or json
 
 	SocketPath string
 	StateDir   string
 	BPFRoot    string
 
-	ClusterName          string
-	ClusterID            uint32
-	MaxConnectedClusters uint32
-	NodeName             string
+	NodeName string
 
 	EnableIPv4 bool
 	EnableIPv6 bool
@@ -191,8 +187,9 @@ const (
 func Defaults() Config {
 	host, _ := os.Hostname() // empty on failure: Validate then asks for --node-name
 	c := Config{
-		Flows: hubble.Defaults(), LogFormat: "text", SocketPath: "/var/run/cilium/cilium.sock", StateDir: "/var/run/cilium", BPFRoot: "/sys/fs/bpf",
-		ClusterName: "default", MaxConnectedClusters: 255, NodeName: host,
+		Options: daemon.Defaults(), Cluster: daemon.ClusterDefaults(),
+		Flows: hubble.Defaults(), SocketPath: "/var/run/cilium/cilium.sock", StateDir: "/var/run/cilium", BPFRoot: "/sys/fs/bpf",
+		NodeName:   host,
 		EnableIPv4: true, EnableIPv6: true,
 		LBAlgorithm: lbRandom, LBMode: string(service.ForwardSNAT), SNATPorts: datapath.DefaultMasqueradePorts().String(),
 		RoutingMode: "tunnel", TunnelProtocol: "vxlan", TunnelPort: 8472, MasqueradeIPv4: true, MasqueradeIPv6: true, DirectRoutes: true,
@@ -212,17 +209,13 @@ func Defaults() Config {
 
 // Flags binds the configuration to command-line flags; the current values are the defaults shown.
 func (c *Config) Flags(fs *pflag.FlagSet) {
-	fs.StringVar(&c.ConfigDir, "config-dir", c.ConfigDir, "directory with one file per option, named like the flag (a mounted ConfigMap)")
+	c.Options.Flags(fs)
+	c.Cluster.Flags(fs)
 	fs.StringSliceVar(&c.AcceptWithout, confdir.AcceptFlag, c.AcceptWithout,
 		"options of Cilium that protect something Hawser has nothing for, such as enable-wireguard: the agent starts although the configuration sets them")
-	fs.BoolVar(&c.Debug, "debug", c.Debug, "log debug messages")
-	fs.StringVar(&c.LogFormat, "log-format", c.LogFormat, "form of log lines: text or json")
 	fs.StringVar(&c.SocketPath, "socket-path", c.SocketPath, "unix socket of the agent's API")
 	fs.StringVar(&c.StateDir, "state-dir", c.StateDir, "directory for what must survive a restart of the agent")
 	fs.StringVar(&c.BPFRoot, "bpf-root", c.BPFRoot, "BPF filesystem in which maps and programs are pinned; mounted if it is not")
-	fs.StringVar(&c.ClusterName, "cluster-name", c.ClusterName, "name of the cluster, at most 32 characters of a-z, 0-9 and -")
-	fs.Uint32Var(&c.ClusterID, "cluster-id", c.ClusterID, "number of the cluster, 1 to 255 (or 511); 0 for a cluster on its own")
-	fs.Uint32Var(&c.MaxConnectedClusters, "max-connected-clusters", c.MaxConnectedClusters, "how many clusters can be connected: 255 or 511")
 	fs.StringVar(&c.NodeName, "node-name", c.NodeName, "name of this node; K8S_NODE_NAME or the host name by default")
 	fs.BoolVar(&c.EnableIPv4, "enable-ipv4", c.EnableIPv4, "give pods IPv4 addresses")
 	fs.BoolVar(&c.EnableIPv6, "enable-ipv6", c.EnableIPv6, "give pods IPv6 addresses")
@@ -418,11 +411,9 @@ func (c *Config) validateLabels() error {
 	return errors.Join(errs...)
 }
 
-var clusterNameForm = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
-
 // Validate checks every option and joins all faults in one error.
 func (c *Config) Validate() error {
-	var errs []error
+	errs := []error{c.Options.Validate(), c.Cluster.Validate()}
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	oneOf := func(flag, value string, allowed ...string) {
 		for _, a := range allowed {
@@ -432,7 +423,6 @@ func (c *Config) Validate() error {
 		}
 		bad("--%s: %q is not one of %s", flag, value, strings.Join(allowed, ", "))
 	}
-	oneOf("log-format", c.LogFormat, "text", "json")
 	oneOf("routing-mode", c.RoutingMode, "tunnel", "native")
 	oneOf("bpf-lb-algorithm", c.LBAlgorithm, lbRandom, lbMaglev)
 	oneOf("bpf-lb-mode", c.LBMode, string(service.ForwardSNAT), string(service.ForwardDSR), string(service.ForwardHybrid))
@@ -447,15 +437,6 @@ func (c *Config) Validate() error {
 	oneOf("tunnel-protocol", c.TunnelProtocol, "vxlan")
 	oneOf("enable-policy", c.EnablePolicy, "default", "always", "never")
 	oneOf("allow-localhost", c.AllowLocalhost, "always", "auto", "policy")
-	if len(c.ClusterName) > 32 || !clusterNameForm.MatchString(c.ClusterName) {
-		bad("--cluster-name: %q must be 1 to 32 characters of a-z, 0-9 and -, starting and ending with a letter or digit", c.ClusterName)
-	}
-	if c.MaxConnectedClusters != 255 && c.MaxConnectedClusters != 511 {
-		bad("--max-connected-clusters: %d is neither 255 nor 511", c.MaxConnectedClusters)
-	}
-	if c.ClusterID > c.MaxConnectedClusters {
-		bad("--cluster-id: %d is above %d", c.ClusterID, c.MaxConnectedClusters)
-	}
 	if c.NodeName == "" {
 		bad("--node-name: the host has no name; give one")
 	}

@@ -11,7 +11,7 @@ import (
 // that would make it somebody else to a rule.
 func TestNobodyChoosesTheNetworksLabels(t *testing.T) {
 	t.Parallel()
-	a := &api{cfg: Config{ClusterName: "default"}}
+	a := &api{cfg: Defaults()}
 	owned := []string{
 		"reserved:host", "cidr:10.0.0.0/8", "cidrgroup:x", "block:10.0.0.0/8", "fqdn:example.org", "node:a=b", "directory:a=b", "gen:a=b",
 	}

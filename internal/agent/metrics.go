@@ -16,6 +16,7 @@ import (
 
 	"github.com/hawser-net/hawser/api/rest/server"
 	"github.com/hawser-net/hawser/internal/clusterhealth"
+	"github.com/hawser-net/hawser/internal/daemon"
 	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/endpoint"
 )
@@ -267,7 +268,7 @@ const (
 func serveMetrics(ctx context.Context, l net.Listener, registry *prometheus.Registry, timeout time.Duration) error {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: metricsAnswers}))
-	return serveAs(ctx, netutil.LimitListener(l, metricsConnections), &http.Server{
+	return daemon.ServeWith(ctx, netutil.LimitListener(l, metricsConnections), &http.Server{
 		Handler: mux, ReadTimeout: 10 * time.Second, WriteTimeout: timeout, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10,
 	})
 }
@@ -299,7 +300,7 @@ func serveLocal(ctx context.Context, port int, h http.Handler) error {
 	done := make(chan error, len(open))
 	for _, l := range open {
 		go func() {
-			done <- serve(ctx, l, h)
+			done <- daemon.Serve(ctx, l, h)
 			cancel() // the other one ends, too
 		}()
 	}
@@ -308,28 +309,4 @@ func serveLocal(ctx context.Context, port int, h http.Handler) error {
 		errs = append(errs, <-done)
 	}
 	return errors.Join(errs...)
-}
-
-// serve answers requests on l until ctx ends, then gives those under way a moment to finish.
-func serve(ctx context.Context, l net.Listener, h http.Handler) error {
-	return serveAs(ctx, l, &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute})
-}
-
-// serveAs is serve by a server with bounds of its own.
-func serveAs(ctx context.Context, l net.Listener, srv *http.Server) error {
-	done := make(chan error, 1)
-	go func() { done <- srv.Serve(l) }()
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-	}
-	stop, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-	defer cancel()
-	err := srv.Shutdown(stop)
-	if errors.Is(err, context.DeadlineExceeded) {
-		err = srv.Close()
-	}
-	<-done
-	return err
 }

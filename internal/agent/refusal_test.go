@@ -73,7 +73,7 @@ func TestConfigAsksForProtection(t *testing.T) {
 		if err := fs.Parse(append([]string{"--config-dir", dir, "--node-name", "n1", "--ipv4-range", "10.0.1.0/24", "--enable-ipv6=false"}, args...)); err != nil {
 			t.Fatal(err)
 		}
-		_, err := cfg.load(fs, func(string) string { return "" })
+		_, err := program(&cfg, "test", func(string) string { return "" }).Load(fs)
 		return cfg, err
 	}
 	_, err := load("--mtu", "7")

@@ -33,6 +33,7 @@ var layers = map[string]int{
 	"internal/clustermesh":     3,
 	"internal/cniconf":         3,
 	"internal/confdir":         3,
+	"internal/daemon":          3,
 	"internal/datapath/link":   3,
 	"internal/datapath/loader": 3,
 	"internal/datapath/maps":   3,
@@ -65,6 +66,7 @@ var unlayered = []string{"internal/archtest", "internal/testenv", "internal/benc
 var siblings = map[[2]string]string{
 	{"internal/identity", "internal/labels"}:               "an identity is a set of labels with a number",
 	{"internal/datapath/loader", "internal/datapath/maps"}: "programs are loaded with the maps they use",
+	{"internal/daemon", "internal/confdir"}:                "where the options of a daemon come from",
 	{"internal/admin", "internal/k8s"}:                     "administration looks at, and writes, what agents and operator have in Kubernetes",
 	{"internal/storedial", "pkg/kvstore/etcd"}:             "the one place that knows every kind of store",
 	{"internal/storedial", "pkg/kvstore/consul"}:           "the one place that knows every kind of store",
@@ -250,7 +252,7 @@ func TestThirdPartyEdgesHaveOneHome(t *testing.T) {
 		{consul, []string{"pkg/kvstore/consul"}, "everyone else speaks to kvstore.Backend"},
 		{awsSDK, []string{"internal/operator"}, "the agent links no cloud SDK"},
 		{azureSDK, []string{"internal/operator"}, "the agent links no cloud SDK"},
-		{cobra, []string{"internal/agent", "internal/cli", "internal/operator", "internal/relay", "internal/sandbox", "cmd"}, "only commands have a command line"},
+		{cobra, []string{"internal/agent", "internal/cli", "internal/daemon", "internal/operator", "internal/relay", "internal/sandbox", "cmd"}, "only commands have a command line"},
 		{viper, []string{"internal/agent", "internal/operator", "cmd"}, "everyone else is handed a Config"},
 	}
 	for _, p := range packages(t) {

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hawser-net/hawser/api/observer"
+	"github.com/hawser-net/hawser/internal/daemon"
 	"github.com/hawser-net/hawser/internal/ui"
 )
 
@@ -97,23 +98,10 @@ func listenPage(address string) (net.Listener, error) {
 // serveUntil answers requests, and does something beside it, until ctx ends.
 func serveUntil(ctx context.Context, l net.Listener, h http.Handler, beside func(context.Context)) error {
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	srv := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, WriteTimeout: time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10}
 	var wg sync.WaitGroup
 	defer wg.Wait()
+	defer cancel()
 	wg.Go(func() { beside(ctx) })
-	wg.Go(func() {
-		<-ctx.Done()
-		ending, done := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
-		defer done()
-		if srv.Shutdown(ending) != nil {
-			_ = srv.Close()
-		}
-	})
-	err := srv.Serve(l)
-	cancel()
-	if errors.Is(err, http.ErrServerClosed) {
-		return nil
-	}
-	return err
+	return daemon.ServeWith(ctx, l, srv)
 }

@@ -24,13 +24,18 @@ import (
 	"github.com/hawser-net/hawser/api/v2alpha1"
 )
 
-// Config says how to reach the API server.
-type Config struct {
+// Server says where the API server is.
+type Server struct {
 	// KubeconfigPath is a kubeconfig file. Without one, the service account of the pod is used.
 	KubeconfigPath string
 	// APIServer is the server's address, such as https://10.0.0.1:6443. It replaces the one that
 	// the kubeconfig file or the pod's environment has.
 	APIServer string
+}
+
+// Config says how to reach the API server.
+type Config struct {
+	Server
 	// QPS and Burst bound the requests a second that nobody waits for. Those that a pod waits for
 	// are not bounded.
 	QPS   float32
@@ -43,21 +48,32 @@ type Config struct {
 func Defaults() Config { return Config{QPS: 10, Burst: 20, UserAgent: "hawser-agent"} }
 
 // Flags registers the options.
+func (s *Server) Flags(fs *pflag.FlagSet) {
+	fs.StringVar(&s.KubeconfigPath, "k8s-kubeconfig-path", s.KubeconfigPath, "kubeconfig file to reach Kubernetes with; empty for the pod's service account")
+	fs.StringVar(&s.APIServer, "k8s-api-server", s.APIServer, "URL of the Kubernetes API server, instead of the one that kubeconfig or the pod's environment name")
+}
+
+// Flags registers the options.
 func (c *Config) Flags(fs *pflag.FlagSet) {
-	fs.StringVar(&c.KubeconfigPath, "k8s-kubeconfig-path", c.KubeconfigPath, "kubeconfig file to reach Kubernetes with; empty for the pod's service account")
-	fs.StringVar(&c.APIServer, "k8s-api-server", c.APIServer, "URL of the Kubernetes API server, instead of the one that kubeconfig or the pod's environment name")
+	c.Server.Flags(fs)
 	fs.Float32Var(&c.QPS, "k8s-client-qps", c.QPS, "requests a second to Kubernetes that no pod waits for")
 	fs.IntVar(&c.Burst, "k8s-client-burst", c.Burst, "how many of these may be made at once")
 }
 
+// Validate reports an address that makes no sense. It does not look at files.
+func (s *Server) Validate() error {
+	if s.APIServer == "" {
+		return nil
+	}
+	if u, err := url.Parse(s.APIServer); err != nil || u.Host == "" || (u.Scheme != "https" && u.Scheme != "http") {
+		return fmt.Errorf("--k8s-api-server: %q is not a URL such as https://10.0.0.1:6443", s.APIServer)
+	}
+	return nil
+}
+
 // Validate reports all settings that make no sense. It does not look at files.
 func (c *Config) Validate() error {
-	var errs []error
-	if c.APIServer != "" {
-		if u, err := url.Parse(c.APIServer); err != nil || u.Host == "" || (u.Scheme != "https" && u.Scheme != "http") {
-			errs = append(errs, fmt.Errorf("--k8s-api-server: %q is not a URL such as https://10.0.0.1:6443", c.APIServer))
-		}
-	}
+	errs := []error{c.Server.Validate()}
 	if c.QPS <= 0 {
 		errs = append(errs, fmt.Errorf("--k8s-client-qps: %v is not above 0", c.QPS))
 	}
@@ -72,30 +88,36 @@ func InPod() bool {
 	return os.Getenv("KUBERNETES_SERVICE_HOST") != "" && os.Getenv("KUBERNETES_SERVICE_PORT") != ""
 }
 
-// REST turns the configuration into client-go's. It reads the kubeconfig file or the service
-// account's.
-func (c *Config) REST() (*rest.Config, error) {
-	var (
-		rc  *rest.Config
-		err error
-	)
+// REST turns the address into client-go's configuration. It reads the kubeconfig file or the
+// service account's.
+func (s *Server) REST() (*rest.Config, error) {
 	switch {
-	case c.KubeconfigPath != "":
-		rc, err = clientcmd.BuildConfigFromFlags(c.APIServer, c.KubeconfigPath)
+	case s.KubeconfigPath != "":
+		rc, err := clientcmd.BuildConfigFromFlags(s.APIServer, s.KubeconfigPath)
 		if err != nil {
-			return nil, fmt.Errorf("--k8s-kubeconfig-path: %w", err)
+			return nil, fmt.Errorf("--k8s-kubeconfig-path: %s: %w", s.KubeconfigPath, err)
 		}
+		return rc, nil
 	case InPod():
-		if rc, err = rest.InClusterConfig(); err != nil {
+		rc, err := rest.InClusterConfig()
+		if err != nil {
 			return nil, fmt.Errorf("the pod's service account: %w", err)
 		}
-		if c.APIServer != "" {
-			rc.Host = c.APIServer
+		if s.APIServer != "" {
+			rc.Host = s.APIServer
 		}
-	case c.APIServer != "":
-		rc = &rest.Config{Host: c.APIServer}
-	default:
-		return nil, errors.New("no way to Kubernetes: give --k8s-kubeconfig-path or --k8s-api-server, or run in a pod")
+		return rc, nil
+	case s.APIServer != "":
+		return &rest.Config{Host: s.APIServer}, nil
+	}
+	return nil, errors.New("this is no pod of a cluster, so --k8s-kubeconfig-path or --k8s-api-server must say where the cluster is")
+}
+
+// REST turns the configuration into client-go's, as [Server.REST] does.
+func (c *Config) REST() (*rest.Config, error) {
+	rc, err := c.Server.REST()
+	if err != nil {
+		return nil, err
 	}
 	rc.QPS, rc.Burst, rc.UserAgent = c.QPS, c.Burst, c.UserAgent
 	return rc, nil

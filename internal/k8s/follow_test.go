@@ -448,7 +448,7 @@ func TestConfig(t *testing.T) {
 	if err := cfg.Validate(); err != nil {
 		t.Error(err)
 	}
-	for _, bad := range []k8s.Config{{APIServer: "nonsense", QPS: 1, Burst: 1}, {QPS: 0, Burst: 1}, {QPS: 1}} {
+	for _, bad := range []k8s.Config{{Server: k8s.Server{APIServer: "nonsense"}, QPS: 1, Burst: 1}, {QPS: 0, Burst: 1}, {QPS: 1}} {
 		if err := bad.Validate(); err == nil {
 			t.Errorf("%+v is accepted", bad)
 		}

@@ -4,13 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"regexp"
 	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
 
-	"github.com/hawser-net/hawser/internal/confdir"
+	"github.com/hawser-net/hawser/internal/daemon"
 	"github.com/hawser-net/hawser/internal/identity"
 	k8skeys "github.com/hawser-net/hawser/internal/k8s/relevance"
 	"github.com/hawser-net/hawser/internal/operator/clusterpool"
@@ -55,13 +54,8 @@ const (
 // Config is everything the operator can be told. The names of its flags are those of the field
 // where they exist there.
 type Config struct {
-	ConfigDir string
-	Debug     bool
-	LogFormat string // text or json
-
-	ClusterName          string
-	ClusterID            uint32
-	MaxConnectedClusters uint32
+	daemon.Options
+	daemon.Cluster
 
 	Store storedial.Config
 
@@ -139,8 +133,7 @@ type Config struct {
 // Defaults returns the configuration of an operator that is told nothing.
 func Defaults() Config {
 	return Config{
-		LogFormat:   "text",
-		ClusterName: "default", MaxConnectedClusters: 255,
+		Options: daemon.Defaults(), Cluster: daemon.ClusterDefaults(),
 		Store: storedial.Defaults(),
 		Kube:  kube.Defaults(), Election: election.Defaults(),
 		IPAM: ipamClusterPool, Pool: clusterpool.Defaults(), Pools: multipool.Defaults(), Cloud: nodemanager.Defaults(), Nodes: nodes.Defaults(), Endpoints: endpoints.Defaults(), Slices: endpointslices.Defaults(),
@@ -154,12 +147,8 @@ func Defaults() Config {
 
 // Flags binds the configuration to command-line flags; the current values are the defaults shown.
 func (c *Config) Flags(fs *pflag.FlagSet) {
-	fs.StringVar(&c.ConfigDir, confdir.FlagName, c.ConfigDir, "directory with one file per option, named like the flag (a mounted ConfigMap)")
-	fs.BoolVar(&c.Debug, "debug", c.Debug, "log debug messages")
-	fs.StringVar(&c.LogFormat, "log-format", c.LogFormat, "form of log lines: text or json")
-	fs.StringVar(&c.ClusterName, "cluster-name", c.ClusterName, "name of the cluster, at most 32 characters of a-z, 0-9 and -")
-	fs.Uint32Var(&c.ClusterID, "cluster-id", c.ClusterID, "number of the cluster, 1 to 255 (or 511); 0 for a cluster on its own")
-	fs.Uint32Var(&c.MaxConnectedClusters, "max-connected-clusters", c.MaxConnectedClusters, "how many clusters can be connected: 255 or 511")
+	c.Options.Flags(fs)
+	c.Cluster.Flags(fs)
 	c.Store.Flags(fs)
 	fs.StringVar(&c.AllocationMode, "identity-allocation-mode", c.AllocationMode, "where identities are kept: kvstore, crd (Kubernetes objects), or in both: doublewrite-readkvstore or doublewrite-readcrd")
 	fs.DurationVar(&c.CompareInterval, "double-write-metric-reporter-interval", c.CompareInterval, "how often both places are compared if identities are in both")
@@ -201,21 +190,10 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.EnableMetrics, "enable-metrics", c.EnableMetrics, "serve metrics at --operator-prometheus-serve-addr")
 }
 
-var clusterNameForm = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
-
 // Validate checks every option and joins all faults in one error.
 func (c *Config) Validate() error {
-	var errs []error
+	errs := []error{c.Options.Validate(), c.Cluster.Validate()}
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	if c.LogFormat != "text" && c.LogFormat != "json" {
-		bad("--log-format: %q is neither text nor json", c.LogFormat)
-	}
-	if len(c.ClusterName) > 32 || !clusterNameForm.MatchString(c.ClusterName) {
-		bad("--cluster-name: %q must be 1 to 32 characters of a-z, 0-9 and -, starting and ending with a letter or digit", c.ClusterName)
-	}
-	if _, _, err := identity.Range(c.ClusterID, c.MaxConnectedClusters); err != nil {
-		bad("--cluster-id and --max-connected-clusters: %w", err)
-	}
 	if c.Store.Kind == "" && !c.Kubernetes {
 		bad("--kvstore: give one of %s; without a key-value store and without Kubernetes (--k8s-kubeconfig-path, --k8s-api-server) this operator has nothing to do",
 			strings.Join(storedial.Kinds(), ", "))

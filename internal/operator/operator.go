@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/hawser-net/hawser/api/operator"
+	"github.com/hawser-net/hawser/internal/daemon"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/operator/election"
 	"github.com/hawser-net/hawser/internal/operator/identities"
@@ -137,7 +138,7 @@ func (o *Operator) Run(ctx context.Context) error {
 	for _, s := range served {
 		h := s.handler(store, c)
 		for _, l := range s.on {
-			start(s.flag, func(ctx context.Context) error { return serve(ctx, l, h) })
+			start(s.flag, func(ctx context.Context) error { return daemon.Serve(ctx, l, h) })
 		}
 	}
 	o.log.Info("running", "version", o.version, "cluster", o.cfg.ClusterName, "kvstore", o.cfg.Store.Kind, "kubernetes", o.cfg.Kubernetes)

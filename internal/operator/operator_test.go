@@ -433,7 +433,7 @@ func TestKubernetesConfig(t *testing.T) {
 	t.Parallel()
 	good := func() Config {
 		c := Defaults()
-		c.Kubernetes, c.AllocationMode, c.Kube.Kubeconfig = true, "crd", "/nowhere"
+		c.Kubernetes, c.AllocationMode, c.Kube.KubeconfigPath = true, "crd", "/nowhere"
 		c.Pool.IPv4 = []string{"10.0.0.0/8"}
 		return c
 	}

@@ -11,13 +11,13 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/hawser-net/hawser/internal/confdir"
+	"github.com/hawser-net/hawser/internal/daemon"
 	"github.com/hawser-net/hawser/internal/flowserver"
 )
 
 // Config is what a [Relay] is made from. The names of its flags are those of the field.
 type Config struct {
-	ConfigDir string
+	daemon.Options
 	// ListenAddress is where clients are served: host:port, or unix:///path. HealthAddress serves
 	// their state of health to probes, MetricsAddress metrics; empty for none.
 	ListenAddress, HealthAddress, MetricsAddress string
@@ -39,8 +39,6 @@ type Config struct {
 	NoClientTLS bool
 	ServerTLS   flowserver.TLSFiles
 	NoServerTLS bool
-	Debug       bool
-	LogFormat   string
 
 	// probe is how often nodes are asked whether they are there, stall how long a client may take
 	// nothing, settle after how long nodes are forgotten that a new list does not have, grace how
@@ -56,9 +54,9 @@ type Config struct {
 // Defaults returns the configuration of a relay in a cluster.
 func Defaults() Config {
 	return Config{
-		ListenAddress: ":4245", HealthAddress: ":4222", PeerService: "unix:///var/run/cilium/hubble.sock", ClusterName: "default",
+		Options: daemon.Defaults(), ListenAddress: ":4245", HealthAddress: ":4222", PeerService: "unix:///var/run/cilium/hubble.sock", ClusterName: "default",
 		DialTimeout: 5 * time.Second, RetryTimeout: 30 * time.Second, SortBuffer: 1024, SortDrain: time.Second,
-		ErrorWindow: 10 * time.Second, Streams: 128, LogFormat: "text",
+		ErrorWindow: 10 * time.Second, Streams: 128,
 		probe: 10 * time.Second, stall: time.Minute, settle: 30 * time.Second, grace: 5 * time.Second,
 		nodes: maxNodes, upstreams: 1 << 15, keep: 128 << 20,
 	}
@@ -66,7 +64,7 @@ func Defaults() Config {
 
 // Flags binds the options.
 func (c *Config) Flags(fs *pflag.FlagSet) {
-	fs.StringVar(&c.ConfigDir, confdir.FlagName, c.ConfigDir, "directory with a file for each option")
+	c.Options.Flags(fs)
 	fs.StringVar(&c.ListenAddress, "listen-address", c.ListenAddress, "address at which clients are served, host:port or unix:///path (for root alone, without TLS)")
 	fs.StringVar(&c.HealthAddress, "health-listen-address", c.HealthAddress, "address at which probes are told how the relay is (gRPC health, without TLS); empty for none")
 	fs.StringVar(&c.MetricsAddress, "metrics-listen-address", c.MetricsAddress, "address at which metrics are served (/metrics); empty for none")
@@ -86,13 +84,11 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.ServerTLS.Key, "tls-relay-server-key-file", c.ServerTLS.Key, "key of that certificate, a PEM file")
 	fs.StringSliceVar(&c.ServerTLS.ClientCAs, "tls-relay-client-ca-files", c.ServerTLS.ClientCAs, "authorities of which one must have signed the certificate of a client, PEM files")
 	fs.BoolVar(&c.NoServerTLS, "disable-server-tls", c.NoServerTLS, "serve flows to everybody who reaches --listen-address, without TLS")
-	fs.BoolVar(&c.Debug, "debug", c.Debug, "log more")
-	fs.StringVar(&c.LogFormat, "log-format", c.LogFormat, "text or json")
 }
 
 // Validate returns everything that is wrong.
 func (c *Config) Validate() error {
-	var errs []error
+	errs := []error{c.Options.Validate()}
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	for _, a := range []struct {
 		flag, address  string
@@ -140,9 +136,6 @@ func (c *Config) Validate() error {
 	if !c.NoClientTLS && (c.ClientTLS.Cert == "" || c.ClientTLS.Key == "" || len(c.ClientTLS.CAs) == 0) {
 		bad("nodes serve flows to clients with a certificate: give --tls-hubble-client-cert-file, --tls-hubble-client-key-file and " +
 			"--tls-hubble-server-ca-files, or --disable-client-tls if agents have --hubble-disable-tls")
-	}
-	if c.LogFormat != "text" && c.LogFormat != "json" {
-		bad("--log-format: %q is neither text nor json", c.LogFormat)
 	}
 	return errors.Join(errs...)
 }

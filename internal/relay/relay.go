@@ -2,7 +2,6 @@ package relay
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -19,6 +18,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/hawser-net/hawser/api/observer"
+	"github.com/hawser-net/hawser/internal/daemon"
 	"github.com/hawser-net/hawser/internal/flowserver"
 )
 
@@ -101,7 +101,10 @@ func (r *Relay) Run(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("--metrics-listen-address: %w", err)
 		}
-		serve("--metrics-listen-address", func() error { return serveHTTP(serving, l, r.metrics.handler()) })
+		serve("--metrics-listen-address", func() error {
+			return daemon.ServeWith(serving, l, &http.Server{Handler: r.metrics.handler(), ReadHeaderTimeout: 5 * time.Second,
+				ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10})
+		})
 	}
 	r.running.Go(func() { r.followPeers(serving) })
 	r.running.Go(func() { r.watchHealth(serving) })
@@ -180,17 +183,6 @@ func (r *Relay) watchHealth(ctx context.Context) {
 		case <-time.After(lookEvery):
 		}
 	}
-}
-
-// serveHTTP answers until ctx ends.
-func serveHTTP(ctx context.Context, l net.Listener, h http.Handler) error {
-	srv := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
-	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
-	defer stop()
-	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return nil
 }
 
 // requests counts the requests for flows that are being served.

@@ -13,6 +13,8 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/hawser-net/hawser/internal/k8s"
 )
 
 // TestBudget has clients of several kinds of objects send what they can: together they keep to one
@@ -26,7 +28,7 @@ func TestBudget(t *testing.T) {
 	}))
 	t.Cleanup(srv.Close)
 	const burst = 10
-	conf := Config{APIServer: srv.URL, QPS: 0.01, Burst: burst}
+	conf := Config{Server: k8s.Server{APIServer: srv.URL}, QPS: 0.01, Burst: burst}
 	cfg, err := conf.Rest("operator/1")
 	if err != nil {
 		t.Fatal(err)

@@ -9,8 +9,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/url"
-	"os"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -19,19 +17,16 @@ import (
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/util/flowcontrol"
+
+	"github.com/hawser-net/hawser/internal/k8s"
 )
 
 // Config says how to reach the API server. Use [Defaults].
 type Config struct {
 	// Enable allows the use of Kubernetes; see [Config.InUse].
 	Enable bool
-	// Kubeconfig is the path of a kubeconfig file; its current context counts.
-	Kubeconfig string
-	// APIServer is the address of the API server, over that of the kubeconfig file or of the pod's
-	// environment.
-	APIServer string
+	k8s.Server
 	// QPS and Burst bound the requests per second of all clients of this process together.
 	QPS   float32
 	Burst int
@@ -49,8 +44,7 @@ const EnableFlag = "enable-k8s"
 // Flags binds the configuration to command-line flags; the current values are the defaults shown.
 func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.Enable, EnableFlag, c.Enable, "look after a Kubernetes cluster, if this is a pod of one or an option says where it is")
-	fs.StringVar(&c.Kubeconfig, "k8s-kubeconfig-path", c.Kubeconfig, "path of the kubeconfig file")
-	fs.StringVar(&c.APIServer, "k8s-api-server", c.APIServer, "URL of the API server, over that of the kubeconfig file or of the pod")
+	c.Server.Flags(fs)
 	fs.Float32Var(&c.QPS, "operator-k8s-client-qps", c.QPS, "how many requests a second to send to the API server, whatever for")
 	fs.IntVar(&c.Burst, "operator-k8s-client-burst", c.Burst, "how many requests to send to the API server at once")
 	fs.StringVar(&c.Namespace, "k8s-namespace", c.Namespace, "namespace that the operator and the agents run in; empty for \"default\"")
@@ -60,17 +54,12 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 // process runs in a pod.
 func (c *Config) InUse(getenv func(string) string) bool {
 	inPod := getenv("KUBERNETES_SERVICE_HOST") != "" && getenv("KUBERNETES_SERVICE_PORT") != ""
-	return c.Enable && (c.Kubeconfig != "" || c.APIServer != "" || inPod)
+	return c.Enable && (c.KubeconfigPath != "" || c.APIServer != "" || inPod)
 }
 
 // Validate checks every option and joins all faults in one error.
 func (c *Config) Validate() error {
-	var errs []error
-	if c.APIServer != "" {
-		if u, err := url.Parse(c.APIServer); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-			errs = append(errs, fmt.Errorf("--k8s-api-server: %q is not a URL like https://192.0.2.1:6443", c.APIServer))
-		}
-	}
+	errs := []error{c.Server.Validate()}
 	if c.QPS <= 0 || c.Burst < 1 {
 		errs = append(errs, fmt.Errorf("--operator-k8s-client-qps and -burst: %g and %d must be above 0", c.QPS, c.Burst))
 	}
@@ -91,27 +80,9 @@ func (c *Config) InNamespace() string {
 // Rest returns the configuration of clients, which share one budget of requests: without, client-go
 // gives every kind of object one of its own. It reads files but sends nothing.
 func (c *Config) Rest(userAgent string) (*rest.Config, error) {
-	var cfg *rest.Config
-	var err error
-	switch {
-	case c.Kubeconfig != "":
-		if _, err := os.Stat(c.Kubeconfig); err != nil {
-			return nil, fmt.Errorf("--k8s-kubeconfig-path: %w", err)
-		}
-		if cfg, err = clientcmd.BuildConfigFromFlags(c.APIServer, c.Kubeconfig); err != nil {
-			return nil, fmt.Errorf("--k8s-kubeconfig-path: %s: %w", c.Kubeconfig, err)
-		}
-	default:
-		cfg, err = rest.InClusterConfig()
-		switch {
-		case errors.Is(err, rest.ErrNotInCluster) && c.APIServer != "":
-			cfg = &rest.Config{}
-		case err != nil:
-			return nil, fmt.Errorf("this is no pod of a cluster, so --k8s-kubeconfig-path or --k8s-api-server must say where the cluster is: %w", err)
-		}
-		if c.APIServer != "" {
-			cfg.Host = c.APIServer
-		}
+	cfg, err := c.REST()
+	if err != nil {
+		return nil, err
 	}
 	cfg.QPS, cfg.Burst, cfg.UserAgent = c.QPS, c.Burst, userAgent
 	cfg.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(c.QPS, c.Burst)

@@ -16,6 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
+
+	"github.com/hawser-net/hawser/internal/k8s"
 )
 
 func TestMain(m *testing.M) {
@@ -45,11 +47,11 @@ func TestRest(t *testing.T) {
 		host, token     string
 		wantErrContains string
 	}{
-		{"file", Config{Kubeconfig: good}, "https://192.0.2.1:6443", "secret", ""},
-		{"file and address", Config{Kubeconfig: good, APIServer: "https://192.0.2.9:1"}, "https://192.0.2.9:1", "secret", ""},
-		{"address", Config{APIServer: "http://192.0.2.9:1"}, "http://192.0.2.9:1", "", ""},
-		{"no file", Config{Kubeconfig: filepath.Join(dir, "none")}, "", "", "--k8s-kubeconfig-path"},
-		{"bad file", Config{Kubeconfig: bad}, "", "", bad},
+		{"file", Config{Server: k8s.Server{KubeconfigPath: good}}, "https://192.0.2.1:6443", "secret", ""},
+		{"file and address", Config{Server: k8s.Server{KubeconfigPath: good, APIServer: "https://192.0.2.9:1"}}, "https://192.0.2.9:1", "secret", ""},
+		{"address", Config{Server: k8s.Server{APIServer: "http://192.0.2.9:1"}}, "http://192.0.2.9:1", "", ""},
+		{"no file", Config{Server: k8s.Server{KubeconfigPath: filepath.Join(dir, "none")}}, "", "", "--k8s-kubeconfig-path"},
+		{"bad file", Config{Server: k8s.Server{KubeconfigPath: bad}}, "", "", bad},
 		{"nothing", Config{}, "", "", "must say where the cluster is"},
 	} {
 		tt.config.QPS, tt.config.Burst = 7, 8
