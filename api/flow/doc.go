@@ -5,4 +5,4 @@
 // A message that has been handed to somebody is not changed any more: readers share it.
 package flow
 
-//go:generate go -C ../../hack/protogen run . -root ../../api flow/flow.proto relay/relay.proto peer/peer.proto observer/observer.proto policy/policy.proto
+//go:generate go -C ../../hack/protogen run . -root ../../api flow/flow.proto relay/relay.proto peer/peer.proto observer/observer.proto policy/policy.proto health/health.proto

@@ -14,6 +14,7 @@ import (
 
 	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/api/rest/server"
+	"github.com/hawser-net/hawser/internal/clusterhealth"
 	"github.com/hawser-net/hawser/internal/daemon"
 )
 
@@ -39,6 +40,18 @@ func (a *api) healthSummary() rest.Status {
 		return rest.Status{State: rest.StateDisabled, Msg: "--enable-health-checking is false"}
 	}
 	return a.health.Summary()
+}
+
+// healthService is what clients of flows are told of the nodes' health.
+func (a *api) healthService() *clusterhealth.Service {
+	s := &clusterhealth.Service{Self: a.localName()}
+	switch {
+	case !mayCall(a.cfg.APIAccess, "GetClusterHealth"): // what one socket does not say, no other does
+		s.Refused = switchedOff("GetClusterHealth")
+	case a.health != nil:
+		s.Statuses = a.health.Statuses
+	}
+	return s
 }
 
 // serveHealthAPI answers, at a socket beside the agent's own, clients that ask there which nodes

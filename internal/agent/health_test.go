@@ -16,7 +16,10 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
+	"github.com/hawser-net/hawser/api/health"
 	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/api/rest/client"
 	"github.com/hawser-net/hawser/internal/identity"
@@ -137,6 +140,33 @@ func (n *machineNode) wantHealth(what, of string, want ...string) {
 	})
 }
 
+// tellsClientsOfFlows waits until a node tells them that just these ways do not work, since a time.
+func (n *machineNode) tellsClientsOfFlows(since time.Time, want ...string) {
+	n.t.Helper()
+	client := health.NewNodeHealthClient(n.flowConn(n.path("run/hubble.sock")))
+	controllers.Eventually(n.t, time.Minute, func() string {
+		res, err := client.Get(n.t.Context(), &health.GetRequest{})
+		if err != nil || len(res.GetNodes()) != 1 || len(want) == 0 && res.GetNodes()[0].GetLatency().AsDuration() <= 0 || int(res.GetNodes()[0].GetUnreachable()) != len(want) {
+			return fmt.Sprintf("%s: %v, %v", n.name, res, err)
+		}
+		var got []string
+		for _, f := range res.GetFailures() {
+			var ways []string
+			for _, w := range f.GetWays() {
+				ways = append(ways, w.GetKind()+" "+w.GetAddress())
+			}
+			got = append(got, fmt.Sprintf("%s to %s: %s", f.GetFrom(), f.GetTo(), strings.Join(ways, ", ")))
+			if at := f.GetSince().AsTime(); at.Before(since.Add(-time.Minute)) || at.After(time.Now()) {
+				return fmt.Sprintf("since %v, want about %v", at, since)
+			}
+		}
+		if !slices.Equal(got, want) {
+			return fmt.Sprintf("%s tells %q, want %q", n.name, got, want)
+		}
+		return ""
+	})
+}
+
 // onlyHealth lets health endpoints reach watched, and nobody else.
 const onlyHealth = `apiVersion: cilium.io/v2
 kind: CiliumNetworkPolicy
@@ -160,7 +190,7 @@ func TestClusterHealth(t *testing.T) {
 			n1.race = mode == "tunnel"
 			for _, n := range []*machineNode{n1, n2} {
 				n.flags = append(n.flags, "--routing-mode", mode, "--kvstore", "etcd", "--kvstore-opt", "etcd.address="+store.Endpoint(),
-					"--enable-health-checking", "--cluster-health-interval", "1s")
+					"--enable-health-checking", "--cluster-health-interval", "1s", "--enable-hubble", "--hubble-socket-path", n.path("run/hubble.sock"))
 				n.policy("watched.yaml", onlyHealth)
 				n.start()
 			}
@@ -203,6 +233,8 @@ func TestClusterHealth(t *testing.T) {
 			n1.wantHealth("echo requests are dropped on their way", "n2", "node icmp4", "node icmp6")
 			n2.wantHealth("echo requests to itself are dropped", "n1")
 			n1.wantHealth("a node is cut off from another", "n1")
+			n1.tellsClientsOfFlows(began, "default/n1 to default/n2: icmp 192.0.2.2, icmp 2001:db8::2")
+			n2.tellsClientsOfFlows(began)
 			st, err := n1.client.Health(t.Context(), false)
 			sum := st.Cluster.CiliumHealth
 			_, stamp, named := strings.Cut(sum.Msg, "default/n2 since ")
@@ -271,9 +303,13 @@ func TestClusterHealth(t *testing.T) {
 func TestHealthOff(t *testing.T) {
 	t.Parallel()
 	n, _ := newNode(t)
+	n.flags = append(n.flags, "--enable-hubble", "--hubble-socket-path", n.path("run/hubble.sock"))
 	n.start()
 	if _, err := n.client.ClusterHealth(t.Context()); client.StatusCode(err) != 501 {
 		t.Errorf("cluster health of an agent without: %v", err)
+	}
+	if _, err := health.NewNodeHealthClient(n.flowConn(n.path("run/hubble.sock"))).Get(t.Context(), &health.GetRequest{}); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("clients of flows are told: %v", err)
 	}
 	if st, err := n.client.Health(t.Context(), false); err != nil || st.Cluster.CiliumHealth.State != rest.StateDisabled {
 		t.Errorf("status: %+v, %v", st.Cluster.CiliumHealth, err)
@@ -308,8 +344,12 @@ func TestHealthOff(t *testing.T) {
 func TestHealthSocketIsGuarded(t *testing.T) {
 	t.Parallel()
 	n, _ := newNode(t)
-	n.flags = append(n.flags, "--enable-health-checking", "--enable-endpoint-health-checking=false", "--enable-cilium-api-server-access", "GetHealthz")
+	n.flags = append(n.flags, "--enable-health-checking", "--enable-endpoint-health-checking=false", "--enable-cilium-api-server-access", "GetHealthz",
+		"--enable-hubble", "--hubble-socket-path", n.path("run/hubble.sock"))
 	n.start()
+	if _, err := health.NewNodeHealthClient(n.flowConn(n.path("run/hubble.sock"))).Get(t.Context(), &health.GetRequest{}); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("clients of flows are told: %v", err)
+	}
 	h := http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", n.path("run/health.sock"))
 	}}}

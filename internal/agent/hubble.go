@@ -7,8 +7,10 @@ import (
 	"net/netip"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
 
 	flowpb "github.com/hawser-net/hawser/api/flow"
+	"github.com/hawser-net/hawser/api/health"
 	"github.com/hawser-net/hawser/internal/agent/hubble"
 	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/k8s"
@@ -25,7 +27,8 @@ func newHubble(a *api, log *slog.Logger) (*hubble.Hubble, error) {
 		ServeMetrics: func(ctx context.Context, l net.Listener, registry *prometheus.Registry) error {
 			return serveMetrics(ctx, l, registry, metricsTimeout)
 		},
-		Report: a.components.Set,
+		Report:   a.components.Set,
+		Services: func(s grpc.ServiceRegistrar) { health.RegisterNodeHealthServer(s, a.healthService()) },
 	}
 	if a.kube != nil {
 		n.Kubernetes = kubeNames{a.kube}

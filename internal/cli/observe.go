@@ -183,7 +183,7 @@ filters.`,
 	fs.BoolVar(&o.nodeName, "print-node-name", false, "name the node that saw a flow also where there is only one; those of a relay are always named")
 	o.filter.flags(c)
 	o.server.flags(c)
-	c.AddCommand(a.observeNodesCommand(), a.observeStatusCommand(), a.observeNamespacesCommand())
+	c.AddCommand(a.observeNodesCommand(), a.observeHealthCommand(), a.observeStatusCommand(), a.observeNamespacesCommand())
 	c.MarkFlagsMutuallyExclusive("last", "first", "all")
 	c.MarkFlagsMutuallyExclusive("first", "follow")
 	_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(

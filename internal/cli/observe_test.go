@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -17,8 +18,10 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/hawser-net/hawser/api/flow"
+	"github.com/hawser-net/hawser/api/health"
 	"github.com/hawser-net/hawser/api/observer"
 	"github.com/hawser-net/hawser/api/relay"
+	"github.com/hawser-net/hawser/internal/clusterhealth"
 	"github.com/hawser-net/hawser/internal/flows"
 	"github.com/hawser-net/hawser/internal/flowserver"
 	"github.com/hawser-net/hawser/internal/node"
@@ -32,7 +35,20 @@ func serveFlows(t *testing.T) (record *flows.Record, path string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv, err := flowserver.New(flowserver.Config{Record: record, Nodes: rows.New[node.Key](node.Node.Equal), Self: node.Key{Cluster: "prod", Name: "n1"}})
+	srv, err := flowserver.New(flowserver.Config{
+		Record: record, Nodes: rows.New[node.Key](node.Node.Equal), Self: node.Key{Cluster: "prod", Name: "n1"},
+		Services: func(s grpc.ServiceRegistrar) {
+			health.RegisterNodeHealthServer(s, &clusterhealth.Service{Self: "prod/n1", Statuses: func() ([]clusterhealth.Status, time.Duration) {
+				well := clusterhealth.Connectivity{Probed: agentTime, Since: agentTime, Latency: 1234 * time.Microsecond}
+				cut := clusterhealth.Connectivity{Probed: agentTime, Since: agentTime, Err: "no \x1banswer"}
+				at := netip.MustParseAddr("192.0.2.2")
+				return []clusterhealth.Status{
+					{Name: "prod/n2", Node: []clusterhealth.Path{{Addr: at, ICMP: well, HTTP: well}}, Endpoint: []clusterhealth.Path{{Addr: at.Next(), ICMP: cut, HTTP: well}}},
+					{Name: "prod/n3", Node: []clusterhealth.Path{{Addr: at, ICMP: well, HTTP: well}}}, {Name: "prod/n4"},
+				}, time.Minute
+			}})
+		},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,6 +183,11 @@ func TestObserve(t *testing.T) {
 	}
 	if code, out, errs := run("nodes"); code != ExitOK || !strings.Contains(out, "prod/n1") || !strings.Contains(out, "connected") || !strings.Contains(out, "4/16") {
 		t.Errorf("nodes: %d\n%s%s", code, out, errs)
+	}
+	if code, out, errs := run("health"); code != ExitOK || strings.Contains(out, "\x1b") ||
+		!regexp.MustCompile(`prod/n1 +1 of 3 +0 +1.23ms +1 not probed yet \(a round takes 1m0s\)\n\nFROM +TO +SINCE.*\n`+
+			`prod/n1 +prod/n2 +`+agentTime.UTC().Format(time.RFC3339)+` +endpoint icmp 192\.0\.2\.3: no .*answer\n$`).MatchString(out) {
+		t.Errorf("health: %d\n%s%s", code, out, errs)
 	}
 	if code, out, errs := run("status"); code != ExitOK || !strings.Contains(out, "Flows:") || strings.Contains(out, "Nodes:") {
 		t.Errorf("status: %d\n%s%s", code, out, errs)

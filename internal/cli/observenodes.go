@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
@@ -17,7 +18,7 @@ import (
 
 // observeQuestion makes a command of hawser observe that asks a server of flows one question. show
 // is nil where only JSON is of use.
-func observeQuestion[T proto.Message](a *app, use, short, long string, ask func(context.Context, observer.ObserverClient) (T, error), show func(*cobra.Command, T) error) *cobra.Command {
+func observeQuestion[T proto.Message](a *app, use, short, long string, ask func(context.Context, grpc.ClientConnInterface) (T, error), show func(*cobra.Command, T) error) *cobra.Command {
 	var server flowServer
 	var output string
 	c := &cobra.Command{Use: use, Short: short, Long: long, Args: cobra.NoArgs}
@@ -34,7 +35,7 @@ func observeQuestion[T proto.Message](a *app, use, short, long string, ask func(
 			return err
 		}
 		defer conn.Close()
-		res, err := ask(cmd.Context(), observer.NewObserverClient(conn))
+		res, err := ask(cmd.Context(), conn)
 		if err != nil {
 			return flowError(err, address)
 		}
@@ -54,8 +55,8 @@ func observeQuestion[T proto.Message](a *app, use, short, long string, ask func(
 func (a *app) observeNodesCommand() *cobra.Command {
 	return observeQuestion(a, "nodes", "Show from which nodes flows come",
 		`Show the nodes that a relay asks, and whether they answer; an agent knows of its own node only.`,
-		func(ctx context.Context, c observer.ObserverClient) (*observer.GetNodesResponse, error) {
-			return c.GetNodes(ctx, &observer.GetNodesRequest{})
+		func(ctx context.Context, c grpc.ClientConnInterface) (*observer.GetNodesResponse, error) {
+			return observer.NewObserverClient(c).GetNodes(ctx, &observer.GetNodesRequest{})
 		},
 		func(cmd *cobra.Command, res *observer.GetNodesResponse) error {
 			t := a.table("NAME", "STATE", "ADDRESS", "TLS", "FLOWS", "SEEN", "UPTIME", "VERSION")
@@ -79,8 +80,8 @@ func (a *app) observeNodesCommand() *cobra.Command {
 func (a *app) observeStatusCommand() *cobra.Command {
 	return observeQuestion(a, "status", "Show how much is recorded, and from how many nodes",
 		`Show how many flows there are. A relay answers for all nodes together.`,
-		func(ctx context.Context, c observer.ObserverClient) (*observer.ServerStatusResponse, error) {
-			return c.ServerStatus(ctx, &observer.ServerStatusRequest{})
+		func(ctx context.Context, c grpc.ClientConnInterface) (*observer.ServerStatusResponse, error) {
+			return observer.NewObserverClient(c).ServerStatus(ctx, &observer.ServerStatusRequest{})
 		},
 		func(cmd *cobra.Command, st *observer.ServerStatusResponse) error {
 			out := a.facts()
@@ -103,8 +104,8 @@ func (a *app) observeStatusCommand() *cobra.Command {
 
 func (a *app) observeNamespacesCommand() *cobra.Command {
 	return observeQuestion(a, "namespaces", "Show of which namespaces there were flows lately", "",
-		func(ctx context.Context, c observer.ObserverClient) (*observer.GetNamespacesResponse, error) {
-			return c.GetNamespaces(ctx, &observer.GetNamespacesRequest{})
+		func(ctx context.Context, c grpc.ClientConnInterface) (*observer.GetNamespacesResponse, error) {
+			return observer.NewObserverClient(c).GetNamespaces(ctx, &observer.GetNamespacesRequest{})
 		},
 		func(cmd *cobra.Command, res *observer.GetNamespacesResponse) error {
 			t := a.table("NAMESPACE", "CLUSTER")

@@ -64,6 +64,8 @@ type Config struct {
 	PeerPort uint16
 	PeerTLS  bool
 	Version  string
+	// Services, if not nil, adds what the node tells the clients of flows beside these.
+	Services func(grpc.ServiceRegistrar)
 	// Streams is how many streams each listener may have at once, besides those that tell of nodes;
 	// 0 for [DefaultStreams].
 	Streams int
@@ -103,6 +105,9 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, creds credentials.Tr
 	return Serve(ctx, l, creds, s.cfg.Streams, func(srv *grpc.Server) {
 		observer.RegisterObserverServer(srv, s)
 		peer.RegisterPeerServer(srv, s)
+		if s.cfg.Services != nil {
+			s.cfg.Services(srv)
+		}
 		alive := health.NewServer()
 		alive.SetServingStatus(observer.Observer_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
 		healthpb.RegisterHealthServer(srv, alive)

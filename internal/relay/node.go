@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -168,8 +167,5 @@ func text(err error) string {
 	if st, ok := status.FromError(err); ok {
 		s = st.Message()
 	}
-	if len(s) > maxProblem {
-		s = s[:maxProblem]
-	}
-	return strings.ToValidUTF8(s, "")
+	return clip(s, maxProblem)
 }

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
+	nodehealth "github.com/hawser-net/hawser/api/health"
 	"github.com/hawser-net/hawser/api/observer"
 	"github.com/hawser-net/hawser/internal/daemon"
 	"github.com/hawser-net/hawser/internal/flowserver"
@@ -84,6 +85,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		return flowserver.Serve(serving, listener, creds, r.cfg.Streams, func(s *grpc.Server) {
 			clients <- s
 			observer.RegisterObserverServer(s, r)
+			nodehealth.RegisterNodeHealthServer(s, newNodeHealth(r))
 			healthpb.RegisterHealthServer(s, r.health)
 		})
 	})

@@ -23,8 +23,10 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/hawser-net/hawser/api/flow"
+	"github.com/hawser-net/hawser/api/health"
 	"github.com/hawser-net/hawser/api/observer"
 	"github.com/hawser-net/hawser/api/relay"
+	"github.com/hawser-net/hawser/internal/clusterhealth"
 	"github.com/hawser-net/hawser/internal/flows"
 	"github.com/hawser-net/hawser/internal/flowserver"
 	"github.com/hawser-net/hawser/internal/node"
@@ -132,6 +134,8 @@ type testNode struct {
 	end     func()
 	creds   credentials.TransportCredentials
 	added   int
+
+	statuses []clusterhealth.Status // what it finds of others
 }
 
 func (n *testNode) name() string { return n.key.String() }
@@ -168,6 +172,12 @@ func newStand(t *testing.T, count int, change func(*Config), tls func(node.Key) 
 			t.Fatal(err)
 		}
 		n.server, err = flowserver.New(flowserver.Config{
+			Services: func(r grpc.ServiceRegistrar) {
+				if i%8 == 7 { // one of them is of a version that does not tell
+					return
+				}
+				health.RegisterNodeHealthServer(r, &clusterhealth.Service{Self: n.name(), Statuses: func() ([]clusterhealth.Status, time.Duration) { return n.statuses, time.Minute }})
+			},
 			Record: n.record, Nodes: s.table, Self: n.key, PeerPort: own.Port(), PeerTLS: tls != nil, Version: "v1",
 		})
 		if err != nil {

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/hawser-net/hawser/api/health"
 	"github.com/hawser-net/hawser/api/observer"
 )
 
@@ -38,7 +39,9 @@ type Node struct {
 // Follower brings the flows of a server into a Graph, and asks again when the server goes.
 type Follower struct {
 	Client observer.ObserverClient
-	Graph  *Graph
+	// Nodes, if not nil, tells which nodes reach each other.
+	Nodes health.NodeHealthClient
+	Graph *Graph
 
 	mu sync.Mutex
 	// The stream may be quiet for long, also because the server is frozen: what says that it lives
@@ -46,6 +49,7 @@ type Follower struct {
 	streams, answers bool
 	err              string
 	nodes            []Node
+	health           Health
 }
 
 // Status returns how it goes now.
@@ -70,6 +74,9 @@ func (f *Follower) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { f.watchNodes(ctx) })
+	if f.Nodes != nil {
+		wg.Go(func() { f.watchHealth(ctx) })
+	}
 	since := time.Now().Add(-Window)
 	for ctx.Err() == nil {
 		last, err := f.follow(ctx, since)

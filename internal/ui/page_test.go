@@ -199,7 +199,11 @@ func TestPage(t *testing.T) {
 	b.until("flows", `document.querySelectorAll("#flows tbody tr").length === 100`)
 	b.picture("flows")
 	b.key("4")
-	b.until("nodes", `document.querySelectorAll("#nodes tbody tr").length === 1 && document.getElementById("nodes").textContent.includes("prod/n1")`)
+	b.until("nodes", `document.querySelectorAll("#nodes .all tbody tr").length === 3 && document.getElementById("nodes").textContent.includes("prod/n1connected✕ 2 of 3✕ 1")`)
+	b.until("who does not reach whom", `document.querySelectorAll("#nodes .grid td.dropped").length === 2 && document.querySelectorAll("#nodes .failures tbody tr").length === 2 &&
+		document.querySelector("#nodes .failures").textContent.includes("node icmp 192.0.2.9: <b>no answer</b>") && document.querySelector("#nodes .verdict").textContent.includes("2 of the ways")`)
+	b.until("a node that says nothing", `document.getElementById("nodes").textContent.includes("prod/n3✕ not asked? no answer to the relay")`)
+	b.picture("nodes")
 	b.key("1")
 
 	// Held, the page shows no more of what comes; live again, it does.

@@ -42,6 +42,7 @@ const (
 //	GET /api/flows?edge=&workload=&verdict=&until=&limit=
 //	                            []Flow until that time, the latest first
 //	GET /api/status             Status
+//	GET /api/health             Health
 //
 // The data need the token, as "Authorization: Bearer". The page has it from the fragment of its
 // address, which no request carries, and keeps it where only pages of this very address and port
@@ -118,6 +119,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.serveFlows(w, r)
 	case "/api/status":
 		answer(w, r, s.follower.Status())
+	case "/api/health":
+		answer(w, r, s.follower.Health())
 	default:
 		if !Built() {
 			http.Error(w, "this program was built without the page: run `make web` and build it again", http.StatusNotFound)

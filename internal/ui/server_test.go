@@ -19,10 +19,12 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/hawser-net/hawser/api/flow"
+	"github.com/hawser-net/hawser/api/health"
 	"github.com/hawser-net/hawser/api/observer"
 	"github.com/hawser-net/hawser/internal/flows"
 	"github.com/hawser-net/hawser/internal/flowserver"
@@ -44,6 +46,29 @@ type stand struct {
 	added  atomic.Int64
 }
 
+// services adds what a relay tells beside flows: of three nodes, of which two do not reach each
+// other, and one says nothing.
+func (s *stand) services(r grpc.ServiceRegistrar) { health.RegisterNodeHealthServer(r, nodesHealth{}) }
+
+type nodesHealth struct {
+	health.UnimplementedNodeHealthServer
+}
+
+func (nodesHealth) Get(context.Context, *health.GetRequest) (*health.GetResponse, error) {
+	since := timestamppb.New(time.Now().Add(-10 * time.Minute))
+	cut := func(from, to string) *health.Failure {
+		return &health.Failure{From: from, To: to, Since: since, Ways: []*health.Way{{Kind: "icmp", Address: "192.0.2.9", Problem: "<b>no answer</b>", Since: since}}}
+	}
+	view := func(name string, bad uint32) *health.NodeView {
+		return &health.NodeView{Name: name, Reachable: 3 - bad, Unreachable: bad, UnreachedBy: bad, Latency: durationpb.New(420 * time.Microsecond)}
+	}
+	return &health.GetResponse{
+		Nodes:    []*health.NodeView{view("prod/n1", 1), view("prod/n2", 1), {Name: "prod/n3", Problem: "no answer to the relay"}},
+		Failures: []*health.Failure{cut("prod/n1", "prod/n2"), cut("prod/n2", "prod/n1")},
+		Slowest:  []*health.Latency{{From: "prod/n1", To: "prod/n3", Latency: durationpb.New(12345 * time.Microsecond)}},
+	}, nil
+}
+
 func newStand(t testing.TB) *stand {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "hawser-ui") // t.TempDir may be too long for a socket
@@ -62,7 +87,7 @@ func newStand(t testing.TB) *stand {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	follower := &ui.Follower{Client: observer.NewObserverClient(conn), Graph: ui.NewGraph(ui.DefaultLimits())}
+	follower := &ui.Follower{Client: observer.NewObserverClient(conn), Nodes: health.NewNodeHealthClient(conn), Graph: ui.NewGraph(ui.DefaultLimits())}
 	page := ui.NewServer(follower, "hawser.example")
 	s.graph, s.status, s.http = follower.Graph, follower.Status, httptest.NewServer(page)
 	s.url = page.URL(s.http.Listener.Addr())
@@ -76,7 +101,7 @@ func newStand(t testing.TB) *stand {
 // serve starts the server of flows.
 func (s *stand) serve() {
 	s.t.Helper()
-	srv, err := flowserver.New(flowserver.Config{Record: s.record, Nodes: table.New[node.Key](node.Node.Equal), Self: node.Key{Cluster: "prod", Name: "n1"}})
+	srv, err := flowserver.New(flowserver.Config{Services: s.services, Record: s.record, Nodes: table.New[node.Key](node.Node.Equal), Self: node.Key{Cluster: "prod", Name: "n1"}})
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -74,6 +75,8 @@ type Node struct {
 	Labels func(identity.ID) (labels.Set, bool)
 	// Kubernetes is nil outside of a cluster of Kubernetes.
 	Kubernetes Kubernetes
+	// Services adds what clients of flows are told beside these. It is called by Start or later.
+	Services func(grpc.ServiceRegistrar)
 
 	// Listen opens a unix socket for those who may use the agent's API; option is what names
 	// its path.
@@ -129,7 +132,7 @@ func (h *Hubble) Start(start func(part string, run func(context.Context) error))
 	cfg, metrics := h.cfg, h.recorder.metrics
 	sc := flowserver.Config{
 		Record: h.recorder.record, Self: h.node.Self, Nodes: h.node.Nodes, WaitSynced: h.node.NodesSynced, PeerPort: cfg.port(), PeerTLS: !cfg.NoTLS,
-		Version: h.node.Version, Log: h.log,
+		Version: h.node.Version, Services: h.node.Services, Log: h.log,
 	}
 	if cfg.Capacity == 0 && metrics == nil {
 		sc.Follow = h.recorder.follow

@@ -26,6 +26,16 @@ export interface Flow {
 
 export interface Node { name: string; state: string; address?: string; version?: string; uptimeSeconds?: number; flows: number; seen: number }
 
+// Health says which nodes reach each other: nodes.go.
+export interface Health {
+  error?: string; asked: string; nodes: NodeHealth[] | null; failures: Failure[] | null; failuresLeftOut?: number; slowest: Latency[] | null;
+}
+export interface NodeHealth {
+  name: string; problem?: string; reachable: number; unreachable: number; silent: number; unknown: number; unreachedBy: number; latencySeconds: number;
+}
+export interface Failure { from: string; to: string; since: string; ways: string[] | null }
+export interface Latency { from: string; to: string; seconds: number }
+
 export interface Status { connected: boolean; error?: string; nodes: Node[] }
 
 // The token is in the address that hawser ui prints, and stays in this browser for this server.

@@ -1,6 +1,7 @@
-import { type Flow, type Snapshot, type Status, get } from "./api";
+import { type Flow, type Health, type Snapshot, type Status, get } from "./api";
 import { byId, el, time } from "./dom";
 import { Graph } from "./map";
+import { nodesView } from "./nodes";
 import { edgeRow, edgesPanel, flowTable, workloadPanel } from "./panel";
 import { type Shown, type State, filter, fromAddress, pairId, title, toAddress, views } from "./state";
 
@@ -13,6 +14,8 @@ let snapshot: Snapshot | undefined;
 let shown: Shown = { workloads: new Map(), edges: [], pairs: new Map() };
 let flows: Flow[] | undefined; // of what is selected
 let asked = "";
+let last: Status | undefined;
+let health: Health | undefined; // of nodes, when they were last looked at
 const graph = new Graph(byId("map"), select);
 
 // set changes what is shown; `again` asks the server for it.
@@ -37,7 +40,9 @@ async function refresh(): Promise<void> {
   const mine = busy = new AbortController();
   try {
     const span = { span: state.span, until: state.until || undefined };
-    const [map, status] = await Promise.all([get<Snapshot>("map", span, mine.signal), get<Status>("status", {}, mine.signal)]);
+    const [map, status, reach] = await Promise.all([get<Snapshot>("map", span, mine.signal), get<Status>("status", {}, mine.signal),
+      state.view === "nodes" ? get<Health>("health", {}, mine.signal) : health]);
+    health = reach;
     snapshot = map;
     showStatus(status);
     draw();
@@ -75,9 +80,16 @@ function showStatus(s: Status): void {
   const missed = snapshot && snapshot.lost + snapshot.notShown;
   e.className = bad ? "bad" : "";
   e.textContent = (s.connected ? `${connected} of ${s.nodes.length} nodes` : `no flows: ${s.error ?? "connecting"}`) + (missed ? `, ${missed} events missed` : "");
-  byId("nodes").replaceChildren(el("table", {}, el("thead", {}, el("tr", {}, ...["Node", "State", "Address", "Version", "Up", "Flows kept", "Flows seen"].map(h => el("th", {}, h)))),
-    el("tbody", {}, ...s.nodes.map(n => el("tr", {}, el("td", {}, n.name), el("td", { class: n.state === "connected" ? "" : "dropped" }, n.state), el("td", {}, n.address ?? ""),
-      el("td", {}, n.version ?? ""), el("td", {}, n.uptimeSeconds ? `${Math.round(n.uptimeSeconds / 60)} min` : ""), el("td", {}, String(n.flows)), el("td", {}, String(n.seen)))))));
+  last = s;
+  drawNodes();
+}
+
+function drawNodes(): void {
+  if (state.view !== "nodes" || !last) return;
+  const box = byId("nodes"), open = box.querySelector("details")?.open;
+  box.replaceChildren(...nodesView(last, health));
+  const details = box.querySelector("details");
+  if (details && open) details.open = true;
 }
 
 function draw(): void {
@@ -99,6 +111,7 @@ function draw(): void {
     graph.pick(edge ? `p:${pairId(edge)}` : state.selected);
   }
   if (state.view === "matrix") drawMatrix();
+  drawNodes();
   const empty = byId("empty");
   empty.hidden = shown.edges.length > 0 || state.view === "nodes" || state.view === "flows";
   empty.textContent = snapshot.edges.length ? "Nothing passes these filters." : "No traffic has been seen in this time.";
@@ -196,6 +209,7 @@ function drawFlows(): void { byId("flows").replaceChildren(flowTable(flows ?? []
 function show(view: State["view"]): void {
   set({ view });
   if (view === "flows") void refreshFlows();
+  if (view === "nodes") void refresh();
 }
 
 function step(by: number): void {

@@ -1,0 +1,80 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+
+	"github.com/hawser-net/hawser/api/health"
+)
+
+func (a *app) observeHealthCommand() *cobra.Command {
+	return observeQuestion(a, "health", "Show which nodes reach each other",
+		`Show which nodes reach each other, as they find by probing each other: a relay tells what all
+nodes find, an agent what its own does. Who does not reach whom is named, with the ways that
+do not work and since when.`,
+		func(ctx context.Context, c grpc.ClientConnInterface) (*health.GetResponse, error) {
+			return health.NewNodeHealthClient(c).Get(ctx, &health.GetRequest{})
+		},
+		func(cmd *cobra.Command, res *health.GetResponse) error {
+			t := a.table("NODE", "REACHES", "UNREACHED BY", "LATENCY", "NOTE")
+			for _, n := range res.GetNodes() {
+				all := n.GetReachable() + n.GetUnreachable() + n.GetSilent() + n.GetUnknown()
+				reaches := cell{fmt.Sprintf("%d of %d", n.GetReachable(), all), good}
+				var notes []string
+				if n.GetSilent() > 0 {
+					notes = append(notes, fmt.Sprintf("%d answer no health checks", n.GetSilent()))
+				}
+				if n.GetUnknown() > 0 {
+					notes = append(notes, fmt.Sprintf("%d not probed yet (a round takes %v)", n.GetUnknown(), n.GetRound().AsDuration()))
+				}
+				switch {
+				case n.GetProblem() != "":
+					reaches = cell{"unknown", warn}
+					notes = append(notes, printable(n.GetProblem()))
+				case n.GetUnreachable() > 0:
+					reaches.style = bad
+				}
+				by := cell{fmt.Sprint(n.GetUnreachedBy()), good}
+				if n.GetUnreachedBy() > 0 {
+					by.style = bad
+				}
+				t.row(printable(n.GetName()), reaches, by, healthLatency(n.GetLatency().AsDuration()), strings.Join(notes, ", "))
+			}
+			if err := t.write(cmd.OutOrStdout()); err != nil || len(res.GetFailures()) == 0 {
+				return err
+			}
+			fmt.Fprintln(cmd.OutOrStdout())
+			t = a.table("FROM", "TO", "SINCE", "WHAT DOES NOT WORK")
+			for _, f := range res.GetFailures() {
+				var ways []string
+				for _, w := range f.GetWays() {
+					where := "node"
+					if w.GetEndpoint() {
+						where = "endpoint"
+					}
+					ways = append(ways, printable(fmt.Sprintf("%s %s %s: %s", where, w.GetKind(), w.GetAddress(), w.GetProblem())))
+				}
+				t.row(printable(f.GetFrom()), cell{printable(f.GetTo()), bad}, f.GetSince().AsTime().UTC().Format(time.RFC3339), ways)
+			}
+			if err := t.write(cmd.OutOrStdout()); err != nil {
+				return err
+			}
+			if n := res.GetFailuresLeftOut(); n > 0 {
+				fmt.Fprintf(cmd.OutOrStdout(), "and %d more\n", n)
+			}
+			return nil
+		})
+}
+
+// healthLatency is a latency for people; none is nothing.
+func healthLatency(d time.Duration) string {
+	if d <= 0 {
+		return ""
+	}
+	return d.Round(10 * time.Microsecond).String()
+}

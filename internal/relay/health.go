@@ -1,0 +1,189 @@
+package relay
+
+import (
+	"context"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/hawser-net/hawser/api/health"
+	"github.com/hawser-net/hawser/internal/clusterhealth"
+)
+
+const (
+	// healthAge is how old an answer about the nodes' health may be.
+	healthAge = 5 * time.Second
+	// maxFailures is of how many pairs that do not reach each other is told.
+	maxFailures = 1024
+	// maxWays is how many ways of a pair are, and maxWayText is the length of what went wrong.
+	maxWays, maxWayText = 8, 96
+	// maxSlowest is how many of the slowest pairs are told of.
+	maxSlowest = 16
+)
+
+// nodeHealth answers which nodes reach each other: what all of them find, put together. Whoever has
+// turn may change it.
+type nodeHealth struct {
+	health.UnimplementedNodeHealthServer
+	relay *Relay
+	turn  chan struct{}
+	at    time.Time
+	last  *health.GetResponse // it is not changed any more
+}
+
+func newNodeHealth(r *Relay) *nodeHealth {
+	return &nodeHealth{relay: r, turn: make(chan struct{}, 1)}
+}
+
+// Get implements [health.NodeHealthServer]. However many ask, nodes are asked once in a few
+// seconds.
+func (h *nodeHealth) Get(ctx context.Context, _ *health.GetRequest) (*health.GetResponse, error) {
+	select {
+	case h.turn <- struct{}{}:
+		defer func() { <-h.turn }()
+	case <-ctx.Done():
+		return nil, status.FromContextError(ctx.Err()).Err()
+	}
+	if time.Since(h.at) > healthAge {
+		found := h.ask(ctx)
+		if ctx.Err() != nil {
+			return nil, status.FromContextError(ctx.Err()).Err()
+		}
+		h.last, h.at = found, time.Now()
+	}
+	return h.last, nil
+}
+
+// ask asks all nodes.
+func (h *nodeHealth) ask(ctx context.Context) *health.GetResponse {
+	ctx, cancel := context.WithTimeout(ctx, h.relay.cfg.DialTimeout)
+	defer cancel()
+	views, _ := h.relay.roster.nodes()
+	sum := newHealthSum(len(views))
+	var mu sync.Mutex
+	slots := make(chan struct{}, askAtOnce)
+	var asked sync.WaitGroup
+	for _, v := range views {
+		if v.conn == nil {
+			mu.Lock()
+			sum.problem(v.name, "no answer to the relay: "+unavailable(v))
+			mu.Unlock()
+			continue
+		}
+		slots <- struct{}{} // each ends with ctx
+		asked.Go(func() {
+			defer func() { <-slots }()
+			res, err := health.NewNodeHealthClient(v.conn).Get(ctx, &health.GetRequest{})
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case status.Code(err) == codes.Unimplemented:
+				sum.problem(v.name, "it is of a version that does not tell")
+			case err != nil:
+				sum.problem(v.name, text(err))
+			default:
+				sum.add(v.name, res)
+			}
+		})
+	}
+	asked.Wait()
+	return sum.response()
+}
+
+// healthSum puts the answers of nodes together. What it holds is bounded by the number of nodes,
+// whatever they say.
+type healthSum struct {
+	share     int // of the failures that are told, for each node
+	nodes     map[string]*health.NodeView
+	unreached map[string]uint32 // by how many others
+	failures  []*health.Failure
+	leftOut   uint32
+	slowest   []*health.Latency
+}
+
+func newHealthSum(nodes int) *healthSum {
+	return &healthSum{share: max(1, maxFailures/max(nodes, 1)), nodes: make(map[string]*health.NodeView, nodes), unreached: map[string]uint32{}}
+}
+
+// problem notes a node that tells nothing.
+func (s *healthSum) problem(name, problem string) {
+	s.nodes[name] = &health.NodeView{Name: name, Problem: clip(problem, maxProblem)}
+}
+
+// add adds what a node answered. Whatever it says is said by this node, and about others.
+func (s *healthSum) add(name string, res *health.GetResponse) {
+	view := &health.NodeView{Name: name}
+	if len(res.GetNodes()) != 1 {
+		s.problem(name, "it does not say what it finds itself")
+		return
+	}
+	own := res.GetNodes()[0]
+	view.Reachable, view.Unreachable, view.Silent, view.Unknown = own.GetReachable(), own.GetUnreachable(), own.GetSilent(), own.GetUnknown()
+	view.Latency, view.Round, view.Problem = own.GetLatency(), own.GetRound(), clip(own.GetProblem(), maxProblem)
+	s.nodes[name] = view
+	s.leftOut = plus(s.leftOut, res.GetFailuresLeftOut())
+	told := 0
+	for _, f := range res.GetFailures() {
+		to := f.GetTo()
+		if to == "" || len(to) > maxNodeName {
+			continue
+		}
+		if to != name && (s.unreached[to] > 0 || len(s.unreached) < 2*maxNodes) {
+			s.unreached[to]++
+		}
+		if told == s.share || len(s.failures) == maxFailures {
+			s.leftOut = plus(s.leftOut, 1)
+			continue
+		}
+		told++
+		out := &health.Failure{From: name, To: to, Since: f.GetSince()}
+		for _, w := range f.GetWays()[:min(len(f.GetWays()), maxWays)] {
+			out.Ways = append(out.Ways, &health.Way{
+				Endpoint: w.GetEndpoint(), Kind: clip(w.GetKind(), 8), Address: clip(w.GetAddress(), 64), Problem: clip(w.GetProblem(), maxWayText), Since: w.GetSince(),
+			})
+		}
+		s.failures = append(s.failures, out)
+	}
+	for _, l := range res.GetSlowest()[:min(len(res.GetSlowest()), maxSlowest)] {
+		if to := l.GetTo(); to != "" && len(to) <= maxNodeName {
+			s.slowest = append(s.slowest, &health.Latency{From: name, To: to, Latency: l.GetLatency()})
+		}
+	}
+	s.slowest = clusterhealth.Slowest(s.slowest, maxSlowest)
+}
+
+// response is all of it, in order. Nodes that others tell of and this relay does not ask, such as
+// those of another cluster, are in it where they are not reached.
+func (s *healthSum) response() *health.GetResponse {
+	for name, n := range s.unreached {
+		view := s.nodes[name]
+		if view == nil {
+			view = &health.NodeView{Name: name, Problem: "this relay does not ask it"}
+			s.nodes[name] = view
+		}
+		view.UnreachedBy = n
+	}
+	out := &health.GetResponse{Failures: s.failures, FailuresLeftOut: s.leftOut, Slowest: s.slowest, Nodes: make([]*health.NodeView, 0, len(s.nodes))}
+	for _, n := range s.nodes {
+		out.Nodes = append(out.Nodes, n)
+	}
+	slices.SortFunc(out.Nodes, func(a, b *health.NodeView) int { return strings.Compare(a.GetName(), b.GetName()) })
+	slices.SortStableFunc(out.Failures, func(a, b *health.Failure) int { return strings.Compare(a.GetFrom(), b.GetFrom()) })
+	return out
+}
+
+// plus adds, up to what there is room for.
+func plus(a, b uint32) uint32 { return uint32(min(uint64(a)+uint64(b), math.MaxUint32)) }
+
+// clip is a text of at most n bytes, and valid UTF-8, which messages must be.
+func clip(s string, n int) string {
+	if len(s) > n {
+		s = s[:n]
+	}
+	return strings.ToValidUTF8(s, "")
+}
