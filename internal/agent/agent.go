@@ -299,6 +299,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 		Log: log.With("part", "endpoint"), Registry: a.registry, Store: store, Filter: filter, Identities: a.identities,
 		Addresses: a.book.Endpoints(), Placer: placer, Policy: a.policy, Maps: kernel, Programs: programs, Links: links,
 		IdentityTimeout: cfg.AllocationTimeout, SettleDelay: settleDelay, OrphanGrace: cfg.OrphanGrace, Step: ag.step,
+		StateChanged: a.hubble.EndpointChanged,
 	})
 	filesCfg := policydir.Defaults()
 	filesCfg.Path, filesCfg.Keep = cfg.StaticCNPPath, filepath.Join(cfg.StateDir, "policies")

@@ -1,7 +1,10 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
+	"io"
+	"maps"
 	"net/netip"
 	"slices"
 	"testing"
@@ -73,6 +76,36 @@ func TestKubernetesFlows(t *testing.T) {
 	has("a service without backends", func() { _ = once(front.ns, empty, 50*time.Millisecond) }, func(f *flowpb.Flow) bool {
 		return f.GetEventType().GetType() == flows.EventDrop && f.GetDropReasonDesc() == flowpb.DropReason_SERVICE_BACKEND_NOT_FOUND &&
 			f.GetDestinationService().GetNamespace() == "default" && f.GetDestinationService().GetName() == "shop" && f.GetSource().GetPodName() == "front"
+	})
+	// The agent tells what it did for that.
+	events := map[string]bool{}
+	controllers.Eventually(t, time.Minute, func() string {
+		stream, err := observer.NewObserverClient(n.flowConn(n.path("run/hubble.sock"))).GetAgentEvents(t.Context(), &observer.GetAgentEventsRequest{})
+		if err != nil {
+			return err.Error()
+		}
+		for {
+			res, err := stream.Recv()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				return err.Error()
+			}
+			ev := res.GetAgentEvent()
+			events[fmt.Sprint(ev.GetType(), " ", ev.GetEndpointUpdate().GetPodName()+ev.GetIpcacheUpdate().GetPodName()+ev.GetServiceUpsert().GetName())] = true
+			if r := ev.GetEndpointRegenerate(); r != nil && int(r.GetId()) == web.endpoint().ID && slices.Contains(r.GetLabels(), "k8s:app=web") {
+				events["regenerated web"] = true
+			}
+		}
+		for _, want := range []string{
+			"AGENT_STARTED ", "POLICY_UPDATED ", "ENDPOINT_CREATED web", "ENDPOINT_CREATED front", "regenerated web", "IPCACHE_UPSERTED web", "SERVICE_UPSERTED shop",
+		} {
+			if !events[want] {
+				return fmt.Sprintf("no event %q in %v", want, slices.Sorted(maps.Keys(events)))
+			}
+		}
+		return ""
 	})
 	n.stop()
 }

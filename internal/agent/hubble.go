@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"net"
-	"net/netip"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
@@ -12,7 +11,6 @@ import (
 	flowpb "github.com/hawser-net/hawser/api/flow"
 	"github.com/hawser-net/hawser/api/health"
 	"github.com/hawser-net/hawser/internal/agent/hubble"
-	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/node"
 )
@@ -31,33 +29,19 @@ func newHubble(a *api, log *slog.Logger) (*hubble.Hubble, error) {
 		Services: func(s grpc.ServiceRegistrar) { health.RegisterNodeHealthServer(s, a.healthService()) },
 	}
 	if a.kube != nil {
-		n.Kubernetes = kubeNames{a.kube}
+		n.Workload = a.kube.workload
+		if a.kube.services != nil {
+			n.Frontends = a.kube.services.Table()
+		}
 	}
 	return hubble.New(a.cfg.Flows, n, log)
 }
 
-// kubeNames are the names that Kubernetes has for the ends of flows.
-type kubeNames struct{ kube *kube }
-
-var _ hubble.Kubernetes = kubeNames{}
-
-// Workload implements [hubble.Kubernetes].
-func (k kubeNames) Workload(namespace, pod string) *flowpb.Workload {
-	w := k.kube.pods.Workload(k8s.Key{Namespace: namespace, Name: pod})
+// workload returns what made a pod of this node; nil if that is not known.
+func (k *kube) workload(namespace, pod string) *flowpb.Workload {
+	w := k.pods.Workload(k8s.Key{Namespace: namespace, Name: pod})
 	if w.Name == "" {
 		return nil
 	}
 	return &flowpb.Workload{Kind: w.Kind, Name: w.Name}
-}
-
-// Service implements [hubble.Kubernetes].
-func (k kubeNames) Service(addr netip.AddrPort, proto uint8) *flowpb.Service {
-	if k.kube.services == nil {
-		return nil
-	}
-	row, ok := k.kube.services.Table().Get(datapath.ServiceFrontend{Addr: addr, Proto: proto})
-	if !ok {
-		return nil
-	}
-	return &flowpb.Service{Namespace: row.Owner.Namespace, Name: row.Owner.Name}
 }

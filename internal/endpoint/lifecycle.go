@@ -26,11 +26,12 @@ type Identities interface {
 
 // Addresses is the node's address pool as an endpoint sees it.
 type Addresses interface {
-	// Claim checks that an address was given out for owner and not to somebody else. If the pool
-	// does not know it (the agent started again between the allocation and the creation) it is
-	// taken now.
+	// Claim checks that an address was given out for owner and not to somebody else. If the
+	// pool does not know it (the agent started again between the allocation and the creation)
+	// it is taken now.
 	Claim(ip netip.Addr, owner, expirationUUID string) error
-	// Unclaim takes a Claim back, whether or not it succeeded, of an endpoint that was not created.
+	// Unclaim takes a Claim back, whether or not it succeeded, of an endpoint that was not
+	// created.
 	Unclaim(ip netip.Addr, owner string)
 	// Commit stops the address's expiration: from now on the endpoint keeps it alive.
 	Commit(ip netip.Addr, expirationUUID string) error
@@ -42,8 +43,9 @@ type Addresses interface {
 
 // Placer tells this node and the others where an endpoint's addresses are.
 type Placer interface {
-	// Place announces the row's addresses under its identity, replacing what was said before. It
-	// returns when this node's kernel knows; other nodes are told soon, retried until they are.
+	// Place announces the row's addresses under its identity, replacing what was said before.
+	// It returns when this node's kernel knows; other nodes are told soon, retried until they
+	// are.
 	Place(ctx context.Context, row Endpoint) error
 	// Withdraw takes the announcement back.
 	Withdraw(row Endpoint)
@@ -64,8 +66,8 @@ type Config struct {
 	Links      datapath.Links
 	// IdentityTimeout bounds the wait for an identity.
 	IdentityTimeout time.Duration
-	// SettleDelay is how long an endpoint that others know by an earlier identity keeps that after
-	// its next one has become known here, for the others to hear of it too.
+	// SettleDelay is how long an endpoint that others know by an earlier identity keeps that
+	// after its next one has become known here, for the others to hear of it too.
 	SettleDelay time.Duration
 	// OrphanGrace is how long a pod interface without an endpoint is left alone, for the plugin
 	// that is about to make one.
@@ -73,7 +75,10 @@ type Config struct {
 	// Step, if not nil, is called with the name of each step of a creation or deletion just
 	// before it is done, for tests that stop the process there.
 	Step func(step string)
-	Now  func() time.Time
+	// StateChanged, if not nil, is told of each row that is new or has another state than
+	// before, which is empty for a new one, and why. It must not wait.
+	StateChanged func(before State, row Endpoint, message string)
+	Now          func() time.Time
 }
 
 // Lifecycle makes, changes and removes endpoints: it is the only writer of the Registry and the
@@ -100,10 +105,14 @@ type rowLock struct {
 	users int // who hold it or wait for it; guarded by Lifecycle.mu
 }
 
-// NewLifecycle returns a lifecycle on the given parts, all of which must be set but Step and Now.
+// NewLifecycle returns a lifecycle on the given parts, all of which must be set but Step,
+// StateChanged and Now.
 func NewLifecycle(cfg Config) *Lifecycle {
 	if cfg.Step == nil {
 		cfg.Step = func(string) {}
+	}
+	if cfg.StateChanged == nil {
+		cfg.StateChanged = func(State, Endpoint, string) {}
 	}
 	if cfg.Now == nil {
 		cfg.Now = time.Now
@@ -189,7 +198,8 @@ func (l *Lifecycle) Create(ctx context.Context, req CreateRequest) (Endpoint, er
 	}
 	defer unlock()
 	if now, ok := l.cfg.Registry.Get(row.ID); !ok || now.IfName != row.IfName {
-		// A deletion was faster and has removed the row; the number may be another's by now.
+		// A deletion was faster and has removed the row; the number may be another's by
+		// now.
 		return Endpoint{}, fmt.Errorf("create endpoint %d (%s): %w", row.ID, row.owner(), ErrSuperseded)
 	}
 
@@ -217,6 +227,7 @@ func (l *Lifecycle) insert(row Endpoint, cancel context.CancelCauseFunc) (_ Endp
 	l.creating[row.ID] = cancel
 	l.mu.Unlock()
 	release := l.lock(row.ID)
+	l.cfg.StateChanged("", row, "created")
 	return row, func() {
 		l.mu.Lock()
 		delete(l.creating, row.ID)
@@ -253,15 +264,16 @@ func (l *Lifecycle) build(ctx context.Context, row Endpoint, req CreateRequest) 
 	row = row.become(id)
 	row.Referenced = true
 	row, _ = l.set(row, StateWaitingToRegenerate, "identity "+id.String())
-	// On disk before anything of it is in the kernel: what a crash leaves behind is found there.
+	// On disk before anything of it is in the kernel: what a crash leaves behind is found
+	// there.
 	c.Step("store")
 	if err := c.Store.Put(row); err != nil {
 		return row, err
 	}
 
 	c.Step("place")
-	// Other nodes and the kernel are told while the interface is prepared: the two do not depend
-	// on each other, and each is a round trip.
+	// Other nodes and the kernel are told while the interface is prepared: the two do not
+	// depend on each other, and each is a round trip.
 	placed, place := make(chan error, 1), row
 	go func() { placed <- c.Placer.Place(ctx, place) }()
 	row, _ = l.set(row, StateRegenerating, "rules, programs and interface")
@@ -454,7 +466,8 @@ func (l *Lifecycle) relabel(ctx context.Context, old, row Endpoint, again bool) 
 		row, _ = l.set(row, old.State, "labels changed, identity kept")
 		return row, l.cfg.Store.Put(row)
 	}
-	// Attempts after the first are told when they succeed: the log would hold nothing else soon.
+	// Attempts after the first are told when they succeed: the log would hold nothing else
+	// soon.
 	first := old.State != StateNotReady
 	if first {
 		row, _ = l.set(row, StateWaitingForIdentity, "labels changed")
@@ -613,7 +626,9 @@ func (l *Lifecycle) fail(row Endpoint, next State, message string) (Endpoint, bo
 }
 
 func (l *Lifecycle) move(row Endpoint, next State, good bool, message string) (Endpoint, bool) {
+	var before State
 	changed, ok := l.cfg.Registry.update(row.ID, func(current Endpoint) (Endpoint, bool) {
+		before = current.State
 		row.Log, row.State = current.Log, current.State
 		if changed, ok := row.withState(next, l.cfg.Now(), good, message); ok {
 			return changed, true
@@ -622,6 +637,9 @@ func (l *Lifecycle) move(row Endpoint, next State, good bool, message string) (E
 	})
 	if !ok {
 		return row, false
+	}
+	if changed.State != before {
+		l.cfg.StateChanged(before, changed, message)
 	}
 	return changed, true
 }

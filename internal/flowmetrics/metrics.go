@@ -15,13 +15,14 @@ import (
 
 // Bounds of what is remembered.
 const (
-	// MaxSeries is how many series a metric has at most, and MaxSeriesOfSender how many of them are
-	// of one sender, which is an identity: somebody who sweeps ports leaves room to others.
+	// MaxSeries is how many series a metric has at most, and MaxSeriesOfSender how many of them
+	// are of one sender, which is an identity: somebody who sweeps ports leaves room to others.
 	MaxSeries         = 8192
 	MaxSeriesOfSender = MaxSeries / 8
 	// maxValue is how long the value of a label is at most, in bytes.
 	maxValue = 512
-	// idle is how long a series was not counted before it makes room for others, if these need it.
+	// idle is how long a series was not counted before it makes room for others, if these need
+	// it.
 	idle = time.Hour
 )
 
@@ -45,8 +46,8 @@ type series struct {
 	n      uint64
 	at     time.Time // when it was counted last
 	sender uint32    // whose share it is part of
-	// pods are those that the values name, of the source and of the destination; absent says that
-	// one of them was not there at the last sweep.
+	// pods are those that the values name, of the source and of the destination; absent says
+	// that one of them was not there at the last sweep.
 	pods   [2]Pod
 	absent bool
 	folded bool // it is of what there was no room for
@@ -123,8 +124,8 @@ func (f *family) add(fl *flow.Flow, now time.Time, own []string) {
 	s.at = now
 }
 
-// name notes that a flow of the series names a pod at one side. What was counted of another pod that
-// had the address before is not this one's: the series begins anew, as after a restart.
+// name notes that a flow of the series names a pod at one side. What was counted of another pod
+// that had the address before is not this one's: the series begins anew, as after a restart.
 func (s *series) name(of bool, p Pod, side int) {
 	if !of || p.Name == "" || s.pods[side] == p {
 		return

@@ -51,7 +51,7 @@ type Record struct {
 }
 
 // agentEvents is how many events of the agent are kept.
-const agentEvents = 1024
+const agentEvents = 4095
 
 // NewRecord returns an empty one that keeps a number of flows.
 func NewRecord(capacity int, now time.Time) (*Record, error) {

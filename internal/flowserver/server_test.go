@@ -600,8 +600,8 @@ func TestPeers(t *testing.T) {
 	expect(peer.ChangeNotificationType_PEER_DELETED, "prod/n2", "[2001:db8::3]:4244", "n2.prod.hubble-grpc.cilium.io")
 }
 
-// TestPeersUntilSynced: a server that does not know all nodes yet lists none, rather than some as if
-// they were all, and lists them once it does.
+// TestPeersUntilSynced: a server that does not know all nodes yet lists none, rather than some as
+// if they were all, and lists them once it does.
 func TestPeersUntilSynced(t *testing.T) {
 	t.Parallel()
 	synced := make(chan struct{})

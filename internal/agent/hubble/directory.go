@@ -48,8 +48,8 @@ func (d *directory) Endpoint(number uint16) flows.Party {
 // local is an endpoint of this node.
 func (d *directory) local(row endpoint.Endpoint) flows.Party {
 	p := flows.Party{Endpoint: row.ID, Identity: uint32(row.Seen()), Namespace: row.Namespace, Pod: row.PodName}
-	if d.node.Kubernetes != nil && row.PodName != "" {
-		if w := d.node.Kubernetes.Workload(row.Namespace, row.PodName); w != nil {
+	if d.node.Workload != nil && row.PodName != "" {
+		if w := d.node.Workload(row.Namespace, row.PodName); w != nil {
 			p.Workloads = []*flowpb.Workload{w}
 		}
 	}
@@ -92,10 +92,14 @@ func (d *directory) Labels(number uint32) (texts []string, namespace string) {
 
 // Service implements [flows.Directory].
 func (d *directory) Service(addr netip.Addr, port uint16, proto uint8) *flowpb.Service {
-	if d.node.Kubernetes == nil || port == 0 {
+	if d.node.Frontends == nil || port == 0 {
 		return nil
 	}
-	return d.node.Kubernetes.Service(netip.AddrPortFrom(addr, port), proto)
+	row, ok := d.node.Frontends.Get(datapath.ServiceFrontend{Addr: netip.AddrPortFrom(addr, port), Proto: proto})
+	if !ok {
+		return nil
+	}
+	return &flowpb.Service{Namespace: row.Owner.Namespace, Name: row.Owner.Name}
 }
 
 // Policies implements [flows.Directory]. It asks the rules of now, which may be others than when

@@ -3,7 +3,6 @@ package hubble
 import (
 	"context"
 	"fmt"
-	"iter"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -18,6 +17,7 @@ import (
 	flowpb "github.com/hawser-net/hawser/api/flow"
 	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/internal/agent/monitor"
+	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/flowmetrics"
 	"github.com/hawser-net/hawser/internal/flows"
@@ -27,6 +27,7 @@ import (
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/node"
 	"github.com/hawser-net/hawser/internal/policy"
+	"github.com/hawser-net/hawser/internal/service"
 	"github.com/hawser-net/hawser/internal/table"
 )
 
@@ -40,7 +41,7 @@ type Endpoints interface {
 // Addresses are the addresses of the cluster, with whom they belong to.
 type Addresses interface {
 	Lookup(netip.Addr) (netip.Prefix, ipcache.Entry, bool)
-	All() iter.Seq2[netip.Prefix, ipcache.Entry]
+	Table() *table.Table[netip.Prefix, ipcache.Entry]
 }
 
 // Policy is the policy in force.
@@ -48,14 +49,6 @@ type Policy interface {
 	Revision() uint64
 	// TryView has f look at the rules, unless they are in use; it says whether it did.
 	TryView(f func(*policy.Engine)) bool
-}
-
-// Kubernetes is what a cluster of Kubernetes knows. What it returns is shared and must not change.
-type Kubernetes interface {
-	// Workload returns what made a pod of this node; nil if that is not known.
-	Workload(namespace, pod string) *flowpb.Workload
-	// Service returns the service that has an address and port; nil if none has.
-	Service(addr netip.AddrPort, proto uint8) *flowpb.Service
 }
 
 // Node is what the agent knows of its node and the others, and lends to its Hubble. All of it is
@@ -73,8 +66,11 @@ type Node struct {
 	Policy    Policy
 	// Labels returns the labels of an identity.
 	Labels func(identity.ID) (labels.Set, bool)
-	// Kubernetes is nil outside of a cluster of Kubernetes.
-	Kubernetes Kubernetes
+	// Workload returns what made a pod of this node; nil if that is not known. It is nil
+	// outside of Kubernetes. What it returns is shared and must not change.
+	Workload func(namespace, pod string) *flowpb.Workload
+	// Frontends are the addresses and ports of services; nil if the node serves none.
+	Frontends *table.Table[datapath.ServiceFrontend, service.Frontend]
 	// Services adds what clients of flows are told beside these. It is called by Start or later.
 	Services func(grpc.ServiceRegistrar)
 
@@ -147,10 +143,13 @@ func (h *Hubble) Start(start func(part string, run func(context.Context) error))
 	if err != nil {
 		return err
 	}
-	h.recorder.record.Events.Add(flows.Event{Time: time.Now(), Event: &flowpb.AgentEvent{
-		Type:         flowpb.AgentEventType_AGENT_STARTED,
+	h.event(flowpb.AgentEventType_AGENT_STARTED, &flowpb.AgentEvent{
 		Notification: &flowpb.AgentEvent_AgentStart{AgentStart: &flowpb.TimeNotification{Time: timestamppb.Now()}},
-	}})
+	})
+	start("address-events", h.followAddresses)
+	if h.node.Frontends != nil {
+		start("service-events", h.followServices)
+	}
 	start("flows", h.recorder.run)
 	start("flow-socket", func(ctx context.Context) error {
 		defer os.Remove(cfg.SocketPath)
@@ -229,22 +228,4 @@ func (h *Hubble) Status() rest.Status {
 	seen, _ := record.Seen()
 	return rest.Status{State: rest.StateOk, Msg: fmt.Sprintf("%d of %d flows kept, %d seen, %.1f/s",
 		next-oldest, record.Flows.Cap(), seen, record.Rate(time.Now()))}
-}
-
-// PolicyChanged tells readers of the agent's events of policies that changed.
-func (h *Hubble) PolicyChanged(changes []policy.Change) {
-	if h == nil {
-		return
-	}
-	now := time.Now()
-	for _, ch := range changes {
-		ev := &flowpb.AgentEvent{Type: flowpb.AgentEventType_POLICY_UPDATED}
-		if len(ch.Rules) == 0 {
-			ev.Type = flowpb.AgentEventType_POLICY_DELETED
-		}
-		ev.Notification = &flowpb.AgentEvent_PolicyUpdate{PolicyUpdate: &flowpb.PolicyUpdateNotification{
-			Labels: policyNamed(ch.Owner).GetLabels(), Revision: h.node.Policy.Revision(), RuleCount: int64(len(ch.Rules)),
-		}}
-		h.recorder.record.Events.Add(flows.Event{Time: now, Event: ev})
-	}
 }

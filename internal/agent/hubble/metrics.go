@@ -53,7 +53,7 @@ func (h *Hubble) pods() map[flowmetrics.Pod]bool {
 	for _, row := range h.node.Endpoints.List() {
 		out[flowmetrics.Pod{Namespace: row.Namespace, Name: row.PodName}] = true
 	}
-	for _, e := range h.node.Addresses.All() {
+	for _, e := range h.node.Addresses.Table().All() {
 		if namespace, name := e.Pod(); name != "" {
 			out[flowmetrics.Pod{Namespace: namespace, Name: name}] = true
 		}

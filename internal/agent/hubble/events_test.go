@@ -1,0 +1,148 @@
+package hubble
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	flowpb "github.com/hawser-net/hawser/api/flow"
+	"github.com/hawser-net/hawser/api/rest"
+	"github.com/hawser-net/hawser/internal/agent/monitor"
+	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/datapath/fake"
+	"github.com/hawser-net/hawser/internal/endpoint"
+	"github.com/hawser-net/hawser/internal/flows"
+	"github.com/hawser-net/hawser/internal/ipcache"
+	"github.com/hawser-net/hawser/internal/node"
+	"github.com/hawser-net/hawser/internal/service"
+	"github.com/hawser-net/hawser/internal/table"
+	"github.com/hawser-net/hawser/internal/testenv/controllers"
+)
+
+// TestAgentEvents: what becomes of endpoints, addresses and services can be read, not what was
+// there before; a flood of addresses leaves the other events where they are, and how many were left
+// out is told.
+func TestAgentEvents(t *testing.T) {
+	t.Parallel()
+	cache := ipcache.New()
+	addr := func(i int) netip.Prefix {
+		return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 32)
+	}
+	put := func(i int) {
+		if _, err := cache.Upsert(addr(i), ipcache.Claim{Source: ipcache.KVStore, Owner: "n2", Identity: 4711, Namespace: "shop", Pod: fmt.Sprint("p", i)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(1)
+	services := table.New[datapath.ServiceFrontend](service.Frontend.Equal)
+	cfg := Defaults()
+	cfg.Enable, cfg.SocketPath = true, filepath.Join(t.TempDir(), "s")
+	h, err := New(cfg, Node{
+		Self: node.Key{Cluster: "prod", Name: "n1"}, Nodes: table.New[node.Key](node.Node.Equal), Endpoints: endpoint.NewRegistry(), Addresses: cache,
+		Monitor: monitor.New(slog.New(slog.DiscardHandler), fake.New().Maps), Frontends: services,
+		Listen: func(path, _ string) (net.Listener, error) { return net.Listen("unix", path) },
+		Report: func(string, rest.State, string) {},
+	}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	defer func() { cancel(); running.Wait() }()
+	if err := h.Start(func(part string, run func(context.Context) error) {
+		running.Go(func() {
+			if err := run(ctx); err != nil {
+				t.Errorf("%s: %v", part, err)
+			}
+		})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	events := func() (list []*flowpb.AgentEvent) {
+		buf := make([]flows.Event, h.recorder.record.Events.Cap())
+		oldest, _ := h.recorder.record.Events.Bounds()
+		n, _, _ := h.recorder.record.Events.Read(oldest, buf)
+		for _, e := range buf[:n] {
+			list = append(list, e.Event)
+		}
+		return list
+	}
+	find := func(what string, change func(i int), is func(*flowpb.AgentEvent) bool) {
+		t.Helper()
+		i := 0
+		controllers.Eventually(t, time.Minute, func() string {
+			if change != nil { // until it is followed
+				change(i)
+				i++
+			}
+			for _, ev := range events() {
+				if is(ev) {
+					return ""
+				}
+			}
+			return fmt.Sprintf("no event: %s", what)
+		})
+	}
+	find("an address that is new", func(i int) { put(2 + i) }, func(ev *flowpb.AgentEvent) bool {
+		n := ev.GetIpcacheUpdate()
+		return ev.GetType() == flowpb.AgentEventType_IPCACHE_UPSERTED && n.GetCidr() != addr(1).String() && n.GetIdentity() == 4711 &&
+			n.GetNamespace() == "shop" && strings.HasPrefix(n.GetPodName(), "p")
+	})
+	front := func(i int) datapath.ServiceFrontend {
+		return datapath.ServiceFrontend{Addr: netip.AddrPortFrom(netip.MustParseAddr("10.96.0.1"), uint16(80+i)), Proto: 6}
+	}
+	find("a service", func(i int) {
+		row := service.Frontend{Owner: service.Name{Namespace: "shop", Name: "web"}}
+		row.ServiceFrontend, row.ID, row.Backends = front(i), 7, []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:8080")}
+		services.Upsert(row.ServiceFrontend, row)
+	}, func(ev *flowpb.AgentEvent) bool {
+		n := ev.GetServiceUpsert()
+		return n.GetName() == "web" && n.GetNamespace() == "shop" && n.GetId() == 7 && n.GetType() == "ClusterIP" && n.GetFrontendAddress().GetIp() == "10.96.0.1" &&
+			len(n.GetBackendAddresses()) == 1 && n.GetBackendAddresses()[0].GetPort() == 8080
+	})
+	services.Delete(front(0))
+	find("a service that is gone", nil, func(ev *flowpb.AgentEvent) bool {
+		return ev.GetType() == flowpb.AgentEventType_SERVICE_DELETED && ev.GetServiceDelete().GetId() == 7
+	})
+	row := endpoint.Endpoint{ID: 9, Attachment: endpoint.Attachment{Namespace: "shop", PodName: "db"}}
+	before := endpoint.State("")
+	for _, s := range []endpoint.State{
+		endpoint.StateCreating, endpoint.StateWaitingForIdentity, endpoint.StateWaitingToRegenerate, endpoint.StateRegenerating, endpoint.StateReady,
+		endpoint.StateNotReady, endpoint.StateReady, endpoint.StateDisconnecting, endpoint.StateDisconnected,
+	} {
+		row.State = s
+		h.EndpointChanged(before, row, "why")
+		before = s
+	}
+	var told []string
+	for _, ev := range events() {
+		if u, r := ev.GetEndpointUpdate(), ev.GetEndpointRegenerate(); u.GetId()+r.GetId() == 9 {
+			told = append(told, ev.GetType().String()+r.GetError()+u.GetError())
+		}
+	}
+	if want := "ENDPOINT_CREATED ENDPOINT_REGENERATE_SUCCESS ENDPOINT_REGENERATE_FAILUREwhy ENDPOINT_REGENERATE_SUCCESS ENDPOINT_DELETED"; strings.Join(told, " ") != want {
+		t.Errorf("of an endpoint is told %v", told)
+	}
+	const flood = 50_000
+	for i := range flood {
+		put(100_000 + i)
+	}
+	find("how much was left out", nil, func(ev *flowpb.AgentEvent) bool {
+		return ev.GetUnknown().GetType() == "ipcache" && strings.Contains(ev.GetUnknown().GetNotification(), "left out")
+	})
+	if list := events(); list[0].GetType() != flowpb.AgentEventType_AGENT_STARTED {
+		t.Errorf("the first of %d events is %v: the flood has displaced others", len(list), list[0])
+	}
+	for _, ev := range events() {
+		if ev.GetIpcacheUpdate().GetCidr() == addr(1).String() {
+			t.Error("what was there before is told as a change")
+		}
+	}
+}
