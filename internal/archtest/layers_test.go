@@ -10,11 +10,12 @@ import (
 // layers says how high each folder stands. A folder that is not listed belongs to the nearest
 // listed one above it: internal/datapath/fake to internal/datapath.
 var layers = map[string]int{
-	"api":                0,
-	"internal/labels":    0,
-	"internal/identity":  0,
-	"internal/storekeys": 0,
-	"pkg/internal/retry": 0,
+	"api":                 0,
+	"internal/atomicfile": 0,
+	"internal/labels":     0,
+	"internal/identity":   0,
+	"internal/storekeys":  0,
+	"pkg/internal/retry":  0,
 
 	"internal/datapath": 1,
 	"internal/table":    1,
@@ -29,6 +30,7 @@ var layers = map[string]int{
 	"internal/service": 2,
 
 	"internal/admin":           3,
+	"internal/announce":        3,
 	"internal/clusterhealth":   3,
 	"internal/clustermesh":     3,
 	"internal/cniconf":         3,
@@ -204,6 +206,15 @@ func TestLowLayersLinkNoHeavyLibrary(t *testing.T) {
 			if i := slices.IndexFunc(p.deps, func(d string) bool { return strings.HasPrefix(d, lib) }); i >= 0 {
 				t.Errorf("%s links %s: %s", p.path, p.deps[i], reason)
 			}
+		}
+	}
+}
+
+func TestKnowledgeReachesNoStore(t *testing.T) {
+	const reason = "what is known of nodes and addresses comes from a store, from objects and from other clusters: internal/announce brings it from the store"
+	for _, p := range packages(t) {
+		if f, ok := folder(p.path); ok && layers[f] == 2 && f != "pkg/allocator" && slices.Contains(p.imports, "pkg/kvstore") {
+			t.Errorf("%s imports pkg/kvstore: %s", p.path, reason)
 		}
 	}
 }

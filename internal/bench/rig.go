@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/hawser-net/hawser/internal/atomicfile"
 	"github.com/hawser-net/hawser/internal/datapath/maps"
 )
 
@@ -113,11 +114,7 @@ func (r *rig) policies() string { return filepath.Join(r.dir, "policies") }
 
 // writePolicy puts a policy there in one step.
 func (r *rig) writePolicy(name, text string) error {
-	tmp := filepath.Join(r.dir, name+".tmp")
-	if err := os.WriteFile(tmp, []byte(text), 0o600); err != nil {
-		return err
-	}
-	return os.Rename(tmp, filepath.Join(r.policies(), name))
+	return atomicfile.Write(filepath.Join(r.policies(), name), []byte(text), 0o600, atomicfile.Process)
 }
 
 // close removes everything of the rig.

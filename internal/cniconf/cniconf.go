@@ -26,6 +26,8 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 	"github.com/spf13/pflag"
+
+	"github.com/hawser-net/hawser/internal/atomicfile"
 )
 
 // backupSuffix is put behind the names of others' files; it is the one Cilium uses, so that either
@@ -397,24 +399,5 @@ func writeAtomically(path string, content []byte) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	// The name starts with a dot and ends in nothing that a runtime reads.
-	tmp, err := os.CreateTemp(dir, ".hawser-cni-*")
-	if err != nil {
-		return err
-	}
-	_, err = tmp.Write(content)
-	if err == nil {
-		err = tmp.Chmod(0o644)
-	}
-	if err == nil {
-		err = tmp.Sync()
-	}
-	err = errors.Join(err, tmp.Close())
-	if err == nil {
-		err = os.Rename(tmp.Name(), path)
-	}
-	if err != nil {
-		os.Remove(tmp.Name())
-	}
-	return err
+	return atomicfile.Write(path, content, 0o644, atomicfile.PowerLoss)
 }

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+
+	"github.com/hawser-net/hawser/internal/atomicfile"
 )
 
 // Store keeps endpoint rows on disk, one directory a row, so that an agent that starts again
@@ -38,12 +40,8 @@ func (s *Store) Put(ep Endpoint) error {
 		return fmt.Errorf("store endpoint %d: %w", ep.ID, err)
 	}
 	// The state directory is on a tmpfs in practice: it need survive the process, not the
-	// machine, whose pods are gone after a reboot. So the file is renamed but not synced.
-	tmp := filepath.Join(dir, recordName+".tmp")
-	if err := os.WriteFile(tmp, data, 0o600); err != nil {
-		return fmt.Errorf("store endpoint %d: %w", ep.ID, err)
-	}
-	if err := os.Rename(tmp, filepath.Join(dir, recordName)); err != nil {
+	// machine, whose pods are gone after a reboot.
+	if err := atomicfile.Write(filepath.Join(dir, recordName), data, 0o600, atomicfile.Process); err != nil {
 		return fmt.Errorf("store endpoint %d: %w", ep.ID, err)
 	}
 	return nil

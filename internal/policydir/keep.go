@@ -5,6 +5,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/hawser-net/hawser/internal/atomicfile"
 )
 
 // keeper holds a copy of the last good version of each file, for an agent that starts while a file
@@ -22,11 +24,7 @@ func (k keeper) put(name string, data []byte) error {
 	if err := os.MkdirAll(k.dir, 0o700); err != nil {
 		return err
 	}
-	tmp := filepath.Join(k.dir, "."+name+".tmp")
-	if err := os.WriteFile(tmp, data, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(tmp, filepath.Join(k.dir, name))
+	return atomicfile.Write(filepath.Join(k.dir, name), data, 0o600, atomicfile.Process)
 }
 
 // get returns the copy of a file; ok is false if there is none.

@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/hawser-net/hawser/internal/atomicfile"
 )
 
 // demoPolicies are what the demo enforces; Up copies them to the sandbox, where they can be edited.
@@ -63,11 +65,8 @@ func (s *Sandbox) writeDemoPolicies() error {
 		if err != nil {
 			return err
 		}
-		// In place by rename, as the agents read the directory while it is written.
-		if err := os.WriteFile(s.path("policy.new"), data, 0o644); err != nil {
-			return err
-		}
-		if err := os.Rename(s.path("policy.new"), filepath.Join(s.PolicyDir(), filepath.Base(name))); err != nil {
+		// The agents read the directory while it is written.
+		if err := atomicfile.Write(filepath.Join(s.PolicyDir(), filepath.Base(name)), data, 0o644, atomicfile.Process); err != nil {
 			return err
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/hawser-net/hawser/internal/atomicfile"
 	"github.com/hawser-net/hawser/internal/sandbox/machine"
 )
 
@@ -119,9 +120,5 @@ func (s *state) save(file string) error {
 	if err != nil {
 		return err
 	}
-	tmp := file + ".new"
-	if err := os.WriteFile(tmp, append(data, '\n'), 0o600); err != nil {
-		return err
-	}
-	return os.Rename(tmp, file)
+	return atomicfile.Write(file, append(data, '\n'), 0o600, atomicfile.Process)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/hawser-net/hawser/api/rest"
+	"github.com/hawser-net/hawser/internal/atomicfile"
 	"github.com/hawser-net/hawser/internal/datapath/link"
 	"github.com/hawser-net/hawser/internal/datapath/loader"
 	"github.com/hawser-net/hawser/internal/sandbox"
@@ -241,11 +242,7 @@ func (s *stage) close(ctx context.Context) error {
 
 // writePolicy puts a file into the directory that the agents follow, in one step.
 func (s *stage) writePolicy(name, text string) error {
-	tmp := filepath.Join(s.dir, "policy.new")
-	if err := os.WriteFile(tmp, []byte(text), 0o644); err != nil {
-		return err
-	}
-	return os.Rename(tmp, filepath.Join(s.sandbox.PolicyDir(), name+".yaml"))
+	return atomicfile.Write(filepath.Join(s.sandbox.PolicyDir(), name+".yaml"), []byte(text), 0o644, atomicfile.Process)
 }
 
 func (s *stage) removePolicy(name string) error {

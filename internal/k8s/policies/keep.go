@@ -18,6 +18,7 @@ import (
 
 	networkingv1 "k8s.io/api/networking/v1"
 
+	"github.com/hawser-net/hawser/internal/atomicfile"
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/policy"
 )
@@ -78,12 +79,8 @@ func (k *keeper) put(owner policy.Owner, kind string, object []byte) error {
 	if err := os.MkdirAll(k.dir, 0o700); err != nil {
 		return err
 	}
-	path := k.path(owner)
 	text := append(fmt.Appendf(nil, "%s %x %s\n", keptFormat, full, kind), object...)
-	if err := os.WriteFile(path+".tmp", text, 0o600); err != nil {
-		return err
-	}
-	if err := os.Rename(path+".tmp", path); err != nil {
+	if err := atomicfile.Write(k.path(owner), text, 0o600, atomicfile.Process); err != nil {
 		return err
 	}
 	k.sums[owner] = short

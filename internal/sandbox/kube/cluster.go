@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/hawser-net/hawser/internal/atomicfile"
 	"github.com/hawser-net/hawser/internal/sandbox/kube/parts"
 	"github.com/hawser-net/hawser/internal/sandbox/machine"
 )
@@ -131,11 +132,7 @@ func (c *Cluster) save(s *state) error {
 	if err != nil {
 		return err
 	}
-	tmp := c.path(stateName + ".new")
-	if err := os.WriteFile(tmp, append(data, '\n'), 0o600); err != nil {
-		return err
-	}
-	return os.Rename(tmp, c.path(stateName))
+	return atomicfile.Write(c.path(stateName), append(data, '\n'), 0o600, atomicfile.Process)
 }
 
 // withLock runs fn while no other command changes the cluster.

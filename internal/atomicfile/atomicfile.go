@@ -1,0 +1,48 @@
+// Package atomicfile replaces files in one step: whoever reads one has it whole, as it was before
+// or as it is after, also if the writer dies.
+package atomicfile
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+)
+
+// Durability is what a file survives.
+type Durability bool
+
+const (
+	// Process is for what is of use only as long as the machine runs: it survives the writer.
+	Process Durability = false
+	// PowerLoss is for what a machine must find when it starts again. It costs a wait for the disk.
+	PowerLoss Durability = true
+)
+
+// tempSuffix ends the names of files that are being written, which begin with a dot: who reads a
+// directory must take neither for what it looks for.
+const tempSuffix = ".tmp"
+
+// Write replaces the file at path, or makes it, with exactly that mode. The directory must exist.
+// Several may write the same file at once; one of them wins. A writer that dies leaves at most a
+// file beside it whose name begins with a dot and ends in ".tmp".
+func Write(path string, data []byte, mode os.FileMode, d Durability) error {
+	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*"+tempSuffix)
+	if err != nil {
+		return err
+	}
+	_, err = tmp.Write(data)
+	if err == nil {
+		err = tmp.Chmod(mode)
+	}
+	if err == nil && d == PowerLoss {
+		err = tmp.Sync()
+	}
+	err = errors.Join(err, tmp.Close())
+	if err == nil {
+		err = os.Rename(tmp.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(tmp.Name())
+	}
+	return err
+}
