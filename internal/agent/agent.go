@@ -22,6 +22,7 @@ import (
 	"github.com/hawser-net/hawser/internal/agent/health"
 	"github.com/hawser-net/hawser/internal/agent/hubble"
 	"github.com/hawser-net/hawser/internal/agent/monitor"
+	"github.com/hawser-net/hawser/internal/announce"
 	"github.com/hawser-net/hawser/internal/cniconf"
 	"github.com/hawser-net/hawser/internal/daemon"
 	"github.com/hawser-net/hawser/internal/datapath"
@@ -83,7 +84,7 @@ type api struct {
 	cache            *ipcache.Cache
 	addresses        *table.Reconciler[netip.Prefix, ipcache.Entry] // brings the kernel to cache
 	ports            *portBook
-	nodes            *node.Nodes
+	nodes            *announce.Nodes
 	nodeClients      *nodeClients
 	store            kvstore.Backend // nil on a node on its own
 	kube             *kube           // nil outside of Kubernetes
@@ -245,10 +246,10 @@ func (ag *Agent) Run(ctx context.Context) error {
 		a.identities.expect = cluster.numbers.Expect
 	}
 	a.identities.kept = a.metrics.temporary
-	if a.nodes, err = node.New(node.Config{
+	if a.nodes, err = announce.NewNodes(announce.NodesConfig{Config: node.Config{
 		Self: node.Key{Cluster: cfg.ClusterName, Name: cfg.NodeName}, MaxClusterID: cfg.MaxConnectedClusters,
 		DeleteDelay: cfg.NodeDelay, Log: log.With("part", "node"),
-	}, backend); err != nil {
+	}}, backend); err != nil {
 		return err
 	}
 	addrTable, err := table.NewReconciler(table.ReconcilerConfig{Name: "ipcache", Log: log.With("part", "ipcache"), Failing: a.judgeAddresses},
@@ -257,11 +258,11 @@ func (ag *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	a.addresses = addrTable
-	sharing := ipcache.SharedConfig{Hosts: facts.hosts(), Log: log.With("part", "ipcache")}
+	sharing := announce.AddressesConfig{Hosts: facts.hosts(), Log: log.With("part", "ipcache")}
 	if cluster != nil && cfg.KVStore != "" && cfg.PodReadiness == readinessStrict {
-		sharing.Echoed = cluster.storeEchoed
+		sharing.Observed = cluster.storeEchoed
 	}
-	shared, err := ipcache.NewShared(sharing, backend, a.cache)
+	shared, err := announce.NewAddresses(sharing, backend, a.cache)
 	if err != nil {
 		return err
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/hawser-net/hawser/api/v2alpha1"
 	"github.com/hawser-net/hawser/internal/agent/addressing"
 	"github.com/hawser-net/hawser/internal/agent/health"
+	"github.com/hawser-net/hawser/internal/announce"
 	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/datapath/link"
 	"github.com/hawser-net/hawser/internal/endpoint"
@@ -58,7 +59,7 @@ type kube struct {
 	services  *services.Services
 	policies  *policies.Policies
 	numbers   *k8sids.Backend // nil if identities are not objects
-	shared    *ipcache.Shared
+	shared    *announce.Addresses
 	pools     *addressing.Pools // nil if this node's CIDRs are not of pools
 	labels    *identityLabels   // nil if all labels make identities, whatever the operator says
 

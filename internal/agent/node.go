@@ -18,6 +18,8 @@ import (
 
 	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/internal/agent/health"
+	"github.com/hawser-net/hawser/internal/announce"
+	"github.com/hawser-net/hawser/internal/atomicfile"
 	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/datapath/link"
 	"github.com/hawser-net/hawser/internal/datapath/loader"
@@ -164,10 +166,7 @@ func writeState(path string, data []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	if err := os.WriteFile(path+".tmp", data, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(path+".tmp", path)
+	return atomicfile.Write(path, data, 0o600, atomicfile.Process)
 }
 
 // configure brings devices and programs to what they should be.
@@ -474,7 +473,7 @@ const pruneWait = 30 * time.Second
 
 // whenSynced removes what only an earlier agent needed, once everything has been heard that could
 // still want it.
-func (a *api) whenSynced(ctx context.Context, gate *syncGate, addrs *table.Reconciler[netip.Prefix, ipcache.Entry], shared *ipcache.Shared, book *rules, log *slog.Logger) error {
+func (a *api) whenSynced(ctx context.Context, gate *syncGate, addrs *table.Reconciler[netip.Prefix, ipcache.Entry], shared *announce.Addresses, book *rules, log *slog.Logger) error {
 	if gate.wait(ctx) != nil {
 		return nil
 	}

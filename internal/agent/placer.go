@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/hawser-net/hawser/internal/announce"
 	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/identity"
@@ -24,7 +25,7 @@ type placer struct {
 	facts  nodeFacts
 	cache  *ipcache.Cache
 	kernel *table.Reconciler[netip.Prefix, ipcache.Entry]
-	shared *ipcache.Shared
+	shared *announce.Addresses
 	log    *slog.Logger
 	// plain has the kernel leave addresses unmasqueraded.
 	plain *unmasqueraded

@@ -1,4 +1,4 @@
-package ipcache
+package announce
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/ipcache"
 	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
@@ -24,24 +25,24 @@ type world struct {
 	mem    *kvstore.Memory
 	client *kvstore.MemoryClient // of the node
 	other  *kvstore.MemoryClient // of the rest of the world
-	cache  *Cache
-	shared *Shared
+	cache  *ipcache.Cache
+	shared *Addresses
 	echoes []netip.Prefix // what was told of, in order
 }
 
 const addrPrefix = storekeys.IPsPrefix + "/default/"
 
-func sharing(t *testing.T, before []Pair, fn func(*testing.T, *world)) {
+func sharing(t *testing.T, before []ipcache.Pair, fn func(*testing.T, *world)) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{t: t, mem: kvstore.NewMemory(), cache: New()}
+		w := &world{t: t, mem: kvstore.NewMemory(), cache: ipcache.New()}
 		w.client, w.other = w.mem.Client(), w.mem.Client()
 		for _, p := range before {
 			w.put(p)
 		}
 		var err error
-		w.shared, err = NewShared(SharedConfig{
-			Hosts: []netip.Addr{ip("192.0.2.1")}, Echoed: func(p netip.Prefix) { w.echoes = append(w.echoes, p) },
+		w.shared, err = NewAddresses(AddressesConfig{
+			Hosts: []netip.Addr{ip("192.0.2.1")}, Observed: func(p netip.Prefix) { w.echoes = append(w.echoes, p) },
 		}, w.client, w.cache)
 		if err != nil {
 			t.Fatal(err)
@@ -59,11 +60,11 @@ func sharing(t *testing.T, before []Pair, fn func(*testing.T, *world)) {
 	})
 }
 
-func pair(addr, host string, id identity.ID) Pair {
-	return Pair{Prefix: Single(ip(addr)), Host: ip(host), Identity: id}
+func pair(addr, host string, id identity.ID) ipcache.Pair {
+	return ipcache.Pair{Prefix: ipcache.Single(ip(addr)), Host: ip(host), Identity: id}
 }
 
-func (w *world) put(p Pair) {
+func (w *world) put(p ipcache.Pair) {
 	w.t.Helper()
 	v, err := json.Marshal(p)
 	if err != nil {
@@ -96,7 +97,7 @@ func (w *world) wantStore(want map[string]int) {
 	}
 	got := map[string]int{}
 	for _, kv := range l.Pairs {
-		var p Pair
+		var p ipcache.Pair
 		if err := json.Unmarshal(kv.Value, &p); err != nil {
 			p.Identity = 0
 		}
@@ -110,11 +111,11 @@ func (w *world) wantStore(want map[string]int) {
 func (w *world) wantCache(rows map[string]string) {
 	w.t.Helper()
 	synctest.Wait()
-	want(w.t, w.cache, rows)
+	wantRows(w.t, w.cache, rows)
 }
 
 func TestRemoteAddresses(t *testing.T) {
-	sharing(t, []Pair{pair("10.0.2.1", "192.0.2.2", 300)}, func(t *testing.T, w *world) {
+	sharing(t, []ipcache.Pair{pair("10.0.2.1", "192.0.2.2", 300)}, func(t *testing.T, w *world) {
 		if err := w.shared.WaitSynced(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -135,12 +136,12 @@ func TestRemoteAddresses(t *testing.T) {
 		w.wantCache(base)
 
 		// A local endpoint is stronger, and what is weaker comes back when it goes.
-		if _, err := w.cache.Upsert(pfx("10.0.3.1/32"), Claim{Source: Endpoint, Owner: "5", Identity: 999}); err != nil {
+		if _, err := w.cache.Upsert(pfx("10.0.3.1/32"), ipcache.Claim{Source: ipcache.Endpoint, Owner: "5", Identity: 999}); err != nil {
 			t.Fatal(err)
 		}
 		base["10.0.3.1/32"] = "999"
 		w.wantCache(base)
-		w.cache.Delete(pfx("10.0.3.1/32"), Endpoint, "5")
+		w.cache.Delete(pfx("10.0.3.1/32"), ipcache.Endpoint, "5")
 		base["10.0.3.1/32"] = "301 via 192.0.2.3"
 		w.wantCache(base)
 
@@ -159,7 +160,7 @@ func TestRemoteAddresses(t *testing.T) {
 
 func TestAnnouncements(t *testing.T) {
 	sharing(t, nil, func(t *testing.T, w *world) {
-		for name, p := range map[string]Pair{
+		for name, p := range map[string]ipcache.Pair{
 			"another host":       pair("10.0.1.1", "192.0.2.2", 300),
 			"no host":            {Prefix: pfx("10.0.1.1/32"), Identity: 300},
 			"temporary identity": pair("10.0.1.1", "192.0.2.1", identity.MinTemporary),
@@ -176,7 +177,7 @@ func TestAnnouncements(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := w.shared.WaitWritten(t.Context(), Single(ip(addr)), rev); err != nil {
+			if err := w.shared.WaitWritten(t.Context(), ipcache.Single(ip(addr)), rev); err != nil {
 				t.Fatal(err)
 			}
 			want[addr] = int(id)
@@ -284,7 +285,7 @@ func TestBacklog(t *testing.T) {
 			return nil, nil
 		}
 		ours, moved := pair("10.0.1.1", "192.0.2.1", 300), pair("10.0.1.2", "192.0.2.1", 301)
-		for _, p := range []Pair{ours, moved} {
+		for _, p := range []ipcache.Pair{ours, moved} {
 			if _, err := w.shared.Announce(p); err != nil {
 				t.Fatal(err)
 			}
@@ -318,7 +319,7 @@ func TestBacklog(t *testing.T) {
 
 // TestSmallTransactions has a store that can do less at once than others, as Consul.
 func TestSmallTransactions(t *testing.T) {
-	var before []Pair
+	var before []ipcache.Pair
 	for i := range 100 {
 		before = append(before, pair(fmt.Sprint("10.0.3.", i), "192.0.2.1", 300))
 	}
@@ -339,7 +340,7 @@ func TestSmallTransactions(t *testing.T) {
 		}
 		w.wantStore(want)
 		for i := range 100 {
-			w.shared.Withdraw(Single(ip(fmt.Sprint("10.0.2.", i))))
+			w.shared.Withdraw(ipcache.Single(ip(fmt.Sprint("10.0.2.", i))))
 		}
 		w.wantStore(map[string]int{})
 		if n := w.shared.Status(); n.Failed > 0 {
@@ -349,7 +350,7 @@ func TestSmallTransactions(t *testing.T) {
 }
 
 func TestSharedPrune(t *testing.T) {
-	before := []Pair{
+	before := []ipcache.Pair{
 		pair("10.0.1.1", "192.0.2.1", 300), // still there
 		pair("10.0.1.2", "192.0.2.1", 301), // gone
 		pair("10.0.2.1", "192.0.2.2", 302), // of another
@@ -376,7 +377,7 @@ func TestSharedPruneAfterOldCopy(t *testing.T) {
 			w.put(gone)
 			w.put(theirs)
 			synctest.Wait()
-			w.shared.event(kvstore.Event{Kind: kvstore.EventListDone}) // as a watch that listed anew
+			w.shared.keys.event(t.Context(), kvstore.Event{Kind: kvstore.EventListDone}) // as a watch that listed anew
 		}
 		if _, err := w.shared.Announce(here); err != nil {
 			t.Fatal(err)
@@ -398,7 +399,7 @@ func TestSharedPruneAfterOldCopy(t *testing.T) {
 // was.
 func TestSharedAfterOldCopy(t *testing.T) {
 	sharing(t, nil, func(t *testing.T, w *world) {
-		announce := func(p Pair) {
+		announce := func(p ipcache.Pair) {
 			if _, err := w.shared.Announce(p); err != nil {
 				t.Fatal(err)
 			}
@@ -415,20 +416,20 @@ func TestSharedAfterOldCopy(t *testing.T) {
 	})
 }
 
-func TestSharedConfig(t *testing.T) {
+func TestAddressesConfig(t *testing.T) {
 	t.Parallel()
 	client := kvstore.NewMemory().Client()
-	for _, cfg := range []SharedConfig{
+	for _, cfg := range []AddressesConfig{
 		{},
 		{Hosts: []netip.Addr{{}}},
-		{Hosts: []netip.Addr{ip("192.0.2.1")}, Resync: -1},
-		{Hosts: []netip.Addr{ip("192.0.2.1")}, MinBackoff: time.Hour},
+		{Hosts: []netip.Addr{ip("192.0.2.1")}, Timing: Timing{Resync: -1}},
+		{Hosts: []netip.Addr{ip("192.0.2.1")}, Timing: Timing{MinBackoff: time.Hour}},
 	} {
-		if _, err := NewShared(cfg, client, New()); err == nil {
+		if _, err := NewAddresses(cfg, client, ipcache.New()); err == nil {
 			t.Errorf("%+v: no error", cfg)
 		}
 	}
-	s, err := NewShared(SharedConfig{Hosts: []netip.Addr{ip("192.0.2.1")}}, client, New())
+	s, err := NewAddresses(AddressesConfig{Hosts: []netip.Addr{ip("192.0.2.1")}}, client, ipcache.New())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -477,3 +478,24 @@ func TestTold(t *testing.T) {
 		}
 	})
 }
+
+func ip(s string) netip.Addr { return netip.MustParseAddr(s) }
+
+// wantRows compares a cache's rows for the kernel, as text.
+func wantRows(t *testing.T, c *ipcache.Cache, want map[string]string) {
+	t.Helper()
+	got := map[string]string{}
+	for p, e := range c.All() {
+		r := ipcache.Row(p, e, true)
+		s := fmt.Sprint(r.Identity)
+		if r.TunnelEndpoint.IsValid() {
+			s += " via " + r.TunnelEndpoint.String()
+		}
+		got[p.String()] = s
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("got  %v\nwant %v", got, want)
+	}
+}
+
+func pfx(s string) netip.Prefix { return netip.MustParsePrefix(s) }

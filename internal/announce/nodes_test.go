@@ -1,4 +1,4 @@
-package node
+package announce
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hawser-net/hawser/internal/node"
 	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
@@ -32,7 +33,7 @@ func running(t *testing.T, fn func(*testing.T, *fixture)) {
 		f.client, f.other = f.mem.Client(), f.mem.Client()
 		f.put(peer("before", "192.0.2.100", "10.0.100.0/24"))
 		var err error
-		f.nodes, err = New(Config{Self: Key{"c", "self"}}, f.client)
+		f.nodes, err = NewNodes(NodesConfig{Config: node.Config{Self: node.Key{Cluster: "c", Name: "self"}}}, f.client)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -49,11 +50,11 @@ func running(t *testing.T, fn func(*testing.T, *fixture)) {
 	})
 }
 
-func peer(name, ip, cidr string) Node {
-	return Node{Cluster: "c", Name: name, Addresses: []Address{{InternalIP, netip.MustParseAddr(ip)}}, IPv4PodCIDRs: pfxs(cidr)}
+func peer(name, ip, cidr string) node.Node {
+	return node.Node{Cluster: "c", Name: name, Addresses: []node.Address{{Type: node.InternalIP, IP: netip.MustParseAddr(ip)}}, IPv4PodCIDRs: pfxs(cidr)}
 }
 
-func (f *fixture) put(n Node) {
+func (f *fixture) put(n node.Node) {
 	f.t.Helper()
 	v, err := json.Marshal(n)
 	if err != nil {
@@ -77,12 +78,12 @@ func (f *fixture) del(key string) {
 }
 
 // stored returns the local node as the store has it.
-func (f *fixture) stored() (Node, bool) {
+func (f *fixture) stored() (node.Node, bool) {
 	f.t.Helper()
 	synctest.Wait()
 	kv, err := f.other.Get(f.t.Context(), storekeys.NodesPrefix+"/c/self")
 	if errors.Is(err, kvstore.ErrNotFound) {
-		return Node{}, false
+		return node.Node{}, false
 	}
 	if err != nil {
 		f.t.Fatal(err)
@@ -90,7 +91,7 @@ func (f *fixture) stored() (Node, bool) {
 	if kv.Lease == "" {
 		f.t.Error("the node's key has no lease")
 	}
-	n, err := Parse("c/self", kv.Value, 255)
+	n, err := node.Parse("c/self", kv.Value, 255)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -128,12 +129,12 @@ func TestWatch(t *testing.T) {
 
 		// Nonsense is ignored and does not replace what is known.
 		f.putRaw("c/a", "{")
-		f.putRaw("c/a", fullJSON)
+		f.putRaw("c/a", `{"Name":"n1","Cluster":"default","IPAddresses":[{"Type":"InternalIP","IP":"192.0.2.1"}]}`) // another node
 		f.putRaw("c/new", `{"Name":"new","Cluster":"c","ClusterID":1000}`)
 		f.putRaw("nonsense", `{}`)
 		f.del("nonsense")
 		f.wantNodes("a b before")
-		if n, _ := f.nodes.Table().Get(Key{"c", "a"}); len(n.Addresses) != 1 {
+		if n, _ := f.nodes.Table().Get(node.Key{Cluster: "c", Name: "a"}); len(n.Addresses) != 1 {
 			t.Errorf("node a is %v", n)
 		}
 
@@ -179,11 +180,11 @@ func TestDismiss(t *testing.T) {
 			}
 		}
 		f.wantNodes("before x y")
-		if err := f.nodes.Forget(t.Context(), Key{"other", "x"}); err != nil {
+		if err := f.nodes.Forget(t.Context(), node.Key{Cluster: "other", Name: "x"}); err != nil {
 			t.Fatal(err)
 		}
 		f.wantNodes("before x y")
-		for _, k := range []Key{{"other", "x"}, {"other", "y"}, {"other", "unknown"}, {"c", "self"}} {
+		for _, k := range []node.Key{{Cluster: "other", Name: "x"}, {Cluster: "other", Name: "y"}, {Cluster: "other", Name: "unknown"}, {Cluster: "c", Name: "self"}} {
 			if err := f.nodes.Dismiss(t.Context(), k); err != nil {
 				t.Fatal(err)
 			}
@@ -263,7 +264,7 @@ func TestAnnounce(t *testing.T) {
 func TestClosedStore(t *testing.T) {
 	t.Parallel()
 	client := kvstore.NewMemory().Client()
-	nodes, err := New(Config{Self: Key{"c", "self"}}, client)
+	nodes, err := NewNodes(NodesConfig{Config: node.Config{Self: node.Key{Cluster: "c", Name: "self"}}}, client)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -271,14 +272,22 @@ func TestClosedStore(t *testing.T) {
 	if err := nodes.Run(t.Context()); !errors.Is(err, kvstore.ErrClosed) {
 		t.Errorf("Run: %v", err)
 	}
-	for _, cfg := range []Config{
+	self := node.Key{Cluster: "c", Name: "a"}
+	for _, cfg := range []NodesConfig{
 		{},
-		{Self: Key{"c", "a/b"}},
-		{Self: Key{"c", "a"}, DeleteDelay: -1},
-		{Self: Key{"c", "a"}, MinBackoff: time.Hour},
+		{Config: node.Config{Self: node.Key{Cluster: "c", Name: "a/b"}}},
+		{Config: node.Config{Self: self, DeleteDelay: -1}},
+		{Config: node.Config{Self: self}, Timing: Timing{MinBackoff: time.Hour}},
 	} {
-		if _, err := New(cfg, client); err == nil {
+		if _, err := NewNodes(cfg, client); err == nil {
 			t.Errorf("%+v: no error", cfg)
 		}
 	}
+}
+
+func pfxs(ss ...string) (ps []netip.Prefix) {
+	for _, s := range ss {
+		ps = append(ps, netip.MustParsePrefix(s))
+	}
+	return ps
 }

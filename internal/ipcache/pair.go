@@ -157,9 +157,6 @@ func ParseKey(key string) (netip.Prefix, error) {
 	return p, nil
 }
 
-// claim returns what a pair read from the cluster's store claims.
-func (p Pair) claim() Claim { return p.Claim(KVStore, "") }
-
 // Claim returns what a pair claims in the name of an owner.
 func (p Pair) Claim(source Source, owner string) Claim {
 	return Claim{

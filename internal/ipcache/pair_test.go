@@ -109,11 +109,11 @@ func FuzzParsePair(f *testing.F) {
 			t.Fatalf("wrote %+v\nread  %+v (%v)", p, back, err)
 		}
 		c := New()
-		if _, err := c.Upsert(p.Prefix, p.claim()); err != nil {
+		if _, err := c.Upsert(p.Prefix, p.Claim(KVStore, "")); err != nil {
 			t.Fatal(err)
 		}
-		if _, e, ok := c.Lookup(p.Prefix.Addr()); !ok || fmt.Sprintf("%+v", e.Claim()) != fmt.Sprintf("%+v", p.claim()) {
-			t.Fatalf("claimed %+v\nfound   %+v", p.claim(), e.Claim())
+		if _, e, ok := c.Lookup(p.Prefix.Addr()); !ok || fmt.Sprintf("%+v", e.Claim()) != fmt.Sprintf("%+v", p.Claim(KVStore, "")) {
+			t.Fatalf("claimed %+v\nfound   %+v", p.Claim(KVStore, ""), e.Claim())
 		}
 	})
 }

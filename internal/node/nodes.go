@@ -2,58 +2,33 @@ package node
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"net/netip"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/hawser-net/hawser/internal/datapath"
-	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/internal/table"
-	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
 // Config is what [Nodes] is made from.
 type Config struct {
 	// Self names the local node.
 	Self Key
-	// Prefix is where nodes are found in the store, [storekeys.NodesPrefix] by default.
-	Prefix string
 	// MaxClusterID is the largest cluster number, 255 by default.
 	MaxClusterID uint32
-	// DeleteDelay is how long a node is kept after its key went, 30 seconds by default.
+	// DeleteDelay is how long a node is kept after it was forgotten, 30 seconds by default.
 	DeleteDelay time.Duration
-	// Resync is how often it is checked that the store has what was announced, 5 minutes by
-	// default.
-	Resync time.Duration
-	// WriteTimeout bounds one attempt to write, 30 seconds by default; MinBackoff and MaxBackoff
-	// the random pause after one that failed, 200 ms to 30 seconds by default.
-	WriteTimeout time.Duration
-	MinBackoff   time.Duration
-	MaxBackoff   time.Duration
 	// Log receives what is worth knowing; nil discards it.
 	Log *slog.Logger
 }
 
 // Defaults sets what is not set.
 func (c *Config) Defaults() {
-	set := func(d *time.Duration, v time.Duration) {
-		if *d == 0 {
-			*d = v
-		}
-	}
-	set(&c.DeleteDelay, 30*time.Second)
-	set(&c.Resync, 5*time.Minute)
-	set(&c.WriteTimeout, 30*time.Second)
-	set(&c.MinBackoff, 200*time.Millisecond)
-	set(&c.MaxBackoff, 30*time.Second)
-	if c.Prefix == "" {
-		c.Prefix = storekeys.NodesPrefix
+	if c.DeleteDelay == 0 {
+		c.DeleteDelay = 30 * time.Second
 	}
 	if c.MaxClusterID == 0 {
 		c.MaxClusterID = 255
@@ -69,51 +44,37 @@ func (c *Config) Validate() error {
 	if _, err := ParseKey(c.Self.String()); err != nil {
 		errs = append(errs, fmt.Errorf("local node: %w", err))
 	}
-	for _, d := range []time.Duration{c.DeleteDelay, c.Resync, c.WriteTimeout, c.MinBackoff} {
-		if d < 0 {
-			errs = append(errs, fmt.Errorf("duration %v is negative", d))
-		}
-	}
-	if c.MaxBackoff < c.MinBackoff {
-		errs = append(errs, fmt.Errorf("backoff from %v to %v is no range", c.MinBackoff, c.MaxBackoff))
+	if c.DeleteDelay < 0 {
+		errs = append(errs, fmt.Errorf("duration %v is negative", c.DeleteDelay))
 	}
 	return errors.Join(errs...)
 }
 
-// Nodes keeps the table of all nodes and announces the local one. Its methods are safe for
-// concurrent use.
+// Nodes keeps the table of all nodes, as it is told of them. Its methods are safe for concurrent
+// use.
 type Nodes struct {
-	cfg    Config
-	store  kvstore.Backend
-	table  *table.Table[Key, Node]
-	synced chan struct{}
-	dirty  chan struct{} // the local node may have to be written
+	cfg   Config
+	table *table.Table[Key, Node]
 
-	mu     sync.Mutex
-	local  *Node
-	value  []byte // what the store should hold for local
-	stored string // what it holds, as far as the watch told; "" is nothing
+	mu    sync.Mutex
+	local *Node
 
-	told chan func() // what Learn and Forget have for the goroutine that watches
+	told chan func() // what Learn and Forget have for Run
 
-	// Of the goroutine that watches:
-	vanishing map[Key]time.Time // nodes without a key, and when they go
+	// Of Run:
+	vanishing map[Key]time.Time // nodes that were forgotten, and when they go
 	ids       ids
 }
 
 // New returns Nodes with an empty table.
-func New(cfg Config, store kvstore.Backend) (*Nodes, error) {
+func New(cfg Config) (*Nodes, error) {
 	cfg.Defaults()
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("node: %w", err)
 	}
 	return &Nodes{
-		cfg: cfg, store: store,
-		table:     table.New[Key](Node.Equal),
-		synced:    make(chan struct{}),
-		dirty:     make(chan struct{}, 1),
-		told:      make(chan func(), 64),
-		vanishing: make(map[Key]time.Time),
+		cfg: cfg, table: table.New[Key](Node.Equal),
+		told: make(chan func(), 64), vanishing: make(map[Key]time.Time),
 	}, nil
 }
 
@@ -126,116 +87,27 @@ func (s *Nodes) Peers(held []datapath.Peer, await bool) ([]datapath.Peer, []*dat
 	return Peers(s.table.All(), s.cfg.Self, held, await)
 }
 
-// Announce sets what is told of the local node. It is written as long as Run runs, and again
-// whenever it gets lost.
-func (s *Nodes) Announce(n Node) error {
+// SetLocal sets the row of the local node, and reports whether that changed it.
+func (s *Nodes) SetLocal(n Node) (changed bool, err error) {
 	if n.Key() != s.cfg.Self {
-		return fmt.Errorf("cannot announce node %v: this is %v", n.Key(), s.cfg.Self)
+		return false, fmt.Errorf("cannot announce node %v: this is %v", n.Key(), s.cfg.Self)
 	}
 	if err := n.Validate(s.cfg.MaxClusterID); err != nil {
-		return fmt.Errorf("cannot announce node %v: %w", n.Key(), err)
-	}
-	value, err := json.Marshal(n)
-	if err != nil {
-		return fmt.Errorf("cannot announce node %v: %w", n.Key(), err)
+		return false, fmt.Errorf("cannot announce node %v: %w", n.Key(), err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.local != nil && s.local.Equal(n) {
-		return nil
+		return false, nil
 	}
-	s.local, s.value = &n, value
+	s.local = &n
 	s.table.Upsert(n.Key(), n)
-	s.wake()
-	return nil
+	return true, nil
 }
 
-func (s *Nodes) wake() {
-	select {
-	case s.dirty <- struct{}{}:
-	default:
-	}
-}
-
-// WaitSynced waits until the table holds the nodes that the store held when Run began.
-func (s *Nodes) WaitSynced(ctx context.Context) error {
-	select {
-	case <-s.synced:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("waiting for the list of nodes: %w", context.Cause(ctx))
-	}
-}
-
-// Run watches the other nodes and writes the local one until ctx ends, and returns its cause. It is
-// called once. The local node's key is left in the store: it goes with the lease.
+// Run does what Learn, Forget and Dismiss tell, and removes nodes when their time has come, until
+// ctx ends; it returns the cause. It is called once.
 func (s *Nodes) Run(ctx context.Context) error {
-	stop := s.store.ObserveLostLeases(s.ownKey(), func([]string) {
-		s.mu.Lock()
-		s.stored = ""
-		s.mu.Unlock()
-		s.wake()
-	})
-	defer stop()
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	wg.Go(func() { s.write(ctx) })
-	err := s.watch(ctx)
-	cancel(err)
-	return err
-}
-
-func (s *Nodes) ownKey() string { return s.cfg.Prefix + "/" + s.cfg.Self.String() }
-
-// write puts the local node into the store whenever that may be needed.
-func (s *Nodes) write(ctx context.Context) {
-	resync := time.NewTicker(s.cfg.Resync)
-	defer resync.Stop()
-	backoff := s.cfg.MinBackoff
-	var retry <-chan time.Time
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-s.dirty:
-		case <-retry:
-		case <-resync.C:
-			s.mu.Lock()
-			same := s.stored == string(s.value)
-			s.mu.Unlock()
-			if same {
-				continue
-			}
-		}
-		retry = nil
-		s.mu.Lock()
-		value := s.value
-		s.mu.Unlock()
-		if value == nil {
-			continue
-		}
-		wctx, cancel := context.WithTimeout(ctx, s.cfg.WriteTimeout)
-		err := kvstore.Put(wctx, s.store, s.ownKey(), value, kvstore.Leased)
-		cancel()
-		if ctx.Err() != nil {
-			return
-		}
-		if err != nil {
-			pause := backoff - rand.N(backoff/2+1)
-			s.cfg.Log.Warn("could not announce the local node", "retry", pause, "error", err)
-			retry = time.After(pause)
-			backoff = min(2*backoff, s.cfg.MaxBackoff)
-		} else {
-			backoff = s.cfg.MinBackoff
-		}
-	}
-}
-
-// watch keeps the table.
-func (s *Nodes) watch(ctx context.Context) error {
-	events := s.store.Watch(ctx, s.cfg.Prefix+"/")
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -250,49 +122,11 @@ func (s *Nodes) watch(ctx context.Context) error {
 			tell()
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case e, ok := <-events:
-			switch {
-			case ok:
-				s.event(e)
-			case ctx.Err() != nil:
-				return context.Cause(ctx)
-			default:
-				return fmt.Errorf("watching nodes: %w", kvstore.ErrClosed)
-			}
 		}
 	}
 }
 
-func (s *Nodes) event(e kvstore.Event) {
-	if e.Kind == kvstore.EventListDone {
-		select {
-		case <-s.synced:
-		default:
-			close(s.synced)
-		}
-		return
-	}
-	name := strings.TrimPrefix(e.Key, s.cfg.Prefix+"/")
-	if name == s.cfg.Self.String() {
-		s.ownEvent(e)
-		return
-	}
-	if e.Kind == kvstore.EventDelete {
-		if k, err := ParseKey(name); err == nil {
-			s.forget(k)
-		}
-		return
-	}
-	n, err := Parse(name, e.Value, s.cfg.MaxClusterID)
-	if err != nil {
-		s.cfg.Log.Warn("ignored a node that makes no sense; its last good version stays", "key", e.Key, "error", err)
-		return
-	}
-	s.learn(n)
-}
-
-// Learn tells of another node, by a source other than the store. It waits for Run if that is far
-// behind.
+// Learn tells of another node. It waits for Run if that is far behind.
 func (s *Nodes) Learn(ctx context.Context, n Node) error {
 	if n.Key() == s.cfg.Self {
 		return nil // this node knows best
@@ -303,8 +137,7 @@ func (s *Nodes) Learn(ctx context.Context, n Node) error {
 	return s.tell(ctx, func() { s.learn(n) })
 }
 
-// Forget tells that a node is gone, as Learn does. It stays for Config.DeleteDelay, as one whose
-// key went.
+// Forget tells that a node is gone, as Learn does. It stays for Config.DeleteDelay.
 func (s *Nodes) Forget(ctx context.Context, k Key) error { return s.tell(ctx, func() { s.forget(k) }) }
 
 // Dismiss tells that a node is gone for good, as Forget does: somebody has said so, and it goes at
@@ -354,19 +187,6 @@ func (s *Nodes) learn(n Node) {
 		}
 	}
 	s.table.Upsert(n.Key(), n)
-}
-
-// ownEvent is told what became of the local node's key.
-func (s *Nodes) ownEvent(e kvstore.Event) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.stored = string(e.Value)
-	if e.Kind == kvstore.EventDelete {
-		s.stored = ""
-		if s.value != nil {
-			s.wake()
-		}
-	}
 }
 
 // conflict reports whether two nodes claim an address or a pod network in common.

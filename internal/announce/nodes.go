@@ -1,0 +1,106 @@
+package announce
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"github.com/hawser-net/hawser/internal/node"
+	"github.com/hawser-net/hawser/internal/storekeys"
+	"github.com/hawser-net/hawser/pkg/kvstore"
+)
+
+// NodesConfig is what [Nodes] is made from.
+type NodesConfig struct {
+	node.Config
+	Timing
+	// Prefix is where nodes are found in the store, [storekeys.NodesPrefix] by default.
+	Prefix string
+}
+
+// Nodes announces the local node, and keeps the table of all by what the store has of the others.
+// Its methods are safe for concurrent use.
+//
+// Nodes meet in the key-value store, under cilium/state/nodes/v1/<cluster>/<node>, in the JSON of
+// [node.Node], which other implementations read and write as well. Each node writes its own key, on
+// its lease, and watches all of them.
+type Nodes struct {
+	*node.Nodes
+	log  *slog.Logger
+	self string // the local node's name in the store
+	max  uint32
+	keys *Keys
+}
+
+// NewNodes returns Nodes with an empty table.
+func NewNodes(cfg NodesConfig, store kvstore.Backend) (*Nodes, error) {
+	cfg.Config.Defaults()
+	if cfg.Prefix == "" {
+		cfg.Prefix = storekeys.NodesPrefix
+	}
+	all, err := node.New(cfg.Config)
+	if err != nil {
+		return nil, err
+	}
+	s := &Nodes{Nodes: all, log: cfg.Log, self: cfg.Self.String(), max: cfg.MaxClusterID}
+	s.keys, err = NewKeys(KeysConfig{
+		Timing: cfg.Timing, Prefix: cfg.Prefix, What: "nodes", Log: cfg.Log,
+		Owned:  func(name string, _ []byte) bool { return name == s.self },
+		Put:    s.put,
+		Delete: s.remove,
+		Listed: func(ctx context.Context) { _ = s.Settle(ctx) }, // fails when ctx ends only
+	}, store)
+	return s, err
+}
+
+// put takes what the store has of a node. What it cannot hand on because ctx ends nobody reads.
+func (s *Nodes) put(ctx context.Context, name string, value []byte) {
+	if name == s.self {
+		return // this node knows best
+	}
+	n, err := node.Parse(name, value, s.max)
+	if err == nil {
+		_ = s.Learn(ctx, n)
+		return
+	}
+	s.log.Warn("ignored a node that makes no sense; its last good version stays", "key", name, "error", err)
+}
+
+func (s *Nodes) remove(ctx context.Context, name string) {
+	if k, err := node.ParseKey(name); err == nil {
+		_ = s.Forget(ctx, k)
+	}
+}
+
+// Announce sets what is told of the local node. It is written as long as Run runs, and again
+// whenever it gets lost.
+func (s *Nodes) Announce(n node.Node) error {
+	changed, err := s.SetLocal(n)
+	if err != nil || !changed {
+		return err
+	}
+	value, err := json.Marshal(n)
+	if err != nil {
+		return fmt.Errorf("cannot announce node %v: %w", n.Key(), err)
+	}
+	s.keys.Announce(s.self, value)
+	return nil
+}
+
+// WaitSynced waits until the table holds the nodes that the store held when Run began.
+func (s *Nodes) WaitSynced(ctx context.Context) error { return s.keys.WaitSynced(ctx) }
+
+// Run watches the other nodes and writes the local one until ctx ends, and returns its cause. It is
+// called once. The local node's key is left in the store: it goes with the lease.
+func (s *Nodes) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	wg.Go(func() { _ = s.Nodes.Run(ctx) }) // ends with ctx only
+	err := s.keys.Run(ctx)
+	cancel(err)
+	return err
+}
