@@ -526,7 +526,7 @@ func newEngine(cfg Config) (*policy.Engine, error) {
 	})
 }
 
-func newPool(cfg Config, assigned *addressing.Pools, registry *endpoint.Registry, links *link.Links, log *slog.Logger) (*ipam.IPAM, error) {
+func newPool(cfg Config, assigned assigned, registry *endpoint.Registry, links *link.Links, log *slog.Logger) (*ipam.IPAM, error) {
 	pc := ipam.Config{Expiration: cfg.IPAMExpiration, Log: log, Local: links.IsLocal, InUse: func(ip netip.Addr) (string, bool) {
 		row, ok := registry.ByAddr(ip)
 		return fmt.Sprintf("endpoint %d", row.ID), ok

@@ -215,8 +215,12 @@ func (a *api) ipamStatus() rest.IPAMStatus {
 		if u.Family == ipam.IPv6 {
 			family = "IPv6"
 		}
-		line := fmt.Sprintf("%s: %d/%d allocated from %s", family, u.Used, u.Capacity, u.CIDR)
-		if a.kube.assigned() != nil {
+		from := "single addresses"
+		if u.CIDR.IsValid() {
+			from = u.CIDR.String()
+		}
+		line := fmt.Sprintf("%s: %d/%d allocated from %s", family, u.Used, u.Capacity, from)
+		if a.kube.named() != nil {
 			line += " of pool " + u.Pool
 		}
 		if u.Drained {

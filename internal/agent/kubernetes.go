@@ -60,8 +60,9 @@ type kube struct {
 	policies  *policies.Policies
 	numbers   *k8sids.Backend // nil if identities are not objects
 	shared    *announce.Addresses
-	pools     *addressing.Pools // nil if this node's CIDRs are not of pools
-	labels    *identityLabels   // nil if all labels make identities, whatever the operator says
+	pools     *addressing.Pools   // nil if this node's CIDRs are not of pools
+	singles   *addressing.Singles // nil if this node has no single addresses
+	labels    *identityLabels     // nil if all labels make identities, whatever the operator says
 
 	// hostPorts says whether a pod of this node has host ports.
 	hostPorts atomic.Bool
@@ -141,8 +142,8 @@ func (k *kube) join(a *api, facts nodeFacts, links *link.Links, filter *labels.F
 	}
 	ranges := k.addressing()
 	var fill func(*v2.CiliumNode, bool)
-	if k.pools != nil {
-		fill = k.pools.Fill
+	if given := k.assigned(); given != nil {
+		fill = given.Fill
 	}
 	if k.nodes, err = nodes.New(nodes.Config{
 		Self: k.self(), ClusterID: k.cfg.ClusterID, WritePodCIDRs: k.cfg.IPAM == addressing.Kubernetes || k.cfg.IPAM == addressing.Delegated || ranges.Fixed(),

@@ -102,7 +102,7 @@ func (a *api) desiredNode(facts nodeFacts) (datapath.Node, []*datapath.RouteErro
 		BigTCP4: a.cfg.BigTCPIPv4, BigTCP6: a.cfg.BigTCPIPv6,
 		Peers: peers,
 	}
-	n.PodCIDRs = a.pool.CIDRs(ipam.Both)
+	n.PodCIDRs = a.pool.Prefixes()
 	n.ClusterCIDRs = slices.Clone(n.PodCIDRs)
 	for _, p := range n.Peers {
 		n.ClusterCIDRs = append(n.ClusterCIDRs, p.PodCIDRs...)
