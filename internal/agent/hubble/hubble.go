@@ -69,9 +69,12 @@ type Node struct {
 	// Workload returns what made a pod of this node; nil if that is not known. It is nil
 	// outside of Kubernetes. What it returns is shared and must not change.
 	Workload func(namespace, pod string) *flowpb.Workload
+	// RemoteWorkload is the same for a pod of another node that has an address.
+	RemoteWorkload func(at netip.Addr, namespace, pod string) *flowpb.Workload
 	// Frontends are the addresses and ports of services; nil if the node serves none.
 	Frontends *table.Table[datapath.ServiceFrontend, service.Frontend]
-	// Services adds what clients of flows are told beside these. It is called by Start or later.
+	// Services adds what clients of flows are told beside these. It is called by Start or
+	// later.
 	Services func(grpc.ServiceRegistrar)
 
 	// Listen opens a unix socket for those who may use the agent's API; option is what names
