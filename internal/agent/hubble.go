@@ -22,7 +22,7 @@ func newHubble(a *api, log *slog.Logger) (*hubble.Hubble, error) {
 	n := hubble.Node{
 		Self: node.Key{Cluster: a.cfg.ClusterName, Name: a.cfg.NodeName}, Version: a.version, Nodes: a.nodes.Table(), NodesSynced: a.waitNodes,
 		Monitor:   a.monitor,
-		Endpoints: a.registry, Addresses: a.cache, Policy: a.policy, Labels: a.identities.labelsOf,
+		Endpoints: a.registry, Addresses: a.cache, Policy: a.policy, Labels: a.identities.Labels,
 		Listen: func(path, option string) (net.Listener, error) { return listenAPI(path, option, log) },
 		ServeMetrics: func(ctx context.Context, l net.Listener, registry *prometheus.Registry) error {
 			return serveMetrics(ctx, l, registry, metricsTimeout)
