@@ -55,6 +55,8 @@ type Side struct {
 	// Owners are those of the rules that match the peer, or if none does, of those that enforce;
 	// sorted.
 	Owners []Owner
+	// ByAddress says that the rule set tells blocks of addresses apart.
+	ByAddress bool
 }
 
 // protocols are those that rules can name, and one for all others.
@@ -109,6 +111,7 @@ func (e *Engine) Side(rs datapath.RuleSetID, dir datapath.Direction, id identity
 			side.Passing = append(side.Passing, m)
 		}
 	}
+	side.ByAddress = slices.ContainsFunc(d.groups, func(g group) bool { return g.as.sel.kind == byBlock })
 	side.Owners = e.speakers(set, dir, id, at)
 	return side, true
 }
@@ -141,11 +144,16 @@ func (e *Engine) speakers(rs *ruleSet, dir datapath.Direction, id identity.ID, a
 	return slices.Compact(out)
 }
 
-// Complete reports whether everything passes.
-func Complete(passing []PortMatch) bool {
-	all := protocols()
-	return len(passing) == len(all) && !slices.ContainsFunc(passing, func(m PortMatch) bool { return m.First != 0 || m.Last != 65535 })
+// Everything is all traffic, as Side.Passing has it.
+func Everything() (out []PortMatch) {
+	for _, proto := range protocols() {
+		out = append(out, PortMatch{Proto: proto, First: 0, Last: 65535})
+	}
+	return out
 }
+
+// Complete reports whether everything passes.
+func Complete(passing []PortMatch) bool { return slices.Equal(passing, Everything()) }
 
 // Intersect returns what is in both of two lists as Side.Passing has them, Subtract what is in the
 // first only.
@@ -186,6 +194,9 @@ func (e *Engine) IsEndpoint(id identity.ID) bool {
 	p := e.known(id)
 	return p != nil && p.isEndpoint()
 }
+
+// BlockAt returns the identity of the longest known block around an address, 0 if there is none.
+func (e *Engine) BlockAt(a netip.Addr) identity.ID { return e.blocks.longest(a) }
 
 // HasBlocks reports whether addresses beside identities count for any verdict.
 func (e *Engine) HasBlocks() bool { return len(e.blocks.peers) > 0 }
