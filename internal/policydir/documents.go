@@ -96,6 +96,7 @@ func decodeAny(doc document) (policy.Name, []*policy.Rule, error) {
 	if !ok {
 		return none, nil, errors.New("the document is not an object")
 	}
+	delete(fields, "status") // that servers write, and that says nothing here
 	apiVersion, _ := fields["apiVersion"].(string)
 	kind, _ := fields["kind"].(string)
 	switch {

@@ -241,7 +241,11 @@ func suggest(side *policy.TraceSide, src, dst *explained, proto uint8, port uint
 	doc := map[string]any{
 		"apiVersion": v2.APIVersion, "kind": v2.KindNetworkPolicy,
 		"metadata": map[string]any{"name": objectName(side.Direction, self.set, other, port), "namespace": ns},
-		"spec":     map[string]any{"endpointSelector": matchLabels(ownLabels(self.set)), field: []any{entry}},
+		"spec": map[string]any{
+			"endpointSelector": matchLabels(ownLabels(self.set)), field: []any{entry},
+			// Others have these labels too, perhaps: they must not be isolated by it.
+			"enableDefaultDeny": map[string]any{"ingress": false, "egress": false},
+		},
 	}
 	if text, err := yaml.Marshal(doc); err == nil {
 		out.Document = string(text)

@@ -14,11 +14,8 @@ import (
 	"github.com/hawser-net/hawser/internal/policy"
 )
 
-// Bounds of a matrix.
-const (
-	defaultParties = 1000
-	maxParties     = 2000
-)
+// maxParties bounds a matrix. Both moments of a preview take 16 bytes for each pair at most.
+const maxParties = 2000
 
 // party is a row and column of the matrix.
 type party struct {
@@ -102,10 +99,10 @@ func (j *judge) parties(agent Agent, namespaces []string, limit int, workloads n
 		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name),
 			cmp.Compare(a.Identity, b.Identity))
 	})
-	if limit == 0 {
-		limit = defaultParties
+	if limit == 0 || limit > maxParties {
+		limit = maxParties
 	}
-	if limit = min(limit, maxParties); len(list) > limit {
+	if len(list) > limit {
 		list, left = list[:limit], len(list)-limit
 	}
 	return list, left

@@ -21,7 +21,7 @@ import (
 const (
 	// matrixAge is how old a matrix may be: those who watch one ask for it again and again.
 	matrixAge = 5 * time.Second
-	// answers is how many answers may be on their way to clients at once: each takes some megabytes.
+	// answers is how many may be on their way to clients at once: each takes some megabytes.
 	answers = 8
 	// explains is how many packets are explained at once.
 	explains = 4
