@@ -30,7 +30,7 @@ func (p previewed) Endpoint(number uint16) (policy.Subject, identity.ID, bool) {
 // Addresses implements [policypreview.Agent].
 func (p previewed) Addresses() iter.Seq2[netip.Addr, identity.ID] {
 	return func(yield func(netip.Addr, identity.ID) bool) {
-		for prefix, e := range p.node.Addresses.All() {
+		for prefix, e := range p.node.Addresses.Table().All() {
 			if prefix.IsSingleIP() && !yield(prefix.Addr(), e.Identity) {
 				return
 			}
