@@ -215,12 +215,8 @@ func (a *api) ipamStatus() rest.IPAMStatus {
 		if u.Family == ipam.IPv6 {
 			family = "IPv6"
 		}
-		from := "single addresses"
-		if u.CIDR.IsValid() {
-			from = u.CIDR.String()
-		}
-		line := fmt.Sprintf("%s: %d/%d allocated from %s", family, u.Used, u.Capacity, from)
-		if a.kube.named() != nil {
+		line := fmt.Sprintf("%s: %d/%d allocated from %s", family, u.Used, u.Capacity, u.CIDR)
+		if a.kube.assigned() != nil {
 			line += " of pool " + u.Pool
 		}
 		if u.Drained {
@@ -242,9 +238,9 @@ func (a *api) ListIdentities(_ context.Context, req server.ListIdentitiesRequest
 		}
 	}
 	out := []rest.Identity{}
-	for _, k := range a.identities.List() {
-		if hasAll(k.Labels, want) {
-			out = append(out, identityModel(k.ID, k.Labels))
+	for _, k := range a.identities.list() {
+		if hasAll(k.set, want) {
+			out = append(out, identityModel(k.id, k.set))
 		}
 	}
 	if len(want) > 0 && len(out) == 0 {
@@ -259,7 +255,7 @@ func (a *api) GetIdentity(_ context.Context, req server.GetIdentityRequestObject
 	if err != nil {
 		return nil, server.Errorf(http.StatusBadRequest, "%w", err)
 	}
-	set, ok := a.identities.Labels(id)
+	set, ok := a.identities.labelsOf(id)
 	if !ok {
 		return nil, server.Errorf(http.StatusNotFound, "identity %d is not known on this node", uint32(id))
 	}
@@ -274,9 +270,9 @@ func (a *api) ListIdentityEndpoints(context.Context, server.ListIdentityEndpoint
 		count[row.Identity]++
 	}
 	out := []rest.IdentityEndpoints{}
-	for _, k := range a.identities.List() {
-		if n := count[k.ID]; n > 0 {
-			out = append(out, rest.IdentityEndpoints{Identity: identityModel(k.ID, k.Labels), RefCount: n})
+	for _, k := range a.identities.list() {
+		if n := count[k.id]; n > 0 {
+			out = append(out, rest.IdentityEndpoints{Identity: identityModel(k.id, k.set), RefCount: n})
 		}
 	}
 	return server.ListIdentityEndpoints200JSONResponse(out), nil

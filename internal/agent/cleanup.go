@@ -48,8 +48,8 @@ func CleanUp(cfg Config, log *slog.Logger, out io.Writer) error {
 	step("devices, routes and masquerading", links.CleanUp())
 	step("pinned maps and programs in "+filepath.Join(cfg.BPFRoot, "hawser"), os.RemoveAll(filepath.Join(cfg.BPFRoot, "hawser")))
 	for _, path := range []string{
-		filepath.Join(cfg.StateDir, "state"), filepath.Join(cfg.StateDir, "policies"), deletequeue.Dir(cfg.SocketPath), cfg.CNI.LogFile,
-		cfg.SocketPath, filepath.Join(cfg.StateDir, lockName), // which is last, and still held
+		filepath.Join(cfg.StateDir, "state"), filepath.Join(cfg.StateDir, "policies"), filepath.Join(cfg.StateDir, "policies-k8s"), deletequeue.Dir(cfg.SocketPath),
+		cfg.CNI.LogFile, cfg.Flows.SocketPath, cfg.SocketPath, filepath.Join(cfg.StateDir, lockName), // which is last, and still held
 	} {
 		step(path, os.RemoveAll(path))
 	}

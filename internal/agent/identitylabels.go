@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/hawser-net/hawser/api/rest"
-	"github.com/hawser-net/hawser/internal/agent/enforcement"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/k8s/relevance"
 	"github.com/hawser-net/hawser/internal/labels"
@@ -28,7 +27,7 @@ type identityLabels struct {
 	narrow    bool // as the option says
 	base      *labels.Filter
 	published *relevance.Published
-	gate      *enforcement.LabelGate
+	gate      *labelGate
 
 	// heard is closed when it is known by which keys endpoints are made, ready when rules may be
 	// put in force.
@@ -62,11 +61,11 @@ func (l *identityLabels) rules(put func([]policy.Change)) func(context.Context, 
 	if l == nil {
 		return func(_ context.Context, list []policy.Change) { put(list) }
 	}
-	l.gate = enforcement.NewLabelGate(put)
+	l.gate = newLabelGate(put)
 	return func(ctx context.Context, list []policy.Change) {
 		select {
 		case <-l.ready:
-			l.gate.Apply(list)
+			l.gate.change(list)
 			l.stir()
 		case <-ctx.Done():
 		}
@@ -87,7 +86,7 @@ func (l *identityLabels) start(run *group, known func()) {
 				return nil // ctx has ended
 			}
 			if !narrowed {
-				l.gate.Permit(labels.AllKeys())
+				l.gate.permit(labels.AllKeys())
 				close(l.heard)
 				close(l.ready)
 				known()
@@ -124,14 +123,14 @@ func (l *identityLabels) hear(s relevance.State, there bool, known func()) {
 	switch {
 	case there:
 	case l.known: // somebody took it away: what is in force stays, and nothing is judged by more
-		s = relevance.State{Keys: labels.AllKeys(), Settled: l.gate.Permitted()}
+		s = relevance.State{Keys: labels.AllKeys(), Settled: l.gate.may()}
 	default:
 		s = relevance.Everything()
 	}
 	first := !l.known
 	l.state, l.there, l.known = s, there, true
 	l.a.lifecycle.SetFilter(l.base.Narrow(s.Keys))
-	l.gate.Restrict(s.Settled)
+	l.gate.restrict(s.Settled)
 	l.mu.Unlock()
 	l.log.Info("labels of identities", "generation", s.Generation, "keys", s.Keys.List(), "all", s.Keys.All(), "settled", s.Settled.List(), "allSettled", s.Settled.All())
 	if first {
@@ -202,7 +201,7 @@ func (l *identityLabels) advance(ctx context.Context) (busy bool, err error) {
 	default:
 		begun = false
 	}
-	if !begun || !l.gate.Permitted().Covers(s.Settled) {
+	if !begun || !l.gate.may().Covers(s.Settled) {
 		switch ok, err := l.caughtUp(ctx, s); {
 		case err != nil:
 			return true, err
@@ -220,7 +219,7 @@ func (l *identityLabels) advance(ctx context.Context) (busy bool, err error) {
 	default:
 		busy = true
 	}
-	held := l.gate.Waiting()
+	held := l.gate.waiting()
 	l.report(held, s)
 	unsettled := l.a.lifecycle.Unsettled()
 	busy = busy || unsettled > 0
@@ -237,7 +236,7 @@ func (l *identityLabels) settle(s relevance.State, begun bool) {
 	if !l.same(s) {
 		return
 	}
-	l.gate.Permit(s.Settled)
+	l.gate.permit(s.Settled)
 	if !begun {
 		close(l.ready)
 	}
@@ -259,7 +258,7 @@ func (l *identityLabels) answer(ctx context.Context, s relevance.State, made, bu
 	if made {
 		now.Made = s.Generation
 	}
-	if s.Settled.Covers(l.gate.Needed()) {
+	if s.Settled.Covers(l.gate.uses()) {
 		now.Judged = s.Generation
 	} else {
 		busy = true
@@ -299,7 +298,7 @@ func (l *identityLabels) caughtUp(ctx context.Context, s relevance.State) (bool,
 		})
 	})
 	for id, text := range missing {
-		if set, err := labels.ParseKV(text); err == nil && l.a.identities.Validate(id, set) == nil {
+		if set, err := labels.ParseKV(text); err == nil && l.a.identities.believable(id, set) == nil {
 			return false, nil
 		}
 	}
@@ -327,5 +326,5 @@ func (l *identityLabels) report(held []policy.Owner, s relevance.State) {
 
 // waits says whether the rules of an owner, as they are now, are held back.
 func (l *identityLabels) waits(o policy.Owner) bool {
-	return l != nil && l.gate != nil && slices.Contains(l.gate.Waiting(), o)
+	return l != nil && l.gate != nil && slices.Contains(l.gate.waiting(), o)
 }

@@ -164,15 +164,15 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 		gauge(c.ips, float64(used[family]), family)
 		gauge(c.ipCapacity, float64(capacity[family]), family)
 	}
-	gauge(c.temporary, float64(a.identities.Temporary()))
+	gauge(c.temporary, float64(a.identities.temps.Len()))
 	kinds := map[string]int{}
-	for _, k := range a.identities.List() {
+	for _, k := range a.identities.list() {
 		switch {
-		case k.ID.IsReserved():
+		case k.id.IsReserved():
 			kinds["reserved"]++
-		case k.ID.IsTemporary():
+		case k.id.IsTemporary():
 			kinds["temporary"]++
-		case k.ID.IsLocal():
+		case k.id.IsLocal():
 			kinds["node_local"]++
 		default:
 			kinds["cluster_local"]++

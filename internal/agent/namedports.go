@@ -1,4 +1,4 @@
-package enforcement
+package agent
 
 import (
 	"context"
@@ -16,45 +16,44 @@ import (
 	"github.com/hawser-net/hawser/internal/table"
 )
 
-// NamedPorts tells the policy engine which named ports the endpoints of an identity have, all
+// portBook tells the policy engine which named ports the endpoints of an identity have, all
 // together, by the claims in the address cache: an egress rule may call a peer's port by its name.
-type NamedPorts struct {
+type portBook struct {
 	log    *slog.Logger
 	policy *endpoint.Policy
 	watch  *table.Observer[netip.Prefix, ipcache.Entry]
 
 	mu sync.Mutex
-	// byPrefix has the prefixes whose endpoints have named ports, byID how many endpoints of an
-	// identity have which; both by the ports' canonical text.
-	byPrefix map[netip.Prefix]portsOf
-	byID     map[identity.ID]map[string]int
+	// of has the prefixes whose endpoints have named ports, byID how many endpoints of an identity
+	// have which; both by the ports' canonical text.
+	of   map[netip.Prefix]namedPorts
+	byID map[identity.ID]map[string]int
 }
 
-type portsOf struct {
+type namedPorts struct {
 	id   identity.ID
 	text string
 }
 
-// NewNamedPorts returns one that has told nothing yet. It must run.
-func NewNamedPorts(log *slog.Logger, p *endpoint.Policy, cache *ipcache.Cache) *NamedPorts {
-	return &NamedPorts{log: log, policy: p, watch: cache.Table().Watch(), byPrefix: map[netip.Prefix]portsOf{}, byID: map[identity.ID]map[string]int{}}
+func newPortBook(log *slog.Logger, p *endpoint.Policy, cache *ipcache.Cache) *portBook {
+	return &portBook{log: log, policy: p, watch: cache.Table().Watch(), of: map[netip.Prefix]namedPorts{}, byID: map[identity.ID]map[string]int{}}
 }
 
-// Run follows the cache until ctx ends.
-func (b *NamedPorts) Run(ctx context.Context) error {
+// run follows the cache until ctx ends.
+func (b *portBook) run(ctx context.Context) error {
 	defer b.watch.Close()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-b.watch.Changed():
-			b.Sync()
+			b.bring()
 		}
 	}
 }
 
-// Sync tells the engine what has changed in the cache until now.
-func (b *NamedPorts) Sync() {
+// bring tells the engine what has changed in the cache until now.
+func (b *portBook) bring() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	changes, err := b.watch.Poll()
@@ -63,22 +62,22 @@ func (b *NamedPorts) Sync() {
 	}
 	touched := map[identity.ID]bool{}
 	for _, ch := range changes {
-		var now portsOf
+		var now namedPorts
 		if !ch.Deleted {
 			if text := portText(ch.Value.NamedPorts()); text != "" {
-				now = portsOf{ch.Value.Identity, text}
+				now = namedPorts{ch.Value.Identity, text}
 			}
 		}
-		old := b.byPrefix[ch.Key]
+		old := b.of[ch.Key]
 		if old == now {
 			continue
 		}
 		b.count(old, -1, touched)
 		b.count(now, 1, touched)
-		if now == (portsOf{}) {
-			delete(b.byPrefix, ch.Key)
+		if now == (namedPorts{}) {
+			delete(b.of, ch.Key)
 		} else {
-			b.byPrefix[ch.Key] = now
+			b.of[ch.Key] = now
 		}
 	}
 	if len(touched) == 0 {
@@ -102,8 +101,8 @@ func (b *NamedPorts) Sync() {
 	}
 }
 
-func (b *NamedPorts) count(p portsOf, n int, touched map[identity.ID]bool) {
-	if p == (portsOf{}) {
+func (b *portBook) count(p namedPorts, n int, touched map[identity.ID]bool) {
+	if p == (namedPorts{}) {
 		return
 	}
 	texts := b.byID[p.id]
