@@ -142,14 +142,25 @@ type Snapshot struct {
 }
 
 // count is what one edge saw in one bucket. A connection between two pods is let in twice, by the
-// policy of its sender and by that of its receiver; a packet that policy refuses is told as the
-// verdict and as the drop. The larger of both is what happened.
+// policy of its sender and by that of its receiver, of which the latter may refuse what the former
+// has let pass; a packet that policy refuses is told as the verdict and as the drop. The larger of
+// both is what happened.
 type count struct {
 	egress, ingress, denied, dropped, audited uint32
+	turnedAway                                uint32 // of those denied: by the receiver
 }
 
-func (c count) forwarded() uint64 { return uint64(max(c.egress, c.ingress)) }
-func (c count) refused() uint64   { return uint64(max(c.denied, c.dropped)) }
+func (c count) forwarded() uint64 {
+	return uint64(max(c.egress-min(c.egress, c.turnedAway), c.ingress))
+}
+
+// add adds what another bucket saw: sender and receiver of one connection may tell in two.
+func (c *count) add(d count) {
+	c.egress, c.ingress, c.denied = c.egress+d.egress, c.ingress+d.ingress, c.denied+d.denied
+	c.dropped, c.audited, c.turnedAway = c.dropped+d.dropped, c.audited+d.audited, c.turnedAway+d.turnedAway
+}
+
+func (c count) refused() uint64 { return uint64(max(c.denied, c.dropped)) }
 
 type edge struct {
 	Edge
@@ -298,6 +309,9 @@ func (g *Graph) count(e *edge, f *flow.Flow, number int64) {
 	case flow.Verdict_DROPPED, flow.Verdict_ERROR:
 		if verdict {
 			c.denied++
+			if f.GetTrafficDirection() == flow.TrafficDirection_INGRESS {
+				c.turnedAway++
+			}
 		} else {
 			c.dropped++
 		}
@@ -447,6 +461,7 @@ func (g *Graph) Snapshot(from, to time.Time) Snapshot {
 	ends := make(map[string]bool)
 	for _, e := range g.edges {
 		out, any := e.Edge, false
+		var all count
 		for i, number := range e.numbers {
 			if number < first || number > last {
 				continue
@@ -460,13 +475,12 @@ func (g *Graph) Snapshot(from, to time.Time) Snapshot {
 				continue
 			}
 			any = true
-			out.Forwarded += c.forwarded()
-			out.Dropped += c.refused()
-			out.Audited += uint64(c.audited)
+			all.add(c)
 		}
 		if !any {
 			continue
 		}
+		out.Forwarded, out.Dropped, out.Audited = all.forwarded(), all.refused(), uint64(all.audited)
 		out.Reasons, out.AllowedBy, out.DeniedBy = e.reasons.within(lo, hi), e.allowed.within(lo, hi), e.denied.within(lo, hi)
 		s.Edges = append(s.Edges, out)
 		ends[e.Source], ends[e.Destination] = true, true

@@ -123,6 +123,34 @@ func TestConnectionsCountOnce(t *testing.T) {
 	}
 }
 
+// TestTurnedAwayByTheReceiver: what its sender's policy lets pass and its receiver's refuses, is
+// refused, also if the packet is sent again, and if the receiver tells a bucket later.
+func TestTurnedAwayByTheReceiver(t *testing.T) {
+	g, _ := testGraph(DefaultLimits())
+	front, db := pod("shop", "front", "front-7c9d8b6f5-x2x4z", 1001), pod("shop", "db", "db-0", 1002)
+	g.Add(verdict(testTime, front, db, 5432, ok, out))
+	for i := range 3 {
+		g.Add(verdict(testTime.Add(time.Duration(i)*BucketLength/2), front, db, 5432, no, in))
+	}
+	// Another connection of the same workloads is let in: by a receiver that tells, and to a port of
+	// which only the sender does.
+	g.Add(verdict(testTime, front, db, 5433, ok, out))
+	g.Add(verdict(testTime, front, db, 5433, no, in))
+	g.Add(verdict(testTime, front, db, 5433, ok, out))
+	g.Add(verdict(testTime, front, db, 5433, ok, in))
+	g.Add(verdict(testTime, front, db, 5434, ok, out))
+	want := map[uint32][2]uint64{5432: {0, 3}, 5433: {1, 1}, 5434: {1, 0}}
+	for _, e := range g.Snapshot(time.Time{}, time.Time{}).Edges {
+		if got := [2]uint64{e.Forwarded, e.Dropped}; got != want[e.Port] {
+			t.Errorf("port %d: let in and refused %v, want %v", e.Port, got, want[e.Port])
+		}
+		delete(want, e.Port)
+	}
+	if len(want) > 0 {
+		t.Errorf("no edges of %v", want)
+	}
+}
+
 // TestSnapshotOfASpan: a span of time has what happened in it, and the window moves on.
 func TestSnapshotOfASpan(t *testing.T) {
 	g, now := testGraph(DefaultLimits())
