@@ -9,13 +9,10 @@ import (
 // agentPackages are the packages that the agent is wired from, with those among them that each may
 // use.
 var agentPackages = map[string][]string{
-	"addressing":  {},
-	"component":   {},
-	"enforcement": {},
-	"identities":  {},
-	"health":      {},
-	"hubble":      {"monitor"},
-	"monitor":     {},
+	"component": {},
+	"health":    {},
+	"hubble":    {"monitor"},
+	"monitor":   {},
 }
 
 func TestTheAgentIsWiredFromAbove(t *testing.T) {

@@ -30,7 +30,8 @@ type Addresses interface {
 	// pool does not know it (the agent started again between the allocation and the creation)
 	// it is taken now.
 	Claim(ip netip.Addr, owner, expirationUUID string) error
-	// Unclaim takes a Claim back that succeeded, of an endpoint that was not created.
+	// Unclaim takes a Claim back, whether or not it succeeded, of an endpoint that was not
+	// created.
 	Unclaim(ip netip.Addr, owner string)
 	// Commit stops the address's expiration: from now on the endpoint keeps it alive.
 	Commit(ip netip.Addr, expirationUUID string) error
@@ -249,11 +250,8 @@ func (l *Lifecycle) build(ctx context.Context, row Endpoint, req CreateRequest) 
 		return req.IPv6Expiration
 	}
 	c.Step("claim-addresses")
-	for i, ip := range row.Addresses() {
+	for _, ip := range row.Addresses() {
 		if err := c.Addresses.Claim(ip, row.owner(), expiration(ip)); err != nil {
-			for _, mine := range row.Addresses()[:i] {
-				c.Addresses.Unclaim(mine, row.owner())
-			}
 			return row, err
 		}
 	}
@@ -338,11 +336,8 @@ func (l *Lifecycle) undo(row Endpoint, cause error) {
 	if err := c.Store.Delete(row.ID); err != nil {
 		c.Log.Error("cannot remove the record of a failed endpoint", "endpoint", row.ID, "error", err)
 	}
-	// Until then the addresses may be another's, also of one with the same name.
-	if row.State != StateCreating {
-		for _, ip := range row.Addresses() {
-			c.Addresses.Unclaim(ip, row.owner())
-		}
+	for _, ip := range row.Addresses() {
+		c.Addresses.Unclaim(ip, row.owner())
 	}
 	c.Registry.remove(row.ID)
 }

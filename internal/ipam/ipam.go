@@ -244,7 +244,7 @@ func (m *IPAM) of(f Families) []*pool {
 func (m *IPAM) Families() Families { return m.families }
 
 // CIDRs returns the pod CIDRs of some families, IPv4 first, each family in the order in which it is
-// searched. Single addresses are of none.
+// searched.
 func (m *IPAM) CIDRs(families Families) []netip.Prefix {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -254,9 +254,7 @@ func (m *IPAM) CIDRs(families Families) []netip.Prefix {
 			continue
 		}
 		for _, p := range ps {
-			if p.members == nil {
-				out = append(out, p.cidr)
-			}
+			out = append(out, p.cidr)
 		}
 	}
 	return out
@@ -283,7 +281,7 @@ func (m *IPAM) find(ip netip.Addr) (*pool, uint32, error) {
 		if i, ok := p.index(ip); ok {
 			return p, i, nil
 		}
-		cidrs = append(cidrs, p.String())
+		cidrs = append(cidrs, p.cidr.String())
 	}
 	if len(cidrs) == 0 {
 		return nil, 0, fmt.Errorf("%w: %v is not the node's, to which no %v pod CIDR is assigned", ErrInvalid, ip, f)
@@ -386,7 +384,7 @@ func (m *IPAM) next(f Families, owner, pool string, expire bool) (*Allocation, e
 			i, ok = p.free()
 		}
 		if !ok {
-			full = append(full, p.String())
+			full = append(full, p.cidr.String())
 			total += p.capacity
 			continue
 		}
@@ -507,9 +505,6 @@ func (m *IPAM) claim(ip netip.Addr, owner string) error {
 		return fmt.Errorf("%w: %v is excluded for %s", ErrExists, ip, nameOf(o))
 	}
 	if p.isMarked(i) {
-		if m.open && p.members != nil {
-			return fmt.Errorf("%w: %v is being given back", ErrInvalid, ip)
-		}
 		if m.open || m.cfg.Assigned == 0 {
 			return fmt.Errorf("%w: %v is the first or last address of pod CIDR %v", ErrInvalid, ip, p.cidr)
 		}
@@ -633,18 +628,6 @@ func (m *IPAM) Release(ip netip.Addr, pool string) error {
 	}
 	m.free(ip)
 	return nil
-}
-
-// FreeOf gives an address back if owner has it, and says whether it did.
-func (m *IPAM) FreeOf(ip netip.Addr, owner string) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	a := m.given[ip]
-	if a == nil || a.Owner != owner || owner == RouterOwner {
-		return false
-	}
-	m.free(ip)
-	return true
 }
 
 // Free gives an address back without asking who uses it: it is for whoever knows, the owner of
@@ -771,9 +754,9 @@ func (m *IPAM) Dump() []Allocation {
 type Usage struct {
 	Family   Families
 	Pool     string
-	CIDR     netip.Prefix // zero for single addresses
-	Capacity int          // addresses that can be given out
-	Used     int          // addresses given out
+	CIDR     netip.Prefix
+	Capacity int // addresses that can be given out
+	Used     int // addresses given out
 	// Drained: no address of it is given out any more.
 	Drained bool
 }

@@ -54,6 +54,7 @@ func TestCluster(t *testing.T) {
 	for _, mode := range []string{"tunnel", "native"} {
 		t.Run(mode, func(t *testing.T) { testCluster(t, bin, mode) })
 	}
+	t.Run("flows", func(t *testing.T) { testFlows(t, bin) })
 }
 
 // pageOfFlows checks that the page has what the pods did just now, asked from the machine itself: a
