@@ -132,7 +132,7 @@ func TestTurnedAwayByTheReceiver(t *testing.T) {
 	for i := range 3 {
 		g.Add(verdict(testTime.Add(time.Duration(i)*BucketLength/2), front, db, 5432, no, in))
 	}
-	// Another connection of the same workloads is let in: by a receiver that tells, and to a port of
+	// Other connections of the same workloads are let in: one by a receiver that tells, and one of
 	// which only the sender does.
 	g.Add(verdict(testTime, front, db, 5433, ok, out))
 	g.Add(verdict(testTime, front, db, 5433, no, in))
