@@ -17,6 +17,7 @@ import (
 
 	"github.com/hawser-net/hawser/api/health"
 	"github.com/hawser-net/hawser/api/observer"
+	"github.com/hawser-net/hawser/api/policy"
 	"github.com/hawser-net/hawser/internal/daemon"
 	"github.com/hawser-net/hawser/internal/ui"
 )
@@ -57,7 +58,7 @@ It reads flows from where hawser observe does: an agent's socket, or a server or
 		if err != nil {
 			return fmt.Errorf("--listen: %w", err)
 		}
-		follower := &ui.Follower{Client: observer.NewObserverClient(conn), Nodes: health.NewNodeHealthClient(conn), Graph: ui.NewGraph(ui.DefaultLimits())}
+		follower := &ui.Follower{Client: observer.NewObserverClient(conn), Nodes: health.NewNodeHealthClient(conn), Policy: policy.NewPolicyClient(conn), Graph: ui.NewGraph(ui.DefaultLimits())}
 		page := ui.NewServer(follower, host)
 		if tokenFile == "" {
 			fmt.Fprintf(cmd.OutOrStdout(), "%s\n", page.URL(l.Addr()))

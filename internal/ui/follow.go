@@ -13,6 +13,7 @@ import (
 
 	"github.com/hawser-net/hawser/api/health"
 	"github.com/hawser-net/hawser/api/observer"
+	"github.com/hawser-net/hawser/api/policy"
 )
 
 // retryAfter is how long a Follower waits before it asks a server again that has failed.
@@ -41,7 +42,9 @@ type Follower struct {
 	Client observer.ObserverClient
 	// Nodes, if not nil, tells which nodes reach each other.
 	Nodes health.NodeHealthClient
-	Graph *Graph
+	// Policy, if not nil, computes who may reach whom, and what other policies would change.
+	Policy policy.PolicyClient
+	Graph  *Graph
 
 	mu sync.Mutex
 	// The stream may be quiet for long, also because the server is frozen: what says that it lives
@@ -50,6 +53,8 @@ type Follower struct {
 	err              string
 	nodes            []Node
 	health           Health
+
+	reach reachCache
 }
 
 // Status returns how it goes now.

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -496,6 +497,21 @@ func (g *Graph) Snapshot(from, to time.Time) Snapshot {
 	slices.SortFunc(s.Edges, func(a, b Edge) int { return strings.Compare(a.ID, b.ID) })
 	slices.SortFunc(s.Workloads, func(a, b Workload) int { return strings.Compare(a.ID, b.ID) })
 	return s
+}
+
+// byIdentity returns the workloads that had identities lately.
+func (g *Graph) byIdentity() map[uint32][]Workload {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	out := make(map[uint32][]Workload, len(g.workloads))
+	for _, w := range g.workloads {
+		for id := range w.identities {
+			if n, err := strconv.ParseUint(id, 10, 32); err == nil && w.Kind != KindEntity {
+				out[uint32(n)] = append(out[uint32(n)], Workload{ID: w.ID, Namespace: w.Namespace, Name: w.Name})
+			}
+		}
+	}
+	return out
 }
 
 func bucketStart(number int64) time.Time { return time.Unix(0, number*int64(BucketLength)).UTC() }

@@ -124,6 +124,30 @@ func (b *browser) picture(name string) {
 	}
 }
 
+// size sets that of the window.
+func (b *browser) size(width, height int64) {
+	b.t.Helper()
+	b.run("size", enable(emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: width, Height: height, DeviceScaleFactor: 1}))
+}
+
+// dark has the page be in its dark colours.
+func (b *browser) dark() {
+	b.t.Helper()
+	b.run("dark", enable(emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "dark"}}}))
+	b.until("dark", `getComputedStyle(document.body).backgroundColor === "rgb(20, 23, 27)"`)
+}
+
+func navigate(url string) chromedp.Action[chromedp.Void] { return chromedp.Navigate(url) }
+func evaluate(expression string) chromedp.Action[chromedp.Void] {
+	return chromedp.Evaluate[chromedp.Void](expression)
+}
+func click(selector string) chromedp.Action[chromedp.Void] {
+	return chromedp.Click(chromedp.CSS(selector))
+}
+func focus(selector string) chromedp.Action[chromedp.Void] {
+	return chromedp.Focus(chromedp.CSS(selector))
+}
+
 // key presses one outside of any field.
 func (b *browser) key(keys string) { b.t.Helper(); b.run("the key "+keys, chromedp.KeyEvent(keys)) }
 
@@ -190,6 +214,7 @@ func TestPage(t *testing.T) {
 	b.until("refused ones alone", `document.body.dataset.edges === "2" && location.hash.includes("verdict=dropped")`)
 	b.key("d")
 	b.key("2")
+	b.run("what was seen alone", click("#matrix [data-mode=seen]"))
 	b.until("the matrix", `document.querySelectorAll("#matrix td button").length === 5 && document.querySelectorAll("#matrix td button.dropped").length === 2`)
 	b.run("a cell", chromedp.Click(chromedp.CSS(`#matrix td button[title="shop/front → shop/db: let in"]`)))
 	b.until("the policy that let in", `document.getElementById("panel").textContent.includes("Let in byshop/db")`)
@@ -215,8 +240,7 @@ func TestPage(t *testing.T) {
 	b.until("live again", `document.body.dataset.edges === "6" && !location.hash.includes("until=")`)
 	s.add(db, world, 80, false, "")
 	b.until("what comes", `document.body.dataset.edges === "7"`)
-	b.run("dark", enable(emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "dark"}}}))
-	b.until("dark", `getComputedStyle(document.body).backgroundColor === "rgb(20, 23, 27)"`)
+	b.dark()
 	b.picture("dark")
 	b.until("no token in the address, also in another tab", `!location.href.includes("token")`)
 	b.run("again", chromedp.Navigate(s.http.URL+"/#q=no-strangers"))

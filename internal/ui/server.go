@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -43,6 +44,8 @@ const (
 //	                            []Flow until that time, the latest first
 //	GET /api/status             Status
 //	GET /api/health             Health
+//	GET /api/reach?ns=          Reach, of all namespaces or of some
+//	POST /api/preview           Preview of the policies in the body
 //
 // The data need the token, as "Authorization: Bearer". The page has it from the fragment of its
 // address, which no request carries, and keeps it where only pages of this very address and port
@@ -99,7 +102,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store")
 	switch {
-	case r.Method != http.MethodGet && r.Method != http.MethodHead:
+	case r.Method != http.MethodGet && r.Method != http.MethodHead && (r.Method != http.MethodPost || r.URL.Path != "/api/preview"):
 		h.Set("Allow", "GET, HEAD")
 		http.Error(w, "this page only shows: use GET", http.StatusMethodNotAllowed)
 		return
@@ -121,6 +124,15 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answer(w, r, s.follower.Status())
 	case "/api/health":
 		answer(w, r, s.follower.Health())
+	case "/api/reach":
+		s.serveReach(w, r)
+	case "/api/preview":
+		if r.Method != http.MethodPost {
+			h.Set("Allow", "POST")
+			http.Error(w, "send the policies: use POST", http.StatusMethodNotAllowed)
+			return
+		}
+		s.servePreview(w, r)
 	default:
 		if !Built() {
 			http.Error(w, "this program was built without the page: run `make web` and build it again", http.StatusNotFound)
@@ -201,6 +213,20 @@ func (s *Server) serveFlows(w http.ResponseWriter, r *http.Request) {
 		}
 		return workload == "" || f.Of(workload)
 	}))
+}
+
+func (s *Server) serveReach(w http.ResponseWriter, r *http.Request) {
+	namespaces := slices.DeleteFunc(r.URL.Query()["ns"], func(ns string) bool { return ns == "" })
+	if len(namespaces) > maxNamespaces {
+		http.Error(w, fmt.Sprintf("ns: more than %d", maxNamespaces), http.StatusBadRequest)
+		return
+	}
+	slices.Sort(namespaces)
+	res, err := s.follower.Reach(r.Context(), namespaces)
+	if err != nil {
+		return // who asked has gone
+	}
+	answer(w, r, res)
 }
 
 // parseSeconds returns a parameter, 0 if it is not there.

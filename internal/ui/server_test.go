@@ -26,6 +26,7 @@ import (
 	"github.com/hawser-net/hawser/api/flow"
 	"github.com/hawser-net/hawser/api/health"
 	"github.com/hawser-net/hawser/api/observer"
+	"github.com/hawser-net/hawser/api/policy"
 	"github.com/hawser-net/hawser/internal/flows"
 	"github.com/hawser-net/hawser/internal/flowserver"
 	"github.com/hawser-net/hawser/internal/node"
@@ -48,7 +49,10 @@ type stand struct {
 
 // services adds what a relay tells beside flows: of three nodes, of which two do not reach each
 // other, and one says nothing.
-func (s *stand) services(r grpc.ServiceRegistrar) { health.RegisterNodeHealthServer(r, nodesHealth{}) }
+func (s *stand) services(r grpc.ServiceRegistrar) {
+	health.RegisterNodeHealthServer(r, nodesHealth{})
+	policy.RegisterPolicyServer(r, judge{})
+}
 
 type nodesHealth struct {
 	health.UnimplementedNodeHealthServer
@@ -87,7 +91,7 @@ func newStand(t testing.TB) *stand {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	follower := &ui.Follower{Client: observer.NewObserverClient(conn), Nodes: health.NewNodeHealthClient(conn), Graph: ui.NewGraph(ui.DefaultLimits())}
+	follower := &ui.Follower{Client: observer.NewObserverClient(conn), Nodes: health.NewNodeHealthClient(conn), Policy: policy.NewPolicyClient(conn), Graph: ui.NewGraph(ui.DefaultLimits())}
 	page := ui.NewServer(follower, "hawser.example")
 	s.graph, s.status, s.http = follower.Graph, follower.Status, httptest.NewServer(page)
 	s.url = page.URL(s.http.Listener.Addr())

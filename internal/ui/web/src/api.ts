@@ -38,6 +38,25 @@ export interface Latency { from: string; to: string; seconds: number }
 
 export interface Status { connected: boolean; error?: string; nodes: Node[] }
 
+// Reach says who may reach whom: reach.go.
+export interface Reach {
+  error?: string; node?: string; time: string; leftOut?: number; parties: Party[]; accesses: Access[]; rows: number[][];
+}
+export interface Party { id: string; namespace?: string; name: string; identities?: number[] }
+export interface Access {
+  verdict: "" | "allowed" | "denied" | "partial"; ports?: string[]; egress: AccessSide; ingress: AccessSide; byAddress?: boolean;
+}
+export interface AccessSide { enforced?: boolean; policies?: string[] }
+
+// Preview says what other policies would change: preview.go.
+export interface Preview {
+  error?: string; node: string; changes: { action: string; kind: string; policy: string; line?: number }[]; warnings: string[]; problems: string[];
+  connections: { source: string; destination: string; port: string; refused: boolean; count: number; seen: string; reason?: string; rules?: string[] }[];
+  pairs: { source: string; destination: string; before: string; after: string; opened?: string[]; closed?: string[]; policies?: string[] }[];
+  refused: number; allowed: number; unchanged: number; opened: number; closed: number; flows: number; notJudged: number; oldest?: string;
+  pairsLeftOut: number; partiesLeftOut: number; connectionsLeftOut: number;
+}
+
 // The token is in the address that hawser ui prints, and stays in this browser for this server.
 const given = new URLSearchParams(location.hash.slice(1)).get("token");
 if (given) {
@@ -45,11 +64,24 @@ if (given) {
   history.replaceState(null, "", location.pathname);
 }
 
+const authorization = () => `Bearer ${localStorage.getItem("token") ?? ""}`;
+
 // get asks the server, and throws what it answers if that is an error.
-export async function get<T>(path: string, params: Record<string, string | number | undefined>, signal?: AbortSignal): Promise<T> {
+export async function get<T>(path: string, params: Record<string, string | string[] | number | undefined>, signal?: AbortSignal): Promise<T> {
   const query = new URLSearchParams();
-  for (const [key, value] of Object.entries(params)) if (value !== undefined && value !== "") query.set(key, String(value));
-  const res = await fetch(`api/${path}?${query}`, { signal: signal ?? null, headers: { Authorization: `Bearer ${localStorage.getItem("token") ?? ""}` } });
+  for (const [key, value] of Object.entries(params)) {
+    if (Array.isArray(value)) value.forEach(v => query.append(key, v));
+    else if (value !== undefined && value !== "") query.set(key, String(value));
+  }
+  return answered(await fetch(`api/${path}?${query}`, { signal: signal ?? null, headers: { Authorization: authorization() } }));
+}
+
+// send has the server judge a document.
+export async function send<T>(path: string, document: string): Promise<T> {
+  return answered(await fetch(`api/${path}`, { method: "POST", body: document, headers: { Authorization: authorization(), "Content-Type": "application/yaml" } }));
+}
+
+async function answered<T>(res: Response): Promise<T> {
   if (!res.ok) throw new Error((await res.text()).trim());
   return await res.json() as T;
 }

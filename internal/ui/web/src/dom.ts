@@ -4,9 +4,9 @@ export function el<K extends keyof HTMLElementTagNameMap>(
 ): HTMLElementTagNameMap[K] {
   const e = document.createElement(tag);
   for (const [name, value] of Object.entries(props)) {
-    if (value === undefined || value === false) continue;
+    if (value === undefined || value === false && !name.startsWith("aria-")) continue;
     if (typeof value === "function") e.addEventListener(name, value);
-    else e.setAttribute(name, value === true ? "" : String(value));
+    else e.setAttribute(name, value === true && !name.startsWith("aria-") ? "" : String(value));
   }
   for (const c of children) if (c !== undefined) e.append(c);
   return e;

@@ -1,13 +1,15 @@
-import { type Flow, type Health, type Snapshot, type Status, get } from "./api";
+import { type Flow, type Health, type Reach, type Snapshot, type Status, get } from "./api";
 import { byId, el, time } from "./dom";
 import { Graph } from "./map";
+import { May, accessPanel, matrixView } from "./matrix";
 import { nodesView } from "./nodes";
 import { edgeRow, edgesPanel, flowTable, workloadPanel } from "./panel";
-import { type Shown, type State, filter, fromAddress, pairId, title, toAddress, views } from "./state";
+import { WhatIf } from "./whatif";
+import { type Shown, type State, filter, fromAddress, pairId, toAddress, views } from "./state";
 
 const poll = 2000; // milliseconds
 const listed = 200; // connections in the list
-const side = 120; // workloads on a side of the matrix
+const reachPoll = 15000;
 
 let state: State = fromAddress();
 let snapshot: Snapshot | undefined;
@@ -15,7 +17,9 @@ let shown: Shown = { workloads: new Map(), edges: [], pairs: new Map() };
 let flows: Flow[] | undefined; // of what is selected
 let asked = "";
 let last: Status | undefined;
+let may: May | undefined;
 let health: Health | undefined; // of nodes, when they were last looked at
+const whatIf = new WhatIf(byId("whatif"));
 const graph = new Graph(byId("map"), select);
 
 // set changes what is shown; `again` asks the server for it.
@@ -30,6 +34,7 @@ function select(id: string): void {
   if (id !== state.selected) flows = undefined;
   set({ selected: id });
   void refreshFlows();
+  void refreshReach();
 }
 
 let busy: AbortController | undefined;
@@ -46,7 +51,7 @@ async function refresh(): Promise<void> {
     snapshot = map;
     showStatus(status);
     draw();
-    await refreshFlows();
+    await Promise.all([refreshFlows(), refreshReach()]);
   } catch (e) {
     if (mine.signal.aborted) return;
     byId("status").textContent = e instanceof TypeError ? "hawser ui does not answer" : String((e as Error).message);
@@ -113,7 +118,7 @@ function draw(): void {
   if (state.view === "matrix") drawMatrix();
   drawNodes();
   const empty = byId("empty");
-  empty.hidden = shown.edges.length > 0 || state.view === "nodes" || state.view === "flows";
+  empty.hidden = shown.edges.length > 0 || state.view === "nodes" || state.view === "flows" || state.view === "whatif" || state.view === "matrix" && !!may?.reach.parties.length;
   empty.textContent = snapshot.edges.length ? "Nothing passes these filters." : "No traffic has been seen in this time.";
   drawPanel();
   document.body.dataset.workloads = String(shown.workloads.size);
@@ -176,9 +181,13 @@ function drawPanel(): void {
   let content: HTMLElement[] = [];
   if (kind === "w:") {
     const w = shown.workloads.get(id);
-    if (w) content = workloadPanel(w, shown, select);
+    if (w) content = workloadPanel(w, shown, may?.selecting(id) ?? [], select);
   } else if (id) {
-    content = edgesPanel(kind === "p:" ? shown.pairs.get(id)?.edges ?? [] : shown.edges.filter(e => e.id === id), flows, shown, select);
+    const edges = kind === "p:" ? shown.pairs.get(id)?.edges ?? [] : shown.edges.filter(e => e.id === id);
+    const [from = "", to = ""] = edges[0] ? [edges[0].source, edges[0].destination] : may?.ends(id) ?? [];
+    const access = accessPanel(may?.access(from, to));
+    content = edges.length ? edgesPanel(edges, flows, access, shown, select)
+      : access.length ? [el("h2", {}, `${from.replace(/^:/, "")} → ${to.replace(/^:/, "")}`), el("p", {}, "Not seen in this time, or the filters leave it out."), ...access] : [];
   }
   if (state.selected && !content.length) content = [el("p", {}, "What is selected has no traffic in this time, or the filters leave it out.")];
   const was = panel.hidden;
@@ -188,20 +197,30 @@ function drawPanel(): void {
 }
 
 function drawMatrix(): void {
-  const score = new Map<string, number>();
-  for (const e of shown.edges) for (const end of [e.source, e.destination]) score.set(end, (score.get(end) ?? 0) + e.dropped * 1e6 + e.forwarded + e.audited);
-  const most = (ids: Set<string>) => [...ids].sort((a, b) => (score.get(b) ?? 0) - (score.get(a) ?? 0) || a.localeCompare(b)).slice(0, side).sort();
-  const rows = most(new Set(shown.edges.map(e => e.source))), columns = most(new Set(shown.edges.map(e => e.destination)));
-  const name = (id: string) => title(shown.workloads.get(id), id);
-  const cell = (from: string, to: string) => {
-    const p = shown.pairs.get(pairId({ source: from, destination: to }));
-    if (!p) return el("td");
-    const [sign, kind, word] = p.dropped && p.forwarded ? ["◪", "dropped", "partly refused"] : p.dropped ? ["✕", "dropped", "refused"] : p.audited ? ["◐", "audited", "audited"] : ["●", "forwarded", "let in"];
-    return el("td", {}, el("button", { class: kind, title: `${name(from)} → ${name(to)}: ${word}`, "aria-label": `${name(from)} to ${name(to)}: ${word}`, click: () => select(`p:${p.id}`) }, sign));
-  };
-  byId("matrix").replaceChildren(el("table", {},
-    el("thead", {}, el("tr", {}, el("th", {}, "from ↓ to →"), ...columns.map(c => el("th", { title: name(c) }, el("span", {}, name(c)))))),
-    el("tbody", {}, ...rows.map(r => el("tr", {}, el("th", { class: "side" }, name(r)), ...columns.map(c => cell(r, c)))))));
+  const box = byId("matrix"), focused = (document.activeElement as HTMLElement | null)?.dataset.pair;
+  const [x, y] = [box.querySelector(".grid")?.scrollLeft ?? 0, box.querySelector(".grid")?.scrollTop ?? 0];
+  box.replaceChildren(...matrixView(shown, state, may, mode => set({ matrix: mode }), select));
+  box.querySelector(".grid")?.scrollTo(x, y);
+  if (!focused) return;
+  const button = [...box.querySelectorAll<HTMLElement>("td button")].find(b => b.dataset.pair === focused);
+  if (!button) return;
+  box.querySelector("td button")?.setAttribute("tabindex", "-1");
+  button.setAttribute("tabindex", "0");
+  button.focus();
+}
+
+let reached = 0, reachedOf = "";
+
+// refreshReach asks who may reach whom, now and then, while somebody looks at it.
+async function refreshReach(): Promise<void> {
+  if (state.view !== "matrix" && !state.selected) return;
+  const of = JSON.stringify(state.namespaces);
+  if (of === reachedOf && Date.now() - reached < reachPoll) return;
+  [reached, reachedOf] = [Date.now(), of];
+  try {
+    may = new May(await get<Reach>("reach", { ns: state.namespaces }));
+    draw();
+  } catch { /* refresh shows what is wrong */ }
 }
 
 function drawFlows(): void { byId("flows").replaceChildren(flowTable(flows ?? [], false)); }
@@ -209,7 +228,8 @@ function drawFlows(): void { byId("flows").replaceChildren(flowTable(flows ?? []
 function show(view: State["view"]): void {
   set({ view });
   if (view === "flows") void refreshFlows();
-  if (view === "nodes") void refresh();
+  if (view === "nodes" || view === "matrix") void refresh();
+  if (view === "whatif") whatIf.focus();
 }
 
 function step(by: number): void {
@@ -228,7 +248,8 @@ function hold(): void {
   set({ until: state.until ? 0 : now() }, true);
 }
 
-byId("views").append(...views.map((v, i) => el("button", { role: "tab", "data-view": v, title: `${i + 1}`, click: () => show(v) }, v[0]!.toUpperCase() + v.slice(1))));
+const names = { map: "Map", matrix: "Matrix", flows: "Flows", nodes: "Nodes", whatif: "What if" };
+byId("views").append(...views.map((v, i) => el("button", { role: "tab", "data-view": v, title: `${i + 1}`, click: () => show(v) }, names[v])));
 byId("search").addEventListener("input", e => set({ query: (e.target as HTMLInputElement).value }));
 byId("verdict").addEventListener("change", e => { set({ verdict: (e.target as HTMLSelectElement).value }); void refreshFlows(); });
 byId("span").addEventListener("change", e => set({ span: Number((e.target as HTMLSelectElement).value) }, true));
@@ -243,7 +264,7 @@ addEventListener("hashchange", () => {
 });
 addEventListener("resize", () => graph.resize());
 addEventListener("keydown", e => {
-  const typing = e.target instanceof HTMLInputElement && e.target.type === "search";
+  const typing = e.target instanceof HTMLTextAreaElement || e.target instanceof HTMLInputElement && e.target.type === "search";
   if (e.key === "Escape") {
     if (typing) (e.target as HTMLElement).blur();
     else select("");
@@ -253,7 +274,8 @@ addEventListener("keydown", e => {
   const keys: Record<string, () => void> = {
     "/": () => byId("search").focus(), "j": () => step(1), "k": () => step(-1), "l": hold, "a": () => graph.arrange(), "f": () => graph.fit(),
     "d": () => set({ verdict: state.verdict === "dropped" ? "" : "dropped" }), "?": () => byId<HTMLDialogElement>("help").showModal(),
-    "1": () => show("map"), "2": () => show("matrix"), "3": () => show("flows"), "4": () => show("nodes"),
+    "1": () => show("map"), "2": () => show("matrix"), "3": () => show("flows"), "4": () => show("nodes"), "5": () => show("whatif"),
+    "m": () => set({ view: "matrix", matrix: state.matrix === "differences" ? "" : "differences" }),
   };
   const key = keys[e.key];
   if (!key) return;

@@ -26,14 +26,14 @@ export function edgeRow(e: Edge, shown: Shown, current: boolean, select: (id: st
     el("small", {}, [port(e), ...(e.reasons ?? []), ...(e.deniedBy ?? []).map(p => `by ${p}`)].join(", ")));
 }
 
-export function workloadPanel(w: Workload, shown: Shown, select: (id: string) => void): HTMLElement[] {
+export function workloadPanel(w: Workload, shown: Shown, selecting: string[], select: (id: string) => void): HTMLElement[] {
   const to = shown.edges.filter(e => e.destination === w.id), from = shown.edges.filter(e => e.source === w.id);
   const order = (a: Edge, b: Edge) => b.dropped - a.dropped || b.forwarded - a.forwarded;
   return [
     el("h2", {}, title(w, w.id)),
     el("div", {}, w.type || (w.kind === "entity" ? "outside of pods" : w.kind)),
     ...chips("Identity", w.identities), ...chips("Labels", w.labels), ...chips("Services", w.services), ...endpoints(w.endpoints),
-    ...chips("Addresses", w.addresses), ...chips("Names", w.names), ...chips("Policies that decided", w.policies),
+    ...chips("Addresses", w.addresses), ...chips("Names", w.names), ...chips("Policies that decided", w.policies), ...chips("Policies in force for it", selecting),
     ...(to.length ? [el("h3", {}, "Asked by"), ...to.sort(order).map(e => edgeRow(e, shown, false, select))] : []),
     ...(from.length ? [el("h3", {}, "Asks"), ...from.sort(order).map(e => edgeRow(e, shown, false, select))] : []),
   ].filter((e): e is HTMLElement => e !== undefined);
@@ -47,7 +47,7 @@ function endpoints(all: Endpoint[] | undefined): HTMLElement[] {
       el("td", {}, e.identity ? String(e.identity) : ""), el("td", {}, e.node ?? "")))))];
 }
 
-export function edgesPanel(edges: Edge[], flows: Flow[] | undefined, shown: Shown, select: (id: string) => void): HTMLElement[] {
+export function edgesPanel(edges: Edge[], flows: Flow[] | undefined, access: HTMLElement[], shown: Shown, select: (id: string) => void): HTMLElement[] {
   const first = edges[0];
   if (!first) return [];
   const all = (pick: (e: Edge) => string[] | undefined) => [...new Set(edges.flatMap(e => pick(e) ?? []))].sort();
@@ -59,6 +59,7 @@ export function edgesPanel(edges: Edge[], flows: Flow[] | undefined, shown: Show
     ...chips("Let in by", all(e => e.allowedBy)), ...chips("Refused by", denied), ...chips("Reasons", all(e => e.reasons)),
     dropped && !denied.length && all(e => e.reasons).includes("POLICY_DENIED")
       ? el("p", {}, "No rule allows it. `hawser policy trace` says what would.") : undefined,
+    ...access,
     el("h3", {}, "Last flows"),
     flows ? flowTable(flows, true) : el("p", { class: "more" }, "…"),
   ].filter((e): e is HTMLElement => e !== undefined);

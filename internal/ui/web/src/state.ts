@@ -1,6 +1,6 @@
 import type { Edge, Snapshot, Workload } from "./api";
 
-export const views = ["map", "matrix", "flows", "nodes"] as const;
+export const views = ["map", "matrix", "flows", "nodes", "whatif"] as const;
 export type View = typeof views[number];
 
 const linkLocal = ":link-local"; // graph.go
@@ -11,6 +11,7 @@ export interface State {
   query: string;
   verdict: string; // "", dropped, forwarded, audited
   namespaces: string[]; // none means all
+  matrix: string; // "", seen, differences
   local: boolean; // show what means nothing beyond a link, such as neighbour discovery
   span: number; // seconds
   until: number; // seconds since 1970, 0 means now
@@ -26,6 +27,7 @@ export function fromAddress(): State {
     query: q.get("q") ?? "",
     verdict: ["dropped", "forwarded", "audited"].includes(verdict) ? verdict : "",
     namespaces: q.getAll("ns"),
+    matrix: ["seen", "differences"].find(m => m === q.get("matrix")) ?? "",
     local: q.has("local"),
     span: [60, 300, 890].find(n => n === Number(q.get("span"))) ?? 300,
     until: Math.max(0, Math.floor(Number(q.get("until")) || 0)),
@@ -39,6 +41,7 @@ export function toAddress(s: State): void {
   if (s.query) q.set("q", s.query);
   if (s.verdict) q.set("verdict", s.verdict);
   for (const ns of s.namespaces) q.append("ns", ns);
+  if (s.matrix) q.set("matrix", s.matrix);
   if (s.local) q.set("local", "1");
   if (s.span !== 300) q.set("span", String(s.span));
   if (s.until) q.set("until", String(s.until));

@@ -1,0 +1,255 @@
+package ui_test
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp/kb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/hawser-net/hawser/api/policy"
+	"github.com/hawser-net/hawser/internal/ui"
+)
+
+// judge is a server that says who may reach whom of the parties of TestPage, in pieces: front may
+// reach db, and so may an archive that was never seen, at a port; nobody else may. By addresses of
+// their own kinds of documents it refuses, fails, or answers with more than it was asked for.
+type judge struct {
+	policy.UnimplementedPolicyServer
+}
+
+func (judge) Matrix(req *policy.MatrixRequest, stream policy.Policy_MatrixServer) error {
+	party := func(ns, name string, identity uint32) *policy.Party {
+		return &policy.Party{Kind: policy.PartyKind_PARTY_PODS, Namespace: ns, Name: name, Identity: identity}
+	}
+	side := func(names ...string) *policy.AccessSide {
+		out := &policy.AccessSide{Enforced: true}
+		for _, n := range names {
+			out.Policies = append(out.Policies, &policy.PolicyName{Kind: "CiliumNetworkPolicy", Namespace: "shop", Name: n})
+		}
+		return out
+	}
+	if err := stream.Send(&policy.MatrixResponse{NodeName: "prod/n1", Revision: 7, Time: timestamppb.Now(), Parties: []*policy.Party{
+		// The labels of a pod need not say the name of its workload: the identity does.
+		party("shop", "by-label", 1001), party("shop", "db", 1002), party("shop", "archive", 1009), {Kind: policy.PartyKind_PARTY_ENTITY, Name: "world", Identity: 2},
+		party("stats", "collector", 1004),
+	}}); err != nil {
+		return err
+	}
+	return stream.Send(&policy.MatrixResponse{
+		Accesses: []*policy.Access{{}, {Verdict: policy.Verdict_ALLOWED, Ingress: side("db-clients")},
+			{Verdict: policy.Verdict_PARTIAL, Ports: []*policy.PortRange{{Protocol: "TCP", First: 5432, Last: 5432}}, Ingress: side("db-archive")},
+			{Verdict: policy.Verdict_DENIED, Ingress: side("db-clients")}, {Verdict: policy.Verdict_ALLOWED}},
+		Rows: []*policy.MatrixRow{
+			{Source: 0, Accesses: []uint32{4, 1, 4, 4, 4}}, {Source: 1, Accesses: []uint32{4, 1, 4, 4, 4}}, {Source: 2, Accesses: []uint32{4, 2, 4, 4, 4}},
+			{Source: 3, Accesses: []uint32{3, 3, 3, 0, 3}}, {Source: 4, Accesses: []uint32{4, 3, 4, 4, 4}},
+		},
+	})
+}
+
+func (judge) Preview(req *policy.PreviewRequest, stream policy.Policy_PreviewServer) error {
+	content := string(req.GetDocuments()[0].GetContent())
+	party := func(name string) *policy.Party { return &policy.Party{Namespace: "shop", Name: name} }
+	connection := func(to string, after policy.Verdict) *policy.Connection {
+		return &policy.Connection{Source: party("front"), Destination: party(to), Protocol: "TCP", Port: 5432, After: after, Count: 40, LastSeen: timestamppb.Now(),
+			Decision: &policy.Decision{Reason: "no rule allows it", Rules: []*policy.Rule{{Policy: &policy.PolicyName{Namespace: "shop", Name: "strict"}, Path: "spec"}}}}
+	}
+	switch {
+	case strings.Contains(content, "no policy"):
+		return status.Error(codes.InvalidArgument, "what if, line 1: <b>no policy</b>")
+	case strings.Contains(content, "busy"):
+		return status.Error(codes.ResourceExhausted, "another is being judged")
+	case strings.Contains(content, "huge"):
+		for range 5 {
+			res := &policy.PreviewResponse{}
+			for range 1000 {
+				res.Connections = append(res.Connections, connection("db", policy.Verdict_DENIED))
+				res.Pairs = append(res.Pairs, &policy.PairChange{Source: 1 << 31})
+				res.Warnings = append(res.Warnings, "w")
+			}
+			if err := stream.Send(res); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if err := stream.Send(&policy.PreviewResponse{
+		NodeName: "prod/n1", Changes: []*policy.PolicyChange{{Policy: &policy.PolicyName{Kind: "CiliumNetworkPolicy", Namespace: "shop", Name: "strict"}, Action: policy.ChangeAction_ADDED, Line: 1}},
+		Connections: []*policy.Connection{connection("db", policy.Verdict_DENIED), connection("<i>cache</i>", policy.Verdict_ALLOWED)}, Warnings: []string{"the selector matches <b>nobody</b>"},
+	}); err != nil {
+		return err
+	}
+	return stream.Send(&policy.PreviewResponse{
+		Parties: []*policy.Party{party("front"), party("db")},
+		Pairs: []*policy.PairChange{{Source: 0, Destination: 1, Before: &policy.Access{Verdict: policy.Verdict_ALLOWED}, After: &policy.Access{Verdict: policy.Verdict_DENIED},
+			Closed: []*policy.PortRange{{Protocol: "ANY", Last: 65535}}}},
+		Summary: &policy.PreviewSummary{Flows: 90, Refused: 1, Allowed: 1, Unchanged: 4, PairsClosed: 1, FlowsNotJudged: 2},
+	})
+}
+
+// TestReach: what policies allow is told by workloads, as flows name them.
+func TestReach(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	s.add(endpoint("shop", "front", 1001), endpoint("shop", "db", 1002), 5432, true, "")
+	s.eventually("the flow", func() bool { return len(s.graph.Snapshot(time.Time{}, time.Time{}).Edges) == 1 })
+	r := fetch[ui.Reach](t, s.client(), s.http.URL+"/api/reach")
+	at := func(id string) int { return slices.IndexFunc(r.Parties, func(p ui.Party) bool { return p.ID == id }) }
+	for pair, want := range map[[2]string]string{
+		{"shop/front", "shop/db"}: "allowed", {"shop/archive", "shop/db"}: "partial", {":world", "shop/db"}: "denied", {":world", ":world"}: "", {"stats/collector", "shop/db"}: "denied",
+	} {
+		from, to := at(pair[0]), at(pair[1])
+		if from < 0 || to < 0 || r.Accesses[r.Rows[from][to]].Verdict != want {
+			t.Errorf("%v is not %q: %+v", pair, want, r)
+		}
+	}
+	if a := r.Accesses[r.Rows[at("shop/archive")][at("shop/db")]]; !slices.Equal(a.Ports, []string{"TCP 5432"}) || !slices.Equal(a.Ingress.Policies, []string{"shop/db-archive"}) {
+		t.Errorf("archive to db: %+v", a)
+	}
+}
+
+// TestPreviewRequests: a document is judged for who has the token and sends it as one, however
+// large it is and whatever the server answers.
+func TestPreviewRequests(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	send := func(c *http.Client, method, kind, host, body string) (int, string) {
+		req, err := http.NewRequestWithContext(t.Context(), method, s.http.URL+"/api/preview", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", kind)
+		if host != "" {
+			req.Host = host
+		}
+		res, err := c.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		text, err := io.ReadAll(io.LimitReader(res.Body, 4<<20))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res.StatusCode, string(text)
+	}
+	const yaml = "application/yaml"
+	for _, c := range []struct {
+		what, method, kind, host, body string
+		client                         *http.Client
+		want                           int
+		says                           string
+	}{
+		{"a policy", "POST", yaml, "", "kind: x", s.client(), 200, `"refused":1`},
+		{"without a token", "POST", yaml, "", "kind: x", http.DefaultClient, 401, "token"},
+		{"of another name", "POST", yaml, "evil.example", "kind: x", s.client(), 421, "no name"},
+		{"as a form", "POST", "application/x-www-form-urlencoded", "", "kind: x", s.client(), 415, yaml},
+		{"as text", "POST", "text/plain", "", "kind: x", s.client(), 415, yaml},
+		{"by GET", "GET", yaml, "", "", s.client(), 405, "POST"},
+		{"by PUT", "PUT", yaml, "", "kind: x", s.client(), 405, "GET"},
+		{"too large", "POST", yaml, "", strings.Repeat("#", 401<<10), s.client(), 413, "KiB"},
+		{"no policy", "POST", yaml, "", "no policy", s.client(), 200, `"error":"what if, line 1`},
+		{"while another is judged", "POST", yaml, "", "busy", s.client(), 200, `"error":"another`},
+	} {
+		if code, text := send(c.client, c.method, c.kind, c.host, c.body); code != c.want || !strings.Contains(text, c.says) {
+			t.Errorf("%s: %d %.200s, want %d and %q", c.what, code, text, c.want, c.says)
+		}
+	}
+	if code, text := send(s.client(), "POST", yaml, "", "huge"); code != 200 || len(text) > 1<<20 || bytes.Count([]byte(text), []byte(`"refused":true`)) != 600 {
+		t.Errorf("more than was asked for: %d, %d bytes", code, len(text))
+	}
+}
+
+// deficiencies are matrices of how colours look without one kind of cones, of linear RGB (Viénot,
+// Brettel and Mollon 1999; the last is theirs of 1997, for one plane).
+const colours = `(() => {
+	const css = getComputedStyle(document.documentElement);
+	const lin = v => { v /= 255; return v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; };
+	const rgb = name => { const h = css.getPropertyValue("--" + name).trim().slice(1), x = h.length === 3 ? [...h].map(c => c + c).join("") : h;
+		return [0, 2, 4].map(i => lin(parseInt(x.slice(i, i + 2), 16))); };
+	const light = c => 0.2126 * c[0] + 0.7152 * c[1] + 0.0722 * c[2];
+	const contrast = (a, b) => { const [x, y] = [light(a), light(b)]; return (Math.max(x, y) + 0.05) / (Math.min(x, y) + 0.05); };
+	const kinds = { normal: [[1,0,0],[0,1,0],[0,0,1]], protanopia: [[0.11238,0.88762,0],[0.11238,0.88762,0],[0.00401,-0.00401,1]],
+		deuteranopia: [[0.29275,0.70725,0],[0.29275,0.70725,0],[-0.02234,0.02234,1]], tritanopia: [[1,0.14461,-0.14461],[0,0.85924,0.14076],[0,0.85924,0.14076]] };
+	const bad = [], cube = v => Math.cbrt(Math.max(0, v));
+	for (const [kind, m] of Object.entries(kinds)) {
+		const see = name => m.map(r => r[0] * rgb(name)[0] + r[1] * rgb(name)[1] + r[2] * rgb(name)[2]);
+		// Oklab: about 0.02 is a difference that is just seen.
+		const lab = c => { const l = cube(0.4122 * c[0] + 0.5363 * c[1] + 0.0514 * c[2]), m = cube(0.2119 * c[0] + 0.6807 * c[1] + 0.1074 * c[2]), s = cube(0.0883 * c[0] + 0.2817 * c[1] + 0.63 * c[2]);
+			return [0.2105 * l + 0.7936 * m - 0.0041 * s, 1.978 * l - 2.4286 * m + 0.4506 * s, 0.0259 * l + 0.7828 * m - 0.8087 * s]; };
+		const far = (a, b) => Math.hypot(...lab(see(a)).map((v, i) => v - lab(see(b))[i]));
+		if (far("forwarded", "dropped") < 0.1) bad.push(kind + ": let in and refused " + far("forwarded", "dropped").toFixed(3));
+		for (const c of ["forwarded", "dropped", "audited", "faint", "text"]) for (const back of ["back", "raised"])
+			if (contrast(see(c), see(back)) < 4.5) bad.push(kind + ": " + c + " on " + back + " " + contrast(see(c), see(back)).toFixed(2));
+	}
+	return bad.join("; ");
+})()`
+
+// TestPolicyPage: the matrix of who may reach whom beside who does, and what other policies would
+// change, by mouse and by keyboard; colours can be told apart with every kind of colour vision.
+func TestPolicyPage(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	front, db, stats := endpoint("shop", "front", 1001), endpoint("shop", "db", 1002), endpoint("stats", "collector", 1004)
+	for range 5 {
+		s.add(front, db, 5432, false, "")
+		s.add(stats, db, 9100, true, "scrape")
+	}
+	b := newBrowser(t, s)
+	b.size(1280, 800)
+	b.run("the page", navigate(s.url))
+	b.until("all connections", `document.body.dataset.edges === "2"`)
+	b.key("2")
+	cell := func(from, to string) string {
+		return fmt.Sprintf("document.querySelector(`#matrix button[title^=\"%s → %s:\"]`)", from, to)
+	}
+	b.until("refused, and allowed", cell("shop/front", "shop/db")+`?.title.endsWith(": refused, policies allow it")`)
+	b.until("let in, and refused", cell("stats/collector", "shop/db")+`?.title.endsWith(": let in, policies refuse it")`)
+	b.until("never seen", cell("shop/archive", "shop/db")+`?.textContent === "◌" && `+cell("world", "shop/db")+`.textContent === "·"`)
+	b.until("what differs is framed", `document.querySelectorAll("#matrix td.differs").length === 2`)
+	b.until("drops first", `document.querySelector("#matrix tbody th").textContent === "shop/front" && document.querySelector("#matrix thead th:nth-child(2)").textContent === "shop/db"`)
+	b.picture("may")
+	b.key("m")
+	b.until("differences", `document.querySelector("#matrix [data-mode=differences]").getAttribute("aria-pressed") === "true" && location.hash.includes("matrix=differences") && !`+cell("world", "shop/db")+` && !!`+cell("shop/front", "shop/db"))
+	b.key("m")
+	b.until("all again", `!location.hash.includes("matrix=")`)
+	b.run("one cell", focus(`#matrix td button`))
+	b.key(kb.ArrowDown)
+	b.until("the next cell by its arrow", `document.activeElement.dataset.pair?.endsWith(">shop/db") && document.activeElement !== document.querySelector("#matrix td button")`)
+	b.run("a pair", click(`#matrix button[data-pair="shop/archive>shop/db"]`))
+	b.until("why, of a pair that was never seen", `["shop/archive → shop/db", "Not seen", "allow some of it", "TCP 5432", "shop/db-archive"].every(x => document.getElementById("panel").textContent.includes(x))`)
+	b.until("the pair in the address", `location.hash.includes("selected=p%3Ashop%2Farchive")`)
+	b.key(kb.Escape)
+
+	b.key("5")
+	b.until("the field", `document.activeElement.id === "document"`)
+	b.key("2")
+	b.until("keys are text there", `document.activeElement.value.includes("2") && !document.getElementById("whatif").hidden`)
+	b.run("judge", click("#judge"))
+	b.until("what would be refused", `document.querySelector("#preview .verdict")?.textContent.includes("1 of the kinds") && document.querySelectorAll("#preview .connections tbody tr").length === 2 &&
+		document.querySelector("#preview .connections tbody tr").textContent.includes("✕ refusedshop/frontshop/dbTCP 543240")`)
+	b.until("names as text", `document.getElementById("preview").textContent.includes("shop/<i>cache</i>") && document.getElementById("preview").textContent.includes("matches <b>nobody</b>")`)
+	b.until("pairs", `document.querySelector("#preview .pairs tbody")?.textContent === "shop/frontshop/dballoweddenied− ANY"`)
+	b.picture("whatif")
+	b.run("an error", evaluate(`document.getElementById("document").value = "no policy"`))
+	b.run("judge", click("#judge"))
+	b.until("why", `document.querySelector("#preview [role=alert]")?.textContent === "what if, line 1: <b>no policy</b>"`)
+	b.until("told apart by all, in light", colours+` === ""`)
+	b.dark()
+	b.until("told apart by all, in dark", colours+` === ""`)
+	b.picture("whatif-dark")
+	b.size(800, 600)
+	b.run("the matrix", evaluate(`location.hash = "#view=matrix"`))
+	b.until("the matrix", `!!`+cell("shop/front", "shop/db"))
+	b.picture("may-800")
+	b.key("1")
+	b.picture("map-800")
+}

@@ -1,0 +1,248 @@
+package ui
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/hawser-net/hawser/api/policy"
+)
+
+const (
+	// maxDocument is the size of the policies that may be asked about, in bytes; a server of flows
+	// takes little more.
+	maxDocument = 400 << 10
+	// previewTimeout is how long an answer may take.
+	previewTimeout = 45 * time.Second
+	// maxPreview is how many connections of each sort, and how many pairs, are told of.
+	maxPreview = 300
+	// documentType is what a document is sent as. No form of a page can send it.
+	documentType = "application/yaml"
+	noPreview    = "the server does not preview policies"
+)
+
+// Preview says what would be otherwise with other policies.
+type Preview struct {
+	// Error says why nothing was judged, such as the line that is no policy.
+	Error    string    `json:"error,omitempty"`
+	Node     string    `json:"node"`
+	Time     time.Time `json:"time"`
+	Changes  []Change  `json:"changes"`
+	Warnings []string  `json:"warnings"`
+	// Problems are nodes whose connections are missing.
+	Problems []string `json:"problems"`
+	// Connections that were seen and would be judged otherwise, those to be refused first.
+	Connections []Connection `json:"connections"`
+	Pairs       []PairChange `json:"pairs"`
+	// Counts of all there is, also of what is left out.
+	Refused     uint64 `json:"refused"`
+	Allowed     uint64 `json:"allowed"`
+	Unchanged   uint64 `json:"unchanged"`
+	Opened      uint64 `json:"opened"`
+	Closed      uint64 `json:"closed"`
+	Flows       uint64 `json:"flows"`
+	NotJudged   uint64 `json:"notJudged"`
+	Oldest      string `json:"oldest,omitempty"`
+	PairsOut    uint64 `json:"pairsLeftOut"`
+	PartiesOut  uint32 `json:"partiesLeftOut"`
+	ConnectsOut uint64 `json:"connectionsLeftOut"`
+}
+
+// Change is a policy that would be otherwise.
+type Change struct {
+	Action string `json:"action"`
+	Kind   string `json:"kind"`
+	Policy string `json:"policy"`
+	Line   uint32 `json:"line,omitempty"`
+}
+
+// Connection is what was seen from one party to another.
+type Connection struct {
+	Source      string    `json:"source"`
+	Destination string    `json:"destination"`
+	Port        string    `json:"port"`
+	Refused     bool      `json:"refused"` // and not allowed
+	Count       uint64    `json:"count"`
+	Seen        time.Time `json:"seen"`
+	Reason      string    `json:"reason,omitempty"`
+	Rules       []string  `json:"rules,omitempty"`
+}
+
+// PairChange is a pair between which something else would pass.
+type PairChange struct {
+	Source      string   `json:"source"`
+	Destination string   `json:"destination"`
+	Before      string   `json:"before"`
+	After       string   `json:"after"`
+	Opened      []string `json:"opened,omitempty"`
+	Closed      []string `json:"closed,omitempty"`
+	Policies    []string `json:"policies,omitempty"`
+}
+
+// servePreview answers what other policies would change. Nothing is applied, here or there.
+func (s *Server) servePreview(w http.ResponseWriter, r *http.Request) {
+	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != documentType {
+		http.Error(w, "send policies as "+documentType, http.StatusUnsupportedMediaType)
+		return
+	}
+	content, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxDocument))
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		http.Error(w, fmt.Sprintf("the policies are larger than %d KiB", maxDocument>>10), http.StatusRequestEntityTooLarge)
+		return
+	case err != nil:
+		http.Error(w, "the policies did not arrive whole", http.StatusBadRequest)
+		return
+	}
+	if s.follower.Policy == nil {
+		answer(w, r, Preview{Error: noPreview})
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), previewTimeout)
+	defer cancel()
+	out, err := askPreview(ctx, s.follower.Policy, content)
+	if err == nil {
+		answer(w, r, out)
+		return
+	}
+	text := message(err)
+	if status.Code(err) == codes.Unimplemented {
+		text = noPreview
+	}
+	answer(w, r, Preview{Error: text})
+}
+
+// askPreview puts the pieces of an answer together, and holds no more of it than was asked for.
+func askPreview(ctx context.Context, client policy.PolicyClient, content []byte) (*Preview, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := client.Preview(ctx, &policy.PreviewRequest{
+		Documents: []*policy.Document{{Name: "what if", Content: content}}, Connections: maxPreview, Pairs: maxPreview,
+	})
+	if err != nil {
+		return nil, err
+	}
+	out := &Preview{Changes: []Change{}, Warnings: []string{}, Problems: []string{}, Connections: []Connection{}, Pairs: []PairChange{}}
+	var parties []*policy.Party
+	var pairs []*policy.PairChange
+	for {
+		res, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		if res.GetNodeName() != "" {
+			out.Node = res.GetNodeName()
+		}
+		if res.GetTime() != nil {
+			out.Time = res.GetTime().AsTime()
+		}
+		for _, c := range res.GetChanges() {
+			out.Changes = bounded(out.Changes, Change{actionName(c.GetAction()), c.GetPolicy().GetKind(), policyText(c.GetPolicy()), c.GetLine()}, maxPreview)
+		}
+		for _, text := range res.GetWarnings() {
+			out.Warnings = bounded(out.Warnings, text, maxPreview)
+		}
+		for _, p := range res.GetProblems() {
+			out.Problems = bounded(out.Problems, p.GetNodeName()+": "+p.GetProblem(), maxPreview)
+		}
+		for _, c := range res.GetConnections() {
+			out.Connections = bounded(out.Connections, newConnection(c), 2*maxPreview) // of each sort
+		}
+		for _, p := range res.GetParties() {
+			parties = bounded(parties, p, 2*maxPreview)
+		}
+		for _, p := range res.GetPairs() {
+			pairs = bounded(pairs, p, maxPreview)
+		}
+		out.count(res.GetSummary())
+	}
+	name := func(i uint32) string {
+		if int(i) < len(parties) {
+			return partyName(parties[i])
+		}
+		return "?"
+	}
+	for _, p := range pairs {
+		after := newAccess(p.GetAfter())
+		one := PairChange{
+			Source: name(p.GetSource()), Destination: name(p.GetDestination()), Before: verdictName(p.GetBefore().GetVerdict()), After: after.Verdict,
+			Policies: append(after.Egress.Policies, after.Ingress.Policies...),
+		}
+		for _, r := range p.GetOpened() {
+			one.Opened = append(one.Opened, portsName(r))
+		}
+		for _, r := range p.GetClosed() {
+			one.Closed = append(one.Closed, portsName(r))
+		}
+		out.Pairs = append(out.Pairs, one)
+	}
+	return out, nil
+}
+
+// bounded appends unless there are that many.
+func bounded[T any](list []T, one T, most int) []T {
+	if len(list) >= most {
+		return list
+	}
+	return append(list, one)
+}
+
+func (p *Preview) count(s *policy.PreviewSummary) {
+	if s == nil {
+		return
+	}
+	p.Refused, p.Allowed, p.Unchanged = s.GetRefused(), s.GetAllowed(), s.GetUnchanged()
+	p.Opened, p.Closed, p.Flows, p.NotJudged = s.GetPairsOpened(), s.GetPairsClosed(), s.GetFlows(), s.GetFlowsNotJudged()
+	p.PairsOut, p.PartiesOut, p.ConnectsOut = s.GetPairsLeftOut(), s.GetPartiesLeftOut(), s.GetConnectionsLeftOut()
+	if s.GetOldest() != nil {
+		p.Oldest = s.GetOldest().AsTime().Format(time.RFC3339)
+	}
+}
+
+func newConnection(c *policy.Connection) Connection {
+	out := Connection{
+		Source: partyName(c.GetSource()), Destination: partyName(c.GetDestination()), Port: c.GetProtocol(), Refused: c.GetAfter() == policy.Verdict_DENIED,
+		Count: c.GetCount(), Seen: c.GetLastSeen().AsTime(), Reason: c.GetDecision().GetReason(),
+	}
+	if c.GetPort() != 0 {
+		out.Port = fmt.Sprintf("%s %d", c.GetProtocol(), c.GetPort())
+	}
+	for _, r := range c.GetDecision().GetRules() {
+		out.Rules = append(out.Rules, policyText(r.GetPolicy())+" "+r.GetPath())
+	}
+	return out
+}
+
+func partyName(p *policy.Party) string {
+	name := p.GetName()
+	if p.GetNamespace() != "" {
+		name = p.GetNamespace() + "/" + name
+	}
+	if p.GetCluster() != "" {
+		name = p.GetCluster() + "/" + name
+	}
+	return name
+}
+
+func actionName(a policy.ChangeAction) string {
+	switch a {
+	case policy.ChangeAction_ADDED:
+		return "added"
+	case policy.ChangeAction_REPLACED:
+		return "replaced"
+	case policy.ChangeAction_DELETED:
+		return "deleted"
+	}
+	return "unchanged"
+}

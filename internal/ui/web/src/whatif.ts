@@ -1,0 +1,85 @@
+import { type Preview, send } from "./api";
+import { amount, byId, el } from "./dom";
+
+// WhatIf asks what policies would change. The document stays in the page: it is sent to the server
+// to be judged, and nothing is applied.
+export class WhatIf {
+  private text: HTMLTextAreaElement;
+  private result = el("div", { id: "preview", "aria-live": "polite" });
+  private asked = 0;
+
+  constructor(box: HTMLElement) {
+    this.text = el("textarea", { id: "document", spellcheck: "false", autocomplete: "off", "aria-label": "Policies, YAML", placeholder: "Paste policies here, or drop a file: YAML, one or several documents" });
+    const file = el("input", { type: "file", id: "file", "aria-label": "A file with policies", accept: ".yaml,.yml,.json", change: () => void this.read(file.files?.[0]) });
+    box.append(
+      el("h2", {}, "What if these policies were in force?"),
+      el("p", { class: "more" }, "Connections that were seen are judged by them, and who may reach whom is computed anew. Nothing is applied."),
+      this.text,
+      el("div", { class: "modes" }, el("button", { id: "judge", title: "Ctrl+Enter", click: () => void this.judge() }, "Judge"), file),
+      this.result,
+    );
+    this.text.addEventListener("keydown", e => { if (e.key === "Enter" && (e.ctrlKey || e.metaKey)) void this.judge(); });
+    box.addEventListener("dragover", e => e.preventDefault());
+    box.addEventListener("drop", e => {
+      e.preventDefault();
+      void this.read(e.dataTransfer?.files[0]);
+    });
+  }
+
+  focus(): void { this.text.focus(); }
+
+  private async read(f: File | undefined): Promise<void> {
+    if (!f) return;
+    if (f.size > 400 * 1024) return this.fail("The file is larger than 400 KiB.");
+    this.text.value = await f.text();
+    await this.judge();
+  }
+
+  private fail(text: string): void {
+    this.result.replaceChildren(el("p", { class: "dropped failed", role: "alert" }, text));
+  }
+
+  private async judge(): Promise<void> {
+    const mine = ++this.asked, button = byId<HTMLButtonElement>("judge");
+    if (!this.text.value.trim()) return this.fail("There is no policy to judge.");
+    button.disabled = true;
+    this.result.replaceChildren(el("p", { class: "more" }, "…"));
+    try {
+      const found = await send<Preview>("preview", this.text.value);
+      if (mine !== this.asked) return;
+      if (found.error) this.fail(found.error);
+      else this.result.replaceChildren(...preview(found));
+    } catch (e) {
+      if (mine === this.asked) this.fail(e instanceof TypeError ? "hawser ui does not answer" : String((e as Error).message));
+    } finally {
+      button.disabled = false;
+    }
+  }
+}
+
+function table(name: string, heads: string[], rows: (string | HTMLElement)[][]): HTMLElement {
+  return el("table", { class: name }, el("thead", {}, el("tr", {}, ...heads.map(h => el("th", { scope: "col" }, h)))),
+    el("tbody", {}, ...rows.map(r => el("tr", {}, ...r.map(c => el("td", {}, c))))));
+}
+
+function preview(p: Preview): HTMLElement[] {
+  const out: HTMLElement[] = [
+    el("p", { class: p.refused ? "verdict dropped" : "verdict" }, p.refused ? `✕ ${amount(p.refused)} of the kinds of connections that were seen would be refused.` : "● Nothing that was seen would be refused."),
+    el("p", {}, `${amount(p.allowed)} that were refused would be allowed, ${amount(p.unchanged)} stay as they are. ` +
+      `Of pairs, ${amount(p.opened)} would be opened and ${amount(p.closed)} closed. Judged were ${amount(p.flows)} flows${p.oldest ? ` since ${new Date(p.oldest).toLocaleString([], { hour12: false })}` : ""}` +
+      `${p.notJudged ? `; ${amount(p.notJudged)} cannot be` : ""}.`),
+  ];
+  for (const w of p.warnings) out.push(el("p", { class: "warning" }, `⚠ ${w}`));
+  for (const w of p.problems) out.push(el("p", { class: "warning" }, `⚠ Nothing of ${w}`));
+  if (p.changes.length) out.push(el("h3", {}, "Policies"), table("changes", ["", "Policy", "Kind", "Line"], p.changes.map(c => [c.action, c.policy, c.kind, c.line ? String(c.line) : ""])));
+  if (p.connections.length) out.push(el("h3", {}, "Connections that were seen"), table("connections", ["Would be", "From", "To", "Port", "Seen", "Last", "Why"], p.connections.map(c => [
+    c.refused ? el("span", { class: "dropped" }, "✕ refused") : el("span", { class: "forwarded" }, "● allowed"), c.source, c.destination, c.port, amount(c.count),
+    new Date(c.seen).toLocaleTimeString([], { hour12: false }), [...(c.rules ?? []), c.reason ?? ""].filter(Boolean).join(", ")])));
+  if (p.connectionsLeftOut) out.push(el("p", { class: "more" }, `and ${amount(p.connectionsLeftOut)} more`));
+  if (p.pairs.length) out.push(el("h3", {}, "Who may reach whom"), table("pairs", ["From", "To", "Before", "After", "Opened", "Closed"], p.pairs.map(c => [
+    c.source, c.destination, c.before, c.after, el("span", { class: "forwarded" }, (c.opened ?? []).map(o => `+ ${o}`).join(", ")),
+    el("span", { class: "dropped" }, (c.closed ?? []).map(o => `− ${o}`).join(", "))])));
+  if (p.pairsLeftOut) out.push(el("p", { class: "more" }, `and ${amount(p.pairsLeftOut)} pairs more`));
+  if (p.partiesLeftOut) out.push(el("p", { class: "more" }, `${p.partiesLeftOut} identities were not compared`));
+  return out;
+}
