@@ -140,12 +140,12 @@ chart-test: build bin/helm ## install, upgrade and uninstall the chart with helm
 	@go run ./hack/chart $(CHART)
 
 bench: build ## measure against baselines of this machine, 12 min; BENCH=--quick for three, or BENCH='--rows rr,bpf' (root)
-	@CGO_ENABLED=0 go build -trimpath -o bin/hawser-bench ./internal/bench/hawser-bench
+	@CGO_ENABLED=0 go build -trimpath -o bin/hawser-bench ./bench/hawser-bench
 	@bin/hawser-bench --json bin/bench.json $(BENCH)
 	@echo "the same as JSON: bin/bench.json"
 
 scale: build kube-apiserver ## the control plane at the size of a data centre, 15 min; SCALE=--full for hours, or SCALE='--scenarios relabel' (root)
-	@CGO_ENABLED=0 go build -trimpath -o bin/hawser-scale ./internal/bench/hawser-scale
+	@CGO_ENABLED=0 go build -trimpath -o bin/hawser-scale ./bench/hawser-scale
 	@bin/hawser-scale --out bin/scale $(SCALE)
 
 verify: ## generated code, formatting, vet, staticcheck and the layer rules

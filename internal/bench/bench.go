@@ -152,8 +152,8 @@ func pick[T any](b *bencher, full, quick T) T {
 	return full
 }
 
-// machine describes where the figures were taken.
-func machine() (kernel string, cpus int) {
+// thisMachine describes where the figures were taken.
+func thisMachine() (kernel string, cpus int) {
 	var u unix.Utsname
 	if unix.Uname(&u) == nil {
 		kernel = unix.ByteSliceToString(u.Release[:])

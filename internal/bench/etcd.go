@@ -10,38 +10,23 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
+
+	"github.com/hawser-net/hawser/internal/sandbox/etcd"
 )
 
 // ServeEtcd serves one etcd member with its data and its socket in dir until ctx ends. It syncs to
 // disk as a cluster's does. The program that calls Run must do this, in a process of its own, when
 // started with Config.Self and dir as its arguments.
 func ServeEtcd(ctx context.Context, dir string) error {
-	cfg := embed.NewConfig()
-	cfg.Name = "bench"
-	cfg.Dir = filepath.Join(dir, "data")
-	cfg.LogLevel = "error"
-	cfg.EnableGRPCGateway = false
-	// One member elects itself: no reason to wait for votes that do not come.
-	cfg.TickMs, cfg.ElectionMs = 100, 1000
-	cfg.QuotaBackendBytes = 4 << 30
-	client := url.URL{Scheme: "unix", Path: filepath.Join(dir, "client.sock")}
-	peer := url.URL{Scheme: "unix", Path: filepath.Join(dir, "peer.sock")}
-	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
-	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
-	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
-	server, err := embed.StartEtcd(cfg)
+	server, err := etcd.Member{
+		Name: "bench", Dir: filepath.Join(dir, "data"), PeerSocket: filepath.Join(dir, "peer.sock"),
+		Listen: []url.URL{{Scheme: "unix", Path: filepath.Join(dir, "client.sock")}}, LogLevel: "error", Durable: true, Quota: 4 << 30,
+	}.Start(ctx)
 	if err != nil {
-		return fmt.Errorf("start etcd: %w", err)
+		return err
 	}
-	defer server.Close()
-	select {
-	case err := <-server.Err():
-		return fmt.Errorf("etcd: %w", err)
-	case <-ctx.Done():
-		return nil
-	}
+	return etcd.Wait(ctx, server)
 }
 
 // etcdServer is a running member.

@@ -21,7 +21,7 @@ type where struct {
 // placements are both sides on one processor, where a round trip is all path and no waiting, and on
 // two.
 func placements() []where {
-	_, cpus := machine()
+	_, cpus := thisMachine()
 	all := []where{{"same CPU", 0, 0}}
 	if cpus > 1 {
 		all = append(all, where{"two CPUs", 0, 1})

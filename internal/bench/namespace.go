@@ -7,13 +7,14 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/hawser-net/hawser/internal/sandbox/machine"
 )
 
 // namespace is a network namespace kept by a mount on a file of the run's directory.
@@ -30,24 +31,7 @@ func (b *bencher) newNamespace(name string) (*namespace, error) {
 		return nil, err
 	}
 	n := &namespace{name: name, path: filepath.Join(dir, name)}
-	f, err := os.OpenFile(n.path, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0o400)
-	if err != nil {
-		return nil, fmt.Errorf("namespace %s: %w", name, err)
-	}
-	_ = f.Close()
-	err = onThread(func() error {
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			return err
-		}
-		lo, err := netlink.LinkByName("lo")
-		if err != nil {
-			return err
-		}
-		if err := netlink.LinkSetUp(lo); err != nil {
-			return err
-		}
-		return unix.Mount(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()), n.path, "", unix.MS_BIND, "")
-	})
+	err := machine.CreateNamespace(n.path)
 	if err == nil {
 		n.file, err = os.Open(n.path)
 	}
@@ -67,41 +51,12 @@ func (n *namespace) remove() error {
 	if n.file != nil {
 		_ = n.file.Close()
 	}
-	if err := unix.Unmount(n.path, unix.MNT_DETACH); err != nil && err != unix.EINVAL && err != unix.ENOENT {
-		return fmt.Errorf("unmount %s: %w", n.path, err)
-	}
-	if err := os.Remove(n.path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	return nil
+	return machine.RemoveNamespace(n.path)
 }
 
 // do runs fn on a thread inside. Sockets and processes that fn itself makes belong to the
 // namespace.
-func (n *namespace) do(fn func() error) error {
-	return onThread(func() error {
-		if err := unix.Setns(int(n.file.Fd()), unix.CLONE_NEWNET); err != nil {
-			return fmt.Errorf("enter %s: %w", n.name, err)
-		}
-		return fn()
-	})
-}
-
-// onThread runs fn on a thread of its own, which ends with it. The main thread cannot end, and
-// /proc/self speaks of it: it waits while another one does the work.
-func onThread(fn func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
-		if unix.Gettid() == unix.Getpid() {
-			defer runtime.UnlockOSThread()
-			done <- onThread(fn)
-			return
-		}
-		done <- fn()
-	}()
-	return <-done
-}
+func (n *namespace) do(fn func() error) error { return machine.InNamespace(n.path, fn) }
 
 // veth makes a pair with both ends in place: moving one later waits for the kernel.
 func veth(a *namespace, aName string, b *namespace, bName string) error {

@@ -59,7 +59,7 @@ type Figure struct {
 
 func newReport(quick bool) *Report {
 	r := &Report{Taken: time.Now().UTC().Truncate(time.Second), Quick: quick}
-	r.Kernel, r.CPUs = machine()
+	r.Kernel, r.CPUs = thisMachine()
 	return r
 }
 

@@ -10,14 +10,13 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 
+	"github.com/hawser-net/hawser/internal/sandbox/etcd"
 	"github.com/hawser-net/hawser/internal/sandbox/machine"
 )
 
@@ -37,47 +36,28 @@ type etcdServer struct {
 
 // run serves until ctx ends. It tells descriptor readyFD when it answers.
 func (e *etcdServer) run(ctx context.Context) error {
-	cfg := embed.NewConfig()
-	cfg.Name = "sandbox"
-	cfg.Dir = e.dir
-	cfg.LogLevel = "warn"
-	cfg.EnableGRPCGateway = false
-	// The sandbox does not outlive the machine, so nothing has to survive a power cut.
-	cfg.UnsafeNoFsync = true
-	// One member elects itself: no reason to wait a second for votes that do not come.
-	cfg.TickMs, cfg.ElectionMs = 10, 100
-	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = nil, nil
+	member := etcd.Member{Name: "sandbox", Dir: e.dir, PeerSocket: e.dir + "/peer.sock", LogLevel: "warn"}
 	for _, s := range e.listen {
 		u, err := url.Parse(s)
 		if err != nil {
 			return fmt.Errorf("--listen: %w", err)
 		}
-		cfg.ListenClientUrls = append(cfg.ListenClientUrls, *u)
-		cfg.AdvertiseClientUrls = append(cfg.AdvertiseClientUrls, *u)
+		member.Listen = append(member.Listen, *u)
 	}
 	if e.tls != "" {
 		file := func(name string) string { return filepath.Join(e.tls, name) }
-		cfg.ClientTLSInfo = transport.TLSInfo{
+		member.TLS = transport.TLSInfo{
 			CertFile: file("server.crt"), KeyFile: file("server.key"), TrustedCAFile: file("ca.crt"), ClientCertAuth: true,
 		}
 	}
-	peer := url.URL{Scheme: "unix", Path: e.dir + "/peer.sock"}
-	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
-	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
-	server, err := embed.StartEtcd(cfg)
+	server, err := member.Start(ctx)
 	if err != nil {
-		return fmt.Errorf("start etcd: %w", err)
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
 	}
 	defer server.Close()
-	select {
-	case <-server.Server.ReadyNotify():
-	case err := <-server.Err():
-		return fmt.Errorf("etcd: %w", err)
-	case <-time.After(30 * time.Second):
-		return errors.New("etcd is not ready after 30 s")
-	case <-ctx.Done():
-		return nil
-	}
 	if err := e.resume(ctx, v3client.New(server.Server)); err != nil {
 		return fmt.Errorf("revision of etcd: %w", err)
 	}
@@ -89,12 +69,7 @@ func (e *etcdServer) run(ctx context.Context) error {
 	if err := machine.SignalReady(e.readyFD); err != nil {
 		return err
 	}
-	select {
-	case err := <-server.Err():
-		return fmt.Errorf("etcd: %w", err)
-	case <-ctx.Done():
-		return nil
-	}
+	return etcd.Wait(ctx, server)
 }
 
 // RevisionFile is the name of a file in the directory of data. Whoever puts an older copy of the

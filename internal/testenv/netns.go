@@ -1,16 +1,16 @@
 package testenv
 
 import (
-	"fmt"
 	"net"
 	"os"
 	"path/filepath"
-	"runtime"
 	"testing"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/hawser-net/hawser/internal/sandbox/machine"
 )
 
 // RequireRoot skips the test unless it runs as root. The test runner of `make test` counts such a
@@ -41,33 +41,15 @@ func NewNetNS(t testing.TB) *NetNS {
 	path := filepath.Join(dir, "net")
 	// Registered first, so that a failure half way is cleaned up as well.
 	t.Cleanup(func() {
-		// A lazy unmount: a process of a failed test may still hold the namespace.
-		if err := unix.Unmount(path, unix.MNT_DETACH); err != nil && err != unix.EINVAL && err != unix.ENOENT {
-			t.Errorf("unmount %s: %v", path, err)
+		if err := machine.RemoveNamespace(path); err != nil {
+			t.Error(err)
 		}
 		if err := os.RemoveAll(dir); err != nil {
 			t.Errorf("remove %s: %v", dir, err)
 		}
 	})
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatalf("namespace mount point: %v", err)
-	}
-	err = onThread(func() error {
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			return fmt.Errorf("unshare: %w", err)
-		}
-		self := fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid())
-		if err := unix.Mount(self, path, "", unix.MS_BIND, ""); err != nil {
-			return fmt.Errorf("mount %s on %s: %w", self, path, err)
-		}
-		lo, err := netlink.LinkByName("lo")
-		if err != nil {
-			return fmt.Errorf("loopback: %w", err)
-		}
-		return netlink.LinkSetUp(lo)
-	})
-	if err != nil {
-		t.Fatalf("new network namespace: %v", err)
+	if err := machine.CreateNamespace(path); err != nil {
+		t.Fatal(err)
 	}
 	file, err := os.Open(path)
 	if err != nil {
@@ -87,12 +69,7 @@ func (n *NetNS) Fd() int { return int(n.file.Fd()) }
 // started by fn itself belong to the namespace and may be used outside of it afterwards; goroutines
 // started by fn run outside. The thread ends with fn and is never given back to the scheduler.
 func (n *NetNS) Do(fn func() error) error {
-	return onThread(func() error {
-		if err := unix.Setns(n.Fd(), unix.CLONE_NEWNET); err != nil {
-			return fmt.Errorf("enter %s: %w", n.path, err)
-		}
-		return fn()
-	})
+	return machine.InNamespace(n.path, fn)
 }
 
 // Must is Do that ends the test on an error.
@@ -164,30 +141,4 @@ func (n *NetNS) LinkNames(t testing.TB) []string {
 		return err
 	})
 	return names
-}
-
-// onThread runs fn on a thread of its own. The thread is not unlocked, so the runtime destroys it
-// together with whatever namespace it is in when the goroutine ends. That is not possible with the
-// main thread, of which /proc/self speaks: it is kept busy while another one does the work.
-func onThread(fn func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
-		if unix.Gettid() == unix.Getpid() {
-			defer runtime.UnlockOSThread()
-			done <- onThread(fn)
-			return
-		}
-		finished := false
-		defer func() {
-			// fn may leave through runtime.Goexit (t.FailNow): the caller must not wait for ever.
-			if !finished {
-				done <- fmt.Errorf("function on a namespace thread did not return")
-			}
-		}()
-		err := fn()
-		finished = true
-		done <- err
-	}()
-	return <-done
 }

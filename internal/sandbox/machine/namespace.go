@@ -78,7 +78,16 @@ func OnThread(fn func() error) error {
 			done <- OnThread(fn)
 			return
 		}
-		done <- fn()
+		finished := false
+		defer func() {
+			// fn may leave through runtime.Goexit (t.FailNow): the caller must not wait for ever.
+			if !finished {
+				done <- errors.New("function on a namespace thread did not return")
+			}
+		}()
+		err := fn()
+		finished = true
+		done <- err
 	}()
 	return <-done
 }
