@@ -9,10 +9,13 @@ import (
 // agentPackages are the packages that the agent is wired from, with those among them that each may
 // use.
 var agentPackages = map[string][]string{
-	"component": {},
-	"health":    {},
-	"hubble":    {"monitor"},
-	"monitor":   {},
+	"addressing":  {},
+	"component":   {},
+	"enforcement": {},
+	"identities":  {},
+	"health":      {},
+	"hubble":      {"monitor"},
+	"monitor":     {},
 }
 
 func TestTheAgentIsWiredFromAbove(t *testing.T) {

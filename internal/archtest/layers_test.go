@@ -47,6 +47,7 @@ var layers = map[string]int{
 	"internal/ui":              3,
 	"internal/k8s":             3,
 	"internal/policydir":       3,
+	"internal/policypreview":   3,
 	"internal/storedial":       3,
 	"pkg/kvstore/consul":       3,
 	"pkg/kvstore/etcd":         3,
@@ -70,6 +71,8 @@ var siblings = map[[2]string]string{
 	{"internal/datapath/loader", "internal/datapath/maps"}: "programs are loaded with the maps they use",
 	{"internal/daemon", "internal/confdir"}:                "where the options of a daemon come from",
 	{"internal/admin", "internal/k8s"}:                     "administration looks at, and writes, what agents and operator have in Kubernetes",
+	{"internal/policypreview", "internal/policydir"}:       "policies that are asked about are read as files of them are",
+	{"internal/policypreview", "internal/flowserver"}:      "it is served beside flows, to the same clients",
 	{"internal/storedial", "pkg/kvstore/etcd"}:             "the one place that knows every kind of store",
 	{"internal/storedial", "pkg/kvstore/consul"}:           "the one place that knows every kind of store",
 }

@@ -30,8 +30,7 @@ type Addresses interface {
 	// pool does not know it (the agent started again between the allocation and the creation)
 	// it is taken now.
 	Claim(ip netip.Addr, owner, expirationUUID string) error
-	// Unclaim takes a Claim back, whether or not it succeeded, of an endpoint that was not
-	// created.
+	// Unclaim takes a Claim back that succeeded, of an endpoint that was not created.
 	Unclaim(ip netip.Addr, owner string)
 	// Commit stops the address's expiration: from now on the endpoint keeps it alive.
 	Commit(ip netip.Addr, expirationUUID string) error
@@ -250,8 +249,11 @@ func (l *Lifecycle) build(ctx context.Context, row Endpoint, req CreateRequest) 
 		return req.IPv6Expiration
 	}
 	c.Step("claim-addresses")
-	for _, ip := range row.Addresses() {
+	for i, ip := range row.Addresses() {
 		if err := c.Addresses.Claim(ip, row.owner(), expiration(ip)); err != nil {
+			for _, mine := range row.Addresses()[:i] {
+				c.Addresses.Unclaim(mine, row.owner())
+			}
 			return row, err
 		}
 	}
@@ -336,8 +338,11 @@ func (l *Lifecycle) undo(row Endpoint, cause error) {
 	if err := c.Store.Delete(row.ID); err != nil {
 		c.Log.Error("cannot remove the record of a failed endpoint", "endpoint", row.ID, "error", err)
 	}
-	for _, ip := range row.Addresses() {
-		c.Addresses.Unclaim(ip, row.owner())
+	// Until then the addresses may be another's, also of one with the same name.
+	if row.State != StateCreating {
+		for _, ip := range row.Addresses() {
+			c.Addresses.Unclaim(ip, row.owner())
+		}
 	}
 	c.Registry.remove(row.ID)
 }

@@ -244,7 +244,7 @@ func (m *IPAM) of(f Families) []*pool {
 func (m *IPAM) Families() Families { return m.families }
 
 // CIDRs returns the pod CIDRs of some families, IPv4 first, each family in the order in which it is
-// searched.
+// searched. Single addresses are of none.
 func (m *IPAM) CIDRs(families Families) []netip.Prefix {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -254,7 +254,9 @@ func (m *IPAM) CIDRs(families Families) []netip.Prefix {
 			continue
 		}
 		for _, p := range ps {
-			out = append(out, p.cidr)
+			if p.members == nil {
+				out = append(out, p.cidr)
+			}
 		}
 	}
 	return out
@@ -281,7 +283,7 @@ func (m *IPAM) find(ip netip.Addr) (*pool, uint32, error) {
 		if i, ok := p.index(ip); ok {
 			return p, i, nil
 		}
-		cidrs = append(cidrs, p.cidr.String())
+		cidrs = append(cidrs, p.String())
 	}
 	if len(cidrs) == 0 {
 		return nil, 0, fmt.Errorf("%w: %v is not the node's, to which no %v pod CIDR is assigned", ErrInvalid, ip, f)
@@ -384,7 +386,7 @@ func (m *IPAM) next(f Families, owner, pool string, expire bool) (*Allocation, e
 			i, ok = p.free()
 		}
 		if !ok {
-			full = append(full, p.cidr.String())
+			full = append(full, p.String())
 			total += p.capacity
 			continue
 		}
@@ -505,6 +507,9 @@ func (m *IPAM) claim(ip netip.Addr, owner string) error {
 		return fmt.Errorf("%w: %v is excluded for %s", ErrExists, ip, nameOf(o))
 	}
 	if p.isMarked(i) {
+		if m.open && p.members != nil {
+			return fmt.Errorf("%w: %v is being given back", ErrInvalid, ip)
+		}
 		if m.open || m.cfg.Assigned == 0 {
 			return fmt.Errorf("%w: %v is the first or last address of pod CIDR %v", ErrInvalid, ip, p.cidr)
 		}
@@ -628,6 +633,18 @@ func (m *IPAM) Release(ip netip.Addr, pool string) error {
 	}
 	m.free(ip)
 	return nil
+}
+
+// FreeOf gives an address back if owner has it, and says whether it did.
+func (m *IPAM) FreeOf(ip netip.Addr, owner string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	a := m.given[ip]
+	if a == nil || a.Owner != owner || owner == RouterOwner {
+		return false
+	}
+	m.free(ip)
+	return true
 }
 
 // Free gives an address back without asking who uses it: it is for whoever knows, the owner of
@@ -754,9 +771,9 @@ func (m *IPAM) Dump() []Allocation {
 type Usage struct {
 	Family   Families
 	Pool     string
-	CIDR     netip.Prefix
-	Capacity int // addresses that can be given out
-	Used     int // addresses given out
+	CIDR     netip.Prefix // zero for single addresses
+	Capacity int          // addresses that can be given out
+	Used     int          // addresses given out
 	// Drained: no address of it is given out any more.
 	Drained bool
 }

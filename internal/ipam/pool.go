@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math/bits"
 	"net/netip"
+	"slices"
 )
 
 // maxIPv6 bounds the addresses of an IPv6 pool: the first so many of its CIDR.
@@ -22,6 +23,10 @@ type pool struct {
 	// drained: nothing more is given out.
 	drained bool
 	size    uint32 // addresses in reach, by index from the CIDR's first
+	// members, if not nil, are the addresses instead, in their order; held are those of them that
+	// are not given out again.
+	members []netip.Addr
+	held    map[uint32]bool
 	// used has a bit for each address that is not to be given out: allocated, excluded, or the
 	// network's first and last.
 	used []uint64
@@ -81,6 +86,10 @@ func (p *pool) isMarked(i uint32) bool { return p.used[i/64]&(1<<(i%64)) != 0 }
 
 // index returns an address's number in the pool, or false if it is out of reach.
 func (p *pool) index(ip netip.Addr) (uint32, bool) {
+	if p.members != nil {
+		i, ok := slices.BinarySearchFunc(p.members, ip, netip.Addr.Compare)
+		return uint32(i), ok
+	}
 	if !p.cidr.Contains(ip) {
 		return 0, false
 	}
@@ -98,6 +107,9 @@ func (p *pool) index(ip netip.Addr) (uint32, bool) {
 
 // addr is the reverse of index.
 func (p *pool) addr(i uint32) netip.Addr {
+	if p.members != nil {
+		return p.members[i]
+	}
 	if p.cidr.Addr().Is4() {
 		b := p.cidr.Addr().As4()
 		binary.BigEndian.PutUint32(b[:], binary.BigEndian.Uint32(b[:])+i)
@@ -137,6 +149,10 @@ func (p *pool) take(i uint32) {
 
 // release is the reverse of take, except for where the search goes on.
 func (p *pool) release(i uint32) {
-	p.clear(i)
 	p.count--
+	if p.held[i] {
+		p.capacity--
+		return
+	}
+	p.clear(i)
 }

@@ -34,6 +34,8 @@ const (
 	ipamKubernetes = "kubernetes"
 	// ipamDelegated has a CNI plugin on each node give the addresses, out of the same.
 	ipamDelegated = "delegated-plugin"
+	// ipamCRD takes them from spec.ipam.pool of the CiliumNode, which others write.
+	ipamCRD = "crd"
 	// ipamClusterPool has this operator give nodes blocks of addresses.
 	ipamClusterPool = "cluster-pool"
 	// ipamMultiPool has it give nodes blocks of the CiliumPodIPPools that their agents ask for.
@@ -169,7 +171,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	c.Kube.Flags(fs)
 	c.Election.Flags(fs)
 	fs.BoolVar(&c.SkipCRDs, "skip-crd-creation", c.SkipCRDs, "leave the definitions of custom resources to somebody else, and wait for them")
-	fs.StringVar(&c.IPAM, "ipam", c.IPAM, "where nodes get their pods' addresses from: cluster-pool (this operator), multi-pool (this operator, out of CiliumPodIPPools), eni (this operator, from AWS), kubernetes (Node.spec.podCIDRs) or delegated-plugin (an IPAM plugin on each node, out of these)")
+	fs.StringVar(&c.IPAM, "ipam", c.IPAM, "where nodes get their pods' addresses from: cluster-pool (this operator), multi-pool (this operator, out of CiliumPodIPPools), eni (this operator, from AWS), kubernetes (Node.spec.podCIDRs), crd (what others write into CiliumNodes) or delegated-plugin (an IPAM plugin on each node, out of these)")
 	c.Pool.Flags(fs)
 	c.Pools.Flags(fs)
 	c.Cloud.Flags(fs)
@@ -318,7 +320,7 @@ func (c *Config) validateKubernetes() error {
 		errs = append(errs, c.Identities.Validate())
 	}
 	switch c.IPAM {
-	case ipamKubernetes, ipamDelegated:
+	case ipamKubernetes, ipamDelegated, ipamCRD:
 	case ipamClusterPool:
 		errs = append(errs, c.Pool.Validate())
 	case ipamMultiPool:

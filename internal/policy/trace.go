@@ -43,9 +43,18 @@ type TraceSide struct {
 	// Enforced says whether what no rule matches is dropped; Why says what makes it so.
 	Enforced bool
 	Why      string
+	// EnforcedBy are the rules that ask for it, without their entries.
+	EnforcedBy []EnforcingRule
 	// Steps are the entries of the rules that select the endpoint: those of the admin tier in their
 	// order, ordinary ones in the order of Rules, those of the baseline tier in their order.
 	Steps []TraceStep
+}
+
+// EnforcingRule is a rule by which what no rule allows is dropped.
+type EnforcingRule struct {
+	Owner Owner
+	// Path is where the rule stands, as in "spec".
+	Path string
 }
 
 // TraceStep is one entry of a rule that selects the endpoint.
@@ -220,7 +229,10 @@ func (e *Engine) traceSide(dir datapath.Direction, self, other *peer, at netip.A
 	slices.SortStableFunc(rules, inOrder)
 	enforcedByRule := false
 	for _, er := range rules {
-		enforcedByRule = enforcedByRule || er.enforces[dir]
+		if er.enforces[dir] {
+			enforcedByRule = true
+			side.EnforcedBy = append(side.EnforcedBy, EnforcingRule{er.owner, er.Path})
+		}
 		for i := range er.Rule.Clauses {
 			if c := &er.Rule.Clauses[i]; c.Direction == dir {
 				side.Steps = append(side.Steps, e.traceStep(er, c, other, at, proto, port, named))

@@ -12,6 +12,8 @@ import (
 
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/ipcache"
+	"github.com/hawser-net/hawser/internal/k8s"
+	"github.com/hawser-net/hawser/internal/k8s/pods"
 )
 
 // Cache is the part of the address cache that is written to.
@@ -52,6 +54,7 @@ type stale struct {
 type statement struct {
 	ip4, ip6 netip.Addr
 	claim    ipcache.Claim
+	workload pods.Workload
 	age
 }
 
@@ -134,6 +137,16 @@ func (b *book) identityOf(who string) identity.ID {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.said[who].claim.Identity
+}
+
+// workloadAt returns what made the pod that has an address, of the object that counts for it.
+func (b *book) workloadAt(ip netip.Addr, pod k8s.Key) pods.Workload {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if s := b.said[b.holder[ip]]; s.claim.Namespace == pod.Namespace && s.claim.Pod == pod.Name {
+		return s.workload
+	}
+	return pods.Workload{}
 }
 
 // newer reports whether what x says of an address, or said, was written after what y does.

@@ -18,33 +18,34 @@ import (
 	"github.com/hawser-net/hawser/api/v2alpha1"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/k8s"
+	"github.com/hawser-net/hawser/internal/k8s/pods"
 )
 
 // Config is what [Endpoints] is made from.
 type Config struct {
-	// Hosts are this node's addresses. The first is told as the node of its pods; objects that name
-	// any of them are this node's.
+	// Hosts are this node's addresses. The first is told as the node of its pods; objects that
+	// name any of them are this node's.
 	Hosts []netip.Addr
 	// Slices has other nodes' pods taken from CiliumEndpointSlices.
 	Slices bool
 	// Shared says that the operator writes status.identity of this node's objects too. Then an
-	// identity is written when the endpoint has got it, and what the operator makes of that later
-	// stands.
+	// identity is written when the endpoint has got it, and what the operator makes of that
+	// later stands.
 	Shared bool
-	// Silent has no object written for this node's pods, and none read: the operator makes slices
-	// without them, or a key-value store does without both.
+	// Silent has no object written for this node's pods, and none read: the operator makes
+	// slices without them, or a key-value store does without both.
 	Silent bool
 	// Accept says whether a pod of another node may have an identity.
 	Accept func(identity.ID) error
-	// Echoed, if not nil, is told of a pod of this node of which something has come back from the
-	// API server, or of which Set has said something; see Known. It must neither block nor call
-	// back.
+	// Echoed, if not nil, is told of a pod of this node of which something has come back from
+	// the API server, or of which Set has said something; see Known. It must neither block nor
+	// call back.
 	Echoed func(k8s.Key)
-	// Learned, if not nil, is told how long ago a pod was created that has got its first identity
-	// here, see learned.go.
+	// Learned, if not nil, is told how long ago a pod was created that has got its first
+	// identity here, see learned.go.
 	Learned func(age time.Duration)
-	// Interval is how often this node's objects are compared with what they should be, 10 seconds
-	// by default.
+	// Interval is how often this node's objects are compared with what they should be, 10
+	// seconds by default.
 	Interval time.Duration
 	// Log receives what is worth knowing; nil discards it.
 	Log *slog.Logger
@@ -66,8 +67,8 @@ type Endpoints struct {
 	locals map[k8s.Key][]Local // this node's endpoints of a name, in the order in which they came
 	want   map[k8s.Key]Local   // of each, the one that the object tells of
 	exists map[k8s.Key]string  // UID of the pod of a name, as the API server said when two were known
-	// mirrors are the UIDs of the objects of static pods, by the UID by which the runtime knows the
-	// pod.
+	// mirrors are the UIDs of the objects of static pods, by the UID by which the runtime knows
+	// the pod.
 	mirrors map[string]string
 	have    map[k8s.Key]object      // this node's objects, as the watch told them
 	said    map[k8s.Key]identity.ID // the identity last written, or found to be there
@@ -231,6 +232,12 @@ func (e *Endpoints) WaitSynced(ctx context.Context) error {
 	}
 }
 
+// Workload returns what made a pod of another node that has an address, as far as the labels of its
+// CiliumEndpoint say it; the zero value if they do not. Slices have no labels.
+func (e *Endpoints) Workload(at netip.Addr, pod k8s.Key) pods.Workload {
+	return e.book.workloadAt(at, pod)
+}
+
 // Reached returns up to which resource version the cache was told of other nodes' pods, of
 // CiliumEndpointSlices if these are followed, else of CiliumEndpoints; 0 for none.
 func (e *Endpoints) Reached() uint64 { return e.reached.Load() }
@@ -354,7 +361,7 @@ func (e *Endpoints) heard(o *v2.CiliumEndpoint) {
 	e.measure(who, o)
 	e.learn(who, remote{
 		key: key, identity: o.Status.Identity.ID, networking: o.Status.Networking, ports: o.Status.NamedPorts, account: o.Status.ServiceAccount,
-		encryptKey: o.Status.Encryption.Key, version: versionOf(o),
+		workload: pods.WorkloadByLabels(key.Name, o.Labels), encryptKey: o.Status.Encryption.Key, version: versionOf(o),
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/ipcache"
 	"github.com/hawser-net/hawser/internal/k8s"
+	"github.com/hawser-net/hawser/internal/k8s/pods"
 	"github.com/hawser-net/hawser/internal/labels"
 )
 
@@ -115,6 +116,7 @@ type remote struct {
 	networking *v2.EndpointNetworking
 	ports      []v2.NamedPort
 	account    string
+	workload   pods.Workload // zero if it is not told
 	encryptKey int
 	version    uint64
 }
@@ -132,7 +134,7 @@ func (r remote) statement(accept func(identity.ID) error) (statement, error) {
 	if err != nil {
 		return statement{}, fmt.Errorf("the address of its node, %q, is none", r.networking.NodeIP)
 	}
-	s := statement{age: age{version: r.version}, claim: ipcache.Claim{
+	s := statement{age: age{version: r.version}, workload: r.workload, claim: ipcache.Claim{
 		Source: ipcache.KVStore, Identity: id, Host: host.Unmap(), Namespace: r.key.Namespace, Pod: r.key.Name, ServiceAccount: r.account,
 	}}
 	if r.encryptKey > 0 && r.encryptKey <= 255 {

@@ -9,7 +9,6 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -77,24 +76,6 @@ type pod struct {
 	workload    Workload
 	// gated: the pod's readiness depends on the gate; met: the gate is open.
 	gated, met bool
-}
-
-// Workload is what made a pod, such as a Deployment. It is the zero value for a pod that somebody
-// made himself.
-type Workload struct{ Kind, Name string }
-
-// workloadOf returns what made a pod. A ReplicaSet that a Deployment made has its name and the hash
-// of its template; who makes pods can pretend as much, so that it is for people to read.
-func workloadOf(o *corev1.Pod) Workload {
-	owner := metav1.GetControllerOf(o)
-	if owner == nil {
-		return Workload{}
-	}
-	hash := o.Labels["pod-template-hash"]
-	if name, ok := strings.CutSuffix(owner.Name, "-"+hash); ok && hash != "" && owner.Kind == "ReplicaSet" {
-		return Workload{"Deployment", name}
-	}
-	return Workload{owner.Kind, owner.Name}
 }
 
 // namespace is what is kept of a namespace.

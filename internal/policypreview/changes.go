@@ -1,0 +1,142 @@
+package policypreview
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+
+	policypb "github.com/hawser-net/hawser/api/policy"
+	"github.com/hawser-net/hawser/internal/policy"
+	"github.com/hawser-net/hawser/internal/policydir"
+)
+
+// Bounds of what is asked about.
+const (
+	// MaxDocuments is the size of all documents together in bytes.
+	MaxDocuments = 256 << 10
+	maxTexts     = 256
+	maxDeletes   = 1024
+	maxPolicies  = 1024
+)
+
+// changes is what is asked about.
+type changes struct {
+	rules    []policy.Change
+	told     []*policypb.PolicyChange
+	warnings []string
+}
+
+// newChanges reads what is asked about. Errors name the document and the line.
+func newChanges(req *policypb.PreviewRequest, inForce map[policy.Owner][]*policy.Rule) (*changes, error) {
+	size := 0
+	for _, d := range req.GetDocuments() {
+		size += len(d.GetContent())
+	}
+	switch {
+	case size > MaxDocuments:
+		return nil, fmt.Errorf("the documents have %d bytes together; up to %d are judged at once", size, MaxDocuments)
+	case len(req.GetDocuments()) > maxTexts || len(req.GetDelete()) > maxDeletes:
+		return nil, fmt.Errorf("%d documents and %d policies to delete are too many; up to %d and %d are judged at once", len(req.GetDocuments()), len(req.GetDelete()), maxTexts, maxDeletes)
+	}
+	owners := map[policy.Name][]policy.Owner{}
+	for _, o := range slices.Sorted(maps.Keys(inForce)) {
+		owners[o.Policy()] = append(owners[o.Policy()], o)
+	}
+	c := &changes{}
+	var errs []error
+	given := map[policy.Name]string{}
+	for i, d := range req.GetDocuments() {
+		name := cmp.Or(d.GetName(), fmt.Sprintf("document %d", i+1))
+		docs, err := policydir.Documents(d.GetContent())
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", name, err))
+			continue
+		}
+		for _, doc := range docs {
+			if before, ok := given[doc.Name]; ok {
+				errs = append(errs, fmt.Errorf("%s: line %d: %s is in %s too", name, doc.Line, doc.Name, before))
+				continue
+			}
+			given[doc.Name] = name
+			c.add(name, doc, owners[doc.Name], inForce)
+		}
+	}
+	for _, d := range req.GetDelete() {
+		errs = append(errs, c.delete(policy.Name{Kind: d.GetKind(), Namespace: d.GetNamespace(), Name: d.GetName()}, owners, given))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	switch {
+	case len(c.told) == 0:
+		return nil, errors.New("there is no policy in what was given, and none to delete")
+	case len(c.told) > maxPolicies:
+		return nil, fmt.Errorf("there are %d policies; up to %d are judged at once", len(c.told), maxPolicies)
+	}
+	return c, nil
+}
+
+// add notes a policy that is added, or that replaces those with its name.
+func (c *changes) add(document string, doc policydir.Document, replaced []policy.Owner, inForce map[policy.Owner][]*policy.Rule) {
+	ch := &policypb.PolicyChange{Policy: nameMessage(doc.Name), Action: policypb.ChangeAction_ADDED, Document: document, Line: uint32(doc.Line)}
+	owner := ownerOf(doc.Name)
+	if len(replaced) > 0 {
+		ch.Action, owner = policypb.ChangeAction_REPLACED, replaced[0]
+		if len(replaced) == 1 && reflect.DeepEqual(inForce[owner], doc.Rules) {
+			ch.Action = policypb.ChangeAction_UNCHANGED
+		}
+		for _, o := range replaced[1:] {
+			c.rules = append(c.rules, policy.Change{Owner: o})
+		}
+	}
+	c.rules = append(c.rules, policy.Change{Owner: owner, Rules: doc.Rules})
+	c.told = append(c.told, ch)
+	for _, w := range policy.Warnings(doc.Rules) {
+		c.warnings = append(c.warnings, fmt.Sprintf("%s: line %d: %s", document, doc.Line, w))
+	}
+}
+
+// ownerOf is the owner of a policy that nobody has yet: as an object of Kubernetes would be.
+func ownerOf(n policy.Name) policy.Owner {
+	if n.Namespace == "" {
+		return policy.Owner("k8s/" + n.Kind + "/" + n.Name)
+	}
+	return policy.Owner("k8s/" + n.Kind + "/" + n.Namespace + "/" + n.Name)
+}
+
+// delete notes a policy that goes.
+func (c *changes) delete(name policy.Name, owners map[policy.Name][]policy.Owner, given map[policy.Name]string) error {
+	var found []policy.Name
+	for n := range owners {
+		if n.Name == name.Name && n.Namespace == name.Namespace && (name.Kind == "" || name.Kind == n.Kind) {
+			found = append(found, n)
+		}
+	}
+	switch {
+	case len(found) == 0:
+		return fmt.Errorf("delete: there is no policy %q in force; name one as namespace/name, or name for one of the whole cluster", qualified(name))
+	case len(found) > 1:
+		return fmt.Errorf("delete: %q is the name of policies of several kinds; say which as kind/namespace/name", qualified(name))
+	case given[found[0]] != "":
+		return fmt.Errorf("delete: %s is in %s too", found[0], given[found[0]])
+	}
+	for _, o := range owners[found[0]] {
+		c.rules = append(c.rules, policy.Change{Owner: o})
+	}
+	c.told = append(c.told, &policypb.PolicyChange{Policy: nameMessage(found[0]), Action: policypb.ChangeAction_DELETED})
+	return nil
+}
+
+func qualified(n policy.Name) string {
+	text := n.Name
+	if n.Namespace != "" {
+		text = n.Namespace + "/" + text
+	}
+	if n.Kind != "" {
+		text = n.Kind + "/" + text
+	}
+	return text
+}

@@ -1,0 +1,322 @@
+package policypreview
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	flowpb "github.com/hawser-net/hawser/api/flow"
+	policypb "github.com/hawser-net/hawser/api/policy"
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/internal/policy"
+)
+
+// maxSteps is how many entries of rules are told of each side.
+const maxSteps = 64
+
+// partyOf is one end as the engine traces it.
+func partyOf(id identity.ID, s policy.Subject, addr netip.Addr) policy.Party {
+	p := policy.Party{Identity: id, Addr: addr}
+	if s == (policy.Subject{}) {
+		return p
+	}
+	p.Identity, p.NamedPorts, p.SeenAs = s.Identity, s.NamedPorts, id
+	p.Labels, _ = labels.ParseKV(s.Labels)
+	return p
+}
+
+// explained is one end of a packet that is explained.
+type explained struct {
+	policy.Party
+	set labels.Set
+	ep  *flowpb.Endpoint
+}
+
+// explain traces the packet of a flow on the live engine.
+func explain(agent Agent, f *flowpb.Flow) (*policypb.ExplainResponse, error) {
+	if f.GetIP() == nil {
+		return nil, invalid("the flow has no addresses: nothing that policies judge")
+	}
+	addr := func(text string) netip.Addr { a, _ := netip.ParseAddr(text); return a.Unmap() }
+	src, dst := explained{ep: f.GetSource()}, explained{ep: f.GetDestination()}
+	from, to := addr(f.GetIP().GetSource()), addr(f.GetIP().GetDestination())
+	reply := f.GetIsReply().GetValue()
+	if reply {
+		src, dst, from, to = dst, src, to, from
+	}
+	proto, port, _, ok := opened(f, reply)
+	switch {
+	case !ok:
+		return nil, invalid("the flow does not tell which port or message a connection began with")
+	case !from.IsValid() || !to.IsValid():
+		return nil, invalid("the flow has an address that is none")
+	}
+	var res policy.TraceResult
+	var err error
+	out := &policypb.ExplainResponse{}
+	agent.View(func(e *policy.Engine) {
+		src.find(agent, e, from)
+		dst.find(agent, e, to)
+		res, err = e.Trace(src.Party, dst.Party, proto, port)
+		out.Revision = e.Revision()
+	})
+	if err != nil {
+		return nil, notFound("%v", err)
+	}
+	out.Verdict = verdictOf(res.Allowed)
+	out.Egress, out.Ingress = explainSide(&res.Egress), explainSide(&res.Ingress)
+	for _, side := range []*policy.TraceSide{&res.Egress, &res.Ingress} {
+		if !side.Verdict.Pass() {
+			out.Suggestions = append(out.Suggestions, suggest(side, &src, &dst, proto, port))
+		}
+	}
+	return out, nil
+}
+
+// find fills in who an end is, by what the engine knows now, else by what the flow tells.
+func (x *explained) find(agent Agent, e *policy.Engine, addr netip.Addr) {
+	id := identity.ID(x.ep.GetIdentity())
+	if isOutside(id) {
+		id = e.Outside(addr)
+	}
+	x.Party = policy.Party{Identity: id, Addr: addr}
+	x.set, _ = e.Labels(id)
+	told, err := labels.ParseSet(x.ep.GetLabels())
+	if len(x.set) == 0 && err == nil {
+		x.set, x.Labels = told, told
+	}
+	if x.ep.GetID() == 0 || x.ep.GetID() > 65535 {
+		return
+	}
+	if s, seen, ok := agent.Endpoint(uint16(x.ep.GetID())); ok && (s.Identity == id || seen == id) {
+		x.Party = partyOf(id, s, addr)
+		if len(x.Labels) > 0 {
+			x.set = x.Labels
+		}
+	}
+}
+
+func explainSide(s *policy.TraceSide) *policypb.ExplainSide {
+	out := &policypb.ExplainSide{Verdict: verdictOf(s.Verdict.Pass()), Enforced: s.Enforced, Reason: s.Why}
+	// What matches comes first, so that it is not cut off.
+	steps := slices.Clone(s.Steps)
+	slices.SortStableFunc(steps, func(a, b policy.TraceStep) int { return cmp.Compare(rank(a), rank(b)) })
+	for i, step := range steps {
+		if i == maxSteps {
+			out.StepsLeftOut = uint32(len(steps) - i)
+			break
+		}
+		effect := policypb.Effect_NONE
+		switch {
+		case step.Matches() && step.Deny:
+			effect = policypb.Effect_DENY
+		case step.Matches() && step.Pass:
+			effect = policypb.Effect_PASS
+		case step.Matches():
+			effect = policypb.Effect_ALLOW
+		}
+		text := step.String()
+		if _, rest, ok := strings.Cut(text, ": "); ok {
+			text = rest
+		}
+		out.Steps = append(out.Steps, &policypb.ExplainStep{Rule: ruleOf(step), Effect: effect, Reason: text, Decides: step.Decides})
+	}
+	return out
+}
+
+func rank(s policy.TraceStep) int {
+	switch {
+	case s.Decides:
+		return 0
+	case s.Matches():
+		return 1
+	}
+	return 2
+}
+
+// ruleOf names the entry of a step; what lets the node itself in is nobody's.
+func ruleOf(s policy.TraceStep) *policypb.Rule {
+	if s.Local {
+		return &policypb.Rule{Path: "(allow-localhost)"}
+	}
+	return &policypb.Rule{Policy: nameMessage(s.Owner.Policy()), Path: s.Path}
+}
+
+// decisionOf tells what settles a trace: the side that refuses, else whatever allows on both.
+func decisionOf(res *policy.TraceResult) *policypb.Decision {
+	for _, side := range []*policy.TraceSide{&res.Egress, &res.Ingress} {
+		if !side.Verdict.Pass() {
+			d := &policypb.Decision{Direction: direction(side.Direction), Reason: side.Verdict.String()}
+			d.Rules = settling(side)
+			if len(d.Rules) == 0 {
+				d.Reason = "no rule allows it; " + side.Why
+				d.Rules = isolating(side)
+			}
+			return d
+		}
+	}
+	d := &policypb.Decision{Direction: flowpb.TrafficDirection_INGRESS, Reason: res.Ingress.Verdict.String()}
+	if d.Rules = settling(&res.Ingress); len(d.Rules) == 0 {
+		if rules := settling(&res.Egress); len(rules) > 0 {
+			return &policypb.Decision{Direction: flowpb.TrafficDirection_EGRESS, Rules: rules, Reason: res.Egress.Verdict.String()}
+		}
+		d.Reason = "neither side is isolated any more"
+	}
+	return d
+}
+
+func direction(d datapath.Direction) flowpb.TrafficDirection {
+	if d == datapath.Egress {
+		return flowpb.TrafficDirection_EGRESS
+	}
+	return flowpb.TrafficDirection_INGRESS
+}
+
+// settling returns the entries that decide a side.
+func settling(side *policy.TraceSide) (out []*policypb.Rule) {
+	for _, s := range side.Steps {
+		if s.Decides && !s.Pass {
+			out = append(out, ruleOf(s))
+		}
+	}
+	return out
+}
+
+// isolating returns the policies by which what no rule allows is dropped.
+func isolating(side *policy.TraceSide) (out []*policypb.Rule) {
+	for _, by := range side.EnforcedBy[:min(len(side.EnforcedBy), maxNamed)] {
+		out = append(out, &policypb.Rule{Policy: nameMessage(by.Owner.Policy()), Path: by.Path})
+	}
+	return out
+}
+
+// suggest tells what would let a packet pass one side.
+func suggest(side *policy.TraceSide, src, dst *explained, proto uint8, port uint16) *policypb.Suggestion {
+	out := &policypb.Suggestion{Direction: direction(side.Direction)}
+	self, other, field := dst, src, "ingress"
+	if side.Direction == datapath.Egress {
+		self, other, field = src, dst, "egress"
+	}
+	ns := self.set.Value(labels.SourceK8s, labels.KeyNamespace)
+	switch {
+	case side.Verdict == policy.Denied:
+		var who []string
+		for _, r := range settling(side) {
+			who = append(who, policy.Name{Kind: r.GetPolicy().GetKind(), Namespace: r.GetPolicy().GetNamespace(), Name: r.GetPolicy().GetName()}.String()+" "+r.GetPath())
+		}
+		out.Text = "change or remove " + strings.Join(who, ", ") + ": what it denies no other rule can allow"
+		return out
+	case ns == "":
+		out.Text = "add a rule to a policy that selects the endpoint, which is in no namespace"
+		return out
+	}
+	entry := map[string]any{}
+	if !addPeer(entry, side.Direction, other, ns) {
+		out.Text = "the other side cannot be named by a rule"
+		return out
+	}
+	switch {
+	case proto == datapath.ProtoICMP || proto == datapath.ProtoICMPv6:
+		family := "IPv4"
+		if proto == datapath.ProtoICMPv6 {
+			family = "IPv6"
+		}
+		entry["icmps"] = []any{map[string]any{"fields": []any{map[string]any{"type": int(port), "family": family}}}}
+	default:
+		entry["toPorts"] = []any{map[string]any{"ports": []any{map[string]any{"port": fmt.Sprint(port), "protocol": datapath.ProtoName(proto)}}}}
+	}
+	what := "receive from"
+	if side.Direction == datapath.Egress {
+		what = "send to"
+	}
+	out.Text = fmt.Sprintf("let %s/%s %s %s on %s", ns, nameOf(self.set), what, otherName(other), policy.PortMatch{Proto: proto, First: port, Last: port})
+	doc := map[string]any{
+		"apiVersion": v2.APIVersion, "kind": v2.KindNetworkPolicy,
+		"metadata": map[string]any{"name": objectName(side.Direction, self.set, other, port), "namespace": ns},
+		"spec": map[string]any{
+			"endpointSelector": matchLabels(ownLabels(self.set)), field: []any{entry},
+			// Others have these labels too, perhaps: they must not be isolated by it.
+			"enableDefaultDeny": map[string]any{"ingress": false, "egress": false},
+		},
+	}
+	if text, err := yaml.Marshal(doc); err == nil {
+		out.Document = string(text)
+	}
+	return out
+}
+
+// addPeer adds the other side to an entry, and nobody else where that can be said.
+func addPeer(entry map[string]any, d datapath.Direction, x *explained, ns string) bool {
+	prefix := "from"
+	if d == datapath.Egress {
+		prefix = "to"
+	}
+	theirs := x.set.Value(labels.SourceK8s, labels.KeyNamespace)
+	if theirs != "" {
+		list := ownLabels(x.set)
+		for _, l := range x.set {
+			if theirs != ns && l.Source == labels.SourceK8s && (l.Key == labels.KeyNamespace || l.Key == labels.KeyCluster) {
+				list = append(list, l)
+			}
+		}
+		entry[prefix+"Endpoints"] = []any{matchLabels(list)}
+		return true
+	}
+	for _, name := range []identity.ID{identity.Host, identity.KubeAPIServer, identity.RemoteNode, identity.Health, identity.Ingress, identity.Init, identity.Unmanaged} {
+		if x.set.HasReserved(name.String()) {
+			entry[prefix+"Entities"] = []any{name.String()}
+			return true
+		}
+	}
+	if !x.Addr.IsValid() {
+		return false
+	}
+	entry[prefix+"CIDR"] = []any{netip.PrefixFrom(x.Addr, x.Addr.BitLen()).String()}
+	return true
+}
+
+// matchLabels is a selector of what has all of these labels.
+func matchLabels(list []labels.Label) map[string]any {
+	out := map[string]any{}
+	for _, l := range list {
+		out[l.Source+":"+l.Key] = l.Value
+	}
+	if len(out) == 0 {
+		return map[string]any{}
+	}
+	return map[string]any{"matchLabels": out}
+}
+
+func otherName(x *explained) string {
+	if ns := x.set.Value(labels.SourceK8s, labels.KeyNamespace); ns != "" {
+		return ns + "/" + nameOf(x.set)
+	}
+	if isOutside(x.Identity) {
+		return x.Addr.String()
+	}
+	return x.Identity.String()
+}
+
+var notInNames = regexp.MustCompile(`[^a-z0-9]+`)
+
+// objectName makes a name for a suggested policy.
+func objectName(d datapath.Direction, self labels.Set, other *explained, port uint16) string {
+	name := other.Identity.String()
+	if len(other.set.Value(labels.SourceK8s, labels.KeyNamespace)) > 0 {
+		name = nameOf(other.set)
+	}
+	way := "from"
+	if d == datapath.Egress {
+		way = "to"
+	}
+	text := notInNames.ReplaceAllString(strings.ToLower(nameOf(self)+"-"+way+"-"+name), "-")
+	return strings.Trim(text[:min(len(text), 50)], "-") + fmt.Sprintf("-%d", port)
+}

@@ -1,0 +1,172 @@
+package policypreview
+
+import (
+	"context"
+	"iter"
+	"net/netip"
+	"slices"
+
+	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/internal/policy"
+)
+
+// Agent is what is asked of an agent. It must be safe for concurrent use.
+type Agent interface {
+	// View runs f on the live engine, alone, for reading.
+	View(f func(*policy.Engine))
+	// Endpoint returns by what the engine knows a local endpoint, and the identity that others see.
+	Endpoint(number uint16) (s policy.Subject, seen identity.ID, ok bool)
+	// Addresses lists which identity has which address.
+	Addresses() iter.Seq2[netip.Addr, identity.ID]
+}
+
+// batch is how many endpoints have their rule sets at the same time: as many as a large node has,
+// so that a question takes no more memory than the agent's own work.
+const batch = 128
+
+// judge is an engine to ask, for one question. It belongs to one goroutine.
+type judge struct {
+	engine   *policy.Engine
+	snap     *policy.Snapshot
+	outside  map[netip.Addr]identity.ID
+	subjects map[policy.Subject]bool // judged by policies of this cluster
+}
+
+func newJudge(agent Agent) (*judge, error) {
+	j := &judge{outside: map[netip.Addr]identity.ID{}, subjects: map[policy.Subject]bool{}}
+	agent.View(func(e *policy.Engine) { j.snap = e.Snapshot() })
+	var err error
+	j.engine, err = j.snap.Engine()
+	return j, err
+}
+
+// end is one end of a connection, as far as verdicts depend on it.
+type end struct {
+	// id is how the other end's rules see it.
+	id identity.ID
+	// subject is what its own rules follow from; the zero value has none.
+	subject policy.Subject
+	// addr is valid only where addresses count.
+	addr netip.Addr
+}
+
+// labelsOf returns the labels of an identity, also of one that was learned of by a flow.
+func (j *judge) labelsOf(id identity.ID) labels.Set {
+	if set, ok := j.engine.Labels(id); ok {
+		return set
+	}
+	set, _ := identity.ReservedLabels(id)
+	return set
+}
+
+// isOutside reports whether an identity stands for what is outside of the cluster, so that it
+// follows from the address and the rules.
+func isOutside(id identity.ID) bool {
+	switch id {
+	case identity.World, identity.WorldIPv4, identity.WorldIPv6:
+		return true
+	}
+	return id.Scope() == identity.LocalScope && !id.IsTemporary()
+}
+
+// outsideAt is the identity of an address that nobody in the cluster has.
+func (j *judge) outsideAt(a netip.Addr) identity.ID {
+	id, ok := j.outside[a]
+	if !ok {
+		id = j.engine.Outside(a)
+		j.outside[a] = id
+	}
+	return id
+}
+
+// addressed returns the address if addresses count.
+func (j *judge) addressed(a netip.Addr) netip.Addr {
+	if !j.engine.HasBlocks() {
+		return netip.Addr{}
+	}
+	return a
+}
+
+// judged returns the subject if policies of this cluster are enforced on it, else none.
+func (j *judge) judged(s policy.Subject, set labels.Set) policy.Subject {
+	cluster := set.Value(labels.SourceK8s, labels.KeyCluster)
+	if j.engine.IsEndpoint(s.Identity) && (cluster == "" || cluster == j.snap.Config.ClusterName) {
+		return s
+	}
+	return policy.Subject{}
+}
+
+// each calls f for each subject with the rule set that it has, and ends early if ctx does.
+func (j *judge) each(ctx context.Context, subjects []policy.Subject, f func(policy.Subject, datapath.RuleSetID)) error {
+	for some := range slices.Chunk(subjects, batch) {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		for _, s := range some {
+			j.engine.AddSubject(s)
+		}
+		j.engine.Flush()
+		for _, s := range some {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			b, _, _, _ := j.engine.RuleSetOf(s)
+			f(s, b.RuleSet)
+		}
+		for _, s := range some {
+			j.engine.RemoveSubject(s)
+		}
+	}
+	j.engine.Flush()
+	return nil
+}
+
+// learn gives identities to the prefixes and blocks that rules name and the engine does not know.
+// To rules that do not name them they are what they were: rules match prefixes by containment.
+func (j *judge) learn(rules []*policy.Rule) {
+	known := map[netip.Prefix]bool{}
+	blocks := map[netip.Prefix]bool{}
+	next := map[identity.ID]identity.ID{identity.LocalScope: identity.MaxTemporary + 1, identity.BlockScope: identity.BlockScope + 1}
+	for id, set := range j.snap.Identities {
+		if p, ok := identity.CIDRPrefix(set); ok && !id.IsBlock() {
+			known[p] = true
+		} else if p, ok := identity.BlockPrefix(set); ok {
+			blocks[p] = true
+		}
+		if n, ok := next[id.Scope()]; ok {
+			next[id.Scope()] = max(n, id+1)
+		}
+	}
+	add := func(scope identity.ID, set labels.Set) {
+		id := next[scope]
+		if id.Scope() != scope {
+			return // millions of prefixes: what has no identity is matched by no rule that names it
+		}
+		next[scope]++
+		j.engine.SetIdentity(id, set)
+		j.snap.Identities[id] = set
+	}
+	for _, p := range policy.CIDRs(rules) {
+		if !known[p] {
+			add(identity.LocalScope, identity.CIDRLabels(p, j.snap.Config.DualStack))
+		}
+	}
+	for _, p := range policy.Blocks(rules) {
+		if !blocks[p] {
+			add(identity.BlockScope, identity.BlockLabels(p))
+		}
+	}
+	clear(j.outside)
+}
+
+// put has the engine judge by other rules.
+func (j *judge) put(changes []policy.Change) error {
+	for _, ch := range changes {
+		if err := j.engine.SetRules(ch.Owner, ch.Rules); err != nil {
+			return err
+		}
+	}
+	return nil
+}

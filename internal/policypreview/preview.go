@@ -1,0 +1,263 @@
+package policypreview
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	policypb "github.com/hawser-net/hawser/api/policy"
+	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/flows"
+	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/policy"
+)
+
+// Bounds of an answer.
+const (
+	defaultConnections = 500
+	maxConnections     = 2000
+	defaultPairs       = 500
+	maxPairs           = 5000
+)
+
+// preview is the answer to a request, in pieces.
+func (j *judge) preview(ctx context.Context, agent Agent, ring *flows.Ring[flows.Entry], req *policypb.PreviewRequest) ([]*policypb.PreviewResponse, error) {
+	ch, err := newChanges(req, j.snap.Rules)
+	if err != nil {
+		return nil, invalid("%v", err)
+	}
+	var added []*policy.Rule
+	for _, c := range ch.rules {
+		added = append(added, c.Rules...)
+	}
+	j.learn(added)
+	since := req.GetSince().AsTime()
+	rec, err := j.read(ctx, agent, ring, since)
+	if err != nil {
+		return nil, err
+	}
+	var list []*party
+	left := 0
+	if !req.GetWithoutPairs() {
+		list, left = j.parties(agent, nil, 0, rec.workloads)
+	}
+	var matrix [2]*sides
+	for moment := range matrix {
+		if moment == 1 {
+			if err := j.put(ch.rules); err != nil {
+				return nil, err
+			}
+		}
+		if err := rec.judge(ctx, j, moment); err != nil {
+			return nil, err
+		}
+		if matrix[moment], err = j.ask(ctx, list); err != nil {
+			return nil, err
+		}
+	}
+	sum := &policypb.PreviewSummary{Flows: rec.flows, FlowsNotJudged: rec.others, PartiesLeftOut: uint32(left)}
+	if !rec.oldest.IsZero() {
+		sum.Oldest = timestamppb.New(rec.oldest)
+	}
+	out := []*policypb.PreviewResponse{{Revision: j.snap.Revision, Changes: ch.told, Warnings: ch.warnings}}
+	for part := range slices.Chunk(j.connections(rec, bound(req.GetConnections(), defaultConnections, maxConnections), sum), 64) {
+		out = append(out, &policypb.PreviewResponse{Connections: part})
+	}
+	parties, pairs, err := changedPairs(ctx, list, matrix, bound(req.GetPairs(), defaultPairs, maxPairs), sum)
+	if err != nil {
+		return nil, err
+	}
+	for part := range slices.Chunk(parties, 200) {
+		out = append(out, &policypb.PreviewResponse{Parties: part})
+	}
+	for part := range slices.Chunk(pairs, 64) {
+		out = append(out, &policypb.PreviewResponse{Pairs: part})
+	}
+	return append(out, &policypb.PreviewResponse{Summary: sum}), nil
+}
+
+func bound(asked uint32, otherwise, most int) int {
+	if asked == 0 {
+		return otherwise
+	}
+	return int(min(asked, uint32(most)))
+}
+
+// group is what is told of connections as one.
+type group struct {
+	*policypb.Connection
+	one             *seen // any of them
+	verdicts, drops [2]uint64
+}
+
+// connections tells of those that would be otherwise, as far as there is room for, and counts all.
+func (j *judge) connections(rec *record, room int, sum *policypb.PreviewSummary) []*policypb.Connection {
+	type key struct {
+		src, dst identity.ID
+		proto    uint8
+		port     uint16
+		refused  bool
+	}
+	groups := map[key]*group{}
+	same := map[key]bool{}
+	for _, s := range rec.byKey {
+		before, after := s.passed(0), s.passed(1)
+		k := key{s.src.id, s.dst.id, s.proto, s.port, before}
+		if before == after {
+			same[k] = true
+			continue
+		}
+		g := groups[k]
+		if g == nil {
+			g = &group{one: s, Connection: &policypb.Connection{
+				Protocol: protocolName(s.proto), Port: uint32(s.port), Before: verdictOf(before), After: verdictOf(after),
+				FirstSeen: timestamppb.New(s.first), LastSeen: timestamppb.New(s.last),
+			}}
+			groups[k] = g
+		}
+		for dir := range g.verdicts {
+			g.verdicts[dir] += s.verdicts[dir]
+			g.drops[dir] += s.drops[dir]
+		}
+		if s.first.Before(g.FirstSeen.AsTime()) {
+			g.FirstSeen = timestamppb.New(s.first)
+		}
+		if s.last.After(g.LastSeen.AsTime()) {
+			g.LastSeen = timestamppb.New(s.last)
+		}
+		g.Sources, g.Destinations = mergeSamples(g.Sources, s.sources), mergeSamples(g.Destinations, s.destinations)
+	}
+	sum.Unchanged = uint64(len(same))
+	list := make([]*group, 0, len(groups))
+	for _, g := range groups {
+		g.Egress = max(g.verdicts[datapath.Egress], g.drops[datapath.Egress])
+		g.Ingress = max(g.verdicts[datapath.Ingress], g.drops[datapath.Ingress])
+		g.Count = max(g.Egress, g.Ingress)
+		g.Source, g.Destination = j.party(g.one.src.id, rec.workloads), j.party(g.one.dst.id, rec.workloads)
+		slices.Sort(g.Sources)
+		slices.Sort(g.Destinations)
+		list = append(list, g)
+	}
+	slices.SortFunc(list, func(a, b *group) int { return CompareConnections(a.Connection, b.Connection) })
+	var out []*policypb.Connection
+	for _, part := range [][]*group{list[:refusals(list)], list[refusals(list):]} {
+		for i, g := range part {
+			if i == room {
+				sum.ConnectionsLeftOut += uint64(len(part) - i)
+				break
+			}
+			g.Decision = j.decision(g.one)
+			out = append(out, g.Connection)
+		}
+	}
+	sum.Refused, sum.Allowed = uint64(refusals(list)), uint64(len(list)-refusals(list))
+	return out
+}
+
+// refusals returns how many of the groups, sorted, would be refused.
+func refusals(list []*group) int {
+	n, _ := slices.BinarySearchFunc(list, policypb.Verdict_ALLOWED, func(g *group, v policypb.Verdict) int {
+		if g.After == v {
+			return 0
+		}
+		return -1
+	})
+	return n
+}
+
+// CompareConnections orders connections as an answer has them: first what would be refused, and
+// what was seen most often.
+func CompareConnections(a, b *policypb.Connection) int {
+	return cmp.Or(-cmp.Compare(a.GetAfter(), b.GetAfter()), -cmp.Compare(a.GetCount(), b.GetCount()),
+		strings.Compare(PartyKey(a.GetSource()), PartyKey(b.GetSource())), strings.Compare(PartyKey(a.GetDestination()), PartyKey(b.GetDestination())),
+		strings.Compare(a.GetProtocol(), b.GetProtocol()), cmp.Compare(a.GetPort(), b.GetPort()))
+}
+
+// PartyKey is what tells parties apart, whichever node tells of them: the numbers of prefixes differ
+// from node to node.
+func PartyKey(p *policypb.Party) string {
+	id := p.GetIdentity()
+	if p.GetKind() == policypb.PartyKind_PARTY_CIDR {
+		id = 0
+	}
+	return fmt.Sprintf("%d\x00%s\x00%s\x00%s\x00%d", p.GetKind(), p.GetCluster(), p.GetNamespace(), p.GetName(), id)
+}
+
+// decision tells what settles the verdict of the engine's rules of now.
+func (j *judge) decision(s *seen) *policypb.Decision {
+	res, err := j.engine.Trace(j.partyOf(s.src), j.partyOf(s.dst), s.proto, s.port)
+	if err != nil {
+		return &policypb.Decision{Reason: err.Error()}
+	}
+	if s.src.subject == (policy.Subject{}) {
+		res.Egress = policy.TraceSide{Direction: datapath.Egress, Verdict: policy.DefaultAllowed}
+	}
+	if s.dst.subject == (policy.Subject{}) {
+		res.Ingress = policy.TraceSide{Direction: datapath.Ingress, Verdict: policy.DefaultAllowed}
+	}
+	return decisionOf(&res)
+}
+
+// partyOf is an end as the engine traces it.
+func (j *judge) partyOf(e end) policy.Party { return partyOf(e.id, e.subject, e.addr) }
+
+// changedPairs tells between whom something else passes, and counts all.
+func changedPairs(ctx context.Context, list []*party, matrix [2]*sides, room int, sum *policypb.PreviewSummary) ([]*policypb.Party, []*policypb.PairChange, error) {
+	type pair [4]uint32
+	type change struct{ opened, closed []policy.PortMatch }
+	known := map[pair]change{}
+	places := map[int]uint32{}
+	var parties []*policypb.Party
+	var pairs []*policypb.PairChange
+	place := func(i int) uint32 {
+		n, ok := places[i]
+		if !ok {
+			n = uint32(len(parties))
+			places[i], parties = n, append(parties, list[i].Party)
+		}
+		return n
+	}
+	for i, src := range list {
+		if err := ctx.Err(); err != nil {
+			return nil, nil, err
+		}
+		for k, dst := range list {
+			if !comparable(src, dst) {
+				continue
+			}
+			var p pair
+			p[0], p[1] = matrix[0].of(i, k)
+			p[2], p[3] = matrix[1].of(i, k)
+			c, ok := known[p]
+			if !ok {
+				before, after := matrix[0].passing(p[0], p[1]), matrix[1].passing(p[2], p[3])
+				c = change{policy.Subtract(after, before), policy.Subtract(before, after)}
+				known[p] = c
+			}
+			if len(c.opened)+len(c.closed) == 0 {
+				continue
+			}
+			if len(c.opened) > 0 {
+				sum.PairsOpened++
+			}
+			if len(c.closed) > 0 {
+				sum.PairsClosed++
+			}
+			if len(pairs) == room {
+				sum.PairsLeftOut++
+				continue
+			}
+			pairs = append(pairs, &policypb.PairChange{
+				Source: place(i), Destination: place(k),
+				Before: matrix[0].access(p[0], p[1], matrix[0].byAddress(src, dst, p[0], p[1])),
+				After:  matrix[1].access(p[2], p[3], matrix[1].byAddress(src, dst, p[2], p[3])),
+				Opened: ranges(c.opened), Closed: ranges(c.closed),
+			})
+		}
+	}
+	return parties, pairs, nil
+}

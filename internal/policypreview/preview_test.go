@@ -1,0 +1,356 @@
+package policypreview
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	flowpb "github.com/hawser-net/hawser/api/flow"
+	policypb "github.com/hawser-net/hawser/api/policy"
+	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/policy"
+	"github.com/hawser-net/hawser/internal/policy/oracle"
+	"github.com/hawser-net/hawser/internal/policydir"
+)
+
+func (w *world) server() *Server {
+	w.t.Helper()
+	s, err := New(Config{Agent: w, Record: w.ring, Node: "c1/n1"})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return s
+}
+
+// whole is the answer to a preview in one piece.
+func (w *world) preview(req *policypb.PreviewRequest) *policypb.PreviewResponse {
+	w.t.Helper()
+	pieces, err := w.server().previewFor(w.t.Context(), req)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return joined(pieces)
+}
+
+func joined(pieces []*policypb.PreviewResponse) *policypb.PreviewResponse {
+	out := &policypb.PreviewResponse{}
+	for _, p := range pieces {
+		out.Changes = append(out.Changes, p.GetChanges()...)
+		out.Connections = append(out.Connections, p.GetConnections()...)
+		out.Parties = append(out.Parties, p.GetParties()...)
+		out.Pairs = append(out.Pairs, p.GetPairs()...)
+		if p.GetSummary() != nil {
+			out.Summary = p.GetSummary()
+		}
+	}
+	return out
+}
+
+type seenConnection struct {
+	src, dst somebody
+	proto    uint8
+	port     uint16
+}
+
+// is reports whether what is told is about a connection.
+func (s *seenConnection) is(c *policypb.Connection) bool {
+	of := func(p *policypb.Party, samples []string, e somebody) bool {
+		if e.flow.GetID() != 0 {
+			return p.GetIdentity() == e.flow.GetIdentity()
+		}
+		return slices.Contains(samples, e.addr.String())
+	}
+	return of(c.GetSource(), c.GetSources(), s.src) && of(c.GetDestination(), c.GetDestinations(), s.dst) &&
+		c.GetProtocol() == protocolName(s.proto) && c.GetPort() == uint32(s.port)
+}
+
+func (w *world) somebody() somebody {
+	if w.rng.IntN(4) == 0 {
+		return w.outsideEnd(w.outside[w.rng.IntN(len(w.outside))])
+	}
+	return w.podEnd(w.pods[w.rng.IntN(len(w.pods))])
+}
+
+func (w *world) packet() (uint8, uint16) {
+	switch w.rng.IntN(5) {
+	case 0:
+		return datapath.ProtoUDP, []uint16{53, 80}[w.rng.IntN(2)]
+	case 1:
+		return datapath.ProtoICMP, []uint16{0, 8}[w.rng.IntN(2)]
+	}
+	return datapath.ProtoTCP, []uint16{80, 81, 443, 444, 53}[w.rng.IntN(5)]
+}
+
+// fill puts some random policies in force and has some connections be seen.
+func (w *world) fill(policies, connections int) (seen []seenConnection) {
+	for i := range policies {
+		name, text, pol := w.random(fmt.Sprint("p", i))
+		docs, err := policydir.Documents(text)
+		if err != nil {
+			w.t.Fatalf("%v\n%s", err, text)
+		}
+		w.put(ownerOf(name), docs[0].Rules, pol)
+	}
+	had := map[string]bool{}
+	for range connections {
+		c := seenConnection{src: w.somebody(), dst: w.somebody()}
+		c.proto, c.port = w.packet()
+		key := fmt.Sprint(c.src.addr, c.dst.addr, c.proto, c.port)
+		if c.src.flow.GetID() == 0 && c.dst.flow.GetID() == 0 || had[key] {
+			continue
+		}
+		had[key] = true
+		w.record(c.src, c.dst, c.proto, c.port)
+		seen = append(seen, c)
+	}
+	return seen
+}
+
+// change makes a random change: policies that come, are replaced, and go.
+func (w *world) change() (req *policypb.PreviewRequest, then []oracle.Policy, rules []policy.Change) {
+	req = &policypb.PreviewRequest{}
+	more := map[policy.Owner]oracle.Policy{}
+	for i := range 1 + w.rng.IntN(2) {
+		name, text, pol := w.random(fmt.Sprint("p", w.rng.IntN(6), "-"[:i%2]))
+		more[ownerOf(name)] = pol
+		docs, err := policydir.Documents(text)
+		if err != nil {
+			w.t.Fatalf("%v\n%s", err, text)
+		}
+		rules = append(rules, policy.Change{Owner: ownerOf(name), Rules: docs[0].Rules})
+		req.Documents = append(req.Documents, &policypb.Document{Name: "new.yaml", Content: text})
+	}
+	var gone []policy.Owner
+	for o := range w.policies {
+		if _, replaced := more[o]; !replaced && w.rng.IntN(4) == 0 {
+			gone = append(gone, o)
+			req.Delete = append(req.Delete, nameMessage(o.Policy()))
+			rules = append(rules, policy.Change{Owner: o})
+		}
+	}
+	return req, after(w.policies, more, gone...), rules
+}
+
+// worlds is how many random clusters are tried.
+func worlds(t *testing.T) int {
+	if testing.Short() {
+		return 20
+	}
+	return 120
+}
+
+// What is told of seen connections and of pairs is what the oracle says, which reads the policies
+// before and after for each packet anew.
+func TestPreviewAgreesWithOracle(t *testing.T) {
+	t.Parallel()
+	rng := rand.New(rand.NewPCG(seed(t), 1))
+	for range worlds(t) {
+		w := newWorld(t, rng, 8)
+		seen := w.fill(4, 60)
+		before := after(w.policies, nil)
+		req, then, _ := w.change()
+		res := w.preview(req)
+		cfg := w.oracleConfig()
+		changed := uint64(0)
+		for i := range seen {
+			c := &seen[i]
+			was, why := oracle.Verdict(cfg, before, c.src.end, c.dst.end, c.proto, c.port)
+			is, whyNot := oracle.Verdict(cfg, then, c.src.end, c.dst.end, c.proto, c.port)
+			told := slices.ContainsFunc(res.GetConnections(), func(x *policypb.Connection) bool {
+				return c.is(x) && x.GetBefore() == verdictOf(was) && x.GetAfter() == verdictOf(is)
+			})
+			if was != is {
+				changed++
+			}
+			if told != (was != is) {
+				t.Fatalf("%v -> %v %d/%d: before %v (%s), after %v (%s), and told: %v\n%v\n%s", c.src.addr, c.dst.addr, c.port, c.proto, was, why, is, whyNot, told, res.GetConnections(), req)
+			}
+		}
+		var counted uint64
+		for _, c := range res.GetConnections() {
+			counted += c.GetCount()
+			if len(c.GetDecision().GetReason()) == 0 {
+				t.Errorf("nothing settles %v", c)
+			}
+		}
+		if counted != changed || res.GetSummary().GetFlows() != uint64(len(seen)) || res.GetSummary().GetFlowsNotJudged() != 0 {
+			t.Fatalf("%d connections are told to change, want %d; summary %v", counted, changed, res.GetSummary())
+		}
+		w.comparePairs(res, cfg, before, then)
+	}
+}
+
+// comparePairs compares what is told of pairs of pods with the oracle, packet by packet.
+func (w *world) comparePairs(res *policypb.PreviewResponse, cfg oracle.Config, before, then []oracle.Policy) {
+	w.t.Helper()
+	has := func(list []*policypb.PortRange, proto uint8, port uint16) bool {
+		return slices.ContainsFunc(list, func(r *policypb.PortRange) bool {
+			return r.GetProtocol() == protocolName(proto) && r.GetFirst() <= uint32(port) && uint32(port) <= r.GetLast()
+		})
+	}
+	for range 100 {
+		p, q := w.pods[w.rng.IntN(len(w.pods))], w.pods[w.rng.IntN(len(w.pods))]
+		src, dst := w.podEnd(p), w.podEnd(q)
+		proto, port := w.packet()
+		was, _ := oracle.Verdict(cfg, before, src.end, dst.end, proto, port)
+		is, _ := oracle.Verdict(cfg, then, src.end, dst.end, proto, port)
+		var opened, closed bool
+		for _, c := range res.GetPairs() {
+			if res.GetParties()[c.GetSource()].GetIdentity() == uint32(p.id) && res.GetParties()[c.GetDestination()].GetIdentity() == uint32(q.id) {
+				opened, closed = has(c.GetOpened(), proto, port), has(c.GetClosed(), proto, port)
+			}
+		}
+		if opened != (is && !was) || closed != (was && !is) {
+			w.t.Fatalf("%v -> %v %d/%d: before %v, after %v; told opened %v, closed %v", p.id, q.id, port, proto, was, is, opened, closed)
+		}
+	}
+}
+
+// The matrix says of each pair what the oracle says of each packet between them.
+func TestMatrixAgreesWithOracle(t *testing.T) {
+	t.Parallel()
+	rng := rand.New(rand.NewPCG(seed(t), 2))
+	for range worlds(t) {
+		w := newWorld(t, rng, 10)
+		w.fill(5, 0)
+		m := w.matrix(&policypb.MatrixRequest{})
+		cfg, policies := w.oracleConfig(), after(w.policies, nil)
+		index := map[uint32]int{}
+		for i, p := range m.GetParties() {
+			index[p.GetIdentity()] = i
+		}
+		for range 200 {
+			p, q := w.pods[rng.IntN(len(w.pods))], w.pods[rng.IntN(len(w.pods))]
+			proto, port := w.packet()
+			want, why := oracle.Verdict(cfg, policies, w.podEnd(p).end, w.podEnd(q).end, proto, port)
+			a := m.GetAccesses()[m.GetRows()[index[uint32(p.id)]].GetAccesses()[index[uint32(q.id)]]]
+			got := a.GetVerdict() == policypb.Verdict_ALLOWED
+			for _, r := range a.GetPorts() {
+				got = got || r.GetProtocol() == protocolName(proto) && r.GetFirst() <= uint32(port) && uint32(port) <= r.GetLast()
+			}
+			if got != want {
+				t.Fatalf("%v -> %v %d/%d passes: %v, by the oracle %v (%s)\n%v", p.set, q.set, port, proto, got, want, why, a)
+			}
+		}
+	}
+}
+
+// matrix is the answer in one piece.
+func (w *world) matrix(req *policypb.MatrixRequest) *policypb.MatrixResponse {
+	w.t.Helper()
+	pieces, err := w.server().matrixFor(w.t.Context(), req)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	out := &policypb.MatrixResponse{}
+	for _, p := range pieces {
+		out.Parties, out.Accesses, out.Rows = append(out.Parties, p.GetParties()...), append(out.Accesses, p.GetAccesses()...), append(out.Rows, p.GetRows()...)
+		out.PartiesLeftOut += p.GetPartiesLeftOut()
+	}
+	for i, row := range out.Rows {
+		if int(row.GetSource()) != i || len(row.GetAccesses()) != len(out.Parties) {
+			w.t.Fatalf("row %d is of %d and tells of %d of %d parties", i, row.GetSource(), len(row.GetAccesses()), len(out.Parties))
+		}
+	}
+	return out
+}
+
+// What is suggested lets a refused packet pass, and explains it by the verdict of the oracle.
+func TestSuggestionsLetThePacketPass(t *testing.T) {
+	t.Parallel()
+	rng := rand.New(rand.NewPCG(seed(t), 3))
+	suggested := 0
+	for range worlds(t) {
+		w := newWorld(t, rng, 8)
+		seen := w.fill(4, 20)
+		s, cfg, policies := w.server(), w.oracleConfig(), after(w.policies, nil)
+		for _, c := range seen {
+			want, why := oracle.Verdict(cfg, policies, c.src.end, c.dst.end, c.proto, c.port)
+			res, err := s.Explain(t.Context(), &policypb.ExplainRequest{Flow: flowBetween(c.src, c.dst, c.proto, c.port)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if res.GetVerdict() != verdictOf(want) || want != (len(res.GetSuggestions()) == 0) {
+				t.Fatalf("%v -> %v %d/%d is explained as %v, by the oracle %v (%s)", c.src.addr, c.dst.addr, c.port, c.proto, res, want, why)
+			}
+			req := &policypb.PreviewRequest{}
+			for i, x := range res.GetSuggestions() {
+				if x.GetDocument() == "" {
+					req = nil // a rule denies it
+					break
+				}
+				req.Documents = append(req.Documents, &policypb.Document{Name: fmt.Sprint("suggestion ", i), Content: []byte(x.GetDocument())})
+			}
+			if want || req == nil {
+				continue
+			}
+			suggested++
+			if told := w.preview(req); !slices.ContainsFunc(told.GetConnections(), func(x *policypb.Connection) bool {
+				return c.is(x) && x.GetAfter() == policypb.Verdict_ALLOWED
+			}) {
+				t.Fatalf("%v -> %v %d/%d is still refused with\n%s%v", c.src.addr, c.dst.addr, c.port, c.proto, res.GetSuggestions(), told)
+			}
+			if slices.ContainsFunc(w.preview(req).GetConnections(), func(x *policypb.Connection) bool { return x.GetAfter() == policypb.Verdict_DENIED }) {
+				t.Fatalf("what is suggested refuses something else:\n%s", res.GetSuggestions())
+			}
+		}
+	}
+	if suggested == 0 {
+		t.Fatal("nothing was ever suggested")
+	}
+}
+
+func TestRepliesAndRefusalsAreCountedOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, rand.New(rand.NewPCG(1, 1)), 0)
+	front := w.podEnd(w.addPod(podSet(t, "shop", map[string]string{"app": "front"}), w.addr(1)))
+	db := w.podEnd(w.addPod(podSet(t, "shop", map[string]string{"app": "db"}), w.addr(2)))
+	add := func(change func(*flowpb.Flow), reply bool) {
+		src, dst := front, db
+		if reply {
+			src, dst = db, front
+		}
+		f := flowBetween(src, dst, datapath.ProtoTCP, 5432)
+		change(f)
+		w.ring.Add(f, src.addr, dst.addr, f.GetTime().AsTime())
+	}
+	add(func(*flowpb.Flow) {}, false)
+	add(func(f *flowpb.Flow) { f.TrafficDirection = flowpb.TrafficDirection_INGRESS }, false)
+	add(func(f *flowpb.Flow) { // a sample of the answer
+		f.IsReply.Value, f.EventType.Type = true, 4
+		f.GetL4().GetTCP().SourcePort, f.GetL4().GetTCP().DestinationPort = 5432, 40000
+	}, true)
+	add(func(f *flowpb.Flow) { f.GetL4().GetTCP().Flags = &flowpb.TCPFlags{ACK: true} }, false) // judged again
+	add(func(f *flowpb.Flow) { f.Verdict = flowpb.Verdict_DROPPED }, false)
+	add(func(f *flowpb.Flow) { // the same packet
+		f.Verdict, f.EventType.Type, f.DropReasonDesc = flowpb.Verdict_DROPPED, 1, flowpb.DropReason_POLICY_DENIED
+	}, false)
+	add(func(f *flowpb.Flow) { // for another reason
+		f.Verdict, f.EventType.Type, f.DropReasonDesc = flowpb.Verdict_DROPPED, 1, flowpb.DropReason_TTL_EXCEEDED
+	}, false)
+	add(func(f *flowpb.Flow) { f.IsReply = nil }, false)
+	res := w.preview(&policypb.PreviewRequest{Documents: []*policypb.Document{{Name: "deny.yaml", Content: []byte(`
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: deny, namespace: shop}
+spec: {podSelector: {matchLabels: {app: db}}, policyTypes: [Ingress]}
+`)}}})
+	if len(res.GetConnections()) != 1 {
+		t.Fatalf("told: %v", res)
+	}
+	c := res.GetConnections()[0]
+	if c.GetEgress() != 2 || c.GetIngress() != 1 || c.GetCount() != 2 || c.GetPort() != 5432 || c.GetAfter() != policypb.Verdict_DENIED {
+		t.Errorf("told: %v", c)
+	}
+	if r := c.GetDecision().GetRules(); len(r) != 1 || r[0].GetPolicy().GetName() != "deny" || r[0].GetPath() != "spec" ||
+		c.GetDecision().GetDirection() != flowpb.TrafficDirection_INGRESS {
+		t.Errorf("settled by %v", c.GetDecision())
+	}
+	if sum := res.GetSummary(); sum.GetFlows() != 6 || sum.GetFlowsNotJudged() != 1 || sum.GetRefused() != 1 || sum.GetAllowed() != 0 {
+		t.Errorf("summary: %v", sum)
+	}
+	if ch := res.GetChanges(); len(ch) != 1 || ch[0].GetAction() != policypb.ChangeAction_ADDED || ch[0].GetLine() != 2 {
+		t.Errorf("changes: %v", ch)
+	}
+}

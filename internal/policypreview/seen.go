@@ -1,0 +1,275 @@
+package policypreview
+
+import (
+	"context"
+	"net/netip"
+	"time"
+
+	flowpb "github.com/hawser-net/hawser/api/flow"
+	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/flows"
+	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/internal/policy"
+)
+
+// connection is what verdicts about connections depend on.
+type connection struct {
+	src, dst end
+	proto    uint8
+	port     uint16
+}
+
+// seen is what was recorded of connections that are judged alike.
+type seen struct {
+	connection
+	// verdicts and drops have how many times one was opened, by direction: by the verdicts of
+	// policy, and by the drops. A refusal is told as both.
+	verdicts, drops [2]uint64
+	first, last     time.Time
+	// passes says by direction whether it does, before and after.
+	passes [2][2]bool
+	// sources and destinations are some pods or addresses.
+	sources, destinations []string
+}
+
+// record is what was recorded of connections.
+type record struct {
+	byKey     map[connection]*seen
+	workloads names
+	// flows were judged, others cannot be.
+	flows, others uint64
+	oldest        time.Time
+}
+
+// samples is how many pods or addresses of each end are remembered.
+const samples = 3
+
+// readBatch is how many flows are copied out of the ring at once.
+const readBatch = 1024
+
+// workloadsOf returns the workloads that flows tell of.
+func workloadsOf(ctx context.Context, ring *flows.Ring[flows.Entry]) (names, error) {
+	out := names{}
+	err := eachFlow(ctx, ring, func(e *flows.Entry) {
+		out.note(e.Flow.GetSource())
+		out.note(e.Flow.GetDestination())
+	})
+	return out, err
+}
+
+// eachFlow calls f for the flows that a ring has now.
+func eachFlow(ctx context.Context, ring *flows.Ring[flows.Entry], f func(*flows.Entry)) error {
+	at, end := ring.Bounds()
+	buf := make([]flows.Entry, readBatch)
+	for at < end {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		n, missed, _ := ring.Read(at, buf[:min(uint64(len(buf)), end-at)])
+		at += uint64(n) + missed
+		for i := range buf[:n] {
+			if buf[i].Flow != nil {
+				f(&buf[i])
+			}
+		}
+	}
+	return nil
+}
+
+// read collects the connections that the ring tells of, since a time.
+func (j *judge) read(ctx context.Context, agent Agent, ring *flows.Ring[flows.Entry], since time.Time) (*record, error) {
+	r := &record{byKey: map[connection]*seen{}, workloads: names{}}
+	err := eachFlow(ctx, ring, func(e *flows.Entry) {
+		if e.Time.Before(since) {
+			return
+		}
+		r.workloads.note(e.Flow.GetSource())
+		r.workloads.note(e.Flow.GetDestination())
+		if r.oldest.IsZero() || e.Time.Before(r.oldest) {
+			r.oldest = e.Time
+		}
+		switch ok, about := j.add(agent, r, e); {
+		case !about:
+		case ok:
+			r.flows++
+		default:
+			r.others++
+		}
+	})
+	return r, err
+}
+
+// policyDrop reports whether a drop is for policy to change.
+func policyDrop(f *flowpb.Flow) bool {
+	return f.GetDropReasonDesc() == flowpb.DropReason_POLICY_DENIED || f.GetDropReasonDesc() == flowpb.DropReason_POLICY_DENY
+}
+
+// add adds a flow. about is false of what no policy can change.
+func (j *judge) add(agent Agent, r *record, e *flows.Entry) (ok, about bool) {
+	f := e.Flow
+	kind := f.GetEventType().GetType()
+	if f.GetIP() == nil || kind == flows.EventDrop && !policyDrop(f) {
+		return false, false
+	}
+	if f.GetIsReply() == nil {
+		return false, true
+	}
+	src, dst, from, to := f.GetSource(), f.GetDestination(), e.Source, e.Destination
+	reply := f.GetIsReply().GetValue()
+	if reply {
+		src, dst, from, to = dst, src, to, from
+	}
+	var key connection
+	var opens bool
+	if key.proto, key.port, opens, ok = opened(f, reply); !ok {
+		return false, true
+	}
+	if key.src, ok = j.end(agent, src, from); !ok {
+		return false, true
+	}
+	if key.dst, ok = j.end(agent, dst, to); !ok {
+		return false, true
+	}
+	s := r.byKey[key]
+	if s == nil {
+		s = &seen{connection: key, first: e.Time, last: e.Time, passes: [2][2]bool{{true, true}, {true, true}}}
+		r.byKey[key] = s
+	}
+	if e.Time.Before(s.first) {
+		s.first = e.Time
+	}
+	if e.Time.After(s.last) {
+		s.last = e.Time
+	}
+	dir := datapath.Ingress
+	if f.GetTrafficDirection() == flowpb.TrafficDirection_EGRESS {
+		dir = datapath.Egress
+	}
+	switch {
+	case reply || !opens:
+	case kind == flows.EventVerdict:
+		s.verdicts[dir]++
+	case kind == flows.EventDrop:
+		s.drops[dir]++
+	}
+	s.sources = sample(s.sources, src, from)
+	s.destinations = sample(s.destinations, dst, to)
+	return true, true
+}
+
+// opened returns what a connection is opened with, and whether the packet may be the one that does:
+// of TCP only that is told from others.
+func opened(f *flowpb.Flow, reply bool) (proto uint8, port uint16, opens, ok bool) {
+	pick := func(src, dst uint32) uint16 {
+		if reply {
+			return uint16(src)
+		}
+		return uint16(dst)
+	}
+	switch l4 := f.GetL4(); {
+	case l4.GetTCP() != nil:
+		flags := l4.GetTCP().GetFlags()
+		return datapath.ProtoTCP, pick(l4.GetTCP().GetSourcePort(), l4.GetTCP().GetDestinationPort()), flags.GetSYN() && !flags.GetACK(), true
+	case l4.GetUDP() != nil:
+		return datapath.ProtoUDP, pick(l4.GetUDP().GetSourcePort(), l4.GetUDP().GetDestinationPort()), true, true
+	case l4.GetSCTP() != nil:
+		return datapath.ProtoSCTP, pick(l4.GetSCTP().GetSourcePort(), l4.GetSCTP().GetDestinationPort()), true, true
+	case reply:
+		return 0, 0, false, false // an answer does not tell to which message
+	case l4.GetICMPv4() != nil:
+		return datapath.ProtoICMP, uint16(l4.GetICMPv4().GetType()), true, true
+	case l4.GetICMPv6() != nil:
+		return datapath.ProtoICMPv6, uint16(l4.GetICMPv6().GetType()), true, true
+	}
+	return 0, 0, false, false
+}
+
+// end is who is at one end of a flow, by what is known now; else by what was known then.
+func (j *judge) end(agent Agent, e *flowpb.Endpoint, addr netip.Addr) (end, bool) {
+	id := identity.ID(e.GetIdentity())
+	if id == identity.Unknown || !addr.IsValid() {
+		return end{}, false
+	}
+	if isOutside(id) {
+		return end{id: j.outsideAt(addr), addr: j.addressed(addr)}, true
+	}
+	out := end{id: id, addr: j.addressed(addr)}
+	set := j.labelsOf(id)
+	if len(set) == 0 {
+		var err error
+		if set, err = labels.ParseSet(e.GetLabels()); err != nil || len(set) == 0 {
+			return end{}, false
+		}
+		j.engine.SetIdentity(id, set)
+	}
+	if s, seen, ok := agent.Endpoint(uint16(e.GetID())); ok && e.GetID() != 0 && (s.Identity == id || seen == id) {
+		out.subject = s // it is of this cluster, whatever is known of its number
+		return out, true
+	}
+	out.subject = j.judged(policy.Subject{Identity: id, NamedPorts: j.snap.NamedPorts[id]}, set)
+	return out, true
+}
+
+// sample adds the name of an end, if there is room.
+func sample(list []string, e *flowpb.Endpoint, addr netip.Addr) []string {
+	name := addr.String()
+	if e.GetPodName() != "" {
+		name = e.GetNamespace() + "/" + e.GetPodName()
+	}
+	return mergeSamples(list, []string{name})
+}
+
+// mergeSamples adds names to a list as far as there is room.
+func mergeSamples(list, more []string) []string {
+next:
+	for _, name := range more {
+		for _, have := range list {
+			if have == name {
+				continue next
+			}
+		}
+		if len(list) == samples {
+			break
+		}
+		list = append(list, name)
+	}
+	return list
+}
+
+// judge notes for all connections whether they pass by the rules of now.
+func (r *record) judge(ctx context.Context, j *judge, moment int) error {
+	type side struct {
+		s   *seen
+		dir datapath.Direction
+	}
+	of := map[policy.Subject][]side{}
+	var subjects []policy.Subject
+	add := func(subject policy.Subject, s side) {
+		if subject == (policy.Subject{}) {
+			return
+		}
+		if len(of[subject]) == 0 {
+			subjects = append(subjects, subject)
+		}
+		of[subject] = append(of[subject], s)
+	}
+	for _, s := range r.byKey {
+		add(s.src.subject, side{s, datapath.Egress})
+		add(s.dst.subject, side{s, datapath.Ingress})
+	}
+	return j.each(ctx, subjects, func(subject policy.Subject, rs datapath.RuleSetID) {
+		for _, x := range of[subject] {
+			peer := x.s.src
+			if x.dir == datapath.Egress {
+				peer = x.s.dst
+			}
+			x.s.passes[moment][x.dir] = j.engine.Lookup(rs, x.dir, peer.id, peer.addr, x.s.proto, x.s.port).Pass()
+		}
+	})
+}
+
+// passed reports whether both sides let the connection pass.
+func (s *seen) passed(moment int) bool {
+	return s.passes[moment][datapath.Egress] && s.passes[moment][datapath.Ingress]
+}
