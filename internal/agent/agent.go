@@ -19,8 +19,10 @@ import (
 	"github.com/hawser-net/hawser/api/rest/server"
 	"github.com/hawser-net/hawser/internal/agent/addressing"
 	"github.com/hawser-net/hawser/internal/agent/component"
+	"github.com/hawser-net/hawser/internal/agent/enforcement"
 	"github.com/hawser-net/hawser/internal/agent/health"
 	"github.com/hawser-net/hawser/internal/agent/hubble"
+	"github.com/hawser-net/hawser/internal/agent/identities"
 	"github.com/hawser-net/hawser/internal/agent/monitor"
 	"github.com/hawser-net/hawser/internal/announce"
 	"github.com/hawser-net/hawser/internal/cniconf"
@@ -77,13 +79,13 @@ type api struct {
 	pool             *ipam.IPAM
 	book             *addressing.Book // of pool, for those who ask for addresses
 	router4, router6 netip.Addr
-	identities       *identities
+	identities       *identities.Identities
 	idMin, idMax     identity.ID
 	maps             *maps.Maps
 	programs         *loader.Loader
 	cache            *ipcache.Cache
 	addresses        *table.Reconciler[netip.Prefix, ipcache.Entry] // brings the kernel to cache
-	ports            *portBook
+	namedPorts       *enforcement.NamedPorts
 	nodes            *announce.Nodes
 	nodeClients      *nodeClients
 	store            kvstore.Backend // nil on a node on its own
@@ -224,7 +226,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 	run := newGroup(ctx, log)
 	defer func() {
 		if a.identities != nil {
-			a.identities.pursuits.stop()
+			a.identities.Close()
 		}
 	}()
 	defer run.abort()
@@ -232,20 +234,9 @@ func (ag *Agent) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if a.identities, err = newIdentities(cfg, numbers, a.idMin, a.idMax, log.With("part", "identity")); err != nil {
+	if a.identities, err = identities.New(a.identitiesConfig(numbers, cluster)); err != nil {
 		return err
 	}
-	a.identities.inUse = func() map[identity.ID]bool {
-		used := map[identity.ID]bool{}
-		for _, e := range a.cache.All() {
-			used[e.Identity] = true
-		}
-		return used
-	}
-	if cluster != nil && cluster.numbers != nil {
-		a.identities.expect = cluster.numbers.Expect
-	}
-	a.identities.kept = a.metrics.temporary
 	if a.nodes, err = announce.NewNodes(announce.NodesConfig{Config: node.Config{
 		Self: node.Key{Cluster: cfg.ClusterName, Name: cfg.NodeName}, MaxClusterID: cfg.MaxConnectedClusters,
 		DeleteDelay: cfg.NodeDelay, Log: log.With("part", "node"),
@@ -266,7 +257,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	a.ports = newPortBook(log.With("part", "policy"), a.policy, a.cache)
+	a.namedPorts = enforcement.NewNamedPorts(log.With("part", "policy"), a.policy, a.cache)
 	if cluster != nil {
 		cluster.shared = shared
 		if err := cluster.join(a, facts, links, filter); err != nil {
@@ -283,15 +274,17 @@ func (ag *Agent) Run(ctx context.Context) error {
 		cfg: cfg, cluster: cluster, facts: facts, cache: a.cache, kernel: addrTable, shared: shared, unplaced: a.judgeAddresses,
 		plain: newUnmasqueraded(links.SetUnmasqueraded, log.With("part", "link")), log: log,
 	}
-	ruleBook, err := newRules(log.With("part", "policy"), a.policy, a.identities, placer, kernel,
-		cfg.EnableIPv4 && cfg.EnableIPv6, filepath.Join(cfg.StateDir, "state", "local_allocator_state.json"))
-	if err != nil {
-		return err
-	}
 	if a.hubble, err = newHubble(a, log.With("part", "flows")); err != nil {
 		return err
 	}
-	ruleBook.changed = a.hubble.PolicyChanged
+	rules, err := enforcement.NewRules(enforcement.RulesConfig{
+		Log: log.With("part", "policy"), Policy: a.policy, Identities: a.identities, Prefixes: placer, Blocks: kernel,
+		DualStack: cfg.EnableIPv4 && cfg.EnableIPv6, Checkpoint: filepath.Join(cfg.StateDir, "state", "local_allocator_state.json"), Write: writeState,
+		Changed: a.hubble.PolicyChanged,
+	})
+	if err != nil {
+		return err
+	}
 	store, err := endpoint.NewStore(filepath.Join(cfg.StateDir, "state"))
 	if err != nil {
 		return err
@@ -322,7 +315,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 	// router must not take one of their addresses.
 	run.start("link", links.Run)
 	run.start("ipcache", addrTable.Run)
-	run.start("named-ports", a.ports.run)
+	run.start("named-ports", a.namedPorts.Run)
 	routers := routerState{path: filepath.Join(cfg.StateDir, "state", "router.json")}
 	preferred := routers.load(log)
 	if err := health.RemoveEndpoint(links); err != nil {
@@ -363,7 +356,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 	heard := sync.OnceFunc(func() { filesSynced(); close(filesHeard) })
 	run.start("policy-files", func(ctx context.Context) error {
 		return a.files.Run(ctx, func(changes []policy.Change) {
-			err := ruleBook.apply(changes)
+			err := rules.Apply(changes)
 			if err != nil {
 				log.Error("policy is not in force in full", "error", err)
 			}
@@ -378,7 +371,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 		return run.wait()
 	}
 	a.noteUserLabels()
-	forgo := a.identities.recall(a.registry.List())
+	forgo := a.identities.Restore(a.registry.List())
 	restored, err := a.lifecycle.Resume(ctx)
 	if err != nil {
 		return err
@@ -396,16 +389,16 @@ func (ag *Agent) Run(ctx context.Context) error {
 	nodesSynced := gate.expect()
 	addrsSynced := gate.expect()
 	if cluster != nil {
-		if idsSynced, err = cluster.start(run, gate, ruleBook, idsSynced); err != nil {
+		if idsSynced, err = cluster.start(run, gate, rules, idsSynced); err != nil {
 			return err
 		}
 	}
 	run.start("identities", func(ctx context.Context) error {
-		return a.identities.run(ctx, a.policy, idsSynced, func(set labels.Set, id identity.ID) {
+		return a.identities.Run(ctx, a.policy, idsSynced, func(set labels.Set, id identity.ID) {
 			a.lifecycle.Renumber(ctx, set, id)
 		})
 	})
-	run.start("allocator", cluster.afterKinds(a.identities.alloc.Run))
+	run.start("allocator", cluster.afterKinds(a.identities.RunAllocator))
 	if err := a.nodes.Announce(a.selfNode(facts)); err != nil {
 		return err
 	}
@@ -434,7 +427,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 	})
 	run.start("temporary-identities", a.settleIdentities)
 	a.mesh.start(run, gate, log.With("part", "clustermesh"))
-	run.start("synced", func(ctx context.Context) error { return a.whenSynced(ctx, gate, addrTable, shared, ruleBook, log) })
+	run.start("synced", func(ctx context.Context) error { return a.whenSynced(ctx, gate, addrTable, shared, rules, log) })
 	run.start("restored", func(ctx context.Context) error {
 		if cluster != nil {
 			cluster.labels.await(ctx)
@@ -445,7 +438,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 		}
 		return err
 	})
-	run.start("identities-ended", func(ctx context.Context) error { return a.confirmEnds(ctx, log.With("part", "identity")) })
+	run.start("identities-ended", identities.NewConfirmer(a.confirmation()).Run)
 	run.start("ipam", a.pool.Run)
 	run.start("events", func(ctx context.Context) error { return a.monitor.Run(ctx, kernel) })
 	if err := a.hubble.Start(run.start); err != nil {
@@ -456,7 +449,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 		run.start("health-answers", a.health.Answer)
 		run.start("health-api", func(ctx context.Context) error { return a.serveHealthAPI(ctx, log.With("part", "health")) })
 	}
-	run.start("housekeeping", func(ctx context.Context) error { return a.housekeeping(ctx, ruleBook, log) })
+	run.start("housekeeping", func(ctx context.Context) error { return a.housekeeping(ctx, rules, log) })
 	run.start("recovery", func(ctx context.Context) error { return a.recover(ctx, log) })
 
 	// ---- the API --------------------------------------------------------------------------------
@@ -526,7 +519,7 @@ func newEngine(cfg Config) (*policy.Engine, error) {
 	})
 }
 
-func newPool(cfg Config, assigned *addressing.Pools, registry *endpoint.Registry, links *link.Links, log *slog.Logger) (*ipam.IPAM, error) {
+func newPool(cfg Config, assigned assigned, registry *endpoint.Registry, links *link.Links, log *slog.Logger) (*ipam.IPAM, error) {
 	pc := ipam.Config{Expiration: cfg.IPAMExpiration, Log: log, Local: links.IsLocal, InUse: func(ip netip.Addr) (string, bool) {
 		row, ok := registry.ByAddr(ip)
 		return fmt.Sprintf("endpoint %d", row.ID), ok
@@ -591,34 +584,34 @@ func openNumberStore(cfg Config, facts nodeFacts, backend kvstore.Backend, clust
 	return doublewrite.New(doublewrite.Config{Objects: objects, Keys: keys, ReadObjects: cfg.identityMode() == identityBothCRD, Log: log})
 }
 
-// newIdentities joins the rules for reserved identities with the cluster's allocator. The caller
-// must stop its pursuits.
-func newIdentities(cfg Config, store allocator.Backend, first, last identity.ID, log *slog.Logger) (*identities, error) {
-	var fixed []string
-	for id, name := range cfg.FixedIdentities {
-		fixed = append(fixed, id+"="+name)
+// identitiesConfig says how this node's identities are made and found.
+func (a *api) identitiesConfig(numbers allocator.Backend, cluster *kube) identities.Config {
+	c := identities.Config{
+		Log: a.log.With("part", "identity"), Store: numbers, First: a.idMin, Last: a.idMax, Fixed: a.cfg.FixedIdentities,
+		Management: a.cfg.management(), Timeout: a.cfg.AllocationTimeout, SyncInterval: a.cfg.AllocationSync, Temporary: a.metrics.temporary,
+		Referenced: func() map[identity.ID]bool {
+			used := map[identity.ID]bool{}
+			for _, e := range a.cache.All() {
+				used[e.Identity] = true
+			}
+			return used
+		},
 	}
-	fixedSet, err := identity.ParseFixed(fixed)
-	if err != nil {
-		return nil, fmt.Errorf("--fixed-identity-mapping: %w", err)
+	if a.cfg.WellKnown {
+		c.WellKnown = identity.WellKnownIdentities(a.cfg.ClusterName, "kube-system")
 	}
-	events := make(allocator.AllocatorEventChan, 1024)
-	alloc, err := allocator.NewAllocator(k8sids.Key{}, store, allocator.WithMin(allocator.ID(first)), allocator.WithMax(allocator.ID(last)),
-		allocator.WithEvents(events), allocator.WithMasterKeyProtection(), allocator.WithSyncInterval(cfg.AllocationSync), allocator.WithLogger(log))
-	if err != nil {
-		return nil, err
+	if cluster != nil && cluster.numbers != nil {
+		c.Expect = cluster.numbers.Expect
 	}
-	var wellKnown []identity.WellKnown
-	if cfg.WellKnown {
-		wellKnown = identity.WellKnownIdentities(cfg.ClusterName, "kube-system")
+	return c
+}
+
+// confirmation is what says whether this node goes by identities that have ended.
+func (a *api) confirmation() identities.ConfirmerConfig {
+	return identities.ConfirmerConfig{
+		Identities: a.identities, InForce: a.inForce, Addresses: a.cache, Kernel: a.addresses, Endpoints: a.registry, Policy: a.policy,
+		Nodes: func() int { return a.nodes.Table().Len() }, Log: a.log.With("part", "identity"),
 	}
-	ids := &identities{
-		log: log, alloc: alloc, events: events, fixed: fixedSet, known: map[identity.ID]labels.Set{},
-		first: first, last: last, mode: cfg.management(), temps: identity.NewTemporaries(), arrived: make(chan struct{}, 1),
-		wellKnown: wellKnown,
-	}
-	ids.pursuits = newPursuits(patience, cfg.AllocationTimeout, ids.allocate, ids.giveBack, ids.announce)
-	return ids, nil
 }
 
 // lockWait is how long the state directory's last owner may take to be gone: a process that was
@@ -730,7 +723,7 @@ func (a *api) replayDeletions(ctx context.Context, f *fence, log *slog.Logger) e
 }
 
 // housekeeping does what has no event of its own to wait for.
-func (a *api) housekeeping(ctx context.Context, book *rules, log *slog.Logger) error {
+func (a *api) housekeeping(ctx context.Context, rules *enforcement.Rules, log *slog.Logger) error {
 	flows := time.NewTicker(a.cfg.CTInterval)
 	defer flows.Stop()
 	sweep := time.NewTicker(max(a.cfg.OrphanGrace/2, time.Second))
@@ -754,7 +747,7 @@ func (a *api) housekeeping(ctx context.Context, book *rules, log *slog.Logger) e
 			if a.isInForce() {
 				a.replacePrograms(log)
 			}
-			err := errors.Join(book.retry(), a.policy.Retry())
+			err := errors.Join(rules.Retry(), a.policy.Retry())
 			if err != nil {
 				log.Error("policy is not in force in full", "error", err)
 			}

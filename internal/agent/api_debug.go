@@ -83,8 +83,8 @@ func (a *api) GetDebugInfo(ctx context.Context, _ server.GetDebugInfoRequestObje
 		return nil, err
 	}
 	identities := []rest.Identity{}
-	for _, k := range a.identities.list() {
-		identities = append(identities, identityModel(k.id, k.set))
+	for _, k := range a.identities.List() {
+		identities = append(identities, identityModel(k.ID, k.Labels))
 	}
 	for name, table := range map[string]any{"identities": identities, "addresses": addresses, "policy-files": a.policyFileStates()} {
 		text, err := json.Marshal(table)

@@ -87,10 +87,10 @@ func (a *api) monitorEvent(ev datapath.Event) rest.MonitorEvent {
 	if ev.Packet.Src.IsValid() {
 		out.Source, out.Destination = ev.Packet.Src.String(), ev.Packet.Dst.String()
 	}
-	if set, ok := a.identities.labelsOf(identity.ID(ev.SrcIdentity)); ok {
+	if set, ok := a.identities.Labels(identity.ID(ev.SrcIdentity)); ok {
 		out.SourceLabels = set.Strings()
 	}
-	if set, ok := a.identities.labelsOf(identity.ID(ev.DstIdentity)); ok {
+	if set, ok := a.identities.Labels(identity.ID(ev.DstIdentity)); ok {
 		out.DestinationLabels = set.Strings()
 	}
 	switch ev.Type {

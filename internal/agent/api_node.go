@@ -215,8 +215,12 @@ func (a *api) ipamStatus() rest.IPAMStatus {
 		if u.Family == ipam.IPv6 {
 			family = "IPv6"
 		}
-		line := fmt.Sprintf("%s: %d/%d allocated from %s", family, u.Used, u.Capacity, u.CIDR)
-		if a.kube.assigned() != nil {
+		from := "single addresses"
+		if u.CIDR.IsValid() {
+			from = u.CIDR.String()
+		}
+		line := fmt.Sprintf("%s: %d/%d allocated from %s", family, u.Used, u.Capacity, from)
+		if a.kube.named() != nil {
 			line += " of pool " + u.Pool
 		}
 		if u.Drained {
@@ -238,9 +242,9 @@ func (a *api) ListIdentities(_ context.Context, req server.ListIdentitiesRequest
 		}
 	}
 	out := []rest.Identity{}
-	for _, k := range a.identities.list() {
-		if hasAll(k.set, want) {
-			out = append(out, identityModel(k.id, k.set))
+	for _, k := range a.identities.List() {
+		if hasAll(k.Labels, want) {
+			out = append(out, identityModel(k.ID, k.Labels))
 		}
 	}
 	if len(want) > 0 && len(out) == 0 {
@@ -255,7 +259,7 @@ func (a *api) GetIdentity(_ context.Context, req server.GetIdentityRequestObject
 	if err != nil {
 		return nil, server.Errorf(http.StatusBadRequest, "%w", err)
 	}
-	set, ok := a.identities.labelsOf(id)
+	set, ok := a.identities.Labels(id)
 	if !ok {
 		return nil, server.Errorf(http.StatusNotFound, "identity %d is not known on this node", uint32(id))
 	}
@@ -270,9 +274,9 @@ func (a *api) ListIdentityEndpoints(context.Context, server.ListIdentityEndpoint
 		count[row.Identity]++
 	}
 	out := []rest.IdentityEndpoints{}
-	for _, k := range a.identities.list() {
-		if n := count[k.id]; n > 0 {
-			out = append(out, rest.IdentityEndpoints{Identity: identityModel(k.id, k.set), RefCount: n})
+	for _, k := range a.identities.List() {
+		if n := count[k.ID]; n > 0 {
+			out = append(out, rest.IdentityEndpoints{Identity: identityModel(k.ID, k.Labels), RefCount: n})
 		}
 	}
 	return server.ListIdentityEndpoints200JSONResponse(out), nil

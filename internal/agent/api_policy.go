@@ -335,7 +335,7 @@ func (a *api) traceParty(s string) (tracedParty, error) {
 }
 
 func (a *api) tracedIdentity(name string, id identity.ID) (tracedParty, error) {
-	set, ok := a.identities.labelsOf(id)
+	set, ok := a.identities.Labels(id)
 	if !ok {
 		return tracedParty{}, server.Errorf(http.StatusNotFound, "identity %d is not known on this node", uint32(id))
 	}

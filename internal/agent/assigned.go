@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"time"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/agent/addressing"
@@ -24,6 +25,25 @@ func (c *Config) validateMultiPool() error {
 	return errors.Join(errs...)
 }
 
+// validateSingles checks what counts where a node has single addresses.
+func (c *Config) validateSingles() error {
+	var errs []error
+	if c.RoutingMode != "native" {
+		errs = append(errs, fmt.Errorf("--ipam=%s: the network leads to each pod's own address, and no tunnel does: set --routing-mode=native", c.IPAM))
+	}
+	if c.IPAM == addressing.CRD && (c.EnableIPv4 && c.MasqueradeIPv4 && c.NativeIPv4CIDR == "" || c.EnableIPv6 && c.MasqueradeIPv6 && c.NativeIPv6CIDR == "") {
+		errs = append(errs, fmt.Errorf("--ipam=%s: pods of other nodes are in no pod CIDR: say with --ipv4-native-routing-cidr and --ipv6-native-routing-cidr "+
+			"where packets are not masqueraded, or switch masquerading off", c.IPAM))
+	}
+	if c.IPv4Range != "" || c.IPv6Range != "" {
+		errs = append(errs, fmt.Errorf("--ipv4-range and --ipv6-range cannot be used with --ipam=%s: the CiliumNode says which addresses pods get", c.IPAM))
+	}
+	if c.NodeUpdate < time.Second {
+		errs = append(errs, fmt.Errorf("--ipam-cilium-node-update-rate: %s is below a second", c.NodeUpdate))
+	}
+	return errors.Join(errs...)
+}
+
 // addressing is what this node's addresses follow from.
 func (k *kube) addressing() addressing.Config {
 	ahead, _ := addressing.ParsePreAllocation(k.cfg.PreAllocation, k.cfg.DefaultPool) // Validate has parsed it
@@ -31,7 +51,7 @@ func (k *kube) addressing() addressing.Config {
 		Self: k.self(), ClusterID: k.cfg.ClusterID, Hosts: k.facts.hosts(), Mode: k.cfg.IPAM,
 		Given:       addressing.Ranges{V4: k.cfg.IPv4Range, V6: k.cfg.IPv6Range},
 		DefaultPool: k.cfg.DefaultPool, Ahead: ahead,
-		Dir: filepath.Join(k.cfg.StateDir, "state"), Save: writeState, KindsWait: k.cfg.CRDWait, Log: k.log.With("part", "ipam"),
+		Dir: filepath.Join(k.cfg.StateDir, "state"), Save: writeState, KindsWait: k.cfg.CRDWait, UpdateInterval: k.cfg.NodeUpdate, Log: k.log.With("part", "ipam"),
 	}
 	if k.cfg.EnableIPv4 {
 		c.Families |= ipam.IPv4
@@ -46,13 +66,34 @@ func (k *kube) addressing() addressing.Config {
 // into the agent's configuration.
 func (k *kube) awaitAddresses(ctx context.Context, facts nodeFacts, cfg *Config) error {
 	k.facts = facts
-	r, pools, err := addressing.Await(ctx, k.addressing(), k.client)
-	cfg.IPv4Range, cfg.IPv6Range, k.pools = r.V4, r.V6, pools
+	found, err := addressing.Await(ctx, k.addressing(), k.client)
+	cfg.IPv4Range, cfg.IPv6Range, k.pools, k.singles = found.Ranges.V4, found.Ranges.V6, found.Pools, found.Singles
 	return err
 }
 
+// assigned are the addresses that the operator assigns to this node while it runs.
+type assigned interface {
+	Families() ipam.Families
+	Attach(*ipam.IPAM) error
+	Hear(*v2.CiliumNode)
+	Fill(o *v2.CiliumNode, made bool)
+	Run(context.Context, addressing.Agent) error
+}
+
 // assigned returns what the operator assigns to this node while it runs; nil if it does not.
-func (k *kube) assigned() *addressing.Pools {
+func (k *kube) assigned() assigned {
+	switch {
+	case k == nil:
+	case k.pools != nil:
+		return k.pools
+	case k.singles != nil:
+		return k.singles
+	}
+	return nil
+}
+
+// named returns the pools of this node; nil if its addresses are not of pools.
+func (k *kube) named() *addressing.Pools {
 	if k == nil {
 		return nil
 	}
@@ -61,8 +102,8 @@ func (k *kube) assigned() *addressing.Pools {
 
 // heardOwn is told of this node's object.
 func (k *kube) heardOwn(o *v2.CiliumNode) {
-	if k.pools != nil {
-		k.pools.Hear(o)
+	if given := k.assigned(); given != nil {
+		given.Hear(o)
 		return
 	}
 	conf := k.addressing()
@@ -77,11 +118,12 @@ func (k *kube) heardOwn(o *v2.CiliumNode) {
 
 // startAssigned begins to look after what is assigned.
 func (k *kube) startAssigned(run *group) {
-	if k.pools == nil {
-		return
+	if k.pools != nil {
+		run.start("ip-pools", k.afterKinds(k.pools.Follow))
 	}
-	run.start("ip-pools", k.afterKinds(k.pools.Follow))
-	run.start("node-pools", func(ctx context.Context) error { return k.pools.Run(ctx, k) })
+	if given := k.assigned(); given != nil {
+		run.start("node-addressing", func(ctx context.Context) error { return given.Run(ctx, k) })
+	}
 }
 
 // Refresh has the node's object written.
@@ -107,10 +149,9 @@ func (k *kube) AddressesMoved() {
 func (a *api) poolsFor(ctx context.Context, owner, named string) (ipam.Choice, addressing.Plain, error) {
 	skip := a.kube.skipsMasquerade(owner)
 	plain := addressing.Plain{IPv4: skip, IPv6: skip}
-	pools := a.kube.assigned()
-	if pools == nil {
+	if a.kube.named() == nil {
 		return ipam.Choice{IPv4: named, IPv6: named}, plain, nil
 	}
-	choice, of, err := pools.For(ctx, a.kube.pods, owner, named)
+	choice, of, err := a.kube.pools.For(ctx, a.kube.pods, owner, named)
 	return choice, plain.Or(of), err
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -17,6 +18,8 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/datapath/fake"
 	"github.com/hawser-net/hawser/internal/endpoint"
+	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/internal/policy"
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 )
 
@@ -108,9 +111,25 @@ func TestAuditMode(t *testing.T) {
 // locked by it, and succeeds; one whose row could not be written fails, and is made by Retry.
 func TestAuditModeConfig(t *testing.T) {
 	t.Parallel()
-	b := &ruleBench{t: t, node: fake.New(), dir: t.TempDir()}
-	b.start()
-	a := &api{log: slog.New(slog.DiscardHandler), policy: b.policy}
+	node := fake.New()
+	engine, err := policy.New(policy.Defaults())
+	if err != nil {
+		t.Fatal(err)
+	}
+	pol, err := endpoint.NewPolicy(slog.New(slog.DiscardHandler), engine, node.Maps)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := labels.NewSet(labels.New(labels.SourceK8s, "app", "x"))
+	if _, _, err := pol.Attach(endpoint.Endpoint{ID: 1, Identity: 300, IdentityLabels: set, Attachment: endpoint.Attachment{
+		IfIndex: 7, IPv4: netip.MustParseAddr("10.1.0.1"), MAC: make([]byte, 6), HostMAC: make([]byte, 6),
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := pol.Synced(); err != nil {
+		t.Fatal(err)
+	}
+	a := &api{log: slog.New(slog.DiscardHandler), policy: pol}
 	patch := func(enforcement rest.PolicyEnforcement, mode string) error {
 		_, err := a.PatchConfig(t.Context(), server.PatchConfigRequestObject{Body: &rest.DaemonConfigurationSpec{
 			PolicyEnforcement: enforcement, Options: rest.ConfigurationMap{optionAudit: mode},
@@ -119,7 +138,7 @@ func TestAuditModeConfig(t *testing.T) {
 	}
 	want := func(what string, locked, audit bool) {
 		t.Helper()
-		rows, err := b.node.Maps.Endpoints()
+		rows, err := node.Maps.Endpoints()
 		if err != nil || len(rows) != 1 {
 			t.Fatal(rows, err)
 		}
@@ -133,7 +152,7 @@ func TestAuditModeConfig(t *testing.T) {
 		}
 		return nil
 	}
-	b.node.SetFault(full)
+	node.SetFault(full)
 	if err := patch("always", "Enabled"); err != nil {
 		t.Errorf("an endpoint is locked: %v", err)
 	}
@@ -142,7 +161,7 @@ func TestAuditModeConfig(t *testing.T) {
 		t.Errorf("an endpoint is locked: %v", err)
 	}
 	want("audit mode ends", true, false)
-	b.node.SetFault(func(op string, arg any) error {
+	node.SetFault(func(op string, arg any) error {
 		if op == "Maps.UpsertEndpoint" {
 			return datapath.ErrFull
 		}
@@ -151,8 +170,8 @@ func TestAuditModeConfig(t *testing.T) {
 	if err := patch("", "Enabled"); !errors.Is(err, endpoint.ErrRowNotWritten) {
 		t.Errorf("the row could not be written: %v", err)
 	}
-	b.node.SetFault(nil)
-	if err := b.policy.Retry(); err != nil {
+	node.SetFault(nil)
+	if err := pol.Retry(); err != nil {
 		t.Fatal(err)
 	}
 	want("tried again", false, true)

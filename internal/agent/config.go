@@ -126,14 +126,16 @@ type Config struct {
 	// told of their identity.
 	PodReadiness string
 	// IPAM is who says which addresses this node's pods get, where IPv4Range and IPv6Range do not:
-	// kubernetes, cluster-pool or multi-pool; with delegated-plugin they are of the same ranges as
-	// with kubernetes, and another plugin gives them.
+	// kubernetes, cluster-pool, multi-pool or crd; with delegated-plugin they are of the same
+	// ranges as with kubernetes, and another plugin gives them.
 	IPAM string
 	// DefaultPool is the pool of pods for which no other is meant, and PreAllocation how many
 	// addresses more than are in use this node has of a pool, as "pool=number"; both count with
 	// multi-pool.
 	DefaultPool   string
 	PreAllocation []string
+	// NodeUpdate is how often the CiliumNode says which addresses are used, with crd.
+	NodeUpdate time.Duration
 	// DatapathMode is how pods are connected: veth, or auto for the same.
 	DatapathMode string
 
@@ -199,7 +201,7 @@ func Defaults() Config {
 		IdentityLabels: relevance.AllLabels, FixedIdentities: map[string]string{}, WellKnown: true, AllocationTimeout: 2 * time.Minute, AllocationSync: 5 * time.Minute,
 		CTTCP: 8000 * time.Second, CTTCPSyn: time.Minute, CTTCPFin: 10 * time.Second, CTAny: time.Minute,
 		CTInterval: 30 * time.Second, Maps: maps.Defaults(),
-		IPAMExpiration: 10 * time.Minute, OrphanGrace: time.Minute, NodeDelay: 30 * time.Second,
+		IPAMExpiration: 10 * time.Minute, NodeUpdate: 15 * time.Second, OrphanGrace: time.Minute, NodeDelay: 30 * time.Second,
 		CNI: cniconf.Config{Exclusive: true}, HealthPort: 9879, HealthChecking: true, HealthEndpoint: true, ClusterHealthPort: clusterhealth.Port, HealthInterval: time.Minute, APIAccess: []string{"*"},
 	}
 	c.CNI.Defaults()
@@ -284,10 +286,12 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Namespace, "k8s-namespace", c.Namespace, "namespace of the agents and the operator")
 	fs.StringVar(&c.PodReadiness, "pod-readiness", c.PodReadiness,
 		"when pods are ready: loose (when their containers are) or strict (those with the readiness gate network.hawser.net/identity-known when all nodes are told of their identity)")
-	fs.StringVar(&c.IPAM, "ipam", c.IPAM, "who says which addresses this node's pods get in Kubernetes, if no range is given: cluster-pool (the operator), multi-pool (the operator, out of CiliumPodIPPools), kubernetes (the Node) or delegated-plugin (the IPAM plugin of the CNI configuration, out of the Node's or the given range)")
+	fs.StringVar(&c.IPAM, "ipam", c.IPAM, "who says which addresses this node's pods get in Kubernetes, if no range is given: cluster-pool (the operator), multi-pool (the operator, out of CiliumPodIPPools), kubernetes (the Node), crd (single addresses of the CiliumNode) or delegated-plugin (the IPAM plugin of the CNI configuration, out of the Node's or the given range)")
 	fs.StringVar(&c.DefaultPool, "ipam-default-ip-pool", c.DefaultPool, "with --ipam multi-pool, name of the pool of pods for which no other is meant; the operator must be told the same")
 	fs.StringSliceVar(&c.PreAllocation, addressing.PreAllocationFlag, c.PreAllocation,
 		"with --ipam multi-pool, how many addresses of a pool the node has in advance of pods, such as default=8,edge=4; of other pools it asks for what pods need")
+	fs.DurationVar(&c.NodeUpdate, "ipam-cilium-node-update-rate", c.NodeUpdate,
+		"with --ipam crd, how often the CiliumNode says which addresses are used; what the operator waits for at most ten times as often")
 	fs.StringVar(&c.DatapathMode, "datapath-mode", c.DatapathMode, "how pods are connected: veth (a pair of interfaces), or auto, which is the same")
 	fs.BoolVar(&c.PolicyAudit, "policy-audit-mode", c.PolicyAudit, "let pass what policy refuses, and only tell of it: nothing is protected while this is on")
 	fs.StringVar(&c.EnablePolicy, "enable-policy", c.EnablePolicy, "when policy is enforced: default (for endpoints that a rule selects), always or never")
@@ -449,9 +453,11 @@ func (c *Config) Validate() error {
 		errs = append(errs, c.validateDelegated())
 	case c.IPAM == addressing.MultiPool && c.EnableK8s:
 		errs = append(errs, c.validateMultiPool())
+	case (c.IPAM == addressing.CRD) && c.EnableK8s:
+		errs = append(errs, c.validateSingles())
 	case c.EnableK8s:
-		bad("--ipam: %q is not supported: use %s (the operator gives each node a block), %s (the operator, out of pools), %s (the Node's pod CIDR) or %s (an IPAM plugin, out of the same)",
-			c.IPAM, addressing.ClusterPool, addressing.MultiPool, addressing.Kubernetes, addressing.Delegated)
+		bad("--ipam: %q is not supported: use %s (the operator gives each node a block), %s (the operator, out of pools), %s (the Node's pod CIDR), %s (an IPAM plugin, out of the same) or %s (single addresses of the CiliumNode)",
+			c.IPAM, addressing.ClusterPool, addressing.MultiPool, addressing.Kubernetes, addressing.Delegated, addressing.CRD)
 	default:
 		bad("--ipam: %q is not supported: leave it out, without Kubernetes --ipv4-range and --ipv6-range say which addresses pods get", c.IPAM)
 	}

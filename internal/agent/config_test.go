@@ -95,7 +95,8 @@ func TestValidate(t *testing.T) {
 			c.KVStoreOpts["etcd.address"] = "http://127.0.0.1:2379"
 		},
 		"--ipam: \"eni\"":                       func(c *Config) { c.IPAM = "eni" },
-		"Node's pod CIDR":                       func(c *Config) { c.EnableK8s, c.IPAM = true, "crd" },
+		"Node's pod CIDR":                       func(c *Config) { c.EnableK8s, c.IPAM = true, "alibabacloud" },
+		"crd: the network leads":                func(c *Config) { c.EnableK8s, c.IPAM, c.RoutingMode = true, "crd", "tunnel" },
 		"--ipam: \"multi-pool\"":                func(c *Config) { c.IPAM = "multi-pool" },
 		"cannot be used with --ipam=multi-pool": func(c *Config) { c.EnableK8s, c.IPAM = true, "multi-pool" },
 		"pool \"default\" needs at least 1":     func(c *Config) { c.EnableK8s, c.IPAM, c.PreAllocation = true, "multi-pool", []string{"default=0"} },

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,9 +14,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	flowpb "github.com/hawser-net/hawser/api/flow"
 	"github.com/hawser-net/hawser/api/observer"
+	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/flows"
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 )
@@ -77,6 +80,37 @@ func TestKubernetesFlows(t *testing.T) {
 		return f.GetEventType().GetType() == flows.EventDrop && f.GetDropReasonDesc() == flowpb.DropReason_SERVICE_BACKEND_NOT_FOUND &&
 			f.GetDestinationService().GetNamespace() == "default" && f.GetDestinationService().GetName() == "shop" && f.GetSource().GetPodName() == "front"
 	})
+	controllers.Eventually(t, time.Minute, func() string { // so that other nodes can tell what made it
+		o, err := c.endpoints().Get(t.Context(), "front", metav1.GetOptions{})
+		if err != nil || o.Labels["pod-template-hash"] != "5d4f" {
+			return fmt.Sprintf("the object of front has the labels %v, %v", o.GetLabels(), err)
+		}
+		return ""
+	})
+	// A pod of another node: what made it is known by the labels of its object.
+	far, err := c.endpoints().Create(t.Context(), &v2.CiliumEndpoint{
+		ObjectMeta: metav1.ObjectMeta{Name: "api-7d4b9c-x2x9z", Namespace: "default", Labels: map[string]string{"app": "web", "pod-template-hash": "7d4b9c"}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	far.Status = v2.EndpointStatus{
+		ID: 1, Identity: &v2.EndpointIdentity{ID: int64(web.endpoint().Status.Identity.ID)}, State: v2.EndpointReady,
+		Networking: &v2.EndpointNetworking{NodeIP: "192.0.2.9", Addressing: []*v2.AddressPair{{IPv4: "10.0.9.9"}}},
+	}
+	body, err := json.Marshal(map[string]any{"status": far.Status})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.endpoints().Patch(t.Context(), far.Name, types.MergePatchType, body, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	has("a pod of another node", func() { _ = once(front.ns, netip.MustParseAddrPort("10.0.9.9:80"), 50*time.Millisecond) }, func(f *flowpb.Flow) bool {
+		to := f.GetDestination()
+		return to.GetPodName() == far.Name && to.GetNamespace() == "default" && len(to.GetWorkloads()) == 1 &&
+			to.GetWorkloads()[0].GetKind() == "Deployment" && to.GetWorkloads()[0].GetName() == "api"
+	})
+
 	// The agent tells what it did for that.
 	events := map[string]bool{}
 	controllers.Eventually(t, time.Minute, func() string {

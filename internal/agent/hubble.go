@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net"
+	"net/netip"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
@@ -12,6 +13,7 @@ import (
 	"github.com/hawser-net/hawser/api/health"
 	"github.com/hawser-net/hawser/internal/agent/hubble"
 	"github.com/hawser-net/hawser/internal/k8s"
+	"github.com/hawser-net/hawser/internal/k8s/pods"
 	"github.com/hawser-net/hawser/internal/node"
 )
 
@@ -20,7 +22,7 @@ func newHubble(a *api, log *slog.Logger) (*hubble.Hubble, error) {
 	n := hubble.Node{
 		Self: node.Key{Cluster: a.cfg.ClusterName, Name: a.cfg.NodeName}, Version: a.version, Nodes: a.nodes.Table(), NodesSynced: a.waitNodes,
 		Monitor:   a.monitor,
-		Endpoints: a.registry, Addresses: a.cache, Policy: a.policy, Labels: a.identities.labelsOf,
+		Endpoints: a.registry, Addresses: a.cache, Policy: a.policy, Labels: a.identities.Labels,
 		Listen: func(path, option string) (net.Listener, error) { return listenAPI(path, option, log) },
 		ServeMetrics: func(ctx context.Context, l net.Listener, registry *prometheus.Registry) error {
 			return serveMetrics(ctx, l, registry, metricsTimeout)
@@ -29,7 +31,7 @@ func newHubble(a *api, log *slog.Logger) (*hubble.Hubble, error) {
 		Services: func(s grpc.ServiceRegistrar) { health.RegisterNodeHealthServer(s, a.healthService()) },
 	}
 	if a.kube != nil {
-		n.Workload = a.kube.workload
+		n.Workload, n.RemoteWorkload = a.kube.workload, a.kube.remoteWorkload
 		if a.kube.services != nil {
 			n.Frontends = a.kube.services.Table()
 		}
@@ -39,7 +41,15 @@ func newHubble(a *api, log *slog.Logger) (*hubble.Hubble, error) {
 
 // workload returns what made a pod of this node; nil if that is not known.
 func (k *kube) workload(namespace, pod string) *flowpb.Workload {
-	w := k.pods.Workload(k8s.Key{Namespace: namespace, Name: pod})
+	return workloadOf(k.pods.Workload(k8s.Key{Namespace: namespace, Name: pod}))
+}
+
+// remoteWorkload returns what made a pod of another node; nil if that is not known.
+func (k *kube) remoteWorkload(at netip.Addr, namespace, pod string) *flowpb.Workload {
+	return workloadOf(k.endpoints.Workload(at, k8s.Key{Namespace: namespace, Name: pod}))
+}
+
+func workloadOf(w pods.Workload) *flowpb.Workload {
 	if w.Name == "" {
 		return nil
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/hawser-net/hawser/api/rest"
+	"github.com/hawser-net/hawser/internal/agent/enforcement"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/k8s/relevance"
 	"github.com/hawser-net/hawser/internal/labels"
@@ -27,7 +28,7 @@ type identityLabels struct {
 	narrow    bool // as the option says
 	base      *labels.Filter
 	published *relevance.Published
-	gate      *labelGate
+	gate      *enforcement.LabelGate
 
 	// heard is closed when it is known by which keys endpoints are made, ready when rules may be
 	// put in force.
@@ -61,11 +62,11 @@ func (l *identityLabels) rules(put func([]policy.Change)) func(context.Context, 
 	if l == nil {
 		return func(_ context.Context, list []policy.Change) { put(list) }
 	}
-	l.gate = newLabelGate(put)
+	l.gate = enforcement.NewLabelGate(put)
 	return func(ctx context.Context, list []policy.Change) {
 		select {
 		case <-l.ready:
-			l.gate.change(list)
+			l.gate.Apply(list)
 			l.stir()
 		case <-ctx.Done():
 		}
@@ -86,7 +87,7 @@ func (l *identityLabels) start(run *group, known func()) {
 				return nil // ctx has ended
 			}
 			if !narrowed {
-				l.gate.permit(labels.AllKeys())
+				l.gate.Permit(labels.AllKeys())
 				close(l.heard)
 				close(l.ready)
 				known()
@@ -123,14 +124,14 @@ func (l *identityLabels) hear(s relevance.State, there bool, known func()) {
 	switch {
 	case there:
 	case l.known: // somebody took it away: what is in force stays, and nothing is judged by more
-		s = relevance.State{Keys: labels.AllKeys(), Settled: l.gate.may()}
+		s = relevance.State{Keys: labels.AllKeys(), Settled: l.gate.Permitted()}
 	default:
 		s = relevance.Everything()
 	}
 	first := !l.known
 	l.state, l.there, l.known = s, there, true
 	l.a.lifecycle.SetFilter(l.base.Narrow(s.Keys))
-	l.gate.restrict(s.Settled)
+	l.gate.Restrict(s.Settled)
 	l.mu.Unlock()
 	l.log.Info("labels of identities", "generation", s.Generation, "keys", s.Keys.List(), "all", s.Keys.All(), "settled", s.Settled.List(), "allSettled", s.Settled.All())
 	if first {
@@ -201,7 +202,7 @@ func (l *identityLabels) advance(ctx context.Context) (busy bool, err error) {
 	default:
 		begun = false
 	}
-	if !begun || !l.gate.may().Covers(s.Settled) {
+	if !begun || !l.gate.Permitted().Covers(s.Settled) {
 		switch ok, err := l.caughtUp(ctx, s); {
 		case err != nil:
 			return true, err
@@ -219,7 +220,7 @@ func (l *identityLabels) advance(ctx context.Context) (busy bool, err error) {
 	default:
 		busy = true
 	}
-	held := l.gate.waiting()
+	held := l.gate.Waiting()
 	l.report(held, s)
 	unsettled := l.a.lifecycle.Unsettled()
 	busy = busy || unsettled > 0
@@ -236,7 +237,7 @@ func (l *identityLabels) settle(s relevance.State, begun bool) {
 	if !l.same(s) {
 		return
 	}
-	l.gate.permit(s.Settled)
+	l.gate.Permit(s.Settled)
 	if !begun {
 		close(l.ready)
 	}
@@ -258,7 +259,7 @@ func (l *identityLabels) answer(ctx context.Context, s relevance.State, made, bu
 	if made {
 		now.Made = s.Generation
 	}
-	if s.Settled.Covers(l.gate.uses()) {
+	if s.Settled.Covers(l.gate.Needed()) {
 		now.Judged = s.Generation
 	} else {
 		busy = true
@@ -298,7 +299,7 @@ func (l *identityLabels) caughtUp(ctx context.Context, s relevance.State) (bool,
 		})
 	})
 	for id, text := range missing {
-		if set, err := labels.ParseKV(text); err == nil && l.a.identities.believable(id, set) == nil {
+		if set, err := labels.ParseKV(text); err == nil && l.a.identities.Validate(id, set) == nil {
 			return false, nil
 		}
 	}
@@ -326,5 +327,5 @@ func (l *identityLabels) report(held []policy.Owner, s relevance.State) {
 
 // waits says whether the rules of an owner, as they are now, are held back.
 func (l *identityLabels) waits(o policy.Owner) bool {
-	return l != nil && l.gate != nil && slices.Contains(l.gate.waiting(), o)
+	return l != nil && l.gate != nil && slices.Contains(l.gate.Waiting(), o)
 }

@@ -5,10 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 )
 
@@ -58,37 +56,4 @@ func TestKnownSinceCreation(t *testing.T) {
 	})
 	c.pod(n1, "another", map[string]string{"app": "web"}) // is heard of later
 	counted(2)
-}
-
-// TestTemporaryIdentityIsMeasured: how long labels had a temporary identity is told once, when
-// nobody has it any more.
-func TestTemporaryIdentityIsMeasured(t *testing.T) {
-	s := newSeeker(t)
-	defer s.stop()
-	var told []float64
-	s.kept = prometheus.ObserverFunc(func(v float64) { told = append(told, v) })
-	take := func() identity.ID {
-		id, err := s.temps.Acquire(app("a"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.learn(id, app("a"))
-		return id
-	}
-	id := take()
-	s.mu.Lock()
-	s.since[id] = time.Now().Add(-time.Minute)
-	s.mu.Unlock()
-	take()
-	s.releaseTemporary(id)
-	if len(told) > 0 {
-		t.Errorf("told %v while somebody has it", told)
-	}
-	s.releaseTemporary(id)
-	if len(told) != 1 || told[0] < 60 || told[0] > 600 {
-		t.Errorf("told %v; want a minute", told)
-	}
-	if len(s.since) > 0 {
-		t.Errorf("remembered: %v", s.since)
-	}
 }

@@ -22,6 +22,7 @@ import (
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/api/v2alpha1"
 	"github.com/hawser-net/hawser/internal/agent/addressing"
+	"github.com/hawser-net/hawser/internal/agent/enforcement"
 	"github.com/hawser-net/hawser/internal/agent/health"
 	"github.com/hawser-net/hawser/internal/announce"
 	"github.com/hawser-net/hawser/internal/datapath"
@@ -60,8 +61,9 @@ type kube struct {
 	policies  *policies.Policies
 	numbers   *k8sids.Backend // nil if identities are not objects
 	shared    *announce.Addresses
-	pools     *addressing.Pools // nil if this node's CIDRs are not of pools
-	labels    *identityLabels   // nil if all labels make identities, whatever the operator says
+	pools     *addressing.Pools   // nil if this node's CIDRs are not of pools
+	singles   *addressing.Singles // nil if this node has no single addresses
+	labels    *identityLabels     // nil if all labels make identities, whatever the operator says
 
 	// hostPorts says whether a pod of this node has host ports.
 	hostPorts atomic.Bool
@@ -141,8 +143,8 @@ func (k *kube) join(a *api, facts nodeFacts, links *link.Links, filter *labels.F
 	}
 	ranges := k.addressing()
 	var fill func(*v2.CiliumNode, bool)
-	if k.pools != nil {
-		fill = k.pools.Fill
+	if given := k.assigned(); given != nil {
+		fill = given.Fill
 	}
 	if k.nodes, err = nodes.New(nodes.Config{
 		Self: k.self(), ClusterID: k.cfg.ClusterID, WritePodCIDRs: k.cfg.IPAM == addressing.Kubernetes || k.cfg.IPAM == addressing.Delegated || ranges.Fixed(),
@@ -197,7 +199,7 @@ func (k *kube) acceptable(id identity.ID) error {
 
 // start begins to follow and to write. It must be called before gate is waited for. heard is called
 // when identities are known; what it returns is to be called instead.
-func (k *kube) start(run *group, gate *syncGate, book *rules, heard func()) (func(), error) {
+func (k *kube) start(run *group, gate *syncGate, rules *enforcement.Rules, heard func()) (func(), error) {
 	run.start("kubernetes", func(ctx context.Context) error {
 		if err := k.client.WaitForKinds(ctx, k.cfg.CRDWait, k.log, k.needs()...); err != nil {
 			return err
@@ -255,7 +257,7 @@ func (k *kube) start(run *group, gate *syncGate, book *rules, heard func()) (fun
 			serversHeard()
 		})
 	})
-	k.startRules(run, gate, book)
+	k.startRules(run, gate, rules)
 	ids := k.creation.expect()
 	run.start("pods-admitted", func(ctx context.Context) error {
 		if k.creation.wait(ctx) == nil {
@@ -294,11 +296,11 @@ func forgetServices(ctx context.Context, kernel datapath.Services) error {
 const recallAfter = 3 * time.Second
 
 // startRules begins to follow the rules and the services of the cluster.
-func (k *kube) startRules(run *group, gate *syncGate, book *rules) {
+func (k *kube) startRules(run *group, gate *syncGate, rules *enforcement.Rules) {
 	inForce, admit := gate.expect(), k.creation.expect()
 	heard := sync.OnceFunc(func() { inForce(); admit() })
 	changed := k.labels.rules(func(changes []policy.Change) {
-		err := book.apply(changes)
+		err := rules.Apply(changes)
 		if err != nil {
 			k.log.Error("policy is not in force in full", "error", err)
 		}
@@ -320,7 +322,7 @@ func (k *kube) startRules(run *group, gate *syncGate, book *rules) {
 			if len(kept) > 0 {
 				k.log.Info("the API server is away; its policies of before stay in force", "policies", len(kept))
 			}
-			if err := book.apply(kept); err != nil {
+			if err := rules.Apply(kept); err != nil {
 				k.log.Error("policies of before are not known in full", "error", err)
 			}
 		case <-ctx.Done():
@@ -564,8 +566,8 @@ func (k *kube) placeServers() {
 	if slices.ContainsFunc(k.servers, func(ip netip.Addr) bool { return slices.Contains(local, ip) }) {
 		set = set.With(labels.Reserved("kube-apiserver"))
 	}
-	if known, _ := k.a.identities.labelsOf(identity.Host); !known.Equal(set) {
-		if err := k.a.identities.hand(k.a.policy, map[identity.ID]labels.Set{identity.Host: set}, nil); err != nil {
+	if known, _ := k.a.identities.Labels(identity.Host); !known.Equal(set) {
+		if err := k.a.identities.Apply(k.a.policy, map[identity.ID]labels.Set{identity.Host: set}, nil); err != nil {
 			k.log.Error("policy is not in force in full", "error", err)
 		}
 	}

@@ -55,7 +55,7 @@ type meshIdentities struct{ a *api }
 
 // SetIdentities implements [clustermesh.Identities].
 func (s meshIdentities) SetIdentities(upserts map[identity.ID]labels.Set, deletes []identity.ID) error {
-	return s.a.identities.hand(s.a.policy, upserts, deletes)
+	return s.a.identities.Apply(s.a.policy, upserts, deletes)
 }
 
 // start begins to follow. It must be called before gate is waited for.

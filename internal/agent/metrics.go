@@ -164,15 +164,15 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 		gauge(c.ips, float64(used[family]), family)
 		gauge(c.ipCapacity, float64(capacity[family]), family)
 	}
-	gauge(c.temporary, float64(a.identities.temps.Len()))
+	gauge(c.temporary, float64(a.identities.Temporary()))
 	kinds := map[string]int{}
-	for _, k := range a.identities.list() {
+	for _, k := range a.identities.List() {
 		switch {
-		case k.id.IsReserved():
+		case k.ID.IsReserved():
 			kinds["reserved"]++
-		case k.id.IsTemporary():
+		case k.ID.IsTemporary():
 			kinds["temporary"]++
-		case k.id.IsLocal():
+		case k.ID.IsLocal():
 			kinds["node_local"]++
 		default:
 			kinds["cluster_local"]++

@@ -30,14 +30,18 @@ import (
 // grantPools gives agents the right that the chart gives them with ipam.mode multi-pool.
 func (c *kubeCluster) grantPools() {
 	c.t.Helper()
+	c.grant("pools", rbacv1.PolicyRule{APIGroups: []string{"cilium.io"}, Resources: []string{v2alpha1.ResourcePodIPPools}, Verbs: []string{"get", "list", "watch"}})
+}
+
+// grant gives agents a right.
+func (c *kubeCluster) grant(name string, rule rbacv1.PolicyRule) {
+	c.t.Helper()
 	rbac := c.client.Kube.RbacV1()
-	if _, err := rbac.ClusterRoles().Create(c.t.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "pools"}, Rules: []rbacv1.PolicyRule{{
-		APIGroups: []string{"cilium.io"}, Resources: []string{v2alpha1.ResourcePodIPPools}, Verbs: []string{"get", "list", "watch"},
-	}}}, metav1.CreateOptions{}); err != nil {
+	if _, err := rbac.ClusterRoles().Create(c.t.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: []rbacv1.PolicyRule{rule}}, metav1.CreateOptions{}); err != nil {
 		c.t.Fatal(err)
 	}
 	if _, err := rbac.ClusterRoleBindings().Create(c.t.Context(), &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: "pools"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "pools"},
+		ObjectMeta: metav1.ObjectMeta{Name: name}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
 		Subjects: []rbacv1.Subject{{Kind: "Group", APIGroup: rbacv1.GroupName, Name: "system:serviceaccounts"}},
 	}, metav1.CreateOptions{}); err != nil {
 		c.t.Fatal(err)

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/hawser-net/hawser/api/rest"
+	"github.com/hawser-net/hawser/internal/agent/enforcement"
 	"github.com/hawser-net/hawser/internal/agent/health"
 	"github.com/hawser-net/hawser/internal/announce"
 	"github.com/hawser-net/hawser/internal/atomicfile"
@@ -102,7 +103,7 @@ func (a *api) desiredNode(facts nodeFacts) (datapath.Node, []*datapath.RouteErro
 		BigTCP4: a.cfg.BigTCPIPv4, BigTCP6: a.cfg.BigTCPIPv6,
 		Peers: peers,
 	}
-	n.PodCIDRs = a.pool.CIDRs(ipam.Both)
+	n.PodCIDRs = a.pool.Prefixes()
 	n.ClusterCIDRs = slices.Clone(n.PodCIDRs)
 	for _, p := range n.Peers {
 		n.ClusterCIDRs = append(n.ClusterCIDRs, p.PodCIDRs...)
@@ -473,7 +474,7 @@ const pruneWait = 30 * time.Second
 
 // whenSynced removes what only an earlier agent needed, once everything has been heard that could
 // still want it.
-func (a *api) whenSynced(ctx context.Context, gate *syncGate, addrs *table.Reconciler[netip.Prefix, ipcache.Entry], shared *announce.Addresses, book *rules, log *slog.Logger) error {
+func (a *api) whenSynced(ctx context.Context, gate *syncGate, addrs *table.Reconciler[netip.Prefix, ipcache.Entry], shared *announce.Addresses, rules *enforcement.Rules, log *slog.Logger) error {
 	if gate.wait(ctx) != nil {
 		return nil
 	}
@@ -482,7 +483,7 @@ func (a *api) whenSynced(ctx context.Context, gate *syncGate, addrs *table.Recon
 	if err := addrs.WaitTried(ctx, a.cache.Table().Revision()); err != nil {
 		return nil // the agent ends
 	}
-	a.ports.bring()
+	a.namedPorts.Sync()
 	if err := a.policy.Synced(); err != nil {
 		log.Error("policy is not in force in full", "error", err)
 	}
@@ -494,7 +495,7 @@ func (a *api) whenSynced(ctx context.Context, gate *syncGate, addrs *table.Recon
 	if err := addrs.WaitPruned(pruned); err != nil {
 		log.Warn("addresses of before the restart are still being removed from the kernel", "error", err)
 	}
-	if err := book.settled(); err != nil {
+	if err := rules.DropRestored(); err != nil {
 		log.Warn("cannot clear up after the prefixes of earlier rules", "error", err)
 	}
 	a.components.Set("sync", rest.StateOk, "everything was heard")

@@ -1,13 +1,8 @@
 package agent
 
 import (
-	"context"
-	"encoding/json"
-	"log/slog"
-	"net/netip"
 	"slices"
 	"strconv"
-	"sync"
 	"testing"
 	"time"
 
@@ -15,14 +10,10 @@ import (
 
 	"github.com/hawser-net/hawser/api/rest"
 	v2 "github.com/hawser-net/hawser/api/v2"
-	"github.com/hawser-net/hawser/internal/datapath"
-	"github.com/hawser-net/hawser/internal/identity"
 	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/labels"
-	"github.com/hawser-net/hawser/internal/policy"
 	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/internal/testenv"
-	"github.com/hawser-net/hawser/pkg/allocator"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
@@ -36,128 +27,7 @@ spec:
   ingressDeny: [{fromEndpoints: [{matchLabels: {app: evil}}]}]
 `
 
-// scriptedNumbers is a home of numbers that tells what a test has it tell.
-type scriptedNumbers struct {
-	allocator.Backend
-	say chan allocator.Mapping
-}
-
-func (s *scriptedNumbers) ListAndWatch(ctx context.Context, handler allocator.CacheMutations) error {
-	handler.OnListDone(1)
-	for {
-		select {
-		case m := <-s.say:
-			handler.OnUpsert(m)
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
-// Check implements [allocator.Backend].
-func (*scriptedNumbers) Check(context.Context, []allocator.Reference) ([]allocator.Reference, error) {
-	return nil, nil
-}
-
-// A number that rested and came back with its labels is what a deny is about again, for the policy
-// engine behind a real allocator; so it is known, which is what lets identities by the labels of
-// policies settle.
-func TestRevivedIdentityIsDenied(t *testing.T) {
-	t.Parallel()
-	parse := func(s string) labels.Set {
-		set, err := labels.ParseKV("k8s:io.cilium.k8s.policy.cluster=default;k8s:io.kubernetes.pod.namespace=default;" + s)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return set
-	}
-	numbers := &scriptedNumbers{say: make(chan allocator.Mapping)}
-	ids := &identities{
-		log: slog.New(slog.DiscardHandler), events: make(allocator.AllocatorEventChan, 64),
-		known: map[identity.ID]labels.Set{}, first: 256, last: 65535, temps: identity.NewTemporaries(),
-	}
-	var err error
-	if ids.alloc, err = allocator.NewAllocator(k8sids.Key{}, numbers, allocator.WithMin(256), allocator.WithMax(65535), allocator.WithEvents(ids.events)); err != nil {
-		t.Fatal(err)
-	}
-	engine, err := policy.New(policy.Defaults())
-	if err != nil {
-		t.Fatal(err)
-	}
-	cnp := &v2.CiliumNetworkPolicy{}
-	if err := json.Unmarshal([]byte(`{"metadata":{"name":"web","namespace":"default"},"spec":{"endpointSelector":{"matchLabels":{"app":"web"}},
-		"ingress":[{"fromEntities":["all"]}],"ingressDeny":[{"fromEndpoints":[{"matchLabels":{"app":"evil"}}]}]}}`), cnp); err != nil {
-		t.Fatal(err)
-	}
-	parsed, err := policy.Parse(cnp)
-	if err != nil {
-		t.Fatal(err)
-	}
-	web := policy.Subject{Identity: 300}
-	engine.SetIdentity(web.Identity, parse("k8s:app=web;"))
-	engine.AddSubject(web)
-	if err := engine.SetRules("web", parsed); err != nil {
-		t.Fatal(err)
-	}
-	set := engine.Flush().Bind[web].RuleSet
-	var mu sync.Mutex
-	sink := sinkFunc(func(up map[identity.ID]labels.Set, del []identity.ID) error {
-		mu.Lock()
-		defer mu.Unlock()
-		for _, id := range del {
-			engine.RemoveIdentity(id)
-		}
-		for id, set := range up {
-			engine.SetIdentity(id, set)
-		}
-		engine.Flush()
-		return nil
-	})
-	ctx, cancel := context.WithCancel(t.Context())
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer cancel()
-	for _, run := range []func() error{
-		func() error { return ids.alloc.Run(ctx) },
-		func() error { return ids.run(ctx, sink, func() {}, func(labels.Set, identity.ID) {}) },
-	} {
-		wg.Go(func() {
-			if err := run(); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	evil := k8sids.Key{Set: parse("k8s:app=evil;")}
-	// becomes waits until the engine knows the number, or does not, and says how it is judged then.
-	becomes := func(what string, id identity.ID, known bool) {
-		t.Helper()
-		for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
-			mu.Lock()
-			knows, v := engine.Knows(id), engine.Lookup(set, datapath.Ingress, id, netip.Addr{}, datapath.ProtoTCP, 80)
-			mu.Unlock()
-			if knows == known && (!known || v == policy.Denied) {
-				return
-			}
-			if time.Now().After(end) {
-				t.Fatalf("%s: number %d is known: %t, want %t; a packet of its is %s", what, id, knows, known, v)
-			}
-		}
-	}
-	tell := func(id allocator.ID, key allocator.AllocatorKey) {
-		numbers.say <- allocator.Mapping{ID: id, Key: key, Created: 1}
-	}
-	tell(400, evil)
-	becomes("made", 400, true)
-	tell(400, nil)
-	becomes("retired", 400, false)
-	tell(400, evil)
-	becomes("revived", 400, true)
-	tell(401, nil)
-	tell(401, evil)
-	becomes("retired when first heard of, and revived", 401, true)
-}
-
-// TestRevivedPeerIsRefused is the same with packets: the number of a pod that a rule denies rests
+// TestRevivedPeerIsRefused: the number of a pod that a rule denies rests
 // while no pod has it, and comes back with the pod. The other node, whose agent was there all the
 // time, refuses it.
 func TestRevivedPeerIsRefused(t *testing.T) {

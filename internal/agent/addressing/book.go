@@ -118,9 +118,5 @@ func (p delegated) Claim(ip netip.Addr, owner, _ string) error {
 	return err
 }
 
-// Unclaim gives back what Claim took. No address of the node's own has a pod's owner.
-func (p delegated) Unclaim(ip netip.Addr, owner string) {
-	if given, ok := p.pool.Lookup(ip); ok && given.Owner == owner && owner != ipam.RouterOwner {
-		p.Free(ip)
-	}
-}
+// Unclaim gives back what Claim took, if the owner still has it.
+func (p delegated) Unclaim(ip netip.Addr, owner string) { p.pool.FreeOf(ip, owner) }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/ipam"
 	"github.com/hawser-net/hawser/internal/node"
 )
@@ -21,6 +22,10 @@ const (
 	Kubernetes = "kubernetes"
 	// MultiPool: the operator gives blocks of pools as the node needs them.
 	MultiPool = "multi-pool"
+	// CRD: single addresses that somebody writes into the node's CiliumNode.
+	CRD = "crd"
+	// ENI: the same, of the network interfaces of an AWS instance, which the operator looks after.
+	ENI = "eni"
 	// Delegated: another CNI plugin gives the addresses, out of the node's pod CIDRs.
 	Delegated = "delegated-plugin"
 )
@@ -49,6 +54,11 @@ type Config struct {
 	// MultiPool.
 	DefaultPool string
 	Ahead       map[string]int
+	// Describe writes into the node's object what is known of the node's instance and of what it
+	// is to have; made is set if the object is new. It counts with CRD and ENI, and may be nil.
+	Describe func(o *v2.CiliumNode, made bool)
+	// UpdateInterval is how often the status says which addresses are used, with CRD and ENI.
+	UpdateInterval time.Duration
 	// Dir is where the agent keeps its state, and Save stores a file there, whole or not at all.
 	Dir  string
 	Save func(path string, data []byte) error

@@ -2,7 +2,10 @@ package addressing
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+
+	"k8s.io/apimachinery/pkg/types"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/k8s"
@@ -43,4 +46,25 @@ func (c *Config) ownNode(ctx context.Context, client *k8s.Client) (*v2.CiliumNod
 		return nil, fmt.Errorf("CiliumNode %s: %w", c.Self.Name, err)
 	}
 	return o, nil
+}
+
+// patchStatus changes the status of this node's object, if it is still the version that o is, and
+// returns it as it is then. Values that are nil are removed.
+func (c *Config) patchStatus(ctx context.Context, client *k8s.Client, o *v2.CiliumNode, status map[string]any) (*v2.CiliumNode, error) {
+	ctx, cancel := context.WithTimeout(ctx, k8s.RequestTimeout)
+	defer cancel()
+	r, err := client.For(v2.SchemeGroupVersion(), v2.AddToScheme)
+	if err != nil {
+		return nil, err
+	}
+	text, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": o.ResourceVersion, "uid": o.UID}, "status": status})
+	if err != nil {
+		return nil, err
+	}
+	now := &v2.CiliumNode{}
+	err = r.Patch(types.MergePatchType).Resource(v2.ResourceNodes).Name(o.Name).SubResource("status").Body(text).Do(ctx).Into(now)
+	if err != nil {
+		return nil, fmt.Errorf("status of CiliumNode %s: %w", o.Name, err)
+	}
+	return now, nil
 }

@@ -28,47 +28,85 @@ type Ranges struct {
 	V6 string `json:"ipv6,omitempty"`
 }
 
+// Found is what says which addresses the pods of a node get: ranges that stay as they are, or one
+// of the others.
+type Found struct {
+	Ranges  Ranges
+	Pools   *Pools
+	Singles *Singles
+}
+
 // Await returns the ranges of this node's pods: those of the configuration; else those of before,
 // if there are endpoints that use them; else what Kubernetes says, for which it waits until ctx
 // ends. It logs what it waits for. In a mode in which a node's addresses change while it runs it
 // returns what follows them instead, which has addresses for the node itself by then.
-func Await(ctx context.Context, cfg Config, client *k8s.Client) (Ranges, *Pools, error) {
-	if cfg.Fixed() {
-		return cfg.Given, nil, nil
-	}
-	if cfg.Mode == MultiPool {
+func Await(ctx context.Context, cfg Config, client *k8s.Client) (Found, error) {
+	switch {
+	case cfg.Mode == CRD || cfg.Mode == ENI:
+		s, err := NewSingles(cfg, client)
+		if err != nil {
+			return Found{}, err
+		}
+		used, err := cfg.endpointAddresses()
+		if err == nil {
+			err = s.await(ctx, len(used) > 0)
+		}
+		return Found{Singles: s}, err
+	case cfg.Fixed():
+		return Found{Ranges: cfg.Given}, nil
+	case cfg.Mode == MultiPool:
 		p, err := NewPools(cfg, client)
 		if err == nil {
 			err = p.await(ctx)
 		}
-		return Ranges{}, p, err
+		return Found{Pools: p}, err
 	}
-	path := filepath.Join(cfg.Dir, rangesFile)
+	r, err := cfg.ranges(ctx, client)
+	return Found{Ranges: r}, err
+}
+
+// endpointAddresses are those of endpoints of before.
+func (c *Config) endpointAddresses() ([]netip.Addr, error) {
+	store, err := endpoint.NewStore(c.Dir)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := store.Load()
+	var out []netip.Addr
+	for _, row := range rows {
+		out = append(out, row.Addresses()...)
+	}
+	return out, err
+}
+
+// ranges is Await where a node keeps its ranges.
+func (c *Config) ranges(ctx context.Context, client *k8s.Client) (Ranges, error) {
+	path := filepath.Join(c.Dir, rangesFile)
 	saved, err := loadRanges(path)
 	if err != nil {
-		cfg.Log.Warn("cannot read the pod CIDRs of before", "file", path, "error", err)
+		c.Log.Warn("cannot read the pod CIDRs of before", "file", path, "error", err)
 	}
-	store, err := endpoint.NewStore(cfg.Dir)
+	store, err := endpoint.NewStore(c.Dir)
 	if err != nil {
-		return Ranges{}, nil, err
+		return Ranges{}, err
 	}
-	if rows, err := store.Load(); err == nil && len(rows) > 0 && cfg.lacks(saved) == nil {
-		cfg.Log.Info("this node keeps its pod CIDRs", "ipv4", saved.V4, "ipv6", saved.V6)
-		return saved, nil, nil
+	if rows, err := store.Load(); err == nil && len(rows) > 0 && c.lacks(saved) == nil {
+		c.Log.Info("this node keeps its pod CIDRs", "ipv4", saved.V4, "ipv6", saved.V6)
+		return saved, nil
 	}
-	got, err := cfg.awaitRanges(ctx, client)
+	got, err := c.awaitRanges(ctx, client)
 	if err != nil {
-		return Ranges{}, nil, err
+		return Ranges{}, err
 	}
 	data, err := json.Marshal(got)
 	if err == nil {
-		err = cfg.Save(path, data)
+		err = c.Save(path, data)
 	}
 	if err != nil {
-		return Ranges{}, nil, fmt.Errorf("store the pod CIDRs: %w", err)
+		return Ranges{}, fmt.Errorf("store the pod CIDRs: %w", err)
 	}
-	cfg.Log.Info("this node's pod CIDRs", "ipv4", got.V4, "ipv6", got.V6)
-	return got, nil, nil
+	c.Log.Info("this node's pod CIDRs", "ipv4", got.V4, "ipv6", got.V6)
+	return got, nil
 }
 
 // Fixed says whether the configuration names the ranges.

@@ -38,6 +38,9 @@ func (t teller) note(f func(*due)) {
 	}
 }
 
+// again wakes whoever looks after the addresses.
+func (t teller) again() { t.note(func(*due) {}) }
+
 func (t teller) refresh()         { t.note(func(d *due) { d.refreshed = true }) }
 func (t teller) moved()           { t.note(func(d *due) { d.moved = true }) }
 func (t teller) report(err error) { t.note(func(d *due) { d.news, d.fault = true, err }) }

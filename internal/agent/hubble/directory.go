@@ -9,6 +9,7 @@ import (
 	"github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/flows"
 	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/ipcache"
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/policy"
 )
@@ -67,6 +68,11 @@ func (d *directory) Party(addr netip.Addr) flows.Party {
 	}
 	p := flows.Party{Identity: uint32(e.Identity)}
 	p.Namespace, p.Pod = e.Pod()
+	if d.node.RemoteWorkload != nil && p.Pod != "" && e.Source == ipcache.KVStore {
+		if w := d.node.RemoteWorkload(addr, p.Namespace, p.Pod); w != nil {
+			p.Workloads = []*flowpb.Workload{w}
+		}
+	}
 	return p
 }
 

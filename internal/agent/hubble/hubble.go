@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	flowpb "github.com/hawser-net/hawser/api/flow"
+	policypb "github.com/hawser-net/hawser/api/policy"
 	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/internal/agent/monitor"
 	"github.com/hawser-net/hawser/internal/datapath"
@@ -27,6 +28,7 @@ import (
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/node"
 	"github.com/hawser-net/hawser/internal/policy"
+	"github.com/hawser-net/hawser/internal/policypreview"
 	"github.com/hawser-net/hawser/internal/service"
 	"github.com/hawser-net/hawser/internal/table"
 )
@@ -49,6 +51,8 @@ type Policy interface {
 	Revision() uint64
 	// TryView has f look at the rules, unless they are in use; it says whether it did.
 	TryView(f func(*policy.Engine)) bool
+	// View has f look at the rules, when they are not in use.
+	View(f func(*policy.Engine))
 }
 
 // Node is what the agent knows of its node and the others, and lends to its Hubble. All of it is
@@ -69,9 +73,12 @@ type Node struct {
 	// Workload returns what made a pod of this node; nil if that is not known. It is nil
 	// outside of Kubernetes. What it returns is shared and must not change.
 	Workload func(namespace, pod string) *flowpb.Workload
+	// RemoteWorkload is the same for a pod of another node that has an address.
+	RemoteWorkload func(at netip.Addr, namespace, pod string) *flowpb.Workload
 	// Frontends are the addresses and ports of services; nil if the node serves none.
 	Frontends *table.Table[datapath.ServiceFrontend, service.Frontend]
-	// Services adds what clients of flows are told beside these. It is called by Start or later.
+	// Services adds what clients of flows are told beside these. It is called by Start or
+	// later.
 	Services func(grpc.ServiceRegistrar)
 
 	// Listen opens a unix socket for those who may use the agent's API; option is what names
@@ -128,12 +135,22 @@ func (h *Hubble) Start(start func(part string, run func(context.Context) error))
 	cfg, metrics := h.cfg, h.recorder.metrics
 	sc := flowserver.Config{
 		Record: h.recorder.record, Self: h.node.Self, Nodes: h.node.Nodes, WaitSynced: h.node.NodesSynced, PeerPort: cfg.port(), PeerTLS: !cfg.NoTLS,
-		Version: h.node.Version, Services: h.node.Services, Log: h.log,
+		Version: h.node.Version, Log: h.log,
 	}
 	if cfg.Capacity == 0 && metrics == nil {
 		sc.Follow = h.recorder.follow
 	} else {
 		h.recorder.follow() // for as long as the agent runs; the kernel forgets it afterwards
+	}
+	previews, err := policypreview.New(policypreview.Config{Agent: previewed{h.node}, Record: h.recorder.record, Node: h.node.Self.String()})
+	if err != nil {
+		return err
+	}
+	sc.Services = func(s grpc.ServiceRegistrar) {
+		policypb.RegisterPolicyServer(s, previews)
+		if h.node.Services != nil {
+			h.node.Services(s)
+		}
 	}
 	srv, err := flowserver.New(sc)
 	if err != nil {

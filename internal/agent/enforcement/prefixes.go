@@ -1,4 +1,4 @@
-package agent
+package enforcement
 
 import (
 	"fmt"
@@ -9,10 +9,10 @@ import (
 	"github.com/hawser-net/hawser/internal/policy"
 )
 
-// prefixBook counts which owners of rules name which prefixes of one kind, and gives each prefix an
-// identity for as long as one does. Its owner sees to it that it is used by one goroutine at a
-// time.
-type prefixBook struct {
+// prefixIdentities counts which owners of rules name which prefixes of one kind, and gives each
+// prefix an identity for as long as one does. Its owner sees to it that it is used by one goroutine
+// at a time.
+type prefixIdentities struct {
 	alloc *identity.LocalAllocator
 	// named are the prefixes in rules, labels the labels of the identity of one.
 	named  func([]*policy.Rule) []netip.Prefix
@@ -23,12 +23,12 @@ type prefixBook struct {
 	prefixes map[netip.Prefix]identity.ID
 }
 
-func newPrefixBook(scope identity.ID, named func([]*policy.Rule) []netip.Prefix, set func(netip.Prefix) labels.Set) (*prefixBook, error) {
+func newPrefixIdentities(scope identity.ID, named func([]*policy.Rule) []netip.Prefix, set func(netip.Prefix) labels.Set) (*prefixIdentities, error) {
 	alloc, err := identity.NewLocalAllocator(scope)
 	if err != nil {
 		return nil, err
 	}
-	return &prefixBook{
+	return &prefixIdentities{
 		alloc: alloc, named: named, labels: set,
 		byOwner: map[policy.Owner][]netip.Prefix{}, users: map[netip.Prefix]int{}, prefixes: map[netip.Prefix]identity.ID{},
 	}, nil
@@ -36,7 +36,7 @@ func newPrefixBook(scope identity.ID, named func([]*policy.Rule) []netip.Prefix,
 
 // take notes the prefixes of an owner's new rules and adds the identities of those that had none to
 // places. It returns the prefixes of the owner's rules until now, for release.
-func (b *prefixBook) take(ch policy.Change, places map[netip.Prefix]identity.ID) (previous []netip.Prefix, errs []error) {
+func (b *prefixIdentities) take(ch policy.Change, places map[netip.Prefix]identity.ID) (previous []netip.Prefix, errs []error) {
 	next := b.named(ch.Rules)
 	for _, p := range next {
 		b.users[p]++
@@ -59,8 +59,8 @@ func (b *prefixBook) take(ch policy.Change, places map[netip.Prefix]identity.ID)
 }
 
 // release takes a user from each prefix. It returns the prefixes that have none left, and the
-// numbers that are free now.
-func (b *prefixBook) release(list []netip.Prefix) (gone []netip.Prefix, free []identity.ID) {
+// IDs that are free now.
+func (b *prefixIdentities) release(list []netip.Prefix) (gone []netip.Prefix, free []identity.ID) {
 	for _, p := range list {
 		if b.users[p]--; b.users[p] > 0 {
 			continue

@@ -1,4 +1,4 @@
-package agent
+package identities
 
 import (
 	"context"
@@ -52,7 +52,7 @@ func (m *moody) Txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, er
 
 // seeker is the identities of a node that makes numbers, on a moody store.
 type seeker struct {
-	*identities
+	*Identities
 	t     *testing.T
 	store *moody
 	stop  func()
@@ -65,22 +65,23 @@ func newSeeker(t *testing.T) *seeker {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := Defaults()
-	ids, err := newIdentities(cfg, b, 256, 65535, slog.New(slog.DiscardHandler))
+	ids, err := New(Config{
+		Log: slog.New(slog.DiscardHandler), Store: b, First: 256, Last: 65535, Management: identity.ManagedByAgent, Timeout: 2 * time.Minute, SyncInterval: 5 * time.Minute,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
-	wg.Go(func() { _ = ids.alloc.Run(ctx) })
+	wg.Go(func() { _ = ids.RunAllocator(ctx) })
 	wg.Go(func() {
 		none := sinkFunc(func(map[identity.ID]labels.Set, []identity.ID) error { return nil })
-		_ = ids.run(ctx, none, func() {}, func(labels.Set, identity.ID) {})
+		_ = ids.Run(ctx, none, func() {}, func(labels.Set, identity.ID) {})
 	})
 	return &seeker{ids, t, store, func() {
 		cancel()
 		wg.Wait()
-		ids.pursuits.stop()
+		ids.Close()
 		store.Backend.Close()
 	}}
 }
@@ -119,7 +120,7 @@ func (s *seeker) references() int {
 // called says whether endpoints with temporary identities were told to look again.
 func (s *seeker) called() bool {
 	select {
-	case <-s.arrived:
+	case <-s.Arrived:
 		return true
 	default:
 		return false
@@ -132,9 +133,9 @@ func (s *seeker) quiet() {
 	s.store.set(0, nil)
 	time.Sleep(30 * time.Minute) // the allocator looks after what failed
 	synctest.Wait()
-	s.pursuits.mu.Lock()
-	defer s.pursuits.mu.Unlock()
-	if n, m := s.references(), len(s.pursuits.byText); n != 0 || m != 0 || s.temps.Len() != 0 {
+	s.pending.mu.Lock()
+	defer s.pending.mu.Unlock()
+	if n, m := s.references(), len(s.pending.byText); n != 0 || m != 0 || s.temps.Len() != 0 {
 		s.t.Errorf("%d references, %d searches and %d temporary identities are left", n, m, s.temps.Len())
 	}
 }
@@ -154,7 +155,7 @@ func TestPursuit(t *testing.T) {
 		s.store.set(time.Second, nil) // slow, but within patience
 		id, took := s.acquire(app("web"))
 		again, at := s.acquire(app("web"))
-		if id.IsTemporary() || again != id || took > patience || at != 0 {
+		if id.IsTemporary() || again != id || took > waitTimeout || at != 0 {
 			t.Errorf("%s after %s, then %s after %s", id, took, again, at)
 		}
 		s.give(id, app("web"))
@@ -164,7 +165,7 @@ func TestPursuit(t *testing.T) {
 		s.store.set(20*time.Second, nil)
 		first, took := s.acquire(app("web"))
 		second, at := s.acquire(app("web"))
-		if !first.IsTemporary() || second != first || took != patience || at != 0 {
+		if !first.IsTemporary() || second != first || took != waitTimeout || at != 0 {
 			t.Errorf("%s after %s, then %s after %s", first, took, second, at)
 		}
 		s.called()
@@ -208,7 +209,7 @@ func TestPursuit(t *testing.T) {
 	run("a store that is away", func(t *testing.T, s *seeker) {
 		s.store.set(100*time.Hour, nil)
 		id, took := s.acquire(app("web"))
-		if !id.IsTemporary() || took != patience {
+		if !id.IsTemporary() || took != waitTimeout {
 			t.Errorf("%s after %s", id, took)
 		}
 		time.Sleep(time.Hour) // searches end, and are begun again
@@ -235,7 +236,7 @@ func TestPursuit(t *testing.T) {
 	run("a store that fails", func(t *testing.T, s *seeker) {
 		s.store.set(0, errors.New("no quorum"))
 		id, took := s.acquire(app("web"))
-		if !id.IsTemporary() || took > patience {
+		if !id.IsTemporary() || took > waitTimeout {
 			t.Errorf("%s after %s", id, took)
 		}
 		s.give(id, app("web"))
@@ -255,7 +256,7 @@ func TestPursuit(t *testing.T) {
 			}
 		}
 		full := errors.Join(allocator.ErrExhausted)
-		s.pursuits.allocate = func(context.Context, labels.Set) (identity.ID, error) { return 0, full }
+		s.pending.allocate = func(context.Context, labels.Set) (identity.ID, error) { return 0, full }
 		if id, err := s.Acquire(t.Context(), app("web")); !errors.Is(err, allocator.ErrExhausted) {
 			t.Errorf("%s, %v", id, err)
 		}
@@ -268,7 +269,7 @@ func TestPursuit(t *testing.T) {
 // TestPursuitsLeakNothing has endpoints come, go, and settle, in a store that is slow, away or
 // well: what nobody uses is given back.
 func TestPursuitsLeakNothing(t *testing.T) {
-	for seed := range uint64(count(20, 5, 500)) {
+	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newSeeker(t)
 			defer s.stop()

@@ -1,4 +1,7 @@
-package agent
+// Package enforcement puts rules in force together with what they name: the identities of prefixes
+// and blocks of addresses, and named ports. It holds rules back that select labels which identities
+// lack yet.
+package enforcement
 
 import (
 	"cmp"
@@ -20,63 +23,77 @@ import (
 	"github.com/hawser-net/hawser/internal/policy"
 )
 
-// prefixPlacer tells the kernel which identity is behind a prefix that rules name.
-type prefixPlacer interface {
+// Prefixes tells the kernel which identity is behind a prefix that rules name.
+type Prefixes interface {
 	// PlacePrefixes returns when the kernel knows.
 	PlacePrefixes(upserts map[netip.Prefix]identity.ID, deletes []netip.Prefix) error
 }
 
-// blockMap is the kernel's map of the blocks of addresses that rules name.
-type blockMap interface {
+// Blocks is the kernel's map of the blocks of addresses that rules name.
+type Blocks interface {
 	UpsertBlocks([]datapath.Block) error
 	DeleteBlocks([]netip.Prefix) error
 	Blocks() ([]datapath.Block, error)
 }
 
-// rules puts rules in force together with the identities of the prefixes and blocks of addresses
-// they name. It is the only one that changes rules, and the owner of these identities.
+// Identities is told of the identities of prefixes and blocks, for display.
+type Identities interface {
+	Add(identity.ID, labels.Set)
+	Remove(identity.ID)
+}
+
+// RulesConfig gives rules what they use.
+type RulesConfig struct {
+	Log        *slog.Logger
+	Policy     *endpoint.Policy
+	Identities Identities
+	Prefixes   Prefixes
+	Blocks     Blocks
+	DualStack  bool
+	// Checkpoint is the file of the IDs of prefixes, so that they survive a restart; Write writes
+	// it, atomically.
+	Checkpoint string
+	Write      func(path string, data []byte) error
+	// Changed, if not nil, is told of what was applied, as far as that was possible.
+	Changed func([]policy.Change)
+}
+
+// Rules puts rules in force together with the identities of the prefixes and blocks of addresses
+// they name. It is the only one that changes rules, and the owner of these identities. Its methods
+// may be called from any goroutine.
 //
 // The order of each change is what keeps every packet's verdict that of the old or that of the new
 // rules: first new prefixes get their identity under the old rules (to which they are outside
 // world, or part of a wider prefix, still), then the rules change, then prefixes that none names
 // any more go.
-type rules struct {
-	log        *slog.Logger
-	policy     *endpoint.Policy
-	identities *identities
-	placer     prefixPlacer
-	kernel     blockMap
-	checkpoint string // file of the numbers of prefixes' identities, so that they survive a restart
-	// changed, if not nil, is told of what apply has applied, as far as that was possible.
-	changed func([]policy.Change)
+type Rules struct {
+	cfg RulesConfig
 
 	mu     sync.Mutex
-	cidrs  *prefixBook
-	blocks *prefixBook
+	cidrs  *prefixIdentities
+	blocks *prefixIdentities
 	// staleBlocks are those that the kernel has from before a restart and no rule has named since.
 	staleBlocks map[netip.Prefix]bool
 	// missingBlocks could not be written into the kernel yet.
 	missingBlocks map[netip.Prefix]identity.ID
 }
 
-func newRules(log *slog.Logger, p *endpoint.Policy, ids *identities, placer prefixPlacer, kernel blockMap, dualStack bool, checkpoint string) (*rules, error) {
-	cidrs, err := newPrefixBook(identity.LocalScope, policy.CIDRs, func(p netip.Prefix) labels.Set { return identity.CIDRLabels(p, dualStack) })
+// NewRules returns rules of which none is in force. It reads the kernel's blocks and the IDs of
+// before.
+func NewRules(cfg RulesConfig) (*Rules, error) {
+	cidrs, err := newPrefixIdentities(identity.LocalScope, policy.CIDRs, func(p netip.Prefix) labels.Set { return identity.CIDRLabels(p, cfg.DualStack) })
 	if err != nil {
 		return nil, err
 	}
-	blocks, err := newPrefixBook(identity.BlockScope, policy.Blocks, identity.BlockLabels)
+	blocks, err := newPrefixIdentities(identity.BlockScope, policy.Blocks, identity.BlockLabels)
 	if err != nil {
 		return nil, err
 	}
-	r := &rules{
-		log: log, policy: p, identities: ids, placer: placer, kernel: kernel, checkpoint: checkpoint,
-		cidrs: cidrs, blocks: blocks, staleBlocks: map[netip.Prefix]bool{},
-		missingBlocks: map[netip.Prefix]identity.ID{},
-	}
+	r := &Rules{cfg: cfg, cidrs: cidrs, blocks: blocks, staleBlocks: map[netip.Prefix]bool{}, missingBlocks: map[netip.Prefix]identity.ID{}}
 	if err := r.restoreBlocks(); err != nil {
 		return nil, err
 	}
-	data, err := os.ReadFile(checkpoint)
+	data, err := os.ReadFile(cfg.Checkpoint)
 	if errors.Is(err, fs.ErrNotExist) {
 		return r, nil
 	}
@@ -88,16 +105,16 @@ func newRules(log *slog.Logger, p *endpoint.Policy, ids *identities, placer pref
 		err = cidrs.alloc.Import(cp)
 	}
 	if err != nil {
-		// Other numbers than before cost a rewrite of the rule sets, nothing more.
-		log.Warn("cannot read the numbers of local identities; they are given out anew", "file", checkpoint, "error", err)
+		// Other IDs than before cost a rewrite of the rule sets, nothing more.
+		cfg.Log.Warn("cannot read the IDs of local identities; they are given out anew", "file", cfg.Checkpoint, "error", err)
 	}
 	return r, nil
 }
 
 // restoreBlocks takes over the blocks that the kernel has, so that those which rules still name
-// keep the numbers that rule sets in force know them by.
-func (r *rules) restoreBlocks() error {
-	list, err := r.kernel.Blocks()
+// keep the IDs that rule sets in force know them by.
+func (r *Rules) restoreBlocks() error {
+	list, err := r.cfg.Blocks.Blocks()
 	if err != nil {
 		return fmt.Errorf("read the kernel's blocks of addresses: %w", err)
 	}
@@ -109,13 +126,13 @@ func (r *rules) restoreBlocks() error {
 		r.staleBlocks[b.Prefix] = true
 	}
 	if err := r.blocks.alloc.Import(cp); err != nil {
-		r.log.Warn("some blocks of addresses in the kernel make no sense; they get other numbers", "error", err)
+		r.cfg.Log.Warn("some blocks of addresses in the kernel make no sense; they get other IDs", "error", err)
 	}
 	return nil
 }
 
-// apply puts all changes in force together. The error tells what could not be done; the rest is.
-func (r *rules) apply(changes []policy.Change) error {
+// Apply puts all changes in force together. The error tells what could not be done; the rest is.
+func (r *Rules) Apply(changes []policy.Change) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var errs []error
@@ -128,21 +145,21 @@ func (r *rules) apply(changes []policy.Change) error {
 		oldBlocks, errs = append(oldBlocks, old...), append(errs, err...)
 	}
 	errs = append(errs, r.place(places, blocks)...)
-	errs = append(errs, r.policy.Change(func(e *policy.Engine) error {
+	errs = append(errs, r.cfg.Policy.Change(func(e *policy.Engine) error {
 		var errs []error
 		for _, ch := range changes {
 			errs = append(errs, e.SetRules(ch.Owner, ch.Rules))
 		}
 		return errors.Join(errs...)
 	}))
-	if r.changed != nil {
-		r.changed(changes)
+	if r.cfg.Changed != nil {
+		r.cfg.Changed(changes)
 	}
 	return errors.Join(append(errs, r.drop(oldPlaces, oldBlocks)...)...)
 }
 
 // place makes new identities known, first to the rules and then to the kernel.
-func (r *rules) place(places, blocks map[netip.Prefix]identity.ID) (errs []error) {
+func (r *Rules) place(places, blocks map[netip.Prefix]identity.ID) (errs []error) {
 	if len(places)+len(blocks) == 0 {
 		return nil
 	}
@@ -155,18 +172,18 @@ func (r *rules) place(places, blocks map[netip.Prefix]identity.ID) (errs []error
 		delete(r.staleBlocks, p)
 	}
 	for id, set := range upserts {
-		r.identities.learn(id, set)
+		r.cfg.Identities.Add(id, set)
 	}
-	errs = append(errs, r.policy.SetIdentities(upserts, nil), r.placeBlocks())
+	errs = append(errs, r.cfg.Policy.SetIdentities(upserts, nil), r.placeBlocks())
 	if len(places) > 0 {
-		errs = append(errs, r.placer.PlacePrefixes(places, nil), r.save())
+		errs = append(errs, r.cfg.Prefixes.PlacePrefixes(places, nil), r.save())
 	}
 	return errs
 }
 
 // placeBlocks writes the blocks that the kernel does not have yet, longer ones first: a block must
 // never be there without the exceptions from it.
-func (r *rules) placeBlocks() error {
+func (r *Rules) placeBlocks() error {
 	if len(r.missingBlocks) == 0 {
 		return nil
 	}
@@ -177,12 +194,12 @@ func (r *rules) placeBlocks() error {
 	slices.SortFunc(list, func(a, b datapath.Block) int {
 		return cmp.Or(cmp.Compare(b.Prefix.Bits(), a.Prefix.Bits()), a.Prefix.Addr().Compare(b.Prefix.Addr()))
 	})
-	err := r.kernel.UpsertBlocks(list)
+	err := r.cfg.Blocks.UpsertBlocks(list)
 	if err == nil {
 		clear(r.missingBlocks)
-		return r.tellBlocks(nil)
+		return r.reportBlocks(nil)
 	}
-	have, lerr := r.kernel.Blocks()
+	have, lerr := r.cfg.Blocks.Blocks()
 	placed := make(map[netip.Prefix]identity.ID, len(have))
 	for _, b := range have {
 		placed[b.Prefix] = identity.ID(b.Identity)
@@ -190,12 +207,12 @@ func (r *rules) placeBlocks() error {
 			delete(r.missingBlocks, b.Prefix)
 		}
 	}
-	return errors.Join(fmt.Errorf("rules about addresses do not hold in full: %w", err), lerr, r.tellBlocks(placed))
+	return errors.Join(fmt.Errorf("rules about addresses do not hold in full: %w", err), lerr, r.reportBlocks(placed))
 }
 
-// tellBlocks tells policy which blocks the kernel does not have, and which it finds instead of
+// reportBlocks tells policy which blocks the kernel does not have, and which it finds instead of
 // them.
-func (r *rules) tellBlocks(placed map[netip.Prefix]identity.ID) error {
+func (r *Rules) reportBlocks(placed map[netip.Prefix]identity.ID) error {
 	var list []endpoint.Unplaced
 	for p, id := range r.missingBlocks {
 		u := endpoint.Unplaced{Prefix: p, Identity: id}
@@ -206,11 +223,11 @@ func (r *rules) tellBlocks(placed map[netip.Prefix]identity.ID) error {
 		list = append(list, u)
 	}
 	slices.SortFunc(list, func(a, b endpoint.Unplaced) int { return cmp.Compare(a.Identity, b.Identity) })
-	return r.policy.SetUnplaced("block", list)
+	return r.cfg.Policy.SetUnplaced("block", list)
 }
 
-// retry writes again what could not be written.
-func (r *rules) retry() error {
+// Retry writes again what could not be written.
+func (r *Rules) Retry() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.placeBlocks()
@@ -218,7 +235,7 @@ func (r *rules) retry() error {
 
 // drop takes a user from each prefix and block, and gives up the identities of those that have none
 // left.
-func (r *rules) drop(places, blocks []netip.Prefix) (errs []error) {
+func (r *Rules) drop(places, blocks []netip.Prefix) (errs []error) {
 	gonePlaces, ids := r.cidrs.release(places)
 	goneBlocks, more := r.blocks.release(blocks)
 	ids = append(ids, more...)
@@ -226,20 +243,20 @@ func (r *rules) drop(places, blocks []netip.Prefix) (errs []error) {
 		for _, p := range goneBlocks {
 			delete(r.missingBlocks, p)
 		}
-		errs = append(errs, r.kernel.DeleteBlocks(goneBlocks))
+		errs = append(errs, r.cfg.Blocks.DeleteBlocks(goneBlocks))
 		if len(r.missingBlocks) == 0 {
-			errs = append(errs, r.tellBlocks(nil))
+			errs = append(errs, r.reportBlocks(nil))
 		}
 		errs = append(errs, r.placeBlocks()) // there is room for others
 	}
 	if len(gonePlaces) > 0 {
-		errs = append(errs, r.placer.PlacePrefixes(nil, gonePlaces))
+		errs = append(errs, r.cfg.Prefixes.PlacePrefixes(nil, gonePlaces))
 	}
 	if len(ids) > 0 {
-		errs = append(errs, r.policy.SetIdentities(nil, ids))
+		errs = append(errs, r.cfg.Policy.SetIdentities(nil, ids))
 	}
 	for _, id := range ids {
-		r.identities.forget(id)
+		r.cfg.Identities.Remove(id)
 	}
 	if len(gonePlaces) > 0 {
 		errs = append(errs, r.save())
@@ -247,13 +264,13 @@ func (r *rules) drop(places, blocks []netip.Prefix) (errs []error) {
 	return errs
 }
 
-// settled forgets the numbers kept for prefixes and blocks that no rule names after a restart.
-func (r *rules) settled() error {
+// DropRestored forgets the IDs kept for prefixes and blocks that no rule names after a restart.
+func (r *Rules) DropRestored() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var errs []error
 	if len(r.staleBlocks) > 0 {
-		errs = append(errs, r.kernel.DeleteBlocks(slices.Collect(maps.Keys(r.staleBlocks))))
+		errs = append(errs, r.cfg.Blocks.DeleteBlocks(slices.Collect(maps.Keys(r.staleBlocks))))
 		clear(r.staleBlocks)
 	}
 	r.blocks.alloc.DropRestored()
@@ -263,11 +280,11 @@ func (r *rules) settled() error {
 	return errors.Join(errs...)
 }
 
-// save writes the numbers of the local identities to disk, atomically.
-func (r *rules) save() error {
+// save writes the IDs of the local identities to disk, atomically.
+func (r *Rules) save() error {
 	data, err := json.Marshal(r.cidrs.alloc.Export())
 	if err != nil {
 		return err
 	}
-	return writeState(r.checkpoint, data)
+	return r.cfg.Write(r.cfg.Checkpoint, data)
 }

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -11,78 +10,8 @@ import (
 	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/identity"
-	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/pkg/allocator"
 )
-
-// lookWait bounds the look for a number that others have made: no store is asked that is far away.
-const lookWait = 500 * time.Millisecond
-
-// look returns the number of a set that others have given it, and takes a reference to it.
-func (ids *identities) look(ctx context.Context, set labels.Set) (identity.ID, error) {
-	ctx, cancel := context.WithTimeout(ctx, lookWait)
-	defer cancel()
-	return ids.allocate(ctx, set)
-}
-
-// acquireKnown returns the number of a set if it is known, and a temporary one if not. It takes a
-// reference to it.
-func (ids *identities) acquireKnown(ctx context.Context, set labels.Set) (identity.ID, error) {
-	id, err := ids.look(ctx, set)
-	if err == nil || ctx.Err() != nil || errors.Is(err, allocator.ErrClosed) {
-		return id, err
-	}
-	why := err
-	temporary, err := ids.temps.Acquire(set)
-	if err != nil {
-		return 0, fmt.Errorf("no identity is known for %s, and %w; it is the operator that makes identities (--%s): see whether it runs", set, err, identity.ManagementFlag)
-	}
-	ids.learn(temporary, set)
-	// What became known before the temporary one was taken is found now; what comes later finds the
-	// temporary one.
-	if id, err := ids.look(ctx, set); err == nil {
-		ids.releaseTemporary(temporary)
-		return id, nil
-	}
-	if !errors.Is(why, allocator.ErrUnassigned) {
-		ids.log.Warn("cannot look for an identity; a temporary one is used", "labels", set.String(), "identity", temporary, "error", why)
-	}
-	return temporary, nil
-}
-
-// releaseTemporary gives back a reference to a temporary identity.
-func (ids *identities) releaseTemporary(id identity.ID) {
-	ids.mu.Lock()
-	defer ids.mu.Unlock()
-	if ids.temps.Release(id) {
-		ids.pursuits.unneeded(ids.known[id])
-		delete(ids.known, id)
-		if since, ok := ids.since[id]; ok && ids.kept != nil {
-			ids.kept.Observe(time.Since(since).Seconds())
-		}
-		delete(ids.since, id)
-	}
-}
-
-// retake takes back the temporary identity that an endpoint had before the restart.
-func (ids *identities) retake(row endpoint.Endpoint) error {
-	if err := ids.temps.Restore(row.Identity, row.IdentityLabels); err != nil {
-		return err
-	}
-	ids.learn(row.Identity, row.IdentityLabels)
-	return nil
-}
-
-// announce wakes whoever replaces temporary identities, after others have become known.
-func (ids *identities) announce() {
-	if ids.temps.Len() == 0 {
-		return
-	}
-	select {
-	case ids.arrived <- struct{}{}:
-	default: // it is awake
-	}
-}
 
 // settleInterval is how often endpoints with temporary identities are looked at although nothing
 // was heard.
@@ -109,14 +38,14 @@ func (a *api) settleIdentities(ctx context.Context) error {
 	defer writer.Wait() // all below return when ctx has ended
 	for {
 		var waiting endpoint.Waiting
-		if a.identities.temps.Len() > 0 {
+		if a.identities.Temporary() > 0 {
 			var err error
 			waiting, err = a.lifecycle.Settle(ctx)
 			if ctx.Err() != nil {
 				return nil
 			}
 			if err != nil {
-				a.identities.log.Warn("some endpoints keep temporary identities for now", "error", err)
+				a.log.Warn("some endpoints keep temporary identities for now", "error", err)
 			}
 		}
 		a.reportWaiting(waiting.Endpoints)
@@ -127,7 +56,7 @@ func (a *api) settleIdentities(ctx context.Context) error {
 		}
 		pause := time.NewTimer(again)
 		select {
-		case <-a.identities.arrived:
+		case <-a.identities.Arrived:
 		case <-pause.C:
 		case <-ctx.Done():
 		}
@@ -154,7 +83,7 @@ const partEdited = "edited-identities"
 // edited returns the numbers of which the place where identities are kept says something else than
 // what they stand for.
 func (a *api) edited() []allocator.ID {
-	list := a.identities.alloc.Edited()
+	list := a.identities.Edited()
 	if a.kube != nil && a.kube.numbers != nil {
 		list = append(list, a.kube.numbers.Edited()...)
 		slices.Sort(list)

@@ -1,9 +1,10 @@
-package agent
+package enforcement
 
 import (
 	"errors"
 	"log/slog"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"testing"
 
@@ -25,12 +26,19 @@ type noPlacer struct{}
 
 func (noPlacer) PlacePrefixes(map[netip.Prefix]identity.ID, []netip.Prefix) error { return nil }
 
-// ruleBench is a rule book on fake kernel maps, with one subject in force.
+func writeFile(path string, data []byte) error { return os.WriteFile(path, data, 0o600) }
+
+type noIdentities struct{}
+
+func (noIdentities) Add(identity.ID, labels.Set) {}
+func (noIdentities) Remove(identity.ID)          {}
+
+// ruleBench is rules on fake kernel maps, with one subject in force.
 type ruleBench struct {
 	t      *testing.T
 	node   *fake.Node
 	policy *endpoint.Policy
-	book   *rules
+	rules   *Rules
 	dir    string
 }
 
@@ -49,8 +57,10 @@ func (b *ruleBench) start() {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	if b.book, err = newRules(slog.New(slog.DiscardHandler), b.policy, &identities{known: map[identity.ID]labels.Set{}}, noPlacer{}, b.node.Maps, true,
-		filepath.Join(b.dir, "numbers.json")); err != nil {
+	if b.rules, err = NewRules(RulesConfig{
+		Log: slog.New(slog.DiscardHandler), Policy: b.policy, Identities: noIdentities{}, Prefixes: noPlacer{}, Blocks: b.node.Maps, DualStack: true,
+		Checkpoint: filepath.Join(b.dir, "numbers.json"), Write: writeFile,
+	}); err != nil {
 		b.t.Fatal(err)
 	}
 	ep := endpoint.Endpoint{ID: 1, Identity: 300, IdentityLabels: set, Attachment: endpoint.Attachment{
@@ -80,7 +90,7 @@ func egress(t *testing.T, name, cidr string, except ...string) policy.Change {
 
 func (b *ruleBench) apply(changes ...policy.Change) {
 	b.t.Helper()
-	if err := b.book.apply(changes); err != nil {
+	if err := b.rules.Apply(changes); err != nil {
 		b.t.Fatal(err)
 	}
 }
@@ -134,7 +144,7 @@ func TestRulesPlaceBlocks(t *testing.T) {
 			t.Errorf("%s has number %d after a restart, and had %d", p, after[p], id)
 		}
 	}
-	if err := b.book.settled(); err != nil {
+	if err := b.rules.DropRestored(); err != nil {
 		t.Fatal(err)
 	}
 	if _, left := b.blocks()["fd00::/8"]; left || len(b.blocks()) != 5 {
@@ -163,11 +173,11 @@ func TestRulesNeverWithoutExceptions(t *testing.T) {
 		}
 		return nil
 	})
-	if err := b.book.apply([]policy.Change{egress(t, "wide", "10.0.0.0/8", "10.2.0.0/16")}); !errors.Is(err, full) {
+	if err := b.rules.Apply([]policy.Change{egress(t, "wide", "10.0.0.0/8", "10.2.0.0/16")}); !errors.Is(err, full) {
 		t.Errorf("the fault is told as %v", err)
 	}
 	b.passes(map[string]bool{"10.3.0.1": false, "10.2.0.1": false})
-	if err := b.book.retry(); !errors.Is(err, full) {
+	if err := b.rules.Retry(); !errors.Is(err, full) {
 		t.Errorf("a retry says %v", err)
 	}
 	var order []netip.Prefix
@@ -179,7 +189,7 @@ func TestRulesNeverWithoutExceptions(t *testing.T) {
 		}
 		return nil
 	})
-	if err := b.book.retry(); err != nil {
+	if err := b.rules.Retry(); err != nil {
 		t.Fatal(err)
 	}
 	if len(order) != 2 || order[0].Bits() < order[1].Bits() {
@@ -208,7 +218,10 @@ func TestFullBlockMap(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	book, err := newRules(log, pol, &identities{known: map[identity.ID]labels.Set{}}, noPlacer{}, kernel, true, filepath.Join(t.TempDir(), "numbers.json"))
+	rules, err := NewRules(RulesConfig{
+		Log: log, Policy: pol, Identities: noIdentities{}, Prefixes: noPlacer{}, Blocks: kernel, DualStack: true,
+		Checkpoint: filepath.Join(t.TempDir(), "numbers.json"), Write: writeFile,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -242,26 +255,26 @@ func TestFullBlockMap(t *testing.T) {
 	for _, r := range other.Rules {
 		r.Namespace = "b"
 	}
-	if err := book.apply([]policy.Change{other}); err != nil {
+	if err := rules.Apply([]policy.Change{other}); err != nil {
 		t.Fatal(err)
 	}
 	locked("full, but for nobody", false, false)
-	if err := book.apply([]policy.Change{egress(t, "mine", "10.0.0.0/8", "10.2.0.0/16")}); !errors.Is(err, datapath.ErrFull) {
+	if err := rules.Apply([]policy.Change{egress(t, "mine", "10.0.0.0/8", "10.2.0.0/16")}); !errors.Is(err, datapath.ErrFull) {
 		t.Errorf("blocks that do not fit: %v", err)
 	}
 	locked("with a block too many", true, false)
-	if err := errors.Join(book.retry(), pol.Retry()); !errors.Is(err, datapath.ErrFull) {
+	if err := errors.Join(rules.Retry(), pol.Retry()); !errors.Is(err, datapath.ErrFull) {
 		t.Errorf("tried again: %v", err)
 	}
 	locked("tried again", true, false)
 	// Room for one of two: the exception comes first, and the rule still does not hold.
 	one := egress(t, "other", "192.0.2.0/24", "192.0.2.1/32")
 	one.Rules[0].Namespace = "b"
-	if err := book.apply([]policy.Change{one}); !errors.Is(err, datapath.ErrFull) {
+	if err := rules.Apply([]policy.Change{one}); !errors.Is(err, datapath.ErrFull) {
 		t.Errorf("room for one of two: %v", err)
 	}
 	locked("with room for one", true, false)
-	if err := book.apply([]policy.Change{{Owner: "other"}}); err != nil {
+	if err := rules.Apply([]policy.Change{{Owner: "other"}}); err != nil {
 		t.Errorf("with room again: %v", err)
 	}
 	locked("with room again", false, false)

@@ -1,4 +1,4 @@
-package agent
+package enforcement
 
 import (
 	"context"
@@ -16,44 +16,45 @@ import (
 	"github.com/hawser-net/hawser/internal/table"
 )
 
-// portBook tells the policy engine which named ports the endpoints of an identity have, all
+// NamedPorts tells the policy engine which named ports the endpoints of an identity have, all
 // together, by the claims in the address cache: an egress rule may call a peer's port by its name.
-type portBook struct {
+type NamedPorts struct {
 	log    *slog.Logger
 	policy *endpoint.Policy
 	watch  *table.Observer[netip.Prefix, ipcache.Entry]
 
 	mu sync.Mutex
-	// of has the prefixes whose endpoints have named ports, byID how many endpoints of an identity
-	// have which; both by the ports' canonical text.
-	of   map[netip.Prefix]namedPorts
-	byID map[identity.ID]map[string]int
+	// byPrefix has the prefixes whose endpoints have named ports, byID how many endpoints of an
+	// identity have which; both by the ports' canonical text.
+	byPrefix map[netip.Prefix]portsOf
+	byID     map[identity.ID]map[string]int
 }
 
-type namedPorts struct {
+type portsOf struct {
 	id   identity.ID
 	text string
 }
 
-func newPortBook(log *slog.Logger, p *endpoint.Policy, cache *ipcache.Cache) *portBook {
-	return &portBook{log: log, policy: p, watch: cache.Table().Watch(), of: map[netip.Prefix]namedPorts{}, byID: map[identity.ID]map[string]int{}}
+// NewNamedPorts returns one that has told nothing yet. It must run.
+func NewNamedPorts(log *slog.Logger, p *endpoint.Policy, cache *ipcache.Cache) *NamedPorts {
+	return &NamedPorts{log: log, policy: p, watch: cache.Table().Watch(), byPrefix: map[netip.Prefix]portsOf{}, byID: map[identity.ID]map[string]int{}}
 }
 
-// run follows the cache until ctx ends.
-func (b *portBook) run(ctx context.Context) error {
+// Run follows the cache until ctx ends.
+func (b *NamedPorts) Run(ctx context.Context) error {
 	defer b.watch.Close()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-b.watch.Changed():
-			b.bring()
+			b.Sync()
 		}
 	}
 }
 
-// bring tells the engine what has changed in the cache until now.
-func (b *portBook) bring() {
+// Sync tells the engine what has changed in the cache until now.
+func (b *NamedPorts) Sync() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	changes, err := b.watch.Poll()
@@ -62,22 +63,22 @@ func (b *portBook) bring() {
 	}
 	touched := map[identity.ID]bool{}
 	for _, ch := range changes {
-		var now namedPorts
+		var now portsOf
 		if !ch.Deleted {
 			if text := portText(ch.Value.NamedPorts()); text != "" {
-				now = namedPorts{ch.Value.Identity, text}
+				now = portsOf{ch.Value.Identity, text}
 			}
 		}
-		old := b.of[ch.Key]
+		old := b.byPrefix[ch.Key]
 		if old == now {
 			continue
 		}
 		b.count(old, -1, touched)
 		b.count(now, 1, touched)
-		if now == (namedPorts{}) {
-			delete(b.of, ch.Key)
+		if now == (portsOf{}) {
+			delete(b.byPrefix, ch.Key)
 		} else {
-			b.of[ch.Key] = now
+			b.byPrefix[ch.Key] = now
 		}
 	}
 	if len(touched) == 0 {
@@ -101,8 +102,8 @@ func (b *portBook) bring() {
 	}
 }
 
-func (b *portBook) count(p namedPorts, n int, touched map[identity.ID]bool) {
-	if p == (namedPorts{}) {
+func (b *NamedPorts) count(p portsOf, n int, touched map[identity.ID]bool) {
+	if p == (portsOf{}) {
 		return
 	}
 	texts := b.byID[p.id]

@@ -1,4 +1,4 @@
-package agent
+package identities
 
 import (
 	"context"
@@ -13,7 +13,9 @@ import (
 	"github.com/hawser-net/hawser/internal/identity"
 	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/pkg/allocator"
+	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
 type sinkFunc func(map[identity.ID]labels.Set, []identity.ID) error
@@ -22,14 +24,31 @@ func (f sinkFunc) SetIdentities(up map[identity.ID]labels.Set, del []identity.ID
 	return f(up, del)
 }
 
+// heard returns identities of which a test says what is heard.
+func heard(t *testing.T, cfg Config) *Identities {
+	t.Helper()
+	cfg.Log, cfg.First, cfg.Last = slog.New(slog.DiscardHandler), 256, 65535
+	cfg.Timeout, cfg.SyncInterval = time.Minute, time.Minute
+	backend, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{
+		Store: kvstore.NewMemory().Client(), BasePath: storekeys.IdentitiesPrefix, Suffix: "192.0.2.1", KeyType: k8sids.Key{},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Store = backend
+	ids, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(ids.Close)
+	return ids
+}
+
 // What the store says of numbers that are not the cluster's to give, or of labels that no pod can
 // have, changes nothing: one key could otherwise make the world a pod, or a pod a host.
 func TestStoreCannotRedefineIdentities(t *testing.T) {
 	t.Parallel()
-	ids := &identities{
-		log: slog.New(slog.DiscardHandler), events: make(allocator.AllocatorEventChan, 64),
-		known: map[identity.ID]labels.Set{}, first: 256, last: 65535, temps: identity.NewTemporaries(),
-	}
+	ids := heard(t, Config{})
 	set := func(s string) k8sids.Key {
 		parsed, err := labels.ParseKV(s)
 		if err != nil {
@@ -56,7 +75,7 @@ func TestStoreCannotRedefineIdentities(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	got := map[identity.ID]labels.Set{}
-	err := ids.run(ctx, sinkFunc(func(up map[identity.ID]labels.Set, del []identity.ID) error {
+	err := ids.Run(ctx, sinkFunc(func(up map[identity.ID]labels.Set, del []identity.ID) error {
 		for id, s := range up {
 			got[id] = s
 		}
@@ -87,20 +106,16 @@ func TestDeletedInUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		used := map[identity.ID]bool{300: true, 301: true}
 		var mu sync.Mutex
-		ids := &identities{
-			log: slog.New(slog.DiscardHandler), events: make(allocator.AllocatorEventChan, 64),
-			known: map[identity.ID]labels.Set{}, first: 256, last: 65535, temps: identity.NewTemporaries(),
-			inUse: func() map[identity.ID]bool {
-				mu.Lock()
-				defer mu.Unlock()
-				return maps.Clone(used)
-			},
-		}
+		ids := heard(t, Config{Referenced: func() map[identity.ID]bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return maps.Clone(used)
+		}})
 		got := map[identity.ID]labels.Set{}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() {
-			ended <- ids.run(ctx, sinkFunc(func(up map[identity.ID]labels.Set, del []identity.ID) error {
+			ended <- ids.Run(ctx, sinkFunc(func(up map[identity.ID]labels.Set, del []identity.ID) error {
 				mu.Lock()
 				defer mu.Unlock()
 				maps.Copy(got, up)
@@ -116,7 +131,7 @@ func TestDeletedInUse(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			for id := identity.ID(300); id < 303; id++ {
-				_, known := ids.labelsOf(id)
+				_, known := ids.Labels(id)
 				if _, ok := got[id]; ok != slices.Contains(numbers, id) || known != ok {
 					t.Errorf("%s: number %d is known %v, to policy %v; want %v", when, id, known, ok, numbers)
 				}

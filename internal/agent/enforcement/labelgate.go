@@ -1,4 +1,4 @@
-package agent
+package enforcement
 
 import (
 	"maps"
@@ -9,37 +9,38 @@ import (
 	"github.com/hawser-net/hawser/internal/policy"
 )
 
-// labelGate holds back rules that need labels which identities may lack. What is in force is always
+// LabelGate holds back rules that need labels which identities may lack. What is in force is always
 // what the cluster's policies once were: a change that comes after one that is held waits too. Its
-// methods may be called from any goroutine; put is called by one at a time.
-type labelGate struct {
-	put func([]policy.Change)
+// methods may be called from any goroutine; apply is called by one at a time.
+type LabelGate struct {
+	apply func([]policy.Change)
 
 	mu        sync.Mutex
 	permitted labels.Keys
-	begun     bool
+	started   bool
 	held      map[policy.Owner]policy.Change
 	inForce   map[policy.Owner]labels.Keys
 }
 
-func newLabelGate(put func([]policy.Change)) *labelGate {
-	return &labelGate{put: put, held: map[policy.Owner]policy.Change{}, inForce: map[policy.Owner]labels.Keys{}}
+// NewLabelGate returns a gate that holds everything back; apply puts changes in force.
+func NewLabelGate(put func([]policy.Change)) *LabelGate {
+	return &LabelGate{apply: put, held: map[policy.Owner]policy.Change{}, inForce: map[policy.Owner]labels.Keys{}}
 }
 
-// change puts changes in force, now or later. The first ones are all there is: nothing is known of
+// Apply puts changes in force, now or later. The first ones are all there is: nothing is known of
 // what was in force before, so that of these, rules that need what is not permitted let nothing
 // through until it is.
-func (g *labelGate) change(list []policy.Change) {
+func (g *LabelGate) Apply(list []policy.Change) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, ch := range list {
 		g.held[ch.Owner] = ch
 	}
-	if g.begun {
+	if g.started {
 		g.flush()
 		return
 	}
-	g.begun = true
+	g.started = true
 	first := make([]policy.Change, 0, len(list))
 	for _, ch := range list {
 		closed := policy.Change{Owner: ch.Owner}
@@ -57,25 +58,25 @@ func (g *labelGate) change(list []policy.Change) {
 	g.enforce(first)
 }
 
-// permit says by which keys rules may be judged from now on. What is in force stays.
-func (g *labelGate) permit(keys labels.Keys) {
+// Permit says by which keys rules may be judged from now on. What is in force stays.
+func (g *LabelGate) Permit(keys labels.Keys) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.permitted = keys
-	if g.begun {
+	if g.started {
 		g.flush()
 	}
 }
 
-// restrict takes away what may be judged by, but for these keys.
-func (g *labelGate) restrict(keys labels.Keys) {
+// Restrict takes away what may be judged by, but for these keys.
+func (g *LabelGate) Restrict(keys labels.Keys) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.permitted = g.permitted.Intersect(keys)
 }
 
 // flush puts in force what is held, if all of it may be. It must be called with mu held.
-func (g *labelGate) flush() {
+func (g *LabelGate) flush() {
 	if len(g.held) == 0 {
 		return
 	}
@@ -91,17 +92,17 @@ func (g *labelGate) flush() {
 }
 
 // enforce must be called with mu held.
-func (g *labelGate) enforce(list []policy.Change) {
+func (g *LabelGate) enforce(list []policy.Change) {
 	for _, ch := range list {
 		if delete(g.inForce, ch.Owner); len(ch.Rules) > 0 {
 			g.inForce[ch.Owner] = policy.LabelKeys(ch.Rules)
 		}
 	}
-	g.put(list)
+	g.apply(list)
 }
 
-// uses returns the keys that the rules in force need.
-func (g *labelGate) uses() (keys labels.Keys) {
+// Needed returns the keys that the rules in force need.
+func (g *LabelGate) Needed() (keys labels.Keys) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, k := range g.inForce {
@@ -110,15 +111,15 @@ func (g *labelGate) uses() (keys labels.Keys) {
 	return keys
 }
 
-// waiting returns whose changes are held.
-func (g *labelGate) waiting() []policy.Owner {
+// Waiting returns whose changes are held.
+func (g *LabelGate) Waiting() []policy.Owner {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return slices.Sorted(maps.Keys(g.held))
 }
 
-// may returns the keys by which rules may be judged.
-func (g *labelGate) may() labels.Keys {
+// Permitted returns the keys by which rules may be judged.
+func (g *LabelGate) Permitted() labels.Keys {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.permitted

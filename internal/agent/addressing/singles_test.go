@@ -1,0 +1,386 @@
+package addressing
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/ipam"
+	"github.com/hawser-net/hawser/internal/k8s"
+	"github.com/hawser-net/hawser/internal/k8s/nodes"
+	"github.com/hawser-net/hawser/internal/node"
+	"github.com/hawser-net/hawser/internal/operator/nodemanager"
+	aws "github.com/hawser-net/hawser/internal/operator/nodemanager/aws"
+	fake "github.com/hawser-net/hawser/internal/sandbox/cloud/aws"
+	"github.com/hawser-net/hawser/internal/testenv/controllers"
+)
+
+func singlesConfig(dir string) Config {
+	c := testConfig(dir)
+	c.Mode, c.UpdateInterval = CRD, 50*time.Millisecond
+	return c
+}
+
+// singlesAt makes the addresses of a node whose state is in dir, as an agent does that begins.
+func singlesAt(t *testing.T, dir string) (*Singles, *ipam.IPAM) {
+	t.Helper()
+	s, err := newSingles(singlesConfig(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	book, err := ipam.New(ipam.Config{Assigned: ipam.IPv4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Attach(book); err != nil {
+		t.Fatal(err)
+	}
+	return s, book
+}
+
+// shown is the node's object in its so many-th version, with a pool and steps as "address=step".
+func shown(generation int64, pool []string, steps ...string) *v2.CiliumNode {
+	o := ciliumNode(generation)
+	o.Spec.IPAM.Pool = v2.AllocationMap{}
+	for _, ip := range pool {
+		o.Spec.IPAM.Pool[ip] = v2.AllocationIP{Resource: "eni-1"}
+	}
+	o.Status.IPAM.ReleaseIPs = map[string]v2.IPReleaseStatus{}
+	for _, s := range steps {
+		ip, step, _ := strings.Cut(s, "=")
+		o.Status.IPAM.ReleaseIPs[ip] = v2.IPReleaseStatus(step)
+	}
+	return o
+}
+
+func released(patch map[string]any) map[string]any {
+	part, _ := patch["ipam"].(map[string]any)
+	out, _ := part["release-ips"].(map[string]any)
+	return out
+}
+
+// TestSinglesHandshake: each step of the operator, with the address free, used, being handed out
+// and not restored yet, and an agent that ends after it has agreed.
+func TestSinglesHandshake(t *testing.T) {
+	t.Parallel()
+	const a, b = "10.0.0.1", "10.0.0.2"
+	dir := t.TempDir()
+	s, book := singlesAt(t, dir)
+	if s.missing() == nil {
+		t.Error("nothing is missing")
+	}
+	s.Hear(shown(1, []string{a, b}, a+"=marked-for-release"))
+	if got, _ := s.status(s.object); released(got)[a] != v2.IPDoNotRelease {
+		t.Errorf("before the endpoints are restored: %v", got)
+	}
+	book.Open()
+	flight, err := book.AllocateNext(ipam.IPv4, "ns/p", "", true) // an ADD in flight
+	if err != nil || flight.IPv4.IP.String() != a {
+		t.Fatal(flight.IPv4, err)
+	}
+	got, soon := s.status(s.object)
+	if released(got)[a] != v2.IPDoNotRelease || !soon {
+		t.Errorf("while it is handed out: %v", got)
+	}
+	used := got["ipam"].(map[string]any)["used"].(map[string]any)
+	if used[a] != (v2.AllocationIP{Owner: "ns/p", Resource: "eni-1"}) || len(used) != 1 {
+		t.Errorf("used: %v", used)
+	}
+	s.Hear(shown(1, []string{a, b}, a+"=do-not-release", b+"=marked-for-release"))
+	if got, _ := s.status(s.object); released(got)[b] != v2.IPReadyForRelease || len(released(got)) != 1 {
+		t.Errorf("one that is free: %v", got)
+	}
+	free := func(when string, want bool) {
+		t.Helper()
+		r, err := book.AllocateNext(ipam.IPv4, "ns/q", "", false)
+		if (err == nil) != want {
+			t.Errorf("%s: %+v, %v", when, r.IPv4, err)
+		}
+		if err == nil {
+			book.FreeOf(r.IPv4.IP, "ns/q")
+		}
+	}
+	free("after it was agreed to", false)
+
+	// The agent ends before it has said so, and the next one hears of the version of before.
+	if s, book = singlesAt(t, dir); s.object != nil {
+		t.Fatal("it remembers an object")
+	}
+	if err := book.Restore(flight.IPv4.IP, "ns/p"); err != nil {
+		t.Fatal(err)
+	}
+	book.Open()
+	s.Hear(shown(1, []string{a, b}))
+	free("by a version of before", false)
+	s.live = func(context.Context) (*v2.CiliumNode, error) { return nil, errors.New("away") }
+	if s.confirm(t.Context()) == nil {
+		t.Error("the server was not asked")
+	}
+	free("without the server", false)
+	s.live = func(context.Context) (*v2.CiliumNode, error) {
+		return shown(1, []string{a, b}, b+"=marked-for-release"), nil
+	}
+	if err := s.confirm(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	free("while it is marked", false)
+	s.live = func(context.Context) (*v2.CiliumNode, error) { return shown(1, []string{a, b}), nil }
+	s.Hear(shown(1, []string{a, b}))
+	if err := s.confirm(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	free("when the mark was taken back", true)
+
+	// It goes for good, and an old version is no news.
+	s.Hear(shown(1, []string{a, b}, b+"=marked-for-release"))
+	s.status(s.object)
+	s.Hear(shown(2, []string{a}, b+"=released"))
+	if got, _ := s.status(s.object); len(released(got)) != 1 || released(got)[b] != nil {
+		t.Errorf("of what was released the entry stays: %v", got)
+	}
+	s.live = func(context.Context) (*v2.CiliumNode, error) { return shown(2, []string{a}), nil }
+	s.Hear(shown(1, []string{a, b}))
+	free("by an old version", false)
+	if err := s.confirm(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	free("by an old version, and asked", false)
+
+	// Somebody takes away what is used: the pod keeps it, and it is said.
+	s.Hear(shown(3, nil))
+	if s.tell.due.fault == nil || !strings.Contains(s.tell.due.fault.Error(), a) {
+		t.Errorf("fault: %v", s.tell.due.fault)
+	}
+	if got, _ := s.status(s.object); len(got) == 0 {
+		t.Error("it is not said to be used")
+	}
+}
+
+// nodeAgent is the agent's half, as often as it starts.
+type nodeAgent struct {
+	*testing.T
+	env  *controllers.Env
+	dir  string
+	book *ipam.IPAM
+	// frozen, if not nil, holds up what the agent writes.
+	mu     sync.Mutex
+	frozen chan struct{}
+	stop   func()
+}
+
+func (a *nodeAgent) AddressesMoved() {}
+func (a *nodeAgent) Report(error)    {}
+
+type running struct {
+	*nodeAgent
+	refresh func()
+}
+
+func (r running) Refresh() { r.refresh() }
+
+// start runs the agent's half with the real clients; it ends with stop.
+func (a *nodeAgent) start(pods map[netip.Addr]string) {
+	a.Helper()
+	client, err := k8s.New(rest.CopyConfig(a.env.Server.Config))
+	if err != nil {
+		a.Fatal(err)
+	}
+	cfg := singlesConfig(a.dir)
+	cfg.KindsWait, cfg.Hosts = time.Minute, []netip.Addr{netip.MustParseAddr("10.0.0.4")}
+	cfg.Describe = func(o *v2.CiliumNode, _ bool) {
+		o.Spec.InstanceID, o.Spec.ENI.InstanceType = "i-n1", "m5.large"
+	}
+	s, err := NewSingles(cfg, client)
+	if err != nil {
+		a.Fatal(err)
+	}
+	patch := s.patch
+	s.patch = func(ctx context.Context, o *v2.CiliumNode, status map[string]any) (*v2.CiliumNode, error) {
+		a.mu.Lock()
+		frozen := a.frozen
+		a.mu.Unlock()
+		if frozen != nil {
+			select {
+			case <-frozen:
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		}
+		return patch(ctx, o, status)
+	}
+	if err := s.await(a.Context(), len(pods) > 0); err != nil {
+		a.Fatal(err)
+	}
+	if a.book, err = ipam.New(ipam.Config{Assigned: ipam.IPv4}); err != nil {
+		a.Fatal(err)
+	}
+	if err := s.Attach(a.book); err != nil {
+		a.Fatal(err)
+	}
+	own, err := nodes.New(nodes.Config{Self: cfg.Self, Own: s.Hear, Fill: s.Fill}, client, nodes.Deaf{})
+	if err != nil {
+		a.Fatal(err)
+	}
+	if err := own.Announce(node.Node{Name: "n1", Cluster: "default", Addresses: []node.Address{{Type: node.InternalIP, IP: cfg.Hosts[0]}}}); err != nil {
+		a.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = own.Run(ctx) })
+	// The object is heard of before the endpoints are restored, as in an agent that is late.
+	for ip, pod := range pods {
+		if err := a.book.Restore(ip, pod); err != nil {
+			a.Errorf("a pod has lost its address: %v", err)
+		}
+	}
+	a.book.Open()
+	wg.Go(func() { _ = s.Run(ctx, running{a, own.Refresh}) })
+	a.stop = func() { cancel(); wg.Wait() }
+}
+
+// TestSinglesWithOperator has both halves agree on each address, on a real API server and beside a
+// cloud that counts: pods come and go, the operator ends and starts, the agent ends, starts, and
+// stands still between agreeing and saying so. No pod ever has an address that the cloud does not
+// lead to its node.
+func TestSinglesWithOperator(t *testing.T) {
+	t.Parallel()
+	env := controllers.Start(t)
+	cloud := fake.New()
+	cloud.AddVPC("vpc-1", netip.MustParsePrefix("10.0.0.0/16"))
+	cloud.AddSubnet("subnet-a", "vpc-1", "eu-test-1a", netip.MustParsePrefix("10.0.0.0/24"), nil)
+	cloud.AddGroup("sg-1", "vpc-1", nil)
+	if _, err := cloud.AddInstance("i-n1", "m5.large", "subnet-a", []string{"sg-1"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	endpoint := httptest.NewServer(cloud)
+	t.Cleanup(endpoint.Close)
+	operator := func() (stop func()) {
+		return env.Run(t, func(ctx context.Context, m manager.Manager, log *slog.Logger) error {
+			cfg := nodemanager.Defaults()
+			cfg.QPS, cfg.Burst, cfg.Resync, cfg.Settle, cfg.ReleaseDelay, cfg.ReleaseExcess = 200, 100, time.Second, time.Second, 0, true
+			metrics, err := nodemanager.NewMetrics(prometheus.NewRegistry())
+			if err != nil {
+				return err
+			}
+			p, err := aws.New(ctx, aws.Config{ClusterName: "town"}, nodemanager.NewBudget(cfg, metrics), config.WithBaseEndpoint(endpoint.URL), config.WithRegion("eu-test-1"),
+				config.WithCredentialsProvider(credentials.NewStaticCredentialsProvider("id", "secret", "")), config.WithSharedConfigFiles(nil), config.WithSharedCredentialsFiles(nil))
+			if err != nil {
+				return err
+			}
+			return nodemanager.Setup(ctx, m, cfg, p, metrics, log)
+		})
+	}
+	env.Create(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
+	stop := operator()
+	a := &nodeAgent{T: t, env: env, dir: t.TempDir()}
+	a.start(nil)
+	defer func() { a.stop() }()
+
+	pods := map[netip.Addr]string{}
+	check := func() {
+		t.Helper()
+		assigned := map[netip.Addr]bool{}
+		for _, i := range cloud.Interfaces() {
+			if i.Instance == "i-n1" {
+				for _, ip := range i.Addresses {
+					assigned[ip] = true
+				}
+			}
+		}
+		for ip, pod := range pods {
+			if !assigned[ip] {
+				t.Fatalf("%s of %s is not assigned to the node", ip, pod)
+			}
+			if got, _ := a.book.Lookup(ip); got.Owner != pod {
+				t.Fatalf("%s of %s is %q's", ip, pod, got.Owner)
+			}
+		}
+	}
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	freeze := func(on bool) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		switch {
+		case on && a.frozen == nil:
+			a.frozen = make(chan struct{})
+		case !on && a.frozen != nil:
+			close(a.frozen)
+			a.frozen = nil
+		}
+	}
+	made := 0
+	for end := time.Now().Add(12 * time.Second); time.Now().Before(end); {
+		switch n := rng.IntN(100); {
+		case n < 40 && len(pods) < 20: // a burst of pods
+			for range rng.IntN(6) {
+				made++
+				name := fmt.Sprint("ns/p-", made)
+				if r, err := a.book.AllocateNext(ipam.IPv4, name, "", rng.IntN(2) == 0); err == nil {
+					pods[r.IPv4.IP] = name
+				}
+			}
+		case n < 85:
+			for ip, pod := range pods {
+				if rng.IntN(2) == 0 {
+					a.book.FreeOf(ip, pod)
+					delete(pods, ip)
+				}
+			}
+		case n < 90:
+			freeze(true)
+		case n < 95:
+			freeze(false)
+		case n < 97:
+			stop()
+			stop = operator()
+		default:
+			a.stop()
+			a.start(pods)
+		}
+		check()
+		time.Sleep(time.Duration(rng.IntN(200)) * time.Millisecond)
+		check()
+	}
+	freeze(false)
+	for ip, pod := range pods {
+		a.book.FreeOf(ip, pod)
+	}
+	clear(pods)
+	controllers.Eventually(t, 2*time.Minute, func() string {
+		o := &v2.CiliumNode{}
+		if err := env.Client.Get(t.Context(), types.NamespacedName{Name: "n1"}, o); err != nil {
+			return err.Error()
+		}
+		usage := a.book.Usage()
+		switch {
+		case len(o.Spec.IPAM.Pool) != 8 || len(o.Status.IPAM.Used) != 0 || len(o.Status.IPAM.ReleaseIPs) != 0:
+			return fmt.Sprintf("pool %d, used %v, releases %v, %s", len(o.Spec.IPAM.Pool), o.Status.IPAM.Used, o.Status.IPAM.ReleaseIPs, o.Status.IPAM.OperatorStatus.Error)
+		case len(usage) != 1 || usage[0].Capacity != 8:
+			return fmt.Sprintf("the agent has %+v", usage)
+		}
+		return ""
+	})
+	if cloud.Calls()["UnassignPrivateIpAddresses"] == 0 {
+		t.Error("nothing was ever released")
+	}
+}

@@ -1,0 +1,39 @@
+package hubble
+
+import (
+	"iter"
+	"net/netip"
+
+	"github.com/hawser-net/hawser/internal/endpoint"
+	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/policy"
+	"github.com/hawser-net/hawser/internal/policypreview"
+)
+
+// previewed is what questions about policies are asked of.
+type previewed struct{ node Node }
+
+var _ policypreview.Agent = previewed{}
+
+// View implements [policypreview.Agent].
+func (p previewed) View(f func(*policy.Engine)) { p.node.Policy.View(f) }
+
+// Endpoint implements [policypreview.Agent].
+func (p previewed) Endpoint(number uint16) (policy.Subject, identity.ID, bool) {
+	row, ok := p.node.Endpoints.Get(number)
+	if !ok {
+		return policy.Subject{}, 0, false
+	}
+	return endpoint.SubjectOf(row), row.Seen(), true
+}
+
+// Addresses implements [policypreview.Agent].
+func (p previewed) Addresses() iter.Seq2[netip.Addr, identity.ID] {
+	return func(yield func(netip.Addr, identity.ID) bool) {
+		for prefix, e := range p.node.Addresses.Table().All() {
+			if prefix.IsSingleIP() && !yield(prefix.Addr(), e.Identity) {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,253 @@
+package identities
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/netip"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/hawser-net/hawser/internal/endpoint"
+	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/ipcache"
+	"github.com/hawser-net/hawser/internal/policy"
+	"github.com/hawser-net/hawser/internal/table"
+)
+
+const (
+	// confirmInterval is how often is looked whether IDs have ended, and whether this node has
+	// released them.
+	confirmInterval = time.Second
+	// confirmSpread is over how long all nodes together spread their confirmations, per node: all
+	// hear of an ending at once.
+	confirmSpread = 10 * time.Millisecond
+	// Where IDs end all the time, a node confirms confirmBurst times at once, and then every
+	// confirmEvery: an ID is quarantined for longer than that, unless the operator is told
+	// otherwise, and where identities are objects each confirmation of each node is an object that
+	// somebody has to delete.
+	confirmEvery = 5 * time.Minute
+	confirmBurst = 3
+	// confirmRetry is the pause after a failure, more or less: rights may be missing for ever.
+	confirmRetry = 30 * time.Second
+	// confirmRepeat is how often the last confirmation is repeated: somebody may have deleted it.
+	confirmRepeat = 10 * time.Minute
+	// confirmTimeout bounds one confirmation. A store that is away longer may come
+	// back as an old copy, in which revisions mean something else.
+	confirmTimeout = 5 * time.Second
+)
+
+// action is what a node does about identities that have ended.
+type action int
+
+const (
+	nothing action = iota
+	// withdrawAction takes back what was confirmed; repeatAction confirms the same again;
+	// confirmAction confirms that nothing is used here that has ended until now.
+	withdrawAction
+	repeatAction
+	confirmAction
+)
+
+// schedule decides what a node confirms, and when. It sends nothing and knows no clock. Times given
+// to it must not go back.
+type schedule struct {
+	confirmed        int64 // the last revision; 0 for none
+	at, due, retry   time.Time
+	withdraw, repeat bool
+	pace             *rate.Limiter
+	spread           func() time.Duration // a share, at random, of the time in which all nodes confirm
+}
+
+func newSchedule(spread func() time.Duration) *schedule {
+	return &schedule{pace: rate.NewLimiter(rate.Every(confirmEvery), confirmBurst), spread: spread}
+}
+
+// next returns what is to be done now, if up to applied every change is known, of which the last
+// one that may have ended an ID was at ended.
+func (w *schedule) next(now time.Time, applied, ended int64) action {
+	if applied < w.confirmed { // the store was put back to an earlier state: what was confirmed is of another one
+		w.confirmed, w.due, w.withdraw = 0, time.Time{}, true
+		w.retry = now.Add(w.spread()) // all nodes hear of it at once
+	}
+	switch {
+	case now.Before(w.retry):
+	case w.withdraw:
+		return withdrawAction
+	case w.repeat && w.confirmed > 0:
+		return repeatAction
+	case ended > w.confirmed && w.due.IsZero():
+		w.due = now.Add(w.spread())
+	case ended > w.confirmed && !now.Before(w.due) && w.pace.TokensAt(now) >= 1:
+		return confirmAction
+	case w.confirmed > 0 && now.Sub(w.at) > confirmRepeat:
+		return repeatAction
+	}
+	return nothing
+}
+
+// done notes that what next returned has been done.
+func (w *schedule) done(now time.Time, what action, applied int64) {
+	switch what {
+	case withdrawAction:
+		w.withdraw = false
+	case confirmAction:
+		w.confirmed, w.due = applied, time.Time{}
+		w.pace.AllowN(now, 1)
+		w.at = now
+	case repeatAction:
+		w.repeat = false
+		w.at = now
+	case nothing:
+	}
+}
+
+// failed notes that it could not be done.
+func (w *schedule) failed(now time.Time) { w.retry = now.Add(confirmRetry/2 + rand.N(confirmRetry)) }
+
+// ConfirmerConfig gives a Confirmer what of a node may use an identity.
+type ConfirmerConfig struct {
+	Identities *Identities
+	// InForce is closed when policy is that of everything there was to hear.
+	InForce <-chan struct{}
+	// Addresses are the cluster's, Kernel is what brings the kernel to them.
+	Addresses *ipcache.Cache
+	Kernel    *table.Reconciler[netip.Prefix, ipcache.Entry]
+	Endpoints *endpoint.Registry
+	Policy    *endpoint.Policy
+	// Nodes returns how many nodes there are.
+	Nodes func() int
+	Log   *slog.Logger
+}
+
+// Confirmer tells whoever collects identities, when some have ended, that this node uses them no
+// more: no ID is given to other labels before (docs/design/0010-reuse.md).
+type Confirmer struct{ ConfirmerConfig }
+
+// NewConfirmer returns one that has confirmed nothing.
+func NewConfirmer(c ConfirmerConfig) *Confirmer { return &Confirmer{c} }
+
+// Run confirms until ctx ends.
+func (c *Confirmer) Run(ctx context.Context) error {
+	select {
+	case <-c.InForce: // before, the kernel holds what it held when the last agent ended
+	case <-ctx.Done():
+		return nil
+	}
+	if c.Kernel.WaitPruned(ctx) != nil {
+		return nil
+	}
+	w := newSchedule(c.spread)
+	failing := false
+	lost := make(chan struct{}, 1)
+	defer c.Identities.alloc.ObserveLostConfirmation(func() {
+		select {
+		case lost <- struct{}{}:
+		default: // it is known already
+		}
+	})()
+	tick := time.NewTicker(confirmInterval)
+	defer tick.Stop()
+	for {
+		applied, ended := c.Identities.alloc.Heard()
+		what := w.next(time.Now(), applied, ended)
+		done, err := c.perform(ctx, what, w.confirmed, applied)
+		switch {
+		case err != nil:
+			if ctx.Err() == nil && !failing {
+				c.Log.Warn("cannot confirm yet that identities have ended on this node; their IDs stay quarantined for a while", "error", err)
+			}
+			failing = true
+			w.failed(time.Now())
+		case done:
+			failing = false
+			w.done(time.Now(), what, applied)
+		}
+		select {
+		case <-tick.C:
+		case <-lost:
+			w.repeat = true
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// perform does it. It reports false if there is nothing to do, or this node uses an ID that has
+// ended.
+func (c *Confirmer) perform(ctx context.Context, what action, told, applied int64) (done bool, err error) {
+	switch what {
+	case withdrawAction:
+		err = c.confirm(ctx, 0)
+	case repeatAction:
+		err = c.confirm(ctx, told)
+	case confirmAction:
+		return c.confirmUpTo(ctx, applied)
+	case nothing:
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// confirm writes a confirmation, if the store answers soon.
+func (c *Confirmer) confirm(ctx context.Context, revision int64) error {
+	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
+	defer cancel()
+	return c.Identities.alloc.Confirm(ctx, revision)
+}
+
+// spread returns how long this node is to wait with what all nodes would write at the same time.
+func (c *Confirmer) spread() time.Duration {
+	return rand.N(confirmInterval + confirmSpread*time.Duration(c.Nodes()))
+}
+
+// confirmUpTo confirms the end of IDs up to a revision, if this node has released all of them.
+// A rule set that cannot be written keeps nothing up: who has it is locked.
+func (c *Confirmer) confirmUpTo(ctx context.Context, revision int64) (done bool, err error) {
+	if c.usesEnded() {
+		return false, nil
+	}
+	endings := c.Identities.unconfirmed()
+	gone := make(map[identity.ID]bool, len(endings))
+	for _, id := range endings {
+		gone[id] = !c.Identities.assigned(id)
+	}
+	for _, e := range c.Addresses.All() {
+		if gone[e.Identity] {
+			return false, nil // its pod's end was not heard yet
+		}
+	}
+	if err := c.Kernel.WaitTried(ctx, c.Addresses.Table().Revision()); err != nil {
+		return false, fmt.Errorf("tell the kernel of pods that are gone: %w", err)
+	}
+	if err := c.confirm(ctx, revision); err != nil {
+		return false, err
+	}
+	c.Identities.confirmed(endings)
+	return true, nil
+}
+
+// usesEnded says whether rules or endpoints of this node use an ID that stands for nothing
+// any more.
+func (c *Confirmer) usesEnded() bool {
+	for _, row := range c.Endpoints.List() {
+		if c.Identities.inRange(row.Identity) && !c.Identities.assigned(row.Identity) {
+			return true
+		}
+	}
+	var left []identity.ID
+	for _, k := range c.Identities.List() {
+		if c.Identities.inRange(k.ID) && !c.Identities.assigned(k.ID) {
+			left = append(left, k.ID)
+		}
+	}
+	ended := false
+	c.Policy.View(func(e *policy.Engine) {
+		for _, id := range left {
+			ended = ended || e.Knows(id)
+		}
+	})
+	return ended
+}

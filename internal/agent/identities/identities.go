@@ -1,0 +1,448 @@
+// Package identities finds the security identity of this node's endpoints, and keeps what is known
+// of all identities. Where whoever keeps them does not answer in time, labels get a temporary
+// identity, which only this node knows, until their own comes. When identities have ended it
+// confirms that this node uses them no more.
+package identities
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hawser-net/hawser/internal/endpoint"
+	"github.com/hawser-net/hawser/internal/identity"
+	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
+	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/pkg/allocator"
+)
+
+// Config says how a node's identities are made and found.
+type Config struct {
+	Log *slog.Logger
+	// Store is where the cluster's identities are kept.
+	Store allocator.Backend
+	// First and Last are the IDs that this cluster gives to label sets. The store is written by
+	// every node: what it says of any other ID, or of labels that nobody can choose, is not
+	// believed.
+	First, Last identity.ID
+	// Fixed are identities by their ID, WellKnown those that every cluster has.
+	Fixed     map[string]string
+	WellKnown []identity.WellKnown
+	// Management says who makes identities.
+	Management identity.Management
+	// Timeout bounds one request for an identity; SyncInterval is how often the allocator writes
+	// again what should be in the store.
+	Timeout, SyncInterval time.Duration
+	// Referenced returns the IDs that addresses known here have. It may be nil: see Run.
+	Referenced func() map[identity.ID]bool
+	// Expect, if not nil, tells the store what an ID meant at a time.
+	Expect func(id allocator.ID, text string, at time.Time)
+	// Temporary, if not nil, is told for how many seconds labels had a temporary identity.
+	Temporary prometheus.Observer
+}
+
+// Identities finds the identity of a label set: reserved, fixed and well-known ones by rule, all
+// others by the cluster's allocator, or temporary ones as long as that has none. It also keeps what
+// is known of all identities, for policy and display. Its methods may be called from any goroutine.
+type Identities struct {
+	cfg    Config
+	log    *slog.Logger
+	alloc  *allocator.Allocator
+	events allocator.AllocatorEventChan
+	fixed  identity.Fixed
+	temps  *identity.Temporaries
+	// pending are the requests for identities, where this node may make them.
+	pending *pendingAllocations
+	// Arrived says that an identity came for which a temporary one may stand.
+	Arrived chan struct{}
+
+	// handing is held while what was heard is brought to the kernel.
+	applying sync.Mutex
+
+	mu    sync.RWMutex
+	known map[identity.ID]labels.Set
+	// since is from when on labels have a temporary identity.
+	since map[identity.ID]time.Time
+	// ended are IDs of which was heard that they stand for nothing any more, until that is
+	// confirmed.
+	ended map[identity.ID]struct{}
+}
+
+// New returns identities of which none is heard of yet. It must be closed.
+func New(cfg Config) (*Identities, error) {
+	var fixed []string
+	for id, name := range cfg.Fixed {
+		fixed = append(fixed, id+"="+name)
+	}
+	fixedSet, err := identity.ParseFixed(fixed)
+	if err != nil {
+		return nil, fmt.Errorf("--fixed-identity-mapping: %w", err)
+	}
+	events := make(allocator.AllocatorEventChan, 1024)
+	alloc, err := allocator.NewAllocator(k8sids.Key{}, cfg.Store, allocator.WithMin(allocator.ID(cfg.First)), allocator.WithMax(allocator.ID(cfg.Last)),
+		allocator.WithEvents(events), allocator.WithMasterKeyProtection(), allocator.WithSyncInterval(cfg.SyncInterval), allocator.WithLogger(cfg.Log))
+	if err != nil {
+		return nil, err
+	}
+	ids := &Identities{
+		cfg: cfg, log: cfg.Log, alloc: alloc, events: events, fixed: fixedSet, known: map[identity.ID]labels.Set{}, since: map[identity.ID]time.Time{},
+		ended: map[identity.ID]struct{}{}, temps: identity.NewTemporaries(), Arrived: make(chan struct{}, 1),
+	}
+	ids.pending = newPendingAllocations(waitTimeout, cfg.Timeout, ids.allocate, ids.releasePending, ids.notify)
+	return ids, nil
+}
+
+// Close ends all requests and waits for them. No identity can be acquired afterwards.
+func (ids *Identities) Close() { ids.pending.stop() }
+
+// RunAllocator keeps what the store says of identities, and what it is to say of this node's, until
+// ctx ends.
+func (ids *Identities) RunAllocator(ctx context.Context) error { return ids.alloc.Run(ctx) }
+
+// Edited returns the IDs of which the store says something else than what they stand for.
+func (ids *Identities) Edited() []allocator.ID { return ids.alloc.Edited() }
+
+// Temporary returns how many temporary identities there are.
+func (ids *Identities) Temporary() int { return ids.temps.Len() }
+
+// Sink is told what becomes known, in order.
+type Sink interface {
+	SetIdentities(upserts map[identity.ID]labels.Set, deletes []identity.ID) error
+}
+
+// byRule returns the ID of a label set that needs no allocation.
+func (ids *Identities) byRule(set labels.Set) (identity.ID, bool, error) {
+	if id, ok := identity.ReservedID(set); ok {
+		return id, true, nil
+	}
+	if id, ok, err := ids.fixed.ForPod(set); ok || err != nil {
+		return id, ok, err
+	}
+	id, ok := identity.LookupWellKnown(ids.cfg.WellKnown, set)
+	return id, ok, nil
+}
+
+// Acquire returns the ID of the set and takes a reference to it.
+func (ids *Identities) Acquire(ctx context.Context, set labels.Set) (identity.ID, error) {
+	if id, ok, err := ids.byRule(set); ok || err != nil {
+		return id, err
+	}
+	if !ids.cfg.Management.Agent() {
+		return ids.acquireKnown(ctx, set)
+	}
+	return ids.acquireOrAllocate(ctx, set)
+}
+
+// allocate asks the allocator.
+func (ids *Identities) allocate(ctx context.Context, set labels.Set) (identity.ID, error) {
+	id, _, err := ids.alloc.Allocate(ctx, k8sids.Key{Set: set})
+	if err != nil {
+		return 0, err
+	}
+	if err := ids.Validate(identity.ID(id), set); err != nil {
+		_, rerr := ids.alloc.Release(ctx, k8sids.Key{Set: set})
+		return 0, errors.Join(err, rerr)
+	}
+	ids.mu.Lock()
+	ids.known[identity.ID(id)] = set // the watch will say so too, a little later
+	ids.mu.Unlock()
+	return identity.ID(id), nil
+}
+
+// errInvalid says that the store gives labels an ID that it must not.
+var errInvalid = errors.New("this is not believed")
+
+// Validate tells why an ID from the store is not taken for the identity of these labels: a
+// ID of another range would give reserved, node-local or other clusters' identities labels of
+// somebody's choice, and labels that the network derives would turn a pod into a host or a prefix.
+func (ids *Identities) Validate(id identity.ID, set labels.Set) error {
+	if id < ids.cfg.First || id > ids.cfg.Last {
+		return fmt.Errorf("the store gives %s the number %d, which is outside of this cluster's %d to %d; delete that key from the store: %w", set, id, ids.cfg.First, ids.cfg.Last, errInvalid)
+	}
+	if err := labels.CheckIdentity(set); err != nil {
+		return fmt.Errorf("the store gives number %d to labels of which %w; delete that key from the store: %w", id, err, errInvalid)
+	}
+	return nil
+}
+
+// Release gives the reference back.
+func (ids *Identities) Release(ctx context.Context, id identity.ID, set labels.Set) error {
+	if id.IsTemporary() {
+		ids.releaseTemporary(id)
+		return nil
+	}
+	if _, ok, err := ids.byRule(set); ok || err != nil {
+		return nil
+	}
+	_, err := ids.alloc.Release(ctx, k8sids.Key{Set: set})
+	return err
+}
+
+// Restore takes the identities of restored endpoints into use as they were, so that neither these
+// nor new pods with the same labels have to wait for a store that is away. The function it returns
+// gives these uses back, when the endpoints have their own. Temporary identities are the endpoints'
+// own from here on.
+func (ids *Identities) Restore(rows []endpoint.Endpoint) (forgo func(ctx context.Context)) {
+	var assumed []labels.Set
+	for _, row := range rows {
+		if _, ok, err := ids.byRule(row.IdentityLabels); ok || err != nil || row.Identity == 0 {
+			continue
+		}
+		if row.Identity.IsTemporary() {
+			if err := ids.restoreTemporary(row); err != nil {
+				ids.log.Error("an endpoint's temporary identity cannot be kept over the restart", "endpoint", row.ID, "error", err)
+			}
+			continue
+		}
+		err := ids.Validate(row.Identity, row.IdentityLabels)
+		if err == nil {
+			err = ids.alloc.Assume(k8sids.Key{Set: row.IdentityLabels}, allocator.ID(row.Identity))
+		}
+		if err != nil {
+			// Two endpoints cannot disagree about an ID but by damage; the first is right.
+			ids.log.Warn("an endpoint's identity cannot be kept over the restart", "endpoint", row.ID, "identity", row.Identity, "error", err)
+			continue
+		}
+		assumed = append(assumed, row.IdentityLabels)
+		if ids.cfg.Expect != nil {
+			ids.cfg.Expect(allocator.ID(row.Identity), k8sids.Key{Set: row.IdentityLabels}.GetKey(), row.Stored)
+		}
+		ids.Add(row.Identity, row.IdentityLabels)
+	}
+	return func(ctx context.Context) {
+		for _, set := range assumed {
+			if _, err := ids.alloc.Release(ctx, k8sids.Key{Set: set}); err != nil {
+				ids.log.Warn("cannot give back an identity of before the restart", "labels", set.String(), "error", err)
+			}
+		}
+	}
+}
+
+// static returns the identities that exist without allocation.
+func (ids *Identities) static() map[identity.ID]labels.Set {
+	out := map[identity.ID]labels.Set{}
+	for _, id := range identity.ReservedIDs() {
+		if set, ok := identity.ReservedLabels(id); ok {
+			out[id] = set
+		}
+	}
+	for _, id := range ids.fixed.IDs() {
+		if set, ok := ids.fixed.Labels(id); ok {
+			out[id] = set
+		}
+	}
+	for _, w := range ids.cfg.WellKnown {
+		out[w.ID] = w.Labels
+	}
+	return out
+}
+
+// maxIdentityBatch bounds how many events are handed on together.
+const maxIdentityBatch = 4096
+
+// releasePause is how often is looked whether an ID that was deleted is still an address's.
+const releasePause = time.Second
+
+// Run hands every identity that appears, changes or goes to sink, in batches, until ctx ends. A
+// ID that goes while pods have it, as somebody deleted it by hand and whoever writes it again
+// is slow, means what it meant until the last of their addresses has gone: their packets carry it.
+// It calls synced once, after the first listing was handed on, and renumbered for a label set in
+// use on this node whose ID is another than before.
+func (ids *Identities) Run(ctx context.Context, sink Sink, synced func(), renumbered func(set labels.Set, id identity.ID)) error {
+	if err := ids.Apply(sink, ids.static(), nil); err != nil {
+		ids.log.Error("policy is not in force in full", "error", err)
+	}
+	deletes := map[identity.ID]struct{}{} // with those of IDs in use, which wait
+	var looked time.Time
+	for {
+		var first allocator.AllocatorEvent
+		var look <-chan time.Time
+		if len(deletes) > 0 {
+			look = time.After(time.Until(looked.Add(releasePause)))
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case first = <-ids.events:
+		case <-look:
+		}
+		upserts, waiting := map[identity.ID]labels.Set{}, len(deletes)
+		done := false
+		var moved []allocator.AllocatorEvent
+		take := func(ev allocator.AllocatorEvent) {
+			id := identity.ID(ev.ID)
+			switch ev.Kind {
+			case allocator.EventSync:
+				done = true
+			case allocator.EventUpsert:
+				key, ok := ev.Key.(k8sids.Key)
+				if !ok {
+					break
+				}
+				if err := ids.Validate(id, key.Set); err != nil {
+					ids.log.Warn("ignored an identity", "identity", id, "error", err)
+					break
+				}
+				upserts[id] = key.Set
+				delete(deletes, id)
+			case allocator.EventDelete:
+				if id < ids.cfg.First || id > ids.cfg.Last {
+					break
+				}
+				delete(upserts, id)
+				deletes[id] = struct{}{}
+			case allocator.EventRenumbered:
+				moved = append(moved, ev)
+			}
+		}
+		take(first) // nothing, if it was time to look
+	drain:
+		for range maxIdentityBatch {
+			select {
+			case ev := <-ids.events:
+				take(ev)
+			default:
+				break drain
+			}
+		}
+		var ended []identity.ID
+		if len(deletes) > 0 && time.Since(looked) >= releasePause { // it costs a look at all addresses
+			ended = ids.unreferenced(deletes)
+			looked = time.Now()
+		}
+		for _, id := range ended {
+			delete(deletes, id)
+		}
+		if len(deletes) > waiting {
+			ids.log.Info("IDs were deleted that pods have: they mean what they meant until the pods are gone", "identities", len(deletes))
+		}
+		if len(upserts)+len(ended) > 0 {
+			if err := ids.Apply(sink, upserts, ended); err != nil {
+				ids.log.Error("policy is not in force in full", "error", err)
+			}
+		}
+		if len(upserts) > 0 {
+			ids.notify() // after the rule sets of others know the IDs
+		}
+		for _, ev := range moved {
+			if key, ok := ev.Key.(k8sids.Key); ok {
+				renumbered(key.Set, identity.ID(ev.ID))
+			}
+		}
+		if done {
+			synced()
+		}
+	}
+}
+
+// unreferenced returns those IDs, sorted, that no address has any more.
+func (ids *Identities) unreferenced(deleted map[identity.ID]struct{}) []identity.ID {
+	if len(deleted) == 0 {
+		return nil
+	}
+	var used map[identity.ID]bool
+	if ids.cfg.Referenced != nil {
+		used = ids.cfg.Referenced()
+	}
+	out := make([]identity.ID, 0, len(deleted))
+	for id := range deleted {
+		if !used[id] {
+			out = append(out, id)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Apply hands identities that appeared or went to sink, and remembers them.
+func (ids *Identities) Apply(sink Sink, upserts map[identity.ID]labels.Set, deletes []identity.ID) error {
+	ids.applying.Lock()
+	defer ids.applying.Unlock()
+	ids.mu.Lock()
+	maps.Copy(ids.known, upserts)
+	for id := range upserts {
+		delete(ids.ended, id)
+	}
+	for _, id := range deletes {
+		delete(ids.known, id)
+		ids.ended[id] = struct{}{}
+	}
+	ids.mu.Unlock()
+	return sink.SetIdentities(upserts, deletes)
+}
+
+// inRange says whether an ID is one that this cluster gives to labels.
+func (ids *Identities) inRange(id identity.ID) bool { return id >= ids.cfg.First && id <= ids.cfg.Last }
+
+// assigned says whether an ID of this cluster stands for labels, by what was heard.
+func (ids *Identities) assigned(id identity.ID) bool { return ids.alloc.Stands(allocator.ID(id)) }
+
+// unconfirmed returns the IDs that have ended since that was confirmed last, once what was heard of
+// them is in the kernel.
+func (ids *Identities) unconfirmed() []identity.ID {
+	ids.applying.Lock()
+	defer ids.applying.Unlock()
+	ids.mu.RLock()
+	defer ids.mu.RUnlock()
+	return slices.Collect(maps.Keys(ids.ended))
+}
+
+// confirmed forgets these.
+func (ids *Identities) confirmed(list []identity.ID) {
+	ids.mu.Lock()
+	defer ids.mu.Unlock()
+	for _, id := range list {
+		delete(ids.ended, id)
+	}
+}
+
+// Add adds an identity that this node made for itself.
+func (ids *Identities) Add(id identity.ID, set labels.Set) {
+	ids.mu.Lock()
+	defer ids.mu.Unlock()
+	if _, has := ids.since[id]; !has && id.IsTemporary() {
+		ids.since[id] = time.Now()
+	}
+	ids.known[id] = set
+}
+
+// Remove takes one back.
+func (ids *Identities) Remove(id identity.ID) {
+	ids.mu.Lock()
+	defer ids.mu.Unlock()
+	delete(ids.known, id)
+}
+
+// Labels returns the labels of a known identity.
+func (ids *Identities) Labels(id identity.ID) (labels.Set, bool) {
+	ids.mu.RLock()
+	defer ids.mu.RUnlock()
+	set, ok := ids.known[id]
+	return set, ok
+}
+
+// Identity is an ID with its labels.
+type Identity struct {
+	ID     identity.ID
+	Labels labels.Set
+}
+
+// List returns all known identities by ID.
+func (ids *Identities) List() []Identity {
+	ids.mu.RLock()
+	out := make([]Identity, 0, len(ids.known))
+	for id, set := range ids.known {
+		out = append(out, Identity{id, set})
+	}
+	ids.mu.RUnlock()
+	slices.SortFunc(out, func(a, b Identity) int { return cmp.Compare(a.ID, b.ID) })
+	return out
+}
