@@ -82,6 +82,58 @@ func TestDelegate(t *testing.T) {
 	f.clean("after GC and DEL")
 }
 
+// TestDelegateReleasedLater: the address of an endpoint that GC has deleted is released by the next
+// GC if the IPAM plugin failed, or the answer of the agent was lost, and not if the attachment was
+// made again.
+func TestDelegateReleasedLater(t *testing.T) {
+	t.Parallel()
+	f, env, calls := delegating(t)
+	conf := func(valid ...map[string]string) map[string]any {
+		return map[string]any{"ipam": hostileConf["ipam"], "cni.dev/valid-attachments": append([]map[string]string{}, valid...)}
+	}
+	f.must("ADD", hostileConf, env...)
+	_, err := f.run("GC", f.conf(conf()), append(env, "HOSTILE=fail-del")...)
+	f.wantError("the plugin fails", err, cnitypes.ErrTryAgainLater, "keeps")
+	f.agent.mu.Lock()
+	if len(f.agent.endpoints) > 0 {
+		t.Error("the endpoint is there still")
+	}
+	f.agent.mu.Unlock()
+	wantCalls(t, "the plugin fails", calls, "ADD cid1", "DEL cid1")
+	f.must("GC", conf(), env...)
+	wantCalls(t, "the next GC", calls, "DEL cid1", "GC cid1")
+	f.must("GC", conf(), env...)
+	wantCalls(t, "one more", calls, "GC cid1")
+
+	f.must("DEL", hostileConf, env...)
+	f.must("ADD", hostileConf, env...)
+	faulty := func(fault func(string, http.ResponseWriter, *http.Request) bool) {
+		f.agent.mu.Lock()
+		defer f.agent.mu.Unlock()
+		f.agent.fault = fault
+	}
+	faulty(func(call string, _ http.ResponseWriter, _ *http.Request) bool {
+		if strings.HasPrefix(call, "DELETE /v1/endpoint/") {
+			f.agent.mu.Lock()
+			clear(f.agent.endpoints)
+			f.agent.mu.Unlock()
+			panic(http.ErrAbortHandler) // it is done, and nobody is told
+		}
+		return false
+	})
+	if _, err := f.run("GC", f.conf(conf()), env...); err == nil {
+		t.Error("a GC without an answer succeeded")
+	}
+	faulty(nil)
+	wantCalls(t, "without an answer", calls, "DEL cid1", "ADD cid1")
+	f.must("GC", conf(map[string]string{"containerID": "cid1", "ifname": "eth0"}), env...)
+	wantCalls(t, "made again", calls, "GC cid1")
+	f.must("GC", conf(), env...)
+	wantCalls(t, "and collected", calls, "GC cid1")
+	f.must("DEL", hostileConf, env...)
+	f.clean("in the end")
+}
+
 // TestDelegateRollBack: whatever fails after the IPAM plugin was asked has it take the addresses
 // back, last of all, and a plugin that hangs is ended with all that it has started.
 func TestDelegateRollBack(t *testing.T) {

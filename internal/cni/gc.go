@@ -43,12 +43,12 @@ func (p *Plugin) gc(args *skel.CmdArgs) error {
 	defer agent.Close()
 	ctx, cancel := interruptible()
 	defer cancel()
-	forget := func(attachment) error { return nil }
+	var release func(attachment) error
 	name := conf.IPAM.mode()
 	if name != "" {
-		forget = func(gone attachment) error { return delegate{name, args.StdinData}.forget(ctx, gone) }
+		release = func(gone attachment) error { return delegate{name, args.StdinData}.forget(ctx, gone) }
 	}
-	removed, err := collect(ctx, agent, valid, forget)
+	removed, err := collect(ctx, agent, valid, release)
 	if err != nil {
 		log.error("GC failed", err, started)
 		var cniErr *cnitypes.Error
@@ -88,8 +88,10 @@ func (c netConf) valid() (map[attachment]bool, error) {
 	return out, nil
 }
 
-// collect removes what belongs to no attachment of valid, and has the addresses of each forgotten.
-func collect(ctx context.Context, agent *client.Client, valid map[attachment]bool, forget func(attachment) error) (removed int, err error) {
+// collect removes what belongs to no attachment of valid, and has the addresses of each released,
+// also of those that a GC before has removed and could not release. release is nil if the agent
+// gives the addresses.
+func collect(ctx context.Context, agent *client.Client, valid map[attachment]bool, release func(attachment) error) (removed int, err error) {
 	endpoints, err := agent.Endpoints(ctx, nil)
 	if err != nil && !client.NotFound(err) {
 		return 0, agentError("the agent does not list its endpoints", err)
@@ -103,11 +105,30 @@ func collect(ctx context.Context, agent *client.Client, valid map[attachment]boo
 		attachments[a.ContainerID] = true // as endpoints without interface name are known
 	}
 	var errs []error
+	owed, here := unreleasedDir(agent), map[attachment]bool{}
+	settle := func(gone attachment) {
+		err := release(gone)
+		if err == nil {
+			err = owed.remove(gone)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("addresses of attachment %s:%s: %w", gone.ContainerID, gone.IfName, err))
+		}
+	}
 	for _, ep := range endpoints {
 		id := ep.Status.ExternalIdentifiers.CNIAttachmentID
 		if id == "" || attachments[id] {
 			keep[ep.Status.Networking.InterfaceName] = true
 			continue // not made by a runtime, or in use
+		}
+		container, ifName, whole := strings.Cut(id, ":")
+		gone := attachment{container, ifName}
+		here[gone] = true
+		if whole && release != nil {
+			if err := owed.add(gone); err != nil {
+				errs = append(errs, fmt.Errorf("endpoint of attachment %s stays, as it cannot be noted that its addresses are to be released: %w", id, err))
+				continue
+			}
 		}
 		if _, err := agent.DeleteEndpoint(ctx, "cni-attachment-id:"+id); err != nil && !client.NotFound(err) {
 			errs = append(errs, fmt.Errorf("delete endpoint of attachment %s: %w", id, err))
@@ -115,9 +136,23 @@ func collect(ctx context.Context, agent *client.Client, valid map[attachment]boo
 		}
 		removed++
 		keep[ep.Status.Networking.InterfaceName] = true // the agent's to remove
-		if container, ifName, ok := strings.Cut(id, ":"); ok {
-			if err := forget(attachment{container, ifName}); err != nil {
-				errs = append(errs, fmt.Errorf("addresses of attachment %s: %w", id, err))
+		if whole && release != nil {
+			settle(gone)
+		}
+	}
+	if release != nil {
+		left, err := owed.list()
+		if err != nil {
+			errs = append(errs, err)
+		}
+		for _, gone := range left {
+			switch {
+			case valid[gone]: // it was made again
+				if err := owed.remove(gone); err != nil {
+					errs = append(errs, err)
+				}
+			case !here[gone]:
+				settle(gone)
 			}
 		}
 	}

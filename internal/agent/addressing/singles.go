@@ -46,7 +46,15 @@ type Singles struct {
 	state singlesState
 	// object is the newest one, nil until one was heard of.
 	object *v2.CiliumNode
+	// returned are addresses that came with an earlier state of the object to which the server was
+	// put back, and when; they rest for a while.
+	returned map[netip.Addr]time.Time
+	rest     time.Duration
 }
+
+// returnRest is how long addresses are not given that the node has by a server that was put back:
+// they may have been released since. Whoever assigns them sees that meanwhile, and takes them out.
+const returnRest = 2 * time.Minute
 
 // singlesState is what outlives the agent.
 type singlesState struct {
@@ -76,7 +84,7 @@ func NewSingles(cfg Config, client *k8s.Client) (*Singles, error) {
 }
 
 func newSingles(cfg Config) (*Singles, error) {
-	s := &Singles{cfg: cfg, path: filepath.Join(cfg.Dir, "addresses.json"), log: cfg.Log, tell: newTeller()}
+	s := &Singles{cfg: cfg, path: filepath.Join(cfg.Dir, "addresses.json"), log: cfg.Log, tell: newTeller(), returned: map[netip.Addr]time.Time{}, rest: returnRest}
 	data, err := os.ReadFile(s.path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -178,8 +186,17 @@ func (s *Singles) read(ctx context.Context) error {
 		return err
 	}
 	if string(o.UID) == s.state.UID && o.Generation < s.state.Generation {
-		s.log.Warn("this node's CiliumNode was put back to an earlier state; addresses that are not in it any more are given to no new pod",
+		s.log.Warn("this node's CiliumNode was put back to an earlier state; addresses that it has more than this node are given to no pod for a while, those that it has less never",
 			"generation", o.Generation, "before", s.state.Generation)
+		for _, pool := range []v2.AllocationMap{o.Spec.IPAM.Pool, o.Spec.IPAM.IPv6Pool} {
+			for text := range pool {
+				if ip, err := netip.ParseAddr(text); err == nil {
+					if _, had := s.state.Pool[ip]; !had {
+						s.returned[ip] = time.Now()
+					}
+				}
+			}
+		}
 	}
 	s.take(o, true)
 	return nil
@@ -190,7 +207,7 @@ func (s *Singles) read(ctx context.Context) error {
 func (s *Singles) take(o *v2.CiliumNode, sure bool) {
 	s.object = o
 	next := singlesState{UID: string(o.UID), Generation: o.Generation, Pool: map[netip.Addr]string{}, Leaving: map[netip.Addr]bool{}}
-	doubt := false
+	doubt, later := false, false
 	for _, pool := range []v2.AllocationMap{o.Spec.IPAM.Pool, o.Spec.IPAM.IPv6Pool} {
 		for text, a := range pool {
 			ip, err := netip.ParseAddr(text)
@@ -204,6 +221,9 @@ func (s *Singles) take(o *v2.CiliumNode, sure bool) {
 			switch {
 			case agreed: // also by the agent before this one
 				next.Leaving[ip] = true
+			case time.Since(s.returned[ip]) < s.rest:
+				next.Leaving[ip] = true
+				later = true
 			case !s.state.Leaving[ip]:
 			case sure && step == "":
 			default:
@@ -212,7 +232,7 @@ func (s *Singles) take(o *v2.CiliumNode, sure bool) {
 			}
 		}
 	}
-	s.doubt = doubt
+	s.doubt = doubt || later
 	if doubt {
 		s.tell.again()
 	}

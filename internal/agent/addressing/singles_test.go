@@ -172,6 +172,21 @@ func TestSinglesHandshake(t *testing.T) {
 	if got, _ := s.status(s.object); len(got) == 0 {
 		t.Error("it is not said to be used")
 	}
+
+	// The server is put back to a version that has what was released.
+	s.live = func(context.Context) (*v2.CiliumNode, error) { return shown(2, []string{a, b}), nil }
+	for range 2 {
+		s.Hear(shown(2, []string{a, b}))
+		if err := s.confirm(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		free("by a server that was put back", false)
+	}
+	s.rest = 0
+	if err := s.confirm(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	free("a while later", true)
 }
 
 // nodeAgent is the agent's half, as often as it starts.
