@@ -30,14 +30,15 @@ const (
 // turn may change it.
 type nodeHealth struct {
 	health.UnimplementedNodeHealthServer
-	relay *Relay
-	turn  chan struct{}
-	at    time.Time
-	last  *health.GetResponse // it is not changed any more
+	relay   *Relay
+	timeout time.Duration // of a question to all nodes
+	turn    chan struct{}
+	at      time.Time
+	last    *health.GetResponse // it is not changed any more
 }
 
 func newNodeHealth(r *Relay) *nodeHealth {
-	return &nodeHealth{relay: r, turn: make(chan struct{}, 1)}
+	return &nodeHealth{relay: r, timeout: r.cfg.DialTimeout, turn: make(chan struct{}, 1)}
 }
 
 // Get implements [health.NodeHealthServer]. However many ask, nodes are asked once in a few
@@ -61,7 +62,7 @@ func (h *nodeHealth) Get(ctx context.Context, _ *health.GetRequest) (*health.Get
 
 // ask asks all nodes.
 func (h *nodeHealth) ask(ctx context.Context) *health.GetResponse {
-	ctx, cancel := context.WithTimeout(ctx, h.relay.cfg.DialTimeout)
+	ctx, cancel := context.WithTimeout(ctx, h.timeout)
 	defer cancel()
 	views, _ := h.relay.roster.nodes()
 	sum := newHealthSum(len(views))

@@ -84,8 +84,8 @@ func TestNodeHealth(t *testing.T) {
 	// A node that is frozen, with its connection open, holds the others up for so long only.
 	s.nodes[4].gate.freeze()
 	defer s.nodes[4].gate.thaw()
-	s.relay.cfg.DialTimeout = time.Second // of questions from now on
 	h := newNodeHealth(s.relay)
+	h.timeout = time.Second
 	controllers.Eventually(t, patience, func() string {
 		if res = h.ask(t.Context()); len(res.GetFailures()) != 2 {
 			return fmt.Sprintf("failures %v", res.GetFailures())
