@@ -25,7 +25,7 @@ SANDBOX_BINARIES := hawser hawser-agent hawser-cni hawser-relay
 export HAWSER_CONSUL := $(CURDIR)/bin/consul
 VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
-.PHONY: help sandbox sandbox-down cluster cluster-down cluster-status chart-test build kube-apiserver kube-programs test test-long fuzz e2e e2e-smoke e2e-conformance bad-days oracle soak soak-short mesh attack bench scale verify lint fmt generate web clean
+.PHONY: help sandbox sandbox-down cluster cluster-down cluster-status chart-test build kube-apiserver kube-programs test test-long fuzz e2e e2e-smoke e2e-conformance bad-days oracle soak soak-short mesh attack bench scale verify lint fmt generate web pictures clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -65,6 +65,10 @@ internal/ui/dist/index.html: $(wildcard internal/ui/web/src/*) $(wildcard intern
 	@echo "building the page of hawser ui"
 	@cd internal/ui/web && npm ci --silent --ignore-scripts --prefer-offline && npm run --silent check && \
 	  npm run --silent build
+
+pictures: web ## take the pictures of docs/user/observe.md anew
+	@hack/need.sh go chromium
+	HAWSER_PICTURES=$(CURDIR)/docs/user go test ./internal/ui -run TestManual -count=1
 
 bin/consul: test/consul/go.mod
 	@hack/need.sh go
