@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/http/httptest"
 	"net/netip"
-	"net/url"
 	"strings"
 	"sync"
 	"syscall"
@@ -43,7 +42,7 @@ func TestENI(t *testing.T) {
 		p := w.start(fmt.Sprint(k), flags...)
 		if action != "" {
 			var once sync.Once
-			cloud.Script(func(a string, _ url.Values) (f *aws.Fault) {
+			cloud.Script(func(a string) (f *aws.Fault) {
 				if a == action {
 					once.Do(func() {
 						p.signal(syscall.SIGKILL)

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net/http/httptest"
 	"net/netip"
-	"net/url"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -352,7 +351,7 @@ func TestRefusals(t *testing.T) {
 	var refuse atomic.Pointer[func(action string) *fake.Fault]
 	none := func(string) *fake.Fault { return nil }
 	refuse.Store(&none)
-	tr.cloud.Script(func(action string, _ url.Values) *fake.Fault { return (*refuse.Load())(action) })
+	tr.cloud.Script(func(action string) *fake.Fault { return (*refuse.Load())(action) })
 	tr.run(nil)
 	for k, c := range []struct {
 		action string
@@ -419,7 +418,7 @@ func (tr *trial) faultPoint(name, action, when string) {
 	tr.Helper()
 	struck, ended := make(chan struct{}), make(chan struct{})
 	var once atomic.Bool
-	tr.cloud.Script(func(a string, _ url.Values) *fake.Fault {
+	tr.cloud.Script(func(a string) *fake.Fault {
 		if a != action || !once.CompareAndSwap(false, true) {
 			return nil
 		}

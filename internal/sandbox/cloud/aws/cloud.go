@@ -14,13 +14,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/http"
 	"net/netip"
-	"net/url"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/hawser-net/hawser/internal/sandbox/cloud"
 )
 
 // Type is a type of instances with its limits.
@@ -31,15 +31,7 @@ type Type struct {
 }
 
 // Fault is what becomes of a request, but its effect.
-type Fault struct {
-	// Code and Message are those of the error; Status is the one of HTTP, 400 if it is 0.
-	Code, Message string
-	Status        int
-	// Drop closes the connection without an answer.
-	Drop bool
-	// After has the request take effect first.
-	After bool
-}
+type Fault = cloud.Fault
 
 // Interface is a network interface.
 type Interface struct {
@@ -79,7 +71,11 @@ type moment struct {
 }
 
 // Cloud is a region. Make one with [New]; its methods may be called at any time from anywhere.
+//
+// Requests are throttled as "Request throttling for the Amazon EC2 API" says: a bucket of tokens.
 type Cloud struct {
+	cloud.Disturbances
+
 	mu         sync.Mutex
 	serial     int
 	vpcs       map[string][]netip.Prefix
@@ -90,22 +86,16 @@ type Cloud struct {
 	interfaces map[string]Interface
 	past       []moment // of interfaces, oldest first
 
-	calls    map[string]int
-	script   func(action string, form url.Values) *Fault
 	lag      time.Duration
-	latency  time.Duration
 	pageSize int
 	quota    int // of interfaces
-	tokens   float64
-	rate     float64
-	filled   time.Time
 }
 
 // New returns a region in which nothing is but some types of instances.
 func New() *Cloud {
 	return &Cloud{
 		vpcs: map[string][]netip.Prefix{}, subnets: map[string]*subnet{}, groups: map[string]*group{}, instances: map[string]*instance{},
-		interfaces: map[string]Interface{}, calls: map[string]int{}, pageSize: 1000,
+		interfaces: map[string]Interface{}, pageSize: 1000,
 		types: map[string]Type{
 			"t2.small":  {Interfaces: 3, Addresses: 4, Hypervisor: "xen"},
 			"t3.nano":   {Interfaces: 2, Addresses: 2, Hypervisor: "nitro"},
@@ -193,32 +183,11 @@ func (c *Cloud) Interfaces() []Interface {
 	return slices.SortedFunc(maps.Values(c.interfaces), func(a, b Interface) int { return strings.Compare(a.ID, b.ID) })
 }
 
-// Calls returns how often each action was asked for.
-func (c *Cloud) Calls() map[string]int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return maps.Clone(c.calls)
-}
-
-// Script has f decide what becomes of each request; nil or a nil answer has it take effect.
-func (c *Cloud) Script(f func(action string, form url.Values) *Fault) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.script = f
-}
-
 // Lag has descriptions of interfaces be that old ("Eventual consistency in the Amazon EC2 API").
 func (c *Cloud) Lag(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.lag = d
-}
-
-// Latency has each answer take that long.
-func (c *Cloud) Latency(d time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.latency = d
 }
 
 // Pages has descriptions come in pages of n.
@@ -233,14 +202,6 @@ func (c *Cloud) Quota(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.quota = n
-}
-
-// Throttle allows perSecond requests after a burst; 0 is no bound ("Request throttling for the
-// Amazon EC2 API": a bucket of tokens).
-func (c *Cloud) Throttle(perSecond, burst float64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.rate, c.tokens, c.filled = perSecond, burst, time.Now()
 }
 
 // Exhaust takes all addresses of a subnet but free, as if others had them; a larger number than
@@ -399,34 +360,4 @@ func (c *Cloud) extend(i *Interface, addresses, prefixes int) *Fault {
 		i.Addresses = append(slices.Clone(i.Addresses), free[:addresses]...)
 	}
 	return nil
-}
-
-// admit takes a token of the throttle.
-func (c *Cloud) admit() bool {
-	if c.rate == 0 {
-		return true
-	}
-	now := time.Now()
-	c.tokens = min(c.tokens+c.rate*now.Sub(c.filled).Seconds(), max(c.rate, 1))
-	c.filled = now
-	if c.tokens < 1 {
-		return false
-	}
-	c.tokens--
-	return true
-}
-
-func (c *Cloud) delay(r *http.Request) {
-	c.mu.Lock()
-	d := c.latency
-	c.mu.Unlock()
-	if d == 0 {
-		return
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-r.Context().Done():
-	}
 }

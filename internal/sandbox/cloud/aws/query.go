@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/hawser-net/hawser/internal/sandbox/cloud"
 )
 
 // ServeHTTP implements [http.Handler]: one action of the query API.
@@ -18,23 +20,15 @@ func (c *Cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(w, &Fault{Code: "MalformedQueryString", Message: err.Error()})
 		return
 	}
-	c.delay(r)
 	action := r.Form.Get("Action")
 	if r.Header.Get("Authorization") == "" {
 		refuse(w, &Fault{Code: "MissingAuthenticationToken", Message: "Request is missing Authentication Token", Status: http.StatusForbidden})
 		return
 	}
-	c.mu.Lock()
-	c.calls[action]++
-	admitted, script := c.admit(), c.script
-	c.mu.Unlock()
+	f, admitted := c.Arrive(r, action)
 	if !admitted {
 		refuse(w, &Fault{Code: "RequestLimitExceeded", Message: "Request limit exceeded.", Status: http.StatusServiceUnavailable})
 		return
-	}
-	var f *Fault
-	if script != nil {
-		f = script(action, r.Form) // without the lock: it may look at the cloud
 	}
 	if f != nil && !f.After {
 		refuse(w, f)
@@ -66,13 +60,8 @@ type errorAnswer struct {
 
 func refuse(w http.ResponseWriter, f *Fault) {
 	if f.Drop {
-		if h, ok := w.(http.Hijacker); ok {
-			if conn, _, err := h.Hijack(); err == nil {
-				conn.Close()
-				return
-			}
-		}
-		panic(http.ErrAbortHandler)
+		cloud.Drop(w)
+		return
 	}
 	status := f.Status
 	if status == 0 {
