@@ -22,7 +22,9 @@ import (
 	"github.com/hawser-net/hawser/internal/operator/mesh"
 	"github.com/hawser-net/hawser/internal/operator/multipool"
 	"github.com/hawser-net/hawser/internal/operator/nodemanager"
+	"github.com/hawser-net/hawser/internal/operator/nodemanager/alibaba"
 	"github.com/hawser-net/hawser/internal/operator/nodemanager/aws"
+	"github.com/hawser-net/hawser/internal/operator/nodemanager/azure"
 	"github.com/hawser-net/hawser/internal/operator/nodes"
 	"github.com/hawser-net/hawser/internal/operator/relevance"
 	"github.com/hawser-net/hawser/internal/storedial"
@@ -42,6 +44,10 @@ const (
 	ipamMultiPool = "multi-pool"
 	// ipamENI has it have AWS assign addresses to the network interfaces of nodes.
 	ipamENI = "eni"
+	// ipamAzure has it have Azure do so.
+	ipamAzure = "azure"
+	// ipamAlibaba has it have Alibaba Cloud do so.
+	ipamAlibaba = "alibabacloud"
 )
 
 // Places to keep identities.
@@ -74,9 +80,11 @@ type Config struct {
 	IPAM  string
 	Pool  clusterpool.Config
 	Pools multipool.Config
-	// Cloud counts for every IPAM of a cloud, AWS for that one.
+	// Cloud counts for every IPAM of a cloud, the others for theirs.
 	Cloud     nodemanager.Config
 	AWS       aws.Config
+	Azure     azure.Config
+	Alibaba   alibaba.Config
 	Nodes     nodes.Config
 	Endpoints endpoints.Config
 	Slices    endpointslices.Config
@@ -138,7 +146,7 @@ func Defaults() Config {
 		Options: daemon.Defaults(), Cluster: daemon.ClusterDefaults(),
 		Store: storedial.Defaults(),
 		Kube:  kube.Defaults(), Election: election.Defaults(),
-		IPAM: ipamClusterPool, Pool: clusterpool.Defaults(), Pools: multipool.Defaults(), Cloud: nodemanager.Defaults(), Nodes: nodes.Defaults(), Endpoints: endpoints.Defaults(), Slices: endpointslices.Defaults(),
+		IPAM: ipamClusterPool, Pool: clusterpool.Defaults(), Pools: multipool.Defaults(), Cloud: nodemanager.Defaults(), Azure: azure.Defaults(), Nodes: nodes.Defaults(), Endpoints: endpoints.Defaults(), Slices: endpointslices.Defaults(),
 		Mesh: mesh.Defaults(), ValidatePolicies: true, Groups: groups.Defaults(),
 		AllocationMode: modeKVStore, HeartbeatTimeout: 30 * time.Minute, Identities: identities.ControlDefaults(), Relevance: relevance.Defaults(), CompareInterval: time.Minute,
 		ReuseDelay: identities.DefaultRest, LostNodeDelay: identities.DefaultLost, GCInterval: time.Minute, GCRateInterval: time.Minute,
@@ -171,11 +179,13 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	c.Kube.Flags(fs)
 	c.Election.Flags(fs)
 	fs.BoolVar(&c.SkipCRDs, "skip-crd-creation", c.SkipCRDs, "leave the definitions of custom resources to somebody else, and wait for them")
-	fs.StringVar(&c.IPAM, "ipam", c.IPAM, "where nodes get their pods' addresses from: cluster-pool (this operator), multi-pool (this operator, out of CiliumPodIPPools), eni (this operator, from AWS), kubernetes (Node.spec.podCIDRs), crd (what others write into CiliumNodes) or delegated-plugin (an IPAM plugin on each node, out of these)")
+	fs.StringVar(&c.IPAM, "ipam", c.IPAM, "where nodes get their pods' addresses from: cluster-pool (this operator), multi-pool (this operator, out of CiliumPodIPPools), eni, azure or alibabacloud (this operator, from that cloud), kubernetes (Node.spec.podCIDRs), crd (what others write into CiliumNodes) or delegated-plugin (an IPAM plugin on each node, out of these)")
 	c.Pool.Flags(fs)
 	c.Pools.Flags(fs)
 	c.Cloud.Flags(fs)
 	c.AWS.Flags(fs)
+	c.Azure.Flags(fs)
+	c.Alibaba.Flags(fs)
 	c.Nodes.Flags(fs)
 	c.Endpoints.Flags(fs)
 	c.Slices.Flags(fs)
@@ -327,8 +337,12 @@ func (c *Config) validateKubernetes() error {
 		errs = append(errs, c.Pools.Validate())
 	case ipamENI:
 		errs = append(errs, c.Cloud.Validate(), c.AWS.Validate())
+	case ipamAzure:
+		errs = append(errs, c.Cloud.Validate(), c.Azure.Validate())
+	case ipamAlibaba:
+		errs = append(errs, c.Cloud.Validate(), c.Alibaba.Validate())
 	default:
-		errs = append(errs, fmt.Errorf("--ipam: %q is not supported; use %s, %s, %s, %s or %s", c.IPAM, ipamClusterPool, ipamMultiPool, ipamENI, ipamKubernetes, ipamDelegated))
+		errs = append(errs, fmt.Errorf("--ipam: %q is not supported; use %s, %s, %s, %s, %s, %s, %s or %s", c.IPAM, ipamClusterPool, ipamMultiPool, ipamENI, ipamAzure, ipamAlibaba, ipamKubernetes, ipamCRD, ipamDelegated))
 	}
 	if c.HeartbeatTimeout < 0 {
 		errs = append(errs, fmt.Errorf("--identity-heartbeat-timeout: %s must not be negative", c.HeartbeatTimeout))

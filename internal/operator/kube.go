@@ -26,8 +26,6 @@ import (
 	"github.com/hawser-net/hawser/internal/operator/kube"
 	"github.com/hawser-net/hawser/internal/operator/mesh"
 	"github.com/hawser-net/hawser/internal/operator/multipool"
-	"github.com/hawser-net/hawser/internal/operator/nodemanager"
-	"github.com/hawser-net/hawser/internal/operator/nodemanager/aws"
 	"github.com/hawser-net/hawser/internal/operator/nodes"
 	"github.com/hawser-net/hawser/internal/operator/policies"
 	"github.com/hawser-net/hawser/internal/operator/relevance"
@@ -162,8 +160,8 @@ func (o *Operator) addControllers(ctx context.Context, m manager.Manager, c *kub
 		if err := multipool.Setup(ctx, m, o.cfg.Pools, reg, o.log.With("part", "multi-pool")); err != nil {
 			return err
 		}
-	case ipamENI:
-		if err := o.addENI(ctx, m, c); err != nil {
+	case ipamENI, ipamAzure, ipamAlibaba:
+		if err := o.addCloud(ctx, m, c); err != nil {
 			return err
 		}
 	}
@@ -224,22 +222,6 @@ func (o *Operator) addControllers(ctx context.Context, m manager.Manager, c *kub
 		return o.addKeys(m, c, rules)
 	}
 	return nil
-}
-
-// addENI adds the node manager with AWS as its cloud.
-func (o *Operator) addENI(ctx context.Context, m manager.Manager, c *kubeSide) error {
-	cfg, cloud := o.cfg.Cloud, o.cfg.AWS
-	cloud.ClusterName = o.cfg.ClusterName
-	cfg.ReleaseExcess, cfg.GCTags, cfg.Held = cloud.ReleaseExcess, cloud.Collected(), c.election.Held
-	metrics, err := nodemanager.NewMetrics(o.metrics.registry)
-	if err != nil {
-		return err
-	}
-	p, err := aws.New(ctx, cloud, nodemanager.NewBudget(cfg, metrics))
-	if err != nil {
-		return err
-	}
-	return nodemanager.Setup(ctx, m, cfg, p, metrics, o.log.With("part", "ipam"))
 }
 
 // addIdentities adds what makes and collects identities that are objects.

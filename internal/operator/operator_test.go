@@ -444,7 +444,7 @@ func TestKubernetesConfig(t *testing.T) {
 	for want, change := range map[string]func(*Config){
 		"kvstore needs --kvstore":        func(c *Config) { c.AllocationMode = "kvstore" },
 		"crd needs Kubernetes":           func(c *Config) { c.Kubernetes = false },
-		"--ipam":                         func(c *Config) { c.IPAM = "azure" },
+		"--ipam":                         func(c *Config) { c.IPAM = "nothing" },
 		"--parallel-alloc-workers":       func(c *Config) { c.IPAM, c.Cloud.Workers = "eni", 0 },
 		"--eni-tags":                     func(c *Config) { c.IPAM, c.AWS.InterfaceTags = "eni", map[string]string{"io.cilium/cluster-name": "x"} },
 		"give at least one range":        func(c *Config) { c.Pool.IPv4 = nil },

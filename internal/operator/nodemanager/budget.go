@@ -61,9 +61,18 @@ func (b *Budget) Do(ctx context.Context, operation string, call func(context.Con
 	case !time.Now().Before(b.until): // one pause for all calls that were under way
 		pause := min(firstPause<<min(b.pauses, 10), lastPause)
 		b.pauses++
-		b.until = time.Now().Add(jitter(pause))
+		b.until = time.Now().Add(max(jitter(pause), min(afterOf(err), lastPause)))
 	}
 	return err
+}
+
+// afterOf returns for how long a cloud wants to be asked nothing.
+func afterOf(err error) time.Duration {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.After
+	}
+	return 0
 }
 
 func (b *Budget) wait(ctx context.Context) error {

@@ -44,7 +44,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.IntVar(&c.Burst, "limit-ipam-api-burst", c.Burst, "with --ipam of a cloud, calls at once to the cloud")
 	fs.IntVar(&c.Workers, "parallel-alloc-workers", c.Workers, "with --ipam of a cloud, nodes that are given addresses at once")
 	fs.IntVar(&c.ReleaseDelay, "excess-ip-release-delay", c.ReleaseDelay, "with --ipam of a cloud, seconds for which an address must be superfluous before it is released")
-	fs.DurationVar(&c.GCInterval, "eni-gc-interval", c.GCInterval, "with --ipam=eni, how often network interfaces are looked for that were left behind; 0 is never")
+	fs.DurationVar(&c.GCInterval, "eni-gc-interval", c.GCInterval, "with --ipam=eni or alibabacloud, how often network interfaces are looked for that were left behind; 0 is never")
 }
 
 // Validate checks all of it and joins the faults.

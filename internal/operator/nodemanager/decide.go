@@ -337,6 +337,11 @@ func (v *View) whyNot(d *Decision) string {
 	}
 	_, place := v.freeIndex()
 	switch {
+	case v.Only != "" && !slices.ContainsFunc(v.Attached, func(i Interface) bool { return i.Name == v.Only }):
+		return fmt.Sprintf("the instance has no interface %q: correct the interface's name in the spec of the node", v.Only)
+	case !place && !room && v.InstanceType == "":
+		d.AtCapacity = true
+		return fmt.Sprintf("the %d interfaces of the instance hold no more than %d addresses each: fewer pods per node, or another interface", v.Limits.Interfaces, v.Limits.Addresses)
 	case !place && !room:
 		d.AtCapacity = true
 		return fmt.Sprintf("instance type %s holds no more than %d interfaces with %d addresses each: use a larger type, prefix delegation, or fewer pods per node",

@@ -33,7 +33,7 @@ func (m *Manager) maintain(ctx context.Context, req reconcile.Request) (reconcil
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("CiliumNode %s: %w", req.Name, err)
 	}
-	if !cached.DeletionTimestamp.IsZero() || cached.Spec.InstanceID == "" {
+	if !cached.DeletionTimestamp.IsZero() || m.provider.Instance(cached) == "" {
 		return reconcile.Result{}, nil // it comes again
 	}
 	n, err := m.turns(ctx, cached)
@@ -183,7 +183,7 @@ func (m *Manager) decide(o *v2.CiliumNode, pending int, limits Limits, live bool
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	w := &work{next: refresh()}
-	n, other := m.claim(o.Name, o.Spec.InstanceID)
+	n, other := m.claim(o.Name, m.provider.Instance(o))
 	if other != "" {
 		w.status = m.told(o, fmt.Sprintf("instance %s is that of node %s: delete the CiliumNode that is not its", o.Spec.InstanceID, other))
 		return w
@@ -260,7 +260,7 @@ func (m *Manager) view(o *v2.CiliumNode, n *node, pending int, limits Limits) *V
 			v.Releases[a] = s
 		}
 	}
-	v.Attached, v.Loose = m.inv.of(o.Spec.InstanceID)
+	v.Attached, v.Loose = m.inv.of(m.provider.Instance(o))
 	m.provider.Describe(o, m.inv.snapshot, v)
 	return v
 }
@@ -384,9 +384,9 @@ func (m *Manager) make(ctx context.Context, o *v2.CiliumNode, w *work) error {
 	case Unassign:
 		c.units, err = s.Units, m.provider.Unassign(ctx, s)
 	case Create:
-		c.iface, err = m.provider.Create(ctx, o.Spec.InstanceID, s)
+		c.iface, err = m.provider.Create(ctx, m.provider.Instance(o), s)
 	case Attach:
-		c.iface, err = m.provider.Attach(ctx, o.Spec.InstanceID, s)
+		c.iface, err = m.provider.Attach(ctx, m.provider.Instance(o), s)
 	case Modify:
 		err = m.provider.Modify(ctx, s)
 	case Delete:
@@ -433,12 +433,13 @@ func (m *Manager) failedCall(ctx context.Context, o *v2.CiliumNode, w *work, err
 	}
 	m.restore(w)
 	begun := time.Now()
-	list, rerr := m.provider.ReadInstance(ctx, o.Spec.InstanceID)
+	instance := m.provider.Instance(o)
+	list, rerr := m.provider.ReadInstance(ctx, instance)
 	if rerr != nil {
 		return err // everything is read again soon
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.inv.replaceInstance(o.Spec.InstanceID, list, begun)
+	m.inv.replaceInstance(instance, list, begun)
 	return err
 }

@@ -252,7 +252,7 @@ func (m *Manager) leftBehind() (out []Interface) {
 	}
 	left := map[string]bool{}
 	for id, i := range m.inv.interfaces {
-		if i.Attachment != "" || m.owner[i.Instance] != "" || len(m.cfg.GCTags) == 0 || !hasTags(i.Tags, m.cfg.GCTags) {
+		if i.Attachment != "" || m.owner[i.Instance] != "" || len(m.cfg.GCTags) == 0 || !HasTags(i.Tags, m.cfg.GCTags) {
 			continue
 		}
 		left[id] = true

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"time"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 )
@@ -19,10 +20,14 @@ type Provider interface {
 	// Limits returns those of a type of instances.
 	Limits(ctx context.Context, instanceType string) (Limits, error)
 
-	// InstanceType returns the type of a node's instance; "" if its agent has not said it.
+	// Instance returns a node's instance as interfaces name it; "" if its agent has not said it.
+	Instance(n *v2.CiliumNode) string
+	// InstanceType returns the type of a node's instance; "" if its agent has not said it, or if
+	// limits do not depend on it.
 	InstanceType(n *v2.CiliumNode) string
 	// Describe sets in v what n asks of this cloud: First, Exclude, UsePrimary, Prefixes,
-	// KeepOnTermination, Choice, Chosen and Groups. Attached and Subnets are set.
+	// KeepOnTermination, Choice, Chosen and Groups, Only, and Limits if they do not depend on a
+	// type. Attached and Subnets are set.
 	Describe(n *v2.CiliumNode, s *Snapshot, v *View)
 	// Status returns what the status of n is to say of the interfaces: the field of the status, and
 	// the merge patch of its value. same is set if it says so already.
@@ -70,6 +75,8 @@ type Error struct {
 	// Text says to people what is wrong and what to do. It is the same each time, and holds no
 	// secrets.
 	Text string
+	// After is for how long the cloud wants to be asked nothing, if it was asked too often.
+	After time.Duration
 	// Code is the cloud's word for it; "" if there was no answer.
 	Code string
 	Err  error

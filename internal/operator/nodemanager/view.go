@@ -26,14 +26,16 @@ type Interface struct {
 	// Index is its place on the instance, if it is attached.
 	Index               int
 	DeleteOnTermination bool
-	Subnet              string
-	VPC                 string
-	Zone                string
-	MAC                 string
-	Description         string
-	PublicIP            string
-	Groups              []string
-	Tags                map[string]string
+	// Name and State are for clouds whose interfaces have such.
+	Name, State string
+	Subnet      string
+	VPC         string
+	Zone        string
+	MAC         string
+	Description string
+	PublicIP    string
+	Groups      []string
+	Tags        map[string]string
 	// Managed is set if an operator of this cluster has made it.
 	Managed bool
 	Primary netip.Addr
@@ -97,6 +99,8 @@ type View struct {
 	First int
 	// Exclude are tags of interfaces whose addresses are not.
 	Exclude map[string]string
+	// Only is the name of the only interface whose addresses are; "" for all.
+	Only string
 	// UsePrimary has the primary addresses of interfaces be given to pods, too.
 	UsePrimary bool
 	// Prefixes has prefixes be delegated as long as they can be had.
@@ -186,14 +190,14 @@ type Decision struct {
 
 // usable reports whether pods get the addresses of an interface.
 func (v *View) usable(i *Interface) bool {
-	if i.Attachment == "" || i.Index < v.First {
+	if i.Attachment == "" || i.Index < v.First || v.Only != "" && i.Name != v.Only {
 		return false
 	}
-	return len(v.Exclude) == 0 || !hasTags(i.Tags, v.Exclude)
+	return len(v.Exclude) == 0 || !HasTags(i.Tags, v.Exclude)
 }
 
-// hasTags reports whether all of want are among tags.
-func hasTags(tags, want map[string]string) bool {
+// HasTags reports whether all of want are among tags.
+func HasTags(tags, want map[string]string) bool {
 	for k, w := range want {
 		if got, ok := tags[k]; !ok || got != w {
 			return false

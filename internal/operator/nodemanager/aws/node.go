@@ -11,6 +11,9 @@ import (
 	"github.com/hawser-net/hawser/internal/operator/nodemanager"
 )
 
+// Instance implements [nodemanager.Provider].
+func (p *Provider) Instance(n *v2.CiliumNode) string { return n.Spec.InstanceID }
+
 // InstanceType implements [nodemanager.Provider].
 func (p *Provider) InstanceType(n *v2.CiliumNode) string { return n.Spec.ENI.InstanceType }
 
@@ -48,7 +51,7 @@ func (c *Config) chooseSubnets(spec *v2.ENISpec, s *nodemanager.Snapshot, vpc, z
 		ok = func(x nodemanager.Subnet) bool { return slices.Contains(spec.SubnetIDs, x.ID) }
 		how = fmt.Sprintf("none of spec.eni.subnet-ids is in %s of %s", zone, vpc)
 	case len(spec.SubnetTags) > 0:
-		ok = func(x nodemanager.Subnet) bool { return hasTags(x.Tags, spec.SubnetTags) }
+		ok = func(x nodemanager.Subnet) bool { return nodemanager.HasTags(x.Tags, spec.SubnetTags) }
 		how = fmt.Sprintf("none in %s of %s has the tags of spec.eni.subnet-tags", zone, vpc)
 	}
 	for _, id := range slices.Sorted(maps.Keys(s.Subnets)) {
@@ -61,7 +64,7 @@ func (c *Config) chooseSubnets(spec *v2.ENISpec, s *nodemanager.Snapshot, vpc, z
 
 // allows reports whether the operator may use a subnet at all.
 func (c *Config) allows(x *nodemanager.Subnet) bool {
-	return (len(c.SubnetIDs) == 0 || slices.Contains(c.SubnetIDs, x.ID)) && hasTags(x.Tags, c.SubnetTags)
+	return (len(c.SubnetIDs) == 0 || slices.Contains(c.SubnetIDs, x.ID)) && nodemanager.HasTags(x.Tags, c.SubnetTags)
 }
 
 // chooseGroups returns the security groups of new interfaces: those named, else those with the
@@ -74,20 +77,11 @@ func chooseGroups(spec *v2.ENISpec, s *nodemanager.Snapshot, vpc string, own []s
 		return own
 	}
 	for _, id := range slices.Sorted(maps.Keys(s.Groups)) {
-		if g := s.Groups[id]; g.VPC == vpc && hasTags(g.Tags, spec.SecurityGroupTags) {
+		if g := s.Groups[id]; g.VPC == vpc && nodemanager.HasTags(g.Tags, spec.SecurityGroupTags) {
 			ids = append(ids, id)
 		}
 	}
 	return ids
-}
-
-func hasTags(tags, want map[string]string) bool {
-	for k, v := range want {
-		if got, ok := tags[k]; !ok || got != v {
-			return false
-		}
-	}
-	return true
 }
 
 // Status implements [nodemanager.Provider]: status.eni.enis.

@@ -1,0 +1,67 @@
+package alibaba
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"regexp"
+
+	"github.com/spf13/pflag"
+)
+
+// Tags of the interfaces that an operator makes: those that the provider of AWS sets, too, and the
+// field's for the place of an interface on its instance, which the cloud does not tell of.
+const (
+	managedTag  = "io.cilium/cilium-managed"
+	clusterTag  = "io.cilium/cluster-name"
+	instanceTag = "io.cilium/instance-id"
+	indexTag    = "cilium-eni-index"
+)
+
+// Config says which of Alibaba Cloud is used, and how. Credentials come from where the SDK looks:
+// environment, OIDC, files, the RAM role of the instance.
+type Config struct {
+	// Region is by default that of the instance that the operator runs on.
+	Region string
+	// VPC bounds what is looked at; "" is all of the region.
+	VPC string
+	// ReleaseExcess has superfluous addresses be released.
+	ReleaseExcess bool
+	// Endpoint is where both APIs are, if not where the region has them.
+	Endpoint string
+	// ClusterName is part of the tags; it is not a flag of this package.
+	ClusterName string
+}
+
+// Flags binds the configuration to command-line flags; the current values are the defaults shown.
+func (c *Config) Flags(fs *pflag.FlagSet) {
+	fs.StringVar(&c.Region, "alibaba-cloud-region-id", c.Region, "with --ipam=alibabacloud, the region; by default that of the instance that the operator runs on")
+	fs.StringVar(&c.VPC, "alibaba-cloud-vpc-id", c.VPC, "with --ipam=alibabacloud, the only VPC to look at; by default all of the region")
+	fs.BoolVar(&c.ReleaseExcess, "alibaba-cloud-release-excess-ips", c.ReleaseExcess, "with --ipam=alibabacloud, release addresses that nodes have too many of")
+	fs.StringVar(&c.Endpoint, "alibaba-cloud-endpoint-url", c.Endpoint, "with --ipam=alibabacloud, the endpoint of ECS and VPC, if it is not that of the region; https only")
+}
+
+var regionForm = regexp.MustCompile(`^[a-z0-9-]*$`)
+
+// Validate checks all of it and joins the faults.
+func (c *Config) Validate() error {
+	var errs []error
+	if !regionForm.MatchString(c.Region) {
+		errs = append(errs, fmt.Errorf("--alibaba-cloud-region-id: %q is no region", c.Region))
+	}
+	if c.Endpoint != "" {
+		// Whoever reads along there has what is signed.
+		if u, err := url.Parse(c.Endpoint); err != nil || u.Scheme != "https" || u.Host == "" || u.Path != "" && u.Path != "/" {
+			errs = append(errs, fmt.Errorf("--alibaba-cloud-endpoint-url: %q is no URL of a host that begins with https://", c.Endpoint))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// ownTags are those by which the interfaces of a cluster are known.
+func (c *Config) ownTags() map[string]string {
+	return map[string]string{managedTag: "true", clusterTag: c.ClusterName}
+}
+
+// Collected returns the tags of interfaces that may be deleted if they were left behind.
+func (c *Config) Collected() map[string]string { return c.ownTags() }

@@ -1,0 +1,156 @@
+package azure
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/operator/nodemanager"
+	"github.com/hawser-net/hawser/internal/sandbox/cloud"
+	fake "github.com/hawser-net/hawser/internal/sandbox/cloud/azure"
+	"github.com/hawser-net/hawser/internal/testenv/nodemanagertest"
+)
+
+// group is a resource group in which every second machine is a scale set's.
+type group struct {
+	*fake.Cloud
+	server *httptest.Server
+	subnet string
+	count  int
+}
+
+func newGroup(t *testing.T) nodemanagertest.Cloud {
+	g := &group{Cloud: fake.New("sub-1", "Nodes")}
+	g.AddNetwork("net", netip.MustParsePrefix("10.0.0.0/16"), netip.MustParsePrefix("100.64.0.0/16"))
+	g.subnet = g.AddSubnet("pods", "net", netip.MustParsePrefix("100.64.0.0/23"))
+	g.Takes(20 * time.Millisecond)
+	g.server = httptest.NewTLSServer(g.Cloud)
+	t.Cleanup(g.server.Close)
+	return g
+}
+
+// token is a credential.
+type token struct{}
+
+func (token) GetToken(context.Context, policy.TokenRequestOptions) (azcore.AccessToken, error) {
+	return azcore.AccessToken{Token: fake.Token, ExpiresOn: time.Now().Add(time.Hour)}, nil
+}
+
+func (g *group) provider(b *nodemanager.Budget) (*Provider, error) {
+	cfg := Defaults()
+	cfg.Subscription, cfg.ResourceGroup, cfg.ResourceManager = "sub-1", "nodes", g.server.URL
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	p, err := newProvider(cfg, b, token{}, g.server.Client())
+	if err == nil {
+		p.poll = 10 * time.Millisecond
+	}
+	return p, err
+}
+
+// Provider implements [nodemanagertest.Cloud].
+func (g *group) Provider(_ context.Context, b *nodemanager.Budget) (nodemanager.Provider, map[string]string, error) {
+	p, err := g.provider(b)
+	return p, nil, err
+}
+
+// Disturbed implements [nodemanagertest.Cloud].
+func (g *group) Disturbed() *cloud.Disturbances { return &g.Disturbances }
+
+// Start implements [nodemanagertest.Cloud].
+func (g *group) Start(name, action string) (v2.NodeSpec, error) {
+	g.count++
+	set := ""
+	if action == putVM || action != putNIC && g.count%2 == 0 {
+		set = "Workers"
+	}
+	id, err := g.AddMachine(set, name, g.subnet)
+	return v2.NodeSpec{InstanceID: strings.ToLower(id)}, err
+}
+
+// Exhaust implements [nodemanagertest.Cloud].
+func (g *group) Exhaust(free int) { g.Cloud.Exhaust(g.subnet, free) }
+
+// Assigned implements [nodemanagertest.Cloud].
+func (g *group) Assigned(instance string) (map[string]string, error) {
+	out := map[string]string{}
+	for _, i := range g.Interfaces() {
+		if !strings.EqualFold(i.Machine, instance) {
+			continue
+		}
+		if !i.Accelerated {
+			return nil, fmt.Errorf("%s has lost a property", i.ID)
+		}
+		for _, x := range i.Configs {
+			if !x.Primary {
+				out[x.Address.String()] = strings.ToLower(i.ID)
+			}
+		}
+	}
+	return out, nil
+}
+
+// Told implements [nodemanagertest.Cloud].
+func (g *group) Told(n *v2.CiliumNode) string {
+	for _, i := range g.Interfaces() {
+		if !strings.EqualFold(i.Machine, n.Spec.InstanceID) {
+			continue
+		}
+		for _, x := range n.Status.Azure.Interfaces {
+			if strings.EqualFold(x.ID, i.ID) && len(x.Addresses) == len(i.Configs)-1 && x.IP == i.Configs[0].Address.String() && x.CIDR == "100.64.0.0/23" && x.Gateway == "100.64.0.1" &&
+				x.Name == i.Name && strings.HasPrefix(x.MAC, "00:22:48:") && x.State == "succeeded" && x.SecurityGroup == i.Group {
+				return ""
+			}
+		}
+	}
+	return fmt.Sprintf("status of the interfaces: %+v", n.Status.Azure.Interfaces)
+}
+
+// Loose implements [nodemanagertest.Cloud].
+func (g *group) Loose() []string { return nil }
+
+const (
+	putNIC = "networkInterfaces/write"
+	putVM  = "virtualMachineScaleSets/virtualMachines/write"
+)
+
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	suite().Run(t)
+}
+
+func TestFaultPoints(t *testing.T) {
+	t.Parallel()
+	suite().FaultPoints(t)
+}
+
+func suite() nodemanagertest.Suite {
+	denied := fake.Fault{Code: "AuthorizationFailed", Status: http.StatusForbidden,
+		Message: "The client '0x1234' does not have authorization to perform action 'Microsoft.Network/networkInterfaces/write' over scope '/subscriptions/sub-1/0x1234'."}
+	linked := fake.Fault{Code: "LinkedAuthorizationFailed", Status: http.StatusForbidden,
+		Message: "The client has permission to perform action 'Microsoft.Compute/virtualMachineScaleSets/virtualMachines/write' on scope '/0x1234'; however, it does not have permission to perform action(s) 'Microsoft.Network/virtualNetworks/subnets/join/action' on the linked scope(s) '/0x1234'."}
+	return nodemanagertest.Suite{
+		New: newGroup, Changes: []string{putNIC, putVM},
+		Dry: "no free address in subnet /subscriptions/sub-1/resourcegroups/nodes/providers/microsoft.network/virtualnetworks/net/subnets/pods (100.64.0.0/23)",
+		Refusals: []nodemanagertest.Refusal{
+			{Action: putNIC, Fault: denied, Say: "permission Microsoft.Network/networkInterfaces/write is missing"},
+			{Action: putVM, Fault: linked, Say: "permission Microsoft.Network/virtualNetworks/subnets/join/action is missing"},
+			{Action: putNIC, Fault: fake.Fault{Code: "PreconditionFailed", Status: http.StatusPreconditionFailed, Message: "0x1234"}, Say: "somebody else has changed"},
+			{Action: putVM, Fault: fake.Fault{Code: "AnotherOperationInProgress", Status: http.StatusTooManyRequests}, Say: "something else is changing"},
+			{Action: putNIC, Fault: fake.Fault{Code: "TooManyRequests", Status: http.StatusTooManyRequests}, Say: "asked more often than the subscription may"},
+			{Action: putVM, Fault: fake.Fault{Drop: true}, Say: "does not answer a request for Microsoft.Compute/virtualMachineScaleSets/virtualMachines/write"},
+			{Action: "virtualNetworks/read", Fault: fake.Fault{Code: "ExpiredAuthenticationToken", Status: http.StatusUnauthorized}, Say: "does not accept the operator's credentials (ExpiredAuthenticationToken)"},
+			{Action: putVM, Fault: fake.Fault{Code: "ScopeLocked", Status: http.StatusConflict}, Say: "a lock keeps Azure from changing"},
+		},
+	}
+}

@@ -1,0 +1,197 @@
+package nodemanagertest
+
+import (
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/operator/nodemanager"
+	"github.com/hawser-net/hawser/internal/sandbox/cloud"
+	"github.com/hawser-net/hawser/internal/testenv/controllers"
+)
+
+// Refusal is one of a cloud, and what people are told.
+type Refusal struct {
+	Action string
+	Fault  cloud.Fault
+	Say    string
+}
+
+// Suite is what differs between clouds.
+type Suite struct {
+	// New returns a cloud of which nothing is known yet.
+	New func(*testing.T) Cloud
+	// Changes are the actions that change the cloud as nodes grow and shrink.
+	Changes []string
+	// Dry is said of a subnet that has no address left.
+	Dry string
+	// Refusals are to be explained. Each is of a node's first addresses.
+	Refusals []Refusal
+}
+
+// Run runs all of it on one API server, but FaultPoints.
+func (s Suite) Run(t *testing.T) {
+	env := controllers.Start(t)
+	for _, x := range []struct {
+		name string
+		do   func(*Trial)
+	}{
+		{"nodes", s.nodes}, {"refusals", s.refusals}, {"throttle", s.throttle},
+	} {
+		t.Run(x.name, func(t *testing.T) { x.do(&Trial{t, env, s.New(t)}) })
+	}
+}
+
+// nodes has nodes grow and shrink, a subnet run dry and be widened, an instance be claimed twice,
+// and one end. Lists come in pages all the time.
+func (s Suite) nodes(tr *Trial) {
+	tr.Cloud.Pages(2)
+	tr.Run(nil)
+	tr.Node("grow", nil)
+	tr.Settles("grow", 0, 8, 8, "")
+	tr.Settles("grow", 17, 25, 25, "")
+	tr.Settles("grow", 3, 11, 11, "")
+
+	tr.Cloud.Exhaust(3)
+	tr.Settles("grow", 11, 12, 15, s.Dry)
+	tr.Cloud.Exhaust(100000)
+	tr.Settles("grow", 11, 19, 19, "")
+
+	thief := &v2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "thief"}, Spec: tr.Get("grow").Spec}
+	thief.Spec.IPAM = v2.IPAMSpec{}
+	tr.Create(tr.T, thief)
+	controllers.Eventually(tr.T, Patience, func() string {
+		n := tr.Get("thief")
+		if len(n.Spec.IPAM.Pool) > 0 {
+			return "it has addresses of another's instance"
+		}
+		return Missing(n.Status.IPAM.OperatorStatus.Error, "is that of node grow")
+	})
+
+	tr.Node("end", nil)
+	end := tr.Settles("end", 0, 8, 8, "")
+	tr.Cloud.Terminate(end.Spec.InstanceID)
+	controllers.Eventually(tr.T, Patience, func() string {
+		return Missing(tr.Get("end").Status.IPAM.OperatorStatus.Error, "no network interface that can be seen")
+	})
+	if err := tr.Client.Delete(tr.Context(), tr.Get("end")); err != nil {
+		tr.Fatal(err)
+	}
+	controllers.Eventually(tr.T, Patience, func() string {
+		if loose := tr.Cloud.Loose(); len(loose) > 0 {
+			return fmt.Sprint("left behind: ", loose)
+		}
+		return ""
+	})
+	tr.Settles("grow", 11, 19, 19, "")
+}
+
+// refusals has the cloud refuse, and the status of the node say what to do, until it does not.
+func (s Suite) refusals(tr *Trial) {
+	var refuse atomic.Pointer[Refusal]
+	tr.Cloud.Disturbed().Script(func(action string) *cloud.Fault {
+		if r := refuse.Load(); r != nil && r.Action == action {
+			return &r.Fault
+		}
+		return nil
+	})
+	tr.Run(nil)
+	for k, r := range s.Refusals {
+		refuse.Store(&r)
+		name := fmt.Sprint("refused-", k)
+		tr.nodeFor(name, r.Action, nil)
+		controllers.Eventually(tr.T, Patience, func() string {
+			said := tr.Get(name).Status.IPAM.OperatorStatus.Error
+			if strings.Contains(said, "0x1234") || strings.Contains(said, "secret") {
+				tr.Errorf("the status says %q", said)
+			}
+			return Missing(said, r.Say)
+		})
+		refuse.Store(nil)
+		tr.Settles(name, 0, 8, 8, "")
+	}
+}
+
+// FaultPoints ends the operator at each call that changes the cloud: before it takes effect, after,
+// with the answer lost, and with the effect when the operator has ended already. Another goes on.
+// Descriptions are a little old all the time.
+func (s Suite) FaultPoints(t *testing.T) {
+	tr := &Trial{t, controllers.Start(t), s.New(t)}
+	tr.Cloud.Lag(100 * time.Millisecond)
+	k := 0
+	for _, action := range s.Changes {
+		for _, when := range []string{"before", "after", "late"} {
+			k++
+			tr.faultPoint(fmt.Sprint("fault-", k), action, when)
+		}
+	}
+	tr.Cloud.Disturbed().Script(nil)
+	if loose := tr.Cloud.Loose(); len(loose) > 0 {
+		tr.Errorf("left behind: %v", loose)
+	}
+}
+
+func (tr *Trial) faultPoint(name, action, when string) {
+	tr.Helper()
+	struck, ended := make(chan struct{}), make(chan struct{})
+	var once atomic.Bool
+	tr.Cloud.Disturbed().Script(func(a string) *cloud.Fault {
+		if a != action || !once.CompareAndSwap(false, true) {
+			return nil
+		}
+		close(struck)
+		if when == "late" {
+			<-ended
+		}
+		return &cloud.Fault{Drop: true, After: when != "before"}
+	})
+	stop := tr.Run(nil)
+	tr.nodeFor(name, action, nil)
+	use := 0
+	controllers.Eventually(tr.T, Patience, func() string {
+		n := tr.Agent(name, use)
+		select {
+		case <-struck:
+			return ""
+		default:
+		}
+		switch got := len(n.Spec.IPAM.Pool); {
+		case got == 8 && use == 0:
+			use = 12
+		case got == 20:
+			use = 2
+		}
+		return action + " was not called"
+	})
+	stop()
+	close(ended)
+	defer tr.Run(nil)()
+	tr.Settles(name, 5, 13, 13, "")
+}
+
+// throttle has the cloud allow little: nodes get their addresses nevertheless, and the cloud is not
+// asked much more often than it allows.
+func (s Suite) throttle(tr *Trial) {
+	const perSecond = 10
+	tr.Cloud.Disturbed().Throttle(perSecond, perSecond)
+	begun := time.Now()
+	tr.Run(func(c *nodemanager.Config) { c.Resync = 10 * time.Second })
+	for i := range 3 {
+		tr.Node(fmt.Sprint("slow-", i), nil)
+	}
+	for i := range 3 {
+		tr.Settles(fmt.Sprint("slow-", i), 0, 8, 8, "")
+	}
+	total := 0
+	for _, n := range tr.Cloud.Disturbed().Calls() {
+		total += n
+	}
+	if allowed := perSecond * (1 + time.Since(begun).Seconds()); float64(total) > 2*allowed+20 {
+		tr.Errorf("%d calls, %.0f were allowed", total, allowed)
+	}
+}
