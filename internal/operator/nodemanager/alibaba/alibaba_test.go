@@ -2,15 +2,18 @@ package alibaba
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http/httptest"
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/aliyun/alibaba-cloud-sdk-go/sdk/auth/credentials"
+	"github.com/prometheus/client_golang/prometheus"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/operator/nodemanager"
@@ -149,4 +152,40 @@ func suite() nodemanagertest.Suite {
 			{Action: "DescribeVpcs", Fault: fake.Fault{Code: "InvalidAccessKeyId.NotFound", Status: 404}, Say: "does not accept the operator's credentials (InvalidAccessKeyId.NotFound)"},
 		},
 	}
+}
+
+// TestSecrets has calls fail in each way, and nothing that is told, or written to the log, have
+// what requests are signed with in it: their URLs do.
+func TestSecrets(t *testing.T) {
+	t.Parallel()
+	r := newRegion(t)
+	metrics, err := nodemanager.NewMetrics(prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := nodemanager.Defaults()
+	cfg.QPS, cfg.Burst = 100, 100
+	p, err := r.provider(nodemanager.NewBudget(cfg, metrics))
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := func(how string) {
+		_, err := p.Read(t.Context())
+		if err == nil {
+			t.Fatalf("%s: no error", how)
+		}
+		for _, text := range []string{err.Error(), fmt.Sprintf("%+v %#v", errors.Unwrap(err), errors.Unwrap(err))} {
+			if strings.Contains(text, "secret") || strings.Contains(text, "Signature=") {
+				t.Errorf("%s: %s", how, text)
+			}
+		}
+	}
+	r.Script(func(string) *fake.Fault { return &fake.Fault{Drop: true} })
+	check("no answer")
+	r.Script(func(string) *fake.Fault {
+		return &fake.Fault{Code: "SignatureDoesNotMatch", Message: "secret-id signed secret-token"}
+	})
+	check("refused")
+	r.server.Close()
+	check("no server")
 }

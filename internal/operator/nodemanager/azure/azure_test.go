@@ -2,6 +2,7 @@ package azure
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
+	"github.com/prometheus/client_golang/prometheus"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/operator/nodemanager"
@@ -152,5 +154,45 @@ func suite() nodemanagertest.Suite {
 			{Action: "virtualNetworks/read", Fault: fake.Fault{Code: "ExpiredAuthenticationToken", Status: http.StatusUnauthorized}, Say: "does not accept the operator's credentials (ExpiredAuthenticationToken)"},
 			{Action: putVM, Fault: fake.Fault{Code: "ScopeLocked", Status: http.StatusConflict}, Say: "a lock keeps Azure from changing"},
 		},
+	}
+}
+
+// TestSecrets has calls fail in each way, and nothing that is told, or written to the log, have the
+// token in it; nor is it sent anywhere but to the endpoint, wherever lists and operations go on.
+func TestSecrets(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t).(*group)
+	metrics, err := nodemanager.NewMetrics(prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := nodemanager.Defaults()
+	cfg.QPS, cfg.Burst = 100, 100
+	p, err := g.provider(nodemanager.NewBudget(cfg, metrics))
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := func(how string) {
+		_, err := p.Read(t.Context())
+		if err == nil {
+			t.Fatalf("%s: no error", how)
+		}
+		if text := fmt.Sprintf("%v %+v", err, errors.Unwrap(err)); strings.Contains(text, fake.Token) {
+			t.Errorf("%s: %s", how, text)
+		}
+	}
+	g.Script(func(string) *fake.Fault { return &fake.Fault{Drop: true} })
+	check("no answer")
+	g.Script(func(string) *fake.Fault {
+		return &fake.Fault{Code: "InvalidAuthenticationToken", Status: http.StatusUnauthorized}
+	})
+	check("refused")
+	for at, same := range map[string]bool{
+		g.server.URL + "/subscriptions/x?api-version=1": true, "https://elsewhere.example/x?api-version=1": false, strings.Replace(g.server.URL, "https", "http", 1) + "/x?api-version=1": false,
+		"https://user@" + strings.TrimPrefix(g.server.URL, "https://") + ".example/x?a=1": false,
+	} {
+		if p.same(at) != same {
+			t.Errorf("the token would be sent to %s: %t", at, !same)
+		}
 	}
 }
