@@ -180,6 +180,7 @@ Exit codes:
   2  the command line is wrong
   3  no agent (or key-value store) answers
   4  what was asked for does not exist
+  5  a preview: something that was seen would be refused
 
 Environment:
   CILIUM_SOCK  the agent's socket, unless --host names it

@@ -22,7 +22,9 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/hawser-net/hawser/api/observer"
+	policypb "github.com/hawser-net/hawser/api/policy"
 	"github.com/hawser-net/hawser/api/rest/client"
+	"github.com/hawser-net/hawser/internal/flows"
 )
 
 const (
@@ -139,6 +141,7 @@ type observeOptions struct {
 	server       flowServer
 	filter       flowFilter
 	follow, all  bool
+	explain      bool
 	nodeName     bool
 	first, last  uint64
 	since, until string
@@ -162,10 +165,14 @@ mean any of them, several flags all of them.
 A relay (--server) answers for all nodes: their names stand after the time, and a line says
 which of them cannot be asked.
 
+With --explain a flow that policy refused is followed by the rules that refuse it, by those
+of now, and by what would let it pass.
+
 A reader that is slower than flows come misses some: a line says how many, whatever the
 filters.`,
 		Example: `  hawser observe --verdict DROPPED --follow
   hawser observe --to-pod shop/db --since 10m
+  hawser observe --verdict DROPPED --to-namespace shop --explain
   hawser observe --pod shop/front --protocol tcp --to-port 5432 -o json
   hawser observe --label app=front,tier!=test --type policy-verdict --last 100
   hawser observe --server 192.0.2.7:4244 --tls-ca-cert-files ca.crt --tls-client-cert-file me.crt \
@@ -181,6 +188,7 @@ filters.`,
 	fs.StringVar(&o.until, "until", "", "no flow after this `time`")
 	fs.StringVarP(&o.output, "output", "o", "compact", "`format`: compact, dict, table, json or jsonpb (the last two are the same)")
 	fs.BoolVar(&o.nodeName, "print-node-name", false, "name the node that saw a flow also where there is only one; those of a relay are always named")
+	fs.BoolVar(&o.explain, "explain", false, "say of flows that policy refused which rules do, and what would let them pass; not with json or table")
 	o.filter.flags(c)
 	o.server.flags(c)
 	c.AddCommand(a.observeNodesCommand(), a.observeHealthCommand(), a.observeStatusCommand(), a.observeNamespacesCommand())
@@ -232,6 +240,9 @@ func (a *app) observe(cmd *cobra.Command, o *observeOptions) error {
 	if o.follow && o.output == "table" {
 		return usagef("--output: a table is as wide as all that it shows, so it cannot follow; use compact")
 	}
+	if o.explain && o.output != "compact" && o.output != "dict" {
+		return usagef("--explain: explanations are for people; use --output compact or dict")
+	}
 	writer, err := a.flowWriter(o.output, o.nodeName, cmd.OutOrStdout())
 	if err != nil {
 		return err
@@ -244,6 +255,9 @@ func (a *app) observe(cmd *cobra.Command, o *observeOptions) error {
 	defer conn.Close()
 	ctx, cancel := context.WithCancel(cmd.Context())
 	defer cancel()
+	if o.explain {
+		a.explainRefusals(ctx, &writer, policypb.NewPolicyClient(conn), cmd.OutOrStdout())
+	}
 	stream, err := observer.NewObserverClient(conn).GetFlows(ctx, req)
 	if err != nil {
 		return flowError(err, address)
@@ -264,6 +278,29 @@ func (a *app) observe(cmd *cobra.Command, o *observeOptions) error {
 		if err := writer.write(res); err != nil {
 			return err
 		}
+	}
+}
+
+// explainRefusals has each flow that policy refused be followed by why.
+func (a *app) explainRefusals(ctx context.Context, writer *flowWriter, client policypb.PolicyClient, w io.Writer) {
+	e := &explainer{client: client, known: map[string]*policypb.ExplainResponse{}}
+	write := writer.write
+	writer.write = func(res *observer.GetFlowsResponse) error {
+		if err := write(res); err != nil || !flows.RefusedByPolicy(res.GetFlow()) {
+			return err
+		}
+		text := ""
+		why, err := e.explain(ctx, &policypb.ExplainRequest{Flow: res.GetFlow()})
+		switch {
+		case err == nil:
+			text = a.explanation(why)
+		case ctx.Err() != nil:
+			return nil
+		default:
+			text = "    not explained: " + printable(status.Convert(err).Message()) + "\n"
+		}
+		_, err = io.WriteString(w, text)
+		return err
 	}
 }
 

@@ -21,6 +21,8 @@ func (a *app) policyCommand() *cobra.Command {
 		a.policyGetCommand(),
 		a.policySelectorsCommand(),
 		a.policyTraceCommand(),
+		a.policyMatrixCommand(),
+		a.policyPreviewCommand(),
 	)
 }
 

@@ -47,6 +47,11 @@ func reasonOf(r datapath.DropReason) (uint32, flow.DropReason) {
 	return OwnReasons + uint32(r), flow.DropReason_DROP_REASON_UNKNOWN
 }
 
+// RefusedByPolicy reports whether policy refused a flow, or would have but for an audit.
+func RefusedByPolicy(f *flow.Flow) bool {
+	return f.GetDropReasonDesc() == flow.DropReason_POLICY_DENIED || f.GetDropReasonDesc() == flow.DropReason_POLICY_DENY
+}
+
 // ReasonText names the drop reason of a flow for people: by the field's name, or by our own for a
 // reason that only we have. It is empty if the flow was not dropped.
 func ReasonText(f *flow.Flow) string {

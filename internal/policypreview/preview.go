@@ -177,8 +177,8 @@ func CompareConnections(a, b *policypb.Connection) int {
 		strings.Compare(a.GetProtocol(), b.GetProtocol()), cmp.Compare(a.GetPort(), b.GetPort()))
 }
 
-// PartyKey is what tells parties apart, whichever node tells of them: the numbers of prefixes differ
-// from node to node.
+// PartyKey is what tells parties apart, whichever node tells of them: the numbers of prefixes are
+// others on each.
 func PartyKey(p *policypb.Party) string {
 	id := p.GetIdentity()
 	if p.GetKind() == policypb.PartyKind_PARTY_CIDR {

@@ -100,16 +100,11 @@ func (j *judge) read(ctx context.Context, agent Agent, ring *flows.Ring[flows.En
 	return r, err
 }
 
-// policyDrop reports whether a drop is for policy to change.
-func policyDrop(f *flowpb.Flow) bool {
-	return f.GetDropReasonDesc() == flowpb.DropReason_POLICY_DENIED || f.GetDropReasonDesc() == flowpb.DropReason_POLICY_DENY
-}
-
 // add adds a flow. about is false of what no policy can change.
 func (j *judge) add(agent Agent, r *record, e *flows.Entry) (ok, about bool) {
 	f := e.Flow
 	kind := f.GetEventType().GetType()
-	if f.GetIP() == nil || kind == flows.EventDrop && !policyDrop(f) {
+	if f.GetIP() == nil || kind == flows.EventDrop && !flows.RefusedByPolicy(f) {
 		return false, false
 	}
 	if f.GetIsReply() == nil {

@@ -1,0 +1,81 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	policypb "github.com/hawser-net/hawser/api/policy"
+)
+
+// explainer asks why flows were refused, each sort once.
+type explainer struct {
+	client policypb.PolicyClient
+	known  map[string]*policypb.ExplainResponse
+}
+
+// maxExplained is how many answers are remembered.
+const maxExplained = 1024
+
+func (e *explainer) explain(ctx context.Context, req *policypb.ExplainRequest) (*policypb.ExplainResponse, error) {
+	f := req.GetFlow()
+	l4, err := proto.MarshalOptions{Deterministic: true}.Marshal(f.GetL4())
+	if err != nil {
+		return nil, err
+	}
+	key := fmt.Sprint(f.GetNodeName(), f.GetIP().GetSource(), f.GetIP().GetDestination(), f.GetSource().GetIdentity(), f.GetDestination().GetIdentity(), string(l4))
+	if res := e.known[key]; res != nil {
+		return res, nil
+	}
+	res, err := e.client.Explain(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	if len(e.known) >= maxExplained {
+		clear(e.known)
+	}
+	e.known[key] = res
+	return res, nil
+}
+
+// explanation tells in a few lines why a flow was refused.
+func (a *app) explanation(res *policypb.ExplainResponse) string {
+	var b strings.Builder
+	for _, x := range []struct {
+		name string
+		side *policypb.ExplainSide
+	}{{"egress of the sender", res.GetEgress()}, {"ingress of the receiver", res.GetIngress()}} {
+		if x.side.GetVerdict() == policypb.Verdict_ALLOWED {
+			continue
+		}
+		settled := false
+		for _, s := range x.side.GetSteps() {
+			if s.GetDecides() && s.GetEffect() == policypb.Effect_DENY {
+				fmt.Fprintf(&b, "    %s: %s: %s\n", x.name, a.paint(bad, ruleText(s.GetRule())), printable(s.GetReason()))
+				settled = true
+			}
+		}
+		if settled {
+			continue
+		}
+		fmt.Fprintf(&b, "    %s: %s (%s)\n", x.name, a.paint(bad, "no rule allows it"), printable(x.side.GetReason()))
+		for i, s := range x.side.GetSteps() {
+			if i == 3 {
+				break
+			}
+			fmt.Fprintf(&b, "      %s: %s\n", ruleText(s.GetRule()), printable(s.GetReason()))
+		}
+	}
+	if res.GetVerdict() == policypb.Verdict_ALLOWED {
+		b.WriteString("    by the policies of now it would pass\n")
+	}
+	for _, s := range res.GetSuggestions() {
+		fmt.Fprintf(&b, "    to %s\n", printable(strings.TrimPrefix(s.GetText(), "to ")))
+		for line := range strings.Lines(s.GetDocument()) {
+			b.WriteString("      " + printable(strings.TrimSuffix(line, "\n")) + "\n")
+		}
+	}
+	return b.String()
+}
