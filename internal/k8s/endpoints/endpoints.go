@@ -57,7 +57,7 @@ type Endpoints struct {
 	client rest.Interface // cilium.io/v2
 	alpha  rest.Interface // cilium.io/v2alpha1
 	pods   corev1.PodsGetter
-	book   *book
+	index  *index
 	began  time.Time
 	synced chan struct{}
 	// reached is up to where the objects were heard that tell of other nodes' pods.
@@ -105,7 +105,7 @@ func New(cfg Config, client *k8s.Client, cache Cache) (*Endpoints, error) {
 		return nil, err
 	}
 	return &Endpoints{
-		cfg: cfg, client: c, alpha: alpha, pods: client.Kube.CoreV1(), book: newBook(cache, cfg.Log), began: time.Now(), synced: make(chan struct{}),
+		cfg: cfg, client: c, alpha: alpha, pods: client.Kube.CoreV1(), index: newIndex(cache, cfg.Log), began: time.Now(), synced: make(chan struct{}),
 		locals: map[k8s.Key][]Local{}, want: map[k8s.Key]Local{}, exists: map[k8s.Key]string{}, mirrors: map[string]string{}, have: map[k8s.Key]object{}, said: map[k8s.Key]identity.ID{},
 		made: map[k8s.Key]creation{}, lost: map[k8s.Key]string{}, counted: map[k8s.Key]string{}, relabelled: map[k8s.Key]relabelling{}, echo: map[k8s.Key]echo{}, dirty: map[k8s.Key]bool{}, wake: make(chan struct{}, 1),
 	}, nil
@@ -235,7 +235,7 @@ func (e *Endpoints) WaitSynced(ctx context.Context) error {
 // Workload returns what made a pod of another node that has an address, as far as the labels of its
 // CiliumEndpoint say it; the zero value if they do not. Slices have no labels.
 func (e *Endpoints) Workload(at netip.Addr, pod k8s.Key) pods.Workload {
-	return e.book.workloadAt(at, pod)
+	return e.index.workloadAt(at, pod)
 }
 
 // Reached returns up to which resource version the cache was told of other nodes' pods, of
@@ -328,7 +328,7 @@ func (e *Endpoints) own(n *v2.EndpointNetworking) bool {
 func (e *Endpoints) objects(synced func()) k8s.Handler[*v2.CiliumEndpoint] {
 	h := k8s.Handler[*v2.CiliumEndpoint]{Upsert: e.heard, Delete: e.gone, Synced: synced}
 	if !e.cfg.Slices {
-		h.Listing, h.Listed, h.Reached = e.book.beginList, func(string) { e.book.endList() }, e.advance
+		h.Listing, h.Listed, h.Reached = e.index.beginList, func(string) { e.index.endList() }, e.advance
 	}
 	return h
 }
@@ -355,7 +355,7 @@ func (e *Endpoints) heard(o *v2.CiliumEndpoint) {
 		e.echoed(key, id, o.Status.Networking)
 	}
 	if own || e.cfg.Slices || o.Status.Networking == nil || o.Status.Identity == nil {
-		e.book.remove(who)
+		e.index.remove(who)
 		return
 	}
 	e.measure(who, o)
@@ -382,17 +382,17 @@ func (e *Endpoints) gone(key k8s.Key) {
 	if told && !e.cfg.Slices {
 		e.echoed(key, 0, nil)
 	}
-	e.book.remove("endpoint/" + key.String())
+	e.index.remove("endpoint/" + key.String())
 }
 
 func (e *Endpoints) learn(who string, r remote) {
 	s, err := r.statement(e.cfg.Accept)
 	if err != nil {
 		e.cfg.Log.Warn("ignored what another node says of a pod", "pod", r.key, "error", err)
-		e.book.remove(who)
+		e.index.remove(who)
 		return
 	}
-	e.book.set(who, s)
+	e.index.set(who, s)
 }
 
 // slices returns the handler of slices. An endpoint that moves from one to another is in both for a
@@ -421,17 +421,17 @@ func (e *Endpoints) slices(synced func()) k8s.Handler[*v2alpha1.CiliumEndpointSl
 			}
 			for w := range members[s.Name] {
 				if !now[w] {
-					e.book.remove(w)
+					e.index.remove(w)
 				}
 			}
 			members[s.Name] = now
 		},
 		Delete: func(key k8s.Key) {
 			for w := range members[key.Name] {
-				e.book.remove(w)
+				e.index.remove(w)
 			}
 			delete(members, key.Name)
 		},
-		Synced: synced, Listing: e.book.beginList, Listed: func(string) { e.book.endList() }, Reached: e.advance,
+		Synced: synced, Listing: e.index.beginList, Listed: func(string) { e.index.endList() }, Reached: e.advance,
 	}
 }

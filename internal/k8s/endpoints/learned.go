@@ -40,7 +40,7 @@ func (e *Endpoints) measure(who string, o *v2.CiliumEndpoint) {
 	if err != nil || created.After(o.CreationTimestamp.Time) { // it does not say, or says what cannot be
 		return
 	}
-	if before := e.book.identityOf(who); before == 0 || before.IsReserved() {
+	if before := e.index.identityOf(who); before == 0 || before.IsReserved() {
 		e.cfg.Learned(max(0, time.Since(created)))
 	}
 }

@@ -21,7 +21,7 @@ func learner() (e *Endpoints, told *[]time.Duration) {
 	return &Endpoints{
 		cfg: Config{Hosts: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, Accept: func(identity.ID) error { return nil },
 			Learned: func(age time.Duration) { *told = append(*told, age) }, Log: slog.New(slog.DiscardHandler)},
-		book: newBook(ipcache.New(), slog.New(slog.DiscardHandler)), began: time.Now().Add(-time.Minute),
+		index: newIndex(ipcache.New(), slog.New(slog.DiscardHandler)), began: time.Now().Add(-time.Minute),
 		want: map[k8s.Key]Local{}, counted: map[k8s.Key]string{}, made: map[k8s.Key]creation{}, lost: map[k8s.Key]string{},
 	}, told
 }

@@ -54,7 +54,7 @@ func Setup(m manager.Manager, cfg Config, resolve Resolve, reg prometheus.Regist
 	}
 	c := &controller{
 		client: m.GetClient(), live: m.GetAPIReader(), cache: m.GetCache(), log: log, metrics: mt, rates: rates,
-		book: newBook(cfg.Max, randomName), agenda: newAgenda(cfg.Delay), urgent: map[string]bool{}, nodes: map[string]bool{}, wake: make(chan struct{}, 1),
+		index: newIndex(cfg.Max, randomName), agenda: newAgenda(cfg.Delay), urgent: map[string]bool{}, nodes: map[string]bool{}, wake: make(chan struct{}, 1),
 	}
 	c.limiter = rate.NewLimiter(limitOf(rates.For(0)))
 	if cfg.Mode == ModeSlim {
@@ -68,7 +68,7 @@ func Setup(m manager.Manager, cfg Config, resolve Resolve, reg prometheus.Regist
 
 func limitOf(r Rate) (rate.Limit, int) { return rate.Limit(r.Limit), r.Burst }
 
-// controller keeps the slices of the server in line with the book.
+// controller keeps the slices of the server in line with the index.
 type controller struct {
 	client  client.Client
 	live    client.Reader
@@ -80,7 +80,7 @@ type controller struct {
 	wake    chan struct{}
 
 	mu     sync.Mutex
-	book   *book
+	index  *index
 	agenda *agenda
 	slim   *slim           // nil if CiliumEndpoints are the source
 	urgent map[string]bool // namespaces with priority
@@ -101,11 +101,11 @@ func (c *controller) Start(ctx context.Context) error {
 	}
 	c.mu.Lock()
 	if c.slim != nil {
-		c.slim.apply(c.book)
+		c.slim.apply(c.index)
 	}
-	c.book.begin()
+	c.index.begin()
 	c.plan()
-	slices, endpoints := len(c.book.slices), len(c.book.want)
+	slices, endpoints := len(c.index.slices), len(c.index.want)
 	c.mu.Unlock()
 	c.log.Info("making CiliumEndpointSlices", "slices", slices, "endpoints", endpoints)
 	c.work(ctx)
@@ -114,7 +114,7 @@ func (c *controller) Start(ctx context.Context) error {
 
 // ---- hearing ------------------------------------------------------------------------------------
 
-// watch has the book told of everything. What it returns tells when all was that exists.
+// watch has the index told of everything. What it returns tells when all was that exists.
 func (c *controller) watch(ctx context.Context) ([]toolscache.InformerSynced, error) {
 	var heard []toolscache.InformerSynced
 	add := func(synced toolscache.InformerSynced, err error) error {
@@ -122,7 +122,7 @@ func (c *controller) watch(ctx context.Context) ([]toolscache.InformerSynced, er
 		return err
 	}
 	err := errors.Join(
-		add(follow(ctx, c, &v2alpha1.CiliumEndpointSlice{}, c.book.observe, func(o *v2alpha1.CiliumEndpointSlice) { c.book.gone(o.Name, o.UID) })),
+		add(follow(ctx, c, &v2alpha1.CiliumEndpointSlice{}, c.index.observe, func(o *v2alpha1.CiliumEndpointSlice) { c.index.gone(o.Name, o.UID) })),
 		add(follow(ctx, c, &corev1.Namespace{}, c.namespace, func(o *corev1.Namespace) {
 			delete(c.urgent, o.Name)
 			if c.slim != nil {
@@ -142,8 +142,8 @@ func (c *controller) watch(ctx context.Context) ([]toolscache.InformerSynced, er
 	}
 	if c.slim == nil {
 		err = add(follow(ctx, c, &v2.CiliumEndpoint{},
-			func(o *v2.CiliumEndpoint) { c.book.set(client.ObjectKeyFromObject(o), ofEndpoint(o)) },
-			func(o *v2.CiliumEndpoint) { c.book.set(client.ObjectKeyFromObject(o), nil) }))
+			func(o *v2.CiliumEndpoint) { c.index.set(client.ObjectKeyFromObject(o), ofEndpoint(o)) },
+			func(o *v2.CiliumEndpoint) { c.index.set(client.ObjectKeyFromObject(o), nil) }))
 		return heard, err
 	}
 	err = errors.Join(
@@ -212,16 +212,16 @@ func (c *controller) limit() {
 
 // plan puts on the agenda what has changed. It must be called with the lock held.
 func (c *controller) plan() {
-	if !c.book.begun {
+	if !c.index.begun {
 		return // what little is known must not be taken for all there is
 	}
 	if c.slim != nil {
-		c.slim.apply(c.book)
+		c.slim.apply(c.index)
 	}
-	dirty := c.book.takeDirty()
+	dirty := c.index.takeDirty()
 	now := time.Now()
 	for _, name := range dirty {
-		s := c.book.slices[name]
+		s := c.index.slices[name]
 		c.agenda.add(name, s != nil && c.urgent[s.namespace], now)
 	}
 	if len(dirty) > 0 {
@@ -296,8 +296,8 @@ func passing(err error) bool {
 // sync writes one slice if it must be written.
 func (c *controller) sync(ctx context.Context, t task) error {
 	c.mu.Lock()
-	doubtful := c.book.doubtful(t.name)
-	idle := !doubtful && c.book.plan(t.name).verb == leave
+	doubtful := c.index.doubtful(t.name)
+	idle := !doubtful && c.index.plan(t.name).action == leave
 	c.mu.Unlock()
 	if idle {
 		return nil
@@ -311,9 +311,9 @@ func (c *controller) sync(ctx context.Context, t task) error {
 		}
 	}
 	c.mu.Lock()
-	w := c.book.plan(t.name) // there may be more to write by now
+	w := c.index.plan(t.name) // there may be more to write by now
 	c.mu.Unlock()
-	if w.verb == leave {
+	if w.action == leave {
 		return nil
 	}
 	c.metrics.waited.WithLabelValues(queueOf(t.fast)).Observe(time.Since(t.since).Seconds())
@@ -324,13 +324,13 @@ func (c *controller) sync(ctx context.Context, t task) error {
 	return nil
 }
 
-// write does what the book has planned, and tells it what came of it.
+// write does what the index has planned, and tells it what came of it.
 func (c *controller) write(ctx context.Context, w write) error {
 	uid, version := w.slice.UID, w.slice.ResourceVersion
 	request, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	var err error
-	switch w.verb {
+	switch w.action {
 	case create:
 		w.slice.UID = ""
 		err = c.client.Create(request, w.slice)
@@ -352,20 +352,20 @@ func (c *controller) write(ctx context.Context, w write) error {
 	defer c.plan()
 	switch {
 	case err != nil:
-		c.book.doubt(w.slice.Name)
+		c.index.doubt(w.slice.Name)
 		return fmt.Errorf("CiliumEndpointSlice %s: %w", w.slice.Name, err)
-	case w.verb == remove:
-		c.book.gone(w.slice.Name, uid)
+	case w.action == remove:
+		c.index.gone(w.slice.Name, uid)
 	default:
-		c.book.observe(w.slice)
+		c.index.observe(w.slice)
 	}
 	return nil
 }
 
-// look asks the server for a slice and tells the book.
+// look asks the server for a slice and tells the index.
 func (c *controller) look(ctx context.Context, name string) error {
 	c.mu.Lock()
-	uid := c.book.uidOf(name)
+	uid := c.index.uidOf(name)
 	c.mu.Unlock()
 	request, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -376,11 +376,11 @@ func (c *controller) look(ctx context.Context, name string) error {
 	defer c.plan()
 	switch {
 	case apierrors.IsNotFound(err):
-		c.book.lacks(name, uid)
+		c.index.lacks(name, uid)
 	case err != nil:
 		return fmt.Errorf("CiliumEndpointSlice %s: %w", name, err)
 	default:
-		c.book.observe(o)
+		c.index.observe(o)
 	}
 	return nil
 }

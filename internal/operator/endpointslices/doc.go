@@ -15,7 +15,7 @@
 //
 // Several operators at once, which leadership should prevent, do no harm: every change names the
 // version of the slice that was looked at, and where an endpoint belongs is decided by what the
-// server has, so all decide the same (see book).
+// server has, so all decide the same (see index).
 //
 // # Costs
 //
@@ -26,6 +26,6 @@
 //
 // # Goroutines
 //
-// One that writes; it lives as long as the manager. Watches tell the book in goroutines of the
-// manager's cache. The package keeps no table but the book.
+// One that writes; it lives as long as the manager. Watches tell the index in goroutines of the
+// manager's cache. The package keeps no table but the index.
 package endpointslices

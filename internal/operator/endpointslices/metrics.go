@@ -59,7 +59,7 @@ func queueOf(isFast bool) string {
 // wrote books a write that succeeded.
 func (m *metrics) wrote(w write) {
 	m.syncs.WithLabelValues(succeeded, "").Inc()
-	if w.verb != remove {
+	if w.action != remove {
 		m.sizes.Observe(float64(len(w.slice.Endpoints)))
 	}
 	if n := w.added + w.changed; n > 0 {

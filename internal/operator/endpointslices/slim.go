@@ -66,8 +66,8 @@ func newSlim(resolve Resolve) *slim {
 	}
 }
 
-// index adds k to, or removes it from, a set of sets.
-func index(m map[string]map[key]struct{}, of string, k key, is bool) {
+// setMember adds k to, or removes it from, a set of sets.
+func setMember(m map[string]map[key]struct{}, of string, k key, is bool) {
 	switch set := m[of]; {
 	case is && set == nil:
 		m[of] = map[key]struct{}{k: {}}
@@ -104,8 +104,8 @@ func (s *slim) setPod(p *corev1.Pod) {
 		return
 	}
 	s.pods[k] = &podState{pod: p}
-	index(s.inside, k.Namespace, k, true)
-	index(s.onNode, p.Spec.NodeName, k, true)
+	setMember(s.inside, k.Namespace, k, true)
+	setMember(s.onNode, p.Spec.NodeName, k, true)
 	s.wear(k)
 }
 
@@ -115,23 +115,23 @@ func (s *slim) dropPod(k key) {
 	if st == nil {
 		return
 	}
-	index(s.inside, k.Namespace, k, false)
-	index(s.onNode, st.pod.Spec.NodeName, k, false)
-	index(s.wearers, st.canonical, k, false)
+	setMember(s.inside, k.Namespace, k, false)
+	setMember(s.onNode, st.pod.Spec.NodeName, k, false)
+	setMember(s.wearers, st.canonical, k, false)
 	delete(s.pods, k)
 }
 
 // wear finds out which labels a pod's identity has now.
 func (s *slim) wear(k key) {
 	st := s.pods[k]
-	index(s.wearers, st.canonical, k, false)
+	setMember(s.wearers, st.canonical, k, false)
 	st.canonical, st.fixed = "", 0
 	if ns, known := s.namespaces[k.Namespace]; known {
 		if text, id, err := s.resolve(st.pod, ns); err == nil { // if not, whoever makes identities tells why
 			st.canonical, st.fixed = text, id
 		}
 	}
-	index(s.wearers, st.canonical, k, true)
+	setMember(s.wearers, st.canonical, k, true)
 	s.dirty[k] = struct{}{}
 }
 
@@ -219,8 +219,8 @@ func (s *slim) dropIdentity(name string) {
 	s.touch(s.wearers[text])
 }
 
-// apply tells the book what has changed.
-func (s *slim) apply(b *book) {
+// apply tells the index what has changed.
+func (s *slim) apply(b *index) {
 	for _, k := range slices.SortedFunc(maps.Keys(s.dirty), compareKeys) {
 		b.set(k, s.entry(k, b.known(k)))
 	}

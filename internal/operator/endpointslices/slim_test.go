@@ -62,7 +62,7 @@ func slimNode(name string, ips ...string) *v2.CiliumNode {
 // TestSlimEntries tells of objects one after the other, and compares what is said of pods.
 func TestSlimEntries(t *testing.T) {
 	t.Parallel()
-	b, s := newBook(100, randomName), newSlim(resolveApp)
+	b, s := newIndex(100, randomName), newSlim(resolveApp)
 	b.begin()
 	says := func(want map[string]int64) {
 		t.Helper()

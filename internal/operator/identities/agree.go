@@ -28,7 +28,7 @@ const maxDiffer = 10
 // one, may have any. Who is asked is the server itself, or a cache. A node counts for as long as it
 // has a CiliumNode: what its kernel enforces goes on when its agent does not.
 func (c *Controller) agree(ctx context.Context, from client.Reader) error {
-	want := c.book.rules.Filter.Fingerprint()
+	want := c.index.rules.Filter.Fingerprint()
 	var others []string
 	err := eachNode(ctx, from, from != c.live, func(o *metav1.ObjectMeta) {
 		if o.Annotations[nodes.LabelFilterAnnotation] != want {

@@ -35,7 +35,7 @@ const (
 const maxSpent = 512
 
 // refusal says why a number does not become a set's by the word of endpoints.
-func (b *book) refusal(s *setEntry, id identity.ID) refusal {
+func (b *index) refusal(s *setEntry, id identity.ID) refusal {
 	n := b.numbers[id]
 	switch {
 	case n != nil && n.given != "" && s.labels != nil && n.given == k8sids.Digest(k8sids.SecurityLabels(s.labels)):
@@ -61,7 +61,7 @@ func (b *book) refusal(s *setEntry, id identity.ID) refusal {
 }
 
 // noteRestored counts a number that came back.
-func (b *book) noteRestored(text string, id identity.ID) {
+func (b *index) noteRestored(text string, id identity.ID) {
 	if s := b.sets[text]; s != nil {
 		for node := range s.claims[id] {
 			b.spent[node]++
@@ -75,7 +75,7 @@ func (c *Controller) refuse(fix correction) {
 	c.metrics.refused.WithLabelValues(string(fix.refused)).Inc()
 	c.mu.Lock()
 	var pod *corev1.Pod
-	if p := c.book.pods[fix.key]; p != nil && c.refused[fix.key] != fix.had {
+	if p := c.index.pods[fix.key]; p != nil && c.refused[fix.key] != fix.had {
 		pod = p.obj
 		c.refused[fix.key] = fix.had
 	}

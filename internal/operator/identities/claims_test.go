@@ -25,7 +25,7 @@ import (
 )
 
 // claims has the pod's endpoint name a number for the pod's own labels, as its agent would.
-func (w *worldly) claims(b *book, p *corev1.Pod, id identity.ID) key {
+func (w *worldly) claims(b *index, p *corev1.Pod, id identity.ID) key {
 	k := key{Namespace: p.Namespace, Name: p.Name}
 	t, _ := w.target(k)
 	e := &v2.CiliumEndpoint{ObjectMeta: w.meta(p.Namespace, p.Name)}
@@ -43,7 +43,7 @@ func TestClaimsMakeNothing(t *testing.T) {
 	w.addNumber(b, 310, web)
 	for id := identity.ID(320); id < 390; id++ {
 		k := w.claims(b, p, id)
-		if st := b.decideSet(web.text); st.verb != nothing {
+		if st := b.decideSet(web.text); st.action != nothing {
 			t.Fatalf("claim of %d: %+v", id, st)
 		}
 		if c, ok := b.decideEndpoint(k); !ok || c.id != 310 || c.refused != hasNumber {
@@ -64,7 +64,7 @@ func TestClaimsChangeNoMeaning(t *testing.T) {
 	refused := func(what string, id identity.ID, want refusal) {
 		t.Helper()
 		w.claims(b, p, id)
-		if st := b.decideSet(web.text); st.verb != create {
+		if st := b.decideSet(web.text); st.action != create {
 			t.Errorf("%s: %+v", what, st)
 		}
 		if why := b.refusal(b.sets[web.text], id); why != want {
@@ -78,11 +78,11 @@ func TestClaimsChangeNoMeaning(t *testing.T) {
 	q, db := w.addPod(b, "two", "db", "m")
 	w.claims(b, q, 330)
 	refused("that endpoints of other labels claim", 330, contested)
-	if st := b.decideSet(db.text); st.verb != create {
+	if st := b.decideSet(db.text); st.action != create {
 		t.Errorf("the other claim of the same number: %+v", st)
 	}
 	b.dropEndpoint(key{Namespace: "a", Name: "two"})
-	if st := b.decideSet(web.text); st.verb != restore || st.id != 330 {
+	if st := b.decideSet(web.text); st.action != restore || st.id != 330 {
 		t.Errorf("the only claim: %+v", st)
 	}
 }
@@ -102,30 +102,30 @@ func TestClaimsOfNodes(t *testing.T) {
 		p, web = w.addPod(b, fmt.Sprint("good", i), "web", fmt.Sprint("good", i))
 		w.claims(b, p, 302)
 	}
-	if st := b.decideSet(web.text); st.verb != restore || st.id != 302 {
+	if st := b.decideSet(web.text); st.action != restore || st.id != 302 {
 		t.Errorf("two nodes against one: %+v", st)
 	}
 	p, none := w.addPod(b, "pending", "pending", "")
 	w.claims(b, p, 303)
-	if st := b.decideSet(none.text); st.verb != create {
+	if st := b.decideSet(none.text); st.action != create {
 		t.Errorf("a pod of no node: %+v", st)
 	}
 	q, db := w.addPod(b, "db", "db", "evil")
 	w.claims(b, q, 304)
 	for range maxSpent {
-		if st := b.decideSet(db.text); st.verb != restore {
+		if st := b.decideSet(db.text); st.action != restore {
 			t.Fatalf("within the bound: %+v", st)
 		}
 		b.noteRestored(db.text, 304)
 	}
-	if st := b.decideSet(db.text); st.verb != create {
+	if st := b.decideSet(db.text); st.action != create {
 		t.Errorf("beyond the bound: %+v", st)
 	}
-	if st := b.decideSet(web.text); st.verb != restore {
+	if st := b.decideSet(web.text); st.action != restore {
 		t.Errorf("other nodes: %+v", st)
 	}
 	b.all()
-	if st := b.decideSet(db.text); st.verb != restore {
+	if st := b.decideSet(db.text); st.action != restore {
 		t.Errorf("after a look at everything: %+v", st)
 	}
 }

@@ -37,14 +37,14 @@ const (
 // Controller makes identities and names them in endpoints. It runs in a manager, which [Setup] adds
 // it to.
 type Controller struct {
-	cfg     Control
-	client  client.Client
-	live    client.Reader
-	events  events.EventRecorder
-	asker   *asker
-	log     *slog.Logger
-	metrics *controlMetrics
-	home    home
+	cfg           Control
+	client        client.Client
+	live          client.Reader
+	events        events.EventRecorder
+	asker         *asker
+	log           *slog.Logger
+	metrics       *controlMetrics
+	identityStore identityStore
 
 	sets      queue[string]
 	seals     queue[string] // sets with objects to seal
@@ -53,8 +53,8 @@ type Controller struct {
 	writes *rate.Limiter
 
 	mu      sync.Mutex
-	book    *book
-	running bool                // all there was at the start is in the book
+	index   *index
+	running bool                // all there was at the start is in the index
 	have    versions            // of what was booked
 	differ  int                 // nodes whose agents make other labels count, as agree saw last
 	told    map[string]bool     // sets of labels whose pods know that there is no number
@@ -77,7 +77,7 @@ type queue[T comparable] struct {
 func Setup(m manager.Manager, cfg Control, rules *Rules, keys *Keys, reg prometheus.Registerer, log *slog.Logger) (*Controller, error) {
 	c := &Controller{
 		cfg: cfg, client: m.GetClient(), live: m.GetAPIReader(), events: m.GetEventRecorder("hawser-operator"), log: log,
-		writes: rate.NewLimiter(leastPerSecond, leastPerSecond), book: newBook(rules, cfg.Budget), told: map[string]bool{}, refused: map[key]identity.ID{}, have: versions{}, disputes: disputes{of: map[key]dispute{}},
+		writes: rate.NewLimiter(leastPerSecond, leastPerSecond), index: newIndex(rules, cfg.Budget), told: map[string]bool{}, refused: map[key]identity.ID{}, have: versions{}, disputes: disputes{of: map[key]dispute{}},
 	}
 	var err error
 	if c.asker, err = newAsker(m, c); err != nil {
@@ -88,9 +88,9 @@ func Setup(m manager.Manager, cfg Control, rules *Rules, keys *Keys, reg prometh
 		if err != nil {
 			return nil, err
 		}
-		c.home, c.book.references = h, true
+		c.identityStore, c.index.references = h, true
 	} else {
-		c.home = newObjectHome(objects{c.client, c.live}, rules, c, log)
+		c.identityStore = newObjectStore(objects{c.client, c.live}, rules, c, log)
 	}
 	c.metrics = newControlMetrics(c)
 	if err := reg.Register(c.metrics); err != nil {
@@ -110,15 +110,15 @@ func (c *Controller) run(ctx context.Context, informers cache.Cache) error {
 	sub, cancel := context.WithCancelCause(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if err := c.home.run(sub); err != nil {
-			cancel(fmt.Errorf("the home of identities: %w", err))
+		if err := c.identityStore.run(sub); err != nil {
+			cancel(fmt.Errorf("the identity store: %w", err))
 		}
 	})
 	err := c.follow(sub, informers)
 	if err == nil {
 		c.serve(sub, &wg)
 	}
-	failed := context.Cause(sub) // by the home
+	failed := context.Cause(sub) // by the identity store
 	c.sets.ShutDown()
 	c.seals.ShutDown()
 	c.endpoints.ShutDown()
@@ -143,9 +143,9 @@ func (c *Controller) serve(ctx context.Context, wg *sync.WaitGroup) {
 	c.mu.Lock()
 	c.running = true
 	c.flush()
-	census := c.book.census()
+	summary := c.index.summary()
 	c.mu.Unlock()
-	c.log.Info("looking after identities", "ready", census.ready, "missing", census.missing, "duplicates", census.duplicates, "resting", census.resting)
+	c.log.Info("looking after identities", "ready", summary.ready, "missing", summary.missing, "duplicates", summary.duplicates, "resting", summary.resting)
 	ticker := time.NewTicker(c.cfg.Resync)
 	defer ticker.Stop()
 	for {
@@ -162,12 +162,12 @@ func (c *Controller) serve(ctx context.Context, wg *sync.WaitGroup) {
 func (c *Controller) resync() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.book.all()
+	c.index.all()
 	clear(c.told)
 	clear(c.refused)
 	c.disputes.tidy(time.Now(), c.cfg.MaxBackoff)
 	c.flush()
-	if n := c.book.census(); n.missing > 0 {
+	if n := c.index.summary(); n.missing > 0 {
 		c.log.Warn("pods wait for identities", "sets-of-labels", n.missing, "of-these-for-the-budget", n.waiting,
 			"budget", c.cfg.Budget, "identities-of-unscheduled-pods", n.unscheduled)
 	}
@@ -178,7 +178,7 @@ func (c *Controller) flush() {
 	if !c.running {
 		return
 	}
-	sets, endpoints := c.book.take()
+	sets, endpoints := c.index.take()
 	for _, text := range sets {
 		c.sets.add(text)
 	}
@@ -255,7 +255,7 @@ func work[T comparable](ctx context.Context, c *Controller, q *queue[T], do func
 func (c *Controller) known(id allocator.ID) (k8sids.Entry, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n := c.book.numbers[identity.ID(id)]
+	n := c.index.numbers[identity.ID(id)]
 	if n == nil || n.given != "" { // whose an edited one is, only the object says
 		return k8sids.Entry{}, false
 	}
@@ -266,7 +266,7 @@ func (c *Controller) known(id allocator.ID) (k8sids.Entry, bool) {
 func (c *Controller) full(text string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.book.allTaken(text)
+	return c.index.allTaken(text)
 }
 
 // InUse returns a function that says whether a number must not be collected, by what the caches
@@ -277,7 +277,7 @@ func (c *Controller) InUse() (used func(identity.ID) bool, ok bool) {
 	return func(id identity.ID) bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		return c.book.used(id)
+		return c.index.used(id)
 	}, c.running
 }
 
@@ -325,7 +325,7 @@ func (c *Controller) Users(ctx context.Context, numbers []identity.ID) (used fun
 func (c *Controller) textOf(id identity.ID) (text string, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n := c.book.numbers[id]
+	n := c.index.numbers[id]
 	if n == nil {
 		return "", false
 	}
@@ -346,16 +346,16 @@ type Count struct {
 func (c *Controller) Count() (n Count, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for id, number := range c.book.numbers {
+	for id, number := range c.index.numbers {
 		switch {
-		case id < c.book.rules.First || id > c.book.rules.Last:
+		case id < c.index.rules.First || id > c.index.rules.Last:
 			continue
 		case number.resting:
 			n.Resting++
 			continue
 		}
 		n.Total++
-		if c.book.used(id) {
+		if c.index.used(id) {
 			n.InUse++
 		}
 		if number.set != nil && number.set.numbers[0] != number {
@@ -369,7 +369,7 @@ func (c *Controller) Count() (n Count, ok bool) {
 func (c *Controller) second(id identity.ID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n := c.book.numbers[id]
+	n := c.index.numbers[id]
 	return n != nil && n.set != nil && n.set.numbers[0] != n
 }
 
@@ -377,7 +377,7 @@ func (c *Controller) second(id identity.ID) bool {
 // the number is in use.
 func (c *Controller) hold(id identity.ID, f func() (bool, error)) (bool, error) {
 	c.mu.Lock()
-	free := c.book.hold(id)
+	free := c.index.hold(id)
 	c.mu.Unlock()
 	if !free {
 		return false, nil
@@ -385,25 +385,26 @@ func (c *Controller) hold(id identity.ID, f func() (bool, error)) (bool, error) 
 	defer func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.book.letGo(id)
+		c.index.release(id)
 		c.flush()
 	}()
 	return f()
 }
 
-// follow puts everything into the book. It returns when that is in it which was there at the start.
+// follow puts everything into the index. It returns when that is in it which was there at the
+// start.
 func (c *Controller) follow(ctx context.Context, informers cache.Cache) error {
 	var synced []toolscache.InformerSynced
 	var errs []error
 	add := func(s toolscache.InformerSynced, err error) { synced, errs = append(synced, s), append(errs, err) }
 	if c.cfg.Agents { // else nobody's word stands for his endpoints
-		add(handle(ctx, informers, booked(c, c.book.setNode), booked(c, func(o *v2.CiliumNode) { c.book.dropNode(client.ObjectKeyFromObject(o)) })))
+		add(handle(ctx, informers, booked(c, c.index.setNode), booked(c, func(o *v2.CiliumNode) { c.index.dropNode(client.ObjectKeyFromObject(o)) })))
 	}
-	add(follow(ctx, c, informers, kindNamespaces, c.book.setNamespace, func(k key) { c.book.dropNamespace(k.Name) }))
-	add(c.home.follow(ctx, informers, bookkeeper{c}))
-	add(follow(ctx, c, informers, kindSlices, c.book.setSlice, func(k key) { c.book.dropSlice(k.Name) }))
-	add(follow(ctx, c, informers, kindPods, c.book.setPod, c.book.dropPod))
-	add(follow(ctx, c, informers, kindEndpoints, c.book.setEndpoint, c.book.dropEndpoint))
+	add(follow(ctx, c, informers, kindNamespaces, c.index.setNamespace, func(k key) { c.index.dropNamespace(k.Name) }))
+	add(c.identityStore.follow(ctx, informers, indexObserver{c}))
+	add(follow(ctx, c, informers, kindSlices, c.index.setSlice, func(k key) { c.index.dropSlice(k.Name) }))
+	add(follow(ctx, c, informers, kindPods, c.index.setPod, c.index.dropPod))
+	add(follow(ctx, c, informers, kindEndpoints, c.index.setEndpoint, c.index.dropEndpoint))
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
@@ -413,7 +414,7 @@ func (c *Controller) follow(ctx context.Context, informers cache.Cache) error {
 	return nil
 }
 
-// follow has objects of a kind that uses identities change the book, and notes up to which version
+// follow has objects of a kind that uses identities change the index, and notes up to which version
 // it did.
 func follow[T any, P object[T]](ctx context.Context, c *Controller, informers cache.Cache, kind string, set func(P), drop func(key)) (toolscache.InformerSynced, error) {
 	return handle(ctx, informers, booked(c, func(o P) {
@@ -425,14 +426,14 @@ func follow[T any, P object[T]](ctx context.Context, c *Controller, informers ca
 	}))
 }
 
-// heard returns the highest versions of what is in the book, by kind.
+// heard returns the highest versions of what is in the index, by kind.
 func (c *Controller) heard() versions {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return maps.Clone(c.have)
 }
 
-// booked has f change the book.
+// booked has f change the index.
 func booked[T any](c *Controller, f func(T)) func(T) {
 	return func(o T) {
 		c.mu.Lock()
@@ -442,11 +443,11 @@ func booked[T any](c *Controller, f func(T)) func(T) {
 	}
 }
 
-// bookkeeper is the [ledger] that writes into the book.
-type bookkeeper struct{ c *Controller }
+// indexObserver is the [observer] that writes into the index.
+type indexObserver struct{ c *Controller }
 
-func (k bookkeeper) setNumber(now *numberEntry) { booked(k.c, k.c.book.setNumber)(now) }
-func (k bookkeeper) dropNumber(id identity.ID)  { booked(k.c, k.c.book.dropNumber)(id) }
+func (k indexObserver) setNumber(now *numberEntry) { booked(k.c, k.c.index.setNumber)(now) }
+func (k indexObserver) dropNumber(id identity.ID)  { booked(k.c, k.c.index.dropNumber)(id) }
 
 // object is a pointer to a kind of object.
 type object[T any] interface {

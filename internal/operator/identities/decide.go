@@ -9,12 +9,12 @@ import (
 	"github.com/hawser-net/hawser/internal/labels"
 )
 
-// verb is what a set of labels needs.
-type verb int
+// action is what a set of labels needs.
+type action int
 
 const (
 	// nothing: it has what it needs.
-	nothing verb = iota
+	nothing action = iota
 	// create: it has no number.
 	create
 	// restore: endpoints carry a number of it whose object is gone, or rests.
@@ -27,13 +27,13 @@ const (
 	withdraw
 	// wait: only pods without a node need a number, and too many of these have one.
 	wait
-	// letGo: nobody needs the number any more that this process holds a reference to.
-	letGo
+	// release: nobody needs the number any more that this process holds a reference to.
+	release
 )
 
 // step is the next thing to do for a set of labels.
 type step struct {
-	verb   verb
+	action action
 	text   string
 	labels labels.Set
 	// id is the number to restore, revert, seal or withdraw; uid and rv are those of its object in
@@ -45,13 +45,13 @@ type step struct {
 
 // decideSet says what is to be done for a set of labels. It has no consequences but those for the
 // budget.
-func (b *book) decideSet(text string) step {
+func (b *index) decideSet(text string) step {
 	s := b.sets[text]
 	if _, kept := b.kept[text]; kept { // whoever holds the reference brings back what others delete or change
 		if b.needed(s) {
 			return step{}
 		}
-		return step{verb: letGo, text: text}
+		return step{action: release, text: text}
 	}
 	if s == nil {
 		return step{}
@@ -59,12 +59,12 @@ func (b *book) decideSet(text string) step {
 	st := step{text: text, labels: s.labels}
 	if b.references && len(s.numbers) > 0 {
 		if len(s.pods) > 0 && s.number == 0 {
-			st.verb = create
+			st.action = create
 		}
 		return st
 	}
-	if n := b.surplus(s); n != nil {
-		st.verb, st.id, st.uid, st.rv = withdraw, n.id, n.uid, n.rv
+	if n := b.duplicate(s); n != nil {
+		st.action, st.id, st.uid, st.rv = withdraw, n.id, n.uid, n.rv
 		return st
 	}
 	for _, n := range s.numbers { // whether or not anybody needs it
@@ -78,12 +78,12 @@ func (b *book) decideSet(text string) step {
 			}
 			st.labels = k.Set
 		}
-		st.verb, st.id, st.uid, st.rv = revert, n.id, n.uid, n.rv
+		st.action, st.id, st.uid, st.rv = revert, n.id, n.uid, n.rv
 		return st
 	}
 	for _, n := range s.numbers {
 		if n.bare && n.certain && n.says == text && b.used(n.id) {
-			st.verb, st.id, st.uid, st.rv = seal, n.id, n.uid, n.rv
+			st.action, st.id, st.uid, st.rv = seal, n.id, n.uid, n.rv
 			return st
 		}
 	}
@@ -94,14 +94,14 @@ func (b *book) decideSet(text string) step {
 		return step{}
 	}
 	if id := b.carried(s); id != 0 {
-		st.verb, st.id = restore, id
+		st.action, st.id = restore, id
 		return st
 	}
-	st.verb = create
+	st.action = create
 	if s.scheduled == 0 && !s.counted {
 		if b.budget >= 0 && b.unscheduled >= b.budget {
 			b.waiting[text] = struct{}{}
-			st.verb = wait
+			st.action = wait
 			return st
 		}
 		s.reserved = true
@@ -114,7 +114,7 @@ func (b *book) decideSet(text string) step {
 // needed says whether a reference to a set's number must be kept: pods are to have it, or endpoints
 // name it still. That endpoints name a number is no reason to make a reference: somebody may have
 // given it to these labels since.
-func (b *book) needed(s *setEntry) bool {
+func (b *index) needed(s *setEntry) bool {
 	if s == nil || s.number != 0 {
 		return false
 	}
@@ -122,7 +122,7 @@ func (b *book) needed(s *setEntry) bool {
 }
 
 // keep notes that this process holds a reference to the number of a set.
-func (b *book) keep(text string) {
+func (b *index) keep(text string) {
 	b.kept[text] = struct{}{}
 	b.dirtySets[text] = struct{}{} // what it is for may be gone by now
 	if s := b.sets[text]; s != nil {
@@ -132,7 +132,7 @@ func (b *book) keep(text string) {
 
 // gaveUp says that the number of a set could not be made: it does not count against the budget
 // meanwhile.
-func (b *book) gaveUp(text string) {
+func (b *index) gaveUp(text string) {
 	if s := b.sets[text]; s != nil && s.reserved {
 		s.reserved = false
 		b.account(s)
@@ -141,16 +141,16 @@ func (b *book) gaveUp(text string) {
 
 // noteMade remembers that this process made an object, which it may take back if somebody else was
 // earlier.
-func (b *book) noteMade(id identity.ID, uid types.UID) {
+func (b *index) noteMade(id identity.ID, uid types.UID) {
 	b.made[id] = uid
 	if n := b.numbers[id]; n != nil && n.set != nil { // the watch was faster
 		b.dirtySets[n.set.text] = struct{}{}
 	}
 }
 
-// surplus returns an object of the set that this process made without having seen an older one, and
-// that nobody names.
-func (b *book) surplus(s *setEntry) *numberEntry {
+// duplicate returns an object of the set that this process made without having seen an older one,
+// and that nobody names.
+func (b *index) duplicate(s *setEntry) *numberEntry {
 	if len(s.numbers) < 2 {
 		return nil
 	}
@@ -165,7 +165,7 @@ func (b *book) surplus(s *setEntry) *numberEntry {
 // carried returns a number that endpoints of the set's pods carry for these very labels, and that
 // can become the set's; 0 if there is none. Of several it is the one that pods of most nodes carry,
 // then the smallest.
-func (b *book) carried(s *setEntry) identity.ID {
+func (b *index) carried(s *setEntry) identity.ID {
 	var best identity.ID
 	for id, nodes := range s.claims {
 		if b.refusal(s, id) == believed && (best == 0 || len(nodes) > len(s.claims[best]) || (len(nodes) == len(s.claims[best]) && id < best)) {
@@ -200,7 +200,7 @@ type correction struct {
 // decideEndpoint says how an endpoint's identity is wrong; ok is false if it is right, or there is
 // nothing right to name yet. Whoever named a number of the pod's labels is not contradicted, even
 // if there is an older one.
-func (b *book) decideEndpoint(k key) (c correction, ok bool) {
+func (b *index) decideEndpoint(k key) (c correction, ok bool) {
 	e, known := b.endpoints[k]
 	p := b.pods[k]
 	if !known || p == nil || p.set == nil || !e.of(p) || e.obj.DeletionTimestamp != nil {
@@ -242,7 +242,7 @@ func (b *book) decideEndpoint(k key) (c correction, ok bool) {
 // agentKnows says whether a number is left alone because it is an identity, of whatever labels,
 // that the agent of the pod's node has made or found: one that makes identities and expects nobody
 // else to write them would put back what is corrected, and the two would take turns.
-func (b *book) agentKnows(p *podEntry, id identity.ID) bool {
+func (b *index) agentKnows(p *podEntry, id identity.ID) bool {
 	if _, alone := b.agents[p.obj.Spec.NodeName]; !alone {
 		return false
 	}
@@ -252,7 +252,7 @@ func (b *book) agentKnows(p *podEntry, id identity.ID) bool {
 
 // used says whether a number must not be collected: an endpoint or a slice names it, or pods are to
 // have it.
-func (b *book) used(id identity.ID) bool {
+func (b *index) used(id identity.ID) bool {
 	if b.named[id] > 0 {
 		return true
 	}
@@ -263,9 +263,9 @@ func (b *book) used(id identity.ID) bool {
 	return slices.Index(n.set.numbers, n) == 0
 }
 
-// hold keeps a number that nobody uses from being named until letGo. It reports false if it is in
+// hold keeps a number that nobody uses from being named until release. It reports false if it is in
 // use.
-func (b *book) hold(id identity.ID) bool {
+func (b *index) hold(id identity.ID) bool {
 	if b.used(id) {
 		return false
 	}
@@ -273,16 +273,16 @@ func (b *book) hold(id identity.ID) bool {
 	return true
 }
 
-// letGo ends hold. If the number was collected, the watch will tell.
-func (b *book) letGo(id identity.ID) {
+// release ends hold. If the number was collected, the watch will tell.
+func (b *index) release(id identity.ID) {
 	delete(b.held, id)
 	if n := b.numbers[id]; n != nil && n.set != nil {
 		b.touchSet(n.set)
 	}
 }
 
-// census counts sets of labels by what they have.
-type census struct {
+// summary counts sets of labels by what they have.
+type summary struct {
 	// Ready have a number. Missing have pods and no number. Unscheduled have one that only pods
 	// without a node need, Waiting none because of the budget.
 	ready, missing, unscheduled, waiting int
@@ -292,8 +292,8 @@ type census struct {
 	edited int
 }
 
-func (b *book) census() census {
-	c := census{unscheduled: b.unscheduled}
+func (b *index) summary() summary {
+	c := summary{unscheduled: b.unscheduled}
 	for text, s := range b.sets {
 		switch {
 		case text == "":

@@ -17,11 +17,11 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s/nodes"
 )
 
-// play is a book of a cluster with one namespace.
-func play(t *testing.T, budget int) (*worldly, *book) {
+// play is an index of a cluster with one namespace.
+func play(t *testing.T, budget int) (*worldly, *index) {
 	t.Helper()
 	w := newWorldly(testRules(t, 300, 399))
-	b := newBook(w.rules, budget)
+	b := newIndex(w.rules, budget)
 	ns := &corev1.Namespace{ObjectMeta: w.meta("", "a")}
 	w.namespaces["a"] = ns
 	b.setNamespace(ns)
@@ -29,7 +29,7 @@ func play(t *testing.T, budget int) (*worldly, *book) {
 }
 
 // addPod adds a pod; node may be "".
-func (w *worldly) addPod(b *book, name, app, node string) (*corev1.Pod, target) {
+func (w *worldly) addPod(b *index, name, app, node string) (*corev1.Pod, target) {
 	p := &corev1.Pod{ObjectMeta: w.meta("a", name), Spec: corev1.PodSpec{NodeName: node}}
 	p.Labels = map[string]string{"app": app}
 	k := key{Namespace: "a", Name: name}
@@ -40,14 +40,14 @@ func (w *worldly) addPod(b *book, name, app, node string) (*corev1.Pod, target) 
 }
 
 // addNumber adds an identity.
-func (w *worldly) addNumber(b *book, id identity.ID, t target) *v2.CiliumIdentity {
+func (w *worldly) addNumber(b *index, id identity.ID, t target) *v2.CiliumIdentity {
 	o := &v2.CiliumIdentity{ObjectMeta: w.meta("", decimal(id)), SecurityLabels: k8sids.SecurityLabels(t.labels)}
 	k8sids.Seal(o)
 	setObject(b, o)
 	return o
 }
 
-func (w *worldly) update(b *book, o *v2.CiliumIdentity, f func(*v2.CiliumIdentity)) *v2.CiliumIdentity {
+func (w *worldly) update(b *index, o *v2.CiliumIdentity, f func(*v2.CiliumIdentity)) *v2.CiliumIdentity {
 	o = o.DeepCopy()
 	w.version++
 	o.ResourceVersion = strconv.Itoa(w.version)
@@ -64,44 +64,44 @@ func TestEdited(t *testing.T) {
 	_, web := w.addPod(b, "one", "web", "n")
 	o := w.addNumber(b, 300, web)
 	now := w.update(b, o, func(o *v2.CiliumIdentity) { o.SecurityLabels["k8s:app"] = "db" })
-	want := step{verb: revert, text: web.text, labels: web.labels, id: 300, uid: o.UID, rv: now.ResourceVersion}
+	want := step{action: revert, text: web.text, labels: web.labels, id: 300, uid: o.UID, rv: now.ResourceVersion}
 	if diff := gocmp.Diff(want, b.decideSet(web.text), gocmp.AllowUnexported(step{})); diff != "" {
 		t.Errorf("edited (-want +got):\n%s", diff)
 	}
 	// A pod with the labels that it says now must not get the number, nor may the prober take it
 	// for theirs.
 	_, db := w.addPod(b, "two", "db", "n")
-	if st := b.decideSet(db.text); st.verb != create {
+	if st := b.decideSet(db.text); st.action != create {
 		t.Errorf("the other labels: %+v", st)
 	}
 	if !b.used(300) {
 		t.Error("the number could be collected")
 	}
 	w.update(b, now, func(o *v2.CiliumIdentity) { o.SecurityLabels = map[string]string{"no=label;": ""} })
-	if st := b.decideSet(web.text); st.verb != revert {
+	if st := b.decideSet(web.text); st.action != revert {
 		t.Errorf("unreadable: %+v", st)
 	}
 	w.update(b, now, func(o *v2.CiliumIdentity) { o.SecurityLabels = k8sids.SecurityLabels(web.labels) })
-	if st := b.decideSet(web.text); st.verb != nothing {
+	if st := b.decideSet(web.text); st.action != nothing {
 		t.Errorf("put right: %+v", st)
 	}
 	// Nobody needs the labels any more: nodes go on to judge by them all the same.
 	now = w.update(b, now, func(o *v2.CiliumIdentity) { o.SecurityLabels = k8sids.SecurityLabels(db.labels) })
 	b.dropPod(key{Namespace: "a", Name: "one"})
-	if st := b.decideSet(db.text); st.verb != create {
+	if st := b.decideSet(db.text); st.action != create {
 		t.Errorf("the other labels, with the pods of the labels that it had gone: %+v", st)
 	}
 	want.rv = now.ResourceVersion
 	if diff := gocmp.Diff(want, b.decideSet(web.text), gocmp.AllowUnexported(step{})); diff != "" {
 		t.Errorf("edited, and no pod has the labels (-want +got):\n%s", diff)
 	}
-	if n := b.census().edited; n != 1 {
+	if n := b.summary().edited; n != 1 {
 		t.Errorf("%d edited", n)
 	}
 	// One that nobody ever needed is told by what it said first, too.
 	o = w.addNumber(b, 301, target{labels: web.labels, text: web.text})
 	w.update(b, o, func(o *v2.CiliumIdentity) { o.SecurityLabels = map[string]string{} })
-	if n := b.numbers[301]; n.text != web.text || b.census().edited != 2 {
+	if n := b.numbers[301]; n.text != web.text || b.summary().edited != 2 {
 		t.Errorf("emptied: it stands for %q", n.text)
 	}
 }
@@ -114,7 +114,7 @@ func TestWithdraw(t *testing.T) {
 	p, web := w.addPod(b, "one", "web", "n")
 	w.addNumber(b, 310, web)
 	o := w.addNumber(b, 320, web)
-	if st := b.decideSet(web.text); st.verb != nothing {
+	if st := b.decideSet(web.text); st.action != nothing {
 		t.Errorf("somebody else's duplicate: %+v", st)
 	}
 	b.take()
@@ -122,14 +122,14 @@ func TestWithdraw(t *testing.T) {
 	if sets, _ := b.take(); len(sets) != 1 {
 		t.Error("nobody looks at it")
 	}
-	if st := b.decideSet(web.text); st.verb != withdraw || st.id != 320 || st.uid != o.UID {
+	if st := b.decideSet(web.text); st.action != withdraw || st.id != 320 || st.uid != o.UID {
 		t.Errorf("a duplicate of ours: %+v", st)
 	}
 	e := &v2.CiliumEndpoint{ObjectMeta: w.meta("a", "one")}
 	e.OwnerReferences = []metav1.OwnerReference{{Kind: "Pod", Name: "one", UID: p.UID}}
 	e.Status.Identity = &v2.EndpointIdentity{ID: 320, Labels: web.labels.Strings()}
 	b.setEndpoint(e)
-	if st := b.decideSet(web.text); st.verb != nothing {
+	if st := b.decideSet(web.text); st.action != nothing {
 		t.Errorf("a duplicate of ours that an agent uses: %+v", st)
 	}
 }
@@ -156,7 +156,7 @@ func TestHeld(t *testing.T) {
 		t.Errorf("while it is collected it is named: %+v", c)
 	}
 	b.take()
-	b.letGo(310)
+	b.release(310)
 	if _, endpoints := b.take(); len(endpoints) != 1 {
 		t.Error("nobody looks at the endpoint")
 	}
@@ -261,10 +261,10 @@ func TestBudget(t *testing.T) {
 				for _, text := range sets {
 					st := b.decideSet(text)
 					switch {
-					case st.verb == create && r.IntN(5) == 0: // it fails, and is tried again
+					case st.action == create && r.IntN(5) == 0: // it fails, and is tried again
 						b.gaveUp(text)
 						b.dirtySets[text] = struct{}{}
-					case st.verb == create:
+					case st.action == create:
 						o := w.addNumber(b, next, target{labels: st.labels})
 						w.numbers[o.Name] = o
 						has[text] = next
@@ -313,7 +313,7 @@ func TestBudget(t *testing.T) {
 			if missing > 0 && pending < budget {
 				t.Fatalf("seed %d: %d wait, with %d of %d used", seed, missing, pending, budget)
 			}
-			if c := b.census(); c.waiting != missing || c.missing != missing {
+			if c := b.summary(); c.waiting != missing || c.missing != missing {
 				t.Fatalf("seed %d: %d wait, told are %+v", seed, missing, c)
 			}
 		}

@@ -5,7 +5,7 @@
 //
 // Pods, Namespaces, CiliumEndpoints, CiliumEndpointSlices and CiliumIdentities go in
 // ([Controller]); out come the identities that should exist, and the identity that each endpoint
-// should name. What is to be done is a function of the objects (book, decide.go); an event only
+// should name. What is to be done is a function of the objects (index, decide.go); an event only
 // says what to look at again. Everything is looked at again every ten minutes, and what failed is
 // tried for ever.
 //
@@ -20,11 +20,11 @@
 //   - Pods in the network of their node, and pods that have ended, need no identity. Labels with a
 //     number by rule need no object.
 //
-// Numbers have a home (home.go): they are CiliumIdentities, or keys of a store ([Keys]). A key is
-// in force only while somebody refers to it: the controller does for as long as a pod has the
-// labels, or an endpoint names the number, and names no number to which it does not refer. Its
-// references end with the lease of the process; another leader makes its own as soon as it leads.
-// Keys are collected by package operator, which asks [Controller.InUse].
+// Numbers have an identity store (identitystore.go): they are CiliumIdentities, or keys of a store
+// ([Keys]). A key is in force only while somebody refers to it: the controller does for as long as
+// a pod has the labels, or an endpoint names the number, and names no number to which it does not
+// refer. Its references end with the lease of the process; another leader makes its own as soon as
+// it leads. Keys are collected by package operator, which asks [Controller.InUse].
 //
 // # Collection
 //

@@ -51,7 +51,7 @@ func (a *asker) usersOf(ctx context.Context, number identity.ID, text string) (u
 	if a.pods == nil || now.named[int64(number)] {
 		return now, nil
 	}
-	now.texts[text], err = podsWant(ctx, a.live, a.pods.book.rules, text)
+	now.texts[text], err = podsWant(ctx, a.live, a.pods.index.rules, text)
 	return now, err
 }
 

@@ -152,7 +152,7 @@ func TestUsersOf(t *testing.T) {
 	t.Parallel()
 	env := servers.Take(t)
 	rules := testRules(t, 256, 65535)
-	c := single(t, env, &Controller{book: newBook(rules, 0), live: env.Client})
+	c := single(t, env, &Controller{index: newIndex(rules, 0), live: env.Client})
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "few", Labels: map[string]string{"team": "red"}}}
 	if err := env.Client.Create(t.Context(), ns); client.IgnoreAlreadyExists(err) != nil {
 		t.Fatal(err)

@@ -19,15 +19,15 @@ import (
 func TestFullRange(t *testing.T) {
 	const sets = 5000
 	rules := testRules(t, 256, 65535)
-	c := &Controller{book: newBook(rules, 0), told: map[string]bool{}}
+	c := &Controller{index: newIndex(rules, 0), told: map[string]bool{}}
 	entry := func(id identity.ID, resting bool) *numberEntry {
 		text := fmt.Sprintf("k8s:app=%d;", id)
 		return &numberEntry{id: id, uid: types.UID(text), text: text, says: text, resting: resting}
 	}
 	for id := rules.First; id <= rules.Last; id++ {
-		c.book.setNumber(entry(id, false))
+		c.index.setNumber(entry(id, false))
 	}
-	h := newObjectHome(objects{}, rules, c, slog.New(slog.DiscardHandler))
+	h := newObjectStore(objects{}, rules, c, slog.New(slog.DiscardHandler))
 	looked := 0
 	h.prober.Known = func(id allocator.ID) (k8sids.Entry, bool) {
 		looked++
@@ -53,14 +53,14 @@ func TestFullRange(t *testing.T) {
 	if c.full("k8s:app=256;") {
 		t.Error("labels that have a number are told that there is none")
 	}
-	c.book.setNumber(entry(300, true))
+	c.index.setNumber(entry(300, true))
 	full(false, "one rests")
-	c.book.setNumber(entry(300, true))
-	c.book.setNumber(entry(300, false))
+	c.index.setNumber(entry(300, true))
+	c.index.setNumber(entry(300, false))
 	full(true, "it was taken again")
-	c.book.setNumber(entry(300, true))
-	c.book.dropNumber(300)
+	c.index.setNumber(entry(300, true))
+	c.index.dropNumber(300)
 	full(false, "it is free")
-	c.book.setNumber(entry(300, false))
+	c.index.setNumber(entry(300, false))
 	full(true, "it was taken once more")
 }

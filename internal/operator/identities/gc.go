@@ -234,7 +234,7 @@ func (c *collector) round(ctx context.Context) (Stats, error) {
 		}
 		return check.unused(o, textOf(o), func() (bool, error) { return c.retire(ctx, o) })
 	})
-	if todo[toFree], stats.Awaited, err = c.letGoOf(ctx, todo[toFree], looks); err != nil && ctx.Err() == nil {
+	if todo[toFree], stats.Awaited, err = c.releasedByAll(ctx, todo[toFree], looks); err != nil && ctx.Err() == nil {
 		// It keeps nothing else from going on, and so is no failure of the round: collection would
 		// not get to a second look as long as it lasts.
 		c.log.Error("numbers of collected identities are not used again: whether agents have let go of them is unknown", "numbers", stats.Awaited, "error", err)
@@ -426,7 +426,7 @@ func (c *collector) retire(ctx context.Context, o *v2.CiliumIdentity) (bool, err
 
 // patch changes metadata and labels of an object that is still as it was read. It reports whether
 // it did.
-func (c *collector) patch(ctx context.Context, o *v2.CiliumIdentity, verb string, metadata, security map[string]any) (bool, error) {
+func (c *collector) patch(ctx context.Context, o *v2.CiliumIdentity, action string, metadata, security map[string]any) (bool, error) {
 	metadata["resourceVersion"], metadata["uid"] = o.ResourceVersion, o.UID
 	// Every agent is sent the object with it, which is half of the bytes, and drops it. An empty
 	// entry has the server go without.
@@ -437,7 +437,7 @@ func (c *collector) patch(ctx context.Context, o *v2.CiliumIdentity, verb string
 	}
 	body, err := json.Marshal(content)
 	if err != nil {
-		return false, fmt.Errorf("%s CiliumIdentity %s: %w", verb, o.Name, err)
+		return false, fmt.Errorf("%s CiliumIdentity %s: %w", action, o.Name, err)
 	}
 	into := &v2.CiliumIdentity{}
 	into.Name = o.Name
@@ -450,7 +450,7 @@ func (c *collector) patch(ctx context.Context, o *v2.CiliumIdentity, verb string
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
 		return false, nil // somebody wrote it: the next look sees
 	}
-	return false, fmt.Errorf("%s CiliumIdentity %s: %w", verb, o.Name, err)
+	return false, fmt.Errorf("%s CiliumIdentity %s: %w", action, o.Name, err)
 }
 
 // free deletes the record of a number that has rested.

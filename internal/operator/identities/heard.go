@@ -26,9 +26,9 @@ const DefaultLost = 24 * time.Hour
 // say what it has heard before its node is known.
 const strayLease = time.Hour
 
-// letGoOf returns those of the objects, whose numbers have rested, that all agents have let go of,
-// or have had time enough to, and how many are left. After an error it is none.
-func (c *collector) letGoOf(ctx context.Context, list []*v2.CiliumIdentity, looks map[string]look) (free []*v2.CiliumIdentity, awaited int, err error) {
+// releasedByAll returns those of the objects, whose numbers have rested, that all agents have let
+// go of, or have had time enough to, and how many are left. After an error it is none.
+func (c *collector) releasedByAll(ctx context.Context, list []*v2.CiliumIdentity, looks map[string]look) (free []*v2.CiliumIdentity, awaited int, err error) {
 	if len(list) == 0 || c.cfg.Lost == 0 {
 		return list, 0, nil
 	}

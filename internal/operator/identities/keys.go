@@ -18,12 +18,12 @@ import (
 func (c *Controller) SetKeys(keys labels.Keys) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.book.rules.relevant().Equal(keys) {
+	if c.index.rules.relevant().Equal(keys) {
 		return
 	}
-	c.book.rules.keys.Store(&keys)
-	for k, p := range c.book.pods {
-		c.book.place(k, p)
+	c.index.rules.keys.Store(&keys)
+	for k, p := range c.index.pods {
+		c.index.place(k, p)
 	}
 	c.flush()
 }
@@ -33,12 +33,12 @@ func (c *Controller) SetKeys(keys labels.Keys) {
 func (c *Controller) LabelSets() (now, full int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, s := range c.book.sets {
+	for _, s := range c.index.sets {
 		if len(s.pods) > 0 && s.number == 0 {
 			now++
 		}
 	}
-	return now, len(c.book.full)
+	return now, len(c.index.full)
 }
 
 // Versions are the highest resource versions of objects of these kinds.
@@ -86,7 +86,7 @@ func (c *Controller) Told(ctx context.Context) (v Versions, why string, err erro
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, n := range c.book.numbers { // what was found right is among these
+	for _, n := range c.index.numbers { // what was found right is among these
 		v.Identities = max(v.Identities, version(n.rv))
 	}
 	return v, why, nil
@@ -97,13 +97,13 @@ func (c *Controller) Told(ctx context.Context) (v Versions, why string, err erro
 func (c *Controller) right(k key, id identity.ID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	p := c.book.pods[k]
+	p := c.index.pods[k]
 	if p == nil || p.set == nil || id == identity.Init || id == 0 {
 		return true
 	}
 	if p.set.number != 0 {
 		return id == p.set.number
 	}
-	n := c.book.numbers[id]
+	n := c.index.numbers[id]
 	return n != nil && !n.resting && n.says == p.set.text
 }

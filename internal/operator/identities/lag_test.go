@@ -121,7 +121,7 @@ func newLagging(t *testing.T, env *controllers.Env, agents bool, limit rate.Limi
 
 func (l *lagging) until(what string, ok func() bool) {
 	l.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(waitTimeout); !ok(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
 			l.Fatalf("never: %s", what)
 		}

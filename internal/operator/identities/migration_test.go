@@ -80,7 +80,7 @@ func (a *agent) attach(p *corev1.Pod) {
 	if err != nil {
 		a.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(a.ctx, patience)
+	ctx, cancel := context.WithTimeout(a.ctx, waitTimeout)
 	defer cancel()
 	id, _, err := a.alloc.Allocate(ctx, k8sids.Key{Set: t.labels})
 	switch {

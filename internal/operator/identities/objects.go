@@ -42,8 +42,8 @@ func (o objects) Update(ctx context.Context, id *v2.CiliumIdentity, _ metav1.Upd
 	return id, o.client.Update(ctx, id)
 }
 
-// objectHome keeps numbers as CiliumIdentities.
-type objectHome struct {
+// objectStore keeps numbers as CiliumIdentities.
+type objectStore struct {
 	objects
 	rules  *Rules
 	prober k8sids.Prober
@@ -51,9 +51,9 @@ type objectHome struct {
 	log    *slog.Logger
 }
 
-// newObjectHome returns one. c says what the ledger has.
-func newObjectHome(o objects, rules *Rules, c *Controller, log *slog.Logger) *objectHome {
-	h := &objectHome{objects: o, rules: rules, log: log}
+// newObjectStore returns one. c says what the observer has.
+func newObjectStore(o objects, rules *Rules, c *Controller, log *slog.Logger) *objectStore {
+	h := &objectStore{objects: o, rules: rules, log: log}
 	h.prober = k8sids.Prober{
 		Objects: o, First: allocator.ID(rules.First), Last: allocator.ID(rules.Last), Salt: h.readSalt, Text: textOf, Known: c.known, Full: c.full,
 	}
@@ -61,7 +61,7 @@ func newObjectHome(o objects, rules *Rules, c *Controller, log *slog.Logger) *ob
 }
 
 // readSalt returns the cluster's salt.
-func (h *objectHome) readSalt(ctx context.Context) (string, error) {
+func (h *objectStore) readSalt(ctx context.Context) (string, error) {
 	return h.salt.Get(ctx, func(ctx context.Context) (types.UID, error) {
 		var ns corev1.Namespace
 		err := h.live.Get(ctx, client.ObjectKey{Name: k8sids.SaltNamespace}, &ns)
@@ -69,7 +69,7 @@ func (h *objectHome) readSalt(ctx context.Context) (string, error) {
 	})
 }
 
-func (h *objectHome) follow(ctx context.Context, informers cache.Cache, l ledger) (toolscache.InformerSynced, error) {
+func (h *objectStore) follow(ctx context.Context, informers cache.Cache, l observer) (toolscache.InformerSynced, error) {
 	return handle(ctx, informers, func(o *v2.CiliumIdentity) {
 		if now, ok := h.rules.numberEntryOf(o); ok {
 			l.setNumber(now)
@@ -81,9 +81,9 @@ func (h *objectHome) follow(ctx context.Context, informers cache.Cache, l ledger
 	})
 }
 
-func (h *objectHome) run(context.Context) error { return nil }
+func (h *objectStore) run(context.Context) error { return nil }
 
-func (h *objectHome) make(ctx context.Context, st step) (made, error) {
+func (h *objectStore) make(ctx context.Context, st step) (made, error) {
 	got, err := h.prober.Probe(ctx, st.text, k8sids.SecurityLabels(st.labels))
 	if err != nil {
 		return made{}, err
@@ -95,7 +95,7 @@ func (h *objectHome) make(ctx context.Context, st step) (made, error) {
 	return made{id: identity.ID(got.ID), uid: got.Object.UID}, nil
 }
 
-func (h *objectHome) restore(ctx context.Context, st step) (made, error) {
+func (h *objectStore) restore(ctx context.Context, st step) (made, error) {
 	_, err := h.prober.Restore(ctx, allocator.ID(st.id), st.text, k8sids.SecurityLabels(st.labels))
 	if conflict := (*allocator.ConflictError)(nil); errors.As(err, &conflict) {
 		h.log.Warn("an identity in use is gone and cannot come back", "identity", st.id, "labels", st.labels, "error", err)
@@ -107,7 +107,7 @@ func (h *objectHome) restore(ctx context.Context, st step) (made, error) {
 	return made{}, err
 }
 
-func (h *objectHome) revert(ctx context.Context, st step) (made, error) {
+func (h *objectStore) revert(ctx context.Context, st step) (made, error) {
 	var edited map[string]string
 	err := h.rewrite(ctx, st, "give its labels back to", func(o *v2.CiliumIdentity) {
 		edited = o.SecurityLabels
@@ -119,12 +119,12 @@ func (h *objectHome) revert(ctx context.Context, st step) (made, error) {
 	return made{}, err
 }
 
-func (h *objectHome) seal(ctx context.Context, st step) error {
+func (h *objectStore) seal(ctx context.Context, st step) error {
 	return h.rewrite(ctx, st, "give a digest to", k8sids.Seal)
 }
 
 // rewrite changes an object that is still what was decided about.
-func (h *objectHome) rewrite(ctx context.Context, st step, verb string, f func(*v2.CiliumIdentity)) error {
+func (h *objectStore) rewrite(ctx context.Context, st step, action string, f func(*v2.CiliumIdentity)) error {
 	o, err := h.Get(ctx, decimal(st.id), metav1.GetOptions{})
 	if changed(err) || err == nil && (o.UID != st.uid || o.ResourceVersion != st.rv) {
 		return errChanged
@@ -136,12 +136,12 @@ func (h *objectHome) rewrite(ctx context.Context, st step, verb string, f func(*
 	if err := h.client.Update(ctx, o); changed(err) {
 		return errChanged
 	} else if err != nil {
-		return fmt.Errorf("%s identity %d: %w", verb, st.id, err)
+		return fmt.Errorf("%s identity %d: %w", action, st.id, err)
 	}
 	return nil
 }
 
-func (h *objectHome) withdraw(ctx context.Context, st step) error {
+func (h *objectStore) withdraw(ctx context.Context, st step) error {
 	o := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: decimal(st.id)}}
 	err := h.client.Delete(ctx, o, client.Preconditions{UID: &st.uid, ResourceVersion: &st.rv})
 	if changed(err) {
@@ -153,7 +153,7 @@ func (h *objectHome) withdraw(ctx context.Context, st step) error {
 	return err
 }
 
-func (h *objectHome) has(ctx context.Context, id identity.ID, text string) (bool, error) {
+func (h *objectStore) has(ctx context.Context, id identity.ID, text string) (bool, error) {
 	o, err := h.Get(ctx, decimal(id), metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return false, nil
@@ -165,8 +165,8 @@ func (h *objectHome) has(ctx context.Context, id identity.ID, text string) (bool
 	return !rests && textOf(o) == text, nil
 }
 
-// letGo has nothing to do: what keeps an object are the pods and endpoints themselves.
-func (h *objectHome) letGo(context.Context, string) error { return nil }
+// release has nothing to do: what keeps an object are the pods and endpoints themselves.
+func (h *objectStore) release(context.Context, string) error { return nil }
 
 // changed says whether a write failed because the object is another than was known.
 func changed(err error) bool {

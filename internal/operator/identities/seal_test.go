@@ -35,9 +35,9 @@ func TestSeal(t *testing.T) {
 			o.SecurityLabels = k8sids.SecurityLabels(as.labels)
 		})
 	}
-	want := func(when string, of target, v verb, id identity.ID) {
+	want := func(when string, of target, v action, id identity.ID) {
 		t.Helper()
-		if st := b.decideSet(of.text); st.verb != v || id != 0 && (st.id != id || st.rv != b.numbers[id].rv || st.uid != b.numbers[id].uid) {
+		if st := b.decideSet(of.text); st.action != v || id != 0 && (st.id != id || st.rv != b.numbers[id].rv || st.uid != b.numbers[id].uid) {
 			t.Errorf("%s: %+v, want %d of %d", when, st, v, id)
 		}
 	}
@@ -76,7 +76,7 @@ func TestSeal(t *testing.T) {
 	want("the labels that it had", web, create, 0)
 	o = label(o, web)
 	want("the other way round", web, nothing, 0)
-	if n := b.census().edited; n != 0 {
+	if n := b.summary().edited; n != 0 {
 		t.Errorf("%d edited", n)
 	}
 	o = w.update(b, o, func(o *v2.CiliumIdentity) { // sealed and edited, and heard of only then
@@ -134,7 +134,7 @@ func TestSealed(t *testing.T) {
 	}
 	sealed := func(number string) {
 		t.Helper()
-		controllers.Eventually(t, patience, func() string {
+		controllers.Eventually(t, waitTimeout, func() string {
 			o := get(number)
 			if !maps.Equal(o.SecurityLabels, sets[number]) || !k8sids.WasGiven(o, sets[number]) {
 				return fmt.Sprintf("%s: labels %v, annotations %v", number, o.SecurityLabels, o.Annotations)

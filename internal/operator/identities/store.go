@@ -32,22 +32,22 @@ type Keys struct {
 	SyncInterval time.Duration
 }
 
-// keyHome keeps numbers as keys of a store, by the allocator that agents have too. For each set of
+// keyStore keeps numbers as keys of a store, by the allocator that agents have too. For each set of
 // labels in use it holds a reference on the lease of this process. After a failover both leaders'
 // references stand side by side, until the lease of the one that is gone has run out.
-type keyHome struct {
+type keyStore struct {
 	rules *Rules
 	store kvstore.Backend
 	alloc *allocator.Allocator
 	log   *slog.Logger
 
-	ledger   ledger
-	followed chan struct{} // closed when ledger is set
+	observer observer
+	followed chan struct{} // closed when observer is set
 	listed   atomic.Bool
 }
 
-func newKeyHome(cfg Keys, rules *Rules, log *slog.Logger) (*keyHome, error) {
-	h := &keyHome{rules: rules, store: cfg.Store, log: log, followed: make(chan struct{})}
+func newKeyHome(cfg Keys, rules *Rules, log *slog.Logger) (*keyStore, error) {
+	h := &keyStore{rules: rules, store: cfg.Store, log: log, followed: make(chan struct{})}
 	b, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{
 		Store: cfg.Store, BasePath: storekeys.IdentitiesPrefix, Suffix: cfg.Suffix, KeyType: k8sids.Key{}, Logger: log,
 	})
@@ -67,13 +67,13 @@ func newKeyHome(cfg Keys, rules *Rules, log *slog.Logger) (*keyHome, error) {
 	return h, err
 }
 
-func (h *keyHome) follow(_ context.Context, _ cache.Cache, l ledger) (toolscache.InformerSynced, error) {
-	h.ledger = l
+func (h *keyStore) follow(_ context.Context, _ cache.Cache, l observer) (toolscache.InformerSynced, error) {
+	h.observer = l
 	close(h.followed)
 	return h.listed.Load, nil
 }
 
-func (h *keyHome) run(ctx context.Context) error {
+func (h *keyStore) run(ctx context.Context) error {
 	select {
 	case <-h.followed:
 		return h.alloc.Run(ctx)
@@ -91,7 +91,7 @@ func parseKey(text string) (k8sids.Key, error) {
 	return k.(k8sids.Key), nil
 }
 
-func (h *keyHome) make(ctx context.Context, st step) (made, error) {
+func (h *keyStore) make(ctx context.Context, st step) (made, error) {
 	id, isNew, err := h.alloc.Allocate(ctx, k8sids.Key{Set: st.labels})
 	if err != nil {
 		return made{}, err
@@ -103,7 +103,7 @@ func (h *keyHome) make(ctx context.Context, st step) (made, error) {
 // restore has the allocator go on with the number as if this process had had it before. If it has
 // become others', the allocator takes another one. One that rests is not taken: the record does not
 // say after which labels.
-func (h *keyHome) restore(ctx context.Context, st step) (made, error) {
+func (h *keyStore) restore(ctx context.Context, st step) (made, error) {
 	_, err := h.store.Get(ctx, kvstore.JoinKey(storekeys.IdentitiesPrefix, "rest", decimal(st.id)))
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
 		return made{}, fmt.Errorf("read whether number %d rests: %w", st.id, err)
@@ -120,9 +120,9 @@ func (h *keyHome) restore(ctx context.Context, st step) (made, error) {
 	return made{held: true}, nil
 }
 
-func (h *keyHome) revert(ctx context.Context, st step) (made, error) { return h.restore(ctx, st) }
+func (h *keyStore) revert(ctx context.Context, st step) (made, error) { return h.restore(ctx, st) }
 
-func (h *keyHome) has(ctx context.Context, id identity.ID, text string) (bool, error) {
+func (h *keyStore) has(ctx context.Context, id identity.ID, text string) (bool, error) {
 	kv, err := h.store.Get(ctx, kvstore.JoinKey(storekeys.IdentitiesPrefix, "id", decimal(id)))
 	if errors.Is(err, kvstore.ErrNotFound) {
 		return false, nil
@@ -134,12 +134,12 @@ func (h *keyHome) has(ctx context.Context, id identity.ID, text string) (bool, e
 }
 
 // seal has nothing to do: a store tells with what a key was made.
-func (h *keyHome) seal(context.Context, step) error { return nil }
+func (h *keyStore) seal(context.Context, step) error { return nil }
 
 // withdraw has nothing to do: the allocator gives back what somebody else made before it.
-func (h *keyHome) withdraw(context.Context, step) error { return nil }
+func (h *keyStore) withdraw(context.Context, step) error { return nil }
 
-func (h *keyHome) letGo(ctx context.Context, text string) error {
+func (h *keyStore) release(ctx context.Context, text string) error {
 	k, err := parseKey(text)
 	if err != nil {
 		return err
@@ -150,22 +150,22 @@ func (h *keyHome) letGo(ctx context.Context, text string) error {
 	return nil
 }
 
-// keyBackend is the store as the allocator sees it. It tells the ledger what it tells the
+// keyBackend is the store as the allocator sees it. It tells the observer what it tells the
 // allocator.
 type keyBackend struct {
 	*allocator.KVStoreBackend
-	home *keyHome
+	identityStore *keyStore
 }
 
 // ListAndWatch implements [allocator.Backend].
 func (b *keyBackend) ListAndWatch(ctx context.Context, handler allocator.CacheMutations) error {
-	return b.KVStoreBackend.ListAndWatch(ctx, &teller{handler, b.home, make(map[allocator.ID]int64)})
+	return b.KVStoreBackend.ListAndWatch(ctx, &teller{handler, b.identityStore, make(map[allocator.ID]int64)})
 }
 
-// teller tells the ledger what the allocator has been told.
+// teller tells the observer what the allocator has been told.
 type teller struct {
 	allocator.CacheMutations
-	home *keyHome
+	identityStore *keyStore
 	// originals are the numbers of which is known what they were made with, and when they were
 	// made.
 	originals map[allocator.ID]int64
@@ -174,7 +174,7 @@ type teller struct {
 // OnListDone implements [allocator.CacheMutations].
 func (t *teller) OnListDone(revision int64) {
 	t.CacheMutations.OnListDone(revision)
-	t.home.listed.Store(true)
+	t.identityStore.listed.Store(true)
 }
 
 // OnUpsert implements [allocator.CacheMutations]. A number stands for what it was made with,
@@ -195,7 +195,7 @@ func (t *teller) OnUpsert(m allocator.Mapping) {
 	if m.Edited {
 		now.says = ""
 	}
-	t.home.ledger.setNumber(now)
+	t.identityStore.observer.setNumber(now)
 }
 
 // OnDelete implements [allocator.CacheMutations].
@@ -203,10 +203,10 @@ func (t *teller) OnDelete(id allocator.ID, revision int64) {
 	t.CacheMutations.OnDelete(id, revision)
 	delete(t.originals, id)
 	if t.ours(id) {
-		t.home.ledger.dropNumber(identity.ID(id))
+		t.identityStore.observer.dropNumber(identity.ID(id))
 	}
 }
 
 func (t *teller) ours(id allocator.ID) bool {
-	return id >= allocator.ID(t.home.rules.First) && id <= allocator.ID(t.home.rules.Last)
+	return id >= allocator.ID(t.identityStore.rules.First) && id <= allocator.ID(t.identityStore.rules.Last)
 }

@@ -33,8 +33,8 @@ import (
 
 type clientObject = client.Object
 
-// patience is how long a machine under load may take.
-const patience = 90 * time.Second
+// waitTimeout is how long a machine under load may take.
+const waitTimeout = 90 * time.Second
 
 // town is a cluster in which tests play the kubelet, the agents and people with kubectl, and
 // operators run.
@@ -495,13 +495,13 @@ func (tn *town) always(s state) {
 // until asks until f returns "". It leaves the machine to others in between.
 func (tn *town) until(f func() string) {
 	tn.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
+	for deadline := time.Now().Add(waitTimeout); ; time.Sleep(100 * time.Millisecond) {
 		problem := f()
 		if problem == "" {
 			return
 		}
 		if time.Now().After(deadline) {
-			tn.Fatalf("after %s: %s", patience, problem)
+			tn.Fatalf("after %s: %s", waitTimeout, problem)
 		}
 	}
 }

@@ -239,7 +239,7 @@ func (l *liveCheck) counts(began time.Time) {
 func (l *liveCheck) ask() error {
 	var rules *Rules
 	if l.pods != nil {
-		rules = l.pods.book.rules
+		rules = l.pods.index.rules
 	}
 	now, err := liveUse(l.ctx, l.live, rules)
 	if err != nil {

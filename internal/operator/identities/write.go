@@ -20,46 +20,46 @@ import (
 	"github.com/hawser-net/hawser/pkg/allocator"
 )
 
-// doSet does the next thing that a set of labels needs. What follows from it is done when the home
-// has told of it.
+// doSet does the next thing that a set of labels needs. What follows from it is done when the
+// identity store has told of it.
 func (c *Controller) doSet(ctx context.Context, text string) error {
 	c.mu.Lock()
-	st := c.book.decideSet(text)
+	st := c.index.decideSet(text)
 	c.mu.Unlock()
 	var did made
 	var err error
-	switch st.verb {
+	switch st.action {
 	case create:
-		did, err = c.home.make(ctx, st)
+		did, err = c.identityStore.make(ctx, st)
 	case restore:
-		did, err = c.home.restore(ctx, st)
+		did, err = c.identityStore.restore(ctx, st)
 	case revert:
-		did, err = c.home.revert(ctx, st)
+		did, err = c.identityStore.revert(ctx, st)
 	case withdraw:
-		return c.home.withdraw(ctx, st)
+		return c.identityStore.withdraw(ctx, st)
 	case seal: // no pod waits for it, and it is limited
 		c.seals.add(text)
 		return nil
-	case letGo:
-		return c.letGo(ctx, text)
+	case release:
+		return c.release(ctx, text)
 	case nothing, wait:
 		return nil
 	}
 	c.mu.Lock()
-	if err != nil && st.verb == create {
-		c.book.gaveUp(text)
+	if err != nil && st.action == create {
+		c.index.gaveUp(text)
 	}
 	if err == nil {
 		delete(c.told, text)
 	}
-	if err == nil && st.verb == restore {
-		c.book.noteRestored(text, st.id)
+	if err == nil && st.action == restore {
+		c.index.noteRestored(text, st.id)
 	}
 	if did.uid != "" {
-		c.book.noteMade(did.id, did.uid)
+		c.index.noteMade(did.id, did.uid)
 	}
 	if did.held {
-		c.book.keep(text)
+		c.index.keep(text)
 	}
 	c.flush()
 	c.mu.Unlock()
@@ -75,21 +75,21 @@ func (c *Controller) doSeal(ctx context.Context, text string) error {
 		return fmt.Errorf("waiting to give identities their digests: %w", err)
 	}
 	c.mu.Lock()
-	st := c.book.decideSet(text)
+	st := c.index.decideSet(text)
 	c.mu.Unlock()
-	if st.verb != seal {
+	if st.action != seal {
 		return nil
 	}
-	return c.home.seal(ctx, st)
+	return c.identityStore.seal(ctx, st)
 }
 
-// letGo gives back the reference to a number that nobody needs. Whatever the home says, it holds
-// none from here on.
-func (c *Controller) letGo(ctx context.Context, text string) error {
-	err := c.home.letGo(ctx, text)
+// release gives back the reference to a number that nobody needs. Whatever the identity store says,
+// it holds none from here on.
+func (c *Controller) release(ctx context.Context, text string) error {
+	err := c.identityStore.release(ctx, text)
 	c.mu.Lock()
-	delete(c.book.kept, text)
-	c.book.dirtySets[text] = struct{}{} // somebody may need it by now
+	delete(c.index.kept, text)
+	c.index.dirtySets[text] = struct{}{} // somebody may need it by now
 	c.flush()
 	c.mu.Unlock()
 	return err
@@ -99,7 +99,7 @@ func (c *Controller) letGo(ctx context.Context, text string) error {
 func (c *Controller) tell(st step, err error) {
 	c.mu.Lock()
 	var pods []*corev1.Pod
-	if s := c.book.sets[st.text]; s != nil && !c.told[st.text] {
+	if s := c.index.sets[st.text]; s != nil && !c.told[st.text] {
 		for _, p := range s.pods {
 			if pods = append(pods, p.obj); len(pods) == maxTold {
 				break
@@ -117,7 +117,7 @@ func (c *Controller) tell(st step, err error) {
 // doEndpoint names the right identity in an endpoint.
 func (c *Controller) doEndpoint(ctx context.Context, k key) error {
 	c.mu.Lock()
-	fix, ok := c.book.decideEndpoint(k)
+	fix, ok := c.index.decideEndpoint(k)
 	c.mu.Unlock()
 	if !ok {
 		return nil
@@ -135,7 +135,7 @@ func (c *Controller) doEndpoint(ctx context.Context, k key) error {
 		}
 	}
 	if fix.refused != believed { // its number may have been made a moment ago
-		if has, err := c.home.has(ctx, fix.had, fix.labels.KVString()); err != nil || has {
+		if has, err := c.identityStore.has(ctx, fix.had, fix.labels.KVString()); err != nil || has {
 			return cmp.Or(err, errChanged)
 		}
 	}
@@ -171,7 +171,7 @@ func (c *Controller) confirm(ctx context.Context, fix correction) error {
 	if err != nil {
 		return fmt.Errorf("read pod %s: %w", fix.key, err)
 	}
-	t, err := c.book.rules.target(&pod, ns.Labels) // rules never change
+	t, err := c.index.rules.target(&pod, ns.Labels) // rules never change
 	if err != nil || pod.UID != fix.pod || !counts(&pod) || !t.labels.Equal(fix.labels) {
 		return errChanged
 	}

@@ -179,8 +179,8 @@ func TestInterleavings(t *testing.T) {
 			kept := netip.MustParsePrefix("10.0.2.0/24")
 			m := &memory{t: t, has: map[netip.Addr]ipcache.Claim{}, kept: kept.Contains}
 			e := &Endpoints{
-				cfg:  Config{Hosts: []netip.Addr{netip.MustParseAddr(ownNode)}, Slices: true, Accept: func(identity.ID) error { return nil }, Log: slog.New(slog.DiscardHandler)},
-				book: newBook(m, slog.New(slog.DiscardHandler)),
+				cfg:   Config{Hosts: []netip.Addr{netip.MustParseAddr(ownNode)}, Slices: true, Accept: func(identity.ID) error { return nil }, Log: slog.New(slog.DiscardHandler)},
+				index: newIndex(m, slog.New(slog.DiscardHandler)),
 			}
 			h := e.slices(func() {})
 			known := map[string]string{} // versions by slice

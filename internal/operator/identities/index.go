@@ -21,14 +21,14 @@ import (
 // key names an object in a namespace.
 type key = types.NamespacedName
 
-// book is what is known of the cluster, and the indexes that answer what is to be done. It does no
+// index is what is known of the cluster, and answers what is to be done. It does no
 // I/O, knows no clock and starts no goroutine; whoever has it must see to it that one call ends
 // before the next. What it says depends on the objects alone and not on the order in which they
 // came, with two exceptions that cost nothing when they are forgotten: what an object's labels were
 // before somebody changed them, and which objects this process made.
 //
 // Objects that it is told of are kept and must not be changed.
-type book struct {
+type index struct {
 	rules  *Rules
 	budget int // of identities for pods that no node has; below 0 for any
 
@@ -103,13 +103,13 @@ type endpointEntry struct {
 	alien bool // belongs to something that is no pod
 }
 
-// numberEntry is a number as its home shows it: a CiliumIdentity, or a key of a store.
+// numberEntry is a number as its identity store shows it: a CiliumIdentity, or a key of a store.
 type numberEntry struct {
 	id   identity.ID
 	uid  types.UID
 	life types.UID // its incarnation
 	rv   string
-	born int64 // in units of the home's own
+	born int64 // in units of the identity store's own
 	// text is what the number stands for: what the object said first. says is what it says now.
 	// They differ if somebody edited it.
 	text, says string
@@ -124,8 +124,8 @@ type numberEntry struct {
 	set           *setEntry // of text, unless it rests
 }
 
-func newBook(rules *Rules, budget int) *book {
-	return &book{
+func newIndex(rules *Rules, budget int) *index {
+	return &index{
 		rules: rules, budget: budget,
 		namespaces: map[string]namespaceEntry{}, pods: map[key]*podEntry{}, inside: map[string]map[key]*podEntry{}, sets: map[string]*setEntry{},
 		endpoints: map[key]endpointEntry{}, numbers: map[identity.ID]*numberEntry{}, slices: map[string]map[identity.ID]int{},
@@ -146,7 +146,7 @@ func version(rv string) uint64 {
 
 // ---- namespaces and pods ------------------------------------------------------------------------
 
-func (b *book) setNamespace(ns *corev1.Namespace) {
+func (b *index) setNamespace(ns *corev1.Namespace) {
 	old, known := b.namespaces[ns.Name]
 	b.namespaces[ns.Name] = namespaceEntry{ns.Labels, version(ns.ResourceVersion)}
 	if known && maps.Equal(old.labels, ns.Labels) {
@@ -157,14 +157,14 @@ func (b *book) setNamespace(ns *corev1.Namespace) {
 	}
 }
 
-func (b *book) dropNamespace(name string) {
+func (b *index) dropNamespace(name string) {
 	delete(b.namespaces, name)
 	for k, p := range b.inside[name] {
 		b.place(k, p)
 	}
 }
 
-func (b *book) setPod(obj *corev1.Pod) {
+func (b *index) setPod(obj *corev1.Pod) {
 	k := key{Namespace: obj.Namespace, Name: obj.Name}
 	p := b.pods[k]
 	if p == nil {
@@ -199,7 +199,7 @@ func samePod(x, y *corev1.Pod) bool {
 	return x.UID == y.UID && counts(x) == counts(y) && x.Spec.ServiceAccountName == y.Spec.ServiceAccountName && maps.Equal(x.Labels, y.Labels)
 }
 
-func (b *book) dropPod(k key) {
+func (b *index) dropPod(k key) {
 	p := b.pods[k]
 	if p == nil {
 		return
@@ -213,7 +213,7 @@ func (b *book) dropPod(k key) {
 }
 
 // place puts a pod under the set of labels that it has now.
-func (b *book) place(k key, p *podEntry) {
+func (b *index) place(k key, p *podEntry) {
 	b.dirtyEndpoints[k] = struct{}{}
 	ns, known := b.namespaces[k.Namespace]
 	p.err = nil
@@ -254,9 +254,9 @@ func (b *book) place(k key, p *podEntry) {
 	b.dirtySets[s.text] = struct{}{}
 }
 
-// claim books which number the pod's endpoint has for the pod's labels. A pod without a node has no
+// claim notes which number the pod's endpoint has for the pod's labels. A pod without a node has no
 // agent that could have given it one.
-func (b *book) claim(k key, p *podEntry) {
+func (b *index) claim(k key, p *podEntry) {
 	s := p.set
 	if s == nil {
 		return
@@ -276,7 +276,7 @@ func (b *book) claim(k key, p *podEntry) {
 
 // count counts claims. Other sets that claim a number are looked at when one more does, or one
 // less: see contested.
-func (b *book) count(s *setEntry, c claim, n int) {
+func (b *index) count(s *setEntry, c claim, n int) {
 	if c.id == 0 {
 		return
 	}
@@ -307,21 +307,21 @@ func (b *book) count(s *setEntry, c claim, n int) {
 }
 
 // contest has the sets looked at that claim a number, but not their endpoints.
-func (b *book) contest(id identity.ID) {
+func (b *index) contest(id identity.ID) {
 	for text := range b.claimed[id] {
 		b.dirtySets[text] = struct{}{}
 	}
 }
 
 // touchClaims has those looked at who claim a number.
-func (b *book) touchClaims(id identity.ID) {
+func (b *index) touchClaims(id identity.ID) {
 	for text := range b.claimed[id] {
 		b.touchSet(b.sets[text])
 	}
 }
 
 // countFull counts a pod under the labels that it had if all counted.
-func (b *book) countFull(p *podEntry, full uint64) {
+func (b *index) countFull(p *podEntry, full uint64) {
 	if p.full != 0 {
 		if b.full[p.full]--; b.full[p.full] == 0 {
 			delete(b.full, p.full)
@@ -333,7 +333,7 @@ func (b *book) countFull(p *podEntry, full uint64) {
 }
 
 // leave takes a pod out of its set.
-func (b *book) leave(k key, p *podEntry) {
+func (b *index) leave(k key, p *podEntry) {
 	b.countFull(p, 0)
 	s := p.set
 	if s == nil {
@@ -355,14 +355,14 @@ func (b *book) leave(k key, p *podEntry) {
 
 // touchNumbers has those looked at who claim a number of a set: whether they can have it depends on
 // whether the set has pods.
-func (b *book) touchNumbers(s *setEntry) {
+func (b *index) touchNumbers(s *setEntry) {
 	for _, n := range s.numbers {
 		b.touchClaims(n.id)
 	}
 }
 
 // set returns the entry of a set of labels.
-func (b *book) set(text string) *setEntry {
+func (b *index) set(text string) *setEntry {
 	s := b.sets[text]
 	if s == nil {
 		s = &setEntry{target: target{text: text}}
@@ -372,7 +372,7 @@ func (b *book) set(text string) *setEntry {
 }
 
 // tidy forgets a set that nothing has.
-func (b *book) tidy(s *setEntry) {
+func (b *index) tidy(s *setEntry) {
 	if len(s.pods) == 0 && len(s.numbers) == 0 && b.sets[s.text] == s {
 		delete(b.sets, s.text)
 		delete(b.waiting, s.text)
@@ -381,7 +381,7 @@ func (b *book) tidy(s *setEntry) {
 
 // account counts a set against the budget if it has, or is about to get, a number that only pods
 // without a node need.
-func (b *book) account(s *setEntry) {
+func (b *index) account(s *setEntry) {
 	if len(s.numbers) > 0 || len(s.pods) == 0 {
 		s.reserved = false
 	}
@@ -409,7 +409,7 @@ func (s *setEntry) pending() bool { return len(s.pods) > 0 && s.scheduled == 0 &
 
 // ---- endpoints and slices -----------------------------------------------------------------------
 
-func (b *book) setEndpoint(obj *v2.CiliumEndpoint) {
+func (b *index) setEndpoint(obj *v2.CiliumEndpoint) {
 	k := key{Namespace: obj.Namespace, Name: obj.Name}
 	e := endpointEntry{obj: obj, rv: version(obj.ResourceVersion), alien: len(obj.OwnerReferences) > 0}
 	for _, ref := range obj.OwnerReferences {
@@ -427,14 +427,14 @@ func (b *book) setEndpoint(obj *v2.CiliumEndpoint) {
 	b.touchEndpoint(k)
 }
 
-func (b *book) dropEndpoint(k key) {
+func (b *index) dropEndpoint(k key) {
 	b.name(b.endpoints[k].id, -1)
 	delete(b.endpoints, k)
 	b.touchEndpoint(k)
 }
 
 // touchEndpoint has an endpoint looked at, and what it says of its pod's labels booked.
-func (b *book) touchEndpoint(k key) {
+func (b *index) touchEndpoint(k key) {
 	b.dirtyEndpoints[k] = struct{}{}
 	if p := b.pods[k]; p != nil {
 		b.claim(k, p)
@@ -442,7 +442,7 @@ func (b *book) touchEndpoint(k key) {
 }
 
 // name counts who names a number.
-func (b *book) name(id identity.ID, n int) {
+func (b *index) name(id identity.ID, n int) {
 	if id == 0 {
 		return
 	}
@@ -458,7 +458,7 @@ func (b *book) name(id identity.ID, n int) {
 	}
 }
 
-func (b *book) setSlice(obj *v2alpha1.CiliumEndpointSlice) {
+func (b *index) setSlice(obj *v2alpha1.CiliumEndpointSlice) {
 	now := map[identity.ID]int{}
 	for i := range obj.Endpoints {
 		if id := obj.Endpoints[i].IdentityID; id > 0 && id <= int64(^uint32(0)) {
@@ -475,15 +475,15 @@ func (b *book) setSlice(obj *v2alpha1.CiliumEndpointSlice) {
 	}
 }
 
-func (b *book) dropSlice(name string) {
+func (b *index) dropSlice(name string) {
 	for id, n := range b.slices[name] {
 		b.name(id, -n)
 	}
 	delete(b.slices, name)
 }
 
-// setNode books what the agent of a node says of itself.
-func (b *book) setNode(obj *v2.CiliumNode) {
+// setNode notes what the agent of a node says of itself.
+func (b *index) setNode(obj *v2.CiliumNode) {
 	_, was := b.agents[obj.Name]
 	switch is := obj.Annotations[nodes.ManagementAnnotation] == string(identity.ManagedByAgent); {
 	case is:
@@ -493,7 +493,7 @@ func (b *book) setNode(obj *v2.CiliumNode) {
 	}
 }
 
-func (b *book) dropNode(k key) {
+func (b *index) dropNode(k key) {
 	if _, was := b.agents[k.Name]; !was {
 		return
 	}
@@ -573,8 +573,8 @@ func (n *numberEntry) wasGiven(text string) bool {
 	return err == nil && n.given == k8sids.Digest(k8sids.SecurityLabels(k.Set))
 }
 
-// setNumber books a number as it is now. The entry belongs to the book from here on.
-func (b *book) setNumber(now *numberEntry) {
+// setNumber notes a number as it is now. The entry belongs to the index from here on.
+func (b *index) setNumber(now *numberEntry) {
 	id := now.id
 	old := b.numbers[id]
 	same := old != nil && old.life == now.life && old.resting == now.resting
@@ -599,15 +599,15 @@ func (b *book) setNumber(now *numberEntry) {
 }
 
 // allTaken says whether every number is another set's, and none rests.
-func (b *book) allTaken(text string) bool {
+func (b *index) allTaken(text string) bool {
 	if s := b.sets[text]; s != nil && len(s.numbers) > 0 {
 		return false
 	}
 	return b.resting == 0 && len(b.numbers) == int(b.rules.Last-b.rules.First)+1
 }
 
-// dropNumber books that a number is gone.
-func (b *book) dropNumber(id identity.ID) {
+// dropNumber notes that a number is gone.
+func (b *index) dropNumber(id identity.ID) {
 	if n := b.numbers[id]; n != nil {
 		b.detach(n)
 		delete(b.numbers, id)
@@ -616,7 +616,7 @@ func (b *book) dropNumber(id identity.ID) {
 }
 
 // attach puts a number under its set.
-func (b *book) attach(n *numberEntry) {
+func (b *index) attach(n *numberEntry) {
 	b.touchClaims(n.id)
 	if n.resting {
 		b.resting++
@@ -632,7 +632,7 @@ func (b *book) attach(n *numberEntry) {
 }
 
 // detach is the inverse of attach.
-func (b *book) detach(n *numberEntry) {
+func (b *index) detach(n *numberEntry) {
 	b.touchClaims(n.id)
 	if n.resting {
 		b.resting--
@@ -649,7 +649,7 @@ func (b *book) detach(n *numberEntry) {
 }
 
 // touchSet has a set looked at, with the endpoints of its pods.
-func (b *book) touchSet(s *setEntry) {
+func (b *index) touchSet(s *setEntry) {
 	b.dirtySets[s.text] = struct{}{}
 	for k := range s.pods {
 		b.dirtyEndpoints[k] = struct{}{}
@@ -657,7 +657,7 @@ func (b *book) touchSet(s *setEntry) {
 }
 
 // all marks everything as to be looked at.
-func (b *book) all() {
+func (b *index) all() {
 	clear(b.spent)
 	for text := range b.sets {
 		b.dirtySets[text] = struct{}{}
@@ -671,7 +671,7 @@ func (b *book) all() {
 }
 
 // take returns what must be looked at, and forgets it.
-func (b *book) take() (sets []string, endpoints []key) {
+func (b *index) take() (sets []string, endpoints []key) {
 	for text := range b.dirtySets {
 		sets = append(sets, text)
 	}

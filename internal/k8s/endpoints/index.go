@@ -22,14 +22,14 @@ type Cache interface {
 	Delete(p netip.Prefix, source ipcache.Source, owner string) (revision uint64)
 }
 
-// book has what each object says of which address. Several may claim one while a pod follows
+// index has what each object says of which address. Several may claim one while a pod follows
 // another, or moves from one slice to the other: then the one that was written last counts,
 // whichever was heard last, and when it goes the one before. It is safe for concurrent use.
 //
 // A list is told in no order. While one is told, what is not said any more counts as before, until
 // something newer is said: so an address does not get lost, nor goes back to what was said before,
 // because the object that it left is told before the one that it came to.
-type book struct {
+type index struct {
 	cache Cache
 	log   *slog.Logger
 
@@ -82,21 +82,21 @@ func versionOf(o metav1.Object) uint64 {
 	return n
 }
 
-func newBook(cache Cache, log *slog.Logger) *book {
-	return &book{
+func newIndex(cache Cache, log *slog.Logger) *index {
+	return &index{
 		cache: cache, log: log, said: map[string]statement{}, holder: map[netip.Addr]string{}, others: map[netip.Addr][]string{}, stale: map[stale]age{},
 	}
 }
 
 // beginList says that a list is told from now on.
-func (b *book) beginList() {
+func (b *index) beginList() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.listing = true
 }
 
 // endList says that the list was told.
-func (b *book) endList() {
+func (b *index) endList() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.listing = false
@@ -107,7 +107,7 @@ func (b *book) endList() {
 }
 
 // set replaces what an object says.
-func (b *book) set(who string, s statement) {
+func (b *index) set(who string, s statement) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.heard++
@@ -133,14 +133,14 @@ func (b *book) set(who string, s statement) {
 }
 
 // identityOf returns the identity that an object names; 0 if it says nothing.
-func (b *book) identityOf(who string) identity.ID {
+func (b *index) identityOf(who string) identity.ID {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.said[who].claim.Identity
 }
 
 // workloadAt returns what made the pod that has an address, of the object that counts for it.
-func (b *book) workloadAt(ip netip.Addr, pod k8s.Key) pods.Workload {
+func (b *index) workloadAt(ip netip.Addr, pod k8s.Key) pods.Workload {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if s := b.said[b.holder[ip]]; s.claim.Namespace == pod.Namespace && s.claim.Pod == pod.Name {
@@ -150,7 +150,7 @@ func (b *book) workloadAt(ip netip.Addr, pod k8s.Key) pods.Workload {
 }
 
 // newer reports whether what x says of an address, or said, was written after what y does.
-func (b *book) newer(ip netip.Addr, x, y string) bool {
+func (b *index) newer(ip netip.Addr, x, y string) bool {
 	of := func(who string) age {
 		if a, gone := b.stale[stale{ip, who}]; gone {
 			return a
@@ -163,7 +163,7 @@ func (b *book) newer(ip netip.Addr, x, y string) bool {
 
 // elect has the one count for an address who should, and tells the cache what it says. The address
 // must have a holder.
-func (b *book) elect(ip netip.Addr) {
+func (b *index) elect(ip netip.Addr) {
 	best := b.holder[ip]
 	for _, who := range b.others[ip] {
 		if b.newer(ip, who, best) {
@@ -181,7 +181,7 @@ func (b *book) elect(ip netip.Addr) {
 }
 
 // withdraw takes who from those who claim an address without counting.
-func (b *book) withdraw(ip netip.Addr, who string) {
+func (b *index) withdraw(ip netip.Addr, who string) {
 	left := slices.DeleteFunc(b.others[ip], func(w string) bool { return w == who })
 	if len(left) == 0 {
 		delete(b.others, ip)
@@ -191,7 +191,7 @@ func (b *book) withdraw(ip netip.Addr, who string) {
 }
 
 // remove forgets an object.
-func (b *book) remove(who string) {
+func (b *index) remove(who string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s, ok := b.said[who]
@@ -205,7 +205,7 @@ func (b *book) remove(who string) {
 }
 
 // leave takes who from those who claim an address, at the end of the list if one is told.
-func (b *book) leave(ip netip.Addr, who string, said age) {
+func (b *index) leave(ip netip.Addr, who string, said age) {
 	if b.listing {
 		b.stale[stale{ip, who}] = said
 		return
@@ -214,7 +214,7 @@ func (b *book) leave(ip netip.Addr, who string, said age) {
 }
 
 // drop takes who from those who claim an address.
-func (b *book) drop(ip netip.Addr, who string) {
+func (b *index) drop(ip netip.Addr, who string) {
 	if b.holder[ip] != who {
 		b.withdraw(ip, who)
 		return
@@ -231,7 +231,7 @@ func (b *book) drop(ip netip.Addr, who string) {
 	b.elect(ip)
 }
 
-func (b *book) say(ip netip.Addr, c ipcache.Claim) {
+func (b *index) say(ip netip.Addr, c ipcache.Claim) {
 	if _, err := b.cache.Upsert(ipcache.Single(ip), c); err != nil {
 		b.log.Warn("ignored an address that makes no sense", "address", ip, "pod", c.Namespace+"/"+c.Pod, "error", err)
 	}

@@ -63,9 +63,9 @@ func (s *server) drop(name string) {
 	}
 }
 
-// actor is an operator as far as these tests need one: a book, and how far its watch has come.
+// actor is an operator as far as these tests need one: an index, and how far its watch has come.
 type actor struct {
-	book   *book
+	index  *index
 	server *server
 	heard  int
 	queue  map[string]bool
@@ -75,25 +75,25 @@ type actor struct {
 }
 
 func (w *world) newActor() *actor {
-	a := &actor{book: newBook(w.max, w.name), server: w.server, heard: len(w.server.news), queue: map[string]bool{}, alone: w.alone}
+	a := &actor{index: newIndex(w.max, w.name), server: w.server, heard: len(w.server.news), queue: map[string]bool{}, alone: w.alone}
 	for _, o := range w.server.all() {
-		a.book.observe(&o)
+		a.index.observe(&o)
 	}
 	for k, e := range w.want {
-		a.book.set(k, e)
+		a.index.set(k, e)
 	}
-	a.book.begin()
+	a.index.begin()
 	a.collect()
 	return a
 }
 
 func (a *actor) collect() {
-	for _, n := range a.book.takeDirty() {
+	for _, n := range a.index.takeDirty() {
 		a.queue[n] = true
 	}
 }
 
-// hear tells the book one event.
+// hear tells the index one event.
 func (a *actor) hear() bool {
 	if a.heard == len(a.server.news) {
 		return false
@@ -101,9 +101,9 @@ func (a *actor) hear() bool {
 	n := a.server.news[a.heard]
 	a.heard++
 	if n.gone {
-		a.book.gone(n.slice.Name, n.slice.UID)
+		a.index.gone(n.slice.Name, n.slice.UID)
 	} else {
-		a.book.observe(n.slice.DeepCopy())
+		a.index.observe(n.slice.DeepCopy())
 	}
 	a.collect()
 	return true
@@ -112,55 +112,55 @@ func (a *actor) hear() bool {
 // sync writes one slice. lost says that the answer does not arrive.
 func (a *actor) sync(t *testing.T, name string, lost bool) {
 	delete(a.queue, name)
-	if a.book.doubtful(name) {
+	if a.index.doubtful(name) {
 		if there, ok := a.server.slices[name]; ok {
-			a.book.observe(there.DeepCopy())
+			a.index.observe(there.DeepCopy())
 		} else {
-			a.book.lacks(name, a.book.uidOf(name))
+			a.index.lacks(name, a.index.uidOf(name))
 		}
 		a.collect()
 	}
-	w := a.book.plan(name)
-	if w.verb == leave {
+	w := a.index.plan(name)
+	if w.action == leave {
 		return
 	}
 	a.writes++
 	there, exists := a.server.slices[name]
 	before, ignorant := a.server.all(), !a.alone && a.heard < len(a.server.news)
 	fresh := exists && there.UID == w.slice.UID && there.ResourceVersion == w.slice.ResourceVersion
-	if w.verb == create && exists || w.verb != create && !fresh { // read it again
+	if w.action == create && exists || w.action != create && !fresh { // read it again
 		if exists {
-			a.book.observe(there.DeepCopy())
+			a.index.observe(there.DeepCopy())
 		} else {
-			a.book.lacks(name, a.book.uidOf(name))
+			a.index.lacks(name, a.index.uidOf(name))
 		}
 		a.queue[name] = true
 		a.collect()
 		return
 	}
-	if n := len(w.slice.Endpoints); n > a.book.max && n > len(there.Endpoints) {
-		t.Fatalf("slice %s is to be written with %d endpoints; it has %d, and %d are allowed", name, n, len(there.Endpoints), a.book.max)
+	if n := len(w.slice.Endpoints); n > a.index.max && n > len(there.Endpoints) {
+		t.Fatalf("slice %s is to be written with %d endpoints; it has %d, and %d are allowed", name, n, len(there.Endpoints), a.index.max)
 	}
-	switch w.verb {
+	switch w.action {
 	case create, update:
 		o := a.server.put(*w.slice)
 		if !lost {
-			a.book.observe(o.DeepCopy())
+			a.index.observe(o.DeepCopy())
 		}
 	case remove:
 		a.server.drop(name)
 		if !lost {
-			a.book.gone(name, w.slice.UID)
+			a.index.gone(name, w.slice.UID)
 		}
 	}
 	if lost {
-		a.book.doubt(name)
+		a.index.doubt(name)
 	}
 	a.collect()
 	if ignorant { // of what somebody else did to the other slice that had the endpoint
 		return
 	}
-	want := func(k key) bool { return a.book.want[k] != nil }
+	want := func(k key) bool { return a.index.want[k] != nil }
 	if v := vanished(before, a.server.all(), want); len(v) > 0 {
 		t.Fatalf("a write of slice %s made %v vanish", name, v)
 	}
@@ -198,7 +198,7 @@ func (w *world) set(k key, e *entry) {
 		w.want[k] = e
 	}
 	for _, a := range w.actors {
-		a.book.set(k, e)
+		a.index.set(k, e)
 		a.collect()
 	}
 }
@@ -317,7 +317,7 @@ func TestBookProperties(t *testing.T) {
 			for range 2 {
 				again := w.newActor()
 				for name := range again.queue {
-					if p := again.book.plan(name); p.verb != leave {
+					if p := again.index.plan(name); p.action != leave {
 						t.Fatalf("an operator that starts would write slice %s, though nothing has changed: %+v", name, p)
 					}
 				}
@@ -370,7 +370,7 @@ func TestFill(t *testing.T) {
 // TestOldNews: what is heard late does not count.
 func TestOldNews(t *testing.T) {
 	t.Parallel()
-	b := newBook(10, func() string { return "ces-new" })
+	b := newIndex(10, func() string { return "ces-new" })
 	slice := func(uid, version string, names ...string) *v2alpha1.CiliumEndpointSlice {
 		s := &v2alpha1.CiliumEndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: "ces-1", UID: types.UID(uid), ResourceVersion: version}, Namespace: "a"}
 		for _, n := range names {
@@ -382,17 +382,17 @@ func TestOldNews(t *testing.T) {
 	b.observe(slice("u1", "10", "p"))
 	b.begin()
 	b.observe(slice("u1", "9"))
-	if p := b.plan("ces-1"); p.verb != leave {
+	if p := b.plan("ces-1"); p.action != leave {
 		t.Errorf("older news counted: %+v", p)
 	}
 	b.gone("ces-1", "u1")
 	b.observe(slice("u1", "11", "p"))
-	if p := b.plan("ces-1"); p.verb != create {
+	if p := b.plan("ces-1"); p.action != create {
 		t.Errorf("news of a dead slice counted: %+v", p)
 	}
 	b.observe(slice("u2", "20", "p"))
 	b.gone("ces-1", "u1")
-	if p := b.plan("ces-1"); p.verb != leave {
+	if p := b.plan("ces-1"); p.action != leave {
 		t.Errorf("news of the death of another slice of the name counted: %+v", p)
 	}
 }

@@ -65,7 +65,7 @@ func (w *worldly) meta(namespace, name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(fmt.Sprint("uid-", w.version)), ResourceVersion: strconv.Itoa(w.version)}
 }
 
-// target is what the oracle knows of a pod's identity: nothing of the book's indexes.
+// target is what the oracle knows of a pod's identity: nothing of the index's maps.
 func (w *worldly) target(k key) (target, bool) {
 	p, ns := w.pods[k], w.namespaces[k.Namespace]
 	if p == nil || ns == nil || !counts(p) {
@@ -152,7 +152,7 @@ func (w *worldly) lost(k key) identity.ID {
 }
 
 // set is the oracle for decideSet.
-func (w *worldly) set(text string) (verb, identity.ID) {
+func (w *worldly) set(text string) (action, identity.ID) {
 	for _, o := range w.live(text) {
 		if id, _ := numberOf(o.Name, w.rules.First, w.rules.Last); k8sids.Given(o) == "" && w.used(id) {
 			return seal, id
@@ -257,7 +257,7 @@ func (w *worldly) texts() map[string]bool {
 }
 
 // change does one random thing to the cluster and tells b of it.
-func (w *worldly) change(r *rand.Rand, b *book) string {
+func (w *worldly) change(r *rand.Rand, b *index) string {
 	ns, name := fmt.Sprint("ns", r.IntN(3)), fmt.Sprint("pod", r.IntN(5))
 	k := key{Namespace: ns, Name: name}
 	number := fmt.Sprint(int(w.rules.First) + r.IntN(int(w.rules.Last-w.rules.First)+1))
@@ -361,9 +361,9 @@ func (w *worldly) change(r *rand.Rand, b *book) string {
 	}
 }
 
-// anew returns a book that hears of everything in some order.
-func (w *worldly) anew(r *rand.Rand) *book {
-	b := newBook(w.rules, -1)
+// anew returns an index that hears of everything in some order.
+func (w *worldly) anew(r *rand.Rand) *index {
+	b := newIndex(w.rules, -1)
 	var tell []func()
 	for _, o := range w.namespaces {
 		tell = append(tell, func() { b.setNamespace(o) })
@@ -403,11 +403,11 @@ func (w *worldly) decisions() map[string]string {
 	return out
 }
 
-func decisionsOf(w *worldly, b *book) map[string]string {
+func decisionsOf(w *worldly, b *index) map[string]string {
 	out := map[string]string{}
 	for text := range w.texts() {
-		if st := b.decideSet(text); st.verb != nothing {
-			out["set "+text] = fmt.Sprint(st.verb, " ", uint32(st.id))
+		if st := b.decideSet(text); st.action != nothing {
+			out["set "+text] = fmt.Sprint(st.action, " ", uint32(st.id))
 		}
 	}
 	for k := range w.endpoints {
@@ -426,7 +426,7 @@ func TestBookAgreesWithOracle(t *testing.T) {
 	rules := testRules(t, 300, 307)
 	for seed := range uint64(30) {
 		r := rand.New(rand.NewPCG(seed, 1))
-		w, b := newWorldly(rules), newBook(rules, -1)
+		w, b := newWorldly(rules), newIndex(rules, -1)
 		var history []string
 		before := map[string]string{}
 		for i := range 120 {
@@ -434,12 +434,12 @@ func TestBookAgreesWithOracle(t *testing.T) {
 			want := w.decisions()
 			got := decisionsOf(w, b)
 			if diff := gocmp.Diff(want, got); diff != "" {
-				t.Fatalf("seed %d (-oracle +book):\n%s\nhistory: %q", seed, diff, history)
+				t.Fatalf("seed %d (-oracle +index):\n%s\nhistory: %q", seed, diff, history)
 			}
 			if i%4 > 0 {
-				// The comparison with a new book takes the most time.
+				// The comparison with a new index takes the most time.
 			} else if diff := gocmp.Diff(want, decisionsOf(w, w.anew(r))); diff != "" {
-				t.Fatalf("seed %d (-oracle +book that hears it in another order):\n%s\nhistory: %q", seed, diff, history)
+				t.Fatalf("seed %d (-oracle +index that is told it in another order):\n%s\nhistory: %q", seed, diff, history)
 			}
 			sets, endpoints := b.take()
 			looked := map[string]bool{}
@@ -483,14 +483,14 @@ func TestBookAgreesWithOracle(t *testing.T) {
 	}
 }
 
-// setObject and dropObject tell a book of an identity that is an object.
-func setObject(b *book, o *v2.CiliumIdentity) {
+// setObject and dropObject tell an index of an identity that is an object.
+func setObject(b *index, o *v2.CiliumIdentity) {
 	if now, ok := b.rules.numberEntryOf(o); ok {
 		b.setNumber(now)
 	}
 }
 
-func dropObject(b *book, name string) {
+func dropObject(b *index, name string) {
 	if id, ok := numberOf(name, b.rules.First, b.rules.Last); ok {
 		b.dropNumber(id)
 	}

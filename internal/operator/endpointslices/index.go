@@ -12,9 +12,9 @@ import (
 	"github.com/hawser-net/hawser/api/v2alpha1"
 )
 
-// book says which endpoint belongs into which slice. It is told which endpoints there are, and what
-// slices the server has; what is to be written it answers to plan. It does no I/O and is not safe
-// for concurrent use.
+// index says which endpoint belongs into which slice. It is told which endpoints there are, and
+// what slices the server has; what is to be written it answers to plan. It does no I/O and is not
+// safe for concurrent use.
 //
 // Where an endpoint belongs is decided by what the server has, so that every operator that looks at
 // the same slices decides the same, also after a restart: it stays where it is; if it is in several
@@ -23,7 +23,7 @@ import (
 // What always holds: a slice is never written with more than max endpoints, nor grown if it has
 // more already; an endpoint leaves a slice only when another one is known to say the same of it, or
 // when it is gone.
-type book struct {
+type index struct {
 	max  int
 	name func() string // makes a name for a slice
 
@@ -34,10 +34,10 @@ type book struct {
 	open   map[string]map[*slice]struct{} // by namespace, those with room
 	dirty  map[string]struct{}            // slices to be looked at
 
-	// dead are slices known to be deleted, of which late news may come; mourned is the order in
+	// dead are slices known to be deleted, of which late news may come; deadOrder is the order in
 	// which they are forgotten.
-	dead    map[types.UID]struct{}
-	mourned []types.UID
+	dead      map[types.UID]struct{}
+	deadOrder []types.UID
 }
 
 // manyDead is how many deleted slices are remembered: far more than can be deleted while a request
@@ -54,7 +54,7 @@ type slice struct {
 	version uint64
 	created int64
 	has     map[string]*entry // by the endpoint's name
-	odd     bool              // it says something that no book would write
+	odd     bool              // it says something that no index would write
 	unsure  bool              // a write was sent, and what came of it is not known
 	closed  bool              // it is another namespace's now, and known as another slice
 
@@ -68,21 +68,21 @@ type place struct {
 	seen []*slice
 	// pending is the one that it was given when it was in none that it may stay in.
 	pending *slice
-	// home is where it belongs, in are all slices that hold it for now: home, and those that it has
-	// not left yet.
-	home *slice
-	in   []*slice
+	// assigned is where it belongs, in are all slices that hold it for now: that, and those that it
+	// has not left yet.
+	assigned *slice
+	in       []*slice
 }
 
-func newBook(most int, name func() string) *book {
-	return &book{
+func newIndex(most int, name func() string) *index {
+	return &index{
 		max: most, name: name, want: map[key]*entry{}, at: map[key]*place{}, slices: map[string]*slice{}, open: map[string]map[*slice]struct{}{},
 		dirty: map[string]struct{}{}, dead: map[types.UID]struct{}{},
 	}
 }
 
 // begin says that everything was told that exists: from now on endpoints are given places.
-func (b *book) begin() {
+func (b *index) begin() {
 	b.begun = true
 	keys := slices.SortedFunc(maps.Keys(b.want), compareKeys)
 	for k := range b.at {
@@ -103,7 +103,7 @@ func compareKeys(x, y key) int {
 }
 
 // set says what is to be said of an endpoint; nil if it is to be in no slice.
-func (b *book) set(k key, e *entry) {
+func (b *index) set(k key, e *entry) {
 	if same(b.want[k], e) {
 		return
 	}
@@ -116,7 +116,7 @@ func (b *book) set(k key, e *entry) {
 }
 
 // shared returns what a slice has of an entry if that is the same: one copy is enough.
-func (b *book) shared(k key, e *entry) *entry {
+func (b *index) shared(k key, e *entry) *entry {
 	if p := b.at[k]; p != nil {
 		for _, s := range p.seen {
 			if have := s.has[k.Name]; same(have, e) {
@@ -127,9 +127,9 @@ func (b *book) shared(k key, e *entry) *entry {
 	return e
 }
 
-// known returns what is said of an endpoint now: by this book, or by a slice of before. It may be
+// known returns what is said of an endpoint now: by this index, or by a slice of before. It may be
 // nil.
-func (b *book) known(k key) *entry {
+func (b *index) known(k key) *entry {
 	if e := b.want[k]; e != nil {
 		return e
 	}
@@ -155,7 +155,7 @@ func versionOf(o metav1.Object) uint64 {
 
 // observe says what the server has, or had: what is older than what is known already does not
 // count. Answers to writes and watches may so be told in any order.
-func (b *book) observe(o *v2alpha1.CiliumEndpointSlice) {
+func (b *index) observe(o *v2alpha1.CiliumEndpointSlice) {
 	s := b.slices[o.Name]
 	version := versionOf(o)
 	switch {
@@ -191,7 +191,7 @@ func (b *book) observe(o *v2alpha1.CiliumEndpointSlice) {
 
 // abandon forgets a slice that somebody made another namespace's: it says nothing any more of the
 // endpoints of its own.
-func (b *book) abandon(s *slice) {
+func (b *index) abandon(s *slice) {
 	s.exists, s.closed = false, true
 	delete(b.slices, s.name)
 	delete(b.open[s.namespace], s)
@@ -212,18 +212,18 @@ func (b *book) abandon(s *slice) {
 	}
 }
 
-func (b *book) isDead(uid types.UID) bool {
+func (b *index) isDead(uid types.UID) bool {
 	_, dead := b.dead[uid]
 	return dead
 }
 
 // gone says that the server has a slice no more. Another one of that name is not meant.
-func (b *book) gone(name string, uid types.UID) {
+func (b *index) gone(name string, uid types.UID) {
 	if !b.isDead(uid) {
 		b.dead[uid] = struct{}{}
-		if b.mourned = append(b.mourned, uid); len(b.mourned) > manyDead {
-			delete(b.dead, b.mourned[0])
-			b.mourned = b.mourned[1:]
+		if b.deadOrder = append(b.deadOrder, uid); len(b.deadOrder) > manyDead {
+			delete(b.dead, b.deadOrder[0])
+			b.deadOrder = b.deadOrder[1:]
 		}
 	}
 	s := b.slices[name]
@@ -238,7 +238,7 @@ func (b *book) gone(name string, uid types.UID) {
 // doubt says that a write of a slice was sent and that nobody knows what came of it. Until the
 // server is asked, with an answer that observe is told, nothing leaves another slice because it is
 // in this one.
-func (b *book) doubt(name string) {
+func (b *index) doubt(name string) {
 	if s := b.slices[name]; s != nil {
 		s.unsure = true
 		b.dirty[name] = struct{}{}
@@ -246,9 +246,9 @@ func (b *book) doubt(name string) {
 	}
 }
 
-// lacks says that the server, asked for a slice of that name, had none. uid is what the book had of
-// it when it was asked.
-func (b *book) lacks(name string, uid types.UID) {
+// lacks says that the server, asked for a slice of that name, had none. uid is what the index had
+// of it when it was asked.
+func (b *index) lacks(name string, uid types.UID) {
 	s := b.slices[name]
 	switch {
 	case uid != "":
@@ -259,8 +259,8 @@ func (b *book) lacks(name string, uid types.UID) {
 	}
 }
 
-// uidOf returns which slice of a name the book knows; empty for none.
-func (b *book) uidOf(name string) types.UID {
+// uidOf returns which slice of a name the index knows; empty for none.
+func (b *index) uidOf(name string) types.UID {
 	if s := b.slices[name]; s != nil {
 		return s.uid
 	}
@@ -268,13 +268,13 @@ func (b *book) uidOf(name string) types.UID {
 }
 
 // doubtful reports whether the server must be asked for a slice before it can be written.
-func (b *book) doubtful(name string) bool {
+func (b *index) doubtful(name string) bool {
 	s := b.slices[name]
 	return s != nil && s.unsure
 }
 
 // reconsider decides about everything that a slice says or said.
-func (b *book) reconsider(s *slice, old map[string]*entry) {
+func (b *index) reconsider(s *slice, old map[string]*entry) {
 	for name := range old {
 		if s.has[name] == nil {
 			p := b.placeOf(key{Namespace: s.namespace, Name: name})
@@ -299,7 +299,7 @@ func (b *book) reconsider(s *slice, old map[string]*entry) {
 
 // makeRoom gives other places to endpoints that were to come into a slice: somebody else has filled
 // it, or one that had gone came back.
-func (b *book) makeRoom(s *slice) {
+func (b *index) makeRoom(s *slice) {
 	if len(s.holds) <= b.max {
 		return
 	}
@@ -314,13 +314,13 @@ func (b *book) makeRoom(s *slice) {
 
 // settleAll decides about all endpoints of a slice, in an order that does not depend on chance:
 // they may need places.
-func (b *book) settleAll(s *slice) {
+func (b *index) settleAll(s *slice) {
 	for _, name := range slices.Sorted(maps.Keys(s.has)) {
 		b.settle(key{Namespace: s.namespace, Name: name})
 	}
 }
 
-func (b *book) placeOf(k key) *place {
+func (b *index) placeOf(k key) *place {
 	p := b.at[k]
 	if p == nil {
 		p = &place{}
@@ -329,7 +329,7 @@ func (b *book) placeOf(k key) *place {
 	return p
 }
 
-func (b *book) newSlice(name, namespace string) *slice {
+func (b *index) newSlice(name, namespace string) *slice {
 	s := &slice{name: name, namespace: namespace, holds: map[string]struct{}{}}
 	b.slices[name] = s
 	if b.open[namespace] == nil {
@@ -340,7 +340,7 @@ func (b *book) newSlice(name, namespace string) *slice {
 }
 
 // forget drops a slice that neither is nor should be.
-func (b *book) forget(s *slice) {
+func (b *index) forget(s *slice) {
 	if s.exists || len(s.holds) > 0 {
 		return
 	}
@@ -352,27 +352,27 @@ func (b *book) forget(s *slice) {
 }
 
 // settle decides where an endpoint belongs and which slices hold it for now.
-func (b *book) settle(k key) {
+func (b *index) settle(k key) {
 	if !b.begun {
 		return
 	}
 	p, w := b.placeOf(k), b.want[k]
 	var in []*slice
 	if w == nil {
-		p.home, p.pending = nil, nil
+		p.assigned, p.pending = nil, nil
 	} else {
 		b.house(k, p)
-		in = append(in, p.home)
-		there := same(p.home.has[k.Name], w)
-		if !there || p.home.unsure { // it stays where it is
+		in = append(in, p.assigned)
+		there := same(p.assigned.has[k.Name], w)
+		if !there || p.assigned.unsure { // it stays where it is
 			for _, s := range p.seen {
-				if s != p.home {
+				if s != p.assigned {
 					in = append(in, s)
 				}
 			}
 		}
 		if !there {
-			b.dirty[p.home.name] = struct{}{}
+			b.dirty[p.assigned.name] = struct{}{}
 		}
 	}
 	was := p.in
@@ -401,7 +401,7 @@ func (b *book) settle(k key) {
 }
 
 // measure notes whether a slice has room.
-func (b *book) measure(s *slice) {
+func (b *index) measure(s *slice) {
 	space := b.open[s.namespace]
 	if len(s.holds) >= b.max || s.closed {
 		delete(space, s)
@@ -414,34 +414,34 @@ func (b *book) measure(s *slice) {
 	space[s] = struct{}{}
 }
 
-// house decides which slice is an endpoint's home.
-func (b *book) house(k key, p *place) {
+// house decides to which slice an endpoint is assigned.
+func (b *index) house(k key, p *place) {
 	if s := b.preferred(k, p); s != nil {
-		p.home, p.pending = s, nil
+		p.assigned, p.pending = s, nil
 		return
 	}
 	if p.pending == nil {
 		p.pending = b.choose(k, p)
 	}
-	p.home = p.pending
+	p.assigned = p.pending
 }
 
 // preferred returns the slice in which an endpoint stays: the oldest of those that say something of
 // it and have room for it; nil if there is none.
-func (b *book) preferred(k key, p *place) *slice {
+func (b *index) preferred(k key, p *place) *slice {
 	var best *slice
 	for _, s := range p.seen {
-		if !b.surplus(s, k.Name) && (best == nil || cmp.Or(cmp.Compare(s.created, best.created), cmp.Compare(s.name, best.name)) < 0) {
+		if !b.excess(s, k.Name) && (best == nil || cmp.Or(cmp.Compare(s.created, best.created), cmp.Compare(s.name, best.name)) < 0) {
 			best = s
 		}
 	}
 	return best
 }
 
-// surplus reports whether an endpoint must leave a slice because it has too many: those stay that
+// excess reports whether an endpoint must leave a slice because it has too many: those stay that
 // come first by name, whether they are wanted or not, so that nothing counts but what the server
 // has.
-func (b *book) surplus(s *slice, name string) bool {
+func (b *index) excess(s *slice, name string) bool {
 	if len(s.has) <= b.max {
 		return false
 	}
@@ -456,7 +456,7 @@ func (b *book) surplus(s *slice, name string) bool {
 
 // choose returns the slice for an endpoint that is in none: the one of its namespace that has the
 // most endpoints and room for another, else a new one.
-func (b *book) choose(k key, p *place) *slice {
+func (b *index) choose(k key, p *place) *slice {
 	var best *slice
 	for s := range b.open[k.Namespace] {
 		if slices.Contains(p.seen, s) {
@@ -477,17 +477,17 @@ func (b *book) choose(k key, p *place) *slice {
 }
 
 // takeDirty returns the slices that may have to be written since the last call.
-func (b *book) takeDirty() []string {
+func (b *index) takeDirty() []string {
 	out := slices.Sorted(maps.Keys(b.dirty))
 	clear(b.dirty)
 	return out
 }
 
 // Kinds of writes.
-type verb int
+type action int
 
 const (
-	leave verb = iota
+	leave action = iota
 	create
 	update
 	remove
@@ -495,7 +495,7 @@ const (
 
 // write is what is to be done to a slice.
 type write struct {
-	verb verb
+	action action
 	// slice is as it should be. For update and remove it names the object that was looked at by uid
 	// and resourceVersion.
 	slice *v2alpha1.CiliumEndpointSlice
@@ -504,7 +504,7 @@ type write struct {
 }
 
 // plan says what is to be done to a slice now.
-func (b *book) plan(name string) write {
+func (b *index) plan(name string) write {
 	s := b.slices[name]
 	if s == nil {
 		return write{}
@@ -517,7 +517,7 @@ func (b *book) plan(name string) write {
 		case old == nil:
 			w.added++
 		case same(old, b.want[k]):
-		case b.at[k].home == s:
+		case b.at[k].assigned == s:
 			w.changed++
 		default: // it is about to leave: it is not written for that, but if it is written it says what is true
 			lingering++
@@ -530,11 +530,11 @@ func (b *book) plan(name string) write {
 	}
 	switch {
 	case !s.exists && len(s.holds) > 0:
-		w.verb = create
+		w.action = create
 	case s.exists && len(s.holds) == 0:
-		w.verb = remove
+		w.action = remove
 	case s.exists && (s.odd || w.added+w.changed+w.removed > 0):
-		w.verb = update
+		w.action = update
 	default:
 		return write{}
 	}

@@ -10,15 +10,16 @@ import (
 	"github.com/hawser-net/hawser/internal/identity"
 )
 
-// home is where numbers are kept: [objectHome] or [keyHome]. The controller decides what is to be
-// done for a set of labels, a home does it. What follows from it comes back by way of the ledger.
-// Its methods may be called from many goroutines, but for one set of labels by one at a time.
-type home interface {
+// identityStore is where numbers are kept: [objectStore] or [keyStore]. The controller decides what
+// is to be done for a set of labels, an identity store does it. What follows from it comes back by
+// way of the observer. Its methods may be called from many goroutines, but for one set of labels by
+// one at a time.
+type identityStore interface {
 	// follow has every number told to l, and what becomes of it, until ctx ends. The function that
 	// it returns says whether all are told that there were at the start.
-	follow(ctx context.Context, informers cache.Cache, l ledger) (toolscache.InformerSynced, error)
-	// run does what goes on all the time, until ctx ends. It returns an error if the home is of no
-	// use any more.
+	follow(ctx context.Context, informers cache.Cache, l observer) (toolscache.InformerSynced, error)
+	// run does what goes on all the time, until ctx ends. It returns an error if the identity store
+	// is of no use any more.
 	run(ctx context.Context) error
 
 	// make finds or makes a number for a set of labels.
@@ -34,21 +35,21 @@ type home interface {
 	withdraw(ctx context.Context, st step) error
 	// has asks, not a cache, whether a number is a set's now.
 	has(ctx context.Context, id identity.ID, text string) (bool, error)
-	// letGo ends what make or restore began, if they said that the number is held.
-	letGo(ctx context.Context, text string) error
+	// release ends what make or restore began, if they said that the number is held.
+	release(ctx context.Context, text string) error
 }
 
-// ledger is told of numbers.
-type ledger interface {
+// observer is told of numbers.
+type observer interface {
 	setNumber(now *numberEntry)
 	dropNumber(id identity.ID)
 }
 
-// made is what a home did for a set of labels.
+// made is what an identity store did for a set of labels.
 type made struct {
 	// id is the number, and uid what to know it by, if this call made it; 0 and "" else.
 	id  identity.ID
 	uid types.UID
-	// held says that a reference keeps the number in force until letGo.
+	// held says that a reference keeps the number in force until release.
 	held bool
 }
