@@ -28,6 +28,10 @@ type judge struct {
 }
 
 func (judge) Matrix(req *policy.MatrixRequest, stream policy.Policy_MatrixServer) error {
+	if slices.Contains(req.GetNamespaces(), "slow") {
+		<-stream.Context().Done()
+		return stream.Context().Err()
+	}
 	party := func(ns, name string, identity uint32) *policy.Party {
 		return &policy.Party{Kind: policy.PartyKind_PARTY_PODS, Namespace: ns, Name: name, Identity: identity}
 	}
@@ -247,6 +251,13 @@ func TestPolicyPage(t *testing.T) {
 	b.run("an error", evaluate(`document.getElementById("document").value = "no policy"`))
 	b.run("judge", click("#judge"))
 	b.until("why", `document.querySelector("#preview [role=alert]")?.textContent === "what if, line 1: <b>no policy</b>"`)
+	// A server that does not answer about what may be does not hold up what is seen.
+	b.run("a matrix that never comes", evaluate(`location.hash = "#view=matrix&ns=shop&ns=slow"`))
+	b.until("what was seen", `document.body.dataset.edges === "2" && !document.getElementById("matrix").hidden`)
+	for port := range uint32(3) {
+		s.add(front, db, 7000+port, true, "")
+		b.until("what comes", fmt.Sprintf(`document.body.dataset.edges === "%d"`, 3+port))
+	}
 	b.until("told apart by all, in light", colours+` === ""`)
 	b.dark()
 	b.until("told apart by all, in dark", colours+` === ""`)

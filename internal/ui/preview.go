@@ -23,6 +23,8 @@ const (
 	previewTimeout = 45 * time.Second
 	// maxPreview is how many connections of each sort, and how many pairs, are told of.
 	maxPreview = 300
+	// maxPreviewParties is at how many places the parties of pairs are.
+	maxPreviewParties = 4096
 	// documentType is what a document is sent as. No form of a page can send it.
 	documentType = "application/yaml"
 	noPreview    = "the server does not preview policies"
@@ -160,7 +162,7 @@ func askPreview(ctx context.Context, client policy.PolicyClient, content []byte)
 			out.Connections = bounded(out.Connections, newConnection(c), 2*maxPreview) // of each sort
 		}
 		for _, p := range res.GetParties() {
-			parties = bounded(parties, p, 2*maxPreview)
+			parties = bounded(parties, p, maxPreviewParties)
 		}
 		for _, p := range res.GetPairs() {
 			pairs = bounded(pairs, p, maxPreview)

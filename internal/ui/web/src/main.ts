@@ -51,7 +51,8 @@ async function refresh(): Promise<void> {
     snapshot = map;
     showStatus(status);
     draw();
-    await Promise.all([refreshFlows(), refreshReach()]);
+    void refreshReach(); // a server that takes its time for that does not hold up the rest
+    await refreshFlows();
   } catch (e) {
     if (mine.signal.aborted) return;
     byId("status").textContent = e instanceof TypeError ? "hawser ui does not answer" : String((e as Error).message);
