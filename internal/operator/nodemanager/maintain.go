@@ -378,6 +378,7 @@ func (m *Manager) patch(ctx context.Context, o *v2.CiliumNode, part string, valu
 func (m *Manager) make(ctx context.Context, o *v2.CiliumNode, w *work) error {
 	s, c := w.Step, change{call: w.Step.Call, iface: w.Step.Interface}
 	var err error
+	begun := time.Now()
 	switch s.Call {
 	case Assign:
 		c.units, err = m.provider.Assign(ctx, s)
@@ -392,6 +393,7 @@ func (m *Manager) make(ctx context.Context, o *v2.CiliumNode, w *work) error {
 	case Delete:
 		err = m.provider.Delete(ctx, s.Interface.ID)
 	}
+	m.metrics.took(&s, err, time.Since(begun))
 	if err == nil {
 		m.log.Info("called the cloud", "node", o.Name, "call", s.Call, "interface", c.iface.ID, "units", len(c.units))
 		m.metrics.made(&s)

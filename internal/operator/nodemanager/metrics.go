@@ -13,6 +13,7 @@ type Metrics struct {
 	allocations, releases, creations *prometheus.CounterVec
 	resyncs                          prometheus.Counter
 	api, waited                      *prometheus.HistogramVec
+	allocated, released              *prometheus.HistogramVec
 	nodes                            *prometheus.GaugeVec
 	available, used, needed          *prometheus.GaugeVec
 }
@@ -35,12 +36,14 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 		resyncs:     prometheus.NewCounter(prometheus.CounterOpts{Name: "cilium_operator_ipam_resync_total", Help: "Descriptions of the whole cloud that were read."}),
 		api:         histogram("api_duration_seconds", "How long calls to the cloud took.", "operation", "response_code"),
 		waited:      histogram("api_rate_limit_duration_seconds", "How long calls to the cloud waited for the budget.", "operation"),
+		allocated:   histogram("allocation_duration_seconds", "How long it took to assign addresses or to make an interface.", "type", "status", "subnet_id"),
+		released:    histogram("release_duration_seconds", "How long it took to release addresses.", "type", "status", "subnet_id"),
 		nodes:       gauge("nodes", "Nodes: all, those that lack addresses, and those that can have no more.", "category"),
 		available:   gauge("available_ips", "Addresses of a node that no pod has.", "target_node"),
 		used:        gauge("used_ips", "Addresses of a node that pods have.", "target_node"),
 		needed:      gauge("needed_ips", "Addresses that a node lacks by its watermarks.", "target_node"),
 	}
-	for _, c := range []prometheus.Collector{m.allocations, m.releases, m.creations, m.resyncs, m.api, m.waited, m.nodes, m.available, m.used, m.needed} {
+	for _, c := range []prometheus.Collector{m.allocations, m.releases, m.creations, m.resyncs, m.api, m.waited, m.allocated, m.released, m.nodes, m.available, m.used, m.needed} {
 		if err := reg.Register(c); err != nil {
 			return nil, fmt.Errorf("metrics of the node manager: %w", err)
 		}
@@ -60,6 +63,22 @@ func (m *Metrics) called(operation string, err error, waited, took time.Duration
 	}
 	m.api.WithLabelValues(operation, code).Observe(took.Seconds())
 	m.waited.WithLabelValues(operation).Observe(waited.Seconds())
+}
+
+// took books how long a step took, whatever has become of it.
+func (m *Metrics) took(s *Step, err error, d time.Duration) {
+	status := "success"
+	if err != nil {
+		status = "failure"
+	}
+	switch s.Call {
+	case Assign:
+		m.allocated.WithLabelValues("allocateIP", status, s.Interface.Subnet).Observe(d.Seconds())
+	case Create:
+		m.allocated.WithLabelValues("createInterface", status, s.Subnet).Observe(d.Seconds())
+	case Unassign:
+		m.released.WithLabelValues("releaseIP", status, s.Interface.Subnet).Observe(d.Seconds())
+	}
 }
 
 // made books a step that was made.

@@ -196,3 +196,68 @@ func TestSecrets(t *testing.T) {
 		}
 	}
 }
+
+// TestScaleSetFull has the model of a scale set's instance be accepted and then fail, for the
+// subnet is full: what stays in the model is not asked for again. Others change the interface
+// meanwhile.
+func TestScaleSetFull(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t).(*group)
+	metrics, err := nodemanager.NewMetrics(prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := nodemanager.Defaults()
+	cfg.QPS, cfg.Burst = 1000, 1000
+	p, err := g.provider(nodemanager.NewBudget(cfg, metrics))
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec, err := g.Start("full", putVM)
+	if err != nil {
+		t.Fatal(err)
+	}
+	one := func() nodemanager.Interface {
+		t.Helper()
+		list, err := p.ReadInstance(t.Context(), spec.InstanceID)
+		if err != nil || len(list) != 1 {
+			t.Fatal(list, err)
+		}
+		return list[0]
+	}
+	g.Exhaust(2)
+	_, err = p.Assign(t.Context(), nodemanager.Step{Interface: one(), Addresses: 5})
+	var e *nodemanager.Error
+	if !errors.As(err, &e) || e.Kind != nodemanager.Exhausted {
+		t.Errorf("a full subnet: %v", err)
+	}
+	if i := one(); len(i.Held) > 0 {
+		t.Errorf("addresses of what has failed: %v", i.Held)
+	}
+	g.Exhaust(100000)
+	g.Touch(one().ID)
+	units, err := p.Assign(t.Context(), nodemanager.Step{Interface: one(), Addresses: 3})
+	if i := one(); err != nil || len(units) != 3 || len(i.Held) != 3 {
+		t.Errorf("assigned %v (%v), and the interface has %v", units, err, i.Held)
+	}
+	if err := p.Unassign(t.Context(), nodemanager.Step{Interface: one(), Units: units[:2]}); err != nil {
+		t.Error(err)
+	}
+	if i := one(); len(i.Held) != 1 || i.Held[0] != units[2] {
+		t.Errorf("the interface has %v, not %v", i.Held, units[2])
+	}
+
+	// ---- somebody else is quicker -------------------------------------------------------------
+	g.Script(func(action string) *fake.Fault {
+		if action == putVM {
+			g.Touch(spec.InstanceID + "/networkInterfaces/nic0")
+		}
+		return nil
+	})
+	if _, err = p.Assign(t.Context(), nodemanager.Step{Interface: one(), Addresses: 1}); codeOf(err) != "PreconditionFailed" {
+		t.Errorf("a model that another has changed: %v", err)
+	}
+	if i := one(); len(i.Held) != 1 {
+		t.Errorf("it was changed nevertheless: %v", i.Held)
+	}
+}
