@@ -45,7 +45,7 @@ func (judge) Matrix(req *policy.MatrixRequest, stream policy.Policy_MatrixServer
 	if err := stream.Send(&policy.MatrixResponse{NodeName: "prod/n1", Revision: 7, Time: timestamppb.Now(), Parties: []*policy.Party{
 		// The labels of a pod need not say the name of its workload: the identity does.
 		party("shop", "by-label", 1001), party("shop", "db", 1002), party("shop", "archive", 1009), {Kind: policy.PartyKind_PARTY_ENTITY, Name: "world", Identity: 2},
-		party("stats", "collector", 1004),
+		party("stats", "collector", 1004), {Kind: policy.PartyKind_PARTY_PODS, Namespace: "shop", Name: "db", Identity: 70001, Cluster: "far"},
 	}}); err != nil {
 		return err
 	}
@@ -113,7 +113,7 @@ func TestReach(t *testing.T) {
 	r := fetch[ui.Reach](t, s.client(), s.http.URL+"/api/reach")
 	at := func(id string) int { return slices.IndexFunc(r.Parties, func(p ui.Party) bool { return p.ID == id }) }
 	for pair, want := range map[[2]string]string{
-		{"shop/front", "shop/db"}: "allowed", {"shop/archive", "shop/db"}: "partial", {":world", "shop/db"}: "denied", {":world", ":world"}: "", {"stats/collector", "shop/db"}: "denied",
+		{"shop/front", "shop/db"}: "allowed", {"shop/archive", "shop/db"}: "partial", {":world", "shop/db"}: "denied", {":world", ":world"}: "", {"shop/db", "far/shop/db"}: "", {"stats/collector", "shop/db"}: "denied",
 	} {
 		from, to := at(pair[0]), at(pair[1])
 		if from < 0 || to < 0 || r.Accesses[r.Rows[from][to]].Verdict != want {

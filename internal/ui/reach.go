@@ -165,10 +165,14 @@ func newReach(res *policy.MatrixResponse, known map[uint32][]Workload) Reach {
 	of := make([][]int, 0, maxParties) // places of the parties of a place
 	for i, p := range res.GetParties() {
 		as := []Workload{{ID: p.GetNamespace() + "/" + p.GetName(), Namespace: p.GetNamespace(), Name: p.GetName()}}
-		if p.GetKind() != policy.PartyKind_PARTY_PODS {
-			as[0].ID = ":" + p.GetName()
-		} else if ws := known[p.GetIdentity()]; len(ws) > 0 && p.GetCluster() == "" {
+		switch ws := known[p.GetIdentity()]; {
+		case p.GetKind() == policy.PartyKind_PARTY_PODS && len(ws) > 0:
 			as = ws
+		case p.GetCluster() != "": // never seen; no workload of this cluster of the same name
+			as[0].Name += " of " + p.GetCluster()
+			as[0].ID = p.GetCluster() + "/" + as[0].ID
+		case p.GetNamespace() == "":
+			as[0].ID = ":" + p.GetName()
 		}
 		for _, w := range as {
 			at, ok := place[w.ID]
