@@ -64,7 +64,7 @@ func (j *judge) preview(ctx context.Context, agent Agent, ring *flows.Ring[flows
 		sum.Oldest = timestamppb.New(rec.oldest)
 	}
 	out := []*policypb.PreviewResponse{{Revision: j.snap.Revision, Changes: ch.told, Warnings: ch.warnings}}
-	for part := range slices.Chunk(j.connections(rec, bound(req.GetConnections(), defaultConnections, maxConnections), sum), 64) {
+	for part := range slices.Chunk(j.connections(rec, Room(req), sum), 64) {
 		out = append(out, &policypb.PreviewResponse{Connections: part})
 	}
 	parties, pairs, err := changedPairs(ctx, list, matrix, bound(req.GetPairs(), defaultPairs, maxPairs), sum)
@@ -78,6 +78,11 @@ func (j *judge) preview(ctx context.Context, agent Agent, ring *flows.Ring[flows
 		out = append(out, &policypb.PreviewResponse{Pairs: part})
 	}
 	return append(out, &policypb.PreviewResponse{Summary: sum}), nil
+}
+
+// Room is how many connections of each sort an answer has at most.
+func Room(req *policypb.PreviewRequest) int {
+	return bound(req.GetConnections(), defaultConnections, maxConnections)
 }
 
 func bound(asked uint32, otherwise, most int) int {
@@ -129,7 +134,7 @@ func (j *judge) connections(rec *record, room int, sum *policypb.PreviewSummary)
 		if s.last.After(g.LastSeen.AsTime()) {
 			g.LastSeen = timestamppb.New(s.last)
 		}
-		g.Sources, g.Destinations = mergeSamples(g.Sources, s.sources), mergeSamples(g.Destinations, s.destinations)
+		g.Sources, g.Destinations = MergeSamples(g.Sources, s.sources), MergeSamples(g.Destinations, s.destinations)
 	}
 	sum.Unchanged = uint64(len(same))
 	list := make([]*group, 0, len(groups))

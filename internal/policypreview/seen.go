@@ -212,11 +212,11 @@ func sample(list []string, e *flowpb.Endpoint, addr netip.Addr) []string {
 	if e.GetPodName() != "" {
 		name = e.GetNamespace() + "/" + e.GetPodName()
 	}
-	return mergeSamples(list, []string{name})
+	return MergeSamples(list, []string{name})
 }
 
-// mergeSamples adds names to a list as far as there is room.
-func mergeSamples(list, more []string) []string {
+// MergeSamples adds names to a list as far as there is room.
+func MergeSamples(list, more []string) []string {
 next:
 	for _, name := range more {
 		for _, have := range list {

@@ -19,6 +19,7 @@ import (
 
 	nodehealth "github.com/hawser-net/hawser/api/health"
 	"github.com/hawser-net/hawser/api/observer"
+	policypb "github.com/hawser-net/hawser/api/policy"
 	"github.com/hawser-net/hawser/internal/daemon"
 	"github.com/hawser-net/hawser/internal/flowserver"
 )
@@ -85,6 +86,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		return flowserver.Serve(serving, listener, creds, r.cfg.Streams, func(s *grpc.Server) {
 			clients <- s
 			observer.RegisterObserverServer(s, r)
+			policypb.RegisterPolicyServer(s, newPolicies(r))
 			nodehealth.RegisterNodeHealthServer(s, newNodeHealth(r))
 			healthpb.RegisterHealthServer(s, r.health)
 		})

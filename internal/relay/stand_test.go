@@ -25,6 +25,7 @@ import (
 	"github.com/hawser-net/hawser/api/flow"
 	"github.com/hawser-net/hawser/api/health"
 	"github.com/hawser-net/hawser/api/observer"
+	policypb "github.com/hawser-net/hawser/api/policy"
 	"github.com/hawser-net/hawser/api/relay"
 	"github.com/hawser-net/hawser/internal/clusterhealth"
 	"github.com/hawser-net/hawser/internal/flows"
@@ -136,6 +137,7 @@ type testNode struct {
 	added   int
 
 	statuses []clusterhealth.Status // what it finds of others
+	policies nodePolicies
 }
 
 func (n *testNode) name() string { return n.key.String() }
@@ -176,6 +178,7 @@ func newStand(t *testing.T, count int, change func(*Config), tls func(node.Key) 
 				if i%8 == 7 { // one of them is of a version that does not tell
 					return
 				}
+				policypb.RegisterPolicyServer(r, &n.policies)
 				health.RegisterNodeHealthServer(r, &clusterhealth.Service{Self: n.name(), Statuses: func() ([]clusterhealth.Status, time.Duration) { return n.statuses, time.Minute }})
 			},
 			Record: n.record, Nodes: s.table, Self: n.key, PeerPort: own.Port(), PeerTLS: tls != nil, Version: "v1",
