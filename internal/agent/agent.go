@@ -24,6 +24,7 @@ import (
 	"github.com/hawser-net/hawser/internal/agent/hubble"
 	"github.com/hawser-net/hawser/internal/agent/identities"
 	"github.com/hawser-net/hawser/internal/agent/monitor"
+	"github.com/hawser-net/hawser/internal/agent/restapi"
 	"github.com/hawser-net/hawser/internal/announce"
 	"github.com/hawser-net/hawser/internal/cniconf"
 	"github.com/hawser-net/hawser/internal/daemon"
@@ -87,7 +88,6 @@ type api struct {
 	addresses        *table.Reconciler[netip.Prefix, ipcache.Entry] // brings the kernel to cache
 	namedPorts       *enforcement.NamedPorts
 	nodes            *announce.Nodes
-	nodeClients      *nodeClients
 	store            kvstore.Backend // nil on a node on its own
 	kube             *kube           // nil outside of Kubernetes
 	mesh             *mesh           // nil without other clusters
@@ -99,6 +99,7 @@ type api struct {
 	routeFaults      routeFaults
 	health           *health.Health // nil if nodes do not probe each other
 	metrics          *metricsSet
+	rest             *restapi.API
 	stopping         chan struct{} // closed when the agent ends
 	inForce          chan struct{} // closed when policy is that of everything there was to hear
 
@@ -119,9 +120,6 @@ type api struct {
 	// keeping: the pods' packets are still judged by the programs and maps of an agent before.
 	keeping bool
 }
-
-// mapPath is where a map is pinned.
-func (a *api) mapPath(name string) string { return filepath.Join(a.cfg.Maps.Dir, name) }
 
 func (a *api) deviceFacts() datapath.Devices {
 	a.mu.Lock()
@@ -187,7 +185,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 	// ---- pure parts and tables ------------------------------------------------------------------
 	a := &api{
 		cfg: cfg, log: log, version: ag.version, flagValues: ag.flags, maps: kernel, programs: programs,
-		registry: endpoint.NewRegistry(), cache: ipcache.New(), nodeClients: newNodeClients(), components: component.New(), inForce: make(chan struct{}),
+		registry: endpoint.NewRegistry(), cache: ipcache.New(), components: component.New(), inForce: make(chan struct{}),
 		metrics: newMetrics(), monitor: monitor.New(log, kernel), stopping: make(chan struct{}), moved: make(chan struct{}, 1),
 		cidrsMoved: make(chan struct{}, 1),
 	}
@@ -324,6 +322,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 	if a.health, err = a.newHealth(facts, links, log.With("part", "health")); err != nil {
 		return err
 	}
+	a.rest = a.newREST()
 	if err := a.lifecycle.Load(ctx); err != nil {
 		return err
 	}
@@ -370,7 +369,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 	case <-run.ctx.Done():
 		return run.wait()
 	}
-	a.noteUserLabels()
+	a.rest.NoteUserLabels()
 	forgo := a.identities.Restore(a.registry.List())
 	restored, err := a.lifecycle.Resume(ctx)
 	if err != nil {
@@ -453,9 +452,9 @@ func (ag *Agent) Run(ctx context.Context) error {
 	run.start("recovery", func(ctx context.Context) error { return a.recover(ctx, log) })
 
 	// ---- the API --------------------------------------------------------------------------------
-	fence := newFence()
-	handler := server.NewHandler(a, log.With("part", "api"), fence.guard, accessGuard(cfg.APIAccess), a.metrics.observe)
-	listener, err := listenAPI(cfg.SocketPath, "--socket-path", log)
+	startup := restapi.NewStartupGate()
+	handler := server.NewHandler(a.rest, log.With("part", "api"), startup.Guard, restapi.GuardAccess(cfg.APIAccess), a.metrics.observe)
+	listener, err := restapi.Listen(cfg.SocketPath, "--socket-path", log)
 	if err != nil {
 		return err
 	}
@@ -465,7 +464,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 		return daemon.Serve(ctx, listener, handler)
 	})
 	run.start("delete-queue", func(ctx context.Context) error {
-		return a.replayDeletions(ctx, fence, log)
+		return a.replayDeletions(ctx, startup, log)
 	})
 	a.metrics.registry.MustRegister(newStateCollector(a))
 	a.mesh.register(a.metrics.registry)
@@ -482,10 +481,10 @@ func (ag *Agent) Run(ctx context.Context) error {
 		run.start("health", func(ctx context.Context) error { return serveLocal(ctx, cfg.HealthPort, a.healthHandler()) })
 	}
 	if cfg.ProxyHealthzAddr != "" && cfg.KubeProxyReplacement {
-		h := health.ProxyHandler(func() bool { return a.isInForce() && a.status().Cilium.State != rest.StateFailure })
+		h := health.ProxyHandler(func() bool { return a.isInForce() && a.rest.Status().Cilium.State != rest.StateFailure })
 		run.start("kube-proxy-healthz", func(ctx context.Context) error { return health.ServeProxy(ctx, cfg.ProxyHealthzAddr, h, log) })
 	}
-	if err := fence.wait(run.ctx); err == nil { // not if a part failed before
+	if err := startup.Wait(run.ctx); err == nil { // not if a part failed before
 		if err := a.cni.Install(); err != nil {
 			log.Error("cannot write the CNI configuration", "error", err)
 		}
@@ -672,7 +671,7 @@ func (a *api) healthHandler() http.Handler {
 	mux := http.NewServeMux()
 	answer := func(code func(rest.State) int) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) {
-			st := a.status()
+			st := a.rest.Status()
 			w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 			w.WriteHeader(code(st.Cilium.State))
 			fmt.Fprintln(w, st.Cilium.State, st.Cilium.Msg)
@@ -692,7 +691,7 @@ func (a *api) healthHandler() http.Handler {
 
 // replayDeletions does what plugins asked for while no agent answered, then lets endpoint requests
 // in. It waits for plugins that hold the queue.
-func (a *api) replayDeletions(ctx context.Context, f *fence, log *slog.Logger) error {
+func (a *api) replayDeletions(ctx context.Context, f *restapi.StartupGate, log *slog.Logger) error {
 	n, err := deletequeue.Replay(ctx, deletequeue.Dir(a.cfg.SocketPath), func(ctx context.Context, e deletequeue.Entry) error {
 		if e.ContainerID != "" {
 			a.lifecycle.DeleteContainer(ctx, e.ContainerID)
@@ -711,10 +710,10 @@ func (a *api) replayDeletions(ctx context.Context, f *fence, log *slog.Logger) e
 			return nil
 		}
 		return err
-	}, f.open)
+	}, f.Open)
 	if err != nil && ctx.Err() == nil {
 		log.Error("some queued deletions could not be done", "error", err)
-		f.open() // the queue is kept; serving nobody would not make it shorter
+		f.Open() // the queue is kept; serving nobody would not make it shorter
 	}
 	if n > 0 {
 		log.Info("did what was queued while no agent ran", "deletions", n)

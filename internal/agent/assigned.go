@@ -92,6 +92,9 @@ func (k *kube) assigned() assigned {
 	return nil
 }
 
+// Named says whether the node's addresses are of pools that have names.
+func (k *kube) Named() bool { return k.named() != nil }
+
 // named returns the pools of this node; nil if its addresses are not of pools.
 func (k *kube) named() *addressing.Pools {
 	if k == nil {

@@ -3,11 +3,9 @@ package agent
 import (
 	"errors"
 	"fmt"
-	"net/http"
 	"net/netip"
 	"slices"
 
-	"github.com/hawser-net/hawser/api/rest/server"
 	"github.com/hawser-net/hawser/internal/agent/addressing"
 )
 
@@ -26,12 +24,6 @@ func (c *Config) validateDelegated() error {
 
 // delegated says whether another plugin gives the addresses.
 func (a *api) delegated() bool { return a.cfg.IPAM == addressing.Delegated }
-
-// errDelegated answers who asks the agent for an address that it does not give.
-func errDelegated() error {
-	return server.Errorf(http.StatusBadRequest,
-		"the agent gives no addresses: --ipam is %s; name the plugin that does in the CNI configuration's ipam.type", addressing.Delegated)
-}
 
 // preferredRouters returns the router addresses to prefer. Those of the configuration come first,
 // but not before those that pods have as their gateway.

@@ -5,11 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
-	"slices"
 	"sync"
-
-	"github.com/hawser-net/hawser/api/rest/server"
 )
 
 // group runs the agent's goroutines. The first that fails ends them all.
@@ -92,63 +88,4 @@ func (s *syncGate) wait(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-}
-
-// fence keeps endpoint requests out until the deletions that were queued while no agent ran are
-// done: an endpoint must not come back to life between the two.
-type fence struct {
-	gate chan struct{}
-	once sync.Once
-}
-
-func newFence() *fence { return &fence{gate: make(chan struct{})} }
-
-func (f *fence) open() { f.once.Do(func() { close(f.gate) }) }
-
-func (f *fence) wait(ctx context.Context) error {
-	select {
-	case <-f.gate:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// fenced are the operations that change endpoints or addresses.
-var fenced = []string{"CreateEndpoint", "PatchEndpoint", "DeleteEndpoint", "DeleteEndpoints", "PatchEndpointConfig", "PatchEndpointLabels", "AllocateIP", "ReserveIP", "ReleaseIP"}
-
-// guard answers 503 while the fence is closed: clients try again, and the plugin queues.
-func (f *fence) guard(next server.StrictHandlerFunc, operation string) server.StrictHandlerFunc {
-	if !slices.Contains(fenced, operation) {
-		return next
-	}
-	return func(ctx context.Context, w http.ResponseWriter, r *http.Request, req any) (any, error) {
-		select {
-		case <-f.gate:
-			return next(ctx, w, r, req)
-		default:
-			return nil, server.Errorf(http.StatusServiceUnavailable, "the agent is still doing what was queued while it was down; try again in a moment")
-		}
-	}
-}
-
-// accessGuard answers 403 to operations that the configuration does not allow.
-func accessGuard(allowed []string) server.StrictMiddlewareFunc {
-	return func(next server.StrictHandlerFunc, operation string) server.StrictHandlerFunc {
-		if mayCall(allowed, operation) {
-			return next
-		}
-		return func(context.Context, http.ResponseWriter, *http.Request, any) (any, error) {
-			return nil, server.Errorf(http.StatusForbidden, "%s", switchedOff(operation))
-		}
-	}
-}
-
-// mayCall says whether the configuration allows an operation.
-func mayCall(allowed []string, operation string) bool {
-	return slices.Contains(allowed, "*") || slices.Contains(allowed, operation)
-}
-
-func switchedOff(operation string) string {
-	return operation + " is switched off by --enable-cilium-api-server-access"
 }

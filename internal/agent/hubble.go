@@ -12,6 +12,7 @@ import (
 	flowpb "github.com/hawser-net/hawser/api/flow"
 	"github.com/hawser-net/hawser/api/health"
 	"github.com/hawser-net/hawser/internal/agent/hubble"
+	"github.com/hawser-net/hawser/internal/agent/restapi"
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/k8s/pods"
 	"github.com/hawser-net/hawser/internal/node"
@@ -23,12 +24,12 @@ func newHubble(a *api, log *slog.Logger) (*hubble.Hubble, error) {
 		Self: node.Key{Cluster: a.cfg.ClusterName, Name: a.cfg.NodeName}, Version: a.version, Nodes: a.nodes.Table(), NodesSynced: a.waitNodes,
 		Monitor:   a.monitor,
 		Endpoints: a.registry, Addresses: a.cache, Policy: a.policy, Labels: a.identities.Labels,
-		Listen: func(path, option string) (net.Listener, error) { return listenAPI(path, option, log) },
+		Listen: func(path, option string) (net.Listener, error) { return restapi.Listen(path, option, log) },
 		ServeMetrics: func(ctx context.Context, l net.Listener, registry *prometheus.Registry) error {
 			return serveMetrics(ctx, l, registry, metricsTimeout)
 		},
 		Report:   a.components.Set,
-		Services: func(s grpc.ServiceRegistrar) { health.RegisterNodeHealthServer(s, a.healthService()) },
+		Services: func(s grpc.ServiceRegistrar) { health.RegisterNodeHealthServer(s, a.rest.HealthService()) },
 	}
 	if a.kube != nil {
 		n.Workload, n.RemoteWorkload = a.kube.workload, a.kube.remoteWorkload

@@ -42,6 +42,7 @@ import (
 	"github.com/hawser-net/hawser/internal/node"
 	"github.com/hawser-net/hawser/internal/policy"
 	"github.com/hawser-net/hawser/internal/service"
+	"github.com/hawser-net/hawser/internal/table"
 )
 
 // kube is the agent's part that speaks with Kubernetes: what it hears goes into the tables that
@@ -126,7 +127,7 @@ func (k *kube) join(a *api, facts nodeFacts, links *link.Links, filter *labels.F
 	if k.labels, err = newIdentityLabels(a, k, filter, k.log); err != nil {
 		return err
 	}
-	pc := pods.Config{Client: k.client, NodeName: k.cfg.NodeName, Cluster: k.cfg.ClusterName, Changed: k.relabel, Log: k.log}
+	pc := pods.Config{Client: k.client, NodeName: k.cfg.NodeName, Cluster: k.cfg.ClusterName, Changed: k.Relabel, Log: k.log}
 	ec := endpoints.Config{
 		Hosts: facts.hosts(), Slices: k.cfg.EndpointSlices, Silent: k.cfg.NoEndpointObjects, Shared: k.cfg.management().Operator(), Accept: k.acceptable,
 		Learned: func(wait time.Duration) { a.metrics.known.Observe(wait.Seconds()) }, Log: k.log,
@@ -349,12 +350,9 @@ func (k *kube) afterKinds(f func(context.Context) error) func(context.Context) e
 	}
 }
 
-// policyObjects shows the policies of the cluster as if each were a file.
-func (k *kube) policyObjects(describe func(policy.Owner) string) []rest.PolicyFile {
+// PolicyObjects shows the policies of the cluster as if each were a file.
+func (k *kube) PolicyObjects(describe func(policy.Owner) string) []rest.PolicyFile {
 	var out []rest.PolicyFile
-	if k == nil || k.policies == nil {
-		return nil
-	}
 	for _, s := range k.policies.Status() {
 		f := rest.PolicyFile{Path: string(s.Owner), State: rest.PolicyFileStateOk, InForce: s.InForce, Loaded: s.Loaded}
 		if s.Err != nil {
@@ -371,17 +369,25 @@ func (k *kube) policyObjects(describe func(policy.Owner) string) []rest.PolicyFi
 	return out
 }
 
+// PolicyCounts counts the policies of the cluster.
+func (k *kube) PolicyCounts() (ok, faulty int) { return k.policies.Counts() }
+
+// Services is the table of frontends.
+func (k *kube) Services() *table.Table[datapath.ServiceFrontend, service.Frontend] {
+	return k.services.Table()
+}
+
 // ---- pods ---------------------------------------------------------------------------------------
 
 // admitWait is how long a new pod waits for the rules to be heard before the runtime is asked to
 // try again.
 const admitWait = 20 * time.Second
 
-// complete fills in what Kubernetes says of the pod of a new endpoint. A pod must not begin before
+// Complete fills in what Kubernetes says of the pod of a new endpoint. A pod must not begin before
 // the rules have been heard that may isolate it. Labels that the runtime gives (CNI convention
 // args.cni.labels) would be gone with the pod's next change, and no operator would know them: they
 // are refused.
-func (k *kube) complete(ctx context.Context, req *endpoint.CreateRequest, given []string) error {
+func (k *kube) Complete(ctx context.Context, req *endpoint.CreateRequest, given []string) error {
 	if len(given) > 0 {
 		return server.Errorf(http.StatusBadRequest, "labels (args.cni.labels of the CNI configuration) are not supported for pods of Kubernetes: "+
 			"label the pod itself and leave them out: %s", strings.Join(given, ", "))
@@ -413,8 +419,8 @@ func (k *kube) complete(ctx context.Context, req *endpoint.CreateRequest, given 
 	return nil
 }
 
-// relabel has a pod's endpoints compared with what Kubernetes says of it.
-func (k *kube) relabel(key k8s.Key) {
+// Relabel has a pod's endpoints compared with what Kubernetes says of it.
+func (k *kube) Relabel(key k8s.Key) {
 	k.mu.Lock()
 	k.changed[key] = true
 	k.mu.Unlock()
@@ -463,7 +469,7 @@ func (k *kube) followLabels(ctx context.Context) error {
 					k.log.Warn("a pod's endpoint keeps its old labels for now", "pod", key, "error", err)
 					select {
 					case <-time.After(relabelRetry):
-						k.relabel(key)
+						k.Relabel(key)
 					case <-ctx.Done():
 					}
 				}
@@ -601,11 +607,8 @@ func (k *kube) watchStatus(ctx context.Context) error {
 	}
 }
 
-// status is what `hawser status` shows of Kubernetes.
-func (k *kube) status() rest.K8SStatus {
-	if k == nil {
-		return rest.K8SStatus{State: rest.StateDisabled, Msg: "not configured"}
-	}
+// Status is what `hawser status` shows of Kubernetes.
+func (k *kube) Status() rest.K8SStatus {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.state

@@ -121,13 +121,13 @@ func (m *mesh) setMine() {
 	m.SetMine(mine)
 }
 
-// status is what the API says of other clusters.
-func (m *mesh) status() rest.ClusterMeshStatus {
+// Status is what the API says of other clusters.
+func (m *mesh) Status() rest.ClusterMeshStatus {
 	if m == nil {
 		return rest.ClusterMeshStatus{}
 	}
 	var out rest.ClusterMeshStatus
-	list, fault := m.Status()
+	list, fault := m.Mesh.Status()
 	out.Fault = fault
 	if m.a.kube != nil {
 		out.NumGlobalServices = m.a.kube.services.Engine().Globals()
@@ -142,13 +142,13 @@ func (m *mesh) status() rest.ClusterMeshStatus {
 	return out
 }
 
-// part is the line of the agent's health for other clusters. One that is away is no failure of this
-// node.
-func (m *mesh) part() (rest.PartStatus, bool) {
+// Component is the line of the agent's health for other clusters. One that is away is no failure of
+// this node.
+func (m *mesh) Component() (rest.PartStatus, bool) {
 	if m == nil {
 		return rest.PartStatus{}, false
 	}
-	list, fault := m.Status()
+	list, fault := m.Mesh.Status()
 	p := rest.PartStatus{Name: "clustermesh", State: rest.StateOk}
 	well := 0
 	for _, s := range list {

@@ -182,7 +182,7 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 		gauge(c.identities, float64(n), kind)
 	}
 	gauge(c.edited, float64(len(a.edited())))
-	gauge(c.nodes, float64(len(a.nodeElements())))
+	gauge(c.nodes, float64(a.nodes.Table().Len()))
 	lost := a.monitor.Lost()
 	for _, kind := range []datapath.EventType{datapath.EventDrop, datapath.EventVerdict, datapath.EventTrace} {
 		counter(c.lost, float64(lost[kind]), kind.String())
@@ -194,7 +194,7 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 		}
 		gauge(c.excess, float64(excess))
 	}
-	for state, n := range a.policyFileStates() {
+	for state, n := range a.rest.PolicyFileStates() {
 		gauge(c.policyFiles, float64(n), state)
 	}
 	gauge(c.policyRevision, float64(a.policy.Revision()))

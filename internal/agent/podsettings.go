@@ -85,11 +85,6 @@ func (a *api) podSettings(st *rest.DaemonConfigurationStatus) {
 	st.GSOIPv4MaxSize, st.GROIPv4MaxSize = devices.SegmentSize4, devices.SegmentSize4
 }
 
-// bigTCP is one family's part of the status.
-func bigTCP(gso, gro int) rest.BigTCPStatus {
-	return rest.BigTCPStatus{Enabled: gso > 0, MaxGSO: gso, MaxGRO: gro}
-}
-
 // reportBigTCP says what became of the options: a device may take no packets beyond 64 KiB.
 func (a *api) reportBigTCP(devices datapath.Devices, device string) {
 	const part = "big-tcp"

@@ -38,7 +38,7 @@ type ruleBench struct {
 	t      *testing.T
 	node   *fake.Node
 	policy *endpoint.Policy
-	rules   *Rules
+	rules  *Rules
 	dir    string
 }
 

@@ -1,4 +1,4 @@
-package agent
+package restapi
 
 import (
 	"context"
@@ -23,7 +23,7 @@ var monitorTypes = map[string]datapath.MonitorFlags{
 const monitorBatch = 256
 
 // Monitor is GET /monitor: a stream of events until the client goes.
-func (a *api) Monitor(ctx context.Context, req server.MonitorRequestObject) (server.MonitorResponseObject, error) {
+func (a *API) Monitor(ctx context.Context, req server.MonitorRequestObject) (server.MonitorResponseObject, error) {
 	var flags datapath.MonitorFlags
 	for _, name := range strings.Split(req.Params.Type, ",") {
 		name = strings.TrimSpace(name)
@@ -40,7 +40,7 @@ func (a *api) Monitor(ctx context.Context, req server.MonitorRequestObject) (ser
 		flags = datapath.MonitorDrops | datapath.MonitorVerdicts | datapath.MonitorTraces
 	}
 	return server.MonitorStream(func(emit func(...rest.MonitorEvent) error) error {
-		sub, stop := a.monitor.Subscribe(flags)
+		sub, stop := a.Events.Subscribe(flags)
 		defer stop()
 		// A stream without events still has to notice that its client is gone.
 		tick := time.NewTicker(15 * time.Second)
@@ -49,7 +49,7 @@ func (a *api) Monitor(ctx context.Context, req server.MonitorRequestObject) (ser
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
-			case <-a.stopping:
+			case <-a.Stopping:
 				return nil
 			case <-tick.C:
 			case <-sub.Ready():
@@ -75,7 +75,7 @@ func (a *api) Monitor(ctx context.Context, req server.MonitorRequestObject) (ser
 
 // monitorEvent is the API's form of an event, with the labels of the identities as they are known
 // now.
-func (a *api) monitorEvent(ev datapath.Event) rest.MonitorEvent {
+func (a *API) monitorEvent(ev datapath.Event) rest.MonitorEvent {
 	out := rest.MonitorEvent{
 		Time: ev.Time, Direction: ev.Direction.String(), Endpoint: int(ev.Endpoint), InterfaceIndex: ev.IfIndex, Length: ev.Length,
 		Point: ev.Program.String(), SourceIdentity: int(ev.SrcIdentity), DestinationIdentity: int(ev.DstIdentity),
@@ -87,10 +87,10 @@ func (a *api) monitorEvent(ev datapath.Event) rest.MonitorEvent {
 	if ev.Packet.Src.IsValid() {
 		out.Source, out.Destination = ev.Packet.Src.String(), ev.Packet.Dst.String()
 	}
-	if set, ok := a.identities.Labels(identity.ID(ev.SrcIdentity)); ok {
+	if set, ok := a.Identities.Labels(identity.ID(ev.SrcIdentity)); ok {
 		out.SourceLabels = set.Strings()
 	}
-	if set, ok := a.identities.Labels(identity.ID(ev.DstIdentity)); ok {
+	if set, ok := a.Identities.Labels(identity.ID(ev.DstIdentity)); ok {
 		out.DestinationLabels = set.Strings()
 	}
 	switch ev.Type {

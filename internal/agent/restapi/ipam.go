@@ -1,4 +1,4 @@
-package agent
+package restapi
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 
 	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/api/rest/server"
+	"github.com/hawser-net/hawser/internal/agent/addressing"
 	"github.com/hawser-net/hawser/internal/ipam"
 )
 
@@ -33,19 +34,19 @@ func ipamError(err error, other int) error {
 }
 
 // AllocateIP is POST /ipam: a free address of each family asked for.
-func (a *api) AllocateIP(ctx context.Context, req server.AllocateIPRequestObject) (server.AllocateIPResponseObject, error) {
-	if a.delegated() {
+func (a *API) AllocateIP(ctx context.Context, req server.AllocateIPRequestObject) (server.AllocateIPResponseObject, error) {
+	if a.Options.IPAM == addressing.Delegated {
 		return nil, errDelegated()
 	}
 	families, err := ipam.ParseFamilies(req.Params.Family)
 	if err != nil {
 		return nil, ipamError(err, http.StatusBadRequest)
 	}
-	pools, plain, err := a.poolsFor(ctx, req.Params.Owner, req.Params.Pool)
+	pools, plain, err := a.PoolsFor(ctx, req.Params.Owner, req.Params.Pool)
 	if err != nil {
 		return nil, err
 	}
-	res, err := a.book.Give(ctx, families, req.Params.Owner, pools, req.Params.Expiration)
+	res, err := a.Book.Give(ctx, families, req.Params.Owner, pools, req.Params.Expiration)
 	if err != nil {
 		if errors.Is(err, ipam.ErrDisabled) {
 			return nil, server.Errorf(http.StatusBadRequest, "%w", err)
@@ -55,59 +56,65 @@ func (a *api) AllocateIP(ctx context.Context, req server.AllocateIPRequestObject
 	out := rest.IPAMResponse{HostAddressing: a.hostAddressing()}
 	if v4 := res.IPv4; v4 != nil {
 		out.Address.IPv4, out.Address.IPv4ExpirationUUID, out.Address.IPv4PoolName = v4.IP.String(), v4.UUID, v4.Pool
-		out.IPv4 = rest.IPAMAddressResponse{IP: v4.IP.String(), ExpirationUUID: v4.UUID, Gateway: a.router4.String(), SkipMasquerade: plain.IPv4}
+		out.IPv4 = rest.IPAMAddressResponse{IP: v4.IP.String(), ExpirationUUID: v4.UUID, Gateway: a.router(true).String(), SkipMasquerade: plain.IPv4}
 	}
 	if v6 := res.IPv6; v6 != nil {
 		out.Address.IPv6, out.Address.IPv6ExpirationUUID, out.Address.IPv6PoolName = v6.IP.String(), v6.UUID, v6.Pool
-		out.IPv6 = rest.IPAMAddressResponse{IP: v6.IP.String(), ExpirationUUID: v6.UUID, Gateway: a.router6.String(), SkipMasquerade: plain.IPv6}
+		out.IPv6 = rest.IPAMAddressResponse{IP: v6.IP.String(), ExpirationUUID: v6.UUID, Gateway: a.router(false).String(), SkipMasquerade: plain.IPv6}
 	}
 	return server.AllocateIP201JSONResponse(out), nil
 }
 
 // ReserveIP is POST /ipam/{ip}: this very address.
-func (a *api) ReserveIP(_ context.Context, req server.ReserveIPRequestObject) (server.ReserveIPResponseObject, error) {
-	if a.delegated() {
+func (a *API) ReserveIP(_ context.Context, req server.ReserveIPRequestObject) (server.ReserveIPResponseObject, error) {
+	if a.Options.IPAM == addressing.Delegated {
 		return nil, errDelegated()
 	}
 	ip, err := netip.ParseAddr(req.IP)
 	if err != nil {
 		return nil, server.Errorf(http.StatusBadRequest, "%q is not an IP address", req.IP)
 	}
-	if err := a.pool.Allocate(ip, req.Params.Owner, req.Params.Pool); err != nil {
+	if err := a.Pool.Allocate(ip, req.Params.Owner, req.Params.Pool); err != nil {
 		return nil, ipamError(err, http.StatusInternalServerError)
 	}
 	return server.ReserveIP200Response{}, nil
 }
 
 // ReleaseIP is DELETE /ipam/{ip}. An address that an endpoint uses is kept.
-func (a *api) ReleaseIP(_ context.Context, req server.ReleaseIPRequestObject) (server.ReleaseIPResponseObject, error) {
+func (a *API) ReleaseIP(_ context.Context, req server.ReleaseIPRequestObject) (server.ReleaseIPResponseObject, error) {
 	ip, err := netip.ParseAddr(req.IP)
 	if err != nil {
 		return nil, server.Errorf(http.StatusBadRequest, "%q is not an IP address", req.IP)
 	}
-	if err := a.pool.Release(ip, req.Params.Pool); err != nil {
+	if err := a.Pool.Release(ip, req.Params.Pool); err != nil {
 		return nil, ipamError(err, http.StatusInternalServerError)
 	}
 	return server.ReleaseIP200Response{}, nil
 }
 
 // hostAddressing is the node as pods see it: the router addresses are their gateways.
-func (a *api) hostAddressing() rest.NodeAddressing {
+func (a *API) hostAddressing() rest.NodeAddressing {
 	var out rest.NodeAddressing
-	if a.router4.IsValid() {
-		out.IPv4 = rest.NodeAddressingElement{Enabled: true, IP: a.router4.String(), AllocRange: a.allocRange(ipam.IPv4)}
+	if a.router(true).IsValid() {
+		out.IPv4 = rest.NodeAddressingElement{Enabled: true, IP: a.router(true).String(), AllocRange: a.allocRange(ipam.IPv4)}
 	}
-	if a.router6.IsValid() {
-		out.IPv6 = rest.NodeAddressingElement{Enabled: true, IP: a.router6.String(), AllocRange: a.allocRange(ipam.IPv6)}
+	if a.router(false).IsValid() {
+		out.IPv6 = rest.NodeAddressingElement{Enabled: true, IP: a.router(false).String(), AllocRange: a.allocRange(ipam.IPv6)}
 	}
 	return out
 }
 
 // allocRange is the CIDR of a family from which addresses are given first.
-func (a *api) allocRange(f ipam.Families) string {
-	cidrs := a.pool.CIDRs(f)
+func (a *API) allocRange(f ipam.Families) string {
+	cidrs := a.Pool.CIDRs(f)
 	if len(cidrs) == 0 {
 		return ""
 	}
 	return cidrs[0].String()
+}
+
+// errDelegated answers who asks the agent for an address that it does not give.
+func errDelegated() error {
+	return server.Errorf(http.StatusBadRequest,
+		"the agent gives no addresses: --ipam is %s; name the plugin that does in the CNI configuration's ipam.type", addressing.Delegated)
 }

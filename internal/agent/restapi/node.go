@@ -1,4 +1,4 @@
-package agent
+package restapi
 
 import (
 	"context"
@@ -19,30 +19,30 @@ import (
 )
 
 // GetConfig is GET /config. The CNI plugin calls it first, for every pod.
-func (a *api) GetConfig(context.Context, server.GetConfigRequestObject) (server.GetConfigResponseObject, error) {
-	devices := a.deviceFacts()
+func (a *API) GetConfig(context.Context, server.GetConfigRequestObject) (server.GetConfigResponseObject, error) {
+	devices := a.Devices()
 	spec := rest.DaemonConfigurationSpec{PolicyEnforcement: rest.PolicyEnforcement(a.policyMode()), Options: a.auditOptions()}
 	out := rest.DaemonConfiguration{
 		Spec: spec,
 		Status: rest.DaemonConfigurationStatus{
-			Realized: spec, Immutable: rest.ConfigurationMap(a.flagValues), Addressing: a.hostAddressing(),
+			Realized: spec, Immutable: rest.ConfigurationMap(a.Flags), Addressing: a.hostAddressing(),
 			DeviceMTU: devices.DeviceMTU, RouteMTU: devices.RouteMTU,
-			DatapathMode: rest.DatapathModeVeth, ConfiguredDatapathMode: a.cfg.DatapathMode, IPAMMode: a.ipamMode(),
-			Masquerade:           a.cfg.MasqueradeIPv4 || a.cfg.MasqueradeIPv6,
-			MasqueradeProtocols:  rest.EnabledProtocols{IPv4: a.cfg.MasqueradeIPv4 && a.cfg.EnableIPv4, IPv6: a.cfg.MasqueradeIPv6 && a.cfg.EnableIPv6},
-			KVStoreConfiguration: rest.KVStoreConfiguration{Type: a.cfg.KVStore, Options: rest.ConfigurationMap(redact(a.cfg.KVStoreOpts))},
-			NodeMonitor:          rest.MonitorStatus{Lost: a.monitor.AllLost()},
+			DatapathMode: rest.DatapathModeVeth, ConfiguredDatapathMode: a.Options.DatapathMode, IPAMMode: a.ipamMode(),
+			Masquerade:           a.Options.MasqueradeIPv4 || a.Options.MasqueradeIPv6,
+			MasqueradeProtocols:  rest.EnabledProtocols{IPv4: a.Options.MasqueradeIPv4 && a.Options.EnableIPv4, IPv6: a.Options.MasqueradeIPv6 && a.Options.EnableIPv6},
+			KVStoreConfiguration: rest.KVStoreConfiguration{Type: a.Options.KVStore, Options: rest.ConfigurationMap(redact(a.Options.KVStoreOpts))},
+			NodeMonitor:          rest.MonitorStatus{Lost: a.Events.AllLost()},
 		},
 	}
-	a.podSettings(&out.Status)
+	a.PodSettings(&out.Status)
 	return server.GetConfig200JSONResponse(out), nil
 }
 
 // ipamMode is the word for where the node's ranges come from. Without Kubernetes it is the one for
 // ranges that are given.
-func (a *api) ipamMode() string {
-	if a.kube != nil || a.delegated() {
-		return a.cfg.IPAM
+func (a *API) ipamMode() string {
+	if a.Kubernetes != nil || (a.Options.IPAM == addressing.Delegated) {
+		return a.Options.IPAM
 	}
 	return addressing.Kubernetes
 }
@@ -60,7 +60,7 @@ func redact(options map[string]string) map[string]string {
 }
 
 // PatchConfig is PATCH /config. Policy enforcement and audit mode are what changes at run time.
-func (a *api) PatchConfig(_ context.Context, req server.PatchConfigRequestObject) (server.PatchConfigResponseObject, error) {
+func (a *API) PatchConfig(_ context.Context, req server.PatchConfigRequestObject) (server.PatchConfigResponseObject, error) {
 	if req.Body == nil {
 		return nil, server.Errorf(http.StatusBadRequest, "the request has no body: want a DaemonConfigurationSpec")
 	}
@@ -77,87 +77,87 @@ func (a *api) PatchConfig(_ context.Context, req server.PatchConfigRequestObject
 		if err != nil {
 			return nil, server.Errorf(http.StatusBadRequest, "policy-enforcement: %w", err)
 		}
-		failed = a.policy.Change(func(e *policy.Engine) error { e.SetMode(mode); return nil })
+		failed = a.Policy.Change(func(e *policy.Engine) error { e.SetMode(mode); return nil })
 	}
 	if setAudit {
-		failed = errors.Join(failed, a.policy.SetAudit(audit == endpoint.AuditEnabled))
+		failed = errors.Join(failed, a.Policy.SetAudit(audit == endpoint.AuditEnabled))
 	}
 	if errors.Is(failed, endpoint.ErrRowNotWritten) {
 		return nil, failed
 	}
 	if failed != nil { // in force, but some endpoints drop everything: the status says so, too
-		a.log.Warn("policy is not in force in full", "error", failed)
+		a.Log.Warn("policy is not in force in full", "error", failed)
 	}
 	return server.PatchConfig200Response{}, nil
 }
 
-func (a *api) policyMode() string {
+func (a *API) policyMode() string {
 	var mode policy.Mode
-	a.policy.View(func(e *policy.Engine) { mode = e.Mode() })
+	a.Policy.View(func(e *policy.Engine) { mode = e.Mode() })
 	return mode.String()
 }
 
 // GetHealthz is GET /healthz.
-func (a *api) GetHealthz(_ context.Context, req server.GetHealthzRequestObject) (server.GetHealthzResponseObject, error) {
+func (a *API) GetHealthz(_ context.Context, req server.GetHealthzRequestObject) (server.GetHealthzResponseObject, error) {
 	if req.Params.Brief {
-		st := a.status()
+		st := a.Status()
 		return server.GetHealthz200JSONResponse(rest.StatusResponse{Cilium: st.Cilium, Stale: st.Stale}), nil
 	}
-	return server.GetHealthz200JSONResponse(a.fullStatus()), nil
+	return server.GetHealthz200JSONResponse(a.FullStatus()), nil
 }
 
-// fullStatus is status with the nodes.
-func (a *api) fullStatus() rest.StatusResponse {
-	st := a.status()
+// FullStatus is status with the nodes.
+func (a *API) FullStatus() rest.StatusResponse {
+	st := a.Status()
 	st.Cluster = rest.ClusterStatus{Self: a.localName(), Nodes: a.nodeElements(), CiliumHealth: a.healthSummary()}
 	return st
 }
 
-// health puts together the state of every part. The whole is a failure only if pods cannot be
+// Status puts together the state of every part. The whole is a failure only if pods cannot be
 // attached or policy is not in force; what merely delays news from other nodes is a warning.
-func (a *api) status() rest.StatusResponse {
+func (a *API) Status() rest.StatusResponse {
 	st := rest.StatusResponse{
-		Kubernetes:   a.kube.status(),
-		DatapathMode: rest.DatapathModeVeth, ConfiguredDatapathMode: a.cfg.DatapathMode, AttachMode: "tc",
-		IdentityRange: rest.IdentityRange{MinIdentity: int(a.idMin), MaxIdentity: int(a.idMax)},
+		Kubernetes:   a.kubernetesStatus(),
+		DatapathMode: rest.DatapathModeVeth, ConfiguredDatapathMode: a.Options.DatapathMode, AttachMode: "tc",
+		IdentityRange: rest.IdentityRange{MinIdentity: int(a.FirstID), MaxIdentity: int(a.LastID)},
 		Masquerading: rest.Masquerading{
-			Enabled: a.cfg.MasqueradeIPv4 || a.cfg.MasqueradeIPv6, Mode: "nftables",
-			EnabledProtocols: rest.EnabledProtocols{IPv4: a.cfg.MasqueradeIPv4 && a.cfg.EnableIPv4, IPv6: a.cfg.MasqueradeIPv6 && a.cfg.EnableIPv6},
+			Enabled: a.Options.MasqueradeIPv4 || a.Options.MasqueradeIPv6, Mode: "nftables",
+			EnabledProtocols: rest.EnabledProtocols{IPv4: a.Options.MasqueradeIPv4 && a.Options.EnableIPv4, IPv6: a.Options.MasqueradeIPv6 && a.Options.EnableIPv6},
 		},
-		NodeMonitor: rest.MonitorStatus{Lost: a.monitor.AllLost()}, IPAM: a.ipamStatus(),
+		NodeMonitor: rest.MonitorStatus{Lost: a.Events.AllLost()}, IPAM: a.ipamStatus(),
 	}
-	devices := a.deviceFacts()
+	devices := a.Devices()
 	st.IPv4BigTCP, st.IPv6BigTCP = bigTCP(devices.SegmentSize4, devices.SegmentSize4), bigTCP(devices.SegmentSize6, 0)
 	st.Encryption.Mode, st.HostFirewall.Mode = modeDisabled, modeDisabled
 	st.AuthCertificateProvider.State = rest.StateDisabled
 	st.KubeProxyReplacement.Mode = "False"
-	if a.cfg.KubeProxyReplacement {
+	if a.Options.KubeProxyReplacement {
 		st.KubeProxyReplacement.Mode = "True"
 	}
 	st.Routing = rest.Routing{InterHostRoutingMode: "Native"}
-	if a.cfg.RoutingMode == "tunnel" {
-		st.Routing = rest.Routing{InterHostRoutingMode: "Tunnel", TunnelProtocol: a.cfg.TunnelProtocol}
+	if a.Options.RoutingMode == "tunnel" {
+		st.Routing = rest.Routing{InterHostRoutingMode: "Tunnel", TunnelProtocol: a.Options.TunnelProtocol}
 	}
-	st.Hubble = a.hubble.Status()
+	st.Hubble = a.Hubble.Status()
 	st.Kvstore = a.kvstoreStatus()
 	st.CNIFile = a.cniStatus()
-	st.Parts = a.components.List()
-	st.ClusterMesh = a.mesh.status()
-	if p, ok := a.mesh.part(); ok {
+	st.Parts = a.Components.List()
+	st.ClusterMesh = a.Mesh.Status()
+	if p, ok := a.Mesh.Component(); ok {
 		st.Parts = append(st.Parts, p)
 	}
 	if p, ok := a.auditPart(); ok {
 		st.Parts = append(st.Parts, p)
 	}
 	ready := 0
-	rows := a.registry.List()
+	rows := a.Registry.List()
 	for _, row := range rows {
 		if row.State == endpoint.StateReady {
 			ready++
 		}
 	}
 	st.Parts = append(st.Parts, a.policyPart(), rest.PartStatus{Name: "endpoints", State: rest.StateOk, Msg: fmt.Sprintf("%d of %d ready", ready, len(rows))})
-	st.Cilium = rest.Status{State: rest.StateOk, Msg: a.version}
+	st.Cilium = rest.Status{State: rest.StateOk, Msg: a.Version}
 	worst := func(s rest.State, msg string) {
 		if s == rest.StateFailure || (s == rest.StateWarning && st.Cilium.State == rest.StateOk) {
 			st.Cilium = rest.Status{State: s, Msg: msg}
@@ -176,20 +176,20 @@ func (a *api) status() rest.StatusResponse {
 }
 
 // policyPart says which policy is in force, and which files are not as they should be.
-func (a *api) policyPart() rest.PartStatus {
-	states := a.policyFileStates()
-	p := rest.PartStatus{Name: "policy-files", State: rest.StateOk, Msg: fmt.Sprintf("%d in force, revision %d", states["ok"], a.policy.Revision())}
+func (a *API) policyPart() rest.PartStatus {
+	states := a.PolicyFileStates()
+	p := rest.PartStatus{Name: "policy-files", State: rest.StateOk, Msg: fmt.Sprintf("%d in force, revision %d", states["ok"], a.Policy.Revision())}
 	if n := states["faulty"]; n > 0 {
-		p.State, p.Msg = rest.StateWarning, fmt.Sprintf("%d faulty (see hawser policy list), %d in force, revision %d", n, states["ok"], a.policy.Revision())
+		p.State, p.Msg = rest.StateWarning, fmt.Sprintf("%d faulty (see hawser policy list), %d in force, revision %d", n, states["ok"], a.Policy.Revision())
 	}
 	return p
 }
 
-func (a *api) kvstoreStatus() rest.Status {
-	if a.store == nil {
+func (a *API) kvstoreStatus() rest.Status {
+	if a.Store == nil {
 		return rest.Status{State: rest.StateDisabled, Msg: "this node is on its own"}
 	}
-	s := a.store.Status()
+	s := a.Store.Status()
 	switch s.State {
 	case kvstore.StateOK:
 		return rest.Status{State: rest.StateOk, Msg: s.Message}
@@ -199,9 +199,9 @@ func (a *api) kvstoreStatus() rest.Status {
 	return rest.Status{State: rest.StateFailure, Msg: s.Message}
 }
 
-func (a *api) ipamStatus() rest.IPAMStatus {
+func (a *API) ipamStatus() rest.IPAMStatus {
 	out := rest.IPAMStatus{Allocations: map[string]string{}}
-	for _, g := range a.pool.Dump() {
+	for _, g := range a.Pool.Dump() {
 		out.Allocations[g.IP.String()] = g.Owner
 		if g.IP.Is4() {
 			out.IPv4 = append(out.IPv4, g.IP.String())
@@ -210,7 +210,7 @@ func (a *api) ipamStatus() rest.IPAMStatus {
 		}
 	}
 	var text []string
-	for _, u := range a.pool.Usage() {
+	for _, u := range a.Pool.Usage() {
 		family := "IPv4"
 		if u.Family == ipam.IPv6 {
 			family = "IPv6"
@@ -220,7 +220,7 @@ func (a *api) ipamStatus() rest.IPAMStatus {
 			from = u.CIDR.String()
 		}
 		line := fmt.Sprintf("%s: %d/%d allocated from %s", family, u.Used, u.Capacity, from)
-		if a.kube.named() != nil {
+		if a.Kubernetes != nil && a.Kubernetes.Named() {
 			line += " of pool " + u.Pool
 		}
 		if u.Drained {
@@ -233,7 +233,7 @@ func (a *api) ipamStatus() rest.IPAMStatus {
 }
 
 // ListIdentities is GET /identity: all known, or those with the given labels.
-func (a *api) ListIdentities(_ context.Context, req server.ListIdentitiesRequestObject) (server.ListIdentitiesResponseObject, error) {
+func (a *API) ListIdentities(_ context.Context, req server.ListIdentitiesRequestObject) (server.ListIdentitiesResponseObject, error) {
 	var want labels.Set
 	if req.Body != nil {
 		var err error
@@ -242,7 +242,7 @@ func (a *api) ListIdentities(_ context.Context, req server.ListIdentitiesRequest
 		}
 	}
 	out := []rest.Identity{}
-	for _, k := range a.identities.List() {
+	for _, k := range a.Identities.List() {
 		if hasAll(k.Labels, want) {
 			out = append(out, identityModel(k.ID, k.Labels))
 		}
@@ -254,12 +254,12 @@ func (a *api) ListIdentities(_ context.Context, req server.ListIdentitiesRequest
 }
 
 // GetIdentity is GET /identity/{id}.
-func (a *api) GetIdentity(_ context.Context, req server.GetIdentityRequestObject) (server.GetIdentityResponseObject, error) {
+func (a *API) GetIdentity(_ context.Context, req server.GetIdentityRequestObject) (server.GetIdentityResponseObject, error) {
 	id, err := identity.Parse(req.ID)
 	if err != nil {
 		return nil, server.Errorf(http.StatusBadRequest, "%w", err)
 	}
-	set, ok := a.identities.Labels(id)
+	set, ok := a.Identities.Labels(id)
 	if !ok {
 		return nil, server.Errorf(http.StatusNotFound, "identity %d is not known on this node", uint32(id))
 	}
@@ -268,13 +268,13 @@ func (a *api) GetIdentity(_ context.Context, req server.GetIdentityRequestObject
 
 // ListIdentityEndpoints is GET /identity/endpoints: identities of local endpoints with how many
 // have each.
-func (a *api) ListIdentityEndpoints(context.Context, server.ListIdentityEndpointsRequestObject) (server.ListIdentityEndpointsResponseObject, error) {
+func (a *API) ListIdentityEndpoints(context.Context, server.ListIdentityEndpointsRequestObject) (server.ListIdentityEndpointsResponseObject, error) {
 	count := map[identity.ID]int{}
-	for _, row := range a.registry.List() {
+	for _, row := range a.Registry.List() {
 		count[row.Identity]++
 	}
 	out := []rest.IdentityEndpoints{}
-	for _, k := range a.identities.List() {
+	for _, k := range a.Identities.List() {
 		if n := count[k.ID]; n > 0 {
 			out = append(out, rest.IdentityEndpoints{Identity: identityModel(k.ID, k.Labels), RefCount: n})
 		}
@@ -283,7 +283,7 @@ func (a *api) ListIdentityEndpoints(context.Context, server.ListIdentityEndpoint
 }
 
 // ListIPs is GET /ip: who is behind which address.
-func (a *api) ListIPs(_ context.Context, req server.ListIPsRequestObject) (server.ListIPsResponseObject, error) {
+func (a *API) ListIPs(_ context.Context, req server.ListIPsRequestObject) (server.ListIPsResponseObject, error) {
 	entries, err := a.ipList(req.Params.CIDR)
 	if err != nil {
 		return nil, server.Errorf(http.StatusBadRequest, "%w", err)
@@ -296,14 +296,19 @@ func (a *api) ListIPs(_ context.Context, req server.ListIPsRequestObject) (serve
 
 // GetClusterNodes is GET /cluster/nodes. A client that gives its number gets what changed since it
 // asked last.
-func (a *api) GetClusterNodes(_ context.Context, req server.GetClusterNodesRequestObject) (server.GetClusterNodesResponseObject, error) {
+func (a *API) GetClusterNodes(_ context.Context, req server.GetClusterNodesRequestObject) (server.GetClusterNodesResponseObject, error) {
 	return server.GetClusterNodes200JSONResponse(a.nodeClients.changes(req.Params.ClientID, a.localName(), a.nodeElements())), nil
 }
 
 // ListNodeIDs is GET /node/ids.
-func (a *api) ListNodeIDs(context.Context, server.ListNodeIDsRequestObject) (server.ListNodeIDsResponseObject, error) {
+func (a *API) ListNodeIDs(context.Context, server.ListNodeIDsRequestObject) (server.ListNodeIDsResponseObject, error) {
 	return server.ListNodeIDs200JSONResponse(a.nodeIDs()), nil
 }
 
 // localName is cluster/node, by which nodes are listed.
-func (a *api) localName() string { return a.cfg.ClusterName + "/" + a.cfg.NodeName }
+func (a *API) localName() string { return a.Options.ClusterName + "/" + a.Options.NodeName }
+
+// bigTCP is one family's part of the status.
+func bigTCP(gso, gro int) rest.BigTCPStatus {
+	return rest.BigTCPStatus{Enabled: gso > 0, MaxGSO: gso, MaxGRO: gro}
+}

@@ -1,4 +1,4 @@
-package agent
+package restapi
 
 import (
 	"context"
@@ -16,8 +16,8 @@ import (
 
 // ListMetrics is GET /metrics: what is served to Prometheus, too, if it is. A histogram or summary
 // is its sum and its count.
-func (a *api) ListMetrics(context.Context, server.ListMetricsRequestObject) (server.ListMetricsResponseObject, error) {
-	families, err := a.metrics.registry.Gather()
+func (a *API) ListMetrics(context.Context, server.ListMetricsRequestObject) (server.ListMetricsResponseObject, error) {
+	families, err := a.Metrics.Gather()
 	if err != nil {
 		return nil, fmt.Errorf("read the metrics: %w", err)
 	}
@@ -55,18 +55,18 @@ func (a *api) ListMetrics(context.Context, server.ListMetricsRequestObject) (ser
 
 // GetDebugInfo is GET /debuginfo: what is shown elsewhere, in one answer for a report of a fault.
 // Options that may hold secrets are not in it.
-func (a *api) GetDebugInfo(ctx context.Context, _ server.GetDebugInfoRequestObject) (server.GetDebugInfoResponseObject, error) {
-	st := a.fullStatus()
-	info := rest.DebugInfo{CiliumVersion: a.version, CiliumStatus: st, Encryption: st.Encryption, Subsystem: map[string]string{}}
+func (a *API) GetDebugInfo(ctx context.Context, _ server.GetDebugInfoRequestObject) (server.GetDebugInfoResponseObject, error) {
+	st := a.FullStatus()
+	info := rest.DebugInfo{CiliumVersion: a.Version, CiliumStatus: st, Encryption: st.Encryption, Subsystem: map[string]string{}}
 	var kernel unix.Utsname
 	if err := unix.Uname(&kernel); err == nil {
 		info.KernelVersion = unix.ByteSliceToString(kernel.Release[:])
 	}
-	for _, row := range a.registry.List() {
+	for _, row := range a.Registry.List() {
 		info.EndpointList = append(info.EndpointList, a.endpointModel(row))
 	}
-	for _, name := range slices.Sorted(maps.Keys(a.flagValues)) {
-		info.EnvironmentVariables = append(info.EnvironmentVariables, name+":"+a.flagValues[name])
+	for _, name := range slices.Sorted(maps.Keys(a.Flags)) {
+		info.EnvironmentVariables = append(info.EnvironmentVariables, name+":"+a.Flags[name])
 	}
 	if p, err := a.GetPolicy(ctx, server.GetPolicyRequestObject{}); err == nil {
 		if p, ok := p.(server.GetPolicy200JSONResponse); ok {
@@ -83,10 +83,10 @@ func (a *api) GetDebugInfo(ctx context.Context, _ server.GetDebugInfoRequestObje
 		return nil, err
 	}
 	identities := []rest.Identity{}
-	for _, k := range a.identities.List() {
+	for _, k := range a.Identities.List() {
 		identities = append(identities, identityModel(k.ID, k.Labels))
 	}
-	for name, table := range map[string]any{"identities": identities, "addresses": addresses, "policy-files": a.policyFileStates()} {
+	for name, table := range map[string]any{"identities": identities, "addresses": addresses, "policy-files": a.PolicyFileStates()} {
 		text, err := json.Marshal(table)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)

@@ -1,4 +1,4 @@
-package agent
+package restapi
 
 import (
 	"fmt"
@@ -28,14 +28,14 @@ func parseAudit(options rest.ConfigurationMap, whose string) (mode endpoint.Audi
 }
 
 // auditOptions are the options of the agent that can change.
-func (a *api) auditOptions() rest.ConfigurationMap {
-	on, _ := a.policy.Audit()
+func (a *API) auditOptions() rest.ConfigurationMap {
+	on, _ := a.Policy.Audit()
 	return rest.ConfigurationMap{optionAudit: string(endpoint.AuditOf(on))}
 }
 
 // auditPart is a warning while there are endpoints whose policy refuses nothing.
-func (a *api) auditPart() (part rest.PartStatus, there bool) {
-	on, n := a.policy.Audit()
+func (a *API) auditPart() (part rest.PartStatus, there bool) {
+	on, n := a.Policy.Audit()
 	if !on && n == 0 {
 		return rest.PartStatus{}, false
 	}

@@ -1,4 +1,4 @@
-package agent
+package restapi
 
 import (
 	"context"
@@ -41,24 +41,24 @@ func endpointError(err error) error {
 }
 
 // find resolves an endpoint id of the API.
-func (a *api) find(id string) (endpoint.Endpoint, error) {
+func (a *API) find(id string) (endpoint.Endpoint, error) {
 	ref, err := a.reference(id)
 	if err != nil {
 		return endpoint.Endpoint{}, endpointError(err)
 	}
-	row, err := a.registry.Find(ref)
+	row, err := a.Registry.Find(ref)
 	return row, endpointError(err)
 }
 
 // reference reads an endpoint id of the API.
-func (a *api) reference(id string) (endpoint.Ref, error) {
+func (a *API) reference(id string) (endpoint.Ref, error) {
 	ref, err := endpoint.ParseRef(id)
 	if err != nil {
 		return ref, err
 	}
 	if ref.Kind == endpoint.RefGlobalID {
 		// An endpoint's global name is its cluster, its node and its number there.
-		if own, ok := strings.CutPrefix(ref.Text, a.cfg.ClusterName+":"+a.cfg.NodeName+":"); ok {
+		if own, ok := strings.CutPrefix(ref.Text, a.Options.ClusterName+":"+a.Options.NodeName+":"); ok {
 			if local, err := endpoint.ParseRef(own); err == nil && local.Kind == endpoint.RefLocalID {
 				ref = local
 			}
@@ -68,7 +68,7 @@ func (a *api) reference(id string) (endpoint.Ref, error) {
 }
 
 // CreateEndpoint is PUT /endpoint/{id}.
-func (a *api) CreateEndpoint(ctx context.Context, req server.CreateEndpointRequestObject) (server.CreateEndpointResponseObject, error) {
+func (a *API) CreateEndpoint(ctx context.Context, req server.CreateEndpointRequestObject) (server.CreateEndpointResponseObject, error) {
 	ref, err := endpoint.ParseRef(req.ID)
 	if err != nil {
 		return nil, endpointError(err)
@@ -83,29 +83,29 @@ func (a *api) CreateEndpoint(ctx context.Context, req server.CreateEndpointReque
 	if ref.Kind == endpoint.RefLocalID && create.ID == 0 {
 		create.ID = ref.Local
 	}
-	if err := a.awaitPrograms(ctx); err != nil {
+	if err := a.AwaitPrograms(ctx); err != nil {
 		return nil, err
 	}
-	if a.kube != nil && create.PodName != "" {
-		if err := a.kube.complete(ctx, &create, req.Body.Labels); err != nil {
+	if a.Kubernetes != nil && create.PodName != "" {
+		if err := a.Kubernetes.Complete(ctx, &create, req.Body.Labels); err != nil {
 			return nil, err
 		}
 	}
-	row, err := a.lifecycle.Create(ctx, create)
-	if errors.Is(err, endpoint.ErrNotHeard) && a.awaitRules(ctx) == nil {
-		row, err = a.lifecycle.Create(ctx, create)
+	row, err := a.Lifecycle.Create(ctx, create)
+	if errors.Is(err, endpoint.ErrNotHeard) && a.AwaitRules(ctx) == nil {
+		row, err = a.Lifecycle.Create(ctx, create)
 	}
 	if err != nil {
 		return nil, endpointError(err)
 	}
-	if a.kube != nil {
-		a.kube.relabel(k8s.Key{Namespace: row.Namespace, Name: row.PodName}) // it may have changed since it was read
+	if a.Kubernetes != nil {
+		a.Kubernetes.Relabel(k8s.Key{Namespace: row.Namespace, Name: row.PodName}) // it may have changed since it was read
 	}
 	return server.CreateEndpoint201JSONResponse(a.endpointModel(row)), nil
 }
 
 // createRequest checks and translates the body of a creation.
-func (a *api) createRequest(m *rest.EndpointChangeRequest) (endpoint.CreateRequest, error) {
+func (a *API) createRequest(m *rest.EndpointChangeRequest) (endpoint.CreateRequest, error) {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	mac := func(name, s string) net.HardwareAddr {
@@ -150,9 +150,9 @@ func (a *api) createRequest(m *rest.EndpointChangeRequest) (endpoint.CreateReque
 		bad("k8s-pod-name and k8s-namespace go together")
 	}
 	switch external := m.DatapathConfiguration.ExternalIPAM; {
-	case external && !a.delegated():
+	case external && !(a.Options.IPAM == addressing.Delegated):
 		bad("datapath-configuration.external-ipam: the agent gives the addresses, as its --ipam is not %s; ask it for them", addressing.Delegated)
-	case !external && a.delegated():
+	case !external && (a.Options.IPAM == addressing.Delegated):
 		bad("datapath-configuration.external-ipam is not set: --ipam is %s, so another plugin has to give the addresses; name it in the CNI configuration's ipam.type", addressing.Delegated)
 	}
 	errs = append(errs, withoutEffect(m))
@@ -205,7 +205,7 @@ func withoutEffect(m *rest.EndpointChangeRequest) error {
 // workloadLabels makes the endpoint's labels from what the plugin sent: the runtime's own labels
 // (CNI convention args.cni.labels) are a pod's labels, and namespace and cluster are added so that
 // no label of the workload can stand in for them.
-func (a *api) workloadLabels(m *rest.EndpointChangeRequest) (labels.Set, error) {
+func (a *API) workloadLabels(m *rest.EndpointChangeRequest) (labels.Set, error) {
 	given, err := labels.ParseSet(m.Labels)
 	if err != nil {
 		return nil, fmt.Errorf("labels: %w", err)
@@ -224,14 +224,14 @@ func (a *api) workloadLabels(m *rest.EndpointChangeRequest) (labels.Set, error) 
 		if len(pod) == 0 {
 			return nil, nil // reserved:init
 		}
-		return labels.FromMap(labels.SourceK8s, pod).With(a.clusterLabel()), nil
+		return labels.FromMap(labels.SourceK8s, pod).With(labels.New(labels.SourceK8s, labels.KeyCluster, a.Options.ClusterName)), nil
 	}
-	return labels.PodLabels(labels.Pod{Namespace: m.K8SNamespace, Labels: pod, Cluster: a.cfg.ClusterName})
+	return labels.PodLabels(labels.Pod{Namespace: m.K8SNamespace, Labels: pod, Cluster: a.Options.ClusterName})
 }
 
 // PatchEndpoint is PATCH /endpoint/{id}: the labels of an endpoint can change, its attachment
 // cannot.
-func (a *api) PatchEndpoint(ctx context.Context, req server.PatchEndpointRequestObject) (server.PatchEndpointResponseObject, error) {
+func (a *API) PatchEndpoint(ctx context.Context, req server.PatchEndpointRequestObject) (server.PatchEndpointResponseObject, error) {
 	row, err := a.find(req.ID)
 	if err != nil {
 		return nil, err
@@ -260,7 +260,7 @@ func (a *api) PatchEndpoint(ctx context.Context, req server.PatchEndpointRequest
 		if err != nil {
 			return nil, server.Errorf(http.StatusBadRequest, "labels: %w", err)
 		}
-		if row, err = a.lifecycle.SetLabels(ctx, row.ID, user, row.Disabled); err != nil {
+		if row, err = a.Lifecycle.SetLabels(ctx, row.ID, user, row.Disabled); err != nil {
 			return nil, endpointError(err)
 		}
 	}
@@ -271,14 +271,14 @@ func (a *api) PatchEndpoint(ctx context.Context, req server.PatchEndpointRequest
 // makes identities it makes them of what Kubernetes says of a pod: it would never make one with a
 // label that only this agent knows, and would tell the other nodes of the pod's own. Labels of
 // before that can be deleted.
-func (a *api) checkUserLabels(row endpoint.Endpoint, user labels.Set) error {
+func (a *API) checkUserLabels(row endpoint.Endpoint, user labels.Set) error {
 	if row.Health() {
 		return errors.New("the node's health endpoint has no labels but its own")
 	}
 	if err := labels.CheckGiven(user); err != nil {
 		return err
 	}
-	mode := a.cfg.management()
+	mode := a.Options.Management
 	if !a.operatorNames(row) {
 		return nil
 	}
@@ -292,24 +292,24 @@ func (a *api) checkUserLabels(row endpoint.Endpoint, user labels.Set) error {
 
 // operatorNames says whether it is the operator that makes an endpoint's identity, of what it knows
 // of it.
-func (a *api) operatorNames(row endpoint.Endpoint) bool {
-	mode := a.cfg.management()
+func (a *API) operatorNames(row endpoint.Endpoint) bool {
+	mode := a.Options.Management
 	return mode.Operator() && (!mode.Agent() || row.Pod() != "")
 }
 
-// noteUserLabels tells of restored endpoints that have labels of users where checkUserLabels would
+// NoteUserLabels tells of restored endpoints that have labels of users where checkUserLabels would
 // refuse them.
-func (a *api) noteUserLabels() {
-	for _, row := range a.registry.List() {
+func (a *API) NoteUserLabels() {
+	for _, row := range a.Registry.List() {
 		if len(row.User)+len(row.Disabled) > 0 && a.operatorNames(row) {
-			a.log.Error("users have set labels of an endpoint, and the operator, which makes identities here, does not know them: the other nodes do not know it by them; "+
+			a.Log.Error("users have set labels of an endpoint, and the operator, which makes identities here, does not know them: the other nodes do not know it by them; "+
 				"delete them with hawser endpoint labels --delete", "endpoint", row.ID, "pod", row.Pod(), "labels", row.User.String(), "disabled", row.Disabled.String())
 		}
 	}
 }
 
 // GetEndpoint is GET /endpoint/{id}.
-func (a *api) GetEndpoint(_ context.Context, req server.GetEndpointRequestObject) (server.GetEndpointResponseObject, error) {
+func (a *API) GetEndpoint(_ context.Context, req server.GetEndpointRequestObject) (server.GetEndpointResponseObject, error) {
 	row, err := a.find(req.ID)
 	if err != nil {
 		return nil, err
@@ -318,7 +318,7 @@ func (a *api) GetEndpoint(_ context.Context, req server.GetEndpointRequestObject
 }
 
 // ListEndpoints is GET /endpoint: all endpoints that have the given labels.
-func (a *api) ListEndpoints(_ context.Context, req server.ListEndpointsRequestObject) (server.ListEndpointsResponseObject, error) {
+func (a *API) ListEndpoints(_ context.Context, req server.ListEndpointsRequestObject) (server.ListEndpointsResponseObject, error) {
 	var want labels.Set
 	if req.Body != nil {
 		var err error
@@ -327,7 +327,7 @@ func (a *api) ListEndpoints(_ context.Context, req server.ListEndpointsRequestOb
 		}
 	}
 	out := []rest.Endpoint{}
-	for _, row := range a.registry.List() {
+	for _, row := range a.Registry.List() {
 		if hasAll(slices.Concat(row.IdentityLabels, row.InfoLabels), want) {
 			out = append(out, a.endpointModel(row))
 		}
@@ -350,12 +350,12 @@ func hasAll(have []labels.Label, want labels.Set) bool {
 }
 
 // DeleteEndpoint is DELETE /endpoint/{id}.
-func (a *api) DeleteEndpoint(ctx context.Context, req server.DeleteEndpointRequestObject) (server.DeleteEndpointResponseObject, error) {
+func (a *API) DeleteEndpoint(ctx context.Context, req server.DeleteEndpointRequestObject) (server.DeleteEndpointResponseObject, error) {
 	row, err := a.find(req.ID)
 	if err != nil {
 		return nil, err
 	}
-	failures, err := a.lifecycle.Delete(ctx, row.ID)
+	failures, err := a.Lifecycle.Delete(ctx, row.ID)
 	if err != nil {
 		return nil, endpointError(err)
 	}
@@ -366,11 +366,11 @@ func (a *api) DeleteEndpoint(ctx context.Context, req server.DeleteEndpointReque
 }
 
 // DeleteEndpoints is DELETE /endpoint: all endpoints of a container.
-func (a *api) DeleteEndpoints(ctx context.Context, req server.DeleteEndpointsRequestObject) (server.DeleteEndpointsResponseObject, error) {
+func (a *API) DeleteEndpoints(ctx context.Context, req server.DeleteEndpointsRequestObject) (server.DeleteEndpointsResponseObject, error) {
 	if req.Body == nil || req.Body.ContainerID == "" {
 		return nil, server.Errorf(http.StatusBadRequest, "container-id is needed")
 	}
-	n, failures := a.lifecycle.DeleteContainer(ctx, req.Body.ContainerID)
+	n, failures := a.Lifecycle.DeleteContainer(ctx, req.Body.ContainerID)
 	switch {
 	case n == 0:
 		return nil, server.Errorf(http.StatusNotFound, "container %s has no endpoint", req.Body.ContainerID)
@@ -381,19 +381,19 @@ func (a *api) DeleteEndpoints(ctx context.Context, req server.DeleteEndpointsReq
 }
 
 // GetEndpointConfig is GET /endpoint/{id}/config.
-func (a *api) GetEndpointConfig(_ context.Context, req server.GetEndpointConfigRequestObject) (server.GetEndpointConfigResponseObject, error) {
+func (a *API) GetEndpointConfig(_ context.Context, req server.GetEndpointConfigRequestObject) (server.GetEndpointConfigResponseObject, error) {
 	row, err := a.find(req.ID)
 	if err != nil {
 		return nil, err
 	}
 	spec := endpointSpec(row)
-	kernel, _ := a.policy.Row(row.ID)
+	kernel, _ := a.Policy.Row(row.ID)
 	spec.Options = rest.ConfigurationMap{optionAudit: string(endpoint.AuditOf(kernel.Audit))}
 	return server.GetEndpointConfig200JSONResponse(rest.EndpointConfigurationStatus{Realized: spec}), nil
 }
 
 // PatchEndpointConfig is PATCH /endpoint/{id}/config.
-func (a *api) PatchEndpointConfig(ctx context.Context, req server.PatchEndpointConfigRequestObject) (server.PatchEndpointConfigResponseObject, error) {
+func (a *API) PatchEndpointConfig(ctx context.Context, req server.PatchEndpointConfigRequestObject) (server.PatchEndpointConfigResponseObject, error) {
 	row, err := a.find(req.ID)
 	if err != nil {
 		return nil, err
@@ -413,12 +413,12 @@ func (a *api) PatchEndpointConfig(ctx context.Context, req server.PatchEndpointC
 		if err != nil {
 			return nil, server.Errorf(http.StatusBadRequest, "labels: %w", err)
 		}
-		if _, err := a.lifecycle.SetLabels(ctx, row.ID, set, row.Disabled); err != nil {
+		if _, err := a.Lifecycle.SetLabels(ctx, row.ID, set, row.Disabled); err != nil {
 			return nil, endpointError(err)
 		}
 	}
 	if setAudit {
-		if _, err := a.lifecycle.SetAudit(ctx, row.ID, audit); err != nil {
+		if _, err := a.Lifecycle.SetAudit(ctx, row.ID, audit); err != nil {
 			return nil, endpointError(err)
 		}
 	}
@@ -426,7 +426,7 @@ func (a *api) PatchEndpointConfig(ctx context.Context, req server.PatchEndpointC
 }
 
 // GetEndpointHealth is GET /endpoint/{id}/healthz.
-func (a *api) GetEndpointHealth(_ context.Context, req server.GetEndpointHealthRequestObject) (server.GetEndpointHealthResponseObject, error) {
+func (a *API) GetEndpointHealth(_ context.Context, req server.GetEndpointHealthRequestObject) (server.GetEndpointHealthResponseObject, error) {
 	row, err := a.find(req.ID)
 	if err != nil {
 		return nil, err
@@ -436,7 +436,7 @@ func (a *api) GetEndpointHealth(_ context.Context, req server.GetEndpointHealthR
 
 // endpointHealth reads the interface's programs from the kernel: what a health check is for is
 // just what the agent would not otherwise notice.
-func (a *api) endpointHealth(row endpoint.Endpoint) rest.EndpointHealth {
+func (a *API) endpointHealth(row endpoint.Endpoint) rest.EndpointHealth {
 	h := rest.EndpointHealth{BPF: rest.EndpointHealthStatusOK, Policy: rest.EndpointHealthStatusOK, OverallHealth: rest.EndpointHealthStatusOK, Connected: true}
 	switch row.State {
 	case endpoint.StateReady, endpoint.StateRestoring:
@@ -448,17 +448,17 @@ func (a *api) endpointHealth(row endpoint.Endpoint) rest.EndpointHealth {
 		h.BPF, h.Policy, h.OverallHealth = rest.EndpointHealthStatusPending, rest.EndpointHealthStatusBootstrap, rest.EndpointHealthStatusPending
 		return h
 	}
-	if attached, err := a.programs.Attached(row.IfIndex); err != nil || !attached {
+	if attached, err := a.Programs.Attached(row.IfIndex); err != nil || !attached {
 		h.BPF, h.OverallHealth, h.Connected = rest.EndpointHealthStatusFailure, rest.EndpointHealthStatusFailure, false
 	}
-	if kernel, _ := a.policy.Row(row.ID); kernel.Locked || kernel.RuleSet == 0 {
+	if kernel, _ := a.Policy.Row(row.ID); kernel.Locked || kernel.RuleSet == 0 {
 		h.Policy, h.OverallHealth = rest.EndpointHealthStatusFailure, rest.EndpointHealthStatusFailure
 	}
 	return h
 }
 
 // GetEndpointLabels is GET /endpoint/{id}/labels.
-func (a *api) GetEndpointLabels(_ context.Context, req server.GetEndpointLabelsRequestObject) (server.GetEndpointLabelsResponseObject, error) {
+func (a *API) GetEndpointLabels(_ context.Context, req server.GetEndpointLabelsRequestObject) (server.GetEndpointLabelsResponseObject, error) {
 	row, err := a.find(req.ID)
 	if err != nil {
 		return nil, err
@@ -469,7 +469,7 @@ func (a *api) GetEndpointLabels(_ context.Context, req server.GetEndpointLabelsR
 }
 
 // PatchEndpointLabels is PATCH /endpoint/{id}/labels: it replaces the user's labels.
-func (a *api) PatchEndpointLabels(ctx context.Context, req server.PatchEndpointLabelsRequestObject) (server.PatchEndpointLabelsResponseObject, error) {
+func (a *API) PatchEndpointLabels(ctx context.Context, req server.PatchEndpointLabelsRequestObject) (server.PatchEndpointLabelsResponseObject, error) {
 	row, err := a.find(req.ID)
 	if err != nil {
 		return nil, err
@@ -484,7 +484,7 @@ func (a *api) PatchEndpointLabels(ctx context.Context, req server.PatchEndpointL
 	if err != nil {
 		return nil, server.Errorf(http.StatusBadRequest, "labels: %w", err)
 	}
-	if _, err := a.lifecycle.SetLabels(ctx, row.ID, user, row.Disabled); err != nil {
+	if _, err := a.Lifecycle.SetLabels(ctx, row.ID, user, row.Disabled); err != nil {
 		return nil, endpointError(err)
 	}
 	return server.PatchEndpointLabels200Response{}, nil
@@ -492,14 +492,14 @@ func (a *api) PatchEndpointLabels(ctx context.Context, req server.PatchEndpointL
 
 // GetEndpointLog is GET /endpoint/{id}/log, newest first. It tells also of endpoints that are gone,
 // or could not be made.
-func (a *api) GetEndpointLog(_ context.Context, req server.GetEndpointLogRequestObject) (server.GetEndpointLogResponseObject, error) {
+func (a *API) GetEndpointLog(_ context.Context, req server.GetEndpointLogRequestObject) (server.GetEndpointLogResponseObject, error) {
 	ref, err := a.reference(req.ID)
 	if err != nil {
 		return nil, endpointError(err)
 	}
-	row, err := a.registry.Find(ref)
+	row, err := a.Registry.Find(ref)
 	if err != nil {
-		row, err = a.registry.Past(ref)
+		row, err = a.Registry.Past(ref)
 	}
 	if err != nil {
 		return nil, endpointError(err)
@@ -548,7 +548,7 @@ func endpointIdentity(row endpoint.Endpoint) rest.Identity {
 }
 
 // endpointModel is the API's form of a row.
-func (a *api) endpointModel(row endpoint.Endpoint) rest.Endpoint {
+func (a *API) endpointModel(row endpoint.Endpoint) rest.Endpoint {
 	pair := rest.AddressPair{}
 	if row.IPv4.IsValid() {
 		pair.IPv4 = row.IPv4.String()

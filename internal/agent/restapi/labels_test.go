@@ -1,4 +1,4 @@
-package agent
+package restapi
 
 import (
 	"testing"
@@ -11,7 +11,7 @@ import (
 // that would make it somebody else to a rule.
 func TestNobodyChoosesTheNetworksLabels(t *testing.T) {
 	t.Parallel()
-	a := &api{cfg: Defaults()}
+	a := New(Config{Options: Options{ClusterName: "default"}})
 	owned := []string{
 		"reserved:host", "cidr:10.0.0.0/8", "cidrgroup:x", "block:10.0.0.0/8", "fqdn:example.org", "node:a=b", "directory:a=b", "gen:a=b",
 	}

@@ -1,4 +1,4 @@
-package agent
+package restapi
 
 import (
 	"context"
@@ -43,9 +43,9 @@ type clauseView struct {
 }
 
 // GetPolicy is GET /policy: all rules in force, as JSON text.
-func (a *api) GetPolicy(context.Context, server.GetPolicyRequestObject) (server.GetPolicyResponseObject, error) {
+func (a *API) GetPolicy(context.Context, server.GetPolicyRequestObject) (server.GetPolicyResponseObject, error) {
 	out := []ruleView{}
-	a.policy.View(func(e *policy.Engine) {
+	a.Policy.View(func(e *policy.Engine) {
 		for _, info := range e.Rules() {
 			out = append(out, viewRule(info))
 		}
@@ -54,7 +54,7 @@ func (a *api) GetPolicy(context.Context, server.GetPolicyRequestObject) (server.
 	if err != nil {
 		return nil, err
 	}
-	return server.GetPolicy200JSONResponse(rest.Policy{Policy: string(text), Revision: int(a.policy.Revision())}), nil
+	return server.GetPolicy200JSONResponse(rest.Policy{Policy: string(text), Revision: int(a.Policy.Revision())}), nil
 }
 
 func viewRule(info policy.RuleInfo) ruleView {
@@ -89,9 +89,9 @@ func viewRule(info policy.RuleInfo) ruleView {
 }
 
 // ListSelectors is GET /policy/selectors: the selectors of peers that rule sets use.
-func (a *api) ListSelectors(context.Context, server.ListSelectorsRequestObject) (server.ListSelectorsResponseObject, error) {
+func (a *API) ListSelectors(context.Context, server.ListSelectorsRequestObject) (server.ListSelectorsResponseObject, error) {
 	out := []rest.SelectorIdentityMapping{}
-	a.policy.View(func(e *policy.Engine) {
+	a.Policy.View(func(e *policy.Engine) {
 		for _, s := range e.Selectors() {
 			out = append(out, rest.SelectorIdentityMapping{Selector: s.Selector, Identities: numbers(s.Identities), Users: len(s.Users)})
 		}
@@ -100,13 +100,13 @@ func (a *api) ListSelectors(context.Context, server.ListSelectorsRequestObject) 
 }
 
 // ListSubjectSelectors is GET /policy/subject-selectors: whom the rules select, by rule.
-func (a *api) ListSubjectSelectors(context.Context, server.ListSubjectSelectorsRequestObject) (server.ListSubjectSelectorsResponseObject, error) {
+func (a *API) ListSubjectSelectors(context.Context, server.ListSubjectSelectorsRequestObject) (server.ListSubjectSelectorsResponseObject, error) {
 	type use struct {
 		ids   map[identity.ID]bool
 		users int
 	}
 	uses := map[string]*use{}
-	a.policy.View(func(e *policy.Engine) {
+	a.Policy.View(func(e *policy.Engine) {
 		for _, r := range e.Rules() {
 			selector := r.Rule.Subject.String()
 			u := uses[selector]
@@ -142,9 +142,9 @@ func numbers(ids []identity.ID) []int {
 }
 
 // endpointPolicy is what is in force for an endpoint.
-func (a *api) endpointPolicy(row endpoint.Endpoint) rest.EndpointPolicyStatus {
-	p := rest.EndpointPolicy{PolicyEnabled: rest.EndpointPolicyEnabledNone, ID: int(row.Identity), PolicyRevision: int(a.policy.Revision())}
-	a.policy.View(func(e *policy.Engine) {
+func (a *API) endpointPolicy(row endpoint.Endpoint) rest.EndpointPolicyStatus {
+	p := rest.EndpointPolicy{PolicyEnabled: rest.EndpointPolicyEnabledNone, ID: int(row.Identity), PolicyRevision: int(a.Policy.Revision())}
+	a.Policy.View(func(e *policy.Engine) {
 		binding, ingress, egress, ok := e.RuleSetOf(endpoint.SubjectOf(row))
 		switch {
 		case !ok:
@@ -180,7 +180,7 @@ func (a *api) endpointPolicy(row endpoint.Endpoint) rest.EndpointPolicyStatus {
 		}
 	})
 	if word, ok := audited[p.PolicyEnabled]; ok {
-		if kernel, _ := a.policy.Row(row.ID); kernel.Audit {
+		if kernel, _ := a.Policy.Row(row.ID); kernel.Audit {
 			p.PolicyEnabled = word
 		}
 	}
@@ -188,7 +188,7 @@ func (a *api) endpointPolicy(row endpoint.Endpoint) rest.EndpointPolicyStatus {
 }
 
 // TracePolicy is GET /policy/trace: why would one side reach the other.
-func (a *api) TracePolicy(_ context.Context, req server.TracePolicyRequestObject) (server.TracePolicyResponseObject, error) {
+func (a *API) TracePolicy(_ context.Context, req server.TracePolicyRequestObject) (server.TracePolicyResponseObject, error) {
 	src, err := a.traceParty(req.Params.From)
 	if err != nil {
 		return nil, err
@@ -209,7 +209,7 @@ func (a *api) TracePolicy(_ context.Context, req server.TracePolicyRequestObject
 		return nil, server.Errorf(http.StatusBadRequest, "dport: %w", err)
 	}
 	var res policy.TraceResult
-	a.policy.View(func(e *policy.Engine) { res, err = e.Trace(from, to, proto, port) })
+	a.Policy.View(func(e *policy.Engine) { res, err = e.Trace(from, to, proto, port) })
 	if err != nil {
 		return nil, server.Errorf(http.StatusBadRequest, "%w", err)
 	}
@@ -298,7 +298,7 @@ func tracedFamily(from, to tracedParty) (policy.Party, policy.Party) {
 }
 
 // traceParty resolves one side of a trace: an endpoint, an address, identity:<n>, or labels:<...>.
-func (a *api) traceParty(s string) (tracedParty, error) {
+func (a *API) traceParty(s string) (tracedParty, error) {
 	var none tracedParty
 	switch {
 	case s == "":
@@ -334,8 +334,8 @@ func (a *api) traceParty(s string) (tracedParty, error) {
 	}, nil
 }
 
-func (a *api) tracedIdentity(name string, id identity.ID) (tracedParty, error) {
-	set, ok := a.identities.Labels(id)
+func (a *API) tracedIdentity(name string, id identity.ID) (tracedParty, error) {
+	set, ok := a.Identities.Labels(id)
 	if !ok {
 		return tracedParty{}, server.Errorf(http.StatusNotFound, "identity %d is not known on this node", uint32(id))
 	}
@@ -344,10 +344,10 @@ func (a *api) tracedIdentity(name string, id identity.ID) (tracedParty, error) {
 
 // ListPolicyFiles is GET /policy/files: what became of each file of --static-cnp-path, and of each
 // policy of Kubernetes.
-func (a *api) ListPolicyFiles(context.Context, server.ListPolicyFilesRequestObject) (server.ListPolicyFilesResponseObject, error) {
+func (a *API) ListPolicyFiles(context.Context, server.ListPolicyFilesRequestObject) (server.ListPolicyFilesResponseObject, error) {
 	count := map[policy.Owner]policy.RuleInfo{}
 	rules := map[policy.Owner]int{}
-	a.policy.View(func(e *policy.Engine) {
+	a.Policy.View(func(e *policy.Engine) {
 		for _, info := range e.Rules() {
 			if _, seen := count[info.Owner]; !seen {
 				count[info.Owner] = info
@@ -355,7 +355,7 @@ func (a *api) ListPolicyFiles(context.Context, server.ListPolicyFilesRequestObje
 			rules[info.Owner]++
 		}
 	})
-	files, err := a.files.Status()
+	files, err := a.Files.Status()
 	out := []rest.PolicyFile{}
 	for _, f := range files {
 		pf := rest.PolicyFile{Path: f.File, State: rest.PolicyFileStateOk, InForce: len(f.Policies) > 0, Loaded: f.Loaded}
@@ -368,9 +368,9 @@ func (a *api) ListPolicyFiles(context.Context, server.ListPolicyFilesRequestObje
 		out = append(out, pf)
 	}
 	if err != nil {
-		out = append(out, rest.PolicyFile{Path: a.cfg.StaticCNPPath, State: rest.PolicyFileStateFaulty, Error: err.Error()})
+		out = append(out, rest.PolicyFile{Path: a.Options.StaticCNPPath, State: rest.PolicyFileStateFaulty, Error: err.Error()})
 	}
-	out = append(out, a.kube.policyObjects(func(o policy.Owner) string {
+	out = append(out, a.policyObjects(func(o policy.Owner) string {
 		if r := count[o].Rule; r != nil {
 			return r.Description
 		}
@@ -393,15 +393,15 @@ func policyOf(owner policy.Owner, first *policy.Rule, rules int) rest.PolicyFile
 	return p
 }
 
-// policyFileStates counts the policy files, and the policies of Kubernetes, by state.
-func (a *api) policyFileStates() map[string]int {
+// PolicyFileStates counts the policy files, and the policies of Kubernetes, by state.
+func (a *API) PolicyFileStates() map[string]int {
 	out := map[string]int{"ok": 0, "faulty": 0}
-	files, err := a.files.Status()
+	files, err := a.Files.Status()
 	if err != nil {
 		out["faulty"]++
 	}
-	if a.kube != nil && a.kube.policies != nil {
-		ok, faulty := a.kube.policies.Counts()
+	if a.Kubernetes != nil {
+		ok, faulty := a.Kubernetes.PolicyCounts()
 		out["ok"], out["faulty"] = out["ok"]+ok, out["faulty"]+faulty
 	}
 	for _, f := range files {

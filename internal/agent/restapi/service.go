@@ -1,4 +1,4 @@
-package agent
+package restapi
 
 import (
 	"cmp"
@@ -16,13 +16,13 @@ import (
 
 // ListServices is GET /service: the frontends as they should be, which is what the kernel has
 // unless it is said to lag behind. A node outside of Kubernetes has none.
-func (a *api) ListServices(context.Context, server.ListServicesRequestObject) (server.ListServicesResponseObject, error) {
+func (a *API) ListServices(context.Context, server.ListServicesRequestObject) (server.ListServicesResponseObject, error) {
 	out := server.ListServices200JSONResponse{}
-	if a.kube == nil || a.kube.services == nil {
+	if a.Kubernetes == nil {
 		return out, nil
 	}
 	var rows []service.Frontend
-	for _, r := range a.kube.services.Table().All() {
+	for _, r := range a.Kubernetes.Services().All() {
 		rows = append(rows, r)
 	}
 	slices.SortFunc(rows, func(x, y service.Frontend) int { return x.Compare(y.ServiceFrontend) })
@@ -61,11 +61,17 @@ func serviceSpec(r service.Frontend) rest.ServiceSpec {
 	return spec
 }
 
+// How a backend is chosen for a client outside: values of --bpf-lb-algorithm.
+const (
+	random = "random"
+	maglev = "maglev"
+)
+
 func algorithm(s datapath.Service) string {
 	if s.Consistent {
-		return lbMaglev
+		return maglev
 	}
-	return lbRandom
+	return random
 }
 
 // forwarding is how clients outside reach a pod on another node; empty if no client outside is led.
@@ -86,8 +92,8 @@ func prefixTexts(list []netip.Prefix) (out []string) {
 	return out
 }
 
-func (a *api) readServiceMap() ([]rest.BPFMapEntry, error) {
-	rows, err := a.maps.Services()
+func (a *API) readServiceMap() ([]rest.BPFMapEntry, error) {
+	rows, err := a.Maps.Services()
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +115,7 @@ func (a *api) readServiceMap() ([]rest.BPFMapEntry, error) {
 			value = "nobody here, dropped"
 		}
 		if r.Consistent {
-			value += " by " + lbMaglev
+			value += " by " + maglev
 		}
 		if r.Direct {
 			value += ", who answer directly"

@@ -1,10 +1,11 @@
-package agent
+package restapi
 
 import (
 	"cmp"
 	"context"
 	"fmt"
 	"net/http"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,15 +16,18 @@ import (
 )
 
 // mapReaders lists the kernel's maps by the name they have in the API.
-func (a *api) mapReaders() map[string]func() ([]rest.BPFMapEntry, error) {
+func (a *API) mapReaders() map[string]func() ([]rest.BPFMapEntry, error) {
 	return map[string]func() ([]rest.BPFMapEntry, error){
 		"endpoints": a.readEndpointMap, "policy": a.readPolicyMap, "ipcache": a.readIPCacheMap,
 		"ct": a.readCTMap, "metrics": a.readMetricsMap, "services": a.readServiceMap, "shares": a.readShareMap, "tunnel": a.readTunnelMap,
 	}
 }
 
+// mapPath is where a map is pinned.
+func (a *API) mapPath(name string) string { return filepath.Join(a.Options.MapDirectory, name) }
+
 // ListMaps is GET /map: the names, without the content.
-func (a *api) ListMaps(context.Context, server.ListMapsRequestObject) (server.ListMapsResponseObject, error) {
+func (a *API) ListMaps(context.Context, server.ListMapsRequestObject) (server.ListMapsResponseObject, error) {
 	var out rest.BPFMapList
 	for name := range a.mapReaders() {
 		out.Maps = append(out.Maps, rest.BPFMap{Path: a.mapPath(name)})
@@ -33,7 +37,7 @@ func (a *api) ListMaps(context.Context, server.ListMapsRequestObject) (server.Li
 }
 
 // GetMap is GET /map/{name}: the content, read from the kernel now.
-func (a *api) GetMap(_ context.Context, req server.GetMapRequestObject) (server.GetMapResponseObject, error) {
+func (a *API) GetMap(_ context.Context, req server.GetMapRequestObject) (server.GetMapResponseObject, error) {
 	read, ok := a.mapReaders()[req.Name]
 	if !ok {
 		return nil, server.Errorf(http.StatusNotFound, "no map is called %q; there are ct, endpoints, ipcache, metrics, policy, services, shares and tunnel", req.Name)
@@ -46,8 +50,8 @@ func (a *api) GetMap(_ context.Context, req server.GetMapRequestObject) (server.
 	return server.GetMap200JSONResponse(rest.BPFMap{Path: a.mapPath(req.Name), Cache: entries}), nil
 }
 
-func (a *api) readEndpointMap() ([]rest.BPFMapEntry, error) {
-	rows, err := a.maps.Endpoints()
+func (a *API) readEndpointMap() ([]rest.BPFMapEntry, error) {
+	rows, err := a.Maps.Endpoints()
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +61,7 @@ func (a *api) readEndpointMap() ([]rest.BPFMapEntry, error) {
 			ID: int(r.ID), Identity: int(r.Identity), InterfaceIndex: r.IfIndex, MAC: r.MAC.String(), HostMAC: r.HostMAC.String(),
 			Locked: r.Locked, RuleSet: int(r.RuleSet), PolicyGeneration: int(r.PolicyGeneration),
 		}
-		if row, ok := a.registry.Get(r.ID); ok && row.IfIndex == r.IfIndex {
+		if row, ok := a.Registry.Get(r.ID); ok && row.IfIndex == r.IfIndex {
 			e.InterfaceName = row.IfName
 		}
 		if r.IPv4.IsValid() {
@@ -75,8 +79,8 @@ func (a *api) readEndpointMap() ([]rest.BPFMapEntry, error) {
 	return out, nil
 }
 
-func (a *api) readTunnelMap() ([]rest.BPFMapEntry, error) {
-	rows, err := a.maps.TunnelPeers()
+func (a *API) readTunnelMap() ([]rest.BPFMapEntry, error) {
+	rows, err := a.Maps.TunnelPeers()
 	if err != nil {
 		return nil, err
 	}
@@ -91,8 +95,8 @@ func (a *api) readTunnelMap() ([]rest.BPFMapEntry, error) {
 	return out, nil
 }
 
-func (a *api) readShareMap() ([]rest.BPFMapEntry, error) {
-	rows, err := a.maps.FlowShares()
+func (a *API) readShareMap() ([]rest.BPFMapEntry, error) {
+	rows, err := a.Maps.FlowShares()
 	if err != nil {
 		return nil, err
 	}
@@ -105,12 +109,12 @@ func (a *api) readShareMap() ([]rest.BPFMapEntry, error) {
 	return out, nil
 }
 
-func (a *api) readPolicyMap() ([]rest.BPFMapEntry, error) {
-	sets, err := a.maps.RuleSets()
+func (a *API) readPolicyMap() ([]rest.BPFMapEntry, error) {
+	sets, err := a.Maps.RuleSets()
 	if err != nil {
 		return nil, err
 	}
-	blocks, err := a.maps.Blocks()
+	blocks, err := a.Maps.Blocks()
 	if err != nil {
 		return nil, err
 	}
@@ -175,8 +179,8 @@ func tierRule(r datapath.TierRule) string {
 	return r.String()
 }
 
-func (a *api) readIPCacheMap() ([]rest.BPFMapEntry, error) {
-	rows, err := a.maps.IPCache()
+func (a *API) readIPCacheMap() ([]rest.BPFMapEntry, error) {
+	rows, err := a.Maps.IPCache()
 	if err != nil {
 		return nil, err
 	}
@@ -196,9 +200,9 @@ func (a *api) readIPCacheMap() ([]rest.BPFMapEntry, error) {
 // maxFlows bounds what GET /map/ct returns: the table can hold far more than anybody reads.
 const maxFlows = 10000
 
-func (a *api) readCTMap() ([]rest.BPFMapEntry, error) {
+func (a *API) readCTMap() ([]rest.BPFMapEntry, error) {
 	var out []rest.BPFMapEntry
-	err := a.maps.CT(func(f datapath.CTEntry) bool {
+	err := a.Maps.CT(func(f datapath.CTEntry) bool {
 		proto := protoName(f.Proto)
 		out = append(out, rest.BPFMapEntry{
 			Key:   fmt.Sprintf("%s %s -> %s", proto, f.Src, f.Dst),
@@ -215,8 +219,8 @@ func (a *api) readCTMap() ([]rest.BPFMapEntry, error) {
 	return out, err
 }
 
-func (a *api) readMetricsMap() ([]rest.BPFMapEntry, error) {
-	rows, err := a.maps.Metrics()
+func (a *API) readMetricsMap() ([]rest.BPFMapEntry, error) {
+	rows, err := a.Maps.Metrics()
 	if err != nil {
 		return nil, err
 	}

@@ -1,4 +1,4 @@
-package agent
+package restapi
 
 import (
 	"context"
@@ -15,32 +15,32 @@ import (
 const modeDisabled = "Disabled"
 
 // ListLRPs is GET /lrp.
-func (a *api) ListLRPs(context.Context, server.ListLRPsRequestObject) (server.ListLRPsResponseObject, error) {
+func (a *API) ListLRPs(context.Context, server.ListLRPsRequestObject) (server.ListLRPsResponseObject, error) {
 	return server.ListLRPs200JSONResponse{}, nil
 }
 
 // GetCgroupMetadata is GET /cgroup-dump-metadata.
-func (a *api) GetCgroupMetadata(context.Context, server.GetCgroupMetadataRequestObject) (server.GetCgroupMetadataResponseObject, error) {
+func (a *API) GetCgroupMetadata(context.Context, server.GetCgroupMetadataRequestObject) (server.GetCgroupMetadataResponseObject, error) {
 	return server.GetCgroupMetadata200JSONResponse{}, nil
 }
 
 // ListMapEvents is GET /map/{name}/events.
-func (a *api) ListMapEvents(_ context.Context, req server.ListMapEventsRequestObject) (server.ListMapEventsResponseObject, error) {
+func (a *API) ListMapEvents(_ context.Context, req server.ListMapEventsRequestObject) (server.ListMapEventsResponseObject, error) {
 	return nil, server.Errorf(http.StatusNotFound, "no changes of map %s are kept; read it with GET /map/%s", req.Name, req.Name)
 }
 
 // ListFQDNs is GET /fqdn/cache.
-func (a *api) ListFQDNs(context.Context, server.ListFQDNsRequestObject) (server.ListFQDNsResponseObject, error) {
+func (a *API) ListFQDNs(context.Context, server.ListFQDNsRequestObject) (server.ListFQDNsResponseObject, error) {
 	return nil, errNoNames()
 }
 
 // DeleteFQDNs is DELETE /fqdn/cache.
-func (a *api) DeleteFQDNs(context.Context, server.DeleteFQDNsRequestObject) (server.DeleteFQDNsResponseObject, error) {
+func (a *API) DeleteFQDNs(context.Context, server.DeleteFQDNsRequestObject) (server.DeleteFQDNsResponseObject, error) {
 	return server.DeleteFQDNs200Response{}, nil
 }
 
 // ListEndpointFQDNs is GET /fqdn/cache/{id}.
-func (a *api) ListEndpointFQDNs(context.Context, server.ListEndpointFQDNsRequestObject) (server.ListEndpointFQDNsResponseObject, error) {
+func (a *API) ListEndpointFQDNs(context.Context, server.ListEndpointFQDNsRequestObject) (server.ListEndpointFQDNsResponseObject, error) {
 	return nil, errNoNames()
 }
 
@@ -49,22 +49,22 @@ func errNoNames() error {
 }
 
 // GetFQDNNames is GET /fqdn/names.
-func (a *api) GetFQDNNames(context.Context, server.GetFQDNNamesRequestObject) (server.GetFQDNNamesResponseObject, error) {
+func (a *API) GetFQDNNames(context.Context, server.GetFQDNNamesRequestObject) (server.GetFQDNNamesResponseObject, error) {
 	return server.GetFQDNNames200JSONResponse(rest.NameManager{}), nil
 }
 
 // GetPrefilter is GET /prefilter.
-func (a *api) GetPrefilter(context.Context, server.GetPrefilterRequestObject) (server.GetPrefilterResponseObject, error) {
+func (a *API) GetPrefilter(context.Context, server.GetPrefilterRequestObject) (server.GetPrefilterResponseObject, error) {
 	return server.GetPrefilter500JSONResponse(noPrefilter), nil
 }
 
 // PatchPrefilter is PATCH /prefilter.
-func (a *api) PatchPrefilter(context.Context, server.PatchPrefilterRequestObject) (server.PatchPrefilterResponseObject, error) {
+func (a *API) PatchPrefilter(context.Context, server.PatchPrefilterRequestObject) (server.PatchPrefilterResponseObject, error) {
 	return server.PatchPrefilter500JSONResponse(noPrefilter), nil
 }
 
 // DeletePrefilter is DELETE /prefilter.
-func (a *api) DeletePrefilter(context.Context, server.DeletePrefilterRequestObject) (server.DeletePrefilterResponseObject, error) {
+func (a *API) DeletePrefilter(context.Context, server.DeletePrefilterRequestObject) (server.DeletePrefilterResponseObject, error) {
 	return server.DeletePrefilter500JSONResponse(noPrefilter), nil
 }
 
@@ -73,17 +73,17 @@ func (a *api) DeletePrefilter(context.Context, server.DeletePrefilterRequestObje
 const noPrefilter = "there is no prefilter: deny the prefixes in a policy"
 
 // ListBGPPeers is GET /bgp/peers.
-func (a *api) ListBGPPeers(context.Context, server.ListBGPPeersRequestObject) (server.ListBGPPeersResponseObject, error) {
+func (a *API) ListBGPPeers(context.Context, server.ListBGPPeersRequestObject) (server.ListBGPPeersResponseObject, error) {
 	return nil, errNoBGP()
 }
 
 // ListBGPRoutes is GET /bgp/routes.
-func (a *api) ListBGPRoutes(context.Context, server.ListBGPRoutesRequestObject) (server.ListBGPRoutesResponseObject, error) {
+func (a *API) ListBGPRoutes(context.Context, server.ListBGPRoutesRequestObject) (server.ListBGPRoutesResponseObject, error) {
 	return nil, errNoBGP()
 }
 
 // ListBGPRoutePolicies is GET /bgp/route-policies.
-func (a *api) ListBGPRoutePolicies(context.Context, server.ListBGPRoutePoliciesRequestObject) (server.ListBGPRoutePoliciesResponseObject, error) {
+func (a *API) ListBGPRoutePolicies(context.Context, server.ListBGPRoutePoliciesRequestObject) (server.ListBGPRoutePoliciesResponseObject, error) {
 	return nil, errNoBGP()
 }
 

@@ -1,29 +1,25 @@
-package agent
+package restapi
 
 import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
 	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/api/rest/server"
 	"github.com/hawser-net/hawser/internal/clusterhealth"
-	"github.com/hawser-net/hawser/internal/daemon"
 )
 
 // GetClusterHealth is GET /cluster/health.
-func (a *api) GetClusterHealth(context.Context, server.GetClusterHealthRequestObject) (server.GetClusterHealthResponseObject, error) {
-	if a.health == nil {
+func (a *API) GetClusterHealth(context.Context, server.GetClusterHealthRequestObject) (server.GetClusterHealthResponseObject, error) {
+	if a.Health == nil {
 		return nil, server.Errorf(http.StatusNotImplemented, "nodes do not probe each other: --enable-health-checking is false")
 	}
-	return server.GetClusterHealth200JSONResponse(a.health.Model()), nil
+	return server.GetClusterHealth200JSONResponse(a.Health.Model()), nil
 }
 
 // healthElement is the health endpoint's address of a family as GET /cluster/nodes shows it.
@@ -35,40 +31,27 @@ func healthElement(ips []netip.Addr, v4 bool) (out rest.NodeAddressingElement) {
 }
 
 // healthSummary is the line of the status about other nodes.
-func (a *api) healthSummary() rest.Status {
-	if a.health == nil {
+func (a *API) healthSummary() rest.Status {
+	if a.Health == nil {
 		return rest.Status{State: rest.StateDisabled, Msg: "--enable-health-checking is false"}
 	}
-	return a.health.Summary()
+	return a.Health.Summary()
 }
 
-// healthService is what clients of flows are told of the nodes' health.
-func (a *api) healthService() *clusterhealth.Service {
+// HealthService is what clients of flows are told of the nodes' health.
+func (a *API) HealthService() *clusterhealth.Service {
 	s := &clusterhealth.Service{Self: a.localName()}
 	switch {
-	case !mayCall(a.cfg.APIAccess, "GetClusterHealth"): // what one socket does not say, no other does
+	case !mayCall(a.Options.APIAccess, "GetClusterHealth"): // what one socket does not say, no other does
 		s.Refused = switchedOff("GetClusterHealth")
-	case a.health != nil:
-		s.Statuses = a.health.Statuses
+	case a.Health != nil:
+		s.Statuses = a.Health.Statuses
 	}
 	return s
 }
 
-// serveHealthAPI answers, at a socket beside the agent's own, clients that ask there which nodes
-// are reachable.
-func (a *api) serveHealthAPI(ctx context.Context, log *slog.Logger) error {
-	path := filepath.Join(filepath.Dir(a.cfg.SocketPath), "health.sock")
-	l, err := listenAPI(path, "--socket-path", log)
-	if err != nil {
-		log.Warn("clients of health.sock are not answered", "error", err)
-		return nil
-	}
-	defer os.Remove(path)
-	return daemon.Serve(ctx, l, a.healthAPI(time.Now()))
-}
-
-// healthAPI is the API of health.sock.
-func (a *api) healthAPI(began time.Time) http.Handler {
+// HealthHandler is the API of health.sock.
+func (a *API) HealthHandler(began time.Time) http.Handler {
 	mux := http.NewServeMux()
 	answer := func(w http.ResponseWriter, code int, body any) {
 		w.Header().Set("Content-Type", "application/json")
@@ -78,20 +61,20 @@ func (a *api) healthAPI(began time.Time) http.Handler {
 	// What the agent's own socket does not say, this one does not either.
 	handle := func(pattern, operation string, h http.HandlerFunc) {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
-			if !mayCall(a.cfg.APIAccess, operation) {
+			if !mayCall(a.Options.APIAccess, operation) {
 				answer(w, http.StatusForbidden, switchedOff(operation))
 				return
 			}
 			h(w, r)
 		})
 	}
-	handle("GET /v1beta/status", "GetClusterHealth", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, a.health.Model()) })
+	handle("GET /v1beta/status", "GetClusterHealth", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, a.Health.Model()) })
 	handle("PUT /v1beta/status/probe", "GetClusterHealth", func(w http.ResponseWriter, _ *http.Request) {
-		_, round := a.health.Statuses()
+		_, round := a.Health.Statuses()
 		answer(w, http.StatusForbidden, fmt.Sprintf("nodes are probed one after the other, once in %s, and not on demand: ask for the status", round))
 	})
 	handle("GET /v1beta/healthz", "GetHealthz", func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, http.StatusOK, map[string]any{"cilium": a.fullStatus(), "uptime": time.Since(began).Round(time.Second).String()})
+		answer(w, http.StatusOK, map[string]any{"cilium": a.FullStatus(), "uptime": time.Since(began).Round(time.Second).String()})
 	})
 	return mux
 }

@@ -1,4 +1,4 @@
-package agent
+package restapi
 
 import (
 	"errors"
@@ -19,10 +19,10 @@ import (
 // socketGroup is the group whose members may use the API beside root, if it exists.
 const socketGroup = "cilium"
 
-// listenAPI opens a unix socket of the API, at the path that an option names: mode 0660, owned by
+// Listen opens a unix socket of the API, at the path that an option names: mode 0660, owned by
 // root and, if there is one, the group of those who may use it. A socket that a dead agent left is
 // replaced; one that answers is not.
-func listenAPI(path, option string, log *slog.Logger) (net.Listener, error) {
+func Listen(path, option string, log *slog.Logger) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("create the directory of the API socket: %w", err)
 	}

@@ -1,0 +1,72 @@
+package restapi
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"sync"
+
+	"github.com/hawser-net/hawser/api/rest/server"
+)
+
+// StartupGate keeps endpoint requests out until the deletions that were queued while no agent ran
+// are done: an endpoint must not come back to life between the two.
+type StartupGate struct {
+	gate chan struct{}
+	once sync.Once
+}
+
+// NewStartupGate returns one that is closed.
+func NewStartupGate() *StartupGate { return &StartupGate{gate: make(chan struct{})} }
+
+// Open lets requests in. It may be called again.
+func (f *StartupGate) Open() { f.once.Do(func() { close(f.gate) }) }
+
+// Wait returns when it is open, or ctx ends.
+func (f *StartupGate) Wait(ctx context.Context) error {
+	select {
+	case <-f.gate:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// gated are the operations that change endpoints or addresses.
+var gated = []string{"CreateEndpoint", "PatchEndpoint", "DeleteEndpoint", "DeleteEndpoints", "PatchEndpointConfig", "PatchEndpointLabels", "AllocateIP", "ReserveIP", "ReleaseIP"}
+
+// Guard answers 503 while it is closed: clients try again, and the plugin queues.
+func (f *StartupGate) Guard(next server.StrictHandlerFunc, operation string) server.StrictHandlerFunc {
+	if !slices.Contains(gated, operation) {
+		return next
+	}
+	return func(ctx context.Context, w http.ResponseWriter, r *http.Request, req any) (any, error) {
+		select {
+		case <-f.gate:
+			return next(ctx, w, r, req)
+		default:
+			return nil, server.Errorf(http.StatusServiceUnavailable, "the agent is still doing what was queued while it was down; try again in a moment")
+		}
+	}
+}
+
+// GuardAccess answers 403 to operations that the configuration does not allow.
+func GuardAccess(allowed []string) server.StrictMiddlewareFunc {
+	return func(next server.StrictHandlerFunc, operation string) server.StrictHandlerFunc {
+		if mayCall(allowed, operation) {
+			return next
+		}
+		return func(context.Context, http.ResponseWriter, *http.Request, any) (any, error) {
+			return nil, server.Errorf(http.StatusForbidden, "%s", switchedOff(operation))
+		}
+	}
+}
+
+// mayCall says whether the configuration allows an operation.
+func mayCall(allowed []string, operation string) bool {
+	return slices.Contains(allowed, "*") || slices.Contains(allowed, operation)
+}
+
+func switchedOff(operation string) string {
+	return operation + " is switched off by --enable-cilium-api-server-access"
+}
