@@ -117,21 +117,26 @@ func TestNodeHealthIsBounded(t *testing.T) {
 		t.Errorf("a node answers with %d bytes, %d of %d failures left out", n, answer.GetFailuresLeftOut(), answer.GetNodes()[0].GetUnreachable())
 	}
 	liar := &health.GetResponse{Nodes: []*health.NodeView{{Name: "prod/node-0001", Problem: strings.Repeat("é", 1<<16)}}, FailuresLeftOut: 1 << 31}
+	long := &health.Way{Kind: strings.Repeat("k", 1000), Address: strings.Repeat("a", 1000), Problem: strings.Repeat("p", 1000)}
 	for i := range 5000 {
 		f := &health.Failure{From: "somebody else", To: fmt.Sprint("prod/", strings.Repeat("é", i%400), i)}
 		for range 200 {
-			f.Ways = append(f.Ways, &health.Way{Kind: strings.Repeat("k", 1000), Address: strings.Repeat("a", 1000), Problem: strings.Repeat("p", 1000)})
+			f.Ways = append(f.Ways, long)
 		}
 		liar.Failures = append(liar.Failures, f)
 		liar.Slowest = append(liar.Slowest, &health.Latency{To: strings.Repeat("y", 1000), Latency: durationpb.New(time.Hour)})
 	}
+	few := &health.GetResponse{Nodes: answer.GetNodes(), Failures: answer.GetFailures()[:2], Slowest: answer.GetSlowest()}
 	sum := newHealthSum(nodes)
 	for i := range nodes {
 		name := fmt.Sprintf("prod/node-%04d", i)
-		if i%1000 == 3 {
+		switch {
+		case i%2000 == 3:
 			sum.add(name, liar)
-		} else {
+		case i%50 == 0:
 			sum.add(name, answer)
+		default:
+			sum.add(name, few)
 		}
 	}
 	res := sum.response()
