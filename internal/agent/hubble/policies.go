@@ -2,7 +2,6 @@ package hubble
 
 import (
 	"slices"
-	"strings"
 
 	flowpb "github.com/hawser-net/hawser/api/flow"
 	"github.com/hawser-net/hawser/internal/labels"
@@ -29,36 +28,16 @@ func policiesOf(side policy.TraceSide) []*flowpb.Policy {
 	return out
 }
 
-// policyNamed is the policy that an owner of rules is: k8s/kind/namespace/name of Kubernetes or
-// file/namespace/name of a file, without the namespace for one of the whole cluster.
+// policyNamed is the policy that an owner of rules stands for.
 func policyNamed(o policy.Owner) *flowpb.Policy {
-	parts := strings.Split(string(o), "/")
-	var kind string
-	if parts = parts[1:]; strings.HasPrefix(string(o), "k8s/") && len(parts) > 1 {
-		kind, parts = parts[0], parts[1:]
-	}
-	p := &flowpb.Policy{}
-	switch len(parts) {
-	case 0:
-		p.Name = string(o)
-	case 1:
-		p.Name = parts[0]
-	default:
-		p.Namespace, p.Name = parts[0], parts[1]
-	}
-	switch {
-	case kind != "":
-	case p.Namespace != "":
-		kind = "CiliumNetworkPolicy"
-	default:
-		kind = "CiliumClusterwideNetworkPolicy"
-	}
+	name := o.Policy()
+	p := &flowpb.Policy{Namespace: name.Namespace, Name: name.Name}
 	label := func(key, value string) {
 		if value != "" {
 			p.Labels = append(p.Labels, labels.New(labels.SourceK8s, "io.cilium.k8s.policy."+key, value).String())
 		}
 	}
-	label("derived-from", kind)
+	label("derived-from", name.Kind)
 	label("name", p.Name)
 	label("namespace", p.Namespace)
 	return p
