@@ -127,10 +127,6 @@ func (a *api) deviceFacts() datapath.Devices {
 	return a.devices
 }
 
-func (a *api) clusterLabel() labels.Label {
-	return labels.New(labels.SourceK8s, labels.KeyCluster, a.cfg.ClusterName)
-}
-
 // Run brings the node up and keeps it so until ctx ends. It returns nil after a clean stop, which
 // leaves everything in the kernel as it is, or the error that makes it impossible to go on.
 func (ag *Agent) Run(ctx context.Context) error {

@@ -78,16 +78,17 @@ func (t tags) all() map[string]string {
 	return out
 }
 
-// eni is an interface ("DescribeNetworkInterfaces").
+// eni is an interface ("DescribeNetworkInterfaces"). Its fields are matched without regard to case,
+// as those of every answer here.
 type eni struct {
-	NetworkInterfaceId, InstanceId, Type, Status, VpcId, VSwitchId, ZoneId, MacAddress, PrivateIpAddress, Description string
+	NetworkInterfaceID, InstanceID, Type, Status, VpcID, VSwitchID, ZoneID, MacAddress, PrivateIPAddress, Description string
 
 	DeleteOnRelease    bool
-	SecurityGroupIds   struct{ SecurityGroupId []string }
-	AssociatedPublicIp struct{ PublicIpAddress string }
-	PrivateIpSets      struct {
-		PrivateIpSet []struct {
-			PrivateIpAddress string
+	SecurityGroupIds   struct{ SecurityGroupID []string }
+	AssociatedPublicIP struct{ PublicIPAddress string }
+	PrivateIPSets      struct {
+		PrivateIPSet []struct {
+			PrivateIPAddress string
 			Primary          bool
 		}
 	}
@@ -102,15 +103,15 @@ func (p *Provider) Read(ctx context.Context) (*nodemanager.Snapshot, error) {
 			TotalCount int
 			VSwitches  struct {
 				VSwitch []struct {
-					VSwitchId, VpcId, ZoneId, CidrBlock string
-					AvailableIpAddressCount             int
+					VSwitchID, VpcID, ZoneID, CidrBlock string
+					AvailableIPAddressCount             int
 					Tags                                tags
 				}
 			}
 		}
 		err := json.Unmarshal(text, &out)
 		for _, x := range out.VSwitches.VSwitch {
-			s.Subnets[x.VSwitchId] = nodemanager.Subnet{ID: x.VSwitchId, CIDR: x.CidrBlock, VPC: x.VpcId, Zone: x.ZoneId, Free: x.AvailableIpAddressCount, Tags: x.Tags.all()}
+			s.Subnets[x.VSwitchID] = nodemanager.Subnet{ID: x.VSwitchID, CIDR: x.CidrBlock, VPC: x.VpcID, Zone: x.ZoneID, Free: x.AvailableIPAddressCount, Tags: x.Tags.all()}
 		}
 		return len(out.VSwitches.VSwitch), out.TotalCount, "", err
 	})
@@ -122,14 +123,14 @@ func (p *Provider) Read(ctx context.Context) (*nodemanager.Snapshot, error) {
 			TotalCount int
 			Vpcs       struct {
 				Vpc []struct {
-					VpcId, CidrBlock    string
+					VpcID, CidrBlock    string
 					SecondaryCidrBlocks struct{ SecondaryCidrBlock []string }
 				}
 			}
 		}
 		err := json.Unmarshal(text, &out)
 		for _, x := range out.Vpcs.Vpc {
-			s.VPCs[x.VpcId] = nodemanager.VPC{ID: x.VpcId, Primary: x.CidrBlock, CIDRs: x.SecondaryCidrBlocks.SecondaryCidrBlock}
+			s.VPCs[x.VpcID] = nodemanager.VPC{ID: x.VpcID, Primary: x.CidrBlock, CIDRs: x.SecondaryCidrBlocks.SecondaryCidrBlock}
 		}
 		return len(out.Vpcs.Vpc), out.TotalCount, "", err
 	})
@@ -141,14 +142,14 @@ func (p *Provider) Read(ctx context.Context) (*nodemanager.Snapshot, error) {
 			NextToken      string
 			SecurityGroups struct {
 				SecurityGroup []struct {
-					SecurityGroupId, VpcId string
+					SecurityGroupID, VpcID string
 					Tags                   tags
 				}
 			}
 		}
 		err := json.Unmarshal(text, &out)
 		for _, x := range out.SecurityGroups.SecurityGroup {
-			s.Groups[x.SecurityGroupId] = nodemanager.SecurityGroup{ID: x.SecurityGroupId, VPC: x.VpcId, Tags: x.Tags.all()}
+			s.Groups[x.SecurityGroupID] = nodemanager.SecurityGroup{ID: x.SecurityGroupID, VPC: x.VpcID, Tags: x.Tags.all()}
 		}
 		return 0, 0, out.NextToken, err
 	})
@@ -220,8 +221,8 @@ func (p *Provider) ReadInstance(ctx context.Context, instance string) ([]nodeman
 // assigned is not what is assigned.
 func (p *Provider) read(x *eni) (nodemanager.Interface, error) {
 	i := nodemanager.Interface{
-		ID: x.NetworkInterfaceId, Subnet: x.VSwitchId, VPC: x.VpcId, Zone: x.ZoneId, MAC: x.MacAddress, Description: x.Description, State: x.Status,
-		PublicIP: x.AssociatedPublicIp.PublicIpAddress, Groups: x.SecurityGroupIds.SecurityGroupId, Tags: x.Tags.all(), DeleteOnTermination: x.DeleteOnRelease,
+		ID: x.NetworkInterfaceID, Subnet: x.VSwitchID, VPC: x.VpcID, Zone: x.ZoneID, MAC: x.MacAddress, Description: x.Description, State: x.Status,
+		PublicIP: x.AssociatedPublicIP.PublicIPAddress, Groups: x.SecurityGroupIds.SecurityGroupID, Tags: x.Tags.all(), DeleteOnTermination: x.DeleteOnRelease,
 	}
 	own := p.cfg.ownTags()
 	i.Managed = i.Tags[managedTag] == own[managedTag] && i.Tags[clusterTag] == own[clusterTag]
@@ -231,9 +232,9 @@ func (p *Provider) read(x *eni) (nodemanager.Interface, error) {
 			i.Index = n
 		}
 	}
-	if x.InstanceId != "" {
+	if x.InstanceID != "" {
 		// Also while it is being attached: nobody else can have it.
-		i.Attachment, i.Instance = x.InstanceId, x.InstanceId
+		i.Attachment, i.Instance = x.InstanceID, x.InstanceID
 	} else if i.Managed {
 		i.Instance = i.Tags[instanceTag]
 	}
@@ -241,16 +242,16 @@ func (p *Provider) read(x *eni) (nodemanager.Interface, error) {
 	bad := func(what string) error {
 		return &nodemanager.Error{Text: fmt.Sprintf("Alibaba Cloud: interface %s has %q, which is no address", i.ID, what)}
 	}
-	if x.PrivateIpAddress != "" {
-		if i.Primary, err = netip.ParseAddr(x.PrivateIpAddress); err != nil {
-			return i, bad(x.PrivateIpAddress)
+	if x.PrivateIPAddress != "" {
+		if i.Primary, err = netip.ParseAddr(x.PrivateIPAddress); err != nil {
+			return i, bad(x.PrivateIPAddress)
 		}
 	}
-	for _, a := range x.PrivateIpSets.PrivateIpSet {
-		addr, err := netip.ParseAddr(a.PrivateIpAddress)
+	for _, a := range x.PrivateIPSets.PrivateIPSet {
+		addr, err := netip.ParseAddr(a.PrivateIPAddress)
 		switch {
 		case err != nil || !addr.Is4():
-			return i, bad(a.PrivateIpAddress)
+			return i, bad(a.PrivateIPAddress)
 		case a.Primary:
 			i.Primary = addr
 		default:
@@ -265,8 +266,8 @@ func (p *Provider) Limits(ctx context.Context, kind string) (nodemanager.Limits,
 	var out struct {
 		InstanceTypes struct {
 			InstanceType []struct {
-				InstanceTypeId                           string
-				EniQuantity, EniPrivateIpAddressQuantity int
+				InstanceTypeID                           string
+				EniQuantity, EniPrivateIPAddressQuantity int
 			}
 		}
 	}
@@ -276,8 +277,8 @@ func (p *Provider) Limits(ctx context.Context, kind string) (nodemanager.Limits,
 		return nodemanager.Limits{}, err
 	}
 	for _, t := range out.InstanceTypes.InstanceType {
-		if t.InstanceTypeId == kind {
-			return nodemanager.Limits{Interfaces: t.EniQuantity, Addresses: t.EniPrivateIpAddressQuantity}, nil
+		if t.InstanceTypeID == kind {
+			return nodemanager.Limits{Interfaces: t.EniQuantity, Addresses: t.EniPrivateIPAddressQuantity}, nil
 		}
 	}
 	return nodemanager.Limits{}, &nodemanager.Error{Text: fmt.Sprintf("Alibaba Cloud knows no instance type %q in this region", kind)}
@@ -286,8 +287,8 @@ func (p *Provider) Limits(ctx context.Context, kind string) (nodemanager.Limits,
 // Assign implements [nodemanager.Provider].
 func (p *Provider) Assign(ctx context.Context, s nodemanager.Step) ([]netip.Prefix, error) {
 	var out struct {
-		AssignedPrivateIpAddressesSet struct {
-			PrivateIpSet struct{ PrivateIpAddress []string }
+		AssignedPrivateIPAddressesSet struct {
+			PrivateIPSet struct{ PrivateIPAddress []string }
 		}
 	}
 	in := params{"NetworkInterfaceId": s.Interface.ID, "SecondaryPrivateIpAddressCount": strconv.Itoa(min(s.Addresses, maxAssign))}
@@ -295,10 +296,10 @@ func (p *Provider) Assign(ctx context.Context, s nodemanager.Step) ([]netip.Pref
 		return nil, err
 	}
 	var units []netip.Prefix
-	for _, text := range out.AssignedPrivateIpAddressesSet.PrivateIpSet.PrivateIpAddress {
+	for _, text := range out.AssignedPrivateIPAddressesSet.PrivateIPSet.PrivateIPAddress {
 		a, err := netip.ParseAddr(text)
 		if err != nil {
-			return nil, fmt.Errorf("Alibaba Cloud assigned %q: %w", text, err)
+			return nil, fmt.Errorf("what Alibaba Cloud assigned: %q: %w", text, err)
 		}
 		units = append(units, netip.PrefixFrom(a, a.BitLen()))
 	}
@@ -330,7 +331,7 @@ func (p *Provider) Create(ctx context.Context, instance string, s nodemanager.St
 	if err := p.call(ctx, "CreateNetworkInterface", in, &out); err != nil {
 		return nodemanager.Interface{}, err
 	}
-	if out.NetworkInterfaceId == "" {
+	if out.NetworkInterfaceID == "" {
 		return nodemanager.Interface{}, &nodemanager.Error{Text: "Alibaba Cloud made an interface and did not say which"}
 	}
 	return p.read(&out)

@@ -186,7 +186,7 @@ func (o object) within(name string) (object, error) {
 		return out, nil
 	}
 	if err := json.Unmarshal(text, &out); err != nil {
-		return nil, fmt.Errorf("Azure: %s: %w", name, err)
+		return nil, fmt.Errorf("answer of Azure: %s: %w", name, err)
 	}
 	return out, nil
 }
@@ -213,10 +213,10 @@ func (o object) edited(edit func(configs []ipConfig) (keep []bool, more []ipConf
 	var configs []ipConfig
 	if text := o["ipConfigurations"]; text != nil {
 		if err := json.Unmarshal(text, &raw); err != nil {
-			return fmt.Errorf("Azure: ipConfigurations: %w", err)
+			return fmt.Errorf("answer of Azure: ipConfigurations: %w", err)
 		}
 		if err := json.Unmarshal(text, &configs); err != nil {
-			return fmt.Errorf("Azure: ipConfigurations: %w", err)
+			return fmt.Errorf("answer of Azure: ipConfigurations: %w", err)
 		}
 	}
 	keep, more := edit(configs)
