@@ -3,6 +3,7 @@ package policypreview
 import (
 	"cmp"
 	"fmt"
+	"hash/fnv"
 	"net/netip"
 	"regexp"
 	"slices"
@@ -219,7 +220,7 @@ func suggest(side *policy.TraceSide, src, dst *explained, proto uint8, port uint
 		return out
 	}
 	entry := map[string]any{}
-	if !addPeer(entry, side.Direction, other, ns) {
+	if !addPeer(entry, side.Direction, self, other) {
 		out.Text = "the other side cannot be named by a rule"
 		return out
 	}
@@ -240,7 +241,7 @@ func suggest(side *policy.TraceSide, src, dst *explained, proto uint8, port uint
 	out.Text = fmt.Sprintf("let %s/%s %s %s on %s", ns, nameOf(self.set), what, otherName(other), policy.PortMatch{Proto: proto, First: port, Last: port})
 	doc := map[string]any{
 		"apiVersion": v2.APIVersion, "kind": v2.KindNetworkPolicy,
-		"metadata": map[string]any{"name": objectName(side.Direction, self.set, other, port), "namespace": ns},
+		"metadata": map[string]any{"name": objectName(side.Direction, self, other, proto, port), "namespace": ns},
 		"spec": map[string]any{
 			"endpointSelector": matchLabels(ownLabels(self.set)), field: []any{entry},
 			// Others have these labels too, perhaps: they must not be isolated by it.
@@ -254,17 +255,18 @@ func suggest(side *policy.TraceSide, src, dst *explained, proto uint8, port uint
 }
 
 // addPeer adds the other side to an entry, and nobody else where that can be said.
-func addPeer(entry map[string]any, d datapath.Direction, x *explained, ns string) bool {
+func addPeer(entry map[string]any, d datapath.Direction, self, x *explained) bool {
 	prefix := "from"
 	if d == datapath.Egress {
 		prefix = "to"
 	}
-	theirs := x.set.Value(labels.SourceK8s, labels.KeyNamespace)
-	if theirs != "" {
+	if x.set.Value(labels.SourceK8s, labels.KeyNamespace) != "" {
 		list := ownLabels(x.set)
-		for _, l := range x.set {
-			if theirs != ns && l.Source == labels.SourceK8s && (l.Key == labels.KeyNamespace || l.Key == labels.KeyCluster) {
-				list = append(list, l)
+		// Without these a selector is about the policy's own namespace and cluster.
+		for _, key := range []string{labels.KeyNamespace, labels.KeyCluster} {
+			theirs := x.set.Value(labels.SourceK8s, key)
+			if theirs != "" && theirs != self.set.Value(labels.SourceK8s, key) {
+				list = append(list, labels.New(labels.SourceK8s, key, theirs))
 			}
 		}
 		entry[prefix+"Endpoints"] = []any{matchLabels(list)}
@@ -307,16 +309,20 @@ func otherName(x *explained) string {
 
 var notInNames = regexp.MustCompile(`[^a-z0-9]+`)
 
-// objectName makes a name for a suggested policy.
-func objectName(d datapath.Direction, self labels.Set, other *explained, port uint16) string {
-	name := other.Identity.String()
+// objectName makes a name for a suggested policy: one for each who, whom and what, so that what is
+// suggested for one packet takes nothing away from what was for another.
+func objectName(d datapath.Direction, self, other *explained, proto uint8, port uint16) string {
+	name, whom := other.Identity.String(), other.Addr.String()
 	if len(other.set.Value(labels.SourceK8s, labels.KeyNamespace)) > 0 {
-		name = nameOf(other.set)
+		name, whom = nameOf(other.set), other.set.KVString()
 	}
 	way := "from"
 	if d == datapath.Egress {
 		way = "to"
 	}
-	text := notInNames.ReplaceAllString(strings.ToLower(nameOf(self)+"-"+way+"-"+name), "-")
-	return strings.Trim(text[:min(len(text), 50)], "-") + fmt.Sprintf("-%d", port)
+	protocol := datapath.ProtoName(proto)
+	h := fnv.New32a()
+	fmt.Fprintf(h, "%s\x00%s\x00%s\x00%s\x00%d", self.set.KVString(), way, whom, protocol, port)
+	text := notInNames.ReplaceAllString(strings.ToLower(nameOf(self.set)+"-"+way+"-"+name), "-")
+	return strings.Trim(text[:min(len(text), 50)], "-") + fmt.Sprintf("-%s-%d-%08x", strings.ToLower(protocol), port, h.Sum32())
 }

@@ -112,6 +112,11 @@ func (j *judge) add(agent Agent, r *record, e *flows.Entry) (ok, about bool) {
 	}
 	src, dst, from, to := f.GetSource(), f.GetDestination(), e.Source, e.Destination
 	reply := f.GetIsReply().GetValue()
+	if reply && kind == flows.EventTrace {
+		// Such a packet is seen as it leaves for the client, from the address and the port of a
+		// Service perhaps: policies judge what is behind it, and tell of that in a verdict.
+		return false, false
+	}
 	if reply {
 		src, dst, from, to = dst, src, to, from
 	}
