@@ -157,7 +157,8 @@ func (b *browser) search(words string) {
 	b.t.Helper()
 	b.key("/")
 	b.until("the field", `document.activeElement.id === "search"`)
-	b.run("an empty field", chromedp.Evaluate[chromedp.Void](`document.activeElement.value = ""`))
+	// The page is told, too: it writes what it is asked for into the field at each refresh.
+	b.run("an empty field", chromedp.Evaluate[chromedp.Void](`document.activeElement.value = ""; document.activeElement.dispatchEvent(new Event("input", { bubbles: true }))`))
 	b.key(words)
 	b.key(kb.Escape) // other keys are keys again
 }
