@@ -15,6 +15,7 @@ import (
 	"github.com/hawser-net/hawser/internal/agent/restapi"
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/k8s/pods"
+	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/node"
 )
 
@@ -24,6 +25,7 @@ func newHubble(a *api, log *slog.Logger) (*hubble.Hubble, error) {
 		Self: node.Key{Cluster: a.cfg.ClusterName, Name: a.cfg.NodeName}, Version: a.version, Nodes: a.nodes.Table(), NodesSynced: a.waitNodes,
 		Monitor:   a.monitor,
 		Endpoints: a.registry, Addresses: a.cache, Policy: a.policy, Labels: a.identities.Labels,
+		InForce: a.isInForce, Judged: labels.AllKeys,
 		Listen: func(path, option string) (net.Listener, error) { return restapi.Listen(path, option, log) },
 		ServeMetrics: func(ctx context.Context, l net.Listener, registry *prometheus.Registry) error {
 			return serveMetrics(ctx, l, registry, metricsTimeout)
@@ -32,6 +34,7 @@ func newHubble(a *api, log *slog.Logger) (*hubble.Hubble, error) {
 		Services: func(s grpc.ServiceRegistrar) { health.RegisterNodeHealthServer(s, a.rest.HealthService()) },
 	}
 	if a.kube != nil {
+		n.Judged = a.kube.labels.judged
 		n.Workload, n.RemoteWorkload = a.kube.workload, a.kube.remoteWorkload
 		if a.kube.services != nil {
 			n.Frontends = a.kube.services.Table()

@@ -141,6 +141,14 @@ func (l *identityLabels) hear(s relevance.State, there bool, known func()) {
 	l.stir()
 }
 
+// judged returns the keys of the labels by which rules are judged.
+func (l *identityLabels) judged() labels.Keys {
+	if l == nil || l.gate == nil {
+		return labels.AllKeys()
+	}
+	return l.gate.Permitted()
+}
+
 // stir has follow look.
 func (l *identityLabels) stir() {
 	select {

@@ -21,6 +21,7 @@ import (
 
 	policypb "github.com/hawser-net/hawser/api/policy"
 	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/policy"
 )
 
@@ -274,4 +275,48 @@ func TestPreviewWhilePoliciesChange(t *testing.T) {
 			t.Errorf("the live engine has the rules of %d policies", n)
 		}
 	})
+}
+
+// An agent that has not heard of everything yet does not answer as if there were nothing.
+func TestNoAnswersBeforeEverythingIsHeard(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, rand.New(rand.NewPCG(1, 9)), 4)
+	w.deaf = true
+	c := w.serve(w.server())
+	_, preview := ask(t.Context(), c, document(denyAll))
+	_, explain := c.Explain(t.Context(), &policypb.ExplainRequest{Flow: flowBetween(w.podEnd(w.pods[0]), w.podEnd(w.pods[1]), datapath.ProtoTCP, 80)})
+	stream, matrix := c.Matrix(t.Context(), &policypb.MatrixRequest{})
+	if matrix == nil {
+		_, matrix = stream.Recv()
+	}
+	for what, err := range map[string]error{"preview": preview, "explain": explain, "matrix": matrix} {
+		if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "not heard") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// A policy that selects by a label that identities do not have is not told to be about nobody.
+func TestLabelsThatDoNotCount(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, rand.New(rand.NewPCG(1, 10)), 4)
+	keys := labels.KeysOf("app")
+	w.judged = &keys
+	c := w.serve(w.server())
+	for name, row := range map[string]struct{ spec, want string }{
+		"none":    {"podSelector: {}", ""},
+		"counts":  {"podSelector: {matchLabels: {app: x}}", ""},
+		"subject": {"podSelector: {matchLabels: {tier: f, app: x}}", "select by tier, and"},
+		"peer":    {"podSelector: {}, ingress: [{from: [{podSelector: {matchExpressions: [{key: tier, operator: DoesNotExist}]}}]}]", "select by tier, and"},
+		"port":    {"podSelector: {}, egress: [{ports: [{port: web}]}]", "all labels"},
+	} {
+		_, err := ask(t.Context(), c, document(strings.Replace(denyAll, "podSelector: {}", row.spec, 1)))
+		want := codes.OK
+		if row.want != "" {
+			want = codes.FailedPrecondition
+		}
+		if status.Code(err) != want || !strings.Contains(fmt.Sprint(err), row.want) {
+			t.Errorf("%s: %v, want %q", name, err, row.want)
+		}
+	}
 }

@@ -14,6 +14,11 @@ import (
 
 // Agent is what is asked of an agent. It must be safe for concurrent use.
 type Agent interface {
+	// Ready reports whether all policies, identities and addresses have been heard of.
+	Ready() bool
+	// Judged returns the keys of the labels by which identities are told apart. By others nobody
+	// can be judged yet.
+	Judged() labels.Keys
 	// View runs f on the live engine, alone, for reading.
 	View(f func(*policy.Engine))
 	// Endpoint returns by what the engine knows a local endpoint, and the identity that others see.

@@ -7,12 +7,15 @@ import (
 	"slices"
 	"strings"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	policypb "github.com/hawser-net/hawser/api/policy"
 	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/flows"
 	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/policy"
 )
 
@@ -33,6 +36,9 @@ func (j *judge) preview(ctx context.Context, agent Agent, ring *flows.Ring[flows
 	var added []*policy.Rule
 	for _, c := range ch.rules {
 		added = append(added, c.Rules...)
+	}
+	if need, judged := policy.LabelKeys(added), agent.Judged(); !judged.Covers(need) {
+		return nil, unjudged(need, judged)
 	}
 	j.learn(added)
 	since := req.GetSince().AsTime()
@@ -78,6 +84,23 @@ func (j *judge) preview(ctx context.Context, agent Agent, ring *flows.Ring[flows
 		out = append(out, &policypb.PreviewResponse{Pairs: part})
 	}
 	return append(out, &policypb.PreviewResponse{Summary: sum}), nil
+}
+
+// unjudged tells by which labels policies select that identities do not have yet. To judge by
+// identities that lack them would be to say that such policies are about nobody.
+func unjudged(need, judged labels.Keys) error {
+	const why = "identities of this cluster have only the labels that policies in force select (--identity-relevant-labels)"
+	if need.All() {
+		return status.Error(codes.FailedPrecondition, "a named port of egress needs all labels, and "+why)
+	}
+	var missing []string
+	for _, key := range need.List() {
+		if !judged.Has(key) {
+			missing = append(missing, key)
+		}
+	}
+	return status.Errorf(codes.FailedPrecondition, "the policies select by %.1000s, and %s; what they would do can be told when these count: once a policy in force selects them, or all labels do",
+		strings.Join(missing, ", "), why)
 }
 
 // Room is how many connections of each sort an answer has at most.

@@ -97,8 +97,19 @@ func problem(err error) error {
 	return status.Error(codes.Internal, err.Error())
 }
 
+// heard fails until the agent knows what it is asked about.
+func (s *Server) heard() error {
+	if s.cfg.Agent.Ready() {
+		return nil
+	}
+	return status.Error(codes.Unavailable, "this agent has not heard of all policies and identities yet; try again in a while, or see `hawser status`")
+}
+
 // admit takes a place among the answers that are under way.
 func (s *Server) admit() (done func(), err error) {
+	if err := s.heard(); err != nil {
+		return nil, err
+	}
 	select {
 	case s.sending <- struct{}{}:
 		return func() { <-s.sending }, nil
@@ -231,6 +242,9 @@ func (s *Server) previewFor(ctx context.Context, req *policypb.PreviewRequest) (
 func (s *Server) Explain(ctx context.Context, req *policypb.ExplainRequest) (*policypb.ExplainResponse, error) {
 	if req.GetFlow() == nil {
 		return nil, invalid("a flow is needed")
+	}
+	if err := s.heard(); err != nil {
+		return nil, err
 	}
 	select {
 	case s.explaining <- struct{}{}:

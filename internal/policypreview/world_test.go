@@ -41,6 +41,9 @@ type world struct {
 	policies map[policy.Owner]oracle.Policy
 	rules    map[policy.Owner][]*policy.Rule
 	ring     *flows.Record
+	// deaf has heard of nothing yet; judged are the keys of labels that count, nil for all.
+	deaf   bool
+	judged *labels.Keys
 }
 
 type pod struct {
@@ -51,6 +54,15 @@ type pod struct {
 }
 
 var _ Agent = (*world)(nil)
+
+func (w *world) Ready() bool { return !w.deaf }
+
+func (w *world) Judged() labels.Keys {
+	if w.judged != nil {
+		return *w.judged
+	}
+	return labels.AllKeys()
+}
 
 func (w *world) View(f func(*policy.Engine)) {
 	w.mu.Lock()

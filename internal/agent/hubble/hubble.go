@@ -68,6 +68,10 @@ type Node struct {
 	Endpoints Endpoints
 	Addresses Addresses
 	Policy    Policy
+	// InForce reports whether everything has been heard and is in the kernel.
+	InForce func() bool
+	// Judged returns the keys of the labels by which rules are judged.
+	Judged func() labels.Keys
 	// Labels returns the labels of an identity.
 	Labels func(identity.ID) (labels.Set, bool)
 	// Workload returns what made a pod of this node; nil if that is not known. It is nil

@@ -6,6 +6,7 @@ import (
 
 	"github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/policy"
 	"github.com/hawser-net/hawser/internal/policypreview"
 )
@@ -14,6 +15,12 @@ import (
 type previewed struct{ node Node }
 
 var _ policypreview.Agent = previewed{}
+
+// Ready implements [policypreview.Agent].
+func (p previewed) Ready() bool { return p.node.InForce() }
+
+// Judged implements [policypreview.Agent].
+func (p previewed) Judged() labels.Keys { return p.node.Judged() }
 
 // View implements [policypreview.Agent].
 func (p previewed) View(f func(*policy.Engine)) { p.node.Policy.View(f) }
