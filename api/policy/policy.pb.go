@@ -668,8 +668,9 @@ type MatrixResponse struct {
 	Time     *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=time,proto3" json:"time,omitempty"`
 	Parties  []*Party               `protobuf:"bytes,4,rep,name=parties,proto3" json:"parties,omitempty"`
 	// Different ones. The first stands for pairs that are not asked for or not judged.
-	Accesses []*Access    `protobuf:"bytes,5,rep,name=accesses,proto3" json:"accesses,omitempty"`
-	Rows     []*MatrixRow `protobuf:"bytes,6,rep,name=rows,proto3" json:"rows,omitempty"`
+	Accesses []*Access `protobuf:"bytes,5,rep,name=accesses,proto3" json:"accesses,omitempty"`
+	// After the parties and accesses that they refer to.
+	Rows []*MatrixRow `protobuf:"bytes,6,rep,name=rows,proto3" json:"rows,omitempty"`
 	// How many parties there were no room for.
 	PartiesLeftOut uint32 `protobuf:"varint,7,opt,name=parties_left_out,json=partiesLeftOut,proto3" json:"parties_left_out,omitempty"`
 	unknownFields  protoimpl.UnknownFields
@@ -1517,9 +1518,11 @@ type PreviewSummary struct {
 	FlowsNotJudged uint64 `protobuf:"varint,2,opt,name=flows_not_judged,json=flowsNotJudged,proto3" json:"flows_not_judged,omitempty"`
 	// The oldest flow.
 	Oldest *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=oldest,proto3" json:"oldest,omitempty"`
-	// Groups of connections, as in Connection.
-	Refused            uint64 `protobuf:"varint,4,opt,name=refused,proto3" json:"refused,omitempty"`
-	Allowed            uint64 `protobuf:"varint,5,opt,name=allowed,proto3" json:"allowed,omitempty"`
+	// Groups of connections, as in Connection. From a relay at most so many: of what nodes had no room
+	// for it cannot tell what two of them saw.
+	Refused uint64 `protobuf:"varint,4,opt,name=refused,proto3" json:"refused,omitempty"`
+	Allowed uint64 `protobuf:"varint,5,opt,name=allowed,proto3" json:"allowed,omitempty"`
+	// For each node: a relay adds them up, and counts twice what two of them saw.
 	Unchanged          uint64 `protobuf:"varint,6,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
 	ConnectionsLeftOut uint64 `protobuf:"varint,7,opt,name=connections_left_out,json=connectionsLeftOut,proto3" json:"connections_left_out,omitempty"`
 	// Pairs between which more passes, and between which less does; one may be both.

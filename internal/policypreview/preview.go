@@ -206,13 +206,16 @@ func CompareConnections(a, b *policypb.Connection) int {
 }
 
 // PartyKey is what tells parties apart, whichever node tells of them: the numbers of prefixes are
-// others on each.
+// others on each, and so are names of pods, of which not all nodes know the workload.
 func PartyKey(p *policypb.Party) string {
-	id := p.GetIdentity()
-	if p.GetKind() == policypb.PartyKind_PARTY_CIDR {
+	id, name := identity.ID(p.GetIdentity()), p.GetName()
+	switch {
+	case p.GetKind() == policypb.PartyKind_PARTY_CIDR:
 		id = 0
+	case p.GetKind() == policypb.PartyKind_PARTY_PODS && id != 0 && id.IsGlobal():
+		name = ""
 	}
-	return fmt.Sprintf("%d\x00%s\x00%s\x00%s\x00%d", p.GetKind(), p.GetCluster(), p.GetNamespace(), p.GetName(), id)
+	return fmt.Sprintf("%d\x00%s\x00%s\x00%s\x00%d", p.GetKind(), p.GetCluster(), p.GetNamespace(), name, uint32(id))
 }
 
 // decision tells what settles the verdict of the engine's rules of now.

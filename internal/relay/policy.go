@@ -3,7 +3,10 @@ package relay
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"math"
+	"math/bits"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,8 +25,13 @@ import (
 )
 
 const (
-	// answerTime is how long nodes may take for a question about policies, all together.
-	answerTime = time.Minute
+	// answerTime is how long nodes may take for a question about policies, all together: less than
+	// clients wait.
+	answerTime = 40 * time.Second
+	// previewTime is how long one node may take to judge what it has seen, beginTime until it
+	// begins to answer what any of them could. Others are not kept waiting for one that hangs.
+	previewTime = 20 * time.Second
+	beginTime   = 5 * time.Second
 	// busyTime is how long a node is asked again that computes a preview for somebody else.
 	busyTime  = 10 * time.Second
 	busyRetry = 300 * time.Millisecond
@@ -35,11 +43,16 @@ const (
 // alike, and each of what it has seen.
 type policies struct {
 	policypb.UnimplementedPolicyServer
-	relay      *Relay
-	previewing chan struct{} // room for one
+	relay                              *Relay
+	previewing                         chan struct{} // room for one
+	answerTime, previewTime, beginTime time.Duration
 }
 
-func newPolicies(r *Relay) *policies { return &policies{relay: r, previewing: make(chan struct{}, 1)} }
+func newPolicies(r *Relay) *policies {
+	return &policies{
+		relay: r, previewing: make(chan struct{}, 1), answerTime: answerTime, previewTime: previewTime, beginTime: beginTime,
+	}
+}
 
 // connected returns the nodes that may be asked, that of a name first.
 func (p *policies) connected(first string) (list []view, missing []*policypb.NodeProblem, err error) {
@@ -60,42 +73,59 @@ func (p *policies) connected(first string) (list []view, missing []*policypb.Nod
 	return list, missing, nil
 }
 
-// onlyAsker reports whether an error is about the question, so that no other node would answer it.
-func onlyAsker(err error) bool {
-	switch status.Code(err) {
-	case codes.InvalidArgument, codes.NotFound, codes.Canceled, codes.DeadlineExceeded:
-		return true
-	}
-	return false
+// onlyAsker reports whether an error is about the question or who asks it, so that no other node
+// would answer it. That one node takes too long, or ends, is about that node.
+func onlyAsker(ctx context.Context, err error) bool {
+	code := status.Code(err)
+	return code == codes.InvalidArgument || code == codes.NotFound || ctx.Err() != nil
+}
+
+// noAnswer is why there is nothing of a node that has had its time.
+func noAnswer(within time.Duration) error {
+	return status.Errorf(codes.Unavailable, "no answer within %v", within)
 }
 
 // Matrix implements [policypb.PolicyServer]: the first node that answers does it for all.
 func (p *policies) Matrix(req *policypb.MatrixRequest, stream policypb.Policy_MatrixServer) error {
 	return flowserver.Watch(stream.Context(), p.relay.cfg.stall, func(ctx context.Context, send func(func() error) error) error {
-		nodes, _, err := p.connected("")
-		if err != nil {
-			return err
-		}
-		for _, v := range nodes {
-			sent := false
-			if sent, err = p.matrixOf(ctx, v, req, func(res *policypb.MatrixResponse) error {
-				return send(func() error { return stream.Send(res) })
-			}); err == nil || sent || onlyAsker(err) || ctx.Err() != nil {
-				return err
-			}
-		}
-		return err
+		return p.matrix(ctx, req, func(res *policypb.MatrixResponse) error {
+			return send(func() error { return stream.Send(res) })
+		})
 	})
 }
 
-// matrixOf passes on what a node answers.
-func (p *policies) matrixOf(ctx context.Context, v view, req *policypb.MatrixRequest, send func(*policypb.MatrixResponse) error) (sent bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
+func (p *policies) matrix(ctx context.Context, req *policypb.MatrixRequest, send func(*policypb.MatrixResponse) error) error {
+	nodes, _, err := p.connected("")
+	if err != nil {
+		return err
+	}
+	asking, cancel := context.WithTimeout(ctx, p.answerTime)
 	defer cancel()
-	from, err := policypb.NewPolicyClient(v.conn).Matrix(ctx, req)
+	for _, v := range nodes {
+		var sent bool
+		if sent, err = p.matrixOf(asking, v, req, send); err == nil || sent || onlyAsker(asking, err) {
+			break
+		}
+	}
+	return err
+}
+
+// matrixOf passes on what a node answers, if it begins in time.
+func (p *policies) matrixOf(ctx context.Context, v view, req *policypb.MatrixRequest, send func(*policypb.MatrixResponse) error) (sent bool, err error) {
+	one, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	late := time.AfterFunc(p.beginTime, func() { cancel(noAnswer(p.beginTime)) })
+	defer late.Stop()
+	defer func() {
+		if err != nil && one.Err() != nil && ctx.Err() == nil {
+			err = context.Cause(one)
+		}
+	}()
+	from, err := policypb.NewPolicyClient(v.conn).Matrix(one, req)
 	if err != nil {
 		return false, err
 	}
+	var told matrixPlaces
 	for {
 		res, err := from.Recv()
 		if errors.Is(err, io.EOF) {
@@ -103,6 +133,10 @@ func (p *policies) matrixOf(ctx context.Context, v view, req *policypb.MatrixReq
 		}
 		if err != nil {
 			return sent, err
+		}
+		late.Stop()
+		if !told.add(res) {
+			return sent, status.Errorf(codes.Internal, "the answer of %s refers to what it does not tell", v.name)
 		}
 		if sent = true; res.GetNodeName() != "" {
 			res.NodeName = v.name
@@ -113,25 +147,55 @@ func (p *policies) matrixOf(ctx context.Context, v view, req *policypb.MatrixReq
 	}
 }
 
+// matrixPlaces is how much of a matrix was told, which rows may refer to.
+type matrixPlaces struct{ parties, accesses int }
+
+// add returns false for a piece that refers to what was not told.
+func (m *matrixPlaces) add(res *policypb.MatrixResponse) bool {
+	m.parties += len(res.GetParties())
+	m.accesses += len(res.GetAccesses())
+	for _, row := range res.GetRows() {
+		if uint64(row.GetSource()) >= uint64(m.parties) || len(row.GetAccesses()) > m.parties {
+			return false
+		}
+		for _, n := range row.GetAccesses() {
+			if uint64(n) >= uint64(m.accesses) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
 // Explain implements [policypb.PolicyServer]: the node that saw the flow answers, or any other.
 func (p *policies) Explain(ctx context.Context, req *policypb.ExplainRequest) (*policypb.ExplainResponse, error) {
 	nodes, _, err := p.connected(req.GetFlow().GetNodeName())
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	asking, cancel := context.WithTimeout(ctx, p.answerTime)
 	defer cancel()
 	for _, v := range nodes {
 		var res *policypb.ExplainResponse
-		if res, err = policypb.NewPolicyClient(v.conn).Explain(ctx, req); err == nil {
+		if res, err = p.explainOf(asking, v, req); err == nil {
 			res.NodeName = v.name
 			return res, nil
 		}
-		if onlyAsker(err) {
+		if onlyAsker(asking, err) {
 			break
 		}
 	}
 	return nil, err
+}
+
+func (p *policies) explainOf(ctx context.Context, v view, req *policypb.ExplainRequest) (*policypb.ExplainResponse, error) {
+	one, cancel := context.WithTimeout(ctx, p.beginTime)
+	defer cancel()
+	res, err := policypb.NewPolicyClient(v.conn).Explain(one, req)
+	if err != nil && one.Err() != nil && ctx.Err() == nil {
+		err = noAnswer(p.beginTime)
+	}
+	return res, err
 }
 
 // Preview implements [policypb.PolicyServer]: all nodes judge what they have seen, and one compares
@@ -162,35 +226,40 @@ func (p *policies) preview(ctx context.Context, req *policypb.PreviewRequest) ([
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	asking, cancel := context.WithTimeout(ctx, p.answerTime)
 	defer cancel()
-	m := &previewMerge{byKey: map[string]*policypb.Connection{}, sum: &policypb.PreviewSummary{}, problems: missing}
+	m := &previewMerge{
+		byKey: map[string]*policypb.Connection{}, failed: map[string]bool{}, sum: &policypb.PreviewSummary{}, problems: missing,
+	}
 	without := proto.CloneOf(req)
 	without.WithoutPairs = true
 	slots := make(chan struct{}, askAtOnce)
 	var asked sync.WaitGroup
 	for i, v := range nodes {
-		slots <- struct{}{} // each ends with ctx
+		slots <- struct{}{} // each ends with asking
 		asked.Go(func() {
 			defer func() { <-slots }()
 			question := without
 			if i == 0 {
 				question = req
 			}
-			m.add(v.name, i == 0, previewOf(ctx, v.conn, question))
+			m.add(v.name, i == 0, p.previewOf(asking, v.conn, question))
 		})
 	}
 	asked.Wait()
-	// If the one who was to compare the pairs did not, another does.
+	// If the one who was to compare the pairs did not, another does that answered.
 	for _, v := range nodes[1:] {
-		if m.refusal != nil || m.first != nil || req.GetWithoutPairs() || ctx.Err() != nil {
+		if m.answered == 0 || m.first != nil || req.GetWithoutPairs() || asking.Err() != nil {
 			break
 		}
-		if a := previewOf(ctx, v.conn, req); a.err == nil {
+		if m.failed[v.name] {
+			continue
+		}
+		if a := p.previewOf(asking, v.conn, req); a.err == nil {
 			m.first = a.res
 		}
 	}
-	if err := ctx.Err(); err != nil {
+	if err := ctx.Err(); err != nil { // who asks; nodes without an answer are among the problems
 		return nil, status.FromContextError(err).Err()
 	}
 	if m.refusal != nil && m.answered == 0 {
@@ -209,20 +278,28 @@ type nodePreview struct {
 }
 
 // previewOf asks a node, again for a while if it is busy.
-func previewOf(ctx context.Context, conn *grpc.ClientConn, req *policypb.PreviewRequest) nodePreview {
+func (p *policies) previewOf(ctx context.Context, conn *grpc.ClientConn, req *policypb.PreviewRequest) nodePreview {
+	one, cancel := context.WithTimeout(ctx, p.previewTime)
+	defer cancel()
 	for until := time.Now().Add(busyTime); ; {
-		res, err := readPreview(ctx, conn, req)
-		if status.Code(err) != codes.ResourceExhausted || time.Now().After(until) {
+		res, err := readPreview(one, conn, req)
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return nodePreview{nil, noAnswer(p.answerTime)}
+		case err != nil && one.Err() != nil:
+			return nodePreview{nil, noAnswer(p.previewTime)}
+		case status.Code(err) != codes.ResourceExhausted || time.Now().After(until):
 			return nodePreview{res, err}
 		}
 		select {
-		case <-ctx.Done():
-			return nodePreview{nil, ctx.Err()}
+		case <-one.Done():
 		case <-time.After(busyRetry):
 		}
 	}
 }
 
+// readPreview reads the answer of a node. An error with the code ResourceExhausted is of a node
+// that is busy, not of an answer that is too large.
 func readPreview(ctx context.Context, conn *grpc.ClientConn, req *policypb.PreviewRequest) (*policypb.PreviewResponse, error) {
 	stream, err := policypb.NewPolicyClient(conn).Preview(ctx, req)
 	if err != nil {
@@ -232,9 +309,13 @@ func readPreview(ctx context.Context, conn *grpc.ClientConn, req *policypb.Previ
 	for size := 0; ; {
 		piece, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
-			return out, nil
+			return out, checkPlaces(out)
 		}
 		if err != nil {
+			// Whoever is busy refuses without beginning to answer, so that there is no header.
+			if md, _ := stream.Header(); md != nil && status.Code(err) == codes.ResourceExhausted {
+				err = fmt.Errorf("its answer cannot be read: %s", text(err))
+			}
 			return nil, err
 		}
 		if size += proto.Size(piece); size > 16*maxMessage {
@@ -244,10 +325,24 @@ func readPreview(ctx context.Context, conn *grpc.ClientConn, req *policypb.Previ
 	}
 }
 
+// checkPlaces fails for an answer that refers to parties which it does not tell.
+func checkPlaces(res *policypb.PreviewResponse) error {
+	most := uint64(len(res.GetParties()))
+	for _, p := range res.GetPairs() {
+		if uint64(p.GetSource()) >= most || uint64(p.GetDestination()) >= most {
+			return errors.New("its answer refers to what it does not tell")
+		}
+	}
+	return nil
+}
+
 // previewMerge puts the answers of nodes together. It is safe for concurrent use.
 type previewMerge struct {
-	mu       sync.Mutex
-	byKey    map[string]*policypb.Connection
+	mu    sync.Mutex
+	byKey map[string]*policypb.Connection
+	// failed has the nodes that were asked and did not answer.
+	failed map[string]bool
+	// sum has of what would be refused and allowed only what is not in byKey.
 	sum      *policypb.PreviewSummary
 	problems []*policypb.NodeProblem
 	// first has the pairs; any answer has the changes.
@@ -264,6 +359,7 @@ func (m *previewMerge) add(node string, pairs bool, a nodePreview) {
 		if status.Code(a.err) == codes.InvalidArgument {
 			m.refusal = status.Error(codes.InvalidArgument, text(a.err))
 		}
+		m.failed[node] = true
 		m.problems = append(m.problems, &policypb.NodeProblem{NodeName: node, Problem: text(a.err)})
 		return
 	}
@@ -273,16 +369,26 @@ func (m *previewMerge) add(node string, pairs bool, a nodePreview) {
 		m.first = a.res
 	}
 	sum := a.res.GetSummary()
-	m.sum.Flows += sum.GetFlows()
-	m.sum.FlowsNotJudged += sum.GetFlowsNotJudged()
-	m.sum.Unchanged += sum.GetUnchanged()
-	m.sum.ConnectionsLeftOut += sum.GetConnectionsLeftOut()
+	m.sum.Flows = plus64(m.sum.GetFlows(), sum.GetFlows())
+	m.sum.FlowsNotJudged = plus64(m.sum.GetFlowsNotJudged(), sum.GetFlowsNotJudged())
+	m.sum.Unchanged = plus64(m.sum.GetUnchanged(), sum.GetUnchanged())
+	m.sum.ConnectionsLeftOut = plus64(m.sum.GetConnectionsLeftOut(), sum.GetConnectionsLeftOut())
 	if at := sum.GetOldest(); at != nil && (m.sum.Oldest == nil || at.AsTime().Before(m.sum.Oldest.AsTime())) {
 		m.sum.Oldest = at
 	}
+	var refused, allowed uint64
 	for _, c := range a.res.GetConnections() {
+		if c.GetAfter() == policypb.Verdict_DENIED {
+			refused++
+		} else {
+			allowed++
+		}
 		m.addConnection(c)
 	}
+	// What the node had no room for counts, too. Another may tell of the same: there are at most so
+	// many.
+	m.sum.Refused = plus64(m.sum.GetRefused(), sum.GetRefused()-min(sum.GetRefused(), refused))
+	m.sum.Allowed = plus64(m.sum.GetAllowed(), sum.GetAllowed()-min(sum.GetAllowed(), allowed))
 }
 
 // addConnection adds what one node saw: a connection may be seen by its sender's node and by its
@@ -293,14 +399,17 @@ func (m *previewMerge) addConnection(c *policypb.Connection) {
 	have := m.byKey[key]
 	if have == nil {
 		if len(m.byKey) >= maxMerged {
-			m.sum.ConnectionsLeftOut++
+			m.count(c)
+			m.sum.ConnectionsLeftOut = plus64(m.sum.GetConnectionsLeftOut(), 1)
 			return
 		}
 		m.byKey[key] = c
 		return
 	}
-	have.Egress += c.GetEgress()
-	have.Ingress += c.GetIngress()
+	nameParty(have.GetSource(), c.GetSource())
+	nameParty(have.GetDestination(), c.GetDestination())
+	have.Egress = plus64(have.GetEgress(), c.GetEgress())
+	have.Ingress = plus64(have.GetIngress(), c.GetIngress())
 	have.Count = max(have.GetEgress(), have.GetIngress())
 	if c.GetFirstSeen().AsTime().Before(have.GetFirstSeen().AsTime()) {
 		have.FirstSeen = c.GetFirstSeen()
@@ -310,6 +419,31 @@ func (m *previewMerge) addConnection(c *policypb.Connection) {
 	}
 	have.Sources = policypreview.MergeSamples(have.GetSources(), c.GetSources())
 	have.Destinations = policypreview.MergeSamples(have.GetDestinations(), c.GetDestinations())
+}
+
+// nameParty gives a party the first of its names, if nodes know it by several: one knows the
+// workload, another only the labels. The order in which they answer makes no difference.
+func nameParty(have, other *policypb.Party) {
+	if have != nil && other.GetName() != "" && (have.GetName() == "" || other.GetName() < have.GetName()) {
+		have.Name = other.GetName()
+	}
+}
+
+// count counts a connection in the summary.
+func (m *previewMerge) count(c *policypb.Connection) {
+	if c.GetAfter() == policypb.Verdict_DENIED {
+		m.sum.Refused = plus64(m.sum.GetRefused(), 1)
+	} else {
+		m.sum.Allowed = plus64(m.sum.GetAllowed(), 1)
+	}
+}
+
+// plus64 adds, up to what there is room for: what a node says does not make less of what others do.
+func plus64(a, b uint64) uint64 {
+	if sum, carry := bits.Add64(a, b, 0); carry == 0 {
+		return sum
+	}
+	return math.MaxUint64
 }
 
 // pieces is the answer to the client.
@@ -328,13 +462,9 @@ func (m *previewMerge) pieces(req *policypb.PreviewRequest) []*policypb.PreviewR
 	room := policypreview.Room(req)
 	kept := map[policypb.Verdict]int{}
 	list = slices.DeleteFunc(list, func(c *policypb.Connection) bool {
-		if c.GetAfter() == policypb.Verdict_DENIED {
-			m.sum.Refused++
-		} else {
-			m.sum.Allowed++
-		}
+		m.count(c)
 		if kept[c.GetAfter()]++; kept[c.GetAfter()] > room {
-			m.sum.ConnectionsLeftOut++
+			m.sum.ConnectionsLeftOut = plus64(m.sum.GetConnectionsLeftOut(), 1)
 			return true
 		}
 		return false

@@ -3,9 +3,13 @@ package relay
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"math"
+	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -25,8 +29,29 @@ type nodePolicies struct {
 	mu      sync.Mutex
 	preview func(*policypb.PreviewRequest) (*policypb.PreviewResponse, error)
 	matrix  error
+	rows    []*policypb.MatrixRow
 	name    string
 	asked   int
+	hangs   bool // it takes questions and never answers
+}
+
+// hang waits for who asks to give up, if the node hangs.
+func (n *nodePolicies) hang(ctx context.Context) error {
+	n.mu.Lock()
+	hangs := n.hangs
+	n.mu.Unlock()
+	if hangs {
+		<-ctx.Done()
+		return status.FromContextError(ctx.Err()).Err()
+	}
+	return nil
+}
+
+// set changes what a node answers.
+func (n *nodePolicies) set(change func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	change()
 }
 
 func (n *nodePolicies) Preview(req *policypb.PreviewRequest, stream policypb.Policy_PreviewServer) error {
@@ -34,6 +59,9 @@ func (n *nodePolicies) Preview(req *policypb.PreviewRequest, stream policypb.Pol
 	n.asked++
 	answer := n.preview
 	n.mu.Unlock()
+	if err := n.hang(stream.Context()); err != nil {
+		return err
+	}
 	res, err := answer(req)
 	if err != nil {
 		return err
@@ -42,13 +70,19 @@ func (n *nodePolicies) Preview(req *policypb.PreviewRequest, stream policypb.Pol
 }
 
 func (n *nodePolicies) Matrix(_ *policypb.MatrixRequest, stream policypb.Policy_MatrixServer) error {
+	if err := n.hang(stream.Context()); err != nil {
+		return err
+	}
 	if n.matrix != nil {
 		return n.matrix
 	}
-	return stream.Send(&policypb.MatrixResponse{NodeName: "whatever", Parties: []*policypb.Party{{Name: n.name}}})
+	return stream.Send(&policypb.MatrixResponse{NodeName: "whatever", Parties: []*policypb.Party{{Name: n.name}}, Rows: n.rows})
 }
 
-func (n *nodePolicies) Explain(_ context.Context, req *policypb.ExplainRequest) (*policypb.ExplainResponse, error) {
+func (n *nodePolicies) Explain(ctx context.Context, req *policypb.ExplainRequest) (*policypb.ExplainResponse, error) {
+	if err := n.hang(ctx); err != nil {
+		return nil, err
+	}
 	if req.GetFlow().GetUuid() == "odd" {
 		return nil, status.Error(codes.InvalidArgument, "the flow is odd")
 	}
@@ -81,7 +115,7 @@ func TestRelayAnswersWhatPoliciesMean(t *testing.T) {
 		return func(req *policypb.PreviewRequest) (*policypb.PreviewResponse, error) {
 			res := &policypb.PreviewResponse{Connections: seen[i], Changes: []*policypb.PolicyChange{{Document: "x"}}, Summary: &policypb.PreviewSummary{Flows: 10, Refused: 1}}
 			if !req.GetWithoutPairs() {
-				res.Pairs, res.Summary.PairsClosed = []*policypb.PairChange{{}}, 1
+				res.Parties, res.Pairs, res.Summary.PairsClosed = []*policypb.Party{{}}, []*policypb.PairChange{{}}, 1
 			}
 			return proto.CloneOf(res), nil
 		}
@@ -186,5 +220,150 @@ func TestRelayAnswersWhatPoliciesMean(t *testing.T) {
 	}
 	if _, err = client.Explain(ctx, &policypb.ExplainRequest{Flow: &flow.Flow{Uuid: "odd"}}); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("what makes no sense is explained: %v", err)
+	}
+}
+
+// TestRelayPassesOverNodesThatHarmAnswers: a node that hangs, refuses, lies about places or answers
+// too much at once is named, and the others answer without it.
+func TestRelayPassesOverNodesThatHarmAnswers(t *testing.T) {
+	t.Parallel()
+	s := newStand(t, 3, nil, nil)
+	s.connected(3)
+	answers := func(req *policypb.PreviewRequest) (*policypb.PreviewResponse, error) {
+		res := &policypb.PreviewResponse{Summary: &policypb.PreviewSummary{Flows: 10}}
+		if !req.GetWithoutPairs() {
+			res.Parties, res.Pairs = []*policypb.Party{{}}, []*policypb.PairChange{{}}
+		}
+		return res, nil
+	}
+	for _, n := range s.nodes {
+		n.policies.set(func() { n.policies.name, n.policies.preview = n.name(), answers })
+	}
+	bad := &s.nodes[0].policies
+	p := newPolicies(s.relay)
+	p.previewTime, p.beginTime = 2*time.Second, time.Second
+	whole := func(problem string) {
+		t.Helper()
+		controllers.Eventually(t, patience, func() string { // a busy machine may hold up the others, too
+			out := &policypb.PreviewResponse{}
+			pieces, err := p.preview(t.Context(), &policypb.PreviewRequest{})
+			for _, piece := range pieces {
+				proto.Merge(out, piece)
+			}
+			problems := out.GetProblems()
+			if err != nil || len(problems) != 1 || problems[0].GetNodeName() != bad.name || !strings.Contains(problems[0].GetProblem(), problem) ||
+				out.GetSummary().GetFlows() != 20 || len(out.GetPairs()) != 1 {
+				return fmt.Sprintf("%v, %v, want a node that %q", out, err, problem)
+			}
+			return ""
+		})
+	}
+	matrix := func() {
+		t.Helper()
+		controllers.Eventually(t, patience, func() string {
+			var from string
+			err := p.matrix(t.Context(), &policypb.MatrixRequest{}, func(res *policypb.MatrixResponse) error {
+				from = res.GetNodeName()
+				return nil
+			})
+			if err != nil || from == "" || from == bad.name {
+				return fmt.Sprintf("the matrix is from %q: %v", from, err)
+			}
+			return ""
+		})
+	}
+
+	bad.set(func() { bad.hangs = true })
+	whole("no answer within 2s")
+	matrix()
+	controllers.Eventually(t, patience, func() string {
+		res, err := p.Explain(t.Context(), &policypb.ExplainRequest{Flow: &flow.Flow{NodeName: bad.name}})
+		if err != nil || res.GetNodeName() == bad.name {
+			return fmt.Sprintf("explained: %v, %v", res, err)
+		}
+		return ""
+	})
+	// Who asks and goes away is the one whom nobody answers.
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := p.preview(gone, &policypb.PreviewRequest{}); status.Code(err) != codes.Canceled {
+		t.Errorf("a client that is gone: %v", err)
+	}
+	bad.set(func() {
+		bad.hangs = false
+		bad.preview = func(*policypb.PreviewRequest) (*policypb.PreviewResponse, error) {
+			return nil, status.Error(codes.InvalidArgument, "it knows no such field")
+		}
+	})
+	whole("no such field")
+	bad.set(func() {
+		bad.preview = func(*policypb.PreviewRequest) (*policypb.PreviewResponse, error) {
+			return &policypb.PreviewResponse{Parties: []*policypb.Party{{}}, Pairs: []*policypb.PairChange{{Destination: 1}}}, nil
+		}
+		bad.rows = []*policypb.MatrixRow{{Accesses: []uint32{1 << 31}}}
+	})
+	whole("what it does not tell")
+	matrix()
+	// What is too large for a message is not taken for a node that is busy, which is asked again.
+	p.previewTime, p.answerTime = patience, 2*patience
+	bad.set(func() {
+		bad.asked = 0
+		bad.preview = func(*policypb.PreviewRequest) (*policypb.PreviewResponse, error) {
+			return &policypb.PreviewResponse{Warnings: []string{strings.Repeat("x", maxMessage)}}, nil
+		}
+	})
+	pieces, err := p.preview(t.Context(), &policypb.PreviewRequest{})
+	bad.set(func() {
+		if err != nil || len(pieces[0].GetProblems()) == 0 || bad.asked != 1 {
+			t.Errorf("a message that is too large: asked %d times, %v, %v", bad.asked, pieces, err)
+		}
+	})
+	whole("cannot be read")
+}
+
+// TestPreviewsOfNodesAreMerged: what two nodes saw of one connection is one, also if only one of
+// them knows the workload, and what nodes had no room for counts.
+func TestPreviewsOfNodesAreMerged(t *testing.T) {
+	t.Parallel()
+	party := func(name string, id uint32) *policypb.Party {
+		return &policypb.Party{Kind: policypb.PartyKind_PARTY_PODS, Namespace: "shop", Name: name, Identity: id}
+	}
+	seen := func(from, to string, id uint32, egress, ingress, refused uint64) *policypb.PreviewResponse {
+		return &policypb.PreviewResponse{
+			Connections: []*policypb.Connection{{
+				Source: party(from, 16384), Destination: party(to, id), Protocol: "TCP", Port: 80, After: policypb.Verdict_DENIED,
+				Egress: egress, Ingress: ingress, Count: max(egress, ingress),
+			}},
+			Summary: &policypb.PreviewSummary{Refused: refused, Allowed: 2, Unchanged: 3, ConnectionsLeftOut: refused + 1},
+		}
+	}
+	const temporary = 0x01010000 // the same number is another's on each node
+	for _, order := range [][]int{{0, 1, 2, 3}, {3, 2, 1, 0}} {
+		nodes := []*policypb.PreviewResponse{
+			seen("front", "db-workload", 16385, 4, 0, 8), seen("front-workload", "db", 16385, 0, 4, 1),
+			seen("front", "one", temporary, 1, 0, 1), seen("front", "two", temporary, 1, 0, 1),
+		}
+		m := &previewMerge{byKey: map[string]*policypb.Connection{}, failed: map[string]bool{}, sum: &policypb.PreviewSummary{}}
+		for _, i := range order {
+			m.add(fmt.Sprint("n", i), i == 0, nodePreview{res: nodes[i]})
+		}
+		out := &policypb.PreviewResponse{}
+		for _, piece := range m.pieces(&policypb.PreviewRequest{}) {
+			proto.Merge(out, piece)
+		}
+		if len(out.GetConnections()) != 3 {
+			t.Fatalf("told of %v", out.GetConnections())
+		}
+		if c := out.GetConnections()[0]; c.GetCount() != 4 || c.GetEgress() != 4 || c.GetIngress() != 4 || c.GetSource().GetName() != "front" || c.GetDestination().GetName() != "db" {
+			t.Errorf("one connection is told as %v", c)
+		}
+		if sum := out.GetSummary(); sum.GetRefused() != 3+7 || sum.GetAllowed() != 8 || sum.GetUnchanged() != 12 {
+			t.Errorf("summary %v", sum)
+		}
+		// What a node says does not make less of what others do.
+		m.add("liar", false, nodePreview{res: &policypb.PreviewResponse{Summary: &policypb.PreviewSummary{Refused: math.MaxUint64, Flows: math.MaxUint64}}})
+		if sum := m.pieces(&policypb.PreviewRequest{}); sum[len(sum)-1].GetSummary().GetRefused() != math.MaxUint64 {
+			t.Errorf("with a node that lies: %v", sum[len(sum)-1])
+		}
 	}
 }
