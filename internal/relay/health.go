@@ -129,11 +129,13 @@ func (s *healthSum) add(name string, res *health.GetResponse) {
 	s.nodes[name] = view
 	s.leftOut = plus(s.leftOut, res.GetFailuresLeftOut())
 	told := 0
+	heard := map[string]bool{}
 	for _, f := range res.GetFailures() {
 		to := f.GetTo()
-		if to == "" || len(to) > maxNodeName {
-			continue
+		if to == "" || len(to) > maxNodeName || heard[to] {
+			continue // each node has one say about each
 		}
+		heard[to] = true
 		if to != name && (s.unreached[to] > 0 || len(s.unreached) < 2*maxNodes) {
 			s.unreached[to]++
 		}

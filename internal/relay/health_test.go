@@ -153,6 +153,18 @@ func TestNodeHealthIsBounded(t *testing.T) {
 	if len(from) != maxFailures || from["somebody else"] > 0 {
 		t.Errorf("failures of %d nodes", len(from))
 	}
+	// However often a node says that it does not reach another, it is one that says so.
+	sum = newHealthSum(2)
+	for _, from := range []string{"n1", "n3"} {
+		res := &health.GetResponse{Nodes: []*health.NodeView{{}}}
+		for range 1000 {
+			res.Failures = append(res.Failures, &health.Failure{To: "n2"})
+		}
+		sum.add(from, res)
+	}
+	if res := sum.response(); len(res.GetFailures()) != 2 || res.GetFailuresLeftOut() != 0 || res.GetNodes()[1].GetUnreachedBy() != 2 {
+		t.Errorf("what nodes say again: %d failures, %d left out, %v", len(res.GetFailures()), res.GetFailuresLeftOut(), res.GetNodes()[1])
+	}
 	// A small cluster in two halves is told whole.
 	sum = newHealthSum(4)
 	for i := range 4 {
