@@ -58,6 +58,10 @@ func (q *policyQuestion) ask(a *app, f func(policypb.PolicyClient) error) error 
 	return flowError(err, cmp.Or(q.server.address, a.cfg.Getenv(envFlowServer), defaultFlowServer))
 }
 
+// maxAnswer is how much of an answer is held, in bytes: a matrix of as many parties as there may be
+// takes about a third.
+const maxAnswer = 32 << 20
+
 // whole reads an answer that comes in pieces.
 func whole[T any, M interface {
 	*T
@@ -67,13 +71,16 @@ func whole[T any, M interface {
 		return nil, err
 	}
 	out := M(new(T))
-	for {
+	for size := 0; ; {
 		piece, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
 			return out, nil
 		}
 		if err != nil {
 			return nil, err
+		}
+		if size += proto.Size(M(piece)); size > maxAnswer {
+			return nil, fmt.Errorf("the server's answer is larger than %d MiB; ask for less of it", maxAnswer>>20)
 		}
 		proto.Merge(out, M(piece))
 	}
@@ -243,8 +250,19 @@ func policyText(n *policypb.PolicyName) string {
 	return n.GetNamespace() + "/" + n.GetName()
 }
 
-// partyText names a party for people.
+// at is what stands at a place that a server tells; nil if there is nothing.
+func at[T any](list []*T, place uint32) *T {
+	if uint64(place) < uint64(len(list)) {
+		return list[place]
+	}
+	return nil
+}
+
+// partyText names a party for people; "?" if there is none.
 func partyText(p *policypb.Party) string {
+	if p == nil {
+		return "?"
+	}
 	text := p.GetName()
 	if p.GetNamespace() != "" {
 		text = p.GetNamespace() + "/" + text
@@ -364,7 +382,7 @@ func (a *app) writePreview(w io.Writer, res *policypb.PreviewResponse) error {
 		t := a.table("SOURCE", "DESTINATION", "PORTS", "POLICIES")
 		for _, p := range res.GetPairs() {
 			if list := part.ports(p); len(list) > 0 {
-				t.row(partyText(res.GetParties()[p.GetSource()]), partyText(res.GetParties()[p.GetDestination()]), portsText(list), accessPolicies(part.side(p)))
+				t.row(partyText(at(res.GetParties(), p.GetSource())), partyText(at(res.GetParties(), p.GetDestination())), portsText(list), accessPolicies(part.side(p)))
 			}
 		}
 		if len(t.rows) > 0 {
@@ -434,10 +452,12 @@ func (a *app) writeMatrix(w io.Writer, res *policypb.MatrixResponse) error {
 	free := 0
 	for _, row := range res.GetRows() {
 		for i, n := range row.GetAccesses() {
-			x := res.GetAccesses()[n]
+			x := at(res.GetAccesses(), n)
 			by := accessPolicies(x)
 			passes := cell{strings.ToLower(x.GetVerdict().String()), good}
 			switch {
+			case x == nil:
+				passes = cell{"?", warn}
 			case x.GetVerdict() == policypb.Verdict_UNKNOWN:
 				continue
 			case x.GetVerdict() == policypb.Verdict_ALLOWED && by == "":
@@ -453,7 +473,7 @@ func (a *app) writeMatrix(w io.Writer, res *policypb.MatrixResponse) error {
 			if x.GetByAddress() {
 				passes.text += " (by address)"
 			}
-			t.row(partyText(res.GetParties()[row.GetSource()]), partyText(res.GetParties()[i]), passes, by)
+			t.row(partyText(at(res.GetParties(), row.GetSource())), partyText(at(res.GetParties(), uint32(i))), passes, by)
 		}
 	}
 	if err := t.write(w); err != nil {

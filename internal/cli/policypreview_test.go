@@ -27,6 +27,18 @@ type policies struct {
 
 func (p *policies) Preview(req *policypb.PreviewRequest, stream policypb.Policy_PreviewServer) error {
 	p.asked = req
+	switch {
+	case len(req.GetDelete()) == 1 && req.GetDelete()[0].GetName() == "lies":
+		return stream.Send(&policypb.PreviewResponse{Pairs: []*policypb.PairChange{{
+			Source: 1, Destination: 1 << 31, Opened: []*policypb.PortRange{{Protocol: "TCP", First: 1, Last: 1}},
+		}}})
+	case len(req.GetDelete()) == 1 && req.GetDelete()[0].GetName() == "endless":
+		for {
+			if err := stream.Send(&policypb.PreviewResponse{Warnings: []string{strings.Repeat("x", 3<<20)}}); err != nil {
+				return err
+			}
+		}
+	}
 	front, db := &policypb.Party{Namespace: "shop", Name: "front", Identity: 1}, &policypb.Party{Namespace: "shop", Name: "db", Identity: 2}
 	deny := &policypb.PolicyName{Kind: "NetworkPolicy", Namespace: "shop", Name: "deny"}
 	pieces := []*policypb.PreviewResponse{
@@ -50,7 +62,10 @@ func (p *policies) Preview(req *policypb.PreviewRequest, stream policypb.Policy_
 	return nil
 }
 
-func (p *policies) Matrix(_ *policypb.MatrixRequest, stream policypb.Policy_MatrixServer) error {
+func (p *policies) Matrix(req *policypb.MatrixRequest, stream policypb.Policy_MatrixServer) error {
+	if len(req.GetNamespaces()) > 0 {
+		return stream.Send(&policypb.MatrixResponse{Rows: []*policypb.MatrixRow{{Source: 7, Accesses: []uint32{0, 1 << 31}}}})
+	}
 	return stream.Send(&policypb.MatrixResponse{
 		Parties: []*policypb.Party{{Name: "world"}, {Namespace: "shop", Name: "db"}},
 		Accesses: []*policypb.Access{{}, {Verdict: policypb.Verdict_ALLOWED}, {
@@ -123,6 +138,9 @@ func TestPolicyPreview(t *testing.T) {
 		{"policy preview -o yaml --delete old", ExitUsage, []string{"neither table nor json"}},
 		{"policy preview " + dir + "/none.yaml", ExitError, []string{"none.yaml"}},
 		{"policy matrix", ExitOK, []string{"80/TCP   shop/db", "2 more pairs pass without any policy", "5 identities are too many"}},
+		{"policy preview --delete lies", ExitOK, []string{"?        ?             1/TCP"}},
+		{"policy preview --delete endless", ExitError, []string{"larger than 32 MiB"}},
+		{"policy matrix -n lies", ExitOK, []string{"?        ?             ?"}},
 		{"observe --explain", ExitOK, []string{"ingress of the receiver: no rule allows it (enforced by x)", "shop/db spec.ingress[0]: allow front", "to let shop/db receive from world", "      kind: X"}},
 		{"observe --explain -o json", ExitUsage, []string{"--explain"}},
 	} {
