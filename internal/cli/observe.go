@@ -77,7 +77,7 @@ func (s *flowServer) dial(getenv func(string) string) (*grpc.ClientConn, error) 
 			if err != nil {
 				return nil, err
 			}
-			creds = credentials.NewTLS(cfg)
+			creds = renewed{credentials.NewTLS(cfg), s.config}
 		}
 		address = "passthrough:///" + address
 	}
@@ -103,20 +103,35 @@ func (s *flowServer) config() (*tls.Config, error) {
 		}
 	}
 	if s.cert != "" || s.key != "" {
-		load := func() (*tls.Certificate, error) {
-			pair, err := tls.LoadX509KeyPair(s.cert, s.key)
-			if err != nil {
-				return nil, fmt.Errorf("--tls-client-cert-file and --tls-client-key-file: %w", err)
-			}
-			return &pair, nil
+		pair, err := tls.LoadX509KeyPair(s.cert, s.key)
+		if err != nil {
+			return nil, fmt.Errorf("--tls-client-cert-file and --tls-client-key-file: %w", err)
 		}
-		if _, err := load(); err != nil {
-			return nil, err
-		}
-		// Again for each connection: the page lives longer than certificates do.
-		cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return load() }
+		// It is shown whatever the server says that it would like.
+		cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
 	}
 	return cfg, nil
+}
+
+// renewed reads the files again for each connection: the page lives longer than certificates and
+// their authorities do.
+type renewed struct {
+	credentials.TransportCredentials
+	config func() (*tls.Config, error)
+}
+
+// ClientHandshake implements [credentials.TransportCredentials].
+func (r renewed) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	cfg, err := r.config()
+	if err != nil {
+		return nil, nil, err
+	}
+	return credentials.NewTLS(cfg).ClientHandshake(ctx, authority, conn)
+}
+
+// Clone implements [credentials.TransportCredentials].
+func (r renewed) Clone() credentials.TransportCredentials {
+	return renewed{r.TransportCredentials.Clone(), r.config}
 }
 
 // flowError makes an answer of the server one of the command line's.
