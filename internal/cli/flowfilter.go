@@ -116,6 +116,9 @@ func (s *sideFilter) words() (sideWords, error) {
 			return out, &usageError{err}
 		}
 		out.identities = append(out.identities, uint32(id))
+		if text == identity.World.String() { // with both families it has a number for each
+			out.identities = append(out.identities, uint32(identity.WorldIPv4), uint32(identity.WorldIPv6))
+		}
 	}
 	return out, nil
 }

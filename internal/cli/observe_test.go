@@ -71,7 +71,7 @@ func serveFlows(t *testing.T) (record *flows.Record, path string) {
 	}
 	front := &flow.Endpoint{ID: 7, Identity: 16384, Namespace: "shop", PodName: "front-1", Labels: []string{"k8s:app=front"}}
 	db := &flow.Endpoint{Identity: 16385, Namespace: "shop", PodName: "db-0", Labels: []string{"k8s:app=db"}}
-	world := &flow.Endpoint{Identity: 2, Labels: []string{"reserved:world"}}
+	world := &flow.Endpoint{Identity: 9, Labels: []string{"reserved:world-ipv4"}} // as where there are both families
 	add := func(second int, f *flow.Flow) {
 		f.Time, f.NodeName, f.Type = timestamppb.New(agentTime.Add(time.Duration(second)*time.Second)), "prod/n1", flow.FlowType_L3_L4
 		record.Add(f, netip.MustParseAddr(f.IP.Source), netip.MustParseAddr(f.IP.Destination), time.Now())
@@ -103,7 +103,7 @@ func TestObserve(t *testing.T) {
 	lines := map[string]string{
 		"u1":   stamp(1) + ": shop/front-1:40000 (ID:16384) -> shop/db-0:5432 (ID:16385) policy-verdict egress FORWARDED (TCP SYN) by shop/front",
 		"lost": stamp(2) + ": lost 42 events: more came than the kernel could store",
-		"u2":   stamp(3) + ": 192.0.2.1:50000 (world) <> shop/db-0:5432 (ID:16385) drop DROPPED POLICY_DENIED (TCP SYN)",
+		"u2":   stamp(3) + ": 192.0.2.1:50000 (world-ipv4) <> shop/db-0:5432 (ID:16385) drop DROPPED POLICY_DENIED (TCP SYN)",
 		"u3":   stamp(4) + ": shop/front-1:40000 (ID:16384) <- shop/db-0:5432 (ID:16385) to-endpoint FORWARDED (TCP SYN,ACK)",
 	}
 	run := func(args ...string) (code int, out, errs string) {
@@ -127,6 +127,7 @@ func TestObserve(t *testing.T) {
 		{"--type drop", "lost u2"}, {"--type policy-verdict --type trace --all", "u1 lost u3"},
 		{"--pod shop/front", "u1 lost u3"}, {"--from-pod shop/front", "u1 lost"}, {"--to-pod shop/front-1", "lost u3"},
 		{"-n shop --pod db-0 --from-ip 192.0.2.0/24", "lost u2"}, {"--to-namespace shop --from-identity world", "lost u2"},
+		{"--from-identity world-ipv4", "lost u2"}, {"--from-identity world-ipv6", "lost"}, {"--from-identity 2", "lost"},
 		{"--namespace default", "lost"}, {"-l app=front,!old --to-port 5432", "u1 lost"}, {"--from-label app=db", "lost u3"},
 		{"--to-port 5432 --all", "u1 lost u2"}, {"--port 50000", "lost u2"}, {"--identity 16384", "u1 lost u3"},
 		{"--protocol udp", "lost"}, {"--tcp-flags SYN,ack", "lost u3"}, {"-6", "lost u3"}, {"--reply", "lost u3"}, {"--no-reply", "u1 lost u2"}, {"-n shop,other --pod shop/db-0 --to-port 40000", "lost u3"}, {"--traffic-direction ingress", "lost u2"},
