@@ -11,6 +11,8 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -40,10 +42,18 @@ type Singles struct {
 	patch func(ctx context.Context, o *v2.CiliumNode, status map[string]any) (*v2.CiliumNode, error)
 	tell  teller
 
-	mu    sync.Mutex
-	doubt bool       // only a read from the server tells more
+	mu sync.Mutex
+	// Only a read from the server tells more: with doubt at once, else at later, if that is set.
+	doubt bool
+	later time.Time
 	book  *ipam.IPAM // nil until Attach
 	state singlesState
+	// before are the addresses of endpoints of before, which can be restored until Run.
+	before []netip.Addr
+	// unsaved is why what the object says could not be stored, nil if it is; fault is what was
+	// reported last, nil if nothing was yet.
+	unsaved error
+	fault   *string
 	// object is the newest one, nil until one was heard of.
 	object *v2.CiliumNode
 	// returned are addresses that came with an earlier state of the object to which the server was
@@ -130,20 +140,17 @@ func (s *Singles) Attach(book *ipam.IPAM) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.book = book
-	want := s.want()
-	for _, ip := range used {
-		if _, ok := want[ip]; !ok {
-			want[ip] = false
-		}
-	}
-	book.AssignSingles(want)
+	s.book, s.before = book, used
+	book.AssignSingles(s.want())
 	return nil
 }
 
 // want is what the book is to have. mu is held.
 func (s *Singles) want() map[netip.Addr]bool {
 	want := map[netip.Addr]bool{}
+	for _, ip := range s.before {
+		want[ip] = false
+	}
 	for ip := range s.state.Pool {
 		want[ip] = !s.state.Leaving[ip]
 	}
@@ -165,9 +172,9 @@ func (s *Singles) Hear(o *v2.CiliumNode) {
 // confirm reads the object from the server, if what was heard is not enough to go by.
 func (s *Singles) confirm(ctx context.Context) error {
 	s.mu.Lock()
-	doubt := s.doubt
+	due := s.doubt || !s.later.IsZero() && !time.Now().Before(s.later)
 	s.mu.Unlock()
-	if !doubt {
+	if !due {
 		return nil
 	}
 	return s.read(ctx)
@@ -179,7 +186,7 @@ func (s *Singles) read(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if apierrors.IsNotFound(err) {
-		s.doubt, s.object = false, nil // it is made again
+		s.doubt, s.later, s.object = false, time.Time{}, nil // it is made again
 		return nil
 	}
 	if err != nil {
@@ -207,7 +214,12 @@ func (s *Singles) read(ctx context.Context) error {
 func (s *Singles) take(o *v2.CiliumNode, sure bool) {
 	s.object = o
 	next := singlesState{UID: string(o.UID), Generation: o.Generation, Pool: map[netip.Addr]string{}, Leaving: map[netip.Addr]bool{}}
-	doubt, later := false, false
+	doubt, later := false, time.Time{}
+	readAt := func(at time.Time) {
+		if later.IsZero() || at.Before(later) {
+			later = at
+		}
+	}
 	for _, pool := range []v2.AllocationMap{o.Spec.IPAM.Pool, o.Spec.IPAM.IPv6Pool} {
 		for text, a := range pool {
 			ip, err := netip.ParseAddr(text)
@@ -223,7 +235,7 @@ func (s *Singles) take(o *v2.CiliumNode, sure bool) {
 				next.Leaving[ip] = true
 			case time.Since(s.returned[ip]) < s.rest:
 				next.Leaving[ip] = true
-				later = true
+				readAt(s.returned[ip].Add(s.rest))
 			case !s.state.Leaving[ip]:
 			case sure && step == "":
 			default:
@@ -232,41 +244,59 @@ func (s *Singles) take(o *v2.CiliumNode, sure bool) {
 			}
 		}
 	}
-	s.doubt = doubt || later
-	if doubt {
-		s.tell.again()
-	}
+	s.doubt, s.unsaved = doubt, nil
 	if maps.Equal(next.Pool, s.state.Pool) && maps.Equal(next.Leaving, s.state.Leaving) {
 		s.state.UID, s.state.Generation = next.UID, next.Generation
-		s.tell.again() // the status may be to be written
-		return
+	} else if err := s.store(next); err != nil {
+		s.unsaved = fmt.Errorf("what is assigned to this node is not used: %w", err)
+		readAt(time.Now().Add(writeRetry))
+	} else if s.book != nil {
+		s.book.AssignSingles(s.want())
+		s.tell.moved()
 	}
-	if err := s.store(next); err != nil {
-		s.log.Error("what is assigned to this node is not used", "error", err)
-		s.tell.report(err)
-		return
+	s.later = later
+	s.inspect()
+	if !sure {
+		s.tell.again() // to read, or because the status may be to be written; who reads goes on itself
 	}
-	s.settle()
 }
 
-// settle has the book be as the state is. mu is held.
-func (s *Singles) settle() {
-	if s.book == nil {
-		return
-	}
-	var lost []netip.Addr
-	for _, ip := range s.book.AssignSingles(s.want()) {
-		if a, ok := s.book.Lookup(ip); ok {
-			s.log.Warn("an address is in use that is not assigned to this node any more", "address", ip, "owner", a.Owner)
-			lost = append(lost, ip)
+// inspect reports what is wrong with the addresses, if that has changed, and has the book forget
+// those that were in use when they were taken away, once they are not. mu is held.
+func (s *Singles) inspect() {
+	errs := []error{s.unsaved}
+	if s.book != nil {
+		given := map[netip.Addr]bool{}
+		var lost []string
+		for _, a := range s.book.Dump() {
+			given[a.IP] = true
+			if _, ok := s.state.Pool[a.IP]; !ok {
+				lost = append(lost, fmt.Sprintf("%s (%s)", a.IP, a.Owner))
+			}
+		}
+		if len(lost) > 0 {
+			errs = append(errs, fmt.Errorf("addresses are in use that are not in spec.ipam.pool of CiliumNode %s, so that nobody may lead packets here: %s; delete their pods", s.cfg.Self.Name, strings.Join(lost, ", ")))
+		}
+		want := s.want()
+		if slices.ContainsFunc(s.book.Prefixes(), func(p netip.Prefix) bool {
+			_, wanted := want[p.Addr()]
+			return !wanted && !given[p.Addr()]
+		}) {
+			s.book.AssignSingles(want)
+			s.tell.moved()
 		}
 	}
-	var err error
-	if len(lost) > 0 {
-		err = fmt.Errorf("%v are in use and not in spec.ipam.pool of CiliumNode %s any more, so that nobody may lead packets here: delete their pods", lost, s.cfg.Self.Name)
+	err, text := errors.Join(errs...), ""
+	if err != nil {
+		text = err.Error()
 	}
-	s.tell.report(err)
-	s.tell.moved()
+	if s.fault == nil || *s.fault != text {
+		s.fault = &text
+		s.tell.report(err)
+		if err != nil {
+			s.log.Warn("this node's addresses are not as they should be", "error", err)
+		}
+	}
 }
 
 // store puts what is to be known after a crash on disk, and takes it over. mu is held.
@@ -303,7 +333,7 @@ func (s *Singles) Fill(o *v2.CiliumNode, made bool) {
 func (s *Singles) status(o *v2.CiliumNode) (patch map[string]any, soon bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	answers4, answers6 := s.answers(o.Status.IPAM.ReleaseIPs), s.answers(o.Status.IPAM.ReleaseIPv6s)
+	answers4, answers6 := s.answers(o.Spec.IPAM.Pool, o.Status.IPAM.ReleaseIPs), s.answers(o.Spec.IPAM.IPv6Pool, o.Status.IPAM.ReleaseIPv6s)
 	used4, used6 := map[string]v2.AllocationIP{}, map[string]v2.AllocationIP{}
 	for _, a := range s.book.Dump() {
 		to := used6
@@ -335,8 +365,8 @@ func (s *Singles) status(o *v2.CiliumNode) (patch map[string]any, soon bool) {
 	return map[string]any{"ipam": part}, soon
 }
 
-// answers are those to the steps of the operator. mu is held.
-func (s *Singles) answers(steps map[string]v2.IPReleaseStatus) map[string]any {
+// answers are those to the steps of the operator with the addresses of a pool. mu is held.
+func (s *Singles) answers(pool v2.AllocationMap, steps map[string]v2.IPReleaseStatus) map[string]any {
 	out := map[string]any{}
 	next := s.state
 	next.Leaving = maps.Clone(s.state.Leaving)
@@ -351,7 +381,10 @@ func (s *Singles) answers(steps map[string]v2.IPReleaseStatus) map[string]any {
 		}
 		switch {
 		case step == v2.IPReleased:
-			out[text] = nil
+			// Until the pool is without it the entry is all that says that it is given to nobody.
+			if !has(pool, ip) {
+				out[text] = nil
+			}
 		case step != v2.IPMarkedForRelease && step != v2.IPReadyForRelease:
 		case !s.book.Hold(ip):
 			out[text] = v2.IPDoNotRelease
@@ -375,12 +408,25 @@ func (s *Singles) answers(steps map[string]v2.IPReleaseStatus) map[string]any {
 	return out
 }
 
+// has says whether an address is in a pool, however it is spelled.
+func has(pool v2.AllocationMap, ip netip.Addr) bool {
+	for text := range pool {
+		if a, err := netip.ParseAddr(text); err == nil && a == ip {
+			return true
+		}
+	}
+	return false
+}
+
 // differences is the merge patch that makes have be want.
 func differences(have v2.AllocationMap, want map[string]v2.AllocationIP) map[string]any {
 	out := map[string]any{}
 	for text, a := range want {
-		if h, ok := have[text]; !ok || h != a {
+		switch h, ok := have[text]; {
+		case !ok:
 			out[text] = a
+		case h != a:
+			out[text] = map[string]any{"owner": orNil(a.Owner), "resource": orNil(a.Resource)}
 		}
 	}
 	for text := range have {
@@ -391,9 +437,22 @@ func differences(have v2.AllocationMap, want map[string]v2.AllocationIP) map[str
 	return out
 }
 
+// orNil is a field of a merge patch: an empty one is removed.
+func orNil(text string) any {
+	if text == "" {
+		return nil
+	}
+	return text
+}
+
 // await returns when the node has addresses for itself: those of before if there are endpoints that
 // use some, else what the operator assigns, for which it waits.
 func (s *Singles) await(ctx context.Context, used bool) error {
+	if !used {
+		s.mu.Lock()
+		s.state.Pool = nil // of an earlier life: they may be another node's by now
+		s.mu.Unlock()
+	}
 	if used && s.missing() == nil {
 		s.log.Info("this node keeps its addresses", "number", len(s.state.Pool))
 		return nil
@@ -427,6 +486,9 @@ const conflicts = 3
 // writer of the agent's part of it. What can wait is written every [Config.UpdateInterval], what
 // the operator waits for at most ten times as often. Attach comes before it, and the book is open.
 func (s *Singles) Run(ctx context.Context, agent Agent) error {
+	s.mu.Lock()
+	s.before = nil
+	s.mu.Unlock()
 	var last time.Time
 	pause := writeRetry
 	timer := time.NewTimer(0)
@@ -440,25 +502,35 @@ func (s *Singles) Run(ctx context.Context, agent Agent) error {
 		case <-s.tell.wake:
 			s.tell.pass(agent)
 		}
+		s.mu.Lock()
+		s.inspect()
+		s.mu.Unlock()
 		next, err := s.write(ctx, last)
+		wait := s.cfg.UpdateInterval
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
 			s.log.Warn("this node cannot say which addresses are used; the operator assigns and releases none meanwhile", "error", err, "again", pause)
-			timer.Reset(pause)
+			wait = pause
 			pause = min(2*pause, writeRetryMost)
-			continue
-		case next == 0: // written, or nothing to write
+		case next == 0:
 			last, pause = time.Now(), writeRetry
-			timer.Reset(s.cfg.UpdateInterval)
-			continue
-		case next < 0:
-			timer.Reset(s.cfg.UpdateInterval)
-			continue
+		case next > 0:
+			wait = next
 		}
-		timer.Reset(next)
+		timer.Reset(s.sooner(wait))
 	}
+}
+
+// sooner is how long to wait if the object is to be read before the end of wait.
+func (s *Singles) sooner(wait time.Duration) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if left := time.Until(s.later); !s.later.IsZero() && left > 0 {
+		return min(wait, left)
+	}
+	return wait
 }
 
 // write writes what is due. It returns how long to wait with what is not; less than 0 if there is

@@ -2,6 +2,7 @@ package addressing
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -10,7 +11,9 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/config"
@@ -182,7 +185,7 @@ func TestSinglesHandshake(t *testing.T) {
 		}
 		free("by a server that was put back", false)
 	}
-	s.rest = 0
+	s.rest, s.later = 0, time.Now()
 	if err := s.confirm(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -397,5 +400,321 @@ func TestSinglesWithOperator(t *testing.T) {
 	})
 	if cloud.Calls()["UnassignPrivateIpAddresses"] == 0 {
 		t.Error("nothing was ever released")
+	}
+}
+
+// told is an agent that notes what it is told.
+type told struct {
+	mu     sync.Mutex
+	faults []string // "" if nothing is wrong
+	moves  int
+}
+
+func (a *told) Refresh() {}
+
+func (a *told) AddressesMoved() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.moves++
+}
+
+func (a *told) Report(err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	a.faults = append(a.faults, text)
+}
+
+// seen returns the last fault, of how many, and how often the addresses moved.
+func (a *told) seen() (fault string, faults, moves int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if n := len(a.faults); n > 0 {
+		fault = a.faults[n-1]
+	}
+	return fault, len(a.faults), a.moves
+}
+
+// runSingles runs the addresses until the test ends, beside an API server that takes what is
+// written.
+func runSingles(t *testing.T, s *Singles) *told {
+	t.Helper()
+	s.patch = func(_ context.Context, o *v2.CiliumNode, status map[string]any) (*v2.CiliumNode, error) {
+		return patched(t, o, status), nil
+	}
+	agent := &told{}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = s.Run(ctx, agent) }()
+	t.Cleanup(func() { cancel(); <-ended })
+	return agent
+}
+
+// patched is an object after a merge patch of its status, as an API server has it then.
+func patched(t *testing.T, o *v2.CiliumNode, status map[string]any) *v2.CiliumNode {
+	t.Helper()
+	if status == nil {
+		return o
+	}
+	tree := func(of any) (out map[string]any) {
+		text, err := json.Marshal(of)
+		if err == nil {
+			err = json.Unmarshal(text, &out)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	var merge func(have, change map[string]any) // RFC 7386
+	merge = func(have, change map[string]any) {
+		for k, v := range change {
+			deeper, ok := v.(map[string]any)
+			switch {
+			case v == nil:
+				delete(have, k)
+			case !ok:
+				have[k] = v
+			default:
+				into, ok := have[k].(map[string]any)
+				if !ok {
+					into = map[string]any{}
+				}
+				merge(into, deeper)
+				have[k] = into
+			}
+		}
+	}
+	object := tree(o)
+	merge(object, tree(map[string]any{"status": status}))
+	text, err := json.Marshal(object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := &v2.CiliumNode{}
+	if err := json.Unmarshal(text, out); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// TestSinglesPutBackReads: while the addresses of a server that was put back rest, the server is
+// not read over and over, and in the end they are given.
+func TestSinglesPutBackReads(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, book := singlesAt(t, t.TempDir())
+		book.Open()
+		s.rest = time.Minute
+		var reads atomic.Int32
+		s.live = func(context.Context) (*v2.CiliumNode, error) {
+			reads.Add(1)
+			time.Sleep(time.Millisecond)
+			return shown(2, []string{"10.0.0.1", "10.0.0.2"}), nil
+		}
+		s.Hear(shown(3, []string{"10.0.0.1"}))
+		runSingles(t, s)
+		s.Hear(shown(2, []string{"10.0.0.1", "10.0.0.2"}))
+		capacity := func(want int) {
+			t.Helper()
+			synctest.Wait()
+			if u := book.Usage(); len(u) != 1 || u[0].Capacity != want {
+				t.Errorf("the book has %+v, want a capacity of %d", u, want)
+			}
+		}
+		time.Sleep(500 * time.Millisecond)
+		capacity(1)
+		if n := reads.Load(); n == 0 || n > 12 {
+			t.Errorf("%d reads in half a second", n)
+		}
+		time.Sleep(time.Minute)
+		capacity(2)
+	})
+}
+
+// TestSinglesInUseOutsidePool: that pods use addresses which are not the node's any more is said
+// until their pods are deleted, also by an agent that starts meanwhile.
+func TestSinglesInUseOutsidePool(t *testing.T) {
+	t.Parallel()
+	for _, restart := range []bool{false, true} {
+		t.Run(fmt.Sprint("restart=", restart), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				const a, b = "10.0.0.1", "10.0.0.2"
+				dir := t.TempDir()
+				s, book := singlesAt(t, dir)
+				book.Open()
+				s.Hear(shown(1, []string{a, b}))
+				res, err := book.AllocateNext(ipam.IPv4, "ns/p", "", false)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if restart {
+					s.Hear(shown(2, []string{b}))
+					if s, err = newSingles(singlesConfig(dir)); err != nil {
+						t.Fatal(err)
+					}
+					if book, err = ipam.New(ipam.Config{Assigned: ipam.IPv4}); err != nil {
+						t.Fatal(err)
+					}
+					if err := s.Attach(book); err != nil {
+						t.Fatal(err)
+					}
+					s.before = []netip.Addr{res.IPv4.IP}      // as if its endpoint were on disk
+					s.Hear(shown(2, []string{b, "10.0.0.3"})) // before it is restored
+					if err := book.Restore(res.IPv4.IP, "ns/p"); err != nil {
+						t.Fatal(err)
+					}
+					book.Open()
+				}
+				agent := runSingles(t, s)
+				s.Hear(shown(2, []string{b}))
+				time.Sleep(time.Second)
+				synctest.Wait()
+				fault, said, moves := agent.seen()
+				if !strings.Contains(fault, a) {
+					t.Errorf("in use outside the pool: %q", fault)
+				}
+				book.FreeOf(res.IPv4.IP, "ns/p")
+				time.Sleep(time.Second)
+				synctest.Wait()
+				fault, saidNow, movesNow := agent.seen()
+				if fault != "" || saidNow != said+1 {
+					t.Errorf("after the pod was deleted: %q", fault)
+				}
+				if got := book.Prefixes(); len(got) != 1 || got[0].Addr().String() != b || movesNow != moves+1 {
+					t.Errorf("the node still has %v, told %d times", got, movesNow-moves)
+				}
+			})
+		})
+	}
+}
+
+// TestSinglesFailedWrite: what could not be stored is not used, said, and tried again without news
+// of the object.
+func TestSinglesFailedWrite(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, book := singlesAt(t, t.TempDir())
+		book.Open()
+		save := s.cfg.Save
+		var full atomic.Bool
+		var tries atomic.Int32
+		full.Store(true)
+		s.cfg.Save = func(path string, data []byte) error {
+			if tries.Add(1); full.Load() {
+				return errors.New("disk full")
+			}
+			return save(path, data)
+		}
+		now := shown(1, []string{"10.0.0.1"})
+		s.live = func(context.Context) (*v2.CiliumNode, error) {
+			time.Sleep(time.Millisecond)
+			return now, nil
+		}
+		agent := runSingles(t, s)
+		s.Hear(now)
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if fault, _, _ := agent.seen(); !strings.Contains(fault, "disk full") || len(book.Usage()) != 0 {
+			t.Errorf("a disk that is full: %q, %+v", fault, book.Usage())
+		}
+		if n := tries.Load(); n < 2 || n > 20 {
+			t.Errorf("%d writes in ten seconds", n)
+		}
+		full.Store(false)
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		if fault, _, _ := agent.seen(); fault != "" || len(book.Usage()) != 1 {
+			t.Errorf("after there was room: %q, %+v", fault, book.Usage())
+		}
+	})
+}
+
+// TestSinglesReleasedAndStillInPool: somebody says in the status that an address is released before
+// it is taken out of the spec. The entry stays until then, and no pod gets the address.
+func TestSinglesReleasedAndStillInPool(t *testing.T) {
+	t.Parallel()
+	const a, b = "10.0.0.1", "10.0.0.2"
+	s, book := singlesAt(t, t.TempDir())
+	book.Open()
+	s.Hear(shown(1, []string{a, b}, b+"=marked-for-release"))
+	status, _ := s.status(s.object)
+	s.Hear(patched(t, s.object, status))
+	s.Hear(shown(1, []string{a, b}, b+"=released"))
+	if status, _ := s.status(s.object); status != nil {
+		t.Errorf("the entry of an address that is still in the pool: %v", status)
+	}
+	for range 2 {
+		if r, err := book.AllocateNext(ipam.IPv4, "ns/p", "", false); err == nil && r.IPv4.IP.String() != a {
+			t.Errorf("%s was given to a pod", r.IPv4.IP)
+		}
+	}
+	s.Hear(shown(2, []string{a}, b+"=released"))
+	status, _ = s.status(s.object)
+	if v, ok := released(status)[b]; !ok || v != nil {
+		t.Errorf("the entry of an address that has gone: %v", status)
+	}
+}
+
+// TestSinglesOfAnEarlierLife: a node without endpoints has only what it is told now, however long
+// that takes.
+func TestSinglesOfAnEarlierLife(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		before, _ := singlesAt(t, dir)
+		before.Hear(shown(1, []string{"10.0.0.1"}))
+		s, err := newSingles(singlesConfig(dir))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.askAs = func(ctx context.Context, _ func(*v2.CiliumNode)) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := s.await(ctx, false); err == nil {
+			t.Errorf("it starts with %v", s.state.Pool)
+		}
+		s.askAs = func(ctx context.Context, heard func(*v2.CiliumNode)) error {
+			heard(shown(1, []string{"10.0.0.1"}))
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		if err := s.await(t.Context(), false); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestSinglesUsedIsWrittenOnce: whatever the status said before, what is written is what is there
+// afterwards.
+func TestSinglesUsedIsWrittenOnce(t *testing.T) {
+	t.Parallel()
+	s, book := singlesAt(t, t.TempDir())
+	book.Open()
+	s.Hear(shown(1, []string{"10.0.0.1"}))
+	if _, err := book.AllocateNext(ipam.IPv4, "ns/p", "", false); err != nil {
+		t.Fatal(err)
+	}
+	for _, was := range []v2.AllocationMap{
+		nil,
+		{"10.0.0.1": {Owner: "ns/p", Resource: "eni-1"}},
+		{"10.0.0.1": {Owner: "ns/q"}, "10.0.0.2": {Owner: "ns/r", Resource: "eni-1"}},
+	} {
+		for _, pool := range [][]string{nil, {"10.0.0.1"}} { // without a pool nothing says of what the address is
+			o := shown(1, pool)
+			o.Status.IPAM.Used = was
+			s.Hear(o)
+			status, _ := s.status(o)
+			if again, _ := s.status(patched(t, o, status)); again != nil {
+				t.Errorf("of %v in pool %v: %v, and then again %v", was, pool, status, again)
+			}
+		}
 	}
 }
