@@ -97,7 +97,7 @@ func (v *View) pool(d *Decision, units []*held) {
 	}
 	for k := range v.Attached {
 		// The first interface's primary address is the node's own.
-		if i := &v.Attached[k]; i.Index > 0 && v.usable(i) {
+		if i := &v.Attached[k]; i.Index > 0 && v.usable(i) && v.Releases[i.Primary] != v2.IPReleased {
 			d.Pool[i.Primary] = i.ID
 		}
 	}

@@ -203,7 +203,9 @@ func (w *world) agent(quiet bool) {
 	for a, s := range w.v.Releases {
 		switch {
 		case s == v2.IPReleased:
-			delete(w.v.Releases, a)
+			if !w.v.Pool[a] {
+				delete(w.v.Releases, a)
+			}
 		case s != v2.IPMarkedForRelease || !quiet && w.r.IntN(2) == 0:
 		case w.pods[a] || !quiet && w.r.IntN(5) == 0:
 			w.v.Releases[a] = v2.IPDoNotRelease
@@ -375,6 +377,32 @@ func TestWatermarks(t *testing.T) {
 		}
 		if n := excessAddresses(v, c.available, c.used); n != c.excess {
 			t.Errorf("%+v: excess %d", c, n)
+		}
+	}
+}
+
+// TestReleasedIsInNoPool: the agent removes what was released from the status once the pool is
+// without it, also if the cloud has made it another interface's own meanwhile.
+func TestReleasedIsInNoPool(t *testing.T) {
+	t.Parallel()
+	own, held := netip.MustParseAddr("10.0.0.9"), netip.MustParseAddr("10.0.0.8")
+	v := View{
+		UsePrimary: true, Limits: Limits{Interfaces: 2, Addresses: 4}, Now: time.Unix(1000, 0),
+		Used: map[netip.Addr]string{}, Pool: map[netip.Addr]bool{own: true, held: true},
+		Attached: []Interface{
+			{ID: "eni-0", Attachment: "b", Primary: netip.MustParseAddr("10.0.0.1")},
+			{ID: "eni-1", Index: 1, Attachment: "a", Primary: own, Held: []netip.Prefix{netip.PrefixFrom(held, 32)}},
+		},
+	}
+	for _, released := range []bool{false, true} {
+		v.Releases = map[netip.Addr]v2.IPReleaseStatus{}
+		if released {
+			v.Releases[own], v.Releases[held] = v2.IPReleased, v2.IPReleased
+		}
+		for _, a := range []netip.Addr{own, held} {
+			if _, ok := Decide(&v).Pool[a]; ok == released {
+				t.Errorf("released %v: %s in the pool is %v", released, a, ok)
+			}
 		}
 	}
 }
