@@ -117,6 +117,7 @@ type api struct {
 	heldPeers  []datapath.Peer
 	peersHeard bool
 	judging    sync.Mutex // of addresses that the kernel has no room for: the last look counts
+	announcing sync.Mutex // of this node to the others: what is newest is told last
 	// keeping: the pods' packets are still judged by the programs and maps of an agent before.
 	keeping bool
 }
@@ -394,7 +395,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 		})
 	})
 	run.start("allocator", cluster.afterKinds(a.identities.RunAllocator))
-	if err := a.nodes.Announce(a.selfNode(facts)); err != nil {
+	if err := a.announceSelf(facts); err != nil {
 		return err
 	}
 	run.start("nodes", a.nodes.Run)

@@ -137,8 +137,7 @@ func (k *kube) Report(err error) { k.a.components.Report("pod-cidrs", err, "as a
 
 // AddressesMoved has the other nodes told of this one's pod CIDRs.
 func (k *kube) AddressesMoved() {
-	self := k.a.selfNode(k.facts)
-	if err := errors.Join(k.a.nodes.Announce(self), k.nodes.Announce(self)); err != nil {
+	if err := k.a.announceSelf(k.facts); err != nil {
 		k.log.Error("cannot tell the other nodes of this one's pod CIDRs", "error", err)
 	}
 	select {

@@ -291,8 +291,10 @@ func (a *api) newHealth(facts nodeFacts, links *link.Links, log *slog.Logger) (*
 	})
 }
 
-// announceSelf tells the other nodes what has changed of this one.
+// announceSelf tells the other nodes what this one is now.
 func (a *api) announceSelf(facts nodeFacts) error {
+	a.announcing.Lock() // else an older version might be told after a newer one
+	defer a.announcing.Unlock()
 	self := a.selfNode(facts)
 	err := a.nodes.Announce(self)
 	if a.kube != nil {

@@ -32,6 +32,8 @@ type Nodes struct {
 	self string // the local node's name in the store
 	max  uint32
 	keys *Keys
+
+	announcing sync.Mutex // so that table and store get the same last value
 }
 
 // NewNodes returns Nodes with an empty table.
@@ -77,6 +79,8 @@ func (s *Nodes) remove(ctx context.Context, name string) {
 // Announce sets what is told of the local node. It is written as long as Run runs, and again
 // whenever it gets lost.
 func (s *Nodes) Announce(n node.Node) error {
+	s.announcing.Lock()
+	defer s.announcing.Unlock()
 	changed, err := s.SetLocal(n)
 	if err != nil || !changed {
 		return err

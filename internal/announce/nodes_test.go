@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -259,6 +260,54 @@ func TestAnnounce(t *testing.T) {
 		f.client.SetFault(nil)
 		want()
 	})
+}
+
+// TestAnnounceAtOnce: two that announce at once leave table and store with the same value, whoever
+// was last.
+func TestAnnounceAtOnce(t *testing.T) {
+	t.Parallel()
+	client := kvstore.NewMemory().Client()
+	t.Cleanup(func() { _ = client.Close() })
+	nodes, err := NewNodes(NodesConfig{Config: node.Config{Self: node.Key{Cluster: "c", Name: "self"}}}, client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	small := peer("self", "192.0.2.9", "10.0.9.0/24")
+	large := small // takes its time
+	for i := range 250 {
+		large.IPv4PodCIDRs = append(large.IPv4PodCIDRs, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 1, byte(i), 0}), 24))
+	}
+	for i := range 300 {
+		var wg sync.WaitGroup
+		for _, n := range []node.Node{large, small} {
+			n.BootID = fmt.Sprint(i)
+			wg.Go(func() {
+				if err := nodes.Announce(n); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		table, _ := nodes.Table().Get(small.Key())
+		var store node.Node
+		for _, row := range wanted(nodes) {
+			if err := json.Unmarshal([]byte(row), &store); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if len(table.IPv4PodCIDRs) != len(store.IPv4PodCIDRs) {
+			t.Fatalf("round %d: the table has %d pod CIDRs, the store gets %d", i, len(table.IPv4PodCIDRs), len(store.IPv4PodCIDRs))
+		}
+	}
+}
+
+// wanted are the values that are to be in the store.
+func wanted(n *Nodes) (values []string) {
+	rows, _ := n.keys.wanted.Snapshot()
+	for _, r := range rows {
+		values = append(values, r.Value)
+	}
+	return values
 }
 
 func TestClosedStore(t *testing.T) {
