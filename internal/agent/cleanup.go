@@ -47,8 +47,9 @@ func CleanUp(cfg Config, log *slog.Logger, out io.Writer) error {
 	step("programs on the node's devices", links.RemoveFilters(loader.FromNetdev, loader.ToNetdev, loader.FromDevice, loader.ToDevice))
 	step("devices, routes and masquerading", links.CleanUp())
 	step("pinned maps and programs in "+filepath.Join(cfg.BPFRoot, "hawser"), os.RemoveAll(filepath.Join(cfg.BPFRoot, "hawser")))
+	queue := deletequeue.Dir(cfg.SocketPath)
 	for _, path := range []string{
-		filepath.Join(cfg.StateDir, "state"), filepath.Join(cfg.StateDir, "policies"), filepath.Join(cfg.StateDir, "policies-k8s"), deletequeue.Dir(cfg.SocketPath),
+		filepath.Join(cfg.StateDir, "state"), filepath.Join(cfg.StateDir, "policies"), filepath.Join(cfg.StateDir, "policies-k8s"), queue, deletequeue.Unreleased(queue),
 		cfg.CNI.LogFile, cfg.Flows.SocketPath, cfg.SocketPath, filepath.Join(cfg.StateDir, lockName), // which is last, and still held
 	} {
 		step(path, os.RemoveAll(path))

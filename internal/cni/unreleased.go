@@ -12,6 +12,7 @@ import (
 
 	"github.com/hawser-net/hawser/api/rest/client"
 	"github.com/hawser-net/hawser/internal/atomicfile"
+	"github.com/hawser-net/hawser/internal/deletequeue"
 )
 
 // unreleased is the directory of attachments whose endpoints GC deletes, until the IPAM plugin has
@@ -21,7 +22,7 @@ import (
 type unreleased string
 
 func unreleasedDir(agent *client.Client) unreleased {
-	return unreleased(filepath.Join(filepath.Dir(queueDir(agent)), "unreleased"))
+	return unreleased(deletequeue.Unreleased(queueDir(agent)))
 }
 
 func (u unreleased) file(a attachment) string {

@@ -49,6 +49,10 @@ var ErrFull = errors.New("the queue of deletions is full")
 // Dir returns the queue's directory for an agent that serves on the given socket.
 func Dir(socket string) string { return filepath.Join(filepath.Dir(socket), "deleteQueue") }
 
+// Unreleased returns, for the queue's directory, the one beside it in which the CNI plugin keeps
+// whose addresses it owes its IPAM plugin.
+func Unreleased(queue string) string { return filepath.Join(filepath.Dir(queue), "unreleased") }
+
 // Entry is one deletion. Exactly one field is set.
 type Entry struct {
 	// EndpointID is an endpoint's id with its prefix, such as
