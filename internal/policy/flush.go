@@ -39,6 +39,20 @@ func (e *Engine) drop(rs *ruleSet) {
 
 // Flush returns everything that changed since the last call.
 func (e *Engine) Flush() Update {
+	u, _ := e.flush(true)
+	return u
+}
+
+// Settle brings everything up to date as Flush does, for who asks and writes nothing: it takes the
+// memory of what rule sets say, and not of all their entries. It returns the size of the new ones:
+// how many identities they know and how many keys they hold.
+func (e *Engine) Settle() int {
+	_, size := e.flush(false)
+	return size
+}
+
+// flush is Flush; entries says whether those of new rule sets are wanted. size is that of these.
+func (e *Engine) flush(entries bool) (_ Update, size int) {
 	e.settle()
 	var u Update
 
@@ -81,7 +95,11 @@ func (e *Engine) Flush() Update {
 			if !rs.installed {
 				rs.installed = true
 				rs.fill()
-				u.Install = append(u.Install, rs.content())
+				if entries {
+					u.Install = append(u.Install, rs.content())
+				} else {
+					size += rs.size()
+				}
 			}
 		}
 		u.Bind[s.Subject] = b
@@ -93,7 +111,26 @@ func (e *Engine) Flush() Update {
 		e.revision++
 	}
 	u.Revision = e.revision
-	return u
+	return u, size
+}
+
+// size tells how much memory a rule set takes, in identities and keys: many share the same keys.
+func (rs *ruleSet) size() (n int) {
+	for dir := range rs.dirs {
+		d := &rs.dirs[dir]
+		n += d.base.len() + len(d.peers) + len(d.combos)
+		for i := range d.groups {
+			n += len(d.groups[i].as.ids)
+		}
+		seen := map[*portSet]struct{}{}
+		for _, ps := range d.peers {
+			if _, ok := seen[ps]; !ok {
+				seen[ps] = struct{}{}
+				n += ps.len()
+			}
+		}
+	}
+	return n
 }
 
 // len counts the entries.

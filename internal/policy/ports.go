@@ -283,6 +283,14 @@ func (s *portSet) decision(proto uint8, port uint16) (out datapath.PolicyEntry) 
 	if s == nil {
 		return out
 	}
+	if s.len() > scanLimit {
+		return s.search(proto, port)
+	}
+	return s.scan(proto, port)
+}
+
+// scan is decision for short lists.
+func (s *portSet) scan(proto uint8, port uint16) (out datapath.PolicyEntry) {
 	best := -1
 	probe := portKey{proto, 16, port}
 	look := func(k portKey, says datapath.PolicyEntry) {
@@ -307,4 +315,30 @@ func (s *portSet) decision(proto uint8, port uint16) (out datapath.PolicyEntry) 
 		look(d.portKey, d.PolicyEntry)
 	}
 	return out
+}
+
+// search is decision for long lists: it looks for each key that matches, the most specific first.
+func (s *portSet) search(proto uint8, port uint16) datapath.PolicyEntry {
+	for n := 16; n >= 0; n-- {
+		if says, ok := s.at(portKey{proto, uint8(n), port & (uint16(0xffff) << (16 - n))}); ok {
+			return says
+		}
+	}
+	says, _ := s.at(portKey{})
+	return says
+}
+
+// at returns what the entry of a key says.
+func (s *portSet) at(k portKey) (datapath.PolicyEntry, bool) {
+	if _, ok := slices.BinarySearchFunc(s.deny, k, comparePortKeys); ok {
+		return datapath.PolicyEntry{Deny: true}, true
+	}
+	if _, ok := slices.BinarySearchFunc(s.allow, k, comparePortKeys); ok {
+		return datapath.PolicyEntry{Allow: true}, true
+	}
+	i, ok := slices.BinarySearchFunc(s.tiers, k, func(d decided, k portKey) int { return comparePortKeys(d.portKey, k) })
+	if !ok {
+		return datapath.PolicyEntry{}, false
+	}
+	return s.tiers[i].PolicyEntry, true
 }

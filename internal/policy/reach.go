@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -158,11 +159,16 @@ func Complete(passing []PortMatch) bool { return slices.Equal(passing, Everythin
 // Intersect returns what is in both of two lists as Side.Passing has them, Subtract what is in the
 // first only.
 func Intersect(a, b []PortMatch) (out []PortMatch) {
-	for _, x := range a {
-		for _, y := range b {
-			if first, last := max(x.First, y.First), min(x.Last, y.Last); x.Proto == y.Proto && first <= last {
-				out = append(out, PortMatch{Proto: x.Proto, First: first, Last: last})
-			}
+	for len(a) > 0 && len(b) > 0 {
+		x, y := a[0], b[0]
+		if first, last := max(x.First, y.First), min(x.Last, y.Last); x.Proto == y.Proto && first <= last {
+			out = append(out, PortMatch{Proto: x.Proto, First: first, Last: last})
+		}
+		// What ends first has nothing in common with what follows in the other list.
+		if cmp.Or(cmp.Compare(x.Proto, y.Proto), cmp.Compare(x.Last, y.Last)) <= 0 {
+			a = a[1:]
+		} else {
+			b = b[1:]
 		}
 	}
 	return out
@@ -171,10 +177,13 @@ func Intersect(a, b []PortMatch) (out []PortMatch) {
 // Subtract returns what is in a and not in b, as Intersect.
 func Subtract(a, b []PortMatch) (out []PortMatch) {
 	for _, x := range a {
+		for len(b) > 0 && cmp.Or(cmp.Compare(b[0].Proto, x.Proto), cmp.Compare(b[0].Last, x.First)) < 0 {
+			b = b[1:] // it ends before x, and before all that follows
+		}
 		first := uint32(x.First)
 		for _, y := range b {
-			if y.Proto != x.Proto || y.Last < x.First || y.First > x.Last {
-				continue
+			if y.Proto != x.Proto || y.First > x.Last {
+				break
 			}
 			if uint32(y.First) > first {
 				out = append(out, PortMatch{Proto: x.Proto, First: uint16(first), Last: y.First - 1})
@@ -200,3 +209,47 @@ func (e *Engine) BlockAt(a netip.Addr) identity.ID { return e.blocks.longest(a) 
 
 // HasBlocks reports whether addresses beside identities count for any verdict.
 func (e *Engine) HasBlocks() bool { return len(e.blocks.peers) > 0 }
+
+// Size is how much rules ask for.
+type Size struct {
+	// Keys counts protocols with prefixes of ports, into which the ports of all entries are cut;
+	// PeerKeys those of entries that name peers, which each peer may have.
+	Keys, PeerKeys int
+	// Selectors counts those of peers, and what these and those of subjects name beside one value
+	// or prefix each.
+	Selectors int
+}
+
+// SizeOf adds up rules, as they are written: what is there twice counts twice.
+func SizeOf(rules []*Rule) (n Size) {
+	count := func(s *Selector) {
+		n.Selectors += len(s.except)
+		for i := range s.reqs {
+			n.Selectors += max(0, len(s.reqs[i].values)-1)
+		}
+	}
+	var keys []portKey
+	for _, r := range rules {
+		count(r.Subject)
+		for i := range r.Clauses {
+			c := &r.Clauses[i]
+			keys = keys[:0]
+			for _, m := range c.Ports {
+				if m.Name != "" {
+					keys = append(keys, portKey{})
+				} else {
+					keys = m.appendKeys(keys)
+				}
+			}
+			n.Keys += len(keys)
+			if !c.AllPeers || c.Direction == datapath.Egress && slices.ContainsFunc(c.Ports, func(m PortMatch) bool { return m.Name != "" }) {
+				n.PeerKeys += len(keys)
+			}
+			n.Selectors += len(c.Peers)
+			for _, s := range c.Peers {
+				count(s)
+			}
+		}
+	}
+	return n
+}

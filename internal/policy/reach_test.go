@@ -130,3 +130,41 @@ func TestOutsideIsTheLongestPrefix(t *testing.T) {
 		}
 	}
 }
+
+// Long lists of entries are searched, short ones are scanned: both say the same.
+func TestSearchIsScan(t *testing.T) {
+	t.Parallel()
+	rng := rand.New(rand.NewPCG(seed(t), 9))
+	key := func() portKey {
+		k := portKey{[]uint8{0, 6, 17}[rng.IntN(3)], uint8(8 + rng.IntN(9)), 0}
+		if k.proto == 0 {
+			return portKey{}
+		}
+		k.port = uint16(rng.IntN(1<<9)) & (0xffff << (16 - k.bits))
+		return k
+	}
+	for range 200 {
+		var allow, deny []portKey
+		var list []decided
+		for range scanLimit + rng.IntN(100) {
+			k := key()
+			if k == (portKey{}) && rng.IntN(20) > 0 {
+				continue
+			}
+			if rng.IntN(2) == 0 {
+				allow = append(allow, k)
+			} else {
+				deny = append(deny, k)
+			}
+			list = append(list, decided{k, datapath.PolicyEntry{Allow: rng.IntN(2) == 0, Deny: rng.IntN(3) == 0, Admin: datapath.TierRule(rng.IntN(4))}})
+		}
+		for _, s := range []*portSet{newPortSet(allow, deny, true, nil), newTieredSet(list)} {
+			for range 200 {
+				proto, port := []uint8{0, 6, 17, 47}[rng.IntN(4)], uint16(rng.IntN(1<<9))
+				if got, want := s.search(proto, port), s.scan(proto, port); got != want {
+					t.Fatalf("%d/%d in %+v: %+v, by a scan %+v", port, proto, s, got, want)
+				}
+			}
+		}
+	}
+}

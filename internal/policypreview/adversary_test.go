@@ -320,3 +320,115 @@ func TestLabelsThatDoNotCount(t *testing.T) {
 		}
 	}
 }
+
+// manyPorts is a policy of everybody with as many ports of certain peers: 40 in each entry.
+func manyPorts(entries int, protocol string) string {
+	var b strings.Builder
+	b.WriteString("{apiVersion: cilium.io/v2, kind: CiliumClusterwideNetworkPolicy, metadata: {name: many}, spec: {endpointSelector: {}, ingress: [")
+	for i := range entries {
+		b.WriteString("{fromEndpoints: [{}], toPorts: [{ports: [")
+		for k := range 40 {
+			fmt.Fprintf(&b, "{port: '%d'%s},", 1+2*(i*40+k), protocol)
+		}
+		b.WriteString("]}]},")
+	}
+	b.WriteString("]}}\n")
+	return b.String()
+}
+
+// peak runs f and returns by how much the heap was larger meanwhile, as far as is seen.
+func peak(f func()) int64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	before, most := m.HeapAlloc, m.HeapAlloc
+	done := make(chan struct{})
+	go func() { defer close(done); f() }()
+	for {
+		select {
+		case <-done:
+			return int64(most) - int64(before)
+		case <-time.After(10 * time.Millisecond):
+			runtime.ReadMemStats(&m)
+			most = max(most, m.HeapAlloc)
+		}
+	}
+}
+
+// One document takes neither the memory nor the time of all agents: what would is refused, what
+// would not is answered, and of both the place is free when the client is gone.
+func TestDocumentsOfManyEntries(t *testing.T) {
+	w := newWorld(t, rand.New(rand.NewPCG(1, 11)), 1000)
+	s := w.server()
+	c := w.serve(s)
+	selectors := "apiVersion: cilium.io/v2\nkind: CiliumClusterwideNetworkPolicy\nmetadata: {name: x}\nspec: {endpointSelector: {}, ingress: [{fromEndpoints: ["
+	fits := ""
+	values := selectors + "{matchExpressions: [{key: num, operator: NotIn, values: ["
+	prefixes := strings.Replace(selectors, "fromEndpoints", "fromCIDR", 1)
+	for i := range 5000 {
+		if i == 200 {
+			fits = selectors + "]}]}\n"
+		}
+		if i < 4000 {
+			selectors += fmt.Sprintf("{matchExpressions: [{key: n%d, operator: DoesNotExist}]},", i)
+		}
+		values += fmt.Sprintf("'%d',", i)
+		prefixes += fmt.Sprintf("10.1.%d.%d/32,", i/256, i%256)
+	}
+	// Each endpoint has a rule set of its own, with many ports of all peers and one of one of them.
+	var split strings.Builder
+	split.WriteString(manyPorts(20, ", protocol: TCP"))
+	split.WriteString("---\n{apiVersion: cilium.io/v2, kind: CiliumClusterwideNetworkPolicy, metadata: {name: split}, specs: [")
+	for i := range 300 {
+		fmt.Fprintf(&split, "{endpointSelector: {matchLabels: {num: '%d'}}, ingress: [{fromEndpoints: [{matchLabels: {num: '%d'}}], toPorts: [{ports: [{port: '%d', protocol: TCP}]}]}]},", i, i+1, 40000+2*i)
+	}
+	split.WriteString("]}\n")
+	for name, row := range map[string]struct{ text, want string }{
+		"ports":     {manyPorts(380, ""), "45600 ports"},
+		"peers":     {manyPorts(100, ", protocol: TCP"), ""},
+		"fit":       {fits, ""},
+		"selectors": {selectors + "]}]}\n", "4000 selectors"},
+		"values":    {values + "]}]}]}]}\n", "5000 selectors"},
+		"prefixes":  {prefixes + "]}]}\n", "5000 selectors"},
+		"rule sets": {split.String(), ""},
+		"ranges":    {strings.ReplaceAll(manyPorts(60, ""), "'},", "', endPort: 65534},"), "ports and ranges"},
+	} {
+		if len(row.text) > MaxDocuments {
+			t.Fatalf("%s: %d bytes", name, len(row.text))
+		}
+		began := time.Now()
+		var err error
+		grew := peak(func() { _, err = ask(t.Context(), c, document(row.text)) })
+		t.Logf("%s: %d bytes, %v, %d MiB: %.150v", name, len(row.text), time.Since(began), grew>>20, err)
+		want := codes.InvalidArgument
+		if row.want == "" {
+			want = codes.OK
+		}
+		if status.Code(err) != want || !strings.Contains(fmt.Sprint(err), row.want) {
+			t.Errorf("%s: %.300v, want %q", name, err, row.want)
+		}
+		if grew > 512<<20 {
+			t.Errorf("%s: it took %d MiB", name, grew>>20)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		gone := make(chan struct{})
+		go func() { defer close(gone); _, _ = ask(ctx, c, document(row.text)) }()
+		for deadline := time.Now().Add(100 * time.Millisecond); len(s.previewing) == 0 && time.Now().Before(deadline); {
+			time.Sleep(time.Millisecond)
+		}
+		cancel()
+		<-gone
+		began = time.Now()
+		for len(s.previewing) > 0 && time.Since(began) < time.Minute {
+			time.Sleep(time.Millisecond)
+		}
+		t.Logf("%s: free after %v", name, time.Since(began))
+		if took := time.Since(began); took > 30*time.Second { // a fraction of a second where nothing else runs
+			t.Errorf("%s: the place is free after %v", name, took)
+		}
+	}
+	s.patience = time.Millisecond
+	if _, err := ask(t.Context(), c, document(denyAll)); status.Code(err) != codes.DeadlineExceeded || !strings.Contains(err.Error(), "fewer policies") {
+		t.Errorf("one that takes too long: %v", err)
+	}
+}

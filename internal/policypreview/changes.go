@@ -20,6 +20,13 @@ const (
 	maxTexts     = 256
 	maxDeletes   = 1024
 	maxPolicies  = 1024
+	// maxKeys and maxSelectors are how much of each all documents have: see [policy.Size].
+	maxKeys      = 16 << 10
+	maxSelectors = 1 << 10
+	// maxSelected is how many selectors times identities, maxEntries how many keys of peers times
+	// identities there are: what one endpoint's rule set may come to. A kernel takes far less.
+	maxSelected = 2 << 20
+	maxEntries  = 16 << 20
 )
 
 // changes is what is asked about.
@@ -27,6 +34,8 @@ type changes struct {
 	rules    []policy.Change
 	told     []*policypb.PolicyChange
 	warnings []string
+	// other are the rules that are not in force already.
+	other []*policy.Rule
 }
 
 // newChanges reads what is asked about. Errors name the document and the line.
@@ -94,6 +103,9 @@ func (c *changes) add(document string, doc policydir.Document, replaced []policy
 	}
 	c.rules = append(c.rules, policy.Change{Owner: owner, Rules: doc.Rules})
 	c.told = append(c.told, ch)
+	if ch.Action != policypb.ChangeAction_UNCHANGED {
+		c.other = append(c.other, doc.Rules...)
+	}
 	for _, w := range policy.Warnings(doc.Rules) {
 		c.warnings = append(c.warnings, fmt.Sprintf("%s: line %d: %s", document, doc.Line, w))
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"iter"
 	"net/netip"
-	"slices"
 
 	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/identity"
@@ -28,8 +27,12 @@ type Agent interface {
 }
 
 // batch is how many endpoints have their rule sets at the same time: as many as a large node has,
-// so that a question takes no more memory than the agent's own work.
-const batch = 128
+// so that a question takes no more memory than the agent's own work. There are fewer if these are
+// large: heavy is the size of all together, as policy.Engine.Settle counts it.
+const (
+	batch = 128
+	heavy = 4 << 20
+)
 
 // judge is an engine to ask, for one question. It belongs to one goroutine.
 type judge struct {
@@ -103,28 +106,58 @@ func (j *judge) judged(s policy.Subject, set labels.Set) policy.Subject {
 	return policy.Subject{}
 }
 
-// each calls f for each subject with the rule set that it has, and ends early if ctx does.
-func (j *judge) each(ctx context.Context, subjects []policy.Subject, f func(policy.Subject, datapath.RuleSetID)) error {
-	for some := range slices.Chunk(subjects, batch) {
+// each calls f for each subject with the rule set that it has, and ends early if f fails or ctx
+// ends.
+func (j *judge) each(ctx context.Context, subjects []policy.Subject, f func(policy.Subject, datapath.RuleSetID) error) error {
+	var some []policy.Subject
+	size := 0
+	for _, s := range subjects {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		for _, s := range some {
-			j.engine.AddSubject(s)
+		j.engine.AddSubject(s)
+		some = append(some, s)
+		size += j.engine.Settle()
+		b, _, _, _ := j.engine.RuleSetOf(s)
+		if err := f(s, b.RuleSet); err != nil {
+			return err
 		}
-		j.engine.Flush()
-		for _, s := range some {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			b, _, _, _ := j.engine.RuleSetOf(s)
-			f(s, b.RuleSet)
+		if len(some) < batch && size < heavy {
+			continue
 		}
-		for _, s := range some {
-			j.engine.RemoveSubject(s)
+		if err := ctx.Err(); err != nil {
+			return err
 		}
+		j.release(some)
+		some, size = some[:0], 0
 	}
-	j.engine.Flush()
+	j.release(some)
+	return nil
+}
+
+// release gives up the rule sets of subjects.
+func (j *judge) release(some []policy.Subject) {
+	for _, s := range some {
+		j.engine.RemoveSubject(s)
+	}
+	j.engine.Settle()
+}
+
+// fits fails if rules are more than there is room for among the identities of the cluster.
+func (j *judge) fits(rules []*policy.Rule) error {
+	n := policy.SizeOf(rules)
+	who := len(j.snap.Identities) + len(policy.CIDRs(rules)) + len(policy.Blocks(rules)) // these have identities too
+	const less = "ask about fewer policies at once, or name fewer of them"
+	switch {
+	case n.Keys > maxKeys:
+		return invalid("the policies name %d ports and ranges of ports; up to %d are judged at once: %s", n.Keys, maxKeys, less)
+	case n.Selectors > maxSelectors:
+		return invalid("the policies have %d selectors, values and prefixes; up to %d are judged at once: %s", n.Selectors, maxSelectors, less)
+	case n.Selectors*who > maxSelected:
+		return invalid("the policies have %d selectors, values and prefixes, which in a cluster of %d identities are too many; up to %d are judged at once: %s", n.Selectors, who, maxSelected/who, less)
+	case n.PeerKeys*who > maxEntries:
+		return invalid("the policies name %d ports and ranges of ports of certain peers, which in a cluster of %d identities are too many; up to %d are judged at once: %s", n.PeerKeys, who, maxEntries/who, less)
+	}
 	return nil
 }
 

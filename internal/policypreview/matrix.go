@@ -126,13 +126,15 @@ type sides struct {
 	// table has the different answers; the first is of who has no policies.
 	table []policy.Side
 	index map[string]uint32
+	// ranges is how many ranges of ports the table has; room is how many it may, 0 for any number.
+	ranges, room int
 	// rows has for each party and direction an answer about each party; nil of who has no policies.
 	rows [2][][]uint32
 }
 
-// ask works out the answers of all parties.
-func (j *judge) ask(ctx context.Context, list []*party) (*sides, error) {
-	s := &sides{index: map[string]uint32{}, table: []policy.Side{{Passing: policy.Everything()}}}
+// ask works out the answers of all parties, if they have room for them.
+func (j *judge) ask(ctx context.Context, list []*party, room int) (*sides, error) {
+	s := &sides{room: room, index: map[string]uint32{}, table: []policy.Side{{Passing: policy.Everything()}}}
 	subjects := make([]policy.Subject, 0, len(list))
 	of := map[policy.Subject][]int{}
 	for i, p := range list {
@@ -148,15 +150,14 @@ func (j *judge) ask(ctx context.Context, list []*party) (*sides, error) {
 	}
 	// Endpoints with the same rule set have the same answers.
 	shared := map[datapath.RuleSetID][2][]uint32{}
-	count := 0
-	err := j.each(ctx, subjects, func(subject policy.Subject, rs datapath.RuleSetID) {
-		if count++; count%batch == 1 {
-			clear(shared) // numbers are those of a batch
-		}
-		rows, ok := shared[rs]
+	err := j.each(ctx, subjects, func(subject policy.Subject, rs datapath.RuleSetID) error {
+		rows, ok := shared[rs] // no number is given twice
 		if !ok {
 			for _, dir := range []datapath.Direction{datapath.Ingress, datapath.Egress} {
-				rows[dir] = s.row(j.engine, rs, dir, list)
+				var err error
+				if rows[dir], err = s.row(ctx, j.engine, rs, dir, list); err != nil {
+					return err
+				}
 			}
 			shared[rs] = rows
 		}
@@ -165,24 +166,31 @@ func (j *judge) ask(ctx context.Context, list []*party) (*sides, error) {
 				s.rows[dir][i] = rows[dir]
 			}
 		}
+		return nil
 	})
 	return s, err
 }
 
 // row returns what a rule set says of each party.
-func (s *sides) row(e *policy.Engine, rs datapath.RuleSetID, dir datapath.Direction, list []*party) []uint32 {
+func (s *sides) row(ctx context.Context, e *policy.Engine, rs datapath.RuleSetID, dir datapath.Direction, list []*party) ([]uint32, error) {
 	out := make([]uint32, len(list))
 	classes := map[policy.Class]uint32{}
 	for i, p := range list {
 		class, _ := e.ClassOf(rs, dir, p.id, p.addr)
 		n, ok := classes[class]
 		if !ok {
+			if err := ctx.Err(); err != nil {
+				return nil, err
+			}
 			side, _ := e.Side(rs, dir, p.id, p.addr)
 			if !side.Enforced && policy.Complete(side.Passing) {
 				side.Owners = nil // nobody's leave is needed
 			}
 			key := fmt.Sprint(side)
 			if n, ok = s.index[key]; !ok {
+				if s.ranges += len(side.Passing); s.room != 0 && s.ranges > s.room {
+					return nil, invalid("the policies tell apart too many ports of too many peers to compare all pairs: ask about fewer policies at once")
+				}
 				n = uint32(len(s.table))
 				s.table, s.index[key] = append(s.table, side), n
 			}
@@ -190,7 +198,7 @@ func (s *sides) row(e *policy.Engine, rs datapath.RuleSetID, dir datapath.Direct
 		}
 		out[i] = n
 	}
-	return out
+	return out, nil
 }
 
 // of returns the answers about a pair: what the sender's policies say and what the receiver's do.
@@ -240,7 +248,7 @@ func comparable(src, dst *party) bool {
 // matrix is the answer to a request, in pieces that are not changed any more.
 func (j *judge) matrix(ctx context.Context, agent Agent, req *policypb.MatrixRequest, workloads names) ([]*policypb.MatrixResponse, error) {
 	list, left := j.parties(agent, req.GetNamespaces(), int(min(req.GetParties(), maxParties)), workloads)
-	s, err := j.ask(ctx, list)
+	s, err := j.ask(ctx, list, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -263,6 +271,9 @@ func (j *judge) matrix(ctx context.Context, agent Agent, req *policypb.MatrixReq
 			p.byAddress = s.byAddress(src, dst, p.egress, p.ingress)
 			n, ok := places[p]
 			if !ok {
+				if err := ctx.Err(); err != nil {
+					return nil, err
+				}
 				n = uint32(len(accesses))
 				accesses, places[p] = append(accesses, s.access(p.egress, p.ingress, p.byAddress)), n
 			}
@@ -279,7 +290,7 @@ func (j *judge) matrix(ctx context.Context, agent Agent, req *policypb.MatrixReq
 		}
 		out = append(out, res)
 	}
-	for part := range slices.Chunk(accesses, 64) {
+	for part := range pieces(accesses, func(a *policypb.Access) int { return len(a.GetPorts()) }) {
 		out = append(out, &policypb.MatrixResponse{Accesses: part})
 	}
 	for part := range slices.Chunk(rows, 32) {

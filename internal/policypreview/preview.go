@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 
@@ -25,7 +26,41 @@ const (
 	maxConnections     = 2000
 	defaultPairs       = 500
 	maxPairs           = 5000
+	// maxTold is how many ranges of ports all pairs of an answer have together, about; one message
+	// has as many as maxPiece, or is about one pair.
+	maxTold  = 64 << 10
+	maxPiece = 16 << 10
+	// maxRanges is how many ranges of ports all different answers of the parties may have more
+	// than by the rules in force.
+	maxRanges = 1 << 20
+	// maxKnown is how many different comparisons are remembered.
+	maxKnown = 64 << 10
 )
+
+// pieces cuts a list into parts that fit into a message each, by how many ranges of ports each has.
+func pieces[T any](list []T, ranges func(T) int) iter.Seq[[]T] {
+	return func(yield func([]T) bool) {
+		from, n := 0, 0
+		for i := range list {
+			if r := ranges(list[i]); i > from && (i-from == 64 || n+r > maxPiece) {
+				if !yield(list[from:i]) {
+					return
+				}
+				from, n = i, r
+			} else {
+				n += r
+			}
+		}
+		if from < len(list) {
+			yield(list[from:])
+		}
+	}
+}
+
+// rangesOf counts the ranges of ports that are told of a pair.
+func rangesOf(p *policypb.PairChange) int {
+	return len(p.GetOpened()) + len(p.GetClosed()) + len(p.GetBefore().GetPorts()) + len(p.GetAfter().GetPorts())
+}
 
 // preview is the answer to a request, in pieces.
 func (j *judge) preview(ctx context.Context, agent Agent, ring *flows.Ring[flows.Entry], req *policypb.PreviewRequest) ([]*policypb.PreviewResponse, error) {
@@ -40,6 +75,9 @@ func (j *judge) preview(ctx context.Context, agent Agent, ring *flows.Ring[flows
 	if need, judged := policy.LabelKeys(added), agent.Judged(); !judged.Covers(need) {
 		return nil, unjudged(need, judged)
 	}
+	if err := j.fits(ch.other); err != nil {
+		return nil, err
+	}
 	j.learn(added)
 	since := req.GetSince().AsTime()
 	rec, err := j.read(ctx, agent, ring, since)
@@ -53,15 +91,17 @@ func (j *judge) preview(ctx context.Context, agent Agent, ring *flows.Ring[flows
 	}
 	var matrix [2]*sides
 	for moment := range matrix {
+		room := 0 // as much as there is by the rules in force
 		if moment == 1 {
 			if err := j.put(ch.rules); err != nil {
 				return nil, err
 			}
+			room = matrix[0].ranges + maxRanges
 		}
 		if err := rec.judge(ctx, j, moment); err != nil {
 			return nil, err
 		}
-		if matrix[moment], err = j.ask(ctx, list); err != nil {
+		if matrix[moment], err = j.ask(ctx, list, room); err != nil {
 			return nil, err
 		}
 	}
@@ -70,7 +110,11 @@ func (j *judge) preview(ctx context.Context, agent Agent, ring *flows.Ring[flows
 		sum.Oldest = timestamppb.New(rec.oldest)
 	}
 	out := []*policypb.PreviewResponse{{Revision: j.snap.Revision, Changes: ch.told, Warnings: ch.warnings}}
-	for part := range slices.Chunk(j.connections(rec, Room(req), sum), 64) {
+	connections, err := j.connections(ctx, rec, Room(req), sum)
+	if err != nil {
+		return nil, err
+	}
+	for part := range slices.Chunk(connections, 64) {
 		out = append(out, &policypb.PreviewResponse{Connections: part})
 	}
 	parties, pairs, err := changedPairs(ctx, list, matrix, bound(req.GetPairs(), defaultPairs, maxPairs), sum)
@@ -80,7 +124,7 @@ func (j *judge) preview(ctx context.Context, agent Agent, ring *flows.Ring[flows
 	for part := range slices.Chunk(parties, 200) {
 		out = append(out, &policypb.PreviewResponse{Parties: part})
 	}
-	for part := range slices.Chunk(pairs, 64) {
+	for part := range pieces(pairs, rangesOf) {
 		out = append(out, &policypb.PreviewResponse{Pairs: part})
 	}
 	return append(out, &policypb.PreviewResponse{Summary: sum}), nil
@@ -123,7 +167,7 @@ type group struct {
 }
 
 // connections tells of those that would be otherwise, as far as there is room for, and counts all.
-func (j *judge) connections(rec *record, room int, sum *policypb.PreviewSummary) []*policypb.Connection {
+func (j *judge) connections(ctx context.Context, rec *record, room int, sum *policypb.PreviewSummary) ([]*policypb.Connection, error) {
 	type key struct {
 		src, dst identity.ID
 		proto    uint8
@@ -178,12 +222,15 @@ func (j *judge) connections(rec *record, room int, sum *policypb.PreviewSummary)
 				sum.ConnectionsLeftOut += uint64(len(part) - i)
 				break
 			}
+			if err := ctx.Err(); err != nil {
+				return nil, err
+			}
 			g.Decision = j.decision(g.one)
 			out = append(out, g.Connection)
 		}
 	}
 	sum.Refused, sum.Allowed = uint64(refusals(list)), uint64(len(list)-refusals(list))
-	return out
+	return out, nil
 }
 
 // refusals returns how many of the groups, sorted, would be refused.
@@ -239,8 +286,13 @@ func (j *judge) partyOf(e end) policy.Party { return partyOf(e.id, e.subject, e.
 // changedPairs tells between whom something else passes, and counts all.
 func changedPairs(ctx context.Context, list []*party, matrix [2]*sides, room int, sum *policypb.PreviewSummary) ([]*policypb.Party, []*policypb.PairChange, error) {
 	type pair [4]uint32
-	type change struct{ opened, closed []policy.PortMatch }
+	type change struct{ opened, closed bool }
 	known := map[pair]change{}
+	compare := func(p pair) (opened, closed []policy.PortMatch) {
+		before, after := matrix[0].passing(p[0], p[1]), matrix[1].passing(p[2], p[3])
+		return policy.Subtract(after, before), policy.Subtract(before, after)
+	}
+	told := 0
 	places := map[int]uint32{}
 	var parties []*policypb.Party
 	var pairs []*policypb.PairChange
@@ -265,29 +317,37 @@ func changedPairs(ctx context.Context, list []*party, matrix [2]*sides, room int
 			p[2], p[3] = matrix[1].of(i, k)
 			c, ok := known[p]
 			if !ok {
-				before, after := matrix[0].passing(p[0], p[1]), matrix[1].passing(p[2], p[3])
-				c = change{policy.Subtract(after, before), policy.Subtract(before, after)}
+				if err := ctx.Err(); err != nil {
+					return nil, nil, err
+				}
+				opened, closed := compare(p)
+				if len(known) == maxKnown {
+					clear(known)
+				}
+				c = change{len(opened) > 0, len(closed) > 0}
 				known[p] = c
 			}
-			if len(c.opened)+len(c.closed) == 0 {
+			if c == (change{}) {
 				continue
 			}
-			if len(c.opened) > 0 {
+			if c.opened {
 				sum.PairsOpened++
 			}
-			if len(c.closed) > 0 {
+			if c.closed {
 				sum.PairsClosed++
 			}
-			if len(pairs) == room {
+			if len(pairs) == room || told >= maxTold {
 				sum.PairsLeftOut++
 				continue
 			}
+			opened, closed := compare(p)
 			pairs = append(pairs, &policypb.PairChange{
 				Source: place(i), Destination: place(k),
 				Before: matrix[0].access(p[0], p[1], matrix[0].byAddress(src, dst, p[0], p[1])),
 				After:  matrix[1].access(p[2], p[3], matrix[1].byAddress(src, dst, p[2], p[3])),
-				Opened: ranges(c.opened), Closed: ranges(c.closed),
+				Opened: ranges(opened), Closed: ranges(closed),
 			})
+			told += rangesOf(pairs[len(pairs)-1])
 		}
 	}
 	return parties, pairs, nil

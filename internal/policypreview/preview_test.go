@@ -428,3 +428,28 @@ func TestSuggestionsGoTogether(t *testing.T) {
 		t.Errorf("of %d packets: %v\n%s", n, sum, all.GetDocuments())
 	}
 }
+
+// Pieces have everything once, in order, and are no larger than one message.
+func TestPieces(t *testing.T) {
+	t.Parallel()
+	rng := rand.New(rand.NewPCG(seed(t), 4))
+	for range 100 {
+		var list, got []int
+		for range rng.IntN(300) {
+			list = append(list, rng.IntN([]int{2, maxPiece / 10, maxPiece * 2}[rng.IntN(3)]))
+		}
+		for part := range pieces(list, func(n int) int { return n }) {
+			sum := 0
+			for _, n := range part {
+				sum += n
+			}
+			if len(part) == 0 || len(part) > 64 || sum > maxPiece && len(part) > 1 {
+				t.Fatalf("a piece of %v", part)
+			}
+			got = append(got, part...)
+		}
+		if !slices.Equal(got, list) {
+			t.Fatalf("%v became %v", list, got)
+		}
+	}
+}

@@ -258,7 +258,7 @@ func (r *record) judge(ctx context.Context, j *judge, moment int) error {
 		add(s.src.subject, side{s, datapath.Egress})
 		add(s.dst.subject, side{s, datapath.Ingress})
 	}
-	return j.each(ctx, subjects, func(subject policy.Subject, rs datapath.RuleSetID) {
+	return j.each(ctx, subjects, func(subject policy.Subject, rs datapath.RuleSetID) error {
 		for _, x := range of[subject] {
 			peer := x.s.src
 			if x.dir == datapath.Egress {
@@ -266,6 +266,7 @@ func (r *record) judge(ctx context.Context, j *judge, moment int) error {
 			}
 			x.s.passes[moment][x.dir] = j.engine.Lookup(rs, x.dir, peer.id, peer.addr, x.s.proto, x.s.port).Pass()
 		}
+		return nil
 	})
 }
 

@@ -25,6 +25,8 @@ const (
 	answers = 8
 	// explains is how many packets are explained at once.
 	explains = 4
+	// patience is how long a preview may take: nobody else has one meanwhile.
+	patience = time.Minute
 )
 
 // Config is what a [Server] is made from.
@@ -45,6 +47,7 @@ type Server struct {
 	// previewing and turn have room for one: a preview, and the matrix that is computed.
 	previewing, turn chan struct{}
 	sending          chan struct{}
+	patience         time.Duration // with a preview
 	explaining       chan struct{}
 
 	mu     sync.Mutex
@@ -75,6 +78,7 @@ func New(cfg Config) (*Server, error) {
 	return &Server{
 		cfg: cfg, previewing: make(chan struct{}, 1), turn: make(chan struct{}, 1),
 		sending: make(chan struct{}, answers), explaining: make(chan struct{}, explains),
+		patience: patience,
 	}, nil
 }
 
@@ -226,12 +230,18 @@ func (s *Server) previewFor(ctx context.Context, req *policypb.PreviewRequest) (
 	default:
 		return nil, status.Error(codes.ResourceExhausted, "another preview is being computed on this node; try again in a few seconds")
 	}
+	ctx, cancel := context.WithTimeoutCause(ctx, s.patience, status.Errorf(codes.DeadlineExceeded,
+		"the preview takes longer than %v: ask about fewer policies at once", s.patience))
+	defer cancel()
 	j, err := newJudge(s.cfg.Agent)
 	if err != nil {
 		return nil, err
 	}
 	pieces, err := j.preview(ctx, s.cfg.Agent, s.cfg.Record.Flows, req)
 	if err != nil {
+		if c := context.Cause(ctx); c != nil {
+			return nil, c
+		}
 		return nil, err
 	}
 	pieces[0].NodeName, pieces[0].Time = s.cfg.Node, timestamppb.Now()
