@@ -45,7 +45,9 @@ func (v *View) units() (out []*held, assigned map[netip.Addr]bool) {
 	assigned = map[netip.Addr]bool{}
 	for k := range v.Attached {
 		i := &v.Attached[k]
-		assigned[i.Primary] = true
+		if i.Primary.IsValid() {
+			assigned[i.Primary] = true
+		}
 		for _, u := range i.Held {
 			addrs(u, func(a netip.Addr) { assigned[a] = true })
 			if v.usable(i) {
@@ -97,7 +99,8 @@ func (v *View) pool(d *Decision, units []*held) {
 	}
 	for k := range v.Attached {
 		// The first interface's primary address is the node's own.
-		if i := &v.Attached[k]; i.Index > 0 && v.usable(i) && v.Releases[i.Primary] != v2.IPReleased {
+		i := &v.Attached[k]
+		if i.Index > 0 && i.Primary.IsValid() && v.usable(i) && v.Releases[i.Primary] != v2.IPReleased {
 			d.Pool[i.Primary] = i.ID
 		}
 	}

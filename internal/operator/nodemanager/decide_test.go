@@ -108,6 +108,9 @@ func (w *world) create(subnet string, addresses, prefixes int) {
 	}
 	w.take(p)
 	i := Interface{ID: fmt.Sprint("eni-", w.made), Subnet: subnet, Primary: p.Addr(), Managed: w.made > 0, DeleteOnTermination: w.made == 0}
+	if w.made > 0 && w.r.IntN(8) == 0 {
+		i.Primary = netip.Addr{} // it has one that is never told
+	}
 	w.made++
 	w.assign(&i, addresses, prefixes)
 	w.v.Loose = append(w.v.Loose, i)
@@ -160,7 +163,8 @@ func (w *world) step() (d Decision, fault string) {
 	case Modify:
 		at().DeleteOnTermination = d.Step.Interface.DeleteOnTermination
 	case Delete:
-		for _, u := range append(w.v.Loose[0].Held, netip.PrefixFrom(w.v.Loose[0].Primary, 32)) {
+		delete(w.taken, w.v.Loose[0].Primary)
+		for _, u := range w.v.Loose[0].Held {
 			addrs(u, func(a netip.Addr) { delete(w.taken, a) })
 		}
 		w.v.Loose = w.v.Loose[1:]
@@ -257,7 +261,7 @@ func (w *world) check() string {
 		for _, u := range i.Held {
 			addrs(u, func(a netip.Addr) { seen[a] = i.ID })
 		}
-		if w.v.UsePrimary {
+		if w.v.UsePrimary && i.Primary.IsValid() {
 			seen[i.Primary] = i.ID
 		}
 	}
@@ -352,6 +356,21 @@ func TestWorld(t *testing.T) {
 			w.v.Now = w.v.Now.Add(time.Second)
 		}
 		fail(w.settled(d))
+	}
+}
+
+// TestNoPrimary has the cloud tell no primary address of an interface: the pool has none either.
+func TestNoPrimary(t *testing.T) {
+	held := netip.MustParsePrefix("10.0.0.7/32")
+	v := &View{
+		UsePrimary: true, Limits: Limits{Interfaces: 2, Addresses: 2},
+		Attached: []Interface{{ID: "a", Attachment: "x", Primary: netip.MustParseAddr("10.0.0.5")}, {ID: "b", Attachment: "x", Index: 1, Held: []netip.Prefix{held}}},
+	}
+	if d := Decide(v); !maps.Equal(d.Pool, map[netip.Addr]string{held.Addr(): "b"}) || d.Available != 1 {
+		t.Errorf("%d addresses: %v", d.Available, d.Pool)
+	}
+	if _, assigned := v.units(); len(assigned) != 2 || assigned[netip.Addr{}] {
+		t.Errorf("assigned: %v", assigned)
 	}
 }
 

@@ -38,6 +38,7 @@ type Interface struct {
 	Tags        map[string]string
 	// Managed is set if an operator of this cluster has made it.
 	Managed bool
+	// Primary is not valid as long as the cloud does not tell it.
 	Primary netip.Addr
 	// Held are the secondary addresses, each as a prefix of full length, and the delegated
 	// prefixes.
