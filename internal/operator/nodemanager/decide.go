@@ -295,7 +295,7 @@ func (v *View) extend(d *Decision, ask int, prefixes bool) bool {
 		if !v.usable(i) || prefixes && s.NoPrefixes {
 			continue
 		}
-		if n := v.countOf(d, ask, v.Limits.Addresses-1-len(i.Held), s.Free, prefixes); n > 0 {
+		if n := v.countOf(d, ask, v.room(i), s.Free, prefixes); n > 0 {
 			d.Step = Step{Call: Assign, Interface: *i}
 			d.Step.count(n, prefixes)
 			return true
@@ -333,7 +333,7 @@ func (v *View) whyNot(d *Decision) string {
 	room := false // on an interface that is there
 	for k := range v.Attached {
 		i := &v.Attached[k]
-		if v.usable(i) && len(i.Held) < v.Limits.Addresses-1 {
+		if v.usable(i) && v.room(i) > 0 {
 			room = true
 			dry = append(dry, v.subnetText(i.Subnet))
 		}

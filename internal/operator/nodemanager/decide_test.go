@@ -374,6 +374,25 @@ func TestNoPrimary(t *testing.T) {
 	}
 }
 
+// TestOther has what no pod gets take places of an interface: no address is asked for there.
+func TestOther(t *testing.T) {
+	v := &View{
+		PreAllocate: 8, Limits: Limits{Interfaces: 1, Addresses: 4}, Subnets: map[string]Subnet{"s": {ID: "s", Free: 100}},
+		Attached: []Interface{{ID: "a", Attachment: "x", Subnet: "s", Primary: netip.MustParseAddr("10.0.0.5"), Held: []netip.Prefix{netip.MustParsePrefix("10.0.0.7/32")}, Other: 1}},
+	}
+	if d := Decide(v); d.Step.Call != Assign || d.Step.Addresses != 1 || d.AtCapacity {
+		t.Errorf("a place of four is left: %+v", d)
+	}
+	v.Attached[0].Other = 2
+	if d := Decide(v); d.Step.Call != Nothing || !d.AtCapacity || d.Fault != "" {
+		t.Errorf("no place is left: %+v", d)
+	}
+	v.Pending = 2
+	if d := Decide(v); d.Step.Call != Nothing || !strings.Contains(d.Fault, "hold no more than 4 addresses") {
+		t.Errorf("no place is left, and pods wait: %+v", d)
+	}
+}
+
 // TestWatermarks has the field's formulas as a table.
 func TestWatermarks(t *testing.T) {
 	for _, c := range []struct{ pre, floor, most, above, available, used, needed, excess int }{

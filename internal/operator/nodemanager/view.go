@@ -43,6 +43,8 @@ type Interface struct {
 	// Held are the secondary addresses, each as a prefix of full length, and the delegated
 	// prefixes.
 	Held []netip.Prefix
+	// Other counts what takes places, too, and pods cannot get: IPv6, or what has no address yet.
+	Other int
 }
 
 // clone returns a copy whose Held may be changed.
@@ -219,6 +221,9 @@ func size(unit netip.Prefix) int { return 1 << (unit.Addr().BitLen() - unit.Bits
 func comparePrefix(a, b netip.Prefix) int {
 	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 }
+
+// room is how many addresses or prefixes more an interface can hold.
+func (v *View) room(i *Interface) int { return v.Limits.Addresses - 1 - len(i.Held) - i.Other }
 
 // sortedSubnets are those in which an interface may be made, with most room first.
 func (v *View) sortedSubnets() []Subnet {

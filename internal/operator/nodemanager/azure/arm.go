@@ -208,7 +208,7 @@ func (o object) set(name string, value any) error {
 
 // edited returns o whose list of IP configurations is edit's. Of those that are kept nothing is
 // lost.
-func (o object) edited(edit func(configs []ipConfig) (keep []bool, more []ipConfig)) error {
+func (o object) edited(edit func(configs []ipConfig) (keep []bool, more []ipConfig, err error)) error {
 	var raw []json.RawMessage
 	var configs []ipConfig
 	if text := o["ipConfigurations"]; text != nil {
@@ -219,7 +219,10 @@ func (o object) edited(edit func(configs []ipConfig) (keep []bool, more []ipConf
 			return fmt.Errorf("answer of Azure: ipConfigurations: %w", err)
 		}
 	}
-	keep, more := edit(configs)
+	keep, more, err := edit(configs)
+	if err != nil {
+		return err
+	}
 	out := []any{}
 	for k := range raw {
 		if keep[k] {

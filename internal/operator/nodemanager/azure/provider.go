@@ -227,8 +227,11 @@ func interfaces(all []nic) (out []nodemanager.Interface, err error) {
 			i.Groups = []string{n.Properties.Group.ID}
 		}
 		for _, x := range n.Properties.Configs {
-			if x.Properties.Version == "IPv6" || x.Properties.Address == "" {
-				continue // or is on its way
+			if x.Properties.Version == "IPv6" || x.Properties.Address == "" { // or is on its way
+				if stays(n, &x) && (x.Properties.Version == "IPv6" || !x.Properties.Primary) {
+					i.Other++
+				}
+				continue
 			}
 			a, err := netip.ParseAddr(x.Properties.Address)
 			if err != nil || !a.Is4() {
@@ -257,19 +260,20 @@ func (p *Provider) Limits(context.Context, string) (nodemanager.Limits, error) {
 // Assign implements [nodemanager.Provider].
 func (p *Provider) Assign(ctx context.Context, s nodemanager.Step) ([]netip.Prefix, error) {
 	var names []string
-	after, err := p.edit(ctx, s.Interface.ID, func(n *nic, configs []ipConfig) ([]bool, []ipConfig) {
+	after, err := p.edit(ctx, s.Interface.ID, func(n *nic, configs []ipConfig) ([]bool, []ipConfig, error) {
 		keep := make([]bool, len(configs))
 		var subnet *reference
 		kept := 0
 		for k, x := range configs {
-			// What was told to a scale set's instance once and could not be had is not told again.
-			keep[k] = x.Properties.Primary || !strings.HasPrefix(x.Name, ownConfig) || addressOf(n, x.Name).IsValid()
-			if keep[k] {
+			if keep[k] = stays(n, &x); keep[k] {
 				kept++
 			}
 			if x.Properties.Primary && x.Properties.Version != "IPv6" {
 				subnet = x.Properties.Subnet
 			}
+		}
+		if kept >= maxAddresses {
+			return nil, nil, &nodemanager.Error{Text: fmt.Sprintf("Azure: interface %s holds no more than %d addresses: fewer pods per node, or another interface", n.Name, maxAddresses)}
 		}
 		var more []ipConfig
 		for range min(s.Addresses, maxAddresses-kept) {
@@ -280,7 +284,7 @@ func (p *Provider) Assign(ctx context.Context, s nodemanager.Step) ([]netip.Pref
 			}
 			names, more = append(names, x.Name), append(more, x)
 		}
-		return keep, more
+		return keep, more, nil
 	})
 	if err != nil {
 		return nil, err
@@ -294,15 +298,21 @@ func (p *Provider) Assign(ctx context.Context, s nodemanager.Step) ([]netip.Pref
 	return units, nil
 }
 
+// stays reports whether a configuration stays when others are added: what was told to a scale set's
+// instance once and could not be had is not told again.
+func stays(n *nic, x *ipConfig) bool {
+	return x.Properties.Primary || !strings.HasPrefix(x.Name, ownConfig) || addressOf(n, x.Name).IsValid()
+}
+
 // Unassign implements [nodemanager.Provider].
 func (p *Provider) Unassign(ctx context.Context, s nodemanager.Step) error {
-	_, err := p.edit(ctx, s.Interface.ID, func(n *nic, configs []ipConfig) ([]bool, []ipConfig) {
+	_, err := p.edit(ctx, s.Interface.ID, func(n *nic, configs []ipConfig) ([]bool, []ipConfig, error) {
 		keep := make([]bool, len(configs))
 		for k, x := range configs {
 			a := addressOf(n, x.Name)
 			keep[k] = x.Properties.Primary || !slices.ContainsFunc(s.Units, func(u netip.Prefix) bool { return u.Addr() == a })
 		}
-		return keep, nil
+		return keep, nil, nil
 	})
 	return err
 }
@@ -319,9 +329,9 @@ func addressOf(n *nic, config string) netip.Addr {
 }
 
 // edit changes the IP configurations of an interface: edit is given what the interface is and the
-// configurations to change, and says which of them to keep and which to add. It returns the
-// interface as it is afterwards.
-func (p *Provider) edit(ctx context.Context, id string, edit func(n *nic, configs []ipConfig) ([]bool, []ipConfig)) (*nic, error) {
+// configurations to change, and says which of them to keep and which to add; nothing changes if it
+// fails. It returns the interface as it is afterwards.
+func (p *Provider) edit(ctx context.Context, id string, edit func(n *nic, configs []ipConfig) ([]bool, []ipConfig, error)) (*nic, error) {
 	read, version := readNIC, networkVersion
 	if strings.Contains(id, setsInID) {
 		read, version = readOneNIC, setNICVersion
@@ -337,7 +347,7 @@ func (p *Provider) edit(ctx context.Context, id string, edit func(n *nic, config
 	if err := settled(n.Properties.State); err != nil {
 		return nil, err
 	}
-	with := func(configs []ipConfig) ([]bool, []ipConfig) { return edit(n, configs) }
+	with := func(configs []ipConfig) ([]bool, []ipConfig, error) { return edit(n, configs) }
 	if strings.Contains(id, setsInID) {
 		err = p.editInstance(ctx, id, n.Name, with)
 	} else {
@@ -364,7 +374,7 @@ func (o object) nic() (*nic, error) {
 	return n, o.into(n)
 }
 
-func (p *Provider) editInterface(ctx context.Context, id string, o object, etag string, edit func([]ipConfig) ([]bool, []ipConfig)) error {
+func (p *Provider) editInterface(ctx context.Context, id string, o object, etag string, edit func([]ipConfig) ([]bool, []ipConfig, error)) error {
 	properties, err := o.within("properties")
 	if err != nil {
 		return err
@@ -381,7 +391,7 @@ func (p *Provider) editInterface(ctx context.Context, id string, o object, etag 
 // editInstance changes an interface of a scale set's instance by the instance's model. Only what is
 // to change is sent: the image and such stay without a word about them, and no right to them is
 // needed.
-func (p *Provider) editInstance(ctx context.Context, id, name string, edit func([]ipConfig) ([]bool, []ipConfig)) error {
+func (p *Provider) editInstance(ctx context.Context, id, name string, edit func([]ipConfig) ([]bool, []ipConfig, error)) error {
 	instance, _, _ := strings.Cut(id, interfacesIn)
 	o := object{}
 	if err := p.get(ctx, readSetVM, instance, computeVersion, &o); err != nil {
