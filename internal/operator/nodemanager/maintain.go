@@ -381,7 +381,10 @@ func (m *Manager) make(ctx context.Context, o *v2.CiliumNode, w *work) error {
 	begun := time.Now()
 	switch s.Call {
 	case Assign:
-		c.units, err = m.provider.Assign(ctx, s)
+		if c.units, err = m.provider.Assign(ctx, s); err == nil && len(c.units) == 0 {
+			// Taken for success, it would be asked for again at once and without end.
+			err = &Error{Text: fmt.Sprintf("the cloud has assigned nothing to interface %s and says no error: it is tried again by itself", s.Interface.ID)}
+		}
 	case Unassign:
 		c.units, err = s.Units, m.provider.Unassign(ctx, s)
 	case Create:

@@ -33,7 +33,8 @@ type Provider interface {
 	// the merge patch of its value. same is set if it says so already.
 	Status(n *v2.CiliumNode, s *Snapshot, attached []Interface) (field string, value any, same bool)
 
-	// Assign has the cloud choose addresses or prefixes for an interface and returns them.
+	// Assign has the cloud choose addresses or prefixes for an interface and returns them: as many
+	// as the step says, or fewer. No address at all and no error counts as a failure.
 	Assign(ctx context.Context, s Step) ([]netip.Prefix, error)
 	Unassign(ctx context.Context, s Step) error
 	// Create makes an interface for an instance. It is not attached, and bears in the cloud whom it
