@@ -78,6 +78,10 @@ func afterOf(err error) time.Duration {
 func (b *Budget) wait(ctx context.Context) error {
 	for {
 		if err := b.limiter.Wait(ctx); err != nil {
+			if _, bounded := ctx.Deadline(); bounded && ctx.Err() == nil {
+				// It does not begin to wait for what comes too late.
+				return fmt.Errorf("%w: %w", context.DeadlineExceeded, err)
+			}
 			return err
 		}
 		b.mu.Lock()

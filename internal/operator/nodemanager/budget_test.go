@@ -40,6 +40,20 @@ func TestRetryAfter(t *testing.T) {
 	}
 	b.mu.Unlock()
 
+	// ---- a call that cannot begin before its deadline -----------------------------------------
+	cfg := Defaults()
+	cfg.QPS, cfg.Burst = 0.001, 1
+	slow := NewBudget(cfg, metrics)
+	done := func(context.Context) error { return nil }
+	if err := slow.Do(t.Context(), "read", done); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := slow.Do(ctx, "read", done); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a call past its deadline: %v", err)
+	}
+
 	// ---- what is told of it -------------------------------------------------------------------
 	metrics.took(&Step{Call: Assign, Interface: Interface{Subnet: "a"}}, nil, time.Second)
 	metrics.took(&Step{Call: Create, Subnet: "a"}, errors.New("no"), time.Second)

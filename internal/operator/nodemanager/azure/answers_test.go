@@ -2,11 +2,13 @@ package azure
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -118,5 +120,78 @@ func TestOtherConfigurations(t *testing.T) {
 	n.Properties.Configs[0].Properties.Address = "" // a primary address has its place anyway
 	if list, err = interfaces([]nic{n}); err != nil || list[0].Primary.IsValid() || list[0].Other != 2 {
 		t.Fatalf("%+v (%v)", list, err)
+	}
+}
+
+// isOperation reports whether a request asks what has become of a change.
+func isOperation(r *http.Request) bool { return strings.Contains(r.URL.Path, "/operations/") }
+
+// TestEndlessOperation has a change never end, and be asked about once a day: whoever waits for it
+// is told so soon.
+func TestEndlessOperation(t *testing.T) {
+	t.Parallel()
+	for _, action := range []string{putNIC, putVM} {
+		g, p := answering(t, func(r *http.Request, h http.Header, body []byte) []byte {
+			if !isOperation(r) {
+				return body
+			}
+			h.Set("Retry-After", "86400")
+			return []byte(`{"status":"InProgress"}`)
+		})
+		p.longest = 300 * time.Millisecond
+		_, err := p.Assign(t.Context(), nodemanager.Step{Interface: start(t, g, p, action)(), Addresses: 1})
+		var e *nodemanager.Error
+		if !errors.As(err, &e) || !strings.Contains(e.Text, "has not ended within 300ms") {
+			t.Errorf("%s: %v", action, err)
+		}
+	}
+
+	// ---- who asked does not want it any more --------------------------------------------------
+	g, p := answering(t, func(r *http.Request, _ http.Header, body []byte) []byte {
+		if isOperation(r) {
+			return []byte(`{"status":"InProgress"}`)
+		}
+		return body
+	})
+	i := start(t, g, p, putNIC)()
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	_, err := p.Assign(ctx, nodemanager.Step{Interface: i, Addresses: 1})
+	if err == nil || strings.Contains(err.Error(), "has not ended") {
+		t.Errorf("another's end: %v", err)
+	}
+}
+
+// TestLongPause has the cloud want to be asked again in a day, and the change end at once: the
+// pause is bounded.
+func TestLongPause(t *testing.T) {
+	t.Parallel()
+	g, p := answering(t, func(r *http.Request, h http.Header, body []byte) []byte {
+		if isOperation(r) || r.Method == http.MethodPut {
+			h.Set("Retry-After", "86400")
+		}
+		return body
+	})
+	one := start(t, g, p, putNIC)
+	if units, err := p.Assign(t.Context(), nodemanager.Step{Interface: one(), Addresses: 2}); err != nil || len(units) != 2 {
+		t.Errorf("%v, %v", units, err)
+	}
+}
+
+// TestCanceled has the last change of an interface and of its machine have been canceled: this is
+// an end as another, and they can be changed again.
+func TestCanceled(t *testing.T) {
+	t.Parallel()
+	for _, action := range []string{putNIC, putVM} {
+		g, p := answering(t, func(r *http.Request, _ http.Header, body []byte) []byte {
+			if r.Method != http.MethodGet || isOperation(r) {
+				return body
+			}
+			return bytes.ReplaceAll(body, []byte(`"provisioningState":"Succeeded"`), []byte(`"provisioningState":"Canceled"`))
+		})
+		one := start(t, g, p, action)
+		if units, err := p.Assign(t.Context(), nodemanager.Step{Interface: one(), Addresses: 2}); err != nil || len(units) != 2 {
+			t.Errorf("%s: %v, %v", action, units, err)
+		}
 	}
 }

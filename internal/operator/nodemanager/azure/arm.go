@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -124,9 +125,23 @@ func (p *Provider) same(at string) bool {
 	return err == nil && ownErr == nil && u.Scheme == own.Scheme && u.Host == own.Host && u.RawQuery != ""
 }
 
-// put replaces a resource that still is what etag says, and returns when the cloud is done
-// ("Track asynchronous Azure operations").
+// put replaces a resource that still is what etag says, and returns when the cloud is done, or when
+// it has not been for too long.
 func (p *Provider) put(ctx context.Context, permission, id, version string, body any, etag string) error {
+	bounded, cancel := context.WithTimeout(ctx, p.longest)
+	defer cancel()
+	err := p.replace(bounded, permission, id, version, body, etag)
+	end, _ := bounded.Deadline()
+	if callers, ok := ctx.Deadline(); errors.Is(err, context.DeadlineExceeded) && (!ok || end.Before(callers)) {
+		text := fmt.Sprintf("Azure: %s has not ended within %s: it is looked at again by itself; the activity log of the network interface or its machine says more", permission, p.longest)
+		return &nodemanager.Error{Text: text, Err: err}
+	}
+	return err
+}
+
+// replace sends a resource and follows the operation that the cloud begins ("Track asynchronous
+// Azure operations").
+func (p *Provider) replace(ctx context.Context, permission, id, version string, body any, etag string) error {
 	answer, err := p.send(ctx, permission, http.MethodPut, id, version, body, etag, nil)
 	if err != nil {
 		return err
@@ -144,7 +159,9 @@ func (p *Provider) put(ctx context.Context, permission, id, version string, body
 	}
 	wait := p.poll
 	for !poller.Done() {
-		if !sleep(ctx, max(wait, retryAfter(answer))) {
+		// The cloud may want to be asked seldom, but not so seldom that a change which has ended is
+		// not seen to.
+		if !sleep(ctx, max(wait, min(retryAfter(answer), 30*p.poll))) {
 			return ctx.Err()
 		}
 		wait = min(wait*3/2, 10*p.poll)

@@ -34,6 +34,9 @@ const (
 	ownConfig = "pods-"
 	// firstPoll is the first pause between two looks at what is under way.
 	firstPoll = time.Second
+	// longestChange is how long a change is waited for. What waits is a worker of the node manager;
+	// nobody changes the interface as long as the cloud does not say that it has settled.
+	longestChange = 5 * time.Minute
 )
 
 // Permissions, by which calls are known in metrics and errors.
@@ -53,10 +56,11 @@ const (
 
 // Provider implements [nodemanager.Provider]. Make it with [New].
 type Provider struct {
-	cfg    Config
-	arm    *arm.Client
-	budget *nodemanager.Budget
-	poll   time.Duration
+	cfg     Config
+	arm     *arm.Client
+	budget  *nodemanager.Budget
+	poll    time.Duration
+	longest time.Duration
 }
 
 // New makes a provider. It sends nothing.
@@ -85,7 +89,7 @@ func newProvider(cfg Config, b *nodemanager.Budget, cred azcore.TokenCredential,
 	if err != nil {
 		return nil, fmt.Errorf("client of Azure: %w", err)
 	}
-	return &Provider{cfg: cfg, arm: client, budget: b, poll: firstPoll}, nil
+	return &Provider{cfg: cfg, arm: client, budget: b, poll: firstPoll, longest: longestChange}, nil
 }
 
 // key is an ID by which things are compared: Azure does not care about case, and answers now in
@@ -363,7 +367,7 @@ func (p *Provider) edit(ctx context.Context, id string, edit func(n *nic, config
 // settled refuses what somebody is changing: what it will be is not known.
 func settled(state string) error {
 	switch state {
-	case "", "Succeeded", "Failed":
+	case "", "Succeeded", "Failed", "Canceled":
 		return nil
 	}
 	return &nodemanager.Error{Code: "AnotherOperationInProgress", Text: "something else is changing the network interface or its machine: it is tried again by itself"}
