@@ -26,38 +26,22 @@ const (
 	maxSlowest = 16
 )
 
-// nodeHealth answers which nodes reach each other: what all of them find, put together. Whoever has
-// turn may change it.
+// nodeHealth answers which nodes reach each other: what all of them find, put together.
 type nodeHealth struct {
 	health.UnimplementedNodeHealthServer
 	relay   *Relay
 	timeout time.Duration // of a question to all nodes
-	turn    chan struct{}
-	at      time.Time
-	last    *health.GetResponse // it is not changed any more
+	recent  recent[*health.GetResponse]
 }
 
 func newNodeHealth(r *Relay) *nodeHealth {
-	return &nodeHealth{relay: r, timeout: r.cfg.DialTimeout, turn: make(chan struct{}, 1)}
+	return &nodeHealth{relay: r, timeout: r.cfg.DialTimeout, recent: newRecent[*health.GetResponse]()}
 }
 
 // Get implements [health.NodeHealthServer]. However many ask, nodes are asked once in a few
 // seconds.
 func (h *nodeHealth) Get(ctx context.Context, _ *health.GetRequest) (*health.GetResponse, error) {
-	select {
-	case h.turn <- struct{}{}:
-		defer func() { <-h.turn }()
-	case <-ctx.Done():
-		return nil, status.FromContextError(ctx.Err()).Err()
-	}
-	if time.Since(h.at) > healthAge {
-		found := h.ask(ctx)
-		if ctx.Err() != nil {
-			return nil, status.FromContextError(ctx.Err()).Err()
-		}
-		h.last, h.at = found, time.Now()
-	}
-	return h.last, nil
+	return h.recent.get(ctx, healthAge, h.ask)
 }
 
 // ask asks all nodes.
@@ -67,32 +51,26 @@ func (h *nodeHealth) ask(ctx context.Context) *health.GetResponse {
 	views, _ := h.relay.roster.nodes()
 	sum := newHealthSum(len(views))
 	var mu sync.Mutex
-	slots := make(chan struct{}, askAtOnce)
-	var asked sync.WaitGroup
-	for _, v := range views {
-		if v.conn == nil {
-			mu.Lock()
-			sum.problem(v.name, "no answer to the relay: "+unavailable(v))
-			mu.Unlock()
-			continue
+	askEach(len(views), func(i int) {
+		v := views[i]
+		var res *health.GetResponse
+		var err error
+		if v.conn != nil {
+			res, err = health.NewNodeHealthClient(v.conn).Get(ctx, &health.GetRequest{})
 		}
-		slots <- struct{}{} // each ends with ctx
-		asked.Go(func() {
-			defer func() { <-slots }()
-			res, err := health.NewNodeHealthClient(v.conn).Get(ctx, &health.GetRequest{})
-			mu.Lock()
-			defer mu.Unlock()
-			switch {
-			case status.Code(err) == codes.Unimplemented:
-				sum.problem(v.name, "it is of a version that does not tell")
-			case err != nil:
-				sum.problem(v.name, text(err))
-			default:
-				sum.add(v.name, res)
-			}
-		})
-	}
-	asked.Wait()
+		mu.Lock()
+		defer mu.Unlock()
+		switch {
+		case v.conn == nil:
+			sum.problem(v.name, "no answer to the relay: "+unavailable(v))
+		case status.Code(err) == codes.Unimplemented:
+			sum.problem(v.name, "it is of a version that does not tell")
+		case err != nil:
+			sum.problem(v.name, text(err))
+		default:
+			sum.add(v.name, res)
+		}
+	})
 	return sum.response()
 }
 

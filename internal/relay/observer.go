@@ -20,8 +20,6 @@ const (
 	namespacesAge = 5 * time.Second
 	// maxNamespaces bounds that answer.
 	maxNamespaces = 1 << 15
-	// askAtOnce is how many nodes are asked for their namespaces at the same time.
-	askAtOnce = 64
 )
 
 // ServerStatus implements [observer.ObserverServer]: the sum of what nodes last said, which is at
@@ -71,32 +69,13 @@ func (r *Relay) GetAgentEvents(*observer.GetAgentEventsRequest, observer.Observe
 	return status.Error(codes.Unimplemented, "a relay does not tell the events of agents; ask the agent of the node")
 }
 
-// namespaces is the last answer about namespaces. Whoever has turn may change it.
-type namespaces struct {
-	turn chan struct{}
-	at   time.Time
-	list []*observer.Namespace
-}
-
-func newNamespaces() namespaces { return namespaces{turn: make(chan struct{}, 1)} }
-
 // GetNamespaces implements [observer.ObserverServer]. Nodes that do not answer are left out.
 func (r *Relay) GetNamespaces(ctx context.Context, _ *observer.GetNamespacesRequest) (*observer.GetNamespacesResponse, error) {
-	ns := &r.namespaces
-	select {
-	case ns.turn <- struct{}{}:
-		defer func() { <-ns.turn }()
-	case <-ctx.Done():
-		return nil, status.FromContextError(ctx.Err()).Err()
+	list, err := r.namespaces.get(ctx, namespacesAge, r.askNamespaces)
+	if err != nil {
+		return nil, err
 	}
-	if time.Since(ns.at) > namespacesAge {
-		list := r.askNamespaces(ctx)
-		if ctx.Err() != nil {
-			return nil, status.FromContextError(ctx.Err()).Err()
-		}
-		ns.list, ns.at = list, time.Now()
-	}
-	return &observer.GetNamespacesResponse{Namespaces: ns.list}, nil
+	return &observer.GetNamespacesResponse{Namespaces: list}, nil
 }
 
 func (r *Relay) askNamespaces(ctx context.Context) []*observer.Namespace {
@@ -106,29 +85,22 @@ func (r *Relay) askNamespaces(ctx context.Context) []*observer.Namespace {
 	var mu sync.Mutex
 	found := map[key]bool{}
 	views, _ := r.roster.nodes()
-	slots := make(chan struct{}, askAtOnce)
-	var asked sync.WaitGroup
-	for _, v := range views {
-		if v.conn == nil {
-			continue
+	askEach(len(views), func(i int) {
+		if views[i].conn == nil {
+			return
 		}
-		slots <- struct{}{} // each ends with ctx
-		asked.Go(func() {
-			defer func() { <-slots }()
-			res, err := observer.NewObserverClient(v.conn).GetNamespaces(ctx, &observer.GetNamespacesRequest{})
-			if err != nil {
-				return
+		res, err := observer.NewObserverClient(views[i].conn).GetNamespaces(ctx, &observer.GetNamespacesRequest{})
+		if err != nil {
+			return
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		for _, n := range res.GetNamespaces() {
+			if len(found) < maxNamespaces && len(n.GetNamespace())+len(n.GetCluster()) <= maxNodeName {
+				found[key{n.GetCluster(), n.GetNamespace()}] = true
 			}
-			mu.Lock()
-			defer mu.Unlock()
-			for _, n := range res.GetNamespaces() {
-				if len(found) < maxNamespaces && len(n.GetNamespace())+len(n.GetCluster()) <= maxNodeName {
-					found[key{n.GetCluster(), n.GetNamespace()}] = true
-				}
-			}
-		})
-	}
-	asked.Wait()
+		}
+	})
 	out := make([]*observer.Namespace, 0, len(found))
 	for k := range found {
 		out = append(out, &observer.Namespace{Cluster: k.cluster, Namespace: k.namespace})

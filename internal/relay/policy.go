@@ -233,20 +233,13 @@ func (p *policies) preview(ctx context.Context, req *policypb.PreviewRequest) ([
 	}
 	without := proto.CloneOf(req)
 	without.WithoutPairs = true
-	slots := make(chan struct{}, askAtOnce)
-	var asked sync.WaitGroup
-	for i, v := range nodes {
-		slots <- struct{}{} // each ends with asking
-		asked.Go(func() {
-			defer func() { <-slots }()
-			question := without
-			if i == 0 {
-				question = req
-			}
-			m.add(v.name, i == 0, p.previewOf(asking, v.conn, question))
-		})
-	}
-	asked.Wait()
+	askEach(len(nodes), func(i int) {
+		question := without
+		if i == 0 {
+			question = req
+		}
+		m.add(nodes[i].name, i == 0, p.previewOf(asking, nodes[i].conn, question))
+	})
 	// If the one who was to compare the pairs did not, another does that answered.
 	for _, v := range nodes[1:] {
 		if m.answered == 0 || m.first != nil || req.GetWithoutPairs() || asking.Err() != nil {

@@ -41,7 +41,7 @@ type Relay struct {
 	requests   requests
 	upstreams  atomic.Int64 // streams from nodes
 	kept       atomic.Int64 // bytes of flows that are held for the last of all nodes
-	namespaces namespaces
+	namespaces recent[[]*observer.Namespace]
 	health     *health.Server
 	metrics    *metrics
 }
@@ -53,7 +53,7 @@ func New(cfg Config, log *slog.Logger, version string) (*Relay, error) {
 	}
 	r := &Relay{
 		cfg: cfg, log: log, version: version, started: time.Now(), roster: newRoster(cfg.nodes), dialing: make(chan struct{}, dialing),
-		local: insecure.NewCredentials(), requests: requests{stopping: make(chan struct{})}, namespaces: newNamespaces(), health: health.NewServer(),
+		local: insecure.NewCredentials(), requests: requests{stopping: make(chan struct{})}, namespaces: newRecent[[]*observer.Namespace](), health: health.NewServer(),
 	}
 	r.metrics = newMetrics(r)
 	r.health.SetServingStatus(observer.Observer_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_NOT_SERVING)
