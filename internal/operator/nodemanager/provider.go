@@ -87,6 +87,15 @@ func (e *Error) Error() string { return e.Text }
 
 func (e *Error) Unwrap() error { return e.Err }
 
+// CodeOf returns the cloud's word for an error; "" if there is none.
+func CodeOf(err error) string {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Code
+	}
+	return ""
+}
+
 func kindOf(err error) Kind {
 	var e *Error
 	if errors.As(err, &e) {

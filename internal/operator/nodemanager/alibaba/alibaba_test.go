@@ -80,7 +80,7 @@ func (r *region) Exhaust(free int) { r.Cloud.Exhaust("vsw-pods", free) }
 func (r *region) Assigned(instance string) (map[string]string, error) {
 	out := map[string]string{}
 	for _, i := range r.Interfaces() {
-		if i.Instance == "" && i.Tags[instanceTag] == instance {
+		if i.Instance == "" && i.Tags[nodemanager.InstanceTag] == instance {
 			return nil, fmt.Errorf("%s is not attached", i.ID)
 		}
 		if i.Instance != instance {

@@ -7,16 +7,13 @@ import (
 	"regexp"
 
 	"github.com/spf13/pflag"
+
+	"github.com/hawser-net/hawser/internal/operator/nodemanager"
 )
 
-// Tags of the interfaces that an operator makes: those that the provider of AWS sets, too, and the
-// field's for the place of an interface on its instance, which the cloud does not tell of.
-const (
-	managedTag  = "io.cilium/cilium-managed"
-	clusterTag  = "io.cilium/cluster-name"
-	instanceTag = "io.cilium/instance-id"
-	indexTag    = "cilium-eni-index"
-)
+// indexTag is the field's tag for the place of an interface on its instance, which the cloud does
+// not tell of.
+const indexTag = "cilium-eni-index"
 
 // Config says which of Alibaba Cloud is used, and how. Credentials come from where the SDK looks:
 // environment, OIDC, files, the RAM role of the instance.
@@ -58,10 +55,5 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// ownTags are those by which the interfaces of a cluster are known.
-func (c *Config) ownTags() map[string]string {
-	return map[string]string{managedTag: "true", clusterTag: c.ClusterName}
-}
-
 // Collected returns the tags of interfaces that may be deleted if they were left behind.
-func (c *Config) Collected() map[string]string { return c.ownTags() }
+func (c *Config) Collected() map[string]string { return nodemanager.OwnTags(c.ClusterName) }

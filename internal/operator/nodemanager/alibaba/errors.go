@@ -71,12 +71,3 @@ func explain(action string, err error) error {
 	}
 	return out
 }
-
-// codeOf returns the cloud's word for an error; "" if there is none.
-func codeOf(err error) string {
-	var e *nodemanager.Error
-	if errors.As(err, &e) {
-		return e.Code
-	}
-	return ""
-}

@@ -204,8 +204,8 @@ func (p *Provider) ReadInstance(ctx context.Context, instance string) ([]nodeman
 		return nil, err
 	}
 	in := params{}
-	own := p.cfg.ownTags()
-	own[instanceTag] = instance
+	own := nodemanager.OwnTags(p.cfg.ClusterName)
+	own[nodemanager.InstanceTag] = instance
 	in.tags(own)
 	made, err := p.readInterfaces(ctx, in)
 	if err != nil {
@@ -224,8 +224,7 @@ func (p *Provider) read(x *eni) (nodemanager.Interface, error) {
 		ID: x.NetworkInterfaceID, Subnet: x.VSwitchID, VPC: x.VpcID, Zone: x.ZoneID, MAC: x.MacAddress, Description: x.Description, State: x.Status,
 		PublicIP: x.AssociatedPublicIP.PublicIPAddress, Groups: x.SecurityGroupIds.SecurityGroupID, Tags: x.Tags.all(), DeleteOnTermination: x.DeleteOnRelease,
 	}
-	own := p.cfg.ownTags()
-	i.Managed = i.Tags[managedTag] == own[managedTag] && i.Tags[clusterTag] == own[clusterTag]
+	i.Managed = nodemanager.Owned(i.Tags, p.cfg.ClusterName)
 	if x.Type != "Primary" {
 		i.Index = 1
 		if n, err := strconv.Atoi(i.Tags[indexTag]); err == nil && n > 0 {
@@ -236,7 +235,7 @@ func (p *Provider) read(x *eni) (nodemanager.Interface, error) {
 		// Also while it is being attached: nobody else can have it.
 		i.Attachment, i.Instance = x.InstanceID, x.InstanceID
 	} else if i.Managed {
-		i.Instance = i.Tags[instanceTag]
+		i.Instance = i.Tags[nodemanager.InstanceTag]
 	}
 	var err error
 	bad := func(what string) error {
@@ -319,8 +318,8 @@ func (p *Provider) Unassign(ctx context.Context, s nodemanager.Step) error {
 
 // Create implements [nodemanager.Provider].
 func (p *Provider) Create(ctx context.Context, instance string, s nodemanager.Step) (nodemanager.Interface, error) {
-	own := p.cfg.ownTags()
-	own[instanceTag], own[indexTag] = instance, strconv.Itoa(s.Index)
+	own := nodemanager.OwnTags(p.cfg.ClusterName)
+	own[nodemanager.InstanceTag], own[indexTag] = instance, strconv.Itoa(s.Index)
 	in := params{"VSwitchId": s.Subnet, "Description": "addresses of pods on " + instance, "InstanceType": "Secondary", "DeleteOnRelease": "true"}
 	in.tags(own)
 	in.list("SecurityGroupIds", s.Groups...)
@@ -389,7 +388,7 @@ func (p *Provider) Modify(ctx context.Context, s nodemanager.Step) error {
 // Delete implements [nodemanager.Provider]. One that is gone is deleted.
 func (p *Provider) Delete(ctx context.Context, id string) error {
 	err := p.call(ctx, "DeleteNetworkInterface", params{"NetworkInterfaceId": id}, nil)
-	if codeOf(err) == "InvalidEniId.NotFound" {
+	if nodemanager.CodeOf(err) == "InvalidEniId.NotFound" {
 		return nil
 	}
 	return err

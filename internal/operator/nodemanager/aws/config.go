@@ -5,15 +5,8 @@ import (
 	"fmt"
 
 	"github.com/spf13/pflag"
-)
 
-// Tags of the interfaces that an operator makes. The first two are the field's.
-const (
-	managedTag = "io.cilium/cilium-managed"
-	clusterTag = "io.cilium/cluster-name"
-	// instanceTag says which instance an interface is made for: whoever finds one that is not
-	// attached knows what to do with it.
-	instanceTag = "io.cilium/instance-id"
+	"github.com/hawser-net/hawser/internal/operator/nodemanager"
 )
 
 // Config says which of AWS is used, and how. Credentials and the region come from where the AWS SDK
@@ -53,7 +46,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 // Validate checks all of it and joins the faults.
 func (c *Config) Validate() error {
 	var errs []error
-	for _, k := range []string{managedTag, clusterTag, instanceTag} {
+	for _, k := range []string{nodemanager.ManagedTag, nodemanager.ClusterTag, nodemanager.InstanceTag} {
 		if _, ok := c.InterfaceTags[k]; ok {
 			errs = append(errs, fmt.Errorf("--eni-tags: %s is set by the operator", k))
 		}
@@ -61,15 +54,10 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// ownTags are those by which the interfaces of a cluster are known.
-func (c *Config) ownTags() map[string]string {
-	return map[string]string{managedTag: "true", clusterTag: c.ClusterName}
-}
-
 // Collected returns the tags of interfaces that may be deleted if they were left behind.
 func (c *Config) Collected() map[string]string {
 	if len(c.GCTags) > 0 {
 		return c.GCTags
 	}
-	return c.ownTags()
+	return nodemanager.OwnTags(c.ClusterName)
 }

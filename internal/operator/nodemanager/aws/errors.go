@@ -17,9 +17,8 @@ type apiError interface {
 
 // codeOf returns AWS's word for an error; "" if there is none.
 func codeOf(err error) string {
-	var known *nodemanager.Error
-	if errors.As(err, &known) {
-		return known.Code
+	if code := nodemanager.CodeOf(err); code != "" {
+		return code
 	}
 	var e apiError
 	if errors.As(err, &e) {

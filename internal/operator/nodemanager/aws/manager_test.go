@@ -71,7 +71,7 @@ func (r *region) Exhaust(free int) { r.Cloud.Exhaust("subnet-pods", free) }
 func (r *region) Assigned(instance string) (map[string]string, error) {
 	out := map[string]string{}
 	for _, i := range r.Interfaces() {
-		if i.Attachment == "" && i.Tags[instanceTag] == instance {
+		if i.Attachment == "" && i.Tags[nodemanager.InstanceTag] == instance {
 			return nil, fmt.Errorf("%s is not attached", i.ID)
 		}
 		if i.Instance != instance {
@@ -180,7 +180,7 @@ func TestManager(t *testing.T) {
 	}
 	for _, e := range n.Status.ENI.ENIs {
 		if e.Number == 1 && (e.Subnet.ID != "subnet-pods" || e.Subnet.CIDR != "100.64.0.0/24" || e.VPC.PrimaryCIDR != "10.0.0.0/16" || !slices.Equal(e.VPC.CIDRs, []string{"100.64.0.0/16"}) ||
-			!slices.Equal(e.SecurityGroups, []string{"sg-nodes"}) || e.Tags[clusterTag] != "town") {
+			!slices.Equal(e.SecurityGroups, []string{"sg-nodes"}) || e.Tags[nodemanager.ClusterTag] != "town") {
 			t.Errorf("status of the second interface: %+v", e)
 		}
 	}
@@ -228,7 +228,7 @@ func TestManager(t *testing.T) {
 	}
 	controllers.Eventually(t, nodemanagertest.Patience, func() string {
 		for _, i := range tr.cloud.Interfaces() {
-			if i.Tags[instanceTag] == "i-end" {
+			if i.Tags[nodemanager.InstanceTag] == "i-end" {
 				return i.ID + " is still there"
 			}
 		}

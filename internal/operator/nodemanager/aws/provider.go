@@ -160,7 +160,7 @@ func (p *Provider) ReadInstance(ctx context.Context, instance string) ([]nodeman
 	if err != nil {
 		return nil, err
 	}
-	loose, err := p.readInterfaces(ctx, append(tagFilters(p.cfg.ownTags()), filter("tag:"+instanceTag, instance), filter("status", "available"))...)
+	loose, err := p.readInterfaces(ctx, append(tagFilters(nodemanager.OwnTags(p.cfg.ClusterName)), filter("tag:"+nodemanager.InstanceTag, instance), filter("status", "available"))...)
 	if err != nil {
 		return nil, err
 	}
@@ -184,13 +184,12 @@ func (p *Provider) read(x *types.NetworkInterface) (nodemanager.Interface, error
 	if x.Association != nil {
 		i.PublicIP = aws.ToString(x.Association.PublicIp)
 	}
-	own := p.cfg.ownTags()
-	i.Managed = i.Tags[managedTag] == own[managedTag] && i.Tags[clusterTag] == own[clusterTag]
+	i.Managed = nodemanager.Owned(i.Tags, p.cfg.ClusterName)
 	if a := x.Attachment; a != nil && a.Status != types.AttachmentStatusDetached {
 		i.Attachment, i.Instance, i.Index = aws.ToString(a.AttachmentId), aws.ToString(a.InstanceId), int(aws.ToInt32(a.DeviceIndex))
 		i.DeleteOnTermination = aws.ToBool(a.DeleteOnTermination)
 	} else if i.Managed {
-		i.Instance = i.Tags[instanceTag]
+		i.Instance = i.Tags[nodemanager.InstanceTag]
 	}
 	bad := func(what string) error {
 		return &nodemanager.Error{Text: fmt.Sprintf("AWS: interface %s has %q, which is no address", i.ID, what)}
@@ -285,9 +284,9 @@ func (p *Provider) Unassign(ctx context.Context, s nodemanager.Step) error {
 
 // Create implements [nodemanager.Provider].
 func (p *Provider) Create(ctx context.Context, instance string, s nodemanager.Step) (nodemanager.Interface, error) {
-	tags := p.cfg.ownTags()
+	tags := nodemanager.OwnTags(p.cfg.ClusterName)
 	maps.Copy(tags, p.cfg.InterfaceTags)
-	tags[instanceTag] = instance
+	tags[nodemanager.InstanceTag] = instance
 	in := &ec2.CreateNetworkInterfaceInput{
 		SubnetId: &s.Subnet, Groups: s.Groups, Description: aws.String("addresses of pods on " + instance),
 		TagSpecifications: []types.TagSpecification{{ResourceType: types.ResourceTypeNetworkInterface, Tags: tagList(tags)}},

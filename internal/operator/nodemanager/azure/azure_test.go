@@ -254,7 +254,7 @@ func TestScaleSetFull(t *testing.T) {
 		}
 		return nil
 	})
-	if _, err = p.Assign(t.Context(), nodemanager.Step{Interface: one(), Addresses: 1}); codeOf(err) != "PreconditionFailed" {
+	if _, err = p.Assign(t.Context(), nodemanager.Step{Interface: one(), Addresses: 1}); nodemanager.CodeOf(err) != "PreconditionFailed" {
 		t.Errorf("a model that another has changed: %v", err)
 	}
 	if i := one(); len(i.Held) != 1 {

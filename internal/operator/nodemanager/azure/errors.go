@@ -77,15 +77,6 @@ func explain(permission string, err error) error {
 	return out
 }
 
-// codeOf returns Azure's word for an error; "" if there is none.
-func codeOf(err error) string {
-	var e *nodemanager.Error
-	if errors.As(err, &e) {
-		return e.Code
-	}
-	return ""
-}
-
 // messageOf returns what an answer says in words.
 func messageOf(r *http.Response) string {
 	if r == nil || r.Body == nil {

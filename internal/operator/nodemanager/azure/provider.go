@@ -109,7 +109,7 @@ func (p *Provider) Read(ctx context.Context) (*nodemanager.Snapshot, error) {
 	}
 	for _, set := range sets {
 		more, err := list[nic](ctx, p, readSetNICs, set.ID+"/networkInterfaces", setNICVersion)
-		if codeOf(err) == "ResourceNotFound" {
+		if nodemanager.CodeOf(err) == "ResourceNotFound" {
 			continue // it has gone meanwhile
 		}
 		if err != nil {
