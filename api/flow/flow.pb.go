@@ -1918,9 +1918,12 @@ type Endpoint struct {
 	Identity  uint32 `protobuf:"varint,2,opt,name=identity,proto3" json:"identity,omitempty"`
 	Namespace string `protobuf:"bytes,3,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	// Of its identity, with their sources.
-	Labels        []string    `protobuf:"bytes,4,rep,name=labels,proto3" json:"labels,omitempty"`
-	PodName       string      `protobuf:"bytes,5,opt,name=pod_name,json=podName,proto3" json:"pod_name,omitempty"`
-	Workloads     []*Workload `protobuf:"bytes,6,rep,name=workloads,proto3" json:"workloads,omitempty"`
+	Labels    []string    `protobuf:"bytes,4,rep,name=labels,proto3" json:"labels,omitempty"`
+	PodName   string      `protobuf:"bytes,5,opt,name=pod_name,json=podName,proto3" json:"pod_name,omitempty"`
+	Workloads []*Workload `protobuf:"bytes,6,rep,name=workloads,proto3" json:"workloads,omitempty"`
+	// The node that the pod, or the address, is on, cluster/node; empty if that is not known, and for
+	// what is outside of the cluster. It is Hawser's own.
+	NodeName      string `protobuf:"bytes,150001,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1995,6 +1998,13 @@ func (x *Endpoint) GetWorkloads() []*Workload {
 		return x.Workloads
 	}
 	return nil
+}
+
+func (x *Endpoint) GetNodeName() string {
+	if x != nil {
+		return x.NodeName
+	}
+	return ""
 }
 
 // Workload is what made a pod, such as a Deployment.
@@ -4403,14 +4413,15 @@ const file_flow_flow_proto_rawDesc = "" +
 	"\fTraceContext\x12)\n" +
 	"\x06parent\x18\x01 \x01(\v2\x11.flow.TraceParentR\x06parent\"(\n" +
 	"\vTraceParent\x12\x19\n" +
-	"\btrace_id\x18\x01 \x01(\tR\atraceId\"\xb5\x01\n" +
+	"\btrace_id\x18\x01 \x01(\tR\atraceId\"\xd4\x01\n" +
 	"\bEndpoint\x12\x0e\n" +
 	"\x02ID\x18\x01 \x01(\rR\x02ID\x12\x1a\n" +
 	"\bidentity\x18\x02 \x01(\rR\bidentity\x12\x1c\n" +
 	"\tnamespace\x18\x03 \x01(\tR\tnamespace\x12\x16\n" +
 	"\x06labels\x18\x04 \x03(\tR\x06labels\x12\x19\n" +
 	"\bpod_name\x18\x05 \x01(\tR\apodName\x12,\n" +
-	"\tworkloads\x18\x06 \x03(\v2\x0e.flow.WorkloadR\tworkloads\"2\n" +
+	"\tworkloads\x18\x06 \x03(\v2\x0e.flow.WorkloadR\tworkloads\x12\x1d\n" +
+	"\tnode_name\x18\xf1\x93\t \x01(\tR\bnodeName\"2\n" +
 	"\bWorkload\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\"w\n" +

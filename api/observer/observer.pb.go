@@ -458,12 +458,15 @@ func (*GetFlowsResponse_LostEvents) isGetFlowsResponse_ResponseTypes() {}
 
 // GetAgentEventsRequest asks for what happened in agents.
 type GetAgentEventsRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
-	Follow        bool                   `protobuf:"varint,2,opt,name=follow,proto3" json:"follow,omitempty"`
-	Since         *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=since,proto3" json:"since,omitempty"`
-	Until         *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=until,proto3" json:"until,omitempty"`
-	First         bool                   `protobuf:"varint,9,opt,name=first,proto3" json:"first,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Number uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	Follow bool                   `protobuf:"varint,2,opt,name=follow,proto3" json:"follow,omitempty"`
+	Since  *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=since,proto3" json:"since,omitempty"`
+	Until  *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=until,proto3" json:"until,omitempty"`
+	First  bool                   `protobuf:"varint,9,opt,name=first,proto3" json:"first,omitempty"`
+	// Events of these types only; of all if there are none. It is Hawser's own: other servers do not
+	// know it and send all.
+	Types         []flow.AgentEventType `protobuf:"varint,150001,rep,packed,name=types,proto3,enum=flow.AgentEventType" json:"types,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -531,6 +534,13 @@ func (x *GetAgentEventsRequest) GetFirst() bool {
 		return x.First
 	}
 	return false
+}
+
+func (x *GetAgentEventsRequest) GetTypes() []flow.AgentEventType {
+	if x != nil {
+		return x.Types
+	}
+	return nil
 }
 
 // GetAgentEventsResponse is one such event.
@@ -1300,13 +1310,14 @@ const file_observer_observer_proto_rawDesc = "" +
 	"lostEvents\x12\x1c\n" +
 	"\tnode_name\x18\xe8\a \x01(\tR\bnodeName\x12/\n" +
 	"\x04time\x18\xe9\a \x01(\v2\x1a.google.protobuf.TimestampR\x04timeB\x10\n" +
-	"\x0eresponse_types\"\xc1\x01\n" +
+	"\x0eresponse_types\"\xef\x01\n" +
 	"\x15GetAgentEventsRequest\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x16\n" +
 	"\x06follow\x18\x02 \x01(\bR\x06follow\x120\n" +
 	"\x05since\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
 	"\x05until\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x14\n" +
-	"\x05first\x18\t \x01(\bR\x05first\"\x9a\x01\n" +
+	"\x05first\x18\t \x01(\bR\x05first\x12,\n" +
+	"\x05types\x18\xf1\x93\t \x03(\x0e2\x14.flow.AgentEventTypeR\x05types\"\x9a\x01\n" +
 	"\x16GetAgentEventsResponse\x121\n" +
 	"\vagent_event\x18\x01 \x01(\v2\x10.flow.AgentEventR\n" +
 	"agentEvent\x12\x1c\n" +
@@ -1410,9 +1421,10 @@ var file_observer_observer_proto_goTypes = []any{
 	(*flow.Flow)(nil),              // 22: flow.Flow
 	(*relay.NodeStatusEvent)(nil),  // 23: relay.NodeStatusEvent
 	(*flow.LostEvent)(nil),         // 24: flow.LostEvent
-	(*flow.AgentEvent)(nil),        // 25: flow.AgentEvent
-	(*flow.DebugEvent)(nil),        // 26: flow.DebugEvent
-	(relay.NodeState)(0),           // 27: relay.NodeState
+	(flow.AgentEventType)(0),       // 25: flow.AgentEventType
+	(*flow.AgentEvent)(nil),        // 26: flow.AgentEvent
+	(*flow.DebugEvent)(nil),        // 27: flow.DebugEvent
+	(relay.NodeState)(0),           // 28: relay.NodeState
 }
 var file_observer_observer_proto_depIdxs = []int32{
 	17, // 0: observer.ServerStatusResponse.num_connected_nodes:type_name -> google.protobuf.UInt32Value
@@ -1430,39 +1442,40 @@ var file_observer_observer_proto_depIdxs = []int32{
 	20, // 12: observer.GetFlowsResponse.time:type_name -> google.protobuf.Timestamp
 	20, // 13: observer.GetAgentEventsRequest.since:type_name -> google.protobuf.Timestamp
 	20, // 14: observer.GetAgentEventsRequest.until:type_name -> google.protobuf.Timestamp
-	25, // 15: observer.GetAgentEventsResponse.agent_event:type_name -> flow.AgentEvent
-	20, // 16: observer.GetAgentEventsResponse.time:type_name -> google.protobuf.Timestamp
-	20, // 17: observer.GetDebugEventsRequest.since:type_name -> google.protobuf.Timestamp
-	20, // 18: observer.GetDebugEventsRequest.until:type_name -> google.protobuf.Timestamp
-	26, // 19: observer.GetDebugEventsResponse.debug_event:type_name -> flow.DebugEvent
-	20, // 20: observer.GetDebugEventsResponse.time:type_name -> google.protobuf.Timestamp
-	11, // 21: observer.GetNodesResponse.nodes:type_name -> observer.Node
-	27, // 22: observer.Node.state:type_name -> relay.NodeState
-	12, // 23: observer.Node.tls:type_name -> observer.TLS
-	15, // 24: observer.GetNamespacesResponse.namespaces:type_name -> observer.Namespace
-	22, // 25: observer.ExportEvent.flow:type_name -> flow.Flow
-	23, // 26: observer.ExportEvent.node_status:type_name -> relay.NodeStatusEvent
-	24, // 27: observer.ExportEvent.lost_events:type_name -> flow.LostEvent
-	25, // 28: observer.ExportEvent.agent_event:type_name -> flow.AgentEvent
-	26, // 29: observer.ExportEvent.debug_event:type_name -> flow.DebugEvent
-	20, // 30: observer.ExportEvent.time:type_name -> google.protobuf.Timestamp
-	3,  // 31: observer.Observer.GetFlows:input_type -> observer.GetFlowsRequest
-	5,  // 32: observer.Observer.GetAgentEvents:input_type -> observer.GetAgentEventsRequest
-	7,  // 33: observer.Observer.GetDebugEvents:input_type -> observer.GetDebugEventsRequest
-	9,  // 34: observer.Observer.GetNodes:input_type -> observer.GetNodesRequest
-	13, // 35: observer.Observer.GetNamespaces:input_type -> observer.GetNamespacesRequest
-	0,  // 36: observer.Observer.ServerStatus:input_type -> observer.ServerStatusRequest
-	4,  // 37: observer.Observer.GetFlows:output_type -> observer.GetFlowsResponse
-	6,  // 38: observer.Observer.GetAgentEvents:output_type -> observer.GetAgentEventsResponse
-	8,  // 39: observer.Observer.GetDebugEvents:output_type -> observer.GetDebugEventsResponse
-	10, // 40: observer.Observer.GetNodes:output_type -> observer.GetNodesResponse
-	14, // 41: observer.Observer.GetNamespaces:output_type -> observer.GetNamespacesResponse
-	1,  // 42: observer.Observer.ServerStatus:output_type -> observer.ServerStatusResponse
-	37, // [37:43] is the sub-list for method output_type
-	31, // [31:37] is the sub-list for method input_type
-	31, // [31:31] is the sub-list for extension type_name
-	31, // [31:31] is the sub-list for extension extendee
-	0,  // [0:31] is the sub-list for field type_name
+	25, // 15: observer.GetAgentEventsRequest.types:type_name -> flow.AgentEventType
+	26, // 16: observer.GetAgentEventsResponse.agent_event:type_name -> flow.AgentEvent
+	20, // 17: observer.GetAgentEventsResponse.time:type_name -> google.protobuf.Timestamp
+	20, // 18: observer.GetDebugEventsRequest.since:type_name -> google.protobuf.Timestamp
+	20, // 19: observer.GetDebugEventsRequest.until:type_name -> google.protobuf.Timestamp
+	27, // 20: observer.GetDebugEventsResponse.debug_event:type_name -> flow.DebugEvent
+	20, // 21: observer.GetDebugEventsResponse.time:type_name -> google.protobuf.Timestamp
+	11, // 22: observer.GetNodesResponse.nodes:type_name -> observer.Node
+	28, // 23: observer.Node.state:type_name -> relay.NodeState
+	12, // 24: observer.Node.tls:type_name -> observer.TLS
+	15, // 25: observer.GetNamespacesResponse.namespaces:type_name -> observer.Namespace
+	22, // 26: observer.ExportEvent.flow:type_name -> flow.Flow
+	23, // 27: observer.ExportEvent.node_status:type_name -> relay.NodeStatusEvent
+	24, // 28: observer.ExportEvent.lost_events:type_name -> flow.LostEvent
+	26, // 29: observer.ExportEvent.agent_event:type_name -> flow.AgentEvent
+	27, // 30: observer.ExportEvent.debug_event:type_name -> flow.DebugEvent
+	20, // 31: observer.ExportEvent.time:type_name -> google.protobuf.Timestamp
+	3,  // 32: observer.Observer.GetFlows:input_type -> observer.GetFlowsRequest
+	5,  // 33: observer.Observer.GetAgentEvents:input_type -> observer.GetAgentEventsRequest
+	7,  // 34: observer.Observer.GetDebugEvents:input_type -> observer.GetDebugEventsRequest
+	9,  // 35: observer.Observer.GetNodes:input_type -> observer.GetNodesRequest
+	13, // 36: observer.Observer.GetNamespaces:input_type -> observer.GetNamespacesRequest
+	0,  // 37: observer.Observer.ServerStatus:input_type -> observer.ServerStatusRequest
+	4,  // 38: observer.Observer.GetFlows:output_type -> observer.GetFlowsResponse
+	6,  // 39: observer.Observer.GetAgentEvents:output_type -> observer.GetAgentEventsResponse
+	8,  // 40: observer.Observer.GetDebugEvents:output_type -> observer.GetDebugEventsResponse
+	10, // 41: observer.Observer.GetNodes:output_type -> observer.GetNodesResponse
+	14, // 42: observer.Observer.GetNamespaces:output_type -> observer.GetNamespacesResponse
+	1,  // 43: observer.Observer.ServerStatus:output_type -> observer.ServerStatusResponse
+	38, // [38:44] is the sub-list for method output_type
+	32, // [32:38] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_observer_observer_proto_init() }

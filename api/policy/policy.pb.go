@@ -1372,8 +1372,13 @@ func (x *Decision) GetReason() string {
 type Rule struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Policy *PolicyName            `protobuf:"bytes,1,opt,name=policy,proto3" json:"policy,omitempty"`
-	// Where it stands, such as "spec.ingress[0]"; "spec" for what isolates.
-	Path          string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	// Where it stands, such as "spec.ingress[0]", or "spec.ingress[0].toPorts[1]" where one of its
+	// lists of ports decides; "spec" for what isolates.
+	Path string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	// The document of the request, or the file of the node, that the policy is in, and the line where
+	// the entry begins. Empty for objects of Kubernetes; no line if that is not known.
+	Document      string `protobuf:"bytes,3,opt,name=document,proto3" json:"document,omitempty"`
+	Line          uint32 `protobuf:"varint,4,opt,name=line,proto3" json:"line,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1420,6 +1425,20 @@ func (x *Rule) GetPath() string {
 		return x.Path
 	}
 	return ""
+}
+
+func (x *Rule) GetDocument() string {
+	if x != nil {
+		return x.Document
+	}
+	return ""
+}
+
+func (x *Rule) GetLine() uint32 {
+	if x != nil {
+		return x.Line
+	}
+	return 0
 }
 
 // PairChange is a pair of parties between which something else passes.
@@ -1531,8 +1550,15 @@ type PreviewSummary struct {
 	PairsLeftOut uint64 `protobuf:"varint,10,opt,name=pairs_left_out,json=pairsLeftOut,proto3" json:"pairs_left_out,omitempty"`
 	// Parties of which no pair was compared.
 	PartiesLeftOut uint32 `protobuf:"varint,11,opt,name=parties_left_out,json=partiesLeftOut,proto3" json:"parties_left_out,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// refused, allowed and connections_left_out are at most so many; unchanged is.
+	ChangedAtMost   bool `protobuf:"varint,12,opt,name=changed_at_most,json=changedAtMost,proto3" json:"changed_at_most,omitempty"`
+	UnchangedAtMost bool `protobuf:"varint,13,opt,name=unchanged_at_most,json=unchangedAtMost,proto3" json:"unchanged_at_most,omitempty"`
+	// Events that were lost, or flows that were overwritten while they were read, in the time of
+	// these flows: if there are any, all numbers of what was seen, those of connections too, are
+	// at least so many.
+	EventsLost    uint64 `protobuf:"varint,14,opt,name=events_lost,json=eventsLost,proto3" json:"events_lost,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PreviewSummary) Reset() {
@@ -1638,6 +1664,27 @@ func (x *PreviewSummary) GetPairsLeftOut() uint64 {
 func (x *PreviewSummary) GetPartiesLeftOut() uint32 {
 	if x != nil {
 		return x.PartiesLeftOut
+	}
+	return 0
+}
+
+func (x *PreviewSummary) GetChangedAtMost() bool {
+	if x != nil {
+		return x.ChangedAtMost
+	}
+	return false
+}
+
+func (x *PreviewSummary) GetUnchangedAtMost() bool {
+	if x != nil {
+		return x.UnchangedAtMost
+	}
+	return false
+}
+
+func (x *PreviewSummary) GetEventsLost() uint64 {
+	if x != nil {
+		return x.EventsLost
 	}
 	return 0
 }
@@ -2135,10 +2182,12 @@ const file_policy_policy_proto_rawDesc = "" +
 	"\bDecision\x124\n" +
 	"\tdirection\x18\x01 \x01(\x0e2\x16.flow.TrafficDirectionR\tdirection\x12,\n" +
 	"\x05rules\x18\x02 \x03(\v2\x16.hawser.policy.v1.RuleR\x05rules\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\"P\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"\x80\x01\n" +
 	"\x04Rule\x124\n" +
 	"\x06policy\x18\x01 \x01(\v2\x1c.hawser.policy.v1.PolicyNameR\x06policy\x12\x12\n" +
-	"\x04path\x18\x02 \x01(\tR\x04path\"\x92\x02\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x1a\n" +
+	"\bdocument\x18\x03 \x01(\tR\bdocument\x12\x12\n" +
+	"\x04line\x18\x04 \x01(\rR\x04line\"\x92\x02\n" +
 	"\n" +
 	"PairChange\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\rR\x06source\x12 \n" +
@@ -2146,7 +2195,7 @@ const file_policy_policy_proto_rawDesc = "" +
 	"\x06before\x18\x03 \x01(\v2\x18.hawser.policy.v1.AccessR\x06before\x12.\n" +
 	"\x05after\x18\x04 \x01(\v2\x18.hawser.policy.v1.AccessR\x05after\x123\n" +
 	"\x06opened\x18\x05 \x03(\v2\x1b.hawser.policy.v1.PortRangeR\x06opened\x123\n" +
-	"\x06closed\x18\x06 \x03(\v2\x1b.hawser.policy.v1.PortRangeR\x06closed\"\x9e\x03\n" +
+	"\x06closed\x18\x06 \x03(\v2\x1b.hawser.policy.v1.PortRangeR\x06closed\"\x93\x04\n" +
 	"\x0ePreviewSummary\x12\x14\n" +
 	"\x05flows\x18\x01 \x01(\x04R\x05flows\x12(\n" +
 	"\x10flows_not_judged\x18\x02 \x01(\x04R\x0eflowsNotJudged\x122\n" +
@@ -2159,7 +2208,11 @@ const file_policy_policy_proto_rawDesc = "" +
 	"\fpairs_closed\x18\t \x01(\x04R\vpairsClosed\x12$\n" +
 	"\x0epairs_left_out\x18\n" +
 	" \x01(\x04R\fpairsLeftOut\x12(\n" +
-	"\x10parties_left_out\x18\v \x01(\rR\x0epartiesLeftOut\"D\n" +
+	"\x10parties_left_out\x18\v \x01(\rR\x0epartiesLeftOut\x12&\n" +
+	"\x0fchanged_at_most\x18\f \x01(\bR\rchangedAtMost\x12*\n" +
+	"\x11unchanged_at_most\x18\r \x01(\bR\x0funchangedAtMost\x12\x1f\n" +
+	"\vevents_lost\x18\x0e \x01(\x04R\n" +
+	"eventsLost\"D\n" +
 	"\vNodeProblem\x12\x1b\n" +
 	"\tnode_name\x18\x01 \x01(\tR\bnodeName\x12\x18\n" +
 	"\aproblem\x18\x02 \x01(\tR\aproblem\"0\n" +
