@@ -1,0 +1,114 @@
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+)
+
+// ErrNoInterface says that the node has no interface with a hardware address. The cloud may attach
+// it later.
+var ErrNoInterface = errors.New("the node has no such interface")
+
+// MaxInterfaces is how many interfaces of a cloud a node has at most. The largest instances have
+// about half as many.
+const MaxInterfaces = 128
+
+// Interface is a network interface to which the network routes addresses of pods: one that a cloud
+// attaches to the node. Packets from these addresses leave by it, as the network takes them nowhere
+// else.
+type Interface struct {
+	// MAC is how it is found; its name is the operating system's choice.
+	MAC net.HardwareAddr
+	// Number is its place on the instance, from 0, of which no two have the same: it names the
+	// table of its routes.
+	Number int
+	// MTU is that of the interface, 0 for what it has already.
+	MTU int
+	// Address is one that the node itself is to have on it, with the length of its subnet; the zero
+	// Prefix stands for none. The device towards other nodes has its own and is given none.
+	Address netip.Prefix
+	// Subnets are where its addresses are from, at most one of a family. Addresses of a family
+	// without one have no rules.
+	Subnets []Subnet
+	// VPCCIDRs are where packets from Pods are led by this interface, under their own addresses;
+	// elsewhere the main table leads them. None stands for everywhere.
+	VPCCIDRs []netip.Prefix
+	// Pods are the addresses of the interface that endpoints of this node have.
+	Pods []netip.Addr
+}
+
+// Subnet is a network on an interface's link.
+type Subnet struct {
+	CIDR netip.Prefix
+	// Gateway is the cloud's router, the first address of CIDR if it is invalid.
+	Gateway netip.Addr
+}
+
+// Router returns the address of the network's router.
+func (s Subnet) Router() netip.Addr {
+	if s.Gateway.IsValid() {
+		return s.Gateway
+	}
+	return s.CIDR.Masked().Addr().Next()
+}
+
+// InterfaceState says whether packets of an Interface pass.
+type InterfaceState struct {
+	MAC net.HardwareAddr
+	// Name and IfIndex are the kernel's, empty while it has none.
+	Name    string
+	IfIndex int
+	// Err is why they do not pass, ErrNoInterface among others.
+	Err error
+}
+
+// Validate reports all faults of i.
+func (i Interface) Validate() error {
+	var errs []error
+	bad := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("interface %s: "+format, append([]any{i.MAC}, args...)...))
+	}
+	if len(i.MAC) != 6 {
+		bad("its hardware address is not 6 bytes long")
+	}
+	if i.Number < 0 || i.Number >= MaxInterfaces {
+		bad("number %d is not within 0 to %d", i.Number, MaxInterfaces-1)
+	}
+	if i.MTU != 0 && (i.MTU < 1280 || i.MTU > 65535) {
+		bad("MTU %d is not within 1280 to 65535", i.MTU)
+	}
+	if i.Address != (netip.Prefix{}) && (!i.Address.IsValid() || i.Address.Addr().Is4In6()) {
+		bad("its own address %v is malformed", i.Address)
+	}
+	var has4, has6 bool
+	for _, s := range i.Subnets {
+		if !s.CIDR.IsValid() || s.CIDR.Addr().Is4In6() {
+			bad("subnet %v is malformed", s.CIDR)
+			continue
+		}
+		has := &has4
+		if s.CIDR.Addr().Is6() {
+			has = &has6
+		}
+		if *has {
+			bad("it has several subnets of one family")
+		}
+		*has = true
+		if s.Gateway.IsValid() && (s.Gateway.Is4() != s.CIDR.Addr().Is4() || s.Gateway.Is4In6() || s.Gateway.Zone() != "") {
+			bad("gateway %s of subnet %s is of the other family", s.Gateway, s.CIDR)
+		}
+	}
+	for _, p := range i.VPCCIDRs {
+		if !p.IsValid() || p.Addr().Is4In6() {
+			bad("network %v is malformed", p)
+		}
+	}
+	for _, ip := range i.Pods {
+		if !ip.IsValid() || ip.Is4In6() || ip.Zone() != "" {
+			bad("address %v is malformed", ip)
+		}
+	}
+	return errors.Join(errs...)
+}
