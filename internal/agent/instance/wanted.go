@@ -1,0 +1,202 @@
+package instance
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+)
+
+// Wanted is what a node is to have of the cloud by the configuration of its agent. What it does not
+// say is left as the CiliumNode has it, so that a person may write it there.
+type Wanted struct {
+	// MinAllocate, PreAllocate, MaxAllocate and MaxAboveWatermark are those of spec.ipam; 0 says
+	// nothing.
+	MinAllocate, PreAllocate, MaxAllocate, MaxAboveWatermark int
+
+	ENI          v2.ENISpec
+	Azure        v2.AzureSpec
+	AlibabaCloud v2.AlibabaCloudSpec
+}
+
+// Flags binds it to command-line flags, whose names are those of the field.
+func (w *Wanted) Flags(fs *pflag.FlagSet) {
+	fs.IntVar(&w.MinAllocate, "ipam-min-allocate", w.MinAllocate, "addresses of a cloud that this node has at least; 0 leaves it to the CiliumNode")
+	fs.IntVar(&w.PreAllocate, "ipam-pre-allocate", w.PreAllocate, "addresses of a cloud that this node has in advance; 0 leaves it to the CiliumNode, without which it is 8")
+	fs.IntVar(&w.MaxAllocate, "ipam-max-allocate", w.MaxAllocate, "addresses of a cloud that this node has at most; 0 leaves it to the CiliumNode")
+	fs.Var(optionalInt{&w.ENI.FirstInterfaceIndex}, "eni-first-interface-index", "first interface of the AWS instance whose addresses pods get")
+	fs.Var(optionalBool{&w.ENI.UsePrimaryAddress}, "eni-use-primary-address", "pods get the primary addresses of further AWS interfaces, too")
+	fs.Var(optionalBool{&w.ENI.DisablePrefixDelegation}, "eni-disable-prefix-delegation", "no prefixes are delegated to this AWS instance")
+	fs.Var(optionalBool{&w.ENI.DeleteOnTermination}, "eni-delete-on-termination", "AWS interfaces that are made for this node end with its instance")
+	for _, name := range []string{"eni-use-primary-address", "eni-disable-prefix-delegation", "eni-delete-on-termination"} {
+		fs.Lookup(name).NoOptDefVal = "true"
+	}
+	for _, l := range []struct {
+		into  *[]string
+		name  string
+		usage string
+	}{
+		{&w.ENI.SubnetIDs, "eni-subnet-ids", "AWS subnets for this node's new interfaces"},
+		{&w.ENI.SecurityGroups, "eni-security-groups", "AWS security groups of this node's new interfaces"},
+		{&w.AlibabaCloud.VSwitches, "alibabacloud-vswitches", "Alibaba Cloud vSwitches for this node's new interfaces"},
+		{&w.AlibabaCloud.SecurityGroups, "alibabacloud-security-groups", "Alibaba Cloud security groups of this node's new interfaces"},
+	} {
+		fs.StringSliceVar(l.into, l.name, *l.into, l.usage)
+	}
+	for _, l := range []struct {
+		into  *map[string]string
+		name  string
+		usage string
+	}{
+		{&w.ENI.SubnetTags, "eni-subnet-tags", "tags of the AWS subnets for this node's new interfaces"},
+		{&w.ENI.SecurityGroupTags, "eni-security-group-tags", "tags of the AWS security groups of this node's new interfaces"},
+		{&w.ENI.ExcludeInterfaceTags, "eni-exclude-interface-tags", "tags of AWS interfaces whose addresses pods do not get"},
+		{&w.AlibabaCloud.VSwitchTags, "alibabacloud-vswitch-tags", "tags of the Alibaba Cloud vSwitches for this node's new interfaces"},
+		{&w.AlibabaCloud.SecurityGroupTags, "alibabacloud-security-group-tags", "tags of the Alibaba Cloud security groups of this node's new interfaces"},
+	} {
+		fs.StringToStringVar(l.into, l.name, *l.into, l.usage)
+	}
+	fs.StringVar(&w.Azure.InterfaceName, "azure-interface-name", w.Azure.InterfaceName, "the only interface of the Azure machine whose addresses pods get")
+}
+
+// Validate reports all faults.
+func (w *Wanted) Validate() error {
+	var errs []error
+	for name, n := range map[string]int{
+		"min-allocate": w.MinAllocate, "pre-allocate": w.PreAllocate, "max-allocate": w.MaxAllocate, "max-above-watermark": w.MaxAboveWatermark,
+	} {
+		if n < 0 {
+			errs = append(errs, fmt.Errorf("ipam %s: %d is below 0", name, n))
+		}
+	}
+	if w.MaxAllocate > 0 && w.MinAllocate > w.MaxAllocate {
+		errs = append(errs, fmt.Errorf("ipam min-allocate is %d, and max-allocate %d", w.MinAllocate, w.MaxAllocate))
+	}
+	if i := w.ENI.FirstInterfaceIndex; i != nil && *i < 0 {
+		errs = append(errs, fmt.Errorf("eni first-interface-index: %d is below 0", *i))
+	}
+	return errors.Join(errs...)
+}
+
+// sections are those of a CNI configuration that are the agent's to read.
+var sections = []string{"ipam", "eni", "azure", "alibaba-cloud"}
+
+// Read takes over what the sections of a CNI configuration say, which counts before the flags. A
+// key that is not known, or is the operator's or the metadata's to say, is refused: who wrote it
+// wants something that would not happen.
+func (w *Wanted) Read(conf map[string]json.RawMessage) error {
+	var ipam struct {
+		MinAllocate       int `json:"min-allocate"`
+		PreAllocate       int `json:"pre-allocate"`
+		MaxAllocate       int `json:"max-allocate"`
+		MaxAboveWatermark int `json:"max-above-watermark"`
+	}
+	var eni v2.ENISpec
+	var azure v2.AzureSpec
+	var alibaba v2.AlibabaCloudSpec
+	into := map[string]any{"ipam": &ipam, "eni": &eni, "azure": &azure, "alibaba-cloud": &alibaba}
+	var errs []error
+	for _, name := range sections {
+		raw, ok := conf[name]
+		if !ok {
+			continue
+		}
+		d := json.NewDecoder(bytes.NewReader(raw))
+		d.DisallowUnknownFields()
+		if err := d.Decode(into[name]); err != nil {
+			errs = append(errs, fmt.Errorf("section %s: %s", name, strings.TrimPrefix(err.Error(), "json: ")))
+		}
+	}
+	for what, is := range map[string]bool{
+		"eni.instance-type, eni.availability-zone, eni.vpc-id and eni.node-subnet-id": eni.InstanceType+eni.AvailabilityZone+eni.VpcID+eni.NodeSubnetID != "",
+		"alibaba-cloud.instance-type, alibaba-cloud.availability-zone, alibaba-cloud.vpc-id and alibaba-cloud.cidr-block": alibaba.InstanceType+
+			alibaba.AvailabilityZone+alibaba.VPCID+alibaba.CIDRBlock != "",
+	} {
+		if is {
+			errs = append(errs, fmt.Errorf("%s are what the instance metadata say: remove them", what))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	set(&w.MinAllocate, ipam.MinAllocate)
+	set(&w.PreAllocate, ipam.PreAllocate)
+	set(&w.MaxAllocate, ipam.MaxAllocate)
+	set(&w.MaxAboveWatermark, ipam.MaxAboveWatermark)
+	w.ENI, w.Azure, w.AlibabaCloud = overENI(w.ENI, eni), overAzure(w.Azure, azure), overAlibaba(w.AlibabaCloud, alibaba)
+	return nil
+}
+
+// Write writes what is wanted, and what machine the node is, into the node's CiliumNode.
+func (w *Wanted) Write(o *v2.CiliumNode, cloud Cloud, f Facts) {
+	set(&o.Spec.IPAM.MinAllocate, w.MinAllocate)
+	set(&o.Spec.IPAM.PreAllocate, w.PreAllocate)
+	set(&o.Spec.IPAM.MaxAllocate, w.MaxAllocate)
+	set(&o.Spec.IPAM.MaxAboveWatermark, w.MaxAboveWatermark)
+	o.Spec.InstanceID = f.ID
+	switch cloud {
+	case AWS:
+		e := overENI(o.Spec.ENI, w.ENI)
+		e.InstanceType, e.AvailabilityZone, e.VpcID, e.NodeSubnetID = f.Type, f.Zone, f.VPC, f.Subnet
+		o.Spec.ENI = e
+	case Azure:
+		o.Spec.Azure = overAzure(o.Spec.Azure, w.Azure)
+	case Alibaba:
+		a := overAlibaba(o.Spec.AlibabaCloud, w.AlibabaCloud)
+		a.InstanceType, a.AvailabilityZone, a.VPCID, a.CIDRBlock = f.Type, f.Zone, f.VPC, f.VPCRange
+		o.Spec.AlibabaCloud = a
+	}
+}
+
+func set[T comparable](into *T, value T) {
+	var none T
+	if value != none {
+		*into = value
+	}
+}
+
+func setList(into *[]string, value []string) {
+	if len(value) > 0 {
+		*into = slices.Clone(value)
+	}
+}
+
+func setMap(into *map[string]string, value map[string]string) {
+	if len(value) > 0 {
+		*into = maps.Clone(value)
+	}
+}
+
+// overENI is what base says where over says nothing.
+func overENI(base, over v2.ENISpec) v2.ENISpec {
+	set(&base.FirstInterfaceIndex, over.FirstInterfaceIndex)
+	set(&base.UsePrimaryAddress, over.UsePrimaryAddress)
+	set(&base.DisablePrefixDelegation, over.DisablePrefixDelegation)
+	set(&base.DeleteOnTermination, over.DeleteOnTermination)
+	setList(&base.SubnetIDs, over.SubnetIDs)
+	setList(&base.SecurityGroups, over.SecurityGroups)
+	setMap(&base.SubnetTags, over.SubnetTags)
+	setMap(&base.SecurityGroupTags, over.SecurityGroupTags)
+	setMap(&base.ExcludeInterfaceTags, over.ExcludeInterfaceTags)
+	return base
+}
+
+func overAzure(base, over v2.AzureSpec) v2.AzureSpec {
+	set(&base.InterfaceName, over.InterfaceName)
+	return base
+}
+
+func overAlibaba(base, over v2.AlibabaCloudSpec) v2.AlibabaCloudSpec {
+	setList(&base.VSwitches, over.VSwitches)
+	setList(&base.SecurityGroups, over.SecurityGroups)
+	setMap(&base.VSwitchTags, over.VSwitchTags)
+	setMap(&base.SecurityGroupTags, over.SecurityGroupTags)
+	return base
+}
