@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/hawser-net/hawser/internal/endpoint"
@@ -18,8 +19,30 @@ type Book struct {
 	Node string
 	// Delegated is set if another plugin gives the addresses.
 	Delegated bool
+	// InterfaceOf returns the network interface of the node's machine that an address is of; nil
+	// where addresses are of none.
+	InterfaceOf func(netip.Addr) (Interface, bool)
+	// Direct are networks besides those of an interface that see pods under their own addresses.
+	Direct []netip.Prefix
 	// Stopping is closed when the agent ends.
 	Stopping <-chan struct{}
+}
+
+// Through says by which network interface packets of an address leave, and to which networks under
+// it. ok is false if that is of no interface's concern; err is not nil if the interface has gone.
+func (b *Book) Through(ip netip.Addr) (i Interface, ok bool, err error) {
+	if b.InterfaceOf == nil {
+		return i, false, nil
+	}
+	if i, ok = b.InterfaceOf(ip); !ok {
+		return i, false, fmt.Errorf("the network interface of %s is not shown by CiliumNode %s any more", ip, b.Node)
+	}
+	for _, p := range b.Direct {
+		if p.Addr().Is4() == ip.Is4() && !slices.Contains(i.Networks, p) {
+			i.Networks = append(slices.Clip(i.Networks), p)
+		}
+	}
+	return i, true, nil
 }
 
 // assignWait is how long a pod waits for its node to be assigned addresses.

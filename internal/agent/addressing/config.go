@@ -26,9 +26,19 @@ const (
 	CRD = "crd"
 	// ENI: the same, of the network interfaces of an AWS instance, which the operator looks after.
 	ENI = "eni"
+	// Azure: the same, of a machine of Azure.
+	Azure = "azure"
+	// AlibabaCloud: the same, of an instance of Alibaba Cloud.
+	AlibabaCloud = "alibabacloud"
 	// Delegated: another CNI plugin gives the addresses, out of the node's pod CIDRs.
 	Delegated = "delegated-plugin"
 )
+
+// OfCloud says whether the addresses of a mode are those of network interfaces of a cloud.
+func OfCloud(mode string) bool { return mode == ENI || mode == Azure || mode == AlibabaCloud }
+
+// Single says whether a node has single addresses in a mode.
+func Single(mode string) bool { return mode == CRD || OfCloud(mode) }
 
 // PreAllocationFlag is the option that [ParsePreAllocation] reads.
 const PreAllocationFlag = "ipam-multi-pool-pre-allocation"
@@ -55,9 +65,10 @@ type Config struct {
 	DefaultPool string
 	Ahead       map[string]int
 	// Describe writes into the node's object what is known of the node's instance and of what it
-	// is to have; made is set if the object is new. It counts with CRD and ENI, and may be nil.
+	// is to have; made is set if the object is new. It counts where nodes have single addresses, and
+	// may be nil.
 	Describe func(o *v2.CiliumNode, made bool)
-	// UpdateInterval is how often the status says which addresses are used, with CRD and ENI.
+	// UpdateInterval is how often the status says which addresses are used, with single addresses.
 	UpdateInterval time.Duration
 	// Dir is where the agent keeps its state, and Save stores a file there, whole or not at all.
 	Dir  string

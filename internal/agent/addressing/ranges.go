@@ -42,7 +42,7 @@ type Found struct {
 // returns what follows them instead, which has addresses for the node itself by then.
 func Await(ctx context.Context, cfg Config, client *k8s.Client) (Found, error) {
 	switch {
-	case cfg.Mode == CRD || cfg.Mode == ENI:
+	case Single(cfg.Mode):
 		s, err := NewSingles(cfg, client)
 		if err != nil {
 			return Found{}, err

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -60,6 +61,12 @@ type Singles struct {
 	// put back, and when; they rest for a while.
 	returned map[netip.Addr]time.Time
 	rest     time.Duration
+	// uplinks are the interfaces as they are set up, nil until Connect and where there are none;
+	// shown is what the object says of them that makes no sense.
+	uplinks *uplinks
+	shown   error
+	// lost are addresses that are in use and were taken away, each with what it was of.
+	lost map[netip.Addr]string
 }
 
 // returnRest is how long addresses are not given that the node has by a server that was put back:
@@ -75,6 +82,8 @@ type singlesState struct {
 	Pool map[netip.Addr]string `json:"pool,omitempty"`
 	// Leaving are addresses whose release was agreed to.
 	Leaving map[netip.Addr]bool `json:"leaving,omitempty"`
+	// Interfaces are those of the machine, in the modes of clouds.
+	Interfaces []Interface `json:"interfaces,omitempty"`
 }
 
 // NewSingles returns the addresses of a node as they were when its last agent ended.
@@ -94,7 +103,7 @@ func NewSingles(cfg Config, client *k8s.Client) (*Singles, error) {
 }
 
 func newSingles(cfg Config) (*Singles, error) {
-	s := &Singles{cfg: cfg, path: filepath.Join(cfg.Dir, "addresses.json"), log: cfg.Log, tell: newTeller(), returned: map[netip.Addr]time.Time{}, rest: returnRest}
+	s := &Singles{cfg: cfg, path: filepath.Join(cfg.Dir, "addresses.json"), log: cfg.Log, tell: newTeller(), returned: map[netip.Addr]time.Time{}, rest: returnRest, lost: map[netip.Addr]string{}}
 	data, err := os.ReadFile(s.path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -152,7 +161,7 @@ func (s *Singles) want() map[netip.Addr]bool {
 		want[ip] = false
 	}
 	for ip := range s.state.Pool {
-		want[ip] = !s.state.Leaving[ip]
+		want[ip] = !s.state.Leaving[ip] && s.passes(ip)
 	}
 	return want
 }
@@ -245,12 +254,20 @@ func (s *Singles) take(o *v2.CiliumNode, sure bool) {
 		}
 	}
 	s.doubt, s.unsaved = doubt, nil
-	if maps.Equal(next.Pool, s.state.Pool) && maps.Equal(next.Leaving, s.state.Leaving) {
+	next.Interfaces, s.shown = interfacesOf(s.cfg.Mode, o)
+	before := s.state.Pool
+	if maps.Equal(next.Pool, before) && maps.Equal(next.Leaving, s.state.Leaving) && reflect.DeepEqual(next.Interfaces, s.state.Interfaces) {
 		s.state.UID, s.state.Generation = next.UID, next.Generation
 	} else if err := s.store(next); err != nil {
 		s.unsaved = fmt.Errorf("what is assigned to this node is not used: %w", err)
 		readAt(time.Now().Add(writeRetry))
 	} else if s.book != nil {
+		for _, a := range s.book.Dump() {
+			of, was := before[a.IP]
+			if _, is := next.Pool[a.IP]; was && !is {
+				s.lost[a.IP] = of
+			}
+		}
 		s.book.AssignSingles(s.want())
 		s.tell.moved()
 	}
@@ -274,6 +291,10 @@ func (s *Singles) inspect() {
 				lost = append(lost, fmt.Sprintf("%s (%s)", a.IP, a.Owner))
 			}
 		}
+		maps.DeleteFunc(s.lost, func(ip netip.Addr, _ string) bool {
+			_, again := s.state.Pool[ip]
+			return again || !given[ip]
+		})
 		if len(lost) > 0 {
 			errs = append(errs, fmt.Errorf("addresses are in use that are not in spec.ipam.pool of CiliumNode %s, so that nobody may lead packets here: %s; delete their pods", s.cfg.Self.Name, strings.Join(lost, ", ")))
 		}
@@ -286,6 +307,7 @@ func (s *Singles) inspect() {
 			s.tell.moved()
 		}
 	}
+	errs = append(errs, s.interfaceFaults()...)
 	err, text := errors.Join(errs...), ""
 	if err != nil {
 		text = err.Error()
@@ -505,6 +527,7 @@ func (s *Singles) Run(ctx context.Context, agent Agent) error {
 		s.mu.Lock()
 		s.inspect()
 		s.mu.Unlock()
+		s.connect()
 		next, err := s.write(ctx, last)
 		wait := s.cfg.UpdateInterval
 		switch {

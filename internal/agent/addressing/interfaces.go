@@ -1,0 +1,190 @@
+package addressing
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/datapath"
+)
+
+// Interface is a network interface of the node's machine, as the node's CiliumNode shows it.
+type Interface struct {
+	// ID is how spec.ipam.pool names it.
+	ID  string `json:"id"`
+	MAC string `json:"mac"`
+	// Number is its place on the machine.
+	Number int `json:"number"`
+	// Subnet is where its addresses are from, and Gateway is the cloud's router there.
+	Subnet  netip.Prefix `json:"subnet"`
+	Gateway netip.Addr   `json:"gateway"`
+	// Networks are the CIDRs within which the cloud leads packets to the addresses of pods.
+	Networks []netip.Prefix `json:"networks"`
+}
+
+// Bounds of what is believed of a CiliumNode's status: whoever may write it is not to have the
+// agent do much for nothing, nor to take all of the world out of masquerading.
+const (
+	maxNetworks = 64
+	minBits     = 8 // of a network; no cloud gives a VPC a larger one
+	maxFaults   = 4 // that are told; the others are counted
+)
+
+// interfacesOf reads the interfaces that an object shows, in the order of their numbers, and what
+// of them makes no sense: that is left out.
+func interfacesOf(mode string, o *v2.CiliumNode) ([]Interface, error) {
+	var all []shownInterface
+	switch mode {
+	case ENI:
+		for id, e := range o.Status.ENI.ENIs {
+			all = append(all, shownInterface{id: id, mac: e.MAC, number: e.Number, subnet: e.Subnet.CIDR, gateway: firstAddress, networks: append([]string{e.VPC.PrimaryCIDR}, e.VPC.CIDRs...)})
+		}
+	case Azure:
+		// Azure numbers no interfaces. They are there from the start, so their order stays.
+		list := slices.SortedFunc(slices.Values(o.Status.Azure.Interfaces), func(a, b v2.AzureInterface) int { return strings.Compare(a.ID, b.ID) })
+		for n, i := range list {
+			cidr := cmp.Or(i.Subnet.CIDR, i.CIDR)
+			all = append(all, shownInterface{id: i.ID, mac: i.MAC, number: n, subnet: cidr, gateway: namedAddress(i.Gateway), networks: []string{cidr}})
+		}
+	case AlibabaCloud:
+		for id, e := range o.Status.AlibabaCloud.ENIs {
+			n, err := strconv.Atoi(e.Tags[alibabaNumberTag])
+			if err != nil && e.Type != "Primary" {
+				n = -1
+			}
+			all = append(all, shownInterface{id: id, mac: e.MACAddress, number: n, subnet: e.VSwitch.CIDR, gateway: thirdLastAddress,
+				networks: append([]string{e.VPC.CIDR}, e.VPC.SecondaryCIDRs...)})
+		}
+	}
+	slices.SortFunc(all, func(a, b shownInterface) int {
+		return cmp.Or(cmp.Compare(a.number, b.number), strings.Compare(a.id, b.id))
+	})
+	var out []Interface
+	var faults []error
+	for _, s := range all {
+		i, err := s.read()
+		for _, other := range out {
+			switch {
+			case err != nil:
+			case other.Number == i.Number:
+				err = fmt.Errorf("its number %d is that of %.100q", i.Number, other.ID)
+			case other.MAC == i.MAC:
+				err = fmt.Errorf("its hardware address is that of %.100q", other.ID)
+			}
+		}
+		if err == nil && len(out) == datapath.MaxInterfaces {
+			err = fmt.Errorf("there are %d others", len(out))
+		}
+		if err != nil {
+			faults = append(faults, fmt.Errorf("the CiliumNode's status of network interface %.200q makes no sense, its addresses are given to no pod: %w", s.id, err))
+			continue
+		}
+		out = append(out, i)
+	}
+	return out, few(faults)
+}
+
+// few joins the first of many errors.
+func few(errs []error) error {
+	if len(errs) > maxFaults {
+		errs = append(errs[:maxFaults:maxFaults], fmt.Errorf("and %d more", len(errs)-maxFaults))
+	}
+	return errors.Join(errs...)
+}
+
+// alibabaNumberTag has the place of an interface of Alibaba Cloud, which the cloud does not tell.
+const alibabaNumberTag = "cilium-eni-index"
+
+// shownInterface is an interface as an object has it.
+type shownInterface struct {
+	id, mac  string
+	number   int
+	subnet   string
+	gateway  func(netip.Prefix) netip.Addr
+	networks []string
+}
+
+func (s shownInterface) read() (Interface, error) {
+	i := Interface{ID: s.id, Number: s.number}
+	mac, err := net.ParseMAC(s.mac)
+	if err != nil || len(mac) != 6 || mac[0]&1 != 0 || slices.Equal(mac, make(net.HardwareAddr, 6)) {
+		return i, fmt.Errorf("%.100q is no hardware address of an interface", s.mac)
+	}
+	i.MAC = mac.String()
+	if s.number < 0 || s.number >= datapath.MaxInterfaces {
+		return i, fmt.Errorf("its number %d is not within 0 to %d", s.number, datapath.MaxInterfaces-1)
+	}
+	if i.Subnet, err = networkOf(s.subnet); err != nil {
+		return i, fmt.Errorf("subnet: %w", err)
+	}
+	if i.Gateway = s.gateway(i.Subnet); !i.Subnet.Contains(i.Gateway) {
+		return i, fmt.Errorf("its subnet %s has no gateway", i.Subnet)
+	}
+	networks := map[netip.Prefix]bool{i.Subnet: true}
+	for _, text := range s.networks {
+		if text == "" {
+			continue
+		}
+		p, err := networkOf(text)
+		if err != nil {
+			return i, fmt.Errorf("network of the VPC: %w", err)
+		}
+		if networks[p] = true; len(networks) > maxNetworks {
+			return i, fmt.Errorf("its VPC has more than %d networks", maxNetworks)
+		}
+	}
+	i.Networks = slices.SortedFunc(maps.Keys(networks), comparePrefix)
+	return i, nil
+}
+
+func comparePrefix(a, b netip.Prefix) int {
+	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+}
+
+// networkOf reads a network in which pods can be.
+func networkOf(text string) (netip.Prefix, error) {
+	p, err := netip.ParsePrefix(text)
+	a := p.Addr()
+	switch {
+	case err != nil || a.Is4In6() || a.Zone() != "":
+		return p, fmt.Errorf("%.100q is no CIDR", text)
+	case p.Bits() < minBits:
+		return p, fmt.Errorf("%s is too large: no cloud has networks with fewer than %d bits", p, minBits)
+	case a.IsLoopback() || a.IsMulticast() || a.IsUnspecified() || a.IsLinkLocalUnicast():
+		return p, fmt.Errorf("%s is no network of a cloud", p)
+	}
+	return p.Masked(), nil
+}
+
+// firstAddress is the first behind that of the network itself, which is AWS's router (Amazon VPC
+// User Guide, "Subnet CIDR blocks") and Azure's ("Azure Virtual Network FAQ").
+func firstAddress(p netip.Prefix) netip.Addr { return p.Addr().Next() }
+
+// thirdLastAddress is Alibaba Cloud's router (VPC, "VPCs and vSwitches": the last three addresses of
+// a vSwitch are the cloud's).
+func thirdLastAddress(p netip.Prefix) netip.Addr {
+	b := p.Addr().AsSlice()
+	for bit := p.Bits(); bit < 8*len(b); bit++ {
+		b[bit/8] |= 0x80 >> (bit % 8)
+	}
+	last, _ := netip.AddrFromSlice(b)
+	return last.Prev().Prev()
+}
+
+// namedAddress is the one that the object names, the first if it names none.
+func namedAddress(text string) func(netip.Prefix) netip.Addr {
+	return func(p netip.Prefix) netip.Addr {
+		if text == "" {
+			return firstAddress(p)
+		}
+		ip, _ := netip.ParseAddr(text) // one that is none is not within p
+		return ip
+	}
+}

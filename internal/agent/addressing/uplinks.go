@@ -1,0 +1,222 @@
+package addressing
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/hawser-net/hawser/internal/datapath"
+)
+
+// Network sets up network interfaces of the node. Set is told of all that there are to be, and says
+// of which packets pass, in the same order.
+type Network interface {
+	Set([]datapath.Interface) ([]datapath.InterfaceState, error)
+}
+
+// Uplinks are how a node's addresses get their packets through its network interfaces.
+type Uplinks struct {
+	Network Network
+	// MTU is that of each interface, 0 for what it has.
+	MTU int
+	// Masquerade has packets to destinations outside of the interface's networks, and of Direct,
+	// leave as the node's own. Without it all packets leave by the interface of their address.
+	Masquerade bool
+	Direct     []netip.Prefix
+}
+
+// slowInterface is how long an interface that the operator has told of may take to be there before
+// that is a fault: attaching one takes seconds.
+const slowInterface = 20 * time.Second
+
+// uplinks are the interfaces as they were last set up. mu of Singles guards it.
+type uplinks struct {
+	Uplinks
+	// want is what was set last, and dirty is set if it must be again: something about the
+	// interfaces is not what the last answer said.
+	want  []datapath.Interface
+	dirty bool
+	// passes are the addresses whose packets pass, by the last answer.
+	passes map[netip.Addr]bool
+	// faults are why those of other interfaces do not, by the interface, and since when.
+	faults map[string]uplinkFault
+	err    error
+}
+
+var errNotSet = errors.New("nobody says whether it was set up")
+
+type uplinkFault struct {
+	err   error
+	since time.Time
+}
+
+// Connect has the node's network interfaces set up, now and whenever its addresses change. From
+// now on an address is given only if packets from and to it pass. It comes after the addresses of
+// endpoints of before are in the book, which must not be without their interfaces for a moment, and
+// before the book is opened. What fails is reported by Run, and tried again.
+func (s *Singles) Connect(u Uplinks) {
+	s.mu.Lock()
+	s.uplinks = &uplinks{Uplinks: u, dirty: true}
+	s.mu.Unlock()
+	s.connect()
+}
+
+// InterfacesChanged is told that interfaces are not what they were when they were set up: one came
+// or went, or somebody changed one.
+func (s *Singles) InterfacesChanged([]datapath.InterfaceState, error) {
+	s.mu.Lock()
+	if s.uplinks != nil {
+		s.uplinks.dirty = true
+	}
+	s.mu.Unlock()
+	s.tell.again()
+}
+
+// InterfaceOf returns the network interface that an address of the node is of.
+func (s *Singles) InterfaceOf(ip netip.Addr) (Interface, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	resource, ok := s.resourceOf(ip)
+	if !ok {
+		return Interface{}, false
+	}
+	k := slices.IndexFunc(s.state.Interfaces, func(i Interface) bool { return i.ID == resource })
+	if k < 0 {
+		return Interface{}, false
+	}
+	return s.state.Interfaces[k], true
+}
+
+// resourceOf is what an address is of. One that was taken away while it is used is of what it was
+// of. mu is held.
+func (s *Singles) resourceOf(ip netip.Addr) (string, bool) {
+	if r, ok := s.state.Pool[ip]; ok {
+		return r, true
+	}
+	r, ok := s.lost[ip]
+	return r, ok
+}
+
+// connect brings the interfaces to what the addresses need, if they are not. Only one goroutine may
+// call it.
+//
+// All addresses of the node are told, whether or not a pod has them: so an ADD waits for nothing,
+// and there are hardly more of them than pods.
+func (s *Singles) connect() {
+	s.mu.Lock()
+	u := s.uplinks
+	if u == nil {
+		s.mu.Unlock()
+		return
+	}
+	want, ids := s.wantedInterfaces()
+	if !u.dirty && reflect.DeepEqual(want, u.want) {
+		s.mu.Unlock()
+		return
+	}
+	u.dirty = false
+	s.mu.Unlock()
+	states, err := u.Network.Set(want)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	u.want, u.err = want, err
+	passes, faults := map[netip.Addr]bool{}, map[string]uplinkFault{}
+	for k, i := range want {
+		fault := cmp.Or(err, errNotSet)
+		if k < len(states) {
+			fault = states[k].Err
+		}
+		if fault == nil {
+			for _, ip := range i.Pods {
+				passes[ip] = true
+			}
+			continue
+		}
+		since := time.Now()
+		if was, ok := u.faults[ids[k]]; ok {
+			since = was.since
+		}
+		faults[ids[k]] = uplinkFault{fault, since}
+	}
+	first := u.passes == nil
+	moved := first || !maps.Equal(passes, u.passes)
+	u.passes, u.faults = passes, faults
+	if moved && s.book != nil {
+		s.book.AssignSingles(s.want())
+		if !first {
+			s.tell.moved()
+		}
+	}
+	s.inspect()
+}
+
+// wantedInterfaces are those of which the node has addresses, and the ID of each. mu is held.
+func (s *Singles) wantedInterfaces() (want []datapath.Interface, ids []string) {
+	addrs := map[string][]netip.Addr{}
+	for ip, id := range s.state.Pool {
+		addrs[id] = append(addrs[id], ip)
+	}
+	for ip, id := range s.lost {
+		addrs[id] = append(addrs[id], ip)
+	}
+	for _, i := range s.state.Interfaces {
+		pods := addrs[i.ID]
+		if len(pods) == 0 {
+			continue
+		}
+		slices.SortFunc(pods, netip.Addr.Compare)
+		mac, _ := net.ParseMAC(i.MAC) // it was one when it was read
+		d := datapath.Interface{MAC: mac, Number: i.Number, MTU: s.uplinks.MTU, Subnets: []datapath.Subnet{{CIDR: i.Subnet, Gateway: i.Gateway}}, Pods: pods}
+		if s.uplinks.Masquerade {
+			for _, p := range slices.Concat(i.Networks, s.uplinks.Direct) {
+				if !slices.Contains(d.VPCCIDRs, p) {
+					d.VPCCIDRs = append(d.VPCCIDRs, p)
+				}
+			}
+		}
+		want, ids = append(want, d), append(ids, i.ID)
+	}
+	return want, ids
+}
+
+// passes says whether packets from and to an address pass. As long as nobody has set up interfaces,
+// or where there are none to set up, nothing speaks against it. mu is held.
+func (s *Singles) passes(ip netip.Addr) bool {
+	return s.uplinks == nil || s.uplinks.passes == nil || s.uplinks.passes[ip]
+}
+
+// interfaceFaults are why addresses are given to no pod. mu is held.
+func (s *Singles) interfaceFaults() (errs []error) {
+	errs = append(errs, s.shown)
+	if s.uplinks == nil {
+		return errs
+	}
+	known := map[string]bool{}
+	for _, i := range s.state.Interfaces {
+		known[i.ID] = true
+		f, ok := s.uplinks.faults[i.ID]
+		if ok && (!errors.Is(f.err, datapath.ErrNoInterface) || time.Since(f.since) > slowInterface) {
+			errs = append(errs, fmt.Errorf("packets of network interface %.200q (%s) do not pass, and its addresses are given to no pod: %w", i.ID, i.MAC, f.err))
+		}
+	}
+	if len(s.uplinks.faults) == 0 {
+		errs = append(errs, s.uplinks.err)
+	}
+	unknown := map[string]int{}
+	for _, id := range s.state.Pool {
+		if !known[id] {
+			unknown[id]++
+		}
+	}
+	var lacking []error
+	for _, id := range slices.Sorted(maps.Keys(unknown)) {
+		lacking = append(lacking, fmt.Errorf("%d addresses in spec.ipam.pool of CiliumNode %s are of network interface %.200q, which its status does not show; they are given to no pod", unknown[id], s.cfg.Self.Name, id))
+	}
+	return append(errs, few(lacking))
+}

@@ -1,0 +1,486 @@
+package addressing
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/ipam"
+)
+
+// kernel is a node's network interfaces, which come and go. It keeps what it is told.
+type kernel struct {
+	mu      sync.Mutex
+	plugged map[string]bool // by hardware address; the others are not there
+	want    []datapath.Interface
+	sets    int
+	broken  error // of all interfaces
+}
+
+func (k *kernel) Set(want []datapath.Interface) (states []datapath.InterfaceState, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.want = want
+	k.sets++
+	for _, i := range want {
+		if err := i.Validate(); err != nil {
+			panic(err)
+		}
+		state := datapath.InterfaceState{MAC: i.MAC, Err: k.broken}
+		if !k.plugged[i.MAC.String()] {
+			state.Err = datapath.ErrNoInterface
+		}
+		states = append(states, state)
+	}
+	return states, k.broken
+}
+
+func (k *kernel) plug(mac string, on bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.plugged[mac] = on
+}
+
+func (k *kernel) has(mac string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.plugged[mac]
+}
+
+// leads says whether packets of an address pass.
+func (k *kernel) leads(ip netip.Addr) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.ContainsFunc(k.want, func(i datapath.Interface) bool { return k.plugged[i.MAC.String()] && slices.Contains(i.Pods, ip) })
+}
+
+// told says whether an address is among those that were told last.
+func (k *kernel) told(ip netip.Addr) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.ContainsFunc(k.want, func(i datapath.Interface) bool { return slices.Contains(i.Pods, ip) })
+}
+
+func macOf(n int) string { return fmt.Sprintf("02:00:00:00:00:%02x", n+1) }
+
+// eniNode is the node's object on AWS: interfaces by number, with their addresses.
+func eniNode(generation int64, interfaces map[int][]string) *v2.CiliumNode {
+	o := ciliumNode(generation)
+	o.Spec.IPAM.Pool, o.Status.ENI.ENIs = v2.AllocationMap{}, map[string]v2.ENI{}
+	for n, ips := range interfaces {
+		id := fmt.Sprint("eni-", n)
+		o.Status.ENI.ENIs[id] = v2.ENI{ID: id, MAC: macOf(n), Number: n, Subnet: v2.ENISubnet{CIDR: fmt.Sprintf("10.0.%d.0/24", n)},
+			VPC: v2.ENIVPC{ID: "vpc-1", PrimaryCIDR: "10.0.0.0/16", CIDRs: []string{"100.64.0.0/16"}}}
+		for _, ip := range ips {
+			o.Spec.IPAM.Pool[ip] = v2.AllocationIP{Resource: id}
+		}
+	}
+	return o
+}
+
+// eniSingles are the addresses of a node on AWS whose state is in dir.
+func eniSingles(t *testing.T, dir string) (*Singles, *ipam.IPAM) {
+	t.Helper()
+	cfg := singlesConfig(dir)
+	cfg.Mode, cfg.UpdateInterval = ENI, 15*time.Second
+	s, err := newSingles(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	book, err := ipam.New(ipam.Config{Assigned: ipam.IPv4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Attach(book); err != nil {
+		t.Fatal(err)
+	}
+	return s, book
+}
+
+// TestInterfacesOf reads the status that each cloud's operator writes.
+func TestInterfacesOf(t *testing.T) {
+	t.Parallel()
+	o := eniNode(1, map[int][]string{0: nil, 2: {"10.0.2.9"}})
+	o.Status.Azure.Interfaces = []v2.AzureInterface{
+		{ID: "/b", MAC: "02:00:00:00:00:02", Gateway: "10.1.1.9", CIDR: "10.1.1.0/24"},
+		{ID: "/a", MAC: "02-00-00-00-00-01", Subnet: v2.AzureSubnet{CIDR: "10.1.0.0/24"}},
+	}
+	o.Status.AlibabaCloud.ENIs = map[string]v2.AlibabaENI{
+		"eni-p": {MACAddress: "02:00:00:00:00:03", Type: "Primary", VSwitch: v2.AlibabaVSwitch{CIDR: "172.16.0.0/20"}, VPC: v2.AlibabaVPC{CIDR: "172.16.0.0/12"}},
+		"eni-s": {MACAddress: "02:00:00:00:00:04", Type: "Secondary", Tags: map[string]string{"cilium-eni-index": "3"}, VSwitch: v2.AlibabaVSwitch{CIDR: "172.16.16.0/24"},
+			VPC: v2.AlibabaVPC{CIDR: "172.16.0.0/12", SecondaryCIDRs: []string{"192.168.0.0/16"}}},
+	}
+	for mode, want := range map[string]string{
+		ENI:   "eni-0 02:00:00:00:00:01 0 10.0.0.0/24 10.0.0.1 [10.0.0.0/16 10.0.0.0/24 100.64.0.0/16], eni-2 02:00:00:00:00:03 2 10.0.2.0/24 10.0.2.1 [10.0.0.0/16 10.0.2.0/24 100.64.0.0/16]",
+		Azure: "/a 02:00:00:00:00:01 0 10.1.0.0/24 10.1.0.1 [10.1.0.0/24], /b 02:00:00:00:00:02 1 10.1.1.0/24 10.1.1.9 [10.1.1.0/24]",
+		AlibabaCloud: "eni-p 02:00:00:00:00:03 0 172.16.0.0/20 172.16.15.253 [172.16.0.0/12 172.16.0.0/20], " +
+			"eni-s 02:00:00:00:00:04 3 172.16.16.0/24 172.16.16.253 [172.16.0.0/12 172.16.16.0/24 192.168.0.0/16]",
+		CRD: "",
+	} {
+		list, err := interfacesOf(mode, o)
+		var got []string
+		for _, i := range list {
+			got = append(got, fmt.Sprint(i.ID, " ", i.MAC, " ", i.Number, " ", i.Subnet, " ", i.Gateway, " ", i.Networks))
+		}
+		if strings.Join(got, ", ") != want || err != nil {
+			t.Errorf("%s: %s, %v\nwant %s", mode, strings.Join(got, ", "), err, want)
+		}
+	}
+}
+
+// TestInterfacesOfAStranger: what makes no sense in a status is said and left out, and whatever it
+// says, what the kernel is told is valid and bounded.
+func TestInterfacesOfAStranger(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range map[string]func(*v2.ENI){
+		"no hardware address":       func(e *v2.ENI) { e.MAC = "eth0" },
+		"one of InfiniBand":         func(e *v2.ENI) { e.MAC = strings.Repeat("02:", 19) + "02" },
+		"of a group":                func(e *v2.ENI) { e.MAC = "ff:ff:ff:ff:ff:ff" },
+		"of all zeros":              func(e *v2.ENI) { e.MAC = "00:00:00:00:00:00" },
+		"another's":                 func(e *v2.ENI) { e.MAC = macOf(0) },
+		"a number that is taken":    func(e *v2.ENI) { e.Number = 0; e.ID = "eni-9" },
+		"a number below all":        func(e *v2.ENI) { e.Number = -1 },
+		"a table of the kernel":     func(e *v2.ENI) { e.Number = 244 },
+		"no subnet":                 func(e *v2.ENI) { e.Subnet.CIDR = "" },
+		"a subnet without a router": func(e *v2.ENI) { e.Subnet.CIDR = "10.0.1.1/32" },
+		"the world":                 func(e *v2.ENI) { e.VPC.CIDRs = []string{"0.0.0.0/0"} },
+		"half of the world":         func(e *v2.ENI) { e.VPC.PrimaryCIDR = "128.0.0.0/1" },
+		"this machine":              func(e *v2.ENI) { e.VPC.CIDRs = []string{"127.0.0.0/8"} },
+		"the metadata service":      func(e *v2.ENI) { e.VPC.CIDRs = []string{"169.254.0.0/16"} },
+		"groups":                    func(e *v2.ENI) { e.VPC.CIDRs = []string{"224.0.0.0/8"} },
+		"a mapped address":          func(e *v2.ENI) { e.Subnet.CIDR = "::ffff:10.0.1.0/120" },
+		"networks without end": func(e *v2.ENI) {
+			for n := range 300 {
+				e.VPC.CIDRs = append(e.VPC.CIDRs, fmt.Sprintf("10.%d.0.0/16", n%250))
+			}
+		},
+	} {
+		o := eniNode(1, map[int][]string{0: {"10.0.0.9"}, 1: {"10.0.1.9"}})
+		e := o.Status.ENI.ENIs["eni-1"]
+		spoil(&e)
+		o.Status.ENI.ENIs["eni-1"] = e
+		list, err := interfacesOf(ENI, o)
+		if err == nil || len(list) != 1 || list[0].ID != "eni-0" {
+			t.Errorf("%s: %+v, %v", name, list, err)
+		}
+	}
+	// Many of them are as little trouble as one.
+	o := ciliumNode(1)
+	o.Status.ENI.ENIs = map[string]v2.ENI{}
+	for n := range 5000 {
+		o.Status.ENI.ENIs[fmt.Sprint("eni-", strings.Repeat("x", 500), n)] = v2.ENI{MAC: fmt.Sprintf("02:00:00:00:%02x:%02x", n/256, n%256), Number: n, Subnet: v2.ENISubnet{CIDR: "10.0.0.0/24"}}
+	}
+	list, err := interfacesOf(ENI, o)
+	if len(list) > datapath.MaxInterfaces || err == nil || len(err.Error()) > 4096 {
+		t.Errorf("%d interfaces, an error of %d bytes", len(list), len(fmt.Sprint(err)))
+	}
+}
+
+// TestUplinks: an address is given only when packets of its interface pass, also when that comes
+// later, goes, or comes again; what pods have keeps its interface.
+func TestUplinks(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		s, book := eniSingles(t, dir)
+		s.Hear(eniNode(1, map[int][]string{0: {"10.0.0.10"}, 1: {"10.0.1.10"}}))
+		net1 := &kernel{plugged: map[string]bool{macOf(0): true}}
+		native := netip.MustParsePrefix("172.20.0.0/16")
+		s.Connect(Uplinks{Network: net1, MTU: 9001, Masquerade: true, Direct: []netip.Prefix{native}})
+		book.Open()
+		agent := runSingles(t, s)
+		if w := net1.want; len(w) != 2 || w[1].Number != 1 || w[1].MTU != 9001 || w[1].Subnets[0].Router().String() != "10.0.1.1" || !slices.Contains(w[1].VPCCIDRs, native) ||
+			!slices.Contains(w[1].VPCCIDRs, netip.MustParsePrefix("100.64.0.0/16")) {
+			t.Errorf("the kernel is told %+v", w)
+		}
+		give := func(want string) {
+			t.Helper()
+			r, err := book.AllocateNext(ipam.IPv4, "ns/p", "", false)
+			switch {
+			case want == "" && err == nil:
+				t.Errorf("%s is given", r.IPv4.IP)
+			case want != "" && (err != nil || r.IPv4.IP.String() != want):
+				t.Errorf("%+v, %v; want %s", r.IPv4, err, want)
+			}
+		}
+		give("10.0.0.10")
+		give("")
+		net1.plug(macOf(1), true)
+		s.InterfacesChanged(nil, nil)
+		synctest.Wait()
+		give("10.0.1.10")
+
+		// It goes, and new addresses with it; the pod's own are the kernel's to lead again.
+		s.Hear(eniNode(2, map[int][]string{0: {"10.0.0.10"}, 1: {"10.0.1.10", "10.0.1.11"}}))
+		synctest.Wait()
+		net1.plug(macOf(1), false)
+		s.InterfacesChanged(nil, nil)
+		synctest.Wait()
+		give("")
+		if fault, _, _ := agent.seen(); fault != "" {
+			t.Errorf("at once: %s", fault)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if fault, _, _ := agent.seen(); !strings.Contains(fault, "eni-1") || !strings.Contains(fault, datapath.ErrNoInterface.Error()) {
+			t.Errorf("after a minute: %q", fault)
+		}
+		if !net1.told(netip.MustParseAddr("10.0.1.10")) {
+			t.Error("a pod's address is not told any more")
+		}
+		net1.plug(macOf(1), true)
+		s.InterfacesChanged(nil, nil)
+		synctest.Wait()
+		if fault, _, _ := agent.seen(); fault != "" {
+			t.Errorf("when it is there again: %s", fault)
+		}
+		give("10.0.1.11")
+
+		// Somebody takes an address away that is used: it stays with its interface until it is free.
+		s.Hear(eniNode(3, map[int][]string{0: {"10.0.0.10"}, 1: {"10.0.1.11"}}))
+		synctest.Wait()
+		ip := netip.MustParseAddr("10.0.1.10")
+		if i, ok := s.InterfaceOf(ip); !ok || i.ID != "eni-1" || !net1.told(ip) {
+			t.Errorf("of an address that was taken away: %+v, %v", i, ok)
+		}
+		book.FreeOf(ip, "ns/p")
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if _, ok := s.InterfaceOf(ip); ok || net1.told(ip) {
+			t.Error("it is still told after it was freed")
+		}
+		sets := net1.sets
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if net1.sets != sets {
+			t.Errorf("at rest the interfaces are set %d times an hour", net1.sets-sets)
+		}
+
+		// The next agent knows them without the server.
+		next, book2 := eniSingles(t, dir)
+		next.before = []netip.Addr{netip.MustParseAddr("10.0.1.11")}
+		for ip, pod := range map[string]string{"10.0.0.10": "ns/p", "10.0.1.11": "ns/p"} {
+			if err := book2.Restore(netip.MustParseAddr(ip), pod); err != nil {
+				t.Fatal(err)
+			}
+		}
+		net2 := &kernel{plugged: net1.plugged}
+		next.Connect(Uplinks{Network: net2})
+		if len(net2.want) != 2 || len(net2.want[0].VPCCIDRs) != 0 || !net2.told(netip.MustParseAddr("10.0.1.11")) || !net2.told(netip.MustParseAddr("10.0.0.10")) {
+			t.Errorf("after a restart: %+v", net2.want)
+		}
+	})
+}
+
+// TestUplinksFaults: why addresses are given to nobody is said, and who does not set up interfaces
+// for want of something gives none.
+func TestUplinksFaults(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, book := eniSingles(t, t.TempDir())
+		o := eniNode(1, map[int][]string{0: {"10.0.0.10"}, 1: {"10.0.1.10"}})
+		delete(o.Status.ENI.ENIs, "eni-1")
+		s.Hear(o)
+		k := &kernel{plugged: map[string]bool{macOf(0): true, macOf(1): true}, broken: errors.New("no room for rules")}
+		s.Connect(Uplinks{Network: k})
+		book.Open()
+		agent := runSingles(t, s)
+		synctest.Wait()
+		for _, want := range []string{"no room for rules", `of network interface "eni-1", which its status does not show`} {
+			if fault, _, _ := agent.seen(); !strings.Contains(fault, want) {
+				t.Errorf("%q is not said: %q", want, fault)
+			}
+		}
+		if r, err := book.AllocateNext(ipam.IPv4, "ns/p", "", false); err == nil {
+			t.Errorf("%s is given", r.IPv4.IP)
+		}
+		k.mu.Lock()
+		k.broken = nil
+		k.mu.Unlock()
+		s.InterfacesChanged(nil, nil)
+		o = eniNode(1, map[int][]string{0: {"10.0.0.10"}, 1: {"10.0.1.10"}}) // the status alone has changed
+		s.Hear(o)
+		synctest.Wait()
+		if fault, _, _ := agent.seen(); fault != "" {
+			t.Errorf("in the end: %q", fault)
+		}
+		for range 2 {
+			if _, err := book.AllocateNext(ipam.IPv4, "ns/p", "", false); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// TestUplinksModel has addresses, interfaces and pods come and go at random. No address is given
+// whose packets do not pass at that moment, and none is free or taken away while the kernel still
+// leads its packets here for long.
+func TestUplinksModel(t *testing.T) {
+	t.Parallel()
+	for range 60 {
+		seed := rand.Uint64()
+		synctest.Test(t, func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(seed, 0))
+			dir := t.TempDir()
+			k := &kernel{plugged: map[string]bool{}}
+			pool := map[int][]string{0: {"10.0.0.10"}}
+			pods := map[netip.Addr]string{}
+			var s *Singles
+			var book *ipam.IPAM
+			var generation int64
+			var served atomic.Pointer[v2.CiliumNode]
+			var stop func()
+			start := func() {
+				s, book = eniSingles(t, dir)
+				for ip, pod := range pods {
+					s.before = append(s.before, ip)
+					if err := book.Restore(ip, pod); err != nil {
+						t.Fatalf("seed %d: %v", seed, err)
+					}
+				}
+				s.Connect(Uplinks{Network: k})
+				for ip := range pods {
+					if i, ok := s.InterfaceOf(ip); ok && k.has(i.MAC) && !k.leads(ip) {
+						t.Fatalf("seed %d: %s of %s lost its interface over a restart", seed, ip, pods[ip])
+					}
+				}
+				book.Open()
+				ctx, cancel := context.WithCancel(t.Context())
+				s.patch = func(_ context.Context, o *v2.CiliumNode, status map[string]any) (*v2.CiliumNode, error) {
+					return patched(t, o, status), nil
+				}
+				s.live = func(context.Context) (*v2.CiliumNode, error) { return served.Load(), nil }
+				ended := make(chan struct{})
+				running := s
+				go func() { defer close(ended); _ = running.Run(ctx, &told{}) }()
+				stop = func() { cancel(); <-ended }
+			}
+			hear := func() {
+				generation++
+				served.Store(eniNode(generation, pool))
+				s.Hear(served.Load())
+			}
+			s, book = eniSingles(t, dir)
+			hear()
+			start()
+			defer func() { stop() }()
+			for step := range 120 {
+				n := rng.IntN(4)
+				switch rng.IntN(9) {
+				case 0, 1: // an address more
+					if _, ok := pool[n]; ok || rng.IntN(2) == 0 {
+						pool[n] = append(slices.Clone(pool[n]), fmt.Sprintf("10.0.%d.%d", n, 10+step))
+						hear()
+					}
+				case 2: // one that no pod has is released
+					for n, ips := range pool {
+						pool[n] = slices.DeleteFunc(slices.Clone(ips), func(ip string) bool {
+							_, used := pods[netip.MustParseAddr(ip)]
+							return !used && rng.IntN(3) == 0
+						})
+					}
+					hear()
+				case 3:
+					k.plug(macOf(n), rng.IntN(3) > 0)
+					s.InterfacesChanged(nil, nil)
+				case 4, 5:
+					name := fmt.Sprint("ns/p-", step)
+					if r, err := book.AllocateNext(ipam.IPv4, name, "", false); err == nil {
+						pods[r.IPv4.IP] = name
+						if !k.told(r.IPv4.IP) {
+							t.Fatalf("seed %d: %s is given and nothing leads its packets", seed, r.IPv4.IP)
+						}
+					}
+				case 6:
+					for ip, pod := range maps.Clone(pods) {
+						if rng.IntN(2) == 0 {
+							book.FreeOf(ip, pod)
+							delete(pods, ip)
+						}
+					}
+				case 7:
+					stop()
+					start()
+				}
+				if rng.IntN(2) == 0 {
+					synctest.Wait()
+				}
+				if rng.IntN(8) == 0 {
+					time.Sleep(time.Minute)
+				}
+			}
+			// At rest all that is plugged can be given, and nothing else.
+			time.Sleep(time.Hour)
+			synctest.Wait()
+			want := 0
+			for n, ips := range pool {
+				for _, text := range ips {
+					ip := netip.MustParseAddr(text)
+					if _, used := pods[ip]; !used && k.has(macOf(n)) {
+						want++
+					}
+					if !k.told(ip) {
+						t.Errorf("seed %d: %s is not told", seed, ip)
+					}
+				}
+			}
+			got := 0
+			for {
+				r, err := book.AllocateNext(ipam.IPv4, "ns/last", "", false)
+				if err != nil {
+					break
+				}
+				got++
+				if !k.leads(r.IPv4.IP) {
+					t.Errorf("seed %d: %s is given and its packets do not pass", seed, r.IPv4.IP)
+				}
+			}
+			if got != want {
+				t.Errorf("seed %d: %d addresses are given at rest, want %d", seed, got, want)
+			}
+			for _, i := range k.want {
+				for _, ip := range i.Pods {
+					if _, used := pods[ip]; !used && !slices.ContainsFunc(slices.Concat(slices.Collect(maps.Values(pool))...), func(text string) bool { return text == ip.String() }) {
+						t.Errorf("seed %d: the kernel still leads %s, which is not the node's", seed, ip)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestThrough: what an ADD is answered of the interface of its address.
+func TestThrough(t *testing.T) {
+	t.Parallel()
+	native := netip.MustParsePrefix("172.20.0.0/16")
+	s, book := eniSingles(t, t.TempDir())
+	s.Hear(eniNode(1, map[int][]string{1: {"10.0.1.10"}}))
+	b := &Book{IPAM: book, Node: "n1", InterfaceOf: s.InterfaceOf, Direct: []netip.Prefix{native, netip.MustParsePrefix("fd00::/8")}}
+	i, ok, err := b.Through(netip.MustParseAddr("10.0.1.10"))
+	mac, _ := net.ParseMAC(i.MAC)
+	if err != nil || !ok || i.Number != 1 || mac.String() != macOf(1) || i.Gateway.String() != "10.0.1.1" || len(i.Networks) != 4 || !slices.Contains(i.Networks, native) {
+		t.Errorf("%+v, %v, %v", i, ok, err)
+	}
+	if again, _, _ := b.Through(netip.MustParseAddr("10.0.1.10")); len(again.Networks) != 4 || len(s.state.Interfaces[0].Networks) != 3 {
+		t.Errorf("asking changes the answer: %+v", again)
+	}
+	if _, _, err := b.Through(netip.MustParseAddr("10.0.9.9")); err == nil || !strings.Contains(err.Error(), "CiliumNode n1") {
+		t.Errorf("an address that is not the node's: %v", err)
+	}
+	if _, ok, err := (&Book{IPAM: book}).Through(netip.MustParseAddr("10.0.1.10")); ok || err != nil {
+		t.Errorf("where there are no interfaces: %v, %v", ok, err)
+	}
+}
