@@ -98,6 +98,9 @@ func (p *Plugin) addPod(conf netConf, args *skel.CmdArgs, log *logger) (result *
 	if mode := cfg.DatapathMode; mode != "" && mode != rest.DatapathModeVeth {
 		return nil, fail(cnitypes.ErrInternal, "unsupported datapath mode", fmt.Errorf("the agent wants %q, this plugin makes veth pairs", mode))
 	}
+	if err := conf.suits(cfg.IPAMMode); err != nil {
+		return nil, fail(cnitypes.ErrInvalidNetworkConfig, "invalid network configuration", err)
+	}
 	log.debug("The agent answers", "device-mtu", cfg.DeviceMTU, "route-mtu", cfg.RouteMTU, "ipam-mode", cfg.IPAMMode)
 	p.step(StepAddConfig)
 
@@ -134,6 +137,9 @@ func (p *Plugin) addPod(conf netConf, args *skel.CmdArgs, log *logger) (result *
 		K8SUid:                 pod.UID,
 	}
 	req.DatapathConfiguration.ExternalIPAM = byPlugin
+	if req.ParentInterfaceIndex, err = parentInterface(ipam.IPv4.MasterMAC); err != nil {
+		return nil, fail(cnitypes.ErrTryAgainLater, "the pod's address cannot be used", err)
+	}
 	req.Addressing.IPv4ExpirationUUID = first(ipam.Address.IPv4ExpirationUUID, ipam.IPv4.ExpirationUUID)
 	req.Addressing.IPv6ExpirationUUID = first(ipam.Address.IPv6ExpirationUUID, ipam.IPv6.ExpirationUUID)
 	for key, skip := range map[string]bool{

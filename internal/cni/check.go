@@ -196,6 +196,7 @@ func (p *Plugin) status(args *skel.CmdArgs) error {
 		return fail(codeNotAvailable, "DaemonHealthzFailed", err)
 	}
 	byPlugin, err := conf.delegated(cfg.Status)
+	err = errors.Join(err, conf.suits(cfg.Status.IPAMMode))
 	switch {
 	case err != nil:
 		return fail(cnitypes.ErrInvalidNetworkConfig, "InvalidNetworkConfig", err)

@@ -57,7 +57,7 @@ type netConf struct {
 }
 
 // ipamConf is the section of address management. With a type all of it is for the plugin of that
-// name; any key without is for modes that Hawser has not.
+// name; without, the agent reads some of it where a cloud gives addresses.
 type ipamConf map[string]any
 
 func (c ipamConf) mode() string {
@@ -121,19 +121,6 @@ func (c netConf) canAdd() error {
 		errs = append(errs, errors.New("sync-build-endpoint false is not supported: ADD returns when the pod's policy is enforced; remove it"))
 	}
 	// What would change a pod's connection, its limits or who guards it must not be passed over.
-	for _, key := range slices.Sorted(maps.Keys(c.IPAM)) {
-		if key != "type" && c.IPAM.mode() == "" {
-			errs = append(errs, fmt.Errorf("ipam.%s is not supported: the agent allocates addresses; remove it", key))
-		}
-	}
-	for _, cloud := range []struct {
-		name string
-		conf any
-	}{{"eni", c.ENI}, {"azure", c.Azure}, {"alibaba-cloud", c.AlibabaCloud}} {
-		if fields, object := cloud.conf.(map[string]any); cloud.conf != nil && (!object || len(fields) > 0) {
-			errs = append(errs, fmt.Errorf("%s is not supported: pods have no interfaces, addresses or security groups of the cloud; remove it", cloud.name))
-		}
-	}
 	for _, name := range slices.Sorted(maps.Keys(c.Capabilities)) {
 		if on := c.Capabilities[name]; on != false && on != nil && !c.forDelegate(name) {
 			errs = append(errs, fmt.Errorf("capability %s is not supported: remove it, or declare it for a plugin further down the list", name))
@@ -142,6 +129,34 @@ func (c netConf) canAdd() error {
 	for _, name := range slices.Sorted(maps.Keys(c.RuntimeConfig)) {
 		if !c.forDelegate(name) {
 			errs = append(errs, fmt.Errorf("runtimeConfig.%s is not supported: remove the capability %s", name, name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// watermarks are the keys of the section ipam that the agent reads where a cloud gives addresses
+// (--read-cni-conf).
+var watermarks = []string{"min-allocate", "pre-allocate", "max-allocate", "max-above-watermark"}
+
+// suits reports what of the configuration rules an ADD out with an agent whose --ipam is mode. What
+// is the agent's to read is taken where it reads it.
+func (c netConf) suits(mode string) error {
+	var errs []error
+	clouds := []struct {
+		name, mode string
+		conf       any
+	}{{"eni", "eni", c.ENI}, {"azure", "azure", c.Azure}, {"alibaba-cloud", "alibabacloud", c.AlibabaCloud}}
+	ofCloud := false
+	for _, cloud := range clouds {
+		ofCloud = ofCloud || cloud.mode == mode
+		if fields, object := cloud.conf.(map[string]any); cloud.conf != nil && (!object || len(fields) > 0 && cloud.mode != mode) {
+			errs = append(errs, fmt.Errorf("%s is not supported: the agent's --ipam is %q, and pods have no interfaces, addresses or security groups of that cloud; remove it",
+				cloud.name, mode))
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(c.IPAM)) {
+		if key != "type" && c.IPAM.mode() == "" && !(ofCloud && slices.Contains(watermarks, key)) {
+			errs = append(errs, fmt.Errorf("ipam.%s is not supported: the agent allocates addresses; remove it", key))
 		}
 	}
 	return errors.Join(errs...)

@@ -1,6 +1,7 @@
 package cni
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -99,7 +100,7 @@ func TestCanAdd(t *testing.T) {
 			t.Errorf("%s: %v", conf, err)
 			continue
 		}
-		err = c.canAdd()
+		err = errors.Join(c.canAdd(), c.suits("cluster-pool"))
 		if (err != nil) != (want != nil) {
 			t.Errorf("%s: error %v", conf, err)
 		}
@@ -107,6 +108,30 @@ func TestCanAdd(t *testing.T) {
 			if err != nil && !strings.Contains(err.Error(), text) {
 				t.Errorf("%s: the error does not say %q: %v", conf, text, err)
 			}
+		}
+	}
+}
+
+// TestSuitsCloud: what the agent reads of the configuration is taken with the cloud that it is for.
+func TestSuitsCloud(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ mode, conf, want string }{
+		{"eni", `{"ipam":{"pre-allocate":4,"min-allocate":2,"max-allocate":9,"max-above-watermark":1},"eni":{"subnet-tags":{"a":"b"}}}`, ""},
+		{"azure", `{"azure":{"interface-name":"eth1"},"eni":{}}`, ""},
+		{"alibabacloud", `{"alibaba-cloud":{"vswitches":["vsw-1"]}}`, ""},
+		{"alibabacloud", `{"eni":{"subnet-tags":{"a":"b"}}}`, "eni is not supported"},
+		{"eni", `{"ipam":{"podCIDRs":["10.0.0.0/24"]}}`, "ipam.podCIDRs"},
+		{"eni", `{"eni":["x"]}`, "eni is not supported"},
+		{"crd", `{"ipam":{"pre-allocate":4}}`, "ipam.pre-allocate"},
+		{"", `{"ipam":{"pre-allocate":4}}`, "ipam.pre-allocate"},
+	} {
+		conf, err := parseConf([]byte(c.conf))
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = errors.Join(conf.canAdd(), conf.suits(c.mode))
+		if (err != nil) != (c.want != "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s with %s: %v", c.conf, c.mode, err)
 		}
 	}
 }
@@ -128,7 +153,7 @@ func FuzzParseConf(f *testing.F) {
 		if err != nil {
 			return
 		}
-		_ = c.canAdd()
+		_ = errors.Join(c.canAdd(), c.suits("eni"))
 		if labels, err := c.labels(); err == nil {
 			for _, l := range labels {
 				if !strings.HasPrefix(l, "cni:") || strings.Contains(l, ";") || reservedLabel(l[4:]) {

@@ -1,6 +1,7 @@
 package cni
 
 import (
+	"bytes"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -104,6 +106,30 @@ func isOwnNS(path string) bool {
 	a, errA := os.Stat(path)
 	b, errB := os.Stat("/proc/self/ns/net")
 	return errA == nil && errB == nil && os.SameFile(a, b)
+}
+
+// parentInterface returns the index of the network interface by which packets of an address leave:
+// that of a cloud, which the agent names by its hardware address. Without one it is 0. Interfaces
+// that are made on top of another have its hardware address, too.
+func parentInterface(mac string) (int, error) {
+	if mac == "" {
+		return 0, nil
+	}
+	want, err := net.ParseMAC(mac)
+	if err != nil {
+		return 0, fmt.Errorf("the agent names network interface %q: %w", mac, err)
+	}
+	links, err := netlink.LinkList()
+	if err != nil {
+		return 0, fmt.Errorf("list network interfaces: %w", err)
+	}
+	for _, l := range links {
+		on := []string{"vlan", "macvlan", "macvtap", "ipvlan", "bridge", "bond"}
+		if bytes.Equal(l.Attrs().HardwareAddr, want) && !slices.Contains(on, l.Type()) {
+			return l.Attrs().Index, nil
+		}
+	}
+	return 0, fmt.Errorf("its network interface %s is not on this node", want)
 }
 
 // veth is a pair that was made.

@@ -155,7 +155,7 @@ func (a *API) createRequest(m *rest.EndpointChangeRequest) (endpoint.CreateReque
 	case !external && (a.Options.IPAM == addressing.Delegated):
 		bad("datapath-configuration.external-ipam is not set: --ipam is %s, so another plugin has to give the addresses; name it in the CNI configuration's ipam.type", addressing.Delegated)
 	}
-	errs = append(errs, withoutEffect(m))
+	errs = append(errs, withoutEffect(m, addressing.OfCloud(a.Options.IPAM)))
 	lbls, err := a.workloadLabels(m)
 	if err != nil {
 		errs = append(errs, err)
@@ -171,8 +171,10 @@ const (
 )
 
 // withoutEffect refuses what would change how an endpoint is connected or what is enforced for it,
-// and does not here: who asks for it would believe that it does.
-func withoutEffect(m *rest.EndpointChangeRequest) error {
+// and does not here: who asks for it would believe that it does. Where addresses are of network
+// interfaces of a cloud the plugin names the one by which the pod's packets leave, which the agent
+// knows by the address.
+func withoutEffect(m *rest.EndpointChangeRequest, ofCloud bool) error {
 	var errs []error
 	refuse := func(asked bool, field, why string) {
 		if asked {
@@ -183,7 +185,7 @@ func withoutEffect(m *rest.EndpointChangeRequest) error {
 	refuse(m.SyncBuildEndpoint != nil && !*m.SyncBuildEndpoint, "sync-build-endpoint=false", "the answer comes when the endpoint's policy is enforced")
 	refuse(m.PolicyEnabled, "policy-enabled", "policies and --enable-policy say what is enforced")
 	refuse(m.IsSecondaryInterface, "is-secondary-interface", "a pod has one interface")
-	refuse(m.ParentInterfaceIndex != 0, "parent-interface-index", "pods are routed by the node's own device")
+	refuse(m.ParentInterfaceIndex != 0 && !ofCloud, "parent-interface-index", "pods are routed by the node's own device")
 	refuse(m.DatapathMapID != 0, "datapath-map-id", "pods have veth interfaces")
 	refuse(dp.RequireArpPassthrough, "datapath-configuration.require-arp-passthrough", "the programs answer for the router")
 	refuse(dp.RequireRouting != nil && !*dp.RequireRouting, "datapath-configuration.require-routing=false", "pods are routed here and by nobody else")
@@ -245,7 +247,7 @@ func (a *API) PatchEndpoint(ctx context.Context, req server.PatchEndpointRequest
 	default:
 		return nil, server.Errorf(http.StatusBadRequest, "state: %s cannot be asked for; only %s and %s", m.State, rest.EndpointStateWaitingForIdentity, rest.EndpointStateReady)
 	}
-	if err := withoutEffect(m); err != nil {
+	if err := withoutEffect(m, addressing.OfCloud(a.Options.IPAM)); err != nil {
 		return nil, server.Errorf(http.StatusBadRequest, "%w", err)
 	}
 	if (m.InterfaceIndex != 0 && m.InterfaceIndex != row.IfIndex) || (m.ContainerID != "" && m.ContainerID != row.ContainerID) ||

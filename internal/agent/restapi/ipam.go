@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/netip"
+	"strconv"
 
 	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/api/rest/server"
@@ -54,15 +55,40 @@ func (a *API) AllocateIP(ctx context.Context, req server.AllocateIPRequestObject
 		return nil, ipamError(err, http.StatusBadGateway)
 	}
 	out := rest.IPAMResponse{HostAddressing: a.hostAddressing()}
+	var through4, through6 error
 	if v4 := res.IPv4; v4 != nil {
 		out.Address.IPv4, out.Address.IPv4ExpirationUUID, out.Address.IPv4PoolName = v4.IP.String(), v4.UUID, v4.Pool
-		out.IPv4 = rest.IPAMAddressResponse{IP: v4.IP.String(), ExpirationUUID: v4.UUID, Gateway: a.router(true).String(), SkipMasquerade: plain.IPv4}
+		out.IPv4, through4 = a.address(v4, plain.IPv4)
 	}
 	if v6 := res.IPv6; v6 != nil {
 		out.Address.IPv6, out.Address.IPv6ExpirationUUID, out.Address.IPv6PoolName = v6.IP.String(), v6.UUID, v6.Pool
-		out.IPv6 = rest.IPAMAddressResponse{IP: v6.IP.String(), ExpirationUUID: v6.UUID, Gateway: a.router(false).String(), SkipMasquerade: plain.IPv6}
+		out.IPv6, through6 = a.address(v6, plain.IPv6)
+	}
+	if err := errors.Join(through4, through6); err != nil {
+		for _, given := range []*ipam.Allocation{res.IPv4, res.IPv6} {
+			if given != nil {
+				a.Book.FreeOf(given.IP, given.Owner)
+			}
+		}
+		return nil, server.Errorf(http.StatusBadGateway, "%w; try again in a moment", err)
 	}
 	return server.AllocateIP201JSONResponse(out), nil
+}
+
+// address tells of one address: its gateway is the router, or where it is of a network interface of
+// a cloud the cloud's router. That one is for those who route pods themselves; pods here have the
+// router.
+func (a *API) address(given *ipam.Allocation, plain bool) (rest.IPAMAddressResponse, error) {
+	out := rest.IPAMAddressResponse{IP: given.IP.String(), ExpirationUUID: given.UUID, Gateway: a.router(given.IP.Is4()).String(), SkipMasquerade: plain}
+	i, ok, err := a.Book.Through(given.IP)
+	if err != nil || !ok {
+		return out, err
+	}
+	out.Gateway, out.MasterMAC, out.InterfaceNumber = i.Gateway.String(), i.MAC, strconv.Itoa(i.Number)
+	for _, p := range i.Networks {
+		out.Cidrs = append(out.Cidrs, p.String())
+	}
+	return out, nil
 }
 
 // ReserveIP is POST /ipam/{ip}: this very address.

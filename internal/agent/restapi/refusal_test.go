@@ -33,7 +33,7 @@ func TestFieldsWithoutEffect(t *testing.T) {
 		if err := json.Unmarshal([]byte(body), &m); err != nil {
 			t.Fatal(err)
 		}
-		err := withoutEffect(&m)
+		err := withoutEffect(&m, false)
 		if (err != nil) != (want != nil) {
 			t.Errorf("%s: error %v", body, err)
 		}
