@@ -467,8 +467,11 @@ type Node struct {
 	// PodCIDRs are this node's, ClusterCIDRs everything that must not be masqueraded.
 	PodCIDRs     []netip.Prefix
 	ClusterCIDRs []netip.Prefix
-	Masquerade4  bool
-	Masquerade6  bool
+	// NotForPods are addresses that no pod reaches, as the metadata service of a cloud, which gives
+	// whoever asks the credentials of the machine. The node itself does.
+	NotForPods  []netip.Addr
+	Masquerade4 bool
+	Masquerade6 bool
 	// BigTCP4 and BigTCP6 have packets of TCP be larger than 64 KiB before segmentation and after
 	// reassembly (BIG TCP), as far as Device takes them; with native routing only.
 	BigTCP4, BigTCP6 bool

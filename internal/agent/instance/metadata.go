@@ -45,9 +45,12 @@ var clouds = map[Cloud]struct {
 
 var (
 	shortID    = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`)
-	resourceID = regexp.MustCompile(`^/subscriptions(/[A-Za-z0-9._()-]{1,128}){3,15}$`)
+	resourceID = regexp.MustCompile(`^/subscriptions(/[A-Za-z0-9._()-]+){3,15}$`)
 	shortName  = regexp.MustCompile(`^[A-Za-z0-9._-]{0,128}$`)
 )
+
+// maxID bounds an ID, in bytes.
+const maxID = 512
 
 // Facts are what the metadata say of the machine. What a cloud does not tell is empty.
 type Facts struct {
@@ -173,7 +176,7 @@ func (c *Config) attempt(ctx context.Context, s *service, read func(context.Cont
 // check refuses facts that cannot be this machine's, and brings them into the form in which they
 // are written.
 func (c *Config) check(f *Facts) error {
-	if !clouds[c.Cloud].id.MatchString(f.ID) {
+	if len(f.ID) > maxID || !clouds[c.Cloud].id.MatchString(f.ID) {
 		return fmt.Errorf("the metadata name instance %.200q, which is no ID of %s", f.ID, clouds[c.Cloud].name)
 	}
 	for what, text := range map[string]string{"type": f.Type, "zone": f.Zone, "VPC": f.VPC, "subnet": f.Subnet} {

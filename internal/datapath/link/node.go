@@ -88,7 +88,7 @@ func (l *Links) SetNode(n datapath.Node) (datapath.Devices, error) {
 	errs = append(errs, err)
 	errs = append(errs, l.removeAddresses(d.HostIfIndex, stale))
 	l.node = &n
-	errs = append(errs, l.reconcileMasquerade(n))
+	errs = append(errs, l.reconcileMasquerade(n), l.reconcileGuard(n))
 	return d, errors.Join(errs...)
 }
 
@@ -399,6 +399,6 @@ func (l *Links) CleanUp() error {
 			errs = append(errs, fmt.Errorf("remove %s: %w", name, err))
 		}
 	}
-	errs = append(errs, l.removeMasquerade())
+	errs = append(errs, l.removeMasquerade(), l.reconcileGuard(datapath.Node{}))
 	return errors.Join(errs...)
 }
