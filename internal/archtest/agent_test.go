@@ -13,6 +13,7 @@ var agentPackages = map[string][]string{
 	"component":   {},
 	"enforcement": {},
 	"identities":  {},
+	"instance":    {},
 	"health":      {},
 	"hubble":      {"monitor"},
 	"monitor":     {},

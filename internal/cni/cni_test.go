@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -990,4 +991,46 @@ func TestRefusals(t *testing.T) {
 			f.clean(name)
 		})
 	}
+}
+
+// TestAddThroughInterfaceOfACloud: the agent is told by which of the node's interfaces the packets
+// of the pod's address leave, and a pod whose interface is not there gets nothing and leaves
+// nothing.
+func TestAddThroughInterfaceOfACloud(t *testing.T) {
+	f := setUp(t)
+	mac, err := net.ParseMAC("02:00:00:00:00:77")
+	if err != nil {
+		t.Fatal(err)
+	}
+	eni := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eni1", HardwareAddr: mac}, PeerName: "cloud1"}
+	if err := f.node.h.LinkAdd(eni); err != nil {
+		t.Fatal(err)
+	}
+	f.agent.config.IPAMMode = "eni"
+	f.agent.edit = func(r *rest.IPAMResponse) {
+		r.IPv4.MasterMAC, r.IPv4.InterfaceNumber, r.IPv4.Gateway, r.IPv4.Cidrs = "02:00:00:00:00:77", "1", "10.1.0.1", []string{"10.1.0.0/16"}
+	}
+	conf := map[string]any{"eni": map[string]any{"subnet-tags": map[string]string{"for": "pods"}}, "ipam": map[string]any{"pre-allocate": 4}}
+	f.must("ADD", conf)
+	link, err := f.node.h.LinkByName("eni1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := f.agent.endpoints["cid1:eth0"].ParentInterfaceIndex; got != link.Attrs().Index {
+		t.Errorf("the agent is told of interface %d, the address is of %d", got, link.Attrs().Index)
+	}
+	f.must("DEL", conf)
+	if err := f.node.h.LinkDel(link); err != nil {
+		t.Fatal(err)
+	}
+	for mac, want := range map[string]string{"02:00:00:00:00:77": "is not on this node", "eth0": `names network interface "eth0"`} {
+		f.agent.edit = func(r *rest.IPAMResponse) { r.IPv4.MasterMAC = mac }
+		_, err = f.run("ADD", f.conf(conf))
+		f.wantError(mac, err, cnitypes.ErrTryAgainLater, want)
+		f.clean(mac)
+	}
+	f.agent.config.IPAMMode = "cluster-pool"
+	_, err = f.run("ADD", f.conf(conf))
+	f.wantError("another mode", err, cnitypes.ErrInvalidNetworkConfig, "eni is not supported")
+	f.clean("another mode")
 }
