@@ -65,8 +65,8 @@ type Config struct {
 	DefaultPool string
 	Ahead       map[string]int
 	// Describe writes into the node's object what is known of the node's instance and of what it
-	// is to have; made is set if the object is new. It counts where nodes have single addresses, and
-	// may be nil.
+	// is to have; made is set if the object is new. It counts where nodes have single addresses,
+	// and may be nil.
 	Describe func(o *v2.CiliumNode, made bool)
 	// UpdateInterval is how often the status says which addresses are used, with single addresses.
 	UpdateInterval time.Duration

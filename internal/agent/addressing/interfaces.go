@@ -167,8 +167,8 @@ func networkOf(text string) (netip.Prefix, error) {
 // User Guide, "Subnet CIDR blocks") and Azure's ("Azure Virtual Network FAQ").
 func firstAddress(p netip.Prefix) netip.Addr { return p.Addr().Next() }
 
-// thirdLastAddress is Alibaba Cloud's router (VPC, "VPCs and vSwitches": the last three addresses of
-// a vSwitch are the cloud's).
+// thirdLastAddress is Alibaba Cloud's router (VPC, "VPCs and vSwitches": the last three addresses
+// of a vSwitch are the cloud's).
 func thirdLastAddress(p netip.Prefix) netip.Addr {
 	b := p.Addr().AsSlice()
 	for bit := p.Bits(); bit < 8*len(b); bit++ {

@@ -249,7 +249,8 @@ func TestUplinks(t *testing.T) {
 		}
 		give("10.0.1.11")
 
-		// Somebody takes an address away that is used: it stays with its interface until it is free.
+		// Somebody takes an address away that is used: it stays with its interface until it is
+		// free.
 		s.Hear(eniNode(3, map[int][]string{0: {"10.0.0.10"}, 1: {"10.0.1.11"}}))
 		synctest.Wait()
 		ip := netip.MustParseAddr("10.0.1.10")

@@ -58,7 +58,8 @@ type Facts struct {
 	ID   string `json:"id"`
 	Type string `json:"type,omitempty"`
 	Zone string `json:"zone,omitempty"`
-	// VPC and Subnet are those of the first interface, by ID, and VPCRange is the first CIDR of VPC.
+	// VPC and Subnet are those of the first interface, by ID, and VPCRange is the first CIDR of
+	// VPC.
 	VPC      string `json:"vpc,omitempty"`
 	VPCRange string `json:"vpcRange,omitempty"`
 	Subnet   string `json:"subnet,omitempty"`
@@ -248,8 +249,8 @@ func hasInterface(mac net.HardwareAddr) (bool, error) {
 // maxAnswer bounds an answer: the largest, of a machine with many addresses on Azure, has 60 KiB.
 const maxAnswer = 256 << 10
 
-// service is a metadata service. It is asked directly: whoever a proxy is would see tokens, and what
-// a redirection leads to is not the service.
+// service is a metadata service. It is asked directly: whoever a proxy is would see tokens, and
+// what a redirection leads to is not the service.
 type service struct {
 	endpoint string
 	client   *http.Client
