@@ -2,14 +2,13 @@ package cli
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"strconv"
 	"strings"
 
-	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/hawser-net/hawser/api/flow"
 	"github.com/hawser-net/hawser/api/observer"
@@ -49,7 +48,7 @@ func (a *app) flowWriter(format string, nodes bool, w io.Writer) (flowWriter, er
 			return err
 		}, nothing}, nil
 	case "json", "jsonpb":
-		return flowWriter{func(res *observer.GetFlowsResponse) error { return writeFlowJSON(w, res) }, nothing}, nil
+		return flowWriter{func(res *observer.GetFlowsResponse) error { return writeJSONLine(w, res) }, nothing}, nil
 	case "table":
 		t := a.table("TIME", "NODE", "SOURCE", "DESTINATION", "TYPE", "VERDICT", "SUMMARY")
 		return flowWriter{func(res *observer.GetFlowsResponse) error {
@@ -74,24 +73,11 @@ func (a *app) flowWriter(format string, nodes bool, w io.Writer) (flowWriter, er
 // tablePage is after how many rows a table is shown with widths of its own.
 const tablePage = 1000
 
-// writeFlowJSON writes an answer as one line of JSON, with the names of the protobuf definitions.
-func writeFlowJSON(w io.Writer, res *observer.GetFlowsResponse) error {
-	text, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(res)
-	if err != nil {
-		return err
-	}
-	var line bytes.Buffer
-	if err := json.Compact(&line, text); err != nil { // its blanks differ from one program to another
-		return err
-	}
-	line.WriteByte('\n')
-	_, err = line.WriteTo(w)
-	return err
-}
-
 // flowTime is the time of an answer for people.
-func flowTime(res *observer.GetFlowsResponse) string {
-	return res.GetTime().AsTime().Local().Format("Jan _2 15:04:05.000")
+func flowTime(res *observer.GetFlowsResponse) string { return whenText(res.GetTime()) }
+
+func whenText(at *timestamppb.Timestamp) string {
+	return at.AsTime().Local().Format("Jan _2 15:04:05.000")
 }
 
 // flowLost says how many events were lost, and where.

@@ -153,14 +153,13 @@ func flowError(err error, address string) error {
 
 // observeOptions are what hawser observe is told besides its filters.
 type observeOptions struct {
-	server       flowServer
-	filter       flowFilter
-	follow, all  bool
-	explain      bool
-	nodeName     bool
-	first, last  uint64
-	since, until string
-	output       string
+	server flowServer
+	filter flowFilter
+	observeRange
+	explain  bool
+	policies bool
+	nodeName bool
+	output   string
 }
 
 func (a *app) observeCommand() *cobra.Command {
@@ -180,6 +179,9 @@ mean any of them, several flags all of them.
 A relay (--server) answers for all nodes: their names stand after the time, and a line says
 which of them cannot be asked.
 
+With --policy-changes a line says between the flows when a policy changed, and with which
+revision of the node that told it first.
+
 With --explain a flow that policy refused is followed by the rules that refuse it, by those
 of now, and by what would let it pass.
 
@@ -188,27 +190,22 @@ filters.`,
 		Example: `  hawser observe --verdict DROPPED --follow
   hawser observe --to-pod shop/db --since 10m
   hawser observe --verdict DROPPED --to-namespace shop --explain
+  hawser observe --to-pod shop/db --since 1h --policy-changes
   hawser observe --pod shop/front --protocol tcp --to-port 5432 -o json
   hawser observe --label app=front,tier!=test --type policy-verdict --last 100
   hawser observe --server 192.0.2.7:4244 --tls-ca-cert-files ca.crt --tls-client-cert-file me.crt \
     --tls-client-key-file me.key --tls-server-name n1.default.hubble-grpc.cilium.io`,
 		Args: cobra.NoArgs,
 	}
+	o.observeRange.flags(c, "flows")
 	fs := c.Flags()
-	fs.BoolVarP(&o.follow, "follow", "f", false, "go on with the flows to come, until interrupted")
-	fs.Uint64Var(&o.last, "last", 0, "the latest `n` flows")
-	fs.Uint64Var(&o.first, "first", 0, "the oldest `n` flows that are kept")
-	fs.BoolVar(&o.all, "all", false, "all flows that are kept")
-	fs.StringVar(&o.since, "since", "", "no flow before this `time`: RFC 3339, or so long ago as in 10m")
-	fs.StringVar(&o.until, "until", "", "no flow after this `time`")
 	fs.StringVarP(&o.output, "output", "o", "compact", "`format`: compact, dict, table, json or jsonpb (the last two are the same)")
 	fs.BoolVar(&o.nodeName, "print-node-name", false, "name the node that saw a flow also where there is only one; those of a relay are always named")
 	fs.BoolVar(&o.explain, "explain", false, "say of flows that policy refused which rules do, and what would let them pass; not with json or table")
 	o.filter.flags(c)
 	o.server.flags(c)
-	c.AddCommand(a.observeNodesCommand(), a.observeHealthCommand(), a.observeStatusCommand(), a.observeNamespacesCommand())
-	c.MarkFlagsMutuallyExclusive("last", "first", "all")
-	c.MarkFlagsMutuallyExclusive("first", "follow")
+	fs.BoolVar(&o.policies, "policy-changes", false, "show between the flows which policies changed, once for all nodes; not with table")
+	c.AddCommand(a.observeNodesCommand(), a.observeHealthCommand(), a.observeStatusCommand(), a.observeNamespacesCommand(), a.observeAgentEventsCommand())
 	_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(
 		[]cobra.Completion{"compact", "dict", "table", "json", "jsonpb"}, cobra.ShellCompDirectiveNoFileComp))
 	for _, name := range []string{"pod", "from-pod", "to-pod"} {
@@ -222,35 +219,25 @@ filters.`,
 }
 
 // request is what the options ask of the server.
-func (o *observeOptions) request(now time.Time) (*observer.GetFlowsRequest, error) {
+func (o *observeOptions) request(q asked) (*observer.GetFlowsRequest, error) {
 	white, err := o.filter.lists()
 	if err != nil {
 		return nil, err
 	}
-	req := &observer.GetFlowsRequest{Whitelist: white, Follow: o.follow, Number: o.last}
-	if o.first > 0 {
-		req.Number, req.First = o.first, true
-	}
-	if req.Since, err = parseWhen("since", o.since, now); err != nil {
-		return nil, err
-	}
-	if req.Until, err = parseWhen("until", o.until, now); err != nil {
-		return nil, err
-	}
-	switch {
-	case req.Number > 0 || req.Since != nil:
-	case o.all && o.follow:
-		req.Since = beginning()
-	case !o.all && !o.follow:
-		req.Number = lastFlows
-	}
-	return req, nil
+	return &observer.GetFlowsRequest{Whitelist: white, Follow: o.follow, Number: q.number, First: q.first, Since: q.since, Until: q.until}, nil
 }
 
 func (a *app) observe(cmd *cobra.Command, o *observeOptions) error {
-	req, err := o.request(time.Now())
+	q, err := o.asked(time.Now())
 	if err != nil {
 		return err
+	}
+	req, err := o.request(q)
+	if err != nil {
+		return err
+	}
+	if o.policies && o.output == "table" {
+		return usagef("--policy-changes: a table has a row for each flow; use compact, dict or json")
 	}
 	if o.follow && o.output == "table" {
 		return usagef("--output: a table is as wide as all that it shows, so it cannot follow; use compact")
@@ -273,9 +260,17 @@ func (a *app) observe(cmd *cobra.Command, o *observeOptions) error {
 	if o.explain {
 		a.explainRefusals(ctx, &writer, policypb.NewPolicyClient(conn), cmd.OutOrStdout())
 	}
+	if o.policies {
+		end, err := a.beside(ctx, &writer, o, q, conn, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		if err != nil {
+			return flowError(err, address)
+		}
+		last := writer.end
+		writer.end = func() error { return errors.Join(end(), last()) }
+	}
 	stream, err := observer.NewObserverClient(conn).GetFlows(ctx, req)
 	if err != nil {
-		return flowError(err, address)
+		return errors.Join(flowError(err, address), writer.end())
 	}
 	for {
 		res, err := stream.Recv()

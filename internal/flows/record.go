@@ -39,6 +39,9 @@ const rateSeconds = 60
 type Record struct {
 	Flows  *Ring[Entry]
 	Events *Ring[Event]
+	// Policies has those of Events that tell of policies. They are few and asked for long
+	// afterwards, so others must not push them out.
+	Policies *Ring[Event]
 
 	mu         sync.Mutex
 	seen       uint64
@@ -50,8 +53,11 @@ type Record struct {
 	began   time.Time
 }
 
-// agentEvents is how many events of the agent are kept.
-const agentEvents = 4095
+// agentEvents is how many events of the agent are kept, policyEvents how many of policies.
+const (
+	agentEvents  = 4095
+	policyEvents = 1023
+)
 
 // NewRecord returns an empty one that keeps a number of flows.
 func NewRecord(capacity int, now time.Time) (*Record, error) {
@@ -63,7 +69,24 @@ func NewRecord(capacity int, now time.Time) (*Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Record{Flows: ring, Events: events, namespaces: map[string]time.Time{}, began: now}, nil
+	policies, err := NewRing[Event](policyEvents)
+	if err != nil {
+		return nil, err
+	}
+	return &Record{Flows: ring, Events: events, Policies: policies, namespaces: map[string]time.Time{}, began: now}, nil
+}
+
+// AddEvent remembers something that happened in the agent.
+func (r *Record) AddEvent(e Event) {
+	r.Events.Add(e)
+	if AboutPolicy(e.Event.GetType()) {
+		r.Policies.Add(e)
+	}
+}
+
+// AboutPolicy reports whether events of a type tell of policies.
+func AboutPolicy(t flow.AgentEventType) bool {
+	return t == flow.AgentEventType_POLICY_UPDATED || t == flow.AgentEventType_POLICY_DELETED
 }
 
 // Add remembers a flow between two addresses, which must not be changed afterwards.

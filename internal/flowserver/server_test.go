@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -551,7 +552,7 @@ func TestStatus(t *testing.T) {
 	if err != nil || len(nodes.GetNodes()) != 1 || nodes.GetNodes()[0].GetName() != "prod/n1.example" || nodes.GetNodes()[0].GetSeenFlows() != 12 {
 		t.Errorf("%v, %v", nodes, err)
 	}
-	s.record.Events.Add(flows.Event{Time: base, Event: &flow.AgentEvent{Type: flow.AgentEventType_POLICY_DELETED}})
+	s.record.AddEvent(flows.Event{Time: base, Event: &flow.AgentEvent{Type: flow.AgentEventType_POLICY_DELETED}})
 	events, err := client.GetAgentEvents(t.Context(), &observer.GetAgentEventsRequest{Number: 5})
 	if err != nil {
 		t.Fatal(err)
@@ -561,6 +562,52 @@ func TestStatus(t *testing.T) {
 	}
 	if _, err := events.Recv(); !errors.Is(err, io.EOF) {
 		t.Errorf("after the last event: %v", err)
+	}
+}
+
+// TestTypesOfEvents: a client gets the types of events that it asks for; those of policies are there
+// however many others came after them.
+func TestTypesOfEvents(t *testing.T) {
+	s := newStand(t, 8, nil)
+	add := func(kind flow.AgentEventType, i int) {
+		s.record.AddEvent(flows.Event{Time: base.Add(time.Duration(i) * time.Second), Event: &flow.AgentEvent{Type: kind}})
+	}
+	add(flow.AgentEventType_POLICY_UPDATED, 0)
+	for i := range s.record.Events.Cap() {
+		add(flow.AgentEventType_IPCACHE_UPSERTED, i)
+	}
+	add(flow.AgentEventType_SERVICE_DELETED, 9000)
+	client := observer.NewObserverClient(s.dial())
+	get := func(number uint64, types ...flow.AgentEventType) (got []string, err error) {
+		stream, err := client.GetAgentEvents(t.Context(), &observer.GetAgentEventsRequest{Number: number, Types: types})
+		for err == nil {
+			var res *observer.GetAgentEventsResponse
+			if res, err = stream.Recv(); err == nil {
+				got = append(got, res.GetAgentEvent().GetType().String())
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			err = nil
+		}
+		return got, err
+	}
+	for _, tt := range []struct {
+		number uint64
+		types  []flow.AgentEventType
+		want   []string
+	}{
+		{1, nil, []string{"SERVICE_DELETED"}},
+		{9, []flow.AgentEventType{flow.AgentEventType_POLICY_DELETED, flow.AgentEventType_POLICY_UPDATED}, []string{"POLICY_UPDATED"}},
+		{9, []flow.AgentEventType{flow.AgentEventType_POLICY_DELETED}, nil},
+		{2, []flow.AgentEventType{flow.AgentEventType_SERVICE_DELETED, flow.AgentEventType_IPCACHE_UPSERTED}, []string{"IPCACHE_UPSERTED", "SERVICE_DELETED"}},
+		{0, []flow.AgentEventType{4711}, nil},
+	} {
+		if got, err := get(tt.number, tt.types...); err != nil || !slices.Equal(got, tt.want) {
+			t.Errorf("the last %d of %v: %v, %v, want %v", tt.number, tt.types, got, err, tt.want)
+		}
+	}
+	if _, err := get(0, make([]flow.AgentEventType, 65)...); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("too many types: %v", err)
 	}
 }
 

@@ -2,6 +2,7 @@ package flowserver
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -60,10 +61,18 @@ func (s *Server) GetAgentEvents(req *observer.GetAgentEventsRequest, stream obse
 	if err != nil {
 		return err
 	}
+	types, err := EventTypes(req)
+	if err != nil {
+		return err
+	}
+	ring := s.cfg.Record.Events
+	if len(types) > 0 && !slices.ContainsFunc(types, func(t flow.AgentEventType) bool { return !flows.AboutPolicy(t) }) {
+		ring = s.cfg.Record.Policies
+	}
 	return Watch(stream.Context(), s.cfg.Stall, func(ctx context.Context, send func(func() error) error) error {
-		return read(ctx, s.cfg.Record.Events, q, reader[flows.Event]{
+		return read(ctx, ring, q, reader[flows.Event]{
 			at:     func(e *flows.Event) time.Time { return e.Time },
-			match:  func(*flows.Event) bool { return true },
+			match:  func(e *flows.Event) bool { return len(types) == 0 || slices.Contains(types, e.Event.GetType()) },
 			counts: func(*flows.Event) bool { return true },
 			send: func(e *flows.Event) error {
 				res := &observer.GetAgentEventsResponse{AgentEvent: e.Event, NodeName: s.nodeName(), Time: timestamppb.New(e.Time)}
@@ -73,6 +82,17 @@ func (s *Server) GetAgentEvents(req *observer.GetAgentEventsRequest, stream obse
 		})
 	})
 }
+
+// EventTypes returns the types of events that a request wants, each once; none means all.
+func EventTypes(req *observer.GetAgentEventsRequest) ([]flow.AgentEventType, error) {
+	if len(req.GetTypes()) > maxEventTypes {
+		return nil, invalid("types: %d are too many; up to %d are asked for at once", len(req.GetTypes()), maxEventTypes)
+	}
+	return slices.Compact(slices.Sorted(slices.Values(req.GetTypes()))), nil
+}
+
+// maxEventTypes is how many types of events a request names at most: more than there are.
+const maxEventTypes = 64
 
 // query is what a request wants of a ring.
 type query struct {

@@ -211,6 +211,11 @@ func (e *Engine) SetRules(o Owner, rules []*Rule) error {
 	return nil
 }
 
+// Has reports whether the rules of an owner are these, in this order.
+func (e *Engine) Has(o Owner, rules []*Rule) bool {
+	return slices.EqualFunc(e.owners[o], rules, func(er *engineRule, r *Rule) bool { return er.Rule == r || reflect.DeepEqual(er.Rule, r) })
+}
+
 func (e *Engine) addRule(o Owner, r *Rule) *engineRule {
 	e.lastSerial++
 	er := &engineRule{Rule: r, owner: o, serial: e.lastSerial}

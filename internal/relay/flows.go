@@ -22,7 +22,7 @@ import (
 )
 
 var (
-	errSilent   = errors.New("it did not answer in time; its flows are missing")
+	errSilent   = errors.New("it did not answer in time; what it knows is missing")
 	errStopping = status.Error(codes.Unavailable, "the relay is being stopped; ask again")
 )
 
@@ -31,7 +31,35 @@ const lookEvery = 100 * time.Millisecond
 
 // GetFlows implements [observer.ObserverServer].
 func (r *Relay) GetFlows(req *observer.GetFlowsRequest, stream observer.Observer_GetFlowsServer) error {
-	if err := flowserver.Check(req); err != nil {
+	return r.search(stream.Context(), flowsQuestion{req}, func(e entry) error {
+		res := e.(*observer.GetFlowsResponse)
+		if res.GetFlow() != nil {
+			r.metrics.flows.Inc()
+		}
+		return stream.Send(res)
+	})
+}
+
+// GetAgentEvents implements [observer.ObserverServer]: those of all agents, in the order of time.
+// What has become of nodes is told by events of the type [NodeStateEvent], whichever types are
+// asked for; that they are connected only of those that were away.
+func (r *Relay) GetAgentEvents(req *observer.GetAgentEventsRequest, stream observer.Observer_GetAgentEventsServer) error {
+	types, err := flowserver.EventTypes(req)
+	if err != nil {
+		return err
+	}
+	return r.search(stream.Context(), eventsQuestion{req, types}, func(e entry) error {
+		res, ok := e.(*observer.GetAgentEventsResponse)
+		if !ok {
+			res = stateEvent(e.(*observer.GetFlowsResponse))
+		}
+		return stream.Send(res)
+	})
+}
+
+// search asks all nodes and sends what they answer, in the order of time.
+func (r *Relay) search(ctx context.Context, q question, send func(entry) error) error {
+	if err := flowserver.Check(q); err != nil {
 		return err
 	}
 	if problem, ok := r.roster.known(); !ok {
@@ -41,26 +69,24 @@ func (r *Relay) GetFlows(req *observer.GetFlowsRequest, stream observer.Observer
 	if done == nil {
 		return errStopping
 	}
-	return flowserver.Watch(stream.Context(), r.cfg.stall, func(ctx context.Context, send func(func() error) error) error {
+	return flowserver.Watch(ctx, r.cfg.stall, func(ctx context.Context, watched func(func() error) error) error {
 		defer done()
-		s := &search{relay: r, req: req, start: time.Now(), nodes: map[string]*tracked{}, news: newNews(r.cfg.ErrorWindow)}
-		s.send = func(res *observer.GetFlowsResponse) error {
-			if res.GetFlow() != nil {
-				r.metrics.flows.Inc()
-			}
-			return send(func() error { return stream.Send(res) })
-		}
+		s := &search{relay: r, req: q, start: time.Now(), nodes: map[string]*tracked{}, news: newNews(r.cfg.ErrorWindow)}
+		_, s.greet = q.(flowsQuestion)
+		s.send = func(e entry) error { return watched(func() error { return send(e) }) }
 		return s.run(ctx)
 	})
 }
 
-// search is one request for flows. It belongs to one goroutine, but for what its readers use of the
+// search is one request for flows, or for events of agents. It belongs to one goroutine, but for what its readers use of the
 // merge.
 type search struct {
 	relay *Relay
-	req   *observer.GetFlowsRequest
-	send  func(*observer.GetFlowsResponse) error
+	req   question
+	send  func(entry) error
 	start time.Time
+	// greet says that nodes are told of that are connected from the beginning.
+	greet bool
 	merge *merge
 	nodes map[string]*tracked
 	news  *news
@@ -242,9 +268,11 @@ func (s *search) look(ctx context.Context, first bool) (<-chan struct{}, error) 
 		if err := s.ask(ctx, v, t, len(views), first); err != nil {
 			return nil, err
 		}
-		if t.state != relay.NodeState_NODE_CONNECTED {
+		if before := t.state; before != relay.NodeState_NODE_CONNECTED {
 			t.state = relay.NodeState_NODE_CONNECTED
-			s.news.add(v.name, t.state, "")
+			if s.greet || before != relay.NodeState_UNKNOWN_NODE_STATE {
+				s.news.add(v.name, t.state, "")
+			}
 		}
 	}
 	for name := range s.nodes {
@@ -271,11 +299,11 @@ func (s *search) ask(ctx context.Context, v view, t *tracked, of int, first bool
 	req := s.req
 	if !first {
 		// It goes on where it was by its own clock; else with what is to come.
-		req = proto.CloneOf(s.req)
-		req.Number = 0
+		var since *timestamppb.Timestamp
 		if t.source != nil && !t.source.last.IsZero() {
-			req.Since = timestamppb.New(t.source.last.Add(1))
+			since = timestamppb.New(t.source.last.Add(1))
 		}
+		req = s.req.again(since)
 	}
 	var last time.Time
 	if t.source != nil {
@@ -296,25 +324,20 @@ func (s *search) ask(ctx context.Context, v view, t *tracked, of int, first bool
 }
 
 // read passes on what a node sends until that ends.
-func (s *search) read(ctx context.Context, v view, req *observer.GetFlowsRequest, src *source) error {
-	stream, err := observer.NewObserverClient(v.conn).GetFlows(ctx, req)
+func (s *search) read(ctx context.Context, v view, req question, src *source) error {
+	receive, err := req.ask(ctx, v.conn, v.name)
 	if err != nil {
 		return err
 	}
 	for {
-		res, err := stream.Recv()
+		res, err := receive()
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		// A node speaks for itself only.
-		res.NodeName = v.name
-		switch {
-		case res.GetFlow() != nil:
-			res.GetFlow().NodeName = v.name
-		case res.GetLostEvents() == nil:
+		if res == nil {
 			continue
 		}
 		if err := s.merge.put(ctx, src, res); err != nil {
@@ -344,10 +367,10 @@ func (s *search) ended(now time.Time) (any bool, err error) {
 			continue
 		}
 		t.state = relay.NodeState_NODE_ERROR
-		switch status.Code(src.err) {
-		case codes.InvalidArgument:
+		switch code := status.Code(src.err); code {
+		case codes.InvalidArgument, codes.FailedPrecondition:
 			s.refusals++
-			err = status.Error(codes.InvalidArgument, text(src.err))
+			err = status.Error(code, text(src.err))
 		case codes.Unavailable, codes.Canceled:
 			t.state = relay.NodeState_NODE_UNAVAILABLE
 		}
@@ -362,15 +385,15 @@ func (s *search) ended(now time.Time) (any bool, err error) {
 
 // entry does what is to be done with the next entry. It says whether it was the last one.
 func (s *search) entry(n next) (end bool, err error) {
-	flow := n.item.res.GetFlow() != nil
-	if flow {
+	counts := s.req.counts(n.item.res)
+	if counts {
 		if t := n.item.res.GetTime(); t.IsValid() && t.AsTime().After(n.source.last) && !t.AsTime().After(time.Now()) {
 			n.source.last = t.AsTime()
 		}
 	}
 	if s.keep != nil {
 		if !s.req.GetFollow() || n.item.key.Before(s.start) {
-			return false, s.keep.add(n.item.res)
+			return false, s.keep.add(n.item.res, counts)
 		}
 		if err := s.settle(); err != nil {
 			return false, err
@@ -379,7 +402,7 @@ func (s *search) entry(n next) (end bool, err error) {
 	if err := s.send(n.item.res); err != nil {
 		return false, err
 	}
-	if flow {
+	if counts {
 		s.sent++
 	}
 	return s.req.GetFirst() && s.sent == s.req.GetNumber(), nil
@@ -394,52 +417,57 @@ func (s *search) settle() error {
 	s.keep = nil
 	defer k.free()
 	// Nodes tell of the past nearly in order, and all of it is here.
-	slices.SortStableFunc(k.entries, func(a, b *observer.GetFlowsResponse) int { return a.GetTime().AsTime().Compare(b.GetTime().AsTime()) })
-	for _, res := range k.entries {
-		if err := s.send(res); err != nil {
+	slices.SortStableFunc(k.entries, func(a, b keptEntry) int { return a.GetTime().AsTime().Compare(b.GetTime().AsTime()) })
+	for _, e := range k.entries {
+		if err := s.send(e.entry); err != nil {
 			return err
 		}
-		if res.GetFlow() != nil {
+		if e.counts {
 			s.sent++
 		}
 	}
 	return nil
 }
 
-// kept holds the last flows, and what is told between them.
+type keptEntry struct {
+	entry
+	counts bool
+}
+
+// kept holds the last entries that count, and what is told between them.
 type kept struct {
 	number  uint64
-	entries []*observer.GetFlowsResponse
-	flows   uint64
+	entries []keptEntry
+	counted uint64
 	bytes   int64
 	all     *atomic.Int64 // bytes that all requests hold
 	most    int64
 }
 
 // add adds an entry and lets go of those that are not among the last any more.
-func (k *kept) add(res *observer.GetFlowsResponse) error {
-	size := int64(proto.Size(res))
-	k.entries = append(k.entries, res)
+func (k *kept) add(e entry, counts bool) error {
+	size := int64(proto.Size(e))
+	k.entries = append(k.entries, keptEntry{e, counts})
 	k.bytes += size
 	held := k.all.Add(size)
-	if res.GetFlow() != nil {
-		k.flows++
+	if counts {
+		k.counted++
 	}
-	for k.flows > k.number {
+	for k.counted > k.number {
 		old := k.entries[0]
-		k.entries[0] = nil
+		k.entries[0] = keptEntry{}
 		k.entries = k.entries[1:]
-		size := int64(proto.Size(old))
+		size := int64(proto.Size(old.entry))
 		k.bytes -= size
 		held = k.all.Add(-size)
-		if old.GetFlow() != nil {
-			k.flows--
+		if old.counts {
+			k.counted--
 		}
 	}
 	// One request may take half of what there is.
 	if k.bytes > k.most/2 || held > k.most {
 		return status.Error(codes.ResourceExhausted, fmt.Sprintf(
-			"the last %d flows of all nodes are more than the relay can hold; ask for fewer, or for a time with since and until", k.number))
+			"the last %d of all nodes are more than the relay can hold; ask for fewer, or for a time with since and until", k.number))
 	}
 	return nil
 }

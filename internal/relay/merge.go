@@ -6,8 +6,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/hawser-net/hawser/api/observer"
 )
 
 // catchUp is how long a node has its flows sorted into the past, if a request follows: whether it
@@ -16,7 +14,7 @@ const catchUp = time.Minute
 
 // item is an answer of a node.
 type item struct {
-	res *observer.GetFlowsResponse
+	res entry
 	// key is by when it is sorted: its time, but not later than it came. A node whose clock is
 	// ahead would otherwise have its flows held, and everybody's after them. Nor is it, in what a
 	// node follows with, earlier than by hold: one whose clock is behind would go before all others
@@ -94,7 +92,7 @@ func (m *merge) add(node string, of int, catching bool, end context.CancelFunc) 
 }
 
 // put adds what a node sent. It waits for room, and fails if ctx ends before there is some.
-func (m *merge) put(ctx context.Context, s *source, res *observer.GetFlowsResponse) error {
+func (m *merge) put(ctx context.Context, s *source, res entry) error {
 	select {
 	case s.room <- struct{}{}:
 	case <-ctx.Done():

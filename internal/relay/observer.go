@@ -7,8 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/hawser-net/hawser/api/observer"
@@ -61,12 +59,6 @@ func (r *Relay) GetNodes(context.Context, *observer.GetNodesRequest) (*observer.
 		out.Nodes = append(out.Nodes, n)
 	}
 	return out, nil
-}
-
-// GetAgentEvents implements [observer.ObserverServer]: it does not. The events of an agent are its
-// own business, and the relays of the field do not tell them either.
-func (r *Relay) GetAgentEvents(*observer.GetAgentEventsRequest, observer.Observer_GetAgentEventsServer) error {
-	return status.Error(codes.Unimplemented, "a relay does not tell the events of agents; ask the agent of the node")
 }
 
 // GetNamespaces implements [observer.ObserverServer]. Nodes that do not answer are left out.

@@ -349,8 +349,10 @@ func (m *previewMerge) add(node string, pairs bool, a nodePreview) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if a.err != nil {
-		if status.Code(a.err) == codes.InvalidArgument {
-			m.refusal = status.Error(codes.InvalidArgument, text(a.err))
+		// What makes no sense comes before what cannot be answered now.
+		switch code := status.Code(a.err); {
+		case code == codes.InvalidArgument, code == codes.FailedPrecondition && m.refusal == nil:
+			m.refusal = status.Error(code, text(a.err))
 		}
 		m.failed[node] = true
 		m.problems = append(m.problems, &policypb.NodeProblem{NodeName: node, Problem: text(a.err)})

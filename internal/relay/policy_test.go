@@ -195,15 +195,30 @@ func TestRelayAnswersWhatPoliciesMean(t *testing.T) {
 	if res, err = ask(); err != nil || len(res.GetPairs()) != 1 || len(res.GetProblems()) != 2 {
 		t.Errorf("without the first node: %v, %v", res, err)
 	}
-	for _, n := range s.nodes {
-		n.policies.mu.Lock()
-		n.policies.preview = func(*policypb.PreviewRequest) (*policypb.PreviewResponse, error) {
-			return nil, status.Error(codes.InvalidArgument, "x.yaml: line 3: no")
-		}
-		n.policies.mu.Unlock()
+	// What no node can answer is refused; a node alone is a problem.
+	refuse := func(n *testNode, code codes.Code) {
+		n.policies.set(func() {
+			n.policies.preview = func(*policypb.PreviewRequest) (*policypb.PreviewResponse, error) {
+				return nil, status.Error(code, "x.yaml: line 3: no")
+			}
+		})
 	}
-	if _, err = ask(); status.Code(err) != codes.InvalidArgument || status.Convert(err).Message() != "x.yaml: line 3: no" {
-		t.Errorf("what makes no sense: %v", err)
+	refuse(s.nodes[3], codes.FailedPrecondition)
+	if res, err = ask(); err != nil || len(res.GetProblems()) != 2 || len(res.GetConnections()) != 2 {
+		t.Errorf("one node that cannot answer: %v, %v", res, err)
+	}
+	for _, code := range []codes.Code{codes.FailedPrecondition, codes.InvalidArgument} {
+		for _, n := range s.nodes {
+			refuse(n, code)
+		}
+		if _, err = ask(); status.Code(err) != code || status.Convert(err).Message() != "x.yaml: line 3: no" {
+			t.Errorf("what no node answers: %v, want %v", err, code)
+		}
+	}
+	refuse(s.nodes[0], codes.FailedPrecondition)
+	refuse(s.nodes[3], codes.FailedPrecondition)
+	if _, err = ask(); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("what makes no sense and cannot be answered: %v", err)
 	}
 
 	s.nodes[0].policies.matrix = status.Error(codes.Unimplemented, "an older version")

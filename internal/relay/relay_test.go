@@ -223,13 +223,6 @@ func TestStatus(t *testing.T) {
 	if err != nil || len(ns.GetNamespaces()) != 2 || ns.GetNamespaces()[0].GetNamespace() != "shop-n1" || ns.GetNamespaces()[1].GetCluster() != "prod" {
 		t.Errorf("%v, %v", ns, err)
 	}
-	events, err := c.GetAgentEvents(ctx, &observer.GetAgentEventsRequest{})
-	if err == nil {
-		_, err = events.Recv()
-	}
-	if status.Code(err) != codes.Unimplemented {
-		t.Errorf("events of agents: %v", err)
-	}
 }
 
 // TestWhoDoesNotReadLosesAlone: a client that takes nothing is let go, and another one gets

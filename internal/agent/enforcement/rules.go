@@ -145,15 +145,20 @@ func (r *Rules) Apply(changes []policy.Change) error {
 		oldBlocks, errs = append(oldBlocks, old...), append(errs, err...)
 	}
 	errs = append(errs, r.place(places, blocks)...)
+	var changed []policy.Change
 	errs = append(errs, r.cfg.Policy.Change(func(e *policy.Engine) error {
 		var errs []error
 		for _, ch := range changes {
+			if e.Has(ch.Owner, ch.Rules) {
+				continue
+			}
+			changed = append(changed, ch)
 			errs = append(errs, e.SetRules(ch.Owner, ch.Rules))
 		}
 		return errors.Join(errs...)
 	}))
-	if r.cfg.Changed != nil {
-		r.cfg.Changed(changes)
+	if r.cfg.Changed != nil && len(changed) > 0 {
+		r.cfg.Changed(changed)
 	}
 	return errors.Join(append(errs, r.drop(oldPlaces, oldBlocks)...)...)
 }

@@ -2,10 +2,12 @@ package enforcement
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -40,6 +42,8 @@ type ruleBench struct {
 	policy *endpoint.Policy
 	rules  *Rules
 	dir    string
+	// changed has what was told of changes.
+	changed []string
 }
 
 var benchSubject = netip.MustParseAddr("10.1.0.1")
@@ -60,6 +64,11 @@ func (b *ruleBench) start() {
 	if b.rules, err = NewRules(RulesConfig{
 		Log: slog.New(slog.DiscardHandler), Policy: b.policy, Identities: noIdentities{}, Prefixes: noPlacer{}, Blocks: b.node.Maps, DualStack: true,
 		Checkpoint: filepath.Join(b.dir, "numbers.json"), Write: writeFile,
+		Changed: func(list []policy.Change) {
+			for _, ch := range list {
+				b.changed = append(b.changed, fmt.Sprint(ch.Owner, " ", len(ch.Rules)))
+			}
+		},
 	}); err != nil {
 		b.t.Fatal(err)
 	}
@@ -158,6 +167,23 @@ func TestRulesPlaceBlocks(t *testing.T) {
 	if left := b.blocks(); len(left) > 0 {
 		t.Errorf("the kernel has %v and no rule names any", left)
 	}
+}
+
+// TestChangesOfRules: a policy is told as changed if its rules are others, not because it was read
+// again.
+func TestChangesOfRules(t *testing.T) {
+	t.Parallel()
+	b := &ruleBench{t: t, node: fake.New(), dir: t.TempDir()}
+	b.start()
+	b.apply(egress(t, "a", "10.0.0.0/8"), egress(t, "b", "11.0.0.0/8"))
+	b.apply(egress(t, "a", "10.0.0.0/8"), egress(t, "b", "12.0.0.0/8"))
+	b.apply(policy.Change{Owner: "never"}, egress(t, "b", "12.0.0.0/8"))
+	b.apply(policy.Change{Owner: "a"})
+	b.apply(policy.Change{Owner: "a"})
+	if want := []string{"a 1", "b 1", "b 1", "a 0"}; !slices.Equal(b.changed, want) {
+		t.Errorf("told are %q, want %q", b.changed, want)
+	}
+	b.passes(map[string]bool{"10.0.0.1": false, "11.0.0.1": false, "12.0.0.1": true})
 }
 
 // TestRulesNeverWithoutExceptions: while blocks cannot be written, no address passes that is

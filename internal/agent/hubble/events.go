@@ -28,12 +28,13 @@ const (
 // event adds an event of a kind, of which ev has the notification.
 func (h *Hubble) event(kind flowpb.AgentEventType, ev *flowpb.AgentEvent) {
 	ev.Type = kind
-	h.recorder.record.Events.Add(flows.Event{Time: time.Now(), Event: ev})
+	h.recorder.record.AddEvent(flows.Event{Time: time.Now(), Event: ev})
 }
 
-// PolicyChanged tells readers of the agent's events of policies that changed.
+// PolicyChanged tells readers of the agent's events of policies that changed. What the agent hears
+// of when it starts is no change: it was in force before.
 func (h *Hubble) PolicyChanged(changes []policy.Change) {
-	if h == nil {
+	if h == nil || !h.node.InForce() {
 		return
 	}
 	for _, ch := range changes {

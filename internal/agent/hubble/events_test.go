@@ -7,8 +7,10 @@ import (
 	"net"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,10 +23,16 @@ import (
 	"github.com/hawser-net/hawser/internal/flows"
 	"github.com/hawser-net/hawser/internal/ipcache"
 	"github.com/hawser-net/hawser/internal/node"
+	"github.com/hawser-net/hawser/internal/policy"
 	"github.com/hawser-net/hawser/internal/service"
 	"github.com/hawser-net/hawser/internal/table"
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 )
+
+// fixedPolicy is a policy of which only the revision is asked for.
+type fixedPolicy struct{ Policy }
+
+func (fixedPolicy) Revision() uint64 { return 42 }
 
 // TestAgentEvents: what becomes of endpoints, addresses and services can be read, not what was
 // there before; a flood of addresses leaves the other events where they are, and how many were left
@@ -42,13 +50,14 @@ func TestAgentEvents(t *testing.T) {
 	}
 	put(1)
 	services := table.New[datapath.ServiceFrontend](service.Frontend.Equal)
+	var inForce atomic.Bool
 	cfg := Defaults()
 	cfg.Enable, cfg.SocketPath = true, filepath.Join(t.TempDir(), "s")
 	h, err := New(cfg, Node{
 		Self: node.Key{Cluster: "prod", Name: "n1"}, Nodes: table.New[node.Key](node.Node.Equal), Endpoints: endpoint.NewRegistry(), Addresses: cache,
 		Monitor: monitor.New(slog.New(slog.DiscardHandler), fake.New().Maps), Frontends: services,
 		Listen: func(path, _ string) (net.Listener, error) { return net.Listen("unix", path) },
-		Report: func(string, rest.State, string) {},
+		Report: func(string, rest.State, string) {}, InForce: inForce.Load, Policy: fixedPolicy{},
 	}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
@@ -130,6 +139,11 @@ func TestAgentEvents(t *testing.T) {
 	if want := "ENDPOINT_CREATED ENDPOINT_REGENERATE_SUCCESS ENDPOINT_REGENERATE_FAILUREwhy ENDPOINT_REGENERATE_SUCCESS ENDPOINT_DELETED"; strings.Join(told, " ") != want {
 		t.Errorf("of an endpoint is told %v", told)
 	}
+	guard := policy.Owner("k8s/NetworkPolicy/shop/guard")
+	h.PolicyChanged([]policy.Change{{Owner: guard, Rules: []*policy.Rule{{}}}}) // what the agent hears as it starts
+	inForce.Store(true)
+	h.PolicyChanged([]policy.Change{{Owner: guard, Rules: []*policy.Rule{{}, {}}}})
+	h.PolicyChanged([]policy.Change{{Owner: guard}})
 	const flood = 50_000
 	for i := range flood {
 		put(100_000 + i)
@@ -139,6 +153,20 @@ func TestAgentEvents(t *testing.T) {
 	})
 	if list := events(); list[0].GetType() != flowpb.AgentEventType_AGENT_STARTED {
 		t.Errorf("the first of %d events is %v: the flood has displaced others", len(list), list[0])
+	}
+	for i := range 2 * h.recorder.record.Events.Cap() {
+		h.EndpointChanged("", endpoint.Endpoint{ID: uint16(i)}, "")
+	}
+	policies := make([]flows.Event, 8)
+	n, _, _ := h.recorder.record.Policies.Read(0, policies)
+	told = told[:0]
+	for _, e := range policies[:n] {
+		u := e.Event.GetPolicyUpdate()
+		told = append(told, fmt.Sprint(e.Event.GetType(), " ", u.GetRevision(), " ", u.GetRuleCount(), " ", u.GetLabels()))
+	}
+	named := "[k8s:io.cilium.k8s.policy.derived-from=NetworkPolicy k8s:io.cilium.k8s.policy.name=guard k8s:io.cilium.k8s.policy.namespace=shop]"
+	if want := []string{"POLICY_UPDATED 42 2 " + named, "POLICY_DELETED 42 0 " + named}; !slices.Equal(told, want) {
+		t.Errorf("of policies is told %q, want %q", told, want)
 	}
 	for _, ev := range events() {
 		if ev.GetIpcacheUpdate().GetCidr() == addr(1).String() {
