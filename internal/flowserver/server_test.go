@@ -565,8 +565,8 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// TestTypesOfEvents: a client gets the types of events that it asks for; those of policies are there
-// however many others came after them.
+// TestTypesOfEvents: a client gets the types of events that it asks for; those of policies are
+// there however many others came after them.
 func TestTypesOfEvents(t *testing.T) {
 	s := newStand(t, 8, nil)
 	add := func(kind flow.AgentEventType, i int) {

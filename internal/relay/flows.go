@@ -78,8 +78,8 @@ func (r *Relay) search(ctx context.Context, q question, send func(entry) error) 
 	})
 }
 
-// search is one request for flows, or for events of agents. It belongs to one goroutine, but for what its readers use of the
-// merge.
+// search is one request for flows, or for events of agents. It belongs to one goroutine, but for
+// what its readers use of the merge.
 type search struct {
 	relay *Relay
 	req   question
